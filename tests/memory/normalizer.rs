@@ -64,7 +64,7 @@ impl<F: Real> Problem<F> {
 
     /// Runs with budgets from the smallest on; returns the number of calls.
     fn check_budgets(&self, precision: Precision) -> usize {
-        let smallest = Plan::<F>::minimal_scratch(self.shape, precision).bytes();
+        let smallest = Plan::<F>::minimal(self.shape, precision).scratch(self.shape, precision).bytes();
         let unlimited = Plan::<F>::new(self.shape, precision, usize::MAX, true).unwrap();
         let unlimited = unlimited.scratch(self.shape, precision).bytes();
         let part = |eighths: usize| smallest + unlimited.saturating_sub(smallest) / 8 * eighths;

@@ -233,7 +233,7 @@ impl Ngram {
     }
 
     /// Returns whether a class is outside the table or `<unk>` itself.
-    pub fn is_unknown(&self, class: u32) -> bool {
+    pub(crate) fn is_unknown(&self, class: u32) -> bool {
         self.word.get(class as usize) == Some(&self.unknown)
     }
 

@@ -48,7 +48,7 @@ impl States {
     }
 
     /// Mutable labels of all rows.
-    pub fn labels_mut(&mut self) -> &mut [u32] {
+    pub(crate) fn labels_mut(&mut self) -> &mut [u32] {
         &mut self.labels
     }
 
@@ -63,7 +63,7 @@ impl States {
     }
 
     /// Returns whether the lists match the shape; deserialized states may not.
-    pub fn is_valid(&self) -> bool {
+    pub(crate) fn is_valid(&self) -> bool {
         let StateShape { labels, values } = self.shape;
         self.rows.checked_mul(labels) == Some(self.labels.len())
             && self.rows.checked_mul(values) == Some(self.values.len())

@@ -135,7 +135,7 @@ impl TokenTable {
     }
 
     /// Most frames that a blank advances; 1 without big blanks and durations.
-    pub fn max_blank_frames(&self) -> usize {
+    pub(crate) fn max_blank_frames(&self) -> usize {
         let longest = |frames: &FrameAdvance| match frames {
             FrameAdvance::Fixed(frames) => *frames,
             FrameAdvance::PerDuration(frames) => frames.iter().copied().max().unwrap_or(1),

@@ -59,26 +59,6 @@ pub trait Communicator {
         self.all_gather(&[0], &mut vec![0; size]);
     }
 
-    /// Receives bytes of any lengths from all ranks, in their order.
-    fn all_gather_bytes(&mut self, mut bytes: Vec<u8>) -> Vec<Vec<u8>> {
-        let size = self.size();
-        let mut lengths = vec![0; size * size_of::<u64>()];
-        self.all_gather(&(bytes.len() as u64).to_le_bytes(), &mut lengths);
-        let lengths = lengths.as_chunks().0.iter().map(|&bytes| u64::from_le_bytes(bytes) as usize);
-        let lengths: Vec<usize> = lengths.collect();
-        let longest = lengths.iter().copied().max().unwrap_or(0);
-        let mut all = vec![0; size * longest];
-        bytes.resize(longest, 0);
-        if longest > 0 {
-            self.all_gather(&bytes, &mut all);
-        }
-        lengths
-            .into_iter()
-            .enumerate()
-            .map(|(rank, length)| all[rank * longest..][..length].to_vec())
-            .collect()
-    }
-
     /// Replaces values by their sums over all ranks, added in rank order.
     ///
     /// During the call, the vector grows to a multiple of the number of ranks.
@@ -121,6 +101,28 @@ pub trait Communicator {
             }
         }
         values.truncate(length);
+    }
+}
+
+impl dyn Communicator + '_ {
+    /// Receives bytes of any lengths from all ranks, in their order.
+    pub(crate) fn all_gather_bytes(&mut self, mut bytes: Vec<u8>) -> Vec<Vec<u8>> {
+        let size = self.size();
+        let mut lengths = vec![0; size * size_of::<u64>()];
+        self.all_gather(&(bytes.len() as u64).to_le_bytes(), &mut lengths);
+        let lengths = lengths.as_chunks().0.iter().map(|&bytes| u64::from_le_bytes(bytes) as usize);
+        let lengths: Vec<usize> = lengths.collect();
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        let mut all = vec![0; size * longest];
+        bytes.resize(longest, 0);
+        if longest > 0 {
+            self.all_gather(&bytes, &mut all);
+        }
+        lengths
+            .into_iter()
+            .enumerate()
+            .map(|(rank, length)| all[rank * longest..][..length].to_vec())
+            .collect()
     }
 }
 

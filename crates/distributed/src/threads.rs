@@ -20,7 +20,7 @@ struct Shared {
 
 impl ThreadCommunicator {
     /// Creates the only rank of a group.
-    pub fn single() -> Self {
+    pub(crate) fn single() -> Self {
         ThreadCommunicator { rank: 0, shared: Arc::new(Shared::new(1)) }
     }
 

@@ -74,11 +74,6 @@ impl ScratchReq {
     pub fn all_of(requirements: impl IntoIterator<Item = Self>) -> Self {
         requirements.into_iter().fold(Self::EMPTY, Self::and)
     }
-
-    /// One of them at a time: the maximum.
-    pub fn any_of(requirements: impl IntoIterator<Item = Self>) -> Self {
-        requirements.into_iter().fold(Self::EMPTY, Self::or)
-    }
 }
 
 #[cfg(test)]
@@ -97,7 +92,6 @@ mod tests {
         assert_eq!(ScratchReq::aligned::<u8>(usize::MAX).bytes(), usize::MAX);
         assert_eq!(ScratchReq::new::<u64>(usize::MAX).times(0), ScratchReq::EMPTY);
         assert_eq!(ScratchReq::new::<f32>(3).times(usize::MAX / 8).bytes(), usize::MAX);
-        assert_eq!(ScratchReq::any_of([]), ScratchReq::EMPTY);
         assert_eq!(ScratchReq::all_of([]), ScratchReq::EMPTY);
     }
 
@@ -123,7 +117,6 @@ mod tests {
             prop_assert_eq!(a.and(b.or(c)), a.and(b).or(a.and(c)));
             prop_assert!(a.or(b) >= a && a.or(b) >= b && a.and(b) >= a.or(b));
             prop_assert_eq!(ScratchReq::all_of([a, b, c]), a.and(b).and(c));
-            prop_assert_eq!(ScratchReq::any_of([a, b, c]), a.or(b).or(c));
             prop_assert_eq!(a.times(3), a.and(a).and(a));
             prop_assert_eq!(a.and(ScratchReq::EMPTY), a);
             prop_assert_eq!(a.or(ScratchReq::EMPTY), a);

@@ -106,7 +106,7 @@ impl ArcList<'_> {
     }
 
     /// Returns the number of a state, `(t A + a) C + p`.
-    pub fn state_number(&self, state: StateId) -> usize {
+    pub(crate) fn state_number(&self, state: StateId) -> usize {
         let position = state.frame * self.positions.per_frame() + state.alignment;
         position * self.context.states() + state.context
     }

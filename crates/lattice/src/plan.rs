@@ -121,7 +121,7 @@ impl LatticeOperation {
     }
 
     /// Adds a backward pass.
-    pub const fn with_gradients(self) -> Self {
+    pub(crate) const fn with_gradients(self) -> Self {
         Self { gradients: true, ..self }
     }
 

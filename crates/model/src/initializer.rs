@@ -16,7 +16,7 @@ impl Parameters {
     ///
     /// # Errors
     /// Errors of candle.
-    pub fn initialize(&self, init: &InitKind, seed: u64) -> Result<()> {
+    pub(crate) fn initialize(&self, init: &InitKind, seed: u64) -> Result<()> {
         match *init {
             InitKind::Plain {} => self.set_forget_biases(),
             InitKind::Mlperf { scale, hidden_bias_scale } => {

@@ -224,7 +224,7 @@ impl Model {
     }
 
     /// Returns class ids and numbers of frames of the big blanks.
-    pub fn big_blanks(&self) -> Vec<(u32, usize)> {
+    pub(crate) fn big_blanks(&self) -> Vec<(u32, usize)> {
         (self.blank() + 1..).zip(self.config.loss.kind.big_blanks().iter().copied()).collect()
     }
 

@@ -40,7 +40,7 @@ impl TrainingPass {
     }
 
     /// Returns the hooks, for operations that send gradients in their backward pass.
-    pub fn gradient_hooks(&self) -> Option<&GradientHooks> {
+    pub(crate) fn gradient_hooks(&self) -> Option<&GradientHooks> {
         self.hooks.as_ref()
     }
 

@@ -25,7 +25,7 @@ pub enum Error {
     /// The budget is below the smallest plan of a call.
     #[error("budget: expected at least {smallest} bytes, found {found}")]
     Budget {
-        /// Bytes of the smallest plan ([`Plan::minimal_scratch`](crate::Plan::minimal_scratch)).
+        /// Bytes of the smallest plan ([`Plan::minimal`](crate::Plan::minimal)).
         smallest: usize,
         /// Bytes given.
         found: usize,

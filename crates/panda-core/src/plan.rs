@@ -169,7 +169,7 @@ impl<F: Real> Plan<F> {
     ///
     /// It is about `(4 MR + 2 NR) H` elements for MR and NR of the kernel, and `S + 2` numbers and
     /// a flag of each site.
-    pub fn minimal_scratch(shape: Shape, precision: Precision) -> ScratchReq {
+    pub(crate) fn minimal_scratch(shape: Shape, precision: Precision) -> ScratchReq {
         Self::minimal(shape, precision).scratch(shape, precision)
     }
 

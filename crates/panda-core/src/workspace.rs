@@ -113,7 +113,7 @@ impl<F: Real> Workspace<F> {
     ///
     /// # Errors
     /// [`Error::Budget`](crate::Error::Budget) for a budget below the smallest one.
-    pub fn plan(&self, shape: Shape) -> Result<Plan<F>> {
+    pub(crate) fn plan(&self, shape: Shape) -> Result<Plan<F>> {
         match self.plan {
             PlanSource::Budget { bytes, keep_scores } => Plan::new(shape, self.precision, bytes, keep_scores),
             PlanSource::Caller(plan) => Ok(plan.fitted(shape.sites, shape.classes)),

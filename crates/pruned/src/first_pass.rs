@@ -187,11 +187,6 @@ impl<F: Real> FirstPass<F> {
         Ranges::new(&self.occupancies, self.batch.lattices(), &self.options.topology, s_range)
     }
 
-    /// Returns the batch.
-    pub fn batch(&self) -> &Batch {
-        &self.batch
-    }
-
     /// Adds the gradient of a group of consecutive utterances.
     ///
     /// Returns the gradient of the unigrams' probabilities, *group x C*.

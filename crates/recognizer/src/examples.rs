@@ -63,7 +63,7 @@ pub fn load(
 }
 
 /// Does the work of [`load`] with a custom conversion of recordings.
-pub fn load_with(
+pub(crate) fn load_with(
     utterances: &[Utterance],
     front_end: &FrontEnd,
     tokenizer: Option<&Tokenizer>,
@@ -130,7 +130,7 @@ fn load_each(
 }
 
 /// Counts the recordings with each conversion.
-pub fn count_changes(counts: &mut BTreeMap<AudioChange, usize>, examples: &[Example]) {
+pub(crate) fn count_changes(counts: &mut BTreeMap<AudioChange, usize>, examples: &[Example]) {
     for change in examples.iter().flat_map(|example| &example.changes) {
         *counts.entry(*change).or_default() += 1;
     }

@@ -189,12 +189,12 @@ impl Recognizer {
     }
 
     /// Returns the limits of the encoder's batches.
-    pub fn batch_size(&self) -> BatchSize {
+    pub(crate) fn batch_size(&self) -> BatchSize {
         self.batches
     }
 
     /// Returns whether special words are omitted from texts.
-    pub fn omits_special(&self) -> bool {
+    pub(crate) fn omits_special(&self) -> bool {
         self.omits_special
     }
 
@@ -232,7 +232,7 @@ impl Recognizer {
         Ok(alignments)
     }
 
-    /// Sets the search; the default is [`SearchConfig::default_for`] the model.
+    /// Sets the search; the default depends on the model.
     ///
     /// # Errors
     /// [`Error::Decoding`](model::Error::Decoding) for an option out of range;

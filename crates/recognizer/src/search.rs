@@ -52,7 +52,7 @@ pub enum LatticeSearch {
 
 impl SearchConfig {
     /// Returns the default search of a model: greedy, or the best lattice path.
-    pub fn default_for(config: &ModelConfig) -> Self {
+    pub(crate) fn default_for(config: &ModelConfig) -> Self {
         match config.loss.kind.gnat() {
             Some(_) => SearchConfig::Lattice(LatticeSearch::default()),
             None => SearchConfig::default(),

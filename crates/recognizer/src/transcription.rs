@@ -131,7 +131,7 @@ impl Writer {
     }
 
     /// Converts a search result to text with times.
-    pub fn write_result(&self, tokenizer: &Tokenizer, result: &SearchResult) -> Result<Transcription> {
+    pub(crate) fn write_result(&self, tokenizer: &Tokenizer, result: &SearchResult) -> Result<Transcription> {
         let mut nbest: Vec<RankedText> = Vec::with_capacity(result.ranked.len());
         for ranked in &result.ranked {
             let text = self.text(tokenizer, &ranked.ids())?;

@@ -18,13 +18,13 @@ pub use pen::Pen;
 pub(crate) const DARK_STYLE: &str = include_str!("plots.css");
 
 /// Error of the plotting library; indicates a bug in the library.
-pub type DrawError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type DrawError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Draws panels of equal height from top to bottom; the size is in pixels.
 ///
 /// # Errors
 /// [`DrawError`]
-pub fn draw((width, height): (u32, u32), panels: &[Panel]) -> Result<String, DrawError> {
+pub(crate) fn draw((width, height): (u32, u32), panels: &[Panel]) -> Result<String, DrawError> {
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, (width, height)).into_drawing_area();
@@ -40,10 +40,10 @@ pub fn draw((width, height): (u32, u32), panels: &[Panel]) -> Result<String, Dra
 /// Draws panels as an SVG file for light and dark backgrounds.
 ///
 /// The file has a style sheet for viewers that prefer dark colors. An SVG that is part of an HTML
-/// page shares the style sheets of that page: use [`draw`] there.
+/// page shares the style sheets of that page and does not need it.
 ///
 /// # Errors
-/// [`DrawError`]
+/// An error of the plotting library, which indicates a bug in the library.
 pub fn draw_file(size: (u32, u32), panels: &[Panel]) -> Result<String, DrawError> {
     let svg = draw(size, panels)?;
     let (start, content) = svg.split_once('\n').ok_or("expected an SVG of several lines")?;

@@ -179,7 +179,7 @@ impl Topology {
     }
 
     /// Iterates over the arcs of a token column.
-    pub fn token_arcs(&self, token: usize) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn token_arcs(&self, token: usize) -> impl Iterator<Item = usize> + '_ {
         (0..self.moves.len()).filter(move |&arc| self.moves[arc].token == token)
     }
 

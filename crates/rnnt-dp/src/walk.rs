@@ -76,7 +76,7 @@ pub fn forward<S: Semiring, G: Graph>(
 ///
 /// # Panics
 /// As [`forward`].
-pub fn forward_visit<S: Semiring, G: Graph>(
+pub(crate) fn forward_visit<S: Semiring, G: Graph>(
     graph: &G,
     weight: impl Fn(&Transition) -> S::Weight,
     alpha: &mut [S::Weight],
@@ -116,7 +116,7 @@ pub fn backward<S: Semiring, G: Graph>(
 
 /// Returns `β` of the target of an arc; the semiring's one at the end.
 #[inline]
-pub fn beta_after<S: Semiring>(arc: &Transition, beta: &[S::Weight]) -> S::Weight {
+pub(crate) fn beta_after<S: Semiring>(arc: &Transition, beta: &[S::Weight]) -> S::Weight {
     arc.to.map_or(S::ONE, |to| beta[to])
 }
 
@@ -127,7 +127,7 @@ pub fn beta_after<S: Semiring>(arc: &Transition, beta: &[S::Weight]) -> S::Weigh
 ///
 /// # Cost
 /// The arcs from the states of the path.
-pub fn trace_path(
+pub(crate) fn trace_path(
     graph: &impl Graph,
     mut choose: impl FnMut(usize, &[Transition]) -> Option<usize>,
 ) -> Option<Vec<Transition>> {

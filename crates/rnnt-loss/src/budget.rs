@@ -189,8 +189,9 @@ impl CallSizes<'_> {
             let (left, keeps_scores) = (usize::MAX, plan.saved_scores >= max_sites / 4 * 3);
             return Ok(CallPlan { groups, lattices: lanes, heads, sites, held, left, keeps_scores, bytes });
         }
-        let smallest =
-            |&(_, shape): &(Role, Shape)| Plan::<F>::minimal_scratch(shape, self.options.precision).bytes();
+        let smallest = |&(_, shape): &(Role, Shape)| {
+            Plan::<F>::minimal(shape, self.options.precision).scratch(shape, self.options.precision).bytes()
+        };
         let smallest: Vec<usize> = shapes.iter().map(smallest).collect();
         let needed = smallest.iter().fold(own.saturating_add(lane), |sum, &bytes| sum.saturating_add(bytes));
         let Some(rest) = limit.checked_sub(needed) else {

@@ -53,19 +53,19 @@ impl Dropout {
 
 impl DropoutMask {
     /// Factor of the remaining units.
-    pub fn scale(&self) -> f64 {
+    pub(crate) fn scale(&self) -> f64 {
         self.scale
     }
 
     /// Key of the mask of a site.
-    pub fn key(&self, utterance: u64, site: Site) -> u64 {
+    pub(crate) fn key(&self, utterance: u64, site: Site) -> u64 {
         // The seed is mixed first, so that consecutive seeds do not share masks.
         let utterance = mix(mix(self.seed).wrapping_add(utterance));
         mix(utterance.wrapping_add((site.frame as u64) << 32).wrapping_add(site.label as u64))
     }
 
     /// Drops or scales the values of a site's units.
-    pub fn apply<F: Real>(&self, key: u64, values: &mut [F]) {
+    pub(crate) fn apply<F: Real>(&self, key: u64, values: &mut [F]) {
         let scale = F::from_f64(self.scale);
         // Bytes first, so that comparisons and products are vectorized.
         let mut bytes = [0; 8 * WORDS_PER_BLOCK];

@@ -128,7 +128,7 @@ pub(crate) struct InputValues<'a, F> {
 }
 
 impl<F> InputValues<'_, F> {
-    pub fn none() -> Self {
+    pub(crate) fn none() -> Self {
         let (head, durations, simple) = (None, None, None);
         Self { encoded: &[], predicted: &[], hidden: &[], scores: &[], head, durations, simple }
     }

@@ -73,7 +73,7 @@ pub(crate) struct SkippedMass {
 
 impl SkippedMass {
     /// Sum over utterances, each times its weight.
-    pub fn weighted_sum(parts: &[Self], weights: &[f64]) -> Self {
+    pub(crate) fn weighted_sum(parts: &[Self], weights: &[f64]) -> Self {
         // An utterance without a path has no occupancy, and its weight may be infinite.
         let lost = parts.iter().zip(weights).filter(|(part, _)| part.sites > 0);
         let mass = lost.map(|(part, weight)| part.mass * weight.abs()).sum();

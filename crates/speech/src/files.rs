@@ -3,7 +3,7 @@
 //! | item | rule |
 //! |---|---|
 //! | [`Destination`] | results are written atomically; links are followed, pipes are written through |
-//! | [`open_regular`], [`open_input`] | inputs are regular files; a pipe is an error and is not waited for |
+//! | [`open_regular`], [`read_input`] | inputs are regular files; a pipe is an error and is not waited for |
 //! | [`FileLock`] | one process at a time; a lock never modifies the file that its name refers to |
 mod destination;
 mod input;
@@ -11,8 +11,9 @@ mod lock;
 
 use std::path::Path;
 
-pub use destination::{Destination, StagedFile, is_same_file, remove_temporary_files, write_atomically};
-pub use input::{check_regular, open_input, open_regular, read_input, read_input_text, read_regular};
+pub(crate) use destination::StagedFile;
+pub use destination::{Destination, is_same_file, remove_temporary_files, write_atomically};
+pub use input::{check_regular, open_regular, read_input, read_input_text, read_regular};
 pub use lock::FileLock;
 
 use crate::{Error, Result};

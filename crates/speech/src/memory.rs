@@ -1,7 +1,7 @@
 //! Memory that this process may still allocate: system, cgroup and `PANDA_MEMORY`.
 
 /// Environment variable that limits the memory of a process, such as `8GiB`.
-pub const MEMORY_VARIABLE: &str = "PANDA_MEMORY";
+pub(crate) const MEMORY_VARIABLE: &str = "PANDA_MEMORY";
 
 /// Parses `123`, `64KiB`, `48MiB` or `8GiB`.
 ///
@@ -21,7 +21,7 @@ pub fn parse_bytes(text: &str) -> Result<usize, String> {
     bytes.ok_or_else(|| "expected a number of bytes such as 67108864, 64MiB or 8GiB".to_owned())
 }
 
-/// Returns the limit in [`MEMORY_VARIABLE`], if it is set.
+/// Returns the limit in `PANDA_MEMORY`, if it is set.
 ///
 /// # Errors
 /// A value that is not a number of bytes.
@@ -41,7 +41,7 @@ pub fn limit_from_env() -> Result<Option<usize>, String> {
 /// Returns the bytes that this process can still allocate, if known.
 ///
 /// The smallest of the memory available in the system, the remainder of the control group's limit,
-/// and [`MEMORY_VARIABLE`].
+/// and `PANDA_MEMORY`.
 pub fn available_bytes() -> Option<usize> {
     let limit = limit_from_env().ok().flatten();
     let read = |path: &str| std::fs::read_to_string(path).ok();

@@ -9,15 +9,15 @@ use serde_json::value::RawValue;
 ///
 /// # Errors
 /// Any other value but null; the error names the key.
-pub fn optional_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+pub(crate) fn optional_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let Some(raw) = Option::<Box<RawValue>>::deserialize(deserializer)? else { return Ok(None) };
     name(&raw).map(Some).map_err(|found| invalid("id", found))
 }
 
-/// Deserializes a required `id` like [`optional_id`].
+/// Deserializes a required `id`: a string, or the text of a number.
 ///
 /// # Errors
-/// Those of [`optional_id`], and null.
+/// Any other value; the error names the key.
 pub fn required_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     optional_id(deserializer)?.ok_or_else(|| invalid("id", "null"))
 }

@@ -18,7 +18,8 @@ pub(crate) use source::iter_utterances;
 pub use source::{BatchSource, UtteranceSource};
 pub use streamed::StreamedSet;
 pub(crate) use streamed::{all_too_long, index_folder};
-pub use training_set::{LargestUtterance, TrainingSet, UtteranceStore};
+pub(crate) use training_set::LargestUtterance;
+pub use training_set::{TrainingSet, UtteranceStore};
 
 use crate::Result;
 use recognizer::bad_items::{BadItems, ExcludedUtterance, LengthMismatch};

@@ -15,7 +15,7 @@ const BLOCK: usize = 1 << 15;
 /// With a warm-up, `d = min(decay, (1 + step) / (10 + step))`, so that the initial weights are
 /// forgotten; without, `d = decay`, as in MLPerf's RNN-T.
 #[derive(Debug, Clone)]
-pub struct Ema {
+pub(crate) struct Ema {
     decay: f64,
     warmup: bool,
     pub(crate) values: BTreeMap<String, Vec<f32>>,

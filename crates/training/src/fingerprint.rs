@@ -26,7 +26,7 @@ impl DataSets<'_> {
     ///
     /// # Errors
     /// Those of reading the lists.
-    pub fn fingerprint(self) -> Result<DataFingerprint> {
+    pub(crate) fn fingerprint(self) -> Result<DataFingerprint> {
         let digits = |list| {
             iter_utterances(list).map(|utterance| Ok(digits(&*utterance?))).collect::<Result<String>>()
         };

@@ -133,7 +133,7 @@ impl RunFolder {
     }
 
     /// Removes the lock and the folders that [`Self::new`] has created.
-    pub fn discard(self) {
+    pub(crate) fn discard(self) {
         if let Some(lock) = self.lock.filter(FileLock::is_new) {
             lock.remove();
         }
@@ -189,7 +189,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// [`Error::Resume`], which suggests how to continue.
-    pub fn read_last(&self) -> Result<Checkpoint> {
+    pub(crate) fn read_last(&self) -> Result<Checkpoint> {
         Checkpoint::read(&self.last()).map_err(|source| Error::Resume {
             source: Box::new(source.into()),
             best: Checkpoint::read(&self.best()).is_ok(),
@@ -213,7 +213,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// [`Error::Io`](model::Error::Io).
-    pub fn remove_old_checkpoints(&self, epoch: u64, keep: u64) -> Result<()> {
+    pub(crate) fn remove_old_checkpoints(&self, epoch: u64, keep: u64) -> Result<()> {
         for (_, path) in
             epoch_checkpoints(&self.path)?.iter().filter(|(n, _)| *n > epoch || epoch - n >= keep)
         {
@@ -226,7 +226,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// [`Error::Io`](model::Error::Io).
-    pub fn write_recipe(&self, text: &str, path: &Path) -> Result<()> {
+    pub(crate) fn write_recipe(&self, text: &str, path: &Path) -> Result<()> {
         let [recipe, recipe_path] = RECIPE;
         let path = std::path::absolute(path).map_err(Error::io(path, "find the path of the recipe"))?;
         self.write(recipe_path, path.as_os_str().as_encoded_bytes())?;
@@ -246,7 +246,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// [`Error::Io`](model::Error::Io) if the file exists but is unreadable.
-    pub fn read_metrics(&self, epochs: u64) -> Result<Vec<Metrics>> {
+    pub(crate) fn read_metrics(&self, epochs: u64) -> Result<Vec<Metrics>> {
         Self::read_metrics_in(&self.path, epochs)
     }
 
@@ -268,7 +268,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// [`Error::Io`](model::Error::Io).
-    pub fn write_metrics(&self, rows: &[Metrics]) -> Result<()> {
+    pub(crate) fn write_metrics(&self, rows: &[Metrics]) -> Result<()> {
         let path = self.file("metrics.csv");
         let io_error = |error: std::io::Error| Error::io(&path, "write the metrics")(error);
         let mut writer = csv::Writer::from_writer(Vec::new());
@@ -284,7 +284,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// [`Error::Io`](model::Error::Io).
-    pub fn write_bad_items(&self, sets: &BTreeMap<String, BadItems>) -> Result<()> {
+    pub(crate) fn write_bad_items(&self, sets: &BTreeMap<String, BadItems>) -> Result<()> {
         let io_error = |error: serde_json::Error| Error::io(&self.file(BAD_ITEMS), "write")(error.into());
         let mut json = serde_json::to_vec_pretty(sets).map_err(io_error)?;
         json.push(b'\n');
@@ -302,7 +302,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// [`Error::Io`](model::Error::Io).
-    pub fn write_evaluations(&self, sets: &[(&str, &Evaluation)], train: &BadItems) -> Result<()> {
+    pub(crate) fn write_evaluations(&self, sets: &[(&str, &Evaluation)], train: &BadItems) -> Result<()> {
         let path = self.file("evaluation.json");
         let io_error = |error: serde_json::Error| Error::io(&path, "write the report")(error.into());
         for (name, evaluation) in sets {

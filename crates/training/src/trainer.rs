@@ -143,7 +143,7 @@ impl<'a> Trainer<'a> {
     }
 
     /// Returns the learner and the progress of the run.
-    pub fn into_parts(self) -> (Learner, Progress) {
+    pub(crate) fn into_parts(self) -> (Learner, Progress) {
         (self.learner, self.progress)
     }
 

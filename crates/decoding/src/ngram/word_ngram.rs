@@ -196,11 +196,6 @@ impl WordNgram {
         })
     }
 
-    /// Number of words in the lexicon, those that tokens can spell.
-    pub fn lexicon_size(&self) -> usize {
-        self.ngram.word.len()
-    }
-
     /// Number of times a context was dropped as [`WordNgramOptions::max_pairs`] was reached.
     ///
     /// The words after it were scored by 1-grams. 0 if nodes x contexts fit into 32 bits.

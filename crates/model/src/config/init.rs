@@ -32,7 +32,7 @@ pub struct PretrainedConfig {
 
 impl PretrainedConfig {
     /// Returns true if `skip` covers a parameter.
-    pub fn is_skipped(&self, parameter: &str) -> bool {
+    pub(crate) fn is_skipped(&self, parameter: &str) -> bool {
         self.skip.iter().any(|name| covers(name, parameter))
     }
 }

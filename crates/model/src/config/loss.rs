@@ -75,7 +75,7 @@ impl Default for LossKind {
 
 impl LossKind {
     /// Returns the frames of the big blanks.
-    pub fn big_blanks(&self) -> &[usize] {
+    pub(crate) fn big_blanks(&self) -> &[usize] {
         match self {
             Self::MultiBlank { durations, .. } => durations,
             _ => &[],

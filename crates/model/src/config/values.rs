@@ -40,7 +40,7 @@ pub fn check_count(key: &str, value: usize, max: usize) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::RecipeValue`].
-pub fn check_dropout(key: &str, rate: f32) -> Result<()> {
+pub(crate) fn check_dropout(key: &str, rate: f32) -> Result<()> {
     ensure(key, "a number from 0 to 0.9", (0.0..=0.9).contains(&rate), rate)
 }
 
@@ -48,7 +48,7 @@ pub fn check_dropout(key: &str, rate: f32) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::RecipeValue`].
-pub fn check_fraction(key: &str, value: f64) -> Result<()> {
+pub(crate) fn check_fraction(key: &str, value: f64) -> Result<()> {
     ensure(key, "a number from 0 to 1", (0.0..=1.0).contains(&value), value)
 }
 

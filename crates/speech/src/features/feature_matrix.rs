@@ -62,14 +62,6 @@ impl Features {
     pub fn normalize(&mut self) {
         normalize_columns(&mut self.data, self.dim, MIN_DEVIATION);
     }
-
-    /// Scales each column to mean 0 and variance 1, for any deviation.
-    ///
-    /// A constant column becomes zeros. Moments are computed in f64; the variance is that of the
-    /// population, the sum of squares over T.
-    pub fn standardize(&mut self) {
-        normalize_columns(&mut self.data, self.dim, Deviation::Exact);
-    }
 }
 
 /// The smallest divisor of [`Features::normalize`].

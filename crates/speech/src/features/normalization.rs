@@ -13,8 +13,6 @@ pub enum Normalization {
     #[default]
     Utterance,
     /// The same without a lower bound on the deviation, as in MLPerf.
-    ///
-    /// See [`Features::standardize`].
     Standard,
     /// By exponentially decaying mean and variance of the past, for streaming too.
     ///

@@ -130,7 +130,7 @@ impl Destination {
     ///
     /// # Errors
     /// Those of [`Self::write_with`].
-    pub fn stage(self, write: WriteFn) -> io::Result<StagedFile> {
+    pub(crate) fn stage(self, write: WriteFn) -> io::Result<StagedFile> {
         let DestinationKind::Regular(path) = self.0 else {
             let mut bytes = Vec::new();
             write(&mut bytes)?;
@@ -152,7 +152,7 @@ impl Destination {
 
 /// A written file that is not in place yet; dropping it removes the file.
 #[derive(Debug)]
-pub struct StagedFile(Stage);
+pub(crate) struct StagedFile(Stage);
 
 #[derive(Debug)]
 enum Stage {

@@ -26,7 +26,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 /// Those of [`open_regular`].
-pub fn open_input(path: &Path) -> io::Result<File> {
+pub(crate) fn open_input(path: &Path) -> io::Result<File> {
     open(path, |metadata| metadata.is_file() || is_pipe(metadata.file_type()) && leads_to_open_file(path))
 }
 
@@ -38,18 +38,18 @@ pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     read(open_regular(path)?)
 }
 
-/// Reads a file as opened by [`open_input`].
+/// Reads a file given by the user: a regular file or an open pipe.
 ///
 /// # Errors
-/// Those of [`open_input`].
+/// Those of [`open_regular`].
 pub fn read_input(path: &Path) -> io::Result<Vec<u8>> {
     read(open_input(path)?)
 }
 
-/// Reads UTF-8 text from a file as opened by [`open_input`].
+/// Reads UTF-8 text from a file as [`read_input`].
 ///
 /// # Errors
-/// Those of [`open_input`]; bytes that are not UTF-8.
+/// Those of [`read_input`]; bytes that are not UTF-8.
 pub fn read_input_text(path: &Path) -> io::Result<String> {
     let invalid = |_| io::Error::new(ErrorKind::InvalidData, "stream did not contain valid UTF-8");
     String::from_utf8(read_input(path)?).map_err(invalid)

@@ -25,7 +25,7 @@ pub struct TrainingSet<'a> {
 
 /// An utterance that needs the most memory of its set.
 #[derive(Debug)]
-pub struct LargestUtterance {
+pub(crate) struct LargestUtterance {
     /// Id of the utterance.
     pub id: String,
     /// Planned number of input rows.
@@ -107,7 +107,7 @@ impl<'a> TrainingSet<'a> {
     ///
     /// # Errors
     /// Those of reading an entry from disk.
-    pub fn largest(&self) -> Result<Vec<LargestUtterance>> {
+    pub(crate) fn largest(&self) -> Result<Vec<LargestUtterance>> {
         let rows = || self.rows.iter().copied().enumerate();
         match self.store {
             UtteranceStore::Memory(examples) => {

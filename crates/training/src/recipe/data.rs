@@ -101,7 +101,7 @@ impl AugmentConfig {
     }
 
     /// Returns the largest factor of the length of an utterance.
-    pub fn stretch(&self) -> f64 {
+    pub(crate) fn stretch(&self) -> f64 {
         let waves = self.speed.as_ref().map_or(1.0, |speed| speed.rates[1].max(1.0));
         let Perturbation { speed, tempo, .. } = self.perturb;
         waves / ((1.0 - f64::from(speed)) * (1.0 - f64::from(tempo)))

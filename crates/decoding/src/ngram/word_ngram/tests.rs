@@ -47,7 +47,7 @@ fn text(names: &[&str], classes: &[u32]) -> String {
 fn check(names: &[&str], texts: &[Vec<u32>], order: usize, classes: &[u32], options: WordNgramOptions) {
     let table = table(texts, order);
     let words = WordNgram::new(&table, names, options).unwrap();
-    assert_eq!(words.lexicon_size(), 7);
+    assert_eq!(words.ngram.word.len(), 7);
     let (sum, state) = sequence_score(&words, classes);
     let text = text(names, classes);
     let expected = by_words(&plain(&table), &text, options.unknown_character);
@@ -136,7 +136,7 @@ proptest! {
             [(&marked[..], &of_marked[..], &pieces), (&spaced, &of_spaced, &characters)]
         {
             let words = WordNgram::with_special_words(&table, names, &special, options).unwrap();
-            prop_assert_eq!(words.lexicon_size(), lexicon.len());
+            prop_assert_eq!(words.ngram.word.len(), lexicon.len());
             let written = |&class: &usize| match names[class].replace(MARK, " ") {
                 name if special.contains(&(class as u32)) => format!(" {name} "),
                 name => name,

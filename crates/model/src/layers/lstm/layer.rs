@@ -34,7 +34,7 @@ impl Lstm {
     /// Input rows have width `input`, states width `hidden`.
     ///
     /// Weights are uniform within ±1/√H, biases 0; see
-    /// [`Parameters::initialize`](crate::Parameters::initialize).
+    /// [`InitKind`](crate::config::InitKind).
     ///
     /// # Errors
     /// Errors of the builder `vb`.
@@ -65,7 +65,7 @@ impl Lstm {
     ///
     /// # Errors
     /// Errors of the builder `vb`.
-    pub fn with_two_biases(mut self, layer: usize, vb: &VarBuilder) -> Result<Self> {
+    pub(crate) fn with_two_biases(mut self, layer: usize, vb: &VarBuilder) -> Result<Self> {
         let bias = |suffix: &str| {
             vb.get_with_hints(4 * self.hidden, &format!("bias_hh_l{layer}{suffix}"), Init::Const(0.0))
         };
@@ -115,7 +115,7 @@ impl Lstm {
     ///
     /// # Errors
     /// Those of [`lstm()`](super::lstm()).
-    pub fn forward_with_hooks(
+    pub(crate) fn forward_with_hooks(
         &self,
         x: &Tensor,
         lengths: &[usize],
