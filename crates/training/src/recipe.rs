@@ -161,7 +161,7 @@ impl Recipe {
     ///
     /// # Errors
     /// As [`Recipe::parse`], but old names of keys and values are accepted.
-    pub(crate) fn parse_of_run(text: &str, path: &Path) -> Result<Recipe> {
+    pub fn parse_of_run(text: &str, path: &Path) -> Result<Recipe> {
         Ok(Self::parse_text(&old_names::translate(text), path)?)
     }
 
