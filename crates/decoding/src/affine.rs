@@ -158,7 +158,7 @@ impl NetworkScratch {
     /// Returns three cache-aligned buffers of at least the given lengths.
     ///
     /// They contain the values of earlier steps.
-    pub fn buffers(&mut self, sizes: [usize; 3]) -> [&mut [f32]; 3] {
+    pub(crate) fn buffers(&mut self, sizes: [usize; 3]) -> [&mut [f32]; 3] {
         let mut sizes = sizes.into_iter();
         self.buffers.each_mut().map(|buffer| buffer.ensure_len(sizes.next().unwrap_or(0), 0.0))
     }

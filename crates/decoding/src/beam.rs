@@ -244,11 +244,6 @@ impl BeamSearch {
         Ok(Self { model, options, results: Vec::new(), work: BeamBuffers::default(), spare: Vec::new() })
     }
 
-    /// The model.
-    pub fn model(&self) -> &DecodingModel {
-        &self.model
-    }
-
     /// Decodes whole utterances.
     ///
     /// # Shapes

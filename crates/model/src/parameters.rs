@@ -52,7 +52,7 @@ impl Parameters {
     ///
     /// # Errors
     /// Those of `make`.
-    pub fn plan<T>(make: impl FnOnce(VarBuilder<'static>) -> Result<T>) -> Result<(Shapes, T)> {
+    pub(crate) fn plan<T>(make: impl FnOnce(VarBuilder<'static>) -> Result<T>) -> Result<(Shapes, T)> {
         let names = NameRecorder::default();
         let builder = VarBuilder::from_backend(Box::new(names.clone()), DType::F32, Device::Cpu);
         let model = make(builder)?;

@@ -383,7 +383,7 @@ impl Recognizer {
     }
 
     /// Returns the smallest posterior of an accepted word.
-    pub fn silence(&self) -> f64 {
+    pub(crate) fn silence(&self) -> f64 {
         self.silence
     }
 
