@@ -1,8 +1,8 @@
 //! Numeric kernels over slices: products, vector mathematics, buffers.
 //!
-//! - [`product()`] multiplies any two matrices; [`product_packed`] multiplies packed ones
-//!   ([`PackedRight`], [`PackedLeft`]), and [`packed`] has the formats of the loss engine. All use
-//!   the same micro-kernels (terms of BLIS).
+//! - [`product()`] multiplies any two matrices; [`product_packed`] and [`product_of_parts`]
+//!   multiply packed ones ([`PackedRight`], [`PackedLeft`]), and [`packed`] has the formats of the
+//!   loss engine. All use the same micro-kernels (terms of BLIS).
 //! - [`Affine`] is a linear layer over rows, forward and backward.
 //! - Vector functions ([`exp`], [`tanh`], ...) are one portable source, compiled for several
 //!   instruction sets and selected at run time (`dispatch.rs`); AVX-512 versions are hand-written.
@@ -63,10 +63,9 @@ pub use packed::transpose;
 pub use parts::{
     Parts, for_each_sequential, install, items_mut, par_find, par_for, parts, parts_mut, range_parts,
 };
-pub(crate) use product::product_of_parts;
 pub use product::{
     Accumulate, COLUMN_MULTIPLE, MAX_GATE_ROWS, PackedGates, PackedLeft, PackedRight, UNITS_PER_STRIP, View,
-    ViewMut, packing_bytes, packing_bytes_for, product, product_in, product_packed,
+    ViewMut, packing_bytes, packing_bytes_for, product, product_in, product_of_parts, product_packed,
 };
 pub use quantized_argmax::{BestArcs, PanelArcs, QuantizedArgmax, StateDeviation};
 pub use real::Real;

@@ -169,7 +169,7 @@ pub fn product_packed<F: Real>(out: ViewMut<F>, a: View<F>, b: &PackedRight<F>, 
 ///
 /// # Panics
 /// As [`product`], and if the part or columns do not exist.
-pub(crate) fn product_of_parts<F: Real>(
+pub fn product_of_parts<F: Real>(
     out: ViewMut<F>,
     (a, at): (&PackedLeft<F>, usize),
     (b, first): (&PackedRight<F>, usize),
