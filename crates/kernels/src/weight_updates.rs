@@ -35,15 +35,15 @@ pub fn adam_update(
     gradient: &[f32],
     first: &mut [f32],
     second: &mut [f32],
-    r: &AdamFactors,
+    factors: &AdamFactors,
 ) {
-    check(weights.len(), [gradient.len(), first.len(), second.len()]);
+    check(weights.len(), &[gradient.len(), first.len(), second.len()]);
     let moments = first.iter_mut().zip(second);
     for ((w, &g), (m, v)) in weights.iter_mut().zip(gradient).zip(moments) {
-        let g = g * r.scale;
-        *m = r.beta1 * *m + (1.0 - r.beta1) * g;
-        *v = r.beta2 * *v + (1.0 - r.beta2) * g * g;
-        *w = r.retention * *w - r.rate * *m / ((*v * r.correction2).sqrt() + r.eps);
+        let g = g * factors.scale;
+        *m = factors.beta1 * *m + (1.0 - factors.beta1) * g;
+        *v = factors.beta2 * *v + (1.0 - factors.beta2) * g * g;
+        *w = factors.retention * *w - factors.rate * *m / ((*v * factors.correction2).sqrt() + factors.eps);
     }
 }
 
@@ -85,7 +85,7 @@ pub fn lamb_moments<F: Real>(
     second: &mut [F],
     factors: &LambFactors<F>,
 ) -> [f64; 2] {
-    check(weights.len(), [gradient.len(), first.len(), second.len()]);
+    check(weights.len(), &[gradient.len(), first.len(), second.len()]);
     F::lamb_moments(weights, gradient, first, second, factors)
 }
 
@@ -94,7 +94,7 @@ pub fn lamb_moments<F: Real>(
 /// # Panics
 /// If the lengths differ.
 pub fn lamb_update<F: Real>(weights: &mut [F], first: &[F], second: &[F], rate: F, factors: &LambFactors<F>) {
-    check(weights.len(), [first.len(), second.len(), first.len()]);
+    check(weights.len(), &[first.len(), second.len()]);
     F::lamb_update(weights, first, second, rate, factors);
 }
 
@@ -120,7 +120,7 @@ pub fn sum_of_squares(values: &[f32]) -> f64 {
     rest + sums.iter().sum::<f64>()
 }
 
-fn check(expected: usize, lengths: [usize; 3]) {
+fn check(expected: usize, lengths: &[usize]) {
     let fits = lengths.iter().all(|&length| length == expected);
     assert!(fits, "weight update: expected slices of length {expected}, found {lengths:?}");
 }
