@@ -1,6 +1,6 @@
 //! Selects and runs the Viterbi search of a call, group by group.
 //!
-//! The search either computes all arc weights, or only those that may be the best (`screened.rs`).
+//! The search computes all arc weights, or only those that are candidates (`screened.rs`).
 //! A group is a range of utterances that are processed together, a wave a range of their frames.
 use kernels::Real;
 

@@ -1,7 +1,7 @@
 //! Modified beam search of k2's recipes: at most one label per frame.
 //!
-//! All hypotheses are at the same frame, except those that wait until a big blank (a blank of
-//! several frames) ends.
+//! All hypotheses are at the same frame. A hypothesis with a big blank, which covers several
+//! frames, is expanded again at the frame after it.
 use super::utterance::{BeamPosition, Candidate};
 use super::{BeamBuffers, BeamTask};
 use crate::Result;

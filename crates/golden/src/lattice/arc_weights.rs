@@ -38,7 +38,7 @@ impl ArcWeights {
 
     /// Compares denominators, numerators and forward weights α.
     ///
-    /// A denominator sums over all paths, a numerator over those that spell the labels.
+    /// A denominator sums over all paths, a numerator over the paths of the labels.
     fn sums<F: Element, S: Semiring<Weight = f64>>(
         &self,
         check: &mut Check,
