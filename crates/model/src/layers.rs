@@ -1,4 +1,4 @@
-//! Layers of the networks: custom candle operations with hand-written backward passes.
+//! Layers of encoders and predictors, as candle operations with hand-written gradients.
 pub(crate) mod attention;
 pub(crate) mod convolution;
 pub(crate) mod depthwise;

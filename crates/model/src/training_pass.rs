@@ -149,9 +149,9 @@ impl CustomOp1 for DropoutMask {
         Ok((CpuStorage::F32(self.run(tensors::slice(x, layout)?)), layout.shape().clone()))
     }
 
-    fn bwd(&self, x: &Tensor, _: &Tensor, above: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let above = with_slice(&above.contiguous()?, |above| Ok(self.run(above)))?;
-        Ok(Some(tensors::from_vec(above, x.shape().clone())?))
+    fn bwd(&self, x: &Tensor, _: &Tensor, d_out: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        let d_out = with_slice(&d_out.contiguous()?, |d_out| Ok(self.run(d_out)))?;
+        Ok(Some(tensors::from_vec(d_out, x.shape().clone())?))
     }
 }
 

@@ -126,12 +126,12 @@ impl Encoder for ConformerEncoder {
             }
             InputLayer::Linear(_) => {
                 let (all, own) = (batch * rows, self.config.width);
-                footprint::numbers(all * (width + own), all * (2 * width + 3 * own) + 3 * width * own)
+                footprint::from_values(all * (width + own), all * (2 * width + 3 * own) + 3 * width * own)
             }
         };
         let all = batch * rows * self.config.width;
         // Dropout before the layers, and padding after them.
-        total = footprint::chain(total, footprint::numbers(3 * all, 2 * all));
+        total = footprint::chain(total, footprint::from_values(3 * all, 2 * all));
         total = self.layers.iter().map(|layer| layer.footprint(batch, rows)).fold(total, footprint::chain);
         Some(footprint::peak(total))
     }

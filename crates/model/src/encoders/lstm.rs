@@ -152,14 +152,14 @@ impl Encoder for LstmEncoder {
         if let Some(subsampling) = &self.subsampling {
             total = subsampling.footprint(batch, rows);
             (rows, width) = (rows.div_ceil(subsampling.factor()), *hidden);
-            let padding = footprint::numbers(batch * rows * width, 2 * batch * rows * width);
+            let padding = footprint::from_values(batch * rows * width, 2 * batch * rows * width);
             total = footprint::chain(total, padding);
         }
         for (layer, lstm) in self.layers.iter().enumerate() {
             if let Some(reduction) = time_reduction.as_ref().filter(|r| r.after_layer == layer) {
                 (rows, width) = (rows.div_ceil(reduction.factor), width * reduction.factor);
                 // Copies for padding and for concatenation.
-                let copies = footprint::numbers(4 * batch * rows * self.width().max(width), 0);
+                let copies = footprint::from_values(4 * batch * rows * self.width().max(width), 0);
                 total = footprint::chain(total, copies);
             }
             let directions = lstm.width() / hidden;

@@ -94,9 +94,9 @@ impl Subsampling {
         let mut x = ragged.pack(x)?;
         for (shape, [weight, bias]) in self.shapes.iter().zip(&self.convolutions) {
             let lengths: Vec<usize> = ragged.lengths().iter().map(|l| l.div_ceil(shape.stride)).collect();
-            let to = Ragged::new(&lengths);
-            x = convolution(&x, (&ragged, &to), *shape, weight, bias)?;
-            ragged = to;
+            let output_rows = Ragged::new(&lengths);
+            x = convolution(&x, &ragged, &output_rows, *shape, weight, bias)?;
+            ragged = output_rows;
         }
         Ok((self.out.apply(&self.norm.apply(&x)?)?, ragged))
     }
@@ -110,16 +110,18 @@ impl Subsampling {
     pub fn footprint(&self, batch: usize, frames: usize) -> Footprint {
         let width = self.out.bias().elem_count();
         let mut rows = frames;
-        let mut total = footprint::numbers(batch * frames * self.shapes[0].width(), 0);
+        let mut total = footprint::from_values(batch * frames * self.shapes[0].width(), 0);
         for shape in &self.shapes {
-            let before = rows;
+            let input_frames = rows;
             rows = rows.div_ceil(shape.stride);
-            total = footprint::chain(total, shape.footprint(batch, [before, rows]));
+            total = footprint::chain(total, shape.footprint(batch, input_frames, rows));
         }
         let (inner, rows) = (self.shapes[1].width_out(), batch * rows);
         // The rows of norm and linear layer, gradients of both, packed operands.
-        let linear =
-            footprint::numbers(rows * (inner + width), rows * (4 * inner + 3 * width) + 3 * inner * width);
+        let linear = footprint::from_values(
+            rows * (inner + width),
+            rows * (4 * inner + 3 * width) + 3 * inner * width,
+        );
         footprint::chain(total, linear)
     }
 

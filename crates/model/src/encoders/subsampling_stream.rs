@@ -7,7 +7,7 @@ use kernels::PackedRight;
 
 use super::EncoderChunk;
 use crate::Result;
-use crate::layers::convolution::{ConvolutionShape, WindowPosition, flat};
+use crate::layers::convolution::{ConvolutionShape, WindowPosition, flatten_weight};
 use crate::layers::layer_norm::InferenceNorm;
 use crate::tensors::to_vec;
 
@@ -38,7 +38,7 @@ impl SubsamplingStream {
     ) -> Result<Self> {
         let layer = |at: usize| -> Result<StreamingConvolution> {
             let [weight, bias] = &weights[at];
-            let weight = to_vec::<f32>(&flat(weight)?.contiguous()?)?;
+            let weight = to_vec::<f32>(&flatten_weight(weight)?.contiguous()?)?;
             let (shape, name) = (shapes[at], format!("subsampling.{at}"));
             Ok(StreamingConvolution { weight: shape.pack(&weight), bias: to_vec(bias)?, shape, name })
         };
@@ -85,7 +85,7 @@ impl StreamingConvolution {
         let frames =
             if is_last { (count - 1).div_ceil(stride) } else { (count + stride).saturating_sub(3) / stride };
         let mut out = vec![0.0; frames * self.shape.width_out()];
-        let position = WindowPosition { first: 0, outside: 0 };
+        let position = WindowPosition { first_output: 0, padding_frames: 0 };
         self.shape.forward(before, position, &self.weight, &self.bias, &mut out);
         before.drain(..frames * stride * width);
         out

@@ -25,19 +25,21 @@ use head::AttentionHead;
 use kernels::{Real, items_mut, par_for};
 use rotary::Rotary;
 
-use crate::layers::footprint::threads;
+use crate::layers::footprint::planned_threads;
 use crate::layers::operation::{SliceOperation, apply1};
 use crate::layers::ragged::Ragged;
 use crate::{Error, Result};
 
-/// Rows that a task of `HeadCount::merge_heads` copies.
+/// Rows that a task of `HeadShape::merge_heads` copies.
 const ROWS_PER_TASK: usize = 64;
 
-/// Chunked attention: a window is a chunk and the `left` chunks before it.
+/// The window of chunked attention: the chunk of the query, and the chunks before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Chunks {
-    pub chunk: usize,
-    pub left: usize,
+pub(crate) struct ChunkSizes {
+    /// Rows of a chunk.
+    pub chunk_rows: usize,
+    /// Chunks before the current one.
+    pub left_chunks: usize,
 }
 
 /// Computes attention with several heads in each utterance.
@@ -54,38 +56,38 @@ pub(crate) fn attention(
     qkv: &Tensor,
     ragged: &Arc<Ragged>,
     heads: usize,
-    chunks: Option<Chunks>,
+    chunks: Option<ChunkSizes>,
 ) -> Result<Tensor> {
-    let (rows, all) = qkv.dims2()?;
-    let is_valid = heads > 0 && all > 0 && all.is_multiple_of(6 * heads);
+    let (rows, qkv_width) = qkv.dims2()?;
+    // q, k and v of each head, each of an even width.
+    let is_valid = heads > 0 && qkv_width > 0 && qkv_width.is_multiple_of(6 * heads);
     if !is_valid || rows != ragged.rows() {
         let expected = format!("[{}, a multiple of 6 for each of {heads} heads]", ragged.rows());
         return Err(Error::shape("qkv", expected, format!("{:?}", qkv.dims())));
     }
-    apply1(
-        Attention { ragged: ragged.clone(), shape: HeadCount { count: heads, width: all / 3 }, chunks },
-        qkv,
-    )
+    let heads = HeadShape { count: heads, total_width: qkv_width / 3 };
+    apply1(Attention { ragged: ragged.clone(), heads, chunks }, qkv)
 }
 
 /// The number of heads, and the width of all of them together.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct HeadCount {
+pub(crate) struct HeadShape {
     pub count: usize,
-    pub width: usize,
+    pub total_width: usize,
 }
 
 /// Returns the largest number of scores in memory at a time.
 ///
 /// `heads` is the number of heads of all utterances together, `rows` the length of the longest.
-pub(crate) fn scores(heads: usize, rows: usize, chunks: Option<Chunks>) -> usize {
-    heads.min(threads()) * head::QUERIES_PER_BLOCK * rows.min(positions(rows, chunks))
+pub(crate) fn max_scores_in_memory(heads: usize, rows: usize, chunks: Option<ChunkSizes>) -> usize {
+    heads.min(planned_threads()) * head::QUERIES_PER_BLOCK * rows.min(position_count(rows, chunks))
 }
 
+/// The operation of [`attention`].
 struct Attention {
     ragged: Arc<Ragged>,
-    shape: HeadCount,
-    chunks: Option<Chunks>,
+    heads: HeadShape,
+    chunks: Option<ChunkSizes>,
 }
 
 /// Queries, their keys, and the rotary position of the first key.
@@ -93,26 +95,28 @@ struct Attention {
 struct ChunkWindow {
     queries: Range<usize>,
     keys: Range<usize>,
-    position: usize,
+    first_position: usize,
 }
 
-/// Iterates over the windows of the queries `first .. count`.
+/// Iterates over the windows of the queries `first_query .. rows` of an utterance.
 ///
-/// Rows before `first` are keys only. With chunks, the position of the first key is above 0 where
-/// fewer than `left` chunks precede a window: queries have the same positions in all windows.
-fn windows(count: usize, first: usize, chunks: Option<Chunks>) -> impl Iterator<Item = ChunkWindow> {
-    let size = chunks.map_or(count - first, |chunks| chunks.chunk).max(1);
-    (first..count).step_by(size).map(move |start| {
-        let end = count.min(start + size);
-        let reach = chunks.map_or(start, |chunks| chunks.left * chunks.chunk);
-        let from = start.saturating_sub(reach);
-        ChunkWindow { queries: start..end, keys: from..end, position: from + reach - start }
+/// Rows before `first_query` are keys only. With chunks, the position of the first key is above 0
+/// where fewer than `left_chunks` chunks precede a window: queries have the same positions in all
+/// windows.
+fn windows(rows: usize, first_query: usize, chunks: Option<ChunkSizes>) -> impl Iterator<Item = ChunkWindow> {
+    let chunk_rows = chunks.map_or(rows - first_query, |chunks| chunks.chunk_rows).max(1);
+    (first_query..rows).step_by(chunk_rows).map(move |start| {
+        let end = rows.min(start + chunk_rows);
+        let left_rows = chunks.map_or(start, |chunks| chunks.left_chunks * chunks.chunk_rows);
+        let first_key = start.saturating_sub(left_rows);
+        let first_position = first_key + left_rows - start;
+        ChunkWindow { queries: start..end, keys: first_key..end, first_position }
     })
 }
 
-/// Returns the number of positions in windows of at most `longest` rows.
-fn positions(longest: usize, chunks: Option<Chunks>) -> usize {
-    chunks.map_or(longest, |Chunks { chunk, left }| (left + 1) * chunk)
+/// Returns the number of rotary positions in windows of at most `longest` rows.
+fn position_count(longest: usize, chunks: Option<ChunkSizes>) -> usize {
+    chunks.map_or(longest, |chunks| (chunks.left_chunks + 1) * chunks.chunk_rows)
 }
 
 /// Queries, keys and values of an utterance, `[T, 3W]`.
@@ -128,64 +132,65 @@ pub(crate) struct AttentionInput<'a, F> {
 /// Computes the results of all queries, one utterance after another.
 pub(crate) fn forward<F: Real>(
     utterances: &[AttentionInput<F>],
-    shape: HeadCount,
-    chunks: Option<Chunks>,
+    heads: HeadShape,
+    chunks: Option<ChunkSizes>,
 ) -> Vec<F> {
-    let count = |utterance: &AttentionInput<F>| utterance.qkv.len() / (3 * shape.width);
-    let lengths: Vec<usize> = utterances.iter().map(|input| count(input) - input.context).collect();
-    let longest = utterances.iter().map(count).max().unwrap_or(0);
+    let row_count = |utterance: &AttentionInput<F>| utterance.qkv.len() / (3 * heads.total_width);
+    let query_counts: Vec<usize> = utterances.iter().map(|input| row_count(input) - input.context).collect();
+    let longest = utterances.iter().map(row_count).max().unwrap_or(0);
     let (ragged, rotary) =
-        (Ragged::new(&lengths), Rotary::new(positions(longest, chunks), shape.head_width()));
-    let mut by_heads = kernels::alloc(ragged.rows() * shape.width, F::ZERO);
-    par_for(items_mut(&mut shape.tasks(&ragged, &mut by_heads, 1)), |_, (b, at, out)| {
+        (Ragged::new(&query_counts), Rotary::new(position_count(longest, chunks), heads.head_width()));
+    let mut by_heads = kernels::alloc(ragged.rows() * heads.total_width, F::ZERO);
+    par_for(items_mut(&mut heads.split_by_head(&ragged, &mut by_heads, 1)), |_, (b, head_index, out)| {
         let AttentionInput { qkv, context } = utterances[*b];
-        let head = AttentionHead::new(qkv, shape, *at, &rotary);
-        for window in windows(count(&utterances[*b]), context, chunks) {
-            let [from, to] =
-                [window.queries.start, window.queries.end].map(|t| (t - context) * shape.head_width());
-            head.forward(&window, &mut out[from..to]);
+        let head = AttentionHead::new(qkv, heads, *head_index, &rotary);
+        for window in windows(row_count(&utterances[*b]), context, chunks) {
+            let [start, end] =
+                [window.queries.start, window.queries.end].map(|t| (t - context) * heads.head_width());
+            head.forward(&window, &mut out[start..end]);
         }
     });
-    shape.merge_heads(&ragged, &by_heads, 1)
+    heads.merge_heads(&ragged, &by_heads, 1)
 }
 
-impl HeadCount {
+impl HeadShape {
     /// Returns the width d of one head.
     fn head_width(&self) -> usize {
-        self.width / self.count
+        self.total_width / self.count
     }
 
-    /// Divides a buffer into one part for each head and utterance.
+    /// Divides a buffer into the contiguous values of each head and utterance.
     ///
-    /// The buffer has a row of `parts · W` values for each frame. The part of a head is contiguous:
-    /// the buffer is ordered by utterance, head and frame until `merge_heads` reorders it.
-    /// Returns the index of the utterance, that of the head, and the part.
-    fn tasks<'a, F>(
+    /// The buffer has a row of `matrices · W` values for each frame: 1 matrix of results, or 3 of
+    /// q, k and v. It is ordered by utterance, head and frame until `merge_heads` reorders it.
+    /// Returns the index of the utterance, that of the head, and its values.
+    fn split_by_head<'a, F>(
         &self,
         ragged: &Ragged,
-        rows: &'a mut [F],
-        parts: usize,
+        buffer: &'a mut [F],
+        matrices: usize,
     ) -> Vec<(usize, usize, &'a mut [F])> {
-        let width = parts * self.width;
-        let utterances = ragged.split_mut(rows, width).into_iter().enumerate();
-        let heads = |(b, rows): (usize, &'a mut [F])| {
-            let len = (rows.len() / self.count).max(1);
-            rows.chunks_mut(len).enumerate().map(move |(at, rows)| (b, at, rows))
+        let utterances = ragged.split_mut(buffer, matrices * self.total_width).into_iter().enumerate();
+        let split_utterance = |(b, values): (usize, &'a mut [F])| {
+            let head_len = (values.len() / self.count).max(1);
+            values.chunks_mut(head_len).enumerate().map(move |(head_index, head)| (b, head_index, head))
         };
-        utterances.flat_map(heads).collect()
+        utterances.flat_map(split_utterance).collect()
     }
 
-    /// Reorders the parts of [`Self::tasks`] to rows with all heads.
-    fn merge_heads<F: Real>(&self, ragged: &Ragged, by_heads: &[F], parts: usize) -> Vec<F> {
-        let (width, each) = (parts * self.width, self.head_width());
+    /// Reorders the values of [`Self::split_by_head`] to rows with all heads.
+    fn merge_heads<F: Real>(&self, ragged: &Ragged, by_heads: &[F], matrices: usize) -> Vec<F> {
+        let (row_width, head_width) = (matrices * self.total_width, self.head_width());
         let mut out = kernels::alloc(by_heads.len(), F::ZERO);
-        par_for(items_mut(&mut ragged.blocks(&mut out, width, ROWS_PER_TASK)), |_, block| {
-            let rows = ragged.utterance(by_heads, width, block.utterance);
-            for (at, head) in rows.chunks_exact(rows.len() / self.count).enumerate() {
-                let head = &head[block.first * parts * each..];
-                for (out, row) in block.rows.chunks_exact_mut(width).zip(head.chunks_exact(parts * each)) {
-                    for (out, part) in out.chunks_exact_mut(self.width).zip(row.chunks_exact(each)) {
-                        out[at * each..][..each].copy_from_slice(part);
+        par_for(items_mut(&mut ragged.blocks(&mut out, row_width, ROWS_PER_TASK)), |_, block| {
+            let heads = ragged.utterance(by_heads, row_width, block.utterance);
+            for (head_index, head) in heads.chunks_exact(heads.len() / self.count).enumerate() {
+                let head_rows =
+                    head[block.first_row * matrices * head_width..].chunks_exact(matrices * head_width);
+                for (out_row, head_row) in block.rows.chunks_exact_mut(row_width).zip(head_rows) {
+                    let matrix_rows = out_row.chunks_exact_mut(self.total_width);
+                    for (matrix_row, values) in matrix_rows.zip(head_row.chunks_exact(head_width)) {
+                        matrix_row[head_index * head_width..][..head_width].copy_from_slice(values);
                     }
                 }
             }
@@ -198,31 +203,33 @@ impl SliceOperation<1> for Attention {
     const NAME: &'static str = "attention";
 
     fn shape(&self) -> Shape {
-        Shape::from((self.ragged.rows(), self.shape.width))
+        Shape::from((self.ragged.rows(), self.heads.total_width))
     }
 
     fn forward<F: Real>(&self, [qkv]: [&[F]; 1]) -> Vec<F> {
-        let utterance = |b| {
-            let qkv = self.ragged.utterance(qkv, 3 * self.shape.width, b);
+        let input = |b| {
+            let qkv = self.ragged.utterance(qkv, 3 * self.heads.total_width, b);
             AttentionInput { qkv, context: 0 }
         };
-        let utterances: Vec<_> = (0..self.ragged.utterances()).map(utterance).collect();
-        forward(&utterances, self.shape, self.chunks)
+        let utterances: Vec<_> = (0..self.ragged.utterances()).map(input).collect();
+        forward(&utterances, self.heads, self.chunks)
     }
 
-    fn backward<F: Real>(&self, [qkv]: [&[F]; 1], out: &[F], above: &[F], _: bool) -> [Vec<F>; 1] {
-        let Attention { ragged, shape, chunks } = self;
+    fn backward<F: Real>(&self, [qkv]: [&[F]; 1], out: &[F], d_out: &[F], _: bool) -> [Vec<F>; 1] {
+        let Attention { ragged, heads, chunks } = self;
         let longest = ragged.lengths().into_iter().max().unwrap_or(0);
-        let rotary = Rotary::new(positions(longest, *chunks), shape.head_width());
+        let rotary = Rotary::new(position_count(longest, *chunks), heads.head_width());
         let mut by_heads = kernels::alloc(qkv.len(), F::ZERO);
-        par_for(items_mut(&mut shape.tasks(ragged, &mut by_heads, 3)), |_, (b, at, gradient)| {
-            let head = AttentionHead::new(ragged.utterance(qkv, 3 * shape.width, *b), *shape, *at, &rotary);
-            let [out, above] = [out, above].map(|rows| ragged.utterance(rows, shape.width, *b));
+        let mut head_gradients = heads.split_by_head(ragged, &mut by_heads, 3);
+        par_for(items_mut(&mut head_gradients), |_, (b, head_index, gradient)| {
+            let qkv = ragged.utterance(qkv, 3 * heads.total_width, *b);
+            let head = AttentionHead::new(qkv, *heads, *head_index, &rotary);
+            let [out, d_out] = [out, d_out].map(|rows| ragged.utterance(rows, heads.total_width, *b));
             for window in windows(ragged.range(*b).len(), 0, *chunks) {
-                head.backward(&window, out, above, gradient);
+                head.backward(&window, out, d_out, gradient);
             }
         });
-        [shape.merge_heads(ragged, &by_heads, 3)]
+        [heads.merge_heads(ragged, &by_heads, 3)]
     }
 }
 

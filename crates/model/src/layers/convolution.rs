@@ -1,4 +1,4 @@
-//! A 3 x 3 convolution over time and mel bands with ReLU, for subsampling.
+//! The encoder's 3 x 3 subsampling convolution over time and mel bands, with ReLU.
 //!
 //! It is a matrix product of patches: the 3 x 3 x C input values of an output frame and bin,
 //! gathered for some frames at a time. A frame is F mel bins of C channels, channels innermost; O
@@ -8,14 +8,14 @@ use std::sync::Arc;
 use candle_core::{Shape, Tensor};
 use kernels::{Accumulate, PackedRight, Real, View, ViewMut, items_mut, par_for, product, product_packed};
 
-use crate::layers::footprint::{self, Footprint, threads};
-use crate::layers::operation::{SliceOperation, apply3, sum_parts};
+use crate::layers::footprint::{self, Footprint, planned_threads};
+use crate::layers::operation::{SliceOperation, apply3, sum_partials};
 use crate::layers::ragged::Ragged;
 use crate::{Error, Result};
 
 /// Output frames whose patches are gathered at a time.
 const FRAMES_PER_BLOCK: usize = 16;
-/// Taps of each axis.
+/// Taps of the filter on each axis.
 const TAPS: usize = 3;
 
 /// The shape of a convolution, apart from the number of frames.
@@ -23,30 +23,35 @@ const TAPS: usize = 3;
 pub(crate) struct ConvolutionShape {
     /// Mel bins of the input; the stride over them is 2.
     pub bins: usize,
+    /// Channels of the input.
     pub inputs: usize,
+    /// Channels of the output.
     pub outputs: usize,
     /// Frames from one output frame to the next.
     pub stride: usize,
 }
 
-/// The window of an output frame in the input.
+/// The position of output frames relative to the input.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WindowPosition {
-    /// The first output frame.
-    pub first: usize,
+    /// The first output frame that is computed.
+    pub first_output: usize,
     /// Frames in the window of output frame 0 before the first input frame.
     ///
     /// 1, or 0 if the input begins with that frame.
-    pub outside: usize,
+    pub padding_frames: usize,
 }
 
 impl WindowPosition {
-    fn inside(first: usize) -> Self {
-        WindowPosition { first, outside: 1 }
+    /// Returns the position in a whole utterance, whose first frame follows zero padding.
+    fn in_whole_utterance(first_output: usize) -> Self {
+        WindowPosition { first_output, padding_frames: 1 }
     }
 }
 
 /// Convolves the frames of each utterance, with zero padding and ReLU.
+///
+/// `input_rows` and `output_rows` are the frames of each utterance before and after.
 ///
 /// `y[t, f, o] = max(0, b_o + Σ w[o, c, i, j] x[st + i - 1, 2f + j - 1, c])`
 ///
@@ -61,14 +66,15 @@ impl WindowPosition {
 /// for 16 frames at a time, and again in the backward pass.
 pub(crate) fn convolution(
     x: &Tensor,
-    (from, to): (&Arc<Ragged>, &Arc<Ragged>),
+    input_rows: &Arc<Ragged>,
+    output_rows: &Arc<Ragged>,
     shape: ConvolutionShape,
     weight: &Tensor,
     bias: &Tensor,
 ) -> Result<Tensor> {
     let ConvolutionShape { bins, inputs, outputs, .. } = shape;
     let shapes: [(&str, &Tensor, &[usize]); 3] = [
-        ("x", x, &[from.rows(), bins * inputs]),
+        ("x", x, &[input_rows.rows(), bins * inputs]),
         ("weight", weight, &[outputs, inputs, TAPS, TAPS]),
         ("bias", bias, &[outputs]),
     ];
@@ -77,59 +83,62 @@ pub(crate) fn convolution(
             return Err(Error::shape(name, format!("{expected:?}"), format!("{:?}", tensor.dims())));
         }
     }
-    apply3(Convolution { from: from.clone(), to: to.clone(), shape }, x, &flat(weight)?, bias)
+    let operation = Convolution { input_rows: input_rows.clone(), output_rows: output_rows.clone(), shape };
+    apply3(operation, x, &flatten_weight(weight)?, bias)
 }
 
 /// Reorders weights `[O, C, 3, 3]` to `[O, 3·3·C]`, in the order of a patch.
-pub(crate) fn flat(weight: &Tensor) -> Result<Tensor> {
+pub(crate) fn flatten_weight(weight: &Tensor) -> Result<Tensor> {
     let (outputs, inputs, ..) = weight.dims4()?;
     Ok(weight.permute((0, 2, 3, 1))?.reshape((outputs, TAPS * TAPS * inputs))?)
 }
 
+/// The operation of [`convolution`].
 struct Convolution {
-    from: Arc<Ragged>,
-    to: Arc<Ragged>,
+    input_rows: Arc<Ragged>,
+    output_rows: Arc<Ragged>,
     shape: ConvolutionShape,
 }
 
 impl ConvolutionShape {
-    /// Returns the mel bins of the output.
+    /// Returns the number of mel bins of the output.
     pub fn bins_out(&self) -> usize {
         self.bins.div_ceil(2)
     }
 
-    /// Returns the values of an input frame.
+    /// Returns the number of values of an input frame.
     pub fn width(&self) -> usize {
         self.bins * self.inputs
     }
 
-    /// Returns the values of an output frame.
+    /// Returns the number of values of an output frame.
     pub fn width_out(&self) -> usize {
         self.bins_out() * self.outputs
     }
 
-    /// Returns the values of a patch: time, then mel, then channels.
-    fn patch(&self) -> usize {
+    /// Returns the number of values of a patch: time, then mel, then channels.
+    fn patch_len(&self) -> usize {
         TAPS * TAPS * self.inputs
     }
 
-    /// Calls `each` for every output frame, output bin, and tap over time.
+    /// Calls `visit` for every output frame, output bin, and tap over time.
     ///
-    /// Its arguments are the input frame, which is below `count`, the output bin, and the offset in
-    /// the patches.
-    fn spans(
+    /// Its arguments are the input frame, the output bin, and the offset of the tap in the patches.
+    /// Taps outside the `input_frames` frames of the input are padding, and are not visited.
+    fn for_each_tap(
         &self,
         position: WindowPosition,
-        frames: usize,
-        count: usize,
-        mut each: impl FnMut(usize, usize, usize),
+        output_frames: usize,
+        input_frames: usize,
+        mut visit: impl FnMut(usize, usize, usize),
     ) {
-        let width = TAPS * self.inputs;
-        for (at, i) in (0..frames).flat_map(|at| (0..TAPS).map(move |i| (at, i))) {
-            let t = ((position.first + at) * self.stride + i).checked_sub(position.outside);
-            let Some(t) = t.filter(|&t| t < count) else { continue };
+        let tap_len = TAPS * self.inputs;
+        for (frame, tap) in (0..output_frames).flat_map(|frame| (0..TAPS).map(move |tap| (frame, tap))) {
+            let t =
+                ((position.first_output + frame) * self.stride + tap).checked_sub(position.padding_frames);
+            let Some(t) = t.filter(|&t| t < input_frames) else { continue };
             for f in 0..self.bins_out() {
-                each(t, f, (at * self.bins_out() + f) * self.patch() + i * width);
+                visit(t, f, (frame * self.bins_out() + f) * self.patch_len() + tap * tap_len);
             }
         }
     }
@@ -138,25 +147,27 @@ impl ConvolutionShape {
     ///
     /// Their offset in one tap of the patch is returned as well.
     fn columns(&self, f: usize) -> (std::ops::Range<usize>, usize) {
-        let (from, to) = ((2 * f).saturating_sub(1), self.bins.min(2 * f + 2));
-        (from * self.inputs..to * self.inputs, if f == 0 { self.inputs } else { 0 })
+        let (first_bin, end_bin) = ((2 * f).saturating_sub(1), self.bins.min(2 * f + 2));
+        let padding = if f == 0 { self.inputs } else { 0 };
+        (first_bin * self.inputs..end_bin * self.inputs, padding)
     }
 
-    /// Gathers the patches of `frames` output frames of an utterance.
-    fn gather<F: Real>(&self, x: &[F], position: WindowPosition, frames: usize, patches: &mut [F]) {
+    /// Gathers the patches of `output_frames` frames of an utterance.
+    fn gather<F: Real>(&self, x: &[F], position: WindowPosition, output_frames: usize, patches: &mut [F]) {
         patches.fill(F::ZERO);
-        self.spans(position, frames, x.len() / self.width(), |t, f, to| {
-            let (columns, skip) = self.columns(f);
-            patches[to + skip..][..columns.len()].copy_from_slice(&x[t * self.width()..][columns]);
+        self.for_each_tap(position, output_frames, x.len() / self.width(), |t, f, offset| {
+            let (columns, padding) = self.columns(f);
+            let target = &mut patches[offset + padding..][..columns.len()];
+            target.copy_from_slice(&x[t * self.width()..][columns]);
         });
     }
 
     /// Adds patches to the frames that [`Self::gather`] reads: its transpose.
-    fn scatter<F: Real>(&self, patches: &[F], position: WindowPosition, frames: usize, x: &mut [F]) {
+    fn scatter<F: Real>(&self, patches: &[F], position: WindowPosition, output_frames: usize, x: &mut [F]) {
         let width = self.width();
-        self.spans(position, frames, x.len() / width, |t, f, from| {
-            let (columns, skip) = self.columns(f);
-            let patch = &patches[from + skip..][..columns.len()];
+        self.for_each_tap(position, output_frames, x.len() / width, |t, f, offset| {
+            let (columns, padding) = self.columns(f);
+            let patch = &patches[offset + padding..][..columns.len()];
             kernels::add(&mut x[t * width..][columns], patch);
         });
     }
@@ -171,11 +182,12 @@ impl ConvolutionShape {
         out: &mut [F],
     ) {
         let frames = out.len() / self.width_out();
-        let rows = frames * self.bins_out();
-        let mut patches = vec![F::ZERO; rows * self.patch()];
+        let patch_count = frames * self.bins_out();
+        let mut patches = vec![F::ZERO; patch_count * self.patch_len()];
         self.gather(x, position, frames, &mut patches);
-        let target = ViewMut::new(&mut *out, rows, self.outputs);
-        product_packed(target, View::new(&patches, rows, self.patch()), weight, Accumulate::Replace);
+        let patches = View::new(&patches, patch_count, self.patch_len());
+        let target = ViewMut::new(&mut *out, patch_count, self.outputs);
+        product_packed(target, patches, weight, Accumulate::Replace);
         for row in out.chunks_exact_mut(self.outputs) {
             for (y, &b) in row.iter_mut().zip(bias) {
                 let z = *y + b;
@@ -187,26 +199,26 @@ impl ConvolutionShape {
 
     /// Returns the memory of the operation.
     ///
-    /// Utterances of `before` frames become `after` frames.
-    pub fn footprint(&self, utterances: usize, [before, after]: [usize; 2]) -> Footprint {
-        let [before, after] = [before, after].map(|frames| utterances * frames);
-        let weight = self.outputs * (self.patch() + 1);
-        // Patches of the frames that threads process, and what they scatter.
-        let frames = after
+    /// Each utterance has `input_frames` frames, which become `output_frames`.
+    pub fn footprint(&self, utterances: usize, input_frames: usize, output_frames: usize) -> Footprint {
+        let [inputs, outputs] = [input_frames, output_frames].map(|frames| utterances * frames);
+        let parameters = self.outputs * (self.patch_len() + 1);
+        // Patches of the frames that threads process, and the gradients of these frames.
+        let frames_in_tasks = outputs
             .max(utterances * FRAMES_PER_BLOCK)
-            .min(threads() * FRAMES_PER_BLOCK)
+            .min(planned_threads() * FRAMES_PER_BLOCK)
             .next_multiple_of(FRAMES_PER_BLOCK);
-        let gathered = frames * self.bins_out();
-        let gathered = gathered * (self.patch() + self.outputs);
+        let gathered = frames_in_tasks * self.bins_out();
+        let gathered = gathered * (self.patch_len() + self.outputs);
         // Gradients of input and result; sums of the weight's gradient for each utterance.
         let temporary =
-            before * self.width() + 2 * after * self.width_out() + gathered + (utterances + 3) * weight;
-        footprint::numbers(after * self.width_out() + weight, temporary)
+            inputs * self.width() + 2 * outputs * self.width_out() + gathered + (utterances + 3) * parameters;
+        footprint::from_values(outputs * self.width_out() + parameters, temporary)
     }
 
-    /// Packs the weight of [`flat`] for [`Self::forward`].
+    /// Packs the weight of [`flatten_weight`] for [`Self::forward`].
     pub fn pack<F: Real>(&self, weight: &[F]) -> PackedRight<F> {
-        PackedRight::new(View::new(weight, self.outputs, self.patch()).transposed())
+        PackedRight::new(View::new(weight, self.outputs, self.patch_len()).transposed())
     }
 }
 
@@ -214,16 +226,16 @@ impl SliceOperation<3> for Convolution {
     const NAME: &'static str = "convolution";
 
     fn shape(&self) -> Shape {
-        Shape::from((self.to.rows(), self.shape.width_out()))
+        Shape::from((self.output_rows.rows(), self.shape.width_out()))
     }
 
     fn forward<F: Real>(&self, [x, weight, bias]: [&[F]; 3]) -> Vec<F> {
         let (shape, weight) = (self.shape, self.shape.pack(weight));
-        let mut out = kernels::alloc(self.to.rows() * shape.width_out(), F::ZERO);
-        let mut blocks = self.to.blocks(&mut out, shape.width_out(), FRAMES_PER_BLOCK);
+        let mut out = kernels::alloc(self.output_rows.rows() * shape.width_out(), F::ZERO);
+        let mut blocks = self.output_rows.blocks(&mut out, shape.width_out(), FRAMES_PER_BLOCK);
         par_for(items_mut(&mut blocks), |_, block| {
-            let x = self.from.utterance(x, shape.width(), block.utterance);
-            shape.forward(x, WindowPosition::inside(block.first), &weight, bias, block.rows);
+            let x = self.input_rows.utterance(x, shape.width(), block.utterance);
+            shape.forward(x, WindowPosition::in_whole_utterance(block.first_row), &weight, bias, block.rows);
         });
         out
     }
@@ -238,49 +250,54 @@ impl SliceOperation<3> for Convolution {
         &self,
         [x, weight, bias]: [&[F]; 3],
         out: &[F],
-        above: &[F],
+        d_out: &[F],
         is_input_needed: bool,
     ) -> [Vec<F>; 3] {
-        let (shape, patch, outputs) = (self.shape, self.shape.patch(), bias.len());
+        let (shape, patch_len, outputs) = (self.shape, self.shape.patch_len(), bias.len());
         let mut dx = kernels::alloc(if is_input_needed { x.len() } else { 0 }, F::ZERO);
-        let len = outputs * (patch + 1);
-        let mut partial = vec![F::ZERO; self.from.utterances() * len];
+        // Gradients of weight and bias, of each utterance.
+        let parameter_count = outputs * (patch_len + 1);
+        let mut partials = vec![F::ZERO; self.input_rows.utterances() * parameter_count];
         let mut dx_parts =
-            if is_input_needed { self.from.split_mut(&mut dx, shape.width()) } else { Vec::new() };
+            if is_input_needed { self.input_rows.split_mut(&mut dx, shape.width()) } else { Vec::new() };
         let dx_parts = is_input_needed.then(|| items_mut(&mut dx_parts));
-        par_for((kernels::parts_mut(&mut partial, len), dx_parts), |b, (sums, mut dx)| {
-            let (dw, db) = sums.split_at_mut(outputs * patch);
-            let x = self.from.utterance(x, shape.width(), b);
-            let [out, above] = [out, above].map(|rows| self.to.utterance(rows, shape.width_out(), b));
-            let rows = FRAMES_PER_BLOCK * shape.bins_out();
-            let (mut patches, mut dz) = (vec![F::ZERO; rows * patch], vec![F::ZERO; rows * outputs]);
-            let blocks = out.chunks(rows * outputs).zip(above.chunks(rows * outputs));
-            for (first, (out, above)) in (0..).step_by(FRAMES_PER_BLOCK).zip(blocks) {
-                let (frames, rows) = (out.len() / shape.width_out(), out.len() / outputs);
-                let position = WindowPosition::inside(first);
-                let (patches, dz) = (&mut patches[..rows * patch], &mut dz[..out.len()]);
-                for (dz, (&y, &dy)) in dz.iter_mut().zip(out.iter().zip(above)) {
+        par_for((kernels::parts_mut(&mut partials, parameter_count), dx_parts), |b, (partial, mut dx)| {
+            let (dw, db) = partial.split_at_mut(outputs * patch_len);
+            let x = self.input_rows.utterance(x, shape.width(), b);
+            let [out, d_out] =
+                [out, d_out].map(|rows| self.output_rows.utterance(rows, shape.width_out(), b));
+            let block_patches = FRAMES_PER_BLOCK * shape.bins_out();
+            let block_len = block_patches * outputs;
+            let (mut patches, mut dz) = (vec![F::ZERO; block_patches * patch_len], vec![F::ZERO; block_len]);
+            let blocks = out.chunks(block_len).zip(d_out.chunks(block_len));
+            for (first_output, (out, d_out)) in (0..).step_by(FRAMES_PER_BLOCK).zip(blocks) {
+                let (frames, patch_count) = (out.len() / shape.width_out(), out.len() / outputs);
+                let position = WindowPosition::in_whole_utterance(first_output);
+                let (patches, dz) = (&mut patches[..patch_count * patch_len], &mut dz[..out.len()]);
+
+                // dz and db
+                for (dz, (&y, &dy)) in dz.iter_mut().zip(out.iter().zip(d_out)) {
                     *dz = if y > F::ZERO { dy } else { F::ZERO };
                 }
                 dz.chunks_exact(outputs).for_each(|dz| kernels::add(db, dz));
+
+                // dW += dzᵀ patches
                 shape.gather(x, position, frames, patches);
-                let dz_view = View::new(dz, rows, outputs);
-                let target = ViewMut::new(dw, outputs, patch);
-                product(
-                    target,
-                    dz_view.transposed(),
-                    View::new(patches, rows, patch),
-                    F::ONE,
-                    Accumulate::Add,
-                );
+                let dz_view = View::new(dz, patch_count, outputs);
+                let (target, patch_view) =
+                    (ViewMut::new(dw, outputs, patch_len), View::new(patches, patch_count, patch_len));
+                product(target, dz_view.transposed(), patch_view, F::ONE, Accumulate::Add);
+
+                // dx: patches of dz W, scattered
                 let Some(dx) = dx.as_mut() else { continue };
-                let target = ViewMut::new(patches, rows, patch);
-                product(target, dz_view, View::new(weight, outputs, patch), F::ONE, Accumulate::Replace);
+                let (target, weight) =
+                    (ViewMut::new(patches, patch_count, patch_len), View::new(weight, outputs, patch_len));
+                product(target, dz_view, weight, F::ONE, Accumulate::Replace);
                 shape.scatter(patches, position, frames, dx);
             }
         });
-        let mut dw = sum_parts(&partial, len);
-        let db = dw.split_off(outputs * patch);
+        let mut dw = sum_partials(&partials, parameter_count);
+        let db = dw.split_off(outputs * patch_len);
         [dx, dw, db]
     }
 }
@@ -290,33 +307,39 @@ mod tests {
     use candle_core::{DType, Var};
 
     use super::*;
-    use crate::layers::operation::tests::{check_gradients, values, wave};
+    use crate::layers::operation::tests::{check_gradients, test_values, values};
 
-    fn ragged_pair(lengths: &[usize], stride: usize) -> (Arc<Ragged>, Arc<Ragged>) {
-        let to: Vec<usize> = lengths.iter().map(|length| length.div_ceil(stride)).collect();
-        (Ragged::new(lengths), Ragged::new(&to))
+    /// Returns the input and output frames of each utterance.
+    fn input_and_output_rows(lengths: &[usize], stride: usize) -> (Arc<Ragged>, Arc<Ragged>) {
+        let output_lengths: Vec<usize> = lengths.iter().map(|length| length.div_ceil(stride)).collect();
+        (Ragged::new(lengths), Ragged::new(&output_lengths))
     }
 
     /// Computes the convolution with candle's operations.
     ///
-    /// Candle's stride is the same for both axes.
-    ///
-    /// Frames and bins between the strides are computed and discarded.
-    fn plain(x: &Tensor, lengths: &[usize], shape: ConvolutionShape, w: &Tensor, b: &Tensor) -> Tensor {
+    /// Candle's stride is the same for both axes: frames and bins between the strides are computed
+    /// and discarded.
+    fn plain_convolution(
+        x: &Tensor,
+        lengths: &[usize],
+        shape: ConvolutionShape,
+        w: &Tensor,
+        b: &Tensor,
+    ) -> Tensor {
         let ConvolutionShape { bins, inputs, outputs, stride } = shape;
-        let select = |count: usize, step: usize| {
-            let numbers = (0..count as u32).step_by(step);
-            Tensor::from_iter(numbers, &candle_core::Device::Cpu).unwrap()
+        let every_nth = |count: usize, step: usize| {
+            let indices = (0..count as u32).step_by(step);
+            Tensor::from_iter(indices, &candle_core::Device::Cpu).unwrap()
         };
-        let mut first = 0;
+        let mut first_row = 0;
         let utterance = |&length: &usize| {
-            let rows = x.narrow(0, first, length).unwrap();
-            first += length;
+            let rows = x.narrow(0, first_row, length).unwrap();
+            first_row += length;
             let image = rows.reshape((1, length, bins, inputs)).unwrap().permute((0, 3, 1, 2)).unwrap();
             let y = image.contiguous().unwrap().conv2d(w, 1, 1, 1, 1).unwrap();
             let y = y.broadcast_add(&b.reshape((1, outputs, 1, 1)).unwrap()).unwrap().relu().unwrap();
-            let y = y.index_select(&select(length, stride), 2).unwrap();
-            let y = y.index_select(&select(bins, 2), 3).unwrap().permute((0, 2, 3, 1)).unwrap();
+            let y = y.index_select(&every_nth(length, stride), 2).unwrap();
+            let y = y.index_select(&every_nth(bins, 2), 3).unwrap().permute((0, 2, 3, 1)).unwrap();
             y.reshape((length.div_ceil(stride), shape.width_out())).unwrap()
         };
         Tensor::cat(&lengths.iter().map(utterance).collect::<Vec<_>>(), 0).unwrap()
@@ -328,11 +351,14 @@ mod tests {
             [(&[7][..], 5, 1, 2), (&[8, 1], 6, 3, 2), (&[40, 33, 70], 7, 2, 1), (&[100, 37, 64], 16, 9, 2)]
         {
             let shape = ConvolutionShape { bins, inputs, outputs: 4, stride };
-            let (from, to) = ragged_pair(lengths, stride);
-            let (x, w, b) =
-                (wave(&[from.rows(), bins * inputs], 0.7), wave(&[4, inputs, 3, 3], 1.1), wave(&[4], 0.9));
-            let fused = convolution(&x, (&from, &to), shape, &w, &b).unwrap();
-            let plain = plain(&x, lengths, shape, &w, &b);
+            let (input_rows, output_rows) = input_and_output_rows(lengths, stride);
+            let (x, w, b) = (
+                test_values(&[input_rows.rows(), bins * inputs], 0.7),
+                test_values(&[4, inputs, 3, 3], 1.1),
+                test_values(&[4], 0.9),
+            );
+            let fused = convolution(&x, &input_rows, &output_rows, shape, &w, &b).unwrap();
+            let plain = plain_convolution(&x, lengths, shape, &w, &b);
             let assert_close = |a: &Tensor, b: &Tensor| {
                 assert_eq!(a.dims(), b.dims());
                 let pairs = values(a).into_iter().zip(values(b));
@@ -350,25 +376,31 @@ mod tests {
         for (lengths, bins, inputs, stride) in [(&[5, 0, 2][..], 5, 2, 2), (&[3], 4, 1, 1), (&[35], 2, 1, 2)]
         {
             let shape = ConvolutionShape { bins, inputs, outputs: 3, stride };
-            let (from, to) = ragged_pair(lengths, stride);
-            let all =
-                [wave(&[from.rows(), bins * inputs], 0.7), wave(&[3, inputs, 3, 3], 1.1), wave(&[3], 0.9)];
-            check_gradients(|a| convolution(&a[0], (&from, &to), shape, &a[1], &a[2]).unwrap(), &all);
+            let (input_rows, output_rows) = input_and_output_rows(lengths, stride);
+            let arguments = [
+                test_values(&[input_rows.rows(), bins * inputs], 0.7),
+                test_values(&[3, inputs, 3, 3], 1.1),
+                test_values(&[3], 0.9),
+            ];
+            check_gradients(
+                |a| convolution(&a[0], &input_rows, &output_rows, shape, &a[1], &a[2]).unwrap(),
+                &arguments,
+            );
         }
     }
 
     #[test]
     fn bits_do_not_depend_on_threads_or_other_utterances() {
         let shape = ConvolutionShape { bins: 20, inputs: 4, outputs: 8, stride: 2 };
-        let run = |lengths: &[usize], first: usize, threads: usize| {
+        let run = |lengths: &[usize], first_row: usize, threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| {
-                let (from, to) = ragged_pair(lengths, 2);
-                let single = |v: Var| Var::from_tensor(&v.to_dtype(DType::F32).unwrap()).unwrap();
-                let x = wave(&[130, 80], 0.7).narrow(0, first, from.rows()).unwrap();
-                let x = single(Var::from_tensor(&x).unwrap());
-                let (w, b) = (single(wave(&[8, 4, 3, 3], 1.1)), single(wave(&[8], 0.9)));
-                let out = convolution(&x, (&from, &to), shape, &w, &b).unwrap();
+                let (input_rows, output_rows) = input_and_output_rows(lengths, 2);
+                let to_f32 = |v: Var| Var::from_tensor(&v.to_dtype(DType::F32).unwrap()).unwrap();
+                let x = test_values(&[130, 80], 0.7).narrow(0, first_row, input_rows.rows()).unwrap();
+                let x = to_f32(Var::from_tensor(&x).unwrap());
+                let (w, b) = (to_f32(test_values(&[8, 4, 3, 3], 1.1)), to_f32(test_values(&[8], 0.9)));
+                let out = convolution(&x, &input_rows, &output_rows, shape, &w, &b).unwrap();
                 let gradients = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
                 [values(&out), values(gradients.get(&x).unwrap()), values(gradients.get(&w).unwrap())]
             })

@@ -7,18 +7,16 @@ use std::sync::Arc;
 use candle_core::{Shape, Tensor};
 use kernels::{Real, items_mut, par_for};
 
-use crate::layers::operation::{SliceOperation, apply3, sum_parts};
+use crate::layers::operation::{SliceOperation, apply3, sum_partials};
 use crate::layers::ragged::Ragged;
 use crate::{Error, Result};
 
-/// Rows of a task.
+/// Rows that one task processes.
 const ROWS_PER_TASK: usize = 64;
-/// Channels whose sums are in registers.
-const LANES: usize = 16;
+/// Channels whose sums are in registers at a time.
+const CHANNELS_PER_BLOCK: usize = 16;
 
-/// Convolves each channel of an utterance over time.
-///
-/// There is zero padding at the ends.
+/// Convolves each channel of an utterance over time, with zero padding.
 ///
 /// `y[t] = b + Σ_j w[:, j] ∘ x[t + j - before]`
 ///
@@ -47,45 +45,57 @@ pub(crate) fn depthwise(
     apply3(operation, x, weight, bias)
 }
 
+/// The operation of [`depthwise`].
 struct Depthwise {
     ragged: Arc<Ragged>,
     width: usize,
     taps: usize,
+    /// Taps that apply to earlier frames.
     before: usize,
 }
 
 /// Transposes a weight `[W, k]` to `[k, W]`.
-pub(crate) fn by_taps<F: Real>(weight: &[F], taps: usize) -> Vec<F> {
+pub(crate) fn transpose_weight<F: Real>(weight: &[F], taps: usize) -> Vec<F> {
     let width = weight.len() / taps;
     (0..taps * width).map(|i| weight[i % width * taps + i / width]).collect()
 }
 
-/// Computes the outputs `first ..` of an utterance `x`, with a weight `[k, W]`.
+/// Computes the outputs `first_row ..` of an utterance `x`, with a weight `[k, W]`.
 ///
 /// `before` taps apply to earlier frames, the next one to the output's own frame.
-pub(crate) fn rows<F: Real>(x: &[F], first: usize, weight: &[F], bias: &[F], before: usize, out: &mut [F]) {
+pub(crate) fn forward_rows<F: Real>(
+    x: &[F],
+    first_row: usize,
+    weight: &[F],
+    bias: &[F],
+    before: usize,
+    out: &mut [F],
+) {
     let width = bias.len();
-    let (taps, count) = (weight.len() / width, x.len() / width);
-    for (t, out) in (first..).zip(out.chunks_exact_mut(width)) {
-        let from = before.saturating_sub(t);
-        let to = taps.min(count + before - t);
-        for (at, out) in (0..).step_by(LANES).zip(out.chunks_mut(LANES)) {
-            let lanes = out.len();
-            if let Ok(out) = <&mut [F; LANES]>::try_from(&mut *out) {
+    let (taps, frames) = (weight.len() / width, x.len() / width);
+    for (t, out) in (first_row..).zip(out.chunks_exact_mut(width)) {
+        // Taps outside the utterance are omitted.
+        let first_tap = before.saturating_sub(t);
+        let end_tap = taps.min(frames + before - t);
+        for (channel, out) in (0..).step_by(CHANNELS_PER_BLOCK).zip(out.chunks_mut(CHANNELS_PER_BLOCK)) {
+            let channels = out.len();
+            if let Ok(out) = <&mut [F; CHANNELS_PER_BLOCK]>::try_from(&mut *out) {
                 // One sum for each channel, in registers.
-                let mut sums: [F; LANES] = bias[at..at + LANES].try_into().expect("LANES values");
-                for j in from..to {
-                    let x = &x[(t + j - before) * width + at..][..LANES];
-                    let w = &weight[j * width + at..][..LANES];
+                let mut sums: [F; CHANNELS_PER_BLOCK] =
+                    bias[channel..channel + CHANNELS_PER_BLOCK].try_into().expect("a block of channels");
+                for j in first_tap..end_tap {
+                    let x = &x[(t + j - before) * width + channel..][..CHANNELS_PER_BLOCK];
+                    let w = &weight[j * width + channel..][..CHANNELS_PER_BLOCK];
                     sums.iter_mut().zip(x.iter().zip(w)).for_each(|(sum, (&x, &w))| *sum += x * w);
                 }
                 *out = sums;
                 continue;
             }
-            out.copy_from_slice(&bias[at..at + lanes]);
-            for j in from..to {
-                let x = &x[(t + j - before) * width + at..][..lanes];
-                let w = &weight[j * width + at..][..lanes];
+            // The last block may have fewer channels.
+            out.copy_from_slice(&bias[channel..channel + channels]);
+            for j in first_tap..end_tap {
+                let x = &x[(t + j - before) * width + channel..][..channels];
+                let w = &weight[j * width + channel..][..channels];
                 out.iter_mut().zip(x.iter().zip(w)).for_each(|(sum, (&x, &w))| *sum += x * w);
             }
         }
@@ -93,11 +103,12 @@ pub(crate) fn rows<F: Real>(x: &[F], first: usize, weight: &[F], bias: &[F], bef
 }
 
 impl Depthwise {
-    fn run<F: Real>(&self, x: &[F], weight: &[F], bias: &[F], before: usize) -> Vec<F> {
+    /// Convolves all utterances, with a weight `[k, W]`.
+    fn convolve<F: Real>(&self, x: &[F], weight: &[F], bias: &[F], before: usize) -> Vec<F> {
         let mut out = kernels::alloc(x.len(), F::ZERO);
         par_for(items_mut(&mut self.ragged.blocks(&mut out, self.width, ROWS_PER_TASK)), |_, block| {
             let x = self.ragged.utterance(x, self.width, block.utterance);
-            rows(x, block.first, weight, bias, before, block.rows);
+            forward_rows(x, block.first_row, weight, bias, before, block.rows);
         });
         out
     }
@@ -111,7 +122,7 @@ impl SliceOperation<3> for Depthwise {
     }
 
     fn forward<F: Real>(&self, [x, weight, bias]: [&[F]; 3]) -> Vec<F> {
-        self.run(x, &by_taps(weight, self.taps), bias, self.before)
+        self.convolve(x, &transpose_weight(weight, self.taps), bias, self.before)
     }
 
     /// Computes the gradients.
@@ -120,36 +131,38 @@ impl SliceOperation<3> for Depthwise {
     /// dx[s] = Σ_j w[:, j] ∘ dy[s - j + before]      dw[:, j] = Σ_t dy[t] ∘ x[t + j - before]
     /// db = Σ dy
     /// ```
-    fn backward<F: Real>(&self, [x, weight, _]: [&[F]; 3], _: &[F], above: &[F], _: bool) -> [Vec<F>; 3] {
+    fn backward<F: Real>(&self, [x, weight, _]: [&[F]; 3], _: &[F], d_out: &[F], _: bool) -> [Vec<F>; 3] {
         let (width, taps, before) = (self.width, self.taps, self.before);
         let reversed: Vec<F> = weight.chunks_exact(taps).flat_map(|w| w.iter().rev().copied()).collect();
         let zeros = vec![F::ZERO; width];
-        let dx = self.run(above, &by_taps(&reversed, taps), &zeros, taps - 1 - before);
-        let len = (taps + 1) * width;
-        let mut partial = vec![F::ZERO; self.ragged.utterances() * len];
-        par_for(kernels::parts_mut(&mut partial, len), |b, sums| {
-            let [x, above] = [x, above].map(|rows| self.ragged.utterance(rows, width, b));
-            let (dw, db) = sums.split_at_mut(taps * width);
-            for (t, dy) in above.chunks_exact(width).enumerate() {
+        let dx = self.convolve(d_out, &transpose_weight(&reversed, taps), &zeros, taps - 1 - before);
+        // Gradients of weight and bias, of each utterance.
+        let parameter_count = (taps + 1) * width;
+        let mut partials = vec![F::ZERO; self.ragged.utterances() * parameter_count];
+        par_for(kernels::parts_mut(&mut partials, parameter_count), |b, partial| {
+            let [x, d_out] = [x, d_out].map(|rows| self.ragged.utterance(rows, width, b));
+            let (dw, db) = partial.split_at_mut(taps * width);
+            for (t, dy) in d_out.chunks_exact(width).enumerate() {
                 db.iter_mut().zip(dy).for_each(|(db, &dy)| *db += dy);
-                let (from, to) = (before.saturating_sub(t), taps.min(x.len() / width + before - t));
-                for j in from..to {
+                let first_tap = before.saturating_sub(t);
+                let end_tap = taps.min(x.len() / width + before - t);
+                for j in first_tap..end_tap {
                     let x = &x[(t + j - before) * width..][..width];
                     let dw = &mut dw[j * width..][..width];
                     dw.iter_mut().zip(x.iter().zip(dy)).for_each(|(dw, (&x, &dy))| *dw += x * dy);
                 }
             }
         });
-        let mut dw = sum_parts(&partial, len);
+        let mut dw = sum_partials(&partials, parameter_count);
         let db = dw.split_off(taps * width);
-        [dx, by_taps(&dw, width), db]
+        [dx, transpose_weight(&dw, width), db]
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layers::operation::tests::{check_gradients, values, wave};
+    use crate::layers::operation::tests::{check_gradients, test_values, values};
 
     #[test]
     fn values_are_plain_sums_and_gradients_equal_finite_differences() {
@@ -161,8 +174,11 @@ mod tests {
             (&[70], 16, 5, 2),
         ] {
             let ragged = Ragged::new(lengths);
-            let [x, w, b] =
-                [wave(&[ragged.rows(), width], 0.7), wave(&[width, taps], 1.1), wave(&[width], 0.9)];
+            let [x, w, b] = [
+                test_values(&[ragged.rows(), width], 0.7),
+                test_values(&[width, taps], 1.1),
+                test_values(&[width], 0.9),
+            ];
             let run = |a: &[candle_core::Var]| depthwise(&a[0], &ragged, &a[1], &a[2], before).unwrap();
             let y = values(&run(&[x.clone(), w.clone(), b.clone()]));
             let [rows, weight, bias] = [&x, &w, &b].map(|v| values(v));
@@ -185,9 +201,10 @@ mod tests {
 
     #[test]
     fn errors_of_shapes_name_the_argument() {
-        let (x, ragged) = (wave(&[5, 3], 1.0), Ragged::new(&[5]));
+        let (x, ragged) = (test_values(&[5, 3], 1.0), Ragged::new(&[5]));
         let expect_error = |weight: &[usize], bias: &[usize], before| {
-            let error = depthwise(&x, &ragged, &wave(weight, 1.0), &wave(bias, 1.0), before).unwrap_err();
+            let error = depthwise(&x, &ragged, &test_values(weight, 1.0), &test_values(bias, 1.0), before)
+                .unwrap_err();
             assert!(error.to_string().starts_with("weight: expected [3, more than"), "{error}");
         };
         expect_error(&[4, 3], &[3], 1);

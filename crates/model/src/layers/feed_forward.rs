@@ -14,7 +14,7 @@ use crate::layers::layer_norm::LayerNorm;
 use crate::training_pass::DropoutMask;
 use crate::{Linear, Result};
 
-use crate::layers::operation::{SliceOperation, apply3, sum_parts};
+use crate::layers::operation::{SliceOperation, apply3, sum_partials};
 
 /// Frames of a task: a multiple of a micro-kernel's rows; inner rows fit into the L2 cache.
 const ROWS_PER_TASK: usize = 56;
@@ -141,7 +141,7 @@ impl SliceOperation<3> for FeedForward {
         &self,
         [x, weights, biases]: [&[F]; 3],
         _: &[F],
-        above: &[F],
+        d_out: &[F],
         _: bool,
     ) -> [Vec<F>; 3] {
         let (width, inner) = (self.width, self.inner);
@@ -160,15 +160,15 @@ impl SliceOperation<3> for FeedForward {
             parts_mut(&mut du, ROWS_PER_TASK * width),
         );
         let wide = (parts_mut(&mut a, ROWS_PER_TASK * inner), parts_mut(&mut dh, ROWS_PER_TASK * inner));
-        let inputs = (parts(x, ROWS_PER_TASK * width), parts(above, ROWS_PER_TASK * width));
+        let inputs = (parts(x, ROWS_PER_TASK * width), parts(d_out, ROWS_PER_TASK * width));
         let all = (narrow, wide, inputs, parts_mut(&mut partial, 2 * width));
-        par_for(all, |at, ((dx, n, du), (a, dh), (x, above), sums)| {
+        par_for(all, |at, ((dx, n, du), (a, dh), (x, d_out), sums)| {
             layer_norm::forward_rows(x, norm[0], norm[1], n);
             multiply(n, &first, Some(first_bias), dh);
             a.copy_from_slice(dh);
             silu_in_place(a);
             apply_mask(&self.masks[0], at * ROWS_PER_TASK * inner, a);
-            du.copy_from_slice(above);
+            du.copy_from_slice(d_out);
             du.iter_mut().for_each(|du| *du *= F::from_f64(0.5));
             apply_mask(&self.masks[1], at * ROWS_PER_TASK * width, du);
             let mut da = vec![F::ZERO; dh.len()];
@@ -178,7 +178,7 @@ impl SliceOperation<3> for FeedForward {
             let mut dn = vec![F::ZERO; dx.len()];
             multiply(dh, &first_transposed, None, &mut dn);
             layer_norm::backward_rows(x, norm[0], &dn, dx, sums);
-            kernels::add(dx, above);
+            kernels::add(dx, d_out);
         });
         let mut dw = vec![F::ZERO; weights.len()];
         let mut db = vec![F::ZERO; inner + width];
@@ -186,7 +186,7 @@ impl SliceOperation<3> for FeedForward {
         for (view, runs, dw, db) in [(views[0], (&n, &dh), dw1, db1), (views[1], (&a, &du), dw2, db2)] {
             Affine::new(view.transposed(), None).backward_parameters(&[(runs.0, runs.1)], dw, db);
         }
-        db.extend(sum_parts(&partial, 2 * width));
+        db.extend(sum_partials(&partial, 2 * width));
         [dx, dw, db]
     }
 }
@@ -199,7 +199,7 @@ mod tests {
     use crate::TrainingPass;
     use crate::layers::gates::silu;
     use crate::layers::linear::linear;
-    use crate::layers::operation::tests::{check_gradients, values, wave};
+    use crate::layers::operation::tests::{check_gradients, test_values, values};
 
     /// Creates masks, equal ones for the same number of rows.
     fn masks(rows: usize, rate: f32) -> [Option<DropoutMask>; 2] {
@@ -229,7 +229,7 @@ mod tests {
 
     fn arguments(rows: usize) -> Vec<Var> {
         let shapes: [&[usize]; 7] = [&[rows, 3], &[5, 3], &[5], &[3, 5], &[3], &[3], &[3]];
-        shapes.iter().enumerate().map(|(k, shape)| wave(shape, 0.7 + 0.2 * k as f64)).collect()
+        shapes.iter().enumerate().map(|(k, shape)| test_values(shape, 0.7 + 0.2 * k as f64)).collect()
     }
 
     #[test]

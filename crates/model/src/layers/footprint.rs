@@ -1,16 +1,18 @@
-//! Upper bounds of a layer's memory in the forward and backward pass.
+//! Upper bounds of a layer's memory in training: forward and backward pass.
 //!
 //! Recipes with a memory budget plan batches with them. Bounds depend on shapes only.
 use kernels::ScratchReq;
 
-/// Bytes of a value.
-const F: usize = size_of::<f32>();
+const VALUE_BYTES: usize = size_of::<f32>();
+
+/// Smallest number of threads that a plan assumes.
+const MIN_PLANNED_THREADS: usize = 64;
 
 /// Returns the number of threads with separate buffers that a plan assumes.
 ///
-/// At least 64, so that plans are the same on most machines.
-pub(crate) fn threads() -> usize {
-    rayon::current_num_threads().max(64)
+/// It has a minimum, so that plans are the same on most machines.
+pub(crate) fn planned_threads() -> usize {
+    rayon::current_num_threads().max(MIN_PLANNED_THREADS)
 }
 
 /// The memory of layers: `[saved for the backward pass, temporary]`.
@@ -19,7 +21,7 @@ pub(crate) fn threads() -> usize {
 pub(crate) type Footprint = [ScratchReq; 2];
 
 /// Returns the footprint of a layer from counts of `f32` values.
-pub(crate) fn numbers(saved: usize, scratch: usize) -> Footprint {
+pub(crate) fn from_values(saved: usize, scratch: usize) -> Footprint {
     [saved, scratch].map(ScratchReq::new::<f32>)
 }
 
@@ -40,10 +42,11 @@ pub(crate) fn lstm(rows: usize, input: usize, hidden: usize, directions: usize, 
     let out = hidden * directions;
     // The output; the tape (4H gates and H cell states for a direction); the output after dropout,
     // and a byte of mask for each value.
-    let saved = F * rows * (out + 5 * out) + if dropout { (F + 1) * rows * out } else { 0 };
-    // Packed rows and gradients: of the output, of gates, of inputs by direction and added; packed
-    // operands of the products.
-    let by_row = 4 * out + 8 * out + 3 * directions * input + 2 * input;
-    let packed = 3 * directions * 4 * hidden * (input + hidden);
-    [saved, F * (rows * by_row + packed)].map(ScratchReq::from_bytes)
+    let saved =
+        VALUE_BYTES * rows * (out + 5 * out) + if dropout { (VALUE_BYTES + 1) * rows * out } else { 0 };
+    // Packed rows and gradients: of the output, of gates, of inputs by direction and added.
+    let values_per_row = 4 * out + 8 * out + 3 * directions * input + 2 * input;
+    // Packed operands of the products.
+    let packed_weights = 3 * directions * 4 * hidden * (input + hidden);
+    [saved, VALUE_BYTES * (rows * values_per_row + packed_weights)].map(ScratchReq::from_bytes)
 }

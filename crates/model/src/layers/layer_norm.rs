@@ -3,7 +3,7 @@ use candle_core::{Shape, Tensor};
 use candle_nn::{Init, VarBuilder};
 use kernels::{Real, alloc, par_for, parts, parts_mut};
 
-use crate::layers::operation::{SliceOperation, apply3, sum_parts};
+use crate::layers::operation::{SliceOperation, apply3, sum_partials};
 use crate::{Error, Result};
 
 /// Term added to the variance: constant rows do not divide by 0.
@@ -116,7 +116,7 @@ pub(crate) fn forward_rows<F: Real>(x: &[F], weight: &[F], bias: &[F], y: &mut [
 }
 
 /// Computes the gradients of rows, weight and bias.
-fn backward<F: Real>(x: &[F], weight: &[F], above: &[F]) -> [Vec<F>; 3] {
+fn backward<F: Real>(x: &[F], weight: &[F], d_out: &[F]) -> [Vec<F>; 3] {
     let width = weight.len();
     let mut dx = alloc(x.len(), F::ZERO);
     let tasks = x.len().div_ceil(ROWS_PER_TASK * width);
@@ -124,12 +124,12 @@ fn backward<F: Real>(x: &[F], weight: &[F], above: &[F]) -> [Vec<F>; 3] {
     let rows = (
         parts_mut(&mut dx, ROWS_PER_TASK * width),
         parts(x, ROWS_PER_TASK * width),
-        parts(above, ROWS_PER_TASK * width),
+        parts(d_out, ROWS_PER_TASK * width),
     );
-    par_for((rows.0, rows.1, rows.2, parts_mut(&mut partial, 2 * width)), |_, (dx, x, above, sums)| {
-        backward_rows(x, weight, above, dx, sums);
+    par_for((rows.0, rows.1, rows.2, parts_mut(&mut partial, 2 * width)), |_, (dx, x, d_out, sums)| {
+        backward_rows(x, weight, d_out, dx, sums);
     });
-    let mut dw = sum_parts(&partial, 2 * width);
+    let mut dw = sum_partials(&partial, 2 * width);
     let db = dw.split_off(width);
     [dx, dw, db]
 }
@@ -142,18 +142,18 @@ fn backward<F: Real>(x: &[F], weight: &[F], above: &[F]) -> [Vec<F>; 3] {
 /// n = (x - μ) / √(σ² + ε)      g = dy ∘ w
 /// dx = (g - mean g - n · mean(g ∘ n)) / √(σ² + ε)      dw = Σ dy ∘ n      db = Σ dy
 /// ```
-pub(crate) fn backward_rows<F: Real>(x: &[F], weight: &[F], above: &[F], dx: &mut [F], sums: &mut [F]) {
+pub(crate) fn backward_rows<F: Real>(x: &[F], weight: &[F], d_out: &[F], dx: &mut [F], sums: &mut [F]) {
     let width = weight.len();
     let factor = F::from_f64(1.0 / width as f64);
     let (dw, db) = sums.split_at_mut(width);
     let mut n = vec![F::ZERO; width];
-    let rows = x.chunks_exact(width).zip(above.chunks_exact(width));
-    for (dx, (x, above)) in dx.chunks_exact_mut(width).zip(rows) {
+    let rows = x.chunks_exact(width).zip(d_out.chunks_exact(width));
+    for (dx, (x, d_out)) in dx.chunks_exact_mut(width).zip(rows) {
         let (mean, scale) = moments(x);
         n.iter_mut().zip(x).for_each(|(n, &x)| *n = (x - mean) * scale);
-        dx.iter_mut().zip(above.iter().zip(weight)).for_each(|(g, (&dy, &w))| *g = dy * w);
-        dw.iter_mut().zip(above.iter().zip(&n)).for_each(|(dw, (&dy, &n))| *dw += dy * n);
-        db.iter_mut().zip(above).for_each(|(db, &dy)| *db += dy);
+        dx.iter_mut().zip(d_out.iter().zip(weight)).for_each(|(g, (&dy, &w))| *g = dy * w);
+        dw.iter_mut().zip(d_out.iter().zip(&n)).for_each(|(dw, (&dy, &n))| *dw += dy * n);
+        db.iter_mut().zip(d_out).for_each(|(db, &dy)| *db += dy);
         let (mean, slope) = (sum(dx, dx, |g, _| g) * factor, sum(dx, &n, |g, n| g * n) * factor);
         dx.iter_mut().zip(&n).for_each(|(g, &n)| *g = (*g - mean - n * slope) * scale);
     }
@@ -170,8 +170,8 @@ impl SliceOperation<3> for Norm {
         forward(x, weight, bias)
     }
 
-    fn backward<F: Real>(&self, [x, weight, _]: [&[F]; 3], _: &[F], above: &[F], _: bool) -> [Vec<F>; 3] {
-        backward(x, weight, above)
+    fn backward<F: Real>(&self, [x, weight, _]: [&[F]; 3], _: &[F], d_out: &[F], _: bool) -> [Vec<F>; 3] {
+        backward(x, weight, d_out)
     }
 }
 
@@ -180,24 +180,24 @@ mod tests {
     use candle_core::{D, DType};
 
     use super::*;
-    use crate::layers::operation::tests::{check_gradients, values, wave};
+    use crate::layers::operation::tests::{check_gradients, test_values, values};
 
     #[test]
     fn values_equal_those_of_plain_operations_and_gradients_finite_differences() {
-        let (x, w, b) = (wave(&[2, 70, 21], 0.7), wave(&[21], 1.9), wave(&[21], 0.4));
+        let (x, w, b) = (test_values(&[2, 70, 21], 0.7), test_values(&[21], 1.9), test_values(&[21], 0.4));
         let centered = x.broadcast_sub(&x.mean_keepdim(D::Minus1).unwrap()).unwrap();
         let variance = centered.sqr().unwrap().mean_keepdim(D::Minus1).unwrap();
         let plain = centered.broadcast_div(&(variance + EPSILON).unwrap().sqrt().unwrap()).unwrap();
         let plain = plain.broadcast_mul(&w).unwrap().broadcast_add(&b).unwrap();
         let fused = values(&layer_norm(&x, &w, &b).unwrap());
         assert!(fused.iter().zip(values(&plain)).all(|(a, b)| (a - b).abs() < 1e-13));
-        check_gradients(|a| layer_norm(&a[0], &a[1], &a[2]).unwrap(), &[wave(&[2, 3, 21], 0.7), w, b]);
+        check_gradients(|a| layer_norm(&a[0], &a[1], &a[2]).unwrap(), &[test_values(&[2, 3, 21], 0.7), w, b]);
     }
 
     /// The number of rows needs several tasks.
     #[test]
     fn gradients_of_many_rows_equal_those_of_plain_operations() {
-        let (x, w, b) = (wave(&[150, 5], 0.7), wave(&[5], 1.9), wave(&[5], 0.4));
+        let (x, w, b) = (test_values(&[150, 5], 0.7), test_values(&[5], 1.9), test_values(&[5], 0.4));
         let plain = |x: &Tensor| -> Tensor {
             let centered = x.broadcast_sub(&x.mean_keepdim(D::Minus1).unwrap()).unwrap();
             let variance = centered.sqr().unwrap().mean_keepdim(D::Minus1).unwrap();
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn errors_of_shapes_name_the_argument_and_constant_rows_become_the_bias() {
-        let (x, w) = (wave(&[2, 3], 1.0), wave(&[4], 1.0));
+        let (x, w) = (test_values(&[2, 3], 1.0), test_values(&[4], 1.0));
         let error = layer_norm(&x, &w, &w).unwrap_err();
         assert!(error.to_string().starts_with("weight: expected [3]"), "{error}");
         let same = Tensor::ones((2, 4), DType::F64, &candle_core::Device::Cpu).unwrap();

@@ -1,4 +1,4 @@
-//! A linear layer, `y = x Wᵀ + b`, as one candle operation.
+//! The linear layer of all networks, `y = x Wᵀ + b`, as one candle operation.
 //!
 //! It replaces `candle_nn::Linear`: its bits do not depend on the number of threads.
 use candle_core::{Shape, Tensor};
@@ -87,19 +87,19 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let mut shape = x.dims().to_vec();
     shape.pop();
     shape.push(bias.elem_count());
-    apply3(Operation(Shape::from(shape)), x, weight, bias)
+    apply3(LinearOperation(Shape::from(shape)), x, weight, bias)
 }
 
-/// The operation, with the shape of its result.
-struct Operation(Shape);
+/// The operation of [`linear()`], with the shape of its result.
+struct LinearOperation(Shape);
 
-/// Returns the layer of a weight `[O, D]` and a bias `[O]`, borrowed.
-fn layer<'a, F: Real>(weight: &'a [F], bias: &'a [F]) -> Affine<'a, F> {
+/// Returns the affine map of a weight `[O, D]` and a bias `[O]`, borrowed.
+fn affine<'a, F: Real>(weight: &'a [F], bias: &'a [F]) -> Affine<'a, F> {
     let (outputs, inputs) = (bias.len(), weight.len() / bias.len());
     Affine::new(View::new(weight, outputs, inputs).transposed(), Some(bias))
 }
 
-impl SliceOperation<3> for Operation {
+impl SliceOperation<3> for LinearOperation {
     const NAME: &'static str = "linear";
 
     fn shape(&self) -> Shape {
@@ -108,7 +108,7 @@ impl SliceOperation<3> for Operation {
 
     fn forward<F: Real>(&self, [x, weight, bias]: [&[F]; 3]) -> Vec<F> {
         let mut y = kernels::alloc(self.0.elem_count(), F::ZERO);
-        layer(weight, bias).forward(x, &mut y);
+        affine(weight, bias).forward(x, &mut y);
         y
     }
 
@@ -117,17 +117,17 @@ impl SliceOperation<3> for Operation {
         &self,
         [x, weight, bias]: [&[F]; 3],
         _: &[F],
-        above: &[F],
+        d_out: &[F],
         is_input_needed: bool,
     ) -> [Vec<F>; 3] {
         let zeros = |count: usize| kernels::alloc(count, F::ZERO);
         let (mut dx, mut dw, mut db) =
             (zeros(if is_input_needed { x.len() } else { 0 }), zeros(weight.len()), zeros(bias.len()));
-        let layer = layer(weight, bias);
+        let affine = affine(weight, bias);
         if is_input_needed {
-            layer.backward_rows(above, &mut dx, Accumulate::Replace);
+            affine.backward_rows(d_out, &mut dx, Accumulate::Replace);
         }
-        layer.backward_parameters(&[(x, above)], &mut dw, &mut db);
+        affine.backward_parameters(&[(x, d_out)], &mut dw, &mut db);
         [dx, dw, db]
     }
 }
@@ -140,18 +140,19 @@ mod tests {
 
     #[test]
     fn values_and_gradients_equal_those_of_plain_operations() {
-        let wave = |shape: &[usize], k: f64| {
-            let values: Vec<f64> = (0..shape.iter().product()).map(|i: usize| (k * i as f64).sin()).collect();
+        let test_values = |shape: &[usize], frequency: f64| {
+            let values: Vec<f64> =
+                (0..shape.iter().product()).map(|i: usize| (frequency * i as f64).sin()).collect();
             Var::from_tensor(&Tensor::from_vec(values, shape, &Device::Cpu).unwrap()).unwrap()
         };
-        let (x, w, b) = (wave(&[3, 101, 50], 1.3), wave(&[7, 50], 0.7), wave(&[7], 2.1));
+        let (x, w, b) = (test_values(&[3, 101, 50], 1.3), test_values(&[7, 50], 0.7), test_values(&[7], 2.1));
         let fused = linear(&x, &w, &b).unwrap();
         // candle's own layer has the same layout.
         let layer = candle_nn::Linear::new(w.as_tensor().clone(), Some(b.as_tensor().clone()));
         let plain = layer.forward(&x).unwrap();
         let assert_close = |a: &Tensor, b: &Tensor| {
-            let worst = (a - b).unwrap().abs().unwrap().flatten_all().unwrap().max(0).unwrap();
-            assert!(worst.to_scalar::<f64>().unwrap() < 1e-10);
+            let largest_error = (a - b).unwrap().abs().unwrap().flatten_all().unwrap().max(0).unwrap();
+            assert!(largest_error.to_scalar::<f64>().unwrap() < 1e-10);
         };
         assert_close(&fused, &plain);
         let fused = fused.sqr().unwrap().sum_all().unwrap().backward().unwrap();

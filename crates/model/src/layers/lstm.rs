@@ -253,26 +253,26 @@ impl<F: Real + WithDType> Operation<F> {
         x: &Tensor,
         arguments: &[&Tensor],
         out: &Tensor,
-        above: &Tensor,
+        d_out: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Vec<Option<Tensor>>)> {
         let is_input_needed = x.track_op();
         let tapes = self.tape.lock().expect("no panic while locked").take();
         let gradients: Vec<DirectionGradients<F>> = self.with_weights(|weights| {
-            tensors::with_slices(&[x, out, &above.contiguous()?], |tensors: &[&[F]]| {
-                let &[x, out, above] = tensors else { unreachable!("three tensors") };
+            tensors::with_slices(&[x, out, &d_out.contiguous()?], |tensors: &[&[F]]| {
+                let &[x, out, d_out] = tensors else { unreachable!("three tensors") };
                 let tapes = tapes.unwrap_or_else(|| self.forward(x, weights).0);
                 let all = self.layouts.iter().zip(weights).zip(tapes).enumerate().collect();
                 Ok(self.run_each(all, |(direction, ((layout, &weights), tape))| {
                     let LayerSizes { frames, input, hidden } = self.sizes;
                     let x = |b: usize, t: usize| &x[(b * frames + t) * input..][..input];
-                    let [out, above] = [out, above].map(|rows| {
+                    let [out, d_out] = [out, d_out].map(|rows| {
                         move |b: usize, t: usize| {
                             &rows[((b * frames + t) * arguments.len() + direction) * hidden..][..hidden]
                         }
                     });
                     let mask =
                         GradientMask { input: is_input_needed, weights: arguments[direction].track_op() };
-                    direction::backward(self.context(layout), tape, weights, mask, [&x, &out, &above])
+                    direction::backward(self.context(layout), tape, weights, mask, [&x, &out, &d_out])
                 }))
             })
         })?;
@@ -326,9 +326,9 @@ impl<F: Real + WithDType> CustomOp2 for Operation<F> {
         x: &Tensor,
         argument: &Tensor,
         out: &Tensor,
-        above: &Tensor,
+        d_out: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let (dx, mut weights) = self.backward(x, &[argument], out, above)?;
+        let (dx, mut weights) = self.backward(x, &[argument], out, d_out)?;
         Ok((dx, weights.pop().flatten()))
     }
 }
@@ -356,9 +356,9 @@ impl<F: Real + WithDType> CustomOp3 for Operation<F> {
         first: &Tensor,
         second: &Tensor,
         out: &Tensor,
-        above: &Tensor,
+        d_out: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (dx, mut weights) = self.backward(x, &[first, second], out, above)?;
+        let (dx, mut weights) = self.backward(x, &[first, second], out, d_out)?;
         let second = weights.pop().flatten();
         Ok((dx, weights.pop().flatten(), second))
     }

@@ -1,6 +1,7 @@
-//! `SliceOperation`: a custom candle operation from functions over slices.
+//! `SliceOperation`: a layer as one custom candle operation, written over slices.
 //!
-//! Each operation has a hand-written backward pass and runs in `f32` and `f64`.
+//! Each operation has a hand-written backward pass and runs in `f32` and `f64`. A layer implements
+//! the trait; [`apply1`] and [`apply3`] add it to the graph.
 use std::marker::PhantomData;
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp3, DType, Layout, Shape, Tensor, WithDType};
@@ -23,13 +24,13 @@ pub(crate) trait SliceOperation<const N: usize>: Send + Sync + 'static {
 
     /// Computes the gradients of the arguments from the result and its gradient.
     ///
-    /// `above` is the gradient of the result `out`. The gradient of the first argument may be empty
+    /// `d_out` is the gradient of the result `out`. The gradient of the first argument may be empty
     /// unless `is_input_needed`.
     fn backward<F: Real>(
         &self,
         arguments: [&[F]; N],
         out: &[F],
-        above: &[F],
+        d_out: &[F],
         is_input_needed: bool,
     ) -> [Vec<F>; N];
 }
@@ -69,11 +70,12 @@ pub(crate) fn apply3(
     })
 }
 
-struct OperationNode<K, F>(K, PhantomData<F>);
+/// The node of an operation in candle's graph.
+struct OperationNode<Op, F>(Op, PhantomData<F>);
 
-impl<K: SliceOperation<1>, F: Real + WithDType> CustomOp1 for OperationNode<K, F> {
+impl<Op: SliceOperation<1>, F: Real + WithDType> CustomOp1 for OperationNode<Op, F> {
     fn name(&self) -> &'static str {
-        K::NAME
+        Op::NAME
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
@@ -81,18 +83,18 @@ impl<K: SliceOperation<1>, F: Real + WithDType> CustomOp1 for OperationNode<K, F
         Ok((F::to_cpu_storage_owned(out), self.0.shape()))
     }
 
-    fn bwd(&self, x: &Tensor, out: &Tensor, above: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let above = above.contiguous()?;
+    fn bwd(&self, x: &Tensor, out: &Tensor, d_out: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        let d_out = d_out.contiguous()?;
         let [dx] = with_slice(x, |values: &[F]| {
-            with_slice(out, |out| with_slice(&above, |above| Ok(self.0.backward([values], out, above, true))))
+            with_slice(out, |out| with_slice(&d_out, |d_out| Ok(self.0.backward([values], out, d_out, true))))
         })?;
         Ok(Some(tensors::from_vec(dx, x.shape().clone())?))
     }
 }
 
-impl<K: SliceOperation<3>, F: Real + WithDType> CustomOp3 for OperationNode<K, F> {
+impl<Op: SliceOperation<3>, F: Real + WithDType> CustomOp3 for OperationNode<Op, F> {
     fn name(&self) -> &'static str {
-        K::NAME
+        Op::NAME
     }
 
     fn cpu_fwd(
@@ -115,14 +117,14 @@ impl<K: SliceOperation<3>, F: Real + WithDType> CustomOp3 for OperationNode<K, F
         weight: &Tensor,
         bias: &Tensor,
         out: &Tensor,
-        above: &Tensor,
+        d_out: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (above, is_input_needed) = (above.contiguous()?, x.track_op());
+        let (d_out, is_input_needed) = (d_out.contiguous()?, x.track_op());
         let [dx, dw, db] = tensors::with_slices(&[weight, bias], |parameters: &[&[F]]| {
             with_slice(x, |x| {
                 with_slice(out, |out| {
-                    with_slice(&above, |above| {
-                        Ok(self.0.backward([x, parameters[0], parameters[1]], out, above, is_input_needed))
+                    with_slice(&d_out, |d_out| {
+                        Ok(self.0.backward([x, parameters[0], parameters[1]], out, d_out, is_input_needed))
                     })
                 })
             })
@@ -135,10 +137,10 @@ impl<K: SliceOperation<3>, F: Real + WithDType> CustomOp3 for OperationNode<K, F
 }
 
 /// Adds partial sums of `width` values each, in their order: the bits do not depend on threads.
-pub(crate) fn sum_parts<F: Real>(partial: &[F], width: usize) -> Vec<F> {
-    let mut sum = vec![F::ZERO; width];
-    partial.chunks_exact(width.max(1)).for_each(|partial| kernels::add(&mut sum, partial));
-    sum
+pub(crate) fn sum_partials<F: Real>(partials: &[F], width: usize) -> Vec<F> {
+    let mut total = vec![F::ZERO; width];
+    partials.chunks_exact(width.max(1)).for_each(|partial| kernels::add(&mut total, partial));
+    total
 }
 
 #[cfg(test)]
@@ -148,19 +150,20 @@ pub(crate) mod tests {
     use super::*;
 
     /// Returns a variable with deterministic, irregular values within ±1.
-    pub fn wave(shape: &[usize], k: f64) -> Var {
-        let value = |i: usize| (k * (1 + i) as f64 + 0.3 * ((i * i) as f64).sin()).sin();
+    pub fn test_values(shape: &[usize], frequency: f64) -> Var {
+        let value = |i: usize| (frequency * (1 + i) as f64 + 0.3 * ((i * i) as f64).sin()).sin();
         let values: Vec<f64> = (0..shape.iter().product()).map(value).collect();
         Var::from_tensor(&Tensor::from_vec(values, shape, &Device::Cpu).unwrap()).unwrap()
     }
 
+    /// Copies all elements as `f64`.
     pub fn values(x: &Tensor) -> Vec<f64> {
         x.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
     }
 
     /// Compares all gradients of `f` with central differences.
     pub fn check_gradients(f: impl Fn(&[Var]) -> Tensor, arguments: &[Var]) {
-        let weights = wave(f(arguments).dims(), 2.3);
+        let weights = test_values(f(arguments).dims(), 2.3);
         let loss = |arguments: &[Var]| (f(arguments) * weights.as_tensor()).unwrap().sum_all().unwrap();
         let gradients = loss(arguments).backward().unwrap();
         let step = 1e-5;
@@ -168,9 +171,9 @@ pub(crate) mod tests {
             let gradient = values(gradients.get(argument).unwrap());
             let original = values(argument);
             for (i, gradient) in gradient.iter().enumerate() {
-                let shifted_loss = |by: f64| {
+                let shifted_loss = |shift: f64| {
                     let mut values = original.clone();
-                    values[i] += by;
+                    values[i] += shift;
                     let mut arguments = arguments.to_vec();
                     let tensor = Tensor::from_vec(values, argument.shape(), &Device::Cpu).unwrap();
                     arguments[index] = Var::from_tensor(&tensor).unwrap();

@@ -1,4 +1,6 @@
-//! `Ragged`: the rows of a batch's utterances one after another, without padding.
+//! `Ragged`: batches of encoder rows without padding, and their conversion from tensors.
+//!
+//! The rows of the batch's utterances follow each other: `[Σ T_b, D]` instead of `[B, T, D]`.
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -20,16 +22,16 @@ pub(crate) struct Ragged {
 pub(crate) struct RaggedBlock<'a, F> {
     pub utterance: usize,
     /// The index of the first row in the utterance.
-    pub first: usize,
+    pub first_row: usize,
     pub rows: &'a mut [F],
 }
 
 impl Ragged {
     pub fn new(lengths: &[usize]) -> Arc<Self> {
         let mut starts = vec![0];
-        starts.extend(lengths.iter().scan(0, |next, length| {
-            *next += length;
-            Some(*next)
+        starts.extend(lengths.iter().scan(0, |end, length| {
+            *end += length;
+            Some(*end)
         }));
         Arc::new(Ragged { starts })
     }
@@ -49,7 +51,7 @@ impl Ragged {
     }
 
     pub fn lengths(&self) -> Vec<usize> {
-        self.starts.windows(2).map(|ends| ends[1] - ends[0]).collect()
+        self.starts.windows(2).map(|range| range[1] - range[0]).collect()
     }
 
     /// Returns the values of an utterance's rows of `width`.
@@ -60,18 +62,19 @@ impl Ragged {
 
     /// Divides rows of `width` values into those of each utterance.
     pub fn split_mut<'a, F>(&self, mut rows: &'a mut [F], width: usize) -> Vec<&'a mut [F]> {
-        let next = |b| rows.split_off_mut(..self.range(b).len() * width).expect("rows of all utterances");
-        (0..self.utterances()).map(next).collect()
+        let split_off =
+            |b| rows.split_off_mut(..self.range(b).len() * width).expect("rows of all utterances");
+        (0..self.utterances()).map(split_off).collect()
     }
 
-    /// Divides rows into blocks of at most `max` rows.
+    /// Divides rows into blocks of at most `max_rows` rows.
     ///
     /// A block belongs to one utterance; rows have `width` values.
-    pub fn blocks<'a, F>(&self, rows: &'a mut [F], width: usize, max: usize) -> Vec<RaggedBlock<'a, F>> {
+    pub fn blocks<'a, F>(&self, rows: &'a mut [F], width: usize, max_rows: usize) -> Vec<RaggedBlock<'a, F>> {
         let utterances = self.split_mut(rows, width).into_iter().enumerate();
         let divide = |(utterance, rows): (usize, &'a mut [F])| {
-            let blocks = rows.chunks_mut((max * width).max(1)).enumerate();
-            blocks.map(move |(at, rows)| RaggedBlock { utterance, first: at * max, rows })
+            let blocks = rows.chunks_mut((max_rows * width).max(1)).enumerate();
+            blocks.map(move |(index, rows)| RaggedBlock { utterance, first_row: index * max_rows, rows })
         };
         utterances.flat_map(divide).collect()
     }
@@ -91,24 +94,26 @@ impl Ragged {
             let actual = format!("{length} for utterance {b}");
             return Err(Error::shape("lengths", format!("at most {frames} frames"), actual));
         }
-        apply1(Pack(RowSizes { ragged: self.clone(), frames, width }), x)
+        apply1(Pack(PaddedShape { ragged: self.clone(), frames, width }), x)
     }
 
     /// Pads with zeros: `[Σ T_b, D]` to `[B, T, D]`, T the longest.
     pub fn unpack(self: &Arc<Self>, x: &Tensor) -> Result<Tensor> {
         let (_, width) = x.dims2()?;
         let frames = self.lengths().into_iter().max().unwrap_or(0);
-        apply1(Unpack(RowSizes { ragged: self.clone(), frames, width }), x)
+        apply1(Unpack(PaddedShape { ragged: self.clone(), frames, width }), x)
     }
 }
 
-struct RowSizes {
+/// The padded and the ragged form of a batch.
+struct PaddedShape {
     ragged: Arc<Ragged>,
     frames: usize,
     width: usize,
 }
 
-impl RowSizes {
+impl PaddedShape {
+    /// Copies the rows of all utterances, without padding.
     fn pack<F: Real>(&self, x: &[F]) -> Vec<F> {
         let mut out = vec![F::ZERO; self.ragged.rows() * self.width];
         par_for(items_mut(&mut self.ragged.split_mut(&mut out, self.width)), |b, out| {
@@ -117,10 +122,11 @@ impl RowSizes {
         out
     }
 
+    /// Copies the rows of all utterances, with zeros as padding.
     fn unpack<F: Real>(&self, rows: &[F]) -> Vec<F> {
-        let len = self.frames * self.width;
-        let mut out = vec![F::ZERO; self.ragged.utterances() * len];
-        par_for(kernels::parts_mut(&mut out, len.max(1)), |b, out| {
+        let utterance_len = self.frames * self.width;
+        let mut out = vec![F::ZERO; self.ragged.utterances() * utterance_len];
+        par_for(kernels::parts_mut(&mut out, utterance_len.max(1)), |b, out| {
             let rows = self.ragged.utterance(rows, self.width, b);
             out[..rows.len()].copy_from_slice(rows);
         });
@@ -128,8 +134,10 @@ impl RowSizes {
     }
 }
 
-struct Pack(RowSizes);
-struct Unpack(RowSizes);
+/// The operation of [`Ragged::pack`].
+struct Pack(PaddedShape);
+/// The operation of [`Ragged::unpack`].
+struct Unpack(PaddedShape);
 
 impl SliceOperation<1> for Pack {
     const NAME: &'static str = "pack";
@@ -142,8 +150,8 @@ impl SliceOperation<1> for Pack {
         self.0.pack(x)
     }
 
-    fn backward<F: Real>(&self, _: [&[F]; 1], _: &[F], above: &[F], _: bool) -> [Vec<F>; 1] {
-        [self.0.unpack(above)]
+    fn backward<F: Real>(&self, _: [&[F]; 1], _: &[F], d_out: &[F], _: bool) -> [Vec<F>; 1] {
+        [self.0.unpack(d_out)]
     }
 }
 
@@ -158,20 +166,20 @@ impl SliceOperation<1> for Unpack {
         self.0.unpack(x)
     }
 
-    fn backward<F: Real>(&self, _: [&[F]; 1], _: &[F], above: &[F], _: bool) -> [Vec<F>; 1] {
-        [self.0.pack(above)]
+    fn backward<F: Real>(&self, _: [&[F]; 1], _: &[F], d_out: &[F], _: bool) -> [Vec<F>; 1] {
+        [self.0.pack(d_out)]
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layers::operation::tests::{check_gradients, values, wave};
+    use crate::layers::operation::tests::{check_gradients, test_values, values};
 
     #[test]
     fn rows_are_packed_and_unpacked_without_reading_padding() {
         let ragged = Ragged::new(&[2, 0, 3]);
-        let x = wave(&[3, 4, 2], 1.1);
+        let x = test_values(&[3, 4, 2], 1.1);
         let packed = ragged.pack(&x).unwrap();
         let (all, rows) = (values(&x), values(&packed));
         assert_eq!(rows, [&all[..4], &all[16..22]].concat());

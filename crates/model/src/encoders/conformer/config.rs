@@ -12,7 +12,7 @@ use crate::Result;
 use crate::config::values as check;
 use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH};
 use crate::encoders::{BuildEncoder, Encoder, SubsamplingConfig};
-use crate::layers::attention::Chunks;
+use crate::layers::attention::ChunkSizes;
 
 /// Largest number of rows of a chunk, and of its left context.
 const MAX_LEFT_ROWS: usize = 10_000;
@@ -65,10 +65,12 @@ pub struct ChunkedAttention {
 }
 
 impl AttentionKind {
-    pub(super) fn chunks(&self) -> Option<Chunks> {
+    pub(super) fn chunks(&self) -> Option<ChunkSizes> {
         match *self {
             AttentionKind::Full => None,
-            AttentionKind::Chunked(ChunkedAttention { chunk, left }) => Some(Chunks { chunk, left }),
+            AttentionKind::Chunked(ChunkedAttention { chunk, left }) => {
+                Some(ChunkSizes { chunk_rows: chunk, left_chunks: left })
+            }
         }
     }
 }

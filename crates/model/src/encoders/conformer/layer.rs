@@ -8,7 +8,7 @@ use candle_nn::{Init, VarBuilder};
 
 use super::ConformerEncoderConfig;
 use crate::layers::attention;
-use crate::layers::attention::{Chunks, attention};
+use crate::layers::attention::{ChunkSizes, attention};
 use crate::layers::depthwise::depthwise;
 use crate::layers::feed_forward::feed_forward;
 use crate::layers::footprint::{self, Footprint};
@@ -43,7 +43,7 @@ pub(super) struct SelfAttention {
     pub inputs: [Linear; 3],
     pub out: Linear,
     pub heads: usize,
-    pub chunks: Option<Chunks>,
+    pub chunks: Option<ChunkSizes>,
 }
 
 #[derive(Debug, Clone)]
@@ -154,9 +154,10 @@ impl ConformerLayer {
         let inner = self.feed_forward1.linear1.bias().elem_count();
         let all = batch * rows;
         let projections = 4 * width * inner + 3 * width * width + 4 * inner + 16 * width;
-        let scores = 3 * attention::scores(batch * self.attention.heads, rows, self.attention.chunks);
+        let scores =
+            3 * attention::max_scores_in_memory(batch * self.attention.heads, rows, self.attention.chunks);
         let temporary = all * (20 * width + 4 * inner) + 7 * width * inner + 12 * width * width + scores;
-        footprint::numbers(all * (22 * width + inner.div_ceil(2)) + projections, temporary)
+        footprint::from_values(all * (22 * width + inner.div_ceil(2)) + projections, temporary)
     }
 }
 

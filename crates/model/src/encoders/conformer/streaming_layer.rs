@@ -6,7 +6,7 @@ use decoding::AffineLayer;
 use super::layer::{ConformerLayer, Convolution, FeedForward, SelfAttention};
 use crate::Result;
 use crate::layers::attention;
-use crate::layers::attention::{AttentionInput, Chunks, HeadCount};
+use crate::layers::attention::{AttentionInput, ChunkSizes, HeadShape};
 use crate::layers::depthwise;
 use crate::layers::gates::{glu_rows, silu_rows};
 use crate::layers::layer_norm::InferenceNorm;
@@ -31,8 +31,8 @@ struct StreamingAttention {
     norm: InferenceNorm,
     inputs: AffineLayer,
     out: AffineLayer,
-    heads: HeadCount,
-    chunks: Option<Chunks>,
+    heads: HeadShape,
+    chunks: Option<ChunkSizes>,
 }
 
 struct StreamingConvolution {
@@ -100,14 +100,14 @@ impl StreamingFeedForward {
 impl StreamingAttention {
     fn new(module: &SelfAttention) -> Result<Self> {
         let [weight, bias] = module.qkv()?;
-        let heads = HeadCount { count: module.heads, width: module.out.weight().dim(0)? };
+        let heads = HeadShape { count: module.heads, total_width: module.out.weight().dim(0)? };
         let (inputs, out) = (packed("linear_qkv", &weight, &bias)?, module.out.packed("linear_out")?);
         let (norm, chunks) = (module.norm.for_inference()?, module.chunks);
         Ok(StreamingAttention { norm, inputs, out, heads, chunks })
     }
 
     fn step(&self, x: &[f32], lengths: &[usize], states: &mut [LayerState]) -> Vec<f32> {
-        let width = self.heads.width;
+        let width = self.heads.total_width;
         let qkv = self.inputs.rows(&self.norm.rows(x));
         let ragged = Ragged::new(lengths);
         // Earlier rows are keys and values only, without a query.
@@ -121,7 +121,7 @@ impl StreamingAttention {
         let utterances: Vec<AttentionInput<f32>> =
             qkv.iter().zip(context).map(|(qkv, context)| AttentionInput { qkv, context }).collect();
         let out = attention::forward(&utterances, self.heads, self.chunks);
-        let max_context = self.chunks.map_or(0, |chunks| chunks.left * chunks.chunk);
+        let max_context = self.chunks.map_or(0, |chunks| chunks.left_chunks * chunks.chunk_rows);
         for (state, qkv) in states.iter_mut().zip(&qkv) {
             let rows = qkv.len() / (3 * width);
             let kept = qkv.chunks_exact(3 * width).skip(rows.saturating_sub(max_context));
@@ -141,7 +141,7 @@ impl StreamingConvolution {
                 module.pointwise1.packed("pointwise_conv1")?,
                 module.pointwise2.packed("pointwise_conv2")?,
             ],
-            weight: depthwise::by_taps(&weight, taps),
+            weight: depthwise::transpose_weight(&weight, taps),
             bias: to_vec(bias)?,
             inner_norm: module.inner_norm.for_inference()?,
         })
@@ -157,7 +157,7 @@ impl StreamingConvolution {
         for (b, (state, out)) in states.iter_mut().zip(ragged.split_mut(&mut mixed, width)).enumerate() {
             let context = state.tail.len() / width;
             state.tail.extend_from_slice(ragged.utterance(&gated, width, b));
-            depthwise::rows(state.tail, context, &self.weight, &self.bias, before, out);
+            depthwise::forward_rows(state.tail, context, &self.weight, &self.bias, before, out);
             let rows = state.tail.len() / width;
             state.tail.drain(..rows.saturating_sub(before) * width);
         }

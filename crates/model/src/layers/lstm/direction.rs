@@ -103,15 +103,15 @@ pub(super) fn backward<'a, F: Real>(
     tape: Tape<F>,
     weights: DirectionWeights<F>,
     mask: GradientMask,
-    [x, out, above]: [&(dyn Fn(usize, usize) -> &'a [F] + Sync); 3],
+    [x, out, d_out]: [&(dyn Fn(usize, usize) -> &'a [F] + Sync); 3],
 ) -> DirectionGradients<F> {
     let DirectionContext { layout, sizes: LayerSizes { input: d, hidden: h, .. }, pool } = context;
     let Tape { gates: mut da, mut cell } = tape;
     let frame = |row: usize| Some(layout.frame(row));
     {
-        let mut above = pack(context, h, frame, above);
+        let mut d_out = pack(context, h, frame, d_out);
         let recurrent = PackedGates::for_backward(pool, weights.recurrent, h);
-        let mut tasks = tasks(layout, h, [&mut da, &mut cell, &mut above]);
+        let mut tasks = tasks(layout, h, [&mut da, &mut cell, &mut d_out]);
         par_for(items_mut(&mut tasks), |at, rows| {
             steps::backward(&layout.groups[at], h, pool, &recurrent, rows, layout.shares_frames());
         });

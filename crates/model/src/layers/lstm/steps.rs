@@ -158,8 +158,8 @@ pub(super) fn backward<F: Real>(
     rows: &mut StepRows<F>,
     is_shared: bool,
 ) {
-    let StepRows { gates, cell, state: above } = rows;
-    let (cell, above) = (&**cell, &**above);
+    let StepRows { gates, cell, state: d_out } = rows;
+    let (cell, d_out) = (&**cell, &**d_out);
     let tiling = FrameTiling::new(group, h);
     let [cell_len, gates_len] = [1, 4].map(|each| tiling.transposed_len(each));
     let bands = tiling.bands(group.size());
@@ -187,7 +187,7 @@ pub(super) fn backward<F: Real>(
                 let unit = (band * tiling.band + j) * h + strip * UNITS_PER_STRIP;
                 (0..4).for_each(|gate| copy(&mut a[(4 * j + gate) * UNITS_PER_STRIP..], gates.row(j, gate)));
                 copy(&mut c[j * UNITS_PER_STRIP..], &cell[frame.start * h + unit..][..width]);
-                copy(&mut dh[j * UNITS_PER_STRIP..], &above[frame.start * h + unit..][..width]);
+                copy(&mut dh[j * UNITS_PER_STRIP..], &d_out[frame.start * h + unit..][..width]);
                 if t > 0 {
                     copy(&mut old[j * UNITS_PER_STRIP..], &cell[previous.start * h + unit..][..width]);
                 }

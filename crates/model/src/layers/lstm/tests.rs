@@ -71,14 +71,14 @@ fn case(directions: usize) -> (Var, Vec<Var>, Vec<LstmWeights>, Tensor) {
     let x = Var::from_tensor(&random(&SHAPE, 1, 1.0)).unwrap();
     let (variables, weights): (Vec<_>, Vec<_>) =
         (0..directions).map(|k| direction(SHAPE[2], hidden, 2 + k as u64, 0.8, DType::F64)).unzip();
-    let above = random(&[SHAPE[0], SHAPE[1], directions * hidden], 9, 1.0);
-    (x, variables.concat(), weights, above)
+    let d_out = random(&[SHAPE[0], SHAPE[1], directions * hidden], 9, 1.0);
+    (x, variables.concat(), weights, d_out)
 }
 
 fn check_against_plain(directions: usize) {
-    let (x, variables, weights, above) = case(directions);
+    let (x, variables, weights, d_out) = case(directions);
     let out = lstm(&x, &LENGTHS, &weights).unwrap();
-    let grads = (&out * &above).unwrap().sum_all().unwrap().backward().unwrap();
+    let grads = (&out * &d_out).unwrap().sum_all().unwrap().backward().unwrap();
 
     let mut rows = Vec::new();
     for (b, &length) in LENGTHS.iter().enumerate() {
@@ -95,7 +95,7 @@ fn check_against_plain(directions: usize) {
         rows.push(if length < SHAPE[1] { Tensor::cat(&[full, padding], 0).unwrap() } else { full });
     }
     let expected = Tensor::stack(&rows, 0).unwrap();
-    let expected_grads = (&expected * &above).unwrap().sum_all().unwrap().backward().unwrap();
+    let expected_grads = (&expected * &d_out).unwrap().sum_all().unwrap().backward().unwrap();
     assert_close(&out, &expected, 1e-12);
     assert_close(grads.get(&x).unwrap(), expected_grads.get(&x).unwrap(), 1e-11);
     for w in &variables {
@@ -294,10 +294,10 @@ fn weights_that_are_not_variables_have_no_gradients() {
 
 #[test]
 fn parallel_backward_passes_of_one_graph_do_not_mix_their_gradients() {
-    let (x, variables, weights, above) = case(2);
+    let (x, variables, weights, d_out) = case(2);
     let out = lstm(&x, &LENGTHS, &weights).unwrap();
     let gradients = |scale: f64| {
-        let loss = (&out * (&above * scale).unwrap()).unwrap().sum_all().unwrap();
+        let loss = (&out * (&d_out * scale).unwrap()).unwrap().sum_all().unwrap();
         let grads = loss.backward().unwrap();
         variables.iter().map(|v| values(grads.get(v).unwrap())).collect::<Vec<_>>()
     };
