@@ -1,4 +1,4 @@
-//! State of a forward pass in training: dropout masks, and hooks for early gradients.
+//! `TrainingPass`: dropout masks and gradient hooks of a model's forward pass.
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 use kernels::{Real, items_mut, par_for};
 use rand::Rng;
@@ -9,6 +9,9 @@ use crate::random::{Purpose, stream};
 use crate::tensors;
 use crate::tensors::with_slice;
 use crate::{Error, Result};
+
+/// Number of values of a random byte; a dropout rate is rounded to a multiple of its inverse.
+const BYTE_VALUES: f32 = 256.0;
 
 /// The state of a forward pass in training: its dropout masks, and hooks for gradients.
 ///
@@ -21,15 +24,17 @@ use crate::{Error, Result};
 pub struct TrainingPass {
     seed: u64,
     epoch: u64,
+    /// Indices of the utterances in the training set.
     utterances: Vec<u64>,
-    used: u64,
+    /// Number of random streams that each utterance has used.
+    used_streams: u64,
     hooks: Option<GradientHooks>,
 }
 
 impl TrainingPass {
     /// Creates a pass over utterances, by index in the training set.
     pub fn new(seed: u64, epoch: u64, utterances: &[u64]) -> Self {
-        TrainingPass { seed, epoch, utterances: utterances.to_vec(), used: 0, hooks: None }
+        TrainingPass { seed, epoch, utterances: utterances.to_vec(), used_streams: 0, hooks: None }
     }
 
     /// Sets hooks, to which the backward pass sends final gradients.
@@ -51,8 +56,8 @@ impl TrainingPass {
 
     /// Returns a seed for dropout masks that another crate computes by utterance.
     pub fn seed(&mut self) -> u64 {
-        self.used += 1;
-        stream(self.seed, Purpose::Joint, self.epoch, self.used).next_u64()
+        self.used_streams += 1;
+        stream(self.seed, Purpose::Joint, self.epoch, self.used_streams).next_u64()
     }
 
     /// Zeroes each element with probability `rate` and scales the others by `1 / (1 - rate)`.
@@ -74,16 +79,21 @@ impl TrainingPass {
                 found.to_string(),
             ));
         }
-        self.apply_to(x, &vec![x.elem_count() / expected.max(1); expected], rate)
+        self.apply_by_utterance(x, &vec![x.elem_count() / expected.max(1); expected], rate)
     }
 
     /// Applies dropout to ragged rows `[Σ T_b, W]`.
     pub(crate) fn apply_ragged(&mut self, x: &Tensor, ragged: &Ragged, rate: f32) -> Result<Tensor> {
         let width = x.elem_count() / ragged.rows().max(1);
-        self.apply_to(x, &ragged.lengths().iter().map(|rows| rows * width).collect::<Vec<_>>(), rate)
+        self.apply_by_utterance(
+            x,
+            &ragged.lengths().iter().map(|rows| rows * width).collect::<Vec<_>>(),
+            rate,
+        )
     }
 
-    fn apply_to(&mut self, x: &Tensor, values: &[usize], rate: f32) -> Result<Tensor> {
+    /// Applies dropout to a tensor with `values[b]` values for utterance b.
+    fn apply_by_utterance(&mut self, x: &Tensor, values: &[usize], rate: f32) -> Result<Tensor> {
         match self.mask(values, rate) {
             Some(mask) => Ok(x.contiguous()?.apply_op1(mask)?),
             None => Ok(x.clone()),
@@ -94,24 +104,24 @@ impl TrainingPass {
     ///
     /// It is for operations that apply dropout themselves.
     pub(crate) fn mask(&mut self, values: &[usize], rate: f32) -> Option<DropoutMask> {
-        let threshold = (rate * 256.0).round().min(256.0) as u16;
+        let threshold = (rate * BYTE_VALUES).round().min(BYTE_VALUES) as u16;
         if threshold == 0 {
             return None;
         }
         debug_assert_eq!(values.len(), self.utterances.len());
         let mut bytes = vec![0; values.iter().sum()];
         let mut rest = &mut bytes[..];
-        let mut parts: Vec<(u64, &mut [u8])> = (self.utterances.iter().zip(values))
+        let mut utterance_bytes: Vec<(u64, &mut [u8])> = (self.utterances.iter().zip(values))
             .map(|(&utterance, &count)| {
                 (utterance, rest.split_off_mut(..count).expect("values of all utterances"))
             })
             .collect();
-        par_for(items_mut(&mut parts), |_, (utterance, bytes)| {
-            let counter = (*utterance << 16) | self.used;
+        par_for(items_mut(&mut utterance_bytes), |_, (utterance, bytes)| {
+            let counter = (*utterance << 16) | self.used_streams;
             stream(self.seed, Purpose::Dropout, self.epoch, counter).fill_bytes(bytes);
         });
-        self.used += 1;
-        Some(DropoutMask { bytes, threshold, scale: 256.0 / f32::from((256 - threshold).max(1)) })
+        self.used_streams += 1;
+        Some(DropoutMask { bytes, threshold, scale: BYTE_VALUES / f32::from((256 - threshold).max(1)) })
     }
 }
 
@@ -120,21 +130,23 @@ impl TrainingPass {
 /// A value is dropped if its byte is below the threshold, 256 times the dropout rate.
 pub(crate) struct DropoutMask {
     bytes: Vec<u8>,
+    /// 256 times the dropout rate.
     threshold: u16,
+    /// The factor of values that are not dropped.
     scale: f32,
 }
 
 impl DropoutMask {
-    fn run(&self, x: &[f32]) -> Vec<f32> {
+    fn masked(&self, x: &[f32]) -> Vec<f32> {
         let mut out = x.to_vec();
         self.multiply(0, &mut out);
         out
     }
 
-    /// Multiplies elements from index `first` on by 0 or the scale.
-    pub fn multiply<F: Real>(&self, first: usize, values: &mut [F]) {
+    /// Multiplies each value by 0 or the scale, with the mask from index `mask_offset` on.
+    pub fn multiply<F: Real>(&self, mask_offset: usize, values: &mut [F]) {
         let scale = F::from_f64(f64::from(self.scale));
-        for (x, &byte) in values.iter_mut().zip(&self.bytes[first..]) {
+        for (x, &byte) in values.iter_mut().zip(&self.bytes[mask_offset..]) {
             *x *= if u16::from(byte) < self.threshold { F::ZERO } else { scale };
         }
     }
@@ -146,12 +158,12 @@ impl CustomOp1 for DropoutMask {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        Ok((CpuStorage::F32(self.run(tensors::slice(x, layout)?)), layout.shape().clone()))
+        Ok((CpuStorage::F32(self.masked(tensors::slice(x, layout)?)), layout.shape().clone()))
     }
 
     fn bwd(&self, x: &Tensor, _: &Tensor, d_out: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let d_out = with_slice(&d_out.contiguous()?, |d_out| Ok(self.run(d_out)))?;
-        Ok(Some(tensors::from_vec(d_out, x.shape().clone())?))
+        let dx = with_slice(&d_out.contiguous()?, |d_out| Ok(self.masked(d_out)))?;
+        Ok(Some(tensors::from_vec(dx, x.shape().clone())?))
     }
 }
 

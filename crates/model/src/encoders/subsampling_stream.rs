@@ -66,7 +66,7 @@ impl SubsamplingStream {
                 let Some(before) = chunk.state.values.get_mut(&layer.name) else { continue };
                 rows = layer.step(before, &rows, chunk.is_last);
             }
-            self.out.rows(&self.norm.rows(&rows))
+            self.out.rows(&self.norm.apply(&rows))
         });
         rows.collect()
     }

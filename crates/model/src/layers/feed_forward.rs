@@ -1,4 +1,4 @@
-//! The Conformer's half-step feed-forward module with residual connection, in one operation.
+//! The Conformer's feed-forward module with residual connection, as one operation.
 //!
 //! A graph of single operations saves three buffers of the inner width for each gradient. Here a
 //! task computes all layers for some rows, so that inner rows stay in its cache, and the backward
@@ -11,12 +11,11 @@ use kernels::{
 use crate::layers::gates::{silu_backward, silu_in_place};
 use crate::layers::layer_norm;
 use crate::layers::layer_norm::LayerNorm;
+use crate::layers::operation::{SliceOperation, apply3, sum_partials};
 use crate::training_pass::DropoutMask;
 use crate::{Linear, Result};
 
-use crate::layers::operation::{SliceOperation, apply3, sum_partials};
-
-/// Frames of a task: a multiple of a micro-kernel's rows; inner rows fit into the L2 cache.
+/// Rows that one task processes: a multiple of a micro-kernel's rows; inner rows fit into the L2 cache.
 const ROWS_PER_TASK: usize = 56;
 
 /// Adds half a feed-forward module with dropout masks m to its input.
@@ -35,19 +34,22 @@ const ROWS_PER_TASK: usize = 56;
 pub(crate) fn feed_forward(
     x: &Tensor,
     norm: &LayerNorm,
-    [first, second]: [&Linear; 2],
+    inner_layer: &Linear,
+    outer_layer: &Linear,
     masks: [Option<DropoutMask>; 2],
 ) -> Result<Tensor> {
-    let (inner, width) = first.weight().dims2()?;
-    let weights = Tensor::cat(&[&first.weight().flatten_all()?, &second.weight().flatten_all()?], 0)?;
-    let biases = Tensor::cat(&[first.bias(), second.bias(), &norm.weight, &norm.bias], 0)?;
-    apply3(FeedForward { rows: x.dim(0)?, width, inner, masks }, x, &weights, &biases)
+    let (inner_width, width) = inner_layer.weight().dims2()?;
+    let weights =
+        Tensor::cat(&[&inner_layer.weight().flatten_all()?, &outer_layer.weight().flatten_all()?], 0)?;
+    let biases = Tensor::cat(&[inner_layer.bias(), outer_layer.bias(), &norm.weight, &norm.bias], 0)?;
+    apply3(FeedForward { rows: x.dim(0)?, width, inner_width, masks }, x, &weights, &biases)
 }
 
+/// The operation of [`feed_forward`].
 struct FeedForward {
     rows: usize,
     width: usize,
-    inner: usize,
+    inner_width: usize,
     masks: [Option<DropoutMask>; 2],
 }
 
@@ -60,40 +62,41 @@ struct FeedForwardWeights<'a, F> {
     norm: [&'a [F]; 2],
 }
 
-/// Multiplies values from index `first` on with a dropout mask.
-fn apply_mask<F: Real>(mask: &Option<DropoutMask>, first: usize, values: &mut [F]) {
+/// Multiplies `values` with a dropout mask, from its index `mask_offset` on.
+fn apply_mask<F: Real>(mask: &Option<DropoutMask>, mask_offset: usize, values: &mut [F]) {
     if let Some(mask) = mask {
-        mask.multiply(first, values);
+        mask.multiply(mask_offset, values);
     }
 }
 
 /// Computes `out = rows · matrix + bias`.
 fn multiply<F: Real>(rows: &[F], matrix: &PackedRight<F>, bias: Option<&[F]>, out: &mut [F]) {
     let (inputs, outputs) = matrix.shape();
-    let count = rows.len() / inputs;
-    let target = ViewMut::new(&mut *out, count, outputs);
-    product_packed(target, View::new(rows, count, inputs), matrix, Accumulate::Replace);
+    let row_count = rows.len() / inputs;
+    let target = ViewMut::new(&mut *out, row_count, outputs);
+    product_packed(target, View::new(rows, row_count, inputs), matrix, Accumulate::Replace);
     if let Some(bias) = bias {
         out.chunks_exact_mut(outputs).for_each(|row| kernels::add(row, bias));
     }
 }
 
 impl FeedForward {
+    /// Divides the arguments of the operation into the parameters.
     fn parameters<'a, F>(&self, weights: &'a [F], biases: &'a [F]) -> FeedForwardWeights<'a, F> {
-        let (first, second) = weights.split_at(self.inner * self.width);
-        let (first_bias, rest) = biases.split_at(self.inner);
-        let (second_bias, norm) = rest.split_at(self.width);
+        let (inner_weight, outer_weight) = weights.split_at(self.inner_width * self.width);
+        let (inner_bias, rest) = biases.split_at(self.inner_width);
+        let (outer_bias, norm) = rest.split_at(self.width);
         FeedForwardWeights {
-            weights: [first, second],
-            biases: [first_bias, second_bias],
+            weights: [inner_weight, outer_weight],
+            biases: [inner_bias, outer_bias],
             norm: norm.split_at(self.width).into(),
         }
     }
 
     /// Returns views of both weights, `[O, D]`.
     fn views<'a, F: Real>(&self, parameters: &FeedForwardWeights<'a, F>) -> [View<'a, F>; 2] {
-        let [first, second] = parameters.weights;
-        [View::new(first, self.inner, self.width), View::new(second, self.width, self.inner)]
+        let [inner, outer] = parameters.weights;
+        [View::new(inner, self.inner_width, self.width), View::new(outer, self.width, self.inner_width)]
     }
 }
 
@@ -105,27 +108,27 @@ impl SliceOperation<3> for FeedForward {
     }
 
     fn forward<F: Real>(&self, [x, weights, biases]: [&[F]; 3]) -> Vec<F> {
-        let (width, inner) = (self.width, self.inner);
+        let (width, inner_width) = (self.width, self.inner_width);
         let parameters = self.parameters(weights, biases);
-        let [first, second] = self.views(&parameters).map(|weight| PackedRight::new(weight.transposed()));
+        let [inner_weight, outer_weight] =
+            self.views(&parameters).map(|weight| PackedRight::new(weight.transposed()));
         let FeedForwardWeights { biases, norm, .. } = parameters;
         let mut out = alloc(x.len(), F::ZERO);
-        par_for(
-            (parts_mut(&mut out, ROWS_PER_TASK * width), parts(x, ROWS_PER_TASK * width)),
-            |at, (out, x)| {
-                let count = x.len() / width;
-                let (mut n, mut h) = (vec![F::ZERO; x.len()], vec![F::ZERO; count * inner]);
-                layer_norm::forward_rows(x, norm[0], norm[1], &mut n);
-                multiply(&n, &first, Some(biases[0]), &mut h);
-                silu_in_place(&mut h);
-                apply_mask(&self.masks[0], at * ROWS_PER_TASK * inner, &mut h);
-                let y = &mut n;
-                multiply(&h, &second, Some(biases[1]), y);
-                apply_mask(&self.masks[1], at * ROWS_PER_TASK * width, y);
-                out.copy_from_slice(x);
-                kernels::add_scaled(out, F::from_f64(0.5), y);
-            },
-        );
+        let task_parts = (parts_mut(&mut out, ROWS_PER_TASK * width), parts(x, ROWS_PER_TASK * width));
+        par_for(task_parts, |task, (out, x)| {
+            let rows = x.len() / width;
+            let (mut n, mut h) = (vec![F::ZERO; x.len()], vec![F::ZERO; rows * inner_width]);
+            layer_norm::forward_rows(x, norm[0], norm[1], &mut n);
+            multiply(&n, &inner_weight, Some(biases[0]), &mut h);
+            silu_in_place(&mut h);
+            apply_mask(&self.masks[0], task * ROWS_PER_TASK * inner_width, &mut h);
+            // The result of the second layer replaces n.
+            let y = &mut n;
+            multiply(&h, &outer_weight, Some(biases[1]), y);
+            apply_mask(&self.masks[1], task * ROWS_PER_TASK * width, y);
+            out.copy_from_slice(x);
+            kernels::add_scaled(out, F::from_f64(0.5), y);
+        });
         out
     }
 
@@ -144,49 +147,58 @@ impl SliceOperation<3> for FeedForward {
         d_out: &[F],
         _: bool,
     ) -> [Vec<F>; 3] {
-        let (width, inner) = (self.width, self.inner);
+        let (width, inner_width) = (self.width, self.inner_width);
         let parameters = self.parameters(weights, biases);
         let views = self.views(&parameters);
-        let first = PackedRight::new(views[0].transposed());
-        let [first_transposed, second_transposed] = views.map(PackedRight::new);
-        let FeedForwardWeights { biases: [first_bias, _], norm, .. } = parameters;
+        let inner_weight = PackedRight::new(views[0].transposed());
+        let [inner_transposed, outer_transposed] = views.map(PackedRight::new);
+        let FeedForwardWeights { biases: [inner_bias, _], norm, .. } = parameters;
 
+        // Buffers, and their parts for each task.
         let [mut dx, mut n, mut du] = [0; 3].map(|_| alloc(x.len(), F::ZERO));
-        let [mut a, mut dh] = [0; 2].map(|_| alloc(self.rows * inner, F::ZERO));
-        let mut partial = vec![F::ZERO; self.rows.div_ceil(ROWS_PER_TASK) * 2 * width];
+        let [mut a, mut dh] = [0; 2].map(|_| alloc(self.rows * inner_width, F::ZERO));
+        let mut norm_partials = vec![F::ZERO; self.rows.div_ceil(ROWS_PER_TASK) * 2 * width];
         let narrow = (
             parts_mut(&mut dx, ROWS_PER_TASK * width),
             parts_mut(&mut n, ROWS_PER_TASK * width),
             parts_mut(&mut du, ROWS_PER_TASK * width),
         );
-        let wide = (parts_mut(&mut a, ROWS_PER_TASK * inner), parts_mut(&mut dh, ROWS_PER_TASK * inner));
+        let wide =
+            (parts_mut(&mut a, ROWS_PER_TASK * inner_width), parts_mut(&mut dh, ROWS_PER_TASK * inner_width));
         let inputs = (parts(x, ROWS_PER_TASK * width), parts(d_out, ROWS_PER_TASK * width));
-        let all = (narrow, wide, inputs, parts_mut(&mut partial, 2 * width));
-        par_for(all, |at, ((dx, n, du), (a, dh), (x, d_out), sums)| {
+        let task_parts = (narrow, wide, inputs, parts_mut(&mut norm_partials, 2 * width));
+        par_for(task_parts, |task, ((dx, n, du), (a, dh), (x, d_out), norm_gradients)| {
+            // Forward pass of the first layer: h (in dh), a.
             layer_norm::forward_rows(x, norm[0], norm[1], n);
-            multiply(n, &first, Some(first_bias), dh);
+            multiply(n, &inner_weight, Some(inner_bias), dh);
             a.copy_from_slice(dh);
             silu_in_place(a);
-            apply_mask(&self.masks[0], at * ROWS_PER_TASK * inner, a);
+            apply_mask(&self.masks[0], task * ROWS_PER_TASK * inner_width, a);
+            // Backward pass of the second layer: du, da, dh.
             du.copy_from_slice(d_out);
             du.iter_mut().for_each(|du| *du *= F::from_f64(0.5));
-            apply_mask(&self.masks[1], at * ROWS_PER_TASK * width, du);
+            apply_mask(&self.masks[1], task * ROWS_PER_TASK * width, du);
             let mut da = vec![F::ZERO; dh.len()];
-            multiply(du, &second_transposed, None, &mut da);
-            apply_mask(&self.masks[0], at * ROWS_PER_TASK * inner, &mut da);
+            multiply(du, &outer_transposed, None, &mut da);
+            apply_mask(&self.masks[0], task * ROWS_PER_TASK * inner_width, &mut da);
             silu_backward(dh, &da);
+            // Backward pass of the first layer and of the layer norm: dn, dx.
             let mut dn = vec![F::ZERO; dx.len()];
-            multiply(dh, &first_transposed, None, &mut dn);
-            layer_norm::backward_rows(x, norm[0], &dn, dx, sums);
+            multiply(dh, &inner_transposed, None, &mut dn);
+            layer_norm::backward_rows(x, norm[0], &dn, dx, norm_gradients);
             kernels::add(dx, d_out);
         });
+
+        // Gradients of both layers and of the layer norm.
         let mut dw = vec![F::ZERO; weights.len()];
-        let mut db = vec![F::ZERO; inner + width];
-        let ((dw1, dw2), (db1, db2)) = (dw.split_at_mut(inner * width), db.split_at_mut(inner));
-        for (view, runs, dw, db) in [(views[0], (&n, &dh), dw1, db1), (views[1], (&a, &du), dw2, db2)] {
-            Affine::new(view.transposed(), None).backward_parameters(&[(runs.0, runs.1)], dw, db);
+        let mut db = vec![F::ZERO; inner_width + width];
+        let ((dw1, dw2), (db1, db2)) = (dw.split_at_mut(inner_width * width), db.split_at_mut(inner_width));
+        for (view, inputs, d_outputs, dw, db) in
+            [(views[0], &n, &dh, dw1, db1), (views[1], &a, &du, dw2, db2)]
+        {
+            Affine::new(view.transposed(), None).backward_parameters(&[(inputs, d_outputs)], dw, db);
         }
-        db.extend(sum_partials(&partial, 2 * width));
+        db.extend(sum_partials(&norm_partials, 2 * width));
         [dx, dw, db]
     }
 }
@@ -207,19 +219,22 @@ mod tests {
         [pass.mask(&[rows * 5], rate), pass.mask(&[rows * 3], rate)]
     }
 
-    fn run(a: &[Var], rate: f32) -> Tensor {
+    /// Applies the fused module to the variables of [`arguments`].
+    fn fused_module(a: &[Var], rate: f32) -> Tensor {
         let norm = LayerNorm { weight: a[5].as_tensor().clone(), bias: a[6].as_tensor().clone() };
-        let layer = |at: usize| Linear::from_parts(a[at].as_tensor().clone(), a[at + 1].as_tensor().clone());
-        feed_forward(&a[0], &norm, [&layer(1), &layer(3)], masks(a[0].dims()[0], rate)).unwrap()
+        let layer = |weight: usize| {
+            Linear::from_parts(a[weight].as_tensor().clone(), a[weight + 1].as_tensor().clone())
+        };
+        feed_forward(&a[0], &norm, &layer(1), &layer(3), masks(a[0].dims()[0], rate)).unwrap()
     }
 
     /// Computes the same from separate operations.
-    fn plain(a: &[Var], rate: f32) -> Tensor {
+    fn plain_module(a: &[Var], rate: f32) -> Tensor {
         let rows = a[0].dims()[0];
         let factors = |index: usize, width: usize| {
-            let mut values = vec![1.0; rows * width];
-            apply_mask(&masks(rows, rate)[index], 0, &mut values);
-            Tensor::from_vec(values, (rows, width), &candle_core::Device::Cpu).unwrap()
+            let mut factors = vec![1.0; rows * width];
+            apply_mask(&masks(rows, rate)[index], 0, &mut factors);
+            Tensor::from_vec(factors, (rows, width), &candle_core::Device::Cpu).unwrap()
         };
         let n = layer_norm::layer_norm(&a[0], &a[5], &a[6]).unwrap();
         let inner = (silu(&linear(&n, &a[1], &a[2]).unwrap()).unwrap() * factors(0, 5)).unwrap();
@@ -227,6 +242,7 @@ mod tests {
         (a[0].as_tensor() + (y * 0.5).unwrap()).unwrap()
     }
 
+    /// Returns x, both layers, then weight and bias of the layer norm.
     fn arguments(rows: usize) -> Vec<Var> {
         let shapes: [&[usize]; 7] = [&[rows, 3], &[5, 3], &[5], &[3, 5], &[3], &[3], &[3]];
         shapes.iter().enumerate().map(|(k, shape)| test_values(shape, 0.7 + 0.2 * k as f64)).collect()
@@ -235,7 +251,7 @@ mod tests {
     #[test]
     fn gradients_equal_finite_differences() {
         for rate in [0.0, 0.4] {
-            check_gradients(|a| run(a, rate), &arguments(4));
+            check_gradients(|a| fused_module(a, rate), &arguments(4));
         }
     }
 
@@ -243,16 +259,16 @@ mod tests {
     #[test]
     fn values_and_gradients_equal_those_of_separate_operations() {
         for rate in [0.0, 0.4] {
-            let all = arguments(150);
+            let arguments = arguments(150);
             let assert_close = |a: &Tensor, b: &Tensor| {
                 let pairs = values(a).into_iter().zip(values(b));
                 pairs.for_each(|(a, b)| assert!((a - b).abs() < 1e-11 * (1.0 + b.abs()), "{a} {b}"));
             };
-            let (fused, plain) = (run(&all, rate), plain(&all, rate));
+            let (fused, plain) = (fused_module(&arguments, rate), plain_module(&arguments, rate));
             assert_close(&fused, &plain);
             let gradients = |y: Tensor| y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
             let (fused, plain) = (gradients(fused), gradients(plain));
-            all.iter().for_each(|v| assert_close(fused.get(v).unwrap(), plain.get(v).unwrap()));
+            arguments.iter().for_each(|v| assert_close(fused.get(v).unwrap(), plain.get(v).unwrap()));
         }
     }
 }

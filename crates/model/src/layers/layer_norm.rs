@@ -1,4 +1,4 @@
-//! Layer normalization of each row, as one candle operation.
+//! Layer normalization of encoder rows, as one candle operation.
 use candle_core::{Shape, Tensor};
 use candle_nn::{Init, VarBuilder};
 use kernels::{Real, alloc, par_for, parts, parts_mut};
@@ -8,10 +8,10 @@ use crate::{Error, Result};
 
 /// Term added to the variance: constant rows do not divide by 0.
 const EPSILON: f64 = 1e-5;
-/// Rows of a task.
+/// Rows that one task processes.
 const ROWS_PER_TASK: usize = 64;
 /// Interleaved accumulators of a sum.
-const LANES: usize = 16;
+const ACCUMULATORS: usize = 16;
 
 /// Layer normalization with its parameters, `weight [W]` and `bias [W]`.
 #[derive(Debug, Clone)]
@@ -27,6 +27,7 @@ impl LayerNorm {
         Ok(LayerNorm { weight, bias: vb.get_with_hints(width, "bias", Init::Const(0.0))? })
     }
 
+    /// Normalizes each row.
     pub fn apply(&self, x: &Tensor) -> Result<Tensor> {
         layer_norm(x, &self.weight, &self.bias)
     }
@@ -38,7 +39,7 @@ impl LayerNorm {
     }
 }
 
-/// [`LayerNorm`] over slices.
+/// [`LayerNorm`] over slices, for streaming inference.
 #[derive(Debug)]
 pub(crate) struct InferenceNorm {
     weight: Vec<f32>,
@@ -46,7 +47,8 @@ pub(crate) struct InferenceNorm {
 }
 
 impl InferenceNorm {
-    pub fn rows(&self, x: &[f32]) -> Vec<f32> {
+    /// Normalizes each row.
+    pub fn apply(&self, x: &[f32]) -> Vec<f32> {
         forward(x, &self.weight, &self.bias)
     }
 }
@@ -68,29 +70,30 @@ pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> 
         let shapes = format!("{:?} and bias {:?}", weight.dims(), bias.dims());
         return Err(Error::shape("weight", format!("[{width}] and bias [{width}]"), shapes));
     }
-    apply3(Norm(x.shape().clone()), x, weight, bias)
+    apply3(LayerNormOperation(x.shape().clone()), x, weight, bias)
 }
 
-struct Norm(Shape);
+/// The operation of [`layer_norm`], with the shape of its result.
+struct LayerNormOperation(Shape);
 
 /// Computes Σ f(a, b) over a row, in a fixed order.
 #[inline(always)]
 fn sum<F: Real>(a: &[F], b: &[F], f: impl Fn(F, F) -> F) -> F {
-    let mut lanes = [F::ZERO; LANES];
-    let (whole_a, rest_a) = a.as_chunks::<LANES>();
-    let (whole_b, rest_b) = b.as_chunks::<LANES>();
-    for (a, b) in whole_a.iter().zip(whole_b) {
-        lanes.iter_mut().zip(a.iter().zip(b)).for_each(|(lane, (&a, &b))| *lane += f(a, b));
+    let mut partial_sums = [F::ZERO; ACCUMULATORS];
+    let (blocks_a, rest_a) = a.as_chunks::<ACCUMULATORS>();
+    let (blocks_b, rest_b) = b.as_chunks::<ACCUMULATORS>();
+    for (a, b) in blocks_a.iter().zip(blocks_b) {
+        partial_sums.iter_mut().zip(a.iter().zip(b)).for_each(|(sum, (&a, &b))| *sum += f(a, b));
     }
-    lanes.iter_mut().zip(rest_a.iter().zip(rest_b)).for_each(|(lane, (&a, &b))| *lane += f(a, b));
-    lanes.into_iter().fold(F::ZERO, |sum, lane| sum + lane)
+    partial_sums.iter_mut().zip(rest_a.iter().zip(rest_b)).for_each(|(sum, (&a, &b))| *sum += f(a, b));
+    partial_sums.into_iter().fold(F::ZERO, |sum, partial_sum| sum + partial_sum)
 }
 
 /// Computes μ and 1 / √(σ² + ε) of a row.
 fn moments<F: Real>(x: &[F]) -> (F, F) {
-    let factor = F::from_f64(1.0 / x.len() as f64);
-    let mean = sum(x, x, |a, _| a) * factor;
-    let variance = sum(x, x, |a, _| (a - mean) * (a - mean)) * factor;
+    let inverse_width = F::from_f64(1.0 / x.len() as f64);
+    let mean = sum(x, x, |a, _| a) * inverse_width;
+    let variance = sum(x, x, |a, _| (a - mean) * (a - mean)) * inverse_width;
     (mean, F::from_f64(1.0 / (variance.to_f64() + EPSILON).sqrt()))
 }
 
@@ -120,46 +123,56 @@ fn backward<F: Real>(x: &[F], weight: &[F], d_out: &[F]) -> [Vec<F>; 3] {
     let width = weight.len();
     let mut dx = alloc(x.len(), F::ZERO);
     let tasks = x.len().div_ceil(ROWS_PER_TASK * width);
-    let mut partial = vec![F::ZERO; 2 * tasks * width];
-    let rows = (
+    // Gradients of weight and bias, of each task.
+    let mut partials = vec![F::ZERO; 2 * tasks * width];
+    let task_parts = (
         parts_mut(&mut dx, ROWS_PER_TASK * width),
         parts(x, ROWS_PER_TASK * width),
         parts(d_out, ROWS_PER_TASK * width),
+        parts_mut(&mut partials, 2 * width),
     );
-    par_for((rows.0, rows.1, rows.2, parts_mut(&mut partial, 2 * width)), |_, (dx, x, d_out, sums)| {
-        backward_rows(x, weight, d_out, dx, sums);
+    par_for(task_parts, |_, (dx, x, d_out, parameter_gradients)| {
+        backward_rows(x, weight, d_out, dx, parameter_gradients);
     });
-    let mut dw = sum_partials(&partial, 2 * width);
+    let mut dw = sum_partials(&partials, 2 * width);
     let db = dw.split_off(width);
     [dx, dw, db]
 }
 
 /// Computes [`backward`] within a task.
 ///
-/// The gradients of weight and bias, `[2W]`, are added to `sums`.
+/// The gradients of weight and bias, `[2W]`, are added to `parameter_gradients`.
 ///
 /// ```text
 /// n = (x - μ) / √(σ² + ε)      g = dy ∘ w
 /// dx = (g - mean g - n · mean(g ∘ n)) / √(σ² + ε)      dw = Σ dy ∘ n      db = Σ dy
 /// ```
-pub(crate) fn backward_rows<F: Real>(x: &[F], weight: &[F], d_out: &[F], dx: &mut [F], sums: &mut [F]) {
+pub(crate) fn backward_rows<F: Real>(
+    x: &[F],
+    weight: &[F],
+    d_out: &[F],
+    dx: &mut [F],
+    parameter_gradients: &mut [F],
+) {
     let width = weight.len();
-    let factor = F::from_f64(1.0 / width as f64);
-    let (dw, db) = sums.split_at_mut(width);
+    let inverse_width = F::from_f64(1.0 / width as f64);
+    let (dw, db) = parameter_gradients.split_at_mut(width);
     let mut n = vec![F::ZERO; width];
     let rows = x.chunks_exact(width).zip(d_out.chunks_exact(width));
     for (dx, (x, d_out)) in dx.chunks_exact_mut(width).zip(rows) {
         let (mean, scale) = moments(x);
         n.iter_mut().zip(x).for_each(|(n, &x)| *n = (x - mean) * scale);
+        // dx holds g until the last line.
         dx.iter_mut().zip(d_out.iter().zip(weight)).for_each(|(g, (&dy, &w))| *g = dy * w);
         dw.iter_mut().zip(d_out.iter().zip(&n)).for_each(|(dw, (&dy, &n))| *dw += dy * n);
         db.iter_mut().zip(d_out).for_each(|(db, &dy)| *db += dy);
-        let (mean, slope) = (sum(dx, dx, |g, _| g) * factor, sum(dx, &n, |g, n| g * n) * factor);
-        dx.iter_mut().zip(&n).for_each(|(g, &n)| *g = (*g - mean - n * slope) * scale);
+        let mean_g = sum(dx, dx, |g, _| g) * inverse_width;
+        let mean_gn = sum(dx, &n, |g, n| g * n) * inverse_width;
+        dx.iter_mut().zip(&n).for_each(|(g, &n)| *g = (*g - mean_g - n * mean_gn) * scale);
     }
 }
 
-impl SliceOperation<3> for Norm {
+impl SliceOperation<3> for LayerNormOperation {
     const NAME: &'static str = "layer norm";
 
     fn shape(&self) -> Shape {

@@ -166,7 +166,7 @@ impl FeedForward {
     fn forward(&self, x: &Tensor, drop: &mut RowDropout) -> Result<Tensor> {
         let inner = self.linear1.bias().elem_count();
         let masks = [drop.mask(inner), drop.mask(x.dim(1)?)];
-        feed_forward(x, &self.norm, [&self.linear1, &self.linear2], masks)
+        feed_forward(x, &self.norm, &self.linear1, &self.linear2, masks)
     }
 }
 

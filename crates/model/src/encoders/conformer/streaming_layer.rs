@@ -86,14 +86,14 @@ impl StreamingLayer {
         let y = self.convolution.step(&x, lengths, states);
         let x = add(x, 1.0, &y);
         let y = self.feed_forward2.rows(&x);
-        self.norm_out.rows(&add(x, 0.5, &y))
+        self.norm_out.apply(&add(x, 0.5, &y))
     }
 }
 
 impl StreamingFeedForward {
     fn rows(&self, x: &[f32]) -> Vec<f32> {
         let [first, second] = &self.layers;
-        second.rows(&silu_rows(&first.rows(&self.norm.rows(x))))
+        second.rows(&silu_rows(&first.rows(&self.norm.apply(x))))
     }
 }
 
@@ -108,7 +108,7 @@ impl StreamingAttention {
 
     fn step(&self, x: &[f32], lengths: &[usize], states: &mut [LayerState]) -> Vec<f32> {
         let width = self.heads.total_width;
-        let qkv = self.inputs.rows(&self.norm.rows(x));
+        let qkv = self.inputs.rows(&self.norm.apply(x));
         let ragged = Ragged::new(lengths);
         // Earlier rows are keys and values only, without a query.
         let with_context = |b: usize, state: &LayerState| {
@@ -151,7 +151,7 @@ impl StreamingConvolution {
         let width = self.bias.len();
         let before = self.weight.len() / width - 1;
         let [first, second] = &self.pointwise;
-        let gated = glu_rows(&first.rows(&self.norm.rows(x)), width);
+        let gated = glu_rows(&first.rows(&self.norm.apply(x)), width);
         let ragged = Ragged::new(lengths);
         let mut mixed = vec![0.0; gated.len()];
         for (b, (state, out)) in states.iter_mut().zip(ragged.split_mut(&mut mixed, width)).enumerate() {
@@ -161,6 +161,6 @@ impl StreamingConvolution {
             let rows = state.tail.len() / width;
             state.tail.drain(..rows.saturating_sub(before) * width);
         }
-        second.rows(&silu_rows(&self.inner_norm.rows(&mixed)))
+        second.rows(&silu_rows(&self.inner_norm.apply(&mixed)))
     }
 }
