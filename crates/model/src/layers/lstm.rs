@@ -51,9 +51,10 @@ struct BufferPools {
 }
 
 impl BufferPools {
+    /// Returns the pool of a number format.
     fn get<F: Real>(&self) -> &BufferPool<F> {
-        let kinds: [&dyn Any; 2] = [&self.single, &self.double];
-        kinds.into_iter().find_map(|pool| pool.downcast_ref()).expect("f32 or f64")
+        let pools: [&dyn Any; 2] = [&self.single, &self.double];
+        pools.into_iter().find_map(|pool| pool.downcast_ref()).expect("f32 or f64")
     }
 }
 
@@ -136,6 +137,7 @@ fn lstm_in_context(
     }
 }
 
+/// Applies a layer of checked shapes, with the blocking of its shape.
 fn apply<F: Real + WithDType>(
     context: LstmContext,
     x: &Tensor,
@@ -143,10 +145,11 @@ fn apply<F: Real + WithDType>(
     sizes: LayerSizes,
     directions: &[LstmWeights],
 ) -> Result<Tensor> {
-    let blocking = layout::blocking(lengths.len(), directions.len(), sizes.hidden);
+    let blocking = layout::select_blocking(lengths.len(), directions.len(), sizes.hidden);
     apply_with_blocking::<F>(context, x, lengths, blocking, sizes, directions)
 }
 
+/// Applies a layer of checked shapes.
 fn apply_with_blocking<F: Real + WithDType>(
     context: LstmContext,
     x: &Tensor,
@@ -164,10 +167,10 @@ fn apply_with_blocking<F: Real + WithDType>(
     let (handles, arguments): (Vec<_>, Vec<_>) = handles.into_iter().unzip();
     let (batch, pool, tape) =
         (lengths.len(), context.pools.map(|pools| pools.get().clone()), Mutex::new(None));
-    let op = Operation::<F> { batch, sizes, layouts, handles, pool, tape };
+    let operation = LstmOperation::<F> { batch, sizes, layouts, handles, pool, tape };
     Ok(match &arguments[..] {
-        [argument] => x.apply_op2(argument, op)?,
-        [first, second] => x.apply_op3(first, second, op)?,
+        [argument] => x.apply_op2(argument, operation)?,
+        [first, second] => x.apply_op3(first, second, operation)?,
         _ => unreachable!("checked by the caller"),
     })
 }
@@ -175,7 +178,7 @@ fn apply_with_blocking<F: Real + WithDType>(
 /// The node of the graph, which owns the tape: the activations saved for the backward pass.
 ///
 /// The backward pass consumes the tape; a second one computes it again.
-struct Operation<F> {
+struct LstmOperation<F> {
     batch: usize,
     sizes: LayerSizes,
     /// Packed rows of each direction.
@@ -186,7 +189,7 @@ struct Operation<F> {
     tape: Mutex<Option<Vec<Tape<F>>>>,
 }
 
-impl<F: Real + WithDType> Operation<F> {
+impl<F: Real + WithDType> LstmOperation<F> {
     /// Calls `read` with the weights of all directions.
     fn with_weights<R>(
         &self,
@@ -196,11 +199,10 @@ impl<F: Real + WithDType> Operation<F> {
         let tensors: Vec<&Tensor> =
             weights.flat_map(|LstmWeights { input, recurrent, bias }| [input, recurrent, bias]).collect();
         tensors::with_slices(&tensors, |slices: &[&[F]]| {
-            let all = slices.as_chunks().0.iter();
-            read(
-                &all.map(|&[input, recurrent, bias]| DirectionWeights { input, recurrent, bias })
-                    .collect::<Vec<_>>(),
-            )
+            let by_direction = slices.as_chunks().0.iter();
+            let weights =
+                by_direction.map(|&[input, recurrent, bias]| DirectionWeights { input, recurrent, bias });
+            read(&weights.collect::<Vec<_>>())
         })
     }
 
@@ -208,36 +210,42 @@ impl<F: Real + WithDType> Operation<F> {
     ///
     /// If threads share frames, every frame reads the whole recurrent weight, and the caches hold
     /// the weight of one direction better than those of two.
-    fn run_each<T: Send, R: Send>(&self, directions: Vec<T>, run: impl Fn(T) -> R + Send + Sync) -> Vec<R> {
-        if self.layouts.iter().any(TapeLayout::shares_frames) {
+    fn run_directions<T: Send, R: Send>(
+        &self,
+        directions: Vec<T>,
+        run: impl Fn(T) -> R + Send + Sync,
+    ) -> Vec<R> {
+        if self.layouts.iter().any(TapeLayout::uses_strips) {
             return directions.into_iter().map(run).collect();
         }
         directions.into_par_iter().map(run).collect()
     }
 
-    fn context<'a>(&'a self, layout: &'a TapeLayout) -> DirectionContext<'a, F> {
+    fn direction_context<'a>(&'a self, layout: &'a TapeLayout) -> DirectionContext<'a, F> {
         DirectionContext { layout, sizes: self.sizes, pool: self.pool.as_ref() }
     }
 
+    /// Runs the forward pass; returns the tape of each direction, and the padded output.
     fn forward(&self, x: &[F], weights: &[DirectionWeights<F>]) -> (Vec<Tape<F>>, Vec<F>) {
         let LayerSizes { frames, input, hidden } = self.sizes;
         let width = hidden * weights.len();
         let x = |b: usize, t: usize| &x[(b * frames + t) * input..][..input];
-        let run = |(layout, &weights)| direction::forward(self.context(layout), x, weights);
+        let run = |(layout, &weights)| direction::forward(self.direction_context(layout), x, weights);
         let (tapes, states): (Vec<_>, Vec<_>) =
-            self.run_each(self.layouts.iter().zip(weights).collect(), run).into_iter().unzip();
+            self.run_directions(self.layouts.iter().zip(weights).collect(), run).into_iter().unzip();
         let mut out = kernels::alloc(self.batch * frames * width, F::ZERO);
-        direction::each_row(&mut out, width, |at, out| {
-            for ((layout, states), out) in self.layouts.iter().zip(&states).zip(out.chunks_exact_mut(hidden))
-            {
-                let Some(row) = layout.row(at / frames, at % frames) else { continue };
+        direction::for_each_row(&mut out, width, |index, out_row| {
+            let directions = self.layouts.iter().zip(&states);
+            for ((layout, states), out) in directions.zip(out_row.chunks_exact_mut(hidden)) {
+                let Some(row) = layout.row(index / frames, index % frames) else { continue };
                 out.copy_from_slice(&states[row * hidden..][..hidden]);
             }
         });
         (tapes, out)
     }
 
-    fn cpu(&self, x: &[F]) -> candle_core::Result<(CpuStorage, Shape)> {
+    /// Runs the forward pass, and stores its tape.
+    fn forward_on_cpu(&self, x: &[F]) -> candle_core::Result<(CpuStorage, Shape)> {
         let (tapes, out) = self.with_weights(|weights| Ok(self.forward(x, weights)))?;
         *self.tape.lock().expect("no panic while locked") = Some(tapes);
         let width = self.sizes.hidden * self.handles.len();
@@ -261,8 +269,8 @@ impl<F: Real + WithDType> Operation<F> {
             tensors::with_slices(&[x, out, &d_out.contiguous()?], |tensors: &[&[F]]| {
                 let &[x, out, d_out] = tensors else { unreachable!("three tensors") };
                 let tapes = tapes.unwrap_or_else(|| self.forward(x, weights).0);
-                let all = self.layouts.iter().zip(weights).zip(tapes).enumerate().collect();
-                Ok(self.run_each(all, |(direction, ((layout, &weights), tape))| {
+                let directions = self.layouts.iter().zip(weights).zip(tapes).enumerate().collect();
+                Ok(self.run_directions(directions, |(direction, ((layout, &weights), tape))| {
                     let LayerSizes { frames, input, hidden } = self.sizes;
                     let x = |b: usize, t: usize| &x[(b * frames + t) * input..][..input];
                     let [out, d_out] = [out, d_out].map(|rows| {
@@ -272,7 +280,7 @@ impl<F: Real + WithDType> Operation<F> {
                     });
                     let mask =
                         GradientMask { input: is_input_needed, weights: arguments[direction].track_op() };
-                    direction::backward(self.context(layout), tape, weights, mask, [&x, &out, &d_out])
+                    direction::backward(self.direction_context(layout), tape, weights, mask, &x, &out, &d_out)
                 }))
             })
         })?;
@@ -296,17 +304,17 @@ impl<F: Real + WithDType> Operation<F> {
     fn unpack_sum(&self, gradients: Vec<Option<PooledBuffer<F>>>) -> candle_core::Result<Tensor> {
         let LayerSizes { frames, input, .. } = self.sizes;
         let mut dx = kernels::alloc(self.batch * frames * input, <F as Real>::ZERO);
-        direction::each_row(&mut dx, input, |at, dx| {
+        direction::for_each_row(&mut dx, input, |index, dx_row| {
             for (layout, rows) in self.layouts.iter().zip(gradients.iter().flatten()) {
-                let Some(row) = layout.row(at / frames, at % frames) else { continue };
-                kernels::add(dx, &rows[row * input..][..input]);
+                let Some(row) = layout.row(index / frames, index % frames) else { continue };
+                kernels::add(dx_row, &rows[row * input..][..input]);
             }
         });
         tensors::from_vec(dx, (self.batch, frames, input))
     }
 }
 
-impl<F: Real + WithDType> CustomOp2 for Operation<F> {
+impl<F: Real + WithDType> CustomOp2 for LstmOperation<F> {
     fn name(&self) -> &'static str {
         "lstm"
     }
@@ -318,7 +326,7 @@ impl<F: Real + WithDType> CustomOp2 for Operation<F> {
         _: &CpuStorage,
         _: &TensorLayout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
-        self.cpu(tensors::slice(x, layout)?)
+        self.forward_on_cpu(tensors::slice(x, layout)?)
     }
 
     fn bwd(
@@ -333,7 +341,7 @@ impl<F: Real + WithDType> CustomOp2 for Operation<F> {
     }
 }
 
-impl<F: Real + WithDType> CustomOp3 for Operation<F> {
+impl<F: Real + WithDType> CustomOp3 for LstmOperation<F> {
     fn name(&self) -> &'static str {
         "bidirectional lstm"
     }
@@ -347,7 +355,7 @@ impl<F: Real + WithDType> CustomOp3 for Operation<F> {
         _: &CpuStorage,
         _: &TensorLayout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
-        self.cpu(tensors::slice(x, layout)?)
+        self.forward_on_cpu(tensors::slice(x, layout)?)
     }
 
     fn bwd(

@@ -42,7 +42,7 @@ pub(super) struct DirectionContext<'a, F> {
 
 impl<F: Real> DirectionContext<'_, F> {
     /// Acquires a buffer of packed rows with any contents.
-    fn rows(self, role: &'static str, width: usize) -> PooledBuffer<F> {
+    fn acquire_rows(self, role: &'static str, width: usize) -> PooledBuffer<F> {
         acquire(self.pool, role, self.layout.rows() * width)
     }
 }
@@ -64,18 +64,20 @@ pub(super) fn forward<'a, F: Real>(
     x: impl Fn(usize, usize) -> &'a [F] + Sync,
     weights: DirectionWeights<F>,
 ) -> (Tape<F>, PooledBuffer<F>) {
-    let DirectionContext { layout, sizes: LayerSizes { input: d, hidden: h, .. }, pool } = context;
-    let mut gates = context.rows("gates of frames", 4 * h);
-    let packed = pack(context, d, |row| Some(layout.frame(row)), x);
-    Affine::new(View::new(weights.input, 4 * h, d).transposed(), Some(weights.bias))
+    let DirectionContext { layout, sizes: LayerSizes { input, hidden, .. }, pool } = context;
+    let mut gates = context.acquire_rows("gates of frames", 4 * hidden);
+    let packed_x = pack_rows(context, input, |row| Some(layout.frame(row)), x);
+    Affine::new(View::new(weights.input, 4 * hidden, input).transposed(), Some(weights.bias))
         .with_pool(pool)
-        .forward(&packed, &mut gates);
-    drop(packed);
-    let (mut cell, mut state) = (context.rows("cells", h), context.rows("states", h));
-    let recurrent = PackedGates::for_forward(pool, weights.recurrent, h);
-    let mut tasks = tasks(layout, h, [&mut gates, &mut cell, &mut state]);
-    par_for(items_mut(&mut tasks), |at, rows| {
-        steps::forward(&layout.groups[at], h, pool, &recurrent, None, rows, layout.shares_frames());
+        .forward(&packed_x, &mut gates);
+    drop(packed_x);
+    let (mut cell, mut state) =
+        (context.acquire_rows("cells", hidden), context.acquire_rows("states", hidden));
+    let recurrent = PackedGates::for_forward(pool, weights.recurrent, hidden);
+    let mut groups = split_by_group(layout, hidden, &mut gates, &mut cell, &mut state);
+    par_for(items_mut(&mut groups), |group, rows| {
+        let uses_strips = layout.uses_strips();
+        steps::forward(&layout.groups[group], hidden, pool, &recurrent, None, rows, uses_strips);
     });
     (Tape { gates, cell }, state)
 }
@@ -97,84 +99,89 @@ pub(super) struct DirectionGradients<F> {
 
 /// Runs the backward pass of a direction, which overwrites the tape's buffers.
 ///
-/// `x`, `out` and `above` return rows of the input, of the output and of its gradient.
+/// `x`, `out` and `d_out` return rows of the input, of the output and of its gradient, by utterance
+/// and frame.
 pub(super) fn backward<'a, F: Real>(
     context: DirectionContext<F>,
     tape: Tape<F>,
     weights: DirectionWeights<F>,
     mask: GradientMask,
-    [x, out, d_out]: [&(dyn Fn(usize, usize) -> &'a [F] + Sync); 3],
+    x: &(dyn Fn(usize, usize) -> &'a [F] + Sync),
+    out: &(dyn Fn(usize, usize) -> &'a [F] + Sync),
+    d_out: &(dyn Fn(usize, usize) -> &'a [F] + Sync),
 ) -> DirectionGradients<F> {
-    let DirectionContext { layout, sizes: LayerSizes { input: d, hidden: h, .. }, pool } = context;
+    let DirectionContext { layout, sizes: LayerSizes { input, hidden, .. }, pool } = context;
     let Tape { gates: mut da, mut cell } = tape;
     let frame = |row: usize| Some(layout.frame(row));
     {
-        let mut d_out = pack(context, h, frame, d_out);
-        let recurrent = PackedGates::for_backward(pool, weights.recurrent, h);
-        let mut tasks = tasks(layout, h, [&mut da, &mut cell, &mut d_out]);
-        par_for(items_mut(&mut tasks), |at, rows| {
-            steps::backward(&layout.groups[at], h, pool, &recurrent, rows, layout.shares_frames());
+        let mut d_out = pack_rows(context, hidden, frame, d_out);
+        let recurrent = PackedGates::for_backward(pool, weights.recurrent, hidden);
+        let mut groups = split_by_group(layout, hidden, &mut da, &mut cell, &mut d_out);
+        par_for(items_mut(&mut groups), |group, rows| {
+            steps::backward(&layout.groups[group], hidden, pool, &recurrent, rows, layout.uses_strips());
         });
     }
     drop(cell);
     // Before the gradients of the weights exist, as it needs more temporary memory.
-    let input = mask.input.then(|| {
-        let mut dx = context.rows("gradients of inputs", d);
-        let layer = Affine::new(View::new(weights.input, 4 * h, d).transposed(), None).with_pool(pool);
-        layer.backward_rows(&da, &mut dx, Accumulate::Replace);
+    let input_gradient = mask.input.then(|| {
+        let mut dx = context.acquire_rows("gradients of inputs", input);
+        let weight = View::new(weights.input, 4 * hidden, input).transposed();
+        Affine::new(weight, None).with_pool(pool).backward_rows(&da, &mut dx, Accumulate::Replace);
         dx
     });
-    let weights = mask.weights.then(|| {
-        let gradient_of = |weight: &[F], rows: PooledBuffer<F>, width: usize| {
-            let (mut gradient, mut bias) = (kernels::zeros(weight.len()), vec![F::ZERO; 4 * h]);
-            let layer = Affine::new(View::new(weight, 4 * h, width).transposed(), None).with_pool(pool);
-            layer.backward_parameters(&[(&rows, &da)], &mut gradient, &mut bias);
-            (gradient, bias)
+    let weight_gradients = mask.weights.then(|| {
+        let gradients_of = |weight: &[F], rows: PooledBuffer<F>, width: usize| {
+            let (mut d_weight, mut d_bias) = (kernels::zeros(weight.len()), vec![F::ZERO; 4 * hidden]);
+            let layer = Affine::new(View::new(weight, 4 * hidden, width).transposed(), None).with_pool(pool);
+            layer.backward_parameters(&[(&rows, &da)], &mut d_weight, &mut d_bias);
+            (d_weight, d_bias)
         };
         let previous_frame = |row: usize| layout.previous_frame(row);
         // The bias is added once, with the input's part.
-        let ((input, bias), (recurrent, _)) = rayon::join(
-            || gradient_of(weights.input, pack(context, d, frame, x), d),
-            || gradient_of(weights.recurrent, pack(context, h, previous_frame, out), h),
+        let ((d_input, d_bias), (d_recurrent, _)) = rayon::join(
+            || gradients_of(weights.input, pack_rows(context, input, frame, x), input),
+            || gradients_of(weights.recurrent, pack_rows(context, hidden, previous_frame, out), hidden),
         );
-        [input, recurrent, bias]
+        [d_input, d_recurrent, d_bias]
     });
-    DirectionGradients { input, weights }
+    DirectionGradients { input: input_gradient, weights: weight_gradients }
 }
 
 /// Packs rows of a tensor; rows without a frame are 0.
 ///
 /// `frame` returns the utterance and frame of a packed row, and `source` its values.
-fn pack<'a, F: Real>(
+fn pack_rows<'a, F: Real>(
     context: DirectionContext<F>,
     width: usize,
     frame: impl Fn(usize) -> Option<(usize, usize)> + Sync,
     source: impl Fn(usize, usize) -> &'a [F] + Sync,
 ) -> PooledBuffer<F> {
-    let mut rows = context.rows("packed rows", width);
-    each_row(&mut rows, width, |row, to| match frame(row) {
-        Some((b, t)) => to.copy_from_slice(source(b, t)),
-        None => to.fill(F::ZERO),
+    let mut rows = context.acquire_rows("packed rows", width);
+    for_each_row(&mut rows, width, |row, target| match frame(row) {
+        Some((b, t)) => target.copy_from_slice(source(b, t)),
+        None => target.fill(F::ZERO),
     });
     rows
 }
 
 /// Calls `write(index, row)` for every row, in blocks of [`ROWS_PER_BLOCK`].
-pub(super) fn each_row<F: Send>(rows: &mut [F], width: usize, write: impl Fn(usize, &mut [F]) + Sync) {
+pub(super) fn for_each_row<F: Send>(rows: &mut [F], width: usize, write: impl Fn(usize, &mut [F]) + Sync) {
     par_for(parts_mut(rows, (ROWS_PER_BLOCK * width).max(1)), |block, rows| {
         rows.chunks_exact_mut(width)
             .enumerate()
-            .for_each(|(at, row)| write(block * ROWS_PER_BLOCK + at, row));
+            .for_each(|(index, row)| write(block * ROWS_PER_BLOCK + index, row));
     });
 }
 
 /// Divides gates, cells and states into the rows of each utterance group.
-pub(super) fn tasks<'a, F: Real>(
+pub(super) fn split_by_group<'a, F: Real>(
     layout: &TapeLayout,
-    h: usize,
-    [gates, cell, state]: [&'a mut [F]; 3],
+    hidden: usize,
+    gates: &'a mut [F],
+    cell: &'a mut [F],
+    state: &'a mut [F],
 ) -> Vec<StepRows<'a, F>> {
-    let gates = layout.split_mut(gates, 4 * h).into_iter();
-    let groups = gates.zip(layout.split_mut(cell, h)).zip(layout.split_mut(state, h));
+    let gates = layout.split_mut(gates, 4 * hidden).into_iter();
+    let groups = gates.zip(layout.split_mut(cell, hidden)).zip(layout.split_mut(state, hidden));
     groups.map(|((gates, cell), state)| StepRows { gates, cell, state }).collect()
 }

@@ -40,9 +40,11 @@ pub(super) struct LayerSizes {
 
 /// Returns the number of utterances of a group.
 pub(super) fn group_size(batch: usize, directions: usize) -> usize {
-    let groups_target = (batch * directions).div_ceil(TARGET_GROUPS);
-    let size = groups_target.clamp(MIN_GROUP_UTTERANCES, MAX_GROUP_UTTERANCES);
-    size.min(batch.div_ceil(3 - directions)).max(1)
+    let size_for_target = (batch * directions).div_ceil(TARGET_GROUPS);
+    let size = size_for_target.clamp(MIN_GROUP_UTTERANCES, MAX_GROUP_UTTERANCES);
+    // A layer has at least two groups: a single direction has at least two itself.
+    let min_groups = 3 - directions;
+    size.min(batch.div_ceil(min_groups)).max(1)
 }
 
 /// How the recurrent steps of a layer are divided into tasks.
@@ -57,7 +59,7 @@ pub(super) enum LayerBlocking {
 /// Selects the blocking of a layer by its shape only.
 ///
 /// Strips are used if groups are few and the operations of a frame outweigh a fork and a join.
-pub(super) fn blocking(batch: usize, directions: usize, hidden: usize) -> LayerBlocking {
+pub(super) fn select_blocking(batch: usize, directions: usize, hidden: usize) -> LayerBlocking {
     let size = group_size(batch, directions);
     let groups = batch.div_ceil(size) * directions;
     let operations = batch.max(MIN_COUNTED_UTTERANCES).saturating_mul(4 * hidden).saturating_mul(hidden);
@@ -71,11 +73,12 @@ pub(super) fn blocking(batch: usize, directions: usize, hidden: usize) -> LayerB
 pub(super) struct RowGroup {
     /// Batch index of each utterance, longest first.
     utterances: Vec<usize>,
+    /// Frames of each utterance.
     lengths: Vec<usize>,
     /// First row of each frame, relative to the group.
     ///
     /// The last entry is the number of rows.
-    offsets: Vec<usize>,
+    frame_starts: Vec<usize>,
 }
 
 impl RowGroup {
@@ -83,11 +86,11 @@ impl RowGroup {
     fn new(utterances: Vec<usize>, lengths: &[usize]) -> Self {
         let lengths: Vec<usize> = utterances.iter().map(|&b| lengths[b]).collect();
         debug_assert!(lengths.is_sorted_by(|a, b| a >= b));
-        let mut offsets = vec![0];
+        let mut frame_starts = vec![0];
         for t in 0..lengths.first().copied().unwrap_or(0) {
-            offsets.push(offsets[t] + lengths.partition_point(|&length| length > t));
+            frame_starts.push(frame_starts[t] + lengths.partition_point(|&length| length > t));
         }
-        RowGroup { utterances, lengths, offsets }
+        RowGroup { utterances, lengths, frame_starts }
     }
 
     /// Returns batch index and length of each utterance, longest first.
@@ -100,26 +103,27 @@ impl RowGroup {
         self.utterances.len()
     }
 
-    /// Returns the utterances of a band, the rows of a recurrent product.
+    /// Returns the number of utterances of a band, the rows of a recurrent product.
     ///
     /// Bands have nearly equal sizes, and at most as many rows as the micro-kernel.
-    pub fn band(&self) -> usize {
-        self.size().div_ceil(self.size().div_ceil(kernels::MAX_GATE_ROWS).max(1)).max(1)
+    pub fn band_size(&self) -> usize {
+        let bands = self.size().div_ceil(kernels::MAX_GATE_ROWS).max(1);
+        self.size().div_ceil(bands).max(1)
     }
 
     /// Returns the number of packed rows.
     pub fn rows(&self) -> usize {
-        *self.offsets.last().expect("offsets start with 0")
+        *self.frame_starts.last().expect("offsets start with 0")
     }
 
-    /// Returns the frames of the longest utterance.
+    /// Returns the number of frames of the longest utterance.
     pub fn steps(&self) -> usize {
-        self.offsets.len() - 1
+        self.frame_starts.len() - 1
     }
 
     /// Returns the rows of a frame.
     pub fn frame_rows(&self, t: usize) -> Range<usize> {
-        self.offsets[t]..self.offsets[t + 1]
+        self.frame_starts[t]..self.frame_starts[t + 1]
     }
 
     /// Returns the rows of the previous frame, none for the first.
@@ -141,9 +145,17 @@ pub(super) struct TapeLayout {
     /// True for the backward direction, from each utterance's end to its start.
     is_reverse: bool,
     /// First packed row of each group.
-    firsts: Vec<usize>,
-    /// Group, index in it and the group's first row, by utterance.
-    positions: Vec<(usize, usize, usize)>,
+    group_starts: Vec<usize>,
+    /// The position of each utterance of the batch.
+    positions: Vec<UtterancePosition>,
+}
+
+/// The position of an utterance in the groups of a layout.
+#[derive(Debug, Clone, Copy, Default)]
+struct UtterancePosition {
+    group: usize,
+    /// Index in the group.
+    index: usize,
 }
 
 impl TapeLayout {
@@ -156,18 +168,20 @@ impl TapeLayout {
         };
         let groups: Vec<RowGroup> =
             order.chunks(size.max(1)).map(|group| RowGroup::new(group.to_vec(), lengths)).collect();
-        let mut positions = vec![(0, 0, 0); lengths.len()];
-        let (mut firsts, mut first) = (Vec::with_capacity(groups.len()), 0);
-        for (g, group) in groups.iter().enumerate() {
-            firsts.push(first);
-            group.utterances.iter().enumerate().for_each(|(j, &b)| positions[b] = (g, j, first));
-            first += group.rows();
+        let mut positions = vec![UtterancePosition::default(); lengths.len()];
+        let (mut group_starts, mut next_start) = (Vec::with_capacity(groups.len()), 0);
+        for (group, row_group) in groups.iter().enumerate() {
+            group_starts.push(next_start);
+            for (index, &b) in row_group.utterances.iter().enumerate() {
+                positions[b] = UtterancePosition { group, index };
+            }
+            next_start += row_group.rows();
         }
-        TapeLayout { groups, blocking, is_reverse, firsts, positions }
+        TapeLayout { groups, blocking, is_reverse, group_starts, positions }
     }
 
     /// Returns true if threads share the frames of the direction's one group.
-    pub fn shares_frames(&self) -> bool {
+    pub fn uses_strips(&self) -> bool {
         self.blocking == LayerBlocking::Strips
     }
 
@@ -178,19 +192,21 @@ impl TapeLayout {
 
     /// Returns the packed row of a frame of the tensor; none for padding.
     pub fn row(&self, utterance: usize, frame: usize) -> Option<usize> {
-        let (g, j, first) = self.positions[utterance];
-        let group = &self.groups[g];
-        let last = group.lengths[j].checked_sub(1 + frame)?;
-        Some(first + group.offsets[if self.is_reverse { last } else { frame }] + j)
+        let UtterancePosition { group, index } = self.positions[utterance];
+        let row_group = &self.groups[group];
+        let frames_to_end = row_group.lengths[index].checked_sub(1 + frame)?;
+        let step = if self.is_reverse { frames_to_end } else { frame };
+        Some(self.group_starts[group] + row_group.frame_starts[step] + index)
     }
 
     /// Returns batch index and frame in the tensor of a packed row.
     pub fn frame(&self, row: usize) -> (usize, usize) {
-        let g = self.firsts.partition_point(|&first| first <= row) - 1;
-        let (group, row) = (&self.groups[g], row - self.firsts[g]);
-        let t = group.offsets.partition_point(|&offset| offset <= row) - 1;
-        let j = row - group.offsets[t];
-        (group.utterances[j], if self.is_reverse { group.lengths[j] - 1 - t } else { t })
+        let group = self.group_starts.partition_point(|&start| start <= row) - 1;
+        let (row_group, row) = (&self.groups[group], row - self.group_starts[group]);
+        let step = row_group.frame_starts.partition_point(|&start| start <= row) - 1;
+        let index = row - row_group.frame_starts[step];
+        let frame = if self.is_reverse { row_group.lengths[index] - 1 - step } else { step };
+        (row_group.utterances[index], frame)
     }
 
     /// Returns batch index and frame of the previous step; none for the first step.
@@ -203,7 +219,8 @@ impl TapeLayout {
     /// Divides packed rows of `width` values into those of each group.
     pub fn split_mut<'a, F>(&self, rows: &'a mut [F], width: usize) -> Vec<&'a mut [F]> {
         let mut rest = rows;
-        let next = |group: &RowGroup| rest.split_off_mut(..group.rows() * width).expect("rows of all groups");
-        self.groups.iter().map(next).collect()
+        let split_off =
+            |group: &RowGroup| rest.split_off_mut(..group.rows() * width).expect("rows of all groups");
+        self.groups.iter().map(split_off).collect()
     }
 }

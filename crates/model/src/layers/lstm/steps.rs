@@ -1,4 +1,4 @@
-//! Recurrent steps of an LSTM for a group of utterances, both passes.
+//! Recurrent steps of an LSTM layer for a group of utterances, both passes.
 //!
 //! ```text
 //! frame t, a task for each strip of 16 units and up to 8 utterances:
@@ -18,7 +18,7 @@ use kernels::{
 
 use super::layout::RowGroup;
 
-/// Packed rows of one group.
+/// Packed rows of one group of utterances.
 ///
 /// `gates` are *rows x 4H* in candle's order i, f, g, o; `cell` and `state` are *rows x H*.
 pub(super) struct StepRows<'a, F> {
@@ -29,120 +29,144 @@ pub(super) struct StepRows<'a, F> {
     pub state: &'a mut [F],
 }
 
+/// h and c of each utterance of a group before the first frame, *utterances x H*.
+#[derive(Clone, Copy)]
+pub(super) struct InitialStates<'a, F> {
+    pub h: &'a [F],
+    pub c: &'a [F],
+}
+
 /// The tiles of a frame of a group.
 #[derive(Clone, Copy)]
 struct FrameTiling {
     hidden: usize,
     /// Utterances of a band.
-    band: usize,
+    band_size: usize,
 }
 
 impl FrameTiling {
     fn new(group: &RowGroup, hidden: usize) -> Self {
-        FrameTiling { hidden, band: group.band() }
+        FrameTiling { hidden, band_size: group.band_size() }
     }
 
     /// Returns the number of bands of some utterances.
-    fn bands(self, utterances: usize) -> usize {
-        utterances.div_ceil(self.band)
+    fn band_count(self, utterances: usize) -> usize {
+        utterances.div_ceil(self.band_size)
     }
 
     /// Returns the length of a transposed band.
     ///
-    /// Each unit has `each` numbers: 1 for h, 4 for da.
-    fn transposed_len(self, each: usize) -> usize {
-        self.hidden.next_multiple_of(UNITS_PER_STRIP) * each * self.band
+    /// Each unit has `values_per_unit` numbers: 1 for h, 4 for da.
+    fn transposed_len(self, values_per_unit: usize) -> usize {
+        self.hidden.next_multiple_of(UNITS_PER_STRIP) * values_per_unit * self.band_size
     }
 
     /// Returns the tiles of rows with `planes` planes of units.
     fn row_tiles(self, planes: usize) -> Tiling {
-        Tiling { rows: self.band, planes, columns: self.hidden, width: UNITS_PER_STRIP }
+        Tiling { rows: self.band_size, planes, columns: self.hidden, width: UNITS_PER_STRIP }
     }
 
     /// Returns the tiles of transposed bands.
-    fn band_tiles(self, each: usize) -> Tiling {
+    fn transposed_tiles(self, values_per_unit: usize) -> Tiling {
         Tiling {
             rows: 1,
             planes: 1,
-            columns: self.transposed_len(each),
-            width: UNITS_PER_STRIP * each * self.band,
+            columns: self.transposed_len(values_per_unit),
+            width: UNITS_PER_STRIP * values_per_unit * self.band_size,
         }
     }
 }
 
 /// Runs the forward steps of a group.
 ///
-/// `recurrent` is W_hh, packed once for all steps and groups; `initial` has h and c of each
-/// utterance of the group before the first frame, which are 0 by default. `is_shared` is true if
-/// threads share a frame. Overwrites gates, cells and states in `rows`.
+/// `recurrent` is W_hh, packed once for all steps and groups; `initial` are 0 by default.
+/// `is_shared` is true if threads share a frame. Overwrites gates, cells and states in `rows`.
 pub(super) fn forward<F: Real>(
     group: &RowGroup,
-    h: usize,
+    hidden: usize,
     pool: Option<&BufferPool<F>>,
     recurrent: &PackedGates<F>,
-    initial: Option<[&[F]; 2]>,
+    initial: Option<InitialStates<F>>,
     rows: &mut StepRows<F>,
     is_shared: bool,
 ) {
     let StepRows { gates, cell, state } = rows;
-    let tiling = FrameTiling::new(group, h);
-    let len = tiling.transposed_len(1);
-    let all = tiling.bands(group.size()) * len;
-    let [mut last, mut next] = [(); 2].map(|()| acquire(pool, "transposed states", all));
-    last.clear();
-    if let Some([initial, _]) = initial {
-        let last = last.resize(all);
-        for (b, row) in initial.chunks_exact(h).enumerate() {
-            let (band, j) = (b / tiling.band * len, b % tiling.band);
-            row.iter().enumerate().for_each(|(k, &value)| last[band + k * tiling.band + j] = value);
+    let tiling = FrameTiling::new(group, hidden);
+    let band_len = tiling.transposed_len(1);
+    let transposed_len = tiling.band_count(group.size()) * band_len;
+
+    // h[t-1] and h[t], transposed; h[-1] is empty if it is 0.
+    let [mut previous_h, mut new_h] = [(); 2].map(|()| acquire(pool, "transposed states", transposed_len));
+    previous_h.clear();
+    if let Some(InitialStates { h, .. }) = initial {
+        let transposed = previous_h.resize(transposed_len);
+        for (b, row) in h.chunks_exact(hidden).enumerate() {
+            let (band_start, j) = (b / tiling.band_size * band_len, b % tiling.band_size);
+            row.iter()
+                .enumerate()
+                .for_each(|(unit, &value)| transposed[band_start + unit * tiling.band_size + j] = value);
         }
     }
+
     for t in 0..group.steps() {
+        // Divide the frame into tiles, one for each task.
         let frame = group.frame_rows(t);
-        let bands = tiling.bands(frame.len());
-        let (old, new) = cell.split_at_mut(frame.start * h);
-        let old = match initial {
-            Some([_, cell]) if t == 0 => cell,
-            _ => &old[group.previous_rows(t).start * h..],
+        let bands = tiling.band_count(frame.len());
+        let (earlier_cells, new_cells) = cell.split_at_mut(frame.start * hidden);
+        let previous_cells = match initial {
+            Some(InitialStates { c, .. }) if t == 0 => c,
+            _ => &earlier_cells[group.previous_rows(t).start * hidden..],
         };
         let tiles = (
-            tiles_mut(&mut gates[frame.start * 4 * h..frame.end * 4 * h], tiling.row_tiles(4)),
-            tiles_mut(&mut new[..frame.len() * h], tiling.row_tiles(1)),
-            tiles_mut(&mut state[frame.start * h..frame.end * h], tiling.row_tiles(1)),
-            tiles_mut(&mut next.resize(all)[..bands * len], tiling.band_tiles(1)),
+            tiles_mut(&mut gates[frame.start * 4 * hidden..frame.end * 4 * hidden], tiling.row_tiles(4)),
+            tiles_mut(&mut new_cells[..frame.len() * hidden], tiling.row_tiles(1)),
+            tiles_mut(&mut state[frame.start * hidden..frame.end * hidden], tiling.row_tiles(1)),
+            tiles_mut(&mut new_h.resize(transposed_len)[..bands * band_len], tiling.transposed_tiles(1)),
         );
-        let states = &last[..];
-        for_each_task(is_shared, tiles, |task, (mut gates, mut cell, mut state, mut next)| {
-            let (strip, band, n) = (task / bands, task % bands, gates.rows());
+        let previous_states = &previous_h[..];
+        for_each_task(is_shared, tiles, |task, (mut gates, mut cell, mut state, mut transposed)| {
+            let (strip, band, utterances) = (task / bands, task % bands, gates.rows());
+            let strip_width = gates.row(0, 0).len();
+
+            // Copy the tile into arrays whose sizes are constants: a, c and h of the band.
             let (mut a, mut c) =
                 ([F::ZERO; 4 * UNITS_PER_STRIP * MAX_GATE_ROWS], [F::ZERO; UNITS_PER_STRIP * MAX_GATE_ROWS]);
-            let (mut s, width) = (c, gates.row(0, 0).len());
-            for (j, gate) in (0..n).flat_map(|j| (0..4).map(move |gate| (j, gate))) {
+            let mut h = c;
+            for (j, gate) in (0..utterances).flat_map(|j| (0..4).map(move |gate| (j, gate))) {
                 copy(&mut a[(4 * j + gate) * UNITS_PER_STRIP..], gates.row(j, gate));
             }
-            if !states.is_empty() {
-                let states = &states[band * len..][..len];
-                recurrent.multiply(strip, (states, tiling.band), n, &mut a);
+
+            // a[t] += h[t-1] W_hhᵀ
+            if !previous_states.is_empty() {
+                let previous_states = &previous_states[band * band_len..][..band_len];
+                recurrent.multiply(strip, (previous_states, tiling.band_size), utterances, &mut a);
             }
-            if !old.is_empty() {
-                let from = |j: usize| &old[(band * tiling.band + j) * h + strip * UNITS_PER_STRIP..][..width];
-                (0..n).for_each(|j| copy(&mut c[j * UNITS_PER_STRIP..], from(j)));
+
+            // The cell, from c[t-1].
+            if !previous_cells.is_empty() {
+                let previous_cell = |j: usize| {
+                    let unit = (band * tiling.band_size + j) * hidden + strip * UNITS_PER_STRIP;
+                    &previous_cells[unit..][..strip_width]
+                };
+                (0..utterances).for_each(|j| copy(&mut c[j * UNITS_PER_STRIP..], previous_cell(j)));
             }
             lstm_cell_forward(
-                &mut a[..4 * UNITS_PER_STRIP * n],
-                &mut c[..UNITS_PER_STRIP * n],
-                &mut s[..UNITS_PER_STRIP * n],
+                &mut a[..4 * UNITS_PER_STRIP * utterances],
+                &mut c[..UNITS_PER_STRIP * utterances],
+                &mut h[..UNITS_PER_STRIP * utterances],
             );
-            for j in 0..n {
+
+            // Store gates, cells and states, and the states transposed.
+            for j in 0..utterances {
                 for gate in 0..4 {
-                    gates.row(j, gate).copy_from_slice(&a[(4 * j + gate) * UNITS_PER_STRIP..][..width]);
+                    gates.row(j, gate).copy_from_slice(&a[(4 * j + gate) * UNITS_PER_STRIP..][..strip_width]);
                 }
-                cell.row(j, 0).copy_from_slice(&c[j * UNITS_PER_STRIP..][..width]);
-                state.row(j, 0).copy_from_slice(&s[j * UNITS_PER_STRIP..][..width]);
+                cell.row(j, 0).copy_from_slice(&c[j * UNITS_PER_STRIP..][..strip_width]);
+                state.row(j, 0).copy_from_slice(&h[j * UNITS_PER_STRIP..][..strip_width]);
             }
-            transpose(next.row(0, 0), View::new(&s, tiling.band, UNITS_PER_STRIP));
+            transpose(transposed.row(0, 0), View::new(&h, tiling.band_size, UNITS_PER_STRIP));
         });
-        std::mem::swap(&mut last, &mut next);
+        std::mem::swap(&mut previous_h, &mut new_h);
     }
 }
 
@@ -152,7 +176,7 @@ pub(super) fn forward<F: Real>(
 /// [`forward`]. da overwrites the gates.
 pub(super) fn backward<F: Real>(
     group: &RowGroup,
-    h: usize,
+    hidden: usize,
     pool: Option<&BufferPool<F>>,
     recurrent: &PackedGates<F>,
     rows: &mut StepRows<F>,
@@ -160,55 +184,67 @@ pub(super) fn backward<F: Real>(
 ) {
     let StepRows { gates, cell, state: d_out } = rows;
     let (cell, d_out) = (&**cell, &**d_out);
-    let tiling = FrameTiling::new(group, h);
-    let [cell_len, gates_len] = [1, 4].map(|each| tiling.transposed_len(each));
-    let bands = tiling.bands(group.size());
-    let [mut last, mut next] = [(); 2].map(|()| acquire(pool, "transposed gates", bands * gates_len));
-    last.clear();
-    let mut carry = acquire(pool, "transposed cells", bands * cell_len); // dc of the next frame
-    carry.fill(F::ZERO);
+    let tiling = FrameTiling::new(group, hidden);
+    let [cell_len, gates_len] = [1, 4].map(|values_per_unit| tiling.transposed_len(values_per_unit));
+    let bands = tiling.band_count(group.size());
+
+    // da[t+1] and da[t], transposed; da after the last frame is empty, as it is 0.
+    let [mut next_da, mut new_da] = [(); 2].map(|()| acquire(pool, "transposed gates", bands * gates_len));
+    next_da.clear();
+    // dc of the next frame.
+    let mut cell_gradient = acquire(pool, "transposed cells", bands * cell_len);
+    cell_gradient.fill(F::ZERO);
+
     for t in (0..group.steps()).rev() {
+        // Divide the frame into tiles, one for each task.
         let (frame, previous) = (group.frame_rows(t), group.previous_rows(t));
-        let next_count = group.next_rows(t).len();
-        let bands = tiling.bands(frame.len());
+        let next_utterances = group.next_rows(t).len();
+        let bands = tiling.band_count(frame.len());
         let tiles = (
-            tiles_mut(&mut gates[frame.start * 4 * h..frame.end * 4 * h], tiling.row_tiles(4)),
-            tiles_mut(&mut carry[..bands * cell_len], tiling.band_tiles(1)),
-            tiles_mut(&mut next.resize(bands * gates_len)[..], tiling.band_tiles(4)),
+            tiles_mut(&mut gates[frame.start * 4 * hidden..frame.end * 4 * hidden], tiling.row_tiles(4)),
+            tiles_mut(&mut cell_gradient[..bands * cell_len], tiling.transposed_tiles(1)),
+            tiles_mut(&mut new_da.resize(bands * gates_len)[..], tiling.transposed_tiles(4)),
         );
-        let next_gates = &last[..];
-        for_each_task(is_shared, tiles, |task, (mut gates, mut carry, mut next)| {
-            let (strip, band, n) = (task / bands, task % bands, gates.rows());
-            let width = gates.row(0, 0).len();
+        let next_gates = &next_da[..];
+        for_each_task(is_shared, tiles, |task, (mut gates, mut dc, mut transposed)| {
+            let (strip, band, utterances) = (task / bands, task % bands, gates.rows());
+            let strip_width = gates.row(0, 0).len();
+
+            // Copy the tile into arrays whose sizes are constants: a, c, c[t-1] and dh of the band.
             let (mut a, mut c) =
                 ([F::ZERO; 4 * UNITS_PER_STRIP * MAX_GATE_ROWS], [F::ZERO; UNITS_PER_STRIP * MAX_GATE_ROWS]);
-            let (mut old, mut dh) = (c, c);
-            for j in 0..n {
-                let unit = (band * tiling.band + j) * h + strip * UNITS_PER_STRIP;
+            let (mut previous_c, mut dh) = (c, c);
+            for j in 0..utterances {
+                let unit = (band * tiling.band_size + j) * hidden + strip * UNITS_PER_STRIP;
                 (0..4).for_each(|gate| copy(&mut a[(4 * j + gate) * UNITS_PER_STRIP..], gates.row(j, gate)));
-                copy(&mut c[j * UNITS_PER_STRIP..], &cell[frame.start * h + unit..][..width]);
-                copy(&mut dh[j * UNITS_PER_STRIP..], &d_out[frame.start * h + unit..][..width]);
+                copy(&mut c[j * UNITS_PER_STRIP..], &cell[frame.start * hidden + unit..][..strip_width]);
+                copy(&mut dh[j * UNITS_PER_STRIP..], &d_out[frame.start * hidden + unit..][..strip_width]);
                 if t > 0 {
-                    copy(&mut old[j * UNITS_PER_STRIP..], &cell[previous.start * h + unit..][..width]);
+                    let previous_cell = &cell[previous.start * hidden + unit..][..strip_width];
+                    copy(&mut previous_c[j * UNITS_PER_STRIP..], previous_cell);
                 }
             }
-            let next_count = next_count.saturating_sub(band * tiling.band).min(n);
-            if next_count > 0 {
+
+            // dh[t] += da[t+1] W_hh for utterances with a next frame, then the cell: da.
+            let next_utterances = next_utterances.saturating_sub(band * tiling.band_size).min(utterances);
+            if next_utterances > 0 {
                 let next_gates = &next_gates[band * gates_len..][..gates_len];
-                recurrent.multiply(strip, (next_gates, tiling.band), next_count, &mut dh);
+                recurrent.multiply(strip, (next_gates, tiling.band_size), next_utterances, &mut dh);
             }
-            let units = [&c, &old, &dh].map(|values| &values[..UNITS_PER_STRIP * n]);
+            let units = [&c, &previous_c, &dh].map(|values| &values[..UNITS_PER_STRIP * utterances]);
             lstm_cell_backward(
-                &mut a[..4 * UNITS_PER_STRIP * n],
+                &mut a[..4 * UNITS_PER_STRIP * utterances],
                 units,
-                &mut carry.row(0, 0)[..UNITS_PER_STRIP * n],
+                &mut dc.row(0, 0)[..UNITS_PER_STRIP * utterances],
             );
-            for (j, gate) in (0..n).flat_map(|j| (0..4).map(move |gate| (j, gate))) {
-                gates.row(j, gate).copy_from_slice(&a[(4 * j + gate) * UNITS_PER_STRIP..][..width]);
+
+            // Store da, also transposed.
+            for (j, gate) in (0..utterances).flat_map(|j| (0..4).map(move |gate| (j, gate))) {
+                gates.row(j, gate).copy_from_slice(&a[(4 * j + gate) * UNITS_PER_STRIP..][..strip_width]);
             }
-            transpose(next.row(0, 0), View::new(&a, tiling.band, 4 * UNITS_PER_STRIP));
+            transpose(transposed.row(0, 0), View::new(&a, tiling.band_size, 4 * UNITS_PER_STRIP));
         });
-        std::mem::swap(&mut last, &mut next);
+        std::mem::swap(&mut next_da, &mut new_da);
     }
 }
 

@@ -12,9 +12,9 @@ use kernels::{PackedGates, items_mut, par_for};
 use serde::{Deserialize, Serialize};
 
 use super::LstmWeights;
-use super::direction::{each_row, tasks};
+use super::direction::{for_each_row, split_by_group};
 use super::layout::{self, TapeLayout};
-use super::steps;
+use super::steps::{self, InitialStates};
 use crate::layers::linear::packed;
 use crate::tensors::to_vec;
 use crate::{Error, Result};
@@ -96,34 +96,41 @@ impl StreamingLstm {
     ///
     /// Cost: `O(Σ n · (D + H) · H)` time, `O(Σ n · (D + H))` memory.
     pub fn forward(&self, x: &[f32], lengths: &[usize], states: &mut [LstmState]) -> Result<Vec<f32>> {
-        let (d, h) = (self.input(), self.hidden);
+        let (input, hidden) = (self.input(), self.hidden);
         let rows: usize = lengths.iter().sum();
         let check = |argument: &str, expected: usize, found: usize| match expected == found {
             true => Ok(()),
             false => Err(Error::shape(argument, expected.to_string(), found.to_string())),
         };
-        check("x: values", rows * d, x.len())?;
+        check("x: values", rows * input, x.len())?;
         check("states", lengths.len(), states.len())?;
         for state in &*states {
-            check("states: width of h", h, state.h.len())?;
-            check("states: width of c", h, state.c.len())?;
+            check("states: width of h", hidden, state.h.len())?;
+            check("states: width of c", hidden, state.c.len())?;
         }
-        let layout = TapeLayout::new(lengths, layout::blocking(lengths.len(), 1, h), false);
-        let firsts: Vec<usize> = lengths
+
+        // Pack the rows, and multiply them with the input's weight.
+        let blocking = layout::select_blocking(lengths.len(), 1, hidden);
+        let layout = TapeLayout::new(lengths, blocking, false);
+        let first_rows: Vec<usize> = lengths
             .iter()
-            .scan(0, |next, length| {
-                *next += length;
-                Some(*next - length)
+            .scan(0, |end, length| {
+                *end += length;
+                Some(*end - length)
             })
             .collect();
         let source_row = |row: usize| {
             let (b, t) = layout.frame(row);
-            firsts[b] + t
+            first_rows[b] + t
         };
-        let mut packed = vec![0.0; rows * d];
-        each_row(&mut packed, d, |row, packed| packed.copy_from_slice(&x[source_row(row) * d..][..d]));
-        let mut gates = self.input.rows(&packed);
-        let zeros = || vec![0.0; rows * h];
+        let mut packed_x = vec![0.0; rows * input];
+        for_each_row(&mut packed_x, input, |row, packed| {
+            packed.copy_from_slice(&x[source_row(row) * input..][..input]);
+        });
+        let mut gates = self.input.rows(&packed_x);
+
+        // Run the steps of each group from the states of its utterances.
+        let zeros = || vec![0.0; rows * hidden];
         let (mut cell, mut state) = (zeros(), zeros());
         let initial: Vec<[Vec<f32>; 2]> = layout
             .groups
@@ -135,28 +142,30 @@ impl StreamingLstm {
                 [gather(|state| &state.h), gather(|state| &state.c)]
             })
             .collect();
-        let mut tasks = tasks(&layout, h, [&mut gates, &mut cell, &mut state]);
-        par_for(items_mut(&mut tasks), |at, rows| {
-            let initial = [&initial[at][0][..], &initial[at][1]];
+        let mut groups = split_by_group(&layout, hidden, &mut gates, &mut cell, &mut state);
+        par_for(items_mut(&mut groups), |group, rows| {
+            let [h, c] = &initial[group];
             steps::forward(
-                &layout.groups[at],
-                h,
+                &layout.groups[group],
+                hidden,
                 None,
                 &self.recurrent,
-                Some(initial),
+                Some(InitialStates { h, c }),
                 rows,
-                layout.shares_frames(),
+                layout.uses_strips(),
             );
         });
+
+        // Unpack the rows, and store the last state of each utterance.
         let mut out = zeros();
-        for (b, (to, &length)) in states.iter_mut().zip(lengths).enumerate() {
-            let row = |t: usize| layout.row(b, t).expect("a frame of the utterance") * h;
+        for (b, (last_state, &length)) in states.iter_mut().zip(lengths).enumerate() {
+            let offset = |t: usize| layout.row(b, t).expect("a frame of the utterance") * hidden;
             for t in 0..length {
-                out[(firsts[b] + t) * h..][..h].copy_from_slice(&state[row(t)..][..h]);
+                out[(first_rows[b] + t) * hidden..][..hidden].copy_from_slice(&state[offset(t)..][..hidden]);
             }
-            if let Some(last) = length.checked_sub(1).map(row) {
-                to.h.copy_from_slice(&state[last..][..h]);
-                to.c.copy_from_slice(&cell[last..][..h]);
+            if let Some(last_offset) = length.checked_sub(1).map(offset) {
+                last_state.h.copy_from_slice(&state[last_offset..][..hidden]);
+                last_state.c.copy_from_slice(&cell[last_offset..][..hidden]);
             }
         }
         Ok(out)

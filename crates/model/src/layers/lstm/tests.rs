@@ -1,4 +1,4 @@
-//! Tests of the LSTM operation, compared with plain candle operations and autograd.
+//! Tests of the LSTM layer against candle operations and autograd.
 use candle_core::{DType, Device, Tensor, Var, WithDType};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -417,7 +417,7 @@ fn the_shape_of_a_batch_determines_its_groups() {
 ///
 /// Input and output have the same width, so that both weights are divided equally.
 fn tasks(batch: usize, frames: usize, hidden: usize) -> Vec<(&'static str, usize)> {
-    let layout = TapeLayout::new(&vec![frames; batch], layout::blocking(batch, 1, hidden), false);
+    let layout = TapeLayout::new(&vec![frames; batch], layout::select_blocking(batch, 1, hidden), false);
     let (rows, width) = (layout.rows(), 4 * hidden);
     let weight = vec![0.0f32; width * hidden];
     let layer = Affine::new(View::new(&weight, width, hidden).transposed(), None).tasks(rows);
@@ -429,8 +429,8 @@ fn tasks(batch: usize, frames: usize, hidden: usize) -> Vec<(&'static str, usize
         ("x W_ihᵀ", layer.rows),
         (
             "steps",
-            if layout.shares_frames() {
-                strips * batch.div_ceil(layout.groups[0].band())
+            if layout.uses_strips() {
+                strips * batch.div_ceil(layout.groups[0].band_size())
             } else {
                 layout.groups.len()
             },
@@ -466,10 +466,10 @@ fn every_parallel_step_has_two_tasks_for_each_of_64_threads() {
 
 #[test]
 fn wide_layers_of_few_utterances_are_divided_into_strips() {
-    let blocking = |batch, hidden| layout::blocking(batch, 1, hidden);
+    let blocking = |batch, hidden| layout::select_blocking(batch, 1, hidden);
     let strips = [blocking(16, 1024), blocking(1, 1024), blocking(4, 1028), blocking(512, 1024)];
     assert_eq!(strips, [LayerBlocking::Strips; 4]);
     // Too few strips; enough groups.
     assert_eq!([blocking(64, 512), blocking(1024, 1024)], [LayerBlocking::Groups(8); 2]);
-    assert_eq!(layout::blocking(0, 2, 1 << 20), LayerBlocking::Groups(1));
+    assert_eq!(layout::select_blocking(0, 2, 1 << 20), LayerBlocking::Groups(1));
 }
