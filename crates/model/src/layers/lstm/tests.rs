@@ -8,7 +8,8 @@ use kernels::{Affine, PackedGates, PackedRight, UNITS_PER_STRIP, View};
 use super::layout::{self, LayerBlocking, LayerSizes, ROWS_PER_BLOCK, TapeLayout, group_size};
 use super::{BufferPools, LstmContext, LstmWeights, apply_with_blocking, lstm};
 
-fn random(shape: &[usize], seed: u64, scale: f64) -> Tensor {
+/// Returns uniform values within ±scale.
+fn random_tensor(shape: &[usize], seed: u64, scale: f64) -> Tensor {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let values: Vec<f64> =
         (0..shape.iter().product()).map(|_| scale * (2.0 * rng.random::<f64>() - 1.0)).collect();
@@ -16,7 +17,7 @@ fn random(shape: &[usize], seed: u64, scale: f64) -> Tensor {
 }
 
 /// Computes one utterance `[T, D]` in one direction with plain operations; returns `[T, H]`.
-fn plain(x: &Tensor, weights: &LstmWeights, reverse: bool) -> Tensor {
+fn plain_direction(x: &Tensor, weights: &LstmWeights, is_reverse: bool) -> Tensor {
     let (frames, _) = x.dims2().unwrap();
     let hidden = weights.recurrent.dims()[1];
     let mut h = Tensor::zeros((1, hidden), DType::F64, &Device::Cpu).unwrap();
@@ -24,7 +25,7 @@ fn plain(x: &Tensor, weights: &LstmWeights, reverse: bool) -> Tensor {
     let mut rows = Vec::new();
     let sigmoid = |x: Tensor| (x.neg().unwrap().exp().unwrap() + 1.0).unwrap().recip().unwrap();
     for t in 0..frames {
-        let t = if reverse { frames - 1 - t } else { t };
+        let t = if is_reverse { frames - 1 - t } else { t };
         let a = x.narrow(0, t, 1).unwrap().matmul(&weights.input.t().unwrap()).unwrap();
         let a = (a + h.matmul(&weights.recurrent.t().unwrap()).unwrap()).unwrap();
         let a = a.broadcast_add(&weights.bias).unwrap();
@@ -34,12 +35,13 @@ fn plain(x: &Tensor, weights: &LstmWeights, reverse: bool) -> Tensor {
         h = (o * c.tanh().unwrap()).unwrap();
         rows.push(h.clone());
     }
-    if reverse {
+    if is_reverse {
         rows.reverse();
     }
     Tensor::cat(&rows, 0).unwrap()
 }
 
+/// Copies all elements.
 fn values(x: &Tensor) -> Vec<f64> {
     x.flatten_all().unwrap().to_vec1().unwrap()
 }
@@ -51,14 +53,24 @@ fn assert_close(a: &Tensor, b: &Tensor, tolerance: f64) {
     }
 }
 
+/// Frames of each utterance of a test case.
 const LENGTHS: [usize; 5] = [3, 7, 0, 1, 7];
+/// B, T and D of a test case.
 const SHAPE: [usize; 3] = [5, 7, 3];
+/// State width of a test case.
+const HIDDEN: usize = 4;
 
 /// Creates the weights of a direction, and variables that share their storage.
-fn direction(input: usize, hidden: usize, seed: u64, scale: f64, dtype: DType) -> (Vec<Var>, LstmWeights) {
+fn random_direction(
+    input: usize,
+    hidden: usize,
+    seed: u64,
+    scale: f64,
+    dtype: DType,
+) -> (Vec<Var>, LstmWeights) {
     let shapes: [&[usize]; 3] = [&[4 * hidden, input], &[4 * hidden, hidden], &[4 * hidden]];
     let variable = |(k, shape): (usize, &&[usize])| {
-        Var::from_tensor(&random(shape, 10 * seed + k as u64, scale).to_dtype(dtype).unwrap()).unwrap()
+        Var::from_tensor(&random_tensor(shape, 10 * seed + k as u64, scale).to_dtype(dtype).unwrap()).unwrap()
     };
     let variables: Vec<Var> = shapes.iter().enumerate().map(variable).collect();
     let [input, recurrent, bias] = [0, 1, 2].map(|k| variables[k].as_tensor().clone());
@@ -66,23 +78,23 @@ fn direction(input: usize, hidden: usize, seed: u64, scale: f64, dtype: DType) -
 }
 
 /// Returns input, variables, weights and the gradient of the output.
-fn case(directions: usize) -> (Var, Vec<Var>, Vec<LstmWeights>, Tensor) {
-    let hidden = 4;
-    let x = Var::from_tensor(&random(&SHAPE, 1, 1.0)).unwrap();
+fn test_case(directions: usize) -> (Var, Vec<Var>, Vec<LstmWeights>, Tensor) {
+    let x = Var::from_tensor(&random_tensor(&SHAPE, 1, 1.0)).unwrap();
     let (variables, weights): (Vec<_>, Vec<_>) =
-        (0..directions).map(|k| direction(SHAPE[2], hidden, 2 + k as u64, 0.8, DType::F64)).unzip();
-    let d_out = random(&[SHAPE[0], SHAPE[1], directions * hidden], 9, 1.0);
+        (0..directions).map(|k| random_direction(SHAPE[2], HIDDEN, 2 + k as u64, 0.8, DType::F64)).unzip();
+    let d_out = random_tensor(&[SHAPE[0], SHAPE[1], directions * HIDDEN], 9, 1.0);
     (x, variables.concat(), weights, d_out)
 }
 
+/// Compares output and gradients with those of plain operations.
 fn check_against_plain(directions: usize) {
-    let (x, variables, weights, d_out) = case(directions);
+    let (x, variables, weights, d_out) = test_case(directions);
     let out = lstm(&x, &LENGTHS, &weights).unwrap();
     let grads = (&out * &d_out).unwrap().sum_all().unwrap().backward().unwrap();
 
     let mut rows = Vec::new();
     for (b, &length) in LENGTHS.iter().enumerate() {
-        let width = directions * 4;
+        let width = directions * HIDDEN;
         let padding = Tensor::zeros((SHAPE[1] - length, width), DType::F64, &Device::Cpu).unwrap();
         if length == 0 {
             rows.push(padding);
@@ -90,7 +102,7 @@ fn check_against_plain(directions: usize) {
         }
         let utterance = x.get(b).unwrap().narrow(0, 0, length).unwrap();
         let directions: Vec<Tensor> =
-            weights.iter().enumerate().map(|(k, w)| plain(&utterance, w, k == 1)).collect();
+            weights.iter().enumerate().map(|(k, w)| plain_direction(&utterance, w, k == 1)).collect();
         let full = Tensor::cat(&directions, 1).unwrap();
         rows.push(if length < SHAPE[1] { Tensor::cat(&[full, padding], 0).unwrap() } else { full });
     }
@@ -114,13 +126,14 @@ fn two_directions_equal_plain_operations() {
 }
 
 /// Returns the bits of output and all gradients in f32.
-fn bits(threads: usize) -> Vec<u32> {
+fn output_and_gradient_bits(threads: usize) -> Vec<u32> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     pool.install(|| {
         let lengths: Vec<usize> = (0..37).map(|b| (b * 7) % 12).collect();
-        let x = Var::from_tensor(&random(&[37, 12, 20], 3, 1.0).to_dtype(DType::F32).unwrap()).unwrap();
+        let x =
+            Var::from_tensor(&random_tensor(&[37, 12, 20], 3, 1.0).to_dtype(DType::F32).unwrap()).unwrap();
         let [(first, w_first), (second, w_second)] =
-            [4, 5].map(|seed| direction(20, 24, seed, 0.3, DType::F32));
+            [4, 5].map(|seed| random_direction(20, 24, seed, 0.3, DType::F32));
         let out = lstm(&x, &lengths, &[w_first, w_second]).unwrap();
         let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
         let variables = [&x].into_iter().chain(&first).chain(&second);
@@ -136,8 +149,8 @@ fn bits(threads: usize) -> Vec<u32> {
 
 #[test]
 fn the_bits_do_not_depend_on_the_number_of_threads() {
-    let single = bits(1);
-    assert!(single == bits(2) && single == bits(5));
+    let single = output_and_gradient_bits(1);
+    assert!(single == output_and_gradient_bits(2) && single == output_and_gradient_bits(5));
 }
 
 /// Returns output and gradients of a layer with a blocking.
@@ -149,23 +162,24 @@ fn values_with_blocking<F: kernels::Real + WithDType>(
     threads: usize,
 ) -> Vec<Vec<f64>> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-    pool.install(|| step::<F>(None, lengths, blocking, [20, hidden], directions, 1.0))
+    pool.install(|| training_step::<F>(None, lengths, blocking, 20, hidden, directions, 1.0))
 }
 
 /// Returns output and gradients for inputs of a scale.
-fn step<F: kernels::Real + WithDType>(
+fn training_step<F: kernels::Real + WithDType>(
     pools: Option<&BufferPools>,
     lengths: &[usize],
     blocking: LayerBlocking,
-    [input, hidden]: [usize; 2],
+    input: usize,
+    hidden: usize,
     directions: usize,
     scale: f64,
 ) -> Vec<Vec<f64>> {
     let frames = lengths.iter().max().copied().unwrap_or(0) + 1;
     let shape = [lengths.len(), frames, input];
-    let x = Var::from_tensor(&random(&shape, 3, scale).to_dtype(F::DTYPE).unwrap()).unwrap();
+    let x = Var::from_tensor(&random_tensor(&shape, 3, scale).to_dtype(F::DTYPE).unwrap()).unwrap();
     let (variables, weights): (Vec<_>, Vec<_>) =
-        (0..directions).map(|k| direction(input, hidden, 4 + k as u64, 0.3, F::DTYPE)).unzip();
+        (0..directions).map(|k| random_direction(input, hidden, 4 + k as u64, 0.3, F::DTYPE)).unzip();
     let sizes = LayerSizes { frames, input, hidden };
     let context = LstmContext { pools, hooks: None };
     let out = apply_with_blocking::<F>(context, &x, lengths, blocking, sizes, &weights).unwrap();
@@ -178,7 +192,7 @@ fn step<F: kernels::Real + WithDType>(
 fn check_used_buffers<F: kernels::Real + WithDType>() {
     let pools = BufferPools::default();
     let ragged: Vec<usize> = (0..37).map(|b| (b * 7) % 12).collect();
-    for (lengths, widths, directions) in [
+    for (lengths, [input, hidden], directions) in [
         (ragged.clone(), [20, 24], 2),
         (vec![9; 21], [520, 512], 1),
         (vec![1, 9, 4], [20, 37], 2),
@@ -186,11 +200,13 @@ fn check_used_buffers<F: kernels::Real + WithDType>() {
         (vec![70, 69], [300, 37], 1),
     ] {
         for blocking in [LayerBlocking::Groups(8), LayerBlocking::Strips] {
-            let step = |pools, scale| step::<F>(pools, &lengths, blocking, widths, directions, scale);
+            let step = |pools, scale| {
+                training_step::<F>(pools, &lengths, blocking, input, hidden, directions, scale)
+            };
             let fresh = step(None, 1.0);
             let poisoned = step(Some(&pools), f64::NAN);
             assert!(poisoned[0].iter().any(|value| value.is_nan()));
-            assert!(step(Some(&pools), 1.0) == fresh, "{lengths:?}, {widths:?}, {blocking:?}");
+            assert!(step(Some(&pools), 1.0) == fresh, "{lengths:?}, {input} to {hidden}, {blocking:?}");
         }
     }
     assert!(pools.get::<F>().bytes() > 0);
@@ -208,7 +224,7 @@ fn pools_have_the_size_of_the_largest_step() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     let step = |lengths: &[usize]| {
         let blocking = LayerBlocking::Groups(8);
-        pool.install(|| step::<f32>(Some(&pools), lengths, blocking, [24, 40], 2, 1.0));
+        pool.install(|| training_step::<f32>(Some(&pools), lengths, blocking, 24, 40, 2, 1.0));
         pools.get::<f32>().bytes()
     };
     let large = step(&[40; 12]);
@@ -243,12 +259,16 @@ fn strips_have_the_bits_of_groups_for_any_number_of_threads() {
 }
 
 /// Returns output and input gradient of some utterances.
-fn each_utterance(blocking: LayerBlocking, lengths: &[usize], selected: &[usize]) -> Vec<[Vec<f64>; 2]> {
+fn results_by_utterance(
+    blocking: LayerBlocking,
+    lengths: &[usize],
+    selected: &[usize],
+) -> Vec<[Vec<f64>; 2]> {
     let (input, hidden, frames) = (20, 40, 9);
-    let full = random(&[lengths.len(), frames, input], 3, 1.0).to_dtype(DType::F32).unwrap();
+    let full = random_tensor(&[lengths.len(), frames, input], 3, 1.0).to_dtype(DType::F32).unwrap();
     let rows: Vec<Tensor> = selected.iter().map(|&b| full.get(b).unwrap()).collect();
     let x = Var::from_tensor(&Tensor::stack(&rows, 0).unwrap()).unwrap();
-    let (_, weights) = direction(input, hidden, 4, 0.3, DType::F32);
+    let (_, weights) = random_direction(input, hidden, 4, 0.3, DType::F32);
     let lengths: Vec<usize> = selected.iter().map(|&b| lengths[b]).collect();
     let sizes = LayerSizes { frames, input, hidden };
     let context = LstmContext::default();
@@ -268,9 +288,9 @@ fn the_bits_of_an_utterance_do_not_depend_on_other_utterances() {
     let lengths: Vec<usize> = (0..17).map(|b| (b * 5) % 10).collect();
     let all: Vec<usize> = (0..17).collect();
     for blocking in [LayerBlocking::Strips, LayerBlocking::Groups(8)] {
-        let together = each_utterance(blocking, &lengths, &all);
+        let together = results_by_utterance(blocking, &lengths, &all);
         for selected in [&all[..1], &all[3..7], &all[9..]] {
-            let separate = each_utterance(blocking, &lengths, selected);
+            let separate = results_by_utterance(blocking, &lengths, selected);
             assert!(separate == together[selected[0]..][..selected.len()], "{blocking:?}, {selected:?}");
         }
     }
@@ -278,23 +298,23 @@ fn the_bits_of_an_utterance_do_not_depend_on_other_utterances() {
 
 #[test]
 fn weights_that_are_not_variables_have_no_gradients() {
-    let (x, variables, weights, _) = case(2);
+    let (x, variables, weights, _) = test_case(2);
     let grads = |weights: &[LstmWeights]| {
         lstm(&x, &LENGTHS, weights).unwrap().sqr().unwrap().sum_all().unwrap().backward().unwrap()
     };
     let mut frozen = weights.clone();
     let LstmWeights { input, recurrent, bias } = &mut frozen[0];
     [input, recurrent, bias].into_iter().for_each(|weight| *weight = weight.detach());
-    let (all, partial) = (grads(&weights), grads(&frozen));
+    let (full, partial) = (grads(&weights), grads(&frozen));
     assert!(variables[..3].iter().all(|weight| partial.get(weight).is_none()));
     for variable in [&x].into_iter().chain(&variables[3..]) {
-        assert_eq!(values(all.get(variable).unwrap()), values(partial.get(variable).unwrap()));
+        assert_eq!(values(full.get(variable).unwrap()), values(partial.get(variable).unwrap()));
     }
 }
 
 #[test]
 fn parallel_backward_passes_of_one_graph_do_not_mix_their_gradients() {
-    let (x, variables, weights, d_out) = case(2);
+    let (x, variables, weights, d_out) = test_case(2);
     let out = lstm(&x, &LENGTHS, &weights).unwrap();
     let gradients = |scale: f64| {
         let loss = (&out * (&d_out * scale).unwrap()).unwrap().sum_all().unwrap();
@@ -315,7 +335,7 @@ fn parallel_backward_passes_of_one_graph_do_not_mix_their_gradients() {
 
 #[test]
 fn padding_is_not_read_even_if_it_is_nan() {
-    let (x, variables, weights, _) = case(2);
+    let (x, variables, weights, _) = test_case(2);
     let mut poisoned: Vec<Vec<Vec<f64>>> = x.to_vec3().unwrap();
     for (rows, &length) in poisoned.iter_mut().zip(&LENGTHS) {
         rows[length..].iter_mut().for_each(|row| row.fill(f64::NAN));
@@ -332,30 +352,30 @@ fn padding_is_not_read_even_if_it_is_nan() {
 
 #[test]
 fn a_second_backward_pass_has_the_same_gradients() {
-    let (x, _, weights, _) = case(1);
+    let (x, _, weights, _) = test_case(1);
     let loss = lstm(&x, &LENGTHS, &weights).unwrap().sqr().unwrap().sum_all().unwrap();
     let (first, second) = (loss.backward().unwrap(), loss.backward().unwrap());
     assert_eq!(values(first.get(&x).unwrap()), values(second.get(&x).unwrap()));
 }
 
 #[test]
-fn errors_of_arguments_name_them() {
-    let x = random(&[2, 3, 4], 1, 1.0);
-    let (_, good) = direction(4, 2, 2, 1.0, DType::F64);
-    let with = |change: fn(&mut LstmWeights, &Tensor)| {
-        let mut weights = good.clone();
+fn errors_name_the_invalid_argument() {
+    let x = random_tensor(&[2, 3, 4], 1, 1.0);
+    let (_, valid) = random_direction(4, 2, 2, 1.0, DType::F64);
+    let changed = |change: fn(&mut LstmWeights, &Tensor)| {
+        let mut weights = valid.clone();
         change(&mut weights, &x);
         weights
     };
     for (lengths, weights, name) in [
-        (vec![3], vec![good.clone()], "lengths"),
-        (vec![4, 1], vec![good.clone()], "lengths"),
+        (vec![3], vec![valid.clone()], "lengths"),
+        (vec![4, 1], vec![valid.clone()], "lengths"),
         (vec![3, 1], vec![], "directions"),
-        (vec![3, 1], vec![good.clone(), good.clone(), good.clone()], "directions"),
-        (vec![3, 1], vec![with(|w, x| w.input = x.clone())], "weight_ih: expected [8, 4]"),
-        (vec![3, 1], vec![with(|w, x| w.recurrent = x.clone())], "weight_"),
-        (vec![3, 1], vec![with(|w, _| w.bias = w.bias.narrow(0, 0, 7).unwrap())], "bias_ih: expected [8]"),
-        (vec![3, 1], vec![with(|w, _| w.bias = w.bias.to_dtype(DType::F32).unwrap())], "bias_ih"),
+        (vec![3, 1], vec![valid.clone(), valid.clone(), valid.clone()], "directions"),
+        (vec![3, 1], vec![changed(|w, x| w.input = x.clone())], "weight_ih: expected [8, 4]"),
+        (vec![3, 1], vec![changed(|w, x| w.recurrent = x.clone())], "weight_"),
+        (vec![3, 1], vec![changed(|w, _| w.bias = w.bias.narrow(0, 0, 7).unwrap())], "bias_ih: expected [8]"),
+        (vec![3, 1], vec![changed(|w, _| w.bias = w.bias.to_dtype(DType::F32).unwrap())], "bias_ih"),
     ] {
         let error = lstm(&x, &lengths, &weights).unwrap_err().to_string();
         assert!(error.starts_with(name), "{error}");
@@ -378,9 +398,9 @@ fn weights_can_be_exchanged_with_candle() {
     let layer = super::Lstm::new(SHAPE[2], 4, 1, true, &vb).unwrap();
     assert_eq!((map.all_vars().len(), layer.width()), (count, 8), "a name that candle does not have");
     for variable in map.all_vars() {
-        variable.set(&random(variable.dims(), variable.elem_count() as u64, 0.8)).unwrap();
+        variable.set(&random_tensor(variable.dims(), variable.elem_count() as u64, 0.8)).unwrap();
     }
-    let x = random(&[2, 7, 3], 1, 1.0);
+    let x = random_tensor(&[2, 7, 3], 1, 1.0);
     let run = |layer: &candle_nn::LSTM, x: &Tensor| layer.states_to_tensor(&layer.seq(x).unwrap()).unwrap();
     let reversed = Tensor::from_vec((0..7u32).rev().collect(), 7, &Device::Cpu).unwrap();
     let reverse = |x: Tensor| x.index_select(&reversed, 1).unwrap();
@@ -402,9 +422,9 @@ fn the_shape_of_a_batch_determines_its_groups() {
         assert_eq!(layout.rows(), lengths.iter().sum::<usize>());
         // Every row belongs to one frame of one utterance.
         let frames = (0..batch).flat_map(|b| (0..110).map(move |t| (b, t)));
-        let mut seen: Vec<usize> = frames.clone().filter_map(|(b, t)| layout.row(b, t)).collect();
-        seen.sort_unstable();
-        assert!(seen.into_iter().eq(0..layout.rows()));
+        let mut used_rows: Vec<usize> = frames.clone().filter_map(|(b, t)| layout.row(b, t)).collect();
+        used_rows.sort_unstable();
+        assert!(used_rows.into_iter().eq(0..layout.rows()));
         for (b, t) in frames {
             let row = layout.row(b, t);
             assert_eq!(row.is_some(), t < lengths[b]);
@@ -416,17 +436,17 @@ fn the_shape_of_a_batch_determines_its_groups() {
 /// Returns the number of tasks of each parallel step.
 ///
 /// Input and output have the same width, so that both weights are divided equally.
-fn tasks(batch: usize, frames: usize, hidden: usize) -> Vec<(&'static str, usize)> {
+fn tasks_by_step(batch: usize, frames: usize, hidden: usize) -> Vec<(&'static str, usize)> {
     let layout = TapeLayout::new(&vec![frames; batch], layout::select_blocking(batch, 1, hidden), false);
     let (rows, width) = (layout.rows(), 4 * hidden);
     let weight = vec![0.0f32; width * hidden];
-    let layer = Affine::new(View::new(&weight, width, hidden).transposed(), None).tasks(rows);
+    let layer_tasks = Affine::new(View::new(&weight, width, hidden).transposed(), None).tasks(rows);
     let strips = hidden.div_ceil(UNITS_PER_STRIP);
     let [forward, backward] = PackedGates::<f32>::tasks_for(hidden);
     vec![
         ("rows that are packed", rows.div_ceil(ROWS_PER_BLOCK)),
         ("packing W_ihᵀ", PackedRight::<f32>::tasks_for(hidden, width)),
-        ("x W_ihᵀ", layer.rows),
+        ("x W_ihᵀ", layer_tasks.rows),
         (
             "steps",
             if layout.uses_strips() {
@@ -437,8 +457,8 @@ fn tasks(batch: usize, frames: usize, hidden: usize) -> Vec<(&'static str, usize
         ),
         ("rows that are unpacked", (batch * frames).div_ceil(ROWS_PER_BLOCK)),
         ("packing W_ih", PackedRight::<f32>::tasks_for(width, hidden)),
-        ("dx, dW and db", layer.rows + 2 * layer.parameters),
-        ("dW and db, of an input that needs no gradient", 2 * layer.parameters),
+        ("dx, dW and db", layer_tasks.rows + 2 * layer_tasks.parameters),
+        ("dW and db, of an input that needs no gradient", 2 * layer_tasks.parameters),
         ("packing W_hh", forward),
         ("packing W_hhᵀ", backward),
     ]
@@ -448,7 +468,7 @@ fn tasks(batch: usize, frames: usize, hidden: usize) -> Vec<(&'static str, usize
 fn every_parallel_step_has_two_tasks_for_each_of_64_threads() {
     let shapes = [16, 24, 32, 48, 64].into_iter().flat_map(|batch| [(batch, 120, 512), (batch, 120, 1024)]);
     for (batch, frames, hidden) in shapes.chain([(16, 100, 1024)]) {
-        for (step, count) in tasks(batch, frames, hidden) {
+        for (step, count) in tasks_by_step(batch, frames, hidden) {
             match step {
                 // Frames depend on each other; units and utterances are independent. Groups of
                 // fewer than 8 utterances would read the recurrent weight too often, and strips of
