@@ -1,4 +1,4 @@
-//! Copies a model's predictor and joint network for greedy and beam search.
+//! `Model::decoder`: predictor and joint network for greedy and beam search.
 use std::sync::Arc;
 
 use decoding::{AffineLayer, JointNetwork};
@@ -15,7 +15,7 @@ impl Model {
     /// # Errors
     /// [`crate::Error::Shape`] for a recognition lattice; errors of candle.
     pub fn packed_projection(&self) -> Result<AffineLayer> {
-        self.output.transducer()?.layers.encoder.packed("joint.encoder")
+        self.output.transducer()?.layers.encoder.pack("joint.encoder")
     }
 
     /// Copies predictor and joint network for the searches of [`decoding`].
@@ -32,7 +32,7 @@ impl Model {
             bias.extend(to_vec::<f32>(durations.bias())?);
         }
         let head = AffineLayer::new("joint.head", &weight, self.width(), Some(&bias))?;
-        let projection = layers.predictor.packed("joint.predictor")?;
+        let projection = layers.predictor.pack("joint.predictor")?;
         let activation = self.config().loss.options.activation.activation();
         let mut network = JointNetwork::new(activation, None, projection, head, self.durations().len())?;
         if self.config().loss.kind == (LossKind::Rnnt { factored_blank: true }) {
@@ -64,6 +64,7 @@ mod tests {
         training = { epochs = 1 }
     "#;
 
+    /// Compares rows of label-by-label decoding with those of a batch.
     fn expect_same_rows(predictor: &str) {
         let config =
             ModelConfig::from_recipe(&format!("{RECIPE}\n{predictor}"), Path::new("test.toml")).unwrap();
@@ -98,25 +99,28 @@ mod tests {
     const LSTM: &str = "predictor = { kind = \"lstm\", embedding = 3, hidden = 5, layers = 1 }";
 
     /// Computes the scores of one site.
-    fn joint(decoder: &decoding::DecodingModel, frame: &[f32], row: &[f32]) -> Vec<f32> {
-        let at = [SiteIndex { utterance: 0, frame: 0, row: 0 }];
+    fn site_scores(decoder: &decoding::DecodingModel, frame: &[f32], row: &[f32]) -> Vec<f32> {
+        let sites = [SiteIndex { utterance: 0, frame: 0, row: 0 }];
         let mut scores = vec![0.0; decoder.token_table().classes() + decoder.token_table().durations()];
-        let sites = SiteBatch { frames: &[frame], rows: row, sites: &at };
-        decoder.joint().scores(&sites, &mut scores, &mut NetworkScratch::default());
+        let batch = SiteBatch { frames: &[frame], rows: row, sites: &sites };
+        decoder.joint().scores(&batch, &mut scores, &mut NetworkScratch::default());
         scores
     }
 
     /// Returns the scores of a site, and the expected ones.
     ///
-    /// The model has four labels; expected are `z = act(h) Wᵀ + b` for these parameters.
-    fn scores(loss: &str, parameters: &[&str]) -> (decoding::DecodingModel, Vec<f32>, Vec<f32>) {
+    /// The model has four labels; expected are `z = activation(h) Wᵀ + b` for these parameters.
+    fn found_and_expected_scores(
+        loss: &str,
+        parameters: &[&str],
+    ) -> (decoding::DecodingModel, Vec<f32>, Vec<f32>) {
         let text = format!("{RECIPE}\n{LSTM}\nloss = {loss}");
         let model = Model::new(&ModelConfig::from_recipe(&text, Path::new("test.toml")).unwrap(), 4).unwrap();
         let decoder = model.decoder().unwrap();
         let (frame, row) = ([0.3, -0.2, 0.9, 0.0, -1.0, 0.5, 0.1], decoder.start().1);
-        let scores = joint(&decoder, &frame, row);
-        let act = |x: f64| if loss.contains("relu") { x.max(0.0) } else { x.tanh() };
-        let hidden: Vec<f64> = frame.iter().zip(row).map(|(f, g)| act(f64::from(f + g))).collect();
+        let scores = site_scores(&decoder, &frame, row);
+        let activation = |x: f64| if loss.contains("relu") { x.max(0.0) } else { x.tanh() };
+        let hidden: Vec<f64> = frame.iter().zip(row).map(|(f, g)| activation(f64::from(f + g))).collect();
         let values = model.parameters().values().unwrap();
         let expected = parameters
             .iter()
@@ -134,34 +138,38 @@ mod tests {
     #[test]
     fn durations_and_big_blanks_have_separate_scores() {
         let heads = ["joint.head.weight", "joint.durations.weight"];
-        let (tdt, found, expected) = scores("{ kind = \"tdt\", durations = [0, 1, 3] }", &heads);
+        let (tdt, found, expected) =
+            found_and_expected_scores("{ kind = \"tdt\", durations = [0, 1, 3] }", &heads);
         assert_close(&found, &expected);
-        let rules = tdt.token_table();
-        assert_eq!((rules.classes(), rules.blank(), rules.durations(), rules.duration(2)), (5, 4, 3, 3));
+        let table = tdt.token_table();
+        assert_eq!((table.classes(), table.blank(), table.durations(), table.duration(2)), (5, 4, 3, 3));
 
-        let (big, found, expected) = scores("{ kind = \"multi-blank\", durations = [2, 4] }", &heads[..1]);
+        let (big, found, expected) =
+            found_and_expected_scores("{ kind = \"multi-blank\", durations = [2, 4] }", &heads[..1]);
         assert_close(&found, &expected);
-        let rules = big.token_table();
-        assert_eq!((rules.classes(), rules.blank(), rules.frames(6, 0)), (7, 4, 4));
-        assert!(rules.is_blank(5) && rules.is_blank(6) && !rules.is_blank(3));
+        let table = big.token_table();
+        assert_eq!((table.classes(), table.blank(), table.frames(6, 0)), (7, 4, 4));
+        assert!(table.is_blank(5) && table.is_blank(6) && !table.is_blank(3));
     }
 
     #[test]
     fn the_search_uses_the_activation_of_the_model() {
         let heads = ["joint.head.weight"];
-        let (_, tanh, expected) = scores("{ kind = \"rnnt\", activation = \"tanh\" }", &heads);
+        let (_, tanh, expected) =
+            found_and_expected_scores("{ kind = \"rnnt\", activation = \"tanh\" }", &heads);
         assert_close(&tanh, &expected);
-        let (relu, found, expected) = scores("{ kind = \"rnnt\", activation = \"relu\" }", &heads);
+        let (relu, found, expected) =
+            found_and_expected_scores("{ kind = \"rnnt\", activation = \"relu\" }", &heads);
         assert_close(&found, &expected);
         assert_ne!(found, tanh);
-        let scores = joint(&relu, &[f32::NAN; 7], &[0.0; 7]);
+        let scores = site_scores(&relu, &[f32::NAN; 7], &[0.0; 7]);
         assert!(scores.iter().all(|score| score.is_nan()));
     }
 
     #[test]
     fn scores_of_a_factored_blank_are_probabilities() {
         let (hat, found, mut expected) =
-            scores("{ kind = \"rnnt\", factored_blank = true }", &["joint.head.weight"]);
+            found_and_expected_scores("{ kind = \"rnnt\", factored_blank = true }", &["joint.head.weight"]);
         factor_blank(&mut expected, hat.token_table().blank());
         assert_close(&found, &expected);
         let sum: f32 = found.iter().map(|score| score.exp()).sum();

@@ -14,7 +14,7 @@ use crate::predictors::Predictor;
 use crate::{Error, Linear, Parameters, Result};
 
 /// Bytes that encoding needs in addition, for any shape: stacks and blocks of threads.
-const CONSTANT_BYTES: usize = 4 << 20;
+const CONSTANT_ENCODING_BYTES: usize = 4 << 20;
 
 /// A model and its parameters.
 ///
@@ -61,7 +61,7 @@ impl Network {
     pub fn new(config: &ModelConfig, labels: usize, vb: &VarBuilder) -> Result<Self> {
         let encoder = config.encoder.build(config.input.width(), &vb.pp("encoder"))?;
         if let Some(gnat) = config.loss.kind.gnat() {
-            let output = output::lattice(gnat, config, labels, encoder.width(), &vb.pp("lattice"))?;
+            let output = output::build_lattice(gnat, config, labels, encoder.width(), &vb.pp("lattice"))?;
             return Self::with_output(config, labels, encoder, output, vb);
         }
         let predictor = config.predictor.as_ref().ok_or_else(|| Error::RecipeValue {
@@ -81,11 +81,12 @@ impl Network {
         predictor: Arc<dyn Predictor>,
         vb: &VarBuilder,
     ) -> Result<Self> {
-        let layers = JointLayers::new(config, labels, [encoder.width(), predictor.width()], vb)?;
+        let layers = JointLayers::new(config, labels, encoder.width(), predictor.width(), vb)?;
         let output = OutputModel::Transducer(TransducerNetwork { predictor, layers });
         Self::with_output(config, labels, encoder, output, vb)
     }
 
+    /// Adds the optional CTC head.
     fn with_output(
         config: &ModelConfig,
         labels: usize,
@@ -94,8 +95,8 @@ impl Network {
         vb: &VarBuilder,
     ) -> Result<Self> {
         // The CTC head needs no big blanks: several blanks are equivalent.
-        let ctc = config.terms.has_ctc();
-        let ctc = ctc.then(|| Linear::new(encoder.width(), labels + 1, &vb.pp("ctc"))).transpose()?;
+        let has_ctc = config.terms.has_ctc();
+        let ctc = has_ctc.then(|| Linear::new(encoder.width(), labels + 1, &vb.pp("ctc"))).transpose()?;
         Ok(Self { encoder, output, ctc })
     }
 }
@@ -140,15 +141,18 @@ impl Model {
         Ok(shapes)
     }
 
-    /// Checks that `each` numbers for each parameter fit into memory.
+    /// Checks that `copies` numbers for each parameter fit into memory.
     ///
     /// # Errors
     /// [`Error::Memory`](crate::Error::Memory).
-    pub fn check_memory(config: &ModelConfig, shapes: &Shapes, each: usize) -> Result<()> {
-        let size = |shape: &Vec<usize>| shape.iter().fold(size_of::<f32>(), |p, &n| p.saturating_mul(n));
-        let bytes = shapes.values().map(size).fold(0, usize::saturating_add).saturating_mul(each);
+    pub fn check_memory(config: &ModelConfig, shapes: &Shapes, copies: usize) -> Result<()> {
+        let parameter_bytes = |shape: &Vec<usize>| {
+            shape.iter().fold(size_of::<f32>(), |bytes, &axis| bytes.saturating_mul(axis))
+        };
+        let bytes =
+            shapes.values().map(parameter_bytes).fold(0, usize::saturating_add).saturating_mul(copies);
         let describe = || {
-            let largest = shapes.iter().max_by_key(|(_, shape)| size(shape));
+            let largest = shapes.iter().max_by_key(|(_, shape)| parameter_bytes(shape));
             let (name, shape) = largest.map_or(("none", &[][..]), |(name, shape)| (name, shape));
             let (count, width) = (shapes.len(), config.joint.width);
             let output = match config.loss.kind.gnat() {
@@ -182,13 +186,14 @@ impl Model {
         })
     }
 
+    /// Creates a model and its parameters, and initializes them.
     fn build(
         config: &ModelConfig,
         labels: usize,
-        parts: impl FnOnce(VarBuilder<'static>) -> Result<Network>,
+        make_network: impl FnOnce(VarBuilder<'static>) -> Result<Network>,
     ) -> Result<Self> {
-        let (parameters, parts) = Parameters::build(config.seed, parts)?;
-        let Network { encoder, output, ctc } = parts;
+        let (parameters, network) = Parameters::build(config.seed, make_network)?;
+        let Network { encoder, output, ctc } = network;
         parameters.initialize(&config.init, config.seed)?;
         Ok(Model { config: config.clone(), parameters, encoder, output, ctc, labels })
     }
@@ -330,7 +335,7 @@ impl Model {
         Some(
             encoder
                 .saturating_add(size_of::<f32>().saturating_mul(utterances).saturating_mul(values))
-                .saturating_add(CONSTANT_BYTES),
+                .saturating_add(CONSTANT_ENCODING_BYTES),
         )
     }
 }

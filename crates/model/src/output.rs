@@ -1,4 +1,4 @@
-//! The network after the encoder: a transducer's layers or a recognition lattice.
+//! The network after the encoder: predictor and joint, or a recognition lattice.
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
@@ -34,7 +34,7 @@ pub(crate) struct JointLayers {
     pub predictor: Linear,
     pub head: Linear,
     pub durations: Option<Linear>,
-    /// The layers of the simple joiner, for encoder and predictor.
+    /// The layers of the simple joiner, for encoder rows and predictor rows.
     pub simple: Option<(Linear, Linear)>,
 }
 
@@ -42,24 +42,26 @@ impl JointLayers {
     pub fn new(
         config: &ModelConfig,
         labels: usize,
-        [encoder, predictor]: [usize; 2],
+        encoder_width: usize,
+        predictor_width: usize,
         vb: &VarBuilder,
     ) -> Result<Self> {
         let classes = config.classes(labels);
         let (width, durations) = (config.joint.width, config.loss.kind.durations().len());
-        let optional = |exists: bool, name: &str, inputs: usize, outputs: usize| -> Result<Option<Linear>> {
-            exists.then(|| Linear::new(inputs, outputs, &vb.pp(name))).transpose()
-        };
+        let optional_layer =
+            |exists: bool, name: &str, inputs: usize, outputs: usize| -> Result<Option<Linear>> {
+                exists.then(|| Linear::new(inputs, outputs, &vb.pp(name))).transpose()
+            };
         let is_pruned = matches!(config.loss.kind, LossKind::Pruned { .. });
         Ok(JointLayers {
-            encoder: Linear::new(encoder, width, &vb.pp("joint.encoder"))?,
-            predictor: Linear::new(predictor, width, &vb.pp("joint.predictor"))?,
+            encoder: Linear::new(encoder_width, width, &vb.pp("joint.encoder"))?,
+            predictor: Linear::new(predictor_width, width, &vb.pp("joint.predictor"))?,
             head: Linear::new(width, classes, &vb.pp("joint.head"))?,
-            durations: optional(durations > 0, "joint.durations", width, durations)?,
-            simple: optional(is_pruned, "simple.encoder", encoder, classes)?.zip(optional(
+            durations: optional_layer(durations > 0, "joint.durations", width, durations)?,
+            simple: optional_layer(is_pruned, "simple.encoder", encoder_width, classes)?.zip(optional_layer(
                 is_pruned,
                 "simple.predictor",
-                predictor,
+                predictor_width,
                 classes,
             )?),
         })
@@ -67,18 +69,18 @@ impl JointLayers {
 }
 
 /// Creates the recognition lattice of a model; parameters have the names of the LAST library.
-pub(crate) fn lattice(
+pub(crate) fn build_lattice(
     gnat: &GnatConfig,
     config: &ModelConfig,
     labels: usize,
-    width: usize,
+    encoder_width: usize,
     vb: &VarBuilder,
 ) -> Result<OutputModel> {
     let context = gnat.ngram(labels)?;
     let sizes = JointConfig {
         states: context.states(),
         vocabulary: labels,
-        frame: width,
+        frame: encoder_width,
         hidden: config.joint.width,
         embeddings: EmbeddingConfig::Table { width: gnat.embedding },
         normalize: gnat.normalize.normalize(),
@@ -100,19 +102,20 @@ pub(crate) struct LatticeBatch {
 
 impl LatticeBatch {
     pub fn new(lengths: &[usize], labels: &[Vec<u32>]) -> Result<Self> {
-        let padded = labels.iter().map(Vec::len).max().unwrap_or(0);
-        let row = |labels: &Vec<u32>| {
+        let longest = labels.iter().map(Vec::len).max().unwrap_or(0);
+        let padded_ids = |labels: &Vec<u32>| {
             let ids = labels.iter().map(|&label| i64::from(label) + 1);
-            ids.chain(std::iter::repeat_n(0, padded - labels.len())).collect::<Vec<_>>()
+            ids.chain(std::iter::repeat_n(0, longest - labels.len())).collect::<Vec<_>>()
         };
-        let ids: Vec<i64> = labels.iter().flat_map(row).collect();
+        let ids: Vec<i64> = labels.iter().flat_map(padded_ids).collect();
         Ok(Self {
             num_frames: counts(lengths)?,
-            labels: Tensor::from_vec(ids, (labels.len(), padded), &Device::Cpu)?,
+            labels: Tensor::from_vec(ids, (labels.len(), longest), &Device::Cpu)?,
             num_labels: counts(&labels.iter().map(Vec::len).collect::<Vec<_>>())?,
         })
     }
 
+    /// Returns the tensors of the batch for its encoder rows.
     pub fn with_frames<'a>(&'a self, frames: &'a Tensor) -> BatchTensors<'a> {
         let Self { num_frames, labels, num_labels } = self;
         BatchTensors { frames, num_frames, labels, num_labels }

@@ -1,4 +1,4 @@
-//! The Conformer encoder over ragged batches: utterances one after another, without padding.
+//! The Conformer encoder: its layers over ragged batches, without padding.
 mod config;
 mod layer;
 mod stream;
@@ -64,6 +64,7 @@ pub struct ConformerEncoder {
     layers: Vec<ConformerLayer>,
 }
 
+/// The layer from input rows to rows of width W.
 #[derive(Debug, Clone)]
 enum InputLayer {
     Linear(Linear),
@@ -76,14 +77,14 @@ impl ConformerEncoder {
     /// # Errors
     /// Errors of the builder `vb`.
     pub fn new(config: &ConformerEncoderConfig, input: usize, vb: &VarBuilder) -> Result<Self> {
-        let pre = vb.pp("pre_encode");
+        let pre_encode = vb.pp("pre_encode");
         let input_layer = match &config.subsampling {
-            None => InputLayer::Linear(Linear::new(input, config.width, &pre.pp("out"))?),
+            None => InputLayer::Linear(Linear::new(input, config.width, &pre_encode.pp("out"))?),
             Some(sizes) => {
-                InputLayer::Subsampling(Box::new(Subsampling::new(sizes, input, config.width, &pre)?))
+                InputLayer::Subsampling(Box::new(Subsampling::new(sizes, input, config.width, &pre_encode)?))
             }
         };
-        let layer = |at: usize| ConformerLayer::new(config, &vb.pp("layers").pp(at));
+        let layer = |index: usize| ConformerLayer::new(config, &vb.pp("layers").pp(index));
         let layers = (0..config.layers).map(layer).collect::<Result<_>>()?;
         Ok(ConformerEncoder { config: config.clone(), input: input_layer, layers })
     }
@@ -125,13 +126,15 @@ impl Encoder for ConformerEncoder {
                 total
             }
             InputLayer::Linear(_) => {
-                let (all, own) = (batch * rows, self.config.width);
-                footprint::from_values(all * (width + own), all * (2 * width + 3 * own) + 3 * width * own)
+                let (all_rows, out) = (batch * rows, self.config.width);
+                // Saved are packed rows and the output; gradients and packed operands are temporary.
+                let saved = all_rows * (width + out);
+                footprint::from_values(saved, all_rows * (2 * width + 3 * out) + 3 * width * out)
             }
         };
-        let all = batch * rows * self.config.width;
+        let values = batch * rows * self.config.width;
         // Dropout before the layers, and padding after them.
-        total = footprint::chain(total, footprint::from_values(3 * all, 2 * all));
+        total = footprint::chain(total, footprint::from_values(3 * values, 2 * values));
         total = self.layers.iter().map(|layer| layer.footprint(batch, rows)).fold(total, footprint::chain);
         Some(footprint::peak(total))
     }

@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::lstm_stream::LstmStream;
 use super::subsampling::Subsampling;
 use super::{BuildEncoder, Encoder, EncoderStream, SubsamplingConfig};
-use crate::config::values as check;
-use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH};
+use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout, ensure};
 use crate::layers::footprint::{self, Footprint};
 use crate::training_pass::TrainingPass;
 use crate::{Lstm, Result};
@@ -51,13 +50,13 @@ pub struct TimeReduction {
 
 impl BuildEncoder for LstmEncoderConfig {
     fn check(&self) -> Result<()> {
-        check::check_count("encoder.layers", self.layers, MAX_SMALL_COUNT)?;
-        check::check_count("encoder.hidden", self.hidden, MAX_WIDTH)?;
-        check::check_dropout("encoder.dropout", self.dropout)?;
+        check_count("encoder.layers", self.layers, MAX_SMALL_COUNT)?;
+        check_count("encoder.hidden", self.hidden, MAX_WIDTH)?;
+        check_dropout("encoder.dropout", self.dropout)?;
         if let Some(reduction) = &self.time_reduction {
-            check::check_count("encoder.time_reduction.factor", reduction.factor, MAX_SMALL_COUNT)?;
+            check_count("encoder.time_reduction.factor", reduction.factor, MAX_SMALL_COUNT)?;
             let (key, after) = ("encoder.time_reduction.after_layer", reduction.after_layer);
-            check::ensure(key, "a number below encoder.layers", after < self.layers, after)?;
+            ensure(key, "a number below encoder.layers", after < self.layers, after)?;
         }
         self.subsampling.as_ref().map_or(Ok(()), SubsamplingConfig::check)
     }
@@ -95,14 +94,17 @@ impl LstmEncoder {
     /// # Errors
     /// Errors of the builder `vb`.
     pub fn new(config: &LstmEncoderConfig, input: usize, vb: &VarBuilder) -> Result<Self> {
-        let pre = vb.pp("pre_encode");
+        let pre_encode = vb.pp("pre_encode");
         let subsampling = config.subsampling.as_ref();
-        let subsampling =
-            subsampling.map(|sizes| Subsampling::new(sizes, input, config.hidden, &pre)).transpose()?;
+        let subsampling = subsampling
+            .map(|sizes| Subsampling::new(sizes, input, config.hidden, &pre_encode))
+            .transpose()?;
         let mut width = if subsampling.is_some() { config.hidden } else { input };
         let mut layers: Vec<Lstm> = Vec::new();
         for layer in 0..config.layers {
-            if let Some(reduction) = config.time_reduction.as_ref().filter(|r| r.after_layer == layer) {
+            if let Some(reduction) =
+                config.time_reduction.as_ref().filter(|reduction| reduction.after_layer == layer)
+            {
                 width *= reduction.factor;
             }
             let vb = vb.pp("layers").pp(layer);
@@ -133,8 +135,10 @@ impl Encoder for LstmEncoder {
             }
         };
         for (layer, lstm) in self.layers.iter().enumerate() {
-            if let Some(reduction) = self.config.time_reduction.as_ref().filter(|r| r.after_layer == layer) {
-                x = reduce(&x, reduction.factor)?;
+            if let Some(reduction) =
+                self.config.time_reduction.as_ref().filter(|reduction| reduction.after_layer == layer)
+            {
+                x = concatenate_rows(&x, reduction.factor)?;
                 lengths.iter_mut().for_each(|length| *length = length.div_ceil(reduction.factor));
             }
             let hooks = pass.as_deref().and_then(TrainingPass::gradient_hooks);
@@ -156,7 +160,9 @@ impl Encoder for LstmEncoder {
             total = footprint::chain(total, padding);
         }
         for (layer, lstm) in self.layers.iter().enumerate() {
-            if let Some(reduction) = time_reduction.as_ref().filter(|r| r.after_layer == layer) {
+            if let Some(reduction) =
+                time_reduction.as_ref().filter(|reduction| reduction.after_layer == layer)
+            {
                 (rows, width) = (rows.div_ceil(reduction.factor), width * reduction.factor);
                 // Copies for padding and for concatenation.
                 let copies = footprint::from_values(4 * batch * rows * self.width().max(width), 0);
@@ -183,7 +189,7 @@ impl Encoder for LstmEncoder {
 /// Concatenates `factor` adjacent rows: `[B, T, D]` to `[B, ⌈T/factor⌉, factor·D]`.
 ///
 /// Zeros pad the last group of rows.
-fn reduce(x: &Tensor, factor: usize) -> Result<Tensor> {
+fn concatenate_rows(x: &Tensor, factor: usize) -> Result<Tensor> {
     let (batch, frames, width) = x.dims3()?;
     let rows = frames.div_ceil(factor);
     let x = x.pad_with_zeros(1, 0, rows * factor - frames)?;

@@ -23,8 +23,8 @@ pub(super) struct LstmStream {
     sizes: BTreeMap<String, Vec<usize>>,
 }
 
-/// The part of a state with the rows of an incomplete group.
-const ROWS: &str = "reduction.rows";
+/// The part of a state with the rows of an incomplete group for the time reduction.
+const WAITING_ROWS: &str = "reduction.rows";
 
 impl LstmStream {
     /// Creates the encoder; `layers` must not be empty.
@@ -41,7 +41,7 @@ impl LstmStream {
             .collect();
         if let Some(reduction) = &reduction {
             let width = layers[reduction.after_layer].input() / reduction.factor;
-            sizes.insert(ROWS.into(), (0..reduction.factor).map(|rows| rows * width).collect());
+            sizes.insert(WAITING_ROWS.into(), (0..reduction.factor).map(|rows| rows * width).collect());
         }
         if let Some(subsampling) = &subsampling {
             sizes.extend(subsampling.sizes());
@@ -49,31 +49,33 @@ impl LstmStream {
         LstmStream { subsampling, layers, reduction, names, sizes }
     }
 
-    fn reduction(&self, layer: usize) -> Option<&TimeReduction> {
+    /// Returns the time reduction before a layer.
+    fn reduction_before(&self, layer: usize) -> Option<&TimeReduction> {
         self.reduction.as_ref().filter(|reduction| reduction.after_layer == layer)
     }
 
     /// Applies one layer to the rows of all utterances.
-    fn layer(&self, layer: usize, chunks: &mut [EncoderChunk], rows: Vec<Vec<f32>>) -> Result<Vec<Vec<f32>>> {
+    fn apply_layer(
+        &self,
+        layer: usize,
+        chunks: &mut [EncoderChunk],
+        rows: Vec<Vec<f32>>,
+    ) -> Result<Vec<Vec<f32>>> {
         let (lstm, names) = (&self.layers[layer], &self.names[layer]);
         let lengths: Vec<usize> = rows.iter().map(|rows| rows.len() / lstm.input()).collect();
-        let values = |chunk: &mut EncoderChunk, part: usize| {
+        let take_values = |chunk: &mut EncoderChunk, part: usize| {
             chunk.state.values.get_mut(&names[part]).map(std::mem::take).unwrap_or_default()
         };
-        let mut states: Vec<LstmState> =
-            chunks.iter_mut().map(|chunk| LstmState { h: values(chunk, 0), c: values(chunk, 1) }).collect();
+        let mut states: Vec<LstmState> = chunks
+            .iter_mut()
+            .map(|chunk| LstmState { h: take_values(chunk, 0), c: take_values(chunk, 1) })
+            .collect();
         let out = lstm.forward(&rows.concat(), &lengths, &mut states);
         for (chunk, LstmState { h, c }) in chunks.iter_mut().zip(states) {
             chunk.state.values.extend([(names[0].clone(), h), (names[1].clone(), c)]);
         }
         let out = out?;
-        let mut rest = &out[..];
-        let mut next = |length: &usize| {
-            let (rows, after) = rest.split_at(length * lstm.width());
-            rest = after;
-            rows.to_vec()
-        };
-        Ok(lengths.iter().map(&mut next).collect())
+        Ok(stream::split_rows(&out, &lengths, lstm.width()))
     }
 }
 
@@ -83,7 +85,7 @@ impl EncoderStream for LstmStream {
             return subsampling.input();
         }
         let width = self.layers[0].input();
-        self.reduction(0).map_or(width, |reduction| width / reduction.factor)
+        self.reduction_before(0).map_or(width, |reduction| width / reduction.factor)
     }
 
     fn width(&self) -> usize {
@@ -99,20 +101,21 @@ impl EncoderStream for LstmStream {
     }
 
     fn step(&self, chunks: &mut [EncoderChunk]) -> Result<Vec<Vec<f32>>> {
-        stream::check(self, chunks)?;
+        stream::check_chunks(self, chunks)?;
         let mut rows: Vec<Vec<f32>> = match &self.subsampling {
             Some(subsampling) => subsampling.step(chunks),
             None => chunks.iter().map(|chunk| chunk.rows.to_vec()).collect(),
         };
         for layer in 0..self.layers.len() {
-            if self.reduction(layer).is_some() {
+            // Concatenate rows; those of an incomplete group wait for the next chunk.
+            if self.reduction_before(layer).is_some() {
                 let width = self.layers[layer].input();
                 for (chunk, rows) in chunks.iter_mut().zip(&mut rows) {
-                    let Some(waiting) = chunk.state.values.get_mut(ROWS) else { continue };
+                    let Some(waiting) = chunk.state.values.get_mut(WAITING_ROWS) else { continue };
                     *rows = take_complete_rows(waiting, rows, width, chunk.is_last);
                 }
             }
-            rows = self.layer(layer, chunks, rows)?;
+            rows = self.apply_layer(layer, chunks, rows)?;
         }
         for chunk in chunks.iter_mut().filter(|chunk| chunk.is_last) {
             *chunk.state = self.start();

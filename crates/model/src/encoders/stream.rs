@@ -1,4 +1,4 @@
-//! The trait of streaming encoders, and the state of an utterance.
+//! `EncoderStream`: the trait of streaming encoders, and the state of an utterance.
 //!
 //! Rows arrive in chunks of any size; the state between chunks is a plain value.
 use std::collections::BTreeMap;
@@ -64,7 +64,7 @@ pub struct EncoderState {
 ///
 /// # Errors
 /// Those of [`EncoderStream::step`].
-pub(super) fn check(stream: &impl EncoderStream, chunks: &[EncoderChunk]) -> Result<()> {
+pub(super) fn check_chunks(stream: &impl EncoderStream, chunks: &[EncoderChunk]) -> Result<()> {
     let width = stream.input();
     for chunk in chunks {
         stream.check(chunk.state)?;
@@ -79,11 +79,22 @@ pub(super) fn check(stream: &impl EncoderStream, chunks: &[EncoderChunk]) -> Res
     Ok(())
 }
 
+/// Divides rows of `width` values into those of each utterance.
+pub(super) fn split_rows(rows: &[f32], lengths: &[usize], width: usize) -> Vec<Vec<f32>> {
+    let mut rest = rows;
+    let mut next_rows = |length: &usize| {
+        let (rows, after) = rest.split_at(length * width);
+        rest = after;
+        rows.to_vec()
+    };
+    lengths.iter().map(&mut next_rows).collect()
+}
+
 impl EncoderState {
     /// Creates a state of zeros; each part has the first of its sizes.
     pub(super) fn empty(sizes: &BTreeMap<String, Vec<usize>>) -> Self {
-        let empty = |(name, sizes): (&String, &Vec<usize>)| (name.clone(), vec![0.0; sizes[0]]);
-        EncoderState { values: sizes.iter().map(empty).collect() }
+        let zeros = |(name, sizes): (&String, &Vec<usize>)| (name.clone(), vec![0.0; sizes[0]]);
+        EncoderState { values: sizes.iter().map(zeros).collect() }
     }
 
     /// Checks names, sizes and finiteness of the values.

@@ -6,8 +6,7 @@ use candle_nn::{Init, VarBuilder};
 use serde::{Deserialize, Serialize};
 
 use super::subsampling_stream::SubsamplingStream;
-use crate::config::values as check;
-use crate::config::values::MAX_WIDTH;
+use crate::config::values::{MAX_WIDTH, check_count, ensure};
 use crate::layers::convolution::{ConvolutionShape, convolution};
 use crate::layers::footprint::{self, Footprint};
 use crate::layers::layer_norm::LayerNorm;
@@ -21,18 +20,18 @@ pub struct SubsamplingConfig {
     /// Channels of both convolutions.
     pub channels: usize,
     /// Number of frames for each row: 2 or 4.
-    #[serde(default = "four")]
+    #[serde(default = "default_factor")]
     pub factor: usize,
 }
 
-fn four() -> usize {
+fn default_factor() -> usize {
     4
 }
 
 impl SubsamplingConfig {
     pub(super) fn check(&self) -> Result<()> {
-        check::check_count("encoder.subsampling.channels", self.channels, MAX_WIDTH)?;
-        check::ensure("encoder.subsampling.factor", "2 or 4", [2, 4].contains(&self.factor), self.factor)
+        check_count("encoder.subsampling.channels", self.channels, MAX_WIDTH)?;
+        ensure("encoder.subsampling.factor", "2 or 4", [2, 4].contains(&self.factor), self.factor)
     }
 
     /// Returns the shapes of both convolutions, for frames of `bins` values.
@@ -73,7 +72,7 @@ impl Subsampling {
     /// Creates the layers for frames of `bins` values and rows of `width`.
     pub fn new(config: &SubsamplingConfig, bins: usize, width: usize, vb: &VarBuilder) -> Result<Self> {
         let shapes = config.shapes(bins);
-        let make = |shape: &ConvolutionShape, vb: VarBuilder| -> Result<[Tensor; 2]> {
+        let convolution = |shape: &ConvolutionShape, vb: VarBuilder| -> Result<[Tensor; 2]> {
             let (bias, shape) = (shape.outputs, (shape.outputs, shape.inputs, 3, 3));
             // Rows keep their scale through ReLU; with the usual ±1/√inputs they would be a tenth
             // of the frames.
@@ -82,7 +81,7 @@ impl Subsampling {
         };
         let [first, second] = &shapes;
         let conv = vb.pp("conv");
-        let convolutions = [make(first, conv.pp(0))?, make(second, conv.pp(2))?];
+        let convolutions = [convolution(first, conv.pp(0))?, convolution(second, conv.pp(2))?];
         let norm = LayerNorm::new(second.width_out(), &vb.pp("norm"))?;
         let out = Linear::new(second.width_out(), width, &vb.pp("out"))?;
         Ok(Subsampling { shapes, convolutions, norm, out })
@@ -116,18 +115,18 @@ impl Subsampling {
             rows = rows.div_ceil(shape.stride);
             total = footprint::chain(total, shape.footprint(batch, input_frames, rows));
         }
-        let (inner, rows) = (self.shapes[1].width_out(), batch * rows);
+        let (conv_width, rows) = (self.shapes[1].width_out(), batch * rows);
         // The rows of norm and linear layer, gradients of both, packed operands.
         let linear = footprint::from_values(
-            rows * (inner + width),
-            rows * (4 * inner + 3 * width) + 3 * inner * width,
+            rows * (conv_width + width),
+            rows * (4 * conv_width + 3 * width) + 3 * conv_width * width,
         );
         footprint::chain(total, linear)
     }
 
     /// Creates the layers for streaming, with a copy of the weights.
     pub fn stream(&self) -> Result<SubsamplingStream> {
-        let out = self.out.packed("pre_encode.out")?;
+        let out = self.out.pack("pre_encode.out")?;
         SubsamplingStream::new(self.shapes, &self.convolutions, self.norm.for_inference()?, out)
     }
 }

@@ -1,4 +1,4 @@
-//! Convolutional subsampling for streaming inference.
+//! Convolutional subsampling in front of a streaming encoder.
 use std::collections::BTreeMap;
 
 use candle_core::Tensor;
@@ -22,10 +22,12 @@ pub(super) struct SubsamplingStream {
     out: AffineLayer,
 }
 
+/// One convolution with a packed weight.
 struct StreamingConvolution {
     shape: ConvolutionShape,
     weight: PackedRight<f32>,
     bias: Vec<f32>,
+    /// Name of its frames in the state.
     name: String,
 }
 
@@ -36,10 +38,10 @@ impl SubsamplingStream {
         norm: InferenceNorm,
         out: AffineLayer,
     ) -> Result<Self> {
-        let layer = |at: usize| -> Result<StreamingConvolution> {
-            let [weight, bias] = &weights[at];
+        let layer = |index: usize| -> Result<StreamingConvolution> {
+            let [weight, bias] = &weights[index];
             let weight = to_vec::<f32>(&flatten_weight(weight)?.contiguous()?)?;
-            let (shape, name) = (shapes[at], format!("subsampling.{at}"));
+            let (shape, name) = (shapes[index], format!("subsampling.{index}"));
             Ok(StreamingConvolution { weight: shape.pack(&weight), bias: to_vec(bias)?, shape, name })
         };
         Ok(SubsamplingStream { layers: [layer(0)?, layer(1)?], norm, out })
@@ -53,7 +55,7 @@ impl SubsamplingStream {
     /// Returns the valid sizes of each part of a state; the first is that at the start.
     pub fn sizes(&self) -> BTreeMap<String, Vec<usize>> {
         let size = |layer: &StreamingConvolution| {
-            (layer.name.clone(), [1, 2].map(|n| n * layer.shape.width()).to_vec())
+            (layer.name.clone(), [1, 2].map(|frames| frames * layer.shape.width()).to_vec())
         };
         self.layers.iter().map(size).collect()
     }
@@ -63,8 +65,8 @@ impl SubsamplingStream {
         let rows = chunks.iter_mut().map(|chunk| {
             let mut rows = chunk.rows.to_vec();
             for layer in &self.layers {
-                let Some(before) = chunk.state.values.get_mut(&layer.name) else { continue };
-                rows = layer.step(before, &rows, chunk.is_last);
+                let Some(waiting) = chunk.state.values.get_mut(&layer.name) else { continue };
+                rows = layer.step(waiting, &rows, chunk.is_last);
             }
             self.out.rows(&self.norm.apply(&rows))
         });
@@ -76,18 +78,21 @@ impl StreamingConvolution {
     /// Computes output frames from waiting and new frames.
     ///
     /// These are the frames with all of their input or, at the end, all frames.
-    fn step(&self, before: &mut Vec<f32>, rows: &[f32], is_last: bool) -> Vec<f32> {
+    fn step(&self, waiting: &mut Vec<f32>, rows: &[f32], is_last: bool) -> Vec<f32> {
         let ConvolutionShape { stride, .. } = self.shape;
         let width = self.shape.width();
-        before.extend_from_slice(rows);
+        waiting.extend_from_slice(rows);
         // The window of output frame t is s t .. s t + 2; the frame exists if the middle one does.
-        let count = before.len() / width;
-        let frames =
-            if is_last { (count - 1).div_ceil(stride) } else { (count + stride).saturating_sub(3) / stride };
-        let mut out = vec![0.0; frames * self.shape.width_out()];
+        let inputs = waiting.len() / width;
+        let outputs = if is_last {
+            (inputs - 1).div_ceil(stride)
+        } else {
+            (inputs + stride).saturating_sub(3) / stride
+        };
+        let mut out = vec![0.0; outputs * self.shape.width_out()];
         let position = WindowPosition { first_output: 0, padding_frames: 0 };
-        self.shape.forward(before, position, &self.weight, &self.bias, &mut out);
-        before.drain(..frames * stride * width);
+        self.shape.forward(waiting, position, &self.weight, &self.bias, &mut out);
+        waiting.drain(..outputs * stride * width);
         out
     }
 }

@@ -43,8 +43,8 @@ impl Linear {
     }
 
     /// Packs a copy of the layer for inference, with the same bits.
-    pub(crate) fn packed(&self, name: &str) -> Result<decoding::AffineLayer> {
-        packed(name, &self.weight, &self.bias)
+    pub(crate) fn pack(&self, name: &str) -> Result<decoding::AffineLayer> {
+        pack(name, &self.weight, &self.bias)
     }
 
     /// Computes `y = x Wᵀ + b` over the last axis.
@@ -63,7 +63,7 @@ impl Module for Linear {
 }
 
 /// Packs a weight `[O, D]` and a bias `[O]` for inference.
-pub(crate) fn packed(name: &str, weight: &Tensor, bias: &Tensor) -> Result<decoding::AffineLayer> {
+pub(crate) fn pack(name: &str, weight: &Tensor, bias: &Tensor) -> Result<decoding::AffineLayer> {
     let (values, bias) = (tensors::to_vec(weight)?, tensors::to_vec::<f32>(bias)?);
     Ok(decoding::AffineLayer::new(name, &values, weight.dim(1)?, Some(&bias))?)
 }

@@ -1,4 +1,4 @@
-//! Label embeddings, the input of a predictor.
+//! `Embedding`: the table of label embeddings, the input of a predictor.
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Init, VarBuilder};
 use serde::{Deserialize, Serialize};
@@ -49,8 +49,8 @@ impl Embedding {
         vb: &VarBuilder,
     ) -> Result<Self> {
         let init = Init::Randn { mean: 0.0, stdev: 1.0 };
-        let rows = if start == StartEmbedding::Zero { tokens - 1 } else { tokens };
-        Ok(Embedding { weight: vb.get_with_hints((rows, width), "weight", init)?, blank, start })
+        let table_rows = if start == StartEmbedding::Zero { tokens - 1 } else { tokens };
+        Ok(Embedding { weight: vb.get_with_hints((table_rows, width), "weight", init)?, blank, start })
     }
 
     /// Returns the embedding of the label `distance` before each position: `[B, U+1, E]`.
@@ -58,25 +58,25 @@ impl Embedding {
     /// # Errors
     /// Errors of candle, for instance for a label without an embedding.
     pub(crate) fn preceding(&self, labels: &[Vec<u32>], distance: usize) -> Result<Tensor> {
-        let rows = labels.iter().map(Vec::len).max().unwrap_or(0) + 1;
+        let positions = labels.iter().map(Vec::len).max().unwrap_or(0) + 1;
         let ids: Vec<u32> = labels
             .iter()
             .flat_map(|labels| {
                 let id = move |u: usize| u.checked_sub(distance).and_then(|u| labels.get(u)).copied();
-                (0..rows).map(move |u| id(u).unwrap_or(self.start()))
+                (0..positions).map(move |u| id(u).unwrap_or(self.start_id()))
             })
             .collect();
-        let ids = Tensor::from_vec(ids, labels.len() * rows, &Device::Cpu)?;
-        Ok(self.rows()?.index_select(&ids, 0)?.reshape((labels.len(), rows, ()))?)
+        let ids = Tensor::from_vec(ids, labels.len() * positions, &Device::Cpu)?;
+        Ok(self.table_with_start()?.index_select(&ids, 0)?.reshape((labels.len(), positions, ()))?)
     }
 
     /// Returns the id before the first label.
-    pub(super) fn start(&self) -> u32 {
+    pub(super) fn start_id(&self) -> u32 {
         self.blank
     }
 
     /// Returns the table with a row for the start: the blank's, or zeros.
-    fn rows(&self) -> Result<Tensor> {
+    fn table_with_start(&self) -> Result<Tensor> {
         Ok(match self.start {
             StartEmbedding::Blank => self.weight.clone(),
             StartEmbedding::Zero => {
@@ -87,12 +87,12 @@ impl Embedding {
     }
 
     /// Returns the number of weights of the table.
-    pub(super) fn count(&self) -> usize {
+    pub(super) fn weight_count(&self) -> usize {
         self.weight.elem_count()
     }
 
     /// Copies the table; returns its values and its width.
-    pub(super) fn table(&self) -> Result<(Vec<f32>, usize)> {
-        Ok((to_vec(&self.rows()?)?, self.weight.dim(1)?))
+    pub(super) fn to_table(&self) -> Result<(Vec<f32>, usize)> {
+        Ok((to_vec(&self.table_with_start()?)?, self.weight.dim(1)?))
     }
 }

@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::embedding::{Embedding, StartEmbedding};
 use super::{BuildPredictor, Predictor};
-use crate::config::values as check;
-use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH};
+use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout};
 use crate::layers::footprint::{self, Footprint};
 use crate::tensors::to_vec;
 use crate::training_pass::TrainingPass;
@@ -41,11 +40,11 @@ pub struct LstmPredictorConfig {
 
 impl BuildPredictor for LstmPredictorConfig {
     fn check(&self) -> Result<()> {
-        check::check_count("predictor.embedding", self.embedding, MAX_WIDTH)?;
-        check::check_count("predictor.hidden", self.hidden, MAX_WIDTH)?;
-        check::check_count("predictor.layers", self.layers, MAX_SMALL_COUNT)?;
-        check::check_dropout("predictor.embedding_dropout", self.embedding_dropout.unwrap_or_default())?;
-        check::check_dropout("predictor.dropout", self.dropout)
+        check_count("predictor.embedding", self.embedding, MAX_WIDTH)?;
+        check_count("predictor.hidden", self.hidden, MAX_WIDTH)?;
+        check_count("predictor.layers", self.layers, MAX_SMALL_COUNT)?;
+        check_dropout("predictor.embedding_dropout", self.embedding_dropout.unwrap_or_default())?;
+        check_dropout("predictor.dropout", self.dropout)
     }
 
     fn build(&self, tokens: usize, blank: u32, vb: &VarBuilder) -> Result<Arc<dyn Predictor>> {
@@ -68,9 +67,9 @@ impl LstmPredictor {
     /// Errors of the builder `vb`.
     pub fn new(config: &LstmPredictorConfig, tokens: usize, blank: u32, vb: &VarBuilder) -> Result<Self> {
         let LstmPredictorConfig { embedding: width, hidden, layers, two_biases, start, .. } = *config;
-        let layer = |layer: usize| {
-            let input = if layer == 0 { width } else { hidden };
-            let vb = vb.pp("layers").pp(layer);
+        let layer = |index: usize| {
+            let input = if index == 0 { width } else { hidden };
+            let vb = vb.pp("layers").pp(index);
             let layer = Lstm::new(input, hidden, 0, false, &vb)?;
             if two_biases { layer.with_two_biases(0, &vb) } else { Ok(layer) }
         };
@@ -88,15 +87,16 @@ impl Predictor for LstmPredictor {
 
     fn forward(&self, labels: &[Vec<u32>], mut pass: Option<&mut TrainingPass>) -> Result<Tensor> {
         let hooks = pass.as_deref().and_then(TrainingPass::gradient_hooks).cloned();
-        let mut drop = |x: Tensor, rate: f32| match pass.as_deref_mut() {
+        let mut apply_dropout = |x: Tensor, rate: f32| match pass.as_deref_mut() {
             Some(pass) => pass.apply(&x, rate),
             None => Ok(x),
         };
         let LstmPredictorConfig { dropout, embedding_dropout, .. } = self.config;
         let lengths: Vec<usize> = labels.iter().map(|labels| labels.len() + 1).collect();
-        let mut x = drop(self.embedding.preceding(labels, 1)?, embedding_dropout.unwrap_or(dropout))?;
+        let mut x =
+            apply_dropout(self.embedding.preceding(labels, 1)?, embedding_dropout.unwrap_or(dropout))?;
         for layer in &self.layers {
-            x = drop(layer.forward_with_hooks(&x, &lengths, hooks.as_ref())?, dropout)?;
+            x = apply_dropout(layer.forward_with_hooks(&x, &lengths, hooks.as_ref())?, dropout)?;
         }
         Ok(x)
     }
@@ -104,14 +104,14 @@ impl Predictor for LstmPredictor {
     fn bytes(&self, batch: usize, rows: usize) -> Option<usize> {
         let LstmPredictorConfig { embedding, hidden, layers, dropout, .. } = self.config;
         let rows = batch * rows;
-        let layer = |layer: usize| {
+        let layer_footprint = |layer: usize| {
             footprint::lstm(rows, if layer == 0 { embedding } else { hidden }, hidden, 1, dropout > 0.0)
         };
         // The embeddings before and after dropout, their gradient, and the gradient of the table
         // and its sum.
-        let embedded = size_of::<f32>() * (4 * rows * embedding + 3 * self.embedding.count());
-        let layers = (0..layers).map(layer).fold(Footprint::default(), footprint::chain);
-        Some(footprint::peak(layers) + embedded)
+        let embedding_bytes = size_of::<f32>() * (4 * rows * embedding + 3 * self.embedding.weight_count());
+        let layers = (0..layers).map(layer_footprint).fold(Footprint::default(), footprint::chain);
+        Some(footprint::peak(layers) + embedding_bytes)
     }
 
     fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>> {
@@ -122,7 +122,7 @@ impl Predictor for LstmPredictor {
         let weights = self.layers.iter().map(weights).collect::<Result<Vec<_>>>()?;
         let layers: Vec<LstmLayer> =
             weights.iter().map(|[input, recurrent, bias]| LstmLayer { input, recurrent, bias }).collect();
-        let (table, width) = self.embedding.table()?;
-        Ok(Arc::new(decoding::LstmPredictor::new(&table, width, &layers, self.embedding.start())?))
+        let (table, width) = self.embedding.to_table()?;
+        Ok(Arc::new(decoding::LstmPredictor::new(&table, width, &layers, self.embedding.start_id())?))
     }
 }

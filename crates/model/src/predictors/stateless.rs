@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::embedding::{Embedding, StartEmbedding};
 use super::{BuildPredictor, Predictor};
-use crate::config::values as check;
-use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH};
+use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout};
 use crate::tensors::to_vec;
 use crate::training_pass::TrainingPass;
 use crate::{Linear, Result};
@@ -29,9 +28,9 @@ pub struct StatelessPredictorConfig {
 
 impl BuildPredictor for StatelessPredictorConfig {
     fn check(&self) -> Result<()> {
-        check::check_count("predictor.embedding", self.embedding, MAX_WIDTH)?;
-        check::check_count("predictor.context", self.context, MAX_SMALL_COUNT)?;
-        check::check_dropout("predictor.dropout", self.dropout)
+        check_count("predictor.embedding", self.embedding, MAX_WIDTH)?;
+        check_count("predictor.context", self.context, MAX_SMALL_COUNT)?;
+        check_dropout("predictor.dropout", self.dropout)
     }
 
     fn build(&self, tokens: usize, blank: u32, vb: &VarBuilder) -> Result<Arc<dyn Predictor>> {
@@ -92,12 +91,13 @@ impl Predictor for StatelessPredictor {
         let StatelessPredictorConfig { embedding, context, .. } = self.config;
         // Embeddings of each distance, concatenated, after dropout, and the gradients of these; the
         // sum, its tanh and their gradients.
-        let numbers = batch * rows * embedding * (6 * context + 6) + (2 + context) * self.embedding.count();
-        Some(size_of::<f32>() * numbers)
+        let values =
+            batch * rows * embedding * (6 * context + 6) + (2 + context) * self.embedding.weight_count();
+        Some(size_of::<f32>() * values)
     }
 
     fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>> {
-        let (table, width) = self.embedding.table()?;
+        let (table, width) = self.embedding.to_table()?;
         let (weight, bias) = (to_vec(self.context.weight())?, to_vec(self.context.bias())?);
         let start = vec![self.blank; self.config.context];
         let table = (&table[..], width);

@@ -9,13 +9,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::ConformerEncoder;
 use crate::Result;
-use crate::config::values as check;
-use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH};
+use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout, ensure};
 use crate::encoders::{BuildEncoder, Encoder, SubsamplingConfig};
 use crate::layers::attention::ChunkSizes;
 
 /// Largest number of rows of a chunk, and of its left context.
-const MAX_LEFT_ROWS: usize = 10_000;
+const MAX_ATTENTION_ROWS: usize = 10_000;
 
 /// `[encoder]` with `kind = "conformer"`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -114,24 +113,24 @@ impl<'de> Deserialize<'de> for AttentionKind {
 
 impl BuildEncoder for ConformerEncoderConfig {
     fn check(&self) -> Result<()> {
-        check::check_count("encoder.layers", self.layers, MAX_SMALL_COUNT)?;
-        check::check_count("encoder.width", self.width, MAX_WIDTH)?;
-        check::check_count("encoder.heads", self.heads, MAX_WIDTH)?;
+        check_count("encoder.layers", self.layers, MAX_SMALL_COUNT)?;
+        check_count("encoder.width", self.width, MAX_WIDTH)?;
+        check_count("encoder.heads", self.heads, MAX_WIDTH)?;
         let expected = format!("a multiple of 2 · heads = {}", 2 * self.heads);
-        check::ensure("encoder.width", &expected, self.width.is_multiple_of(2 * self.heads), self.width)?;
-        check::check_count("encoder.feed_forward", self.feed_forward, MAX_WIDTH)?;
-        check::check_count("encoder.kernel", self.kernel, MAX_SMALL_COUNT)?;
-        check::check_dropout("encoder.dropout", self.dropout)?;
+        ensure("encoder.width", &expected, self.width.is_multiple_of(2 * self.heads), self.width)?;
+        check_count("encoder.feed_forward", self.feed_forward, MAX_WIDTH)?;
+        check_count("encoder.kernel", self.kernel, MAX_SMALL_COUNT)?;
+        check_dropout("encoder.dropout", self.dropout)?;
         match self.attention {
             AttentionKind::Full => {
                 let is_odd = self.kernel % 2 == 1;
-                check::ensure("encoder.kernel", "an odd number without chunks", is_odd, self.kernel)?;
+                ensure("encoder.kernel", "an odd number without chunks", is_odd, self.kernel)?;
             }
             AttentionKind::Chunked(ChunkedAttention { chunk, left }) => {
-                check::check_count("encoder.attention.chunk", chunk, MAX_LEFT_ROWS)?;
+                check_count("encoder.attention.chunk", chunk, MAX_ATTENTION_ROWS)?;
                 let rows = left.saturating_mul(chunk);
-                let expected = format!("at most {MAX_LEFT_ROWS} rows in {left} chunks of {chunk}");
-                check::ensure("encoder.attention.left", &expected, rows <= MAX_LEFT_ROWS, rows)?;
+                let expected = format!("at most {MAX_ATTENTION_ROWS} rows in {left} chunks of {chunk}");
+                ensure("encoder.attention.left", &expected, rows <= MAX_ATTENTION_ROWS, rows)?;
             }
         }
         self.subsampling.as_ref().map_or(Ok(()), SubsamplingConfig::check)

@@ -19,6 +19,7 @@ use crate::layers::ragged::Ragged;
 use crate::training_pass::{DropoutMask, TrainingPass};
 use crate::{Linear, Result, random};
 
+/// The parameters of one layer.
 #[derive(Debug, Clone)]
 pub(super) struct ConformerLayer {
     pub feed_forward1: FeedForward,
@@ -29,6 +30,7 @@ pub(super) struct ConformerLayer {
     dropout: f32,
 }
 
+/// A feed-forward module with its layer norm.
 #[derive(Debug, Clone)]
 pub(super) struct FeedForward {
     pub norm: LayerNorm,
@@ -36,16 +38,18 @@ pub(super) struct FeedForward {
     pub linear2: Linear,
 }
 
+/// The self-attention module with its layer norm.
 #[derive(Debug, Clone)]
 pub(super) struct SelfAttention {
     pub norm: LayerNorm,
     /// The projections to q, k and v.
-    pub inputs: [Linear; 3],
+    pub projections: [Linear; 3],
     pub out: Linear,
     pub heads: usize,
     pub chunks: Option<ChunkSizes>,
 }
 
+/// The convolution module with its layer norms.
 #[derive(Debug, Clone)]
 pub(super) struct Convolution {
     pub norm: LayerNorm,
@@ -84,30 +88,30 @@ impl ConformerLayer {
     pub fn new(config: &ConformerEncoderConfig, vb: &VarBuilder) -> Result<Self> {
         let width = config.width;
         let norm = |name: &str| LayerNorm::new(width, &vb.pp(name));
-        let layer = |name: &str, inputs: usize, outputs: usize| Linear::new(inputs, outputs, &vb.pp(name));
+        let linear = |name: &str, inputs: usize, outputs: usize| Linear::new(inputs, outputs, &vb.pp(name));
         let feed_forward = |number: usize| -> Result<FeedForward> {
             let name = format!("feed_forward{number}");
             Ok(FeedForward {
                 norm: norm(&format!("norm_{name}"))?,
-                linear1: layer(&format!("{name}.linear1"), width, config.feed_forward)?,
-                linear2: layer(&format!("{name}.linear2"), config.feed_forward, width)?,
+                linear1: linear(&format!("{name}.linear1"), width, config.feed_forward)?,
+                linear2: linear(&format!("{name}.linear2"), config.feed_forward, width)?,
             })
         };
-        let projection = |part: &str| layer(&format!("self_attn.linear_{part}"), width, width);
+        let projection = |part: &str| linear(&format!("self_attn.linear_{part}"), width, width);
         let depthwise = vb.pp("conv.depthwise_conv");
         let chunks = config.attention.chunks();
         Ok(ConformerLayer {
             feed_forward1: feed_forward(1)?,
             attention: SelfAttention {
                 norm: norm("norm_self_att")?,
-                inputs: [projection("q")?, projection("k")?, projection("v")?],
+                projections: [projection("q")?, projection("k")?, projection("v")?],
                 out: projection("out")?,
                 heads: config.heads,
                 chunks,
             },
             convolution: Convolution {
                 norm: norm("norm_conv")?,
-                pointwise1: layer("conv.pointwise_conv1", width, 2 * width)?,
+                pointwise1: linear("conv.pointwise_conv1", width, 2 * width)?,
                 depthwise: [
                     depthwise.get_with_hints(
                         (width, config.kernel),
@@ -118,7 +122,7 @@ impl ConformerLayer {
                 ],
                 before: if chunks.is_some() { config.kernel - 1 } else { config.kernel / 2 },
                 inner_norm: norm("conv.norm")?,
-                pointwise2: layer("conv.pointwise_conv2", width, width)?,
+                pointwise2: linear("conv.pointwise_conv2", width, width)?,
             },
             feed_forward2: feed_forward(2)?,
             norm_out: norm("norm_out")?,
@@ -133,11 +137,11 @@ impl ConformerLayer {
         ragged: &Arc<Ragged>,
         pass: Option<&mut TrainingPass>,
     ) -> Result<Tensor> {
-        let mut drop = RowDropout { pass, ragged, rate: self.dropout };
-        let x = self.feed_forward1.forward(x, &mut drop)?;
-        let x = (&x + drop.apply(self.attention.forward(&x, ragged)?)?)?;
-        let x = (&x + drop.apply(self.convolution.forward(&x, ragged)?)?)?;
-        let x = self.feed_forward2.forward(&x, &mut drop)?;
+        let mut dropout = RowDropout { pass, ragged, rate: self.dropout };
+        let x = self.feed_forward1.forward(x, &mut dropout)?;
+        let x = (&x + dropout.apply(self.attention.forward(&x, ragged)?)?)?;
+        let x = (&x + dropout.apply(self.convolution.forward(&x, ragged)?)?)?;
+        let x = self.feed_forward2.forward(&x, &mut dropout)?;
         self.norm_out.apply(&x)
     }
 
@@ -152,34 +156,34 @@ impl ConformerLayer {
     pub fn footprint(&self, batch: usize, rows: usize) -> Footprint {
         let width = self.norm_out.bias.elem_count();
         let inner = self.feed_forward1.linear1.bias().elem_count();
-        let all = batch * rows;
-        let projections = 4 * width * inner + 3 * width * width + 4 * inner + 16 * width;
+        let all_rows = batch * rows;
+        let parameters = 4 * width * inner + 3 * width * width + 4 * inner + 16 * width;
         let scores =
             3 * attention::max_scores_in_memory(batch * self.attention.heads, rows, self.attention.chunks);
-        let temporary = all * (20 * width + 4 * inner) + 7 * width * inner + 12 * width * width + scores;
-        footprint::from_values(all * (22 * width + inner.div_ceil(2)) + projections, temporary)
+        let temporary = all_rows * (20 * width + 4 * inner) + 7 * width * inner + 12 * width * width + scores;
+        footprint::from_values(all_rows * (22 * width + inner.div_ceil(2)) + parameters, temporary)
     }
 }
 
 impl FeedForward {
     /// Adds half of the module's result to `x`.
-    fn forward(&self, x: &Tensor, drop: &mut RowDropout) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, dropout: &mut RowDropout) -> Result<Tensor> {
         let inner = self.linear1.bias().elem_count();
-        let masks = [drop.mask(inner), drop.mask(x.dim(1)?)];
+        let masks = [dropout.mask(inner), dropout.mask(x.dim(1)?)];
         feed_forward(x, &self.norm, &self.linear1, &self.linear2, masks)
     }
 }
 
 impl SelfAttention {
     /// Concatenates weights `[3W, W]` and biases `[3W]` of q, k and v.
-    pub fn qkv(&self) -> Result<[Tensor; 2]> {
-        let [q, k, v] = &self.inputs;
+    pub fn concatenate_qkv(&self) -> Result<[Tensor; 2]> {
+        let [q, k, v] = &self.projections;
         let weight = Tensor::cat(&[q.weight(), k.weight(), v.weight()], 0)?;
         Ok([weight, Tensor::cat(&[q.bias(), k.bias(), v.bias()], 0)?])
     }
 
     fn forward(&self, x: &Tensor, ragged: &Arc<Ragged>) -> Result<Tensor> {
-        let [weight, bias] = self.qkv()?;
+        let [weight, bias] = self.concatenate_qkv()?;
         let qkv = linear(&self.norm.apply(x)?, &weight, &bias)?;
         self.out.apply(&attention(&qkv, ragged, self.heads, self.chunks)?)
     }
@@ -189,7 +193,7 @@ impl Convolution {
     fn forward(&self, x: &Tensor, ragged: &Arc<Ragged>) -> Result<Tensor> {
         let gated = glu(&self.pointwise1.apply(&self.norm.apply(x)?)?)?;
         let [weight, bias] = &self.depthwise;
-        let mixed = depthwise(&gated, ragged, weight, bias, self.before)?;
-        self.pointwise2.apply(&silu(&self.inner_norm.apply(&mixed)?)?)
+        let convolved = depthwise(&gated, ragged, weight, bias, self.before)?;
+        self.pointwise2.apply(&silu(&self.inner_norm.apply(&convolved)?)?)
     }
 }

@@ -25,13 +25,15 @@ pub(super) struct ConformerStream {
     input_layer: StreamingInputLayer,
     layers: Vec<StreamingLayer>,
     width: usize,
-    chunk: usize,
+    /// Rows of a chunk of attention.
+    chunk_rows: usize,
     /// Names of keys and tail of each layer.
     names: Vec<[String; 2]>,
     /// The valid sizes of each part of a state.
     sizes: BTreeMap<String, Vec<usize>>,
 }
 
+/// [`InputLayer`] with packed weights.
 enum StreamingInputLayer {
     Linear(AffineLayer),
     Subsampling(Box<SubsamplingStream>),
@@ -48,16 +50,17 @@ impl ConformerStream {
         chunks: &ChunkedAttention,
     ) -> Result<Self> {
         let &ChunkedAttention { chunk, left } = chunks;
-        let names: Vec<[String; 2]> =
-            (0..layers.len()).map(|at| ["keys", "tail"].map(|part| format!("layers.{at}.{part}"))).collect();
+        let names: Vec<[String; 2]> = (0..layers.len())
+            .map(|layer| ["keys", "tail"].map(|part| format!("layers.{layer}.{part}")))
+            .collect();
         let mut sizes = BTreeMap::new();
         for ([keys, tail], layer) in names.iter().zip(layers) {
-            sizes.insert(keys.clone(), (0..=left).map(|m| 2 * m * chunk * width).collect());
+            sizes.insert(keys.clone(), (0..=left).map(|chunks| 2 * chunks * chunk * width).collect());
             sizes.insert(tail.clone(), (0..=layer.convolution.before).map(|rows| rows * width).collect());
         }
         sizes.insert(WAITING.into(), (0..chunk).map(|rows| rows * width).collect());
         let input_layer = match input_layer {
-            InputLayer::Linear(linear) => StreamingInputLayer::Linear(linear.packed("pre_encode.out")?),
+            InputLayer::Linear(linear) => StreamingInputLayer::Linear(linear.pack("pre_encode.out")?),
             InputLayer::Subsampling(subsampling) => {
                 StreamingInputLayer::Subsampling(Box::new(subsampling.stream()?))
             }
@@ -66,7 +69,7 @@ impl ConformerStream {
             sizes.extend(subsampling.sizes());
         }
         let layers = layers.iter().map(StreamingLayer::new).collect::<Result<_>>()?;
-        Ok(ConformerStream { input_layer, layers, width, chunk, names, sizes })
+        Ok(ConformerStream { input_layer, layers, width, chunk_rows: chunk, names, sizes })
     }
 }
 
@@ -91,27 +94,31 @@ impl EncoderStream for ConformerStream {
     }
 
     fn step(&self, chunks: &mut [EncoderChunk]) -> Result<Vec<Vec<f32>>> {
-        stream::check(self, chunks)?;
+        stream::check_chunks(self, chunks)?;
         let mut rows = match &self.input_layer {
             StreamingInputLayer::Linear(linear) => {
                 chunks.iter().map(|chunk| linear.rows(chunk.rows)).collect()
             }
             StreamingInputLayer::Subsampling(subsampling) => subsampling.step(chunks),
         };
+
+        // Take complete chunks; the rows of an incomplete one wait.
         for (chunk, rows) in chunks.iter_mut().zip(&mut rows) {
             let Some(waiting) = chunk.state.values.get_mut(WAITING) else { continue };
             waiting.append(rows);
-            let ready = if chunk.is_last {
+            let complete_len = if chunk.is_last {
                 waiting.len()
             } else {
-                waiting.len() / self.width / self.chunk * self.chunk * self.width
+                waiting.len() / self.width / self.chunk_rows * self.chunk_rows * self.width
             };
-            *rows = waiting.drain(..ready).collect();
+            *rows = waiting.drain(..complete_len).collect();
         }
+
+        // Apply the layers, each with its part of the states.
         let lengths: Vec<usize> = rows.iter().map(|rows| rows.len() / self.width).collect();
         let mut x = rows.concat();
         for (layer, names) in self.layers.iter().zip(&self.names) {
-            let mut taken: Vec<[Vec<f32>; 2]> = chunks
+            let mut state_values: Vec<[Vec<f32>; 2]> = chunks
                 .iter_mut()
                 .map(|chunk| {
                     names
@@ -120,21 +127,15 @@ impl EncoderStream for ConformerStream {
                 })
                 .collect();
             let mut states: Vec<LayerState> =
-                taken.iter_mut().map(|[keys, tail]| LayerState { keys, tail }).collect();
+                state_values.iter_mut().map(|[keys, tail]| LayerState { keys, tail }).collect();
             x = layer.step(x, &lengths, &mut states);
-            for (chunk, values) in chunks.iter_mut().zip(taken) {
+            for (chunk, values) in chunks.iter_mut().zip(state_values) {
                 chunk.state.values.extend(names.iter().cloned().zip(values));
             }
         }
         for chunk in chunks.iter_mut().filter(|chunk| chunk.is_last) {
             *chunk.state = self.start();
         }
-        let mut rest = &x[..];
-        let mut next = |length: &usize| {
-            let (rows, after) = rest.split_at(length * self.width);
-            rest = after;
-            rows.to_vec()
-        };
-        Ok(lengths.iter().map(&mut next).collect())
+        Ok(stream::split_rows(&x, &lengths, self.width))
     }
 }

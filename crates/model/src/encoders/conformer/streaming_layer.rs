@@ -10,10 +10,11 @@ use crate::layers::attention::{AttentionInput, ChunkSizes, HeadShape};
 use crate::layers::depthwise;
 use crate::layers::gates::{glu_rows, silu_rows};
 use crate::layers::layer_norm::InferenceNorm;
-use crate::layers::linear::packed;
+use crate::layers::linear::pack;
 use crate::layers::ragged::Ragged;
 use crate::tensors::to_vec;
 
+/// [`ConformerLayer`] with packed weights.
 pub(super) struct StreamingLayer {
     feed_forward1: StreamingFeedForward,
     attention: StreamingAttention,
@@ -29,7 +30,8 @@ struct StreamingFeedForward {
 
 struct StreamingAttention {
     norm: InferenceNorm,
-    inputs: AffineLayer,
+    /// The projections to q, k and v.
+    qkv: AffineLayer,
     out: AffineLayer,
     heads: HeadShape,
     chunks: Option<ChunkSizes>,
@@ -54,7 +56,8 @@ pub(super) struct LayerState<'a> {
     pub tail: &'a mut Vec<f32>,
 }
 
-fn add(mut x: Vec<f32>, factor: f32, y: &[f32]) -> Vec<f32> {
+/// Returns `x + factor · y`.
+fn add_scaled(mut x: Vec<f32>, factor: f32, y: &[f32]) -> Vec<f32> {
     kernels::add_scaled(&mut x, factor, y);
     x
 }
@@ -62,7 +65,7 @@ fn add(mut x: Vec<f32>, factor: f32, y: &[f32]) -> Vec<f32> {
 impl StreamingLayer {
     pub fn new(layer: &ConformerLayer) -> Result<Self> {
         let feed_forward = |module: &FeedForward| -> Result<StreamingFeedForward> {
-            let layers = [module.linear1.packed("linear1")?, module.linear2.packed("linear2")?];
+            let layers = [module.linear1.pack("linear1")?, module.linear2.pack("linear2")?];
             Ok(StreamingFeedForward { norm: module.norm.for_inference()?, layers })
         };
         Ok(StreamingLayer {
@@ -79,53 +82,53 @@ impl StreamingLayer {
     /// `x` has the rows of one utterance after another, `lengths` their numbers. States are
     /// updated.
     pub fn step(&self, x: Vec<f32>, lengths: &[usize], states: &mut [LayerState]) -> Vec<f32> {
-        let y = self.feed_forward1.rows(&x);
-        let x = add(x, 0.5, &y);
+        let y = self.feed_forward1.apply(&x);
+        let x = add_scaled(x, 0.5, &y);
         let y = self.attention.step(&x, lengths, states);
-        let x = add(x, 1.0, &y);
+        let x = add_scaled(x, 1.0, &y);
         let y = self.convolution.step(&x, lengths, states);
-        let x = add(x, 1.0, &y);
-        let y = self.feed_forward2.rows(&x);
-        self.norm_out.apply(&add(x, 0.5, &y))
+        let x = add_scaled(x, 1.0, &y);
+        let y = self.feed_forward2.apply(&x);
+        self.norm_out.apply(&add_scaled(x, 0.5, &y))
     }
 }
 
 impl StreamingFeedForward {
-    fn rows(&self, x: &[f32]) -> Vec<f32> {
-        let [first, second] = &self.layers;
-        second.rows(&silu_rows(&first.rows(&self.norm.apply(x))))
+    fn apply(&self, x: &[f32]) -> Vec<f32> {
+        let [inner, outer] = &self.layers;
+        outer.rows(&silu_rows(&inner.rows(&self.norm.apply(x))))
     }
 }
 
 impl StreamingAttention {
     fn new(module: &SelfAttention) -> Result<Self> {
-        let [weight, bias] = module.qkv()?;
+        let [weight, bias] = module.concatenate_qkv()?;
         let heads = HeadShape { count: module.heads, total_width: module.out.weight().dim(0)? };
-        let (inputs, out) = (packed("linear_qkv", &weight, &bias)?, module.out.packed("linear_out")?);
+        let (qkv, out) = (pack("linear_qkv", &weight, &bias)?, module.out.pack("linear_out")?);
         let (norm, chunks) = (module.norm.for_inference()?, module.chunks);
-        Ok(StreamingAttention { norm, inputs, out, heads, chunks })
+        Ok(StreamingAttention { norm, qkv, out, heads, chunks })
     }
 
     fn step(&self, x: &[f32], lengths: &[usize], states: &mut [LayerState]) -> Vec<f32> {
         let width = self.heads.total_width;
-        let qkv = self.inputs.rows(&self.norm.apply(x));
+        let new_qkv = self.qkv.rows(&self.norm.apply(x));
         let ragged = Ragged::new(lengths);
         // Earlier rows are keys and values only, without a query.
         let with_context = |b: usize, state: &LayerState| {
             let context = state.keys.chunks_exact(2 * width);
             let context = context.flat_map(|keys| std::iter::repeat_n(&0.0, width).chain(keys)).copied();
-            context.chain(ragged.utterance(&qkv, 3 * width, b).iter().copied()).collect::<Vec<f32>>()
+            context.chain(ragged.utterance(&new_qkv, 3 * width, b).iter().copied()).collect::<Vec<f32>>()
         };
         let qkv: Vec<Vec<f32>> = states.iter().enumerate().map(|(b, state)| with_context(b, state)).collect();
-        let context = states.iter().map(|state| state.keys.len() / (2 * width));
+        let context_rows = states.iter().map(|state| state.keys.len() / (2 * width));
         let utterances: Vec<AttentionInput<f32>> =
-            qkv.iter().zip(context).map(|(qkv, context)| AttentionInput { qkv, context }).collect();
+            qkv.iter().zip(context_rows).map(|(qkv, context)| AttentionInput { qkv, context }).collect();
         let out = attention::forward(&utterances, self.heads, self.chunks);
         let max_context = self.chunks.map_or(0, |chunks| chunks.left_chunks * chunks.chunk_rows);
         for (state, qkv) in states.iter_mut().zip(&qkv) {
             let rows = qkv.len() / (3 * width);
-            let kept = qkv.chunks_exact(3 * width).skip(rows.saturating_sub(max_context));
-            *state.keys = kept.flat_map(|row| row[width..].iter().copied()).collect();
+            let next_context = qkv.chunks_exact(3 * width).skip(rows.saturating_sub(max_context));
+            *state.keys = next_context.flat_map(|row| row[width..].iter().copied()).collect();
         }
         self.out.rows(&out)
     }
@@ -138,8 +141,8 @@ impl StreamingConvolution {
         Ok(StreamingConvolution {
             norm: module.norm.for_inference()?,
             pointwise: [
-                module.pointwise1.packed("pointwise_conv1")?,
-                module.pointwise2.packed("pointwise_conv2")?,
+                module.pointwise1.pack("pointwise_conv1")?,
+                module.pointwise2.pack("pointwise_conv2")?,
             ],
             weight: depthwise::transpose_weight(&weight, taps),
             bias: to_vec(bias)?,
@@ -153,14 +156,14 @@ impl StreamingConvolution {
         let [first, second] = &self.pointwise;
         let gated = glu_rows(&first.rows(&self.norm.apply(x)), width);
         let ragged = Ragged::new(lengths);
-        let mut mixed = vec![0.0; gated.len()];
-        for (b, (state, out)) in states.iter_mut().zip(ragged.split_mut(&mut mixed, width)).enumerate() {
+        let mut convolved = vec![0.0; gated.len()];
+        for (b, (state, out)) in states.iter_mut().zip(ragged.split_mut(&mut convolved, width)).enumerate() {
             let context = state.tail.len() / width;
             state.tail.extend_from_slice(ragged.utterance(&gated, width, b));
             depthwise::forward_rows(state.tail, context, &self.weight, &self.bias, before, out);
             let rows = state.tail.len() / width;
             state.tail.drain(..rows.saturating_sub(before) * width);
         }
-        second.rows(&silu_rows(&self.inner_norm.apply(&mixed)))
+        second.rows(&silu_rows(&self.inner_norm.apply(&convolved)))
     }
 }

@@ -15,7 +15,7 @@ use super::LstmWeights;
 use super::direction::{for_each_row, split_by_group};
 use super::layout::{self, TapeLayout};
 use super::steps::{self, InitialStates};
-use crate::layers::linear::packed;
+use crate::layers::linear::pack;
 use crate::tensors::to_vec;
 use crate::{Error, Result};
 
@@ -67,7 +67,7 @@ impl StreamingLstm {
     pub(super) fn new(weights: &LstmWeights) -> Result<Self> {
         let (_, hidden) = weights.recurrent.dims2()?;
         Ok(StreamingLstm {
-            input: packed("weight_ih", &weights.input, &weights.bias)?,
+            input: pack("weight_ih", &weights.input, &weights.bias)?,
             recurrent: PackedGates::for_forward(None, &to_vec::<f32>(&weights.recurrent)?, hidden),
             hidden,
         })
