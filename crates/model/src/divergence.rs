@@ -1,4 +1,4 @@
-//! Finds out which errors of a loss mean that training has diverged.
+//! `Error::divergence`: which errors of a model's loss mean that training has diverged.
 //!
 //! Divergence is a score, loss, gradient or weight that is not finite.
 use crate::Error;
@@ -57,6 +57,7 @@ impl Error {
     }
 }
 
+/// The quantity of errors about scores.
 const SCORE: &str = "score of every class";
 
 #[cfg(test)]

@@ -63,8 +63,8 @@ pub fn collate(features: &[&Features], config: &RowsConfig) -> Result<(Tensor, V
     let frames = lengths.iter().copied().max().unwrap_or(0);
     let width = stacked.first().map_or(0, |features| features.dim);
     let mut rows = vec![0f32; stacked.len() * frames * width];
-    for (to, features) in rows.chunks_mut((frames * width).max(1)).zip(&stacked) {
-        to[..features.data.len()].copy_from_slice(&features.data);
+    for (padded_rows, features) in rows.chunks_mut((frames * width).max(1)).zip(&stacked) {
+        padded_rows[..features.data.len()].copy_from_slice(&features.data);
     }
     Ok((tensors::from_vec(rows, (stacked.len(), frames, width))?, lengths))
 }

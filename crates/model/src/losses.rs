@@ -1,4 +1,4 @@
-//! Computes the training loss of a batch: transducer, pruned, TDT or lattice, and CTC.
+//! The training loss of a model: transducer, pruned, TDT or lattice, and CTC.
 use candle_core::Tensor;
 use lattice::candle::Gnat;
 use rnnt_loss::{
@@ -119,9 +119,9 @@ impl Model {
         labels: usize,
         shape: [usize; 3],
     ) -> Result<Option<lattice::Plan>> {
-        let (_, parts) = Parameters::plan(|vb| Network::new(config, labels, &vb))?;
+        let (_, network) = Parameters::plan(|vb| Network::new(config, labels, &vb))?;
         let plan = |gnat: &Gnat| Ok(gnat.plan_for_shape(shape)?);
-        parts.output.lattice().map(plan).transpose()
+        network.output.lattice().map(plan).transpose()
     }
 
     /// Computes the losses of a batch.
@@ -140,17 +140,20 @@ impl Model {
         mut pass: Option<&mut TrainingPass>,
     ) -> Result<Losses> {
         let LabeledRows { rows, lengths, labels } = batch;
+        // Encoder, and the auxiliary CTC loss.
         let (encoded, lengths) = self.encoder.forward(rows, lengths, pass.as_deref_mut())?;
         let weights = vec![1.0 / step_utterances as f64; labels.len()];
         let ctc = match &self.ctc {
             Some(ctc) => {
-                let plain = Targets::new(self.blank(), lengths.clone(), labels.to_vec())?;
-                let rows = HiddenTensors { hidden: &encoded, head: head(ctc) };
-                let LossSum { sum, losses, .. } = sessions.ctc.sum(rows, &plain, &weights)?;
+                let ctc_targets = Targets::new(self.blank(), lengths.clone(), labels.to_vec())?;
+                let ctc_input = HiddenTensors { hidden: &encoded, head: head_tensors(ctc) };
+                let LossSum { sum, losses, .. } = sessions.ctc.sum(ctc_input, &ctc_targets, &weights)?;
                 Some((losses, sum))
             }
             None => None,
         };
+
+        // A recognition lattice has its own loss.
         let TransducerNetwork { predictor, layers } = match &self.output {
             OutputModel::Transducer(transducer) => transducer,
             OutputModel::Lattice(gnat) => {
@@ -159,10 +162,13 @@ impl Model {
                 return Ok(Losses { transducer: loss.losses, simple: None, mean: loss.sum, ctc });
             }
         };
+
+        // Predictor, projections to the joint width, dropout.
         let session = sessions.transducer.as_ref();
         let session = session.ok_or_else(|| Error::shape("sessions", "those of a transducer", "none"))?;
         let predicted = predictor.forward(labels, pass.as_deref_mut())?;
-        let (frames, rows) = (layers.encoder.apply(&encoded)?, layers.predictor.apply(&predicted)?);
+        let (joint_frames, joint_labels) =
+            (layers.encoder.apply(&encoded)?, layers.predictor.apply(&predicted)?);
         let mut targets = self.targets(lengths, labels)?;
         let JointLayers { simple, .. } = layers;
         let rate = f64::from(self.config().joint.dropout);
@@ -173,19 +179,25 @@ impl Model {
             }
             None => None,
         };
+
+        // The transducer loss, with the first pass of pruned training.
         let joint = JointTensors {
-            encoded: &frames,
-            predicted: &rows,
-            head: head(&layers.head),
-            durations: layers.durations.as_ref().map(head),
+            encoded: &joint_frames,
+            predicted: &joint_labels,
+            head: head_tensors(&layers.head),
+            durations: layers.durations.as_ref().map(head_tensors),
             dropout,
         };
         let LossSum { sum: mean, losses: transducer, first_pass, .. } = match simple {
             None => session.sum(joint, &targets, &weights)?,
             Some((am, lm)) => {
-                let simple =
-                    SimpleTensors { frames: &encoded, labels: &predicted, am: head(am), lm: head(lm) };
-                let pruned = PrunedTensors { simple, joint, scales: self.config().scales(step) };
+                let simple = SimpleTensors {
+                    frames: &encoded,
+                    labels: &predicted,
+                    am: head_tensors(am),
+                    lm: head_tensors(lm),
+                };
+                let pruned = PrunedTensors { simple, joint, scales: self.config().pass_scales(step) };
                 session.sum(pruned, &targets, &weights)?
             }
         };
@@ -193,7 +205,8 @@ impl Model {
     }
 }
 
-fn head(layer: &Linear) -> HeadTensors<'_> {
+/// Returns weight and bias of a layer for the loss.
+fn head_tensors(layer: &Linear) -> HeadTensors<'_> {
     HeadTensors { weight: layer.weight(), bias: Some(layer.bias()) }
 }
 
@@ -205,15 +218,15 @@ mod tests {
 
     use super::*;
 
-    /// Computes the loss of one utterance with the recipe of the digits.
+    /// Computes the loss of one utterance with a recipe of the digits.
     ///
     /// The only dropout is that of the joint network.
-    fn losses(kind: &str, dropout: f32, pass: Option<&mut TrainingPass>) -> Vec<f64> {
+    fn digits_loss(recipe: &str, dropout: f32, pass: Option<&mut TrainingPass>) -> Vec<f64> {
         let text = std::fs::read_to_string(
-            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../recipes/{kind}.toml")),
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../recipes/{recipe}.toml")),
         );
         let text = text.unwrap().replace("dropout = 0.1", "dropout = 0.0");
-        let mut config = ModelConfig::from_recipe(&text, Path::new(kind)).unwrap();
+        let mut config = ModelConfig::from_recipe(&text, Path::new(recipe)).unwrap();
         config.joint.dropout = dropout;
         let model = Model::new(&config, 10).unwrap();
         let x = Tensor::full(0.3f32, (1, 12, config.input.width()), &Device::Cpu).unwrap();
@@ -224,13 +237,14 @@ mod tests {
 
     #[test]
     fn dropout_of_the_joint_network_is_a_function_of_the_utterance() {
-        for kind in ["digits", "digits-tdt", "digits-pruned"] {
-            let dropped = |utterance| losses(kind, 0.5, Some(&mut TrainingPass::new(7, 1, &[utterance])));
-            assert_eq!(dropped(3), dropped(3));
-            assert_ne!(dropped(3), dropped(4));
-            let none = losses(kind, 0.5, None);
-            assert_ne!(dropped(3), none);
-            assert_eq!(losses(kind, 0.0, Some(&mut TrainingPass::new(7, 1, &[3]))), none);
+        for recipe in ["digits", "digits-tdt", "digits-pruned"] {
+            let with_dropout =
+                |utterance| digits_loss(recipe, 0.5, Some(&mut TrainingPass::new(7, 1, &[utterance])));
+            assert_eq!(with_dropout(3), with_dropout(3));
+            assert_ne!(with_dropout(3), with_dropout(4));
+            let without_pass = digits_loss(recipe, 0.5, None);
+            assert_ne!(with_dropout(3), without_pass);
+            assert_eq!(digits_loss(recipe, 0.0, Some(&mut TrainingPass::new(7, 1, &[3]))), without_pass);
         }
     }
 }

@@ -1,12 +1,12 @@
-//! `ModelConfig::check`: ranges of recipe values, and combinations that are not supported.
+//! `ModelConfig::check`: ranges and supported combinations of recipe values.
 use rnnt_loss::Topology;
 use speech::FrontEnd;
 
 use super::ModelConfig;
 use crate::Result;
 use crate::config::values::{
-    MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout, check_fraction, check_non_negative, ensure,
-    factor, setting_error,
+    MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout, check_factor, check_fraction, check_non_negative,
+    ensure, setting_error,
 };
 use crate::config::{
     ActivationKind, AlignmentKind, GnatConfig, LossKind, LossOptions, LossTerms, PrecisionKind,
@@ -29,6 +29,7 @@ impl ModelConfig {
         self.init.check()
     }
 
+    /// Checks the keys of `[loss]`, and the topology that they require.
     fn check_loss(&self) -> Result<()> {
         let topology = &self.terms.topology;
         let names = || Topology::names().collect::<Vec<_>>().join(", ");
@@ -46,29 +47,30 @@ impl ModelConfig {
             }
             LossKind::Tdt { durations, sigma, omega } => {
                 check_fraction("loss.omega", *omega)?;
-                factor("loss.sigma", *sigma)?;
-                let fine = durations.iter().any(|&frames| frames > 0);
-                ensure("loss.durations", "one of at least 1", fine, format!("{durations:?}"))?;
+                check_factor("loss.sigma", *sigma)?;
+                let is_valid = durations.iter().any(|&frames| frames > 0);
+                ensure("loss.durations", "one of at least 1", is_valid, format!("{durations:?}"))?;
             }
             LossKind::MultiBlank { durations, sigma } => {
-                factor("loss.sigma", *sigma)?;
-                let fine = !durations.is_empty() && durations.iter().all(|&frames| frames >= 2);
-                ensure("loss.durations", "one or more of at least 2", fine, format!("{durations:?}"))?;
+                check_factor("loss.sigma", *sigma)?;
+                let is_valid = !durations.is_empty() && durations.iter().all(|&frames| frames >= 2);
+                ensure("loss.durations", "one or more of at least 2", is_valid, format!("{durations:?}"))?;
             }
         }
         let durations = [self.loss.kind.durations(), self.loss.kind.big_blanks()].concat();
-        for (at, &frames) in durations.iter().enumerate() {
+        for (index, &frames) in durations.iter().enumerate() {
             ensure("loss.durations", &format!("at most {MAX_DURATION}"), frames <= MAX_DURATION, frames)?;
-            ensure("loss.durations", "each once", !durations[..at].contains(&frames), frames)?;
+            ensure("loss.durations", "each once", !durations[..index].contains(&frames), frames)?;
         }
         let topology = &self.terms.topology;
-        let (expected, fine) = match self.loss.kind {
+        let (expected, is_valid) = match self.loss.kind {
             LossKind::Tdt { .. } => ("regular, with durations", *topology == Topology::rnnt()),
             _ => ("regular or modified, with big blanks", topology.is_plain()),
         };
-        ensure("training.topology", expected, fine, topology)
+        ensure("training.topology", expected, is_valid, topology)
     }
 
+    /// Checks the keys of `[loss]` that all kinds share.
     fn check_loss_options(&self) -> Result<()> {
         let LossOptions { skip, clamp, .. } = self.loss.options;
         let terms = &self.terms;
@@ -80,6 +82,7 @@ impl ModelConfig {
         ensure("loss.clamp", "none with label smoothing", terms.label_smoothing == 0.0, clamp)
     }
 
+    /// Checks input rows, encoder, predictor and joint network.
     fn check_parts(&self) -> Result<()> {
         let ModelConfig { input, encoder, joint, .. } = self;
         check_count("encoder.stack", input.rows.stack, MAX_SMALL_COUNT)?;
@@ -101,12 +104,13 @@ impl ModelConfig {
         check_dropout("joint.dropout", joint.dropout)
     }
 
+    /// Checks the keys of `[training]` for the objective.
     fn check_terms(&self) -> Result<()> {
         let terms = &self.terms;
         check_non_negative("training.ctc_weight", terms.ctc_weight)?;
         check_non_negative("training.ctc_weight_end", terms.ctc_weight_end.unwrap_or(0.0))?;
-        factor("training.fastemit", terms.fastemit)?;
-        factor("training.delay_penalty", terms.delay_penalty)?;
+        check_factor("training.fastemit", terms.fastemit)?;
+        check_factor("training.delay_penalty", terms.delay_penalty)?;
         check_non_negative("training.z_loss", terms.z_loss)?;
         let smoothing = terms.label_smoothing;
         check_fraction("training.label_smoothing", smoothing)?;
@@ -115,7 +119,7 @@ impl ModelConfig {
         ensure("training.label_smoothing", expected, smoothing == 0.0 || !is_factored, smoothing)
     }
 
-    /// Checks the keys of a lattice, and those it excludes.
+    /// Checks the keys of a recognition lattice, and those that it excludes.
     fn check_gnat(&self, gnat: &GnatConfig) -> Result<()> {
         let range = format!("0 to {MAX_SMALL_COUNT}");
         ensure("loss.context", &range, gnat.context <= MAX_SMALL_COUNT, gnat.context)?;

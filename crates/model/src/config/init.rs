@@ -68,9 +68,7 @@ impl InitConfig {
 
 /// The kind of random initialization.
 ///
-/// Each parameter has a separate random stream.
-///
-/// A matrix with D inputs is uniform within ±1/√D, those of an LSTM of width H within ±1/√H,
+/// Each parameter has a separate random stream. A matrix with D inputs is uniform within ±1/√D, those of an LSTM of width H within ±1/√H,
 /// embeddings are normal with standard deviation 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, tag = "kind", rename_all = "lowercase")]
@@ -84,7 +82,7 @@ pub enum InitKind {
     /// `scale`.
     Mlperf {
         /// Factor of all weights and biases of LSTMs.
-        #[serde(default = "half")]
+        #[serde(default = "default_scale")]
         scale: f64,
         /// Factor of the forget gates' hidden biases.
         #[serde(default)]
@@ -92,7 +90,7 @@ pub enum InitKind {
     },
 }
 
-fn half() -> f64 {
+fn default_scale() -> f64 {
     0.5
 }
 

@@ -38,10 +38,10 @@ pub enum LossKind {
     /// network.
     Pruned {
         /// Label positions retained for each frame, at least 2.
-        #[serde(default = "five")]
+        #[serde(default = "default_s_range")]
         s_range: usize,
         /// Factor of the simple joiner's loss.
-        #[serde(default = "half")]
+        #[serde(default = "default_simple_scale")]
         simple_scale: f64,
         /// Weight of the label scores only in the simple joiner's log-probabilities.
         #[serde(default)]
@@ -60,10 +60,10 @@ pub enum LossKind {
     Gnat(GnatConfig),
 }
 
-fn five() -> usize {
+fn default_s_range() -> usize {
     5
 }
-fn half() -> f64 {
+fn default_simple_scale() -> f64 {
     0.5
 }
 
@@ -100,7 +100,7 @@ impl LossKind {
 }
 
 /// Serialization of topologies by name.
-pub(super) mod name {
+pub(super) mod topology_name {
     use rnnt_loss::Topology;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 

@@ -32,7 +32,7 @@ impl<'de> Deserialize<'de> for LossConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct LossOptions {
     /// Memory budget of the loss: bytes such as `"64MiB"`, `"recompute"` or `"unlimited"`.
-    #[serde(deserialize_with = "read", serialize_with = "write")]
+    #[serde(deserialize_with = "deserialize_budget", serialize_with = "serialize_budget")]
     pub budget: LossBudget,
     /// Fraction of each utterance's occupancy whose sites are skipped in the gradient; 0 is exact.
     pub skip: f64,
@@ -45,7 +45,7 @@ pub struct LossOptions {
 
 impl LossOptions {
     /// Returns options of the loss, with all other values from `base`.
-    pub(crate) fn options(self, base: Options) -> Options {
+    pub(crate) fn apply_to(self, base: Options) -> Options {
         let LossOptions { budget, skip, clamp, activation } = self;
         Options {
             budget: budget.bytes,
@@ -124,12 +124,14 @@ impl ActivationKind {
     }
 }
 
-fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LossBudget, D::Error> {
+/// Reads a budget from its text.
+fn deserialize_budget<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LossBudget, D::Error> {
     let text = String::deserialize(deserializer)?;
     text.parse().map_err(|error| D::Error::custom(format!("budget: {error}, found {text:?}")))
 }
 
-fn write<S: Serializer>(budget: &LossBudget, serializer: S) -> Result<S::Ok, S::Error> {
+/// Writes a budget as text.
+fn serialize_budget<S: Serializer>(budget: &LossBudget, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(budget)
 }
 
@@ -146,7 +148,7 @@ impl ModelConfig {
             LossKind::Tdt { durations, .. } => Topology::tdt(durations),
             LossKind::MultiBlank { durations, .. } => self.terms.topology.clone().with_big_blanks(durations),
             LossKind::Rnnt { .. } | LossKind::Pruned { .. } => Ok(self.terms.topology.clone()),
-            LossKind::Gnat(_) => return Err(not_a_transducer()),
+            LossKind::Gnat(_) => return Err(not_a_transducer_error()),
         };
         Ok(topology.map_err(rnnt_loss::Error::from)?)
     }
@@ -164,10 +166,11 @@ impl ModelConfig {
             delay_penalty,
             label_smoothing,
             z_loss,
-            ..self.loss.options.options(self.ctc_options())
+            ..self.loss.options.apply_to(self.ctc_options())
         })
     }
 
+    /// Returns the kind of loss with its options.
     fn loss_kind(&self) -> ModelResult<rnnt_loss::Loss> {
         let topology = self.topology()?;
         Ok(match self.loss.kind {
@@ -183,7 +186,7 @@ impl ModelConfig {
             LossKind::MultiBlank { sigma, .. } => {
                 rnnt_loss::Loss::Transducer { topology, tokens: TokenNormalization::Softmax, sigma }
             }
-            LossKind::Gnat(_) => return Err(not_a_transducer()),
+            LossKind::Gnat(_) => return Err(not_a_transducer_error()),
             LossKind::Pruned { s_range, lm_only_scale, am_only_scale, .. } => {
                 let pruning = Pruning { s_range, lm_only_scale, am_only_scale, ..Pruning::default() };
                 rnnt_loss::Loss::Pruned { topology, tokens: TokenNormalization::Softmax, pruning }
@@ -203,7 +206,7 @@ impl ModelConfig {
     }
 
     /// Returns the scales of the losses of pruned training.
-    pub(crate) fn scales(&self, step: u64) -> PassScales {
+    pub(crate) fn pass_scales(&self, step: u64) -> PassScales {
         let LossKind::Pruned { simple_scale, warm_steps, .. } = self.loss.kind else {
             return PassScales::default();
         };
@@ -212,7 +215,8 @@ impl ModelConfig {
     }
 }
 
-fn not_a_transducer() -> ModelError {
+/// Returns the error of a recognition lattice where a transducer is required.
+fn not_a_transducer_error() -> ModelError {
     let (expected, found) = ("a transducer".into(), "gnat".into());
     ModelError::RecipeValue { key: "loss.kind".into(), expected, found }
 }

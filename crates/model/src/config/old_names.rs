@@ -1,4 +1,4 @@
-//! Old names of recipe keys and values, from earlier versions.
+//! Old names of a model's recipe keys and values, from earlier versions.
 //!
 //! A recipe file with an old name is an error that contains the new one. Recipes in checkpoints and
 //! run folders are translated.
@@ -9,7 +9,7 @@ use toml::{Table, Value};
 use crate::{Error, Result};
 
 /// Old keys with their tables, and their new names.
-const KEYS: [(&str, &str); 6] = [
+const RENAMED_KEYS: [(&str, &str); 6] = [
     ("optimiser", "optimizer"),
     ("loss.normalise", "normalize"),
     ("features.normalise", "normalize"),
@@ -19,14 +19,14 @@ const KEYS: [(&str, &str); 6] = [
 ];
 
 /// Keys with their tables, and old and new values.
-const VALUES: [(&str, &str, &str); 1] = [("features.framing", "centred", "centered")];
+const RENAMED_VALUES: [(&str, &str, &str); 1] = [("features.framing", "centred", "centered")];
 
 /// Replaces old names in the recipe of a checkpoint or run.
 ///
 /// A recipe without old names, or with invalid TOML, is returned unchanged.
 pub fn translate(text: &str) -> Cow<'_, str> {
     let Ok(mut recipe) = text.parse::<Table>() else { return text.into() };
-    if replace(&mut recipe).is_empty() {
+    if replace_old_names(&mut recipe).is_empty() {
         return text.into();
     }
     toml::to_string(&recipe).map_or(text.into(), Cow::Owned)
@@ -38,30 +38,30 @@ pub fn translate(text: &str) -> Cow<'_, str> {
 /// [`Error::RecipeValue`] with the new name of an old one.
 pub fn reject(text: &str) -> Result<()> {
     let Ok(mut recipe) = text.parse::<Table>() else { return Ok(()) };
-    replace(&mut recipe).into_iter().next().map_or(Ok(()), Err)
+    replace_old_names(&mut recipe).into_iter().next().map_or(Ok(()), Err)
 }
 
 /// Replaces the old names in a recipe; returns an error for each of them.
-fn replace(recipe: &mut Table) -> Vec<Error> {
+fn replace_old_names(recipe: &mut Table) -> Vec<Error> {
     let mut errors = Vec::new();
-    let mut add = |key: &str, old: &str, new: &str| {
+    let mut add_error = |key: &str, old: &str, new: &str| {
         let [expected, found] =
             [("new", new), ("old", old)].map(|(age, name)| format!("the {age} name {name}"));
         errors.push(Error::RecipeValue { key: key.to_owned(), expected, found });
     };
-    for (key, new) in KEYS {
+    for (key, new) in RENAMED_KEYS {
         let Some((table, old)) = find_table(recipe, key) else { continue };
         if let Some(value) = table.remove(old) {
             table.entry(new).or_insert(value);
-            add(key, old, new);
+            add_error(key, old, new);
         }
     }
-    for (key, old, new) in VALUES {
+    for (key, old, new) in RENAMED_VALUES {
         let Some((table, name)) = find_table(recipe, key) else { continue };
         let value = table.get_mut(name).filter(|value| value.as_str() == Some(old));
         if let Some(value) = value {
             *value = Value::String(new.to_owned());
-            add(key, &format!("{old:?}"), &format!("{new:?}"));
+            add_error(key, &format!("{old:?}"), &format!("{new:?}"));
         }
     }
     errors
@@ -79,36 +79,46 @@ fn find_table<'a, 'b>(recipe: &'a mut Table, key: &'b str) -> Option<(&'a mut Ta
 mod tests {
     use super::*;
 
-    /// A recipe with one key in its table.
-    fn with_value(key: &str, value: &str) -> String {
+    /// Returns a recipe with one key in its table.
+    fn recipe_with_value(key: &str, value: &str) -> String {
         match key.rsplit_once('.') {
             Some((table, name)) => format!("seed = 1 # comment\n[{table}]\n{name} = {value}\nother = 1\n"),
             None => format!("seed = 1 # comment\n[{key}]\nother = {value}\n"),
         }
     }
 
-    fn expect_renamed(old: &str, new: &str, key: &str, names: [&str; 2]) {
-        assert!(matches!(translate(new), Cow::Borrowed(_)) && reject(new).is_ok(), "{new}");
-        assert_eq!(translate(old).parse::<Table>().unwrap(), new.parse::<Table>().unwrap());
+    /// Checks that the old recipe is translated to the new one, and that its error has both names.
+    fn expect_renamed(old_recipe: &str, new_recipe: &str, key: &str, old_name: &str, new_name: &str) {
+        assert!(
+            matches!(translate(new_recipe), Cow::Borrowed(_)) && reject(new_recipe).is_ok(),
+            "{new_recipe}"
+        );
+        assert_eq!(translate(old_recipe).parse::<Table>().unwrap(), new_recipe.parse::<Table>().unwrap());
         let message =
-            format!("recipe key {key}: expected the new name {}, found the old name {}", names[1], names[0]);
-        assert_eq!(reject(old).unwrap_err().to_string(), message);
+            format!("recipe key {key}: expected the new name {new_name}, found the old name {old_name}");
+        assert_eq!(reject(old_recipe).unwrap_err().to_string(), message);
     }
 
     #[test]
     fn every_old_key_is_an_error_with_the_new_key_and_can_be_translated() {
-        for (key, new) in KEYS {
+        for (key, new) in RENAMED_KEYS {
             let old_name = key.rsplit('.').next().unwrap();
             let new_key = format!("{}{new}", key.strip_suffix(old_name).unwrap());
-            expect_renamed(&with_value(key, "2"), &with_value(&new_key, "2"), key, [old_name, new]);
+            expect_renamed(
+                &recipe_with_value(key, "2"),
+                &recipe_with_value(&new_key, "2"),
+                key,
+                old_name,
+                new,
+            );
         }
     }
 
     #[test]
     fn every_old_value_is_an_error_with_the_new_value_and_can_be_translated() {
-        for (key, old, new) in VALUES {
+        for (key, old, new) in RENAMED_VALUES {
             let [old, new] = [old, new].map(|name| format!("{name:?}"));
-            expect_renamed(&with_value(key, &old), &with_value(key, &new), key, [&old, &new]);
+            expect_renamed(&recipe_with_value(key, &old), &recipe_with_value(key, &new), key, &old, &new);
         }
     }
 

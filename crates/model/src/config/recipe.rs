@@ -1,4 +1,4 @@
-//! `ModelConfig::from_recipe`: reads the sections of a recipe that describe a model.
+//! `ModelConfig::from_recipe`: reads a model's sections of a recipe.
 use std::path::Path;
 
 use serde::{Deserialize, Deserializer, Serialize};

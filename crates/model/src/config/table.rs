@@ -1,4 +1,4 @@
-//! TOML tables of recipes: split between two types, differences, and syntax errors.
+//! TOML tables of a model's recipe: split between types, differences, syntax errors.
 use std::path::Path;
 
 use kernels::Excerpt;
@@ -35,24 +35,28 @@ pub(crate) use part_kinds;
 
 /// Splits a table into `shared` keys and those of one kind.
 ///
-/// `kind` is the default value of the key `kind`. Both types may reject unknown keys; with serde's
+/// `default_kind` is the default value of the key `kind`. Both types may reject unknown keys; with serde's
 /// `flatten`, they could not.
-pub fn split<'de, D, A, B>(deserializer: D, shared: &[&str], kind: Option<&str>) -> Result<(A, B), D::Error>
+pub fn split<'de, D, Shared, Kind>(
+    deserializer: D,
+    shared: &[&str],
+    default_kind: Option<&str>,
+) -> Result<(Shared, Kind), D::Error>
 where
     D: Deserializer<'de>,
-    A: DeserializeOwned,
-    B: DeserializeOwned,
+    Shared: DeserializeOwned,
+    Kind: DeserializeOwned,
 {
-    let mut rest = toml::Table::deserialize(deserializer)?;
-    if let Some(kind) = kind {
-        rest.entry("kind").or_insert_with(|| kind.into());
+    let mut kind_keys = toml::Table::deserialize(deserializer)?;
+    if let Some(kind) = default_kind {
+        kind_keys.entry("kind").or_insert_with(|| kind.into());
     }
-    let common = shared.iter().filter_map(|&key| rest.remove_entry(key));
-    let common: toml::Table = common.collect();
-    let tag = rest.contains_key("kind").then_some("kind");
-    let first: Vec<&str> = tag.into_iter().chain(shared.iter().copied()).collect();
-    let part = |error: toml::de::Error| D::Error::custom(with_all_keys(error.message(), &first));
-    Ok((common.try_into().map_err(part)?, rest.try_into().map_err(part)?))
+    let shared_keys = shared.iter().filter_map(|&key| kind_keys.remove_entry(key));
+    let shared_keys: toml::Table = shared_keys.collect();
+    let tag = kind_keys.contains_key("kind").then_some("kind");
+    let added_names: Vec<&str> = tag.into_iter().chain(shared.iter().copied()).collect();
+    let error = |error: toml::de::Error| D::Error::custom(with_all_keys(error.message(), &added_names));
+    Ok((shared_keys.try_into().map_err(error)?, kind_keys.try_into().map_err(error)?))
 }
 
 /// Adds the shared keys to serde's message about an unknown key.
@@ -62,8 +66,9 @@ fn with_all_keys(message: &str, shared: &[&str]) -> String {
     else {
         return message.to_owned();
     };
-    let rest = rest.split('`').skip(1).step_by(2);
-    let keys: Vec<String> = shared.iter().copied().chain(rest).map(|key| format!("`{key}`")).collect();
+    // The names of the expected keys are between backticks.
+    let expected = rest.split('`').skip(1).step_by(2);
+    let keys: Vec<String> = shared.iter().copied().chain(expected).map(|key| format!("`{key}`")).collect();
     format!("unknown field `{unknown}`, expected one of {}", keys.join(", "))
 }
 
@@ -107,7 +112,7 @@ pub fn syntax_error(path: &Path, text: &str, error: &toml::de::Error) -> crate::
         return crate::Error::RecipeSyntax { path: path.to_owned(), position: String::new(), message };
     };
     let before = &text[..span.start];
-    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     let position = format!(
         "line {}, column {}: ",
         1 + before.matches('\n').count(),

@@ -11,7 +11,7 @@ pub struct LossTerms {
     /// The [`Topology`] of blank and label: how many labels a frame may emit.
     ///
     /// Durations require the regular topology; big blanks do not support the constrained one.
-    #[serde(with = "loss::name")]
+    #[serde(with = "loss::topology_name")]
     pub topology: Topology,
     /// The number format of the factors of the head's products.
     ///

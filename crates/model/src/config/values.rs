@@ -13,6 +13,10 @@ pub const MAX_WIDTH: usize = 8192;
 pub const MAX_SMALL_COUNT: usize = 100;
 /// Largest number; larger numbers are infinite in `f32`, or nearly so.
 const MAX_VALUE: f64 = 1e38;
+/// Largest factor of a term of the loss, so that products with it are finite in `f32`.
+const MAX_FACTOR: f64 = 1e30;
+/// Largest dropout rate.
+const MAX_DROPOUT: f32 = 0.9;
 
 /// Checks a value of a recipe key.
 ///
@@ -22,9 +26,9 @@ pub fn ensure(key: &str, expected: &str, is_valid: bool, found: impl Display) ->
     if is_valid {
         return Ok(());
     }
-    let text = found.to_string();
-    let text = text.parse().map_or(text, |number: f64| ShortFloat(number).to_string());
-    Err(Error::RecipeValue { key: key.into(), expected: expected.into(), found: text })
+    let found = found.to_string();
+    let found = found.parse().map_or(found, |number: f64| ShortFloat(number).to_string());
+    Err(Error::RecipeValue { key: key.into(), expected: expected.into(), found })
 }
 
 /// Checks a count from 1 to `max`.
@@ -41,7 +45,7 @@ pub fn check_count(key: &str, value: usize, max: usize) -> Result<()> {
 /// # Errors
 /// [`Error::RecipeValue`].
 pub(crate) fn check_dropout(key: &str, rate: f32) -> Result<()> {
-    ensure(key, "a number from 0 to 0.9", (0.0..=0.9).contains(&rate), rate)
+    ensure(key, "a number from 0 to 0.9", (0.0..=MAX_DROPOUT).contains(&rate), rate)
 }
 
 /// Checks a fraction, from 0 to 1.
@@ -70,8 +74,8 @@ pub fn check_non_negative(key: &str, value: f64) -> Result<()> {
 }
 
 /// Checks the factor of a term of the loss.
-pub(crate) fn factor(key: &str, value: f64) -> Result<()> {
-    ensure(key, "a number of at least 0, at most 1e30", (0.0..=1e30).contains(&value), value)
+pub(crate) fn check_factor(key: &str, value: f64) -> Result<()> {
+    ensure(key, "a number of at least 0, at most 1e30", (0.0..=MAX_FACTOR).contains(&value), value)
 }
 
 /// Converts an invalid setting to an error of its recipe key.
