@@ -1,4 +1,6 @@
-//! Checkpoints: the whole state of a run in one safetensors file.
+//! Checkpoints: weights, optimizer state and recipe of a run in one file.
+//!
+//! The file is a safetensors file:
 //!
 //! | tensors | contents |
 //! |---|---|
@@ -6,7 +8,7 @@
 //! | `average/NAME` | their moving average, if the recipe has one |
 //! | `first/NAME`, `second/NAME` | the optimizer's moments; a custom optimizer has other kinds |
 //!
-//! The file's metadata has one key, `panda`: JSON with format, version, recipe, tokenizer,
+//! Its metadata has one key, `panda`: JSON with format, version, recipe, tokenizer,
 //! [`Progress`], [`DataFingerprint`] of the data, and the CRC-32 of each tensor and of the rest of
 //! the metadata.
 use std::collections::BTreeMap;
@@ -150,12 +152,12 @@ fn checksum(bytes: &[u8]) -> String {
 /// [`Error::Io`] if the file cannot be read, [`Error::Checkpoint`] if it does not begin as a
 /// safetensors file does.
 pub fn shapes(path: &Path) -> Result<Shapes> {
-    let wrong = |found: String| Error::checkpoint(path, "the head of a safetensors file", found);
-    let weights = read_head(path)?.into_iter().filter_map(|(name, entry)| {
+    let error = |found: String| Error::checkpoint(path, "the head of a safetensors file", found);
+    let weights = read_header_entries(path)?.into_iter().filter_map(|(name, entry)| {
         let shape = entry.get("shape")?.clone();
         Some((name.strip_prefix("weight/")?.to_owned(), shape))
     });
-    let shape = |(name, shape)| Ok((name, serde_json::from_value(shape).map_err(|e| wrong(e.to_string()))?));
+    let shape = |(name, shape)| Ok((name, serde_json::from_value(shape).map_err(|e| error(e.to_string()))?));
     weights.map(shape).collect()
 }
 
@@ -164,23 +166,23 @@ pub fn shapes(path: &Path) -> Result<Shapes> {
 /// # Errors
 /// As [`shapes`].
 pub(crate) fn is_checkpoint(path: &Path) -> Result<bool> {
-    Ok(read_head(path)?.get("__metadata__").is_some_and(|metadata| metadata.get("panda").is_some()))
+    Ok(read_header_entries(path)?.get("__metadata__").is_some_and(|metadata| metadata.get("panda").is_some()))
 }
 
 /// Reads the header of a safetensors file: its entries by name.
-fn read_head(path: &Path) -> Result<BTreeMap<String, serde_json::Value>> {
+fn read_header_entries(path: &Path) -> Result<BTreeMap<String, serde_json::Value>> {
     let io = |error| Error::io(path, "read the checkpoint")(error);
-    let wrong = |found: String| Error::checkpoint(path, "the head of a safetensors file", found);
+    let error = |found: String| Error::checkpoint(path, "the head of a safetensors file", found);
     let mut file = open_regular(path).map_err(io)?;
     let mut length = [0; 8];
     file.read_exact(&mut length).map_err(io)?;
     let length = u64::from_le_bytes(length);
-    let mut head = Vec::new();
-    file.take(length).read_to_end(&mut head).map_err(io)?;
-    if head.len() as u64 != length {
-        return Err(wrong(format!("{} bytes of one of {length}", head.len())));
+    let mut header = Vec::new();
+    file.take(length).read_to_end(&mut header).map_err(io)?;
+    if header.len() as u64 != length {
+        return Err(error(format!("{} bytes of one of {length}", header.len())));
     }
-    serde_json::from_slice(&head).map_err(|error| wrong(error.to_string()))
+    serde_json::from_slice(&header).map_err(|e| error(e.to_string()))
 }
 
 impl Checkpoint {
@@ -191,57 +193,66 @@ impl Checkpoint {
     /// or foreign.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = read_input(path).map_err(Error::io(path, "read the checkpoint"))?;
-        let wrong = |expected: &str, found: String| Error::checkpoint(path, expected, found);
-        let full = "a whole safetensors file";
+        let invalid = |expected: &str, found: String| Error::checkpoint(path, expected, found);
+
+        // Header: format, version, metadata.
+        let whole_file = "a whole safetensors file";
         let (_, metadata) =
-            SafeTensors::read_metadata(&bytes).map_err(|error| wrong(full, error.to_string()))?;
-        let tensors = SafeTensors::deserialize(&bytes).map_err(|error| wrong(full, error.to_string()))?;
+            SafeTensors::read_metadata(&bytes).map_err(|error| invalid(whole_file, error.to_string()))?;
+        let tensors =
+            SafeTensors::deserialize(&bytes).map_err(|error| invalid(whole_file, error.to_string()))?;
         let header = metadata.metadata().as_ref().and_then(|map| map.get("panda"));
-        let header = header
-            .ok_or_else(|| wrong("metadata with the key panda", "none: a file of another program".into()))?;
+        let header = header.ok_or_else(|| {
+            invalid("metadata with the key panda", "none: a file of another program".into())
+        })?;
         let fields: serde_json::Value =
-            serde_json::from_str(header).map_err(|error| wrong("metadata in JSON", error.to_string()))?;
+            serde_json::from_str(header).map_err(|error| invalid("metadata in JSON", error.to_string()))?;
         let version = fields["version"].as_u64().filter(|_| fields["format"] == FORMAT);
         if !version.is_some_and(|version| (u64::from(OLDEST_VERSION)..=u64::from(VERSION)).contains(&version))
         {
             let formats = format!("format {}, version {}", fields["format"], fields["version"]);
-            let older = version.is_some_and(|version| version < u64::from(OLDEST_VERSION));
-            let hint = if older { ", whose parameters have other names; train the model again" } else { "" };
-            return Err(wrong(&format!("format \"{FORMAT}\", version {VERSION}"), formats + hint));
+            let is_older = version.is_some_and(|version| version < u64::from(OLDEST_VERSION));
+            let hint =
+                if is_older { ", whose parameters have other names; train the model again" } else { "" };
+            return Err(invalid(&format!("format \"{FORMAT}\", version {VERSION}"), formats + hint));
         }
         let header: Header = serde_json::from_value(fields)
-            .map_err(|error| wrong("metadata with recipe, tokenizer and progress", error.to_string()))?;
+            .map_err(|error| invalid("metadata with recipe, tokenizer and progress", error.to_string()))?;
+
+        // Checksums, each of which must be used.
         let has_checksums = header.version > OLDEST_VERSION;
-        let mut sums = header.checksums.clone();
+        let mut unused_checksums = header.checksums.clone();
         // Unknown tensors have no checksum; the model reports them by name.
-        let mut check_sum = |name: &str, found: String| match sums.remove(name) {
+        let mut check_checksum = |name: &str, found: String| match unused_checksums.remove(name) {
             Some(expected) if has_checksums && found != expected => {
                 let part = if name.is_empty() { "the metadata" } else { name };
-                Err(wrong(&format!("{part} with the checksum {expected}"), format!("{found}: damaged")))
+                Err(invalid(&format!("{part} with the checksum {expected}"), format!("{found}: damaged")))
             }
             None if has_checksums && name.is_empty() => {
-                Err(wrong("checksums", "none, in a version that has them".to_owned()))
+                Err(invalid("checksums", "none, in a version that has them".to_owned()))
             }
             _ => Ok(()),
         };
-        let checksum_found = header.header_checksum();
-        check_sum("", checksum_found.map_err(|error| wrong("metadata in JSON", error.to_string()))?)?;
+        let found = header.header_checksum();
+        check_checksum("", found.map_err(|error| invalid("metadata in JSON", error.to_string()))?)?;
+
+        // Tensors, by kind and name.
         let mut shapes = BTreeMap::new();
         let mut values: BTreeMap<String, Values> = BTreeMap::new();
         let mut names = tensors.names();
         names.sort_unstable();
-        for full in names {
-            let view = tensors.tensor(full).map_err(|error| wrong(full, error.to_string()))?;
+        for full_name in names {
+            let view = tensors.tensor(full_name).map_err(|error| invalid(full_name, error.to_string()))?;
             let Some((kind, name)) =
-                full.split_once('/').filter(|(kind, name)| !(kind.is_empty() || name.is_empty()))
+                full_name.split_once('/').filter(|(kind, name)| !(kind.is_empty() || name.is_empty()))
             else {
-                return Err(wrong(
+                return Err(invalid(
                     "tensors named weight/, average/, first/ or second/, or KIND/ of an custom optimizer",
-                    format!("{full:?}"),
+                    format!("{full_name:?}"),
                 ));
             };
             if view.dtype() != Dtype::F32 {
-                return Err(wrong(&format!("{full} of F32"), format!("{:?}", view.dtype())));
+                return Err(invalid(&format!("{full_name} of F32"), format!("{:?}", view.dtype())));
             }
             // The state of a custom optimizer need not belong to a parameter.
             let shape = match KINDS.contains(&kind) {
@@ -249,28 +260,32 @@ impl Checkpoint {
                 false => &mut view.shape().to_vec(),
             };
             if shape != view.shape() {
-                return Err(wrong(&format!("{full} of shape {shape:?}"), format!("{:?}", view.shape())));
+                return Err(invalid(
+                    &format!("{full_name} of shape {shape:?}"),
+                    format!("{:?}", view.shape()),
+                ));
             }
-            check_sum(full, checksum(view.data()))?;
+            check_checksum(full_name, checksum(view.data()))?;
             let bytes = view.data().chunks_exact(4);
             let numbers: Vec<f32> = bytes.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
             if let Some(index) = numbers.iter().position(|x| !x.is_finite()) {
-                return Err(wrong(
-                    &format!("finite values in {full}"),
+                return Err(invalid(
+                    &format!("finite values in {full_name}"),
                     format!("{} at {index}", numbers[index]),
                 ));
             }
             values.entry(kind.to_owned()).or_default().insert(name.to_owned(), numbers);
         }
-        if let Some(name) = sums.keys().next().filter(|_| has_checksums) {
-            return Err(wrong(&format!("{name}, which has a checksum"), "none".into()));
+        if let Some(name) = unused_checksums.keys().next().filter(|_| has_checksums) {
+            return Err(invalid(&format!("{name}, which has a checksum"), "none".into()));
         }
+
         let weights = values.remove("weight");
         Ok(Checkpoint {
             recipe: old_names::translate(&header.recipe).into_owned(),
             tokenizer: header.tokenizer.clone(),
             progress: header.progress.clone(),
-            weights: weights.ok_or_else(|| wrong("tensors named weight/", "none".into()))?,
+            weights: weights.ok_or_else(|| invalid("tensors named weight/", "none".into()))?,
             average: values.remove("average"),
             optimizer_state: values,
             data: header.data.clone(),

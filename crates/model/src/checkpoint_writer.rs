@@ -1,4 +1,4 @@
-//! Writes checkpoints as safetensors files, without a copy of the weights.
+//! `CheckpointWriter`: checkpoints as safetensors files, without a copy of the weights.
 //!
 //! ```text
 //! length of the header: u64    header in JSON: shapes, offsets, metadata    values of each tensor
@@ -17,6 +17,11 @@ use crate::checkpoint::{Checkpoint, FORMAT, Header, Progress, VERSION, Values};
 use crate::parameters::Shapes;
 use crate::tensors::with_slice;
 use crate::{DataFingerprint, Error, Parameters, Result};
+
+/// Values that are converted and written at once.
+const VALUES_PER_BLOCK: usize = 1 << 14;
+/// Bytes that the length of the header is a multiple of.
+const ALIGNMENT: usize = 8;
 
 /// The metadata of a checkpoint.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +44,8 @@ enum TensorValues<'a> {
 }
 
 impl TensorValues<'_> {
-    fn with<R>(&self, read: impl FnOnce(&[f32]) -> R) -> candle_core::Result<R> {
+    /// Calls `read` with the values.
+    fn with_slice<R>(&self, read: impl FnOnce(&[f32]) -> R) -> candle_core::Result<R> {
         match self {
             Self::Slice(values) => Ok(read(values)),
             Self::Variable(variable) => with_slice(variable, |values| Ok(read(values))),
@@ -72,8 +78,8 @@ impl<'a> CheckpointWriter<'a> {
     /// Values without a parameter of the same name and size are stored with one axis.
     pub fn values(&mut self, kind: &str, values: &'a Values, shapes: &Shapes) {
         for (name, values) in values {
-            let fits = |shape: &&Vec<usize>| shape.iter().product::<usize>() == values.len();
-            let shape = shapes.get(name).filter(fits).cloned().unwrap_or_else(|| vec![values.len()]);
+            let has_this_size = |shape: &&Vec<usize>| shape.iter().product::<usize>() == values.len();
+            let shape = shapes.get(name).filter(has_this_size).cloned().unwrap_or_else(|| vec![values.len()]);
             self.tensors.insert(format!("{kind}/{name}"), (shape, TensorValues::Slice(values)));
         }
     }
@@ -96,6 +102,7 @@ impl<'a> CheckpointWriter<'a> {
         Ok(bytes)
     }
 
+    /// Writes the header and the values.
     fn write_to(&self, header: &[u8], file: &mut dyn Write) -> io::Result<()> {
         file.write_all(header)?;
         let mut block = Vec::with_capacity(VALUES_PER_BLOCK * size_of::<f32>());
@@ -107,7 +114,7 @@ impl<'a> CheckpointWriter<'a> {
                     file.write_all(&block)
                 })
             };
-            tensor.with(&mut write).map_err(io::Error::other)??;
+            tensor.with_slice(&mut write).map_err(io::Error::other)??;
         }
         Ok(())
     }
@@ -127,22 +134,27 @@ impl<'a> CheckpointWriter<'a> {
             data: data.cloned(),
             checksums: BTreeMap::new(),
         };
-        let (mut entries, mut end) = (Map::new(), 0usize);
+
+        // Shape and position of each tensor.
+        let (mut entries, mut end_offset) = (Map::new(), 0usize);
         for (name, (shape, tensor)) in &self.tensors {
-            let sum = tensor.with(|values| (checksum(values), size_of_val(values)));
-            let (sum, bytes) = sum.map_err(|e| error(&e))?;
-            header.checksums.insert(name.clone(), sum);
-            let offsets = [end, end + bytes];
-            end += bytes;
+            let checksum_and_bytes = tensor.with_slice(|values| (checksum(values), size_of_val(values)));
+            let (checksum, bytes) = checksum_and_bytes.map_err(|e| error(&e))?;
+            header.checksums.insert(name.clone(), checksum);
+            let offsets = [end_offset, end_offset + bytes];
+            end_offset += bytes;
             entries.insert(name.clone(), json!({ "dtype": "F32", "shape": shape, "data_offsets": offsets }));
         }
-        let own = header.header_checksum().map_err(|e| error(&e))?;
-        header.checksums.insert(String::new(), own);
+
+        // Metadata with all checksums.
+        let header_checksum = header.header_checksum().map_err(|e| error(&e))?;
+        header.checksums.insert(String::new(), header_checksum);
         let metadata = serde_json::to_string(&header).map_err(|e| error(&e))?;
         entries.insert("__metadata__".into(), json!({ "panda": metadata }));
+
+        // Length and text, so that values begin at a multiple of eight.
         let mut text = serde_json::to_vec(&Value::Object(entries)).map_err(|e| error(&e))?;
-        // Values begin at a multiple of eight.
-        text.resize(text.len().next_multiple_of(8), b' ');
+        text.resize(text.len().next_multiple_of(ALIGNMENT), b' ');
         let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
         bytes.extend(text);
         Ok(bytes)
@@ -177,17 +189,14 @@ impl Checkpoint {
     }
 }
 
-/// Values that are converted and written at once.
-const VALUES_PER_BLOCK: usize = 1 << 14;
-
 /// Returns the checksum of values as eight hexadecimal digits.
 fn checksum(values: &[f32]) -> String {
-    let mut sum = crc32fast::Hasher::new();
+    let mut hasher = crc32fast::Hasher::new();
     let mut block = Vec::with_capacity(VALUES_PER_BLOCK * size_of::<f32>());
     for chunk in values.chunks(VALUES_PER_BLOCK) {
         block.clear();
         chunk.iter().for_each(|value| block.extend(value.to_le_bytes()));
-        sum.update(&block);
+        hasher.update(&block);
     }
-    format!("{:08x}", sum.finalize())
+    format!("{:08x}", hasher.finalize())
 }

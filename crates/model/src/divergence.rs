@@ -1,4 +1,4 @@
-//! `Error::divergence`: which errors of a model's loss mean that training has diverged.
+//! `Error::divergence`: errors of the loss that mean diverged training.
 //!
 //! Divergence is a score, loss, gradient or weight that is not finite.
 use crate::Error;

@@ -1,4 +1,4 @@
-//! Errors of building, loading and running a model.
+//! `Error`: errors of building, loading and running a model.
 use std::path::{Path, PathBuf};
 
 use kernels::Excerpt;

@@ -1,4 +1,4 @@
-//! Gradients of a training step: their sum over batches, sent to an all-reduce.
+//! Gradients of a model's training step: summed over batches, sent to an all-reduce.
 //!
 //! The terms of the all-reduce are the gradients of this rank, one for each parameter.
 //!
@@ -89,11 +89,11 @@ impl<'a> GradientSum<'a> {
         }
         let ids: Vec<TensorId> = self.parameters.iter().map(|(_, parameter)| parameter.id()).collect();
         let positions = terms.order.iter().enumerate().map(|(position, &index)| (ids[index], position));
-        let earlier =
+        let earlier_sum =
             |(name, parameter): (&str, &Var)| Some((parameter.id(), self.values.get(name)?.clone()));
         let state = HookState {
             positions: positions.collect(),
-            earlier: self.parameters.iter().filter_map(earlier).collect(),
+            earlier_sums: self.parameters.iter().filter_map(earlier_sum).collect(),
             terms: terms.sender.clone(),
             sent: Vec::new(),
             is_incomplete: false,
@@ -113,10 +113,10 @@ impl<'a> GradientSum<'a> {
             self.sent = hooks.finish(&returned)?;
         }
         for (name, variable) in self.parameters.iter() {
-            let Some(new) = returned.remove(variable) else { continue };
+            let Some(gradient) = returned.remove(variable) else { continue };
             let sum = match self.values.remove(name) {
-                Some(old) => (old + new)?,
-                None => new.contiguous()?,
+                Some(earlier) => (earlier + gradient)?,
+                None => gradient.contiguous()?,
             };
             self.values.insert(name.to_owned(), sum);
         }
@@ -174,16 +174,26 @@ impl<'a> GradientSum<'a> {
 #[derive(Debug, Clone)]
 pub struct GradientHooks(Arc<Mutex<Option<HookState>>>);
 
+/// The state of the hooks during a pass.
 #[derive(Debug)]
 struct HookState {
     /// Positions of the parameters in the terms.
     positions: HashMap<TensorId, usize>,
-    /// Gradients of the earlier passes of the step.
-    earlier: HashMap<TensorId, Tensor>,
+    /// Sums of the gradients of the earlier passes of the step.
+    earlier_sums: HashMap<TensorId, Tensor>,
     terms: Sender<(usize, Tensor)>,
-    /// Position, parameter and [`checksum`] of each sent gradient.
-    sent: Vec<(usize, TensorId, u64)>,
+    sent: Vec<SentGradient>,
     is_incomplete: bool,
+}
+
+/// A gradient that was sent during the pass.
+#[derive(Debug)]
+struct SentGradient {
+    /// Position of the parameter in the terms.
+    position: usize,
+    parameter: TensorId,
+    /// The [`checksum`] of the gradient, without those of earlier passes.
+    checksum: u64,
 }
 
 impl GradientHooks {
@@ -206,25 +216,30 @@ impl GradientHooks {
         let Some(HookState { sent, mut is_incomplete, .. }) = state else {
             return Ok(SentGradients::default());
         };
-        for (_, parameter, sent_checksum) in &sent {
+        for gradient in &sent {
             // The gradient of a parameter that several nodes use is the sum of theirs.
-            is_incomplete |= returned.get_id(*parameter).map(checksum).transpose()? != Some(*sent_checksum);
+            let final_checksum = returned.get_id(gradient.parameter).map(checksum).transpose()?;
+            is_incomplete |= final_checksum != Some(gradient.checksum);
         }
-        Ok(SentGradients { positions: sent.iter().map(|(position, ..)| *position).collect(), is_incomplete })
+        Ok(SentGradients {
+            positions: sent.iter().map(|gradient| gradient.position).collect(),
+            is_incomplete,
+        })
     }
 }
 
 impl HookState {
+    /// Adds earlier sums to a gradient, and sends the sum.
     fn send(&mut self, parameter: TensorId, gradient: &Tensor) {
         let Some(&position) = self.positions.get(&parameter) else { return };
-        let sum = match self.earlier.get(&parameter) {
+        let sum = match self.earlier_sums.get(&parameter) {
             Some(earlier) => earlier + gradient,
             None => gradient.contiguous(),
         };
-        let is_repeated = self.sent.iter().any(|(other, ..)| *other == position);
+        let is_repeated = self.sent.iter().any(|sent| sent.position == position);
         match sum.and_then(|sum| Ok((sum, checksum(gradient)?))) {
             Ok((sum, checksum)) if !is_repeated => {
-                self.sent.push((position, parameter, checksum));
+                self.sent.push(SentGradient { position, parameter, checksum });
                 // Fails if the all-reduce has failed, which its result reports.
                 let _ = self.terms.send((position, sum));
             }
@@ -233,12 +248,12 @@ impl HookState {
     }
 }
 
-/// Returns a number that differs if a value does; zeros of both signs are equal.
+/// Returns a hash of the values; zeros of both signs are equal.
 fn checksum(gradient: &Tensor) -> candle_core::Result<u64> {
-    let sum = |values: &[f32]| {
-        values.iter().fold(0u64, |sum, x| sum.wrapping_mul(3).wrapping_add((x + 0.0).to_bits().into()))
+    let hash = |values: &[f32]| {
+        values.iter().fold(0u64, |hash, x| hash.wrapping_mul(3).wrapping_add((x + 0.0).to_bits().into()))
     };
-    with_slice(&gradient.contiguous()?, |values: &[f32]| Ok(sum(values)))
+    with_slice(&gradient.contiguous()?, |values: &[f32]| Ok(hash(values)))
 }
 
 #[cfg(test)]
@@ -251,26 +266,26 @@ mod tests {
     /// An LSTM layer that is applied several times.
     struct Network {
         layer: Lstm,
-        rows: Tensor,
+        x: Tensor,
         factors: Tensor,
-        times: usize,
+        applications: usize,
     }
 
     impl Network {
-        fn new(times: usize) -> Result<(Parameters, Self)> {
+        fn new(applications: usize) -> Result<(Parameters, Self)> {
             let (parameters, layer) = Parameters::build(3, |vb| {
                 vb.pp("other").get_with_hints(4, "weight", candle_nn::Init::Const(0.5))?;
                 Lstm::new(4, 4, 0, false, &vb.pp("layer"))
             })?;
-            let rows: Vec<f32> = (0..2 * 5 * 4).map(|at| (at as f32 * 0.7).sin()).collect();
-            let rows = Tensor::from_vec(rows, (2, 5, 4), &Device::Cpu)?;
+            let x: Vec<f32> = (0..2 * 5 * 4).map(|index| (index as f32 * 0.7).sin()).collect();
+            let x = Tensor::from_vec(x, (2, 5, 4), &Device::Cpu)?;
             let factors = parameters.get("other.weight").unwrap().as_tensor().clone();
-            Ok((parameters, Network { layer, rows, factors, times }))
+            Ok((parameters, Network { layer, x, factors, applications }))
         }
 
         fn loss(&self, hooks: Option<&GradientHooks>) -> Result<Tensor> {
-            let mut x = self.rows.clone();
-            for _ in 0..self.times {
+            let mut x = self.x.clone();
+            for _ in 0..self.applications {
                 x = self.layer.forward_with_hooks(&x, &[5, 3], hooks)?.broadcast_mul(&self.factors)?;
             }
             Ok(x.sqr()?.sum_all()?)
@@ -279,10 +294,10 @@ mod tests {
 
     #[test]
     fn gradients_of_lstms_are_sent_during_the_pass_and_are_final() -> Result<()> {
-        for earlier in [false, true] {
+        for has_earlier_batch in [false, true] {
             let (parameters, network) = Network::new(1)?;
             let mut sum = GradientSum::new(&parameters);
-            if earlier {
+            if has_earlier_batch {
                 sum.backward(&network.loss(None)?, None)?;
             }
             let (terms, receiver) = GradientTerms::new(&[0, 1, 2, 3], true);
@@ -321,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_after_the_pass_and_a_panic_closes_the_channel() -> Result<()> {
+    fn hooks_send_nothing_after_the_pass_and_a_panic_closes_the_channel() -> Result<()> {
         let (parameters, network) = Network::new(1)?;
         let start = || {
             let (sum, (terms, receiver)) =

@@ -1,6 +1,6 @@
-//! `[init]` of a recipe: forget-gate biases, and MLPerf's initialization of biases and LSTMs.
+//! Initialization of a model's biases and LSTMs: plain, or as in MLPerf's RNN-T.
 //!
-//! It changes the parameters after each layer has initialized them.
+//! It changes the parameters after each layer has initialized them, as `[init]` of a recipe selects.
 use candle_core::{Device, Tensor, Var};
 
 use crate::config::InitKind;
@@ -30,17 +30,18 @@ impl Parameters {
     ///
     /// The kind is, for instance, `bias_ih`.
     fn lstm_parameter<'a>(&self, name: &'a str) -> Option<(usize, &'a str)> {
-        let (path, own) = name.rsplit_once('.').map_or(("", name), |(path, own)| (path, own));
-        let (kind, layer) = own.split_once("_l")?;
+        let (path, last_part) = name.rsplit_once('.').map_or(("", name), |(path, last)| (path, last));
+        let (kind, layer) = last_part.split_once("_l")?;
         let recurrent = match path {
             "" => format!("weight_hh_l{layer}"),
             path => format!("{path}.weight_hh_l{layer}"),
         };
         let &[gates, hidden] = self.get(&recurrent)?.dims() else { return None };
-        let fits = gates == 4 * hidden && self.get(name)?.dim(0).is_ok_and(|first| first == gates);
-        fits.then_some((hidden, kind))
+        let is_lstm = gates == 4 * hidden && self.get(name)?.dim(0).is_ok_and(|rows| rows == gates);
+        is_lstm.then_some((hidden, kind))
     }
 
+    /// Sets the biases of all forget gates to 1.
     fn set_forget_biases(&self) -> Result<()> {
         for (name, variable) in self.iter() {
             if let Some((hidden, "bias_ih")) = self.lstm_parameter(name) {
@@ -50,32 +51,34 @@ impl Parameters {
         Ok(())
     }
 
+    /// Draws the biases of linear layers like their weights.
     fn draw_linear_biases(&self, seed: u64) -> Result<()> {
         for (name, variable) in self.iter() {
             let weight = name.strip_suffix("bias").and_then(|path| self.get(&format!("{path}weight")));
             let Some(&[outputs, inputs]) = weight.map(|weight| weight.dims()) else { continue };
             if variable.dims() == [outputs] {
-                let new = initial_values(uniform(inputs), seed, name, variable.shape());
-                update(variable, |values| values.copy_from_slice(&new))?;
+                let drawn = initial_values(uniform(inputs), seed, name, variable.shape());
+                update(variable, |values| values.copy_from_slice(&drawn))?;
             }
         }
         Ok(())
     }
 
+    /// Draws the biases of LSTMs, and scales all of their parameters.
     fn draw_lstms(&self, seed: u64, scale: f64, hidden_bias_scale: f64) -> Result<()> {
         for (name, variable) in self.iter() {
             let Some((hidden, kind)) = self.lstm_parameter(name) else { continue };
             let drawn = initial_values(uniform(hidden), seed, name, variable.shape());
-            let forget = hidden..2 * hidden;
+            let forget_gate = hidden..2 * hidden;
             update(variable, |values| {
                 match kind {
                     "bias_ih" => {
                         values.copy_from_slice(&drawn);
-                        values[forget].fill(1.0);
+                        values[forget_gate].fill(1.0);
                     }
                     "bias_hh" => {
                         values.copy_from_slice(&drawn);
-                        values[forget].iter_mut().for_each(|b| *b *= hidden_bias_scale as f32);
+                        values[forget_gate].iter_mut().for_each(|b| *b *= hidden_bias_scale as f32);
                     }
                     _ => {}
                 }
@@ -86,6 +89,7 @@ impl Parameters {
     }
 }
 
+/// Changes the values of a variable.
 fn update(variable: &Var, write: impl FnOnce(&mut [f32])) -> Result<()> {
     let mut values = to_vec::<f32>(variable)?;
     write(&mut values);

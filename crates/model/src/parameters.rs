@@ -53,10 +53,10 @@ impl Parameters {
     /// # Errors
     /// Those of `make`.
     pub(crate) fn plan<T>(make: impl FnOnce(VarBuilder<'static>) -> Result<T>) -> Result<(Shapes, T)> {
-        let names = NameRecorder::default();
-        let builder = VarBuilder::from_backend(Box::new(names.clone()), DType::F32, Device::Cpu);
+        let recorder = ShapeRecorder::default();
+        let builder = VarBuilder::from_backend(Box::new(recorder.clone()), DType::F32, Device::Cpu);
         let model = make(builder)?;
-        let shapes = names.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let shapes = recorder.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Ok((shapes, model))
     }
 
@@ -92,9 +92,11 @@ impl Parameters {
     ///
     /// Ranks compare their weights with it.
     pub fn checksum(&self) -> Result<u64> {
-        let sum = |values: &[f32]| values.iter().fold(0, |sum: u64, x| sum.wrapping_add(x.to_bits().into()));
-        let sum_of = |variable: &Var| Ok(with_slice(variable, |values: &[f32]| Ok(sum(values)))?);
-        let sums = self.variables.values().map(sum_of);
+        let sum_of_bits =
+            |values: &[f32]| values.iter().fold(0, |sum: u64, x| sum.wrapping_add(x.to_bits().into()));
+        let variable_sum =
+            |variable: &Var| Ok(with_slice(variable, |values: &[f32]| Ok(sum_of_bits(values)))?);
+        let sums = self.variables.values().map(variable_sum);
         sums.into_iter().try_fold(0, |total: u64, sum: Result<u64>| Ok(total.wrapping_add(sum?)))
     }
 
@@ -136,9 +138,9 @@ pub type Shapes = BTreeMap<String, Vec<usize>>;
 
 /// A backend that records names and shapes; all elements of its tensors are one shared zero.
 #[derive(Clone, Default)]
-struct NameRecorder(Arc<Mutex<Shapes>>);
+struct ShapeRecorder(Arc<Mutex<Shapes>>);
 
-impl SimpleBackend for NameRecorder {
+impl SimpleBackend for ShapeRecorder {
     fn get(&self, shape: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> TensorResult<Tensor> {
         let mut shapes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         shapes.insert(name.to_owned(), shape.dims().to_vec());
@@ -222,10 +224,10 @@ mod tests {
             };
             Parameters::build(7, make).unwrap().0.values().unwrap()
         };
-        let (few, more) = (values(&["b"]), values(&["a", "b", "c"]));
-        assert_eq!((few.len(), more.len()), (2, 6));
-        assert!(few.iter().all(|(name, values)| more[name] == *values));
-        assert_ne!(more["a.weight"], more["b.weight"]);
+        let (single, several) = (values(&["b"]), values(&["a", "b", "c"]));
+        assert_eq!((single.len(), several.len()), (2, 6));
+        assert!(single.iter().all(|(name, values)| several[name] == *values));
+        assert_ne!(several["a.weight"], several["b.weight"]);
     }
 
     #[test]
@@ -253,8 +255,8 @@ mod tests {
         set(5.0);
         assert_eq!(to_vec::<f32>(&layer.weight().flatten_all().unwrap()).unwrap(), [3.0, 4.0]);
         assert!(parameters.are_finite().unwrap());
-        for bad in [f32::NAN, f32::INFINITY] {
-            set(bad);
+        for value in [f32::NAN, f32::INFINITY] {
+            set(value);
             assert!(!parameters.are_finite().unwrap());
         }
     }

@@ -1,4 +1,4 @@
-//! Loads initial weights from another model's file: `[init] weights` of a recipe.
+//! `Pretrained`: initial weights from another model's file (`[init] weights`).
 //!
 //! | parameter of the model | initial value |
 //! |---|---|
@@ -70,10 +70,10 @@ impl Pretrained {
         };
         let expected = Model::shapes(model, tokenizer.size())?;
         let names = NameMatches::compare(path, config, &expected, &weights.shapes)?;
-        let (matched, all) = (names.matched.len(), expected.len());
+        let (matched, total) = (names.matched.len(), expected.len());
         let kind = weights.kind;
         report(LoadMessage::Note(format!(
-            "init.weights: {}: {matched} of {all} parameters are initialized with its {kind}",
+            "init.weights: {}: {matched} of {total} parameters are initialized with its {kind}",
             path.display()
         )));
         names.lines().into_iter().for_each(|line| report(LoadMessage::Note(line)));
@@ -103,17 +103,18 @@ struct NameMatches {
 }
 
 impl NameMatches {
+    /// Compares the parameters of the model with those of the file.
     fn compare(
         path: &Path,
         config: &PretrainedConfig,
         expected_shapes: &Shapes,
-        found: &Shapes,
+        found_shapes: &Shapes,
     ) -> Result<Self> {
-        let wrong =
+        let error =
             |expected: String, found: String| Error::Pretrained { path: path.to_owned(), expected, found };
         let is_unknown = |skipped: &&String| !expected_shapes.keys().any(|name| covers(skipped, name));
         if let Some(name) = config.skip.iter().find(is_unknown) {
-            return Err(wrong(
+            return Err(error(
                 "names of this model's parameters or modules in init.skip (`panda info RECIPE` lists them)"
                     .into(),
                 format!("{name:?}"),
@@ -121,7 +122,7 @@ impl NameMatches {
         }
         let (mut names, mut mismatched) = (NameMatches::default(), Vec::new());
         for (name, shape) in expected_shapes {
-            let list = match found.get(name) {
+            let list = match found_shapes.get(name) {
                 _ if config.is_skipped(name) => &mut names.skipped,
                 None => &mut names.missing,
                 Some(other) if other == shape => &mut names.matched,
@@ -132,11 +133,12 @@ impl NameMatches {
             };
             list.push(name.clone());
         }
-        names.unused = found.keys().filter(|name| !expected_shapes.contains_key(*name)).cloned().collect();
+        names.unused =
+            found_shapes.keys().filter(|name| !expected_shapes.contains_key(*name)).cloned().collect();
         if let Some((name, shape, other)) = mismatched.first() {
             let rest: Vec<&str> = mismatched[1..].iter().map(|(name, ..)| name.as_str()).collect();
             let also = if rest.is_empty() { String::new() } else { format!(" (also {})", rest.join(", ")) };
-            return Err(wrong(
+            return Err(error(
                 format!("{name} of shape {shape:?}"),
                 format!(
                     "{other:?}{also}; init.skip = [\"{name}\"] keeps its random values, and accepts modules such as \"joint.head\" as well"
@@ -147,7 +149,7 @@ impl NameMatches {
             let example = names.missing.first().or(names.skipped.first()).map_or("", String::as_str);
             let unused =
                 names.unused.first().map_or("none".to_owned(), |name| format!("names such as {name:?}"));
-            return Err(wrong(format!("at least one parameter of this model, such as {example:?}"), unused));
+            return Err(error(format!("at least one parameter of this model, such as {example:?}"), unused));
         }
         Ok(names)
     }
@@ -232,11 +234,11 @@ fn input_warning(model: &ModelConfig, other: &ModelConfig) -> Option<String> {
 
 /// Reads the tensors of another safetensors file, by name.
 fn from_tensors(path: &Path) -> Result<WeightFile> {
-    let wrong =
+    let invalid =
         |expected: String, found: String| Error::Pretrained { path: path.to_owned(), expected, found };
     let bytes = read_input(path).map_err(Error::io(path, "read the weights"))?;
     let tensors = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)
-        .map_err(|error| wrong("a safetensors file".into(), error.to_string()))?;
+        .map_err(|error| invalid("a safetensors file".into(), error.to_string()))?;
     let (mut values, mut shapes) = (Values::new(), BTreeMap::new());
     for (name, tensor) in tensors {
         let (shape, dtype) = (tensor.dims().to_vec(), tensor.dtype());
@@ -247,8 +249,11 @@ fn from_tensors(path: &Path) -> Result<WeightFile> {
         }
         shapes.insert(name.clone(), shape);
         let numbers: Vec<f32> = to_vec(&tensor.to_dtype(DType::F32)?)?;
-        if let Some(at) = numbers.iter().position(|x| !x.is_finite()) {
-            return Err(wrong(format!("finite values in {name}"), format!("{} at {at}", numbers[at])));
+        if let Some(index) = numbers.iter().position(|x| !x.is_finite()) {
+            return Err(invalid(
+                format!("finite values in {name}"),
+                format!("{} at {index}", numbers[index]),
+            ));
         }
         values.insert(name, numbers);
     }

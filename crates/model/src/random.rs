@@ -1,4 +1,4 @@
-//! Reproducible random streams, selected by seed, purpose and two counters.
+//! Reproducible random streams of a training run, by seed, purpose and counters.
 //!
 //! A stream does not depend on the numbers drawn before, so that a resumed run has the same
 //! numbers. Each parameter has a separate stream, so that a new parameter does not change the
@@ -40,10 +40,13 @@ pub fn stream(seed: u64, purpose: Purpose, a: u64, b: u64) -> ChaCha8Rng {
     ChaCha8Rng::from_seed(key)
 }
 
+/// Constants of the 64-bit FNV-1a hash.
+const FNV_OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0100_0000_01b3;
+
 /// Computes FNV-1a of a name, the same on all platforms.
 pub fn hash(name: &str) -> u64 {
-    name.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    name.bytes().fold(FNV_OFFSET_BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME))
 }
 
 /// Returns the uniform distribution within ±1/√inputs.
@@ -77,8 +80,8 @@ pub(crate) fn initial_values(init: Init, seed: u64, name: &str, shape: &Shape) -
 
 /// Returns one standard normal number, by Box and Muller's transform.
 fn normal(rng: &mut impl rand::Rng) -> f64 {
-    let (a, b) = (rng.random::<f64>(), rng.random::<f64>());
-    (-2.0 * (1.0 - a).ln()).sqrt() * (std::f64::consts::TAU * b).cos()
+    let (radius, angle) = (rng.random::<f64>(), rng.random::<f64>());
+    (-2.0 * (1.0 - radius).ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
 }
 
 #[cfg(test)]

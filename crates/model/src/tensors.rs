@@ -1,4 +1,4 @@
-//! Access to the values of candle tensors as slices and vectors.
+//! The values of candle tensors as slices and vectors, for the model's operations.
 //!
 //! No other module of the crate accesses candle's storages.
 use candle_core::{CpuStorage, Device, Layout, Shape, Storage, Tensor, WithDType};

@@ -200,8 +200,8 @@ mod tests {
             (first, second, pass.seed())
         };
         let (all, all_second, seed) = masks(&[3, 9, 4]);
-        let (single, single_second, same) = masks(&[9]);
-        assert!(single[0] == all[1] && single_second[0] == all_second[1] && seed == same);
+        let (single, single_second, single_seed) = masks(&[9]);
+        assert!(single[0] == all[1] && single_second[0] == all_second[1] && seed == single_seed);
         assert!(all[0] != all[1] && all[0] != all[2]);
         // Shorter rows have the beginning of the mask of longer rows, as padding is at the end.
         let short = Tensor::ones((1, 20, 4), DType::F32, &Device::Cpu).unwrap();

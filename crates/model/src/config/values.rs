@@ -13,7 +13,7 @@ pub const MAX_WIDTH: usize = 8192;
 pub const MAX_SMALL_COUNT: usize = 100;
 /// Largest number; larger numbers are infinite in `f32`, or nearly so.
 const MAX_VALUE: f64 = 1e38;
-/// Largest factor of a term of the loss, so that products with it are finite in `f32`.
+/// Largest factor of a term of the loss.
 const MAX_FACTOR: f64 = 1e30;
 /// Largest dropout rate.
 const MAX_DROPOUT: f32 = 0.9;
