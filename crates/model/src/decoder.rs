@@ -144,10 +144,10 @@ mod tests {
         let table = tdt.token_table();
         assert_eq!((table.classes(), table.blank(), table.durations(), table.duration(2)), (5, 4, 3, 3));
 
-        let (big, found, expected) =
+        let (multi_blank, found, expected) =
             found_and_expected_scores("{ kind = \"multi-blank\", durations = [2, 4] }", &heads[..1]);
         assert_close(&found, &expected);
-        let table = big.token_table();
+        let table = multi_blank.token_table();
         assert_eq!((table.classes(), table.blank(), table.frames(6, 0)), (7, 4, 4));
         assert!(table.is_blank(5) && table.is_blank(6) && !table.is_blank(3));
     }

@@ -80,8 +80,8 @@ pub(crate) fn initial_values(init: Init, seed: u64, name: &str, shape: &Shape) -
 
 /// Returns one standard normal number, by Box and Muller's transform.
 fn normal(rng: &mut impl rand::Rng) -> f64 {
-    let (radius, angle) = (rng.random::<f64>(), rng.random::<f64>());
-    (-2.0 * (1.0 - radius).ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
+    let (radius_draw, angle_draw) = (rng.random::<f64>(), rng.random::<f64>());
+    (-2.0 * (1.0 - radius_draw).ln()).sqrt() * (std::f64::consts::TAU * angle_draw).cos()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Streaming inference with an LSTM encoder of one direction.
+//! `LstmStream`: streaming inference with an LSTM encoder of one direction.
 use std::collections::BTreeMap;
 
 use super::subsampling_stream::SubsamplingStream;
@@ -128,11 +128,11 @@ impl EncoderStream for LstmStream {
 ///
 /// Values of an incomplete row stay in `waiting`; at the end, zeros complete the row.
 fn take_complete_rows(waiting: &mut Vec<f32>, rows: &[f32], width: usize, is_last: bool) -> Vec<f32> {
-    let mut all = std::mem::take(waiting);
-    all.extend_from_slice(rows);
+    let mut values = std::mem::take(waiting);
+    values.extend_from_slice(rows);
     if is_last {
-        all.resize(all.len().next_multiple_of(width), 0.0);
+        values.resize(values.len().next_multiple_of(width), 0.0);
     }
-    *waiting = all.split_off(all.len() / width * width);
-    all
+    *waiting = values.split_off(values.len() / width * width);
+    values
 }

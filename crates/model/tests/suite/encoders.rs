@@ -13,8 +13,8 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::rows::{
-    BINS, bits, builder, chunks, conformer, cut, every_kind, lstm, padded, random, tensor, unpadded,
-    utterances, values,
+    BINS, bits, builder, chunk_bounds, chunked_attention, conformer_config, every_kind, lstm_config, padded,
+    random_values, tensor, unpadded, utterances, values,
 };
 
 #[test]
@@ -35,8 +35,8 @@ fn rows_of_an_utterance_depend_neither_on_other_utterances_nor_on_padding() {
             let (x, lengths) = padded(std::slice::from_ref(rows), BINS);
             let single = unpadded(encoder.forward(&x, &lengths, None).unwrap());
             assert_eq!(bits(&single[0]), bits(batched), "{kind:?}");
-            let steps = rows.len() / BINS;
-            assert_eq!(single[0].len() / encoder.width(), steps.div_ceil(kind.reduction()));
+            let input_rows = rows.len() / BINS;
+            assert_eq!(single[0].len() / encoder.width(), input_rows.div_ceil(kind.reduction()));
         }
         assert!(batched.concat().iter().all(|x| x.is_finite()));
     }
@@ -54,15 +54,15 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let weights = [
-            ("weight_ih_l0", tensor(&random(4 * h * d, seed, 0.5), &[4 * h, d])),
-            ("weight_hh_l0", tensor(&random(4 * h * h, seed ^ 1, 0.5), &[4 * h, h])),
-            ("bias_ih_l0", tensor(&random(4 * h, seed ^ 2, 0.5), &[4 * h])),
+            ("weight_ih_l0", tensor(&random_values(4 * h * d, seed, 0.5), &[4 * h, d])),
+            ("weight_hh_l0", tensor(&random_values(4 * h * h, seed ^ 1, 0.5), &[4 * h, h])),
+            ("bias_ih_l0", tensor(&random_values(4 * h, seed ^ 2, 0.5), &[4 * h])),
         ];
         let weights = weights.map(|(name, weight)| (name.to_owned(), weight)).into();
         let vb = VarBuilder::from_tensors(weights, DType::F32, &Device::Cpu);
         let layer = Lstm::new(d, h, 0, false, &vb).unwrap();
         let utterances: Vec<Vec<f32>> =
-            lengths.iter().enumerate().map(|(b, n)| random(n * d, seed ^ (b as u64 + 3), 1.0)).collect();
+            lengths.iter().enumerate().map(|(b, n)| random_values(n * d, seed ^ (b as u64 + 3), 1.0)).collect();
         let (x, lengths) = padded(&utterances, d);
         let full = unpadded((layer.forward(&x, &lengths).unwrap(), lengths.clone()));
 
@@ -70,10 +70,10 @@ proptest! {
         let streaming = layer.streaming().unwrap().unwrap();
         let mut states = vec![LstmState::new(h); lengths.len()];
         let mut streamed = vec![Vec::new(); lengths.len()];
-        for ends in cut(14, &cuts).windows(2) {
+        for bounds in chunk_bounds(14, &cuts).windows(2) {
             let chunk = |b: usize| {
-                let [from, to] = [ends[0], ends[1]].map(|end| end.min(lengths[b]) * d);
-                &utterances[b][from..to]
+                let [start, end] = [bounds[0], bounds[1]].map(|bound| bound.min(lengths[b]) * d);
+                &utterances[b][start..end]
             };
             let chunks: Vec<&[f32]> = (0..lengths.len()).map(chunk).collect();
             let counts: Vec<usize> = chunks.iter().map(|chunk| chunk.len() / d).collect();
@@ -97,7 +97,8 @@ proptest! {
         factor in 1usize..4,
         order in any::<u64>(),
     ) {
-        let (encoder, stream) = encoder(layers, Some(TimeReduction { after_layer: after % layers, factor }));
+        let reduction = TimeReduction { after_layer: after % layers, factor };
+        let (encoder, stream) = lstm_encoder(layers, Some(reduction));
         expect_same_bits_in_chunks(&encoder, stream.as_ref(), &lengths, &cuts, order);
     }
 }
@@ -114,16 +115,17 @@ fn expect_same_bits_in_chunks(
 ) {
     let d = stream.input();
     let utterances: Vec<Vec<f32>> =
-        lengths.iter().enumerate().map(|(b, n)| random(n * d, seed ^ b as u64, 1.0)).collect();
-    let (x, all) = padded(&utterances, d);
-    let full = unpadded(encoder.forward(&x, &all, None).unwrap());
+        lengths.iter().enumerate().map(|(b, n)| random_values(n * d, seed ^ b as u64, 1.0)).collect();
+    let (x, all_lengths) = padded(&utterances, d);
+    let full = unpadded(encoder.forward(&x, &all_lengths, None).unwrap());
 
     // Random chunks of the utterances, of which some are encoded in one call.
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut remaining: Vec<Vec<usize>> = lengths.iter().zip(cuts).map(|(&n, cuts)| cut(n, cuts)).collect();
+    let mut remaining: Vec<Vec<usize>> =
+        lengths.iter().zip(cuts).map(|(&n, cuts)| chunk_bounds(n, cuts)).collect();
     let mut states = vec![stream.start(); lengths.len()];
     let mut streamed = vec![Vec::new(); lengths.len()];
-    while remaining.iter().any(|ends| ends.len() > 1) {
+    while remaining.iter().any(|bounds| bounds.len() > 1) {
         let selected: Vec<usize> =
             (0..remaining.len()).filter(|&b| remaining[b].len() > 1 && rng.random::<bool>()).collect();
         let mut selected_states: Vec<(usize, EncoderState)> =
@@ -131,11 +133,11 @@ fn expect_same_bits_in_chunks(
         let mut chunks: Vec<EncoderChunk> = selected_states
             .iter_mut()
             .map(|(b, state)| {
-                let ends = &remaining[*b];
+                let bounds = &remaining[*b];
                 EncoderChunk {
                     state,
-                    rows: &utterances[*b][ends[0] * d..ends[1] * d],
-                    is_last: ends.len() == 2,
+                    rows: &utterances[*b][bounds[0] * d..bounds[1] * d],
+                    is_last: bounds.len() == 2,
                 }
             })
             .collect();
@@ -152,7 +154,8 @@ fn expect_same_bits_in_chunks(
     assert!(states.iter().all(|state| *state == stream.start()));
 }
 
-fn encoder(layers: usize, reduction: Option<TimeReduction>) -> (LstmEncoder, Arc<dyn EncoderStream>) {
+/// Returns a small LSTM encoder, and its streaming copy.
+fn lstm_encoder(layers: usize, reduction: Option<TimeReduction>) -> (LstmEncoder, Arc<dyn EncoderStream>) {
     let config = LstmEncoderConfig {
         layers,
         hidden: 9,
@@ -168,13 +171,13 @@ fn encoder(layers: usize, reduction: Option<TimeReduction>) -> (LstmEncoder, Arc
 }
 
 #[test]
-fn states_are_serializable_and_checked() {
-    let (_, stream) = encoder(2, Some(TimeReduction { after_layer: 1, factor: 3 }));
+fn states_of_an_lstm_stream_are_serializable_and_checked() {
+    let (_, stream) = lstm_encoder(2, Some(TimeReduction { after_layer: 1, factor: 3 }));
     let mut state = stream.start();
     let names: Vec<&str> = state.values.keys().map(String::as_str).collect();
     assert_eq!(names, ["layers.0.c", "layers.0.h", "layers.1.c", "layers.1.h", "reduction.rows"]);
     stream
-        .step(&mut [EncoderChunk { state: &mut state, rows: &random(16, 1, 1.0), is_last: false }])
+        .step(&mut [EncoderChunk { state: &mut state, rows: &random_values(16, 1, 1.0), is_last: false }])
         .unwrap();
     assert_eq!(state.values["reduction.rows"].len(), 9);
     let text = serde_json::to_string(&state).unwrap();
@@ -203,7 +206,7 @@ fn states_are_serializable_and_checked() {
     for (damage, message) in damages {
         let (mut damaged, mut valid) = (state.clone(), state.clone());
         damage(&mut damaged);
-        let rows = random(4, 2, 1.0);
+        let rows = random_values(4, 2, 1.0);
         let chunks = &mut [
             EncoderChunk { state: &mut valid, rows: &rows, is_last: false },
             EncoderChunk { state: &mut damaged, rows: &rows, is_last: false },
@@ -226,8 +229,8 @@ fn dropout_is_only_active_in_a_training_pass() {
         let encoder = kind.build(BINS, &builder()).unwrap();
         let (x, lengths) = padded(&utterances(), BINS);
         let run = |epoch: Option<u64>| {
-            let numbers: Vec<u64> = (0..lengths.len() as u64).collect();
-            let mut pass = epoch.map(|epoch| TrainingPass::new(1, epoch, &numbers));
+            let ids: Vec<u64> = (0..lengths.len() as u64).collect();
+            let mut pass = epoch.map(|epoch| TrainingPass::new(1, epoch, &ids));
             values(&encoder.forward(&x, &lengths, pass.as_mut()).unwrap().0)
         };
         assert_eq!(run(Some(1)), run(Some(1)));
@@ -248,11 +251,12 @@ proptest! {
         factor in prop::sample::select(vec![1usize, 2, 4]),
         order in any::<u64>(),
     ) {
-        let encoder = conformer(chunks(chunk, left), kernel, factor).build(BINS, &builder()).unwrap();
+        let config = conformer_config(chunked_attention(chunk, left), kernel, factor);
+        let encoder = config.build(BINS, &builder()).unwrap();
         let stream = encoder.stream().unwrap().unwrap();
         expect_same_bits_in_chunks(encoder.as_ref(), stream.as_ref(), &lengths, &cuts, order);
         if factor > 1 {
-            let encoder = lstm(false, factor).build(BINS, &builder()).unwrap();
+            let encoder = lstm_config(false, factor).build(BINS, &builder()).unwrap();
             let stream = encoder.stream().unwrap().unwrap();
             expect_same_bits_in_chunks(encoder.as_ref(), stream.as_ref(), &lengths, &cuts, order);
         }
@@ -261,15 +265,15 @@ proptest! {
 
 #[test]
 fn only_chunked_attention_streams_with_serializable_checked_states() {
-    let full = conformer(AttentionKind::Full, 3, 4).build(BINS, &builder()).unwrap();
+    let full = conformer_config(AttentionKind::Full, 3, 4).build(BINS, &builder()).unwrap();
     assert!(full.stream().unwrap().is_none());
-    let encoder = conformer(chunks(2, 1), 3, 4).build(BINS, &builder()).unwrap();
+    let encoder = conformer_config(chunked_attention(2, 1), 3, 4).build(BINS, &builder()).unwrap();
     let stream = encoder.stream().unwrap().unwrap();
     let mut state = stream.start();
     let names: Vec<&str> = state.values.keys().map(String::as_str).collect();
     assert_eq!(names[..4], ["layers.0.keys", "layers.0.tail", "layers.1.keys", "layers.1.tail"]);
     assert_eq!(names[4..], ["subsampling.0", "subsampling.1", "waiting"]);
-    let rows = random(30 * BINS, 1, 1.0);
+    let rows = random_values(30 * BINS, 1, 1.0);
     // 7 rows are complete, of which 6 are full chunks.
     let out = stream.step(&mut [EncoderChunk { state: &mut state, rows: &rows, is_last: false }]).unwrap();
     assert_eq!(out[0].len(), 6 * 12);

@@ -1,4 +1,4 @@
-//! Tests of models through their public interface.
+//! Tests of the public API of the `model` crate: encoders, and MLPerf's model.
 
 mod encoders;
 mod mlperf;

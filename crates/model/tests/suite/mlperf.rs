@@ -1,4 +1,4 @@
-//! Tests of MLPerf Training's RNN-T model: sizes, names, initial weights.
+//! Tests of the preset of MLPerf Training's RNN-T: sizes, initial weights.
 use model::config::InitKind;
 use model::{Model, ModelConfig};
 
@@ -21,25 +21,25 @@ fn initial_weights_have_their_distributions() {
         config.init = InitKind::Mlperf { scale, hidden_bias_scale };
         let model = Model::new(&config, 30).unwrap();
         let expect_largest = |values: &[f32], limit: f64, name: &str| {
-            let largest = values.iter().fold(0f64, |m, &x| m.max(f64::from(x).abs()));
+            let largest = values.iter().fold(0f64, |largest, &x| largest.max(f64::from(x).abs()));
             assert!(largest <= limit * (1.0 + 1e-6) && largest > 0.9 * limit, "{name}: {largest} of {limit}");
         };
         for (name, values) in model.parameters().values().unwrap() {
             let hidden = if name.starts_with("encoder") { 64 } else { 48 };
             let limit = scale / f64::from(hidden as u32).sqrt();
-            let forget = hidden..2 * hidden;
+            let forget_gate = hidden..2 * hidden;
             match name.rsplit('.').next().unwrap() {
                 "weight_ih_l0" | "weight_hh_l0" => expect_largest(&values, limit, &name),
                 "bias_ih_l0" => {
-                    assert!(values[forget.clone()].iter().all(|&b| b == scale as f32), "{name}");
+                    assert!(values[forget_gate.clone()].iter().all(|&b| b == scale as f32), "{name}");
                     expect_largest(&values[..hidden], limit, &name);
                     expect_largest(&values[2 * hidden..], limit, &name);
                 }
                 "bias_hh_l0" => {
-                    let forgets = &values[forget];
+                    let forget_biases = &values[forget_gate];
                     match hidden_bias_scale {
-                        0.0 => assert!(forgets.iter().all(|&b| b == 0.0), "{name}"),
-                        ratio => expect_largest(forgets, ratio * limit, &name),
+                        0.0 => assert!(forget_biases.iter().all(|&b| b == 0.0), "{name}"),
+                        ratio => expect_largest(forget_biases, ratio * limit, &name),
                     }
                     expect_largest(&values[..hidden], limit, &name);
                 }

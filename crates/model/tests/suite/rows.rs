@@ -1,4 +1,4 @@
-//! Helpers of the tests: input rows, and small encoders.
+//! Helpers of the encoder tests: input rows, and small encoders.
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use model::encoders::{
@@ -8,7 +8,8 @@ use model::encoders::{
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-pub fn random(count: usize, seed: u64, scale: f32) -> Vec<f32> {
+/// Returns uniform values within ±scale.
+pub fn random_values(count: usize, seed: u64, scale: f32) -> Vec<f32> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     (0..count).map(|_| scale * (2.0 * rng.random::<f32>() - 1.0)).collect()
 }
@@ -17,6 +18,7 @@ pub fn tensor(values: &[f32], shape: &[usize]) -> Tensor {
     Tensor::from_slice(values, shape, &Device::Cpu).unwrap()
 }
 
+/// Copies all elements.
 pub fn values(x: &Tensor) -> Vec<f32> {
     x.flatten_all().unwrap().to_vec1().unwrap()
 }
@@ -25,44 +27,47 @@ pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Sorted ends of chunks of `length` elements, with empty chunks.
-pub fn cut(length: usize, cuts: &[usize]) -> Vec<usize> {
-    let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (length + 1)).chain([0, length]).collect();
-    cuts.sort_unstable();
-    cuts
+/// Returns the sorted bounds of chunks of `length` elements; chunks may be empty.
+pub fn chunk_bounds(length: usize, cuts: &[usize]) -> Vec<usize> {
+    let mut bounds: Vec<usize> = cuts.iter().map(|cut| cut % (length + 1)).chain([0, length]).collect();
+    bounds.sort_unstable();
+    bounds
 }
 
+/// Creates a builder of random parameters.
 pub fn builder() -> VarBuilder<'static> {
     VarBuilder::from_varmap(&candle_nn::VarMap::new(), DType::F32, &Device::Cpu)
 }
 
-/// A padded batch of utterances.
+/// Returns a padded batch of utterances, and their lengths.
 pub fn padded(utterances: &[Vec<f32>], width: usize) -> (Tensor, Vec<usize>) {
     let lengths: Vec<usize> = utterances.iter().map(|rows| rows.len() / width).collect();
     let frames = lengths.iter().copied().max().unwrap_or(0);
-    let mut all = vec![0.0; utterances.len() * frames * width];
-    for (target, rows) in all.chunks_mut((frames * width).max(1)).zip(utterances) {
+    let mut batch = vec![0.0; utterances.len() * frames * width];
+    for (target, rows) in batch.chunks_mut((frames * width).max(1)).zip(utterances) {
         target[..rows.len()].copy_from_slice(rows);
     }
-    (tensor(&all, &[utterances.len(), frames, width]), lengths)
+    (tensor(&batch, &[utterances.len(), frames, width]), lengths)
 }
 
-/// The rows of each utterance of a padded batch.
+/// Returns the rows of each utterance of a padded batch.
 pub fn unpadded((x, lengths): (Tensor, Vec<usize>)) -> Vec<Vec<f32>> {
     let (_, frames, width) = x.dims3().unwrap();
-    let all = values(&x);
-    let rows = |(b, &length): (usize, &usize)| all[b * frames * width..][..length * width].to_vec();
+    let batch = values(&x);
+    let rows = |(b, &length): (usize, &usize)| batch[b * frames * width..][..length * width].to_vec();
     lengths.iter().enumerate().map(rows).collect()
 }
 
 /// Width of an input row.
 pub const BINS: usize = 7;
 
+/// Returns subsampling by a factor of 2 or 4.
 pub fn subsampling(factor: usize) -> Option<SubsamplingConfig> {
     Some(SubsamplingConfig { channels: 3, factor })
 }
 
-pub fn conformer(attention: AttentionKind, kernel: usize, factor: usize) -> ConformerEncoderConfig {
+/// Returns a small Conformer; a subsampling factor of 1 is none.
+pub fn conformer_config(attention: AttentionKind, kernel: usize, factor: usize) -> ConformerEncoderConfig {
     ConformerEncoderConfig {
         layers: 2,
         width: 12,
@@ -75,27 +80,32 @@ pub fn conformer(attention: AttentionKind, kernel: usize, factor: usize) -> Conf
     }
 }
 
-pub fn chunks(chunk: usize, left: usize) -> AttentionKind {
+/// Returns attention to a chunk and `left` chunks before it.
+pub fn chunked_attention(chunk: usize, left: usize) -> AttentionKind {
     AttentionKind::Chunked(ChunkedAttention { chunk, left })
 }
 
-pub fn lstm(bidirectional: bool, factor: usize) -> LstmEncoderConfig {
+/// Returns a small LSTM encoder with subsampling.
+pub fn lstm_config(bidirectional: bool, factor: usize) -> LstmEncoderConfig {
     let subsampling = subsampling(factor);
     LstmEncoderConfig { layers: 2, hidden: 9, bidirectional, subsampling, ..LstmEncoderConfig::default() }
 }
 
+/// Returns a configuration of each kind of encoder, attention and subsampling.
 pub fn every_kind() -> Vec<EncoderKind> {
     vec![
-        EncoderKind::Conformer(conformer(AttentionKind::Full, 5, 4)),
-        EncoderKind::Conformer(conformer(AttentionKind::Full, 3, 1)),
-        EncoderKind::Conformer(conformer(chunks(3, 2), 4, 2)),
-        EncoderKind::Lstm(lstm(true, 4)),
-        EncoderKind::Lstm(lstm(false, 2)),
+        EncoderKind::Conformer(conformer_config(AttentionKind::Full, 5, 4)),
+        EncoderKind::Conformer(conformer_config(AttentionKind::Full, 3, 1)),
+        EncoderKind::Conformer(conformer_config(chunked_attention(3, 2), 4, 2)),
+        EncoderKind::Lstm(lstm_config(true, 4)),
+        EncoderKind::Lstm(lstm_config(false, 2)),
     ]
 }
 
+/// Input rows of each utterance.
 pub const LENGTHS: [usize; 5] = [23, 0, 1, 40, 18];
 
+/// Returns random input rows of each utterance.
 pub fn utterances() -> Vec<Vec<f32>> {
-    LENGTHS.iter().enumerate().map(|(b, n)| random(n * BINS, b as u64, 1.0)).collect()
+    LENGTHS.iter().enumerate().map(|(b, n)| random_values(n * BINS, b as u64, 1.0)).collect()
 }

@@ -1,4 +1,4 @@
-//! Streaming inference with a Conformer encoder that has chunked attention.
+//! `ConformerStream`: streaming inference with a Conformer encoder of chunked attention.
 use std::collections::BTreeMap;
 
 use decoding::AffineLayer;
