@@ -1,4 +1,4 @@
-//! Memory sizes such as `"6GiB"` in a model's recipe and in command lines.
+//! Memory sizes such as `"6GiB"` in recipes and command lines.
 pub use speech::memory::parse_bytes as parse;
 
 /// Optional byte counts in recipes.

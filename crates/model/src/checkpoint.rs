@@ -233,8 +233,8 @@ impl Checkpoint {
             }
             _ => Ok(()),
         };
-        let found = header.header_checksum();
-        check_checksum("", found.map_err(|error| invalid("metadata in JSON", error.to_string()))?)?;
+        let header_checksum = header.header_checksum();
+        check_checksum("", header_checksum.map_err(|error| invalid("metadata in JSON", error.to_string()))?)?;
 
         // Tensors, by kind and name.
         let mut shapes = BTreeMap::new();

@@ -1,6 +1,6 @@
 //! Initialization of a model's biases and LSTMs: plain, or as in MLPerf's RNN-T.
 //!
-//! It changes the parameters after each layer has initialized them; `[init]` of a recipe selects it.
+//! `[init]` of a recipe selects it. It changes the parameters after each layer has initialized them.
 use candle_core::{Device, Tensor, Var};
 
 use crate::config::InitKind;

@@ -1,4 +1,4 @@
-//! The values of candle tensors as slices and vectors, for the model's operations.
+//! Slices and vectors of candle tensors, for the operations of the model.
 //!
 //! No other module of the crate accesses candle's storages.
 use candle_core::{CpuStorage, Device, Layout, Shape, Storage, Tensor, WithDType};

@@ -10,7 +10,9 @@ use crate::tensors;
 use crate::tensors::with_slice;
 use crate::{Error, Result};
 
-/// Number of values of a random byte; a dropout rate is rounded to a multiple of its inverse.
+/// Number of values of a random byte.
+///
+/// A dropout rate is rounded to a multiple of its inverse.
 const BYTE_VALUES: f32 = 256.0;
 
 /// The state of a forward pass in training: its dropout masks, and hooks for gradients.
@@ -143,7 +145,9 @@ impl DropoutMask {
         out
     }
 
-    /// Multiplies each value by 0 or the scale, with the mask from index `mask_offset` on.
+    /// Multiplies each value by 0 or the scale.
+    ///
+    /// Value i has the mask's element `mask_offset + i`.
     pub fn multiply<F: Real>(&self, mask_offset: usize, values: &mut [F]) {
         let scale = F::from_f64(f64::from(self.scale));
         for (x, &byte) in values.iter_mut().zip(&self.bytes[mask_offset..]) {

@@ -87,7 +87,7 @@ mod tests {
         }
     }
 
-    /// Checks that the old recipe is translated to the new one, and that its error has both names.
+    /// Checks the translation of an old recipe, and its error.
     fn expect_renamed(old_recipe: &str, new_recipe: &str, key: &str, old_name: &str, new_name: &str) {
         assert!(
             matches!(translate(new_recipe), Cow::Borrowed(_)) && reject(new_recipe).is_ok(),

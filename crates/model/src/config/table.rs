@@ -35,8 +35,8 @@ pub(crate) use part_kinds;
 
 /// Splits a table into `shared` keys and those of one kind.
 ///
-/// `default_kind` is the default value of the key `kind`. Both types may reject unknown keys; with serde's
-/// `flatten`, they could not.
+/// `default_kind` is the default value of the key `kind`. Both types may reject unknown keys; with
+/// serde's `flatten`, they could not.
 pub fn split<'de, D, Shared, Kind>(
     deserializer: D,
     shared: &[&str],

@@ -26,9 +26,9 @@ pub fn ensure(key: &str, expected: &str, is_valid: bool, found: impl Display) ->
     if is_valid {
         return Ok(());
     }
-    let found = found.to_string();
-    let found = found.parse().map_or(found, |number: f64| ShortFloat(number).to_string());
-    Err(Error::RecipeValue { key: key.into(), expected: expected.into(), found })
+    let text = found.to_string();
+    let shortened = text.parse().map_or(text, |number: f64| ShortFloat(number).to_string());
+    Err(Error::RecipeValue { key: key.into(), expected: expected.into(), found: shortened })
 }
 
 /// Checks a count from 1 to `max`.

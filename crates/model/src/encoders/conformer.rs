@@ -127,7 +127,7 @@ impl Encoder for ConformerEncoder {
             }
             InputLayer::Linear(_) => {
                 let (all_rows, out) = (batch * rows, self.config.width);
-                // Saved are packed rows and the output; gradients and packed operands are temporary.
+                // Packed rows and the output are saved; gradients and packed operands are not.
                 let saved = all_rows * (width + out);
                 footprint::from_values(saved, all_rows * (2 * width + 3 * out) + 3 * width * out)
             }

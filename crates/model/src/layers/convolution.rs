@@ -1,4 +1,4 @@
-//! The encoder's 3 x 3 subsampling convolution over time and mel bands, with ReLU.
+//! The encoder's subsampling convolution: 3 x 3 over time and mel bands, ReLU.
 //!
 //! It is a matrix product of patches: the 3 x 3 x C input values of an output frame and bin,
 //! gathered for some frames at a time. A frame is F mel bins of C channels, channels innermost; O
@@ -43,7 +43,7 @@ pub(crate) struct WindowPosition {
 }
 
 impl WindowPosition {
-    /// Returns the position in a whole utterance, whose first frame follows zero padding.
+    /// Returns the position in a whole utterance, which begins with padding.
     fn in_whole_utterance(first_output: usize) -> Self {
         WindowPosition { first_output, padding_frames: 1 }
     }

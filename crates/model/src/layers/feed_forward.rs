@@ -15,7 +15,9 @@ use crate::layers::operation::{SliceOperation, apply3, sum_partials};
 use crate::training_pass::DropoutMask;
 use crate::{Linear, Result};
 
-/// Rows that one task processes: a multiple of a micro-kernel's rows; inner rows fit into the L2 cache.
+/// Rows that one task processes.
+///
+/// A multiple of a micro-kernel's rows; inner rows fit into the L2 cache.
 const ROWS_PER_TASK: usize = 56;
 
 /// Adds half a feed-forward module with dropout masks m to its input.

@@ -93,7 +93,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
 /// The operation of [`linear()`], with the shape of its result.
 struct LinearOperation(Shape);
 
-/// Returns the affine map of a weight `[O, D]` and a bias `[O]`, borrowed.
+/// Borrows a weight `[O, D]` and a bias `[O]` as an affine map.
 fn affine<'a, F: Real>(weight: &'a [F], bias: &'a [F]) -> Affine<'a, F> {
     let (outputs, inputs) = (bias.len(), weight.len() / bias.len());
     Affine::new(View::new(weight, outputs, inputs).transposed(), Some(bias))

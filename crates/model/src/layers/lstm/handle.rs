@@ -1,4 +1,4 @@
-//! Passes the weights of an LSTM direction to a candle operation, without copies.
+//! Passes an LSTM direction's weights to its candle operation without copies.
 //!
 //! A candle operation has at most three arguments, and a layer has up to seven. In one concatenated
 //! tensor, weights would be copied at every step, and their gradients three times more. Here the

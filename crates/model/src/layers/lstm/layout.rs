@@ -103,9 +103,10 @@ impl RowGroup {
         self.utterances.len()
     }
 
-    /// Returns the number of utterances of a band, the rows of a recurrent product.
+    /// Returns the number of utterances of a band.
     ///
-    /// Bands have nearly equal sizes, and at most as many rows as the micro-kernel.
+    /// They are the rows of a recurrent product. Bands have nearly equal sizes, and at most as many
+    /// rows as the micro-kernel.
     pub fn band_size(&self) -> usize {
         let bands = self.size().div_ceil(kernels::MAX_GATE_ROWS).max(1);
         self.size().div_ceil(bands).max(1)

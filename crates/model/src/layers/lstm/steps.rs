@@ -1,4 +1,4 @@
-//! Recurrent steps of an LSTM layer for a group of utterances, both passes.
+//! Recurrent steps of an LSTM layer for a group of utterances.
 //!
 //! ```text
 //! frame t, a task for each strip of 16 units and up to 8 utterances:
@@ -29,7 +29,7 @@ pub(super) struct StepRows<'a, F> {
     pub state: &'a mut [F],
 }
 
-/// h and c of each utterance of a group before the first frame, *utterances x H*.
+/// States before the first frame, *utterances x H*.
 #[derive(Clone, Copy)]
 pub(super) struct InitialStates<'a, F> {
     pub h: &'a [F],
