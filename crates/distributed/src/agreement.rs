@@ -1,4 +1,4 @@
-//! Makes all ranks (processes) return the same error when one fails.
+//! `ProcessGroup::agree`: all ranks (processes) return the same error when one fails.
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -1,4 +1,4 @@
-//! Interface of collective communication, with an all-reduce in a fixed order.
+//! `Communicator`: collective calls between ranks, with an all-reduce in a fixed order.
 //!
 //! ```text
 //! values     cut into R blocks                              on rank r
@@ -67,31 +67,34 @@ pub trait Communicator {
     /// `values` has the same length on all ranks.
     fn all_reduce(&mut self, values: &mut Vec<f32>, transfer: TransferFormat, buffers: &mut ReduceBuffers) {
         let (size, length) = (self.size(), values.len());
-        let block = length.div_ceil(size);
-        if block == 0 {
+        let block_len = length.div_ceil(size);
+        if block_len == 0 {
             return;
         }
-        values.resize(size * block, 0.0);
+        values.resize(size * block_len, 0.0);
         let ReduceBuffers { received, sent_bf16, received_bf16 } = buffers;
         match transfer {
             TransferFormat::F32 => {
-                received.resize(size * block, 0.0);
+                // The blocks of all ranks, the first of which becomes the sum.
+                received.resize(size * block_len, 0.0);
                 self.all_to_all(bytemuck::cast_slice(values), bytemuck::cast_slice_mut(received));
-                let (sums, others) = received.split_at_mut(block);
-                for other in others.chunks_exact(block) {
-                    sums.iter_mut().zip(other).for_each(|(sum, x)| *sum += x);
+                let (sums, other_blocks) = received.split_at_mut(block_len);
+                for block in other_blocks.chunks_exact(block_len) {
+                    sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += x);
                 }
                 self.all_gather(bytemuck::cast_slice(sums), bytemuck::cast_slice_mut(values));
             }
             TransferFormat::Bf16 => {
+                // Terms as bf16, sums as f32.
                 round_to_bf16(sent_bf16, values);
-                received_bf16.resize(size * block, 0);
+                received_bf16.resize(size * block_len, 0);
                 self.all_to_all(bytemuck::cast_slice(sent_bf16), bytemuck::cast_slice_mut(received_bf16));
                 received.clear();
-                received.resize(block, 0.0);
-                for other in received_bf16.chunks_exact(block) {
-                    received.iter_mut().zip(other).for_each(|(sum, x)| *sum += bf16::from_bits(*x).to_f32());
+                received.resize(block_len, 0.0);
+                for block in received_bf16.chunks_exact(block_len) {
+                    received.iter_mut().zip(block).for_each(|(sum, x)| *sum += bf16::from_bits(*x).to_f32());
                 }
+                // Sums as bf16.
                 round_to_bf16(sent_bf16, received);
                 self.all_gather(bytemuck::cast_slice(sent_bf16), bytemuck::cast_slice_mut(received_bf16));
                 values
@@ -113,15 +116,15 @@ impl dyn Communicator + '_ {
         let lengths = lengths.as_chunks().0.iter().map(|&bytes| u64::from_le_bytes(bytes) as usize);
         let lengths: Vec<usize> = lengths.collect();
         let longest = lengths.iter().copied().max().unwrap_or(0);
-        let mut all = vec![0; size * longest];
+        let mut padded = vec![0; size * longest];
         bytes.resize(longest, 0);
         if longest > 0 {
-            self.all_gather(&bytes, &mut all);
+            self.all_gather(&bytes, &mut padded);
         }
         lengths
             .into_iter()
             .enumerate()
-            .map(|(rank, length)| all[rank * longest..][..length].to_vec())
+            .map(|(rank, length)| padded[rank * longest..][..length].to_vec())
             .collect()
     }
 }

@@ -1,4 +1,4 @@
-//! MPI communicator (feature `mpi`), and detection of its launcher.
+//! The MPI communicator of a run (feature `mpi`), and detection of its launcher.
 use std::marker::PhantomData;
 use std::process;
 use std::sync::Arc;
@@ -17,12 +17,15 @@ use crate::{Communicator, ProcessWatch, UnresponsiveRanks, watch};
 
 /// Time between two progress calls while no thread waits for the result.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_micros(100);
+/// The exit code of all processes after an abort.
+const ABORT_EXIT_CODE: i32 = 2;
 
 /// The communicator of a process that `mpirun` has started.
 ///
 /// All calls come from the thread that made it. Dropping it takes part in `MPI_Finalize`, which
 /// waits for the other ranks; in a panic it ends all of them instead.
 pub struct MpiCommunicator {
+    /// True while a thread waits for the result of a call.
     is_waiting: Option<Arc<AtomicBool>>,
     monitor: Option<Monitor>,
     // Dropped before the universe.
@@ -39,14 +42,14 @@ impl MpiCommunicator {
     /// support threads.
     pub fn start() -> Option<Self> {
         let (universe, granted) = ::mpi::initialize_with_threading(Threading::Funneled)?;
-        let start = || MpiCommunicator {
+        let communicator = || MpiCommunicator {
             is_waiting: None,
             monitor: None,
             world: universe.world(),
             _universe: universe,
             thread: PhantomData,
         };
-        (granted >= Threading::Funneled).then(start)
+        (granted >= Threading::Funneled).then(communicator)
     }
 
     /// Reports ranks that do not take part in this rank's call.
@@ -64,29 +67,30 @@ impl MpiCommunicator {
 
     /// Returns the number of processes on the cores of this process.
     pub fn processes_on_same_cores(&mut self) -> usize {
-        let own = [watch::machine().unwrap_or(0), watch::allowed_cores()];
-        self.gather_pairs(own).into_iter().filter(|other| *other == own).count()
+        let machine_and_cores = [watch::machine_id().unwrap_or(0), watch::core_set_id()];
+        self.gather_pairs(machine_and_cores).into_iter().filter(|other| *other == machine_and_cores).count()
     }
 
-    /// Calls `lost(rank, is_first)` when another process of this machine ends.
+    /// Calls `report_ended(rank, is_first)` when another process of this machine ends.
     ///
     /// `is_first` is true on the lowest of the remaining ranks. An MPI library ends the job when a
     /// process is lost, but seldom reports which. Processes that cannot see each other, such as
     /// those of other machines, are not watched.
-    pub fn watch(&mut self, lost: impl FnMut(usize, bool) + Send + 'static) -> ProcessWatch {
-        let (rank, machine) = (self.rank(), watch::machine());
-        let all = self.gather_pairs([machine.unwrap_or(0), u64::from(process::id())]);
-        let visible = |(other, [at, process]): (usize, [u64; 2])| {
-            (other != rank && Some(at) == machine).then_some((other, process))
+    pub fn watch(&mut self, report_ended: impl FnMut(usize, bool) + Send + 'static) -> ProcessWatch {
+        let (this_rank, this_machine) = (self.rank(), watch::machine_id());
+        let machines_and_processes = self.gather_pairs([this_machine.unwrap_or(0), u64::from(process::id())]);
+        let visible = |(rank, [machine, process]): (usize, [u64; 2])| {
+            (rank != this_rank && Some(machine) == this_machine).then_some((rank, process))
         };
-        ProcessWatch::start(rank, all.into_iter().enumerate().filter_map(visible).collect(), lost)
+        let others = machines_and_processes.into_iter().enumerate().filter_map(visible).collect();
+        ProcessWatch::start(this_rank, others, report_ended)
     }
 
     /// Returns the pairs of all ranks.
-    fn gather_pairs(&mut self, own: [u64; 2]) -> Vec<[u64; 2]> {
-        let mut all = vec![[0; 2]; self.size()];
-        self.all_gather(bytemuck::cast_slice(&own), bytemuck::cast_slice_mut(&mut all));
-        all
+    fn gather_pairs(&mut self, pair: [u64; 2]) -> Vec<[u64; 2]> {
+        let mut pairs = vec![[0; 2]; self.size()];
+        self.all_gather(bytemuck::cast_slice(&pair), bytemuck::cast_slice_mut(&mut pairs));
+        pairs
     }
 }
 
@@ -103,13 +107,13 @@ impl Drop for MpiCommunicator {
 ///
 /// The library makes progress only when it is polled: at full speed if a thread waits for the
 /// result.
-fn wait<'a, D: ?Sized, S: Scope<'a>>(
+fn wait_for_call<'a, D: ?Sized, S: Scope<'a>>(
     is_waiting: Option<&AtomicBool>,
     world: &SimpleCommunicator,
     monitor: Option<&mut Monitor>,
     mut request: Request<'a, D, S>,
 ) {
-    let mut monitored = monitor.map(|monitor| (monitor.start(), monitor));
+    let mut monitored_wait = monitor.map(|monitor| (monitor.start(), monitor));
     loop {
         request = match request.test() {
             Ok(_) => return,
@@ -119,7 +123,7 @@ fn wait<'a, D: ?Sized, S: Scope<'a>>(
             Some(is_waiting) if !is_waiting.load(Ordering::Relaxed) => thread::sleep(IDLE_POLL_INTERVAL),
             _ => thread::yield_now(),
         }
-        if let Some((wait, monitor)) = &mut monitored {
+        if let Some((wait, monitor)) = &mut monitored_wait {
             monitor.poll(world, wait);
         }
     }
@@ -137,14 +141,14 @@ impl Communicator for MpiCommunicator {
     fn all_to_all(&mut self, send: &[u8], receive: &mut [u8]) {
         request::scope(|scope| {
             let request = self.world.immediate_all_to_all_into(scope, send, receive);
-            wait(self.is_waiting.as_deref(), &self.world, self.monitor.as_mut(), request);
+            wait_for_call(self.is_waiting.as_deref(), &self.world, self.monitor.as_mut(), request);
         });
     }
 
     fn all_gather(&mut self, send: &[u8], receive: &mut [u8]) {
         request::scope(|scope| {
             let request = self.world.immediate_all_gather_into(scope, send, receive);
-            wait(self.is_waiting.as_deref(), &self.world, self.monitor.as_mut(), request);
+            wait_for_call(self.is_waiting.as_deref(), &self.world, self.monitor.as_mut(), request);
         });
     }
 
@@ -153,7 +157,7 @@ impl Communicator for MpiCommunicator {
     }
 
     fn abort(&mut self) {
-        self.world.abort(2)
+        self.world.abort(ABORT_EXIT_CODE)
     }
 }
 
@@ -169,8 +173,8 @@ impl MpiLauncher {
     ///
     /// It recognizes OpenMPI, the MPICH family, and PMIx (queue systems).
     pub fn detect() -> Option<Self> {
-        let number = |name: &str| std::env::var(name).ok()?.parse().ok();
-        let size = number("OMPI_COMM_WORLD_SIZE").or_else(|| number("PMI_SIZE"));
+        let parse_variable = |name: &str| std::env::var(name).ok()?.parse().ok();
+        let size = parse_variable("OMPI_COMM_WORLD_SIZE").or_else(|| parse_variable("PMI_SIZE"));
         (size.is_some() || std::env::var_os("PMIX_RANK").is_some()).then_some(Self { size })
     }
 }

@@ -1,4 +1,4 @@
-//! Group of ranks (processes) whose all-reduces run during computation.
+//! `ProcessGroup`: the ranks (processes) of a run, with all-reduces during computation.
 //!
 //! The communicator has a separate thread. A sum over all ranks is divided into buckets:
 //!
@@ -28,7 +28,8 @@ pub struct ProcessGroup {
     pub(crate) thread: CommThread,
     transfer: TransferFormat,
     bucket_values: usize,
-    buckets: Arc<Mutex<Buckets>>,
+    buffers: Arc<Mutex<BucketBuffers>>,
+    /// The step of the current calls, for messages about lost ranks.
     step: Arc<AtomicU64>,
 }
 
@@ -58,8 +59,8 @@ impl ProcessGroup {
         transfer: TransferFormat,
     ) -> Option<Self> {
         let thread = CommThread::start(connect)?;
-        let (buckets, step) = (Arc::default(), Arc::default());
-        Some(ProcessGroup { thread, transfer, bucket_values: BUCKET_VALUES, buckets, step })
+        let (buffers, step) = (Arc::default(), Arc::default());
+        Some(ProcessGroup { thread, transfer, bucket_values: BUCKET_VALUES, buffers, step })
     }
 
     /// Sets the number of values of a bucket; it does not change the sums.
@@ -102,11 +103,11 @@ impl ProcessGroup {
     /// [`Error::Rank`] for the first rank whose value is of another type.
     pub fn all_gather<T: Serialize + DeserializeOwned>(&mut self, value: &T) -> Result<Vec<T>> {
         let bytes = serde_json::to_vec(value).expect("maps have strings as keys");
-        let all = self.thread.begin(|communicator| communicator.all_gather_bytes(bytes)).wait();
+        let gathered = self.thread.begin(|communicator| communicator.all_gather_bytes(bytes)).wait();
         let read = |(rank, bytes): (usize, Vec<u8>)| {
             serde_json::from_slice(&bytes).map_err(|error| Error::Rank { rank, message: error.to_string() })
         };
-        all.into_iter().enumerate().map(read).collect()
+        gathered.into_iter().enumerate().map(read).collect()
     }
 
     /// Begins to sum terms over all ranks.
@@ -127,14 +128,21 @@ impl ProcessGroup {
         T: Send + 'static,
         E: std::error::Error + Send + Sync + 'static,
     {
-        let (transfer, bucket_values, buckets) = (self.transfer, self.bucket_values, self.buckets.clone());
+        let (transfer, bucket_values, buffers) = (self.transfer, self.bucket_values, self.buffers.clone());
         self.thread.begin(move |communicator| {
-            let buckets = &mut *buckets.lock().unwrap_or_else(PoisonError::into_inner);
-            buckets.values.clear();
+            let buffers = &mut *buffers.lock().unwrap_or_else(PoisonError::into_inner);
+            buffers.bucket.clear();
             let sums = lengths.iter().map(|&length| Vec::with_capacity(length)).collect();
             let lengths = &lengths;
-            let sum =
-                BucketedSum { communicator, transfer, buckets, bucket_values, lengths, sums, filled: 0 };
+            let sum = BucketedSum {
+                communicator,
+                transfer,
+                buffers,
+                bucket_values,
+                lengths,
+                sums,
+                complete_sums: 0,
+            };
             sum.run(terms, read)
         })
     }
@@ -152,21 +160,24 @@ impl ProcessGroup {
 
 /// Buffers that are kept between sums.
 #[derive(Default)]
-struct Buckets {
+struct BucketBuffers {
     reduce: ReduceBuffers,
-    values: Vec<f32>,
+    /// The values of the current bucket.
+    bucket: Vec<f32>,
 }
 
 /// Sums of a list of terms, in the order of the list.
 struct BucketedSum<'a> {
     communicator: &'a mut dyn Communicator,
     transfer: TransferFormat,
-    buckets: &'a mut Buckets,
+    buffers: &'a mut BucketBuffers,
+    /// Number of values of a full bucket.
     bucket_values: usize,
+    /// Number of values of each term.
     lengths: &'a [usize],
     sums: Vec<Vec<f32>>,
     /// Number of sums that are complete.
-    filled: usize,
+    complete_sums: usize,
 }
 
 impl BucketedSum<'_> {
@@ -177,54 +188,55 @@ impl BucketedSum<'_> {
         read: impl Fn(&T, &mut dyn FnMut(&[f32])) -> std::result::Result<(), E>,
     ) -> Result<Vec<Vec<f32>>> {
         let expected = self.lengths.len();
-        let mut waiting: Vec<Option<T>> = (0..expected).map(|_| None).collect();
-        let (mut next, mut outcome) = (0, Ok(()));
+        // Terms that have arrived before an earlier one.
+        let mut waiting_terms: Vec<Option<T>> = (0..expected).map(|_| None).collect();
+        let (mut next_position, mut outcome) = (0, Ok(()));
         for (position, term) in terms {
-            waiting[position] = Some(term);
-            while let Some(term) = waiting.get_mut(next).and_then(Option::take) {
-                if let Err(error) = read(&term, &mut |values| self.add(values)) {
+            waiting_terms[position] = Some(term);
+            while let Some(term) = waiting_terms.get_mut(next_position).and_then(Option::take) {
+                if let Err(error) = read(&term, &mut |values| self.append_to_bucket(values)) {
                     // The other ranks wait for this many values of the term.
-                    self.add(&vec![f32::NAN; self.lengths[next]]);
+                    self.append_to_bucket(&vec![f32::NAN; self.lengths[next_position]]);
                     outcome = Err(Error::Term(error.into()));
                 }
-                next += 1;
+                next_position += 1;
             }
         }
-        if next < expected {
+        if next_position < expected {
             // This rank fails without a last call: its bucket would be shorter than those of the
             // other ranks.
-            return Err(Error::MissingTerms { expected, found: next });
+            return Err(Error::MissingTerms { expected, found: next_position });
         }
-        self.flush();
+        self.reduce_bucket();
         outcome.map(|()| self.sums)
     }
 
-    /// Appends values to the bucket; sends each full bucket.
-    fn add(&mut self, mut values: &[f32]) {
+    /// Appends values to the bucket; reduces each full bucket.
+    fn append_to_bucket(&mut self, mut values: &[f32]) {
         while !values.is_empty() {
-            let free = self.bucket_values - self.buckets.values.len();
-            let (now, later) = values.split_at(values.len().min(free));
-            self.buckets.values.extend_from_slice(now);
-            if self.buckets.values.len() == self.bucket_values {
-                self.flush();
+            let free = self.bucket_values - self.buffers.bucket.len();
+            let (fitting, rest) = values.split_at(values.len().min(free));
+            self.buffers.bucket.extend_from_slice(fitting);
+            if self.buffers.bucket.len() == self.bucket_values {
+                self.reduce_bucket();
             }
-            values = later;
+            values = rest;
         }
     }
 
     /// Reduces the bucket, and appends its values to their sums.
-    fn flush(&mut self) {
-        let Buckets { reduce, values } = &mut *self.buckets;
-        self.communicator.all_reduce(values, self.transfer, reduce);
-        let mut rest = &values[..];
-        while !rest.is_empty() {
-            let (sums, length) = (&mut self.sums[self.filled], self.lengths[self.filled]);
-            let (now, later) = rest.split_at(rest.len().min(length - sums.len()));
-            sums.extend_from_slice(now);
-            self.filled += usize::from(sums.len() == length);
-            rest = later;
+    fn reduce_bucket(&mut self) {
+        let BucketBuffers { reduce, bucket } = &mut *self.buffers;
+        self.communicator.all_reduce(bucket, self.transfer, reduce);
+        let mut values = &bucket[..];
+        while !values.is_empty() {
+            let (sum, length) = (&mut self.sums[self.complete_sums], self.lengths[self.complete_sums]);
+            let (missing, rest) = values.split_at(values.len().min(length - sum.len()));
+            sum.extend_from_slice(missing);
+            self.complete_sums += usize::from(sum.len() == length);
+            values = rest;
         }
-        values.clear();
+        bucket.clear();
     }
 }
 
@@ -266,15 +278,15 @@ impl<T> Pending<T> {
 impl CommThread {
     /// Starts the thread, which creates the communicator; `None` if that fails.
     pub fn start<C: Communicator>(connect: impl FnOnce() -> Option<C> + Send + 'static) -> Option<Self> {
-        let (jobs, queue) = channel::<CommJob>();
-        let (sender, connected) = channel();
+        let (jobs, job_queue) = channel::<CommJob>();
+        let (rank_and_size, connected) = channel();
         let is_waiting = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&is_waiting);
+        let waiting_flag = Arc::clone(&is_waiting);
         let thread = thread::Builder::new().name("communication".into()).spawn(move || {
             let Some(mut communicator) = connect() else { return };
-            communicator.set_waiting_flag(flag);
-            if sender.send((communicator.rank(), communicator.size())).is_ok() {
-                queue.into_iter().for_each(|job| job(&mut communicator));
+            communicator.set_waiting_flag(waiting_flag);
+            if rank_and_size.send((communicator.rank(), communicator.size())).is_ok() {
+                job_queue.into_iter().for_each(|job| job(&mut communicator));
             }
         });
         let thread = thread.ok()?;

@@ -1,6 +1,6 @@
-//! Communicator between threads, for single-process runs and tests.
+//! `ThreadCommunicator`: threads as ranks, for single-process runs and tests.
 //!
-//! Each thread acts as a rank.
+//! It is a collective communicator over shared memory.
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 
 use crate::Communicator;
@@ -8,11 +8,11 @@ use crate::Communicator;
 /// A communicator between threads that share memory.
 pub struct ThreadCommunicator {
     rank: usize,
-    shared: Arc<Shared>,
+    shared: Arc<SharedMemory>,
 }
 
 /// Memory that all ranks share.
-struct Shared {
+struct SharedMemory {
     /// The latest bytes of each rank.
     sent: Vec<Mutex<Vec<u8>>>,
     barrier: Barrier,
@@ -21,7 +21,7 @@ struct Shared {
 impl ThreadCommunicator {
     /// Creates the only rank of a group.
     pub(crate) fn single() -> Self {
-        ThreadCommunicator { rank: 0, shared: Arc::new(Shared::new(1)) }
+        ThreadCommunicator { rank: 0, shared: Arc::new(SharedMemory::new(1)) }
     }
 
     /// Runs `work` in `size` threads, each with its own rank.
@@ -31,7 +31,7 @@ impl ThreadCommunicator {
     /// # Panics
     /// If one of the threads panics and the others do not wait for it.
     pub fn run<T: Send>(size: usize, work: impl Fn(ThreadCommunicator) -> T + Sync) -> Vec<T> {
-        let shared = Arc::new(Shared::new(size));
+        let shared = Arc::new(SharedMemory::new(size));
         std::thread::scope(|scope| {
             let run = |rank| {
                 let (communicator, work) = (ThreadCommunicator { rank, shared: shared.clone() }, &work);
@@ -53,9 +53,9 @@ impl ThreadCommunicator {
     }
 }
 
-impl Shared {
+impl SharedMemory {
     fn new(size: usize) -> Self {
-        Shared { sent: (0..size).map(|_| Mutex::default()).collect(), barrier: Barrier::new(size) }
+        SharedMemory { sent: (0..size).map(|_| Mutex::default()).collect(), barrier: Barrier::new(size) }
     }
 }
 
@@ -69,15 +69,15 @@ impl Communicator for ThreadCommunicator {
     }
 
     fn all_to_all(&mut self, send: &[u8], receive: &mut [u8]) {
-        let block = send.len() / self.size();
-        let own = self.rank * block..(self.rank + 1) * block;
+        let block_len = send.len() / self.size();
+        let own_block = self.rank * block_len..(self.rank + 1) * block_len;
         self.exchange(send, |rank, sent| {
-            receive[rank * block..][..block].copy_from_slice(&sent[own.clone()]);
+            receive[rank * block_len..][..block_len].copy_from_slice(&sent[own_block.clone()]);
         });
     }
 
     fn all_gather(&mut self, send: &[u8], receive: &mut [u8]) {
-        let block = send.len();
-        self.exchange(send, |rank, sent| receive[rank * block..][..block].copy_from_slice(sent));
+        let block_len = send.len();
+        self.exchange(send, |rank, sent| receive[rank * block_len..][..block_len].copy_from_slice(sent));
     }
 }

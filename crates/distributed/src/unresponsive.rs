@@ -1,4 +1,4 @@
-//! Detects ranks (processes) that do not join a collective MPI call.
+//! `Monitor`: detects ranks (processes) that do not join a collective MPI call.
 //!
 //! ```text
 //! rank 0 has waited for the limit   sends a query to all other ranks
@@ -20,8 +20,8 @@ const REPLY_TIME: Duration = Duration::from_secs(2);
 const FIRST_REPORT: Duration = Duration::from_secs(60);
 
 /// MPI tags of queries and replies; collective calls have separate tags.
-const QUERY: i32 = 1;
-const REPLY: i32 = 2;
+const QUERY_TAG: i32 = 1;
+const REPLY_TAG: i32 = 2;
 
 /// Ranks that do not take part in a call of this rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,7 +54,8 @@ pub(crate) struct Wait {
 
 /// A query that waits for its replies.
 struct Query {
-    at: Instant,
+    sent_at: Instant,
+    /// True for each rank that has replied, and for this rank.
     replied: Vec<bool>,
 }
 
@@ -79,11 +80,11 @@ impl Monitor {
             return;
         }
         wait.next_poll = now + POLL_INTERVAL;
-        while let Some((rank, query)) = receive(world, QUERY) {
-            world.process_at_rank(rank).send_with_tag(&query, REPLY);
+        while let Some((rank, number)) = receive(world, QUERY_TAG) {
+            world.process_at_rank(rank).send_with_tag(&number, REPLY_TAG);
         }
-        while let Some((rank, query)) = receive(world, REPLY) {
-            if let Some(query) = wait.query.as_mut().filter(|_| query == self.query_number) {
+        while let Some((rank, number)) = receive(world, REPLY_TAG) {
+            if let Some(query) = wait.query.as_mut().filter(|_| number == self.query_number) {
                 query.replied[rank as usize] = true;
             }
         }
@@ -93,11 +94,11 @@ impl Monitor {
                 replied[world.rank() as usize] = true;
                 self.query_number += 1;
                 for rank in (0..world.size()).filter(|&rank| rank != world.rank()) {
-                    world.process_at_rank(rank).send_with_tag(&self.query_number, QUERY);
+                    world.process_at_rank(rank).send_with_tag(&self.query_number, QUERY_TAG);
                 }
-                wait.query = Some(Query { at: now, replied });
+                wait.query = Some(Query { sent_at: now, replied });
             }
-            Some(query) if now - query.at >= REPLY_TIME => self.evaluate(world, wait, &query, now),
+            Some(query) if now - query.sent_at >= REPLY_TIME => self.evaluate(world, wait, &query, now),
             query => wait.query = query,
         }
     }
@@ -108,8 +109,8 @@ impl Monitor {
         wait.next_query =
             if is_final { wait.next_query + FIRST_REPORT } else { (2 * wait.next_query).min(self.limit) };
         let is_reporter = query.replied.iter().position(|&replied| replied) == Some(world.rank() as usize);
-        let missing = query.replied.iter().enumerate().filter(|(_, replied)| !**replied);
-        let ranks: Vec<usize> = missing.map(|(rank, _)| rank).collect();
+        let without_reply = query.replied.iter().enumerate().filter(|(_, replied)| !**replied);
+        let ranks: Vec<usize> = without_reply.map(|(rank, _)| rank).collect();
         if is_reporter && !ranks.is_empty() {
             (self.report)(UnresponsiveRanks { ranks, wait_time: now - wait.started, is_final });
         }
@@ -119,6 +120,6 @@ impl Monitor {
 /// Returns the sender and the number of a message that has arrived.
 fn receive(world: &SimpleCommunicator, tag: i32) -> Option<(i32, u64)> {
     let (message, _) = world.any_process().immediate_matched_probe_with_tag(tag)?;
-    let (query, status) = message.matched_receive::<u64>();
-    Some((status.source_rank(), query))
+    let (number, status) = message.matched_receive::<u64>();
+    Some((status.source_rank(), number))
 }

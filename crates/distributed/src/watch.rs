@@ -1,4 +1,4 @@
-//! Watches the other ranks' processes on this machine, and reports ended ones.
+//! `ProcessWatch`: reports ranks whose processes on this machine have ended.
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::ErrorKind;
@@ -18,26 +18,28 @@ pub struct ProcessWatch {
 impl ProcessWatch {
     /// Starts a thread that reports the first process that has ended.
     ///
-    /// The report is a call of `lost(rank, is_first)`, where `is_first` is true on the lowest of
+    /// The report is a call of `report_ended(rank, is_first)`, where `is_first` is true on the lowest of
     /// the remaining ranks. `others` are ranks and process ids.
     pub(crate) fn start(
         own_rank: usize,
         others: Vec<(usize, u64)>,
-        mut lost: impl FnMut(usize, bool) + Send + 'static,
+        mut report_ended: impl FnMut(usize, bool) + Send + 'static,
     ) -> Self {
         let watch = ProcessWatch { is_running: Arc::new(AtomicBool::new(true)) };
         let is_running = Arc::clone(&watch.is_running);
         thread::spawn(move || {
-            let first_gone = || others.iter().find(|(_, process)| is_gone(*process)).map(|(rank, _)| *rank);
+            let first_ended =
+                || others.iter().find(|(_, process)| has_ended(*process)).map(|(rank, _)| *rank);
             while is_running.load(Ordering::SeqCst) {
                 thread::sleep(CHECK_INTERVAL);
-                let Some(gone) = first_gone() else { continue };
+                let Some(ended_rank) = first_ended() else { continue };
                 // A process that ends regularly stops all watches first. This waits in case its
                 // message is still on the way.
                 thread::sleep(CHECK_INTERVAL);
                 if is_running.load(Ordering::SeqCst) {
-                    let is_first = others.iter().all(|(rank, process)| *rank > own_rank || is_gone(*process));
-                    return lost(gone, is_first);
+                    let is_first =
+                        others.iter().all(|(rank, process)| *rank > own_rank || has_ended(*process));
+                    return report_ended(ended_rank, is_first);
                 }
             }
         });
@@ -53,28 +55,29 @@ impl ProcessWatch {
 /// Identifies the machine and its process namespace.
 ///
 /// The number is equal for processes that can see each other; `None` without `/proc`.
-pub(crate) fn machine() -> Option<u64> {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+pub(crate) fn machine_id() -> Option<u64> {
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
-    Some(hash(&format!("{boot}{}", namespace.display())).max(1))
+    Some(hash_text(&format!("{boot_id}{}", namespace.display())).max(1))
 }
 
 /// Identifies the cores that this process may use.
 ///
 /// The number is equal in processes with the same cores.
-pub(crate) fn allowed_cores() -> u64 {
+pub(crate) fn core_set_id() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    hash(status.lines().find(|line| line.starts_with("Cpus_allowed:")).unwrap_or_default())
+    hash_text(status.lines().find(|line| line.starts_with("Cpus_allowed:")).unwrap_or_default())
 }
 
-fn hash(text: &str) -> u64 {
+/// Returns a number that is equal for equal texts.
+fn hash_text(text: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
     hasher.finish()
 }
 
 /// Returns true if a process does not exist or is a zombie.
-fn is_gone(process: u64) -> bool {
+fn has_ended(process: u64) -> bool {
     match fs::read_to_string(format!("/proc/{process}/stat")) {
         Err(error) => error.kind() == ErrorKind::NotFound,
         Ok(stat) => {

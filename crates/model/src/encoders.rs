@@ -3,9 +3,9 @@
 //! A new kind of encoder is a file next to `lstm.rs` with its configuration ([`BuildEncoder`]) and
 //! its [`Encoder`], and two lines here: its `mod`, and its entry in [`EncoderKind`].
 mod conformer;
-mod frames;
 mod lstm;
 mod lstm_stream;
+mod module_encoder;
 mod stream;
 mod subsampling;
 mod subsampling_stream;
@@ -16,8 +16,8 @@ use candle_core::Tensor;
 use candle_nn::VarBuilder;
 
 pub use conformer::{AttentionKind, ChunkedAttention, ConformerEncoder};
-pub use frames::ModuleEncoder;
 pub use lstm::{LstmEncoder, TimeReduction};
+pub use module_encoder::ModuleEncoder;
 pub use stream::{EncoderChunk, EncoderState, EncoderStream};
 pub use subsampling::SubsamplingConfig;
 

@@ -1,6 +1,7 @@
 //! Initialization of a model's biases and LSTMs: plain, or as in MLPerf's RNN-T.
 //!
-//! `[init]` of a recipe selects it. It changes the parameters after each layer has initialized them.
+//! It changes the parameters after each layer has initialized them; `[init]` of a recipe selects
+//! the kind.
 use candle_core::{Device, Tensor, Var};
 
 use crate::config::InitKind;

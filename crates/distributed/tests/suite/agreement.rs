@@ -1,12 +1,15 @@
-//! All ranks return the same error when one of them fails.
+//! Tests of `agree`: all ranks return the same error when one fails.
 use distributed::{Error, ProcessGroup, SharedError, ThreadCommunicator, TransferFormat, first_error};
 use proptest::prelude::*;
 
 /// An error, of this rank or received from another.
 #[derive(Debug, PartialEq)]
 enum Failure {
+    /// An error of this rank, with its order.
     Own(usize),
+    /// Rank and order of the error of another rank.
     Received(usize, usize),
+    /// An error of a collective call.
     Call(String),
 }
 
@@ -62,11 +65,11 @@ fn one_rank_keeps_its_result() {
 
 #[test]
 fn a_flag_of_one_rank_is_true_on_all() {
-    let any = |on: Option<usize>| {
+    let any = |rank_with_flag: Option<usize>| {
         ThreadCommunicator::run(3, |communicator| {
             let mut group = ProcessGroup::new(communicator, TransferFormat::F32);
             group.barrier();
-            group.any(on == Some(group.rank())).unwrap()
+            group.any(rank_with_flag == Some(group.rank())).unwrap()
         })
     };
     assert_eq!(any(None), [false; 3]);
@@ -93,10 +96,10 @@ proptest! {
     fn values_of_any_length_are_gathered_in_the_order_of_the_ranks(
         values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 1..6),
     ) {
-        let all = ThreadCommunicator::run(values.len(), |communicator| {
+        let gathered_by_rank = ThreadCommunicator::run(values.len(), |communicator| {
             let mut group = ProcessGroup::new(communicator, TransferFormat::F32);
             group.all_gather(&values[group.rank()]).unwrap()
         });
-        prop_assert!(all.iter().all(|gathered| *gathered == values));
+        prop_assert!(gathered_by_rank.iter().all(|gathered| *gathered == values));
     }
 }

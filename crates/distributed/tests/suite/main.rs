@@ -1,3 +1,3 @@
-//! Tests of collective calls, over threads as ranks.
+//! Tests of the `distributed` crate: collective calls over threads as ranks.
 mod agreement;
 mod sums;

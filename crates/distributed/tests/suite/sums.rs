@@ -1,4 +1,4 @@
-//! All-reduce: sums have the same bits on all ranks, for any bucket size.
+//! Tests of all-reduce: sums have the same bits on all ranks.
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,18 +8,21 @@ use std::time::{Duration, Instant};
 use distributed::{Communicator, Error, Pending, ProcessGroup, Result, ThreadCommunicator, TransferFormat};
 use proptest::prelude::*;
 
-/// Returns pseudorandom numbers of many magnitudes, which differ between ranks.
-fn value(rank: usize, tensor: usize, at: usize) -> f32 {
-    let x = (1 + rank * 7919 + tensor * 104_729 + at * 31) as f32;
+/// Returns a pseudorandom number; magnitudes vary, and ranks differ.
+fn test_value(rank: usize, term: usize, index: usize) -> f32 {
+    let x = (1 + rank * 7919 + term * 104_729 + index * 31) as f32;
     (x * 0.37).sin() * (0.001f32 + (x * 0.11).cos().abs() * 100.0)
 }
 
-fn terms(rank: usize, lengths: &[usize]) -> Vec<Vec<f32>> {
-    let term = |(tensor, &length): (usize, &usize)| (0..length).map(|at| value(rank, tensor, at)).collect();
-    lengths.iter().enumerate().map(term).collect()
+/// Returns the terms of a rank.
+fn terms_of_rank(rank: usize, lengths: &[usize]) -> Vec<Vec<f32>> {
+    let values =
+        |(term, &length): (usize, &usize)| (0..length).map(|index| test_value(rank, term, index)).collect();
+    lengths.iter().enumerate().map(values).collect()
 }
 
-fn begin(
+/// Begins an all-reduce of terms that are vectors.
+fn begin_all_reduce(
     group: &mut ProcessGroup,
     lengths: &[usize],
     terms: Receiver<(usize, Vec<f32>)>,
@@ -30,15 +33,16 @@ fn begin(
     })
 }
 
+/// Returns the concatenated sums, which must be equal on all ranks.
 fn all_reduce(size: usize, lengths: &[usize], bucket_values: usize, transfer: TransferFormat) -> Vec<f32> {
-    let all = ThreadCommunicator::run(size, |communicator| {
+    let sums_by_rank = ThreadCommunicator::run(size, |communicator| {
         let mut group = ProcessGroup::new(communicator, transfer).with_bucket_values(bucket_values);
         let (sender, receiver) = channel();
-        let sums = begin(&mut group, lengths, receiver);
+        let sums = begin_all_reduce(&mut group, lengths, receiver);
         // In another order on each rank.
-        let mut terms: Vec<_> = terms(group.rank(), lengths).into_iter().enumerate().collect();
-        let positions = terms.len().max(1);
-        terms.rotate_left(group.rank() % positions);
+        let mut terms: Vec<_> = terms_of_rank(group.rank(), lengths).into_iter().enumerate().collect();
+        let count = terms.len().max(1);
+        terms.rotate_left(group.rank() % count);
         terms.into_iter().for_each(|term| sender.send(term).unwrap());
         drop(sender);
         let sums = sums.wait().unwrap();
@@ -46,8 +50,8 @@ fn all_reduce(size: usize, lengths: &[usize], bucket_values: usize, transfer: Tr
         sums.concat()
     });
     let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-    assert!(all.iter().all(|other| bits(other) == bits(&all[0])), "ranks differ");
-    all.into_iter().next().unwrap()
+    assert!(sums_by_rank.iter().all(|sums| bits(sums) == bits(&sums_by_rank[0])), "ranks differ");
+    sums_by_rank.into_iter().next().unwrap()
 }
 
 proptest! {
@@ -59,9 +63,11 @@ proptest! {
         size in 1usize..6,
         bucket_values in 1usize..50,
     ) {
-        let parts: Vec<_> = (0..size).map(|rank| terms(rank, &lengths).concat()).collect();
-        let sum = |at: usize| parts[1..].iter().fold(parts[0][at], |sum, part| sum + part[at]);
-        let expected: Vec<f32> = (0..parts[0].len()).map(sum).collect();
+        let terms_by_rank: Vec<_> = (0..size).map(|rank| terms_of_rank(rank, &lengths).concat()).collect();
+        let sum = |index: usize| {
+            terms_by_rank[1..].iter().fold(terms_by_rank[0][index], |sum, terms| sum + terms[index])
+        };
+        let expected: Vec<f32> = (0..terms_by_rank[0].len()).map(sum).collect();
         prop_assert_eq!(all_reduce(size, &lengths, bucket_values, TransferFormat::F32), expected);
     }
 
@@ -71,11 +77,11 @@ proptest! {
         size in 1usize..6,
         bucket_values in 1usize..50,
     ) {
-        let parts: Vec<_> = (0..size).map(|rank| terms(rank, &lengths).concat()).collect();
+        let terms_by_rank: Vec<_> = (0..size).map(|rank| terms_of_rank(rank, &lengths).concat()).collect();
         let sums = all_reduce(size, &lengths, bucket_values, TransferFormat::Bf16);
-        for (at, sum) in sums.into_iter().enumerate() {
-            let exact: f64 = parts.iter().map(|part| f64::from(part[at])).sum();
-            let magnitude: f64 = parts.iter().map(|part| f64::from(part[at]).abs()).sum();
+        for (index, sum) in sums.into_iter().enumerate() {
+            let exact: f64 = terms_by_rank.iter().map(|terms| f64::from(terms[index])).sum();
+            let magnitude: f64 = terms_by_rank.iter().map(|terms| f64::from(terms[index]).abs()).sum();
             let bound = (exact.abs() + magnitude) / 256.0;
             prop_assert!((f64::from(sum) - exact).abs() <= bound, "{sum} instead of {exact}");
         }
@@ -83,24 +89,27 @@ proptest! {
 }
 
 /// A communicator that counts its all-to-all calls.
-struct CountingCommunicator(ThreadCommunicator, Arc<AtomicUsize>);
+struct CountingCommunicator {
+    inner: ThreadCommunicator,
+    calls: Arc<AtomicUsize>,
+}
 
 impl Communicator for CountingCommunicator {
     fn rank(&self) -> usize {
-        self.0.rank()
+        self.inner.rank()
     }
 
     fn size(&self) -> usize {
-        self.0.size()
+        self.inner.size()
     }
 
     fn all_to_all(&mut self, send: &[u8], receive: &mut [u8]) {
-        self.0.all_to_all(send, receive);
-        self.1.fetch_add(1, Ordering::SeqCst);
+        self.inner.all_to_all(send, receive);
+        self.calls.fetch_add(1, Ordering::SeqCst);
     }
 
     fn all_gather(&mut self, send: &[u8], receive: &mut [u8]) {
-        self.0.all_gather(send, receive);
+        self.inner.all_gather(send, receive);
     }
 }
 
@@ -108,22 +117,21 @@ impl Communicator for CountingCommunicator {
 fn a_bucket_is_sent_while_others_are_computed() {
     let all = ThreadCommunicator::run(2, |communicator| {
         let calls = Arc::new(AtomicUsize::new(0));
-        let mut group =
-            ProcessGroup::new(CountingCommunicator(communicator, calls.clone()), TransferFormat::F32)
-                .with_bucket_values(4);
+        let communicator = CountingCommunicator { inner: communicator, calls: calls.clone() };
+        let mut group = ProcessGroup::new(communicator, TransferFormat::F32).with_bucket_values(4);
         let (sender, receiver) = channel();
-        let sums = begin(&mut group, &[8, 3], receiver);
+        let sums = begin_all_reduce(&mut group, &[8, 3], receiver);
         sender.send((0, vec![1.0; 8])).unwrap();
         let started = Instant::now();
         while calls.load(Ordering::SeqCst) < 2 && started.elapsed() < Duration::from_secs(20) {
             std::thread::yield_now();
         }
-        let early = calls.load(Ordering::SeqCst);
+        let early_calls = calls.load(Ordering::SeqCst);
         sender.send((1, vec![1.0; 3])).unwrap();
         drop(sender);
-        (early, sums.wait().unwrap(), calls.load(Ordering::SeqCst))
+        (early_calls, sums.wait().unwrap(), calls.load(Ordering::SeqCst))
     });
-    assert_eq!(all, [const { 2 }; 2].map(|early| (early, vec![vec![2.0; 8], vec![2.0; 3]], 3)));
+    assert_eq!(all, [const { 2 }; 2].map(|early_calls| (early_calls, vec![vec![2.0; 8], vec![2.0; 3]], 3)));
 }
 
 #[test]
@@ -133,7 +141,7 @@ fn missing_and_unreadable_terms_are_errors() {
         let (sender, receiver) = channel();
         sender.send((1, vec![1.0])).unwrap();
         drop(sender);
-        let missing = begin(&mut group, &[8, 1], receiver).wait();
+        let missing = begin_all_reduce(&mut group, &[8, 1], receiver).wait();
         assert!(matches!(missing, Err(Error::MissingTerms { expected: 2, found: 0 })), "{missing:?}");
         let (sender, receiver) = channel();
         sender.send((0, vec![1.0; 2])).unwrap();
@@ -159,7 +167,7 @@ fn transfer_formats_have_names() {
 }
 
 #[test]
-fn bf16_loses_digits() {
+fn sums_in_bf16_are_rounded() {
     let [exact, rounded] =
         [TransferFormat::F32, TransferFormat::Bf16].map(|transfer| all_reduce(2, &[100], 30, transfer));
     assert!(exact.iter().zip(rounded).any(|(a, b)| (a - b).abs() > 1e-3 * a.abs()));

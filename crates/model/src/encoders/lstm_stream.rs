@@ -23,7 +23,7 @@ pub(super) struct LstmStream {
     sizes: BTreeMap<String, Vec<usize>>,
 }
 
-/// The part of a state with rows that wait for the time reduction.
+/// The part of a state with the rows before a time reduction.
 const WAITING_ROWS: &str = "reduction.rows";
 
 impl LstmStream {

@@ -114,7 +114,7 @@ fn windows(rows: usize, first_query: usize, chunks: Option<ChunkSizes>) -> impl 
     })
 }
 
-/// Returns the number of rotary positions, for utterances of at most `longest` rows.
+/// Returns the number of rotary positions, for at most `longest` rows.
 fn position_count(longest: usize, chunks: Option<ChunkSizes>) -> usize {
     chunks.map_or(longest, |chunks| (chunks.left_chunks + 1) * chunks.chunk_rows)
 }
