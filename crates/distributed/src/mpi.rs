@@ -1,4 +1,4 @@
-//! The MPI communicator of a run (feature `mpi`), and detection of its launcher.
+//! `MpiCommunicator` (feature `mpi`): ranks of a run that `mpirun` has started.
 use std::marker::PhantomData;
 use std::process;
 use std::sync::Arc;
@@ -82,8 +82,8 @@ impl MpiCommunicator {
         let visible = |(rank, [machine, process]): (usize, [u64; 2])| {
             (rank != this_rank && Some(machine) == this_machine).then_some((rank, process))
         };
-        let others = machines_and_processes.into_iter().enumerate().filter_map(visible).collect();
-        ProcessWatch::start(this_rank, others, report_ended)
+        let visible_ranks = machines_and_processes.into_iter().enumerate().filter_map(visible).collect();
+        ProcessWatch::start(this_rank, visible_ranks, report_ended)
     }
 
     /// Returns the pairs of all ranks.

@@ -18,8 +18,8 @@ pub struct ProcessWatch {
 impl ProcessWatch {
     /// Starts a thread that reports the first process that has ended.
     ///
-    /// The report is a call of `report_ended(rank, is_first)`, where `is_first` is true on the lowest of
-    /// the remaining ranks. `others` are ranks and process ids.
+    /// The report is a call of `report_ended(rank, is_first)`, where `is_first` is true on the
+    /// lowest of the remaining ranks. `others` are ranks and process ids.
     pub(crate) fn start(
         own_rank: usize,
         others: Vec<(usize, u64)>,

@@ -136,7 +136,7 @@ impl Encoder for ConformerEncoder {
         // Dropout before the layers, and padding after them.
         total = footprint::chain(total, footprint::from_values(3 * values, 2 * values));
         total = self.layers.iter().map(|layer| layer.footprint(batch, rows)).fold(total, footprint::chain);
-        Some(footprint::peak(total))
+        Some(footprint::peak_bytes(total))
     }
 
     fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {

@@ -169,11 +169,11 @@ impl Encoder for LstmEncoder {
                 total = footprint::chain(total, copies);
             }
             let directions = lstm.width() / hidden;
-            let layer = footprint::lstm(batch * rows, width, *hidden, directions, *dropout > 0.0);
+            let layer = footprint::lstm_layer(batch * rows, width, *hidden, directions, *dropout > 0.0);
             total = footprint::chain(total, layer);
             width = lstm.width();
         }
-        Some(footprint::peak(total))
+        Some(footprint::peak_bytes(total))
     }
 
     fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {

@@ -105,13 +105,13 @@ impl Predictor for LstmPredictor {
         let LstmPredictorConfig { embedding, hidden, layers, dropout, .. } = self.config;
         let rows = batch * rows;
         let layer_footprint = |layer: usize| {
-            footprint::lstm(rows, if layer == 0 { embedding } else { hidden }, hidden, 1, dropout > 0.0)
+            footprint::lstm_layer(rows, if layer == 0 { embedding } else { hidden }, hidden, 1, dropout > 0.0)
         };
         // The embeddings before and after dropout, their gradient, and the gradient of the table
         // and its sum.
         let embedding_bytes = size_of::<f32>() * (4 * rows * embedding + 3 * self.embedding.weight_count());
         let layers = (0..layers).map(layer_footprint).fold(Footprint::default(), footprint::chain);
-        Some(footprint::peak(layers) + embedding_bytes)
+        Some(footprint::peak_bytes(layers) + embedding_bytes)
     }
 
     fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>> {
