@@ -1,4 +1,4 @@
-//! The keys of `[loss]` for `kind = "gnat"`: a recognition lattice.
+//! Model configuration: `[loss]` with `kind = "gnat"`, a recognition lattice.
 //!
 //! A recognition lattice is an automaton of all label sequences; the weights of its paths are
 //! normalized globally (GNAT) or for each frame and context state. V is the number of labels.

@@ -1,4 +1,4 @@
-//! `[init]` of a recipe: random initialization, or weights from a file.
+//! Model configuration: `[init]`, random initialization or weights from a file.
 use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize};

@@ -1,4 +1,4 @@
-//! The kinds of loss that `[loss]` selects: RNN-T, TDT, multi-blank, pruned, GNAT.
+//! Model configuration: kinds of `[loss]`, RNN-T, TDT, multi-blank, pruned, GNAT.
 use serde::{Deserialize, Serialize};
 
 use super::gnat::GnatConfig;

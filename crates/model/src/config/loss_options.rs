@@ -1,4 +1,4 @@
-//! The keys of `[loss]` for all kinds of loss: budget, skip, clamp, activation.
+//! Model configuration: `[loss]` keys of all kinds: budget, skip, clamp, activation.
 use std::{fmt, str::FromStr};
 
 use rnnt_loss::{Activation, Options, PassScales, Pruning, TokenNormalization, Topology};

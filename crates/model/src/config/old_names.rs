@@ -1,6 +1,6 @@
-//! Old names of a model's recipe keys and values, from earlier versions.
+//! Model configuration: old names of recipe keys and values.
 //!
-//! A recipe file with an old name is an error that contains the new one. Recipes in checkpoints and
+//! A recipe file with an old name of an earlier version is an error that contains the new one. Recipes in checkpoints and
 //! run folders are translated.
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! TOML tables of a model's recipe: split between types, differences, syntax errors.
+//! Model configuration: TOML tables split between types, differences, syntax errors.
 use std::path::Path;
 
 use kernels::Excerpt;

@@ -1,4 +1,6 @@
-//! The keys of `[training]` for the objective: topology, regularizers, CTC weight, precision.
+//! Model configuration: `[training]` keys of the objective.
+//!
+//! They are topology, regularizers, CTC weight and precision.
 use rnnt_loss::{Precision, Topology};
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Range checks of recipe values: counts, rates, fractions, factors.
+//! Model configuration: range checks of counts, rates, fractions and factors.
 use std::fmt::Display;
 
 use kernels::ShortFloat;

@@ -61,8 +61,8 @@ proptest! {
         let weights = weights.map(|(name, weight)| (name.to_owned(), weight)).into();
         let vb = VarBuilder::from_tensors(weights, DType::F32, &Device::Cpu);
         let layer = Lstm::new(d, h, 0, false, &vb).unwrap();
-        let utterances: Vec<Vec<f32>> =
-            lengths.iter().enumerate().map(|(b, n)| random_values(n * d, seed ^ (b as u64 + 3), 1.0)).collect();
+        let utterance = |(b, n): (usize, &usize)| random_values(n * d, seed ^ (b as u64 + 3), 1.0);
+        let utterances: Vec<Vec<f32>> = lengths.iter().enumerate().map(utterance).collect();
         let (x, lengths) = padded(&utterances, d);
         let full = unpadded((layer.forward(&x, &lengths).unwrap(), lengths.clone()));
 
