@@ -1,7 +1,7 @@
 //! Model configuration: old names of recipe keys and values.
 //!
-//! A recipe file with an old name of an earlier version is an error that contains the new one. Recipes in checkpoints and
-//! run folders are translated.
+//! Old names are those of earlier versions. A recipe file with one of them is an error that
+//! contains the new name. Recipes in checkpoints and run folders are translated.
 use std::borrow::Cow;
 
 use toml::{Table, Value};

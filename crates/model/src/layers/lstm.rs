@@ -46,14 +46,14 @@ pub struct LstmWeights {
 /// Buffers that layers reuse from call to call.
 #[derive(Debug, Clone, Default)]
 struct BufferPools {
-    single: BufferPool<f32>,
-    double: BufferPool<f64>,
+    single_precision: BufferPool<f32>,
+    double_precision: BufferPool<f64>,
 }
 
 impl BufferPools {
     /// Returns the pool of a number format.
     fn get<F: Real>(&self) -> &BufferPool<F> {
-        let pools: [&dyn Any; 2] = [&self.single, &self.double];
+        let pools: [&dyn Any; 2] = [&self.single_precision, &self.double_precision];
         pools.into_iter().find_map(|pool| pool.downcast_ref()).expect("f32 or f64")
     }
 }
@@ -108,10 +108,10 @@ fn lstm_in_context(
             format!("{length} for utterance {b}"),
         ));
     }
-    let Some(first) = directions.first().filter(|_| directions.len() <= 2) else {
+    let Some(first_direction) = directions.first().filter(|_| directions.len() <= 2) else {
         return Err(Error::shape("directions", "1 or 2", format!("{}", directions.len())));
     };
-    let hidden = first.recurrent.dims().last().copied().unwrap_or(0);
+    let hidden = first_direction.recurrent.dims().last().copied().unwrap_or(0);
     for LstmWeights { input: w_ih, recurrent, bias } in directions {
         let shapes: [(&str, &Tensor, &[usize]); 3] = [
             ("weight_ih", w_ih, &[4 * hidden, input]),
@@ -158,13 +158,13 @@ fn apply_with_blocking<F: Real + WithDType>(
     sizes: LayerSizes,
     directions: &[LstmWeights],
 ) -> Result<Tensor> {
-    let count = directions.len();
-    let layouts = (0..count).map(|direction| TapeLayout::new(lengths, blocking, direction == 1)).collect();
-    let handles: Vec<(WeightsHandle, Tensor)> = directions
+    let layouts =
+        (0..directions.len()).map(|direction| TapeLayout::new(lengths, blocking, direction == 1)).collect();
+    let handles_and_arguments: Vec<(WeightsHandle, Tensor)> = directions
         .iter()
         .map(|weights| WeightsHandle::new(weights, context.hooks))
         .collect::<candle_core::Result<_>>()?;
-    let (handles, arguments): (Vec<_>, Vec<_>) = handles.into_iter().unzip();
+    let (handles, arguments): (Vec<_>, Vec<_>) = handles_and_arguments.into_iter().unzip();
     let (batch, pool, tape) =
         (lengths.len(), context.pools.map(|pools| pools.get().clone()), Mutex::new(None));
     let operation = LstmOperation::<F> { batch, sizes, layouts, handles, pool, tape };

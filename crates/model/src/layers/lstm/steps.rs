@@ -79,8 +79,9 @@ impl FrameTiling {
 
 /// Runs the forward steps of a group.
 ///
-/// `recurrent` is W_hh, packed once for all steps and groups; `initial` are 0 by default.
-/// `is_shared` is true if threads share a frame. Overwrites gates, cells and states in `rows`.
+/// `recurrent` is W_hh, packed once for all steps and groups; `initial` has the states before the
+/// first frame, which are 0 by default. `is_shared` is true if threads share a frame. Overwrites
+/// gates, cells and states in `rows`.
 pub(super) fn forward<F: Real>(
     group: &RowGroup,
     hidden: usize,
