@@ -13,8 +13,8 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::rows::{
-    BINS, bits, builder, chunk_bounds, chunked_attention, conformer_config, every_kind, lstm_config, padded,
-    random_values, tensor, unpadded, utterances, values,
+    BINS, bits, builder, chunks, conformer, cut, every_kind, lstm, padded, random, tensor, unpadded,
+    utterances, values,
 };
 
 #[test]
@@ -54,14 +54,14 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let weights = [
-            ("weight_ih_l0", tensor(&random_values(4 * h * d, seed, 0.5), &[4 * h, d])),
-            ("weight_hh_l0", tensor(&random_values(4 * h * h, seed ^ 1, 0.5), &[4 * h, h])),
-            ("bias_ih_l0", tensor(&random_values(4 * h, seed ^ 2, 0.5), &[4 * h])),
+            ("weight_ih_l0", tensor(&random(4 * h * d, seed, 0.5), &[4 * h, d])),
+            ("weight_hh_l0", tensor(&random(4 * h * h, seed ^ 1, 0.5), &[4 * h, h])),
+            ("bias_ih_l0", tensor(&random(4 * h, seed ^ 2, 0.5), &[4 * h])),
         ];
         let weights = weights.map(|(name, weight)| (name.to_owned(), weight)).into();
         let vb = VarBuilder::from_tensors(weights, DType::F32, &Device::Cpu);
         let layer = Lstm::new(d, h, 0, false, &vb).unwrap();
-        let utterance = |(b, n): (usize, &usize)| random_values(n * d, seed ^ (b as u64 + 3), 1.0);
+        let utterance = |(b, n): (usize, &usize)| random(n * d, seed ^ (b as u64 + 3), 1.0);
         let utterances: Vec<Vec<f32>> = lengths.iter().enumerate().map(utterance).collect();
         let (x, lengths) = padded(&utterances, d);
         let full = unpadded((layer.forward(&x, &lengths).unwrap(), lengths.clone()));
@@ -70,7 +70,7 @@ proptest! {
         let streaming = layer.streaming().unwrap().unwrap();
         let mut states = vec![LstmState::new(h); lengths.len()];
         let mut streamed = vec![Vec::new(); lengths.len()];
-        for bounds in chunk_bounds(14, &cuts).windows(2) {
+        for bounds in cut(14, &cuts).windows(2) {
             let chunk = |b: usize| {
                 let [start, end] = [bounds[0], bounds[1]].map(|bound| bound.min(lengths[b]) * d);
                 &utterances[b][start..end]
@@ -115,14 +115,13 @@ fn expect_same_bits_in_chunks(
 ) {
     let d = stream.input();
     let utterances: Vec<Vec<f32>> =
-        lengths.iter().enumerate().map(|(b, n)| random_values(n * d, seed ^ b as u64, 1.0)).collect();
+        lengths.iter().enumerate().map(|(b, n)| random(n * d, seed ^ b as u64, 1.0)).collect();
     let (x, all_lengths) = padded(&utterances, d);
     let full = unpadded(encoder.forward(&x, &all_lengths, None).unwrap());
 
     // Random chunks of the utterances, of which some are encoded in one call.
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut remaining: Vec<Vec<usize>> =
-        lengths.iter().zip(cuts).map(|(&n, cuts)| chunk_bounds(n, cuts)).collect();
+    let mut remaining: Vec<Vec<usize>> = lengths.iter().zip(cuts).map(|(&n, cuts)| cut(n, cuts)).collect();
     let mut states = vec![stream.start(); lengths.len()];
     let mut streamed = vec![Vec::new(); lengths.len()];
     while remaining.iter().any(|bounds| bounds.len() > 1) {
@@ -177,7 +176,7 @@ fn states_of_an_lstm_stream_are_serializable_and_checked() {
     let names: Vec<&str> = state.values.keys().map(String::as_str).collect();
     assert_eq!(names, ["layers.0.c", "layers.0.h", "layers.1.c", "layers.1.h", "reduction.rows"]);
     stream
-        .step(&mut [EncoderChunk { state: &mut state, rows: &random_values(16, 1, 1.0), is_last: false }])
+        .step(&mut [EncoderChunk { state: &mut state, rows: &random(16, 1, 1.0), is_last: false }])
         .unwrap();
     assert_eq!(state.values["reduction.rows"].len(), 9);
     let text = serde_json::to_string(&state).unwrap();
@@ -206,7 +205,7 @@ fn states_of_an_lstm_stream_are_serializable_and_checked() {
     for (damage, message) in damages {
         let (mut damaged, mut valid) = (state.clone(), state.clone());
         damage(&mut damaged);
-        let rows = random_values(4, 2, 1.0);
+        let rows = random(4, 2, 1.0);
         let chunks = &mut [
             EncoderChunk { state: &mut valid, rows: &rows, is_last: false },
             EncoderChunk { state: &mut damaged, rows: &rows, is_last: false },
@@ -251,12 +250,12 @@ proptest! {
         factor in prop::sample::select(vec![1usize, 2, 4]),
         order in any::<u64>(),
     ) {
-        let config = conformer_config(chunked_attention(chunk, left), kernel, factor);
+        let config = conformer(chunks(chunk, left), kernel, factor);
         let encoder = config.build(BINS, &builder()).unwrap();
         let stream = encoder.stream().unwrap().unwrap();
         expect_same_bits_in_chunks(encoder.as_ref(), stream.as_ref(), &lengths, &cuts, order);
         if factor > 1 {
-            let encoder = lstm_config(false, factor).build(BINS, &builder()).unwrap();
+            let encoder = lstm(false, factor).build(BINS, &builder()).unwrap();
             let stream = encoder.stream().unwrap().unwrap();
             expect_same_bits_in_chunks(encoder.as_ref(), stream.as_ref(), &lengths, &cuts, order);
         }
@@ -265,15 +264,15 @@ proptest! {
 
 #[test]
 fn only_chunked_attention_streams_with_serializable_checked_states() {
-    let full = conformer_config(AttentionKind::Full, 3, 4).build(BINS, &builder()).unwrap();
+    let full = conformer(AttentionKind::Full, 3, 4).build(BINS, &builder()).unwrap();
     assert!(full.stream().unwrap().is_none());
-    let encoder = conformer_config(chunked_attention(2, 1), 3, 4).build(BINS, &builder()).unwrap();
+    let encoder = conformer(chunks(2, 1), 3, 4).build(BINS, &builder()).unwrap();
     let stream = encoder.stream().unwrap().unwrap();
     let mut state = stream.start();
     let names: Vec<&str> = state.values.keys().map(String::as_str).collect();
     assert_eq!(names[..4], ["layers.0.keys", "layers.0.tail", "layers.1.keys", "layers.1.tail"]);
     assert_eq!(names[4..], ["subsampling.0", "subsampling.1", "waiting"]);
-    let rows = random_values(30 * BINS, 1, 1.0);
+    let rows = random(30 * BINS, 1, 1.0);
     // 7 rows are complete, of which 6 are full chunks.
     let out = stream.step(&mut [EncoderChunk { state: &mut state, rows: &rows, is_last: false }]).unwrap();
     assert_eq!(out[0].len(), 6 * 12);

@@ -1,4 +1,4 @@
-//! Helpers of the encoder tests: input rows, and small encoders.
+//! Helpers of encoder tests in several crates: input rows, and small encoders.
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use model::encoders::{
@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 /// Returns uniform values within ±scale.
-pub fn random_values(count: usize, seed: u64, scale: f32) -> Vec<f32> {
+pub fn random(count: usize, seed: u64, scale: f32) -> Vec<f32> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     (0..count).map(|_| scale * (2.0 * rng.random::<f32>() - 1.0)).collect()
 }
@@ -28,7 +28,7 @@ pub fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 /// Returns the sorted bounds of chunks of `length` elements; chunks may be empty.
-pub fn chunk_bounds(length: usize, cuts: &[usize]) -> Vec<usize> {
+pub fn cut(length: usize, cuts: &[usize]) -> Vec<usize> {
     let mut bounds: Vec<usize> = cuts.iter().map(|cut| cut % (length + 1)).chain([0, length]).collect();
     bounds.sort_unstable();
     bounds
@@ -67,7 +67,7 @@ pub fn subsampling(factor: usize) -> Option<SubsamplingConfig> {
 }
 
 /// Returns a small Conformer; a subsampling factor of 1 is none.
-pub fn conformer_config(attention: AttentionKind, kernel: usize, factor: usize) -> ConformerEncoderConfig {
+pub fn conformer(attention: AttentionKind, kernel: usize, factor: usize) -> ConformerEncoderConfig {
     ConformerEncoderConfig {
         layers: 2,
         width: 12,
@@ -81,12 +81,12 @@ pub fn conformer_config(attention: AttentionKind, kernel: usize, factor: usize) 
 }
 
 /// Returns attention to a chunk and `left` chunks before it.
-pub fn chunked_attention(chunk: usize, left: usize) -> AttentionKind {
+pub fn chunks(chunk: usize, left: usize) -> AttentionKind {
     AttentionKind::Chunked(ChunkedAttention { chunk, left })
 }
 
 /// Returns a small LSTM encoder with subsampling.
-pub fn lstm_config(bidirectional: bool, factor: usize) -> LstmEncoderConfig {
+pub fn lstm(bidirectional: bool, factor: usize) -> LstmEncoderConfig {
     let subsampling = subsampling(factor);
     LstmEncoderConfig { layers: 2, hidden: 9, bidirectional, subsampling, ..LstmEncoderConfig::default() }
 }
@@ -94,11 +94,11 @@ pub fn lstm_config(bidirectional: bool, factor: usize) -> LstmEncoderConfig {
 /// Returns a configuration of each kind of encoder, attention and subsampling.
 pub fn every_kind() -> Vec<EncoderKind> {
     vec![
-        EncoderKind::Conformer(conformer_config(AttentionKind::Full, 5, 4)),
-        EncoderKind::Conformer(conformer_config(AttentionKind::Full, 3, 1)),
-        EncoderKind::Conformer(conformer_config(chunked_attention(3, 2), 4, 2)),
-        EncoderKind::Lstm(lstm_config(true, 4)),
-        EncoderKind::Lstm(lstm_config(false, 2)),
+        EncoderKind::Conformer(conformer(AttentionKind::Full, 5, 4)),
+        EncoderKind::Conformer(conformer(AttentionKind::Full, 3, 1)),
+        EncoderKind::Conformer(conformer(chunks(3, 2), 4, 2)),
+        EncoderKind::Lstm(lstm(true, 4)),
+        EncoderKind::Lstm(lstm(false, 2)),
     ]
 }
 
@@ -107,5 +107,5 @@ pub const LENGTHS: [usize; 5] = [23, 0, 1, 40, 18];
 
 /// Returns random input rows of each utterance.
 pub fn utterances() -> Vec<Vec<f32>> {
-    LENGTHS.iter().enumerate().map(|(b, n)| random_values(n * BINS, b as u64, 1.0)).collect()
+    LENGTHS.iter().enumerate().map(|(b, n)| random(n * BINS, b as u64, 1.0)).collect()
 }
