@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use crate::audio::{AudioChange, Channel, DurationLimit, read_channel, segment};
+use crate::audio::{AudioChange, Channel, DurationLimit, read_channel, segment_samples};
 use crate::{Audio, Error, Result};
 
 /// Largest number of cached samples (512 MiB), unless a single file is larger.
@@ -35,7 +35,7 @@ static FILES: Mutex<VecDeque<(Key, Decoded)>> = Mutex::new(VecDeque::new());
 /// Those of [`read_audio`](crate::read_audio); a segment that is empty or exceeds the file.
 pub fn read_segment(path: &Path, start: u64, count: u64) -> Result<Audio> {
     let (audio, _) = read(path, Channel::Only)?;
-    let samples = segment(path, &audio, start, count)?.to_vec();
+    let samples = segment_samples(path, &audio, start, count)?.to_vec();
     Ok(Audio { samples, sample_rate: audio.sample_rate })
 }
 

@@ -283,6 +283,6 @@ fn append(
     }
     let (audio, change) = decode_cache::read(path, channel)?;
     let (start, count) = span.samples(audio.samples.len() as u64, audio.sample_rate);
-    samples.extend_from_slice(audio::segment(path, &audio, start, count)?);
+    samples.extend_from_slice(audio::segment_samples(path, &audio, start, count)?);
     Ok((audio.sample_rate, change))
 }

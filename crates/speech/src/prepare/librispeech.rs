@@ -158,7 +158,8 @@ fn read_chapter(
             return Err(line_error(&transcripts, number, format!("{id}.flac next to it"), "no such file"));
         }
         let path = chapter.join(format!("{id}.flac"));
-        let (samples, rate) = audio::measure(&path, DurationLimit::Seconds(2.0 * SECONDS_RANGE.end()))?;
+        let (samples, rate) =
+            audio::measure_length(&path, DurationLimit::Seconds(2.0 * SECONDS_RANGE.end()))?;
         check::rate(&path, SAMPLE_RATE, rate)?;
         check::seconds(&path, samples, rate, &SECONDS_RANGE)?;
         to.items.push(Item {
