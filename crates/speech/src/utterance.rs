@@ -281,7 +281,7 @@ fn append(
         }
         return Ok((audio.sample_rate, change));
     }
-    let (audio, change) = decode_cache::read(path, channel)?;
+    let (audio, change) = decode_cache::read_file(path, channel)?;
     let (start, count) = span.samples(audio.samples.len() as u64, audio.sample_rate);
     samples.extend_from_slice(audio::segment_samples(path, &audio, start, count)?);
     Ok((audio.sample_rate, change))

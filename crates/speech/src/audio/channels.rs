@@ -103,7 +103,7 @@ pub(super) fn reserve(samples: &mut Vec<f32>, additional: usize) -> Result<(), M
     samples.try_reserve_exact(additional).map_err(|_| MemoryShortage { required, available: 0 })
 }
 
-/// Reserves memory for `additional` samples, at least doubling the length if it reallocates.
+/// Reserves memory for `additional` samples; a reallocation at least doubles the length.
 pub(super) fn grow(samples: &mut Vec<f32>, additional: usize) -> Result<(), MemoryShortage> {
     let length = samples.len();
     if samples.capacity() - length < additional { reserve(samples, length.max(additional)) } else { Ok(()) }
@@ -120,7 +120,7 @@ pub(super) struct MonoSignal {
     selected: Option<u32>,
     /// Channel of the next sample.
     next_channel: u32,
-    /// The selected sample, or the sum of all channels so far, at the current time.
+    /// Sum of the channels so far, or the selected sample.
     sum: f64,
 }
 

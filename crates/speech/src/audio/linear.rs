@@ -22,7 +22,7 @@ pub(super) struct LinearReader {
     file: BufReader<FileRange>,
     format: SampleFormat,
     adpcm: Option<AdpcmBlocks>,
-    /// Samples per channel that the header declares; if it does not, those in the file.
+    /// Samples per channel that the header declares; without a length, those in the file.
     declared: u64,
     /// Unread samples per channel within the file.
     remaining: u64,

@@ -1,4 +1,4 @@
-//! Resamples audio signals and streams to another sample rate, with the crate rubato.
+//! Resamples audio signals and streams, with the crate rubato.
 
 use rubato::audioadapter_buffers::direct::InterleavedSlice;
 use rubato::{Async, FixedAsync, Indexing, Resampler, SincInterpolationParameters};

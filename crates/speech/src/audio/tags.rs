@@ -1,4 +1,6 @@
-//! Skips metadata tags before and after the audio of a file: ID3 version 1 and 2, APE version 2, Lyrics3.
+//! Skips metadata tags before and after the audio of a file.
+//!
+//! ID3 version 1 and 2, APE version 2, Lyrics3.
 //!
 //! ```text
 //! before: "ID3" version (2) flags size (4 x 7 bits) ... [footer of 10 bytes]

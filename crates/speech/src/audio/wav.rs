@@ -1,7 +1,7 @@
 //! Parses WAV files, including those whose header lengths were never filled in.
 //!
-//! Decoding libraries reject such lengths. Containers: RIFF, big-endian RIFX, and RF64 and BW64 with
-//! lengths of 64 bits (EBU Tech 3306, ITU-R BS.2088).
+//! Decoding libraries reject such lengths. Containers: RIFF, big-endian RIFX, and RF64 and BW64
+//! with lengths of 64 bits (EBU Tech 3306, ITU-R BS.2088).
 
 mod format;
 

@@ -23,12 +23,12 @@ pub(in crate::audio) struct DeclaredLengths {
     declared_file_bytes: u64,
     /// The data chunk's length in `ds64`.
     ds64_data_bytes: Option<u64>,
-    /// Whether the format has lengths of 64 bits, in a `ds64` chunk or in all chunks.
+    /// Whether the format has lengths of 64 bits.
     is_long: bool,
 }
 
 impl DeclaredLengths {
-    /// `riff` is the length in a header that starts with `magic`: the file without its first 8 bytes.
+    /// `riff` is the length of the file without its first 8 bytes, after `magic` in the header.
     pub fn new(riff: u64, magic: &[u8]) -> Self {
         let is_long = magic == b"RF64" || magic == b"BW64";
         DeclaredLengths { declared_file_bytes: riff + 8, ds64_data_bytes: None, is_long }
@@ -49,8 +49,8 @@ impl DeclaredLengths {
 
     /// Returns the length of the samples.
     ///
-    /// `length` is the length in the header of the data chunk. The samples start at byte `start` of a
-    /// file of `file_bytes` bytes. A declared length beyond the
+    /// `length` is that of the header of the data chunk. The samples start at byte `start` of a file
+    /// of `file_bytes` bytes. A declared length beyond the
     /// end of the file means "to the end of the file", with one exception: if the file length in
     /// the header agrees with it and is plausible, the header was finished and the file was
     /// truncated.

@@ -10,7 +10,7 @@ pub(super) const PACKET_BYTES: usize = 34;
 /// Samples of a packet of one channel.
 pub(super) const PACKET_SAMPLES: usize = 64;
 
-/// Change of the step index after a code, by its lower three bits.
+/// Changes of the step index, by the lower three bits of a code.
 const INDEX_CHANGES: [i32; 8] = [-1, -1, -1, -1, 2, 4, 6, 8];
 /// Step sizes of the quantizer.
 #[rustfmt::skip]
@@ -34,7 +34,9 @@ pub(super) struct Ima4Decoder {
 }
 
 impl Ima4Decoder {
-    /// Decodes a packet; `visit` receives the index of each sample and its value as a 16-bit integer.
+    /// Decodes a packet.
+    ///
+    /// `visit` receives the index of each sample and its value as a 16-bit integer.
     pub fn decode(&mut self, packet: &[u8; PACKET_BYTES], mut visit: impl FnMut(usize, i32)) {
         let header = i16::from_be_bytes([packet[0], packet[1]]);
         let (predictor, step_index) =
