@@ -22,7 +22,7 @@ pub(super) struct LinearReader {
     file: BufReader<FileRange>,
     format: SampleFormat,
     adpcm: Option<AdpcmBlocks>,
-    /// Samples per channel that the header declares; without a length, those in the file.
+    /// Samples per channel that the header declares, or those in the file.
     declared: u64,
     /// Unread samples per channel within the file.
     remaining: u64,
@@ -33,8 +33,8 @@ pub(super) struct LinearReader {
 impl LinearReader {
     /// Starts reading at the current position of the file.
     ///
-    /// Where blocks are padded, `max_frames` is the number of samples per channel that they contain,
-    /// or 0 if the header does not declare it.
+    /// Where blocks are padded, `max_frames` is the number of samples per channel that they
+    /// contain, or 0 if the header does not declare it.
     pub fn new(
         path: &Path,
         file: BufReader<FileRange>,

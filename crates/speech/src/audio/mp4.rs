@@ -88,7 +88,7 @@ fn child(range: &mut FileRange, parent: Atom, name: &[u8; 4]) -> io::Result<Opti
 
 /// Returns the atoms within an atom.
 fn children(range: &mut FileRange, parent: Atom) -> io::Result<Vec<Atom>> {
-    // An atom begins with a length of 4 bytes (1: 8 more bytes follow; 0: up to the end) and a name.
+    // An atom begins with a length of 4 bytes (1: 8 bytes follow; 0: up to the end) and a name.
     let (mut atoms, mut offset) = (Vec::new(), parent.start);
     while offset < parent.end && atoms.len() < MAX_ATOMS {
         let Some(header) = read_start::<8>(range, Atom { start: offset, ..parent })? else { break };

@@ -5,7 +5,7 @@ use std::ops::Range;
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 
-use crate::fft_float::exact_decimal;
+use crate::feature_float::exact_decimal;
 
 /// The distribution of masks.
 ///

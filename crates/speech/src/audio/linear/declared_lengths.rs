@@ -28,7 +28,9 @@ pub(in crate::audio) struct DeclaredLengths {
 }
 
 impl DeclaredLengths {
-    /// `riff` is the length of the file without its first 8 bytes, after `magic` in the header.
+    /// Lengths of a header that starts with `magic`.
+    ///
+    /// `riff` is the length of the file without its first 8 bytes.
     pub fn new(riff: u64, magic: &[u8]) -> Self {
         let is_long = magic == b"RF64" || magic == b"BW64";
         DeclaredLengths { declared_file_bytes: riff + 8, ds64_data_bytes: None, is_long }
@@ -49,8 +51,8 @@ impl DeclaredLengths {
 
     /// Returns the length of the samples.
     ///
-    /// `length` is that of the header of the data chunk. The samples start at byte `start` of a file
-    /// of `file_bytes` bytes. A declared length beyond the
+    /// `length` is that of the header of the data chunk. The samples start at byte `start` of a
+    /// file of `file_bytes` bytes. A declared length beyond the
     /// end of the file means "to the end of the file", with one exception: if the file length in
     /// the header agrees with it and is plausible, the header was finished and the file was
     /// truncated.

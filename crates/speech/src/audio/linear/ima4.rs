@@ -10,7 +10,7 @@ pub(super) const PACKET_BYTES: usize = 34;
 /// Samples of a packet of one channel.
 pub(super) const PACKET_SAMPLES: usize = 64;
 
-/// Changes of the step index, by the lower three bits of a code.
+/// Changes of the step index, by the lower bits of a code.
 const INDEX_CHANGES: [i32; 8] = [-1, -1, -1, -1, 2, 4, 6, 8];
 /// Step sizes of the quantizer.
 #[rustfmt::skip]
