@@ -92,7 +92,7 @@ pub(super) fn align(reference: &[u32], hypothesis: &[u32], num_units: usize) -> 
 
 /// [`align`] with one saved row in every `interval` strips.
 fn align_saving_rows(reference: &[u32], hypothesis: &[u32], num_units: usize, interval: usize) -> Vec<Edit> {
-    let strips: Vec<&[u32]> = reference.chunks(ROWS).collect();
+    let strips: Vec<&[u32]> = reference.chunks(STRIP_ROWS).collect();
     let mut match_masks = vec![0; num_units];
     // Forward: the row above every `interval`-th strip.
     let mut row = BitRow::new(hypothesis.len());

@@ -13,7 +13,7 @@ use super::channels::MonoSignal;
 use super::file_range::FileRange;
 use super::iff::ByteOrder;
 use crate::{Error, Result};
-use adpcm::AdpcmBlocks;
+use adpcm::AdpcmBlockDecoder;
 pub(super) use coding::{Coding, SampleFormat};
 pub(super) use declared_lengths::{DataBytes, DeclaredLengths};
 
@@ -21,7 +21,7 @@ pub(super) use declared_lengths::{DataBytes, DeclaredLengths};
 pub(super) struct LinearReader {
     file: BufReader<FileRange>,
     format: SampleFormat,
-    adpcm: Option<AdpcmBlocks>,
+    adpcm: Option<AdpcmBlockDecoder>,
     /// Samples per channel that the header declares, or those in the file.
     declared: u64,
     /// Unread samples per channel within the file.
@@ -45,7 +45,7 @@ impl LinearReader {
         if format.channels == 0 {
             return Err(Error::Channels { path: path.into(), found: 0 });
         }
-        let adpcm = AdpcmBlocks::new(path, &format)?;
+        let adpcm = AdpcmBlockDecoder::new(path, &format)?;
         let frames_in = |bytes: u64| match &adpcm {
             Some(adpcm) => adpcm.frames(bytes),
             None => bytes / format.frame_bytes(),

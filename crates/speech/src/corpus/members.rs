@@ -47,7 +47,7 @@ impl<R: Read + Seek> TarMembers<R> {
 
     /// Returns the first byte after the members so far.
     pub fn end(&self) -> u64 {
-        self.next
+        self.next_header
     }
 
     /// Returns the next member; `None` at the end mark or the end of the file.

@@ -564,7 +564,7 @@ fn lists_are_written_through_links_and_pipes() {
     assert_eq!(prepared_files(&in_folder("out")), ["test.jsonl", "train.jsonl"]);
     // Shards follow links too.
     symlink("../far/shard", in_folder("shards/test-000000.tar")).unwrap();
-    fsdd(folder.path(), &PrepareOptions { shards: Some(100), ..to("shards") }, None).unwrap();
+    fsdd(folder.path(), &PrepareOptions { shards: Some(100), ..options_for("shards") }, None).unwrap();
     assert!(in_folder("shards/test-000000.tar").is_symlink() && in_folder("far/shard").is_file());
 
     // Two lists in one file or a list over a recording are refused.

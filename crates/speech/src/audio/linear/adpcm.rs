@@ -18,7 +18,7 @@ use crate::audio::panic_guard::catch_panic;
 use crate::{Error, Result};
 
 /// Decoder of ADPCM blocks, one block at a time.
-pub(super) struct AdpcmBlocks {
+pub(super) struct AdpcmBlockDecoder {
     coding: Coding,
     channels: u64,
     sample_rate: u32,
@@ -31,7 +31,7 @@ pub(super) struct AdpcmBlocks {
     samples: Vec<f32>,
 }
 
-impl AdpcmBlocks {
+impl AdpcmBlockDecoder {
     /// Returns `None` for other codings.
     pub fn new(path: &Path, format: &SampleFormat) -> Result<Option<Self>> {
         let coding = format.coding;
@@ -44,7 +44,7 @@ impl AdpcmBlocks {
         }
         let sample_rate = format.sample_rate;
         let (decoder, ima4, samples) = (None, Default::default(), Vec::new());
-        let adpcm = AdpcmBlocks { coding, channels, sample_rate, block_bytes, decoder, ima4, samples };
+        let adpcm = AdpcmBlockDecoder { coding, channels, sample_rate, block_bytes, decoder, ima4, samples };
         if adpcm.frames(block_bytes) < 2 {
             let expected = "ADPCM blocks of at least 8 bytes a channel";
             return Err(format_error(path, expected, format!("{block_bytes} bytes")));
