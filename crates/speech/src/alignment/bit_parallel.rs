@@ -59,7 +59,7 @@ impl BitRow {
             for (bit, &unit) in units.iter().enumerate() {
                 let (in_plus, in_minus) = ((above_plus >> bit) & 1, (above_minus >> bit) & 1);
                 let matches = match_masks[unit as usize];
-                // Myers' Xv and Xh: rows with `e[i, j] = e[i-1, j-1]`, by either direction.
+                // Myers' Xv and Xh; their union is the rows with `e[i, j] = e[i-1, j-1]`.
                 let x_vertical = matches | vertical_minus;
                 let matches = matches | in_minus;
                 let x_horizontal =

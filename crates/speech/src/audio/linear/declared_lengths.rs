@@ -52,10 +52,9 @@ impl DeclaredLengths {
     /// Returns the length of the samples.
     ///
     /// `length` is that of the header of the data chunk. The samples start at byte `start` of a
-    /// file of `file_bytes` bytes. A declared length beyond the
-    /// end of the file means "to the end of the file", with one exception: if the file length in
-    /// the header agrees with it and is plausible, the header was finished and the file was
-    /// truncated.
+    /// file of `file_bytes` bytes. A declared length beyond the end of the file means "to the end
+    /// of the file", with one exception: if the file length in the header agrees with it and is
+    /// plausible, the header was finished and the file was truncated.
     pub fn data_bytes(&self, length: u64, start: u64, file_bytes: u64) -> DataBytes {
         let remaining = file_bytes.saturating_sub(start);
         let length = match self.ds64_data_bytes {
