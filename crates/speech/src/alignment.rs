@@ -36,10 +36,10 @@ pub fn align<T: Eq + Hash>(reference: &[T], hypothesis: &[T]) -> Vec<Edit> {
     let mut ids: HashMap<&T, u32> = HashMap::new();
     let [reference, hypothesis] = [reference, hypothesis].map(|units| {
         let id = |unit| {
-            let next = ids.len() as u32;
-            *ids.entry(unit).or_insert(next)
+            let next_id = ids.len() as u32;
+            *ids.entry(unit).or_insert(next_id)
         };
         units.iter().map(id).collect::<Vec<u32>>()
     });
-    bit_parallel::edits(&reference, &hypothesis, ids.len())
+    bit_parallel::align(&reference, &hypothesis, ids.len())
 }

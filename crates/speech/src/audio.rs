@@ -33,7 +33,7 @@ pub use pcm::{PcmDecoder, PcmReader};
 pub use resample::{ResampleStream, resample};
 
 pub(crate) use decoder::DurationLimit;
-use decoder::{AudioFile, Decoder, open_range};
+use decoder::{AudioFile, MonoDecoder, open_range};
 pub(crate) use file_range::FileRange;
 pub(crate) use sound_format::EXTENSIONS;
 
@@ -118,7 +118,8 @@ pub fn read_audio_as(
     sample_rate: u32,
     conversion: &Conversion,
 ) -> Result<(Audio, Vec<AudioChange>)> {
-    let decoder = Decoder::new(path, open_range(path)?, conversion.channel, DurationLimit::None, usize::MAX)?;
+    let decoder =
+        MonoDecoder::new(path, open_range(path)?, conversion.channel, DurationLimit::None, usize::MAX)?;
     let rate = decoder.sample_rate;
     // The rate is checked before anything is decoded.
     if rate != sample_rate {
@@ -154,13 +155,13 @@ const MAX_MAGNITUDE: f32 = 2_147_483_648.0;
 
 /// Checks that samples are finite and within ±2^31.
 ///
-/// `first` is the index of the first sample in the whole signal.
+/// `start` is the index of the first sample in the whole signal; it is used in the error only.
 ///
 /// # Errors
 /// [`Error::NotFinite`] for the first sample that is NaN or out of range.
-pub fn check_samples(first: u64, samples: &[f32]) -> Result<()> {
+pub fn check_samples(start: u64, samples: &[f32]) -> Result<()> {
     match samples.iter().position(|x| x.is_nan() || x.abs() > MAX_MAGNITUDE) {
-        Some(index) => Err(Error::NotFinite { index: first as usize + index, found: samples[index] }),
+        Some(index) => Err(Error::NotFinite { index: start as usize + index, found: samples[index] }),
         None => Ok(()),
     }
 }
@@ -191,8 +192,8 @@ pub(crate) fn declared_length(path: &Path, range: FileRange) -> Result<(u64, u32
 /// Returns samples and rate of a complete mono file.
 ///
 /// A FLAC file is measured by its header and last frame, any other file by decoding.
-pub(crate) fn measure(path: &Path, limit: DurationLimit) -> Result<(u64, u32)> {
-    let io = |source| Error::Io { path: path.into(), source };
+pub(crate) fn measure_length(path: &Path, limit: DurationLimit) -> Result<(u64, u32)> {
+    let io_error = |source| Error::Io { path: path.into(), source };
     let file = AudioFile::new(path, open_range(path)?)?;
     if let AudioFile::Flac(reader) = &file
         && let Some(samples) = reader.info().samples.filter(|&samples| samples > 0)
@@ -200,7 +201,7 @@ pub(crate) fn measure(path: &Path, limit: DurationLimit) -> Result<(u64, u32)> {
     {
         let range = tags::without_leading_tags(open_range(path)?).and_then(tags::without_trailing_tags);
         let is_complete = range.and_then(|mut range| flac_check::is_complete(&mut range, &reader.info()));
-        if is_complete.map_err(io)? {
+        if is_complete.map_err(io_error)? {
             return Ok((samples, file.sample_rate()));
         }
     }
@@ -216,7 +217,7 @@ pub(crate) fn count_samples(
     channel: Channel,
     limit: DurationLimit,
 ) -> Result<(u64, u32)> {
-    let mut decoder = Decoder::new(path, range, channel, limit, SAMPLES_PER_BLOCK)?;
+    let mut decoder = MonoDecoder::new(path, range, channel, limit, SAMPLES_PER_BLOCK)?;
     while decoder.read(path)? {
         decoder.take();
     }
@@ -249,11 +250,16 @@ pub(crate) fn read_range(
     channel: Channel,
     limit: DurationLimit,
 ) -> Result<(Audio, Option<AudioChange>)> {
-    Decoder::new(path, range, channel, limit, usize::MAX)?.read_all(path)
+    MonoDecoder::new(path, range, channel, limit, usize::MAX)?.read_all(path)
 }
 
 /// Returns the samples `[start, start + count)`, checked against the file's length.
-pub(crate) fn segment<'a>(path: &Path, audio: &'a Audio, start: u64, count: u64) -> Result<&'a [f32]> {
+pub(crate) fn segment_samples<'a>(
+    path: &Path,
+    audio: &'a Audio,
+    start: u64,
+    count: u64,
+) -> Result<&'a [f32]> {
     let length = audio.samples.len() as u64;
     match start.checked_add(count) {
         Some(end) if count > 0 && end <= length => Ok(&audio.samples[start as usize..end as usize]),

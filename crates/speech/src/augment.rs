@@ -117,10 +117,10 @@ impl SpecAugment {
     /// applied.
     pub fn masks(&self, shape: (usize, usize), padded: usize, rng: &mut (impl Rng + ?Sized)) -> Masks {
         let (frames, bins) = shape;
-        let bin = |_| self.form.bins(bins, self.freq_width, rng);
-        let bins = (0..self.freq_masks).map(bin).collect();
-        let frame = |_| self.form.frames(frames, padded, self.time_width, rng);
-        Masks { bins, frames: (0..self.time_masks).map(frame).collect() }
+        let draw_bins = |_| self.form.draw_bins(bins, self.freq_width, rng);
+        let bins = (0..self.freq_masks).map(draw_bins).collect();
+        let draw_frames = |_| self.form.draw_frames(frames, padded, self.time_width, rng);
+        Masks { bins, frames: (0..self.time_masks).map(draw_frames).collect() }
     }
 }
 
@@ -144,16 +144,16 @@ impl Masks {
     /// Cost: O(masked values).
     pub fn apply(&self, features: &mut Features, value: f32) {
         let (frames, dim) = (features.frames, features.dim);
-        let clip = |range: &Range<usize>, length: usize| {
+        let clip_to = |range: &Range<usize>, length: usize| {
             let end = range.end.min(length);
             range.start.min(end)..end
         };
-        for range in self.bins.iter().map(|range| clip(range, dim)) {
+        for range in self.bins.iter().map(|range| clip_to(range, dim)) {
             for row in features.data.chunks_exact_mut(dim.max(1)) {
                 row[range.clone()].fill(value);
             }
         }
-        for range in self.frames.iter().map(|range| clip(range, frames)) {
+        for range in self.frames.iter().map(|range| clip_to(range, frames)) {
             features.data[range.start * dim..range.end * dim].fill(value);
         }
     }

@@ -1,4 +1,4 @@
-//! Batches of utterances of similar length.
+//! Plans batches of utterances of similar length.
 //!
 //! | function | purpose |
 //! |---|---|
@@ -24,7 +24,7 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
 /// Largest relative change of a length for sorting, with a generator.
-const JITTER: f64 = 0.1;
+const LENGTH_JITTER: f64 = 0.1;
 
 /// Splits utterances into batches of similar length.
 ///
@@ -72,11 +72,12 @@ pub fn plan_batches_with(
     rng: Option<&mut ChaCha8Rng>,
 ) -> Vec<Vec<usize>> {
     match rng {
-        None => split(lengths, &order(lengths, |_| 1.0), fits),
+        None => split_greedily(lengths, &sort_by_length(lengths, |_| 1.0), fits),
         Some(rng) => {
             let factors: Vec<f64> =
-                lengths.iter().map(|_| rng.random_range(1.0 - JITTER..=1.0 + JITTER)).collect();
-            let mut batches = split(lengths, &order(lengths, |i| factors[i]), fits);
+                lengths.iter().map(|_| rng.random_range(1.0 - LENGTH_JITTER..=1.0 + LENGTH_JITTER)).collect();
+            let order = sort_by_length(lengths, |index| factors[index]);
+            let mut batches = split_greedily(lengths, &order, fits);
             batches.shuffle(rng);
             batches
         }
@@ -84,27 +85,32 @@ pub fn plan_batches_with(
 }
 
 /// Returns indices sorted by length times factor, ties by index.
-fn order(lengths: &[usize], factor: impl Fn(usize) -> f64) -> Vec<usize> {
-    let keys: Vec<f64> = lengths.iter().enumerate().map(|(i, &n)| n as f64 * factor(i)).collect();
+fn sort_by_length(lengths: &[usize], factor: impl Fn(usize) -> f64) -> Vec<usize> {
+    let keys: Vec<f64> =
+        lengths.iter().enumerate().map(|(index, &length)| length as f64 * factor(index)).collect();
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by(|&a, &b| keys[a].total_cmp(&keys[b]));
     order
 }
 
 /// Splits an order greedily into batches within the limits.
-fn split(lengths: &[usize], order: &[usize], fits: &dyn Fn(usize, usize) -> bool) -> Vec<Vec<usize>> {
+fn split_greedily(
+    lengths: &[usize],
+    order: &[usize],
+    fits: &dyn Fn(usize, usize) -> bool,
+) -> Vec<Vec<usize>> {
     let mut batches: Vec<Vec<usize>> = Vec::new();
     let mut longest = 0;
-    for &i in order {
-        let max_length = lengths[i].max(longest);
+    for &index in order {
+        let max_length = lengths[index].max(longest);
         match batches.last_mut() {
-            Some(b) if fits(b.len() + 1, max_length) => {
-                b.push(i);
+            Some(batch) if fits(batch.len() + 1, max_length) => {
+                batch.push(index);
                 longest = max_length;
             }
             _ => {
-                batches.push(vec![i]);
-                longest = lengths[i];
+                batches.push(vec![index]);
+                longest = lengths[index];
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Blank lines of manifests, which are skipped.
+//! Counts the blank lines of manifests, which are skipped.
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};

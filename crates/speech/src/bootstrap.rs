@@ -28,10 +28,10 @@ pub fn bootstrap_interval(blocks: &[ErrorCounts], resamples: usize, seed: u64) -
         return (rate, rate);
     }
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut draw = || (0..count).map(|_| blocks[rng.random_range(0..count)]).sum::<ErrorCounts>().rate();
-    let mut rates: Vec<f64> = (0..resamples).map(|_| draw()).collect();
+    let mut draw_rate = || (0..count).map(|_| blocks[rng.random_range(0..count)]).sum::<ErrorCounts>().rate();
+    let mut rates: Vec<f64> = (0..resamples).map(|_| draw_rate()).collect();
     rates.sort_by(f64::total_cmp);
-    let percentile = |p: f64| rates[((p * resamples as f64) as usize).min(resamples - 1)];
+    let percentile = |fraction: f64| rates[((fraction * resamples as f64) as usize).min(resamples - 1)];
     (percentile(0.025), percentile(0.975))
 }
 

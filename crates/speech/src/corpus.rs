@@ -1,4 +1,4 @@
-//! Utterances of manifests and shards, read one at a time.
+//! `Corpus`: reads the utterances of manifests and tar shards one at a time.
 //!
 //! Memory does not grow with the transcripts and the audio.
 
@@ -49,18 +49,19 @@ pub struct Corpus {
     sources: Vec<CorpusSource>,
     entries: Vec<IndexEntry>,
     warnings: Vec<String>,
-    bad: Vec<BadSample>,
-    other_length: Vec<LengthMismatch>,
+    bad_samples: Vec<BadSample>,
+    length_mismatches: Vec<LengthMismatch>,
 }
 
-/// Shards whose unused members are named; those of further shards are counted.
+/// Number of shards whose unused members are named; those of further shards are counted.
 const MAX_NAMED_SHARDS: usize = 20;
 
+/// A manifest or shard.
 #[derive(Debug)]
 struct CorpusSource {
     path: PathBuf,
-    /// Index of its first utterance.
-    first: usize,
+    /// Index of its first utterance in the corpus.
+    first_index: usize,
     /// Recordings that strings are made of.
     recordings: HashMap<String, Utterance>,
 }
@@ -77,33 +78,35 @@ impl Corpus {
     /// Audio whose header has no length is decoded.
     pub fn open(paths: &[PathBuf], cache: Option<&Path>) -> Result<Self> {
         let (sources, entries, warnings) = (Vec::new(), Vec::new(), Vec::new());
-        let mut corpus = Corpus { sources, entries, warnings, bad: Vec::new(), other_length: Vec::new() };
+        let mut corpus =
+            Corpus { sources, entries, warnings, bad_samples: Vec::new(), length_mismatches: Vec::new() };
         let (mut cache, mut shards_with_unused, mut unnamed_unused) = (cache, 0, 0);
         for path in paths {
             for path in NameRange::new(path)? {
-                let (Index { entries, are_strings, notes }, cache_error) = scan::read_or_build(&path, cache)?;
+                let (Index { entries, are_strings, report }, cache_error) =
+                    scan::read_or_build(&path, cache)?;
                 if let Some(error) = cache_error {
                     corpus.warnings.push(format!("data.cache: {error}; no index is kept there"));
                     cache = None;
                 }
                 let name = path.display();
                 // A manifest may be listed several times.
-                let warning = notes.blank_lines.warning(&path);
+                let warning = report.blank_lines.warning(&path);
                 corpus.warnings.extend(warning.filter(|warning| !corpus.warnings.contains(warning)));
-                if let Some(unused) = notes.unused() {
+                if let Some(unused_warning) = report.unused_warning() {
                     shards_with_unused += 1;
                     match shards_with_unused <= MAX_NAMED_SHARDS {
-                        true => corpus.warnings.push(format!("{name}: {unused}")),
-                        false => unnamed_unused += notes.unused,
+                        true => corpus.warnings.push(format!("{name}: {unused_warning}")),
+                        false => unnamed_unused += report.unused,
                     }
                 }
                 if entries.is_empty() {
                     corpus.warnings.push(format!("{name}: a shard without members"));
                 }
-                corpus.bad.extend(notes.bad.into_iter().map(|bad| bad.within(&path)));
-                corpus.other_length.extend(notes.other_length);
+                corpus.bad_samples.extend(report.bad.into_iter().map(|bad| bad.with_shard(&path)));
+                corpus.length_mismatches.extend(report.other_length);
                 let recordings = if are_strings { manifest::read_recordings(&path)? } else { HashMap::new() };
-                corpus.sources.push(CorpusSource { path, first: corpus.entries.len(), recordings });
+                corpus.sources.push(CorpusSource { path, first_index: corpus.entries.len(), recordings });
                 corpus.entries.extend(entries);
             }
         }
@@ -111,8 +114,8 @@ impl Corpus {
             let shards = shards_with_unused - MAX_NAMED_SHARDS;
             corpus.warnings.push(format!("{unnamed_unused} members of {shards} further shards are not used"));
         }
-        if let Some(first) = corpus.sources.first().filter(|_| corpus.entries.is_empty()) {
-            return Err(Error::EmptyManifest { path: first.path.clone() });
+        if let Some(source) = corpus.sources.first().filter(|_| corpus.entries.is_empty()) {
+            return Err(Error::EmptyManifest { path: source.path.clone() });
         }
         corpus.entries.shrink_to_fit();
         Ok(corpus)
@@ -120,12 +123,12 @@ impl Corpus {
 
     /// Returns the samples of shards that cannot be used and are excluded.
     pub fn bad_samples(&self) -> &[BadSample] {
-        &self.bad
+        &self.bad_samples
     }
 
     /// Returns the samples of shards whose audio length differs from their JSON.
     pub fn length_mismatches(&self) -> &[LengthMismatch] {
-        &self.other_length
+        &self.length_mismatches
     }
 
     /// Returns warnings about unused members, skipped lines and the cache.
@@ -159,23 +162,33 @@ impl Corpus {
     /// # Panics
     /// If `index` is out of range.
     pub fn utterance(&self, index: usize) -> Result<Utterance> {
-        let source_index = self.sources.partition_point(|source| source.first <= index) - 1;
+        let source_index = self.sources.partition_point(|source| source.first_index <= index) - 1;
         let (source, entry) = (&self.sources[source_index], &self.entries[index]);
-        let index = index - source.first;
-        match entry.member() {
-            Some(member) => shard::utterance(&source.path, index, entry, member),
+        let index_in_source = index - source.first_index;
+        match entry.audio_member() {
+            Some(member) => shard::read_utterance(&source.path, index_in_source, entry, member),
             None => {
                 let io = |error| Error::Io { path: source.path.clone(), source: error };
                 let file = open_regular(&source.path).map_err(io)?;
-                let line = bytes(&source.path, &file, entry.start, entry.length as usize)?;
-                let matches = !line.is_empty() && entry.sum == index::sum(&line);
+                let line = read_bytes(&source.path, &file, entry.start, entry.length as usize)?;
+                let is_unchanged = !line.is_empty() && entry.crc32 == index::metadata_crc32(&line);
                 let line = String::from_utf8_lossy(&line);
-                if !matches {
+                if !is_unchanged {
                     let start = line.chars().take(40).collect();
-                    let expected = format!("the line with checksum {:08x}", entry.sum);
-                    return Err(Error::Index { path: source.path.clone(), index, expected, found: start });
+                    let expected = format!("the line with checksum {:08x}", entry.crc32);
+                    return Err(Error::Index {
+                        path: source.path.clone(),
+                        index: index_in_source,
+                        expected,
+                        found: start,
+                    });
                 }
-                manifest::read_line(&source.path, entry.line as usize, &line, &source.recordings)
+                manifest::parse_utterance(
+                    &source.path,
+                    entry.line_or_headers as usize,
+                    &line,
+                    &source.recordings,
+                )
             }
         }
     }
@@ -192,7 +205,7 @@ impl Corpus {
 }
 
 /// Reads bytes of a file; fewer if the file ends before.
-fn bytes(path: &Path, mut file: &File, start: u64, length: usize) -> Result<Vec<u8>> {
+fn read_bytes(path: &Path, mut file: &File, start: u64, length: usize) -> Result<Vec<u8>> {
     let io = |source| Error::Io { path: path.into(), source };
     file.seek(SeekFrom::Start(start)).map_err(io)?;
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Error type of the crate speech.
+//! `Error`: errors of reading, preparing and scoring speech data.
 
 use std::path::PathBuf;
 
@@ -62,9 +62,9 @@ pub enum Error {
     Md5 {
         /// The file.
         path: PathBuf,
-        /// The valid values.
+        /// MD5 in the header.
         expected: String,
-        /// The value.
+        /// MD5 of the decoded samples.
         found: String,
     },
     /// The content of a file is invalid.
@@ -181,9 +181,9 @@ pub enum Error {
         line: usize,
         /// The field.
         field: &'static str,
-        /// The limit.
+        /// The supported values.
         expected: String,
-        /// The range.
+        /// The value in the manifest.
         found: String,
     },
     /// A manifest has no utterances.
@@ -223,9 +223,9 @@ pub enum Error {
     NameRange {
         /// The name, truncated.
         path: String,
-        /// What the shard must contain.
+        /// The supported ranges.
         expected: String,
-        /// What it contains.
+        /// The range in the name.
         found: String,
     },
     /// A tar shard is damaged, or has no usable sample.
@@ -233,9 +233,9 @@ pub enum Error {
     Shard {
         /// The shard.
         path: PathBuf,
-        /// The indexed content.
+        /// The required content of a shard.
         expected: String,
-        /// The current content.
+        /// The content of this shard.
         found: String,
     },
     /// A file has changed since it was indexed.
@@ -245,9 +245,9 @@ pub enum Error {
         path: PathBuf,
         /// Number of the utterance in it, from 0.
         index: usize,
-        /// The content of the distribution.
+        /// The indexed content.
         expected: String,
-        /// The content on disk.
+        /// The current content.
         found: String,
     },
 
@@ -257,9 +257,9 @@ pub enum Error {
     Corpus {
         /// The folder or file.
         path: PathBuf,
-        /// The format of the line.
+        /// The content of the distribution.
         expected: String,
-        /// The content of the line.
+        /// The content on disk.
         found: String,
     },
     /// A line of a corpus list differs from its distribution.
@@ -269,9 +269,9 @@ pub enum Error {
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// What such a line has.
+        /// The format of the line.
         expected: String,
-        /// What is there.
+        /// The content of the line.
         found: String,
     },
 
@@ -354,9 +354,9 @@ pub enum Error {
     Setting {
         /// The setting.
         field: &'static str,
-        /// What is supported.
+        /// The supported values.
         expected: String,
-        /// The content of the file.
+        /// The value of the setting.
         found: String,
     },
     /// Audio has another sample rate than the front end.
@@ -384,18 +384,18 @@ pub enum Error {
     Sound {
         /// The file.
         path: PathBuf,
-        /// The state that the front end expects.
+        /// The required property.
         expected: String,
-        /// The state of the stream.
+        /// The property of the recording.
         found: String,
     },
 
     /// The state of a stream does not belong to the front end.
     #[error("stream of features: expected {expected}, found {found}")]
     Stream {
-        /// What such a state has.
+        /// The state that the front end expects.
         expected: String,
-        /// The content of the file.
+        /// The state of the stream.
         found: String,
     },
 
@@ -449,7 +449,7 @@ pub enum Error {
     TokenizerFile {
         /// The valid content.
         expected: &'static str,
-        /// What is there.
+        /// The content of the file.
         found: String,
     },
     /// The tokenizers library failed, which indicates a bug in this crate.

@@ -10,8 +10,8 @@ use crate::{Edit, UnicodeForm, align};
 
 /// Largest alignment table of characters; a larger one would take more than a few seconds.
 const MAX_CELLS: u64 = 16_000_000_000;
-/// Alignment table size of a part of a longer text.
-const PART_CELLS: u64 = 1_000_000_000;
+/// Smallest alignment table of a part of a longer text.
+const MIN_PART_CELLS: u64 = 1_000_000_000;
 
 /// Edit counts against a reference, in words or characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -119,7 +119,7 @@ pub fn character_errors(reference: &str, hypothesis: &str) -> ErrorCounts {
     if reference_characters.len() as u64 * hypothesis_characters.len() as u64 <= MAX_CELLS {
         return error_counts(&reference_characters, &hypothesis_characters);
     }
-    character_errors_in_parts(&words(&reference), &words(&hypothesis), PART_CELLS)
+    character_errors_in_parts(&words(&reference), &words(&hypothesis), MIN_PART_CELLS)
 }
 
 /// Counts the fewest errors between two sequences (Levenshtein).
@@ -140,22 +140,22 @@ pub fn error_counts<T: Eq + Hash>(reference: &[T], hypothesis: &[T]) -> ErrorCou
     counts
 }
 
-/// Counts character errors in parts of at least `cells` table cells.
+/// Counts character errors in parts of at least `min_cells` table cells.
 ///
 /// The texts are cut at words that a word alignment matches.
-fn character_errors_in_parts(reference: &[&str], hypothesis: &[&str], cells: u64) -> ErrorCounts {
+fn character_errors_in_parts(reference: &[&str], hypothesis: &[&str], min_cells: u64) -> ErrorCounts {
     let lengths = |words: &[&str]| -> Vec<u64> {
         let length = |word: &&str| word.chars().count() as u64;
         words.iter().map(length).collect()
     };
     let lengths = [lengths(reference), lengths(hypothesis)];
-    let errors = |a: Range<usize>, b: Range<usize>| {
+    let errors = |reference_range: Range<usize>, hypothesis_range: Range<usize>| {
         let characters = |words: &[&str]| words.iter().flat_map(|word| word.chars()).collect::<Vec<char>>();
-        error_counts(&characters(&reference[a]), &characters(&hypothesis[b]))
+        error_counts(&characters(&reference[reference_range]), &characters(&hypothesis[hypothesis_range]))
     };
     let mut counts = ErrorCounts::default();
-    // First words of the part, the words after it, and its characters.
-    let (mut first, mut end, mut length) = ([0, 0], [0, 0], [0, 0]);
+    // First words of the part, the words after it, and its characters; reference, hypothesis.
+    let (mut part_start, mut part_end, mut part_characters) = ([0, 0], [0, 0], [0, 0]);
     for edit in align(reference, hypothesis) {
         let advances = match edit {
             Edit::Match(..) | Edit::Substitution(..) => [true, true],
@@ -164,18 +164,18 @@ fn character_errors_in_parts(reference: &[&str], hypothesis: &[&str], cells: u64
         };
         for side in 0..2 {
             if advances[side] {
-                length[side] += lengths[side][end[side]];
-                end[side] += 1;
+                part_characters[side] += lengths[side][part_end[side]];
+                part_end[side] += 1;
             }
         }
-        let table = length[0] * length[1];
+        let part_cells = part_characters[0] * part_characters[1];
         // Without a matching word, cut anywhere.
-        if table >= cells && matches!(edit, Edit::Match(..)) || table >= MAX_CELLS {
-            counts += errors(first[0]..end[0], first[1]..end[1]);
-            (first, length) = (end, [0, 0]);
+        if part_cells >= min_cells && matches!(edit, Edit::Match(..)) || part_cells >= MAX_CELLS {
+            counts += errors(part_start[0]..part_end[0], part_start[1]..part_end[1]);
+            (part_start, part_characters) = (part_end, [0, 0]);
         }
     }
-    counts + errors(first[0]..reference.len(), first[1]..hypothesis.len())
+    counts + errors(part_start[0]..reference.len(), part_start[1]..hypothesis.len())
 }
 
 #[cfg(test)]
@@ -187,10 +187,10 @@ mod tests {
         let word = |k: usize| ["one", "two", "three", "four", "seven"][(k * k / 3 + k) % 5];
         let reference: Vec<&str> = (0..600).map(word).collect();
         let mut hypothesis = reference.clone();
-        for at in [20, 150, 151, 333, 480] {
-            hypothesis[at] = "tree";
-            hypothesis.remove(at + 7);
-            hypothesis.insert(at + 11, "on");
+        for index in [20, 150, 151, 333, 480] {
+            hypothesis[index] = "tree";
+            hypothesis.remove(index + 7);
+            hypothesis.insert(index + 11, "on");
         }
         let full = character_errors(&reference.join(" "), &hypothesis.join(" "));
         for cells in [1, 100, 10_000, u64::MAX] {

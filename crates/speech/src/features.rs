@@ -30,13 +30,13 @@
 //! # Ok::<(), speech::Error>(())
 //! ```
 
-mod chain;
 mod config;
 mod feature_matrix;
 mod framing;
 mod front_end;
 mod log_compression;
 mod normalization;
+mod pipeline;
 mod preset;
 mod running_stats;
 pub(crate) mod samples;
@@ -51,18 +51,19 @@ use kernels::ShortFloat;
 
 use crate::Error;
 
-pub use chain::FeatureStages;
 pub use config::FeatureConfig;
 pub use feature_matrix::Features;
 pub use framing::{Framing, Window};
 pub use front_end::FrontEnd;
 pub use normalization::Normalization;
+pub use pipeline::FeatureStages;
 pub use preset::Preset;
 pub use samples::InitialSample;
 pub use stack::StackStream;
 pub use stream::FeatureStream;
 pub use trim::trim;
 
+/// Returns the error of a setting that is out of range.
 pub(crate) fn setting(field: &'static str, expected: &str, found: impl Display + LowerExp) -> Error {
     Error::Setting { field, expected: expected.into(), found: ShortFloat(found).to_string() }
 }

@@ -1,4 +1,4 @@
-//! JSON Lines manifests: one utterance per line, with our fields or NeMo's.
+//! Reads manifests: JSON Lines, one utterance per line, with our fields or NeMo's.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -56,18 +56,18 @@ struct LinePosition<'a> {
 }
 
 impl LinePosition<'_> {
-    fn missing(&self, field: &'static str) -> Error {
+    fn missing_field(&self, field: &'static str) -> Error {
         Error::ManifestField { path: self.path.into(), line: self.line, field }
     }
 
-    fn value(&self, field: &'static str, expected: impl Into<String>, found: impl ToString) -> Error {
+    fn invalid_value(&self, field: &'static str, expected: impl Into<String>, found: impl ToString) -> Error {
         let (expected, found) = (expected.into(), found.to_string());
         Error::ManifestValue { path: self.path.into(), line: self.line, field, expected, found }
     }
 }
 
 /// Name of the file that lists the recordings of strings.
-const RECORDINGS: &str = "recordings.jsonl";
+const RECORDINGS_FILE: &str = "recordings.jsonl";
 /// Longest utterance in seconds (31 years); a longer one is a mistake.
 const MAX_SECONDS: f64 = 1e9;
 /// Longest utterance in samples.
@@ -127,7 +127,7 @@ impl Manifest {
     pub fn read(path: &Path) -> Result<Self> {
         let (lines, blank_lines) = read_lines(path)?;
         let numbers = lines.iter().map(|(number, _)| *number).collect();
-        Ok(Self { utterances: read(path, lines)?, lines: numbers, blank_lines })
+        Ok(Self { utterances: convert_lines(path, lines)?, lines: numbers, blank_lines })
     }
 }
 
@@ -144,16 +144,17 @@ pub(crate) fn read_sounds(path: &Path) -> Result<Vec<Utterance>> {
         line.text.get_or_insert_default();
         line.id.get_or_insert_with(|| format!("{}:{number}", path.display()));
     }
-    read(path, lines)
+    convert_lines(path, lines)
 }
 
-fn read(path: &Path, lines: Vec<(usize, ManifestLine)>) -> Result<Vec<Utterance>> {
-    let strings = lines.iter().any(|(_, line)| line.recordings.is_some());
-    let recordings = if strings { read_recordings(path)? } else { HashMap::new() };
+/// Converts the lines of a manifest, which have unique ids.
+fn convert_lines(path: &Path, lines: Vec<(usize, ManifestLine)>) -> Result<Vec<Utterance>> {
+    let has_strings = lines.iter().any(|(_, line)| line.recordings.is_some());
+    let recordings = if has_strings { read_recordings(path)? } else { HashMap::new() };
     let mut lines_of_ids = HashMap::new();
     let mut utterances = Vec::with_capacity(lines.len());
     for (number, line) in lines {
-        let utterance = parse_utterance(&LinePosition { path, line: number }, line, &recordings)?;
+        let utterance = build_utterance(&LinePosition { path, line: number }, line, &recordings)?;
         if let Some(first) = lines_of_ids.insert(utterance.id.clone(), number) {
             return Err(Error::DuplicateId { path: path.into(), line: number, id: utterance.id, first });
         }
@@ -167,10 +168,10 @@ fn read(path: &Path, lines: Vec<(usize, ManifestLine)>) -> Result<Vec<Utterance>
 
 /// Reads the recordings of a manifest's strings, by id.
 pub(crate) fn read_recordings(manifest: &Path) -> Result<HashMap<String, Utterance>> {
-    let path = manifest.with_file_name(RECORDINGS);
+    let path = manifest.with_file_name(RECORDINGS_FILE);
     let mut recordings: HashMap<String, (usize, Utterance)> = HashMap::new();
     for (number, line) in read_lines(&path)?.0 {
-        let recording = parse_utterance(&LinePosition { path: &path, line: number }, line, &HashMap::new())?;
+        let recording = build_utterance(&LinePosition { path: &path, line: number }, line, &HashMap::new())?;
         if let Some(&(first, _)) = recordings.get(&recording.id) {
             return Err(Error::DuplicateId { path, line: number, id: recording.id, first });
         }
@@ -180,13 +181,13 @@ pub(crate) fn read_recordings(manifest: &Path) -> Result<HashMap<String, Utteran
 }
 
 /// Parses the utterance of a line.
-pub(crate) fn read_line(
+pub(crate) fn parse_utterance(
     path: &Path,
     number: usize,
     line: &str,
     recordings: &HashMap<String, Utterance>,
 ) -> Result<Utterance> {
-    utterance_from_line(path, number, parse(path, number, line)?, recordings)
+    utterance_from_line(path, number, parse_line(path, number, line)?, recordings)
 }
 
 /// Converts a parsed line to its utterance.
@@ -196,21 +197,22 @@ pub(crate) fn utterance_from_line(
     line: ManifestLine,
     recordings: &HashMap<String, Utterance>,
 ) -> Result<Utterance> {
-    parse_utterance(&LinePosition { path, line: number }, line, recordings)
+    build_utterance(&LinePosition { path, line: number }, line, recordings)
 }
 
 /// Parses the utterance of a shard member.
 ///
+/// `seconds` and `rate` are those of its audio.
 /// The metadata has no `file`, and may lack what the audio file contains.
 pub(crate) fn utterance_from_member(
     path: &Path,
     metadata: &str,
     key: &str,
-    length: (f64, u32),
+    seconds: f64,
+    rate: u32,
     span: Span,
 ) -> Result<Utterance> {
-    let (seconds, rate) = length;
-    let mut line = parse(path, 1, metadata)?;
+    let mut line = parse_line(path, 1, metadata)?;
     line.file = Some(path.into());
     (line.recordings, line.audio_filepath, line.offset_samples) = (None, None, None);
     line.id.get_or_insert_with(|| key.to_owned());
@@ -218,14 +220,14 @@ pub(crate) fn utterance_from_member(
     if line.seconds.or(line.duration).is_none() {
         line.seconds = Some(seconds);
     }
-    let mut utterance = parse_utterance(&LinePosition { path, line: 1 }, line, &HashMap::new())?;
+    let mut utterance = build_utterance(&LinePosition { path, line: 1 }, line, &HashMap::new())?;
     utterance.segments = vec![AudioSegment::Sound { path: path.into(), span }];
     Ok(utterance)
 }
 
 /// Returns the seconds that the JSON of a sample declares, if any.
 pub(crate) fn declared_seconds(path: &Path, metadata: &str) -> Result<Option<f64>> {
-    let line = parse(path, 1, metadata)?;
+    let line = parse_line(path, 1, metadata)?;
     let from_samples = || Some(line.num_samples? as f64 / f64::from(line.sample_rate?));
     Ok(line
         .seconds
@@ -234,11 +236,13 @@ pub(crate) fn declared_seconds(path: &Path, metadata: &str) -> Result<Option<f64
         .filter(|seconds| (0.0..=MAX_SECONDS).contains(seconds)))
 }
 
-pub(crate) fn parse(path: &Path, number: usize, line: &str) -> Result<ManifestLine> {
+/// Parses the fields of a line.
+pub(crate) fn parse_line(path: &Path, number: usize, line: &str) -> Result<ManifestLine> {
     let invalid = |source| Error::ManifestSyntax { path: path.into(), line: number, source };
     serde_json::from_str(line).map_err(invalid)
 }
 
+/// Reads the lines of a manifest with their numbers.
 fn read_lines(path: &Path) -> Result<(Vec<(usize, ManifestLine)>, BlankLines)> {
     let name = path.extension().unwrap_or_default().to_string_lossy();
     let invalid = |found: String| Error::Format {
@@ -258,13 +262,14 @@ fn read_lines(path: &Path) -> Result<(Vec<(usize, ManifestLine)>, BlankLines)> {
     for (number, line) in (1..).zip(text.lines()) {
         match line.trim().is_empty() {
             true => blank.add(number),
-            false => lines.push((number, parse(path, number, line)?)),
+            false => lines.push((number, parse_line(path, number, line)?)),
         }
     }
     Ok((lines, blank))
 }
 
-fn parse_utterance(
+/// Checks the fields of a line and converts them to an utterance.
+fn build_utterance(
     position: &LinePosition,
     line: ManifestLine,
     recordings: &HashMap<String, Utterance>,
@@ -274,21 +279,25 @@ fn parse_utterance(
         None => file.display().to_string(),
     });
     if line.sample_rate == Some(0) {
-        return Err(position.value("sample_rate", "a rate above 0", 0));
+        return Err(position.invalid_value("sample_rate", "a rate above 0", 0));
     }
     let counts =
         [("offset_samples", line.offset_samples), ("num_samples", line.num_samples.map(|n| n as u64))];
     for (field, count) in counts {
         if let Some(count) = count.filter(|&n| n > MAX_SAMPLES) {
-            return Err(position.value(field, format!("at most {MAX_SAMPLES} samples"), ShortFloat(count)));
+            return Err(position.invalid_value(
+                field,
+                format!("at most {MAX_SAMPLES} samples"),
+                ShortFloat(count),
+            ));
         }
     }
     Ok(Utterance {
-        seconds: seconds(position, &line)?,
-        crc32: checksum(position, line.crc32.as_deref())?,
-        segments: segments(position, &line, recordings)?,
-        id: line.id.or(nemo_id).ok_or_else(|| position.missing("id"))?,
-        text: line.text.ok_or_else(|| position.missing("text"))?,
+        seconds: utterance_seconds(position, &line)?,
+        crc32: parse_crc32(position, line.crc32.as_deref())?,
+        segments: audio_segments(position, &line, recordings)?,
+        id: line.id.or(nemo_id).ok_or_else(|| position.missing_field("id"))?,
+        text: line.text.ok_or_else(|| position.missing_field("text"))?,
         speaker: line.speaker,
         subset: line.subset,
         split: line.split,
@@ -297,31 +306,33 @@ fn parse_utterance(
     })
 }
 
-fn seconds(position: &LinePosition, line: &ManifestLine) -> Result<f64> {
+/// Returns the length of an utterance.
+fn utterance_seconds(position: &LinePosition, line: &ManifestLine) -> Result<f64> {
     let from_samples = || Some(line.num_samples? as f64 / f64::from(line.sample_rate?));
     let (field, seconds) = match (line.seconds, line.duration) {
-        (Some(s), _) => ("seconds", s),
-        (None, Some(d)) => ("duration", d),
+        (Some(seconds), _) => ("seconds", seconds),
+        (None, Some(duration)) => ("duration", duration),
         (None, None) if line.is_sound => return Ok(0.0),
-        (None, None) => ("num_samples", from_samples().ok_or_else(|| position.missing("seconds"))?),
+        (None, None) => ("num_samples", from_samples().ok_or_else(|| position.missing_field("seconds"))?),
     };
     if seconds > 0.0 && seconds <= MAX_SECONDS {
         Ok(seconds)
     } else {
-        Err(position.value(field, "a length above 0 and at most 1e9 seconds", ShortFloat(seconds)))
+        Err(position.invalid_value(field, "a length above 0 and at most 1e9 seconds", ShortFloat(seconds)))
     }
 }
 
-fn checksum(position: &LinePosition, crc32: Option<&str>) -> Result<Option<u32>> {
+fn parse_crc32(position: &LinePosition, crc32: Option<&str>) -> Result<Option<u32>> {
     let parse = |text: &str| {
-        let digits = text.len() == 8 && text.bytes().all(|b| b.is_ascii_hexdigit());
-        let value = digits.then(|| u32::from_str_radix(text, 16).ok()).flatten();
-        value.ok_or_else(|| position.value("crc32", "8 hexadecimal digits", format!("{text:?}")))
+        let has_digits = text.len() == 8 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        let value = has_digits.then(|| u32::from_str_radix(text, 16).ok()).flatten();
+        value.ok_or_else(|| position.invalid_value("crc32", "8 hexadecimal digits", format!("{text:?}")))
     };
     crc32.map(parse).transpose()
 }
 
-fn segments(
+/// Returns the audio segments of an utterance.
+fn audio_segments(
     position: &LinePosition,
     line: &ManifestLine,
     recordings: &HashMap<String, Utterance>,
@@ -332,25 +343,25 @@ fn segments(
     }
     let (file, span) = match (&line.file, &line.audio_filepath) {
         (Some(file), _) => {
-            let count = || line.num_samples.ok_or_else(|| position.missing("num_samples"));
-            let samples = |start| Ok(Span::Samples { start, count: count()? as u64 });
-            (file, line.offset_samples.map(samples).transpose()?)
+            let count = || line.num_samples.ok_or_else(|| position.missing_field("num_samples"));
+            let sample_span = |start| Ok(Span::Samples { start, count: count()? as u64 });
+            (file, line.offset_samples.map(sample_span).transpose()?)
         }
         (None, Some(file)) => {
-            let length = line.duration.ok_or_else(|| position.missing("duration"))?;
-            let seconds = |start: f64| {
+            let length = line.duration.ok_or_else(|| position.missing_field("duration"))?;
+            let second_span = |start: f64| {
                 if !(0.0..=MAX_SECONDS).contains(&start) {
-                    return Err(position.value("offset", "0 to 1e9 seconds", ShortFloat(start)));
+                    return Err(position.invalid_value("offset", "0 to 1e9 seconds", ShortFloat(start)));
                 }
                 if !(length > 0.0 && length <= MAX_SECONDS) {
                     let expected = "a length above 0 and at most 1e9 seconds";
-                    return Err(position.value("duration", expected, ShortFloat(length)));
+                    return Err(position.invalid_value("duration", expected, ShortFloat(length)));
                 }
                 Ok(Span::Seconds { start, length })
             };
-            (file, line.offset.map(seconds).transpose()?)
+            (file, line.offset.map(second_span).transpose()?)
         }
-        (None, None) => return Err(position.missing("file")),
+        (None, None) => return Err(position.missing_field("file")),
     };
     Ok(vec![AudioSegment::Sound { path: folder.join(file), span: span.unwrap_or(Span::Whole) }])
 }
@@ -362,19 +373,19 @@ fn join_recordings(
     ids: &[String],
     recordings: &HashMap<String, Utterance>,
 ) -> Result<Vec<AudioSegment>> {
-    let gaps = line.gaps_ms.as_ref().ok_or_else(|| position.missing("gaps_ms"))?;
-    let lead = line.lead_ms.ok_or_else(|| position.missing("lead_ms"))?;
-    let tail = line.tail_ms.ok_or_else(|| position.missing("tail_ms"))?;
+    let gaps = line.gaps_ms.as_ref().ok_or_else(|| position.missing_field("gaps_ms"))?;
+    let lead = line.lead_ms.ok_or_else(|| position.missing_field("lead_ms"))?;
+    let tail = line.tail_ms.ok_or_else(|| position.missing_field("tail_ms"))?;
     if ids.is_empty() {
-        return Err(position.value("recordings", "at least one recording", "none"));
+        return Err(position.invalid_value("recordings", "at least one recording", "none"));
     }
     if gaps.len() + 1 != ids.len() {
-        return Err(position.value("gaps_ms", format!("{} gaps", ids.len() - 1), gaps.len()));
+        return Err(position.invalid_value("gaps_ms", format!("{} gaps", ids.len() - 1), gaps.len()));
     }
     let silence: u64 = gaps.iter().chain([&lead, &tail]).map(|&ms| u64::from(ms)).sum();
     if silence > MAX_SILENCE_MS {
         let expected = format!("at most {MAX_SILENCE_MS} ms of silence, lead and tail included");
-        return Err(position.value("gaps_ms", expected, format!("{} ms", ShortFloat(silence))));
+        return Err(position.invalid_value("gaps_ms", expected, format!("{} ms", ShortFloat(silence))));
     }
     let mut segments = vec![AudioSegment::Silence { ms: lead }];
     for (id, &gap) in ids.iter().zip(gaps.iter().chain([&tail])) {
@@ -382,7 +393,7 @@ fn join_recordings(
             path: position.path.into(),
             line: position.line,
             id: id.clone(),
-            recordings: position.path.with_file_name(RECORDINGS),
+            recordings: position.path.with_file_name(RECORDINGS_FILE),
         })?;
         segments.extend(recording.segments.iter().cloned());
         segments.push(AudioSegment::Silence { ms: gap });

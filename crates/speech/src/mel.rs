@@ -1,8 +1,8 @@
-//! Mel frequency scales and their triangular filters.
+//! Mel frequency scales of log-mel features and their triangular filters.
 
 use serde::{Deserialize, Serialize};
 
-use crate::fft_float::FftFloat;
+use crate::feature_float::FeatureFloat;
 
 /// A mel scale and the shape of its filters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,11 +109,12 @@ impl MelScale {
 
 /// A triangular filter over the bins of a power spectrum, without zeros.
 pub(crate) struct Filter<F> {
-    first: usize,
+    /// First spectral bin of the weights.
+    first_bin: usize,
     weights: Vec<F>,
 }
 
-impl<F: FftFloat> Filter<F> {
+impl<F: FeatureFloat> Filter<F> {
     /// Returns the filters of a scale over spectra of `size / 2 + 1` bins.
     ///
     /// `None` if a filter falls between two bins of the spectrum.
@@ -122,20 +123,20 @@ impl<F: FftFloat> Filter<F> {
         let filter = |bin| {
             let weight = |k: &usize| F::cast(scale.weight(bin, hz(*k)));
             let support: Vec<usize> = (0..=size / 2).filter(|k| weight(k) > F::zero()).collect();
-            let first = *support.first()?;
-            Some(Filter { first, weights: support.iter().map(weight).collect() })
+            let first_bin = *support.first()?;
+            Some(Filter { first_bin, weights: support.iter().map(weight).collect() })
         };
         (0..scale.bins()).map(filter).collect()
     }
 
     /// Returns the filtered power.
     pub(crate) fn apply(&self, power: &[F]) -> F {
-        power[self.first..].iter().zip(&self.weights).fold(F::zero(), |sum, (&p, &w)| sum + p * w)
+        power[self.first_bin..].iter().zip(&self.weights).fold(F::zero(), |sum, (&p, &w)| sum + p * w)
     }
 
     /// Returns the weights over a spectrum of `bins` bins.
     pub(crate) fn row(&self, bins: usize) -> impl Iterator<Item = f64> {
-        let weight = |k: usize| Some(self.weights.get(k.checked_sub(self.first)?)?.to_f64());
+        let weight = |k: usize| Some(self.weights.get(k.checked_sub(self.first_bin)?)?.to_f64());
         (0..bins).map(move |k| weight(k).unwrap_or(0.0))
     }
 }

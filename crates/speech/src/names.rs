@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 /// Any other value but null; the error names the key.
 pub(crate) fn optional_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let Some(raw) = Option::<Box<RawValue>>::deserialize(deserializer)? else { return Ok(None) };
-    name(&raw).map(Some).map_err(|found| invalid("id", found))
+    parse_name(&raw).map(Some).map_err(|found| invalid("id", found))
 }
 
 /// Deserializes a required `id`: a string, or the text of a number.
@@ -32,7 +32,7 @@ pub(crate) fn id_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
         Ok(list) => list,
         Err(_) => return Err(D::Error::custom("field `recordings`: expected a list of ids")),
     };
-    let names = list.iter().map(|raw| name(raw).map_err(|found| invalid("recordings", found)));
+    let names = list.iter().map(|raw| parse_name(raw).map_err(|found| invalid("recordings", found)));
     names.collect::<Result<_, _>>().map(Some)
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn id_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
 /// Only text that is not JSON.
 pub fn report_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let raw = Option::<Box<RawValue>>::deserialize(deserializer)?;
-    Ok(raw.map(|raw| name(&raw).unwrap_or_else(|text| text.to_owned())))
+    Ok(raw.map(|raw| parse_name(&raw).unwrap_or_else(|text| text.to_owned())))
 }
 
 fn invalid<E: Error>(key: &str, found: &str) -> E {
@@ -52,7 +52,7 @@ fn invalid<E: Error>(key: &str, found: &str) -> E {
 }
 
 /// Returns a string or the text of a number; the error is the text of another value.
-fn name(raw: &RawValue) -> Result<String, &str> {
+fn parse_name(raw: &RawValue) -> Result<String, &str> {
     let text = raw.get();
     match text.as_bytes().first() {
         Some(b'"') => serde_json::from_str(text).map_err(|_| text),

@@ -141,9 +141,12 @@ fn resample(features: &Features, rate: f64, columns: &[Interpolation]) -> Featur
         // Frame centers map to frame centers.
         let position =
             Interpolation::new((t as f64 + 0.5) * old_frames as f64 / frames as f64 - 0.5, old_frames);
-        let (a, b) = (features.frame(position.low), features.frame((position.low + 1).min(old_frames - 1)));
-        row.iter_mut().zip(a.iter().zip(b)).for_each(|(x, (a, b))| *x = a + position.fraction * (b - a));
-        data.extend(columns.iter().map(|c| c.apply(&row)));
+        let (low_frame, high_frame) =
+            (features.frame(position.low), features.frame((position.low + 1).min(old_frames - 1)));
+        row.iter_mut()
+            .zip(low_frame.iter().zip(high_frame))
+            .for_each(|(x, (low, high))| *x = low + position.fraction * (high - low));
+        data.extend(columns.iter().map(|column| column.apply(&row)));
     }
     Features { frames, dim, data }
 }

@@ -17,11 +17,11 @@ pub fn strip_sentence_marks(text: &str) -> &str {
     let [start, end] = MARKS;
     let starts = trimmed.get(..start.len()).is_some_and(|head| head.eq_ignore_ascii_case(start));
     let rest = if starts { trimmed[start.len()..].trim_start() } else { trimmed };
-    let cut = rest.len().wrapping_sub(end.len());
-    let ends = rest.get(cut..).is_some_and(|tail| tail.eq_ignore_ascii_case(end));
+    let end_start = rest.len().wrapping_sub(end.len());
+    let ends = rest.get(end_start..).is_some_and(|tail| tail.eq_ignore_ascii_case(end));
     match (starts, ends) {
         (false, false) => text,
-        (_, true) => rest[..cut].trim_end(),
+        (_, true) => rest[..end_start].trim_end(),
         (true, false) => rest,
     }
 }

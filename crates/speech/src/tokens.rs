@@ -1,4 +1,4 @@
-//! Tokenizers: text to label ids and back, based on the `tokenizers` crate.
+//! `Tokenizer`: transcripts to label ids and back, based on the crate `tokenizers`.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -24,7 +24,7 @@ pub use special::find_bracketed;
 
 use crate::features::setting;
 use crate::sentence_marks::{find_sentence_mark, strip_sentence_marks};
-use crate::unicode::{UnicodeForm, decomposed};
+use crate::unicode::{UnicodeForm, decompose};
 use crate::{Error, Result};
 
 /// The unit that a label represents.
@@ -106,7 +106,7 @@ impl TokenizerOptions {
 pub struct Tokenizer {
     kind: TokenizerKind,
     /// The ordinary tokens.
-    inner: tokenizers::Tokenizer,
+    ordinary: tokenizers::Tokenizer,
     /// Ids of the special words.
     special: HashMap<String, u32>,
     /// The serialized form.
@@ -191,29 +191,31 @@ impl Tokenizer {
         if texts.is_empty() {
             return Err(Error::NoText);
         }
-        let special = special::words(special.as_deref(), normalize, &texts)?;
+        let special = special::find_words(special.as_deref(), normalize, &texts)?;
+        // Pieces of the ordinary text: tokens, or words that subwords are trained on.
         let special_words: HashSet<&str> = special.iter().map(String::as_str).collect();
         let splitter = pre_tokenizer(kind)?;
         let mut pieces = Vec::new();
         for text in &texts {
             check_no_sentence_mark(text)?;
             check_no_word_mark(kind, text)?;
-            for run in runs(kind, text, |word| special_words.contains(word)) {
+            for run in split_at_special_words(kind, text, |word| special_words.contains(word)) {
                 match run {
-                    TextRun::Ordinary(text) => pieces.extend(split(&splitter, &text)?),
+                    TextRun::Ordinary(text) => pieces.extend(split_text(&splitter, &text)?),
                     TextRun::Special(_) => {}
                 }
             }
         }
+        // The ordinary tokens.
         let (mut merges, mut scores, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
         match kind {
             TokenizerKind::Bpe { .. } | TokenizerKind::Unigram { .. } if pieces.is_empty() => {}
             TokenizerKind::Bpe { size } => {
-                alphabet(&pieces, size, special.len())?;
+                check_alphabet(&pieces, size, special.len())?;
                 (tokens, merges) = bpe::train(&pieces, size - special.len())?;
             }
             TokenizerKind::Unigram { size } => {
-                let alphabet = alphabet(&pieces, size, special.len())?;
+                let alphabet = check_alphabet(&pieces, size, special.len())?;
                 (tokens, scores) = unigram::train(&pieces, size - special.len(), alphabet);
             }
             TokenizerKind::Words => {
@@ -222,9 +224,10 @@ impl Tokenizer {
             }
             _ => tokens = pieces.into_iter().collect::<BTreeSet<_>>().into_iter().collect(),
         }
+        // The special words follow.
         if kind != TokenizerKind::Words {
-            let taken: HashSet<&String> = tokens.iter().collect();
-            if let Some(word) = special.iter().find(|word| taken.contains(&special_token(kind, word))) {
+            let ordinary: HashSet<&String> = tokens.iter().collect();
+            if let Some(word) = special.iter().find(|word| ordinary.contains(&special_token(kind, word))) {
                 return Err(Error::Setting {
                     field: "special",
                     expected: "words that differ from ordinary tokens, such as words in brackets".into(),
@@ -237,6 +240,7 @@ impl Tokenizer {
         Self::build(StoredTokenizer { format, kind, normalize, special, tokens, merges, scores })
     }
 
+    /// Builds the library's tokenizer: model, pre-tokenizer and decoder.
     fn build(stored: StoredTokenizer) -> Result<Self> {
         let count = stored.tokens.len();
         let ordinary = match stored.kind {
@@ -244,9 +248,9 @@ impl Tokenizer {
             _ => &stored.tokens[..count - stored.special.len()],
         };
         let model: ModelWrapper = match stored.kind {
-            TokenizerKind::Bpe { .. } => bpe::model(ordinary, &stored.merges)?.into(),
+            TokenizerKind::Bpe { .. } => bpe::build_model(ordinary, &stored.merges)?.into(),
             TokenizerKind::Unigram { .. } if !ordinary.is_empty() => {
-                unigram::model(ordinary, &stored.scores)?.into()
+                unigram::build_model(ordinary, &stored.scores)?.into()
             }
             // The empty string is never part of a text, so unknown pieces are errors.
             _ => WordLevel::builder()
@@ -256,22 +260,22 @@ impl Tokenizer {
                 .map_err(library_error)?
                 .into(),
         };
-        let mut inner = tokenizers::Tokenizer::new(model);
-        inner.with_pre_tokenizer(Some(pre_tokenizer(stored.kind)?));
+        let mut tokenizer = tokenizers::Tokenizer::new(model);
+        tokenizer.with_pre_tokenizer(Some(pre_tokenizer(stored.kind)?));
         match stored.kind {
             // Without a decoder, tokens are joined by spaces.
             TokenizerKind::Words => {}
             TokenizerKind::Characters => {
-                inner.with_decoder(Some(Fuse::new()));
+                tokenizer.with_decoder(Some(Fuse::new()));
             }
             _ => {
-                inner.with_decoder(Some(Metaspace::new(WORD_MARK, PrependScheme::Always, true)));
+                tokenizer.with_decoder(Some(Metaspace::new(WORD_MARK, PrependScheme::Always, true)));
             }
         }
         let ids: HashMap<&str, u32> = stored.tokens.iter().map(String::as_str).zip(0..).collect();
         let id = |word: &String| (word.clone(), ids[special_token(stored.kind, word).as_str()]);
         let special = stored.special.iter().map(id).collect();
-        Ok(Self { kind: stored.kind, inner, special, stored })
+        Ok(Self { kind: stored.kind, ordinary: tokenizer, special, stored })
     }
 
     /// Returns the unit that a label represents.
@@ -342,35 +346,37 @@ impl Tokenizer {
         if !matches!(ids, Err(Error::UnknownSymbol { .. })) || self.unicode_form() != UnicodeForm::None {
             return ids;
         }
-        let forms = [UnicodeForm::Nfc.apply(&text).into_owned(), decomposed(&text)];
+        let forms = [UnicodeForm::Nfc.apply(&text).into_owned(), decompose(&text)];
         let fallback =
             forms.iter().filter(|form| **form != text).find_map(|form| self.encode_normalized(form).ok());
         fallback.map_or(ids, Ok)
     }
 
+    /// Encodes a text with normalized white space and Unicode form.
     fn encode_normalized(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
-        for run in runs(self.kind, text, |word| self.special.contains_key(word)) {
+        for run in split_at_special_words(self.kind, text, |word| self.special.contains_key(word)) {
             match run {
                 TextRun::Special(word) => ids.push(self.special[word]),
                 TextRun::Ordinary(text) => {
                     self.check_symbols(&text)?;
-                    ids.extend(self.inner.encode_fast(&*text, false).map_err(library_error)?.get_ids());
+                    ids.extend(self.ordinary.encode_fast(&*text, false).map_err(library_error)?.get_ids());
                 }
             }
         }
         Ok(ids)
     }
 
+    /// Checks that all symbols of an ordinary text have tokens.
     fn check_symbols(&self, text: &str) -> Result<()> {
-        let is_known = |symbol: &str| self.inner.get_model().token_to_id(symbol).is_some();
-        let Some(splitter) = self.inner.get_pre_tokenizer() else { return Ok(()) };
-        for piece in split(splitter, text)? {
+        let is_known = |symbol: &str| self.ordinary.get_model().token_to_id(symbol).is_some();
+        let Some(splitter) = self.ordinary.get_pre_tokenizer() else { return Ok(()) };
+        for piece in split_text(splitter, text)? {
             let unknown = match self.kind {
                 // Byte-pair encoding would silently drop unknown characters, the unigram model
                 // would not name them.
                 kind if kind.has_subwords() => piece.chars().map(String::from).find(|c| !is_known(c)),
-                _ => Some(piece).filter(|p| !is_known(p)),
+                _ => Some(piece).filter(|token| !is_known(token)),
             };
             if let Some(symbol) = unknown {
                 return Err(Error::UnknownSymbol { symbol, text: text.into() });
@@ -390,24 +396,26 @@ impl Tokenizer {
             return Err(Error::UnknownId { size: self.size(), id: ids[index], index });
         }
         if self.special.is_empty() || self.kind == TokenizerKind::Words {
-            return self.inner.decode(ids, false).map_err(library_error);
+            return self.ordinary.decode(ids, false).map_err(library_error);
         }
-        let first = (self.size() - self.special.len()) as u32;
+        let first_special = (self.size() - self.special.len()) as u32;
         let mut text = String::new();
-        let mut after_special = false;
-        for part in ids.chunk_by(|&a, &b| a < first && b < first) {
+        let mut is_after_special = false;
+        for part in ids.chunk_by(|&a, &b| a < first_special && b < first_special) {
             let (part, is_special) = match part {
-                &[id] if id >= first => (self.stored.special[(id - first) as usize].clone(), true),
-                part => (self.inner.decode(part, false).map_err(library_error)?, false),
+                &[id] if id >= first_special => {
+                    (self.stored.special[(id - first_special) as usize].clone(), true)
+                }
+                part => (self.ordinary.decode(part, false).map_err(library_error)?, false),
             };
             // A special word is a separate word next to any neighbor; characters include their
             // spaces.
             let has_space = text.is_empty() || text.ends_with(' ') || part.starts_with(' ');
-            if (is_special || after_special) && !has_space {
+            if (is_special || is_after_special) && !has_space {
                 text.push(' ');
             }
             text += &part;
-            after_special = is_special;
+            is_after_special = is_special;
         }
         Ok(text)
     }
@@ -439,7 +447,7 @@ impl Tokenizer {
         if stored.tokens.is_empty() {
             return Err(invalid("at least one token", "none".into()));
         }
-        let ordinary = stored.ordinary()?;
+        let ordinary = stored.ordinary_tokens()?;
         let mut unique = HashSet::new();
         for token in &stored.tokens {
             if !unique.insert(token) {
@@ -465,7 +473,9 @@ impl Tokenizer {
             return Err(invalid("one score per token with kind unigram, otherwise no scores", scores));
         }
         for (a, b) in &stored.merges {
-            if let Some(unknown) = [a, b, &format!("{a}{b}")].into_iter().find(|t| !unique.contains(*t)) {
+            if let Some(unknown) =
+                [a, b, &format!("{a}{b}")].into_iter().find(|token| !unique.contains(*token))
+            {
                 return Err(invalid("merges of known tokens", format!("{unknown:?}")));
             }
         }
@@ -475,7 +485,7 @@ impl Tokenizer {
 
 impl StoredTokenizer {
     /// Returns the ordinary tokens, and checks the position of special words.
-    fn ordinary(&self) -> Result<&[String]> {
+    fn ordinary_tokens(&self) -> Result<&[String]> {
         let misplaced = |word: &String| Error::TokenizerFile {
             expected: "one token per special word, after the ordinary tokens",
             found: format!("{word:?} elsewhere"),
@@ -484,9 +494,9 @@ impl StoredTokenizer {
             let unknown = |word: &&String| !special::is_valid(word) || !self.tokens.contains(word);
             return self.special.iter().find(unknown).map_or(Ok(&self.tokens), |word| Err(misplaced(word)));
         }
-        let first = self.tokens.len().checked_sub(self.special.len());
-        let Some(first) = first else { return Err(misplaced(&self.special[0])) };
-        let (ordinary, special) = self.tokens.split_at(first);
+        let first_special = self.tokens.len().checked_sub(self.special.len());
+        let Some(first_special) = first_special else { return Err(misplaced(&self.special[0])) };
+        let (ordinary, special) = self.tokens.split_at(first_special);
         let fits = |(word, token): (&String, &String)| {
             special::is_valid(word) && special_token(self.kind, word) == *token
         };
@@ -499,7 +509,7 @@ impl StoredTokenizer {
 
 /// Returns the token of a special word, which begins a word.
 fn special_token(kind: TokenizerKind, word: &str) -> String {
-    if marks_words(kind) { format!("{WORD_MARK}{word}") } else { word.to_owned() }
+    if has_word_marks(kind) { format!("{WORD_MARK}{word}") } else { word.to_owned() }
 }
 
 /// A run of words in a normalized text.
@@ -511,12 +521,16 @@ enum TextRun<'a> {
 }
 
 /// Splits a normalized text at its special words.
-fn runs(kind: TokenizerKind, text: &str, is_special: impl Fn(&str) -> bool) -> Vec<TextRun<'_>> {
+fn split_at_special_words(
+    kind: TokenizerKind,
+    text: &str,
+    is_special: impl Fn(&str) -> bool,
+) -> Vec<TextRun<'_>> {
     if !text.split(' ').any(&is_special) {
         return vec![TextRun::Ordinary(Cow::Borrowed(text))];
     }
     let (mut runs, mut run) = (Vec::new(), String::new());
-    let spaces = kind == TokenizerKind::Characters;
+    let keeps_spaces = kind == TokenizerKind::Characters;
     let flush = |run: &mut String, runs: &mut Vec<TextRun>| {
         if !run.is_empty() {
             runs.push(TextRun::Ordinary(Cow::Owned(std::mem::take(run))));
@@ -524,7 +538,7 @@ fn runs(kind: TokenizerKind, text: &str, is_special: impl Fn(&str) -> bool) -> V
     };
     for (number, word) in text.split(' ').enumerate() {
         let is_special = is_special(word);
-        if number > 0 && (spaces || !run.is_empty() && !is_special) {
+        if number > 0 && (keeps_spaces || !run.is_empty() && !is_special) {
             run.push(' ');
         }
         if is_special {
@@ -543,12 +557,13 @@ fn normalize_spaces(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn marks_words(kind: TokenizerKind) -> bool {
+/// Returns whether tokens that begin a word have the word mark.
+fn has_word_marks(kind: TokenizerKind) -> bool {
     kind.has_subwords() || kind == TokenizerKind::InnerCharacters
 }
 
 fn check_no_word_mark(kind: TokenizerKind, text: &str) -> Result<()> {
-    if marks_words(kind) && text.contains(WORD_MARK) {
+    if has_word_marks(kind) && text.contains(WORD_MARK) {
         return Err(Error::ReservedSymbol { symbol: WORD_MARK, text: text.into() });
     }
     Ok(())
@@ -594,18 +609,19 @@ fn pre_tokenizer(kind: TokenizerKind) -> Result<PreTokenizerWrapper> {
     })
 }
 
-fn split(splitter: &PreTokenizerWrapper, text: &str) -> Result<Vec<String>> {
+/// Splits a text with a pre-tokenizer.
+fn split_text(splitter: &PreTokenizerWrapper, text: &str) -> Result<Vec<String>> {
     let mut pieces = PreTokenizedString::from(text);
     splitter.pre_tokenize(&mut pieces).map_err(library_error)?;
     let splits = pieces.get_splits(OffsetReferential::Normalized, OffsetType::Byte);
-    Ok(splits.into_iter().map(|(piece, ..)| piece.to_owned()).filter(|p| !p.is_empty()).collect())
+    Ok(splits.into_iter().map(|(piece, ..)| piece.to_owned()).filter(|piece| !piece.is_empty()).collect())
 }
 
-/// Returns the number of distinct characters, which a vocabulary must contain.
+/// Checks that a vocabulary of `size` has all characters and special words.
 ///
-/// Special words are counted in addition.
-fn alphabet(words: &[String], size: usize, special: usize) -> Result<usize> {
-    let alphabet = words.iter().flat_map(|w| w.chars()).collect::<HashSet<_>>().len();
+/// Returns the number of distinct characters.
+fn check_alphabet(words: &[String], size: usize, special: usize) -> Result<usize> {
+    let alphabet = words.iter().flat_map(|word| word.chars()).collect::<HashSet<_>>().len();
     if size < alphabet.saturating_add(special) {
         let expected = match special {
             0 => format!("at least the {alphabet} characters of the text"),

@@ -1,4 +1,4 @@
-//! Unicode normalization of texts: NFC, NFKC or none.
+//! `UnicodeForm`: Unicode normalization of transcripts, NFC, NFKC or none.
 
 use std::borrow::Cow;
 
@@ -54,6 +54,6 @@ impl UnicodeForm {
 }
 
 /// Returns the canonical decomposition of a text.
-pub(crate) fn decomposed(text: &str) -> String {
+pub(crate) fn decompose(text: &str) -> String {
     text.nfd().collect()
 }

@@ -1,4 +1,4 @@
-//! An utterance: a transcript and the audio segments that it consists of.
+//! `Utterance`: a transcript and the audio segments that it consists of.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -116,11 +116,11 @@ impl Utterance {
     /// file much longer than in the manifest; segments of different sample rates, if the manifest
     /// has the rate, the number or the checksum of the samples.
     pub fn audio_as(&self, sample_rate: u32, conversion: &Conversion) -> Result<(Audio, Vec<AudioChange>)> {
-        self.audio_within(sample_rate, conversion, self.limit())
+        self.audio_within(sample_rate, conversion, self.duration_limit())
     }
 
     /// Returns the length to decode: that of the manifest with a tolerance.
-    fn limit(&self) -> DurationLimit {
+    fn duration_limit(&self) -> DurationLimit {
         match (self.num_samples, self.sample_rate) {
             (Some(samples), Some(rate)) => DurationLimit::Samples(samples as u64 + u64::from(rate)),
             _ => DurationLimit::approximately(self.seconds),
@@ -134,6 +134,7 @@ impl Utterance {
         conversion: &Conversion,
         limit: DurationLimit,
     ) -> Result<(Audio, Vec<AudioChange>)> {
+        // The rate at which the segments are joined.
         let native_rate =
             if conversion.resample { self.native_rate()?.unwrap_or(sample_rate) } else { sample_rate };
         if native_rate != sample_rate {
@@ -148,6 +149,7 @@ impl Utterance {
         if let Some(declared) = self.sample_rate.filter(|&declared| declared != native_rate) {
             return Err(rate_error(self.first_path(), native_rate, declared));
         }
+        // Joins the segments.
         let mut samples = Vec::new();
         let mut changes = BTreeSet::new();
         for segment in &self.segments {
@@ -158,29 +160,30 @@ impl Utterance {
                 }
                 AudioSegment::Sound { path, span } => {
                     let start = samples.len();
-                    let (rate, change) = append(&mut samples, path, *span, conversion.channel, limit)
+                    let (rate, change) = append_span(&mut samples, path, *span, conversion.channel, limit)
                         .map_err(|e| self.in_utterance(e))?;
                     changes.extend(change);
                     if rate == native_rate {
                         continue;
                     }
                     // A rate, a number or a checksum of samples refers to samples of one rate.
-                    let has_one_rate =
+                    let needs_one_rate =
                         self.sample_rate.is_some() || self.num_samples.is_some() || self.crc32.is_some();
-                    if has_one_rate || !conversion.resample {
+                    if needs_one_rate || !conversion.resample {
                         return Err(rate_error(path, native_rate, rate));
                     }
                     let audio = Audio { samples: samples.split_off(start), sample_rate: rate };
-                    let file = |e| Error::File { path: path.clone(), source: Box::new(e) };
+                    let file_error = |e| Error::File { path: path.clone(), source: Box::new(e) };
                     let audio =
-                        audio::resample(&audio, native_rate).map_err(|e| self.in_utterance(file(e)))?;
+                        audio::resample(&audio, native_rate).map_err(|e| self.in_utterance(file_error(e)))?;
                     samples.extend(audio.samples);
                     changes.insert(AudioChange::Resampled { from: rate, to: native_rate });
                 }
             }
         }
+        // Checks the joined audio, then resamples it.
         let mut audio = Audio { samples, sample_rate: native_rate };
-        self.check(&audio)?;
+        self.check_audio(&audio)?;
         if native_rate != sample_rate {
             audio = audio::resample(&audio, sample_rate).map_err(|e| {
                 let source = Box::new(e);
@@ -201,11 +204,13 @@ impl Utterance {
         }
     }
 
+    /// Adds the id of the utterance to an error.
     fn in_utterance(&self, error: Error) -> Error {
         Error::Utterance { utterance: self.id.clone(), source: Box::new(error) }
     }
 
-    fn check(&self, audio: &Audio) -> Result<()> {
+    /// Checks length and checksum against the manifest.
+    fn check_audio(&self, audio: &Audio) -> Result<()> {
         let (utterance, path) = (|| self.id.clone(), || self.first_path().into());
         let length = audio.samples.len();
         if let Some(expected) = self.num_samples.filter(|&n| n != length) {
@@ -220,9 +225,10 @@ impl Utterance {
         Ok(())
     }
 
+    /// Returns the first file; an empty path if there is none.
     fn first_path(&self) -> &Path {
-        let is_sound = |p: &'_ AudioSegment| matches!(p, AudioSegment::Sound { .. });
-        match self.segments.iter().find(|p| is_sound(p)) {
+        let is_sound = |segment: &'_ AudioSegment| matches!(segment, AudioSegment::Sound { .. });
+        match self.segments.iter().find(|segment| is_sound(segment)) {
             Some(AudioSegment::Sound { path, .. }) => path,
             _ => Path::new(""),
         }
@@ -257,7 +263,7 @@ impl Span {
 }
 
 /// Appends a span of a file; returns the sample rate and the conversion.
-fn append(
+fn append_span(
     samples: &mut Vec<f32>,
     path: &Path,
     span: Span,
@@ -281,8 +287,8 @@ fn append(
         }
         return Ok((audio.sample_rate, change));
     }
-    let (audio, change) = decode_cache::read(path, channel)?;
+    let (audio, change) = decode_cache::read_file(path, channel)?;
     let (start, count) = span.samples(audio.samples.len() as u64, audio.sample_rate);
-    samples.extend_from_slice(audio::segment(path, &audio, start, count)?);
+    samples.extend_from_slice(audio::segment_samples(path, &audio, start, count)?);
     Ok((audio.sample_rate, change))
 }

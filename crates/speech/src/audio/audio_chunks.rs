@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::channels::grow;
-use super::decoder::{Decoder, DurationLimit, no_memory, open_range};
+use super::decoder::{DurationLimit, MonoDecoder, memory_error, open_range};
 use super::{AudioChange, Conversion, ResampleStream, SAMPLES_PER_BLOCK, check_rate};
 use crate::{Error, Result};
 
@@ -23,7 +23,7 @@ use crate::{Error, Result};
 pub struct AudioChunks {
     path: PathBuf,
     /// `None` after the end of the file.
-    decoder: Option<Decoder>,
+    decoder: Option<MonoDecoder>,
     /// `None` where nothing is resampled, and after the end of the file.
     resampler: Option<ResampleStream>,
     changes: Vec<AudioChange>,
@@ -35,7 +35,7 @@ impl AudioChunks {
     /// # Errors
     /// Those of [`crate::read_audio_as`] that the header reveals.
     pub fn open(path: &Path, sample_rate: u32, conversion: &Conversion) -> Result<Self> {
-        let decoder = Decoder::new(
+        let decoder = MonoDecoder::new(
             path,
             open_range(path)?,
             conversion.channel,
@@ -71,7 +71,7 @@ impl AudioChunks {
             && let Some(chunk) = self.next()
         {
             let chunk = chunk?;
-            grow(&mut samples, chunk.len()).map_err(|bytes| no_memory(&self.path, bytes))?;
+            grow(&mut samples, chunk.len()).map_err(|shortage| memory_error(&self.path, shortage))?;
             samples.extend(chunk);
         }
         Ok(samples)

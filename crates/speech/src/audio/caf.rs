@@ -1,4 +1,4 @@
-//! CAF files: linear samples are read here, packets of other codecs by symphonia.
+//! Reads CAF audio files; symphonia reads the packets of compressed codecs.
 //!
 //! ```text
 //! "caff" version (2) flags (2), then chunks: name (4) length (8) ...
@@ -13,8 +13,8 @@ use std::path::Path;
 
 use super::file_range::FileRange;
 use super::format_error;
-use super::iff::{ByteOrder, content, skip, take, text};
-use super::linear::{Coding, DeclaredLengths, Reader, SampleFormat};
+use super::iff::{ByteOrder, lossy_text, read_array, read_bytes, skip_bytes};
+use super::linear::{Coding, DataBytes, DeclaredLengths, LinearReader, SampleFormat};
 use crate::Result;
 
 const EXPECTED: &str = "a well-formed CAF file";
@@ -25,85 +25,89 @@ const EDIT_COUNT_BYTES: u64 = 4;
 /// The sample data of a parsed CAF file.
 pub(super) enum CafData {
     /// Uncompressed samples or IMA ADPCM.
-    Linear(Box<Reader>),
+    Linear(Box<LinearReader>),
     /// Packets of another codec, up to the last complete chunk.
     Packets(FileRange),
 }
 
 /// Parses the chunks.
 pub(super) fn open(path: &Path, mut file: BufReader<FileRange>) -> Result<CafData> {
-    let bytes = file.get_ref().len();
-    let failed = |error: io::Error| match error.kind() {
+    let file_bytes = file.get_ref().len();
+    let read_error = |error: io::Error| match error.kind() {
         ErrorKind::UnexpectedEof => format_error(path, EXPECTED, "the end of the file within a header"),
         _ => crate::Error::Io { path: path.into(), source: error },
     };
-    skip(&mut file, 8).map_err(failed)?;
-    let (mut description, mut data, mut samples, mut end) = (None, None, 0, bytes);
+    skip_bytes(&mut file, 8).map_err(read_error)?;
+    let (mut description, mut data, mut packet_table_samples, mut last_chunk_end) =
+        (None, None, 0, file_bytes);
     // Other bytes may follow the last chunk.
-    while bytes - file.stream_position().map_err(failed)? >= 12 {
-        let start = file.stream_position().map_err(failed)?;
-        let header: [u8; 12] = take(&mut file).map_err(failed)?;
-        let content_start = start + header.len() as u64;
-        let is_open = ByteOrder::Big.number::<8>(&header[4..]) as i64 == -1;
-        let length = if is_open { bytes - content_start } else { ByteOrder::Big.number::<8>(&header[4..]) };
-        let next = content_start.checked_add(length).filter(|&next| next <= bytes);
+    while file_bytes - file.stream_position().map_err(read_error)? >= 12 {
+        let chunk_start = file.stream_position().map_err(read_error)?;
+        let header: [u8; 12] = read_array(&mut file).map_err(read_error)?;
+        let content_start = chunk_start + header.len() as u64;
+        let is_open = ByteOrder::Big.decode::<8>(&header[4..]) as i64 == -1;
+        let length =
+            if is_open { file_bytes - content_start } else { ByteOrder::Big.decode::<8>(&header[4..]) };
+        let chunk_end = content_start.checked_add(length).filter(|&chunk_end| chunk_end <= file_bytes);
         match &header[..4] {
             b"desc" if length == DESCRIPTION_BYTES => {
-                description = Some(content(&mut file, length).map_err(failed)?);
+                description = Some(read_bytes(&mut file, length).map_err(read_error)?);
             }
             b"data" => {
                 let sample_start = content_start + EDIT_COUNT_BYTES;
-                let present = bytes.saturating_sub(sample_start);
+                let remaining = file_bytes.saturating_sub(sample_start);
                 let length = match is_open {
-                    true => (present, present),
-                    false => DeclaredLengths::without_file_length().data(
+                    true => DataBytes { declared: remaining, present: remaining },
+                    false => DeclaredLengths::without_file_length().data_bytes(
                         length.saturating_sub(EDIT_COUNT_BYTES),
                         sample_start,
-                        bytes,
+                        file_bytes,
                     ),
                 };
                 data = Some((sample_start, length));
             }
             b"pakt" if length >= 16 => {
-                let table = content(&mut file, 16).map_err(failed)?;
-                samples = ByteOrder::Big.number::<8>(&table[8..]);
+                let packet_table = read_bytes(&mut file, 16).map_err(read_error)?;
+                packet_table_samples = ByteOrder::Big.decode::<8>(&packet_table[8..]);
             }
             _ => {}
         }
-        end = next.unwrap_or(bytes);
-        file.seek(SeekFrom::Start(end)).map_err(failed)?;
-        if next.is_none() {
+        last_chunk_end = chunk_end.unwrap_or(file_bytes);
+        file.seek(SeekFrom::Start(last_chunk_end)).map_err(read_error)?;
+        if chunk_end.is_none() {
             break;
         }
     }
     let description = description.ok_or_else(|| format_error(path, EXPECTED, "no audio description"))?;
-    let (sample_start, length) = data.ok_or_else(|| format_error(path, EXPECTED, "no audio data"))?;
-    match parse(path, &description)? {
+    let (sample_start, data_bytes) = data.ok_or_else(|| format_error(path, EXPECTED, "no audio data"))?;
+    match parse_description(path, &description)? {
         Some(format) => {
-            file.seek(SeekFrom::Start(sample_start)).map_err(failed)?;
-            let reader = Reader::new(path, file, format, length, samples)?;
+            file.seek(SeekFrom::Start(sample_start)).map_err(read_error)?;
+            let reader = LinearReader::new(path, file, format, data_bytes, packet_table_samples)?;
             Ok(CafData::Linear(Box::new(reader)))
         }
-        None if length.1 < length.0 => {
-            let read = format!("{} of {} bytes of audio data: truncated", length.1, length.0);
+        None if data_bytes.present < data_bytes.declared => {
+            let read =
+                format!("{} of {} bytes of audio data: truncated", data_bytes.present, data_bytes.declared);
             Err(format_error(path, EXPECTED, read))
         }
-        None => file.into_inner().within(0, end).map(CafData::Packets).map_err(failed),
+        None => file.into_inner().within(0, last_chunk_end).map(CafData::Packets).map_err(read_error),
     }
 }
 
 /// Returns the format of linear samples; `None` for packets of another codec.
-fn parse(path: &Path, description: &[u8]) -> Result<Option<SampleFormat>> {
-    let field = |at: usize| ByteOrder::Big.number::<4>(&description[at..]) as u32;
-    let rate = f64::from_bits(ByteOrder::Big.number::<8>(description));
-    let (kind, flags) = (&description[8..12], field(12));
+fn parse_description(path: &Path, description: &[u8]) -> Result<Option<SampleFormat>> {
+    let field = |offset: usize| ByteOrder::Big.decode::<4>(&description[offset..]) as u32;
+    let rate = f64::from_bits(ByteOrder::Big.decode::<8>(description));
+    let (codec, flags) = (&description[8..12], field(12));
     let (packet_bytes, channels, bits) = (field(16), field(24), field(28));
-    let container = packet_bytes.checked_div(channels).unwrap_or(0);
+    let sample_bytes = packet_bytes.checked_div(channels).unwrap_or(0);
+    // Flag 1: floats; flag 2: little-endian.
     let order = if flags & 2 != 0 { ByteOrder::Little } else { ByteOrder::Big };
-    let coding = match (kind, flags & 1, container, bits) {
+    let coding = match (codec, flags & 1, sample_bytes, bits) {
         (b"lpcm", 0, 1, 8) => Coding::Signed8,
-        (b"lpcm", 0, 2..=4, _) if bits == 8 * container => {
-            Coding::Integer { bytes: container as usize, bits, order }
+        (b"lpcm", 0, 2..=4, _) if bits == 8 * sample_bytes => {
+            Coding::Integer { bytes: sample_bytes as usize, bits, order }
         }
         (b"lpcm", 1, 4, 32) => Coding::Float32(order),
         (b"lpcm", 1, 8, 64) => Coding::Float64(order),
@@ -111,7 +115,7 @@ fn parse(path: &Path, description: &[u8]) -> Result<Option<SampleFormat>> {
         (b"alaw", ..) => Coding::ALaw,
         (b"ima4", ..) => Coding::QuickTimeAdpcm,
         (b"lpcm", ..) => {
-            let coding = format!("{} of {bits} bits in {container} bytes", text(kind));
+            let coding = format!("{} of {bits} bits in {sample_bytes} bytes", lossy_text(codec));
             return Err(format_error(path, "integers of 8, 16, 24 or 32 bits or floats", coding));
         }
         _ => return Ok(None),

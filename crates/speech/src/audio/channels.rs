@@ -1,4 +1,4 @@
-//! Converts recordings: selects or averages channels, and reports the changes.
+//! Converts audio to mono: selects or averages channels, and reports the changes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -79,45 +79,52 @@ impl fmt::Display for AudioChange {
 /// Signals of fewer bytes are read without checking the available memory.
 const UNCHECKED_BYTES: usize = 64 << 20;
 
+/// Memory that a signal needs and cannot have.
+#[derive(Clone, Copy)]
+pub(super) struct MemoryShortage {
+    /// Bytes required.
+    pub required: usize,
+    /// Bytes available; 0 if unknown.
+    pub available: usize,
+}
+
 /// Reserves memory for `additional` samples.
-///
-/// # Errors
-/// The bytes required and the bytes available.
-pub(super) fn reserve(samples: &mut Vec<f32>, additional: usize) -> Result<(), (usize, usize)> {
+pub(super) fn reserve(samples: &mut Vec<f32>, additional: usize) -> Result<(), MemoryShortage> {
     if samples.capacity() - samples.len() >= additional {
         return Ok(());
     }
-    let bytes = (samples.len() + additional).saturating_mul(size_of::<f32>());
+    let required = (samples.len() + additional).saturating_mul(size_of::<f32>());
     // Reading the available memory takes longer than decoding a block.
-    if bytes > UNCHECKED_BYTES
-        && let Some(available) = memory::available_bytes().filter(|&available| available < bytes)
+    if required > UNCHECKED_BYTES
+        && let Some(available) = memory::available_bytes().filter(|&available| available < required)
     {
-        return Err((bytes, available));
+        return Err(MemoryShortage { required, available });
     }
-    samples.try_reserve_exact(additional).map_err(|_| (bytes, 0))
+    samples.try_reserve_exact(additional).map_err(|_| MemoryShortage { required, available: 0 })
 }
 
-/// Reserves memory for `block` samples, at least doubling the length.
-pub(super) fn grow(samples: &mut Vec<f32>, block: usize) -> Result<(), (usize, usize)> {
+/// Reserves memory for `additional` samples; a reallocation at least doubles the length.
+pub(super) fn grow(samples: &mut Vec<f32>, additional: usize) -> Result<(), MemoryShortage> {
     let length = samples.len();
-    if samples.capacity() - length < block { reserve(samples, length.max(block)) } else { Ok(()) }
+    if samples.capacity() - length < additional { reserve(samples, length.max(additional)) } else { Ok(()) }
 }
 
-/// Reduces interleaved channels to one signal.
-pub(super) struct Mono {
-    /// The signal so far, without the samples that [`Mono::take`] returned.
+/// A mono signal, reduced from interleaved channels.
+pub(super) struct MonoSignal {
+    /// The signal so far, without the samples that [`MonoSignal::take`] returned.
     pub samples: Vec<f32>,
-    /// Samples that [`Mono::take`] returned.
+    /// Samples that [`MonoSignal::take`] returned.
     taken: u64,
     channels: u32,
     /// The selected channel, from 0; `None` averages all channels.
     selected: Option<u32>,
     /// Channel of the next sample.
-    next: u32,
+    next_channel: u32,
+    /// Sum of the channels so far, or the selected sample.
     sum: f64,
 }
 
-impl Mono {
+impl MonoSignal {
     /// Returns `None` if the file does not have the requested channel.
     pub fn new(channels: u32, channel: Channel) -> Option<(Self, Option<AudioChange>)> {
         let (selected, change) = match channel {
@@ -130,7 +137,7 @@ impl Mono {
             }
             Channel::Number(_) => return None,
         };
-        Some((Self { samples: Vec::new(), taken: 0, channels, selected, next: 0, sum: 0.0 }, change))
+        Some((Self { samples: Vec::new(), taken: 0, channels, selected, next_channel: 0, sum: 0.0 }, change))
     }
 
     /// Returns and removes the samples so far.
@@ -146,7 +153,7 @@ impl Mono {
 
     /// Appends interleaved samples.
     #[inline]
-    pub fn extend(&mut self, samples: impl Iterator<Item = f64>) {
+    pub fn append_interleaved(&mut self, samples: impl Iterator<Item = f64>) {
         if self.channels == 1 {
             self.samples.extend(samples.map(|sample| sample as f32));
         } else {
@@ -157,14 +164,14 @@ impl Mono {
     fn push_interleaved(&mut self, sample: f64) {
         match self.selected {
             None => self.sum += sample,
-            Some(selected) if selected == self.next => self.sum = sample,
+            Some(selected) if selected == self.next_channel => self.sum = sample,
             Some(_) => {}
         }
-        self.next += 1;
-        if self.next == self.channels {
+        self.next_channel += 1;
+        if self.next_channel == self.channels {
             let count = if self.selected.is_some() { 1.0 } else { f64::from(self.channels) };
             self.samples.push((self.sum / count) as f32);
-            (self.next, self.sum) = (0, 0.0);
+            (self.next_channel, self.sum) = (0, 0.0);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
-use super::channels::{Mono, grow, reserve};
+use super::channels::{MemoryShortage, MonoSignal, grow, reserve};
 use super::file_range::FileRange;
 use super::packets::{self, Container};
 use super::sound_format::{self, AudioFormat};
@@ -47,24 +47,24 @@ impl DurationLimit {
 
 /// An audio file whose header has been parsed.
 pub(super) enum AudioFile {
-    Linear(linear::Reader),
-    Flac(flac::Reader),
-    Packets(packets::Reader),
+    Linear(linear::LinearReader),
+    Flac(flac::FlacReader),
+    Packets(packets::PacketReader),
 }
 
 impl AudioFile {
     /// Opens a byte range of a file.
     pub fn new(path: &Path, range: FileRange) -> Result<Self> {
-        let io = |source| Error::Io { path: path.into(), source };
+        let io_error = |source| Error::Io { path: path.into(), source };
         let file_bytes = range.len();
-        let mut range = tags::without_leading_tags(range).map_err(io)?;
+        let mut range = tags::without_leading_tags(range).map_err(io_error)?;
         let mut start = Vec::new();
-        (&mut range).take(sound_format::MAGIC_BYTES as u64).read_to_end(&mut start).map_err(io)?;
-        range.rewind().map_err(io)?;
+        (&mut range).take(sound_format::MAGIC_BYTES as u64).read_to_end(&mut start).map_err(io_error)?;
+        range.rewind().map_err(io_error)?;
         let file = match sound_format::detect(&start) {
             AudioFormat::Wav => AudioFile::Linear(wav::open(path, BufReader::new(range))?),
             AudioFormat::Flac => {
-                let range = tags::without_trailing_tags(range).map_err(io)?;
+                let range = tags::without_trailing_tags(range).map_err(io_error)?;
                 AudioFile::Flac(flac::open(path, BufReader::new(range))?)
             }
             AudioFormat::Aiff => AudioFile::Linear(aiff::open(path, BufReader::new(range))?),
@@ -123,7 +123,7 @@ impl AudioFile {
     /// Returns an upper bound on the samples of the next block.
     ///
     /// An estimate where the header does not bound them.
-    fn next_block(&self) -> usize {
+    fn max_block_samples(&self) -> usize {
         match self {
             AudioFile::Linear(reader) => reader.remaining().min(SAMPLES_PER_BLOCK as u64) as usize,
             AudioFile::Flac(_) | AudioFile::Packets(_) => SAMPLES_PER_BLOCK,
@@ -141,9 +141,10 @@ pub(super) fn open_range(path: &Path) -> Result<FileRange> {
 }
 
 /// Decodes a file to one channel, block by block.
-pub(super) struct Decoder {
+pub(super) struct MonoDecoder {
     file: AudioFile,
-    mono: Mono,
+    mono: MonoSignal,
+    /// How the channels were reduced to one, if there are several.
     pub change: Option<AudioChange>,
     pub sample_rate: u32,
     /// Samples per channel that the header declares, or 0.
@@ -152,7 +153,7 @@ pub(super) struct Decoder {
     max_samples: u64,
 }
 
-impl Decoder {
+impl MonoDecoder {
     /// Opens a file or byte range and selects a channel.
     ///
     /// Reserves memory for the declared samples, at most `capacity` of them.
@@ -171,20 +172,20 @@ impl Decoder {
         let (sample_rate, channels) = (file.sample_rate(), file.channels());
         let (declared, max_samples) = (file.declared(), limit.samples(sample_rate));
         if declared > max_samples {
-            return Err(too_long(path, sample_rate, max_samples, declared, true));
+            return Err(too_long_error(path, sample_rate, max_samples, declared, true));
         }
         // The file size bounds the declared length, or is a fair estimate where constant blocks are
         // compressed.
         let capacity = declared.min(bytes.saturating_mul(2)).min(capacity as u64) as usize;
-        let (mut mono, change) = match (Mono::new(channels, channel), channel) {
+        let (mut mono, change) = match (MonoSignal::new(channels, channel), channel) {
             (Some(mono), _) => mono,
             (None, Channel::Number(channel)) => {
                 return Err(Error::Channel { path: path.into(), channel, found: channels });
             }
             (None, _) => return Err(Error::Channels { path: path.into(), found: channels }),
         };
-        reserve(&mut mono.samples, capacity).map_err(|bytes| no_memory(path, bytes))?;
-        Ok(Decoder { file, mono, change, sample_rate, declared, max_samples })
+        reserve(&mut mono.samples, capacity).map_err(|shortage| memory_error(path, shortage))?;
+        Ok(MonoDecoder { file, mono, change, sample_rate, declared, max_samples })
     }
 
     /// Decodes and checks the next samples; false after the last.
@@ -195,20 +196,21 @@ impl Decoder {
     pub fn read(&mut self, path: &Path) -> Result<bool> {
         // A reservation for all declared samples is not doubled for the last block.
         if self.mono.length() >= self.declared || self.mono.samples.capacity() < self.declared as usize {
-            grow(&mut self.mono.samples, self.file.next_block()).map_err(|bytes| no_memory(path, bytes))?;
+            grow(&mut self.mono.samples, self.file.max_block_samples())
+                .map_err(|shortage| memory_error(path, shortage))?;
         }
-        let before = self.mono.samples.len();
+        let old_length = self.mono.samples.len();
         let has_more = match &mut self.file {
             AudioFile::Linear(reader) => reader.read(path, &mut self.mono)?,
             AudioFile::Flac(reader) => reader.read(path, &mut self.mono)?,
             AudioFile::Packets(reader) => reader.read(path, &mut self.mono)?,
         };
         let length = self.mono.length();
-        let new = &self.mono.samples[before..];
-        check_samples(length - new.len() as u64, new)
+        let new_samples = &self.mono.samples[old_length..];
+        check_samples(length - new_samples.len() as u64, new_samples)
             .map_err(|source| Error::File { path: path.into(), source: Box::new(source) })?;
         if length > self.max_samples {
-            return Err(too_long(path, self.sample_rate, self.max_samples, length, false));
+            return Err(too_long_error(path, self.sample_rate, self.max_samples, length, false));
         }
         if !has_more && length == 0 {
             return Err(Error::EmptyAudio { path: path.into() });
@@ -233,11 +235,12 @@ impl Decoder {
     }
 }
 
-pub(super) fn no_memory(path: &Path, (bytes, available): (usize, usize)) -> Error {
-    Error::Memory { path: path.into(), bytes, available }
+pub(super) fn memory_error(path: &Path, shortage: MemoryShortage) -> Error {
+    let MemoryShortage { required, available } = shortage;
+    Error::Memory { path: path.into(), bytes: required, available }
 }
 
-fn too_long(path: &Path, sample_rate: u32, max_samples: u64, found: u64, is_exact: bool) -> Error {
+fn too_long_error(path: &Path, sample_rate: u32, max_samples: u64, found: u64, is_exact: bool) -> Error {
     let seconds = |samples: u64| samples as f64 / f64::from(sample_rate);
     Error::TooLong { path: path.into(), max_seconds: seconds(max_samples), found: seconds(found), is_exact }
 }

@@ -1,6 +1,4 @@
-//! Reads a byte range of a file like a file.
-//!
-//! It gives access to audio files inside uncompressed tar shards.
+//! Reads a byte range of a file: an audio file in a tar shard.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -10,6 +8,7 @@ pub(crate) struct FileRange {
     file: File,
     start: u64,
     length: u64,
+    /// Offset in the range.
     position: u64,
 }
 
@@ -51,8 +50,8 @@ impl Seek for FileRange {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let position = match to {
             SeekFrom::Start(position) => Some(position),
-            SeekFrom::End(by) => self.length.checked_add_signed(by),
-            SeekFrom::Current(by) => self.position.checked_add_signed(by),
+            SeekFrom::End(distance) => self.length.checked_add_signed(distance),
+            SeekFrom::Current(distance) => self.position.checked_add_signed(distance),
         };
         let offset = position.and_then(|position| Some((position, self.start.checked_add(position)?)));
         let (position, offset) = offset.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
@@ -83,7 +82,7 @@ mod tests {
         assert_eq!(range.seek(SeekFrom::Start(1)).unwrap(), 1);
         assert_eq!(range.seek(SeekFrom::Current(1)).unwrap(), 2);
         assert!(range.seek(SeekFrom::Current(-3)).is_err());
-        // There is nothing beyond the end of the range, although the file continues.
+        // No byte is read beyond the end of the range, although the file continues.
         range.seek(SeekFrom::Start(9)).unwrap();
         assert_eq!(range.read(&mut [0; 4]).unwrap(), 0);
         assert_eq!(FileRange::of_file(file).unwrap().len(), 10);

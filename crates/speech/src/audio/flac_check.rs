@@ -25,46 +25,48 @@ const MAX_FRAME_BYTES: u64 = 1 << 20;
 pub(super) fn is_complete(file: &mut (impl Read + Seek), info: &StreamInfo) -> io::Result<bool> {
     let Some(samples) = info.samples else { return Ok(false) };
     let tail_bytes = info.max_frame_size.map_or(DEFAULT_FRAME_BYTES, u64::from).clamp(16, MAX_FRAME_BYTES);
-    let bytes = file.seek(SeekFrom::End(0))?;
-    file.seek(SeekFrom::Start(bytes.saturating_sub(tail_bytes)))?;
+    let file_bytes = file.seek(SeekFrom::End(0))?;
+    file.seek(SeekFrom::Start(file_bytes.saturating_sub(tail_bytes)))?;
     let mut tail = Vec::new();
     file.take(tail_bytes).read_to_end(&mut tail)?;
-    let starts = (0..tail.len()).rev().filter(|&offset| tail[offset] == 0xff);
-    Ok(starts
+    let frame_starts = (0..tail.len()).rev().filter(|&offset| tail[offset] == 0xff);
+    Ok(frame_starts
         .map(|offset| &tail[offset..])
         .any(|frame| end_sample(frame, info) == Some(samples) && crc16(frame) == 0))
 }
 
 /// Returns the index of the sample after a frame; `None` without a frame header.
 fn end_sample(frame: &[u8], info: &StreamInfo) -> Option<u64> {
-    let &[0xff, second, codes, third, first, ..] = frame else { return None };
-    if second & 0xfe != 0xf8 || third & 1 != 0 {
+    let &[0xff, strategy_byte, codes, channel_byte, number_byte, ..] = frame else { return None };
+    if strategy_byte & 0xfe != 0xf8 || channel_byte & 1 != 0 {
         return None;
     }
-    let extra = match first.leading_ones() {
+    // The number of the frame or its first sample is coded like a character of UTF-8.
+    let continuation_bytes = match number_byte.leading_ones() {
         0 => 0,
         ones @ 2..=7 => ones as usize - 1,
         _ => return None,
     };
-    let mut number = u64::from(first) & (0x7f >> first.leading_ones().min(7));
-    for byte in frame.get(5..5 + extra)? {
+    let mut number = u64::from(number_byte) & (0x7f >> number_byte.leading_ones().min(7));
+    for byte in frame.get(5..5 + continuation_bytes)? {
         number = (number << 6) | u64::from(byte & 0x3f);
     }
-    let mut offset = 5 + extra;
-    let mut take = |count: usize| {
+    let mut offset = 5 + continuation_bytes;
+    // Block size and sample rate may follow the number (sections 9.1.6 and 9.1.7).
+    let mut read_number = |count: usize| {
         let bytes = frame.get(offset..offset + count)?;
         offset += count;
-        Some(bytes.iter().fold(0u64, |n, &byte| (n << 8) | u64::from(byte)))
+        Some(bytes.iter().fold(0u64, |value, &byte| (value << 8) | u64::from(byte)))
     };
-    let block = match codes >> 4 {
+    let block_samples = match codes >> 4 {
         0 => return None,
         1 => 192,
         n @ 2..=5 => 576 << (n - 2),
-        6 => take(1)? + 1,
-        7 => take(2)? + 1,
+        6 => read_number(1)? + 1,
+        7 => read_number(2)? + 1,
         n => 256 << (n - 8),
     };
-    take(match codes & 15 {
+    read_number(match codes & 15 {
         12 => 1,
         13 | 14 => 2,
         15 => return None,
@@ -73,23 +75,23 @@ fn end_sample(frame: &[u8], info: &StreamInfo) -> Option<u64> {
     if crc8(frame.get(..offset + 1)?) != 0 {
         return None;
     }
-    let variable = second & 1 == 1;
-    let start = if variable { number } else { number.checked_mul(u64::from(info.max_block_size))? };
-    start.checked_add(block)
+    let is_variable = strategy_byte & 1 == 1;
+    let start = if is_variable { number } else { number.checked_mul(u64::from(info.max_block_size))? };
+    start.checked_add(block_samples)
 }
 
 /// CRC with x^8 + x^2 + x + 1; zero for bytes followed by their CRC.
 fn crc8(bytes: &[u8]) -> u8 {
-    bytes.iter().fold(0, |sum, &byte| {
-        (0..8).fold(sum ^ byte, |sum, _| (sum << 1) ^ (if sum & 0x80 != 0 { 0x07 } else { 0 }))
+    bytes.iter().fold(0, |crc, &byte| {
+        (0..8).fold(crc ^ byte, |crc, _| (crc << 1) ^ (if crc & 0x80 != 0 { 0x07 } else { 0 }))
     })
 }
 
 /// CRC with x^16 + x^15 + x^2 + 1; zero for bytes followed by their CRC.
 fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |sum, &byte| {
-        (0..8).fold(sum ^ (u16::from(byte) << 8), |sum, _| {
-            (sum << 1) ^ (if sum & 0x8000 != 0 { 0x8005 } else { 0 })
+    bytes.iter().fold(0, |crc, &byte| {
+        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
+            (crc << 1) ^ (if crc & 0x8000 != 0 { 0x8005 } else { 0 })
         })
     })
 }

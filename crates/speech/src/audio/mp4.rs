@@ -22,44 +22,54 @@ struct Atom {
     end: u64,
 }
 
-/// Returns media time and timescale at which the first audio track starts.
+/// A time of a track: `units / timescale` seconds.
+#[derive(Clone, Copy)]
+pub(super) struct MediaTime {
+    pub units: u64,
+    /// Units per second, above 0.
+    pub timescale: u64,
+}
+
+/// Returns the media time at which the first audio track starts.
 ///
 /// `None` without an edit list.
-pub(super) fn start(range: &mut FileRange) -> io::Result<Option<(u64, u64)>> {
+pub(super) fn audio_start(range: &mut FileRange) -> io::Result<Option<MediaTime>> {
     let file = Atom { name: *b"file", start: 0, end: range.len() };
     let Some(moov) = child(range, file, b"moov")? else { return Ok(None) };
     for track in children(range, moov)?.into_iter().filter(|atom| atom.name == *b"trak") {
         let Some(media) = child(range, track, b"mdia")? else { continue };
         let handler = child(range, media, b"hdlr")?;
-        let Some(handler) = handler.map(|atom| content::<12>(range, atom)).transpose()?.flatten() else {
+        let Some(handler) = handler.map(|atom| read_start::<12>(range, atom)).transpose()?.flatten() else {
             continue;
         };
         if &handler[8..] != b"soun" {
             continue;
         }
         let Some(header) = child(range, media, b"mdhd")? else { return Ok(None) };
-        let timescale = match content::<24>(range, header)? {
-            Some(header) if header[0] == 1 => number(&header[20..24]),
-            Some(header) => number(&header[12..16]),
+        let timescale = match read_start::<24>(range, header)? {
+            Some(header) if header[0] == 1 => parse_number(&header[20..24]),
+            Some(header) => parse_number(&header[12..16]),
             None => return Ok(None),
         };
         let Some(edits) = child(range, track, b"edts")? else { return Ok(None) };
         let Some(list) = child(range, edits, b"elst")? else { return Ok(None) };
-        return Ok(media_time(range, list)?.zip(Some(timescale).filter(|&scale| scale > 0)));
+        let start = media_time(range, list)?.zip(Some(timescale).filter(|&scale| scale > 0));
+        return Ok(start.map(|(units, timescale)| MediaTime { units, timescale }));
     }
     Ok(None)
 }
 
 /// Returns the media time of the first edit that is not empty.
 fn media_time(range: &mut FileRange, list: Atom) -> io::Result<Option<u64>> {
-    let Some(header) = content::<8>(range, list)? else { return Ok(None) };
+    let Some(header) = read_start::<8>(range, list)? else { return Ok(None) };
+    // Version 1 has times of 64 bits.
     let is_long = header[0] == 1;
     let entry_bytes = if is_long { 20 } else { 12 };
-    for n in 0..number(&header[4..8]).min(MAX_ATOMS as u64) {
-        let edit = Atom { start: list.start + 8 + n * entry_bytes, ..list };
+    for index in 0..parse_number(&header[4..8]).min(MAX_ATOMS as u64) {
+        let edit = Atom { start: list.start + 8 + index * entry_bytes, ..list };
         let time = match is_long {
-            true => content::<16>(range, edit)?.map(|edit| number(&edit[8..16]) as i64),
-            false => content::<8>(range, edit)?.map(|edit| i64::from(number(&edit[4..8]) as i32)),
+            true => read_start::<16>(range, edit)?.map(|edit| parse_number(&edit[8..16]) as i64),
+            false => read_start::<8>(range, edit)?.map(|edit| i64::from(parse_number(&edit[4..8]) as i32)),
         };
         match time {
             None => break,
@@ -71,33 +81,41 @@ fn media_time(range: &mut FileRange, list: Atom) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
+/// Returns the first child of that name.
 fn child(range: &mut FileRange, parent: Atom, name: &[u8; 4]) -> io::Result<Option<Atom>> {
     Ok(children(range, parent)?.into_iter().find(|atom| atom.name == *name))
 }
 
+/// Returns the atoms within an atom.
 fn children(range: &mut FileRange, parent: Atom) -> io::Result<Vec<Atom>> {
+    // An atom begins with a length of 4 bytes (1: 8 bytes follow; 0: up to the end) and a name.
     let (mut atoms, mut offset) = (Vec::new(), parent.start);
     while offset < parent.end && atoms.len() < MAX_ATOMS {
-        let Some(header) = content::<8>(range, Atom { start: offset, ..parent })? else { break };
-        let (head, length) = match number(&header[..4]) {
+        let Some(header) = read_start::<8>(range, Atom { start: offset, ..parent })? else { break };
+        let (header_bytes, length) = match parse_number(&header[..4]) {
             0 => (8, parent.end - offset),
-            1 => match content::<16>(range, Atom { start: offset, ..parent })? {
-                Some(header) => (16, number(&header[8..])),
+            1 => match read_start::<16>(range, Atom { start: offset, ..parent })? {
+                Some(header) => (16, parse_number(&header[8..])),
                 None => break,
             },
             length => (8, length),
         };
-        let Some(end) = offset.checked_add(length).filter(|&end| length >= head && end <= parent.end) else {
+        let Some(end) = offset.checked_add(length).filter(|&end| length >= header_bytes && end <= parent.end)
+        else {
             break;
         };
-        atoms.push(Atom { name: [header[4], header[5], header[6], header[7]], start: offset + head, end });
+        atoms.push(Atom {
+            name: [header[4], header[5], header[6], header[7]],
+            start: offset + header_bytes,
+            end,
+        });
         offset = end;
     }
     Ok(atoms)
 }
 
 /// Reads the first bytes of an atom; `None` if it is shorter.
-fn content<const N: usize>(range: &mut FileRange, atom: Atom) -> io::Result<Option<[u8; N]>> {
+fn read_start<const N: usize>(range: &mut FileRange, atom: Atom) -> io::Result<Option<[u8; N]>> {
     if atom.start.checked_add(N as u64).is_none_or(|end| end > atom.end) {
         return Ok(None);
     }
@@ -107,6 +125,7 @@ fn content<const N: usize>(range: &mut FileRange, atom: Atom) -> io::Result<Opti
     Ok(Some(bytes))
 }
 
-fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |n, &byte| (n << 8) | u64::from(byte))
+/// Parses a big-endian number.
+fn parse_number(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |value, &byte| (value << 8) | u64::from(byte))
 }

@@ -7,18 +7,19 @@ const MAX_FRAMES: usize = 5760;
 /// Sample rate of all decoded Opus, independent of the original rate.
 pub(super) const SAMPLE_RATE: u32 = 48_000;
 
-/// Decodes Opus packets.
-pub(super) struct Opus {
+/// Decoder of the Opus packets of a file.
+pub(super) struct OpusPacketDecoder {
     decoder: OpusDecoder,
     channels: usize,
     /// Linear output gain of the header.
     gain: f32,
     /// Samples per channel at the start that are encoder delay.
     pub pre_skip: u64,
+    /// Interleaved samples of the last packet.
     samples: Vec<f32>,
 }
 
-impl Opus {
+impl OpusPacketDecoder {
     /// Parses the header.
     ///
     /// ```text
@@ -26,9 +27,11 @@ impl Opus {
     /// mapping family ...
     /// ```
     pub fn new(header: &[u8]) -> Result<Self, String> {
-        let short = |at: usize| header.get(at..at + 2).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
+        let field_u16 = |offset: usize| {
+            header.get(offset..offset + 2).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]))
+        };
         let (Some(&channels), Some(pre_skip), Some(gain), Some(&family)) =
-            (header.get(9), short(10), short(16), header.get(18))
+            (header.get(9), field_u16(10), field_u16(16), header.get(18))
         else {
             return Err(format!("a header of {} bytes", header.len()));
         };
@@ -42,7 +45,7 @@ impl Opus {
         };
         let decoder = OpusDecoder::new(SAMPLE_RATE, channels).map_err(|error| error.to_string())?;
         let samples = vec![0.0; MAX_FRAMES * channels];
-        Ok(Opus { decoder, channels, gain, pre_skip: u64::from(pre_skip), samples })
+        Ok(OpusPacketDecoder { decoder, channels, gain, pre_skip: u64::from(pre_skip), samples })
     }
 
     /// Decodes a packet to interleaved samples.

@@ -1,4 +1,4 @@
-//! Packet containers, read by symphonia: MP3, AAC, MP4, Ogg, CAF.
+//! Decodes compressed audio files with symphonia: MP3, AAC, MP4, Ogg, CAF.
 //!
 //! Encoder delay and padding are removed where the file declares them: in LAME's header of MP3, the
 //! edit list and the durations of MP4, the granule positions of Ogg, and the packet table of CAF.
@@ -17,9 +17,10 @@ use symphonia::core::io::{MediaSource, MediaSourceStream};
 use symphonia::core::packet::Packet;
 use symphonia::default::formats::{AdtsReader, CafReader, IsoMp4Reader, MpaReader, OggReader};
 
-use super::channels::Mono;
+use super::channels::MonoSignal;
 use super::file_range::FileRange;
-use super::opus::{self, Opus};
+use super::mp4::MediaTime;
+use super::opus::{self, OpusPacketDecoder};
 use super::panic_guard::catch_panic;
 use super::{format_error, mp4, vorbis};
 use crate::{Error, Result};
@@ -47,6 +48,7 @@ pub(super) enum Container {
 }
 
 impl Container {
+    /// Returns what error messages expect.
     fn expected(self) -> &'static str {
         match self {
             Container::Mpeg => "a well-formed MP3 file",
@@ -69,11 +71,12 @@ impl Container {
 }
 
 /// A file whose first packet has been decoded.
-pub(super) struct Reader {
+pub(super) struct PacketReader {
     container: Container,
     format: Box<dyn FormatReader>,
+    /// Id of the audio track.
     track: u32,
-    decoder: Decoder,
+    decoder: PacketDecoder,
     sample_rate: u32,
     channels: u32,
     /// Samples per channel that the file declares; 0 if it does not declare them exactly.
@@ -83,7 +86,8 @@ pub(super) struct Reader {
     /// Samples per channel that are still to be dropped.
     skip: u64,
     /// Interleaved samples of the first packet, until they are read.
-    first: Option<Vec<f32>>,
+    first_block: Option<Vec<f32>>,
+    /// Interleaved samples of the last packet.
     block: Vec<f32>,
     /// Bytes of packets that may still be read.
     ///
@@ -91,9 +95,9 @@ pub(super) struct Reader {
     budget: u64,
 }
 
-enum Decoder {
+enum PacketDecoder {
     Symphonia(Box<dyn AudioDecoder>),
-    Opus(Box<Opus>),
+    Opus(Box<OpusPacketDecoder>),
 }
 
 impl MediaSource for FileRange {
@@ -107,19 +111,19 @@ impl MediaSource for FileRange {
 }
 
 /// Parses the header and decodes the first packet.
-pub(super) fn open(path: &Path, mut range: FileRange, container: Container) -> Result<Reader> {
-    let io = |source| Error::Io { path: path.into(), source };
-    let edit = match container {
-        Container::Mp4 => mp4::start(&mut range).map_err(io)?,
-        Container::Ogg if !has_end_of_stream(&mut range).map_err(io)? => {
+pub(super) fn open(path: &Path, mut range: FileRange, container: Container) -> Result<PacketReader> {
+    let io_error = |source| Error::Io { path: path.into(), source };
+    let start = match container {
+        Container::Mp4 => mp4::audio_start(&mut range).map_err(io_error)?,
+        Container::Ogg if !has_end_of_stream(&mut range).map_err(io_error)? => {
             let missing = "no page that is marked as the last: truncated";
             return Err(format_error(path, container.expected(), missing));
         }
         _ => None,
     };
-    range.rewind().map_err(io)?;
+    range.rewind().map_err(io_error)?;
     let budget = range.len().saturating_mul(BUDGET_FACTOR);
-    guarded(path, container, || {
+    call_symphonia(path, container, || {
         let source = MediaSourceStream::new(Box::new(range), Default::default());
         let options = FormatOptions::default();
         let format: Box<dyn FormatReader> = match container {
@@ -131,17 +135,21 @@ pub(super) fn open(path: &Path, mut range: FileRange, container: Container) -> R
         };
         Ok(format)
     })
-    .and_then(|format| with_format(path, format, container, edit, budget))
+    .and_then(|format| build_reader(path, format, container, start, budget))
 }
 
-fn with_format(
+/// Selects the audio track and determines which of its samples are padding.
+///
+/// `start` is the first edit of an MP4 file.
+fn build_reader(
     path: &Path,
     format: Box<dyn FormatReader>,
     container: Container,
-    edit: Option<(u64, u64)>,
+    start: Option<MediaTime>,
     budget: u64,
-) -> Result<Reader> {
+) -> Result<PacketReader> {
     let invalid = |found: String| format_error(path, container.expected(), found);
+    // The default audio track.
     let tracks = format.tracks().iter();
     let mut audio_tracks = tracks.filter_map(|track| match &track.codec_params {
         Some(CodecParameters::Audio(parameters)) => Some((track, parameters)),
@@ -152,23 +160,25 @@ fn with_format(
     else {
         return Err(invalid("no audio track".into()));
     };
+    // Limits of the fields by which decoders allocate.
     let channels = parameters.channels.as_ref().map_or(0, |channels| channels.count());
     if channels > MAX_CHANNELS {
         return Err(Error::Channels { path: path.into(), found: channels as u32 });
     }
-    let frames = [parameters.max_frames_per_packet, parameters.frames_per_block];
-    if let Some(frames) = frames.into_iter().flatten().find(|&frames| frames > MAX_FRAMES) {
+    let packet_frames = [parameters.max_frames_per_packet, parameters.frames_per_block];
+    if let Some(frames) = packet_frames.into_iter().flatten().find(|&frames| frames > MAX_FRAMES) {
         return Err(invalid(format!("packets of {frames} samples")));
     }
-    let decoder = decoder(path, container, parameters)?;
+    let decoder = create_decoder(path, container, parameters)?;
+    // Declared length and delay, in units of the track.
     let timescale = track.time_base.map_or(0, |base| u64::from(base.denom.get()));
     // All bits set mean an unknown duration (ISO/IEC 14496-12).
     let duration = track.duration.map(|duration| duration.get());
     let duration = duration.filter(|&d| d != u64::from(u32::MAX) && d != u64::MAX).unwrap_or(0);
-    let frames = track.num_frames.unwrap_or(0);
+    let track_frames = track.num_frames.unwrap_or(0);
     let (track_id, delay) = (track.id, u64::from(track.delay.unwrap_or(0)));
     let has_lame_header = track.delay.is_some();
-    let mut reader = Reader {
+    let mut reader = PacketReader {
         container,
         format,
         track: track_id,
@@ -178,31 +188,33 @@ fn with_format(
         declared: 0,
         max_frames: u64::MAX,
         skip: 0,
-        first: None,
+        first_block: None,
         block: Vec::new(),
         budget,
     };
-    reader.start(path)?;
+    // The first packet determines the sample rate, the unit of the lengths.
+    reader.decode_first_block(path)?;
     let rate = u64::from(reader.sample_rate);
-    let scaled = |time: u64, scale: u64| match scale {
+    let to_samples = |units: u64, timescale: u64| match timescale {
         0 => 0,
-        scale => (u128::from(time) * u128::from(rate) / u128::from(scale)) as u64,
+        timescale => (u128::from(units) * u128::from(rate) / u128::from(timescale)) as u64,
     };
     match container {
-        Container::Mpeg => reader.declared = if has_lame_header { frames } else { 0 },
+        Container::Mpeg => reader.declared = if has_lame_header { track_frames } else { 0 },
         Container::Mp4 => {
-            reader.skip = edit.map_or(0, |(time, scale)| scaled(time, scale));
-            reader.declared = scaled(duration, timescale).saturating_sub(reader.skip);
+            reader.skip = start.map_or(0, |start| to_samples(start.units, start.timescale));
+            reader.declared = to_samples(duration, timescale).saturating_sub(reader.skip);
         }
         Container::Ogg => {
-            if let Decoder::Opus(opus) = &reader.decoder {
+            if let PacketDecoder::Opus(opus) = &reader.decoder {
                 reader.skip = opus.pre_skip;
             }
-            reader.declared = frames.saturating_sub(reader.skip);
+            reader.declared = track_frames.saturating_sub(reader.skip);
         }
         Container::Caf => {
             // Some writers count the samples that pad the last packet.
-            (reader.skip, reader.max_frames) = (delay, if frames > 0 { frames } else { u64::MAX });
+            (reader.skip, reader.max_frames) =
+                (delay, if track_frames > 0 { track_frames } else { u64::MAX });
         }
         Container::Adts => {}
     }
@@ -212,12 +224,17 @@ fn with_format(
     Ok(reader)
 }
 
-fn decoder(path: &Path, container: Container, parameters: &AudioCodecParameters) -> Result<Decoder> {
+/// Creates the decoder of a track.
+fn create_decoder(
+    path: &Path,
+    container: Container,
+    parameters: &AudioCodecParameters,
+) -> Result<PacketDecoder> {
     if parameters.codec == CODEC_ID_OPUS {
         let header = parameters.extra_data.as_deref().unwrap_or(&[]);
-        let opus = Opus::new(header);
+        let opus = OpusPacketDecoder::new(header);
         return opus
-            .map(|opus| Decoder::Opus(Box::new(opus)))
+            .map(|opus| PacketDecoder::Opus(Box::new(opus)))
             .map_err(|found| format_error(path, "Opus of one or two channels", found));
     }
     if parameters.codec == CODEC_ID_VORBIS {
@@ -229,14 +246,14 @@ fn decoder(path: &Path, container: Container, parameters: &AudioCodecParameters)
         // Containers give the bits of a code, the decoder expects those of a sample.
         (parameters.bits_per_sample, parameters.bits_per_coded_sample) = (None, None);
     }
-    guarded(path, container, || {
+    call_symphonia(path, container, || {
         let codecs = symphonia::default::get_codecs();
         codecs.make_audio_decoder(&parameters, &AudioDecoderOptions::default())
     })
-    .map(Decoder::Symphonia)
+    .map(PacketDecoder::Symphonia)
 }
 
-impl Reader {
+impl PacketReader {
     pub fn sample_rate(&self) -> u32 {
         self.sample_rate
     }
@@ -250,13 +267,13 @@ impl Reader {
     }
 
     /// Decodes up to the first samples, which determine sample rate and channels.
-    fn start(&mut self, path: &Path) -> Result<()> {
+    fn decode_first_block(&mut self, path: &Path) -> Result<()> {
         for _ in 0..MAX_EMPTY_PACKETS {
-            if !self.next(path)? {
+            if !self.decode_next(path)? {
                 break;
             }
             if !self.block.is_empty() {
-                self.first = Some(std::mem::take(&mut self.block));
+                self.first_block = Some(std::mem::take(&mut self.block));
                 return Ok(());
             }
         }
@@ -264,42 +281,43 @@ impl Reader {
     }
 
     /// Decodes the next packet; false after the last.
-    pub fn read(&mut self, path: &Path, to: &mut Mono) -> Result<bool> {
-        if to.length() >= self.max_frames {
+    pub fn read(&mut self, path: &Path, output: &mut MonoSignal) -> Result<bool> {
+        if output.length() >= self.max_frames {
             return Ok(false);
         }
-        match self.first.take() {
-            Some(first) => self.block = first,
+        match self.first_block.take() {
+            Some(block) => self.block = block,
             None => {
-                if !self.next(path)? {
-                    if to.length() < self.declared {
+                if !self.decode_next(path)? {
+                    if output.length() < self.declared {
                         let (format, expected) = (self.container.name(), self.declared);
                         return Err(Error::Truncated {
                             path: path.into(),
                             format,
                             expected,
-                            found: to.length(),
+                            found: output.length(),
                         });
                     }
                     return Ok(false);
                 }
             }
         }
+        // Drops the encoder delay at the start and the padding at the end.
         let channels = self.channels as usize;
         let frames = (self.block.len() / channels.max(1)) as u64;
         let skip = self.skip.min(frames);
         self.skip -= skip;
-        let count = (frames - skip).min(self.max_frames - to.length());
+        let count = (frames - skip).min(self.max_frames - output.length());
         let samples = self.block.iter().skip(skip as usize * channels).take(count as usize * channels);
-        to.extend(samples.map(|&sample| f64::from(sample)));
+        output.append_interleaved(samples.map(|&sample| f64::from(sample)));
         Ok(true)
     }
 
     /// Decodes the next packet of the track into `block`; false after the last.
-    fn next(&mut self, path: &Path) -> Result<bool> {
-        let Reader { container, format, track, budget, .. } = self;
-        let mut is_spent = false;
-        let packet = guarded(path, *container, || {
+    fn decode_next(&mut self, path: &Path) -> Result<bool> {
+        let PacketReader { container, format, track, budget, .. } = self;
+        let mut is_budget_spent = false;
+        let packet = call_symphonia(path, *container, || {
             loop {
                 let packet = match format.next_packet() {
                     Ok(Some(packet)) => packet,
@@ -311,13 +329,13 @@ impl Reader {
                     other => return other,
                 };
                 *budget = budget.saturating_sub(packet.data.len() as u64 + 1);
-                is_spent = *budget == 0;
-                if packet.track_id == *track || is_spent {
+                is_budget_spent = *budget == 0;
+                if packet.track_id == *track || is_budget_spent {
                     return Ok(Some(packet));
                 }
             }
         })?;
-        if is_spent {
+        if is_budget_spent {
             let excess = "packets of more bytes than the file has";
             return Err(format_error(path, container.expected(), excess));
         }
@@ -328,20 +346,20 @@ impl Reader {
     }
 
     fn decode(&mut self, path: &Path, packet: &Packet) -> Result<()> {
-        let Reader { container, decoder, block, .. } = self;
+        let PacketReader { container, decoder, block, .. } = self;
         let (rate, channels) = match decoder {
-            Decoder::Symphonia(decoder) => guarded(path, *container, || {
+            PacketDecoder::Symphonia(decoder) => call_symphonia(path, *container, || {
                 let decoded = decoder.decode(packet)?;
                 decoded.copy_to_vec_interleaved(block);
                 Ok((decoded.spec().rate(), decoded.spec().channels().count() as u32))
             })?,
-            Decoder::Opus(opus) => {
-                let trim = packet.trim_end.get() as usize;
+            PacketDecoder::Opus(opus) => {
+                let padding_frames = packet.trim_end.get() as usize;
                 let channels = opus.channels();
                 let decoded =
-                    guarded(path, *container, || Ok(opus.decode(&packet.data).map(<[f32]>::to_vec)))?;
+                    call_symphonia(path, *container, || Ok(opus.decode(&packet.data).map(<[f32]>::to_vec)))?;
                 *block = decoded.map_err(|found| format_error(path, "a well-formed Opus packet", found))?;
-                block.truncate(block.len().saturating_sub(trim * channels as usize));
+                block.truncate(block.len().saturating_sub(padding_frames * channels as usize));
                 (opus::SAMPLE_RATE, channels)
             }
         };
@@ -366,7 +384,7 @@ impl Reader {
 ///
 /// symphonia reads untrusted bytes, so a panic becomes an error too; nothing is read from the file
 /// afterward.
-fn guarded<T>(
+fn call_symphonia<T>(
     path: &Path,
     container: Container,
     work: impl FnOnce() -> Result<T, SymphoniaError>,
@@ -387,10 +405,11 @@ fn guarded<T>(
 fn has_end_of_stream(range: &mut FileRange) -> io::Result<bool> {
     /// Largest size of a page in bytes.
     const MAX_PAGE_BYTES: u64 = 65_307;
+    /// Flag in byte 5 of a page.
     const END_OF_STREAM: u8 = 4;
     range.seek(SeekFrom::Start(range.len().saturating_sub(MAX_PAGE_BYTES)))?;
     let mut tail = Vec::new();
     range.take(MAX_PAGE_BYTES).read_to_end(&mut tail)?;
-    let last = tail.windows(6).rposition(|page| page.starts_with(b"OggS\0"));
-    Ok(last.is_some_and(|offset| tail[offset + 5] & END_OF_STREAM != 0))
+    let last_page = tail.windows(6).rposition(|page| page.starts_with(b"OggS\0"));
+    Ok(last_page.is_some_and(|offset| tail[offset + 5] & END_OF_STREAM != 0))
 }

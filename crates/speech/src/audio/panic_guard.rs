@@ -5,6 +5,7 @@ use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
 thread_local! {
+    /// Whether this thread runs a guarded decoder.
     static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -17,17 +18,17 @@ pub(super) fn catch_panic<T>(work: impl FnOnce() -> T) -> Option<T> {
     // An unwinding thread may not change the hook.
     if !std::thread::panicking() {
         HOOK.call_once(|| {
-            let previous = panic::take_hook();
+            let previous_hook = panic::take_hook();
             panic::set_hook(Box::new(move |info| {
                 if !IS_GUARDED.get() {
-                    previous(info);
+                    previous_hook(info);
                 }
             }));
         });
     }
-    let before = IS_GUARDED.replace(true);
+    let was_guarded = IS_GUARDED.replace(true);
     let result = catch_unwind(AssertUnwindSafe(work));
-    IS_GUARDED.set(before);
+    IS_GUARDED.set(was_guarded);
     result.ok()
 }
 

@@ -1,4 +1,4 @@
-//! Converts the sample rate of signals and streams, with the crate rubato.
+//! Resamples audio signals and streams, with the crate rubato.
 
 use rubato::audioadapter_buffers::direct::InterleavedSlice;
 use rubato::{Async, FixedAsync, Indexing, Resampler, SincInterpolationParameters};
@@ -40,13 +40,15 @@ pub fn resample(audio: &Audio, sample_rate: u32) -> Result<Audio> {
 pub struct ResampleStream {
     /// `None` where both rates are the same.
     resampler: Option<Async<f32>>,
-    from: usize,
-    to: usize,
+    input_rate: usize,
+    output_rate: usize,
     /// Samples of the next chunk.
     pending: Vec<f32>,
     /// Output samples before the start of the signal.
     delay: usize,
+    /// Input samples so far.
     num_input: u64,
+    /// Output samples so far, without the delay.
     num_output: u64,
 }
 
@@ -61,22 +63,30 @@ impl ResampleStream {
                 return Err(setting("sample_rate", "1000 to 768000", rate));
             }
         }
-        let (from, to) = (from as usize, to as usize);
-        let mut stream =
-            Self { resampler: None, from, to, pending: Vec::new(), delay: 0, num_input: 0, num_output: 0 };
-        if from == to {
+        let (input_rate, output_rate) = (from as usize, to as usize);
+        let mut stream = Self {
+            resampler: None,
+            input_rate,
+            output_rate,
+            pending: Vec::new(),
+            delay: 0,
+            num_input: 0,
+            num_output: 0,
+        };
+        if input_rate == output_rate {
             return Ok(stream);
         }
-        let (ratio, filter) = (to as f64 / from as f64, SincInterpolationParameters::default());
+        let (ratio, filter) =
+            (output_rate as f64 / input_rate as f64, SincInterpolationParameters::default());
         let resampler = Async::<f32>::new_sinc(ratio, 1.0, &filter, CHUNK_SAMPLES, 1, FixedAsync::Input);
-        stream.resampler = Some(resampler.map_err(|e| failed(&e))?);
+        stream.resampler = Some(resampler.map_err(|error| rubato_error(&error))?);
         // Output sample n lies n + 1 output steps after the start of the filter, half of which
         // precedes the first input sample. With this much leading silence, input and output start
         // together.
-        let half = filter.sinc_len / 2;
-        let start = half.next_multiple_of(from / gcd(from, to));
-        stream.pending.resize(start - half, 0.0);
-        stream.delay = start * to / from - 1;
+        let half_filter = filter.sinc_len / 2;
+        let first_input = half_filter.next_multiple_of(input_rate / gcd(input_rate, output_rate));
+        stream.pending.resize(first_input - half_filter, 0.0);
+        stream.delay = first_input * output_rate / input_rate - 1;
         Ok(stream)
     }
 
@@ -91,15 +101,16 @@ impl ResampleStream {
             out.extend_from_slice(samples);
             return Ok(());
         }
-        let mut rest = samples;
-        while self.pending.len() + rest.len() >= CHUNK_SAMPLES {
+        let mut remaining = samples;
+        while self.pending.len() + remaining.len() >= CHUNK_SAMPLES {
             // The leading silence may be longer than a chunk.
-            let (head, tail) = rest.split_at(CHUNK_SAMPLES.saturating_sub(self.pending.len()));
-            self.pending.extend_from_slice(head);
-            rest = tail;
+            let (chunk_rest, unused_samples) =
+                remaining.split_at(CHUNK_SAMPLES.saturating_sub(self.pending.len()));
+            self.pending.extend_from_slice(chunk_rest);
+            remaining = unused_samples;
             self.filter(CHUNK_SAMPLES, out)?;
         }
-        self.pending.extend_from_slice(rest);
+        self.pending.extend_from_slice(remaining);
         Ok(())
     }
 
@@ -118,15 +129,17 @@ impl ResampleStream {
 
     /// Returns the output length for `samples` input samples: `ceil(n * to / from)`.
     fn output_length(&self, samples: u64) -> u64 {
-        (samples * self.to as u64).div_ceil(self.from as u64)
+        (samples * self.output_rate as u64).div_ceil(self.input_rate as u64)
     }
 
     /// Filters the first `count` pending samples, padded with zeros to a chunk.
     fn filter(&mut self, count: usize, out: &mut Vec<f32>) -> Result<()> {
         let Some(resampler) = &mut self.resampler else { return Ok(()) };
-        let input = InterleavedSlice::new(&self.pending, 1, self.pending.len()).map_err(|e| failed(&e))?;
+        let input = InterleavedSlice::new(&self.pending, 1, self.pending.len())
+            .map_err(|error| rubato_error(&error))?;
         let indexing = Indexing::new().partial_len(count);
-        let output = resampler.process(&input, Some(&indexing)).map_err(|e| failed(&e))?.take_data();
+        let output =
+            resampler.process(&input, Some(&indexing)).map_err(|error| rubato_error(&error))?.take_data();
         self.pending.drain(..count);
         let skipped = self.delay.min(output.len());
         self.delay -= skipped;
@@ -136,7 +149,7 @@ impl ResampleStream {
     }
 }
 
-fn failed(error: &dyn std::fmt::Display) -> Error {
+fn rubato_error(error: &dyn std::fmt::Display) -> Error {
     Error::Resampling(error.to_string())
 }
 

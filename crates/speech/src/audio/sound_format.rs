@@ -30,28 +30,30 @@ pub(super) enum AudioFormat {
 ///
 /// Short files have fewer.
 pub(super) fn detect(start: &[u8]) -> AudioFormat {
-    let at = |offset: usize, magic: &[u8]| start.get(offset..).is_some_and(|rest| rest.starts_with(magic));
+    let has_magic =
+        |offset: usize, magic: &[u8]| start.get(offset..).is_some_and(|rest| rest.starts_with(magic));
     if wav::is_wav(start) {
         return AudioFormat::Wav;
     }
-    if at(0, b"fLaC") {
+    if has_magic(0, b"fLaC") {
         return AudioFormat::Flac;
     }
-    if at(0, b"OggS") {
+    if has_magic(0, b"OggS") {
         return AudioFormat::Packets(Container::Ogg);
     }
     if aiff::is_aiff(start) {
         return AudioFormat::Aiff;
     }
-    if at(0, b"caff") {
+    if has_magic(0, b"caff") {
         return AudioFormat::Caf;
     }
-    if [&b"ftyp"[..], b"moov", b"mdat", b"wide", b"free", b"skip"].iter().any(|atom| at(4, atom)) {
+    if [&b"ftyp"[..], b"moov", b"mdat", b"wide", b"free", b"skip"].iter().any(|atom| has_magic(4, atom)) {
         return AudioFormat::Packets(Container::Mp4);
     }
     if let &[0xff, second, third, ..] = start {
-        let rate = (third >> 2) & 15;
-        if second & 0xf6 == 0xf0 && rate < 13 {
+        // ADTS sync with layer 0 and a valid sample rate.
+        let rate_code = (third >> 2) & 15;
+        if second & 0xf6 == 0xf0 && rate_code < 13 {
             return AudioFormat::Packets(Container::Adts);
         }
         // MPEG sync with a valid version, layer, bit rate and sample rate.
@@ -59,7 +61,7 @@ pub(super) fn detect(start: &[u8]) -> AudioFormat {
             && second & 0x18 != 0x08
             && second & 6 != 0
             && third >> 4 != 15
-            && rate & 3 != 3
+            && rate_code & 3 != 3
         {
             return AudioFormat::Packets(Container::Mpeg);
         }
@@ -80,6 +82,6 @@ pub(super) fn detect(start: &[u8]) -> AudioFormat {
     ];
     unsupported
         .iter()
-        .find(|(magic, _)| at(0, magic))
+        .find(|(magic, _)| has_magic(0, magic))
         .map_or(AudioFormat::Unknown, |(_, name)| AudioFormat::Unsupported(name))
 }

@@ -1,4 +1,6 @@
-//! Metadata tags before and after the audio: ID3 version 1 and 2, APE version 2, Lyrics3.
+//! Skips metadata tags before and after the audio of a file.
+//!
+//! ID3 version 1 and 2, APE version 2, Lyrics3.
 //!
 //! ```text
 //! before: "ID3" version (2) flags size (4 x 7 bits) ... [footer of 10 bytes]
@@ -11,6 +13,12 @@ use std::io::{self, Read, Seek, SeekFrom};
 
 use super::file_range::FileRange;
 
+/// Bytes of an ID3v2 header or footer.
+const ID3V2_HEADER_BYTES: u64 = 10;
+/// Bytes of an APE header or footer.
+const APE_HEADER_BYTES: u64 = 32;
+/// Bytes of the size and the end mark of Lyrics3.
+const LYRICS3_END_BYTES: u64 = 15;
 /// Largest number of tags of each kind that are skipped.
 const MAX_TAGS: usize = 16;
 
@@ -18,7 +26,7 @@ const MAX_TAGS: usize = 16;
 pub(super) fn without_leading_tags(mut range: FileRange) -> io::Result<FileRange> {
     let mut start = 0;
     for _ in 0..MAX_TAGS {
-        let Some(header) = bytes::<10>(&mut range, start)? else { break };
+        let Some(header) = read_bytes::<10>(&mut range, start)? else { break };
         let Some(length) = id3v2_length(&header) else { break };
         if start + length > range.len() {
             break;
@@ -35,9 +43,10 @@ fn id3v2_length(header: &[u8; 10]) -> Option<u64> {
     if *major == 0xff || *minor == 0xff || size.iter().any(|&byte| byte > 0x7f) {
         return None;
     }
+    // Seven bits a byte.
     let size = size.iter().fold(0, |size, &byte| (size << 7) | u64::from(byte));
-    let footer = if flags & 0x10 != 0 { 10 } else { 0 };
-    Some(10 + size + footer)
+    let footer_bytes = if flags & 0x10 != 0 { ID3V2_HEADER_BYTES } else { 0 };
+    Some(ID3V2_HEADER_BYTES + size + footer_bytes)
 }
 
 /// Returns the file before its trailing tags.
@@ -45,7 +54,7 @@ pub(super) fn without_trailing_tags(mut range: FileRange) -> io::Result<FileRang
     let mut length = range.len();
     for _ in 0..MAX_TAGS {
         match trailing_tag_length(&mut range, length)? {
-            Some(tag) if tag > 0 && tag <= length => length -= tag,
+            Some(tag_length) if tag_length > 0 && tag_length <= length => length -= tag_length,
             _ => break,
         }
     }
@@ -54,39 +63,39 @@ pub(super) fn without_trailing_tags(mut range: FileRange) -> io::Result<FileRang
 
 /// Returns the length of the tag that ends at byte `end`.
 fn trailing_tag_length(range: &mut FileRange, end: u64) -> io::Result<Option<u64>> {
-    const ID3V1: u64 = 128;
-    const ID3V1_EXTENDED: u64 = 227;
-    if let Some(offset) = end.checked_sub(ID3V1)
-        && bytes::<3>(range, offset)?.as_ref() == Some(b"TAG")
+    const ID3V1_BYTES: u64 = 128;
+    const ID3V1_EXTENSION_BYTES: u64 = 227;
+    if let Some(offset) = end.checked_sub(ID3V1_BYTES)
+        && read_bytes::<3>(range, offset)?.as_ref() == Some(b"TAG")
     {
-        let extended = offset.checked_sub(ID3V1_EXTENDED);
-        return Ok(match extended.map(|offset| bytes::<4>(range, offset)).transpose()?.flatten() {
-            Some([b'T', b'A', b'G', b'+']) => Some(ID3V1 + ID3V1_EXTENDED),
-            _ => Some(ID3V1),
+        let extension = offset.checked_sub(ID3V1_EXTENSION_BYTES);
+        return Ok(match extension.map(|offset| read_bytes::<4>(range, offset)).transpose()?.flatten() {
+            Some([b'T', b'A', b'G', b'+']) => Some(ID3V1_BYTES + ID3V1_EXTENSION_BYTES),
+            _ => Some(ID3V1_BYTES),
         });
     }
-    if let Some(offset) = end.checked_sub(32)
-        && let Some(footer) = bytes::<32>(range, offset)?
+    if let Some(offset) = end.checked_sub(APE_HEADER_BYTES)
+        && let Some(footer) = read_bytes::<32>(range, offset)?
         && footer.starts_with(b"APETAGEX")
     {
         let number = |offset: usize| {
             footer[offset..offset + 4].iter().rev().fold(0, |n, &byte| (n << 8) | u64::from(byte))
         };
         let has_header = number(20) >> 31 != 0;
-        return Ok(Some(number(12) + if has_header { 32 } else { 0 }));
+        return Ok(Some(number(12) + if has_header { APE_HEADER_BYTES } else { 0 }));
     }
-    if let Some(offset) = end.checked_sub(15)
-        && let Some(footer) = bytes::<15>(range, offset)?
+    if let Some(offset) = end.checked_sub(LYRICS3_END_BYTES)
+        && let Some(footer) = read_bytes::<15>(range, offset)?
         && footer.ends_with(b"LYRICS200")
     {
         let size = std::str::from_utf8(&footer[..6]).ok().and_then(|digits| digits.parse::<u64>().ok());
-        return Ok(size.map(|size| size + 15));
+        return Ok(size.map(|size| size + LYRICS3_END_BYTES));
     }
     Ok(None)
 }
 
 /// Reads `N` bytes at `offset`; `None` if the file ends before.
-fn bytes<const N: usize>(range: &mut FileRange, offset: u64) -> io::Result<Option<[u8; N]>> {
+fn read_bytes<const N: usize>(range: &mut FileRange, offset: u64) -> io::Result<Option<[u8; N]>> {
     if offset.checked_add(N as u64).is_none_or(|end| end > range.len()) {
         return Ok(None);
     }

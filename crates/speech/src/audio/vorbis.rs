@@ -1,4 +1,4 @@
-//! Checks the sizes in Vorbis setup headers before a decoder allocates them.
+//! Checks codebook sizes of Vorbis audio before a decoder allocates them.
 //!
 //! Vorbis I, section 3.2.1.
 //!
@@ -12,10 +12,12 @@
 const MAX_VALUES: u64 = 1 << 22;
 /// Largest number of entries in all codebooks.
 const MAX_ENTRIES: u64 = 1 << 19;
-const SYNC: u32 = 0x56_43_42;
+/// First 24 bits of a codebook.
+const CODEBOOK_SYNC: u32 = 0x56_43_42;
+/// Bytes of the identification header.
 const IDENTIFICATION_BYTES: usize = 30;
 /// First byte of headers that are stored with their lengths.
-const LACED: u8 = 2;
+const LACED_HEADERS: u8 = 2;
 
 /// Checks the sizes of all codebooks.
 ///
@@ -23,10 +25,10 @@ const LACED: u8 = 2;
 pub(super) fn check_codebooks(headers: &[u8]) -> Result<(), String> {
     let malformed = || "a setup header without its codebooks".to_owned();
     let setup = setup_header(headers).and_then(|setup| setup.strip_prefix(b"\x05vorbis"));
-    let mut bits = Bits { bytes: setup.ok_or_else(malformed)?, position: 0 };
+    let mut bits = BitReader { bytes: setup.ok_or_else(malformed)?, position: 0 };
     let (mut values, mut entries) = (0, 0);
     for _ in 0..bits.take(8).ok_or_else(malformed)? + 1 {
-        if bits.take(24).ok_or_else(malformed)? != SYNC {
+        if bits.take(24).ok_or_else(malformed)? != CODEBOOK_SYNC {
             return Err(malformed());
         }
         let dimensions = u64::from(bits.take(16).ok_or_else(malformed)?);
@@ -46,24 +48,24 @@ pub(super) fn check_codebooks(headers: &[u8]) -> Result<(), String> {
 ///
 /// It follows the first header, or two headers whose lengths are given.
 fn setup_header(headers: &[u8]) -> Option<&[u8]> {
-    let Some((&LACED, mut rest)) = headers.split_first() else {
+    let Some((&LACED_HEADERS, mut rest)) = headers.split_first() else {
         return headers.get(IDENTIFICATION_BYTES..);
     };
-    let mut skipped = 0;
+    let mut skipped_bytes = 0;
     for _ in 0..2 {
         loop {
             let (&length, tail) = rest.split_first()?;
-            (skipped, rest) = (skipped + usize::from(length), tail);
+            (skipped_bytes, rest) = (skipped_bytes + usize::from(length), tail);
             if length < 255 {
                 break;
             }
         }
     }
-    rest.get(skipped..)
+    rest.get(skipped_bytes..)
 }
 
 /// Skips the lengths of the codewords.
-fn skip_lengths(bits: &mut Bits, entries: u64) -> Option<()> {
+fn skip_lengths(bits: &mut BitReader, entries: u64) -> Option<()> {
     let is_ordered = bits.take(1)? == 1;
     if is_ordered {
         bits.skip(5)?;
@@ -87,13 +89,14 @@ fn skip_lengths(bits: &mut Bits, entries: u64) -> Option<()> {
 }
 
 /// Skips the lookup table.
-fn skip_lookup(bits: &mut Bits, entries: u64, dimensions: u64) -> Option<()> {
+fn skip_lookup(bits: &mut BitReader, entries: u64, dimensions: u64) -> Option<()> {
     let count = match bits.take(4)? {
         0 => return Some(()),
-        1 => root(entries, dimensions)?,
+        1 => integer_root(entries, dimensions)?,
         2 => entries * dimensions,
         _ => return None,
     };
+    // Minimum and step of the values.
     bits.skip(64)?;
     let width = u64::from(bits.take(4)?) + 1;
     bits.skip(1)?;
@@ -101,7 +104,7 @@ fn skip_lookup(bits: &mut Bits, entries: u64, dimensions: u64) -> Option<()> {
 }
 
 /// Returns the largest integer whose power `dimensions` is at most `entries`.
-fn root(entries: u64, dimensions: u64) -> Option<u64> {
+fn integer_root(entries: u64, dimensions: u64) -> Option<u64> {
     let dimensions = u32::try_from(dimensions).ok().filter(|&n| n > 0)?;
     let is_at_most = |n: u64| n.checked_pow(dimensions).is_some_and(|power| power <= entries);
     // Entries have 24 bits: one dimension has the largest root.
@@ -112,12 +115,12 @@ fn root(entries: u64, dimensions: u64) -> Option<u64> {
 }
 
 /// A bit reader, least significant bit of each byte first.
-struct Bits<'a> {
+struct BitReader<'a> {
     bytes: &'a [u8],
     position: u64,
 }
 
-impl Bits<'_> {
+impl BitReader<'_> {
     /// Reads a number of up to 32 bits.
     fn take(&mut self, count: u32) -> Option<u32> {
         let start = self.position;
@@ -137,9 +140,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Writer(Vec<bool>);
+    struct BitWriter(Vec<bool>);
 
-    impl Writer {
+    impl BitWriter {
         fn put(&mut self, value: u64, count: u32) -> &mut Self {
             self.0.extend((0..count).map(|i| value >> i & 1 == 1));
             self
@@ -157,20 +160,20 @@ mod tests {
     #[test]
     fn codebook_sizes_are_checked_before_allocation() {
         // A codebook of some 20 bytes: ordered lengths, all equal, and a product lookup table.
-        let book = |bits: &mut Writer, entries: u64, dimensions: u64| {
-            bits.put(u64::from(SYNC), 24).put(dimensions, 16).put(entries, 24).put(1, 1).put(16, 5);
+        let write_codebook = |bits: &mut BitWriter, entries: u64, dimensions: u64| {
+            bits.put(u64::from(CODEBOOK_SYNC), 24).put(dimensions, 16).put(entries, 24).put(1, 1).put(16, 5);
             bits.put(entries, u64::BITS - entries.leading_zeros());
             bits.put(1, 4).put(0, 64).put(3, 4).put(0, 1);
-            bits.put(0, 4 * root(entries, dimensions).unwrap() as u32);
+            bits.put(0, 4 * integer_root(entries, dimensions).unwrap() as u32);
         };
-        let mut valid = Writer::default();
+        let mut valid = BitWriter::default();
         valid.put(1, 8);
-        book(&mut valid, 6561, 8);
-        book(&mut valid, 4096, 1);
+        write_codebook(&mut valid, 6561, 8);
+        write_codebook(&mut valid, 4096, 1);
         assert_eq!(check_codebooks(&valid.headers()), Ok(()));
-        let mut oversized = Writer::default();
+        let mut oversized = BitWriter::default();
         oversized.put(255, 8);
-        (0..256).for_each(|_| book(&mut oversized, 1 << 17, 32));
+        (0..256).for_each(|_| write_codebook(&mut oversized, 1 << 17, 32));
         let error = check_codebooks(&oversized.headers()).unwrap_err();
         assert!(error.starts_with("codebooks of 262144 entries and 8388608 values"), "{error}");
         let headers = valid.headers();
@@ -183,12 +186,12 @@ mod tests {
     }
 
     #[test]
-    fn roots_are_exact() {
+    fn integer_roots_are_exact() {
         for (entries, dimensions, value) in
             [(125, 3, 5), (124, 3, 4), (6561, 8, 3), (1, 7, 1), (0, 2, 0), (9, 1, 9)]
         {
-            assert_eq!(root(entries, dimensions), Some(value), "{entries} {dimensions}");
+            assert_eq!(integer_root(entries, dimensions), Some(value), "{entries} {dimensions}");
         }
-        assert_eq!(root(5, 0), None);
+        assert_eq!(integer_root(5, 0), None);
     }
 }

@@ -1,6 +1,7 @@
-//! WAV files; decoding libraries reject lengths that were never filled in.
+//! Parses WAV files, including those whose header lengths were never filled in.
 //!
-//! RIFF, big-endian RIFX, and RF64 and BW64 with lengths of 64 bits (EBU Tech 3306, ITU-R BS.2088).
+//! Decoding libraries reject such lengths. Containers: RIFF, big-endian RIFX, and RF64 and BW64
+//! with lengths of 64 bits (EBU Tech 3306, ITU-R BS.2088).
 
 mod format;
 
@@ -9,8 +10,8 @@ use std::path::Path;
 
 use super::file_range::FileRange;
 use super::format_error;
-use super::iff::{ByteOrder, MAX_CHUNK_BYTES, content, skip, take, text};
-use super::linear::{DeclaredLengths, Reader};
+use super::iff::{ByteOrder, MAX_CHUNK_BYTES, lossy_text, read_array, read_bytes, skip_bytes};
+use super::linear::{DeclaredLengths, LinearReader};
 use crate::{Error, Result};
 
 const EXPECTED: &str = "a WAV file";
@@ -21,55 +22,55 @@ pub(super) fn is_wav(start: &[u8]) -> bool {
 }
 
 /// Parses the chunks up to the samples.
-pub(super) fn open(path: &Path, mut file: BufReader<FileRange>) -> Result<Reader> {
-    let bytes = file.get_ref().len();
-    let failed = |error: io::Error| match error.kind() {
+pub(super) fn open(path: &Path, mut file: BufReader<FileRange>) -> Result<LinearReader> {
+    let file_bytes = file.get_ref().len();
+    let read_error = |error: io::Error| match error.kind() {
         ErrorKind::UnexpectedEof => format_error(path, EXPECTED, "the end of the file before any sample"),
         _ => Error::Io { path: path.into(), source: error },
     };
-    let start: [u8; 12] = take(&mut file).map_err(failed)?;
-    let order = if &start[..4] == b"RIFX" { ByteOrder::Big } else { ByteOrder::Little };
-    if &start[8..] != b"WAVE" {
-        let magic = format!("{} of {:?}", text(&start[..4]), text(&start[8..]));
+    let riff_header: [u8; 12] = read_array(&mut file).map_err(read_error)?;
+    let order = if &riff_header[..4] == b"RIFX" { ByteOrder::Big } else { ByteOrder::Little };
+    if &riff_header[8..] != b"WAVE" {
+        let magic = format!("{} of {:?}", lossy_text(&riff_header[..4]), lossy_text(&riff_header[8..]));
         return Err(format_error(path, EXPECTED, magic));
     }
-    let mut lengths = DeclaredLengths::new(order.number::<4>(&start[4..]), &start[..4]);
-    let (mut format, mut fact) = (None, 0);
+    let mut lengths = DeclaredLengths::new(order.decode::<4>(&riff_header[4..]), &riff_header[..4]);
+    let (mut format_chunk, mut fact_samples) = (None, 0);
     loop {
-        let header: [u8; 8] = take(&mut file).map_err(failed)?;
-        let length = order.number::<4>(&header[4..]);
+        let header: [u8; 8] = read_array(&mut file).map_err(read_error)?;
+        let length = order.decode::<4>(&header[4..]);
         match &header[..4] {
             b"fmt " if length <= MAX_CHUNK_BYTES => {
-                format = Some(content(&mut file, length).map_err(failed)?);
+                format_chunk = Some(read_bytes(&mut file, length).map_err(read_error)?);
             }
             b"ds64" if (16..=MAX_CHUNK_BYTES).contains(&length) => {
-                let chunk = content(&mut file, length).map_err(failed)?;
-                lengths.set_ds64(order.number::<8>(&chunk), order.number::<8>(&chunk[8..]));
+                let chunk = read_bytes(&mut file, length).map_err(read_error)?;
+                lengths.set_ds64(order.decode::<8>(&chunk), order.decode::<8>(&chunk[8..]));
             }
             b"fact" if (4..=MAX_CHUNK_BYTES).contains(&length) => {
-                fact = order.number::<4>(&content(&mut file, length).map_err(failed)?);
+                fact_samples = order.decode::<4>(&read_bytes(&mut file, length).map_err(read_error)?);
             }
             b"data" => {
-                let format =
-                    format.ok_or_else(|| format_error(path, EXPECTED, "no `fmt ` before the data"))?;
-                let format = format::parse(path, &format, order)?;
-                let start_of_data = file.stream_position().map_err(failed)?;
+                let format_chunk =
+                    format_chunk.ok_or_else(|| format_error(path, EXPECTED, "no `fmt ` before the data"))?;
+                let format = format::parse(path, &format_chunk, order)?;
+                let start_of_data = file.stream_position().map_err(read_error)?;
                 // ADPCM blocks are padded; the `fact` chunk gives the encoded samples.
-                let max_frames = if format.coding.bytes() == 0 { fact } else { 0 };
-                return Reader::new(
+                let max_frames = if format.coding.bytes() == 0 { fact_samples } else { 0 };
+                return LinearReader::new(
                     path,
                     file,
                     format,
-                    lengths.data(length, start_of_data, bytes),
+                    lengths.data_bytes(length, start_of_data, file_bytes),
                     max_frames,
                 );
             }
-            _ => skip(&mut file, length).map_err(failed)?,
+            _ => skip_bytes(&mut file, length).map_err(read_error)?,
         }
         // A chunk of odd length is followed by a zero byte, which some writers omit; no chunk name
         // begins with one.
-        if length % 2 == 1 && file.fill_buf().map_err(failed)?.first() == Some(&0) {
-            file.seek_relative(1).map_err(failed)?;
+        if length % 2 == 1 && file.fill_buf().map_err(read_error)?.first() == Some(&0) {
+            file.seek_relative(1).map_err(read_error)?;
         }
     }
 }

@@ -1,11 +1,11 @@
-//! SpecAugment: distributions of mask widths and positions.
+//! SpecAugment: random widths and positions of the masks over features.
 
 use std::ops::Range;
 
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 
-use crate::fft_float::exact_decimal;
+use crate::feature_float::exact_decimal;
 
 /// The distribution of masks.
 ///
@@ -59,7 +59,12 @@ impl MaskForm {
     }
 
     /// Draws a mask over bins.
-    pub(super) fn bins(self, bins: usize, max_width: usize, rng: &mut (impl Rng + ?Sized)) -> Range<usize> {
+    pub(super) fn draw_bins(
+        self,
+        bins: usize,
+        max_width: usize,
+        rng: &mut (impl Rng + ?Sized),
+    ) -> Range<usize> {
         let width = rng.random_range(0..=max_width.min(bins));
         let start = match self {
             MaskForm::Floor | MaskForm::Reference => rng.random_range(0..=bins - width),
@@ -69,20 +74,22 @@ impl MaskForm {
     }
 
     /// Draws a mask over the `padded` frames of a batch.
-    pub(super) fn frames(
+    ///
+    /// The utterance has `frames` frames.
+    pub(super) fn draw_frames(
         self,
-        own: usize,
+        frames: usize,
         padded: usize,
         fraction: f32,
         rng: &mut (impl Rng + ?Sized),
     ) -> Range<usize> {
         let (width, start) = match self {
             MaskForm::Floor | MaskForm::Reference => {
-                let width = rng.random_range(0..=self.max_time_width(fraction, own).min(padded));
+                let width = rng.random_range(0..=self.max_time_width(fraction, frames).min(padded));
                 (width, rng.random_range(0..=padded - width))
             }
             MaskForm::Nvidia => {
-                let width = (rng.random::<f64>() * (exact_decimal(fraction) * own as f64 + 1.0)) as usize;
+                let width = (rng.random::<f64>() * (exact_decimal(fraction) * frames as f64 + 1.0)) as usize;
                 let width = width.min(padded);
                 (width, (rng.random::<f64>() * (padded - width + 1) as f64) as usize)
             }

@@ -19,21 +19,26 @@ use crate::{Error, Result};
 /// # Ok::<(), speech::Error>(())
 /// ```
 pub fn split_into_buckets(durations: &[f64], count: usize) -> Result<Vec<Vec<usize>>> {
-    let n = durations.len();
+    let num_utterances = durations.len();
     if count == 0 {
         return Err(setting("buckets", "at least 1", count));
     }
-    if n < count {
-        return Err(Error::EmptyBucket { bucket: n + 1, buckets: count, utterances: n });
+    if num_utterances < count {
+        return Err(Error::EmptyBucket {
+            bucket: num_utterances + 1,
+            buckets: count,
+            utterances: num_utterances,
+        });
     }
-    let mut order: Vec<usize> = (0..n).collect();
+    let mut order: Vec<usize> = (0..num_utterances).collect();
     order.sort_by(|&a, &b| durations[a].total_cmp(&durations[b]));
-    let mut rest = order.as_slice();
+    let mut remaining = order.as_slice();
     Ok((0..count)
         .map(|bucket| {
-            let (head, tail) = rest.split_at(n / count + usize::from(bucket < n % count));
-            rest = tail;
-            head.to_vec()
+            let size = num_utterances / count + usize::from(bucket < num_utterances % count);
+            let (utterances, next_buckets) = remaining.split_at(size);
+            remaining = next_buckets;
+            utterances.to_vec()
         })
         .collect())
 }
@@ -48,20 +53,26 @@ pub fn split_into_buckets(durations: &[f64], count: usize) -> Result<Vec<Vec<usi
 /// [`Error::Setting`] if `batch` is 0, or larger than the number of utterances, which would leave
 /// an epoch without a step.
 pub fn bucket_batches(buckets: &[Vec<usize>], batch: usize, rng: &mut ChaCha8Rng) -> Result<Vec<Vec<usize>>> {
-    let n: usize = buckets.iter().map(Vec::len).sum();
-    if batch == 0 || batch > n {
-        return Err(setting("batch", &format!("1 to {n} utterances"), batch));
+    let num_utterances: usize = buckets.iter().map(Vec::len).sum();
+    if batch == 0 || batch > num_utterances {
+        return Err(setting("batch", &format!("1 to {num_utterances} utterances"), batch));
     }
-    let mut joined = Vec::with_capacity(n);
+    let mut joined = Vec::with_capacity(num_utterances);
     for bucket in buckets {
         let start = joined.len();
         joined.extend_from_slice(bucket);
         joined[start..].shuffle(rng);
     }
-    let mut keep = vec![true; n];
-    index::sample(rng, n, n % batch).iter().for_each(|index| keep[index] = false);
-    let kept: Vec<usize> = joined.into_iter().zip(keep).filter_map(|(i, keep)| keep.then_some(i)).collect();
-    let mut batches: Vec<Vec<usize>> = kept.chunks(batch).map(<[usize]>::to_vec).collect();
+    let mut is_kept = vec![true; num_utterances];
+    index::sample(rng, num_utterances, num_utterances % batch)
+        .iter()
+        .for_each(|index| is_kept[index] = false);
+    let utterances: Vec<usize> = joined
+        .into_iter()
+        .zip(is_kept)
+        .filter_map(|(utterance, is_kept)| is_kept.then_some(utterance))
+        .collect();
+    let mut batches: Vec<Vec<usize>> = utterances.chunks(batch).map(<[usize]>::to_vec).collect();
     batches.shuffle(rng);
     Ok(batches)
 }
@@ -95,19 +106,28 @@ impl EpochSize {
                 return Err(setting(field, "at least 1", value));
             }
         }
-        let micro_step_utterances =
-            micro.checked_mul(workers).and_then(|all| Some((all, all.checked_mul(accumulation)?)));
-        let Some((micro_step_utterances, batch)) = micro_step_utterances else {
+        // Utterances of all workers: of a micro-batch each, and of an optimizer step.
+        let products = micro
+            .checked_mul(workers)
+            .and_then(|micro_step| Some((micro_step, micro_step.checked_mul(accumulation)?)));
+        let Some((micro_step_utterances, step_utterances)) = products else {
             let expected = "a product with workers and accumulation below 2^64";
             return Err(setting("micro_batch", expected, micro));
         };
         let micro_batches = n / micro_step_utterances;
         let steps = micro_batches / accumulation;
         let utterances = micro_batches * micro_step_utterances;
-        Ok(EpochSize { utterances, dropped: n - utterances, micro_batches, steps, trained: steps * batch })
+        Ok(EpochSize {
+            utterances,
+            dropped: n - utterances,
+            micro_batches,
+            steps,
+            trained: steps * step_utterances,
+        })
     }
 }
 
+/// Returns the error of a setting that is out of range.
 pub(super) fn setting(field: &'static str, expected: &str, found: usize) -> Error {
     Error::Setting { field, expected: expected.into(), found: found.to_string() }
 }

@@ -1,4 +1,4 @@
-//! Lengths of utterances and batches: limits, orders, offsets and padding.
+//! Lengths of utterances in training batches: limits, orders, offsets, padding.
 use std::ops::AddAssign;
 
 use super::buckets::setting;
@@ -81,10 +81,10 @@ pub struct DurationFilter {
 /// ```
 pub fn filter_by_duration(seconds: &[f64], max_seconds: f64) -> DurationFilter {
     let (kept, removed): (Vec<usize>, Vec<usize>) =
-        (0..seconds.len()).partition(|&i| seconds[i] <= max_seconds);
+        (0..seconds.len()).partition(|&index| seconds[index] <= max_seconds);
     DurationFilter {
         removed: removed.len(),
-        removed_seconds: removed.iter().map(|&i| seconds[i]).sum(),
+        removed_seconds: removed.iter().map(|&index| seconds[index]).sum(),
         kept,
     }
 }
@@ -126,12 +126,14 @@ pub fn packed_offsets(frames: &[usize], labels: &[usize]) -> Result<Vec<usize>> 
         return Err(setting("labels", &format!("{} counts, as many as frames", frames.len()), labels.len()));
     }
     let mut end = 0usize;
-    let rows = frames.iter().zip(labels).map(|(&t, &u)| {
-        let next = u.checked_add(1).and_then(|u| t.checked_mul(u)).and_then(|rows| end.checked_add(rows));
-        end = next.ok_or_else(|| setting("frames", "fewer than 2^64 rows", t))?;
+    let ends = frames.iter().zip(labels).map(|(&t, &u)| {
+        let rows = u.checked_add(1).and_then(|positions| t.checked_mul(positions));
+        end = rows
+            .and_then(|rows| end.checked_add(rows))
+            .ok_or_else(|| setting("frames", "fewer than 2^64 rows", t))?;
         Ok(end)
     });
-    rows.collect()
+    ends.collect()
 }
 
 /// The rows of batches, with and without padding.

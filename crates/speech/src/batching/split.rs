@@ -1,4 +1,4 @@
-//! Splits a batch by utterances (joint network) or by time (recurrent layers).
+//! Splits training batches by utterances (joint network) or time (recurrent layers).
 use std::ops::Range;
 
 use super::buckets::setting;
@@ -36,9 +36,9 @@ pub fn split_batch(batch: usize, factor: usize, accumulation: usize) -> Result<B
             accumulation,
         ));
     };
-    let part = batch / factor;
+    let part_size = batch / factor;
     Ok(BatchSplit {
-        ranges: (0..factor).map(|index| index * part..(index + 1) * part).collect(),
+        ranges: (0..factor).map(|index| index * part_size..(index + 1) * part_size).collect(),
         loss_divisor,
     })
 }
@@ -85,10 +85,10 @@ pub fn split_sequences(lengths: &[usize], stack: usize, min_second: usize) -> Re
     }
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(lengths[index]));
-    let half = lengths.len() / 2;
+    let half_batch = lengths.len() / 2;
     let longest = lengths[order[0]];
-    let pivot = lengths[order[half]].checked_next_multiple_of(stack).unwrap_or(usize::MAX);
+    let pivot = lengths[order[half_batch]].checked_next_multiple_of(stack).unwrap_or(usize::MAX);
     let second_part_frames = longest.saturating_sub(pivot);
-    let is_split = half > 0 && second_part_frames > 0 && second_part_frames >= min_second;
-    Ok(SequenceSplit { order, rows_of_second_part: half, pivot, second_part_frames, is_split })
+    let is_split = half_batch > 0 && second_part_frames > 0 && second_part_frames >= min_second;
+    Ok(SequenceSplit { order, rows_of_second_part: half_batch, pivot, second_part_frames, is_split })
 }

@@ -1,4 +1,4 @@
-//! Index of a manifest or shard: where each utterance is, for random access.
+//! Index file of a manifest or shard: the position of each utterance.
 //!
 //! ```text
 //! "panda index 3\n"   stamp of the source: 3 x u64 and its path's checksum
@@ -24,40 +24,45 @@ pub(super) struct IndexEntry {
     /// Bytes of the metadata.
     pub length: u32,
     /// CRC-32 of the metadata.
-    pub sum: u32,
-    /// Line number, from 1; in a shard, [`Member::line`].
-    pub line: u32,
+    pub crc32: u32,
+    /// In a manifest: line number, from 1. In a shard: [`AudioMember::encode_headers`].
+    pub line_or_headers: u32,
     /// In a shard: bytes of the audio file, at most 4 GiB.
     pub audio_length: u32,
     /// In a shard: first byte of the audio file; 0 in a manifest.
-    pub audio: u64,
+    pub audio_start: u64,
 }
 
 impl IndexEntry {
     /// Returns the audio of a shard's sample; `None` in a manifest.
-    pub fn member(&self) -> Option<Member> {
-        let IndexEntry { audio: start, audio_length: length, line, .. } = *self;
-        (start > 0).then_some(Member { start, length, headers: line & !1, json: line & 1 == 1 })
+    pub fn audio_member(&self) -> Option<AudioMember> {
+        let IndexEntry { audio_start: start, audio_length: length, line_or_headers, .. } = *self;
+        (start > 0).then_some(AudioMember {
+            start,
+            length,
+            header_bytes: line_or_headers & !1,
+            has_json: line_or_headers & 1 == 1,
+        })
     }
 }
 
 /// The audio of a shard's sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Member {
+pub(super) struct AudioMember {
     /// First byte.
     pub start: u64,
     /// Number of bytes.
     pub length: u32,
     /// Bytes of the preceding headers, including long names; even, as headers are blocks.
-    pub headers: u32,
+    pub header_bytes: u32,
     /// Whether the metadata is JSON.
-    pub json: bool,
+    pub has_json: bool,
 }
 
-impl Member {
-    /// Encodes `headers` and `json` as an [`IndexEntry::line`].
-    pub fn line(&self) -> u32 {
-        self.headers | u32::from(self.json)
+impl AudioMember {
+    /// Encodes `header_bytes` and `has_json` as [`IndexEntry::line_or_headers`].
+    pub fn encode_headers(&self) -> u32 {
+        self.header_bytes | u32::from(self.has_json)
     }
 }
 
@@ -65,7 +70,7 @@ impl Member {
 pub(super) const MAX_METADATA_BYTES: u64 = 1 << 24;
 
 /// Returns the CRC-32 of the metadata.
-pub(super) fn sum(text: &[u8]) -> u32 {
+pub(super) fn metadata_crc32(text: &[u8]) -> u32 {
     crc32fast::hash(text)
 }
 
@@ -75,9 +80,10 @@ pub(super) struct Index {
     pub entries: Vec<IndexEntry>,
     /// Whether the source has strings of recordings.
     pub are_strings: bool,
-    pub notes: SourceReport,
+    pub report: SourceReport,
 }
 
+/// First bytes of an index file.
 const MAGIC: &[u8] = b"panda index 3\n";
 /// Bytes at either end of a source that its stamp covers.
 const STAMP_BYTES: u64 = 1 << 16;
@@ -86,19 +92,19 @@ const ENTRY_BYTES: usize = 40;
 /// Returns a stamp that changes with the source.
 ///
 /// Size, modification time, and checksums of both ends and of the path.
-pub(super) fn stamp(path: &Path) -> Result<[u64; 4]> {
-    let io = |source| Error::Io { path: path.into(), source };
-    let mut file = files::open_regular(path).map_err(io)?;
-    let metadata = file.metadata().map_err(io)?;
+pub(super) fn read_stamp(path: &Path) -> Result<[u64; 4]> {
+    let io_error = |source| Error::Io { path: path.into(), source };
+    let mut file = files::open_regular(path).map_err(io_error)?;
+    let metadata = file.metadata().map_err(io_error)?;
     let modified = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    let mut ends = Vec::new();
-    (&mut file).take(STAMP_BYTES).read_to_end(&mut ends).map_err(io)?;
-    file.seek(SeekFrom::Start(metadata.len().saturating_sub(STAMP_BYTES))).map_err(io)?;
-    file.take(STAMP_BYTES).read_to_end(&mut ends).map_err(io)?;
-    let full_path = path.canonicalize().map_err(io)?;
-    let name = crc32fast::hash(full_path.as_os_str().as_encoded_bytes());
+    let mut both_ends = Vec::new();
+    (&mut file).take(STAMP_BYTES).read_to_end(&mut both_ends).map_err(io_error)?;
+    file.seek(SeekFrom::Start(metadata.len().saturating_sub(STAMP_BYTES))).map_err(io_error)?;
+    file.take(STAMP_BYTES).read_to_end(&mut both_ends).map_err(io_error)?;
+    let full_path = path.canonicalize().map_err(io_error)?;
+    let path_crc32 = crc32fast::hash(full_path.as_os_str().as_encoded_bytes());
     let nanoseconds = modified.map_or(0, |time| time.as_nanos() as u64);
-    Ok([metadata.len(), nanoseconds, u64::from(crc32fast::hash(&ends)), u64::from(name)])
+    Ok([metadata.len(), nanoseconds, u64::from(crc32fast::hash(&both_ends)), u64::from(path_crc32)])
 }
 
 /// Returns the path of a source's index.
@@ -112,64 +118,68 @@ pub(super) fn read(folder: &Path, source: &Path, stamp: [u64; 4]) -> Option<Inde
     parse(&files::read_regular(&index_path(folder, source, stamp)).ok()?, stamp)
 }
 
+/// Parses an index file; `None` if it is damaged or has another stamp.
 fn parse(bytes: &[u8], stamp: [u64; 4]) -> Option<Index> {
-    let (body, sum) = bytes.split_last_chunk::<4>()?;
-    if crc32fast::hash(body) != u32::from_le_bytes(*sum) {
+    let (body, crc32) = bytes.split_last_chunk::<4>()?;
+    if crc32fast::hash(body) != u32::from_le_bytes(*crc32) {
         return None;
     }
     let mut rest = body.strip_prefix(MAGIC)?;
-    let mut next = || {
-        let (word, tail) = rest.split_first_chunk::<8>()?;
-        rest = tail;
+    let mut read_word = || {
+        let (word, unread) = rest.split_first_chunk::<8>()?;
+        rest = unread;
         Some(u64::from_le_bytes(*word))
     };
-    if [next()?, next()?, next()?, next()?] != stamp {
+    if [read_word()?, read_word()?, read_word()?, read_word()?] != stamp {
         return None;
     }
-    let (are_strings, count) = (next()? == 1, usize::try_from(next()?).ok()?);
-    let (entries, notes) = rest.split_at_checked(count.checked_mul(ENTRY_BYTES)?)?;
+    let (are_strings, count) = (read_word()? == 1, usize::try_from(read_word()?).ok()?);
+    let (entries, report) = rest.split_at_checked(count.checked_mul(ENTRY_BYTES)?)?;
     let entries = entries.as_chunks::<ENTRY_BYTES>().0.iter().map(decode_entry).collect();
-    Some(Index { entries, are_strings, notes: serde_json::from_slice(notes).ok()? })
+    Some(Index { entries, are_strings, report: serde_json::from_slice(report).ok()? })
 }
 
 /// Writes the index of a source atomically.
 ///
 /// Concurrent writers do not corrupt the file.
 pub(super) fn write(folder: &Path, source: &Path, stamp: [u64; 4], index: &Index) -> Result<()> {
-    let Index { entries, are_strings, notes } = index;
+    let Index { entries, are_strings, report } = index;
     let path = index_path(folder, source, stamp);
     let mut bytes = MAGIC.to_vec();
     let words = stamp.into_iter().chain([u64::from(*are_strings), entries.len() as u64]);
     words.for_each(|word| bytes.extend(word.to_le_bytes()));
     entries.iter().for_each(|entry| bytes.extend(encode_entry(entry)));
-    let failed = |path: &Path, source| Error::Write { path: path.into(), source };
-    serde_json::to_writer(&mut bytes, notes).map_err(|error| failed(&path, error.into()))?;
+    let write_error = |path: &Path, source| Error::Write { path: path.into(), source };
+    serde_json::to_writer(&mut bytes, report).map_err(|error| write_error(&path, error.into()))?;
     bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
     files::make_folder(folder)?;
-    files::write_atomically(&path, &bytes).map_err(|source| failed(&path, source))
+    files::write_atomically(&path, &bytes).map_err(|source| write_error(&path, source))
 }
 
+/// Encodes three numbers of 8 bytes, then four of 4 bytes.
 fn encode_entry(entry: &IndexEntry) -> [u8; ENTRY_BYTES] {
     let mut bytes = [0; ENTRY_BYTES];
     let (words, halves) = bytes.split_at_mut(24);
-    let IndexEntry { seconds, start, length, sum, line, audio_length, audio } = *entry;
+    let IndexEntry { seconds, start, length, crc32, line_or_headers, audio_length, audio_start } = *entry;
     let words = words.as_chunks_mut::<8>().0.iter_mut();
-    words.zip([seconds.to_bits(), start, audio]).for_each(|(to, word)| *to = word.to_le_bytes());
+    words.zip([seconds.to_bits(), start, audio_start]).for_each(|(to, word)| *to = word.to_le_bytes());
     let halves = halves.as_chunks_mut::<4>().0.iter_mut();
-    halves.zip([length, sum, line, audio_length]).for_each(|(to, half)| *to = half.to_le_bytes());
+    halves
+        .zip([length, crc32, line_or_headers, audio_length])
+        .for_each(|(to, half)| *to = half.to_le_bytes());
     bytes
 }
 
 fn decode_entry(bytes: &[u8; ENTRY_BYTES]) -> IndexEntry {
-    let word = |at: usize| u64::from_le_bytes(bytes.as_chunks::<8>().0[at]);
-    let half = |at: usize| u32::from_le_bytes(bytes[24..].as_chunks::<4>().0[at]);
+    let word = |index: usize| u64::from_le_bytes(bytes.as_chunks::<8>().0[index]);
+    let half = |index: usize| u32::from_le_bytes(bytes[24..].as_chunks::<4>().0[index]);
     IndexEntry {
         seconds: f64::from_bits(word(0)),
         start: word(1),
         length: half(0),
-        sum: half(1),
-        line: half(2),
+        crc32: half(1),
+        line_or_headers: half(2),
         audio_length: half(3),
-        audio: word(2),
+        audio_start: word(2),
     }
 }

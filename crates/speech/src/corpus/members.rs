@@ -1,22 +1,25 @@
-//! Parses tar headers of shards, with limits on their size.
+//! Parses the tar headers of speech shards, with limits on their size.
 
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::ops::Range;
 
 use tar::{EntryType, Header, PaxExtensions};
 
 /// Bytes of a tar header; members are padded to a multiple of it.
 pub(super) const BLOCK_BYTES: u64 = 512;
+/// Position of the checksum in a header.
+const CHECKSUM_BYTES: Range<usize> = 148..156;
 /// Largest size of all headers of a member, including long names.
 pub(super) const MAX_HEADER_BYTES: u64 = 1 << 16;
 
 /// A member of a tar file.
-pub(super) struct Member {
+pub(super) struct TarMember {
     pub name: String,
     pub kind: EntryType,
     /// Whether the content is sparse, so that no byte range has it.
     pub is_sparse: bool,
     /// First byte of the headers, including long names.
-    pub header: u64,
+    pub header_start: u64,
     /// First byte of the content.
     pub start: u64,
     /// Bytes of the content in the file.
@@ -24,26 +27,27 @@ pub(super) struct Member {
 }
 
 /// Iterates over the headers of a tar file.
-pub(super) struct Members<R> {
+pub(super) struct TarMembers<R> {
     file: R,
-    next: u64,
+    /// First byte of the next header.
+    next_header: u64,
 }
 
 /// Extension records before the header of a member.
 #[derive(Default)]
-struct Records {
+struct ExtensionRecords {
     long_name: Option<Vec<u8>>,
     pax: Vec<u8>,
 }
 
-impl<R: Read + Seek> Members<R> {
+impl<R: Read + Seek> TarMembers<R> {
     pub fn new(file: R) -> Self {
-        Members { file, next: 0 }
+        TarMembers { file, next_header: 0 }
     }
 
     /// Returns the first byte after the members so far.
     pub fn end(&self) -> u64 {
-        self.next
+        self.next_header
     }
 
     /// Returns the next member; `None` at the end mark or the end of the file.
@@ -51,27 +55,27 @@ impl<R: Read + Seek> Members<R> {
     /// # Errors
     /// I/O errors; [`ErrorKind::InvalidData`] for an invalid header, and for records of more than
     /// [`MAX_HEADER_BYTES`] bytes.
-    pub fn next(&mut self) -> io::Result<Option<Member>> {
-        let first = self.next;
-        let mut records = Records::default();
+    pub fn next(&mut self) -> io::Result<Option<TarMember>> {
+        let header_start = self.next_header;
+        let mut records = ExtensionRecords::default();
         loop {
-            let Some(header) = self.header()? else {
-                return match self.next == first {
+            let Some(header) = self.read_header()? else {
+                return match self.next_header == header_start {
                     true => Ok(None),
-                    false => Err(invalid("a record of a name without its member".into())),
+                    false => Err(invalid_data("a record of a name without its member".into())),
                 };
             };
             let (kind, length) = (header.entry_type(), header.entry_size()?);
-            let start = self.next.saturating_add(BLOCK_BYTES);
+            let start = self.next_header.saturating_add(BLOCK_BYTES);
             if !is_record(kind) {
-                return self.member(first, start, &header, &records).map(Some);
+                return self.build_member(header_start, start, &header, &records).map(Some);
             }
-            let end = padded(start, length);
-            if end.saturating_sub(first) > MAX_HEADER_BYTES {
+            let end = padded_end(start, length);
+            if end.saturating_sub(header_start) > MAX_HEADER_BYTES {
                 let excess = format!(
                     "a name or other record of {length} bytes, of which {MAX_HEADER_BYTES} are allowed"
                 );
-                return Err(invalid(excess));
+                return Err(invalid_data(excess));
             }
             let mut content = vec![0; length as usize];
             self.file.read_exact(&mut content)?;
@@ -80,11 +84,18 @@ impl<R: Read + Seek> Members<R> {
                 EntryType::XHeader => records.pax = content,
                 _ => {}
             }
-            self.next = end;
+            self.next_header = end;
         }
     }
 
-    fn member(&mut self, first: u64, start: u64, header: &Header, records: &Records) -> io::Result<Member> {
+    /// Combines a header and its extension records.
+    fn build_member(
+        &mut self,
+        header_start: u64,
+        start: u64,
+        header: &Header,
+        records: &ExtensionRecords,
+    ) -> io::Result<TarMember> {
         let (mut name, mut length) = (header.path_bytes().into_owned(), header.entry_size()?);
         let kind = header.entry_type();
         let mut is_sparse = kind.is_gnu_sparse();
@@ -94,7 +105,7 @@ impl<R: Read + Seek> Members<R> {
                 b"path" => name = record.value_bytes().to_vec(),
                 b"size" => {
                     let size = record.value().ok().and_then(|size| size.parse().ok());
-                    length = size.ok_or_else(|| invalid("a size that is no number".into()))?;
+                    length = size.ok_or_else(|| invalid_data("a size that is no number".into()))?;
                 }
                 key => is_sparse |= key.starts_with(b"GNU.sparse."),
             }
@@ -102,21 +113,21 @@ impl<R: Read + Seek> Members<R> {
         if let Some(long) = &records.long_name {
             name = long.strip_suffix(&[0]).unwrap_or(long).to_vec();
         }
-        self.next = padded(start, length);
+        self.next_header = padded_end(start, length);
         let name = String::from_utf8_lossy(&name).into_owned();
-        Ok(Member { name, kind, is_sparse, header: first, start, length })
+        Ok(TarMember { name, kind, is_sparse, header_start, start, length })
     }
 
     /// Parses the header at the current position; `None` for zeros or at the end.
-    fn header(&mut self) -> io::Result<Option<Header>> {
+    fn read_header(&mut self) -> io::Result<Option<Header>> {
         let mut header = Header::new_old();
         let bytes = header.as_mut_bytes();
-        self.file.seek(SeekFrom::Start(self.next))?;
+        self.file.seek(SeekFrom::Start(self.next_header))?;
         let mut read = 0;
         while read < bytes.len() {
             match self.file.read(&mut bytes[read..]) {
                 Ok(0) if read == 0 => return Ok(None),
-                Ok(0) => return Err(invalid("half of a header at its end: truncated".into())),
+                Ok(0) => return Err(invalid_data("half of a header at its end: truncated".into())),
                 Ok(count) => read += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -126,10 +137,10 @@ impl<R: Read + Seek> Members<R> {
             return Ok(None);
         }
         // The checksum counts its own eight bytes as spaces.
-        let covered = bytes[..148].iter().chain(&bytes[156..]);
-        let sum = covered.map(|&byte| u32::from(byte)).sum::<u32>() + 8 * u32::from(b' ');
-        if header.cksum()? != sum {
-            return Err(invalid(format!("no header with its checksum at byte {}", self.next)));
+        let covered = bytes[..CHECKSUM_BYTES.start].iter().chain(&bytes[CHECKSUM_BYTES.end..]);
+        let checksum = covered.map(|&byte| u32::from(byte)).sum::<u32>() + 8 * u32::from(b' ');
+        if header.cksum()? != checksum {
+            return Err(invalid_data(format!("no header with its checksum at byte {}", self.next_header)));
         }
         Ok(Some(header))
     }
@@ -140,10 +151,11 @@ fn is_record(kind: EntryType) -> bool {
     matches!(kind, EntryType::GNULongName | EntryType::GNULongLink | EntryType::XHeader)
 }
 
-fn padded(start: u64, length: u64) -> u64 {
+/// Returns the end of content, rounded up to a block.
+fn padded_end(start: u64, length: u64) -> u64 {
     start.saturating_add(length).div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES)
 }
 
-fn invalid(found: String) -> io::Error {
+fn invalid_data(found: String) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, found)
 }

@@ -1,4 +1,4 @@
-//! Expands numeric ranges in names of shards: `train-{0000..0099}.tar`.
+//! Expands numeric ranges in names of speech shards: `train-{0000..0099}.tar`.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,9 @@ const MAX_DIGITS: usize = 20;
 
 /// The paths that a name with a range expands to.
 pub(super) enum NameRange {
+    /// A path without a range, until it is returned.
     Single(Option<PathBuf>),
+    /// Numbers `next..=last` of at least `digits` digits.
     Range { prefix: String, suffix: String, digits: usize, next: u64, last: u64 },
 }
 
@@ -27,36 +29,39 @@ impl NameRange {
     /// [`MAX_NAMES`] names.
     pub fn new(path: &Path) -> Result<Self> {
         let single = || Ok(NameRange::Single(Some(path.to_owned())));
-        let Some((prefix, range, suffix)) = path.to_str().and_then(range) else { return single() };
-        let [first, last] = range;
+        let Some((prefix, range, suffix)) = path.to_str().and_then(split_at_range) else { return single() };
+        let [first_text, last_text] = range;
         let invalid = |expected: String, found: String| Error::NameRange {
             path: Excerpt(path.display()).to_string(),
             expected,
             found,
         };
-        let longest = first.len().max(last.len());
+        let longest = first_text.len().max(last_text.len());
         if longest > MAX_DIGITS {
             let expected = format!("numbers of at most {MAX_DIGITS} digits");
             return Err(invalid(expected, format!("{longest} digits")));
         }
-        let (Ok(next), Ok(end)) = (first.parse::<u64>(), last.parse::<u64>()) else {
-            return Err(invalid(format!("numbers of at most {}", u64::MAX), format!("{first}..{last}")));
+        let (Ok(first), Ok(last)) = (first_text.parse::<u64>(), last_text.parse::<u64>()) else {
+            return Err(invalid(
+                format!("numbers of at most {}", u64::MAX),
+                format!("{first_text}..{last_text}"),
+            ));
         };
-        match end.checked_sub(next) {
+        match last.checked_sub(first) {
             None => single(),
             Some(steps) if steps >= MAX_NAMES => {
                 Err(invalid(format!("at most {MAX_NAMES} names"), format!("{}", u128::from(steps) + 1)))
             }
             Some(_) => {
                 let (prefix, suffix) = (prefix.to_owned(), suffix.to_owned());
-                Ok(NameRange::Range { prefix, suffix, digits: first.len(), next, last: end })
+                Ok(NameRange::Range { prefix, suffix, digits: first_text.len(), next: first, last })
             }
         }
     }
 }
 
 /// Returns the text around the first braces, and their bounds.
-fn range(text: &str) -> Option<(&str, [&str; 2], &str)> {
+fn split_at_range(text: &str) -> Option<(&str, [&str; 2], &str)> {
     let (prefix, rest) = text.split_once('{')?;
     let (range, suffix) = rest.split_once('}')?;
     let (first, last) = range.split_once("..")?;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use super::index::{self, Index, IndexEntry, MAX_METADATA_BYTES, sum};
+use super::index::{self, Index, IndexEntry, MAX_METADATA_BYTES, metadata_crc32};
 use super::shard;
 use super::source_report::SourceReport;
 use crate::files::open_regular;
@@ -14,14 +14,14 @@ use crate::{Error, Result, manifest};
 ///
 /// The second value is the error of writing it to the cache, if any.
 pub(super) fn read_or_build(path: &Path, cache: Option<&Path>) -> Result<(Index, Option<Error>)> {
-    let Some(folder) = cache else { return Ok((build(path)?, None)) };
-    let stamp = index::stamp(path)?;
+    let Some(folder) = cache else { return Ok((build_index(path)?, None)) };
+    let stamp = index::read_stamp(path)?;
     if let Some(index) = index::read(folder, path, stamp) {
         return Ok((index, None));
     }
-    let index = build(path)?;
+    let index = build_index(path)?;
     // A source that changed while it was indexed must not be cached under its old stamp.
-    if index::stamp(path)? != stamp {
+    if index::read_stamp(path)? != stamp {
         return Ok((index, None));
     }
     match index::write(folder, path, stamp, &index) {
@@ -39,26 +39,26 @@ fn is_invalid_folder(error: &Error) -> bool {
 }
 
 /// Builds the index of a source.
-fn build(path: &Path) -> Result<Index> {
+fn build_index(path: &Path) -> Result<Index> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     if name.ends_with(".tgz") || name.contains(".tar.") {
         let (expected, found) = ("a tar file that is not compressed".into(), name);
         return Err(Error::Shard { path: path.into(), expected, found });
     }
     if name.ends_with(".tar") {
-        let (entries, notes) = shard::entries(path)?;
-        return Ok(Index { entries, are_strings: false, notes });
+        let (entries, report) = shard::index_shard(path)?;
+        return Ok(Index { entries, are_strings: false, report });
     }
-    let index = lines(path)?;
+    let index = index_manifest(path)?;
     if index.entries.is_empty() { Err(Error::EmptyManifest { path: path.into() }) } else { Ok(index) }
 }
 
-/// The index of a manifest.
-fn lines(path: &Path) -> Result<Index> {
+/// Builds the index of a manifest.
+fn index_manifest(path: &Path) -> Result<Index> {
     let io = |source| Error::Io { path: path.into(), source };
     let mut file = BufReader::new(open_regular(path).map_err(io)?);
     let (mut entries, mut lines_of_ids, mut recordings) = (Vec::new(), HashMap::new(), None);
-    let (mut start, mut number, mut notes) = (0, 0, SourceReport::default());
+    let (mut start, mut number, mut report) = (0, 0, SourceReport::default());
     let no_recordings = HashMap::new();
     let mut line = String::new();
     while (&mut file).take(MAX_METADATA_BYTES).read_line(&mut line).map_err(io)? > 0 {
@@ -73,14 +73,15 @@ fn lines(path: &Path) -> Result<Index> {
                 found,
             });
         }
-        let next = start + line.len() as u64;
+        let next_start = start + line.len() as u64;
+        // The entry covers the line without byte order mark and line end.
         let content = line.strip_prefix('\u{feff}').filter(|_| number == 1).unwrap_or(&line);
         start += (line.len() - content.len()) as u64;
         let content = content.trim_end_matches(['\r', '\n']);
         if content.trim().is_empty() {
-            notes.blank_lines.add(number);
+            report.blank_lines.add(number);
         } else {
-            let parsed = manifest::parse(path, number, content)?;
+            let parsed = manifest::parse_line(path, number, content)?;
             if recordings.is_none() && parsed.is_string() {
                 recordings = Some(manifest::read_recordings(path)?);
             }
@@ -97,15 +98,15 @@ fn lines(path: &Path) -> Result<Index> {
                 seconds: utterance.seconds,
                 start,
                 length: content.len() as u32,
-                sum: sum(content.as_bytes()),
-                line: number as u32,
+                crc32: metadata_crc32(content.as_bytes()),
+                line_or_headers: number as u32,
                 audio_length: 0,
-                audio: 0,
+                audio_start: 0,
             });
         }
-        start = next;
+        start = next_start;
         line.clear();
     }
     entries.shrink_to_fit();
-    Ok(Index { entries, are_strings: recordings.is_some(), notes })
+    Ok(Index { entries, are_strings: recordings.is_some(), report })
 }

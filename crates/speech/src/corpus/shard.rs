@@ -1,4 +1,4 @@
-//! Shards: tar files in the layout of WebDataset.
+//! Indexes and reads tar shards of utterances, in the layout of WebDataset.
 //!
 //! ```text
 //! utt1.flac  utt1.json  utt2.flac  utt2.json  ...     members of a sample in any order
@@ -13,9 +13,9 @@ use std::path::Path;
 
 use kernels::Excerpt;
 
-use super::bytes;
-use super::index::{self, IndexEntry, MAX_METADATA_BYTES, Member};
-use super::members::{self, BLOCK_BYTES, MAX_HEADER_BYTES, Members};
+use super::index::{self, AudioMember, IndexEntry, MAX_METADATA_BYTES};
+use super::members::{self, BLOCK_BYTES, MAX_HEADER_BYTES, TarMembers};
+use super::read_bytes;
 use super::source_report::{BadSample, LengthMismatch, SourceReport};
 use crate::audio::{self, Channel, DurationLimit, FileRange};
 use crate::files::open_regular;
@@ -25,14 +25,14 @@ use crate::{Error, Result, Span, Utterance, manifest};
 #[derive(Clone, Copy)]
 struct MemberRange {
     /// First byte of the headers, including long names.
-    header: u64,
+    header_start: u64,
     start: u64,
     length: u64,
 }
 
 /// The members of the current sample.
 #[derive(Default)]
-struct Sample {
+struct SampleMembers {
     key: String,
     sound: Option<MemberRange>,
     json: Option<MemberRange>,
@@ -44,85 +44,86 @@ struct Sample {
 }
 
 /// The samples of a shard so far.
-struct Samples<'a> {
+struct ShardIndexer<'a> {
     path: &'a Path,
     file: File,
     entries: Vec<IndexEntry>,
-    notes: SourceReport,
+    report: SourceReport,
     /// Number of the sample with each id.
     numbers_of_ids: HashMap<String, usize>,
 }
 
 /// Returns the entries of a shard, and its unused parts.
-pub(super) fn entries(path: &Path) -> Result<(Vec<IndexEntry>, SourceReport)> {
-    let damaged = |error: std::io::Error| match error.kind() {
+pub(super) fn index_shard(path: &Path) -> Result<(Vec<IndexEntry>, SourceReport)> {
+    let read_error = |error: std::io::Error| match error.kind() {
         ErrorKind::InvalidData | ErrorKind::UnexpectedEof | ErrorKind::Other => {
-            wrong(path, "a complete tar file", error.to_string())
+            shard_error(path, "a complete tar file", error.to_string())
         }
         _ => Error::Io { path: path.into(), source: error },
     };
     let file = open(path)?;
-    let shard_bytes = file.metadata().map_err(damaged)?.len();
-    let mut members = Members::new(open(path)?);
-    let (entries, notes, numbers_of_ids) = (Vec::new(), SourceReport::default(), HashMap::new());
-    let mut samples = Samples { path, file, entries, notes, numbers_of_ids };
-    let mut sample = Sample::default();
-    while let Some(member) = members.next().map_err(damaged)? {
+    let shard_bytes = file.metadata().map_err(read_error)?.len();
+    let mut members = TarMembers::new(open(path)?);
+    let (entries, report, numbers_of_ids) = (Vec::new(), SourceReport::default(), HashMap::new());
+    let mut indexer = ShardIndexer { path, file, entries, report, numbers_of_ids };
+    let mut sample = SampleMembers::default();
+    while let Some(member) = members.next().map_err(read_error)? {
         let name = Excerpt(&member.name).to_string();
         if member.is_sparse {
-            return Err(wrong(path, &format!("{name}: all of its bytes"), "a sparse file"));
+            return Err(shard_error(path, &format!("{name}: all of its bytes"), "a sparse file"));
         }
         if member.start.saturating_add(member.length) > shard_bytes {
             let expected = format!("{name} of {} bytes", member.length);
-            return Err(wrong(path, &expected, format!("{shard_bytes} bytes in all: truncated")));
+            return Err(shard_error(path, &expected, format!("{shard_bytes} bytes in all: truncated")));
         }
         if member.kind.is_dir() || member.kind.is_pax_global_extensions() {
             continue;
         }
         let Some((key, extension)) = split_name(&member.name) else {
-            samples.notes.add_unused(&member.name);
+            indexer.report.add_unused(&member.name);
             continue;
         };
         let extension = extension.to_ascii_lowercase();
         if !(extension == "json" || extension == "txt" || audio::EXTENSIONS.contains(&extension.as_str())) {
-            samples.notes.add_unused(&member.name);
+            indexer.report.add_unused(&member.name);
             continue;
         }
         if key != sample.key {
-            let next = Sample { key: key.to_owned(), ..Sample::default() };
-            samples.finish_sample(std::mem::replace(&mut sample, next))?;
+            let next = SampleMembers { key: key.to_owned(), ..SampleMembers::default() };
+            indexer.finish_sample(std::mem::replace(&mut sample, next))?;
         }
         sample.add(&member, &extension);
     }
-    samples.finish_sample(sample)?;
-    check_end(path, &samples.file, members.end())?;
-    let Samples { mut entries, notes, .. } = samples;
-    if entries.is_empty() && !notes.is_empty() {
-        return Err(wrong(
+    indexer.finish_sample(sample)?;
+    check_end(path, &indexer.file, members.end())?;
+    let ShardIndexer { mut entries, report, .. } = indexer;
+    if entries.is_empty() && !report.is_empty() {
+        return Err(shard_error(
             path,
             "samples of KEY.wav (or other audio) and KEY.json or KEY.txt",
-            notes.reasons(),
+            report.describe(),
         ));
     }
     entries.shrink_to_fit();
-    Ok((entries, notes))
+    Ok((entries, report))
 }
 
-impl Sample {
-    fn add(&mut self, member: &members::Member, extension: &str) {
+impl SampleMembers {
+    fn add(&mut self, member: &members::TarMember, extension: &str) {
         let name = Excerpt(&member.name).to_string();
         if !(member.kind.is_file() || member.kind.is_contiguous()) {
             let problem = format!("{name}: expected a separate file, found {:?}", member.kind);
             self.problem.get_or_insert(problem);
             return;
         }
-        let range = MemberRange { header: member.header, start: member.start, length: member.length };
-        let (kind, to) = match extension {
+        let range =
+            MemberRange { header_start: member.header_start, start: member.start, length: member.length };
+        let (kind, slot) = match extension {
             "json" => (extension, &mut self.json),
             "txt" => (extension, &mut self.txt),
             _ => ("audio file", &mut self.sound),
         };
-        if to.replace(range).is_some() {
+        if slot.replace(range).is_some() {
             self.problem.get_or_insert(format!("{name}: expected one {kind}, found a second one"));
         }
         if extension == "txt" {
@@ -131,18 +132,18 @@ impl Sample {
     }
 }
 
-impl Samples<'_> {
+impl ShardIndexer<'_> {
     /// Adds a complete sample.
     ///
     /// # Errors
     /// [`Error::DuplicateId`], and errors that do not concern the sample.
-    fn finish_sample(&mut self, sample: Sample) -> Result<()> {
-        let Sample { key, sound, json, txt, txt_name, problem } = sample;
+    fn finish_sample(&mut self, sample: SampleMembers) -> Result<()> {
+        let SampleMembers { key, sound, json, txt, txt_name, problem } = sample;
         if json.is_some() && txt.is_some() {
-            self.notes.add_unused(&txt_name);
+            self.report.add_unused(&txt_name);
         }
         let name = Excerpt(&key).to_string();
-        let outcome = match (problem, sound, json.or(txt)) {
+        let indexed = match (problem, sound, json.or(txt)) {
             (Some(problem), ..) => Err(problem),
             (None, None, None) => return Ok(()),
             (None, Some(_), None) => Err(format!("expected {name}.json or {name}.txt, found only audio")),
@@ -150,15 +151,15 @@ impl Samples<'_> {
                 Err(format!("expected {name}.wav, {name}.flac or other audio, found only a text"))
             }
             (None, Some(sound), Some(metadata)) => {
-                match entry(self.path, &self.file, &key, sound, metadata, json.is_some()) {
+                match index_sample(self.path, &self.file, &key, sound, metadata, json.is_some()) {
                     Ok(entry) => Ok(entry),
                     Err(error) if is_system_error(&error) => return Err(error),
-                    Err(error) => Err(reason(error)),
+                    Err(error) => Err(short_message(error)),
                 }
             }
         };
-        match outcome {
-            Err(reason) => self.notes.bad.push(BadSample { key: name, reason }),
+        match indexed {
+            Err(reason) => self.report.bad.push(BadSample { key: name, reason }),
             Ok((utterance, entry, audio_seconds)) => {
                 let number = self.entries.len() + 1;
                 if let Some(first) = self.numbers_of_ids.insert(utterance.id.clone(), number) {
@@ -169,9 +170,9 @@ impl Samples<'_> {
                         first,
                     });
                 }
-                if differs(utterance.seconds, audio_seconds) {
+                if lengths_differ(utterance.seconds, audio_seconds) {
                     let (expected_seconds, found_seconds) = (utterance.seconds, audio_seconds);
-                    self.notes.other_length.push(LengthMismatch {
+                    self.report.other_length.push(LengthMismatch {
                         id: utterance.id,
                         expected_seconds,
                         found_seconds,
@@ -194,9 +195,9 @@ fn is_system_error(error: &Error) -> bool {
 }
 
 /// Returns an error message without sample and shard names.
-fn reason(error: Error) -> String {
+fn short_message(error: Error) -> String {
     match error {
-        Error::Utterance { source, .. } => reason(*source),
+        Error::Utterance { source, .. } => short_message(*source),
         Error::Format { expected, found, .. } => format!("expected {expected}, found {found}"),
         Error::Shard { expected, found, .. } => format!("expected {expected}, found {found}"),
         Error::ManifestSyntax { source, .. } => {
@@ -213,13 +214,15 @@ fn reason(error: Error) -> String {
 fn check_end(path: &Path, mut file: &File, end: u64) -> Result<()> {
     let io = |source| Error::Io { path: path.into(), source };
     file.seek(SeekFrom::Start(end)).map_err(io)?;
-    let (mut bytes, mut zeros) = (vec![0; 1 << 16], 0);
+    let (mut buffer, mut zeros) = (vec![0; 1 << 16], 0);
     loop {
-        match file.read(&mut bytes).map_err(io)? {
-            0 if zeros < BLOCK_BYTES => return Err(wrong(path, "an end mark of zeros", "none: truncated")),
+        match file.read(&mut buffer).map_err(io)? {
+            0 if zeros < BLOCK_BYTES => {
+                return Err(shard_error(path, "an end mark of zeros", "none: truncated"));
+            }
             0 => return Ok(()),
-            count if bytes[..count].iter().any(|&byte| byte != 0) => {
-                return Err(wrong(path, "one tar file, up to its end mark", "other bytes after it"));
+            count if buffer[..count].iter().any(|&byte| byte != 0) => {
+                return Err(shard_error(path, "one tar file, up to its end mark", "other bytes after it"));
             }
             count => zeros += count as u64,
         }
@@ -227,7 +230,7 @@ fn check_end(path: &Path, mut file: &File, end: u64) -> Result<()> {
 }
 
 /// Returns the utterance and entry of a sample, and its audio seconds.
-fn entry(
+fn index_sample(
     path: &Path,
     file: &File,
     key: &str,
@@ -235,37 +238,48 @@ fn entry(
     metadata: MemberRange,
     is_json: bool,
 ) -> Result<(Utterance, IndexEntry, f64)> {
+    // Limits of the index and of the memory.
     if metadata.length > MAX_METADATA_BYTES {
         let expected = format!("a text of at most {MAX_METADATA_BYTES} bytes");
-        return Err(wrong(path, &expected, metadata.length.to_string()));
+        return Err(shard_error(path, &expected, metadata.length.to_string()));
     }
-    let headers = sound.start.saturating_sub(sound.header);
-    if headers > MAX_HEADER_BYTES {
+    let header_bytes = sound.start.saturating_sub(sound.header_start);
+    if header_bytes > MAX_HEADER_BYTES {
         let expected = format!("headers of at most {MAX_HEADER_BYTES} bytes");
-        return Err(wrong(path, &expected, headers.to_string()));
+        return Err(shard_error(path, &expected, header_bytes.to_string()));
     }
     let Ok(audio_length) = u32::try_from(sound.length) else {
-        return Err(wrong(path, "audio of less than 4 GiB", format!("{} bytes", sound.length)));
+        return Err(shard_error(path, "audio of less than 4 GiB", format!("{} bytes", sound.length)));
     };
-    let text = bytes(path, file, metadata.start, metadata.length as usize)?;
-    let sum = index::sum(&text);
+    let text = read_bytes(path, file, metadata.start, metadata.length as usize)?;
+    let crc32 = index::metadata_crc32(&text);
     let Ok(text) = String::from_utf8(text) else {
         let extension = if is_json { "json" } else { "txt" };
-        return Err(wrong(path, &format!("{}.{extension}: text in UTF-8", Excerpt(key)), "other bytes"));
+        return Err(shard_error(
+            path,
+            &format!("{}.{extension}: text in UTF-8", Excerpt(key)),
+            "other bytes",
+        ));
     };
-    let member = Member { start: sound.start, length: audio_length, headers: headers as u32, json: is_json };
+    let member = AudioMember {
+        start: sound.start,
+        length: audio_length,
+        header_bytes: header_bytes as u32,
+        has_json: is_json,
+    };
     let mut entry = IndexEntry {
         seconds: 0.0,
         start: metadata.start,
         length: metadata.length as u32,
-        sum,
-        line: member.line(),
+        crc32,
+        line_or_headers: member.encode_headers(),
         audio_length,
-        audio: sound.start,
+        audio_start: sound.start,
     };
-    if key_before(path, file, member)?.as_deref() != Some(key) {
-        return Err(wrong(path, "a header with the name of the sample", "another one"));
+    if read_key_before(path, file, member)?.as_deref() != Some(key) {
+        return Err(shard_error(path, "a header with the name of the sample", "another one"));
     }
+    // The utterance, and the length of its audio.
     let metadata = metadata_json(&text, member);
     let (mut samples, rate) = audio::declared_length(path, audio_range(path, file, member)?)?;
     if samples == 0 {
@@ -276,58 +290,64 @@ fn entry(
     }
     entry.seconds = samples as f64 / f64::from(rate);
     let seconds = entry.seconds;
-    Ok((utterance_of(path, member, key, &metadata, (seconds, rate))?, entry, seconds))
+    Ok((parse_utterance(path, member, key, &metadata, seconds, rate)?, entry, seconds))
 }
 
 /// Reads the utterance of an indexed sample.
-pub(super) fn utterance(path: &Path, index: usize, entry: &IndexEntry, member: Member) -> Result<Utterance> {
-    let stale = |expected: String, found: String| Error::Index { path: path.into(), index, expected, found };
+pub(super) fn read_utterance(
+    path: &Path,
+    index: usize,
+    entry: &IndexEntry,
+    member: AudioMember,
+) -> Result<Utterance> {
+    let index_error =
+        |expected: String, found: String| Error::Index { path: path.into(), index, expected, found };
     let file = open(path)?;
-    let text = bytes(path, &file, entry.start, entry.length as usize)?;
-    let matches = index::sum(&text) == entry.sum;
+    let text = read_bytes(path, &file, entry.start, entry.length as usize)?;
+    let is_unchanged = index::metadata_crc32(&text) == entry.crc32;
     let text = String::from_utf8_lossy(&text);
-    if !matches {
+    if !is_unchanged {
         let start = text.chars().take(40).collect();
-        return Err(stale(format!("a text with checksum {:08x}", entry.sum), start));
+        return Err(index_error(format!("a text with checksum {:08x}", entry.crc32), start));
     }
-    let Some(key) = key_before(path, &file, member)? else {
-        return Err(stale("the header of an audio file".into(), "other bytes".into()));
+    let Some(key) = read_key_before(path, &file, member)? else {
+        return Err(index_error("the header of an audio file".into(), "other bytes".into()));
     };
     let in_utterance = |error: Error| Error::Utterance { utterance: key.clone(), source: Box::new(error) };
     let (samples, rate) =
         audio::declared_length(path, audio_range(path, &file, member)?).map_err(in_utterance)?;
     let audio_seconds = samples as f64 / f64::from(rate);
-    if samples > 0 && differs(entry.seconds, audio_seconds) {
-        return Err(stale(format!("audio of {:.2} s", entry.seconds), format!("{audio_seconds:.2} s")));
+    if samples > 0 && lengths_differ(entry.seconds, audio_seconds) {
+        return Err(index_error(format!("audio of {:.2} s", entry.seconds), format!("{audio_seconds:.2} s")));
     }
     // A length that the header lacks was determined when the shard was indexed.
     let seconds = if samples > 0 { audio_seconds } else { entry.seconds };
-    let mut utterance = utterance_of(path, member, &key, &metadata_json(&text, member), (seconds, rate))
+    let mut utterance = parse_utterance(path, member, &key, &metadata_json(&text, member), seconds, rate)
         .map_err(in_utterance)?;
-    if differs(utterance.seconds, seconds) {
+    if lengths_differ(utterance.seconds, seconds) {
         utterance.seconds = seconds;
     }
     Ok(utterance)
 }
 
-/// Returns whether a length differs by more than batches tolerate.
-fn differs(declared: f64, found: f64) -> bool {
+/// Returns whether a length differs by more than 0.1 s and 2 %.
+fn lengths_differ(declared: f64, found: f64) -> bool {
     (found - declared).abs() > 0.1f64.max(0.02 * found)
 }
 
 /// Returns the key in the headers before a member; `None` without such headers.
-fn key_before(path: &Path, mut file: &File, member: Member) -> Result<Option<String>> {
+fn read_key_before(path: &Path, mut file: &File, member: AudioMember) -> Result<Option<String>> {
     let io = |source| Error::Io { path: path.into(), source };
-    let mut headers = vec![0; member.headers as usize];
-    let Some(first) = member.start.checked_sub(u64::from(member.headers)) else { return Ok(None) };
+    let mut headers = vec![0; member.header_bytes as usize];
+    let Some(first) = member.start.checked_sub(u64::from(member.header_bytes)) else { return Ok(None) };
     file.seek(SeekFrom::Start(first)).map_err(io)?;
     match file.read_exact(&mut headers) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
         Err(error) => return Err(io(error)),
     }
-    let Ok(Some(header)) = Members::new(Cursor::new(headers)).next() else { return Ok(None) };
-    let is_adjacent = header.start == u64::from(member.headers);
+    let Ok(Some(header)) = TarMembers::new(Cursor::new(headers)).next() else { return Ok(None) };
+    let is_adjacent = header.start == u64::from(member.header_bytes);
     Ok(split_name(&header.name).filter(|_| is_adjacent).map(|(key, _)| key.to_owned()))
 }
 
@@ -337,16 +357,16 @@ fn key_before(path: &Path, mut file: &File, member: Member) -> Result<Option<Str
 /// files.
 fn split_name(name: &str) -> Option<(&str, &str)> {
     let name = name.strip_prefix("./").unwrap_or(name);
-    let file = name.rfind('/').map_or(0, |slash| slash + 1);
-    let dot = name[file..].rfind('.')? + file;
-    let is_hidden = name[file..].starts_with('.');
+    let file_start = name.rfind('/').map_or(0, |slash| slash + 1);
+    let dot = name[file_start..].rfind('.')? + file_start;
+    let is_hidden = name[file_start..].starts_with('.');
     (!is_hidden && dot + 1 < name.len()).then(|| (&name[..dot], &name[dot + 1..]))
 }
 
 /// Returns the JSON of a sample, or wraps its text in JSON.
-fn metadata_json(text: &str, member: Member) -> String {
+fn metadata_json(text: &str, member: AudioMember) -> String {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    match member.json {
+    match member.has_json {
         true => text.to_owned(),
         false => serde_json::json!({ "text": text.trim() }).to_string(),
     }
@@ -354,20 +374,21 @@ fn metadata_json(text: &str, member: Member) -> String {
 
 /// Parses the utterance of a sample.
 ///
-/// `length` is seconds and rate of its audio.
-fn utterance_of(
+/// `seconds` and `rate` are those of its audio.
+fn parse_utterance(
     path: &Path,
-    member: Member,
+    member: AudioMember,
     key: &str,
     metadata: &str,
-    length: (f64, u32),
+    seconds: f64,
+    rate: u32,
 ) -> Result<Utterance> {
     let span = Span::Member { start: member.start, length: u64::from(member.length) };
-    manifest::utterance_from_member(path, metadata, key, length, span)
+    manifest::utterance_from_member(path, metadata, key, seconds, rate, span)
 }
 
 /// Returns the byte range of a sample's audio.
-fn audio_range(path: &Path, file: &File, member: Member) -> Result<FileRange> {
+fn audio_range(path: &Path, file: &File, member: AudioMember) -> Result<FileRange> {
     let range =
         file.try_clone().and_then(|file| FileRange::new(file, member.start, u64::from(member.length)));
     range.map_err(|source| Error::Io { path: path.into(), source })
@@ -377,6 +398,6 @@ fn open(path: &Path) -> Result<File> {
     open_regular(path).map_err(|source| Error::Io { path: path.into(), source })
 }
 
-fn wrong(path: &Path, expected: &str, found: impl Into<String>) -> Error {
+fn shard_error(path: &Path, expected: &str, found: impl Into<String>) -> Error {
     Error::Shard { path: path.into(), expected: expected.to_owned(), found: found.into() }
 }

@@ -1,4 +1,4 @@
-//! Members and samples of a source that are not used.
+//! Reports members and samples of shards that a corpus does not use.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::BlankLines;
 
 /// Largest number of unused members that a warning names.
-const MAX_NAMED: usize = 5;
+const MAX_NAMED_MEMBERS: usize = 5;
 
 /// A sample of a shard that cannot be used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ pub struct BadSample {
 
 impl BadSample {
     /// Adds the name of the shard to the reason.
-    pub(super) fn within(self, shard: &Path) -> Self {
+    pub(super) fn with_shard(self, shard: &Path) -> Self {
         BadSample { reason: format!("{}: {}", shard.display(), self.reason), ..self }
     }
 }
@@ -60,7 +60,7 @@ impl SourceReport {
     }
 
     /// Describes why a shard has no usable sample.
-    pub fn reasons(&self) -> String {
+    pub fn describe(&self) -> String {
         let bad = match &self.bad[..] {
             [] => None,
             [sample] => Some(format!("1 sample that cannot be used, {}: {}", sample.key, sample.reason)),
@@ -72,19 +72,19 @@ impl SourceReport {
                 ))
             }
         };
-        bad.into_iter().chain(self.unused()).collect::<Vec<_>>().join("; ")
+        bad.into_iter().chain(self.unused_warning()).collect::<Vec<_>>().join("; ")
     }
 
     /// Counts an unused member.
     pub fn add_unused(&mut self, name: &str) {
         self.unused += 1;
-        if self.names.len() < MAX_NAMED {
+        if self.names.len() < MAX_NAMED_MEMBERS {
             self.names.push(Excerpt(name).to_string());
         }
     }
 
     /// Returns a warning about unused members, if any.
-    pub fn unused(&self) -> Option<String> {
+    pub fn unused_warning(&self) -> Option<String> {
         let names = self.names.join(", ");
         let ellipsis = if self.unused > self.names.len() { ", ..." } else { "" };
         match self.unused {

@@ -127,7 +127,7 @@ impl FeatureConfig {
     /// Checks every setting.
     pub(super) fn check(&self) -> Result<()> {
         let (rate, high) = (f64::from(self.sample_rate), self.max_hz());
-        let span = |field, ms: f32| {
+        let check_duration = |field, ms: f32| {
             // At least one sample, at most ten seconds.
             let is_valid = ms.is_finite() && f64::from(ms) * rate >= 1000.0 && ms <= 10_000.0;
             if is_valid { Ok(()) } else { Err(setting(field, "at least one sample and at most 10000", ms)) }
@@ -135,8 +135,8 @@ impl FeatureConfig {
         if !SAMPLE_RATES.contains(&self.sample_rate) {
             return Err(setting("sample_rate", "1000 to 768000", self.sample_rate));
         }
-        span("window_ms", self.window_ms)?;
-        span("hop_ms", self.hop_ms)?;
+        check_duration("window_ms", self.window_ms)?;
+        check_duration("hop_ms", self.hop_ms)?;
         if !(1..=4096).contains(&self.mels) {
             return Err(setting("mels", "1 to 4096", self.mels));
         }
@@ -148,28 +148,33 @@ impl FeatureConfig {
         if !(f64::from(self.low_hz) < high && self.low_hz >= 0.0) {
             return Err(setting("low_hz", &format!("at least 0 and below {high}"), self.low_hz));
         }
-        let within = |field, expected: &str, is_valid: bool, found: f64| {
+        let check_value = |field, expected: &str, is_valid: bool, found: f64| {
             if is_valid { Ok(()) } else { Err(setting(field, expected, found)) }
         };
         let preemphasis = self.preemphasis;
-        within("preemphasis", "0 to 1", (0.0..=1.0).contains(&preemphasis), preemphasis.into())?;
-        within("floor_db", "10 to 120", (10.0..=120.0).contains(&self.floor_db), self.floor_db.into())?;
+        check_value("preemphasis", "0 to 1", (0.0..=1.0).contains(&preemphasis), preemphasis.into())?;
+        check_value("floor_db", "10 to 120", (10.0..=120.0).contains(&self.floor_db), self.floor_db.into())?;
         let power = self.floor_power;
         let is_valid = power == 0.0 || (1e-300..=1.0).contains(&power);
-        within("floor_power", "1e-300 to 1, or 0 for a floor in decibels", is_valid, power)?;
+        check_value("floor_power", "1e-300 to 1, or 0 for a floor in decibels", is_valid, power)?;
         let is_valid = power == 0.0 || self.normalize != Normalization::Running;
-        within("floor_power", "0 with running normalization, whose prior is relative", is_valid, power)?;
+        check_value("floor_power", "0 with running normalization, whose prior is relative", is_valid, power)?;
         let is_valid = (0.0..=10_000.0).contains(&self.agc_ms);
-        within("agc_ms", "0 to 10000", is_valid, self.agc_ms.into())?;
+        check_value("agc_ms", "0 to 10000", is_valid, self.agc_ms.into())?;
         let is_valid = self.agc_ms == 0.0 || (power == 0.0 && self.normalize.needs_whole_utterance());
-        within(
+        check_value(
             "agc_ms",
             "0 unless features are relative to the maximum of a whole utterance",
             is_valid,
             self.agc_ms.into(),
         )?;
         let db = self.trim_db;
-        within("trim_db", "10 to 120, or 0 for none", db == 0.0 || (10.0..=120.0).contains(&db), db.into())?;
-        within("dither", "0 to 1", (0.0..=1.0).contains(&self.dither), self.dither.into())
+        check_value(
+            "trim_db",
+            "10 to 120, or 0 for none",
+            db == 0.0 || (10.0..=120.0).contains(&db),
+            db.into(),
+        )?;
+        check_value("dither", "0 to 1", (0.0..=1.0).contains(&self.dither), self.dither.into())
     }
 }

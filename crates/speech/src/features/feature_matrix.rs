@@ -1,6 +1,6 @@
 //! `Features`: log-mel matrix of an utterance, its stacking and normalization.
 
-use crate::fft_float::FftFloat;
+use crate::feature_float::FeatureFloat;
 
 /// Features of an utterance, a matrix `[T, D]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,9 +48,9 @@ impl Features {
         let dim = width.max(channels);
         let mut data = vec![0.0; frames * dim];
         for (t, row) in data.chunks_exact_mut(dim.max(1)).enumerate() {
-            let first = t * stride * self.dim;
-            let last = (first + width).min(self.data.len());
-            row[..last - first].copy_from_slice(&self.data[first..last]);
+            let start = t * stride * self.dim;
+            let end = (start + width).min(self.data.len());
+            row[..end - start].copy_from_slice(&self.data[start..end]);
         }
         Features { frames, dim, data }
     }
@@ -79,36 +79,37 @@ pub(super) enum Deviation {
 /// Scales each column of `[T, dim]` values to mean 0 and the given deviation.
 ///
 /// Moments over all T are computed in f64.
-pub(super) fn normalize_columns<F: FftFloat>(data: &mut [F], dim: usize, deviation: Deviation) {
+pub(super) fn normalize_columns<F: FeatureFloat>(data: &mut [F], dim: usize, deviation: Deviation) {
     if data.is_empty() || dim == 0 {
         return;
     }
-    let n = (data.len() / dim) as f64;
+    let num_frames = (data.len() / dim) as f64;
     let mut mean = vec![0f64; dim];
     for row in data.chunks_exact(dim) {
-        mean.iter_mut().zip(row).for_each(|(m, x)| *m += x.to_f64());
+        mean.iter_mut().zip(row).for_each(|(mean, x)| *mean += x.to_f64());
     }
-    mean.iter_mut().for_each(|m| *m /= n);
+    mean.iter_mut().for_each(|mean| *mean /= num_frames);
+    // Sums of squares, then the factor of each column.
     let mut scale = vec![0f64; dim];
     for row in data.chunks_exact(dim) {
-        scale.iter_mut().zip(row).zip(&mean).for_each(|((v, x), m)| *v += (x.to_f64() - m).powi(2));
+        scale.iter_mut().zip(row).zip(&mean).for_each(|((sum, x), mean)| *sum += (x.to_f64() - mean).powi(2));
     }
-    for (m, v) in scale.iter_mut().enumerate() {
-        let exact = (*v / n).sqrt();
-        *v = match deviation {
+    for (column, scale) in scale.iter_mut().enumerate() {
+        let exact = (*scale / num_frames).sqrt();
+        *scale = match deviation {
             Deviation::AtLeast(minimum) => 1.0 / exact.max(minimum),
             // Rounding the mean would give a constant column a deviation.
-            Deviation::Exact if exact == 0.0 || is_constant(data, dim, m) => 0.0,
+            Deviation::Exact if exact == 0.0 || is_constant(data, dim, column) => 0.0,
             Deviation::Exact => 1.0 / exact,
         };
     }
     for row in data.chunks_exact_mut(dim) {
-        for ((x, m), s) in row.iter_mut().zip(&mean).zip(&scale) {
-            *x = F::cast((x.to_f64() - m) * s);
+        for ((x, mean), scale) in row.iter_mut().zip(&mean).zip(&scale) {
+            *x = F::cast((x.to_f64() - mean) * scale);
         }
     }
 }
 
-fn is_constant<F: FftFloat>(data: &[F], dim: usize, m: usize) -> bool {
-    data.chunks_exact(dim).all(|row| row[m] == data[m])
+fn is_constant<F: FeatureFloat>(data: &[F], dim: usize, column: usize) -> bool {
+    data.chunks_exact(dim).all(|row| row[column] == data[column])
 }

@@ -1,4 +1,4 @@
-//! Splits a signal into frames: frame positions and window functions.
+//! Splits audio into frames for features: frame positions and window functions.
 
 use std::f64::consts::{PI, TAU};
 
@@ -70,12 +70,13 @@ impl Framing {
     }
 
     /// Maps index `i` to a sample of a signal of `n`; `None` for zero padding.
-    pub(super) fn fold(self, i: isize, n: usize) -> Option<usize> {
+    pub(super) fn fold_index(self, i: isize, n: usize) -> Option<usize> {
         if (0..n as isize).contains(&i) {
             return Some(i as usize);
         }
         match self {
             Framing::Inside => None,
+            // A reflected signal is periodic.
             Framing::Centered => {
                 let period = (2 * (n - 1)).max(1);
                 let index = i.rem_euclid(period as isize) as usize;
@@ -122,7 +123,7 @@ mod tests {
     #[test]
     fn reflections_repeat_as_often_as_needed() {
         let folded = |framing: Framing, n: usize| {
-            (-5..6).map(|i| framing.fold(i, n).map_or(-1, |at| at as isize)).collect::<Vec<_>>()
+            (-5..6).map(|i| framing.fold_index(i, n).map_or(-1, |index| index as isize)).collect::<Vec<_>>()
         };
         assert_eq!(folded(Framing::Inside, 3), [-1, -1, -1, -1, -1, 0, 1, 2, -1, -1, -1]);
         assert_eq!(folded(Framing::Centered, 3), [1, 0, 1, 2, 1, 0, 1, 2, 1, 0, 1]);

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use rand::Rng;
 
-use super::chain::FeatureStages;
 use super::log_compression::ReferenceLevel;
-use super::running_stats::Rate;
+use super::pipeline::FeatureStages;
+use super::running_stats::RunningConstants;
 use super::samples::evaluation_rng;
 use super::spectra::Spectra;
 use super::{FeatureConfig, Features, setting, trim};
@@ -17,37 +17,38 @@ use crate::{Audio, Error, MelScale, Result};
 pub struct FrontEnd {
     pub(super) config: FeatureConfig,
     scale: MelScale,
+    /// Hop length in samples.
     pub(super) hop: usize,
+    /// Window length in samples.
     pub(super) length: usize,
-    pub(super) engine: FrontEndEngine,
-    /// Decay of running normalization.
-    pub(super) rate: Rate,
+    pub(super) spectra: PlannedSpectra,
+    pub(super) running_constants: RunningConstants,
 }
 
-/// The floating-point type of the computation.
+/// The planned spectra, in the floating-point type of the computation.
 ///
-/// f64 where the floor is a power, which may be far below the resolution of f32 at 1.
-pub(super) enum FrontEndEngine {
+/// It is f64 where the floor is a power, which may be far below the resolution of f32 at 1.
+pub(super) enum PlannedSpectra {
     Single(Spectra<f32>),
     Double(Spectra<f64>),
 }
 
-/// Evaluates a block with the feature chain of either type.
-macro_rules! with_chain {
-    ($front_end:expr, |$chain:ident| $body:expr) => {
-        match &$front_end.engine {
-            $crate::features::front_end::FrontEndEngine::Single(spectra) => {
-                let $chain = $crate::features::chain::FeatureChain::new($front_end, spectra);
+/// Evaluates a block with the feature pipeline of either type.
+macro_rules! with_pipeline {
+    ($front_end:expr, |$pipeline:ident| $body:expr) => {
+        match &$front_end.spectra {
+            $crate::features::front_end::PlannedSpectra::Single(spectra) => {
+                let $pipeline = $crate::features::pipeline::FeaturePipeline::new($front_end, spectra);
                 $body
             }
-            $crate::features::front_end::FrontEndEngine::Double(spectra) => {
-                let $chain = $crate::features::chain::FeatureChain::new($front_end, spectra);
+            $crate::features::front_end::PlannedSpectra::Double(spectra) => {
+                let $pipeline = $crate::features::pipeline::FeaturePipeline::new($front_end, spectra);
                 $body
             }
         }
     };
 }
-pub(super) use with_chain;
+pub(super) use with_pipeline;
 
 impl FrontEnd {
     /// Plans the window, the FFT and the mel filters.
@@ -63,17 +64,17 @@ impl FrontEnd {
         let samples = |ms: f32| (f64::from(ms) * rate / 1000.0).round() as usize;
         let (length, hop) = (samples(config.window_ms), samples(config.hop_ms));
         let scale = MelScale::new(config.mel_scale, f64::from(config.low_hz), config.max_hz(), config.mels);
-        let engine = match ReferenceLevel::new(config) {
-            ReferenceLevel::One => Spectra::new(config, &scale, length).map(FrontEndEngine::Double),
+        let spectra = match ReferenceLevel::new(config) {
+            ReferenceLevel::One => Spectra::new(config, &scale, length).map(PlannedSpectra::Double),
             ReferenceLevel::Loudest | ReferenceLevel::Sine => {
-                Spectra::new(config, &scale, length).map(FrontEndEngine::Single)
+                Spectra::new(config, &scale, length).map(PlannedSpectra::Single)
             }
         };
-        let engine = engine.ok_or_else(|| {
+        let spectra = spectra.ok_or_else(|| {
             setting("mels", "fewer bins, within the frequency resolution of the window", config.mels)
         })?;
-        let rate = Rate::new(hop as f64 / rate);
-        Ok(Self { config: config.clone(), scale, hop, length, engine, rate })
+        let running_constants = RunningConstants::new(hop as f64 / rate);
+        Ok(Self { config: config.clone(), scale, hop, length, spectra, running_constants })
     }
 
     /// Returns the settings.
@@ -169,7 +170,7 @@ impl FrontEnd {
     pub fn log_mel_with(&self, audio: &Audio, rng: &mut (impl Rng + ?Sized)) -> Result<Features> {
         self.check(audio)?;
         let dim = self.config.mels;
-        let data = with_chain!(self, |chain| chain.features(&audio.samples, rng));
+        let data = with_pipeline!(self, |pipeline| pipeline.features(&audio.samples, rng));
         Ok(Features { frames: data.len() / dim, dim, data })
     }
 
@@ -183,19 +184,19 @@ impl FrontEnd {
     /// Cost: that of [`FrontEnd::log_mel`], and O(n + T F) memory.
     pub fn stages(&self, audio: &Audio) -> Result<FeatureStages> {
         self.check(audio)?;
-        Ok(with_chain!(self, |chain| chain.stages(&audio.samples, &mut evaluation_rng())))
+        Ok(with_pipeline!(self, |pipeline| pipeline.stages(&audio.samples, &mut evaluation_rng())))
     }
 
     /// Returns the window function.
     pub fn window_weights(&self) -> Vec<f64> {
-        with_chain!(self, |chain| chain.window_weights())
+        with_pipeline!(self, |pipeline| pipeline.window_weights())
     }
 
     /// Returns the mel filters, row-major `[mels, F / 2 + 1]`.
     ///
     /// Column k is the weight of the power at `k sample_rate / F` hertz; F is the FFT size.
     pub fn mel_matrix(&self) -> Vec<f64> {
-        with_chain!(self, |chain| chain.mel_matrix())
+        with_pipeline!(self, |pipeline| pipeline.mel_matrix())
     }
 
     fn check(&self, audio: &Audio) -> Result<()> {

@@ -1,9 +1,9 @@
-//! Logarithm of mel powers, with a reference level and a floor.
+//! Logarithms of mel powers, relative to a reference level, with a floor.
 //!
 //! Automatic gain control (AGC) is a reference level that follows the loudness of the signal.
 
 use super::FeatureConfig;
-use crate::fft_float::FftFloat;
+use crate::feature_float::FeatureFloat;
 
 /// The logarithm of mel powers.
 #[derive(Clone, Copy)]
@@ -44,18 +44,19 @@ const MAX_AGC_GAIN_DB: f64 = 30.0;
 ///
 /// It is the largest power within `radius` frames, but at most [`MAX_AGC_GAIN_DB`] below the
 /// maximum.
-pub(super) fn local_maxima<F: FftFloat>(data: &[F], dim: usize, radius: usize) -> Vec<F> {
-    let loudest = |powers: &[F]| powers.iter().fold(F::zero(), |a, &p| if p > a { p } else { a });
-    let frames: Vec<F> = data.chunks_exact(dim).map(loudest).collect();
-    let minimum = loudest(&frames) * F::cast(10f64.powf(-MAX_AGC_GAIN_DB / 10.0));
-    let window = |t: usize| &frames[t.saturating_sub(radius)..frames.len().min(t + radius + 1)];
-    (0..frames.len())
+pub(super) fn local_maxima<F: FeatureFloat>(data: &[F], dim: usize, radius: usize) -> Vec<F> {
+    let loudest =
+        |powers: &[F]| powers.iter().fold(F::zero(), |maximum, &p| if p > maximum { p } else { maximum });
+    let frame_maxima: Vec<F> = data.chunks_exact(dim).map(loudest).collect();
+    let minimum = loudest(&frame_maxima) * F::cast(10f64.powf(-MAX_AGC_GAIN_DB / 10.0));
+    let window = |t: usize| &frame_maxima[t.saturating_sub(radius)..frame_maxima.len().min(t + radius + 1)];
+    (0..frame_maxima.len())
         .map(|t| loudest(window(t)))
-        .map(|full| if full > minimum { full } else { minimum })
+        .map(|maximum| if maximum > minimum { maximum } else { minimum })
         .collect()
 }
 
-impl<F: FftFloat> LogCompression<F> {
+impl<F: FeatureFloat> LogCompression<F> {
     /// A compression relative to `full`; `None` if that is 0, as for silence.
     pub fn relative(full: F, floor_db: f32) -> Option<Self> {
         let floor = 10f32.powf(-floor_db / 10.0);

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::feature_matrix::{Deviation, Features, MIN_DEVIATION, normalize_columns};
-use crate::fft_float::FftFloat;
+use crate::feature_float::FeatureFloat;
 
 /// How features are normalized.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,7 +57,7 @@ impl Normalization {
     }
 
     /// Normalizes a whole utterance, unless normalization is running or none.
-    pub(super) fn apply<F: FftFloat>(self, data: &mut [F], dim: usize) {
+    pub(super) fn apply<F: FeatureFloat>(self, data: &mut [F], dim: usize) {
         if let Some(deviation) = self.deviation() {
             normalize_columns(data, dim, deviation);
         }

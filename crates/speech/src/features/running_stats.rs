@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::fft_float::FftFloat;
+use crate::feature_float::FeatureFloat;
 
 /// Weight of the prior: it counts as much as this many seconds of frames.
 const PRIOR_SECONDS: f64 = 2.0;
@@ -18,16 +18,16 @@ const PRIOR_MEAN: f32 = -14.0;
 /// Standard deviation σ of the prior, in the same unit.
 const PRIOR_DEVIATION: f32 = 3.5;
 
-/// Constants that depend on the hop length.
+/// Constants of running normalization, which depend on the hop length.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rate {
+pub(super) struct RunningConstants {
     /// λ
     decay: f32,
     /// n
     prior: f32,
 }
 
-impl Rate {
+impl RunningConstants {
     pub fn new(hop_seconds: f64) -> Self {
         let decay = (-hop_seconds / DECAY_SECONDS).exp() as f32;
         Self { decay, prior: (PRIOR_SECONDS / hop_seconds) as f32 }
@@ -38,8 +38,11 @@ impl Rate {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RunningStats {
+    /// w
     weight: f32,
+    /// S
     sums: Vec<f32>,
+    /// Q
     squares: Vec<f32>,
 }
 
@@ -57,15 +60,17 @@ impl RunningStats {
     }
 
     /// Updates the statistics with a frame and normalizes it.
-    pub fn normalize<F: FftFloat>(&mut self, Rate { decay, prior }: Rate, frame: &mut [F]) {
+    pub fn normalize<F: FeatureFloat>(&mut self, constants: RunningConstants, frame: &mut [F]) {
+        let RunningConstants { decay, prior } = constants;
         self.weight = decay * self.weight + 1.0;
-        let weight = 1.0 / (prior + self.weight);
+        let inverse_weight = 1.0 / (prior + self.weight);
         for ((x, sum), square) in frame.iter_mut().zip(&mut self.sums).zip(&mut self.squares) {
             let y = x.to_f64() as f32 - PRIOR_MEAN;
             *sum = decay * *sum + y;
             *square = decay * *square + y * y;
-            let mean = *sum * weight;
-            let variance = (prior * (PRIOR_DEVIATION * PRIOR_DEVIATION) + *square) * weight - mean * mean;
+            let mean = *sum * inverse_weight;
+            let variance =
+                (prior * (PRIOR_DEVIATION * PRIOR_DEVIATION) + *square) * inverse_weight - mean * mean;
             *x = F::cast(f64::from((y - mean) / variance.sqrt()));
         }
     }

@@ -1,4 +1,4 @@
-//! Dither and pre-emphasis, applied to samples before the Fourier transform.
+//! Dither and pre-emphasis of audio, before the Fourier transform of features.
 
 use std::borrow::Cow;
 use std::f64::consts::TAU;
@@ -7,7 +7,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::fft_float::FftFloat;
+use crate::feature_float::FeatureFloat;
 
 /// The sample before the first one in `y[n] = x[n] - a x[n-1]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,12 +24,13 @@ pub enum InitialSample {
 
 /// Pre-emphasis and gain of a signal.
 pub(super) struct Emphasis<F> {
+    /// Coefficient of `y[n] = x[n] - a x[n-1]`.
     a: F,
     initial: InitialSample,
     gain: f64,
 }
 
-impl<F: FftFloat> Emphasis<F> {
+impl<F: FeatureFloat> Emphasis<F> {
     /// If each frame is emphasized separately, this is only a gain.
     pub fn new(a: f32, initial: InitialSample, gain: f64) -> Self {
         let a = if initial == InitialSample::Frame { F::zero() } else { F::from_setting(a) };
@@ -53,7 +54,7 @@ impl<F: FftFloat> Emphasis<F> {
 }
 
 /// Emphasizes a frame separately.
-pub(super) fn emphasize_frame<F: FftFloat>(a: F, frame: &mut [F]) {
+pub(super) fn emphasize_frame<F: FeatureFloat>(a: F, frame: &mut [F]) {
     for i in (1..frame.len()).rev() {
         frame[i] = frame[i] - a * frame[i - 1];
     }

@@ -1,4 +1,4 @@
-//! Power spectra of frames (FFT), summed by mel filters.
+//! Mel powers of frames: windows, FFT and mel filters of speech features.
 
 use std::sync::Arc;
 
@@ -8,8 +8,11 @@ use realfft::{RealFftPlanner, RealToComplex};
 use super::samples;
 use super::{FeatureConfig, InitialSample};
 use crate::MelScale;
-use crate::fft_float::FftFloat;
+use crate::feature_float::FeatureFloat;
 use crate::mel::Filter;
+
+/// Number of FFT sizes that are tried, each twice the one before.
+const NUM_FFT_SIZES: usize = 4;
 
 /// The planned transform of frames.
 pub(super) struct Spectra<F> {
@@ -21,15 +24,18 @@ pub(super) struct Spectra<F> {
     frame_emphasis: Option<F>,
 }
 
-impl<F: FftFloat> Spectra<F> {
+impl<F: FeatureFloat> Spectra<F> {
     /// Plans windows of `length` samples.
     ///
     /// The FFT size is the window length rounded up to a power of two, and larger where the lowest
     /// mel filter would otherwise fall between two bins; `None` if four sizes are too small.
     pub fn new(config: &FeatureConfig, scale: &MelScale, length: usize) -> Option<Self> {
         let min_size = length.next_power_of_two();
-        let bank = |i: usize| Some((min_size << i, Filter::bank(scale, min_size << i, config.sample_rate)?));
-        let (size, filters) = (0..4).find_map(bank)?;
+        let plan_filters = |doublings: usize| {
+            let size = min_size << doublings;
+            Some((size, Filter::bank(scale, size, config.sample_rate)?))
+        };
+        let (size, filters) = (0..NUM_FFT_SIZES).find_map(plan_filters)?;
         let window = config.window.weights(length).into_iter().map(F::cast).collect();
         let fft = RealFftPlanner::new().plan_fft_forward(size);
         let frame_emphasis = config.preemphasis_before == InitialSample::Frame && config.preemphasis > 0.0;
@@ -42,37 +48,38 @@ impl<F: FftFloat> Spectra<F> {
         self.fft.len() / 2 + 1
     }
 
-    /// Returns the power of a full-scale sine in a bin's middle.
-    pub fn full(&self) -> F {
+    /// Returns the power of a sine of amplitude 1 in a bin's middle.
+    pub fn full_scale_power(&self) -> F {
         F::cast((self.window.iter().map(|w| w.to_f64()).sum::<f64>() / 2.0).powi(2))
     }
 
     /// Allocates the buffers of a computation.
-    pub fn frames(&self) -> FrameSpectra<'_, F> {
-        let (block, spectrum) = (self.fft.make_input_vec(), self.fft.make_output_vec());
+    pub fn allocate_buffers(&self) -> FrameSpectra<'_, F> {
+        let (padded_frame, spectrum) = (self.fft.make_input_vec(), self.fft.make_output_vec());
         let power = vec![F::zero(); spectrum.len()];
-        FrameSpectra { plan: self, block, spectrum, scratch: self.fft.make_scratch_vec(), power }
+        FrameSpectra { plan: self, padded_frame, spectrum, scratch: self.fft.make_scratch_vec(), power }
     }
 }
 
 /// A computation of spectra with its buffers.
 pub(super) struct FrameSpectra<'a, F> {
     plan: &'a Spectra<F>,
-    block: Vec<F>,
+    /// A frame, zero-padded to the FFT size.
+    padded_frame: Vec<F>,
     spectrum: Vec<Complex<F>>,
     scratch: Vec<Complex<F>>,
     /// Power spectrum of the last frame.
     pub power: Vec<F>,
 }
 
-impl<F: FftFloat> FrameSpectra<'_, F> {
+impl<F: FeatureFloat> FrameSpectra<'_, F> {
     /// Appends the mel-filtered powers of a frame; missing samples are zeros.
-    pub fn push(&mut self, samples: impl Iterator<Item = F>, out: &mut Vec<F>) {
+    pub fn append_mel_powers(&mut self, samples: impl Iterator<Item = F>, out: &mut Vec<F>) {
         let Spectra { window, filters, fft, remove_mean, frame_emphasis } = self.plan;
-        let (frame, rest) = self.block.split_at_mut(window.len());
+        let (frame, padding) = self.padded_frame.split_at_mut(window.len());
         let mut num_samples = 0;
-        for (y, x) in frame.iter_mut().zip(samples) {
-            *y = x;
+        for (slot, sample) in frame.iter_mut().zip(samples) {
+            *slot = sample;
             num_samples += 1;
         }
         frame[num_samples..].fill(F::zero());
@@ -84,8 +91,8 @@ impl<F: FftFloat> FrameSpectra<'_, F> {
             samples::emphasize_frame(*a, frame);
         }
         frame.iter_mut().zip(window).for_each(|(x, &w)| *x = *x * w);
-        rest.fill(F::zero());
-        let result = fft.process_with_scratch(&mut self.block, &mut self.spectrum, &mut self.scratch);
+        padding.fill(F::zero());
+        let result = fft.process_with_scratch(&mut self.padded_frame, &mut self.spectrum, &mut self.scratch);
         debug_assert!(result.is_ok(), "buffers come from the plan");
         self.power.iter_mut().zip(&self.spectrum).for_each(|(p, c)| *p = c.norm_sqr());
         out.extend(filters.iter().map(|f| f.apply(&self.power)));

@@ -47,11 +47,11 @@ impl StackStream {
     /// Returns whether this state is valid for the settings of `other`.
     pub fn is_compatible(&self, other: &StackStream) -> bool {
         let settings = |s: &StackStream| (s.stack, s.stride, s.dim, s.channels);
-        let (kept, width) = (self.pending.len(), self.stack.saturating_mul(self.dim));
+        let (num_pending, width) = (self.pending.len(), self.stack.saturating_mul(self.dim));
         settings(self) == settings(other)
             && self.skip <= self.stride.saturating_sub(self.stack)
-            && (kept < width || width == 0)
-            && (self.dim == 0 || kept.is_multiple_of(self.dim))
+            && (num_pending < width || width == 0)
+            && (self.dim == 0 || num_pending.is_multiple_of(self.dim))
             && self.pending.iter().all(|x| x.is_finite())
     }
 

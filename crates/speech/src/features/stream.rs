@@ -1,8 +1,8 @@
-//! Streaming front end: log-mel features of audio that arrives in chunks.
+//! `FeatureStream`: log-mel features of audio that arrives in chunks.
 
 use serde::{Deserialize, Serialize};
 
-use super::front_end::with_chain;
+use super::front_end::with_pipeline;
 use super::running_stats::RunningStats;
 use super::{Framing, FrontEnd};
 use crate::audio::check_samples;
@@ -110,14 +110,14 @@ impl FrontEnd {
         let unused = self.first_sample_of(*frames).saturating_sub(*num_samples).min(samples.len() as u64);
         pending.extend_from_slice(&samples[unused as usize..]);
         *num_samples += samples.len() as u64;
-        let base = *num_samples - pending.len() as u64;
-        let (window, hop, first) = (self.length as u64, self.hop as u64, *frames);
+        let pending_start = *num_samples - pending.len() as u64;
+        let (window, hop, first_frame) = (self.length as u64, self.hop as u64, *frames);
         *frames = num_samples.checked_sub(window).map_or(0, |rest| 1 + rest / hop);
-        let starts = (first..*frames).map(|t| (t * hop - base) as usize);
-        with_chain!(self, |chain| chain.advance(pending, starts, running, out));
-        let consumed = self.first_sample_of(*frames).saturating_sub(base).min(pending.len() as u64);
+        let starts = (first_frame..*frames).map(|t| (t * hop - pending_start) as usize);
+        with_pipeline!(self, |pipeline| pipeline.push_frames(pending, starts, running, out));
+        let consumed = self.first_sample_of(*frames).saturating_sub(pending_start).min(pending.len() as u64);
         pending.drain(..consumed as usize);
-        Ok((*frames - first) as usize)
+        Ok((*frames - first_frame) as usize)
     }
 
     /// Ends a signal and resets its stream.
@@ -133,7 +133,12 @@ impl FrontEnd {
         if samples == 0 || frames > 0 {
             return Ok(0);
         }
-        with_chain!(self, |chain| chain.advance(&pending, std::iter::once(0), &mut running, out));
+        with_pipeline!(self, |pipeline| pipeline.push_frames(
+            &pending,
+            std::iter::once(0),
+            &mut running,
+            out
+        ));
         Ok(1)
     }
 
@@ -147,21 +152,27 @@ impl FrontEnd {
         self.stream()?;
         let FeatureStream { samples, frames, pending, running } = stream;
         let (window, hop) = (self.length as u64, self.hop as u64);
-        let complete = samples.checked_sub(window).map_or(0, |rest| 1 + rest / hop);
+        let complete_frames = samples.checked_sub(window).map_or(0, |rest| 1 + rest / hop);
         let expected_pending = samples.saturating_sub(frames.saturating_mul(hop).saturating_sub(1));
-        let error = |expected: String, found: String| Err(Error::Stream { expected, found });
-        if *frames != complete {
-            return error(format!("{complete} frames after {samples} samples"), frames.to_string());
+        let stream_error = |expected: String, found: String| Err(Error::Stream { expected, found });
+        if *frames != complete_frames {
+            return stream_error(
+                format!("{complete_frames} frames after {samples} samples"),
+                frames.to_string(),
+            );
         }
         if pending.len() as u64 != expected_pending {
-            return error(format!("{expected_pending} pending samples"), pending.len().to_string());
+            return stream_error(format!("{expected_pending} pending samples"), pending.len().to_string());
         }
         if !running.is_valid(self.config.mels) {
-            return error(format!("finite statistics of {} bins", self.config.mels), "other values".into());
+            return stream_error(
+                format!("finite statistics of {} bins", self.config.mels),
+                "other values".into(),
+            );
         }
         match check_samples(0, pending) {
             Ok(()) => Ok(()),
-            Err(_) => error("finite samples".into(), "other values".into()),
+            Err(_) => stream_error("finite samples".into(), "other values".into()),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Removes leading and trailing silence of a signal.
+//! Trims silence at both ends of audio, before features are computed.
 
 use std::ops::Range;
 
-/// Samples of the power window.
-const MAX_SPAN: usize = 2048;
+/// Samples of the power window of a longer signal.
+const MAX_WINDOW: usize = 2048;
 
 /// Returns the samples that remain when silence at both ends is removed.
 ///
@@ -27,35 +27,35 @@ const MAX_SPAN: usize = 2048;
 /// assert_eq!(trim(&samples, 60.0), 4000 - 2047..4999 + 2048);
 /// ```
 pub fn trim(samples: &[f32], db: f64) -> Range<usize> {
-    let span = MAX_SPAN.min(samples.len());
+    let window = MAX_WINDOW.min(samples.len());
     let mut loudest = 0f64;
-    powers(samples, span, |_, power| loudest = loudest.max(power));
+    powers(samples, window, |_, power| loudest = loudest.max(power));
     let threshold = 10f64.powf(-db / 10.0) * loudest;
     let (mut first, mut last) = (None, 0);
-    powers(samples, span, |j, power| {
+    powers(samples, window, |j, power| {
         if power >= threshold {
             first.get_or_insert(j);
             last = j + 1;
         }
     });
-    first.unwrap_or(0).saturating_sub(span.saturating_sub(1))..last
+    first.unwrap_or(0).saturating_sub(window.saturating_sub(1))..last
 }
 
 /// Calls `visit` with `w P[j]` of every sample.
 ///
-/// The sum of the end of the previous block, plus the sum of this block so far.
-fn powers(samples: &[f32], span: usize, mut visit: impl FnMut(usize, f64)) {
+/// It is the sum of the end of the previous block and of this block so far; a block has w samples.
+fn powers(samples: &[f32], window: usize, mut visit: impl FnMut(usize, f64)) {
     let square = |x: f32| f64::from(x).powi(2);
     // tails[i]: sum of the previous block from its index i.
-    let mut tails = vec![0f64; span + 1];
-    for (block, piece) in samples.chunks(span.max(1)).enumerate() {
+    let mut tails = vec![0f64; window + 1];
+    for (block, block_samples) in samples.chunks(window.max(1)).enumerate() {
         let mut sum = 0.0;
-        for (i, &x) in piece.iter().enumerate() {
+        for (i, &x) in block_samples.iter().enumerate() {
             sum += square(x);
-            visit(block * span + i, tails[i + 1] + sum);
+            visit(block * window + i, tails[i + 1] + sum);
         }
-        for i in (0..piece.len()).rev() {
-            tails[i] = tails[i + 1] + square(piece[i]);
+        for i in (0..block_samples.len()).rev() {
+            tails[i] = tails[i + 1] + square(block_samples[i]);
         }
     }
 }
@@ -67,11 +67,11 @@ mod tests {
     #[test]
     fn powers_match_the_definition() {
         let samples: Vec<f32> = (0..23).map(|i| ((i * 7) % 5) as f32).collect();
-        for span in [1, 2, 5, 22, 23] {
-            powers(&samples, span, |j, power| {
-                let from = (j + 1).saturating_sub(span);
-                let exact: f32 = samples[from..=j].iter().map(|x| x * x).sum();
-                assert_eq!(power, f64::from(exact), "{span} {j}");
+        for window in [1, 2, 5, 22, 23] {
+            powers(&samples, window, |j, power| {
+                let start = (j + 1).saturating_sub(window);
+                let exact: f32 = samples[start..=j].iter().map(|x| x * x).sum();
+                assert_eq!(power, f64::from(exact), "{window} {j}");
             });
         }
     }

@@ -1,4 +1,4 @@
-//! `Destination`: writes files atomically, so that a crash loses no old file.
+//! `Destination`: writes files atomically; a failed write keeps the old file.
 //!
 //! | existing file | result |
 //! |---|---|
@@ -26,7 +26,7 @@ const MAX_NAME_BYTES: usize = 255;
 /// Time to wait for a reader of a pipe.
 const READER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of the attempts to open a pipe.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const PIPE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The target of a write, open or known to be writable.
 #[derive(Debug)]
@@ -37,9 +37,9 @@ enum DestinationKind {
     /// A regular file, existing or not, after following all links.
     Regular(PathBuf),
     /// An open file that cannot be replaced.
-    Through(File),
+    OpenFile(File),
     /// Standard output of this process.
-    Standard,
+    StandardOutput,
 }
 
 /// A function that writes the content of a file.
@@ -58,12 +58,12 @@ impl Destination {
             }
             let kind = match fs::symlink_metadata(&target) {
                 Ok(metadata) if metadata.is_symlink() => {
-                    target = folder(&target).join(fs::read_link(&target)?);
+                    target = parent_folder(&target).join(fs::read_link(&target)?);
                     continue;
                 }
                 Ok(metadata) if metadata.is_dir() => return Err(is_a_directory()),
                 Ok(metadata) if metadata.is_file() => DestinationKind::Regular(target),
-                Ok(metadata) => DestinationKind::Through(open_through(&target, &metadata, READER_TIMEOUT)?),
+                Ok(metadata) => DestinationKind::OpenFile(open_through(&target, &metadata, READER_TIMEOUT)?),
                 Err(error) if error.kind() == ErrorKind::NotFound && target.file_name().is_some() => {
                     DestinationKind::Regular(target)
                 }
@@ -80,8 +80,8 @@ impl Destination {
     /// Those of the system.
     pub fn probe(&self) -> io::Result<()> {
         match &self.0 {
-            DestinationKind::Regular(path) => temporary(path).map(drop),
-            DestinationKind::Through(_) | DestinationKind::Standard => Ok(()),
+            DestinationKind::Regular(path) => create_temporary_file(path).map(drop),
+            DestinationKind::OpenFile(_) | DestinationKind::StandardOutput => Ok(()),
         }
     }
 
@@ -89,15 +89,15 @@ impl Destination {
     pub fn resolved_path(&self) -> Option<PathBuf> {
         match &self.0 {
             DestinationKind::Regular(target) => {
-                Some(folder(target).canonicalize().ok()?.join(target.file_name()?))
+                Some(parent_folder(target).canonicalize().ok()?.join(target.file_name()?))
             }
-            DestinationKind::Through(_) | DestinationKind::Standard => None,
+            DestinationKind::OpenFile(_) | DestinationKind::StandardOutput => None,
         }
     }
 
     /// Returns whether this is the standard output of the process.
     pub fn is_standard(&self) -> bool {
-        matches!(self.0, DestinationKind::Standard)
+        matches!(self.0, DestinationKind::StandardOutput)
     }
 
     /// Writes `bytes`.
@@ -114,8 +114,8 @@ impl Destination {
     /// Those of the function and the system; an existing file is then unchanged.
     pub fn write_with(self, write: WriteFn) -> io::Result<()> {
         match self.0 {
-            DestinationKind::Through(mut file) => write(&mut file),
-            DestinationKind::Standard => {
+            DestinationKind::OpenFile(mut file) => write(&mut file),
+            DestinationKind::StandardOutput => {
                 let mut out = io::stdout().lock();
                 write(&mut out)?;
                 out.flush()
@@ -134,28 +134,28 @@ impl Destination {
         let DestinationKind::Regular(path) = self.0 else {
             let mut bytes = Vec::new();
             write(&mut bytes)?;
-            return Ok(StagedFile(Stage::Bytes(bytes, self)));
+            return Ok(StagedFile(StagedContent::Bytes(bytes, self)));
         };
-        let mut file = temporary(&path)?;
+        let mut file = create_temporary_file(&path)?;
         {
             let mut buffered = io::BufWriter::with_capacity(1 << 16, file.as_file_mut());
             write(&mut buffered)?;
             buffered.flush()?;
         }
-        if let Ok(old) = fs::metadata(&path) {
-            file.as_file().set_permissions(old.permissions())?;
+        if let Ok(old_metadata) = fs::metadata(&path) {
+            file.as_file().set_permissions(old_metadata.permissions())?;
         }
         file.as_file().sync_all()?;
-        Ok(StagedFile(Stage::File(file.into_temp_path(), path)))
+        Ok(StagedFile(StagedContent::File(file.into_temp_path(), path)))
     }
 }
 
 /// A written file that is not in place yet; dropping it removes the file.
 #[derive(Debug)]
-pub(crate) struct StagedFile(Stage);
+pub(crate) struct StagedFile(StagedContent);
 
 #[derive(Debug)]
-enum Stage {
+enum StagedContent {
     /// A temporary file and its target.
     File(TempPath, PathBuf),
     /// Bytes to write through.
@@ -169,14 +169,14 @@ impl StagedFile {
     /// Those of the system.
     pub fn commit(self) -> io::Result<()> {
         match self.0 {
-            Stage::File(file, path) => {
+            StagedContent::File(file, path) => {
                 file.persist(&path).map_err(|error| error.error)?;
                 // Flushing the folder makes the name durable; where it is not supported, only the
                 // name is at risk.
-                let _ = File::open(folder(&path)).and_then(|folder| folder.sync_all());
+                let _ = File::open(parent_folder(&path)).and_then(|folder| folder.sync_all());
                 Ok(())
             }
-            Stage::Bytes(bytes, destination) => destination.write(&bytes),
+            StagedContent::Bytes(bytes, destination) => destination.write(&bytes),
         }
     }
 }
@@ -215,8 +215,8 @@ fn identity(path: &Path) -> Option<PathBuf> {
 /// # Errors
 /// Those of the system.
 pub fn remove_temporary_files(path: &Path) -> io::Result<()> {
-    let prefix = prefix(path);
-    for entry in fs::read_dir(folder(path))? {
+    let prefix = temporary_prefix(path);
+    for entry in fs::read_dir(parent_folder(path))? {
         let entry = entry?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
@@ -234,11 +234,11 @@ fn open_file_of_this_process(path: &Path) -> io::Result<Option<DestinationKind>>
     if !is_open_file(path) {
         return Ok(None);
     }
-    let parent = folder(path).canonicalize()?;
+    let parent = parent_folder(path).canonicalize()?;
     let is_own = parent.starts_with(format!("/proc/{}", std::process::id())) || parent.starts_with("/dev");
     match path.file_name().and_then(|name| name.to_str()) {
-        Some("1") if is_own => Ok(Some(DestinationKind::Standard)),
-        _ => Ok(Some(DestinationKind::Through(OpenOptions::new().append(true).open(path)?))),
+        Some("1") if is_own => Ok(Some(DestinationKind::StandardOutput)),
+        _ => Ok(Some(DestinationKind::OpenFile(OpenOptions::new().append(true).open(path)?))),
     }
 }
 
@@ -246,7 +246,7 @@ fn open_file_of_this_process(path: &Path) -> io::Result<Option<DestinationKind>>
 ///
 /// Links are not followed.
 pub(super) fn is_open_file(path: &Path) -> bool {
-    folder(path).canonicalize().is_ok_and(|parent| {
+    parent_folder(path).canonicalize().is_ok_and(|parent| {
         parent.starts_with("/proc") && parent.ends_with("fd") || parent == Path::new("/dev/fd")
     })
 }
@@ -272,7 +272,7 @@ fn open_through(path: &Path, metadata: &fs::Metadata, timeout: Duration) -> io::
                     timeout.as_secs()
                 )));
             }
-            Err(_) => std::thread::sleep(POLL_INTERVAL),
+            Err(_) => std::thread::sleep(PIPE_POLL_INTERVAL),
         }
     }
 }
@@ -283,8 +283,8 @@ fn open_through(path: &Path, _: &fs::Metadata, _: Duration) -> io::Result<File> 
 }
 
 /// Creates a temporary file next to another file; it is removed unless renamed.
-fn temporary(path: &Path) -> io::Result<NamedTempFile> {
-    let prefix = prefix(path);
+fn create_temporary_file(path: &Path) -> io::Result<NamedTempFile> {
+    let prefix = temporary_prefix(path);
     // `tempfile` adds its path to errors; the user needs only the system's error.
     let system_error = Cell::new(None);
     let create = |path: &Path| {
@@ -295,12 +295,12 @@ fn temporary(path: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(&prefix).rand_bytes(RANDOM_CHARACTERS).suffix(TEMPORARY_SUFFIX);
     builder
-        .make_in(folder(path), create)
+        .make_in(parent_folder(path), create)
         .map_err(|error| system_error.get().map_or(error, io::Error::from_raw_os_error))
 }
 
 /// Returns the prefix of a file's temporary files.
-fn prefix(path: &Path) -> String {
+fn temporary_prefix(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     // The name is between two dots.
     let max_bytes = MAX_NAME_BYTES - 2 - RANDOM_CHARACTERS - TEMPORARY_SUFFIX.len();
@@ -316,7 +316,7 @@ pub(super) fn is_a_directory() -> io::Error {
 }
 
 /// Returns the folder of a path.
-pub(super) fn folder(path: &Path) -> &Path {
+pub(super) fn parent_folder(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         Some(_) => Path::new("."),

@@ -1,4 +1,4 @@
-//! Opens input files; rejects pipes and devices where a file is required.
+//! Opens input files; rejects pipes and devices where regular files are required.
 //!
 //! Opening a pipe blocks until a process writes it, and reading a device may never end. Files named
 //! in a list must be regular files and are rejected before they are opened. A file given by the
@@ -7,7 +7,7 @@ use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-use super::destination::{folder, is_a_directory, is_open_file};
+use super::destination::{is_a_directory, is_open_file, parent_folder};
 
 /// Largest number of links that are followed, as on Linux.
 const MAX_LINKS: usize = 40;
@@ -17,7 +17,7 @@ const MAX_LINKS: usize = 40;
 /// # Errors
 /// Those of the system; a pipe, socket, device or folder, without waiting for it.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    open(path, |metadata| metadata.is_file())
+    open_if(path, |metadata| metadata.is_file())
 }
 
 /// Opens a file given by the user: a regular file or an open pipe.
@@ -27,7 +27,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// # Errors
 /// Those of [`open_regular`].
 pub(crate) fn open_input(path: &Path) -> io::Result<File> {
-    open(path, |metadata| metadata.is_file() || is_pipe(metadata.file_type()) && leads_to_open_file(path))
+    open_if(path, |metadata| metadata.is_file() || is_pipe(metadata.file_type()) && leads_to_open_file(path))
 }
 
 /// Reads a file as opened by [`open_regular`].
@@ -35,7 +35,7 @@ pub(crate) fn open_input(path: &Path) -> io::Result<File> {
 /// # Errors
 /// Those of [`open_regular`].
 pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
-    read(open_regular(path)?)
+    read_all(open_regular(path)?)
 }
 
 /// Reads a file given by the user: a regular file or an open pipe.
@@ -43,7 +43,7 @@ pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
 /// # Errors
 /// Those of [`open_regular`].
 pub fn read_input(path: &Path) -> io::Result<Vec<u8>> {
-    read(open_input(path)?)
+    read_all(open_input(path)?)
 }
 
 /// Reads UTF-8 text from a file as [`read_input`].
@@ -68,13 +68,14 @@ pub fn check_regular(path: &Path) -> io::Result<()> {
     }
 }
 
-fn read(mut file: File) -> io::Result<Vec<u8>> {
+fn read_all(mut file: File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-fn open(path: &Path, accepts: impl Fn(&Metadata) -> bool) -> io::Result<File> {
+/// Opens a file that `accepts` returns true for, without waiting.
+fn open_if(path: &Path, accepts: impl Fn(&Metadata) -> bool) -> io::Result<File> {
     // Checked before opening, since opening a device may have effects, and again when open.
     let check = |metadata: Metadata| if accepts(&metadata) { Ok(()) } else { Err(not_regular(&metadata)) };
     check(fs::metadata(path)?)?;
@@ -99,7 +100,7 @@ fn leads_to_open_file(path: &Path) -> bool {
             return true;
         }
         match fs::read_link(&target) {
-            Ok(next) => target = folder(&target).join(next),
+            Ok(next) => target = parent_folder(&target).join(next),
             Err(_) => return false,
         }
     }
@@ -110,7 +111,7 @@ fn not_regular(metadata: &Metadata) -> io::Error {
     if metadata.is_dir() {
         return is_a_directory();
     }
-    io::Error::other(format!("expected a regular file, found {}", name(metadata.file_type())))
+    io::Error::other(format!("expected a regular file, found {}", type_name(metadata.file_type())))
 }
 
 #[cfg(unix)]
@@ -125,7 +126,7 @@ fn is_pipe(_: FileType) -> bool {
 
 /// Returns the name of a file type that is not regular.
 #[cfg(unix)]
-pub(super) fn name(file_type: FileType) -> &'static str {
+pub(super) fn type_name(file_type: FileType) -> &'static str {
     use std::os::unix::fs::FileTypeExt;
     match file_type {
         file_type if file_type.is_symlink() => "a symbolic link",
@@ -137,7 +138,7 @@ pub(super) fn name(file_type: FileType) -> &'static str {
 }
 
 #[cfg(not(unix))]
-pub(super) fn name(_: FileType) -> &'static str {
+pub(super) fn type_name(_: FileType) -> &'static str {
     "something else"
 }
 
@@ -152,19 +153,19 @@ mod tests {
     #[test]
     fn only_regular_files_are_opened_without_waiting() {
         let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
-        fs::write(at("file"), "text").unwrap();
-        assert!(std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
-        let _socket = UnixListener::bind(at("socket")).unwrap();
+        let in_folder = |name: &str| folder.path().join(name);
+        fs::write(in_folder("file"), "text").unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(in_folder("pipe")).status().unwrap().success());
+        let _socket = UnixListener::bind(in_folder("socket")).unwrap();
         for (link, to) in
             [("to file", "file"), ("to pipe", "pipe"), ("to device", "/dev/null"), ("round", "round")]
         {
-            symlink(to, at(link)).unwrap();
+            symlink(to, in_folder(link)).unwrap();
         }
         for name in ["file", "to file"] {
-            assert_eq!(read_regular(&at(name)).unwrap(), b"text");
-            assert_eq!(read_input_text(&at(name)).unwrap(), "text");
-            check_regular(&at(name)).unwrap();
+            assert_eq!(read_regular(&in_folder(name)).unwrap(), b"text");
+            assert_eq!(read_input_text(&in_folder(name)).unwrap(), "text");
+            check_regular(&in_folder(name)).unwrap();
         }
         let kinds = [
             ("pipe", "a named pipe"),
@@ -174,9 +175,9 @@ mod tests {
         ];
         for (name, kind) in kinds {
             for error in [
-                read_regular(&at(name)).unwrap_err(),
-                read_input(&at(name)).unwrap_err(),
-                check_regular(&at(name)).unwrap_err(),
+                read_regular(&in_folder(name)).unwrap_err(),
+                read_input(&in_folder(name)).unwrap_err(),
+                check_regular(&in_folder(name)).unwrap_err(),
             ] {
                 assert!(
                     error.to_string().starts_with(&format!("expected a regular file, found {kind}")),
@@ -185,9 +186,9 @@ mod tests {
             }
         }
         assert_eq!(read_regular(folder.path()).unwrap_err().kind(), ErrorKind::IsADirectory);
-        assert!(read_regular(&at("round")).is_err());
-        assert_eq!(read_regular(&at("none")).unwrap_err().kind(), ErrorKind::NotFound);
-        check_regular(&at("none")).unwrap();
+        assert!(read_regular(&in_folder("round")).is_err());
+        assert_eq!(read_regular(&in_folder("none")).unwrap_err().kind(), ErrorKind::NotFound);
+        check_regular(&in_folder("none")).unwrap();
     }
 
     #[test]

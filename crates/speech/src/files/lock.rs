@@ -1,4 +1,4 @@
-//! `FileLock`: a file lock that excludes other processes.
+//! `FileLock`: locks a file against other processes.
 //!
 //! The lock file itself is never written.
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
@@ -37,7 +37,7 @@ impl FileLock {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => true,
                 Err(error) => return Err(error),
             };
-            let file = open(path)?;
+            let file = open_unchanged(path)?;
             check_lock_file(&file.metadata()?)?;
             match file.try_lock() {
                 Ok(()) => {}
@@ -67,7 +67,7 @@ impl FileLock {
 }
 
 /// Opens the file without changing it.
-fn open(path: &Path) -> io::Result<File> {
+fn open_unchanged(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false);
     #[cfg(unix)]
@@ -75,6 +75,7 @@ fn open(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
+/// Checks that a lock file is a regular file with one name.
 fn check_lock_file(metadata: &Metadata) -> io::Result<()> {
     let rejected = |kind: &str| {
         io::Error::other(format!(
@@ -82,7 +83,7 @@ fn check_lock_file(metadata: &Metadata) -> io::Result<()> {
         ))
     };
     if !metadata.is_file() {
-        return Err(rejected(input::name(metadata.file_type())));
+        return Err(rejected(input::type_name(metadata.file_type())));
     }
     match num_links(metadata) {
         0 | 1 => Ok(()),
@@ -105,8 +106,8 @@ fn num_links(_: &Metadata) -> u64 {
 fn is_named(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let identity = |metadata: Metadata| (metadata.dev(), metadata.ino());
-    let open = file.metadata().ok().map(identity);
-    open.is_some() && fs::symlink_metadata(path).ok().map(identity) == open
+    let open_identity = file.metadata().ok().map(identity);
+    open_identity.is_some() && fs::symlink_metadata(path).ok().map(identity) == open_identity
 }
 
 #[cfg(not(unix))]
@@ -161,24 +162,24 @@ mod tests {
     fn the_target_of_a_lock_is_never_modified() {
         use std::os::unix::fs::symlink;
         let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
-        fs::write(at("victim"), "precious").unwrap();
-        let lock = at(".lock");
+        let in_folder = |name: &str| folder.path().join(name);
+        fs::write(in_folder("victim"), "precious").unwrap();
+        let lock = in_folder(".lock");
         let rejected = |kind: &str| {
             let error = FileLock::acquire(&lock).unwrap_err().to_string();
             assert!(
                 error.starts_with("expected a regular file with one name, found ") && error.contains(kind),
                 "{error}"
             );
-            assert_eq!(fs::read(at("victim")).unwrap(), b"precious");
+            assert_eq!(fs::read(in_folder("victim")).unwrap(), b"precious");
             fs::remove_file(&lock).or_else(|_| fs::remove_dir(&lock)).unwrap();
         };
         symlink("victim", &lock).unwrap();
         rejected("a symbolic link");
         symlink("nowhere", &lock).unwrap();
         rejected("a symbolic link");
-        assert!(!at("nowhere").exists());
-        fs::hard_link(at("victim"), &lock).unwrap();
+        assert!(!in_folder("nowhere").exists());
+        fs::hard_link(in_folder("victim"), &lock).unwrap();
         rejected("2 names");
         assert!(std::process::Command::new("mkfifo").arg(&lock).status().unwrap().success());
         rejected("a named pipe");

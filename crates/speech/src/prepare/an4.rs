@@ -1,15 +1,17 @@
-//! Prepares the AN4 corpus of Carnegie Mellon University (Acero 1993).
+//! Prepares the speech corpus AN4 of Carnegie Mellon University (Acero 1993).
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use super::check::{self, Ids, line_error, path_error};
-use super::list::{CorpusList, CorpusSummary, Item, Sound};
+use super::check::{self, Ids, check_count, check_sample_rate, check_seconds, line_error, path_error};
+use super::list::{AudioSource, CheckedUtterance, CorpusList, CorpusSummary};
 use super::{PrepareOptions, sphere, subfolder_or_self, write};
 use crate::{Result, audio};
 
+/// Sample rate of the corpus in hertz.
 const SAMPLE_RATE: u32 = 16_000;
+/// Plausible lengths in seconds.
 const SECONDS_RANGE: RangeInclusive<f64> = 0.1..=30.0;
 /// Training utterances of the distribution.
 const TRAIN_UTTERANCES: usize = 948;
@@ -41,29 +43,31 @@ pub fn an4(dir: &Path, prepare: &PrepareOptions) -> Result<Vec<CorpusSummary>> {
     let output = write::OutputFolder::new(prepare, dir)?;
     let root = subfolder_or_self(dir, "an4");
     let mut ids = Ids::default();
-    let (training, excluded) = read(&root, "train", TRAIN_UTTERANCES, prepare.allow_incomplete, &mut ids)?;
-    let (test, excluded_test) = read(&root, "test", TEST_UTTERANCES, prepare.allow_incomplete, &mut ids)?;
-    let list = |name, items: Vec<_>, excluded| CorpusList { name, items, joined: false, excluded };
-    let of_split = |split| training.iter().filter(|item| item.split == split).collect::<Vec<_>>();
-    let mut lists = vec![list("train", of_split("train"), excluded)];
-    lists.push(list("dev", of_split("dev"), 0));
+    let (training, excluded) =
+        read_set(&root, "train", TRAIN_UTTERANCES, prepare.allow_incomplete, &mut ids)?;
+    let (test, excluded_test) = read_set(&root, "test", TEST_UTTERANCES, prepare.allow_incomplete, &mut ids)?;
+    let list = |name, items: Vec<_>, excluded| CorpusList { name, items, is_union: false, excluded };
+    let in_split = |split| training.iter().filter(|item| item.split == split).collect::<Vec<_>>();
+    let mut lists = vec![list("train", in_split("train"), excluded)];
+    lists.push(list("dev", in_split("dev"), 0));
     lists.push(list("test", test.iter().collect(), excluded_test));
     lists.retain(|list| !list.items.is_empty());
-    write::lists(output, prepare, &lists, &[])
+    write::write_lists(output, prepare, &lists, &[])
 }
 
-fn read(
+/// Reads the utterances of a set; also returns the number of transcripts without audio.
+fn read_set(
     root: &Path,
     set: &'static str,
     count: usize,
-    excerpt: bool,
+    is_excerpt: bool,
     ids: &mut Ids,
-) -> Result<(Vec<Item>, usize)> {
+) -> Result<(Vec<CheckedUtterance>, usize)> {
     let list = root.join(format!("etc/an4_{set}.fileids"));
     let transcription = root.join(format!("etc/an4_{set}.transcription"));
-    let mut texts = transcripts(&transcription)?;
+    let mut texts = read_transcripts(&transcription)?;
     let (mut items, mut excluded) = (Vec::new(), 0);
-    for (number, file) in check::lines(&list)? {
+    for (number, file) in check::read_lines(&list)? {
         let id = file.rsplit('/').next().unwrap_or(&file).to_owned();
         let &[_, speaker, _] = id.split('-').collect::<Vec<_>>().as_slice() else {
             return Err(line_error(&list, number, "FOLDER/PROMPT-SPEAKER-TAKE", format!("`{file}`")));
@@ -78,7 +82,7 @@ fn read(
             ));
         };
         let Some(path) = find_audio(&root.join("wav"), &file) else {
-            if excerpt {
+            if is_excerpt {
                 excluded += 1;
                 continue;
             }
@@ -86,20 +90,20 @@ fn read(
         };
         let needs_conversion = !check::has_extension(&path, "wav");
         let audio = if needs_conversion {
-            sphere::audio(&path)?
+            sphere::read_audio(&path)?
         } else {
             audio::read_within(&path, 2.0 * SECONDS_RANGE.end())?
         };
-        check::rate(&path, SAMPLE_RATE, audio.sample_rate)?;
+        check_sample_rate(&path, SAMPLE_RATE, audio.sample_rate)?;
         let samples = audio.samples.len() as u64;
-        check::seconds(&path, samples, SAMPLE_RATE, &SECONDS_RANGE)?;
-        items.push(Item {
+        check_seconds(&path, samples, SAMPLE_RATE, &SECONDS_RANGE)?;
+        items.push(CheckedUtterance {
             text,
             split: if set == "train" && DEV_SPEAKERS.contains(&speaker) { "dev" } else { set },
             speaker: speaker.to_owned(),
             id,
             subset: None,
-            sound: if needs_conversion { Sound::Convert(path) } else { Sound::Supported(path) },
+            sound: if needs_conversion { AudioSource::Convert(path) } else { AudioSource::Supported(path) },
             samples,
             rate: SAMPLE_RATE,
             crc32: Some(audio.crc32()),
@@ -113,21 +117,21 @@ fn read(
             format!("`{id}`"),
         ));
     }
-    check::count(&list, count, items.len(), excerpt)?;
+    check_count(&list, count, items.len(), is_excerpt)?;
     Ok((items, excluded))
 }
 
 /// Returns line and text of each id: `<s> TEXT </s> (ID)`, or without marks.
-fn transcripts(path: &Path) -> Result<HashMap<String, (usize, String)>> {
+fn read_transcripts(path: &Path) -> Result<HashMap<String, (usize, String)>> {
     let mut transcripts = HashMap::new();
-    for (number, line) in check::lines(path)? {
+    for (number, line) in check::read_lines(path)? {
         let Some((text, id)) = line.strip_suffix(')').and_then(|line| line.rsplit_once('(')) else {
             return Err(line_error(path, number, "TEXT (ID)", format!("{line:?}")));
         };
         let text = text.trim();
         let text = text.strip_prefix("<s>").unwrap_or(text);
         let text = text.strip_suffix("</s>").unwrap_or(text);
-        let text = check::text(path, number, text)?;
+        let text = check::normalize_transcript(path, number, text)?;
         if let Some((first, _)) = transcripts.insert(id.to_owned(), (number, text)) {
             return Err(line_error(
                 path,
@@ -143,6 +147,7 @@ fn transcripts(path: &Path) -> Result<HashMap<String, (usize, String)>> {
     }
 }
 
+/// Returns the audio file of an id, in any supported format.
 fn find_audio(folder: &Path, file: &str) -> Option<PathBuf> {
     let paths = ["sph", "raw", "wav"].map(|extension| folder.join(format!("{file}.{extension}")));
     paths.into_iter().find(|path| path.is_file())

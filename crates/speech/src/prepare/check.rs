@@ -1,4 +1,4 @@
-//! Checks of transcripts, lengths and ids that all corpora share.
+//! Checks transcripts, lengths and ids of corpora that are prepared.
 
 use std::collections::HashMap;
 use std::fs;
@@ -27,24 +27,24 @@ pub(super) fn line_error(
 /// Normalizes a transcript to lower case words separated by single spaces.
 ///
 /// A transcript has at least one character; all are a to z, apostrophe or space.
-pub(super) fn text(path: &Path, line: usize, transcript: &str) -> Result<String> {
+pub(super) fn normalize_transcript(path: &Path, line: usize, transcript: &str) -> Result<String> {
     let text = transcript.split_whitespace().collect::<Vec<_>>().join(" ").to_ascii_lowercase();
     if text.is_empty() {
         return Err(line_error(path, line, "a transcript", "no text"));
     }
-    match text.chars().find(|c| !matches!(c, 'a'..='z' | '\'' | ' ')) {
+    match text.chars().find(|character| !matches!(character, 'a'..='z' | '\'' | ' ')) {
         None => Ok(text),
-        Some(c) => Err(line_error(
+        Some(character) => Err(line_error(
             path,
             line,
             "letters a to z, apostrophes and spaces",
-            format!("{c:?} in {transcript:?}"),
+            format!("{character:?} in {transcript:?}"),
         )),
     }
 }
 
 /// Checks that a length is plausible.
-pub(super) fn seconds(path: &Path, samples: u64, rate: u32, range: &RangeInclusive<f64>) -> Result<()> {
+pub(super) fn check_seconds(path: &Path, samples: u64, rate: u32, range: &RangeInclusive<f64>) -> Result<()> {
     let seconds = samples as f64 / f64::from(rate);
     if range.contains(&seconds) {
         return Ok(());
@@ -54,7 +54,7 @@ pub(super) fn seconds(path: &Path, samples: u64, rate: u32, range: &RangeInclusi
 }
 
 /// Checks the sample rate of a corpus.
-pub(super) fn rate(path: &Path, expected: u32, found: u32) -> Result<()> {
+pub(super) fn check_sample_rate(path: &Path, expected: u32, found: u32) -> Result<()> {
     match found == expected {
         true => Ok(()),
         false => Err(Error::FileRate { path: path.into(), expected, found }),
@@ -62,8 +62,8 @@ pub(super) fn rate(path: &Path, expected: u32, found: u32) -> Result<()> {
 }
 
 /// Checks the number of utterances; an excerpt needs at least one.
-pub(super) fn count(path: &Path, expected: usize, found: usize, excerpt: bool) -> Result<()> {
-    match (found, excerpt) {
+pub(super) fn check_count(path: &Path, expected: usize, found: usize, is_excerpt: bool) -> Result<()> {
+    match (found, is_excerpt) {
         (0, _) => Err(path_error(path, "utterances", "none")),
         (_, false) if found != expected => {
             Err(path_error(path, format!("{expected} utterances, unless it is an excerpt"), found))
@@ -73,11 +73,11 @@ pub(super) fn count(path: &Path, expected: usize, found: usize, excerpt: bool) -
 }
 
 /// Returns the entries of a folder sorted by name, without hidden ones.
-pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
-    let io = |source| Error::Io { path: folder.into(), source };
+pub(super) fn list_entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let io_error = |source| Error::Io { path: folder.into(), source };
     let mut paths = Vec::new();
-    for entry in fs::read_dir(folder).map_err(io)? {
-        let entry = entry.map_err(io)?;
+    for entry in fs::read_dir(folder).map_err(io_error)? {
+        let entry = entry.map_err(io_error)?;
         if !entry.file_name().as_encoded_bytes().starts_with(b".") {
             paths.push(entry.path());
         }
@@ -87,7 +87,7 @@ pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Returns the non-blank lines of a text file with their numbers.
-pub(super) fn lines(path: &Path) -> Result<Vec<(usize, String)>> {
+pub(super) fn read_lines(path: &Path) -> Result<Vec<(usize, String)>> {
     let text = read_input_text(path).map_err(|source| Error::Io { path: path.into(), source })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
@@ -100,7 +100,7 @@ pub(super) fn has_extension(path: &Path, extension: &str) -> bool {
 }
 
 /// Returns the file name without extension.
-pub(super) fn stem(path: &Path) -> String {
+pub(super) fn file_stem(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 

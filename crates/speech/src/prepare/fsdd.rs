@@ -1,16 +1,18 @@
-//! Prepares the Free Spoken Digit Dataset (FSDD).
+//! Prepares the speech corpus FSDD (Free Spoken Digit Dataset).
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use super::check::{self, path_error};
-use super::list::{CorpusList, CorpusSummary, Item, Sound};
+use super::check::{self, check_sample_rate, check_seconds, path_error};
+use super::list::{AudioSource, CheckedUtterance, CorpusList, CorpusSummary};
 use super::strings::{self, Recording, StringCounts};
 use super::{PrepareOptions, subfolder_or_self, write};
 use crate::{Error, Result, audio};
 
+/// Sample rate of the corpus in hertz.
 const SAMPLE_RATE: u32 = 8000;
+/// Plausible lengths in seconds.
 const SECONDS_RANGE: RangeInclusive<f64> = 0.05..=10.0;
 const DIGITS: [&str; 10] = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
 /// The original speakers, each with fifty takes of every digit.
@@ -44,10 +46,11 @@ pub fn fsdd(
     }
     let output = write::OutputFolder::new(prepare, dir)?;
     let folder = subfolder_or_self(dir, "recordings");
+    // Checks and decodes all recordings.
     let (mut items, mut recordings, mut takes) = (Vec::new(), Vec::new(), BTreeSet::new());
-    for path in check::entries(&folder)?.into_iter().filter(|path| check::has_extension(path, "wav")) {
-        let id = check::stem(&path);
-        let Some((digit, speaker, take)) = parse(&id) else {
+    for path in check::list_entries(&folder)?.into_iter().filter(|path| check::has_extension(path, "wav")) {
+        let id = check::file_stem(&path);
+        let Some((digit, speaker, take)) = parse_name(&id) else {
             return Err(path_error(&path, "a name DIGIT_SPEAKER_TAKE.wav", id));
         };
         if !takes.insert((speaker.to_owned(), digit, take)) {
@@ -58,19 +61,19 @@ pub fn fsdd(
             ));
         }
         let audio = audio::read_within(&path, 2.0 * SECONDS_RANGE.end())?;
-        check::rate(&path, SAMPLE_RATE, audio.sample_rate)?;
-        check::seconds(&path, audio.samples.len() as u64, SAMPLE_RATE, &SECONDS_RANGE)?;
+        check_sample_rate(&path, SAMPLE_RATE, audio.sample_rate)?;
+        check_seconds(&path, audio.samples.len() as u64, SAMPLE_RATE, &SECONDS_RANGE)?;
         if strings.is_some() {
             let (id, speaker, samples) = (id.clone(), speaker.to_owned(), audio.i16_samples().collect());
             recordings.push(Recording { id, speaker, digit, word: DIGITS[digit as usize], take, samples });
         }
-        items.push(Item {
+        items.push(CheckedUtterance {
             text: DIGITS[digit as usize].to_owned(),
             speaker: speaker.to_owned(),
             split: if take < TEST_TAKES { "test" } else { "train" },
             id,
             subset: None,
-            sound: Sound::Supported(path),
+            sound: AudioSource::Supported(path),
             samples: audio.samples.len() as u64,
             rate: SAMPLE_RATE,
             crc32: Some(audio.crc32()),
@@ -82,10 +85,11 @@ pub fn fsdd(
     if !prepare.allow_incomplete {
         check_complete(&folder, &takes)?;
     }
+    // Sorts them into lists, and draws strings.
     let list = |name, split: Option<&str>| CorpusList {
         name,
         items: items.iter().filter(|item| split.is_none_or(|split| item.split == split)).collect(),
-        joined: split.is_none(),
+        is_union: split.is_none(),
         excluded: 0,
     };
     let mut lists = vec![list("train", Some("train")), list("test", Some("test"))];
@@ -94,12 +98,12 @@ pub fn fsdd(
     }
     lists.retain(|list| !list.items.is_empty());
     let drawn =
-        strings.map(|strings| strings::draw(&folder, &recordings, strings, SAMPLE_RATE)).transpose()?;
-    write::lists(output, prepare, &lists, &drawn.unwrap_or_default())
+        strings.map(|strings| strings::draw_lists(&folder, &recordings, strings, SAMPLE_RATE)).transpose()?;
+    write::write_lists(output, prepare, &lists, &drawn.unwrap_or_default())
 }
 
 /// Parses digit, speaker and take.
-fn parse(id: &str) -> Option<(u32, &str, u32)> {
+fn parse_name(id: &str) -> Option<(u32, &str, u32)> {
     let (digit, rest) = id.split_once('_')?;
     let (speaker, take) = rest.rsplit_once('_')?;
     let number =

@@ -1,19 +1,21 @@
-//! Prepares LibriSpeech (Panayotov, Chen, Povey, Khudanpur, ICASSP 2015).
+//! Prepares the speech corpus LibriSpeech (Panayotov, Chen, Povey, Khudanpur, ICASSP 2015).
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use super::check::{self, Ids, line_error, path_error};
-use super::list::{CorpusList, CorpusSummary, Item, Sound};
+use super::check::{self, Ids, check_count, check_sample_rate, check_seconds, line_error, path_error};
+use super::list::{AudioSource, CheckedUtterance, CorpusList, CorpusSummary};
 use super::{PrepareOptions, subfolder_or_self, write};
 use crate::Result;
 use crate::audio::{self, DurationLimit};
 
+/// Sample rate of the corpus in hertz.
 const SAMPLE_RATE: u32 = 16_000;
 /// Plausible lengths; its utterances last from about 1 to 35 seconds.
 const SECONDS_RANGE: RangeInclusive<f64> = 0.1..=60.0;
 
+/// A subset as distributed.
 struct Subset {
     name: &'static str,
     split: &'static str,
@@ -36,8 +38,11 @@ const SUBSETS: [Subset; 7] = [
     subset("test-other", "test", 2_939, 5.3),
 ];
 
-/// The three training sets, joined.
-const JOINED: &str = "train-960";
+/// Tolerated difference to the distributed hours.
+const MAX_HOURS_DIFFERENCE: f64 = 0.2;
+
+/// Name of the union of the three training sets.
+const TRAIN_UNION: &str = "train-960";
 
 /// Prepares the available subsets of LibriSpeech.
 ///
@@ -72,7 +77,7 @@ pub fn librispeech(dir: &Path, prepare: &PrepareOptions) -> Result<Vec<CorpusSum
     for subset in &SUBSETS {
         let folder = root.join(subset.name);
         if folder.is_dir() {
-            subsets.push((subset, read(&folder, subset, prepare.allow_incomplete, &mut ids)?));
+            subsets.push((subset, read_subset(&folder, subset, prepare.allow_incomplete, &mut ids)?));
         }
     }
     if subsets.is_empty() {
@@ -81,66 +86,71 @@ pub fn librispeech(dir: &Path, prepare: &PrepareOptions) -> Result<Vec<CorpusSum
     }
     let train: Vec<&SubsetItems> =
         subsets.iter().filter(|(subset, _)| subset.split == "train").map(|(_, items)| items).collect();
-    let parts = SUBSETS.iter().filter(|subset| subset.split == "train").count();
-    let joined = (train.len() == parts).then(|| CorpusList {
-        name: JOINED,
+    let num_training_sets = SUBSETS.iter().filter(|subset| subset.split == "train").count();
+    let train_union = (train.len() == num_training_sets).then(|| CorpusList {
+        name: TRAIN_UNION,
         items: train.iter().flat_map(|items| &items.items).collect(),
-        joined: true,
+        is_union: true,
         excluded: train.iter().map(|items| items.excluded).sum(),
     });
     let lists = subsets.iter().map(|(subset, items)| CorpusList {
         name: subset.name,
         items: items.items.iter().collect(),
-        joined: false,
+        is_union: false,
         excluded: items.excluded,
     });
-    write::lists(output, prepare, &joined.into_iter().chain(lists).collect::<Vec<_>>(), &[])
+    write::write_lists(output, prepare, &train_union.into_iter().chain(lists).collect::<Vec<_>>(), &[])
 }
 
+/// Checked utterances of a subset, and number of transcripts without audio.
 struct SubsetItems {
-    items: Vec<Item>,
+    items: Vec<CheckedUtterance>,
     excluded: usize,
 }
 
-fn read(folder: &Path, subset: &Subset, excerpt: bool, ids: &mut Ids) -> Result<SubsetItems> {
+/// Reads the chapters of a subset.
+fn read_subset(folder: &Path, subset: &Subset, is_excerpt: bool, ids: &mut Ids) -> Result<SubsetItems> {
     let mut items = SubsetItems { items: Vec::new(), excluded: 0 };
-    for speaker in check::entries(folder)?.iter().filter(|path| path.is_dir()) {
-        for chapter in check::entries(speaker)?.iter().filter(|path| path.is_dir()) {
-            read_chapter(chapter, subset, excerpt, ids, &mut items)?;
+    for speaker in check::list_entries(folder)?.iter().filter(|path| path.is_dir()) {
+        for chapter in check::list_entries(speaker)?.iter().filter(|path| path.is_dir()) {
+            read_chapter(chapter, subset, is_excerpt, ids, &mut items)?;
         }
     }
-    check::count(folder, subset.utterances, items.items.len(), excerpt)?;
-    let hours = items.items.iter().map(Item::seconds).sum::<f64>() / 3600.0;
-    if !excerpt && (hours - subset.hours).abs() > 0.2 {
+    check_count(folder, subset.utterances, items.items.len(), is_excerpt)?;
+    let hours = items.items.iter().map(CheckedUtterance::seconds).sum::<f64>() / 3600.0;
+    if !is_excerpt && (hours - subset.hours).abs() > MAX_HOURS_DIFFERENCE {
         return Err(path_error(folder, format!("about {} hours", subset.hours), format!("{hours:.2}")));
     }
     Ok(items)
 }
 
+/// Reads the transcripts of a chapter and measures its audio.
 fn read_chapter(
     chapter: &Path,
     subset: &Subset,
-    excerpt: bool,
+    is_excerpt: bool,
     ids: &mut Ids,
-    to: &mut SubsetItems,
+    output: &mut SubsetItems,
 ) -> Result<()> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let speaker = chapter.parent().map(name).unwrap_or_default();
     let prefix = format!("{speaker}-{}", name(chapter));
     let transcripts = chapter.join(format!("{prefix}.trans.txt"));
-    let mut audio_ids: BTreeSet<String> = check::entries(chapter)?
+    let mut audio_ids: BTreeSet<String> = check::list_entries(chapter)?
         .iter()
         .filter(|path| check::has_extension(path, "flac"))
-        .map(|path| check::stem(path))
+        .map(|path| check::file_stem(path))
         .collect();
     if !transcripts.is_file() {
         let missing = format!("none next to {} FLAC files", audio_ids.len());
         return Err(path_error(&transcripts, "the transcripts of the chapter", missing));
     }
-    for (number, line) in check::lines(&transcripts)? {
+    for (number, line) in check::read_lines(&transcripts)? {
         let (id, transcript) = line.split_once(char::is_whitespace).unwrap_or((&line, ""));
         let number_part = id.strip_prefix(&prefix).and_then(|rest| rest.strip_prefix('-'));
-        if !number_part.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit())) {
+        if !number_part
+            .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+        {
             return Err(line_error(
                 &transcripts,
                 number,
@@ -149,25 +159,26 @@ fn read_chapter(
             ));
         }
         ids.insert(id, &transcripts, number)?;
-        let text = check::text(&transcripts, number, transcript)?;
+        let text = check::normalize_transcript(&transcripts, number, transcript)?;
         if !audio_ids.remove(id) {
-            if excerpt {
-                to.excluded += 1;
+            if is_excerpt {
+                output.excluded += 1;
                 continue;
             }
             return Err(line_error(&transcripts, number, format!("{id}.flac next to it"), "no such file"));
         }
         let path = chapter.join(format!("{id}.flac"));
-        let (samples, rate) = audio::measure(&path, DurationLimit::Seconds(2.0 * SECONDS_RANGE.end()))?;
-        check::rate(&path, SAMPLE_RATE, rate)?;
-        check::seconds(&path, samples, rate, &SECONDS_RANGE)?;
-        to.items.push(Item {
+        let (samples, rate) =
+            audio::measure_length(&path, DurationLimit::Seconds(2.0 * SECONDS_RANGE.end()))?;
+        check_sample_rate(&path, SAMPLE_RATE, rate)?;
+        check_seconds(&path, samples, rate, &SECONDS_RANGE)?;
+        output.items.push(CheckedUtterance {
             id: id.to_owned(),
             text,
             speaker: speaker.clone(),
             split: subset.split,
             subset: Some(subset.name),
-            sound: Sound::Supported(path),
+            sound: AudioSource::Supported(path),
             samples,
             rate,
             crc32: None,

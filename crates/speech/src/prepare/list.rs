@@ -1,29 +1,29 @@
-//! Checked utterances of a corpus, and summaries of their lists.
+//! Lists of checked utterances of a prepared corpus, and their summaries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 /// A checked utterance.
-pub(super) struct Item {
+pub(super) struct CheckedUtterance {
     pub id: String,
     pub text: String,
     pub speaker: String,
     pub split: &'static str,
     pub subset: Option<&'static str>,
-    pub sound: Sound,
+    pub sound: AudioSource,
     pub samples: u64,
     pub rate: u32,
     pub crc32: Option<u32>,
 }
 
-impl Item {
+impl CheckedUtterance {
     pub fn seconds(&self) -> f64 {
         self.samples as f64 / f64::from(self.rate)
     }
 }
 
 /// The audio file of an utterance.
-pub(super) enum Sound {
+pub(super) enum AudioSource {
     /// A file in a format that [`crate::read_audio`] reads.
     Supported(PathBuf),
     /// A file that must be converted.
@@ -33,16 +33,16 @@ pub(super) enum Sound {
 /// A list of utterances.
 pub(super) struct CorpusList<'a> {
     pub name: &'a str,
-    pub items: Vec<&'a Item>,
+    pub items: Vec<&'a CheckedUtterance>,
     /// Whether the list is a union of other lists.
-    pub joined: bool,
+    pub is_union: bool,
     /// Number of transcripts without audio.
     pub excluded: usize,
 }
 
 impl CorpusList<'_> {
     pub fn summary(&self) -> CorpusSummary {
-        let id_and_seconds = |item: &&Item| (item.id.clone(), item.seconds());
+        let id_and_seconds = |item: &&CheckedUtterance| (item.id.clone(), item.seconds());
         let utterances =
             self.items.iter().map(|item| (id_and_seconds(item), item.text.as_str(), item.speaker.as_str()));
         CorpusSummary { excluded: self.excluded, ..CorpusSummary::from_utterances(self.name, utterances) }

@@ -1,4 +1,4 @@
-//! Makes utterances of several digits by joining single-digit recordings.
+//! Draws digit strings for a prepared corpus: joined recordings of single digits.
 //!
 //! ```text
 //! samples = zeros(lead) ++ recording[0] ++ zeros(gaps[0]) ++ recording[1] ++ ... ++ zeros(tail)
@@ -63,7 +63,8 @@ pub(super) struct StringLine {
     crc32: String,
 }
 
-pub(super) fn draw(
+/// Draws the lists of strings, each from takes of its split.
+pub(super) fn draw_lists(
     folder: &Path,
     recordings: &[Recording],
     strings: &StringCounts,
@@ -99,6 +100,7 @@ pub(super) fn draw(
     Ok(lists_of_strings)
 }
 
+/// Draws string `n` of a list from the recordings of a speaker.
 fn draw_string(
     rng: &mut ChaCha8Rng,
     pool: &[&Recording],
@@ -108,16 +110,17 @@ fn draw_string(
 ) -> StringLine {
     let count = rng.random_range(2..=7);
     let parts: Vec<&Recording> = (0..count).map(|_| pool[rng.random_range(0..pool.len())]).collect();
-    // A quarter of the gaps are empty.
+    // A quarter of the gaps are empty, others have 10 to 300 ms.
     let mut gap = |_| if rng.random_bool(0.25) { 0 } else { 10 * rng.random_range(1..=30) };
     let gaps_ms: Vec<u32> = (1..count).map(&mut gap).collect();
     let (lead_ms, tail_ms) = (10 * rng.random_range(5..=25), 10 * rng.random_range(5..=25));
 
-    let zeros = |ms: u32| (u64::from(rate) * u64::from(ms) / 1000) as usize;
-    let mut samples = vec![0; zeros(lead_ms)];
+    // The checksum of the joined samples.
+    let silence_samples = |ms: u32| (u64::from(rate) * u64::from(ms) / 1000) as usize;
+    let mut samples = vec![0; silence_samples(lead_ms)];
     for (part, &gap) in parts.iter().zip(gaps_ms.iter().chain([&tail_ms])) {
         samples.extend(&part.samples);
-        samples.resize(samples.len() + zeros(gap), 0);
+        samples.resize(samples.len() + silence_samples(gap), 0);
     }
     let bytes: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
     StringLine {

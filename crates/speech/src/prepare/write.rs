@@ -1,4 +1,4 @@
-//! Writes manifests and shards, under temporary names until all are complete.
+//! Writes manifests and shards of a prepared corpus; incomplete ones keep temporary names.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::check::{has_extension, path_error};
-use super::list::{CorpusList, CorpusSummary, Item, Sound};
+use super::list::{AudioSource, CheckedUtterance, CorpusList, CorpusSummary};
 use super::strings::StringList;
 use super::{PrepareOptions, sphere};
 use crate::files::{Destination, FileLock, StagedFile, make_folder, read_regular};
 use crate::{Error, Result};
 
 /// Name of the lock file of a preparation.
-const LOCK: &str = ".prepare.lock";
+const LOCK_FILE: &str = ".prepare.lock";
 
 /// The output folder, locked for this process.
 pub(super) struct OutputFolder {
@@ -38,7 +38,7 @@ impl OutputFolder {
         let created = missing.take_while(|folder| !folder.exists()).map(Path::to_owned).collect();
         let mut folder = OutputFolder { path: path.clone(), corpus: corpus.to_owned(), lock: None, created };
         make_folder(path)?;
-        let name = path.join(LOCK);
+        let name = path.join(LOCK_FILE);
         folder.lock = FileLock::acquire(&name).map_err(|source| Error::Write { path: name, source })?;
         match folder.lock {
             Some(_) => Ok(folder),
@@ -76,7 +76,7 @@ struct OutputLine<'a> {
 }
 
 impl<'a> OutputLine<'a> {
-    fn new(item: &'a Item, file: Option<String>) -> Self {
+    fn new(item: &'a CheckedUtterance, file: Option<String>) -> Self {
         OutputLine {
             id: &item.id,
             file,
@@ -93,7 +93,7 @@ impl<'a> OutputLine<'a> {
 }
 
 /// Writes lists and strings, and returns their summaries.
-pub(super) fn lists(
+pub(super) fn write_lists(
     folder: OutputFolder,
     prepare: &PrepareOptions,
     lists: &[CorpusList],
@@ -107,15 +107,15 @@ pub(super) fn lists(
     let mut summaries = Vec::new();
     for list in lists {
         let path = match prepare.shards {
-            Some(_) if list.joined => continue,
-            Some(size) => files.shards(list, size)?,
-            None => files.manifest(list)?,
+            Some(_) if list.is_union => continue,
+            Some(size) => files.stage_shards(list, size)?,
+            None => files.stage_manifest(list)?,
         };
         summaries.push(CorpusSummary { path, ..list.summary() });
     }
     for string_list in strings {
         let path = folder.path.join(format!("{}.jsonl", string_list.name));
-        files.lines(&path, string_list.lines.iter())?;
+        files.stage_lines(&path, string_list.lines.iter())?;
         let utterances = string_list
             .lines
             .iter()
@@ -131,16 +131,16 @@ pub(super) fn lists(
 struct StagedFiles<'a> {
     folder: &'a OutputFolder,
     /// Audio files and shards, which are committed first.
-    sounds: Vec<(StagedFile, PathBuf)>,
+    audio_files: Vec<(StagedFile, PathBuf)>,
     /// Manifests.
-    tables: Vec<(StagedFile, PathBuf)>,
+    manifests: Vec<(StagedFile, PathBuf)>,
     /// Resolved output paths, and the names that refer to them.
     outputs: HashMap<PathBuf, PathBuf>,
 }
 
 impl<'a> StagedFiles<'a> {
     fn new(folder: &'a OutputFolder) -> Self {
-        StagedFiles { folder, sounds: Vec::new(), tables: Vec::new(), outputs: HashMap::new() }
+        StagedFiles { folder, audio_files: Vec::new(), manifests: Vec::new(), outputs: HashMap::new() }
     }
 
     /// Writes a file that is moved into place later.
@@ -149,16 +149,16 @@ impl<'a> StagedFiles<'a> {
         path: &Path,
         mut write: impl FnMut(&mut dyn Write) -> io::Result<()>,
     ) -> Result<(StagedFile, PathBuf)> {
-        let failed = |source| Error::Write { path: path.into(), source };
+        let write_error = |source| Error::Write { path: path.into(), source };
         if let Some(folder) = path.parent() {
             make_folder(folder)?;
         }
-        let destination = Destination::open(path).map_err(failed)?;
+        let destination = Destination::open(path).map_err(write_error)?;
         if let Some(target) = destination.resolved_path() {
             self.check_target(path, &target)?;
             self.outputs.insert(target, path.to_owned());
         }
-        Ok((destination.stage(&mut write).map_err(failed)?, path.to_owned()))
+        Ok((destination.stage(&mut write).map_err(write_error)?, path.to_owned()))
     }
 
     /// Checks that an output does not overwrite other files.
@@ -180,23 +180,24 @@ impl<'a> StagedFiles<'a> {
         Ok(())
     }
 
-    fn manifest(&mut self, list: &CorpusList) -> Result<PathBuf> {
+    /// Writes a manifest and the audio files that are converted.
+    fn stage_manifest(&mut self, list: &CorpusList) -> Result<PathBuf> {
         let path = self.folder.path.join(format!("{}.jsonl", list.name));
         let mut files = Vec::with_capacity(list.items.len());
         for item in &list.items {
             files.push(match &item.sound {
-                Sound::Supported(path) => self.relative_path(path)?,
-                Sound::Convert(path) => {
+                AudioSource::Supported(path) => self.relative_path(path)?,
+                AudioSource::Convert(path) => {
                     let file = format!("audio/{}/{}.wav", item.split, item.id);
                     let to = self.folder.path.join(&file);
                     let bytes = sphere::wav_bytes(path)?;
                     let staged = self.stage(&to, |writer| writer.write_all(&bytes))?;
-                    self.sounds.push(staged);
+                    self.audio_files.push(staged);
                     file
                 }
             });
         }
-        self.lines(
+        self.stage_lines(
             &path,
             list.items.iter().zip(files).map(|(item, file)| OutputLine::new(item, Some(file))),
         )?;
@@ -220,50 +221,51 @@ impl<'a> StagedFiles<'a> {
         relative.to_str().map(str::to_owned).ok_or_else(|| path_error(path, "a path in UTF-8", "other bytes"))
     }
 
-    fn lines(&mut self, path: &Path, mut lines: impl Iterator<Item = impl Serialize>) -> Result<()> {
+    /// Writes JSON Lines.
+    fn stage_lines(&mut self, path: &Path, mut lines: impl Iterator<Item = impl Serialize>) -> Result<()> {
         let staged = self.stage(path, |writer| {
             lines.try_for_each(|line| {
                 serde_json::to_writer(&mut *writer, &line)?;
                 writer.write_all(b"\n")
             })
         })?;
-        self.tables.push(staged);
+        self.manifests.push(staged);
         Ok(())
     }
 
     /// Writes shards `NAME-000000.tar` and so on.
-    fn shards(&mut self, list: &CorpusList, size: usize) -> Result<PathBuf> {
+    fn stage_shards(&mut self, list: &CorpusList, size: usize) -> Result<PathBuf> {
         let folder = &self.folder.path;
-        let name = |n: &str| folder.join(format!("{}-{n}.tar", list.name));
-        let (mut last, mut staged_shards) = (0, Vec::new());
+        let shard_path = |number: &str| folder.join(format!("{}-{number}.tar", list.name));
+        let (mut last_number, mut staged_shards) = (0, Vec::new());
         // WebDataset groups members by their names up to the first dot.
         if let Some(item) = list.items.iter().find(|item| item.id.contains('.')) {
             return Err(path_error(folder, "ids without a dot, as shards need", &*item.id));
         }
-        for (n, items) in list.items.chunks(size).enumerate() {
-            let path = name(&format!("{n:06}"));
+        for (number, items) in list.items.chunks(size).enumerate() {
+            let path = shard_path(&format!("{number:06}"));
             let mut result = Ok(());
             let staged = self.stage(&path, |writer| {
                 let mut archive = tar::Builder::new(writer);
                 for item in items {
-                    let (extension, sound) = match sound(item) {
+                    let (extension, sound) = match read_sound(item) {
                         Ok(file) => file,
                         Err(error) => {
                             result = Err(error);
                             return Ok(());
                         }
                     };
-                    append(&mut archive, &format!("{}.{extension}", item.id), &sound)?;
+                    append_member(&mut archive, &format!("{}.{extension}", item.id), &sound)?;
                     let metadata = serde_json::to_vec(&OutputLine::new(item, None))?;
-                    append(&mut archive, &format!("{}.json", item.id), &metadata)?;
+                    append_member(&mut archive, &format!("{}.json", item.id), &metadata)?;
                 }
                 archive.into_inner().map(drop)
             })?;
             result?;
             staged_shards.push(staged);
-            last = n;
+            last_number = number;
         }
-        let next_shard = name(&format!("{:06}", last + 1));
+        let next_shard = shard_path(&format!("{:06}", last_number + 1));
         if next_shard.exists() {
             return Err(path_error(
                 &next_shard,
@@ -271,22 +273,27 @@ impl<'a> StagedFiles<'a> {
                 "one",
             ));
         }
-        let pattern = if last == 0 { name("000000") } else { name(&format!("{{000000..{last:06}}}")) };
-        self.sounds.extend(staged_shards);
+        let pattern = if last_number == 0 {
+            shard_path("000000")
+        } else {
+            shard_path(&format!("{{000000..{last_number:06}}}"))
+        };
+        self.audio_files.extend(staged_shards);
         Ok(pattern)
     }
 
+    /// Moves all files into place, manifests last.
     fn commit(self) -> Result<()> {
-        let mut files = self.sounds.into_iter().chain(self.tables);
+        let mut files = self.audio_files.into_iter().chain(self.manifests);
         files.try_for_each(|(staged, path)| staged.commit().map_err(|source| Error::Write { path, source }))
     }
 }
 
 /// Returns extension and bytes of an audio file.
-fn sound(item: &Item) -> Result<(&'static str, Vec<u8>)> {
+fn read_sound(item: &CheckedUtterance) -> Result<(&'static str, Vec<u8>)> {
     match &item.sound {
-        Sound::Convert(path) => Ok(("wav", sphere::wav_bytes(path)?)),
-        Sound::Supported(path) => {
+        AudioSource::Convert(path) => Ok(("wav", sphere::wav_bytes(path)?)),
+        AudioSource::Supported(path) => {
             let bytes = read_regular(path).map_err(|source| Error::Io { path: path.into(), source })?;
             Ok((if has_extension(path, "flac") { "flac" } else { "wav" }, bytes))
         }
@@ -294,7 +301,7 @@ fn sound(item: &Item) -> Result<(&'static str, Vec<u8>)> {
 }
 
 /// Appends a member without owner and time, so that shards are reproducible.
-fn append(archive: &mut tar::Builder<impl Write>, name: &str, bytes: &[u8]) -> io::Result<()> {
+fn append_member(archive: &mut tar::Builder<impl Write>, name: &str, bytes: &[u8]) -> io::Result<()> {
     let mut header = tar::Header::new_ustar();
     header.set_size(bytes.len() as u64);
     header.set_mode(0o644);

@@ -27,7 +27,7 @@ pub(super) fn train(words: &[String], size: usize) -> Result<Vocabulary> {
 }
 
 /// Returns the model of a vocabulary.
-pub(super) fn model(tokens: &[String], merges: &[(String, String)]) -> Result<BPE> {
+pub(super) fn build_model(tokens: &[String], merges: &[(String, String)]) -> Result<BPE> {
     let ids = tokens.iter().cloned().zip(0u32..).collect::<tokenizers::models::bpe::Vocab>();
     BPE::builder().vocab_and_merges(ids, merges.to_vec()).build().map_err(library_error)
 }

@@ -1,4 +1,4 @@
-//! Deserializes the kind of a tokenizer from a recipe.
+//! Deserializes `TokenizerKind`, the kind of a tokenizer in a recipe.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Special words, which are single labels: `<unk>`, `[noise]` and others.
+//! Special words of a tokenizer, which are single labels: `<unk>`, `[noise]` and others.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -44,7 +44,11 @@ pub fn find_bracketed(text: &str) -> impl Iterator<Item = Range<usize>> {
 /// Returns the listed special words, or those of the texts.
 ///
 /// Without a list, these are all words of the form `<...>` in the texts.
-pub(super) fn words(listed: Option<&[String]>, form: UnicodeForm, texts: &[String]) -> Result<Vec<String>> {
+pub(super) fn find_words(
+    listed: Option<&[String]>,
+    form: UnicodeForm,
+    texts: &[String],
+) -> Result<Vec<String>> {
     let words: BTreeSet<String> = match listed {
         Some(listed) => return from_list(listed, form),
         None => {

@@ -1,4 +1,4 @@
-//! Subwords by a unigram language model, as in SentencePiece.
+//! Trains subword tokenizers by a unigram language model, as in SentencePiece.
 //!
 //! ```text
 //! score(pieces) = Σ_i log p(piece_i);   a word is split into the pieces with the highest score
@@ -44,6 +44,7 @@ pub(super) type Vocabulary = (Vec<String>, Vec<i32>);
 /// Cost: a round is O(16 characters) of the distinct words; there are about 7 log(repeated strings
 /// / size) rounds.
 pub(super) fn train(words: &[String], size: usize, alphabet: usize) -> Vocabulary {
+    // Distinct words with their counts, and all repeated strings as initial pieces.
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for word in words {
         *counts.entry(word).or_default() += 1;
@@ -51,7 +52,7 @@ pub(super) fn train(words: &[String], size: usize, alphabet: usize) -> Vocabular
     let words: Vec<(&str, u64)> = counts.into_iter().collect();
     let Seeds { mut pieces, lattices } = seeds::find(&words);
     let mut words: Vec<(SegmentLattice, f64)> =
-        lattices.into_iter().zip(&words).map(|(lattices, word)| (lattices, word.1 as f64)).collect();
+        lattices.into_iter().zip(&words).map(|(lattice, word)| (lattice, word.1 as f64)).collect();
     // Slightly more than `size`: the last pieces to go are those of the lowest score.
     let target_size = size.saturating_add(size / 10);
     loop {
@@ -62,7 +63,8 @@ pub(super) fn train(words: &[String], size: usize, alphabet: usize) -> Vocabular
         if pieces.len() <= target_size {
             break;
         }
-        let losses = losses(&pieces, &words, alphabet);
+        // Keeps all characters, and the pieces whose removal would cost most.
+        let losses = removal_losses(&pieces, &words, alphabet);
         let mut order: Vec<usize> = (alphabet..pieces.len()).collect();
         order.sort_by(|&a, &b| losses[b].total_cmp(&losses[a]).then(a.cmp(&b)));
         let num_kept = target_size.max((KEPT_FRACTION * pieces.len() as f64) as usize) - alphabet;
@@ -75,6 +77,7 @@ pub(super) fn train(words: &[String], size: usize, alphabet: usize) -> Vocabular
             .for_each(|id| is_kept[id] = true);
         retain_pieces(&mut pieces, &mut words, |id| is_kept[id]);
     }
+    // The pieces with the highest scores and all characters, by decreasing score.
     let quantize = |&(piece, score): &(&str, f64)| ((score * UNITS_PER_NAT).round() as i32, piece.to_owned());
     let sorted = |pieces: &[(&str, f64)]| {
         let mut pieces: Vec<(i32, String)> = pieces.iter().map(quantize).collect();
@@ -107,11 +110,11 @@ fn run_em_round(pieces: &mut [(&str, f64)], words: &[(SegmentLattice, f64)]) -> 
 ///
 /// The loss is that of replacing a piece by its next best segmentation; -inf for pieces without a
 /// use.
-fn losses(pieces: &[(&str, f64)], words: &[(SegmentLattice, f64)], alphabet: usize) -> Vec<f64> {
+fn removal_losses(pieces: &[(&str, f64)], words: &[(SegmentLattice, f64)], alphabet: usize) -> Vec<f64> {
     let scores: Vec<f64> = pieces.iter().map(|piece| piece.1).collect();
     let mut uses = vec![0.0; pieces.len()];
     for (lattice, count) in words {
-        lattice.best(&scores, None).into_iter().for_each(|id| uses[id] += count);
+        lattice.best_path(&scores, None).into_iter().for_each(|id| uses[id] += count);
     }
     let sum: f64 = uses.iter().sum();
     let ids: HashMap<&str, usize> = pieces.iter().enumerate().map(|(id, piece)| (piece.0, id)).collect();
@@ -119,7 +122,7 @@ fn losses(pieces: &[(&str, f64)], words: &[(SegmentLattice, f64)], alphabet: usi
         if id < alphabet || uses[id] == 0.0 {
             return f64::NEG_INFINITY;
         }
-        let replacement = SegmentLattice::new(pieces[id].0, &ids).best(&scores, Some(id));
+        let replacement = SegmentLattice::new(pieces[id].0, &ids).best_path(&scores, Some(id));
         // Its uses become uses of each replacement piece.
         let log_sum = (sum + uses[id] * (replacement.len() as f64 - 1.0)).ln();
         let replacement =
@@ -135,14 +138,14 @@ fn retain_pieces(
     words: &mut [(SegmentLattice, f64)],
     is_kept: impl Fn(usize) -> bool,
 ) {
-    let mut next = 0;
+    let mut num_kept = 0;
     let ids: Vec<Option<u32>> = (0..pieces.len())
         .map(|id| {
-            next += u32::from(is_kept(id));
-            is_kept(id).then(|| next - 1)
+            num_kept += u32::from(is_kept(id));
+            is_kept(id).then(|| num_kept - 1)
         })
         .collect();
-    words.iter_mut().for_each(|(lattice, _)| lattice.rename(&ids));
+    words.iter_mut().for_each(|(lattice, _)| lattice.renumber_pieces(&ids));
     let mut id = 0;
     pieces.retain(|_| {
         id += 1;
@@ -168,7 +171,7 @@ fn digamma(mut x: f64) -> f64 {
 ///
 /// It splits a word by dynamic programming over its bytes; of equally good splits, the one with the
 /// longest last piece is chosen.
-pub(super) fn model(tokens: &[String], scores: &[i32]) -> Result<Unigram> {
+pub(super) fn build_model(tokens: &[String], scores: &[i32]) -> Result<Unigram> {
     let scores = scores.iter().map(|&score| f64::from(score) / UNITS_PER_NAT);
     Unigram::from(tokens.iter().cloned().zip(scores).collect(), None, false).map_err(library_error)
 }
@@ -198,7 +201,7 @@ mod tests {
             let letters: f64 = pieces.iter().zip(&expected).map(|(p, e)| p.0.len() as f64 * e).sum();
             assert!((letters - (40.0 + 9.0 + 8.0)).abs() < 1e-9, "{letters}");
         }
-        let losses = losses(&pieces, &words, 3);
+        let losses = removal_losses(&pieces, &words, 3);
         let loss = |name: &str| losses[pieces.iter().position(|piece| piece.0 == name).unwrap()];
         assert!(loss("abab") > loss("ca") && loss("ca") > 0.0, "{pieces:?} {losses:?}");
         assert_eq!(loss("a"), f64::NEG_INFINITY);

@@ -58,15 +58,15 @@ impl NoiseConfig {
     }
 }
 
-/// Adds noise from sample `from`, repeated where it ends.
+/// Adds noise from its sample `start`, repeated where it ends.
 ///
 /// ```text
-/// y[n] = x[n] + g v[(from + n) mod len]     g² = 10^(-snr_db/10) Σ x² / Σ v²
+/// y[n] = x[n] + g v[(start + n) mod len]     g² = 10^(-snr_db/10) Σ x² / Σ v²
 /// ```
 /// Sums are over the utterance. If either sum is 0, nothing is added.
-pub fn add_noise(samples: &mut [f32], noise: &[f32], from: usize, snr_db: f64) {
+pub fn add_noise(samples: &mut [f32], noise: &[f32], start: usize, snr_db: f64) {
     let energy = |x: f32| f64::from(x).powi(2);
-    let repeated = || noise.iter().cycle().skip(from % noise.len().max(1)).take(samples.len());
+    let repeated = || noise.iter().cycle().skip(start % noise.len().max(1)).take(samples.len());
     let (signal_energy, noise_energy): (f64, f64) =
         (samples.iter().copied().map(energy).sum(), repeated().copied().map(energy).sum());
     if signal_energy == 0.0 || noise_energy == 0.0 {

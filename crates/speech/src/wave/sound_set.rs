@@ -68,7 +68,7 @@ impl SoundSet {
                             Span::Whole => DurationLimit::Seconds(self.max_seconds),
                             _ => DurationLimit::None,
                         };
-                        let length = audio::measure(path, limit).map_err(in_utterance)?;
+                        let length = audio::measure_length(path, limit).map_err(in_utterance)?;
                         lengths.insert(path, length);
                         length
                     }

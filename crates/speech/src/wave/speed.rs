@@ -31,7 +31,7 @@ impl SpeedConfig {
     pub(super) fn check(&self) -> Result<()> {
         let [low, high] = self.rates;
         for rate in [low, high] {
-            if !RATES.contains(&rate) || low > high {
+            if !RATE_RANGE.contains(&rate) || low > high {
                 return Err(setting("speed.rates", "two factors from 0.5 to 2, in order", rate));
             }
         }
@@ -45,7 +45,8 @@ impl SpeedConfig {
     }
 }
 
-const RATES: std::ops::RangeInclusive<f64> = 0.5..=2.0;
+/// Supported factors of the length.
+const RATE_RANGE: std::ops::RangeInclusive<f64> = 0.5..=2.0;
 
 /// Zero crossings of the kernel on either side.
 const LOBES: usize = 16;
@@ -71,21 +72,22 @@ const TAPS: usize = 2 * LOBES;
 ///
 /// Cost: O(r n) of 32 products each, in f64.
 pub fn change_speed(samples: &[f32], rate: f64) -> Result<Vec<f32>> {
-    if !RATES.contains(&rate) {
+    if !RATE_RANGE.contains(&rate) {
         return Err(setting("rate", "0.5 to 2", rate));
     }
     if rate == 1.0 {
         return Ok(samples.to_vec());
     }
+    // Zeros under the kernel before and after the signal.
     let mut padded = vec![0f64; samples.len() + 2 * TAPS];
-    padded[TAPS..].iter_mut().zip(samples).for_each(|(to, &x)| *to = f64::from(x));
+    padded[TAPS..].iter_mut().zip(samples).for_each(|(slot, &x)| *slot = f64::from(x));
     let kernel = Kernel::new();
     let length = (samples.len() as f64 * rate).ceil() as usize;
     let sample = |i: usize| {
         let position = i as f64 / rate;
         let integer_part = position as usize;
-        let first = TAPS + integer_part + 1 - LOBES;
-        kernel.apply(&padded[first..first + TAPS], position - integer_part as f64) as f32
+        let first_tap = TAPS + integer_part + 1 - LOBES;
+        kernel.apply(&padded[first_tap..first_tap + TAPS], position - integer_part as f64) as f32
     };
     Ok((0..length).map(sample).collect())
 }

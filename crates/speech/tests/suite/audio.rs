@@ -14,7 +14,8 @@ fn spec(channels: u16, bits_per_sample: u16, sample_format: SampleFormat) -> Wav
     WavSpec { channels, sample_rate: 8000, bits_per_sample, sample_format }
 }
 
-fn wav<S: hound::Sample + Copy>(folder: &TempDir, spec: WavSpec, samples: &[S]) -> PathBuf {
+/// Writes `a.wav`.
+fn write_wav<S: hound::Sample + Copy>(folder: &TempDir, spec: WavSpec, samples: &[S]) -> PathBuf {
     let path = folder.path().join("a.wav");
     let mut writer = WavWriter::create(&path, spec).unwrap();
     samples.iter().for_each(|&s| writer.write_sample(s).unwrap());
@@ -22,8 +23,8 @@ fn wav<S: hound::Sample + Copy>(folder: &TempDir, spec: WavSpec, samples: &[S]) 
     path
 }
 
-/// A FLAC file of the repository after a change of its bytes.
-fn flac(folder: &TempDir, change: impl Fn(&mut Vec<u8>)) -> PathBuf {
+/// Writes a changed copy of a FLAC file of the repository.
+fn write_flac(folder: &TempDir, change: impl Fn(&mut Vec<u8>)) -> PathBuf {
     let mut bytes = fs::read(digits("audio/dev/digits-dev-0000.flac")).unwrap();
     change(&mut bytes);
     let path = folder.path().join("a.flac");
@@ -31,6 +32,7 @@ fn flac(folder: &TempDir, change: impl Fn(&mut Vec<u8>)) -> PathBuf {
     path
 }
 
+/// Checks that an error names the file.
 fn check_path(error: &Error, path: &Path) {
     assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
 }
@@ -40,11 +42,12 @@ fn every_wav_sample_width_has_the_same_amplitudes() {
     let folder = tempdir().unwrap();
     for bits in [8u16, 16, 24, 32] {
         let half = 1i32 << (bits - 2);
-        let path = wav(&folder, spec(1, bits, SampleFormat::Int), &[0, half, -half, -half - (half - 1) - 1]);
+        let path =
+            write_wav(&folder, spec(1, bits, SampleFormat::Int), &[0, half, -half, -half - (half - 1) - 1]);
         let audio = read_audio(&path).unwrap();
         assert_eq!((audio.samples, audio.sample_rate), (vec![0.0, 0.5, -0.5, -1.0], 8000), "{bits} bits");
     }
-    let path = wav(&folder, spec(1, 32, SampleFormat::Float), &[0.25f32, -1.5]);
+    let path = write_wav(&folder, spec(1, 32, SampleFormat::Float), &[0.25f32, -1.5]);
     assert_eq!(read_audio(&path).unwrap().samples, [0.25, -1.5]);
 }
 
@@ -52,7 +55,7 @@ fn every_wav_sample_width_has_the_same_amplitudes() {
 fn checksum_is_that_of_the_16_bit_samples() {
     let folder = tempdir().unwrap();
     let samples: Vec<i16> = (i16::MIN..=i16::MAX).collect();
-    let audio = read_audio(&wav(&folder, spec(1, 16, SampleFormat::Int), &samples)).unwrap();
+    let audio = read_audio(&write_wav(&folder, spec(1, 16, SampleFormat::Int), &samples)).unwrap();
     let bytes: Vec<u8> = samples.iter().flat_map(|s| s.to_le_bytes()).collect();
     assert_eq!(audio.crc32(), crc32fast::hash(&bytes));
 }
@@ -60,7 +63,7 @@ fn checksum_is_that_of_the_16_bit_samples() {
 #[test]
 fn chunks_before_the_data_are_skipped() {
     let folder = tempdir().unwrap();
-    let path = wav(&folder, spec(1, 16, SampleFormat::Int), &[1i16, 2, 3]);
+    let path = write_wav(&folder, spec(1, 16, SampleFormat::Int), &[1i16, 2, 3]);
     let mut bytes = fs::read(&path).unwrap();
     let data = bytes.windows(4).position(|w| w == b"data").unwrap();
     bytes.splice(data..data, *b"LIST\x06\0\0\0INFOxy");
@@ -80,19 +83,19 @@ fn the_error_names_a_missing_file() {
 #[test]
 fn several_channels_are_refused() {
     let folder = tempdir().unwrap();
-    let path = wav(&folder, spec(2, 16, SampleFormat::Int), &[1i16, 2]);
+    let path = write_wav(&folder, spec(2, 16, SampleFormat::Int), &[1i16, 2]);
     let error = read_audio(&path).unwrap_err();
     assert!(matches!(error, Error::Channels { found: 2, .. }), "{error}");
     check_path(&error, &path);
     // STREAMINFO: 20 bits of sample rate, then three bits of channels - 1.
-    let path = flac(&folder, |bytes| bytes[20] |= 1 << 1);
+    let path = write_flac(&folder, |bytes| bytes[20] |= 1 << 1);
     assert!(matches!(read_audio(&path), Err(Error::Channels { found: 2, .. })));
 }
 
 #[test]
 fn errors_for_truncated_files_report_the_lengths() {
     let folder = tempdir().unwrap();
-    let path = wav(&folder, spec(1, 16, SampleFormat::Int), &[7i16; 100]);
+    let path = write_wav(&folder, spec(1, 16, SampleFormat::Int), &[7i16; 100]);
     let bytes = fs::read(&path).unwrap();
     for cut in [1, 2, 51, 200] {
         fs::write(&path, &bytes[..bytes.len() - cut]).unwrap();
@@ -105,9 +108,9 @@ fn errors_for_truncated_files_report_the_lengths() {
         assert!(error.to_string().contains("its WAV header"), "{error}");
         check_path(&error, &path);
     }
-    let expected_samples = read_audio(&flac(&folder, |_| {})).unwrap().samples.len() as u64;
+    let expected_samples = read_audio(&write_flac(&folder, |_| {})).unwrap().samples.len() as u64;
     for cut in [1, 10, 3000] {
-        let path = flac(&folder, |bytes| bytes.truncate(bytes.len() - cut));
+        let path = write_flac(&folder, |bytes| bytes.truncate(bytes.len() - cut));
         let error = read_audio(&path).unwrap_err();
         assert!(
             matches!(error, Error::Truncated { expected, found, .. } if expected == expected_samples && found < expected_samples),
@@ -122,20 +125,20 @@ fn errors_for_truncated_files_report_the_lengths() {
 fn damaged_files_are_format_errors() {
     let folder = tempdir().unwrap();
     let changes: [fn(&mut Vec<u8>); 6] = [
-        |b| b[0] = b'g',
-        |b| b.truncate(20),
+        |bytes| bytes[0] = b'g',
+        |bytes| bytes.truncate(20),
         Vec::clear,
         // A header that declares fewer samples than the file contains.
-        |b| b[25] -= 1,
-        |b| b.truncate(3),
+        |bytes| bytes[25] -= 1,
+        |bytes| bytes.truncate(3),
         // A flipped bit in the samples: FLAC has checksums.
-        |b| {
-            let middle = b.len() / 2;
-            b[middle] ^= 1;
+        |bytes| {
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
         },
     ];
     for change in changes {
-        let path = flac(&folder, change);
+        let path = write_flac(&folder, change);
         let error = read_audio(&path).unwrap_err();
         assert!(matches!(error, Error::Format { .. }), "{error}");
         check_path(&error, &path);
@@ -148,12 +151,12 @@ fn damaged_files_are_format_errors() {
 #[test]
 fn files_without_samples_are_errors() {
     let folder = tempdir().unwrap();
-    let path = wav::<i16>(&folder, spec(1, 16, SampleFormat::Int), &[]);
+    let path = write_wav::<i16>(&folder, spec(1, 16, SampleFormat::Int), &[]);
     let error = read_audio(&path).unwrap_err();
     assert!(matches!(error, Error::EmptyAudio { .. }), "{error}");
     check_path(&error, &path);
     // STREAMINFO only (marked as the last block), with a length of 0 for unknown.
-    let path = flac(&folder, |bytes| {
+    let path = write_flac(&folder, |bytes| {
         bytes.truncate(42);
         bytes[4] |= 0x80;
         bytes[21] &= 0xf0;
@@ -165,7 +168,7 @@ fn files_without_samples_are_errors() {
 #[test]
 fn segments_are_read_from_a_file_that_can_change() {
     let folder = tempdir().unwrap();
-    let path = wav(&folder, spec(1, 16, SampleFormat::Int), &[0i16, 1, 2, 3]);
+    let path = write_wav(&folder, spec(1, 16, SampleFormat::Int), &[0i16, 1, 2, 3]);
     let value = |i: i16| f32::from(i) / 32768.0;
     assert_eq!(read_segment(&path, 1, 2).unwrap().samples, [1, 2].map(value));
     for (start, count) in [(0, 5), (4, 1), (2, 0), (u64::MAX, 2)] {
@@ -174,7 +177,7 @@ fn segments_are_read_from_a_file_that_can_change() {
         assert!(!error.to_string().contains("1844674407370"), "{error}");
         check_path(&error, &path);
     }
-    wav(&folder, spec(1, 16, SampleFormat::Int), &[9i16, 8]);
+    write_wav(&folder, spec(1, 16, SampleFormat::Int), &[9i16, 8]);
     assert_eq!(read_segment(&path, 0, 2).unwrap().samples, [9, 8].map(value));
 }
 
@@ -183,9 +186,9 @@ proptest! {
     fn damaged_files_never_panic(position in 0usize..2000, value: u8, is_flac: bool) {
         let folder = tempdir().unwrap();
         let path = if is_flac {
-            flac(&folder, |bytes| bytes[position] = value)
+            write_flac(&folder, |bytes| bytes[position] = value)
         } else {
-            let path = wav(&folder, spec(1, 16, SampleFormat::Int), &[3i16; 978]);
+            let path = write_wav(&folder, spec(1, 16, SampleFormat::Int), &[3i16; 978]);
             let mut bytes = fs::read(&path).unwrap();
             // Mostly in the header, where damage has the largest effect.
             let position = if position < 1500 { position % 44 } else { position };

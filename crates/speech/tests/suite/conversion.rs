@@ -1,4 +1,4 @@
-//! Tests of recordings that do not have the expected format.
+//! Tests of audio conversion: channels, sample rates, checks before resampling.
 //!
 //! They have several channels, other sample rates, invalid samples or another MD5.
 
@@ -14,7 +14,13 @@ use tempfile::{TempDir, tempdir};
 
 use crate::common::digits;
 
-fn wav<S: hound::Sample + Copy>(folder: &TempDir, channels: u16, sample_rate: u32, samples: &[S]) -> PathBuf {
+/// Writes `a.wav`, with 16-bit integers or floats.
+fn write_wav<S: hound::Sample + Copy>(
+    folder: &TempDir,
+    channels: u16,
+    sample_rate: u32,
+    samples: &[S],
+) -> PathBuf {
     let path = folder.path().join("a.wav");
     let (bits_per_sample, sample_format) = match size_of::<S>() {
         2 => (16, SampleFormat::Int),
@@ -27,7 +33,7 @@ fn wav<S: hound::Sample + Copy>(folder: &TempDir, channels: u16, sample_rate: u3
     path
 }
 
-fn mixed() -> Conversion {
+fn mix_and_resample() -> Conversion {
     Conversion { channel: Channel::Mix, resample: true }
 }
 
@@ -39,7 +45,7 @@ fn check_message(path: &Path, error: &Error, part: &str) {
 #[test]
 fn channels_are_mixed_or_selected() {
     let folder = tempdir().unwrap();
-    let path = wav(&folder, 3, 8000, &[0.0f32, 0.25, 0.5, 0.75, -0.25, -0.5]);
+    let path = write_wav(&folder, 3, 8000, &[0.0f32, 0.25, 0.5, 0.75, -0.25, -0.5]);
     let read = |channel| read_audio_as(&path, 8000, &Conversion { channel, resample: false });
     let (audio, changes) = read(Channel::Mix).unwrap();
     assert_eq!((audio.samples, changes), (vec![0.25, 0.0], vec![AudioChange::Mixed { channels: 3 }]));
@@ -56,7 +62,7 @@ fn channels_are_mixed_or_selected() {
     }
     assert!(matches!(read(Channel::Only), Err(Error::Channels { found: 3, .. })));
     // Audio in the expected format is not converted.
-    let path = wav(&folder, 1, 8000, &[7i16]);
+    let path = write_wav(&folder, 1, 8000, &[7i16]);
     for channel in [Channel::Mix, Channel::Only, Channel::Number(1)] {
         assert_eq!(read_audio_as(&path, 8000, &Conversion { channel, resample: true }).unwrap().1, []);
     }
@@ -101,8 +107,8 @@ fn a_tone_keeps_its_samples_at_another_rate() {
 #[test]
 fn rates_are_resampled_only_on_request() {
     let folder = tempdir().unwrap();
-    let path = wav(&folder, 2, 16_000, &[100i16; 640]);
-    let (audio, changes) = read_audio_as(&path, 8000, &mixed()).unwrap();
+    let path = write_wav(&folder, 2, 16_000, &[100i16; 640]);
+    let (audio, changes) = read_audio_as(&path, 8000, &mix_and_resample()).unwrap();
     assert_eq!((audio.sample_rate, audio.samples.len()), (8000, 160));
     assert_eq!(
         changes,
@@ -113,8 +119,8 @@ fn rates_are_resampled_only_on_request() {
     assert!(matches!(error, Error::FileRate { expected: 8000, found: 16_000, .. }), "{error}");
     check_message(&path, &error, "expected audio at 8000 Hz, found 16000 Hz");
     // A header may contain a rate whose transform does not fit into memory.
-    let path = wav(&folder, 1, 2_000_000_011, &[100i16; 10]);
-    let error = read_audio_as(&path, 8000, &mixed()).unwrap_err();
+    let path = write_wav(&folder, 1, 2_000_000_011, &[100i16; 10]);
+    let error = read_audio_as(&path, 8000, &mix_and_resample()).unwrap_err();
     assert!(matches!(error, Error::Format { .. }), "{error}");
     check_message(&path, &error, "1000 to 768000");
 }
@@ -122,9 +128,9 @@ fn rates_are_resampled_only_on_request() {
 #[test]
 fn segments_are_resampled_to_the_rate_of_the_first() {
     let folder = tempdir().unwrap();
-    wav(&folder, 1, 8000, &[100i16; 800]);
+    write_wav(&folder, 1, 8000, &[100i16; 800]);
     fs::rename(folder.path().join("a.wav"), folder.path().join("b.wav")).unwrap();
-    wav(&folder, 1, 16_000, &[200i16; 1600]);
+    write_wav(&folder, 1, 16_000, &[200i16; 1600]);
     let path = folder.path().join("list.jsonl");
     let line = |name: &str, rate: u32| {
         format!(
@@ -137,15 +143,15 @@ fn segments_are_resampled_to_the_rate_of_the_first() {
     let mut utterance = list.pop().unwrap();
     utterance.segments.extend(second.segments);
     utterance.sample_rate = None;
-    let (audio, changes) = utterance.audio_as(8000, &mixed()).unwrap();
+    let (audio, changes) = utterance.audio_as(8000, &mix_and_resample()).unwrap();
     assert_eq!((audio.sample_rate, audio.samples.len()), (8000, 1600));
     assert_eq!(changes, [AudioChange::Resampled { from: 16_000, to: 8000 }]);
-    let level = |at: usize| (audio.samples[at] * 32_768.0).round();
+    let level = |index: usize| (audio.samples[index] * 32_768.0).round();
     assert_eq!((level(400), level(1200)), (100.0, 200.0));
     // A sample count requires one rate.
     utterance.num_samples = Some(1600);
     assert!(matches!(
-        utterance.audio_as(8000, &mixed()),
+        utterance.audio_as(8000, &mix_and_resample()),
         Err(Error::SampleRate { expected: 8000, found: 16_000, .. })
     ));
     utterance.num_samples = None;
@@ -155,7 +161,7 @@ fn segments_are_resampled_to_the_rate_of_the_first() {
 #[test]
 fn utterances_are_checked_before_they_are_resampled() {
     let folder = tempdir().unwrap();
-    wav(&folder, 1, 16_000, &(0..1600).collect::<Vec<i16>>());
+    write_wav(&folder, 1, 16_000, &(0..1600).collect::<Vec<i16>>());
     let utterance_of = |line: &str| {
         let path = folder.path().join("list.jsonl");
         fs::write(&path, format!(r#"{{"id": "x", "text": "t", "seconds": 0.1, {line}}}"#)).unwrap();
@@ -166,42 +172,43 @@ fn utterances_are_checked_before_they_are_resampled() {
         ["", r#", "sample_rate": 16000, "num_samples": 1600"#, &format!(r#", "crc32": "{crc32:08x}""#)]
     {
         let utterance = utterance_of(&format!(r#""file": "a.wav"{fields}"#));
-        let (audio, changes) = utterance.audio_as(8000, &mixed()).unwrap();
+        let (audio, changes) = utterance.audio_as(8000, &mix_and_resample()).unwrap();
         assert_eq!((audio.sample_rate, audio.samples.len()), (8000, 800));
         assert_eq!(changes, [AudioChange::Resampled { from: 16_000, to: 8000 }]);
         assert!(matches!(utterance.audio(8000), Err(Error::SampleRate { .. })));
     }
     // Segments and strings.
     let segment = utterance_of(r#""file": "a.wav", "offset_samples": 100, "num_samples": 200"#);
-    assert_eq!(segment.audio_as(8000, &mixed()).unwrap().0.samples.len(), 100);
+    assert_eq!(segment.audio_as(8000, &mix_and_resample()).unwrap().0.samples.len(), 100);
     let recording = r#"{"id": "r", "file": "a.wav", "offset_samples": 0, "num_samples": 160, "text": "r", "seconds": 0.01}"#;
     fs::write(folder.path().join("recordings.jsonl"), recording).unwrap();
     let string = utterance_of(r#""recordings": ["r", "r"], "gaps_ms": [10], "lead_ms": 10, "tail_ms": 0"#);
-    assert_eq!(string.audio_as(8000, &mixed()).unwrap().0.samples.len(), 4 * 80);
+    assert_eq!(string.audio_as(8000, &mix_and_resample()).unwrap().0.samples.len(), 4 * 80);
     // A rate out of range is refused before hours of silence are created.
     let string = utterance_of(
         r#""recordings": ["r"], "gaps_ms": [], "lead_ms": 3000000, "tail_ms": 0, "sample_rate": 4000000000"#,
     );
-    let message = string.audio_as(8000, &mixed()).unwrap_err().to_string();
+    let message = string.audio_as(8000, &mix_and_resample()).unwrap_err().to_string();
     assert!(
         message.contains("`x`") && message.contains("1000 to 768000 Hz, found 4000000000 Hz"),
         "{message}"
     );
     // The file must have the rate of the manifest.
-    let error =
-        utterance_of(r#""file": "a.wav", "sample_rate": 11025"#).audio_as(8000, &mixed()).unwrap_err();
+    let error = utterance_of(r#""file": "a.wav", "sample_rate": 11025"#)
+        .audio_as(8000, &mix_and_resample())
+        .unwrap_err();
     assert!(matches!(error, Error::SampleRate { expected: 11_025, found: 16_000, .. }), "{error}");
 }
 
 #[test]
 fn every_audio_error_names_utterance_and_file() {
     let folder = tempdir().unwrap();
-    wav(&folder, 2, 8000, &[1i16, 2, 3, 4]);
+    write_wav(&folder, 2, 8000, &[1i16, 2, 3, 4]);
     fs::copy(folder.path().join("a.wav"), folder.path().join("stereo.wav")).unwrap();
-    wav(&folder, 1, 8000, &[0.0f32, f32::NAN]);
+    write_wav(&folder, 1, 8000, &[0.0f32, f32::NAN]);
     fs::copy(folder.path().join("a.wav"), folder.path().join("nan.wav")).unwrap();
     fs::write(folder.path().join("text.wav"), "text").unwrap();
-    wav(&folder, 1, 8000, &[1i16, 2, 3, 4]);
+    write_wav(&folder, 1, 8000, &[1i16, 2, 3, 4]);
     let cases = [
         ("stereo.wav", ""),
         ("nan.wav", ""),
@@ -232,12 +239,12 @@ fn errors_for_invalid_samples_name_the_file() {
         (3e38, "3.0000e38"),
         (-1e10, "-10000000000"),
     ] {
-        let path = wav(&folder, 1, 8000, &[0.5, 0.25, bad, 0.0]);
+        let path = write_wav(&folder, 1, 8000, &[0.5, 0.25, bad, 0.0]);
         let error = read_audio(&path).unwrap_err();
         check_message(&path, &error, &format!("found {shown} at sample 2"));
     }
     // Integers that are not scaled are loud but valid.
-    let path = wav(&folder, 1, 8000, &[32767.0, -2_147_483_648.0f32]);
+    let path = write_wav(&folder, 1, 8000, &[32767.0, -2_147_483_648.0f32]);
     assert_eq!(read_audio(&path).unwrap().samples, [32767.0, -2_147_483_648.0]);
 }
 
@@ -263,7 +270,7 @@ fn md5_of_flac_is_checked() {
 /// A FLAC file of one frame with verbatim channels.
 ///
 /// Samples have 8, 16 or 24 bits.
-fn flac(channels: &[Vec<i32>], bits: u32, md5: [u8; 16]) -> Vec<u8> {
+fn flac_frame(channels: &[Vec<i32>], bits: u32, md5: [u8; 16]) -> Vec<u8> {
     let (count, length) = (channels.len() as u64, channels[0].len() as u64);
     let crc = |bytes: &[u8], polynomial: u32, width: u32| {
         bytes.iter().fold(0u32, |crc, &byte| {
@@ -276,18 +283,19 @@ fn flac(channels: &[Vec<i32>], bits: u32, md5: [u8; 16]) -> Vec<u8> {
     let mut file = b"fLaC\x80\0\0\x22".to_vec();
     file.extend([(length as u16).to_be_bytes(), (length as u16).to_be_bytes()].concat());
     file.extend([0; 6]);
+    // Rate, channels - 1, bits - 1 and number of samples in 20, 3, 5 and 36 bits.
     let packed = (8000 << 44) | ((count - 1) << 41) | (u64::from(bits - 1) << 36) | length;
     file.extend(packed.to_be_bytes());
     file.extend(md5);
-    let width = [1, 4, 6][bits as usize / 8 - 1];
-    let mut frame = vec![0xff, 0xf8, 0x60, ((count as u8 - 1) << 4) | (width << 1), 0, length as u8 - 1];
+    let depth_code = [1, 4, 6][bits as usize / 8 - 1];
+    let mut frame = vec![0xff, 0xf8, 0x60, ((count as u8 - 1) << 4) | (depth_code << 1), 0, length as u8 - 1];
     frame.push(crc(&frame, 0x07, 8) as u8);
     for channel in channels {
         frame.push(2);
         frame.extend(channel.iter().flat_map(|x| x.to_be_bytes()[4 - bits as usize / 8..].to_vec()));
     }
-    let check = crc(&frame, 0x8005, 16) as u16;
-    frame.extend(check.to_be_bytes());
+    let checksum = crc(&frame, 0x8005, 16) as u16;
+    frame.extend(checksum.to_be_bytes());
     [file, frame].concat()
 }
 
@@ -301,14 +309,14 @@ fn md5_is_computed_from_interleaved_channels() {
         let interleaved = (0..20).flat_map(|i| channels.iter().map(move |channel| channel[i]));
         let bytes: Vec<u8> =
             interleaved.flat_map(|x| x.to_le_bytes()[..bits as usize / 8].to_vec()).collect();
-        let good = flac(channels, bits, md5::compute(&bytes).0);
+        let good = flac_frame(channels, bits, md5::compute(&bytes).0);
         fs::write(&path, &good).unwrap();
-        let (audio, changes) = read_audio_as(&path, 8000, &mixed()).unwrap();
+        let (audio, changes) = read_audio_as(&path, 8000, &mix_and_resample()).unwrap();
         let mean = |i: usize| channels.iter().map(|c| f64::from(c[i])).sum::<f64>() / count as f64;
         let expected: Vec<f32> = (0..20).map(|i| (mean(i) / f64::from(1 << (bits - 1))) as f32).collect();
         assert_eq!(audio.samples, expected, "{bits} bits, {count} channels");
         assert_eq!(changes.len(), count - 1);
-        fs::write(&path, flac(channels, bits, [1; 16])).unwrap();
-        assert!(matches!(read_audio_as(&path, 8000, &mixed()), Err(Error::Md5 { .. })));
+        fs::write(&path, flac_frame(channels, bits, [1; 16])).unwrap();
+        assert!(matches!(read_audio_as(&path, 8000, &mix_and_resample()), Err(Error::Md5 { .. })));
     }
 }

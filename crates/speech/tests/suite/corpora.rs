@@ -1,33 +1,38 @@
-//! Every sample of real corpora, checked with the checksums of their manifests.
+//! Tests of real speech corpora: every sample has the checksum of its manifest.
 
 use crate::common::{digits, shared};
 use rayon::prelude::*;
 use speech::{Audio, AudioSegment, FeatureConfig, FrontEnd, Utterance, read_audio, read_manifest};
 
+/// Reads all audio, which checks it against the manifest.
 fn check_all(utterances: &[Utterance], sample_rate: u32) {
-    utterances.par_iter().for_each(|u| {
-        assert!(u.crc32.is_some() && u.num_samples.is_some(), "{} has no checksum or length", u.id);
-        let audio = u.audio(sample_rate).unwrap();
-        assert!((audio.seconds() - u.seconds).abs() < 1e-3, "{}", u.id);
+    utterances.par_iter().for_each(|utterance| {
+        assert!(
+            utterance.crc32.is_some() && utterance.num_samples.is_some(),
+            "{} has no checksum or length",
+            utterance.id
+        );
+        let audio = utterance.audio(sample_rate).unwrap();
+        assert!((audio.seconds() - utterance.seconds).abs() < 1e-3, "{}", utterance.id);
     });
 }
 
 #[test]
-fn digits_of_the_repository() {
+fn digits_have_their_checksums_and_sets_share_no_text() {
     let mut texts = std::collections::HashMap::new();
     for (split, count) in [("train", 400), ("dev", 40), ("test", 80)] {
         let utterances = read_manifest(&digits(&format!("{split}.jsonl"))).unwrap();
         assert_eq!(utterances.len(), count);
         check_all(&utterances, 8000);
-        for u in utterances {
-            let first = *texts.entry(u.text).or_insert(split);
-            assert_eq!(first, split, "{} is a string of {first} too", u.id);
+        for utterance in utterances {
+            let first_split = *texts.entry(utterance.text).or_insert(split);
+            assert_eq!(first_split, split, "{} is a string of {first_split} too", utterance.id);
         }
     }
 }
 
 #[test]
-fn an4() {
+fn an4_has_its_checksums() {
     for (split, count) in [("train", 796), ("dev", 74), ("test", 130)] {
         let Some(path) = shared(&format!("an4/{split}.jsonl")) else { return };
         let utterances = read_manifest(&path).unwrap();
@@ -37,7 +42,7 @@ fn an4() {
 }
 
 #[test]
-fn fsdd_strings_and_recordings() {
+fn fsdd_strings_and_recordings_have_their_checksums() {
     for (list, count) in
         [("recordings", 2300), ("strings_train", 2000), ("strings_dev", 200), ("strings_test", 300)]
     {
@@ -50,7 +55,7 @@ fn fsdd_strings_and_recordings() {
 }
 
 #[test]
-fn samples_of_many_sources() {
+fn samples_of_many_sources_have_their_checksums() {
     let Some(path) = shared("samples/samples.jsonl") else { return };
     let utterances = read_manifest(&path).unwrap();
     assert_eq!(utterances.len(), 160);
@@ -65,16 +70,16 @@ fn samples_of_many_sources() {
 ///
 /// The limit is loose: it detects a slowdown by an order of magnitude.
 #[test]
-fn features_of_all_fsdd_strings_in_seconds() {
+fn features_of_all_fsdd_strings_take_seconds() {
     let Some(path) = shared("fsdd/strings_train.jsonl") else { return };
     let utterances = read_manifest(&path).unwrap();
     let front_end = FrontEnd::new(&FeatureConfig { sample_rate: 8000, ..FeatureConfig::default() }).unwrap();
-    let begin = std::time::Instant::now();
+    let started = std::time::Instant::now();
     let audio: Vec<Audio> = utterances.par_iter().map(|u| u.audio(8000).unwrap()).collect();
-    let loaded = begin.elapsed();
+    let loading_time = started.elapsed();
     let frames: usize = audio.par_iter().map(|a| front_end.log_mel(a).unwrap().frames).sum();
-    let all = begin.elapsed();
-    println!("{frames} frames: audio {loaded:.2?}, features {:.2?}", all - loaded);
+    let total_time = started.elapsed();
+    println!("{frames} frames: audio {loading_time:.2?}, features {:.2?}", total_time - loading_time);
     assert!(frames > 500_000);
-    assert!(all.as_secs() < 60, "{all:?}");
+    assert!(total_time.as_secs() < 60, "{total_time:?}");
 }

@@ -13,8 +13,8 @@ pub fn wav_file(samples: usize) -> Vec<u8> {
     wav_bytes(8000, &(0..samples).map(|n| (n * 37 % 2000) as i16 - 1000).collect::<Vec<_>>())
 }
 
-/// A shard of members.
-pub fn shard(path: &Path, members: &[(&str, &[u8])]) {
+/// Writes a tar file of members.
+pub fn write_tar(path: &Path, members: &[(&str, &[u8])]) {
     let mut archive = tar::Builder::new(Vec::new());
     for (name, bytes) in members {
         let mut header = tar::Header::new_ustar();
@@ -28,13 +28,13 @@ pub fn shard(path: &Path, members: &[(&str, &[u8])]) {
 /// Writes a shard of three samples, the second with JSON metadata.
 fn write_shard(path: &Path) {
     let (first, second, third) = (wav_file(800), wav_file(1200), wav_file(2000));
-    let about = br#"{"text": "two words", "speaker": "s2", "id": "second", "num_samples": 1200}"#;
-    shard(
+    let metadata = br#"{"text": "two words", "speaker": "s2", "id": "second", "num_samples": 1200}"#;
+    write_tar(
         path,
         &[
             ("set/a.wav", &first),
             ("set/a.txt", b"one\n"),
-            ("set/b.json", about),
+            ("set/b.json", metadata),
             ("set/b.wav", &second),
             ("set/b.png", b"not for us"),
             ("README", b"nor this"),
@@ -129,16 +129,16 @@ fn errors_name_what_a_shard_lacks() {
         (&[("a.wav", b"noise"), ("a.txt", b"one")], "expected a WAV or FLAC file"),
     ] {
         // A shard without other samples is an error; otherwise the sample is excluded and reported.
-        shard(&path, members);
+        write_tar(&path, members);
         let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
         assert!(
             error.contains(part) && error.contains("t.tar") && error.contains("cannot be used"),
             "{error}"
         );
-        shard(&path, &[&good[..1], members, &good[1..]].concat());
+        write_tar(&path, &[&good[..1], members, &good[1..]].concat());
         let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
         assert!(error.contains("3 samples that cannot be used, the first good"), "{error}");
-        shard(&path, &[members, &good].concat());
+        write_tar(&path, &[members, &good].concat());
         let corpus = Corpus::open(std::slice::from_ref(&path), None).unwrap();
         let [bad] = corpus.bad_samples() else { panic!("{:?}", corpus.bad_samples()) };
         assert!(bad.reason.contains(part) && bad.reason.contains("t.tar"), "{bad:?}");
@@ -152,10 +152,10 @@ fn errors_name_what_a_shard_lacks() {
         ("a.wav", &audio),
         ("a.txt", b"one"),
     ];
-    shard(&path, &twice);
+    write_tar(&path, &twice);
     let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
     assert!(error.contains("id `a`"), "{error}");
-    shard(&path, &[("README", b"empty")]);
+    write_tar(&path, &[("README", b"empty")]);
     let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
     assert!(error.contains("1 member is not used: README"), "{error}");
     write_shard(&path);
@@ -175,7 +175,7 @@ fn a_source_changed_after_indexing_is_an_error() {
     let corpus = Corpus::open(std::slice::from_ref(&path), None).unwrap();
     // The first sample has other audio, so the second starts at another position than in the index.
     let (first, second) = (wav_file(5000), wav_file(1200));
-    shard(&path, &[("set/a.wav", &first), ("set/a.txt", b"one"), ("z.wav", &second), ("z.txt", b"two")]);
+    write_tar(&path, &[("set/a.wav", &first), ("set/a.txt", b"one"), ("z.wav", &second), ("z.txt", b"two")]);
     for index in 0..2 {
         let error = corpus.utterance(index).unwrap_err();
         assert!(matches!(error, Error::Index { .. }), "{error}");
@@ -200,9 +200,9 @@ fn an_outdated_or_damaged_index_is_replaced() {
     assert_eq!(open(), 3);
     let index: PathBuf = fs::read_dir(&cache).unwrap().next().unwrap().unwrap().path();
     let complete = fs::read(&index).unwrap();
-    for at in [0, 20, 60, complete.len() - 1] {
+    for offset in [0, 20, 60, complete.len() - 1] {
         let mut damaged = complete.clone();
-        damaged[at] ^= 1;
+        damaged[offset] ^= 1;
         fs::write(&index, &damaged).unwrap();
         assert_eq!(open(), 3);
         assert_eq!(fs::read(&index).unwrap(), complete);
@@ -210,13 +210,13 @@ fn an_outdated_or_damaged_index_is_replaced() {
     fs::write(&index, &complete[..complete.len() - 7]).unwrap();
     assert_eq!(open(), 3);
     let audio = wav_file(100);
-    shard(&path, &[("a.wav", &audio), ("a.txt", b"one")]);
+    write_tar(&path, &[("a.wav", &audio), ("a.txt", b"one")]);
     assert_eq!(open(), 1);
     assert_eq!(fs::read_dir(&cache).unwrap().count(), 1);
 }
 
-/// A tar file with members that the caller adds.
-fn archive(path: &Path, fill: impl FnOnce(&mut tar::Builder<Vec<u8>>)) {
+/// Writes a tar file with members that `fill` adds.
+fn write_archive(path: &Path, fill: impl FnOnce(&mut tar::Builder<Vec<u8>>)) {
     let mut archive = tar::Builder::new(Vec::new());
     fill(&mut archive);
     fs::write(path, archive.into_inner().unwrap()).unwrap();
@@ -232,16 +232,16 @@ fn header(length: usize) -> tar::Header {
 fn names_can_be_long_or_in_any_script() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.tar");
-    let (audio, about) = (wav_file(800), br#"{"text": "one", "speaker": "s"}"#);
+    let (audio, metadata) = (wav_file(800), br#"{"text": "one", "speaker": "s"}"#);
     let long = format!("{}/{}", "folder".repeat(30), "name".repeat(40));
-    archive(&path, |archive| {
+    write_archive(&path, |archive| {
         // As written by GNU tar.
-        for (ending, bytes) in [("wav", &audio[..]), ("json", about)] {
+        for (ending, bytes) in [("wav", &audio[..]), ("json", metadata)] {
             archive.append_data(&mut header(bytes.len()), format!("{long}.{ending}"), bytes).unwrap();
         }
         // As written by Python: a header with a short name after a pax record with the name and a
         // time.
-        for (ending, bytes) in [("json", &about[..]), ("WAV", &audio)] {
+        for (ending, bytes) in [("json", &metadata[..]), ("WAV", &audio)] {
             let name = format!("\u{6211}\u{5011}/{}.{ending}", "x".repeat(200));
             archive.append_pax_extensions([("mtime", "1.5".as_bytes()), ("path", name.as_bytes())]).unwrap();
             archive.append_data(&mut header(bytes.len()), format!("??/short.{ending}"), bytes).unwrap();
@@ -287,7 +287,7 @@ fn errors_name_members_that_are_links() {
         (tar::EntryType::Fifo, "found Fifo"),
         (tar::EntryType::GNUSparse, "sparse"),
     ] {
-        archive(&path, |archive| {
+        write_archive(&path, |archive| {
             let mut link = header(0);
             link.set_entry_type(kind);
             link.set_link_name("elsewhere").unwrap();
@@ -299,7 +299,7 @@ fn errors_name_members_that_are_links() {
         assert!(matches!(error, Error::Shard { .. }) && error.to_string().contains(part), "{error}");
     }
     // Folders are skipped; links and hidden files with the name of a sample are counted.
-    archive(&path, |archive| {
+    write_archive(&path, |archive| {
         let mut folder = header(0);
         folder.set_entry_type(tar::EntryType::Directory);
         archive.append_data(&mut folder, "set.wav/", &[][..]).unwrap();
@@ -344,22 +344,22 @@ fn errors_name_duplicate_and_invalid_members() {
         (&[("a.wav", &audio), ("a.txt", b"caf\xe9")], "a.txt: text in UTF-8"),
         (&[("a.wav", &audio), ("a.txt", &big)], "a text of at most 16777216 bytes"),
     ] {
-        shard(&path, members);
+        write_tar(&path, members);
         let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
         let single = part.replace("the first a", "1 sample that cannot be used, a");
         assert!(error.contains(part) || error.contains(&single), "{error}\n{part}");
     }
     // A length that differs from the metadata is used and reported.
-    shard(&path, &[("a.wav", &audio), ("a.json", br#"{"text": "one", "seconds": 3.0}"#)]);
+    write_tar(&path, &[("a.wav", &audio), ("a.json", br#"{"text": "one", "seconds": 3.0}"#)]);
     let corpus = Corpus::open(std::slice::from_ref(&path), None).unwrap();
     let [other] = corpus.length_mismatches() else { panic!("{corpus:?}") };
     assert_eq!((other.id.as_str(), other.expected_seconds, other.found_seconds), ("a", 3.0, 1.0));
     assert_eq!((corpus.seconds(0), corpus.utterance(0).unwrap().seconds), (1.0, 1.0));
     // A text next to JSON is not used.
-    shard(&path, &[("a.wav", &audio), ("a.json", br#"{"text": "one"}"#), ("a.txt", b"two")]);
+    write_tar(&path, &[("a.wav", &audio), ("a.json", br#"{"text": "one"}"#), ("a.txt", b"two")]);
     let corpus = Corpus::open(std::slice::from_ref(&path), None).unwrap();
     assert!(corpus.warnings()[0].ends_with("1 member is not used: a.txt"), "{corpus:?}");
-    shard(&path, &[("a.wav", &audio), ("a.txt", b"{curly}"), ("b.wav", &audio), ("b.txt", b"")]);
+    write_tar(&path, &[("a.wav", &audio), ("a.txt", b"{curly}"), ("b.wav", &audio), ("b.txt", b"")]);
     let corpus = Corpus::open(std::slice::from_ref(&path), None).unwrap();
     let texts = corpus.utterances().map(|utterance| utterance.unwrap().text);
     assert!(texts.eq(["{curly}", ""]));
@@ -370,12 +370,12 @@ fn a_flac_member_without_length_is_decoded_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.TAR");
     let audio = flac(8000, &[5; 6000], false);
-    shard(&path, &[("a.FLAC", &audio), ("a.txt", b"one")]);
+    write_tar(&path, &[("a.FLAC", &audio), ("a.txt", b"one")]);
     let corpus = Corpus::open(std::slice::from_ref(&path), None).unwrap();
     let utterance = corpus.utterance(0).unwrap();
     assert_eq!((corpus.seconds(0), utterance.seconds), (0.75, 0.75));
     assert_eq!(utterance.audio(8000).unwrap().samples.len(), 6000);
-    shard(&path, &[("a.FLAC", &audio[..audio.len() - 9]), ("a.txt", b"one")]);
+    write_tar(&path, &[("a.FLAC", &audio[..audio.len() - 9]), ("a.txt", b"one")]);
     let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
     assert!(error.contains("cannot be used, a:") && error.contains("FLAC"), "{error}");
 }
@@ -400,7 +400,7 @@ fn a_shard_without_or_with_two_end_marks_is_an_error() {
     fs::write(&path, [complete, vec![0; 100_000]].concat()).unwrap();
     assert_eq!(Corpus::open(std::slice::from_ref(&path), None).unwrap().len(), 3);
     // A size beyond that of any disk.
-    archive(&path, |archive| {
+    write_archive(&path, |archive| {
         let mut header = header(4);
         header.set_path("a.wav").unwrap();
         header.set_size(1 << 62);
@@ -469,12 +469,12 @@ proptest! {
 
     /// A damaged shard is read or refused without a panic.
     #[test]
-    fn damaged_shards_never_panic(at in 0usize..8000, byte: u8, cut in 0usize..9000) {
+    fn damaged_shards_never_panic(position in 0usize..8000, byte: u8, cut in 0usize..9000) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.tar");
         write_shard(&path);
         let mut bytes = fs::read(&path).unwrap();
-        let position = at % bytes.len();
+        let position = position % bytes.len();
         bytes[position] = byte;
         bytes.truncate(cut.max(1));
         fs::write(&path, &bytes).unwrap();

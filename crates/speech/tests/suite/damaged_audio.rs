@@ -63,12 +63,13 @@ const NAMES: &[&[u8]] = &[
 ];
 
 /// Cut positions of a file: near its start, its end, all names, and random positions.
-fn cuts(file: &[u8], seed: u64) -> Vec<usize> {
+fn cut_positions(file: &[u8], seed: u64) -> Vec<usize> {
     let mut cuts: Vec<usize> = (0..100).chain(file.len() - 12..file.len()).collect();
     for name in NAMES {
         let starts = file.windows(name.len()).enumerate().filter(|(_, window)| window == name);
-        for (at, _) in starts.take(8) {
-            cuts.extend([at, at + 2, at + name.len(), at + name.len() + 4, at + name.len() + 8]);
+        for (start, _) in starts.take(8) {
+            let end = start + name.len();
+            cuts.extend([start, start + 2, end, end + 4, end + 8]);
         }
     }
     let mut random = Random(seed);
@@ -111,7 +112,7 @@ fn cut_files_are_errors_or_give_a_prefix() {
             let conversion = Conversion { channel, resample: false };
             let (complete, _) = read_audio_as(&path, format.rate(), &conversion).unwrap();
             let mut failures = Vec::new();
-            for cut in cuts(&file, number as u64) {
+            for cut in cut_positions(&file, number as u64) {
                 fs::write(&path, &file[..cut]).unwrap();
                 if let Some(failure) = check_cut(&path, &complete, channel) {
                     failures.push(format!("{}, {cut} of {} bytes: {failure}", format.name, file.len()));
@@ -129,22 +130,23 @@ fn cut_files_are_errors_or_give_a_prefix() {
 }
 
 /// The files of some formats, selected by their file name extensions.
-fn files(endings: &[&str]) -> Vec<Vec<u8>> {
+fn encode_files(endings: &[&str]) -> Vec<Vec<u8>> {
     let folder = tempdir().unwrap();
     write_inputs(folder.path(), &signal(1201));
     let formats = FORMATS.iter().filter(|format| endings.contains(&format.ending));
     formats.map(|format| format.encode(folder.path())).collect()
 }
 
-fn damage(target: &'static str, endings: &[&str], tokens: &'static [&'static [u8]]) {
+/// Fuzzes the files of some formats.
+fn fuzz_formats(target: &'static str, endings: &[&str], tokens: &'static [&'static [u8]]) {
     if has_encoders() {
-        fuzz_audio(target, files(endings), tokens, 400);
+        fuzz_audio(target, encode_files(endings), tokens, 400);
     }
 }
 
 #[test]
-fn damaged_wav() {
-    damage(
+fn damaged_wav_is_an_error_or_audio() {
+    fuzz_formats(
         "encoded-wav",
         &["wav"],
         &[b"fmt ", b"data", b"fact", b"ds64", b"\x11\0", b"\xfe\xff", b"\xff\xff\xff\xff"],
@@ -152,8 +154,8 @@ fn damaged_wav() {
 }
 
 #[test]
-fn damaged_aiff() {
-    damage(
+fn damaged_aiff_is_an_error_or_audio() {
+    fuzz_formats(
         "aiff",
         &["aiff", "aif"],
         &[b"COMM", b"SSND", b"ima4", b"sowt", b"fl64", b"\x7f\0\0\0", b"\xff\xff\xff\xff"],
@@ -161,15 +163,15 @@ fn damaged_aiff() {
 }
 
 #[test]
-fn damaged_caf() {
+fn damaged_caf_is_an_error_or_audio() {
     let tokens: &[&[u8]] =
         &[b"desc", b"data", b"pakt", b"kuki", b"chan", b"ima4", b"alac", b"\xff\xff\xff\xff\xff\xff\xff\xff"];
-    damage("caf", &["caf"], tokens);
+    fuzz_formats("caf", &["caf"], tokens);
 }
 
 #[test]
-fn damaged_mp3() {
-    damage(
+fn damaged_mp3_is_an_error_or_audio() {
+    fuzz_formats(
         "mp3",
         &["mp3", "mp2"],
         &[b"\xff\xfb", b"\xff\xe3", b"Xing", b"Info", b"LAME", b"ID3\x04\0\0\x7f\x7f\x7f\x7f"],
@@ -177,12 +179,12 @@ fn damaged_mp3() {
 }
 
 #[test]
-fn damaged_aac() {
-    damage("aac", &["aac"], &[b"\xff\xf1", b"\xff\xf9", b"\xff\xff"]);
+fn damaged_aac_is_an_error_or_audio() {
+    fuzz_formats("aac", &["aac"], &[b"\xff\xf1", b"\xff\xf9", b"\xff\xff"]);
 }
 
 #[test]
-fn damaged_mp4() {
+fn damaged_mp4_is_an_error_or_audio() {
     let tokens: &[&[u8]] = &[
         b"moov",
         b"trak",
@@ -197,11 +199,11 @@ fn damaged_mp4() {
         b"\xff\xff\xff\xff",
         b"\0\0\0\x01mdat",
     ];
-    damage("mp4", &["mp4", "m4a"], tokens);
+    fuzz_formats("mp4", &["mp4", "m4a"], tokens);
 }
 
 #[test]
-fn damaged_ogg() {
+fn damaged_ogg_is_an_error_or_audio() {
     let tokens: &[&[u8]] = &[
         b"OggS",
         b"OggS\0\x04",
@@ -212,19 +214,19 @@ fn damaged_ogg() {
         b"\x7fFLAC",
         b"\xff\xff\xff\xff",
     ];
-    damage("ogg", &["ogg", "oga", "opus"], tokens);
+    fuzz_formats("ogg", &["ogg", "oga", "opus"], tokens);
     if !has_encoders() {
         return;
     }
     let folder = tempdir().unwrap();
     let path = folder.path().join("mutant");
-    fuzz("ogg-pages", files(&["ogg", "oga", "opus"]), tokens, 800, move |bytes| {
+    fuzz("ogg-pages", encode_files(&["ogg", "oga", "opus"]), tokens, 800, move |bytes| {
         fs::write(&path, repair_pages(bytes.to_vec())).unwrap();
         read_all_ways(&path);
     });
 }
 
 #[test]
-fn damaged_flac() {
-    damage("encoded-flac", &["flac"], &[b"fLaC", b"\xff\xf8", b"\xff\xf9", b"\x84\xff\xff\xff"]);
+fn damaged_flac_is_an_error_or_audio() {
+    fuzz_formats("encoded-flac", &["flac"], &[b"fLaC", b"\xff\xf8", b"\xff\xf9", b"\x84\xff\xff\xff"]);
 }

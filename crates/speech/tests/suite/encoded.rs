@@ -1,4 +1,4 @@
-//! Audio files of every supported format from independent encoders.
+//! Encodes audio files of every supported format for tests, with other programs.
 //!
 //! The encoders are ffmpeg, sox, lame, opusenc, oggenc and flac. Any test program can include this
 //! file with `#[path]`.
@@ -46,13 +46,13 @@ use Kind::{Close, Exact, Source, Trimmed};
 /// Sample rate of the inputs.
 pub const RATE: u32 = 16_000;
 /// Decoders of transform codecs sum in different orders; 16 bits have steps of 3e-5.
-const SMALL: f32 = 2e-5;
+const DECODER_TOLERANCE: f32 = 2e-5;
 /// Independent decoders of MPEG layer 2 and Opus round to 16 bits.
-const STEP: f32 = 6e-5;
+const ROUNDING_TOLERANCE: f32 = 6e-5;
 /// Tolerance for the speech layer of Opus.
 ///
 /// The two decoders differ after rare frames, in these files 1 of 69.
-const SILK: f32 = 4e-3;
+const SILK_TOLERANCE: f32 = 4e-3;
 
 /// Every format of docs/data.md. `IN` has 16 bits, `IN32` 32 bits, `IN2` two channels of 16 bits.
 #[rustfmt::skip]
@@ -89,32 +89,32 @@ pub const FORMATS: &[Format] = &[
     format("FLAC in Ogg", "ogg", "ffmpeg -i IN -c:a flac -f ogg OUT", Exact(16)),
     format("FLAC in Ogg, flac", "oga", "flac --silent --force --ogg -o OUT IN", Exact(16)),
     format("FLAC in MP4", "mp4", "ffmpeg -i IN -c:a flac -strict -2 -f mp4 OUT", Exact(16)),
-    format("MP3, lame", "mp3", "lame --quiet -b 64 IN OUT", Close(SMALL)),
-    format("MP3, lame, variable rate", "mp3", "lame --quiet -V 2 IN OUT", Close(SMALL)),
-    format("MP3, lame, joint stereo", "mp3", "lame --quiet -m j -b 96 IN2 OUT", Close(SMALL)),
-    format("MP3, ffmpeg", "mp3", "ffmpeg -i IN -c:a libmp3lame OUT", Close(SMALL)),
-    format("MP3, 44.1 kHz", "mp3", "ffmpeg -i IN -ar 44100 -c:a libmp3lame OUT", Close(SMALL)),
-    format("MP3, 8 kHz", "mp3", "ffmpeg -i IN -ar 8000 -c:a libmp3lame OUT", Close(SMALL)),
-    format("MP3 without LAME's header", "mp3", "ffmpeg -i IN -c:a libmp3lame -write_xing 0 OUT", Close(SMALL)),
-    format("MPEG layer 2", "mp2", "ffmpeg -i IN -c:a mp2 OUT", Close(STEP)),
-    format("AAC in ADTS", "aac", "ffmpeg -i IN -c:a aac OUT", Close(SMALL)),
-    format("AAC in M4A", "m4a", "ffmpeg -i IN -c:a aac OUT", Trimmed(SMALL)),
-    format("AAC in M4A, two channels", "m4a", "ffmpeg -i IN2 -c:a aac OUT", Trimmed(SMALL)),
-    format("AAC in M4A, header in front", "m4a", "ffmpeg -i IN -c:a aac -movflags faststart OUT", Trimmed(SMALL)),
+    format("MP3, lame", "mp3", "lame --quiet -b 64 IN OUT", Close(DECODER_TOLERANCE)),
+    format("MP3, lame, variable rate", "mp3", "lame --quiet -V 2 IN OUT", Close(DECODER_TOLERANCE)),
+    format("MP3, lame, joint stereo", "mp3", "lame --quiet -m j -b 96 IN2 OUT", Close(DECODER_TOLERANCE)),
+    format("MP3, ffmpeg", "mp3", "ffmpeg -i IN -c:a libmp3lame OUT", Close(DECODER_TOLERANCE)),
+    format("MP3, 44.1 kHz", "mp3", "ffmpeg -i IN -ar 44100 -c:a libmp3lame OUT", Close(DECODER_TOLERANCE)),
+    format("MP3, 8 kHz", "mp3", "ffmpeg -i IN -ar 8000 -c:a libmp3lame OUT", Close(DECODER_TOLERANCE)),
+    format("MP3 without LAME's header", "mp3", "ffmpeg -i IN -c:a libmp3lame -write_xing 0 OUT", Close(DECODER_TOLERANCE)),
+    format("MPEG layer 2", "mp2", "ffmpeg -i IN -c:a mp2 OUT", Close(ROUNDING_TOLERANCE)),
+    format("AAC in ADTS", "aac", "ffmpeg -i IN -c:a aac OUT", Close(DECODER_TOLERANCE)),
+    format("AAC in M4A", "m4a", "ffmpeg -i IN -c:a aac OUT", Trimmed(DECODER_TOLERANCE)),
+    format("AAC in M4A, two channels", "m4a", "ffmpeg -i IN2 -c:a aac OUT", Trimmed(DECODER_TOLERANCE)),
+    format("AAC in M4A, header in front", "m4a", "ffmpeg -i IN -c:a aac -movflags faststart OUT", Trimmed(DECODER_TOLERANCE)),
     format("ALAC in M4A", "m4a", "ffmpeg -i IN -c:a alac OUT", Exact(16)),
     format("ALAC in M4A, 24 bits", "m4a", "ffmpeg -i IN32 -c:a alac -sample_fmt s32p OUT", Exact(24)),
     format("ALAC in M4A, two channels", "m4a", "ffmpeg -i IN2 -c:a alac OUT", Exact(16)),
     format("ALAC in M4A, fragments", "m4a", "ffmpeg -i IN -c:a alac -movflags frag_keyframe+empty_moov OUT", Exact(16)),
-    format("Opus in MP4", "mp4", "ffmpeg -i IN -c:a libopus -f mp4 OUT", Trimmed(STEP)),
-    format("Vorbis, oggenc", "ogg", "oggenc --quiet -o OUT IN", Trimmed(SMALL)),
-    format("Vorbis, oggenc, two channels", "ogg", "oggenc --quiet -q 6 -o OUT IN2", Trimmed(SMALL)),
-    format("Vorbis, ffmpeg", "ogg", "ffmpeg -i IN -c:a libvorbis OUT", Trimmed(SMALL)),
-    format("Opus, opusenc", "opus", "opusenc --quiet IN OUT", Trimmed(STEP)),
-    format("Opus, opusenc, two channels", "opus", "opusenc --quiet --bitrate 96 IN2 OUT", Trimmed(STEP)),
-    format("Opus, SILK", "opus", "ffmpeg -i IN -c:a libopus -b:a 12k -application voip OUT", Trimmed(SILK)),
-    format("Opus, both layers", "opus", "ffmpeg -i IN -c:a libopus -b:a 24k OUT", Trimmed(STEP)),
-    format("Opus, frames of 60 ms", "opus", "ffmpeg -i IN -c:a libopus -frame_duration 60 OUT", Trimmed(STEP)),
-    format("Opus, frames of 2.5 ms", "opus", "ffmpeg -i IN -c:a libopus -frame_duration 2.5 OUT", Trimmed(STEP)),
+    format("Opus in MP4", "mp4", "ffmpeg -i IN -c:a libopus -f mp4 OUT", Trimmed(ROUNDING_TOLERANCE)),
+    format("Vorbis, oggenc", "ogg", "oggenc --quiet -o OUT IN", Trimmed(DECODER_TOLERANCE)),
+    format("Vorbis, oggenc, two channels", "ogg", "oggenc --quiet -q 6 -o OUT IN2", Trimmed(DECODER_TOLERANCE)),
+    format("Vorbis, ffmpeg", "ogg", "ffmpeg -i IN -c:a libvorbis OUT", Trimmed(DECODER_TOLERANCE)),
+    format("Opus, opusenc", "opus", "opusenc --quiet IN OUT", Trimmed(ROUNDING_TOLERANCE)),
+    format("Opus, opusenc, two channels", "opus", "opusenc --quiet --bitrate 96 IN2 OUT", Trimmed(ROUNDING_TOLERANCE)),
+    format("Opus, SILK", "opus", "ffmpeg -i IN -c:a libopus -b:a 12k -application voip OUT", Trimmed(SILK_TOLERANCE)),
+    format("Opus, both layers", "opus", "ffmpeg -i IN -c:a libopus -b:a 24k OUT", Trimmed(ROUNDING_TOLERANCE)),
+    format("Opus, frames of 60 ms", "opus", "ffmpeg -i IN -c:a libopus -frame_duration 60 OUT", Trimmed(ROUNDING_TOLERANCE)),
+    format("Opus, frames of 2.5 ms", "opus", "ffmpeg -i IN -c:a libopus -frame_duration 2.5 OUT", Trimmed(ROUNDING_TOLERANCE)),
     format("AIFF, 16 bits", "aiff", "ffmpeg -i IN -c:a pcm_s16be OUT", Exact(16)),
     format("AIFF, 24 bits", "aiff", "ffmpeg -i IN32 -c:a pcm_s24be OUT", Exact(24)),
     format("AIFF, two channels", "aiff", "ffmpeg -i IN2 OUT", Exact(16)),
@@ -265,21 +265,24 @@ pub fn decode_independently(path: &Path, is_opus: bool) -> Vec<f32> {
 ///
 /// The damage then reaches the decoders.
 pub fn repair_pages(mut bytes: Vec<u8>) -> Vec<u8> {
-    let mut at = 0;
-    while let Some(start) = bytes[at..].windows(4).position(|name| name == b"OggS").map(|start| at + start) {
+    let mut offset = 0;
+    while let Some(start) =
+        bytes[offset..].windows(4).position(|name| name == b"OggS").map(|start| offset + start)
+    {
+        // A page has a header of 27 bytes, with its checksum at 22, segment lengths and segments.
         let Some(&segments) = bytes.get(start + 26) else { break };
         let body = start + 27 + usize::from(segments);
         let Some(table) = bytes.get(start + 27..body) else { break };
         let end = body + table.iter().map(|&length| usize::from(length)).sum::<usize>();
         let Some(page) = bytes.get_mut(start..end) else { break };
         page[22..26].fill(0);
-        let sum = page.iter().fold(0u32, |sum, &byte| {
-            (0..8).fold(sum ^ u32::from(byte) << 24, |sum, _| {
-                (sum << 1) ^ (if sum >> 31 == 1 { 0x04c1_1db7 } else { 0 })
+        let crc = page.iter().fold(0u32, |crc, &byte| {
+            (0..8).fold(crc ^ u32::from(byte) << 24, |crc, _| {
+                (crc << 1) ^ (if crc >> 31 == 1 { 0x04c1_1db7 } else { 0 })
             })
         });
-        page[22..26].copy_from_slice(&sum.to_le_bytes());
-        at = start + 4;
+        page[22..26].copy_from_slice(&crc.to_le_bytes());
+        offset = start + 4;
     }
     bytes
 }

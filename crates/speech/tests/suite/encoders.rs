@@ -1,4 +1,4 @@
-//! Tests of decoding against files of independent encoders.
+//! Tests that decoded audio files equal the input of independent encoders.
 //!
 //! Lossless formats must be exact, lossy ones within a tolerance.
 use std::path::Path;
@@ -10,7 +10,8 @@ use tempfile::tempdir;
 
 use crate::encoded::{FORMATS, Format, Kind, RATE, decode_independently, has_encoders, signal, write_inputs};
 
-fn check(format: &Format, path: &Path, signal: &[i32]) -> Result<(), String> {
+/// Compares a decoded file with the encoder's input and an independent decoder.
+fn check_decoded(format: &Format, path: &Path, signal: &[i32]) -> Result<(), String> {
     let (channels, rate) = (format.channels(), format.rate());
     let conversion = Conversion { channel: Channel::Number(channels), resample: false };
     let audio = read_audio_as(path, rate, &conversion).map_err(|error: Error| error.to_string())?.0;
@@ -32,15 +33,15 @@ fn check(format: &Format, path: &Path, signal: &[i32]) -> Result<(), String> {
         return Err(format!("{} samples, not {expected}; decoded independently: {decoded}", samples.len()));
     }
     let differences = samples.iter().zip(&decoded).map(|(x, y)| (x - y).abs());
-    let largest = differences.fold(0.0, f32::max);
-    if largest > tolerance {
-        return Err(format!("a difference of {largest}, more than {tolerance}"));
+    let max_difference = differences.fold(0.0, f32::max);
+    if max_difference > tolerance {
+        return Err(format!("a difference of {max_difference}, more than {tolerance}"));
     }
     if let Kind::Exact(bits) | Kind::Source(bits) = format.kind {
         let step = 0.5f64.powi(bits.min(24) as i32 - 1);
         let differs = |(&x, &y): (&f32, &i32)| (f64::from(x) - f64::from(y) / 2_147_483_648.0).abs() > step;
-        if let Some(at) = samples.iter().zip(signal).position(differs) {
-            return Err(format!("sample {at}: {}, not that of the input", samples[at]));
+        if let Some(index) = samples.iter().zip(signal).position(differs) {
+            return Err(format!("sample {index}: {}, not that of the input", samples[index]));
         }
     }
     Ok(())
@@ -60,7 +61,7 @@ fn every_format_has_the_samples_of_its_encoder() {
             write_inputs(folder.path(), &signal);
             format.encode(folder.path());
             let path = folder.path().join(format!("out.{}", format.ending));
-            let failure = check(format, &path, &signal).err()?;
+            let failure = check_decoded(format, &path, &signal).err()?;
             Some(format!("{} of {length} samples: {failure}", format.name))
         })
         .collect();

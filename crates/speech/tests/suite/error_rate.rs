@@ -7,12 +7,12 @@ use speech::{
 };
 
 fn counts(reference: &str, hypothesis: &str) -> [usize; 4] {
-    let e = word_errors(reference, hypothesis);
-    [e.substitutions, e.deletions, e.insertions, e.total]
+    let errors = word_errors(reference, hypothesis);
+    [errors.substitutions, errors.deletions, errors.insertions, errors.total]
 }
 
 #[test]
-fn errors_counted_manually() {
+fn errors_equal_manual_counts() {
     assert_eq!(counts("a b c", "a b c"), [0, 0, 0, 3]);
     assert_eq!(counts("a b c", "a x c"), [1, 0, 0, 3]);
     assert_eq!(counts("a b c", "a c"), [0, 1, 0, 3]);
@@ -26,7 +26,7 @@ fn errors_counted_manually() {
 }
 
 #[test]
-fn rates_of_summed_counts() {
+fn rates_are_those_of_summed_counts() {
     let parts = [word_errors("a b c", "a x c"), word_errors("d", "d e")];
     let sum: ErrorCounts = parts.iter().sum();
     assert_eq!(sum.rate(), 0.5);
@@ -39,9 +39,9 @@ fn rates_of_summed_counts() {
 fn edit_distance(a: &[u8], b: &[u8]) -> usize {
     match (a, b) {
         ([], rest) | (rest, []) => rest.len(),
-        ([x, a1 @ ..], [y, b1 @ ..]) => (usize::from(x != y) + edit_distance(a1, b1))
-            .min(1 + edit_distance(a1, b))
-            .min(1 + edit_distance(a, b1)),
+        ([x, a_rest @ ..], [y, b_rest @ ..]) => (usize::from(x != y) + edit_distance(a_rest, b_rest))
+            .min(1 + edit_distance(a_rest, b))
+            .min(1 + edit_distance(a, b_rest)),
     }
 }
 
@@ -52,12 +52,12 @@ fn text(ids: &[u8]) -> String {
 proptest! {
     #[test]
     fn error_counts_are_minimal_and_consistent(a in prop::collection::vec(0u8..3, 0..7), b in prop::collection::vec(0u8..3, 0..7)) {
-        let e = word_errors(&text(&a), &text(&b));
-        prop_assert_eq!(e.errors(), edit_distance(&a, &b));
-        prop_assert_eq!(e.total, a.len());
-        prop_assert_eq!(a.len() + e.insertions, b.len() + e.deletions);
-        prop_assert!(e.substitutions + e.deletions <= a.len());
-        prop_assert_eq!(word_errors(&text(&b), &text(&a)).errors(), e.errors());
+        let errors = word_errors(&text(&a), &text(&b));
+        prop_assert_eq!(errors.errors(), edit_distance(&a, &b));
+        prop_assert_eq!(errors.total, a.len());
+        prop_assert_eq!(a.len() + errors.insertions, b.len() + errors.deletions);
+        prop_assert!(errors.substitutions + errors.deletions <= a.len());
+        prop_assert_eq!(word_errors(&text(&b), &text(&a)).errors(), errors.errors());
     }
 
     #[test]
@@ -67,7 +67,7 @@ proptest! {
     ) {
         let (mut i, mut j, mut counts) = (0, 0, ErrorCounts { total: a.len(), ..ErrorCounts::default() });
         for edit in align(&a, &b) {
-            let (at, step) = match edit {
+            let (position, step) = match edit {
                 Edit::Match(x, y) | Edit::Substitution(x, y) => {
                     prop_assert_eq!(matches!(edit, Edit::Match(..)), a[x] == b[y]);
                     counts.substitutions += usize::from(a[x] != b[y]);
@@ -82,7 +82,7 @@ proptest! {
                     ((i, y), (0, 1))
                 }
             };
-            prop_assert_eq!(at, (i, j));
+            prop_assert_eq!(position, (i, j));
             (i, j) = (i + step.0, j + step.1);
         }
         prop_assert_eq!((i, j), (a.len(), b.len()));

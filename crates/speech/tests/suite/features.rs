@@ -151,7 +151,7 @@ fn gain_control_makes_quiet_words_as_loud_as_the_first() {
     let word = |n: usize, gain: f32| gain * (n as f32 * (0.3 + 1e-5 * (n % 1600) as f32)).sin();
     let samples = |second: f32| {
         let burst = |n: usize| match n % 4800 {
-            at @ 0..1600 => word(at, if n < 4800 { 0.5 } else { second }),
+            position @ 0..1600 => word(position, if n < 4800 { 0.5 } else { second }),
             _ => 0.0,
         };
         (0..9600).map(burst).collect::<Vec<f32>>()

@@ -1,6 +1,4 @@
-//! Tests of unusual audio files.
-//!
-//! WAV files without lengths, encodings of WAV, tags around FLAC, declared sizes.
+//! Tests of reading unusual audio files: missing lengths, rare encodings, tags.
 
 use std::f64::consts::TAU;
 use std::fs;
@@ -12,9 +10,11 @@ use crate::common::digits;
 use crate::flac_bytes::flac;
 use crate::mutants::wav;
 
-const PCM: [u8; 16] = [1, 0, 1, 0, 0x40, 0x1f, 0, 0, 0x80, 0x3e, 0, 0, 2, 0, 16, 0];
+/// A `fmt ` chunk: one channel of 16 bits at 8 kHz.
+const PCM_FORMAT: [u8; 16] = [1, 0, 1, 0, 0x40, 0x1f, 0, 0, 0x80, 0x3e, 0, 0, 2, 0, 16, 0];
 
-fn samples(name: &str, bytes: &[u8]) -> Vec<f32> {
+/// Reads the samples of a file of these bytes.
+fn read_samples(name: &str, bytes: &[u8]) -> Vec<f32> {
     let folder = tempdir().unwrap();
     let path = folder.path().join(name);
     fs::write(&path, bytes).unwrap();
@@ -26,8 +26,8 @@ fn files_without_lengths_are_read_to_the_end() {
     let data: Vec<u8> = (0..2000i16).flat_map(i16::to_le_bytes).collect();
     for length in [0x7fff_ffff, 0x8000_0000, 0x7fff_ffdb, 0xffff_ffdb, 0xffff_ffff, 0x7fff_f000, 0xffff_ff00]
     {
-        let bytes = wav(&[(b"fmt ", &PCM), (b"data", &data)], Some(length));
-        assert_eq!(samples("a.wav", &bytes).len(), 2000, "{length:x}");
+        let bytes = wav(&[(b"fmt ", &PCM_FORMAT), (b"data", &data)], Some(length));
+        assert_eq!(read_samples("a.wav", &bytes).len(), 2000, "{length:x}");
     }
 }
 
@@ -48,7 +48,7 @@ fn aiff_and_caf_of_unknown_length_are_read_to_the_end() {
             // The two lengths contradict each other.
             file[4..8].copy_from_slice(&4054u32.to_be_bytes());
         }
-        let read = samples("a.aiff", &file);
+        let read = read_samples("a.aiff", &file);
         assert!(read.len() == 2000 && read[1999] == 1999.0 / 32768.0, "{length:x}");
     }
     for (length, junk) in [(-1i64, 0), (4004, 0), (4004, 1), (4004, 11)] {
@@ -56,14 +56,14 @@ fn aiff_and_caf_of_unknown_length_are_read_to_the_end() {
         file.extend([&8000f64.to_be_bytes()[..], b"lpcm", &[0; 4]].concat());
         file.extend([2u32, 1, 1, 16].map(u32::to_be_bytes).concat());
         file.extend([&b"data"[..], &length.to_be_bytes(), &[0; 4], &data, &vec![0; junk]].concat());
-        let read = samples("a.caf", &file);
+        let read = read_samples("a.caf", &file);
         assert!(read.len() == 2000 && read[1999] == 1999.0 / 32768.0, "{length:x}");
     }
 }
 
 /// A tone in the encodings of telephony, studios and long recordings.
 #[test]
-fn encodings_of_wav() {
+fn encodings_of_wav_have_their_values() {
     let tone: Vec<f64> = (0..1600).map(|n| 0.4 * (TAU * 500.0 * f64::from(n) / 8000.0).sin()).collect();
     let format = |tag: u16, bits: u16| {
         let bytes = bits / 8;
@@ -74,11 +74,11 @@ fn encodings_of_wav() {
         chunk
     };
     let doubles: Vec<u8> = tone.iter().flat_map(|x| x.to_le_bytes()).collect();
-    let read = samples("a.wav", &wav(&[(b"fmt ", &format(3, 64)), (b"data", &doubles)], None));
+    let read = read_samples("a.wav", &wav(&[(b"fmt ", &format(3, 64)), (b"data", &doubles)], None));
     assert!(read.iter().zip(&tone).all(|(&x, &y)| x == y as f32));
     // Silence, and the largest value of either law.
     for (tag, codes, values) in [(7, [0xff, 0x80], [0.0, 32124.0]), (6, [0xd5, 0xaa], [8.0, 32256.0])] {
-        let read = samples("a.wav", &wav(&[(b"fmt ", &format(tag, 8)), (b"data", &codes)], None));
+        let read = read_samples("a.wav", &wav(&[(b"fmt ", &format(tag, 8)), (b"data", &codes)], None));
         assert_eq!(read, values.map(|x: f32| x / 32768.0), "{tag}");
     }
     let folder = tempdir().unwrap();
@@ -91,14 +91,14 @@ fn encodings_of_wav() {
 #[test]
 fn tags_around_flac_are_skipped() {
     let plain = fs::read(digits("audio/dev/digits-dev-0000.flac")).unwrap();
-    let expected = samples("a.flac", &plain);
+    let expected = read_samples("a.flac", &plain);
     let front = [&b"ID3\x04\0\0\0\0\0\x05hello"[..], &plain].concat();
     let id3v1 = [&plain[..], b"TAG", &[b' '; 125]].concat();
     let ape = [&plain[..], b"APETAGEX\xd0\x07\0\0\x20\0\0\0\0\0\0\0\0\0\0\0", &[0; 8]].concat();
-    let junk = [&plain[..], b"other bytes"].concat();
+    let with_other_bytes = [&plain[..], b"other bytes"].concat();
     let all = [&front[..], b"TAG", &[0; 125]].concat();
-    for bytes in [front, id3v1, ape, junk, all] {
-        assert_eq!(samples("a.flac", &bytes), expected);
+    for bytes in [front, id3v1, ape, with_other_bytes, all] {
+        assert_eq!(read_samples("a.flac", &bytes), expected);
     }
 }
 

@@ -37,6 +37,7 @@ pub fn read_all_ways(path: &Path) {
     }
 }
 
+/// Reads damaged copies of valid audio files.
 pub fn fuzz_audio(target: &'static str, good: Vec<Vec<u8>>, words: &'static [&'static [u8]], cases: u64) {
     let folder = tempdir().unwrap();
     let path = folder.path().join("mutant");
@@ -51,19 +52,19 @@ pub fn fuzz_audio(target: &'static str, good: Vec<Vec<u8>>, words: &'static [&'s
 }
 
 #[test]
-fn wav() {
+fn damaged_wav_files_are_errors_or_audio() {
     fuzz_audio("wav", wav_files(), WAV_WORDS, 3000);
 }
 
 #[test]
-fn flac() {
+fn damaged_flac_files_are_errors_or_audio() {
     let good = ["audio/dev/digits-dev-0000.flac", "audio/test/digits-test-0001.flac"];
     let good = good.map(|file| fs::read(digits(file)).unwrap()).to_vec();
     fuzz_audio("flac", good, &[b"fLaC", b"\xff\xf8", b"\xff\xf9"], 1000);
 }
 
 #[test]
-fn raw_audio() {
+fn any_bytes_are_raw_audio() {
     let good = vec![(0..100).collect(), vec![0, 128, 255, 127]];
     fuzz("raw-sound", good, &[b"RIFF"], 1000, |bytes| {
         let (mut pcm, mut samples) = (PcmDecoder::default(), Vec::new());
@@ -74,7 +75,8 @@ fn raw_audio() {
     });
 }
 
-const LINES: [&str; 4] = [
+/// Valid lines of a manifest.
+const MANIFEST_LINES: [&str; 4] = [
     r#"{"id": "x", "file": "a.wav", "num_samples": 200, "sample_rate": 8000, "seconds": 0.025, "text": "one", "subset": "s"}"#,
     r#"{"id": "y", "file": "a.wav", "offset_samples": 10, "num_samples": 20, "sample_rate": 8000, "text": "two", "crc32": "00000000"}"#,
     r#"{"audio_filepath": "a.wav", "duration": 0.01, "offset": 0.005, "text": "three"}"#,
@@ -82,13 +84,14 @@ const LINES: [&str; 4] = [
 ];
 
 #[test]
-fn manifest() {
+fn damaged_manifests_are_errors_or_utterances() {
     let folder = tempdir().unwrap();
     let path = folder.path().join("list.jsonl");
     fs::write(folder.path().join("a.wav"), &wav_files()[0]).unwrap();
     let recording = r#"{"id": "r", "file": "a.wav", "offset_samples": 1, "num_samples": 9, "sample_rate": 8000, "text": "r"}"#;
     fs::write(folder.path().join("recordings.jsonl"), recording).unwrap();
-    let good = [LINES.join("\n"), format!("\u{feff}{}\r\n\r\n{}", LINES[2], LINES[3])];
+    let good =
+        [MANIFEST_LINES.join("\n"), format!("\u{feff}{}\r\n\r\n{}", MANIFEST_LINES[2], MANIFEST_LINES[3])];
     let good = good.map(String::into_bytes).to_vec();
     let words: &[&[u8]] =
         &[b"\n", b"null", b"1e300", b"-1", b"\"offset\": 1e9,", b"\"gaps_ms\": [4294967295],", b"[", b"{"];
@@ -109,7 +112,7 @@ fn manifest() {
 }
 
 #[test]
-fn tokenizer() {
+fn damaged_tokenizers_are_errors_or_encode() {
     let texts = ["the cat sat", "a cat's hat", "that bat"];
     let kinds =
         [Words, Characters, InnerCharacters, Bpe { size: 16 }, Bpe { size: 40 }, Unigram { size: 30 }];

@@ -1,4 +1,4 @@
-//! Features of the `kaldi` preset compared with kaldi-native-fbank (`golden/kaldi.py`).
+//! Tests that features of the Kaldi preset equal kaldi-native-fbank (`golden/kaldi.py`).
 
 use speech::features::Framing;
 use speech::{Audio, FeatureConfig, FrontEnd, Preset};

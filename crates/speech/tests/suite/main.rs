@@ -1,4 +1,4 @@
-//! The tests of this crate, a file for each of its modules; `corpora` reads real speech.
+//! Test program of the crate speech: one file a question; `corpora` reads real speech.
 
 mod audio;
 mod augment;

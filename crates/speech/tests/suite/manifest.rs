@@ -8,7 +8,7 @@ use speech::{Error, Result, Utterance, read_manifest};
 use tempfile::{TempDir, tempdir};
 
 /// A folder with `pack.wav`: 1000 samples 0, 1, ..., 999 at 8 kHz.
-fn folder() -> TempDir {
+fn create_folder() -> TempDir {
     let folder = tempdir().unwrap();
     let spec =
         WavSpec { channels: 1, sample_rate: 8000, bits_per_sample: 16, sample_format: SampleFormat::Int };
@@ -22,7 +22,8 @@ fn folder() -> TempDir {
     folder
 }
 
-fn read(folder: &TempDir, lines: &str) -> Result<Vec<Utterance>> {
+/// Writes and reads a manifest.
+fn read_list(folder: &TempDir, lines: &str) -> Result<Vec<Utterance>> {
     let path = folder.path().join("list.jsonl");
     fs::write(&path, lines).unwrap();
     read_manifest(&path)
@@ -33,28 +34,28 @@ fn i16_samples(utterance: &Utterance) -> Vec<i16> {
 }
 
 #[test]
-fn fields_of_this_format() {
-    let folder = folder();
+fn fields_of_this_format_are_read() {
+    let folder = create_folder();
     let line = r#"{"id": "x", "file": "pack.wav", "num_samples": 1000, "sample_rate": 8000, "seconds": 0.125, "speaker": "s",
         "text": "one two", "split": "dev", "subset": "seen", "mood": {"un": "known"}}"#
         .replace('\n', " ");
-    let list = read(&folder, &format!("\n{line}\n\n")).unwrap();
-    let [u] = &list[..] else { panic!("one utterance") };
-    assert_eq!((u.id.as_str(), u.text.as_str(), u.seconds), ("x", "one two", 0.125));
+    let list = read_list(&folder, &format!("\n{line}\n\n")).unwrap();
+    let [utterance] = &list[..] else { panic!("one utterance") };
+    assert_eq!((utterance.id.as_str(), utterance.text.as_str(), utterance.seconds), ("x", "one two", 0.125));
     assert_eq!(
-        (u.speaker.as_deref(), u.split.as_deref(), u.subset.as_deref()),
+        (utterance.speaker.as_deref(), utterance.split.as_deref(), utterance.subset.as_deref()),
         (Some("s"), Some("dev"), Some("seen"))
     );
-    assert_eq!(i16_samples(u), (0..1000).collect::<Vec<i16>>());
+    assert_eq!(i16_samples(utterance), (0..1000).collect::<Vec<i16>>());
 }
 
 #[test]
 fn strings_are_joined_from_recordings_with_exact_silence() {
-    let folder = folder();
+    let folder = create_folder();
     let line = r#"{"id": "s", "text": "ay bee ay", "recordings": ["a", "b", "a"], "gaps_ms": [0, 1], "lead_ms": 1, "tail_ms": 2,
         "sample_rate": 8000, "num_samples": 39}"#
         .replace('\n', " ");
-    let list = read(&folder, &line).unwrap();
+    let list = read_list(&folder, &line).unwrap();
     let mut expected = vec![0; 8];
     expected.extend([10, 11, 500, 501, 502]);
     expected.extend([0; 8]);
@@ -65,9 +66,9 @@ fn strings_are_joined_from_recordings_with_exact_silence() {
 }
 
 #[test]
-fn fields_of_nemo() {
-    let folder = folder();
-    let list = read(
+fn fields_of_nemo_are_read() {
+    let folder = create_folder();
+    let list = read_list(
         &folder,
         r#"{"audio_filepath": "pack.wav", "duration": 0.125, "text": "one"}
 {"audio_filepath": "pack.wav", "duration": 0.001, "offset": 0.01, "text": "two", "lang": "en"}
@@ -89,10 +90,10 @@ fn fields_of_nemo() {
 /// Reads a second line after a valid one and returns its error.
 ///
 /// The error must contain the file and the line.
-fn second_line(line: &str, is_expected: impl Fn(&Error) -> bool) -> String {
-    let folder = folder();
+fn check_second_line(line: &str, is_expected: impl Fn(&Error) -> bool) -> String {
+    let folder = create_folder();
     let first = r#"{"id": "first", "file": "pack.wav", "text": "one", "seconds": 0.125}"#;
-    let error = read(&folder, &format!("{first}\n{line}\n")).unwrap_err();
+    let error = read_list(&folder, &format!("{first}\n{line}\n")).unwrap_err();
     let message = error.to_string();
     assert!(is_expected(&error), "{message}");
     assert!(message.contains("list.jsonl:2"), "{message}");
@@ -102,10 +103,10 @@ fn second_line(line: &str, is_expected: impl Fn(&Error) -> bool) -> String {
 #[test]
 fn errors_for_invalid_json_name_the_line() {
     let syntax = |e: &Error| matches!(e, Error::ManifestSyntax { line: 2, .. });
-    second_line("{\"id\": ", syntax);
-    second_line("[1, 2]", syntax);
-    second_line(r#"{"id": true}"#, syntax);
-    second_line(r#"{"id": "x", "num_samples": -1}"#, syntax);
+    check_second_line("{\"id\": ", syntax);
+    check_second_line("[1, 2]", syntax);
+    check_second_line(r#"{"id": true}"#, syntax);
+    check_second_line(r#"{"id": "x", "num_samples": -1}"#, syntax);
 }
 
 #[test]
@@ -134,8 +135,10 @@ fn missing_fields_are_reported() {
         ),
     ];
     for (name, line) in cases {
-        let message =
-            second_line(line, |e| matches!(e, Error::ManifestField { field, line: 2, .. } if *field == name));
+        let message = check_second_line(
+            line,
+            |e| matches!(e, Error::ManifestField { field, line: 2, .. } if *field == name),
+        );
         assert!(message.contains(&format!("`{name}`")), "{message}");
     }
 }
@@ -155,7 +158,7 @@ fn invalid_values_are_reported() {
         ("recordings", r#""recordings": [], "gaps_ms": [], "lead_ms": 0, "tail_ms": 0, "seconds": 1"#),
     ];
     for (name, fields) in cases {
-        second_line(
+        check_second_line(
             &format!("{{{rest}, {fields}}}"),
             |e| matches!(e, Error::ManifestValue { field, line: 2, .. } if *field == name),
         );
@@ -163,31 +166,31 @@ fn invalid_values_are_reported() {
 }
 
 #[test]
-fn unknown_recordings_and_duplicate_ids() {
+fn unknown_recordings_and_duplicate_ids_are_errors() {
     let string = r#"{"id": "x", "recordings": ["a", "c"], "gaps_ms": [5], "lead_ms": 0, "tail_ms": 0, "text": "one", "seconds": 1}"#;
-    let message = second_line(string, |e| matches!(e, Error::UnknownRecording { id, .. } if id == "c"));
+    let message = check_second_line(string, |e| matches!(e, Error::UnknownRecording { id, .. } if id == "c"));
     assert!(message.contains("recordings.jsonl"), "{message}");
     let again = r#"{"id": "first", "file": "pack.wav", "text": "one", "seconds": 1}"#;
-    second_line(again, |e| matches!(e, Error::DuplicateId { id, first: 1, .. } if id == "first"));
+    check_second_line(again, |e| matches!(e, Error::DuplicateId { id, first: 1, .. } if id == "first"));
 }
 
 #[test]
-fn empty_and_missing_manifests() {
-    let folder = folder();
-    assert!(matches!(read(&folder, " \n\n"), Err(Error::EmptyManifest { .. })));
+fn empty_and_missing_manifests_are_errors() {
+    let folder = create_folder();
+    assert!(matches!(read_list(&folder, " \n\n"), Err(Error::EmptyManifest { .. })));
     assert!(matches!(read_manifest(Path::new("no/such.jsonl")), Err(Error::Io { .. })));
     fs::remove_file(folder.path().join("recordings.jsonl")).unwrap();
     let string = r#"{"id": "x", "recordings": ["a"], "gaps_ms": [], "lead_ms": 0, "tail_ms": 0, "text": "one", "seconds": 1}"#;
-    let error = read(&folder, string).unwrap_err();
+    let error = read_list(&folder, string).unwrap_err();
     assert!(matches!(error, Error::Io { .. }) && error.to_string().contains("recordings.jsonl"), "{error}");
 }
 
 #[test]
 fn audio_is_checked_against_the_manifest() {
-    let folder = folder();
+    let folder = create_folder();
     let line =
         |fields: &str| format!(r#"{{"id": "x", "file": "pack.wav", "text": "one", "seconds": 1, {fields}}}"#);
-    let utterance = |fields: &str| read(&folder, &line(fields)).unwrap().remove(0);
+    let utterance = |fields: &str| read_list(&folder, &line(fields)).unwrap().remove(0);
 
     let error = utterance(r#""split": "dev""#).audio(16_000).unwrap_err();
     assert!(matches!(error, Error::SampleRate { expected: 16_000, found: 8000, .. }), "{error}");
@@ -209,22 +212,23 @@ fn audio_is_checked_against_the_manifest() {
         "{error}"
     );
 
-    let missing =
-        read(&folder, r#"{"id": "y", "file": "gone.wav", "text": "one", "seconds": 1}"#).unwrap().remove(0);
+    let missing = read_list(&folder, r#"{"id": "y", "file": "gone.wav", "text": "one", "seconds": 1}"#)
+        .unwrap()
+        .remove(0);
     let error = missing.audio(8000).unwrap_err();
     assert!(error.to_string().contains("`y`") && error.to_string().contains("gone.wav"), "{error}");
 }
 
 #[test]
 fn a_byte_order_mark_is_skipped() {
-    let folder = folder();
-    let list = read(
+    let folder = create_folder();
+    let list = read_list(
         &folder,
         "\u{feff}{\"id\": \"x\", \"file\": \"pack.wav\", \"text\": \"one\", \"seconds\": 1}\r\n",
     );
     assert_eq!(list.unwrap()[0].id, "x");
     // In the middle of the file it is an error.
-    second_line("\u{feff}{}", |e| matches!(e, Error::ManifestSyntax { line: 2, .. }));
+    check_second_line("\u{feff}{}", |e| matches!(e, Error::ManifestSyntax { line: 2, .. }));
 }
 
 #[test]
@@ -247,7 +251,7 @@ fn numbers_out_of_range_are_refused_and_printed_briefly() {
         ("gaps_ms", format!(r#"{string}, "gaps_ms": [0], "lead_ms": 3000000, "tail_ms": 600001"#)),
     ];
     for (name, fields) in cases {
-        let message = second_line(
+        let message = check_second_line(
             &format!("{{{rest}, {fields}}}"),
             |e| matches!(e, Error::ManifestValue { field, line: 2, .. } if *field == name),
         );
@@ -258,7 +262,7 @@ fn numbers_out_of_range_are_refused_and_printed_briefly() {
 
 #[test]
 fn numbers_are_allowed_as_names() {
-    let folder = folder();
+    let folder = create_folder();
     let line = |id: &str, more: &str| {
         format!(r#"{{"id": {id}, "file": "pack.wav", "seconds": 1, "text": "a"{more}}}"#)
     };
@@ -272,7 +276,7 @@ fn numbers_are_allowed_as_names() {
         (r#""a\u00e9 b""#, "a\u{e9} b"),
         (r#""017""#, "017"),
     ] {
-        let list = read(
+        let list = read_list(
             &folder,
             &line(value, &format!(r#", "speaker": {value}, "subset": {value}, "split": {value}"#)),
         );
@@ -283,21 +287,21 @@ fn numbers_are_allowed_as_names() {
     }
     // Fields that are only for reports accept any value.
     for (value, name) in [("true", Some("true")), ("[1, \"b\"]", Some("[1, \"b\"]")), ("null", None)] {
-        let list = read(&folder, &line("1", &format!(r#", "speaker": {value}"#))).unwrap();
+        let list = read_list(&folder, &line("1", &format!(r#", "speaker": {value}"#))).unwrap();
         assert_eq!(list[0].speaker.as_deref(), name);
     }
     for value in ["true", "[1]", "{}"] {
-        let error = read(&folder, &line(value, "")).unwrap_err().to_string();
+        let error = read_list(&folder, &line(value, "")).unwrap_err().to_string();
         assert!(error.contains("list.jsonl:1") && error.contains("`id`") && error.contains(value), "{error}");
     }
-    let error = read(&folder, &line("null", "")).unwrap_err();
+    let error = read_list(&folder, &line("null", "")).unwrap_err();
     assert!(matches!(error, Error::ManifestField { field: "id", .. }), "{error}");
     // A number and a string of its digits are the same id.
     let twice = format!("{}\n{}", line("17", ""), line("\"17\"", ""));
-    assert!(matches!(read(&folder, &twice), Err(Error::DuplicateId { .. })));
+    assert!(matches!(read_list(&folder, &twice), Err(Error::DuplicateId { .. })));
     // Ids of recordings can be numbers, too.
     let recordings = r#"{"id": 1, "file": "pack.wav", "offset_samples": 0, "num_samples": 2, "sample_rate": 8000, "text": ""}"#;
     fs::write(folder.path().join("recordings.jsonl"), recordings).unwrap();
     let string = r#"{"id": 5, "text": "a", "recordings": [1, "1"], "gaps_ms": [0], "lead_ms": 0, "tail_ms": 0, "sample_rate": 8000, "num_samples": 4}"#;
-    assert_eq!(i16_samples(&read(&folder, string).unwrap()[0]), [0, 1, 0, 1]);
+    assert_eq!(i16_samples(&read_list(&folder, string).unwrap()[0]), [0, 1, 0, 1]);
 }

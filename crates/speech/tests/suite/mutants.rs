@@ -1,4 +1,4 @@
-//! Damaged files for parsers that must not panic or hang.
+//! Fuzz test helper: damages valid files for parsers that must not panic or hang.
 //!
 //! A mutant depends only on its target and its number. `PANDA_FUZZ_CASES` is the number of mutants,
 //! `PANDA_FUZZ_FIRST` the number of the first one. Any test program can include this file with
@@ -11,7 +11,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// Maximum time for one input.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const CASE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Passes damaged copies of valid files to a parser.
 ///
@@ -47,18 +47,18 @@ pub fn fuzz(
             }
         }
     });
-    let mut next = first;
+    let mut next_case = first;
     loop {
-        match receiver.recv_timeout(TIMEOUT) {
-            Ok(case) => next = case + 1,
+        match receiver.recv_timeout(CASE_TIMEOUT) {
+            Ok(case) => next_case = case + 1,
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
-                panic!("{target}: case {next} takes longer than {TIMEOUT:?}")
+                panic!("{target}: case {next_case} takes longer than {CASE_TIMEOUT:?}")
             }
         }
     }
     worker.join().unwrap_or_else(|_| panic!("{target}: the case is printed above"));
-    assert_eq!(next, last, "{target}");
+    assert_eq!(next_case, last, "{target}");
 }
 
 /// Valid WAV files of typical writers.
@@ -124,8 +124,8 @@ pub fn mutant(target: &str, case: u64, good: &[Vec<u8>], words: &[&[u8]]) -> Vec
             }
             3 => {
                 let second = &good[random.below(good.len())];
-                let from = random.below(second.len() + 1);
-                bytes.splice(position.., second[from..].iter().copied());
+                let start = random.below(second.len() + 1);
+                bytes.splice(position.., second[start..].iter().copied());
             }
             4 if !words.is_empty() => {
                 let word = words[random.below(words.len())].iter().copied();
@@ -150,7 +150,7 @@ pub fn mutant(target: &str, case: u64, good: &[Vec<u8>], words: &[&[u8]]) -> Vec
                 if random.below(2) == 0 {
                     number.reverse();
                 }
-                bytes.iter_mut().skip(position).zip(number).for_each(|(to, from)| *to = from);
+                bytes.iter_mut().skip(position).zip(number).for_each(|(byte, digit)| *byte = digit);
             }
             _ => {
                 if let Some(byte) = bytes.get_mut(position) {

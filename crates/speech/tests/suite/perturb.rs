@@ -22,10 +22,10 @@ fn beep(front_end: &FrontEnd, hz: f32) -> Features {
 /// Features with a peak that changes its sign every ten frames.
 fn peak(scale: &MelScale, hz: f64) -> Features {
     let (frames, dim) = (100, scale.bins());
-    let at = scale.bin(hz);
+    let center = scale.bin(hz);
     let value = |t: usize, m: usize| {
-        let near = (-(m as f64 - at).powi(2) / 8.0).exp() as f32;
-        if t % 20 < 10 { near } else { -near }
+        let height = (-(m as f64 - center).powi(2) / 8.0).exp() as f32;
+        if t % 20 < 10 { height } else { -height }
     };
     Features { frames, dim, data: (0..frames * dim).map(|i| value(i / dim, i % dim)).collect() }
 }
@@ -46,7 +46,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn lengths_and_determinism(speed in 0f32..0.3, tempo in 0f32..0.3, warp in 0f32..0.3, noise in 0f32..0.3, frames in 1usize..80, seed: u64) {
+    fn lengths_are_within_limits_and_a_seed_repeats(speed in 0f32..0.3, tempo in 0f32..0.3, warp in 0f32..0.3, noise in 0f32..0.3, frames in 1usize..80, seed: u64) {
         let perturb = Perturbation { speed, tempo, warp, noise };
         prop_assert!(perturb.check().is_ok());
         let scale = front_end().mel_scale();
@@ -157,8 +157,8 @@ fn pitch_and_warp_scale_hertz() {
             }
             factors.push(factor);
         }
-        let spread = |f: fn(f64, f64) -> f64, start| factors.iter().copied().fold(start, f);
-        let (minimum, maximum) = (spread(f64::min, 9.0), spread(f64::max, 0.0));
+        let fold = |select: fn(f64, f64) -> f64, start| factors.iter().copied().fold(start, select);
+        let (minimum, maximum) = (fold(f64::min, 9.0), fold(f64::max, 0.0));
         assert!((0.76..0.9).contains(&minimum) && (1.1..1.24).contains(&maximum), "{minimum} to {maximum}");
     }
 }

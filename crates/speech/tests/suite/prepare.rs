@@ -125,6 +125,7 @@ fn complete_training_sets_are_joined() {
     assert_eq!(before, [bytes(0), bytes(1)], "reproducible");
 }
 
+/// Damages the files of a folder.
 type Damage = fn(&Path);
 
 #[test]
@@ -132,57 +133,63 @@ fn errors_in_librispeech_are_reported_and_nothing_is_written() {
     let chapter = "test-clean/61/70968";
     let cases: [(Damage, &str); 15] = [
         (
-            |at| fs::remove_file(at.join("61-70968.trans.txt")).unwrap(),
+            |folder| fs::remove_file(folder.join("61-70968.trans.txt")).unwrap(),
             "61-70968.trans.txt: expected the transcripts",
         ),
         (
-            |at| fs::remove_file(at.join("61-70968-0001.flac")).unwrap(),
+            |folder| fs::remove_file(folder.join("61-70968-0001.flac")).unwrap(),
             "trans.txt:2: expected 61-70968-0001.flac",
         ),
-        (|at| write_file(at.join("61-70968-0007.flac"), b""), "61-70968-0007.flac: expected its transcript"),
         (
-            |at| write_file(at.join("61-70968.trans.txt"), "61-70968-0000 A\n61-70968-0000 B\n"),
+            |folder| write_file(folder.join("61-70968-0007.flac"), b""),
+            "61-70968-0007.flac: expected its transcript",
+        ),
+        (
+            |folder| write_file(folder.join("61-70968.trans.txt"), "61-70968-0000 A\n61-70968-0000 B\n"),
             "trans.txt:2: expected ids that occur once",
         ),
         (
-            |at| write_file(at.join("61-70968.trans.txt"), "61-70968-0000 A\n61-70969-0001 B\n"),
+            |folder| write_file(folder.join("61-70968.trans.txt"), "61-70968-0000 A\n61-70969-0001 B\n"),
             "trans.txt:2: expected an id 61-70968-NUMBER",
         ),
         (
-            |at| write_file(at.join("61-70968.trans.txt"), "61-70968-0000 A\n61-70968-x B\n"),
+            |folder| write_file(folder.join("61-70968.trans.txt"), "61-70968-0000 A\n61-70968-x B\n"),
             "trans.txt:2: expected an id",
         ),
         (
-            |at| write_file(at.join("61-70968.trans.txt"), "61-70968-0000 A\n\n61-70968-0001\n"),
+            |folder| write_file(folder.join("61-70968.trans.txt"), "61-70968-0000 A\n\n61-70968-0001\n"),
             "trans.txt:3: expected a transcript",
         ),
         (
-            |at| write_file(at.join("61-70968.trans.txt"), "61-70968-0000 CAF\u{c9}\n"),
+            |folder| write_file(folder.join("61-70968.trans.txt"), "61-70968-0000 CAF\u{c9}\n"),
             "trans.txt:1: expected letters",
         ),
         (
-            |at| write_file(at.join("61-70968.trans.txt"), b"61-70968-0000 \xff\n"),
+            |folder| write_file(folder.join("61-70968.trans.txt"), b"61-70968-0000 \xff\n"),
             "trans.txt: cannot be read",
         ),
         (
-            |at| write_file(at.join("61-70968-0000.flac"), flac(8000, &sine(8000), true)),
+            |folder| write_file(folder.join("61-70968-0000.flac"), flac(8000, &sine(8000), true)),
             "expected audio at 16000 Hz, found 8000",
         ),
-        (|at| write_file(at.join("61-70968-0000.flac"), flac(16_000, &sine(90), true)), "0.1 to 60 seconds"),
-        (|at| write_file(at.join("61-70968-0000.flac"), b"words"), "expected a WAV or FLAC file"),
         (
-            |at| {
+            |folder| write_file(folder.join("61-70968-0000.flac"), flac(16_000, &sine(90), true)),
+            "0.1 to 60 seconds",
+        ),
+        (|folder| write_file(folder.join("61-70968-0000.flac"), b"words"), "expected a WAV or FLAC file"),
+        (
+            |folder| {
                 let complete = flac(16_000, &sine(8000), true);
-                write_file(at.join("61-70968-0000.flac"), &complete[..complete.len() - 3000]);
+                write_file(folder.join("61-70968-0000.flac"), &complete[..complete.len() - 3000]);
             },
             "truncated",
         ),
         (
-            |at| fs::create_dir_all(at.join("../70970")).unwrap(),
+            |folder| fs::create_dir_all(folder.join("../70970")).unwrap(),
             "61-70970.trans.txt: expected the transcripts",
         ),
         (
-            |at| fs::remove_dir_all(at.join("../../../test-clean/61")).unwrap(),
+            |folder| fs::remove_dir_all(folder.join("../../../test-clean/61")).unwrap(),
             "test-clean: expected utterances, found none",
         ),
     ];
@@ -245,7 +252,7 @@ fn a_flac_file_without_length_is_decoded() {
 
 /// The distributed LibriSpeech files in the shared data.
 #[test]
-fn real_librispeech() {
+fn real_librispeech_has_its_texts_and_checksums() {
     let Some(list) = shared("samples/samples.jsonl") else { return };
     let folder = tempfile::tempdir().unwrap();
     let mut transcripts: BTreeMap<PathBuf, String> = BTreeMap::new();
@@ -285,15 +292,16 @@ fn real_librispeech() {
     }
 }
 
-fn sphere(samples: &[i16]) -> Vec<u8> {
-    let mut head = format!(
+/// A SPHERE file as bytes.
+fn sphere_bytes(samples: &[i16]) -> Vec<u8> {
+    let mut file = format!(
         "NIST_1A\n   1024\nchannel_count -i 1\nsample_count -i {}\nsample_rate -i 16000\nsample_n_bytes -i 2\nsample_byte_format -s2 10\nend_head\n",
         samples.len()
     )
     .into_bytes();
-    head.resize(1024, b' ');
-    head.extend(samples.iter().flat_map(|sample| sample.to_be_bytes()));
-    head
+    file.resize(1024, b' ');
+    file.extend(samples.iter().flat_map(|sample| sample.to_be_bytes()));
+    file
 }
 
 /// One utterance of each of the three forms.
@@ -309,7 +317,7 @@ fn an4_excerpt(folder: &Path) -> PathBuf {
     );
     write_file(root.join("etc/an4_test.fileids"), "an4test_clstk/fcaw/an406-fcaw-b\n");
     write_file(root.join("etc/an4_test.transcription"), "RUBOUT G (an406-fcaw-b)\n");
-    write_file(root.join("wav/an4_clstk/fash/an251-fash-b.sph"), sphere(&sine(4000)));
+    write_file(root.join("wav/an4_clstk/fash/an251-fash-b.sph"), sphere_bytes(&sine(4000)));
     let raw: Vec<u8> = sine(5000).iter().flat_map(|sample| sample.to_be_bytes()).collect();
     write_file(root.join("wav/an4_clstk/fbbh/cen1-fbbh-b.raw"), raw);
     write_file(root.join("wav/an4test_clstk/fcaw/an406-fcaw-b.wav"), wav_bytes(16_000, &sine(6000)));
@@ -347,41 +355,59 @@ fn an4_becomes_wav_files_and_three_lists_without_common_speakers() {
 #[test]
 fn errors_in_an4_are_reported_and_nothing_is_written() {
     let cases: [(Damage, &str); 10] = [
-        (|at| fs::remove_file(at.join("etc/an4_test.fileids")).unwrap(), "an4_test.fileids: cannot be read"),
         (
-            |at| write_file(at.join("etc/an4_test.transcription"), "\n"),
+            |folder| fs::remove_file(folder.join("etc/an4_test.fileids")).unwrap(),
+            "an4_test.fileids: cannot be read",
+        ),
+        (
+            |folder| write_file(folder.join("etc/an4_test.transcription"), "\n"),
             "an4_test.transcription: expected transcripts",
         ),
         (
-            |at| write_file(at.join("etc/an4_test.transcription"), "WORDS\n"),
+            |folder| write_file(folder.join("etc/an4_test.transcription"), "WORDS\n"),
             "transcription:1: expected TEXT (ID)",
         ),
         (
-            |at| write_file(at.join("etc/an4_test.transcription"), "GO (an407-fcaw-b)\n"),
+            |folder| write_file(folder.join("etc/an4_test.transcription"), "GO (an407-fcaw-b)\n"),
             "fileids:1: expected a transcript in",
         ),
         (
-            |at| write_file(at.join("etc/an4_test.transcription"), "GO (an406-fcaw-b)\nGO (an406-fcaw-b)\n"),
+            |folder| {
+                write_file(
+                    folder.join("etc/an4_test.transcription"),
+                    "GO (an406-fcaw-b)\nGO (an406-fcaw-b)\n",
+                )
+            },
             "transcription:2: expected ids that occur once",
         ),
         (
-            |at| write_file(at.join("etc/an4_test.transcription"), "GO (an406-fcaw-b)\nGO (an407-fcaw-b)\n"),
+            |folder| {
+                write_file(
+                    folder.join("etc/an4_test.transcription"),
+                    "GO (an406-fcaw-b)\nGO (an407-fcaw-b)\n",
+                )
+            },
             "transcription:2: expected an id of",
         ),
         (
-            |at| write_file(at.join("etc/an4_test.transcription"), "GO 2 (an406-fcaw-b)\n"),
+            |folder| write_file(folder.join("etc/an4_test.transcription"), "GO 2 (an406-fcaw-b)\n"),
             "transcription:1: expected letters",
         ),
         (
-            |at| write_file(at.join("etc/an4_test.fileids"), "an4_clstk/fash/an251-fash-b\n"),
+            |folder| write_file(folder.join("etc/an4_test.fileids"), "an4_clstk/fash/an251-fash-b\n"),
             "fileids:1: expected ids that occur once",
         ),
         (
-            |at| write_file(at.join("etc/an4_test.fileids"), "an406\n"),
+            |folder| write_file(folder.join("etc/an4_test.fileids"), "an406\n"),
             "fileids:1: expected FOLDER/PROMPT-SPEAKER-TAKE",
         ),
         (
-            |at| write_file(at.join("wav/an4_clstk/fash/an251-fash-b.sph"), &sphere(&sine(4000))[..2000]),
+            |folder| {
+                write_file(
+                    folder.join("wav/an4_clstk/fash/an251-fash-b.sph"),
+                    &sphere_bytes(&sine(4000))[..2000],
+                )
+            },
             "truncated: its SPHERE header declares 4000 samples",
         ),
     ];
@@ -404,7 +430,7 @@ fn errors_in_an4_are_reported_and_nothing_is_written() {
 
 /// AN4 in its original form, before its conversion to FLAC.
 #[test]
-fn real_an4() {
+fn real_an4_has_its_texts_and_checksums() {
     let Some(first) = shared("an4/train.jsonl") else { return };
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("an4");
@@ -421,8 +447,11 @@ fn real_an4() {
                 texts += &format!("<s> {} </s> ({})\n", utterance.text.to_uppercase(), utterance.id);
                 let samples: Vec<i16> = utterance.audio(16_000).unwrap().i16_samples().collect();
                 let raw = || samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
-                let (ending, bytes) =
-                    if ids.len().is_multiple_of(2) { ("sph", sphere(&samples)) } else { ("raw", raw()) };
+                let (ending, bytes) = if ids.len().is_multiple_of(2) {
+                    ("sph", sphere_bytes(&samples))
+                } else {
+                    ("raw", raw())
+                };
                 write_file(root.join(format!("wav/{file}.{ending}")), bytes);
                 expected.insert(utterance.id.clone(), utterance);
             }
@@ -510,45 +539,48 @@ fn lists_are_written_through_links_and_pipes() {
     use std::os::unix::fs::{FileTypeExt, symlink};
     let folder = tempfile::tempdir().unwrap();
     fsdd_excerpt(folder.path(), &["theo"], 6);
-    let at = |name: &str| folder.path().join(name);
+    let in_folder = |name: &str| folder.path().join(name);
     for name in ["out", "plain", "shards", "far"] {
-        fs::create_dir(at(name)).unwrap();
+        fs::create_dir(in_folder(name)).unwrap();
     }
-    let to = |name: &str| PrepareOptions { allow_incomplete: true, ..PrepareOptions::new(at(name)) };
-    fsdd(folder.path(), &to("plain"), None).unwrap();
-    fs::write(at("elsewhere.jsonl"), "old").unwrap();
-    symlink("../elsewhere.jsonl", at("out/train.jsonl")).unwrap();
-    assert!(std::process::Command::new("mkfifo").arg(at("out/test.jsonl")).status().unwrap().success());
+    let options_for =
+        |name: &str| PrepareOptions { allow_incomplete: true, ..PrepareOptions::new(in_folder(name)) };
+    fsdd(folder.path(), &options_for("plain"), None).unwrap();
+    fs::write(in_folder("elsewhere.jsonl"), "old").unwrap();
+    symlink("../elsewhere.jsonl", in_folder("out/train.jsonl")).unwrap();
+    assert!(
+        std::process::Command::new("mkfifo").arg(in_folder("out/test.jsonl")).status().unwrap().success()
+    );
     let reader = {
-        let pipe = at("out/test.jsonl");
+        let pipe = in_folder("out/test.jsonl");
         std::thread::spawn(move || fs::read_to_string(pipe).unwrap())
     };
-    fsdd(folder.path(), &to("out"), None).unwrap();
-    let text = |name: &str| fs::read_to_string(at(name)).unwrap();
+    fsdd(folder.path(), &options_for("out"), None).unwrap();
+    let text = |name: &str| fs::read_to_string(in_folder(name)).unwrap();
     assert_eq!(reader.join().unwrap(), text("plain/test.jsonl"));
     assert_eq!(text("elsewhere.jsonl"), text("plain/train.jsonl"));
-    assert!(fs::symlink_metadata(at("out/train.jsonl")).unwrap().is_symlink());
-    assert!(fs::symlink_metadata(at("out/test.jsonl")).unwrap().file_type().is_fifo());
-    assert_eq!(prepared_files(&at("out")), ["test.jsonl", "train.jsonl"]);
+    assert!(fs::symlink_metadata(in_folder("out/train.jsonl")).unwrap().is_symlink());
+    assert!(fs::symlink_metadata(in_folder("out/test.jsonl")).unwrap().file_type().is_fifo());
+    assert_eq!(prepared_files(&in_folder("out")), ["test.jsonl", "train.jsonl"]);
     // Shards follow links too.
-    symlink("../far/shard", at("shards/test-000000.tar")).unwrap();
-    fsdd(folder.path(), &PrepareOptions { shards: Some(100), ..to("shards") }, None).unwrap();
-    assert!(at("shards/test-000000.tar").is_symlink() && at("far/shard").is_file());
+    symlink("../far/shard", in_folder("shards/test-000000.tar")).unwrap();
+    fsdd(folder.path(), &PrepareOptions { shards: Some(100), ..options_for("shards") }, None).unwrap();
+    assert!(in_folder("shards/test-000000.tar").is_symlink() && in_folder("far/shard").is_file());
 
     // Two lists in one file or a list over a recording are refused.
-    let recording = at("recordings/0_theo_0.wav");
+    let recording = in_folder("recordings/0_theo_0.wav");
     let before = fs::read(&recording).unwrap();
     for (target, part) in [
         ("../elsewhere.jsonl", "a different target"),
         ("../recordings/0_theo_0.wav", "no link into the corpus"),
     ] {
-        fs::remove_file(at("out/test.jsonl")).unwrap();
-        symlink(target, at("out/test.jsonl")).unwrap();
-        fs::write(at("elsewhere.jsonl"), "old").unwrap();
-        let error = fsdd(folder.path(), &to("out"), None).unwrap_err().to_string();
+        fs::remove_file(in_folder("out/test.jsonl")).unwrap();
+        symlink(target, in_folder("out/test.jsonl")).unwrap();
+        fs::write(in_folder("elsewhere.jsonl"), "old").unwrap();
+        let error = fsdd(folder.path(), &options_for("out"), None).unwrap_err().to_string();
         assert!(error.contains("out/test.jsonl: expected") && error.contains(part), "{error}");
         assert_eq!(text("elsewhere.jsonl"), "old");
-        assert_eq!(prepared_files(&at("out")), ["test.jsonl", "train.jsonl"]);
+        assert_eq!(prepared_files(&in_folder("out")), ["test.jsonl", "train.jsonl"]);
     }
     assert_eq!(fs::read(recording).unwrap(), before);
 }
@@ -609,22 +641,22 @@ fn a_link_in_place_of_the_lock_is_refused() {
 fn errors_in_spoken_digits_are_reported_and_nothing_is_written() {
     let cases: [(Damage, &str); 8] = [
         (
-            |at| write_file(at.join("ten_theo_1.wav"), b""),
+            |folder| write_file(folder.join("ten_theo_1.wav"), b""),
             "ten_theo_1.wav: expected a name DIGIT_SPEAKER_TAKE.wav",
         ),
-        (|at| write_file(at.join("10_theo_1.wav"), b""), "expected a name DIGIT_SPEAKER_TAKE.wav"),
-        (|at| write_file(at.join("1__1.wav"), b""), "expected a name DIGIT_SPEAKER_TAKE.wav"),
+        (|folder| write_file(folder.join("10_theo_1.wav"), b""), "expected a name DIGIT_SPEAKER_TAKE.wav"),
+        (|folder| write_file(folder.join("1__1.wav"), b""), "expected a name DIGIT_SPEAKER_TAKE.wav"),
         (
-            |at| write_file(at.join("1_theo_01.wav"), wav_bytes(8000, &sine(999))),
+            |folder| write_file(folder.join("1_theo_01.wav"), wav_bytes(8000, &sine(999))),
             "expected recordings that occur once",
         ),
         (
-            |at| write_file(at.join("1_theo_0.wav"), wav_bytes(16_000, &sine(999))),
+            |folder| write_file(folder.join("1_theo_0.wav"), wav_bytes(16_000, &sine(999))),
             "expected audio at 8000 Hz",
         ),
-        (|at| write_file(at.join("1_theo_0.wav"), wav_bytes(8000, &sine(9))), "0.05 to 10 seconds"),
-        (|at| write_file(at.join("1_theo_0.wav"), &wav_bytes(8000, &sine(999))[..900]), "truncated"),
-        (|at| fs::remove_dir_all(at).and_then(|()| fs::create_dir(at)).unwrap(), "found none"),
+        (|folder| write_file(folder.join("1_theo_0.wav"), wav_bytes(8000, &sine(9))), "0.05 to 10 seconds"),
+        (|folder| write_file(folder.join("1_theo_0.wav"), &wav_bytes(8000, &sine(999))[..900]), "truncated"),
+        (|folder| fs::remove_dir_all(folder).and_then(|()| fs::create_dir(folder)).unwrap(), "found none"),
     ];
     for (damage, part) in cases {
         let folder = tempfile::tempdir().unwrap();
@@ -652,7 +684,7 @@ fn errors_in_spoken_digits_are_reported_and_nothing_is_written() {
 
 /// A part of the real recordings in the shared data.
 #[test]
-fn real_spoken_digits() {
+fn real_spoken_digits_have_their_texts_and_checksums() {
     let Some(list) = shared("fsdd/recordings.jsonl") else { return };
     let folder = tempfile::tempdir().unwrap();
     let mut expected = BTreeMap::new();

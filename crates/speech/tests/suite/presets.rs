@@ -228,10 +228,10 @@ proptest! {
             }
         }
         let range = trim(&samples, 60.0);
-        let span = samples.len().min(2048);
+        let window = samples.len().min(2048);
         let power = |j: usize| {
-            let from = (j + 1).saturating_sub(span);
-            samples[from..=j].iter().map(|&x| f64::from(x).powi(2)).sum::<f64>()
+            let start = (j + 1).saturating_sub(window);
+            samples[start..=j].iter().map(|&x| f64::from(x).powi(2)).sum::<f64>()
         };
         let loudest = (0..samples.len()).map(power).fold(0.0, f64::max);
         // A loud sample is kept, with as many samples before it as the window that contains it.
@@ -245,7 +245,7 @@ proptest! {
             prop_assert!(power(range.end) < 1.0001e-6 * loudest && power(range.end - 1) >= 0.9999e-6 * loudest);
         }
         if range.start > 0 {
-            prop_assert!(power(range.start + span - 2) < 1.0001e-6 * loudest);
+            prop_assert!(power(range.start + window - 2) < 1.0001e-6 * loudest);
         }
     }
 

@@ -1,4 +1,4 @@
-//! WAV files of various writers: odd chunks, missing lengths, extra fields.
+//! Tests of WAV files of various writers: odd chunks, missing lengths, extra fields.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,18 +8,20 @@ use tempfile::{TempDir, tempdir};
 
 use crate::mutants::wav;
 
-const PCM: [u8; 16] = [1, 0, 1, 0, 0x40, 0x1f, 0, 0, 0x80, 0x3e, 0, 0, 2, 0, 16, 0];
+/// A `fmt ` chunk: one channel of 16 bits at 8 kHz.
+const PCM_FORMAT: [u8; 16] = [1, 0, 1, 0, 0x40, 0x1f, 0, 0, 0x80, 0x3e, 0, 0, 2, 0, 16, 0];
+/// Samples 1, 2, 3.
 const DATA: [u8; 6] = [1, 0, 2, 0, 3, 0];
 
-fn file(folder: &TempDir, bytes: &[u8]) -> PathBuf {
+fn write_file(folder: &TempDir, bytes: &[u8]) -> PathBuf {
     let path = folder.path().join("a.wav");
     fs::write(&path, bytes).unwrap();
     path
 }
 
-/// The samples as integers.
-fn samples(bytes: &[u8]) -> Vec<i32> {
-    let audio = read_audio(&file(&tempdir().unwrap(), bytes)).unwrap();
+/// Reads the samples as integers.
+fn read_samples(bytes: &[u8]) -> Vec<i32> {
+    let audio = read_audio(&write_file(&tempdir().unwrap(), bytes)).unwrap();
     assert_eq!(audio.sample_rate, 8000);
     audio.samples.iter().map(|x| (x * 32768.0) as i32).collect()
 }
@@ -27,9 +29,14 @@ fn samples(bytes: &[u8]) -> Vec<i32> {
 #[test]
 fn chunks_of_odd_length_are_padded() {
     for content in [&b"x"[..], b"xyz", b"", b"xy"] {
-        let chunks: &[(&[u8; 4], &[u8])] =
-            &[(b"LIST", content), (b"fmt ", &PCM), (b"id3 ", content), (b"data", &DATA), (b"LIST", content)];
-        assert_eq!(samples(&wav(chunks, None)), [1, 2, 3], "{content:?}");
+        let chunks: &[(&[u8; 4], &[u8])] = &[
+            (b"LIST", content),
+            (b"fmt ", &PCM_FORMAT),
+            (b"id3 ", content),
+            (b"data", &DATA),
+            (b"LIST", content),
+        ];
+        assert_eq!(read_samples(&wav(chunks, None)), [1, 2, 3], "{content:?}");
         // Files without the pad byte are read, too.
         let padded = wav(chunks, None);
         let position = padded.windows(4).position(|w| w == b"fmt ").unwrap();
@@ -37,58 +44,60 @@ fn chunks_of_odd_length_are_padded() {
         if content.len() % 2 == 1 {
             bytes.remove(position - 1);
         }
-        assert_eq!(samples(&bytes), [1, 2, 3], "{content:?}");
+        assert_eq!(read_samples(&bytes), [1, 2, 3], "{content:?}");
     }
     // Samples of eight bits: the data has an odd length.
     let eight = [1, 0, 1, 0, 0x40, 0x1f, 0, 0, 0x40, 0x1f, 0, 0, 1, 0, 8, 0];
-    assert_eq!(samples(&wav(&[(b"fmt ", &eight), (b"data", &[128, 129, 127])], None)), [0, 256, -256]);
+    assert_eq!(read_samples(&wav(&[(b"fmt ", &eight), (b"data", &[128, 129, 127])], None)), [0, 256, -256]);
 }
 
 #[test]
 fn unused_fields_can_have_any_content() {
     for more in [&[0, 0][..], &[9, 9], &[4, 0, 1, 2, 3, 4], &[0; 24]] {
-        let format = [&PCM[..], more].concat();
-        assert_eq!(samples(&wav(&[(b"fmt ", &format), (b"data", &DATA)], None)), [1, 2, 3], "{more:?}");
+        let format = [&PCM_FORMAT[..], more].concat();
+        assert_eq!(read_samples(&wav(&[(b"fmt ", &format), (b"data", &DATA)], None)), [1, 2, 3], "{more:?}");
     }
-    let chunks: &[(&[u8; 4], &[u8])] = &[(b"fmt ", &PCM), (b"fact", &[3, 0, 0, 0, 7, 7]), (b"data", &DATA)];
-    assert_eq!(samples(&wav(chunks, None)), [1, 2, 3]);
+    let chunks: &[(&[u8; 4], &[u8])] =
+        &[(b"fmt ", &PCM_FORMAT), (b"fact", &[3, 0, 0, 0, 7, 7]), (b"data", &DATA)];
+    assert_eq!(read_samples(&wav(chunks, None)), [1, 2, 3]);
 }
 
 #[test]
 fn files_of_unknown_length_are_read_to_the_end() {
     for stored in [0, u32::MAX, 0x7fff_f000] {
         for more in [&[][..], b"LIST\x02\0\0\0ab"] {
-            let mut bytes = wav(&[(b"fmt ", &PCM), (b"data", &DATA)], Some(stored));
+            let mut bytes = wav(&[(b"fmt ", &PCM_FORMAT), (b"data", &DATA)], Some(stored));
             // Chunks before the data are skipped.
             bytes.splice(12..12, more.iter().copied());
-            assert_eq!(samples(&bytes), [1, 2, 3], "{stored}");
+            assert_eq!(read_samples(&bytes), [1, 2, 3], "{stored}");
             // The RIFF length may be that of the header only.
             let riff = u32::try_from(bytes.len() - 8 - DATA.len()).unwrap();
             bytes[4..8].copy_from_slice(&riff.to_le_bytes());
-            assert_eq!(samples(&bytes), [1, 2, 3], "{stored}");
+            assert_eq!(read_samples(&bytes), [1, 2, 3], "{stored}");
             // An incomplete sample is discarded.
             bytes.pop();
-            assert_eq!(samples(&bytes), [1, 2], "{stored}");
+            assert_eq!(read_samples(&bytes), [1, 2], "{stored}");
         }
     }
     // Streams can be longer than 4 GiB.
     let folder = tempdir().unwrap();
-    let vast = file(&folder, &wav(&[(b"fmt ", &PCM), (b"data", &[])], Some(u32::MAX)));
+    let vast = write_file(&folder, &wav(&[(b"fmt ", &PCM_FORMAT), (b"data", &[])], Some(u32::MAX)));
     fs::File::options().write(true).open(&vast).unwrap().set_len(5 << 30).unwrap();
     let mut chunks = AudioChunks::open(&vast, 8000, &Conversion::default()).unwrap();
     assert!(chunks.next().unwrap().unwrap().iter().all(|&x| x == 0.0));
-    let empty = file(&folder, &wav(&[(b"fmt ", &PCM), (b"data", &[])], Some(u32::MAX)));
+    let empty = write_file(&folder, &wav(&[(b"fmt ", &PCM_FORMAT), (b"data", &[])], Some(u32::MAX)));
     assert!(matches!(read_audio(&empty), Err(Error::EmptyAudio { .. })));
     // A complete file without samples is not a stream, even with chunks after the data.
-    let empty = file(&folder, &wav(&[(b"fmt ", &PCM), (b"data", &[]), (b"LIST", b"INFOabcd")], None));
+    let empty =
+        write_file(&folder, &wav(&[(b"fmt ", &PCM_FORMAT), (b"data", &[]), (b"LIST", b"INFOabcd")], None));
     assert!(matches!(read_audio(&empty), Err(Error::EmptyAudio { .. })));
 }
 
 #[test]
 fn invalid_headers_are_format_errors() {
     let folder = tempdir().unwrap();
-    let complete = wav(&[(b"fmt ", &PCM), (b"data", &DATA)], None);
-    let far = wav(&[(b"LIST", b"ab"), (b"fmt ", &PCM), (b"data", &DATA)], None);
+    let complete = wav(&[(b"fmt ", &PCM_FORMAT), (b"data", &DATA)], None);
+    let far = wav(&[(b"LIST", b"ab"), (b"fmt ", &PCM_FORMAT), (b"data", &DATA)], None);
     let mut far_off = far.clone();
     far_off[16..20].fill(0xff);
     let mut no_wave = complete.clone();
@@ -98,13 +107,13 @@ fn invalid_headers_are_format_errors() {
     let cases = [
         (far_off, "the end of the file before any sample"),
         (complete[..30].to_vec(), "the end of the file before any sample"),
-        (wav(&[(b"fmt ", &PCM)], None), "the end of the file before any sample"),
-        (wav(&[(b"data", &DATA), (b"fmt ", &PCM)], None), "no `fmt ` before the data"),
+        (wav(&[(b"fmt ", &PCM_FORMAT)], None), "the end of the file before any sample"),
+        (wav(&[(b"data", &DATA), (b"fmt ", &PCM_FORMAT)], None), "no `fmt ` before the data"),
         (no_wave, "AAVE"),
         (vast, "the end of the file"),
     ];
     for (bytes, part) in cases {
-        let path = file(&folder, &bytes);
+        let path = write_file(&folder, &bytes);
         let error = read_audio(&path).unwrap_err();
         assert!(matches!(error, Error::Format { .. }), "{error}");
         assert!(error.to_string().contains(part) && error.to_string().contains("a.wav"), "{error}");
@@ -118,5 +127,5 @@ fn samples_of_fewer_bits_than_their_container_keep_their_scale() {
         vec![0xfe, 0xff, 1, 0, 0x40, 0x1f, 0, 0, 0, 0x7d, 0, 0, 4, 0, 32, 0, 22, 0, 24, 0, 4, 0, 0, 0];
     format.extend([1, 0, 0, 0, 0, 0, 0x10, 0, 0x80, 0, 0, 0xaa, 0, 0x38, 0x9b, 0x71]);
     let data: Vec<u8> = [1i32, -2, 300].iter().flat_map(|x| (x << 16).to_le_bytes()).collect();
-    assert_eq!(samples(&wav(&[(b"fmt ", &format), (b"data", &data)], None)), [1, -2, 300]);
+    assert_eq!(read_samples(&wav(&[(b"fmt ", &format), (b"data", &data)], None)), [1, -2, 300]);
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use speech::{Corpus, Error};
 use tempfile::tempdir;
 
-use crate::corpus::{shard, wav_file};
+use crate::corpus::{wav_file, write_tar};
 
 fn open(path: &Path) -> Result<Corpus, Error> {
     Corpus::open(&[path.to_owned()], None)
@@ -29,7 +29,7 @@ fn keys_end_at_the_last_dot() {
         members.push((wav, &audio));
         members.push((json, br#"{"text": "one"}"#));
     }
-    shard(&path, &members);
+    write_tar(&path, &members);
     let corpus = open(&path).unwrap();
     assert_eq!(ids(&corpus), keys);
     assert!(corpus.warnings().is_empty() && corpus.bad_samples().is_empty());
@@ -54,7 +54,7 @@ fn unused_members_are_reported() {
         ("meta.json", false),
     ] {
         for members in [[&[(name, &b"x"[..])], &good[..]].concat(), [&good[..], &[(name, b"x")]].concat()] {
-            shard(&path, &members);
+            write_tar(&path, &members);
             let corpus = open(&path).unwrap();
             assert_eq!(ids(&corpus), ["good"], "{name}");
             let reported =
@@ -67,7 +67,7 @@ fn unused_members_are_reported() {
             assert!(corpus.warnings().iter().all(|line| !line.contains('\u{1b}')), "{corpus:?}");
         }
         // A shard without other samples is an error that names the member.
-        shard(&path, &[(name, b"x")]);
+        write_tar(&path, &[(name, b"x")]);
         let error = open(&path).unwrap_err().to_string();
         let printed = name
             .trim_end_matches(".flac")
@@ -80,13 +80,13 @@ fn unused_members_are_reported() {
     let names: Vec<String> = (0..3000).map(|n| format!("{n}.cls")).collect();
     let members: Vec<(&str, &[u8])> =
         names.iter().map(|name| (name.as_str(), &b"3"[..])).chain(good).collect();
-    shard(&path, &members);
+    write_tar(&path, &members);
     let corpus = open(&path).unwrap();
     let expected = "3000 members are not used: 0.cls, 1.cls, 2.cls, 3.cls, 4.cls, ...";
     assert!(corpus.warnings()[0].ends_with(expected), "{:?}", corpus.warnings());
     // Several such shards: some are named, the others are counted.
     for n in 0..30 {
-        shard(&folder.path().join(format!("m{n}.tar")), &[good[0], good[1], ("a.cls", b"1")]);
+        write_tar(&folder.path().join(format!("m{n}.tar")), &[good[0], good[1], ("a.cls", b"1")]);
     }
     let corpus = Corpus::open(&[folder.path().join("m{0..29}.tar")], None).unwrap();
     assert_eq!((corpus.len(), corpus.warnings().len()), (30, 21));
@@ -97,8 +97,8 @@ fn unused_members_are_reported() {
 fn a_shard_without_members_has_no_utterances() {
     let folder = tempdir().unwrap();
     let [empty, full] = ["e.tar", "f.tar"].map(|name| folder.path().join(name));
-    shard(&empty, &[]);
-    shard(&full, &[("a.wav", &wav_file(800)), ("a.txt", b"one")]);
+    write_tar(&empty, &[]);
+    write_tar(&full, &[("a.wav", &wav_file(800)), ("a.txt", b"one")]);
     for paths in [[&empty, &full], [&full, &empty]] {
         let corpus = Corpus::open(&paths.map(Clone::clone), None).unwrap();
         assert_eq!(ids(&corpus), ["a"]);

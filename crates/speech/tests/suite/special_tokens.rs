@@ -1,4 +1,4 @@
-//! Tests of special words, Unicode forms and sentence marks.
+//! Tests of tokenizers: special words, Unicode forms and sentence marks.
 
 use speech::TokenizerKind::{Bpe, Characters, InnerCharacters, Unigram, Words};
 use speech::{Error, Tokenizer, TokenizerKind, TokenizerOptions, UnicodeForm};
@@ -6,7 +6,7 @@ use speech::{Error, Tokenizer, TokenizerKind, TokenizerOptions, UnicodeForm};
 const KINDS: [TokenizerKind; 5] =
     [Words, Characters, InnerCharacters, Bpe { size: 24 }, Unigram { size: 24 }];
 
-fn special(kind: TokenizerKind, words: &[&str], texts: &[&str]) -> Tokenizer {
+fn train_with_special(kind: TokenizerKind, words: &[&str], texts: &[&str]) -> Tokenizer {
     let special = Some(words.iter().map(|&word| word.to_owned()).collect());
     Tokenizer::train_with(&TokenizerOptions { special, ..TokenizerOptions::new(kind) }, texts).unwrap()
 }
@@ -44,13 +44,13 @@ fn words_in_angle_brackets_are_one_label_each() {
 #[test]
 fn a_list_replaces_words_in_angle_brackets() {
     for kind in KINDS {
-        let tokenizer = special(kind, &["[noise]", "uh"], &["uh a [noise] <b> c"]);
+        let tokenizer = train_with_special(kind, &["[noise]", "uh"], &["uh a [noise] <b> c"]);
         assert_eq!(tokenizer.special(), ["[noise]", "uh"], "{kind:?}");
         let ids = tokenizer.encode("[noise] uh <b>").unwrap();
         assert_eq!(ids.iter().filter(|&&id| tokenizer.is_special(id)).count(), 2, "{kind:?}");
         assert_eq!(tokenizer.decode(&ids).unwrap(), "[noise] uh <b>", "{kind:?}");
         // A listed word that is in no text is a label, too.
-        let unused = special(kind, &["[cough]"], &["a b"]);
+        let unused = train_with_special(kind, &["[cough]"], &["a b"]);
         assert_eq!(unused.encode("[cough]").unwrap().len(), 1, "{kind:?}");
     }
     for word in ["", "a b", "<s>", "</s>", "\u{2581}x"] {

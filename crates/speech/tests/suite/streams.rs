@@ -36,7 +36,7 @@ fn noise(n: usize, seed: u32) -> Vec<f32> {
 }
 
 /// Splits a signal at the given positions; chunks may be empty.
-fn split<'a>(samples: &'a [f32], cuts: &[usize]) -> Vec<&'a [f32]> {
+fn split_at_cuts<'a>(samples: &'a [f32], cuts: &[usize]) -> Vec<&'a [f32]> {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (samples.len() + 1)).collect();
     cuts.extend([0, samples.len()]);
     cuts.sort_unstable();
@@ -45,7 +45,7 @@ fn split<'a>(samples: &'a [f32], cuts: &[usize]) -> Vec<&'a [f32]> {
 
 fn stream_features(front_end: &FrontEnd, samples: &[f32], cuts: &[usize]) -> Vec<f32> {
     let (mut stream, mut out) = (front_end.stream().unwrap(), Vec::new());
-    for chunk in split(samples, cuts) {
+    for chunk in split_at_cuts(samples, cuts) {
         let before = out.len();
         let count = front_end.push(&mut stream, chunk, &mut out).unwrap();
         assert_eq!(out.len() - before, count * 12);
@@ -108,7 +108,7 @@ proptest! {
         let samples = noise(n, 9);
         let complete = resample(&Audio { samples: samples.clone(), sample_rate: rates.0 }, rates.1).unwrap();
         let (mut stream, mut out) = (ResampleStream::new(rates.0, rates.1).unwrap(), Vec::new());
-        for chunk in split(&samples, &cuts) {
+        for chunk in split_at_cuts(&samples, &cuts) {
             stream.push(chunk, &mut out).unwrap();
         }
         stream.finish(&mut out).unwrap();
@@ -266,15 +266,18 @@ fn settings_of_older_versions_are_unchanged() {
 /// A reader that returns one or three bytes at a time.
 ///
 /// Every third call is interrupted.
-struct SlowReader<'a>(&'a [u8], usize);
+struct SlowReader<'a> {
+    bytes: &'a [u8],
+    calls: usize,
+}
 
 impl Read for SlowReader<'_> {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        self.1 += 1;
-        match self.1 % 3 {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.calls += 1;
+        match self.calls % 3 {
             0 => Err(io::ErrorKind::Interrupted.into()),
-            1 => self.0.read(&mut to[..1]),
-            _ => self.0.read(&mut to[..3]),
+            1 => self.bytes.read(&mut buffer[..1]),
+            _ => self.bytes.read(&mut buffer[..3]),
         }
     }
 }
@@ -283,7 +286,7 @@ impl Read for SlowReader<'_> {
 fn raw_audio_is_read_as_it_arrives() {
     let bytes = [0, 64, 0, 192, 1, 0, 0, 128];
     let samples = |source| {
-        let (mut reader, mut samples) = (PcmReader::new(SlowReader(source, 0)), Vec::new());
+        let (mut reader, mut samples) = (PcmReader::new(SlowReader { bytes: source, calls: 0 }), Vec::new());
         while let Some(chunk) = reader.read_chunk()? {
             assert!(!chunk.is_empty());
             samples.extend(chunk);

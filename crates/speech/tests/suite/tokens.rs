@@ -99,7 +99,7 @@ fn unigram_pieces_are_the_most_probable() {
 }
 
 #[test]
-fn unigram_pieces_of_repeated_words() {
+fn repeated_parts_of_words_are_unigram_pieces() {
     let texts = ["walking talking", "walked talked", "walks talks", "walk talk king"];
     let tokenizer = Tokenizer::train(Unigram { size: 19 }, &texts).unwrap();
     let tokens = tokenizer.tokens();
@@ -162,7 +162,7 @@ fn marks_in_texts_are_refused() {
 }
 
 #[test]
-fn no_text_and_unknown_ids() {
+fn no_text_and_unknown_ids_are_errors() {
     for kind in KINDS {
         assert!(matches!(Tokenizer::train(kind, &[" ", ""]), Err(Error::NoText)));
         let tokenizer = trained(kind);

@@ -17,11 +17,11 @@ fn noise(n: usize, seed: u32) -> Vec<f32> {
     (0..n).map(|_| next()).collect()
 }
 
-fn power(samples: &[f32]) -> f64 {
+fn energy(samples: &[f32]) -> f64 {
     samples.iter().map(|&x| f64::from(x).powi(2)).sum()
 }
 
-fn wav(folder: &Path, name: &str, rate: u32, samples: &[f32]) {
+fn write_wav(folder: &Path, name: &str, rate: u32, samples: &[f32]) {
     let spec = hound::WavSpec {
         channels: 1,
         sample_rate: rate,
@@ -33,15 +33,15 @@ fn wav(folder: &Path, name: &str, rate: u32, samples: &[f32]) {
     writer.finalize().unwrap();
 }
 
-/// A manifest of audio files without other fields.
-fn manifest(folder: &Path, name: &str, files: &[&str]) -> PathBuf {
+/// Writes a manifest of audio files without other fields.
+fn write_manifest(folder: &Path, name: &str, files: &[&str]) -> PathBuf {
     let lines: Vec<String> = files.iter().map(|file| format!(r#"{{"file": "{file}"}}"#)).collect();
     let path = folder.join(name);
     std::fs::write(&path, lines.join("\n")).unwrap();
     path
 }
 
-fn seeded(seed: u64) -> ChaCha8Rng {
+fn seeded_rng(seed: u64) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(seed)
 }
 
@@ -78,7 +78,7 @@ fn noise_has_the_requested_ratio() {
         let mut noisy = clean.clone();
         add_noise(&mut noisy, &noise_samples, 700, snr_db);
         let added: Vec<f32> = noisy.iter().zip(&clean).map(|(a, b)| a - b).collect();
-        let ratio = 10.0 * (power(&clean) / power(&added)).log10();
+        let ratio = 10.0 * (energy(&clean) / energy(&added)).log10();
         assert!((ratio - snr_db).abs() < 1e-2, "{ratio} for {snr_db}");
         // It starts at the given position and repeats.
         let gain = added[0] / noise_samples[700];
@@ -103,17 +103,17 @@ fn reverberation_equals_its_formula() {
         response[direct] = -1.0;
         let reverberated = reverberate(&samples, &response).unwrap();
         assert_eq!(reverberated.len(), samples.len());
-        assert!((power(&reverberated) / power(&samples) - 1.0).abs() < 1e-6);
+        assert!((energy(&reverberated) / energy(&samples) - 1.0).abs() < 1e-6);
         let tap = |n: usize, k: usize| {
             let x = (n + direct).checked_sub(k).and_then(|i| samples.get(i));
             x.map_or(0.0, |&x| f64::from(response[k]) * f64::from(x))
         };
         let exact: Vec<f64> = (0..9000).step_by(91).map(|n| (0..taps).map(|k| tap(n, k)).sum()).collect();
         let all: f64 = (0..9000).map(|n| (0..taps).map(|k| tap(n, k)).sum::<f64>().powi(2)).sum();
-        let gain = (power(&samples) / all).sqrt();
-        for (at, exact) in exact.iter().enumerate() {
-            let y = f64::from(reverberated[91 * at]);
-            assert!((y - gain * exact).abs() < 1e-6, "{taps} taps, {}: {y} for {}", 91 * at, gain * exact);
+        let gain = (energy(&samples) / all).sqrt();
+        for (index, exact) in exact.iter().enumerate() {
+            let y = f64::from(reverberated[91 * index]);
+            assert!((y - gain * exact).abs() < 1e-6, "{taps} taps, {}: {y} for {}", 91 * index, gain * exact);
         }
     }
     // An impulse at any position changes nothing, and silence remains silent.
@@ -130,17 +130,17 @@ fn reverberation_equals_its_formula() {
 #[test]
 fn changes_depend_only_on_the_generator() {
     let folder = tempfile::tempdir().unwrap();
-    wav(folder.path(), "a.wav", 16_000, &noise(3000, 6));
-    wav(folder.path(), "b.wav", 16_000, &noise(500, 7));
-    wav(folder.path(), "response.wav", 16_000, &[0.1, 1.0, 0.3, -0.2]);
+    write_wav(folder.path(), "a.wav", 16_000, &noise(3000, 6));
+    write_wav(folder.path(), "b.wav", 16_000, &noise(500, 7));
+    write_wav(folder.path(), "response.wav", 16_000, &[0.1, 1.0, 0.3, -0.2]);
     let config = WaveConfig {
         speed: Some(SpeedConfig::default()),
         reverb: Some(ReverbConfig {
-            manifest: manifest(folder.path(), "responses.jsonl", &["response.wav"]),
+            manifest: write_manifest(folder.path(), "responses.jsonl", &["response.wav"]),
             probability: 0.5,
         }),
         noise: Some(NoiseConfig {
-            manifest: manifest(folder.path(), "noise.jsonl", &["a.wav", "b.wav"]),
+            manifest: write_manifest(folder.path(), "noise.jsonl", &["a.wav", "b.wav"]),
             snr_db: [0.0, 20.0],
             probability: 0.7,
         }),
@@ -148,24 +148,24 @@ fn changes_depend_only_on_the_generator() {
     let augment = WaveAugment::new(&config, 16_000, false).unwrap();
     assert!(!augment.is_identity());
     let clean = noise(2000, 8);
-    let apply = |seed| augment.apply(clean.clone(), &mut seeded(seed)).unwrap();
+    let apply = |seed| augment.apply(clean.clone(), &mut seeded_rng(seed)).unwrap();
     let all: Vec<Vec<f32>> = (0..20).map(apply).collect();
     for (seed, samples) in all.iter().enumerate() {
         assert_eq!(samples, &apply(seed as u64));
         assert!((1700..=2300).contains(&samples.len()) && samples.iter().all(|x| x.is_finite()));
         assert!(all[..seed].iter().all(|earlier| earlier != samples), "{seed}");
     }
-    assert!(matches!(augment.apply(vec![], &mut seeded(1)), Err(Error::EmptySignal)));
-    let error = augment.apply(vec![0.0, f32::NAN], &mut seeded(1)).unwrap_err();
+    assert!(matches!(augment.apply(vec![], &mut seeded_rng(1)), Err(Error::EmptySignal)));
+    let error = augment.apply(vec![0.0, f32::NAN], &mut seeded_rng(1)).unwrap_err();
     assert!(matches!(error, Error::NotFinite { index: 1, .. }), "{error}");
     for seed in 0..20 {
-        let samples = augment.apply(vec![0.5], &mut seeded(seed)).unwrap();
+        let samples = augment.apply(vec![0.5], &mut seeded_rng(seed)).unwrap();
         assert!((1..=2).contains(&samples.len()) && samples.iter().all(|x| x.is_finite()), "{samples:?}");
     }
 
     let none = WaveAugment::new(&WaveConfig::default(), 16_000, false).unwrap();
     assert!(none.is_identity());
-    assert_eq!(none.apply(clean.clone(), &mut seeded(1)).unwrap(), clean);
+    assert_eq!(none.apply(clean.clone(), &mut seeded_rng(1)).unwrap(), clean);
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn utterances_are_changed_with_the_configured_probability() {
         ..WaveConfig::default()
     };
     let augment = WaveAugment::new(&config, 16_000, false).unwrap();
-    let mut rng = seeded(9);
+    let mut rng = seeded_rng(9);
     let changed = (0..4000).filter(|_| augment.apply(vec![0.5; 8], &mut rng).unwrap().len() == 12).count();
     // Five standard deviations of a binomial distribution.
     assert!((863..=1137).contains(&changed), "{changed}");
@@ -185,34 +185,34 @@ fn utterances_are_changed_with_the_configured_probability() {
 fn errors_name_unusable_files() {
     let folder = tempfile::tempdir().unwrap();
     let reverb_config = |name: &str| {
-        let manifest = manifest(folder.path(), &format!("{name}.jsonl"), &[name]);
+        let manifest = write_manifest(folder.path(), &format!("{name}.jsonl"), &[name]);
         WaveConfig { reverb: Some(ReverbConfig { manifest, probability: 1.0 }), ..WaveConfig::default() }
     };
-    wav(folder.path(), "different.wav", 8000, &noise(80, 1));
+    write_wav(folder.path(), "different.wav", 8000, &noise(80, 1));
     let error = WaveAugment::new(&reverb_config("different.wav"), 16_000, false).unwrap_err();
     assert!(
         matches!(&error, Error::FileRate { path, expected: 16_000, found: 8000 } if path.ends_with("different.wav")),
         "{error}"
     );
     let resampled = WaveAugment::new(&reverb_config("different.wav"), 16_000, true).unwrap();
-    assert_eq!(resampled.apply(noise(300, 2), &mut seeded(1)).unwrap().len(), 300);
+    assert_eq!(resampled.apply(noise(300, 2), &mut seeded_rng(1)).unwrap().len(), 300);
 
     assert!(matches!(WaveAugment::new(&reverb_config("gone.wav"), 16_000, false), Err(Error::Io { .. })));
     std::fs::write(folder.path().join("text.wav"), "no audio").unwrap();
     assert!(matches!(WaveAugment::new(&reverb_config("text.wav"), 16_000, false), Err(Error::Format { .. })));
-    let empty = manifest(folder.path(), "empty.jsonl", &[]);
+    let empty = write_manifest(folder.path(), "empty.jsonl", &[]);
     let noise_of = |manifest| NoiseConfig { manifest, snr_db: [0.0, 10.0], probability: 1.0 };
     let config = WaveConfig { noise: Some(noise_of(empty)), ..WaveConfig::default() };
     assert!(matches!(WaveAugment::new(&config, 16_000, false), Err(Error::EmptyManifest { .. })));
 
-    wav(folder.path(), "silent.wav", 16_000, &[0.0; 40]);
+    write_wav(folder.path(), "silent.wav", 16_000, &[0.0; 40]);
     // Zeros, empty files and spans beyond the end of a file are detected at the start.
     let error = WaveAugment::new(&reverb_config("silent.wav"), 16_000, false).unwrap_err();
     assert!(matches!(&error, Error::Sound { path, .. } if path.ends_with("silent.wav")), "{error}");
     assert!(error.to_string().contains("not all zeros"), "{error}");
 
-    wav(folder.path(), "good.wav", 16_000, &[0.5; 40]);
-    wav(folder.path(), "none.wav", 16_000, &[]);
+    write_wav(folder.path(), "good.wav", 16_000, &[0.5; 40]);
+    write_wav(folder.path(), "none.wav", 16_000, &[]);
     for (line, part) in [
         (r#"{"file": "none.wav"}"#, "at least one sample"),
         (r#"{"file": "good.wav", "offset_samples": 4000, "num_samples": 10}"#, "from sample 4000"),
@@ -227,7 +227,7 @@ fn errors_name_unusable_files() {
         assert!(error.contains("late.jsonl:2"), "{error}");
     }
     // The lengths in headers are checked at the start.
-    wav(folder.path(), "long.wav", 1000, &noise(10_001, 3));
+    write_wav(folder.path(), "long.wav", 1000, &noise(10_001, 3));
     let error = WaveAugment::new(&reverb_config("long.wav"), 1000, false).unwrap_err();
     assert!(matches!(&error, Error::Sound { path, .. } if path.ends_with("long.wav")), "{error}");
     assert!(error.to_string().contains("at most 10 s"), "{error}");
@@ -244,8 +244,8 @@ fn errors_name_unusable_files() {
     assert!(matches!(&error, Error::Channels { path, found: 2 } if path.ends_with("two.wav")), "{error}");
     // A header that declares ten hours requires no memory.
     let mut bytes = std::fs::read(folder.path().join("silent.wav")).unwrap();
-    let at = bytes.windows(4).position(|window| window == b"data").unwrap() + 4;
-    bytes[at..at + 4].copy_from_slice(&(36_000u32 * 16_000 * 4).to_le_bytes());
+    let length_offset = bytes.windows(4).position(|window| window == b"data").unwrap() + 4;
+    bytes[length_offset..length_offset + 4].copy_from_slice(&(36_000u32 * 16_000 * 4).to_le_bytes());
     std::fs::write(folder.path().join("declared.wav"), bytes).unwrap();
     let error = WaveAugment::new(&reverb_config("declared.wav"), 16_000, false).unwrap_err();
     assert!(error.to_string().contains("declared.wav"), "{error}");

@@ -11,25 +11,27 @@ use symphonia::core::units::{Duration, Timestamp};
 use symphonia::default::codecs::AdpcmDecoder;
 
 use super::coding::{Coding, SampleFormat};
-use super::ima4::{Ima4, PACKET_BYTES, PACKET_SAMPLES};
-use crate::audio::channels::Mono;
+use super::ima4::{Ima4Decoder, PACKET_BYTES, PACKET_SAMPLES};
+use crate::audio::channels::MonoSignal;
 use crate::audio::format_error;
 use crate::audio::panic_guard::catch_panic;
 use crate::{Error, Result};
 
-/// Decodes ADPCM blocks.
-pub(super) struct Adpcm {
+/// Decoder of ADPCM blocks, one block at a time.
+pub(super) struct AdpcmBlockDecoder {
     coding: Coding,
     channels: u64,
     sample_rate: u32,
     block_bytes: u64,
     /// The decoder of complete blocks, with their samples per channel.
     decoder: Option<(usize, AdpcmDecoder)>,
-    ima4: [Ima4; 2],
+    /// The decoder of each channel of QuickTime packets.
+    ima4: [Ima4Decoder; 2],
+    /// Interleaved samples of the current block.
     samples: Vec<f32>,
 }
 
-impl Adpcm {
+impl AdpcmBlockDecoder {
     /// Returns `None` for other codings.
     pub fn new(path: &Path, format: &SampleFormat) -> Result<Option<Self>> {
         let coding = format.coding;
@@ -42,7 +44,7 @@ impl Adpcm {
         }
         let sample_rate = format.sample_rate;
         let (decoder, ima4, samples) = (None, Default::default(), Vec::new());
-        let adpcm = Adpcm { coding, channels, sample_rate, block_bytes, decoder, ima4, samples };
+        let adpcm = AdpcmBlockDecoder { coding, channels, sample_rate, block_bytes, decoder, ima4, samples };
         if adpcm.frames(block_bytes) < 2 {
             let expected = "ADPCM blocks of at least 8 bytes a channel";
             return Err(format_error(path, expected, format!("{block_bytes} bytes")));
@@ -72,19 +74,25 @@ impl Adpcm {
             return bytes / (self.channels * PACKET_BYTES as u64) * PACKET_SAMPLES as u64;
         }
         let is_ima = self.coding == Coding::ImaAdpcm;
-        let head = self.channels * if is_ima { 4 } else { 7 };
-        let Some(rest) = bytes.checked_sub(head) else { return 0 };
+        let header_bytes = self.channels * if is_ima { 4 } else { 7 };
+        let Some(data_bytes) = bytes.checked_sub(header_bytes) else { return 0 };
         match (is_ima, self.channels) {
-            (true, 1) => 1 + 2 * rest,
-            (true, _) => 1 + 8 * (rest / (4 * self.channels)),
-            (false, _) => 2 + 2 * rest / self.channels,
+            (true, 1) => 1 + 2 * data_bytes,
+            (true, _) => 1 + 8 * (data_bytes / (4 * self.channels)),
+            (false, _) => 2 + 2 * data_bytes / self.channels,
         }
     }
 
     /// Decodes the first `frames` samples per channel of a block.
-    pub fn decode(&mut self, path: &Path, block: &[u8], frames: usize, to: &mut Mono) -> Result<()> {
+    pub fn decode(
+        &mut self,
+        path: &Path,
+        block: &[u8],
+        frames: usize,
+        output: &mut MonoSignal,
+    ) -> Result<()> {
         if self.coding == Coding::QuickTimeAdpcm {
-            self.decode_packets(block, frames, to);
+            self.decode_packets(block, frames, output);
             return Ok(());
         }
         let invalid = |error: SymphoniaError| format_error(path, "complete blocks of ADPCM", error);
@@ -111,20 +119,21 @@ impl Adpcm {
             .unwrap_or(Err(SymphoniaError::DecodeError("bytes that its decoder cannot handle")))
             .map_err(invalid)?;
         let count = frames * self.channels as usize;
-        to.extend(self.samples.iter().take(count).map(|&sample| f64::from(sample)));
+        output.append_interleaved(self.samples.iter().take(count).map(|&sample| f64::from(sample)));
         Ok(())
     }
 
     /// Decodes one QuickTime packet of each channel.
-    fn decode_packets(&mut self, block: &[u8], frames: usize, to: &mut Mono) {
+    fn decode_packets(&mut self, block: &[u8], frames: usize, output: &mut MonoSignal) {
         let channels = self.channels as usize;
         self.samples.resize(PACKET_SAMPLES * channels, 0.0);
         for (channel, packet) in block.as_chunks::<PACKET_BYTES>().0.iter().take(channels).enumerate() {
             let samples = &mut self.samples;
-            self.ima4[channel].decode(packet, |n, value| {
-                samples[n * channels + channel] = value as f32 / 32768.0;
+            self.ima4[channel].decode(packet, |index, value| {
+                samples[index * channels + channel] = value as f32 / 32768.0;
             });
         }
-        to.extend(self.samples.iter().take(frames * channels).map(|&sample| f64::from(sample)));
+        output
+            .append_interleaved(self.samples.iter().take(frames * channels).map(|&sample| f64::from(sample)));
     }
 }

@@ -1,8 +1,8 @@
-//! Sample codings: integers, floats, mu-law and A-law.
+//! Decodes audio samples: integers, floats, mu-law and A-law.
 
 use super::ByteOrder;
 use super::ima4::PACKET_BYTES;
-use crate::audio::channels::Mono;
+use crate::audio::channels::MonoSignal;
 use crate::audio::full_scale;
 
 /// Container, channels, rate and coding of a file.
@@ -78,46 +78,64 @@ impl Coding {
     }
 
     /// Decodes complete samples.
-    pub fn decode(self, bytes: &[u8], to: &mut Mono) {
+    pub fn decode(self, bytes: &[u8], output: &mut MonoSignal) {
         match self {
-            Coding::Unsigned8 => to.extend(bytes.iter().map(|&byte| (f64::from(byte) - 128.0) / 128.0)),
-            Coding::Signed8 => to.extend(bytes.iter().map(|&byte| f64::from(byte as i8) / 128.0)),
-            Coding::MuLaw => to.extend(bytes.iter().map(|&byte| MU_LAW_VALUES[usize::from(byte)])),
-            Coding::ALaw => to.extend(bytes.iter().map(|&byte| A_LAW_VALUES[usize::from(byte)])),
+            Coding::Unsigned8 => {
+                output.append_interleaved(bytes.iter().map(|&byte| (f64::from(byte) - 128.0) / 128.0))
+            }
+            Coding::Signed8 => {
+                output.append_interleaved(bytes.iter().map(|&byte| f64::from(byte as i8) / 128.0))
+            }
+            Coding::MuLaw => {
+                output.append_interleaved(bytes.iter().map(|&byte| MU_LAW_VALUES[usize::from(byte)]))
+            }
+            Coding::ALaw => {
+                output.append_interleaved(bytes.iter().map(|&byte| A_LAW_VALUES[usize::from(byte)]))
+            }
             Coding::Integer { bytes: 2, bits: 16, order } => {
-                integers::<2>(bytes, order, to, |x| f64::from(i16::from_le_bytes(x)) / 32768.0);
+                append_numbers::<2>(bytes, order, output, |x| f64::from(i16::from_le_bytes(x)) / 32768.0);
             }
             Coding::Integer { bytes: 3, order, .. } => {
-                integers::<3>(bytes, order, to, |[a, b, c]| integer([0, a, b, c]) * full_scale(32));
+                append_numbers::<3>(bytes, order, output, |[a, b, c]| {
+                    decode_i32([0, a, b, c]) * full_scale(32)
+                });
             }
             Coding::Integer { bytes: 4, bits: 24, order } => {
-                integers::<4>(bytes, order, to, |[a, b, c, _]| integer([0, a, b, c]) * full_scale(32));
+                append_numbers::<4>(bytes, order, output, |[a, b, c, _]| {
+                    decode_i32([0, a, b, c]) * full_scale(32)
+                });
             }
             Coding::Integer { order, .. } => {
-                integers::<4>(bytes, order, to, |x| integer(x) * full_scale(32));
+                append_numbers::<4>(bytes, order, output, |x| decode_i32(x) * full_scale(32));
             }
             Coding::Float32(order) => {
-                integers::<4>(bytes, order, to, |x| f64::from(f32::from_le_bytes(x)));
+                append_numbers::<4>(bytes, order, output, |x| f64::from(f32::from_le_bytes(x)));
             }
-            Coding::Float64(order) => integers::<8>(bytes, order, to, f64::from_le_bytes),
+            Coding::Float64(order) => append_numbers::<8>(bytes, order, output, f64::from_le_bytes),
             Coding::ImaAdpcm | Coding::MsAdpcm | Coding::QuickTimeAdpcm => {}
         }
     }
 }
 
-fn integer(bytes: [u8; 4]) -> f64 {
+/// Decodes a 32-bit integer.
+fn decode_i32(bytes: [u8; 4]) -> f64 {
     f64::from(i32::from_le_bytes(bytes))
 }
 
-/// Decodes numbers of `N` bytes; `value` receives them in little-endian order.
-fn integers<const N: usize>(bytes: &[u8], order: ByteOrder, to: &mut Mono, value: impl Fn([u8; N]) -> f64) {
+/// Appends numbers of `N` bytes; `decode_number` receives them in little-endian order.
+fn append_numbers<const N: usize>(
+    bytes: &[u8],
+    order: ByteOrder,
+    output: &mut MonoSignal,
+    decode_number: impl Fn([u8; N]) -> f64,
+) {
     let numbers = bytes.as_chunks::<N>().0.iter();
     match order {
-        ByteOrder::Little => to.extend(numbers.map(|&number| value(number))),
-        ByteOrder::Big => to.extend(numbers.map(|&number| {
+        ByteOrder::Little => output.append_interleaved(numbers.map(|&number| decode_number(number))),
+        ByteOrder::Big => output.append_interleaved(numbers.map(|&number| {
             let mut number = number;
             number.reverse();
-            value(number)
+            decode_number(number)
         })),
     }
 }
@@ -126,7 +144,7 @@ fn integers<const N: usize>(bytes: &[u8], order: ByteOrder, to: &mut Mono, value
 static MU_LAW_VALUES: [f64; 256] = {
     let (mut values, mut code) = ([0.0; 256], 0);
     while code < 256 {
-        values[code] = mu_law(code as u8) as f64 / 32768.0;
+        values[code] = decode_mu_law(code as u8) as f64 / 32768.0;
         code += 1;
     }
     values
@@ -134,7 +152,7 @@ static MU_LAW_VALUES: [f64; 256] = {
 static A_LAW_VALUES: [f64; 256] = {
     let (mut values, mut code) = ([0.0; 256], 0);
     while code < 256 {
-        values[code] = a_law(code as u8) as f64 / 32768.0;
+        values[code] = decode_a_law(code as u8) as f64 / 32768.0;
         code += 1;
     }
     values
@@ -143,7 +161,7 @@ static A_LAW_VALUES: [f64; 256] = {
 /// Decodes a mu-law code to 16 bits (ITU-T G.711, table 2).
 ///
 /// Sign, segment of 3 bits, step of 4 bits, all inverted.
-const fn mu_law(code: u8) -> i32 {
+const fn decode_mu_law(code: u8) -> i32 {
     let code = !code;
     let magnitude = ((((code & 0x0f) as i32) << 3) + 0x84) << ((code & 0x70) >> 4);
     if code & 0x80 != 0 { 0x84 - magnitude } else { magnitude - 0x84 }
@@ -152,7 +170,7 @@ const fn mu_law(code: u8) -> i32 {
 /// Decodes an A-law code to 16 bits (ITU-T G.711, table 1).
 ///
 /// Sign, segment of 3 bits, step of 4 bits, every second bit inverted.
-const fn a_law(code: u8) -> i32 {
+const fn decode_a_law(code: u8) -> i32 {
     let code = code ^ 0x55;
     let step = ((code & 0x0f) as i32) << 4;
     let magnitude = match (code & 0x70) >> 4 {
@@ -167,9 +185,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_have_the_values_of_the_recommendation() {
+    fn g711_codes_have_the_values_of_the_recommendation() {
         // Extremes and smallest steps of G.711's tables, times 4 and 8 (14 and 13 bits in 16).
-        let mu = [
+        let mu_law_values = [
             (0x00, -32124),
             (0x7f, 0),
             (0x80, 32124),
@@ -179,11 +197,11 @@ mod tests {
             (0xf0, 120),
             (0xef, 132),
         ];
-        for (code, value) in mu {
+        for (code, value) in mu_law_values {
             assert_eq!(MU_LAW_VALUES[code] * 32768.0, f64::from(value), "{code:x}");
         }
-        let a = [(0xd5, 8), (0x55, -8), (0xaa, 32256), (0x2a, -32256), (0xd4, 24), (0xc5, 264)];
-        for (code, value) in a {
+        let a_law_values = [(0xd5, 8), (0x55, -8), (0xaa, 32256), (0x2a, -32256), (0xd4, 24), (0xc5, 264)];
+        for (code, value) in a_law_values {
             assert_eq!(A_LAW_VALUES[code] * 32768.0, f64::from(value), "{code:x}");
         }
     }

@@ -8,68 +8,84 @@
 const MAX_PLACEHOLDER_GAP: u64 = 1 << 24;
 const GIB: u64 = 1 << 30;
 
+/// Length of the sample data in bytes.
+#[derive(Clone, Copy)]
+pub(in crate::audio) struct DataBytes {
+    /// Bytes that the header declares; if it does not, those in the file.
+    pub declared: u64,
+    /// Declared bytes that are in the file.
+    pub present: u64,
+}
+
 /// The lengths that a header declares.
 pub(in crate::audio) struct DeclaredLengths {
     /// Bytes of the whole file.
-    file_bytes: u64,
+    declared_file_bytes: u64,
     /// The data chunk's length in `ds64`.
-    long_data: Option<u64>,
+    ds64_data_bytes: Option<u64>,
+    /// Whether the format has lengths of 64 bits.
     is_long: bool,
 }
 
 impl DeclaredLengths {
-    /// `riff` is the length after the first four bytes, `magic`.
+    /// Lengths of a header that starts with `magic`.
+    ///
+    /// `riff` is the length of the file without its first 8 bytes.
     pub fn new(riff: u64, magic: &[u8]) -> Self {
         let is_long = magic == b"RF64" || magic == b"BW64";
-        DeclaredLengths { file_bytes: riff + 8, long_data: None, is_long }
+        DeclaredLengths { declared_file_bytes: riff + 8, ds64_data_bytes: None, is_long }
     }
 
     /// The lengths of a header without the length of the file.
     pub fn without_file_length() -> Self {
-        DeclaredLengths { file_bytes: u64::MAX - 1, long_data: None, is_long: true }
+        DeclaredLengths { declared_file_bytes: u64::MAX - 1, ds64_data_bytes: None, is_long: true }
     }
 
     /// Replaces 32-bit lengths by the 64-bit lengths of a `ds64` chunk.
     pub fn set_ds64(&mut self, riff: u64, data: u64) {
         if self.is_long {
-            self.file_bytes = riff.saturating_add(8);
-            self.long_data = Some(data);
+            self.declared_file_bytes = riff.saturating_add(8);
+            self.ds64_data_bytes = Some(data);
         }
     }
 
-    /// Returns the sample bytes declared, and those in the file.
+    /// Returns the length of the samples.
     ///
-    /// The samples start at byte `start` of a file of `bytes` bytes. A declared length beyond the
-    /// end of the file means "to the end of the file", with one exception: if the file length in
-    /// the header agrees with it and is plausible, the header was finished and the file was
-    /// truncated.
-    pub fn data(&self, length: u64, start: u64, bytes: u64) -> (u64, u64) {
-        let remaining = bytes.saturating_sub(start);
-        let length = match self.long_data {
-            Some(long) if length == u64::from(u32::MAX) => long,
+    /// `length` is that of the header of the data chunk. The samples start at byte `start` of a
+    /// file of `file_bytes` bytes. A declared length beyond the end of the file means "to the end
+    /// of the file", with one exception: if the file length in the header agrees with it and is
+    /// plausible, the header was finished and the file was truncated.
+    pub fn data_bytes(&self, length: u64, start: u64, file_bytes: u64) -> DataBytes {
+        let remaining = file_bytes.saturating_sub(start);
+        let length = match self.ds64_data_bytes {
+            Some(ds64_bytes) if length == u64::from(u32::MAX) => ds64_bytes,
             _ => length,
         };
         // A finished file without samples has the same data length as an unfinished one, but its
         // RIFF length covers the file, except for a final pad byte.
         let is_open = match length {
             0 => {
-                self.file_bytes == 8
-                    || self.file_bytes + 1 < bytes
-                    || self.file_bytes == u64::from(u32::MAX) + 8
+                self.declared_file_bytes == 8
+                    || self.declared_file_bytes + 1 < file_bytes
+                    || self.declared_file_bytes == u64::from(u32::MAX) + 8
             }
             _ if length == u64::from(u32::MAX) && !self.is_long => true,
             _ => length > remaining && !self.is_truncated(length, start, remaining),
         };
-        if is_open { (remaining, remaining) } else { (length, length.min(remaining)) }
+        if is_open {
+            DataBytes { declared: remaining, present: remaining }
+        } else {
+            DataBytes { declared: length, present: length.min(remaining) }
+        }
     }
 
     /// Returns whether a header with too large a length was finished.
     fn is_truncated(&self, length: u64, start: u64, remaining: u64) -> bool {
         let is_placeholder =
-            [2 * GIB, 4 * GIB].iter().any(|&end| (end - MAX_PLACEHOLDER_GAP..=end).contains(&length));
+            [2 * GIB, 4 * GIB].iter().any(|&limit| (limit - MAX_PLACEHOLDER_GAP..=limit).contains(&length));
         let is_implausible = length >= 2 * GIB && remaining < length / 2;
         let is_within_file =
-            start.checked_add(length).is_some_and(|end| end <= self.file_bytes.saturating_add(1));
+            start.checked_add(length).is_some_and(|end| end <= self.declared_file_bytes.saturating_add(1));
         is_within_file && !is_placeholder && !is_implausible
     }
 }
@@ -78,8 +94,17 @@ impl DeclaredLengths {
 mod tests {
     use super::*;
 
-    fn lengths(data: u64, riff: u64, bytes: u64) -> (u64, u64) {
-        DeclaredLengths::new(riff, b"RIFF").data(data, 44, bytes)
+    /// Bytes before the samples in the test files.
+    const HEADER_BYTES: u64 = 44;
+
+    /// Returns declared and present bytes of a data chunk of length `data`.
+    fn declared_and_present(lengths: &DeclaredLengths, data: u64, file_bytes: u64) -> (u64, u64) {
+        let DataBytes { declared, present } = lengths.data_bytes(data, HEADER_BYTES, file_bytes);
+        (declared, present)
+    }
+
+    fn lengths(data: u64, riff: u64, file_bytes: u64) -> (u64, u64) {
+        declared_and_present(&DeclaredLengths::new(riff, b"RIFF"), data, file_bytes)
     }
 
     #[test]
@@ -113,17 +138,17 @@ mod tests {
     fn long_lengths_replace_short_ones() {
         let mut long = DeclaredLengths::new(u64::from(u32::MAX), b"RF64");
         long.set_ds64(4036, 4000);
-        assert_eq!(long.data(u64::from(u32::MAX), 44, 5000), (4000, 4000));
-        assert_eq!(long.data(200, 44, 5000), (200, 200));
+        assert_eq!(declared_and_present(&long, u64::from(u32::MAX), 5000), (4000, 4000));
+        assert_eq!(declared_and_present(&long, 200, 5000), (200, 200));
         long.set_ds64(10_036, 10_000);
-        assert_eq!(long.data(u64::from(u32::MAX), 44, 5000), (10_000, 4956));
+        assert_eq!(declared_and_present(&long, u64::from(u32::MAX), 5000), (10_000, 4956));
         for open in [0, u64::MAX, u64::from(u32::MAX)] {
             let mut long = DeclaredLengths::new(u64::from(u32::MAX), b"RF64");
             long.set_ds64(open, open);
-            assert_eq!(long.data(u64::from(u32::MAX), 44, 5000), (4956, 4956), "{open}");
+            assert_eq!(declared_and_present(&long, u64::from(u32::MAX), 5000), (4956, 4956), "{open}");
         }
         // Without ds64 the length is unknown.
         let unknown = DeclaredLengths::new(u64::from(u32::MAX), b"RF64");
-        assert_eq!(unknown.data(u64::from(u32::MAX), 44, 5000), (4956, 4956));
+        assert_eq!(declared_and_present(&unknown, u64::from(u32::MAX), 5000), (4956, 4956));
     }
 }

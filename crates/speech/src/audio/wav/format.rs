@@ -8,6 +8,7 @@ use crate::audio::iff::ByteOrder;
 use crate::audio::linear::{Coding, SampleFormat};
 
 const EXPECTED: &str = "PCM, float, mu-law, A-law or ADPCM samples";
+// Format tags (mmreg.h).
 const PCM: u16 = 1;
 const MS_ADPCM: u16 = 2;
 const FLOAT: u16 = 3;
@@ -18,14 +19,20 @@ const EXTENSIBLE: u16 = 0xfffe;
 /// GUID bytes after the format tag (KSDATAFORMAT_SUBTYPE_WAVEFORMATEX).
 const TAG_GUID_SUFFIX: [u8; 12] = [0, 0, 0x10, 0, 0x80, 0, 0, 0xaa, 0, 0x38, 0x9b, 0x71];
 
+/// Parses a `fmt ` chunk.
+///
+/// ```text
+/// tag (2) channels (2) rate (4) bytes per second (4) block bytes (2) bits (2)
+/// extensible: size (2) valid bits (2) channel mask (4) GUID (16, of which the first 4 are the tag)
+/// ```
 pub(super) fn parse(path: &Path, chunk: &[u8], order: ByteOrder) -> Result<SampleFormat> {
     if chunk.len() < 16 {
         let description = format!("a `fmt ` chunk of {} bytes", chunk.len());
         return Err(format_error(path, "a `fmt ` chunk of 16 bytes or more", description));
     }
-    let short = |offset: usize| order.number::<2>(&chunk[offset..]) as u16;
-    let (mut tag, channels, block_bytes, bits) = (short(0), short(2), short(12), short(14));
-    let sample_rate = order.number::<4>(&chunk[4..]) as u32;
+    let field_u16 = |offset: usize| order.decode::<2>(&chunk[offset..]) as u16;
+    let (mut tag, channels, block_bytes, bits) = (field_u16(0), field_u16(2), field_u16(12), field_u16(14));
+    let sample_rate = order.decode::<4>(&chunk[4..]) as u32;
     let mut bits = u32::from(bits);
     let is_extensible = tag == EXTENSIBLE && chunk.len() >= 40;
     if is_extensible {
@@ -33,19 +40,21 @@ pub(super) fn parse(path: &Path, chunk: &[u8], order: ByteOrder) -> Result<Sampl
             let description = format!("the extensible format {}", hexadecimal(&chunk[24..40]));
             return Err(format_error(path, EXPECTED, description));
         }
-        tag = order.number::<4>(&chunk[24..]) as u16;
+        tag = order.decode::<4>(&chunk[24..]) as u16;
     }
-    let container = usize::from(block_bytes).checked_div(usize::from(channels)).unwrap_or(0);
+    let container_bytes = usize::from(block_bytes).checked_div(usize::from(channels)).unwrap_or(0);
     // Some writers leave the block size 0.
-    let container = if container == 0 { bits.div_ceil(8) as usize } else { container };
+    let container_bytes = if container_bytes == 0 { bits.div_ceil(8) as usize } else { container_bytes };
     // Samples of fewer bits than their container are its upper bits, so the whole container keeps
     // their scale. Without the extension, 24 bits in 4 bytes are the lower ones.
-    if tag == PCM && (is_extensible || bits % 8 != 0) && bits <= 8 * container as u32 {
-        bits = 8 * container as u32;
+    if tag == PCM && (is_extensible || bits % 8 != 0) && bits <= 8 * container_bytes as u32 {
+        bits = 8 * container_bytes as u32;
     }
-    let coding = match (tag, container, bits) {
+    let coding = match (tag, container_bytes, bits) {
         (PCM, 1, 8) => Coding::Unsigned8,
-        (PCM, 2, 16) | (PCM, 3, 24) | (PCM, 4, 24 | 32) => Coding::Integer { bytes: container, bits, order },
+        (PCM, 2, 16) | (PCM, 3, 24) | (PCM, 4, 24 | 32) => {
+            Coding::Integer { bytes: container_bytes, bits, order }
+        }
         (FLOAT, 4, 32) => Coding::Float32(order),
         (FLOAT, 8, 64) => Coding::Float64(order),
         (A_LAW, 1, 8) => Coding::ALaw,
@@ -53,19 +62,19 @@ pub(super) fn parse(path: &Path, chunk: &[u8], order: ByteOrder) -> Result<Sampl
         (IMA_ADPCM, _, 4) => Coding::ImaAdpcm,
         (MS_ADPCM, _, 4) => Coding::MsAdpcm,
         (PCM | FLOAT | A_LAW | MU_LAW | IMA_ADPCM | MS_ADPCM, ..) => {
-            let description = format!("{} of {bits} bits in {container} bytes", name(tag));
+            let description = format!("{} of {bits} bits in {container_bytes} bytes", tag_name(tag));
             return Err(format_error(path, EXPECTED, description));
         }
         _ => {
-            let description = format!("format tag 0x{tag:04x} ({})", name(tag));
+            let description = format!("format tag 0x{tag:04x} ({})", tag_name(tag));
             return Err(format_error(path, EXPECTED, description));
         }
     };
-    Ok(SampleFormat { container: "WAV", channels, sample_rate, block_bytes, coding })
+    Ok(SampleFormat { container_bytes: "WAV", channels, sample_rate, block_bytes, coding })
 }
 
 /// Returns the name of a format tag (mmreg.h).
-fn name(tag: u16) -> &'static str {
+fn tag_name(tag: u16) -> &'static str {
     match tag {
         PCM => "PCM",
         MS_ADPCM => "Microsoft ADPCM",

@@ -1,6 +1,9 @@
+//! Tests of `Destination`: atomic replacement, links, pipes, temporary files.
+
 use super::*;
 
-fn count(folder: &Path) -> usize {
+/// Returns the number of entries of a folder.
+fn count_entries(folder: &Path) -> usize {
     fs::read_dir(folder).unwrap().count()
 }
 
@@ -20,7 +23,7 @@ fn a_failed_write_keeps_the_old_file_and_adds_none() {
         assert_eq!(before.to_string(), error);
         assert!(!error.contains(TEMPORARY_SUFFIX) && error.contains("os error"), "{error}");
     }
-    assert_eq!(count(folder.path()), 2);
+    assert_eq!(count_entries(folder.path()), 2);
 }
 
 #[test]
@@ -36,11 +39,11 @@ fn names_of_255_bytes_are_written_and_longer_ones_are_system_errors() {
             write_atomically(&path, text.as_bytes()).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
-        fs::write(folder.path().join(prefix(&path) + "abcdef" + TEMPORARY_SUFFIX), b"").unwrap();
+        fs::write(folder.path().join(temporary_prefix(&path) + "abcdef" + TEMPORARY_SUFFIX), b"").unwrap();
         remove_temporary_files(&path).unwrap();
         fs::remove_file(&path).unwrap();
     }
-    assert_eq!(count(folder.path()), 0);
+    assert_eq!(count_entries(folder.path()), 0);
     let path = folder.path().join("x".repeat(252) + suffix);
     let error = write_atomically(&path, b"more").unwrap_err();
     assert!(error.raw_os_error().is_some(), "{error}");
@@ -53,31 +56,31 @@ fn temporary_files_of_killed_processes_are_removed_and_nothing_else() {
         fs::write(folder.path().join(name), b"").unwrap();
     }
     remove_temporary_files(&folder.path().join("file")).unwrap();
-    assert_eq!(count(folder.path()), 3);
+    assert_eq!(count_entries(folder.path()), 3);
     assert!(!folder.path().join(".file.x7.tmp").exists());
 }
 
 #[test]
 fn staged_files_appear_only_when_committed() {
     let folder = tempfile::tempdir().unwrap();
-    let at = |name: &str| folder.path().join(name);
-    fs::write(at("a"), b"old").unwrap();
+    let in_folder = |name: &str| folder.path().join(name);
+    fs::write(in_folder("a"), b"old").unwrap();
     let stage = |name: &str| {
-        let destination = Destination::open(&at(name)).unwrap();
+        let destination = Destination::open(&in_folder(name)).unwrap();
         destination.stage(&mut |file| file.write_all(name.as_bytes())).unwrap()
     };
     let (a, b) = (stage("a"), stage("b"));
-    assert_eq!((fs::read(at("a")).unwrap().as_slice(), at("b").exists()), (&b"old"[..], false));
+    assert_eq!((fs::read(in_folder("a")).unwrap().as_slice(), in_folder("b").exists()), (&b"old"[..], false));
     a.commit().unwrap();
     drop(b);
-    assert_eq!(fs::read(at("a")).unwrap(), b"a");
-    assert_eq!(count(folder.path()), 1);
-    let failed = Destination::open(&at("a")).unwrap().stage(&mut |file| {
+    assert_eq!(fs::read(in_folder("a")).unwrap(), b"a");
+    assert_eq!(count_entries(folder.path()), 1);
+    let failed = Destination::open(&in_folder("a")).unwrap().stage(&mut |file| {
         file.write_all(b"half")?;
         Err(io::Error::other("no more"))
     });
     assert!(failed.is_err());
-    assert_eq!((fs::read(at("a")).unwrap().as_slice(), count(folder.path())), (&b"a"[..], 1));
+    assert_eq!((fs::read(in_folder("a")).unwrap().as_slice(), count_entries(folder.path())), (&b"a"[..], 1));
 }
 
 #[cfg(unix)]
@@ -89,21 +92,21 @@ mod unix {
     #[test]
     fn links_are_followed_and_kept() {
         let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
-        fs::create_dir(at("far")).unwrap();
-        fs::write(at("far/file"), b"old").unwrap();
-        symlink("far/file", at("link")).unwrap();
-        symlink(at("link"), at("link to it")).unwrap();
-        symlink("far/not yet", at("dangling")).unwrap();
+        let in_folder = |name: &str| folder.path().join(name);
+        fs::create_dir(in_folder("far")).unwrap();
+        fs::write(in_folder("far/file"), b"old").unwrap();
+        symlink("far/file", in_folder("link")).unwrap();
+        symlink(in_folder("link"), in_folder("link to it")).unwrap();
+        symlink("far/not yet", in_folder("dangling")).unwrap();
         for (link, file) in [("link", "far/file"), ("link to it", "far/file"), ("dangling", "far/not yet")] {
-            write_atomically(&at(link), link.as_bytes()).unwrap();
-            assert!(fs::symlink_metadata(at(link)).unwrap().is_symlink());
-            assert!(!fs::symlink_metadata(at(file)).unwrap().is_symlink());
-            assert_eq!(fs::read(at(file)).unwrap(), link.as_bytes());
+            write_atomically(&in_folder(link), link.as_bytes()).unwrap();
+            assert!(fs::symlink_metadata(in_folder(link)).unwrap().is_symlink());
+            assert!(!fs::symlink_metadata(in_folder(file)).unwrap().is_symlink());
+            assert_eq!(fs::read(in_folder(file)).unwrap(), link.as_bytes());
         }
-        symlink("round", at("round")).unwrap();
-        assert!(write_atomically(&at("round"), b"").is_err());
-        assert_eq!((count(folder.path()), count(&at("far"))), (5, 2));
+        symlink("round", in_folder("round")).unwrap();
+        assert!(write_atomically(&in_folder("round"), b"").is_err());
+        assert_eq!((count_entries(folder.path()), count_entries(&in_folder("far"))), (5, 2));
     }
 
     #[test]
@@ -124,7 +127,7 @@ mod unix {
             assert_eq!(reader.join().unwrap(), b"through");
         }
         assert!(fs::metadata(&path).unwrap().file_type().is_fifo());
-        assert_eq!(count(folder.path()), 1);
+        assert_eq!(count_entries(folder.path()), 1);
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl SegmentLattice {
     }
 
     /// Renumbers pieces; arcs of pieces without a new id are removed.
-    pub(super) fn rename(&mut self, ids: &[Option<u32>]) {
+    pub(super) fn renumber_pieces(&mut self, ids: &[Option<u32>]) {
         self.arcs.retain_mut(|arc| {
             let id = ids[arc.piece as usize];
             arc.piece = id.unwrap_or_default();
@@ -73,7 +73,7 @@ impl SegmentLattice {
     ///
     /// Of equally good segmentations up to a position, the one with the longest last piece is
     /// chosen. One piece may be excluded.
-    pub(super) fn best(&self, scores: &[f64], excluded: Option<usize>) -> Vec<usize> {
+    pub(super) fn best_path(&self, scores: &[f64], excluded: Option<usize>) -> Vec<usize> {
         let mut best: Vec<(f64, Option<SegmentArc>)> = vec![(f64::NEG_INFINITY, None); self.length + 1];
         best[0].0 = 0.0;
         for &arc in &self.arcs {
@@ -83,8 +83,8 @@ impl SegmentLattice {
                 best[arc.to as usize] = (score, Some(arc));
             }
         }
-        let last = |position: usize| best[position].1;
-        let path = std::iter::successors(last(self.length), |arc| last(arc.from as usize));
+        let last_arc = |position: usize| best[position].1;
+        let path = std::iter::successors(last_arc(self.length), |arc| last_arc(arc.from as usize));
         path.map(|arc| arc.piece as usize).collect()
     }
 }
@@ -132,21 +132,21 @@ mod tests {
             let mut counts = [0.0; 5];
             lattice(word).add_expected(&SCORES, 3.0, &mut counts);
             assert!(
-                expected_counts.iter().zip(counts).all(|(w, f)| (w - f).abs() < 1e-12),
+                expected_counts.iter().zip(counts).all(|(expected, count)| (expected - count).abs() < 1e-12),
                 "{word}: {expected_counts:?} {counts:?}"
             );
             let best =
                 segmentations.iter().map(|segmentation| segmentation.0).fold(f64::NEG_INFINITY, f64::max);
             let score = |path: Vec<usize>| path.into_iter().map(|id| SCORES[id]).sum::<f64>();
-            assert!((score(lattice(word).best(&SCORES, None)) - best).abs() < 1e-12);
+            assert!((score(lattice(word).best_path(&SCORES, None)) - best).abs() < 1e-12);
         }
-        assert_eq!(lattice("bab").best(&SCORES, Some(4)), [1, 3]);
+        assert_eq!(lattice("bab").best_path(&SCORES, Some(4)), [1, 3]);
     }
 
     #[test]
     fn arcs_of_removed_pieces_are_removed() {
         let mut lattice = lattice("bab");
-        lattice.rename(&[Some(0), Some(1), Some(2), None, None]);
-        assert_eq!(lattice.best(&SCORES, None), [2, 1]);
+        lattice.renumber_pieces(&[Some(0), Some(1), Some(2), None, None]);
+        assert_eq!(lattice.best_path(&SCORES, None), [2, 1]);
     }
 }

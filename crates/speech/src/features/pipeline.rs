@@ -1,4 +1,4 @@
-//! Log-mel features of a whole signal, in f32 or f64.
+//! `FeaturePipeline`: the steps from samples to log-mel features, in f32 or f64.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::running_stats::RunningStats;
 use super::samples::{Emphasis, dither};
 use super::spectra::{FrameSpectra, Spectra};
 use super::{FrontEnd, Normalization};
-use crate::fft_float::FftFloat;
+use crate::feature_float::FeatureFloat;
 
 /// The intermediate results of a front end; see [`FrontEnd::stages`].
 #[derive(Clone, Debug, PartialEq)]
@@ -34,13 +34,13 @@ pub struct FeatureStages {
     pub features: Vec<f64>,
 }
 
-/// A front end with its planned spectra.
-pub(super) struct FeatureChain<'a, F> {
+/// The computation of a front end, with its planned spectra.
+pub(super) struct FeaturePipeline<'a, F> {
     front_end: &'a FrontEnd,
     spectra: &'a Spectra<F>,
 }
 
-impl<'a, F: FftFloat> FeatureChain<'a, F> {
+impl<'a, F: FeatureFloat> FeaturePipeline<'a, F> {
     pub fn new(front_end: &'a FrontEnd, spectra: &'a Spectra<F>) -> Self {
         Self { front_end, spectra }
     }
@@ -48,8 +48,8 @@ impl<'a, F: FftFloat> FeatureChain<'a, F> {
     /// Computes the features of a signal of at least one sample.
     pub fn features(&self, samples: &[f32], rng: &mut (impl Rng + ?Sized)) -> Vec<f32> {
         let samples = &samples[self.front_end.trimmed_range(samples)];
-        let mut data = self.mel(&dither(samples, self.front_end.config.dither, rng), |_| ());
-        self.log(&mut data);
+        let mut data = self.mel_powers(&dither(samples, self.front_end.config.dither, rng), |_| ());
+        self.take_logarithms(&mut data);
         self.normalize(&mut data);
         data.into_iter().map(|x| x.to_f64() as f32).collect()
     }
@@ -65,10 +65,11 @@ impl<'a, F: FftFloat> FeatureChain<'a, F> {
             .map(|(i, &x)| emphasis.apply(x, emphasis.predecessor(&samples, i)).to_f64());
         let emphasized = emphasized.collect();
         let mut power = Vec::new();
-        let mut data = self.mel(&samples, |frame: &[F]| power.extend(frame.iter().map(|p| p.to_f64())));
+        let mut data =
+            self.mel_powers(&samples, |frame: &[F]| power.extend(frame.iter().map(|p| p.to_f64())));
         let to_f64 = |data: &[F]| data.iter().map(|x| x.to_f64()).collect::<Vec<f64>>();
         let mel = to_f64(&data);
-        self.log(&mut data);
+        self.take_logarithms(&mut data);
         let log = to_f64(&data);
         self.normalize(&mut data);
         let bins = self.spectra.bins();
@@ -98,7 +99,7 @@ impl<'a, F: FftFloat> FeatureChain<'a, F> {
         let gain = match ReferenceLevel::new(config) {
             ReferenceLevel::Loudest => {
                 // The loudest sample becomes 1, so that no power overflows or underflows.
-                let loudest = samples.iter().fold(0f32, |a, x| a.max(x.abs()));
+                let loudest = samples.iter().fold(0f32, |maximum, x| maximum.max(x.abs()));
                 if loudest > 0.0 { 1.0 / f64::from(loudest) } else { 0.0 }
             }
             ReferenceLevel::Sine | ReferenceLevel::One => 1.0,
@@ -107,19 +108,20 @@ impl<'a, F: FftFloat> FeatureChain<'a, F> {
     }
 
     /// Computes the powers of the mel bins; `visit` receives each spectrum.
-    fn mel(&self, samples: &[f32], mut visit: impl FnMut(&[F])) -> Vec<F> {
+    fn mel_powers(&self, samples: &[f32], mut visit: impl FnMut(&[F])) -> Vec<F> {
         let FrontEnd { config, hop, length, .. } = self.front_end;
         let (framing, emphasis) = (config.framing, self.emphasis(samples));
         let count = framing.frames(samples.len(), *length, *hop);
         let mut data = Vec::with_capacity(count * self.spectra.filters.len());
-        let mut frames = self.spectra.frames();
+        let mut spectra = self.spectra.allocate_buffers();
         for t in 0..count {
             let start = framing.start(t, *length, *hop);
+            // Frames within the signal are slices; others have padding or reflected samples.
             match usize::try_from(start) {
                 Ok(start) if start + length <= samples.len() => {
                     let frame = &samples[start..start + length];
-                    self.frame(
-                        &mut frames,
+                    self.push_frame(
+                        &mut spectra,
                         &emphasis,
                         frame,
                         emphasis.predecessor(samples, start),
@@ -128,49 +130,49 @@ impl<'a, F: FftFloat> FeatureChain<'a, F> {
                 }
                 _ => {
                     let indices = start..start + *length as isize;
-                    let folded = indices.map_while(|i| framing.fold(i, samples.len()));
+                    let folded = indices.map_while(|i| framing.fold_index(i, samples.len()));
                     let emphasized =
                         folded.map(|i| emphasis.apply(samples[i], emphasis.predecessor(samples, i)));
-                    frames.push(emphasized, &mut data);
+                    spectra.append_mel_powers(emphasized, &mut data);
                 }
             }
-            visit(&frames.power);
+            visit(&spectra.power);
         }
         data
     }
 
     /// Computes one frame of consecutive samples, given the sample before them.
-    fn frame(
+    fn push_frame(
         &self,
-        frames: &mut FrameSpectra<F>,
+        spectra: &mut FrameSpectra<F>,
         emphasis: &Emphasis<F>,
         samples: &[f32],
         predecessor: f32,
         out: &mut Vec<F>,
     ) {
         let predecessors = std::iter::once(&predecessor).chain(samples);
-        frames.push(
+        spectra.append_mel_powers(
             samples.iter().zip(predecessors).map(|(&x, &predecessor)| emphasis.apply(x, predecessor)),
             out,
         );
     }
 
     /// Replaces powers by logarithms.
-    fn log(&self, data: &mut [F]) {
+    fn take_logarithms(&self, data: &mut [F]) {
         let FrontEnd { config, .. } = self.front_end;
         if config.agc_ms > 0.0 {
             let radius = (config.agc_ms / config.hop_ms).round() as usize;
-            let frames = log_compression::local_maxima(data, config.mels, radius);
-            for (frame, full) in data.chunks_exact_mut(config.mels).zip(frames) {
-                LogCompression::relative(full, config.floor_db)
+            let maxima = log_compression::local_maxima(data, config.mels, radius);
+            for (frame, maximum) in data.chunks_exact_mut(config.mels).zip(maxima) {
+                LogCompression::relative(maximum, config.floor_db)
                     .into_iter()
-                    .for_each(|level| level.apply(frame));
+                    .for_each(|compression| compression.apply(frame));
             }
             return;
         }
-        let loudest = data.iter().fold(F::zero(), |a, &p| if p > a { p } else { a });
-        if let Some(level) = self.log_compression(loudest) {
-            level.apply(data);
+        let loudest = data.iter().fold(F::zero(), |maximum, &p| if p > maximum { p } else { maximum });
+        if let Some(compression) = self.log_compression(loudest) {
+            compression.apply(data);
         }
     }
 
@@ -183,45 +185,50 @@ impl<'a, F: FftFloat> FeatureChain<'a, F> {
             ReferenceLevel::Loudest => LogCompression::relative(loudest, config.floor_db),
             ReferenceLevel::Sine => {
                 // A window of one or two samples has no weight at all.
-                let (full, minimum) = (self.spectra.full(), F::cast(f64::from(f32::MIN_POSITIVE)));
-                LogCompression::relative(if full > minimum { full } else { minimum }, config.floor_db)
+                let (sine_power, minimum) =
+                    (self.spectra.full_scale_power(), F::cast(f64::from(f32::MIN_POSITIVE)));
+                LogCompression::relative(
+                    if sine_power > minimum { sine_power } else { minimum },
+                    config.floor_db,
+                )
             }
             ReferenceLevel::One => Some(LogCompression::Absolute { floor: F::cast(config.floor_power) }),
         }
     }
 
+    /// Normalizes log-mel features of a whole utterance.
     fn normalize(&self, data: &mut [F]) {
-        let FrontEnd { config, rate, .. } = self.front_end;
+        let FrontEnd { config, running_constants, .. } = self.front_end;
         config.normalize.apply(data, config.mels);
         if config.normalize == Normalization::Running {
             let mut running = RunningStats::new(config.mels);
-            data.chunks_exact_mut(config.mels).for_each(|frame| running.normalize(*rate, frame));
+            data.chunks_exact_mut(config.mels).for_each(|frame| running.normalize(*running_constants, frame));
         }
     }
 
     /// Computes the next frames of a stream.
     ///
     /// For front ends that do not need whole utterances. Each frame begins at one of `starts` in
-    /// the kept samples; samples after their end are zeros.
-    pub fn advance(
+    /// the `pending` samples; samples after their end are zeros.
+    pub fn push_frames(
         &self,
-        kept: &[f32],
+        pending: &[f32],
         starts: impl Iterator<Item = usize>,
         running: &mut RunningStats,
         out: &mut Vec<f32>,
     ) {
-        let FrontEnd { config, rate, length, .. } = self.front_end;
-        let (emphasis, level) = (self.emphasis(kept), self.log_compression(F::zero()));
-        let (mut frames, mut data) = (self.spectra.frames(), Vec::new());
+        let FrontEnd { config, running_constants, length, .. } = self.front_end;
+        let (emphasis, compression) = (self.emphasis(pending), self.log_compression(F::zero()));
+        let (mut spectra, mut data) = (self.spectra.allocate_buffers(), Vec::new());
         for start in starts {
             data.clear();
-            let frame = &kept[start..kept.len().min(start + length)];
-            self.frame(&mut frames, &emphasis, frame, emphasis.predecessor(kept, start), &mut data);
-            if let Some(level) = level {
-                level.apply(&mut data);
+            let frame = &pending[start..pending.len().min(start + length)];
+            self.push_frame(&mut spectra, &emphasis, frame, emphasis.predecessor(pending, start), &mut data);
+            if let Some(compression) = compression {
+                compression.apply(&mut data);
             }
             if config.normalize == Normalization::Running {
-                running.normalize(*rate, &mut data);
+                running.normalize(*running_constants, &mut data);
             }
             out.extend(data.iter().map(|x| x.to_f64() as f32));
         }

@@ -1,9 +1,9 @@
-//! Trait of the floating-point types in which features are computed: f32, f64.
+//! `FeatureFloat`: the types in which speech features are computed, f32 and f64.
 
 use realfft::FftNum;
 
 /// `f32` or `f64`.
-pub(crate) trait FftFloat: FftNum + PartialOrd {
+pub(crate) trait FeatureFloat: FftNum + PartialOrd {
     /// Rounds to this type.
     fn cast(x: f64) -> Self;
     /// Converts exactly.
@@ -16,7 +16,7 @@ pub(crate) trait FftFloat: FftNum + PartialOrd {
     fn ln(self) -> Self;
 }
 
-impl FftFloat for f32 {
+impl FeatureFloat for f32 {
     fn cast(x: f64) -> Self {
         x as f32
     }
@@ -34,7 +34,7 @@ impl FftFloat for f32 {
     }
 }
 
-impl FftFloat for f64 {
+impl FeatureFloat for f64 {
     fn cast(x: f64) -> Self {
         x
     }
