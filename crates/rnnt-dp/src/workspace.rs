@@ -7,7 +7,7 @@ use crate::{
     Lattices, Regularizers, Result, Topology,
     anti_diagonals::LaneSizes,
     forward_backward::expect_len,
-    lanes::LatticeCall,
+    lanes::BatchCall,
     schedule::{CallShapes, Schedule, UtteranceSlot, lane_scratch},
     utterance::LaneScratch,
 };
@@ -43,8 +43,8 @@ use crate::{
 pub struct Workspace {
     lanes: Vec<LaneScratch>,
     schedule: Schedule,
-    /// Empty between calls; keeps its memory.
-    entries: Vec<UtteranceSlot<'static>>,
+    /// List of a call's utterances: empty between calls, keeps its memory.
+    slot_buffer: Vec<UtteranceSlot<'static>>,
     lane_limit: LaneLimit,
 }
 
@@ -145,7 +145,7 @@ impl Workspace {
     }
 
     fn list_bytes(&self) -> usize {
-        self.schedule.allocated_bytes() + self.entries.capacity() * size_of::<UtteranceSlot>()
+        self.schedule.allocated_bytes() + self.slot_buffer.capacity() * size_of::<UtteranceSlot>()
     }
 
     /// Computes [`forward_backward`](fn@crate::forward_backward) into given slices.
@@ -173,10 +173,10 @@ impl Workspace {
         losses: &mut [f64],
         adjoints: &mut [f64],
     ) -> Result<()> {
-        let entries = lattices.sites() * topology.columns();
-        expect_len("emissions", entries, emissions.len())?;
+        let num_emissions = lattices.sites() * topology.columns();
+        expect_len("emissions", num_emissions, emissions.len())?;
         expect_len("losses", lattices.batch(), losses.len())?;
-        expect_len("adjoints", entries, adjoints.len())?;
+        expect_len("adjoints", num_emissions, adjoints.len())?;
         regularizers.check()?;
         let shapes = CallShapes { lattices, topology, regularizers };
         let threads = rayon::current_num_threads().min(lattices.batch());
@@ -191,8 +191,8 @@ impl Workspace {
             }
         };
         self.reserve_lanes(&shapes, lanes);
-        let Self { schedule, entries, .. } = self;
-        LatticeCall { shapes, emissions }.run(&mut self.lanes[..lanes], schedule, entries, losses, adjoints)
+        let Self { schedule, slot_buffer, .. } = self;
+        BatchCall { shapes, emissions }.run(&mut self.lanes[..lanes], schedule, slot_buffer, losses, adjoints)
     }
 
     /// Sorts a batch and reserves its lists; frees lanes if both do not fit into the budget.
@@ -203,7 +203,7 @@ impl Workspace {
             *self = Self::with_budget(bytes);
         }
         self.schedule.sort(shapes);
-        self.entries.reserve_exact(shapes.lattices.batch());
+        self.slot_buffer.reserve_exact(shapes.lattices.batch());
     }
 
     /// Reserves `count` lanes of the sizes that they need; frees existing lanes if the budget
@@ -220,7 +220,7 @@ impl Workspace {
             if self.allocated_bytes() + growth > bytes {
                 self.lanes = Vec::new();
                 self.schedule.shrink();
-                self.entries.shrink_to(shapes.lattices.batch());
+                self.slot_buffer.shrink_to(shapes.lattices.batch());
             }
         }
         let missing = count.saturating_sub(self.lanes.len());
