@@ -86,7 +86,7 @@ impl BatchCall<'_> {
         adjoints: &mut [f64],
     ) -> Result<f64> {
         let CallShapes { lattices, topology, regularizers } = self.shapes;
-        let lattice = Lattice::unchecked(lattices, topology, self.emissions, utterance);
+        let lattice = Lattice::new_unchecked(lattices, topology, self.emissions, utterance);
         if !needs_composition(topology, regularizers) {
             let factor = |arc: &TopologyArc| regularizers.adjoint_factor(arc.labels > 0);
             return self.forward_backward(
@@ -124,14 +124,14 @@ impl BatchCall<'_> {
     ) -> Result<f64> {
         let CallShapes { lattices, topology, .. } = self.shapes;
         if !lattices.is_full() {
-            lattice.check()?;
-            let loss = scratch.banded(lattice, emissions, factor, adjoints);
+            lattice.check_emissions()?;
+            let loss = scratch.run_banded(lattice, emissions, factor, adjoints);
             return if loss > -MAX_ABS_LOSS { Ok(loss) } else { Err(Error::Overflow { utterance, loss }) };
         }
         let (frames, labels) = (lattices.frames(utterance), lattices.labels(utterance));
         let (total, is_valid) = scratch.run_to_middle(frames, labels, topology.arcs(), emissions);
         let loss = -total.ln();
-        let emission_check = if is_valid { Ok(()) } else { lattice.check() };
+        let emission_check = if is_valid { Ok(()) } else { lattice.check_emissions() };
         let loss_check = if loss > -MAX_ABS_LOSS { Ok(()) } else { Err(Error::Overflow { utterance, loss }) };
         let outcome = emission_check.and(loss_check);
         if outcome.is_err() {

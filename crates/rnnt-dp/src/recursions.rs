@@ -45,7 +45,7 @@ impl DiagonalRing {
         ScratchReq::new::<ScaledRows>(1).and(ScaledRows::scratch(rows_per_diagonal * row_len)).times(count)
     }
 
-    /// Takes the row layout of a lattice, and sets all rows to zero.
+    /// Takes the row layout of a lattice; sets all rows to zero.
     fn reset(&mut self, diagonals: &AntiDiagonals) {
         let sizes = RingSizes::new(diagonals.frames(), diagonals.labels(), diagonals.arcs());
         (self.margin, self.row_len) = (sizes.margin, sizes.row_len);
@@ -57,7 +57,7 @@ impl DiagonalRing {
         d & (self.diagonals.len() - 1)
     }
 
-    /// Index of label position u of a row in the buffer of a diagonal.
+    /// Index of label position u of a row in a diagonal's buffer.
     fn index(&self, row: usize, u: usize) -> usize {
         row * self.row_len + self.margin + u
     }

@@ -20,7 +20,7 @@ use kernels::{
 use crate::{
     TopologyArc,
     anti_diagonals::{AntiDiagonals, LaneSizes},
-    banded::Banded,
+    banded::BandedScratch,
     recursions::{BackwardRecursion, ForwardRecursion},
     scaled_rows::ScaledRows,
     walk::Lattice,
@@ -42,7 +42,7 @@ impl LaneSizes {
             ]),
         };
         let arc_scratch = ScratchReq::new::<f64>(composed).times(2);
-        diagonal_scratch.and(arc_scratch).and(Banded::scratch(band_arcs, band_sites))
+        diagonal_scratch.and(arc_scratch).and(BandedScratch::scratch(band_arcs, band_sites))
     }
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct LaneScratch {
     /// Adjoints of the composed emissions.
     pub arc_adjoints: Vec<f64>,
     /// Buffers of banded lattices.
-    banded: Banded,
+    banded: BandedScratch,
 }
 
 impl LaneScratch {
@@ -196,14 +196,14 @@ impl LaneScratch {
     }
 
     /// Writes `-factor(arc)` times each arc posterior of a banded lattice; returns the loss.
-    pub fn banded(
+    pub fn run_banded(
         &mut self,
         lattice: &Lattice,
         emissions: &[f64],
         factor: impl Fn(&TopologyArc) -> f64,
         adjoints: &mut [f64],
     ) -> f64 {
-        self.banded.run(lattice, emissions, factor, adjoints)
+        self.banded.forward_backward(lattice, emissions, factor, adjoints)
     }
 
     /// Clears sums that are not finite.
