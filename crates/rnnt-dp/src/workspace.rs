@@ -110,16 +110,16 @@ impl Workspace {
         lanes: usize,
     ) -> ScratchReq {
         assert!(lanes > 0, "`lanes`: expected at least 1, found 0");
-        let (mut lists, mut lane_sizes) = (ScratchReq::EMPTY, Vec::new());
+        let (mut list_scratch, mut lane_sizes) = (ScratchReq::EMPTY, Vec::new());
         for (lattices, topology) in calls {
             let shapes = CallShapes { lattices: lattices.borrow(), topology, regularizers };
             lane_sizes.resize(lane_sizes.len().max(lanes.min(shapes.lattices.batch())), LaneSizes::default());
             Schedule::new(&shapes).for_each_lane(&shapes, lanes, |lane, _, sizes| {
                 lane_sizes[lane] = sizes.max(lane_sizes[lane]);
             });
-            lists = lists.or(shapes.lists());
+            list_scratch = list_scratch.or(shapes.list_scratch());
         }
-        ScratchReq::all_of(lane_sizes.iter().map(lane_scratch)).and(lists)
+        ScratchReq::all_of(lane_sizes.iter().map(lane_scratch)).and(list_scratch)
     }
 
     /// Returns the largest number of lanes that fits into `bytes`.
@@ -198,7 +198,8 @@ impl Workspace {
     /// Sorts a batch and reserves its lists; frees lanes if both do not fit into the budget.
     fn reserve_lists(&mut self, shapes: &CallShapes) {
         if let LaneLimit::Bytes(bytes) = self.lane_limit
-            && self.allocated_bytes() + shapes.lists().bytes().saturating_sub(self.list_bytes()) > bytes
+            && self.allocated_bytes() + shapes.list_scratch().bytes().saturating_sub(self.list_bytes())
+                > bytes
         {
             *self = Self::with_budget(bytes);
         }
@@ -210,9 +211,9 @@ impl Workspace {
     /// requires it.
     fn reserve_lanes(&mut self, shapes: &CallShapes, count: usize) {
         if let LaneLimit::Bytes(bytes) = self.lane_limit {
-            let added =
+            let new_lane_bytes =
                 self.lanes.len().max(count).saturating_sub(self.lanes.capacity()) * size_of::<LaneScratch>();
-            let (lanes, mut growth) = (&self.lanes, added);
+            let (lanes, mut growth) = (&self.lanes, new_lane_bytes);
             self.schedule.for_each_lane(shapes, count, |lane, _, sizes| {
                 let current = lanes.get(lane).map(|lane| lane.sizes()).unwrap_or_default();
                 growth += current.max(sizes).scratch().bytes() - current.scratch().bytes();
