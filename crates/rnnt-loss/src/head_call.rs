@@ -316,7 +316,7 @@ impl<F: Real> SiteGroup<'_, F> {
         for (index, (output, adjoints)) in state.backward(lattices, options, weights)?.into_iter().enumerate()
         {
             let HeadOutput { selection, normalized, .. } = output;
-            // The gradients of the sites are added to by each head in turn.
+            // Each head in turn adds to the gradients of the sites.
             gradients[index].sites = std::mem::take(&mut gradients[0].sites);
             let arguments =
                 BackwardInputs { sites, head: &heads[index].1, selection, normalized, adjoints: &adjoints };

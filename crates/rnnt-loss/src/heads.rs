@@ -1,7 +1,7 @@
 //! Heads of a transducer loss, and the classes that each selects.
 //!
-//! A head is the output layer: linear, over all classes. To select a class is to compute its log-probability at a
-//! site (lattice node).
+//! A head is an output layer: linear, over classes. To select a class is to compute its
+//! log-probability at a site (lattice node).
 //!
 //! | role | head | selects |
 //! |---|---|---|

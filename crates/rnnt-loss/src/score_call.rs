@@ -28,6 +28,14 @@ pub(crate) struct ScoreCall<'t> {
     durations: usize,
 }
 
+/// A group of utterances of a call.
+#[derive(Clone, Copy)]
+struct ScoreGroup<'g> {
+    objective: &'g LatticeObjective<'g>,
+    /// Site of each row of the scores.
+    site_of_row: &'g [u32],
+}
+
 impl<'t> ScoreCall<'t> {
     /// Checks the scores of a batch.
     ///
@@ -122,10 +130,10 @@ impl<'t> ScoreCall<'t> {
             let site_of_row = self.layout.site_of_row(objective.site_targets());
             let entries = site_of_row.len() * (self.classes + self.durations);
             let scores = remaining_rows.split_off_mut(..entries).expect("scores of all rows were counted");
+            let group = ScoreGroup { objective: &objective, site_of_row: &site_of_row };
             let run_group = || {
-                let state = self.forward_group(&objective, &site_of_row, scores, options, buffers)?;
-                let weights = &weights[utterances];
-                self.backward_group(&objective, &site_of_row, state, weights, scores, options, buffers)
+                let state = self.forward_group(group, scores, options, buffers)?;
+                self.backward_group(group, state, &weights[utterances], scores, options, buffers)
             };
             losses.extend(run_group().map_err(|error: Error| error.in_group(first_utterance))?);
         }
@@ -142,7 +150,8 @@ impl<'t> ScoreCall<'t> {
         let plan = self.sizes::<F>(options).all_at_once::<F>()?;
         buffers.apply_plan(&plan, 0, options)?;
         let site_of_row = self.layout.site_of_row(self.objective.site_targets());
-        let state = self.forward_group(&self.objective, &site_of_row, scores, options, buffers)?;
+        let group = ScoreGroup { objective: &self.objective, site_of_row: &site_of_row };
+        let state = self.forward_group(group, scores, options, buffers)?;
         Ok(ForwardPass { indices: SiteIndices { rows: site_of_row, ..SiteIndices::default() }, state })
     }
 
@@ -169,13 +178,14 @@ impl<'t> ScoreCall<'t> {
         options: &Options,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<Vec<f64>> {
-        self.backward_group(&self.objective, &indices.rows, state, weights, scores, options, buffers)
+        let group = ScoreGroup { objective: &self.objective, site_of_row: &indices.rows };
+        self.backward_group(group, state, weights, scores, options, buffers)
     }
 
+    /// Computes the losses of a group, and the state for their gradients.
     fn forward_group<F: Real>(
         &self,
-        objective: &LatticeObjective,
-        site_of_row: &[u32],
+        ScoreGroup { objective, site_of_row }: ScoreGroup,
         scores: &[F],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
@@ -193,10 +203,10 @@ impl<'t> ScoreCall<'t> {
         LatticeState::forward(outputs, objective, options, buffers)
     }
 
+    /// Overwrites the scores of a group with the gradient; returns the losses.
     fn backward_group<F: Real>(
         &self,
-        objective: &LatticeObjective,
-        site_of_row: &[u32],
+        ScoreGroup { objective, site_of_row }: ScoreGroup,
         mut state: LatticeState<F>,
         weights: &[f64],
         scores: &mut [F],
