@@ -106,7 +106,7 @@ const BUCKET_SHIFT: u32 = 50;
 /// Number of buckets, down to 2^-128 of the limit; the last one contains all smaller masses.
 const BUCKETS: usize = 512;
 
-/// Zeroes the adjoints of the sites of smallest mass, up to a sum.
+/// Zeroes the sites of smallest mass, up to the sum `max_mass`.
 fn skip_utterance(adjoints: &mut [f64], columns: ColumnCounts, max_mass: f64) -> SkippedMass {
     let ColumnCounts { all: columns, tokens } = columns;
     // Columns of durations have the same mass as those of tokens, unless weights of tokens have
