@@ -1,4 +1,4 @@
-//! Semirings compared with golden vectors, algebraic laws and central differences.
+//! Semirings of lattice sums compared with golden vectors and central differences.
 use oracle::{
     compare::assert_near,
     differences,
