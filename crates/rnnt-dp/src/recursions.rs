@@ -101,6 +101,7 @@ impl ForwardRecursion {
         DiagonalRing::scratch(sizes.ring_diagonals, sizes.arcs, sizes.ring_row_len).and(emissions)
     }
 
+    /// Starts before diagonal 0 of a lattice.
     pub fn begin(&mut self, diagonals: &AntiDiagonals) {
         self.arc_alpha.reset(diagonals);
     }
@@ -135,11 +136,13 @@ impl ForwardRecursion {
                 arc_alpha.two_rows_mut(row_starts, width),
             );
         } else {
+            // α(n), the sum over the arriving arcs; 1 at the start.
             alpha.fill(Scaled::ZERO);
             (0..arcs.len()).filter_map(arriving).for_each(|row| scaled::add(alpha, row));
             if d == 0 {
                 alpha.set(0, Scaled::ONE);
             }
+            // α(m) p(m -> n) of each arc that leaves the diagonal.
             for s in 0..arcs.len() {
                 let out = arc_alpha.row_mut(self.arc_alpha.index(s, min_label), width);
                 scaled::mul_exp(&diagonal_emissions[s * width..][..width], alpha.as_row(), out);
@@ -179,6 +182,7 @@ impl BackwardRecursion {
         DiagonalRing::scratch(sizes.ring_diagonals, 1, sizes.ring_row_len).and(rows)
     }
 
+    /// Starts at the end of all paths of a lattice, where β is 1.
     pub fn begin(&mut self, diagonals: &AntiDiagonals) {
         self.beta.reset(diagonals);
         let (slot, index) = (self.beta.slot(diagonals.end()), self.beta.index(0, diagonals.labels()));

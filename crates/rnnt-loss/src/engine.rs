@@ -304,6 +304,7 @@ impl<F: Real> LossCall<'static, F> {
 pub struct ForwardState<F> {
     call: ForwardCall<F>,
     forward_pass: ForwardPass<F>,
+    /// State of the first pass, only with pruning.
     pruning: Option<PruningState<F>>,
 }
 

@@ -81,12 +81,14 @@ impl Batch {
         self.run(&Loss::pruned(pruning), PassScales::default())
     }
 
-    fn full(&self, topology: &Topology) -> LossOutput<f64> {
+    /// Runs the loss over all sites, without a simple joiner.
+    fn run_unpruned(&self, topology: &Topology) -> LossOutput<f64> {
         let options = Options::new(Loss::with_topology(topology.clone()));
         Session::new(&options).unwrap().sum(self.joint(), &self.targets, &self.weights).unwrap()
     }
 }
 
+/// Pruned losses of three topologies.
 fn pruned_losses(s_range: usize) -> [Loss; 3] {
     [Topology::rnnt(), Topology::modified(), Topology::constrained()].map(|topology| {
         let pruning = Pruning { s_range, lm_only_scale: 0.25, am_only_scale: 0.1, ..Pruning::default() };
@@ -94,6 +96,7 @@ fn pruned_losses(s_range: usize) -> [Loss; 3] {
     })
 }
 
+/// Factors of both losses; not the default.
 const SCALES: PassScales = PassScales { simple: 0.3, pruned: 0.7 };
 
 /// Losses of the first pass.
@@ -101,10 +104,12 @@ fn first_pass_losses(out: &LossOutput<f64>) -> &[f64] {
     &out.first_pass.as_ref().unwrap().losses
 }
 
+/// Retained label positions.
 fn ranges(out: &LossOutput<f64>) -> &pruned::Ranges {
     &out.first_pass.as_ref().unwrap().ranges
 }
 
+/// Gradient of the simple joiner's matrices.
 fn simple_gradient(out: &LossOutput<f64>) -> &MatrixGradient<f64> {
     match &out.gradients.simple {
         Some(SimpleGradient::Matrices(gradient)) => gradient,
@@ -122,7 +127,7 @@ fn edge_cases_have_finite_results() {
         for pruning in pruned_losses(s_range) {
             let actual = batch.run(&pruning, SCALES).unwrap();
             let topology = pruning.topology().unwrap();
-            let full = batch.full(topology);
+            let full = batch.run_unpruned(topology);
             for (b, (&(t, u), loss)) in SHAPES.iter().zip(&actual.losses).enumerate() {
                 let possible = *topology == Topology::rnnt() || u <= t;
                 assert_eq!(loss.is_finite(), possible, "{topology:?} {b}");
@@ -160,7 +165,7 @@ fn every_topology_supports_edge_cases() {
     let batch = Batch::new(&SHAPES, 7, 2);
     let topologies = [Topology::rnnt(), Topology::modified(), Topology::constrained()];
     for topology in topologies {
-        let actual = batch.full(&topology).gradients;
+        let actual = batch.run_unpruned(&topology).gradients;
         let all = actual.head.weight.iter().chain(&actual.encoded).chain(&actual.predicted);
         assert!(all.into_iter().all(|g| g.is_finite()));
     }
