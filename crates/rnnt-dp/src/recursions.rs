@@ -182,7 +182,7 @@ impl BackwardRecursion {
         DiagonalRing::scratch(sizes.ring_diagonals, 1, sizes.ring_row_len).and(rows)
     }
 
-    /// Starts at the end of all paths of a lattice, where β is 1.
+    /// Starts at the end of all paths, where β is 1.
     pub fn begin(&mut self, diagonals: &AntiDiagonals) {
         self.beta.reset(diagonals);
         let (slot, index) = (self.beta.slot(diagonals.end()), self.beta.index(0, diagonals.labels()));

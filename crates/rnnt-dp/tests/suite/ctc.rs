@@ -3,6 +3,7 @@ use oracle::ctc::collapse;
 use proptest::prelude::*;
 use rnnt_dp::{Error, Regularizers, ctc, delay_shift};
 
+/// Number of classes.
 const CLASSES: usize = 4;
 
 /// Compact emissions: the columns of the blank and of the labels at each frame.

@@ -9,8 +9,11 @@ fn pseudo_random(count: usize, step: f64, scale: f64) -> Vec<f64> {
     (0..count).map(|i| scale * (step * (i * i + 3 * i + 1) as f64).sin()).collect()
 }
 
+/// Width of the joint network.
 const HIDDEN: usize = 5;
+/// Number of classes.
 const CLASSES: usize = 6;
+/// Class id of the blank.
 const BLANK: usize = 2;
 
 struct Case {

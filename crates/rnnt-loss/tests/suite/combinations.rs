@@ -8,11 +8,17 @@ use rnnt_loss::{
     TokenNormalization, Topology,
 };
 
+/// Width of the joint network.
 const H: usize = 3;
+/// Number of classes.
 const C: usize = 6;
+/// Class id of the blank.
 const BLANK: u32 = 2;
+/// Class id of the big blank.
 const BIG_BLANK: u32 = 4;
+/// Frames T of each utterance.
 const FRAMES: [usize; 3] = [4, 1, 3];
+/// Weights of the utterances in the sum of losses.
 const WEIGHTS: [f64; 3] = [0.5, 1.0, -2.0];
 const DURATIONS: [usize; 3] = [0, 1, 2];
 
@@ -28,6 +34,7 @@ enum HeadKind {
 const HEAD_KINDS: [HeadKind; 4] =
     [HeadKind::Plain, HeadKind::BigBlank, HeadKind::Durations, HeadKind::Factored];
 
+/// Pseudo-random values.
 fn values(len: usize, salt: u64) -> Vec<f64> {
     oracle::noise::normal(salt, 0, len, 1.2)
 }

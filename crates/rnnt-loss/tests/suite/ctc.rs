@@ -7,12 +7,18 @@ use rnnt_loss::{
     candle::{self, HeadTensors, HiddenTensors, LossSession},
 };
 
+/// Width of the joint network.
 const H: usize = 3;
+/// Number of classes.
 const C: usize = 4;
+/// Class id of the blank.
 const BLANK: u32 = 2;
+/// Frames T of each utterance.
 const FRAMES: [usize; 4] = [5, 1, 2, 4];
+/// Weights of the utterances in the sum of losses.
 const WEIGHTS: [f64; 4] = [0.7, 1.3, 1.0, -0.4];
 
+/// Pseudo-random values.
 fn values(count: usize, seed: u64) -> Vec<f64> {
     oracle::noise::normal(seed, 0, count, 1.0)
 }

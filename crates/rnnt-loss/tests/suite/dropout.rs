@@ -8,12 +8,16 @@ use rnnt_loss::{
 
 /// Not a multiple of the length of a word of the mask.
 const H: usize = 11;
+/// Number of classes.
 const C: usize = 5;
+/// Frames T and labels U of each utterance.
 const SHAPES: [(usize, usize); 3] = [(4, 2), (1, 0), (3, 3)];
+/// Weights of the utterances in the sum of losses.
 const WEIGHTS: [f64; 3] = [0.5, 1.5, -2.0];
 const DROPOUT: Dropout = Dropout { rate: 0.375, seed: 17 };
 const ACTIVATIONS: [Activation; 2] = [Activation::Tanh, Activation::Relu];
 
+/// Pseudo-random values.
 fn values(len: usize, salt: u64) -> Vec<f64> {
     oracle::noise::normal(salt, 0, len, 0.8)
 }
@@ -79,6 +83,7 @@ fn concatenate_gradients(gradients: &Gradients<f64>) -> Vec<f64> {
     [&encoded[..], predicted, &head.weight, &head.bias].concat()
 }
 
+/// Weighted sum of losses.
 fn weighted_sum(losses: &[f64]) -> f64 {
     losses.iter().zip(WEIGHTS).map(|(loss, weight)| loss * weight).sum()
 }

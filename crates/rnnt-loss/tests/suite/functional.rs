@@ -10,10 +10,12 @@ use rnnt_loss::{
 
 const DEVICE: Device = Device::Cpu;
 
+/// Pseudo-random values.
 fn values(len: usize, salt: usize) -> Vec<f64> {
     (0..len).map(|i| (((i + salt) * 7919 % 1009) as f64 - 504.0) / 400.0).collect()
 }
 
+/// Pseudo-random variable of a shape.
 fn var(shape: &[usize], salt: usize) -> Var {
     let len = shape.iter().product();
     Var::from_tensor(&Tensor::from_vec(values(len, salt), shape, &DEVICE).unwrap()).unwrap()

@@ -7,16 +7,23 @@ use rnnt_loss::{
     TokenNormalization, Topology,
 };
 
+/// Width of the joint network.
 const H: usize = 3;
+/// Number of classes.
 const C: usize = 6;
+/// Number of durations.
 const D: usize = 3;
+/// Class id of the blank.
 const BLANK: u32 = 2;
+/// Frames T and labels U of each utterance.
 const SHAPES: [(usize, usize); 3] = [(4, 2), (1, 0), (3, 3)];
 const FRAMES: usize = 8;
 const POSITIONS: usize = 8;
 const SITES: usize = 4 * 3 + 1 + 3 * 4;
+/// Weights of the utterances in the sum of losses.
 const WEIGHTS: [f64; 3] = [0.5, 1.0, -2.0];
 
+/// Pseudo-random values.
 fn values(len: usize, salt: u64) -> Vec<f64> {
     oracle::noise::normal(salt, 0, len, 1.0)
 }
@@ -127,6 +134,7 @@ impl InputData {
     }
 }
 
+/// Targets of the batch.
 fn targets() -> Targets {
     let labels = vec![vec![1, 5], vec![], vec![0, 0, 3]];
     let targets = Targets::new(BLANK, SHAPES.map(|shape| shape.0).to_vec(), labels).unwrap();

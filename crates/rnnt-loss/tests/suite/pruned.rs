@@ -6,8 +6,10 @@ use rnnt_loss::{
     Session, SimpleGradient, SimpleInputs, Targets, TokenNormalization, Topology,
 };
 
+/// Width of the joint network.
 const H: usize = 4;
 
+/// Pseudo-random values.
 fn values(len: usize, salt: usize) -> Vec<f64> {
     (0..len).map(|i| (((i + 31 * salt) * 7919 % 1009) as f64 - 504.0) / 300.0).collect()
 }

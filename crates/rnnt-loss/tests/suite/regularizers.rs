@@ -8,15 +8,20 @@ use rnnt_loss::{
     candle::{transducer_loss, transducer_loss_sum},
 };
 
+/// Width of the joint network.
 const H: usize = 3;
+/// Number of classes.
 const C: usize = 5;
 const SIZES: [usize; 4] = [(4 + 2) * H, (3 + 2) * H, C * H, C];
+/// Weights of the utterances in the sum of losses.
 const WEIGHTS: [f64; 2] = [0.5, -2.0];
 
+/// Pseudo-random values.
 fn values(len: usize, salt: usize) -> Vec<f64> {
     (0..len).map(|i| (((i + salt) * 7919 % 1009) as f64 - 504.0) / 400.0).collect()
 }
 
+/// Targets of the batch.
 fn targets() -> Targets {
     Targets::new(1, vec![4, 2], vec![vec![0, 4], vec![2]]).unwrap()
 }

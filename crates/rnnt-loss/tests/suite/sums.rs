@@ -12,14 +12,17 @@ use rnnt_loss::{
 const DEVICE: Device = Device::Cpu;
 /// B = 3, padded T = 4, U + 1 = 3; with one label per frame, the last has no path.
 const LAYOUT: Layout = Layout::Padded { frames: 4, positions: 3 };
+/// Weights of the utterances in the sum of losses.
 const WEIGHTS: [f64; 3] = [0.5, -2.0, 1.5];
 /// Factor of the sum.
 const FACTOR: f64 = 3.0;
 
+/// Pseudo-random values.
 fn values(len: usize, salt: usize) -> Vec<f64> {
     (0..len).map(|i| (((i + salt) * 7919 % 1009) as f64 - 504.0) / 400.0).collect()
 }
 
+/// Pseudo-random variable of a shape.
 fn var(shape: &[usize], salt: usize) -> Var {
     let values = values(shape.iter().product(), salt);
     Var::from_tensor(&Tensor::from_vec(values, shape, &DEVICE).unwrap()).unwrap()
@@ -29,6 +32,7 @@ fn tensor_values(tensor: &Tensor) -> Vec<f64> {
     tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
+/// Targets of the batch.
 fn targets() -> Targets {
     Targets::new(2, vec![4, 3, 1], vec![vec![0, 4], vec![1], vec![3, 3]]).unwrap()
 }
@@ -53,6 +57,7 @@ fn head<'a>(weight: &'a Tensor, bias: &'a Tensor) -> HeadTensors<'a> {
     HeadTensors { weight, bias: Some(bias) }
 }
 
+/// Weighted sum of the losses of utterances with a path.
 fn weighted_sum(losses: &[f64]) -> f64 {
     losses.iter().zip(WEIGHTS).filter(|(loss, _)| loss.is_finite()).map(|(loss, weight)| loss * weight).sum()
 }

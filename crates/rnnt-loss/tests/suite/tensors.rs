@@ -15,12 +15,17 @@ use rnnt_loss::{
 const DEVICE: Device = Device::Cpu;
 /// B = 3, padded T = 4, U + 1 = 3.
 const LAYOUT: Layout = Layout::Padded { frames: 4, positions: 3 };
+/// Weights of the utterances in the sum of losses.
 const WEIGHTS: [f64; 3] = [0.5, -2.0, 1.5];
+/// Width of the joint network.
 const H: usize = 3;
+/// Number of classes.
 const C: usize = 5;
+/// Number of durations.
 const D: usize = 3;
 const SCALES: PassScales = PassScales { simple: 0.25, pruned: 0.75 };
 
+/// Targets of the batch.
 fn targets() -> Targets {
     Targets::new(2, vec![4, 3, 1], vec![vec![0, 4], vec![1], vec![]]).unwrap()
 }
@@ -30,6 +35,7 @@ fn values(len: usize, salt: u64) -> Vec<f64> {
     oracle::noise::normal(salt, 0, len, 1.0).into_iter().map(|x| f64::from(x as f32)).collect()
 }
 
+/// Pseudo-random variable of a shape.
 fn var(shape: &[usize], salt: u64, dtype: DType) -> Var {
     let tensor = Tensor::from_vec(values(shape.iter().product(), salt), shape, &DEVICE).unwrap();
     Var::from_tensor(&tensor.to_dtype(dtype).unwrap()).unwrap()

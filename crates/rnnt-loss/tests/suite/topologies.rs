@@ -6,10 +6,13 @@ use rnnt_loss::{
     Targets, TokenNormalization, Topology,
 };
 
+/// Width of the joint network.
 const H: usize = 3;
+/// Number of classes.
 const C: usize = 6;
 const DURATIONS: [usize; 3] = [0, 1, 2];
 
+/// Pseudo-random values.
 fn values(len: usize, salt: usize) -> Vec<f64> {
     (0..len).map(|i| (((i + salt) * 7919 % 1009) as f64 - 504.0) / 400.0).collect()
 }
@@ -22,6 +25,7 @@ fn targets(blank: u32) -> Targets {
 
 const PADDED: Layout = Layout::Padded { frames: 4, positions: 3 };
 const SIZES: [usize; 6] = [2 * 4 * H, 2 * 3 * H, C * H, C, DURATIONS.len() * H, DURATIONS.len()];
+/// Weights of the utterances in the sum of losses.
 const WEIGHTS: [f64; 2] = [0.5, -2.0];
 
 /// Splits a list into frames, labels, token head and duration head.
