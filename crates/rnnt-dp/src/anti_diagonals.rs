@@ -30,17 +30,20 @@ pub(crate) struct LaneSizes {
     pub arcs: usize,
     /// Number of diagonals.
     pub diagonals: usize,
-    /// Elements of a diagonal.
-    pub row: usize,
-    /// Elements of all diagonals.
+    /// Elements of the longest diagonal, padding included.
+    pub row_len: usize,
+    /// Elements of all diagonals, padding included.
     pub elements: usize,
-    /// Ring of the diagonals that arcs span: `slots` diagonals with rows of `stride` elements.
-    pub slots: usize,
-    pub stride: usize,
+    /// Diagonals of a ring buffer.
+    pub ring_diagonals: usize,
+    /// Elements of a row of a ring buffer.
+    pub ring_row_len: usize,
     /// Number of composed arc emissions.
     pub composed: usize,
-    /// Number of arcs and of sites of bands.
-    pub band: (usize, usize),
+    /// Arcs of a banded lattice.
+    pub band_arcs: usize,
+    /// Sites of a banded lattice.
+    pub band_sites: usize,
 }
 
 impl LaneSizes {
@@ -54,19 +57,20 @@ impl LaneSizes {
         let (arcs, sites) = (topology.arcs().len(), lattices.site_range(utterance).len());
         let composed = if needs_composition(topology, regularizers) { sites * arcs } else { 0 };
         if !lattices.is_full() {
-            return Self { composed, band: (sites * arcs, sites), ..Self::default() };
+            return Self { composed, band_arcs: sites * arcs, band_sites: sites, ..Self::default() };
         }
         let (frames, labels) = (lattices.frames(utterance), lattices.labels(utterance));
-        let (slots, _, stride) = ring_sizes(frames, labels, topology.arcs());
+        let ring = RingSizes::new(frames, labels, topology.arcs());
         Self {
             arcs,
             diagonals: frames + labels + 1,
-            row: (labels + 1).next_multiple_of(LANES),
+            row_len: (labels + 1).next_multiple_of(LANES),
             elements: num_elements(frames, labels),
-            slots,
-            stride,
+            ring_diagonals: ring.diagonals,
+            ring_row_len: ring.row_len,
             composed,
-            band: (0, 0),
+            band_arcs: 0,
+            band_sites: 0,
         }
     }
 
@@ -75,26 +79,35 @@ impl LaneSizes {
         Self {
             arcs: self.arcs.max(other.arcs),
             diagonals: self.diagonals.max(other.diagonals),
-            row: self.row.max(other.row),
+            row_len: self.row_len.max(other.row_len),
             elements: self.elements.max(other.elements),
-            slots: self.slots.max(other.slots),
-            stride: self.stride.max(other.stride),
+            ring_diagonals: self.ring_diagonals.max(other.ring_diagonals),
+            ring_row_len: self.ring_row_len.max(other.ring_row_len),
             composed: self.composed.max(other.composed),
-            band: (self.band.0.max(other.band.0), self.band.1.max(other.band.1)),
+            band_arcs: self.band_arcs.max(other.band_arcs),
+            band_sites: self.band_sites.max(other.band_sites),
         }
     }
 }
 
-/// Sizes of the ring of diagonals that arcs span.
-///
-/// Returns the number of diagonals (a power of two), the margin and the row length. The margin is
-/// the number of elements that may be read before and after a row.
-pub(crate) fn ring_sizes(frames: usize, labels: usize, arcs: &[TopologyArc]) -> (usize, usize, usize) {
-    let fitting = || arcs.iter().filter(|arc| arc.frames <= frames && arc.labels <= labels);
-    let span = fitting().map(|arc| arc.frames + arc.labels).max().unwrap_or(0);
-    let margin = fitting().map(|arc| arc.labels).max().unwrap_or(0).next_multiple_of(LANES);
-    let stride = 2 * margin + (labels + 1).next_multiple_of(LANES) + LANES;
-    ((span + 1).next_power_of_two(), margin, stride)
+/// Sizes of a ring buffer of the diagonals that arcs span.
+pub(crate) struct RingSizes {
+    /// Number of diagonals, a power of two.
+    pub diagonals: usize,
+    /// Elements that may be read before and after a row.
+    pub margin: usize,
+    /// Elements of a row, both margins included.
+    pub row_len: usize,
+}
+
+impl RingSizes {
+    pub fn new(frames: usize, labels: usize, arcs: &[TopologyArc]) -> Self {
+        let fitting_arcs = || arcs.iter().filter(|arc| arc.frames <= frames && arc.labels <= labels);
+        let max_span = fitting_arcs().map(|arc| arc.frames + arc.labels).max().unwrap_or(0);
+        let margin = fitting_arcs().map(|arc| arc.labels).max().unwrap_or(0).next_multiple_of(LANES);
+        let row_len = 2 * margin + (labels + 1).next_multiple_of(LANES) + LANES;
+        Self { diagonals: (max_span + 1).next_power_of_two(), margin, row_len }
+    }
 }
 
 /// Positions of the sites of one utterance on anti-diagonals.
@@ -113,10 +126,12 @@ pub(crate) struct AntiDiagonals {
 pub(crate) fn num_elements(frames: usize, labels: usize) -> usize {
     // Diagonals have 1, 2 .. m sites, then m as often as needed, then m .. 2, 1 and 1 again.
     let longest = frames.min(labels + 1);
-    let (whole, rest) = ((longest - 1) / LANES, (longest - 1) % LANES);
-    let rising = LANES * LANES * whole * (whole + 1) / 2 + rest * LANES * (whole + 1);
-    let level = (frames + labels - 2 * (longest - 1)) * longest.next_multiple_of(LANES);
-    2 * rising + level + LANES + labels + (labels + 1).next_multiple_of(LANES)
+    // Each of them is padded to whole registers of LANES sites.
+    let (full_registers, remaining_sites) = ((longest - 1) / LANES, (longest - 1) % LANES);
+    let rising = LANES * LANES * full_registers * (full_registers + 1) / 2
+        + remaining_sites * LANES * (full_registers + 1);
+    let constant = (frames + labels - 2 * (longest - 1)) * longest.next_multiple_of(LANES);
+    2 * rising + constant + LANES + labels + (labels + 1).next_multiple_of(LANES)
 }
 
 impl AntiDiagonals {
@@ -162,18 +177,18 @@ impl AntiDiagonals {
     }
 
     /// Returns true if an arc spans no more than the lattice.
-    pub fn fits(&self, arc: &TopologyArc) -> bool {
+    pub fn arc_fits(&self, arc: &TopologyArc) -> bool {
         arc.frames <= self.frames && arc.labels <= self.labels
     }
 
     /// Smallest u on a diagonal.
-    pub fn low(&self, d: usize) -> usize {
+    pub fn min_label(&self, d: usize) -> usize {
         (d + 1).saturating_sub(self.frames).min(self.labels)
     }
 
     /// Number of sites on a diagonal.
     fn sites(&self, d: usize) -> usize {
-        d.min(self.labels) + 1 - self.low(d)
+        d.min(self.labels) + 1 - self.min_label(d)
     }
 
     /// Number of elements of a diagonal: its sites, padded.
@@ -186,46 +201,46 @@ impl AntiDiagonals {
         self.offsets[d]
     }
 
-    /// Sites of a diagonal where an arc exists.
+    /// Returns the range of sites of a diagonal where an arc exists.
     ///
-    /// They are relative to the lowest u of the diagonal.
+    /// It is relative to the smallest u of the diagonal.
     fn arc_sources(&self, d: usize, arc: &TopologyArc) -> Range<usize> {
-        let Some(last) = self.labels.checked_sub(arc.labels) else { return 0..0 };
-        let (low, high) = (self.low(d), self.low(d) + self.sites(d));
-        let (first, end) = if arc.may_end && d + arc.frames == self.frames + last {
-            // The arc leads from u = last to (T, U), and from other sites of the diagonal out of
-            // the lattice.
-            (last, last + 1)
+        let Some(last_source) = self.labels.checked_sub(arc.labels) else { return 0..0 };
+        let (min_label, end_label) = (self.min_label(d), self.min_label(d) + self.sites(d));
+        let (first, end) = if arc.may_end && d + arc.frames == self.frames + last_source {
+            // The arc leads from u = last_source to (T, U), and from other sites of the diagonal
+            // out of the lattice.
+            (last_source, last_source + 1)
         } else {
             // t + frames < T
-            ((d + arc.frames + 1).saturating_sub(self.frames), last + 1)
+            ((d + arc.frames + 1).saturating_sub(self.frames), last_source + 1)
         };
-        let first = first.clamp(low, high);
-        first - low..end.clamp(first, high) - low
+        let first = first.clamp(min_label, end_label);
+        first - min_label..end.clamp(first, end_label) - min_label
     }
 
     /// Gathers row-major emissions of a diagonal into one row for each arc.
     ///
-    /// `up` is true in the forward recursion, for prefetching. -inf and missing arcs become
+    /// `is_forward` is true in the forward recursion, for prefetching. -inf and missing arcs become
     /// [`LOG_ZERO`](scaled::LOG_ZERO). If true is returned, no arc has an emission of NaN or +inf.
     /// False may also be due to the emission of a missing arc.
-    pub fn gather(&self, d: usize, up: bool, emissions: &[f64], rows: &mut [f64]) -> bool {
+    pub fn gather(&self, d: usize, is_forward: bool, emissions: &[f64], rows: &mut [f64]) -> bool {
         let arcs = self.arcs.len();
-        let stride = scaled::stride(d, self.low(d), self.labels, arcs);
+        let stride = scaled::stride(d, self.min_label(d), self.labels, arcs);
         let exists = |s: usize| self.arc_sources(d, &self.arcs[s]);
-        scaled::gather(emissions, stride, self.sites(d), self.frame_offset(d, up), exists, arcs, rows)
+        scaled::gather(emissions, stride, self.sites(d), self.frame_offset(d, is_forward), exists, arcs, rows)
     }
 
     /// Scatters the rows of a diagonal to row-major order.
-    pub fn scatter(&self, d: usize, up: bool, rows: &[f64], out: &mut Diagonals<'_>) {
-        out.scatter(rows, d, self.low(d), self.sites(d), self.frame_offset(d, up));
+    pub fn scatter(&self, d: usize, is_forward: bool, rows: &[f64], out: &mut Diagonals<'_>) {
+        out.scatter(rows, d, self.min_label(d), self.sites(d), self.frame_offset(d, is_forward));
     }
 
-    /// Row-major offset of a frame near diagonal `d`, for prefetching.
+    /// Returns the row-major offset of a frame near diagonal `d`, for prefetching.
     ///
-    /// The frame is ahead in the direction of the recursion.
-    fn frame_offset(&self, d: usize, up: bool) -> usize {
-        let frame = if up { d + 2 } else { d.saturating_sub(self.labels + 2) };
+    /// It is a frame that the recursion reaches two diagonals later.
+    fn frame_offset(&self, d: usize, is_forward: bool) -> usize {
+        let frame = if is_forward { d + 2 } else { d.saturating_sub(self.labels + 2) };
         frame * (self.labels + 1) * self.arcs.len()
     }
 }
@@ -241,9 +256,9 @@ mod tests {
         for (frames, labels) in (1..40).flat_map(|t| (0..40).map(move |u| (t, u))) {
             let mut diagonals = AntiDiagonals::default();
             diagonals.set(frames, labels, Topology::rnnt().arcs());
-            let all: usize = (0..=diagonals.end()).map(|d| diagonals.width(d)).sum();
+            let sum: usize = (0..=diagonals.end()).map(|d| diagonals.width(d)).sum();
             let margin = labels + (labels + 1).next_multiple_of(LANES);
-            assert_eq!(num_elements(frames, labels), all + margin, "T {frames} U {labels}");
+            assert_eq!(num_elements(frames, labels), sum + margin, "T {frames} U {labels}");
         }
     }
 

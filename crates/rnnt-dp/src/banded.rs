@@ -1,4 +1,4 @@
-//! Loss and adjoints of a pruned lattice, in the log semiring.
+//! Transducer loss and adjoints of a pruned lattice, in the log semiring.
 //!
 //! Pruning retained a band of a few label positions for each frame. Anti-diagonals of a few sites
 //! would not pay off, so the arcs of the band are listed once, and the forward and the backward
@@ -12,36 +12,45 @@ use crate::{
     walk::{self, Graph, Lattice, Transition, beta_after},
 };
 
-/// Memory of banded lattices, reused from one lattice to the next.
+/// Buffers of banded lattices, reused from one lattice to the next.
 #[derive(Debug, Default)]
-pub(crate) struct Banded {
-    arcs: Vec<ArcEntry>,
+pub(crate) struct BandedScratch {
+    arcs: Vec<BandArc>,
     alpha: Vec<f64>,
     beta: Vec<f64>,
 }
 
-/// Emission index, source site and target site of an arc; [`END`] is the end of the path.
-type ArcEntry = (usize, u32, u32);
+/// An arc between retained sites.
+#[derive(Debug)]
+struct BandArc {
+    /// Index of the arc's emission in the row-major emissions of the lattice.
+    emission: usize,
+    /// Index of the source site.
+    from: u32,
+    /// Index of the target site, or [`END`].
+    to: u32,
+}
 
 /// Target of an arc that ends the path.
 const END: u32 = u32::MAX;
 
 /// A lattice as a list of arcs, ordered by source site.
-struct BandArcs<'a> {
-    arcs: &'a [ArcEntry],
+struct BandGraph<'a> {
+    arcs: &'a [BandArc],
     emissions: &'a [f64],
     arcs_per_site: usize,
     start: Option<usize>,
 }
 
-impl BandArcs<'_> {
-    fn arc(&self, &(index, from, to): &ArcEntry) -> Transition {
+impl BandGraph<'_> {
+    /// Returns an arc as a transition; its label is the index of its emission.
+    fn transition(&self, &BandArc { emission, from, to }: &BandArc) -> Transition {
         let to = (to != END).then_some(to as usize);
-        Transition { from: from as usize, to, arc: index, log_prob: self.emissions[index] }
+        Transition { from: from as usize, to, arc: emission, log_prob: self.emissions[emission] }
     }
 }
 
-impl Graph for BandArcs<'_> {
+impl Graph for BandGraph<'_> {
     fn states(&self) -> usize {
         self.emissions.len() / self.arcs_per_site
     }
@@ -51,17 +60,17 @@ impl Graph for BandArcs<'_> {
     }
 
     fn arcs(&self) -> impl DoubleEndedIterator<Item = Transition> {
-        self.arcs.iter().map(|entry| self.arc(entry))
+        self.arcs.iter().map(|arc| self.transition(arc))
     }
 
     fn arcs_from(&self, state: usize) -> impl Iterator<Item = Transition> {
-        let first = self.arcs.partition_point(|&(_, from, _)| (from as usize) < state);
-        let arcs = self.arcs[first..].iter().take_while(move |&&(_, from, _)| from as usize == state);
-        arcs.map(|entry| self.arc(entry))
+        let first_arc = self.arcs.partition_point(|arc| (arc.from as usize) < state);
+        let arcs = self.arcs[first_arc..].iter().take_while(move |arc| arc.from as usize == state);
+        arcs.map(|arc| self.transition(arc))
     }
 }
 
-impl Banded {
+impl BandedScratch {
     /// Reserves memory for `arcs` arcs and `sites` sites.
     pub fn reserve(&mut self, arcs: usize, sites: usize) {
         ensure_capacity(&mut self.arcs, arcs);
@@ -71,11 +80,13 @@ impl Banded {
 
     /// Scratch memory of [`Self::reserve`].
     pub fn scratch(arcs: usize, sites: usize) -> ScratchReq {
-        ScratchReq::new::<ArcEntry>(arcs).and(ScratchReq::new::<f64>(sites).times(2))
+        ScratchReq::new::<BandArc>(arcs).and(ScratchReq::new::<f64>(sites).times(2))
     }
 
     /// Writes `-factor(arc)` times the posterior of each arc; returns the loss.
-    pub fn run(
+    ///
+    /// `emissions` and `adjoints` have one element for each site and arc of the topology.
+    pub fn forward_backward(
         &mut self,
         lattice: &Lattice,
         emissions: &[f64],
@@ -85,29 +96,33 @@ impl Banded {
         let Self { arcs, alpha, beta } = self;
         let topology_arcs = lattice.topology().arcs();
         arcs.clear();
-        for (site, at) in lattice.sites() {
+        // List the arcs.
+        for (index, site) in lattice.indexed_sites() {
             arcs.extend((0..topology_arcs.len()).filter_map(|arc| {
-                let to = match lattice.arc_target(arc, at) {
-                    ArcTarget::Site(to) => to as u32,
+                let to = match lattice.arc_target(arc, site) {
+                    ArcTarget::Site(target_index) => target_index as u32,
                     ArcTarget::End => END,
                     ArcTarget::Outside => return None,
                 };
-                Some((site * topology_arcs.len() + arc, site as u32, to))
+                Some(BandArc { emission: index * topology_arcs.len() + arc, from: index as u32, to })
             }));
         }
-        let graph = BandArcs { arcs, emissions, arcs_per_site: topology_arcs.len(), start: lattice.start() };
+        let graph = BandGraph { arcs, emissions, arcs_per_site: topology_arcs.len(), start: lattice.start() };
         alpha.resize(graph.states(), 0.0);
         beta.resize(graph.states(), 0.0);
         adjoints.fill(0.0);
+        // β, and from it the loss.
         walk::backward::<Log, _>(&graph, |arc| arc.log_prob, beta);
         let log_p = graph.start.map_or(f64::NEG_INFINITY, |start| beta[start]);
+        // α, and at each of its arcs the posterior.
         if log_p.is_finite() {
             walk::forward_visit::<Log, _>(
                 &graph,
                 |arc| arc.log_prob,
                 alpha,
-                |arc, before| {
-                    let posterior = (before + arc.log_prob + beta_after::<Log>(arc, beta) - log_p).exp();
+                |arc, source_alpha| {
+                    let posterior =
+                        (source_alpha + arc.log_prob + beta_after::<Log>(arc, beta) - log_p).exp();
                     adjoints[arc.arc] = -factor(&topology_arcs[arc.arc % topology_arcs.len()]) * posterior;
                 },
             );

@@ -1,4 +1,4 @@
-//! The lattice loss as a candle operation with autograd.
+//! The transducer lattice loss as a candle operation with autograd.
 use std::sync::Mutex;
 
 use candle_core::{CpuStorage, CustomOp1, DType, Error, Layout, Result, Shape, Tensor};
@@ -19,10 +19,10 @@ impl CustomOp1 for LatticeLoss {
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let Some((from, to)) = layout.contiguous_offsets() else {
+        let Some((start, end)) = layout.contiguous_offsets() else {
             return Err(Error::RequiresContiguous { op: "lattice-loss" }.bt());
         };
-        let emissions = &storage.as_slice::<f64>()?[from..to];
+        let emissions = &storage.as_slice::<f64>()?[start..end];
         let out = forward_backward(&self.lattices, &self.topology, emissions, &self.regularizers);
         let out = out.map_err(Error::wrap)?;
         let losses = out.losses.clone();
@@ -35,12 +35,14 @@ impl CustomOp1 for LatticeLoss {
         let guard = self.posterior.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let posterior = guard.as_ref().expect("candle runs forward before backward");
         let mut adjoints = posterior.adjoints.clone();
-        let parts = self.lattices.split_mut(&mut adjoints, self.topology.columns());
-        for (part, (factor, loss)) in parts.into_iter().zip(upstream.iter().zip(&posterior.losses)) {
+        let utterances = self.lattices.split_mut(&mut adjoints, self.topology.columns());
+        for (utterance_adjoints, (factor, loss)) in
+            utterances.into_iter().zip(upstream.iter().zip(&posterior.losses))
+        {
             // An impossible utterance has zero gradient, even if an operation after the loss
             // multiplies by inf.
             if loss.is_finite() {
-                part.iter_mut().for_each(|a| *a *= factor);
+                utterance_adjoints.iter_mut().for_each(|adjoint| *adjoint *= factor);
             }
         }
         Tensor::from_vec(adjoints, emissions.shape(), emissions.device()).map(Some)

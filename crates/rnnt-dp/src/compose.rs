@@ -1,4 +1,4 @@
-//! Arc emissions as sums of score columns (TDT, constrained topology, penalties).
+//! Transducer arc emissions as sums of score columns (TDT, constrained topology, penalties).
 //!
 //! ```text
 //! e(arc) = Σ_terms column + shift      adjoint(column) = Σ_arcs adjoint(arc)
@@ -17,37 +17,48 @@ pub(crate) fn needs_composition(topology: &Topology, regularizers: &Regularizers
 }
 
 /// Writes the arc emissions of an utterance; -inf where there is no such arc.
-pub(crate) fn compose_emissions(lattice: &Lattice, regularizers: &Regularizers, out: &mut Vec<f64>) {
+pub(crate) fn compose_emissions(
+    lattice: &Lattice,
+    regularizers: &Regularizers,
+    arc_emissions: &mut Vec<f64>,
+) {
     let (arcs, frames) = (lattice.topology().arcs(), lattice.frames());
-    out.clear();
-    for (site, at) in lattice.sites() {
-        out.extend(arcs.iter().enumerate().map(|(arc, kind)| match lattice.arc_target(arc, at) {
-            ArcTarget::Outside => f64::NEG_INFINITY,
-            _ => lattice.emission(site, at, arc) + regularizers.emission_shift(kind, at.frame, frames),
+    arc_emissions.clear();
+    for (index, site) in lattice.indexed_sites() {
+        arc_emissions.extend(arcs.iter().enumerate().map(|(arc, topology_arc)| {
+            match lattice.arc_target(arc, site) {
+                ArcTarget::Outside => f64::NEG_INFINITY,
+                _ => {
+                    lattice.emission(index, site, arc)
+                        + regularizers.emission_shift(topology_arc, site.frame, frames)
+                }
+            }
         }));
     }
 }
 
 /// Writes the adjoints of the columns from arc adjoints without regularizers.
 ///
-/// `columns` must be 0.
+/// `column_adjoints` must be 0.
 pub(crate) fn scatter_adjoints(
     lattice: &Lattice,
     regularizers: &Regularizers,
     arc_adjoints: &[f64],
-    columns: &mut [f64],
+    column_adjoints: &mut [f64],
 ) {
-    let (arcs, width) = (lattice.topology().arcs(), lattice.topology().columns());
-    for ((site, at), arc_adjoints) in lattice.sites().zip(arc_adjoints.chunks_exact(arcs.len())) {
-        for (arc, (kind, &adjoint)) in arcs.iter().zip(arc_adjoints).enumerate() {
+    let (arcs, columns) = (lattice.topology().arcs(), lattice.topology().columns());
+    for ((index, site), arc_adjoints) in lattice.indexed_sites().zip(arc_adjoints.chunks_exact(arcs.len())) {
+        for (arc, (topology_arc, &adjoint)) in arcs.iter().zip(arc_adjoints).enumerate() {
             if adjoint == 0.0 {
                 continue;
             }
-            let mut factor = regularizers.adjoint_factor(kind.labels > 0);
+            // The FastEmit factor applies to the token's column, which comes first.
+            let mut factor = regularizers.adjoint_factor(topology_arc.labels > 0);
             for term in lattice.topology().emission_terms(arc) {
-                let site =
-                    lattice.term_site(site, at, term).expect("an arc with an adjoint has all of its terms");
-                columns[site * width + term.column] += factor * adjoint;
+                let term_index = lattice
+                    .term_site_index(index, site, term)
+                    .expect("an arc with an adjoint has all of its terms");
+                column_adjoints[term_index * columns + term.column] += factor * adjoint;
                 factor = 1.0;
             }
         }

@@ -86,10 +86,11 @@ pub struct CtcWorkspace {
 impl CtcWorkspace {
     /// Scratch memory for `frames` frames and `labels` labels.
     pub fn scratch(frames: usize, labels: usize) -> ScratchReq {
-        ScratchReq::new::<f64>(Self::states(frames, labels)).times(2)
+        ScratchReq::new::<f64>(Self::total_states(frames, labels)).times(2)
     }
 
-    fn states(frames: usize, labels: usize) -> usize {
+    /// Number of states of all frames, and the start.
+    fn total_states(frames: usize, labels: usize) -> usize {
         1 + frames * (2 * labels + 1)
     }
 
@@ -102,7 +103,7 @@ impl CtcWorkspace {
     ///
     /// Old and new buffers never exist at the same time.
     pub fn reserve(&mut self, frames: usize, labels: usize) {
-        let states = Self::states(frames, labels);
+        let states = Self::total_states(frames, labels);
         ensure_capacity(&mut self.alpha, states);
         ensure_capacity(&mut self.beta, states);
     }

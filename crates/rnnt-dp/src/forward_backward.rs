@@ -22,15 +22,20 @@ pub struct Regularizers {
     pub sigma: f64,
 }
 
+/// Largest magnitude of a regularizer.
+///
+/// It keeps the shift of an emission, a penalty times a frame, in the range of `f32`.
+const MAX_REGULARIZER: f64 = 1e30;
+
 impl Regularizers {
+    /// Fails if a regularizer is out of range.
     pub(crate) fn check(&self) -> Result<()> {
         let Self { fastemit, delay_penalty, sigma } = *self;
-        // The limit keeps the shift of an emission, a penalty times a frame, in the range of f32.
         let (nonnegative, any_sign) = ("at least 0, at most 1e30", "at least -1e30, at most 1e30");
         for (argument, found, is_valid, expected) in [
-            ("fastemit", fastemit, (0.0..=1e30).contains(&fastemit), nonnegative),
-            ("delay_penalty", delay_penalty, delay_penalty.abs() <= 1e30, any_sign),
-            ("sigma", sigma, (0.0..=1e30).contains(&sigma), nonnegative),
+            ("fastemit", fastemit, (0.0..=MAX_REGULARIZER).contains(&fastemit), nonnegative),
+            ("delay_penalty", delay_penalty, delay_penalty.abs() <= MAX_REGULARIZER, any_sign),
+            ("sigma", sigma, (0.0..=MAX_REGULARIZER).contains(&sigma), nonnegative),
         ] {
             if !is_valid {
                 return Err(Error::Regularizer { argument, expected, found });
@@ -77,8 +82,8 @@ pub struct Posterior {
     ///
     /// 0 for arcs that do not exist and for impossible utterances.
     pub adjoints: Vec<f64>,
-    /// Adjoint factor of each token's column.
-    factors: Vec<f64>,
+    /// Factor of each token's column in the adjoints; see [`Regularizers::fastemit`].
+    token_factors: Vec<f64>,
     columns: usize,
 }
 
@@ -97,7 +102,7 @@ impl Posterior {
         expect_len("lattices.sites", self.adjoints.len() / self.columns, lattices.sites())?;
         expect_len("lattices.batch", self.losses.len(), lattices.batch())?;
         let occupancy =
-            |adjoints: &[f64]| adjoints.iter().zip(&self.factors).map(|(a, factor)| -a / factor).sum();
+            |adjoints: &[f64]| adjoints.iter().zip(&self.token_factors).map(|(a, factor)| -a / factor).sum();
         Ok(self.adjoints.chunks_exact(self.columns).map(occupancy).collect())
     }
 }
@@ -131,7 +136,7 @@ pub fn forward_backward(
     let mut out = Posterior {
         losses: vec![0.0; lattices.batch()],
         adjoints: vec![0.0; lattices.sites() * topology.columns()],
-        factors: (0..topology.tokens())
+        token_factors: (0..topology.tokens())
             .map(|column| regularizers.adjoint_factor(topology.emits(column)))
             .collect(),
         columns: topology.columns(),
@@ -177,8 +182,8 @@ mod tests {
             assert!((loss - expected).abs() < 1e-12, "{loss} {expected}");
         }
         assert_eq!(out.losses[3], f64::INFINITY);
-        let labels: f64 = lattices.site_range(1).map(|site| -out.adjoints[site * 2 + 1]).sum();
-        assert!((labels - 2.0).abs() < 1e-12);
+        let expected_labels: f64 = lattices.site_range(1).map(|site| -out.adjoints[site * 2 + 1]).sum();
+        assert!((expected_labels - 2.0).abs() < 1e-12);
     }
 
     #[test]
@@ -189,14 +194,18 @@ mod tests {
             forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularizers::default()).unwrap();
         let gamma = out.occupancies(&lattices).unwrap();
         for b in 0..2 {
-            let (t, u) = (lattices.frames(b), lattices.labels(b));
+            let (frames, labels) = (lattices.frames(b), lattices.labels(b));
             let range = lattices.site_range(b);
-            let sum = |arc: usize| range.clone().map(|site| -out.adjoints[site * 2 + arc]).sum::<f64>();
-            assert!((sum(0) - t as f64).abs() < 1e-12 && (sum(1) - u as f64).abs() < 1e-12);
-            for d in 0..t + u {
+            let posterior_sum =
+                |arc: usize| range.clone().map(|site| -out.adjoints[site * 2 + arc]).sum::<f64>();
+            assert!(
+                (posterior_sum(0) - frames as f64).abs() < 1e-12
+                    && (posterior_sum(1) - labels as f64).abs() < 1e-12
+            );
+            for d in 0..frames + labels {
                 let diagonal = lattices.utterance_sites(b).zip(&gamma[range.clone()]);
-                let on = diagonal.filter(|(s, _)| s.frame + s.label == d).map(|(_, g)| g).sum::<f64>();
-                assert!((on - 1.0).abs() < 1e-12);
+                let visits = diagonal.filter(|(s, _)| s.frame + s.label == d).map(|(_, g)| g).sum::<f64>();
+                assert!((visits - 1.0).abs() < 1e-12);
             }
         }
     }

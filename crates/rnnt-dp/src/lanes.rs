@@ -1,4 +1,4 @@
-//! Runs the lattices of a batch in parallel lanes.
+//! Runs the transducer lattices of a batch in parallel lanes.
 //!
 //! A lane is a worker with its own scratch memory that processes utterances one after the other.
 use std::sync::Mutex;
@@ -21,13 +21,13 @@ const MAX_ABS_LOSS: f64 = 1e280;
 type LaneResult = std::result::Result<(), (usize, Error)>;
 
 /// The inputs of a call: shapes and emissions of a batch.
-pub(crate) struct LatticeCall<'a> {
+pub(crate) struct BatchCall<'a> {
     pub shapes: CallShapes<'a>,
     pub emissions: &'a [f64],
 }
 
-impl LatticeCall<'_> {
-    /// Runs all utterances; `entries` is a buffer kept from call to call.
+impl BatchCall<'_> {
+    /// Runs all utterances; `slot_buffer` keeps its memory from call to call.
     ///
     /// ```text
     /// for each lane in parallel:
@@ -38,33 +38,33 @@ impl LatticeCall<'_> {
         &self,
         lanes: &mut [LaneScratch],
         schedule: &mut Schedule,
-        entries: &mut Vec<UtteranceSlot<'static>>,
+        slot_buffer: &mut Vec<UtteranceSlot<'static>>,
         losses: &mut [f64],
         mut adjoints: &mut [f64],
     ) -> Result<()> {
         let (lattices, columns) = (self.shapes.lattices, self.shapes.topology.columns());
-        let entry = |(utterance, loss)| {
+        let utterance_slot = |(utterance, loss)| {
             let sites = lattices.site_range(utterance).len();
-            let own = adjoints.split_off_mut(..sites * columns).expect("as long as all sites");
-            Some((loss, own))
+            let utterance_adjoints = adjoints.split_off_mut(..sites * columns).expect("as long as all sites");
+            Some((loss, utterance_adjoints))
         };
-        let mut slots = clear_with_capacity(std::mem::take(entries));
-        slots.extend(losses.iter_mut().enumerate().map(entry));
+        let mut slots = clear_with_capacity(std::mem::take(slot_buffer));
+        slots.extend(losses.iter_mut().enumerate().map(utterance_slot));
         schedule.assign(&self.shapes, lanes.len());
         let remaining = Mutex::new((schedule, &mut slots));
-        let next = |lane: usize| {
+        let next_utterance = |lane: usize| {
             let (schedule, slots) = &mut *lock(&remaining);
             let utterance = schedule.next(lane)?;
-            slots[utterance].take().map(|entry| (utterance, entry))
+            slots[utterance].take().map(|slot| (utterance, slot))
         };
         // All utterances run, so that the same error is returned for every thread count.
         let first_error = |a: LaneResult, b: LaneResult| match (a, b) {
             (Err(a), Err(b)) => Err(if a.0 < b.0 { a } else { b }),
             (a, b) => a.and(b),
         };
-        let work = |(lane, scratch): (usize, &mut LaneScratch)| {
+        let run_lane = |(lane, scratch): (usize, &mut LaneScratch)| {
             let mut outcome = Ok(());
-            while let Some((utterance, (loss, adjoints))) = next(lane) {
+            while let Some((utterance, (loss, adjoints))) = next_utterance(lane) {
                 let result = self.run_utterance(scratch, utterance, adjoints).map(|value| *loss = value);
                 outcome = first_error(outcome, result.map_err(|error| (utterance, error)));
             }
@@ -73,8 +73,8 @@ impl LatticeCall<'_> {
         // `install` runs the loop on a thread of the pool. From another thread, each step of a
         // single lane would cause a thread switch.
         let lanes = lanes.par_iter_mut().enumerate().with_max_len(1);
-        let outcome = install(|| lanes.map(work).reduce(|| Ok(()), first_error));
-        *entries = clear_with_capacity(slots);
+        let outcome = install(|| lanes.map(run_lane).reduce(|| Ok(()), first_error));
+        *slot_buffer = clear_with_capacity(slots);
         outcome.map_err(|(_, error)| error)
     }
 
@@ -86,7 +86,7 @@ impl LatticeCall<'_> {
         adjoints: &mut [f64],
     ) -> Result<f64> {
         let CallShapes { lattices, topology, regularizers } = self.shapes;
-        let lattice = Lattice::unchecked(lattices, topology, self.emissions, utterance);
+        let lattice = Lattice::new_unchecked(lattices, topology, self.emissions, utterance);
         if !needs_composition(topology, regularizers) {
             let factor = |arc: &TopologyArc| regularizers.adjoint_factor(arc.labels > 0);
             return self.forward_backward(
@@ -98,15 +98,17 @@ impl LatticeCall<'_> {
                 adjoints,
             );
         }
-        let (mut arcs, mut arc_adjoints) = std::mem::take(&mut scratch.arcs);
-        compose_emissions(&lattice, regularizers, &mut arcs);
-        arc_adjoints.resize(arcs.len(), 0.0);
-        let outcome = self.forward_backward(scratch, utterance, &lattice, &arcs, |_| 1.0, &mut arc_adjoints);
+        let mut arc_emissions = std::mem::take(&mut scratch.arc_emissions);
+        let mut arc_adjoints = std::mem::take(&mut scratch.arc_adjoints);
+        compose_emissions(&lattice, regularizers, &mut arc_emissions);
+        arc_adjoints.resize(arc_emissions.len(), 0.0);
+        let outcome =
+            self.forward_backward(scratch, utterance, &lattice, &arc_emissions, |_| 1.0, &mut arc_adjoints);
         adjoints.fill(0.0);
         if outcome.as_ref().is_ok_and(|loss| loss.is_finite()) {
             scatter_adjoints(&lattice, regularizers, &arc_adjoints, adjoints);
         }
-        scratch.arcs = (arcs, arc_adjoints);
+        (scratch.arc_emissions, scratch.arc_adjoints) = (arc_emissions, arc_adjoints);
         outcome
     }
 
@@ -122,16 +124,16 @@ impl LatticeCall<'_> {
     ) -> Result<f64> {
         let CallShapes { lattices, topology, .. } = self.shapes;
         if !lattices.is_full() {
-            lattice.check()?;
-            let loss = scratch.banded(lattice, emissions, factor, adjoints);
+            lattice.check_emissions()?;
+            let loss = scratch.run_banded(lattice, emissions, factor, adjoints);
             return if loss > -MAX_ABS_LOSS { Ok(loss) } else { Err(Error::Overflow { utterance, loss }) };
         }
         let (frames, labels) = (lattices.frames(utterance), lattices.labels(utterance));
         let (total, is_valid) = scratch.run_to_middle(frames, labels, topology.arcs(), emissions);
         let loss = -total.ln();
-        let outcome = if is_valid { Ok(()) } else { lattice.check() };
-        let outcome =
-            outcome.and(if loss > -MAX_ABS_LOSS { Ok(()) } else { Err(Error::Overflow { utterance, loss }) });
+        let emission_check = if is_valid { Ok(()) } else { lattice.check_emissions() };
+        let loss_check = if loss > -MAX_ABS_LOSS { Ok(()) } else { Err(Error::Overflow { utterance, loss }) };
+        let outcome = emission_check.and(loss_check);
         if outcome.is_err() {
             scratch.clear_sums();
         } else if loss.is_finite() {
@@ -143,7 +145,7 @@ impl LatticeCall<'_> {
     }
 }
 
-/// Empties a list for entries of another lifetime; keeps its memory.
+/// Empties a list for slots of another lifetime; keeps its memory.
 fn clear_with_capacity<'b>(mut list: Vec<UtteranceSlot<'_>>) -> Vec<UtteranceSlot<'b>> {
     list.clear();
     list.into_iter().map(|_| None).collect()

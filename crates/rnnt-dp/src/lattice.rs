@@ -34,10 +34,10 @@ pub struct Lattices {
 /// The retained sites of an utterance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Bands {
-    /// First label position of each frame.
-    low: Vec<u32>,
+    /// Smallest label position of each frame.
+    min_label: Vec<u32>,
     /// Number of sites before each frame; the last entry is the total.
-    first: Vec<u32>,
+    offsets: Vec<u32>,
 }
 
 impl Lattices {
@@ -58,8 +58,9 @@ impl Lattices {
             if t == 0 {
                 return Err(Error::NoFrames { utterance });
             }
-            let last = offsets[utterance];
-            let end = u.checked_add(1).and_then(|u| t.checked_mul(u)).and_then(|n| n.checked_add(last));
+            let begin = offsets[utterance];
+            let sites = u.checked_add(1).and_then(|positions| t.checked_mul(positions));
+            let end = sites.and_then(|sites| sites.checked_add(begin));
             match end.filter(|&end| end < u32::MAX as usize) {
                 Some(end) => offsets.push(end),
                 None => return Err(Error::TooLarge { utterance, frames: t, labels: u }),
@@ -87,15 +88,15 @@ impl Lattices {
         let mut sites = 0;
         for (utterance, bands) in bands.iter().enumerate() {
             let positions = lattices.labels[utterance] + 1;
-            let mut retained = Bands { low: Vec::with_capacity(bands.len()), first: vec![0] };
+            let mut retained = Bands { min_label: Vec::with_capacity(bands.len()), offsets: vec![0] };
             for (frame, band) in bands.iter().enumerate() {
                 if band.is_empty() || band.end > positions {
                     return Err(Error::Band { utterance, frame, positions, found: band.clone() });
                 }
-                retained.low.push(band.start as u32);
-                retained.first.push(retained.first[frame] + band.len() as u32);
+                retained.min_label.push(band.start as u32);
+                retained.offsets.push(retained.offsets[frame] + band.len() as u32);
             }
-            sites += retained.first[bands.len()] as usize;
+            sites += retained.offsets[bands.len()] as usize;
             lattices.offsets[utterance + 1] = sites;
             lattices.bands.push(retained);
         }
@@ -135,12 +136,12 @@ impl Lattices {
     /// If the range is empty or exceeds the batch.
     pub fn slice(&self, utterances: Range<usize>) -> Self {
         assert!(!utterances.is_empty(), "slice: expected at least one utterance");
-        let first = self.offsets[utterances.start];
+        let first_site = self.offsets[utterances.start];
         let offsets = &self.offsets[utterances.start..=utterances.end];
         Self {
             frames: self.frames[utterances.clone()].to_vec(),
             labels: self.labels[utterances.clone()].to_vec(),
-            offsets: offsets.iter().map(|offset| offset - first).collect(),
+            offsets: offsets.iter().map(|offset| offset - first_site).collect(),
             bands: if self.is_full() { Vec::new() } else { self.bands[utterances].to_vec() },
         }
     }
@@ -172,9 +173,9 @@ impl Lattices {
     pub fn positions(&self, utterance: usize, frame: usize) -> Range<usize> {
         match self.bands.get(utterance) {
             None => 0..self.labels[utterance] + 1,
-            Some(Bands { low, first }) => {
-                let low = low[frame] as usize;
-                low..low + (first[frame + 1] - first[frame]) as usize
+            Some(Bands { min_label, offsets }) => {
+                let min_label = min_label[frame] as usize;
+                min_label..min_label + (offsets[frame + 1] - offsets[frame]) as usize
             }
         }
     }
@@ -185,7 +186,7 @@ impl Lattices {
         let is_retained = frame < self.frames[utterance] && self.positions(utterance, frame).contains(&label);
         is_retained.then(|| match self.bands.get(utterance) {
             None => frame * (self.labels[utterance] + 1) + label,
-            Some(Bands { low, first }) => first[frame] as usize + label - low[frame] as usize,
+            Some(Bands { min_label, offsets }) => offsets[frame] as usize + label - min_label[frame] as usize,
         })
     }
 
@@ -201,9 +202,9 @@ impl Lattices {
                 let positions = self.labels[utterance] + 1;
                 Site { frame: index / positions, label: index % positions }
             }
-            Some(Bands { low, first }) => {
-                let frame = first.partition_point(|&first| first as usize <= index) - 1;
-                Site { frame, label: low[frame] as usize + index - first[frame] as usize }
+            Some(Bands { min_label, offsets }) => {
+                let frame = offsets.partition_point(|&offset| offset as usize <= index) - 1;
+                Site { frame, label: min_label[frame] as usize + index - offsets[frame] as usize }
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Forward and backward log-sums α and β at every lattice site.
+//! Forward and backward log-sums α and β at every transducer lattice site.
 //!
 //! This is the plain form of the loss's recursions, for inspection, sampling and tests.
 use rayon::prelude::*;
@@ -40,8 +40,8 @@ pub fn log_sums(lattices: &Lattices, topology: &Topology, emissions: &[f64]) -> 
     let mut out = LogSums { log_alpha: vec![0.0; lattices.sites()], log_beta: vec![0.0; lattices.sites()] };
     let alphas = lattices.split_mut(&mut out.log_alpha, 1);
     let betas = lattices.split_mut(&mut out.log_beta, 1);
-    let work: Vec<_> = alphas.into_iter().zip(betas).enumerate().collect();
-    let outcomes = work.into_par_iter().map(|(utterance, (alpha, beta))| {
+    let utterances: Vec<_> = alphas.into_iter().zip(betas).enumerate().collect();
+    let outcomes = utterances.into_par_iter().map(|(utterance, (alpha, beta))| {
         let lattice = Lattice::new(lattices, topology, emissions, utterance)?;
         walk::forward::<Log, _>(&lattice, |arc| arc.log_prob, alpha);
         walk::backward::<Log, _>(&lattice, |arc| arc.log_prob, beta);

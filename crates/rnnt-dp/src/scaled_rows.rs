@@ -28,30 +28,30 @@ impl ScaledRows {
         self.all_mut().fill(Scaled::ZERO);
     }
 
-    pub fn row(&self, from: usize, width: usize) -> ScaledRow<'_> {
+    pub fn row(&self, start: usize, width: usize) -> ScaledRow<'_> {
         ScaledRow {
-            mantissa: &self.mantissa[from..from + width],
-            exponent: &self.exponent[from..from + width],
+            mantissa: &self.mantissa[start..start + width],
+            exponent: &self.exponent[start..start + width],
         }
     }
 
-    pub fn row_mut(&mut self, from: usize, width: usize) -> ScaledRowMut<'_> {
+    pub fn row_mut(&mut self, start: usize, width: usize) -> ScaledRowMut<'_> {
         ScaledRowMut {
-            mantissa: &mut self.mantissa[from..from + width],
-            exponent: &mut self.exponent[from..from + width],
+            mantissa: &mut self.mantissa[start..start + width],
+            exponent: &mut self.exponent[start..start + width],
         }
     }
 
     /// Returns two rows; the second must begin after the end of the first.
     pub fn two_rows_mut(&mut self, [first, second]: [usize; 2], width: usize) -> [ScaledRowMut<'_>; 2] {
-        let (left_x, right_x) = self.mantissa.split_at_mut(second);
-        let (left_k, right_k) = self.exponent.split_at_mut(second);
+        let (left_mantissa, right_mantissa) = self.mantissa.split_at_mut(second);
+        let (left_exponent, right_exponent) = self.exponent.split_at_mut(second);
         [
             ScaledRowMut {
-                mantissa: &mut left_x[first..first + width],
-                exponent: &mut left_k[first..first + width],
+                mantissa: &mut left_mantissa[first..first + width],
+                exponent: &mut left_exponent[first..first + width],
             },
-            ScaledRowMut { mantissa: &mut right_x[..width], exponent: &mut right_k[..width] },
+            ScaledRowMut { mantissa: &mut right_mantissa[..width], exponent: &mut right_exponent[..width] },
         ]
     }
 

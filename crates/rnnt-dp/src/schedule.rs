@@ -1,4 +1,4 @@
-//! Assigns a batch's utterances to lanes, and computes the lanes' memory.
+//! Assigns the utterances of a loss call to lanes; computes lane memory.
 //!
 //! A lane is a worker with its own scratch memory. A turn is a position in the order of utterances,
 //! the largest first. The assignment depends only on shapes.
@@ -27,7 +27,7 @@ impl CallShapes<'_> {
     }
 
     /// Scratch memory of the lists of a call: those of [`Schedule`] and the utterance slots.
-    pub fn lists(&self) -> ScratchReq {
+    pub fn list_scratch(&self) -> ScratchReq {
         ScratchReq::new::<(usize, Range<usize>, UtteranceSlot)>(self.lattices.batch())
     }
 }
@@ -43,7 +43,7 @@ pub(crate) struct Schedule {
     /// Utterances, the largest first.
     order: Vec<usize>,
     /// Remaining own turns of each lane.
-    remaining: Vec<Range<usize>>,
+    remaining_turns: Vec<Range<usize>>,
 }
 
 impl Schedule {
@@ -56,8 +56,8 @@ impl Schedule {
     /// Reserves memory for the utterances and sorts them.
     pub fn sort(&mut self, shapes: &CallShapes) {
         let batch = shapes.lattices.batch();
-        self.remaining.clear();
-        self.remaining.reserve_exact(batch);
+        self.remaining_turns.clear();
+        self.remaining_turns.reserve_exact(batch);
         self.order.clear();
         self.order.reserve_exact(batch);
         self.order.extend(0..batch);
@@ -75,65 +75,69 @@ impl Schedule {
         mut visit: impl FnMut(usize, Range<usize>, LaneSizes),
     ) {
         let CallShapes { lattices, topology, regularizers } = *shapes;
-        let (total, lanes) = (lattices.sites() as u128, lanes.min(self.order.len()));
-        // Number of sites before the first turn of the lane.
-        let (mut before, mut begin, mut sizes) = (total, self.order.len(), LaneSizes::default());
+        let (total_sites, lanes) = (lattices.sites() as u128, lanes.min(self.order.len()));
+        // First turn of the lane, number of sites before it, and buffer sizes from it on.
+        let (mut first_turn, mut sites_before, mut sizes) =
+            (self.order.len(), total_sites, LaneSizes::default());
         for lane in (0..lanes).rev() {
-            let end = begin;
-            while begin > lane {
-                let utterance = self.order[begin - 1];
-                let rest = before - shapes.sites(utterance) as u128;
-                if rest * (lanes as u128) < total * lane as u128 {
+            let end_turn = first_turn;
+            while first_turn > lane {
+                let utterance = self.order[first_turn - 1];
+                let remaining_sites = sites_before - shapes.sites(utterance) as u128;
+                // The lanes before this one keep at least their proportion of all sites.
+                if remaining_sites * (lanes as u128) < total_sites * lane as u128 {
                     break;
                 }
                 sizes = sizes.max(LaneSizes::new(lattices, topology, regularizers, utterance));
-                (before, begin) = (rest, begin - 1);
+                (sites_before, first_turn) = (remaining_sites, first_turn - 1);
             }
-            visit(lane, begin..end, sizes);
+            visit(lane, first_turn..end_turn, sizes);
         }
     }
 
     /// Scratch memory of `lanes` lanes and of the lists; it never decreases with more lanes.
     pub fn scratch(&self, shapes: &CallShapes, lanes: usize) -> ScratchReq {
-        let mut sum = shapes.lists();
-        self.for_each_lane(shapes, lanes, |_, _, sizes| sum = sum.and(lane_scratch(&sizes)));
-        sum
+        let mut scratch = shapes.list_scratch();
+        self.for_each_lane(shapes, lanes, |_, _, sizes| scratch = scratch.and(lane_scratch(&sizes)));
+        scratch
     }
 
     /// Returns the number of lanes that fit into `bytes`, up to `limit`.
     pub fn max_lanes(&self, shapes: &CallShapes, bytes: usize, limit: usize) -> Result<usize> {
-        let (mut fit, mut too_many) = (0, limit.min(self.order.len()) + 1);
-        while fit + 1 < too_many {
-            let lanes = fit.midpoint(too_many);
-            if self.scratch(shapes, lanes).bytes() <= bytes { fit = lanes } else { too_many = lanes }
+        // Bisection.
+        let (mut max_fitting, mut too_many) = (0, limit.min(self.order.len()) + 1);
+        while max_fitting + 1 < too_many {
+            let lanes = max_fitting.midpoint(too_many);
+            if self.scratch(shapes, lanes).bytes() <= bytes { max_fitting = lanes } else { too_many = lanes }
         }
         let needed = || self.scratch(shapes, 1).bytes();
-        if fit == 0 { Err(Error::Memory { needed: needed(), found: bytes }) } else { Ok(fit) }
+        if max_fitting == 0 { Err(Error::Memory { needed: needed(), found: bytes }) } else { Ok(max_fitting) }
     }
 
     /// Assigns the utterances to lanes.
     pub fn assign(&mut self, shapes: &CallShapes, lanes: usize) {
-        let mut remaining = std::mem::take(&mut self.remaining);
-        remaining.clear();
-        remaining.resize(lanes.min(self.order.len()), 0..0);
-        self.for_each_lane(shapes, lanes, |lane, turns, _| remaining[lane] = turns);
-        self.remaining = remaining;
+        let mut remaining_turns = std::mem::take(&mut self.remaining_turns);
+        remaining_turns.clear();
+        remaining_turns.resize(lanes.min(self.order.len()), 0..0);
+        self.for_each_lane(shapes, lanes, |lane, turns, _| remaining_turns[lane] = turns);
+        self.remaining_turns = remaining_turns;
     }
 
     /// Returns the next utterance of a lane.
     pub fn next(&mut self, lane: usize) -> Option<usize> {
-        self.remaining[lane..].iter_mut().find_map(Iterator::next).map(|turn| self.order[turn])
+        self.remaining_turns[lane..].iter_mut().find_map(Iterator::next).map(|turn| self.order[turn])
     }
 
     /// Frees memory that a batch of this size does not need.
     pub fn shrink(&mut self) {
-        self.remaining.shrink_to(self.order.len());
+        self.remaining_turns.shrink_to(self.order.len());
         self.order.shrink_to_fit();
     }
 
     /// Allocated bytes.
     pub fn allocated_bytes(&self) -> usize {
-        self.order.capacity() * size_of::<usize>() + self.remaining.capacity() * size_of::<Range<usize>>()
+        self.order.capacity() * size_of::<usize>()
+            + self.remaining_turns.capacity() * size_of::<Range<usize>>()
     }
 }
 

@@ -61,31 +61,31 @@ pub trait Semiring {
 
 /// A semiring of `f64` weights whose operations have gradients.
 ///
-/// `g` is the cotangent of the result: the derivative of the loss with respect to it.
+/// The cotangent of a result is the derivative of the loss with respect to it.
 pub trait Differentiable: Semiring<Weight = f64> {
     /// Writes the gradient of [`sum`](Semiring::sum) for each value.
     ///
     /// # Panics
     /// If `gradient` and `values` have different lengths.
-    fn sum_backward(values: &[f64], g: f64, gradient: &mut [f64]);
+    fn sum_backward(values: &[f64], cotangent: f64, gradient: &mut [f64]);
 
     /// Writes the gradient of [`prod`](Semiring::prod) for each value.
     ///
     /// # Panics
     /// As [`sum_backward`](Self::sum_backward).
-    fn prod_backward(values: &[f64], g: f64, gradient: &mut [f64]);
+    fn prod_backward(values: &[f64], cotangent: f64, gradient: &mut [f64]);
 
     /// Returns the gradients of `a ⊕ b`.
-    fn plus_backward(a: f64, b: f64, g: f64) -> [f64; 2] {
+    fn plus_backward(a: f64, b: f64, cotangent: f64) -> [f64; 2] {
         let mut gradient = [0.0; 2];
-        Self::sum_backward(&[a, b], g, &mut gradient);
+        Self::sum_backward(&[a, b], cotangent, &mut gradient);
         gradient
     }
 
     /// Returns the gradients of `a ⊗ b`.
-    fn times_backward(a: f64, b: f64, g: f64) -> [f64; 2] {
+    fn times_backward(a: f64, b: f64, cotangent: f64) -> [f64; 2] {
         let mut gradient = [0.0; 2];
-        Self::prod_backward(&[a, b], g, &mut gradient);
+        Self::prod_backward(&[a, b], cotangent, &mut gradient);
         gradient
     }
 }

@@ -64,7 +64,7 @@ pub enum TopologyKind {
 
 /// A token's arc and the terms of its emission.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Move {
+struct TokenArc {
     /// Index of the token and of its column.
     token: usize,
     arc: TopologyArc,
@@ -98,9 +98,9 @@ pub struct Topology {
     tokens: Vec<Token>,
     /// Number of duration columns, which follow the token columns.
     durations: usize,
-    /// The arcs of the moves, for the recursions.
+    /// The arcs of `token_arcs`, for the recursions.
     arcs: Vec<TopologyArc>,
-    moves: Vec<Move>,
+    token_arcs: Vec<TokenArc>,
 }
 
 /// Target of an arc.
@@ -121,9 +121,14 @@ impl Default for Topology {
 }
 
 impl Topology {
-    fn from_moves(kind: TopologyKind, tokens: Vec<Token>, durations: usize, moves: Vec<Move>) -> Self {
-        let arcs = moves.iter().map(|step| step.arc).collect();
-        Self { kind, tokens, durations, arcs, moves }
+    fn from_token_arcs(
+        kind: TopologyKind,
+        tokens: Vec<Token>,
+        durations: usize,
+        token_arcs: Vec<TokenArc>,
+    ) -> Self {
+        let arcs = token_arcs.iter().map(|token_arc| token_arc.arc).collect();
+        Self { kind, tokens, durations, arcs, token_arcs }
     }
 
     /// The rule by which blank and label advance; big blanks are extra.
@@ -170,23 +175,23 @@ impl Topology {
     /// # Panics
     /// Here and below: if the arc does not exist.
     pub fn arc_token(&self, arc: usize) -> usize {
-        self.moves[arc].token
+        self.token_arcs[arc].token
     }
 
     /// Returns the terms of an arc's emission, the token's column first.
     pub fn emission_terms(&self, arc: usize) -> &[EmissionTerm] {
-        &self.moves[arc].terms
+        &self.token_arcs[arc].terms
     }
 
     /// Iterates over the arcs of a token column.
-    pub(crate) fn token_arcs(&self, token: usize) -> impl Iterator<Item = usize> + '_ {
-        (0..self.moves.len()).filter(move |&arc| self.moves[arc].token == token)
+    pub(crate) fn arcs_of_token(&self, token: usize) -> impl Iterator<Item = usize> + '_ {
+        (0..self.token_arcs.len()).filter(move |&arc| self.token_arcs[arc].token == token)
     }
 
     /// Returns the frames that a token consumes; none if a duration decides.
     pub fn token_frames(&self, token: usize) -> Option<usize> {
         match self.durations {
-            0 => self.token_arcs(token).next().map(|arc| self.arcs[arc].frames),
+            0 => self.arcs_of_token(token).next().map(|arc| self.arcs[arc].frames),
             _ => None,
         }
     }
@@ -194,7 +199,8 @@ impl Topology {
     /// Returns the arc of a token and a duration index, if any.
     pub fn duration_arc(&self, token: usize, duration: usize) -> Option<usize> {
         let column = self.tokens.len() + duration;
-        self.token_arcs(token).find(|&arc| self.emission_terms(arc).iter().any(|term| term.column == column))
+        self.arcs_of_token(token)
+            .find(|&arc| self.emission_terms(arc).iter().any(|term| term.column == column))
     }
 
     /// Returns true if the arcs of a column emit labels.
@@ -204,7 +210,7 @@ impl Topology {
 
     /// Returns true if the emission of each arc is its own column.
     pub fn is_plain(&self) -> bool {
-        self.durations == 0 && self.moves.iter().all(|step| step.terms.len() == 1)
+        self.durations == 0 && self.token_arcs.iter().all(|token_arc| token_arc.terms.len() == 1)
     }
 
     /// Returns the target of an arc from a site.

@@ -1,4 +1,4 @@
-//! Loss and adjoints of one full lattice; α and β run in parallel.
+//! Transducer loss and adjoints of one full lattice; α and β run in parallel.
 //!
 //! The recursions start at both ends and stop in the middle, where their sums give the sum P over
 //! all paths. Each then continues over the stored sums of the other and computes the adjoints:
@@ -20,29 +20,29 @@ use kernels::{
 use crate::{
     TopologyArc,
     anti_diagonals::{AntiDiagonals, LaneSizes},
-    banded::Banded,
+    banded::BandedScratch,
+    recursions::{BackwardRecursion, ForwardRecursion},
     scaled_rows::ScaledRows,
-    sweep::{BackwardSweep, ForwardSweep},
     walk::Lattice,
 };
 
 impl LaneSizes {
     /// Scratch memory of a [`LaneScratch`] of these sizes, without the struct.
     pub fn scratch(&self) -> ScratchReq {
-        let Self { arcs, diagonals, row, elements, composed, band, .. } = *self;
+        let Self { arcs, diagonals, row_len, elements, composed, band_arcs, band_sites, .. } = *self;
         let diagonal_scratch = match diagonals {
             0 => ScratchReq::EMPTY,
             _ => ScratchReq::all_of([
                 AntiDiagonals::scratch(arcs, diagonals),
-                ForwardSweep::scratch(self),
-                BackwardSweep::scratch(self),
-                ScratchReq::aligned::<f64>(arcs * row).times(2),
+                ForwardRecursion::scratch(self),
+                BackwardRecursion::scratch(self),
+                ScratchReq::aligned::<f64>(arcs * row_len).times(2),
                 ScaledRows::scratch(elements),
-                ScaledRows::scratch(row),
+                ScaledRows::scratch(row_len),
             ]),
         };
         let arc_scratch = ScratchReq::new::<f64>(composed).times(2);
-        diagonal_scratch.and(arc_scratch).and(Banded::scratch(band.0, band.1))
+        diagonal_scratch.and(arc_scratch).and(BandedScratch::scratch(band_arcs, band_sites))
     }
 }
 
@@ -51,18 +51,20 @@ impl LaneSizes {
 pub(crate) struct LaneScratch {
     sizes: LaneSizes,
     diagonals: AntiDiagonals,
-    forward: ForwardSweep,
-    backward: BackwardSweep,
+    forward: ForwardRecursion,
+    backward: BackwardRecursion,
     /// Adjoints of a diagonal, one buffer for each recursion.
     adjoints: [AlignedVec<f64>; 2],
     /// α before the middle, β from the middle on.
     sums: ScaledRows,
     /// α of the current diagonal after the middle.
     alpha: ScaledRows,
-    /// Composed emissions and adjoints of arcs.
-    pub arcs: (Vec<f64>, Vec<f64>),
+    /// Composed emissions of the arcs.
+    pub arc_emissions: Vec<f64>,
+    /// Adjoints of the composed emissions.
+    pub arc_adjoints: Vec<f64>,
     /// Buffers of banded lattices.
-    banded: Banded,
+    banded: BandedScratch,
 }
 
 impl LaneScratch {
@@ -73,16 +75,16 @@ impl LaneScratch {
         if sizes.diagonals > 0 {
             self.diagonals.reserve(sizes.arcs, sizes.diagonals);
             self.sums.reserve(sizes.elements);
-            self.alpha.reserve(sizes.row);
+            self.alpha.reserve(sizes.row_len);
             for rows in &mut self.adjoints {
-                rows.ensure_len(sizes.arcs * sizes.row, 0.0);
+                rows.ensure_len(sizes.arcs * sizes.row_len, 0.0);
             }
             self.forward.reserve(sizes);
             self.backward.reserve(sizes);
         }
-        ensure_capacity(&mut self.arcs.0, sizes.composed);
-        ensure_capacity(&mut self.arcs.1, sizes.composed);
-        self.banded.reserve(sizes.band.0, sizes.band.1);
+        ensure_capacity(&mut self.arc_emissions, sizes.composed);
+        ensure_capacity(&mut self.arc_adjoints, sizes.composed);
+        self.banded.reserve(sizes.band_arcs, sizes.band_sites);
     }
 
     /// Sizes of the buffers.
@@ -105,7 +107,7 @@ impl LaneScratch {
         let (end, middle) = (self.diagonals.end(), self.middle());
         let Self { diagonals, forward, backward, sums, .. } = self;
         let (mut alpha, mut beta) = sums.all_mut().split_at(diagonals.offset(middle));
-        let up = || {
+        let run_forward = || {
             let mut is_valid = true;
             for d in 0..middle {
                 let mut alpha = alpha.slice(diagonals.offset(d), diagonals.width(d));
@@ -113,19 +115,19 @@ impl LaneScratch {
             }
             is_valid
         };
-        let down = || {
+        let run_backward = || {
             let mut is_valid = true;
             for d in (middle..=end).rev() {
                 if d < end {
                     is_valid &= backward.step(diagonals, d, emissions);
                 }
-                let at = diagonals.offset(d) - diagonals.offset(middle);
-                beta.slice(at, diagonals.width(d)).copy_from(backward.beta(diagonals, d));
+                let start = diagonals.offset(d) - diagonals.offset(middle);
+                beta.slice(start, diagonals.width(d)).copy_from(backward.beta(diagonals, d));
             }
             is_valid
         };
-        let is_valid = rayon::join(up, down);
-        (self.total(), is_valid.0 && is_valid.1)
+        let (alpha_valid, beta_valid) = rayon::join(run_forward, run_backward);
+        (self.total(), alpha_valid && beta_valid)
     }
 
     /// Runs both recursions from the middle and writes the adjoints.
@@ -143,19 +145,20 @@ impl LaneScratch {
         let Self { diagonals, forward, backward, adjoints: [early_rows, late_rows], sums, alpha, .. } = self;
         let (diagonals, sums) = (&*diagonals, &*sums);
         let arcs = diagonals.arcs();
-        let (mut early, mut late) = Diagonals::new(adjoints, diagonals.labels(), arcs.len()).split_at(middle);
+        let (mut early_adjoints, mut late_adjoints) =
+            Diagonals::new(adjoints, diagonals.labels(), arcs.len()).split_at(middle);
         // A lattice with a single path must have a posterior of exactly 1. The rounded quotient or
         // one of its neighbors gives it.
-        let weight = |arc| {
+        let adjoint_scale = |arc| {
             let (factor, mantissa) = (-factor(arc), total.mantissa);
             let quotient = factor / (1.0 + mantissa);
-            let is_exact = |weight: &f64| mantissa.mul_add(*weight, *weight) == factor;
+            let is_exact = |scale: &f64| mantissa.mul_add(*scale, *scale) == factor;
             [quotient, quotient.next_up(), quotient.next_down()]
                 .into_iter()
                 .find(is_exact)
                 .unwrap_or(quotient)
         };
-        let up = || {
+        let run_forward = || {
             for d in middle..end {
                 let rows = &mut late_rows[..arcs.len() * diagonals.width(d)];
                 forward.step(diagonals, d, emissions, &mut alpha.row_mut(0, diagonals.width(d)));
@@ -164,43 +167,43 @@ impl LaneScratch {
                     match target_beta(diagonals, sums, d, arc) {
                         Some(beta) => {
                             let arc_alpha = forward.arc_alpha(diagonals, d, s);
-                            scaled::posterior(arc_alpha, beta, weight(arc), total.exponent, out);
+                            scaled::posterior(arc_alpha, beta, adjoint_scale(arc), total.exponent, out);
                         }
                         None => out.fill(0.0),
                     }
                 }
-                diagonals.scatter(d, true, rows, &mut late);
+                diagonals.scatter(d, true, rows, &mut late_adjoints);
             }
         };
-        let down = || {
+        let run_backward = || {
             for d in (0..middle).rev() {
                 let rows = &mut early_rows[..arcs.len() * diagonals.width(d)];
                 backward.step(diagonals, d, emissions);
                 let alpha = sums.row(diagonals.offset(d), diagonals.width(d));
                 for (s, (arc, out)) in arcs.iter().zip(rows.chunks_exact_mut(diagonals.width(d))).enumerate()
                 {
-                    if diagonals.fits(arc) {
+                    if diagonals.arc_fits(arc) {
                         let arc_beta = backward.arc_beta(diagonals, d, s);
-                        scaled::posterior(arc_beta, alpha, weight(arc), total.exponent, out);
+                        scaled::posterior(arc_beta, alpha, adjoint_scale(arc), total.exponent, out);
                     } else {
                         out.fill(0.0);
                     }
                 }
-                diagonals.scatter(d, false, rows, &mut early);
+                diagonals.scatter(d, false, rows, &mut early_adjoints);
             }
         };
-        rayon::join(up, down);
+        rayon::join(run_forward, run_backward);
     }
 
     /// Writes `-factor(arc)` times each arc posterior of a banded lattice; returns the loss.
-    pub fn banded(
+    pub fn run_banded(
         &mut self,
         lattice: &Lattice,
         emissions: &[f64],
         factor: impl Fn(&TopologyArc) -> f64,
         adjoints: &mut [f64],
     ) -> f64 {
-        self.banded.run(lattice, emissions, factor, adjoints)
+        self.banded.forward_backward(lattice, emissions, factor, adjoints)
     }
 
     /// Clears sums that are not finite.
@@ -219,11 +222,11 @@ impl LaneScratch {
         self.diagonals.end().div_ceil(2)
     }
 
-    /// Sum over all paths: each takes exactly one arc across the middle.
+    /// Returns the sum over all paths: each takes exactly one arc across the middle.
     fn total(&self) -> Scaled {
         let (diagonals, middle) = (&self.diagonals, self.middle());
         let mut total = Scaled::ZERO;
-        for (s, arc) in diagonals.arcs().iter().enumerate().filter(|(_, arc)| diagonals.fits(arc)) {
+        for (s, arc) in diagonals.arcs().iter().enumerate().filter(|(_, arc)| diagonals.arc_fits(arc)) {
             for d in middle.saturating_sub(arc.frames + arc.labels)..middle {
                 if let Some(beta) = target_beta(diagonals, &self.sums, d, arc) {
                     total = scaled::dot(total, self.forward.arc_alpha(diagonals, d, s), beta);
@@ -245,9 +248,12 @@ fn target_beta<'a>(
     d: usize,
     arc: &TopologyArc,
 ) -> Option<ScaledRow<'a>> {
-    let to = d + arc.frames + arc.labels;
-    let inside = diagonals.fits(arc) && to <= diagonals.end();
-    inside.then(|| {
-        beta.row(diagonals.offset(to) + diagonals.low(d) + arc.labels - diagonals.low(to), diagonals.width(d))
+    let target_d = d + arc.frames + arc.labels;
+    let is_inside = diagonals.arc_fits(arc) && target_d <= diagonals.end();
+    is_inside.then(|| {
+        beta.row(
+            diagonals.offset(target_d) + diagonals.min_label(d) + arc.labels - diagonals.min_label(target_d),
+            diagonals.width(d),
+        )
     })
 }

@@ -89,10 +89,10 @@ pub(crate) fn forward_visit<S: Semiring, G: Graph>(
         alpha[start] = S::ONE;
     }
     for arc in graph.arcs() {
-        let before = alpha[arc.from];
-        visit(&arc, before);
-        let sum = arc.to.map_or(&mut total, |to| &mut alpha[to]);
-        *sum = S::plus(*sum, S::times(before, weight(&arc)));
+        let source_alpha = alpha[arc.from];
+        visit(&arc, source_alpha);
+        let target_sum = arc.to.map_or(&mut total, |to| &mut alpha[to]);
+        *target_sum = S::plus(*target_sum, S::times(source_alpha, weight(&arc)));
     }
     total
 }
@@ -132,13 +132,13 @@ pub(crate) fn trace_path(
     mut choose: impl FnMut(usize, &[Transition]) -> Option<usize>,
 ) -> Option<Vec<Transition>> {
     let (mut path, mut arcs) = (Vec::new(), Vec::new());
-    let mut next = Some(graph.start()?);
-    while let Some(state) = next {
+    let mut next_state = Some(graph.start()?);
+    while let Some(state) = next_state {
         arcs.clear();
         arcs.extend(graph.arcs_from(state));
         let arc = arcs[choose(state, &arcs)?];
         path.push(arc);
-        next = arc.to;
+        next_state = arc.to;
     }
     Some(path)
 }
@@ -147,11 +147,11 @@ pub(crate) fn trace_path(
 ///
 /// Of equally good arcs the first is taken.
 pub fn best_path(graph: &impl Graph, beta: &[f64]) -> Option<Vec<Transition>> {
-    let reached = |state: usize| beta[state] > f64::NEG_INFINITY;
+    let has_path = |state: usize| beta[state] > f64::NEG_INFINITY;
     let is_best =
         |state: usize, arc: &Transition| arc.log_prob + beta_after::<Tropical>(arc, beta) == beta[state];
     trace_path(graph, |state, arcs| {
-        reached(state).then(|| arcs.iter().position(|arc| is_best(state, arc))).flatten()
+        has_path(state).then(|| arcs.iter().position(|arc| is_best(state, arc))).flatten()
     })
 }
 

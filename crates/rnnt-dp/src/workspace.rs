@@ -7,7 +7,7 @@ use crate::{
     Lattices, Regularizers, Result, Topology,
     anti_diagonals::LaneSizes,
     forward_backward::expect_len,
-    lanes::LatticeCall,
+    lanes::BatchCall,
     schedule::{CallShapes, Schedule, UtteranceSlot, lane_scratch},
     utterance::LaneScratch,
 };
@@ -43,8 +43,8 @@ use crate::{
 pub struct Workspace {
     lanes: Vec<LaneScratch>,
     schedule: Schedule,
-    /// Empty between calls; keeps its memory.
-    entries: Vec<UtteranceSlot<'static>>,
+    /// List of a call's utterances: empty between calls, keeps its memory.
+    slot_buffer: Vec<UtteranceSlot<'static>>,
     lane_limit: LaneLimit,
 }
 
@@ -110,16 +110,16 @@ impl Workspace {
         lanes: usize,
     ) -> ScratchReq {
         assert!(lanes > 0, "`lanes`: expected at least 1, found 0");
-        let (mut lists, mut lane_sizes) = (ScratchReq::EMPTY, Vec::new());
+        let (mut list_scratch, mut lane_sizes) = (ScratchReq::EMPTY, Vec::new());
         for (lattices, topology) in calls {
             let shapes = CallShapes { lattices: lattices.borrow(), topology, regularizers };
             lane_sizes.resize(lane_sizes.len().max(lanes.min(shapes.lattices.batch())), LaneSizes::default());
             Schedule::new(&shapes).for_each_lane(&shapes, lanes, |lane, _, sizes| {
                 lane_sizes[lane] = sizes.max(lane_sizes[lane]);
             });
-            lists = lists.or(shapes.lists());
+            list_scratch = list_scratch.or(shapes.list_scratch());
         }
-        ScratchReq::all_of(lane_sizes.iter().map(lane_scratch)).and(lists)
+        ScratchReq::all_of(lane_sizes.iter().map(lane_scratch)).and(list_scratch)
     }
 
     /// Returns the largest number of lanes that fits into `bytes`.
@@ -145,7 +145,7 @@ impl Workspace {
     }
 
     fn list_bytes(&self) -> usize {
-        self.schedule.allocated_bytes() + self.entries.capacity() * size_of::<UtteranceSlot>()
+        self.schedule.allocated_bytes() + self.slot_buffer.capacity() * size_of::<UtteranceSlot>()
     }
 
     /// Computes [`forward_backward`](fn@crate::forward_backward) into given slices.
@@ -173,10 +173,10 @@ impl Workspace {
         losses: &mut [f64],
         adjoints: &mut [f64],
     ) -> Result<()> {
-        let entries = lattices.sites() * topology.columns();
-        expect_len("emissions", entries, emissions.len())?;
+        let num_emissions = lattices.sites() * topology.columns();
+        expect_len("emissions", num_emissions, emissions.len())?;
         expect_len("losses", lattices.batch(), losses.len())?;
-        expect_len("adjoints", entries, adjoints.len())?;
+        expect_len("adjoints", num_emissions, adjoints.len())?;
         regularizers.check()?;
         let shapes = CallShapes { lattices, topology, regularizers };
         let threads = rayon::current_num_threads().min(lattices.batch());
@@ -191,28 +191,29 @@ impl Workspace {
             }
         };
         self.reserve_lanes(&shapes, lanes);
-        let Self { schedule, entries, .. } = self;
-        LatticeCall { shapes, emissions }.run(&mut self.lanes[..lanes], schedule, entries, losses, adjoints)
+        let Self { schedule, slot_buffer, .. } = self;
+        BatchCall { shapes, emissions }.run(&mut self.lanes[..lanes], schedule, slot_buffer, losses, adjoints)
     }
 
     /// Sorts a batch and reserves its lists; frees lanes if both do not fit into the budget.
     fn reserve_lists(&mut self, shapes: &CallShapes) {
         if let LaneLimit::Bytes(bytes) = self.lane_limit
-            && self.allocated_bytes() + shapes.lists().bytes().saturating_sub(self.list_bytes()) > bytes
+            && self.allocated_bytes() + shapes.list_scratch().bytes().saturating_sub(self.list_bytes())
+                > bytes
         {
             *self = Self::with_budget(bytes);
         }
         self.schedule.sort(shapes);
-        self.entries.reserve_exact(shapes.lattices.batch());
+        self.slot_buffer.reserve_exact(shapes.lattices.batch());
     }
 
     /// Reserves `count` lanes of the sizes that they need; frees existing lanes if the budget
     /// requires it.
     fn reserve_lanes(&mut self, shapes: &CallShapes, count: usize) {
         if let LaneLimit::Bytes(bytes) = self.lane_limit {
-            let added =
+            let new_lane_bytes =
                 self.lanes.len().max(count).saturating_sub(self.lanes.capacity()) * size_of::<LaneScratch>();
-            let (lanes, mut growth) = (&self.lanes, added);
+            let (lanes, mut growth) = (&self.lanes, new_lane_bytes);
             self.schedule.for_each_lane(shapes, count, |lane, _, sizes| {
                 let current = lanes.get(lane).map(|lane| lane.sizes()).unwrap_or_default();
                 growth += current.max(sizes).scratch().bytes() - current.scratch().bytes();
@@ -220,7 +221,7 @@ impl Workspace {
             if self.allocated_bytes() + growth > bytes {
                 self.lanes = Vec::new();
                 self.schedule.shrink();
-                self.entries.shrink_to(shapes.lattices.batch());
+                self.slot_buffer.shrink_to(shapes.lattices.batch());
             }
         }
         let missing = count.saturating_sub(self.lanes.len());

@@ -10,7 +10,7 @@ use rnnt_dp::{Topology, best_path, confidences, expected_emission_frames};
 
 use crate::{
     Error, Inputs, JointInputs, Loss, Options, Result, Targets, budget::SessionBuffers, head_call::HeadCall,
-    inputs::InputValues, pruned::second_loss,
+    inputs::InputValues, pruned::second_pass_loss,
 };
 
 /// A label with its frame on the best path.
@@ -62,12 +62,12 @@ pub(crate) fn alignments<F: Real>(
     let (loss, values) = (Cow::Borrowed(&options.loss), Inputs::from(joint).values());
     let call = HeadCall::joint(&joint, loss, Cow::Borrowed(&targets), &options)?;
     let plan = call.sizes(&options, 0).in_groups::<F>()?;
-    buffers.apply_plan(&plan, call.heads(&options), &options)?;
+    buffers.apply_plan(&plan, call.num_heads(&options), &options)?;
     let mut alignments = Vec::with_capacity(targets.batch());
     for group in plan.groups {
-        let first = group.start;
-        let group_alignments = align_group(&call, &values, (&topology, &options), group, &mut buffers);
-        alignments.extend(group_alignments.map_err(|error: Error| error.in_group(first))?);
+        let first_utterance = group.start;
+        let group_alignments = align_group(&call, &values, &topology, &options, group, &mut buffers);
+        alignments.extend(group_alignments.map_err(|error: Error| error.in_group(first_utterance))?);
     }
     Ok(alignments)
 }
@@ -75,7 +75,8 @@ pub(crate) fn alignments<F: Real>(
 fn align_group<F: Real>(
     call: &HeadCall<F>,
     values: &InputValues<F>,
-    (topology, options): (&Topology, &Options),
+    topology: &Topology,
+    options: &Options,
     utterances: Range<usize>,
     buffers: &mut SessionBuffers<F>,
 ) -> Result<Vec<Option<LabelAlignment>>> {
@@ -87,10 +88,10 @@ fn align_group<F: Real>(
     let (losses, emissions, adjoints) = (state.losses(), state.emissions(), state.adjoints());
     let paths = best_path(lattices, topology, &emissions)?;
     let confidences = confidences(lattices, topology, adjoints, &paths)?;
-    let expected = expected_emission_frames(lattices, topology, adjoints)?;
+    let expected_frames = expected_emission_frames(lattices, topology, adjoints)?;
     let alignment = |utterance: usize| {
         let steps = paths[utterance].label_steps(topology).zip(targets.labels(utterance));
-        let times = confidences[utterance].iter().zip(&expected[utterance]);
+        let times = confidences[utterance].iter().zip(&expected_frames[utterance]);
         let tokens = steps.zip(times).map(|((step, &label), (&confidence, &expected_frame))| {
             let (frame, log_prob) = (step.site.frame, step.log_prob);
             AlignedLabel { label, frame, log_prob, confidence, expected_frame }
@@ -109,7 +110,7 @@ fn align_group<F: Real>(
 ///
 /// σ is logit under-normalization, ω the share of the RNN-T loss in TDT.
 fn without_regularization(loss: &Loss) -> Result<(Loss, Topology)> {
-    match second_loss(loss) {
+    match second_pass_loss(loss) {
         Loss::Transducer { topology, tokens, .. } => {
             Ok((Loss::Transducer { topology: topology.clone(), tokens, sigma: 0.0 }, topology))
         }

@@ -1,4 +1,4 @@
-//! Plans the memory of a loss call: splits the batch into groups that fit the budget.
+//! Plans the memory of a transducer loss call: splits the batch into groups that fit the budget.
 //!
 //! A group is a range of utterances that are processed together. A site is a lattice node (t, u).
 //! The normalizer is the blocked log-softmax over the classes of a head.
@@ -19,7 +19,7 @@ use rnnt_dp::Topology;
 
 use crate::{
     Error, Options, Result, columns,
-    heads::{HeadSet, Role},
+    heads::{HeadRole, HeadSet},
     objective::{LatticeObjective, LatticeWorkspace},
     site_buffers::SiteBuffers,
 };
@@ -33,11 +33,11 @@ pub(crate) struct CallSizes<'a> {
     /// Number of classes C.
     pub classes: usize,
     /// Bytes per site in each list of [`SiteIndices`](crate::site_buffers::SiteIndices).
-    pub indices: [usize; 3],
+    pub index_bytes: [usize; 3],
     /// Bytes that the caller allocates, such as a first pass.
-    pub held: usize,
+    pub caller_bytes: usize,
     /// Scratch memory by utterances and sites, for scores as inputs.
-    pub scores: Option<Box<dyn Fn(usize, usize) -> ScratchReq + 'a>>,
+    pub score_scratch: Option<Box<dyn Fn(usize, usize) -> ScratchReq + 'a>>,
 }
 
 /// Plan of a call.
@@ -46,15 +46,15 @@ pub(crate) struct CallPlan {
     /// Groups of utterances.
     pub groups: Vec<Range<usize>>,
     /// Bytes for the recursions over lattices.
-    pub lattices: usize,
+    pub lattice_bytes: usize,
     /// Budget of each head, tokens first.
-    pub heads: Vec<usize>,
-    /// Scratch memory of all sites, in the order of [`SiteBuffers::held`].
-    pub sites: [ScratchReq; 6],
+    pub head_budgets: Vec<usize>,
+    /// Scratch memory of all sites, in the order of [`SiteBuffers::requirements`].
+    pub site_scratch: [ScratchReq; 6],
     /// Bytes that the caller allocates, such as those of a first pass.
-    pub held: usize,
+    pub caller_bytes: usize,
     /// Unused bytes of the budget.
-    pub left: usize,
+    pub unused_bytes: usize,
     /// Whether the scores of most sites of a group are kept.
     pub keeps_scores: bool,
     /// Most bytes at any time.
@@ -64,9 +64,16 @@ pub(crate) struct CallPlan {
 impl CallPlan {
     /// Plan of a single head without a lattice.
     pub fn single_head(budget: usize) -> Self {
-        let (groups, heads) = (Vec::new(), vec![budget]);
-        let (sites, bytes) = ([ScratchReq::EMPTY; 6], budget);
-        Self { groups, lattices: 0, heads, sites, held: 0, left: 0, keeps_scores: false, bytes }
+        Self {
+            groups: Vec::new(),
+            lattice_bytes: 0,
+            head_budgets: vec![budget],
+            site_scratch: [ScratchReq::EMPTY; 6],
+            caller_bytes: 0,
+            unused_bytes: 0,
+            keeps_scores: false,
+            bytes: budget,
+        }
     }
 }
 
@@ -85,14 +92,14 @@ const SLACK_BYTES: usize = 16 << 10;
 fn fill_groups(sizes: &[usize], limit: usize) -> Vec<Range<usize>> {
     let mut groups: Vec<Range<usize>> = Vec::with_capacity(sizes.len());
     let mut sum = 0;
-    for (at, &size) in sizes.iter().enumerate() {
+    for (index, &size) in sizes.iter().enumerate() {
         match groups.last_mut() {
             Some(group) if size.saturating_add(sum) <= limit => {
-                group.end = at + 1;
+                group.end = index + 1;
                 sum += size;
             }
             _ => {
-                groups.push(at..at + 1);
+                groups.push(index..index + 1);
                 sum = size;
             }
         }
@@ -106,15 +113,16 @@ fn fill_groups(sizes: &[usize], limit: usize) -> Vec<Range<usize>> {
 fn balance_groups(sizes: &[usize], limit: usize) -> Vec<Range<usize>> {
     let count = fill_groups(sizes, limit).len();
     let total = sizes.iter().fold(0usize, |sum, &size| sum.saturating_add(size));
-    let (mut low, mut high) = (total.div_ceil(count.max(1)).min(limit), limit);
-    while low < high {
-        let middle = low + (high - low) / 2;
+    // Bisection for the smallest limit that needs no more groups.
+    let (mut min_limit, mut max_limit) = (total.div_ceil(count.max(1)).min(limit), limit);
+    while min_limit < max_limit {
+        let middle = min_limit + (max_limit - min_limit) / 2;
         match fill_groups(sizes, middle).len() <= count {
-            true => high = middle,
-            false => low = middle + 1,
+            true => max_limit = middle,
+            false => min_limit = middle + 1,
         }
     }
-    fill_groups(sizes, high)
+    fill_groups(sizes, max_limit)
 }
 
 impl CallSizes<'_> {
@@ -123,7 +131,7 @@ impl CallSizes<'_> {
     /// # Errors
     /// [`Error::Budget`].
     pub fn all_at_once<F: Real>(&self) -> Result<CallPlan> {
-        self.plan::<F>(std::iter::once(0..self.objective.sites().batch()).collect())
+        self.plan::<F>(std::iter::once(0..self.objective.site_targets().batch()).collect())
     }
 
     /// Plans one group at a time.
@@ -134,7 +142,7 @@ impl CallSizes<'_> {
         let groups = self.groups::<F>();
         match self.plan::<F>(groups) {
             Err(Error::Budget { .. }) => {
-                self.plan::<F>((0..self.objective.sites().batch()).map(|b| b..b + 1).collect())
+                self.plan::<F>((0..self.objective.site_targets().batch()).map(|b| b..b + 1).collect())
             }
             planned => planned,
         }
@@ -144,20 +152,25 @@ impl CallSizes<'_> {
     ///
     /// Short utterances share a group, so that its waves are full.
     fn groups<F: Real>(&self) -> Vec<Range<usize>> {
-        let (working, bytes) = (self.options.working_bytes(), self.site_bytes());
-        let bytes_with_scores = self.classes.saturating_mul(size_of::<F>()).saturating_add(bytes);
-        let kept = if self.options.keep_scores { working / 2 / bytes_with_scores } else { 0 };
-        let limit = match (&self.scores, self.options.plan) {
+        let (budget, site_bytes) = (self.options.working_bytes(), self.site_bytes());
+        let bytes_with_scores = self.classes.saturating_mul(size_of::<F>()).saturating_add(site_bytes);
+        // Half of the budget may keep scores; without them an eighth is enough for a group.
+        let sites_with_scores = if self.options.keep_scores { budget / 2 / bytes_with_scores } else { 0 };
+        let limit = match (&self.score_scratch, self.options.plan) {
             // Scores have no waves, but lists with padding: the limit is in bytes, not in sites.
-            (Some(_), _) => working / 2,
+            (Some(_), _) => budget / 2,
             (None, Some(plan)) => plan.wave,
-            (None, None) => kept.max((working / 8 / bytes).clamp(MIN_GROUP_SITES, MAX_GROUP_SITES)),
+            (None, None) => {
+                sites_with_scores.max((budget / 8 / site_bytes).clamp(MIN_GROUP_SITES, MAX_GROUP_SITES))
+            }
         };
-        let lattices = self.objective.sites().lattices();
+        let lattices = self.objective.site_targets().lattices();
         let size_of = |utterance| {
             let sites = lattices.site_range(utterance).len();
-            match &self.scores {
-                Some(_) => bytes.saturating_mul(sites) + self.group_bytes(&(utterance..utterance + 1), sites),
+            match &self.score_scratch {
+                Some(_) => {
+                    site_bytes.saturating_mul(sites) + self.group_bytes(&(utterance..utterance + 1), sites)
+                }
                 None => sites,
             }
         };
@@ -168,109 +181,134 @@ impl CallSizes<'_> {
     /// Distributes the budget over lattices and heads for given groups.
     fn plan<F: Real>(&self, groups: Vec<Range<usize>>) -> Result<CallPlan> {
         let limit = self.options.budget;
-        let (mut max_sites, mut own) = (0, 0);
+        // Bytes that no plan changes: call, groups, sites.
+        let (mut max_sites, mut fixed_bytes) = (0, 0);
         for group in &groups {
-            let all = self.objective.sites().lattices();
-            let sites = all.site_range(group.end - 1).end - all.site_range(group.start).start;
+            let lattices = self.objective.site_targets().lattices();
+            let sites = lattices.site_range(group.end - 1).end - lattices.site_range(group.start).start;
             max_sites = max_sites.max(sites);
-            own = own.max(self.group_bytes(group, sites));
+            fixed_bytes = fixed_bytes.max(self.group_bytes(group, sites));
         }
-        let [lane, lanes] = [1, MAX_LANES].map(|lanes| self.lattices(&groups, lanes));
+        let [one_lane_bytes, all_lane_bytes] = [1, MAX_LANES].map(|lanes| self.lattice_bytes(&groups, lanes));
         // Buffers of the largest group by sites may coexist with those of the largest group by
         // other bytes.
-        let own = own.saturating_add(self.site_bytes().saturating_mul(max_sites));
-        let own = own.saturating_add(self.call_bytes::<F>());
-        let shapes = if self.scores.is_some() { Vec::new() } else { self.shapes(max_sites) };
+        let fixed_bytes = fixed_bytes.saturating_add(self.site_bytes().saturating_mul(max_sites));
+        let fixed_bytes = fixed_bytes.saturating_add(self.call_bytes::<F>());
+        let shapes = if self.score_scratch.is_some() { Vec::new() } else { self.head_shapes(max_sites) };
+        // An explicit plan of the caller, which may exceed the budget.
         if let Some(plan) = self.options.plan {
-            let heads: usize =
+            let head_bytes: usize =
                 shapes.iter().map(|&(_, shape)| self.plan_bytes::<F>(plan.to::<F>(), shape)).sum();
-            let bytes = own.saturating_add(lanes).saturating_add(heads);
-            let (heads, sites, held) = (Vec::new(), self.site_scratch(max_sites), self.held);
-            let (left, keeps_scores) = (usize::MAX, plan.saved_scores >= max_sites / 4 * 3);
-            return Ok(CallPlan { groups, lattices: lanes, heads, sites, held, left, keeps_scores, bytes });
+            return Ok(CallPlan {
+                groups,
+                lattice_bytes: all_lane_bytes,
+                head_budgets: Vec::new(),
+                site_scratch: self.site_scratch(max_sites),
+                caller_bytes: self.caller_bytes,
+                unused_bytes: usize::MAX,
+                keeps_scores: plan.saved_scores >= max_sites / 4 * 3,
+                bytes: fixed_bytes.saturating_add(all_lane_bytes).saturating_add(head_bytes),
+            });
         }
-        let smallest = |&(_, shape): &(Role, Shape)| {
+        // The minimum: one lane, and the smallest plan of each head.
+        let min_bytes = |&(_, shape): &(HeadRole, Shape)| {
             Plan::<F>::minimal(shape, self.options.precision).scratch(shape, self.options.precision).bytes()
         };
-        let smallest: Vec<usize> = shapes.iter().map(smallest).collect();
-        let needed = smallest.iter().fold(own.saturating_add(lane), |sum, &bytes| sum.saturating_add(bytes));
-        let Some(rest) = limit.checked_sub(needed) else {
+        let min_head_bytes: Vec<usize> = shapes.iter().map(min_bytes).collect();
+        let needed = min_head_bytes
+            .iter()
+            .fold(fixed_bytes.saturating_add(one_lane_bytes), |sum, &bytes| sum.saturating_add(bytes));
+        let Some(remaining) = limit.checked_sub(needed) else {
             return Err(Error::Budget { smallest: needed, found: limit });
         };
-        let lattices = lane + (lanes - lane).min(if shapes.is_empty() { rest } else { rest / 4 });
-        let mut rest = rest - (lattices - lane);
+        // More lanes, for at most a quarter of the remaining bytes if there are heads.
+        let lane_limit = if shapes.is_empty() { remaining } else { remaining / 4 };
+        let lattice_bytes = one_lane_bytes + (all_lane_bytes - one_lane_bytes).min(lane_limit);
+        let mut remaining = remaining - (lattice_bytes - one_lane_bytes);
         // Small heads (durations, blank, mean) need a long wave rather than kept scores.
-        let mut heads = vec![0; shapes.len()];
-        for (head, bytes) in heads.iter_mut().enumerate().skip(1) {
+        let mut head_budgets = vec![0; shapes.len()];
+        for (head, budget) in head_budgets.iter_mut().enumerate().skip(1) {
             let (_, shape) = shapes[head];
             let preferred = Plan::<F>::new(shape, self.options.precision, DEFAULT_BUDGET, true);
-            let preferred = preferred.map_or(smallest[head], |plan| self.plan_bytes(plan, shape));
-            let added = preferred.saturating_sub(smallest[head]).min(rest / 8);
-            *bytes = smallest[head] + added;
-            rest -= added;
+            let preferred = preferred.map_or(min_head_bytes[head], |plan| self.plan_bytes(plan, shape));
+            let added = preferred.saturating_sub(min_head_bytes[head]).min(remaining / 8);
+            *budget = min_head_bytes[head] + added;
+            remaining -= added;
         }
-        if let (Some(tokens), Some(smallest)) = (heads.first_mut(), smallest.first()) {
-            *tokens = smallest.saturating_add(rest);
+        // The head of the tokens takes everything else.
+        if let (Some(tokens), Some(min_bytes)) = (head_budgets.first_mut(), min_head_bytes.first()) {
+            *tokens = min_bytes.saturating_add(remaining);
         }
-        let (mut bytes, mut keeps_scores) = (own.saturating_add(lattices), true);
-        for (head, (&(_, shape), &budget)) in shapes.iter().zip(&heads).enumerate() {
+        // The bytes that the plans of the heads need within their budgets.
+        let (mut bytes, mut keeps_scores) = (fixed_bytes.saturating_add(lattice_bytes), true);
+        for (head, (&(_, shape), &budget)) in shapes.iter().zip(&head_budgets).enumerate() {
             let keep_scores = self.options.may_keep_scores(head);
             let plan = Plan::<F>::new(shape, self.options.precision, budget, keep_scores)?;
             bytes = bytes.saturating_add(self.plan_bytes(plan, shape));
             keeps_scores &= plan.saved_scores >= shape.sites / 4 * 3;
         }
-        let (sites, held, left) = (self.site_scratch(max_sites), self.held, limit.saturating_sub(bytes));
-        Ok(CallPlan { groups, lattices, heads, sites, held, left, keeps_scores, bytes })
+        Ok(CallPlan {
+            groups,
+            lattice_bytes,
+            head_budgets,
+            site_scratch: self.site_scratch(max_sites),
+            caller_bytes: self.caller_bytes,
+            unused_bytes: limit.saturating_sub(bytes),
+            keeps_scores,
+            bytes,
+        })
     }
 
+    /// Bytes of a head's plan.
     fn plan_bytes<F: Real>(&self, plan: Plan<F>, shape: Shape) -> usize {
         plan.scratch(shape, self.options.precision).bytes()
     }
 
     /// Shape of each head's call over a number of sites.
-    pub fn shapes(&self, sites: usize) -> Vec<(Role, Shape)> {
+    pub fn head_shapes(&self, sites: usize) -> Vec<(HeadRole, Shape)> {
         let shape = |(role, classes)| {
-            let selected = self.objective.selected(role);
+            let selected = self.objective.selected_classes(role);
             (role, Shape { sites, hidden: self.hidden, classes, selected })
         };
-        HeadSet::<f32>::roles(self.classes, self.options).into_iter().map(shape).collect()
+        HeadSet::<f32>::roles_and_classes(self.classes, self.options).into_iter().map(shape).collect()
     }
 
-    /// Scratch memory of sites in each vector, in the order of [`SiteBuffers::held`].
+    /// Scratch memory of sites in each vector, in the order of [`SiteBuffers::requirements`].
     fn site_scratch(&self, sites: usize) -> [ScratchReq; 6] {
-        let selected: usize = self.shapes(0).iter().map(|(_, shape)| shape.selected).sum();
-        let [first, second, keys] = self.indices;
-        let (columns, _) = self.objective.width();
-        let numbers = 8 * columns::numbers_per_site(columns, self.options);
-        [numbers, 4 * selected, selected, first, second, keys]
+        let selected: usize = self.head_shapes(0).iter().map(|(_, shape)| shape.selected).sum();
+        let [row_bytes, label_row_bytes, key_bytes] = self.index_bytes;
+        let columns = self.objective.column_counts().all;
+        let value_bytes = 8 * columns::values_per_site(columns, self.options);
+        [value_bytes, 4 * selected, selected, row_bytes, label_row_bytes, key_bytes]
             .map(|bytes| ScratchReq::from_bytes(bytes).times(sites))
     }
 
     /// Bytes of a site in addition to those of the normalizer.
     fn site_bytes(&self) -> usize {
         // `skipped_sites` sorts the occupancies of one of its buckets.
-        let skipped = if self.options.skip > 0.0 { 16 } else { 0 };
-        ScratchReq::all_of(self.site_scratch(1)).bytes() + skipped
+        let skip_bytes = if self.options.skip > 0.0 { 16 } else { 0 };
+        ScratchReq::all_of(self.site_scratch(1)).bytes() + skip_bytes
     }
 
     /// Bytes of a group without sites, lattices and normalizer.
     fn group_bytes(&self, group: &Range<usize>, sites: usize) -> usize {
         let utterance_bytes: usize = group.clone().map(|b| self.objective.utterance_bytes(b)).sum();
-        let score_bytes = self.scores.as_ref().map_or(0, |scores| scores(group.len(), sites).bytes());
+        let score_bytes =
+            self.score_scratch.as_ref().map_or(0, |scratch| scratch(group.len(), sites).bytes());
         utterance_bytes.saturating_add(score_bytes)
     }
 
     /// Bytes of a call, independent of its groups.
     fn call_bytes<F: Real>(&self) -> usize {
-        let batch = self.objective.sites().batch();
+        let batch = self.objective.site_targets().batch();
         // First rows of frames and labels, groups, losses, lattices of groups; for CTC copied frame
         // counts.
         let lists = 160 * batch + self.objective.call_bytes();
-        HeadSet::<F>::bytes(self.classes, self.hidden, self.options) + lists + self.held + SLACK_BYTES
+        HeadSet::<F>::bytes(self.classes, self.hidden, self.options) + lists + self.caller_bytes + SLACK_BYTES
     }
 
     /// Bytes of lattice recursions that run in a number of parallel lanes.
-    fn lattices(&self, groups: &[Range<usize>], lanes: usize) -> usize {
+    fn lattice_bytes(&self, groups: &[Range<usize>], lanes: usize) -> usize {
         let (omega, rnnt) = (self.options.loss.omega(), Topology::rnnt());
         let Some(topology) = self.options.loss.topology() else {
             let lane_bytes = |group: &Range<usize>| self.objective.lane_bytes(group) * lanes.min(group.len());
@@ -278,11 +316,11 @@ impl CallSizes<'_> {
         };
         let topologies: Vec<&Topology> =
             [topology].into_iter().chain((omega > 0.0).then_some(&rnnt)).collect();
-        let all = self.objective.sites().lattices();
+        let lattices = self.objective.site_targets().lattices();
         // One group at a time, as each copies its bands.
         let calls = groups
             .iter()
-            .flat_map(|group| topologies.iter().map(|&topology| (all.slice(group.clone()), topology)));
+            .flat_map(|group| topologies.iter().map(|&topology| (lattices.slice(group.clone()), topology)));
         rnnt_dp::Workspace::scratch_for_all(calls, &self.options.regularizers(), lanes).bytes()
     }
 }
@@ -312,13 +350,13 @@ impl<F: Real> Default for SessionBuffers<F> {
 impl<F: Real> SessionBuffers<F> {
     /// Frees buffers that exceed a plan; sets the budgets of others.
     pub(crate) fn apply_plan(&mut self, plan: &CallPlan, heads: usize, options: &Options) -> Result<()> {
-        if plan.held == 0 {
+        if plan.caller_bytes == 0 {
             // The call has no first pass.
-            self.pruning.keep_within(&::pruned::PassScratch::default(), plan.left);
+            self.pruning.keep_within(&::pruned::PassScratch::default(), plan.unused_bytes);
         }
-        let left = plan.left.saturating_sub(self.pruning.excess());
-        let left = self.lattices.keep_within(plan.lattices, &options.loss, left);
-        self.sites.keep_within(plan.sites, left);
+        let unused_bytes = plan.unused_bytes.saturating_sub(self.pruning.excess());
+        let unused_bytes = self.lattices.keep_within(plan.lattice_bytes, &options.loss, unused_bytes);
+        self.sites.keep_within(plan.site_scratch, unused_bytes);
         self.normalizers.truncate(heads);
         while self.normalizers.len() < heads {
             let workspace = match options.plan {
@@ -327,7 +365,7 @@ impl<F: Real> SessionBuffers<F> {
             };
             self.normalizers.push(workspace.with_precision(options.precision));
         }
-        for (head, (workspace, &budget)) in self.normalizers.iter_mut().zip(&plan.heads).enumerate() {
+        for (head, (workspace, &budget)) in self.normalizers.iter_mut().zip(&plan.head_budgets).enumerate() {
             workspace.set_budget(budget, options.may_keep_scores(head));
         }
         Ok(())
@@ -343,8 +381,9 @@ mod tests {
         if count == 1 || sizes.len() <= 1 {
             return sizes.iter().sum();
         }
-        let split_at =
-            |at: usize| sizes[..at].iter().sum::<usize>().max(min_largest_group(&sizes[at..], count - 1));
+        let split_at = |index: usize| {
+            sizes[..index].iter().sum::<usize>().max(min_largest_group(&sizes[index..], count - 1))
+        };
         (1..=sizes.len()).map(split_at).min().unwrap_or(0)
     }
 

@@ -1,4 +1,4 @@
-//! Combines the outputs of several heads into emissions of a lattice.
+//! Combines the outputs of several heads into emissions of the loss's lattice.
 //!
 //! Emissions are the log-probabilities that each lattice node (site) needs, one column per class;
 //! adjoints, which are split by head, are the derivatives of the loss with respect to them.
@@ -19,10 +19,19 @@ use panda_core::Real;
 
 use crate::{
     Options,
-    heads::{HeadOutput, Role},
-    site_buffers::split_front,
+    heads::{HeadOutput, HeadRole},
+    site_buffers::take_front,
     smoothing::{self, log_z},
 };
+
+/// Numbers of emission columns of a site.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ColumnCounts {
+    /// All columns S.
+    pub all: usize,
+    /// The leading columns, which belong to tokens; those of durations follow.
+    pub tokens: usize,
+}
 
 /// Adjoints of a head's log-probabilities and log-sums.
 pub(crate) struct HeadAdjoints<'a> {
@@ -30,29 +39,31 @@ pub(crate) struct HeadAdjoints<'a> {
     pub log_z: Option<&'a mut [f64]>,
 }
 
-fn find_role<F>(outputs: &[HeadOutput<F>], role: Role) -> Option<&HeadOutput<F>> {
+fn find_role<F>(outputs: &[HeadOutput<F>], role: HeadRole) -> Option<&HeadOutput<F>> {
     outputs.iter().find(|output| output.role == role)
 }
 
 /// Returns whether the columns combine several heads.
 pub(crate) fn is_combined<F>(outputs: &[HeadOutput<F>]) -> bool {
-    find_role(outputs, Role::Durations).or(find_role(outputs, Role::Blank)).is_some()
+    find_role(outputs, HeadRole::Durations).or(find_role(outputs, HeadRole::Blank)).is_some()
 }
 
 /// Number of `f64` values per site for a number of columns.
 ///
 /// The adjoints, and scratch memory that forward and backward passes share.
-pub(crate) fn numbers_per_site(columns: usize, options: &Options) -> usize {
+pub(crate) fn values_per_site(columns: usize, options: &Options) -> usize {
     let loss = &options.loss;
-    let (durations, factored, smoothing) =
+    let (has_durations, is_factored, has_smoothing) =
         (loss.durations() > 0, loss.factors_blank(), options.has_label_smoothing());
-    let mixed = if durations || factored || smoothing { columns } else { 0 };
-    let forward = mixed + if loss.omega() > 0.0 { 4 } else { 0 };
-    let separate = if durations { columns } else { 2 * usize::from(factored) };
+    // Forward: combined emissions, and the token emissions and adjoints of the RNN-T loss in TDT.
+    let combined = if has_durations || is_factored || has_smoothing { columns } else { 0 };
+    let forward = combined + if loss.omega() > 0.0 { 4 } else { 0 };
+    // Backward: adjoints by head, weights of a clamp, adjoints of the mean and of logZ.
+    let by_head = if has_durations { columns } else { 2 * usize::from(is_factored) };
     let backward = usize::from(options.clamp.is_some())
-        + 2 * usize::from(smoothing)
+        + 2 * usize::from(has_smoothing)
         + usize::from(options.z_loss > 0.0)
-        + separate;
+        + by_head;
     columns + forward.max(backward)
 }
 
@@ -62,8 +73,9 @@ pub(crate) fn emissions<F: Real>(outputs: &[HeadOutput<F>]) -> Cow<'_, [f64]> {
     if !is_combined(outputs) {
         return Cow::Borrowed(tokens);
     }
-    let durations = find_role(outputs, Role::Durations).map(|output| output.normalized.emissions.len());
-    let mut out = vec![0.0; tokens.len() + durations.unwrap_or(tokens.len())];
+    let num_durations =
+        find_role(outputs, HeadRole::Durations).map(|output| output.normalized.emissions.len());
+    let mut out = vec![0.0; tokens.len() + num_durations.unwrap_or(tokens.len())];
     write_emissions(outputs, &mut out);
     Cow::Owned(out)
 }
@@ -71,7 +83,7 @@ pub(crate) fn emissions<F: Real>(outputs: &[HeadOutput<F>]) -> Cow<'_, [f64]> {
 /// Writes the emissions *N x S*.
 pub(crate) fn write_emissions<F: Real>(outputs: &[HeadOutput<F>], out: &mut [f64]) {
     let HeadOutput { selection, normalized: Normalized { emissions: tokens, .. }, .. } = &outputs[0];
-    if let Some(durations) = find_role(outputs, Role::Durations) {
+    if let Some(durations) = find_role(outputs, HeadRole::Durations) {
         let (token_columns, duration_columns) = (selection.per_site(), durations.selection.per_site());
         let rows = tokens
             .chunks_exact(token_columns)
@@ -80,7 +92,7 @@ pub(crate) fn write_emissions<F: Real>(outputs: &[HeadOutput<F>], out: &mut [f64
             out[..token_columns].copy_from_slice(tokens);
             out[token_columns..].copy_from_slice(durations);
         }
-    } else if let Some(blank) = find_role(outputs, Role::Blank) {
+    } else if let Some(blank) = find_role(outputs, HeadRole::Blank) {
         for (out, (r, z)) in out.chunks_exact_mut(2).zip(tokens.iter().zip(log_z(&blank.normalized))) {
             out.copy_from_slice(&[log_sigmoid(z), log_sigmoid(-z) + r]);
         }
@@ -90,36 +102,36 @@ pub(crate) fn write_emissions<F: Real>(outputs: &[HeadOutput<F>], out: &mut [f64
 }
 
 /// Computes adjoints of the outputs, except the mean, from those of emissions.
-pub(crate) fn adjoints<'a, F: Real>(
+pub(crate) fn head_adjoints<'a, F: Real>(
     outputs: &[HeadOutput<F>],
-    adjoints: &'a [f64],
+    emission_adjoints: &'a [f64],
     scratch: &mut &'a mut [f64],
 ) -> Vec<HeadAdjoints<'a>> {
-    let plain = |emissions| HeadAdjoints { emissions, log_z: None };
-    if let Some(durations) = find_role(outputs, Role::Durations) {
+    let without_log_z = |emissions| HeadAdjoints { emissions, log_z: None };
+    if let Some(durations) = find_role(outputs, HeadRole::Durations) {
         let tokens = outputs[0].selection.per_site();
         let width = tokens + durations.selection.per_site();
-        let mut part = |columns: Range<usize>| {
-            let out = split_front(scratch, adjoints.len() / width * columns.len());
-            let rows = out.chunks_exact_mut(columns.len()).zip(adjoints.chunks_exact(width));
+        let mut copy_columns = |columns: Range<usize>| {
+            let out = take_front(scratch, emission_adjoints.len() / width * columns.len());
+            let rows = out.chunks_exact_mut(columns.len()).zip(emission_adjoints.chunks_exact(width));
             rows.for_each(|(out, row)| out.copy_from_slice(&row[columns.clone()]));
-            plain(out)
+            without_log_z(out)
         };
-        return vec![part(0..tokens), part(tokens..width)];
+        return vec![copy_columns(0..tokens), copy_columns(tokens..width)];
     }
-    if let Some(blank) = find_role(outputs, Role::Blank) {
-        let sites = adjoints.len() / 2;
-        let (labels, log_z) = (split_front(scratch, sites), split_front(scratch, sites));
+    if let Some(blank) = find_role(outputs, HeadRole::Blank) {
+        let sites = emission_adjoints.len() / 2;
+        let (labels, log_z) = (take_front(scratch, sites), take_front(scratch, sites));
         let out = labels.iter_mut().zip(&mut *log_z);
-        let rows = adjoints.chunks_exact(2).zip(smoothing::log_z(&blank.normalized));
+        let rows = emission_adjoints.chunks_exact(2).zip(smoothing::log_z(&blank.normalized));
         for ((label, log_z), (row, z)) in out.zip(rows) {
             *label = row[1];
             // d log σ(z) = σ(-z), d log σ(-z) = -σ(z)
             *log_z = row[0] * log_sigmoid(-z).exp() - row[1] * log_sigmoid(z).exp();
         }
-        return vec![plain(labels), HeadAdjoints { emissions: &[], log_z: Some(log_z) }];
+        return vec![without_log_z(labels), HeadAdjoints { emissions: &[], log_z: Some(log_z) }];
     }
-    vec![plain(adjoints)]
+    vec![without_log_z(emission_adjoints)]
 }
 
 /// Bound on the score gradients of a site over all heads.
@@ -128,9 +140,9 @@ pub(crate) fn adjoints<'a, F: Real>(
 /// at most once for a factored blank.
 pub(crate) fn gradient_bound<F>(outputs: &[HeadOutput<F>]) -> f64 {
     let bound = |output: &HeadOutput<F>| match output.role {
-        Role::Tokens | Role::Durations => 2.0,
-        Role::Blank => 1.0,
-        Role::Mean => 0.0,
+        HeadRole::Tokens | HeadRole::Durations => 2.0,
+        HeadRole::Blank => 1.0,
+        HeadRole::Mean => 0.0,
     };
     outputs.iter().map(bound).sum()
 }

@@ -1,4 +1,4 @@
-//! Connectionist temporal classification (CTC) as an objective.
+//! Connectionist temporal classification (CTC) as an objective of the loss.
 //!
 //! A site of CTC is a frame. It needs the log-probabilities of the blank and of the distinct labels
 //! of its utterance (its selection), not those of all classes. Utterances run in parallel lanes,
@@ -11,12 +11,13 @@ use rnnt_dp::{Regularizers, ctc::CtcWorkspace};
 
 use crate::{Error, Layout, Result, Targets, site_buffers::clear_with_capacity};
 
-const CTC: &str = "for CTC";
+/// Place of an incompatible argument, in errors.
+const FOR_CTC: &str = "for CTC";
 /// Most utterances that are processed in parallel.
 const MAX_LANES: usize = 64;
 
 /// CTC targets of a batch.
-pub(crate) struct Ctc {
+pub(crate) struct CtcObjective {
     /// Targets without labels, whose sites are the frames.
     frames: Targets,
     utterances: Vec<CtcUtterance>,
@@ -48,7 +49,7 @@ impl CtcUtterance {
     /// Computes the loss and the adjoints of the emissions.
     ///
     /// `emissions` and `adjoints` are *T x width*; `adjoints` must be 0. Repeated labels share a
-    /// column, so that emissions are first copied to one column per label (`spread`).
+    /// column, so that emissions are first copied to one column per label.
     fn forward_backward(
         &self,
         emissions: &[f64],
@@ -58,21 +59,22 @@ impl CtcUtterance {
         lane: &mut CtcLane,
     ) -> Result<f64> {
         let columns = self.columns();
-        let label_columns = columns.len() + 1;
-        let entries = emissions.len() / width * label_columns;
-        let CtcLane { emissions: spread, adjoints: spread_adjoints, sums } = lane;
-        *spread = clear_with_capacity(std::mem::take(spread), entries);
+        let label_width = columns.len() + 1;
+        let entries = emissions.len() / width * label_width;
+        let CtcLane { label_emissions, label_adjoints, recursions } = lane;
+        *label_emissions = clear_with_capacity(std::mem::take(label_emissions), entries);
         for row in emissions.chunks_exact(width) {
-            spread.push(row[0]);
-            spread.extend(columns.iter().map(|&column| row[column]));
+            label_emissions.push(row[0]);
+            label_emissions.extend(columns.iter().map(|&column| row[column]));
         }
-        kernels::ensure_len(spread_adjoints, entries, 0.0);
-        let spread_adjoints = &mut spread_adjoints[..entries];
-        let loss = sums.forward_backward(&self.labels, spread, regularizers, spread_adjoints)?;
-        for (into, row) in adjoints.chunks_exact_mut(width).zip(spread_adjoints.chunks_exact(label_columns)) {
-            into[0] = row[0];
+        kernels::ensure_len(label_adjoints, entries, 0.0);
+        let label_adjoints = &mut label_adjoints[..entries];
+        let loss =
+            recursions.forward_backward(&self.labels, label_emissions, regularizers, label_adjoints)?;
+        for (out, row) in adjoints.chunks_exact_mut(width).zip(label_adjoints.chunks_exact(label_width)) {
+            out[0] = row[0];
             for (label, (&column, adjoint)) in columns.iter().zip(&row[1..]).enumerate() {
-                into[column] += self.weights.get(label).unwrap_or(&1.0) * adjoint;
+                out[column] += self.weights.get(label).unwrap_or(&1.0) * adjoint;
             }
         }
         Ok(loss)
@@ -82,9 +84,11 @@ impl CtcUtterance {
 /// Buffers for one utterance at a time, reused from call to call.
 #[derive(Debug, Default)]
 pub(crate) struct CtcLane {
-    emissions: Vec<f64>,
-    adjoints: Vec<f64>,
-    sums: CtcWorkspace,
+    /// Emissions, one column for the blank and each label.
+    label_emissions: Vec<f64>,
+    /// Adjoints of `label_emissions`.
+    label_adjoints: Vec<f64>,
+    recursions: CtcWorkspace,
 }
 
 /// Elementwise maximum of the scratch requirements of a lane.
@@ -93,25 +97,30 @@ fn max_requirements(a: [ScratchReq; 3], b: [ScratchReq; 3]) -> [ScratchReq; 3] {
 }
 
 impl CtcLane {
+    /// Allocated bytes.
     pub fn bytes(&self) -> usize {
-        ScratchReq::all_of(self.held()).bytes()
+        ScratchReq::all_of(self.requirements()).bytes()
     }
 
     /// Memory in use: emissions and adjoints by label, both recursions, lists of one utterance.
-    fn held(&self) -> [ScratchReq; 3] {
-        let by_label = self.emissions.capacity().max(self.adjoints.capacity());
-        let sums = ScratchReq::from_bytes(self.sums.allocated_bytes());
-        [ScratchReq::new::<f64>(by_label).times(2), sums, ScratchReq::EMPTY]
+    fn requirements(&self) -> [ScratchReq; 3] {
+        let by_label = self.label_emissions.capacity().max(self.label_adjoints.capacity());
+        let recursions = ScratchReq::from_bytes(self.recursions.allocated_bytes());
+        [ScratchReq::new::<f64>(by_label).times(2), recursions, ScratchReq::EMPTY]
     }
 }
 
-impl Ctc {
+impl CtcObjective {
+    /// Takes the targets of a batch.
+    ///
+    /// # Errors
+    /// Targets with big blanks or bands.
     pub fn new(targets: &Targets) -> Result<Self> {
         if targets.tokens() > 2 {
-            return Err(Error::incompatible("targets.big_blanks", CTC, targets.tokens() - 2));
+            return Err(Error::incompatible("targets.big_blanks", FOR_CTC, targets.tokens() - 2));
         }
         if !targets.lattices().is_full() {
-            return Err(Error::incompatible("targets.retained", CTC, "bands"));
+            return Err(Error::incompatible("targets.retained", FOR_CTC, "bands"));
         }
         let utterances = 0..targets.batch();
         let frames = utterances.clone().map(|b| targets.frames(b)).collect();
@@ -153,18 +162,18 @@ impl Ctc {
 
     /// Memory of a lane for a range of utterances.
     pub fn lane_scratch(&self, utterances: Range<usize>) -> ScratchReq {
-        ScratchReq::all_of(self.lane_parts(utterances))
+        ScratchReq::all_of(self.lane_requirements(utterances))
     }
 
-    /// Memory of each part of a lane, in the order of [`CtcLane::held`].
-    fn lane_parts(&self, utterances: Range<usize>) -> [ScratchReq; 3] {
-        let parts = utterances.map(|b| {
+    /// Memory of each part of a lane, in the order of [`CtcLane::requirements`].
+    fn lane_requirements(&self, utterances: Range<usize>) -> [ScratchReq; 3] {
+        let requirements = utterances.map(|b| {
             let (frames, labels) = (self.frames.frames(b), self.utterances[b].labels.len());
             let by_label = ScratchReq::new::<f64>(frames * (labels + 1)).times(2);
-            let sums = CtcWorkspace::scratch(frames, labels);
-            [by_label, sums, ScratchReq::from_bytes(8 * labels + 4096)]
+            let recursions = CtcWorkspace::scratch(frames, labels);
+            [by_label, recursions, ScratchReq::from_bytes(8 * labels + 4096)]
         });
-        parts.fold([ScratchReq::EMPTY; 3], max_requirements)
+        requirements.fold([ScratchReq::EMPTY; 3], max_requirements)
     }
 
     /// Selects the blank and the distinct labels at every frame.
@@ -174,12 +183,12 @@ impl Ctc {
         let (ids, active) = spare.into_parts();
         let (mut ids, mut active) = (clear_with_capacity(ids, entries), clear_with_capacity(active, entries));
         for (b, utterance) in self.utterances.iter().enumerate() {
-            let own = 1 + utterance.classes.len();
+            let selected = 1 + utterance.classes.len();
             for _ in 0..self.frames.frames(b) {
                 ids.push(blank);
                 ids.extend_from_slice(&utterance.classes);
-                ids.extend(std::iter::repeat_n(blank, columns - own));
-                active.extend((0..columns).map(|column| column < own));
+                ids.extend(std::iter::repeat_n(blank, columns - selected));
+                active.extend((0..columns).map(|column| column < selected));
             }
         }
         Ok(Selection::new(ids, active, columns)?)
@@ -194,39 +203,48 @@ impl Ctc {
         &self,
         emissions: &[f64],
         regularizers: &Regularizers,
-        (lanes, bytes): (&mut Vec<CtcLane>, usize),
+        lanes: &mut Vec<CtcLane>,
+        budget: usize,
         losses: &mut [f64],
         adjoints: &mut [f64],
     ) -> Result<()> {
         let (width, lattices) = (self.columns(), self.frames.lattices());
-        let parts = self.lane_parts(0..self.utterances.len());
-        let lane = ScratchReq::all_of(parts).bytes();
-        let count = (bytes / lane.max(1)).clamp(1, self.utterances.len().min(MAX_LANES));
+        // As many lanes as the budget allows; larger ones of earlier calls are freed if necessary.
+        let needed = self.lane_requirements(0..self.utterances.len());
+        let lane_bytes = ScratchReq::all_of(needed).bytes();
+        let count = (budget / lane_bytes.max(1)).clamp(1, self.utterances.len().min(MAX_LANES));
         lanes.truncate(count);
-        let held: usize =
-            lanes.iter().map(|lane| ScratchReq::all_of(max_requirements(lane.held(), parts)).bytes()).sum();
-        if held.saturating_add((count - lanes.len()) * lane) > bytes {
+        let existing_bytes: usize = lanes
+            .iter()
+            .map(|lane| ScratchReq::all_of(max_requirements(lane.requirements(), needed)).bytes())
+            .sum();
+        if existing_bytes.saturating_add((count - lanes.len()) * lane_bytes) > budget {
             *lanes = Vec::new();
         }
         lanes.resize_with(count, CtcLane::default);
-        let mut rest = adjoints;
-        let parts = losses.iter_mut().zip(&self.utterances).enumerate().map(|(b, (loss, utterance))| {
+        // Split inputs and results by utterance.
+        let mut remaining_adjoints = adjoints;
+        let utterances = losses.iter_mut().zip(&self.utterances).enumerate().map(|(b, (loss, utterance))| {
             let Range { start, end } = lattices.site_range(b);
-            let own = rest.split_off_mut(..(end - start) * width).expect("every utterance has adjoints");
-            (b, utterance, &emissions[start * width..end * width], loss, own)
+            let utterance_adjoints = remaining_adjoints
+                .split_off_mut(..(end - start) * width)
+                .expect("every utterance has adjoints");
+            (b, utterance, &emissions[start * width..end * width], loss, utterance_adjoints)
         });
-        let mut parts: Vec<_> = parts.collect();
-        let utterances_per_lane = parts.len().div_ceil(count);
-        let error =
-            par_find((parts_mut(&mut parts, utterances_per_lane), items_mut(lanes)), |_, (parts, lane)| {
-                let mut parts = parts.iter_mut();
-                let outcome = parts.try_for_each(|(b, utterance, emissions, loss, adjoints)| {
+        let mut utterances: Vec<_> = utterances.collect();
+        let utterances_per_lane = utterances.len().div_ceil(count);
+        let error = par_find(
+            (parts_mut(&mut utterances, utterances_per_lane), items_mut(lanes)),
+            |_, (utterances, lane)| {
+                let mut utterances = utterances.iter_mut();
+                let outcome = utterances.try_for_each(|(b, utterance, emissions, loss, adjoints)| {
                     let outcome = utterance.forward_backward(emissions, width, regularizers, adjoints, lane);
                     **loss = outcome.map_err(|error| error.in_group(*b))?;
                     Ok(())
                 });
                 outcome.err()
-            });
+            },
+        );
         error.map_or(Ok(()), Err)
     }
 }

@@ -1,4 +1,4 @@
-//! Dropout after the activation of the joint network, without stored masks.
+//! Dropout after the activation of a transducer's joint network, without stored masks.
 //!
 //! ```text
 //! key(b, t, u) = mix(mix(mix(seed) + b) + t 2^32 + u)
@@ -28,14 +28,20 @@ pub struct Dropout {
     pub seed: u64,
 }
 
+/// Units whose mask is in one word: one byte each.
+const UNITS_PER_WORD: usize = 8;
 /// Words of the mask that are computed together.
 const WORDS_PER_BLOCK: usize = 8;
+/// Units whose mask is computed together.
+const UNITS_PER_BLOCK: usize = UNITS_PER_WORD * WORDS_PER_BLOCK;
 
 /// Parameters of the masks of a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DropoutMask {
     seed: u64,
+    /// Units with a byte below it are dropped.
     threshold: u8,
+    /// Factor of the other units.
     scale: f64,
 }
 
@@ -60,16 +66,16 @@ impl DropoutMask {
     /// Key of the mask of a site.
     pub(crate) fn key(&self, utterance: u64, site: Site) -> u64 {
         // The seed is mixed first, so that consecutive seeds do not share masks.
-        let utterance = mix(mix(self.seed).wrapping_add(utterance));
-        mix(utterance.wrapping_add((site.frame as u64) << 32).wrapping_add(site.label as u64))
+        let utterance_key = mix(mix(self.seed).wrapping_add(utterance));
+        mix(utterance_key.wrapping_add((site.frame as u64) << 32).wrapping_add(site.label as u64))
     }
 
     /// Drops or scales the values of a site's units.
     pub(crate) fn apply<F: Real>(&self, key: u64, values: &mut [F]) {
         let scale = F::from_f64(self.scale);
         // Bytes first, so that comparisons and products are vectorized.
-        let mut bytes = [0; 8 * WORDS_PER_BLOCK];
-        for (block, values) in values.chunks_mut(8 * WORDS_PER_BLOCK).enumerate() {
+        let mut bytes = [0; UNITS_PER_BLOCK];
+        for (block, values) in values.chunks_mut(UNITS_PER_BLOCK).enumerate() {
             for (word, bytes) in bytes.as_chunks_mut().0.iter_mut().enumerate() {
                 *bytes = mix(key.wrapping_add((WORDS_PER_BLOCK * block + word) as u64)).to_le_bytes();
             }
@@ -80,8 +86,9 @@ impl DropoutMask {
     }
 }
 
-fn mix(z: u64) -> u64 {
-    let z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
+/// Mixes a state into a random number (SplitMix64).
+fn mix(state: u64) -> u64 {
+    let z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

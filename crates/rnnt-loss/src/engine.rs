@@ -1,4 +1,4 @@
-//! Dispatches a loss call to the implementation for its kind of inputs.
+//! Dispatches transducer loss calls by the kind of their inputs.
 //!
 //! Inputs are rows of a joint network or hidden rows with heads, scores, or those of pruned
 //! training. `SessionEngine` is compiled once for `f32` and once for `f64`.
@@ -11,12 +11,12 @@ use crate::{
     ScoreInputs, Targets, align,
     budget::{CallSizes, SessionBuffers},
     error::expect_len,
-    first_pass::backward,
+    first_pass::first_pass_backward,
     head_call::HeadCall,
     inputs::InputValues,
     internal_lm,
     lattice_state::ForwardPass,
-    pruned::{PrunedCall, PruningState, scaled},
+    pruned::{PrunedCall, PruningState, scale_weights},
     score_call::ScoreCall,
 };
 
@@ -50,7 +50,13 @@ impl_element!(f32, f64);
 /// The methods of a session, compiled once per type.
 pub trait SessionEngine<F> {
     #[doc(hidden)]
-    fn plan(&self, inputs: &Inputs<F>, targets: &Targets, options: &Options, whole: bool) -> Result<usize>;
+    fn plan(
+        &self,
+        inputs: &Inputs<F>,
+        targets: &Targets,
+        options: &Options,
+        all_at_once: bool,
+    ) -> Result<usize>;
     #[doc(hidden)]
     fn sum(
         &mut self,
@@ -111,8 +117,14 @@ fn loss_call<'t, F: Real>(
 }
 
 impl<F: Real> SessionEngine<F> for SessionBuffers<F> {
-    fn plan(&self, inputs: &Inputs<F>, targets: &Targets, options: &Options, whole: bool) -> Result<usize> {
-        loss_call(inputs, targets, options)?.plan(&inputs.values(), options, whole)
+    fn plan(
+        &self,
+        inputs: &Inputs<F>,
+        targets: &Targets,
+        options: &Options,
+        all_at_once: bool,
+    ) -> Result<usize> {
+        loss_call(inputs, targets, options)?.plan(&inputs.values(), options, all_at_once)
     }
 
     fn sum(
@@ -140,8 +152,9 @@ impl<F: Real> SessionEngine<F> for SessionBuffers<F> {
         expect_unpruned(&options.loss)?;
         let call =
             ScoreCall::new(&ScoreInputs { scores: &*scores, classes, layout }, loss, targets, options)?;
-        let built = call.forward(scores, options, self);
-        let losses = built.and_then(|built| call.backward_in_place(built, scores, weights, options, self));
+        let forward_pass = call.forward(scores, options, self);
+        let losses =
+            forward_pass.and_then(|pass| call.backward_in_place(pass, scores, weights, options, self));
         losses.map_err(|error| error.for_loss(&options.loss))
     }
 
@@ -219,14 +232,14 @@ impl<'t, F: Real> LossCall<'t, F> {
     }
 
     /// Bytes of the call, over all utterances at once or in groups.
-    pub fn plan(&self, values: &InputValues<F>, options: &Options, whole: bool) -> Result<usize> {
+    pub fn plan(&self, values: &InputValues<F>, options: &Options, all_at_once: bool) -> Result<usize> {
         let bytes = |sizes: CallSizes| {
-            Ok(if whole { sizes.all_at_once::<F>()? } else { sizes.in_groups::<F>()? }.bytes)
+            Ok(if all_at_once { sizes.all_at_once::<F>()? } else { sizes.in_groups::<F>()? }.bytes)
         };
         match self {
             Self::Heads(call) => bytes(call.sizes(options, 0)),
             Self::Scores(call) => bytes(call.sizes::<F>(options)),
-            Self::Pruned(call) => Ok(call.plan(values, options, whole)?.1.bytes),
+            Self::Pruned(call) => Ok(call.plan(values, options, all_at_once)?.1.bytes),
         }
     }
 
@@ -266,34 +279,36 @@ impl<F: Real> LossCall<'static, F> {
         options: &Options,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<ForwardState<F>> {
-        let run = || {
-            let (call, built, pruning) = match self {
+        let run_forward = || {
+            let (call, forward_pass, pruning) = match self {
                 Self::Heads(call) => {
-                    let built = call.forward(values, options, 0, buffers)?;
-                    (ForwardCall::Heads(call), built, None)
+                    let forward_pass = call.forward(values, options, 0, buffers)?;
+                    (ForwardCall::Heads(call), forward_pass, None)
                 }
                 Self::Scores(call) => {
-                    let built = call.forward(values.scores, options, buffers)?;
-                    (ForwardCall::Scores(call), built, None)
+                    let forward_pass = call.forward(values.scores, options, buffers)?;
+                    (ForwardCall::Scores(call), forward_pass, None)
                 }
                 Self::Pruned(call) => {
-                    let (call, built, pruning) = call.forward(values, options, buffers)?;
-                    (ForwardCall::Heads(call), built, Some(pruning))
+                    let (call, forward_pass, pruning) = call.forward(values, options, buffers)?;
+                    (ForwardCall::Heads(call), forward_pass, Some(pruning))
                 }
             };
-            Ok(ForwardState { call, built, pruning })
+            Ok(ForwardState { call, forward_pass, pruning })
         };
-        run().map_err(|error: Error| error.for_loss(&options.loss))
+        run_forward().map_err(|error: Error| error.for_loss(&options.loss))
     }
 }
 
 /// State of the forward pass of a batch for its backward pass.
 pub struct ForwardState<F> {
     call: ForwardCall<F>,
-    built: ForwardPass<F>,
+    forward_pass: ForwardPass<F>,
+    /// State of the first pass, only with pruning.
     pruning: Option<PruningState<F>>,
 }
 
+/// The call of a forward pass, needed by its backward pass.
 enum ForwardCall<F> {
     Heads(HeadCall<'static, F>),
     Scores(ScoreCall<'static>),
@@ -313,7 +328,7 @@ impl<F: Real> ForwardState<F> {
 
     /// Loss of each utterance.
     pub fn losses(&self) -> &[f64] {
-        self.built.1.losses()
+        self.forward_pass.state.losses()
     }
 
     /// Losses and ranges of the first pass, only with pruning.
@@ -323,12 +338,12 @@ impl<F: Real> ForwardState<F> {
 
     /// Emissions of all sites, before smoothing.
     pub fn emissions(&self) -> Cow<'_, [f64]> {
-        self.built.1.emissions()
+        self.forward_pass.state.emissions()
     }
 
     /// Adjoints of the emissions.
     pub fn adjoints(&self) -> &[f64] {
-        self.built.1.adjoints()
+        self.forward_pass.state.adjoints()
     }
 
     /// Computes gradients for weights of the utterances.
@@ -341,19 +356,22 @@ impl<F: Real> ForwardState<F> {
         options: &Options,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<LossOutput<F>> {
-        let Self { call, built, pruning } = self;
+        let Self { call, forward_pass, pruning } = self;
         let loss_weights = match &pruning {
-            Some(pruning) => Cow::Owned(scaled(weights, pruning.scales.pruned)),
+            Some(pruning) => Cow::Owned(scale_weights(weights, pruning.scales.pruned)),
             None => Cow::Borrowed(weights),
         };
         let outcome = match call {
-            ForwardCall::Heads(call) => call.backward(built, values, &loss_weights, options, buffers),
-            ForwardCall::Scores(call) => call.backward(built, values.scores, &loss_weights, options, buffers),
+            ForwardCall::Heads(call) => call.backward(forward_pass, values, &loss_weights, options, buffers),
+            ForwardCall::Scores(call) => {
+                call.backward(forward_pass, values.scores, &loss_weights, options, buffers)
+            }
         };
         let mut out = outcome.map_err(|error| error.for_loss(&options.loss))?;
         if let (Some(PruningState { pass, output, scales }), Some(simple)) = (pruning, &values.simple) {
-            let simple_weights = scaled(weights, scales.simple);
-            out.gradients.simple = Some(backward(pass, simple, &simple_weights, &mut buffers.pruning)?);
+            let simple_weights = scale_weights(weights, scales.simple);
+            out.gradients.simple =
+                Some(first_pass_backward(pass, simple, &simple_weights, &mut buffers.pruning)?);
             out.first_pass = Some(output);
         }
         Ok(out)

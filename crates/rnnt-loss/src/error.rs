@@ -1,4 +1,4 @@
-//! Errors of the losses.
+//! Errors of transducer and CTC losses.
 use kernels::ShortFloat;
 use rnnt_dp::{Lattices, Site};
 
@@ -298,22 +298,23 @@ impl Error {
 
     /// Converts a normalizer error; reports the frame and label position of its site.
     pub(crate) fn at_site(error: panda_core::Error, lattices: &Lattices) -> Self {
-        let (site, found) = match bad_site(error) {
-            Ok(bad) => bad,
+        let (site, found) = match site_of_error(error) {
+            Ok(site_and_scores) => site_and_scores,
             Err(other) => return Self::Normalizer(other),
         };
         let utterance =
             (0..lattices.batch()).find(|&b| lattices.site_range(b).contains(&site)).unwrap_or_default();
-        let place = lattices.utterance_sites(utterance).nth(site - lattices.site_range(utterance).start);
-        let Site { frame, label } = place.unwrap_or(Site { frame: 0, label: 0 });
+        let position = lattices.utterance_sites(utterance).nth(site - lattices.site_range(utterance).start);
+        let Site { frame, label } = position.unwrap_or(Site { frame: 0, label: 0 });
         Self::Scores { utterance, frame, label, found }
     }
 }
 
+/// Invalid scores of a site whose classes are all masked.
 const MASKED: &str = "-inf for every class";
 
 /// The site of a normalizer error, and its invalid scores.
-pub(crate) fn bad_site(
+pub(crate) fn site_of_error(
     error: panda_core::Error,
 ) -> std::result::Result<(usize, &'static str), panda_core::Error> {
     match error {
@@ -328,6 +329,7 @@ pub(crate) fn expect_rows(argument: &'static str, rows: usize, width: usize, fou
     expect_len(argument, rows.saturating_mul(width), found)
 }
 
+/// Fails unless an argument has the expected number of elements.
 pub(crate) fn expect_len(argument: &'static str, expected: usize, found: usize) -> Result<()> {
     if expected == found {
         return Ok(());

@@ -28,7 +28,7 @@ pub(crate) struct PruningPass {
 }
 
 /// Blocking of the first pass.
-pub(crate) struct FirstPlan {
+pub(crate) struct FirstPassPlan {
     plan: Plan,
     /// Groups of utterances that are processed together.
     pub groups: Vec<Range<usize>>,
@@ -80,12 +80,12 @@ impl PruningPass {
             delay_penalty: options.delay_penalty,
             fastemit: options.fastemit,
         };
-        let batch = batch(targets, layout)?;
-        let [frames, labels, classes] = match &inputs.simple {
-            SimpleInputs::Matrices(source) => sizes(source),
-            SimpleInputs::Heads(source) => sizes(source),
+        let batch = first_pass_batch(targets, layout)?;
+        let [frame_rows, label_rows, classes] = match &inputs.simple {
+            SimpleInputs::Matrices(source) => matrix_sizes(source),
+            SimpleInputs::Heads(source) => matrix_sizes(source),
         };
-        batch.check(frames, labels, classes)?;
+        batch.check(frame_rows, label_rows, classes)?;
         Ok(Self { batch, options, s_range: pruning.s_range })
     }
 
@@ -96,37 +96,44 @@ impl PruningPass {
     }
 
     /// The best plan within a number of bytes, or the smallest plan.
-    pub fn plan<F: Real>(&self, simple: &SimpleInputs<F>, bytes: usize, whole: bool) -> FirstPlan {
+    pub fn plan<F: Real>(&self, simple: &SimpleInputs<F>, bytes: usize, all_at_once: bool) -> FirstPassPlan {
         match simple {
-            SimpleInputs::Matrices(source) => self.plan_of(source, bytes, whole),
-            SimpleInputs::Heads(source) => self.plan_of(source, bytes, whole),
+            SimpleInputs::Matrices(source) => self.plan_source(source, bytes, all_at_once),
+            SimpleInputs::Heads(source) => self.plan_source(source, bytes, all_at_once),
         }
     }
 
-    fn plan_of<F: Real, S: Source<F>>(&self, source: &S, bytes: usize, whole: bool) -> FirstPlan {
+    fn plan_source<F: Real, S: Source<F>>(
+        &self,
+        source: &S,
+        bytes: usize,
+        all_at_once: bool,
+    ) -> FirstPassPlan {
         let (lattices, count) = (self.batch.lattices(), self.batch.len());
-        let lists = |b| UTTERANCE_BYTES + LABEL_BYTES * lattices.labels(b) + FRAME_BYTES * lattices.frames(b);
-        let lists: usize = (0..count).map(lists).sum();
-        let available = bytes.saturating_sub(lists);
-        let within = |batch: &Batch| {
+        let utterance_bytes =
+            |b| UTTERANCE_BYTES + LABEL_BYTES * lattices.labels(b) + FRAME_BYTES * lattices.frames(b);
+        let list_bytes: usize = (0..count).map(utterance_bytes).sum();
+        let available = bytes.saturating_sub(list_bytes);
+        let plan_within_budget = |batch: &Batch| {
             Plan::within(source, batch, &self.options, available).unwrap_or_else(|_| Plan::minimal())
         };
         // A unigram over all rows requires all utterances.
         let has_global_unigram =
             self.options.am_only_scale != 0.0 && self.options.unigram == Unigram::AllRows;
         let scratch = |plan: Plan, batch: &Batch| plan.scratch(source, batch, &self.options);
-        if whole || has_global_unigram {
-            let plan = within(&self.batch);
-            let all = std::iter::once(0..count).collect();
+        if all_at_once || has_global_unigram {
+            let plan = plan_within_budget(&self.batch);
+            let single_group = std::iter::once(0..count).collect();
             let group_scratch = scratch(plan, &self.batch);
-            return FirstPlan {
+            return FirstPassPlan {
                 plan,
-                groups: all,
+                groups: single_group,
                 group_scratch,
-                bytes: lists.saturating_add(group_scratch.total().bytes()),
+                bytes: list_bytes.saturating_add(group_scratch.total().bytes()),
             };
         }
-        let plans = (0..count).map(|b| within(&self.batch.part(b..b + 1)));
+        // The smallest of the plans of single utterances; groups grow as far as they fit.
+        let plans = (0..count).map(|b| plan_within_budget(&self.batch.part(b..b + 1)));
         let plan = plans.min().unwrap_or_else(Plan::minimal);
         let (mut groups, mut group_scratch): (Vec<Range<usize>>, _) =
             (Vec::with_capacity(count), PassScratch::default());
@@ -141,14 +148,19 @@ impl PruningPass {
             groups.push(b..b + 1);
             group_scratch = group_scratch.or(scratch(plan, &self.batch.part(b..b + 1)));
         }
-        FirstPlan { plan, groups, group_scratch, bytes: lists.saturating_add(group_scratch.total().bytes()) }
+        FirstPassPlan {
+            plan,
+            groups,
+            group_scratch,
+            bytes: list_bytes.saturating_add(group_scratch.total().bytes()),
+        }
     }
 
     /// Runs the first pass over all utterances.
-    pub fn run<F: Real>(
+    pub fn forward<F: Real>(
         &self,
         simple: &SimpleInputs<F>,
-        plan: &FirstPlan,
+        plan: &FirstPassPlan,
         workspace: &mut Workspace<F>,
     ) -> Result<(FirstPass<F>, PruningOutput)> {
         let (batch, options, plan) = (&self.batch, &self.options, plan.plan);
@@ -165,26 +177,26 @@ impl PruningPass {
     pub fn sum<F: Real>(
         &self,
         simple: &SimpleInputs<F>,
-        plan: &FirstPlan,
+        plan: &FirstPassPlan,
         weights: &[f64],
         workspace: &mut Workspace<F>,
     ) -> Result<(SimpleGradient<F>, PruningOutput)> {
         Ok(match simple {
             SimpleInputs::Matrices(source) => {
-                let (gradient, output) = self.sum_of(source, plan, weights, workspace)?;
+                let (gradient, output) = self.sum_source(source, plan, weights, workspace)?;
                 (SimpleGradient::Matrices(gradient), output)
             }
             SimpleInputs::Heads(source) => {
-                let (gradient, output) = self.sum_of(source, plan, weights, workspace)?;
+                let (gradient, output) = self.sum_source(source, plan, weights, workspace)?;
                 (SimpleGradient::Heads(gradient), output)
             }
         })
     }
 
-    fn sum_of<F: Real, S: Source<F>>(
+    fn sum_source<F: Real, S: Source<F>>(
         &self,
         source: &S,
-        plan: &FirstPlan,
+        plan: &FirstPassPlan,
         weights: &[f64],
         workspace: &mut Workspace<F>,
     ) -> Result<(S::Gradient, PruningOutput)> {
@@ -192,7 +204,7 @@ impl PruningPass {
         let mut losses = Vec::with_capacity(self.batch.len());
         let mut ranges = Vec::with_capacity(plan.groups.len());
         for group in &plan.groups {
-            let mut run = || {
+            let mut run_group = || {
                 let batch = self.batch.part(group.clone());
                 let pass = first_pass_with(source, &batch, &self.options, plan.plan, workspace)?;
                 ranges.push(pass.ranges(self.s_range)?);
@@ -201,7 +213,7 @@ impl PruningPass {
                 workspace.recycle(pass);
                 Ok(())
             };
-            run().map_err(|error: ::pruned::Error| {
+            run_group().map_err(|error: ::pruned::Error| {
                 convert_weight_error(error.with_utterance_offset(group.start))
             })?;
         }
@@ -210,7 +222,7 @@ impl PruningPass {
 }
 
 /// Computes the gradient of the simple joiner; the buffers of the pass return to the workspace.
-pub(crate) fn backward<F: Real>(
+pub(crate) fn first_pass_backward<F: Real>(
     pass: FirstPass<F>,
     simple: &SimpleInputs<F>,
     weights: &[f64],
@@ -218,15 +230,17 @@ pub(crate) fn backward<F: Real>(
 ) -> Result<SimpleGradient<F>> {
     let gradient = match simple {
         SimpleInputs::Matrices(source) => {
-            SimpleGradient::Matrices(gradient(&pass, source, weights, workspace)?)
+            SimpleGradient::Matrices(source_gradient(&pass, source, weights, workspace)?)
         }
-        SimpleInputs::Heads(source) => SimpleGradient::Heads(gradient(&pass, source, weights, workspace)?),
+        SimpleInputs::Heads(source) => {
+            SimpleGradient::Heads(source_gradient(&pass, source, weights, workspace)?)
+        }
     };
     workspace.recycle(pass);
     Ok(gradient)
 }
 
-fn gradient<F: Real, S: Source<F>>(
+fn source_gradient<F: Real, S: Source<F>>(
     pass: &FirstPass<F>,
     source: &S,
     weights: &[f64],
@@ -238,7 +252,7 @@ fn gradient<F: Real, S: Source<F>>(
 }
 
 /// Numbers of frame rows, label rows and classes.
-fn sizes<F: Real>(source: &impl Source<F>) -> [usize; 3] {
+fn matrix_sizes<F: Real>(source: &impl Source<F>) -> [usize; 3] {
     [source.rows(Side::Frames), source.rows(Side::Labels), source.classes()]
 }
 
@@ -251,7 +265,7 @@ fn convert_weight_error(error: ::pruned::Error) -> Error {
 }
 
 /// Creates the batch of the first pass.
-fn batch(targets: &Targets, layout: Layout) -> Result<Batch> {
+fn first_pass_batch(targets: &Targets, layout: Layout) -> Result<Batch> {
     let utterances = 0..targets.batch();
     let frames = utterances.clone().map(|b| targets.frames(b)).collect();
     let labels = utterances.map(|b| targets.labels(b).to_vec()).collect();

@@ -1,4 +1,4 @@
-//! Loss and gradient from hidden rows and heads, group by group.
+//! Transducer and CTC losses from hidden rows and heads, with gradients.
 //!
 //! A group is a range of utterances that are processed together. A head is the last linear layer
 //! over classes. Its normalizer computes log-probabilities of the classes that a site (lattice
@@ -18,9 +18,9 @@ use crate::{
     Error, Gradients, HiddenInputs, JointInputs, Layout, Loss, LossOutput, Options, Result, SkippedSites,
     Targets,
     budget::{CallSizes, SessionBuffers},
-    ctc::Ctc,
+    ctc::CtcObjective,
     error::expect_rows,
-    heads::{HeadGradients, HeadOutput, HeadSet, Role},
+    heads::{HeadGradients, HeadOutput, HeadRole, HeadSet},
     inputs::InputValues,
     joint_sites::{JointSites, JointSource, SiteGradients},
     lattice_state::{ForwardPass, LatticeState},
@@ -50,7 +50,7 @@ enum SiteSource {
 pub(crate) struct SiteGroup<'c, F> {
     sites: GroupSites<'c, F>,
     objective: &'c LatticeObjective<'c>,
-    heads: Vec<(Role, Head<'c, F>)>,
+    heads: Vec<(HeadRole, Head<'c, F>)>,
 }
 
 impl<F: Real> HeadModel<F> {
@@ -83,24 +83,24 @@ impl<F: Real> HeadModel<F> {
 
     /// Sizes that determine the bytes of a call.
     ///
-    /// `held` are additional bytes of its caller.
+    /// `caller_bytes` are additional bytes of its caller.
     pub fn sizes<'s>(
         &self,
         objective: &'s LatticeObjective<'s>,
         options: &'s Options,
-        held: usize,
+        caller_bytes: usize,
     ) -> CallSizes<'s> {
-        let indices = match &self.source {
+        let index_bytes = match &self.source {
             SiteSource::Joint(source) => JointSites::<F>::index_bytes(source.mask.is_some()),
             SiteSource::Hidden { layout, .. } => HiddenSites::<F>::index_bytes(*layout),
         };
         let (hidden, classes) = (self.heads.hidden(), self.heads.classes());
-        CallSizes { objective, options, hidden, classes, indices, held, scores: None }
+        CallSizes { objective, options, hidden, classes, index_bytes, caller_bytes, score_scratch: None }
     }
 
     /// Number of heads.
-    pub fn heads(&self, options: &Options) -> usize {
-        HeadSet::<F>::roles(self.heads.classes(), options).len()
+    pub fn num_heads(&self, options: &Options) -> usize {
+        HeadSet::<F>::roles_and_classes(self.heads.classes(), options).len()
     }
 }
 
@@ -133,24 +133,24 @@ impl<'t, F: Real> HeadCall<'t, F> {
         options.check()?;
         targets.check_classes(head.classes())?;
         let (blank, layout) =
-            (targets.blank(), if *loss == Loss::Ctc { Ctc::layout(layout) } else { layout });
+            (targets.blank(), if *loss == Loss::Ctc { CtcObjective::layout(layout) } else { layout });
         let (objective, width) = (LatticeObjective::new(loss, targets)?, head.hidden());
-        layout.check(objective.sites())?;
-        expect_rows("hidden", layout.score_rows(objective.sites()), width, hidden.len())?;
+        layout.check(objective.site_targets())?;
+        expect_rows("hidden", layout.score_rows(objective.site_targets()), width, hidden.len())?;
         let heads = HeadSet::new(&head, durations, blank, options)?;
         Ok(HeadModel { source: SiteSource::Hidden { width, layout }, heads }.with_objective(objective))
     }
 
     /// Sizes that determine the bytes of the call.
     ///
-    /// `held` are additional bytes of its caller.
-    pub fn sizes<'s>(&'s self, options: &'s Options, held: usize) -> CallSizes<'s> {
-        self.model.sizes(&self.objective, options, held)
+    /// `caller_bytes` are additional bytes of its caller.
+    pub fn sizes<'s>(&'s self, options: &'s Options, caller_bytes: usize) -> CallSizes<'s> {
+        self.model.sizes(&self.objective, options, caller_bytes)
     }
 
     /// Number of heads.
-    pub fn heads(&self, options: &Options) -> usize {
-        self.model.heads(options)
+    pub fn num_heads(&self, options: &Options) -> usize {
+        self.model.num_heads(options)
     }
 
     /// Computes losses and gradients, one group at a time.
@@ -159,21 +159,22 @@ impl<'t, F: Real> HeadCall<'t, F> {
         values: &InputValues<F>,
         weights: &[f64],
         options: &Options,
-        held: usize,
+        caller_bytes: usize,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<LossOutput<F>> {
-        let plan = self.sizes(options, held).in_groups::<F>()?;
+        let plan = self.sizes(options, caller_bytes).in_groups::<F>()?;
         let mut gradients = self.zero_gradients(values)?;
         buffers.apply_plan(&plan, gradients.len(), options)?;
         let (mut losses, mut skipped) = (Vec::with_capacity(weights.len()), SkippedSites::default());
         for utterances in plan.groups {
-            let (first, objective) = (utterances.start, self.objective.part(utterances.clone()));
-            let mut run = || {
+            let (first_utterance, objective) = (utterances.start, self.objective.part(utterances.clone()));
+            let mut run_group = || {
                 let group = self.group(values, &objective, utterances.clone(), buffers)?;
                 let state = group.forward(options, buffers)?;
                 group.backward(state, &weights[utterances.clone()], options, buffers, &mut gradients)
             };
-            let (group_losses, group_skipped) = run().map_err(|error: Error| error.in_group(first))?;
+            let (group_losses, group_skipped) =
+                run_group().map_err(|error: Error| error.in_group(first_utterance))?;
             losses.extend(group_losses);
             skipped.add(group_skipped);
         }
@@ -185,34 +186,36 @@ impl<'t, F: Real> HeadCall<'t, F> {
         &self,
         values: &InputValues<F>,
         options: &Options,
-        held: usize,
+        caller_bytes: usize,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<ForwardPass<F>> {
-        let plan = self.sizes(options, held).all_at_once::<F>()?;
-        buffers.apply_plan(&plan, self.heads(options), options)?;
+        let plan = self.sizes(options, caller_bytes).all_at_once::<F>()?;
+        buffers.apply_plan(&plan, self.num_heads(options), options)?;
         let group = self.group(values, &self.objective, self.utterances(), buffers)?;
         let state = group.forward(options, buffers)?;
-        Ok((group.sites.into_indices(), state))
+        Ok(ForwardPass { indices: group.sites.into_indices(), state })
     }
 
     /// Computes the gradients of [`HeadCall::forward`].
     pub fn backward(
         &self,
-        (indices, state): ForwardPass<F>,
+        ForwardPass { indices, state }: ForwardPass<F>,
         values: &InputValues<F>,
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<LossOutput<F>> {
-        let (sites, heads) = (self.sites(values, self.utterances(), indices), self.model.heads.list(values)?);
+        let (sites, heads) =
+            (self.sites(values, self.utterances(), indices), self.model.heads.all_heads(values)?);
         let (group, mut gradients) =
             (SiteGroup { sites, objective: &self.objective, heads }, self.zero_gradients(values)?);
         let (losses, skipped) = group.backward(state, weights, options, buffers, &mut gradients)?;
         Ok(LossOutput { losses, first_pass: None, gradients: self.named_gradients(gradients), skipped })
     }
 
+    /// Range of all utterances.
     fn utterances(&self) -> Range<usize> {
-        0..self.objective.sites().batch()
+        0..self.objective.site_targets().batch()
     }
 
     /// Objective of a range of utterances.
@@ -231,7 +234,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
         utterances: Range<usize>,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<SiteGroup<'c, F>> {
-        let (targets, spare) = (self.objective.sites(), std::mem::take(&mut buffers.sites.indices));
+        let (targets, spare) = (self.objective.site_targets(), std::mem::take(&mut buffers.sites.indices));
         let indices = match &self.model.source {
             SiteSource::Joint(source) => source.indices(values, targets, utterances.clone(), spare)?,
             SiteSource::Hidden { layout, .. } => {
@@ -239,9 +242,10 @@ impl<'t, F: Real> HeadCall<'t, F> {
             }
         };
         let sites = self.sites(values, utterances, indices);
-        Ok(SiteGroup { sites, objective, heads: self.model.heads.list(values)? })
+        Ok(SiteGroup { sites, objective, heads: self.model.heads.all_heads(values)? })
     }
 
+    /// Hidden rows of a range of utterances.
     fn sites<'c>(
         &self,
         values: &InputValues<'c, F>,
@@ -251,8 +255,8 @@ impl<'t, F: Real> HeadCall<'t, F> {
         match &self.model.source {
             SiteSource::Joint(source) => GroupSites::Joint(JointSites::new(source, values, indices)),
             SiteSource::Hidden { width, layout } => {
-                let (rows, targets) = ((values.hidden, *width), self.objective.sites());
-                GroupSites::Hidden(HiddenSites::new(rows, *layout, targets, utterances, indices))
+                let (hidden, targets) = (values.hidden, self.objective.site_targets());
+                GroupSites::Hidden(HiddenSites::new(hidden, *width, *layout, targets, utterances, indices))
             }
         }
     }
@@ -261,9 +265,10 @@ impl<'t, F: Real> HeadCall<'t, F> {
     fn zero_gradients(&self, values: &InputValues<F>) -> Result<Vec<HeadGradients<F>>> {
         let [encoded, predicted, hidden] =
             [values.encoded, values.predicted, values.hidden].map(|rows| kernels::zeros(rows.len()));
-        let list = self.model.heads.list(values)?;
-        let none = SiteGradients::default;
-        let mut gradients: Vec<_> = list.iter().map(|(_, head)| HeadGradients::zero(none(), head)).collect();
+        let heads = self.model.heads.all_heads(values)?;
+        let no_rows = SiteGradients::default;
+        let mut gradients: Vec<_> =
+            heads.iter().map(|(_, head)| HeadGradients::zero(no_rows(), head)).collect();
         gradients[0].sites = SiteGradients { encoded, predicted, hidden };
         Ok(gradients)
     }
@@ -271,7 +276,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
     /// Gradients by the names of the inputs.
     fn named_gradients(&self, mut gradients: Vec<HeadGradients<F>>) -> Gradients<F> {
         let SiteGradients { encoded, predicted, hidden } = std::mem::take(&mut gradients[0].sites);
-        let [head, durations] = self.model.heads.join(gradients);
+        let [head, durations] = self.model.heads.join_gradients(gradients);
         Gradients { encoded, predicted, hidden, head, durations, ..Gradients::default() }
     }
 }
@@ -279,7 +284,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
 impl<F: Real> SiteGroup<'_, F> {
     /// Targets of the group, with its sites.
     pub fn targets(&self) -> &Targets {
-        self.objective.sites()
+        self.objective.site_targets()
     }
 
     /// Computes the losses and the state for their gradients.
@@ -289,7 +294,7 @@ impl<F: Real> SiteGroup<'_, F> {
             let selection = self.objective.selection(role, buffers.sites.take_selection(index))?;
             let workspace = &mut buffers.normalizers[index];
             let normalized = panda_core::forward(&self.sites, head, &selection, workspace)
-                .map_err(|error| role.error(error, self.targets().lattices()))?;
+                .map_err(|error| role.convert_error(error, self.targets().lattices()))?;
             outputs.push(HeadOutput { role, selection, normalized });
         }
         LatticeState::forward(outputs, self.objective, options, buffers)
@@ -307,23 +312,24 @@ impl<F: Real> SiteGroup<'_, F> {
         gradients: &mut [HeadGradients<F>],
     ) -> Result<(Vec<f64>, SkippedSites)> {
         let Self { sites, heads, .. } = &self;
-        let (lattices, mut active) = (self.targets().lattices(), 0);
+        let (lattices, mut active_sites) = (self.targets().lattices(), 0);
         for (index, (output, adjoints)) in state.backward(lattices, options, weights)?.into_iter().enumerate()
         {
             let HeadOutput { selection, normalized, .. } = output;
+            // Each head in turn adds to the gradients of the sites.
             gradients[index].sites = std::mem::take(&mut gradients[0].sites);
             let arguments =
                 BackwardInputs { sites, head: &heads[index].1, selection, normalized, adjoints: &adjoints };
             let outcome =
                 panda_core::backward(arguments, &mut buffers.normalizers[index], &mut gradients[index]);
             gradients[0].sites = std::mem::take(&mut gradients[index].sites);
-            active = active.max(outcome.map_err(|error| Error::at_site(error, lattices))?);
+            active_sites = active_sites.max(outcome.map_err(|error| Error::at_site(error, lattices))?);
         }
         let skipped = state.skipped_mass(weights).map_or_else(SkippedSites::default, |mass| {
-            let largest = heads.iter().map(|(_, head)| head.max_abs_weight()).fold(0.0, f64::max);
-            SkippedSites::new(mass, state.gradient_bound(), sites.max_abs(), sites.max_slope() * largest)
+            let max_weight = heads.iter().map(|(_, head)| head.max_abs_weight()).fold(0.0, f64::max);
+            SkippedSites::new(mass, state.gradient_bound(), sites.max_abs(), sites.max_slope() * max_weight)
         });
-        let skipped = SkippedSites { zeros: sites.len() - active - skipped.sites, ..skipped };
+        let skipped = SkippedSites { zeros: sites.len() - active_sites - skipped.sites, ..skipped };
         let losses = state.release(buffers);
         self.release(buffers);
         Ok((losses, skipped))

@@ -1,7 +1,7 @@
-//! The heads of a loss, and the classes that each head selects.
+//! Heads of a transducer loss, and the classes that each selects.
 //!
-//! A head is a linear layer over classes. To select a class is to compute its log-probability at a
-//! site (lattice node).
+//! A head is an output layer: linear, over classes. To select a class is to compute its
+//! log-probability at a site (lattice node).
 //!
 //! | role | head | selects |
 //! |---|---|---|
@@ -20,16 +20,16 @@ use crate::{
 
 /// Role of a head in the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum HeadRole {
     Tokens,
     Durations,
     Blank,
     Mean,
 }
 
-impl Role {
+impl HeadRole {
     /// Converts a normalizer error; reports the position of its site.
-    pub fn error(self, error: panda_core::Error, lattices: &Lattices) -> Error {
+    pub fn convert_error(self, error: panda_core::Error, lattices: &Lattices) -> Error {
         let masked = match self {
             Self::Mean => "-inf for a class, which label smoothing excludes",
             Self::Blank => "-inf for the blank",
@@ -41,10 +41,13 @@ impl Role {
 
 /// Normalized classes of one head.
 pub(crate) struct HeadOutput<F> {
-    pub role: Role,
+    pub role: HeadRole,
     pub selection: Selection,
     pub normalized: Normalized<F>,
 }
+
+/// Upper bound on the bytes of lists of heads and roles.
+const LIST_BYTES: usize = 1024;
 
 /// Gradients of a head; those of the first head include the input rows.
 pub(crate) type HeadGradients<F> = Gradients<F, SiteGradients<F>>;
@@ -54,17 +57,17 @@ pub(crate) struct HeadSet<F> {
     hidden: usize,
     classes: usize,
     has_durations: bool,
-    factored: Option<FactoredBlank<F>>,
-    mean: Option<MeanClass<F>>,
+    factored_blank: Option<FactoredBlank<F>>,
+    mean_class: Option<MeanClass<F>>,
 }
 
 impl<F: Real> HeadSet<F> {
     /// Checks the heads; `blank` is one of the classes.
     pub fn new(tokens: &Head<F>, durations: Option<Head<F>>, blank: u32, options: &Options) -> Result<Self> {
-        let count = durations.map_or(0, |head| head.classes());
-        if count != options.loss.durations() {
+        let num_durations = durations.map_or(0, |head| head.classes());
+        if num_durations != options.loss.durations() {
             let expected = options.loss.durations();
-            return Err(Error::Durations { expected, found: count });
+            return Err(Error::Durations { expected, found: num_durations });
         }
         if let Some(durations) = durations
             && durations.hidden() != tokens.hidden()
@@ -77,58 +80,58 @@ impl<F: Real> HeadSet<F> {
             hidden: tokens.hidden(),
             classes: tokens.classes(),
             has_durations: durations.is_some(),
-            factored: options.loss.factors_blank().then(|| FactoredBlank::new(tokens, blank)),
-            mean: options.has_label_smoothing().then(|| MeanClass::new(tokens)),
+            factored_blank: options.loss.factors_blank().then(|| FactoredBlank::new(tokens, blank)),
+            mean_class: options.has_label_smoothing().then(|| MeanClass::new(tokens)),
         })
     }
 
     /// All heads: tokens first, mean last.
-    pub fn list<'h>(&'h self, values: &InputValues<'h, F>) -> Result<Vec<(Role, Head<'h, F>)>> {
+    pub fn all_heads<'h>(&'h self, values: &InputValues<'h, F>) -> Result<Vec<(HeadRole, Head<'h, F>)>> {
         let tokens = values.head.ok_or(Error::Inputs { expected: "a head", found: "none" })?;
-        let mut list = Vec::with_capacity(3);
-        match &self.factored {
-            None => list.push((Role::Tokens, tokens)),
+        let mut heads = Vec::with_capacity(3);
+        match &self.factored_blank {
+            None => heads.push((HeadRole::Tokens, tokens)),
             Some(factored) => {
-                list.push((Role::Tokens, factored.labels(&tokens)?));
-                list.push((Role::Blank, factored.blank(&tokens)?));
+                heads.push((HeadRole::Tokens, factored.labels(&tokens)?));
+                heads.push((HeadRole::Blank, factored.blank(&tokens)?));
             }
         }
-        list.extend(values.durations.map(|head| (Role::Durations, head)));
-        if let Some(mean) = &self.mean {
-            list.push((Role::Mean, mean.head()?));
+        heads.extend(values.durations.map(|head| (HeadRole::Durations, head)));
+        if let Some(mean) = &self.mean_class {
+            heads.push((HeadRole::Mean, mean.head()?));
         }
-        Ok(list)
+        Ok(heads)
     }
 
     /// Combines the gradients of all heads by token head and duration head.
-    pub fn join(&self, list: Vec<HeadGradients<F>>) -> [HeadGradient<F>; 2] {
-        let narrow = |bias: Vec<f64>| bias.into_iter().map(F::from_f64).collect();
-        let mut list = list
+    pub fn join_gradients(&self, gradients: Vec<HeadGradients<F>>) -> [HeadGradient<F>; 2] {
+        let round = |bias: Vec<f64>| bias.into_iter().map(F::from_f64).collect();
+        let mut gradients = gradients
             .into_iter()
-            .map(|Gradients { weight, bias, .. }| HeadGradient { weight, bias: narrow(bias) });
-        let mut tokens = list.next().unwrap_or_default();
-        if let Some(factored) = &self.factored {
-            factored.add_blank(self.hidden, &mut tokens, &list.next().unwrap_or_default());
+            .map(|Gradients { weight, bias, .. }| HeadGradient { weight, bias: round(bias) });
+        let mut tokens = gradients.next().unwrap_or_default();
+        if let Some(factored) = &self.factored_blank {
+            factored.add_blank(self.hidden, &mut tokens, &gradients.next().unwrap_or_default());
         }
         let durations =
-            if self.has_durations { list.next().unwrap_or_default() } else { HeadGradient::default() };
-        if self.mean.is_some() {
-            MeanClass::distribute(&list.next().unwrap_or_default(), &mut tokens);
+            if self.has_durations { gradients.next().unwrap_or_default() } else { HeadGradient::default() };
+        if self.mean_class.is_some() {
+            MeanClass::distribute(&gradients.next().unwrap_or_default(), &mut tokens);
         }
         [tokens, durations]
     }
 
-    /// Roles of the list, and the number of classes of each.
-    pub fn roles(classes: usize, options: &Options) -> Vec<(Role, usize)> {
-        let mut roles = vec![(Role::Tokens, classes)];
+    /// Roles of the heads in order, with their numbers of classes.
+    pub fn roles_and_classes(classes: usize, options: &Options) -> Vec<(HeadRole, usize)> {
+        let mut roles = vec![(HeadRole::Tokens, classes)];
         if options.loss.factors_blank() {
-            roles.push((Role::Blank, 1));
+            roles.push((HeadRole::Blank, 1));
         }
         if options.loss.durations() > 0 {
-            roles.push((Role::Durations, options.loss.durations()));
+            roles.push((HeadRole::Durations, options.loss.durations()));
         }
         if options.has_label_smoothing() {
-            roles.push((Role::Mean, 1));
+            roles.push((HeadRole::Mean, 1));
         }
         roles
     }
@@ -146,31 +149,34 @@ impl<F: Real> HeadSet<F> {
     /// Bytes in addition to heads and gradients of the caller.
     pub fn bytes(classes: usize, hidden: usize, options: &Options) -> usize {
         // Biases in f64 and in F; a masked bias; a mean class in both types, and its gradient.
-        let factored =
+        let factored_blank =
             if options.loss.factors_blank() { size_of::<F>() * (classes + hidden) + 16 } else { 0 };
-        let mean = if options.has_label_smoothing() { (8 + 2 * size_of::<F>()) * hidden + 16 } else { 0 };
+        let mean_class =
+            if options.has_label_smoothing() { (8 + 2 * size_of::<F>()) * hidden + 16 } else { 0 };
         let durations = 8 * options.loss.durations();
-        8 * classes + durations + factored + mean + 1024
+        8 * classes + durations + factored_blank + mean_class + LIST_BYTES
     }
 }
 
 /// A factored blank: a bias of -inf excludes it from the softmax, so that no weight is copied.
 struct FactoredBlank<F> {
     /// Bias of all classes, -inf for the blank.
-    masked: Vec<F>,
+    masked_bias: Vec<F>,
+    /// The blank.
     class: usize,
 }
 
 impl<F: Real> FactoredBlank<F> {
     fn new(tokens: &Head<F>, blank: u32) -> Self {
         let class = blank as usize;
-        let mut masked = tokens.bias().map_or_else(|| vec![F::ZERO; tokens.classes()], <[F]>::to_vec);
-        masked[class] = F::NEG_INFINITY;
-        Self { masked, class }
+        let mut masked_bias = tokens.bias().map_or_else(|| vec![F::ZERO; tokens.classes()], <[F]>::to_vec);
+        masked_bias[class] = F::NEG_INFINITY;
+        Self { masked_bias, class }
     }
 
+    /// The head of all classes with a masked blank.
     fn labels<'h>(&'h self, tokens: &Head<'h, F>) -> Result<Head<'h, F>> {
-        Ok(Head::new(tokens.weight(), Some(&self.masked), tokens.hidden())?)
+        Ok(Head::new(tokens.weight(), Some(&self.masked_bias), tokens.hidden())?)
     }
 
     /// The head of the blank only.
@@ -180,18 +186,19 @@ impl<F: Real> FactoredBlank<F> {
         Ok(Head::new(&tokens.weight()[self.class * hidden..][..hidden], bias, hidden)?)
     }
 
+    /// Adds the gradient of the blank's head to its class.
     fn add_blank(&self, hidden: usize, tokens: &mut HeadGradient<F>, blank: &HeadGradient<F>) {
         let row = &mut tokens.weight[self.class * hidden..];
-        row.iter_mut().zip(&blank.weight).for_each(|(sum, g)| *sum += *g);
+        row.iter_mut().zip(&blank.weight).for_each(|(sum, gradient)| *sum += *gradient);
         tokens.bias[self.class] += blank.bias[0];
     }
 }
 
-/// Calls `f` with a head whose blank is masked.
-pub(crate) fn without_blank<F: Real, T>(
+/// Calls `run` with a head whose blank is masked.
+pub(crate) fn with_masked_blank<F: Real, T>(
     head: Head<F>,
     blank: u32,
-    f: impl FnOnce(&Head<F>) -> Result<T>,
+    run: impl FnOnce(&Head<F>) -> Result<T>,
 ) -> Result<T> {
-    f(&FactoredBlank::new(&head, blank).labels(&head)?)
+    run(&FactoredBlank::new(&head, blank).labels(&head)?)
 }

@@ -1,4 +1,4 @@
-//! Inputs of a loss call, and its output: losses and gradients by the names of the inputs.
+//! Inputs of a transducer loss call, and its output: losses and gradients.
 //!
 //! Axes: B utterances, T frames, U+1 label positions, C classes, H joint width.
 use ::pruned::{Heads as SimpleHeads, HeadsGradient, LinearGradient, Matrices, MatrixGradient, Ranges};
@@ -110,7 +110,7 @@ impl PassScales {
     /// in k2's recipes: the bands of an untrained simple joiner are not meaningful.
     pub fn warm_up(self, step: usize, steps: usize) -> Self {
         let progress = if step < steps { step as f64 / steps as f64 } else { 1.0 };
-        let interpolate = |from: f64, to: f64| from + progress * (to - from);
+        let interpolate = |initial: f64, last: f64| initial + progress * (last - initial);
         Self { simple: interpolate(1.0, self.simple), pruned: interpolate(0.1 * self.pruned, self.pruned) }
     }
 }
@@ -136,17 +136,17 @@ impl<F> InputValues<'_, F> {
 
 impl<'a, F: Copy> Inputs<'a, F> {
     pub(crate) fn values(&self) -> InputValues<'a, F> {
-        let joint = |joint: JointInputs<'a, F>| {
+        let joint_values = |joint: JointInputs<'a, F>| {
             let JointInputs { encoded, predicted, head, durations, .. } = joint;
             InputValues { encoded, predicted, head: Some(head), durations, ..InputValues::none() }
         };
         match *self {
-            Self::Joint(inputs) => joint(inputs),
+            Self::Joint(inputs) => joint_values(inputs),
             Self::Hidden(HiddenInputs { hidden, head, durations, .. }) => {
                 InputValues { hidden, head: Some(head), durations, ..InputValues::none() }
             }
             Self::Scores(ScoreInputs { scores, .. }) => InputValues { scores, ..InputValues::none() },
-            Self::Pruned(inputs) => InputValues { simple: Some(inputs.simple), ..joint(inputs.joint) },
+            Self::Pruned(inputs) => InputValues { simple: Some(inputs.simple), ..joint_values(inputs.joint) },
         }
     }
 }

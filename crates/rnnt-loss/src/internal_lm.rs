@@ -9,7 +9,7 @@ use crate::{
     Error, Layout, Options, Result, Targets,
     budget::{CallPlan, SessionBuffers},
     error::expect_rows,
-    heads::without_blank,
+    heads::with_masked_blank,
     inputs::InputValues,
     joint_sites::{JointSites, JointSource},
     site_buffers::SiteIndices,
@@ -27,8 +27,8 @@ pub(crate) fn internal_lm<F: Real>(
 ) -> Result<Vec<Vec<f64>>> {
     layout.check(targets)?;
     targets.check_classes(head.classes())?;
-    let (labels, width) = (layout.label_starts(targets), head.hidden());
-    expect_rows("predicted", labels.total(), width, predicted.len())?;
+    let (label_starts, width) = (layout.label_starts(targets), head.hidden());
+    expect_rows("predicted", label_starts.total(), width, predicted.len())?;
     let sequences: Vec<Vec<u32>> = (0..targets.batch()).map(|b| targets.labels(b).to_vec()).collect();
     if sequences.iter().all(Vec::is_empty) {
         return Ok(vec![Vec::new(); targets.batch()]);
@@ -36,8 +36,10 @@ pub(crate) fn internal_lm<F: Real>(
     // A lattice of one frame has a site for each label position; its encoder row is zero.
     let targets = Targets::new(targets.blank(), vec![1; targets.batch()], sequences)?;
     let (encoded, lattices) = (vec![F::ZERO; width], targets.lattices());
-    let (activation, frames) = (options.activation, RowStarts::Padded(0, targets.batch()));
-    let source = JointSource { width, frames, labels, activation, mask: None };
+    // All utterances share the encoder row.
+    let frames = RowStarts::Padded { rows_per_utterance: 0, batch: targets.batch() };
+    let activation = options.activation;
+    let source = JointSource { width, frames, labels: label_starts, activation, mask: None };
     let values = InputValues { encoded: &encoded, predicted, ..InputValues::none() };
     let indices = source.indices(&values, &targets, 0..targets.batch(), SiteIndices::default())?;
     let sites = JointSites::new(&source, &values, indices);
@@ -45,7 +47,7 @@ pub(crate) fn internal_lm<F: Real>(
     // The head uses the whole budget.
     buffers.apply_plan(&CallPlan::single_head(options.budget), 1, options)?;
     let workspace = &mut buffers.normalizers[0];
-    let normalized = without_blank(head, targets.blank(), |head| {
+    let normalized = with_masked_blank(head, targets.blank(), |head| {
         panda_core::forward(&sites, head, &selection, workspace)
             .map_err(|error| Error::at_site(error, lattices))
     })?;

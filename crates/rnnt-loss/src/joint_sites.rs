@@ -1,4 +1,4 @@
-//! Computes the hidden rows of a joint network on demand.
+//! Computes the hidden rows of a transducer's joint network on demand.
 //!
 //! A site is a lattice node (t, u). Its hidden row is `h(t,u) = dropout(act(x))` with `x =
 //! encoded[t] + predicted[u]`, a frame row and a label row whose indices are listed per site.
@@ -45,25 +45,28 @@ impl JointSource {
     ) -> Result<SiteIndices> {
         let (Self { width, mask, .. }, lattices) = (self, targets.lattices());
         let count = lattices.site_range(utterances.end - 1).end - lattices.site_range(utterances.start).start;
-        let SiteIndices { first, second, keys } = spare;
-        let (mut frame_of, mut label_of) =
-            (clear_with_capacity(first, count), clear_with_capacity(second, count));
-        let mut keys = clear_with_capacity(keys, if mask.is_some() { count } else { 0 });
+        let SiteIndices { rows, label_rows, mask_keys } = spare;
+        let mut frame_rows = clear_with_capacity(rows, count);
+        let mut label_rows = clear_with_capacity(label_rows, count);
+        let mut mask_keys = clear_with_capacity(mask_keys, if mask.is_some() { count } else { 0 });
         for b in utterances {
-            let (frame, label) = (self.frames.start(b), self.labels.start(b));
-            let rows = frame..frame + targets.frames(b);
+            let (first_frame_row, first_label_row) = (self.frames.start(b), self.labels.start(b));
+            let rows = first_frame_row..first_frame_row + targets.frames(b);
             reject_infinite(values.encoded, *width, rows, "an infinite frame row", lattices, b)?;
-            let rows = label..label + targets.labels(b).len() + 1;
+            let rows = first_label_row..first_label_row + targets.labels(b).len() + 1;
             reject_infinite(values.predicted, *width, rows, "an infinite label row", lattices, b)?;
             for site in lattices.utterance_sites(b) {
-                frame_of.push((frame + site.frame) as u32);
-                label_of.push((label + site.label) as u32);
-                keys.extend(mask.map(|mask| mask.key(targets.id(b), site)));
+                frame_rows.push((first_frame_row + site.frame) as u32);
+                label_rows.push((first_label_row + site.label) as u32);
+                mask_keys.extend(mask.map(|mask| mask.key(targets.id(b), site)));
             }
         }
-        Ok(SiteIndices { first: frame_of, second: label_of, keys })
+        Ok(SiteIndices { rows: frame_rows, label_rows, mask_keys })
     }
 }
+
+/// Hidden units whose gradients are computed together with dropout.
+const UNITS_PER_BLOCK: usize = 64;
 
 /// Sites of a group of utterances.
 pub(crate) struct JointSites<'a, F> {
@@ -72,28 +75,30 @@ pub(crate) struct JointSites<'a, F> {
     width: usize,
     activation: Activation,
     mask: Option<DropoutMask>,
-    rows: SiteIndices,
+    /// Frame row, label row and mask key of each site.
+    indices: SiteIndices,
 }
 
 impl<'a, F: Real> JointSites<'a, F> {
-    /// Creates the sites of the rows from [`JointSource::indices`].
-    pub fn new(source: &JointSource, values: &InputValues<'a, F>, rows: SiteIndices) -> Self {
+    /// Creates the sites of the indices from [`JointSource::indices`].
+    pub fn new(source: &JointSource, values: &InputValues<'a, F>, indices: SiteIndices) -> Self {
         let JointSource { width, activation, mask, .. } = *source;
-        Self { encoded: values.encoded, predicted: values.predicted, width, activation, mask, rows }
+        Self { encoded: values.encoded, predicted: values.predicted, width, activation, mask, indices }
     }
 
     /// Bytes per site in each list of indices.
-    pub fn index_bytes(mask: bool) -> [usize; 3] {
-        [4, 4, if mask { 8 } else { 0 }]
+    pub fn index_bytes(has_dropout: bool) -> [usize; 3] {
+        [4, 4, if has_dropout { 8 } else { 0 }]
     }
 
     /// Releases the row indices of the sites.
     pub fn into_indices(self) -> SiteIndices {
-        self.rows
+        self.indices
     }
 
-    fn row(&self, index: u32) -> Range<usize> {
-        index as usize * self.width..(index as usize + 1) * self.width
+    /// Range of a row among the values of its matrix.
+    fn row_range(&self, row: u32) -> Range<usize> {
+        row as usize * self.width..(row as usize + 1) * self.width
     }
 
     fn scale(&self) -> f64 {
@@ -129,7 +134,7 @@ fn reject_infinite<F: Real>(
     lattices: &Lattices,
     utterance: usize,
 ) -> Result<()> {
-    let first = range.start;
+    let first_row = range.start;
     for row in range {
         let values = &rows[row * width..][..width];
         // Without an early exit the loop is vectorized. A product with 0 is NaN only for infinities
@@ -137,8 +142,8 @@ fn reject_infinite<F: Real>(
         let has_nonfinite = values.iter().fold(false, |any, &value| any | (value * F::ZERO != F::ZERO));
         if has_nonfinite && values.iter().any(|value| value.to_f64().is_infinite()) {
             let uses_row = |site: &rnnt_dp::Site| match found.contains("frame") {
-                true => site.frame == row - first,
-                false => site.label == row - first,
+                true => site.frame == row - first_row,
+                false => site.label == row - first_row,
             };
             // A row that no site within the bands uses is ignored.
             let Some(site) = lattices.utterance_sites(utterance).find(uses_row) else { continue };
@@ -153,7 +158,7 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
     type Gradient = SiteGradients<F>;
 
     fn len(&self) -> usize {
-        self.rows.first.len()
+        self.indices.rows.len()
     }
 
     fn width(&self) -> usize {
@@ -161,38 +166,40 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
     }
 
     fn max_abs(&self) -> f64 {
-        let largest = |rows: &[F], indices: &[u32]| {
-            let row = |&row: &u32| &rows[self.row(row)];
+        let max_abs = |rows: &[F], indices: &[u32]| {
+            let row = |&row: &u32| &rows[self.row_range(row)];
             indices.iter().flat_map(row).map(|value| value.to_f64().abs()).fold(0.0, f64::max)
         };
-        let sum = || largest(self.encoded, &self.rows.first) + largest(self.predicted, &self.rows.second);
+        let sum =
+            || max_abs(self.encoded, &self.indices.rows) + max_abs(self.predicted, &self.indices.label_rows);
         self.scale() * self.activation.bound(sum)
     }
 
     fn fill(&self, sites: &[usize], hidden: &mut [F]) {
         for (&site, out) in sites.iter().zip(hidden.chunks_exact_mut(self.width)) {
-            let frame = &self.encoded[self.row(self.rows.first[site])];
-            let label = &self.predicted[self.row(self.rows.second[site])];
+            let frame = &self.encoded[self.row_range(self.indices.rows[site])];
+            let label = &self.predicted[self.row_range(self.indices.label_rows[site])];
             self.activation.forward(out, frame, label);
             if let Some(mask) = self.mask {
-                mask.apply(self.rows.keys[site], out);
+                mask.apply(self.indices.mask_keys[site], out);
             }
         }
     }
 
     fn pull_back(&self, sites: &[usize], hidden: &[F], gradient: &mut [F]) {
         let Some(mask) = self.mask else { return self.activation.backward(gradient, hidden) };
-        let undo = F::from_f64(1.0 / mask.scale());
+        let inverse_scale = F::from_f64(1.0 / mask.scale());
         let rows = hidden.chunks_exact(self.width).zip(gradient.chunks_exact_mut(self.width));
         for (&site, (hidden, gradient)) in sites.iter().zip(rows) {
             // The derivative of the activation requires its value before the scale of dropout.
             // Dropped units get no gradient by the mask below.
-            let mut value = [F::ZERO; 64];
-            for (gradient, hidden) in gradient.chunks_mut(64).zip(hidden.chunks(64)) {
-                value.iter_mut().zip(hidden).for_each(|(value, &hidden)| *value = hidden * undo);
-                self.activation.backward(gradient, &value[..hidden.len()]);
+            let mut activated = [F::ZERO; UNITS_PER_BLOCK];
+            for (gradient, hidden) in gradient.chunks_mut(UNITS_PER_BLOCK).zip(hidden.chunks(UNITS_PER_BLOCK))
+            {
+                activated.iter_mut().zip(hidden).for_each(|(value, &hidden)| *value = hidden * inverse_scale);
+                self.activation.backward(gradient, &activated[..hidden.len()]);
             }
-            mask.apply(self.rows.keys[site], gradient);
+            mask.apply(self.indices.mask_keys[site], gradient);
         }
     }
 
@@ -201,13 +208,13 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
         SiteGradients { encoded, predicted, hidden: Vec::new() }
     }
 
-    fn scatter(&self, sites: &[usize], gradient: &[F], into: &mut SiteGradients<F>) {
-        let SiteGradients { encoded, predicted, .. } = into;
-        let SiteIndices { first, second, .. } = &self.rows;
-        let add = |indices: &[u32], into: &mut [F]| {
-            add_rows(gradient, self.width, |row| indices[sites[row]] as usize, into);
+    fn scatter(&self, sites: &[usize], gradient: &[F], sums: &mut SiteGradients<F>) {
+        let SiteGradients { encoded, predicted, .. } = sums;
+        let SiteIndices { rows: frame_rows, label_rows, .. } = &self.indices;
+        let add = |indices: &[u32], sum: &mut [F]| {
+            add_rows(gradient, self.width, |row| indices[sites[row]] as usize, sum);
         };
-        rayon::join(|| add(first, encoded), || add(second, predicted));
+        rayon::join(|| add(frame_rows, encoded), || add(label_rows, predicted));
     }
 }
 
@@ -224,23 +231,23 @@ pub(crate) fn add_rows<F: Real>(
     gradient: &[F],
     width: usize,
     row_of: impl Fn(usize) -> usize + Sync,
-    into: &mut [F],
+    sum: &mut [F],
 ) {
     let rows = gradient.len() / width;
-    let bounds =
-        (0..rows).map(&row_of).fold((usize::MAX, 0), |(low, high), row| (low.min(row), high.max(row)));
+    let bounds = (0..rows).map(&row_of).fold((usize::MAX, 0), |(min, max), row| (min.min(row), max.max(row)));
     if rows == 0 {
         return;
     }
-    let (low, high) = bounds;
-    let rows_per_task = (high + 1 - low).div_ceil(MAX_TASKS);
-    par_for(parts_mut(&mut into[low * width..(high + 1) * width], rows_per_task * width), |task, into| {
-        let first = low + task * rows_per_task;
-        let range = first..first + into.len() / width;
+    let (min_row, max_row) = bounds;
+    let rows_per_task = (max_row + 1 - min_row).div_ceil(MAX_TASKS);
+    let used_rows = &mut sum[min_row * width..(max_row + 1) * width];
+    par_for(parts_mut(used_rows, rows_per_task * width), |task, task_sum| {
+        let first_row = min_row + task * rows_per_task;
+        let range = first_row..first_row + task_sum.len() / width;
         for (row, gradient) in gradient.chunks_exact(width).enumerate() {
-            let to = row_of(row);
-            if range.contains(&to) {
-                F::add_slice(&mut into[(to - first) * width..][..width], gradient);
+            let sum_row = row_of(row);
+            if range.contains(&sum_row) {
+                F::add_slice(&mut task_sum[(sum_row - first_row) * width..][..width], gradient);
             }
         }
     });
@@ -251,13 +258,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_match_plain_loops_in_order() {
-        let (rows, width, places) = (700, 3, 300);
+    fn sums_of_rows_have_the_bits_of_a_plain_loop() {
+        let (rows, width, sum_rows) = (700, 3, 300);
         // Values of different magnitudes, so that another order gives other bits; some rows stay
         // unchanged.
         let gradient: Vec<f32> = (0..rows * width).map(|i| 1.1f32.powi((i * 37 % 101) as i32 - 50)).collect();
         for row_of in [|row: usize| row * row % 271 + 7, |row| row / 3, |_| 299] {
-            let (mut actual, mut expected) = (vec![0.5; places * width], vec![0.5; places * width]);
+            let (mut actual, mut expected) = (vec![0.5; sum_rows * width], vec![0.5; sum_rows * width]);
             add_rows(&gradient, width, row_of, &mut actual);
             for (i, g) in gradient.iter().enumerate() {
                 expected[row_of(i / width) * width + i % width] += g;

@@ -12,29 +12,32 @@ use rnnt_dp::Lattices;
 use crate::{
     Error, Options, Result,
     budget::SessionBuffers,
-    columns::{self, HeadAdjoints},
+    columns::{self, ColumnCounts, HeadAdjoints},
     error::expect_len,
     heads::HeadOutput,
     objective::LatticeObjective,
-    site_buffers::{SiteIndices, split_front},
-    skipped_sites::{SkippedMass, skip},
-    smoothing::{add_z_loss, smooth, unsmooth, z_loss_adjoints},
+    site_buffers::{SiteIndices, take_front},
+    skipped_sites::{SkippedMass, skip_sites},
+    smoothing::{add_z_loss, add_z_loss_adjoints, smooth, unsmooth},
 };
 
-/// Result of a forward pass: row indices of the sites, and state of the lattices.
-pub(crate) type ForwardPass<F> = (SiteIndices, LatticeState<F>);
+/// Result of a forward pass.
+pub(crate) struct ForwardPass<F> {
+    /// Row indices of the sites.
+    pub indices: SiteIndices,
+    pub state: LatticeState<F>,
+}
 
 /// Losses and the state for their gradients: numbers per site, and kept scores.
 pub(crate) struct LatticeState<F> {
-    /// Number of columns, and of those for tokens.
-    width: (usize, usize),
+    columns: ColumnCounts,
     /// Output of each head, tokens first.
     outputs: Vec<HeadOutput<F>>,
     losses: Vec<f64>,
     /// Adjoints of the columns, *N x S*, followed by scratch memory.
-    numbers: Vec<f64>,
+    site_values: Vec<f64>,
     /// Number of adjoints, N S.
-    entries: usize,
+    num_adjoints: usize,
     skipped: Vec<SkippedMass>,
 }
 
@@ -46,23 +49,25 @@ impl<F: Real> LatticeState<F> {
         options: &Options,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<Self> {
-        let (lattices, width) = (objective.sites().lattices(), objective.width());
-        let (sites, entries) = (lattices.sites(), lattices.sites() * width.0);
-        let numbers = std::mem::take(&mut buffers.sites.numbers);
-        let mut numbers = reset(numbers, sites * columns::numbers_per_site(width.0, options), 0.0);
+        let (lattices, columns) = (objective.site_targets().lattices(), objective.column_counts());
+        let (sites, num_adjoints) = (lattices.sites(), lattices.sites() * columns.all);
+        let site_values = std::mem::take(&mut buffers.sites.site_values);
+        let mut site_values = reset(site_values, sites * columns::values_per_site(columns.all, options), 0.0);
         let mut losses = vec![0.0; lattices.batch()];
-        let (adjoints, mut scratch) = numbers.split_at_mut(entries);
+        let (adjoints, mut scratch) = site_values.split_at_mut(num_adjoints);
+        // Emissions: those of the only head, or a combination of all heads.
         let emissions = if columns::is_combined(&outputs) || options.has_label_smoothing() {
-            let emissions = split_front(&mut scratch, entries);
+            let emissions = take_front(&mut scratch, num_adjoints);
             columns::write_emissions(&outputs, emissions);
-            if let ([all, .., mean], true) = (outputs.as_slice(), options.has_label_smoothing()) {
-                let (all, mean) = (&all.normalized, &mean.normalized);
-                smooth(emissions, width, options.label_smoothing, all, mean);
+            if let ([tokens, .., mean], true) = (outputs.as_slice(), options.has_label_smoothing()) {
+                let (tokens, mean) = (&tokens.normalized, &mean.normalized);
+                smooth(emissions, columns, options.label_smoothing, tokens, mean);
             }
             &*emissions
         } else {
             &outputs[0].normalized.emissions
         };
+        // Losses and adjoints.
         objective.forward_backward(
             emissions,
             options,
@@ -75,10 +80,10 @@ impl<F: Real> LatticeState<F> {
             add_z_loss(&mut losses, options.z_loss, &outputs[0].normalized, lattices)?;
         }
         let skipped = match options.skip > 0.0 {
-            true => skip(lattices, width, adjoints, options.skip),
+            true => skip_sites(lattices, columns, adjoints, options.skip),
             false => Vec::new(),
         };
-        Ok(Self { width, outputs, losses, numbers, entries, skipped })
+        Ok(Self { columns, outputs, losses, site_values, num_adjoints, skipped })
     }
 
     /// Loss of each utterance.
@@ -93,7 +98,7 @@ impl<F: Real> LatticeState<F> {
 
     /// Adjoints of the emissions, not yet weighted by utterance.
     pub fn adjoints(&self) -> &[f64] {
-        &self.numbers[..self.entries]
+        &self.site_values[..self.num_adjoints]
     }
 
     /// Weighted mass of the skipped sites, if skipping is enabled.
@@ -115,61 +120,65 @@ impl<F: Real> LatticeState<F> {
         options: &Options,
         weights: &[f64],
     ) -> Result<Vec<(&HeadOutput<F>, Adjoints<'_>)>> {
-        let Self { width, outputs, losses, numbers, entries, .. } = self;
+        let Self { columns, outputs, losses, site_values, num_adjoints, .. } = self;
         expect_len("weights", lattices.batch(), weights.len())?;
         // An utterance without a path has no gradient; its weight may be infinite, and 0 · inf is
         // NaN.
-        let possible = |(weight, loss): (&f64, &f64)| if loss.is_finite() { *weight } else { 0.0 };
-        let weights: Vec<f64> = weights.iter().zip(&*losses).map(possible).collect();
+        let weight_with_path = |(weight, loss): (&f64, &f64)| if loss.is_finite() { *weight } else { 0.0 };
+        let weights: Vec<f64> = weights.iter().zip(&*losses).map(weight_with_path).collect();
         if let Some(utterance) = weights.iter().position(|weight| !weight.is_finite()) {
             return Err(Error::Weight { utterance, found: weights[utterance] });
         }
         let sites = lattices.sites();
-        // `emissions` are the adjoints of the emissions.
-        let (emissions, mut scratch) = numbers.split_at_mut(*entries);
+        let (emission_adjoints, mut scratch) = site_values.split_at_mut(*num_adjoints);
         // A clamp acts on the gradient of the unweighted loss, so that weights are applied
         // afterward.
         let clamp = options.clamp.map(|limit| {
-            let at_sites = split_front(&mut scratch, sites);
-            weights.iter().enumerate().for_each(|(b, weight)| at_sites[lattices.site_range(b)].fill(*weight));
-            Clamp { limit, weights: at_sites }
+            let site_weights = take_front(&mut scratch, sites);
+            for (utterance, weight) in weights.iter().enumerate() {
+                site_weights[lattices.site_range(utterance)].fill(*weight);
+            }
+            Clamp { limit, weights: site_weights }
         });
         if clamp.is_none() {
-            let (columns, _) = *width;
+            let columns = columns.all;
             for (utterance, weight) in weights.iter().enumerate() {
                 let Range { start, end } = lattices.site_range(utterance);
-                emissions[start * columns..end * columns].iter_mut().for_each(|a| *a *= weight);
+                emission_adjoints[start * columns..end * columns]
+                    .iter_mut()
+                    .for_each(|adjoint| *adjoint *= weight);
             }
         }
         let mean_adjoints = options.has_label_smoothing().then(|| {
-            let mean_adjoints = split_front(&mut scratch, sites);
-            unsmooth(emissions, *width, options.label_smoothing, mean_adjoints);
+            let mean_adjoints = take_front(&mut scratch, sites);
+            unsmooth(emission_adjoints, *columns, options.label_smoothing, mean_adjoints);
             mean_adjoints
         });
-        let mut adjoints = columns::adjoints(outputs, emissions, &mut scratch);
+        let mut head_adjoints = columns::head_adjoints(outputs, emission_adjoints, &mut scratch);
         if mean_adjoints.is_some() || options.z_loss > 0.0 {
-            let log_z = split_front(&mut scratch, sites);
+            // Label smoothing subtracts logZ from the mean score; the z-loss depends on it too.
+            let log_z_adjoints = take_front(&mut scratch, sites);
             match &mean_adjoints {
                 Some(mean_adjoints) => {
-                    log_z.iter_mut().zip(&**mean_adjoints).for_each(|(z, mean)| *z = -mean)
+                    log_z_adjoints.iter_mut().zip(&**mean_adjoints).for_each(|(z, mean)| *z = -mean)
                 }
-                None => log_z.fill(0.0),
+                None => log_z_adjoints.fill(0.0),
             }
             let factor = |utterance: usize| match clamp {
                 // The clamp applies the weights.
                 Some(_) => 1.0,
                 None => weights[utterance],
             };
-            z_loss_adjoints(log_z, options.z_loss, &outputs[0].normalized, lattices, factor);
-            adjoints[0].log_z = Some(log_z);
+            add_z_loss_adjoints(log_z_adjoints, options.z_loss, &outputs[0].normalized, lattices, factor);
+            head_adjoints[0].log_z = Some(log_z_adjoints);
         }
-        adjoints.extend(mean_adjoints.map(|log_z| HeadAdjoints { emissions: &[], log_z: Some(log_z) }));
-        let adjoints = adjoints.into_iter().map(|HeadAdjoints { emissions, log_z }| Adjoints {
+        head_adjoints.extend(mean_adjoints.map(|log_z| HeadAdjoints { emissions: &[], log_z: Some(log_z) }));
+        let head_adjoints = head_adjoints.into_iter().map(|HeadAdjoints { emissions, log_z }| Adjoints {
             emissions,
             log_z: log_z.map(|log_z| &*log_z),
             clamp,
         });
-        Ok(outputs.iter().zip(adjoints).collect())
+        Ok(outputs.iter().zip(head_adjoints).collect())
     }
 
     /// Returns all vectors to the buffers; the result is the losses.
@@ -181,7 +190,7 @@ impl<F: Real> LatticeState<F> {
                 workspace.recycle(normalized);
             }
         }
-        buffers.sites.numbers = self.numbers;
+        buffers.sites.site_values = self.site_values;
         self.losses
     }
 }

@@ -191,8 +191,8 @@ impl Loss {
                 return Err(Error::Columns { expected, made_of, found });
             }
         }
-        for (arc, kind) in topology.arcs().iter().enumerate() {
-            let (expected, found) = (usize::from(topology.arc_token(arc) == 1), kind.labels);
+        for (arc, topology_arc) in topology.arcs().iter().enumerate() {
+            let (expected, found) = (usize::from(topology.arc_token(arc) == 1), topology_arc.labels);
             if expected != found {
                 return Err(Error::Arc { arc, expected, found });
             }
@@ -222,12 +222,12 @@ impl Reduction {
     pub fn weights(&self, targets: &Targets) -> Vec<f64> {
         let batch = targets.batch() as f64;
         let labels = |b: usize| targets.labels(b).len();
-        let volume = (0..targets.batch()).map(labels).sum::<usize>().max(1) as f64;
+        let total_labels = (0..targets.batch()).map(labels).sum::<usize>().max(1) as f64;
         let weight = |b: usize| match self {
             Self::Sum => 1.0,
             Self::Mean => 1.0 / batch,
             Self::MeanPerTarget => 1.0 / (batch * labels(b).max(1) as f64),
-            Self::MeanVolume => 1.0 / volume,
+            Self::MeanVolume => 1.0 / total_labels,
         };
         (0..targets.batch()).map(weight).collect()
     }

@@ -1,4 +1,4 @@
-//! Predicts memory and floating-point operations of a loss from its sizes.
+//! Predicts memory and floating-point operations of a transducer loss from its sizes.
 use std::{borrow::Cow, fmt};
 
 use panda_core::Real;
@@ -45,9 +45,9 @@ pub struct MemoryPlan {
 impl MemoryPlan {
     /// Plans utterances of one length from sizes only.
     ///
-    /// `masked`: with dropout after the activation. It is assumed that pruning retains `s_range`
-    /// positions of each frame, big blanks are the classes after the first two, and all labels are
-    /// equal.
+    /// `has_dropout`: with dropout after the activation. It is assumed that pruning retains
+    /// `s_range` positions of each frame, big blanks are the classes after the first two, and all
+    /// labels are equal.
     ///
     /// # Errors
     /// Those of [`Targets::new`] and [`MemoryPlan::new`].
@@ -56,7 +56,7 @@ impl MemoryPlan {
         hidden: usize,
         classes: usize,
         options: &Options,
-        masked: bool,
+        has_dropout: bool,
     ) -> Result<Self> {
         let targets = Targets::new(1, vec![frames; batch], vec![vec![0; labels]; batch])?;
         let targets = match &options.loss {
@@ -70,7 +70,7 @@ impl MemoryPlan {
             }
             Loss::Tdt { .. } | Loss::Ctc => targets,
         };
-        Self::with_dropout::<F>(&targets, hidden, classes, options, masked)
+        Self::with_dropout::<F>(&targets, hidden, classes, options, has_dropout)
     }
 
     /// Plans the loss of targets, with or without dropout.
@@ -86,16 +86,23 @@ impl MemoryPlan {
         hidden: usize,
         classes: usize,
         options: &Options,
-        masked: bool,
+        has_dropout: bool,
     ) -> Result<Self> {
         let (lattices, element, batch) = (targets.lattices(), size_of::<F>(), targets.batch());
         let objective = LatticeObjective::new(Cow::Borrowed(&options.loss), Cow::Borrowed(targets))?;
-        let indices = JointSites::<F>::index_bytes(masked);
-        let sizes =
-            CallSizes { objective: &objective, options, hidden, classes, indices, held: 0, scores: None };
+        let index_bytes = JointSites::<F>::index_bytes(has_dropout);
+        let sizes = CallSizes {
+            objective: &objective,
+            options,
+            hidden,
+            classes,
+            index_bytes,
+            caller_bytes: 0,
+            score_scratch: None,
+        };
         let call = sizes.in_groups::<F>()?;
-        let shape_of = |sites| sizes.shapes(sites)[0].1;
-        let plan_of = |shape| match (options.plan, call.heads.first()) {
+        let shape_of = |sites| sizes.head_shapes(sites)[0].1;
+        let plan_of = |shape| match (options.plan, call.head_budgets.first()) {
             (None, Some(&budget)) => {
                 Ok(Plan::<F>::new(shape, options.precision, budget, options.keep_scores)?.to::<f32>())
             }
@@ -137,8 +144,8 @@ impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let mb = |bytes: usize| bytes as f64 / 1e6;
         let Plan { wave, block, tile_classes, tiles, saved_scores, .. } = self.plan;
-        let Shape { sites, hidden, classes: all, .. } = self.shape;
-        writeln!(f, "loss of {} utterances: N = {sites}, H = {hidden}, C = {all}", self.batch)?;
+        let Shape { sites, hidden, classes, .. } = self.shape;
+        writeln!(f, "loss of {} utterances: N = {sites}, H = {hidden}, C = {classes}", self.batch)?;
         writeln!(
             f,
             "  {} groups of at most {} sites; waves of {wave} sites in blocks of {block}, {tiles} tiles of {tile_classes} classes in flight",

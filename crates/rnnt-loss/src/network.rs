@@ -1,4 +1,4 @@
-//! Loss and gradients of a joint network with its two projections.
+//! Loss and gradients of a transducer's joint network with its two projections.
 use kernels::{Accumulate, Affine, View};
 use panda_core::Head;
 use panda_core::Real;
@@ -80,35 +80,42 @@ impl<F: Element> JointNetwork<'_, F> {
         self.check()?;
         let NetworkInputs { encodings, predictions, layout } = inputs;
         layout.check(targets)?;
-        let (ha, hl, h) = (self.encoder_width, self.predictor_width, self.head.hidden());
+        let (encoder_width, predictor_width) = (self.encoder_width, self.predictor_width);
+        let joint_width = self.head.hidden();
         let utterances = 0..targets.batch();
-        let frames = RowSet::new(layout.frame_starts(targets), utterances.clone().map(|b| targets.frames(b)));
+        let frames =
+            RaggedRows::new(layout.frame_starts(targets), utterances.clone().map(|b| targets.frames(b)));
         let labels = utterances.map(|b| targets.labels(b).len() + 1);
-        let positions = RowSet::new(layout.label_starts(targets), labels);
-        expect_rows("encodings", frames.total, ha, encodings.len())?;
-        expect_rows("predictions", positions.total, hl, predictions.len())?;
-        let (x, y) = (frames.pack(encodings, ha), positions.pack(predictions, hl));
+        let positions = RaggedRows::new(layout.label_starts(targets), labels);
+        expect_rows("encodings", frames.total, encoder_width, encodings.len())?;
+        expect_rows("predictions", positions.total, predictor_width, predictions.len())?;
+        let packed_encodings = frames.pack(encodings, encoder_width);
+        let packed_predictions = positions.pack(predictions, predictor_width);
 
-        let f = project(&x, self.encoder, self.bias, ha, h);
-        let g = project(&y, self.predictor, None, hl, h);
-        let out = session.sum(JointInputs::new(&f, &g, self.head), targets, weights)?;
-        let LossOutput { losses, gradients: Gradients { encoded, predicted, head, .. }, skipped, .. } = out;
-        let grad_x = project_backward(&encoded, &x, self.encoder, ha, h);
-        let grad_y = project_backward(&predicted, &y, self.predictor, hl, h);
+        let encoded = project(&packed_encodings, self.encoder, self.bias, encoder_width, joint_width);
+        let predicted = project(&packed_predictions, self.predictor, None, predictor_width, joint_width);
+        let out = session.sum(JointInputs::new(&encoded, &predicted, self.head), targets, weights)?;
+        let LossOutput { losses, gradients, skipped, .. } = out;
+        let Gradients { encoded: d_encoded, predicted: d_predicted, head, .. } = gradients;
+        let encoder_gradients =
+            project_backward(&d_encoded, &packed_encodings, self.encoder, encoder_width, joint_width);
+        let predictor_gradients =
+            project_backward(&d_predicted, &packed_predictions, self.predictor, predictor_width, joint_width);
         Ok(NetworkOutput {
             losses,
-            encodings: frames.unpack(&grad_x.x, ha),
-            predictions: positions.unpack(&grad_y.x, hl),
-            encoder: grad_x.weight,
-            predictor: grad_y.weight,
-            bias: grad_x.bias,
+            encodings: frames.unpack(&encoder_gradients.x, encoder_width),
+            predictions: positions.unpack(&predictor_gradients.x, predictor_width),
+            encoder: encoder_gradients.weight,
+            predictor: predictor_gradients.weight,
+            bias: encoder_gradients.bias,
             head,
             skipped,
         })
     }
 
+    /// Fails for parameters whose shapes do not match.
     fn check(&self) -> Result<()> {
-        let h = self.head.hidden();
+        let joint_width = self.head.hidden();
         for (argument, width) in
             [("encoder_width", self.encoder_width), ("predictor_width", self.predictor_width)]
         {
@@ -116,9 +123,9 @@ impl<F: Element> JointNetwork<'_, F> {
                 return Err(Error::Shape { argument, expected: "at least 1".into(), found: "0".into() });
             }
         }
-        expect_rows("network.encoder", h, self.encoder_width, self.encoder.len())?;
-        expect_rows("network.predictor", h, self.predictor_width, self.predictor.len())?;
-        self.bias.map_or(Ok(()), |bias| expect_len("network.bias", h, bias.len()))
+        expect_rows("network.encoder", joint_width, self.encoder_width, self.encoder.len())?;
+        expect_rows("network.predictor", joint_width, self.predictor_width, self.predictor.len())?;
+        self.bias.map_or(Ok(()), |bias| expect_len("network.bias", joint_width, bias.len()))
     }
 }
 
@@ -155,33 +162,46 @@ fn project_backward<F: Real>(
     gradient
 }
 
-/// Rows of a padded or packed matrix: the run (start, length) of each utterance.
-struct RowSet {
-    runs: Vec<(usize, usize)>,
+/// Rows of each utterance in a padded or packed matrix.
+struct RaggedRows {
+    utterances: Vec<UtteranceRows>,
+    /// Rows of the matrix, padding included.
     total: usize,
 }
 
-impl RowSet {
+/// Consecutive rows of an utterance.
+struct UtteranceRows {
+    start: usize,
+    len: usize,
+}
+
+impl RaggedRows {
     fn new(starts: RowStarts, lens: impl Iterator<Item = usize>) -> Self {
         Self {
-            runs: lens.enumerate().map(|(b, len)| (starts.start(b), len)).collect(),
+            utterances: lens
+                .enumerate()
+                .map(|(b, len)| UtteranceRows { start: starts.start(b), len })
+                .collect(),
             total: starts.total(),
         }
     }
 
+    /// Copies the rows without padding.
     fn pack<F: Real>(&self, rows: &[F], width: usize) -> Vec<F> {
-        let mut packed = Vec::with_capacity(self.runs.iter().map(|(_, len)| len * width).sum());
-        let run = |&(start, len): &(usize, usize)| &rows[start * width..(start + len) * width];
-        self.runs.iter().for_each(|range| packed.extend_from_slice(run(range)));
+        let mut packed = Vec::with_capacity(self.utterances.iter().map(|rows| rows.len * width).sum());
+        for &UtteranceRows { start, len } in &self.utterances {
+            packed.extend_from_slice(&rows[start * width..(start + len) * width]);
+        }
         packed
     }
 
+    /// Copies packed rows into a matrix of zeros.
     fn unpack<F: Real>(&self, mut packed: &[F], width: usize) -> Vec<F> {
         let mut rows = vec![F::ZERO; self.total * width];
-        for &(start, len) in &self.runs {
-            let (run, rest) = packed.split_at(len * width);
-            rows[start * width..(start + len) * width].copy_from_slice(run);
-            packed = rest;
+        for &UtteranceRows { start, len } in &self.utterances {
+            let (utterance_rows, remaining) = packed.split_at(len * width);
+            rows[start * width..(start + len) * width].copy_from_slice(utterance_rows);
+            packed = remaining;
         }
         rows
     }

@@ -1,4 +1,4 @@
-//! The objective of a loss: the classes that each site selects, and the sum over paths.
+//! Objectives of losses: the classes that each site selects, and the sum over paths.
 //!
 //! A site is a lattice node (t, u), for CTC a frame. Adjoints are derivatives of the loss with
 //! respect to the emissions (log-probabilities of the selected classes), one column per class.
@@ -9,15 +9,16 @@ use rnnt_dp::{Regularizers, Topology};
 
 use crate::{
     Loss, Options, Result, Targets,
-    ctc::{Ctc, CtcLane},
-    heads::Role,
+    columns::ColumnCounts,
+    ctc::{CtcLane, CtcObjective},
+    heads::HeadRole,
     site_buffers::clear_with_capacity,
 };
 
 /// The objective of a loss over the lattices of a batch.
 pub(crate) enum LatticeObjective<'a> {
     Transducer(TransducerObjective<'a>),
-    Ctc(Ctc),
+    Ctc(CtcObjective),
 }
 
 impl<'a> LatticeObjective<'a> {
@@ -28,24 +29,26 @@ impl<'a> LatticeObjective<'a> {
     pub fn new(loss: Cow<'a, Loss>, targets: Cow<'a, Targets>) -> Result<Self> {
         loss.check_columns(&targets)?;
         Ok(match *loss {
-            Loss::Ctc => Self::Ctc(Ctc::new(&targets)?),
+            Loss::Ctc => Self::Ctc(CtcObjective::new(&targets)?),
             _ => Self::Transducer(TransducerObjective { loss, targets }),
         })
     }
 
     /// Targets with the sites of the objective: for CTC, the frames.
-    pub fn sites(&self) -> &Targets {
+    pub fn site_targets(&self) -> &Targets {
         match self {
             Self::Transducer(transducer) => &transducer.targets,
             Self::Ctc(ctc) => ctc.frames(),
         }
     }
 
-    /// Number of columns, and of the leading columns for tokens.
-    pub fn width(&self) -> (usize, usize) {
+    /// Numbers of columns of a site.
+    pub fn column_counts(&self) -> ColumnCounts {
         match self {
-            Self::Transducer(transducer) => (transducer.columns(), transducer.targets.tokens()),
-            Self::Ctc(ctc) => (ctc.columns(), ctc.columns()),
+            Self::Transducer(transducer) => {
+                ColumnCounts { all: transducer.columns(), tokens: transducer.targets.tokens() }
+            }
+            Self::Ctc(ctc) => ColumnCounts { all: ctc.columns(), tokens: ctc.columns() },
         }
     }
 
@@ -61,19 +64,19 @@ impl<'a> LatticeObjective<'a> {
     }
 
     /// Selects the classes of a head; reuses the vectors of `spare`.
-    pub fn selection(&self, role: Role, spare: Selection) -> Result<Selection> {
+    pub fn selection(&self, role: HeadRole, spare: Selection) -> Result<Selection> {
         match (role, self) {
-            (Role::Blank | Role::Mean, _) => Ok(Selection::default()),
-            (Role::Tokens, Self::Ctc(ctc)) => ctc.selection(spare),
-            (Role::Tokens, Self::Transducer(TransducerObjective { loss, targets })) => {
+            (HeadRole::Blank | HeadRole::Mean, _) => Ok(Selection::default()),
+            (HeadRole::Tokens, Self::Ctc(ctc)) => ctc.selection(spare),
+            (HeadRole::Tokens, Self::Transducer(TransducerObjective { loss, targets })) => {
                 match loss.factors_blank() {
                     true => targets.next_labels(spare),
                     false => targets.selection(spare),
                 }
             }
-            (Role::Durations, _) => {
-                let (columns, tokens) = self.width();
-                let (sites, count) = (self.sites().lattices().sites(), columns - tokens);
+            (HeadRole::Durations, _) => {
+                let ColumnCounts { all: columns, tokens } = self.column_counts();
+                let (sites, count) = (self.site_targets().lattices().sites(), columns - tokens);
                 let (ids, active) = spare.into_parts();
                 let (mut ids, mut active) =
                     (clear_with_capacity(ids, sites * count), clear_with_capacity(active, sites * count));
@@ -85,13 +88,17 @@ impl<'a> LatticeObjective<'a> {
     }
 
     /// Number of classes that a site selects of a head.
-    pub fn selected(&self, role: Role) -> usize {
-        let (columns, tokens) = self.width();
+    pub fn selected_classes(&self, role: HeadRole) -> usize {
+        let ColumnCounts { all: columns, tokens } = self.column_counts();
         match (role, self) {
-            (Role::Blank | Role::Mean, _) => 0,
-            (Role::Durations, _) => columns - tokens,
-            (Role::Tokens, Self::Transducer(TransducerObjective { loss, .. })) if loss.factors_blank() => 1,
-            (Role::Tokens, _) => tokens,
+            (HeadRole::Blank | HeadRole::Mean, _) => 0,
+            (HeadRole::Durations, _) => columns - tokens,
+            (HeadRole::Tokens, Self::Transducer(TransducerObjective { loss, .. }))
+                if loss.factors_blank() =>
+            {
+                1
+            }
+            (HeadRole::Tokens, _) => tokens,
         }
     }
 
@@ -135,14 +142,14 @@ impl<'a> LatticeObjective<'a> {
         adjoints: &mut [f64],
         scratch: &mut [f64],
     ) -> Result<()> {
-        let (regularizers, LatticeWorkspace { lattices, ctc: lanes, bytes }) =
+        let (regularizers, LatticeWorkspace { transducer: lattices, ctc_lanes, budget }) =
             (options.regularizers(), workspace);
         match self {
             Self::Transducer(transducer) => {
                 transducer.forward_backward(emissions, &regularizers, lattices, losses, adjoints, scratch)
             }
             Self::Ctc(ctc) => {
-                ctc.forward_backward(emissions, &regularizers, (lanes, *bytes), losses, adjoints)
+                ctc.forward_backward(emissions, &regularizers, ctc_lanes, *budget, losses, adjoints)
             }
         }
     }
@@ -151,34 +158,36 @@ impl<'a> LatticeObjective<'a> {
 /// Buffers of a session for transducer lattices and CTC.
 #[derive(Debug)]
 pub(crate) struct LatticeWorkspace {
-    lattices: rnnt_dp::Workspace,
-    ctc: Vec<CtcLane>,
-    /// Limit of the current call on the buffers of its loss.
-    bytes: usize,
+    transducer: rnnt_dp::Workspace,
+    ctc_lanes: Vec<CtcLane>,
+    /// Limit in bytes on the buffers of the current call's loss.
+    budget: usize,
 }
 
 impl LatticeWorkspace {
-    /// Limits the buffers of `loss` to `bytes`, and others to `left`.
+    /// Limits the buffers of `loss` to `budget` bytes, and others to `unused_bytes`.
     ///
-    /// Buffers above their limit are freed. Returns `left` minus the bytes of the other buffers.
-    pub fn keep_within(&mut self, bytes: usize, loss: &Loss, left: usize) -> usize {
-        self.bytes = bytes;
-        let (lattices, lanes) = if *loss == Loss::Ctc { (left, bytes) } else { (bytes, left) };
-        self.lattices.set_budget(lattices);
-        if self.lane_bytes() > lanes {
-            self.ctc = Vec::new();
+    /// Buffers above their limit are freed. Returns `unused_bytes` minus the bytes of the other
+    /// buffers.
+    pub fn keep_within(&mut self, budget: usize, loss: &Loss, unused_bytes: usize) -> usize {
+        self.budget = budget;
+        let (transducer_limit, ctc_limit) =
+            if *loss == Loss::Ctc { (unused_bytes, budget) } else { (budget, unused_bytes) };
+        self.transducer.set_budget(transducer_limit);
+        if self.ctc_bytes() > ctc_limit {
+            self.ctc_lanes = Vec::new();
         }
-        left - if *loss == Loss::Ctc { self.lattices.allocated_bytes() } else { self.lane_bytes() }
+        unused_bytes - if *loss == Loss::Ctc { self.transducer.allocated_bytes() } else { self.ctc_bytes() }
     }
 
-    fn lane_bytes(&self) -> usize {
-        self.ctc.iter().map(CtcLane::bytes).sum()
+    fn ctc_bytes(&self) -> usize {
+        self.ctc_lanes.iter().map(CtcLane::bytes).sum()
     }
 }
 
 impl Default for LatticeWorkspace {
     fn default() -> Self {
-        Self { lattices: rnnt_dp::Workspace::with_budget(0), ctc: Vec::new(), bytes: 0 }
+        Self { transducer: rnnt_dp::Workspace::with_budget(0), ctc_lanes: Vec::new(), budget: 0 }
     }
 }
 
@@ -210,10 +219,12 @@ impl TransducerObjective<'_> {
         let lattices = self.targets.lattices();
         workspace.forward_backward(lattices, topology, emissions, regularizers, losses, adjoints)?;
         if self.loss.omega() > 0.0 {
-            let (tokens, token_adjoints) = scratch[..4 * lattices.sites()].split_at_mut(2 * lattices.sites());
-            let rows = tokens.chunks_exact_mut(2).zip(emissions.chunks_exact(topology.columns()));
+            // Emissions and adjoints of blank and label, without durations.
+            let (token_emissions, token_adjoints) =
+                scratch[..4 * lattices.sites()].split_at_mut(2 * lattices.sites());
+            let rows = token_emissions.chunks_exact_mut(2).zip(emissions.chunks_exact(topology.columns()));
             rows.for_each(|(tokens, row)| tokens.copy_from_slice(&row[..2]));
-            self.mix((tokens, token_adjoints), regularizers, workspace, losses, adjoints)?;
+            self.mix_rnnt_loss(token_emissions, token_adjoints, regularizers, workspace, losses, adjoints)?;
         }
         self.targets.apply_token_weights(adjoints, topology.columns());
         Ok(())
@@ -222,32 +233,40 @@ impl TransducerObjective<'_> {
     /// Mixes `(1 - ω) TDT + ω RNN-T`, the latter without durations and σ.
     ///
     /// NeMo chooses one of both losses at random; this is the mean of its choice.
-    fn mix(
+    fn mix_rnnt_loss(
         &self,
-        (tokens, token_adjoints): (&[f64], &mut [f64]),
+        token_emissions: &[f64],
+        token_adjoints: &mut [f64],
         regularizers: &Regularizers,
         workspace: &mut rnnt_dp::Workspace,
         losses: &mut [f64],
         adjoints: &mut [f64],
     ) -> Result<()> {
-        let mut plain = vec![0.0; losses.len()];
+        let mut rnnt_losses = vec![0.0; losses.len()];
         let regularizers = Regularizers { sigma: 0.0, ..*regularizers };
         let (lattices, topology, omega) = (self.targets.lattices(), Topology::rnnt(), self.loss.omega());
-        workspace.forward_backward(lattices, &topology, tokens, &regularizers, &mut plain, token_adjoints)?;
-        for (loss, plain) in losses.iter_mut().zip(plain) {
+        workspace.forward_backward(
+            lattices,
+            &topology,
+            token_emissions,
+            &regularizers,
+            &mut rnnt_losses,
+            token_adjoints,
+        )?;
+        for (loss, rnnt_loss) in losses.iter_mut().zip(rnnt_losses) {
             // For ω = 1, (1 - ω) times an infinite loss would be NaN.
-            *loss = if omega == 1.0 { plain } else { (1.0 - omega) * *loss + omega * plain };
+            *loss = if omega == 1.0 { rnnt_loss } else { (1.0 - omega) * *loss + omega * rnnt_loss };
         }
-        let width = self.columns();
-        let rows = adjoints.chunks_exact_mut(width);
-        for (row, plain) in rows.zip(token_adjoints.chunks_exact(2)) {
-            row.iter_mut().for_each(|a| *a *= 1.0 - omega);
-            row.iter_mut().zip(plain).for_each(|(a, plain)| *a += omega * plain);
+        let columns = self.columns();
+        let rows = adjoints.chunks_exact_mut(columns);
+        for (row, rnnt_row) in rows.zip(token_adjoints.chunks_exact(2)) {
+            row.iter_mut().for_each(|adjoint| *adjoint *= 1.0 - omega);
+            row.iter_mut().zip(rnnt_row).for_each(|(adjoint, rnnt)| *adjoint += omega * rnnt);
         }
         // If one of the losses is infinite, the other may still have adjoints.
         for (utterance, _) in losses.iter().enumerate().filter(|(_, loss)| loss.is_infinite()) {
             let Range { start, end } = lattices.site_range(utterance);
-            adjoints[start * width..end * width].fill(0.0);
+            adjoints[start * columns..end * columns].fill(0.0);
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Options of a session: the loss, its regularizers, and the memory budget.
+//! Options of a loss session: the loss, its regularizers, and the memory budget.
 use panda_core::{DEFAULT_BUDGET, Plan, Precision};
 use rnnt_dp::Regularizers;
 

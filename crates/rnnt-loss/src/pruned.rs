@@ -11,7 +11,7 @@ use panda_core::Real;
 use crate::{
     Error, Loss, LossOutput, Options, PassScales, PrunedInputs, PruningOutput, Result, SimpleInputs, Targets,
     budget::{CallPlan, SessionBuffers},
-    first_pass::{FirstPlan, PruningPass, retained_targets},
+    first_pass::{FirstPassPlan, PruningPass, retained_targets},
     head_call::{HeadCall, HeadModel},
     inputs::InputValues,
     lattice_state::ForwardPass,
@@ -70,7 +70,7 @@ impl PassScales {
 }
 
 /// The loss of the second pass, over the retained sites.
-pub(crate) fn second_loss(loss: &Loss) -> Loss {
+pub(crate) fn second_pass_loss(loss: &Loss) -> Loss {
     match loss {
         Loss::Pruned { topology, tokens, .. } => {
             Loss::Transducer { topology: topology.clone(), tokens: *tokens, sigma: 0.0 }
@@ -81,10 +81,9 @@ pub(crate) fn second_loss(loss: &Loss) -> Loss {
 
 /// A checked call of both passes.
 pub(crate) struct PrunedCall<'t, F> {
-    first: PruningPass,
-    second: HeadModel<F>,
-    /// Loss of the second pass.
-    loss: Loss,
+    first_pass: PruningPass,
+    second_pass: HeadModel<F>,
+    second_pass_loss: Loss,
     targets: Cow<'t, Targets>,
     scales: PassScales,
 }
@@ -97,7 +96,7 @@ pub(crate) struct PruningState<F> {
 }
 
 /// Multiplies the weights of the utterances by the scale of a pass.
-pub(crate) fn scaled(weights: &[f64], scale: f64) -> Vec<f64> {
+pub(crate) fn scale_weights(weights: &[f64], scale: f64) -> Vec<f64> {
     weights.iter().map(|weight| scale * weight).collect()
 }
 
@@ -112,9 +111,10 @@ impl<'t, F: Real> PrunedCall<'t, F> {
         targets: Cow<'t, Targets>,
         options: &Options,
     ) -> Result<Self> {
-        let first = PruningPass::new(options, inputs, &loss, &targets)?;
-        let second = HeadModel::joint(&inputs.joint, &targets, options)?;
-        Ok(Self { first, second, loss: second_loss(&loss), targets, scales: inputs.scales })
+        let first_pass = PruningPass::new(options, inputs, &loss, &targets)?;
+        let second_pass = HeadModel::joint(&inputs.joint, &targets, options)?;
+        let second_pass_loss = second_pass_loss(&loss);
+        Ok(Self { first_pass, second_pass, second_pass_loss, targets, scales: inputs.scales })
     }
 
     /// Plans both passes; the second plan includes the bytes of the first.
@@ -129,26 +129,26 @@ impl<'t, F: Real> PrunedCall<'t, F> {
         &self,
         values: &InputValues<F>,
         options: &Options,
-        whole: bool,
-    ) -> Result<(FirstPlan, CallPlan)> {
-        let (simple, shapes) = (simple(values)?, self.first.shapes(&self.targets)?);
-        let objective = LatticeObjective::new(Cow::Borrowed(&self.loss), Cow::Owned(shapes))?;
+        all_at_once: bool,
+    ) -> Result<(FirstPassPlan, CallPlan)> {
+        let (simple, shapes) = (simple(values)?, self.first_pass.shapes(&self.targets)?);
+        let objective = LatticeObjective::new(Cow::Borrowed(&self.second_pass_loss), Cow::Owned(shapes))?;
         let plans = |bytes: usize| {
-            let first = self.first.plan(simple, bytes, whole);
-            let sizes = self.second.sizes(&objective, options, first.bytes);
-            let second = if whole { sizes.all_at_once::<F>() } else { sizes.in_groups::<F>() };
+            let first = self.first_pass.plan(simple, bytes, all_at_once);
+            let sizes = self.second_pass.sizes(&objective, options, first.bytes);
+            let second = if all_at_once { sizes.all_at_once::<F>() } else { sizes.in_groups::<F>() };
             second.map(|second| (first, second))
         };
         let limit = options.working_bytes();
         match plans(limit / 2) {
             Ok(half) if !half.1.keeps_scores => {
-                let has_large_groups = |(first, _): &(FirstPlan, CallPlan)| {
+                let has_large_groups = |(first, _): &(FirstPassPlan, CallPlan)| {
                     first.groups.len() <= self.targets.batch().div_ceil(2)
                 };
                 Ok(plans(limit / 4).ok().filter(has_large_groups).unwrap_or(half))
             }
             Err(Error::Budget { .. }) => plans(0),
-            both => both,
+            outcome => outcome,
         }
     }
 
@@ -157,19 +157,20 @@ impl<'t, F: Real> PrunedCall<'t, F> {
         &self,
         values: &InputValues<F>,
         options: &Options,
-        whole: bool,
+        all_at_once: bool,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<FirstPlan> {
-        let (first, second) = self.plan(values, options, whole)?;
-        buffers.pruning.keep_within(&first.group_scratch, second.left);
-        buffers.apply_plan(&second, self.second.heads(options), options)?;
+    ) -> Result<FirstPassPlan> {
+        let (first, second) = self.plan(values, options, all_at_once)?;
+        buffers.pruning.keep_within(&first.group_scratch, second.unused_bytes);
+        buffers.apply_plan(&second, self.second_pass.num_heads(options), options)?;
         Ok(first)
     }
 
     /// Creates the call of the second pass over retained sites.
-    fn into_second(self, ranges: &::pruned::Ranges) -> Result<HeadCall<'static, F>> {
+    fn into_second_pass(self, ranges: &::pruned::Ranges) -> Result<HeadCall<'static, F>> {
         let targets = retained_targets(&self.targets, ranges)?;
-        Ok(self.second.with_objective(LatticeObjective::new(Cow::Owned(self.loss), Cow::Owned(targets))?))
+        let loss = Cow::Owned(self.second_pass_loss);
+        Ok(self.second_pass.with_objective(LatticeObjective::new(loss, Cow::Owned(targets))?))
     }
 
     /// Runs both passes, each one group at a time.
@@ -180,13 +181,13 @@ impl<'t, F: Real> PrunedCall<'t, F> {
         options: &Options,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<LossOutput<F>> {
-        let first = self.apply_plans(values, options, false, buffers)?;
+        let first_plan = self.apply_plans(values, options, false, buffers)?;
         let [first_weights, second_weights] =
-            [self.scales.simple, self.scales.pruned].map(|scale| scaled(weights, scale));
+            [self.scales.simple, self.scales.pruned].map(|scale| scale_weights(weights, scale));
         let (gradient, output) =
-            self.first.sum(simple(values)?, &first, &first_weights, &mut buffers.pruning)?;
-        let second = self.into_second(&output.ranges)?;
-        let mut out = second.sum(values, &second_weights, options, first.bytes, buffers)?;
+            self.first_pass.sum(simple(values)?, &first_plan, &first_weights, &mut buffers.pruning)?;
+        let second = self.into_second_pass(&output.ranges)?;
+        let mut out = second.sum(values, &second_weights, options, first_plan.bytes, buffers)?;
         out.gradients.simple = Some(gradient);
         out.first_pass = Some(output);
         Ok(out)
@@ -199,15 +200,16 @@ impl<'t, F: Real> PrunedCall<'t, F> {
         options: &Options,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<(HeadCall<'static, F>, ForwardPass<F>, PruningState<F>)> {
-        let first = self.apply_plans(values, options, true, buffers)?;
-        let (pass, output) = self.first.run(simple(values)?, &first, &mut buffers.pruning)?;
+        let first_plan = self.apply_plans(values, options, true, buffers)?;
+        let (pass, output) = self.first_pass.forward(simple(values)?, &first_plan, &mut buffers.pruning)?;
         let scales = self.scales;
-        let second = self.into_second(&output.ranges)?;
-        let built = second.forward(values, options, first.bytes, buffers)?;
-        Ok((second, built, PruningState { pass, output, scales }))
+        let second = self.into_second_pass(&output.ranges)?;
+        let forward_pass = second.forward(values, options, first_plan.bytes, buffers)?;
+        Ok((second, forward_pass, PruningState { pass, output, scales }))
     }
 }
 
+/// Returns the inputs of the simple joiner.
 fn simple<'v, F>(values: &'v InputValues<F>) -> Result<&'v SimpleInputs<'v, F>> {
     values.simple.as_ref().ok_or(Error::Inputs { expected: "a simple joiner", found: "none" })
 }

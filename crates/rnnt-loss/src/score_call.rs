@@ -1,4 +1,4 @@
-//! Loss and gradient from scores (logits), as in other toolkits.
+//! Transducer and CTC losses and gradients from scores (logits).
 //!
 //! A row has the scores of one site: a lattice node (t, u), or for CTC a frame. Utterances are
 //! consecutive in packed and padded layouts, so that a group of utterances is a range of rows.
@@ -6,14 +6,14 @@ use std::{borrow::Cow, ops::Range};
 
 use kernels::ScratchReq;
 use panda_core::Real;
-use panda_core::scores;
+use panda_core::scores as score_normalizer;
 
 use crate::{
     Error, Gradients, Layout, Loss, LossOutput, Options, Result, ScoreInputs, SkippedSites, Targets,
     budget::{CallSizes, SessionBuffers},
-    ctc::Ctc,
+    ctc::CtcObjective,
     error::expect_rows,
-    heads::{HeadOutput, Role},
+    heads::{HeadOutput, HeadRole},
     lattice_state::{ForwardPass, LatticeState},
     objective::LatticeObjective,
     site_buffers::SiteIndices,
@@ -26,6 +26,14 @@ pub(crate) struct ScoreCall<'t> {
     classes: usize,
     /// Number of durations D.
     durations: usize,
+}
+
+/// A group of utterances of a call.
+#[derive(Clone, Copy)]
+struct ScoreGroup<'g> {
+    objective: &'g LatticeObjective<'g>,
+    /// Site of each row of the scores.
+    site_of_row: &'g [u32],
 }
 
 impl<'t> ScoreCall<'t> {
@@ -42,59 +50,59 @@ impl<'t> ScoreCall<'t> {
         let ScoreInputs { scores, classes, layout } = *inputs;
         options.check_without_head()?;
         let (durations, layout) =
-            (loss.durations(), if *loss == Loss::Ctc { Ctc::layout(layout) } else { layout });
-        let in_range = targets.check_classes(classes);
+            (loss.durations(), if *loss == Loss::Ctc { CtcObjective::layout(layout) } else { layout });
+        let class_check = targets.check_classes(classes);
         let objective = LatticeObjective::new(loss, targets)?;
-        layout.check(objective.sites())?;
-        in_range?;
+        layout.check(objective.site_targets())?;
+        class_check?;
         let width = classes.saturating_add(durations);
-        expect_rows("scores", layout.score_rows(objective.sites()), width, scores.len())?;
+        expect_rows("scores", layout.score_rows(objective.site_targets()), width, scores.len())?;
         Ok(Self { objective, layout, classes, durations })
     }
 
     /// Sizes that determine the bytes of the call.
     pub fn sizes<'s, F>(&'s self, options: &'s Options) -> CallSizes<'s> {
-        let float = size_of::<F>();
+        let element = size_of::<F>();
         // Maxima, log-sums and emissions of each role; rows of sites; with durations, scores of one
         // role.
-        let role_bytes = |role| float + 8 + 8 * self.objective.selected(role);
-        let site = 8 + self.roles().map(role_bytes).sum::<usize>();
-        let copy = if self.durations > 0 { float * self.classes.max(self.durations) } else { 0 };
+        let role_bytes = |role| element + 8 + 8 * self.objective.selected_classes(role);
+        let site_bytes = 8 + self.roles().map(role_bytes).sum::<usize>();
+        let copied_bytes = if self.durations > 0 { element * self.classes.max(self.durations) } else { 0 };
         let scratch = move |utterances: usize, sites: usize| {
             let rows = match self.layout {
                 Layout::Packed => sites,
                 Layout::Padded { frames, positions } => utterances * frames * positions,
             };
-            let row_scratch = ScratchReq::from_bytes(4 + copy).times(rows);
-            row_scratch.and(ScratchReq::from_bytes(site).times(sites))
+            let row_scratch = ScratchReq::from_bytes(4 + copied_bytes).times(rows);
+            row_scratch.and(ScratchReq::from_bytes(site_bytes).times(sites))
         };
-        let scores: Option<Box<dyn Fn(usize, usize) -> ScratchReq>> = Some(Box::new(scratch));
+        let score_scratch: Option<Box<dyn Fn(usize, usize) -> ScratchReq>> = Some(Box::new(scratch));
         CallSizes {
             objective: &self.objective,
             options,
             hidden: 0,
             classes: 0,
-            indices: [0; 3],
-            held: 0,
-            scores,
+            index_bytes: [0; 3],
+            caller_bytes: 0,
+            score_scratch,
         }
     }
 
     /// Roles of the columns: tokens, and durations if the loss has them.
-    fn roles(&self) -> impl Iterator<Item = Role> + use<> {
-        std::iter::once(Role::Tokens).chain((self.durations > 0).then_some(Role::Durations))
+    fn roles(&self) -> impl Iterator<Item = HeadRole> + use<> {
+        std::iter::once(HeadRole::Tokens).chain((self.durations > 0).then_some(HeadRole::Durations))
     }
 
     /// Columns of each row that belong to a role.
-    fn columns(&self, role: Role) -> Range<usize> {
+    fn columns(&self, role: HeadRole) -> Range<usize> {
         match role {
-            Role::Durations => self.classes..self.classes + self.durations,
+            HeadRole::Durations => self.classes..self.classes + self.durations,
             _ => 0..self.classes,
         }
     }
 
     /// Copies the scores of a role; none without durations.
-    fn scores_of<F: Real>(&self, scores: &[F], role: Role) -> Option<Vec<F>> {
+    fn copy_scores<F: Real>(&self, scores: &[F], role: HeadRole) -> Option<Vec<F>> {
         let (width, columns) = (self.classes + self.durations, self.columns(role));
         (self.durations > 0).then(|| {
             let mut copy = Vec::with_capacity(scores.len() / width * columns.len());
@@ -108,32 +116,26 @@ impl<'t> ScoreCall<'t> {
     /// The gradient is computed in a copy of the scores.
     pub fn sum<F: Real>(
         &self,
-        z: &[F],
+        scores: &[F],
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<LossOutput<F>> {
         let plan = self.sizes::<F>(options).in_groups::<F>()?;
-        let mut gradient = z.to_vec();
+        let mut gradient = scores.to_vec();
         buffers.apply_plan(&plan, 0, options)?;
-        let (mut losses, mut rest) = (Vec::with_capacity(weights.len()), &mut *gradient);
+        let (mut losses, mut remaining_rows) = (Vec::with_capacity(weights.len()), &mut *gradient);
         for utterances in plan.groups {
-            let (first, objective) = (utterances.start, self.objective.part(utterances.clone()));
-            let site_of_row = self.layout.site_of_row(objective.sites());
+            let (first_utterance, objective) = (utterances.start, self.objective.part(utterances.clone()));
+            let site_of_row = self.layout.site_of_row(objective.site_targets());
             let entries = site_of_row.len() * (self.classes + self.durations);
-            let z = rest.split_off_mut(..entries).expect("scores of all rows were counted");
-            let run = || {
-                let state = self.forward_group(&objective, &site_of_row, z, options, buffers)?;
-                self.backward_group(
-                    (&objective, &site_of_row),
-                    state,
-                    &weights[utterances],
-                    z,
-                    options,
-                    buffers,
-                )
+            let scores = remaining_rows.split_off_mut(..entries).expect("scores of all rows were counted");
+            let group = ScoreGroup { objective: &objective, site_of_row: &site_of_row };
+            let run_group = || {
+                let state = self.forward_group(group, scores, options, buffers)?;
+                self.backward_group(group, state, &weights[utterances], scores, options, buffers)
             };
-            losses.extend(run().map_err(|error: Error| error.in_group(first))?);
+            losses.extend(run_group().map_err(|error: Error| error.in_group(first_utterance))?);
         }
         Ok(output(losses, gradient))
     }
@@ -141,79 +143,83 @@ impl<'t> ScoreCall<'t> {
     /// Computes the losses of the batch, and the site of each row.
     pub fn forward<F: Real>(
         &self,
-        z: &[F],
+        scores: &[F],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<ForwardPass<F>> {
         let plan = self.sizes::<F>(options).all_at_once::<F>()?;
         buffers.apply_plan(&plan, 0, options)?;
-        let first = self.layout.site_of_row(self.objective.sites());
-        let state = self.forward_group(&self.objective, &first, z, options, buffers)?;
-        Ok((SiteIndices { first, ..SiteIndices::default() }, state))
+        let site_of_row = self.layout.site_of_row(self.objective.site_targets());
+        let group = ScoreGroup { objective: &self.objective, site_of_row: &site_of_row };
+        let state = self.forward_group(group, scores, options, buffers)?;
+        Ok(ForwardPass { indices: SiteIndices { rows: site_of_row, ..SiteIndices::default() }, state })
     }
 
     /// Computes the gradient in a copy of the scores.
     pub fn backward<F: Real>(
         &self,
-        built: ForwardPass<F>,
-        z: &[F],
+        forward_pass: ForwardPass<F>,
+        scores: &[F],
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<LossOutput<F>> {
-        let mut gradient = z.to_vec();
-        let losses = self.backward_in_place(built, &mut gradient, weights, options, buffers)?;
+        let mut gradient = scores.to_vec();
+        let losses = self.backward_in_place(forward_pass, &mut gradient, weights, options, buffers)?;
         Ok(output(losses, gradient))
     }
 
-    /// Computes the gradient in place: it overwrites the scores `z`.
+    /// Computes the gradient in place: it overwrites the scores.
     pub fn backward_in_place<F: Real>(
         &self,
-        (indices, state): ForwardPass<F>,
-        z: &mut [F],
+        ForwardPass { indices, state }: ForwardPass<F>,
+        scores: &mut [F],
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<Vec<f64>> {
-        self.backward_group((&self.objective, &indices.first), state, weights, z, options, buffers)
+        let group = ScoreGroup { objective: &self.objective, site_of_row: &indices.rows };
+        self.backward_group(group, state, weights, scores, options, buffers)
     }
 
+    /// Computes the losses of a group, and the state for their gradients.
     fn forward_group<F: Real>(
         &self,
-        objective: &LatticeObjective,
-        site_of_row: &[u32],
-        z: &[F],
+        ScoreGroup { objective, site_of_row }: ScoreGroup,
+        scores: &[F],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<LatticeState<F>> {
-        let (lattices, mut outputs) = (objective.sites().lattices(), Vec::with_capacity(3));
+        let (lattices, mut outputs) = (objective.site_targets().lattices(), Vec::with_capacity(3));
         for (index, role) in self.roles().enumerate() {
             let selection = objective.selection(role, buffers.sites.take_selection(index))?;
-            let copy = self.scores_of(z, role);
-            let (z, classes) = (copy.as_deref().unwrap_or(z), self.columns(role).len());
-            let normalized = scores::forward(z, classes, site_of_row, lattices.sites(), &selection)
-                .map_err(|error| role.error(error, lattices))?;
+            let copy = self.copy_scores(scores, role);
+            let (role_scores, classes) = (copy.as_deref().unwrap_or(scores), self.columns(role).len());
+            let normalized =
+                score_normalizer::forward(role_scores, classes, site_of_row, lattices.sites(), &selection)
+                    .map_err(|error| role.convert_error(error, lattices))?;
             outputs.push(HeadOutput { role, selection, normalized });
         }
         LatticeState::forward(outputs, objective, options, buffers)
     }
 
+    /// Overwrites the scores of a group with the gradient; returns the losses.
     fn backward_group<F: Real>(
         &self,
-        (objective, site_of_row): (&LatticeObjective, &[u32]),
+        ScoreGroup { objective, site_of_row }: ScoreGroup,
         mut state: LatticeState<F>,
         weights: &[f64],
-        z: &mut [F],
+        scores: &mut [F],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<Vec<f64>> {
-        let lattices = objective.sites().lattices();
+        let lattices = objective.site_targets().lattices();
         for (HeadOutput { role, selection, normalized }, adjoints) in
             state.backward(lattices, options, weights)?
         {
-            let (columns, mut copy) = (self.columns(*role), self.scores_of(z, *role));
-            let role_scores = copy.as_deref_mut().unwrap_or(&mut *z);
-            scores::backward_in_place(
+            let (columns, mut copy) = (self.columns(*role), self.copy_scores(scores, *role));
+            let role_scores = copy.as_deref_mut().unwrap_or(&mut *scores);
+            score_normalizer::backward_in_place(
                 role_scores,
                 columns.len(),
                 site_of_row,
@@ -223,15 +229,16 @@ impl<'t> ScoreCall<'t> {
             )
             .map_err(|error| Error::at_site(error, lattices))?;
             if let Some(copy) = copy {
-                let rows = z.chunks_exact_mut(self.classes + self.durations);
+                let rows = scores.chunks_exact_mut(self.classes + self.durations);
                 rows.zip(copy.chunks_exact(columns.len()))
-                    .for_each(|(row, part)| row[columns.clone()].copy_from_slice(part));
+                    .for_each(|(row, role_row)| row[columns.clone()].copy_from_slice(role_row));
             }
         }
         Ok(state.release(buffers))
     }
 }
 
+/// The output of a call, without skipped sites.
 fn output<F>(losses: Vec<f64>, scores: Vec<F>) -> LossOutput<F> {
     let gradients = Gradients { scores, ..Gradients::default() };
     LossOutput { losses, first_pass: None, gradients, skipped: SkippedSites::default() }

@@ -1,4 +1,4 @@
-//! `Session`: computes losses and gradients of batches with buffers that are reused.
+//! `Session`: computes transducer and CTC losses and their gradients in reused buffers.
 use std::borrow::Cow;
 
 use panda_core::Real;

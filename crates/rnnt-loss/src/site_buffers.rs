@@ -1,4 +1,4 @@
-//! Vectors with values for each site, reused from call to call.
+//! Reusable buffers of a loss call, with values for each site.
 //!
 //! A site is a lattice node (t, u), or a frame for CTC.
 use kernels::{ReusableBuffer, ScratchReq};
@@ -7,43 +7,45 @@ use panda_core::Selection;
 /// Vectors that no call uses at present; a call takes them and returns them.
 #[derive(Debug, Default)]
 pub(crate) struct SiteBuffers {
-    /// Adjoints of the columns, and intermediate results.
-    pub numbers: Vec<f64>,
+    /// Adjoints of the columns, followed by scratch memory.
+    pub site_values: Vec<f64>,
     /// Selection of each head.
     pub selections: Vec<Selection>,
     pub indices: SiteIndices,
 }
 
-/// Row indices of the sites, and keys of their dropout masks.
-///
-/// `first` are frame rows, hidden rows, or for scores the site of each row; `second` label rows.
+/// Row indices of the sites, and keys of their dropout masks; unused lists are empty.
 #[derive(Debug, Default)]
 pub(crate) struct SiteIndices {
-    pub first: Vec<u32>,
-    pub second: Vec<u32>,
-    pub keys: Vec<u64>,
+    /// Frame row (joint network) or hidden row of each site; for scores the site of each row.
+    pub rows: Vec<u32>,
+    /// Label row of each site of a joint network.
+    pub label_rows: Vec<u32>,
+    /// Key of the dropout mask of each site.
+    pub mask_keys: Vec<u64>,
 }
 
 impl SiteBuffers {
-    /// Memory of the vectors: numbers; ids and masks of the selections; indices.
-    fn held(&self) -> [ScratchReq; 6] {
-        let Self { numbers, selections, indices: SiteIndices { first, second, keys } } = self;
+    /// Memory of the vectors: site values; ids and masks of the selections; indices.
+    fn requirements(&self) -> [ScratchReq; 6] {
+        let Self { site_values, selections, indices: SiteIndices { rows, label_rows, mask_keys } } = self;
         let selected: usize = selections.iter().map(Selection::capacity).sum();
         [
-            numbers.requirement(),
+            site_values.requirement(),
             ScratchReq::new::<u32>(selected),
             ScratchReq::new::<bool>(selected),
-            first.requirement(),
-            second.requirement(),
-            keys.requirement(),
+            rows.requirement(),
+            label_rows.requirement(),
+            mask_keys.requirement(),
         ]
     }
 
-    /// Frees everything if more than `left` bytes exceed a call's needs.
-    pub fn keep_within(&mut self, needed: [ScratchReq; 6], left: usize) {
-        let pairs = self.held().into_iter().zip(needed);
-        let excess: usize = pairs.map(|(held, needed)| held.bytes().saturating_sub(needed.bytes())).sum();
-        if excess > left {
+    /// Frees everything if more than `unused_bytes` bytes exceed a call's needs.
+    pub fn keep_within(&mut self, needed: [ScratchReq; 6], unused_bytes: usize) {
+        let pairs = self.requirements().into_iter().zip(needed);
+        let excess: usize =
+            pairs.map(|(current, needed)| current.bytes().saturating_sub(needed.bytes())).sum();
+        if excess > unused_bytes {
             *self = Self::default();
         }
     }
@@ -69,7 +71,7 @@ pub(crate) fn clear_with_capacity<T>(mut list: Vec<T>, count: usize) -> Vec<T> {
     list
 }
 
-/// Splits off the first `count` numbers.
-pub(crate) fn split_front<'a>(numbers: &mut &'a mut [f64], count: usize) -> &'a mut [f64] {
-    numbers.split_off_mut(..count).expect("all numbers of a site were counted")
+/// Splits off the first `count` values of a buffer.
+pub(crate) fn take_front<'a>(buffer: &mut &'a mut [f64], count: usize) -> &'a mut [f64] {
+    buffer.split_off_mut(..count).expect("all numbers of a site were counted")
 }

@@ -1,4 +1,4 @@
-//! Hidden rows of the sites (lattice nodes) of a group of utterances.
+//! Hidden rows at the sites (lattice nodes) of a loss.
 //!
 //! A joint network computes them on demand; otherwise the caller provides them.
 use std::ops::Range;
@@ -58,19 +58,19 @@ impl<F: Real> Sites<F> for GroupSites<'_, F> {
     }
 
     fn fill(&self, sites: &[usize], hidden: &mut [F]) {
-        dispatch!(self, all => all.fill(sites, hidden));
+        dispatch!(self, group => group.fill(sites, hidden));
     }
 
     fn pull_back(&self, sites: &[usize], hidden: &[F], gradient: &mut [F]) {
-        dispatch!(self, all => all.pull_back(sites, hidden, gradient));
+        dispatch!(self, group => group.pull_back(sites, hidden, gradient));
     }
 
     fn zero_gradient(&self) -> SiteGradients<F> {
         dispatch!(self, sites => sites.zero_gradient())
     }
 
-    fn scatter(&self, sites: &[usize], gradient: &[F], into: &mut SiteGradients<F>) {
-        dispatch!(self, all => all.scatter(sites, gradient, into));
+    fn scatter(&self, sites: &[usize], gradient: &[F], sums: &mut SiteGradients<F>) {
+        dispatch!(self, group => group.scatter(sites, gradient, sums));
     }
 }
 
@@ -78,16 +78,17 @@ impl<F: Real> Sites<F> for GroupSites<'_, F> {
 pub(crate) struct HiddenSites<'a, F> {
     hidden: &'a [F],
     width: usize,
-    first: usize,
-    count: usize,
-    /// Row of each site; none in packed layouts, where rows are consecutive from `first`.
+    first_row: usize,
+    num_sites: usize,
+    /// Row of each site; none in packed layouts, where rows are consecutive from `first_row`.
     rows: Option<Vec<u32>>,
 }
 
 impl<'a, F: Real> HiddenSites<'a, F> {
     /// Takes all hidden rows of a layout, and the result of [`hidden_row_indices`].
     pub fn new(
-        (hidden, width): (&'a [F], usize),
+        hidden: &'a [F],
+        width: usize,
         layout: Layout,
         targets: &Targets,
         utterances: Range<usize>,
@@ -95,8 +96,8 @@ impl<'a, F: Real> HiddenSites<'a, F> {
     ) -> Self {
         let lattices = targets.lattices();
         let (first, last) = (lattices.site_range(utterances.start), lattices.site_range(utterances.end - 1));
-        let rows = (layout != Layout::Packed).then_some(indices.first);
-        Self { hidden, width, first: first.start, count: last.end - first.start, rows }
+        let rows = (layout != Layout::Packed).then_some(indices.rows);
+        Self { hidden, width, first_row: first.start, num_sites: last.end - first.start, rows }
     }
 
     /// Bytes per site in each list of indices.
@@ -106,11 +107,11 @@ impl<'a, F: Real> HiddenSites<'a, F> {
 
     /// Releases the row indices of the sites.
     pub fn into_indices(self) -> SiteIndices {
-        self.rows.map_or_else(SiteIndices::default, |first| SiteIndices { first, ..SiteIndices::default() })
+        self.rows.map_or_else(SiteIndices::default, |rows| SiteIndices { rows, ..SiteIndices::default() })
     }
 
     fn row(&self, site: usize) -> usize {
-        self.rows.as_ref().map_or_else(|| self.first + site, |rows| rows[site] as usize)
+        self.rows.as_ref().map_or_else(|| self.first_row + site, |rows| rows[site] as usize)
     }
 
     fn hidden(&self, site: usize) -> &[F] {
@@ -128,12 +129,12 @@ pub(crate) fn hidden_row_indices(
     let Layout::Padded { frames, positions } = layout else { return SiteIndices::default() };
     let lattices = targets.lattices();
     let count = lattices.site_range(utterances.end - 1).end - lattices.site_range(utterances.start).start;
-    let mut rows = clear_with_capacity(spare.first, count);
+    let mut rows = clear_with_capacity(spare.rows, count);
     for b in utterances {
         let row = |site: rnnt_dp::Site| ((b * frames + site.frame) * positions + site.label) as u32;
         rows.extend(lattices.utterance_sites(b).map(row));
     }
-    SiteIndices { first: rows, ..SiteIndices::default() }
+    SiteIndices { rows, ..SiteIndices::default() }
 }
 
 impl<F: Real> Sites<F> for HiddenSites<'_, F> {
@@ -141,7 +142,7 @@ impl<F: Real> Sites<F> for HiddenSites<'_, F> {
     type Gradient = SiteGradients<F>;
 
     fn len(&self) -> usize {
-        self.count
+        self.num_sites
     }
 
     fn width(&self) -> usize {
@@ -149,7 +150,7 @@ impl<F: Real> Sites<F> for HiddenSites<'_, F> {
     }
 
     fn max_abs(&self) -> f64 {
-        (0..self.count)
+        (0..self.num_sites)
             .flat_map(|site| self.hidden(site))
             .map(|value| value.to_f64().abs())
             .fold(0.0, f64::max)
@@ -168,7 +169,7 @@ impl<F: Real> Sites<F> for HiddenSites<'_, F> {
         SiteGradients { hidden: kernels::zeros(self.hidden.len()), ..SiteGradients::default() }
     }
 
-    fn scatter(&self, sites: &[usize], gradient: &[F], into: &mut SiteGradients<F>) {
-        add_rows(gradient, self.width, |row| self.row(sites[row]), &mut into.hidden);
+    fn scatter(&self, sites: &[usize], gradient: &[F], sums: &mut SiteGradients<F>) {
+        add_rows(gradient, self.width, |row| self.row(sites[row]), &mut sums.hidden);
     }
 }

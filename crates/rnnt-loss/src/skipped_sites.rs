@@ -1,4 +1,4 @@
-//! Excludes sites of low occupancy from the gradient.
+//! Excludes sites of low occupancy from the loss's gradient.
 //!
 //! A site is a lattice node, its occupancy the probability that a path visits it. The error is
 //! bounded: a site whose selected classes s have adjoints `a_s` (derivatives of the loss with
@@ -15,6 +15,8 @@
 //! becomes 4 (tokens and durations) or 3 (factored blank): see `columns::gradient_bound`.
 use kernels::{items_mut, par_for};
 use rnnt_dp::Lattices;
+
+use crate::columns::ColumnCounts;
 
 /// Sites excluded from a gradient, with bounds on the error.
 ///
@@ -41,15 +43,15 @@ pub struct SkippedSites {
 
 impl SkippedSites {
     /// Computes the bounds; `bound` is the factor 2 in the module documentation.
-    pub(crate) fn new(lost: SkippedMass, bound: f64, largest_hidden: f64, largest_weight: f64) -> Self {
-        let SkippedMass { sites, mass } = lost;
+    pub(crate) fn new(skipped: SkippedMass, bound: f64, max_hidden: f64, max_weight: f64) -> Self {
+        let SkippedMass { sites, mass } = skipped;
         Self {
             sites,
             zeros: 0,
             mass,
             bias: bound * mass,
-            weight: bound * mass * largest_hidden,
-            inputs: bound * mass * largest_weight,
+            weight: bound * mass * max_hidden,
+            inputs: bound * mass * max_weight,
         }
     }
 
@@ -73,31 +75,30 @@ pub(crate) struct SkippedMass {
 
 impl SkippedMass {
     /// Sum over utterances, each times its weight.
-    pub(crate) fn weighted_sum(parts: &[Self], weights: &[f64]) -> Self {
+    pub(crate) fn weighted_sum(utterances: &[Self], weights: &[f64]) -> Self {
         // An utterance without a path has no occupancy, and its weight may be infinite.
-        let lost = parts.iter().zip(weights).filter(|(part, _)| part.sites > 0);
-        let mass = lost.map(|(part, weight)| part.mass * weight.abs()).sum();
-        Self { sites: parts.iter().map(|part| part.sites).sum(), mass }
+        let skipped = utterances.iter().zip(weights).filter(|(utterance, _)| utterance.sites > 0);
+        let mass = skipped.map(|(utterance, weight)| utterance.mass * weight.abs()).sum();
+        Self { sites: utterances.iter().map(|utterance| utterance.sites).sum(), mass }
     }
 }
 
 /// Zeroes the adjoints of the sites of lowest occupancy.
 ///
-/// Adjoints have `columns` columns, `tokens` of them for tokens; those of durations have the same
-/// occupancy.
-pub(crate) fn skip(
+/// In each utterance, the occupancies of these sites sum to at most `epsilon · (T + U)`.
+pub(crate) fn skip_sites(
     lattices: &Lattices,
-    (columns, tokens): (usize, usize),
+    columns: ColumnCounts,
     adjoints: &mut [f64],
     epsilon: f64,
 ) -> Vec<SkippedMass> {
-    let mut utterances = lattices.split_mut(adjoints, columns);
-    let mut lost = vec![SkippedMass::default(); lattices.batch()];
-    par_for((items_mut(&mut utterances), items_mut(&mut lost)), |b, (adjoints, lost)| {
-        let allowed = epsilon * (lattices.frames(b) + lattices.labels(b)) as f64;
-        *lost = skip_utterance(adjoints, (columns, tokens), allowed);
+    let mut utterances = lattices.split_mut(adjoints, columns.all);
+    let mut skipped = vec![SkippedMass::default(); lattices.batch()];
+    par_for((items_mut(&mut utterances), items_mut(&mut skipped)), |b, (adjoints, skipped)| {
+        let max_mass = epsilon * (lattices.frames(b) + lattices.labels(b)) as f64;
+        *skipped = skip_utterance(adjoints, columns, max_mass);
     });
-    lost
+    skipped
 }
 
 /// Lower bits of an `f64` that a bucket ignores: buckets are quarters of an octave.
@@ -105,50 +106,56 @@ const BUCKET_SHIFT: u32 = 50;
 /// Number of buckets, down to 2^-128 of the limit; the last one contains all smaller masses.
 const BUCKETS: usize = 512;
 
-fn skip_utterance(adjoints: &mut [f64], (columns, tokens): (usize, usize), allowed: f64) -> SkippedMass {
-    let sum = |columns: &[f64]| columns.iter().map(|a| a.abs()).sum::<f64>();
-    // Weights of tokens may have decreased their adjoints.
-    let mass = |site: &[f64]| sum(&site[..tokens]).max(sum(&site[tokens..]));
+/// Zeroes the sites of smallest mass, up to the sum `max_mass`.
+fn skip_utterance(adjoints: &mut [f64], columns: ColumnCounts, max_mass: f64) -> SkippedMass {
+    let ColumnCounts { all: columns, tokens } = columns;
+    // Columns of durations have the same mass as those of tokens, unless weights of tokens have
+    // decreased the latter.
+    let abs_sum = |columns: &[f64]| columns.iter().map(|a| a.abs()).sum::<f64>();
+    let mass = |site: &[f64]| abs_sum(&site[..tokens]).max(abs_sum(&site[tokens..]));
     let masses = || adjoints.chunks_exact(columns).map(mass);
-    // Number of buckets below that of `allowed`, so that the largest masses come first.
-    let top = allowed.to_bits() >> BUCKET_SHIFT;
-    let bucket = |mass: f64| (top.saturating_sub(mass.to_bits() >> BUCKET_SHIFT) as usize).min(BUCKETS - 1);
-    // Sums of small masses by bucket; then the exact threshold within one bucket.
-    let mut buckets = [0.0; BUCKETS];
-    for mass in masses().filter(|mass| *mass <= allowed) {
-        buckets[bucket(mass)] += mass;
+    // Number of buckets below that of `max_mass`, so that the largest masses come first.
+    let limit_bucket = max_mass.to_bits() >> BUCKET_SHIFT;
+    let bucket_of =
+        |mass: f64| (limit_bucket.saturating_sub(mass.to_bits() >> BUCKET_SHIFT) as usize).min(BUCKETS - 1);
+    // Sums of small masses by bucket, and the first bucket that does not fit as a whole.
+    let mut bucket_masses = [0.0; BUCKETS];
+    for mass in masses().filter(|mass| *mass <= max_mass) {
+        bucket_masses[bucket_of(mass)] += mass;
     }
     let mut sum = 0.0;
-    let border = buckets.iter().rposition(|bucket| {
-        let fits = sum + bucket <= allowed;
-        sum += if fits { *bucket } else { 0.0 };
+    let split_bucket = bucket_masses.iter().rposition(|bucket_mass| {
+        let fits = sum + bucket_mass <= max_mass;
+        sum += if fits { *bucket_mass } else { 0.0 };
         !fits
     });
+    // The exact threshold within that bucket.
     let mut threshold = f64::INFINITY;
-    if let Some(border) = border {
-        let at_border = |mass: &f64| *mass <= allowed && bucket(*mass) == border;
-        let mut masses: Vec<f64> = masses().filter(at_border).collect();
+    if let Some(split_bucket) = split_bucket {
+        let is_in_split_bucket = |mass: &f64| *mass <= max_mass && bucket_of(*mass) == split_bucket;
+        let mut masses: Vec<f64> = masses().filter(is_in_split_bucket).collect();
         masses.sort_unstable_by(f64::total_cmp);
         threshold = masses[0];
-        for pair in masses.chunk_by(|a, b| a == b) {
-            let added = pair[0] * pair.len() as f64;
-            if sum + added > allowed {
-                threshold = pair[0];
+        for equal_masses in masses.chunk_by(|a, b| a == b) {
+            let added = equal_masses[0] * equal_masses.len() as f64;
+            if sum + added > max_mass {
+                threshold = equal_masses[0];
                 break;
             }
             sum += added;
         }
     }
-    let mut part = SkippedMass::default();
+    // Exclude the sites below the threshold.
+    let mut skipped = SkippedMass::default();
     for site in adjoints.chunks_exact_mut(columns) {
         let mass = mass(site);
-        if mass > 0.0 && mass < threshold && mass <= allowed {
-            part.sites += 1;
-            part.mass += mass;
+        if mass > 0.0 && mass < threshold && mass <= max_mass {
+            skipped.sites += 1;
+            skipped.mass += mass;
             site.fill(0.0);
         }
     }
-    part
+    skipped
 }
 
 #[cfg(test)]
@@ -160,16 +167,16 @@ mod tests {
         let masses: Vec<f64> = (0..200).map(|i| 1.5f64.powi((i * 37) % 200 - 150)).collect();
         let mut sorted = masses.clone();
         sorted.sort_by(f64::total_cmp);
-        for allowed in [0.0, 1e-30, 1e-20, 1e-6, 0.1, 1.0, 1e9, 1e12] {
+        for max_mass in [0.0, 1e-30, 1e-20, 1e-6, 0.1, 1.0, 1e9, 1e12] {
             let mut adjoints: Vec<f64> = masses.iter().flat_map(|m| [-0.25 * m, -0.75 * m]).collect();
-            let part = skip_utterance(&mut adjoints, (2, 2), allowed);
+            let skipped = skip_utterance(&mut adjoints, ColumnCounts { all: 2, tokens: 2 }, max_mass);
             let (mut count, mut sum) = (0, 0.0);
-            while count < sorted.len() && sum + sorted[count] <= allowed {
+            while count < sorted.len() && sum + sorted[count] <= max_mass {
                 sum += sorted[count];
                 count += 1;
             }
-            assert_eq!(part.sites, count, "{allowed}");
-            assert!((part.mass - sum).abs() <= 1e-12 * sum && part.mass <= allowed * (1.0 + 1e-12));
+            assert_eq!(skipped.sites, count, "{max_mass}");
+            assert!((skipped.mass - sum).abs() <= 1e-12 * sum && skipped.mass <= max_mass * (1.0 + 1e-12));
             let excluded = adjoints.chunks(2).zip(&masses).filter(|(a, _)| a[0] == 0.0);
             assert!(excluded.into_iter().all(|(_, m)| *m <= sorted[count.max(1) - 1]));
         }
@@ -177,9 +184,9 @@ mod tests {
 
     #[test]
     fn sites_of_equal_mass_are_treated_alike() {
-        let mut adjoints = [0.5; 10];
-        assert_eq!(skip_utterance(&mut adjoints, (1, 1), 2.0), SkippedMass::default());
-        assert_eq!(skip_utterance(&mut adjoints, (1, 1), 5.0), SkippedMass { sites: 10, mass: 5.0 });
+        let (mut adjoints, columns) = ([0.5; 10], ColumnCounts { all: 1, tokens: 1 });
+        assert_eq!(skip_utterance(&mut adjoints, columns, 2.0), SkippedMass::default());
+        assert_eq!(skip_utterance(&mut adjoints, columns, 5.0), SkippedMass { sites: 10, mass: 5.0 });
         assert_eq!(adjoints, [0.0; 10]);
     }
 }

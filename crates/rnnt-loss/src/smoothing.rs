@@ -18,7 +18,7 @@ use panda_core::Real;
 use panda_core::{Head, Normalized};
 use rnnt_dp::Lattices;
 
-use crate::{HeadGradient, Result};
+use crate::{HeadGradient, Result, columns::ColumnCounts};
 
 /// The mean of all classes of a head.
 pub(crate) struct MeanClass<F> {
@@ -27,6 +27,7 @@ pub(crate) struct MeanClass<F> {
 }
 
 impl<F: Real> MeanClass<F> {
+    /// Computes the means in `f64`.
     pub fn new(head: &Head<F>) -> Self {
         let (classes, width) = (head.classes() as f64, head.hidden());
         let mut sum = vec![0.0; width];
@@ -38,6 +39,7 @@ impl<F: Real> MeanClass<F> {
         Self { weight: sum.into_iter().map(mean).collect(), bias }
     }
 
+    /// The head with one class.
     pub fn head(&self) -> Result<Head<'_, F>> {
         Ok(Head::new(&self.weight, self.bias.as_ref().map(<[F; 1]>::as_slice), self.weight.len())?)
     }
@@ -58,30 +60,25 @@ pub(crate) fn log_z<F: Real>(normalized: &Normalized<F>) -> impl Iterator<Item =
     normalized.max.iter().zip(&normalized.log_sum).map(|(max, log_sum)| max.to_f64() + log_sum)
 }
 
-/// Mixes the mean log-probability into the first `tokens` of `columns`.
+/// Mixes the mean log-probability into the columns of tokens.
 pub(crate) fn smooth<F: Real>(
     emissions: &mut [f64],
-    (columns, tokens): (usize, usize),
+    columns: ColumnCounts,
     epsilon: f64,
-    all: &Normalized<F>,
+    tokens: &Normalized<F>,
     mean: &Normalized<F>,
 ) {
-    let means = log_z(mean).zip(log_z(all)).map(|(mean, log_z)| mean - log_z);
-    for (row, mean) in emissions.chunks_exact_mut(columns).zip(means) {
-        row[..tokens].iter_mut().for_each(|e| *e = (1.0 - epsilon) * *e + epsilon * mean);
+    let means = log_z(mean).zip(log_z(tokens)).map(|(mean, log_z)| mean - log_z);
+    for (row, mean) in emissions.chunks_exact_mut(columns.all).zip(means) {
+        row[..columns.tokens].iter_mut().for_each(|e| *e = (1.0 - epsilon) * *e + epsilon * mean);
     }
 }
 
 /// Converts adjoints of smoothed columns to those of log-probabilities and mean scores.
-pub(crate) fn unsmooth(
-    adjoints: &mut [f64],
-    (columns, tokens): (usize, usize),
-    epsilon: f64,
-    mean_adjoints: &mut [f64],
-) {
-    for (row, mean) in adjoints.chunks_exact_mut(columns).zip(mean_adjoints) {
-        let sum: f64 = row[..tokens].iter().sum();
-        row[..tokens].iter_mut().for_each(|a| *a *= 1.0 - epsilon);
+pub(crate) fn unsmooth(adjoints: &mut [f64], columns: ColumnCounts, epsilon: f64, mean_adjoints: &mut [f64]) {
+    for (row, mean) in adjoints.chunks_exact_mut(columns.all).zip(mean_adjoints) {
+        let sum: f64 = row[..columns.tokens].iter().sum();
+        row[..columns.tokens].iter_mut().for_each(|a| *a *= 1.0 - epsilon);
         *mean = epsilon * sum;
     }
 }
@@ -92,14 +89,14 @@ pub(crate) fn unsmooth(
 pub(crate) fn add_z_loss<F: Real>(
     losses: &mut [f64],
     factor: f64,
-    all: &Normalized<F>,
+    tokens: &Normalized<F>,
     lattices: &Lattices,
 ) -> Result<()> {
     for (utterance, loss) in losses.iter_mut().enumerate() {
         let sites = lattices.site_range(utterance);
-        let (possible, count) = (loss.is_finite(), sites.len() as f64);
-        *loss += factor * sites.map(|site| all.log_z(site).powi(2)).sum::<f64>() / count;
-        if possible && !loss.is_finite() {
+        let (has_path, count) = (loss.is_finite(), sites.len() as f64);
+        *loss += factor * sites.map(|site| tokens.log_z(site).powi(2)).sum::<f64>() / count;
+        if has_path && !loss.is_finite() {
             return Err(rnnt_dp::Error::Overflow { utterance, loss: *loss }.into());
         }
     }
@@ -107,16 +104,16 @@ pub(crate) fn add_z_loss<F: Real>(
 }
 
 /// Adds the z-loss adjoints of `logZ`, times the weights of the utterances.
-pub(crate) fn z_loss_adjoints<F: Real>(
+pub(crate) fn add_z_loss_adjoints<F: Real>(
     adjoints: &mut [f64],
     factor: f64,
-    all: &Normalized<F>,
+    tokens: &Normalized<F>,
     lattices: &Lattices,
     weights: impl Fn(usize) -> f64,
 ) {
     for utterance in 0..lattices.batch() {
         let sites = lattices.site_range(utterance);
         let scale = 2.0 * factor * weights(utterance) / sites.len() as f64;
-        sites.for_each(|site| adjoints[site] += scale * all.log_z(site));
+        sites.for_each(|site| adjoints[site] += scale * tokens.log_z(site));
     }
 }

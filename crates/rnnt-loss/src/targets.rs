@@ -1,4 +1,4 @@
-//! Label sequences and frame counts of a batch, and memory layouts.
+//! Targets of a loss: label sequences and frame counts of a batch; memory layouts.
 //!
 //! A site is a lattice node (t, u). Frame rows and label rows are the projected encoder and
 //! predictor outputs.
@@ -67,8 +67,8 @@ impl Targets {
     /// A big blank that is the blank, a label, or a duplicate.
     pub fn with_big_blanks(self, big_blanks: Vec<u32>) -> Result<Self> {
         for (position, &found) in big_blanks.iter().enumerate() {
-            let label = self.labels.iter().any(|labels| labels.contains(&found));
-            if label || found == self.blank || big_blanks[..position].contains(&found) {
+            let is_label = self.labels.iter().any(|labels| labels.contains(&found));
+            if is_label || found == self.blank || big_blanks[..position].contains(&found) {
                 return Err(Error::BigBlank { position, found });
             }
         }
@@ -206,10 +206,10 @@ impl Targets {
         for utterance in 0..self.batch() {
             let labels = self.labels(utterance);
             for site in self.lattices.utterance_sites(utterance) {
-                let next = labels.get(site.label);
-                ids.extend([self.blank, next.copied().unwrap_or(self.blank)]);
+                let next_label = labels.get(site.label);
+                ids.extend([self.blank, next_label.copied().unwrap_or(self.blank)]);
                 ids.extend_from_slice(&self.big_blanks);
-                active.extend([true, next.is_some()]);
+                active.extend([true, next_label.is_some()]);
                 active.extend(self.big_blanks.iter().map(|_| true));
             }
         }
@@ -224,9 +224,9 @@ impl Targets {
         for utterance in 0..self.batch() {
             let labels = self.labels(utterance);
             for site in self.lattices.utterance_sites(utterance) {
-                let next = labels.get(site.label);
-                ids.push(next.copied().unwrap_or(self.blank));
-                active.push(next.is_some());
+                let next_label = labels.get(site.label);
+                ids.push(next_label.copied().unwrap_or(self.blank));
+                active.push(next_label.is_some());
             }
         }
         Ok(Selection::new(ids, active, 1)?)
@@ -262,7 +262,9 @@ impl Layout {
     pub(crate) fn frame_starts(&self, targets: &Targets) -> RowStarts {
         match *self {
             Self::Packed => RowStarts::packed(targets.batch(), |b| targets.frames(b)),
-            Self::Padded { frames, .. } => RowStarts::Padded(frames, targets.batch()),
+            Self::Padded { frames, .. } => {
+                RowStarts::Padded { rows_per_utterance: frames, batch: targets.batch() }
+            }
         }
     }
 
@@ -270,7 +272,9 @@ impl Layout {
     pub(crate) fn label_starts(&self, targets: &Targets) -> RowStarts {
         match *self {
             Self::Packed => RowStarts::packed(targets.batch(), |b| targets.labels(b).len() + 1),
-            Self::Padded { positions, .. } => RowStarts::Padded(positions, targets.batch()),
+            Self::Padded { positions, .. } => {
+                RowStarts::Padded { rows_per_utterance: positions, batch: targets.batch() }
+            }
         }
     }
 
@@ -288,13 +292,13 @@ impl Layout {
         let Self::Padded { frames, positions } = *self else {
             return (0..lattices.sites() as u32).collect();
         };
-        let mut sites = vec![panda_core::scores::PADDING; self.score_rows(targets)];
+        let mut site_of_row = vec![panda_core::scores::PADDING; self.score_rows(targets)];
         for b in 0..targets.batch() {
             for (site, Site { frame, label }) in lattices.site_range(b).zip(lattices.utterance_sites(b)) {
-                sites[(b * frames + frame) * positions + label] = site as u32;
+                site_of_row[(b * frames + frame) * positions + label] = site as u32;
             }
         }
-        sites
+        site_of_row
     }
 }
 
@@ -302,8 +306,8 @@ impl Layout {
 pub(crate) enum RowStarts {
     /// First rows, then the number of rows.
     Packed(Vec<usize>),
-    /// Rows per utterance, and number of utterances.
-    Padded(usize, usize),
+    /// The same number of rows for each of `batch` utterances.
+    Padded { rows_per_utterance: usize, batch: usize },
 }
 
 impl RowStarts {
@@ -318,7 +322,7 @@ impl RowStarts {
     pub fn start(&self, utterance: usize) -> usize {
         match self {
             Self::Packed(starts) => starts[utterance],
-            Self::Padded(rows, _) => utterance * rows,
+            Self::Padded { rows_per_utterance, .. } => utterance * rows_per_utterance,
         }
     }
 
@@ -326,7 +330,7 @@ impl RowStarts {
     pub fn total(&self) -> usize {
         match self {
             Self::Packed(starts) => starts.last().copied().unwrap_or(0),
-            Self::Padded(rows, batch) => rows * batch,
+            Self::Padded { rows_per_utterance, batch } => rows_per_utterance * batch,
         }
     }
 }

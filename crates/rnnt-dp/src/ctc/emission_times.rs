@@ -38,12 +38,15 @@ pub fn emission_posteriors(labels: &[u32], emissions: &[f64]) -> Result<Vec<f64>
         &trellis,
         |arc| arc.log_prob,
         &mut alpha,
-        |arc, before| {
-            let from = (arc.from > 0).then(|| trellis.frame_and_state(arc.from).1);
-            let to =
-                arc.to.map(|to| trellis.frame_and_state(to)).filter(|&(_, s)| arc.arc > 0 && from != Some(s));
-            if let Some((t, _)) = to {
-                let posterior = (before + arc.log_prob + beta_after::<Log>(arc, &beta) - log_p).exp();
+        |arc, source_alpha| {
+            // A label begins where an arc enters its state from another state.
+            let source_state = (arc.from > 0).then(|| trellis.frame_and_state(arc.from).1);
+            let label_begin = arc
+                .to
+                .map(|to| trellis.frame_and_state(to))
+                .filter(|&(_, s)| arc.arc > 0 && source_state != Some(s));
+            if let Some((t, _)) = label_begin {
+                let posterior = (source_alpha + arc.log_prob + beta_after::<Log>(arc, &beta) - log_p).exp();
                 out[t * labels.len() + arc.arc - 1] += posterior;
             }
         },
@@ -65,14 +68,14 @@ pub fn emission_posteriors(labels: &[u32], emissions: &[f64]) -> Result<Vec<f64>
 /// O(T U) time and memory.
 pub fn expected_emission_frames(labels: &[u32], emissions: &[f64]) -> Result<Vec<f64>> {
     let posteriors = emission_posteriors(labels, emissions)?;
-    let mean = |label: usize| {
-        let frames = posteriors.iter().skip(label).step_by(labels.len());
-        let (total, sum) = frames
+    let mean_frame = |label: usize| {
+        let frame_posteriors = posteriors.iter().skip(label).step_by(labels.len());
+        let (total, frame_sum) = frame_posteriors
             .enumerate()
-            .fold((0.0, 0.0), |(total, sum), (frame, p)| (total + p, sum + p * frame as f64));
-        (total > 0.0).then(|| sum / total)
+            .fold((0.0, 0.0), |(total, frame_sum), (frame, p)| (total + p, frame_sum + p * frame as f64));
+        (total > 0.0).then(|| frame_sum / total)
     };
-    Ok((0..labels.len()).map(mean).collect::<Option<_>>().unwrap_or_default())
+    Ok((0..labels.len()).map(mean_frame).collect::<Option<_>>().unwrap_or_default())
 }
 
 /// Returns the posterior probability that each label begins where `path` has it.
@@ -99,9 +102,9 @@ pub fn confidences(labels: &[u32], emissions: &[f64], path: &CtcPath) -> Result<
             return Err(Error::Length { argument: "path", expected, found });
         }
     }
-    let at = |(label, span): (usize, &std::ops::RangeInclusive<usize>)| {
+    let begin_posterior = |(label, span): (usize, &std::ops::RangeInclusive<usize>)| {
         posteriors[span.start() * labels.len() + label]
     };
     // Rounding may lift a sum of posteriors slightly above 1.
-    Ok(spans.iter().enumerate().map(at).map(|posterior| posterior.min(1.0)).collect())
+    Ok(spans.iter().enumerate().map(begin_posterior).map(|posterior| posterior.min(1.0)).collect())
 }

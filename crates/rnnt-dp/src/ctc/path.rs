@@ -29,11 +29,11 @@ impl CtcPath {
     /// Returns the first and last frame of each label, U ranges.
     pub fn spans(&self) -> Vec<RangeInclusive<usize>> {
         let runs = self.columns.chunk_by(|a, b| a == b);
-        let ends = runs.scan(0, |frame, run| {
-            let first = std::mem::replace(frame, *frame + run.len());
-            Some((run[0], first..=*frame - 1))
+        let run_spans = runs.scan(0, |next_frame, run| {
+            let first_frame = std::mem::replace(next_frame, *next_frame + run.len());
+            Some((run[0], first_frame..=*next_frame - 1))
         });
-        ends.filter(|(column, _)| *column > 0).map(|(_, span)| span).collect()
+        run_spans.filter(|(column, _)| *column > 0).map(|(_, span)| span).collect()
     }
 }
 

@@ -36,19 +36,19 @@ impl<'a> Trellis<'a> {
         Ok(Self { labels, emissions, regularizers, frames })
     }
 
-    /// Number of states of a frame; `Graph::states` counts those of all frames and the start.
-    pub fn states(&self) -> usize {
+    /// Number of states of a frame, 2U + 1.
+    pub fn states_per_frame(&self) -> usize {
         2 * self.labels.len() + 1
     }
 
     /// States in which an alignment may begin.
     fn first_states(&self) -> Range<usize> {
-        0..self.states().min(2)
+        0..self.states_per_frame().min(2)
     }
 
     /// States in which an alignment may end.
     fn last_states(&self) -> Range<usize> {
-        self.states().saturating_sub(2)..self.states()
+        self.states_per_frame().saturating_sub(2)..self.states_per_frame()
     }
 
     /// Emission column of a state: 0 for the blank, `j` for the `j`-th label.
@@ -57,15 +57,19 @@ impl<'a> Trellis<'a> {
     }
 
     /// Returns true if a state may be entered from `s - 2`.
-    fn skips(&self, s: usize) -> bool {
+    fn may_skip_to(&self, s: usize) -> bool {
         s % 2 == 1 && s >= 3 && self.labels[s / 2] != self.labels[s / 2 - 1]
     }
 
     /// The states that may follow a state.
-    fn next(&self, s: usize) -> [Option<usize>; 3] {
-        let inside = |next: usize| next < self.states();
-        let skipped = s + 2;
-        [Some(s), Some(s + 1).filter(|&s| inside(s)), Some(skipped).filter(|&s| inside(s) && self.skips(s))]
+    fn next_states(&self, s: usize) -> [Option<usize>; 3] {
+        let exists = |next: usize| next < self.states_per_frame();
+        let (advance, skip) = (s + 1, s + 2);
+        [
+            Some(s),
+            Some(advance).filter(|&next| exists(next)),
+            Some(skip).filter(|&next| exists(next) && self.may_skip_to(next)),
+        ]
     }
 
     /// Emission of a state at a frame.
@@ -87,31 +91,32 @@ impl<'a> Trellis<'a> {
     }
 
     /// Index of a state of a frame in the graph; 0 is the start.
-    pub fn index(&self, t: usize, s: usize) -> usize {
-        1 + t * self.states() + s
+    pub fn state_index(&self, t: usize, s: usize) -> usize {
+        1 + t * self.states_per_frame() + s
     }
 
     /// Frame and state of an index other than the start.
     pub fn frame_and_state(&self, index: usize) -> (usize, usize) {
-        ((index - 1) / self.states(), (index - 1) % self.states())
+        ((index - 1) / self.states_per_frame(), (index - 1) % self.states_per_frame())
     }
 
     /// The arc from index `from` to a state of a frame.
-    fn arc(&self, from: usize, t: usize, s: usize, stays: bool) -> Transition {
-        let log_prob = if stays { self.stay_emission(t, s) } else { self.entry_emission(t, s) };
-        Transition { from, to: Some(self.index(t, s)), arc: Self::column(s), log_prob }
+    fn arc(&self, from: usize, t: usize, s: usize, is_stay: bool) -> Transition {
+        let log_prob = if is_stay { self.stay_emission(t, s) } else { self.entry_emission(t, s) };
+        Transition { from, to: Some(self.state_index(t, s)), arc: Self::column(s), log_prob }
     }
 
     /// The arcs from a state at a frame: to the next frame, or to the end.
     fn arcs_from_state(&self, t: usize, s: usize) -> impl DoubleEndedIterator<Item = Transition> + '_ {
-        let (from, last) = (self.index(t, s), t + 1 == self.frames);
-        let next = if last { [None; 3] } else { self.next(s) };
-        let arcs = next.into_iter().flatten().map(move |next| self.arc(from, t + 1, next, next == s));
-        let ends = last && self.last_states().contains(&s);
-        let end = ends.then_some(Transition { from, to: None, arc: Self::column(s), log_prob: 0.0 });
-        arcs.chain(end)
+        let (from, is_last_frame) = (self.state_index(t, s), t + 1 == self.frames);
+        let next_states = if is_last_frame { [None; 3] } else { self.next_states(s) };
+        let arcs = next_states.into_iter().flatten().map(move |next| self.arc(from, t + 1, next, next == s));
+        let may_end = is_last_frame && self.last_states().contains(&s);
+        let end_arc = may_end.then_some(Transition { from, to: None, arc: Self::column(s), log_prob: 0.0 });
+        arcs.chain(end_arc)
     }
 
+    /// The arcs from the start to the first frame.
     fn start_arcs(&self) -> impl DoubleEndedIterator<Item = Transition> + '_ {
         self.first_states().map(|s| self.arc(0, 0, s, false))
     }
@@ -119,7 +124,7 @@ impl<'a> Trellis<'a> {
     /// Writes `α` of each state, with its emission; returns the log-probability of the labels.
     pub fn forward(&self, alpha: &mut Vec<f64>) -> Result<f64> {
         alpha.clear();
-        alpha.resize(Graph::states(self), 0.0);
+        alpha.resize(self.states(), 0.0);
         self.check_log_prob(walk::forward::<Log, _>(self, |arc| arc.log_prob, alpha))
     }
 
@@ -141,14 +146,14 @@ impl<'a> Trellis<'a> {
     /// Writes [`backward`](Self::backward) into a buffer.
     pub fn write_backward<S: Semiring<Weight = f64>>(&self, beta: &mut Vec<f64>) {
         beta.clear();
-        beta.resize(Graph::states(self), 0.0);
+        beta.resize(self.states(), 0.0);
         walk::backward::<S, _>(self, |arc| arc.log_prob, beta);
     }
 }
 
 impl Graph for Trellis<'_> {
     fn states(&self) -> usize {
-        self.index(self.frames, 0)
+        self.state_index(self.frames, 0)
     }
 
     fn start(&self) -> Option<usize> {
@@ -156,13 +161,17 @@ impl Graph for Trellis<'_> {
     }
 
     fn arcs(&self) -> impl DoubleEndedIterator<Item = Transition> {
-        let rows = (0..self.frames).flat_map(move |t| (0..Trellis::states(self)).map(move |s| (t, s)));
-        self.start_arcs().chain(rows.flat_map(move |(t, s)| self.arcs_from_state(t, s)))
+        let frame_states =
+            (0..self.frames).flat_map(move |t| (0..self.states_per_frame()).map(move |s| (t, s)));
+        self.start_arcs().chain(frame_states.flat_map(move |(t, s)| self.arcs_from_state(t, s)))
     }
 
     fn arcs_from(&self, state: usize) -> impl Iterator<Item = Transition> {
-        let row = (state > 0).then(|| self.frame_and_state(state));
-        let begin = if row.is_none() { Some(self.start_arcs()) } else { None };
-        begin.into_iter().flatten().chain(row.into_iter().flat_map(|(t, s)| self.arcs_from_state(t, s)))
+        let frame_and_state = (state > 0).then(|| self.frame_and_state(state));
+        let start_arcs = if frame_and_state.is_none() { Some(self.start_arcs()) } else { None };
+        start_arcs
+            .into_iter()
+            .flatten()
+            .chain(frame_and_state.into_iter().flat_map(|(t, s)| self.arcs_from_state(t, s)))
     }
 }

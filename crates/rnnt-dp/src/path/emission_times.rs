@@ -28,13 +28,19 @@ pub fn expected_emission_frames(
 ) -> Result<Vec<Vec<f64>>> {
     expect_len("adjoints", lattices.sites() * topology.columns(), adjoints.len())?;
     map_utterances(lattices, |utterance| {
-        let mut sums = vec![(0.0, 0.0); lattices.labels(utterance)];
-        for_each_label(lattices, topology, adjoints, utterance, |frame, label, posterior| {
-            sums[label].0 += posterior;
-            sums[label].1 += posterior * frame as f64;
+        // For each label the sum of its posteriors, and that of posterior times frame.
+        let mut sums = vec![(0.0f64, 0.0f64); lattices.labels(utterance)];
+        for_each_emission(lattices, topology, adjoints, utterance, |frame, label, posterior| {
+            let (total, frame_sum) = &mut sums[label];
+            *total += posterior;
+            *frame_sum += posterior * frame as f64;
         });
-        let possible = sums.iter().all(|(total, _)| total.abs() > 0.0 && total.is_finite());
-        Ok(if possible { sums.iter().map(|(total, sum)| sum / total).collect() } else { Vec::new() })
+        let has_path = sums.iter().all(|(total, _)| total.abs() > 0.0 && total.is_finite());
+        Ok(if has_path {
+            sums.iter().map(|(total, frame_sum)| frame_sum / total).collect()
+        } else {
+            Vec::new()
+        })
     })
 }
 
@@ -60,7 +66,7 @@ pub fn confidences(
     map_utterances(lattices, |utterance| {
         let frames: Vec<usize> = paths[utterance].label_steps(topology).map(|step| step.site.frame).collect();
         let mut confidences = vec![0.0; frames.len()];
-        for_each_label(lattices, topology, adjoints, utterance, |frame, label, posterior| {
+        for_each_emission(lattices, topology, adjoints, utterance, |frame, label, posterior| {
             if frames.get(label) == Some(&frame) {
                 confidences[label] += posterior;
             }
@@ -71,25 +77,26 @@ pub fn confidences(
 }
 
 /// Calls `visit(frame, label, posterior)` for each label that a site emits, in site order.
-fn for_each_label(
+fn for_each_emission(
     lattices: &Lattices,
     topology: &Topology,
     adjoints: &[f64],
     utterance: usize,
     mut visit: impl FnMut(usize, usize, f64),
 ) {
-    let (range, width, end) =
+    let (range, columns, labels) =
         (lattices.site_range(utterance), topology.columns(), lattices.labels(utterance));
-    let adjoints = &adjoints[range.start * width..range.end * width];
+    let adjoints = &adjoints[range.start * columns..range.end * columns];
     // All arcs of a token emit the same number of labels.
     let label_counts: Vec<usize> = (0..topology.tokens())
-        .map(|token| topology.token_arcs(token).next().map_or(0, |arc| topology.arcs()[arc].labels))
+        .map(|token| topology.arcs_of_token(token).next().map_or(0, |arc| topology.arcs()[arc].labels))
         .collect();
-    for (at, adjoints) in lattices.utterance_sites(utterance).zip(adjoints.chunks_exact(width)) {
-        for (&labels, &adjoint) in label_counts.iter().zip(adjoints) {
+    for (site, adjoints) in lattices.utterance_sites(utterance).zip(adjoints.chunks_exact(columns)) {
+        for (&emitted, &adjoint) in label_counts.iter().zip(adjoints) {
             // Arcs that leave the lattice have no adjoint.
             if adjoint != 0.0 {
-                (at.label..end.min(at.label + labels)).for_each(|label| visit(at.frame, label, -adjoint));
+                (site.label..labels.min(site.label + emitted))
+                    .for_each(|label| visit(site.frame, label, -adjoint));
             }
         }
     }

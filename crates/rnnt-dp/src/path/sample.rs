@@ -1,4 +1,6 @@
-//! Samples alignment paths of transducer lattices from their posterior.
+//! Samples transducer alignment paths from their posterior.
+//!
+//! β of the log semiring gives the posterior of each arc from a site; a path is sampled arc by arc.
 use crate::{
     AlignmentPath, Lattices, Result, Topology, log_sums,
     path::map_utterances,
@@ -40,7 +42,7 @@ pub fn sample_paths(
 ) -> Result<Vec<Vec<AlignmentPath>>> {
     let sums = log_sums(lattices, topology, emissions)?;
     map_utterances(lattices, |utterance| {
-        let lattice = Lattice::unchecked(lattices, topology, emissions, utterance);
+        let lattice = Lattice::new_unchecked(lattices, topology, emissions, utterance);
         let beta = &sums.log_beta[lattices.site_range(utterance)];
         let sample = |path| {
             let mut rng = PathRng::new(seed, utterance, path);
@@ -67,18 +69,19 @@ impl PathRng {
     /// At least one weight must be positive.
     pub fn weighted_index(&mut self, weights: &[f64]) -> usize {
         self.0 = self.0.wrapping_add(INCREMENT);
-        let unit = (mix(self.0) >> 11) as f64 / (1u64 << 53) as f64;
+        // The upper 53 bits, as a number from 0 to 1.
+        let uniform = (mix(self.0) >> 11) as f64 / (1u64 << 53) as f64;
         // The weights sum to 1 up to rounding.
-        let mut rest = unit * weights.iter().sum::<f64>();
-        let mut last = 0;
+        let mut remaining = uniform * weights.iter().sum::<f64>();
+        let mut sampled = 0;
         for (index, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight > 0.0) {
-            last = index;
-            if rest < weight {
+            sampled = index;
+            if remaining < weight {
                 break;
             }
-            rest -= weight;
+            remaining -= weight;
         }
-        last
+        sampled
     }
 }
 
@@ -86,8 +89,8 @@ impl PathRng {
 const INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Mixes a state into a random number (SplitMix64).
-fn mix(z: u64) -> u64 {
-    let z = z.wrapping_add(INCREMENT);
+fn mix(state: u64) -> u64 {
+    let z = state.wrapping_add(INCREMENT);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

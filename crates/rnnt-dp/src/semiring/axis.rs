@@ -27,14 +27,14 @@ impl Axis {
     /// An axis out of range, or a shape whose number of values overflows.
     pub fn new(shape: &[usize], axis: isize) -> Result<Self> {
         let axes = shape.len();
-        let at = if axis < 0 { axes.checked_add_signed(axis) } else { usize::try_from(axis).ok() };
-        let at = at.filter(|&at| at < axes).ok_or(Error::Axis { axes, found: axis })?;
+        let index = if axis < 0 { axes.checked_add_signed(axis) } else { usize::try_from(axis).ok() };
+        let index = index.filter(|&index| index < axes).ok_or(Error::Axis { axes, found: axis })?;
         let product =
-            |axes: &[usize]| axes.iter().try_fold(1usize, |product, &axis| product.checked_mul(axis));
+            |sizes: &[usize]| sizes.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
         let checked = || {
-            let (outer, inner) = (product(&shape[..at])?, product(&shape[at + 1..])?);
-            outer.checked_mul(inner)?.checked_mul(shape[at])?;
-            Some(Self { outer, len: shape[at], inner })
+            let (outer, inner) = (product(&shape[..index])?, product(&shape[index + 1..])?);
+            outer.checked_mul(inner)?.checked_mul(shape[index])?;
+            Some(Self { outer, len: shape[index], inner })
         };
         checked().ok_or_else(|| Error::ShapeOverflow { shape: shape.to_vec() })
     }
@@ -45,7 +45,7 @@ impl Axis {
     /// A number of values other than that of the shape.
     pub fn sum<S: Semiring>(&self, values: &[S::Weight]) -> Result<Vec<S::Weight>> {
         expect_len("values", self.num_values(), values.len())?;
-        Ok(self.lines().map(|line| S::sum(self.line_indices(line).map(|at| values[at]))).collect())
+        Ok(self.lines().map(|line| S::sum(self.line_indices(line).map(|index| values[index]))).collect())
     }
 
     /// Returns `⊗` along the axis: *outer x inner*, ones if the axis is empty.
@@ -54,7 +54,7 @@ impl Axis {
     /// As [`sum`](Self::sum).
     pub fn prod<S: Semiring>(&self, values: &[S::Weight]) -> Result<Vec<S::Weight>> {
         expect_len("values", self.num_values(), values.len())?;
-        Ok(self.lines().map(|line| S::prod(self.line_indices(line).map(|at| values[at]))).collect())
+        Ok(self.lines().map(|line| S::prod(self.line_indices(line).map(|index| values[index]))).collect())
     }
 
     /// Returns the gradient of [`sum`](Self::sum) from cotangents of its results.
@@ -82,10 +82,10 @@ impl Axis {
         expect_len("values", self.num_values(), values.len())?;
         expect_len("cotangents", self.outer * self.inner, cotangents.len())?;
         let (mut gradients, mut gradient) = (vec![0.0; values.len()], vec![0.0; self.len]);
-        for (line, &g) in self.lines().zip(cotangents) {
-            let operands: Vec<f64> = self.line_indices(line).map(|at| values[at]).collect();
-            line_backward(&operands, g, &mut gradient);
-            self.line_indices(line).zip(&gradient).for_each(|(at, &gradient)| gradients[at] = gradient);
+        for (line, &cotangent) in self.lines().zip(cotangents) {
+            let operands: Vec<f64> = self.line_indices(line).map(|index| values[index]).collect();
+            line_backward(&operands, cotangent, &mut gradient);
+            self.line_indices(line).zip(&gradient).for_each(|(index, &gradient)| gradients[index] = gradient);
         }
         Ok(gradients)
     }
@@ -94,12 +94,14 @@ impl Axis {
         self.outer * self.len * self.inner
     }
 
+    /// Indices of the lines: the elements that differ in their position on the axis only.
     fn lines(&self) -> impl Iterator<Item = usize> + use<> {
         0..self.outer * self.inner
     }
 
+    /// Row-major indices of the elements of a line.
     fn line_indices(&self, line: usize) -> impl Iterator<Item = usize> + Clone + use<> {
         let Self { len, inner, .. } = *self;
-        (0..len).map(move |at| (line / inner * len + at) * inner + line % inner)
+        (0..len).map(move |position| (line / inner * len + position) * inner + line % inner)
     }
 }

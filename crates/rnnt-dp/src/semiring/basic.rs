@@ -1,4 +1,4 @@
-//! Probability, tropical (maximum) and counting semirings.
+//! Probability, tropical (maximum) and counting semirings for lattice paths.
 use super::{Differentiable, Semiring, expect_gradient_len};
 
 /// Probabilities: `⊕` is `+`, `⊗` is `·`.
@@ -20,23 +20,23 @@ impl Semiring for Probability {
 }
 
 impl Differentiable for Probability {
-    fn sum_backward(values: &[f64], g: f64, gradient: &mut [f64]) {
+    fn sum_backward(values: &[f64], cotangent: f64, gradient: &mut [f64]) {
         expect_gradient_len(values, gradient);
-        gradient.fill(g);
+        gradient.fill(cotangent);
     }
 
-    /// `g Π_{j != i} a_j`, without division.
-    fn prod_backward(values: &[f64], g: f64, gradient: &mut [f64]) {
+    /// `cotangent · Π_{j != i} a_j`, without division.
+    fn prod_backward(values: &[f64], cotangent: f64, gradient: &mut [f64]) {
         expect_gradient_len(values, gradient);
-        let mut before = g;
+        let mut product_before = cotangent;
         for (gradient_i, value) in gradient.iter_mut().zip(values) {
-            *gradient_i = before;
-            before *= value;
+            *gradient_i = product_before;
+            product_before *= value;
         }
-        let mut after = 1.0;
+        let mut product_after = 1.0;
         for (gradient_i, value) in gradient.iter_mut().zip(values).rev() {
-            *gradient_i *= after;
-            after *= value;
+            *gradient_i *= product_after;
+            product_after *= value;
         }
     }
 }
@@ -63,20 +63,20 @@ impl Semiring for Tropical {
 }
 
 impl Differentiable for Tropical {
-    /// `g` for the first of the largest values, -inf included; 0 for others.
-    fn sum_backward(values: &[f64], g: f64, gradient: &mut [f64]) {
+    /// The cotangent for the first of the largest values, -inf included; 0 for others.
+    fn sum_backward(values: &[f64], cotangent: f64, gradient: &mut [f64]) {
         expect_gradient_len(values, gradient);
         gradient.fill(0.0);
         let better =
             |best: usize, i: usize| if values[best] >= values[i] || values[best].is_nan() { best } else { i };
         if let Some(best) = (0..values.len()).reduce(better) {
-            gradient[best] = g;
+            gradient[best] = cotangent;
         }
     }
 
-    fn prod_backward(values: &[f64], g: f64, gradient: &mut [f64]) {
+    fn prod_backward(values: &[f64], cotangent: f64, gradient: &mut [f64]) {
         expect_gradient_len(values, gradient);
-        gradient.fill(g);
+        gradient.fill(cotangent);
     }
 }
 

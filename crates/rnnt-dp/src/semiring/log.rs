@@ -1,4 +1,4 @@
-//! The log semiring: `⊕` is log-sum-exp, `⊗` is plus.
+//! The log semiring of lattice sums: `⊕` is log-sum-exp, `⊗` is plus.
 use super::{Differentiable, Semiring, expect_gradient_len};
 
 /// Log-probabilities: `⊕` is `log(exp a + exp b)`, `⊗` is `+`.
@@ -34,30 +34,30 @@ impl Semiring for Log {
         I: IntoIterator<Item = f64, IntoIter: Clone>,
     {
         let values = values.into_iter();
-        let m = shift(values.clone());
+        let m = finite_max(values.clone());
         m + values.map(|a| (a - m).exp()).sum::<f64>().ln()
     }
 }
 
 impl Differentiable for Log {
-    /// `g e_i / z` where `e_i = exp(a_i - m)` and `z = Σ e_i`, or 1 if that is 0.
-    fn sum_backward(values: &[f64], g: f64, gradient: &mut [f64]) {
+    /// `cotangent · e_i / z` where `e_i = exp(a_i - m)` and `z = Σ e_i`, or 1 if that is 0.
+    fn sum_backward(values: &[f64], cotangent: f64, gradient: &mut [f64]) {
         expect_gradient_len(values, gradient);
-        let m = shift(values.iter().copied());
+        let m = finite_max(values.iter().copied());
         gradient.iter_mut().zip(values).for_each(|(e, a)| *e = (a - m).exp());
         let z: f64 = gradient.iter().sum();
         let z = if z == 0.0 { 1.0 } else { z };
-        gradient.iter_mut().for_each(|e| *e = g * *e / z);
+        gradient.iter_mut().for_each(|e| *e = cotangent * *e / z);
     }
 
-    fn prod_backward(values: &[f64], g: f64, gradient: &mut [f64]) {
+    fn prod_backward(values: &[f64], cotangent: f64, gradient: &mut [f64]) {
         expect_gradient_len(values, gradient);
-        gradient.fill(g);
+        gradient.fill(cotangent);
     }
 }
 
 /// The largest value, or 0 if that is not finite.
-fn shift(values: impl Iterator<Item = f64>) -> f64 {
+fn finite_max(values: impl Iterator<Item = f64>) -> f64 {
     let m = values.fold(f64::NEG_INFINITY, f64::max);
     if m.is_finite() { m } else { 0.0 }
 }

@@ -1,4 +1,4 @@
-//! Semirings of pairs: mean of path values, and products of two semirings.
+//! Semirings of pairs: mean of lattice path values, and products of two semirings.
 use std::marker::PhantomData;
 
 use super::{Log, Semiring};

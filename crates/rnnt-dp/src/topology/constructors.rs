@@ -1,5 +1,5 @@
-//! Constructors of topologies: regular, modified, constrained, big blanks, TDT, custom.
-use super::{EmissionTerm, Error, Move, Result, Token, Topology, TopologyArc, TopologyKind};
+//! Constructors of transducer topologies: regular, modified, constrained, big blanks, TDT, custom.
+use super::{EmissionTerm, Error, Result, Token, TokenArc, Topology, TopologyArc, TopologyKind};
 
 /// The blank's column at the source site; `LABEL` is the label's.
 const BLANK: EmissionTerm = EmissionTerm { column: 0, labels: 0 };
@@ -8,11 +8,11 @@ const LABEL: EmissionTerm = EmissionTerm { column: 1, labels: 0 };
 impl Topology {
     /// A topology of a blank of one frame and a label.
     fn blank_and_label(kind: TopologyKind, label: TopologyArc, label_terms: Vec<EmissionTerm>) -> Self {
-        let moves = vec![
-            Move { token: 0, arc: TopologyArc::blank(1), terms: vec![BLANK] },
-            Move { token: 1, arc: label, terms: label_terms },
+        let token_arcs = vec![
+            TokenArc { token: 0, arc: TopologyArc::blank(1), terms: vec![BLANK] },
+            TokenArc { token: 1, arc: label, terms: label_terms },
         ];
-        Self::from_moves(kind, vec![Token::Blank, Token::Label], 0, moves)
+        Self::from_token_arcs(kind, vec![Token::Blank, Token::Label], 0, token_arcs)
     }
 
     /// Regular RNN-T (Graves 2012).
@@ -68,14 +68,14 @@ impl Topology {
         if !self.is_plain() {
             return Err(Error::BigBlanks { topology: self.to_string() });
         }
-        let before = self.tokens.iter().filter(|token| matches!(token, Token::BigBlank(_))).count();
-        for (k, &frames) in durations.iter().enumerate() {
+        let existing = self.tokens.iter().filter(|token| matches!(token, Token::BigBlank(_))).count();
+        for (index, &frames) in durations.iter().enumerate() {
             let token = self.tokens.len();
-            self.tokens.push(Token::BigBlank(before + k));
+            self.tokens.push(Token::BigBlank(existing + index));
             let terms = vec![EmissionTerm { column: token, labels: 0 }];
-            self.moves.push(Move { token, arc: TopologyArc::blank(frames), terms });
+            self.token_arcs.push(TokenArc { token, arc: TopologyArc::blank(frames), terms });
         }
-        let topology = Self::from_moves(self.kind, self.tokens, 0, self.moves);
+        let topology = Self::from_token_arcs(self.kind, self.tokens, 0, self.token_arcs);
         check_spans(&topology.arcs)?;
         Ok(topology)
     }
@@ -100,22 +100,23 @@ impl Topology {
     /// repeated duration.
     pub fn tdt(durations: &[usize]) -> Result<Self> {
         expect_distinct(durations)?;
-        let term = |at: usize| EmissionTerm { column: 2 + at, labels: 0 };
-        let indexed = || durations.iter().copied().enumerate();
-        let blanks = indexed().filter(|(_, frames)| *frames > 0);
-        let blanks = blanks.map(|(at, frames)| Move {
+        // Durations follow the columns of blank and label.
+        let duration_term = |duration: usize| EmissionTerm { column: 2 + duration, labels: 0 };
+        let indexed_durations = || durations.iter().copied().enumerate();
+        let blanks = indexed_durations().filter(|(_, frames)| *frames > 0);
+        let blanks = blanks.map(|(duration, frames)| TokenArc {
             token: 0,
             arc: TopologyArc::blank(frames),
-            terms: vec![BLANK, term(at)],
+            terms: vec![BLANK, duration_term(duration)],
         });
-        let labels = indexed().map(|(at, frames)| Move {
+        let labels = indexed_durations().map(|(duration, frames)| TokenArc {
             token: 1,
             arc: TopologyArc { frames, labels: 1, may_end: false },
-            terms: vec![LABEL, term(at)],
+            terms: vec![LABEL, duration_term(duration)],
         });
         let tokens = vec![Token::Blank, Token::Label];
-        let moves = blanks.chain(labels).collect();
-        let topology = Self::from_moves(TopologyKind::Tdt, tokens, durations.len(), moves);
+        let token_arcs = blanks.chain(labels).collect();
+        let topology = Self::from_token_arcs(TopologyKind::Tdt, tokens, durations.len(), token_arcs);
         check_spans(&topology.arcs)?;
         if topology.arcs.iter().any(|arc| arc.may_end) { Ok(topology) } else { Err(Error::NoFinalDuration) }
     }
@@ -140,20 +141,20 @@ impl Topology {
             _ => Token::Label,
         };
         let tokens = arcs.iter().map(&mut token).collect();
-        let moves = arcs.into_iter().enumerate();
-        let moves = moves.map(|(at, arc)| Move {
-            token: at,
+        let token_arcs = arcs.into_iter().enumerate();
+        let token_arcs = token_arcs.map(|(column, arc)| TokenArc {
+            token: column,
             arc,
-            terms: vec![EmissionTerm { column: at, labels: 0 }],
+            terms: vec![EmissionTerm { column, labels: 0 }],
         });
-        Ok(Self::from_moves(TopologyKind::Custom, tokens, 0, moves.collect()))
+        Ok(Self::from_token_arcs(TopologyKind::Custom, tokens, 0, token_arcs.collect()))
     }
 }
 
 /// Fails if a duration is repeated.
 fn expect_distinct(durations: &[usize]) -> Result<()> {
-    match (1..durations.len()).find(|&at| durations[..at].contains(&durations[at])) {
-        Some(at) => Err(Error::Duration { expected: "distinct durations", found: durations[at] }),
+    match (1..durations.len()).find(|&index| durations[..index].contains(&durations[index])) {
+        Some(index) => Err(Error::Duration { expected: "distinct durations", found: durations[index] }),
         None => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! Parses and displays topology names: `regular`, `modified+2,4`, `tdt:0,1,2`.
+//! Parses and displays names of transducer topologies: `regular`, `modified+2,4`, `tdt:0,1,2`.
 use std::{
     fmt::{Display, Formatter},
     str::FromStr,
@@ -6,14 +6,18 @@ use std::{
 
 use super::{Error, Result, Token, Topology, TopologyKind};
 
-/// Name, kind and constructor of a topology.
-type NamedTopology = (&'static str, TopologyKind, fn() -> Topology);
+/// A topology with a name, before big blanks are added.
+struct NamedTopology {
+    name: &'static str,
+    kind: TopologyKind,
+    construct: fn() -> Topology,
+}
 
 /// Topologies of a blank and a label. A new one is named only here.
-const NAMED: [NamedTopology; 3] = [
-    ("regular", TopologyKind::Regular, Topology::rnnt),
-    ("modified", TopologyKind::Modified, Topology::modified),
-    ("constrained", TopologyKind::Constrained, Topology::constrained),
+const NAMED_TOPOLOGIES: [NamedTopology; 3] = [
+    NamedTopology { name: "regular", kind: TopologyKind::Regular, construct: Topology::rnnt },
+    NamedTopology { name: "modified", kind: TopologyKind::Modified, construct: Topology::modified },
+    NamedTopology { name: "constrained", kind: TopologyKind::Constrained, construct: Topology::constrained },
 ];
 
 impl FromStr for Topology {
@@ -23,34 +27,36 @@ impl FromStr for Topology {
     /// An unknown name, or invalid durations.
     fn from_str(name: &str) -> Result<Self> {
         let unknown = || Error::UnknownName { found: name.to_owned() };
-        let numbers = |list: &str| -> Result<Vec<usize>> {
+        let parse_list = |list: &str| -> Result<Vec<usize>> {
             list.split(',').map(|number| number.parse().map_err(|_| unknown())).collect()
         };
         if let Some(durations) = name.strip_prefix("tdt:") {
-            return Self::tdt(&numbers(durations)?);
+            return Self::tdt(&parse_list(durations)?);
         }
         let (base, big_blanks) = name.split_once('+').map_or((name, None), |(base, big)| (base, Some(big)));
-        let (.., construct) = NAMED.iter().find(|(name, ..)| *name == base).ok_or_else(unknown)?;
+        let named = NAMED_TOPOLOGIES.iter().find(|named| named.name == base).ok_or_else(unknown)?;
+        let topology = (named.construct)();
         match big_blanks {
-            None => Ok(construct()),
-            Some(list) => construct().with_big_blanks(&numbers(list)?),
+            None => Ok(topology),
+            Some(list) => topology.with_big_blanks(&parse_list(list)?),
         }
     }
 }
 
 impl Display for Topology {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        let name = NAMED.iter().find(|(_, kind, _)| *kind == self.kind).map(|(name, ..)| *name);
-        let (name, arcs): (_, Vec<usize>) = match self.kind {
-            TopologyKind::Tdt => ("tdt", self.token_arcs(1).collect()),
+        let name = NAMED_TOPOLOGIES.iter().find(|named| named.kind == self.kind).map(|named| named.name);
+        let (name, duration_arcs): (_, Vec<usize>) = match self.kind {
+            TopologyKind::Tdt => ("tdt", self.arcs_of_token(1).collect()),
             _ => {
-                let is_big = |arc: &usize| matches!(self.tokens[self.arc_token(*arc)], Token::BigBlank(_));
-                (name.unwrap_or("custom"), (0..self.arcs.len()).filter(is_big).collect())
+                let is_big_blank =
+                    |arc: &usize| matches!(self.tokens[self.arc_token(*arc)], Token::BigBlank(_));
+                (name.unwrap_or("custom"), (0..self.arcs.len()).filter(is_big_blank).collect())
             }
         };
         f.write_str(name)?;
-        for (at, &arc) in arcs.iter().enumerate() {
-            let separator = match (at, self.kind) {
+        for (index, &arc) in duration_arcs.iter().enumerate() {
+            let separator = match (index, self.kind) {
                 (0, TopologyKind::Tdt) => ":",
                 (0, _) => "+",
                 _ => ",",
@@ -64,7 +70,7 @@ impl Display for Topology {
 impl Topology {
     /// Names of the topologies of a blank and a label.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        NAMED.iter().map(|(name, ..)| *name)
+        NAMED_TOPOLOGIES.iter().map(|named| named.name)
     }
 }
 

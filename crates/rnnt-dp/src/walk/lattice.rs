@@ -1,4 +1,4 @@
-//! Transducer lattice of one utterance as a graph for the arc walk.
+//! Transducer lattice of one utterance as a graph for semiring recursions.
 use super::{Graph, Transition};
 use crate::{
     EmissionTerm, Error, Lattices, Result, Site, Topology, forward_backward::expect_len, topology::ArcTarget,
@@ -10,7 +10,7 @@ pub struct Lattice<'a> {
     lattices: &'a Lattices,
     topology: &'a Topology,
     utterance: usize,
-    /// Emissions of the utterance.
+    /// Emissions of the utterance, one row of S columns per site.
     emissions: &'a [f64],
 }
 
@@ -32,12 +32,13 @@ impl<'a> Lattice<'a> {
         utterance: usize,
     ) -> Result<Self> {
         expect_len("emissions", lattices.sites() * topology.columns(), emissions.len())?;
-        let lattice = Self::unchecked(lattices, topology, emissions, utterance);
-        lattice.check()?;
+        let lattice = Self::new_unchecked(lattices, topology, emissions, utterance);
+        lattice.check_emissions()?;
         Ok(lattice)
     }
 
-    pub(crate) fn unchecked(
+    /// Returns the lattice of an utterance without a check of the emissions.
+    pub(crate) fn new_unchecked(
         lattices: &'a Lattices,
         topology: &'a Topology,
         emissions: &'a [f64],
@@ -49,7 +50,7 @@ impl<'a> Lattice<'a> {
     }
 
     /// Fails for the first emission that is NaN or +inf.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub(crate) fn check_emissions(&self) -> Result<()> {
         match self.arcs().find(|arc| arc.log_prob.is_nan() || arc.log_prob == f64::INFINITY) {
             None => Ok(()),
             Some(Transition { from, arc, log_prob: value, .. }) => {
@@ -78,10 +79,10 @@ impl<'a> Lattice<'a> {
         self.emissions
     }
 
-    /// Iterates over the sites with their indices.
-    pub(crate) fn sites(&self) -> impl DoubleEndedIterator<Item = (usize, Site)> + '_ {
-        let index = |at| self.lattices.site_index(self.utterance, at).expect("the site exists");
-        self.lattices.utterance_sites(self.utterance).map(move |at| (index(at), at))
+    /// Iterates over the sites with their indices in the utterance.
+    pub(crate) fn indexed_sites(&self) -> impl DoubleEndedIterator<Item = (usize, Site)> + '_ {
+        let index = |site| self.lattices.site_index(self.utterance, site).expect("the site exists");
+        self.lattices.utterance_sites(self.utterance).map(move |site| (index(site), site))
     }
 
     /// Returns the target of an arc from a site.
@@ -90,35 +91,49 @@ impl<'a> Lattice<'a> {
     }
 
     /// Returns the emission of an arc: the sum of its terms.
-    pub(crate) fn emission(&self, site: usize, at: Site, arc: usize) -> f64 {
+    ///
+    /// The arc leaves the site `source` of index `source_index`.
+    pub(crate) fn emission(&self, source_index: usize, source: Site, arc: usize) -> f64 {
         let columns = self.topology.columns();
-        let value = |term: &EmissionTerm| match self.term_site(site, at, term) {
-            Some(site) => self.emissions[site * columns + term.column],
+        let value = |term: &EmissionTerm| match self.term_site_index(source_index, source, term) {
+            Some(index) => self.emissions[index * columns + term.column],
             None => f64::NEG_INFINITY,
         };
         self.topology.emission_terms(arc).iter().map(value).sum()
     }
 
-    /// Returns the site index of an emission term of an arc.
+    /// Returns the index of the site whose column is an emission term.
     ///
-    /// The arc leaves the site `at` of index `site`.
-    pub(crate) fn term_site(&self, site: usize, at: Site, term: &EmissionTerm) -> Option<usize> {
+    /// The term's arc leaves the site `source` of index `source_index`.
+    pub(crate) fn term_site_index(
+        &self,
+        source_index: usize,
+        source: Site,
+        term: &EmissionTerm,
+    ) -> Option<usize> {
         match term.labels {
-            0 => Some(site),
-            labels => self.lattices.site_index(self.utterance, Site { label: at.label + labels, ..at }),
+            0 => Some(source_index),
+            labels => {
+                self.lattices.site_index(self.utterance, Site { label: source.label + labels, ..source })
+            }
         }
     }
 
     /// Iterates over the arcs from a site.
-    fn site_arcs(&self, (site, at): (usize, Site)) -> impl DoubleEndedIterator<Item = Transition> + use<'a> {
+    fn site_arcs(
+        &self,
+        source_index: usize,
+        source: Site,
+    ) -> impl DoubleEndedIterator<Item = Transition> + use<'a> {
         let lattice = *self;
         (0..self.topology.arcs().len()).filter_map(move |arc| {
-            let to = match lattice.arc_target(arc, at) {
-                ArcTarget::Site(to) => Some(to),
+            let to = match lattice.arc_target(arc, source) {
+                ArcTarget::Site(target_index) => Some(target_index),
                 ArcTarget::End => None,
                 ArcTarget::Outside => return None,
             };
-            Some(Transition { from: site, to, arc, log_prob: lattice.emission(site, at, arc) })
+            let log_prob = lattice.emission(source_index, source, arc);
+            Some(Transition { from: source_index, to, arc, log_prob })
         })
     }
 }
@@ -134,10 +149,10 @@ impl Graph for Lattice<'_> {
     }
 
     fn arcs(&self) -> impl DoubleEndedIterator<Item = Transition> {
-        self.sites().flat_map(|site| self.site_arcs(site))
+        self.indexed_sites().flat_map(|(index, site)| self.site_arcs(index, site))
     }
 
     fn arcs_from(&self, state: usize) -> impl Iterator<Item = Transition> {
-        self.site_arcs((state, self.site(state)))
+        self.site_arcs(state, self.site(state))
     }
 }

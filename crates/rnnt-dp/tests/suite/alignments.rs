@@ -1,4 +1,4 @@
-//! Viterbi and sampled paths compared with a list of all lattice paths.
+//! Viterbi and sampled alignments compared with a list of all paths.
 //!
 //! The tests cover every topology, full lattices and bands.
 use std::{collections::HashMap, ops::Range};
@@ -10,48 +10,54 @@ use rnnt_dp::{
     expected_emission_frames, forward_backward, sample_paths,
 };
 
-const NONE: f64 = f64::NEG_INFINITY;
+/// Log-probability of an utterance without a path.
+const NO_PATH: f64 = f64::NEG_INFINITY;
 const DURATIONS: [usize; 3] = [0, 1, 3];
 
 /// How arc emissions are composed, independent of the topology's own description.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Kind {
+enum EmissionKind {
     Plain,
     Constrained,
     Tdt,
 }
 
-fn topologies() -> Vec<(Topology, Kind)> {
+fn topologies() -> Vec<(Topology, EmissionKind)> {
     let arc = |frames, labels, may_end| TopologyArc { frames, labels, may_end };
-    let new = |arcs| (Topology::new(arcs).unwrap(), Kind::Plain);
+    let new = |arcs| (Topology::new(arcs).unwrap(), EmissionKind::Plain);
     vec![
-        (Topology::rnnt(), Kind::Plain),
-        (Topology::modified(), Kind::Plain),
-        (Topology::constrained(), Kind::Constrained),
-        (Topology::multi_blank(&[2, 4]).unwrap(), Kind::Plain),
-        (Topology::tdt(&DURATIONS).unwrap(), Kind::Tdt),
+        (Topology::rnnt(), EmissionKind::Plain),
+        (Topology::modified(), EmissionKind::Plain),
+        (Topology::constrained(), EmissionKind::Constrained),
+        (Topology::multi_blank(&[2, 4]).unwrap(), EmissionKind::Plain),
+        (Topology::tdt(&DURATIONS).unwrap(), EmissionKind::Tdt),
         new(vec![arc(2, 0, true), arc(1, 1, false), arc(0, 2, false), arc(1, 0, true)]),
         new(vec![arc(1, 1, true)]),
     ]
 }
 
 /// Every path of a lattice, by its definition: sites, arcs and scores.
-fn every_path(lattices: &Lattices, topology: &Topology, kind: Kind, emissions: &[f64]) -> Vec<AlignmentPath> {
+fn every_path(
+    lattices: &Lattices,
+    topology: &Topology,
+    kind: EmissionKind,
+    emissions: &[f64],
+) -> Vec<AlignmentPath> {
     let (frames, labels, width) = (lattices.frames(0), lattices.labels(0), topology.columns());
     let sites: Vec<Site> = lattices.utterance_sites(0).collect();
     let value = |frame: usize, label: usize, column: usize| {
         let index = sites.iter().position(|site| *site == Site { frame, label });
-        index.map_or(NONE, |index| emissions[index * width + column])
+        index.map_or(NO_PATH, |index| emissions[index * width + column])
     };
     let emission = |site: Site, arc: usize| {
         let Site { frame: t, label: u } = site;
         match kind {
-            Kind::Plain => value(t, u, arc),
-            Kind::Constrained if arc == 1 => value(t, u, 1) + value(t, u + 1, 0),
-            Kind::Constrained => value(t, u, 0),
+            EmissionKind::Plain => value(t, u, arc),
+            EmissionKind::Constrained if arc == 1 => value(t, u, 1) + value(t, u + 1, 0),
+            EmissionKind::Constrained => value(t, u, 0),
             // Blanks have all durations except the first, which is 0.
-            Kind::Tdt if arc < 2 => value(t, u, 0) + value(t, u, 3 + arc),
-            Kind::Tdt => value(t, u, 1) + value(t, u, arc),
+            EmissionKind::Tdt if arc < 2 => value(t, u, 0) + value(t, u, 3 + arc),
+            EmissionKind::Tdt => value(t, u, 1) + value(t, u, arc),
         }
     };
     let mut complete = Vec::new();
@@ -60,11 +66,12 @@ fn every_path(lattices: &Lattices, topology: &Topology, kind: Kind, emissions: &
         if !sites.contains(&site) {
             continue;
         }
-        for (arc, kind) in topology.arcs().iter().enumerate() {
+        for (arc, topology_arc) in topology.arcs().iter().enumerate() {
             let mut steps: Vec<rnnt_dp::PathStep> = steps.clone();
             steps.push(rnnt_dp::PathStep { site, arc, log_prob: emission(site, arc) });
-            let to = Site { frame: site.frame + kind.frames, label: site.label + kind.labels };
-            if (to.frame, to.label) == (frames, labels) && kind.may_end {
+            let to =
+                Site { frame: site.frame + topology_arc.frames, label: site.label + topology_arc.labels };
+            if (to.frame, to.label) == (frames, labels) && topology_arc.may_end {
                 let log_prob = steps.iter().map(|step| step.log_prob).sum();
                 complete.push(AlignmentPath { log_prob, steps });
             } else {
@@ -72,7 +79,7 @@ fn every_path(lattices: &Lattices, topology: &Topology, kind: Kind, emissions: &
             }
         }
     }
-    complete.retain(|path| path.log_prob > NONE);
+    complete.retain(|path| path.log_prob > NO_PATH);
     complete
 }
 
@@ -82,9 +89,9 @@ fn arcs(path: &AlignmentPath) -> Vec<usize> {
 
 /// Paths with their posterior probabilities.
 fn posterior(paths: &[AlignmentPath]) -> Vec<(&AlignmentPath, f64)> {
-    let top = paths.iter().map(|path| path.log_prob).fold(NONE, f64::max);
-    let total: f64 = paths.iter().map(|path| (path.log_prob - top).exp()).sum();
-    paths.iter().map(|path| (path, (path.log_prob - top).exp() / total)).collect()
+    let best_log_prob = paths.iter().map(|path| path.log_prob).fold(NO_PATH, f64::max);
+    let total: f64 = paths.iter().map(|path| (path.log_prob - best_log_prob).exp()).sum();
+    paths.iter().map(|path| (path, (path.log_prob - best_log_prob).exp() / total)).collect()
 }
 
 /// A full lattice, or one with bands of at least two positions.
@@ -101,7 +108,7 @@ fn shapes() -> impl Strategy<Value = Lattices> {
 
 /// Small integers, whose sums are exact and often equal, and -inf.
 fn emissions(count: usize, seed: u64) -> Vec<f64> {
-    let value = |draw| if draw == 12 { NONE } else { -f64::from(draw % 4) };
+    let value = |draw| if draw == 12 { NO_PATH } else { -f64::from(draw % 4) };
     oracle::noise::integers(seed, 0, count, 13).into_iter().map(value).collect()
 }
 
@@ -112,11 +119,11 @@ proptest! {
             let emissions = emissions(lattices.sites() * topology.columns(), seed);
             let all = every_path(&lattices, &topology, kind, &emissions);
             let computed = &best_path(&lattices, &topology, &emissions).unwrap()[0];
-            let top = all.iter().map(|path| path.log_prob).fold(NONE, f64::max);
-            let best = all.iter().filter(|path| path.log_prob == top);
+            let best_log_prob = all.iter().map(|path| path.log_prob).fold(NO_PATH, f64::max);
+            let best = all.iter().filter(|path| path.log_prob == best_log_prob);
             match best.min_by_key(|path| arcs(path)) {
                 Some(best) => prop_assert_eq!(computed, best),
-                None => prop_assert_eq!((computed.log_prob, computed.steps.len()), (NONE, 0)),
+                None => prop_assert_eq!((computed.log_prob, computed.steps.len()), (NO_PATH, 0)),
             }
         }
     }
@@ -136,10 +143,11 @@ proptest! {
             let labels = if all.is_empty() { 0 } else { lattices.labels(0) };
             prop_assert_eq!((frames.len(), label_confidences.len()), (labels, labels));
             for label in 0..labels {
-                let at = |path: &AlignmentPath| path.label_steps(&topology).nth(label).unwrap().site.frame;
+                let frame_of =
+                    |path: &AlignmentPath| path.label_steps(&topology).nth(label).unwrap().site.frame;
                 let posterior = posterior(&all);
-                let frame: f64 = posterior.iter().map(|(path, p)| p * at(path) as f64).sum();
-                let same = posterior.iter().filter(|(path, _)| at(path) == at(&best[0]));
+                let frame: f64 = posterior.iter().map(|(path, p)| p * frame_of(path) as f64).sum();
+                let same = posterior.iter().filter(|(path, _)| frame_of(path) == frame_of(&best[0]));
                 let confidence: f64 = same.map(|(_, p)| p).sum();
                 prop_assert!((frames[label] - frame).abs() < 1e-12, "{} {frame}", frames[label]);
                 prop_assert!(
@@ -160,21 +168,23 @@ proptest! {
         let score = |t: usize, class: u32| values[t * classes + class as usize];
         let columns = |t| std::iter::once(0).chain(labels.iter().copied()).map(move |c| score(t, c));
         let computed = ctc::best_path(&labels, &(0..t).flat_map(columns).collect::<Vec<_>>()).unwrap();
-        let mut top = NONE;
+        let mut best_log_prob = NO_PATH;
         for number in 0..classes.pow(t as u32) {
             let labeling: Vec<u32> =
                 (0..t).map(|t| (number / classes.pow(t as u32) % classes) as u32).collect();
             if collapse(&labeling, 0) == labels {
-                top = top.max(labeling.iter().enumerate().map(|(t, &c)| score(t, c)).sum());
+                let log_prob = labeling.iter().enumerate().map(|(t, &c)| score(t, c)).sum();
+                best_log_prob = best_log_prob.max(log_prob);
             }
         }
-        prop_assert_eq!(computed.log_prob, top);
-        prop_assert_eq!(computed.columns.len(), if top > NONE { t } else { 0 });
-        if top > NONE {
+        prop_assert_eq!(computed.log_prob, best_log_prob);
+        prop_assert_eq!(computed.columns.len(), if best_log_prob > NO_PATH { t } else { 0 });
+        if best_log_prob > NO_PATH {
             let labeling: Vec<u32> =
                 computed.columns.iter().map(|&c| if c == 0 { 0 } else { labels[c - 1] }).collect();
             prop_assert_eq!(&collapse(&labeling, 0), &labels);
-            prop_assert_eq!(labeling.iter().enumerate().map(|(t, &c)| score(t, c)).sum::<f64>(), top);
+            let log_prob = labeling.iter().enumerate().map(|(t, &c)| score(t, c)).sum::<f64>();
+            prop_assert_eq!(log_prob, best_log_prob);
             let spans = computed.spans();
             prop_assert_eq!(spans.len(), labels.len());
             for (span, label) in spans.into_iter().zip(1..) {
@@ -212,16 +222,16 @@ fn sample_frequencies_match_path_probabilities() {
     {
         let emissions = oracle::noise::normal(3, 1, lattices.sites() * topology.columns(), 0.7);
         let all = every_path(lattices, &topology, kind, &emissions);
-        let drawn = &sample_paths(lattices, &topology, &emissions, COUNT, 11).unwrap()[0];
-        assert_eq!(drawn.len(), if all.is_empty() { 0 } else { COUNT });
+        let samples = &sample_paths(lattices, &topology, &emissions, COUNT, 11).unwrap()[0];
+        assert_eq!(samples.len(), if all.is_empty() { 0 } else { COUNT });
         let mut counts: HashMap<Vec<usize>, usize> = HashMap::new();
-        for path in drawn {
+        for path in samples {
             *counts.entry(arcs(path)).or_default() += 1;
         }
         for (path, probability) in posterior(&all) {
             let computed = counts.remove(&arcs(path)).unwrap_or(0);
             assert!(is_plausible(computed, COUNT, probability), "{topology:?}: {computed} {probability}");
-            if let Some(same) = drawn.iter().find(|drawn| arcs(drawn) == arcs(path)) {
+            if let Some(same) = samples.iter().find(|sample| arcs(sample) == arcs(path)) {
                 assert_eq!(same.steps, path.steps);
                 assert!((same.log_prob - path.log_prob).abs() < 1e-12);
             }
@@ -237,9 +247,9 @@ fn sampled_arcs_match_the_adjoints() {
     for topology in [Topology::rnnt(), Topology::modified(), Topology::tdt(&DURATIONS).unwrap()] {
         let emissions = oracle::noise::normal(5, 2, lattices.sites() * topology.columns(), 1.0);
         let out = forward_backward(&lattices, &topology, &emissions, &Regularizers::default()).unwrap();
-        let drawn = sample_paths(&lattices, &topology, &emissions, COUNT, 6).unwrap();
+        let samples = sample_paths(&lattices, &topology, &emissions, COUNT, 6).unwrap();
         let mut counts = vec![0; out.adjoints.len()];
-        for (b, paths) in drawn.iter().enumerate() {
+        for (b, paths) in samples.iter().enumerate() {
             for step in paths.iter().flat_map(|path| &path.steps) {
                 let site = lattices.site_range(b).start + lattices.site_index(b, step.site).unwrap();
                 counts[site * topology.columns() + topology.arc_token(step.arc)] += 1;
@@ -262,9 +272,9 @@ fn sampled_ctc_alignments_match_the_adjoints() {
     let columns = |t: usize| [0, 2, 2, 1].map(|class| values[t * 3 + class]);
     let emissions: Vec<f64> = (0..8).flat_map(columns).collect();
     let out = ctc::forward_backward(&labels, &emissions, &Regularizers::default()).unwrap();
-    let drawn = ctc::sample_paths(&labels, &emissions, COUNT, 4).unwrap();
+    let samples = ctc::sample_paths(&labels, &emissions, COUNT, 4).unwrap();
     let mut counts = vec![0; emissions.len()];
-    for path in &drawn {
+    for path in &samples {
         let score: f64 = path.columns.iter().enumerate().map(|(t, c)| emissions[t * 4 + c]).sum();
         assert!((score - path.log_prob).abs() < 1e-12 && path.spans().len() == 3);
         path.columns.iter().enumerate().for_each(|(t, c)| counts[t * 4 + c] += 1);
@@ -272,8 +282,8 @@ fn sampled_ctc_alignments_match_the_adjoints() {
     for (computed, adjoint) in counts.into_iter().zip(&out.adjoints) {
         assert!(is_plausible(computed, COUNT, -adjoint), "{computed} {adjoint}");
     }
-    assert_eq!(drawn[..7], ctc::sample_paths(&labels, &emissions, 7, 4).unwrap());
-    assert_ne!(drawn[..7], ctc::sample_paths(&labels, &emissions, 7, 5).unwrap());
+    assert_eq!(samples[..7], ctc::sample_paths(&labels, &emissions, 7, 4).unwrap());
+    assert_ne!(samples[..7], ctc::sample_paths(&labels, &emissions, 7, 5).unwrap());
     assert_eq!(ctc::sample_paths(&labels, &emissions[..12], 7, 4).unwrap(), []);
 }
 
@@ -290,14 +300,14 @@ fn results_do_not_depend_on_threads_batch_or_count() {
             })
         });
         assert!(outcomes.iter().all(|outcome| outcome == &outcomes[0]));
-        let (best, drawn) = &outcomes[0];
+        let (best, samples) = &outcomes[0];
         let first = &emissions[..lattices.site_range(0).end * topology.columns()];
         let alone = Lattices::new(vec![50], vec![20]).unwrap();
         assert_eq!(best_path(&alone, &topology, first).unwrap()[0], best[0]);
         let short = sample_paths(&alone, &topology, first, 4, 8).unwrap();
-        assert_eq!(short[0], drawn[0][..short[0].len()]);
-        if !drawn[0].is_empty() && drawn[0][0] != drawn[0][1] {
-            assert_ne!(sample_paths(&alone, &topology, first, 9, 7).unwrap()[0], drawn[0]);
+        assert_eq!(short[0], samples[0][..short[0].len()]);
+        if !samples[0].is_empty() && samples[0][0] != samples[0][1] {
+            assert_ne!(sample_paths(&alone, &topology, first, 9, 7).unwrap()[0], samples[0]);
         }
     }
 }
@@ -308,12 +318,12 @@ fn utterances_without_a_path_are_empty_and_do_not_affect_others() {
     let (topology, emissions) = (Topology::modified(), vec![-1.0; lattices.sites() * 2]);
     let out = forward_backward(&lattices, &topology, &emissions, &Regularizers::default()).unwrap();
     let best = best_path(&lattices, &topology, &emissions).unwrap();
-    assert_eq!(best[0], AlignmentPath { log_prob: NONE, steps: Vec::new() });
+    assert_eq!(best[0], AlignmentPath { log_prob: NO_PATH, steps: Vec::new() });
     assert_eq!(arcs(&best[1]), [0, 1]);
     assert_eq!(expected_emission_frames(&lattices, &topology, &out.adjoints).unwrap(), [vec![], vec![0.5]]);
     assert_eq!(confidences(&lattices, &topology, &out.adjoints, &best).unwrap(), [vec![], vec![0.5]]);
-    let drawn = sample_paths(&lattices, &topology, &emissions, 3, 0).unwrap();
-    assert_eq!(drawn.iter().map(Vec::len).collect::<Vec<_>>(), [0, 3]);
+    let samples = sample_paths(&lattices, &topology, &emissions, 3, 0).unwrap();
+    assert_eq!(samples.iter().map(Vec::len).collect::<Vec<_>>(), [0, 3]);
     // The first site of a band is missing, so that no path starts.
     let lattices = Lattices::banded(vec![1], vec![vec![1..2, 0..2]]).unwrap();
     assert_eq!(best_path(&lattices, &topology, &[-1.0; 6]).unwrap()[0].steps, []);

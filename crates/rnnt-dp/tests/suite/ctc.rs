@@ -3,35 +3,44 @@ use oracle::ctc::collapse;
 use proptest::prelude::*;
 use rnnt_dp::{Error, Regularizers, ctc, delay_shift};
 
+/// Number of classes.
 const CLASSES: usize = 4;
 
 /// Compact emissions: the columns of the blank and of the labels at each frame.
-fn compact(log_probs: &[f64], labels: &[u32]) -> Vec<f64> {
+fn compact_emissions(log_probs: &[f64], labels: &[u32]) -> Vec<f64> {
     let row = |row: &[f64]| {
         std::iter::once(0).chain(labels.iter().copied()).map(|c| row[c as usize]).collect::<Vec<f64>>()
     };
     log_probs.chunks(CLASSES).flat_map(row).collect()
 }
 
-/// Each alignment: its class at every frame, the frames where labels begin, and its score.
-fn alignments(
-    log_probs: &[f64],
-    labels: &[u32],
-    regularizers: &Regularizers,
-) -> Vec<(Vec<u32>, Vec<usize>, f64)> {
+/// An alignment of a label sequence.
+struct Alignment {
+    /// Class of each frame.
+    classes: Vec<u32>,
+    /// Frames where labels begin.
+    begins: Vec<usize>,
+    score: f64,
+}
+
+/// Every alignment of the labels, by definition.
+fn alignments(log_probs: &[f64], labels: &[u32], regularizers: &Regularizers) -> Vec<Alignment> {
     let frames = log_probs.len() / CLASSES;
-    let all = (0..CLASSES.pow(frames as u32)).map(|number| {
+    let labelings = (0..CLASSES.pow(frames as u32)).map(|number| {
         (0..frames).map(|t| (number / CLASSES.pow(t as u32) % CLASSES) as u32).collect::<Vec<u32>>()
     });
-    all.filter(|classes| collapse(classes, 0) == labels)
+    labelings
+        .filter(|classes| collapse(classes, 0) == labels)
         .map(|classes| {
             let begins: Vec<usize> = (0..frames)
                 .filter(|&t| classes[t] != 0 && (t == 0 || classes[t - 1] != classes[t]))
                 .collect();
             let sum: f64 =
                 classes.iter().enumerate().map(|(t, &c)| log_probs[t * CLASSES + c as usize]).sum();
-            let early: f64 = begins.iter().map(|&t| delay_shift(regularizers.delay_penalty, t, frames)).sum();
-            (classes, begins, sum + early - frames as f64 * regularizers.sigma)
+            let early_shift: f64 =
+                begins.iter().map(|&t| delay_shift(regularizers.delay_penalty, t, frames)).sum();
+            let score = sum + early_shift - frames as f64 * regularizers.sigma;
+            Alignment { classes, begins, score }
         })
         .collect()
 }
@@ -50,26 +59,27 @@ proptest! {
         fastemit in prop::sample::select(vec![0.0, 0.5]),
     ) {
         let regularizers = Regularizers { fastemit, delay_penalty, sigma };
-        let computed = ctc::forward_backward(&labels, &compact(&log_probs, &labels), &regularizers).unwrap();
+        let emissions = compact_emissions(&log_probs, &labels);
+        let computed = ctc::forward_backward(&labels, &emissions, &regularizers).unwrap();
         let all = alignments(&log_probs, &labels, &regularizers);
         if all.is_empty() {
             prop_assert_eq!(computed.loss, f64::INFINITY);
-            prop_assert_eq!(ctc::log_prob(&labels, &compact(&log_probs, &labels)), Ok(f64::NEG_INFINITY));
+            prop_assert_eq!(ctc::log_prob(&labels, &emissions), Ok(f64::NEG_INFINITY));
             prop_assert!(computed.adjoints.iter().all(|a| *a == 0.0));
             return Ok(());
         }
-        let p: f64 = all.iter().map(|(.., score)| score.exp()).sum();
+        let p: f64 = all.iter().map(|alignment| alignment.score.exp()).sum();
         prop_assert!((computed.loss + p.ln()).abs() < 1e-11, "{} {}", computed.loss, -p.ln());
         let plain = alignments(&log_probs, &labels, &Regularizers::default());
-        let plain: f64 = plain.iter().map(|(.., score)| score.exp()).sum();
-        let sum = ctc::log_prob(&labels, &compact(&log_probs, &labels)).unwrap();
+        let plain: f64 = plain.iter().map(|alignment| alignment.score.exp()).sum();
+        let sum = ctc::log_prob(&labels, &emissions).unwrap();
         prop_assert!((sum - plain.ln()).abs() < 1e-11, "{sum} {}", plain.ln());
         // Equal labels have separate columns in the adjoints, and one class in the alignments.
         let frames = log_probs.len() / CLASSES;
         for t in 0..frames {
             for class in 0..CLASSES as u32 {
-                let on = all.iter().filter(|(classes, ..)| classes[t] == class);
-                let posterior: f64 = on.map(|(.., score)| score.exp() / p).sum();
+                let on = all.iter().filter(|alignment| alignment.classes[t] == class);
+                let posterior: f64 = on.map(|alignment| alignment.score.exp() / p).sum();
                 let columns = std::iter::once(0).chain(labels.iter().copied()).enumerate();
                 let columns = columns.filter(|(_, c)| *c == class);
                 let sum: f64 = columns.map(|(j, _)| -computed.adjoints[t * (labels.len() + 1) + j]).sum();
@@ -81,9 +91,9 @@ proptest! {
 
     #[test]
     fn emission_times_match_the_alignments((log_probs, labels) in inputs()) {
-        let (plain, emissions) = (Regularizers::default(), compact(&log_probs, &labels));
+        let (plain, emissions) = (Regularizers::default(), compact_emissions(&log_probs, &labels));
         let all = alignments(&log_probs, &labels, &plain);
-        let p: f64 = all.iter().map(|(.., score)| score.exp()).sum();
+        let p: f64 = all.iter().map(|alignment| alignment.score.exp()).sum();
         let computed = ctc::emission_posteriors(&labels, &emissions).unwrap();
         let means = ctc::expected_emission_frames(&labels, &emissions).unwrap();
         let best = ctc::best_path(&labels, &emissions).unwrap();
@@ -96,8 +106,8 @@ proptest! {
         for label in 0..labels.len() {
             let mut mean = 0.0;
             for t in 0..log_probs.len() / CLASSES {
-                let beginning = all.iter().filter(|(_, begins, _)| begins[label] == t);
-                let expected: f64 = beginning.map(|(.., score)| score.exp() / p).sum();
+                let beginning = all.iter().filter(|alignment| alignment.begins[label] == t);
+                let expected: f64 = beginning.map(|alignment| alignment.score.exp() / p).sum();
                 mean += expected * t as f64;
                 let computed = computed[t * labels.len() + label];
                 prop_assert!((computed - expected).abs() < 1e-11, "{computed} {expected}");

@@ -1,4 +1,4 @@
-//! Parallel lanes (workers): results, errors and memory depend only on shapes.
+//! Parallel lanes (workers) of a loss call: results, errors and memory depend only on shapes.
 use proptest::prelude::*;
 use rnnt_dp::{Error, Lattices, Regularizers, Topology, Workspace};
 
@@ -19,11 +19,11 @@ fn emissions(lattices: &Lattices, topology: &Topology) -> Vec<f64> {
 proptest! {
     #[test]
     fn results_do_not_depend_on_the_number_of_lanes(
-        (sizes, next) in (shapes(), shapes()), topology in topology(), lanes in 1..9usize, sigma in prop_oneof![Just(0.0), Just(0.1)],
+        (sizes, next_sizes) in (shapes(), shapes()), topology in topology(), lanes in 1..9usize, sigma in prop_oneof![Just(0.0), Just(0.1)],
     ) {
         let regularizers = Regularizers { sigma, ..Regularizers::default() };
         let mut workspace = Workspace::with_lanes(lanes);
-        for sizes in [sizes, next] {
+        for sizes in [sizes, next_sizes] {
             let (frames, labels) = sizes.iter().copied().unzip();
             let lattices = Lattices::new(frames, labels).unwrap();
             let emissions = emissions(&lattices, &topology);
@@ -73,19 +73,22 @@ proptest! {
         let (expected, losses, _) = run(&mut Workspace::with_lanes(1), &valid);
         prop_assert_eq!(expected, Ok(()));
         let mut workspace = Workspace::with_lanes(lanes);
-        let (computed, partly, _) = run(&mut workspace, &emissions);
-        let first = match computed {
+        let (computed, computed_losses, _) = run(&mut workspace, &emissions);
+        let first_error = match computed {
             Ok(()) => None,
             Err(Error::Emission { utterance, .. } | Error::Overflow { utterance, .. }) => Some(utterance),
             Err(other) => panic!("{other}"),
         };
-        prop_assert_eq!(first, broken.first().map(|(utterance, _)| *utterance));
+        prop_assert_eq!(first_error, broken.first().map(|(utterance, _)| *utterance));
         for b in (0..lattices.batch()).filter(|b| broken.iter().all(|(other, _)| other != b)) {
-            prop_assert_eq!(partly[b].to_bits(), losses[b].to_bits());
+            prop_assert_eq!(computed_losses[b].to_bits(), losses[b].to_bits());
         }
         prop_assert_eq!(run(&mut workspace, &valid), run(&mut Workspace::with_lanes(1), &valid));
     }
 }
+
+/// Bytes of an utterance in the lists of a batch.
+const LIST_BYTES_PER_UTTERANCE: usize = 48;
 
 /// The first of two lanes owns the largest utterances.
 ///
@@ -95,8 +98,8 @@ fn memory_of_a_lane_fits_its_utterances() {
     let (topology, regularizers) = (Topology::rnnt(), Regularizers::default());
     let bytes = |frames: &[usize], lanes: usize| {
         let lattices = Lattices::new(frames.to_vec(), vec![40; frames.len()]).unwrap();
-        // Without the lists of the batch.
-        Workspace::scratch(&lattices, &topology, &regularizers, lanes).bytes() - 48 * frames.len()
+        let scratch = Workspace::scratch(&lattices, &topology, &regularizers, lanes);
+        scratch.bytes() - LIST_BYTES_PER_UTTERANCE * frames.len()
     };
     assert_eq!(bytes(&[30, 500, 100], 2), bytes(&[500], 1) + bytes(&[100], 1));
     assert_eq!(bytes(&[30, 500, 100], 64), bytes(&[500], 1) + bytes(&[100], 1) + bytes(&[30], 1));
@@ -112,9 +115,10 @@ proptest! {
         let bytes = |lanes| Workspace::scratch(&lattices, &topology, &Regularizers::default(), lanes).bytes();
         for lanes in 1..sizes.len() {
             prop_assert!(bytes(lanes) < bytes(lanes + 1));
-            let fit = |bytes| Workspace::max_lanes(&lattices, &topology, &Regularizers::default(), bytes);
-            prop_assert_eq!(fit(bytes(lanes)), Ok(lanes));
-            prop_assert_eq!(fit(bytes(lanes + 1) - 1), Ok(lanes));
+            let max_lanes =
+                |bytes| Workspace::max_lanes(&lattices, &topology, &Regularizers::default(), bytes);
+            prop_assert_eq!(max_lanes(bytes(lanes)), Ok(lanes));
+            prop_assert_eq!(max_lanes(bytes(lanes + 1) - 1), Ok(lanes));
         }
     }
 }

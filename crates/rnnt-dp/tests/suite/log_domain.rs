@@ -1,4 +1,6 @@
-//! The loss's scaled recursions compared with recursions over logarithms, `log_sums`.
+//! Scaled recursions of the transducer loss compared with `log_sums`.
+//!
+//! `log_sums` has the same recursions over logarithms.
 use proptest::prelude::*;
 use rnnt_dp::{
     Lattices, LogSums, Posterior, Regularizers, Topology, TopologyArc, Workspace, forward_backward, log_sums,
@@ -7,34 +9,40 @@ use rnnt_dp::{
 /// Topologies with long arcs, or with a single arc.
 fn topologies() -> Vec<Topology> {
     let arc = |frames, labels, may_end| TopologyArc { frames, labels, may_end };
-    let new = |arcs| Topology::new(arcs).unwrap();
+    let custom = |arcs| Topology::new(arcs).unwrap();
     vec![
         Topology::rnnt(),
         Topology::modified(),
-        new(vec![arc(2, 0, true), arc(1, 1, false), arc(0, 2, false), arc(1, 0, true)]),
-        new(vec![arc(1, 1, true)]),
-        new(vec![arc(0, 1, false), arc(1, 0, true), arc(4, 1, true), arc(12, 0, true), arc(0, 1, true)]),
+        custom(vec![arc(2, 0, true), arc(1, 1, false), arc(0, 2, false), arc(1, 0, true)]),
+        custom(vec![arc(1, 1, true)]),
+        custom(vec![arc(0, 1, false), arc(1, 0, true), arc(4, 1, true), arc(12, 0, true), arc(0, 1, true)]),
     ]
 }
 
 /// Loss and adjoints of one lattice from its log-sums.
-fn plain(t: usize, u: usize, topology: &Topology, emissions: &[f64], sums: &LogSums) -> (f64, Vec<f64>) {
+fn posteriors_from_log_sums(
+    t: usize,
+    u: usize,
+    topology: &Topology,
+    emissions: &[f64],
+    sums: &LogSums,
+) -> (f64, Vec<f64>) {
     let log_p = sums.log_beta[0];
     let mut adjoints = vec![0.0; emissions.len()];
     for site in 0..t * (u + 1) {
-        for (s, arc) in topology.arcs().iter().enumerate() {
+        for (arc_index, arc) in topology.arcs().iter().enumerate() {
             let (frame, label) = (site / (u + 1) + arc.frames, site % (u + 1) + arc.labels);
-            let after = if frame < t && label <= u {
+            let target_beta = if frame < t && label <= u {
                 sums.log_beta[frame * (u + 1) + label]
             } else if (frame, label) == (t, u) && arc.may_end {
                 0.0
             } else {
                 continue;
             };
-            let at = site * topology.arcs().len() + s;
+            let index = site * topology.arcs().len() + arc_index;
             if log_p.is_finite() {
-                let log = sums.log_alpha[site] + emissions[at] + after - log_p;
-                adjoints[at] = -log.exp();
+                let log = sums.log_alpha[site] + emissions[index] + target_beta - log_p;
+                adjoints[index] = -log.exp();
             }
         }
     }
@@ -45,7 +53,7 @@ fn run(t: usize, u: usize, topology: &Topology, emissions: &[f64]) -> (Posterior
     let lattices = Lattices::new(vec![t], vec![u]).unwrap();
     let computed = forward_backward(&lattices, topology, emissions, &Regularizers::default()).unwrap();
     let sums = log_sums(&lattices, topology, emissions).unwrap();
-    (computed, plain(t, u, topology, emissions, &sums))
+    (computed, posteriors_from_log_sums(t, u, topology, emissions, &sums))
 }
 
 fn noise(seed: u64) -> impl FnMut() -> f64 {
@@ -63,13 +71,13 @@ proptest! {
         u in 0usize..40,
         seed: u64,
         scale in prop_oneof![Just(1.0), Just(6.0), Just(100.0), Just(1e4), Just(1e5)],
-        blocked in prop_oneof![Just(0.0), Just(0.02), Just(0.2)],
+        blocked_fraction in prop_oneof![Just(0.0), Just(0.02), Just(0.2)],
         gain in prop_oneof![3 => Just(0.0), 1 => Just(0.5)],
     ) {
         for topology in topologies() {
             let mut noise = noise(seed);
             let mut emission =
-                || if noise() < blocked { f64::NEG_INFINITY } else { (gain - noise()) * scale };
+                || if noise() < blocked_fraction { f64::NEG_INFINITY } else { (gain - noise()) * scale };
             let emissions: Vec<f64> = (0..t * (u + 1) * topology.arcs().len()).map(|_| emission()).collect();
             let (computed, (loss, adjoints)) = run(t, u, &topology, &emissions);
             prop_assert!(
@@ -95,11 +103,11 @@ proptest! {
         let mut emissions = vec![-90.0; 2 * t * (u + 1)];
         let (mut frame, mut label, mut expected) = (0, 0, 0.0);
         while frame < t {
-            let blank = label == u || (frame + 1 < t && noise() < 0.5);
+            let is_blank = label == u || (frame + 1 < t && noise() < 0.5);
             let e = -noise() * 2f64.powi(-size);
             expected -= e;
-            emissions[2 * (frame * (u + 1) + label) + usize::from(!blank)] = e;
-            if blank { frame += 1 } else { label += 1 }
+            emissions[2 * (frame * (u + 1) + label) + usize::from(!is_blank)] = e;
+            if is_blank { frame += 1 } else { label += 1 }
         }
         let (computed, _) = run(t, u, &Topology::rnnt(), &emissions);
         prop_assert!(
@@ -155,10 +163,10 @@ fn a_long_lattice_is_accurate() {
     for (site, gamma) in lattices.utterance_sites(0).zip(computed.occupancies(&lattices).unwrap()) {
         visits[site.frame + site.label] += gamma;
     }
-    let visits = visits.iter().map(|v| (v - 1.0).abs()).fold(0.0, f64::max);
-    assert!(visits < 1e-11, "{visits:e}");
+    let max_visit_error = visits.iter().map(|v| (v - 1.0).abs()).fold(0.0, f64::max);
+    assert!(max_visit_error < 1e-11, "{max_visit_error:e}");
     println!(
-        "loss {loss}: adjoints differ by {max_difference:.1e}, visits of a diagonal from 1 by {visits:.1e}"
+        "loss {loss}: adjoints differ by {max_difference:.1e}, visits of a diagonal from 1 by {max_visit_error:.1e}"
     );
 }
 
@@ -184,8 +192,8 @@ fn results_do_not_depend_on_threads_or_batch() {
     let lattices = Lattices::new(frames.clone(), labels.clone()).unwrap();
     for topology in topologies() {
         let mut noise = noise(7);
-        let count = topology.arcs().len();
-        let emissions: Vec<f64> = (0..lattices.sites() * count).map(|_| -9.0 * noise()).collect();
+        let columns = topology.arcs().len();
+        let emissions: Vec<f64> = (0..lattices.sites() * columns).map(|_| -9.0 * noise()).collect();
         let outcomes = [1, 2, 3, 8].map(|threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             let call = || forward_backward(&lattices, &topology, &emissions, &Regularizers::default());
@@ -193,10 +201,10 @@ fn results_do_not_depend_on_threads_or_batch() {
         });
         assert!(outcomes.iter().all(|outcome| outcome == &outcomes[0]));
         for b in 0..lattices.batch() {
-            let alone = Lattices::new(vec![frames[b]], vec![labels[b]]).unwrap();
-            let range = lattices.site_range(b).start * count..lattices.site_range(b).end * count;
+            let single = Lattices::new(vec![frames[b]], vec![labels[b]]).unwrap();
+            let range = lattices.site_range(b).start * columns..lattices.site_range(b).end * columns;
             let computed =
-                forward_backward(&alone, &topology, &emissions[range.clone()], &Regularizers::default());
+                forward_backward(&single, &topology, &emissions[range.clone()], &Regularizers::default());
             let computed = computed.unwrap();
             assert_eq!(computed.losses[0], outcomes[0].losses[b]);
             assert_eq!(computed.adjoints, outcomes[0].adjoints[range]);

@@ -1,4 +1,4 @@
-//! Tests of this crate: losses and paths compared with lists of paths.
+//! Tests of rnnt-dp: losses and paths compared with lists of all paths.
 
 mod alignments;
 mod ctc;

@@ -1,4 +1,4 @@
-//! Losses and gradients of regular and modified lattices compared with path sums.
+//! Transducer losses of regular and modified lattices compared with path sums.
 //!
 //! Gradients are also compared with central differences.
 use oracle::{

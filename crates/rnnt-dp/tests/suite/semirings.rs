@@ -1,4 +1,4 @@
-//! Semirings compared with golden vectors, algebraic laws and central differences.
+//! Semirings of lattice sums compared with golden vectors and central differences.
 use oracle::{
     compare::assert_near,
     differences,
@@ -19,30 +19,31 @@ struct Tolerances {
     gradients: [f64; 2],
 }
 
-const DOUBLE: Tolerances = Tolerances { values: [1e-10, 1e-12], gradients: [1e-10, 1e-12] };
-const SINGLE: Tolerances = Tolerances { values: [2e-5, 1e-5], gradients: [1e-4, 1e-5] };
+const DOUBLE_PRECISION: Tolerances = Tolerances { values: [1e-10, 1e-12], gradients: [1e-10, 1e-12] };
+const SINGLE_PRECISION: Tolerances = Tolerances { values: [2e-5, 1e-5], gradients: [1e-4, 1e-5] };
 
 #[test]
-fn golden_double() {
-    golden("f64", &DOUBLE);
+fn semirings_match_golden_vectors_in_double_precision() {
+    compare_with_golden_vectors("f64", &DOUBLE_PRECISION);
 }
 
 #[test]
-fn golden_single() {
-    golden("f32", &SINGLE);
+fn semirings_match_golden_vectors_in_single_precision() {
+    compare_with_golden_vectors("f32", &SINGLE_PRECISION);
 }
 
-fn golden(precision: &str, tolerances: &Tolerances) {
+fn compare_with_golden_vectors(precision: &str, tolerances: &Tolerances) {
     let Some(folder) = golden::system_folder("last") else { return };
     let file = GoldenTensors::read(&folder.join(format!("semirings.{precision}.safetensors")));
-    numbers::<Probability>(&file, "real", tolerances);
-    numbers::<Log>(&file, "log", tolerances);
-    numbers::<Tropical>(&file, "tropical", tolerances);
-    pairs(&file, tolerances);
+    compare_number_semiring::<Probability>(&file, "real", tolerances);
+    compare_number_semiring::<Log>(&file, "log", tolerances);
+    compare_number_semiring::<Tropical>(&file, "tropical", tolerances);
+    compare_pair_semirings(&file, tolerances);
     assert_eq!(file.unread_names(), [""; 0], "tensors of {precision} without a comparison");
 }
 
-fn numbers<S: Differentiable>(file: &GoldenTensors, name: &str, tolerances: &Tolerances) {
+/// Compares sums, products and their gradients in a semiring of numbers.
+fn compare_number_semiring<S: Differentiable>(file: &GoldenTensors, name: &str, tolerances: &Tolerances) {
     let values = |name_in_file: &str, computed: &[f64]| {
         let [relative, absolute] = tolerances.values;
         let full_name = format!("{name}/{name_in_file}");
@@ -60,9 +61,9 @@ fn numbers<S: Differentiable>(file: &GoldenTensors, name: &str, tolerances: &Tol
         |operation: &dyn Fn(f64, f64) -> f64| ab.iter().map(|&(a, b)| operation(a, b)).collect::<Vec<_>>();
     values("plus", &map(&S::plus));
     values("times", &map(&S::times));
-    for (side, at) in ["a", "b"].into_iter().zip(0..) {
-        gradients(&format!("plus_grad_{side}"), &map(&|a, b| S::plus_backward(a, b, 1.0)[at]));
-        gradients(&format!("times_grad_{side}"), &map(&|a, b| S::times_backward(a, b, 1.0)[at]));
+    for (side, operand) in ["a", "b"].into_iter().zip(0..) {
+        gradients(&format!("plus_grad_{side}"), &map(&|a, b| S::plus_backward(a, b, 1.0)[operand]));
+        gradients(&format!("times_grad_{side}"), &map(&|a, b| S::times_backward(a, b, 1.0)[operand]));
     }
     let rows = file.values("rows");
     let axis = Axis::new(file.shape("rows"), -1).unwrap();
@@ -80,7 +81,8 @@ fn numbers<S: Differentiable>(file: &GoldenTensors, name: &str, tolerances: &Tol
     }
 }
 
-fn pairs(file: &GoldenTensors, tolerances: &Tolerances) {
+/// Compares sums and products in semirings of pairs.
+fn compare_pair_semirings(file: &GoldenTensors, tolerances: &Tolerances) {
     type E = LogLogExpectation;
     let [relative, absolute] = tolerances.values;
     let near =
@@ -104,7 +106,7 @@ fn pairs(file: &GoldenTensors, tolerances: &Tolerances) {
     let columns = file.shape("expectation/plus_w")[0];
     type Pair = (f64, f64);
     let fold_rows = |operation: fn(Pair, Pair) -> Pair| {
-        (0..columns).map(|at| operation(all[at], all[columns + at])).collect::<Vec<_>>()
+        (0..columns).map(|column| operation(all[column], all[columns + column])).collect::<Vec<_>>()
     };
     compare("expectation/plus", names, &fold_rows(E::plus));
     compare("expectation/times", names, &fold_rows(E::times));

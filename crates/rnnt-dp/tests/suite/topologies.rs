@@ -1,4 +1,4 @@
-//! Losses and gradients of all topologies and bands compared with path sums.
+//! Transducer losses of all topologies and bands compared with path sums.
 use oracle::{
     differences::central_difference,
     paths::{PathArc, sum_over_paths},
@@ -11,30 +11,30 @@ const DURATIONS: [usize; 4] = [0, 1, 2, 4];
 /// A topology and its arcs.
 struct Case {
     topology: Topology,
-    /// The oracle's arcs, with columns and label offsets of terms.
+    /// The oracle's arcs, each with its emission terms: (column, label offset).
     arcs: Vec<(PathArc, Vec<(usize, usize)>)>,
 }
 
 fn cases() -> Vec<Case> {
     let arc = |frames, labels, may_end| PathArc { frames, labels, column: 0, may_end };
-    let new = |topology, arcs| Case { topology, arcs };
+    let case = |topology, arcs| Case { topology, arcs };
     let mut tdt = Vec::new();
-    for (at, frames) in DURATIONS.into_iter().enumerate() {
+    for (duration, frames) in DURATIONS.into_iter().enumerate() {
         if frames > 0 {
-            tdt.push((arc(frames, 0, true), vec![(0, 0), (2 + at, 0)]));
+            tdt.push((arc(frames, 0, true), vec![(0, 0), (2 + duration, 0)]));
         }
-        tdt.push((arc(frames, 1, false), vec![(1, 0), (2 + at, 0)]));
+        tdt.push((arc(frames, 1, false), vec![(1, 0), (2 + duration, 0)]));
     }
     let (blank, label) = ((arc(1, 0, true), vec![(0, 0)]), (arc(0, 1, false), vec![(1, 0)]));
     vec![
-        new(Topology::rnnt(), vec![blank.clone(), label.clone()]),
-        new(Topology::modified(), vec![blank.clone(), (arc(1, 1, true), vec![(1, 0)])]),
-        new(Topology::constrained(), vec![blank.clone(), (arc(1, 1, true), vec![(1, 0), (0, 1)])]),
-        new(
+        case(Topology::rnnt(), vec![blank.clone(), label.clone()]),
+        case(Topology::modified(), vec![blank.clone(), (arc(1, 1, true), vec![(1, 0)])]),
+        case(Topology::constrained(), vec![blank.clone(), (arc(1, 1, true), vec![(1, 0), (0, 1)])]),
+        case(
             Topology::multi_blank(&[2, 3]).unwrap(),
             vec![blank, label, (arc(2, 0, true), vec![(2, 0)]), (arc(3, 0, true), vec![(3, 0)])],
         ),
-        new(Topology::tdt(&DURATIONS).unwrap(), tdt),
+        case(Topology::tdt(&DURATIONS).unwrap(), tdt),
     ]
 }
 
@@ -46,36 +46,36 @@ fn brute_force(
     emissions: &[f64],
     is_retained: impl Fn(usize, usize) -> bool,
 ) -> (f64, Vec<f64>) {
-    let (columns, count) = (case.topology.columns(), case.arcs.len());
-    let mut arc_emissions = vec![f64::NEG_INFINITY; t * (u + 1) * count];
+    let (columns, num_arcs) = (case.topology.columns(), case.arcs.len());
+    let mut arc_emissions = vec![f64::NEG_INFINITY; t * (u + 1) * num_arcs];
     let site = |frame: usize, label: usize| frame * (u + 1) + label;
     for frame in 0..t {
         for label in (0..=u).filter(|&label| is_retained(frame, label)) {
             for (i, (arc, terms)) in case.arcs.iter().enumerate() {
-                let (to, next_label) = (frame + arc.frames, label + arc.labels);
-                let inside = next_label <= u && (to >= t || is_retained(to, next_label));
-                if inside && terms.iter().all(|&(_, offset)| is_retained(frame, label + offset)) {
+                let (next_frame, next_label) = (frame + arc.frames, label + arc.labels);
+                let is_inside = next_label <= u && (next_frame >= t || is_retained(next_frame, next_label));
+                if is_inside && terms.iter().all(|&(_, offset)| is_retained(frame, label + offset)) {
                     let term = |&(column, offset): &(usize, usize)| {
                         emissions[site(frame, label + offset) * columns + column]
                     };
-                    arc_emissions[site(frame, label) * count + i] = terms.iter().map(term).sum();
+                    arc_emissions[site(frame, label) * num_arcs + i] = terms.iter().map(term).sum();
                 }
             }
         }
     }
     let arcs: Vec<PathArc> =
         case.arcs.iter().enumerate().map(|(column, (arc, _))| PathArc { column, ..*arc }).collect();
-    let computed = sum_over_paths(&arc_emissions, t, u, count, &arcs).unwrap();
+    let computed = sum_over_paths(&arc_emissions, t, u, num_arcs, &arcs).unwrap();
     let mut occupancies = vec![0.0; emissions.len()];
-    for (at, occupancy) in computed.occupancies.into_iter().enumerate().filter(|(_, o)| *o > 0.0) {
-        for &(column, offset) in &case.arcs[at % count].1 {
-            occupancies[(at / count + offset) * columns + column] += occupancy;
+    for (index, occupancy) in computed.occupancies.into_iter().enumerate().filter(|(_, o)| *o > 0.0) {
+        for &(column, offset) in &case.arcs[index % num_arcs].1 {
+            occupancies[(index / num_arcs + offset) * columns + column] += occupancy;
         }
     }
     (-computed.log_likelihood, occupancies)
 }
 
-fn close(computed: f64, expected: f64) -> bool {
+fn is_close(computed: f64, expected: f64) -> bool {
     computed == expected || (computed - expected).abs() < 1e-11 * (1.0 + expected.abs())
 }
 
@@ -107,7 +107,7 @@ proptest! {
             let lattices = Lattices::new(vec![t], vec![u]).unwrap();
             let computed = run(&lattices, &case.topology, &emissions);
             let (loss, occupancies) = brute_force(t, u, &case, &emissions, |_, label| label <= u);
-            prop_assert!(close(computed.losses[0], loss), "{:?} {loss}", computed.losses);
+            prop_assert!(is_close(computed.losses[0], loss), "{:?} {loss}", computed.losses);
             for (adjoint, occupancy) in computed.adjoints.iter().zip(&occupancies) {
                 prop_assert!((adjoint + occupancy).abs() < 1e-12, "{adjoint} {occupancy}");
             }
@@ -153,7 +153,7 @@ proptest! {
             let packed: Vec<f64> = rows.copied().collect();
             let computed = run(&lattices, &case.topology, &packed);
             let (loss, occupancies) = brute_force(t, u, &case, &emissions, is_retained);
-            prop_assert!(close(computed.losses[0], loss), "{:?} {loss}", computed.losses);
+            prop_assert!(is_close(computed.losses[0], loss), "{:?} {loss}", computed.losses);
             let full = run(&Lattices::new(vec![t], vec![u]).unwrap(), &case.topology, &emissions);
             prop_assert!(computed.losses[0] >= full.losses[0] - 1e-12);
             for (adjoints, site) in computed.adjoints.chunks(columns).zip(lattices.utterance_sites(0)) {
@@ -177,7 +177,7 @@ proptest! {
             let run =
                 |lattices| forward_backward(lattices, &case.topology, &emissions, &regularizers).unwrap();
             let (full, banded) = (run(&full), run(&banded));
-            prop_assert!(close(banded.losses[0], full.losses[0]));
+            prop_assert!(is_close(banded.losses[0], full.losses[0]));
             for (a, b) in banded.adjoints.iter().zip(&full.adjoints) {
                 prop_assert!((a - b).abs() < 1e-10, "{a} {b}");
             }
@@ -207,7 +207,7 @@ proptest! {
             })
             .collect();
         let expected = run(&lattices, &Topology::rnnt(), &shifted);
-        prop_assert!(close(computed.losses[0], expected.losses[0]));
+        prop_assert!(is_close(computed.losses[0], expected.losses[0]));
         for (a, b) in computed.adjoints.iter().zip(&expected.adjoints) {
             prop_assert!((a - b).abs() < 1e-12);
         }
@@ -253,12 +253,12 @@ fn special_cases_have_equal_losses() {
     let three = Topology::new(vec![arc(1, 0, true), arc(0, 1, false), arc(1, 1, false)]).unwrap();
     let arcs: Vec<f64> =
         tokens.iter().flat_map(|&[blank, label]| [blank, label, label].map(|e| e + half)).collect();
-    assert!(close(computed, run(&lattices, &three, &arcs).losses[0]));
+    assert!(is_close(computed, run(&lattices, &three, &arcs).losses[0]));
     // A single duration.
     let one_duration = Topology::tdt(&[1]).unwrap();
     let columns: Vec<f64> = tokens.iter().flat_map(|&[blank, label]| [blank, label, 0.0]).collect();
     let modified = Topology::new(vec![arc(1, 0, true), arc(1, 1, false)]).unwrap();
-    assert!(close(
+    assert!(is_close(
         run(&lattices, &one_duration, &columns).losses[0],
         run(&lattices, &modified, &plain).losses[0]
     ));
@@ -293,8 +293,8 @@ fn occupancies_sum_to_the_numbers_of_tokens() {
         assert!((column(1) - 3.0).abs() < 1e-12);
         if columns > 4 {
             // Every token has a duration, and their sum is T.
-            let (count, sum) = DURATIONS.iter().enumerate().fold((0.0, 0.0), |(count, sum), (at, d)| {
-                (count + column(2 + at), sum + *d as f64 * column(2 + at))
+            let (count, sum) = DURATIONS.iter().enumerate().fold((0.0, 0.0), |(count, sum), (index, d)| {
+                (count + column(2 + index), sum + *d as f64 * column(2 + index))
             });
             assert!((count - column(0) - column(1)).abs() < 1e-11 && (sum - 9.0).abs() < 1e-11);
         }
@@ -316,13 +316,13 @@ fn errors_name_the_invalid_argument() {
         Err(Error::Duration { expected: "at least 1 frame", found: 0 })
     );
     // Target indices are sums, in every kind of build.
-    let far = usize::MAX;
-    for (topology, arc) in [(Topology::tdt(&[0, 1, far]), 1), (Topology::multi_blank(&[far]), 2)] {
+    let huge = usize::MAX;
+    for (topology, arc) in [(Topology::tdt(&[0, 1, huge]), 1), (Topology::multi_blank(&[huge]), 2)] {
         assert!(
-            matches!(topology, Err(Error::ArcTooLong { arc: computed, frames, .. }) if computed == arc && frames == far)
+            matches!(topology, Err(Error::ArcTooLong { arc: computed, frames, .. }) if computed == arc && frames == huge)
         );
     }
-    let odd = rnnt_dp::TopologyArc { frames: 0, labels: far, may_end: false };
+    let odd = rnnt_dp::TopologyArc { frames: 0, labels: huge, may_end: false };
     assert!(matches!(Topology::new(vec![odd]), Err(Error::ArcTooLong { arc: 0, .. })));
     // An arc longer than the lattice does not change the cost of others.
     let long = Topology::tdt(&[1, u32::MAX as usize]).unwrap();

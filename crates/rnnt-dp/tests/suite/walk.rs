@@ -1,4 +1,4 @@
-//! The arc walk in every semiring, compared with path sums and losses.
+//! Semiring sums over lattice paths compared with path sums and losses.
 use oracle::paths::sum_over_paths;
 use proptest::prelude::*;
 use rnnt_dp::{
@@ -33,10 +33,10 @@ fn lattices() -> impl Strategy<Value = Lattices> {
     })
 }
 
-fn emissions(count: usize, seed: u64, blocked: f64) -> Vec<f64> {
+fn emissions(count: usize, seed: u64, blocked_fraction: f64) -> Vec<f64> {
     oracle::noise::normal(seed, 3, count, 1.5)
         .into_iter()
-        .map(|e| if e < -4.0 * (1.0 - blocked) { f64::NEG_INFINITY } else { e - 1.0 })
+        .map(|e| if e < -4.0 * (1.0 - blocked_fraction) { f64::NEG_INFINITY } else { e - 1.0 })
         .collect()
 }
 
@@ -44,22 +44,22 @@ fn emissions(count: usize, seed: u64, blocked: f64) -> Vec<f64> {
 fn total<S: Semiring>(
     graph: &impl Graph,
     weight: impl Fn(&Transition) -> S::Weight,
-    same: impl Fn(S::Weight, S::Weight) -> bool,
+    is_equal: impl Fn(S::Weight, S::Weight) -> bool,
 ) -> S::Weight {
     let (mut alpha, mut beta) = (vec![S::ZERO; graph.states()], vec![S::ONE; graph.states()]);
     let from_start = walk::forward::<S, _>(graph, &weight, &mut alpha);
     walk::backward::<S, _>(graph, &weight, &mut beta);
     let from_end = graph.start().map_or(S::ZERO, |start| beta[start]);
-    assert!(same(from_start, from_end), "forward and backward sums differ");
+    assert!(is_equal(from_start, from_end), "forward and backward sums differ");
     from_end
 }
 
-fn near(a: f64, b: f64) -> bool {
+fn is_near(a: f64, b: f64) -> bool {
     a == b || (a - b).abs() < 1e-10 * (1.0 + b.abs())
 }
 
 fn is_near_mean(a: AverageWeight, b: AverageWeight) -> bool {
-    near(a.log_prob, b.log_prob) && near(a.value, b.value)
+    is_near(a.log_prob, b.log_prob) && is_near(a.value, b.value)
 }
 
 proptest! {
@@ -70,12 +70,12 @@ proptest! {
         u in 0usize..4,
         topology in topologies(),
         seed: u64,
-        blocked in 0.0..0.8f64,
+        blocked_fraction in 0.0..0.8f64,
     ) {
         prop_assume!(topology.is_plain());
         let arcs = topology.arcs();
         let lattices = Lattices::new(vec![t], vec![u]).unwrap();
-        let emissions = emissions(lattices.sites() * arcs.len(), seed, blocked);
+        let emissions = emissions(lattices.sites() * arcs.len(), seed, blocked_fraction);
         let column = |(column, arc): (usize, &TopologyArc)| oracle::paths::PathArc {
             frames: arc.frames,
             labels: arc.labels,
@@ -86,14 +86,14 @@ proptest! {
         let expected = sum_over_paths(&emissions, t, u, arcs.len(), &all).unwrap();
         let lattice = Lattice::new(&lattices, &topology, &emissions, 0).unwrap();
         let log = |arc: &Transition| arc.log_prob;
-        prop_assert!(near(total::<Log>(&lattice, log, near), expected.log_likelihood));
-        let real = total::<Probability>(&lattice, |arc| arc.log_prob.exp(), near);
-        prop_assert!(near(real.ln(), expected.log_likelihood));
+        prop_assert!(is_near(total::<Log>(&lattice, log, is_near), expected.log_likelihood));
+        let real = total::<Probability>(&lattice, |arc| arc.log_prob.exp(), is_near);
+        prop_assert!(is_near(real.ln(), expected.log_likelihood));
         prop_assert_eq!(total::<Count>(&lattice, |_| 1, |a, b| a == b), expected.count as u64);
         let best = &best_path(&lattices, &topology, &emissions).unwrap()[0];
-        prop_assert_eq!(total::<Tropical>(&lattice, log, near), best.log_prob);
+        prop_assert_eq!(total::<Tropical>(&lattice, log, is_near), best.log_prob);
         prop_assert!(
-            near(best.steps.iter().map(|step| step.log_prob).sum::<f64>(), best.log_prob)
+            is_near(best.steps.iter().map(|step| step.log_prob).sum::<f64>(), best.log_prob)
                 || best.steps.is_empty()
         );
     }
@@ -101,9 +101,9 @@ proptest! {
     /// Loss, and a mean over all paths from the adjoints.
     #[test]
     fn forward_backward_matches_the_walk_in_the_log_semiring(
-        lattices in lattices(), topology in topologies(), seed: u64, blocked in 0.0..0.8f64,
+        lattices in lattices(), topology in topologies(), seed: u64, blocked_fraction in 0.0..0.8f64,
     ) {
-        let emissions = emissions(lattices.sites() * topology.columns(), seed, blocked);
+        let emissions = emissions(lattices.sites() * topology.columns(), seed, blocked_fraction);
         let computed = forward_backward(&lattices, &topology, &emissions, &Regularizers::default()).unwrap();
         let lattice = Lattice::new(&lattices, &topology, &emissions, 0).unwrap();
         // The value of an arc is the sum of a value for each of its columns.
@@ -117,7 +117,7 @@ proptest! {
             AverageWeight { log_prob: arc.log_prob, value: values.sum() }
         };
         let mean = total::<Average>(&lattice, arc_weight, is_near_mean);
-        prop_assert!(near(-mean.log_prob, computed.losses[0]), "{mean:?} {:?}", computed.losses);
+        prop_assert!(is_near(-mean.log_prob, computed.losses[0]), "{mean:?} {:?}", computed.losses);
         let columns = topology.columns();
         let expected: f64 =
             computed.adjoints.iter().enumerate().map(|(i, a)| -a * value(i / columns, i % columns)).sum();
@@ -145,20 +145,20 @@ proptest! {
 
     #[test]
     fn semirings_satisfy_their_laws(a in weights(), b in weights(), c in weights()) {
-        check_laws::<Log>([a, b, c], near);
-        check_laws::<Tropical>([a, b, c], near);
-        check_laws::<Probability>([a, b, c].map(f64::exp), near);
+        check_laws::<Log>([a, b, c], is_near);
+        check_laws::<Tropical>([a, b, c], is_near);
+        check_laws::<Probability>([a, b, c].map(f64::exp), is_near);
         check_laws::<Count>([a, b, c].map(|x| (x.abs() * 3.0).min(1e6) as u64), |a, b| a == b);
         let mean = |log_prob: f64, value: f64| AverageWeight {
             log_prob,
             value: if log_prob > f64::NEG_INFINITY { value } else { 0.0 },
         };
-        let same = |a: AverageWeight, b: AverageWeight| {
-            near(a.log_prob, b.log_prob) && (a.log_prob == f64::NEG_INFINITY || near(a.value, b.value))
+        let is_equal = |a: AverageWeight, b: AverageWeight| {
+            is_near(a.log_prob, b.log_prob) && (a.log_prob == f64::NEG_INFINITY || is_near(a.value, b.value))
         };
-        check_laws::<Average>([mean(a, b.max(-9.0)), mean(b, c.max(-9.0)), mean(c, a.max(-9.0))], same);
+        check_laws::<Average>([mean(a, b.max(-9.0)), mean(b, c.max(-9.0)), mean(c, a.max(-9.0))], is_equal);
         let pairs = [(a, b), (b, c), (c, a)];
-        let near_pair = |a: (f64, f64), b: (f64, f64)| near(a.0, b.0) && near(a.1, b.1);
+        let near_pair = |a: (f64, f64), b: (f64, f64)| is_near(a.0, b.0) && is_near(a.1, b.1);
         check_laws::<Cartesian<Log, Tropical>>(pairs, near_pair);
         check_laws::<LogLogExpectation>(pairs.map(|(w, v)| LogLogExpectation::weighted(w, v)), near_pair);
         type Signed = Expectation<Log, Probability, LogToProbability>;
@@ -170,15 +170,15 @@ fn weights() -> impl Strategy<Value = f64> {
     prop_oneof![6 => -8.0..3.0f64, 1 => Just(f64::NEG_INFINITY), 1 => Just(0.0)]
 }
 
-fn check_laws<S: Semiring>([a, b, c]: [S::Weight; 3], same: impl Fn(S::Weight, S::Weight) -> bool) {
+fn check_laws<S: Semiring>([a, b, c]: [S::Weight; 3], is_equal: impl Fn(S::Weight, S::Weight) -> bool) {
     let (plus, times) = (S::plus, S::times);
-    assert!(same(plus(S::ZERO, a), a) && same(plus(a, S::ZERO), a));
-    assert!(same(times(S::ONE, a), a) && same(times(a, S::ONE), a));
-    assert!(same(times(S::ZERO, a), S::ZERO));
-    assert!(same(plus(a, b), plus(b, a)));
-    assert!(same(plus(plus(a, b), c), plus(a, plus(b, c))));
-    assert!(same(times(times(a, b), c), times(a, times(b, c))));
-    assert!(same(times(a, plus(b, c)), plus(times(a, b), times(a, c))));
+    assert!(is_equal(plus(S::ZERO, a), a) && is_equal(plus(a, S::ZERO), a));
+    assert!(is_equal(times(S::ONE, a), a) && is_equal(times(a, S::ONE), a));
+    assert!(is_equal(times(S::ZERO, a), S::ZERO));
+    assert!(is_equal(plus(a, b), plus(b, a)));
+    assert!(is_equal(plus(plus(a, b), c), plus(a, plus(b, c))));
+    assert!(is_equal(times(times(a, b), c), times(a, times(b, c))));
+    assert!(is_equal(times(a, plus(b, c)), plus(times(a, b), times(a, c))));
 }
 
 /// Path counts above the maximum of `u64` saturate.

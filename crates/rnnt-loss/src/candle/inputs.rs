@@ -196,6 +196,7 @@ pub(super) struct NamedTensors {
     layout: Layout,
 }
 
+/// Kind of the inputs, with their arguments that are not tensors.
 #[derive(Clone, Copy)]
 enum InputKind {
     Joint { dropout: Option<Dropout> },
@@ -209,19 +210,21 @@ enum InputKind {
 struct CheckedTensors<'a>(Vec<(TensorName, &'a Tensor)>);
 
 impl<'a> CheckedTensors<'a> {
-    fn rows(&mut self, name: TensorName, tensor: &'a Tensor, dims: &[usize]) -> Result<()> {
+    /// Adds a tensor of the given dimensions.
+    fn add(&mut self, name: TensorName, tensor: &'a Tensor, dims: &[usize]) -> Result<()> {
         expect_dims(name.text(), tensor, dims)?;
         self.0.push((name, tensor));
         Ok(())
     }
 
-    /// Checks a head over rows of a width; `None` accepts any positive number of classes.
-    fn head(
+    /// Adds a head over rows of width H; `None` accepts any positive number of classes.
+    fn add_head(
         &mut self,
         weight_name: TensorName,
         bias_name: TensorName,
         head: HeadTensors<'a>,
-        (classes, hidden): (Option<usize>, usize),
+        classes: Option<usize>,
+        hidden: usize,
     ) -> Result<()> {
         let HeadTensors { weight, bias } = head;
         expect_rank(weight_name.text(), weight, "[C, H]", 2)?;
@@ -230,8 +233,8 @@ impl<'a> CheckedTensors<'a> {
             let (expected, found) = ("[C, H], both at least 1".into(), format!("{:?}", weight.dims()));
             return Err(Error::Shape { argument: weight_name.text(), expected, found });
         }
-        self.rows(weight_name, weight, &[classes.unwrap_or(dims.0), hidden])?;
-        bias.map_or(Ok(()), |bias| self.rows(bias_name, bias, &[dims.0]))
+        self.add(weight_name, weight, &[classes.unwrap_or(dims.0), hidden])?;
+        bias.map_or(Ok(()), |bias| self.add(bias_name, bias, &[dims.0]))
     }
 
     fn finish(self, kind: InputKind, layout: Layout) -> Result<NamedTensors> {
@@ -243,11 +246,11 @@ impl<'a> CheckedTensors<'a> {
     }
 }
 
-/// Checks padded rows and the token head; returns layout and width.
-fn joint_rows<'a>(
+/// Adds padded rows and the token head; returns layout and width.
+fn add_joint_rows<'a>(
     joint: &JointTensors<'a>,
     targets: &Targets,
-    into: &mut CheckedTensors<'a>,
+    checked: &mut CheckedTensors<'a>,
 ) -> Result<(Layout, usize)> {
     let JointTensors { encoded, predicted, head, .. } = *joint;
     expect_rank("encoded", encoded, "[B, T, H]", 3)?;
@@ -255,9 +258,9 @@ fn joint_rows<'a>(
     let (batch, frames, positions) = (targets.batch(), encoded.dim(1)?, predicted.dim(1)?);
     expect_rank("head.weight", head.weight, "[C, H]", 2)?;
     let width = head.weight.dim(1)?;
-    into.rows(TensorName::Encoded, encoded, &[batch, frames, width])?;
-    into.rows(TensorName::Predicted, predicted, &[batch, positions, width])?;
-    into.head(TensorName::HeadWeight, TensorName::HeadBias, head, (None, width))?;
+    checked.add(TensorName::Encoded, encoded, &[batch, frames, width])?;
+    checked.add(TensorName::Predicted, predicted, &[batch, positions, width])?;
+    checked.add_head(TensorName::HeadWeight, TensorName::HeadBias, head, None, width)?;
     let layout = Layout::Padded { frames, positions };
     layout.check(targets)?;
     Ok((layout, width))
@@ -269,13 +272,14 @@ impl NamedTensors {
         let mut checked = CheckedTensors::default();
         match inputs {
             TensorInputs::Joint(joint) => {
-                let (layout, width) = joint_rows(joint, targets, &mut checked)?;
+                let (layout, width) = add_joint_rows(joint, targets, &mut checked)?;
                 if let Some(head) = joint.durations {
-                    checked.head(
+                    checked.add_head(
                         TensorName::DurationsWeight,
                         TensorName::DurationsBias,
                         head,
-                        (None, width),
+                        None,
+                        width,
                     )?;
                 }
                 checked.finish(InputKind::Joint { dropout: joint.dropout }, layout)
@@ -284,8 +288,8 @@ impl NamedTensors {
                 expect_rank("hidden", hidden, "[B, T, H]", 3)?;
                 expect_rank("head.weight", head.weight, "[C, H]", 2)?;
                 let (frames, width) = (hidden.dim(1)?, head.weight.dim(1)?);
-                checked.rows(TensorName::Hidden, hidden, &[targets.batch(), frames, width])?;
-                checked.head(TensorName::HeadWeight, TensorName::HeadBias, *head, (None, width))?;
+                checked.add(TensorName::Hidden, hidden, &[targets.batch(), frames, width])?;
+                checked.add_head(TensorName::HeadWeight, TensorName::HeadBias, *head, None, width)?;
                 checked.finish(InputKind::Hidden, Layout::Padded { frames, positions: 1 })
             }
             TensorInputs::Scores(ScoreTensors { scores }) => {
@@ -300,21 +304,21 @@ impl NamedTensors {
                 };
                 let mut dims = scores.dims().to_vec();
                 dims[0] = batch;
-                checked.rows(TensorName::Scores, scores, &dims)?;
+                checked.add(TensorName::Scores, scores, &dims)?;
                 checked.finish(InputKind::Scores { classes: width.saturating_sub(durations) }, layout)
             }
             TensorInputs::Pruned(PrunedTensors { simple, joint, scales }) => {
-                let (layout, _) = joint_rows(joint, targets, &mut checked)?;
+                let (layout, _) = add_joint_rows(joint, targets, &mut checked)?;
                 let SimpleTensors { frames, labels, am, lm } = *simple;
                 expect_rank("simple.frames", frames, "[B, T, Ha]", 3)?;
                 expect_rank("simple.labels", labels, "[B, U+1, Hl]", 3)?;
                 let classes = Some(joint.head.weight.dim(0)?);
-                let like = |rows: &Tensor, width| [rows.dims()[0], rows.dims()[1], width];
+                let shape_of_rows = |rows: &Tensor, width| [rows.dims()[0], rows.dims()[1], width];
                 let (ha, hl) = (frames.dim(2)?, labels.dim(2)?);
-                checked.rows(TensorName::SimpleFrames, frames, &like(joint.encoded, ha))?;
-                checked.head(TensorName::AmWeight, TensorName::AmBias, am, (classes, ha))?;
-                checked.rows(TensorName::SimpleLabels, labels, &like(joint.predicted, hl))?;
-                checked.head(TensorName::LmWeight, TensorName::LmBias, lm, (classes, hl))?;
+                checked.add(TensorName::SimpleFrames, frames, &shape_of_rows(joint.encoded, ha))?;
+                checked.add_head(TensorName::AmWeight, TensorName::AmBias, am, classes, ha)?;
+                checked.add(TensorName::SimpleLabels, labels, &shape_of_rows(joint.predicted, hl))?;
+                checked.add_head(TensorName::LmWeight, TensorName::LmBias, lm, classes, hl)?;
                 checked.finish(InputKind::Pruned { scales: *scales, dropout: joint.dropout }, layout)
             }
         }
@@ -325,11 +329,11 @@ impl NamedTensors {
         if let InputKind::Pruned { scales, .. } = self.kind { Some(scales) } else { None }
     }
 
-    /// Calls a function with the inputs of a session, without copies.
+    /// Calls `run` with the inputs of a session, without copies.
     ///
     /// # Errors
     /// A tensor that is not on the CPU.
-    pub fn with_inputs<F: Element, T>(&self, f: impl FnOnce(&Inputs<F>) -> Result<T>) -> Result<T> {
+    pub fn with_inputs<F: Element, T>(&self, run: impl FnOnce(&Inputs<F>) -> Result<T>) -> Result<T> {
         let guards: Vec<_> = self.tensors.iter().map(|(_, tensor)| tensor.storage_and_layout()).collect();
         let mut slices = Vec::with_capacity(guards.len());
         for ((name, tensor), (storage, layout)) in self.tensors.iter().zip(&guards) {
@@ -339,9 +343,10 @@ impl NamedTensors {
             };
             slices.push((*name, values::<F>(storage, layout)?, tensor));
         }
-        f(&self.inputs(&slices)?)
+        run(&self.inputs(&slices)?)
     }
 
+    /// Assembles the inputs from the values of the tensors.
     fn inputs<'a, F: Element>(&self, slices: &[(TensorName, &'a [F], &Tensor)]) -> Result<Inputs<'a, F>> {
         let find = |name| slices.iter().find(|slice| slice.0 == name);
         let rows = |name| find(name).map(|&(_, values, _)| values).unwrap_or_default();
@@ -389,9 +394,9 @@ impl NamedTensors {
 
     /// The gradient of each tensor.
     pub fn gradients<F: Element>(&self, mut gradients: Gradients<F>) -> Result<Vec<Tensor>> {
-        let tensor = |(name, like): &(TensorName, Tensor)| {
-            Tensor::from_vec(name.take_gradient(&mut gradients), like.shape(), like.device())
+        let gradient = |(name, input): &(TensorName, Tensor)| {
+            Tensor::from_vec(name.take_gradient(&mut gradients), input.shape(), input.device())
         };
-        Ok(self.tensors.iter().map(tensor).collect::<candle_core::Result<_>>()?)
+        Ok(self.tensors.iter().map(gradient).collect::<candle_core::Result<_>>()?)
     }
 }

@@ -1,4 +1,4 @@
-//! Loss sessions over candle tensors, and loss functions for single calls.
+//! Transducer loss sessions over candle tensors, and loss functions for single calls.
 //!
 //! Gradients of `forward` are computed in the backward pass, when the weights of the utterances are
 //! known; those of `sum` are computed at once.
@@ -40,8 +40,8 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct LossSession {
     options: Options,
-    single: Arc<Mutex<SessionBuffers<f32>>>,
-    double: Arc<Mutex<SessionBuffers<f64>>>,
+    f32_buffers: Arc<Mutex<SessionBuffers<f32>>>,
+    f64_buffers: Arc<Mutex<SessionBuffers<f64>>>,
 }
 
 /// A weighted sum of losses.
@@ -60,7 +60,7 @@ pub struct LossSum {
 }
 
 /// Name of the operation in candle.
-const NAME: &str = "transducer-loss";
+const OPERATION_NAME: &str = "transducer-loss";
 
 /// A type of tensors and its buffers in a session.
 trait SessionDtype: CandleElement + crate::Element {
@@ -69,13 +69,13 @@ trait SessionDtype: CandleElement + crate::Element {
 
 impl SessionDtype for f32 {
     fn buffers(session: &LossSession) -> &Arc<Mutex<SessionBuffers<f32>>> {
-        &session.single
+        &session.f32_buffers
     }
 }
 
 impl SessionDtype for f64 {
     fn buffers(session: &LossSession) -> &Arc<Mutex<SessionBuffers<f64>>> {
-        &session.double
+        &session.f64_buffers
     }
 }
 
@@ -91,7 +91,7 @@ impl LossSession {
     /// Those of [`Session::new`](crate::Session::new).
     pub fn new(options: &Options) -> Result<Self> {
         options.check()?;
-        Ok(Self { options: options.clone(), single: Arc::default(), double: Arc::default() })
+        Ok(Self { options: options.clone(), f32_buffers: Arc::default(), f64_buffers: Arc::default() })
     }
 
     /// Creates a session of another loss that shares buffers and budget.
@@ -106,7 +106,8 @@ impl LossSession {
         let Options { budget, keep_scores, precision, plan, .. } = self.options;
         let options = Options { budget, keep_scores, precision, plan, ..options.clone() };
         options.check()?;
-        Ok(Self { options, single: Arc::clone(&self.single), double: Arc::clone(&self.double) })
+        let (f32_buffers, f64_buffers) = (Arc::clone(&self.f32_buffers), Arc::clone(&self.f64_buffers));
+        Ok(Self { options, f32_buffers, f64_buffers })
     }
 
     /// Options of the session.
@@ -188,14 +189,14 @@ impl LossSession {
             (Some(first), Some(scales)) => combine_losses(&first.losses, state.losses(), scales),
             _ => state.losses().to_vec(),
         };
-        let possible = losses.iter().map(|loss| loss.is_finite()).collect();
+        let has_path = losses.iter().map(|loss| loss.is_finite()).collect();
         let tensors: Vec<Tensor> = arguments.tensors.iter().map(|(_, tensor)| tensor.clone()).collect();
         let progress = Mutex::new(BackwardProgress::Forward(Box::new(state)));
         let targets = targets.clone();
         let batch = targets.batch();
-        let gradients = DeferredGradients { buffers, options, arguments, targets, possible, progress };
-        let grad_fn = move |tensor, upstream: &Tensor| gradients.gradient(tensor, upstream);
-        Ok(with_custom_grad(NAME, &tensors, losses, batch, grad_fn)?)
+        let gradients = DeferredGradients { buffers, options, arguments, targets, has_path, progress };
+        let grad_fn = move |index, upstream: &Tensor| gradients.gradient(index, upstream);
+        Ok(with_custom_grad(OPERATION_NAME, &tensors, losses, batch, grad_fn)?)
     }
 
     fn sum_typed<F: SessionDtype>(
@@ -210,23 +211,23 @@ impl LossSession {
         let LossOutput { losses, first_pass, gradients, skipped } = out;
         let value = match (&first_pass, arguments.scales()) {
             (Some(first), Some(PassScales { simple, pruned })) => {
-                simple * possible_sum(&first.losses, weights) + pruned * possible_sum(&losses, weights)
+                simple * sum_with_path(&first.losses, weights) + pruned * sum_with_path(&losses, weights)
             }
-            _ => possible_sum(&losses, weights),
+            _ => sum_with_path(&losses, weights),
         };
         let gradients = arguments.gradients(gradients)?;
         let tensors: Vec<Tensor> = arguments.tensors.iter().map(|(_, tensor)| tensor.clone()).collect();
-        let grad_fn = move |tensor: usize, upstream: &Tensor| match upstream.to_scalar::<f64>()? {
-            1.0 => Ok(gradients[tensor].clone()),
-            factor => gradients[tensor].affine(factor, 0.0),
+        let grad_fn = move |index: usize, upstream: &Tensor| match upstream.to_scalar::<f64>()? {
+            1.0 => Ok(gradients[index].clone()),
+            factor => gradients[index].affine(factor, 0.0),
         };
-        let sum = with_custom_grad(NAME, &tensors, vec![value], (), grad_fn)?;
+        let sum = with_custom_grad(OPERATION_NAME, &tensors, vec![value], (), grad_fn)?;
         Ok(LossSum { sum, losses, first_pass, skipped })
     }
 }
 
 /// `Σ_b weights[b] losses[b]` over the utterances with a path.
-fn possible_sum(losses: &[f64], weights: &[f64]) -> f64 {
+fn sum_with_path(losses: &[f64], weights: &[f64]) -> f64 {
     losses.iter().zip(weights).filter(|(loss, _)| loss.is_finite()).map(|(loss, weight)| loss * weight).sum()
 }
 
@@ -245,12 +246,14 @@ struct DeferredGradients<F> {
     options: Options,
     arguments: NamedTensors,
     targets: Targets,
-    /// Which losses are finite.
-    possible: Vec<bool>,
+    /// Whether the loss of each utterance is finite.
+    has_path: Vec<bool>,
     progress: Mutex<BackwardProgress<F>>,
 }
 
+/// Progress of the backward pass of a loss.
 enum BackwardProgress<F> {
+    /// The forward pass is done.
     Forward(Box<ForwardState<F>>),
     /// Weights of the utterances, and gradients that candle has not fetched.
     Backward(Vec<f64>, Vec<Option<Tensor>>),
@@ -267,29 +270,30 @@ impl<F: CandleElement> DeferredGradients<F> {
         arguments.gradients(out.gradients)
     }
 
-    /// Returns the gradient of one tensor.
+    /// Returns the gradient of the tensor with an index.
     ///
     /// Candle calls it once per tensor. The first call computes all gradients; later calls with the
     /// same weights take theirs from the cache.
-    fn gradient(&self, tensor: usize, upstream: &Tensor) -> candle_core::Result<Tensor> {
+    fn gradient(&self, index: usize, upstream: &Tensor) -> candle_core::Result<Tensor> {
         let mut weights = upstream.to_vec1::<f64>()?;
         // An infinite loss has no gradient in either pass, though its weight may be NaN.
-        let pairs = weights.iter_mut().zip(&self.possible);
-        pairs.filter(|(_, possible)| !**possible).for_each(|(weight, _)| *weight = 0.0);
+        let pairs = weights.iter_mut().zip(&self.has_path);
+        pairs.filter(|(_, has_path)| !**has_path).for_each(|(weight, _)| *weight = 0.0);
         let mut progress = lock(&self.progress);
         if let BackwardProgress::Backward(cached, gradients) = &mut *progress
             && is_bitwise_equal(cached, &weights)
-            && let Some(gradient) = gradients[tensor].take()
+            && let Some(gradient) = gradients[index].take()
         {
             return Ok(gradient);
         }
-        let before = std::mem::replace(&mut *progress, BackwardProgress::Backward(Vec::new(), Vec::new()));
-        let state = if let BackwardProgress::Forward(state) = before { Some(*state) } else { None };
+        let previous = std::mem::replace(&mut *progress, BackwardProgress::Backward(Vec::new(), Vec::new()));
+        let state = if let BackwardProgress::Forward(state) = previous { Some(*state) } else { None };
         let gradients = self.backward(state, &weights).map_err(candle_core::Error::wrap)?;
         let tensors = &self.arguments.tensors;
-        let tracked = |(gradient, (_, tensor)): (Tensor, &(_, Tensor))| tensor.track_op().then_some(gradient);
-        let mut gradients: Vec<_> = gradients.into_iter().zip(tensors).map(tracked).collect();
-        let gradient = gradients[tensor].take();
+        let gradient_if_tracked =
+            |(gradient, (_, tensor)): (Tensor, &(_, Tensor))| tensor.track_op().then_some(gradient);
+        let mut gradients: Vec<_> = gradients.into_iter().zip(tensors).map(gradient_if_tracked).collect();
+        let gradient = gradients[index].take();
         *progress = BackwardProgress::Backward(weights, gradients);
         gradient
             .ok_or_else(|| candle_core::Error::msg("gradient requested for a tensor outside of the graph"))
@@ -365,6 +369,7 @@ pub fn transducer_loss_sum(
     LossSession::new(options)?.sum(joint(encoded, predicted, weight, bias), targets, weights)
 }
 
+/// Returns the tensors of a joint network with one head.
 fn joint<'a>(
     encoded: &'a Tensor,
     predicted: &'a Tensor,

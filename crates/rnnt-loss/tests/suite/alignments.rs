@@ -1,16 +1,19 @@
-//! Alignments, compared with dense scores and the functions of the lattice.
+//! Alignments of a loss session compared with best paths of dense scores.
 use rnnt_dp::{Regularizers, best_path, confidences, expected_emission_frames, forward_backward};
 use rnnt_loss::{
     Error, Head, JointInputs, Layout, Loss, Options, Plan, Session, Targets, TokenNormalization, Topology,
 };
 
 /// Deterministic pseudo-random numbers.
-fn wave(count: usize, step: f64, scale: f64) -> Vec<f64> {
+fn pseudo_random(count: usize, step: f64, scale: f64) -> Vec<f64> {
     (0..count).map(|i| scale * (step * (i * i + 3 * i + 1) as f64).sin()).collect()
 }
 
+/// Width of the joint network.
 const HIDDEN: usize = 5;
+/// Number of classes.
 const CLASSES: usize = 6;
+/// Class id of the blank.
 const BLANK: usize = 2;
 
 struct Case {
@@ -27,11 +30,11 @@ impl Case {
     fn new() -> Self {
         let targets = Targets::new(BLANK as u32, vec![4, 2, 6], vec![vec![1, 5], vec![3, 3, 0], vec![]]);
         Self {
-            frames: wave(12 * HIDDEN, 0.7, 1.5),
-            labels: wave(8 * HIDDEN, 1.1, 1.5),
-            head: wave(CLASSES * HIDDEN, 0.3, 1.0),
-            durations: wave(3 * HIDDEN, 0.9, 1.0),
-            bias: wave(CLASSES, 2.3, 0.5),
+            frames: pseudo_random(12 * HIDDEN, 0.7, 1.5),
+            labels: pseudo_random(8 * HIDDEN, 1.1, 1.5),
+            head: pseudo_random(CLASSES * HIDDEN, 0.3, 1.0),
+            durations: pseudo_random(3 * HIDDEN, 0.9, 1.0),
+            bias: pseudo_random(CLASSES, 2.3, 0.5),
             targets: targets.unwrap(),
         }
     }
@@ -148,7 +151,7 @@ fn durations_and_factored_blanks_are_supported() {
 }
 
 #[test]
-fn padding_and_batch_mates_change_nothing() {
+fn alignments_do_not_depend_on_padding_and_batch() {
     let case = Case::new();
     let session = Session::new(&Options::new(Loss::with_topology(Topology::modified()))).unwrap();
     let packed = session.align(&case.joint(), &case.targets).unwrap();

@@ -1,36 +1,47 @@
-//! Combinations of heads and options compared with plain loops over all classes.
+//! Combinations of loss options compared with plain loops over classes.
 //!
-//! FastEmit, token weights, clamp, bands and skipping are combined.
+//! Heads (plain, big blank, durations, factored blank), FastEmit, token weights, clamp, bands and
+//! skipping are combined.
 use rnnt_dp::{Regularizers, forward_backward};
 use rnnt_loss::{
     DEFAULT_BUDGET, Error, Head, JointInputs, Layout, Loss, Options, Plan, Session, SkippedSites, Targets,
     TokenNormalization, Topology,
 };
 
+/// Width of the joint network.
 const H: usize = 3;
+/// Number of classes.
 const C: usize = 6;
+/// Class id of the blank.
 const BLANK: u32 = 2;
-const BIG: u32 = 4;
+/// Class id of the big blank.
+const BIG_BLANK: u32 = 4;
+/// Frames T of each utterance.
 const FRAMES: [usize; 3] = [4, 1, 3];
+/// Weights of the utterances in the sum of losses.
 const WEIGHTS: [f64; 3] = [0.5, 1.0, -2.0];
 const DURATIONS: [usize; 3] = [0, 1, 2];
 
+/// Which heads and blanks the loss has.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum HeadKind {
     Plain,
     BigBlank,
     Durations,
     Factored,
 }
 
-const KINDS: [Kind; 4] = [Kind::Plain, Kind::BigBlank, Kind::Durations, Kind::Factored];
+const HEAD_KINDS: [HeadKind; 4] =
+    [HeadKind::Plain, HeadKind::BigBlank, HeadKind::Durations, HeadKind::Factored];
 
+/// Pseudo-random values.
 fn values(len: usize, salt: u64) -> Vec<f64> {
     oracle::noise::normal(salt, 0, len, 1.2)
 }
 
+/// Inputs of a packed batch of three utterances.
 struct Case {
-    kind: Kind,
+    kind: HeadKind,
     targets: Targets,
     options: Options,
     sigma: f64,
@@ -52,13 +63,13 @@ struct LossAndGradients {
 }
 
 impl Case {
-    fn new(kind: Kind, bands: bool, sigma: f64, options: Options) -> Self {
+    fn new(kind: HeadKind, bands: bool, sigma: f64, options: Options) -> Self {
         let labels = vec![vec![1, 5], vec![], vec![0, 0, 3]];
         let token_weights = vec![vec![0.5, 2.0], vec![], vec![1.5, 0.0, 0.7]];
         let mut targets = Targets::new(BLANK, FRAMES.to_vec(), labels).unwrap();
         targets = targets.with_token_weights(token_weights).unwrap();
-        if kind == Kind::BigBlank {
-            targets = targets.with_big_blanks(vec![BIG]).unwrap();
+        if kind == HeadKind::BigBlank {
+            targets = targets.with_big_blanks(vec![BIG_BLANK]).unwrap();
         }
         if bands {
             targets = targets
@@ -67,12 +78,16 @@ impl Case {
         }
         let (topology, tokens) = (Topology::rnnt(), TokenNormalization::default());
         let loss = match kind {
-            Kind::Plain => Loss::Transducer { topology, tokens, sigma },
-            Kind::Factored => Loss::Transducer { topology, tokens: TokenNormalization::FactoredBlank, sigma },
-            Kind::BigBlank => {
+            HeadKind::Plain => Loss::Transducer { topology, tokens, sigma },
+            HeadKind::Factored => {
+                Loss::Transducer { topology, tokens: TokenNormalization::FactoredBlank, sigma }
+            }
+            HeadKind::BigBlank => {
                 Loss::Transducer { topology: Topology::multi_blank(&[2]).unwrap(), tokens, sigma }
             }
-            Kind::Durations => Loss::Tdt { topology: Topology::tdt(&DURATIONS).unwrap(), sigma, omega: 0.0 },
+            HeadKind::Durations => {
+                Loss::Tdt { topology: Topology::tdt(&DURATIONS).unwrap(), sigma, omega: 0.0 }
+            }
         };
         Self {
             kind,
@@ -88,13 +103,13 @@ impl Case {
     fn run(&self) -> LossAndGradients {
         let [tokens, durations] = self.heads.each_ref().map(|(w, b)| Head::new(w, Some(b), H).unwrap());
         let mut joint = JointInputs::new(&self.frames, &self.labels, tokens);
-        if self.kind == Kind::Durations {
+        if self.kind == HeadKind::Durations {
             joint = joint.with_durations(durations);
         }
         let out = Session::new(&self.options).unwrap().sum(joint, &self.targets, &WEIGHTS).unwrap();
         let actual = out.gradients;
         let mut heads = vec![(actual.head.weight, actual.head.bias)];
-        if self.kind == Kind::Durations {
+        if self.kind == HeadKind::Durations {
             heads.push((actual.durations.weight, actual.durations.bias));
         } else {
             assert!(actual.durations.weight.is_empty() && actual.durations.bias.is_empty());
@@ -119,7 +134,7 @@ impl Case {
     }
 
     /// Losses and the gradients of all heads, site by site.
-    fn dense(&self) -> (Vec<f64>, Vec<HeadGradient>) {
+    fn dense_reference(&self) -> (Vec<f64>, Vec<HeadGradient>) {
         let sites = self.sites();
         let score = |(w, b): &(Vec<f64>, Vec<f64>), h: &[f64]| -> Vec<f64> {
             let dot = |w: &[f64]| w.iter().zip(h).map(|(w, h)| w * h).sum::<f64>();
@@ -132,12 +147,12 @@ impl Case {
             let sum: f64 = e.iter().sum();
             e.into_iter().map(|e| e / sum).collect()
         };
-        let factored = self.kind == Kind::Factored;
+        let factored = self.kind == HeadKind::Factored;
         let counts = |c: usize| !factored || c != BLANK as usize;
         let sigmoid = |z: f64| 1.0 / (1.0 + (-z).exp());
         let classes = |b: usize, u: usize| {
             let next = self.targets.labels(b).get(u).copied();
-            let big = (self.kind == Kind::BigBlank).then_some(Some(BIG));
+            let big = (self.kind == HeadKind::BigBlank).then_some(Some(BIG_BLANK));
             [Some(BLANK), next].into_iter().chain(big).collect::<Vec<_>>()
         };
         let mut emissions = Vec::new();
@@ -151,7 +166,7 @@ impl Case {
                 Some(class) if factored => sigmoid(-blank).ln() + p[class as usize].ln(),
                 Some(class) => p[class as usize].ln(),
             }));
-            if self.kind == Kind::Durations {
+            if self.kind == HeadKind::Durations {
                 emissions.extend(softmax(&score(&self.heads[1], h), &|_| true).into_iter().map(f64::ln));
             }
         }
@@ -190,7 +205,7 @@ impl Case {
                 g[BLANK as usize] = a[0] * sigmoid(-blank) - a[1] * sigmoid(blank);
             }
             add(0, *b, h, &g);
-            if self.kind == Kind::Durations {
+            if self.kind == HeadKind::Durations {
                 let p = softmax(&score(&self.heads[1], h), &|_| true);
                 let sum: f64 = a[2..].iter().sum();
                 let g: Vec<f64> = a[2..].iter().zip(p).map(|(a, p)| a - sum * p).collect();
@@ -198,18 +213,18 @@ impl Case {
             }
         }
         let [tokens, durations] = heads;
-        let count = if self.kind == Kind::Durations { 2 } else { 1 };
+        let count = if self.kind == HeadKind::Durations { 2 } else { 1 };
         (out.losses, [tokens, durations].into_iter().take(count).collect())
     }
 }
 
 #[test]
 fn head_gradients_match_plain_loops() {
-    for kind in KINDS {
+    for kind in HEAD_KINDS {
         for (clamp, fastemit, bands) in
             [(None, 0.0, false), (None, 0.4, true), (Some(0.05), 0.0, true), (Some(0.2), 0.7, false)]
         {
-            let sigma = if matches!(kind, Kind::BigBlank | Kind::Durations) { 0.1 } else { 0.0 };
+            let sigma = if matches!(kind, HeadKind::BigBlank | HeadKind::Durations) { 0.1 } else { 0.0 };
             for (budget, keep_scores) in [(DEFAULT_BUDGET, true), (usize::MAX, false)] {
                 let options = Options {
                     clamp,
@@ -220,7 +235,7 @@ fn head_gradients_match_plain_loops() {
                     ..Options::default()
                 };
                 let case = Case::new(kind, bands, sigma, options);
-                let (actual, (losses, heads)) = (case.run(), case.dense());
+                let (actual, (losses, heads)) = (case.run(), case.dense_reference());
                 for (actual, expected) in actual.losses.iter().zip(&losses) {
                     assert!((actual - expected).abs() < 1e-11, "{kind:?}: {actual} {expected}");
                 }
@@ -243,7 +258,7 @@ fn head_gradients_match_plain_loops() {
 /// The error and the mass of skipped sites are within their limits.
 #[test]
 fn skipping_errors_are_within_the_bound_for_every_head() {
-    for kind in KINDS {
+    for kind in HEAD_KINDS {
         let mut skipped_any = false;
         for skip in [1e-3, 0.02, 0.1, 0.4] {
             for wave in [1, 100] {
@@ -254,23 +269,23 @@ fn skipping_errors_are_within_the_bound_for_every_head() {
                     Case::new(kind, false, 0.0, Options { skip, plan: Some(sizes), ..options }).run();
                 let SkippedSites { sites, mass, bias, weight, inputs, .. } = actual.skipped;
                 skipped_any |= sites > 0;
-                let worst =
+                let max_difference =
                     |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
                 for (actual, exact) in actual.heads.iter().zip(&exact.heads) {
                     let sum: f64 = actual.1.iter().zip(&exact.1).map(|(a, b)| (a - b).abs()).sum();
                     assert!(sum <= bias + 1e-12, "{kind:?} {skip}: {sum} above {bias}");
-                    assert!(worst(&actual.0, &exact.0) <= weight + 1e-12);
+                    assert!(max_difference(&actual.0, &exact.0) <= weight + 1e-12);
                 }
                 for (actual, exact) in actual.rows.iter().zip(&exact.rows) {
-                    assert!(worst(actual, exact) <= inputs + 1e-12);
+                    assert!(max_difference(actual, exact) <= inputs + 1e-12);
                 }
-                let allowed: f64 = WEIGHTS
+                let max_mass: f64 = WEIGHTS
                     .iter()
                     .zip(FRAMES)
                     .zip([2, 0, 3])
                     .map(|((w, t), u)| w.abs() * skip * (t + u) as f64)
                     .sum();
-                assert!(mass <= allowed * (1.0 + 1e-9), "{mass} {allowed}");
+                assert!(mass <= max_mass * (1.0 + 1e-9), "{mass} {max_mass}");
             }
         }
         assert!(skipped_any, "{kind:?}");
@@ -279,7 +294,7 @@ fn skipping_errors_are_within_the_bound_for_every_head() {
 
 #[test]
 fn the_internal_language_model_depends_on_labels_only() {
-    let case = Case::new(Kind::Factored, false, 0.0, Options::default());
+    let case = Case::new(HeadKind::Factored, false, 0.0, Options::default());
     let (w, b) = &case.heads[0];
     for (blank, options) in [(BLANK, &case.options), (0, &Options::default()), (5, &Options::default())] {
         let label = |i: u32| if i >= blank { i + 1 } else { i };
@@ -310,11 +325,11 @@ fn the_internal_language_model_depends_on_labels_only() {
             row += labels.len() + 1;
         }
     }
-    let mut odd = case.labels.clone();
-    odd[5 * H] = f64::NAN;
+    let mut with_nan = case.labels.clone();
+    with_nan[5 * H] = f64::NAN;
     let head = Head::new(w, Some(b), H).unwrap();
     let mut session = Session::new(&Options::default()).unwrap();
-    let actual = session.internal_lm(&odd, head, Layout::Packed, &case.targets);
+    let actual = session.internal_lm(&with_nan, head, Layout::Packed, &case.targets);
     assert!(matches!(actual, Err(Error::Scores { utterance: 2, label: 1, .. })), "{actual:?}");
     // Only the blank: there are no labels.
     let targets = Targets::new(0, vec![2], vec![vec![]]).unwrap();

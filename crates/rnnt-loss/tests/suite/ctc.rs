@@ -1,4 +1,4 @@
-//! CTC compared with all labelings, central differences, and other batches.
+//! CTC losses compared with all labelings, central differences, and other batches.
 use candle_core::{Device, Tensor, Var};
 use oracle::{ctc::sum_over_labelings, differences::central_difference};
 use rnnt_dp::delay_shift;
@@ -7,12 +7,18 @@ use rnnt_loss::{
     candle::{self, HeadTensors, HiddenTensors, LossSession},
 };
 
+/// Width of the joint network.
 const H: usize = 3;
+/// Number of classes.
 const C: usize = 4;
+/// Class id of the blank.
 const BLANK: u32 = 2;
+/// Frames T of each utterance.
 const FRAMES: [usize; 4] = [5, 1, 2, 4];
+/// Weights of the utterances in the sum of losses.
 const WEIGHTS: [f64; 4] = [0.7, 1.3, 1.0, -0.4];
 
+/// Pseudo-random values.
 fn values(count: usize, seed: u64) -> Vec<f64> {
     oracle::noise::normal(seed, 0, count, 1.0)
 }
@@ -22,13 +28,13 @@ fn targets() -> Targets {
     Targets::new(BLANK, FRAMES.to_vec(), vec![vec![1, 1, 0], vec![], vec![3, 3], vec![0, 3, 1]]).unwrap()
 }
 
-fn rows() -> usize {
+fn num_rows() -> usize {
     FRAMES.iter().sum()
 }
 
 /// HiddenInputs, weight, bias.
 fn inputs() -> Vec<f64> {
-    [values(rows() * H, 1), values(C * H, 2), values(C, 3)].concat()
+    [values(num_rows() * H, 1), values(C * H, 2), values(C, 3)].concat()
 }
 
 fn options() -> Options {
@@ -44,8 +50,8 @@ fn run(all: &[f64], targets: &Targets, options: &Options) -> LossOutput<f64> {
 }
 
 /// Log-probabilities of an utterance, smoothed, and the mean of squared log-sums.
-fn dense(all: &[f64], utterance: usize, epsilon: f64) -> (Vec<f64>, f64) {
-    let (rows, rest) = all.split_at(rows() * H);
+fn dense_log_probs(all: &[f64], utterance: usize, epsilon: f64) -> (Vec<f64>, f64) {
+    let (rows, rest) = all.split_at(num_rows() * H);
     let (weight, bias) = rest.split_at(C * H);
     let (first, frames) = (FRAMES[..utterance].iter().sum::<usize>(), FRAMES[utterance]);
     let (mut out, mut squares) = (Vec::new(), 0.0);
@@ -66,7 +72,7 @@ fn losses_match_sums_over_labelings() {
         let options = Options { label_smoothing, z_loss, ..options() };
         let actual = run(&all, &targets, &options);
         for (utterance, actual) in actual.losses.iter().enumerate() {
-            let (log_probs, squares) = dense(&all, utterance, label_smoothing);
+            let (log_probs, squares) = dense_log_probs(&all, utterance, label_smoothing);
             let (frames, labels) = (FRAMES[utterance], targets.labels(utterance));
             let sum = sum_over_labelings(&log_probs, frames, C, labels, BLANK).unwrap();
             let expected = -sum.log_likelihood + z_loss * squares;
@@ -153,7 +159,7 @@ fn results_do_not_depend_on_batch_groups_padding_and_threads() {
     for (a, b) in alone.gradients.hidden.iter().zip(&expected.gradients.hidden) {
         assert!((a - b).abs() < 1e-13);
     }
-    let (weight, bias) = all[rows() * H..].split_at(C * H);
+    let (weight, bias) = all[num_rows() * H..].split_at(C * H);
     let head = Head::new(weight, Some(bias), H).unwrap();
     let mut padded = vec![f64::NAN; 4 * 6 * H];
     let mut row = 0;
@@ -183,9 +189,9 @@ fn options_plan() -> Plan<f32> {
     }
 }
 
-/// The operations over scores and rows and the function agree.
+/// `ctc_loss` and sessions over scores and hidden rows return equal losses.
 #[test]
-fn operations_agree() {
+fn scores_and_hidden_rows_have_equal_losses() {
     let targets = Targets::new(BLANK, vec![5, 3], vec![vec![1, 1, 0], vec![3]]).unwrap();
     let tensor = |count: usize, seed, shape: &[usize]| {
         Var::from_tensor(&Tensor::from_vec(values(count, seed), shape, &Device::Cpu).unwrap()).unwrap()
@@ -215,7 +221,7 @@ fn operations_agree() {
 #[test]
 fn invalid_arguments_are_errors() {
     let (all, targets) = (inputs(), targets());
-    let (rows, rest) = all.split_at(rows() * H);
+    let (rows, rest) = all.split_at(num_rows() * H);
     let (weight, bias) = rest.split_at(C * H);
     let head = Head::new(weight, Some(bias), H).unwrap();
     let call = |rows: &[f64], targets: &Targets, options: &Options| -> rnnt_loss::Result<Vec<f64>> {

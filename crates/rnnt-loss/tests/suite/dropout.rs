@@ -1,4 +1,4 @@
-//! Dropout after the activation of the joint network: masks, gradients and invariance.
+//! Dropout in the joint network of a loss: masks, gradients and invariance.
 use oracle::differences::central_difference;
 use pruned::Matrices;
 use rnnt_loss::{
@@ -8,12 +8,16 @@ use rnnt_loss::{
 
 /// Not a multiple of the length of a word of the mask.
 const H: usize = 11;
+/// Number of classes.
 const C: usize = 5;
+/// Frames T and labels U of each utterance.
 const SHAPES: [(usize, usize); 3] = [(4, 2), (1, 0), (3, 3)];
+/// Weights of the utterances in the sum of losses.
 const WEIGHTS: [f64; 3] = [0.5, 1.5, -2.0];
 const DROPOUT: Dropout = Dropout { rate: 0.375, seed: 17 };
 const ACTIVATIONS: [Activation; 2] = [Activation::Tanh, Activation::Relu];
 
+/// Pseudo-random values.
 fn values(len: usize, salt: u64) -> Vec<f64> {
     oracle::noise::normal(salt, 0, len, 0.8)
 }
@@ -74,17 +78,18 @@ fn options_with(activation: Activation) -> Options {
 }
 
 /// Gradients of the inputs, concatenated.
-fn concatenated(gradients: &Gradients<f64>) -> Vec<f64> {
+fn concatenate_gradients(gradients: &Gradients<f64>) -> Vec<f64> {
     let Gradients { encoded, predicted, head, .. } = gradients;
     [&encoded[..], predicted, &head.weight, &head.bias].concat()
 }
 
-fn weighted(losses: &[f64]) -> f64 {
+/// Weighted sum of losses.
+fn weighted_sum(losses: &[f64]) -> f64 {
     losses.iter().zip(WEIGHTS).map(|(loss, weight)| loss * weight).sum()
 }
 
 #[track_caller]
-fn close(actual: &[f64], expected: &[f64], tolerance: f64) {
+fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
     assert_eq!(actual.len(), expected.len());
     for (i, (actual, expected)) in actual.iter().zip(expected).enumerate() {
         assert!((actual - expected).abs() <= tolerance, "entry {i}: {actual} {expected}");
@@ -100,7 +105,7 @@ fn mix(z: u64) -> u64 {
 }
 
 /// Factor of a unit.
-fn factor(Dropout { rate, seed }: Dropout, b: usize, t: usize, u: usize, k: usize) -> f64 {
+fn mask_factor(Dropout { rate, seed }: Dropout, b: usize, t: usize, u: usize, k: usize) -> f64 {
     let key =
         mix(mix(mix(seed).wrapping_add(b as u64)).wrapping_add((t as u64) << 32).wrapping_add(u as u64));
     let byte = mix(key.wrapping_add(k as u64 / 8)) >> (8 * (k % 8)) & 255;
@@ -110,7 +115,7 @@ fn factor(Dropout { rate, seed }: Dropout, b: usize, t: usize, u: usize, k: usiz
 
 /// Losses and gradients match those of hidden rows that are masked explicitly.
 #[test]
-fn explicitly_masked_rows_agree() {
+fn losses_match_those_of_explicitly_masked_rows() {
     let batch = Batch::new(&SHAPES);
     for activation in ACTIVATIONS {
         let (mut hidden, mut slopes, mut places) = (Vec::new(), Vec::new(), Vec::new());
@@ -124,7 +129,7 @@ fn explicitly_masked_rows_agree() {
                         Activation::Tanh => (x.tanh(), 1.0 - x.tanh() * x.tanh()),
                         Activation::Relu => (x.max(0.0), f64::from(u8::from(x > 0.0))),
                     };
-                    let kept = factor(DROPOUT, b, site.frame, site.label, k);
+                    let kept = mask_factor(DROPOUT, b, site.frame, site.label, k);
                     hidden.push(kept * value);
                     slopes.push(kept * slope);
                     places.push((f, g));
@@ -138,16 +143,16 @@ fn explicitly_masked_rows_agree() {
         let expected =
             session.sum(HiddenInputs::new(&hidden, batch.head()), &batch.targets, &WEIGHTS).unwrap();
         let actual = batch.run(&options_with(activation), Some(DROPOUT));
-        close(&actual.losses, &expected.losses, 1e-12);
-        close(&actual.gradients.head.weight, &expected.gradients.head.weight, 1e-12);
-        close(&actual.gradients.head.bias, &expected.gradients.head.bias, 1e-12);
+        assert_close(&actual.losses, &expected.losses, 1e-12);
+        assert_close(&actual.gradients.head.weight, &expected.gradients.head.weight, 1e-12);
+        assert_close(&actual.gradients.head.bias, &expected.gradients.head.bias, 1e-12);
         let (mut frames, mut labels) = (vec![0.0; batch.frames.len()], vec![0.0; batch.labels.len()]);
         for ((g, slope), (frame, label)) in expected.gradients.hidden.iter().zip(slopes).zip(places) {
             frames[frame] += g * slope;
             labels[label] += g * slope;
         }
-        close(&actual.gradients.encoded, &frames, 1e-12);
-        close(&actual.gradients.predicted, &labels, 1e-12);
+        assert_close(&actual.gradients.encoded, &frames, 1e-12);
+        assert_close(&actual.gradients.predicted, &labels, 1e-12);
     }
 }
 
@@ -165,9 +170,9 @@ fn gradients_match_central_differences() {
                 loss,
                 ..options_with(activation)
             };
-            let actual = concatenated(&batch.run(&options, Some(DROPOUT)).gradients);
-            let loss = |all: &[f64]| Ok(weighted(&batch.with(all).run(&options, Some(DROPOUT)).losses));
-            close(&actual, &central_difference(loss, &batch.all()).unwrap(), 3e-7);
+            let actual = concatenate_gradients(&batch.run(&options, Some(DROPOUT)).gradients);
+            let loss = |all: &[f64]| Ok(weighted_sum(&batch.with(all).run(&options, Some(DROPOUT)).losses));
+            assert_close(&actual, &central_difference(loss, &batch.all()).unwrap(), 3e-7);
         }
     }
 }
@@ -181,8 +186,12 @@ fn durations_and_pruning_use_the_same_masks() {
         let joint = batch.joint().with_durations(Head::new(&v, Some(&c), H).unwrap()).with_dropout(DROPOUT);
         Session::new(&options).unwrap().sum(joint, &batch.targets, &WEIGHTS).unwrap()
     };
-    let loss = |all: &[f64]| Ok(weighted(&run(&batch.with(all)).losses));
-    close(&concatenated(&run(&batch).gradients), &central_difference(loss, &batch.all()).unwrap(), 3e-7);
+    let loss = |all: &[f64]| Ok(weighted_sum(&run(&batch.with(all)).losses));
+    assert_close(
+        &concatenate_gradients(&run(&batch).gradients),
+        &central_difference(loss, &batch.all()).unwrap(),
+        3e-7,
+    );
 
     // Retained sites have the same masks as in the whole lattice.
     let rows = |rows: &[f64]| values(rows.len() / H * C, 12);
@@ -198,7 +207,7 @@ fn durations_and_pruning_use_the_same_masks() {
     assert!(retained.lattices().sites() < batch.targets.lattices().sites());
     let second = Session::new(&Options::default()).unwrap().sum(joint, &retained, &WEIGHTS).unwrap();
     assert_eq!(actual.losses, second.losses);
-    assert_eq!(concatenated(&actual.gradients), concatenated(&second.gradients));
+    assert_eq!(concatenate_gradients(&actual.gradients), concatenate_gradients(&second.gradients));
 }
 
 #[test]
@@ -234,12 +243,20 @@ fn results_do_not_depend_on_padding_groups_blocking_and_threads() {
         let joint = batch.joint().with_dropout(DROPOUT);
         let at_once = session.forward(joint, &batch.targets).unwrap().backward(&WEIGHTS).unwrap();
         assert_eq!(at_once.losses, expected.losses);
-        close(&concatenated(&at_once.gradients), &concatenated(&expected.gradients), 1e-12);
+        assert_close(
+            &concatenate_gradients(&at_once.gradients),
+            &concatenate_gradients(&expected.gradients),
+            1e-12,
+        );
         for (wave, block, classes, kept) in [(1, 1, 2, 0), (8, 3, 4, 5), (100, 8, 5, 0), (100, 100, 1, 100)] {
             let plan = Some(Plan::custom(wave, block, classes, 2, kept));
             let cut = batch.run(&Options { plan, ..options.clone() }, Some(DROPOUT));
-            close(&cut.losses, &expected.losses, 1e-12);
-            close(&concatenated(&cut.gradients), &concatenated(&expected.gradients), 1e-12);
+            assert_close(&cut.losses, &expected.losses, 1e-12);
+            assert_close(
+                &concatenate_gradients(&cut.gradients),
+                &concatenate_gradients(&expected.gradients),
+                1e-12,
+            );
         }
         for threads in [1, 2, 5] {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
@@ -322,7 +339,7 @@ fn skipping_errors_are_within_the_bound() {
                     (&actual.predicted, &exact.predicted, bound.inputs),
                     (&actual.head.weight, &exact.head.weight, bound.weight),
                 ] {
-                    close(actual, exact, bound + 1e-12);
+                    assert_close(actual, exact, bound + 1e-12);
                 }
                 let bias = actual.head.bias.iter().zip(&exact.head.bias);
                 assert!(bias.map(|(a, b)| (a - b).abs()).sum::<f64>() <= bound.bias + 1e-12);

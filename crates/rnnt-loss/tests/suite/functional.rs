@@ -1,4 +1,4 @@
-//! Loss functions and sessions return equal values; invalid arguments are errors.
+//! Transducer loss functions match sessions; invalid arguments are errors.
 use candle_core::{DType, Device, Tensor, Var};
 use panda_core::{Selection, candle::normalize_rows};
 use rnnt_dp::{Lattices, Regularizers, Topology, candle::lattice_loss};
@@ -10,16 +10,18 @@ use rnnt_loss::{
 
 const DEVICE: Device = Device::Cpu;
 
+/// Pseudo-random values.
 fn values(len: usize, salt: usize) -> Vec<f64> {
     (0..len).map(|i| (((i + salt) * 7919 % 1009) as f64 - 504.0) / 400.0).collect()
 }
 
+/// Pseudo-random variable of a shape.
 fn var(shape: &[usize], salt: usize) -> Var {
     let len = shape.iter().product();
     Var::from_tensor(&Tensor::from_vec(values(len, salt), shape, &DEVICE).unwrap()).unwrap()
 }
 
-fn close(a: &Tensor, b: &Tensor, tolerance: f64) {
+fn assert_close(a: &Tensor, b: &Tensor, tolerance: f64) {
     let flat = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f64>().unwrap();
     assert_eq!(a.elem_count(), b.elem_count());
     for (a, b) in flat(a).iter().zip(flat(b)) {
@@ -69,11 +71,11 @@ fn one_operation_matches_two_operations() {
             Regularizers { fastemit: 0.1, ..Regularizers::default() },
         )
         .unwrap();
-        close(&single, &two, 1e-14);
+        assert_close(&single, &two, 1e-14);
         let gradients = |loss: &Tensor| (loss * &factors).unwrap().sum_all().unwrap().backward().unwrap();
         let (one, two) = (gradients(&single), gradients(&two));
         for v in [&frames, &labels, &weight, &bias] {
-            close(one.get(v).unwrap(), two.get(v).unwrap(), 1e-12);
+            assert_close(one.get(v).unwrap(), two.get(v).unwrap(), 1e-12);
         }
     }
 }
@@ -116,7 +118,7 @@ fn sessions_over_slices_match_tensor_functions() {
     let frames = x.broadcast_matmul(&wa.t().unwrap()).unwrap().broadcast_add(bz).unwrap();
     let labels = y.broadcast_matmul(&wl.t().unwrap()).unwrap();
     let loss = transducer_loss(&frames, &labels, wo, bo, &targets, &options).unwrap();
-    close(&loss, &Tensor::new(actual.losses.as_slice(), &DEVICE).unwrap(), 1e-13);
+    assert_close(&loss, &Tensor::new(actual.losses.as_slice(), &DEVICE).unwrap(), 1e-13);
     let weights = Tensor::new(weights.as_slice(), &DEVICE).unwrap();
     let gradients = (loss * weights).unwrap().sum_all().unwrap().backward().unwrap();
     let explicit = [
@@ -129,7 +131,7 @@ fn sessions_over_slices_match_tensor_functions() {
         &actual.head.bias,
     ];
     for (v, g) in vars.iter().zip(explicit) {
-        close(
+        assert_close(
             gradients.get(v).unwrap(),
             &Tensor::new(g.as_slice(), &DEVICE).unwrap().reshape(v.shape()).unwrap(),
             1e-12,

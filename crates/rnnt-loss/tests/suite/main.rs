@@ -1,4 +1,4 @@
-//! Tests of the public API of rnnt-loss.
+//! Tests of the public API of rnnt-loss, one file for each question.
 
 mod alignments;
 mod combinations;

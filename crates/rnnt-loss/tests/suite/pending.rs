@@ -1,4 +1,4 @@
-//! `forward` and `backward` match `sum` for every loss and kind of inputs.
+//! Loss sessions: `forward` and `backward` match `sum` for every loss and input kind.
 use pruned::{Heads, Linear, Matrices};
 use rnnt_dp::{Regularizers, forward_backward, log_sums};
 use rnnt_loss::{
@@ -7,22 +7,29 @@ use rnnt_loss::{
     TokenNormalization, Topology,
 };
 
+/// Width of the joint network.
 const H: usize = 3;
+/// Number of classes.
 const C: usize = 6;
+/// Number of durations.
 const D: usize = 3;
+/// Class id of the blank.
 const BLANK: u32 = 2;
+/// Frames T and labels U of each utterance.
 const SHAPES: [(usize, usize); 3] = [(4, 2), (1, 0), (3, 3)];
 const FRAMES: usize = 8;
 const POSITIONS: usize = 8;
 const SITES: usize = 4 * 3 + 1 + 3 * 4;
+/// Weights of the utterances in the sum of losses.
 const WEIGHTS: [f64; 3] = [0.5, 1.0, -2.0];
 
+/// Pseudo-random values.
 fn values(len: usize, salt: u64) -> Vec<f64> {
     oracle::noise::normal(salt, 0, len, 1.0)
 }
 
 /// Values of all kinds of inputs.
-struct Numbers {
+struct InputData {
     encoded: Vec<f64>,
     predicted: Vec<f64>,
     hidden: Vec<f64>,
@@ -34,7 +41,7 @@ struct Numbers {
     simple: [Vec<f64>; 4],
 }
 
-impl Numbers {
+impl InputData {
     fn new() -> Self {
         Self {
             encoded: values(FRAMES * H, 1),
@@ -127,6 +134,7 @@ impl Numbers {
     }
 }
 
+/// Targets of the batch.
 fn targets() -> Targets {
     let labels = vec![vec![1, 5], vec![], vec![0, 0, 3]];
     let targets = Targets::new(BLANK, SHAPES.map(|shape| shape.0).to_vec(), labels).unwrap();
@@ -134,7 +142,7 @@ fn targets() -> Targets {
 }
 
 /// All gradients, concatenated.
-fn flat(gradients: &Gradients<f64>) -> Vec<f64> {
+fn concatenate_gradients(gradients: &Gradients<f64>) -> Vec<f64> {
     let Gradients { encoded, predicted, hidden, scores, head, durations, simple } = gradients;
     let head_values = |HeadGradient { weight, bias }: &HeadGradient<f64>| [&weight[..], bias].concat();
     let simple = match simple {
@@ -149,7 +157,7 @@ fn flat(gradients: &Gradients<f64>) -> Vec<f64> {
 }
 
 #[track_caller]
-fn close(name: &str, actual: &[f64], expected: &[f64]) {
+fn assert_close(name: &str, actual: &[f64], expected: &[f64]) {
     assert_eq!(actual.len(), expected.len(), "{name}");
     assert!(expected.iter().any(|x| *x != 0.0), "{name}");
     for (i, (actual, expected)) in actual.iter().zip(expected).enumerate() {
@@ -160,20 +168,20 @@ fn close(name: &str, actual: &[f64], expected: &[f64]) {
 
 #[test]
 fn forward_and_backward_match_sum() {
-    let numbers = Numbers::new();
-    for (name, options, inputs, targets) in numbers.cases() {
+    let data = InputData::new();
+    for (name, options, inputs, targets) in data.cases() {
         let mut session = Session::new(&options).unwrap();
         let sum = session.sum(inputs, &targets, &WEIGHTS).unwrap();
         let pending = session.forward(inputs, &targets).unwrap();
         let found_first = pending.first_pass().cloned();
-        close(name, pending.losses(), &sum.losses);
+        assert_close(name, pending.losses(), &sum.losses);
         let out = pending.backward(&WEIGHTS).unwrap();
         assert_eq!(found_first, out.first_pass, "{name}");
         assert_eq!(sum.first_pass.is_some(), matches!(options.loss, Loss::Pruned { .. }), "{name}");
         if let (Some(actual), Some(expected)) = (&out.first_pass, &sum.first_pass) {
             assert_eq!((&actual.losses, &actual.ranges), (&expected.losses, &expected.ranges), "{name}");
         }
-        close(name, &flat(&out.gradients), &flat(&sum.gradients));
+        assert_close(name, &concatenate_gradients(&out.gradients), &concatenate_gradients(&sum.gradients));
         assert_eq!(out.skipped.sites, sum.skipped.sites, "{name}");
         assert_eq!(out.skipped.sites > 0, options.skip > 0.0, "{name}");
         // The next call does not depend on the contents of the buffers.
@@ -188,27 +196,31 @@ fn forward_and_backward_match_sum() {
 /// An utterance without a path has no gradient for any weight.
 #[test]
 fn weights_may_depend_on_losses() {
-    let numbers = Numbers::new();
-    for (name, options, inputs, targets) in numbers.cases() {
+    let data = InputData::new();
+    for (name, options, inputs, targets) in data.cases() {
         let mut session = Session::new(&options).unwrap();
         let pending = session.forward(inputs, &targets).unwrap();
         // d/dL of the sum of squares.
         let weights: Vec<f64> = pending.losses().iter().map(|loss| 2.0 * loss).collect();
         let out = pending.backward(&weights).unwrap();
-        assert!(flat(&out.gradients).iter().all(|g| g.is_finite()), "{name}");
+        assert!(concatenate_gradients(&out.gradients).iter().all(|g| g.is_finite()), "{name}");
         if weights.iter().all(|weight| weight.is_finite()) {
             let sum = session.sum(inputs, &targets, &weights).unwrap();
-            close(name, &flat(&out.gradients), &flat(&sum.gradients));
+            assert_close(
+                name,
+                &concatenate_gradients(&out.gradients),
+                &concatenate_gradients(&sum.gradients),
+            );
         }
     }
     // More labels than frames.
     let targets = Targets::new(BLANK, vec![4, 2, 2], vec![vec![1, 5], vec![1, 1, 3], vec![]]).unwrap();
     let mut session = Session::new(&Options::new(Loss::with_topology(Topology::modified()))).unwrap();
-    let pending = session.forward(numbers.joint(), &targets).unwrap();
+    let pending = session.forward(data.joint(), &targets).unwrap();
     assert_eq!(pending.losses()[1], f64::INFINITY);
     let weights: Vec<f64> = pending.losses().iter().map(|loss| 2.0 * loss).collect();
     let out = pending.backward(&weights).unwrap().gradients;
-    assert!(flat(&out).iter().all(|g| g.is_finite()));
+    assert!(concatenate_gradients(&out).iter().all(|g| g.is_finite()));
     assert!(out.encoded[4 * H..6 * H].iter().all(|g| *g == 0.0));
     assert!(out.encoded[..4 * H].iter().any(|g| *g != 0.0));
 }
@@ -216,16 +228,16 @@ fn weights_may_depend_on_losses() {
 /// A pending loss exposes emissions and adjoints of the lattice.
 #[test]
 fn emissions_and_adjoints_match_the_lattice() {
-    let numbers = Numbers::new();
+    let data = InputData::new();
     let plain = Targets::new(BLANK, vec![4, 1, 3], vec![vec![1, 5], vec![], vec![0, 0, 3]]).unwrap();
     for topology in [Topology::rnnt(), Topology::tdt(&[0, 1, 2]).unwrap()] {
         let tdt = topology != Topology::rnnt();
         let (loss, durations) = match tdt {
-            true => (Loss::tdt(&[0, 1, 2]).unwrap(), Some(numbers.durations())),
+            true => (Loss::tdt(&[0, 1, 2]).unwrap(), Some(data.durations())),
             false => (Loss::rnnt(), None),
         };
         let mut session = Session::new(&Options::new(loss)).unwrap();
-        let pending = session.forward(JointInputs { durations, ..numbers.joint() }, &plain).unwrap();
+        let pending = session.forward(JointInputs { durations, ..data.joint() }, &plain).unwrap();
         let (lattices, emissions) = (plain.lattices(), pending.emissions());
         assert_eq!(emissions.len(), SITES * topology.columns());
         let expected = forward_backward(lattices, &topology, &emissions, &Regularizers::default()).unwrap();
@@ -239,8 +251,8 @@ fn emissions_and_adjoints_match_the_lattice() {
 
 #[test]
 fn invalid_weights_are_errors_and_keep_the_session_usable() {
-    let numbers = Numbers::new();
-    for (name, options, inputs, targets) in numbers.cases() {
+    let data = InputData::new();
+    for (name, options, inputs, targets) in data.cases() {
         let mut session = Session::new(&options).unwrap();
         let expected = session.forward(inputs, &targets).unwrap().backward(&WEIGHTS).unwrap();
         for weights in [&WEIGHTS[..2], &[1.0; 4], &[]] {

@@ -1,4 +1,4 @@
-//! The pruned loss: invariants, edge cases, errors; golden vectors check the values.
+//! Pruned transducer loss: invariants, edge cases, errors; golden vectors check the values.
 use oracle::differences::central_difference;
 use pruned::{Heads, Linear, Matrices, MatrixGradient};
 use rnnt_loss::{
@@ -6,8 +6,10 @@ use rnnt_loss::{
     Session, SimpleGradient, SimpleInputs, Targets, TokenNormalization, Topology,
 };
 
+/// Width of the joint network.
 const H: usize = 4;
 
+/// Pseudo-random values.
 fn values(len: usize, salt: usize) -> Vec<f64> {
     (0..len).map(|i| (((i + 31 * salt) * 7919 % 1009) as f64 - 504.0) / 300.0).collect()
 }
@@ -81,31 +83,36 @@ impl Batch {
         self.run(&Loss::pruned(pruning), PassScales::default())
     }
 
-    fn full(&self, topology: &Topology) -> LossOutput<f64> {
+    /// Runs the loss over all sites, without a simple joiner.
+    fn run_unpruned(&self, topology: &Topology) -> LossOutput<f64> {
         let options = Options::new(Loss::with_topology(topology.clone()));
         Session::new(&options).unwrap().sum(self.joint(), &self.targets, &self.weights).unwrap()
     }
 }
 
-fn prunings(s_range: usize) -> [Loss; 3] {
+/// Pruned losses of three topologies.
+fn pruned_losses(s_range: usize) -> [Loss; 3] {
     [Topology::rnnt(), Topology::modified(), Topology::constrained()].map(|topology| {
         let pruning = Pruning { s_range, lm_only_scale: 0.25, am_only_scale: 0.1, ..Pruning::default() };
         Loss::Pruned { topology, tokens: TokenNormalization::Softmax, pruning }
     })
 }
 
+/// Factors of both losses; not the default.
 const SCALES: PassScales = PassScales { simple: 0.3, pruned: 0.7 };
 
 /// Losses of the first pass.
-fn simple(out: &LossOutput<f64>) -> &[f64] {
+fn first_pass_losses(out: &LossOutput<f64>) -> &[f64] {
     &out.first_pass.as_ref().unwrap().losses
 }
 
+/// Retained label positions.
 fn ranges(out: &LossOutput<f64>) -> &pruned::Ranges {
     &out.first_pass.as_ref().unwrap().ranges
 }
 
-fn source(out: &LossOutput<f64>) -> &MatrixGradient<f64> {
+/// Gradient of the simple joiner's matrices.
+fn simple_gradient(out: &LossOutput<f64>) -> &MatrixGradient<f64> {
     match &out.gradients.simple {
         Some(SimpleGradient::Matrices(gradient)) => gradient,
         other => panic!("matrices were given, found {other:?}"),
@@ -119,14 +126,14 @@ const SHAPES: [(usize, usize); 6] = [(9, 5), (4, 0), (1, 1), (2, 6), (5, 5), (1,
 fn edge_cases_have_finite_results() {
     let batch = Batch::new(&SHAPES, 7, 1);
     for s_range in [2, 3, 5, 50] {
-        for pruning in prunings(s_range) {
+        for pruning in pruned_losses(s_range) {
             let actual = batch.run(&pruning, SCALES).unwrap();
             let topology = pruning.topology().unwrap();
-            let full = batch.full(topology);
+            let full = batch.run_unpruned(topology);
             for (b, (&(t, u), loss)) in SHAPES.iter().zip(&actual.losses).enumerate() {
                 let possible = *topology == Topology::rnnt() || u <= t;
                 assert_eq!(loss.is_finite(), possible, "{topology:?} {b}");
-                assert_eq!(simple(&actual)[b].is_finite(), possible);
+                assert_eq!(first_pass_losses(&actual)[b].is_finite(), possible);
                 // Fewer paths.
                 assert!(
                     !possible || *loss >= full.losses[b] - 1e-12 * loss.abs(),
@@ -138,8 +145,8 @@ fn edge_cases_have_finite_results() {
                 }
             }
             let gradients = [
-                &source(&actual).am,
-                &source(&actual).lm,
+                &simple_gradient(&actual).am,
+                &simple_gradient(&actual).lm,
                 &actual.gradients.encoded,
                 &actual.gradients.predicted,
                 &actual.gradients.head.weight,
@@ -160,7 +167,7 @@ fn every_topology_supports_edge_cases() {
     let batch = Batch::new(&SHAPES, 7, 2);
     let topologies = [Topology::rnnt(), Topology::modified(), Topology::constrained()];
     for topology in topologies {
-        let actual = batch.full(&topology).gradients;
+        let actual = batch.run_unpruned(&topology).gradients;
         let all = actual.head.weight.iter().chain(&actual.encoded).chain(&actual.predicted);
         assert!(all.into_iter().all(|g| g.is_finite()));
     }
@@ -187,14 +194,14 @@ fn every_topology_supports_edge_cases() {
 fn gradients_match_central_differences_for_fixed_bands() {
     let batch = Batch::new(&[(5, 3), (3, 2)], 5, 3);
     // Bands depend on the scores, except with a width of U + 1.
-    for pruning in prunings(2).into_iter().chain(prunings(4)) {
+    for pruning in pruned_losses(2).into_iter().chain(pruned_losses(4)) {
         let actual = batch.run(&pruning, SCALES).unwrap();
         let loss = |batch: &Batch| {
             let out = batch.run(&pruning, SCALES).unwrap();
             let sum = |losses: &[f64], scale: f64| -> f64 {
                 losses.iter().zip(&batch.weights).map(|(l, w)| scale * l * w).sum()
             };
-            sum(simple(&out), 0.3) + sum(&out.losses, 0.7)
+            sum(first_pass_losses(&out), 0.3) + sum(&out.losses, 0.7)
         };
         let with = |change: &dyn Fn(&mut Batch)| {
             let mut changed = Batch::new(&[(5, 3), (3, 2)], 5, 3);
@@ -218,8 +225,8 @@ fn gradients_match_central_differences_for_fixed_bands() {
             let padding = gradient.iter().zip(start).filter(|(_, x)| x.is_nan());
             assert!(padding.into_iter().all(|(g, _)| *g == 0.0));
         };
-        compare(&source(&actual).am, &batch.am, &|batch, values| batch.am = values);
-        compare(&source(&actual).lm, &batch.lm, &|batch, values| batch.lm = values);
+        compare(&simple_gradient(&actual).am, &batch.am, &|batch, values| batch.am = values);
+        compare(&simple_gradient(&actual).lm, &batch.lm, &|batch, values| batch.lm = values);
         compare(&actual.gradients.encoded, &batch.frames, &|batch, values| batch.frames = values);
         compare(&actual.gradients.head.weight, &batch.weight, &|batch, values| batch.weight = values);
     }
@@ -229,7 +236,7 @@ fn gradients_match_central_differences_for_fixed_bands() {
 fn results_do_not_depend_on_batch_buffers_and_budget() {
     let shapes = [(9, 5), (4, 2), (7, 7)];
     let batch = Batch::new(&shapes, 7, 4);
-    let [loss, ..] = prunings(3);
+    let [loss, ..] = pruned_losses(3);
     let together = batch.run(&loss, SCALES).unwrap();
     let inputs = batch.inputs(SCALES).unwrap();
     for keep_scores in [false, true] {
@@ -250,7 +257,10 @@ fn results_do_not_depend_on_batch_buffers_and_budget() {
         let joint = JointInputs::new(&f, &g, batch.head()).with_layout(batch.layout);
         let inputs = PrunedInputs { simple: simple_of, joint, scales: SCALES };
         let alone = Session::new(&Options::new(loss.clone())).unwrap().sum(inputs, &targets, &[1.0]).unwrap();
-        assert_eq!((simple(&alone)[0], alone.losses[0]), (simple(&together)[b], together.losses[b]));
+        assert_eq!(
+            (first_pass_losses(&alone)[0], alone.losses[0]),
+            (first_pass_losses(&together)[b], together.losses[b])
+        );
     }
 }
 
@@ -272,15 +282,15 @@ fn tiled_scores_match_matrices() {
     let (f, g) = (values(t * H, 5), values((u + 1) * H, 6));
     let w = values(c * H, 7);
     let head = Head::new(&w, None, H).unwrap();
-    let [loss, ..] = prunings(2);
+    let [loss, ..] = pruned_losses(2);
     let run = |simple| {
         let inputs = PrunedInputs { simple, joint: JointInputs::new(&f, &g, head), scales: SCALES };
         Session::new(&Options::new(loss.clone())).unwrap().sum(inputs, &targets, &[1.0]).unwrap()
     };
     let (mut one, mut two) = (run(SimpleInputs::Heads(heads)), run(SimpleInputs::Matrices(matrices)));
     assert_eq!(ranges(&one), ranges(&two));
-    assert!((simple(&one)[0] - simple(&two)[0]).abs() < 1e-11);
-    let of_matrices = source(&two).clone();
+    assert!((first_pass_losses(&one)[0] - first_pass_losses(&two)[0]).abs() < 1e-11);
+    let of_matrices = simple_gradient(&two).clone();
     let Some(SimpleGradient::Heads(of_heads)) = one.gradients.simple.take() else {
         panic!("heads were given")
     };
@@ -303,7 +313,7 @@ fn token_weights_apply_to_both_passes() {
     let plain = batch.run_with(pruning).unwrap();
     batch.targets = batch.targets.with_token_weights(weights.clone()).unwrap();
     let actual = batch.run_with(pruning).unwrap();
-    assert_eq!((simple(&actual), &actual.losses), (simple(&plain), &plain.losses));
+    assert_eq!((first_pass_losses(&actual), &actual.losses), (first_pass_losses(&plain), &plain.losses));
     let matrices = Matrices::new(&batch.am, &batch.lm, 7).unwrap();
     let Layout::Padded { frames, positions } = batch.layout else { unreachable!() };
     let labels = (0..2).map(|b| batch.targets.labels(b).to_vec()).collect();
@@ -311,8 +321,8 @@ fn token_weights_apply_to_both_passes() {
     let first = first.with_token_weights(weights).unwrap();
     let pass = pruned::first_pass(&matrices, &first, &pruned::Options::default()).unwrap();
     let scaled: Vec<f64> = batch.weights.iter().map(|w| PassScales::default().simple * w).collect();
-    assert_eq!(*source(&actual), pass.backward(&matrices, &scaled).unwrap());
-    assert_ne!(source(&actual), source(&plain));
+    assert_eq!(*simple_gradient(&actual), pass.backward(&matrices, &scaled).unwrap());
+    assert_ne!(simple_gradient(&actual), simple_gradient(&plain));
     let bands = (0..2).map(|b| (0..[6, 4][b]).map(|t| ranges(&actual).band(b, t)).collect()).collect();
     let retained = batch.targets.with_bands(bands).unwrap();
     let mut session = Session::new(&Options::default()).unwrap();
@@ -328,7 +338,7 @@ fn token_weights_apply_to_both_passes() {
 #[test]
 fn errors_keep_the_session_usable() {
     let batch = Batch::new(&[(6, 3), (4, 2)], 7, 3);
-    let [_, modified, _] = prunings(3);
+    let [_, modified, _] = pruned_losses(3);
     let mut session = Session::new(&Options::new(modified)).unwrap();
     let inputs = batch.inputs(SCALES).unwrap();
     let before = session.sum(inputs, &batch.targets, &batch.weights).unwrap();

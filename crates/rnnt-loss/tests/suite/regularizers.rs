@@ -1,4 +1,4 @@
-//! Label smoothing, z-loss and token weights: definitions, gradients, errors.
+//! Regularizers of the loss (label smoothing, z-loss, token weights): definitions, gradients.
 use candle_core::{Device, Tensor, Var, backprop::GradStore};
 use oracle::differences::central_difference;
 use rnnt_dp::{Lattices, Regularizers, forward_backward};
@@ -8,20 +8,25 @@ use rnnt_loss::{
     candle::{transducer_loss, transducer_loss_sum},
 };
 
+/// Width of the joint network.
 const H: usize = 3;
+/// Number of classes.
 const C: usize = 5;
 const SIZES: [usize; 4] = [(4 + 2) * H, (3 + 2) * H, C * H, C];
+/// Weights of the utterances in the sum of losses.
 const WEIGHTS: [f64; 2] = [0.5, -2.0];
 
+/// Pseudo-random values.
 fn values(len: usize, salt: usize) -> Vec<f64> {
     (0..len).map(|i| (((i + salt) * 7919 % 1009) as f64 - 504.0) / 400.0).collect()
 }
 
+/// Targets of the batch.
 fn targets() -> Targets {
     Targets::new(1, vec![4, 2], vec![vec![0, 4], vec![2]]).unwrap()
 }
 
-fn cut(mut all: &[f64]) -> [&[f64]; 4] {
+fn split_inputs(mut all: &[f64]) -> [&[f64]; 4] {
     SIZES.map(|size| all.split_off(..size).unwrap())
 }
 
@@ -30,19 +35,19 @@ fn inputs() -> Vec<f64> {
 }
 
 fn run(all: &[f64], targets: &Targets, options: &Options) -> LossOutput<f64> {
-    let [frames, labels, w, b] = cut(all);
+    let [frames, labels, w, b] = split_inputs(all);
     let head = Head::new(w, Some(b), H).unwrap();
     Session::new(options).unwrap().sum(JointInputs::new(frames, labels, head), targets, &WEIGHTS).unwrap()
 }
 
 /// Gradients of rows and token head, concatenated.
-fn concatenated(gradients: Gradients<f64>) -> Vec<f64> {
+fn concatenate_gradients(gradients: Gradients<f64>) -> Vec<f64> {
     let Gradients { encoded, predicted, head, .. } = gradients;
     [encoded, predicted, head.weight, head.bias].concat()
 }
 
-fn check(out: LossOutput<f64>, all: &[f64], targets: &Targets, options: &Options) {
-    let gradient = concatenated(out.gradients);
+fn check_gradient(out: LossOutput<f64>, all: &[f64], targets: &Targets, options: &Options) {
+    let gradient = concatenate_gradients(out.gradients);
     let loss =
         |all: &[f64]| Ok(run(all, targets, options).losses.iter().zip(WEIGHTS).map(|(l, w)| l * w).sum());
     for (i, (actual, expected)) in gradient.iter().zip(central_difference(loss, all).unwrap()).enumerate() {
@@ -51,8 +56,8 @@ fn check(out: LossOutput<f64>, all: &[f64], targets: &Targets, options: &Options
 }
 
 /// Losses with smoothing and z-loss, by definition.
-fn dense(all: &[f64], targets: &Targets, epsilon: f64, z_loss: f64) -> Vec<f64> {
-    let [frames, labels, w, b] = cut(all);
+fn dense_losses(all: &[f64], targets: &Targets, epsilon: f64, z_loss: f64) -> Vec<f64> {
+    let [frames, labels, w, b] = split_inputs(all);
     let (mut row, mut column) = (0, 0);
     let mut losses = Vec::new();
     for utterance in 0..2 {
@@ -86,32 +91,34 @@ fn smoothing_and_z_loss_match_the_definitions() {
     for (label_smoothing, z_loss) in [(0.1, 0.0), (0.0, 0.01), (0.3, 0.2), (1.0, 0.0)] {
         let options = Options { label_smoothing, z_loss, ..Options::default() };
         let actual = run(&all, &targets, &options);
-        for (actual, expected) in actual.losses.iter().zip(dense(&all, &targets, label_smoothing, z_loss)) {
+        for (actual, expected) in
+            actual.losses.iter().zip(dense_losses(&all, &targets, label_smoothing, z_loss))
+        {
             assert!((actual - expected).abs() < 1e-12 * expected.abs(), "{actual} {expected}");
         }
-        check(actual, &all, &targets, &options);
+        check_gradient(actual, &all, &targets, &options);
     }
 }
 
 #[test]
-fn smoothing_with_other_topologies() {
+fn smoothing_gradients_match_differences_in_other_topologies() {
     let (all, targets) = (inputs(), targets());
     for topology in [Topology::modified(), Topology::constrained()] {
         let loss = Loss::with_topology(topology);
         let options = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::new(loss) };
-        check(run(&all, &targets, &options), &all, &targets, &options);
+        check_gradient(run(&all, &targets, &options), &all, &targets, &options);
     }
     let loss = Loss::Tdt { topology: Topology::tdt(&[0, 1, 2]).unwrap(), sigma: 0.05, omega: 0.25 };
     let options = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::new(loss) };
     let (v, c) = (values(3 * H, 8), values(3, 9));
     let tdt = |all: &[f64]| {
-        let [frames, labels, w, b] = cut(all);
+        let [frames, labels, w, b] = split_inputs(all);
         let (tokens, durations) = (Head::new(w, Some(b), H).unwrap(), Head::new(&v, Some(&c), H).unwrap());
         let joint = JointInputs::new(frames, labels, tokens).with_durations(durations);
         Session::new(&options).unwrap().sum(joint, &targets, &WEIGHTS).unwrap()
     };
     let actual = tdt(&all);
-    let gradient = concatenated(actual.gradients);
+    let gradient = concatenate_gradients(actual.gradients);
     let loss = |all: &[f64]| Ok(tdt(all).losses.iter().zip(WEIGHTS).map(|(l, w)| l * w).sum());
     for (actual, expected) in gradient.iter().zip(central_difference(loss, &all).unwrap()) {
         assert!((actual - expected).abs() < 3e-7, "{actual} {expected}");
@@ -122,7 +129,7 @@ fn smoothing_with_other_topologies() {
 #[test]
 fn all_inputs_with_a_head_support_smoothing_and_factored_blanks() {
     let (all, targets) = (inputs(), targets());
-    let [frames, labels, w, b] = cut(&all);
+    let [frames, labels, w, b] = split_inputs(&all);
     let head = Head::new(w, Some(b), H).unwrap();
     let (mut hidden, mut row, mut column) = (Vec::new(), 0, 0);
     for utterance in 0..targets.batch() {
@@ -223,7 +230,7 @@ fn utterances_without_a_path_have_no_gradient() {
 #[test]
 fn invalid_arguments_are_errors() {
     let (all, targets) = (inputs(), targets());
-    let [frames, labels, w, b] = cut(&all);
+    let [frames, labels, w, b] = split_inputs(&all);
     let head = Head::new(w, Some(b), H).unwrap();
     let with = |options: Options| -> Result<Vec<f64>> {
         let out = Session::new(&options)?.sum(JointInputs::new(frames, labels, head), &targets, &WEIGHTS)?;

@@ -1,4 +1,4 @@
-//! Sessions over candle tensors match sessions over slices.
+//! Loss sessions over candle tensors match sessions over slices.
 //!
 //! All types and layouts are compared.
 use candle_core::{DType, Device, Tensor, Var, backprop::GradStore};
@@ -15,12 +15,17 @@ use rnnt_loss::{
 const DEVICE: Device = Device::Cpu;
 /// B = 3, padded T = 4, U + 1 = 3.
 const LAYOUT: Layout = Layout::Padded { frames: 4, positions: 3 };
+/// Weights of the utterances in the sum of losses.
 const WEIGHTS: [f64; 3] = [0.5, -2.0, 1.5];
+/// Width of the joint network.
 const H: usize = 3;
+/// Number of classes.
 const C: usize = 5;
+/// Number of durations.
 const D: usize = 3;
 const SCALES: PassScales = PassScales { simple: 0.25, pruned: 0.75 };
 
+/// Targets of the batch.
 fn targets() -> Targets {
     Targets::new(2, vec![4, 3, 1], vec![vec![0, 4], vec![1], vec![]]).unwrap()
 }
@@ -30,18 +35,19 @@ fn values(len: usize, salt: u64) -> Vec<f64> {
     oracle::noise::normal(salt, 0, len, 1.0).into_iter().map(|x| f64::from(x as f32)).collect()
 }
 
+/// Pseudo-random variable of a shape.
 fn var(shape: &[usize], salt: u64, dtype: DType) -> Var {
     let tensor = Tensor::from_vec(values(shape.iter().product(), salt), shape, &DEVICE).unwrap();
     Var::from_tensor(&tensor.to_dtype(dtype).unwrap()).unwrap()
 }
 
-fn flat(tensor: &Tensor) -> Vec<f64> {
+fn tensor_values(tensor: &Tensor) -> Vec<f64> {
     tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
 /// A kind of inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum InputKind {
     Joint,
     Dropout,
     Durations,
@@ -52,18 +58,18 @@ enum Kind {
     Pruned,
 }
 
-const KINDS: [Kind; 8] = [
-    Kind::Joint,
-    Kind::Dropout,
-    Kind::Durations,
-    Kind::CtcRows,
-    Kind::Scores,
-    Kind::ScoresWithDurations,
-    Kind::CtcScores,
-    Kind::Pruned,
+const INPUT_KINDS: [InputKind; 8] = [
+    InputKind::Joint,
+    InputKind::Dropout,
+    InputKind::Durations,
+    InputKind::CtcRows,
+    InputKind::Scores,
+    InputKind::ScoresWithDurations,
+    InputKind::CtcScores,
+    InputKind::Pruned,
 ];
 
-impl Kind {
+impl InputKind {
     fn options(self) -> Options {
         let topology = Topology::tdt(&[0, 1, 2]).unwrap();
         let loss = match self {
@@ -131,7 +137,7 @@ impl Kind {
 
     /// Losses, and gradients of all tensors in order, from slices.
     fn by_slices(self, vars: &[Var], bias: bool, weights: &[f64]) -> (Vec<f64>, Vec<Vec<f64>>) {
-        let v: Vec<Vec<f64>> = vars.iter().map(|var| flat(var)).collect();
+        let v: Vec<Vec<f64>> = vars.iter().map(|var| tensor_values(var)).collect();
         let bias_of = |at: usize| bias.then(|| &v[at][..]);
         let head = |at: usize, width| Head::new(&v[at], bias_of(at + 1), width).unwrap();
         let joint = || {
@@ -184,7 +190,7 @@ impl Kind {
 }
 
 #[track_caller]
-fn close(kind: Kind, actual: &[f64], expected: &[f64], tolerance: f64) {
+fn assert_close(kind: InputKind, actual: &[f64], expected: &[f64], tolerance: f64) {
     assert_eq!(actual.len(), expected.len(), "{kind:?}");
     for (i, (actual, expected)) in actual.iter().zip(expected).enumerate() {
         assert!(
@@ -195,18 +201,25 @@ fn close(kind: Kind, actual: &[f64], expected: &[f64], tolerance: f64) {
 }
 
 /// `Σ weights losses`, differentiable.
-fn weighted(losses: &Tensor, weights: &[f64]) -> Tensor {
+fn weighted_sum(losses: &Tensor, weights: &[f64]) -> Tensor {
     (losses * Tensor::new(weights, &DEVICE).unwrap()).unwrap().sum_all().unwrap()
 }
 
 /// Compares gradients of tensors, which must exist.
 #[track_caller]
-fn check(kind: Kind, gradients: &GradStore, vars: &[Var], expected: &[Vec<f64>], bias: bool, tolerance: f64) {
+fn check_gradients(
+    kind: InputKind,
+    gradients: &GradStore,
+    vars: &[Var],
+    expected: &[Vec<f64>],
+    bias: bool,
+    tolerance: f64,
+) {
     for (at, (var, expected)) in vars.iter().zip(expected).enumerate() {
         match gradients.get(var) {
             Some(actual) => {
                 assert_eq!((actual.dims(), actual.dtype()), (var.dims(), var.dtype()), "{kind:?} {at}");
-                close(kind, &flat(actual), expected, tolerance);
+                assert_close(kind, &tensor_values(actual), expected, tolerance);
             }
             None => assert!(kind.is_bias(at) && !bias, "{kind:?}: tensor {at} has no gradient"),
         }
@@ -219,7 +232,7 @@ fn borrow(vars: &[Var]) -> Vec<&Tensor> {
 
 #[test]
 fn tensor_sessions_match_slices_in_both_types() {
-    for kind in KINDS {
+    for kind in INPUT_KINDS {
         let session = LossSession::new(&kind.options()).unwrap();
         for (dtype, loss_bar, tolerance) in [(DType::F64, 1e-12, 1e-12), (DType::F32, 2e-6, 2e-5)] {
             for bias in [true, false] {
@@ -228,15 +241,15 @@ fn tensor_sessions_match_slices_in_both_types() {
                 let tensors = borrow(&vars);
                 let actual = session.forward(kind.inputs(&tensors, bias), &targets()).unwrap();
                 assert_eq!((actual.dims(), actual.dtype()), (&[3][..], DType::F64));
-                close(kind, &flat(&actual), &losses, loss_bar);
-                let gradients = weighted(&actual, &WEIGHTS).backward().unwrap();
-                check(kind, &gradients, &vars, &expected, bias, tolerance);
+                assert_close(kind, &tensor_values(&actual), &losses, loss_bar);
+                let gradients = weighted_sum(&actual, &WEIGHTS).backward().unwrap();
+                check_gradients(kind, &gradients, &vars, &expected, bias, tolerance);
 
                 let out = session.sum(kind.inputs(&tensors, bias), &targets(), &WEIGHTS).unwrap();
                 let value: f64 = losses.iter().zip(WEIGHTS).map(|(loss, weight)| loss * weight).sum();
-                close(kind, &flat(&out.sum), &[value], loss_bar);
-                assert_eq!(out.first_pass.is_some(), kind == Kind::Pruned);
-                check(kind, &out.sum.backward().unwrap(), &vars, &expected, bias, tolerance);
+                assert_close(kind, &tensor_values(&out.sum), &[value], loss_bar);
+                assert_eq!(out.first_pass.is_some(), kind == InputKind::Pruned);
+                check_gradients(kind, &out.sum.backward().unwrap(), &vars, &expected, bias, tolerance);
             }
         }
     }
@@ -246,7 +259,7 @@ fn tensor_sessions_match_slices_in_both_types() {
 #[test]
 fn a_graph_may_be_differentiated_twice() {
     let other_weights = [1.0, 0.25, -0.5];
-    for kind in KINDS {
+    for kind in INPUT_KINDS {
         let session = LossSession::new(&kind.options()).unwrap();
         let vars = kind.vars(DType::F64);
         let tensors = borrow(&vars);
@@ -255,7 +268,14 @@ fn a_graph_may_be_differentiated_twice() {
         session.sum(kind.inputs(&tensors, true), &targets(), &[1.0; 3]).unwrap();
         for weights in [WEIGHTS, WEIGHTS, other_weights, WEIGHTS] {
             let (_, expected) = kind.by_slices(&vars, true, &weights);
-            check(kind, &weighted(&losses, &weights).backward().unwrap(), &vars, &expected, true, 1e-12);
+            check_gradients(
+                kind,
+                &weighted_sum(&losses, &weights).backward().unwrap(),
+                &vars,
+                &expected,
+                true,
+                1e-12,
+            );
         }
         let sum = session.sum(kind.inputs(&tensors, true), &targets(), &WEIGHTS).unwrap().sum;
         let (_, expected) = kind.by_slices(&vars, true, &WEIGHTS);
@@ -263,7 +283,7 @@ fn a_graph_may_be_differentiated_twice() {
             let expected: Vec<Vec<f64>> =
                 expected.iter().map(|g| g.iter().map(|g| factor * g).collect()).collect();
             let gradients = (&sum * factor).unwrap().backward().unwrap();
-            check(kind, &gradients, &vars, &expected, true, 1e-12);
+            check_gradients(kind, &gradients, &vars, &expected, true, 1e-12);
         }
     }
 }
@@ -271,7 +291,7 @@ fn a_graph_may_be_differentiated_twice() {
 /// Only tracked tensors have gradients.
 #[test]
 fn any_tensor_may_be_untracked() {
-    for kind in KINDS {
+    for kind in INPUT_KINDS {
         let session = LossSession::new(&kind.options()).unwrap();
         let vars = kind.vars(DType::F64);
         let (losses, expected) = kind.by_slices(&vars, true, &WEIGHTS);
@@ -280,11 +300,17 @@ fn any_tensor_may_be_untracked() {
             let mut tensors: Vec<&Tensor> = detached.iter().collect();
             tensors[only] = &vars[only];
             let losses_tensor = session.forward(kind.inputs(&tensors, true), &targets()).unwrap();
-            close(kind, &flat(&losses_tensor), &losses, 1e-12);
+            assert_close(kind, &tensor_values(&losses_tensor), &losses, 1e-12);
             let sum = session.sum(kind.inputs(&tensors, true), &targets(), &WEIGHTS).unwrap().sum;
-            for gradients in [weighted(&losses_tensor, &WEIGHTS).backward().unwrap(), sum.backward().unwrap()]
+            for gradients in
+                [weighted_sum(&losses_tensor, &WEIGHTS).backward().unwrap(), sum.backward().unwrap()]
             {
-                close(kind, &flat(gradients.get(&vars[only]).unwrap()), &expected[only], 1e-12);
+                assert_close(
+                    kind,
+                    &tensor_values(gradients.get(&vars[only]).unwrap()),
+                    &expected[only],
+                    1e-12,
+                );
                 for (at, tensor) in detached.iter().enumerate() {
                     assert!(gradients.get(tensor).is_none(), "{kind:?}: tensor {at} has a gradient");
                 }
@@ -293,7 +319,7 @@ fn any_tensor_may_be_untracked() {
         // Without tracked tensors the loss is a constant.
         let tensors: Vec<&Tensor> = detached.iter().collect();
         let losses_tensor = session.forward(kind.inputs(&tensors, true), &targets()).unwrap();
-        close(kind, &flat(&losses_tensor), &losses, 1e-12);
+        assert_close(kind, &tensor_values(&losses_tensor), &losses, 1e-12);
         assert!(!losses_tensor.track_op());
     }
 }
@@ -301,7 +327,7 @@ fn any_tensor_may_be_untracked() {
 /// Tensors that are transposed or sliced, hence not contiguous.
 #[test]
 fn tensors_may_be_noncontiguous() {
-    for kind in KINDS {
+    for kind in INPUT_KINDS {
         let session = LossSession::new(&kind.options()).unwrap();
         let vars = kind.vars(DType::F64);
         let (losses, expected) = kind.by_slices(&vars, true, &WEIGHTS);
@@ -323,20 +349,21 @@ fn tensors_may_be_noncontiguous() {
         assert!(gapped.iter().all(|tensor| !tensor.is_contiguous()));
         let tensors: Vec<&Tensor> = gapped.iter().collect();
         let losses_tensor = session.forward(kind.inputs(&tensors, true), &targets()).unwrap();
-        close(kind, &flat(&losses_tensor), &losses, 1e-12);
+        assert_close(kind, &tensor_values(&losses_tensor), &losses, 1e-12);
         let sum = session.sum(kind.inputs(&tensors, true), &targets(), &WEIGHTS).unwrap().sum;
-        for gradients in [weighted(&losses_tensor, &WEIGHTS).backward().unwrap(), sum.backward().unwrap()] {
+        for gradients in [weighted_sum(&losses_tensor, &WEIGHTS).backward().unwrap(), sum.backward().unwrap()]
+        {
             for ((stored, var), expected) in stored.iter().zip(&vars).zip(&expected) {
                 let actual = gradients.get(stored).unwrap();
                 let actual = match var.rank() {
                     1 => {
                         let unused = actual.narrow(1, 0, 1).unwrap();
-                        assert!(flat(&unused).iter().all(|g| *g == 0.0), "{kind:?}");
+                        assert!(tensor_values(&unused).iter().all(|g| *g == 0.0), "{kind:?}");
                         actual.narrow(1, 1, 1).unwrap()
                     }
                     rank => actual.transpose(rank - 2, rank - 1).unwrap(),
                 };
-                close(kind, &flat(&actual), expected, 1e-12);
+                assert_close(kind, &tensor_values(&actual), expected, 1e-12);
             }
         }
     }
@@ -349,26 +376,31 @@ fn an_utterance_without_a_path_has_no_gradient_in_any_pass() {
     let pruning = Pruning { s_range: 2, ..Pruning::default() };
     let tokens = rnnt_loss::TokenNormalization::Softmax;
     let loss = Loss::Pruned { topology: Topology::modified(), tokens, pruning };
-    let vars = Kind::Pruned.vars(DType::F64);
+    let vars = InputKind::Pruned.vars(DType::F64);
     let session = LossSession::new(&Options::new(loss)).unwrap();
     let tensors = borrow(&vars);
-    let losses = session.forward(Kind::Pruned.inputs(&tensors, true), &targets).unwrap();
-    let actual = flat(&losses);
+    let losses = session.forward(InputKind::Pruned.inputs(&tensors, true), &targets).unwrap();
+    let actual = tensor_values(&losses);
     assert!(actual[0].is_finite() && actual[1].is_finite() && actual[2] == f64::INFINITY, "{actual:?}");
     let gradients = losses.sqr().unwrap().sum_all().unwrap().backward().unwrap();
     let weights = [2.0 * actual[0], 2.0 * actual[1], 0.0];
-    let sum = session.sum(Kind::Pruned.inputs(&tensors, true), &targets, &weights).unwrap().sum;
+    let sum = session.sum(InputKind::Pruned.inputs(&tensors, true), &targets, &weights).unwrap().sum;
     let expected = sum.backward().unwrap();
     for var in &vars {
-        close(Kind::Pruned, &flat(gradients.get(var).unwrap()), &flat(expected.get(var).unwrap()), 1e-11);
+        assert_close(
+            InputKind::Pruned,
+            &tensor_values(gradients.get(var).unwrap()),
+            &tensor_values(expected.get(var).unwrap()),
+            1e-11,
+        );
     }
 }
 
 #[test]
 fn invalid_rates_and_weights_are_errors() {
-    let vars = Kind::Joint.vars(DType::F32);
+    let vars = InputKind::Joint.vars(DType::F32);
     let tensors = borrow(&vars);
-    let TensorInputs::Joint(joint) = Kind::Joint.inputs(&tensors, true) else { panic!("a joint") };
+    let TensorInputs::Joint(joint) = InputKind::Joint.inputs(&tensors, true) else { panic!("a joint") };
     let session = LossSession::new(&Options::default()).unwrap();
     for rate in [-0.5, 1.0, f64::NAN] {
         let joint = JointTensors { dropout: Some(Dropout { rate, seed: 0 }), ..joint };
@@ -379,8 +411,8 @@ fn invalid_rates_and_weights_are_errors() {
     assert!(matches!(actual, Err(Error::Weight { utterance: 1, .. })));
     assert!(matches!(session.sum(joint, &targets(), &[1.0]), Err(Error::Shape { argument: "weights", .. })));
     let losses = session.forward(joint, &targets()).unwrap();
-    let message = weighted(&losses, &[1.0, f64::NAN, 1.0]).backward().unwrap_err().to_string();
+    let message = weighted_sum(&losses, &[1.0, f64::NAN, 1.0]).backward().unwrap_err().to_string();
     assert!(message.contains("weights: utterance 1"), "{message}");
     // The graph is still usable after the error.
-    assert!(weighted(&losses, &WEIGHTS).backward().is_ok());
+    assert!(weighted_sum(&losses, &WEIGHTS).backward().is_ok());
 }

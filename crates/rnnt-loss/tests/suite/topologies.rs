@@ -1,4 +1,4 @@
-//! Multi-blank, TDT, factored blanks and retained sites: values, gradients, errors.
+//! Losses of multi-blank, TDT, factored blanks and retained sites: values, gradients, errors.
 use oracle::differences::central_difference;
 use rnnt_dp::{Lattices, Regularizers, forward_backward};
 use rnnt_loss::{
@@ -6,10 +6,13 @@ use rnnt_loss::{
     Targets, TokenNormalization, Topology,
 };
 
+/// Width of the joint network.
 const H: usize = 3;
+/// Number of classes.
 const C: usize = 6;
 const DURATIONS: [usize; 3] = [0, 1, 2];
 
+/// Pseudo-random values.
 fn values(len: usize, salt: usize) -> Vec<f64> {
     (0..len).map(|i| (((i + salt) * 7919 % 1009) as f64 - 504.0) / 400.0).collect()
 }
@@ -22,10 +25,11 @@ fn targets(blank: u32) -> Targets {
 
 const PADDED: Layout = Layout::Padded { frames: 4, positions: 3 };
 const SIZES: [usize; 6] = [2 * 4 * H, 2 * 3 * H, C * H, C, DURATIONS.len() * H, DURATIONS.len()];
+/// Weights of the utterances in the sum of losses.
 const WEIGHTS: [f64; 2] = [0.5, -2.0];
 
 /// Splits a list into frames, labels, token head and duration head.
-fn cut(all: &[f64]) -> [&[f64]; 6] {
+fn split_inputs(all: &[f64]) -> [&[f64]; 6] {
     let mut rest = all;
     SIZES.map(|size| rest.split_off(..size).unwrap())
 }
@@ -39,7 +43,7 @@ fn session<F: rnnt_loss::Real>(options: &Options) -> Session<F> {
 }
 
 /// Runs the loss with one head for all tokens.
-fn projected(all: &[f64], targets: &Targets, options: &Options) -> LossOutput<f64> {
+fn run_joint(all: &[f64], targets: &Targets, options: &Options) -> LossOutput<f64> {
     let mut rest = all;
     let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
     let head = Head::new(w, Some(b), H).unwrap();
@@ -54,13 +58,13 @@ fn loss_of_scores(scores: &[f64], targets: &Targets, options: &Options) -> Resul
 }
 
 /// Gradients of the arguments, concatenated.
-fn concatenated(gradients: Gradients<f64>) -> Vec<f64> {
+fn concatenate_gradients(gradients: Gradients<f64>) -> Vec<f64> {
     let Gradients { encoded, predicted, head, durations, .. } = gradients;
     [encoded, predicted, head.weight, head.bias, durations.weight, durations.bias].concat()
 }
 
 /// Compares a gradient with central differences of the weighted losses.
-fn check(gradient: &[f64], inputs: &[f64], losses: impl Fn(&[f64]) -> Vec<f64>) {
+fn check_gradient(gradient: &[f64], inputs: &[f64], losses: impl Fn(&[f64]) -> Vec<f64>) {
     let loss = |all: &[f64]| Ok(losses(all).iter().zip(WEIGHTS).map(|(l, w)| l * w).sum());
     let expected = central_difference(loss, inputs).unwrap();
     assert_eq!(gradient.len(), expected.len());
@@ -70,7 +74,7 @@ fn check(gradient: &[f64], inputs: &[f64], losses: impl Fn(&[f64]) -> Vec<f64>) 
 }
 
 /// Scores of all padded sites.
-fn scores(frames: &[f64], labels: &[f64], weight: &[f64], bias: &[f64]) -> Vec<f64> {
+fn dense_scores(frames: &[f64], labels: &[f64], weight: &[f64], bias: &[f64]) -> Vec<f64> {
     let mut z = Vec::new();
     for site in 0..2 * 4 * 3 {
         let (b, t, u) = (site / 12, site / 3 % 4, site % 3);
@@ -89,15 +93,15 @@ fn tdt_matches_the_loss_of_its_scores() {
         let topology = Topology::tdt(&DURATIONS).unwrap();
         let options = Options { fastemit, ..Options::new(Loss::Tdt { topology, sigma: 0.05, omega }) };
         let run = |all: &[f64]| {
-            let [frames, labels, w, b, v, c] = cut(all);
+            let [frames, labels, w, b, v, c] = split_inputs(all);
             let (tokens, durations) = (Head::new(w, Some(b), H).unwrap(), Head::new(v, Some(c), H).unwrap());
             let joint =
                 JointInputs::new(frames, labels, tokens).with_durations(durations).with_layout(PADDED);
             session(&options).sum(joint, &targets, &WEIGHTS).unwrap()
         };
         let actual = run(&all);
-        let [frames, labels, w, b, v, c] = cut(&all);
-        let (z, d) = (scores(frames, labels, w, b), scores(frames, labels, v, c));
+        let [frames, labels, w, b, v, c] = split_inputs(&all);
+        let (z, d) = (dense_scores(frames, labels, w, b), dense_scores(frames, labels, v, c));
         let rows = z.chunks(C).zip(d.chunks(DURATIONS.len()));
         let rows: Vec<f64> = rows.flat_map(|(z, d)| z.iter().chain(d)).copied().collect();
         let dense = loss_of_scores(&rows, &targets, &options).unwrap();
@@ -105,15 +109,15 @@ fn tdt_matches_the_loss_of_its_scores() {
             assert!((a - b).abs() < 1e-12 * b);
         }
         if fastemit == 0.0 {
-            check(&concatenated(actual.gradients), &all, |all| run(all).losses);
+            check_gradient(&concatenate_gradients(actual.gradients), &all, |all| run(all).losses);
             let losses = |rows: &[f64]| loss_of_scores(rows, &targets, &options).unwrap().losses;
-            check(&dense.gradients.scores, &rows, losses);
+            check_gradient(&dense.gradients.scores, &rows, losses);
         }
     }
 }
 
 #[test]
-fn tdt_in_single_precision_and_every_budget() {
+fn tdt_losses_agree_in_single_precision_and_every_budget() {
     let (all, targets) = (inputs(), targets(0));
     let losses = |keep_scores: bool| {
         let options =
@@ -133,7 +137,7 @@ fn tdt_in_single_precision_and_every_budget() {
 }
 
 /// Reference implementation of HAT, from scores.
-fn factored(z: &[f64], targets: &Targets, blank: usize) -> Vec<f64> {
+fn hat_losses(z: &[f64], targets: &Targets, blank: usize) -> Vec<f64> {
     let mut losses = Vec::new();
     for b in 0..2 {
         let (frames, labels) = (targets.frames(b), targets.labels(b));
@@ -161,15 +165,15 @@ fn a_factored_blank_matches_the_definition() {
     let options = Options::new(Loss::hat());
     for blank in [0, 2, C as u32 - 1] {
         let targets = targets(blank);
-        let run = |all: &[f64]| projected(all, &targets, &options);
+        let run = |all: &[f64]| run_joint(all, &targets, &options);
         let actual = run(all);
         let mut rest = all;
         let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
-        let expected = factored(&scores(frames, labels, w, b), &targets, blank as usize);
+        let expected = hat_losses(&dense_scores(frames, labels, w, b), &targets, blank as usize);
         for (actual, expected) in actual.losses.iter().zip(&expected) {
             assert!((actual - expected).abs() < 1e-12 * expected, "{actual} {expected}");
         }
-        check(&concatenated(actual.gradients), all, |all| run(all).losses);
+        check_gradient(&concatenate_gradients(actual.gradients), all, |all| run(all).losses);
     }
 }
 
@@ -191,16 +195,16 @@ fn big_blanks_are_classes() {
     let topology = Topology::multi_blank(&[2, 3]).unwrap();
     let options =
         Options::new(Loss::Transducer { topology, tokens: TokenNormalization::Softmax, sigma: 0.1 });
-    let run = |all: &[f64]| projected(all, &targets, &options);
+    let run = |all: &[f64]| run_joint(all, &targets, &options);
     let actual = run(all);
     let mut rest = all;
     let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
-    let z = scores(frames, labels, w, b);
+    let z = dense_scores(frames, labels, w, b);
     let dense = loss_of_scores(&z, &targets, &options).unwrap();
     for (actual, expected) in actual.losses.iter().zip(&dense.losses) {
         assert!((actual - expected).abs() < 1e-12 * expected);
     }
-    check(&concatenated(actual.gradients), all, |all| run(all).losses);
+    check_gradient(&concatenate_gradients(actual.gradients), all, |all| run(all).losses);
 }
 
 #[test]
@@ -208,7 +212,7 @@ fn all_inputs_support_retained_sites() {
     let all = &inputs()[..SIZES[..4].iter().sum()];
     for topology in [Topology::rnnt(), Topology::modified(), Topology::constrained()] {
         let options = Options { delay_penalty: 0.1, ..Options::new(Loss::with_topology(topology)) };
-        let run = |all: &[f64], targets: &Targets| projected(all, targets, &options);
+        let run = |all: &[f64], targets: &Targets| run_joint(all, targets, &options);
         let full = targets(2);
         let bands = vec![vec![0..2, 0..2, 1..3, 1..3], vec![0..1, 0..2]];
         let kept = full.with_bands(bands).unwrap();
@@ -218,7 +222,7 @@ fn all_inputs_support_retained_sites() {
         }
         let mut rest = all;
         let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
-        let mut z = scores(frames, labels, w, b);
+        let mut z = dense_scores(frames, labels, w, b);
         // Sites that are not retained are never read.
         for (b, t, u) in [(0, 0, 2), (0, 1, 2), (0, 2, 0), (0, 3, 0), (1, 0, 1)] {
             z[((b * 4 + t) * 3 + u) * C..][..C].fill(f64::NAN);
@@ -228,7 +232,7 @@ fn all_inputs_support_retained_sites() {
             assert!((actual - expected).abs() < 1e-12 * expected);
         }
         assert!(dense.gradients.scores.iter().all(|g| g.is_finite()));
-        check(&concatenated(actual.gradients), all, |all| run(all, &kept).losses);
+        check_gradient(&concatenate_gradients(actual.gradients), all, |all| run(all, &kept).losses);
         let all_retained = full.with_bands(vec![vec![0..3; 4], vec![0..2; 2]]).unwrap();
         for (a, b) in run(all, &all_retained).losses.iter().zip(&unrestricted.losses) {
             assert!((a - b).abs() < 1e-12 * b);
@@ -236,7 +240,7 @@ fn all_inputs_support_retained_sites() {
     }
 }
 
-fn targets_arc(frames: usize, labels: usize) -> rnnt_dp::TopologyArc {
+fn topology_arc(frames: usize, labels: usize) -> rnnt_dp::TopologyArc {
     rnnt_dp::TopologyArc { frames, labels, may_end: labels == 0 }
 }
 
@@ -261,10 +265,10 @@ fn invalid_arguments_are_errors() {
     let confused = run(&two, &tdt);
     assert!(matches!(confused, Err(Error::Columns { expected: 4, found: 2, .. })), "{confused:?}");
     // Columns with another meaning.
-    let (blank, label) = (targets_arc(1, 0), targets_arc(0, 1));
+    let (blank, label) = (topology_arc(1, 0), topology_arc(0, 1));
     let swapped = with(Topology::new(vec![label, blank]).unwrap());
     assert!(matches!(run(&targets, &swapped), Err(Error::Arc { arc: 0, expected: 0, found: 1 })));
-    let two_at_once = with(Topology::new(vec![blank, targets_arc(1, 2)]).unwrap());
+    let two_at_once = with(Topology::new(vec![blank, topology_arc(1, 2)]).unwrap());
     assert!(matches!(run(&targets, &two_at_once), Err(Error::Arc { arc: 1, expected: 1, found: 2 })));
     let z = values(24 * C, 1);
     let lasting = |topology, omega| Options::new(Loss::Tdt { topology, sigma: 0.0, omega });
