@@ -174,7 +174,7 @@ impl DecodingCase {
     pub fn run(&self) -> Result<(Vec<DecodeResult>, Vec<String>)> {
         let (mut results, mut unknown) = (Vec::new(), Vec::new());
         for decode in &self.sidecar.decodes {
-            let mut check = Check::default();
+            let mut check = DecodingCheck::default();
             let kind = match &decode.kind {
                 DecodeKind::Greedy { max_symbols, utterances } => {
                     searches::greedy(self, *max_symbols, utterances, &mut check);
@@ -227,13 +227,13 @@ fn floats(bytes: &[u8], name: &str) -> Option<Vec<f32>> {
 
 /// Collects the largest error and the first failure.
 #[derive(Default)]
-struct Check {
+struct DecodingCheck {
     max_error: f64,
     failure: Option<String>,
     location: String,
 }
 
-impl Check {
+impl DecodingCheck {
     /// Sets the utterance or hypothesis that the next failures are about.
     fn set_location(&mut self, location: String) {
         self.location = location;

@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use crate::error::RunError;
-use check::Check;
-pub(super) use file::File;
+use check::LatticeCheck;
+pub(super) use file::LatticeFile;
 use inputs::LatticeInputs;
 use lattice::RecognitionLattice;
 use rnnt_loss::Element;
@@ -31,13 +31,13 @@ use super::tolerances::FloatType;
 /// One case: results of LAST in f64 and in f32.
 struct LatticeCase<'a> {
     name: &'a str,
-    f64_file: &'a File,
-    f32_file: &'a File,
+    f64_file: &'a LatticeFile,
+    f32_file: &'a LatticeFile,
 }
 
 /// Pairs `NAME.f64` with `NAME.f32`.
-fn pair(files: &[File]) -> Result<Vec<LatticeCase<'_>>> {
-    let by_name: BTreeMap<&str, &File> = files.iter().map(|file| (file.name.as_str(), file)).collect();
+fn pair(files: &[LatticeFile]) -> Result<Vec<LatticeCase<'_>>> {
+    let by_name: BTreeMap<&str, &LatticeFile> = files.iter().map(|file| (file.name.as_str(), file)).collect();
     let mut cases = Vec::new();
     for (name, file) in &by_name {
         let partner = match (name.strip_suffix(".f64"), name.strip_suffix(".f32")) {
@@ -55,7 +55,7 @@ fn pair(files: &[File]) -> Result<Vec<LatticeCase<'_>>> {
 }
 
 /// Prints one line per case and type; returns true if all pass.
-pub(super) fn report(files: &[File], out: &mut dyn Write) -> Result<bool> {
+pub(super) fn report(files: &[LatticeFile], out: &mut dyn Write) -> Result<bool> {
     let cases = pair(files)?;
     let width = cases.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
     writeln!(
@@ -102,10 +102,10 @@ pub(super) fn report(files: &[File], out: &mut dyn Write) -> Result<bool> {
 }
 
 /// Function that runs a file, and predicate on names of results.
-type LatticeRun = (fn(&mut Check) -> std::result::Result<(), RunError>, fn(&str) -> bool);
+type LatticeRun = (fn(&mut LatticeCheck) -> std::result::Result<(), RunError>, fn(&str) -> bool);
 
 /// Runs a case; an error of the code under test is a failure.
-fn run<'a, F: Element>(case: &LatticeCase<'a>, float: FloatType) -> Result<Check<'a>> {
+fn run<'a, F: Element>(case: &LatticeCase<'a>, float: FloatType) -> Result<LatticeCheck<'a>> {
     let (run, is_result): LatticeRun = match case.name {
         _ if case.f64_file.settings.is_some() => (lattice::<F>, |name| name.starts_with("out/")),
         "alignment_steps" => (steps::steps::<F>, steps::is_result),
@@ -118,7 +118,7 @@ fn run<'a, F: Element>(case: &LatticeCase<'a>, float: FloatType) -> Result<Check
             return Err(case.f64_file.error("name", expected, case.name));
         }
     };
-    let mut check = Check::new((case.f64_file, case.f32_file), float, is_result);
+    let mut check = LatticeCheck::new((case.f64_file, case.f32_file), float, is_result);
     match run(&mut check) {
         Ok(()) => {}
         Err(RunError::InvalidCase(error)) => return Err(error),
@@ -128,7 +128,7 @@ fn run<'a, F: Element>(case: &LatticeCase<'a>, float: FloatType) -> Result<Check
     Ok(check)
 }
 
-fn lattice<F: Element>(check: &mut Check) -> std::result::Result<(), RunError> {
+fn lattice<F: Element>(check: &mut LatticeCheck) -> std::result::Result<(), RunError> {
     let file = check.file;
     let settings = file.settings.as_ref();
     let settings = settings.ok_or_else(|| file.error("case", "the settings of a lattice", "none"))?;

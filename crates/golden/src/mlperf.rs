@@ -15,14 +15,14 @@ mod specaugment;
 use std::io::Write;
 
 use crate::error::RunError;
-use check::Check;
+use check::MlPerfCheck;
 pub use check::{Tolerance, tolerance_ratio};
-pub(super) use file::File;
+pub(super) use file::MlPerfFile;
 
 use super::error::Result;
 
 /// Function that runs a case.
-type MlPerfRun = fn(&mut Check) -> std::result::Result<(), RunError>;
+type MlPerfRun = fn(&mut MlPerfCheck) -> std::result::Result<(), RunError>;
 
 /// Kinds of cases; each kind has one run per floating-point type.
 const KINDS: [(&str, &[(&str, MlPerfRun)]); 10] = [
@@ -48,7 +48,7 @@ pub(super) fn is_supported(kind: &str) -> bool {
 }
 
 /// Prints one line per case and type; returns true if all pass.
-pub(super) fn report(files: &[File], out: &mut dyn Write) -> Result<bool> {
+pub(super) fn report(files: &[MlPerfFile], out: &mut dyn Write) -> Result<bool> {
     let width = files.iter().map(|file| file.name.len()).max().unwrap_or(4).max(4);
     writeln!(
         out,
@@ -58,7 +58,7 @@ pub(super) fn report(files: &[File], out: &mut dyn Write) -> Result<bool> {
     let (mut passed, mut failed) = (0, 0);
     for file in files {
         for (label, run) in runs(&file.kind) {
-            let mut check = Check::new(file);
+            let mut check = MlPerfCheck::new(file);
             match run(&mut check) {
                 Ok(()) => check.finish(),
                 Err(RunError::InvalidCase(error)) => return Err(error),

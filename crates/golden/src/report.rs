@@ -47,8 +47,8 @@ pub fn report(dir: &Path, out: &mut dyn Write) -> Result<bool> {
 enum GoldenFile {
     Loss(LossCase),
     Decoding(DecodingCase),
-    Lattice(lattice::File),
-    MlPerf(mlperf::File),
+    Lattice(lattice::LatticeFile),
+    MlPerf(mlperf::MlPerfFile),
     /// A description of the folder.
     Index,
 }
@@ -71,13 +71,13 @@ impl GoldenFile {
         Ok(match value {
             serde_json::Value::Array(_) if !tensors.exists() => GoldenFile::Index,
             value if value["kind"].as_str().is_some_and(mlperf::is_supported) => {
-                GoldenFile::MlPerf(mlperf::File::read(json, &tensors, &name, value)?)
+                GoldenFile::MlPerf(mlperf::MlPerfFile::read(json, &tensors, &name, value)?)
             }
             value if value.get("decodes").is_some() => {
                 GoldenFile::Decoding(DecodingCase::read(&json, &tensors, &name, value)?)
             }
             value if value["made_with"].get("last-asr").is_some() => {
-                GoldenFile::Lattice(lattice::File::read(json, tensors, &name, value)?)
+                GoldenFile::Lattice(lattice::LatticeFile::read(json, tensors, &name, value)?)
             }
             value => GoldenFile::Loss(LossCase::read(json, tensors, &name, value)?),
         })

@@ -8,7 +8,8 @@ use decoding::{
 use rnnt_loss::{Head, JointInputs, Options, Session, Targets};
 
 use super::{
-    AlignedCase, Check, Chunk, DecodingCase, GreedyCase, RankedCase, Result, SCORE_TOLERANCE, SUM_TOLERANCE,
+    AlignedCase, Chunk, DecodingCase, DecodingCheck, GreedyCase, RankedCase, Result, SCORE_TOLERANCE,
+    SUM_TOLERANCE,
 };
 
 impl DecodingCase {
@@ -23,7 +24,7 @@ fn options(max_symbols: Option<usize>) -> decoding::GreedyOptions {
 }
 
 /// Compares labels, times and scores; with `steps`, also the site of every joint evaluation.
-fn compare(actual: &Hypotheses, expected: &[GreedyCase], steps: bool, check: &mut Check) {
+fn compare(actual: &Hypotheses, expected: &[GreedyCase], steps: bool, check: &mut DecodingCheck) {
     check.expect_equal("utterances", actual.len(), expected.len());
     for (b, expected) in expected.iter().enumerate().take(actual.len()) {
         check.set_location(format!("utterance {b}"));
@@ -88,7 +89,7 @@ pub(super) fn greedy(
     case: &DecodingCase,
     max_symbols: Option<usize>,
     expected: &[GreedyCase],
-    check: &mut Check,
+    check: &mut DecodingCheck,
 ) {
     let (frames, options) = (case.utterances(), options(max_symbols));
     for look_ahead in [1, 5, 32] {
@@ -136,8 +137,8 @@ pub(super) fn greedy(
 fn search(
     case: &DecodingCase,
     options: decoding::GreedyOptions,
-    check: &mut Check,
-    compare: impl FnOnce(&Hypotheses, &mut Check),
+    check: &mut DecodingCheck,
+    compare: impl FnOnce(&Hypotheses, &mut DecodingCheck),
 ) {
     let Some(mut search) = check.expect_ok(GreedySearch::new(case.model.clone(), options)) else { return };
     if let Some(actual) = check.expect_ok(search.decode(&case.utterances())) {
@@ -181,7 +182,7 @@ pub(super) fn greedy_with_lm(
     max_symbols: Option<usize>,
     weight: f32,
     expected: &[GreedyCase],
-    check: &mut Check,
+    check: &mut DecodingCheck,
 ) -> Result<()> {
     let table = case.floats("lm.log_prob")?;
     let (labels, blank) = (case.sidecar.model.vocab, case.sidecar.model.blank);
@@ -200,7 +201,7 @@ pub(super) fn chunked_greedy(
     max_symbols: Option<usize>,
     chunk: usize,
     expected: &[Vec<Chunk>],
-    check: &mut Check,
+    check: &mut DecodingCheck,
 ) {
     let (frames, width) = (case.utterances(), case.model.width());
     let Some(mut search) = check.expect_ok(GreedySearch::new(case.model.clone(), options(max_symbols)))
@@ -232,7 +233,7 @@ pub(super) fn modified_beam(
     case: &DecodingCase,
     options: decoding::BeamOptions,
     expected: &[Vec<RankedCase>],
-    check: &mut Check,
+    check: &mut DecodingCheck,
 ) {
     let Some(mut search) = check.expect_ok(BeamSearch::new(case.model.clone(), options)) else { return };
     let Some(actual) = check.expect_ok(search.decode(&case.utterances())) else { return };
@@ -255,7 +256,7 @@ pub(super) fn modified_beam(
 pub(super) fn forced_alignment(
     case: &DecodingCase,
     expected: &[Option<AlignedCase>],
-    check: &mut Check,
+    check: &mut DecodingCheck,
 ) -> Result<()> {
     let width = case.model.width();
     let (weight, bias) = (case.floats("out.weight")?, case.floats("out.bias")?);

@@ -6,7 +6,7 @@ use lattice::{Context, Labels};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
-use super::check::{Check, Quantity};
+use super::check::{LatticeCheck, Quantity};
 use super::inputs::LatticeInputs;
 use crate::error::RunError;
 
@@ -18,7 +18,11 @@ pub struct ArcWeights {
 
 impl ArcWeights {
     /// Compares distances, forward weights and marginals of alignment states.
-    pub fn compare<F: Element>(&self, check: &mut Check, inputs: &LatticeInputs<F>) -> Result<(), RunError> {
+    pub fn compare<F: Element>(
+        &self,
+        check: &mut LatticeCheck,
+        inputs: &LatticeInputs<F>,
+    ) -> Result<(), RunError> {
         self.sums::<F, Log>(check, inputs, "log")?;
         self.sums::<F, Tropical>(check, inputs, "tropical")?;
         if check.file.find("out/denom_real").is_some() {
@@ -41,7 +45,7 @@ impl ArcWeights {
     /// A denominator sums over all paths, a numerator over the paths of the labels.
     fn sums<F: Element, S: Semiring<Weight = f64>>(
         &self,
-        check: &mut Check,
+        check: &mut LatticeCheck,
         inputs: &LatticeInputs<F>,
         name: &str,
     ) -> Result<(), RunError> {
@@ -76,7 +80,11 @@ impl ArcWeights {
     }
 
     /// Compares the marginals of all arcs, with one value per alignment state.
-    fn marginals<F: Element>(&self, check: &mut Check, inputs: &LatticeInputs<F>) -> Result<(), RunError> {
+    fn marginals<F: Element>(
+        &self,
+        check: &mut LatticeCheck,
+        inputs: &LatticeInputs<F>,
+    ) -> Result<(), RunError> {
         let (context, alignment) = (&inputs.context, inputs.alignment);
         let (frames, padded) = (inputs.frames()?, inputs.padded());
         let row = alignment.num_states() * context.states();

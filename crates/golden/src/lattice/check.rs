@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use rnnt_loss::Element;
 
-use super::file::File;
+use super::file::LatticeFile;
 use crate::error::Result;
 use crate::tolerances::FloatType;
 
@@ -37,10 +37,10 @@ pub struct MaxErrors {
 }
 
 /// Comparison of a run with a file.
-pub struct Check<'a> {
-    pub file: &'a File,
+pub struct LatticeCheck<'a> {
+    pub file: &'a LatticeFile,
     /// Results of LAST in f32.
-    f32_file: &'a File,
+    f32_file: &'a LatticeFile,
     float: FloatType,
     /// `max|weight| T`
     scale: f64,
@@ -56,9 +56,13 @@ pub struct Check<'a> {
     pub notes: Vec<String>,
 }
 
-impl<'a> Check<'a> {
+impl<'a> LatticeCheck<'a> {
     /// Creates a check in which all results (by name) must be compared.
-    pub fn new(files: (&'a File, &'a File), float: FloatType, is_result: impl Fn(&str) -> bool) -> Self {
+    pub fn new(
+        files: (&'a LatticeFile, &'a LatticeFile),
+        float: FloatType,
+        is_result: impl Fn(&str) -> bool,
+    ) -> Self {
         let (file, f32_file) = files;
         Self {
             file,

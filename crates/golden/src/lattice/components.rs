@@ -4,11 +4,11 @@
 //! of one.
 use rnnt_loss::Element;
 
-use super::file::File;
+use super::file::LatticeFile;
 use crate::error::Result;
 
 /// Returns the keys of a file: the distinct prefixes of names before the first slash.
-pub fn keys(file: &File) -> Vec<String> {
+pub fn keys(file: &LatticeFile) -> Vec<String> {
     let mut keys: Vec<String> =
         file.names().filter_map(|name| Some(name.split_once('/')?.0.to_owned())).collect();
     keys.dedup();
@@ -16,7 +16,7 @@ pub fn keys(file: &File) -> Vec<String> {
 }
 
 /// Returns the number after a prefix in a key such as `v3_n1_fld2`.
-pub fn number(file: &File, key: &str, prefix: &str) -> Result<usize> {
+pub fn number(file: &LatticeFile, key: &str, prefix: &str) -> Result<usize> {
     let number = key.split('_').find_map(|part| part.strip_prefix(prefix)?.parse().ok());
     number.ok_or_else(|| file.error(key, &format!("a number after {prefix}"), "none"))
 }

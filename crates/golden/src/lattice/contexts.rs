@@ -8,7 +8,7 @@ use lattice::{Context, FullNGram, NextStateTable};
 use rnnt_dp::semiring::{Differentiable, Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
-use super::check::{Check, Quantity};
+use super::check::{LatticeCheck, Quantity};
 use super::components::{keys, number, rounded};
 use crate::error::RunError;
 
@@ -19,7 +19,7 @@ pub fn is_result(name: &str) -> bool {
 }
 
 /// Checks contexts that remember the last n labels (`FullNGram`).
-pub fn full_ngrams<F: Element>(check: &mut Check) -> Result<(), RunError> {
+pub fn full_ngrams<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     for key in keys(check.file) {
         let context = FullNGram::new(number(check.file, &key, "v")?, number(check.file, &key, "n")?)?;
         let labels = context.vocabulary();
@@ -34,7 +34,7 @@ pub fn full_ngrams<F: Element>(check: &mut Check) -> Result<(), RunError> {
 }
 
 /// Checks contexts given as a table of next states (`NextStateTable`).
-pub fn tables<F: Element>(check: &mut Check) -> Result<(), RunError> {
+pub fn tables<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     for key in keys(check.file) {
         let name = format!("{key}/next_state_table");
         let [states, labels] = check.file.shape(&name)?;
@@ -45,7 +45,11 @@ pub fn tables<F: Element>(check: &mut Check) -> Result<(), RunError> {
 }
 
 /// Checks transitions, state sequences of label strings, and reductions of a context.
-fn check_context<F: Element>(check: &mut Check, key: &str, context: &dyn Context) -> Result<(), RunError> {
+fn check_context<F: Element>(
+    check: &mut LatticeCheck,
+    key: &str,
+    context: &dyn Context,
+) -> Result<(), RunError> {
     let (states, labels) = (context.states(), context.vocabulary());
     let next = |p: usize| (1..=labels).map(move |y| context.next_state(p, y));
     check.integers(&format!("{key}/next_state_table"), (0..states).flat_map(next))?;
@@ -69,7 +73,7 @@ fn check_context<F: Element>(check: &mut Check, key: &str, context: &dyn Context
 
 /// Checks the sum of arc weights into each next state.
 fn reduce<F: Element, S: Semiring<Weight = f64>>(
-    check: &mut Check,
+    check: &mut LatticeCheck,
     key: &str,
     semiring: &str,
     context: &dyn Context,
@@ -86,7 +90,7 @@ fn reduce<F: Element, S: Semiring<Weight = f64>>(
 
 /// Checks the gradient of `reduce` for given cotangents.
 fn gradient<F: Element, S: Differentiable>(
-    check: &mut Check,
+    check: &mut LatticeCheck,
     key: &str,
     semiring: &str,
     context: &dyn Context,

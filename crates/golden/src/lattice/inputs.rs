@@ -8,13 +8,13 @@ use lattice::{
 };
 use rnnt_loss::Element;
 
-use super::file::{AlignmentKind, File, LatticeSettings, LocalNormalization, WeightSource};
+use super::file::{AlignmentKind, LatticeFile, LatticeSettings, LocalNormalization, WeightSource};
 use super::weight_fns::shared_rnn;
 use crate::error::RunError;
 
 pub struct LatticeInputs<'a, F> {
     settings: &'a LatticeSettings,
-    file: &'a File,
+    file: &'a LatticeFile,
     pub context: FullNGram,
     pub alignment: AlignmentLattice,
     frames: Vec<F>,
@@ -30,7 +30,7 @@ pub struct LatticeInputs<'a, F> {
 }
 
 impl<'a, F: Element> LatticeInputs<'a, F> {
-    pub fn new(file: &'a File, settings: &'a LatticeSettings) -> Result<Self, RunError> {
+    pub fn new(file: &'a LatticeFile, settings: &'a LatticeSettings) -> Result<Self, RunError> {
         let alignment = match (settings.align, settings.expansions) {
             (AlignmentKind::FrameDependent, _) => AlignmentLattice::FrameDependent,
             (AlignmentKind::FrameLabelDependent, Some(expansions)) => {

@@ -5,13 +5,13 @@
 use lattice::{Arcs, Context, LatticePath, LatticeSession, RecognitionLattice};
 use rnnt_loss::Element;
 
-use super::check::{Check, Quantity, to_f64};
+use super::check::{LatticeCheck, Quantity, to_f64};
 use super::inputs::LatticeInputs;
 use crate::error::RunError;
 
 /// Compares best paths and best alignments with all tensors about them.
 pub fn paths<F: Element>(
-    check: &mut Check,
+    check: &mut LatticeCheck,
     inputs: &LatticeInputs<F>,
     lattice: &RecognitionLattice<F>,
 ) -> Result<(), RunError> {

@@ -4,7 +4,7 @@ use rnnt_dp::semiring::{
 };
 use rnnt_loss::Element;
 
-use super::check::{Check, Quantity};
+use super::check::{LatticeCheck, Quantity};
 use super::components::rounded;
 use crate::error::RunError;
 
@@ -25,7 +25,7 @@ pub fn is_result(name: &str) -> bool {
     !INPUTS.contains(&name)
 }
 
-pub fn semirings<F: Element>(check: &mut Check) -> Result<(), RunError> {
+pub fn semirings<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     numbers::<F, Probability>(check, "real")?;
     numbers::<F, Log>(check, "log")?;
     numbers::<F, Tropical>(check, "tropical")?;
@@ -39,7 +39,7 @@ pub fn semirings<F: Element>(check: &mut Check) -> Result<(), RunError> {
 }
 
 /// Checks a semiring of single numbers: real, log or tropical.
-fn numbers<F: Element, S: Differentiable>(check: &mut Check, name: &str) -> Result<(), RunError> {
+fn numbers<F: Element, S: Differentiable>(check: &mut LatticeCheck, name: &str) -> Result<(), RunError> {
     let tensor = |operation: &str| format!("{name}/{operation}");
     check.compare(Quantity::Value, &tensor("zero"), &rounded::<F>([S::ZERO]))?;
     check.compare(Quantity::Value, &tensor("one"), &rounded::<F>([S::ONE]))?;
@@ -77,7 +77,7 @@ fn numbers<F: Element, S: Differentiable>(check: &mut Check, name: &str) -> Resu
 }
 
 /// Checks the expectation semiring: pairs of log weight and log of the weighted value.
-fn expectations<F: Element>(check: &mut Check) -> Result<(), RunError> {
+fn expectations<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     type E = LogLogExpectation;
     let names =
         |operation: &str| [format!("expectation/{operation}_w"), format!("expectation/{operation}_x")];
@@ -106,7 +106,7 @@ fn expectations<F: Element>(check: &mut Check) -> Result<(), RunError> {
 
 /// Compares the two components of pairs with two tensors.
 fn pairs<F: Element>(
-    check: &mut Check,
+    check: &mut LatticeCheck,
     [first, second]: [String; 2],
     actual: &[LogPair],
 ) -> Result<(), RunError> {
@@ -114,10 +114,10 @@ fn pairs<F: Element>(
     Ok(check.compare(Quantity::Value, &second, &rounded::<F>(actual.iter().map(|pair| pair.1)))?)
 }
 
-fn axis(check: &Check, name: &str, along: isize) -> Result<Axis, RunError> {
+fn axis(check: &LatticeCheck, name: &str, along: isize) -> Result<Axis, RunError> {
     Ok(Axis::new(&check.file.get(name)?.shape, along).map_err(|error| axis_error(check, error))?)
 }
 
-fn axis_error(check: &Check, error: rnnt_dp::Error) -> crate::error::Error {
+fn axis_error(check: &LatticeCheck, error: rnnt_dp::Error) -> crate::error::Error {
     check.file.error("rows", "rows of values", &error.to_string())
 }

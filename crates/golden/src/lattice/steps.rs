@@ -7,9 +7,9 @@ use lattice::{AlignmentLattice, ArcEnd, Arcs, FullNGram};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
-use super::check::{Check, Quantity};
+use super::check::{LatticeCheck, Quantity};
 use super::components::{keys, number, rounded};
-use super::file::File;
+use super::file::LatticeFile;
 use crate::error::RunError;
 
 /// Returns true if a tensor is a result of a step.
@@ -21,7 +21,7 @@ pub fn is_result(name: &str) -> bool {
 }
 
 /// Checks the transitions of alignment states, and forward and backward steps.
-pub fn steps<F: Element>(check: &mut Check) -> Result<(), RunError> {
+pub fn steps<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     for key in keys(check.file) {
         let context = FullNGram::new(number(check.file, &key, "v")?, number(check.file, &key, "n")?)?;
         let alignment = match number(check.file, &key, "fld") {
@@ -47,7 +47,7 @@ pub fn steps<F: Element>(check: &mut Check) -> Result<(), RunError> {
 }
 
 /// Returns the values of an utterance (the second axis).
-fn utterance_values(file: &File, name: &str, utterance: usize) -> Result<Vec<f64>, RunError> {
+fn utterance_values(file: &LatticeFile, name: &str, utterance: usize) -> Result<Vec<f64>, RunError> {
     let stored = file.get(name)?;
     let [states, batch, ..] = stored.shape[..] else {
         return Err(file.error(name, "at least 2 axes", &format!("{:?}", stored.shape)).into());
@@ -61,7 +61,7 @@ fn utterance_values(file: &File, name: &str, utterance: usize) -> Result<Vec<f64
 }
 
 fn forward<F: Element, S: Semiring<Weight = f64>>(
-    check: &mut Check,
+    check: &mut LatticeCheck,
     key: &str,
     semiring: &str,
     (context, alignment): (&FullNGram, AlignmentLattice),
@@ -88,7 +88,7 @@ fn forward<F: Element, S: Semiring<Weight = f64>>(
 }
 
 fn backward<F: Element>(
-    check: &mut Check,
+    check: &mut LatticeCheck,
     key: &str,
     (context, alignment): (&FullNGram, AlignmentLattice),
 ) -> Result<(), RunError> {

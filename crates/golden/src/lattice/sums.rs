@@ -3,13 +3,13 @@ use lattice::{Frames, LatticeOutput, LatticeSession, Options, PathSum, Recogniti
 use rnnt_loss::Element;
 
 use super::arc_weights::ArcWeights;
-use super::check::{Check, Quantity, to_f64};
+use super::check::{LatticeCheck, Quantity, to_f64};
 use super::inputs::LatticeInputs;
 use crate::error::RunError;
 
 /// Compares the arc weights of all frames, padding included, and returns them.
 pub fn arc_weights<F: Element>(
-    check: &mut Check,
+    check: &mut LatticeCheck,
     inputs: &LatticeInputs<F>,
     lattice: &RecognitionLattice<F>,
 ) -> Result<ArcWeights, RunError> {
@@ -40,7 +40,7 @@ pub fn arc_weights<F: Element>(
 
 /// Compares all sums in the log semiring, with all memory budgets.
 pub fn sums<F: Element>(
-    check: &mut Check,
+    check: &mut LatticeCheck,
     inputs: &LatticeInputs<F>,
     lattice: &RecognitionLattice<F>,
 ) -> Result<(), RunError> {
@@ -79,7 +79,11 @@ pub fn sums<F: Element>(
     Ok(())
 }
 
-fn gradients<F: Element>(check: &mut Check, prefix: &str, output: &LatticeOutput<F>) -> Result<(), RunError> {
+fn gradients<F: Element>(
+    check: &mut LatticeCheck,
+    prefix: &str,
+    output: &LatticeOutput<F>,
+) -> Result<(), RunError> {
     if let Some(table) = output.parameters.get("table") {
         return Ok(check.gradient(&format!("{prefix}/table"), table)?);
     }
@@ -91,7 +95,7 @@ fn gradients<F: Element>(check: &mut Check, prefix: &str, output: &LatticeOutput
 }
 
 fn marginals<F: Element>(
-    check: &mut Check,
+    check: &mut LatticeCheck,
     session: &mut LatticeSession<F>,
     lattice: &RecognitionLattice<F>,
     frames: &Frames<F>,

@@ -9,8 +9,8 @@ use lattice::{
 };
 use rnnt_loss::Element;
 
-use super::check::Check;
-use super::file::File;
+use super::check::LatticeCheck;
+use super::file::LatticeFile;
 use crate::error::RunError;
 
 /// Returns true if a tensor is a result.
@@ -24,7 +24,7 @@ pub fn is_result(name: &str) -> bool {
     !is_input && !name.contains("/cotangent") && name != "rnn_cacher/vocab_context"
 }
 
-pub fn weight_fns<F: Element>(check: &mut Check) -> Result<(), RunError> {
+pub fn weight_fns<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     joint::<F>(check)?;
     normalized::<F>(check)?;
     extreme_blanks::<F>(check)?;
@@ -45,7 +45,7 @@ fn forward<F: Element>(weights: &dyn BoundWeights<F>, frames: usize, [c, v]: [us
 
 /// Propagates the cotangents of the first frames backward.
 fn backward<F: Element>(
-    check: &Check,
+    check: &LatticeCheck,
     weights: &mut dyn BoundWeights<F>,
     prefix: &str,
     [c, v]: [usize; 2],
@@ -67,7 +67,7 @@ fn backward<F: Element>(
 }
 
 /// Checks weights and gradients of the joint network.
-fn joint<F: Element>(check: &mut Check) -> Result<(), RunError> {
+fn joint<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     let file = check.file;
     let tensor = |name: &str| file.values::<F>(&format!("joint/{name}"));
     let cache = tensor("cache")?;
@@ -134,7 +134,7 @@ fn joint<F: Element>(check: &mut Check) -> Result<(), RunError> {
 
 /// Combines arc weights `[n, C]` and `[n, C, V]` to a table.
 fn table<F: Element>(
-    file: &File,
+    file: &LatticeFile,
     [blank, lexical]: [&str; 2],
     vocabulary: usize,
 ) -> Result<Vec<F>, RunError> {
@@ -148,7 +148,7 @@ fn table<F: Element>(
 }
 
 /// Checks weights and gradients of local normalization, on given weights.
-fn normalized<F: Element>(check: &mut Check) -> Result<(), RunError> {
+fn normalized<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     let [frames, states, vocabulary] = check.file.shape("normalize/lexical")?;
     let values = table::<F>(check.file, ["normalize/blank", "normalize/lexical"], vocabulary)?;
     let rows: Vec<F> = (0..frames).map(|row| F::from_f64(row as f64)).collect();
@@ -173,7 +173,7 @@ fn normalized<F: Element>(check: &mut Check) -> Result<(), RunError> {
 }
 
 /// Checks blanks of up to 1000 and of -inf.
-fn extreme_blanks<F: Element>(check: &mut Check) -> Result<(), RunError> {
+fn extreme_blanks<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     let [states, vocabulary] = check.file.shape("hat_extreme/lexical_in")?;
     let values = table::<F>(check.file, ["hat_extreme/blank_in", "hat_extreme/lexical_in"], vocabulary)?;
     let inner = TableWeightFn::new(&values, &[1, states, 1 + vocabulary])?;
@@ -186,7 +186,7 @@ fn extreme_blanks<F: Element>(check: &mut Check) -> Result<(), RunError> {
 }
 
 /// Checks embeddings and gradients of the recurrent network over contexts.
-fn recurrent_cacher<F: Element>(check: &mut Check) -> Result<(), RunError> {
+fn recurrent_cacher<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     let file = check.file;
     let [vocabulary, order] = file.integers("rnn_cacher/vocab_context")?[..] else {
         return Err(file.error("rnn_cacher/vocab_context", "V and n", "something else").into());

@@ -11,10 +11,10 @@ use speech::batching::{
     split_into_buckets, split_sequences, static_lengths,
 };
 
-use super::check::Check;
+use super::check::MlPerfCheck;
 use crate::error::RunError;
 
-pub fn run(check: &mut Check) -> Result<(), RunError> {
+pub fn run(check: &mut MlPerfCheck) -> Result<(), RunError> {
     if check.file.tensors.contains_key("durations") { filter_and_buckets(check) } else { parts(check) }
 }
 
@@ -42,7 +42,7 @@ struct BatchPlan {
 }
 
 /// Checks the filter by duration, the buckets, and epoch sizes.
-fn filter_and_buckets(check: &mut Check) -> Result<(), RunError> {
+fn filter_and_buckets(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let mut options: Options = check.file.field("options")?;
     let durations = check.input::<f64>("durations")?;
     let actual = filter_by_duration(&durations, options.max_duration);
@@ -128,7 +128,7 @@ struct Signal {
 }
 
 /// Checks splits of a batch, static lengths, frame counts, and offsets.
-fn parts(check: &mut Check) -> Result<(), RunError> {
+fn parts(check: &mut MlPerfCheck) -> Result<(), RunError> {
     for case in check.file.field::<Vec<Sequences>>("sequence_split")? {
         let actual = split_sequences(&case.lens, case.stack, case.min_second_part)?;
         let name = format!("sequence_split of {:?}", case.lens);

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use rnnt_loss::Element;
 
-use super::file::File;
+use super::file::MlPerfFile;
 use crate::case::StoredTensor;
 use crate::error::Result;
 
@@ -22,8 +22,8 @@ pub enum Tolerance {
 }
 
 /// Comparison of a run with a file.
-pub struct Check<'a> {
-    pub file: &'a File,
+pub struct MlPerfCheck<'a> {
+    pub file: &'a MlPerfFile,
     /// Tensors that are not read yet.
     unread: BTreeSet<&'a str>,
     /// Number of compared tensors and entries.
@@ -33,10 +33,10 @@ pub struct Check<'a> {
     pub failures: Vec<String>,
 }
 
-impl<'a> Check<'a> {
-    pub fn new(file: &'a File) -> Self {
+impl<'a> MlPerfCheck<'a> {
+    pub fn new(file: &'a MlPerfFile) -> Self {
         let unread = file.tensors.keys().map(String::as_str).collect();
-        Check { file, unread, compared: 0, ratio: 0.0, failures: Vec::new() }
+        MlPerfCheck { file, unread, compared: 0, ratio: 0.0, failures: Vec::new() }
     }
 
     fn stored(&mut self, name: &str) -> Result<&'a StoredTensor> {

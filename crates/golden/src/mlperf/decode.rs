@@ -2,7 +2,7 @@
 use decoding::{GreedyOptions, GreedySearch, unpad};
 use serde::Deserialize;
 
-use super::check::Check;
+use super::check::MlPerfCheck;
 use super::network::{self, NetworkSizes, candle_failure};
 use crate::error::RunError;
 
@@ -31,7 +31,7 @@ struct DecodedUtterance {
     steps: usize,
 }
 
-pub fn run(check: &mut Check) -> Result<(), RunError> {
+pub fn run(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let sizes: NetworkSizes = check.file.field("options")?;
     let decodes: Vec<Decode> = check.file.field("decodes")?;
     let model = network::load(check.file, &sizes)?;

@@ -5,7 +5,7 @@ use rnnt_loss::Element;
 use serde::Deserialize;
 use training::ema::update_average;
 
-use super::check::{Check, Tolerance};
+use super::check::{MlPerfCheck, Tolerance};
 use crate::error::RunError;
 
 #[derive(Deserialize)]
@@ -15,7 +15,7 @@ struct Options {
     steps: usize,
 }
 
-pub fn run<F: Element>(check: &mut Check) -> Result<(), RunError> {
+pub fn run<F: Element>(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let options: Options = check.file.field("options")?;
     let is_f32 = size_of::<F>() == size_of::<f32>();
     let tolerance = Tolerance::Absolute(if is_f32 { 2e-6 } else { 1e-12 });

@@ -6,7 +6,7 @@ use speech::features::FeatureStages;
 use speech::wave::change_speed;
 use speech::{Audio, FeatureConfig, Features, FrontEnd, Preset};
 
-use super::check::{Check, Tolerance};
+use super::check::{MlPerfCheck, Tolerance};
 use crate::error::RunError;
 
 type CheckResult = Result<(), RunError>;
@@ -36,19 +36,19 @@ const SPLICE: usize = 3;
 const CHANNELS: usize = 256;
 
 /// Compares all stages of the front end.
-pub fn stages(check: &mut Check) -> CheckResult {
+pub fn stages(check: &mut MlPerfCheck) -> CheckResult {
     run(check, &F64_TOLERANCES, true)
 }
 
 /// Compares the features only.
-pub fn outputs(check: &mut Check) -> CheckResult {
+pub fn outputs(check: &mut MlPerfCheck) -> CheckResult {
     // Intermediate stages are always in f64.
     let stages = ["preemphasized", "power", "power_frame_index", "mel"];
     check.ignore(|name| stages.iter().any(|stage| name.rsplit('.').next() == Some(stage)));
     run(check, &F32_TOLERANCES, false)
 }
 
-fn run(check: &mut Check, tolerances: &Tolerances, is_f64: bool) -> CheckResult {
+fn run(check: &mut MlPerfCheck, tolerances: &Tolerances, is_f64: bool) -> CheckResult {
     let front_end = FrontEnd::new(&FeatureConfig { dither: 0.0, ..Preset::Mlperf.config() })?;
     let names: Vec<&str> = check.file.tensors.keys().map(String::as_str).collect();
     if names.contains(&"mel_matrix") {
@@ -70,7 +70,7 @@ fn run(check: &mut Check, tolerances: &Tolerances, is_f64: bool) -> CheckResult 
 }
 
 /// Compares the constants of the front end: mel filters, their edges, and the window.
-fn plan(check: &mut Check, front_end: &FrontEnd) -> CheckResult {
+fn plan(check: &mut MlPerfCheck, front_end: &FrontEnd) -> CheckResult {
     check.compare("mel_matrix", &front_end.mel_matrix(), Tolerance::RelativeToMax(LINEAR))?;
     check.compare("window", &front_end.window_weights(), Tolerance::RelativeToMax(LINEAR))?;
     let scale = front_end.mel_scale();
@@ -80,7 +80,7 @@ fn plan(check: &mut Check, front_end: &FrontEnd) -> CheckResult {
 
 /// Compares all tensors of a signal; their names start with `prefix`.
 fn signal(
-    check: &mut Check,
+    check: &mut MlPerfCheck,
     front_end: &FrontEnd,
     prefix: &str,
     samples: Vec<f32>,
@@ -136,7 +136,7 @@ fn signal(
     framework(check, prefix, &features)
 }
 
-fn compare(check: &mut Check, name: &str, features_f32: &Features) -> CheckResult {
+fn compare(check: &mut MlPerfCheck, name: &str, features_f32: &Features) -> CheckResult {
     Ok(check.compare(name, &to_f64(&features_f32.data), Tolerance::Absolute(STORED_F32))?)
 }
 
@@ -145,7 +145,7 @@ fn to_f64(values: &[f32]) -> Vec<f64> {
 }
 
 /// Compares with the output of the data-loading library, which computes in f32.
-fn library(check: &mut Check, prefix: &str, features: &[f64], tolerances: &Tolerances) -> CheckResult {
+fn library(check: &mut MlPerfCheck, prefix: &str, features: &[f64], tolerances: &Tolerances) -> CheckResult {
     let name = format!("{prefix}dali_normalized");
     if !check.file.tensors.contains_key(&name) {
         return Ok(());
@@ -158,7 +158,7 @@ fn library(check: &mut Check, prefix: &str, features: &[f64], tolerances: &Toler
 /// Compares with a stand-alone script that has another convention.
 ///
 /// Over the frames that it normalizes by, the difference must be that of the library.
-fn framework(check: &mut Check, prefix: &str, features: &[f64]) -> CheckResult {
+fn framework(check: &mut MlPerfCheck, prefix: &str, features: &[f64]) -> CheckResult {
     let name = format!("{prefix}framework_normalized");
     if !check.file.tensors.contains_key(&name) {
         return Ok(());
@@ -181,7 +181,12 @@ fn framework(check: &mut Check, prefix: &str, features: &[f64]) -> CheckResult {
 }
 
 /// Compares the signal resampled to other speeds, and some features.
-fn rates(check: &mut Check, front_end: &FrontEnd, tolerances: &Tolerances, is_f64: bool) -> CheckResult {
+fn rates(
+    check: &mut MlPerfCheck,
+    front_end: &FrontEnd,
+    tolerances: &Tolerances,
+    is_f64: bool,
+) -> CheckResult {
     let samples: Vec<f32> = check.input::<f64>("audio")?.into_iter().map(|x| x as f32).collect();
     let integers: Vec<f64> = samples.iter().map(|&x| f64::from(x) * 32_768.0).collect();
     check.compare("audio_int16_as_int32", &integers, Tolerance::Exact)?;
@@ -199,7 +204,7 @@ fn rates(check: &mut Check, front_end: &FrontEnd, tolerances: &Tolerances, is_f6
 }
 
 /// Compares a padded batch.
-fn batch(check: &mut Check, front_end: &FrontEnd) -> CheckResult {
+fn batch(check: &mut MlPerfCheck, front_end: &FrontEnd) -> CheckResult {
     let (lengths, rows) = (check.input_integers("frame_lens")?, check.input_integers("spliced_lens")?);
     let mut features = Vec::new();
     for b in 0..lengths.len() {

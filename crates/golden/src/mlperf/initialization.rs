@@ -5,7 +5,7 @@ use model::config::InitKind;
 use model::{Model, ModelConfig};
 use serde::Deserialize;
 
-use super::check::Check;
+use super::check::MlPerfCheck;
 use super::network::NetworkSizes;
 use crate::error::RunError;
 
@@ -22,7 +22,7 @@ struct TensorShape {
 }
 
 /// Compares names, shapes and the total number of parameters.
-pub fn shapes(check: &mut Check) -> Result<(), RunError> {
+pub fn shapes(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let sizes: NetworkSizes = check.file.field("options")?;
     for (field, inputs) in [("in_240", 240), ("in_256", 256)] {
         let ModelShapes { total, tensors } = check.file.field(field)?;
@@ -57,7 +57,7 @@ struct Distribution {
 const MAX_SIGMAS: f64 = 5.0;
 
 /// Compares mean, deviation and limits of initial weights with their distributions.
-pub fn run(check: &mut Check) -> Result<(), RunError> {
+pub fn run(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let sizes: NetworkSizes = check.file.field("options")?;
     let settings = check.file.sidecar().as_object().into_iter().flatten();
     let settings: Vec<String> =

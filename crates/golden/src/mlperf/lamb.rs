@@ -5,7 +5,7 @@ use rnnt_loss::Element;
 use serde::Deserialize;
 use training::optimizer::{Clip, LambConfig, LambStep};
 
-use super::check::{Check, Tolerance};
+use super::check::{MlPerfCheck, Tolerance};
 use crate::error::RunError;
 
 #[derive(Deserialize)]
@@ -51,7 +51,7 @@ fn tolerances(is_f32: bool) -> [(&'static str, Tolerance); 3] {
     ]
 }
 
-pub fn run<F: Element>(check: &mut Check) -> Result<(), RunError> {
+pub fn run<F: Element>(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let options: Options = check.file.field("options")?;
     let is_f32 = size_of::<F>() == size_of::<f32>();
     let clip = match options.clip {

@@ -3,11 +3,11 @@ use candle_core::{Tensor, Var};
 use model::LossSessions;
 use training::data::Batch;
 
-use super::check::{Check, Tolerance};
+use super::check::{MlPerfCheck, Tolerance};
 use super::network::{self, NetworkSizes, candle_failure};
 use crate::error::RunError;
 
-pub fn run(check: &mut Check) -> Result<(), RunError> {
+pub fn run(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let sizes: NetworkSizes = check.file.field("options")?;
     let model = network::load(check.file, &sizes)?;
     let (x, lengths) = network::features(check, &sizes)?;

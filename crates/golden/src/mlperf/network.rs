@@ -5,8 +5,8 @@ use model::predictors::PredictorKind;
 use model::{Model, ModelConfig};
 use serde::Deserialize;
 
-use super::check::Check;
-use super::file::File;
+use super::check::MlPerfCheck;
+use super::file::MlPerfFile;
 use crate::error::RunError;
 
 /// Sizes of a model.
@@ -73,13 +73,13 @@ impl NetworkSizes {
     }
 
     /// [`Self::own_name`], or an error about the case.
-    pub fn name(&self, file: &File, name: &str) -> Result<String, RunError> {
+    pub fn name(&self, file: &MlPerfFile, name: &str) -> Result<String, RunError> {
         Ok(self.own_name(name).ok_or_else(|| file.error(name, "a parameter of the reference", "another"))?)
     }
 }
 
 /// Creates the model of a case and sets its weights.
-pub fn load(file: &File, sizes: &NetworkSizes) -> Result<Model, RunError> {
+pub fn load(file: &MlPerfFile, sizes: &NetworkSizes) -> Result<Model, RunError> {
     let model = Model::new(&sizes.config(), sizes.n_classes - 1)?;
     let mut values = model.parameters().values()?;
     let mut remaining = values.len();
@@ -102,7 +102,7 @@ pub fn load(file: &File, sizes: &NetworkSizes) -> Result<Model, RunError> {
 }
 
 /// Returns input rows `[B, T, F]` and their lengths.
-pub fn features(check: &mut Check, sizes: &NetworkSizes) -> Result<(Tensor, Vec<usize>), RunError> {
+pub fn features(check: &mut MlPerfCheck, sizes: &NetworkSizes) -> Result<(Tensor, Vec<usize>), RunError> {
     let lengths = check.input_integers("feature_lens")?;
     let rows = check.input::<f32>("features")?;
     let (batch, width) = (lengths.len().max(1), sizes.in_feats.max(1));

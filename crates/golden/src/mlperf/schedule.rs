@@ -7,7 +7,7 @@ use serde_json::json;
 use training::optimizer::OptimizerConfig;
 use training::schedule::{StepPosition, learning_rate};
 
-use super::check::{Check, Tolerance};
+use super::check::{MlPerfCheck, Tolerance};
 use crate::error::RunError;
 
 #[derive(Deserialize)]
@@ -22,7 +22,7 @@ struct ScheduleCase {
     epochs: u64,
 }
 
-pub fn run<F: Element>(check: &mut Check) -> Result<(), RunError> {
+pub fn run<F: Element>(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let settings: BTreeMap<String, ScheduleCase> = check.file.field("options")?;
     let tolerance = Tolerance::Relative(if size_of::<F>() == size_of::<f32>() { 3e-7 } else { 1e-12 });
     for (name, setting) in &settings {

@@ -4,7 +4,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 use speech::{Features, MaskForm, Masks, SpecAugment};
 
-use super::check::{Check, Tolerance};
+use super::check::{MlPerfCheck, Tolerance};
 use crate::error::RunError;
 
 type CheckResult = Result<(), RunError>;
@@ -18,12 +18,12 @@ const SEED: u64 = 7203;
 const BINS: usize = 80;
 const FORMS: [(MaskForm, &str); 2] = [(MaskForm::Reference, "reference"), (MaskForm::Nvidia, "nvidia")];
 
-pub fn run(check: &mut Check) -> CheckResult {
+pub fn run(check: &mut MlPerfCheck) -> CheckResult {
     if check.file.tensors.contains_key("input") { masks(check) } else { distribution(check) }
 }
 
 /// Compares the masked cells of given masks, which must be equal.
-fn masks(check: &mut Check) -> CheckResult {
+fn masks(check: &mut MlPerfCheck) -> CheckResult {
     let lengths = check.input_integers("lens")?;
     let rows = check.rows::<f64>("input", lengths.len())?;
     let frames = rows.first().map_or(0, Vec::len) / BINS;
@@ -83,7 +83,7 @@ struct MaxWidth {
 }
 
 /// Compares the frequencies of masked cells with their probabilities.
-fn distribution(check: &mut Check) -> CheckResult {
+fn distribution(check: &mut MlPerfCheck) -> CheckResult {
     let options: Options = check.file.field("options")?;
     let settings = |form| SpecAugment {
         freq_masks: options.freq_masks,
@@ -139,7 +139,7 @@ impl MaskCounts {
 }
 
 /// Compares frequencies over the draws with probabilities.
-fn check_frequencies(check: &mut Check, name: &str, MaskCounts(counts): &MaskCounts) -> CheckResult {
+fn check_frequencies(check: &mut MlPerfCheck, name: &str, MaskCounts(counts): &MaskCounts) -> CheckResult {
     let expected = check.input::<f64>(name)?;
     check.equal(&format!("{name}: cells"), &expected.len(), &counts.len());
     check.compared += 1;
