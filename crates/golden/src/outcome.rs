@@ -86,7 +86,7 @@ fn pair_with_stored<F: Element>(
     Ok(Some(Comparison { name, actual, stored: stored.clone() }))
 }
 
-/// Returns the options that all kinds have.
+/// Returns the loss options that all kinds of cases have.
 pub(super) fn common_options(case: &LossCase) -> Options {
     let case::Options { fastemit_lambda: fastemit, clamp, delay_penalty, .. } = case.options;
     Options { fastemit, clamp, delay_penalty, ..Options::default() }
@@ -96,7 +96,9 @@ pub(super) fn common_options(case: &LossCase) -> Options {
 ///
 /// A site is a lattice node (t, u) of an utterance; the batch is `[B, T, U+1]`.
 pub(super) fn real_row_mask(targets: &Targets, frames: usize, positions: usize) -> Vec<bool> {
-    let site = |i: usize| (i / positions / frames, i / positions % frames, i % positions);
-    let real = |(b, t, u): (usize, usize, usize)| t < targets.frames(b) && u <= targets.labels(b).len();
-    (0..targets.batch() * frames * positions).map(|i| real(site(i))).collect()
+    let is_site = |row: usize| {
+        let (b, t, u) = (row / positions / frames, row / positions % frames, row % positions);
+        t < targets.frames(b) && u <= targets.labels(b).len()
+    };
+    (0..targets.batch() * frames * positions).map(is_site).collect()
 }
