@@ -82,18 +82,19 @@ impl<'a> MlPerfCheck<'a> {
             return Err(self.file.error(name, &format!("{} numbers", actual.len()), &shape));
         }
         self.compared += 1;
-        let largest = stored.values.iter().fold(0.0, |largest, value| value.abs().max(largest));
-        let mut worst: Option<(f64, usize)> = None;
-        for (at, (actual, &stored)) in actual.iter().zip(&stored.values).enumerate() {
-            let ratio = tolerance_ratio(actual.to_f64(), stored, largest, tolerance);
+        let max_magnitude = stored.values.iter().fold(0.0, |max, value| value.abs().max(max));
+        // Ratio and index of the largest error above its tolerance.
+        let mut largest_violation: Option<(f64, usize)> = None;
+        for (index, (actual, &stored)) in actual.iter().zip(&stored.values).enumerate() {
+            let ratio = tolerance_ratio(actual.to_f64(), stored, max_magnitude, tolerance);
             self.ratio = self.ratio.max(ratio);
-            if ratio > 1.0 && worst.is_none_or(|(worst, _)| ratio > worst) {
-                worst = Some((ratio, at));
+            if ratio > 1.0 && largest_violation.is_none_or(|(largest_ratio, _)| ratio > largest_ratio) {
+                largest_violation = Some((ratio, index));
             }
         }
-        if let Some((_, at)) = worst {
-            let (actual, stored) = (actual[at].to_f64(), stored.values[at]);
-            self.failures.push(format!("{name}[{at}]: expected {stored}, found {actual}"));
+        if let Some((_, index)) = largest_violation {
+            let (actual, stored) = (actual[index].to_f64(), stored.values[index]);
+            self.failures.push(format!("{name}[{index}]: expected {stored}, found {actual}"));
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::check::MlPerfCheck;
 use super::file::MlPerfFile;
 use crate::error::RunError;
 
-/// Sizes of a model.
+/// Sizes of a model, named as in MLPerf's reference.
 #[derive(Debug, Clone, Deserialize)]
 pub struct NetworkSizes {
     pub in_feats: usize,
@@ -47,19 +47,20 @@ impl NetworkSizes {
 
     /// Returns the name of a parameter of the reference in this workspace.
     pub fn own_name(&self, name: &str) -> Option<String> {
-        let layer = |rest: &str, first: usize| {
+        let parse_layer = |rest: &str, first: usize| {
             let (kind, layer) = rest.rsplit_once("_l")?;
             Some((kind.to_owned(), first + layer.parse::<usize>().ok()?))
         };
-        let lstm = |side: &str, (kind, layer): (String, usize)| format!("{side}.layers.{layer}.{kind}_l0");
+        let lstm_name =
+            |side: &str, (kind, layer): (String, usize)| format!("{side}.layers.{layer}.{kind}_l0");
         if let Some(rest) = name.strip_prefix("encoder.pre_rnn.lstm.") {
-            return Some(lstm("encoder", layer(rest, 0)?));
+            return Some(lstm_name("encoder", parse_layer(rest, 0)?));
         }
         if let Some(rest) = name.strip_prefix("encoder.post_rnn.lstm.") {
-            return Some(lstm("encoder", layer(rest, self.enc_pre_rnn_layers)?));
+            return Some(lstm_name("encoder", parse_layer(rest, self.enc_pre_rnn_layers)?));
         }
         if let Some(rest) = name.strip_prefix("prediction.dec_rnn.lstm.") {
-            return Some(lstm("predictor", layer(rest, 0)?));
+            return Some(lstm_name("predictor", parse_layer(rest, 0)?));
         }
         let (module, kind) = name.rsplit_once('.')?;
         let module = match module {
