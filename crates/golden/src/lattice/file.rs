@@ -55,6 +55,7 @@ pub enum LocalNormalization {
     LogSoftmax,
 }
 
+/// Tensors of a golden file, with the settings of a whole lattice.
 pub struct LatticeFile {
     pub name: String,
     pub settings: Option<LatticeSettings>,

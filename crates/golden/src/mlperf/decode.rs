@@ -100,8 +100,8 @@ pub fn compare(check: &mut MlPerfCheck) -> Result<(), RunError> {
 /// Counts the joint evaluations of a search before frame `end`.
 ///
 /// Each label is one evaluation, and so is each frame that ends with a blank. A frame with
-/// `max_symbols` labels ends without a blank. A search with `is_capped` has one more: the label that
-/// reaches the cap at `end`.
+/// `max_symbols` labels ends without a blank. A search with `is_capped` has one more: the label
+/// that reaches the cap at `end`.
 fn count_joint_evaluations(frames: &[usize], end: usize, max_symbols: usize, is_capped: bool) -> usize {
     let has_blank = |&frame: &usize| frames.iter().filter(|&&t| t == frame).count() < max_symbols;
     frames.len() + (0..end).filter(has_blank).count() + usize::from(is_capped)
