@@ -7,10 +7,10 @@ use decoding::{Activation, AffineLayer, DecodingModel, JointNetwork, JointScorer
 use rnnt_dp::Topology;
 
 use super::unprojected::{ENCODER, HIDDEN, LABELS, PREDICTOR, UnprojectedJoint};
-use crate::answer::CaseShape;
 use crate::case::{DecodeWork, Family};
 use crate::error::Result;
 use crate::inputs::noise;
+use crate::measurement::CaseShape;
 
 /// Class id of the blank, the last class.
 const BLANK: u32 = LABELS as u32;
