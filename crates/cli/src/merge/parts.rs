@@ -212,7 +212,7 @@ fn parse_alignments<'a>(parts: impl Iterator<Item = (&'a PathBuf, &'a str)>) -> 
     Ok(alignments.into_iter().map(|part| part.unwrap_or_else(|| Alignments::empty(seconds))).collect())
 }
 
-/// Returns an error about a line that is not valid for its kind.
+/// Returns an error about a line without the expected kind.
 fn line_error(path: &Path, kind: PartKind, line: usize, error: &serde_json::Error) -> Error {
     // The parser counts lines from the start of its input, not of the file.
     let message = error.to_string();
