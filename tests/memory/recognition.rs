@@ -9,7 +9,8 @@ use panda::lattice::{
 
 use super::counting;
 
-fn numbers(count: usize, scale: f32) -> Vec<f32> {
+/// Returns deterministic values between -scale and scale.
+fn test_values(count: usize, scale: f32) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 % 2003) as f32 / 1001.0 - 1.0) * scale).collect()
 }
 
@@ -17,6 +18,7 @@ fn numbers(count: usize, scale: f32) -> Vec<f32> {
 struct Problem {
     context: FullNGram,
     alignment: AlignmentLattice,
+    /// Widths H, E and F.
     size: usize,
     parameters: [Vec<f32>; 8],
     lengths: Vec<usize>,
@@ -43,10 +45,10 @@ impl Problem {
             context,
             alignment,
             size,
-            parameters: sizes.map(|count| numbers(count, 0.2)),
+            parameters: sizes.map(|count| test_values(count, 0.2)),
             lengths: lengths.to_vec(),
             padded,
-            frames: numbers(lengths.len() * padded * size, 1.0),
+            frames: test_values(lengths.len() * padded * size, 1.0),
             labels: (0..lengths.len() * max_labels).map(|i| (i * 5 % vocabulary) as u32 + 1).collect(),
             counts,
         }
@@ -229,7 +231,7 @@ impl Problem {
 fn searches_use_at_most_their_planned_memory() {
     let _guard = counting::exclusive();
     let check = || {
-        pack();
+        allocate_packing_buffers();
         for (i, (context, size)) in [((3, 0), 8), ((5, 2), 16), ((28, 1), 64)].into_iter().enumerate() {
             for lengths in [&[9][..], &[0, 1, 40, 17]] {
                 let frame_label_dependent = AlignmentLattice::frame_label_dependent(2).unwrap();
@@ -249,7 +251,7 @@ fn searches_use_at_most_their_planned_memory() {
 fn best_paths_use_at_most_their_planned_memory() {
     let _guard = counting::exclusive();
     let check = || {
-        pack();
+        allocate_packing_buffers();
         let mut screened = 0;
         for (context, size) in [((32, 1), 96), ((32, 2), 40), ((64, 1), 512), ((26, 2), 65)] {
             for lengths in [&[9][..], &[0, 1, 40, 17], &[30; 17]] {
@@ -290,11 +292,12 @@ fn best_paths_use_at_most_their_planned_memory() {
 #[test]
 fn sums_use_at_most_their_planned_memory() {
     let _guard = counting::exclusive();
-    rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check);
+    rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check_all_budgets);
 }
 
-fn check() {
-    pack();
+/// Checks sums with all budgets, for lattices of several shapes.
+fn check_all_budgets() {
+    allocate_packing_buffers();
     let frame_label_dependent = AlignmentLattice::frame_label_dependent(2).unwrap();
     let kinds = [((3, 0), 8), ((5, 2), 16), ((28, 1), 64), ((32, 2), 40), ((300, 1), 24)];
     for (i, (context, size)) in kinds.into_iter().enumerate() {
@@ -309,9 +312,9 @@ fn check() {
     }
 }
 
-fn pack() {
+fn allocate_packing_buffers() {
     // Each thread packs a large matrix first, so that its packing buffer exists.
-    let large = numbers(700 * 700, 0.1);
+    let large = test_values(700 * 700, 0.1);
     rayon::broadcast(|_| {
         let (view, mut out) = (kernels::View::new(&large, 700, 700), vec![0.0; 700 * 700]);
         kernels::product(

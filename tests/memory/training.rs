@@ -7,7 +7,7 @@ use panda::training::{BatchShape, Learner, Recipe, StepPosition, step_bytes};
 use crate::counting::{exclusive, live_bytes, measure};
 
 /// A recipe with the given encoder, predictor and training options.
-fn recipe(encoder: &str, predictor: &str, training_options: &str) -> Recipe {
+fn parse_recipe(encoder: &str, predictor: &str, training_options: &str) -> Recipe {
     let text = format!(
         r#"
         data = {{ train = ["none.jsonl"] }}
@@ -108,7 +108,7 @@ fn a_step_uses_at_most_the_planned_memory() {
             1000,
         ),
     ] {
-        let recipe = recipe(encoder, predictor, training_options);
+        let recipe = parse_recipe(encoder, predictor, training_options);
         let model = Model::new(&recipe.model(), classes).unwrap();
         let mut learner = Learner::new(model.clone(), &recipe.optimizer).unwrap();
         let parameters = learner.model().parameters().count();
@@ -120,12 +120,12 @@ fn a_step_uses_at_most_the_planned_memory() {
             let live = base.map_or(0, |base| live_bytes().saturating_sub(base));
             let make_batch = || batch(recipe.model().input.width(), lengths, labels, classes);
             let shape = BatchShape::from_batch(&make_batch());
-            let moment = StepPosition { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
+            let position = StepPosition { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
             let step = |learner: &mut Learner| {
                 let mut batches = std::iter::once(Ok(make_batch()));
                 let (_, measured, ()) = measure(|| {
-                    let (gradients, _) = learner.gradients(&mut batches, lengths.len(), &moment).unwrap();
-                    learner.apply(&gradients, &moment).unwrap();
+                    let (gradients, _) = learner.gradients(&mut batches, lengths.len(), &position).unwrap();
+                    learner.apply(&gradients, &position).unwrap();
                 });
                 measured
             };
@@ -156,7 +156,7 @@ fn a_step_uses_at_most_the_planned_memory() {
             let first = batch(recipe.model().input.width(), &[3], 2, classes);
             let mut batches = [first, make_batch()].into_iter().map(Ok);
             let (_, measured, ()) = measure(|| {
-                learner.gradients(&mut batches, 1 + lengths.len(), &moment).map(drop).unwrap();
+                learner.gradients(&mut batches, 1 + lengths.len(), &position).map(drop).unwrap();
             });
             let (measured, planned) = (live + measured, planned + 4 * parameters);
             assert!(

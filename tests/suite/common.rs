@@ -99,7 +99,7 @@ impl Problem {
         Options { activation: self.activation, ..Options::default() }
     }
 
-    /// Frame rows, label rows, and weight and bias of the head as variables.
+    /// Frame rows, label rows, head weight and head bias as variables.
     pub fn vars(&self, dtype: DType) -> [Var; 4] {
         let (batch, width) = (self.batch(), self.width);
         let var = |values: &[f64], shape: &[usize]| {
