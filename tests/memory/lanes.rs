@@ -11,7 +11,7 @@ use crate::counting::{exclusive, live_bytes};
 const QUEUE_BYTES: usize = 16 << 10;
 
 /// Growth of the live bytes after `run`, and its peak.
-fn measure(run: impl FnOnce()) -> (usize, usize) {
+fn measure_growth(run: impl FnOnce()) -> (usize, usize) {
     let before = live_bytes();
     let (_, peak, ()) = crate::counting::measure(run);
     (live_bytes().saturating_sub(before), peak)
@@ -114,7 +114,7 @@ fn lanes_use_the_planned_bytes_and_give_equal_bits() {
                 let mut call = ForwardBackwardCall::new(lattices, topology, regularizers);
                 let planned = call.bytes(lanes);
                 let mut workspace = Workspace::with_lanes(lanes);
-                let (live, peak) = measure(|| pool.install(|| call.run(&mut workspace).unwrap()));
+                let (live, peak) = measure_growth(|| pool.install(|| call.run(&mut workspace).unwrap()));
                 assert!(
                     live <= planned + QUEUE_BYTES && peak <= planned + QUEUE_BYTES,
                     "{topology} {lanes}: planned {planned}, live {live}, peak {peak}"
@@ -127,7 +127,7 @@ fn lanes_use_the_planned_bytes_and_give_equal_bits() {
                 assert_eq!(workspace.allocated_bytes(), planned);
                 assert_eq!((&call.losses, &call.adjoints), (&expected.losses, &expected.adjoints));
                 let (second_growth, second_peak) =
-                    measure(|| pool.install(|| call.run(&mut workspace).unwrap()));
+                    measure_growth(|| pool.install(|| call.run(&mut workspace).unwrap()));
                 assert!(
                     second_growth <= QUEUE_BYTES && second_peak <= QUEUE_BYTES,
                     "{topology} {lanes}: {second_peak} bytes in the second call"
@@ -151,7 +151,7 @@ fn the_limit_of_a_workspace_holds_over_calls() {
         for_all_cases(|lattices, topology, regularizers| {
             let mut call = ForwardBackwardCall::new(lattices, topology, regularizers);
             let before = workspace.allocated_bytes();
-            let (_, peak) = measure(|| pool.install(|| call.run(&mut workspace).unwrap()));
+            let (_, peak) = measure_growth(|| pool.install(|| call.run(&mut workspace).unwrap()));
             assert!(
                 workspace.allocated_bytes() <= limit && before + peak <= limit + QUEUE_BYTES,
                 "{limit}: {before} {peak}"
@@ -196,7 +196,7 @@ fn lanes_are_reused_over_shapes() {
     let mut workspace = Workspace::with_budget(planned);
     let mut run = |lattices: &Lattices| {
         let mut call = ForwardBackwardCall::new(lattices, &topology, &regularizers);
-        let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
+        let (_, peak) = measure_growth(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
         (workspace.allocated_bytes(), peak)
     };
     batches.iter().for_each(|lattices| {
@@ -218,7 +218,7 @@ fn lists_are_counted() {
         let mut call = ForwardBackwardCall::new(&lattices, &topology, &regularizers);
         let planned = call.bytes(lanes);
         let mut workspace = Workspace::with_lanes(lanes);
-        let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
+        let (_, peak) = measure_growth(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
         assert!(peak <= planned + QUEUE_BYTES, "{lanes} lanes: planned {planned}, peak {peak}");
         assert_eq!(workspace.allocated_bytes(), planned);
     }
@@ -226,7 +226,7 @@ fn lists_are_counted() {
     let planned = call.bytes(1);
     let mut workspace = Workspace::with_budget(planned);
     for _ in 0..2 {
-        let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
+        let (_, peak) = measure_growth(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
         assert!(
             workspace.allocated_bytes() == planned && peak <= planned + QUEUE_BYTES,
             "planned {planned}, peak {peak}"
@@ -269,7 +269,7 @@ fn large_lanes_are_kept() {
     let mut workspace = Workspace::with_lanes(2);
     for (i, lattices) in batches.iter().enumerate() {
         let mut call = ForwardBackwardCall::new(lattices, &topology, &regularizers);
-        let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
+        let (_, peak) = measure_growth(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
         assert!(
             i == 0 || peak < Workspace::scratch(&batches[0], &topology, &regularizers, 1).bytes() / 2,
             "{peak}"

@@ -9,6 +9,9 @@ use panda::lattice::{
 
 use super::counting;
 
+/// Bytes of threads and their queues, which plans do not include.
+const QUEUE_BYTES: usize = 16 << 10;
+
 /// Returns deterministic values between -scale and scale.
 fn test_values(count: usize, scale: f32) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 % 2003) as f32 / 1001.0 - 1.0) * scale).collect()
@@ -30,7 +33,8 @@ struct Problem {
 
 impl Problem {
     fn new(
-        (vocabulary, order): (usize, usize),
+        vocabulary: usize,
+        order: usize,
         alignment: AlignmentLattice,
         size: usize,
         lengths: &[usize],
@@ -108,10 +112,8 @@ impl Problem {
             results.max(Self::bytes(&second))
         });
         let case = format!("{:?}, {:?}, size {}", self.context, self.alignment, self.size);
-        // For threads and their queues.
-        let slack = 16 << 10;
         assert!(
-            peak <= planned + results + 8 * sums.len() + slack,
+            peak <= planned + results + 8 * sums.len() + QUEUE_BYTES,
             "{case}, {:?}: {peak} used, {planned} planned, {results} of results, {budget:?}",
             self.lengths
         );
@@ -129,9 +131,8 @@ impl Problem {
                 let paths = session.best_paths(&lattice, &frames).unwrap();
                 paths.iter().map(item_bytes).sum::<usize>()
             });
-            let slack = 16 << 10;
             assert!(
-                peak <= planned.bytes + results + slack,
+                peak <= planned.bytes + results + QUEUE_BYTES,
                 "{:?}, size {}, {:?}: {peak} used, {planned:?}, {results} of results",
                 self.context,
                 self.size,
@@ -215,10 +216,9 @@ impl Problem {
             let mut session = LatticeSession::new(Options::new(smallest));
             for _ in 0..2 {
                 let (_, peak, results) = counting::measure(|| search(&mut session).unwrap());
-                let slack = 16 << 10;
                 let case = format!("{name}, {:?}, {:?}, size {}", self.context, self.alignment, self.size);
                 assert!(
-                    peak <= smallest + 2 * results + slack,
+                    peak <= smallest + 2 * results + QUEUE_BYTES,
                     "{case}, {:?}: {peak} used, {smallest} planned, {results} of results",
                     self.lengths
                 );
@@ -232,12 +232,14 @@ fn searches_use_at_most_their_planned_memory() {
     let _guard = counting::exclusive();
     let check = || {
         allocate_packing_buffers();
-        for (i, (context, size)) in [((3, 0), 8), ((5, 2), 16), ((28, 1), 64)].into_iter().enumerate() {
+        for (i, ((vocabulary, order), size)) in
+            [((3, 0), 8), ((5, 2), 16), ((28, 1), 64)].into_iter().enumerate()
+        {
             for lengths in [&[9][..], &[0, 1, 40, 17]] {
                 let frame_label_dependent = AlignmentLattice::frame_label_dependent(2).unwrap();
                 let alignment =
                     if i % 2 == 0 { AlignmentLattice::FrameDependent } else { frame_label_dependent };
-                let problem = Problem::new(context, alignment, size, lengths);
+                let problem = Problem::new(vocabulary, order, alignment, size, lengths);
                 problem.check_searches(&problem.joint());
                 problem.check_searches(&LocallyNormalized::new(problem.joint(), Normalize::Hat));
             }
@@ -253,9 +255,10 @@ fn best_paths_use_at_most_their_planned_memory() {
     let check = || {
         allocate_packing_buffers();
         let mut screened = 0;
-        for (context, size) in [((32, 1), 96), ((32, 2), 40), ((64, 1), 512), ((26, 2), 65)] {
+        for ((vocabulary, order), size) in [((32, 1), 96), ((32, 2), 40), ((64, 1), 512), ((26, 2), 65)] {
             for lengths in [&[9][..], &[0, 1, 40, 17], &[30; 17]] {
-                let problem = Problem::new(context, AlignmentLattice::FrameDependent, size, lengths);
+                let problem =
+                    Problem::new(vocabulary, order, AlignmentLattice::FrameDependent, size, lengths);
                 let joint = problem.joint();
                 let lattice = RecognitionLattice::new(&problem.context, problem.alignment, &joint).unwrap();
                 let results = LatticeSession::<f32>::default()
@@ -300,10 +303,10 @@ fn check_all_budgets() {
     allocate_packing_buffers();
     let frame_label_dependent = AlignmentLattice::frame_label_dependent(2).unwrap();
     let kinds = [((3, 0), 8), ((5, 2), 16), ((28, 1), 64), ((32, 2), 40), ((300, 1), 24)];
-    for (i, (context, size)) in kinds.into_iter().enumerate() {
+    for (i, ((vocabulary, order), size)) in kinds.into_iter().enumerate() {
         for lengths in [&[9][..], &[0, 1, 40, 17], &[30; 9]] {
             let alignment = if i % 2 == 0 { AlignmentLattice::FrameDependent } else { frame_label_dependent };
-            let problem = Problem::new(context, alignment, size, lengths);
+            let problem = Problem::new(vocabulary, order, alignment, size, lengths);
             problem.check_budgets(&problem.joint());
             if i < 3 {
                 problem.check_budgets(&LocallyNormalized::new(problem.joint(), Normalize::Hat));

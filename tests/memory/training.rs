@@ -113,11 +113,12 @@ fn a_step_uses_at_most_the_planned_memory() {
         let mut learner = Learner::new(model.clone(), &recipe.optimizer).unwrap();
         let parameters = learner.model().parameters().count();
         // Buffers reused from earlier steps count; the plan includes them.
-        let (mut base, mut largest) = (None, 0);
+        // Live bytes after the first step, and the largest plan so far.
+        let (mut live_after_first_step, mut largest_plan) = (None, 0);
         for (lengths, labels) in
             [(&[3][..], 2), (&[60, 41, 20], 9), (&[200; 8], 30), (&[400, 10, 10, 10], 60), (&[90; 24], 12)]
         {
-            let live = base.map_or(0, |base| live_bytes().saturating_sub(base));
+            let live = live_after_first_step.map_or(0, |first| live_bytes().saturating_sub(first));
             let make_batch = || batch(recipe.model().input.width(), lengths, labels, classes);
             let shape = BatchShape::from_batch(&make_batch());
             let position = StepPosition { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
@@ -130,14 +131,14 @@ fn a_step_uses_at_most_the_planned_memory() {
                 measured
             };
             // After other steps; gradients of the weights are planned separately.
-            largest = step_bytes(&model, shape).max(largest);
-            let (measured, planned) = (live + step(&mut learner), largest + 4 * parameters);
+            largest_plan = step_bytes(&model, shape).max(largest_plan);
+            let (measured, planned) = (live + step(&mut learner), largest_plan + 4 * parameters);
             assert!(
                 measured <= planned,
                 "{encoder}, {training_options}, {lengths:?}: {measured} of {planned}"
             );
             // The first step has allocated the optimizer state, which is planned separately.
-            base.get_or_insert_with(live_bytes);
+            live_after_first_step.get_or_insert_with(live_bytes);
 
             // A first step, without reused buffers.
             let second_model = Model::new(&recipe.model(), classes).unwrap();
@@ -152,7 +153,7 @@ fn a_step_uses_at_most_the_planned_memory() {
             extremes = (extremes.0.min(ratio), extremes.1.max(ratio));
 
             // Several batches: a step allocates the sum of gradients and those of one batch.
-            let live = base.map_or(0, |base| live_bytes().saturating_sub(base));
+            let live = live_after_first_step.map_or(0, |first| live_bytes().saturating_sub(first));
             let first = batch(recipe.model().input.width(), &[3], 2, classes);
             let mut batches = [first, make_batch()].into_iter().map(Ok);
             let (_, measured, ()) = measure(|| {

@@ -81,10 +81,10 @@ pub fn prepare(work: &DecodeWork, method: &Method) -> Result<Box<dyn Workload>> 
 
 /// Splits rows by utterance.
 fn split_utterances<'a>(rows: &'a [f32], lengths: &[usize], width: usize) -> Vec<&'a [f32]> {
-    let mut rest = rows;
+    let mut remaining = rows;
     let utterance = |&length: &usize| {
-        let (rows, following) = rest.split_at(length * width);
-        rest = following;
+        let (rows, following) = remaining.split_at(length * width);
+        remaining = following;
         rows
     };
     lengths.iter().map(utterance).collect()
@@ -134,10 +134,10 @@ impl Workload for DecodeWorkload {
     fn step(&mut self) -> Result<NamedGradients> {
         self.labels.clear();
         let labels = &mut self.labels;
-        let mut rest = &self.encoded[..];
+        let mut remaining = &self.encoded[..];
         for lengths in self.lengths.chunks(self.work.batch) {
-            let (encoded, following) = rest.split_at(lengths.iter().sum::<usize>() * ENCODER);
-            rest = following;
+            let (encoded, following) = remaining.split_at(lengths.iter().sum::<usize>() * ENCODER);
+            remaining = following;
             self.search.decode(encoded, lengths, &mut |batch| {
                 labels.extend((0..batch.len()).map(|b| to_labels(batch.labels(b))));
             })?;

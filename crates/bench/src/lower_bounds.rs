@@ -178,8 +178,8 @@ mod tests {
         // Encoder: 3 x 22.6 GFLOP less the input gradient; predictor 1.5, projections 0.7, joint
         // 38.4.
         let lstm = 400 * 4096 * (1264 + 2048) + 200 * 4096 * (3072 + 2 * 2048) + 61 * 2048 * 2048;
-        let rest = 200 * 1024 * 512 + 61 * 512 * 512 + 200 * 61 * 512 * 1024;
-        assert_eq!(work.operations(), 6 * (lstm + rest) - 2 * 400 * 4096 * 240);
+        let projections_and_joint = 200 * 1024 * 512 + 61 * 512 * 512 + 200 * 61 * 512 * 1024;
+        assert_eq!(work.operations(), 6 * (lstm + projections_and_joint) - 2 * 400 * 4096 * 240);
         let recurrent_bytes = 2 * 4 * (1400 * 4096 * 1024 + 2 * 61 * 2048 * 512);
         assert_eq!((work.recurrent_bytes(), work.largest_recurrent()), (recurrent_bytes, 4096 * 1024));
         assert_eq!(TrainWork::optimizer_bytes(10, false), 440);

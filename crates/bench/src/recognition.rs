@@ -281,8 +281,9 @@ fn named_gradients(mut out: LatticeOutput<f32>) -> NamedGradients {
     let parameters = PARAMETER_NAMES.map(|(parameter, name)| {
         (name, GradientValues::Single(out.parameters.remove(parameter).unwrap_or_default()))
     });
-    let rest = [("losses", GradientValues::Double(out.sums)), ("frames", GradientValues::Single(out.frames))];
-    rest.into_iter().chain(parameters).collect()
+    let losses_and_frames =
+        [("losses", GradientValues::Double(out.sums)), ("frames", GradientValues::Single(out.frames))];
+    losses_and_frames.into_iter().chain(parameters).collect()
 }
 
 #[cfg(test)]

@@ -426,9 +426,9 @@ fn warn_skipped(path: &Path, list: &PhraseList) {
     let skipped = list.skipped.len();
     let lines: Vec<String> =
         list.skipped.iter().take(MAX_NAMED_LINES).map(|phrase| phrase.line.to_string()).collect();
-    let rest = if skipped > MAX_NAMED_LINES { " and others" } else { "" };
+    let suffix = if skipped > MAX_NAMED_LINES { " and others" } else { "" };
     warnln!(
-        "warning: {}: {skipped} of {} phrases are skipped, as the model has no tokens for them: line{} {}{rest}; line {}: {}",
+        "warning: {}: {skipped} of {} phrases are skipped, as the model has no tokens for them: line{} {}{suffix}; line {}: {}",
         path.display(),
         skipped + list.phrases.len(),
         if skipped > 1 { "s" } else { "" },

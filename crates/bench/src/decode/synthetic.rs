@@ -52,6 +52,7 @@ impl Family {
         })
     }
 
+    /// Returns the bias of the blank with which a quarter of the frames has a label.
     fn blank_bias(self) -> f32 {
         match self {
             Self::Rnnt => 11.225,
@@ -128,8 +129,9 @@ impl DecodeWork {
         let mut encoded = Vec::new();
         for (b, &length) in self.lengths().iter().enumerate() {
             let mut rows = noise(300 + b as u64, length * ENCODER, 1.7);
-            for at in ENCODER..rows.len() {
-                rows[at] = 0.5 * rows[at - ENCODER] + 0.866 * rows[at];
+            // 0.5² + 0.866² = 1 keeps the variance.
+            for index in ENCODER..rows.len() {
+                rows[index] = 0.5 * rows[index - ENCODER] + 0.866 * rows[index];
             }
             encoded.append(&mut rows);
         }

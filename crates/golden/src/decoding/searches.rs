@@ -19,12 +19,14 @@ impl DecodingCase {
     }
 }
 
-/// Returns the options of greedy search, with a record of the joint evaluations.
+/// Returns greedy options with a record of the joint evaluations.
 fn greedy_options(max_symbols: Option<usize>) -> decoding::GreedyOptions {
     decoding::GreedyOptions { max_symbols, record_steps: true, ..decoding::GreedyOptions::default() }
 }
 
-/// Compares labels, times and scores; with `compare_steps`, also the site of every joint evaluation.
+/// Compares labels, times and scores.
+///
+/// With `compare_steps`, also compares the site of every joint evaluation.
 fn compare_hypotheses(
     actual: &Hypotheses,
     expected: &[GreedyCase],

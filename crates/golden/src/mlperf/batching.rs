@@ -55,20 +55,20 @@ fn compare_filter_and_buckets(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let actual = filter_by_duration(&durations, options.max_duration);
     check.integers("kept", &actual.kept)?;
     check.equal("left out", &actual.removed, &(durations.len() - actual.kept.len()));
-    let kept: Vec<f64> = actual.kept.iter().map(|&i| durations[i]).collect();
+    let kept_durations: Vec<f64> = actual.kept.iter().map(|&i| durations[i]).collect();
     let original_indices = |bucket: &[usize]| bucket.iter().map(|&i| actual.kept[i]).collect::<Vec<_>>();
-    check.integers("kept_sorted", &original_indices(&split_into_buckets(&kept, 1)?.concat()))?;
-    for k in options.buckets {
-        let buckets = split_into_buckets(&kept, k)?;
+    check.integers("kept_sorted", &original_indices(&split_into_buckets(&kept_durations, 1)?.concat()))?;
+    for bucket_count in options.buckets {
+        let buckets = split_into_buckets(&kept_durations, bucket_count)?;
         let sizes: Vec<usize> = buckets.iter().map(Vec::len).collect();
-        let name = format!("bucket_sizes.k{k}");
+        let name = format!("bucket_sizes.k{bucket_count}");
         let stored = options.sizes.remove(&name).unwrap_or_default();
         check.equal(&name, &serde_json::json!(sizes), &stored);
         let mut bucket_of = vec![-1.0; durations.len()];
-        for (number, bucket) in buckets.iter().enumerate() {
-            original_indices(bucket).into_iter().for_each(|i| bucket_of[i] = number as f64);
+        for (bucket_index, bucket) in buckets.iter().enumerate() {
+            original_indices(bucket).into_iter().for_each(|i| bucket_of[i] = bucket_index as f64);
         }
-        check.compare(&format!("bucket_of.k{k}"), &bucket_of, super::check::Tolerance::Exact)?;
+        check.compare(&format!("bucket_of.k{bucket_count}"), &bucket_of, super::check::Tolerance::Exact)?;
     }
     check.equal("unknown options", &options.sizes, &BTreeMap::new());
     for plan in options.plans {
@@ -80,7 +80,7 @@ fn compare_filter_and_buckets(check: &mut MlPerfCheck) -> Result<(), RunError> {
             trained: plan.samples_trained_per_epoch,
         };
         let EpochSizeCase { micro_batch_per_worker: micro, workers, accumulation, .. } = plan;
-        let actual = EpochSize::new(kept.len(), micro, workers, accumulation)?;
+        let actual = EpochSize::new(kept_durations.len(), micro, workers, accumulation)?;
         check.equal(&format!("plan {micro} x {workers} x {accumulation}"), &actual, &stored);
     }
     Ok(())
