@@ -41,6 +41,7 @@ pub struct Args {
 
 /// Estimates an n-gram and prints perplexities of training and test text.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
+    // Read the texts with the Unicode form of the tokenizer, and open the output.
     let checkpoint = Some(&arguments.tokens).filter(|tokens| *tokens != Path::new("words"));
     let tokenizer = checkpoint.map(|path| Checkpoint::read(path)?.tokenizer(path)).transpose()?;
     let form = tokenizer.as_ref().map_or(UnicodeForm::default(), Tokenizer::unicode_form);
@@ -51,6 +52,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         texts.iter().chain(&test).flat_map(|text| text.utterances.iter().cloned()).collect();
     let [output] = outputs::open([&Some(arguments.output.clone())], &inputs, &utterances)?;
 
+    // Estimate and write the n-gram.
     let units = match tokenizer {
         Some(tokenizer) => Units::from_tokenizer(tokenizer),
         None => Units::from_words(&texts),
@@ -65,6 +67,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     if is_standard_output {
         return Ok(ExitCode::SUCCESS);
     }
+    // Print counts, discounts and perplexities.
     for ((k, count), discounts) in (1..).zip(estimated.table.counts()).zip(&estimated.discounts) {
         outln!("{k}-grams {count:>9}  discounts {}", format_discounts(discounts))?;
     }

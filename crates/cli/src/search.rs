@@ -18,6 +18,8 @@ use crate::out::{warn_each, warnln};
 
 /// Maximum of `--beam`.
 const MAX_BEAM_WIDTH: usize = 10_000;
+/// Labels per frame without `--max-symbols`.
+const DEFAULT_MAX_SYMBOLS: usize = 8;
 /// Maximum of `--max-symbols`.
 const MAX_SYMBOLS: usize = 1000;
 
@@ -198,11 +200,12 @@ impl FromStr for Units {
 impl SearchArguments {
     /// Sets the search of a recognizer.
     pub fn apply(&self, recognizer: Recognizer) -> Result<Recognizer> {
-        let max_symbols = self.max_symbols.unwrap_or(8);
+        let max_symbols = self.max_symbols.unwrap_or(DEFAULT_MAX_SYMBOLS);
         let fusion = self.load_fusion(&recognizer)?;
         let search = if recognizer.model().lattice().is_some() && !self.ctc {
             self.lattice_search(!fusion.is_empty())?
         } else if self.ctc {
+            // Greedy or beam search with the CTC head.
             let nbest = self.beam > 1;
             self.check_options(SupportedOptions {
                 search: "a search with the CTC head",
@@ -218,6 +221,7 @@ impl SearchArguments {
             });
             SearchConfig::Ctc(beam)
         } else if self.beam == 1 && self.beam_search.is_none() {
+            // Greedy search with the joint network.
             let greedy = SupportedOptions {
                 search: "greedy search",
                 symbols: true,
@@ -235,8 +239,9 @@ impl SearchArguments {
                 ..GreedyOptions::default()
             })
         } else {
-            let durations = !recognizer.model().durations().is_empty();
-            let kind = self.beam_search.unwrap_or(if durations {
+            // Beam search with the joint network, and CTC prefix scores if they have a weight.
+            let has_durations = !recognizer.model().durations().is_empty();
+            let kind = self.beam_search.unwrap_or(if has_durations {
                 BeamSearchKind::Malsd
             } else {
                 BeamSearchKind::Modified

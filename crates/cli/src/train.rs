@@ -69,6 +69,7 @@ pub struct Args {
 
 /// Trains with progress output; prints the final error rates and the next commands.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
+    // The run folder, and whether its checkpoint is used.
     let name = arguments.recipe.file_stem().unwrap_or_default();
     let folder = arguments.run.clone().unwrap_or_else(|| PathBuf::from("runs").join(name));
     let start = match (arguments.resume, arguments.force) {
@@ -77,6 +78,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         (_, true) => StartMode::Force,
         _ => StartMode::Fresh,
     };
+    // Train, in one process or as one rank of an MPI job.
     let mut terminal = Terminal::default();
     let mut train = |group: &mut ProcessGroup| -> Result<training::RunOutcome> {
         let message = "stopping after the current step and saving; press Ctrl-C again to exit immediately";

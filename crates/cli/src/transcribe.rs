@@ -125,6 +125,7 @@ pub fn run(mut arguments: Args) -> Result<ExitCode> {
     let paths = shard::select_part(paths, arguments.shard);
     arguments.audio_files = shard::select_part(arguments.audio_files, arguments.shard);
     let arguments = &arguments;
+    // Check the arguments of files or of streaming audio.
     let is_streaming = arguments.streaming.is_streaming(&arguments.audio_files);
     if is_streaming {
         streaming::check_arguments(arguments)?;
@@ -132,6 +133,7 @@ pub fn run(mut arguments: Args) -> Result<ExitCode> {
         arguments.streaming.expect_defaults()?;
     }
     arguments.long.check()?;
+    // Open the outputs before the model is loaded.
     let outputs = match is_streaming {
         true => OutputFiles { files: HashMap::new() },
         false => OutputFiles::new(arguments, &paths)?,

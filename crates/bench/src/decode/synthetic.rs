@@ -52,7 +52,7 @@ impl Family {
         })
     }
 
-    /// Returns the bias of the blank with which a quarter of the frames has a label.
+    /// Returns the blank bias; a quarter of the frames has a label.
     fn blank_bias(self) -> f32 {
         match self {
             Self::Rnnt => 11.225,
