@@ -17,24 +17,30 @@ use panda::training::recipe::RunConfig;
 use panda::training::run_folder::RunFolder;
 use panda::training::{CheckpointMetadata, EpochReport, Learner, Observer, Result, StartMode, Trainer};
 
+/// Number of labels, without the blank.
 const LABELS: usize = 3;
+/// Features of a frame.
 const FEATURES: usize = 4;
 
 /// A convolution that keeps every other row, and a linear layer: `[B, T, D]` to `[B, ⌈T/2⌉, W]`.
-struct Convolution(Conv1d, Linear);
+struct ConvolutionEncoder {
+    convolution: Conv1d,
+    output: Linear,
+}
 
-impl Convolution {
+impl ConvolutionEncoder {
     fn new(vb: &VarBuilder) -> panda::model::Result<Self> {
         let config = Conv1dConfig { padding: 1, stride: 2, ..Conv1dConfig::default() };
         let convolution = candle_nn::conv1d(FEATURES, 32, 3, config, vb.pp("convolution"))?;
-        Ok(Convolution(convolution, candle_nn::linear(32, 16, vb.pp("out"))?))
+        let output = candle_nn::linear(32, 16, vb.pp("out"))?;
+        Ok(ConvolutionEncoder { convolution, output })
     }
 }
 
-impl Module for Convolution {
+impl Module for ConvolutionEncoder {
     fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
-        let x = self.0.forward(&x.transpose(1, 2)?.contiguous()?)?.relu()?;
-        self.1.forward(&x.transpose(1, 2)?.contiguous()?)
+        let x = self.convolution.forward(&x.transpose(1, 2)?.contiguous()?)?.relu()?;
+        self.output.forward(&x.transpose(1, 2)?.contiguous()?)
     }
 }
 
@@ -73,6 +79,7 @@ impl Observer for PrintEpochs {
 }
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    // Build the model from the custom encoder.
     // The configuration gives only the subsampling factor of the encoder; the module is custom.
     let encoder = EncoderKind::Lstm(LstmEncoderConfig { layers: 1, hidden: 1, ..Default::default() });
     let predictor = StatelessPredictorConfig { embedding: 8, context: 1, ..Default::default() };
@@ -85,11 +92,12 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         ..ModelConfig::new(encoder, JointConfig { width: 16, dropout: 0.0 })
     };
     let model = Model::with_parts(&config, LABELS, |encoder, vb| {
-        let encoder = ModuleEncoder::new(Convolution::new(&encoder)?, 16, 2)?;
+        let encoder = ModuleEncoder::new(ConvolutionEncoder::new(&encoder)?, 16, 2)?;
         Ok((Arc::new(encoder), predictor.build(LABELS + 1, LABELS as u32, &vb)?))
     })?;
     println!("{} parameters", model.parameters().count());
 
+    // Train for 20 epochs in a temporary run folder.
     let learner = Learner::new(model, &OptimizerConfig { ema: 0.9, ..OptimizerConfig::new(2e-2) })?;
     let temporary_folder = tempfile::tempdir()?;
     let folder = RunFolder::new(temporary_folder.path(), StartMode::Fresh)?;

@@ -38,6 +38,7 @@ impl TrainingObjective for DenseObjective {
         _: u64,
         mut pass: Option<&mut TrainingPass>,
     ) -> Result<Losses> {
+        // Scores of all sites, and the transducer losses.
         let layer = |name: &str| {
             let parameter = |field: &str| {
                 model.parameters().get(&format!("{name}.{field}")).expect("a parameter of the model")
@@ -51,15 +52,18 @@ impl TrainingObjective for DenseObjective {
         let (encoded, lengths) = model.encoder().forward(&batch.rows, &batch.lengths, pass.as_deref_mut())?;
         let predictor = model.predictor().expect("a transducer");
         let predicted = predictor.forward(&batch.labels, pass)?;
-        let [frames, rows] = [apply("joint.encoder", &encoded)?, apply("joint.predictor", &predicted)?];
+        let [frame_rows, label_rows] =
+            [apply("joint.encoder", &encoded)?, apply("joint.predictor", &predicted)?];
         let [weight, bias] = layer("joint.head");
-        let wrap = |error: oracle::Error| candle_core::Error::wrap(error);
-        let logits = joint_logits(&frames, &rows, weight, bias, Activation::Tanh).map_err(wrap)?;
-        let losses =
-            low_memory_transducer_loss(&logits, &lengths, &batch.labels, model.blank()).map_err(wrap)?;
+        let to_candle_error = |error: oracle::Error| candle_core::Error::wrap(error);
+        let logits = joint_logits(&frame_rows, &label_rows, weight, bias, Activation::Tanh)
+            .map_err(to_candle_error)?;
+        let losses = low_memory_transducer_loss(&logits, &lengths, &batch.labels, model.blank())
+            .map_err(to_candle_error)?;
         drop(logits);
         let mean = (losses.sum_all()? / batch_size as f64)?.to_dtype(candle_core::DType::F64)?;
 
+        // The auxiliary CTC loss of the encoder output.
         let [weight, bias] = layer("ctc");
         let head = HeadTensors { weight, bias: Some(bias) };
         let targets = Targets::new(model.blank(), lengths, batch.labels.clone())?;
@@ -71,6 +75,7 @@ impl TrainingObjective for DenseObjective {
     }
 }
 
+/// Prints loss, time and memory of each epoch.
 struct PrintEpochs;
 
 impl Observer for PrintEpochs {
@@ -94,6 +99,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     };
     let epochs = arguments.get(2).map(|epochs| epochs.parse()).transpose()?;
     let (recipe, text) = Recipe::read(recipe, epochs)?;
+    // Load the training data of the recipe.
     let mut utterances = Vec::new();
     for manifest in &recipe.data.train {
         utterances.extend(read_manifest(manifest)?);
@@ -105,6 +111,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let utterances = UtteranceStore::Memory(load(&utterances, &front_end, Some(&tokenizer), &stop)?);
     let source = TrainingSet::new(&utterances, &recipe, &front_end);
 
+    // Train a model with the dense objective.
     let model = Model::new(&recipe.model(), tokenizer.size())?;
     println!("{} parameters, {} classes", model.parameters().count(), model.classes());
     let ctc = LossSession::new(&Options::new(Loss::Ctc))?;

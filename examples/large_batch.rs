@@ -13,26 +13,28 @@ use std::time::Instant;
 use panda::rnnt_loss::{Head, JointInputs, MemoryPlan, Options, Session, Targets};
 
 const BATCH: usize = 1024;
+/// Encoder frames of each utterance.
 const FRAMES: usize = 500;
 const LABELS: usize = 100;
 const HIDDEN: usize = 1024;
 const CLASSES: usize = 4096;
 
 /// Deterministic pseudo-random numbers between -scale and scale.
-fn noise(len: usize, scale: f32) -> Vec<f32> {
+fn noise(count: usize, scale: f32) -> Vec<f32> {
     let value = |i: usize| (i as u32).wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5;
-    (0..len).map(|i| 2.0 * scale * value(i)).collect()
+    (0..count).map(|i| 2.0 * scale * value(i)).collect()
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let count: usize = std::env::args().nth(1).map_or(Ok(2), |argument| argument.parse())?;
+    let utterances: usize = std::env::args().nth(1).map_or(Ok(2), |argument| argument.parse())?;
     let options = Options { budget: usize::MAX, keep_scores: false, ..Options::default() };
     let labels: Vec<u32> = (0..LABELS).map(|u| 1 + (u * 37 % (CLASSES - 1)) as u32).collect();
     let all_targets = Targets::new(0, vec![FRAMES; BATCH], vec![labels.clone(); BATCH])?;
     println!("{}", MemoryPlan::new::<f32>(&all_targets, HIDDEN, CLASSES, &options)?);
 
-    let (frames, positions) = (FRAMES * HIDDEN, (LABELS + 1) * HIDDEN);
-    let (encoded, predicted) = (noise(BATCH * frames, 1.0), noise(BATCH * positions, 1.0));
+    // Values of the rows of one utterance.
+    let (frame_values, position_values) = (FRAMES * HIDDEN, (LABELS + 1) * HIDDEN);
+    let (encoded, predicted) = (noise(BATCH * frame_values, 1.0), noise(BATCH * position_values, 1.0));
     let (mut encoded_gradient, mut predicted_gradient) =
         (vec![0f32; encoded.len()], vec![0f32; predicted.len()]);
     let (weight, bias) = (noise(CLASSES * HIDDEN, 0.05), vec![0f32; CLASSES]);
@@ -40,15 +42,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let head = Head::new(&weight, Some(&bias), HIDDEN)?;
     let targets = Targets::new(0, vec![FRAMES], vec![labels])?;
     let mut session = Session::new(&options)?;
-    for b in 0..count.min(BATCH) {
+    for b in 0..utterances.min(BATCH) {
         let start = Instant::now();
-        let (f, g) = (b * frames..(b + 1) * frames, b * positions..(b + 1) * positions);
-        let joint = JointInputs::new(&encoded[f.clone()], &predicted[g.clone()], head);
-        let out = session.sum(joint, &targets, &[1.0])?;
-        encoded_gradient[f].copy_from_slice(&out.gradients.encoded);
-        predicted_gradient[g].copy_from_slice(&out.gradients.predicted);
-        weight_gradient.iter_mut().zip(&out.gradients.head.weight).for_each(|(sum, term)| *sum += term);
-        println!("utterance {b}: loss {:.3} in {:.1} s", out.losses[0], start.elapsed().as_secs_f64());
+        let encoded_range = b * frame_values..(b + 1) * frame_values;
+        let predicted_range = b * position_values..(b + 1) * position_values;
+        let joint =
+            JointInputs::new(&encoded[encoded_range.clone()], &predicted[predicted_range.clone()], head);
+        let output = session.sum(joint, &targets, &[1.0])?;
+        encoded_gradient[encoded_range].copy_from_slice(&output.gradients.encoded);
+        predicted_gradient[predicted_range].copy_from_slice(&output.gradients.predicted);
+        weight_gradient.iter_mut().zip(&output.gradients.head.weight).for_each(|(sum, term)| *sum += term);
+        println!("utterance {b}: loss {:.3} in {:.1} s", output.losses[0], start.elapsed().as_secs_f64());
     }
     Ok(())
 }

@@ -7,15 +7,15 @@ use panda::rnnt_loss::{Error, Options, Targets, candle::transducer_loss};
 fn main() -> Result<(), Error> {
     let (classes, width, frames, labels) = (20_000, 128, 60, 12);
     let device = Device::Cpu;
-    let wave = |shape: &[usize], step: f32| -> Result<Var, Error> {
+    let test_values = |shape: &[usize], step: f32| -> Result<Var, Error> {
         let values: Vec<f32> =
             (0..shape.iter().product()).map(|i: usize| (i as f32 * step).sin() * 0.2).collect();
         Ok(Var::from_tensor(&Tensor::from_vec(values, shape, &device)?)?)
     };
     // Projected outputs of an encoder and a predictor, for two utterances of different lengths.
-    let encoded = wave(&[2, frames, width], 0.37)?;
-    let predicted = wave(&[2, labels + 1, width], 0.73)?;
-    let weight = wave(&[classes, width], 0.11)?;
+    let encoded = test_values(&[2, frames, width], 0.37)?;
+    let predicted = test_values(&[2, labels + 1, width], 0.73)?;
+    let weight = test_values(&[classes, width], 0.11)?;
     let bias = Var::zeros(classes, DType::F32, &device)?;
 
     let label_ids = vec![(1..=12).collect(), vec![7, 7, 19_999]];
@@ -24,10 +24,10 @@ fn main() -> Result<(), Error> {
     let gradients = losses.mean_all()?.backward()?;
 
     println!("loss of each utterance: {:?}", losses.to_vec1::<f64>()?);
-    for (name, var) in
+    for (name, variable) in
         [("encoded", &encoded), ("predicted", &predicted), ("weight", &weight), ("bias", &bias)]
     {
-        let Some(gradient) = gradients.get(var) else { continue };
+        let Some(gradient) = gradients.get(variable) else { continue };
         let norm = gradient.sqr()?.sum_all()?.to_scalar::<f32>()?.sqrt();
         println!("gradient of {name:<10} {:?}, norm {norm:.4}", gradient.dims());
     }

@@ -49,13 +49,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let margin = (classes as f32).ln() + 2.0;
     let scale = margin / (0.5f32.tanh() * (HIDDEN - 1) as f32);
-    let weight_at = |class: usize, k: usize| match (class, k) {
+    let weight_value = |class: usize, k: usize| match (class, k) {
         (0, 0) => -1.0,
         (0, _) => 0.0,
         (_, 0) => 1.0,
         _ => scale * sign(class, k),
     };
-    let weight: Vec<f32> = (0..classes * HIDDEN).map(|i| weight_at(i / HIDDEN, i % HIDDEN)).collect();
+    let weight: Vec<f32> = (0..classes * HIDDEN).map(|i| weight_value(i / HIDDEN, i % HIDDEN)).collect();
     let mut bias = vec![0f32; classes];
     bias[0] = margin;
     let head = Head::new(&weight, Some(&bias), HIDDEN)?;
@@ -63,21 +63,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The simple joiner: one linear layer for frames, one for label positions; usually with
     // separate weights.
     let acoustic = Linear::new(&encoded, &weight, None, HIDDEN)?;
-    let source = Heads::new(acoustic, Linear::new(&predicted, &weight, Some(&bias), HIDDEN)?)?;
+    let simple_joiner = Heads::new(acoustic, Linear::new(&predicted, &weight, Some(&bias), HIDDEN)?)?;
     let joint = JointInputs::new(&encoded, &predicted, head);
-    let inputs = PrunedInputs { simple: SimpleInputs::Heads(source), joint, scales: PassScales::default() };
+    let inputs =
+        PrunedInputs { simple: SimpleInputs::Heads(simple_joiner), joint, scales: PassScales::default() };
     let weights = [1.0; BATCH];
 
+    // The pruned loss, its retained sites, and the memory plan of its second pass.
     let mut session = Session::new(&Options::new(Loss::pruned(Pruning::default())))?;
     let start = Instant::now();
-    let out = session.sum(inputs, &targets, &weights)?;
+    let output = session.sum(inputs, &targets, &weights)?;
     let seconds = start.elapsed().as_secs_f64();
-    let first_pass = out.first_pass.ok_or("a pruned loss has a first pass")?;
+    let first_pass = output.first_pass.ok_or("a pruned loss has a first pass")?;
     let bands = |b| (0..FRAMES).map(|t| first_pass.ranges.band(b, t)).collect();
     let retained = targets.with_bands((0..BATCH).map(bands).collect())?;
     let options = Options::default();
     let plan = MemoryPlan::new::<f32>(&retained, HIDDEN, classes, &options)?;
-    println!("pruned: losses {:.3?} (simple joiner {:.3?})", out.losses, first_pass.losses);
+    println!("pruned: losses {:.3?} (simple joiner {:.3?})", output.losses, first_pass.losses);
     println!(
         "  {} of {} sites, {seconds:.2} s for both passes and all gradients",
         first_pass.ranges.sites(),
@@ -85,6 +87,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     println!("{plan}\n");
 
+    // The loss over all sites.
     let mut session = Session::new(&options)?;
     let start = Instant::now();
     let full = session.sum(joint, &targets, &weights)?;

@@ -51,7 +51,7 @@ struct Readme;
 /// Compiles and runs the examples of docs/custom-encoder.md.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/custom-encoder.md")]
-struct OwnEncoder;
+struct CustomEncoder;
 
 /// Compiles and runs the examples of docs/decoding.md.
 #[cfg(doctest)]

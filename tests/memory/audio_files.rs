@@ -8,25 +8,28 @@ use crate::encoded::{FORMATS, has_encoders, repair_pages, signal, write_inputs};
 use crate::mutants::fuzz;
 
 /// Linear PCM: a block of samples and the buffer of the reader.
-const LINEAR_BYTES: usize = 512 << 10;
+const LINEAR_READER_BYTES: usize = 512 << 10;
 /// Compressed formats: tables, longest packets, codebooks of Vorbis.
-const PACKET_BYTES: usize = 24 << 20;
+const COMPRESSED_READER_BYTES: usize = 24 << 20;
 
-fn limit(name: &str, length: usize) -> usize {
+/// Returns the allowed peak memory for a file of a format.
+fn max_peak_bytes(name: &str, length: usize) -> usize {
     let is_linear = ["WAV", "AIFF"].iter().any(|start| name.starts_with(start));
-    64 * length + if is_linear { LINEAR_BYTES } else { PACKET_BYTES }
+    64 * length + if is_linear { LINEAR_READER_BYTES } else { COMPRESSED_READER_BYTES }
 }
 
-fn read(path: &Path, name: &str, bytes: &[u8]) {
+/// Reads a file; its peak memory must be within the limit.
+fn read_within_limit(path: &Path, name: &str, bytes: &[u8]) {
     std::fs::write(path, bytes).unwrap();
     let (_, peak, _) = measure(|| drop(read_audio(path)));
-    assert!(peak <= limit(name, bytes.len()), "{name}: {peak} bytes for a file of {}", bytes.len());
+    assert!(peak <= max_peak_bytes(name, bytes.len()), "{name}: {peak} bytes for a file of {}", bytes.len());
 }
 
 /// A header field: format, name of its chunk, offset from the first byte of that name.
-type Field = (&'static str, &'static [u8], usize);
+type HeaderField = (&'static str, &'static [u8], usize);
 
-const FIELDS: &[Field] = &[
+/// Header fields with sizes, counts and rates.
+const SIZE_FIELDS: &[HeaderField] = &[
     ("AIFF, 16 bits", b"FORM", 4),
     ("AIFF, 16 bits", b"COMM", 4),
     ("AIFF, 16 bits", b"COMM", 8),
@@ -106,12 +109,12 @@ fn declared_sizes_in_audio_headers_are_not_trusted() {
     let folder = tempfile::tempdir().unwrap();
     write_inputs(folder.path(), &signal(4801));
     let path = folder.path().join("mutant");
-    for &(name, chunk, offset) in FIELDS {
+    for &(name, chunk, offset) in SIZE_FIELDS {
         let format = FORMATS.iter().find(|format| format.name == name).unwrap();
         let file = format.encode(folder.path());
         // The last occurrence: names of formats come before those of their headers.
         let start = file.windows(chunk.len()).rposition(|window| window == chunk);
-        let at = start.unwrap_or_else(|| panic!("{name} without {chunk:?}")) + offset;
+        let field_offset = start.unwrap_or_else(|| panic!("{name} without {chunk:?}")) + offset;
         for value in [
             &[0xff; 8][..],
             &[0xff; 4],
@@ -121,18 +124,18 @@ fn declared_sizes_in_audio_headers_are_not_trusted() {
             &[0x10],
         ] {
             let mut damaged = file.clone();
-            damaged.iter_mut().skip(at).zip(value).for_each(|(to, from)| *to = *from);
-            read(&path, &format!("{name}, {chunk:?} {offset}"), &repair_pages(damaged));
+            damaged.iter_mut().skip(field_offset).zip(value).for_each(|(to, from)| *to = *from);
+            read_within_limit(&path, &format!("{name}, {chunk:?} {offset}"), &repair_pages(damaged));
         }
     }
     // Tags before and after the audio.
     let flac = FORMATS.iter().find(|format| format.name == "FLAC").unwrap().encode(folder.path());
     let tags: [&[u8]; 3] =
         [b"ID3\x04\0\0\x7f\x7f\x7f\x7f", b"ID3\x04\0\x10\x7f\x7f\x7f\x7f", b"ID3\x03\0\0\0\x7f\x7f\x7f"];
-    tags.iter().for_each(|tag| read(&path, "ID3", &[tag, &flac[..]].concat()));
+    tags.iter().for_each(|tag| read_within_limit(&path, "ID3", &[tag, &flac[..]].concat()));
     let ape =
         [&flac[..], b"APETAGEX\xd0\x07\0\0\xff\xff\xff\xff\xff\xff\xff\xff\0\0\0\x80", &[0; 8]].concat();
-    read(&path, "APE", &ape);
+    read_within_limit(&path, "APE", &ape);
 }
 
 #[test]
@@ -151,7 +154,7 @@ fn damaged_audio_uses_memory_in_proportion_to_its_size() {
         let path = folder.path().join("mutant");
         let name = target.to_uppercase();
         fuzz(target, valid, &[b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff"], 300, move |bytes| {
-            read(&path, &name, &repair_pages(bytes.to_vec()));
+            read_within_limit(&path, &name, &repair_pages(bytes.to_vec()));
         });
     }
 }

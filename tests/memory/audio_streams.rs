@@ -28,13 +28,13 @@ fn model(features: &str, bidirectional: bool) -> Model {
 }
 
 /// Pieces of audio, 100 ms each.
-fn pieces_of_audio(pieces: usize) -> impl Iterator<Item = Vec<f32>> {
+fn audio_pieces(pieces: usize) -> impl Iterator<Item = Vec<f32>> {
     let sample = |i: usize| 0.1 * (i as f32 * 0.3).sin() * (i as f32 * 1e-4).cos();
     (0..pieces).map(move |n| (n * RATE / 10..(n + 1) * RATE / 10).map(sample).collect())
 }
 
 /// Returns the peak bytes for one and for ten minutes of audio.
-fn peaks(run: impl Fn(usize)) -> [usize; 2] {
+fn peak_bytes(run: impl Fn(usize)) -> [usize; 2] {
     [600, 6000].map(|pieces| measure(|| run(pieces)).1)
 }
 
@@ -42,10 +42,10 @@ fn peaks(run: impl Fn(usize)) -> [usize; 2] {
 fn a_streaming_encoder_frees_returned_rows() {
     let _guard = exclusive();
     let model = model("normalize = \"running\"", false);
-    let [short, long] = peaks(|pieces| {
+    let [short, long] = peak_bytes(|pieces| {
         let mut encoder = StreamingEncoder::new(&model).unwrap();
         let (id, mut rows) = (encoder.open(), 0);
-        for piece in pieces_of_audio(pieces) {
+        for piece in audio_pieces(pieces) {
             encoder.push(id, &piece).unwrap();
             rows += encoder.encode().unwrap().iter().map(|output| output.rows.len() / 7).sum::<usize>();
         }
@@ -58,10 +58,10 @@ fn a_streaming_encoder_frees_returned_rows() {
 fn a_chunked_encoder_frees_returned_rows() {
     let _guard = exclusive();
     let model = model("", true);
-    let [short, long] = peaks(|pieces| {
+    let [short, long] = peak_bytes(|pieces| {
         let mut windows = ChunkedEncoder::new(&model, WindowConfig { seconds: 10.0, overlap: 2.0 }).unwrap();
         let mut rows = Vec::new();
-        for piece in pieces_of_audio(pieces) {
+        for piece in audio_pieces(pieces) {
             windows.push(&piece, &mut rows).unwrap();
             rows.clear();
         }

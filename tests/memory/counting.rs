@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Largest single allocation, in bytes.
-static LARGEST: AtomicUsize = AtomicUsize::new(0);
+static LARGEST_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Bytes allocated now.
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-/// Largest value of [`LIVE`] so far.
-static PEAK: AtomicUsize = AtomicUsize::new(0);
+static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Largest value of [`LIVE_BYTES`] so far.
+static PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Sizes of the allocations of at least [`LARGE_ALLOCATION`] bytes.
 static LARGE_SIZES: [AtomicUsize; 1 << 10] = [const { AtomicUsize::new(0) }; 1 << 10];
@@ -24,31 +24,31 @@ thread_local! {
     static THREAD_ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-struct Counting;
+struct CountingAllocator;
 
 // SAFETY: every call goes to the system's allocator unchanged; the counters do not allocate.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         THREAD_ALLOCATIONS.set(THREAD_ALLOCATIONS.get() + 1);
-        LARGEST.fetch_max(layout.size(), Relaxed);
+        LARGEST_BYTES.fetch_max(layout.size(), Relaxed);
         if layout.size() >= LARGE_ALLOCATION {
             let index = LARGE_COUNT.fetch_add(1, Relaxed);
             LARGE_SIZES[index % LARGE_SIZES.len()].store(layout.size(), Relaxed);
         }
-        PEAK.fetch_max(LIVE.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
+        PEAK_BYTES.fetch_max(LIVE_BYTES.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
         // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Relaxed);
+        LIVE_BYTES.fetch_sub(layout.size(), Relaxed);
         // SAFETY: the caller keeps the contract of `dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Lock that a test holds while it runs: the counters are process-wide.
 pub fn exclusive() -> MutexGuard<'static, ()> {
@@ -61,11 +61,11 @@ pub fn exclusive() -> MutexGuard<'static, ()> {
 ///
 /// In bytes, over all threads, with the result of `work`.
 pub fn measure<T>(work: impl FnOnce() -> T) -> (usize, usize, T) {
-    let before = LIVE.load(Relaxed);
-    LARGEST.store(0, Relaxed);
-    PEAK.store(before, Relaxed);
+    let before = LIVE_BYTES.load(Relaxed);
+    LARGEST_BYTES.store(0, Relaxed);
+    PEAK_BYTES.store(before, Relaxed);
     let result = work();
-    (LARGEST.load(Relaxed), PEAK.load(Relaxed) - before, result)
+    (LARGEST_BYTES.load(Relaxed), PEAK_BYTES.load(Relaxed) - before, result)
 }
 
 /// Sizes of all allocations of at least [`LARGE_ALLOCATION`] bytes while `work` runs.
@@ -96,7 +96,7 @@ pub fn resident_growth<T>(work: impl FnOnce() -> T) -> (Option<usize>, T) {
 
 /// Bytes allocated now.
 pub fn live_bytes() -> usize {
-    LIVE.load(Relaxed)
+    LIVE_BYTES.load(Relaxed)
 }
 
 /// Number of allocations of this thread while `work` runs.

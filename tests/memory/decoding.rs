@@ -12,19 +12,22 @@ use crate::counting::{allocation_count, exclusive, measure};
 const WIDTH: usize = 48;
 const CLASSES: usize = 40;
 
-fn wave(count: usize, step: f32) -> Vec<f32> {
+/// Returns deterministic values.
+fn test_values(count: usize, step: f32) -> Vec<f32> {
     (0..count).map(|i| (i as f32 * step).sin() * 0.7).collect()
 }
 
+/// Returns a model with two LSTM layers.
 fn model(topology: &Topology) -> DecodingModel {
-    let layer =
-        |inputs: usize, step: f32| [wave(4 * WIDTH * inputs, step), wave(4 * WIDTH * WIDTH, 1.3 * step)];
+    let layer = |inputs: usize, step: f32| {
+        [test_values(4 * WIDTH * inputs, step), test_values(4 * WIDTH * WIDTH, 1.3 * step)]
+    };
     let (first, second, bias) = (layer(WIDTH, 0.71), layer(WIDTH, 0.37), vec![0.1; 4 * WIDTH]);
     let layers = [&first, &second].map(|[input, recurrent]| LstmLayer { input, recurrent, bias: &bias });
-    let predictor = LstmPredictor::new(&wave(CLASSES * WIDTH, 0.93), WIDTH, &layers, 0).unwrap();
+    let predictor = LstmPredictor::new(&test_values(CLASSES * WIDTH, 0.93), WIDTH, &layers, 0).unwrap();
     let outputs = CLASSES + topology.durations();
-    let head = AffineLayer::new("head", &wave(outputs * WIDTH, 0.57), WIDTH, None).unwrap();
-    let projection = AffineLayer::new("projection", &wave(WIDTH * WIDTH, 0.29), WIDTH, None).unwrap();
+    let head = AffineLayer::new("head", &test_values(outputs * WIDTH, 0.57), WIDTH, None).unwrap();
+    let projection = AffineLayer::new("projection", &test_values(WIDTH * WIDTH, 0.29), WIDTH, None).unwrap();
     let network = JointNetwork::new(Activation::Tanh, None, projection, head, topology.durations()).unwrap();
     DecodingModel::new(Arc::new(predictor), Arc::new(network), 0, &[], topology).unwrap()
 }
@@ -35,7 +38,7 @@ fn steps_of_a_second_call_do_not_allocate() {
     for name in ["regular", "tdt:0,1,2"] {
         let model = model(&name.parse().unwrap());
         let mut search = GreedySearch::new(model, GreedyOptions::default()).unwrap();
-        let rows = wave(400 * WIDTH, 0.413);
+        let rows = test_values(400 * WIDTH, 0.413);
         let long: Vec<&[f32]> = [400, 300, 7, 0].map(|frames| &rows[..frames * WIDTH]).to_vec();
         let short: Vec<&[f32]> = [40, 30, 7, 0].map(|frames| &rows[..frames * WIDTH]).to_vec();
         // A pool of one thread: all allocations of a call are counted, and its packing buffer

@@ -6,7 +6,7 @@ use panda::speech::{Corpus, Tokenizer, TokenizerKind, read_audio, read_manifest}
 use crate::counting::{exclusive, measure};
 use crate::mutants::{WAV_WORDS, fuzz, wav, wav_files};
 
-fn digits(file: &str) -> PathBuf {
+fn digits_path(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("data/digits").join(file)
 }
 
@@ -28,7 +28,7 @@ fn declared_sizes_are_not_trusted() {
     let peak = read_peak(&long);
     assert!(peak < 128 << 10, "WAV of 2^29 samples: {peak} bytes");
     // The FLAC header has a 36-bit number of samples.
-    let mut flac = std::fs::read(digits("audio/dev/digits-dev-0000.flac")).unwrap();
+    let mut flac = std::fs::read(digits_path("audio/dev/digits-dev-0000.flac")).unwrap();
     flac[21] |= 0x0f;
     flac[22..26].fill(0xff);
     let peak = read_peak(&flac);
@@ -95,13 +95,13 @@ fn damaged_files_use_no_more_memory_than_valid_ones() {
         std::fs::write(&wav_path, bytes).unwrap();
         check(bytes, &|| drop(read_audio(&wav_path)));
     });
-    let valid = vec![std::fs::read(digits("audio/test/digits-test-0001.flac")).unwrap()];
+    let valid = vec![std::fs::read(digits_path("audio/test/digits-test-0001.flac")).unwrap()];
     let check = memory_check("flac", 16 << 20);
     fuzz("flac", valid, &[b"fLaC", b"\xff\xf8"], 200, move |bytes| {
         std::fs::write(&flac_path, bytes).unwrap();
         check(bytes, &|| drop(read_audio(&flac_path)));
     });
-    let lines = std::fs::read_to_string(digits("test.jsonl")).unwrap();
+    let lines = std::fs::read_to_string(digits_path("test.jsonl")).unwrap();
     let valid = vec![lines.lines().take(3).collect::<Vec<_>>().join("\n").into_bytes()];
     let check = memory_check("manifest", 256 << 10);
     fuzz("manifest", valid, &[b"\n", b"1e300", b"["], 500, move |bytes| {

@@ -8,7 +8,8 @@ use panda::pruned::{
 
 use crate::counting::{exclusive, measure};
 
-fn numbers(count: usize, scale: f32) -> Vec<f32> {
+/// Returns deterministic pseudo-random numbers.
+fn test_values(count: usize, scale: f32) -> Vec<f32> {
     let hash = |i: usize| (i as u32 ^ 77).wrapping_mul(0x9e37_79b9).rotate_left(13).wrapping_mul(0x85eb_ca6b);
     (0..count).map(|i| scale * (hash(i) as f32 / u32::MAX as f32 - 0.5)).collect()
 }
@@ -29,9 +30,10 @@ fn plans<S: Source<f32>>(source: &S, batch: &Batch, options: &Options) -> Vec<Pl
 }
 
 /// Bytes that a single allocation of a second pass may take.
-const LARGE: usize = 64 << 10;
+const LARGE_BYTES: usize = 64 << 10;
 
-fn check<S: Source<f32>>(source: &S, batch: &Batch, options: &Options) {
+/// Checks memory and results of all plans.
+fn check_plans<S: Source<f32>>(source: &S, batch: &Batch, options: &Options) {
     let weights: Vec<f64> = (0..batch.len()).map(|b| 1.0 - b as f64 / 9.0).collect();
     let mut first: Option<FirstPass<f32>> = None;
     for plan in plans(source, batch, options) {
@@ -50,7 +52,10 @@ fn check<S: Source<f32>>(source: &S, batch: &Batch, options: &Options) {
                     growth <= planned.total().bytes(),
                     "{plan:?} {options:?}: {growth}, planned {planned:?}"
                 ),
-                _ => assert!(largest <= LARGE, "{plan:?} {options:?}: {largest} at once in a second pass"),
+                _ => assert!(
+                    largest <= LARGE_BYTES,
+                    "{plan:?} {options:?}: {largest} at once in a second pass"
+                ),
             }
             let first = first.get_or_insert_with(|| pass.clone());
             for (results, expected) in pass.losses.iter().zip(&first.losses) {
@@ -67,14 +72,14 @@ fn check<S: Source<f32>>(source: &S, batch: &Batch, options: &Options) {
         }
         let live = crate::counting::live_bytes() - before;
         assert!(
-            live <= planned.total().bytes() + first.iter().map(bytes).sum::<usize>(),
+            live <= planned.total().bytes() + first.iter().map(cloned_bytes).sum::<usize>(),
             "{live} bytes live, planned {planned:?}"
         );
     }
 }
 
 /// Returns the bytes of a cloned result.
-fn bytes(pass: &FirstPass<f32>) -> usize {
+fn cloned_bytes(pass: &FirstPass<f32>) -> usize {
     let before = crate::counting::live_bytes();
     let _clone = pass.clone();
     crate::counting::live_bytes() - before
@@ -96,7 +101,7 @@ fn a_first_pass_uses_at_most_its_planned_memory() {
     let mut rare = [false; 2];
     // Large differences of scores make sums of products underflow: rare pairs.
     for (i, scale) in [3.0, 3000.0].into_iter().enumerate() {
-        let (am, lm) = (numbers(t * classes, scale), numbers(p * classes + 5, scale));
+        let (am, lm) = (test_values(t * classes, scale), test_values(p * classes + 5, scale));
         let matrices = Matrices::new(&am, &lm[5..], classes).unwrap();
         let largest = |row: &[f32]| row.iter().copied().fold(f32::MIN, f32::max);
         let label = &lm[5..][..classes];
@@ -104,15 +109,15 @@ fn a_first_pass_uses_at_most_its_planned_memory() {
             let joint: Vec<f32> = frame.iter().zip(label).map(|(am, lm)| am + lm).collect();
             largest(&joint) - largest(frame) - largest(label) < -90.0
         });
-        let (x, y) = (numbers(t * 9, scale.sqrt()), numbers(p * 7, scale.sqrt()));
-        let (v, w) = (numbers(classes * 9, scale.sqrt()), numbers(classes * 7, scale.sqrt()));
+        let (x, y) = (test_values(t * 9, scale.sqrt()), test_values(p * 7, scale.sqrt()));
+        let (v, w) = (test_values(classes * 9, scale.sqrt()), test_values(classes * 7, scale.sqrt()));
         let layers = (Linear::new(&x, &v, None, 9).unwrap(), Linear::new(&y, &w, None, 7).unwrap());
         let heads = Heads::new(layers.0, layers.1).unwrap();
         let smoothed = Options { lm_only_scale: 0.1, am_only_scale: 0.2, ..Options::default() };
         let all_rows = Options { unigram: Unigram::AllRows, ..smoothed.clone() };
         for options in [Options::default(), smoothed, all_rows] {
-            check(&matrices, &batch, &options);
-            check(&heads, &batch, &options);
+            check_plans(&matrices, &batch, &options);
+            check_plans(&heads, &batch, &options);
         }
     }
     assert_eq!(rare, [false, true], "expected rare pairs with large scores only");
@@ -121,7 +126,7 @@ fn a_first_pass_uses_at_most_its_planned_memory() {
 #[test]
 fn the_smallest_plan_gives_equal_bits_with_any_number_of_threads() {
     let _guard = exclusive();
-    let (am, lm) = (numbers(60 * 300, 3.0), numbers(24 * 300 + 5, 3.0));
+    let (am, lm) = (test_values(60 * 300, 3.0), test_values(24 * 300 + 5, 3.0));
     let source = Matrices::new(&am, &lm[5..], 300).unwrap();
     let batch = Batch::packed(0, vec![40, 20], vec![vec![3; 13], vec![5; 9]]).unwrap();
     let results = [1, 3].map(|threads| {

@@ -11,16 +11,18 @@ use crate::counting::{exclusive, live_bytes};
 const QUEUE_BYTES: usize = 16 << 10;
 
 /// Growth of the live bytes after `run`, and its peak.
-fn measure(run: impl FnOnce()) -> (usize, usize) {
+fn measure_growth(run: impl FnOnce()) -> (usize, usize) {
     let before = live_bytes();
     let (_, peak, ()) = crate::counting::measure(run);
     (live_bytes().saturating_sub(before), peak)
 }
 
+/// Returns deterministic emissions of all sites.
 fn emissions(lattices: &Lattices, topology: &Topology) -> Vec<f64> {
     (0..lattices.sites() * topology.columns()).map(|i| -((i * 7 % 11) as f64) / 3.0).collect()
 }
 
+/// Returns batches of one and of many utterances, with and without bands.
 fn shapes() -> Vec<Lattices> {
     let band = |frames: usize, labels: usize| {
         let start = move |t: usize| t * (labels + 1).saturating_sub(5) / frames.max(2);
@@ -46,7 +48,8 @@ fn topologies() -> Vec<Topology> {
         .into()
 }
 
-struct Call<'a> {
+/// Arguments and results of a forward-backward call.
+struct ForwardBackwardCall<'a> {
     lattices: &'a Lattices,
     topology: &'a Topology,
     regularizers: &'a Regularizers,
@@ -55,7 +58,7 @@ struct Call<'a> {
     adjoints: Vec<f64>,
 }
 
-impl<'a> Call<'a> {
+impl<'a> ForwardBackwardCall<'a> {
     fn new(lattices: &'a Lattices, topology: &'a Topology, regularizers: &'a Regularizers) -> Self {
         let emissions = emissions(lattices, topology);
         let (losses, adjoints) = (vec![0.0; lattices.batch()], vec![0.0; emissions.len()]);
@@ -88,6 +91,7 @@ fn exclusive_with_pools() -> MutexGuard<'static, ()> {
     guard
 }
 
+/// Visits all combinations of shapes, topologies and regularizers.
 fn for_all_cases(mut visit: impl FnMut(&Lattices, &Topology, &Regularizers)) {
     let penalized = Regularizers { fastemit: 0.1, delay_penalty: 0.02, sigma: 0.05 };
     for lattices in shapes() {
@@ -107,10 +111,10 @@ fn lanes_use_the_planned_bytes_and_give_equal_bits() {
             forward_backward(lattices, topology, &emissions(lattices, topology), regularizers).unwrap();
         for pool in &POOLS[..2] {
             for lanes in [1, 2, 3, 64] {
-                let mut call = Call::new(lattices, topology, regularizers);
+                let mut call = ForwardBackwardCall::new(lattices, topology, regularizers);
                 let planned = call.bytes(lanes);
                 let mut workspace = Workspace::with_lanes(lanes);
-                let (live, peak) = measure(|| pool.install(|| call.run(&mut workspace).unwrap()));
+                let (live, peak) = measure_growth(|| pool.install(|| call.run(&mut workspace).unwrap()));
                 assert!(
                     live <= planned + QUEUE_BYTES && peak <= planned + QUEUE_BYTES,
                     "{topology} {lanes}: planned {planned}, live {live}, peak {peak}"
@@ -123,7 +127,7 @@ fn lanes_use_the_planned_bytes_and_give_equal_bits() {
                 assert_eq!(workspace.allocated_bytes(), planned);
                 assert_eq!((&call.losses, &call.adjoints), (&expected.losses, &expected.adjoints));
                 let (second_growth, second_peak) =
-                    measure(|| pool.install(|| call.run(&mut workspace).unwrap()));
+                    measure_growth(|| pool.install(|| call.run(&mut workspace).unwrap()));
                 assert!(
                     second_growth <= QUEUE_BYTES && second_peak <= QUEUE_BYTES,
                     "{topology} {lanes}: {second_peak} bytes in the second call"
@@ -145,9 +149,9 @@ fn the_limit_of_a_workspace_holds_over_calls() {
     for limit in [limit, limit + limit / 2, 3 * limit] {
         let mut workspace = Workspace::with_budget(limit);
         for_all_cases(|lattices, topology, regularizers| {
-            let mut call = Call::new(lattices, topology, regularizers);
+            let mut call = ForwardBackwardCall::new(lattices, topology, regularizers);
             let before = workspace.allocated_bytes();
-            let (_, peak) = measure(|| pool.install(|| call.run(&mut workspace).unwrap()));
+            let (_, peak) = measure_growth(|| pool.install(|| call.run(&mut workspace).unwrap()));
             assert!(
                 workspace.allocated_bytes() <= limit && before + peak <= limit + QUEUE_BYTES,
                 "{limit}: {before} {peak}"
@@ -170,7 +174,7 @@ fn a_too_small_limit_is_an_error_with_the_smallest_one() {
         let error = Err(Error::Memory { needed, found: needed - 1 });
         assert_eq!(lanes(needed - 1), error.clone().map(|()| 0));
         assert_eq!(lanes(usize::MAX), Ok(lattices.batch()));
-        let mut call = Call::new(lattices, topology, regularizers);
+        let mut call = ForwardBackwardCall::new(lattices, topology, regularizers);
         assert_eq!(call.run(&mut Workspace::with_budget(needed - 1)), error);
         call.run(&mut Workspace::with_budget(needed)).unwrap();
         // As many lanes as threads, at most one per utterance.
@@ -191,8 +195,8 @@ fn lanes_are_reused_over_shapes() {
     let planned = Workspace::scratch_for_all(calls, &regularizers, 2).bytes();
     let mut workspace = Workspace::with_budget(planned);
     let mut run = |lattices: &Lattices| {
-        let mut call = Call::new(lattices, &topology, &regularizers);
-        let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
+        let mut call = ForwardBackwardCall::new(lattices, &topology, &regularizers);
+        let (_, peak) = measure_growth(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
         (workspace.allocated_bytes(), peak)
     };
     batches.iter().for_each(|lattices| {
@@ -211,18 +215,18 @@ fn lists_are_counted() {
     let (topology, regularizers) = (Topology::rnnt(), Regularizers::default());
     let lattices = Lattices::new(vec![1; 3000], vec![0; 3000]).unwrap();
     for lanes in [1, 2, 3000] {
-        let mut call = Call::new(&lattices, &topology, &regularizers);
+        let mut call = ForwardBackwardCall::new(&lattices, &topology, &regularizers);
         let planned = call.bytes(lanes);
         let mut workspace = Workspace::with_lanes(lanes);
-        let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
+        let (_, peak) = measure_growth(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
         assert!(peak <= planned + QUEUE_BYTES, "{lanes} lanes: planned {planned}, peak {peak}");
         assert_eq!(workspace.allocated_bytes(), planned);
     }
-    let mut call = Call::new(&lattices, &topology, &regularizers);
+    let mut call = ForwardBackwardCall::new(&lattices, &topology, &regularizers);
     let planned = call.bytes(1);
     let mut workspace = Workspace::with_budget(planned);
     for _ in 0..2 {
-        let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
+        let (_, peak) = measure_growth(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
         assert!(
             workspace.allocated_bytes() == planned && peak <= planned + QUEUE_BYTES,
             "planned {planned}, peak {peak}"
@@ -243,12 +247,12 @@ fn the_limit_includes_lists_of_earlier_batches() {
     assert!(Workspace::scratch(&two_utterances, &topology, &regularizers, 2).bytes() <= limit);
     let mut workspace = Workspace::with_budget(limit);
     for lattices in [&long_lists, &two_utterances, &long_lists, &two_utterances] {
-        let mut call = Call::new(lattices, &topology, &regularizers);
+        let mut call = ForwardBackwardCall::new(lattices, &topology, &regularizers);
         POOLS[2].install(|| call.run(&mut workspace)).unwrap();
         assert!(workspace.allocated_bytes() <= limit, "{} of {limit}", workspace.allocated_bytes());
     }
     let mut workspace = Workspace::with_budget(100);
-    let mut call = Call::new(&long_lists, &topology, &regularizers);
+    let mut call = ForwardBackwardCall::new(&long_lists, &topology, &regularizers);
     assert!(matches!(call.run(&mut workspace), Err(Error::Memory { .. })));
     assert!(workspace.allocated_bytes() <= 100);
 }
@@ -264,8 +268,8 @@ fn large_lanes_are_kept() {
     });
     let mut workspace = Workspace::with_lanes(2);
     for (i, lattices) in batches.iter().enumerate() {
-        let mut call = Call::new(lattices, &topology, &regularizers);
-        let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
+        let mut call = ForwardBackwardCall::new(lattices, &topology, &regularizers);
+        let (_, peak) = measure_growth(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
         assert!(
             i == 0 || peak < Workspace::scratch(&batches[0], &topology, &regularizers, 1).bytes() / 2,
             "{peak}"

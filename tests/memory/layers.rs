@@ -9,19 +9,19 @@ const INPUT: usize = 56;
 const HIDDEN: usize = 72;
 
 /// Two LSTM layers, each with one or two directions.
-struct Stack {
+struct LstmStack {
     layers: Vec<Lstm>,
     directions: usize,
 }
 
-impl Stack {
+impl LstmStack {
     fn new(directions: usize) -> Self {
         let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
         let layer =
             |(index, input): (usize, usize)| Lstm::new(input, HIDDEN, index, directions == 2, &vb).unwrap();
         let widths = [INPUT, directions * HIDDEN];
         let layers = Lstm::with_shared_buffers(widths.into_iter().enumerate().map(layer).collect());
-        Stack { layers, directions }
+        LstmStack { layers, directions }
     }
 
     /// Sizes of the large allocations of a step, without outputs and gradients.
@@ -51,7 +51,7 @@ fn a_second_step_of_lstm_layers_allocates_only_its_results() {
     let _guard = exclusive();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     for directions in [1, 2] {
-        let stack = Stack::new(directions);
+        let stack = LstmStack::new(directions);
         let step = |lengths: &[usize]| pool.install(|| stack.step(lengths));
         assert!(step(&LENGTHS).len() > 8, "the first step must allocate buffers");
         for lengths in [&LENGTHS[..], &LENGTHS[..5], &[59; 3], &LENGTHS] {
@@ -64,7 +64,7 @@ fn a_second_step_of_lstm_layers_allocates_only_its_results() {
 fn steps_of_lstm_layers_on_two_threads_stop_allocating() {
     let _guard = exclusive();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
-    let stack = Stack::new(2);
+    let stack = LstmStack::new(2);
     // How many buffers of a kind are in use at once depends on the threads; the maximum is reached
     // early.
     let first_without = (0..50).position(|_| pool.install(|| stack.step(&LENGTHS)).is_empty());

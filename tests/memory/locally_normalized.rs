@@ -14,7 +14,8 @@ const HIDDEN: usize = 64;
 const POSITIONS: usize = 41;
 const BUDGET: usize = 8 << 20;
 
-fn numbers(count: usize, scale: f32) -> Vec<f32> {
+/// Returns deterministic values.
+fn test_values(count: usize, scale: f32) -> Vec<f32> {
     (0..count).map(|i| scale * (i as f32 * 0.7 + (i % 7) as f32).sin()).collect()
 }
 
@@ -25,7 +26,7 @@ fn workload(frames: usize) -> Workload {
 /// Peak growth in bytes of forward and backward along a chain.
 ///
 /// Without the bytes of the bound weight function.
-fn growth(weight_fn: &dyn WeightFn<f32>, x: &[f32], frames: usize) -> usize {
+fn peak_growth(weight_fn: &dyn WeightFn<f32>, x: &[f32], frames: usize) -> usize {
     let states: Vec<usize> = (0..POSITIONS).map(|u| u * u % STATES).collect();
     let labels: Vec<u32> = (1..POSITIONS as u32).map(|u| u * 70).collect();
     let chain = LabelChain { states: &states, labels: &labels };
@@ -35,7 +36,7 @@ fn growth(weight_fn: &dyn WeightFn<f32>, x: &[f32], frames: usize) -> usize {
     let arcs = ArcsMut { blank: &mut blank, lexical: &mut lexical };
     let (_, forward, result) = measure(|| weights.forward_chain(0, chain, arcs));
     result.unwrap();
-    let adjoints = (numbers(blank.len(), 1.0), numbers(blank.len(), 1.0));
+    let adjoints = (test_values(blank.len(), 1.0), test_values(blank.len(), 1.0));
     let adjoints = Arcs { blank: &adjoints.0, lexical: &adjoints.1 };
     let (_, backward, result) = measure(|| weights.backward_chain(0, chain, adjoints));
     result.unwrap();
@@ -47,13 +48,13 @@ fn weights_of_a_joint_network_stay_within_their_budget() {
     let _guard = exclusive();
     let (e, f) = (4, 3);
     let parameters = [
-        numbers(STATES * e, 1.0),
-        numbers(e * HIDDEN, 0.5),
-        numbers(f * HIDDEN, 0.5),
-        numbers(HIDDEN, 0.5),
-        numbers(1, 0.5),
-        numbers(HIDDEN * VOCABULARY, 0.5),
-        numbers(VOCABULARY, 0.5),
+        test_values(STATES * e, 1.0),
+        test_values(e * HIDDEN, 0.5),
+        test_values(f * HIDDEN, 0.5),
+        test_values(HIDDEN, 0.5),
+        test_values(1, 0.5),
+        test_values(HIDDEN * VOCABULARY, 0.5),
+        test_values(VOCABULARY, 0.5),
     ];
     let [table, project_context, project_frame, row, single, lexical, lexical_bias] = &parameters;
     let joint = JointWeightFn {
@@ -73,7 +74,7 @@ fn weights_of_a_joint_network_stay_within_their_budget() {
     for normalize in [Normalize::Hat, Normalize::LogSoftmax] {
         let weight_fn = LocallyNormalized { inner: joint, normalize, budget: BUDGET };
         for frames in [120, 480] {
-            let peak = growth(&weight_fn, &numbers(frames * f, 1.0), frames);
+            let peak = peak_growth(&weight_fn, &test_values(frames * f, 1.0), frames);
             // Rows of the network for each frame and position; lists of a group of sites.
             let joint = (frames + 4 * POSITIONS) * HIDDEN * 4;
             let lists = 40 * (1 << 12);
@@ -88,11 +89,11 @@ fn weights_of_a_joint_network_stay_within_their_budget() {
 #[test]
 fn weights_of_a_table_need_a_constant_number_of_rows() {
     let _guard = exclusive();
-    let table = numbers(STATES * (1 + VOCABULARY), 1.0);
+    let table = test_values(STATES * (1 + VOCABULARY), 1.0);
     let table = TableWeightFn::new(&table, &[1, STATES, 1 + VOCABULARY]).unwrap();
     let weight_fn = LocallyNormalized::new(table, Normalize::LogSoftmax);
     for frames in [120, 480] {
-        let peak = growth(&weight_fn, &vec![0.0; frames], frames);
+        let peak = peak_growth(&weight_fn, &vec![0.0; frames], frames);
         let limit = weight_fn.scratch(workload(frames)).bytes();
         assert!(peak <= limit && limit < frames * POSITIONS * VOCABULARY, "{peak} of {limit}");
     }

@@ -13,32 +13,38 @@ use crate::counting::{exclusive, measure};
 fn no_array_of_sites_times_classes_is_allocated() {
     let _guard = exclusive();
     // Each thread has scratch of the matrix library: use a fixed number of threads.
-    rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check);
+    rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check_loss);
 }
 
-fn check() {
+fn check_loss() {
     let problem = Problem::draw(1, 3, 90, 30, 5_000, 48, 0.3);
-    let (n, classes) = (problem.targets().lattices().sites(), problem.classes);
-    let quarter = n * classes / 4 * size_of::<f32>();
-    let shape = Shape { sites: n, hidden: problem.width, classes, selected: 2 };
+    let (sites, classes) = (problem.targets().lattices().sites(), problem.classes);
+    let quarter_bytes = sites * classes / 4 * size_of::<f32>();
+    let shape = Shape { sites, hidden: problem.width, classes, selected: 2 };
     let budget = 4 << 20;
     let plan = Plan::<f32>::new(shape, Precision::Full, budget, true).unwrap();
     let scratch = plan.scratch(shape, Precision::Full).bytes();
     assert!(scratch <= budget, "{scratch} bytes by the plan, of {budget}");
-    assert!(quarter > 2 * scratch, "the problem is too small: {quarter} bytes, scratch {scratch}");
+    assert!(
+        quarter_bytes > 2 * scratch,
+        "the problem is too small: {quarter_bytes} bytes, scratch {scratch}"
+    );
 
     // The composed loss, forward and backward, with the allocations of candle.
     let options = Options { budget, ..problem.options() };
     let (vars, targets) = (problem.vars(DType::F32), problem.targets());
-    let [f, g, w, b] = &vars;
+    let [encoded, predicted, weight, bias] = &vars;
     let (largest, growth, _) = measure(|| {
-        let loss = rnnt_loss::candle::transducer_loss(f, g, w, b, &targets, &options).unwrap();
+        let loss =
+            rnnt_loss::candle::transducer_loss(encoded, predicted, weight, bias, &targets, &options).unwrap();
         problem.differentiate(&loss, &vars)
     });
-    println!("N = {n}, C = {classes}: N C / 4 floats are {quarter} bytes; scratch by the plan {scratch}");
+    println!(
+        "N = {sites}, C = {classes}: N C / 4 floats are {quarter_bytes} bytes; scratch by the plan {scratch}"
+    );
     println!("composed loss: largest allocation {largest}, all together {growth}");
-    assert!(largest < quarter, "one allocation of {largest} bytes, N C / 4 floats are {quarter}");
-    assert!(growth < quarter, "{growth} bytes alive at once, N C / 4 floats are {quarter}");
+    assert!(largest < quarter_bytes, "one allocation of {largest} bytes, N C / 4 floats are {quarter_bytes}");
+    assert!(growth < quarter_bytes, "{growth} bytes alive at once, N C / 4 floats are {quarter_bytes}");
 
     // No array of N H either: beyond one wave of tiles a site costs a few numbers, independent of
     // H.
@@ -47,9 +53,11 @@ fn check() {
         let problem = Problem::draw(3, 1, frames, 40, 300, 512, 0.1);
         let (vars, targets, options) =
             (problem.vars(DType::F32), problem.targets(), Options { plan, ..problem.options() });
-        let [f, g, w, b] = &vars;
+        let [encoded, predicted, weight, bias] = &vars;
         let (_, growth, _) = measure(|| {
-            let loss = rnnt_loss::candle::transducer_loss(f, g, w, b, &targets, &options).unwrap();
+            let loss =
+                rnnt_loss::candle::transducer_loss(encoded, predicted, weight, bias, &targets, &options)
+                    .unwrap();
             problem.differentiate(&loss, &vars)
         });
         (targets.lattices().sites(), growth)

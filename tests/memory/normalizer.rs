@@ -129,10 +129,10 @@ fn shape(sites: usize, hidden: usize, classes: usize, selected: usize) -> Shape 
 #[test]
 fn measured_bytes_are_at_most_planned_and_planned_at_most_the_budget() {
     let _guard = exclusive();
-    rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check);
+    rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check_shapes);
 }
 
-fn check() {
+fn check_shapes() {
     let shapes = [
         // One size at a limit.
         shape(1, 1, 2, 0),

@@ -9,7 +9,11 @@ use panda::lattice::{
 
 use super::counting;
 
-fn numbers(count: usize, scale: f32) -> Vec<f32> {
+/// Bytes of threads and their queues, which plans do not include.
+const QUEUE_BYTES: usize = 16 << 10;
+
+/// Returns deterministic values between -scale and scale.
+fn test_values(count: usize, scale: f32) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 % 2003) as f32 / 1001.0 - 1.0) * scale).collect()
 }
 
@@ -17,6 +21,7 @@ fn numbers(count: usize, scale: f32) -> Vec<f32> {
 struct Problem {
     context: FullNGram,
     alignment: AlignmentLattice,
+    /// Widths H, E and F.
     size: usize,
     parameters: [Vec<f32>; 8],
     lengths: Vec<usize>,
@@ -28,7 +33,8 @@ struct Problem {
 
 impl Problem {
     fn new(
-        (vocabulary, order): (usize, usize),
+        vocabulary: usize,
+        order: usize,
         alignment: AlignmentLattice,
         size: usize,
         lengths: &[usize],
@@ -43,10 +49,10 @@ impl Problem {
             context,
             alignment,
             size,
-            parameters: sizes.map(|count| numbers(count, 0.2)),
+            parameters: sizes.map(|count| test_values(count, 0.2)),
             lengths: lengths.to_vec(),
             padded,
-            frames: numbers(lengths.len() * padded * size, 1.0),
+            frames: test_values(lengths.len() * padded * size, 1.0),
             labels: (0..lengths.len() * max_labels).map(|i| (i * 5 % vocabulary) as u32 + 1).collect(),
             counts,
         }
@@ -106,10 +112,8 @@ impl Problem {
             results.max(Self::bytes(&second))
         });
         let case = format!("{:?}, {:?}, size {}", self.context, self.alignment, self.size);
-        // For threads and their queues.
-        let slack = 16 << 10;
         assert!(
-            peak <= planned + results + 8 * sums.len() + slack,
+            peak <= planned + results + 8 * sums.len() + QUEUE_BYTES,
             "{case}, {:?}: {peak} used, {planned} planned, {results} of results, {budget:?}",
             self.lengths
         );
@@ -127,9 +131,8 @@ impl Problem {
                 let paths = session.best_paths(&lattice, &frames).unwrap();
                 paths.iter().map(item_bytes).sum::<usize>()
             });
-            let slack = 16 << 10;
             assert!(
-                peak <= planned.bytes + results + slack,
+                peak <= planned.bytes + results + QUEUE_BYTES,
                 "{:?}, size {}, {:?}: {peak} used, {planned:?}, {results} of results",
                 self.context,
                 self.size,
@@ -213,10 +216,9 @@ impl Problem {
             let mut session = LatticeSession::new(Options::new(smallest));
             for _ in 0..2 {
                 let (_, peak, results) = counting::measure(|| search(&mut session).unwrap());
-                let slack = 16 << 10;
                 let case = format!("{name}, {:?}, {:?}, size {}", self.context, self.alignment, self.size);
                 assert!(
-                    peak <= smallest + 2 * results + slack,
+                    peak <= smallest + 2 * results + QUEUE_BYTES,
                     "{case}, {:?}: {peak} used, {smallest} planned, {results} of results",
                     self.lengths
                 );
@@ -229,13 +231,15 @@ impl Problem {
 fn searches_use_at_most_their_planned_memory() {
     let _guard = counting::exclusive();
     let check = || {
-        pack();
-        for (i, (context, size)) in [((3, 0), 8), ((5, 2), 16), ((28, 1), 64)].into_iter().enumerate() {
+        allocate_packing_buffers();
+        for (i, ((vocabulary, order), size)) in
+            [((3, 0), 8), ((5, 2), 16), ((28, 1), 64)].into_iter().enumerate()
+        {
             for lengths in [&[9][..], &[0, 1, 40, 17]] {
                 let frame_label_dependent = AlignmentLattice::frame_label_dependent(2).unwrap();
                 let alignment =
                     if i % 2 == 0 { AlignmentLattice::FrameDependent } else { frame_label_dependent };
-                let problem = Problem::new(context, alignment, size, lengths);
+                let problem = Problem::new(vocabulary, order, alignment, size, lengths);
                 problem.check_searches(&problem.joint());
                 problem.check_searches(&LocallyNormalized::new(problem.joint(), Normalize::Hat));
             }
@@ -249,11 +253,12 @@ fn searches_use_at_most_their_planned_memory() {
 fn best_paths_use_at_most_their_planned_memory() {
     let _guard = counting::exclusive();
     let check = || {
-        pack();
+        allocate_packing_buffers();
         let mut screened = 0;
-        for (context, size) in [((32, 1), 96), ((32, 2), 40), ((64, 1), 512), ((26, 2), 65)] {
+        for ((vocabulary, order), size) in [((32, 1), 96), ((32, 2), 40), ((64, 1), 512), ((26, 2), 65)] {
             for lengths in [&[9][..], &[0, 1, 40, 17], &[30; 17]] {
-                let problem = Problem::new(context, AlignmentLattice::FrameDependent, size, lengths);
+                let problem =
+                    Problem::new(vocabulary, order, AlignmentLattice::FrameDependent, size, lengths);
                 let joint = problem.joint();
                 let lattice = RecognitionLattice::new(&problem.context, problem.alignment, &joint).unwrap();
                 let results = LatticeSession::<f32>::default()
@@ -290,17 +295,18 @@ fn best_paths_use_at_most_their_planned_memory() {
 #[test]
 fn sums_use_at_most_their_planned_memory() {
     let _guard = counting::exclusive();
-    rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check);
+    rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check_all_budgets);
 }
 
-fn check() {
-    pack();
+/// Checks sums with all budgets, for lattices of several shapes.
+fn check_all_budgets() {
+    allocate_packing_buffers();
     let frame_label_dependent = AlignmentLattice::frame_label_dependent(2).unwrap();
     let kinds = [((3, 0), 8), ((5, 2), 16), ((28, 1), 64), ((32, 2), 40), ((300, 1), 24)];
-    for (i, (context, size)) in kinds.into_iter().enumerate() {
+    for (i, ((vocabulary, order), size)) in kinds.into_iter().enumerate() {
         for lengths in [&[9][..], &[0, 1, 40, 17], &[30; 9]] {
             let alignment = if i % 2 == 0 { AlignmentLattice::FrameDependent } else { frame_label_dependent };
-            let problem = Problem::new(context, alignment, size, lengths);
+            let problem = Problem::new(vocabulary, order, alignment, size, lengths);
             problem.check_budgets(&problem.joint());
             if i < 3 {
                 problem.check_budgets(&LocallyNormalized::new(problem.joint(), Normalize::Hat));
@@ -309,9 +315,9 @@ fn check() {
     }
 }
 
-fn pack() {
+fn allocate_packing_buffers() {
     // Each thread packs a large matrix first, so that its packing buffer exists.
-    let large = numbers(700 * 700, 0.1);
+    let large = test_values(700 * 700, 0.1);
     rayon::broadcast(|_| {
         let (view, mut out) = (kernels::View::new(&large, 700, 700), vec![0.0; 700 * 700]);
         kernels::product(

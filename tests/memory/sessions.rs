@@ -20,23 +20,24 @@ const HUGE_PAGE: usize = 2 << 20;
 
 /// A batch and a kind of loss.
 #[derive(Clone, Debug)]
-struct Case {
+struct SessionCase {
     /// Frames and labels of each utterance.
     shapes: Vec<(usize, usize)>,
     hidden: usize,
     classes: usize,
-    kind: Kind,
-    /// Existing scores in place of rows and heads.
-    scores: bool,
-    padded: bool,
+    kind: InputKind,
+    /// True for existing scores in place of rows and heads.
+    has_scores: bool,
+    is_padded: bool,
     /// Retained label positions per frame; none retains all.
     band: Option<usize>,
     options: Options,
-    dropout: bool,
+    has_dropout: bool,
 }
 
+/// Kind of loss and of its inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum InputKind {
     Plain,
     Constrained,
     Factored,
@@ -48,37 +49,38 @@ enum Kind {
     PrunedHeads,
 }
 
-const KINDS: [Kind; 9] = [
-    Kind::Plain,
-    Kind::Constrained,
-    Kind::Factored,
-    Kind::BigBlanks,
-    Kind::Durations,
-    Kind::Ctc,
-    Kind::Rows,
-    Kind::PrunedMatrices,
-    Kind::PrunedHeads,
+const INPUT_KINDS: [InputKind; 9] = [
+    InputKind::Plain,
+    InputKind::Constrained,
+    InputKind::Factored,
+    InputKind::BigBlanks,
+    InputKind::Durations,
+    InputKind::Ctc,
+    InputKind::Rows,
+    InputKind::PrunedMatrices,
+    InputKind::PrunedHeads,
 ];
 
-fn loss(kind: Kind) -> Loss {
+fn loss_of_kind(kind: InputKind) -> Loss {
     match kind {
-        Kind::Plain | Kind::Rows => Loss::rnnt(),
-        Kind::Constrained => Loss::with_topology(Topology::constrained()),
-        Kind::Factored => Loss::Transducer {
+        InputKind::Plain | InputKind::Rows => Loss::rnnt(),
+        InputKind::Constrained => Loss::with_topology(Topology::constrained()),
+        InputKind::Factored => Loss::Transducer {
             topology: Topology::modified(),
             tokens: TokenNormalization::FactoredBlank,
             sigma: 0.0,
         },
-        Kind::BigBlanks => Loss::multi_blank(&[2, 4]).unwrap(),
-        Kind::Durations => {
+        InputKind::BigBlanks => Loss::multi_blank(&[2, 4]).unwrap(),
+        InputKind::Durations => {
             Loss::Tdt { topology: Topology::tdt(&[0, 1, 2, 4]).unwrap(), sigma: 0.1, omega: 0.1 }
         }
-        Kind::Ctc => Loss::Ctc,
-        Kind::PrunedMatrices | Kind::PrunedHeads => Loss::pruned(Pruning::default()),
+        InputKind::Ctc => Loss::Ctc,
+        InputKind::PrunedMatrices | InputKind::PrunedHeads => Loss::pruned(Pruning::default()),
     }
 }
 
-fn numbers<F: Element>(count: usize, scale: f64) -> Vec<F> {
+/// Returns deterministic pseudo-random numbers.
+fn test_values<F: Element>(count: usize, scale: f64) -> Vec<F> {
     let hash = |i: usize| (i as u32 ^ 77).wrapping_mul(0x9e37_79b9).rotate_left(13).wrapping_mul(0x85eb_ca6b);
     (0..count).map(|i| F::from_f64(scale * (f64::from(hash(i)) / f64::from(u32::MAX) - 0.5))).collect()
 }
@@ -95,15 +97,15 @@ struct Arguments<F> {
     simple: [Vec<F>; 4],
 }
 
-impl Case {
+impl SessionCase {
     fn arguments<F: Element>(&self) -> Arguments<F> {
         let Self { shapes, hidden: h, classes: c, kind, .. } = self;
         let ids = (*c as u32 - 1).clamp(1, 30);
-        let first_label = if *kind == Kind::BigBlanks { 3 } else { 1 };
+        let first_label = if *kind == InputKind::BigBlanks { 3 } else { 1 };
         let label = |u: usize| first_label + (u as u32 * 7 + 3) % (ids.saturating_sub(first_label).max(1));
         let labels = shapes.iter().map(|&(_, u)| (0..u).map(label).collect()).collect();
         let mut targets = Targets::new(0, shapes.iter().map(|shape| shape.0).collect(), labels).unwrap();
-        if *kind == Kind::BigBlanks {
+        if *kind == InputKind::BigBlanks {
             targets = targets.with_big_blanks(vec![1, 2]).unwrap();
         }
         if let Some(width) = self.band {
@@ -118,7 +120,7 @@ impl Case {
         let (max_frames, max_positions) =
             (shapes.iter().map(|s| s.0).max().unwrap(), shapes.iter().map(|s| s.1 + 1).max().unwrap());
         let batch = shapes.len();
-        let (frame_rows, label_rows, layout) = match self.padded {
+        let (frame_rows, label_rows, layout) = match self.is_padded {
             true => (
                 batch * max_frames,
                 batch * max_positions,
@@ -129,38 +131,38 @@ impl Case {
                 (t, u, Layout::Packed)
             }
         };
-        let sites = if *kind == Kind::Rows || self.scores && *kind != Kind::Ctc {
-            if self.padded { batch * max_frames * max_positions } else { targets.lattices().sites() }
+        let sites = if *kind == InputKind::Rows || self.has_scores && *kind != InputKind::Ctc {
+            if self.is_padded { batch * max_frames * max_positions } else { targets.lattices().sites() }
         } else {
             frame_rows
         };
         let scale = 2.0 / (*h as f64).sqrt();
         let simple = match kind {
-            Kind::PrunedMatrices => [frame_rows * c, label_rows * c, 0, 0],
-            Kind::PrunedHeads => [frame_rows * 9, label_rows * 7, c * 9, c * 7],
+            InputKind::PrunedMatrices => [frame_rows * c, label_rows * c, 0, 0],
+            InputKind::PrunedHeads => [frame_rows * 9, label_rows * 7, c * 9, c * 7],
             _ => [0; 4],
         };
         Arguments {
             layout,
-            encoded: match self.scores {
-                true => numbers(sites * (c + self.durations()), 2.0),
-                false => numbers(sites.max(frame_rows) * h, 2.0),
+            encoded: match self.has_scores {
+                true => test_values(sites * (c + self.durations()), 2.0),
+                false => test_values(sites.max(frame_rows) * h, 2.0),
             },
-            predicted: numbers(label_rows * h, 2.0),
-            weight: numbers(c * h, scale),
-            bias: numbers(*c, 1.0),
-            durations: numbers(4 * h, scale),
-            simple: simple.map(|count| numbers(count, 1.0)),
+            predicted: test_values(label_rows * h, 2.0),
+            weight: test_values(c * h, scale),
+            bias: test_values(*c, 1.0),
+            durations: test_values(4 * h, scale),
+            simple: simple.map(|count| test_values(count, 1.0)),
             targets,
         }
     }
 
     fn durations(&self) -> usize {
-        if self.kind == Kind::Durations { 4 } else { 0 }
+        if self.kind == InputKind::Durations { 4 } else { 0 }
     }
 
     fn inputs<'a, F: Element>(&self, arguments: &'a Arguments<F>) -> Inputs<'a, F> {
-        if self.scores {
+        if self.has_scores {
             return ScoreInputs {
                 scores: &arguments.encoded,
                 classes: self.classes,
@@ -172,20 +174,22 @@ impl Case {
         let head = Head::new(&arguments.weight, Some(&arguments.bias), h).unwrap();
         let mut joint =
             JointInputs::new(&arguments.encoded, &arguments.predicted, head).with_layout(arguments.layout);
-        if self.dropout {
+        if self.has_dropout {
             joint = joint.with_dropout(Dropout { rate: 0.3, seed: 7 });
         }
         match self.kind {
-            Kind::Ctc | Kind::Rows => {
+            InputKind::Ctc | InputKind::Rows => {
                 HiddenInputs::new(&arguments.encoded, head).with_layout(arguments.layout).into()
             }
-            Kind::Durations => joint.with_durations(Head::new(&arguments.durations, None, h).unwrap()).into(),
-            Kind::PrunedMatrices => {
+            InputKind::Durations => {
+                joint.with_durations(Head::new(&arguments.durations, None, h).unwrap()).into()
+            }
+            InputKind::PrunedMatrices => {
                 let simple = Matrices::new(&arguments.simple[0], &arguments.simple[1], self.classes).unwrap();
                 PrunedInputs { simple: SimpleInputs::Matrices(simple), joint, scales: PassScales::default() }
                     .into()
             }
-            Kind::PrunedHeads => {
+            InputKind::PrunedHeads => {
                 let am = Linear::new(&arguments.simple[0], &arguments.simple[2], None, 9).unwrap();
                 let lm = Linear::new(&arguments.simple[1], &arguments.simple[3], None, 7).unwrap();
                 let simple = SimpleInputs::Heads(panda::pruned::Heads::new(am, lm).unwrap());
@@ -207,8 +211,8 @@ impl Case {
             Var::from_slice(&values[..shape.iter().product()], shape, &Device::Cpu).unwrap()
         };
         let width = c + self.durations();
-        let encoded = match (self.scores, self.kind) {
-            (true, Kind::Ctc) => var(&arguments.encoded, &[batch, frames, width]),
+        let encoded = match (self.has_scores, self.kind) {
+            (true, InputKind::Ctc) => var(&arguments.encoded, &[batch, frames, width]),
             (true, _) => var(&arguments.encoded, &[batch, frames, positions, width]),
             (false, _) => var(&arguments.encoded, &[batch, frames, h]),
         };
@@ -217,7 +221,7 @@ impl Case {
         let durations = var(&arguments.durations, &[4, h]);
         let simple = [[batch, frames, 9], [batch, positions, 7]];
         let [am, lm] = [(0, 9), (1, 7)].map(|(side, width)| {
-            (self.kind == Kind::PrunedHeads).then(|| {
+            (self.kind == InputKind::PrunedHeads).then(|| {
                 (var(&arguments.simple[side], &simple[side]), var(&arguments.simple[side + 2], &[c, width]))
             })
         });
@@ -226,9 +230,9 @@ impl Case {
             encoded: &encoded,
             predicted: &predicted,
             head,
-            durations: (self.kind == Kind::Durations)
+            durations: (self.kind == InputKind::Durations)
                 .then_some(HeadTensors { weight: &durations, bias: None }),
-            dropout: self.dropout.then_some(Dropout { rate: 0.3, seed: 7 }),
+            dropout: self.has_dropout.then_some(Dropout { rate: 0.3, seed: 7 }),
         };
         let inputs: TensorInputs = match (&am, &lm) {
             (Some((frames, am)), Some((labels, lm))) => {
@@ -236,17 +240,17 @@ impl Case {
                 let simple = SimpleTensors { frames, labels, am, lm };
                 PrunedTensors { simple, joint, scales: PassScales::default() }.into()
             }
-            _ if self.scores => ScoreTensors { scores: &encoded }.into(),
-            _ if self.kind == Kind::Ctc => HiddenTensors { hidden: &encoded, head }.into(),
+            _ if self.has_scores => ScoreTensors { scores: &encoded }.into(),
+            _ if self.kind == InputKind::Ctc => HiddenTensors { hidden: &encoded, head }.into(),
             _ => joint.into(),
         };
-        let options = Options { loss: loss(self.kind), budget, keep_scores, ..self.options.clone() };
+        let options = Options { loss: loss_of_kind(self.kind), budget, keep_scores, ..self.options.clone() };
         let slices = Session::<F>::new(&options)?;
         let planned = match separate {
             true => slices.plan_forward(self.inputs(&arguments), &arguments.targets)?,
             false => slices.plan_sum(self.inputs(&arguments), &arguments.targets)?,
         };
-        let (session, mut worst) = (LossSession::new(&options)?, 0);
+        let (session, mut max_growth) = (LossSession::new(&options)?, 0);
         let weights = vec![1.0; batch];
         for _ in 0..2 {
             let bytes = |gradients: &GradStore, extra: usize| {
@@ -269,10 +273,10 @@ impl Case {
                     (resident, growth, bytes(&out?.sum.backward()?, 0))
                 }
             };
-            worst = worst.max(growth.saturating_sub(results));
+            max_growth = max_growth.max(growth.saturating_sub(results));
             self.expect_resident(resident, planned, results);
         }
-        Ok((planned, worst))
+        Ok((planned, max_growth))
     }
 
     /// Planned and measured bytes of a call, without arguments and results.
@@ -284,14 +288,14 @@ impl Case {
         separate: bool,
     ) -> Result<(usize, usize), Error> {
         let arguments = self.arguments::<F>();
-        let options = Options { loss: loss(self.kind), budget, keep_scores, ..self.options.clone() };
+        let options = Options { loss: loss_of_kind(self.kind), budget, keep_scores, ..self.options.clone() };
         let weights = vec![1.0; self.shapes.len()];
         let session = Session::new(&options)?;
         let planned = match separate {
             true => session.plan_forward(self.inputs(&arguments), &arguments.targets)?,
             false => session.plan_sum(self.inputs(&arguments), &arguments.targets)?,
         };
-        let (mut session, mut worst) = (session, 0);
+        let (mut session, mut max_growth) = (session, 0);
         for _ in 0..2 {
             let (resident, (_, growth, results)) = resident_growth(|| {
                 measure(|| {
@@ -305,20 +309,20 @@ impl Case {
                 })
             });
             let out = results?;
-            worst = worst.max(growth.saturating_sub(out.bytes()));
+            max_growth = max_growth.max(growth.saturating_sub(out.bytes()));
             self.expect_resident(resident, planned, out.bytes());
-            if self.scores && separate {
+            if self.has_scores && separate {
                 let mut scores = arguments.encoded.clone();
                 let shape = (self.classes, arguments.layout);
                 let (resident, (_, growth, losses)) = resident_growth(|| {
                     measure(|| session.sum_in_place(&mut scores, shape, &arguments.targets, &weights))
                 });
                 let losses = 8 * losses?.len();
-                worst = worst.max(growth.saturating_sub(losses));
+                max_growth = max_growth.max(growth.saturating_sub(losses));
                 self.expect_resident(resident, planned, losses);
             }
         }
-        Ok((planned, worst))
+        Ok((planned, max_growth))
     }
 
     /// Checks resident memory: at most a huge page above the buffers.
@@ -341,7 +345,7 @@ impl Case {
             Err(Error::Budget { smallest: repeated, .. }) if repeated == smallest
         ));
         let budgets = [1.0, 1.3, 3.0, 20.0].map(|factor| ((smallest as f64 * factor) as usize, true));
-        let tensors = self.padded && !matches!(self.kind, Kind::Rows | Kind::PrunedMatrices);
+        let tensors = self.is_padded && !matches!(self.kind, InputKind::Rows | InputKind::PrunedMatrices);
         for budget in budgets.into_iter().chain([(usize::MAX, false), (usize::MAX, true)]) {
             let by_tensors = tensors.then(|| self.run_tensors::<F>(budget, separate));
             for outcome in std::iter::once(self.run::<F>(budget, separate)).chain(by_tensors) {
@@ -357,17 +361,17 @@ impl Case {
     }
 }
 
-fn case(shapes: &[(usize, usize)], hidden: usize, classes: usize, kind: Kind) -> Case {
-    Case {
+fn new_case(shapes: &[(usize, usize)], hidden: usize, classes: usize, kind: InputKind) -> SessionCase {
+    SessionCase {
         shapes: shapes.to_vec(),
         hidden,
         classes,
         kind,
-        scores: false,
-        padded: false,
+        has_scores: false,
+        is_padded: false,
         band: None,
         options: Options::default(),
-        dropout: false,
+        has_dropout: false,
     }
 }
 
@@ -378,23 +382,23 @@ fn every_call_stays_within_its_budget() {
     let shapes: [&[(usize, usize)]; 4] =
         [&[(1, 0)], &[(30, 7), (1, 1), (12, 0)], &[(90, 30), (60, 12), (7, 20)], &[(40, 9); 12]];
     let sizes = [(1, 4), (7, 300), (64, 33), (130, 1000)];
-    for (i, kind) in KINDS.into_iter().enumerate() {
+    for (i, kind) in INPUT_KINDS.into_iter().enumerate() {
         for (j, shapes) in shapes.iter().enumerate() {
             let (hidden, classes) = sizes[(i + j) % sizes.len()];
-            let mut case = case(shapes, hidden, classes, kind);
-            case.padded = (i + j) % 2 == 1;
-            let bands = !matches!(kind, Kind::Ctc | Kind::PrunedMatrices | Kind::PrunedHeads);
+            let mut case = new_case(shapes, hidden, classes, kind);
+            case.is_padded = (i + j) % 2 == 1;
+            let bands = !matches!(kind, InputKind::Ctc | InputKind::PrunedMatrices | InputKind::PrunedHeads);
             case.band = (bands && j % 3 == 2).then_some(5);
-            case.dropout = (i + j) % 3 == 0;
+            case.has_dropout = (i + j) % 3 == 0;
             calls += case.check::<f32>(j % 2 == 0);
-            let smooths = kind != Kind::Factored;
+            let smooths = kind != InputKind::Factored;
             case.options = Options {
                 fastemit: 0.1,
                 delay_penalty: 0.1,
                 label_smoothing: if smooths && j % 2 == 0 { 0.1 } else { 0.0 },
                 clamp: (j % 2 == 1).then_some(0.5),
                 z_loss: if j % 4 < 2 { 1e-3 } else { 0.0 },
-                skip: if j % 4 >= 2 && kind != Kind::Ctc { 1e-3 } else { 0.0 },
+                skip: if j % 4 >= 2 && kind != InputKind::Ctc { 1e-3 } else { 0.0 },
                 ..Options::default()
             };
             calls += case.check::<f64>(j % 2 == 1);
@@ -415,14 +419,20 @@ fn calls_on_scores_stay_within_their_budgets() {
     let mut calls = 0;
     let shapes: [&[(usize, usize)]; 4] =
         [&[(1, 0)], &[(30, 7), (1, 1), (12, 0)], &[(90, 30), (60, 12), (7, 20)], &[(40, 9); 12]];
-    let kinds = [Kind::Plain, Kind::Constrained, Kind::BigBlanks, Kind::Durations, Kind::Ctc];
+    let kinds = [
+        InputKind::Plain,
+        InputKind::Constrained,
+        InputKind::BigBlanks,
+        InputKind::Durations,
+        InputKind::Ctc,
+    ];
     for (i, kind) in kinds.into_iter().enumerate() {
         for (j, shapes) in shapes.iter().enumerate() {
-            let mut case = case(shapes, 1, [4, 30, 77][(i + j) % 3], kind);
-            case.scores = true;
-            case.band = (kind != Kind::Ctc && j % 3 == 2).then_some(5);
+            let mut case = new_case(shapes, 1, [4, 30, 77][(i + j) % 3], kind);
+            case.has_scores = true;
+            case.band = (kind != InputKind::Ctc && j % 3 == 2).then_some(5);
             for padded in [false, true] {
-                case.padded = padded;
+                case.is_padded = padded;
                 case.options = Options::default();
                 calls += case.check::<f32>(padded == (j % 2 == 0));
                 calls += case.check::<f64>(padded != (j % 2 == 0));
@@ -431,7 +441,7 @@ fn calls_on_scores_stay_within_their_budgets() {
                     delay_penalty: 0.1,
                     clamp: (j % 2 == 1).then_some(0.5),
                     z_loss: if j % 4 < 2 { 1e-3 } else { 0.0 },
-                    skip: if j % 4 >= 2 && kind != Kind::Ctc { 1e-3 } else { 0.0 },
+                    skip: if j % 4 >= 2 && kind != InputKind::Ctc { 1e-3 } else { 0.0 },
                     ..Options::default()
                 };
                 calls += case.check::<f32>(padded != (j % 2 == 0));
@@ -443,9 +453,11 @@ fn calls_on_scores_stay_within_their_budgets() {
     assert!(calls >= 900);
     for (shapes, classes) in [(vec![(1, 0), (500, 99)], 9), (vec![(20, 4); 200], 20), (vec![(6, 2)], 65_536)]
     {
-        for (kind, separate) in [(Kind::Plain, true), (Kind::Durations, false), (Kind::Ctc, false)] {
-            let mut case = case(&shapes, 1, classes, kind);
-            (case.scores, case.padded) = (true, shapes[0].0 > 1);
+        for (kind, separate) in
+            [(InputKind::Plain, true), (InputKind::Durations, false), (InputKind::Ctc, false)]
+        {
+            let mut case = new_case(&shapes, 1, classes, kind);
+            (case.has_scores, case.is_padded) = (true, shapes[0].0 > 1);
             case.check::<f32>(separate);
         }
     }
@@ -457,8 +469,8 @@ fn lanes_of_ctc_fit_all_buffers_of_each_utterance() {
     let _guard = exclusive();
     rayon::broadcast(|_| rayon::join(|| (), || ()));
     for shapes in [[(14_900, 0), (100, 99)], [(100, 99), (14_900, 0)]] {
-        let mut case = case(&shapes, 1, 9, Kind::Ctc);
-        case.scores = true;
+        let mut case = new_case(&shapes, 1, 9, InputKind::Ctc);
+        case.has_scores = true;
         for separate in [true, false] {
             case.check::<f32>(separate);
         }
@@ -474,8 +486,10 @@ fn large_calls_stay_within_their_budgets() {
         (vec![(6, 2), (3, 1)], 32, 65_536),
         (vec![(20, 4); 200], 24, 200),
     ] {
-        for (kind, separate) in [(Kind::Plain, true), (Kind::Durations, false), (Kind::Ctc, true)] {
-            case(&shapes, hidden, classes, kind).check::<f32>(separate);
+        for (kind, separate) in
+            [(InputKind::Plain, true), (InputKind::Durations, false), (InputKind::Ctc, true)]
+        {
+            new_case(&shapes, hidden, classes, kind).check::<f32>(separate);
         }
     }
 }

@@ -12,13 +12,13 @@ use panda::training::Recipe;
 use crate::counting::{exclusive, live_bytes};
 
 /// Samples per chunk: 10 ms, one frame.
-const CHUNK: usize = 80;
+const CHUNK_SAMPLES: usize = 80;
 const CHUNKS_BEFORE: usize = 1000;
 const CHUNKS_AFTER: usize = 10_000;
 /// Allowed growth in bytes.
-const TOLERANCE: usize = 4096;
+const MAX_GROWTH: usize = 4096;
 /// Allowed growth in bytes of a beam: its open labels and unfinished words.
-const BEAM_TOLERANCE: usize = 200_000;
+const MAX_BEAM_GROWTH: usize = 200_000;
 
 /// An untrained model with a large bias for one class.
 fn recognizer(kind: &str, preferred: Option<&str>, bidirectional: bool) -> Recognizer {
@@ -68,13 +68,13 @@ fn recognizer(kind: &str, preferred: Option<&str>, bidirectional: bool) -> Recog
 ///
 /// Run it on one thread: of several threads, two may first need a buffer at the same time in any
 /// chunk.
-fn measure(recognizer: &Recognizer, options: &StreamingOptions) -> ([usize; 2], usize) {
+fn measure_live_bytes(recognizer: &Recognizer, options: &StreamingOptions) -> ([usize; 2], usize) {
     let mut stream = recognizer.stream(options).unwrap();
-    let mut chunk = vec![0.0; CHUNK];
+    let mut chunk = vec![0.0; CHUNK_SAMPLES];
     let (mut bytes, mut labels) = ([0; 2], 0);
     for n in 0..CHUNKS_AFTER {
         for (i, sample) in chunk.iter_mut().enumerate() {
-            *sample = 0.1 * ((n * CHUNK + i) as f32 * 0.3).sin();
+            *sample = 0.1 * ((n * CHUNK_SAMPLES + i) as f32 * 0.3).sin();
         }
         let update = stream.push(&chunk).unwrap();
         labels += update.new.tokens.len();
@@ -87,11 +87,12 @@ fn measure(recognizer: &Recognizer, options: &StreamingOptions) -> ([usize; 2], 
     (bytes, labels)
 }
 
-fn check(name: &str, recognizer: &Recognizer, options: &StreamingOptions) -> usize {
+/// Checks the growth of live bytes; returns the number of labels.
+fn check_growth(name: &str, recognizer: &Recognizer, options: &StreamingOptions) -> usize {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-    let ([before, after], labels) = pool.install(|| measure(recognizer, options));
+    let ([before, after], labels) = pool.install(|| measure_live_bytes(recognizer, options));
     let is_beam = matches!(recognizer.search(), SearchConfig::Beam(_));
-    let tolerance = if is_beam { BEAM_TOLERANCE } else { TOLERANCE };
+    let tolerance = if is_beam { MAX_BEAM_GROWTH } else { MAX_GROWTH };
     assert!(after <= before + tolerance, "{name}: {before} bytes, then {after}; {labels} labels");
     labels
 }
@@ -114,22 +115,23 @@ fn memory_does_not_grow_with_the_number_of_chunks() {
         let classes = load().model().classes();
         for silence in [0.0, 0.2] {
             let greedy = load().with_silence(silence).unwrap();
-            let labels = check(&format!("greedy {name} {silence}"), &greedy, &StreamingOptions::default());
+            let labels =
+                check_growth(&format!("greedy {name} {silence}"), &greedy, &StreamingOptions::default());
             assert_eq!(
                 labels > CHUNKS_AFTER / 2,
                 preferred.is_some_and(|token| token != " ") || silence == 0.0 && preferred.is_some(),
                 "{name} {silence}: {labels}"
             );
-            check(&format!("greedy with endpoints {name} {silence}"), &greedy, &endpoint);
+            check_growth(&format!("greedy with endpoints {name} {silence}"), &greedy, &endpoint);
             let fused =
                 SearchConfig::Greedy(GreedyOptions { fusion: fusion(classes), ..GreedyOptions::default() });
             let fused = load().with_search(fused).unwrap().with_silence(silence).unwrap();
-            check(&format!("fused {name} {silence}"), &fused, &StreamingOptions::default());
+            check_growth(&format!("fused {name} {silence}"), &fused, &StreamingOptions::default());
         }
         let beam = SearchConfig::Beam(BeamOptions { width: 3, ..BeamOptions::default() });
         let beam = load().with_search(beam).unwrap();
         for options in [&StreamingOptions::default(), &latest, &endpoint] {
-            check(&format!("beam {name}"), &beam, options);
+            check_growth(&format!("beam {name}"), &beam, options);
         }
     }
     let window = WindowConfig { seconds: 2.0, overlap: 0.5 };
@@ -137,7 +139,7 @@ fn memory_does_not_grow_with_the_number_of_chunks() {
     // With several threads, buffers are allocated when both directions of a layer first run at
     // once.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-    pool.install(|| check("windows", &recognizer("words", Some("a"), true), &windows));
+    pool.install(|| check_growth("windows", &recognizer("words", Some("a"), true), &windows));
 }
 
 #[test]
@@ -156,5 +158,5 @@ fn a_best_path_stream_frees_what_is_final() {
         bytes[usize::from(n >= CHUNKS_BEFORE)] = live_bytes();
     }
     assert!(labels > CHUNKS_AFTER / 2, "{labels}");
-    assert!(bytes[1] <= bytes[0] + TOLERANCE, "{bytes:?}");
+    assert!(bytes[1] <= bytes[0] + MAX_GROWTH, "{bytes:?}");
 }

@@ -7,7 +7,7 @@ use panda::training::{BatchShape, Learner, Recipe, StepPosition, step_bytes};
 use crate::counting::{exclusive, live_bytes, measure};
 
 /// A recipe with the given encoder, predictor and training options.
-fn recipe(encoder: &str, predictor: &str, training_options: &str) -> Recipe {
+fn parse_recipe(encoder: &str, predictor: &str, training_options: &str) -> Recipe {
     let text = format!(
         r#"
         data = {{ train = ["none.jsonl"] }}
@@ -108,36 +108,37 @@ fn a_step_uses_at_most_the_planned_memory() {
             1000,
         ),
     ] {
-        let recipe = recipe(encoder, predictor, training_options);
+        let recipe = parse_recipe(encoder, predictor, training_options);
         let model = Model::new(&recipe.model(), classes).unwrap();
         let mut learner = Learner::new(model.clone(), &recipe.optimizer).unwrap();
         let parameters = learner.model().parameters().count();
         // Buffers reused from earlier steps count; the plan includes them.
-        let (mut base, mut largest) = (None, 0);
+        // Live bytes after the first step, and the largest plan so far.
+        let (mut live_after_first_step, mut largest_plan) = (None, 0);
         for (lengths, labels) in
             [(&[3][..], 2), (&[60, 41, 20], 9), (&[200; 8], 30), (&[400, 10, 10, 10], 60), (&[90; 24], 12)]
         {
-            let live = base.map_or(0, |base| live_bytes().saturating_sub(base));
+            let live = live_after_first_step.map_or(0, |first| live_bytes().saturating_sub(first));
             let make_batch = || batch(recipe.model().input.width(), lengths, labels, classes);
             let shape = BatchShape::from_batch(&make_batch());
-            let moment = StepPosition { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
+            let position = StepPosition { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
             let step = |learner: &mut Learner| {
                 let mut batches = std::iter::once(Ok(make_batch()));
                 let (_, measured, ()) = measure(|| {
-                    let (gradients, _) = learner.gradients(&mut batches, lengths.len(), &moment).unwrap();
-                    learner.apply(&gradients, &moment).unwrap();
+                    let (gradients, _) = learner.gradients(&mut batches, lengths.len(), &position).unwrap();
+                    learner.apply(&gradients, &position).unwrap();
                 });
                 measured
             };
             // After other steps; gradients of the weights are planned separately.
-            largest = step_bytes(&model, shape).max(largest);
-            let (measured, planned) = (live + step(&mut learner), largest + 4 * parameters);
+            largest_plan = step_bytes(&model, shape).max(largest_plan);
+            let (measured, planned) = (live + step(&mut learner), largest_plan + 4 * parameters);
             assert!(
                 measured <= planned,
                 "{encoder}, {training_options}, {lengths:?}: {measured} of {planned}"
             );
             // The first step has allocated the optimizer state, which is planned separately.
-            base.get_or_insert_with(live_bytes);
+            live_after_first_step.get_or_insert_with(live_bytes);
 
             // A first step, without reused buffers.
             let second_model = Model::new(&recipe.model(), classes).unwrap();
@@ -152,11 +153,11 @@ fn a_step_uses_at_most_the_planned_memory() {
             extremes = (extremes.0.min(ratio), extremes.1.max(ratio));
 
             // Several batches: a step allocates the sum of gradients and those of one batch.
-            let live = base.map_or(0, |base| live_bytes().saturating_sub(base));
+            let live = live_after_first_step.map_or(0, |first| live_bytes().saturating_sub(first));
             let first = batch(recipe.model().input.width(), &[3], 2, classes);
             let mut batches = [first, make_batch()].into_iter().map(Ok);
             let (_, measured, ()) = measure(|| {
-                learner.gradients(&mut batches, 1 + lengths.len(), &moment).map(drop).unwrap();
+                learner.gradients(&mut batches, 1 + lengths.len(), &position).map(drop).unwrap();
             });
             let (measured, planned) = (live + measured, planned + 4 * parameters);
             assert!(

@@ -35,7 +35,7 @@ fn losses(scores: &[f64], targets: &Targets, options: &Options) -> Result<Vec<f6
 }
 
 #[test]
-fn invalid_targets() {
+fn invalid_targets_are_errors() {
     let error = assert_error(Targets::new(0, vec![], vec![]), &["at least one utterance"]);
     assert!(matches!(error, Error::Lattice(_)));
     let error = assert_error(Targets::new(0, vec![2], vec![]), &["labels", "each of 1", "found 0"]);
@@ -50,7 +50,7 @@ fn invalid_targets() {
 }
 
 #[test]
-fn labels_and_blank_outside_the_classes() {
+fn labels_and_blank_outside_the_classes_are_errors() {
     let options = Options::default();
     let error =
         assert_error(losses(&SCORES, &targets([1, 3]), &options), &["utterance 1", "below 3", "found 3"]);
@@ -61,7 +61,7 @@ fn labels_and_blank_outside_the_classes() {
 }
 
 #[test]
-fn lengths_beyond_the_tensor() {
+fn lengths_beyond_the_tensor_are_errors() {
     let long = Targets::new(0, vec![2, 3], vec![vec![1], vec![1]]).unwrap();
     let error = assert_error(
         losses(&SCORES, &long, &Options::default()),
@@ -76,7 +76,7 @@ fn lengths_beyond_the_tensor() {
 }
 
 #[test]
-fn arrays_of_the_wrong_length() {
+fn arrays_of_the_wrong_length_are_errors() {
     let (valid_targets, options) = (targets([1, 2]), Options::default());
     let error =
         assert_error(losses(&SCORES[1..], &valid_targets, &options), &["scores", "24 elements", "found 23"]);
@@ -116,7 +116,7 @@ fn arrays_of_the_wrong_length() {
 }
 
 #[test]
-fn scores_not_finite() {
+fn scores_that_are_not_finite_are_errors() {
     for bad in [f64::NAN, f64::INFINITY] {
         let mut scores = SCORES;
         scores[12 + 3 + 1] = bad; // utterance 1, frame 0, label position 1
@@ -139,7 +139,7 @@ fn scores_not_finite() {
 }
 
 #[test]
-fn nan_in_activations() {
+fn nan_in_an_input_is_an_error() {
     let problem = Problem::draw(3, 2, 3, 2, 5, 4, 1.0);
     let error_with_nan_at = |element: fn(&mut Problem) -> &mut f64| {
         let mut problem_with_nan = problem.clone();
@@ -151,17 +151,17 @@ fn nan_in_activations() {
         )
     };
     for element in [
-        (|p: &mut Problem| &mut p.f[0]) as fn(&mut Problem) -> &mut f64,
-        |p| &mut p.g[1],
-        |p| &mut p.w[2],
-        |p| &mut p.b[4],
+        (|p: &mut Problem| &mut p.encoded[0]) as fn(&mut Problem) -> &mut f64,
+        |p| &mut p.predicted[1],
+        |p| &mut p.head_weight[2],
+        |p| &mut p.head_bias[4],
     ] {
         assert!(matches!(error_with_nan_at(element), Error::Scores { utterance: 0, frame: 0, label: 0, .. }));
     }
 }
 
 #[test]
-fn nan_in_ctc_scores() {
+fn nan_in_ctc_scores_is_an_error() {
     let mut scores = vec![0.0f32; 2 * 3 * 4];
     scores[(3 + 1) * 4 + 2] = f32::NAN; // utterance 1, frame 1
     let targets = Targets::new(0, vec![3, 2], vec![vec![1], vec![2]]).unwrap();
@@ -177,7 +177,7 @@ fn nan_in_ctc_scores() {
 }
 
 #[test]
-fn invalid_options() {
+fn invalid_options_are_errors() {
     let valid_targets = targets([1, 2]);
     let losses_with = |options: Options| losses(&SCORES, &valid_targets, &options);
     for bad in [-0.1, f64::NAN, f64::INFINITY] {
@@ -201,7 +201,7 @@ fn invalid_options() {
 }
 
 #[test]
-fn tensors_of_the_wrong_shape_or_type() {
+fn tensors_of_the_wrong_shape_or_type_are_errors() {
     let problem = Problem::draw(3, 2, 3, 2, 5, 4, 1.0);
     let (targets, options) = (problem.targets(), problem.options());
     let [f, g, w, b] = problem.vars(DType::F32);

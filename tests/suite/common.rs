@@ -12,7 +12,7 @@ use panda::rnnt_loss::{
 };
 use proptest::prelude::*;
 
-/// Projected encoder and predictor rows `f`, `g`, head `w`, `b`, and targets.
+/// Projected encoder and predictor rows, a head, and targets.
 ///
 /// All values are exact in f32.
 #[derive(Clone, Debug)]
@@ -25,21 +25,26 @@ pub struct Problem {
     pub classes: usize,
     pub width: usize,
     pub activation: Activation,
-    pub f: Vec<f64>,
-    pub g: Vec<f64>,
-    pub w: Vec<f64>,
-    pub b: Vec<f64>,
+    /// `[B, T, H]`
+    pub encoded: Vec<f64>,
+    /// `[B, U+1, H]`
+    pub predicted: Vec<f64>,
+    /// `[C, H]`
+    pub head_weight: Vec<f64>,
+    /// `[C]`
+    pub head_bias: Vec<f64>,
     /// Factors of the losses in the sum that is differentiated.
     pub weights: Vec<f64>,
 }
 
-/// Losses of utterances, and gradients of `f`, `g`, `w` and `b`.
+/// Losses of utterances, and gradients as in [`GRADIENT_NAMES`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct LossGradients {
     pub losses: Vec<f64>,
     pub gradients: [Vec<f64>; 4],
 }
 
+/// Names of the gradients: of frame rows, of label rows, and of the head.
 pub const GRADIENT_NAMES: [&str; 4] = ["frames", "labels", "weight", "bias"];
 
 impl Problem {
@@ -73,14 +78,15 @@ impl Problem {
             classes,
             width,
             activation: Activation::Tanh,
-            f: values(3, batch * t * width, 1.0),
-            g: values(4, batch * (u + 1) * width, 1.0),
-            w: values(5, classes * width, scale),
-            b: values(6, classes, scale),
+            encoded: values(3, batch * t * width, 1.0),
+            predicted: values(4, batch * (u + 1) * width, 1.0),
+            head_weight: values(5, classes * width, scale),
+            head_bias: values(6, classes, scale),
             weights: values(7, batch, 1.0),
         }
     }
 
+    /// Returns the number of utterances.
     pub fn batch(&self) -> usize {
         self.frames.len()
     }
@@ -93,7 +99,7 @@ impl Problem {
         Options { activation: self.activation, ..Options::default() }
     }
 
-    /// `[f, g, w, b]` as variables.
+    /// Frame rows, label rows, head weight and head bias as variables.
     pub fn vars(&self, dtype: DType) -> [Var; 4] {
         let (batch, width) = (self.batch(), self.width);
         let var = |values: &[f64], shape: &[usize]| {
@@ -101,18 +107,21 @@ impl Problem {
             Var::from_tensor(&tensor).unwrap()
         };
         [
-            var(&self.f, &[batch, self.max_frames, width]),
-            var(&self.g, &[batch, self.positions, width]),
-            var(&self.w, &[self.classes, width]),
-            var(&self.b, &[self.classes]),
+            var(&self.encoded, &[batch, self.max_frames, width]),
+            var(&self.predicted, &[batch, self.positions, width]),
+            var(&self.head_weight, &[self.classes, width]),
+            var(&self.head_bias, &[self.classes]),
         ]
     }
 
     /// The composed loss.
     pub fn composed_loss(&self, dtype: DType, options: &Options) -> LossGradients {
         let vars = self.vars(dtype);
-        let [f, g, w, b] = &vars;
-        self.differentiate(&transducer_loss(f, g, w, b, &self.targets(), options).unwrap(), &vars)
+        let [encoded, predicted, weight, bias] = &vars;
+        self.differentiate(
+            &transducer_loss(encoded, predicted, weight, bias, &self.targets(), options).unwrap(),
+            &vars,
+        )
     }
 
     /// Returns the smallest budget that the errors of the loss state.
@@ -120,9 +129,11 @@ impl Problem {
     /// The maximum over separate losses and their sum; 0 if neither function fails.
     pub fn required_budget(&self, dtype: DType, options: &Options) -> usize {
         let vars = self.vars(dtype);
-        let [f, g, w, b] = &vars;
-        let separate = transducer_loss(f, g, w, b, &self.targets(), options).err();
-        let sum = transducer_loss_sum(f, g, w, b, &self.targets(), options, &self.weights).err();
+        let [encoded, predicted, weight, bias] = &vars;
+        let separate = transducer_loss(encoded, predicted, weight, bias, &self.targets(), options).err();
+        let sum =
+            transducer_loss_sum(encoded, predicted, weight, bias, &self.targets(), options, &self.weights)
+                .err();
         let required = |error| match error {
             panda::rnnt_loss::Error::Budget { smallest, .. } => smallest,
             other => panic!("{other}"),
@@ -133,18 +144,22 @@ impl Problem {
     /// The composed loss in sample-wise mode: gradients are computed with the losses.
     pub fn sample_wise(&self, dtype: DType, options: &Options) -> (LossGradients, SkippedSites) {
         let vars = self.vars(dtype);
-        let [f, g, w, b] = &vars;
-        let out = transducer_loss_sum(f, g, w, b, &self.targets(), options, &self.weights).unwrap();
+        let [encoded, predicted, weight, bias] = &vars;
+        let out =
+            transducer_loss_sum(encoded, predicted, weight, bias, &self.targets(), options, &self.weights)
+                .unwrap();
         let gradients = out.sum.backward().unwrap();
-        let gradients = [0, 1, 2, 3].map(|i| flat(gradients.get(&vars[i]).expect(GRADIENT_NAMES[i])));
-        let value: f64 = out.losses.iter().zip(&self.weights).map(|(loss, weight)| loss * weight).sum();
-        assert!((out.sum.to_scalar::<f64>().unwrap() - value).abs() <= 1e-12 * value.abs());
+        let gradients =
+            [0, 1, 2, 3].map(|i| tensor_values(gradients.get(&vars[i]).expect(GRADIENT_NAMES[i])));
+        let weighted_sum: f64 =
+            out.losses.iter().zip(&self.weights).map(|(loss, weight)| loss * weight).sum();
+        assert!((out.sum.to_scalar::<f64>().unwrap() - weighted_sum).abs() <= 1e-12 * weighted_sum.abs());
         (LossGradients { losses: out.losses, gradients }, out.skipped)
     }
 
     /// Dense scores of all sites, differentiable.
-    pub fn logits(&self, [f, g, w, b]: &[Var; 4]) -> Tensor {
-        dense::joint_logits(f, g, w, b, self.activation).unwrap()
+    pub fn logits(&self, [encoded, predicted, weight, bias]: &[Var; 4]) -> Tensor {
+        dense::joint_logits(encoded, predicted, weight, bias, self.activation).unwrap()
     }
 
     /// The dense loss by candle operations, in f64.
@@ -162,13 +177,13 @@ impl Problem {
         let gradients = (loss * weights).unwrap().sum_all().unwrap().backward().unwrap();
         LossGradients {
             losses: loss.to_vec1().unwrap(),
-            gradients: [0, 1, 2, 3].map(|i| flat(gradients.get(&vars[i]).expect(GRADIENT_NAMES[i]))),
+            gradients: [0, 1, 2, 3].map(|i| tensor_values(gradients.get(&vars[i]).expect(GRADIENT_NAMES[i]))),
         }
     }
 }
 
 /// The values of a tensor in f64.
-pub fn flat(tensor: &Tensor) -> Vec<f64> {
+pub fn tensor_values(tensor: &Tensor) -> Vec<f64> {
     tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 

@@ -8,16 +8,17 @@ use candle_core::{DType, Device, Tensor, Var};
 use oracle::{compare::difference, golden};
 use panda::rnnt_loss::{Options, Targets, candle};
 
-use crate::common::flat;
+use crate::common::tensor_values;
 
-struct Case {
+/// A golden case: its options and its tensors.
+struct GoldenCase {
     name: String,
     options: serde_json::Value,
     tensors: HashMap<String, Tensor>,
 }
 
 /// All golden cases of a kind.
-fn cases(kind: &str) -> Vec<Case> {
+fn cases(kind: &str) -> Vec<GoldenCase> {
     let Some(folder) = golden::folder() else { return Vec::new() };
     let entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
     let mut sidecars: Vec<PathBuf> =
@@ -30,20 +31,20 @@ fn cases(kind: &str) -> Vec<Case> {
             let tensors =
                 candle_core::safetensors::load(path.with_extension("safetensors"), &Device::Cpu).unwrap();
             let name = path.file_stem().unwrap().to_string_lossy().into_owned();
-            cases.push(Case { name, options: sidecar["options"].clone(), tensors });
+            cases.push(GoldenCase { name, options: sidecar["options"].clone(), tensors });
         }
     }
     assert!(!cases.is_empty(), "no case of kind {kind} in {}", folder.display());
     cases
 }
 
-impl Case {
+impl GoldenCase {
     fn var(&self, name: &str, dtype: DType) -> Var {
         Var::from_tensor(&self.tensors[name].to_dtype(dtype).unwrap()).unwrap()
     }
 
     fn integers(&self, name: &str) -> Vec<usize> {
-        flat(&self.tensors[name]).into_iter().map(|n| n as usize).collect()
+        tensor_values(&self.tensors[name]).into_iter().map(|n| n as usize).collect()
     }
 
     fn targets(&self) -> Targets {
@@ -61,19 +62,20 @@ impl Case {
     }
 
     #[track_caller]
+    /// Compares a loss and its gradients with the stored ones.
     fn check(&self, dtype: DType, loss: &Tensor, variables: &[(&str, &Var)]) {
         let name = &self.name;
-        let expected = flat(&self.tensors["loss"]);
+        let expected = tensor_values(&self.tensors["loss"]);
         let (loss_tolerance, gradient_tolerance) =
             if dtype == DType::F64 { (1e-9, 1e-9) } else { (2e-6, 2e-5) };
-        for (computed, expected) in flat(loss).iter().zip(&expected) {
+        for (computed, expected) in tensor_values(loss).iter().zip(&expected) {
             let error = (computed - expected).abs() / expected;
             assert!(error <= loss_tolerance, "{name} in {dtype:?}: loss {computed} against {expected}");
         }
         let grads = loss.sum_all().unwrap().backward().unwrap();
         for (input, var) in variables {
             let stored = &self.tensors[&format!("grad_{input}")];
-            let gap = difference(&flat(grads.get(var).unwrap()), &flat(stored)).unwrap();
+            let gap = difference(&tensor_values(grads.get(var).unwrap()), &tensor_values(stored)).unwrap();
             let error = match (dtype, stored.dtype()) {
                 (DType::F64, DType::F64) => gap.absolute,
                 // Values stored in f32 have seven digits.
@@ -86,7 +88,7 @@ impl Case {
 }
 
 #[test]
-fn scores_by_autograd() {
+fn losses_of_scores_match_golden_vectors() {
     for case in cases("rnnt_dense") {
         for dtype in [DType::F64, DType::F32] {
             let scores = case.var("logits", dtype);
@@ -97,7 +99,7 @@ fn scores_by_autograd() {
 }
 
 #[test]
-fn joint_networks_by_autograd() {
+fn losses_of_joint_networks_match_golden_vectors() {
     for case in cases("rnnt_joint_network") {
         for dtype in [DType::F64, DType::F32] {
             let names = ["h_enc", "h_pred", "W_A", "W_L", "b_Z", "W_O", "b_O"];

@@ -8,10 +8,10 @@ use panda::rnnt_loss::{
 };
 use proptest::prelude::*;
 
-use crate::common::{GRADIENT_NAMES, LossGradients, Problem, flat, plans, problems};
+use crate::common::{GRADIENT_NAMES, LossGradients, Problem, plans, problems, tensor_values};
 
 #[track_caller]
-fn assert_same(computed: &LossGradients, expected: &LossGradients, tolerance: f64) {
+fn assert_close_gradients(computed: &LossGradients, expected: &LossGradients, tolerance: f64) {
     assert_close("losses", &computed.losses, &expected.losses, tolerance);
     for (i, name) in GRADIENT_NAMES.into_iter().enumerate() {
         assert_close(name, &computed.gradients[i], &expected.gradients[i], tolerance);
@@ -26,21 +26,21 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn autograd_in_f64(problem in problems(), plan in plans(), fastemit in 0.0..0.5_f64) {
+    fn composed_gradients_equal_autograd_in_f64(problem in problems(), plan in plans(), fastemit in 0.0..0.5_f64) {
         let expected = problem.dense(fastemit);
         let options = Options { fastemit, ..problem.options() };
-        assert_same(&problem.composed_loss(DType::F64, &options), &expected, 1e-10);
-        assert_same(&problem.composed_loss(DType::F64, &Options { plan: Some(plan), ..options }), &expected, 1e-10);
+        assert_close_gradients(&problem.composed_loss(DType::F64, &options), &expected, 1e-10);
+        assert_close_gradients(&problem.composed_loss(DType::F64, &Options { plan: Some(plan), ..options }), &expected, 1e-10);
     }
 
     #[test]
-    fn sample_wise_in_f64(problem in problems(), plan in plans(), fastemit in 0.0..0.5_f64, clamp in prop::option::of(0.01..2.0_f64)) {
+    fn sample_wise_gradients_equal_autograd_in_f64(problem in problems(), plan in plans(), fastemit in 0.0..0.5_f64, clamp in prop::option::of(0.01..2.0_f64)) {
         let options = Options { fastemit, ..problem.options() };
         let small = Options { plan: Some(plan), ..options.clone() };
-        assert_same(&problem.sample_wise(DType::F64, &small).0, &problem.dense(fastemit), 1e-10);
+        assert_close_gradients(&problem.sample_wise(DType::F64, &small).0, &problem.dense(fastemit), 1e-10);
         let clamped = Options { clamp, ..small };
         let unsplit = problem.composed_loss(DType::F64, &Options { clamp, ..options });
-        assert_same(&problem.sample_wise(DType::F64, &clamped).0, &unsplit, 1e-10);
+        assert_close_gradients(&problem.sample_wise(DType::F64, &clamped).0, &unsplit, 1e-10);
     }
 
     #[test]
@@ -53,7 +53,7 @@ proptest! {
         let bytes = bytes.max(required_budget);
         for (budget, keep_scores) in [(bytes, true), (usize::MAX, false), (usize::MAX, true)] {
             let options = Options { budget, keep_scores, ..problem.options() };
-            assert_same(&problem.composed_loss(DType::F64, &options), &exact, 1e-10);
+            assert_close_gradients(&problem.composed_loss(DType::F64, &options), &exact, 1e-10);
             let computed = problem.sample_wise(DType::F32, &options).0;
             for (i, name) in GRADIENT_NAMES.into_iter().enumerate() {
                 let gap = difference(&computed.gradients[i], &exact.gradients[i]).unwrap();
@@ -70,8 +70,8 @@ proptest! {
         prop_assert_eq!(&computed.losses, &exact.losses);
         for (i, bound) in [skipped.inputs, skipped.inputs, skipped.weight, skipped.bias].into_iter().enumerate() {
             let pairs = computed.gradients[i].iter().zip(&exact.gradients[i]);
-            let worst = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-            prop_assert!(worst <= bound + 1e-12, "{}: {worst} above {bound}", GRADIENT_NAMES[i]);
+            let max_error = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            prop_assert!(max_error <= bound + 1e-12, "{}: {max_error} above {bound}", GRADIENT_NAMES[i]);
         }
         let steps: f64 = problem.frames.iter().zip(&problem.labels).zip(&problem.weights)
             .map(|((t, labels), weight)| (t + labels.len()) as f64 * weight.abs()).sum();
@@ -93,24 +93,24 @@ proptest! {
     }
 
     #[test]
-    fn scores_functions(problem in problems(), fastemit in 0.0..0.5_f64) {
+    fn gradients_of_scores_equal_autograd(problem in problems(), fastemit in 0.0..0.5_f64) {
         let vars = problem.vars(DType::F64);
         let scores = Var::from_tensor(&problem.logits(&vars)).unwrap();
         let Problem { frames, labels, blank, weights, .. } = &problem;
         let factors = Tensor::new(weights.as_slice(), &Device::Cpu).unwrap();
         let gradient = |loss: &Tensor| {
-            flat((loss * &factors).unwrap().sum_all().unwrap().backward().unwrap().get(&scores).unwrap())
+            tensor_values((loss * &factors).unwrap().sum_all().unwrap().backward().unwrap().get(&scores).unwrap())
         };
         let loss = dense::transducer_loss_fastemit(&scores, frames, labels, *blank, fastemit).unwrap();
-        let (losses, expected) = (flat(&loss), gradient(&loss));
+        let (losses, expected) = (tensor_values(&loss), gradient(&loss));
 
         let (targets, options) = (problem.targets(), Options { fastemit, ..Options::default() });
         let loss = candle::scores_loss(&scores, &targets, &options).unwrap();
-        assert_close("losses", &flat(&loss), &losses, 1e-11);
+        assert_close("losses", &tensor_values(&loss), &losses, 1e-11);
         assert_close("candle scores", &gradient(&loss), &expected, 1e-11);
 
         let layout = Layout::Padded { frames: problem.max_frames, positions: problem.positions };
-        let mut in_place = flat(&scores);
+        let mut in_place = tensor_values(&scores);
         let mut session = Session::new(&options).unwrap();
         let inputs = ScoreInputs { scores: &in_place, classes: problem.classes, layout };
         let out = session.sum(inputs, &targets, weights).unwrap();
@@ -122,14 +122,14 @@ proptest! {
 
     #[test]
     fn clamp_clips_before_weighting(problem in problems(), limit in 0.0..0.3_f64) {
-        let scores = flat(&problem.logits(&problem.vars(DType::F64)));
+        let scores = tensor_values(&problem.logits(&problem.vars(DType::F64)));
         let Problem { frames, labels, blank, weights, max_frames, positions, classes, .. } = &problem;
         let dims = [problem.batch(), *max_frames, *positions, *classes];
         let unclipped = reference::transducer_loss(&scores, dims, frames, labels, *blank, 0.0).unwrap();
-        let per_utterance = max_frames * positions * classes;
+        let utterance_size = max_frames * positions * classes;
         let clipped = unclipped.gradient.iter().enumerate();
         let expected: Vec<f64> =
-            clipped.map(|(i, g)| weights[i / per_utterance] * g.clamp(-limit, limit)).collect();
+            clipped.map(|(i, g)| weights[i / utterance_size] * g.clamp(-limit, limit)).collect();
         let options = Options { clamp: Some(limit), ..Options::default() };
         let layout = Layout::Padded { frames: *max_frames, positions: *positions };
         let inputs = ScoreInputs { scores: &scores, classes: *classes, layout };
@@ -138,7 +138,7 @@ proptest! {
     }
 
     #[test]
-    fn rows_function(problem in problems(), plan in plans(), packed in any::<bool>()) {
+    fn gradients_of_hidden_rows_equal_autograd(problem in problems(), plan in plans(), packed in any::<bool>()) {
         // Hidden rows of a custom network: here noise.
         let Problem { frames, labels, blank, weights, classes, width, max_frames, positions, .. } = &problem;
         let dims = (problem.batch(), *max_frames, *positions, *width);
@@ -150,7 +150,7 @@ proptest! {
         let loss = dense::transducer_loss(&logits, frames, labels, *blank).unwrap();
         let factors = Tensor::new(weights.as_slice(), &Device::Cpu).unwrap();
         let grads = (&loss * factors).unwrap().sum_all().unwrap().backward().unwrap();
-        let expected_h = flat(grads.get(&h).unwrap());
+        let expected_h = tensor_values(grads.get(&h).unwrap());
 
         let is_site: Vec<bool> = (0..dims.0 * dims.1 * dims.2)
             .map(|i| {
@@ -162,7 +162,7 @@ proptest! {
             rows.chunks(*width).zip(&is_site).filter(|(_, is_site)| **is_site).flat_map(|(row, _)| row).copied().collect()
         };
         let options = Options { plan: Some(plan), ..Options::default() };
-        let head = Head::new(&problem.w, Some(&problem.b), *width).unwrap();
+        let head = Head::new(&problem.head_weight, Some(&problem.head_bias), *width).unwrap();
         let targets = problem.targets();
         let mut session = Session::new(&options).unwrap();
         let (computed, expected_h) = if packed {
@@ -172,14 +172,14 @@ proptest! {
             let rows = HiddenInputs::new(&hidden, head).with_layout(layout);
             (session.sum(rows, &targets, weights).unwrap(), expected_h)
         };
-        assert_close("losses", &computed.losses, &flat(&loss), 1e-10);
+        assert_close("losses", &computed.losses, &tensor_values(&loss), 1e-10);
         assert_close("hidden", &computed.gradients.hidden, &expected_h, 1e-10);
-        assert_close("weight", &computed.gradients.head.weight, &flat(grads.get(&w).unwrap()), 1e-10);
-        assert_close("bias", &computed.gradients.head.bias, &flat(grads.get(&b).unwrap()), 1e-10);
+        assert_close("weight", &computed.gradients.head.weight, &tensor_values(grads.get(&w).unwrap()), 1e-10);
+        assert_close("bias", &computed.gradients.head.bias, &tensor_values(grads.get(&b).unwrap()), 1e-10);
     }
 
     #[test]
-    fn joint_network_with_projections(problem in problems(), plan in plans(), seed in any::<u64>()) {
+    fn gradients_of_projections_equal_autograd(problem in problems(), plan in plans(), seed in any::<u64>()) {
         let Problem { weights, width, max_frames, positions, .. } = &problem;
         let (batch, ha, hl) = (problem.batch(), 1 + seed as usize % 5, 1 + seed as usize / 5 % 5);
         let shapes = [
@@ -206,7 +206,7 @@ proptest! {
         let loss = dense::transducer_loss(&logits, &problem.frames, &problem.labels, problem.blank).unwrap();
         let factors = Tensor::new(weights.as_slice(), &Device::Cpu).unwrap();
         let grads = (&loss * factors).unwrap().sum_all().unwrap().backward().unwrap();
-        let expected = |var: &Var| flat(grads.get(var).unwrap());
+        let expected = |var: &Var| tensor_values(grads.get(var).unwrap());
 
         let network = JointNetwork {
             encoder: &values[2],
@@ -214,13 +214,13 @@ proptest! {
             predictor: &values[3],
             predictor_width: hl,
             bias: Some(&values[4]),
-            head: Head::new(&problem.w, Some(&problem.b), *width).unwrap(),
+            head: Head::new(&problem.head_weight, Some(&problem.head_bias), *width).unwrap(),
         };
         let layout = Layout::Padded { frames: *max_frames, positions: *positions };
         let mut session = Session::new(&Options { plan: Some(plan), ..problem.options() }).unwrap();
         let inputs = NetworkInputs { encodings: &values[0], predictions: &values[1], layout };
         let computed = network.sum(&mut session, inputs, &problem.targets(), weights).unwrap();
-        assert_close("losses", &computed.losses, &flat(&loss), 1e-10);
+        assert_close("losses", &computed.losses, &tensor_values(&loss), 1e-10);
         for (name, gradient, var) in [
             ("encodings", &computed.encodings, &vars[0]),
             ("predictions", &computed.predictions, &vars[1]),
@@ -235,7 +235,7 @@ proptest! {
     }
 
     #[test]
-    fn ctc_against_all_labelings(seed in any::<u64>(), t in 1_usize..6, u in 0_usize..4, classes in 2_u32..5) {
+    fn ctc_equals_the_sum_over_all_labelings(seed in any::<u64>(), t in 1_usize..6, u in 0_usize..4, classes in 2_u32..5) {
         let (batch, blank) = (2, noise::integers(seed, 0, 1, classes)[0]);
         let logits = noise::normal(seed, 1, batch * t * classes as usize, 2.0);
         let frames = vec![t, 1 + noise::integers(seed, 2, 1, t as u32)[0] as usize];
@@ -244,25 +244,25 @@ proptest! {
         let targets = Targets::new(blank, frames.clone(), labels.clone()).unwrap();
         let loss = candle::ctc_loss(&z, &targets, &Options::default()).unwrap();
         let grads = loss.sum_all().unwrap().backward().unwrap();
-        let (losses, gradient) = (flat(&loss), flat(grads.get(&z).unwrap()));
+        let (losses, gradient) = (tensor_values(&loss), tensor_values(grads.get(&z).unwrap()));
         for b in 0..batch {
-            let per_utterance = t * classes as usize;
-            let mut probs = logits[b * per_utterance..][..frames[b] * classes as usize].to_vec();
+            let utterance_size = t * classes as usize;
+            let mut probs = logits[b * utterance_size..][..frames[b] * classes as usize].to_vec();
             probs.chunks_mut(classes as usize).for_each(reference::log_softmax);
             let all = ctc::sum_over_labelings(&probs, frames[b], classes as usize, &labels[b], blank).unwrap();
             assert_close("ctc loss", &[losses[b]], &[-all.log_likelihood], 1e-11);
-            let mut expected = vec![0.0; per_utterance];
+            let mut expected = vec![0.0; utterance_size];
             if all.log_likelihood.is_finite() {
                 let pairs = probs.iter().zip(&all.occupancies);
                 expected.iter_mut().zip(pairs).for_each(|(e, (p, o))| *e = p.exp() - o);
             }
-            assert_close("ctc gradient", &gradient[b * per_utterance..][..per_utterance], &expected, 1e-11);
+            assert_close("ctc gradient", &gradient[b * utterance_size..][..utterance_size], &expected, 1e-11);
         }
     }
 }
 
 #[test]
-fn a_head_of_many_classes_in_f32() {
+fn f32_losses_of_many_classes_are_close_to_dense_ones() {
     // Several default tiles; the last is not full.
     let mut problem = Problem::draw(5, 2, 4, 3, 2_500, 12, 0.5);
     problem.blank = 2_499;
@@ -273,7 +273,7 @@ fn a_head_of_many_classes_in_f32() {
         assert!(gap.relative_l2 < 2e-6, "{name}: {gap:?}");
     }
     assert_close("losses", &computed.losses, &expected.losses, 1e-4);
-    let scores = to_f32(&flat(&problem.logits(&problem.vars(DType::F64))));
+    let scores = to_f32(&tensor_values(&problem.logits(&problem.vars(DType::F64))));
     let layout = Layout::Padded { frames: 4, positions: 4 };
     let inputs = ScoreInputs { scores: &scores, classes: 2_500, layout };
     let mut session = Session::new(&Options::default()).unwrap();
@@ -285,7 +285,7 @@ fn a_head_of_many_classes_in_f32() {
 fn a_variable_used_twice_gets_both_gradients() {
     // One tensor as frame rows and label rows: candle must add the two gradients.
     let mut problem = Problem::draw(11, 1, 3, 2, 7, 4, 1.0);
-    problem.f.clone_from(&problem.g);
+    problem.encoded.clone_from(&problem.predicted);
     let [shared, _, w, b] = problem.vars(DType::F64);
     let loss =
         candle::transducer_loss(&shared, &shared, &w, &b, &problem.targets(), &problem.options()).unwrap();
@@ -293,5 +293,5 @@ fn a_variable_used_twice_gets_both_gradients() {
     let grads = (loss * weights).unwrap().sum_all().unwrap().backward().unwrap();
     let separate = problem.dense(0.0).gradients;
     let expected: Vec<f64> = separate[0].iter().zip(&separate[1]).map(|(a, b)| a + b).collect();
-    assert_close("shared", &flat(grads.get(&shared).unwrap()), &expected, 1e-11);
+    assert_close("shared", &tensor_values(grads.get(&shared).unwrap()), &expected, 1e-11);
 }

@@ -6,7 +6,7 @@ use panda::rnnt_dp::{Regularizers, Topology, forward_backward};
 use panda::rnnt_loss::{Activation, Layout, Options, ScoreInputs, Session};
 use proptest::prelude::*;
 
-use crate::common::{Problem, flat, plans, problems};
+use crate::common::{Problem, plans, problems, tensor_values};
 
 /// Emissions of the packed joint sites, by the selected normalizer.
 fn emissions(problem: &Problem) -> Vec<f64> {
@@ -15,8 +15,8 @@ fn emissions(problem: &Problem) -> Vec<f64> {
     let width = problem.width;
     for b in 0..problem.batch() {
         for site in targets.lattices().utterance_sites(b) {
-            let f = &problem.f[(b * problem.max_frames + site.frame) * width..][..width];
-            let g = &problem.g[(b * problem.positions + site.label) * width..][..width];
+            let f = &problem.encoded[(b * problem.max_frames + site.frame) * width..][..width];
+            let g = &problem.predicted[(b * problem.positions + site.label) * width..][..width];
             hidden.extend(f.iter().zip(g).map(|(f, g)| match problem.activation {
                 Activation::Tanh => (f + g).tanh(),
                 Activation::Relu => (f + g).max(0.0),
@@ -27,7 +27,7 @@ fn emissions(problem: &Problem) -> Vec<f64> {
         }
     }
     let sites = Rows::new(&hidden, width).unwrap();
-    let head = Head::new(&problem.w, Some(&problem.b), width).unwrap();
+    let head = Head::new(&problem.head_weight, Some(&problem.head_bias), width).unwrap();
     let selection = Selection::new(ids, active, 2).unwrap();
     let mut workspace = panda_core::Workspace::new(panda_core::DEFAULT_BUDGET, true);
     panda_core::forward(&sites, &head, &selection, &mut workspace).unwrap().emissions
@@ -64,7 +64,7 @@ proptest! {
 
     #[test]
     fn gradients_of_a_site_sum_to_zero_over_classes(problem in problems(), fastemit in 0.0..1.0_f64) {
-        let scores = flat(&problem.logits(&problem.vars(DType::F64)));
+        let scores = tensor_values(&problem.logits(&problem.vars(DType::F64)));
         let layout = Layout::Padded { frames: problem.max_frames, positions: problem.positions };
         let options = Options { fastemit, ..Options::default() };
         let inputs = ScoreInputs { scores: &scores, classes: problem.classes, layout };
@@ -88,7 +88,7 @@ proptest! {
     #[test]
     fn a_common_offset_of_the_scores_does_not_change_the_result(problem in problems(), offset in -8.0..8.0_f64) {
         let mut shifted = problem.clone();
-        shifted.b.iter_mut().for_each(|b| *b += offset);
+        shifted.head_bias.iter_mut().for_each(|b| *b += offset);
         let (computed, expected) = (shifted.composed_loss(DType::F64, &problem.options()), problem.composed_loss(DType::F64, &problem.options()));
         assert_close("losses", &computed.losses, &expected.losses, 1e-10);
         (0..4).for_each(|i| assert_close("gradient", &computed.gradients[i], &expected.gradients[i], 1e-10));
@@ -120,12 +120,12 @@ fn a_masked_class_equals_an_absent_one() {
     let mut problem = Problem::draw(2, 3, 6, 4, 11, 5, 1.0);
     problem.labels.iter_mut().flatten().for_each(|id| *id %= 9);
     problem.blank = 9;
-    problem.b[10] = f64::NEG_INFINITY;
+    problem.head_bias[10] = f64::NEG_INFINITY;
     let computed = problem.composed_loss(DType::F64, &problem.options());
     let mut absent = problem.clone();
     absent.classes = 10;
-    absent.b.truncate(10);
-    absent.w.truncate(10 * problem.width);
+    absent.head_bias.truncate(10);
+    absent.head_weight.truncate(10 * problem.width);
     let expected = absent.composed_loss(DType::F64, &problem.options());
     assert_close("losses", &computed.losses, &expected.losses, 1e-12);
     assert_close("frames", &computed.gradients[0], &expected.gradients[0], 1e-12);

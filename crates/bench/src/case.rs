@@ -1,6 +1,6 @@
 //! Descriptions of benchmark cases: sizes, task, and the systems to compare.
 //!
-//! The parent process sends a case to a child process as a `Spec` in JSON.
+//! The parent process sends a case to a child process as a `CaseSpec` in JSON.
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -125,7 +125,7 @@ pub enum Budget {
 #[derive(Clone, Serialize, Deserialize)]
 pub enum CaseWork {
     /// Transducer loss and gradients of synthetic projected rows and a head.
-    Loss(LossWork),
+    Loss(LossSizes),
     /// The same with a simple joiner, which may choose the sites.
     ///
     /// A simple joiner adds frame and label scores without activation; a site is a lattice node.
@@ -154,7 +154,7 @@ pub enum CaseWork {
 
 /// Sizes of a synthetic batch.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-pub struct LossWork {
+pub struct LossSizes {
     /// B
     pub batch: usize,
     /// T of the longest utterance.
@@ -184,7 +184,7 @@ pub enum LengthSpread {
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct PrunedWork {
     /// Batch.
-    pub loss: LossWork,
+    pub loss: LossSizes,
     /// Retained label positions per frame.
     pub s_range: usize,
     /// Source of the scores of the simple joiner.
@@ -275,7 +275,7 @@ pub enum Posteriors {
 
 /// Description of a case for a child process, as one JSON argument.
 #[derive(Serialize, Deserialize)]
-pub struct Spec {
+pub struct CaseSpec {
     /// The work.
     pub work: CaseWork,
     /// Implementation.

@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::answer::CaseAnswer;
-use super::case::{Spec, System};
+use super::case::{CaseSpec, System};
 use super::error::{Error, Result};
+use super::measurement::CaseMeasurement;
 
-/// First argument of a child process; the second is its [`Spec`].
+/// First argument of a child process; the second is its [`CaseSpec`].
 pub const COMMAND: &str = "case";
 
 /// Outcome of a process.
 pub enum ProcessOutcome {
     /// The process returned measurements.
-    Measured(Box<CaseAnswer>),
+    Measured(Box<CaseMeasurement>),
     /// An allocation failed, or the system killed the process.
     OutOfMemory,
     /// The process exceeded the time limit.
@@ -58,44 +58,44 @@ impl ProcessLauncher {
     ///
     /// # Errors
     /// [`Error::Stopped`], and failures for other reasons than memory.
-    pub fn run(&self, name: &ProcessName, spec: &Spec, limit: u64) -> Result<ProcessOutcome> {
+    pub fn run(&self, name: &ProcessName, spec: &CaseSpec, memory_limit: u64) -> Result<ProcessOutcome> {
         let json = serde_json::to_string(spec)
             .map_err(|source| Error::Json { what: "description of a case", source })?;
-        let mut command = self.command(&json, limit);
+        let mut command = self.command(&json, memory_limit);
         // Candle's matrix products read it too, on every call.
         command.env("RAYON_NUM_THREADS", spec.threads.to_string());
         let mut child = command.spawn().map_err(name.io_error("start a process"))?;
-        let out = reader(child.stdout.take());
-        let err = reader(child.stderr.take());
+        let stdout = spawn_reader(child.stdout.take());
+        let stderr = spawn_reader(child.stderr.take());
         let status = self.wait(&mut child).map_err(name.io_error("wait for a process"));
         // Kill the process in any case; this fails if it has ended, which is fine.
         let _ = child.kill();
         let _ = child.wait();
-        let (out, err) = (text(out), text(err));
+        let (stdout, stderr) = (join_reader(stdout), join_reader(stderr));
         match status? {
             _ if self.stop.load(Ordering::SeqCst) => Err(Error::Stopped),
             None => Ok(ProcessOutcome::TimedOut),
-            Some(status) if status.success() => match serde_json::from_str(out.trim()) {
+            Some(status) if status.success() => match serde_json::from_str(stdout.trim()) {
                 Ok(answer) => Ok(ProcessOutcome::Measured(Box::new(answer))),
-                Err(error) => Err(name.case_error(format!("{error} in the answer {out:?}"))),
+                Err(error) => Err(name.case_error(format!("{error} in the answer {stdout:?}"))),
             },
             Some(status) if is_interrupted(status) => Err(Error::Stopped),
-            Some(status) if is_killed(status) || err.contains("memory allocation of") => {
+            Some(status) if is_killed(status) || stderr.contains("memory allocation of") => {
                 Ok(ProcessOutcome::OutOfMemory)
             }
             Some(status) => {
-                let last = err.trim().lines().last().unwrap_or("no message").to_owned();
-                Err(name.case_error(format!("{status}: {last}")))
+                let last_line = stderr.trim().lines().last().unwrap_or("no message").to_owned();
+                Err(name.case_error(format!("{status}: {last_line}")))
             }
         }
     }
 
-    fn command(&self, spec: &str, limit: u64) -> Command {
+    fn command(&self, spec: &str, memory_limit: u64) -> Command {
         let mut command = if cfg!(unix) {
             let mut shell = Command::new("sh");
             // In kilobytes. On systems without this limit, the reported peak is checked.
             shell.args(["-c", "ulimit -v \"$1\" 2>/dev/null; shift; exec \"$@\"", "sh"]);
-            shell.arg((limit / 1024).to_string()).arg(&self.program);
+            shell.arg((memory_limit / 1024).to_string()).arg(&self.program);
             shell
         } else {
             Command::new(&self.program)
@@ -117,7 +117,8 @@ impl ProcessLauncher {
     }
 }
 
-fn reader(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
+/// Starts a thread that reads a pipe to its end.
+fn spawn_reader(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         // After a read error, return the bytes before it.
@@ -126,14 +127,14 @@ fn reader(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
     })
 }
 
-fn text(reader: JoinHandle<String>) -> String {
+fn join_reader(reader: JoinHandle<String>) -> String {
     reader.join().unwrap_or_default()
 }
 
 /// Returns true if SIGKILL ended the process, as when memory runs out.
 fn is_killed(status: ExitStatus) -> bool {
     const SIGKILL: i32 = 9;
-    signal(status) == Some(SIGKILL)
+    ending_signal(status) == Some(SIGKILL)
 }
 
 /// Returns true if SIGINT or SIGTERM ended the process.
@@ -142,15 +143,16 @@ fn is_killed(status: ExitStatus) -> bool {
 fn is_interrupted(status: ExitStatus) -> bool {
     const SIGINT: i32 = 2;
     const SIGTERM: i32 = 15;
-    matches!(signal(status), Some(SIGINT | SIGTERM))
+    matches!(ending_signal(status), Some(SIGINT | SIGTERM))
 }
 
 #[cfg(unix)]
-fn signal(status: ExitStatus) -> Option<i32> {
+/// Returns the signal that ended a process.
+fn ending_signal(status: ExitStatus) -> Option<i32> {
     std::os::unix::process::ExitStatusExt::signal(&status)
 }
 
 #[cfg(not(unix))]
-fn signal(_: ExitStatus) -> Option<i32> {
+fn ending_signal(_: ExitStatus) -> Option<i32> {
     None
 }

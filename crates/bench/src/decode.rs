@@ -10,11 +10,11 @@ use decoding::{
 
 use self::synthetic::SyntheticWeights;
 use self::unprojected::{ENCODER, HIDDEN};
-use super::answer::Workload;
-use super::answer::{CaseShape, DecodingReport};
 use super::case::{DecodeWork, GreedyVariant, Method};
 use super::error::{Error, Result};
 use super::gradients::NamedGradients;
+use super::measurement::Workload;
+use super::measurement::{CaseShape, DecodingReport};
 
 /// Labels per frame, as in the PyTorch figures to compare with.
 const MAX_SYMBOLS: usize = 2;
@@ -28,28 +28,30 @@ pub struct DecodeWorkload {
     weights: SyntheticWeights,
     search: Search,
     /// Decoded labels of each utterance.
-    labels: Vec<Vec<Label>>,
+    labels: Vec<Vec<PlacedLabel>>,
     /// Number of sites on the paths, after [`Workload::check`].
     sites: usize,
 }
 
-/// Label, frame and duration.
-type Label = (u32, usize, usize);
+/// Label with the frame that emits it and its duration.
+type PlacedLabel = (u32, usize, usize);
 
+/// A search with its model; the variants differ in what they compute per site.
 enum Search {
     /// Frame looping without precomputed projections.
-    Frames(DecodingModel),
+    FrameLooping(DecodingModel),
     /// Label looping without precomputed projections.
-    Labels(GreedySearch),
+    LabelLooping(GreedySearch),
     /// Label looping with precomputed projections.
-    Projected(GreedySearch, Arc<JointNetwork>),
+    ProjectedLabelLooping(GreedySearch, Arc<JointNetwork>),
 }
 
-fn options() -> GreedyOptions {
+fn greedy_options() -> GreedyOptions {
     GreedyOptions { max_symbols: Some(MAX_SYMBOLS), ..GreedyOptions::default() }
 }
 
-fn to_labels(tokens: &[DecodedToken]) -> Vec<Label> {
+/// Returns labels, frames and durations of a hypothesis.
+fn to_labels(tokens: &[DecodedToken]) -> Vec<PlacedLabel> {
     tokens.iter().map(|label| (label.label, label.frame, label.duration)).collect()
 }
 
@@ -59,18 +61,18 @@ fn to_labels(tokens: &[DecodedToken]) -> Vec<Label> {
 /// Layers that do not fit together.
 pub fn prepare(work: &DecodeWork, method: &Method) -> Result<Box<dyn Workload>> {
     let weights = SyntheticWeights::new(work.family);
-    let one_frame = GreedyOptions { look_ahead: 1, ..options() };
+    let one_frame = GreedyOptions { look_ahead: 1, ..greedy_options() };
     let projected = |options| -> Result<Search> {
         let (model, network) = weights.network()?;
-        Ok(Search::Projected(GreedySearch::new(model, options)?, network))
+        Ok(Search::ProjectedLabelLooping(GreedySearch::new(model, options)?, network))
     };
     let search = match method {
-        Method::Decode(GreedyVariant::LookAhead) => projected(options())?,
+        Method::Decode(GreedyVariant::LookAhead) => projected(greedy_options())?,
         Method::Decode(GreedyVariant::OneFrame) => projected(one_frame)?,
         Method::Decode(GreedyVariant::Unprojected) => {
-            Search::Labels(GreedySearch::new(weights.unprojected()?, one_frame)?)
+            Search::LabelLooping(GreedySearch::new(weights.unprojected()?, one_frame)?)
         }
-        _ => Search::Frames(weights.unprojected()?),
+        _ => Search::FrameLooping(weights.unprojected()?),
     };
     let (lengths, encoded) = (work.lengths(), work.encoded());
     let labels = Vec::new();
@@ -78,11 +80,11 @@ pub fn prepare(work: &DecodeWork, method: &Method) -> Result<Box<dyn Workload>> 
 }
 
 /// Splits rows by utterance.
-fn utterances<'a>(rows: &'a [f32], lengths: &[usize], width: usize) -> Vec<&'a [f32]> {
-    let mut rest = rows;
+fn split_utterances<'a>(rows: &'a [f32], lengths: &[usize], width: usize) -> Vec<&'a [f32]> {
+    let mut remaining = rows;
     let utterance = |&length: &usize| {
-        let (rows, following) = rest.split_at(length * width);
-        rest = following;
+        let (rows, following) = remaining.split_at(length * width);
+        remaining = following;
         rows
     };
     lengths.iter().map(utterance).collect()
@@ -97,13 +99,19 @@ impl Search {
         collect: &mut dyn FnMut(&Hypotheses),
     ) -> Result<()> {
         match self {
-            Self::Frames(model) => {
-                collect(&frame_looping(model, &utterances(encoded, lengths, ENCODER), &options())?);
+            Self::FrameLooping(model) => {
+                collect(&frame_looping(
+                    model,
+                    &split_utterances(encoded, lengths, ENCODER),
+                    &greedy_options(),
+                )?);
             }
-            Self::Labels(search) => collect(search.decode(&utterances(encoded, lengths, ENCODER))?),
-            Self::Projected(search, network) => {
+            Self::LabelLooping(search) => {
+                collect(search.decode(&split_utterances(encoded, lengths, ENCODER))?)
+            }
+            Self::ProjectedLabelLooping(search, network) => {
                 let frames = network.project_frames(encoded)?;
-                collect(search.decode(&utterances(&frames, lengths, HIDDEN))?);
+                collect(search.decode(&split_utterances(&frames, lengths, HIDDEN))?);
             }
         }
         Ok(())
@@ -116,7 +124,7 @@ impl Workload for DecodeWorkload {
     }
 
     fn result_bytes(&self) -> u64 {
-        (self.labels.iter().map(Vec::len).sum::<usize>() * size_of::<Label>()) as u64
+        (self.labels.iter().map(Vec::len).sum::<usize>() * size_of::<PlacedLabel>()) as u64
     }
 
     fn operations(&self) -> Option<u64> {
@@ -126,10 +134,10 @@ impl Workload for DecodeWorkload {
     fn step(&mut self) -> Result<NamedGradients> {
         self.labels.clear();
         let labels = &mut self.labels;
-        let mut rest = &self.encoded[..];
+        let mut remaining = &self.encoded[..];
         for lengths in self.lengths.chunks(self.work.batch) {
-            let (encoded, following) = rest.split_at(lengths.iter().sum::<usize>() * ENCODER);
-            rest = following;
+            let (encoded, following) = remaining.split_at(lengths.iter().sum::<usize>() * ENCODER);
+            remaining = following;
             self.search.decode(encoded, lengths, &mut |batch| {
                 labels.extend((0..batch.len()).map(|b| to_labels(batch.labels(b))));
             })?;
@@ -143,15 +151,15 @@ impl Workload for DecodeWorkload {
     fn check(&mut self) -> Result<()> {
         let (model, network) = self.weights.network()?;
         let frames = network.project_frames(&self.encoded)?;
-        let utterances = utterances(&frames, &self.lengths, HIDDEN);
+        let utterances = split_utterances(&frames, &self.lengths, HIDDEN);
         for (utterance, (frames, labels)) in utterances.iter().zip(&self.labels).enumerate() {
-            let expected = to_labels(&greedy(&model, frames, &options())?.labels);
+            let expected = to_labels(&greedy(&model, frames, &greedy_options())?.labels);
             if *labels != expected {
                 let (expected, found) = (format!("{expected:?}"), format!("{labels:?}"));
                 return Err(Error::Labels { utterance, expected, found });
             }
         }
-        let mut search = GreedySearch::new(model, GreedyOptions { record_steps: true, ..options() })?;
+        let mut search = GreedySearch::new(model, GreedyOptions { record_steps: true, ..greedy_options() })?;
         let hypotheses = search.decode(&utterances)?;
         self.sites = (0..hypotheses.len()).map(|b| hypotheses.steps(b).len()).sum();
         Ok(())

@@ -5,18 +5,18 @@ use candle_core::{Device, Tensor, Var};
 use kernels::Activation;
 use oracle::dense::{joint_logits, low_memory_transducer_loss};
 
-use super::answer::CaseShape;
-use super::answer::Workload;
-use super::case::LossWork;
+use super::case::LossSizes;
 use super::error::Result;
 use super::gradients::{GradientValues, NamedGradients};
 use super::inputs::{BatchSizes, LossInputs};
+use super::measurement::CaseShape;
+use super::measurement::Workload;
 
 /// Peak memory in tensors of the size of the logits, measured; see `docs/performance.md`.
 const PEAK_TENSORS: f64 = 8.5;
 
 /// Workload of [`oracle::dense`] on a batch.
-pub struct Dense {
+pub struct DenseWorkload {
     frames: Var,
     labels: Var,
     weight: Var,
@@ -28,12 +28,12 @@ pub struct Dense {
 }
 
 /// Predicts the peak bytes of a step, without inputs and gradients.
-pub fn predicted_bytes(work: &LossWork) -> f64 {
-    let LossWork { batch, frames, labels, classes, .. } = *work;
+pub fn predicted_bytes(work: &LossSizes) -> f64 {
+    let LossSizes { batch, frames, labels, classes, .. } = *work;
     PEAK_TENSORS * 4.0 * (batch * frames) as f64 * ((labels + 1) * classes) as f64
 }
 
-impl Dense {
+impl DenseWorkload {
     /// Moves a batch into candle tensors.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl Dense {
     }
 }
 
-impl Workload for Dense {
+impl Workload for DenseWorkload {
     fn shape(&self) -> CaseShape {
         self.sizes.shape()
     }

@@ -1,10 +1,10 @@
 //! Predicts the peak memory of a benchmark case from its sizes.
 use rnnt_loss::MemoryPlan;
 
-use super::answer::CaseShape;
-use super::case::{Case, CaseWork, LengthSpread, LossWork, Method, PrunedWork, System};
-use super::inputs::{BatchSizes, ragged, targets};
-use super::loss::options;
+use super::case::{Case, CaseWork, LengthSpread, LossSizes, Method, PrunedWork, System};
+use super::inputs::{BatchSizes, ragged_lengths, synthetic_targets};
+use super::loss::session_options;
+use super::measurement::CaseShape;
 use super::{dense, pruned_dense};
 
 /// Prediction for one system.
@@ -47,11 +47,11 @@ pub fn forecast(work: &CaseWork, system: &System) -> Forecast {
             }
             Forecast::Bytes(dense::predicted_bytes(work))
         }
-        Method::Panda { budget, skip, bf16 } => match targets(work) {
+        Method::Panda { budget, skip, bf16 } => match synthetic_targets(work) {
             // The loss reports the error.
             Err(_) => Forecast::Unknown,
             Ok(targets) => {
-                let options = options(budget, skip, bf16);
+                let options = session_options(budget, skip, bf16);
                 MemoryPlan::new::<f32>(&targets, work.hidden, work.classes, &options)
                     .map_or(Forecast::Unknown, |plan| Forecast::Bytes(plan.transient as f64))
             }
@@ -78,7 +78,7 @@ impl CaseWork {
     pub fn input_bytes(&self) -> u64 {
         match self {
             Self::Loss(work) => work.sizes().bytes(),
-            Self::Pruned(work) => work.loss.sizes().bytes() + work.source_bytes(),
+            Self::Pruned(work) => work.loss.sizes().bytes() + work.first_pass_bytes(),
             Self::Lattices { sizes } => 16 * sizes.iter().product::<usize>() as u64,
             Self::Decode(work) => work.input_bytes(),
             Self::Recognition(work) => work.input_bytes(),
@@ -88,11 +88,11 @@ impl CaseWork {
     }
 }
 
-impl LossWork {
+impl LossSizes {
     /// Returns frames and labels of each utterance.
     pub fn all_lengths(&self) -> (Vec<usize>, Vec<usize>) {
         match self.lengths {
-            LengthSpread::Ragged => ragged(self.batch, self.frames, self.labels),
+            LengthSpread::Ragged => ragged_lengths(self.batch, self.frames, self.labels),
             LengthSpread::Even => (vec![self.frames; self.batch], vec![self.labels; self.batch]),
         }
     }

@@ -26,26 +26,27 @@ pub type NamedGradients = Vec<(&'static str, GradientValues)>;
 ///
 /// # Errors
 /// [`Error::File`], and errors of candle.
-pub fn write(folder: &Path, gradients: NamedGradients) -> Result<()> {
+pub fn write_gradients(folder: &Path, gradients: NamedGradients) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(Error::file(folder, "make the folder"))?;
     for (name, values) in gradients {
         match values {
             GradientValues::Single(values) => {
-                write_numbers(folder, name, "f32", values.iter().map(|x| x.to_le_bytes()))
+                write_values(folder, name, "f32", values.iter().map(|x| x.to_le_bytes()))
             }
             GradientValues::Double(values) => {
-                write_numbers(folder, name, "f64", values.iter().map(|x| x.to_le_bytes()))
+                write_values(folder, name, "f64", values.iter().map(|x| x.to_le_bytes()))
             }
             GradientValues::Tensor(tensor) => {
                 let values = tensor.flatten_all()?.to_vec1::<f32>()?;
-                write_numbers(folder, name, "f32", values.iter().map(|x| x.to_le_bytes()))
+                write_values(folder, name, "f32", values.iter().map(|x| x.to_le_bytes()))
             }
         }?;
     }
     Ok(())
 }
 
-fn write_numbers<const W: usize>(
+/// Writes the little-endian bytes of a gradient to a file.
+fn write_values<const W: usize>(
     folder: &Path,
     name: &str,
     extension: &str,
@@ -64,7 +65,8 @@ fn write_numbers<const W: usize>(
 
 /// Returns the largest relative difference of two sets of gradients.
 ///
-/// `max over tensors of |actual - expected|_2 / |expected|_2`, from two folders of [`write()`].
+/// `max over tensors of |actual - expected|_2 / |expected|_2`, from two folders of
+/// [`write_gradients()`].
 /// Infinite if a value is NaN.
 ///
 /// # Errors
@@ -80,16 +82,18 @@ pub fn largest_difference(actual: &Path, expected: &Path) -> Result<f64> {
         let length = |path: &Path| {
             std::fs::metadata(path).map(|data| data.len()).map_err(Error::file(path, "read a gradient"))
         };
-        let width = if path.extension().is_some_and(|extension| extension == "f64") { 8 } else { 4 };
+        let value_size = if path.extension().is_some_and(|extension| extension == "f64") { 8 } else { 4 };
         let (expected_bytes, actual_bytes) = (length(&path)?, length(&actual_path)?);
         if expected_bytes != actual_bytes {
             let tensor = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let (expected, found) = (expected_bytes / width, actual_bytes / width);
+            let (expected, found) = (expected_bytes / value_size, actual_bytes / value_size);
             return Err(Error::Gradients { tensor, expected, found });
         }
-        let difference = match width {
-            8 => difference(&actual_path, &path, f64::from_le_bytes),
-            _ => difference(&actual_path, &path, |bytes: [u8; 4]| f64::from(f32::from_le_bytes(bytes))),
+        let difference = match value_size {
+            8 => relative_difference(&actual_path, &path, f64::from_le_bytes),
+            _ => relative_difference(&actual_path, &path, |bytes: [u8; 4]| {
+                f64::from(f32::from_le_bytes(bytes))
+            }),
         };
         // `max` ignores NaN.
         let difference = difference.map_err(Error::file(&path, "read a gradient"))?;
@@ -98,26 +102,27 @@ pub fn largest_difference(actual: &Path, expected: &Path) -> Result<f64> {
     Ok(largest)
 }
 
-fn difference<const W: usize>(
+/// Returns `|actual - expected|_2 / |expected|_2` of two files of numbers.
+fn relative_difference<const W: usize>(
     actual: &Path,
     expected: &Path,
-    number: impl Fn([u8; W]) -> f64,
+    from_bytes: impl Fn([u8; W]) -> f64,
 ) -> std::io::Result<f64> {
     let open = |path: &Path| Ok::<_, std::io::Error>(BufReader::with_capacity(1 << 20, File::open(path)?));
     let (mut actual, mut expected) = (open(actual)?, open(expected)?);
-    let (mut squares, mut total) = (0.0, 0.0);
-    let (mut a, mut b) = ([0; W], [0; W]);
+    let (mut squared_difference, mut squared_norm) = (0.0, 0.0);
+    let (mut actual_bytes, mut expected_bytes) = ([0; W], [0; W]);
     loop {
-        match expected.read_exact(&mut b) {
+        match expected.read_exact(&mut expected_bytes) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
             result => result?,
         }
-        actual.read_exact(&mut a)?;
-        let (a, b) = (number(a), number(b));
-        squares += (a - b) * (a - b);
-        total += b * b;
+        actual.read_exact(&mut actual_bytes)?;
+        let (actual, expected) = (from_bytes(actual_bytes), from_bytes(expected_bytes));
+        squared_difference += (actual - expected) * (actual - expected);
+        squared_norm += expected * expected;
     }
-    Ok(if squares == 0.0 { 0.0 } else { (squares / total).sqrt() })
+    Ok(if squared_difference == 0.0 { 0.0 } else { (squared_difference / squared_norm).sqrt() })
 }
 
 #[cfg(test)]
@@ -132,7 +137,7 @@ mod tests {
                 ("weight", GradientValues::Single(weight)),
                 ("adjoints", GradientValues::Double(adjoints)),
             ];
-            write(&folder.path().join(name), gradients).unwrap();
+            write_gradients(&folder.path().join(name), gradients).unwrap();
         };
         let compare = |a: &str| largest_difference(&folder.path().join(a), &folder.path().join("baseline"));
         save("baseline", vec![3.0, 4.0], vec![1.0]);

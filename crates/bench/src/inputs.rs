@@ -6,9 +6,9 @@ use std::path::Path;
 use recognizer::Recognizer;
 use rnnt_loss::Targets;
 
-use super::answer::CaseShape;
-use super::case::{LossWork, Posteriors};
+use super::case::{LossSizes, Posteriors};
 use super::error::Result;
+use super::measurement::CaseShape;
 
 /// A padded batch and a head; all values are written and hence resident.
 pub struct LossInputs {
@@ -67,7 +67,7 @@ impl BatchSizes {
 /// Returns frames and labels of B utterances of different lengths.
 ///
 /// From T to .907 T frames and from U to .542 U labels (arXiv 2211.16270).
-pub fn ragged(batch: usize, frames: usize, labels: usize) -> (Vec<usize>, Vec<usize>) {
+pub fn ragged_lengths(batch: usize, frames: usize, labels: usize) -> (Vec<usize>, Vec<usize>) {
     let decreasing = |max: usize, share: f64| -> Vec<usize> {
         let step = share / batch.saturating_sub(1).max(1) as f64;
         (0..batch).map(|i| (max as f64 * (1.0 - step * i as f64)).round() as usize).collect()
@@ -79,9 +79,9 @@ pub fn ragged(batch: usize, frames: usize, labels: usize) -> (Vec<usize>, Vec<us
 ///
 /// # Errors
 /// If the loss does not support the sizes.
-pub fn targets(work: &LossWork) -> Result<Targets> {
+pub fn synthetic_targets(work: &LossSizes) -> Result<Targets> {
     let (frames, lengths) = work.all_lengths();
-    let sequence = |(b, &length): (usize, &usize)| labels(1000 + b as u64, length, work.classes);
+    let sequence = |(b, &length): (usize, &usize)| random_labels(1000 + b as u64, length, work.classes);
     Ok(Targets::new(0, frames, lengths.iter().enumerate().map(sequence).collect())?)
 }
 
@@ -90,9 +90,9 @@ impl LossInputs {
     ///
     /// # Errors
     /// If the loss does not support the sizes.
-    pub fn synthetic(work: &LossWork) -> Result<Self> {
-        let LossWork { batch, frames: max_frames, labels: max_labels, hidden, classes, model, .. } = *work;
-        let targets = targets(work)?;
+    pub fn synthetic(work: &LossSizes) -> Result<Self> {
+        let LossSizes { batch, frames: max_frames, labels: max_labels, hidden, classes, model, .. } = *work;
+        let targets = synthetic_targets(work)?;
         let sites = targets.lattices().sites();
         let sizes = BatchSizes { batch, frames: max_frames, labels: max_labels, hidden, classes, sites };
         let mut inputs = Self {
@@ -121,7 +121,8 @@ impl LossInputs {
             Posteriors::Flat => (0.02, 4.0, (classes as f32).ln() + 1.0),
             Posteriors::Peaked => (6.0, 1.5, (classes as f32).ln() + 3.0),
         };
-        let code = |class: u32, k: usize| 0.5 * unit(5, u64::from(class) * hidden as u64 + k as u64).signum();
+        let code =
+            |class: u32, k: usize| 0.5 * uniform(5, u64::from(class) * hidden as u64 + k as u64).signum();
         let scale = margin / (0.5 * 0.5f32.tanh() * (hidden - 1) as f32);
         for b in 0..self.targets.batch() {
             let (frames, labels) = (self.targets.frames(b), self.targets.labels(b));
@@ -180,16 +181,16 @@ impl LossInputs {
 ///
 /// Each `stream` is a different sequence; the same holds for the other functions.
 pub fn noise(stream: u64, count: usize, scale: f32) -> Vec<f32> {
-    (0..count as u64).map(|i| scale * unit(stream, i)).collect()
+    (0..count as u64).map(|i| scale * uniform(stream, i)).collect()
 }
 
 /// Draws `count` label ids from 1 to `classes - 1`; 0 is the blank.
-pub fn labels(stream: u64, count: usize, classes: usize) -> Vec<u32> {
+pub fn random_labels(stream: u64, count: usize, classes: usize) -> Vec<u32> {
     (0..count as u64).map(|i| 1 + (hash(stream, i) % (classes as u64 - 1)) as u32).collect()
 }
 
 /// Draws number `index` of a stream, uniformly between -1 and 1.
-pub fn unit(stream: u64, index: u64) -> f32 {
+pub fn uniform(stream: u64, index: u64) -> f32 {
     // The upper 24 bits fit into an f32 exactly.
     (hash(stream, index) >> 40) as f32 / (1 << 23) as f32 - 1.0
 }
@@ -210,17 +211,17 @@ mod tests {
 
     #[test]
     fn lengths_are_those_of_the_paper() {
-        let (frames, labels) = ragged(16, 50, 10);
+        let (frames, labels) = ragged_lengths(16, 50, 10);
         assert_eq!((frames[0], frames[15], labels[0], labels[15]), (50, 45, 10, 5));
         let sites: usize = frames.iter().zip(&labels).map(|(t, u)| t * (u + 1)).sum();
         assert_eq!(sites, 6_662);
-        assert_eq!(ragged(1, 7, 3), (vec![7], vec![3]));
+        assert_eq!(ragged_lengths(1, 7, 3), (vec![7], vec![3]));
     }
 
     #[test]
     fn posteriors_are_peaked_or_flat() {
         let loss = |model| {
-            let work = LossWork {
+            let work = LossSizes {
                 batch: 2,
                 frames: 40,
                 labels: 8,
@@ -245,6 +246,6 @@ mod tests {
         let variance = draws.iter().map(|x| x * x).sum::<f32>() / 30_000.0;
         assert!(mean.abs() < 0.03 && (variance - 4.0 / 3.0).abs() < 0.03, "{mean} {variance}");
         assert_ne!(noise(1, 5, 1.0), noise(2, 5, 1.0));
-        assert!(labels(1, 500, 4).iter().all(|&id| (1..4).contains(&id)));
+        assert!(random_labels(1, 500, 4).iter().all(|&id| (1..4).contains(&id)));
     }
 }

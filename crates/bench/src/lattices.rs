@@ -6,13 +6,13 @@ use oracle::reference::log_add;
 use rayon::prelude::*;
 use rnnt_dp::{Lattices, Regularizers, Topology, Workspace};
 
-use super::answer::CaseShape;
-use super::answer::Workload;
 use super::case::Method;
 use super::error::Result;
 use super::gradients::{GradientValues, NamedGradients};
 use super::inputs::noise;
-use super::inputs::ragged;
+use super::inputs::ragged_lengths;
+use super::measurement::CaseShape;
+use super::measurement::Workload;
 
 /// Lattices, and the log-probabilities of blank and next label at each site.
 struct LatticeBatch {
@@ -26,7 +26,7 @@ struct LatticeBatch {
 /// # Errors
 /// If the lattices do not support the sizes.
 pub fn prepare([batch, frames, labels]: [usize; 3], method: &Method) -> Result<Box<dyn Workload>> {
-    let (lengths, counts) = ragged(batch, frames, labels);
+    let (lengths, counts) = ragged_lengths(batch, frames, labels);
     let lattices = Lattices::new(lengths, counts)?;
     let sites = lattices.sites();
     // Log-probabilities between -3 and -0.1.
@@ -41,7 +41,7 @@ pub fn prepare([batch, frames, labels]: [usize; 3], method: &Method) -> Result<B
     let batch = LatticeBatch { lattices, emissions, shape };
     Ok(match method {
         Method::Panda { .. } => Box::new(RecursionWorkload { batch, workspace: Workspace::new() }),
-        _ => Box::new(Textbook(batch)),
+        _ => Box::new(TextbookWorkload(batch)),
     })
 }
 
@@ -88,9 +88,9 @@ impl Workload for RecursionWorkload {
 }
 
 /// Textbook recursions in `f64`, one utterance per task.
-struct Textbook(LatticeBatch);
+struct TextbookWorkload(LatticeBatch);
 
-impl Workload for Textbook {
+impl Workload for TextbookWorkload {
     fn shape(&self) -> CaseShape {
         self.0.shape
     }
@@ -108,11 +108,11 @@ impl Workload for Textbook {
         let forward_backward = |b: usize| {
             let range = lattices.site_range(b);
             let emissions = &emissions[2 * range.start..2 * range.end];
-            utterance(emissions, lattices.frames(b), lattices.labels(b))
+            forward_backward_utterance(emissions, lattices.frames(b), lattices.labels(b))
         };
-        let parts: Vec<(f64, Vec<f64>)> =
+        let results: Vec<(f64, Vec<f64>)> =
             (0..lattices.batch()).into_par_iter().map(forward_backward).collect();
-        let (losses, adjoints): (Vec<f64>, Vec<Vec<f64>>) = parts.into_iter().unzip();
+        let (losses, adjoints): (Vec<f64>, Vec<Vec<f64>>) = results.into_iter().unzip();
         Ok(vec![
             ("losses", GradientValues::Double(losses)),
             ("adjoints", GradientValues::Double(adjoints.concat())),
@@ -124,16 +124,16 @@ impl Workload for Textbook {
 ///
 /// Each node has two emissions (blank, next label); an adjoint is the derivative of the loss with
 /// respect to an emission.
-fn utterance(emissions: &[f64], frames: usize, labels: usize) -> (f64, Vec<f64>) {
-    let rows = labels + 1;
-    let site = |t: usize, u: usize| t * rows + u;
+fn forward_backward_utterance(emissions: &[f64], frames: usize, labels: usize) -> (f64, Vec<f64>) {
+    let positions = labels + 1;
+    let site = |t: usize, u: usize| t * positions + u;
     let blank = |t: usize, u: usize| emissions[2 * site(t, u)];
     let label = |t: usize, u: usize| emissions[2 * site(t, u) + 1];
-    let mut alpha = vec![f64::NEG_INFINITY; frames * rows];
+    let mut alpha = vec![f64::NEG_INFINITY; frames * positions];
     let mut beta = alpha.clone();
     alpha[0] = 0.0;
     for t in 0..frames {
-        for u in 0..rows {
+        for u in 0..positions {
             if t > 0 {
                 alpha[site(t, u)] = log_add(alpha[site(t, u)], alpha[site(t - 1, u)] + blank(t - 1, u));
             }
@@ -142,15 +142,15 @@ fn utterance(emissions: &[f64], frames: usize, labels: usize) -> (f64, Vec<f64>)
             }
         }
     }
-    // After the last frame, a path ends; it must have emitted all labels.
-    let after = |beta: &[f64], t: usize, u: usize| match (t + 1 < frames, u == labels) {
+    // β after a blank. After the last frame, a path ends; it must have emitted all labels.
+    let beta_after_blank = |beta: &[f64], t: usize, u: usize| match (t + 1 < frames, u == labels) {
         (true, _) => beta[site(t + 1, u)],
         (false, true) => 0.0,
         (false, false) => f64::NEG_INFINITY,
     };
     for t in (0..frames).rev() {
-        for u in (0..rows).rev() {
-            beta[site(t, u)] = blank(t, u) + after(&beta, t, u);
+        for u in (0..positions).rev() {
+            beta[site(t, u)] = blank(t, u) + beta_after_blank(&beta, t, u);
             if u < labels {
                 beta[site(t, u)] = log_add(beta[site(t, u)], label(t, u) + beta[site(t, u + 1)]);
             }
@@ -159,9 +159,9 @@ fn utterance(emissions: &[f64], frames: usize, labels: usize) -> (f64, Vec<f64>)
     let loss = -beta[0];
     let mut adjoints = vec![0.0; emissions.len()];
     for t in 0..frames {
-        for u in 0..rows {
+        for u in 0..positions {
             let log_prefix = alpha[site(t, u)] + loss;
-            adjoints[2 * site(t, u)] = -(log_prefix + blank(t, u) + after(&beta, t, u)).exp();
+            adjoints[2 * site(t, u)] = -(log_prefix + blank(t, u) + beta_after_blank(&beta, t, u)).exp();
             if u < labels {
                 adjoints[2 * site(t, u) + 1] = -(log_prefix + label(t, u) + beta[site(t, u + 1)]).exp();
             }

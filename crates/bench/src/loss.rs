@@ -1,12 +1,12 @@
 //! Benchmark of the transducer loss: one `Session`, forward and backward.
 use rnnt_loss::{Head, JointInputs, Layout, LossOutput, MemoryPlan, Options, Precision, Session};
 
-use super::answer::Workload;
-use super::answer::{CaseShape, SkipReport};
 use super::case::Budget;
 use super::error::Result;
 use super::gradients::{GradientValues, NamedGradients};
 use super::inputs::LossInputs;
+use super::measurement::Workload;
+use super::measurement::{CaseShape, SkipReport};
 
 /// A [`Session`] on a batch; buffers are reused, as in training.
 pub struct SessionWorkload {
@@ -28,7 +28,7 @@ impl Budget {
 }
 
 /// Returns the options of a loss.
-pub fn options(budget: Budget, skip: f64, bf16: bool) -> Options {
+pub fn session_options(budget: Budget, skip: f64, bf16: bool) -> Options {
     let precision = if bf16 { Precision::Bf16 } else { Precision::Full };
     let (budget, keep_scores) = budget.limit();
     Options { budget, keep_scores, precision, skip, ..Options::default() }
@@ -40,7 +40,7 @@ impl SessionWorkload {
     /// # Errors
     /// If the loss does not support the options.
     pub fn new(inputs: LossInputs, budget: Budget, skip: f64, bf16: bool) -> Result<Self> {
-        Ok(Self { inputs, session: Session::new(&options(budget, skip, bf16))?, active_sites: None })
+        Ok(Self { inputs, session: Session::new(&session_options(budget, skip, bf16))?, active_sites: None })
     }
 
     /// Computes loss and gradients.
@@ -48,19 +48,20 @@ impl SessionWorkload {
     /// # Errors
     /// Errors of the loss.
     pub fn loss(&mut self) -> Result<LossOutput<f32>> {
-        loss(&self.inputs, &mut self.session)
+        sum_loss(&self.inputs, &mut self.session)
     }
 }
 
-fn loss(inputs: &LossInputs, session: &mut Session<f32>) -> Result<LossOutput<f32>> {
-    Ok(session.sum(joint(inputs)?, &inputs.targets, &vec![1.0; inputs.sizes.batch])?)
+/// Computes the sum of the losses and its gradients.
+fn sum_loss(inputs: &LossInputs, session: &mut Session<f32>) -> Result<LossOutput<f32>> {
+    Ok(session.sum(joint_inputs(inputs)?, &inputs.targets, &vec![1.0; inputs.sizes.batch])?)
 }
 
 /// Returns the joint network of a batch.
 ///
 /// # Errors
 /// If shapes do not fit.
-pub fn joint(inputs: &LossInputs) -> Result<JointInputs<'_, f32>> {
+pub fn joint_inputs(inputs: &LossInputs) -> Result<JointInputs<'_, f32>> {
     let LossInputs { frames, labels, weight, bias, sizes, .. } = inputs;
     let layout = Layout::Padded { frames: sizes.frames, positions: sizes.labels + 1 };
     let head = Head::new(weight, Some(bias), sizes.hidden).map_err(rnnt_loss::Error::from)?;
@@ -68,7 +69,7 @@ pub fn joint(inputs: &LossInputs) -> Result<JointInputs<'_, f32>> {
 }
 
 /// Returns the gradients of rows and head by name.
-pub fn gradients(out: LossOutput<f32>) -> NamedGradients {
+pub fn named_gradients(out: LossOutput<f32>) -> NamedGradients {
     let rnnt_loss::Gradients { encoded, predicted, head, .. } = out.gradients;
     let gradients =
         [("frames", encoded), ("labels", predicted), ("weight", head.weight), ("bias", head.bias)];
@@ -97,7 +98,7 @@ impl Workload for SessionWorkload {
     fn step(&mut self) -> Result<NamedGradients> {
         let out = self.loss()?;
         self.active_sites = Some(self.inputs.sizes.sites - out.skipped.sites - out.skipped.zeros);
-        Ok(gradients(out))
+        Ok(named_gradients(out))
     }
 
     fn skip_report(&mut self) -> Result<Option<SkipReport>> {
@@ -106,7 +107,7 @@ impl Workload for SessionWorkload {
         }
         let LossOutput { gradients: skipping, skipped, .. } = self.loss()?;
         let exact = Options { skip: 0.0, ..self.session.options().clone() };
-        let exact = loss(&self.inputs, &mut Session::new(&exact)?)?.gradients;
+        let exact = sum_loss(&self.inputs, &mut Session::new(&exact)?)?.gradients;
         let differences = |a: &[f32], b: &[f32]| -> Vec<f64> {
             a.iter().zip(b).map(|(a, b)| (f64::from(*a) - f64::from(*b)).abs()).collect()
         };

@@ -1,9 +1,9 @@
 //! Lower bounds of training step times, from operations and bytes.
 use serde::Serialize;
 
-use super::answer::median;
-use super::answer::{CaseShape, PartTimes, TrainingReport};
 use super::case::TrainWork;
+use super::measurement::median;
+use super::measurement::{CaseShape, PartTimes, TrainingReport};
 
 /// Width of an encoder input row: 80 mel bands of 3 frames.
 const INPUT_WIDTH: usize = 240;
@@ -46,12 +46,15 @@ impl TrainWork {
         self.rows.div_ceil(2)
     }
 
-    fn layers(&self) -> Vec<LstmShape> {
+    /// Returns the LSTM layers of encoder and predictor.
+    fn lstm_layers(&self) -> Vec<LstmShape> {
         let [encoder, predictor, _] = self.widths;
         let layer = |rows, input, hidden| LstmShape { rows, input, hidden };
-        let before = (0..ENCODER_LAYERS[0])
-            .map(|at| layer(self.rows, if at == 0 { INPUT_WIDTH } else { encoder }, encoder));
-        let after = |at| layer(self.frames(), if at == 0 { 2 * encoder } else { encoder }, encoder);
+        let before = (0..ENCODER_LAYERS[0]).map(|layer_index| {
+            layer(self.rows, if layer_index == 0 { INPUT_WIDTH } else { encoder }, encoder)
+        });
+        let after =
+            |layer_index| layer(self.frames(), if layer_index == 0 { 2 * encoder } else { encoder }, encoder);
         let labels = (0..PREDICTOR_LAYERS).map(|_| layer(self.labels + 1, predictor, predictor));
         before.chain((0..ENCODER_LAYERS[1]).map(after)).chain(labels).collect()
     }
@@ -62,7 +65,11 @@ impl TrainWork {
     /// gradient. Recomputed products count once.
     pub fn operations(&self) -> u64 {
         let Self { batch, rows, labels, tokens, widths: [encoder, predictor, joint] } = *self;
-        let lstm: usize = self.layers().iter().map(|l| l.rows * 4 * l.hidden * (l.input + l.hidden)).sum();
+        let lstm: usize = self
+            .lstm_layers()
+            .iter()
+            .map(|layer| layer.rows * 4 * layer.hidden * (layer.input + layer.hidden))
+            .sum();
         let projections = (self.frames() * encoder + (labels + 1) * predictor) * joint;
         let sites = self.frames() * (labels + 1) * joint * (tokens + 1);
         let products = 3 * (lstm + projections + sites) - rows * 4 * encoder * INPUT_WIDTH;
@@ -73,12 +80,15 @@ impl TrainWork {
     ///
     /// Forward and backward.
     pub fn recurrent_bytes(&self) -> u64 {
-        self.layers().iter().map(|l| (2 * l.rows * 4 * l.hidden * l.hidden * size_of::<f32>()) as u64).sum()
+        self.lstm_layers()
+            .iter()
+            .map(|l| (2 * l.rows * 4 * l.hidden * l.hidden * size_of::<f32>()) as u64)
+            .sum()
     }
 
     /// Returns the number of values of the largest recurrent weight.
     pub fn largest_recurrent(&self) -> usize {
-        self.layers().iter().map(|l| 4 * l.hidden * l.hidden).max().unwrap_or(0)
+        self.lstm_layers().iter().map(|l| 4 * l.hidden * l.hidden).max().unwrap_or(0)
     }
 
     /// Returns the bytes that a step of the optimizer reads and writes.
@@ -88,7 +98,7 @@ impl TrainWork {
 
     /// Returns the approximate bytes of weights, moments, average and batch.
     pub fn input_bytes(&self) -> u64 {
-        let weights: usize = self.layers().iter().map(|l| 4 * l.hidden * (l.input + l.hidden + 2)).sum();
+        let weights: usize = self.lstm_layers().iter().map(|l| 4 * l.hidden * (l.input + l.hidden + 2)).sum();
         let [encoder, predictor, joint] = self.widths;
         let heads = self.tokens * (predictor + joint) + (encoder + predictor) * joint;
         (size_of::<f32>() * (4 * (weights + heads) + self.batch * self.rows * INPUT_WIDTH)) as u64
@@ -168,8 +178,8 @@ mod tests {
         // Encoder: 3 x 22.6 GFLOP less the input gradient; predictor 1.5, projections 0.7, joint
         // 38.4.
         let lstm = 400 * 4096 * (1264 + 2048) + 200 * 4096 * (3072 + 2 * 2048) + 61 * 2048 * 2048;
-        let rest = 200 * 1024 * 512 + 61 * 512 * 512 + 200 * 61 * 512 * 1024;
-        assert_eq!(work.operations(), 6 * (lstm + rest) - 2 * 400 * 4096 * 240);
+        let projections_and_joint = 200 * 1024 * 512 + 61 * 512 * 512 + 200 * 61 * 512 * 1024;
+        assert_eq!(work.operations(), 6 * (lstm + projections_and_joint) - 2 * 400 * 4096 * 240);
         let recurrent_bytes = 2 * 4 * (1400 * 4096 * 1024 + 2 * 61 * 2048 * 512);
         assert_eq!((work.recurrent_bytes(), work.largest_recurrent()), (recurrent_bytes, 4096 * 1024));
         assert_eq!(TrainWork::optimizer_bytes(10, false), 440);

@@ -33,7 +33,9 @@ impl Machine {
             features: features(),
             memory: field(&read("/proc/meminfo"), "MemTotal").as_deref().and_then(kilobytes),
             load,
-            date: date(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())),
+            date: format_date(
+                SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            ),
             version: env!("CARGO_PKG_VERSION"),
         }
     }
@@ -74,7 +76,7 @@ fn features() -> Vec<&'static str> {
 /// Formats seconds since 1970 as `2026-11-21T10:00:00Z`.
 ///
 /// The algorithm is Howard Hinnant's `civil_from_days`.
-fn date(seconds: u64) -> String {
+fn format_date(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
     // Years begin in March, so that the leap day is the last day of a year.
     let (era, day) = (days / 146_097, days % 146_097);
@@ -98,21 +100,21 @@ impl MemoryMeter {
     pub fn start() -> Self {
         // "5" resets the peak; without a reset, an earlier peak would be reported.
         let reset = std::fs::write("/proc/self/clear_refs", "5").is_ok();
-        Self { start_bytes: if reset { status("VmRSS") } else { None } }
+        Self { start_bytes: if reset { status_bytes("VmRSS") } else { None } }
     }
 
     /// Returns the peak in bytes, above the resident memory at the start.
     pub fn peak(&self) -> Option<u64> {
-        Some(status("VmHWM")?.saturating_sub(self.start_bytes?))
+        Some(status_bytes("VmHWM")?.saturating_sub(self.start_bytes?))
     }
 }
 
 /// Returns the peak resident bytes of this process since a [`MemoryMeter`] started.
 pub fn resident_peak() -> Option<u64> {
-    status("VmHWM")
+    status_bytes("VmHWM")
 }
 
-fn status(name: &str) -> Option<u64> {
+fn status_bytes(name: &str) -> Option<u64> {
     kilobytes(&field(&std::fs::read_to_string("/proc/self/status").ok()?, name)?)
 }
 
@@ -122,9 +124,9 @@ mod tests {
 
     #[test]
     fn dates_are_those_of_the_calendar() {
-        assert_eq!(date(0), "1970-01-01T00:00:00Z");
-        assert_eq!(date(951_782_400), "2000-02-29T00:00:00Z");
-        assert_eq!(date(1_798_761_599), "2026-12-31T23:59:59Z");
+        assert_eq!(format_date(0), "1970-01-01T00:00:00Z");
+        assert_eq!(format_date(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(format_date(1_798_761_599), "2026-12-31T23:59:59Z");
     }
 
     #[test]

@@ -6,7 +6,6 @@
 //! [`report::Report`] is printed as a table and written as JSON or as a plot.
 #![warn(missing_docs)]
 
-mod answer;
 mod case;
 mod child;
 mod decode;
@@ -20,6 +19,7 @@ mod loss;
 mod lower_bounds;
 mod machine;
 mod measure;
+mod measurement;
 mod micro;
 mod plot;
 mod pruned;
@@ -96,7 +96,7 @@ const STEP_SECONDS: f64 = 1.0;
 const QUICK_STEP_SECONDS: f64 = 0.3;
 
 /// Exit status of a program that a signal ends: 128 + SIGINT.
-const STOPPED: u8 = 130;
+const STOPPED_STATUS: u8 = 130;
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
@@ -109,7 +109,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {}", Printable(&error));
-            ExitCode::from(if matches!(error, Error::Stopped) { STOPPED } else { 2 })
+            ExitCode::from(if matches!(error, Error::Stopped) { STOPPED_STATUS } else { 2 })
         }
     }
 }
@@ -139,7 +139,7 @@ fn run(arguments: &BenchArgs) -> Result<()> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // The second signal ends the program immediately.
         let registered =
-            signal_hook::flag::register_conditional_shutdown(signal, STOPPED.into(), stop.clone())
+            signal_hook::flag::register_conditional_shutdown(signal, STOPPED_STATUS.into(), stop.clone())
                 .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
         registered.map_err(Error::Signal)?;
     }
@@ -159,6 +159,6 @@ fn run(arguments: &BenchArgs) -> Result<()> {
     }
     let machine = &report.machine;
     println!("{}: {} cores of {}, {}", report.suite, machine.cores, machine.cpu, machine.date);
-    table::lines(&report.rows).iter().for_each(|line| println!("{}", Printable(line)));
+    table::format_table(&report.rows).iter().for_each(|line| println!("{}", Printable(line)));
     Ok(())
 }

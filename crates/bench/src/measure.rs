@@ -1,16 +1,16 @@
 //! Child process of the benchmark: measures one system on one case.
 use std::time::{Duration, Instant};
 
-use super::answer::{CaseAnswer, Workload, median};
-use super::case::{CaseWork, Method, PrunedWork, Spec};
+use super::case::{CaseSpec, CaseWork, Method, PrunedWork};
 use super::error::{Error, Result};
 use super::gradients;
 use super::machine::MemoryMeter;
+use super::measurement::{CaseMeasurement, Workload, median};
 use super::rates::Sgemm;
 use super::simple::SimpleScores;
 use super::{
-    decode, dense::Dense, inputs::LossInputs, lattices, loss::SessionWorkload, pruned::Pruned,
-    pruned_dense::PrunedDense, recognition, train,
+    decode, dense::DenseWorkload, inputs::LossInputs, lattices, loss::SessionWorkload,
+    pruned::PrunedWorkload, pruned_dense::PrunedDenseWorkload, recognition, train,
 };
 
 /// Duration from which a first step is timed, not a warm-up.
@@ -30,27 +30,29 @@ pub fn run_case(spec: &str) -> Result<()> {
     let spec =
         serde_json::from_str(spec).map_err(|source| Error::Json { what: "description of a case", source })?;
     end_with_parent();
-    let answer = run(&spec)?;
-    let line =
-        serde_json::to_string(&answer).map_err(|source| Error::Json { what: "answer of a case", source })?;
+    let measurement = measure_case(&spec)?;
+    let line = serde_json::to_string(&measurement)
+        .map_err(|source| Error::Json { what: "answer of a case", source })?;
     println!("{line}");
     Ok(())
 }
 
-fn run(spec: &Spec) -> Result<CaseAnswer> {
-    let mut workload = prepare(spec)?;
+/// Measures memory in the first steps, then times the following ones.
+fn measure_case(spec: &CaseSpec) -> Result<CaseMeasurement> {
+    let mut workload = prepare_workload(spec)?;
     let meter = MemoryMeter::start();
     let start = Instant::now();
     let gradients = workload.step()?;
-    let first = start.elapsed();
+    let first_time = start.elapsed();
     for _ in 1..workload.warm_up() {
         workload.step()?;
     }
     let peak_bytes = meter.peak().map(|bytes| bytes.saturating_sub(workload.result_bytes()));
+    // The parent compares the gradients of the first step.
     let mut skip = None;
     match &spec.gradients {
         Some(folder) => {
-            gradients::write(folder, gradients)?;
+            gradients::write_gradients(folder, gradients)?;
             skip = workload.skip_report()?;
         }
         None => drop(gradients),
@@ -65,25 +67,26 @@ fn run(spec: &Spec) -> Result<CaseAnswer> {
         Ok(())
     };
     product()?;
-    if first >= LONG_STEP && workload.warm_up() == 1 {
-        times.push(first);
+    if first_time >= LONG_STEP && workload.warm_up() == 1 {
+        times.push(first_time);
         (1..LONG_STEP_PRODUCTS).try_for_each(|_| product())?;
     }
+    // Time the steps, in alternation with reference products.
     let seconds = Duration::from_secs_f64(spec.seconds);
     while times.iter().sum::<Duration>() < seconds {
-        let mut round = Duration::ZERO;
-        while round < ROUND_TIME.min(seconds) {
+        let mut round_time = Duration::ZERO;
+        while round_time < ROUND_TIME.min(seconds) {
             let start = Instant::now();
             let gradients = workload.step()?;
             let time = start.elapsed();
             drop(gradients);
             times.push(time);
-            round += time;
+            round_time += time;
         }
         product()?;
     }
     let training = workload.training_report()?;
-    Ok(CaseAnswer {
+    Ok(CaseMeasurement {
         shape: workload.shape(),
         milliseconds: times.iter().map(|time| time.as_secs_f64() * 1e3).collect(),
         peak_bytes,
@@ -97,7 +100,8 @@ fn run(spec: &Spec) -> Result<CaseAnswer> {
     })
 }
 
-fn prepare(spec: &Spec) -> Result<Box<dyn Workload>> {
+/// Creates the workload of a case and a method.
+fn prepare_workload(spec: &CaseSpec) -> Result<Box<dyn Workload>> {
     let inputs = match &spec.work {
         CaseWork::Lattices { sizes } => return lattices::prepare(*sizes, &spec.method),
         CaseWork::Decode(work) => return decode::prepare(work, &spec.method),
@@ -121,7 +125,7 @@ fn prepare(spec: &Spec) -> Result<Box<dyn Workload>> {
         | Method::Decode(_)
         | Method::BestPath
         | Method::Denominator
-        | Method::Train { .. } => Box::new(Dense::new(inputs)?),
+        | Method::Train { .. } => Box::new(DenseWorkload::new(inputs)?),
     })
 }
 
@@ -130,8 +134,8 @@ pub fn prepare_pruned(work: &PrunedWork, method: &Method) -> Result<Box<dyn Work
     let inputs = LossInputs::synthetic(&work.loss)?;
     let simple = SimpleScores::new(&inputs, work.scores);
     Ok(match *method {
-        Method::Pruned(budget) => Box::new(Pruned::new(*work, inputs, simple, budget)?),
-        _ => Box::new(PrunedDense::new(*work, inputs, simple)?),
+        Method::Pruned(budget) => Box::new(PrunedWorkload::new(*work, inputs, simple, budget)?),
+        _ => Box::new(PrunedDenseWorkload::new(*work, inputs, simple)?),
     })
 }
 

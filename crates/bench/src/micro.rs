@@ -10,9 +10,9 @@ use panda_core::{
     forward,
 };
 
-use super::answer::median;
 use super::error::{Error, Result};
 use super::inputs::noise;
+use super::measurement::median;
 
 /// First argument of the program; the second is the name of a micro-benchmark.
 pub const COMMAND: &str = "micro";
@@ -35,8 +35,8 @@ const BLOCKINGS: [[usize; 3]; 5] =
 /// [`Error::Argument`] for an unknown name.
 pub fn run(name: &str) -> Result<()> {
     match name {
-        "product" => products(),
-        "tiles" => tiles(),
+        "product" => measure_products(),
+        "tiles" => measure_tiles(),
         _ => {
             let (argument, expected) = ("micro", "product or tiles");
             return Err(Error::Argument { argument, expected, found: name.to_owned() });
@@ -63,7 +63,7 @@ fn measure(name: &str, operations: u64, mut call: impl FnMut()) {
 ///
 /// On tiles: `scores` h W^T, `hidden` g W, `weight` g^T h. `step` is a step of a recurrent layer
 /// with a packed weight.
-fn products() {
+fn measure_products() {
     for [n, h, c] in TILE_SIZES.into_iter().chain([LARGE_PRODUCT]) {
         let (hidden, weight, gradient) = (noise(1, n * h, 1.0), noise(2, c * h, 1.0), noise(3, n * c, 1.0));
         let mut scores = vec![0f32; n * c];
@@ -102,7 +102,7 @@ fn products() {
 ///
 /// No scores are kept. A name is `sites of a wave x classes of a tile, tiles processed at once`;
 /// `planned` is the choice of [`Plan::new`].
-fn tiles() {
+fn measure_tiles() {
     let Shape { sites, hidden: h, classes, selected } = SHAPE;
     let (hidden, weight) = (noise(6, sites * h, 1.0), noise(7, classes * h, 0.04));
     let rows = Rows::new(&hidden, h).expect("whole rows");
@@ -116,12 +116,12 @@ fn tiles() {
     });
     for (name, plan) in blockings.into_iter().chain([("planned".to_owned(), planned)]) {
         let mut workspace = Workspace::with_plan(plan).expect("no part of a plan is zero");
-        let mut into = Gradients::zero(panda_core::Sites::zero_gradient(&rows), &head);
+        let mut total_gradients = Gradients::zero(panda_core::Sites::zero_gradient(&rows), &head);
         measure(&name, planned.operations(SHAPE), || {
             let normalized = &forward(&rows, &head, &selection, &mut workspace).expect("finite scores");
             let (sites, head, selection, adjoints) = (&rows, &head, &selection, &Adjoints::new(&adjoints));
             let arguments = BackwardInputs { sites, head, selection, normalized, adjoints };
-            backward(arguments, &mut workspace, &mut into).expect("as forward");
+            backward(arguments, &mut workspace, &mut total_gradients).expect("as forward");
         });
     }
 }

@@ -21,7 +21,7 @@ const BASELINE_PENS: [Pen; 3] = [Pen::ORANGE, Pen::PURPLE, Pen::GRAY];
 pub fn draw(plan: &Plan, rows: &[ResultRow]) -> Result<String, Error> {
     let rows: Vec<&ResultRow> = rows.iter().filter(|row| row.mark.is_some()).collect();
     if rows.iter().any(|row| row.speed.is_some()) {
-        return svg(&[Family::Rnnt, Family::Tdt].map(|family| speed(plan, family, &rows)));
+        return draw_panels(&[Family::Rnnt, Family::Tdt].map(|family| speed_panel(plan, family, &rows)));
     }
     let is_step = rows.iter().any(|row| row.system == "best-path" || row.training.is_some());
     let time = match is_step {
@@ -30,46 +30,47 @@ pub fn draw(plan: &Plan, rows: &[ResultRow]) -> Result<String, Error> {
     };
     // Peaks below a few pages cannot be measured.
     let megabytes = |row: &ResultRow| Some((row.peak_bytes? as f64 / 1e6).max(0.01));
-    svg(&[
-        panel(plan, time, "milliseconds", &rows, lines(&rows, |row| row.median_ms)),
-        panel(
+    draw_panels(&[
+        new_panel(plan, time, "milliseconds", &rows, plot_lines(&rows, |row| row.median_ms)),
+        new_panel(
             plan,
             "Peak memory above inputs and gradients".to_owned(),
             "MB",
             &rows,
-            lines(&rows, megabytes),
+            plot_lines(&rows, megabytes),
         ),
     ])
 }
 
-fn svg(panels: &[Panel]) -> Result<String, Error> {
+fn draw_panels(panels: &[Panel]) -> Result<String, Error> {
     plots::draw_file(SIZE, panels).map_err(|error| Error::Plot { found: error.to_string() })
 }
 
 /// Plots utterances per second of one kind of model and of PyTorch.
-fn speed<'a>(plan: &'a Plan, family: Family, rows: &[&ResultRow]) -> Panel<'a> {
+fn speed_panel<'a>(plan: &'a Plan, family: Family, rows: &[&ResultRow]) -> Panel<'a> {
     let has_family = |row: &&&ResultRow| row.speed.is_some_and(|speed| speed.report.family == family);
     let rows: Vec<&ResultRow> = rows.iter().filter(has_family).copied().collect();
-    let mut lines = lines(&rows, |row| Some(row.speed?.utterances_per_second));
+    let mut lines = plot_lines(&rows, |row| Some(row.speed?.utterances_per_second));
     let mut torch: Vec<(f64, f64)> =
-        rows.iter().filter_map(|row| Some((mark(row)?.0, row.speed?.torch?.log10()))).collect();
+        rows.iter().filter_map(|row| Some((log_mark(row)?.0, row.speed?.torch?.log10()))).collect();
     torch.dedup_by(|a, b| a.0 == b.0);
     if !torch.is_empty() {
         let name = "best of PyTorch, scaled".to_owned();
         lines.push(PlotLine { pen: Pen::PURPLE, points: torch, crosses: Vec::new(), cross_label: "", name });
     }
     let title = format!("{}: {}", plan.title, family.name());
-    panel(plan, title, "utterances per second", &rows, lines)
+    new_panel(plan, title, "utterances per second", &rows, lines)
 }
 
-fn panel<'a>(
+/// Creates a panel with axes that fit its lines.
+fn new_panel<'a>(
     plan: &'a Plan,
     title: String,
     y_name: &'static str,
     rows: &[&ResultRow],
     lines: Vec<PlotLine>,
 ) -> Panel<'a> {
-    let mut marks: Vec<(f64, String)> = rows.iter().filter_map(|row| mark(row)).collect();
+    let mut marks: Vec<(f64, String)> = rows.iter().filter_map(|row| log_mark(row)).collect();
     marks.dedup_by(|a, b| a.0 == b.0);
     let (low, high) = min_max(marks.iter().map(|mark| mark.0)).unwrap_or((0.0, 1.0));
     let margin = (0.06 * (high - low)).max(0.05);
@@ -78,7 +79,7 @@ fn panel<'a>(
     let (low, high) = min_max(values).unwrap_or((0.0, 1.0));
     // Leave space above for the legend and the crosses.
     let y = PlotAxis::decades(low - 0.15, high + 0.15 + 0.3 * (high - low).max(0.5), 3.5);
-    let name = move |x: f64| {
+    let mark_label = move |x: f64| {
         marks.iter().find(|mark| (mark.0 - x).abs() < 1e-9).map_or(String::new(), |mark| mark.1.clone())
     };
     Panel {
@@ -87,7 +88,7 @@ fn panel<'a>(
         y_name,
         x,
         y,
-        x_label: Box::new(name),
+        x_label: Box::new(mark_label),
         y_label: |log| format_one_digit(10f64.powf(log)),
         lines,
         legend: Corner::UpperLeft,
@@ -95,27 +96,28 @@ fn panel<'a>(
 }
 
 /// Returns the horizontal position (base-10 logarithm) and label of a row.
-fn mark(row: &ResultRow) -> Option<(f64, String)> {
+fn log_mark(row: &ResultRow) -> Option<(f64, String)> {
     row.mark.as_ref().map(|(x, name)| (x.log10(), name.clone()))
 }
 
-fn lines(rows: &[&ResultRow], value: fn(&ResultRow) -> Option<f64>) -> Vec<PlotLine> {
+/// Creates one line per system; cases without memory are crosses.
+fn plot_lines(rows: &[&ResultRow], value: fn(&ResultRow) -> Option<f64>) -> Vec<PlotLine> {
     let mut panda_pens = PANDA_PENS.into_iter().cycle();
     let mut baseline_pens = BASELINE_PENS.into_iter().cycle();
     let line = |system: String| {
         let system_rows = || rows.iter().filter(|row| row.system == system);
-        let point = |row: &&&ResultRow| Some((mark(row)?.0, value(row)?.log10()));
+        let point = |row: &&&ResultRow| Some((log_mark(row)?.0, value(row)?.log10()));
         let out_of_memory = system_rows().filter(|row| row.status == Status::OutOfMemory);
         let pens = if is_panda(&system) { &mut panda_pens } else { &mut baseline_pens };
         PlotLine {
             pen: pens.next().unwrap_or(Pen::GRAY),
             points: system_rows().filter_map(|row| point(&row)).collect(),
-            crosses: out_of_memory.filter_map(|row| Some(mark(row)?.0)).collect(),
+            crosses: out_of_memory.filter_map(|row| Some(log_mark(row)?.0)).collect(),
             cross_label: "out of memory",
             name: system,
         }
     };
-    systems(rows).into_iter().map(line).collect()
+    system_names(rows).into_iter().map(line).collect()
 }
 
 fn is_panda(system: &str) -> bool {
@@ -123,7 +125,7 @@ fn is_panda(system: &str) -> bool {
 }
 
 /// Returns the names of the systems in the order of rows.
-fn systems(rows: &[&ResultRow]) -> Vec<String> {
+fn system_names(rows: &[&ResultRow]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for row in rows {
         if !names.contains(&row.system) {
@@ -136,7 +138,7 @@ fn systems(rows: &[&ResultRow]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::answer::{CaseShape, DecodingReport};
+    use crate::measurement::{CaseShape, DecodingReport};
     use crate::speed::Speed;
 
     fn row(x: Option<f64>, system: &str, median_ms: Option<f64>) -> ResultRow {
@@ -223,7 +225,7 @@ mod tests {
             [["panda", "panda-kept", "panda-bf16", "dense"], ["pruned", "pruned-dense", "full", "full-dense"]]
         {
             let rows = names.map(|name| row(Some(10.0), name, Some(1.0)));
-            let lines = lines(&rows.iter().collect::<Vec<_>>(), |row| row.median_ms);
+            let lines = plot_lines(&rows.iter().collect::<Vec<_>>(), |row| row.median_ms);
             for (i, line) in lines.iter().enumerate() {
                 assert!(lines[..i].iter().all(|other| other.pen != line.pen), "{}", line.name);
             }

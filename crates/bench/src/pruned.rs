@@ -1,17 +1,17 @@
 //! Benchmark of the pruned transducer loss: one `Session`, both passes.
 use rnnt_loss::{Loss, Options, PassScales, PrunedInputs, Session};
 
-use super::answer::Workload;
-use super::answer::{CaseShape, PruningReport};
 use super::case::{Budget, PrunedWork};
 use super::error::Result;
 use super::gradients::NamedGradients;
 use super::inputs::LossInputs;
-use super::loss::{gradients, joint, options};
+use super::loss::{joint_inputs, named_gradients, session_options};
+use super::measurement::Workload;
+use super::measurement::{CaseShape, PruningReport};
 use super::simple::SimpleScores;
 
 /// Both passes of a [`Session`] on a batch; buffers are reused, as in training.
-pub struct Pruned {
+pub struct PrunedWorkload {
     work: PrunedWork,
     inputs: LossInputs,
     simple: SimpleScores,
@@ -20,49 +20,52 @@ pub struct Pruned {
     retained: Option<usize>,
 }
 
-impl Pruned {
+impl PrunedWorkload {
     /// Creates a session for a batch.
     ///
     /// # Errors
     /// If the loss does not support the options.
     pub fn new(work: PrunedWork, inputs: LossInputs, simple: SimpleScores, budget: Budget) -> Result<Self> {
-        let options = Options { loss: Loss::pruned(work.pruning()), ..options(budget, 0.0, false) };
+        let options = Options { loss: Loss::pruned(work.pruning()), ..session_options(budget, 0.0, false) };
         Ok(Self { work, inputs, simple, session: Session::new(&options)?, retained: None })
     }
 }
 
-impl Workload for Pruned {
+impl Workload for PrunedWorkload {
     fn shape(&self) -> CaseShape {
         self.inputs.sizes.shape()
     }
 
     fn result_bytes(&self) -> u64 {
-        self.inputs.sizes.bytes() + self.work.source_bytes()
+        self.inputs.sizes.bytes() + self.work.first_pass_bytes()
     }
 
     fn operations(&self) -> Option<u64> {
-        Some(self.work.first_operations() + self.work.second_operations(self.session.options()).ok()?)
+        Some(
+            self.work.first_pass_operations()
+                + self.work.second_pass_operations(self.session.options()).ok()?,
+        )
     }
 
     fn step(&mut self) -> Result<NamedGradients> {
         let Self { inputs, simple, session, .. } = self;
-        let simple = simple.source(&inputs.frames, &inputs.labels, inputs.sizes.hidden)?;
-        let joint = PrunedInputs { simple, joint: joint(inputs)?, scales: PassScales::default() };
+        let simple = simple.first_pass_inputs(&inputs.frames, &inputs.labels, inputs.sizes.hidden)?;
+        let joint = PrunedInputs { simple, joint: joint_inputs(inputs)?, scales: PassScales::default() };
         let out = session.sum(joint, &inputs.targets, &vec![1.0; inputs.sizes.batch])?;
         self.retained = out.first_pass.as_ref().map(|first_pass| first_pass.ranges.sites());
-        Ok(gradients(out))
+        Ok(named_gradients(out))
     }
 
     fn pruning_report(&self) -> Option<PruningReport> {
-        Some(self.work.report(self.retained?))
+        Some(self.work.pruning_report(self.retained?))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::{FirstPassScores, LengthSpread, LossWork, Method, Posteriors};
-    use crate::gradients::{largest_difference, write};
+    use crate::case::{FirstPassScores, LengthSpread, LossSizes, Method, Posteriors};
+    use crate::gradients::{largest_difference, write_gradients};
     use crate::measure::prepare_pruned;
 
     #[test]
@@ -70,7 +73,7 @@ mod tests {
         for (scores, lengths) in
             [(FirstPassScores::Matrices, LengthSpread::Even), (FirstPassScores::Heads, LengthSpread::Ragged)]
         {
-            let loss = LossWork {
+            let loss = LossSizes {
                 batch: 3,
                 frames: 30,
                 labels: 12,
@@ -83,7 +86,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let step = |name: &str, method: Method| {
                 let mut workload = prepare_pruned(&work, &method).unwrap();
-                write(&folder.path().join(name), workload.step().unwrap()).unwrap();
+                write_gradients(&folder.path().join(name), workload.step().unwrap()).unwrap();
                 workload.pruning_report().unwrap().retained
             };
             let retained = [
@@ -91,7 +94,7 @@ mod tests {
                 step("kept", Method::Pruned(Budget::Unlimited)),
                 step("dense", Method::PrunedBaseline),
             ];
-            assert_eq!(retained, [work.with_bands(); 3]);
+            assert_eq!(retained, [work.retained_sites(); 3]);
             for name in ["panda", "kept"] {
                 let difference =
                     largest_difference(&folder.path().join(name), &folder.path().join("dense")).unwrap();

@@ -7,13 +7,13 @@ use pruned::{Source, first_pass};
 use rnnt_dp::{Regularizers, Topology, candle::lattice_loss};
 use rnnt_loss::{PassScales, Pruning, SimpleInputs, Targets};
 
-use super::answer::Workload;
-use super::answer::{CaseShape, PruningReport};
 use super::case::PrunedWork;
 use super::error::Result;
 use super::gradients::{GradientValues, NamedGradients};
 use super::inputs::{BatchSizes, LossInputs};
-use super::simple::{SimpleScores, batch};
+use super::measurement::Workload;
+use super::measurement::{CaseShape, PruningReport};
+use super::simple::{SimpleScores, first_pass_batch};
 
 /// Peak memory in tensors of logits and hidden rows, measured; see `docs/pruned.md`.
 const PEAK_TENSORS: f64 = 8.0;
@@ -22,7 +22,7 @@ const PEAK_TENSORS: f64 = 8.0;
 ///
 /// First pass and lattice are those of this project, so that only the tensor `[retained, C]` is
 /// compared.
-pub struct PrunedDense {
+pub struct PrunedDenseWorkload {
     work: PrunedWork,
     frame_rows: Vec<f32>,
     label_rows: Vec<f32>,
@@ -43,10 +43,10 @@ struct Variables {
 
 /// Predicts the peak bytes of a step, without inputs and gradients.
 pub fn predicted_bytes(work: &PrunedWork) -> f64 {
-    PEAK_TENSORS * 4.0 * work.with_bands() as f64 * (work.loss.classes + work.loss.hidden) as f64
+    PEAK_TENSORS * 4.0 * work.retained_sites() as f64 * (work.loss.classes + work.loss.hidden) as f64
 }
 
-impl PrunedDense {
+impl PrunedDenseWorkload {
     /// Copies a batch into candle tensors.
     ///
     /// # Errors
@@ -65,12 +65,14 @@ impl PrunedDense {
         Ok(Self { work, frame_rows, label_rows, simple, targets, sizes, variables, retained: None })
     }
 
+    /// Runs both passes; returns the number of retained sites and the gradients.
     fn loss<S: Source<f32>>(&self, source: &S) -> Result<(usize, NamedGradients)> {
         let (targets, sizes, scales) = (&self.targets, &self.sizes, PassScales::default());
         let Pruning { s_range, lm_only_scale, am_only_scale, unigram } = self.work.pruning();
         let options = pruned::Options { lm_only_scale, am_only_scale, unigram, ..pruned::Options::default() };
-        let first = first_pass(source, &batch(targets, sizes.frames, sizes.labels)?, &options)?;
-        let ranges = first.ranges(s_range)?;
+        let first_output =
+            first_pass(source, &first_pass_batch(targets, sizes.frames, sizes.labels)?, &options)?;
+        let ranges = first_output.ranges(s_range)?;
         let bands = |b: usize| (0..targets.frames(b)).map(|t| ranges.band(b, t)).collect();
         let retained = targets.with_bands((0..targets.batch()).map(bands).collect())?;
         let lattices = retained.lattices().clone();
@@ -78,7 +80,7 @@ impl PrunedDense {
             lattice_loss(&self.emissions(&retained)?, lattices, Topology::rnnt(), Regularizers::default())?;
         let gradients = (losses.sum_all()? * scales.pruned)?.backward()?;
         drop(losses);
-        drop(first.backward(source, &vec![scales.simple; sizes.batch])?);
+        drop(first_output.backward(source, &vec![scales.simple; sizes.batch])?);
         let Variables { frames, labels, weight, bias } = &self.variables;
         let gradient = |variable: &Var| -> Result<GradientValues> {
             let missing = || candle_core::Error::Msg("dense loss: a variable has no gradient".into());
@@ -111,25 +113,25 @@ impl PrunedDense {
     }
 }
 
-impl Workload for PrunedDense {
+impl Workload for PrunedDenseWorkload {
     fn shape(&self) -> CaseShape {
         self.sizes.shape()
     }
 
     fn result_bytes(&self) -> u64 {
-        self.sizes.bytes() + self.work.source_bytes()
+        self.sizes.bytes() + self.work.first_pass_bytes()
     }
 
     /// Counts 6 H C per retained site: three matrix products of 2 H C, one forward and two
     /// backward.
     fn operations(&self) -> Option<u64> {
         let BatchSizes { hidden, classes, .. } = self.sizes;
-        let second = 6 * self.work.with_bands() as u64 * (hidden * classes) as u64;
-        Some(self.work.first_operations() + second)
+        let second_pass = 6 * self.work.retained_sites() as u64 * (hidden * classes) as u64;
+        Some(self.work.first_pass_operations() + second_pass)
     }
 
     fn step(&mut self) -> Result<NamedGradients> {
-        let source = self.simple.source(&self.frame_rows, &self.label_rows, self.sizes.hidden)?;
+        let source = self.simple.first_pass_inputs(&self.frame_rows, &self.label_rows, self.sizes.hidden)?;
         let (retained, gradients) = match source {
             SimpleInputs::Matrices(source) => self.loss(&source)?,
             SimpleInputs::Heads(source) => self.loss(&source)?,
@@ -139,6 +141,6 @@ impl Workload for PrunedDense {
     }
 
     fn pruning_report(&self) -> Option<PruningReport> {
-        Some(self.work.report(self.retained?))
+        Some(self.work.pruning_report(self.retained?))
     }
 }

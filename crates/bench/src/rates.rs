@@ -6,9 +6,9 @@ use candle_core::{Device, Tensor};
 use kernels::{par_for, parts};
 use rayon::prelude::*;
 
-use super::answer::median;
 use super::error::Result;
 use super::inputs::noise;
+use super::measurement::median;
 
 const ROWS: usize = 2600;
 const DEPTH: usize = 512;
@@ -38,7 +38,7 @@ impl Sgemm {
     ///
     /// Returns the faster of two ways: the library's threads, and one task per block of columns.
     pub fn rate(&self) -> Result<f64> {
-        Ok(rate(|| self.run_in_library())?.max(rate(|| self.run_in_tasks())?))
+        Ok(measure_rate(|| self.run_in_library())?.max(measure_rate(|| self.run_in_tasks())?))
     }
 
     fn run_in_library(&self) -> candle_core::Result<()> {
@@ -51,8 +51,8 @@ impl Sgemm {
         let threshold = gemm::get_threading_threshold();
         gemm::set_threading_threshold(usize::MAX);
         let result = (0..stripes * columns).into_par_iter().try_for_each(|task| {
-            let (first, column) = (task % stripes * rows, task / stripes * COLUMNS_PER_TASK);
-            let left = self.left.narrow(0, first, rows.min(ROWS - first))?;
+            let (row, column) = (task % stripes * rows, task / stripes * COLUMNS_PER_TASK);
+            let left = self.left.narrow(0, row, rows.min(ROWS - row))?;
             left.matmul(&self.right.narrow(1, column, COLUMNS_PER_TASK)?).map(drop)
         });
         gemm::set_threading_threshold(threshold);
@@ -60,7 +60,8 @@ impl Sgemm {
     }
 }
 
-fn rate(product: impl FnOnce() -> candle_core::Result<()>) -> Result<f64> {
+/// Measures GFLOP/s of one product.
+fn measure_rate(product: impl FnOnce() -> candle_core::Result<()>) -> Result<f64> {
     let start = Instant::now();
     product()?;
     Ok((2 * ROWS * DEPTH * COLUMNS) as f64 / start.elapsed().as_secs_f64() / 1e9)
@@ -70,8 +71,8 @@ fn rate(product: impl FnOnce() -> candle_core::Result<()>) -> Result<f64> {
 const VALUES_PER_TASK: usize = 1 << 16;
 /// Passes over the values; the first one is a warm-up.
 const PASSES: usize = 9;
-/// Independent sums.
-const LANES: usize = 64;
+/// Number of independent sums; their additions overlap.
+const PARTIAL_SUMS: usize = 64;
 
 /// Measures GB/s of repeated sums of `count` values on all threads; returns the median.
 pub fn read_rate(count: usize) -> f64 {
@@ -79,7 +80,7 @@ pub fn read_rate(count: usize) -> f64 {
     let rate = |_| {
         let start = Instant::now();
         par_for(parts(&values, VALUES_PER_TASK), |_, values| {
-            black_box(sum(values));
+            black_box(sum_integers(values));
         });
         size_of_val(&*values) as f64 / start.elapsed().as_secs_f64() / 1e9
     };
@@ -88,9 +89,9 @@ pub fn read_rate(count: usize) -> f64 {
 }
 
 /// Sums integers at the speed of reading; their order is arbitrary.
-fn sum(values: &[u32]) -> u32 {
-    let mut sums = [0u32; LANES];
-    let (rows, rest) = values.as_chunks::<LANES>();
+fn sum_integers(values: &[u32]) -> u32 {
+    let mut sums = [0u32; PARTIAL_SUMS];
+    let (rows, rest) = values.as_chunks::<PARTIAL_SUMS>();
     for row in rows {
         for (sum, value) in sums.iter_mut().zip(row) {
             *sum = sum.wrapping_add(*value);
@@ -105,7 +106,7 @@ mod tests {
 
     #[test]
     fn every_value_is_read_and_the_rate_is_finite() {
-        assert_eq!(sum(&vec![1; 3 * LANES + 5]), 3 * LANES as u32 + 5);
+        assert_eq!(sum_integers(&vec![1; 3 * PARTIAL_SUMS + 5]), 3 * PARTIAL_SUMS as u32 + 5);
         let rate = read_rate(1 << 16);
         assert!(rate > 0.0 && rate.is_finite(), "{rate}");
     }

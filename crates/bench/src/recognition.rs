@@ -6,15 +6,15 @@ use lattice::{
     LatticePath, LatticeSession, Options, PathSum, RecognitionLattice, WeightFn,
 };
 
-use super::answer::CaseShape;
-use super::answer::Workload;
 use super::case::{Budget, Method, RecognitionWork};
 use super::error::{Error, Result};
 use super::gradients::{GradientValues, NamedGradients};
-use super::inputs::{labels, noise};
+use super::inputs::{noise, random_labels};
+use super::measurement::CaseShape;
+use super::measurement::Workload;
 
 /// Returns the options of a session.
-fn options(budget: Budget) -> Options {
+fn session_options(budget: Budget) -> Options {
     let (budget, keep_weights) = budget.limit();
     Options { budget, keep_weights }
 }
@@ -26,7 +26,7 @@ const WIDTH: usize = 512;
 /// Relative tolerance of sums of `f32` weights.
 const WEIGHT_TOLERANCE: f64 = 1e-5;
 /// Arcs per state.
-const ARCS: usize = VOCABULARY + 1;
+const ARCS_PER_STATE: usize = VOCABULARY + 1;
 
 /// Names of the parameters in [`lattice::Parameters`] and in gradient files.
 const PARAMETER_NAMES: [(&str, &str); 8] = [
@@ -58,13 +58,13 @@ impl RecognitionWork {
             T: Some(self.frames),
             U: Some(self.labels),
             H: Some(WIDTH),
-            C: Some(ARCS),
+            C: Some(ARCS_PER_STATE),
             N: Some(self.sites()),
         }
     }
 
     /// Returns the number of values of each parameter of [`PARAMETER_NAMES`].
-    fn lengths(&self) -> [usize; PARAMETER_NAMES.len()] {
+    fn parameter_sizes(&self) -> [usize; PARAMETER_NAMES.len()] {
         let square = WIDTH * WIDTH;
         [self.states() * WIDTH, square, square, WIDTH, WIDTH, 1, WIDTH * VOCABULARY, VOCABULARY]
     }
@@ -72,7 +72,7 @@ impl RecognitionWork {
     /// Returns the bytes of frames and parameters in `f32`, as of gradients.
     pub fn input_bytes(&self) -> u64 {
         let frames = self.batch * self.frames * WIDTH;
-        4 * (frames + self.lengths().iter().sum::<usize>()) as u64
+        4 * (frames + self.parameter_sizes().iter().sum::<usize>()) as u64
     }
 
     /// Returns the floating-point operations that a step requires.
@@ -83,7 +83,7 @@ impl RecognitionWork {
     fn operations(&self, step: &LatticeStep) -> u64 {
         let frames = self.batch * self.frames;
         let projections = WIDTH * (self.states() + frames);
-        let (denominator, numerator) = (ARCS * self.sites(), 2 * frames * (self.labels + 1));
+        let (denominator, numerator) = (ARCS_PER_STATE * self.sites(), 2 * frames * (self.labels + 1));
         let products = match step {
             LatticeStep::Train(Budget::Unlimited) => 3 * (projections + denominator + numerator),
             LatticeStep::Train(_) => 3 * (projections + numerator) + 4 * denominator,
@@ -117,13 +117,13 @@ impl RecognitionBatch {
         // LeCun uniform initialization and zero biases, as in the reference implementation.
         let lecun = (3.0 / WIDTH as f32).sqrt();
         let scales = [lecun, lecun, lecun, 0.0, lecun, 0.0, lecun, 0.0];
-        let lengths = work.lengths();
+        let sizes = work.parameter_sizes();
         Ok(Self {
             work,
             context: FullNGram::new(VOCABULARY, work.context)?,
-            parameters: from_fn(|index| noise(400 + index as u64, lengths[index], scales[index])),
+            parameters: from_fn(|index| noise(400 + index as u64, sizes[index], scales[index])),
             frames: noise(410, work.batch * work.frames * WIDTH, 3f32.sqrt()),
-            labels: labels(411, work.batch * work.labels, VOCABULARY + 1),
+            labels: random_labels(411, work.batch * work.labels, VOCABULARY + 1),
         })
     }
 
@@ -160,19 +160,19 @@ impl RecognitionBatch {
     fn check(&self, paths: &[LatticePath], sums: &[f64]) -> Result<()> {
         let RecognitionWork { batch, frames, .. } = self.work;
         let weights = self.weights();
-        let mut bound = weights.bind(&mut Vec::new())?;
+        let mut bound_weights = weights.bind(&mut Vec::new())?;
         let utterance_of = |frame: usize| (frame / frames) as u32;
-        bound.set_frames(&self.frames, &(0..batch * frames).map(utterance_of).collect::<Vec<_>>())?;
+        bound_weights.set_frames(&self.frames, &(0..batch * frames).map(utterance_of).collect::<Vec<_>>())?;
         let mut lexical = vec![0.0; VOCABULARY];
         for (utterance, (path, &sum)) in paths.iter().zip(sums).enumerate() {
             let (mut state, mut weight) = (self.context.start(), 0.0);
             for (t, &label) in path.alignment.iter().enumerate() {
-                let blank = bound.forward_state(utterance * frames + t, state, &mut lexical);
+                let blank = bound_weights.forward_state(utterance * frames + t, state, &mut lexical);
                 weight += f64::from(if label == 0 { blank } else { lexical[label as usize - 1] });
                 state = self.context.next_state(state, label as usize);
             }
             let tolerance = WEIGHT_TOLERANCE * (1.0 + sum.abs());
-            let mean = sum - frames as f64 * (ARCS as f64).ln();
+            let mean = sum - frames as f64 * (ARCS_PER_STATE as f64).ln();
             if path.alignment.len() != frames
                 || !((path.weight - weight).abs() <= tolerance
                     && (mean - tolerance..=sum + tolerance).contains(&weight))
@@ -195,6 +195,7 @@ struct Recognition {
     result: LatticeResult,
 }
 
+/// Result of a step that has no gradients.
 enum LatticeResult {
     None,
     Paths(Vec<LatticePath>),
@@ -211,7 +212,7 @@ pub fn prepare(work: RecognitionWork, method: &Method) -> Result<Box<dyn Workloa
         Method::BestPath => (LatticeStep::BestPath, Budget::Recompute),
         _ => (LatticeStep::Denominator, Budget::Recompute),
     };
-    let session = LatticeSession::new(options(budget));
+    let session = LatticeSession::new(session_options(budget));
     Ok(Box::new(Recognition {
         batch: RecognitionBatch::synthetic(work)?,
         session,
@@ -247,7 +248,7 @@ impl Workload for Recognition {
         match step {
             LatticeStep::Train(_) => {
                 let out = session.sum(&lattice, &frames, &batch.labels()?, &vec![1.0; batch.work.batch])?;
-                return Ok(gradients(out));
+                return Ok(named_gradients(out));
             }
             LatticeStep::BestPath => *result = LatticeResult::Paths(session.best_paths(&lattice, &frames)?),
             LatticeStep::Denominator => {
@@ -263,7 +264,8 @@ impl Workload for Recognition {
         let batch = &self.batch;
         let weights = batch.weights();
         let lattice = RecognitionLattice::new(&batch.context, AlignmentLattice::FrameDependent, &weights)?;
-        let (frames, mut session) = (batch.frames()?, LatticeSession::new(options(Budget::Recompute)));
+        let (frames, mut session) =
+            (batch.frames()?, LatticeSession::new(session_options(Budget::Recompute)));
         match &self.result {
             LatticeResult::None => Ok(()),
             LatticeResult::Paths(paths) => {
@@ -275,12 +277,13 @@ impl Workload for Recognition {
 }
 
 /// Returns losses and gradients by name.
-fn gradients(mut out: LatticeOutput<f32>) -> NamedGradients {
+fn named_gradients(mut out: LatticeOutput<f32>) -> NamedGradients {
     let parameters = PARAMETER_NAMES.map(|(parameter, name)| {
         (name, GradientValues::Single(out.parameters.remove(parameter).unwrap_or_default()))
     });
-    let rest = [("losses", GradientValues::Double(out.sums)), ("frames", GradientValues::Single(out.frames))];
-    rest.into_iter().chain(parameters).collect()
+    let losses_and_frames =
+        [("losses", GradientValues::Double(out.sums)), ("frames", GradientValues::Single(out.frames))];
+    losses_and_frames.into_iter().chain(parameters).collect()
 }
 
 #[cfg(test)]
@@ -290,7 +293,7 @@ mod tests {
     const SMALL: RecognitionWork = RecognitionWork { batch: 2, frames: 7, labels: 3, context: 1 };
 
     fn prepared(step: LatticeStep) -> Recognition {
-        let session = LatticeSession::new(options(Budget::Recompute));
+        let session = LatticeSession::new(session_options(Budget::Recompute));
         Recognition {
             batch: RecognitionBatch::synthetic(SMALL).unwrap(),
             session,
@@ -310,7 +313,7 @@ mod tests {
             }
             _ => 0,
         });
-        let expected = [0, 2 * 7 * WIDTH].into_iter().chain(SMALL.lengths());
+        let expected = [0, 2 * 7 * WIDTH].into_iter().chain(SMALL.parameter_sizes());
         assert_eq!(lengths.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
     }
 
@@ -322,9 +325,9 @@ mod tests {
             workload.check().unwrap();
             match &mut workload.result {
                 LatticeResult::Paths(paths) => {
-                    paths[1].alignment[3] = (paths[1].alignment[3] + 1) % ARCS as u32
+                    paths[1].alignment[3] = (paths[1].alignment[3] + 1) % ARCS_PER_STATE as u32
                 }
-                LatticeResult::Sums(sums) => sums[1] += 7.0 * (ARCS as f64).ln(),
+                LatticeResult::Sums(sums) => sums[1] += 7.0 * (ARCS_PER_STATE as f64).ln(),
                 LatticeResult::None => unreachable!(),
             }
             let error = workload.check().unwrap_err().to_string();

@@ -1,10 +1,10 @@
 //! Results of a suite as JSON; all suites have the same schema.
 use serde::Serialize;
 
-use super::answer::{CaseShape, PruningReport, SkipReport};
 use super::error::{Error, Result};
 use super::lower_bounds::Training;
 use super::machine::Machine;
+use super::measurement::{CaseShape, PruningReport, SkipReport};
 use super::speed::Speed;
 
 /// Results of a suite.

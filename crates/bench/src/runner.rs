@@ -7,15 +7,15 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 use tempfile::TempDir;
 
-use super::answer::median;
-use super::answer::{CaseAnswer, CaseShape};
-use super::case::{Case, Plan, Spec, System};
+use super::case::{Case, CaseSpec, Plan, System};
 use super::child::{ProcessLauncher, ProcessName, ProcessOutcome};
 use super::error::{Error, Result};
 use super::forecast::{Forecast, forecast};
 use super::gradients::largest_difference;
 use super::lower_bounds::Training;
 use super::machine::Machine;
+use super::measurement::median;
+use super::measurement::{CaseMeasurement, CaseShape};
 use super::report::Report;
 use super::report::{ResultRow, Status, compare_speeds};
 use super::speed::Speed;
@@ -60,7 +60,7 @@ pub fn run(plan: &Plan, settings: RunSettings, progress: &ProgressBar) -> Result
     let mut rows = Vec::new();
     for case in &plan.cases {
         progress.set_message(case.name.clone());
-        rows.extend(runner.rows(case)?);
+        rows.extend(runner.run_case(case)?);
     }
     Ok(Report { suite: plan.suite, machine, rows })
 }
@@ -88,9 +88,9 @@ const EXTRA_BYTES: u64 = 1 << 30;
 const EXTRA_BYTES_PER_THREAD: u64 = 256 << 20;
 
 /// A system and its measurements on a case.
-struct Competitor<'a> {
+struct SystemRun<'a> {
     system: &'a System,
-    answers: Vec<CaseAnswer>,
+    measurements: Vec<CaseMeasurement>,
     status: Status,
     note: Option<String>,
 }
@@ -100,47 +100,46 @@ impl Runner<'_> {
     ///
     /// # Errors
     /// [`Error::Stopped`], and failures of a child process.
-    fn rows(&self, case: &Case) -> Result<Vec<ResultRow>> {
-        let mut competitors: Vec<Competitor> =
-            case.systems.iter().map(|system| self.predict(case, system)).collect();
+    fn run_case(&self, case: &Case) -> Result<Vec<ResultRow>> {
+        // Run the systems in turn, so that all have the same conditions.
+        let mut runs: Vec<SystemRun> = case.systems.iter().map(|system| self.predict(case, system)).collect();
         // Gradients are compared only if the baseline can run.
-        let runnable: Vec<bool> =
-            competitors.iter().map(|competitor| competitor.status == Status::Ok).collect();
+        let runnable: Vec<bool> = runs.iter().map(|run| run.status == Status::Ok).collect();
         let is_compared = |index: usize| runnable[case.baseline(index).unwrap_or(index)];
         for repeat in 0..self.repeats {
-            for (index, competitor) in competitors.iter_mut().enumerate() {
-                if competitor.status == Status::Ok {
+            for (index, run) in runs.iter_mut().enumerate() {
+                if run.status == Status::Ok {
                     let gradients = (repeat == 0
-                        && (is_compared(index) || case.needs_skip_report(competitor.system)))
-                    .then(|| self.gradients(index));
-                    self.measure(case, competitor, gradients)?;
+                        && (is_compared(index) || case.needs_skip_report(run.system)))
+                    .then(|| self.gradient_folder(index));
+                    self.measure(case, run, gradients)?;
                 }
                 self.progress.inc(1);
             }
         }
-        let measured_shape =
-            competitors.iter().find_map(|competitor| Some(competitor.answers.first()?.shape));
+        // Compare gradients and compute the rows of the report.
+        let measured_shape = runs.iter().find_map(|run| Some(run.measurements.first()?.shape));
         let shape = measured_shape.unwrap_or_else(|| case.work.shape());
-        let is_ok = |index: usize| competitors[index].status == Status::Ok;
-        let rows = competitors.iter().enumerate().map(|(index, competitor)| {
+        let is_ok = |index: usize| runs[index].status == Status::Ok;
+        let rows = runs.iter().enumerate().map(|(index, run)| {
             let baseline = case.baseline(index).filter(|&baseline| is_ok(index) && is_ok(baseline));
             let difference = match baseline {
-                Some(baseline) => Some(self.difference(case, competitor.system, index, baseline)?),
+                Some(baseline) => Some(self.gradient_difference(case, run.system, index, baseline)?),
                 None => None,
             };
-            Ok(competitor.row(case, shape, difference))
+            Ok(run.result_row(case, shape, difference))
         });
         let mut rows = rows.collect::<Result<Vec<ResultRow>>>()?;
         compare_speeds(&mut rows);
-        for index in 0..competitors.len() {
+        for index in 0..runs.len() {
             // Fails if the folder does not exist.
-            let _ = std::fs::remove_dir_all(self.gradients(index));
+            let _ = std::fs::remove_dir_all(self.gradient_folder(index));
         }
         Ok(rows)
     }
 
     /// Returns a system with its predicted status: ok, out of memory or skipped.
-    fn predict<'s>(&self, case: &Case, system: &'s System) -> Competitor<'s> {
+    fn predict<'s>(&self, case: &Case, system: &'s System) -> SystemRun<'s> {
         let (status, note) = match forecast(&case.work, system) {
             Forecast::Skipped(reason) => (Status::Skipped, Some(reason)),
             Forecast::Bytes(bytes) if bytes > self.cap as f64 => {
@@ -148,20 +147,20 @@ impl Runner<'_> {
             }
             Forecast::Bytes(_) | Forecast::Unknown => (Status::Ok, None),
         };
-        Competitor { system, answers: Vec::new(), status, note }
+        SystemRun { system, measurements: Vec::new(), status, note }
     }
 
-    fn measure(&self, case: &Case, competitor: &mut Competitor, gradients: Option<PathBuf>) -> Result<()> {
-        let system = competitor.system;
+    fn measure(&self, case: &Case, run: &mut SystemRun, gradients: Option<PathBuf>) -> Result<()> {
+        let system = run.system;
         let (work, method) = (case.work.clone(), system.method.clone());
-        let spec = Spec { work, method, threads: system.threads, seconds: self.seconds, gradients };
+        let spec = CaseSpec { work, method, threads: system.threads, seconds: self.seconds, gradients };
         let extra = EXTRA_BYTES + EXTRA_BYTES_PER_THREAD * system.threads as u64;
         let limit = (2 * case.work.input_bytes()).saturating_add(self.cap).saturating_add(extra);
         let name = ProcessName { case: &case.name, system };
         let (status, note) = match self.launcher.run(&name, &spec, limit)? {
-            ProcessOutcome::Measured(answer) => {
-                let peak = answer.peak_bytes.unwrap_or(0);
-                competitor.answers.push(*answer);
+            ProcessOutcome::Measured(measurement) => {
+                let peak = measurement.peak_bytes.unwrap_or(0);
+                run.measurements.push(*measurement);
                 match peak > self.cap {
                     true => (Status::OutOfMemory, Some(format!("used {:.0} MB", peak as f64 / 1e6))),
                     false => return Ok(()),
@@ -170,18 +169,24 @@ impl Runner<'_> {
             ProcessOutcome::OutOfMemory => (Status::OutOfMemory, Some("allocation failed".to_owned())),
             ProcessOutcome::TimedOut => (Status::Skipped, Some("time limit exceeded".to_owned())),
         };
-        (competitor.status, competitor.note) = (status, note);
-        competitor.answers.clear();
+        (run.status, run.note) = (status, note);
+        run.measurements.clear();
         Ok(())
     }
 
     /// Returns the folder of the gradients of a system.
-    fn gradients(&self, index: usize) -> PathBuf {
+    fn gradient_folder(&self, index: usize) -> PathBuf {
         self.folder.path().join(index.to_string())
     }
 
-    fn difference(&self, case: &Case, system: &System, index: usize, baseline: usize) -> Result<f64> {
-        let difference = largest_difference(&self.gradients(index), &self.gradients(baseline))?;
+    fn gradient_difference(
+        &self,
+        case: &Case,
+        system: &System,
+        index: usize,
+        baseline: usize,
+    ) -> Result<f64> {
+        let difference = largest_difference(&self.gradient_folder(index), &self.gradient_folder(baseline))?;
         match difference.is_finite() {
             true => Ok(difference),
             false => Err(Error::Case {
@@ -193,18 +198,23 @@ impl Runner<'_> {
     }
 }
 
-impl Competitor<'_> {
-    fn row(&self, case: &Case, shape: CaseShape, rel_grad_diff: Option<f64>) -> ResultRow {
-        let times: Vec<f64> = self.answers.iter().flat_map(|answer| answer.milliseconds.clone()).collect();
+impl SystemRun<'_> {
+    fn result_row(&self, case: &Case, shape: CaseShape, rel_grad_diff: Option<f64>) -> ResultRow {
+        let times: Vec<f64> =
+            self.measurements.iter().flat_map(|measurement| measurement.milliseconds.clone()).collect();
         let median_ms = median(&times);
-        let operations = self.answers.iter().find_map(|answer| answer.operations);
+        let operations = self.measurements.iter().find_map(|measurement| measurement.operations);
         let rate = |milliseconds: f64| Some(operations? as f64 / milliseconds / 1e6);
         // Each rate is divided by the reference rate of the same process, for equal conditions.
-        let share = |answer: &CaseAnswer| Some(rate(median(&answer.milliseconds)?)? / answer.sgemm?);
-        let shares: Vec<f64> = self.answers.iter().filter_map(share).collect();
-        let decoding = self.answers.iter().find_map(|answer| answer.decoding).zip(median_ms);
-        let products: Vec<f64> = self.answers.iter().filter_map(|answer| answer.sgemm).collect();
-        let reports: Vec<_> = self.answers.iter().filter_map(|answer| answer.training).collect();
+        let share = |measurement: &CaseMeasurement| {
+            Some(rate(median(&measurement.milliseconds)?)? / measurement.sgemm?)
+        };
+        let shares: Vec<f64> = self.measurements.iter().filter_map(share).collect();
+        let decoding = self.measurements.iter().find_map(|measurement| measurement.decoding).zip(median_ms);
+        let products: Vec<f64> =
+            self.measurements.iter().filter_map(|measurement| measurement.sgemm).collect();
+        let reports: Vec<_> =
+            self.measurements.iter().filter_map(|measurement| measurement.training).collect();
         let speed = |(report, time)| Speed::new(report, shape.B, time, median(&products));
         ResultRow {
             case: case.name.clone(),
@@ -214,14 +224,14 @@ impl Competitor<'_> {
             median_ms,
             min_ms: times.iter().copied().reduce(f64::min),
             max_ms: times.iter().copied().reduce(f64::max),
-            peak_bytes: self.answers.iter().filter_map(|answer| answer.peak_bytes).max(),
+            peak_bytes: self.measurements.iter().filter_map(|measurement| measurement.peak_bytes).max(),
             gflops: median_ms.and_then(rate),
             sgemm_share: median(&shares),
             rel_grad_diff,
             status: self.status,
             note: self.note.clone(),
-            skip: self.answers.iter().find_map(|answer| answer.skip),
-            pruning: self.answers.iter().find_map(|answer| answer.pruning),
+            skip: self.measurements.iter().find_map(|measurement| measurement.skip),
+            pruning: self.measurements.iter().find_map(|measurement| measurement.pruning),
             speed: decoding.map(speed),
             training: median_ms.and_then(|time| Training::new(&reports, time, operations, median(&products))),
             mark: case.mark.clone(),

@@ -3,10 +3,10 @@ use kernels::{Accumulate, View, ViewMut, product};
 use pruned::{Batch, Heads, Linear, Matrices};
 use rnnt_loss::{MemoryPlan, Options, Pruning, SimpleInputs, Targets};
 
-use super::answer::PruningReport;
 use super::case::{FirstPassScores, PrunedWork};
 use super::error::Result;
-use super::inputs::{LossInputs, targets};
+use super::inputs::{LossInputs, synthetic_targets};
+use super::measurement::PruningReport;
 
 /// Scores of frames `am = f Wᵀ` and of labels `lm = g Wᵀ + b`.
 ///
@@ -59,7 +59,7 @@ impl SimpleScores {
     ///
     /// # Errors
     /// If shapes do not fit.
-    pub fn source<'a>(
+    pub fn first_pass_inputs<'a>(
         &'a self,
         frames: &'a [f32],
         labels: &'a [f32],
@@ -85,7 +85,7 @@ impl PrunedWork {
     }
 
     /// Returns the report for a number of retained sites.
-    pub fn report(&self, retained: usize) -> PruningReport {
+    pub fn pruning_report(&self, retained: usize) -> PruningReport {
         let share = retained as f64 / self.loss.sizes().sites as f64;
         PruningReport { scores: self.scores, retained, share }
     }
@@ -93,7 +93,7 @@ impl PrunedWork {
     /// Returns the bytes of gradients of the first pass in `f32`.
     ///
     /// The inputs have at most as many bytes.
-    pub fn source_bytes(&self) -> u64 {
+    pub fn first_pass_bytes(&self) -> u64 {
         let sizes = self.loss.sizes();
         let rows = sizes.batch * (sizes.frames + sizes.labels + 1);
         4 * match self.scores {
@@ -103,21 +103,23 @@ impl PrunedWork {
     }
 
     /// Returns the number of sites that pruning retains.
-    pub fn with_bands(&self) -> usize {
+    pub fn retained_sites(&self) -> usize {
         let (frames, labels) = self.loss.all_lengths();
         frames.iter().zip(labels).map(|(frames, labels)| frames * self.s_range.min(labels + 1)).sum()
     }
 
     /// Returns the floating-point operations of the first pass.
-    pub fn first_operations(&self) -> u64 {
+    pub fn first_pass_operations(&self) -> u64 {
         let sizes = self.loss.sizes();
         // Sums of exponentials, and gradients of frames and labels.
-        let pairs = 6 * (sizes.sites * sizes.classes) as u64;
+        let pair_operations = 6 * (sizes.sites * sizes.classes) as u64;
         let rows = sizes.batch * (sizes.frames + sizes.labels + 1);
         match self.scores {
-            FirstPassScores::Matrices => pairs,
+            FirstPassScores::Matrices => pair_operations,
             // Scores in forward and recomputed in backward, gradients of rows and weight.
-            FirstPassScores::Heads => pairs + 8 * (rows * sizes.hidden) as u64 * sizes.classes as u64,
+            FirstPassScores::Heads => {
+                pair_operations + 8 * (rows * sizes.hidden) as u64 * sizes.classes as u64
+            }
         }
     }
 
@@ -127,8 +129,8 @@ impl PrunedWork {
     ///
     /// # Errors
     /// If the loss does not support the sizes.
-    pub fn second_operations(&self, options: &Options) -> Result<u64> {
-        let targets = targets(&self.loss)?;
+    pub fn second_pass_operations(&self, options: &Options) -> Result<u64> {
+        let targets = synthetic_targets(&self.loss)?;
         let bands = |b: usize| vec![0..self.s_range.min(targets.labels(b).len() + 1); targets.frames(b)];
         let retained = targets.with_bands((0..targets.batch()).map(bands).collect())?;
         Ok(MemoryPlan::new::<f32>(&retained, self.loss.hidden, self.loss.classes, options)?.operations)
@@ -139,7 +141,7 @@ impl PrunedWork {
 ///
 /// # Errors
 /// If the first pass does not support the sizes.
-pub fn batch(targets: &Targets, frames: usize, labels: usize) -> Result<Batch> {
+pub fn first_pass_batch(targets: &Targets, frames: usize, labels: usize) -> Result<Batch> {
     let utterances = 0..targets.batch();
     let lengths = utterances.clone().map(|b| targets.frames(b)).collect();
     let sequences = utterances.map(|b| targets.labels(b).to_vec()).collect();

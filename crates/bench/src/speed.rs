@@ -1,8 +1,8 @@
 //! Decoding speed, relative to frame looping and to published PyTorch figures.
 use serde::Serialize;
 
-use super::answer::DecodingReport;
 use super::case::Family;
+use super::measurement::DecodingReport;
 
 /// Seconds per frame.
 const FRAME_SECONDS: f64 = 0.08;
@@ -10,9 +10,10 @@ const FRAME_SECONDS: f64 = 0.08;
 ///
 /// The best of five decoders for RNN-T and three for TDT on the same sizes (torch 2.4.1, two
 /// threads).
-const TORCH: [(usize, f64, f64); 4] = [(1, 24.8, 27.9), (4, 29.6, 27.1), (16, 23.9, 46.7), (32, 25.0, 62.0)];
-/// GFLOP/s of a large product, two threads, machine of `TORCH`.
-pub const TORCH_SGEMM: f64 = 430.0;
+const TORCH_UTTERANCES_PER_SECOND: [(usize, f64, f64); 4] =
+    [(1, 24.8, 27.9), (4, 29.6, 27.1), (16, 23.9, 46.7), (32, 25.0, 62.0)];
+/// GFLOP/s of a large product on the machine of these figures.
+pub const TORCH_SGEMM_GFLOPS: f64 = 430.0;
 
 /// Decoding speed at the median time.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -43,13 +44,13 @@ impl Speed {
     pub fn new(report: DecodingReport, batch: Option<usize>, milliseconds: f64, sgemm: Option<f64>) -> Self {
         let seconds = milliseconds / 1e3;
         let utterances_per_second = report.utterances as f64 / seconds;
-        let figures = TORCH.iter().find(|figures| Some(figures.0) == batch);
+        let figures = TORCH_UTTERANCES_PER_SECOND.iter().find(|figures| Some(figures.0) == batch);
         let torch = figures.zip(sgemm).map(|(&(_, rnnt, tdt), sgemm)| {
             let published = match report.family {
                 Family::Rnnt => rnnt,
                 Family::Tdt => tdt,
             };
-            published * sgemm / TORCH_SGEMM
+            published * sgemm / TORCH_SGEMM_GFLOPS
         });
         Self {
             report,

@@ -8,7 +8,7 @@ use rnnt_loss::Precision;
 
 use super::case::LengthSpread::Ragged;
 use super::case::Posteriors::Flat;
-use super::case::{Budget, LossWork, Method, Plan, System};
+use super::case::{Budget, LossSizes, Method, Plan, System};
 use super::error::{Error, Result};
 
 /// Suites by their names on the command line.
@@ -74,13 +74,20 @@ impl Suite {
 }
 
 /// One utterance of N = 2,600 sites, T = 100, U = 25, H = 512.
-const fn medium(classes: usize) -> LossWork {
-    LossWork { batch: 1, frames: 100, labels: 25, hidden: 512, classes, model: Flat, lengths: Ragged }
+const fn medium_utterance(classes: usize) -> LossSizes {
+    LossSizes { batch: 1, frames: 100, labels: 25, hidden: 512, classes, model: Flat, lengths: Ragged }
 }
 
 /// Case S5: 16 short utterances of N = 6,662 sites.
-const SHORT_UTTERANCES: LossWork =
-    LossWork { batch: 16, frames: 50, labels: 10, hidden: 1024, classes: 4096, model: Flat, lengths: Ragged };
+const SHORT_UTTERANCES: LossSizes = LossSizes {
+    batch: 16,
+    frames: 50,
+    labels: 10,
+    hidden: 1024,
+    classes: 4096,
+    model: Flat,
+    lengths: Ragged,
+};
 
 impl SuiteOptions {
     fn system(&self, name: &str, method: Method) -> System {

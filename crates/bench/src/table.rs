@@ -1,10 +1,10 @@
 //! Formats results as a table for the terminal.
-use super::answer::PruningReport;
-use super::answer::median;
 use super::case::FirstPassScores;
 use super::lower_bounds::{LowerBounds, Training};
+use super::measurement::PruningReport;
+use super::measurement::median;
 use super::report::{ResultRow, Status};
-use super::speed::TORCH_SGEMM;
+use super::speed::TORCH_SGEMM_GFLOPS;
 
 /// Headers of the columns.
 const HEADERS: [&str; 9] =
@@ -13,46 +13,47 @@ const HEADERS: [&str; 9] =
 const LEFT_COLUMNS: usize = 2;
 
 /// Formats a header, one line per row, and notes.
-pub fn lines(rows: &[ResultRow]) -> Vec<String> {
+pub fn format_table(rows: &[ResultRow]) -> Vec<String> {
     if rows.iter().any(|row| row.speed.is_some()) {
-        let mut lines = columns(rows, DECODING_HEADERS, decoding_line);
+        let mut lines = format_columns(rows, DECODING_HEADERS, decoding_cells);
         lines.extend(decoding_note(rows));
         return lines;
     }
     if rows.iter().any(|row| row.training.is_some()) {
-        let mut lines = columns(rows, TRAINING_HEADERS, training_line);
+        let mut lines = format_columns(rows, TRAINING_HEADERS, training_cells);
         lines.extend(training_note(rows));
         return lines;
     }
-    let mut lines = columns(rows, HEADERS, |row, is_first| {
+    let mut lines = format_columns(rows, HEADERS, |row, is_first| {
         let first = rows.iter().find(|first| first.case == row.case);
-        line(row, is_first, first.and_then(|first| first.median_ms))
+        loss_cells(row, is_first, first.and_then(|first| first.median_ms))
     });
-    lines.extend(rows.iter().filter_map(skipped));
-    lines.extend(rows.iter().filter(|row| row.system == "pruned").filter_map(pruned));
+    lines.extend(rows.iter().filter_map(skip_note));
+    lines.extend(rows.iter().filter(|row| row.system == "pruned").filter_map(pruning_note));
     lines
 }
 
 /// Formats a header and the cells of each row in aligned columns.
 ///
-/// `line` receives the row, and true for the first row of a case.
-fn columns<const N: usize>(
+/// `row_cells` receives the row, and true for the first row of a case.
+fn format_columns<const N: usize>(
     rows: &[ResultRow],
     headers: [&str; N],
-    line: impl Fn(&ResultRow, bool) -> [String; N],
+    row_cells: impl Fn(&ResultRow, bool) -> [String; N],
 ) -> Vec<String> {
     let mut cells = vec![headers.map(str::to_owned)];
     let mut previous_case = None;
     for row in rows {
-        cells.push(line(row, previous_case != Some(&row.case)));
+        cells.push(row_cells(row, previous_case != Some(&row.case)));
         previous_case = Some(&row.case);
     }
     let width = |column: usize| cells.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..N).map(width).collect();
-    cells.iter().map(|line| aligned(line, &widths)).collect()
+    cells.iter().map(|line| align_cells(line, &widths)).collect()
 }
 
-fn aligned(cells: &[String], widths: &[usize]) -> String {
+/// Joins the cells of a line, padded to the column widths.
+fn align_cells(cells: &[String], widths: &[usize]) -> String {
     let columns = cells.iter().zip(widths).enumerate().map(|(column, (cell, &width))| {
         // The last column has text of any length.
         if column < LEFT_COLUMNS || column + 1 == widths.len() {
@@ -69,11 +70,12 @@ fn or_dash(text: Option<String>) -> String {
 }
 
 /// Returns the name of the case in its first line, else nothing.
-fn name(row: &ResultRow, is_first: bool) -> String {
+fn case_name(row: &ResultRow, is_first: bool) -> String {
     if is_first { row.case.clone() } else { String::new() }
 }
 
-fn status(row: &ResultRow) -> String {
+/// Formats the status of a row and its reason.
+fn format_status(row: &ResultRow) -> String {
     let status = match row.status {
         Status::Ok => "ok",
         Status::OutOfMemory => "out of memory",
@@ -82,26 +84,28 @@ fn status(row: &ResultRow) -> String {
     row.note.as_ref().map_or(status.to_owned(), |note| format!("{status}: {note}"))
 }
 
-fn percent(share: f64) -> String {
+fn format_percent(share: f64) -> String {
     format!("{:.0}", 100.0 * share)
 }
 
-fn line(row: &ResultRow, is_first: bool, panda_ms: Option<f64>) -> [String; HEADERS.len()] {
+/// Formats a row of a suite that computes losses.
+fn loss_cells(row: &ResultRow, is_first: bool, panda_ms: Option<f64>) -> [String; HEADERS.len()] {
     let ratio = row.median_ms.zip(panda_ms).map(|(time, panda)| time / panda);
     [
-        name(row, is_first),
+        case_name(row, is_first),
         row.system.clone(),
-        or_dash(row.median_ms.map(significant)),
+        or_dash(row.median_ms.map(format_significant)),
         or_dash(ratio.map(|ratio| format!("{ratio:.2}"))),
         or_dash(row.peak_bytes.map(|bytes| format!("{:.1}", bytes as f64 / 1e6))),
         or_dash(row.gflops.map(|rate| format!("{rate:.0}"))),
-        or_dash(row.sgemm_share.map(percent)),
+        or_dash(row.sgemm_share.map(format_percent)),
         or_dash(row.rel_grad_diff.map(|difference| format!("{difference:.1e}"))),
-        status(row),
+        format_status(row),
     ]
 }
 
-fn skipped(row: &ResultRow) -> Option<String> {
+/// Describes the skipped sites of a row.
+fn skip_note(row: &ResultRow) -> Option<String> {
     let report = row.skip?;
     let part = row.shape.N.map_or(0.0, |sites| 100.0 * report.sites as f64 / sites.max(1) as f64);
     let [bias, weight, inputs] = report.bounds;
@@ -114,7 +118,8 @@ fn skipped(row: &ResultRow) -> Option<String> {
     ))
 }
 
-fn pruned(row: &ResultRow) -> Option<String> {
+/// Describes the retained sites of a row.
+fn pruning_note(row: &ResultRow) -> Option<String> {
     let PruningReport { scores, retained, share } = row.pruning?;
     let source = match scores {
         FirstPassScores::Matrices => "score matrices",
@@ -144,22 +149,23 @@ const DECODING_HEADERS: [&str; 12] = [
     "status",
 ];
 
-fn decoding_line(row: &ResultRow, is_first: bool) -> [String; DECODING_HEADERS.len()] {
+/// Formats a row of a suite that decodes.
+fn decoding_cells(row: &ResultRow, is_first: bool) -> [String; DECODING_HEADERS.len()] {
     let speed = row.speed.as_ref();
     let factor = |ratio: Option<f64>| or_dash(ratio.map(|ratio| format!("{ratio:.2}")));
     [
-        name(row, is_first),
+        case_name(row, is_first),
         row.system.clone(),
-        or_dash(speed.map(|speed| significant(speed.utterances_per_second))),
+        or_dash(speed.map(|speed| format_significant(speed.utterances_per_second))),
         or_dash(speed.map(|speed| format!("{:.0}", speed.rtfx))),
         factor(speed.and_then(|speed| speed.over_frame_looping)),
         factor(speed.and_then(|speed| speed.over_torch)),
         or_dash(speed.map(|speed| format!("{:.3}", speed.labels_per_frame))),
-        or_dash(row.median_ms.map(significant)),
+        or_dash(row.median_ms.map(format_significant)),
         or_dash(row.peak_bytes.map(|bytes| format!("{:.1}", bytes as f64 / 1e6))),
         or_dash(row.gflops.map(|rate| format!("{rate:.0}"))),
-        or_dash(row.sgemm_share.map(percent)),
-        status(row),
+        or_dash(row.sgemm_share.map(format_percent)),
+        format_status(row),
     ]
 }
 
@@ -169,7 +175,7 @@ fn decoding_note(rows: &[ResultRow]) -> Option<String> {
     let sgemm = median(&products)?;
     Some(format!(
         "sgemm {sgemm:.0} GFLOP/s; x torch: speed relative to the best PyTorch decoder, measured at {:.0} GFLOP/s and scaled",
-        TORCH_SGEMM
+        TORCH_SGEMM_GFLOPS
     ))
 }
 
@@ -192,17 +198,19 @@ const TRAINING_HEADERS: [&str; 15] = [
     "status",
 ];
 
-fn training_line(row: &ResultRow, is_first: bool) -> [String; TRAINING_HEADERS.len()] {
+/// Formats a row of a suite that trains.
+fn training_cells(row: &ResultRow, is_first: bool) -> [String; TRAINING_HEADERS.len()] {
     let training = row.training.as_ref();
-    let part = |value: fn(&Training) -> f64| or_dash(training.map(|training| significant(value(training))));
+    let part =
+        |value: fn(&Training) -> f64| or_dash(training.map(|training| format_significant(value(training))));
     let megabytes = |bytes: Option<u64>| or_dash(bytes.map(|bytes| format!("{:.0}", bytes as f64 / 1e6)));
     [
-        name(row, is_first),
+        case_name(row, is_first),
         row.system.clone(),
-        or_dash(row.median_ms.map(significant)),
+        or_dash(row.median_ms.map(format_significant)),
         part(|training| training.utterances_per_second),
         or_dash(row.gflops.map(|rate| format!("{rate:.0}"))),
-        or_dash(row.sgemm_share.map(percent)),
+        or_dash(row.sgemm_share.map(format_percent)),
         part(|training| training.report.parts.encoder),
         part(|training| training.report.parts.predictor),
         part(|training| training.report.parts.loss),
@@ -210,15 +218,19 @@ fn training_line(row: &ResultRow, is_first: bool) -> [String; TRAINING_HEADERS.l
         part(|training| training.report.parts.optimizer),
         megabytes(row.peak_bytes),
         megabytes(training.and_then(|training| training.report.resident_bytes)),
-        or_dash(training.map(|training| lower_bounds(&training.lower_bounds))),
-        status(row),
+        or_dash(training.map(|training| format_lower_bounds(&training.lower_bounds))),
+        format_status(row),
     ]
 }
 
 /// Formats the lower bounds of products, recurrent weights and optimizer.
-fn lower_bounds(bounds: &LowerBounds) -> String {
-    let products = or_dash(bounds.products.map(significant));
-    format!("{products} + {} + {}", significant(bounds.recurrent), significant(bounds.optimizer))
+fn format_lower_bounds(bounds: &LowerBounds) -> String {
+    let products = or_dash(bounds.products.map(format_significant));
+    format!(
+        "{products} + {} + {}",
+        format_significant(bounds.recurrent),
+        format_significant(bounds.optimizer)
+    )
 }
 
 /// Explains the columns.
@@ -232,7 +244,7 @@ fn training_note(rows: &[ResultRow]) -> Option<String> {
 }
 
 /// Formats three significant digits, or all digits before the decimal point.
-fn significant(value: f64) -> String {
+fn format_significant(value: f64) -> String {
     let places = (2.0 - value.abs().max(1e-3).log10().floor()).clamp(0.0, 5.0) as usize;
     format!("{value:.places$}")
 }
@@ -240,8 +252,8 @@ fn significant(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::answer::{CaseShape, DecodingReport};
     use crate::case::Family;
+    use crate::measurement::{CaseShape, DecodingReport};
     use crate::speed::Speed;
 
     fn row(case: &str, system: &str, median_ms: Option<f64>) -> ResultRow {
@@ -274,7 +286,7 @@ mod tests {
             row("C=1024", "dense", Some(24.68)),
             row("D", "panda", None),
         ];
-        let lines = lines(&rows);
+        let lines = format_table(&rows);
         assert_eq!(
             lines[0],
             "case    system  time ms  x panda  peak MB  GFLOP/s  % sgemm  grad diff  status"
@@ -293,7 +305,7 @@ mod tests {
             DecodingReport { family: Family::Rnnt, utterances: 32, frames: 8000, labels: 2000, sites: 9000 };
         let speed = Speed::new(report, Some(32), 160.0, Some(430.0));
         let rows = [ResultRow { speed: Some(speed), ..row("RNN-T B=32", "panda", Some(160.0)) }];
-        let lines = lines(&rows);
+        let lines = format_table(&rows);
         assert!(
             lines[0].starts_with("case        system  utt/s  RTFx  x frame-looping  x torch  labels/frame")
         );
@@ -305,6 +317,9 @@ mod tests {
 
     #[test]
     fn numbers_have_three_significant_digits() {
-        assert_eq!([0.01234, 1.234, 56.78, 9876.5].map(significant), ["0.0123", "1.23", "56.8", "9876"]);
+        assert_eq!(
+            [0.01234, 1.234, 56.78, 9876.5].map(format_significant),
+            ["0.0123", "1.23", "56.8", "9876"]
+        );
     }
 }

@@ -7,14 +7,14 @@ use training::data::Batch;
 use training::optimizer::{OptimizerConfig, OptimizerKind};
 use training::{Learner, StepPosition};
 
-use super::answer::Workload;
-use super::answer::median;
-use super::answer::{CaseShape, PartTimes, TrainingReport};
 use super::case::{Method, TrainWork};
 use super::error::{Error, Result};
 use super::gradients::NamedGradients;
-use super::inputs::{labels, noise};
+use super::inputs::{noise, random_labels};
 use super::machine::resident_peak;
+use super::measurement::Workload;
+use super::measurement::median;
+use super::measurement::{CaseShape, PartTimes, TrainingReport};
 use super::rates::read_rate;
 
 /// Learning rate of MLPerf for a global batch of 1,024.
@@ -61,7 +61,7 @@ pub fn prepare(work: &TrainWork, method: &Method) -> Result<Box<dyn Workload>> {
     };
     let width = model.config().input.width();
     let rows = noise(501, work.batch * work.rows * width, 3f32.sqrt());
-    let sequence = |b| labels(510 + b as u64, work.labels, work.tokens);
+    let sequence = |b| random_labels(510 + b as u64, work.labels, work.tokens);
     Ok(Box::new(TrainingWorkload {
         work: *work,
         ema,

@@ -17,7 +17,7 @@ fn bench(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
 const GRADIENT_TOLERANCE: f64 = 2e-5;
 
 /// Runs a suite with `--quick` and checks the schema; returns the rows.
-fn rows(folder: &TempDir, suite: &str, options: &[&str]) -> Vec<Value> {
+fn run_quick_suite(folder: &TempDir, suite: &str, options: &[&str]) -> Vec<Value> {
     let mut arguments = vec![suite, "--quick", "--repeats", "1", "--json", "out.json", "--svg", "out.svg"];
     arguments.extend(options);
     let (code, out, err) = bench(folder.path(), &arguments);
@@ -58,6 +58,7 @@ fn rows(folder: &TempDir, suite: &str, options: &[&str]) -> Vec<Value> {
     rows
 }
 
+/// Returns the rows of a system.
 fn system_rows<'a>(rows: &'a [Value], system: &str) -> Vec<&'a Value> {
     rows.iter().filter(|row| row["system"] == system).collect()
 }
@@ -65,7 +66,7 @@ fn system_rows<'a>(rows: &'a [Value], system: &str) -> Vec<&'a Value> {
 #[test]
 fn lattices_agree_with_the_textbook() {
     let folder = tempfile::tempdir().unwrap();
-    let rows = rows(&folder, "dp", &[]);
+    let rows = run_quick_suite(&folder, "dp", &[]);
     assert!(rows.len() >= 4 && rows.iter().all(|row| row["status"] == "ok"), "{rows:?}");
     for row in system_rows(&rows, "panda") {
         assert!(row["rel_grad_diff"].as_f64().unwrap() < 1e-9, "{row}");
@@ -78,16 +79,16 @@ fn lattices_agree_with_the_textbook() {
 fn gradients_agree_and_a_cap_is_out_of_memory() {
     let folder = tempfile::tempdir().unwrap();
     // One thread leaves a core for the other tests.
-    let all = rows(&folder, "lengths", &["--threads", "1"]);
-    for row in system_rows(&all, "panda") {
+    let all_rows = run_quick_suite(&folder, "lengths", &["--threads", "1"]);
+    for row in system_rows(&all_rows, "panda") {
         assert!(row["rel_grad_diff"].as_f64().unwrap() < GRADIENT_TOLERANCE, "{row}");
         assert!(row["gflops"].as_f64() > Some(0.0) && row["sgemm_share"].as_f64() > Some(0.0), "{row}");
     }
     if cfg!(target_os = "linux") {
-        let peak = |system: &str| system_rows(&all, system)[0]["peak_bytes"].as_u64().unwrap();
-        assert!(peak("panda") < 64 << 20 && peak("dense") > 256 << 20, "{all:?}");
+        let peak = |system: &str| system_rows(&all_rows, system)[0]["peak_bytes"].as_u64().unwrap();
+        assert!(peak("panda") < 64 << 20 && peak("dense") > 256 << 20, "{all_rows:?}");
     }
-    let capped = rows(&folder, "lengths", &["--cap", "200MiB", "--budget", "8MiB"]);
+    let capped = run_quick_suite(&folder, "lengths", &["--cap", "200MiB", "--budget", "8MiB"]);
     assert!(
         system_rows(&capped, "panda")
             .iter()
@@ -103,43 +104,46 @@ fn gradients_agree_and_a_cap_is_out_of_memory() {
 #[test]
 fn pruned_losses_are_compared_over_the_same_sites() {
     let folder = tempfile::tempdir().unwrap();
-    let all = rows(&folder, "pruned", &["--threads", "1", "--cap", "200MiB"]);
-    let names: Vec<_> = all[..4].iter().map(|row| row["system"].as_str().unwrap()).collect();
+    let all_rows = run_quick_suite(&folder, "pruned", &["--threads", "1", "--cap", "200MiB"]);
+    let names: Vec<_> = all_rows[..4].iter().map(|row| row["system"].as_str().unwrap()).collect();
     assert_eq!(names, ["pruned", "pruned-dense", "full", "full-dense"]);
-    assert_eq!(all.iter().filter(|row| row["case"] == "C=4096").count(), 4);
-    for row in system_rows(&all, "pruned").into_iter().chain(system_rows(&all, "full")) {
+    assert_eq!(all_rows.iter().filter(|row| row["case"] == "C=4096").count(), 4);
+    for row in system_rows(&all_rows, "pruned").into_iter().chain(system_rows(&all_rows, "full")) {
         assert_eq!(row["status"], "ok", "{row}");
     }
     assert!(
-        system_rows(&all, "pruned")[0]["rel_grad_diff"].as_f64().unwrap() < GRADIENT_TOLERANCE,
-        "{all:?}"
+        system_rows(&all_rows, "pruned")[0]["rel_grad_diff"].as_f64().unwrap() < GRADIENT_TOLERANCE,
+        "{all_rows:?}"
     );
     // Dense logits of the larger vocabulary or of the full lattice do not fit, so nothing is
     // compared.
-    assert!(system_rows(&all, "full-dense").iter().all(|row| row["status"] == "out-of-memory"));
-    assert_eq!(system_rows(&all, "pruned-dense")[1]["status"], "out-of-memory");
+    assert!(system_rows(&all_rows, "full-dense").iter().all(|row| row["status"] == "out-of-memory"));
+    assert_eq!(system_rows(&all_rows, "pruned-dense")[1]["status"], "out-of-memory");
     assert!(
-        system_rows(&all, "pruned")[1]["rel_grad_diff"].is_null()
-            && system_rows(&all, "full")[0]["rel_grad_diff"].is_null()
+        system_rows(&all_rows, "pruned")[1]["rel_grad_diff"].is_null()
+            && system_rows(&all_rows, "full")[0]["rel_grad_diff"].is_null()
     );
-    for row in system_rows(&all, "pruned") {
+    for row in system_rows(&all_rows, "pruned") {
         let pruning = &row["pruning"];
         assert_eq!((&pruning["retained"], &pruning["scores"]), (&2000.into(), &"matrices".into()), "{row}");
         let share = pruning["share"].as_f64().unwrap();
         assert!((share * row["shape"]["N"].as_f64().unwrap() - 2000.0).abs() < 1e-6, "{row}");
     }
-    assert!(system_rows(&all, "full").iter().all(|row| row.get("pruning").is_none()));
+    assert!(system_rows(&all_rows, "full").iter().all(|row| row.get("pruning").is_none()));
 }
 
 #[test]
 fn every_search_decodes_the_same_labels() {
     let folder = tempfile::tempdir().unwrap();
     // Labels that differ from the reference would be an error.
-    let all = rows(&folder, "decode", &["--threads", "1"]);
-    let names: Vec<_> = all[..4].iter().map(|row| row["system"].as_str().unwrap()).collect();
+    let all_rows = run_quick_suite(&folder, "decode", &["--threads", "1"]);
+    let names: Vec<_> = all_rows[..4].iter().map(|row| row["system"].as_str().unwrap()).collect();
     assert_eq!(names, ["panda", "panda-one-frame", "panda-unprojected", "frame-looping"]);
-    assert!(all.iter().all(|row| row["status"] == "ok" && row["rel_grad_diff"].is_null()), "{all:?}");
-    for row in &all {
+    assert!(
+        all_rows.iter().all(|row| row["status"] == "ok" && row["rel_grad_diff"].is_null()),
+        "{all_rows:?}"
+    );
+    for row in &all_rows {
         let speed = &row["speed"];
         for name in ["utterances_per_second", "rtfx", "sgemm", "over_frame_looping", "torch", "over_torch"] {
             assert!(speed[name].as_f64() > Some(0.0), "{name}: {row}");
@@ -150,22 +154,24 @@ fn every_search_decodes_the_same_labels() {
     }
     for family in ["rnnt", "tdt"] {
         let labels: Vec<_> =
-            all.iter().map(|row| &row["speed"]).filter(|speed| speed["family"] == family).collect();
+            all_rows.iter().map(|row| &row["speed"]).filter(|speed| speed["family"] == family).collect();
         assert!(
             labels.len() == 8 && labels.iter().all(|speed| speed["labels"] == labels[0]["labels"]),
             "{labels:?}"
         );
     }
-    assert!(system_rows(&all, "frame-looping").iter().all(|row| row["speed"]["over_frame_looping"] == 1.0));
+    assert!(
+        system_rows(&all_rows, "frame-looping").iter().all(|row| row["speed"]["over_frame_looping"] == 1.0)
+    );
 }
 
 #[test]
 fn a_training_step_has_parts_and_lower_bounds() {
     let folder = tempfile::tempdir().unwrap();
-    let all = rows(&folder, "train", &["--threads", "1"]);
-    let names: Vec<_> = all.iter().map(|row| row["system"].as_str().unwrap()).collect();
+    let all_rows = run_quick_suite(&folder, "train", &["--threads", "1"]);
+    let names: Vec<_> = all_rows.iter().map(|row| row["system"].as_str().unwrap()).collect();
     assert_eq!(names, ["panda", "panda-ema"]);
-    for row in &all {
+    for row in &all_rows {
         assert!(row["status"] == "ok" && row["rel_grad_diff"].is_null(), "{row}");
         let training = &row["training"];
         for name in ["utterances_per_second", "cached", "streamed", "recurrent_bytes"] {
@@ -187,10 +193,13 @@ fn a_training_step_has_parts_and_lower_bounds() {
 fn measured_memory_above_the_cap_is_out_of_memory() {
     let folder = tempfile::tempdir().unwrap();
     if cfg!(target_os = "linux") {
-        let rows = rows(&folder, "dp", &["--cap", "1MiB"]);
-        let big: Vec<_> = rows.iter().filter(|row| row["case"] == "B=16 500x100").collect();
-        assert!(!big.is_empty() && big.iter().all(|row| row["status"] == "out-of-memory"), "{big:?}");
-        assert!(big.iter().all(|row| row["note"].as_str().unwrap().starts_with("used ")));
+        let rows = run_quick_suite(&folder, "dp", &["--cap", "1MiB"]);
+        let large_rows: Vec<_> = rows.iter().filter(|row| row["case"] == "B=16 500x100").collect();
+        assert!(
+            !large_rows.is_empty() && large_rows.iter().all(|row| row["status"] == "out-of-memory"),
+            "{large_rows:?}"
+        );
+        assert!(large_rows.iter().all(|row| row["note"].as_str().unwrap().starts_with("used ")));
     }
 }
 

@@ -6,7 +6,7 @@ use recognizer::{Alignments, CtmUnit, OutputIds};
 use training::files::OutputFile;
 
 use crate::{
-    audio::{AudioArguments, note},
+    audio::{AudioArguments, print_conversions},
     bad_items::{self, BadItemArguments},
     error::Result,
     manifests,
@@ -48,19 +48,19 @@ pub struct Args {
 pub fn run(arguments: &Args) -> Result<ExitCode> {
     let utterances = manifests::read(&arguments.manifest)?;
     let ids = OutputIds::for_ctm(utterances.iter().map(|utterance| utterance.id.as_str()));
-    let utterances = shard::part(utterances, arguments.shard);
+    let utterances = shard::select_part(utterances, arguments.shard);
     let paths = [&arguments.ctm, &arguments.json];
     let [ctm, json] = outputs::open(paths, &[&arguments.checkpoint, &arguments.manifest], &utterances)?;
     let recognizer = arguments.audio.load(&arguments.checkpoint)?;
     let recognizer = arguments.bad.apply(recognizer)?;
     let alignments = recognizer.align(&utterances).map_err(|error| arguments.audio.advise(error))?;
-    let checked = alignments.bad.check("alignment", utterances.len(), recognizer.max_bad());
-    let checked = checked.map_err(|error| arguments.audio.advise(error));
+    let share_check = alignments.bad.check("alignment", utterances.len(), recognizer.max_bad());
+    let share_check = share_check.map_err(|error| arguments.audio.advise(error));
     if alignments.bad.left_out.len() == utterances.len() {
-        checked?;
-        return write(arguments, &alignments, &ids, ctm, json);
+        share_check?;
+        return write_alignments(arguments, &alignments, &ids, ctm, json);
     }
-    note(&alignments.changes);
+    print_conversions(&alignments.changes);
     let name = arguments.manifest.file_stem().unwrap_or_default().to_string_lossy();
     bad_items::warn(&name, &alignments.bad);
     let texts = utterances.iter().map(|utterance| utterance.text.as_str());
@@ -69,12 +69,12 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         warnln!("warning: {}: no path, more labels than its frames can emit; left out", Excerpt(id));
     }
     // Alignments are written even if too many utterances are unusable.
-    let code = write(arguments, &alignments, &ids, ctm, json)?;
-    checked.map(|()| code)
+    let code = write_alignments(arguments, &alignments, &ids, ctm, json)?;
+    share_check.map(|()| code)
 }
 
 /// Writes the requested files; prints a summary unless one is standard output.
-fn write(
+fn write_alignments(
     arguments: &Args,
     alignments: &Alignments,
     ids: &OutputIds,
@@ -82,24 +82,24 @@ fn write(
     json: Option<OutputFile>,
 ) -> Result<ExitCode> {
     let unit = if arguments.tokens { CtmUnit::Tokens } else { CtmUnit::Words };
-    let standard = [&ctm, &json].into_iter().flatten().any(OutputFile::is_standard);
+    let is_standard_output = [&ctm, &json].into_iter().flatten().any(OutputFile::is_standard);
     if ctm.is_none() && json.is_none() {
         formatted(&alignments.ctm(unit, ids))?;
         return Ok(ExitCode::SUCCESS);
     }
     json.map_or(Ok(()), |json| json.write(alignments.json().as_bytes()))?;
     ctm.map_or(Ok(()), |ctm| ctm.write(alignments.ctm(unit, ids).as_bytes()))?;
-    if standard {
+    if is_standard_output {
         return Ok(ExitCode::SUCCESS);
     }
     let latency = alignments.expected_latency.map_or("no token".to_owned(), |mean| {
         format!("a token is expected {mean:.3} s after the start of its audio")
     });
-    let (aligned, without) = (alignments.utterances.len(), alignments.without_path.len());
+    let (aligned, without_path) = (alignments.utterances.len(), alignments.without_path.len());
     let left_out = match alignments.bad.left_out.len() {
         0 => String::new(),
         count => format!(", {count} left out"),
     };
-    outln!("{aligned} utterances aligned, {without} without a path{left_out}; {latency}")?;
+    outln!("{aligned} utterances aligned, {without_path} without a path{left_out}; {latency}")?;
     Ok(ExitCode::SUCCESS)
 }

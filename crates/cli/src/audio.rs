@@ -66,7 +66,7 @@ impl SilenceArguments {
 }
 
 /// Prints the number of converted recordings, one line per kind of conversion.
-pub fn note(changes: &BTreeMap<AudioChange, usize>) {
+pub fn print_conversions(changes: &BTreeMap<AudioChange, usize>) {
     for (change, count) in changes {
         warnln!("note: {change}: {count} recording{}", if *count == 1 { "" } else { "s" });
     }

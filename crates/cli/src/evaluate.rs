@@ -6,7 +6,7 @@ use recognizer::{Evaluation, OutputIds, TranscriptFormat, TranscriptionWriter, e
 use speech::Utterance;
 use training::files::OutputFile;
 
-use crate::audio::{AudioArguments, SilenceArguments, note};
+use crate::audio::{AudioArguments, SilenceArguments, print_conversions};
 use crate::bad_items::{self, BadItemArguments};
 use crate::captions::CaptionArguments;
 use crate::search::SearchArguments;
@@ -61,6 +61,7 @@ pub struct Args {
 
 /// Decodes the manifest and prints one line of error rates per subset.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
+    // Read the manifest and open all outputs.
     let utterances = manifests::read(&arguments.manifest)?;
     let ids = || utterances.iter().map(|utterance| utterance.id.as_str());
     let writer = TranscriptionWriter {
@@ -69,16 +70,17 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         captions: arguments.captions.options(arguments.format)?,
     };
     let file_names = OutputIds::for_file_names(ids());
-    let utterances = shard::part(utterances, arguments.shard);
+    let utterances = shard::select_part(utterances, arguments.shard);
     let files = [&arguments.checkpoint, &arguments.manifest].into_iter();
     let inputs: Vec<&PathBuf> = files.chain(arguments.search.files()).collect();
     let joined_file =
         arguments.output.clone().filter(|_| arguments.format.is_some_and(TranscriptFormat::is_appendable));
     let [hypotheses, transcripts] =
         outputs::open([&arguments.hypotheses, &joined_file], &inputs, &utterances)?;
-    let captions = captions(arguments, &inputs, &utterances, &file_names)?;
+    let captions = open_captions(arguments, &inputs, &utterances, &file_names)?;
     let mut pairs = captions.iter().flat_map(|caption| hypotheses.iter().map(move |file| (file, caption)));
     pairs.try_for_each(|(hypotheses, caption)| outputs::expect_distinct(hypotheses, caption))?;
+    // Load the model and decode.
     let recognizer = arguments.audio.load(&arguments.checkpoint)?;
     let recognizer = arguments.silence.apply(recognizer)?;
     let recognizer = arguments.search.apply(recognizer)?;
@@ -90,8 +92,9 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         true => Evaluation::new(Vec::new()),
         false => evaluate(&recognizer, &utterances).map_err(|error| arguments.audio.advise(error))?,
     };
+    // Print notes and warnings; write hypotheses, transcripts and captions.
     let name = arguments.manifest.file_stem().unwrap_or_default().to_string_lossy();
-    note(&evaluation.changes);
+    print_conversions(&evaluation.changes);
     if evaluation.discarded > 0 {
         let texts = if evaluation.discarded == 1 { "text was" } else { "texts were" };
         warnln!("note: {} {texts} discarded as silence; --silence 0 keeps them", evaluation.discarded);
@@ -115,12 +118,14 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         let Some(output) = captions.remove(transcript.id.as_str()) else { continue };
         output.write(writer.write(&transcript.id, &transcript.transcription).as_bytes())?;
     }
-    scores::lines(&name, &evaluation, arguments.speakers).iter().try_for_each(|line| outln!("{line}"))?;
+    scores::format_scores(&name, &evaluation, arguments.speakers)
+        .iter()
+        .try_for_each(|line| outln!("{line}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Opens one caption file per utterance before decoding; returns none for other formats.
-fn captions(
+fn open_captions(
     arguments: &Args,
     inputs: &[&PathBuf],
     utterances: &[Utterance],

@@ -68,7 +68,7 @@ impl Args {
 
 /// Prints the parameters and the memory plan without training or decoding.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
-    let Some(path) = &arguments.path else { return plan(0, 0, Options::default(), arguments) };
+    let Some(path) = &arguments.path else { return print_plan(0, 0, Options::default(), arguments) };
     if path.extension().is_some_and(|extension| extension == "toml") {
         let (recipe, _) = Recipe::read(path, None)?;
         let listed = training::data::read_manifests("data.train", &recipe.data.train)?;
@@ -80,12 +80,12 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         bad_items::warn("data.train", &bad);
         let seconds: f64 = utterances.iter().map(|utterance| utterance.seconds).sum();
         outln!("training data: {} utterances, {:.1} minutes", utterances.len(), seconds / 60.0)?;
-        describe(&recipe.model(), &tokenizer, arguments)
+        print_model(&recipe.model(), &tokenizer, arguments)
     } else {
         let checkpoint = Checkpoint::read(path)?;
         let (config, tokenizer) = (checkpoint.model_config(path)?, checkpoint.tokenizer(path)?);
         checkpoint.check(path, &Model::shapes(&config, tokenizer.size())?)?;
-        describe(&config, &tokenizer, arguments)
+        print_model(&config, &tokenizer, arguments)
     }
 }
 
@@ -102,7 +102,8 @@ impl Observer for MessagePrinter {
     }
 }
 
-fn describe(config: &ModelConfig, tokenizer: &Tokenizer, arguments: &Args) -> Result<ExitCode> {
+/// Prints the parameters of a model and the plan of its loss.
+fn print_model(config: &ModelConfig, tokenizer: &Tokenizer, arguments: &Args) -> Result<ExitCode> {
     outln!("tokens: {} and the blank", tokenizer.size())?;
     outln!("texts: normalize = \"{}\"", tokenizer.unicode_form().name())?;
     if !tokenizer.special().is_empty() {
@@ -120,13 +121,18 @@ fn describe(config: &ModelConfig, tokenizer: &Tokenizer, arguments: &Args) -> Re
 
     outln!("")?;
     if let Some(gnat) = config.loss.kind.gnat() {
-        return lattice(gnat, config, tokenizer.size(), arguments);
+        return print_lattice(gnat, config, tokenizer.size(), arguments);
     }
-    plan(config.joint.width, config.classes(tokenizer.size()), config.loss_options()?, arguments)
+    print_plan(config.joint.width, config.classes(tokenizer.size()), config.loss_options()?, arguments)
 }
 
 /// Prints the size of a recognition lattice and its memory plan.
-fn lattice(gnat: &GnatConfig, config: &ModelConfig, labels: usize, arguments: &Args) -> Result<ExitCode> {
+fn print_lattice(
+    gnat: &GnatConfig,
+    config: &ModelConfig,
+    labels: usize,
+    arguments: &Args,
+) -> Result<ExitCode> {
     let Args { hidden, classes, bf16, .. } = *arguments;
     let given = [("--hidden", hidden.is_some()), ("--classes", classes.is_some()), ("--bf16", bf16)];
     if let Some((argument, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
@@ -157,7 +163,7 @@ fn lattice(gnat: &GnatConfig, config: &ModelConfig, labels: usize, arguments: &A
 }
 
 /// Prints the memory plan of the loss; arguments override the model's sizes.
-fn plan(hidden: usize, classes: usize, options: Options, arguments: &Args) -> Result<ExitCode> {
+fn print_plan(hidden: usize, classes: usize, options: Options, arguments: &Args) -> Result<ExitCode> {
     arguments.check()?;
     let Args { batch, frames, labels, .. } = *arguments;
     let LossBudget { bytes, keep_scores } =

@@ -41,6 +41,7 @@ pub struct Args {
 
 /// Estimates an n-gram and prints perplexities of training and test text.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
+    // Read the texts with the Unicode form of the tokenizer, and open the output.
     let checkpoint = Some(&arguments.tokens).filter(|tokens| *tokens != Path::new("words"));
     let tokenizer = checkpoint.map(|path| Checkpoint::read(path)?.tokenizer(path)).transpose()?;
     let form = tokenizer.as_ref().map_or(UnicodeForm::default(), Tokenizer::unicode_form);
@@ -51,6 +52,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         texts.iter().chain(&test).flat_map(|text| text.utterances.iter().cloned()).collect();
     let [output] = outputs::open([&Some(arguments.output.clone())], &inputs, &utterances)?;
 
+    // Estimate and write the n-gram.
     let units = match tokenizer {
         Some(tokenizer) => Units::from_tokenizer(tokenizer),
         None => Units::from_words(&texts),
@@ -60,29 +62,31 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     // Everything that can fail runs before the file is written.
     let ngram = Ngram::new(&estimated.table, &units.names, OutOfVocabulary::Ignore)?;
     let test = test.map(|test| units.encode(&test.sentences)).transpose()?;
-    let standard = output.as_ref().is_some_and(training::files::OutputFile::is_standard);
+    let is_standard_output = output.as_ref().is_some_and(training::files::OutputFile::is_standard);
     output.map_or(Ok(()), |output| output.write(estimated.table.write().as_bytes()))?;
-    if standard {
+    if is_standard_output {
         return Ok(ExitCode::SUCCESS);
     }
+    // Print counts, discounts and perplexities.
     for ((k, count), discounts) in (1..).zip(estimated.table.counts()).zip(&estimated.discounts) {
         outln!("{k}-grams {count:>9}  discounts {}", format_discounts(discounts))?;
     }
-    let measure = |sentences: &[Vec<u32>]| ngram.perplexity(sentences.iter().map(Vec::as_slice));
+    let perplexity_of = |sentences: &[Vec<u32>]| ngram.perplexity(sentences.iter().map(Vec::as_slice));
     let unit = if checkpoint.is_some() { "tokens" } else { "words" };
-    outln!("{}", format_perplexity("training text", unit, &measure(&sentences)))?;
+    outln!("{}", format_perplexity("training text", unit, &perplexity_of(&sentences)))?;
     if let (Some(path), Some(test)) = (&arguments.test, &test) {
-        outln!("{}", format_perplexity(&path.display().to_string(), unit, &measure(test)))?;
+        outln!("{}", format_perplexity(&path.display().to_string(), unit, &perplexity_of(test)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn format_discounts(discounts: &Discounts) -> String {
-    let [one, two, more] = discounts.values;
+    // Discounts of n-grams that occur once, twice, and more often.
+    let [once, twice, more] = discounts.values;
     match discounts.kind {
-        DiscountKind::Modified => format!("{one:.3} {two:.3} {more:.3}"),
-        DiscountKind::Absolute => format!("{one:.3} for all counts: too few n-grams for three"),
-        _ => format!("{one:.3} for all counts: too few n-grams for any estimate"),
+        DiscountKind::Modified => format!("{once:.3} {twice:.3} {more:.3}"),
+        DiscountKind::Absolute => format!("{once:.3} for all counts: too few n-grams for three"),
+        _ => format!("{once:.3} for all counts: too few n-grams for any estimate"),
     }
 }
 
@@ -123,12 +127,12 @@ impl Text {
         let name = path.display().to_string();
         let texts = lines.iter().map(|(_, line): &(usize, String)| line.as_str());
         warn_each(recognizer::normalization_warning(&name, texts, form));
-        let (mut sentences, mut marked) = (Vec::with_capacity(lines.len()), Vec::new());
+        let (mut sentences, mut marked_lines) = (Vec::with_capacity(lines.len()), Vec::new());
         for (number, line) in lines {
             let line = form.apply(&line);
             let sentence = strip_sentence_marks(&line);
             if sentence.len() < line.len() {
-                marked.push(number);
+                marked_lines.push(number);
             }
             if let Some(mark) = find_sentence_mark(sentence) {
                 let (path, mark) = (path.to_owned(), mark.to_owned());
@@ -139,11 +143,11 @@ impl Text {
                 sentences.push(sentence.replace("<UNK>", UNKNOWN));
             }
         }
-        if let Some(first) = marked.first() {
-            let lines = if marked.len() == 1 { "line" } else { "lines" };
+        if let Some(first) = marked_lines.first() {
+            let lines = if marked_lines.len() == 1 { "line" } else { "lines" };
             warnln!(
                 "warning: {name}: <s> and </s> are removed from the ends of {} {lines}, the first is line {first}",
-                marked.len()
+                marked_lines.len()
             );
         }
         Ok(Self { sentences, utterances })
@@ -197,6 +201,7 @@ impl Units {
         Self::new(names, None)
     }
 
+    /// Returns the unit ids of each sentence.
     fn encode<'a>(&self, sentences: impl IntoIterator<Item = &'a String>) -> Result<Vec<Vec<u32>>> {
         sentences.into_iter().map(|sentence| self.ids(sentence)).collect()
     }
@@ -207,7 +212,8 @@ impl Units {
     fn ids(&self, sentence: &str) -> Result<Vec<u32>> {
         let Some(tokenizer) = &self.tokenizer else {
             let words = &self.names[..self.unknown as usize];
-            let id = |word: &str| words.binary_search_by(|name| name.as_str().cmp(word)).map(|at| at as u32);
+            let id =
+                |word: &str| words.binary_search_by(|name| name.as_str().cmp(word)).map(|index| index as u32);
             return Ok(sentence.split_whitespace().map(|word| id(word).unwrap_or(self.unknown)).collect());
         };
         match tokenizer.encode(sentence) {
@@ -216,7 +222,8 @@ impl Units {
         }
         let words: Vec<&str> = sentence.split_whitespace().collect();
         if tokenizer.kind() == TokenizerKind::Characters {
-            let id = |c: char| self.names.iter().position(|name| name.chars().eq([c])).map(|at| at as u32);
+            let id =
+                |c: char| self.names.iter().position(|name| name.chars().eq([c])).map(|index| index as u32);
             return Ok(words.join(" ").chars().map(|c| id(c).unwrap_or(self.unknown)).collect());
         }
         let mut ids = Vec::new();

@@ -84,7 +84,7 @@ fn main() -> ExitCode {
     });
     match outcome {
         // The reader of a closed pipe needs no message. The exit status is that of SIGPIPE.
-        Err(error) if error.is_closed() => ExitCode::from(signals::CLOSED),
+        Err(error) if error.is_closed() => ExitCode::from(signals::CLOSED_STATUS),
         Err(error) => {
             out::warnln!("error: {}", error::chain(&error));
             ExitCode::from(2)

@@ -46,7 +46,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     };
     let texts = arguments.parts.iter().map(read).collect::<std::result::Result<Vec<_>, _>>()?;
     let parts = MergeParts::parse(&arguments.parts, &texts)?;
-    check(&parts, arguments)?;
+    check_parts(&parts, arguments)?;
     match parts {
         MergeParts::Lines { lines, .. } => {
             let lines = lines.concat();
@@ -62,7 +62,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
             output.write(evaluation.hypotheses().as_bytes())?;
             let file = arguments.manifest.as_ref().unwrap_or(&arguments.out);
             let name = file.file_stem().unwrap_or_default().to_string_lossy();
-            scores::lines(&name, &evaluation, arguments.speakers)
+            scores::format_scores(&name, &evaluation, arguments.speakers)
                 .iter()
                 .try_for_each(|line| outln!("{line}"))?;
         }
@@ -70,12 +70,13 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns an error about a part that does not fit the others.
 fn part_error(path: &Path, expected: impl Into<String>, found: impl Into<String>) -> Error {
     Error::MergePart { path: path.to_owned(), expected: expected.into(), found: found.into() }
 }
 
 /// Fails for repeated utterances and for parts that differ from the manifest.
-fn check(parts: &MergeParts, arguments: &Args) -> Result<()> {
+fn check_parts(parts: &MergeParts, arguments: &Args) -> Result<()> {
     if arguments.speakers && !matches!(parts, MergeParts::Hypotheses(_)) {
         return Err(part_error(&arguments.parts[0], "hypotheses, for --speakers", "another kind"));
     }
@@ -95,9 +96,9 @@ fn check(parts: &MergeParts, arguments: &Args) -> Result<()> {
 
 /// Fails if a file is given twice, possibly by different paths.
 fn expect_different_files(paths: &[PathBuf]) -> Result<()> {
-    for (at, path) in paths.iter().enumerate() {
+    for (index, path) in paths.iter().enumerate() {
         let is_same = |other: &&PathBuf| *other == path || is_same_file(other, path);
-        if let Some(other) = paths[..at].iter().find(is_same) {
+        if let Some(other) = paths[..index].iter().find(is_same) {
             let duplicate = match other == path {
                 true => "it twice".to_owned(),
                 false => format!("the same file as {}", other.display()),
@@ -110,10 +111,10 @@ fn expect_different_files(paths: &[PathBuf]) -> Result<()> {
 
 /// Fails if an utterance occurs twice, in one part or in two.
 fn expect_once(paths: &[PathBuf], ids: &[Vec<&str>], left_out: &[Vec<&str>]) -> Result<()> {
-    let mut seen: HashMap<&str, &Path> = HashMap::new();
+    let mut first_paths: HashMap<&str, &Path> = HashMap::new();
     for ((path, ids), left_out) in paths.iter().zip(ids).zip(left_out) {
         for id in ids.iter().chain(left_out) {
-            if let Some(other) = seen.insert(id, path) {
+            if let Some(other) = first_paths.insert(id, path) {
                 let duplicate = format!("{id} also in {}", other.display());
                 return Err(part_error(path, "every utterance once", duplicate));
             }

@@ -20,11 +20,11 @@ pub fn open<const N: usize>(
     let recordings = utterances.iter().flat_map(Utterance::files);
     let inputs: Vec<&Path> = inputs.iter().map(|path| path.as_path()).chain(recordings).collect();
     let mut outputs = [const { None }; N];
-    for at in 0..N {
-        let Some(path) = paths[at] else { continue };
+    for index in 0..N {
+        let Some(path) = paths[index] else { continue };
         let output = OutputFile::new(path, &inputs)?;
-        outputs[..at].iter().flatten().try_for_each(|other| expect_distinct(&output, other))?;
-        outputs[at] = Some(output);
+        outputs[..index].iter().flatten().try_for_each(|other| expect_distinct(&output, other))?;
+        outputs[index] = Some(output);
     }
     Ok(outputs)
 }

@@ -42,6 +42,7 @@ enum CorpusCommand {
     },
 }
 
+// Arguments of all corpora. A doc comment would be part of the help text.
 #[derive(clap::Args)]
 struct CorpusArguments {
     /// Folder of the corpus
@@ -92,6 +93,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Prints sizes, durations and paths of the written lists.
 fn print_table(lists: &[CorpusSummary]) -> Result<()> {
     outln!(
         "{:<16} {:>10} {:>8} {:>8} {:>10} {:>10} {:>10}",

@@ -41,9 +41,9 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         max_audio_bytes: if arguments.no_audio { 0 } else { arguments.audio },
     };
     let page = run.page(&options)?;
-    let (standard, size) = (output.is_standard(), page.len());
+    let (is_standard_output, size) = (output.is_standard(), page.len());
     output.write(page.as_bytes())?;
-    if !standard {
+    if !is_standard_output {
         outln!("{}: {:.1} MiB", path.display(), size as f64 / f64::from(1 << 20))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -4,7 +4,7 @@ use recognizer::{Evaluation, Score};
 /// Formats the error rates of an evaluation, one line per row.
 ///
 /// Rows: each subset, each speaker if `speakers`, the whole set, and the oracle of n-best lists.
-pub fn lines(name: &str, evaluation: &Evaluation, speakers: bool) -> Vec<String> {
+pub fn format_scores(name: &str, evaluation: &Evaluation, speakers: bool) -> Vec<String> {
     let subsets = evaluation.subsets.iter().map(|(subset, score)| (format!("{name} {subset}"), score));
     let mut rows: Vec<(String, &Score)> = subsets.collect();
     if speakers {
@@ -16,10 +16,11 @@ pub fn lines(name: &str, evaluation: &Evaluation, speakers: bool) -> Vec<String>
     let oracle = evaluation.oracle();
     rows.extend(oracle.iter().map(|score| (format!("{name} best of n-best"), score)));
     let width = rows.iter().map(|row| row.0.chars().count()).fold(20, usize::max);
-    rows.iter().map(|(name, score)| line(&format!("{name:<width$}"), score)).collect()
+    rows.iter().map(|(name, score)| format_score(&format!("{name:<width$}"), score)).collect()
 }
 
-fn line(name: &str, score: &Score) -> String {
+/// Formats the error rates of a row with their confidence intervals.
+fn format_score(name: &str, score: &Score) -> String {
     let Score { substitutions, deletions, insertions, words, utterances, .. } = score;
     let rate = |rate: f64, (low, high): (f64, f64)| {
         format!("{:6.2} %  [{:.2}, {:.2}]", 100.0 * rate, 100.0 * low, 100.0 * high)

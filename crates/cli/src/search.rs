@@ -18,6 +18,8 @@ use crate::out::{warn_each, warnln};
 
 /// Maximum of `--beam`.
 const MAX_BEAM_WIDTH: usize = 10_000;
+/// Labels per frame without `--max-symbols`.
+const DEFAULT_MAX_SYMBOLS: usize = 8;
 /// Maximum of `--max-symbols`.
 const MAX_SYMBOLS: usize = 1000;
 
@@ -198,13 +200,14 @@ impl FromStr for Units {
 impl SearchArguments {
     /// Sets the search of a recognizer.
     pub fn apply(&self, recognizer: Recognizer) -> Result<Recognizer> {
-        let max_symbols = self.max_symbols.unwrap_or(8);
-        let fusion = self.fusion(&recognizer)?;
+        let max_symbols = self.max_symbols.unwrap_or(DEFAULT_MAX_SYMBOLS);
+        let fusion = self.load_fusion(&recognizer)?;
         let search = if recognizer.model().lattice().is_some() && !self.ctc {
             self.lattice_search(!fusion.is_empty())?
         } else if self.ctc {
+            // Greedy or beam search with the CTC head.
             let nbest = self.beam > 1;
-            self.check(SupportedOptions {
+            self.check_options(SupportedOptions {
                 search: "a search with the CTC head",
                 by_sum: true,
                 nbest,
@@ -218,13 +221,14 @@ impl SearchArguments {
             });
             SearchConfig::Ctc(beam)
         } else if self.beam == 1 && self.beam_search.is_none() {
+            // Greedy search with the joint network.
             let greedy = SupportedOptions {
                 search: "greedy search",
                 symbols: true,
                 confidence: true,
                 ..SupportedOptions::default()
             };
-            self.check(greedy)?;
+            self.check_options(greedy)?;
             let measure = self.confidence.unwrap_or(ConfidenceMeasure::MaxProb);
             let exponent = self.confidence_exponent.unwrap_or(1.0);
             SearchConfig::Greedy(GreedyOptions {
@@ -235,14 +239,15 @@ impl SearchArguments {
                 ..GreedyOptions::default()
             })
         } else {
-            let durations = !recognizer.model().durations().is_empty();
-            let kind = self.beam_search.unwrap_or(if durations {
+            // Beam search with the joint network, and CTC prefix scores if they have a weight.
+            let has_durations = !recognizer.model().durations().is_empty();
+            let kind = self.beam_search.unwrap_or(if has_durations {
                 BeamSearchKind::Malsd
             } else {
                 BeamSearchKind::Modified
             });
             let symbols = kind == BeamSearchKind::Malsd;
-            self.check(SupportedOptions {
+            self.check_options(SupportedOptions {
                 search: "another beam search",
                 beam: true,
                 by_sum: true,
@@ -323,7 +328,8 @@ impl SearchArguments {
         unsupported.map(|(argument, _, _, expected)| (argument, expected))
     }
 
-    fn check(&self, supported: SupportedOptions) -> Result<()> {
+    /// Fails for options that the search does not support.
+    fn check_options(&self, supported: SupportedOptions) -> Result<()> {
         match self.first_unsupported(supported) {
             None => Ok(()),
             Some((argument, expected)) => {
@@ -351,13 +357,13 @@ impl SearchArguments {
     }
 
     /// Returns the scorers to fuse: language models, word bonus, phrases.
-    fn fusion(&self, recognizer: &Recognizer) -> Result<Vec<Fusion>> {
+    fn load_fusion(&self, recognizer: &Recognizer) -> Result<Vec<Fusion>> {
         let mut names = recognizer.tokenizer().tokens().to_vec();
         names.resize(recognizer.model().classes(), String::new());
         let mut fusion = Vec::new();
         for (path, weight) in [(&self.lm, self.lm_weight), (&self.minus_lm, -self.minus_lm_weight)] {
             if let Some(path) = path {
-                let scorer = self.ngram(path, &names, recognizer.tokenizer())?;
+                let scorer = self.read_ngram(path, &names, recognizer.tokenizer())?;
                 fusion.push(Fusion { scorer, weight });
             }
         }
@@ -366,7 +372,7 @@ impl SearchArguments {
             fusion.push(Fusion { scorer: Arc::new(bonus), weight: self.word_bonus });
         }
         if let Some(path) = &self.phrases {
-            let bytes = read(path)?;
+            let bytes = read_file(path)?;
             warn_conversions(path, &bytes, recognizer.tokenizer());
             let encode = |text: &str| recognizer.tokenizer().encode(text).map_err(|error| error.to_string());
             let with_path = |source| Error::Phrases { path: path.clone(), source };
@@ -384,9 +390,9 @@ impl SearchArguments {
     /// Reads an n-gram of words or of tokens.
     ///
     /// With `--lm-units auto` it is an n-gram of tokens if all of its words are tokens.
-    fn ngram(&self, path: &Path, names: &[String], tokenizer: &Tokenizer) -> Result<Arc<dyn Scorer>> {
+    fn read_ngram(&self, path: &Path, names: &[String], tokenizer: &Tokenizer) -> Result<Arc<dyn Scorer>> {
         let with_path = |source| Error::Arpa { path: path.to_owned(), source };
-        let bytes = read(path)?;
+        let bytes = read_file(path)?;
         // The n-gram must have the Unicode form of the model's texts.
         let normalized = std::str::from_utf8(&bytes).map(|text| tokenizer.unicode_form().apply(text));
         if normalized.as_ref().is_ok_and(|text| text.as_bytes() != bytes) {
@@ -412,7 +418,7 @@ impl SearchArguments {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
+fn read_file(path: &Path) -> Result<Vec<u8>> {
     let io = |source| model::Error::Io { path: path.to_owned(), action: "read the file", source };
     Ok(speech::files::read_input(path).map_err(io)?)
 }
@@ -425,9 +431,9 @@ fn warn_skipped(path: &Path, list: &PhraseList) {
     let skipped = list.skipped.len();
     let lines: Vec<String> =
         list.skipped.iter().take(MAX_NAMED_LINES).map(|phrase| phrase.line.to_string()).collect();
-    let rest = if skipped > MAX_NAMED_LINES { " and others" } else { "" };
+    let suffix = if skipped > MAX_NAMED_LINES { " and others" } else { "" };
     warnln!(
-        "warning: {}: {skipped} of {} phrases are skipped, as the model has no tokens for them: line{} {}{rest}; line {}: {}",
+        "warning: {}: {skipped} of {} phrases are skipped, as the model has no tokens for them: line{} {}{suffix}; line {}: {}",
         path.display(),
         skipped + list.phrases.len(),
         if skipped > 1 { "s" } else { "" },

@@ -27,12 +27,12 @@ impl FromStr for Shard {
 }
 
 /// Returns the part of a list that a shard selects; none selects all.
-pub fn part<T>(mut list: Vec<T>, shard: Option<Shard>) -> Vec<T> {
+pub fn select_part<T>(mut list: Vec<T>, shard: Option<Shard>) -> Vec<T> {
     let Some(Shard { index, count }) = shard else { return list };
-    let end = |parts: usize| (list.len() as u128 * parts as u128 / count as u128) as usize;
-    let (first, last) = (end(index), end(index + 1));
-    list.truncate(last);
-    list.split_off(first)
+    let end_of = |parts: usize| (list.len() as u128 * parts as u128 / count as u128) as usize;
+    let (start, end) = (end_of(index), end_of(index + 1));
+    list.truncate(end);
+    list.split_off(start)
 }
 
 #[cfg(test)]
@@ -44,12 +44,12 @@ mod tests {
         let list: Vec<usize> = (0..17).collect();
         for count in 1..20 {
             let shard = |i: usize| Some(format!("{i}/{count}").parse().unwrap());
-            let parts: Vec<_> = (1..=count).map(|i| part(list.clone(), shard(i))).collect();
+            let parts: Vec<_> = (1..=count).map(|i| select_part(list.clone(), shard(i))).collect();
             assert_eq!(parts.concat(), list);
             let lengths = parts.iter().map(Vec::len);
             assert!(lengths.clone().max().unwrap() <= lengths.min().unwrap() + 1);
         }
-        assert_eq!(part(list.clone(), None), list);
+        assert_eq!(select_part(list.clone(), None), list);
     }
 
     #[test]

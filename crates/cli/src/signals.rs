@@ -6,10 +6,10 @@ use crate::error::Result;
 use crate::out::warnln;
 
 /// Exit status of a command that a signal ended: 128 + SIGINT.
-pub const STOPPED: u8 = 130;
+pub const STOPPED_STATUS: u8 = 130;
 
 /// Exit status of a command whose output pipe was closed: 128 + SIGPIPE.
-pub const CLOSED: u8 = 141;
+pub const CLOSED_STATUS: u8 = 141;
 
 /// Returns a flag that SIGINT, SIGTERM or SIGHUP sets.
 ///
@@ -18,9 +18,9 @@ pub const CLOSED: u8 = 141;
 pub fn watch(message: &'static str) -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
-    on_each(move || {
+    on_each_signal(move || {
         if flag.load(Ordering::SeqCst) {
-            std::process::exit(STOPPED.into());
+            std::process::exit(STOPPED_STATUS.into());
         }
         // The message comes before the flag: a reader of the flag may end the program.
         if !message.is_empty() {
@@ -43,7 +43,7 @@ pub fn report_large_files() -> Result<()> {
 }
 
 #[cfg(unix)]
-fn on_each(mut run: impl FnMut() + Send + 'static) -> Result<()> {
+fn on_each_signal(mut run: impl FnMut() + Send + 'static) -> Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
     if !is_ignored(SIGHUP) {
@@ -56,7 +56,7 @@ fn on_each(mut run: impl FnMut() + Send + 'static) -> Result<()> {
 }
 
 #[cfg(not(unix))]
-fn on_each(run: impl FnMut() + Send + 'static) -> Result<()> {
+fn on_each_signal(run: impl FnMut() + Send + 'static) -> Result<()> {
     ctrlc::set_handler(run).map_err(|error| std::io::Error::other(error).into())
 }
 

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// File name of the loss curve in the run folder.
-const CURVE: &str = "curve.svg";
+const CURVE_FILE: &str = "curve.svg";
 
 /// Arguments of `panda train`.
 #[derive(clap::Args)]
@@ -69,6 +69,7 @@ pub struct Args {
 
 /// Trains with progress output; prints the final error rates and the next commands.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
+    // The run folder, and whether its checkpoint is used.
     let name = arguments.recipe.file_stem().unwrap_or_default();
     let folder = arguments.run.clone().unwrap_or_else(|| PathBuf::from("runs").join(name));
     let start = match (arguments.resume, arguments.force) {
@@ -77,6 +78,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         (_, true) => StartMode::Force,
         _ => StartMode::Fresh,
     };
+    // Train, in one process or as one rank of an MPI job.
     let mut terminal = Terminal::default();
     let mut train = |group: &mut ProcessGroup| -> Result<training::RunOutcome> {
         let message = "stopping after the current step and saving; press Ctrl-C again to exit immediately";
@@ -102,6 +104,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     };
     #[cfg(not(feature = "mpi"))]
     let outcome = train(&mut ProcessGroup::single())?;
+    // Print how to continue a stopped run, or the error rates and the next commands.
     if outcome.stopped {
         terminal.print(&match outcome.steps {
             0 => "stopped before the first step; nothing is written".to_owned(),
@@ -110,11 +113,11 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
                 format!("stopped and saved after {steps} steps; to continue: {command}")
             }
         });
-        return Ok(ExitCode::from(signals::STOPPED));
+        return Ok(ExitCode::from(signals::STOPPED_STATUS));
     }
     for (name, evaluation) in [("dev", &outcome.dev), ("test", &outcome.test)] {
         let Some(evaluation) = evaluation else { continue };
-        scores::lines(name, evaluation, false).iter().for_each(|line| terminal.print(line));
+        scores::format_scores(name, evaluation, false).iter().for_each(|line| terminal.print(line));
     }
     terminal.print(&format!("run folder: {}", folder.display()));
     let checkpoint = ["best.safetensors", training::run_files::LAST_CHECKPOINT]
@@ -178,6 +181,7 @@ impl Terminal {
         }
     }
 
+    /// Prints a line above the progress bar; stops printing after an error.
     fn print(&mut self, line: &str) {
         if self.output_failed {
             return;
@@ -249,36 +253,45 @@ impl Observer for Terminal {
 
     fn write_epoch(&mut self, folder: &RunFolder, rows: &[Metrics]) -> training::Result<()> {
         let curve = report::draw_run_curve(rows).map_err(|error| model::Error::Io {
-            path: folder.file(CURVE),
+            path: folder.file(CURVE_FILE),
             action: "draw the loss curve",
             source: std::io::Error::other(error),
         })?;
-        folder.write(CURVE, curve.as_bytes())
+        folder.write(CURVE_FILE, curve.as_bytes())
     }
 
     fn on_epoch(&mut self, report: &EpochReport) {
-        let m = &report.metrics;
+        let metrics = &report.metrics;
         let mut line = format!(
             "epoch {:>4}/{}  loss {:8.3}  ctc {:8.3}  gradient norm {:6.2}  {:5.1} s",
-            m.epoch, report.epochs, m.loss, m.ctc_loss, m.gradient_norm, m.seconds
+            metrics.epoch,
+            report.epochs,
+            metrics.loss,
+            metrics.ctc_loss,
+            metrics.gradient_norm,
+            metrics.seconds
         );
-        if m.simple_loss > 0.0 {
-            line += &format!("  simple {:8.3}", m.simple_loss);
+        if metrics.simple_loss > 0.0 {
+            line += &format!("  simple {:8.3}", metrics.simple_loss);
         }
-        if m.skipped > 0 {
-            line += &format!("  {} utterances without a path", m.skipped);
+        if metrics.skipped > 0 {
+            line += &format!("  {} utterances without a path", metrics.skipped);
         }
-        if m.planned_bytes > 0 {
+        if metrics.planned_bytes > 0 {
             let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-            line += &format!("  {:.0} of {:.0} planned MiB", mib(m.resident_bytes), mib(m.planned_bytes));
+            line += &format!(
+                "  {:.0} of {:.0} planned MiB",
+                mib(metrics.resident_bytes),
+                mib(metrics.planned_bytes)
+            );
         }
-        if m.padding > 0.0 {
-            line += &format!("  padding {:4.1} %", 100.0 * m.padding);
+        if metrics.padding > 0.0 {
+            line += &format!("  padding {:4.1} %", 100.0 * metrics.padding);
         }
-        if m.nonfinite > 0 {
-            line += &format!("  {} non-finite steps skipped", m.nonfinite);
+        if metrics.nonfinite > 0 {
+            line += &format!("  {} non-finite steps skipped", metrics.nonfinite);
         }
-        for (name, rate) in [("WER", m.dev_wer), ("CER", m.dev_cer)] {
+        for (name, rate) in [("WER", metrics.dev_wer), ("CER", metrics.dev_cer)] {
             if let Some(rate) = rate {
                 line += &format!("  dev {name} {:.2} %", 100.0 * rate);
             }

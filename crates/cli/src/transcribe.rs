@@ -122,16 +122,18 @@ pub fn run(mut arguments: Args) -> Result<ExitCode> {
         Some(folder) => outputs::transcript_paths(folder, &arguments.audio_files, writer.format)?,
         None => Vec::new(),
     };
-    let paths = shard::part(paths, arguments.shard);
-    arguments.audio_files = shard::part(arguments.audio_files, arguments.shard);
+    let paths = shard::select_part(paths, arguments.shard);
+    arguments.audio_files = shard::select_part(arguments.audio_files, arguments.shard);
     let arguments = &arguments;
+    // Check the arguments of files or of streaming audio.
     let is_streaming = arguments.streaming.is_streaming(&arguments.audio_files);
     if is_streaming {
-        streaming::check(arguments)?;
+        streaming::check_arguments(arguments)?;
     } else {
         arguments.streaming.expect_defaults()?;
     }
     arguments.long.check()?;
+    // Open the outputs before the model is loaded.
     let outputs = match is_streaming {
         true => OutputFiles { files: HashMap::new() },
         false => OutputFiles::new(arguments, &paths)?,
@@ -188,37 +190,38 @@ struct Transcriber<'a> {
 }
 
 impl Transcriber<'_> {
+    /// Transcribes all recordings, a batch of short ones at a time.
     fn run(mut self) -> Result<ExitCode> {
         let files = &self.arguments.audio_files;
         let bar = progress_bar(files.len());
-        for first in (0..files.len()).step_by(BATCH_SIZE) {
-            let numbers = first..files.len().min(first + BATCH_SIZE);
+        for batch_start in (0..files.len()).step_by(BATCH_SIZE) {
+            let batch_indices = batch_start..files.len().min(batch_start + BATCH_SIZE);
             let mut short_recordings = Vec::new();
-            let loaded: Vec<_> =
-                numbers.clone().map(|at| self.load(&files[at], &mut short_recordings)).collect();
+            let load_results: Vec<_> =
+                batch_indices.clone().map(|index| self.load(&files[index], &mut short_recordings)).collect();
             let mut transcriptions = self.recognizer.transcribe_all(&short_recordings).into_iter();
-            for (at, loaded) in numbers.zip(loaded) {
-                let result = match loaded {
+            for (index, load_result) in batch_indices.zip(load_results) {
+                let result = match load_result {
                     Err(message) => Err(message),
                     Ok((transcription, changes)) => {
                         for change in changes {
-                            warnln!("note: {}: {change}", files[at].display());
+                            warnln!("note: {}: {change}", files[index].display());
                         }
                         match transcription {
                             Some(transcription) => Ok(transcription),
                             None => transcriptions
                                 .next()
                                 .unwrap_or_else(|| Ok(Transcription::default()))
-                                .map_err(|error| format!("{}: {}", files[at].display(), chain(&error))),
+                                .map_err(|error| format!("{}: {}", files[index].display(), chain(&error))),
                         }
                     }
                 };
                 match result {
-                    Ok(transcription) => bar.suspend(|| self.write(at, &transcription))?,
+                    Ok(transcription) => bar.suspend(|| self.write(index, &transcription))?,
                     Err(message) => {
                         bar.suspend(|| warnln!("error: {message}"));
                         self.failures += 1;
-                        bar.suspend(|| self.write_left_out(at, &message))?;
+                        bar.suspend(|| self.write_left_out(index, &message))?;
                     }
                 }
                 bar.inc(1);
@@ -230,11 +233,11 @@ impl Transcriber<'_> {
     }
 
     /// Writes why a recording was left out (JSON lines only).
-    fn write_left_out(&self, at: usize, reason: &str) -> Result<()> {
+    fn write_left_out(&self, index: usize, reason: &str) -> Result<()> {
         if self.arguments.format != Some(TranscriptFormat::Json) || self.arguments.output.is_some() {
             return Ok(());
         }
-        let id = recording_id(&self.arguments.audio_files[at]);
+        let id = recording_id(&self.arguments.audio_files[index]);
         formatted(&format!("{}\n", serde_json::json!({ "id": id, "left_out": reason })))
     }
 
@@ -273,20 +276,21 @@ impl Transcriber<'_> {
         Ok((None, changes))
     }
 
-    fn write(&mut self, at: usize, transcription: &Transcription) -> Result<()> {
-        let path = &self.arguments.audio_files[at];
+    /// Writes a transcript to its file, or prints it.
+    fn write(&mut self, index: usize, transcription: &Transcription) -> Result<()> {
+        let path = &self.arguments.audio_files[index];
         if transcription.silence {
             warnln!("note: {}: text was discarded as silence; --silence 0 keeps it", path.display());
         }
         let id = recording_id(path);
-        if let Some(output) = self.outputs.files.remove(&at) {
+        if let Some(output) = self.outputs.files.remove(&index) {
             return Ok(output.write(self.writer.write(&id, transcription).as_bytes())?);
         }
         match self.arguments.format {
             Some(_) => {
                 let text = self.writer.write(&id, transcription);
-                let end = if text.ends_with('\n') { "" } else { "\n" };
-                formatted(&(text + end))
+                let line_end = if text.ends_with('\n') { "" } else { "\n" };
+                formatted(&(text + line_end))
             }
             None => {
                 outln!("{id}: {}", transcription.text)?;

@@ -71,12 +71,14 @@ pub struct PeerErrors {
     pub gradient: f64,
 }
 
+/// A golden case of a loss: its options, its tensors and the errors of its peers.
 #[derive(Debug)]
 pub(super) struct LossCase {
     pub name: String,
     pub kind: String,
     pub options: Options,
-    pub peers: Option<PeerErrors>,
+    /// Smallest errors of other programs in f32, if the sidecar has some.
+    pub peer_errors: Option<PeerErrors>,
     path: PathBuf,
     tensors: BTreeMap<String, StoredTensor>,
 }
@@ -87,8 +89,15 @@ impl LossCase {
         let sidecar: Sidecar =
             serde_json::from_value(value).map_err(|source| Error::Sidecar { path: json, source })?;
         let tensors = read_tensors(&path)?;
-        let peers = smallest_errors(&sidecar.peer_max_disagreement);
-        Ok(Self { name: name.to_owned(), kind: sidecar.kind, options: sidecar.options, peers, path, tensors })
+        let peer_errors = smallest_peer_errors(&sidecar.peer_max_disagreement);
+        Ok(Self {
+            name: name.to_owned(),
+            kind: sidecar.kind,
+            options: sidecar.options,
+            peer_errors,
+            path,
+            tensors,
+        })
     }
 
     /// Returns an optional tensor.
@@ -165,7 +174,7 @@ pub(super) fn read_tensors(path: &Path) -> Result<BTreeMap<String, StoredTensor>
     let corrupt = |source| Error::Tensors { path: path.into(), source };
     let mut tensors = BTreeMap::new();
     for (name, view) in SafeTensors::deserialize(&data).map_err(corrupt)?.tensors() {
-        let stored = to_f64(&view).ok_or_else(|| Error::Case {
+        let stored = stored_tensor(&view).ok_or_else(|| Error::Case {
             path: path.into(),
             argument: name.clone(),
             expected: "f16, f32, f64, i32 or i64 values".into(),
@@ -176,7 +185,8 @@ pub(super) fn read_tensors(path: &Path) -> Result<BTreeMap<String, StoredTensor>
     Ok(tensors)
 }
 
-fn to_f64(view: &TensorView) -> Option<StoredTensor> {
+/// Converts a tensor of a supported type; returns none for other types.
+fn stored_tensor(view: &TensorView) -> Option<StoredTensor> {
     let data = view.data();
     let values: Vec<f64> = match view.dtype() {
         Dtype::F16 => data.as_chunks().0.iter().map(|&b| half::f16::from_le_bytes(b).to_f64()).collect(),
@@ -190,10 +200,15 @@ fn to_f64(view: &TensorView) -> Option<StoredTensor> {
 }
 
 /// Returns the smallest errors of the f32 peers that finished.
-fn smallest_errors(peers: &BTreeMap<String, BTreeMap<String, serde_json::Value>>) -> Option<PeerErrors> {
+fn smallest_peer_errors(peers: &BTreeMap<String, BTreeMap<String, serde_json::Value>>) -> Option<PeerErrors> {
     let f32_peers = peers.iter().filter(|(name, _)| name.contains("fp32")).map(|(_, measures)| measures);
     let measure = |measures: &BTreeMap<String, serde_json::Value>, name: &str| measures.get(name)?.as_f64();
     f32_peers
-        .filter_map(|m| Some(PeerErrors { loss: measure(m, "loss_rel")?, gradient: measure(m, "grad_abs")? }))
+        .filter_map(|measures| {
+            Some(PeerErrors {
+                loss: measure(measures, "loss_rel")?,
+                gradient: measure(measures, "grad_abs")?,
+            })
+        })
         .reduce(|a, b| PeerErrors { loss: a.loss.min(b.loss), gradient: a.gradient.min(b.gradient) })
 }

@@ -23,20 +23,21 @@ const SUM_TOLERANCE: f64 = 1e-3;
 struct Sidecar {
     model: DecodingModelConfig,
     lengths: Vec<usize>,
-    decodes: Vec<Decode>,
+    decodes: Vec<DecoderCase>,
 }
 
 /// A decoder with its options, and the expected hypotheses of each utterance.
 #[derive(Debug, Deserialize)]
-struct Decode {
+struct DecoderCase {
     id: String,
     #[serde(flatten)]
-    kind: DecodeKind,
+    kind: DecoderKind,
 }
 
+/// Kind of a decoder, its options and the expected hypotheses.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-enum DecodeKind {
+enum DecoderKind {
     Greedy {
         max_symbols: Option<usize>,
         utterances: Vec<GreedyCase>,
@@ -49,7 +50,7 @@ enum DecodeKind {
     ChunkedGreedy {
         max_symbols: Option<usize>,
         chunk: usize,
-        utterances: Vec<Vec<Chunk>>,
+        utterances: Vec<Vec<ChunkCase>>,
     },
     ForcedAlignment {
         utterances: Vec<Option<AlignedCase>>,
@@ -64,6 +65,7 @@ enum DecodeKind {
     Unknown,
 }
 
+/// Expected hypothesis of greedy search.
 #[derive(Debug, Deserialize)]
 struct GreedyCase {
     tokens: Vec<u32>,
@@ -87,8 +89,9 @@ struct GreedyCase {
     confidence: std::collections::BTreeMap<String, Vec<f64>>,
 }
 
+/// Expected labels of a chunk of a stream.
 #[derive(Debug, Deserialize)]
-struct Chunk {
+struct ChunkCase {
     tokens: Vec<u32>,
     timestamps: Vec<usize>,
     time_jump: usize,
@@ -103,6 +106,7 @@ struct RankedCase {
     norm_score: f64,
 }
 
+/// Expected forced alignment of an utterance.
 #[derive(Debug, Deserialize)]
 struct AlignedCase {
     labels: Vec<u32>,
@@ -151,9 +155,10 @@ impl DecodingCase {
         let (model, network) = model.map_err(|error| {
             case_error("model", "weights that fit the sidecar's model", error.to_string())
         })?;
-        let enc = floats(&bytes, "enc").ok_or_else(|| case_error("enc", "a tensor of f32", "none".into()))?;
+        let encoder_outputs =
+            read_f32(&bytes, "enc").ok_or_else(|| case_error("enc", "a tensor of f32", "none".into()))?;
         let frames = network
-            .project_frames(&enc)
+            .project_frames(&encoder_outputs)
             .map_err(|error| case_error("enc", "whole rows of the encoder's width", error.to_string()))?;
         decoding::unpad(&frames, model.width(), &sidecar.lengths)
             .map_err(|error| case_error("enc", "rows for the lengths of the sidecar", error.to_string()))?;
@@ -161,8 +166,8 @@ impl DecodingCase {
     }
 
     /// Returns a tensor by its name.
-    fn floats(&self, name: &str) -> Result<Vec<f32>> {
-        floats(&self.bytes, name).ok_or_else(|| Error::Case {
+    fn read_f32(&self, name: &str) -> Result<Vec<f32>> {
+        read_f32(&self.bytes, name).ok_or_else(|| Error::Case {
             path: self.path.clone(),
             argument: name.into(),
             expected: "a tensor of f32".into(),
@@ -174,25 +179,25 @@ impl DecodingCase {
     pub fn run(&self) -> Result<(Vec<DecodeResult>, Vec<String>)> {
         let (mut results, mut unknown) = (Vec::new(), Vec::new());
         for decode in &self.sidecar.decodes {
-            let mut check = Check::default();
+            let mut check = DecodingCheck::default();
             let kind = match &decode.kind {
-                DecodeKind::Greedy { max_symbols, utterances } => {
-                    searches::greedy(self, *max_symbols, utterances, &mut check);
+                DecoderKind::Greedy { max_symbols, utterances } => {
+                    searches::check_greedy(self, *max_symbols, utterances, &mut check);
                     "greedy"
                 }
-                DecodeKind::GreedyLmFusion { max_symbols, alpha, utterances } => {
-                    searches::greedy_with_lm(self, *max_symbols, *alpha, utterances, &mut check)?;
+                DecoderKind::GreedyLmFusion { max_symbols, alpha, utterances } => {
+                    searches::check_greedy_with_lm(self, *max_symbols, *alpha, utterances, &mut check)?;
                     "greedy_lm_fusion"
                 }
-                DecodeKind::ChunkedGreedy { max_symbols, chunk, utterances } => {
-                    searches::chunked_greedy(self, *max_symbols, *chunk, utterances, &mut check);
+                DecoderKind::ChunkedGreedy { max_symbols, chunk, utterances } => {
+                    searches::check_chunked_greedy(self, *max_symbols, *chunk, utterances, &mut check);
                     "chunked_greedy"
                 }
-                DecodeKind::ForcedAlignment { utterances } => {
-                    searches::forced_alignment(self, utterances, &mut check)?;
+                DecoderKind::ForcedAlignment { utterances } => {
+                    searches::check_forced_alignment(self, utterances, &mut check)?;
                     "forced_alignment"
                 }
-                DecodeKind::ModifiedBeam { beam, blank_penalty, temperature, utterances } => {
+                DecoderKind::ModifiedBeam { beam, blank_penalty, temperature, utterances } => {
                     let options = decoding::BeamOptions {
                         width: *beam,
                         nbest: *beam,
@@ -200,10 +205,10 @@ impl DecodingCase {
                         temperature: *temperature,
                         ..decoding::BeamOptions::default()
                     };
-                    searches::modified_beam(self, options, utterances, &mut check);
+                    searches::check_modified_beam(self, options, utterances, &mut check);
                     "modified_beam"
                 }
-                DecodeKind::Unknown => {
+                DecoderKind::Unknown => {
                     unknown.push(format!("{} {}", self.name, decode.id));
                     continue;
                 }
@@ -219,7 +224,8 @@ impl DecodingCase {
     }
 }
 
-fn floats(bytes: &[u8], name: &str) -> Option<Vec<f32>> {
+/// Returns an f32 tensor of a safetensors file; none if missing.
+fn read_f32(bytes: &[u8], name: &str) -> Option<Vec<f32>> {
     let file = SafeTensors::deserialize(bytes).ok()?;
     let view = file.tensor(name).ok().filter(|view| view.dtype() == Dtype::F32)?;
     Some(view.data().as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect())
@@ -227,13 +233,13 @@ fn floats(bytes: &[u8], name: &str) -> Option<Vec<f32>> {
 
 /// Collects the largest error and the first failure.
 #[derive(Default)]
-struct Check {
+struct DecodingCheck {
     max_error: f64,
     failure: Option<String>,
     location: String,
 }
 
-impl Check {
+impl DecodingCheck {
     /// Sets the utterance or hypothesis that the next failures are about.
     fn set_location(&mut self, location: String) {
         self.location = location;
@@ -262,13 +268,13 @@ impl Check {
         if actual.len() != expected.len() {
             return self.fail(name, format!("expected {} values, found {}", expected.len(), actual.len()));
         }
-        for (at, (&actual, &expected)) in actual.iter().zip(expected).enumerate() {
+        for (index, (&actual, &expected)) in actual.iter().zip(expected).enumerate() {
             let error = (actual - expected).abs() / expected.abs().max(1.0);
             // `max` ignores NaN.
             let error = if error.is_nan() { f64::INFINITY } else { error };
             self.max_error = self.max_error.max(error);
             if error > tolerance {
-                self.fail(name, format!("[{at}]: expected {expected}, found {actual}"));
+                self.fail(name, format!("[{index}]: expected {expected}, found {actual}"));
             }
         }
     }

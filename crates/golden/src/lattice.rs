@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use crate::error::RunError;
-use check::Check;
-pub(super) use file::File;
+use check::LatticeCheck;
+pub(super) use file::LatticeFile;
 use inputs::LatticeInputs;
 use lattice::RecognitionLattice;
 use rnnt_loss::Element;
@@ -31,13 +31,13 @@ use super::tolerances::FloatType;
 /// One case: results of LAST in f64 and in f32.
 struct LatticeCase<'a> {
     name: &'a str,
-    f64_file: &'a File,
-    f32_file: &'a File,
+    f64_file: &'a LatticeFile,
+    f32_file: &'a LatticeFile,
 }
 
 /// Pairs `NAME.f64` with `NAME.f32`.
-fn pair(files: &[File]) -> Result<Vec<LatticeCase<'_>>> {
-    let by_name: BTreeMap<&str, &File> = files.iter().map(|file| (file.name.as_str(), file)).collect();
+fn pair_files(files: &[LatticeFile]) -> Result<Vec<LatticeCase<'_>>> {
+    let by_name: BTreeMap<&str, &LatticeFile> = files.iter().map(|file| (file.name.as_str(), file)).collect();
     let mut cases = Vec::new();
     for (name, file) in &by_name {
         let partner = match (name.strip_suffix(".f64"), name.strip_suffix(".f32")) {
@@ -55,9 +55,9 @@ fn pair(files: &[File]) -> Result<Vec<LatticeCase<'_>>> {
 }
 
 /// Prints one line per case and type; returns true if all pass.
-pub(super) fn report(files: &[File], out: &mut dyn Write) -> Result<bool> {
-    let cases = pair(files)?;
-    let width = cases.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
+pub(super) fn report(files: &[LatticeFile], out: &mut dyn Write) -> Result<bool> {
+    let cases = pair_files(files)?;
+    let name_width = cases.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
     writeln!(
         out,
         "Tolerances, against LAST in f64: f64 1e-10 relative + 1e-12; f32 values 2e-5 relative + 1e-5 max|weight| T,"
@@ -72,27 +72,30 @@ pub(super) fn report(files: &[File], out: &mut dyn Write) -> Result<bool> {
     )?;
     writeln!(
         out,
-        "{:width$}  type  tensors  {:>8}  {:>9}  error/tol  LAST's  verdict",
+        "{:name_width$}  type  tensors  {:>8}  {:>9}  error/tol  LAST's  verdict",
         "case", "values", "gradients"
     )?;
     let (mut passed, mut failed) = (0, 0);
     for case in &cases {
-        for (label, float) in [("f64", FloatType::F64), ("f32", FloatType::F32)] {
-            let check = match float {
-                FloatType::F64 => run::<f64>(case, float)?,
-                FloatType::F32 => run::<f32>(case, float)?,
+        for (type_name, float_type) in [("f64", FloatType::F64), ("f32", FloatType::F32)] {
+            let check = match float_type {
+                FloatType::F64 => run::<f64>(case, float_type)?,
+                FloatType::F32 => run::<f32>(case, float_type)?,
             };
             let word = if check.failures.is_empty() { "pass" } else { "FAIL" };
             *(if check.failures.is_empty() { &mut passed } else { &mut failed }) += 1;
             let remarks = [&check.failures[..], &check.notes].concat();
             let remarks =
                 if remarks.is_empty() { String::new() } else { format!(" ({})", remarks.join("; ")) };
-            let last =
-                if float == FloatType::F32 { format!("{:.3}", check.last_errors.ratio) } else { "-".into() };
+            let last_ratio = if float_type == FloatType::F32 {
+                format!("{:.3}", check.last_errors.ratio)
+            } else {
+                "-".into()
+            };
             let errors = check.errors;
             writeln!(
                 out,
-                "{:width$}  {label}   {:>7}  {:>8.1e}  {:>9.1e}  {:>9.3}  {last:>6}  {word}{remarks}",
+                "{:name_width$}  {type_name}   {:>7}  {:>8.1e}  {:>9.1e}  {:>9.3}  {last_ratio:>6}  {word}{remarks}",
                 case.name, check.compared, errors.value, errors.gradient, errors.ratio,
             )?;
         }
@@ -102,23 +105,23 @@ pub(super) fn report(files: &[File], out: &mut dyn Write) -> Result<bool> {
 }
 
 /// Function that runs a file, and predicate on names of results.
-type LatticeRun = (fn(&mut Check) -> std::result::Result<(), RunError>, fn(&str) -> bool);
+type LatticeRun = (fn(&mut LatticeCheck) -> std::result::Result<(), RunError>, fn(&str) -> bool);
 
 /// Runs a case; an error of the code under test is a failure.
-fn run<'a, F: Element>(case: &LatticeCase<'a>, float: FloatType) -> Result<Check<'a>> {
+fn run<'a, F: Element>(case: &LatticeCase<'a>, float_type: FloatType) -> Result<LatticeCheck<'a>> {
     let (run, is_result): LatticeRun = match case.name {
-        _ if case.f64_file.settings.is_some() => (lattice::<F>, |name| name.starts_with("out/")),
-        "alignment_steps" => (steps::steps::<F>, steps::is_result),
-        "contexts_fullngram" => (contexts::full_ngrams::<F>, contexts::is_result),
-        "contexts_nextstatetable" => (contexts::tables::<F>, contexts::is_result),
-        "semirings" => (semirings::semirings::<F>, semirings::is_result),
-        "weight_fns" => (weight_fns::weight_fns::<F>, weight_fns::is_result),
+        _ if case.f64_file.settings.is_some() => (compare_lattice::<F>, |name| name.starts_with("out/")),
+        "alignment_steps" => (steps::compare_steps::<F>, steps::is_result),
+        "contexts_fullngram" => (contexts::compare_full_ngrams::<F>, contexts::is_result),
+        "contexts_nextstatetable" => (contexts::compare_state_tables::<F>, contexts::is_result),
+        "semirings" => (semirings::compare_semirings::<F>, semirings::is_result),
+        "weight_fns" => (weight_fns::compare_weight_fns::<F>, weight_fns::is_result),
         _ => {
             let expected = "a sidecar with a case, or the name of a file of components";
             return Err(case.f64_file.error("name", expected, case.name));
         }
     };
-    let mut check = Check::new((case.f64_file, case.f32_file), float, is_result);
+    let mut check = LatticeCheck::new(case.f64_file, case.f32_file, float_type, is_result);
     match run(&mut check) {
         Ok(()) => {}
         Err(RunError::InvalidCase(error)) => return Err(error),
@@ -128,15 +131,16 @@ fn run<'a, F: Element>(case: &LatticeCase<'a>, float: FloatType) -> Result<Check
     Ok(check)
 }
 
-fn lattice<F: Element>(check: &mut Check) -> std::result::Result<(), RunError> {
+/// Compares arc weights, path sums and best paths of a whole lattice.
+fn compare_lattice<F: Element>(check: &mut LatticeCheck) -> std::result::Result<(), RunError> {
     let file = check.file;
     let settings = file.settings.as_ref();
     let settings = settings.ok_or_else(|| file.error("case", "the settings of a lattice", "none"))?;
     let inputs = LatticeInputs::<F>::new(file, settings)?;
     let weight_fn = inputs.weight_fn()?;
     let lattice = RecognitionLattice::new(&inputs.context, inputs.alignment, &*weight_fn)?;
-    let weights = sums::arc_weights(check, &inputs, &lattice)?;
+    let weights = sums::compare_arc_weights(check, &inputs, &lattice)?;
     weights.compare(check, &inputs)?;
-    sums::sums(check, &inputs, &lattice)?;
-    paths::paths(check, &inputs, &lattice)
+    sums::compare_path_sums(check, &inputs, &lattice)?;
+    paths::compare_paths(check, &inputs, &lattice)
 }

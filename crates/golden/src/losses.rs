@@ -1,4 +1,7 @@
 //! Golden test of transducer losses: runs a case and pairs results with stored values.
+//!
+//! Each kind of case has a function: given scores, joint network outputs, encoder and predictor
+//! outputs. Other modules have TDT, multi-blank and pruned transducers.
 use rnnt_loss::Element;
 use rnnt_loss::{
     Head, HiddenInputs, JointNetwork, Layout, NetworkInputs, Options, Reduction, ScoreInputs, Session,
@@ -6,14 +9,14 @@ use rnnt_loss::{
 };
 
 use super::case::LossCase;
-use super::outcome::{LossOutcome, options, real_rows};
+use super::outcome::{LossOutcome, common_options, real_row_mask};
 use super::{pruned, topologies};
 use crate::error::RunError;
 
-/// Absolute score above which a case is hard.
-const HARD_SCORE: f64 = 900.0;
+/// Absolute score from which on a case is hard: f32 programs lose precision on it.
+const EXTREME_SCORE: f64 = 900.0;
 /// Loss below which a case is hard.
-const HARD_LOSS: f64 = 1e-4;
+const TINY_LOSS: f64 = 1e-4;
 
 /// Returns true if [`run`] supports a kind.
 pub(super) fn is_supported(kind: &str) -> bool {
@@ -24,33 +27,34 @@ pub(super) fn is_supported(kind: &str) -> bool {
 /// Runs a case with inputs of type `F`: f32 or f64.
 pub(super) fn run<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
     match case.kind.as_str() {
-        "rnnt_fused_linear" => rows::<F>(case),
-        "rnnt_joint_network" => joint::<F>(case),
-        "tdt" => topologies::tdt::<F>(case),
-        "rnnt_pruned" => pruned::pruned::<F>(case),
-        "multiblank" => topologies::multi_blank::<F>(case),
-        _ => dense::<F>(case),
+        "rnnt_fused_linear" => run_hidden_rows::<F>(case),
+        "rnnt_joint_network" => run_joint_network::<F>(case),
+        "tdt" => topologies::run_tdt::<F>(case),
+        "rnnt_pruned" => pruned::run_pruned::<F>(case),
+        "multiblank" => topologies::run_multi_blank::<F>(case),
+        _ => run_dense_scores::<F>(case),
     }
 }
 
 /// Runs given scores, with all variants of the gradient.
-fn dense<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
+fn run_dense_scores<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
     let targets = case.targets()?;
     let [_, frames, positions, classes] = case.shape("logits")?;
     let layout = Layout::Padded { frames, positions };
     let values: Vec<F> = case.values("logits")?;
     let scores = ScoreInputs { scores: &values, classes, layout };
     let weights = Reduction::Sum.weights(&targets);
-    let case_options = options(case);
+    let case_options = common_options(case);
     let mut session = Session::new(&case_options)?;
     let pending = session.forward(scores, &targets)?;
     let emissions = pending.emissions().into_owned();
     let output = pending.backward(&weights)?;
-    let mut out = LossOutcome::default();
+    let mut outcome = LossOutcome::default();
     case.get("loss")?;
     case.get("grad_logits")?;
-    losses(&mut out, case, &output.losses)?;
-    log_sums(&mut out, case, &targets, &emissions, (frames, positions))?;
+    // Losses, their reductions, and the sums of the recursion.
+    add_losses(&mut outcome, case, &output.losses)?;
+    add_log_sums(&mut outcome, case, &targets, &emissions, frames, positions)?;
     for reduction in [Reduction::Sum, Reduction::Mean, Reduction::MeanPerTarget, Reduction::MeanVolume] {
         let name = match reduction {
             Reduction::Sum => "loss_sum",
@@ -58,68 +62,71 @@ fn dense<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
             Reduction::MeanPerTarget => "loss_mean_per_target",
             Reduction::MeanVolume => "loss_mean_volume",
         };
-        out.loss(case, name, &[reduction.reduce(&output.losses, &targets)?])?;
+        outcome.add_loss(case, name, &[reduction.reduce(&output.losses, &targets)?])?;
     }
 
+    // Gradients: with all options, without clamping, without FastEmit, and in place.
     let gradient = |options: &Options| -> rnnt_loss::Result<_> {
         Ok(Session::new(options)?.sum(scores, &targets, &weights)?.gradients.scores)
     };
-    out.gradient(case, "grad_logits", &output.gradients.scores)?;
+    outcome.add_gradient(case, "grad_logits", &output.gradients.scores)?;
     let unclamped = Options { clamp: None, ..case_options };
-    out.gradient(case, "grad_logits_unclamped", &gradient(&unclamped)?)?;
+    outcome.add_gradient(case, "grad_logits_unclamped", &gradient(&unclamped)?)?;
     let without_fastemit = Options { fastemit: 0.0, ..unclamped };
-    out.gradient(case, "grad_logits_no_fastemit", &gradient(&without_fastemit)?)?;
+    outcome.add_gradient(case, "grad_logits_no_fastemit", &gradient(&without_fastemit)?)?;
     let mut in_place = values.clone();
     session.sum_in_place(&mut in_place, (classes, layout), &targets, &Reduction::Mean.weights(&targets))?;
-    out.gradient(case, "grad_logits_loss_mean", &in_place)?;
+    outcome.add_gradient(case, "grad_logits_loss_mean", &in_place)?;
 
-    let is_real = real_rows(&targets, frames, positions);
-    out.expect_zero_padding("grad_logits", &output.gradients.scores, classes, &is_real);
-    let rows = values.chunks_exact(classes).zip(&is_real).filter(|(_, is_real)| **is_real);
-    let largest = rows.flat_map(|(row, _)| row).map(|z| z.to_f64().abs()).filter(|z| z.is_finite());
-    out.is_hard =
-        largest.fold(0.0, f64::max) >= HARD_SCORE || output.losses.iter().any(|&loss| loss < HARD_LOSS);
-    Ok(out)
+    // Padding, and whether the case is hard.
+    let is_real = real_row_mask(&targets, frames, positions);
+    outcome.expect_zero_padding("grad_logits", &output.gradients.scores, classes, &is_real);
+    let site_scores = values.chunks_exact(classes).zip(&is_real).filter(|(_, is_real)| **is_real);
+    let magnitudes = site_scores.flat_map(|(row, _)| row).map(|z| z.to_f64().abs()).filter(|z| z.is_finite());
+    outcome.is_hard =
+        magnitudes.fold(0.0, f64::max) >= EXTREME_SCORE || output.losses.iter().any(|&loss| loss < TINY_LOSS);
+    Ok(outcome)
 }
 
 /// Adds the loss, and the FastEmit loss that NeMo reports.
 ///
 /// NeMo multiplies the loss by `1 + λ`.
-fn losses(out: &mut LossOutcome, case: &LossCase, output: &[f64]) -> Result<(), RunError> {
-    out.loss(case, "loss", output)?;
+fn add_losses(outcome: &mut LossOutcome, case: &LossCase, losses: &[f64]) -> Result<(), RunError> {
+    outcome.add_loss(case, "loss", losses)?;
     let scale = 1.0 + case.options.fastemit_lambda;
-    let reported: Vec<f64> = output.iter().map(|loss| scale * loss).collect();
-    Ok(out.loss(case, "loss_fastemit_nemo", &reported)?)
+    let reported: Vec<f64> = losses.iter().map(|loss| scale * loss).collect();
+    Ok(outcome.add_loss(case, "loss_fastemit_nemo", &reported)?)
 }
 
 /// Adds forward and backward sums of a regular lattice, padded with zeros.
-fn log_sums(
-    out: &mut LossOutcome,
+fn add_log_sums(
+    outcome: &mut LossOutcome,
     case: &LossCase,
     targets: &Targets,
     emissions: &[f64],
-    (frames, positions): (usize, usize),
+    frames: usize,
+    positions: usize,
 ) -> Result<(), RunError> {
     let lattices = targets.lattices();
     let sums = rnnt_dp::log_sums(lattices, &Topology::rnnt(), emissions).map_err(rnnt_loss::Error::from)?;
     for (name, packed) in [("log_alpha", &sums.log_alpha), ("log_beta", &sums.log_beta)] {
         let mut padded = vec![0.0; targets.batch() * frames * positions];
         for b in 0..targets.batch() {
-            for (site, at) in lattices.site_range(b).zip(lattices.utterance_sites(b)) {
-                padded[(b * frames + at.frame) * positions + at.label] = packed[site];
+            for (site_index, site) in lattices.site_range(b).zip(lattices.utterance_sites(b)) {
+                padded[(b * frames + site.frame) * positions + site.label] = packed[site_index];
             }
         }
-        out.loss(case, name, &padded)?;
+        outcome.add_loss(case, name, &padded)?;
     }
     Ok(())
 }
 
 /// Runs joint network outputs `[N, H]` (`h`) with a head (`W`, `b`).
-fn rows<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
+fn run_hidden_rows<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
     let targets = case.targets()?;
     let [_, width] = case.shape("W")?;
-    let frames = max(&targets, |b| targets.frames(b));
-    let positions = max(&targets, |b| targets.labels(b).len() + 1);
+    let frames = max_over_utterances(&targets, |b| targets.frames(b));
+    let positions = max_over_utterances(&targets, |b| targets.labels(b).len() + 1);
     let layout = match case.options.layout.as_deref() {
         Some("packed") => Layout::Packed,
         Some("padded") => Layout::Padded { frames, positions },
@@ -129,31 +136,36 @@ fn rows<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
     let bias: Option<Vec<F>> = case.find("b").map(|_| case.values("b")).transpose()?;
     let head = Head::new(&weight, bias.as_deref(), width).map_err(rnnt_loss::Error::from)?;
     let weights = Reduction::Sum.weights(&targets);
-    let rows = HiddenInputs::new(&hidden, head).with_layout(layout);
-    let output = Session::new(&options(case))?.sum(rows, &targets, &weights)?;
-    let mut out = LossOutcome::default();
+    let inputs = HiddenInputs::new(&hidden, head).with_layout(layout);
+    let output = Session::new(&common_options(case))?.sum(inputs, &targets, &weights)?;
+    let mut outcome = LossOutcome::default();
     for name in ["loss", "grad_h", "grad_W"] {
         case.get(name)?;
     }
     let gradients = output.gradients;
-    out.loss(case, "loss", &output.losses)?;
-    out.gradient(case, "grad_h", &gradients.hidden)?;
-    out.gradient(case, "grad_W", &gradients.head.weight)?;
+    outcome.add_loss(case, "loss", &output.losses)?;
+    outcome.add_gradient(case, "grad_h", &gradients.hidden)?;
+    outcome.add_gradient(case, "grad_W", &gradients.head.weight)?;
     if bias.is_some() {
         case.get("grad_b")?;
-        out.gradient(case, "grad_b", &gradients.head.bias)?;
+        outcome.add_gradient(case, "grad_b", &gradients.head.bias)?;
     }
     if layout != Layout::Packed {
-        out.expect_zero_padding("grad_h", &gradients.hidden, width, &real_rows(&targets, frames, positions));
+        outcome.expect_zero_padding(
+            "grad_h",
+            &gradients.hidden,
+            width,
+            &real_row_mask(&targets, frames, positions),
+        );
     }
-    Ok(out)
+    Ok(outcome)
 }
 
 /// Runs encoder and predictor outputs with the whole joint network.
 ///
 /// Names of the case: `W_A` and `W_L` project `h_enc` and `h_pred` with bias `b_Z`; the head is
 /// `W_O` and `b_O`.
-fn joint<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
+fn run_joint_network<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
     let targets = case.targets()?;
     let ([_, frames, encoder_width], [_, positions, predictor_width]) =
         (case.shape("h_enc")?, case.shape("h_pred")?);
@@ -171,12 +183,12 @@ fn joint<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
         bias: Some(&bias),
         head: Head::new(&head_weight, Some(&head_bias), width).map_err(rnnt_loss::Error::from)?,
     };
-    let (mut session, weights) = (Session::new(&options(case))?, Reduction::Sum.weights(&targets));
+    let (mut session, weights) = (Session::new(&common_options(case))?, Reduction::Sum.weights(&targets));
     let inputs = NetworkInputs { encodings: &encodings, predictions: &predictions, layout };
     let output = network.sum(&mut session, inputs, &targets, &weights)?;
-    let mut out = LossOutcome::default();
+    let mut outcome = LossOutcome::default();
     case.get("loss")?;
-    out.loss(case, "loss", &output.losses)?;
+    outcome.add_loss(case, "loss", &output.losses)?;
     for (name, gradient) in [
         ("grad_h_enc", &output.encodings),
         ("grad_h_pred", &output.predictions),
@@ -187,24 +199,25 @@ fn joint<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
         ("grad_b_O", &output.head.bias),
     ] {
         case.get(name)?;
-        out.gradient(case, name, gradient)?;
+        outcome.add_gradient(case, name, gradient)?;
     }
     if case.find("logits").is_some() {
         // The same lattice from the scores that the author of the case computed.
         let scores = ScoreInputs { scores: &input("logits")?, classes, layout };
         let output = session.sum(scores, &targets, &weights)?;
-        out.loss(case, "loss", &output.losses)?;
+        outcome.add_loss(case, "loss", &output.losses)?;
     }
     let batch = targets.batch();
-    let is_real: Vec<bool> = (0..batch * frames).map(|i| i % frames < targets.frames(i / frames)).collect();
-    out.expect_zero_padding("grad_h_enc", &output.encodings, encoder_width, &is_real);
-    let is_real: Vec<bool> =
+    let is_real_frame: Vec<bool> =
+        (0..batch * frames).map(|i| i % frames < targets.frames(i / frames)).collect();
+    outcome.expect_zero_padding("grad_h_enc", &output.encodings, encoder_width, &is_real_frame);
+    let is_real_position: Vec<bool> =
         (0..batch * positions).map(|i| i % positions <= targets.labels(i / positions).len()).collect();
-    out.expect_zero_padding("grad_h_pred", &output.predictions, predictor_width, &is_real);
-    Ok(out)
+    outcome.expect_zero_padding("grad_h_pred", &output.predictions, predictor_width, &is_real_position);
+    Ok(outcome)
 }
 
 /// Returns the maximum of a size over the utterances.
-fn max(targets: &Targets, size: impl Fn(usize) -> usize) -> usize {
+fn max_over_utterances(targets: &Targets, size: impl Fn(usize) -> usize) -> usize {
     (0..targets.batch()).map(size).max().unwrap_or_default()
 }

@@ -15,50 +15,51 @@ mod specaugment;
 use std::io::Write;
 
 use crate::error::RunError;
-use check::Check;
+use check::MlPerfCheck;
 pub use check::{Tolerance, tolerance_ratio};
-pub(super) use file::File;
+pub(super) use file::MlPerfFile;
 
 use super::error::Result;
 
 /// Function that runs a case.
-type MlPerfRun = fn(&mut Check) -> std::result::Result<(), RunError>;
+type CheckFn = fn(&mut MlPerfCheck) -> std::result::Result<(), RunError>;
 
 /// Kinds of cases; each kind has one run per floating-point type.
-const KINDS: [(&str, &[(&str, MlPerfRun)]); 10] = [
-    ("features", &[("f64", features::stages), ("f32", features::outputs)]),
-    ("specaugment", &[("-", specaugment::run)]),
-    ("model", &[("f32", model::run)]),
-    ("parameters", &[("-", initialization::shapes)]),
-    ("initialisation", &[("f32", initialization::run)]),
-    ("lamb", &[("f64", lamb::run::<f64>), ("f32", lamb::run::<f32>)]),
-    ("schedule", &[("f64", schedule::run::<f64>), ("f32", schedule::run::<f32>)]),
-    ("ema", &[("f64", ema::run::<f64>), ("f32", ema::run::<f32>)]),
-    ("batching", &[("-", batching::run)]),
-    ("decode", &[("f32", decode::run)]),
+const KINDS: [(&str, &[(&str, CheckFn)]); 10] = [
+    ("features", &[("f64", features::compare_stages), ("f32", features::compare_features)]),
+    ("specaugment", &[("-", specaugment::compare)]),
+    ("model", &[("f32", model::compare)]),
+    ("parameters", &[("-", initialization::compare_shapes)]),
+    ("initialisation", &[("f32", initialization::compare_distributions)]),
+    ("lamb", &[("f64", lamb::compare::<f64>), ("f32", lamb::compare::<f32>)]),
+    ("schedule", &[("f64", schedule::compare::<f64>), ("f32", schedule::compare::<f32>)]),
+    ("ema", &[("f64", ema::compare::<f64>), ("f32", ema::compare::<f32>)]),
+    ("batching", &[("-", batching::compare)]),
+    ("decode", &[("f32", decode::compare)]),
 ];
 
-fn runs(kind: &str) -> &'static [(&'static str, MlPerfRun)] {
+/// Returns the functions of a kind with their floating-point types.
+fn check_functions(kind: &str) -> &'static [(&'static str, CheckFn)] {
     KINDS.iter().find(|(name, _)| *name == kind).map_or(&[], |(_, runs)| runs)
 }
 
 /// Returns true for the kinds of this module.
 pub(super) fn is_supported(kind: &str) -> bool {
-    !runs(kind).is_empty()
+    !check_functions(kind).is_empty()
 }
 
 /// Prints one line per case and type; returns true if all pass.
-pub(super) fn report(files: &[File], out: &mut dyn Write) -> Result<bool> {
-    let width = files.iter().map(|file| file.name.len()).max().unwrap_or(4).max(4);
+pub(super) fn report(files: &[MlPerfFile], out: &mut dyn Write) -> Result<bool> {
+    let name_width = files.iter().map(|file| file.name.len()).max().unwrap_or(4).max(4);
     writeln!(
         out,
         "Tolerances: those of the golden vectors' README; error/tol: ratio of error to tolerance."
     )?;
-    writeln!(out, "{:width$}  {:14}  type  compared  {:>9}  verdict", "case", "kind", "error/tol")?;
+    writeln!(out, "{:name_width$}  {:14}  type  compared  {:>9}  verdict", "case", "kind", "error/tol")?;
     let (mut passed, mut failed) = (0, 0);
     for file in files {
-        for (label, run) in runs(&file.kind) {
-            let mut check = Check::new(file);
+        for (type_name, run) in check_functions(&file.kind) {
+            let mut check = MlPerfCheck::new(file);
             match run(&mut check) {
                 Ok(()) => check.finish(),
                 Err(RunError::InvalidCase(error)) => return Err(error),
@@ -73,7 +74,7 @@ pub(super) fn report(files: &[File], out: &mut dyn Write) -> Result<bool> {
             let (name, kind, compared, ratio) = (&file.name, &file.kind, check.compared, check.ratio);
             writeln!(
                 out,
-                "{name:width$}  {kind:14}  {label:4}  {compared:>8}  {ratio:>9.3}  {word}{remarks}"
+                "{name:name_width$}  {kind:14}  {type_name:4}  {compared:>8}  {ratio:>9.3}  {word}{remarks}"
             )?;
         }
     }

@@ -35,23 +35,23 @@ pub struct LossOutcome {
 
 impl LossOutcome {
     /// Adds losses, if the case stores values of this name.
-    pub(super) fn loss<F: Element>(
+    pub(super) fn add_loss<F: Element>(
         &mut self,
         case: &LossCase,
         name: &'static str,
         actual: &[F],
     ) -> Result<(), Error> {
-        pair(case, name, actual).map(|pair| self.losses.extend(pair))
+        pair_with_stored(case, name, actual).map(|pair| self.losses.extend(pair))
     }
 
     /// Adds a gradient, if the case stores values of this name.
-    pub(super) fn gradient<F: Element>(
+    pub(super) fn add_gradient<F: Element>(
         &mut self,
         case: &LossCase,
         name: &'static str,
         actual: &[F],
     ) -> Result<(), Error> {
-        pair(case, name, actual).map(|pair| self.gradients.extend(pair))
+        pair_with_stored(case, name, actual).map(|pair| self.gradients.extend(pair))
     }
 
     /// Records a gradient that is not exactly zero in padding.
@@ -72,7 +72,11 @@ impl LossOutcome {
 }
 
 /// Pairs a quantity with its stored values, if the case stores it.
-fn pair<F: Element>(case: &LossCase, name: &'static str, actual: &[F]) -> Result<Option<Comparison>, Error> {
+fn pair_with_stored<F: Element>(
+    case: &LossCase,
+    name: &'static str,
+    actual: &[F],
+) -> Result<Option<Comparison>, Error> {
     let Some(stored) = case.find(name) else { return Ok(None) };
     if stored.values.len() != actual.len() {
         let expected = format!("{} values", actual.len());
@@ -82,8 +86,8 @@ fn pair<F: Element>(case: &LossCase, name: &'static str, actual: &[F]) -> Result
     Ok(Some(Comparison { name, actual, stored: stored.clone() }))
 }
 
-/// Returns the options that all kinds have.
-pub(super) fn options(case: &LossCase) -> Options {
+/// Returns the loss options that all kinds of cases have.
+pub(super) fn common_options(case: &LossCase) -> Options {
     let case::Options { fastemit_lambda: fastemit, clamp, delay_penalty, .. } = case.options;
     Options { fastemit, clamp, delay_penalty, ..Options::default() }
 }
@@ -91,8 +95,10 @@ pub(super) fn options(case: &LossCase) -> Options {
 /// Returns, per row of a padded batch, whether it is a site.
 ///
 /// A site is a lattice node (t, u) of an utterance; the batch is `[B, T, U+1]`.
-pub(super) fn real_rows(targets: &Targets, frames: usize, positions: usize) -> Vec<bool> {
-    let site = |i: usize| (i / positions / frames, i / positions % frames, i % positions);
-    let real = |(b, t, u): (usize, usize, usize)| t < targets.frames(b) && u <= targets.labels(b).len();
-    (0..targets.batch() * frames * positions).map(|i| real(site(i))).collect()
+pub(super) fn real_row_mask(targets: &Targets, frames: usize, positions: usize) -> Vec<bool> {
+    let is_site = |row: usize| {
+        let (b, t, u) = (row / positions / frames, row / positions % frames, row % positions);
+        t < targets.frames(b) && u <= targets.labels(b).len()
+    };
+    (0..targets.batch() * frames * positions).map(is_site).collect()
 }

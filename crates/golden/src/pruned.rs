@@ -10,11 +10,11 @@ use rnnt_loss::{
 };
 
 use super::case::{self, LossCase};
-use super::outcome::{LossOutcome, options};
+use super::outcome::{LossOutcome, common_options};
 use crate::error::RunError;
 
 /// Runs both passes, separately and together.
-pub(super) fn pruned<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
+pub(super) fn run_pruned<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
     let targets = case.targets()?;
     let [_, frames, classes] = case.shape("am")?;
     let [_, positions, width] = case.shape("lm_proj")?;
@@ -22,25 +22,29 @@ pub(super) fn pruned<F: Element>(case: &LossCase) -> Result<LossOutcome, RunErro
     let input = |name: &str| case.values::<F>(name);
     let (am, lm) = (input("am")?, input("lm")?);
     let source = Matrices::new(&am, &lm, classes).map_err(rnnt_loss::Error::from)?;
-    let topology = topology(case)?;
+    let topology = parse_topology(case)?;
     let loss_weights = Reduction::Sum.weights(&targets);
-    let mut out = LossOutcome::default();
+    let mut outcome = LossOutcome::default();
 
+    // Both passes in one session, with the gradients of all inputs.
     let (encoded, predicted, weight, bias) = (input("am_proj")?, input("lm_proj")?, input("W")?, input("b")?);
     let head = Head::new(&weight, Some(&bias), width).map_err(rnnt_loss::Error::from)?;
     let joint = JointInputs::new(&encoded, &predicted, head).with_layout(layout);
     let scales = PassScales { simple: 1.0, pruned: 1.0 };
     let inputs = PrunedInputs { simple: SimpleInputs::Matrices(source), joint, scales };
-    let (tokens, pruning) = (TokenNormalization::Softmax, pruning(case)?);
-    let case_options =
-        Options { loss: Loss::Pruned { topology: topology.clone(), tokens, pruning }, ..options(case) };
+    let (tokens, pruning) = (TokenNormalization::Softmax, parse_pruning(case)?);
+    let case_options = Options {
+        loss: Loss::Pruned { topology: topology.clone(), tokens, pruning },
+        ..common_options(case)
+    };
     let output = Session::new(&case_options)?.sum(inputs, &targets, &loss_weights)?;
-    let (Some(first), Some(SimpleGradient::Matrices(simple))) = (output.first_pass, output.gradients.simple)
+    let (Some(first_pass), Some(SimpleGradient::Matrices(simple))) =
+        (output.first_pass, output.gradients.simple)
     else {
         unreachable!("pruning has a first pass")
     };
-    out.loss(case, "simple_loss", &first.losses)?;
-    out.loss(case, "pruned_loss", &output.losses)?;
+    outcome.add_loss(case, "simple_loss", &first_pass.losses)?;
+    outcome.add_loss(case, "pruned_loss", &output.losses)?;
     for (name, gradient) in [
         ("grad_am", &simple.am),
         ("grad_lm", &simple.lm),
@@ -50,25 +54,30 @@ pub(super) fn pruned<F: Element>(case: &LossCase) -> Result<LossOutcome, RunErro
         ("grad_b", &output.gradients.head.bias),
     ] {
         case.get(name)?;
-        out.gradient(case, name, gradient)?;
+        outcome.add_gradient(case, name, gradient)?;
     }
+    // The loss without pruning, and the results of each pass on its own inputs.
     let mut full_session =
         Session::new(&Options { loss: Loss::with_topology(topology.clone()), ..case_options })?;
     if case.options.delay_penalty == 0.0 {
-        out.loss(case, "unpruned_joint_loss", &full_session.sum(joint, &targets, &loss_weights)?.losses)?;
+        outcome.add_loss(
+            case,
+            "unpruned_joint_loss",
+            &full_session.sum(joint, &targets, &loss_weights)?.losses,
+        )?;
     }
-    occupancies(&mut out, case, &source, &targets, (frames, positions), &topology)?;
-    ranges(&mut out, case, &targets, &first.ranges)?;
-    scores(&mut out, case, &targets, &first.ranges, &mut full_session)?;
-    let is_real: Vec<bool> =
+    compare_occupancies(&mut outcome, case, &source, &targets, frames, positions, &topology)?;
+    compare_ranges(&mut outcome, case, &targets, &first_pass.ranges)?;
+    compare_second_pass(&mut outcome, case, &targets, &first_pass.ranges, &mut full_session)?;
+    let is_real_frame: Vec<bool> =
         (0..targets.batch() * frames).map(|i| i % frames < targets.frames(i / frames)).collect();
-    out.expect_zero_padding("grad_am_proj", &output.gradients.encoded, width, &is_real);
-    out.expect_zero_padding("grad_am", &simple.am, classes, &is_real);
-    Ok(out)
+    outcome.expect_zero_padding("grad_am_proj", &output.gradients.encoded, width, &is_real_frame);
+    outcome.expect_zero_padding("grad_am", &simple.am, classes, &is_real_frame);
+    Ok(outcome)
 }
 
 /// Returns the topology of both passes.
-fn topology(case: &LossCase) -> Result<Topology, RunError> {
+fn parse_topology(case: &LossCase) -> Result<Topology, RunError> {
     let name = case.options.rnnt_type.as_deref();
     let Some(topology) = name.and_then(|name| name.parse().ok()) else {
         let expected = "regular, modified or constrained";
@@ -78,7 +87,7 @@ fn topology(case: &LossCase) -> Result<Topology, RunError> {
 }
 
 /// Returns the pruning settings of the case: width of a range, and smoothing scales.
-fn pruning(case: &LossCase) -> Result<Pruning, RunError> {
+fn parse_pruning(case: &LossCase) -> Result<Pruning, RunError> {
     let Some(s_range) = case.options.s_range_requested else {
         return Err(case.error("options.s_range_requested", "a width", "none").into());
     };
@@ -87,12 +96,13 @@ fn pruning(case: &LossCase) -> Result<Pruning, RunError> {
 }
 
 /// Compares the arc occupancies of the first pass, stored as `[B, U, T]`.
-fn occupancies<F: Element>(
-    out: &mut LossOutcome,
+fn compare_occupancies<F: Element>(
+    outcome: &mut LossOutcome,
     case: &LossCase,
     source: &Matrices<F>,
     targets: &Targets,
-    (frames, positions): (usize, usize),
+    frames: usize,
+    positions: usize,
     topology: &Topology,
 ) -> Result<(), RunError> {
     let case::Options { lm_only_scale, am_only_scale, delay_penalty, .. } = case.options;
@@ -108,28 +118,28 @@ fn occupancies<F: Element>(
     let lengths = utterances.clone().map(|b| targets.frames(b)).collect();
     let labels = utterances.clone().map(|b| targets.labels(b).to_vec()).collect();
     let batch = Batch::padded(targets.blank(), lengths, labels, frames, positions);
-    let pass = batch.and_then(|batch| first_pass(source, &batch, &options));
-    let pass = pass.map_err(rnnt_loss::Error::from)?;
+    let output = batch.and_then(|batch| first_pass(source, &batch, &options));
+    let output = output.map_err(rnnt_loss::Error::from)?;
     let [_, _, px_frames] = case.shape("px_grad")?;
     let mut px = vec![0.0; targets.batch() * (positions - 1) * px_frames];
     let mut py = vec![0.0; targets.batch() * positions * frames];
     let lattices = targets.lattices();
     for b in utterances {
-        for (site, at) in lattices.site_range(b).zip(lattices.utterance_sites(b)) {
-            let [blank, label] = [pass.occupancies[2 * site], pass.occupancies[2 * site + 1]];
-            py[(b * positions + at.label) * frames + at.frame] = blank;
-            if at.label < targets.labels(b).len() {
-                px[(b * (positions - 1) + at.label) * px_frames + at.frame] = label;
+        for (site_index, site) in lattices.site_range(b).zip(lattices.utterance_sites(b)) {
+            let [blank, label] = [output.occupancies[2 * site_index], output.occupancies[2 * site_index + 1]];
+            py[(b * positions + site.label) * frames + site.frame] = blank;
+            if site.label < targets.labels(b).len() {
+                px[(b * (positions - 1) + site.label) * px_frames + site.frame] = label;
             }
         }
     }
-    out.gradient(case, "px_grad", &px)?;
-    Ok(out.gradient(case, "py_grad", &py)?)
+    outcome.add_gradient(case, "px_grad", &px)?;
+    Ok(outcome.add_gradient(case, "py_grad", &py)?)
 }
 
 /// Compares the label positions of every frame, which must be equal.
-fn ranges(
-    out: &mut LossOutcome,
+fn compare_ranges(
+    outcome: &mut LossOutcome,
     case: &LossCase,
     targets: &Targets,
     ranges: &Ranges,
@@ -144,7 +154,7 @@ fn ranges(
             // compared.
             let is_same_start = row[0] == band.start as f64 && band.len() <= width;
             if !is_same_start || row[band.len() - 1] != (band.end - 1) as f64 {
-                out.mismatches.push("ranges");
+                outcome.mismatches.push("ranges");
                 return Ok(());
             }
         }
@@ -155,8 +165,8 @@ fn ranges(
 /// Runs the second pass on stored scores of the retained sites.
 ///
 /// A retained site is a lattice node (t, u) inside the range of its frame.
-fn scores<F: Element>(
-    out: &mut LossOutcome,
+fn compare_second_pass<F: Element>(
+    outcome: &mut LossOutcome,
     case: &LossCase,
     targets: &Targets,
     ranges: &Ranges,
@@ -166,21 +176,23 @@ fn scores<F: Element>(
     let stored = case.values::<F>("pruned_logits")?;
     let bands = (0..batch).map(|b| (0..targets.frames(b)).map(|t| ranges.band(b, t)).collect());
     let retained = targets.with_bands(bands.collect())?;
-    let mut rows = Vec::new();
+    // Offsets of the retained sites in the stored scores.
+    let mut offsets = Vec::new();
     for b in 0..batch {
         for t in 0..targets.frames(b) {
             let positions = ranges.band(b, t).len();
-            rows.extend((0..positions).map(|k| ((b * frames + t) * width + k) * classes));
+            offsets.extend((0..positions).map(|k| ((b * frames + t) * width + k) * classes));
         }
     }
-    let packed: Vec<F> = rows.iter().flat_map(|&row| &stored[row..row + classes]).copied().collect();
+    let packed_scores: Vec<F> =
+        offsets.iter().flat_map(|&offset| &stored[offset..offset + classes]).copied().collect();
     let loss_weights = Reduction::Sum.weights(targets);
-    let packed = ScoreInputs { scores: &packed, classes, layout: Layout::Packed };
-    let output = session.sum(packed, &retained, &loss_weights)?;
-    out.loss(case, "pruned_loss", &output.losses)?;
+    let inputs = ScoreInputs { scores: &packed_scores, classes, layout: Layout::Packed };
+    let output = session.sum(inputs, &retained, &loss_weights)?;
+    outcome.add_loss(case, "pruned_loss", &output.losses)?;
     let mut gradient = vec![F::ZERO; stored.len()];
-    for (row, values) in rows.into_iter().zip(output.gradients.scores.chunks_exact(classes)) {
-        gradient[row..row + classes].copy_from_slice(values);
+    for (offset, values) in offsets.into_iter().zip(output.gradients.scores.chunks_exact(classes)) {
+        gradient[offset..offset + classes].copy_from_slice(values);
     }
-    Ok(out.gradient(case, "grad_pruned_logits", &gradient)?)
+    Ok(outcome.add_gradient(case, "grad_pruned_logits", &gradient)?)
 }

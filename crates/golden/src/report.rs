@@ -24,7 +24,7 @@ use crate::{lattice, losses, mlperf};
 pub fn report(dir: &Path, out: &mut dyn Write) -> Result<bool> {
     let (mut losses, mut decoders, mut lattices) = (Vec::new(), Vec::new(), Vec::new());
     let mut mlperf = Vec::new();
-    for stem in stems(dir)? {
+    for stem in case_stems(dir)? {
         match GoldenFile::read(&stem)? {
             GoldenFile::Loss(case) => losses.push(case),
             GoldenFile::Decoding(case) => decoders.push(case),
@@ -47,8 +47,8 @@ pub fn report(dir: &Path, out: &mut dyn Write) -> Result<bool> {
 enum GoldenFile {
     Loss(LossCase),
     Decoding(DecodingCase),
-    Lattice(lattice::File),
-    MlPerf(mlperf::File),
+    Lattice(lattice::LatticeFile),
+    MlPerf(mlperf::MlPerfFile),
     /// A description of the folder.
     Index,
 }
@@ -57,12 +57,12 @@ impl GoldenFile {
     /// Reads `NAME.json` and `NAME.safetensors`; `stem` is the path without extension.
     fn read(stem: &Path) -> Result<Self> {
         // `with_extension` would cut names with a dot, such as `fastemit_0.01`.
-        let file = |extension: &str| {
+        let path_with = |extension: &str| {
             let mut path = stem.as_os_str().to_owned();
             path.push(extension);
             PathBuf::from(path)
         };
-        let (json, tensors) = (file(".json"), file(".safetensors"));
+        let (json, tensors) = (path_with(".json"), path_with(".safetensors"));
         let text = speech::files::read_regular(&json)
             .map_err(|source| Error::File { path: json.clone(), source })?;
         let value: serde_json::Value =
@@ -71,26 +71,27 @@ impl GoldenFile {
         Ok(match value {
             serde_json::Value::Array(_) if !tensors.exists() => GoldenFile::Index,
             value if value["kind"].as_str().is_some_and(mlperf::is_supported) => {
-                GoldenFile::MlPerf(mlperf::File::read(json, &tensors, &name, value)?)
+                GoldenFile::MlPerf(mlperf::MlPerfFile::read(json, &tensors, &name, value)?)
             }
             value if value.get("decodes").is_some() => {
                 GoldenFile::Decoding(DecodingCase::read(&json, &tensors, &name, value)?)
             }
             value if value["made_with"].get("last-asr").is_some() => {
-                GoldenFile::Lattice(lattice::File::read(json, tensors, &name, value)?)
+                GoldenFile::Lattice(lattice::LatticeFile::read(json, tensors, &name, value)?)
             }
             value => GoldenFile::Loss(LossCase::read(json, tensors, &name, value)?),
         })
     }
 }
 
+/// Prints one line per decoder of each case; returns true if all pass.
 fn report_decoders(cases: &[DecodingCase], out: &mut dyn Write) -> Result<bool> {
-    let name = cases.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
+    let name_width = cases.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
     writeln!(
         out,
         "Tolerances: labels, times and durations equal; scores 1e-4, sums 1e-3, absolute or relative."
     )?;
-    writeln!(out, "{:name$}  {:18}  {:22}  {:>8}  verdict", "case", "kind", "decode", "scores")?;
+    writeln!(out, "{:name_width$}  {:18}  {:22}  {:>8}  verdict", "case", "kind", "decode", "scores")?;
     let (mut passed, mut failed, mut skipped) = (0, 0, Vec::new());
     for case in cases {
         let (results, unknown) = case.run()?;
@@ -101,7 +102,7 @@ fn report_decoders(cases: &[DecodingCase], out: &mut dyn Write) -> Result<bool> 
                 Some(failure) => format!("FAIL ({failure})"),
             };
             *(if failure.is_none() { &mut passed } else { &mut failed }) += 1;
-            writeln!(out, "{:name$}  {kind:18}  {id:22}  {max_error:>8.1e}  {verdict}", case.name)?;
+            writeln!(out, "{:name_width$}  {kind:18}  {id:22}  {max_error:>8.1e}  {verdict}", case.name)?;
         }
     }
     if !skipped.is_empty() {
@@ -112,25 +113,26 @@ fn report_decoders(cases: &[DecodingCase], out: &mut dyn Write) -> Result<bool> 
     Ok(failed == 0)
 }
 
+/// Prints one line per case and floating-point type; returns true if all pass.
 fn report_losses(cases: &[LossCase], out: &mut dyn Write) -> Result<bool> {
     let (supported, unsupported): (Vec<_>, Vec<_>) =
         cases.iter().partition(|case| losses::is_supported(&case.kind));
-    let name = supported.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
+    let name_width = supported.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
     writeln!(out, "Tolerances: f64 loss 1e-9 relative, gradient 1e-9 absolute;")?;
     writeln!(
         out,
         "      f32 loss 2e-6 relative, gradient 2e-5 relative L2, or the best f32 peer if all exceed them."
     )?;
-    writeln!(out, "{:name$}  {:18}  type  {:>8}  {:>8}  verdict", "case", "kind", "loss", "gradient")?;
+    writeln!(out, "{:name_width$}  {:18}  type  {:>8}  {:>8}  verdict", "case", "kind", "loss", "gradient")?;
     let (mut passed, mut failed) = (0, 0);
     for case in &supported {
-        for (label, float) in [("f64", FloatType::F64), ("f32", FloatType::F32)] {
-            let outcome = match float {
+        for (type_name, float_type) in [("f64", FloatType::F64), ("f32", FloatType::F32)] {
+            let outcome = match float_type {
                 FloatType::F64 => losses::run::<f64>(case),
                 FloatType::F32 => losses::run::<f32>(case),
             };
             let verdict = match outcome {
-                Ok(outcome) => tolerances::evaluate(&outcome, case.peers, float),
+                Ok(outcome) => tolerances::evaluate(&outcome, case.peer_errors, float_type),
                 Err(RunError::InvalidCase(error)) => return Err(error),
                 Err(RunError::Failed(error)) => {
                     Verdict { loss: f64::NAN, gradient: f64::NAN, failures: vec![error], notes: Vec::new() }
@@ -149,7 +151,7 @@ fn report_losses(cases: &[LossCase], out: &mut dyn Write) -> Result<bool> {
             let (case, kind) = (&case.name, &case.kind);
             writeln!(
                 out,
-                "{case:name$}  {kind:18}  {label}   {loss:>8.1e}  {gradient:>8.1e}  {word}{remarks}"
+                "{case:name_width$}  {kind:18}  {type_name}   {loss:>8.1e}  {gradient:>8.1e}  {word}{remarks}"
             )?;
         }
     }
@@ -172,7 +174,7 @@ fn report_losses(cases: &[LossCase], out: &mut dyn Write) -> Result<bool> {
 /// Returns the paths of the cases without extensions, in order.
 ///
 /// Includes incomplete cases, so that the error names the missing file.
-fn stems(dir: &Path) -> Result<Vec<PathBuf>> {
+fn case_stems(dir: &Path) -> Result<Vec<PathBuf>> {
     let folder_error = |source| Error::Folder { path: dir.into(), source };
     let mut stems = BTreeSet::new();
     for entry in std::fs::read_dir(dir).map_err(folder_error)? {

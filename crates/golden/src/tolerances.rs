@@ -41,12 +41,15 @@ pub struct Verdict {
     pub notes: Vec<String>,
 }
 
+/// Relative for losses, absolute for gradients.
 const F64_TOLERANCE: f64 = 1e-9;
+/// Relative.
 const F32_LOSS_TOLERANCE: f64 = 2e-6;
+/// Relative, in the L2 norm of a tensor.
 const F32_GRADIENT_TOLERANCE: f64 = 2e-5;
 
 /// Compares an outcome with the tolerances.
-pub fn evaluate(outcome: &LossOutcome, peers: Option<PeerErrors>, float: FloatType) -> Verdict {
+pub fn evaluate(outcome: &LossOutcome, peers: Option<PeerErrors>, float_type: FloatType) -> Verdict {
     let mut verdict = Verdict { loss: 0.0, gradient: 0.0, failures: Vec::new(), notes: Vec::new() };
     for name in &outcome.nonzero_padding {
         verdict.failures.push(format!("{name} is not exactly 0 in padding"));
@@ -55,32 +58,39 @@ pub fn evaluate(outcome: &LossOutcome, peers: Option<PeerErrors>, float: FloatTy
         verdict.failures.push(format!("{name} differ"));
     }
     for pair in &outcome.losses {
-        let error = relative(pair);
+        let error = relative_error(pair);
         verdict.loss = verdict.loss.max(error);
-        let tolerance = if float == FloatType::F64 { F64_TOLERANCE } else { F32_LOSS_TOLERANCE };
+        let tolerance = if float_type == FloatType::F64 { F64_TOLERANCE } else { F32_LOSS_TOLERANCE };
         // Sidecars contain peers only for the plain loss.
-        let best = peers.filter(|p| float == FloatType::F32 && pair.name == "loss" && p.loss > tolerance);
-        verdict.check(pair.name, error, tolerance, best.map(|p| (peer_loss_error(pair), p.loss)));
+        let best_peer =
+            peers.filter(|p| float_type == FloatType::F32 && pair.name == "loss" && p.loss > tolerance);
+        verdict.check(pair.name, error, tolerance, best_peer.map(|p| (peer_loss_error(pair), p.loss)));
     }
-    let largest = outcome.gradients.iter().map(|pair| norm(&pair.stored.values)).fold(0.0, f64::max);
+    let largest_norm = outcome.gradients.iter().map(|pair| l2_norm(&pair.stored.values)).fold(0.0, f64::max);
     for pair in &outcome.gradients {
-        let (error, tolerance) = match float {
-            FloatType::F64 => (absolute(pair), F64_TOLERANCE),
-            FloatType::F32 => (relative_l2(pair), F32_GRADIENT_TOLERANCE),
+        let (error, tolerance) = match float_type {
+            FloatType::F64 => (absolute_error(pair), F64_TOLERANCE),
+            FloatType::F32 => (relative_l2_error(pair), F32_GRADIENT_TOLERANCE),
         };
         verdict.gradient = verdict.gradient.max(error);
-        let best = peers.filter(|p| float == FloatType::F32 && p.gradient / largest > tolerance);
-        verdict.check(pair.name, error, tolerance, best.map(|p| (peer_gradient_error(pair), p.gradient)));
-        if float == FloatType::F64 && pair.stored.is_f32 {
+        let best_peer =
+            peers.filter(|p| float_type == FloatType::F32 && p.gradient / largest_norm > tolerance);
+        verdict.check(
+            pair.name,
+            error,
+            tolerance,
+            best_peer.map(|p| (peer_gradient_error(pair), p.gradient)),
+        );
+        if float_type == FloatType::F64 && pair.stored.is_f32 {
             verdict.note("stored in f32");
         }
     }
-    if let (true, FloatType::F32, Some(peers)) = (outcome.is_hard, float, peers) {
-        let loss = worst(outcome.losses.iter().filter(|p| p.name == "loss").map(peer_loss_error));
-        let gradient = worst(outcome.gradients.iter().map(peer_gradient_error));
-        for (name, error, best) in [("loss", loss, peers.loss), ("gradient", gradient, peers.gradient)] {
-            let line = format!("{name} {error:.1e}, best f32 peer {best:.1e}");
-            if error < best {
+    if let (true, FloatType::F32, Some(peers)) = (outcome.is_hard, float_type, peers) {
+        let loss = max_or_infinity(outcome.losses.iter().filter(|p| p.name == "loss").map(peer_loss_error));
+        let gradient = max_or_infinity(outcome.gradients.iter().map(peer_gradient_error));
+        for (name, error, best_peer) in [("loss", loss, peers.loss), ("gradient", gradient, peers.gradient)] {
+            let line = format!("{name} {error:.1e}, best f32 peer {best_peer:.1e}");
+            if error < best_peer {
                 verdict.notes.push(line);
             } else {
                 verdict.failures.push(format!("hard case, must beat every f32 peer: {line}"));
@@ -98,17 +108,17 @@ impl Verdict {
 
     /// Fails a quantity that exceeds its tolerance.
     ///
-    /// `best` has the error in the norm of the peers, and that of the best peer, if all peers
-    /// exceed the tolerance too; an error up to that of the best peer passes.
-    fn check(&mut self, name: &str, error: f64, tolerance: f64, best: Option<(f64, f64)>) {
+    /// `best_peer` is given if all peers exceed the tolerance too: the error in the norm of the
+    /// peers, and the error of the best one. An error up to that of the best peer passes.
+    fn check(&mut self, name: &str, error: f64, tolerance: f64, best_peer: Option<(f64, f64)>) {
         // A NaN fails this comparison.
         if error <= tolerance {
             return;
         }
-        match best {
-            Some((error, best)) if error <= best => {
+        match best_peer {
+            Some((error, best_peer)) if error <= best_peer => {
                 self.note(&format!(
-                    "{name}: every f32 peer exceeds {tolerance:.0e}; error {error:.1e}, best peer {best:.1e}"
+                    "{name}: every f32 peer exceeds {tolerance:.0e}; error {error:.1e}, best peer {best_peer:.1e}"
                 ));
             }
             _ => self.failures.push(format!("{name}: {error:.2e} exceeds {tolerance:.0e}")),
@@ -131,15 +141,20 @@ fn distance(actual: f64, stored: f64) -> f64 {
     if distance.is_nan() { f64::INFINITY } else { distance }
 }
 
+/// Returns the largest error of the values of a quantity.
 fn max_error(pair: &Comparison, error: impl Fn(f64, f64) -> f64) -> f64 {
-    worst(pair.actual.iter().zip(&pair.stored.values).map(|(&actual, &stored)| error(actual, stored)))
+    max_or_infinity(
+        pair.actual.iter().zip(&pair.stored.values).map(|(&actual, &stored)| error(actual, stored)),
+    )
 }
 
-fn worst(errors: impl Iterator<Item = f64>) -> f64 {
-    errors.fold(0.0, |worst, error| if error.is_nan() { f64::INFINITY } else { worst.max(error) })
+/// Returns the largest error; infinite if one is NaN.
+fn max_or_infinity(errors: impl Iterator<Item = f64>) -> f64 {
+    errors.fold(0.0, |largest, error| if error.is_nan() { f64::INFINITY } else { largest.max(error) })
 }
 
-fn relative(pair: &Comparison) -> f64 {
+/// Returns the largest `|actual - stored| / |stored|`.
+fn relative_error(pair: &Comparison) -> f64 {
     max_error(pair, |actual, stored| match distance(actual, stored) {
         0.0 => 0.0,
         // The error of a stored zero or infinity is absolute.
@@ -148,18 +163,28 @@ fn relative(pair: &Comparison) -> f64 {
     })
 }
 
-fn absolute(pair: &Comparison) -> f64 {
+/// Returns the largest `|actual - stored|`, less the rounding of the stored value.
+fn absolute_error(pair: &Comparison) -> f64 {
     let is_f32 = pair.stored.is_f32;
     max_error(pair, |actual, stored| {
-        let slack = if is_f32 { half_unit(stored) } else { 0.0 };
-        (distance(actual, stored) - slack).max(0.0)
+        let rounding = if is_f32 { half_ulp(stored) } else { 0.0 };
+        (distance(actual, stored) - rounding).max(0.0)
     })
 }
 
-fn relative_l2(pair: &Comparison) -> f64 {
-    let squares =
-        pair.actual.iter().zip(&pair.stored.values).map(|(&f, &s)| distance(f, s).powi(2)).sum::<f64>();
-    if squares == 0.0 { 0.0 } else { worst(std::iter::once(squares.sqrt() / norm(&pair.stored.values))) }
+/// Returns `|actual - stored|_2 / |stored|_2`.
+fn relative_l2_error(pair: &Comparison) -> f64 {
+    let squares = pair
+        .actual
+        .iter()
+        .zip(&pair.stored.values)
+        .map(|(&actual, &stored)| distance(actual, stored).powi(2))
+        .sum::<f64>();
+    if squares == 0.0 {
+        0.0
+    } else {
+        max_or_infinity(std::iter::once(squares.sqrt() / l2_norm(&pair.stored.values)))
+    }
 }
 
 /// Error of a loss in the norm of the peers.
@@ -172,13 +197,13 @@ fn peer_gradient_error(pair: &Comparison) -> f64 {
     max_error(pair, distance)
 }
 
-fn norm(values: &[f64]) -> f64 {
+fn l2_norm(values: &[f64]) -> f64 {
     values.iter().map(|v| v * v).sum::<f64>().sqrt()
 }
 
 /// Returns half a unit in the last place of an f32.
-fn half_unit(stored: f64) -> f64 {
+fn half_ulp(stored: f64) -> f64 {
     let magnitude = stored.abs() as f32;
-    let unit = f64::from(magnitude.next_up()) - f64::from(magnitude);
-    if unit.is_finite() { unit / 2.0 } else { 0.0 }
+    let ulp = f64::from(magnitude.next_up()) - f64::from(magnitude);
+    if ulp.is_finite() { ulp / 2.0 } else { 0.0 }
 }

@@ -7,10 +7,10 @@ use decoding::{Activation, AffineLayer, DecodingModel, JointNetwork, JointScorer
 use rnnt_dp::Topology;
 
 use super::unprojected::{ENCODER, HIDDEN, LABELS, PREDICTOR, UnprojectedJoint};
-use crate::answer::CaseShape;
 use crate::case::{DecodeWork, Family};
 use crate::error::Result;
 use crate::inputs::noise;
+use crate::measurement::CaseShape;
 
 /// Class id of the blank, the last class.
 const BLANK: u32 = LABELS as u32;
@@ -52,6 +52,7 @@ impl Family {
         })
     }
 
+    /// Returns the blank bias; a quarter of the frames has a label.
     fn blank_bias(self) -> f32 {
         match self {
             Self::Rnnt => 11.225,
@@ -128,8 +129,9 @@ impl DecodeWork {
         let mut encoded = Vec::new();
         for (b, &length) in self.lengths().iter().enumerate() {
             let mut rows = noise(300 + b as u64, length * ENCODER, 1.7);
-            for at in ENCODER..rows.len() {
-                rows[at] = 0.5 * rows[at - ENCODER] + 0.866 * rows[at];
+            // 0.5² + 0.866² = 1 keeps the variance.
+            for index in ENCODER..rows.len() {
+                rows[index] = 0.5 * rows[index - ENCODER] + 0.866 * rows[index];
             }
             encoded.append(&mut rows);
         }

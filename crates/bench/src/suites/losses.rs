@@ -1,10 +1,10 @@
 //! Suites of losses: the transducer loss at many sizes, and lattice recursions.
 use rnnt_loss::DEFAULT_BUDGET;
 
-use super::{SHORT_UTTERANCES, SuiteOptions, medium, thousands};
+use super::{SHORT_UTTERANCES, SuiteOptions, medium_utterance, thousands};
 use crate::case::LengthSpread::{Even, Ragged};
 use crate::case::Posteriors::{Flat, Peaked};
-use crate::case::{Budget, Case, CaseWork, FirstPassScores, LossWork, Method, Plan, PrunedWork, System};
+use crate::case::{Budget, Case, CaseWork, FirstPassScores, LossSizes, Method, Plan, PrunedWork, System};
 use crate::machine::cores;
 
 const CLASSES_CLASSES: [usize; 10] = [512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072, 262_144];
@@ -24,7 +24,7 @@ pub fn classes(options: &SuiteOptions) -> Plan {
         .map(|&classes| Case {
             name: format!("C={classes}"),
             mark: Some((classes as f64, thousands(classes))),
-            work: CaseWork::Loss(medium(classes)),
+            work: CaseWork::Loss(medium_utterance(classes)),
             systems: systems(),
         })
         .collect();
@@ -48,7 +48,7 @@ pub fn batch(options: &SuiteOptions) -> Plan {
     let case = |&batch: &usize| Case {
         name: format!("B={batch}"),
         mark: Some((batch as f64, thousands(batch))),
-        work: CaseWork::Loss(LossWork {
+        work: CaseWork::Loss(LossSizes {
             batch,
             frames: 139,
             labels: 27,
@@ -77,7 +77,7 @@ pub fn lengths(options: &SuiteOptions) -> Plan {
         let name = format!("{frames}x{labels}");
         let mark = is_plotted.then(|| ((frames * (labels + 1)) as f64, name.clone()));
         let name = if is_plotted { name } else { format!("{name} H={hidden} C={classes}") };
-        let work = LossWork { batch: 16, frames, labels, hidden, classes, model: Flat, lengths: Ragged };
+        let work = LossSizes { batch: 16, frames, labels, hidden, classes, model: Flat, lengths: Ragged };
         Case { name, mark, work: CaseWork::Loss(work), systems: vec![options.panda(), options.dense()] }
     };
     let grid = || LENGTHS_FRAMES.into_iter().zip(LENGTHS_LABELS);
@@ -113,7 +113,7 @@ pub fn threads(options: &SuiteOptions) -> Plan {
             ..options.panda()
         })
         .collect();
-    let case = |(index, (name, work)): (usize, (&str, LossWork))| Case {
+    let case = |(index, (name, work)): (usize, (&str, LossSizes))| Case {
         name: name.to_owned(),
         // The shapes have no common scale, so they are at equal distances.
         mark: Some((2f64.powi(index as i32), name.to_owned())),
@@ -122,7 +122,8 @@ pub fn threads(options: &SuiteOptions) -> Plan {
             .chain(systems.clone())
             .collect(),
     };
-    let works = [("C=8192", medium(8192)), ("S5", SHORT_UTTERANCES), ("C=65536", medium(65_536))];
+    let works =
+        [("C=8192", medium_utterance(8192)), ("S5", SHORT_UTTERANCES), ("C=65536", medium_utterance(65_536))];
     let count = if options.quick { 1 } else { works.len() };
     let cases = works.into_iter().take(count).enumerate().map(case).collect();
     Plan { suite: "threads", title: "Threads", axis: "shape", cases }
@@ -130,14 +131,14 @@ pub fn threads(options: &SuiteOptions) -> Plan {
 
 /// Occupancy threshold; the error is below the rounding of `f32`.
 const SKIP_EPSILON: f64 = 1e-6;
-const SKIP_WORKS: [LossWork; 3] =
+const SKIP_WORKS: [LossSizes; 3] =
     [peaked(8, [50, 10], 256, 1024), peaked(8, [100, 25], 256, 1024), peaked(4, [200, 50], 512, 4096)];
 /// Maximum number of utterances of a manifest.
 const SKIP_UTTERANCES: usize = 64;
 const SKIP_QUICK_UTTERANCES: usize = 8;
 
-const fn peaked(batch: usize, [frames, labels]: [usize; 2], hidden: usize, classes: usize) -> LossWork {
-    LossWork { batch, frames, labels, hidden, classes, model: Peaked, lengths: Ragged }
+const fn peaked(batch: usize, [frames, labels]: [usize; 2], hidden: usize, classes: usize) -> LossSizes {
+    LossSizes { batch, frames, labels, hidden, classes, model: Peaked, lengths: Ragged }
 }
 
 /// Lattices of a trained model if given, otherwise synthetic peaked ones.
@@ -164,7 +165,7 @@ pub fn skip(options: &SuiteOptions) -> Plan {
         None => {
             let works = if options.quick { &SKIP_WORKS[..2] } else { &SKIP_WORKS };
             let cases = works.iter().map(|work| {
-                let LossWork { batch, frames, labels, hidden, classes, .. } = *work;
+                let LossSizes { batch, frames, labels, hidden, classes, .. } = *work;
                 let sites = work.sizes().sites;
                 let name = format!("B={batch} {frames}x{labels} H={hidden} C={classes}");
                 case(name, (sites as f64, thousands(sites)), CaseWork::Loss(*work))
@@ -189,7 +190,7 @@ pub fn pruned(options: &SuiteOptions) -> Plan {
     let case = |&classes: &usize| {
         let batch = if options.quick { 2 } else { 8 };
         let loss =
-            LossWork { batch, frames: 200, labels: 50, hidden: 512, classes, model: Flat, lengths: Even };
+            LossSizes { batch, frames: 200, labels: 50, hidden: 512, classes, model: Flat, lengths: Even };
         let scores = if classes <= PRUNED_MAX_MATRIX_CLASSES {
             FirstPassScores::Matrices
         } else {

@@ -36,16 +36,16 @@ impl MergeParts {
     pub fn parse(paths: &[PathBuf], texts: &[String]) -> Result<Self> {
         let texts: Vec<&str> =
             texts.iter().map(|text| text.strip_prefix('\u{feff}').unwrap_or(text)).collect();
-        let kind = common_kind(paths, &texts)?;
+        let kind = detect_common_kind(paths, &texts)?;
         let parts = || paths.iter().zip(texts.iter().copied());
         match kind {
             PartKind::Hypotheses => {
                 let read = |(path, text): (&PathBuf, &str)| {
-                    Evaluation::read(text).map_err(|(line, error)| unreadable(path, kind, line, &error))
+                    Evaluation::read(text).map_err(|(line, error)| line_error(path, kind, line, &error))
                 };
                 parts().map(read).collect::<Result<_>>().map(MergeParts::Hypotheses)
             }
-            PartKind::Alignments => alignments(parts()).map(MergeParts::Alignments),
+            PartKind::Alignments => parse_alignments(parts()).map(MergeParts::Alignments),
             PartKind::Json => {
                 let ids = parts().map(|(path, text)| json_ids(path, text)).collect::<Result<_>>()?;
                 Ok(MergeParts::Lines {
@@ -111,7 +111,7 @@ impl MergeParts {
 ///
 /// A part of unknown lines takes the kind of the other parts, so that the error names its first
 /// line.
-fn common_kind(paths: &[PathBuf], texts: &[&str]) -> Result<PartKind> {
+fn detect_common_kind(paths: &[PathBuf], texts: &[&str]) -> Result<PartKind> {
     let mut first: Option<(PartKind, &Path)> = None;
     for (path, text) in paths.iter().zip(texts) {
         let is_unknown = |kind, path: &Path| {
@@ -149,11 +149,11 @@ fn all_nonblank_lines(texts: &[&str]) -> Vec<Vec<String>> {
 
 /// Returns the ids of JSON lines; `--stream` writes several lines per utterance.
 fn json_ids(path: &Path, text: &str) -> Result<Vec<String>> {
-    let (mut ids, mut seen) = (Vec::new(), HashSet::new());
+    let (mut ids, mut unique_ids) = (Vec::new(), HashSet::new());
     for (number, line) in nonblank_lines(text) {
         let IdLine { id, endpoint } =
-            serde_json::from_str(line).map_err(|error| unreadable(path, PartKind::Json, number, &error))?;
-        if seen.insert(id.clone()) || endpoint.is_none() {
+            serde_json::from_str(line).map_err(|error| line_error(path, PartKind::Json, number, &error))?;
+        if unique_ids.insert(id.clone()) || endpoint.is_none() {
             ids.push(id);
         }
     }
@@ -162,7 +162,7 @@ fn json_ids(path: &Path, text: &str) -> Result<Vec<String>> {
 
 /// Returns the unique recordings of CTM lines, with channels other than 1.
 fn ctm_ids(path: &Path, text: &str) -> Result<Vec<String>> {
-    let (mut ids, mut seen) = (Vec::new(), HashSet::new());
+    let (mut ids, mut unique_ids) = (Vec::new(), HashSet::new());
     for (number, line) in nonblank_lines(text).filter(|(_, line)| !is_comment(line)) {
         let fields = ctm_fields(line).ok_or_else(|| {
             let shown = line.trim_end();
@@ -173,7 +173,7 @@ fn ctm_ids(path: &Path, text: &str) -> Result<Vec<String>> {
                 found: format!("{shown:?}"),
             }
         })?;
-        if seen.insert(fields) {
+        if unique_ids.insert(fields) {
             ids.push(match fields {
                 (id, "1") => id.to_owned(),
                 (id, channel) => format!("{id}, channel {channel},"),
@@ -183,14 +183,15 @@ fn ctm_ids(path: &Path, text: &str) -> Result<Vec<String>> {
     Ok(ids)
 }
 
-fn alignments<'a>(parts: impl Iterator<Item = (&'a PathBuf, &'a str)>) -> Result<Vec<Alignments>> {
+/// Parses alignments, which must have the same frame duration.
+fn parse_alignments<'a>(parts: impl Iterator<Item = (&'a PathBuf, &'a str)>) -> Result<Vec<Alignments>> {
     let mut first: Option<(f64, &Path)> = None;
     let mut alignments: Vec<Option<Alignments>> = Vec::new();
     for (path, text) in parts {
         let nonblank = Some(text).filter(|text| !text.trim().is_empty());
         let parsed: Option<Alignments> =
             nonblank.map(serde_json::from_str).transpose().map_err(|error: serde_json::Error| {
-                unreadable(path, PartKind::Alignments, error.line(), &error)
+                line_error(path, PartKind::Alignments, error.line(), &error)
             })?;
         if let Some(part) = &parsed {
             match first {
@@ -211,7 +212,8 @@ fn alignments<'a>(parts: impl Iterator<Item = (&'a PathBuf, &'a str)>) -> Result
     Ok(alignments.into_iter().map(|part| part.unwrap_or_else(|| Alignments::empty(seconds))).collect())
 }
 
-fn unreadable(path: &Path, kind: PartKind, line: usize, error: &serde_json::Error) -> Error {
+/// Returns an error about a line without the expected kind.
+fn line_error(path: &Path, kind: PartKind, line: usize, error: &serde_json::Error) -> Error {
     // The parser counts lines from the start of its input, not of the file.
     let message = error.to_string();
     let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message);

@@ -12,10 +12,10 @@ use crate::error::{Error, Result, chain};
 use crate::out::warnln;
 
 /// Time that other ranks wait for the failed rank to report.
-const REPORT_TIME: Duration = Duration::from_secs(5);
+const ERROR_REPORT_TIME: Duration = Duration::from_secs(5);
 
 /// Exit status of a job that lost a process.
-const RANK_LOST: i32 = 3;
+const RANK_LOST_STATUS: i32 = 3;
 
 /// Trains as one rank of an MPI job or in one process.
 ///
@@ -29,23 +29,23 @@ pub fn run(
         return train(&mut ProcessGroup::single()).map(Some);
     };
     let step = Arc::new(AtomicU64::new(0));
-    let limit = if timeout_seconds == 0 { Duration::MAX } else { Duration::from_secs(timeout_seconds) };
+    let time_limit = if timeout_seconds == 0 { Duration::MAX } else { Duration::from_secs(timeout_seconds) };
     let (sender, started) = channel();
-    let (lost_step, silent_step) = (Arc::clone(&step), Arc::clone(&step));
+    let (lost_rank_step, unresponsive_step) = (Arc::clone(&step), Arc::clone(&step));
     let connect = move || {
         let mut mpi = MpiCommunicator::start()?;
         let on_same_cores = mpi.processes_on_same_cores();
-        let watch = mpi.watch(move |lost, is_first| {
+        let watch = mpi.watch(move |lost_rank, is_first| {
             if is_first {
-                let step = lost_step.load(Ordering::SeqCst);
+                let step = lost_rank_step.load(Ordering::SeqCst);
                 warnln!(
-                    "error: rank {lost} has ended in step {step}; --resume continues from the last checkpoint"
+                    "error: rank {lost_rank} has ended in step {step}; --resume continues from the last checkpoint"
                 );
             }
-            process::exit(RANK_LOST);
+            process::exit(RANK_LOST_STATUS);
         });
-        mpi.report_unresponsive(limit, move |unresponsive| {
-            report_unresponsive(&unresponsive, silent_step.load(Ordering::SeqCst));
+        mpi.report_unresponsive(time_limit, move |unresponsive| {
+            report_unresponsive(&unresponsive, unresponsive_step.load(Ordering::SeqCst));
         });
         sender.send((on_same_cores, watch)).ok()?;
         Some(mpi)
@@ -58,7 +58,7 @@ pub fn run(
         watch.stop();
         return Err(Error::Launcher { expected, found });
     }
-    use_threads(on_same_cores);
+    set_thread_count(on_same_cores);
     let outcome = train(&mut group);
     watch.stop();
     match outcome {
@@ -69,18 +69,18 @@ pub fn run(
         }
         Err(error) => {
             // The rank with the error prints it and ends the job; rank 0 does so if all have it.
-            let reports = match &error {
-                Error::Training(training::Error::Rank { rank: named, .. }) => *named == rank,
+            let prints_error = match &error {
+                Error::Training(training::Error::Rank { rank: failed_rank, .. }) => *failed_rank == rank,
                 Error::Training(training::Error::Diverged { .. }) => rank == 0,
                 _ => true,
             };
-            if reports {
+            if prints_error {
                 match &error {
                     Error::Training(error @ training::Error::Rank { .. }) => warnln!("error: {error}"),
                     error => warnln!("error: rank {rank}: {}", chain(error)),
                 }
             } else {
-                thread::sleep(REPORT_TIME);
+                thread::sleep(ERROR_REPORT_TIME);
             }
             group.abort();
             process::exit(2)
@@ -96,7 +96,7 @@ fn report_unresponsive(unresponsive: &UnresponsiveRanks, step: u64) {
     let text = format!("{ranks} {}: no response for {seconds} s in step {step}", names.join(", "));
     if unresponsive.is_final {
         warnln!("error: {text}; --resume continues from the last checkpoint");
-        process::exit(RANK_LOST);
+        process::exit(RANK_LOST_STATUS);
     }
     warnln!("warning: {text}; --rank-timeout ends the job");
 }
@@ -104,7 +104,7 @@ fn report_unresponsive(unresponsive: &UnresponsiveRanks, step: u64) {
 /// Sets the number of threads of this process; `RAYON_NUM_THREADS` overrides it.
 ///
 /// It is the number of cores divided by the processes bound to the same cores.
-fn use_threads(on_same_cores: usize) {
+fn set_thread_count(on_same_cores: usize) {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     if std::env::var_os("RAYON_NUM_THREADS").is_none() {
         // Fails if the pool exists already, which then stays unchanged.

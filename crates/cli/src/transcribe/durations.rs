@@ -2,11 +2,11 @@
 use std::time::Duration;
 
 /// Upper bound of the first bucket in seconds.
-const FIRST_BOUND: f64 = 1e-6;
+const FIRST_BOUND_SECONDS: f64 = 1e-6;
 /// Ratio of the bounds of consecutive buckets.
-const RATIO: f64 = 1.02;
+const BOUND_RATIO: f64 = 1.02;
 /// Number of buckets; the last one starts at several hours.
-const BUCKETS: usize = 1200;
+const BUCKET_COUNT: usize = 1200;
 
 /// Histogram of durations.
 pub struct Durations {
@@ -18,13 +18,13 @@ pub struct Durations {
 impl Durations {
     /// Creates an empty histogram.
     pub fn new() -> Self {
-        Durations { counts: vec![0; BUCKETS], longest: Duration::ZERO, total: Duration::ZERO }
+        Durations { counts: vec![0; BUCKET_COUNT], longest: Duration::ZERO, total: Duration::ZERO }
     }
 
     /// Adds a duration.
     pub fn add(&mut self, duration: Duration) {
-        let bucket = (duration.as_secs_f64() / FIRST_BOUND).max(1.0).log(RATIO) as usize;
-        self.counts[bucket.min(BUCKETS - 1)] += 1;
+        let bucket = (duration.as_secs_f64() / FIRST_BOUND_SECONDS).max(1.0).log(BOUND_RATIO) as usize;
+        self.counts[bucket.min(BUCKET_COUNT - 1)] += 1;
         self.longest = self.longest.max(duration);
         self.total += duration;
     }
@@ -37,15 +37,15 @@ impl Durations {
     /// Returns a quantile in seconds, within 2 %.
     ///
     /// The quantile of 1 is the longest duration; all quantiles of an empty histogram are 0.
-    pub fn quantile(&self, share: f64) -> f64 {
+    pub fn quantile(&self, fraction: f64) -> f64 {
         let longest = self.longest.as_secs_f64();
-        if share >= 1.0 {
+        if fraction >= 1.0 {
             return longest;
         }
-        let mut remaining = (share * self.counts.iter().sum::<u64>() as f64).ceil() as u64;
+        let mut remaining = (fraction * self.counts.iter().sum::<u64>() as f64).ceil() as u64;
         for (bucket, &count) in self.counts.iter().enumerate() {
             if remaining <= count {
-                return (FIRST_BOUND * RATIO.powf(bucket as f64 + 0.5)).min(longest);
+                return (FIRST_BOUND_SECONDS * BOUND_RATIO.powf(bucket as f64 + 0.5)).min(longest);
             }
             remaining -= count;
         }
@@ -59,18 +59,21 @@ mod tests {
 
     #[test]
     fn quantiles_are_within_two_percent() {
-        let mut all = Durations::new();
-        assert_eq!((all.quantile(0.5), all.quantile(1.0), all.total()), (0.0, 0.0, Duration::ZERO));
-        (1..=10_000).rev().for_each(|n| all.add(Duration::from_micros(10 * n)));
-        for share in [0.1, 0.5, 0.95] {
-            let ratio = all.quantile(share) / (0.1 * share);
-            assert!((ratio - 1.0).abs() < 0.02, "{share}: {ratio}");
+        let mut durations = Durations::new();
+        assert_eq!(
+            (durations.quantile(0.5), durations.quantile(1.0), durations.total()),
+            (0.0, 0.0, Duration::ZERO)
+        );
+        (1..=10_000).rev().for_each(|n| durations.add(Duration::from_micros(10 * n)));
+        for fraction in [0.1, 0.5, 0.95] {
+            let ratio = durations.quantile(fraction) / (0.1 * fraction);
+            assert!((ratio - 1.0).abs() < 0.02, "{fraction}: {ratio}");
         }
-        assert_eq!(all.total(), Duration::from_micros(500_050_000));
-        all.add(Duration::from_secs(1_000_000));
-        assert_eq!(all.quantile(1.0), 1e6);
-        let mut zero = Durations::new();
-        zero.add(Duration::ZERO);
-        assert_eq!(zero.quantile(0.5), 0.0);
+        assert_eq!(durations.total(), Duration::from_micros(500_050_000));
+        durations.add(Duration::from_secs(1_000_000));
+        assert_eq!(durations.quantile(1.0), 1e6);
+        let mut zero_durations = Durations::new();
+        zero_durations.add(Duration::ZERO);
+        assert_eq!(zero_durations.quantile(0.5), 0.0);
     }
 }

@@ -78,11 +78,11 @@ impl Iterator for StdinChunks {
 
 /// Returns a reader of the same bytes; fails if they start an audio file.
 fn reject_audio_files(mut source: impl Read) -> Result<impl Read> {
-    let mut first = Vec::new();
-    let read = source.by_ref().take(4).read_to_end(&mut first);
+    let mut first_bytes = Vec::new();
+    let read = source.by_ref().take(4).read_to_end(&mut first_bytes);
     read.map_err(|source| speech::Error::RawAudio { source })?;
-    match FILE_SIGNATURES.iter().find(|(signature, _)| first.starts_with(signature)) {
+    match FILE_SIGNATURES.iter().find(|(signature, _)| first_bytes.starts_with(signature)) {
         Some((_, found)) => Err(Error::EncodedStdin { found }),
-        None => Ok(Cursor::new(first).chain(source)),
+        None => Ok(Cursor::new(first_bytes).chain(source)),
     }
 }

@@ -70,12 +70,13 @@ impl StreamingArguments {
     }
 }
 
+/// Returns true for the name of standard input.
 fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
 
 /// Fails for arguments that streaming does not support, before any work.
-pub fn check(arguments: &Args) -> Result<()> {
+pub fn check_arguments(arguments: &Args) -> Result<()> {
     let files = &arguments.audio_files;
     if arguments.format.is_some_and(|format| !format.is_appendable()) || arguments.output.is_some() {
         return Err(Error::StreamingOutput);
@@ -109,6 +110,7 @@ pub fn run(recognizer: &Recognizer, arguments: &Args, writer: &TranscriptionWrit
     let stop = signals::watch("finishing; press Ctrl-C again to exit immediately")?;
     let options = StreamingOptions { window: arguments.long.window(), endpoint, latest };
     for path in &arguments.audio_files {
+        // Prepare the recognizer and its output.
         let stream = recognizer.stream(&options)?;
         if !stream.is_immediate() {
             warnln!(
@@ -116,7 +118,7 @@ pub fn run(recognizer: &Recognizer, arguments: &Args, writer: &TranscriptionWrit
                 arguments.long.window
             );
         }
-        let (rate, format) = (stream.sample_rate(), arguments.format);
+        let (sample_rate, format) = (stream.sample_rate(), arguments.format);
         let id = recording_id(path);
         let printer = Printer {
             id,
@@ -125,15 +127,15 @@ pub fn run(recognizer: &Recognizer, arguments: &Args, writer: &TranscriptionWrit
             is_terminal: std::io::stdout().is_terminal(),
             line: Transcription::default(),
         };
-        let chunk_samples = (u64::from(rate) * u64::from(chunk) / 1000).max(1) as usize;
+        let chunk_samples = (u64::from(sample_rate) * u64::from(chunk) / 1000).max(1) as usize;
         let mut player = Player {
             stream: Some(stream),
             printer,
-            rate,
+            sample_rate,
             chunk_samples,
-            pending: Vec::new(),
+            pending_samples: Vec::new(),
             start: Instant::now(),
-            played: 0,
+            played_samples: 0,
             durations: Durations::new(),
         };
         // An error is returned after the words before it are printed.
@@ -151,7 +153,7 @@ pub fn run(recognizer: &Recognizer, arguments: &Args, writer: &TranscriptionWrit
                 }
             }
         } else {
-            let chunks = AudioChunks::open(path, rate, recognizer.conversion());
+            let chunks = AudioChunks::open(path, sample_rate, recognizer.conversion());
             let chunks = chunks.map_err(|error| arguments.audio.advise(error.into()))?;
             for change in chunks.changes() {
                 warnln!("note: {}: {change}", path.display());
@@ -166,12 +168,13 @@ pub fn run(recognizer: &Recognizer, arguments: &Args, writer: &TranscriptionWrit
                 }
             }
         }
+        // Print the rest, then report the error.
         player.finish()?;
         if let Some(error) = input_error {
             return Err(error);
         }
         if stop.load(Ordering::Relaxed) {
-            return Ok(ExitCode::from(signals::STOPPED));
+            return Ok(ExitCode::from(signals::STOPPED_STATUS));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -183,69 +186,74 @@ struct Player<'a> {
     stream: Option<StreamingRecognizer>,
     printer: Printer<'a>,
     /// Sample rate in Hz.
-    rate: u32,
+    sample_rate: u32,
     /// Number of samples of a chunk.
     chunk_samples: usize,
     /// Samples of the next, incomplete chunk.
-    pending: Vec<f32>,
+    pending_samples: Vec<f32>,
     start: Instant,
     /// Number of processed samples.
-    played: usize,
+    played_samples: usize,
     /// Processing times of the chunks.
     durations: Durations,
 }
 
 impl Player<'_> {
     fn is_empty(&self) -> bool {
-        self.played == 0 && self.pending.is_empty()
+        self.played_samples == 0 && self.pending_samples.is_empty()
     }
 
+    /// Processes the complete chunks of the samples so far; waits for their end with a pace.
     fn play(&mut self, samples: &[f32], pace: f64) -> Result<()> {
-        self.pending.extend_from_slice(samples);
-        let mut first = 0;
-        while self.pending.len() - first >= self.chunk_samples {
+        self.pending_samples.extend_from_slice(samples);
+        let mut chunk_start = 0;
+        while self.pending_samples.len() - chunk_start >= self.chunk_samples {
             if pace > 0.0 {
-                let spoken = (self.played + self.chunk_samples) as f64 / f64::from(self.rate) / pace;
-                let due = Duration::from_secs_f64(spoken).saturating_sub(self.start.elapsed());
-                std::thread::sleep(due);
+                let end_seconds =
+                    (self.played_samples + self.chunk_samples) as f64 / f64::from(self.sample_rate) / pace;
+                let wait_time = Duration::from_secs_f64(end_seconds).saturating_sub(self.start.elapsed());
+                std::thread::sleep(wait_time);
             }
-            self.process(first..first + self.chunk_samples)?;
-            first += self.chunk_samples;
+            self.process(chunk_start..chunk_start + self.chunk_samples)?;
+            chunk_start += self.chunk_samples;
         }
-        self.pending.drain(..first);
+        self.pending_samples.drain(..chunk_start);
         Ok(())
     }
 
+    /// Recognizes a range of the pending samples and prints the updates.
     fn process(&mut self, range: std::ops::Range<usize>) -> Result<()> {
         let Some(stream) = &mut self.stream else { return Ok(()) };
         let start = Instant::now();
-        self.played += range.len();
-        let updates = stream.push_split(&self.pending[range])?;
+        self.played_samples += range.len();
+        let updates = stream.push_split(&self.pending_samples[range])?;
         self.durations.add(start.elapsed());
         updates.into_iter().try_for_each(|update| self.printer.print(update))
     }
 
+    /// Processes the last chunk; prints the final words and the times.
     fn finish(mut self) -> Result<()> {
-        self.process(0..self.pending.len())?;
+        self.process(0..self.pending_samples.len())?;
         let Some(stream) = self.stream.take() else { return Ok(()) };
         let start = Instant::now();
         let mut updates = stream.finish_split()?;
         self.durations.add(start.elapsed());
-        let left_out = updates.last().is_some_and(|update| update.has_discarded);
+        let has_discarded = updates.last().is_some_and(|update| update.has_discarded);
         if let Some(last) = updates.last_mut() {
             last.endpoint = true;
             last.partial.clear();
         }
         updates.into_iter().try_for_each(|update| self.printer.print(update))?;
-        if left_out {
+        if has_discarded {
             warnln!("note: {}: text was discarded as silence; --silence 0 keeps it", self.printer.id);
         }
-        let (seconds, durations) = (self.played as f64 / f64::from(self.rate), &self.durations);
+        let (seconds, durations) =
+            (self.played_samples as f64 / f64::from(self.sample_rate), &self.durations);
         warnln!(
             "note: {}: {seconds:.1} s of audio in {:.2} s; a chunk of {:.0} ms took {:.1} ms (median), {:.1} ms (95 %), {:.1} ms (maximum)",
             self.printer.id,
             durations.total().as_secs_f64(),
-            1000.0 * self.chunk_samples as f64 / f64::from(self.rate),
+            1000.0 * self.chunk_samples as f64 / f64::from(self.sample_rate),
             1000.0 * durations.quantile(0.5),
             1000.0 * durations.quantile(0.95),
             1000.0 * durations.quantile(1.0)
@@ -266,7 +274,7 @@ struct Printer<'a> {
 
 /// JSON line of an update.
 #[derive(Serialize)]
-struct Event<'a> {
+struct UpdateEvent<'a> {
     id: &'a str,
     words: &'a [TimedWord],
     partial: &'a str,
@@ -278,7 +286,7 @@ impl Printer<'_> {
         let StreamingUpdate { new, partial, endpoint, .. } = update;
         match self.format {
             Some(TranscriptFormat::Json) if !new.words.is_empty() || endpoint => {
-                let event = Event { id: &self.id, words: &new.words, partial: &partial, endpoint };
+                let event = UpdateEvent { id: &self.id, words: &new.words, partial: &partial, endpoint };
                 let text = serde_json::to_string(&event);
                 formatted(&(text.expect("numbers and strings are valid JSON") + "\n"))?;
             }

@@ -5,7 +5,7 @@ use super::toy::{Toy, leftovers};
 use super::{finish, panda};
 
 /// Trains a model (modified topology) until it recognizes the toy words.
-pub fn trained() -> Toy {
+pub fn trained_corpus() -> Toy {
     let toy = Toy::new();
     let repeated = format!("train = {:?}", ["train.jsonl"; 40]);
     toy.recipe(&[
@@ -24,7 +24,7 @@ pub const CHECKPOINT: &str = "run/best.safetensors";
 
 #[test]
 fn words_have_times_in_ctm_and_json() {
-    let toy = trained();
+    let toy = trained_corpus();
     let folder = toy.path("");
     // One second has too few frames to emit a hundred words, at most one per frame.
     let manifest = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();

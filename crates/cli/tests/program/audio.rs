@@ -1,15 +1,16 @@
 //! Tests of reading recordings: conversion, and recordings of silence.
 use std::path::Path;
 
-use super::align::{CHECKPOINT, trained};
+use super::align::{CHECKPOINT, trained_corpus};
 use super::toy::{RATE, Toy, write_wav};
 use super::{finish, panda};
 
 /// Returns the samples of a file of the toy corpus.
-fn samples(toy: &Toy, name: &str) -> Vec<i16> {
+fn read_samples(toy: &Toy, name: &str) -> Vec<i16> {
     hound::WavReader::open(toy.path(name)).unwrap().into_samples().map(|sample| sample.unwrap()).collect()
 }
 
+/// Writes a WAV file of two channels.
 fn write_stereo(path: &Path, left: &[i16], right: &[i16]) {
     let spec = hound::WavSpec {
         channels: 2,
@@ -24,10 +25,10 @@ fn write_stereo(path: &Path, left: &[i16], right: &[i16]) {
 
 #[test]
 fn unfitting_audio_is_converted_or_an_error() {
-    let toy = trained();
+    let toy = trained_corpus();
     let folder = toy.path("");
     let run = |arguments: &[&str]| finish(panda(&folder, arguments));
-    let (left, right) = (samples(&toy, "2.wav"), samples(&toy, "5.wav"));
+    let (left, right) = (read_samples(&toy, "2.wav"), read_samples(&toy, "5.wav"));
     let length = left.len().min(right.len());
     write_stereo(&toy.path("both.wav"), &left[..length], &right[..length]);
     let louder: Vec<i16> = left.iter().map(|x| 2 * x).collect();
@@ -102,7 +103,7 @@ fn unfitting_audio_is_converted_or_an_error() {
 
 #[test]
 fn silence_has_an_empty_transcript() {
-    let toy = trained();
+    let toy = trained_corpus();
     let folder = toy.path("");
     let files = ["second.wav", "long.wav", "sample.wav"];
     for (file, samples) in files.iter().zip([vec![0; 8000], vec![0; 80_000], vec![1234]]) {

@@ -1,11 +1,11 @@
 //! Tests of commands on unusable utterances and empty shards.
-use super::align::{CHECKPOINT, trained};
+use super::align::{CHECKPOINT, trained_corpus};
 use super::toy::Toy;
 use super::{finish, panda};
 
 #[test]
 fn a_bad_utterance_is_left_out() {
-    let toy = trained();
+    let toy = trained_corpus();
     let folder = toy.path("");
     let run = |arguments: &[&str]| finish(panda(&folder, arguments));
     let read = |name: &str| std::fs::read_to_string(toy.path(name)).unwrap();
@@ -90,7 +90,7 @@ fn max_bad_of_train_overrides_the_recipe() {
 
 #[test]
 fn shards_without_an_utterance_are_valid() {
-    let toy = trained();
+    let toy = trained_corpus();
     let folder = toy.path("");
     let run = |arguments: &[&str]| {
         let (code, out, err) = finish(panda(&folder, arguments));

@@ -2,13 +2,13 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use super::align::{CHECKPOINT, trained};
+use super::align::{CHECKPOINT, trained_corpus};
 use super::toy::{RATE, write_wav};
 use super::{finish, panda};
 
 #[test]
 fn every_search_recognizes_the_toy_words() {
-    let toy = trained();
+    let toy = trained_corpus();
     let folder = toy.path("");
     toy.write("names.txt", "# words\nhigh low\t2\nmiddle\n");
     let lm = ["lm", "train.jsonl", "-o", "toy.arpa", "--order", "2"];
@@ -50,7 +50,7 @@ fn every_search_recognizes_the_toy_words() {
 
 #[test]
 fn n_best_lists_are_written() {
-    let toy = trained();
+    let toy = trained_corpus();
     let folder = toy.path("");
     for search in [&["--beam", "4"][..], &["--ctc", "--beam", "4"], &["--beam", "4", "--ctc-weight", "0.5"]] {
         let run = |arguments: &[&str]| {
@@ -86,7 +86,7 @@ fn n_best_lists_are_written() {
 
 #[test]
 fn unsupported_search_options_are_errors() {
-    let toy = trained();
+    let toy = trained_corpus();
     let folder = toy.path("");
     toy.write("broken.arpa", "\\data\\\nngram 1=2\n\n\\1-grams:\n-0.3 low\nhigh\n\\end\\\n");
     toy.write("foreign.arpa", "\\data\\\nngram 1=1\n\n\\1-grams:\n-0.3 foreign\n\\end\\\n");
@@ -183,7 +183,7 @@ fn unsupported_search_options_are_errors() {
 
 #[test]
 fn texts_are_written_in_every_format() {
-    let toy = trained();
+    let toy = trained_corpus();
     let folder = toy.path("");
     let run = |arguments: &[&str]| {
         let (code, out, err) = finish(panda(&folder, &[&["transcribe", CHECKPOINT][..], arguments].concat()));
@@ -221,7 +221,7 @@ fn texts_are_written_in_every_format() {
 }
 
 /// Raw samples of recordings of the toy corpus, one after the other.
-fn raw(toy: &super::toy::Toy, names: &[&str]) -> Vec<i16> {
+fn raw_samples(toy: &super::toy::Toy, names: &[&str]) -> Vec<i16> {
     let samples = |name: &&str| {
         hound::WavReader::open(toy.path(name))
             .unwrap()
@@ -234,9 +234,9 @@ fn raw(toy: &super::toy::Toy, names: &[&str]) -> Vec<i16> {
 
 #[test]
 fn long_recordings_are_transcribed_in_chunks() {
-    let toy = trained();
+    let toy = trained_corpus();
     let folder = toy.path("");
-    let joined = raw(&toy, &["1.wav", "0.wav", "2.wav"]);
+    let joined = raw_samples(&toy, &["1.wav", "0.wav", "2.wav"]);
     write_wav(&toy.path("joined.wav"), RATE, &joined);
     let text = |arguments: &[&str]| {
         let (code, out, err) =
@@ -254,8 +254,8 @@ fn long_recordings_are_transcribed_in_chunks() {
 
 #[test]
 fn standard_input_is_transcribed_and_half_a_sample_is_an_error() {
-    let toy = trained();
-    let bytes: Vec<u8> = raw(&toy, &["5.wav"]).iter().flat_map(|x| x.to_le_bytes()).collect();
+    let toy = trained_corpus();
+    let bytes: Vec<u8> = raw_samples(&toy, &["5.wav"]).iter().flat_map(|x| x.to_le_bytes()).collect();
     let transcribe = |bytes: &[u8], arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_panda"));
         command.current_dir(toy.path("")).args(["transcribe", CHECKPOINT, "-"]).args(arguments);
@@ -315,7 +315,7 @@ fn help_states_what_a_phrase_score_means() {
 /// Phrases that the tokenizer cannot encode are skipped with a warning.
 #[test]
 fn phrases_that_cannot_be_encoded_are_skipped_with_a_warning() {
-    let toy = trained();
+    let toy = trained_corpus();
     let folder = toy.path("");
     toy.write("two.txt", "high\nzebra\nlow middle\t2\nlow gnu\t-3\n");
     let list: String = (0..50).map(|number| format!("absent{number}\n")).collect();

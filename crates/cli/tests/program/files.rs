@@ -27,7 +27,8 @@ fn finish_in_time(mut command: Command) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
-fn make_pipe(path: &Path) {
+/// Creates a named pipe.
+fn make_named_pipe(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
@@ -40,12 +41,12 @@ fn a_lock_never_changes_its_link_target() {
     toy.write("victim.txt", "precious");
     let lock = toy.path("run/.lock");
     let before = fs::read(toy.path("run/last.safetensors")).unwrap();
-    type Make<'a> = (&'a str, Box<dyn Fn() + 'a>);
-    let kinds: [Make; 5] = [
+    type MakeFile<'a> = (&'a str, Box<dyn Fn() + 'a>);
+    let kinds: [MakeFile; 5] = [
         ("a symbolic link", Box::new(|| symlink("../victim.txt", &lock).unwrap())),
         ("a symbolic link", Box::new(|| symlink("../nowhere", &lock).unwrap())),
         ("2 names", Box::new(|| fs::hard_link(toy.path("victim.txt"), &lock).unwrap())),
-        ("a named pipe", Box::new(|| make_pipe(&lock))),
+        ("a named pipe", Box::new(|| make_named_pipe(&lock))),
         ("a folder", Box::new(|| fs::create_dir(&lock).unwrap())),
     ];
     for (kind, make) in &kinds {
@@ -84,7 +85,7 @@ fn a_pipe_in_a_run_folder_is_an_error() {
     for name in names {
         let path = toy.path(&format!("run/{name}"));
         let existed = fs::rename(&path, toy.path("backup")).is_ok();
-        make_pipe(&path);
+        make_named_pipe(&path);
         for start in START_OPTIONS {
             let arguments = [&["train", "recipe.toml", "--run", "run"], start].concat();
             let (code, err) = finish_in_time(panda(&toy.path(""), &arguments));
@@ -105,7 +106,7 @@ fn a_pipe_in_a_run_folder_is_an_error() {
 #[test]
 fn named_pipes_as_inputs_are_errors() {
     let toy = trained_for_an_epoch();
-    make_pipe(&toy.path("pipe"));
+    make_named_pipe(&toy.path("pipe"));
     let manifest = fs::read_to_string(toy.path("train.jsonl")).unwrap();
     let line = manifest.lines().next().unwrap();
     toy.write("sounds.jsonl", &line.replace("0.wav", "pipe"));

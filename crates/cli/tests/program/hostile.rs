@@ -17,12 +17,13 @@ use super::{finish, panda, trained_for_an_epoch};
 const TIMEOUT: Duration = Duration::from_secs(20);
 const CHECKPOINT: &str = "run/last.safetensors";
 
-fn count(name: &str, default: u64) -> u64 {
+/// Returns a number of cases from an environment variable.
+fn count_from_env(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap())
 }
 
 /// Returns a corpus and the files of an uninterrupted run.
-fn corpus() -> (Toy, Vec<(&'static str, Vec<u8>)>) {
+fn corpus_and_expected_files() -> (Toy, Vec<(&'static str, Vec<u8>)>) {
     let toy = Toy::new();
     toy.recipe(&[("epochs = 3", "epochs = 60\nevaluate_every = 7\ncheckpoint_every = 2")]);
     let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "whole"]));
@@ -32,19 +33,21 @@ fn corpus() -> (Toy, Vec<(&'static str, Vec<u8>)>) {
     (toy, files)
 }
 
-fn assert_same(toy: &Toy, run: &str, files: &[(&str, Vec<u8>)]) {
+/// Asserts that a run has the expected files and no temporary ones.
+fn assert_expected_files(toy: &Toy, run: &str, files: &[(&str, Vec<u8>)]) {
     for (name, bytes) in files {
         assert!(fs::read(toy.path(run).join(name)).unwrap() == *bytes, "{run}/{name}");
     }
     assert_eq!(leftovers(&toy.path(run)), [] as [PathBuf; 0]);
 }
 
-fn spawn(mut command: Command) -> Child {
+/// Starts a command without input and output.
+fn spawn_quiet(mut command: Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 /// Waits for a command and panics after the time limit.
-fn wait(mut child: Child, name: &str) -> (Option<i32>, String) {
+fn wait_with_timeout(mut child: Child, name: &str) -> (Option<i32>, String) {
     let start = Instant::now();
     while child.try_wait().unwrap().is_none() {
         if start.elapsed() > TIMEOUT {
@@ -60,13 +63,14 @@ fn wait(mut child: Child, name: &str) -> (Option<i32>, String) {
 #[test]
 #[ignore = "takes a minute"]
 fn kills_at_random_moments() {
-    let (toy, files) = corpus();
+    let (toy, files) = corpus_and_expected_files();
     let mut random = Random(2026);
-    let (kills, mut killed, mut finished) = (count("PANDA_KILLS", 100), 0, 0);
+    let (kills, mut killed, mut finished) = (count_from_env("PANDA_KILLS", 100), 0, 0);
     let (mut round, mut runs) = (0, 0);
     while killed < kills {
         let run = format!("parts-{round}");
-        let mut child = spawn(panda(&toy.path(""), &["train", "recipe.toml", "--run", &run, "--resume"]));
+        let mut child =
+            spawn_quiet(panda(&toy.path(""), &["train", "recipe.toml", "--run", &run, "--resume"]));
         std::thread::sleep(Duration::from_micros(random.below(400_000) as u64));
         runs += 1;
         if child.try_wait().unwrap().is_none() {
@@ -75,16 +79,16 @@ fn kills_at_random_moments() {
             killed += 1;
             continue;
         }
-        let (code, err) = wait(child, &run);
+        let (code, err) = wait_with_timeout(child, &run);
         assert_eq!(code, Some(0), "{err}");
-        assert_same(&toy, &run, &files);
+        assert_expected_files(&toy, &run, &files);
         (finished, round) = (finished + 1, round + 1);
     }
     let run = format!("parts-{round}");
-    let last = spawn(panda(&toy.path(""), &["train", "recipe.toml", "--run", &run, "--resume"]));
-    let (code, err) = wait(last, &run);
+    let last = spawn_quiet(panda(&toy.path(""), &["train", "recipe.toml", "--run", &run, "--resume"]));
+    let (code, err) = wait_with_timeout(last, &run);
     assert_eq!(code, Some(0), "{err}");
-    assert_same(&toy, &run, &files);
+    assert_expected_files(&toy, &run, &files);
     println!(
         "kills: {killed} of {runs} runs killed, {} finished, each with the same files; nothing lost",
         finished + 1
@@ -94,15 +98,15 @@ fn kills_at_random_moments() {
 #[test]
 #[ignore = "takes a minute"]
 fn file_size_limits_lose_nothing() {
-    let (toy, files) = corpus();
-    let (rounds, mut rejected, mut finished) = (count("PANDA_LIMITS", 60), 0, 0);
+    let (toy, files) = corpus_and_expected_files();
+    let (rounds, mut rejected, mut finished) = (count_from_env("PANDA_LIMITS", 60), 0, 0);
     for round in 0..rounds {
         let run = format!("small-{round}");
         // Limits in KiB, from 0 to more than the largest file.
         let line = format!("ulimit -f {}; exec $P train recipe.toml --run {run} --resume", 6 * round);
         let mut command = Command::new("bash");
         command.args(["-c", &line]).current_dir(toy.path("")).env("P", env!("CARGO_BIN_EXE_panda"));
-        let (code, err) = wait(spawn(command), &line);
+        let (code, err) = wait_with_timeout(spawn_quiet(command), &line);
         assert!(!err.contains("panicked"), "{err}");
         match code {
             Some(0) => finished += 1,
@@ -117,9 +121,9 @@ fn file_size_limits_lose_nothing() {
         }
         if round % 8 == 0 {
             let arguments = ["train", "recipe.toml", "--run", &run, "--resume"];
-            let (code, err) = wait(spawn(panda(&toy.path(""), &arguments)), &run);
+            let (code, err) = wait_with_timeout(spawn_quiet(panda(&toy.path(""), &arguments)), &run);
             assert_eq!(code, Some(0), "{err}");
-            assert_same(&toy, &run, &files);
+            assert_expected_files(&toy, &run, &files);
         }
         let _ = fs::remove_dir_all(toy.path(&run));
     }
@@ -129,12 +133,13 @@ fn file_size_limits_lose_nothing() {
 #[test]
 #[ignore = "takes a minute"]
 fn two_runs_at_once() {
-    let (toy, files) = corpus();
-    let (pairs, mut rejected) = (count("PANDA_PAIRS", 20), 0);
+    let (toy, files) = corpus_and_expected_files();
+    let (pairs, mut rejected) = (count_from_env("PANDA_PAIRS", 20), 0);
     for pair in 0..pairs {
         let run = format!("pair-{pair}");
-        let start = || spawn(panda(&toy.path(""), &["train", "recipe.toml", "--run", &run, "--resume"]));
-        let outcomes = [start(), start()].map(|child| wait(child, &run));
+        let start =
+            || spawn_quiet(panda(&toy.path(""), &["train", "recipe.toml", "--run", &run, "--resume"]));
+        let outcomes = [start(), start()].map(|child| wait_with_timeout(child, &run));
         for (code, err) in &outcomes {
             match code {
                 Some(0) => {}
@@ -143,7 +148,7 @@ fn two_runs_at_once() {
             }
         }
         assert!(outcomes.iter().any(|(code, _)| *code == Some(0)));
-        assert_same(&toy, &run, &files);
+        assert_expected_files(&toy, &run, &files);
         fs::remove_dir_all(toy.path(&run)).unwrap();
     }
     println!("pairs: {rejected} second runs rejected of {pairs} pairs; the first ones left the same files");
@@ -156,7 +161,7 @@ fn run_on_mutants(
     words: &[&[u8]],
     run: impl Fn(&Path, &[u8]) -> Command + Sync,
 ) {
-    run_on_n_mutants(count("PANDA_BROKEN", 2000), kind, good, words, run);
+    run_on_n_mutants(count_from_env("PANDA_BROKEN", 2000), kind, good, words, run);
 }
 
 fn run_on_n_mutants(
@@ -181,7 +186,7 @@ fn run_on_n_mutants(
                     let mut command = run(folder.path(), &mutant);
                     // Somewhat more than the valid files need.
                     command.env("RAYON_NUM_THREADS", "1").env("PANDA_MEMORY", "2GiB");
-                    let (code, err) = wait(spawn(command), &format!("{kind} {case}"));
+                    let (code, err) = wait_with_timeout(spawn_quiet(command), &format!("{kind} {case}"));
                     assert!(!err.contains("panicked"), "{kind} {case}: {err}");
                     match code {
                         Some(0) => accepted.fetch_add(1, Ordering::Relaxed),
@@ -216,7 +221,7 @@ fn corrupted_audio_of_every_format() {
         let extensions: Vec<&str> = kind.split(' ').collect();
         let formats = FORMATS.iter().filter(|format| extensions.contains(&format.ending));
         let good: Vec<Vec<u8>> = formats.map(|format| format.encode(inputs.path())).collect();
-        run_on_n_mutants(count("PANDA_SOUNDS", 400), kind, &good, words, |folder, bytes| {
+        run_on_n_mutants(count_from_env("PANDA_SOUNDS", 400), kind, &good, words, |folder, bytes| {
             let path = folder.join("sound");
             // Half of the corrupted Ogg pages get a valid checksum.
             let bytes = if bytes.len() % 2 == 0 { repair_pages(bytes.to_vec()) } else { bytes.to_vec() };

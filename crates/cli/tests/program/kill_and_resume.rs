@@ -7,31 +7,32 @@ use super::toy::{Toy, leftovers};
 use super::{finish, panda, tfevents};
 
 /// Returns a corpus with a long run that saves every second step.
-fn corpus() -> Toy {
+fn long_run_corpus() -> Toy {
     let toy = Toy::new();
     toy.recipe(&[("epochs = 3", "epochs = 60\nevaluate_every = 7\ncheckpoint_every = 2")]);
     toy
 }
 
-fn resume(toy: &Toy) -> Child {
+/// Starts or resumes the run `parts`.
+fn start_resumed_run(toy: &Toy) -> Child {
     let mut command = panda(&toy.path(""), &["train", "recipe.toml", "--run", "parts", "--resume"]);
     command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-fn modified(path: &Path) -> Option<SystemTime> {
+fn modification_time(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|file| file.modified()).ok()
 }
 
 /// Waits for `count` new checkpoints; returns false if the run ends before.
 fn wait_for_checkpoints(run: &mut Child, path: &Path, count: usize) -> bool {
-    let (mut seen, mut last) = (0, modified(path));
+    let (mut new_checkpoints, mut last_time) = (0, modification_time(path));
     let start = Instant::now();
     while run.try_wait().unwrap().is_none() {
-        let now = modified(path);
-        if now != last {
-            (seen, last) = (seen + 1, now);
+        let current_time = modification_time(path);
+        if current_time != last_time {
+            (new_checkpoints, last_time) = (new_checkpoints + 1, current_time);
         }
-        if seen >= count {
+        if new_checkpoints >= count {
             return true;
         }
         assert!(start.elapsed() < Duration::from_secs(60), "no checkpoint in a minute");
@@ -43,7 +44,7 @@ fn wait_for_checkpoints(run: &mut Child, path: &Path, count: usize) -> bool {
 /// Asserts that an uninterrupted and a resumed run wrote equal files.
 ///
 /// Measured values (wall times and memory) are excluded.
-fn assert_same(toy: &Toy) {
+fn assert_same_as_uninterrupted(toy: &Toy) {
     let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "whole"]));
     assert_eq!(code, Some(0), "{err}");
     let read = |run: &str, name: &str| std::fs::read(toy.path(run).join(name)).unwrap();
@@ -75,29 +76,29 @@ fn assert_same(toy: &Toy) {
 
 #[test]
 fn twenty_kills_at_any_moment_leave_the_same_final_weights() {
-    let toy = corpus();
+    let toy = long_run_corpus();
     let path = toy.path("parts/last.safetensors");
     let (mut kills, mut state) = (0, 1u64);
     while kills < 20 {
-        let mut run = resume(&toy);
+        let mut run = start_resumed_run(&toy);
         // Kill between checkpoints: during a step, the next checkpoint or an evaluation.
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let (count, wait) = (1 + (state >> 33) as usize % 3, (state >> 40) % 20_000);
+        let (count, wait_micros) = (1 + (state >> 33) as usize % 3, (state >> 40) % 20_000);
         assert!(wait_for_checkpoints(&mut run, &path, count), "the run ended after {kills} kills");
-        std::thread::sleep(Duration::from_micros(wait));
+        std::thread::sleep(Duration::from_micros(wait_micros));
         run.kill().unwrap();
         assert!(!run.wait().unwrap().success(), "the run ended after {kills} kills");
         kills += 1;
     }
-    assert!(resume(&toy).wait().unwrap().success());
-    assert_same(&toy);
+    assert!(start_resumed_run(&toy).wait().unwrap().success());
+    assert_same_as_uninterrupted(&toy);
 }
 
 #[cfg(unix)]
 #[test]
 fn an_interrupted_run_saves_and_prints_how_to_resume() {
-    let toy = corpus();
-    let mut run = resume(&toy);
+    let toy = long_run_corpus();
+    let mut run = start_resumed_run(&toy);
     assert!(wait_for_checkpoints(&mut run, &toy.path("parts/last.safetensors"), 3));
     let kill = format!("kill -INT {}", run.id());
     assert!(std::process::Command::new("sh").args(["-c", &kill]).status().unwrap().success());
@@ -111,6 +112,6 @@ fn an_interrupted_run_saves_and_prints_how_to_resume() {
         "{text}"
     );
     assert!(!toy.path("parts/evaluation.json").exists());
-    assert!(resume(&toy).wait().unwrap().success());
-    assert_same(&toy);
+    assert!(start_resumed_run(&toy).wait().unwrap().success());
+    assert_same_as_uninterrupted(&toy);
 }

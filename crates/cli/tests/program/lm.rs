@@ -143,7 +143,7 @@ fn sentence_marks_around_texts_are_removed() {
     let folder = toy.path("");
     let plain = "low high\nhigh\nlow\n";
     toy.write("plain.txt", plain);
-    toy.write("plain.jsonl", &manifest(&["low high", "high", "low"]));
+    toy.write("plain.jsonl", &manifest_of_texts(&["low high", "high", "low"]));
     let arpa = |text: &str| {
         let (code, _, err) = finish(panda(&folder, &["lm", text, "-o", "out.arpa", "--order", "2"]));
         assert_eq!(code, Some(0), "{text}: {err}");
@@ -157,7 +157,7 @@ fn sentence_marks_around_texts_are_removed() {
         (["low high", "high", "low </s>"], "1 line, the first is line 3"),
     ] {
         toy.write("marked.txt", &(lines.join("\n") + "\n<s> </s>\n"));
-        toy.write("marked.jsonl", &manifest(&lines.map(str::trim_end)));
+        toy.write("marked.jsonl", &manifest_of_texts(&lines.map(str::trim_end)));
         for file in ["marked.txt", "marked.jsonl"] {
             let (actual, err) = arpa(file);
             assert_eq!(actual, expected, "{lines:?}");
@@ -184,12 +184,13 @@ fn sentence_marks_around_texts_are_removed() {
         toy.write("inner.txt", &format!("{plain}\n{line}\n"));
         check(&["inner.txt"], "inner.txt:5: expected sentence marks");
         check(&["plain.txt", "--test", "inner.txt"], &format!("found {mark:?} within it"));
-        toy.write("inner.jsonl", &format!("\n{}", manifest(&["low", line])));
+        toy.write("inner.jsonl", &format!("\n{}", manifest_of_texts(&["low", line])));
         check(&["plain.txt", "inner.jsonl"], "inner.jsonl:3: expected sentence marks");
     }
 }
 
-fn manifest(texts: &[&str]) -> String {
+/// Returns a manifest with an utterance for each text.
+fn manifest_of_texts(texts: &[&str]) -> String {
     let line = |(id, text): (usize, &&str)| {
         format!("{{\"id\": {id}, \"file\": \"0.wav\", \"seconds\": 1, \"text\": \"{text}\"}}\n")
     };

@@ -2,12 +2,12 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use super::align::{CHECKPOINT, trained};
+use super::align::{CHECKPOINT, trained_corpus};
 use super::{finish, panda};
 
 #[test]
 fn recordings_have_unique_names_in_all_outputs() {
-    let toy = trained();
+    let toy = trained_corpus();
     let folder = toy.path("");
     let run = |arguments: &[&str]| {
         let (code, out, err) = finish(panda(&folder, arguments));
@@ -80,7 +80,7 @@ fn recordings_have_unique_names_in_all_outputs() {
 
 #[test]
 fn captions_follow_their_options() {
-    let toy = trained();
+    let toy = trained_corpus();
     let folder = toy.path("");
     let run = |arguments: &[&str]| {
         finish(panda(&folder, &[&["transcribe", CHECKPOINT, "5.wav"], arguments].concat()))

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::{finish, panda};
 
 /// Writes recordings of ten digits of one speaker, three takes each.
-fn digits(folder: &Path) {
+fn write_digit_recordings(folder: &Path) {
     fs::create_dir_all(folder.join("recordings")).unwrap();
     for digit in 0..10 {
         for take in [0, 5, 10] {
@@ -26,7 +26,7 @@ fn digits(folder: &Path) {
 #[test]
 fn an_excerpt_needs_allow_incomplete() {
     let folder = tempfile::tempdir().unwrap();
-    digits(folder.path());
+    write_digit_recordings(folder.path());
     let outcome = finish(panda(folder.path(), &["prepare", "fsdd", "."]));
     assert_eq!(outcome.0, Some(2), "{outcome:?}");
     assert!(outcome.2.contains("unless it is an excerpt"), "{}", outcome.2);
@@ -54,7 +54,7 @@ fn an_excerpt_needs_allow_incomplete() {
 #[test]
 fn invalid_arguments_are_errors() {
     let folder = tempfile::tempdir().unwrap();
-    digits(folder.path());
+    write_digit_recordings(folder.path());
     for (arguments, part) in [
         (&["prepare", "timit", "."][..], "timit"),
         (&["prepare"], "librispeech"),

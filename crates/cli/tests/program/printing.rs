@@ -13,7 +13,7 @@ use super::{finish, panda};
 const HOSTILE: &str = "x\nfake 0.00 %\r\nfake\u{1b}[2J\u{9b}31m\u{7f}\u{85}fake\u{2028}fake\u{2029}fake\u{202e}\u{2066}\u{b}\u{c}";
 
 /// Asserts that the output has no control characters and no forged lines.
-fn check(command: &str, (code, out, err): (Option<i32>, String, String)) {
+fn assert_output_is_escaped(command: &str, (code, out, err): (Option<i32>, String, String)) {
     for text in [&out, &err] {
         let hostile = |c: char| {
             c != '\n' && c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -68,7 +68,7 @@ fn hostile_names_and_texts_are_escaped() {
     fs::copy(&recipe, toy.path(&recipe_name)).unwrap();
     let done = finish(panda(&folder, &["train", &recipe_name, "--run", &run]));
     assert_eq!(done.0, Some(0), "{}", done.2);
-    check("train", done);
+    assert_output_is_escaped("train", done);
     let best = format!("{run}/best.safetensors");
     let best = best.as_str();
 
@@ -116,7 +116,7 @@ fn hostile_names_and_texts_are_escaped() {
         &["train", &format!("--{HOSTILE}"), "x.toml"],
         &["train", "x.toml", HOSTILE],
     ] {
-        check(&format!("{arguments:?}"), finish(panda(&folder, arguments)));
+        assert_output_is_escaped(&format!("{arguments:?}"), finish(panda(&folder, arguments)));
     }
     let page = fs::read_to_string(toy.path(&format!("{run}/report.html"))).unwrap();
     let hostile =

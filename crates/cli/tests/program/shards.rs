@@ -1,10 +1,10 @@
 //! Tests of sharded runs (`--shard I/N`) and `panda merge`.
-use super::align::{CHECKPOINT, trained};
+use super::align::{CHECKPOINT, trained_corpus};
 use super::{finish, panda};
 
 #[test]
 fn merged_shards_equal_an_unsharded_run() {
-    let toy = trained();
+    let toy = trained_corpus();
     let folder = toy.path("");
     let run = |arguments: &[&str]| finish(panda(&folder, arguments));
     let succeed = |arguments: &[&str]| {

@@ -13,7 +13,7 @@ use super::{finish, panda, trained_for_an_epoch};
 const CHECKPOINT: &str = "run/last.safetensors";
 
 /// Runs a shell line in a folder; `$P` is the program.
-fn shell(folder: &Path, line: &str) -> (Option<i32>, String, String) {
+fn run_shell(folder: &Path, line: &str) -> (Option<i32>, String, String) {
     let mut command = Command::new("bash");
     command.args(["-c", line]).current_dir(folder).env("P", env!("CARGO_BIN_EXE_panda"));
     finish(command)
@@ -24,26 +24,26 @@ fn links_and_pipes_are_written_through() {
     let toy = trained_for_an_epoch();
     let folder = toy.path("");
     let align = format!("$P align {CHECKPOINT} train.jsonl");
-    let (_, expected, _) = shell(&folder, &align);
+    let (_, expected, _) = run_shell(&folder, &align);
     assert!(expected.lines().count() > 6, "{expected}");
 
     fs::create_dir(toy.path("far")).unwrap();
     symlink("far/out", toy.path("link")).unwrap();
-    let (code, ..) = shell(&folder, &format!("{align} --ctm link"));
+    let (code, ..) = run_shell(&folder, &format!("{align} --ctm link"));
     assert_eq!(code, Some(0));
     assert!(fs::symlink_metadata(toy.path("link")).unwrap().is_symlink());
     assert_eq!(fs::read_to_string(toy.path("far/out")).unwrap(), expected);
 
     // Named pipes, process substitutions and standard output are not replaced by files.
-    let (code, out, _) = shell(&folder, &format!("mkfifo pipe; cat pipe & {align} --ctm pipe; wait"));
+    let (code, out, _) = run_shell(&folder, &format!("mkfifo pipe; cat pipe & {align} --ctm pipe; wait"));
     assert_eq!(code, Some(0));
     assert!(out.contains(&expected), "{out}");
     assert!(fs::metadata(toy.path("pipe")).unwrap().file_type().is_fifo());
-    let (_, out, _) = shell(&folder, &format!("{align} --ctm >(cat); sleep 0.2"));
+    let (_, out, _) = run_shell(&folder, &format!("{align} --ctm >(cat); sleep 0.2"));
     assert!(out.contains(&expected), "{out}");
-    let (code, out, _) = shell(&folder, &format!("{align} --ctm /dev/stdout"));
+    let (code, out, _) = run_shell(&folder, &format!("{align} --ctm /dev/stdout"));
     assert_eq!((code, out.as_str()), (Some(0), expected.as_str()));
-    let (code, ..) = shell(&folder, &format!("{align} --ctm /dev/stdout > redirected"));
+    let (code, ..) = run_shell(&folder, &format!("{align} --ctm /dev/stdout > redirected"));
     assert_eq!(code, Some(0));
     assert_eq!(fs::read_to_string(toy.path("redirected")).unwrap(), expected);
     assert_eq!(leftovers(&folder), [] as [PathBuf; 0]);
@@ -73,7 +73,7 @@ fn no_output_is_an_input_or_another_output() {
             "head -1 train.jsonl > 1.jsonl; $P evaluate {CHECKPOINT} 1.jsonl --format srt --output captions --hypotheses new"
         ),
     ] {
-        let (code, _, err) = shell(&folder, &line);
+        let (code, _, err) = run_shell(&folder, &line);
         assert_eq!(code, Some(2), "{line}: {err}");
         assert!(
             err.contains("expected an output other than the inputs")
@@ -97,7 +97,7 @@ fn outputs_are_opened_before_the_work() {
         format!("$P align {CHECKPOINT} gone.jsonl --ctm no/such/folder"),
         format!("$P evaluate {CHECKPOINT} gone.jsonl --hypotheses run"),
     ] {
-        let (code, _, err) = shell(&folder, &line);
+        let (code, _, err) = run_shell(&folder, &line);
         assert_eq!(code, Some(2), "{line}: {err}");
         assert!(err.contains("could not write: ") && !err.contains("gone"), "{line}: {err}");
     }
@@ -115,7 +115,7 @@ fn a_closed_pipe_ends_reading_commands_quietly() {
     ];
     for line in &lines {
         // The reader exits before the first byte.
-        let (_, out, err) = shell(&folder, &format!("({line}; echo $? > status) | true; sleep 0.01"));
+        let (_, out, err) = run_shell(&folder, &format!("({line}; echo $? > status) | true; sleep 0.01"));
         let status = || fs::read_to_string(toy.path("status")).unwrap_or_default();
         let start = Instant::now();
         while status().is_empty() && start.elapsed() < Duration::from_secs(60) {
@@ -125,7 +125,7 @@ fn a_closed_pipe_ends_reading_commands_quietly() {
         assert_eq!((out.as_str(), err.as_str()), ("", ""), "{line}");
         fs::remove_file(toy.path("status")).unwrap();
         if Path::new("/dev/full").exists() {
-            let (code, _, err) = shell(&folder, &format!("{line} > /dev/full"));
+            let (code, _, err) = run_shell(&folder, &format!("{line} > /dev/full"));
             assert_eq!(code, Some(2), "{line}: {err}");
             assert!(err.starts_with("error: standard output: could not write: "), "{line}: {err}");
         }
@@ -145,7 +145,7 @@ fn training_continues_without_a_reader_of_its_output() {
         if !Path::new("/dev/full").exists() && run == "b" {
             continue;
         }
-        let (_, _, err) = shell(&folder, line);
+        let (_, _, err) = run_shell(&folder, line);
         assert_eq!(fs::read_to_string(toy.path("status")).unwrap(), "0\n", "{line}: {err}");
         assert!(!err.contains("panicked"), "{line}: {err}");
         assert!(toy.path(run).join("evaluation.json").exists(), "{line}");
@@ -191,7 +191,7 @@ fn an_ignored_sighup_stays_ignored() {
 /// Sends SIGINT once the program handles it; returns false where that is unknown.
 ///
 /// In the latter case (no `/proc`) the program is killed.
-fn interrupt(run: &mut Child) -> bool {
+fn interrupt_once_handled(run: &mut Child) -> bool {
     let kill = format!("kill -INT {}", run.id());
     // The handler is installed once the signal mask contains SIGINT.
     let status = format!("/proc/{}/status", run.id());
@@ -233,7 +233,7 @@ fn ctrl_c_ends_a_wait_for_standard_input() {
         assert!(start.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(1));
     }
-    if interrupt(&mut run) {
+    if interrupt_once_handled(&mut run) {
         let start = Instant::now();
         while run.try_wait().unwrap().is_none() {
             if start.elapsed() > Duration::from_secs(60) {
@@ -258,7 +258,7 @@ fn ctrl_c_ends_the_loading_of_data() {
     toy.recipe(&[("train = [\"train.jsonl\"]", repeated.as_str())]);
     let mut command = panda(&folder, &["train", "recipe.toml", "--run", "run"]);
     let mut run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    if !interrupt(&mut run) {
+    if !interrupt_once_handled(&mut run) {
         return;
     }
     let output = run.wait_with_output().unwrap();
@@ -274,12 +274,12 @@ fn a_file_size_limit_leaves_the_old_file() {
     let folder = toy.path("");
     fs::write(toy.path("out.json"), "old").unwrap();
     let line = format!("ulimit -f 1; $P align {CHECKPOINT} train.jsonl --json out.json");
-    let (code, _, err) = shell(&folder, &line);
+    let (code, _, err) = run_shell(&folder, &line);
     assert_eq!(code, Some(2), "{err}");
     assert!(err.contains("out.json: could not write: "), "{err}");
     assert_eq!(fs::read_to_string(toy.path("out.json")).unwrap(), "old");
     assert_eq!(leftovers(&folder), [] as [PathBuf; 0]);
-    let (code, _, err) = shell(&folder, "ulimit -f 1; $P train recipe.toml --run small");
+    let (code, _, err) = run_shell(&folder, "ulimit -f 1; $P train recipe.toml --run small");
     assert_eq!(code, Some(2), "{err}");
     assert!(err.contains("could not write: "), "{err}");
     assert_eq!(leftovers(&folder), [] as [PathBuf; 0]);

@@ -8,7 +8,8 @@ use decoding::{
 use rnnt_loss::{Head, JointInputs, Options, Session, Targets};
 
 use super::{
-    AlignedCase, Check, Chunk, DecodingCase, GreedyCase, RankedCase, Result, SCORE_TOLERANCE, SUM_TOLERANCE,
+    AlignedCase, ChunkCase, DecodingCase, DecodingCheck, GreedyCase, RankedCase, Result, SCORE_TOLERANCE,
+    SUM_TOLERANCE,
 };
 
 impl DecodingCase {
@@ -18,12 +19,20 @@ impl DecodingCase {
     }
 }
 
-fn options(max_symbols: Option<usize>) -> decoding::GreedyOptions {
+/// Returns greedy options with a record of the joint evaluations.
+fn greedy_options(max_symbols: Option<usize>) -> decoding::GreedyOptions {
     decoding::GreedyOptions { max_symbols, record_steps: true, ..decoding::GreedyOptions::default() }
 }
 
-/// Compares labels, times and scores; with `steps`, also the site of every joint evaluation.
-fn compare(actual: &Hypotheses, expected: &[GreedyCase], steps: bool, check: &mut Check) {
+/// Compares labels, times and scores.
+///
+/// With `compare_steps`, also compares the site of every joint evaluation.
+fn compare_hypotheses(
+    actual: &Hypotheses,
+    expected: &[GreedyCase],
+    compare_steps: bool,
+    check: &mut DecodingCheck,
+) {
     check.expect_equal("utterances", actual.len(), expected.len());
     for (b, expected) in expected.iter().enumerate().take(actual.len()) {
         check.set_location(format!("utterance {b}"));
@@ -62,7 +71,7 @@ fn compare(actual: &Hypotheses, expected: &[GreedyCase], steps: bool, check: &mu
         if let Some(end) = expected.end_time {
             check.expect_equal("end_time", actual.end_frame(b), end);
         }
-        if steps {
+        if compare_steps {
             check.expect_equal("joint_steps", actual.steps(b).len(), expected.joint_steps);
             for (actual, expected) in actual.steps(b).iter().zip(&expected.steps) {
                 let exact = [actual.frame as f64, f64::from(actual.class)];
@@ -84,20 +93,22 @@ fn compare(actual: &Hypotheses, expected: &[GreedyCase], steps: bool, check: &mu
 /// Checks all variants of greedy search and all confidence measures.
 ///
 /// Label looping one frame at a time and with look-ahead, frame looping, and single utterances.
-pub(super) fn greedy(
+pub(super) fn check_greedy(
     case: &DecodingCase,
     max_symbols: Option<usize>,
     expected: &[GreedyCase],
-    check: &mut Check,
+    check: &mut DecodingCheck,
 ) {
-    let (frames, options) = (case.utterances(), options(max_symbols));
+    let (frames, options) = (case.utterances(), greedy_options(max_symbols));
     for look_ahead in [1, 5, 32] {
         let options = decoding::GreedyOptions { look_ahead, ..options.clone() };
-        search(case, options, check, |actual, check| compare(actual, expected, true, check));
+        decode_and_compare(case, options, check, |actual, check| {
+            compare_hypotheses(actual, expected, true, check)
+        });
     }
     let without_steps = decoding::GreedyOptions { record_steps: false, ..options.clone() };
     if let Some(actual) = check.expect_ok(frame_looping(&case.model, &frames, &without_steps)) {
-        compare(&actual, expected, false, check);
+        compare_hypotheses(&actual, expected, false, check);
     }
     for (b, (frames, expected)) in frames.iter().zip(expected).enumerate() {
         check.set_location(format!("single utterance {b}"));
@@ -118,26 +129,32 @@ pub(super) fn greedy(
             continue;
         }
         let confidence = Some(Confidence { measure, exponent });
-        search(case, decoding::GreedyOptions { confidence, ..options.clone() }, check, |actual, check| {
-            for (b, expected) in expected.iter().enumerate() {
-                check.set_location(format!("utterance {b} {name}"));
-                let confidences = expected.confidence.get(&name).map_or(&[][..], Vec::as_slice);
-                check.expect_close(
-                    "confidence",
-                    actual.labels(b).iter().map(|l| l.confidence),
-                    confidences,
-                    SCORE_TOLERANCE,
-                );
-            }
-        });
+        decode_and_compare(
+            case,
+            decoding::GreedyOptions { confidence, ..options.clone() },
+            check,
+            |actual, check| {
+                for (b, expected) in expected.iter().enumerate() {
+                    check.set_location(format!("utterance {b} {name}"));
+                    let confidences = expected.confidence.get(&name).map_or(&[][..], Vec::as_slice);
+                    check.expect_close(
+                        "confidence",
+                        actual.labels(b).iter().map(|l| l.confidence),
+                        confidences,
+                        SCORE_TOLERANCE,
+                    );
+                }
+            },
+        );
     }
 }
 
-fn search(
+/// Decodes all utterances and passes the hypotheses to `compare`.
+fn decode_and_compare(
     case: &DecodingCase,
     options: decoding::GreedyOptions,
-    check: &mut Check,
-    compare: impl FnOnce(&Hypotheses, &mut Check),
+    check: &mut DecodingCheck,
+    compare: impl FnOnce(&Hypotheses, &mut DecodingCheck),
 ) {
     let Some(mut search) = check.expect_ok(GreedySearch::new(case.model.clone(), options)) else { return };
     if let Some(actual) = check.expect_ok(search.decode(&case.utterances())) {
@@ -176,47 +193,51 @@ impl Scorer for Bigram {
 }
 
 /// Checks greedy search with shallow fusion of a bigram language model.
-pub(super) fn greedy_with_lm(
+pub(super) fn check_greedy_with_lm(
     case: &DecodingCase,
     max_symbols: Option<usize>,
     weight: f32,
     expected: &[GreedyCase],
-    check: &mut Check,
+    check: &mut DecodingCheck,
 ) -> Result<()> {
-    let table = case.floats("lm.log_prob")?;
+    let table = case.read_f32("lm.log_prob")?;
     let (labels, blank) = (case.sidecar.model.vocab, case.sidecar.model.blank);
     check.expect_equal("lm.log_prob", table.len(), (labels + 1) * labels);
     if check.failure.is_none() {
         let fusion = vec![Fusion { scorer: Arc::new(Bigram { table, labels, blank }), weight }];
-        let options = decoding::GreedyOptions { fusion, ..options(max_symbols) };
-        search(case, options, check, |actual, check| compare(actual, expected, true, check));
+        let options = decoding::GreedyOptions { fusion, ..greedy_options(max_symbols) };
+        decode_and_compare(case, options, check, |actual, check| {
+            compare_hypotheses(actual, expected, true, check)
+        });
     }
     Ok(())
 }
 
 /// Checks streaming: greedy search that receives `chunk` frames at a time.
-pub(super) fn chunked_greedy(
+pub(super) fn check_chunked_greedy(
     case: &DecodingCase,
     max_symbols: Option<usize>,
     chunk: usize,
-    expected: &[Vec<Chunk>],
-    check: &mut Check,
+    expected: &[Vec<ChunkCase>],
+    check: &mut DecodingCheck,
 ) {
     let (frames, width) = (case.utterances(), case.model.width());
-    let Some(mut search) = check.expect_ok(GreedySearch::new(case.model.clone(), options(max_symbols)))
+    let Some(mut search) =
+        check.expect_ok(GreedySearch::new(case.model.clone(), greedy_options(max_symbols)))
     else {
         return;
     };
     let mut streams: Vec<GreedyStream> = frames.iter().map(|_| search.stream()).collect();
-    let rounds = expected.iter().map(Vec::len).max().unwrap_or(0);
-    for at in 0..rounds {
-        let start = |frames: &&[f32], at: usize| (at.saturating_mul(chunk * width)).min(frames.len());
-        let chunks: Vec<&[f32]> = frames.iter().map(|f| &f[start(f, at)..start(f, at + 1)]).collect();
+    let chunk_count = expected.iter().map(Vec::len).max().unwrap_or(0);
+    for chunk_index in 0..chunk_count {
+        let start = |frames: &&[f32], index: usize| (index.saturating_mul(chunk * width)).min(frames.len());
+        let chunks: Vec<&[f32]> =
+            frames.iter().map(|f| &f[start(f, chunk_index)..start(f, chunk_index + 1)]).collect();
         let mut batch: Vec<&mut GreedyStream> = streams.iter_mut().collect();
         let Some(actual) = check.expect_ok(search.advance(&mut batch, &chunks)) else { return };
         for (b, expected) in expected.iter().enumerate().take(chunks.len()) {
-            let Some(expected) = expected.get(at) else { continue };
-            check.set_location(format!("utterance {b} chunk {at}"));
+            let Some(expected) = expected.get(chunk_index) else { continue };
+            check.set_location(format!("utterance {b} chunk {chunk_index}"));
             check.expect_equal("tokens", &actual.get(b).ids(), &expected.tokens);
             let times = actual.labels(b).iter().map(|label| label.frame).collect();
             check.expect_equal("timestamps", &times, &expected.timestamps);
@@ -228,11 +249,11 @@ pub(super) fn chunked_greedy(
 /// Checks the n-best lists of modified beam search.
 ///
 /// It emits at most one label per frame.
-pub(super) fn modified_beam(
+pub(super) fn check_modified_beam(
     case: &DecodingCase,
     options: decoding::BeamOptions,
     expected: &[Vec<RankedCase>],
-    check: &mut Check,
+    check: &mut DecodingCheck,
 ) {
     let Some(mut search) = check.expect_ok(BeamSearch::new(case.model.clone(), options)) else { return };
     let Some(actual) = check.expect_ok(search.decode(&case.utterances())) else { return };
@@ -240,8 +261,8 @@ pub(super) fn modified_beam(
     for (b, (actual, expected)) in actual.iter().zip(expected).enumerate() {
         check.set_location(format!("utterance {b}"));
         check.expect_equal("hypotheses", actual.hypotheses.len(), expected.len());
-        for (place, (actual, expected)) in actual.hypotheses.iter().zip(expected).enumerate() {
-            check.set_location(format!("utterance {b} hypothesis {place}"));
+        for (rank, (actual, expected)) in actual.hypotheses.iter().zip(expected).enumerate() {
+            check.set_location(format!("utterance {b} hypothesis {rank}"));
             check.expect_equal("tokens", &actual.ids(), &expected.tokens);
             let times = actual.labels.iter().map(|label| label.frame).collect();
             check.expect_equal("timestamps", &times, &expected.timestamps);
@@ -252,13 +273,13 @@ pub(super) fn modified_beam(
 }
 
 /// Checks best paths and sums over all paths of a training session.
-pub(super) fn forced_alignment(
+pub(super) fn check_forced_alignment(
     case: &DecodingCase,
     expected: &[Option<AlignedCase>],
-    check: &mut Check,
+    check: &mut DecodingCheck,
 ) -> Result<()> {
     let width = case.model.width();
-    let (weight, bias) = (case.floats("out.weight")?, case.floats("out.bias")?);
+    let (weight, bias) = (case.read_f32("out.weight")?, case.read_f32("out.bias")?);
     let activation = case.network.activation();
     for (b, (frames, expected)) in case.utterances().into_iter().zip(expected).enumerate() {
         check.set_location(format!("utterance {b}"));
@@ -267,9 +288,10 @@ pub(super) fn forced_alignment(
             continue;
         };
         let (states, row) = case.model.start();
-        let (mut states, mut rows) = (states.clone(), row.to_vec());
+        // Projected predictor rows of all label positions.
+        let (mut states, mut label_rows) = (states.clone(), row.to_vec());
         let mut predicted = vec![0.0; case.model.predictor().width()];
-        let mut next = vec![0.0; width];
+        let mut projected = vec![0.0; width];
         for &label in &expected.labels {
             case.model.predictor().step(
                 &[label],
@@ -277,12 +299,12 @@ pub(super) fn forced_alignment(
                 &mut predicted,
                 &mut NetworkScratch::default(),
             );
-            case.model.joint().project(&predicted, &mut next, &mut NetworkScratch::default());
-            rows.extend_from_slice(&next);
+            case.model.joint().project(&predicted, &mut projected, &mut NetworkScratch::default());
+            label_rows.extend_from_slice(&projected);
         }
         let actual = (|| -> rnnt_loss::Result<_> {
             let head = Head::new(&weight, Some(&bias), width)?;
-            let joint = JointInputs::new(frames, &rows, head);
+            let joint = JointInputs::new(frames, &label_rows, head);
             let targets = Targets::new(
                 case.sidecar.model.blank,
                 vec![frames.len() / width],

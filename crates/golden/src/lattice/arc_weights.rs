@@ -6,7 +6,7 @@ use lattice::{Context, Labels};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
-use super::check::{Check, Quantity};
+use super::check::{LatticeCheck, Quantity};
 use super::inputs::LatticeInputs;
 use crate::error::RunError;
 
@@ -18,30 +18,34 @@ pub struct ArcWeights {
 
 impl ArcWeights {
     /// Compares distances, forward weights and marginals of alignment states.
-    pub fn compare<F: Element>(&self, check: &mut Check, inputs: &LatticeInputs<F>) -> Result<(), RunError> {
-        self.sums::<F, Log>(check, inputs, "log")?;
-        self.sums::<F, Tropical>(check, inputs, "tropical")?;
+    pub fn compare<F: Element>(
+        &self,
+        check: &mut LatticeCheck,
+        inputs: &LatticeInputs<F>,
+    ) -> Result<(), RunError> {
+        self.compare_path_sums::<F, Log>(check, inputs, "log")?;
+        self.compare_path_sums::<F, Tropical>(check, inputs, "tropical")?;
         if check.file.find("out/denom_real").is_some() {
-            self.sums::<F, Probability>(check, inputs, "real")?;
+            self.compare_path_sums::<F, Probability>(check, inputs, "real")?;
         }
-        self.marginals(check, inputs)
+        self.compare_marginals(check, inputs)
     }
 
     /// Returns the weight of an arc; label 0 is the blank, and `row` is utterance and frame.
     fn weight<F: Element>(&self, inputs: &LatticeInputs<F>, row: usize, arc: FrameArc) -> f64 {
-        let at = row * inputs.context.states() + arc.context;
+        let state_index = row * inputs.context.states() + arc.context;
         match arc.label {
-            0 => self.blank[at],
-            label => self.lexical[at * inputs.context.vocabulary() + label - 1],
+            0 => self.blank[state_index],
+            label => self.lexical[state_index * inputs.context.vocabulary() + label - 1],
         }
     }
 
     /// Compares denominators, numerators and forward weights α.
     ///
     /// A denominator sums over all paths, a numerator over the paths of the labels.
-    fn sums<F: Element, S: Semiring<Weight = f64>>(
+    fn compare_path_sums<F: Element, S: Semiring<Weight = f64>>(
         &self,
-        check: &mut Check,
+        check: &mut LatticeCheck,
         inputs: &LatticeInputs<F>,
         name: &str,
     ) -> Result<(), RunError> {
@@ -49,15 +53,15 @@ impl ArcWeights {
         let (frames, labels): (_, Labels) = (inputs.frames()?, inputs.labels()?);
         let (mut denominators, mut numerators, mut alphas) = (Vec::new(), Vec::new(), Vec::new());
         for b in 0..frames.utterances() {
-            let weight = |t: usize, arc: FrameArc| self.weight(inputs, b * inputs.padded() + t, arc);
+            let weight = |t: usize, arc: FrameArc| self.weight(inputs, b * inputs.padded_frames() + t, arc);
             // One more frame gives α after the last one, which padding repeats.
             let result = distance::<S>(context, alignment, frames.length(b), weight);
-            let after = distance::<S>(context, alignment, frames.length(b) + 1, |t, arc| {
+            let padded_result = distance::<S>(context, alignment, frames.length(b) + 1, |t, arc| {
                 if t < frames.length(b) { weight(t, arc) } else { S::ONE }
             });
-            let last = &after.alphas[frames.length(b) * context.states()..];
+            let last_alphas = &padded_result.alphas[frames.length(b) * context.states()..];
             alphas.extend_from_slice(&result.alphas);
-            (frames.length(b)..inputs.padded()).for_each(|_| alphas.extend_from_slice(last));
+            (frames.length(b)..inputs.padded_frames()).for_each(|_| alphas.extend_from_slice(last_alphas));
             denominators.push(result.total);
             numerators.push(match labels.utterance(b) {
                 Some(labels) => {
@@ -76,20 +80,24 @@ impl ArcWeights {
     }
 
     /// Compares the marginals of all arcs, with one value per alignment state.
-    fn marginals<F: Element>(&self, check: &mut Check, inputs: &LatticeInputs<F>) -> Result<(), RunError> {
+    fn compare_marginals<F: Element>(
+        &self,
+        check: &mut LatticeCheck,
+        inputs: &LatticeInputs<F>,
+    ) -> Result<(), RunError> {
         let (context, alignment) = (&inputs.context, inputs.alignment);
-        let (frames, padded) = (inputs.frames()?, inputs.padded());
-        let row = alignment.num_states() * context.states();
-        let rows = frames.utterances() * padded * row;
-        let (mut blank, mut lexical) = (vec![0.0; rows], vec![0.0; rows * context.vocabulary()]);
+        let (frames, padded) = (inputs.frames()?, inputs.padded_frames());
+        let frame_size = alignment.num_states() * context.states();
+        let size = frames.utterances() * padded * frame_size;
+        let (mut blank, mut lexical) = (vec![0.0; size], vec![0.0; size * context.vocabulary()]);
         for b in 0..frames.utterances() {
             let weight = |t: usize, arc: FrameArc| self.weight(inputs, b * padded + t, arc);
             let total = distance::<Log>(context, alignment, frames.length(b), weight).total;
             arc_sums::<Log>(context, alignment, frames.length(b), weight, |t, sums| {
                 let (blank_marginals, lexical_marginals) = sums.marginals(total);
-                let at = (b * padded + t) * row;
-                blank[at..][..blank_marginals.len()].copy_from_slice(&blank_marginals);
-                lexical[at * context.vocabulary()..][..lexical_marginals.len()]
+                let offset = (b * padded + t) * frame_size;
+                blank[offset..][..blank_marginals.len()].copy_from_slice(&blank_marginals);
+                lexical[offset * context.vocabulary()..][..lexical_marginals.len()]
                     .copy_from_slice(&lexical_marginals);
             });
         }

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use rnnt_loss::Element;
 
-use super::file::File;
+use super::file::LatticeFile;
 use crate::error::Result;
 use crate::tolerances::FloatType;
 
@@ -37,13 +37,13 @@ pub struct MaxErrors {
 }
 
 /// Comparison of a run with a file.
-pub struct Check<'a> {
-    pub file: &'a File,
+pub struct LatticeCheck<'a> {
+    pub file: &'a LatticeFile,
     /// Results of LAST in f32.
-    f32_file: &'a File,
-    float: FloatType,
-    /// `max|weight| T`
-    scale: f64,
+    f32_file: &'a LatticeFile,
+    float_type: FloatType,
+    /// Scale of the tolerances: `max|weight| T`.
+    tolerance_scale: f64,
     /// Results that are not compared yet.
     pending: BTreeSet<&'a str>,
     /// Number of compared tensors.
@@ -56,15 +56,19 @@ pub struct Check<'a> {
     pub notes: Vec<String>,
 }
 
-impl<'a> Check<'a> {
+impl<'a> LatticeCheck<'a> {
     /// Creates a check in which all results (by name) must be compared.
-    pub fn new(files: (&'a File, &'a File), float: FloatType, is_result: impl Fn(&str) -> bool) -> Self {
-        let (file, f32_file) = files;
+    pub fn new(
+        file: &'a LatticeFile,
+        f32_file: &'a LatticeFile,
+        float_type: FloatType,
+        is_result: impl Fn(&str) -> bool,
+    ) -> Self {
         Self {
             file,
             f32_file,
-            float,
-            scale: 1.0,
+            float_type,
+            tolerance_scale: 1.0,
             pending: file.names().filter(|name| is_result(name)).collect(),
             compared: 0,
             errors: MaxErrors::default(),
@@ -77,7 +81,7 @@ impl<'a> Check<'a> {
     /// Sets the scale of tolerances from arc weights and frames.
     pub fn set_scale(&mut self, weights: &[f64], frames: usize) {
         let largest = weights.iter().map(|w| w.abs()).filter(|w| w.is_finite()).fold(0.0, f64::max);
-        self.scale = largest * frames as f64;
+        self.tolerance_scale = largest * frames as f64;
     }
 
     /// Compares a tensor that the file must have.
@@ -85,14 +89,17 @@ impl<'a> Check<'a> {
         self.compare_where(kind, name, actual, |_| true)
     }
 
+    /// Compares values.
     pub fn values<F: Element>(&mut self, name: &str, actual: &[F]) -> Result<()> {
         self.compare(Quantity::Value, name, &to_f64(actual))
     }
 
+    /// Compares a gradient.
     pub fn gradient<F: Element>(&mut self, name: &str, actual: &[F]) -> Result<()> {
         self.compare(Quantity::Gradient, name, &to_f64(actual))
     }
 
+    /// Compares integers, which must be equal.
     pub fn integers(&mut self, name: &str, actual: impl IntoIterator<Item = usize>) -> Result<()> {
         let actual: Vec<f64> = actual.into_iter().map(|x| x as f64).collect();
         self.compare(Quantity::Exact, name, &actual)
@@ -112,23 +119,24 @@ impl<'a> Check<'a> {
             return Err(self.file.error(name, &format!("{} values", actual.len()), &shape));
         }
         self.compared += usize::from(self.pending.remove(name));
-        let last = &self.f32_file.get(name)?.values;
-        let mut worst: Option<(f64, usize)> = None;
+        let last_values = &self.f32_file.get(name)?.values;
+        // Ratio and index of the largest error above its tolerance.
+        let mut largest_violation: Option<(f64, usize)> = None;
         let elements = actual.iter().zip(stored).enumerate();
-        for (at, (&actual, &stored)) in elements.filter(|(at, _)| is_compared(*at)) {
-            let tolerance = tolerance(kind, self.float, self.scale, stored);
+        for (index, (&actual, &stored)) in elements.filter(|(index, _)| is_compared(*index)) {
+            let tolerance = tolerance(kind, self.float_type, self.tolerance_scale, stored);
             let ratio = self.errors.add(kind, actual, stored, tolerance);
-            if ratio > 1.0 && worst.is_none_or(|(worst, _)| ratio > worst) {
-                worst = Some((ratio, at));
+            if ratio > 1.0 && largest_violation.is_none_or(|(largest_ratio, _)| ratio > largest_ratio) {
+                largest_violation = Some((ratio, index));
             }
-            if self.float == FloatType::F32 && kind != Quantity::Exact {
-                let last = last.get(at).copied().unwrap_or(f64::NAN);
-                self.last_errors.add(kind, last, stored, tolerance);
+            if self.float_type == FloatType::F32 && kind != Quantity::Exact {
+                let last_value = last_values.get(index).copied().unwrap_or(f64::NAN);
+                self.last_errors.add(kind, last_value, stored, tolerance);
             }
         }
-        if let Some((_, at)) = worst {
-            let (actual, stored) = (actual[at], stored[at]);
-            self.failures.push(format!("{name}[{at}]: expected {stored}, found {actual}"));
+        if let Some((_, index)) = largest_violation {
+            let (actual, stored) = (actual[index], stored[index]);
+            self.failures.push(format!("{name}[{index}]: expected {stored}, found {actual}"));
         }
         Ok(())
     }
@@ -173,8 +181,9 @@ impl MaxErrors {
     }
 }
 
-fn tolerance(kind: Quantity, float: FloatType, scale: f64, stored: f64) -> f64 {
-    match (kind, float) {
+/// Returns the largest allowed distance from a stored value.
+fn tolerance(kind: Quantity, float_type: FloatType, scale: f64, stored: f64) -> f64 {
+    match (kind, float_type) {
         (Quantity::Exact, _) => 0.0,
         (_, FloatType::F64) => 1e-10 * stored.abs() + 1e-12,
         (Quantity::Value, FloatType::F32) => 2e-5 * stored.abs() + 1e-5 * scale,

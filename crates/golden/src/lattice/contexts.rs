@@ -1,6 +1,7 @@
 //! Golden test of context automata: next states, walks, and sums over arcs.
 //!
-//! A context state is what a path remembers of its labels. `p`: state, `y`: label, 0 for the blank.
+//! A context state is what a path remembers of its labels. `p`: state, `y`: label,
+//! 0 for the blank.
 //!
 //! Semirings compute in f64; their results are rounded to the type of the run.
 use lattice::context::{backward_broadcast, forward_reduce, forward_reduce_backward, walk_states};
@@ -8,8 +9,8 @@ use lattice::{Context, FullNGram, NextStateTable};
 use rnnt_dp::semiring::{Differentiable, Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
-use super::check::{Check, Quantity};
-use super::components::{keys, number, rounded};
+use super::check::{LatticeCheck, Quantity};
+use super::components::{configuration_keys, key_number, round_to_type};
 use crate::error::RunError;
 
 /// Returns true if a tensor is a result.
@@ -19,36 +20,40 @@ pub fn is_result(name: &str) -> bool {
 }
 
 /// Checks contexts that remember the last n labels (`FullNGram`).
-pub fn full_ngrams<F: Element>(check: &mut Check) -> Result<(), RunError> {
-    for key in keys(check.file) {
-        let context = FullNGram::new(number(check.file, &key, "v")?, number(check.file, &key, "n")?)?;
+pub fn compare_full_ngrams<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
+    for key in configuration_keys(check.file) {
+        let context = FullNGram::new(key_number(check.file, &key, "v")?, key_number(check.file, &key, "n")?)?;
         let labels = context.vocabulary();
-        let next = |p: usize| (0..=labels).map(move |y| context.next_state(p, y));
-        check.integers(&format!("{key}/next_state"), (0..context.states()).flat_map(next))?;
-        check_context::<F>(check, &key, &context)?;
-        gradient::<F, Probability>(check, &key, "real", &context)?;
-        gradient::<F, Log>(check, &key, "log", &context)?;
-        gradient::<F, Tropical>(check, &key, "tropical", &context)?;
+        let next_states = |p: usize| (0..=labels).map(move |y| context.next_state(p, y));
+        check.integers(&format!("{key}/next_state"), (0..context.states()).flat_map(next_states))?;
+        compare_context::<F>(check, &key, &context)?;
+        compare_reduce_gradient::<F, Probability>(check, &key, "real", &context)?;
+        compare_reduce_gradient::<F, Log>(check, &key, "log", &context)?;
+        compare_reduce_gradient::<F, Tropical>(check, &key, "tropical", &context)?;
     }
     Ok(())
 }
 
 /// Checks contexts given as a table of next states (`NextStateTable`).
-pub fn tables<F: Element>(check: &mut Check) -> Result<(), RunError> {
-    for key in keys(check.file) {
+pub fn compare_state_tables<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
+    for key in configuration_keys(check.file) {
         let name = format!("{key}/next_state_table");
         let [states, labels] = check.file.shape(&name)?;
-        let table: Vec<i64> = check.file.integers(&name)?.into_iter().map(|to| to as i64).collect();
-        check_context::<F>(check, &key, &NextStateTable::new(&table, states, labels)?)?;
+        let table: Vec<i64> = check.file.integers(&name)?.into_iter().map(|state| state as i64).collect();
+        compare_context::<F>(check, &key, &NextStateTable::new(&table, states, labels)?)?;
     }
     Ok(())
 }
 
 /// Checks transitions, state sequences of label strings, and reductions of a context.
-fn check_context<F: Element>(check: &mut Check, key: &str, context: &dyn Context) -> Result<(), RunError> {
+fn compare_context<F: Element>(
+    check: &mut LatticeCheck,
+    key: &str,
+    context: &dyn Context,
+) -> Result<(), RunError> {
     let (states, labels) = (context.states(), context.vocabulary());
-    let next = |p: usize| (1..=labels).map(move |y| context.next_state(p, y));
-    check.integers(&format!("{key}/next_state_table"), (0..states).flat_map(next))?;
+    let next_states = |p: usize| (1..=labels).map(move |y| context.next_state(p, y));
+    check.integers(&format!("{key}/next_state_table"), (0..states).flat_map(next_states))?;
     let [_, width] = check.file.shape(&format!("{key}/walk_labels"))?;
     let mut walks = Vec::new();
     for string in check.file.rows(&format!("{key}/walk_labels"), width)? {
@@ -56,9 +61,9 @@ fn check_context<F: Element>(check: &mut Check, key: &str, context: &dyn Context
         walks.extend(walk_states(context, &string)?);
     }
     check.integers(&format!("{key}/walk_states"), walks)?;
-    reduce::<F, Probability>(check, key, "real", context)?;
-    reduce::<F, Log>(check, key, "log", context)?;
-    reduce::<F, Tropical>(check, key, "tropical", context)?;
+    compare_forward_reduce::<F, Probability>(check, key, "real", context)?;
+    compare_forward_reduce::<F, Log>(check, key, "log", context)?;
+    compare_forward_reduce::<F, Tropical>(check, key, "tropical", context)?;
     let values = check.file.values::<F>(&format!("{key}/backward_broadcast_in"))?;
     let mut broadcast = vec![F::ZERO; values.len() * labels];
     for (row, out) in values.chunks_exact(states).zip(broadcast.chunks_exact_mut(states * labels)) {
@@ -68,8 +73,8 @@ fn check_context<F: Element>(check: &mut Check, key: &str, context: &dyn Context
 }
 
 /// Checks the sum of arc weights into each next state.
-fn reduce<F: Element, S: Semiring<Weight = f64>>(
-    check: &mut Check,
+fn compare_forward_reduce<F: Element, S: Semiring<Weight = f64>>(
+    check: &mut LatticeCheck,
     key: &str,
     semiring: &str,
     context: &dyn Context,
@@ -81,12 +86,16 @@ fn reduce<F: Element, S: Semiring<Weight = f64>>(
         forward_reduce::<S>(context, weights, &mut out);
         sums.extend(out);
     }
-    Ok(check.compare(Quantity::Value, &format!("{key}/forward_reduce_{semiring}"), &rounded::<F>(sums))?)
+    Ok(check.compare(
+        Quantity::Value,
+        &format!("{key}/forward_reduce_{semiring}"),
+        &round_to_type::<F>(sums),
+    )?)
 }
 
-/// Checks the gradient of `reduce` for given cotangents.
-fn gradient<F: Element, S: Differentiable>(
-    check: &mut Check,
+/// Checks the gradient of `forward_reduce` for given cotangents.
+fn compare_reduce_gradient<F: Element, S: Differentiable>(
+    check: &mut LatticeCheck,
     key: &str,
     semiring: &str,
     context: &dyn Context,
@@ -101,5 +110,5 @@ fn gradient<F: Element, S: Differentiable>(
         forward_reduce_backward::<S>(context, weights, cotangents, &mut gradient);
         gradients.extend(gradient);
     }
-    Ok(check.compare(Quantity::Gradient, &format!("{name}_grad"), &rounded::<F>(gradients))?)
+    Ok(check.compare(Quantity::Gradient, &format!("{name}_grad"), &round_to_type::<F>(gradients))?)
 }

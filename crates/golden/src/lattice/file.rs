@@ -55,14 +55,15 @@ pub enum LocalNormalization {
     LogSoftmax,
 }
 
-pub struct File {
+/// Tensors of a golden file, with the settings of a whole lattice.
+pub struct LatticeFile {
     pub name: String,
     pub settings: Option<LatticeSettings>,
     path: PathBuf,
     tensors: BTreeMap<String, StoredTensor>,
 }
 
-impl File {
+impl LatticeFile {
     /// Creates a file from the value of its sidecar; reads its tensors from `path`.
     pub fn read(json: PathBuf, path: PathBuf, name: &str, value: serde_json::Value) -> Result<Self> {
         let sidecar: Sidecar =

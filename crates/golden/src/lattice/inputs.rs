@@ -8,13 +8,14 @@ use lattice::{
 };
 use rnnt_loss::Element;
 
-use super::file::{AlignmentKind, File, LatticeSettings, LocalNormalization, WeightSource};
+use super::file::{AlignmentKind, LatticeFile, LatticeSettings, LocalNormalization, WeightSource};
 use super::weight_fns::shared_rnn;
 use crate::error::RunError;
 
+/// Inputs of a lattice: context, alignment, frames, labels and the weight function.
 pub struct LatticeInputs<'a, F> {
     settings: &'a LatticeSettings,
-    file: &'a File,
+    file: &'a LatticeFile,
     pub context: FullNGram,
     pub alignment: AlignmentLattice,
     frames: Vec<F>,
@@ -30,7 +31,7 @@ pub struct LatticeInputs<'a, F> {
 }
 
 impl<'a, F: Element> LatticeInputs<'a, F> {
-    pub fn new(file: &'a File, settings: &'a LatticeSettings) -> Result<Self, RunError> {
+    pub fn new(file: &'a LatticeFile, settings: &'a LatticeSettings) -> Result<Self, RunError> {
         let alignment = match (settings.align, settings.expansions) {
             (AlignmentKind::FrameDependent, _) => AlignmentLattice::FrameDependent,
             (AlignmentKind::FrameLabelDependent, Some(expansions)) => {
@@ -40,8 +41,9 @@ impl<'a, F: Element> LatticeInputs<'a, F> {
                 return Err(file.error("case.K", "a number", "none").into());
             }
         };
-        let typed = |values: &[f64]| values.iter().map(|&x| F::from_f64(x)).collect::<Vec<F>>();
-        let parameters = file.with_prefix("in/params/").map(|(name, stored)| (name, typed(&stored.values)));
+        let to_run_type = |values: &[f64]| values.iter().map(|&x| F::from_f64(x)).collect::<Vec<F>>();
+        let parameters =
+            file.with_prefix("in/params/").map(|(name, stored)| (name, to_run_type(&stored.values)));
         let table = match settings.weights {
             WeightSource::Table => Some(file.values("in/table")?),
             WeightSource::Emb | WeightSource::Rnn => None,
@@ -83,12 +85,12 @@ impl<'a, F: Element> LatticeInputs<'a, F> {
 
     /// Returns the utterance of each frame, padding included.
     pub fn utterances(&self) -> Vec<u32> {
-        let padded = self.padded();
-        (0..self.num_frames.len() * padded).map(|row| (row / padded) as u32).collect()
+        let padded_frames = self.padded_frames();
+        (0..self.num_frames.len() * padded_frames).map(|row| (row / padded_frames) as u32).collect()
     }
 
     /// Returns the padded number of frames, T.
-    pub fn padded(&self) -> usize {
+    pub fn padded_frames(&self) -> usize {
         self.frame_shape[self.frame_shape.len() - 2]
     }
 
@@ -123,11 +125,13 @@ impl<'a, F: Element> LatticeInputs<'a, F> {
             let prefix = if self.settings.local.is_some() { "weight_fn/weight_fn" } else { "weight_fn" };
             self.parameter(&format!("{prefix}/{name}"))
         };
-        let cacher = |name: &str| self.parameter(&format!("weight_fn_cacher/{name}"));
-        let sizes = (self.settings.vocabulary, self.settings.order);
+        let context_parameter = |name: &str| self.parameter(&format!("weight_fn_cacher/{name}"));
+        let LatticeSettings { vocabulary, order, .. } = *self.settings;
         let embeddings = match self.settings.weights {
-            WeightSource::Rnn => Embeddings::Rnn(shared_rnn(sizes, cacher)?),
-            WeightSource::Emb | WeightSource::Table => Embeddings::Table(cacher("context_embeddings")?),
+            WeightSource::Rnn => Embeddings::Rnn(shared_rnn(vocabulary, order, context_parameter)?),
+            WeightSource::Emb | WeightSource::Table => {
+                Embeddings::Table(context_parameter("context_embeddings")?)
+            }
         };
         Ok(JointWeightFn {
             embeddings,

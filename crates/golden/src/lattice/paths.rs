@@ -5,50 +5,52 @@
 use lattice::{Arcs, Context, LatticePath, LatticeSession, RecognitionLattice};
 use rnnt_loss::Element;
 
-use super::check::{Check, Quantity, to_f64};
+use super::check::{LatticeCheck, Quantity, to_f64};
 use super::inputs::LatticeInputs;
 use crate::error::RunError;
 
 /// Compares best paths and best alignments with all tensors about them.
-pub fn paths<F: Element>(
-    check: &mut Check,
+pub fn compare_paths<F: Element>(
+    check: &mut LatticeCheck,
     inputs: &LatticeInputs<F>,
     lattice: &RecognitionLattice<F>,
 ) -> Result<(), RunError> {
+    // Best paths over all label sequences.
     let mut session = LatticeSession::default();
     let paths = session.best_paths(lattice, &inputs.frames()?)?;
     let weights: Vec<f64> = paths.iter().map(|path| path.weight).collect();
     check.compare(Quantity::Value, "out/denom_tropical", &weights)?;
     check.compare(Quantity::Value, "out/shortest_path_weight", &weights)?;
-    let width = inputs.padded() * inputs.alignment.num_states();
-    let padded = |labels: Vec<u32>| {
+    let width = inputs.padded_frames() * inputs.alignment.num_states();
+    let pad_labels = |labels: Vec<u32>| {
         let zeros = width.saturating_sub(labels.len());
         labels.into_iter().map(|label| label as usize).chain(std::iter::repeat_n(0, zeros))
     };
     check.integers(
         "out/shortest_path_alignment_labels",
-        paths.iter().flat_map(|path| padded(path.alignment.clone())),
+        paths.iter().flat_map(|path| pad_labels(path.alignment.clone())),
     )?;
     let counts = paths.iter().map(|path| path.alignment.len());
     check.integers("out/shortest_path_num_alignment_labels", counts)?;
-    check.integers("out/shortest_path_labels", paths.iter().flat_map(|path| padded(path.labels())))?;
+    check.integers("out/shortest_path_labels", paths.iter().flat_map(|path| pad_labels(path.labels())))?;
     check.integers("out/shortest_path_num_labels", paths.iter().map(|path| path.labels().len()))?;
-    let arcs = Indicators::new(&paths, &inputs.context, inputs.padded());
+    let arcs = ArcIndicators::new(&paths, &inputs.context, inputs.padded_frames());
     check.compare(Quantity::Exact, "out/viterbi_blank_marginals_by_state", &arcs.blank)?;
     check.compare(Quantity::Exact, "out/viterbi_lexical_marginals_by_state", &arcs.lexical)?;
     let (name, gradient) = arcs.backward(inputs, lattice)?;
     check.compare(Quantity::Gradient, &format!("out/grad_denom_tropical/{name}"), &gradient)?;
 
+    // Best alignments of the labels of each utterance.
     let paths = session.best_alignments(lattice, &inputs.frames()?, &inputs.labels()?)?;
     let weights: Vec<f64> = paths.iter().map(|path| path.weight).collect();
     check.compare(Quantity::Value, "out/numer_tropical", &weights)?;
-    let arcs = Indicators::new(&paths, &inputs.context, inputs.padded());
+    let arcs = ArcIndicators::new(&paths, &inputs.context, inputs.padded_frames());
     let (name, gradient) = arcs.backward(inputs, lattice)?;
     // Without a path all alignments tie at -inf, and LAST's choice is arbitrary.
     let utterance_size = gradient.len().checked_div(paths.len()).unwrap_or(0).max(1);
     let has_path = |b: usize| weights[b] > f64::NEG_INFINITY;
     let name = format!("out/grad_numer_tropical/{name}");
-    check.compare_where(Quantity::Gradient, &name, &gradient, |at| has_path(at / utterance_size))?;
+    check.compare_where(Quantity::Gradient, &name, &gradient, |index| has_path(index / utterance_size))?;
     let without_path = (0..paths.len()).filter(|&b| !has_path(b)).count();
     if without_path > 0 {
         check.notes.push(format!("grad_numer_tropical without {without_path} strings that have no path"));
@@ -57,7 +59,7 @@ pub fn paths<F: Element>(
 }
 
 /// Indicators of arcs: 1 for each arc of a path, else 0.
-struct Indicators {
+struct ArcIndicators {
     /// Blank arcs `[B.., T, A, C]`.
     blank: Vec<f64>,
     /// Lexical arcs `[B.., T, A, C, V]`.
@@ -67,19 +69,20 @@ struct Indicators {
     vocabulary: usize,
 }
 
-impl Indicators {
+impl ArcIndicators {
+    /// Sets the indicators of the arcs of all paths.
     fn new(paths: &[LatticePath], context: &dyn Context, padded: usize) -> Self {
         let alignments = paths.first().map_or(1, |path| path.per_frame);
         let (states, vocabulary) = (context.states(), context.vocabulary());
-        let rows = paths.len() * padded * alignments * states;
-        let (mut blank, mut lexical) = (vec![0.0; rows], vec![0.0; rows * vocabulary]);
+        let size = paths.len() * padded * alignments * states;
+        let (mut blank, mut lexical) = (vec![0.0; size], vec![0.0; size * vocabulary]);
         for (b, path) in paths.iter().enumerate().filter(|(_, path)| path.weight > f64::NEG_INFINITY) {
             for (t, arcs) in path.arcs(context).iter().enumerate() {
                 for arc in arcs {
-                    let from = ((b * padded + t) * alignments + arc.alignment) * states + arc.context;
+                    let state_index = ((b * padded + t) * alignments + arc.alignment) * states + arc.context;
                     match arc.label {
-                        0 => blank[from] = 1.0,
-                        label => lexical[from * vocabulary + label - 1] = 1.0,
+                        0 => blank[state_index] = 1.0,
+                        label => lexical[state_index * vocabulary + label - 1] = 1.0,
                     }
                 }
             }
@@ -95,19 +98,20 @@ impl Indicators {
         inputs: &LatticeInputs<F>,
         lattice: &RecognitionLattice<F>,
     ) -> Result<(&'static str, Vec<f64>), RunError> {
-        let rows = inputs.cotangents.len() * inputs.padded();
-        let summed = |values: &[f64], size: usize| {
+        let rows = inputs.cotangents.len() * inputs.padded_frames();
+        // Adds the indicators of the alignment states, times the cotangent of the utterance.
+        let sum_alignment_states = |values: &[f64], size: usize| {
             let mut sums = vec![F::ZERO; rows * size];
             for (row, values) in values.chunks_exact(self.alignments * size).enumerate() {
-                let g = inputs.cotangents[row / inputs.padded()];
-                for (at, &value) in values.iter().enumerate() {
-                    sums[row * size + at % size] += F::from_f64(g * value);
+                let cotangent = inputs.cotangents[row / inputs.padded_frames()];
+                for (index, &value) in values.iter().enumerate() {
+                    sums[row * size + index % size] += F::from_f64(cotangent * value);
                 }
             }
             sums
         };
-        let blank = summed(&self.blank, self.states);
-        let lexical = summed(&self.lexical, self.states * self.vocabulary);
+        let blank = sum_alignment_states(&self.blank, self.states);
+        let lexical = sum_alignment_states(&self.lexical, self.states * self.vocabulary);
         let mut weights = lattice.weight_fn().bind(&mut Vec::new())?;
         weights.set_frames(inputs.rows(), &inputs.utterances())?;
         let frames: Vec<usize> = (0..rows).collect();

@@ -7,9 +7,9 @@ use lattice::{AlignmentLattice, ArcEnd, Arcs, FullNGram};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
-use super::check::{Check, Quantity};
-use super::components::{keys, number, rounded};
-use super::file::File;
+use super::check::{LatticeCheck, Quantity};
+use super::components::{configuration_keys, key_number, round_to_type};
+use super::file::LatticeFile;
 use crate::error::RunError;
 
 /// Returns true if a tensor is a result of a step.
@@ -21,33 +21,33 @@ pub fn is_result(name: &str) -> bool {
 }
 
 /// Checks the transitions of alignment states, and forward and backward steps.
-pub fn steps<F: Element>(check: &mut Check) -> Result<(), RunError> {
-    for key in keys(check.file) {
-        let context = FullNGram::new(number(check.file, &key, "v")?, number(check.file, &key, "n")?)?;
-        let alignment = match number(check.file, &key, "fld") {
+pub fn compare_steps<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
+    for key in configuration_keys(check.file) {
+        let context = FullNGram::new(key_number(check.file, &key, "v")?, key_number(check.file, &key, "n")?)?;
+        let alignment = match key_number(check.file, &key, "fld") {
             Ok(expansions) => AlignmentLattice::frame_label_dependent(expansions)?,
             Err(_) => AlignmentLattice::FrameDependent,
         };
-        let next = |next: Option<ArcEnd>| match next {
+        let end_code = |end: Option<ArcEnd>| match end {
             None => -1.0,
             Some(ArcEnd::Frame) => 0.0,
             Some(ArcEnd::State(state)) => state as f64,
         };
-        let visit = || alignment.topological_visit();
-        let blank: Vec<f64> = visit().map(|a| next(Some(alignment.blank_next(a)))).collect();
-        let lexical: Vec<f64> = visit().map(|a| next(alignment.lexical_next(a))).collect();
+        let alignment_states = || alignment.topological_visit();
+        let blank: Vec<f64> = alignment_states().map(|a| end_code(Some(alignment.blank_next(a)))).collect();
+        let lexical: Vec<f64> = alignment_states().map(|a| end_code(alignment.lexical_next(a))).collect();
         check.compare(Quantity::Exact, &format!("{key}/blank_next"), &blank)?;
         check.compare(Quantity::Exact, &format!("{key}/lexical_next"), &lexical)?;
-        forward::<F, Probability>(check, &key, "real", (&context, alignment))?;
-        forward::<F, Log>(check, &key, "log", (&context, alignment))?;
-        forward::<F, Tropical>(check, &key, "tropical", (&context, alignment))?;
-        backward::<F>(check, &key, (&context, alignment))?;
+        compare_forward::<F, Probability>(check, &key, "real", &context, alignment)?;
+        compare_forward::<F, Log>(check, &key, "log", &context, alignment)?;
+        compare_forward::<F, Tropical>(check, &key, "tropical", &context, alignment)?;
+        compare_backward::<F>(check, &key, &context, alignment)?;
     }
     Ok(())
 }
 
 /// Returns the values of an utterance (the second axis).
-fn utterance_values(file: &File, name: &str, utterance: usize) -> Result<Vec<f64>, RunError> {
+fn utterance_values(file: &LatticeFile, name: &str, utterance: usize) -> Result<Vec<f64>, RunError> {
     let stored = file.get(name)?;
     let [states, batch, ..] = stored.shape[..] else {
         return Err(file.error(name, "at least 2 axes", &format!("{:?}", stored.shape)).into());
@@ -60,11 +60,13 @@ fn utterance_values(file: &File, name: &str, utterance: usize) -> Result<Vec<f64
     Ok(rows.flat_map(|row| stored.values[row * size..][..size].iter().copied()).collect())
 }
 
-fn forward<F: Element, S: Semiring<Weight = f64>>(
-    check: &mut Check,
+/// Compares α after a frame, for all labels and for given ones.
+fn compare_forward<F: Element, S: Semiring<Weight = f64>>(
+    check: &mut LatticeCheck,
     key: &str,
     semiring: &str,
-    (context, alignment): (&FullNGram, AlignmentLattice),
+    context: &FullNGram,
+    alignment: AlignmentLattice,
 ) -> Result<(), RunError> {
     for string in ["", "string_"] {
         let name = |tensor: &str| format!("{key}/{string}{tensor}");
@@ -82,15 +84,17 @@ fn forward<F: Element, S: Semiring<Weight = f64>>(
                 string_forward_step::<S>(alignment, arcs, alpha)?
             });
         }
-        check.compare(Quantity::Value, &name(&format!("forward_{semiring}")), &rounded::<F>(alphas))?;
+        check.compare(Quantity::Value, &name(&format!("forward_{semiring}")), &round_to_type::<F>(alphas))?;
     }
     Ok(())
 }
 
-fn backward<F: Element>(
-    check: &mut Check,
+/// Compares β before a frame, and the marginals of its arcs.
+fn compare_backward<F: Element>(
+    check: &mut LatticeCheck,
     key: &str,
-    (context, alignment): (&FullNGram, AlignmentLattice),
+    context: &FullNGram,
+    alignment: AlignmentLattice,
 ) -> Result<(), RunError> {
     let name = |tensor: &str| format!("{key}/{tensor}");
     let [_, states] = check.file.shape(&name("alpha"))?;
@@ -112,17 +116,18 @@ fn backward<F: Element>(
         lexical_marginals.push(lexical);
     }
     // The alignment state is the first axis in the file.
-    let transposed = |rows: &[Vec<f64>]| {
-        let size = |row: &[f64]| row.len() / alignment.num_states();
-        let values = (0..alignment.num_states())
-            .flat_map(|a| rows.iter().flat_map(move |row| row[a * size(row)..][..size(row)].iter().copied()));
-        rounded::<F>(values.collect::<Vec<_>>())
+    let transpose = |rows: &[Vec<f64>]| {
+        let state_size = |row: &[f64]| row.len() / alignment.num_states();
+        let values = (0..alignment.num_states()).flat_map(|a| {
+            rows.iter().flat_map(move |row| row[a * state_size(row)..][..state_size(row)].iter().copied())
+        });
+        round_to_type::<F>(values.collect::<Vec<_>>())
     };
-    check.compare(Quantity::Value, &name("backward_next_beta"), &rounded::<F>(betas))?;
-    check.compare(Quantity::Gradient, &name("backward_blank_marginal"), &transposed(&blank_marginals))?;
+    check.compare(Quantity::Value, &name("backward_next_beta"), &round_to_type::<F>(betas))?;
+    check.compare(Quantity::Gradient, &name("backward_blank_marginal"), &transpose(&blank_marginals))?;
     Ok(check.compare(
         Quantity::Gradient,
         &name("backward_lexical_marginal"),
-        &transposed(&lexical_marginals),
+        &transpose(&lexical_marginals),
     )?)
 }

@@ -3,32 +3,36 @@ use lattice::{Frames, LatticeOutput, LatticeSession, Options, PathSum, Recogniti
 use rnnt_loss::Element;
 
 use super::arc_weights::ArcWeights;
-use super::check::{Check, Quantity, to_f64};
+use super::check::{LatticeCheck, Quantity, to_f64};
 use super::inputs::LatticeInputs;
 use crate::error::RunError;
 
 /// Compares the arc weights of all frames, padding included, and returns them.
-pub fn arc_weights<F: Element>(
-    check: &mut Check,
+pub fn compare_arc_weights<F: Element>(
+    check: &mut LatticeCheck,
     inputs: &LatticeInputs<F>,
     lattice: &RecognitionLattice<F>,
 ) -> Result<ArcWeights, RunError> {
+    // C: context states, V: labels.
     let (c, v) = (lattice.context().states(), lattice.context().vocabulary());
-    let rows = inputs.num_frames.len() * inputs.padded();
+    let num_frames = inputs.num_frames.len() * inputs.padded_frames();
     let mut weights = lattice.weight_fn().bind(&mut Vec::new())?;
     weights.set_frames(inputs.rows(), &inputs.utterances())?;
-    let (mut blank, mut lexical) = (vec![F::ZERO; rows * c], vec![F::ZERO; rows * c * v]);
-    let frames: Vec<usize> = (0..rows).collect();
+    let (mut blank, mut lexical) = (vec![F::ZERO; num_frames * c], vec![F::ZERO; num_frames * c * v]);
+    let frames: Vec<usize> = (0..num_frames).collect();
     weights.forward(&frames, lattice::ArcsMut { blank: &mut blank, lexical: &mut lexical });
-    let stored = ["out/blank_weights", "out/lexical_weights"];
-    let stored = [&check.file.get(stored[0])?.values[..], &check.file.get(stored[1])?.values].concat();
-    check.set_scale(&stored, inputs.padded());
+    let [blank_name, lexical_name] = ["out/blank_weights", "out/lexical_weights"];
+    let stored = [&check.file.get(blank_name)?.values[..], &check.file.get(lexical_name)?.values].concat();
+    check.set_scale(&stored, inputs.padded_frames());
     check.values("out/blank_weights", &blank)?;
     check.values("out/lexical_weights", &lexical)?;
     // Compute the same weights one state at a time.
-    let (mut state_blank, mut state_lexical) = (vec![F::ZERO; rows * c], vec![F::ZERO; rows * c * v]);
-    for (at, (blank, lexical)) in state_blank.iter_mut().zip(state_lexical.chunks_exact_mut(v)).enumerate() {
-        *blank = weights.forward_state(at / c, at % c, lexical);
+    let (mut state_blank, mut state_lexical) =
+        (vec![F::ZERO; num_frames * c], vec![F::ZERO; num_frames * c * v]);
+    for (state_index, (blank, lexical)) in
+        state_blank.iter_mut().zip(state_lexical.chunks_exact_mut(v)).enumerate()
+    {
+        *blank = weights.forward_state(state_index / c, state_index % c, lexical);
     }
     check.values("out/blank_weights", &state_blank)?;
     check.values("out/lexical_weights", &state_lexical)?;
@@ -39,8 +43,8 @@ pub fn arc_weights<F: Element>(
 }
 
 /// Compares all sums in the log semiring, with all memory budgets.
-pub fn sums<F: Element>(
-    check: &mut Check,
+pub fn compare_path_sums<F: Element>(
+    check: &mut LatticeCheck,
     inputs: &LatticeInputs<F>,
     lattice: &RecognitionLattice<F>,
 ) -> Result<(), RunError> {
@@ -52,7 +56,8 @@ pub fn sums<F: Element>(
     };
     let output = LatticeSession::new(min_budget).sum(lattice, &frames, &labels, &inputs.cotangents)?;
     check.compare(Quantity::Value, "out/loss", &output.sums)?;
-    gradients(check, "out/grad_loss", &output)?;
+    compare_gradients(check, "out/grad_loss", &output)?;
+    // All path sums with gradients, with weights that are kept and recomputed.
     for budget in [Options::new(usize::MAX), Options::new(usize::MAX).recompute()] {
         let mut session = LatticeSession::new(budget);
         for (sum, value, gradient) in [
@@ -64,22 +69,27 @@ pub fn sums<F: Element>(
             check.compare(Quantity::Value, value, &distances)?;
             let output = session.sum_paths(sum, lattice, &frames, Some(&labels), &inputs.cotangents)?;
             check.compare(Quantity::Value, value, &output.sums)?;
-            gradients(check, gradient, &output)?;
+            compare_gradients(check, gradient, &output)?;
         }
         let pending = session.forward(lattice, &frames, &labels)?;
         check.compare(Quantity::Value, "out/loss", pending.losses())?;
         let output = pending.backward(&inputs.cotangents)?;
-        gradients(check, "out/grad_loss", &output)?;
+        compare_gradients(check, "out/grad_loss", &output)?;
         if check.file.find("out/grad_loss_autodiff/frames").is_some() {
-            gradients(check, "out/grad_loss_autodiff", &output)?;
+            compare_gradients(check, "out/grad_loss_autodiff", &output)?;
         }
         check.compare(Quantity::Value, "out/alpha_log", &session.alphas(lattice, &frames)?)?;
-        marginals(check, &mut session, lattice, &frames)?;
+        compare_marginals(check, &mut session, lattice, &frames)?;
     }
     Ok(())
 }
 
-fn gradients<F: Element>(check: &mut Check, prefix: &str, output: &LatticeOutput<F>) -> Result<(), RunError> {
+/// Compares the gradients of frames and parameters, or of a weight table.
+fn compare_gradients<F: Element>(
+    check: &mut LatticeCheck,
+    prefix: &str,
+    output: &LatticeOutput<F>,
+) -> Result<(), RunError> {
     if let Some(table) = output.parameters.get("table") {
         return Ok(check.gradient(&format!("{prefix}/table"), table)?);
     }
@@ -90,8 +100,9 @@ fn gradients<F: Element>(check: &mut Check, prefix: &str, output: &LatticeOutput
     Ok(())
 }
 
-fn marginals<F: Element>(
-    check: &mut Check,
+/// Compares the marginals of blank and label arcs.
+fn compare_marginals<F: Element>(
+    check: &mut LatticeCheck,
     session: &mut LatticeSession<F>,
     lattice: &RecognitionLattice<F>,
     frames: &Frames<F>,

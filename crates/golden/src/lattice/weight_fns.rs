@@ -9,8 +9,8 @@ use lattice::{
 };
 use rnnt_loss::Element;
 
-use super::check::Check;
-use super::file::File;
+use super::check::LatticeCheck;
+use super::file::LatticeFile;
 use crate::error::RunError;
 
 /// Returns true if a tensor is a result.
@@ -24,11 +24,12 @@ pub fn is_result(name: &str) -> bool {
     !is_input && !name.contains("/cotangent") && name != "rnn_cacher/vocab_context"
 }
 
-pub fn weight_fns<F: Element>(check: &mut Check) -> Result<(), RunError> {
-    joint::<F>(check)?;
-    normalized::<F>(check)?;
-    extreme_blanks::<F>(check)?;
-    recurrent_cacher::<F>(check)?;
+/// Checks all weight functions; each has a group of tensors.
+pub fn compare_weight_fns<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
+    compare_joint::<F>(check)?;
+    compare_local_normalization::<F>(check)?;
+    compare_extreme_blanks::<F>(check)?;
+    compare_recurrent_network::<F>(check)?;
     check.ignore("hat_extreme/*_last is ignored, as LAST overflows", |name| {
         name.starts_with("hat_extreme/") && name.ends_with("_last")
     });
@@ -36,7 +37,11 @@ pub fn weight_fns<F: Element>(check: &mut Check) -> Result<(), RunError> {
 }
 
 /// Computes the weights of all arcs of the first frames.
-fn forward<F: Element>(weights: &dyn BoundWeights<F>, frames: usize, [c, v]: [usize; 2]) -> (Vec<F>, Vec<F>) {
+fn all_arc_weights<F: Element>(
+    weights: &dyn BoundWeights<F>,
+    frames: usize,
+    [c, v]: [usize; 2],
+) -> (Vec<F>, Vec<F>) {
     let (mut blank, mut lexical) = (vec![F::ZERO; frames * c], vec![F::ZERO; frames * c * v]);
     let indices: Vec<usize> = (0..frames).collect();
     weights.forward(&indices, ArcsMut { blank: &mut blank, lexical: &mut lexical });
@@ -44,8 +49,8 @@ fn forward<F: Element>(weights: &dyn BoundWeights<F>, frames: usize, [c, v]: [us
 }
 
 /// Propagates the cotangents of the first frames backward.
-fn backward<F: Element>(
-    check: &Check,
+fn backpropagate_cotangents<F: Element>(
+    check: &LatticeCheck,
     weights: &mut dyn BoundWeights<F>,
     prefix: &str,
     [c, v]: [usize; 2],
@@ -67,7 +72,7 @@ fn backward<F: Element>(
 }
 
 /// Checks weights and gradients of the joint network.
-fn joint<F: Element>(check: &mut Check) -> Result<(), RunError> {
+fn compare_joint<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     let file = check.file;
     let tensor = |name: &str| file.values::<F>(&format!("joint/{name}"));
     let cache = tensor("cache")?;
@@ -98,29 +103,32 @@ fn joint<F: Element>(check: &mut Check) -> Result<(), RunError> {
         lexical,
         lexical_bias,
     };
+    // Weights of all arcs, and of the arcs of one state per frame.
     let mut weights = joint.bind(&mut Vec::new())?;
-    let size = joint.frame_size().unwrap_or(0);
+    let frame_size = joint.frame_size().unwrap_or(0);
     let rows = tensor("frame")?;
-    if rows.len() != frames * size {
-        let expected = format!("{frames} frames of {size}");
+    if rows.len() != frames * frame_size {
+        let expected = format!("{frames} frames of {frame_size}");
         return Err(file.error("joint/frame", &expected, &format!("{} values", rows.len())).into());
     }
     weights.set_frames(&rows, &vec![0; frames])?;
-    let (b, l) = forward(&*weights, frames, [states, vocabulary]);
-    check.values("joint/blank", &b)?;
-    check.values("joint/lexical", &l)?;
-    let (mut b, mut l) = (Vec::new(), vec![F::ZERO; frames * vocabulary]);
+    let (blank_weights, label_weights) = all_arc_weights(&*weights, frames, [states, vocabulary]);
+    check.values("joint/blank", &blank_weights)?;
+    check.values("joint/lexical", &label_weights)?;
+    let (mut blank_weights, mut label_weights) = (Vec::new(), vec![F::ZERO; frames * vocabulary]);
     let states_of_frames = file.integers("joint/state")?;
     if let Some(state) = states_of_frames.iter().find(|&&state| state >= states) {
         return Err(file.error("joint/state", &format!("below {states}"), &state.to_string()).into());
     }
-    for (frame, (&state, l)) in states_of_frames.iter().zip(l.chunks_exact_mut(vocabulary)).enumerate() {
-        b.push(weights.forward_state(frame, state, l));
+    let state_weights = states_of_frames.iter().zip(label_weights.chunks_exact_mut(vocabulary));
+    for (frame, (&state, label_weights)) in state_weights.enumerate() {
+        blank_weights.push(weights.forward_state(frame, state, label_weights));
     }
-    check.values("joint/state_blank", &b)?;
-    check.values("joint/state_lexical", &l)?;
+    check.values("joint/state_blank", &blank_weights)?;
+    check.values("joint/state_lexical", &label_weights)?;
 
-    backward(check, &mut *weights, "joint", [states, vocabulary], frames)?;
+    // Gradients of frames and parameters.
+    backpropagate_cotangents(check, &mut *weights, "joint", [states, vocabulary], frames)?;
     check.gradient("joint/grad_frame", &weights.frame_gradient(&rows))?;
     for (name, gradient) in weights.finish() {
         let name = match name.strip_prefix("weight_fn/") {
@@ -133,8 +141,8 @@ fn joint<F: Element>(check: &mut Check) -> Result<(), RunError> {
 }
 
 /// Combines arc weights `[n, C]` and `[n, C, V]` to a table.
-fn table<F: Element>(
-    file: &File,
+fn weight_table<F: Element>(
+    file: &LatticeFile,
     [blank, lexical]: [&str; 2],
     vocabulary: usize,
 ) -> Result<Vec<F>, RunError> {
@@ -148,20 +156,20 @@ fn table<F: Element>(
 }
 
 /// Checks weights and gradients of local normalization, on given weights.
-fn normalized<F: Element>(check: &mut Check) -> Result<(), RunError> {
+fn compare_local_normalization<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     let [frames, states, vocabulary] = check.file.shape("normalize/lexical")?;
-    let values = table::<F>(check.file, ["normalize/blank", "normalize/lexical"], vocabulary)?;
+    let values = weight_table::<F>(check.file, ["normalize/blank", "normalize/lexical"], vocabulary)?;
     let rows: Vec<F> = (0..frames).map(|row| F::from_f64(row as f64)).collect();
     for (name, normalize) in [("hat", Normalize::Hat), ("log_softmax", Normalize::LogSoftmax)] {
         let inner = TableWeightFn::new(&values, &[frames, states, 1 + vocabulary])?;
         let local = LocallyNormalized::new(inner, normalize);
         let mut weights = WeightFn::<F>::bind(&local, &mut Vec::new())?;
         weights.set_frames(&rows, &vec![0; frames])?;
-        let (blank, lexical) = forward(&*weights, frames, [states, vocabulary]);
+        let (blank, lexical) = all_arc_weights(&*weights, frames, [states, vocabulary]);
         check.values(&format!("{name}/blank"), &blank)?;
         check.values(&format!("{name}/lexical"), &lexical)?;
 
-        backward(check, &mut *weights, "normalize", [states, vocabulary], frames)?;
+        backpropagate_cotangents(check, &mut *weights, "normalize", [states, vocabulary], frames)?;
         let gradient = weights.finish().remove("table").unwrap_or_default();
         let rows = || gradient.chunks_exact(1 + vocabulary);
         let blank: Vec<F> = rows().map(|row| row[0]).collect();
@@ -173,20 +181,21 @@ fn normalized<F: Element>(check: &mut Check) -> Result<(), RunError> {
 }
 
 /// Checks blanks of up to 1000 and of -inf.
-fn extreme_blanks<F: Element>(check: &mut Check) -> Result<(), RunError> {
+fn compare_extreme_blanks<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     let [states, vocabulary] = check.file.shape("hat_extreme/lexical_in")?;
-    let values = table::<F>(check.file, ["hat_extreme/blank_in", "hat_extreme/lexical_in"], vocabulary)?;
+    let values =
+        weight_table::<F>(check.file, ["hat_extreme/blank_in", "hat_extreme/lexical_in"], vocabulary)?;
     let inner = TableWeightFn::new(&values, &[1, states, 1 + vocabulary])?;
     let local = LocallyNormalized::new(inner, Normalize::Hat);
     let mut weights = WeightFn::<F>::bind(&local, &mut Vec::new())?;
     weights.set_frames(&[F::ZERO], &[0])?;
-    let (blank, lexical) = forward(&*weights, 1, [states, vocabulary]);
+    let (blank, lexical) = all_arc_weights(&*weights, 1, [states, vocabulary]);
     check.values("hat_extreme/blank_exact", &blank)?;
     Ok(check.values("hat_extreme/lexical_exact", &lexical)?)
 }
 
 /// Checks embeddings and gradients of the recurrent network over contexts.
-fn recurrent_cacher<F: Element>(check: &mut Check) -> Result<(), RunError> {
+fn compare_recurrent_network<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     let file = check.file;
     let [vocabulary, order] = file.integers("rnn_cacher/vocab_context")?[..] else {
         return Err(file.error("rnn_cacher/vocab_context", "V and n", "something else").into());
@@ -195,7 +204,7 @@ fn recurrent_cacher<F: Element>(check: &mut Check) -> Result<(), RunError> {
         .with_prefix("rnn_cacher/params/")
         .map(|(name, stored)| (name.to_owned(), stored.values.iter().map(|&x| F::from_f64(x)).collect()))
         .collect();
-    let rnn = shared_rnn((vocabulary, order), |name| {
+    let rnn = shared_rnn(vocabulary, order, |name| {
         let parameter = parameters.get(name).map(Vec::as_slice);
         Ok(parameter.ok_or_else(|| file.error(&format!("rnn_cacher/params/{name}"), "a tensor", "none"))?)
     })?;
@@ -216,7 +225,8 @@ fn recurrent_cacher<F: Element>(check: &mut Check) -> Result<(), RunError> {
 
 /// Creates a recurrent cacher from named parameters.
 pub fn shared_rnn<'a, F: Element>(
-    (vocabulary, order): (usize, usize),
+    vocabulary: usize,
+    order: usize,
     parameter: impl Fn(&str) -> Result<&'a [F], RunError>,
 ) -> Result<SharedRnn<'a, F>, RunError> {
     let gates = |source: char, kind: &str| -> Result<[&'a [F]; 4], RunError> {

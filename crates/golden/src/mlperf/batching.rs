@@ -11,26 +11,33 @@ use speech::batching::{
     split_into_buckets, split_sequences, static_lengths,
 };
 
-use super::check::Check;
+use super::check::MlPerfCheck;
 use crate::error::RunError;
 
-pub fn run(check: &mut Check) -> Result<(), RunError> {
-    if check.file.tensors.contains_key("durations") { filter_and_buckets(check) } else { parts(check) }
+/// Compares one of two kinds of cases, by its tensors.
+pub fn compare(check: &mut MlPerfCheck) -> Result<(), RunError> {
+    if check.file.tensors.contains_key("durations") {
+        compare_filter_and_buckets(check)
+    } else {
+        compare_splits_and_lengths(check)
+    }
 }
 
+/// Settings of a case about the filter and the buckets.
 #[derive(Deserialize)]
 struct Options {
     max_duration: f64,
     buckets: Vec<usize>,
-    plans: Vec<BatchPlan>,
+    plans: Vec<EpochSizeCase>,
     /// Fields `bucket_sizes.kK`.
     #[serde(flatten)]
     sizes: BTreeMap<String, Value>,
 }
 
+/// Expected number of steps and utterances of an epoch.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct BatchPlan {
+struct EpochSizeCase {
     micro_batch_per_worker: usize,
     workers: usize,
     accumulation: usize,
@@ -42,26 +49,26 @@ struct BatchPlan {
 }
 
 /// Checks the filter by duration, the buckets, and epoch sizes.
-fn filter_and_buckets(check: &mut Check) -> Result<(), RunError> {
+fn compare_filter_and_buckets(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let mut options: Options = check.file.field("options")?;
     let durations = check.input::<f64>("durations")?;
     let actual = filter_by_duration(&durations, options.max_duration);
     check.integers("kept", &actual.kept)?;
     check.equal("left out", &actual.removed, &(durations.len() - actual.kept.len()));
-    let kept: Vec<f64> = actual.kept.iter().map(|&i| durations[i]).collect();
-    let in_set = |bucket: &[usize]| bucket.iter().map(|&i| actual.kept[i]).collect::<Vec<_>>();
-    check.integers("kept_sorted", &in_set(&split_into_buckets(&kept, 1)?.concat()))?;
-    for k in options.buckets {
-        let buckets = split_into_buckets(&kept, k)?;
+    let kept_durations: Vec<f64> = actual.kept.iter().map(|&i| durations[i]).collect();
+    let original_indices = |bucket: &[usize]| bucket.iter().map(|&i| actual.kept[i]).collect::<Vec<_>>();
+    check.integers("kept_sorted", &original_indices(&split_into_buckets(&kept_durations, 1)?.concat()))?;
+    for bucket_count in options.buckets {
+        let buckets = split_into_buckets(&kept_durations, bucket_count)?;
         let sizes: Vec<usize> = buckets.iter().map(Vec::len).collect();
-        let name = format!("bucket_sizes.k{k}");
+        let name = format!("bucket_sizes.k{bucket_count}");
         let stored = options.sizes.remove(&name).unwrap_or_default();
         check.equal(&name, &serde_json::json!(sizes), &stored);
         let mut bucket_of = vec![-1.0; durations.len()];
-        for (number, bucket) in buckets.iter().enumerate() {
-            in_set(bucket).into_iter().for_each(|i| bucket_of[i] = number as f64);
+        for (bucket_index, bucket) in buckets.iter().enumerate() {
+            original_indices(bucket).into_iter().for_each(|i| bucket_of[i] = bucket_index as f64);
         }
-        check.compare(&format!("bucket_of.k{k}"), &bucket_of, super::check::Tolerance::Exact)?;
+        check.compare(&format!("bucket_of.k{bucket_count}"), &bucket_of, super::check::Tolerance::Exact)?;
     }
     check.equal("unknown options", &options.sizes, &BTreeMap::new());
     for plan in options.plans {
@@ -72,8 +79,8 @@ fn filter_and_buckets(check: &mut Check) -> Result<(), RunError> {
             steps: plan.steps_per_epoch,
             trained: plan.samples_trained_per_epoch,
         };
-        let BatchPlan { micro_batch_per_worker: micro, workers, accumulation, .. } = plan;
-        let actual = EpochSize::new(kept.len(), micro, workers, accumulation)?;
+        let EpochSizeCase { micro_batch_per_worker: micro, workers, accumulation, .. } = plan;
+        let actual = EpochSize::new(kept_durations.len(), micro, workers, accumulation)?;
         check.equal(&format!("plan {micro} x {workers} x {accumulation}"), &actual, &stored);
     }
     Ok(())
@@ -82,7 +89,7 @@ fn filter_and_buckets(check: &mut Check) -> Result<(), RunError> {
 /// Expected split of a padded batch by time, for recurrent layers.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Sequences {
+struct SequenceSplitCase {
     lens: Vec<usize>,
     stack: usize,
     min_second_part: usize,
@@ -96,7 +103,7 @@ struct Sequences {
 /// Expected static lengths, and the one used for each length.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Captured {
+struct StaticLengthCase {
     longest: usize,
     count: usize,
     lengths: Vec<usize>,
@@ -106,7 +113,7 @@ struct Captured {
 /// Expected split of a batch by utterances; `error` requires a failure.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Split {
+struct BatchSplitCase {
     batch: usize,
     factor: usize,
     accumulation: usize,
@@ -120,7 +127,7 @@ struct Split {
 /// Expected number of rows after framing, splicing and stacking of a signal.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Signal {
+struct FrameCountCase {
     samples: usize,
     frames: usize,
     spliced: usize,
@@ -128,8 +135,8 @@ struct Signal {
 }
 
 /// Checks splits of a batch, static lengths, frame counts, and offsets.
-fn parts(check: &mut Check) -> Result<(), RunError> {
-    for case in check.file.field::<Vec<Sequences>>("sequence_split")? {
+fn compare_splits_and_lengths(check: &mut MlPerfCheck) -> Result<(), RunError> {
+    for case in check.file.field::<Vec<SequenceSplitCase>>("sequence_split")? {
         let actual = split_sequences(&case.lens, case.stack, case.min_second_part)?;
         let name = format!("sequence_split of {:?}", case.lens);
         check.equal(&name, &actual.order.iter().map(|&i| case.lens[i]).collect(), &case.lens_sorted);
@@ -139,7 +146,7 @@ fn parts(check: &mut Check) -> Result<(), RunError> {
             &(case.rows_of_second_part, case.pivot, case.second_part_frames, case.is_split),
         );
     }
-    for case in check.file.field::<Vec<Captured>>("captured_lengths")? {
+    for case in check.file.field::<Vec<StaticLengthCase>>("captured_lengths")? {
         let actual = static_lengths(case.longest, case.count)?;
         let name = format!("captured_lengths of {} in {}", case.longest, case.count);
         check.equal(&name, &actual, &case.lengths);
@@ -147,7 +154,7 @@ fn parts(check: &mut Check) -> Result<(), RunError> {
             check.equal(&format!("{name}: {length}"), &bucket_for(&actual, length), &Some(captured));
         }
     }
-    for case in check.file.field::<Vec<Split>>("batch_split")? {
+    for case in check.file.field::<Vec<BatchSplitCase>>("batch_split")? {
         let actual = split_batch(case.batch, case.factor, case.accumulation);
         let stored = (!case.error).then(|| BatchSplit {
             ranges: case.ranges.iter().map(|&(from, to)| from..to).collect(),
@@ -156,7 +163,7 @@ fn parts(check: &mut Check) -> Result<(), RunError> {
         check.equal(&format!("batch_split of {} by {}", case.batch, case.factor), &actual.ok(), &stored);
     }
     // Hop (160 samples), splice (3) and stack (2) of the benchmark.
-    for case in check.file.field::<Vec<Signal>>("lengths")? {
+    for case in check.file.field::<Vec<FrameCountCase>>("lengths")? {
         let actual = FrameCounts::new(case.samples, 160, 3, 2);
         let stored = FrameCounts { frames: case.frames, spliced: case.spliced, encoder: case.encoder };
         check.equal(&format!("lengths of {} samples", case.samples), &actual, &stored);

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use rnnt_loss::Element;
 
-use super::file::File;
+use super::file::MlPerfFile;
 use crate::case::StoredTensor;
 use crate::error::Result;
 
@@ -22,8 +22,8 @@ pub enum Tolerance {
 }
 
 /// Comparison of a run with a file.
-pub struct Check<'a> {
-    pub file: &'a File,
+pub struct MlPerfCheck<'a> {
+    pub file: &'a MlPerfFile,
     /// Tensors that are not read yet.
     unread: BTreeSet<&'a str>,
     /// Number of compared tensors and entries.
@@ -33,10 +33,10 @@ pub struct Check<'a> {
     pub failures: Vec<String>,
 }
 
-impl<'a> Check<'a> {
-    pub fn new(file: &'a File) -> Self {
+impl<'a> MlPerfCheck<'a> {
+    pub fn new(file: &'a MlPerfFile) -> Self {
         let unread = file.tensors.keys().map(String::as_str).collect();
-        Check { file, unread, compared: 0, ratio: 0.0, failures: Vec::new() }
+        MlPerfCheck { file, unread, compared: 0, ratio: 0.0, failures: Vec::new() }
     }
 
     fn stored(&mut self, name: &str) -> Result<&'a StoredTensor> {
@@ -82,18 +82,19 @@ impl<'a> Check<'a> {
             return Err(self.file.error(name, &format!("{} numbers", actual.len()), &shape));
         }
         self.compared += 1;
-        let largest = stored.values.iter().fold(0.0, |largest, value| value.abs().max(largest));
-        let mut worst: Option<(f64, usize)> = None;
-        for (at, (actual, &stored)) in actual.iter().zip(&stored.values).enumerate() {
-            let ratio = tolerance_ratio(actual.to_f64(), stored, largest, tolerance);
+        let max_magnitude = stored.values.iter().fold(0.0, |max, value| value.abs().max(max));
+        // Ratio and index of the largest error above its tolerance.
+        let mut largest_violation: Option<(f64, usize)> = None;
+        for (index, (actual, &stored)) in actual.iter().zip(&stored.values).enumerate() {
+            let ratio = tolerance_ratio(actual.to_f64(), stored, max_magnitude, tolerance);
             self.ratio = self.ratio.max(ratio);
-            if ratio > 1.0 && worst.is_none_or(|(worst, _)| ratio > worst) {
-                worst = Some((ratio, at));
+            if ratio > 1.0 && largest_violation.is_none_or(|(largest_ratio, _)| ratio > largest_ratio) {
+                largest_violation = Some((ratio, index));
             }
         }
-        if let Some((_, at)) = worst {
-            let (actual, stored) = (actual[at].to_f64(), stored.values[at]);
-            self.failures.push(format!("{name}[{at}]: expected {stored}, found {actual}"));
+        if let Some((_, index)) = largest_violation {
+            let (actual, stored) = (actual[index].to_f64(), stored.values[index]);
+            self.failures.push(format!("{name}[{index}]: expected {stored}, found {actual}"));
         }
         Ok(())
     }

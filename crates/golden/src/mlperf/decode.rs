@@ -2,12 +2,13 @@
 use decoding::{GreedyOptions, GreedySearch, unpad};
 use serde::Deserialize;
 
-use super::check::Check;
+use super::check::MlPerfCheck;
 use super::network::{self, NetworkSizes, candle_failure};
 use crate::error::RunError;
 
+/// A search with its limits, and the expected hypotheses.
 #[derive(Debug, Deserialize)]
-struct Decode {
+struct DecodeCase {
     form: StopRule,
     max_symbols_per_step: usize,
     max_symbols_per_utterance: Option<usize>,
@@ -31,50 +32,58 @@ struct DecodedUtterance {
     steps: usize,
 }
 
-pub fn run(check: &mut Check) -> Result<(), RunError> {
+/// Compares encoder outputs, hypotheses and numbers of joint evaluations.
+pub fn compare(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let sizes: NetworkSizes = check.file.field("options")?;
-    let decodes: Vec<Decode> = check.file.field("decodes")?;
+    let decodes: Vec<DecodeCase> = check.file.field("decodes")?;
     let model = network::load(check.file, &sizes)?;
-    let (x, lengths) = network::features(check, &sizes)?;
-    let (encoded, encoded_lengths) = model.encoder().forward(&x, &lengths, None)?;
+    let (features, lengths) = network::features(check, &sizes)?;
+    let (encoded, encoded_lengths) = model.encoder().forward(&features, &lengths, None)?;
     check.integers("enc_lens", &encoded_lengths)?;
     let rows: Vec<f32> = encoded.flatten_all().and_then(|rows| rows.to_vec1()).map_err(candle_failure)?;
+    // Encoder outputs, each frame within a tolerance.
     let width = model.encoder().width();
     let stored = check.input::<f32>("enc_out")?;
-    let padded = stored.len() / (encoded_lengths.len() * width).max(1);
+    let padded_frames = stored.len() / (encoded_lengths.len() * width).max(1);
     for (b, &length) in encoded_lengths.iter().enumerate() {
-        for (t, row) in rows[b * padded * width..][..length * width].chunks_exact(width).enumerate() {
-            let expected = &stored[(b * padded + t) * width..][..width];
-            let close = row.iter().zip(expected).all(|(a, b)| (a - b).abs() <= 2e-6);
-            check.equal(&format!("enc_out of utterance {b}, frame {t}, within 2e-6"), &close, &true);
+        for (t, row) in rows[b * padded_frames * width..][..length * width].chunks_exact(width).enumerate() {
+            let expected = &stored[(b * padded_frames + t) * width..][..width];
+            let is_close = row.iter().zip(expected).all(|(a, b)| (a - b).abs() <= 2e-6);
+            check.equal(&format!("enc_out of utterance {b}, frame {t}, within 2e-6"), &is_close, &true);
         }
     }
-    let (frames, lengths) = model.encode(&x, &lengths)?;
+    // Hypotheses and numbers of joint evaluations of each search.
+    let (frames, lengths) = model.encode(&features, &lengths)?;
     let frames: Vec<f32> = frames.flatten_all().and_then(|rows| rows.to_vec1()).map_err(candle_failure)?;
     let decoder = model.decoder()?;
     for (number, decode) in decodes.iter().enumerate() {
-        let Decode { form, max_symbols_per_step: max_symbols, max_symbols_per_utterance: cap, utterances } =
-            decode;
-        let max_labels = cap.filter(|_| *form == StopRule::EveryStep).map(|cap| cap - 1);
+        let DecodeCase {
+            form,
+            max_symbols_per_step: max_symbols,
+            max_symbols_per_utterance: label_cap,
+            utterances,
+        } = decode;
+        let max_labels = label_cap.filter(|_| *form == StopRule::EveryStep).map(|cap| cap - 1);
         let options =
             GreedyOptions { max_symbols: Some(*max_symbols), max_labels, ..GreedyOptions::default() };
-        let failed = |error: decoding::Error| RunError::Failed(error.to_string());
-        let mut search = GreedySearch::new(decoder.clone(), options).map_err(failed)?;
-        let utterance_frames = unpad(&frames, model.width(), &lengths).map_err(failed)?;
-        let hypotheses = search.decode(&utterance_frames).map_err(failed)?;
+        let to_failure = |error: decoding::Error| RunError::Failed(error.to_string());
+        let mut search = GreedySearch::new(decoder.clone(), options).map_err(to_failure)?;
+        let utterance_frames = unpad(&frames, model.width(), &lengths).map_err(to_failure)?;
+        let hypotheses = search.decode(&utterance_frames).map_err(to_failure)?;
         for ((b, hypothesis), expected) in hypotheses.iter().enumerate().zip(utterances) {
             let mut labels: Vec<(usize, usize)> =
                 hypothesis.labels.iter().map(|label| (label.label as usize, label.frame)).collect();
             let mut end = lengths[b];
-            if let Some(cap) = cap.filter(|_| *form == StopRule::FrameStart) {
+            if let Some(label_cap) = label_cap.filter(|_| *form == StopRule::FrameStart) {
                 // The first frame with more labels than the cap before it.
-                let exceeds_cap = |&frame: &usize| labels.iter().filter(|(_, t)| *t < frame).count() > cap;
+                let exceeds_cap =
+                    |&frame: &usize| labels.iter().filter(|(_, t)| *t < frame).count() > label_cap;
                 end = (0..end).find(exceeds_cap).unwrap_or(end);
                 labels.retain(|(_, frame)| *frame < end);
             }
             let name = |quantity: &str| format!("decode {number}, utterance {b}: {quantity}");
             let (tokens, frames): (Vec<usize>, Vec<usize>) = labels.into_iter().unzip();
-            let steps = steps(
+            let steps = count_joint_evaluations(
                 &frames,
                 if hypothesis.is_capped { hypothesis.end } else { end },
                 *max_symbols,
@@ -91,9 +100,9 @@ pub fn run(check: &mut Check) -> Result<(), RunError> {
 /// Counts the joint evaluations of a search before frame `end`.
 ///
 /// Each label is one evaluation, and so is each frame that ends with a blank. A frame with
-/// `max_symbols` labels ends without a blank. A capped search has one more: the label that reaches
-/// the cap at `end`.
-fn steps(frames: &[usize], end: usize, max_symbols: usize, capped: bool) -> usize {
+/// `max_symbols` labels ends without a blank. A search with `is_capped` has one more: the label
+/// that reaches the cap at `end`.
+fn count_joint_evaluations(frames: &[usize], end: usize, max_symbols: usize, is_capped: bool) -> usize {
     let has_blank = |&frame: &usize| frames.iter().filter(|&&t| t == frame).count() < max_symbols;
-    frames.len() + (0..end).filter(has_blank).count() + usize::from(capped)
+    frames.len() + (0..end).filter(has_blank).count() + usize::from(is_capped)
 }

@@ -5,7 +5,7 @@ use rnnt_loss::Element;
 use serde::Deserialize;
 use training::ema::update_average;
 
-use super::check::{Check, Tolerance};
+use super::check::{MlPerfCheck, Tolerance};
 use crate::error::RunError;
 
 #[derive(Deserialize)]
@@ -15,17 +15,18 @@ struct Options {
     steps: usize,
 }
 
-pub fn run<F: Element>(check: &mut Check) -> Result<(), RunError> {
+/// Updates the averages of all decays and compares each step.
+pub fn compare<F: Element>(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let options: Options = check.file.field("options")?;
     let is_f32 = size_of::<F>() == size_of::<f32>();
     let tolerance = Tolerance::Absolute(if is_f32 { 2e-6 } else { 1e-12 });
     let weights = check.rows::<F>("weights", options.steps + 1)?;
     let f16_weights = check.rows::<F>("weights_f16", options.steps + 1)?;
-    let rounded: Vec<f64> =
+    let rounded_weights: Vec<f64> =
         weights.iter().flatten().map(|w| half::f16::from_f64(w.to_f64()).to_f64()).collect();
-    check.compare("weights_f16", &rounded, Tolerance::Exact)?;
+    check.compare("weights_f16", &rounded_weights, Tolerance::Exact)?;
     for decay in options.decays {
-        let average = |rows: &[Vec<F>]| {
+        let averages_of = |rows: &[Vec<F>]| {
             // The average over f16 weights also starts from the unrounded weights.
             let (mut average, mut averages) = (weights[0].clone(), weights[0].clone());
             for row in &rows[1..] {
@@ -34,9 +35,9 @@ pub fn run<F: Element>(check: &mut Check) -> Result<(), RunError> {
             }
             averages
         };
-        let averages = average(&weights);
+        let averages = averages_of(&weights);
         check.compare(&format!("decay{decay}.ema"), &averages, tolerance)?;
-        check.compare(&format!("decay{decay}.ema_from_f16"), &average(&f16_weights), tolerance)?;
+        check.compare(&format!("decay{decay}.ema_from_f16"), &averages_of(&f16_weights), tolerance)?;
         let name = format!("decay{decay}.ema_f32");
         if is_f32 {
             check.compare(&name, &averages, tolerance)?;

@@ -9,7 +9,7 @@ use crate::case::{StoredTensor, read_tensors};
 use crate::error::{Error, Result};
 
 /// One MLPerf case: the JSON sidecar and the tensors that it lists.
-pub struct File {
+pub struct MlPerfFile {
     pub name: String,
     pub kind: String,
     pub tensors: BTreeMap<String, StoredTensor>,
@@ -17,12 +17,13 @@ pub struct File {
     sidecar: Value,
 }
 
-impl File {
+impl MlPerfFile {
     /// Creates a file from the value of its sidecar; reads the tensors that it lists.
     pub fn read(json: PathBuf, tensors: &Path, name: &str, sidecar: Value) -> Result<Self> {
         let kind = sidecar["kind"].as_str().unwrap_or_default().to_owned();
-        let listed = sidecar["tensors"].as_object().is_some_and(|list| !list.is_empty());
-        let tensors = if listed || tensors.exists() { read_tensors(tensors)? } else { BTreeMap::new() };
+        let lists_tensors = sidecar["tensors"].as_object().is_some_and(|list| !list.is_empty());
+        let tensors =
+            if lists_tensors || tensors.exists() { read_tensors(tensors)? } else { BTreeMap::new() };
         Ok(Self { name: name.into(), kind, tensors, json, sidecar })
     }
 

@@ -5,7 +5,7 @@ use model::config::InitKind;
 use model::{Model, ModelConfig};
 use serde::Deserialize;
 
-use super::check::Check;
+use super::check::MlPerfCheck;
 use super::network::NetworkSizes;
 use crate::error::RunError;
 
@@ -22,7 +22,7 @@ struct TensorShape {
 }
 
 /// Compares names, shapes and the total number of parameters.
-pub fn shapes(check: &mut Check) -> Result<(), RunError> {
+pub fn compare_shapes(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let sizes: NetworkSizes = check.file.field("options")?;
     for (field, inputs) in [("in_240", 240), ("in_256", 256)] {
         let ModelShapes { total, tensors } = check.file.field(field)?;
@@ -57,7 +57,7 @@ struct Distribution {
 const MAX_SIGMAS: f64 = 5.0;
 
 /// Compares mean, deviation and limits of initial weights with their distributions.
-pub fn run(check: &mut Check) -> Result<(), RunError> {
+pub fn compare_distributions(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let sizes: NetworkSizes = check.file.field("options")?;
     let settings = check.file.sidecar().as_object().into_iter().flatten();
     let settings: Vec<String> =
@@ -75,36 +75,37 @@ pub fn run(check: &mut Check) -> Result<(), RunError> {
         let init = InitKind::Mlperf { scale, hidden_bias_scale };
         let model = Model::new(&ModelConfig { init, seed: 7, ..sizes.config() }, sizes.n_classes - 1)?;
         let values = model.parameters().values()?;
-        let mut parts = 0;
+        let mut compared_values = 0;
         for (name, distribution) in &expected {
             let (tensor, part) = name.split_once('[').unwrap_or((name, ""));
             let tensor_values = &values[&sizes.name(check.file, tensor)?];
-            let quarter = tensor_values.len() / 4;
+            // Order of the gates of an LSTM: input, forget, cell, output.
+            let gate_size = tensor_values.len() / 4;
             let part_values: Vec<f64> = tensor_values
                 .iter()
                 .enumerate()
-                .filter(|(at, _)| match part {
+                .filter(|(index, _)| match part {
                     "" => true,
-                    "forget]" => at / quarter == 1,
-                    _ => at / quarter != 1,
+                    "forget]" => index / gate_size == 1,
+                    _ => index / gate_size != 1,
                 })
                 .map(|(_, &value)| f64::from(value))
                 .collect();
             check.equal(&format!("{setting}: {name}: count"), &part_values.len(), &distribution.count);
             check.equal(
                 &format!("{setting}: {name}: mismatch"),
-                &mismatch(&part_values, distribution),
+                &find_mismatch(&part_values, distribution),
                 &None,
             );
-            parts += part_values.len();
+            compared_values += part_values.len();
         }
-        check.equal(&format!("{setting}: total count"), &parts, &model.parameters().count());
+        check.equal(&format!("{setting}: total count"), &compared_values, &model.parameters().count());
     }
     Ok(())
 }
 
 /// Returns how values differ from a distribution, if they do.
-fn mismatch(values: &[f64], distribution: &Distribution) -> Option<String> {
+fn find_mismatch(values: &[f64], distribution: &Distribution) -> Option<String> {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
     let deviation = (values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count).sqrt();

@@ -5,9 +5,10 @@ use rnnt_loss::Element;
 use serde::Deserialize;
 use training::optimizer::{Clip, LambConfig, LambStep};
 
-use super::check::{Check, Tolerance};
+use super::check::{MlPerfCheck, Tolerance};
 use crate::error::RunError;
 
+/// Settings of the optimizer in the sidecar.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Options {
@@ -24,6 +25,7 @@ struct Options {
     kept_steps: Vec<usize>,
 }
 
+/// Clipping of the gradient norm: in one process, or in a distributed run.
 #[derive(Deserialize, Clone, Copy)]
 #[serde(rename_all = "lowercase")]
 enum ClipForm {
@@ -31,14 +33,14 @@ enum ClipForm {
     Distributed,
 }
 
-/// A tensor with its gradients and moments.
-struct Tensor<F> {
+/// A parameter of the model: its weights, its gradients of all steps, its moments.
+struct ParameterState<F> {
     name: String,
-    decays: bool,
+    has_weight_decay: bool,
     gradients: Vec<Vec<F>>,
     weights: Vec<F>,
-    first: Vec<F>,
-    second: Vec<F>,
+    first_moment: Vec<F>,
+    second_moment: Vec<F>,
 }
 
 /// Returns the tolerances of parameters and moments, from the README.
@@ -51,7 +53,8 @@ fn tolerances(is_f32: bool) -> [(&'static str, Tolerance); 3] {
     ]
 }
 
-pub fn run<F: Element>(check: &mut Check) -> Result<(), RunError> {
+/// Runs the optimizer on the stored gradients and compares its state.
+pub fn compare<F: Element>(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let options: Options = check.file.field("options")?;
     let is_f32 = size_of::<F>() == size_of::<f32>();
     let clip = match options.clip {
@@ -70,9 +73,16 @@ pub fn run<F: Element>(check: &mut Check) -> Result<(), RunError> {
         let weights = check.input::<F>(&format!("init.{name}"))?;
         let gradients = check.rows(&format!("grad.{name}"), options.steps)?;
         let zeros = vec![F::ZERO; weights.len()];
-        let decays = !options.no_decay.contains(name);
-        let (first, second) = (zeros.clone(), zeros);
-        tensors.push(Tensor { name: name.clone(), decays, gradients, weights, first, second });
+        let has_weight_decay = !options.no_decay.contains(name);
+        let (first_moment, second_moment) = (zeros.clone(), zeros);
+        tensors.push(ParameterState {
+            name: name.clone(),
+            has_weight_decay,
+            gradients,
+            weights,
+            first_moment,
+            second_moment,
+        });
     }
     let rates = check.input::<f64>("lr")?;
     if rates.len() != options.steps {
@@ -81,22 +91,32 @@ pub fn run<F: Element>(check: &mut Check) -> Result<(), RunError> {
             .error("lr", &format!("{} rates", options.steps), &rates.len().to_string())
             .into());
     }
-    let (mut norms, mut divisors, mut trusts) = (Vec::new(), Vec::new(), Vec::new());
-    for (at, &rate) in rates.iter().enumerate() {
-        let squares = tensors.iter().flat_map(|tensor| &tensor.gradients[at]).map(|g| g.to_f64().powi(2));
+    // Run all steps; compare weights and moments after the stored ones.
+    let (mut norms, mut divisors, mut trust_ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for (step_index, &rate) in rates.iter().enumerate() {
+        let squares =
+            tensors.iter().flat_map(|tensor| &tensor.gradients[step_index]).map(|g| g.to_f64().powi(2));
         let norm = squares.sum::<f64>().sqrt();
         let divisor = clip.divisor(norm);
         norms.push(norm);
         divisors.push(divisor);
-        let step = LambStep::new(&config, at as u64 + 1, rate, divisor);
-        for Tensor { decays, gradients, weights, first, second, .. } in &mut tensors {
-            trusts.push(step.update_tensor(*decays, weights, &gradients[at], first, second)?);
+        let step = LambStep::new(&config, step_index as u64 + 1, rate, divisor);
+        for ParameterState { has_weight_decay, gradients, weights, first_moment, second_moment, .. } in
+            &mut tensors
+        {
+            trust_ratios.push(step.update_tensor(
+                *has_weight_decay,
+                weights,
+                &gradients[step_index],
+                first_moment,
+                second_moment,
+            )?);
         }
-        if options.kept_steps.contains(&(at + 1)) {
+        if options.kept_steps.contains(&(step_index + 1)) {
             for tensor in &tensors {
-                let actual = [&tensor.weights, &tensor.first, &tensor.second];
+                let actual = [&tensor.weights, &tensor.first_moment, &tensor.second_moment];
                 for ((kind, tolerance), actual) in tolerances(is_f32).into_iter().zip(actual) {
-                    let name = format!("step{}.{kind}.{}", at + 1, tensor.name);
+                    let name = format!("step{}.{kind}.{}", step_index + 1, tensor.name);
                     check.compare(&name, actual, tolerance)?;
                     if is_f32 {
                         check.compare(&format!("f32.{name}"), actual, tolerance)?;
@@ -109,7 +129,7 @@ pub fn run<F: Element>(check: &mut Check) -> Result<(), RunError> {
     let tolerance = if is_f32 { Tolerance::Relative(1e-5) } else { Tolerance::Relative(1e-12) };
     check.compare("global_grad_norm", &norms, tolerance)?;
     check.compare("grad_divisor", &divisors, tolerance)?;
-    check.compare("trust_ratio", &trusts, tolerance)?;
+    check.compare("trust_ratio", &trust_ratios, tolerance)?;
     if !is_f32 {
         check.ignore(|name| name.starts_with("f32."));
     }

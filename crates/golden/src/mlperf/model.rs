@@ -3,14 +3,15 @@ use candle_core::{Tensor, Var};
 use model::LossSessions;
 use training::data::Batch;
 
-use super::check::{Check, Tolerance};
+use super::check::{MlPerfCheck, Tolerance};
 use super::network::{self, NetworkSizes, candle_failure};
 use crate::error::RunError;
 
-pub fn run(check: &mut Check) -> Result<(), RunError> {
+/// Compares layer outputs, logits of all sites, losses and gradients.
+pub fn compare(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let sizes: NetworkSizes = check.file.field("options")?;
     let model = network::load(check.file, &sizes)?;
-    let (x, lengths) = network::features(check, &sizes)?;
+    let (features, lengths) = network::features(check, &sizes)?;
     let targets = check.input_integers("targets")?;
     let counts = check.input_integers("target_lens")?;
     let positions = targets.len() / counts.len().max(1);
@@ -20,21 +21,23 @@ pub fn run(check: &mut Check) -> Result<(), RunError> {
         .map(|(b, &count)| targets[b * positions..][..count].iter().map(|&id| id as u32).collect())
         .collect();
 
-    let (encoded, encoded_lengths) = model.encoder().forward(&x, &lengths, None)?;
+    // Outputs of encoder and predictor.
+    let (encoded, encoded_lengths) = model.encoder().forward(&features, &lengths, None)?;
     check.integers("enc_lens", &encoded_lengths)?;
     check.compare("enc_out", &zero_padded(&encoded, &encoded_lengths)?, Tolerance::Absolute(2e-6))?;
     let predictor = model.predictor().ok_or_else(|| RunError::Failed("no predictor".into()))?;
     let predicted = predictor.forward(&labels, None)?;
-    let rows: Vec<usize> = counts.iter().map(|count| count + 1).collect();
-    check.compare("pred_out", &zero_padded(&predicted, &rows)?, Tolerance::Absolute(2e-6))?;
+    let row_counts: Vec<usize> = counts.iter().map(|count| count + 1).collect();
+    check.compare("pred_out", &zero_padded(&predicted, &row_counts)?, Tolerance::Absolute(2e-6))?;
 
-    let joint = model.joint_rows(&x, &lengths, &labels)?;
+    // Logits of all sites, from the definition of the joint network.
+    let joint = model.joint_rows(&features, &lengths, &labels)?;
     let to_vec = |tensor: &Tensor| tensor.to_vec3::<f32>().map_err(candle_failure);
     let (frames, label_rows) = (to_vec(&joint.frames)?, to_vec(&joint.labels)?);
     let weight: Vec<Vec<f32>> = joint.weight.to_vec2().map_err(candle_failure)?;
     let bias: Vec<f32> = joint.bias.to_vec1().map_err(candle_failure)?;
     let (mut scores, mut offsets, mut sites) = (Vec::new(), Vec::new(), 0);
-    for (b, (&frame_count, &row_count)) in encoded_lengths.iter().zip(&rows).enumerate() {
+    for (b, (&frame_count, &row_count)) in encoded_lengths.iter().zip(&row_counts).enumerate() {
         for frame in &frames[b][..frame_count] {
             for row in &label_rows[b][..row_count] {
                 let hidden: Vec<f64> =
@@ -50,8 +53,9 @@ pub fn run(check: &mut Check) -> Result<(), RunError> {
     check.compare("logits_packed", &scores, Tolerance::Absolute(1e-5))?;
     check.integers("batch_offset", &offsets)?;
 
-    let x = Var::from_tensor(&x).map_err(candle_failure)?;
-    let batch = Batch::new(x.as_tensor().clone(), lengths, labels);
+    // Losses, and gradients of features and parameters.
+    let features = Var::from_tensor(&features).map_err(candle_failure)?;
+    let batch = Batch::new(features.as_tensor().clone(), lengths, labels);
     let sessions = LossSessions::new(model.config())?;
     let losses = model.losses(&sessions, batch.labeled(), counts.len(), 0, None)?;
     check.compare("loss", &losses.transducer, Tolerance::Relative(1e-6))?;
@@ -67,7 +71,7 @@ pub fn run(check: &mut Check) -> Result<(), RunError> {
             .and_then(|g| g.to_vec1())
             .map_err(candle_failure)
     };
-    check.compare("grad.features", &gradient(&x)?, Tolerance::Absolute(5e-5))?;
+    check.compare("grad.features", &gradient(&features)?, Tolerance::Absolute(5e-5))?;
     for name in check.file.weights()?.keys() {
         let own_name = sizes.name(check.file, name)?;
         let variable =
@@ -83,8 +87,9 @@ pub fn run(check: &mut Check) -> Result<(), RunError> {
 fn zero_padded(rows: &Tensor, lengths: &[usize]) -> Result<Vec<f32>, RunError> {
     let rows: Vec<Vec<Vec<f32>>> = rows.to_vec3().map_err(candle_failure)?;
     let values = rows.into_iter().zip(lengths).flat_map(|(rows, &length)| {
-        let clear = move |(t, row): (usize, Vec<f32>)| if t < length { row } else { vec![0.0; row.len()] };
-        rows.into_iter().enumerate().flat_map(clear)
+        let clear_padding =
+            move |(t, row): (usize, Vec<f32>)| if t < length { row } else { vec![0.0; row.len()] };
+        rows.into_iter().enumerate().flat_map(clear_padding)
     });
     Ok(values.collect())
 }

@@ -5,11 +5,11 @@ use model::predictors::PredictorKind;
 use model::{Model, ModelConfig};
 use serde::Deserialize;
 
-use super::check::Check;
-use super::file::File;
+use super::check::MlPerfCheck;
+use super::file::MlPerfFile;
 use crate::error::RunError;
 
-/// Sizes of a model.
+/// Sizes of a model, named as in MLPerf's reference.
 #[derive(Debug, Clone, Deserialize)]
 pub struct NetworkSizes {
     pub in_feats: usize,
@@ -47,19 +47,20 @@ impl NetworkSizes {
 
     /// Returns the name of a parameter of the reference in this workspace.
     pub fn own_name(&self, name: &str) -> Option<String> {
-        let layer = |rest: &str, first: usize| {
+        let parse_layer = |rest: &str, first: usize| {
             let (kind, layer) = rest.rsplit_once("_l")?;
             Some((kind.to_owned(), first + layer.parse::<usize>().ok()?))
         };
-        let lstm = |side: &str, (kind, layer): (String, usize)| format!("{side}.layers.{layer}.{kind}_l0");
+        let lstm_name =
+            |side: &str, (kind, layer): (String, usize)| format!("{side}.layers.{layer}.{kind}_l0");
         if let Some(rest) = name.strip_prefix("encoder.pre_rnn.lstm.") {
-            return Some(lstm("encoder", layer(rest, 0)?));
+            return Some(lstm_name("encoder", parse_layer(rest, 0)?));
         }
         if let Some(rest) = name.strip_prefix("encoder.post_rnn.lstm.") {
-            return Some(lstm("encoder", layer(rest, self.enc_pre_rnn_layers)?));
+            return Some(lstm_name("encoder", parse_layer(rest, self.enc_pre_rnn_layers)?));
         }
         if let Some(rest) = name.strip_prefix("prediction.dec_rnn.lstm.") {
-            return Some(lstm("predictor", layer(rest, 0)?));
+            return Some(lstm_name("predictor", parse_layer(rest, 0)?));
         }
         let (module, kind) = name.rsplit_once('.')?;
         let module = match module {
@@ -73,13 +74,13 @@ impl NetworkSizes {
     }
 
     /// [`Self::own_name`], or an error about the case.
-    pub fn name(&self, file: &File, name: &str) -> Result<String, RunError> {
+    pub fn name(&self, file: &MlPerfFile, name: &str) -> Result<String, RunError> {
         Ok(self.own_name(name).ok_or_else(|| file.error(name, "a parameter of the reference", "another"))?)
     }
 }
 
 /// Creates the model of a case and sets its weights.
-pub fn load(file: &File, sizes: &NetworkSizes) -> Result<Model, RunError> {
+pub fn load(file: &MlPerfFile, sizes: &NetworkSizes) -> Result<Model, RunError> {
     let model = Model::new(&sizes.config(), sizes.n_classes - 1)?;
     let mut values = model.parameters().values()?;
     let mut remaining = values.len();
@@ -102,7 +103,7 @@ pub fn load(file: &File, sizes: &NetworkSizes) -> Result<Model, RunError> {
 }
 
 /// Returns input rows `[B, T, F]` and their lengths.
-pub fn features(check: &mut Check, sizes: &NetworkSizes) -> Result<(Tensor, Vec<usize>), RunError> {
+pub fn features(check: &mut MlPerfCheck, sizes: &NetworkSizes) -> Result<(Tensor, Vec<usize>), RunError> {
     let lengths = check.input_integers("feature_lens")?;
     let rows = check.input::<f32>("features")?;
     let (batch, width) = (lengths.len().max(1), sizes.in_feats.max(1));

@@ -7,9 +7,10 @@ use serde_json::json;
 use training::optimizer::OptimizerConfig;
 use training::schedule::{StepPosition, learning_rate};
 
-use super::check::{Check, Tolerance};
+use super::check::{MlPerfCheck, Tolerance};
 use crate::error::RunError;
 
+/// Settings of a schedule in the sidecar.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ScheduleCase {
@@ -22,7 +23,8 @@ struct ScheduleCase {
     epochs: u64,
 }
 
-pub fn run<F: Element>(check: &mut Check) -> Result<(), RunError> {
+/// Compares the rates of all steps with those of the reference.
+pub fn compare<F: Element>(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let settings: BTreeMap<String, ScheduleCase> = check.file.field("options")?;
     let tolerance = Tolerance::Relative(if size_of::<F>() == size_of::<f32>() { 3e-7 } else { 1e-12 });
     for (name, setting) in &settings {
@@ -44,13 +46,13 @@ pub fn run<F: Element>(check: &mut Check) -> Result<(), RunError> {
                 let invalid = format!("step {step} of epoch {epoch}");
                 return Err(check.file.error(name, "steps from 1 in epochs from 1", &invalid).into());
             }
-            let moment = StepPosition {
+            let position = StepPosition {
                 step: step as u64 - 1,
                 epoch: epoch as u64 - 1,
                 steps_per_epoch: setting.steps_per_epoch,
                 progress: (epoch - 1) as f64 / setting.epochs as f64,
             };
-            rates.push(F::from_f64(learning_rate(&config, moment)));
+            rates.push(F::from_f64(learning_rate(&config, position)));
         }
         check.compare(&format!("{name}.lr"), &rates, tolerance)?;
     }

@@ -4,32 +4,37 @@ use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 use speech::{Features, MaskForm, Masks, SpecAugment};
 
-use super::check::{Check, Tolerance};
+use super::check::{MlPerfCheck, Tolerance};
 use crate::error::RunError;
 
 type CheckResult = Result<(), RunError>;
 
 /// Random masks per distribution.
-const DRAWS: usize = 20_000;
+const DRAWS_PER_DISTRIBUTION: usize = 20_000;
 /// Maximum deviation of a frequency from its probability, in standard deviations.
 const MAX_SIGMAS: f64 = 5.0;
 const SEED: u64 = 7203;
 /// Bins per frame.
-const BINS: usize = 80;
+const BINS_PER_FRAME: usize = 80;
 const FORMS: [(MaskForm, &str); 2] = [(MaskForm::Reference, "reference"), (MaskForm::Nvidia, "nvidia")];
 
-pub fn run(check: &mut Check) -> CheckResult {
-    if check.file.tensors.contains_key("input") { masks(check) } else { distribution(check) }
+/// Compares one of two kinds of cases, by its tensors.
+pub fn compare(check: &mut MlPerfCheck) -> CheckResult {
+    if check.file.tensors.contains_key("input") {
+        compare_given_masks(check)
+    } else {
+        compare_mask_frequencies(check)
+    }
 }
 
 /// Compares the masked cells of given masks, which must be equal.
-fn masks(check: &mut Check) -> CheckResult {
+fn compare_given_masks(check: &mut MlPerfCheck) -> CheckResult {
     let lengths = check.input_integers("lens")?;
     let rows = check.rows::<f64>("input", lengths.len())?;
-    let frames = rows.first().map_or(0, Vec::len) / BINS;
+    let frames = rows.first().map_or(0, Vec::len) / BINS_PER_FRAME;
     for (form, name) in [(MaskForm::Reference, "output"), (MaskForm::Nvidia, "output_inclusive")] {
         let mut utterance_masks = vec![Masks::default(); lengths.len()];
-        for (tensor, size) in [("freq_masks", BINS), ("time_masks", frames)] {
+        for (tensor, size) in [("freq_masks", BINS_PER_FRAME), ("time_masks", frames)] {
             for mask in check.input_integers(tensor)?.chunks_exact(3) {
                 let &[utterance, start, width] = mask else { continue };
                 let Some(masks) = utterance_masks.get_mut(utterance) else {
@@ -40,17 +45,18 @@ fn masks(check: &mut Check) -> CheckResult {
                 ranges.push(form.masked_range(start, width, size));
             }
         }
+        // Mask and splice each utterance; padding stays zero.
         let (mut outputs, mut spliced) = (Vec::new(), Vec::new());
         for ((row, &length), masks) in rows.iter().zip(&lengths).zip(&utterance_masks) {
             let data = row.iter().map(|&x| x as f32).collect();
-            let mut features = Features { frames, dim: BINS, data };
+            let mut features = Features { frames, dim: BINS_PER_FRAME, data };
             masks.apply(&mut features, 0.0);
             outputs.extend(features.data.iter().map(|&x| f64::from(x)));
             features.frames = length.min(frames);
-            features.data.truncate(features.frames * BINS);
+            features.data.truncate(features.frames * BINS_PER_FRAME);
             spliced.extend(features.stack(3, 3).data.iter().map(|&x| f64::from(x)));
-            let padded = frames.div_ceil(3) * 3 * BINS;
-            spliced.resize(spliced.len().next_multiple_of(padded.max(1)), 0.0);
+            let padded_size = frames.div_ceil(3) * 3 * BINS_PER_FRAME;
+            spliced.resize(spliced.len().next_multiple_of(padded_size.max(1)), 0.0);
         }
         check.compare(name, &outputs, Tolerance::Exact)?;
         if name == "output" {
@@ -60,6 +66,7 @@ fn masks(check: &mut Check) -> CheckResult {
     Ok(())
 }
 
+/// Settings of SpecAugment in the sidecar.
 #[derive(Deserialize)]
 struct Options {
     freq_masks: usize,
@@ -68,8 +75,9 @@ struct Options {
     time_fraction: f32,
 }
 
+/// Lengths of an utterance without and with padding, and its widest masks.
 #[derive(Deserialize)]
-struct MaskPair {
+struct LengthPair {
     len: usize,
     padded: usize,
     max_width_reference: usize,
@@ -83,7 +91,7 @@ struct MaxWidth {
 }
 
 /// Compares the frequencies of masked cells with their probabilities.
-fn distribution(check: &mut Check) -> CheckResult {
+fn compare_mask_frequencies(check: &mut MlPerfCheck) -> CheckResult {
     let options: Options = check.file.field("options")?;
     let settings = |form| SpecAugment {
         freq_masks: options.freq_masks,
@@ -94,31 +102,31 @@ fn distribution(check: &mut Check) -> CheckResult {
         ..SpecAugment::default()
     };
     for MaxWidth { len, max_width } in check.file.field::<Vec<MaxWidth>>("max_width_of_length")? {
-        let frequency = settings(MaskForm::Reference).max_time_width(len);
-        check.equal(&format!("widest mask of {len} frames"), &frequency, &max_width);
+        let width = settings(MaskForm::Reference).max_time_width(len);
+        check.equal(&format!("widest mask of {len} frames"), &width, &max_width);
     }
     settings(MaskForm::Reference).check()?;
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);
-    for (i, pair) in check.file.field::<Vec<MaskPair>>("pairs")?.into_iter().enumerate() {
+    for (i, pair) in check.file.field::<Vec<LengthPair>>("pairs")?.into_iter().enumerate() {
         let widest = [pair.max_width_reference, pair.max_width_drawn_nvidia];
         for ((form, name), widest) in FORMS.into_iter().zip(widest) {
             let settings = settings(form);
-            let frames = format!("p{i}.frame_masked_{name}");
-            let stored = check.input::<f64>(&frames)?.len();
+            let tensor = format!("p{i}.frame_masked_{name}");
+            let stored = check.input::<f64>(&tensor)?.len();
             if stored != pair.padded || pair.len > pair.padded {
                 let expected = format!("{} numbers, for {} frames of an utterance", pair.padded, pair.len);
-                return Err(check.file.error(&frames, &expected, &stored.to_string()).into());
+                return Err(check.file.error(&tensor, &expected, &stored.to_string()).into());
             }
             check.equal(&format!("p{i}: widest mask, {name}"), &settings.max_time_width(pair.len), &widest);
-            let counts = |size| MaskCounts(vec![(0, 0); size]);
-            let (mut bin_counts, mut frame_counts) = (counts(BINS), counts(pair.padded));
-            for draw in 1..=DRAWS {
-                let masks = settings.masks((pair.len, BINS), pair.padded, &mut rng);
+            let zero_counts = |size| MaskCounts(vec![(0, 0); size]);
+            let (mut bin_counts, mut frame_counts) = (zero_counts(BINS_PER_FRAME), zero_counts(pair.padded));
+            for draw in 1..=DRAWS_PER_DISTRIBUTION {
+                let masks = settings.masks((pair.len, BINS_PER_FRAME), pair.padded, &mut rng);
                 bin_counts.add(draw, &masks.bins);
                 frame_counts.add(draw, &masks.frames);
             }
-            check_frequencies(check, &format!("freq_bin_masked_{name}"), &bin_counts)?;
-            check_frequencies(check, &frames, &frame_counts)?;
+            compare_frequencies(check, &format!("freq_bin_masked_{name}"), &bin_counts)?;
+            compare_frequencies(check, &tensor, &frame_counts)?;
         }
     }
     Ok(())
@@ -139,12 +147,15 @@ impl MaskCounts {
 }
 
 /// Compares frequencies over the draws with probabilities.
-fn check_frequencies(check: &mut Check, name: &str, MaskCounts(counts): &MaskCounts) -> CheckResult {
+fn compare_frequencies(check: &mut MlPerfCheck, name: &str, MaskCounts(counts): &MaskCounts) -> CheckResult {
     let expected = check.input::<f64>(name)?;
     check.equal(&format!("{name}: cells"), &expected.len(), &counts.len());
     check.compared += 1;
     for (cell, (&(count, _), p)) in counts.iter().zip(expected).enumerate() {
-        let (frequency, deviation) = (count as f64 / DRAWS as f64, (p * (1.0 - p) / DRAWS as f64).sqrt());
+        let (frequency, deviation) = (
+            count as f64 / DRAWS_PER_DISTRIBUTION as f64,
+            (p * (1.0 - p) / DRAWS_PER_DISTRIBUTION as f64).sqrt(),
+        );
         let ratio = if frequency == p { 0.0 } else { (frequency - p).abs() / (MAX_SIGMAS * deviation) };
         check.ratio = check.ratio.max(if ratio.is_nan() { f64::INFINITY } else { ratio });
         if ratio.is_nan() || ratio > 1.0 {

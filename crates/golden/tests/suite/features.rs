@@ -35,6 +35,7 @@ fn copy_cases(cases: &[&str]) -> Option<tempfile::TempDir> {
     Some(dir)
 }
 
+/// Returns true if all runs pass, and the text of the report.
 fn run_report(dir: &Path) -> (bool, String) {
     let mut out = Vec::new();
     let passed = report(dir, &mut out).unwrap();
@@ -42,8 +43,9 @@ fn run_report(dir: &Path) -> (bool, String) {
 }
 
 /// Changes the last 8 bytes of a tensor.
-fn edit(path: &Path, tensor: &str, change: impl FnOnce(&mut [u8])) {
+fn change_last_bytes(path: &Path, tensor: &str, change: impl FnOnce(&mut [u8])) {
     let mut file = std::fs::read(path).unwrap();
+    // A file has the size of the header in 8 bytes, the header, and the tensors.
     let start = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
     let header: serde_json::Value = serde_json::from_slice(&file[8..start]).unwrap();
     let end = start + header[tensor]["data_offsets"][1].as_u64().unwrap() as usize;
@@ -54,9 +56,9 @@ fn edit(path: &Path, tensor: &str, change: impl FnOnce(&mut [u8])) {
 #[test]
 fn golden_vectors_pass() {
     let Some(dir) = copy_cases(&CASES) else { return };
-    let (passed, run_report) = run_report(dir.path());
-    println!("{run_report}");
-    assert!(passed && run_report.contains("11 cases of MLPerf: 20 runs passed, 0 failed"), "{run_report}");
+    let (passed, text) = run_report(dir.path());
+    println!("{text}");
+    assert!(passed && text.contains("11 cases of MLPerf: 20 runs passed, 0 failed"), "{text}");
 }
 
 #[test]
@@ -87,12 +89,9 @@ fn wrong_values_fail_with_their_names() {
     ];
     for (case, tensor, change) in changes {
         let Some(dir) = copy_cases(&[case]) else { return };
-        edit(&dir.path().join(format!("{case}.safetensors")), tensor, change);
-        let (passed, run_report) = run_report(dir.path());
-        assert!(
-            !passed && run_report.contains("FAIL") && run_report.contains(tensor),
-            "{case}, {tensor}: {run_report}"
-        );
+        change_last_bytes(&dir.path().join(format!("{case}.safetensors")), tensor, change);
+        let (passed, text) = run_report(dir.path());
+        assert!(!passed && text.contains("FAIL") && text.contains(tensor), "{case}, {tensor}: {text}");
     }
 }
 

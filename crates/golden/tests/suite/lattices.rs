@@ -8,6 +8,7 @@ use oracle::golden;
 use crate::mutants;
 use ::golden::{Error, report};
 
+/// Returns true if all runs pass, and the text of the report.
 fn run_report(dir: &Path) -> (bool, String) {
     let mut out = Vec::new();
     let passed = report(dir, &mut out).unwrap();
@@ -30,11 +31,12 @@ fn copy_case(case: &str) -> Option<tempfile::TempDir> {
 fn byte_range(file: &[u8], tensor: &str) -> std::ops::Range<usize> {
     let start = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
     let header: serde_json::Value = serde_json::from_slice(&file[8..start]).unwrap();
-    let offset = |at: usize| start + header[tensor]["data_offsets"][at].as_u64().unwrap() as usize;
+    let offset = |end: usize| start + header[tensor]["data_offsets"][end].as_u64().unwrap() as usize;
     offset(0)..offset(1)
 }
 
-fn edit(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+/// Applies a change to the bytes of a file.
+fn change_file(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     let mut file = std::fs::read(path).unwrap();
     change(&mut file);
     std::fs::write(path, file).unwrap();
@@ -43,12 +45,12 @@ fn edit(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
 #[test]
 fn golden_vectors_pass() {
     let Some(dir) = golden::system_folder("last") else { return };
-    let (passed, run_report) = run_report(&dir);
-    println!("{run_report}");
-    assert!(passed, "{run_report}");
-    assert!(run_report.contains("32 cases in f64 and f32: 64 runs passed, 0 failed"), "{run_report}");
+    let (passed, text) = run_report(&dir);
+    println!("{text}");
+    assert!(passed, "{text}");
+    assert!(text.contains("32 cases in f64 and f32: 64 runs passed, 0 failed"), "{text}");
     for case in ["table_fd_c1_neginf", "joint_rnn_fld1_c1_log_softmax", "semirings", "weight_fns"] {
-        assert!(run_report.contains(case), "no case {case}");
+        assert!(text.contains(case), "no case {case}");
     }
 }
 
@@ -58,7 +60,7 @@ fn a_wrong_value_fails_with_its_name() {
     let path = dir.path().join("joint_rnn_fd_c2.f64.safetensors");
     let original = std::fs::read(&path).unwrap();
     assert!(run_report(dir.path()).0);
-    for (tensor, factor, runs) in [
+    for (tensor, factor, failed_runs) in [
         ("out/loss", 1.0 + 1e-8, 1),
         ("out/alpha_log", 1.001, 2),
         ("out/grad_loss/params/weight_fn_cacher/rnn_cell/hf/bias", 1.0 + 1e-6, 1),
@@ -66,18 +68,18 @@ fn a_wrong_value_fails_with_its_name() {
         ("out/lexical_marginals_by_state", 1.01, 2),
         ("out/shortest_path_weight", 0.999, 2),
     ] {
-        edit(&path, |file| {
+        change_file(&path, |file| {
             for value in file[byte_range(&original, tensor)].chunks_exact_mut(8) {
                 let value: &mut [u8; 8] = value.try_into().unwrap();
                 *value = (f64::from_le_bytes(*value) * factor).to_le_bytes();
             }
         });
-        let (passed, run_report) = run_report(dir.path());
-        assert!(!passed && run_report.contains(&format!("{runs} failed")), "{tensor}: {run_report}");
-        assert!(run_report.contains(&format!("FAIL ({tensor}[")), "{tensor}: {run_report}");
+        let (passed, text) = run_report(dir.path());
+        assert!(!passed && text.contains(&format!("{failed_runs} failed")), "{tensor}: {text}");
+        assert!(text.contains(&format!("FAIL ({tensor}[")), "{tensor}: {text}");
         std::fs::write(&path, &original).unwrap();
     }
-    edit(&path, |file| file[byte_range(&original, "out/shortest_path_labels").start] ^= 1);
+    change_file(&path, |file| file[byte_range(&original, "out/shortest_path_labels").start] ^= 1);
     assert!(run_report(dir.path()).1.contains("FAIL (out/shortest_path_labels[0]"));
 }
 
@@ -85,25 +87,25 @@ fn a_wrong_value_fails_with_its_name() {
 fn all_results_must_be_compared() {
     let Some(dir) = copy_case("table_fd_c1_real") else { return };
     for width in ["f32", "f64"] {
-        edit(&dir.path().join(format!("table_fd_c1_real.{width}.safetensors")), |file| {
-            let at = file.windows(14).position(|name| name == b"out/denom_real").unwrap();
-            file[at..at + 14].copy_from_slice(b"out/denom_else");
+        change_file(&dir.path().join(format!("table_fd_c1_real.{width}.safetensors")), |file| {
+            let offset = file.windows(14).position(|name| name == b"out/denom_real").unwrap();
+            file[offset..offset + 14].copy_from_slice(b"out/denom_else");
         });
     }
-    let (passed, run_report) = run_report(dir.path());
-    assert!(!passed && run_report.contains("never compared: out/denom_else, out/numer_real"), "{run_report}");
+    let (passed, text) = run_report(dir.path());
+    assert!(!passed && text.contains("never compared: out/denom_else, out/numer_real"), "{text}");
 }
 
 #[test]
 fn both_files_must_have_equal_inputs() {
     let Some(dir) = copy_case("table_fd_c0") else { return };
-    let single = dir.path().join("table_fd_c0.f32.safetensors");
-    edit(&single, |file| {
+    let f32_file = dir.path().join("table_fd_c0.f32.safetensors");
+    change_file(&f32_file, |file| {
         let table = byte_range(file, "in/table");
         file[table.start] ^= 1;
     });
-    let (passed, run_report) = run_report(dir.path());
-    assert!(!passed && run_report.contains("in/table differs between f64 and f32"), "{run_report}");
+    let (passed, text) = run_report(dir.path());
+    assert!(!passed && text.contains("in/table differs between f64 and f32"), "{text}");
     for extension in ["json", "safetensors"] {
         std::fs::remove_file(dir.path().join(format!("table_fd_c0.f32.{extension}"))).unwrap();
     }

@@ -8,6 +8,7 @@ use oracle::golden;
 use crate::mutants;
 use ::golden::{Error, report};
 
+/// Returns true if all runs pass, and the text of the report.
 fn run_report(dir: &Path) -> (bool, String) {
     let mut out = Vec::new();
     let passed = report(dir, &mut out).unwrap();
@@ -15,7 +16,7 @@ fn run_report(dir: &Path) -> (bool, String) {
 }
 
 /// Writes a case with T = 1, U = 0, two classes; loss `ln 2`.
-fn one_case(loss: f64) -> tempfile::TempDir {
+fn single_case_folder(loss: f64) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("one.5.json"), r#"{"kind": "rnnt_dense", "options": {"blank": 0}}"#)
         .unwrap();
@@ -23,8 +24,8 @@ fn one_case(loss: f64) -> tempfile::TempDir {
     dir
 }
 
-/// Returns the bytes of the tensor file; `first` are those of the first logit.
-fn tensors(loss: f64, first: &[u8; 4]) -> Vec<u8> {
+/// Returns the bytes of the tensor file; `first_logit` are those of the first logit.
+fn tensors(loss: f64, first_logit: &[u8; 4]) -> Vec<u8> {
     let mut data = Vec::new();
     let mut header = Vec::new();
     let mut add = |name: &str, dtype: &str, shape: &str, bytes: &[u8]| {
@@ -35,7 +36,7 @@ fn tensors(loss: f64, first: &[u8; 4]) -> Vec<u8> {
     };
     add("loss", "F64", "[1]", &loss.to_le_bytes());
     add("grad_logits", "F64", "[1,1,1,2]", &[(-0.5f64).to_le_bytes(), 0.5f64.to_le_bytes()].concat());
-    add("logits", "F32", "[1,1,1,2]", &[*first, [0; 4]].concat());
+    add("logits", "F32", "[1,1,1,2]", &[*first_logit, [0; 4]].concat());
     add("targets", "I32", "[1,1]", &1i32.to_le_bytes());
     add("logit_lens", "I32", "[1]", &1i32.to_le_bytes());
     add("target_lens", "I32", "[1]", &0i32.to_le_bytes());
@@ -43,6 +44,7 @@ fn tensors(loss: f64, first: &[u8; 4]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat()
 }
 
+/// Expects an error that names a file, before any output.
 fn expect_error(dir: &Path, file: &str) -> Error {
     let mut out = Vec::new();
     let error = report(dir, &mut out).expect_err("must be an error");
@@ -54,44 +56,40 @@ fn expect_error(dir: &Path, file: &str) -> Error {
 #[test]
 fn golden_vectors_pass() {
     let Some(dir) = golden::folder() else { return };
-    let (passed, run_report) = run_report(&dir);
-    println!("{run_report}");
-    assert!(passed, "{run_report}");
+    let (passed, text) = run_report(&dir);
+    println!("{text}");
+    assert!(passed, "{text}");
     for kind in ["rnnt_dense", "rnnt_fused_linear", "rnnt_joint_network", "tdt", "multiblank", "rnnt_pruned"]
     {
-        assert!(run_report.contains(kind), "no case of kind {kind}");
+        assert!(text.contains(kind), "no case of kind {kind}");
     }
-    let runs = run_report.lines().filter(|line| line.contains("  pass")).count();
+    let runs = text.lines().filter(|line| line.contains("  pass")).count();
     assert!(runs >= 122, "only {runs} runs");
 }
 
 #[test]
 fn a_correct_loss_passes_and_a_wrong_one_fails() {
-    let (passed, text) = run_report(one_case(2f64.ln()).path());
+    let (passed, text) = run_report(single_case_folder(2f64.ln()).path());
     assert!(passed && text.contains("2 runs passed, 0 failed"), "{text}");
-    let (passed, text) = run_report(one_case(2f64.ln() * (1.0 + 1e-8)).path());
+    let (passed, text) = run_report(single_case_folder(2f64.ln() * (1.0 + 1e-8)).path());
     assert!(!passed && text.contains("1 runs passed, 1 failed") && text.contains("FAIL (loss:"), "{text}");
 }
 
 #[test]
 fn an_error_of_the_loss_is_a_failure() {
-    let dir = one_case(2f64.ln());
+    let dir = single_case_folder(2f64.ln());
     let bytes = tensors(2f64.ln(), &f32::NAN.to_le_bytes());
     std::fs::write(dir.path().join("one.5.safetensors"), bytes).unwrap();
-    let (passed, run_report) = run_report(dir.path());
-    assert!(!passed && run_report.contains("FAIL (utterance 0, frame 0"), "{run_report}");
+    let (passed, text) = run_report(dir.path());
+    assert!(!passed && text.contains("FAIL (utterance 0, frame 0"), "{text}");
 }
 
 #[test]
 fn unknown_kinds_are_listed() {
-    let dir = one_case(2f64.ln());
+    let dir = single_case_folder(2f64.ln());
     std::fs::write(dir.path().join("one.5.json"), r#"{"kind": "unknown", "options": {"blank": 0}}"#).unwrap();
-    let (passed, run_report) = run_report(dir.path());
-    assert!(
-        passed
-            && run_report.contains("unsupported kind unknown: one.5")
-            && run_report.contains("1 cases skipped")
-    );
+    let (passed, text) = run_report(dir.path());
+    assert!(passed && text.contains("unsupported kind unknown: one.5") && text.contains("1 cases skipped"));
 }
 
 #[test]
@@ -100,7 +98,7 @@ fn corrupted_files_are_errors() {
     assert!(matches!(expect_error(&dir.path().join("nowhere"), "nowhere"), Error::Folder { .. }));
     assert!(matches!(expect_error(dir.path(), "found none"), Error::NoCases { .. }));
 
-    let dir = one_case(1.0);
+    let dir = single_case_folder(1.0);
     let (json, tensors) = (dir.path().join("one.5.json"), dir.path().join("one.5.safetensors"));
     let original = std::fs::read(&tensors).unwrap();
     std::fs::write(&tensors, &original[..original.len() - 1]).unwrap();
@@ -116,7 +114,7 @@ fn corrupted_files_are_errors() {
 
 #[test]
 fn incomplete_cases_are_errors() {
-    let dir = one_case(1.0);
+    let dir = single_case_folder(1.0);
     let json = dir.path().join("one.5.json");
     for (sidecar, word) in [
         (r#"{"kind": "rnnt_dense"}"#, "options.blank"),
@@ -135,8 +133,8 @@ fn incomplete_cases_are_errors() {
 
 #[test]
 fn fuzzing_sidecars() {
-    let passed = one_case(2f64.ln());
-    let sidecar = std::fs::read(passed.path().join("one.5.json")).unwrap();
+    let dir = single_case_folder(2f64.ln());
+    let sidecar = std::fs::read(dir.path().join("one.5.json")).unwrap();
     let large = br#"{"kind": "rnnt_dense", "options": {"blank": 1, "fastemit_lambda": 0.25, "clamp": -1.0, "reduction": "mean"}}"#;
     let words: &[&[u8]] = &[
         b"\"kind\": ",
@@ -152,10 +150,10 @@ fn fuzzing_sidecars() {
         b"{",
     ];
     mutants::fuzz("sidecar", vec![sidecar, large.to_vec()], words, 2000, move |bytes| {
-        std::fs::write(passed.path().join("one.5.json"), bytes).unwrap();
+        std::fs::write(dir.path().join("one.5.json"), bytes).unwrap();
         let mut out = Vec::new();
         // An error, or a report in UTF-8.
-        if report(passed.path(), &mut out).is_ok() {
+        if report(dir.path(), &mut out).is_ok() {
             assert!(out.is_ascii() || String::from_utf8(out).is_ok());
         }
     });

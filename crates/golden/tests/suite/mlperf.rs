@@ -7,7 +7,7 @@ use oracle::golden;
 
 use ::golden::{Error, report};
 
-fn text(dir: &Path) -> (bool, String) {
+fn run_report(dir: &Path) -> (bool, String) {
     let mut out = Vec::new();
     let passed = report(dir, &mut out).unwrap();
     (passed, String::from_utf8(out).unwrap())
@@ -25,7 +25,7 @@ fn copy_case(case: &str) -> Option<tempfile::TempDir> {
 }
 
 /// Replaces a text in a sidecar.
-fn edit(dir: &Path, case: &str, old: &str, new: &str) {
+fn replace_in_sidecar(dir: &Path, case: &str, old: &str, new: &str) {
     let path = dir.join(format!("{case}.json"));
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(text.contains(old), "{old}");
@@ -33,20 +33,21 @@ fn edit(dir: &Path, case: &str, old: &str, new: &str) {
 }
 
 /// Adds to the first number of a tensor.
-fn shift(dir: &Path, case: &str, tensor: &str, by: f64) {
+fn add_to_first_value(dir: &Path, case: &str, tensor: &str, difference: f64) {
     let path = dir.join(format!("{case}.safetensors"));
     let mut file = std::fs::read(&path).unwrap();
+    // A file has the size of the header in 8 bytes, the header, and the tensors.
     let start = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
     let header: serde_json::Value = serde_json::from_slice(&file[8..start]).unwrap();
-    let at = start + header[tensor]["data_offsets"][0].as_u64().unwrap() as usize;
+    let offset = start + header[tensor]["data_offsets"][0].as_u64().unwrap() as usize;
     match header[tensor]["dtype"].as_str().unwrap() {
         "F64" => {
-            let value = f64::from_le_bytes(file[at..at + 8].try_into().unwrap()) + by;
-            file[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            let value = f64::from_le_bytes(file[offset..offset + 8].try_into().unwrap()) + difference;
+            file[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
         }
         "I32" => {
-            let value = i32::from_le_bytes(file[at..at + 4].try_into().unwrap()) + by as i32;
-            file[at..at + 4].copy_from_slice(&value.to_le_bytes());
+            let value = i32::from_le_bytes(file[offset..offset + 4].try_into().unwrap()) + difference as i32;
+            file[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
         }
         other => panic!("{other}"),
     }
@@ -56,7 +57,7 @@ fn shift(dir: &Path, case: &str, tensor: &str, by: f64) {
 #[test]
 fn golden_vectors_pass() {
     let Some(dir) = golden::system_folder("mlperf") else { return };
-    let (passed, text) = text(&dir);
+    let (passed, text) = run_report(&dir);
     println!("{text}");
     assert!(passed, "{text}");
     for (kind, runs) in [
@@ -76,7 +77,7 @@ fn golden_vectors_pass() {
 
 #[test]
 fn a_wrong_value_fails_with_its_name() {
-    for (case, tensor, by, runs) in [
+    for (case, tensor, difference, failed_runs) in [
         ("lamb_single_clip", "step25.param.weight", 1e-9, 1),
         ("lamb_single_clip", "step5.v.bias", 1.0, 2),
         ("lamb_distributed_clip", "grad_divisor", 1e-3, 2),
@@ -91,12 +92,12 @@ fn a_wrong_value_fails_with_its_name() {
         ("batching_parts", "packed.batch_offset", 1.0, 1),
     ] {
         let Some(dir) = copy_case(case) else { return };
-        assert!(text(dir.path()).0, "{case}");
-        shift(dir.path(), case, tensor, by);
-        let (passed, text) = text(dir.path());
-        assert!(!passed && text.contains(&format!(" {runs} failed")), "{case} {tensor}: {text}");
-        let named = if tensor.ends_with("step") { "gbs_4096.lr" } else { tensor };
-        assert!(text.contains(&format!("FAIL ({named}[")), "{case}: {text}");
+        assert!(run_report(dir.path()).0, "{case}");
+        add_to_first_value(dir.path(), case, tensor, difference);
+        let (passed, text) = run_report(dir.path());
+        assert!(!passed && text.contains(&format!(" {failed_runs} failed")), "{case} {tensor}: {text}");
+        let named_tensor = if tensor.ends_with("step") { "gbs_4096.lr" } else { tensor };
+        assert!(text.contains(&format!("FAIL ({named_tensor}[")), "{case}: {text}");
     }
 }
 
@@ -114,8 +115,8 @@ fn values_of_sidecars_are_compared() {
         ("ema", "[0.999, 0.995, 0.985, 0.96]", "[0.999]", "never read: decay0.96.ema"),
     ] {
         let Some(dir) = copy_case(case) else { return };
-        edit(dir.path(), case, old, new);
-        let (passed, text) = text(dir.path());
+        replace_in_sidecar(dir.path(), case, old, new);
+        let (passed, text) = run_report(dir.path());
         assert!(!passed && text.contains("FAIL (") && text.contains(part), "{case} {new}: {text}");
     }
 }
@@ -132,7 +133,7 @@ fn cases_that_do_not_fit_their_sidecar_are_errors() {
         ("batching_parts", "\"sequence_split\"", "\"sequences\"", "sequence_split"),
     ] {
         let Some(dir) = copy_case(case) else { return };
-        edit(dir.path(), case, old, new);
+        replace_in_sidecar(dir.path(), case, old, new);
         let mut out = Vec::new();
         let error = report(dir.path(), &mut out).unwrap_err();
         assert!(matches!(error, Error::Case { .. }), "{error}");

@@ -7,7 +7,7 @@ use super::gradients::NamedGradients;
 
 /// Measurements of a child process, as one line of JSON.
 #[derive(Serialize, Deserialize)]
-pub struct CaseAnswer {
+pub struct CaseMeasurement {
     /// Sizes of the work.
     pub shape: CaseShape,
     /// Milliseconds of each timed step.
