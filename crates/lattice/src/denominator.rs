@@ -151,7 +151,13 @@ impl<F: Real> Denominator<F> {
     }
 
     /// `α` of an utterance before each of `padded` frames; forward must have saved it.
-    pub fn alphas(&self, state_count: usize, group: &UtteranceGroup, utterance: usize, padded: usize) -> Vec<f64> {
+    pub fn alphas(
+        &self,
+        state_count: usize,
+        group: &UtteranceGroup,
+        utterance: usize,
+        padded: usize,
+    ) -> Vec<f64> {
         let frames = group.frame_range(utterance);
         let mut offset = 0.0;
         let mut alphas = Vec::with_capacity(padded * state_count);
@@ -219,7 +225,11 @@ impl<F: Real> Denominator<F> {
             let wave = group.wave(wave_index);
             // The weights of the last wave are still in their buffer.
             let earlier_wave = (wave_index > 0 && !self.keeps_arcs).then(|| group.wave(wave_index - 1));
-            let (current_slot, earlier_slot) = if self.keeps_arcs { (wave_index, usize::MAX) } else { (wave_index % 2, (wave_index + 1) % 2) };
+            let (current_slot, earlier_slot) = if self.keeps_arcs {
+                (wave_index, usize::MAX)
+            } else {
+                (wave_index % 2, (wave_index + 1) % 2)
+            };
             let (current, earlier_buffer) = pair_mut(&mut buffers, current_slot, earlier_slot);
             let current = current.expect("each wave has a buffer");
             let shared = &*weights;
@@ -232,13 +242,19 @@ impl<F: Real> Denominator<F> {
                 || {
                     let arcs = current.arcs_mut(step, wave.frames.len());
                     self.for_each_utterance(step, group, &wave, arcs, |utterance, frames| {
-                        utterance.backward(step, frames, cotangents[utterance.index], has_path[utterance.index]);
+                        utterance.backward(
+                            step,
+                            frames,
+                            cotangents[utterance.index],
+                            has_path[utterance.index],
+                        );
                     })
                 },
             );
             if let Some((utterance, frame, sum)) = imprecise {
                 self.buffers = buffers;
-                let (utterance, frame) = (group.utterances.start + utterance, wave_index * group.window + frame);
+                let (utterance, frame) =
+                    (group.utterances.start + utterance, wave_index * group.window + frame);
                 return Err(Error::Precision { utterance, frame, sum });
             }
             take(weights, &wave.frames, current.arcs(step, wave.frames.len()))?;
@@ -272,7 +288,9 @@ impl<F: Real> Denominator<F> {
             let first_frame = wave.frames.get(wave_row).copied().unwrap_or(split_frames);
             let alpha_len = |frames: usize| if saves_alpha { frames * c } else { 0 };
             if frame_count > 0 {
-                alpha = alpha.split_off_mut(alpha_len(first_frame - split_frames)..).expect("frames are in order");
+                alpha = alpha
+                    .split_off_mut(alpha_len(first_frame - split_frames)..)
+                    .expect("frames are in order");
                 offsets = offsets.split_off_mut(first_frame - split_frames..).expect("frames are in order");
                 split_frames = first_frame + frame_count;
             }

@@ -144,7 +144,11 @@ impl<F: Real> Numerator<F> {
             let (blank, lexical) = (&mut blank[..sites], &mut lexical[..sites]);
             let scale = F::from_f64(cotangent);
             blank.iter_mut().chain(&mut *lexical).for_each(|g| *g *= scale);
-            weights.backward_chain(group.frame_range(index).start, string.chain(), Arcs { blank, lexical })?;
+            weights.backward_chain(
+                group.frame_range(index).start,
+                string.chain(),
+                Arcs { blank, lexical },
+            )?;
         }
         Ok(())
     }
@@ -258,7 +262,8 @@ impl StringLattice {
             None => {
                 for u in 0..=last_position {
                     let after_blank = blank[u].to_f64() + beta[u];
-                    let after_label = if u < last_position { lexical[u].to_f64() + beta[u + 1] } else { BLOCKED };
+                    let after_label =
+                        if u < last_position { lexical[u].to_f64() + beta[u + 1] } else { BLOCKED };
                     blank[u] = F::from_f64(exp(alpha[u] + after_blank));
                     lexical[u] = F::from_f64(exp(alpha[u] + after_label));
                     beta[u] = Log::plus(after_blank, after_label);
@@ -266,14 +271,17 @@ impl StringLattice {
             }
             Some(labels) => {
                 self.write_levels(alpha, lexical, levels);
-                let blank_ends: Vec<f64> = beta.iter().zip(&*blank).map(|(beta, b)| beta + b.to_f64()).collect();
+                let blank_ends: Vec<f64> =
+                    beta.iter().zip(&*blank).map(|(beta, b)| beta + b.to_f64()).collect();
                 let weights: Vec<f64> = lexical.iter().map(|l| l.to_f64()).collect();
-                let (mut blank_sums, mut lexical_sums) = (vec![0.0; last_position + 1], vec![0.0; last_position + 1]);
+                let (mut blank_sums, mut lexical_sums) =
+                    (vec![0.0; last_position + 1], vec![0.0; last_position + 1]);
                 for i in (0..=labels).rev() {
                     let a = &levels[i * alpha.len()..][..alpha.len()];
                     for u in 0..=last_position {
                         blank_sums[u] += exp(a[u] + blank_ends[u]);
-                        let after_label = if i < labels && u < last_position { weights[u] + beta[u + 1] } else { BLOCKED };
+                        let after_label =
+                            if i < labels && u < last_position { weights[u] + beta[u + 1] } else { BLOCKED };
                         lexical_sums[u] += exp(a[u] + after_label);
                         // Position u + 1 is read before it is written, because it comes later.
                         beta[u] = Log::plus(blank_ends[u], after_label);

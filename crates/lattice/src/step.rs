@@ -321,10 +321,19 @@ impl<'a> FrameStep<'a> {
                 for i in 0..labels {
                     // One more label, then a blank if that is better.
                     let (before, after) = levels.split_at_mut(i * state_count);
-                    let (a, next_level) = (before.rchunks_exact(state_count).next().unwrap_or(alpha), &mut after[..state_count]);
+                    let (a, next_level) = (
+                        before.rchunks_exact(state_count).next().unwrap_or(alpha),
+                        &mut after[..state_count],
+                    );
                     next_level.fill(F::NEG_INFINITY);
-                    self.targets.best(lexical, a, next_level, &mut best_arcs[i * state_count..][..state_count]);
-                    for (q, (next, (&a, &b))) in next.iter_mut().zip(next_level.iter().zip(blank)).enumerate() {
+                    self.targets.best(
+                        lexical,
+                        a,
+                        next_level,
+                        &mut best_arcs[i * state_count..][..state_count],
+                    );
+                    for (q, (next, (&a, &b))) in next.iter_mut().zip(next_level.iter().zip(blank)).enumerate()
+                    {
                         if a + b > *next {
                             (*next, label_counts[q]) = (a + b, i as u32 + 1);
                         }
@@ -389,8 +398,13 @@ mod tests {
             for (step, may_hide) in [(checked, true), (unchecked, false)] {
                 step.start(&mut alpha);
                 let pointers = FrameBackpointers { best_arcs: &mut [0; 3], label_counts: &mut [] };
-                let offset =
-                    step.best(&mut StepScratch::default(), Arcs { blank: &blank, lexical: &lexical }, &alpha, &mut next, pointers);
+                let offset = step.best(
+                    &mut StepScratch::default(),
+                    Arcs { blank: &blank, lexical: &lexical },
+                    &alpha,
+                    &mut next,
+                    pointers,
+                );
                 // Checked weights are not tested for NaN; that of the start's blank propagates in
                 // any case.
                 assert!(offset.is_nan() || may_hide);

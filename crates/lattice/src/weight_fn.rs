@@ -178,7 +178,8 @@ pub trait BoundWeights<F: Real>: Send + Sync {
 
 /// Returns a buffer of `len` arbitrary elements: the smallest of `buffers` that fits, or a new one.
 fn reuse<F: Real>(buffers: &mut Vec<Vec<F>>, len: usize) -> Vec<F> {
-    let fits = |(index, buffer): (usize, &Vec<F>)| (buffer.capacity() >= len).then_some((buffer.capacity(), index));
+    let fits =
+        |(index, buffer): (usize, &Vec<F>)| (buffer.capacity() >= len).then_some((buffer.capacity(), index));
     match buffers.iter().enumerate().filter_map(fits).min() {
         Some((_, index)) => {
             let mut buffer = buffers.swap_remove(index);

@@ -1,4 +1,4 @@
-//! Context embeddings from an LSTM over label histories, forward and backward.
+//! Context embeddings of a lattice from an LSTM over label histories.
 //!
 //! A level has the histories of equal length; the parent of a history lacks its last label y. K_i,
 //! K_h: input and recurrent kernels of all four gates; X, G: their results; a: gates before σ and
@@ -52,14 +52,16 @@ pub struct SharedRnn<'a, F> {
     pub bias: [&'a [F]; 4],
 }
 
-const EMBEDDING: &str = "weight_fn_cacher/Embed_0/embedding";
+/// Name of the label embeddings.
+const EMBEDDING_NAME: &str = "weight_fn_cacher/Embed_0/embedding";
+/// Gates of the LSTM, in the order of the parameters.
 const GATES: [char; 4] = ['i', 'f', 'g', 'o'];
-/// Rows of a task.
-const ROWS_PER_TASK: usize = 8;
+/// States of a task.
+const STATES_PER_TASK: usize = 8;
 
-/// Name of a parameter of the cell.
-fn name(from: char, gate: usize, parameter: &str) -> String {
-    format!("weight_fn_cacher/rnn_cell/{from}{}/{parameter}", GATES[gate])
+/// Name of a parameter of the cell; `source` is `i` for the input and `h` for the output.
+fn parameter_name(source: char, gate: usize, parameter: &str) -> String {
+    format!("weight_fn_cacher/rnn_cell/{source}{}/{parameter}", GATES[gate])
 }
 
 /// States of one level: those with equally long histories.
@@ -85,12 +87,12 @@ impl<F: Real> SharedRnn<'_, F> {
         if self.vocabulary < 2 {
             return (self.vocabulary * self.order).saturating_add(1);
         }
-        let (mut all, mut level) = (1usize, 1usize);
+        let (mut total, mut level_states) = (1usize, 1usize);
         for _ in 0..self.order.min(usize::BITS as usize) {
-            level = level.saturating_mul(self.vocabulary);
-            all = all.saturating_add(level);
+            level_states = level_states.saturating_mul(self.vocabulary);
+            total = total.saturating_add(level_states);
         }
-        all
+        total
     }
 
     /// Checks that the parameters fit together, are finite and have `states` embeddings.
@@ -101,7 +103,7 @@ impl<F: Real> SharedRnn<'_, F> {
     pub fn check(&self, states: usize) -> Result<()> {
         let (r, re) = (self.width(), self.embedding_width());
         for (argument, size) in
-            [(name('h', 0, "bias"), r), (EMBEDDING.to_owned(), re), ("vocabulary".into(), self.vocabulary)]
+            [(parameter_name('h', 0, "bias"), r), (EMBEDDING_NAME.to_owned(), re), ("vocabulary".into(), self.vocabulary)]
         {
             if size == 0 {
                 return Err(Error::shape(argument, "at least 1", 0));
@@ -115,19 +117,19 @@ impl<F: Real> SharedRnn<'_, F> {
             expect_len(argument, length, values.len())?;
             expect_finite(argument, values)
         };
-        check_values(EMBEDDING, (self.vocabulary + 1) * re, self.embedding)?;
+        check_values(EMBEDDING_NAME, (self.vocabulary + 1) * re, self.embedding)?;
         for gate in 0..4 {
-            check_values(&name('i', gate, "kernel"), re * r, self.input[gate])?;
-            check_values(&name('h', gate, "kernel"), r * r, self.recurrent[gate])?;
-            check_values(&name('h', gate, "bias"), r, self.bias[gate])?;
+            check_values(&parameter_name('i', gate, "kernel"), re * r, self.input[gate])?;
+            check_values(&parameter_name('h', gate, "kernel"), r * r, self.recurrent[gate])?;
+            check_values(&parameter_name('h', gate, "bias"), r, self.bias[gate])?;
         }
-        let largest = |values: &[F]| values.iter().map(|w| w.to_f64().abs()).fold(0.0, f64::max);
-        let largest_of = |gates: [&[F]; 4]| gates.into_iter().map(largest).fold(0.0, f64::max);
-        let bound = re as f64 * largest(self.embedding) * largest_of(self.input)
-            + r as f64 * largest_of(self.recurrent)
-            + largest_of(self.bias);
-        if bound > F::MAX.to_f64() {
-            return Err(Error::shape("weight_fn_cacher/rnn_cell", "weights whose sums are finite", bound));
+        let max_abs = |values: &[F]| values.iter().map(|w| w.to_f64().abs()).fold(0.0, f64::max);
+        let max_abs_of = |gates: [&[F]; 4]| gates.into_iter().map(max_abs).fold(0.0, f64::max);
+        let max_gate = re as f64 * max_abs(self.embedding) * max_abs_of(self.input)
+            + r as f64 * max_abs_of(self.recurrent)
+            + max_abs_of(self.bias);
+        if max_gate > F::MAX.to_f64() {
+            return Err(Error::shape("weight_fn_cacher/rnn_cell", "weights whose sums are finite", max_gate));
         }
         Ok(())
     }
@@ -165,37 +167,37 @@ impl<F: Real> SharedRnn<'_, F> {
     fn run(&self, cell: &Cell<F>) -> LevelStates<F> {
         let r = self.width();
         let zeros = || kernels::alloc(self.states() * r, F::ZERO);
-        let mut all = LevelStates { output: zeros(), memory: zeros(), zero: vec![F::ZERO; r] };
+        let mut level_states = LevelStates { outputs: zeros(), cells: zeros(), zero: vec![F::ZERO; r] };
         let mut parents = None;
         for level in self.levels() {
-            let own = level.states.start * r..level.states.end * r;
-            let recurrent = cell.recurrent(all.parent_states(&parents, r)[0]);
-            let LevelStates { output, memory, zero } = &mut all;
-            let (earlier, memory) = memory[..own.end].split_at_mut(own.start);
-            let parent_memory = match &parents {
+            let level_elements = level.states.start * r..level.states.end * r;
+            let recurrent = cell.recurrent(level_states.parent_states(&parents, r)[0]);
+            let LevelStates { outputs, cells, zero } = &mut level_states;
+            let (earlier_cells, cells) = cells[..level_elements.end].split_at_mut(level_elements.start);
+            let parent_cells = match &parents {
                 None => &*zero,
-                Some(parents) => &earlier[rows(parents, r)],
+                Some(parents) => &earlier_cells[rows(parents, r)],
             };
             let tasks =
-                (parts_mut(&mut output[own], ROWS_PER_TASK * r), parts_mut(memory, ROWS_PER_TASK * r));
-            par_for(tasks, |at, (output, memory)| {
+                (parts_mut(&mut outputs[level_elements], STATES_PER_TASK * r), parts_mut(cells, STATES_PER_TASK * r));
+            par_for(tasks, |task, (outputs, cells)| {
                 let mut gates = vec![F::ZERO; 4 * r];
-                let row_pairs = output.chunks_exact_mut(r).zip(memory.chunks_exact_mut(r));
-                for (row, (output, memory)) in (at * ROWS_PER_TASK..).zip(row_pairs) {
+                let row_pairs = outputs.chunks_exact_mut(r).zip(cells.chunks_exact_mut(r));
+                for (row, (outputs, cells)) in (task * STATES_PER_TASK..).zip(row_pairs) {
                     let (parent, symbol) = level.parent_and_symbol(row);
                     let [i, f, g, o] = cell.gates(&recurrent, parent, symbol, &mut gates);
-                    let old = &parent_memory[parent * r..][..r];
+                    let parent_cell = &parent_cells[parent * r..][..r];
                     for k in 0..r {
-                        memory[k] = f[k] * old[k] + i[k] * g[k];
+                        cells[k] = f[k] * parent_cell[k] + i[k] * g[k];
                     }
-                    output.copy_from_slice(memory);
-                    tanh(output);
-                    output.iter_mut().zip(&*o).for_each(|(h, &o)| *h *= o);
+                    outputs.copy_from_slice(cells);
+                    tanh(outputs);
+                    outputs.iter_mut().zip(&*o).for_each(|(h, &o)| *h *= o);
                 }
             });
             parents = Some(level.states);
         }
-        all
+        level_states
     }
 
     /// Returns the gradients of the parameters, by name.
@@ -222,11 +224,11 @@ impl<F: Real> SharedRnn<'_, F> {
             let mut gates = kernels::alloc(level.states.len() * 4 * r, F::ZERO);
             let (earlier, carry) = memory[..own.end].split_at_mut(own.start);
             par_for(
-                (parts_mut(&mut gates, ROWS_PER_TASK * 4 * r), parts_mut(carry, ROWS_PER_TASK * r)),
+                (parts_mut(&mut gates, STATES_PER_TASK * 4 * r), parts_mut(carry, STATES_PER_TASK * r)),
                 |at, (gates, carry)| {
                     let mut tanh_c = vec![F::ZERO; r];
                     let row_pairs = gates.chunks_exact_mut(4 * r).zip(carry.chunks_exact_mut(r));
-                    for (row, (gates, carry)) in (at * ROWS_PER_TASK..).zip(row_pairs) {
+                    for (row, (gates, carry)) in (at * STATES_PER_TASK..).zip(row_pairs) {
                         let (parent, symbol) = level.parent_and_symbol(row);
                         let elements = rows(&(level.states.start + row..level.states.start + row + 1), r);
                         tanh_c.copy_from_slice(&states.memory[elements.clone()]);
@@ -264,13 +266,13 @@ impl<F: Real> SharedRnn<'_, F> {
         let mut embedding_gradient = vec![F::ZERO; self.embedding.len()];
         layer.backward_rows(&symbols, &mut embedding_gradient, Accumulate::Replace);
 
-        let mut parameters = Parameters::from([(EMBEDDING.to_owned(), embedding_gradient)]);
+        let mut parameters = Parameters::from([(EMBEDDING_NAME.to_owned(), embedding_gradient)]);
         for gate in 0..4 {
             let gate_columns =
                 |all: &[F]| all.chunks_exact(4 * r).flat_map(|row| row[gate * r..][..r].to_vec()).collect();
-            parameters.insert(name('i', gate, "kernel"), gate_columns(&input_gradient));
-            parameters.insert(name('h', gate, "kernel"), gate_columns(&recurrent_gradient));
-            parameters.insert(name('h', gate, "bias"), gate_columns(&bias_gradient));
+            parameters.insert(parameter_name('i', gate, "kernel"), gate_columns(&input_gradient));
+            parameters.insert(parameter_name('h', gate, "kernel"), gate_columns(&recurrent_gradient));
+            parameters.insert(parameter_name('h', gate, "bias"), gate_columns(&bias_gradient));
         }
         parameters
     }
