@@ -63,8 +63,8 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
         let mut lexical = vec![F::ZERO; vocabulary];
         reachable[0][context.start()] = true;
         for position in 0..positions.end() {
-            // Entry i of `reachable` has the reachable states of position + i: the rest of the frame,
-            // and the start of the next one.
+            // Entry i of `reachable` has the reachable states of position + i: the rest of the
+            // frame, and the start of the next one.
             let states = std::mem::take(&mut reachable[0]);
             for state in (0..states.len()).filter(|&state| states[state]) {
                 let blank = weights.forward_state(positions.frame(position), state, &mut lexical);

@@ -1,4 +1,4 @@
-//! Sums and maxima over the label arcs into each state of a lattice.
+//! Sums and maxima over the label arcs into each lattice state.
 //!
 //! They are the inner loops of the forward, backward and Viterbi recursions. p: source state; y:
 //! label, 1 to V; q = δ(p, y): target state; `l[p,y]` (`lexical`): arc weight; `shifts[p]`: value
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
     use crate::{FullNGram, NextStateTable};
 
-    /// Checks that splitting states into blocks does not change the bits of any result.
+    /// Checks that blocks of states do not change the bits of results.
     fn check_blocks<F: Real + PartialEq>(vocabulary: usize, order: usize) {
         let context = FullNGram::new(vocabulary, order).unwrap();
         let states = context.states();

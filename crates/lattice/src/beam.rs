@@ -116,7 +116,7 @@ struct ScoredStates<'a, F> {
 }
 
 impl<'a, F: Real> ScoredStates<'a, F> {
-    /// Returns the weights of the blank and of the labels from a state.
+    /// Returns the weights of blank and labels from a state.
     fn arcs(&mut self, state: u32) -> (F, &[F]) {
         let Self { weights, frame, vocabulary: v, row_of_state, blank, lexical } = self;
         let row = *row_of_state.entry(state).or_insert_with(|| {

@@ -1,8 +1,9 @@
 //! Loss and gradient of one batch over the recognition lattice.
 //!
 //! A session checks the inputs of a call ([`CallInputs`]) and binds the weight function
-//! ([`BoundCall`]), which computes what depends only on parameters. A group is a range of utterances
-//! that are processed together. D is the sum over all paths, S the sum over the paths of the labels.
+//! ([`BoundCall`]), which computes what depends only on parameters. A group is a range of
+//! utterances that are processed together. D is the sum over all paths, S the sum over the paths of
+//! the labels.
 use std::borrow::Cow;
 
 use kernels::{Real, ScratchReq};

@@ -1,4 +1,4 @@
-//! Selects and runs the Viterbi search over a recognition lattice, group by group.
+//! Selects and runs the Viterbi search over a recognition lattice.
 //!
 //! The search computes all arc weights, or only those that are candidates (`screened.rs`).
 //! A group is a range of utterances that are processed together, a wave a range of their frames.

@@ -18,7 +18,7 @@ use crate::{
 /// Large enough for efficient matrix products, small enough for most operands to stay in caches.
 pub(crate) const ARCS_PER_WAVE: usize = 400_000;
 
-/// Bytes of the list of gradients and of small allocations of a call.
+/// Bytes of the list of gradients and of small allocations.
 const CALL_BYTES: usize = 8192;
 /// Bytes of lists for each frame of a wave.
 const FRAME_LIST_BYTES: usize = 32;
@@ -94,7 +94,7 @@ pub struct Plan {
     pub(crate) buffers: [ScratchReq; BUFFERS],
 }
 
-/// Numbers of frames of an utterance and of label positions of its string.
+/// Frames of an utterance, and label positions of its string.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct UtteranceLength {
     pub frames: usize,
@@ -180,7 +180,8 @@ impl Plan {
         operation: LatticeOperation,
         options: Options,
     ) -> Result<Self> {
-        // Window of a wave with the preferred number of arcs, and the smallest plan with such waves.
+        // Window of a wave with the preferred number of arcs, and the smallest plan with such
+        // waves.
         let utterance_count = lengths.len().max(1);
         let call = CallShape { lattice: *lattice, operation, lengths, features };
         let min_utterances = if operation.all_utterances { utterance_count } else { 1 };
@@ -221,9 +222,9 @@ impl Plan {
         }
     }
 
-    /// Returns the plan of a search with screening, which needs `screening` more memory.
+    /// Returns the plan of a search with screening.
     ///
-    /// None if it exceeds the budget.
+    /// `screening` is the memory that it needs in addition. None if that exceeds the budget.
     pub(crate) fn with_screening(self, screening: ScratchReq) -> Option<Self> {
         let spare = self.spare.checked_sub(screening.bytes())?;
         let mut buffers = self.buffers;

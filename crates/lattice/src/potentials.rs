@@ -290,7 +290,7 @@ struct Potentials {
 }
 
 impl Potentials {
-    /// Computes β of the states of a frame from those of the next.
+    /// Computes β of a frame from β of the next frame.
     fn backward<F: Real>(
         &mut self,
         step: &FrameStep,

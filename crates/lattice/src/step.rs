@@ -1,8 +1,9 @@
 //! Optimized recursions of a recognition lattice over one frame.
 //!
-//! They are forward, backward and Viterbi. α, β: log-sums over the paths to and from context states p, q; a_i: α after i labels in the
-//! frame; b, l: weights of blank and label arcs; mB, mL: marginals of these arcs; γ: marginals of
-//! states; Z: log-sum of the frame; K: largest number of labels of a frame; δ(p,y): target state.
+//! They are forward, backward and Viterbi. α, β: log-sums over the paths to and from context states
+//! p, q; a_i: α after i labels in the frame; b, l: weights of blank and label arcs; mB, mL:
+//! marginals of these arcs; γ: marginals of states; Z: log-sum of the frame; K: largest number of
+//! labels of a frame; δ(p,y): target state.
 //!
 //! ```text
 //! forward     a_0 = α      a_{i+1}[q] = log Σ_{δ(p,y)=q} exp(a_i[p] + l[p,y])

@@ -77,7 +77,11 @@ impl JointConfig {
                     ['i', 'f', 'g', 'o'].map(|gate| (name(gate), shape.to_vec(), init))
                 };
                 let name = "weight_fn_cacher/Embed_0/embedding".to_owned();
-                parameters.push((name, vec![vocabulary + 1, label], InitialValues::Normal(1.0 / label as f64)));
+                parameters.push((
+                    name,
+                    vec![vocabulary + 1, label],
+                    InitialValues::Normal(1.0 / label as f64),
+                ));
                 parameters.extend(cell_parameters(
                     'i',
                     "kernel",
@@ -106,7 +110,8 @@ impl JointConfig {
         ];
         // A normalizer wraps another weight function.
         let inner = if normalize.is_some() { "weight_fn/weight_fn" } else { "weight_fn" };
-        parameters.extend(joint_parameters.map(|(name, shape, init)| (format!("{inner}/{name}"), shape, init)));
+        parameters
+            .extend(joint_parameters.map(|(name, shape, init)| (format!("{inner}/{name}"), shape, init)));
         parameters
     }
 

@@ -66,7 +66,8 @@ impl FullNGram {
         assert!(state < self.states, "`state`: expected a state below {}, found {state}", self.states);
         let (mut shorter_states, mut states_of_length, mut length) = (0, 1, 0);
         while state >= shorter_states + states_of_length {
-            (shorter_states, states_of_length, length) = (shorter_states + states_of_length, states_of_length * self.vocabulary, length + 1);
+            (shorter_states, states_of_length, length) =
+                (shorter_states + states_of_length, states_of_length * self.vocabulary, length + 1);
         }
         // The labels are the digits of the state's index among the states of equal length.
         let mut code = state - shorter_states;

@@ -60,7 +60,8 @@ impl NextStateTable {
             if let [prefix @ .., last_label] = &history[..] {
                 let parent = state_of_history[prefix];
                 if parent > 0 {
-                    suffix_states[state] = table[suffix_states[parent] * vocabulary + *last_label as usize - 1] as usize;
+                    suffix_states[state] =
+                        table[suffix_states[parent] * vocabulary + *last_label as usize - 1] as usize;
                 }
             }
             let fallback_row = suffix_states[state] * vocabulary;

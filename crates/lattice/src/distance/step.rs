@@ -65,7 +65,10 @@ pub(super) fn levels<S: Semiring>(
 }
 
 /// Returns α after a frame that ends with a blank, `⊕_i a_i ⊗ b_i`.
-pub(super) fn sum_blank_ends<S: Semiring>(rows: &ArcRows<S::Weight>, levels: &[Vec<S::Weight>]) -> Vec<S::Weight> {
+pub(super) fn sum_blank_ends<S: Semiring>(
+    rows: &ArcRows<S::Weight>,
+    levels: &[Vec<S::Weight>],
+) -> Vec<S::Weight> {
     let mut sums: Vec<_> = apply_blanks::<S>(&levels[0], rows.row(0).0).collect();
     for (i, level) in levels.iter().enumerate().skip(1) {
         let weights = apply_blanks::<S>(level, rows.row(i).0);

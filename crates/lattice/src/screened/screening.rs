@@ -111,7 +111,8 @@ pub fn scratch<F: Real>(
     // Columns and numbers of arcs; the screen.
     let columns = elements(h).and(ScratchReq::from_bytes(16)).times(PANEL_COLUMNS).times(panel_count);
     let screen = ScratchReq::from_bytes(QuantizedArgmax::<F>::bytes(h, v) + SLACK_BYTES);
-    // Arcs of states without a panel and centers of some frames, blanks, α', frame slices and sources of tasks.
+    // Arcs of states without a panel and centers of some frames, blanks, α', frame slices and
+    // sources of tasks.
     let unpaneled_scratch = elements(PANEL_COLUMNS * (1 + v) + 1).times(unpaneled_count);
     let panel_scratch = elements(PANEL_COLUMNS).and(ScratchReq::from_bytes(512)).times(panel_count);
     let state_scratch = elements(1).and(ScratchReq::from_bytes(16)).times(c);
@@ -262,7 +263,7 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
                     self.projections.pool.acquire("task", scratch_len + PANEL_COLUMNS * (h + arcs));
                 let (panel, buffer) = buffer.split_at_mut(PANEL_COLUMNS * h);
                 let (scratch, tile) = buffer.split_at_mut(scratch_len);
-                self.projections.panel_of_frames(frames, &mut scratch[..PANEL_COLUMNS * h], panel);
+                self.projections.write_frame_panel(frames, &mut scratch[..PANEL_COLUMNS * h], panel);
                 let mut products = TanhProducts::new(&self.projections.head_left, scratch);
                 let mut out = out.chunks_exact_mut(PANEL_COLUMNS * arcs);
                 self.projections.score_frames(

@@ -1,4 +1,6 @@
-//! Arc weights of a lattice from a joint network of frame and context state.
+//! Arc weights of a lattice from a joint network.
+//!
+//! Its inputs are a frame and the embedding of a context state.
 pub(super) mod bound;
 pub(super) mod chain;
 pub(crate) mod frames;

@@ -102,9 +102,11 @@ impl<F: Real> SharedRnn<'_, F> {
     /// number of states.
     pub fn check(&self, states: usize) -> Result<()> {
         let (r, re) = (self.width(), self.embedding_width());
-        for (argument, size) in
-            [(parameter_name('h', 0, "bias"), r), (EMBEDDING_NAME.to_owned(), re), ("vocabulary".into(), self.vocabulary)]
-        {
+        for (argument, size) in [
+            (parameter_name('h', 0, "bias"), r),
+            (EMBEDDING_NAME.to_owned(), re),
+            ("vocabulary".into(), self.vocabulary),
+        ] {
             if size == 0 {
                 return Err(Error::shape(argument, "at least 1", 0));
             }
@@ -151,19 +153,21 @@ impl<F: Real> SharedRnn<'_, F> {
     /// As [`SharedRnn::check`].
     pub fn forward(&self) -> Result<Vec<F>> {
         self.check(self.states())?;
-        Ok(self.run(&Cell::new(self)).output)
+        Ok(self.run(&Cell::new(self)).outputs)
     }
 
+    /// Returns the levels of states, shortest histories first.
     fn levels(&self) -> Vec<HistoryLevel> {
         let mut levels = vec![HistoryLevel { states: 0..1, symbols: 0..1 }];
-        for k in 0..self.order {
-            let Range { start, end } = levels[k].states;
+        for length in 0..self.order {
+            let Range { start, end } = levels[length].states;
             let states = end..end + (end - start) * self.vocabulary;
             levels.push(HistoryLevel { states, symbols: 1..self.vocabulary + 1 });
         }
         levels
     }
 
+    /// Computes the states of all histories, level by level.
     fn run(&self, cell: &Cell<F>) -> LevelStates<F> {
         let r = self.width();
         let zeros = || kernels::alloc(self.states() * r, F::ZERO);
@@ -171,28 +175,30 @@ impl<F: Real> SharedRnn<'_, F> {
         let mut parents = None;
         for level in self.levels() {
             let level_elements = level.states.start * r..level.states.end * r;
-            let recurrent = cell.recurrent(level_states.parent_states(&parents, r)[0]);
+            let recurrent_gates = cell.recurrent_gates(level_states.parent_states(&parents, r)[0]);
             let LevelStates { outputs, cells, zero } = &mut level_states;
             let (earlier_cells, cells) = cells[..level_elements.end].split_at_mut(level_elements.start);
             let parent_cells = match &parents {
                 None => &*zero,
-                Some(parents) => &earlier_cells[rows(parents, r)],
+                Some(parents) => &earlier_cells[element_range(parents, r)],
             };
-            let tasks =
-                (parts_mut(&mut outputs[level_elements], STATES_PER_TASK * r), parts_mut(cells, STATES_PER_TASK * r));
+            let tasks = (
+                parts_mut(&mut outputs[level_elements], STATES_PER_TASK * r),
+                parts_mut(cells, STATES_PER_TASK * r),
+            );
             par_for(tasks, |task, (outputs, cells)| {
                 let mut gates = vec![F::ZERO; 4 * r];
                 let row_pairs = outputs.chunks_exact_mut(r).zip(cells.chunks_exact_mut(r));
-                for (row, (outputs, cells)) in (task * STATES_PER_TASK..).zip(row_pairs) {
+                for (row, (output, cell_state)) in (task * STATES_PER_TASK..).zip(row_pairs) {
                     let (parent, symbol) = level.parent_and_symbol(row);
-                    let [i, f, g, o] = cell.gates(&recurrent, parent, symbol, &mut gates);
+                    let [i, f, g, o] = cell.gates(&recurrent_gates, parent, symbol, &mut gates);
                     let parent_cell = &parent_cells[parent * r..][..r];
                     for k in 0..r {
-                        cells[k] = f[k] * parent_cell[k] + i[k] * g[k];
+                        cell_state[k] = f[k] * parent_cell[k] + i[k] * g[k];
                     }
-                    outputs.copy_from_slice(cells);
-                    tanh(outputs);
-                    outputs.iter_mut().zip(&*o).for_each(|(h, &o)| *h *= o);
+                    output.copy_from_slice(cell_state);
+                    tanh(output);
+                    output.iter_mut().zip(&*o).for_each(|(h, &o)| *h *= o);
                 }
             });
             parents = Some(level.states);
@@ -210,61 +216,85 @@ impl<F: Real> SharedRnn<'_, F> {
         let (r, re) = (self.width(), self.embedding_width());
         let cell = Cell::new(self);
         let states = self.run(&cell);
-        let mut output = gradient.to_vec();
-        let mut memory = kernels::alloc(gradient.len(), F::ZERO);
-        let mut symbols = vec![F::ZERO; cell.symbols.len()];
+        // States, and the gradients that levels pass to earlier ones.
+        let mut output_gradients = gradient.to_vec();
+        let mut cell_gradients = kernels::alloc(gradient.len(), F::ZERO);
+        let mut symbol_gradients = vec![F::ZERO; cell.symbol_gates.len()];
         let mut recurrent_gradient = vec![F::ZERO; cell.recurrent.len()];
         let mut bias_gradient = vec![F::ZERO; cell.bias.len()];
         let levels = self.levels();
         for (k, level) in levels.iter().enumerate().rev() {
             let parents = k.checked_sub(1).map(|previous| levels[previous].states.clone());
-            let [hidden, old] = states.parent_states(&parents, r);
-            let own = level.states.start * r..level.states.end * r;
-            let recurrent = cell.recurrent(hidden);
+            let [parent_outputs, parent_cells] = states.parent_states(&parents, r);
+            let level_elements = level.states.start * r..level.states.end * r;
+            let recurrent_gates = cell.recurrent_gates(parent_outputs);
+            // Gradients before σ and tanh, in parallel over states.
             let mut gates = kernels::alloc(level.states.len() * 4 * r, F::ZERO);
-            let (earlier, carry) = memory[..own.end].split_at_mut(own.start);
+            let (earlier_gradients, carried_gradients) =
+                cell_gradients[..level_elements.end].split_at_mut(level_elements.start);
             par_for(
-                (parts_mut(&mut gates, STATES_PER_TASK * 4 * r), parts_mut(carry, STATES_PER_TASK * r)),
-                |at, (gates, carry)| {
+                (
+                    parts_mut(&mut gates, STATES_PER_TASK * 4 * r),
+                    parts_mut(carried_gradients, STATES_PER_TASK * r),
+                ),
+                |task, (gates, carried_gradients)| {
                     let mut tanh_c = vec![F::ZERO; r];
-                    let row_pairs = gates.chunks_exact_mut(4 * r).zip(carry.chunks_exact_mut(r));
-                    for (row, (gates, carry)) in (at * STATES_PER_TASK..).zip(row_pairs) {
+                    let row_pairs = gates.chunks_exact_mut(4 * r).zip(carried_gradients.chunks_exact_mut(r));
+                    for (row, (gates, carried)) in (task * STATES_PER_TASK..).zip(row_pairs) {
                         let (parent, symbol) = level.parent_and_symbol(row);
-                        let elements = rows(&(level.states.start + row..level.states.start + row + 1), r);
-                        tanh_c.copy_from_slice(&states.memory[elements.clone()]);
+                        let elements =
+                            element_range(&(level.states.start + row..level.states.start + row + 1), r);
+                        tanh_c.copy_from_slice(&states.cells[elements.clone()]);
                         tanh(&mut tanh_c);
-                        let gates = cell.gates(&recurrent, parent, symbol, gates);
-                        slopes(gates, [&output[elements], &tanh_c, &old[parent * r..][..r]], carry);
+                        let gates = cell.gates(&recurrent_gates, parent, symbol, gates);
+                        gate_gradients(
+                            gates,
+                            [&output_gradients[elements], &tanh_c, &parent_cells[parent * r..][..r]],
+                            carried,
+                        );
                     }
                 },
             );
 
-            let (gates, carry, children) = (&gates, &*carry, level.symbols.len());
-            let mut parent_gates = vec![F::ZERO; recurrent.len()];
+            // Sums over the children of each parent, and over the parents of each symbol.
+            let (gates, carried_gradients, child_count) = (&gates, &*carried_gradients, level.symbols.len());
+            let mut parent_gates = vec![F::ZERO; recurrent_gates.len()];
             par_for(parts_mut(&mut parent_gates, 4 * r), |parent, out| {
-                F::add_rows(out, &gates[parent * children * 4 * r..][..children * 4 * r]);
+                F::add_rows(out, &gates[parent * child_count * 4 * r..][..child_count * 4 * r]);
             });
-            par_for(parts_mut(&mut symbols[rows(&level.symbols, 4 * r)], 4 * r), |symbol, out| {
-                gates.chunks_exact(4 * r).skip(symbol).step_by(children).for_each(|row| add(out, row));
-            });
-            let layer = cell.layer();
+            par_for(
+                parts_mut(&mut symbol_gradients[element_range(&level.symbols, 4 * r)], 4 * r),
+                |symbol, out| {
+                    gates.chunks_exact(4 * r).skip(symbol).step_by(child_count).for_each(|row| add(out, row));
+                },
+            );
+            let layer = cell.recurrent_layer();
             layer.backward_parameters(
-                &[(hidden, &parent_gates)],
+                &[(parent_outputs, &parent_gates)],
                 &mut recurrent_gradient,
                 &mut bias_gradient,
             );
             if let Some(parents) = parents {
-                par_for(parts_mut(&mut earlier[rows(&parents, r)], r), |parent, out| {
-                    F::add_rows(out, &carry[parent * children * r..][..children * r]);
+                par_for(parts_mut(&mut earlier_gradients[element_range(&parents, r)], r), |parent, out| {
+                    F::add_rows(out, &carried_gradients[parent * child_count * r..][..child_count * r]);
                 });
-                layer.backward_rows(&parent_gates, &mut output[rows(&parents, r)], Accumulate::Add);
+                layer.backward_rows(
+                    &parent_gates,
+                    &mut output_gradients[element_range(&parents, r)],
+                    Accumulate::Add,
+                );
             }
         }
+        // Gradients of the input kernel and of the label embeddings.
         let layer = Affine::new(View::new(&cell.input, re, 4 * r), None);
-        let (mut input_gradient, mut unused) = (vec![F::ZERO; cell.input.len()], vec![F::ZERO; 4 * r]);
-        layer.backward_parameters(&[(self.embedding, &symbols)], &mut input_gradient, &mut unused);
+        let (mut input_gradient, mut unused_bias) = (vec![F::ZERO; cell.input.len()], vec![F::ZERO; 4 * r]);
+        layer.backward_parameters(
+            &[(self.embedding, &symbol_gradients)],
+            &mut input_gradient,
+            &mut unused_bias,
+        );
         let mut embedding_gradient = vec![F::ZERO; self.embedding.len()];
-        layer.backward_rows(&symbols, &mut embedding_gradient, Accumulate::Replace);
+        layer.backward_rows(&symbol_gradients, &mut embedding_gradient, Accumulate::Replace);
 
         let mut parameters = Parameters::from([(EMBEDDING_NAME.to_owned(), embedding_gradient)]);
         for gate in 0..4 {
@@ -286,15 +316,17 @@ impl HistoryLevel {
     }
 }
 
-/// Elements of a range of rows.
-fn rows(states: &Range<usize>, width: usize) -> Range<usize> {
+/// Elements of the rows of a range of states.
+fn element_range(states: &Range<usize>, width: usize) -> Range<usize> {
     states.start * width..states.end * width
 }
 
-/// Recurrent states `h` and `c`, *C x R*, and a zero state.
+/// LSTM states of all context states, *C x R*, and a zero state.
 struct LevelStates<F> {
-    output: Vec<F>,
-    memory: Vec<F>,
+    /// `h`
+    outputs: Vec<F>,
+    /// `c`
+    cells: Vec<F>,
     zero: Vec<F>,
 }
 
@@ -303,7 +335,9 @@ impl<F> LevelStates<F> {
     fn parent_states(&self, parents: &Option<Range<usize>>, r: usize) -> [&[F]; 2] {
         match parents {
             None => [&self.zero, &self.zero],
-            Some(parents) => [&self.output[rows(parents, r)], &self.memory[rows(parents, r)]],
+            Some(parents) => {
+                [&self.outputs[element_range(parents, r)], &self.cells[element_range(parents, r)]]
+            }
         }
     }
 }
@@ -317,7 +351,7 @@ struct Cell<F> {
     /// *4R*
     bias: Vec<F>,
     /// `X` *(V + 1) x 4R*
-    symbols: Vec<F>,
+    symbol_gates: Vec<F>,
 }
 
 impl<F: Real> Cell<F> {
@@ -328,21 +362,22 @@ impl<F: Real> Cell<F> {
             rows.flatten().copied().collect()
         };
         let input = concatenate(rnn.input);
-        let mut symbols = vec![F::ZERO; (rnn.vocabulary + 1) * 4 * r];
+        let mut symbol_gates = vec![F::ZERO; (rnn.vocabulary + 1) * 4 * r];
         let layer = Affine::new(View::new(&input, rnn.embedding_width(), 4 * r), None);
-        layer.forward(rnn.embedding, &mut symbols);
-        Self { input, recurrent: concatenate(rnn.recurrent), bias: concatenate(rnn.bias), symbols }
+        layer.forward(rnn.embedding, &mut symbol_gates);
+        Self { input, recurrent: concatenate(rnn.recurrent), bias: concatenate(rnn.bias), symbol_gates }
     }
 
-    fn layer(&self) -> Affine<'_, F> {
+    /// The recurrent layer.
+    fn recurrent_layer(&self) -> Affine<'_, F> {
         let width = self.bias.len();
         Affine::new(View::new(&self.recurrent, width / 4, width), Some(&self.bias))
     }
 
     /// Computes `G` of parents.
-    fn recurrent(&self, hidden: &[F]) -> Vec<F> {
-        let mut out = kernels::alloc(4 * hidden.len(), F::ZERO);
-        self.layer().forward(hidden, &mut out);
+    fn recurrent_gates(&self, outputs: &[F]) -> Vec<F> {
+        let mut out = kernels::alloc(4 * outputs.len(), F::ZERO);
+        self.recurrent_layer().forward(outputs, &mut out);
         out
     }
 
@@ -356,7 +391,7 @@ impl<F: Real> Cell<F> {
     ) -> [&'g mut [F]; 4] {
         let width = self.bias.len();
         gates.copy_from_slice(&recurrent[parent * width..][..width]);
-        add(gates, &self.symbols[symbol * width..][..width]);
+        add(gates, &self.symbol_gates[symbol * width..][..width]);
         let (input_and_forget, rest) = gates.split_at_mut(width / 2);
         let (g, o) = rest.split_at_mut(width / 4);
         sigmoid(input_and_forget);
@@ -367,15 +402,15 @@ impl<F: Real> Cell<F> {
     }
 }
 
-/// Replaces gates by `da`; `carry` is `dc` of the children and becomes that of the parent.
-fn slopes<F: Real>([i, f, g, o]: [&mut [F]; 4], [dh, tanh_c, old]: [&[F]; 3], carry: &mut [F]) {
-    for k in 0..carry.len() {
-        let dc = carry[k] + dh[k] * o[k] * (F::ONE - tanh_c[k] * tanh_c[k]);
-        carry[k] = dc * f[k];
+/// Replaces gates by `da`; `dc` is that of the children and becomes that of the parent.
+fn gate_gradients<F: Real>([i, f, g, o]: [&mut [F]; 4], [dh, tanh_c, parent_cell]: [&[F]; 3], dc: &mut [F]) {
+    for k in 0..dc.len() {
+        let cell_gradient = dc[k] + dh[k] * o[k] * (F::ONE - tanh_c[k] * tanh_c[k]);
+        dc[k] = cell_gradient * f[k];
         o[k] = dh[k] * tanh_c[k] * o[k] * (F::ONE - o[k]);
-        f[k] = dc * old[k] * f[k] * (F::ONE - f[k]);
-        let input = i[k];
-        i[k] = dc * g[k] * input * (F::ONE - input);
-        g[k] = dc * input * (F::ONE - g[k] * g[k]);
+        f[k] = cell_gradient * parent_cell[k] * f[k] * (F::ONE - f[k]);
+        let input_gate = i[k];
+        i[k] = cell_gradient * g[k] * input_gate * (F::ONE - input_gate);
+        g[k] = cell_gradient * input_gate * (F::ONE - g[k] * g[k]);
     }
 }
