@@ -273,7 +273,7 @@ impl<'a> PanelTask<'a> {
                     addends: screened.addends(panel, *frame),
                     center,
                     shifts: screened.shifts(panel, alpha),
-                    first_arcs: screened.arcs(panel),
+                    first_arcs: screened.previous_arcs(panel),
                     target: winners.len(),
                     blank,
                 }));
@@ -295,7 +295,7 @@ impl<F: Real> UtteranceScratch<F> {
         let panels = screened.panels();
         Self {
             next: vec![F::ZERO; states],
-            blank: vec![F::ZERO; panels.count()],
+            blank: vec![F::ZERO; panels.column_count()],
             unpaneled: vec![F::ZERO; panels.unpaneled.len() * PANEL_COLUMNS * (1 + screened.vocabulary())],
             centers: vec![F::ZERO; PANEL_COLUMNS * screened.hidden()],
         }

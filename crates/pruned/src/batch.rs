@@ -35,8 +35,8 @@ impl Batch {
         label_starts: Vec<usize>,
     ) -> Result<Self> {
         let lattices = Lattices::new(frames, labels.iter().map(Vec::len).collect())?;
-        crate::error::expect("frame_starts", labels.len(), frame_starts.len())?;
-        crate::error::expect("label_starts", labels.len(), label_starts.len())?;
+        crate::error::expect_len("frame_starts", labels.len(), frame_starts.len())?;
+        crate::error::expect_len("label_starts", labels.len(), label_starts.len())?;
         for (utterance, labels) in labels.iter().enumerate() {
             if let Some(position) = labels.iter().position(|&label| label == blank) {
                 return Err(Error::BlankLabel { utterance, position, blank });

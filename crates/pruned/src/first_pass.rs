@@ -13,7 +13,7 @@ use crate::{
     Batch, Error, Options, Plan, Ranges, Result, Side, Source, TaskScratch, Workspace,
     backward::{self, TileGradients},
     emissions::{Derivatives, WeightedOccupancies},
-    error::expect,
+    error::expect_len,
     forward::compute_emissions,
     label_arc::LabelArc,
     plan::{GroupSizes, utterance_groups},

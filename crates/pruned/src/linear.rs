@@ -11,7 +11,7 @@ use kernels::{
 
 use crate::{
     Error, Result, Side, Source, TaskScratch,
-    error::expect,
+    error::expect_len,
     source::{split_matrix_runs, split_tile_runs},
 };
 

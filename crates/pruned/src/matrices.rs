@@ -7,7 +7,7 @@ use kernels::{AlignedVec, Real, WorkerSlots, add, items_mut, par_for};
 
 use crate::{
     Error, Result, Side, Source, TaskScratch,
-    error::expect,
+    error::expect_len,
     source::{split_matrix_runs, split_tile_runs},
 };
 
@@ -36,7 +36,7 @@ impl<'a, F: Real> Matrices<'a, F> {
     pub fn new(am: &'a [F], lm: &'a [F], classes: usize) -> Result<Self> {
         for (argument, scores) in [("am", am), ("lm", lm)] {
             let rows = scores.len().checked_div(classes).ok_or(Error::Zero { argument: "classes" })?;
-            expect(argument, rows * classes, scores.len())?;
+            expect_len(argument, rows * classes, scores.len())?;
         }
         Ok(Self { am, lm, classes })
     }

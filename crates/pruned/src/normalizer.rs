@@ -79,7 +79,7 @@ pub(crate) fn accumulate<F: Real, S: Source<F>>(
         let tile = &mut tile[..contexts * width];
         let (label_scores, unigram) = tile.split_at_mut(positions * width);
         // Label scores of the tile: copies of the selected ones, then exponentials and their sums.
-        utterance.label_scores(&classes, label_scores, slots);
+        utterance.fill_label_scores(&classes, label_scores, slots);
         if let Some(blank) = blank {
             label_scores
                 .chunks_exact(width)

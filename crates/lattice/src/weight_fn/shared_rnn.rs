@@ -321,7 +321,7 @@ fn element_range(states: &Range<usize>, width: usize) -> Range<usize> {
     states.start * width..states.end * width
 }
 
-/// LSTM states of all context states, *C x R*, and a zero state.
+/// LSTM states of all contexts, *C x R*, and a zero state.
 struct LevelStates<F> {
     /// `h`
     outputs: Vec<F>,
