@@ -1,4 +1,4 @@
-//! Contexts, single frames and whole lattices against the golden vectors.
+//! Lattice contexts, single frames and sums compared with golden vectors of LAST.
 use std::path::Path;
 
 use lattice::{
@@ -62,7 +62,7 @@ fn fullngram(key: &str) -> FullNGram {
 }
 
 #[test]
-fn contexts_fullngram() {
+fn full_n_gram_contexts_equal_golden_vectors() {
     for case in Case::all("contexts_fullngram") {
         for key in case.keys() {
             let context = fullngram(&key);
@@ -80,7 +80,7 @@ fn contexts_fullngram() {
 }
 
 #[test]
-fn contexts_nextstatetable() {
+fn next_state_tables_equal_golden_vectors() {
     for case in Case::all("contexts_nextstatetable") {
         for key in case.keys() {
             let name = format!("{key}/next_state_table");
@@ -155,7 +155,7 @@ fn utterance_rows(tensors: &GoldenTensors, name: &str, utterance: usize) -> Vec<
 }
 
 #[test]
-fn alignment_steps() {
+fn alignment_steps_equal_golden_vectors() {
     for case in Case::all("alignment_steps") {
         for key in case.keys() {
             let context = fullngram(&key);
@@ -235,7 +235,7 @@ fn check_backward(case: &Case, key: &str, context: &FullNGram, alignment: Alignm
 
 /// Distances, α and marginals of all lattices, from their arc weights.
 #[test]
-fn lattices() {
+fn lattices_equal_golden_vectors() {
     let Some(folder) = golden::system_folder("last") else { return };
     let mut done = 0;
     for entry in std::fs::read_dir(&folder).unwrap() {
@@ -273,8 +273,8 @@ fn check_lattice(file: &Path, case: &serde_json::Value) {
     for (utterance, (&frames, &count)) in num_frames.iter().zip(&num_labels).enumerate() {
         let frames = (frames as usize).min(padded);
         let arc_weight = |t: usize, arc: FrameArc| {
-            let from = (utterance * padded + t) * states + arc.context;
-            if arc.label == 0 { blank[from] } else { lexical[from * vocabulary + arc.label - 1] }
+            let state = (utterance * padded + t) * states + arc.context;
+            if arc.label == 0 { blank[state] } else { lexical[state * vocabulary + arc.label - 1] }
         };
         let string = labels[utterance * width..][..width].get(..count as usize);
         let string: Option<Vec<u32>> = string.map(|labels| labels.iter().map(|&y| y as u32).collect());
@@ -344,7 +344,7 @@ struct LabelPath {
 
 impl LabelPath {
     fn labels(&self) -> Vec<f64> {
-        (0..self.entries).rev().map(|at| (self.labels >> (5 * at) & 31) as f64).collect()
+        (0..self.entries).rev().map(|entry| (self.labels >> (5 * entry) & 31) as f64).collect()
     }
 }
 

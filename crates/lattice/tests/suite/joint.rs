@@ -1,4 +1,4 @@
-//! The weight function of a joint network: values, gradients and label chains.
+//! Lattice weights of a joint network: values, gradients and label chains.
 use lattice::{Arcs, ArcsMut, Embeddings, JointWeightFn, LabelChain, Parameters, Real, WeightFn};
 use oracle::differences::central_difference;
 

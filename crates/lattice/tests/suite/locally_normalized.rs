@@ -1,4 +1,4 @@
-//! Locally normalized weight functions.
+//! Locally normalized weight functions of lattices: values and gradients.
 use lattice::{
     AlignmentLattice, Arcs, ArcsMut, BoundWeights, Embeddings, Error, Frames, FullNGram, JointWeightFn,
     LabelChain, Labels, LatticeSession, LocallyNormalized, Normalize, Parameters, Real, RecognitionLattice,

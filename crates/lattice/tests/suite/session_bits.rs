@@ -1,4 +1,4 @@
-//! Results do not depend on batches, padding, threads or earlier calls.
+//! Lattice results do not depend on batches, padding, threads or earlier calls.
 use lattice::{
     Context, Error, Frames, FullNGram, Labels, LatticeOutput, LatticeSession, Options, PathSum,
     RecognitionLattice, context::NextStates,

@@ -1,4 +1,4 @@
-//! Best paths of streams against those of complete utterances.
+//! Best lattice paths of streams, compared with complete utterances.
 use lattice::{
     AlignmentLattice, BestPathStream, Context, Embeddings, Error, Frames, FullNGram, JointWeightFn,
     LatticeSession, Real, RecognitionLattice, TableWeightFn, WeightFn,
@@ -118,9 +118,9 @@ fn with_any_margin_the_path_has_the_reported_weight() {
             for margin in [0.0, 0.5, 2.0] {
                 let (alignment, weight, _) = stream(lattice, frames.utterance(0), (1, margin));
                 if weight > f64::NEG_INFINITY {
-                    let path = all.iter().find(|path| path.0 == alignment).expect("it is a path");
-                    assert!((path.2 - weight).abs() < 1e-12, "seed {seed}");
-                    worse += usize::from(all.iter().any(|path| path.2 > weight + 1e-9));
+                    let path = all.iter().find(|path| path.alignment == alignment).expect("it is a path");
+                    assert!((path.weight - weight).abs() < 1e-12, "seed {seed}");
+                    worse += usize::from(all.iter().any(|path| path.weight > weight + 1e-9));
                 }
             }
             Ok(())

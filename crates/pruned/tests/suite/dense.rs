@@ -21,7 +21,7 @@ fn gradient(problem: &Problem, weights: &[f64]) -> Vec<f64> {
     [gradient.am, gradient.lm].concat()
 }
 
-/// Returns central differences of a function around `base`, with steps of fixed size.
+/// Returns central differences around `base`, with steps of fixed size.
 fn differences(base: &[f64], mut function: impl FnMut(&[f64]) -> f64) -> Vec<f64> {
     let shifted =
         |shift: &[f64]| base.iter().zip(shift).map(|(base, shift)| base + shift).collect::<Vec<_>>();
