@@ -1,8 +1,8 @@
-//! Contexts: deterministic automata over labels, whose state is the label history of a path.
+//! Contexts of recognition lattices: automata whose states are label histories.
 //!
-//! Labels are 1 to V; 0 is no label and keeps the state. Every state has exactly one arc for each
-//! label, and all states are final (`δ` below). Arc weights depend on the state: two paths in the
-//! same state have the same weights.
+//! They are deterministic. Labels are 1 to V; 0 is no label and keeps the state. Every state has
+//! exactly one arc for each label, and all states are final (`δ` below). Arc weights depend on the
+//! state: two paths in the same state have the same weights.
 mod full_ngram;
 mod histories;
 mod next_state_table;

@@ -1,4 +1,4 @@
-//! Denominator of the loss: log-sum over all paths, and posteriors of arcs.
+//! Denominator of the lattice loss: log-sum over all paths, and arc posteriors.
 //!
 //! A wave is a range of frames of each utterance that is processed at a time. α_t and β_t are the
 //! log-sums over the paths from the start to each context state before frame t, and from there to

@@ -1,8 +1,8 @@
-//! Numerator of the loss: log-sum S over the paths of one label string.
+//! Numerator of the lattice loss: log-sum over one string's paths.
 //!
-//! Site: a frame t and a label position u, which have two arcs. `B[t,u]`, `L[t,u]`: weights of the
-//! blank and of the next label; `α[u]`: log-sum over the paths to u; a_i: the same after i labels
-//! in the frame; N frames, M labels, at most K labels per frame.
+//! S is that log-sum. Site: a frame t and a label position u, which have two arcs. `B[t,u]`,
+//! `L[t,u]`: weights of the blank and of the next label; `α[u]`: log-sum over the paths to u; a_i:
+//! the same after i labels in the frame; N frames, M labels, at most K labels per frame.
 //!
 //! ```text
 //! one label or a blank:  α'[u] = log(exp(α[u] + B[t,u]) + exp(α[u-1] + L[t,u-1]))

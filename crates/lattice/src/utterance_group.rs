@@ -1,4 +1,4 @@
-//! Groups of utterances of a call, and waves of their frames.
+//! Groups of utterances of a lattice call, and waves of their frames.
 //!
 //! A group is a range of utterances that are processed together, with their frames packed. A wave
 //! has the next `window` frames of each utterance.

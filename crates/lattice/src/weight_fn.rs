@@ -1,4 +1,4 @@
-//! Weight functions: the weight of an arc by frame, context state and label.
+//! Weight functions: the weight of a lattice arc by frame, context and label.
 //!
 //! A [`WeightFn`] borrows parameters. [`WeightFn::bind`] computes what depends only on parameters,
 //! once per call. Then, for each group of frames, [`BoundWeights::forward`] computes the arc

@@ -186,7 +186,7 @@ impl<F: Real> FirstPass<F> {
                         unigram_gradient,
                         gradient,
                         max_classes,
-                        &mut *scratch,
+                        scratch,
                         slots,
                     ),
                 }

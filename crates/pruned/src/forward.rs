@@ -102,7 +102,7 @@ pub(crate) fn compute_emissions<F: Real, S: Source<F>>(
                     &mut sums,
                     &mut selected,
                     scratch,
-                    &mut *emissions,
+                    emissions,
                     slots,
                 )?;
                 emissions::write_emissions(

@@ -28,7 +28,8 @@ fn write_context_scores<F: Real, S: Source<F>>(
     let rows = labels.chunks_exact_mut(classes.len()).zip(label_max);
     rows.for_each(|(row, &max)| tiles::subtract_max(row, max));
     if let Some(distribution) = utterance.unigram {
-        let logs = distribution.relative[classes.clone()].iter().map(|mass| F::from_f64(mass.to_f64().ln()));
+        let logs =
+            distribution.relative[classes.clone()].iter().map(|relative| F::from_f64(relative.to_f64().ln()));
         unigram.iter_mut().zip(logs).for_each(|(score, log)| *score = log);
     }
 }
@@ -59,13 +60,14 @@ pub(crate) fn recompute_underflow<F: Real, S: Source<F>>(
     if sums.pair_sums.iter().any(|pair_sum| pair_sum.is_nan()) {
         check_scores(utterance, max_classes, slots)?;
     }
-    // The maximum of each lost pair, whose sum starts again; NaN for the other pairs.
+    // The maximum of each unreliable pair, whose sum starts again; NaN for the other pairs.
     let max_sums = &mut max_sums[..sums.pair_sums.len()];
     for (pair_sum, max_sum) in sums.pair_sums.iter_mut().zip(&mut *max_sums) {
         (*pair_sum, *max_sum) =
             if is_unreliable(*pair_sum) { (0.0, f64::NEG_INFINITY) } else { (*pair_sum, f64::NAN) };
     }
     let (block_rows, last_position) = (tiles::block_rows(utterance.frames.len()), utterance.labels.len() - 1);
+    // Blocks of frames; the tiles of a block add to its sums.
     for first_frame in (0..utterance.frames.len()).step_by(block_rows) {
         let frames = first_frame..(first_frame + block_rows).min(utterance.frames.len());
         let block_pairs = frames.start * contexts..frames.end * contexts;
@@ -86,17 +88,18 @@ pub(crate) fn recompute_underflow<F: Real, S: Source<F>>(
                 .zip(&mut *max_sums)
                 .enumerate()
                 .filter(|(_, (_, max_sum))| !max_sum.is_nan());
-            for (index, (sum, max_sum)) in unreliable_pairs {
+            for (index, (pair_sum, max_sum)) in unreliable_pairs {
                 let row = &scores[index / contexts * width..][..width];
                 let pair_scores = summed_scores(row, &tile[index % contexts * width..][..width]);
                 let new_max = pair_scores.clone().fold(*max_sum, f64::max);
                 if new_max > f64::NEG_INFINITY {
-                    *sum = *sum * (*max_sum - new_max).exp()
+                    *pair_sum = *pair_sum * (*max_sum - new_max).exp()
                         + pair_scores.map(|score| (score - new_max).exp()).sum::<f64>();
                     *max_sum = new_max;
                 }
             }
         }
+        // Logarithms of the sums of the block.
         for (index, (pair_sum, &max_sum)) in pair_sums.iter_mut().zip(&*max_sums).enumerate() {
             if max_sum == f64::NEG_INFINITY {
                 let (frame, position) =

@@ -132,7 +132,9 @@ impl TableLattice {
         paths
     }
 
-    /// Lists all continuations of a path that ends in frame t, alignment state a and context p.
+    /// Lists all continuations of a path.
+    ///
+    /// It ends before frame t, in alignment state a and context state p.
     fn extend_path(
         &self,
         utterance: usize,

@@ -1,7 +1,7 @@
 //! Reference for tests: batches of tiny recognition lattices.
 //!
-//! It does not use the recursions of the crate. Some arcs are blocked, some labels have no path, and
-//! padding is invalid.
+//! It does not use the recursions of the crate. Some arcs are blocked, some labels have no path,
+//! and padding is invalid.
 use std::cmp::Reverse;
 
 use lattice::{Context, Frames, Labels, Real, RecognitionLattice, TableWeightFn};
