@@ -44,6 +44,7 @@ struct StateBlock {
 }
 
 impl<'a> ArcTargets<'a> {
+    /// Finds the runs of target states of a context.
     pub fn new(context: &'a dyn Context) -> Self {
         let start = |state| match context.next_states(state) {
             NextStates::Run(first) => Some(first as u32),
@@ -62,6 +63,7 @@ impl<'a> ArcTargets<'a> {
         ScratchReq::new::<u64>(states).and(ScratchReq::new::<Range<usize>>(states))
     }
 
+    /// The context.
     pub fn context(&self) -> &'a dyn Context {
         self.context
     }
@@ -158,6 +160,7 @@ impl<'a> ArcTargets<'a> {
 }
 
 impl StateRuns {
+    /// Splits states into blocks, if there are many arcs and no overlaps.
     fn new(starts: Vec<u32>, vocabulary: usize, min_blocked_arcs: usize) -> Self {
         let states = starts.len();
         let mut run_starts: Vec<usize> = starts.iter().map(|&start| start as usize).collect();
@@ -167,6 +170,7 @@ impl StateRuns {
         if states * vocabulary < min_blocked_arcs || !is_disjoint {
             return Self { starts, blocks: Vec::new(), block_starts: Vec::new() };
         }
+        // Blocks of target states, and the sources of each.
         let runs_per_block = run_starts.len().div_ceil(BLOCKS);
         let mut block_edges: Vec<usize> = run_starts.iter().copied().step_by(runs_per_block).collect();
         block_edges[0] = 0;

@@ -34,10 +34,12 @@ pub struct CallInputs<'a, F: Real> {
     pub frames: &'a Frames<'a, F>,
     pub labels: Option<&'a Labels<'a>>,
     pub lattice: RecognitionLattice<'a, F>,
+    /// The requested sum.
     sum: PathSum,
 }
 
 impl<'a, F: Real> CallInputs<'a, F> {
+    /// Checks the arguments of a call.
     pub fn new(
         lattice: &RecognitionLattice<'a, F>,
         frames: &'a Frames<'a, F>,

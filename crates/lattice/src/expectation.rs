@@ -99,9 +99,9 @@ pub fn expectation(
         blank: &arcs.blank[t * sizes[0]..][..sizes[0]],
         lexical: &arcs.lexical[t * sizes[1]..][..sizes[1]],
     };
-    let load = |t: usize, to: ArcsMut<f64>| {
-        to.blank.copy_from_slice(frame_arcs(t).blank);
-        to.lexical.copy_from_slice(frame_arcs(t).lexical);
+    let load = |t: usize, out: ArcsMut<f64>| {
+        out.blank.copy_from_slice(frame_arcs(t).blank);
+        out.lexical.copy_from_slice(frame_arcs(t).lexical);
     };
     let statistic_sums = StatisticSums { context, alignment, statistic };
     let distance = statistic_sums.forward(frames, load);
@@ -137,7 +137,7 @@ impl<F: Real> RecognitionLattice<'_, F> {
         let value = |utterance| {
             arcs.set_frames(frames, utterance)?;
             let statistic_sums = self.statistic_sums(statistic(utterance));
-            let distance = statistic_sums.forward(frames.length(utterance), |t, to| arcs.load(t, to));
+            let distance = statistic_sums.forward(frames.length(utterance), |t, out| arcs.load(t, out));
             statistic_sums.value(&distance.total, utterance)
         };
         (0..frames.utterances()).map(value).collect()
@@ -167,10 +167,10 @@ impl<F: Real> RecognitionLattice<'_, F> {
         for (utterance, &weight) in weights.iter().enumerate() {
             arcs.set_frames(frames, utterance)?;
             let statistic_sums = self.statistic_sums(statistic(utterance));
-            let distance = statistic_sums.forward(frames.length(utterance), |t, to| arcs.load(t, to));
+            let distance = statistic_sums.forward(frames.length(utterance), |t, out| arcs.load(t, out));
             sums.push(statistic_sums.value(&distance.total, utterance)?);
             let mut backward = statistic_sums.backward(&distance);
-            while let Some((t, gradient)) = backward.step(|t, to| arcs.load(t, to)) {
+            while let Some((t, gradient)) = backward.step(|t, out| arcs.load(t, out)) {
                 arcs.add_gradient(t, gradient, weight);
             }
             let rows = arcs.weights.frame_gradient(frames.utterance(utterance));
@@ -206,16 +206,19 @@ impl<'a, F: Real> FrameArcs<'a, F> {
     }
 
     /// Computes the weights of a frame.
-    fn load(&mut self, t: usize, to: ArcsMut<f64>) {
+    fn load(&mut self, t: usize, out: ArcsMut<f64>) {
         self.weights.forward(&[t], ArcsMut { blank: &mut self.blank, lexical: &mut self.lexical });
-        to.blank.iter_mut().zip(&self.blank).for_each(|(to, w)| *to = w.to_f64());
-        to.lexical.iter_mut().zip(&self.lexical).for_each(|(to, w)| *to = w.to_f64());
+        out.blank.iter_mut().zip(&self.blank).for_each(|(out, w)| *out = w.to_f64());
+        out.lexical.iter_mut().zip(&self.lexical).for_each(|(out, w)| *out = w.to_f64());
     }
 
     /// Adds `weight` times the gradient of a frame.
     fn add_gradient(&mut self, t: usize, gradient: Arcs<f64>, weight: f64) {
-        self.blank.iter_mut().zip(gradient.blank).for_each(|(to, g)| *to = F::from_f64(weight * g));
-        self.lexical.iter_mut().zip(gradient.lexical).for_each(|(to, g)| *to = F::from_f64(weight * g));
+        self.blank.iter_mut().zip(gradient.blank).for_each(|(adjoint, g)| *adjoint = F::from_f64(weight * g));
+        self.lexical
+            .iter_mut()
+            .zip(gradient.lexical)
+            .for_each(|(adjoint, g)| *adjoint = F::from_f64(weight * g));
         self.weights.backward(&[t], Arcs { blank: &self.blank, lexical: &self.lexical });
     }
 }
@@ -236,6 +239,7 @@ impl StatisticSums<'_> {
         }
     }
 
+    /// Numbers of blank and label arcs of a frame.
     fn sizes(&self) -> [usize; 2] {
         [self.context.states(), self.context.states() * self.context.vocabulary()]
     }
@@ -243,7 +247,7 @@ impl StatisticSums<'_> {
     /// Converts the weights of a frame to weights of the semiring.
     ///
     /// The arcs are *rows x C* and *rows x C x V*.
-    fn fill(&self, t: usize, from: Arcs<f64>, to: ArcsMut<AverageWeight>) {
+    fn fill(&self, t: usize, weights: Arcs<f64>, out: ArcsMut<AverageWeight>) {
         let (states, labels) = (self.context.states(), self.context.vocabulary());
         let value = |log_prob: f64, arc: FrameArc| match self.statistic {
             PathStatistic::Entropy => AverageWeight { log_prob, value: log_prob },
@@ -252,14 +256,15 @@ impl StatisticSums<'_> {
             }
             PathStatistic::Cost(_) => AverageWeight { log_prob, value: 0.0 },
         };
-        for (index, to) in to.blank.iter_mut().enumerate() {
+        for (index, out) in out.blank.iter_mut().enumerate() {
             let (alignment, context) = (index / states, index % states);
-            *to = value(from.blank[context], FrameArc { alignment, context, label: 0 });
+            *out = value(weights.blank[context], FrameArc { alignment, context, label: 0 });
         }
-        for (index, to) in to.lexical.iter_mut().enumerate() {
+        for (index, out) in out.lexical.iter_mut().enumerate() {
             let (state, label) = (index / labels, index % labels + 1);
             let (alignment, context) = (state / states, state % states);
-            *to = value(from.lexical[context * labels + label - 1], FrameArc { alignment, context, label });
+            *out =
+                value(weights.lexical[context * labels + label - 1], FrameArc { alignment, context, label });
         }
     }
 
@@ -270,9 +275,9 @@ impl StatisticSums<'_> {
         mut load: impl FnMut(usize, ArcsMut<f64>),
     ) -> Distance<AverageWeight> {
         let [mut blank, mut lexical] = self.sizes().map(|size| vec![0.0; size]);
-        let fill = |t: usize, to: ArcsMut<AverageWeight>| {
+        let fill = |t: usize, out: ArcsMut<AverageWeight>| {
             load(t, ArcsMut { blank: &mut blank, lexical: &mut lexical });
-            self.fill(t, Arcs { blank: &blank, lexical: &lexical }, to);
+            self.fill(t, Arcs { blank: &blank, lexical: &lexical }, out);
         };
         distance::forward::<Average>(self.context, self.alignment, num_frames, self.rows(), fill)
     }
@@ -309,6 +314,7 @@ impl StatisticSums<'_> {
         }
     }
 
+    /// Starts the gradients of the arc weights after the last frame.
     fn backward<'a>(&'a self, distance: &'a Distance<AverageWeight>) -> StatisticBackward<'a> {
         let [blank, lexical] = self.sizes().map(|size| vec![0.0; size]);
         let steps = distance::DistanceBackward::new(self.context, self.alignment, self.rows());
@@ -341,9 +347,9 @@ impl StatisticBackward<'_> {
         self.remaining = t;
         let Self { statistic_sums, distance, steps, blank, lexical, .. } = self;
         let states = statistic_sums.context.states();
-        let sums = steps.step(&distance.alphas[t * states..][..states], |to| {
+        let sums = steps.step(&distance.alphas[t * states..][..states], |out| {
             load(t, ArcsMut { blank, lexical });
-            statistic_sums.fill(t, Arcs { blank, lexical }, to);
+            statistic_sums.fill(t, Arcs { blank, lexical }, out);
         });
         sum_alignments(blank, &sums.blank, |mean| statistic_sums.derivative(mean, &distance.total));
         sum_alignments(lexical, &sums.lexical, |mean| statistic_sums.derivative(mean, &distance.total));

@@ -128,7 +128,7 @@ struct UtteranceScratch<F> {
 struct PanelTask<'a> {
     runs: &'a [StateRun],
     /// First state of the task, and number of its states.
-    first: usize,
+    first_state: usize,
     states: usize,
 }
 
@@ -167,12 +167,12 @@ fn search_chunk<F: Real>(screened: ScreenedFrames<F>, utterances: &mut [Screened
             utterances.iter_mut().zip(&mut scratch).filter(|(utterance, _)| t < utterance.frames.len());
         let mut remaining: Vec<FrameSlice<F>> =
             active.map(|(utterance, scratch)| FrameSlice::new(screened, utterance, scratch, t)).collect();
-        let count = remaining.len();
-        let mut slices = Vec::with_capacity(tasks.len() * count);
+        let active_count = remaining.len();
+        let mut slices = Vec::with_capacity(tasks.len() * active_count);
         for task in &tasks {
             slices.extend(remaining.iter_mut().map(|slice| slice.split_off(task)));
         }
-        par_for((parts(&tasks, 1), parts_mut(&mut slices, count)), |_, (task, slices)| {
+        par_for((parts(&tasks, 1), parts_mut(&mut slices, active_count)), |_, (task, slices)| {
             task[0].best_arcs(screened, slices);
         });
         // Blanks, in parallel over utterances.
@@ -225,15 +225,15 @@ impl<'a> PanelTask<'a> {
     /// Splits all runs into tasks.
     fn split_all(mut runs: &'a [StateRun], states: usize) -> Vec<Self> {
         let mut tasks: Vec<Self> = Vec::new();
-        let mut first = 0;
+        let mut first_state = 0;
         while let [run, later_runs @ ..] = runs {
             let exceeds_task = |run_end: &StateRun| run_end.panels.end - run.panels.start > PANELS_PER_TASK;
             let run_count = 1 + later_runs.iter().position(exceeds_task).unwrap_or(later_runs.len());
             let task_runs;
             (task_runs, runs) = runs.split_at(run_count);
             let end = runs.first().map_or(states, |next| next.start);
-            tasks.push(Self { runs: task_runs, first, states: end - first });
-            first = end;
+            tasks.push(Self { runs: task_runs, first_state, states: end - first_state });
+            first_state = end;
         }
         tasks
     }
@@ -254,7 +254,7 @@ impl<'a> PanelTask<'a> {
             next.fill(F::NEG_INFINITY);
             best_arcs.fill(0);
             let (mut next, mut best_arcs, mut blank) = (&mut **next, &mut **best_arcs, blank.iter_mut());
-            let mut split_states = self.first;
+            let mut split_states = self.first_state;
             for run in self.runs {
                 let (best_weights, best_arcs) = (
                     split_off_run(&mut next, run.start - split_states, vocabulary),

@@ -102,6 +102,7 @@ pub fn log_sum<F: Real>(values: &[F]) -> f64 {
 }
 
 impl<'a> FrameStep<'a> {
+    /// Prepares the steps of a lattice, whose weights are checked.
     pub fn new(context: &'a dyn Context, alignment: AlignmentLattice) -> Self {
         Self { alignment, targets: ArcTargets::new(context), may_be_nan: false }
     }
@@ -116,10 +117,12 @@ impl<'a> FrameStep<'a> {
         self.may_be_nan
     }
 
+    /// The alignment lattice.
     pub fn alignment(&self) -> AlignmentLattice {
         self.alignment
     }
 
+    /// The context.
     pub fn context(&self) -> &'a dyn Context {
         self.targets.context()
     }
@@ -147,6 +150,7 @@ impl<'a> FrameStep<'a> {
     ) -> F {
         match self.alignment.expansions() {
             None => {
+                // The blank, and the log-sum of the label arcs.
                 next.iter_mut().zip(alpha.iter().zip(blank)).for_each(|(n, (&a, &b))| *n = a + b);
                 let max = resized(&mut scratch.max, next.len());
                 max.copy_from_slice(next);

@@ -10,6 +10,7 @@ use crate::Frames;
 
 /// Utterances whose frames are packed one after another.
 pub struct UtteranceGroup {
+    /// Indices in the batch.
     pub utterances: Range<usize>,
     /// First packed frame of each utterance, and the end.
     pub starts: Vec<usize>,
@@ -18,6 +19,7 @@ pub struct UtteranceGroup {
 }
 
 impl UtteranceGroup {
+    /// Packs the frames of some utterances.
     pub fn new<F: Real>(frames: &Frames<F>, utterances: Range<usize>, window: usize) -> Self {
         let mut starts = vec![0];
         for utterance in utterances.clone() {

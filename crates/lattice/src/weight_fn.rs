@@ -156,13 +156,13 @@ pub trait BoundWeights<F: Real>: Send + Sync {
     /// Propagates adjoints of the results of [`forward`](Self::forward).
     fn backward(&mut self, frames: &[usize], adjoints: Arcs<F>);
 
-    /// Computes weights along a chain in successive frames from `first` on.
+    /// Computes weights along a chain in successive frames from `first_frame` on.
     ///
     /// The last lexical weight of each frame is -inf.
-    fn forward_chain(&self, first: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()>;
+    fn forward_chain(&self, first_frame: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()>;
 
     /// Propagates adjoints of the results of [`forward_chain`](Self::forward_chain).
-    fn backward_chain(&mut self, first: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()>;
+    fn backward_chain(&mut self, first_frame: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()>;
 
     /// Returns the gradient of the last frames, *n x F*; `rows` are these frames.
     fn frame_gradient(&mut self, rows: &[F]) -> Vec<F>;

@@ -40,37 +40,45 @@ pub(crate) fn tile_gradient<F: Real, S: Source<F>>(
     slots: &WorkerSlots<TaskScratch<F>>,
 ) {
     let TileGradients { frames, labels, unigram } = gradients;
-    let (count, width) = (utterance.frames.len(), classes.len());
+    let (frame_count, width) = (utterance.frames.len(), classes.len());
     let (positions, contexts) = (utterance.labels.len(), utterance.contexts());
-    let block_rows = tiles::block_rows(count);
+    let block_rows = tiles::block_rows(frame_count);
     let (context_tile, context_sums) = buffer[..2 * contexts * width].split_at_mut(contexts * width);
     utterance.fill_context_exponentials(sums.label_max, classes, context_tile, slots);
     // Exponentials of the contexts and of the frames; those of the frames are in their gradient.
     par_for(
         (parts_mut(frames, block_rows * width), parts(sums.frame_max, block_rows)),
-        |block, (out, max)| {
-            let frames = block * block_rows..block * block_rows + max.len();
+        |block, (out, frame_max)| {
+            let frames = block * block_rows..block * block_rows + frame_max.len();
             utterance.fill_frame_scores(frames, classes, out, &mut slots.lock().packing);
-            out.chunks_exact_mut(width).zip(max).for_each(|(row, &max)| tiles::subtract_max(row, max));
+            out.chunks_exact_mut(width)
+                .zip(frame_max)
+                .for_each(|(row, &frame_max)| tiles::subtract_max(row, frame_max));
             kernels::exp(out);
         },
     );
 
     // The sums of the contexts are computed first, because the gradient of the frames overwrites
     // the exponentials of the frames.
-    let transposed = View::new(derivatives.pairs, count, contexts).transposed();
+    let transposed = View::new(derivatives.pairs, frame_count, contexts).transposed();
     let target = ViewMut::new(&mut *context_sums, contexts, width);
-    let frame_tile = View::new(frames, count, width);
+    let frame_tile = View::new(frames, frame_count, width);
     product_in(&mut slots.lock().packing, target, transposed, frame_tile, Accumulate::Replace);
     let context_view = View::new(context_tile, contexts, width);
     // Gradient of the frames.
     let blocks = (parts_mut(frames, block_rows * width), parts(derivatives.pairs, block_rows * contexts));
     par_for(blocks, |block, (out, pairs)| {
-        let count = out.len() / width;
+        let frame_count = out.len() / width;
         let mut scratch = slots.lock();
         let (packing, buffer, _) = scratch.split(out.len(), 0);
-        let target = ViewMut::new(&mut *buffer, count, width);
-        product_in(packing, target, View::new(pairs, count, contexts), context_view, Accumulate::Replace);
+        let target = ViewMut::new(&mut *buffer, frame_count, width);
+        product_in(
+            packing,
+            target,
+            View::new(pairs, frame_count, contexts),
+            context_view,
+            Accumulate::Replace,
+        );
         out.iter_mut().zip(buffer.iter()).for_each(|(out, sum)| *out *= *sum);
         for (t, row) in out.chunks_exact_mut(width).enumerate() {
             let t = block * block_rows + t;

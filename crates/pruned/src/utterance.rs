@@ -22,7 +22,7 @@ pub(crate) struct UtteranceScores<'a, F, S> {
     pub next_labels: &'a [u32],
     /// Weight of each label, or empty if all are 1.
     pub token_weights: &'a [f64],
-    /// Next label and position u, ordered by label.
+    /// Next label of a position, and the position u, ordered by label.
     next_by_class: Vec<(usize, usize)>,
 }
 

@@ -12,6 +12,7 @@ pub struct Workspace<F> {
     pub(crate) lattices: rnnt_dp::Workspace,
     /// Scratch of the utterances of a group, divided by their shapes.
     pub(crate) scratch: Vec<F>,
+    /// Emissions in forward, and scratch of the utterances of a group.
     pub(crate) scratch_f64: Vec<f64>,
     pub(crate) recycled: RecycledBuffers<F>,
     /// Bytes held in excess of the last requirement.
@@ -56,7 +57,9 @@ impl<F> Default for Workspace<F> {
 pub struct TaskScratch<F> {
     /// Packing memory of products.
     pub packing: AlignedVec<F>,
+    /// Scores of a block of rows in a tile.
     scores: Vec<F>,
+    /// Products of a block of frames with the contexts.
     sums: Vec<F>,
 }
 

@@ -92,10 +92,10 @@ fn counts(argument: &str, tensor: &Tensor, batch: &[usize]) -> Result<Vec<usize>
         let expected = format!("the leading axes {batch:?} of the frames");
         return Err(Error::shape(argument, expected, format!("{:?}", tensor.dims())));
     }
-    let count = |count: i64| {
+    let to_count = |count: i64| {
         usize::try_from(count).map_err(|_| Error::shape(argument, "counts of at least 0", count))
     };
-    integers(argument, tensor)?.into_iter().map(count).collect()
+    integers(argument, tensor)?.into_iter().map(to_count).collect()
 }
 
 /// Reads integers of any dtype.

@@ -80,6 +80,6 @@ impl StatePanels {
 
     /// Number of columns of all states, including unused columns of panels.
     pub fn column_count(&self) -> usize {
-        self.states.len() * PANEL_COLUMNS + self.rest.len()
+        self.states.len() * PANEL_COLUMNS + self.unpaneled.len()
     }
 }

@@ -252,7 +252,7 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
     ///
     /// There are at most [`PANEL_COLUMNS`] frames.
     ///
-    /// `out` is *rest x PANEL_COLUMNS x (1 + V)*.
+    /// `out` is *states x PANEL_COLUMNS x (1 + V)*.
     pub fn forward_unpaneled(&self, frames: &[usize], out: &mut [F]) {
         let (h, arcs, unpaneled) = (self.hidden(), 1 + self.vocabulary(), &self.panels().unpaneled);
         let scratch_len = TanhProducts::<F>::scratch_len(h);

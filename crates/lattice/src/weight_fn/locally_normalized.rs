@@ -152,21 +152,29 @@ impl<F: panda_core::Real> BoundWeights<F> for BoundNormalized<'_, F> {
         rows::backward(self.inner.weights_mut(), self.normalize, self.shape, frames, adjoints);
     }
 
-    fn forward_chain(&self, first: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
+    fn forward_chain(&self, first_frame: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
         match &self.inner {
-            InnerWeights::Joint(joint) => joint.forward(first, chain, arcs),
+            InnerWeights::Joint(joint) => joint.forward(first_frame, chain, arcs),
             InnerWeights::Generic(weights) => {
-                rows::forward_chain(&**weights, self.normalize, self.shape, &self.pool, first, chain, arcs);
+                rows::forward_chain(
+                    &**weights,
+                    self.normalize,
+                    self.shape,
+                    &self.pool,
+                    first_frame,
+                    chain,
+                    arcs,
+                );
                 Ok(())
             }
         }
     }
 
-    fn backward_chain(&mut self, first: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
+    fn backward_chain(&mut self, first_frame: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
         match &mut self.inner {
-            InnerWeights::Joint(joint) => joint.backward(first, chain, adjoints),
+            InnerWeights::Joint(joint) => joint.backward(first_frame, chain, adjoints),
             InnerWeights::Generic(weights) => {
-                rows::backward_chain(&mut **weights, self.normalize, self.shape, first, chain, adjoints)
+                rows::backward_chain(&mut **weights, self.normalize, self.shape, first_frame, chain, adjoints)
             }
         }
     }

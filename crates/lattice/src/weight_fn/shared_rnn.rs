@@ -298,8 +298,9 @@ impl<F: Real> SharedRnn<'_, F> {
 
         let mut parameters = Parameters::from([(EMBEDDING_NAME.to_owned(), embedding_gradient)]);
         for gate in 0..4 {
-            let gate_columns =
-                |all: &[F]| all.chunks_exact(4 * r).flat_map(|row| row[gate * r..][..r].to_vec()).collect();
+            let gate_columns = |matrix: &[F]| {
+                matrix.chunks_exact(4 * r).flat_map(|row| row[gate * r..][..r].to_vec()).collect()
+            };
             parameters.insert(parameter_name('i', gate, "kernel"), gate_columns(&input_gradient));
             parameters.insert(parameter_name('h', gate, "kernel"), gate_columns(&recurrent_gradient));
             parameters.insert(parameter_name('h', gate, "bias"), gate_columns(&bias_gradient));
@@ -357,8 +358,9 @@ struct Cell<F> {
 impl<F: Real> Cell<F> {
     fn new(rnn: &SharedRnn<F>) -> Self {
         let r = rnn.width();
-        let concatenate = |parts: [&[F]; 4]| -> Vec<F> {
-            let rows = (0..parts[0].len() / r).flat_map(|row| parts.map(|part| &part[row * r..][..r]));
+        let concatenate = |kernels: [&[F]; 4]| -> Vec<F> {
+            let rows =
+                (0..kernels[0].len() / r).flat_map(|row| kernels.map(|kernel| &kernel[row * r..][..r]));
             rows.flatten().copied().collect()
         };
         let input = concatenate(rnn.input);
@@ -392,8 +394,8 @@ impl<F: Real> Cell<F> {
         let width = self.bias.len();
         gates.copy_from_slice(&recurrent[parent * width..][..width]);
         add(gates, &self.symbol_gates[symbol * width..][..width]);
-        let (input_and_forget, rest) = gates.split_at_mut(width / 2);
-        let (g, o) = rest.split_at_mut(width / 4);
+        let (input_and_forget, cell_and_output) = gates.split_at_mut(width / 2);
+        let (g, o) = cell_and_output.split_at_mut(width / 4);
         sigmoid(input_and_forget);
         tanh(g);
         sigmoid(o);

@@ -175,10 +175,10 @@ impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
         }
     }
 
-    fn forward_chain(&self, first: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
+    fn forward_chain(&self, first_frame: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
         let positions = chain.states.len();
         let frames = arcs.blank.chunks_exact_mut(positions).zip(arcs.lexical.chunks_exact_mut(positions));
-        for (frame, (blank, lexical)) in (first..).zip(frames) {
+        for (frame, (blank, lexical)) in (first_frame..).zip(frames) {
             for (position, &state) in chain.states.iter().enumerate() {
                 let row = &self.table.values[self.row_start(frame, state)..];
                 blank[position] = row[0];
@@ -188,10 +188,10 @@ impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
         Ok(())
     }
 
-    fn backward_chain(&mut self, first: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
+    fn backward_chain(&mut self, first_frame: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
         let positions = chain.states.len();
         let frames = adjoints.blank.chunks_exact(positions).zip(adjoints.lexical.chunks_exact(positions));
-        for (frame, (blank, lexical)) in (first..).zip(frames) {
+        for (frame, (blank, lexical)) in (first_frame..).zip(frames) {
             for (position, &state) in chain.states.iter().enumerate() {
                 let start = self.row_start(frame, state);
                 let row = &mut self.gradient()[start..];

@@ -158,14 +158,14 @@ impl<F: Real> BoundWeights<F> for BoundJoint<'_, F> {
         frames::backward(projections, head, task_sums, &mut gradients.frames, frames, adjoints);
     }
 
-    fn forward_chain(&self, first: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
-        chain::forward(&self.projections, first, chain, arcs);
+    fn forward_chain(&self, first_frame: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
+        chain::forward(&self.projections, first_frame, chain, arcs);
         Ok(())
     }
 
-    fn backward_chain(&mut self, first: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
+    fn backward_chain(&mut self, first_frame: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
         let (projections, gradients) = self.gradients();
-        chain::backward(projections, gradients, first, chain, adjoints);
+        chain::backward(projections, gradients, first_frame, chain, adjoints);
         Ok(())
     }
 

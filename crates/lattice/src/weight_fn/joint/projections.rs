@@ -59,9 +59,9 @@ pub struct PreparedRows<F> {
 }
 
 impl<F: Real> PreparedRows<F> {
-    /// Memory of `count` rows, all of them out of range at worst.
-    fn scratch(count: usize, h: usize) -> ScratchReq {
-        ScratchReq::new::<F>(2 * count * h)
+    /// Memory of `row_count` rows, all of them out of range at worst.
+    fn scratch(row_count: usize, h: usize) -> ScratchReq {
+        ScratchReq::new::<F>(2 * row_count * h)
     }
 
     /// Prepares rows in place.
