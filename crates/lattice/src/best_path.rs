@@ -82,6 +82,7 @@ struct WaveUtterance<'a, F> {
     state: &'a mut [F],
     best_arcs: &'a mut [u32],
     label_counts: &'a mut [u32],
+    /// Weights of the arcs of the wave.
     blank: &'a [F],
     lexical: &'a [F],
     /// Sum of the maxima that were subtracted from `α`.
@@ -138,6 +139,7 @@ impl<F: Real> Backpointers<F> {
         let [arcs_per_frame, counts_per_frame] = step.backpointer_counts();
         let (mut best_arcs, mut label_counts) =
             (self.best_arcs.as_mut_slice(), self.label_counts.as_mut_slice());
+        // Backpointers and arcs of each utterance in the wave.
         let mut utterances = Vec::with_capacity(group.len());
         let buffers = self.scratch.iter_mut().zip(self.states.chunks_exact_mut(c)).zip(offsets);
         for ((index, &frame_count), ((scratch, state), offset)) in wave.counts.iter().enumerate().zip(buffers)

@@ -81,9 +81,13 @@ struct SummedUtterance<'a, F> {
     scratch: &'a mut StepScratch<F>,
     /// `α` or `β`, *C*.
     state: &'a mut [F],
+    /// `α` before each frame of the wave; empty if it is not saved.
     alpha: &'a mut [F],
+    /// Maximum that was subtracted from `α` after each frame of the wave.
     offsets: &'a mut [F],
+    /// Weights of the blanks of the wave, or their marginals.
     blank: &'a mut [F],
+    /// Weights of the labels of the wave, or their marginals.
     lexical: &'a mut [F],
     /// Index of the utterance in the group.
     index: usize,
@@ -201,15 +205,15 @@ impl<F: Real> Denominator<F> {
 
     /// Computes the marginals of all arcs times `cotangents`, last wave first.
     ///
-    /// The marginals overwrite the arc weights. Calls `take(weights, frames, adjoints)` for each
-    /// wave.
+    /// The marginals overwrite the arc weights. Calls `take_adjoints(weights, frames, adjoints)` for
+    /// each wave.
     pub fn backward(
         &mut self,
         step: &FrameStep,
         weights: &mut dyn BoundWeights<F>,
         group: &UtteranceGroup,
         cotangents: &[f64],
-        mut take: impl FnMut(&mut dyn BoundWeights<F>, &[usize], Arcs<F>) -> Result<()>,
+        mut take_adjoints: impl FnMut(&mut dyn BoundWeights<F>, &[usize], Arcs<F>) -> Result<()>,
     ) -> Result<()> {
         let c = step.context().states();
         let start_beta = |state: &mut [F]| {
@@ -257,7 +261,7 @@ impl<F: Real> Denominator<F> {
                     (group.utterances.start + utterance, wave_index * group.window + frame);
                 return Err(Error::Precision { utterance, frame, sum });
             }
-            take(weights, &wave.frames, current.arcs(step, wave.frames.len()))?;
+            take_adjoints(weights, &wave.frames, current.arcs(step, wave.frames.len()))?;
         }
         self.buffers = buffers;
         Ok(())

@@ -127,19 +127,25 @@ struct UtteranceScratch<F> {
 /// Successive runs of target states, which one task processes.
 struct PanelTask<'a> {
     runs: &'a [StateRun],
-    /// First state of the task, and number of its states.
+    /// First target state of the task.
     first_state: usize,
+    /// Number of target states.
     states: usize,
 }
 
 /// Values of one frame of an utterance, or of one task.
 struct FrameSlice<'a, F> {
+    /// Packed frame.
     frame: usize,
+    /// Center (mean) of all context states, *H*.
     center: &'a [F],
+    /// `α` before the frame, *C*.
     alpha: &'a [F],
     /// Arcs of states without a panel, from this frame on.
     unpaneled: &'a [F],
+    /// `α` after the frame.
     next: &'a mut [F],
+    /// Backpointers of the frame.
     best_arcs: &'a mut [u32],
     /// Weights of blanks, by column of panels.
     blank: &'a mut [[F; PANEL_COLUMNS]],

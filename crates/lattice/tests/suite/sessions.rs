@@ -48,6 +48,15 @@ struct Results {
     aligned: Vec<LatticePath>,
 }
 
+/// Sums over paths of an utterance, by enumeration.
+struct EnumeratedSums {
+    log_sum: f64,
+    /// Posteriors of arcs, *T x C x (1 + V)*.
+    posteriors: Vec<f64>,
+    /// Weight of the best path.
+    best: f64,
+}
+
 const SUMS: [PathSum; 3] = [PathSum::Denominator, PathSum::Numerator, PathSum::Loss];
 
 impl Batch {
@@ -139,10 +148,8 @@ impl Batch {
         }
     }
 
-    /// Returns log sum, arc posteriors and best weight of the paths.
-    ///
-    /// Posteriors are *T x C x (1 + V)*.
-    fn enumerate(&self, b: usize, string: Option<&[u32]>) -> (f64, Vec<f64>, f64) {
+    /// Returns sums over all paths, or over the paths of a string.
+    fn enumerate(&self, b: usize, string: Option<&[u32]>) -> EnumeratedSums {
         let tiny = &self.utterances[b];
         let (_, [_, padded, states, columns]) = self.table();
         let path_labels = |path: &[PathArc]| {
@@ -167,7 +174,7 @@ impl Batch {
         if total > 0.0 {
             posteriors.iter_mut().for_each(|posterior| *posterior /= total);
         }
-        (total.ln(), posteriors, best)
+        EnumeratedSums { log_sum: total.ln(), posteriors, best }
     }
 
     /// Compares results with enumeration.
@@ -178,8 +185,8 @@ impl Batch {
         let near = |name: &str, computed: &[f64], expected: &[f64]| {
             assert_near(name, computed, expected, 1e-10, 1e-11);
         };
-        let denominators: Vec<f64> = all_paths.iter().map(|sums| sums.0).collect();
-        let numerators: Vec<f64> = forced_paths.iter().map(|sums| sums.0).collect();
+        let denominators: Vec<f64> = all_paths.iter().map(|sums| sums.log_sum).collect();
+        let numerators: Vec<f64> = forced_paths.iter().map(|sums| sums.log_sum).collect();
         let loss = |(&d, &s): (&f64, &f64)| if s == f64::NEG_INFINITY { f64::INFINITY } else { d - s };
         let losses: Vec<f64> = denominators.iter().zip(&numerators).map(loss).collect();
         let sums = [denominators, numerators, losses];
@@ -192,9 +199,9 @@ impl Batch {
             let gradient = |b: usize| {
                 let g = self.cotangents()[b];
                 all_paths[b]
-                    .1
+                    .posteriors
                     .iter()
-                    .zip(&forced_paths[b].1)
+                    .zip(&forced_paths[b].posteriors)
                     .map(move |(all, forced)| g * (all_factor * all + forced_factor * forced))
             };
             let gradient: Vec<f64> = (0..self.utterances.len()).flat_map(gradient).collect();
@@ -203,16 +210,16 @@ impl Batch {
         near("pending", &results.pending.sums, &sums[2]);
         near("pending", &results.pending.parameters["table"], &results.outputs[2].parameters["table"]);
         let columns = self.table().1[3];
-        let rows = || all_paths.iter().flat_map(|sums| sums.1.chunks_exact(columns));
+        let rows = || all_paths.iter().flat_map(|sums| sums.posteriors.chunks_exact(columns));
         near("blank marginals", &results.marginals.0, &rows().map(|row| row[0]).collect::<Vec<_>>());
         let lexical: Vec<f64> = rows().flat_map(|row| row[1..].iter().copied()).collect();
         near("lexical marginals", &results.marginals.1, &lexical);
         let weights = |paths: &[LatticePath]| paths.iter().map(|path| path.weight).collect::<Vec<_>>();
-        near("best", &weights(&results.best), &all_paths.iter().map(|sums| sums.2).collect::<Vec<_>>());
+        near("best", &weights(&results.best), &all_paths.iter().map(|sums| sums.best).collect::<Vec<_>>());
         near(
             "aligned",
             &weights(&results.aligned),
-            &forced_paths.iter().map(|sums| sums.2).collect::<Vec<_>>(),
+            &forced_paths.iter().map(|sums| sums.best).collect::<Vec<_>>(),
         );
         let context = self.utterances[0].automaton.context();
         for (path, (b, is_forced)) in results
