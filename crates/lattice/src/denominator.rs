@@ -205,8 +205,8 @@ impl<F: Real> Denominator<F> {
 
     /// Computes the marginals of all arcs times `cotangents`, last wave first.
     ///
-    /// The marginals overwrite the arc weights. Calls `take_adjoints(weights, frames, adjoints)` for
-    /// each wave.
+    /// The marginals overwrite the arc weights. Calls `take_adjoints(weights, frames, adjoints)`
+    /// for each wave.
     pub fn backward(
         &mut self,
         step: &FrameStep,

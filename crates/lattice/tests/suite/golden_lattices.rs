@@ -18,12 +18,15 @@ use rnnt_dp::semiring::{Differentiable, Log, Probability, Semiring, Tropical};
 /// A golden file with tolerances of values and gradients.
 struct Case {
     tensors: GoldenTensors,
+    /// Relative and absolute tolerance of values.
     values: [f64; 2],
+    /// Relative and absolute tolerance of gradients.
     gradients: [f64; 2],
 }
 
 impl Case {
-    fn all(name: &str) -> Vec<Self> {
+    /// Reads a file in both precisions; none without the shared data.
+    fn read_both(name: &str) -> Vec<Self> {
         let Some(folder) = golden::system_folder("last") else { return Vec::new() };
         let read =
             |precision: &str| GoldenTensors::read(&folder.join(format!("{name}.{precision}.safetensors")));
@@ -41,11 +44,13 @@ impl Case {
         keys
     }
 
+    /// Compares values.
     fn near(&self, name: &str, computed: &[f64]) {
         let [relative, absolute] = self.values;
         assert_near(name, computed, self.tensors.values(name), relative, absolute);
     }
 
+    /// Compares gradients.
     fn near_gradient(&self, name: &str, computed: &[f64]) {
         let [relative, absolute] = self.gradients;
         assert_near(name, computed, self.tensors.values(name), relative, absolute);
@@ -63,7 +68,7 @@ fn fullngram(key: &str) -> FullNGram {
 
 #[test]
 fn full_n_gram_contexts_equal_golden_vectors() {
-    for case in Case::all("contexts_fullngram") {
+    for case in Case::read_both("contexts_fullngram") {
         for key in case.keys() {
             let context = fullngram(&key);
             check_context(&case, &key, &context);
@@ -81,7 +86,7 @@ fn full_n_gram_contexts_equal_golden_vectors() {
 
 #[test]
 fn next_state_tables_equal_golden_vectors() {
-    for case in Case::all("contexts_nextstatetable") {
+    for case in Case::read_both("contexts_nextstatetable") {
         for key in case.keys() {
             let name = format!("{key}/next_state_table");
             let [states, labels] = case.tensors.shape(&name).try_into().unwrap();
@@ -92,6 +97,7 @@ fn next_state_tables_equal_golden_vectors() {
     }
 }
 
+/// Compares next states and reductions of a context.
 fn check_context(case: &Case, key: &str, context: &dyn Context) {
     let tensors = &case.tensors;
     let (states, labels) = (context.states(), context.vocabulary());
@@ -156,7 +162,7 @@ fn utterance_rows(tensors: &GoldenTensors, name: &str, utterance: usize) -> Vec<
 
 #[test]
 fn alignment_steps_equal_golden_vectors() {
-    for case in Case::all("alignment_steps") {
+    for case in Case::read_both("alignment_steps") {
         for key in case.keys() {
             let context = fullngram(&key);
             let alignment = match number(&key, "fld") {
@@ -252,6 +258,7 @@ fn lattices_equal_golden_vectors() {
     assert_eq!(done, 27, "lattices in {}", folder.display());
 }
 
+/// Compares distances, α, best paths and marginals of a golden lattice.
 fn check_lattice(file: &Path, case: &serde_json::Value) {
     let tensors = GoldenTensors::read(file);
     let option = |name: &str| case[name].as_u64().unwrap() as usize;

@@ -355,21 +355,21 @@ fn lattices_equal_last<F: panda_core::Real>(values: Tolerance, gradients: Tolera
         assert_within(case, &cache, golden.values("out/context_embeddings_cache"), values);
 
         let &[batch, frames, size] = golden.shape("in/frames") else { panic!("B x T x F") };
-        let x = golden.cast::<F>("in/frames");
-        let (blank, lexical) = arc_weights(weight_fn, &x, batch * frames);
+        let frame_rows = golden.cast::<F>("in/frames");
+        let (blank, lexical) = arc_weights(weight_fn, &frame_rows, batch * frames);
         assert_within(case, &blank, golden.values("out/blank_weights"), values);
         assert_within(case, &lexical, golden.values("out/lexical_weights"), values);
 
         let weighted = |name: &str| -> Vec<F> {
-            let all = golden.values(name);
-            let size = all.len() / batch;
+            let marginals = golden.values(name);
+            let size = marginals.len() / batch;
             let weights =
                 golden.values("in/loss_cotangent").iter().flat_map(|&g| std::iter::repeat_n(g, size));
-            all.iter().zip(weights).map(|(m, g)| F::from_f64(m * g)).collect()
+            marginals.iter().zip(weights).map(|(m, g)| F::from_f64(m * g)).collect()
         };
         let (b, l) = (weighted("out/blank_marginals"), weighted("out/lexical_marginals"));
         let (frame_gradient, computed) =
-            arc_gradients(weight_fn, &x, batch * frames, Arcs { blank: &b, lexical: &l });
+            arc_gradients(weight_fn, &frame_rows, batch * frames, Arcs { blank: &b, lexical: &l });
         assert_eq!(frame_gradient.len(), batch * frames * size);
         assert_within(case, &frame_gradient, golden.values("out/grad_denom_log/frames"), gradients);
         let names: Vec<&str> = golden.names_below("out/grad_denom_log/params/").collect();
@@ -381,6 +381,7 @@ fn lattices_equal_last<F: panda_core::Real>(values: Tolerance, gradients: Tolera
     }
 }
 
+/// Borrows the joint network of a golden file.
 fn borrow<'a, F: Real>(
     golden: &Golden,
     parameters: &'a Parameters<F>,
@@ -447,9 +448,9 @@ fn losses_equal_last<F: panda_core::Real>(values: Tolerance, gradients: Toleranc
             .collect();
         let joint = borrow(&golden, &parameters, "weight_fn/weight_fn", order);
         let counts = |name: &str| golden.values(name).iter().map(|&n| n as usize).collect::<Vec<_>>();
-        let x = golden.cast::<F>("in/frames");
+        let frame_rows = golden.cast::<F>("in/frames");
         let ids: Vec<u32> = golden.values("in/labels").iter().map(|&y| y as u32).collect();
-        let frames = Frames::new(&x, golden.shape("in/frames"), &counts("in/num_frames")).unwrap();
+        let frames = Frames::new(&frame_rows, golden.shape("in/frames"), &counts("in/num_frames")).unwrap();
         let labels = Labels::new(&ids, golden.shape("in/labels"), &counts("in/num_labels")).unwrap();
         let context = FullNGram::new(joint.vocabulary, order).unwrap();
         let joint_normalized = LocallyNormalized::new(joint, normalize);
