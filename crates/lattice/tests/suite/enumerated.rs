@@ -108,7 +108,10 @@ proptest! {
     }
 
     #[test]
-    fn sums_over_paths_of_labels_equal_enumeration(tiny in tiny(), labels in prop::collection::vec(any::<u32>(), 0..6)) {
+    fn sums_over_paths_of_labels_equal_enumeration(
+        tiny in tiny(),
+        labels in prop::collection::vec(any::<u32>(), 0..6),
+    ) {
         let vocabulary = tiny.automaton.rows()[0].len() as u32;
         let labels: Vec<u32> = labels.into_iter().map(|y| y % vocabulary + 1).collect();
         let has_labels = |path: &&Vec<PathArc>| {
