@@ -54,21 +54,21 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
     pub fn arc_list(&self, frames: &Frames<F>, utterance: usize, limit: usize) -> Result<ArcList<'a>> {
         self.check_frames(frames)?;
         expect_utterance(utterance, frames.utterances())?;
-        let (context, v) = (self.context(), self.context().vocabulary());
+        let (context, vocabulary) = (self.context(), self.context().vocabulary());
         let positions = Positions { frames: frames.length(utterance), alignment: self.alignment() };
         let mut weights = self.weight_fn().bind(&mut Vec::new())?;
         weights.set_frames(frames.utterance(utterance), &vec![utterance as u32; positions.frames])?;
         let mut arcs = Vec::new();
-        let mut reached = vec![vec![false; context.states()]; positions.per_frame() + 1];
-        let mut lexical = vec![F::ZERO; v];
-        reached[0][context.start()] = true;
+        let mut reachable = vec![vec![false; context.states()]; positions.per_frame() + 1];
+        let mut lexical = vec![F::ZERO; vocabulary];
+        reachable[0][context.start()] = true;
         for position in 0..positions.end() {
-            // Entry i of `reached` has the reachable states of position + i: the rest of the frame,
-            // and the start of the next one.
-            let states = std::mem::take(&mut reached[0]);
+            // Entry i of `reachable` has the reachable states of position + i: the rest of the
+            // frame, and the start of the next one.
+            let states = std::mem::take(&mut reachable[0]);
             for state in (0..states.len()).filter(|&state| states[state]) {
                 let blank = weights.forward_state(positions.frame(position), state, &mut lexical);
-                let labels = if positions.after_label(position).is_some() { v } else { 0 };
+                let labels = if positions.after_label(position).is_some() { vocabulary } else { 0 };
                 for (label, weight) in std::iter::once(&blank).chain(&lexical[..labels]).enumerate() {
                     let weight = weight.to_f64();
                     if weight == f64::NEG_INFINITY {
@@ -85,16 +85,16 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
                         _ => positions.after_blank(position),
                     };
                     let to = context.next_state(state, label);
-                    reached[next - position][to] = true;
+                    reachable[next - position][to] = true;
                     let (from, to) = (positions.state_id(position, state), positions.state_id(next, to));
                     arcs.push(ListedArc { from, to, label: label as u32, weight });
                 }
             }
-            reached.rotate_left(1);
-            *reached.last_mut().expect("the list is not empty") = vec![false; context.states()];
+            reachable.rotate_left(1);
+            *reachable.last_mut().expect("the list is not empty") = vec![false; context.states()];
         }
-        let ends = (0..context.states()).filter(|&state| reached[0][state]);
-        let finals = ends.map(|state| positions.state_id(positions.end(), state)).collect();
+        let final_states = (0..context.states()).filter(|&state| reachable[0][state]);
+        let finals = final_states.map(|state| positions.state_id(positions.end(), state)).collect();
         Ok(ArcList { context, positions, arcs, finals })
     }
 }

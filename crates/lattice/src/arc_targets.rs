@@ -1,4 +1,4 @@
-//! Sums and maxima over the label arcs into each target state.
+//! Sums and maxima over the label arcs into each lattice state.
 //!
 //! They are the inner loops of the forward, backward and Viterbi recursions. p: source state; y:
 //! label, 1 to V; q = δ(p, y): target state; `l[p,y]` (`lexical`): arc weight; `shifts[p]`: value
@@ -19,29 +19,32 @@ const MIN_BLOCKED_ARCS: usize = 1 << 18;
 /// Approximate number of blocks.
 const BLOCKS: usize = 64;
 
-/// The arcs of a frame by their targets.
+/// The label arcs of a frame by their targets.
 pub struct ArcTargets<'a> {
     context: &'a dyn Context,
     /// `None` if some state does not lead to a run of states.
     runs: Option<StateRuns>,
 }
 
+/// Runs of target states, if each state leads to successive states.
 struct StateRuns {
     /// First state of the run of each source state.
     starts: Vec<u32>,
     /// Blocks of target states; empty if states are not split.
     blocks: Vec<StateBlock>,
     /// First target state of each source state, relative to its block.
-    inside: Vec<u32>,
+    block_starts: Vec<u32>,
 }
 
 /// Successive target states, and the source states that lead there.
 struct StateBlock {
     states: Range<usize>,
+    /// Ranges of source states, in order.
     sources: Vec<Range<usize>>,
 }
 
 impl<'a> ArcTargets<'a> {
+    /// Finds the runs of target states of a context.
     pub fn new(context: &'a dyn Context) -> Self {
         let start = |state| match context.next_states(state) {
             NextStates::Run(first) => Some(first as u32),
@@ -60,6 +63,7 @@ impl<'a> ArcTargets<'a> {
         ScratchReq::new::<u64>(states).and(ScratchReq::new::<Range<usize>>(states))
     }
 
+    /// The context.
     pub fn context(&self) -> &'a dyn Context {
         self.context
     }
@@ -94,17 +98,20 @@ impl<'a> ArcTargets<'a> {
         }
     }
 
-    /// Finds the best arc to each state that is better than `best`: its weight and number
-    /// `p V + y`.
-    pub fn best<F: Real>(&self, lexical: &[F], shifts: &[F], best: &mut [F], from: &mut [u32]) {
+    /// Finds the best arc to each state that is better than `best`.
+    ///
+    /// Writes its weight and its number `p V + y`.
+    pub fn best<F: Real>(&self, lexical: &[F], shifts: &[F], best: &mut [F], best_arcs: &mut [u32]) {
         match &self.runs {
             None => self.for_each_arc(lexical, shifts, |arc, to, w| {
                 if w > best[to] {
-                    (best[to], from[to]) = (w, arc as u32);
+                    (best[to], best_arcs[to]) = (w, arc as u32);
                 }
             }),
-            Some(runs) => runs.for_each_block(best, from, |block, best, from| {
-                runs.for_each_scatter(block, lexical, shifts, |arcs| F::scatter_argmax(best, from, arcs));
+            Some(runs) => runs.for_each_block(best, best_arcs, |block, best, best_arcs| {
+                runs.for_each_scatter(block, lexical, shifts, |arcs| {
+                    F::scatter_argmax(best, best_arcs, arcs)
+                });
             }),
         }
     }
@@ -116,10 +123,10 @@ impl<'a> ArcTargets<'a> {
             if blocks.is_empty() {
                 return F::gather_exp(lexical, shifts, starts, next, sums);
             }
-            let rows = starts.len().div_ceil(BLOCKS);
-            let rows_mut = (parts_mut(lexical, rows * vocabulary), parts_mut(sums, rows));
+            let rows_per_task = starts.len().div_ceil(BLOCKS);
+            let row_tasks = (parts_mut(lexical, rows_per_task * vocabulary), parts_mut(sums, rows_per_task));
             par_for(
-                (rows_mut, parts(shifts, rows), parts(starts, rows)),
+                (row_tasks, parts(shifts, rows_per_task), parts(starts, rows_per_task)),
                 |_, ((lexical, sums), shifts, starts)| {
                     F::gather_exp(lexical, shifts, starts, next, sums);
                 },
@@ -138,6 +145,7 @@ impl<'a> ArcTargets<'a> {
         }
     }
 
+    /// Calls `visit(number, target, weight + shift)` for each arc that is not blocked.
     fn for_each_arc<F: Real>(&self, lexical: &[F], shifts: &[F], mut visit: impl FnMut(usize, usize, F)) {
         let vocabulary = self.context.vocabulary();
         for (state, (row, &shift)) in lexical.chunks_exact(vocabulary).zip(shifts).enumerate() {
@@ -152,31 +160,33 @@ impl<'a> ArcTargets<'a> {
 }
 
 impl StateRuns {
+    /// Splits states into blocks, if there are many arcs and no overlaps.
     fn new(starts: Vec<u32>, vocabulary: usize, min_blocked_arcs: usize) -> Self {
         let states = starts.len();
-        let mut firsts: Vec<usize> = starts.iter().map(|&start| start as usize).collect();
-        firsts.sort_unstable();
-        firsts.dedup();
-        let is_disjoint = firsts.windows(2).all(|pair| pair[0] + vocabulary <= pair[1]);
+        let mut run_starts: Vec<usize> = starts.iter().map(|&start| start as usize).collect();
+        run_starts.sort_unstable();
+        run_starts.dedup();
+        let is_disjoint = run_starts.windows(2).all(|pair| pair[0] + vocabulary <= pair[1]);
         if states * vocabulary < min_blocked_arcs || !is_disjoint {
-            return Self { starts, blocks: Vec::new(), inside: Vec::new() };
+            return Self { starts, blocks: Vec::new(), block_starts: Vec::new() };
         }
-        let runs_per_block = firsts.len().div_ceil(BLOCKS);
-        let mut edges: Vec<usize> = firsts.iter().copied().step_by(runs_per_block).collect();
-        edges[0] = 0;
-        edges.push(states);
+        // Blocks of target states, and the sources of each.
+        let runs_per_block = run_starts.len().div_ceil(BLOCKS);
+        let mut block_edges: Vec<usize> = run_starts.iter().copied().step_by(runs_per_block).collect();
+        block_edges[0] = 0;
+        block_edges.push(states);
         let block = |states: &[usize]| StateBlock { states: states[0]..states[1], sources: Vec::new() };
-        let mut blocks: Vec<StateBlock> = edges.windows(2).map(block).collect();
-        let mut inside = Vec::with_capacity(states);
+        let mut blocks: Vec<StateBlock> = block_edges.windows(2).map(block).collect();
+        let mut block_starts = Vec::with_capacity(states);
         for (source, &start) in starts.iter().enumerate() {
-            let block = &mut blocks[edges.partition_point(|&edge| edge <= start as usize) - 1];
-            inside.push(start - block.states.start as u32);
+            let block = &mut blocks[block_edges.partition_point(|&edge| edge <= start as usize) - 1];
+            block_starts.push(start - block.states.start as u32);
             match block.sources.last_mut() {
                 Some(last) if last.end == source => last.end += 1,
                 _ => block.sources.push(source..source + 1),
             }
         }
-        Self { starts, blocks, inside }
+        Self { starts, blocks, block_starts }
     }
 
     /// Calls `run` with target states and `sources` of each block.
@@ -191,9 +201,13 @@ impl StateRuns {
         }
         let mut parts = Vec::with_capacity(self.blocks.len());
         for block in &self.blocks {
-            let own = states.split_off_mut(..block.states.len()).expect("blocks cover all states");
-            let len = block.states.len().min(sources.len());
-            parts.push((block, own, sources.split_off_mut(..len).expect("blocks cover all sources")));
+            let block_states = states.split_off_mut(..block.states.len()).expect("blocks cover all states");
+            let source_count = block.states.len().min(sources.len());
+            parts.push((
+                block,
+                block_states,
+                sources.split_off_mut(..source_count).expect("blocks cover all sources"),
+            ));
         }
         par_for(items_mut(&mut parts), |_, (block, states, sources)| run(Some(block), states, sources));
     }
@@ -216,7 +230,7 @@ impl StateRuns {
             visit(ArcScatter {
                 rows: &lexical[sources.start * vocabulary..sources.end * vocabulary],
                 shifts: &shifts[sources.clone()],
-                starts: &self.inside[sources.clone()],
+                starts: &self.block_starts[sources.clone()],
                 first_row: sources.start,
             });
         }
@@ -228,27 +242,29 @@ mod tests {
     use super::*;
     use crate::{FullNGram, NextStateTable};
 
-    /// Blocks, no blocks, and a table of the states give equal bits.
+    /// Checks that blocks of states do not change the bits of results.
     fn check_blocks<F: Real + PartialEq>(vocabulary: usize, order: usize) {
         let context = FullNGram::new(vocabulary, order).unwrap();
-        let c = context.states();
-        let number = |i: usize| F::from_f64(((i * 7919 % 1009) as f64 - 500.0) / 60.0);
-        let lexical: Vec<F> = (0..c * vocabulary).map(number).collect();
-        let blocked = |i: usize| if i % 7 == 3 { F::NEG_INFINITY } else { number(i * 31) };
-        let shifts: Vec<F> = (0..c).map(blocked).collect();
+        let states = context.states();
+        let value = |i: usize| F::from_f64(((i * 7919 % 1009) as f64 - 500.0) / 60.0);
+        let lexical: Vec<F> = (0..states * vocabulary).map(value).collect();
+        let blocked = |i: usize| if i % 7 == 3 { F::NEG_INFINITY } else { value(i * 31) };
+        let shifts: Vec<F> = (0..states).map(blocked).collect();
         let unsplit = ArcTargets::new(&context);
         let mut split = ArcTargets::new(&context);
         split.runs = split.runs.map(|runs| StateRuns::new(runs.starts, vocabulary, 0));
         assert!(split.runs.as_ref().unwrap().blocks.len() > 1);
         let results = [unsplit, split].map(|targets| {
-            let (mut max, mut best, mut from) = (vec![F::NEG_INFINITY; c], vec![F::ZERO; c], vec![0; c]);
+            let (mut max, mut best, mut best_arcs) =
+                (vec![F::NEG_INFINITY; states], vec![F::ZERO; states], vec![0; states]);
             targets.max(&lexical, &shifts, &mut max);
             max.iter_mut().for_each(|m| *m = if *m == F::NEG_INFINITY { F::ZERO } else { *m });
-            targets.best(&lexical, &shifts, &mut best, &mut from);
-            let (mut sums, mut back, mut rows) = (vec![F::ZERO; c], lexical.clone(), vec![F::ZERO; c]);
+            targets.best(&lexical, &shifts, &mut best, &mut best_arcs);
+            let (mut sums, mut arc_marginals, mut row_sums) =
+                (vec![F::ZERO; states], lexical.clone(), vec![F::ZERO; states]);
             targets.sum(&lexical, &shifts, &max, &mut sums);
-            targets.backward(&mut back, &shifts, &max, &mut rows);
-            (max, best, from, sums, back, rows)
+            targets.backward(&mut arc_marginals, &shifts, &max, &mut row_sums);
+            (max, best, best_arcs, sums, arc_marginals, row_sums)
         });
         assert!(results[0] == results[1]);
     }

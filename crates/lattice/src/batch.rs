@@ -1,4 +1,4 @@
-//! Padded frames and labels of a batch, with the lengths of utterances.
+//! Padded frames and labels of a batch for recognition lattices.
 use kernels::Real;
 
 use crate::{
@@ -12,9 +12,13 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Frames<'a, F> {
     values: &'a [F],
+    /// The leading axes.
     batch: Vec<usize>,
+    /// T
     padded: usize,
-    size: usize,
+    /// F
+    frame_size: usize,
+    /// N of each utterance.
     lengths: Vec<usize>,
 }
 
@@ -27,21 +31,22 @@ impl<'a, F: Real> Frames<'a, F> {
     /// A shape without T and F or with F = 0; lengths that do not fit the shape; a value inside an
     /// utterance that is NaN or infinite.
     pub fn new(values: &'a [F], shape: &[usize], num_frames: &[usize]) -> Result<Self> {
-        let [batch @ .., padded, size] = shape else {
+        let [batch @ .., padded, frame_size] = shape else {
             return Err(Error::shape("frames", "axes B.., T and F", format!("{} axes", shape.len())));
         };
         let utterances = product("frames", batch)?;
-        if *size == 0 {
+        if *frame_size == 0 {
             return Err(Error::shape("frames", "at least 1 feature", format!("{shape:?}")));
         }
         expect_len("frames", product("frames", shape)?, values.len())?;
         expect_count("num_frames", utterances, num_frames.len())?;
         let lengths = num_frames.iter().map(|&n| n.min(*padded)).collect();
-        let frames = Self { values, batch: batch.to_vec(), padded: *padded, size: *size, lengths };
+        let frames =
+            Self { values, batch: batch.to_vec(), padded: *padded, frame_size: *frame_size, lengths };
         for utterance in 0..utterances {
-            for (frame, row) in frames.utterance(utterance).chunks_exact(*size).enumerate() {
-                if let Some(at) = first_not_finite(row) {
-                    return Err(Error::Frame { utterance, frame, value: row[at].to_f64() });
+            for (frame, row) in frames.utterance(utterance).chunks_exact(*frame_size).enumerate() {
+                if let Some(feature) = first_not_finite(row) {
+                    return Err(Error::Frame { utterance, frame, value: row[feature].to_f64() });
                 }
             }
         }
@@ -65,7 +70,7 @@ impl<'a, F: Real> Frames<'a, F> {
 
     /// F, the number of features of a frame.
     pub fn frame_size(&self) -> usize {
-        self.size
+        self.frame_size
     }
 
     /// N, the number of frames of an utterance, at most T.
@@ -78,7 +83,7 @@ impl<'a, F: Real> Frames<'a, F> {
 
     /// All frames of a range of utterances, including padding.
     pub(crate) fn rows(&self, utterances: std::ops::Range<usize>) -> &'a [F] {
-        let utterance_size = self.padded * self.size;
+        let utterance_size = self.padded * self.frame_size;
         &self.values[utterances.start * utterance_size..utterances.end * utterance_size]
     }
 
@@ -87,7 +92,7 @@ impl<'a, F: Real> Frames<'a, F> {
     /// # Panics
     /// If the utterance does not exist.
     pub fn utterance(&self, utterance: usize) -> &'a [F] {
-        &self.values[utterance * self.padded * self.size..][..self.lengths[utterance] * self.size]
+        &self.values[utterance * self.padded * self.frame_size..][..self.lengths[utterance] * self.frame_size]
     }
 }
 
@@ -155,11 +160,13 @@ impl<'a> Labels<'a> {
     }
 }
 
+/// Returns the product of axes, if it does not overflow.
 fn product(argument: &str, axes: &[usize]) -> Result<usize> {
     let product = axes.iter().try_fold(1usize, |product, &axis| product.checked_mul(axis));
     product.ok_or_else(|| Error::shape(argument, "axes whose product fits into usize", format!("{axes:?}")))
 }
 
+/// Fails unless there is one length for each utterance.
 fn expect_count(argument: &str, expected: usize, found: usize) -> Result<()> {
     if expected == found {
         return Ok(());

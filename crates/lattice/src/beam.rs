@@ -1,4 +1,4 @@
-//! Beam search over label strings, frame by frame, with optional fusion.
+//! Beam search over the label strings of a recognition lattice, with fusion.
 //!
 //! ```text
 //! a_0 = the hypotheses
@@ -20,7 +20,7 @@ use kernels::{Real, ScratchReq, items_mut, par_for};
 
 use crate::{
     BoundWeights, Context, Error, Frames, LatticeSession, Merge, PathSum, RecognitionLattice, Result,
-    WeightedString, execution::Request, plan::LatticeOperation, potentials::Positions,
+    WeightedString, execution::CallInputs, plan::LatticeOperation, potentials::Positions,
 };
 
 /// Options of a beam search.
@@ -60,19 +60,25 @@ impl LabelScorer for () {
 
 /// A string as its last label and its prefix.
 struct PrefixNode<S> {
+    /// Node of the prefix.
     parent: u32,
     label: u32,
+    /// Context state.
     context: u32,
     /// Sum of the scorer's scores of the labels.
     fused: f64,
+    /// State of the scorer.
     state: S,
 }
 
 /// A hypothesis or a new candidate: the string of a node, and possibly one more label.
 struct StringCandidate<S> {
     node: u32,
+    /// The added label, and the state of the scorer after it.
     label: Option<(u32, S)>,
+    /// Weight without the scores of the scorer.
     weight: f64,
+    /// Sum of the scorer's scores.
     fused: f64,
 }
 
@@ -88,11 +94,11 @@ struct BeamState<S> {
     /// Node of each (prefix node, label).
     children: HashMap<(u32, u32), u32>,
     /// Common prefix of all hypotheses, removed from the tree.
-    common: Vec<u32>,
+    common_prefix: Vec<u32>,
     /// Nodes and weights of the hypotheses, best first.
     hypotheses: Vec<(u32, f64)>,
     /// Number of nodes at which the tree is pruned.
-    limit: usize,
+    prune_at: usize,
 }
 
 /// Smallest number of nodes at which the tree is pruned.
@@ -103,21 +109,23 @@ struct ScoredStates<'a, F> {
     weights: &'a dyn BoundWeights<F>,
     frame: usize,
     vocabulary: usize,
-    index: HashMap<u32, usize>,
+    /// Row of each context state.
+    row_of_state: HashMap<u32, usize>,
     blank: Vec<F>,
     lexical: Vec<F>,
 }
 
 impl<'a, F: Real> ScoredStates<'a, F> {
+    /// Returns the weights of blank and labels from a state.
     fn arcs(&mut self, state: u32) -> (F, &[F]) {
-        let Self { weights, frame, vocabulary: v, index, blank, lexical } = self;
-        let at = *index.entry(state).or_insert_with(|| {
-            let at = blank.len();
-            lexical.resize((at + 1) * *v, F::ZERO);
-            blank.push(weights.forward_state(*frame, state as usize, &mut lexical[at * *v..]));
-            at
+        let Self { weights, frame, vocabulary: v, row_of_state, blank, lexical } = self;
+        let row = *row_of_state.entry(state).or_insert_with(|| {
+            let row = blank.len();
+            lexical.resize((row + 1) * *v, F::ZERO);
+            blank.push(weights.forward_state(*frame, state as usize, &mut lexical[row * *v..]));
+            row
         });
-        (blank[at], &lexical[at * *v..][..*v])
+        (blank[row], &lexical[row * *v..][..*v])
     }
 }
 
@@ -127,35 +135,38 @@ impl<S: Clone> BeamState<S> {
         Self {
             nodes: vec![root],
             children: HashMap::new(),
-            common: Vec::new(),
+            common_prefix: Vec::new(),
             hypotheses: vec![(0, 0.0)],
-            limit: MIN_PRUNED_NODES,
+            prune_at: MIN_PRUNED_NODES,
         }
     }
 
     /// Processes one frame; fails for a weight or score that is NaN or +inf.
     fn advance<F: Real>(
         &mut self,
-        (context, positions, beam): (&dyn Context, Positions, BeamOptions),
+        context: &dyn Context,
+        positions: Positions,
+        beam: BeamOptions,
         scorer: &impl LabelScorer<State = S>,
         mut arcs: ScoredStates<F>,
     ) -> std::result::Result<(), SearchError> {
-        let mut ends: Vec<StringCandidate<S>> = Vec::new();
-        // Index in `ends` of the string of each node.
-        let mut known: HashMap<u32, usize> = HashMap::new();
+        let mut frame_ends: Vec<StringCandidate<S>> = Vec::new();
+        // Index in `frame_ends` of the string of each node.
+        let mut index_of_node: HashMap<u32, usize> = HashMap::new();
         let mut level = std::mem::take(&mut self.hypotheses);
         for position in positions.alignment.topological_visit() {
-            let mut longer = Vec::new();
+            let mut extended = Vec::new();
             let ends_frame = match positions.after_label(position) {
                 Some(next) => next >= positions.per_frame(),
                 None => false,
             };
+            // Blanks end the frame; labels end it or lead to the next level.
             for &(node, weight) in &level {
-                let PrefixNode { context: at, fused, state, .. } = &self.nodes[node as usize];
-                let (blank, lexical) = arcs.arcs(*at);
+                let PrefixNode { context: context_state, fused, state, .. } = &self.nodes[node as usize];
+                let (blank, lexical) = arcs.arcs(*context_state);
                 let blank =
                     StringCandidate { node, label: None, weight: weight + blank.to_f64(), fused: *fused };
-                add(&mut ends, &mut known, blank, beam.merge);
+                merge_candidate(&mut frame_ends, &mut index_of_node, blank, beam.merge);
                 if positions.after_label(position).is_none() {
                     continue;
                 }
@@ -174,31 +185,31 @@ impl<S: Clone> BeamState<S> {
                         None => StringCandidate { node, label: Some((label, state)), weight, fused },
                     };
                     if ends_frame {
-                        add(&mut ends, &mut known, candidate, beam.merge);
+                        merge_candidate(&mut frame_ends, &mut index_of_node, candidate, beam.merge);
                     } else {
-                        longer.push(candidate);
+                        extended.push(candidate);
                     }
                 }
             }
-            level = self.keep(context, longer, beam.width)?;
+            level = self.keep_best(context, extended, beam.width)?;
         }
-        self.hypotheses = self.keep(context, ends, beam.width)?;
-        if self.nodes.len() >= self.limit {
+        self.hypotheses = self.keep_best(context, frame_ends, beam.width)?;
+        if self.nodes.len() >= self.prune_at {
             self.prune_tree();
         }
         Ok(())
     }
 
     /// Keeps the best candidates, with a node for each.
-    fn keep(
+    fn keep_best(
         &mut self,
         context: &dyn Context,
         mut candidates: Vec<StringCandidate<S>>,
         width: usize,
     ) -> std::result::Result<Vec<(u32, f64)>, SearchError> {
         let score = |candidate: &StringCandidate<S>| candidate.score();
-        if let Some(wrong) = candidates.iter().map(score).find(|x| x.is_nan() || *x == f64::INFINITY) {
-            return Err(SearchError::Weight(wrong));
+        if let Some(invalid) = candidates.iter().map(score).find(|x| x.is_nan() || *x == f64::INFINITY) {
+            return Err(SearchError::Weight(invalid));
         }
         candidates.retain(|candidate| candidate.score() > f64::NEG_INFINITY);
         candidates.sort_by(|a, b| b.score().total_cmp(&a.score()));
@@ -207,7 +218,7 @@ impl<S: Clone> BeamState<S> {
             candidates.into_iter().map(|StringCandidate { node, label, weight, fused }| match label {
                 None => (node, weight),
                 Some((label, state)) => {
-                    let new = self.nodes.len() as u32;
+                    let new_node = self.nodes.len() as u32;
                     let context =
                         context.next_state(self.nodes[node as usize].context as usize, label as usize);
                     self.nodes.push(PrefixNode {
@@ -217,8 +228,8 @@ impl<S: Clone> BeamState<S> {
                         fused,
                         state,
                     });
-                    self.children.insert((node, label), new);
-                    (new, weight)
+                    self.children.insert((node, label), new_node);
+                    (new_node, weight)
                 }
             });
         Ok(hypotheses.collect())
@@ -227,54 +238,57 @@ impl<S: Clone> BeamState<S> {
     /// Removes unused nodes, and the common prefix of all hypotheses.
     fn prune_tree(&mut self) {
         let mut needed = vec![false; self.nodes.len()];
-        let mut ends = vec![false; self.nodes.len()];
-        let mut branches = vec![0; self.nodes.len()];
+        let mut is_hypothesis = vec![false; self.nodes.len()];
+        let mut branch_counts = vec![0; self.nodes.len()];
         for &(node, _) in &self.hypotheses {
-            (needed[node as usize], ends[node as usize]) = (true, true);
+            (needed[node as usize], is_hypothesis[node as usize]) = (true, true);
         }
         // Parents come before children.
         for node in (1..self.nodes.len()).rev() {
             if needed[node] {
                 needed[self.nodes[node].parent as usize] = true;
-                branches[self.nodes[node].parent as usize] += 1;
+                branch_counts[self.nodes[node].parent as usize] += 1;
             }
         }
+        // The new root is the longest common prefix.
         let mut root = 0;
-        while !ends[root] && branches[root] == 1 {
+        while !is_hypothesis[root] && branch_counts[root] == 1 {
             let is_child = |node: &usize| needed[*node] && self.nodes[*node].parent as usize == root;
             root = (root + 1..self.nodes.len()).find(is_child).expect("the root has one branch");
-            self.common.push(self.nodes[root].label);
+            self.common_prefix.push(self.nodes[root].label);
         }
         needed[..root].fill(false);
+        // Removes the other nodes, and renumbers the rest.
         let mut new_index = vec![0; self.nodes.len()];
-        let mut count = 0;
-        let mut old = 0;
+        let mut new_count = 0;
+        let mut old_index = 0;
         self.nodes.retain_mut(|node| {
-            let is_needed = needed[old];
+            let is_needed = needed[old_index];
             if is_needed {
-                let parent = if old == root { 0 } else { new_index[node.parent as usize] };
-                (new_index[old], node.parent) = (count, parent);
-                count += 1;
+                let parent = if old_index == root { 0 } else { new_index[node.parent as usize] };
+                (new_index[old_index], node.parent) = (new_count, parent);
+                new_count += 1;
             }
-            old += 1;
+            old_index += 1;
             is_needed
         });
         self.children = (1..)
             .zip(&self.nodes[1.min(self.nodes.len())..])
-            .map(|(at, node)| ((node.parent, node.label), at))
+            .map(|(index, node)| ((node.parent, node.label), index))
             .collect();
         self.hypotheses.iter_mut().for_each(|(node, _)| *node = new_index[*node as usize]);
-        self.limit = MIN_PRUNED_NODES.max(2 * self.nodes.len());
+        self.prune_at = MIN_PRUNED_NODES.max(2 * self.nodes.len());
     }
 
+    /// Returns the strings of the hypotheses, best first.
     fn strings(&self) -> Vec<WeightedString> {
         let string = |&(node, weight): &(u32, f64)| {
-            let (mut labels, mut at) = (Vec::new(), node as usize);
-            while at > 0 {
-                labels.push(self.nodes[at].label);
-                at = self.nodes[at].parent as usize;
+            let (mut labels, mut prefix_node) = (Vec::new(), node as usize);
+            while prefix_node > 0 {
+                labels.push(self.nodes[prefix_node].label);
+                prefix_node = self.nodes[prefix_node].parent as usize;
             }
-            labels.extend(self.common.iter().rev());
+            labels.extend(self.common_prefix.iter().rev());
             labels.reverse();
             WeightedString { labels, weight: weight + self.nodes[node as usize].fused }
         };
@@ -298,21 +312,21 @@ impl SearchError {
 }
 
 /// Adds a candidate to a list, or merges equal strings.
-fn add<S>(
-    to: &mut Vec<StringCandidate<S>>,
-    known: &mut HashMap<u32, usize>,
+fn merge_candidate<S>(
+    candidates: &mut Vec<StringCandidate<S>>,
+    index_of_node: &mut HashMap<u32, usize>,
     candidate: StringCandidate<S>,
     merge: Merge,
 ) {
     // A string without a node arises from one node and label only, so it occurs once.
     if candidate.label.is_none() {
-        if let Some(&at) = known.get(&candidate.node) {
-            to[at].weight = merge.pair(to[at].weight, candidate.weight);
+        if let Some(&index) = index_of_node.get(&candidate.node) {
+            candidates[index].weight = merge.pair(candidates[index].weight, candidate.weight);
             return;
         }
-        known.insert(candidate.node, to.len());
+        index_of_node.insert(candidate.node, candidates.len());
     }
-    to.push(candidate);
+    candidates.push(candidate);
 }
 
 impl BeamOptions {
@@ -358,31 +372,34 @@ impl<F: Real> LatticeSession<F> {
         scorer: &S,
     ) -> Result<Vec<Vec<WeightedString>>> {
         beam.check()?;
-        let request = Request::new(lattice, frames, None, PathSum::Denominator)?;
-        let (v, per_frame) = (1 + lattice.context().vocabulary(), lattice.alignment().num_states());
-        let strings = beam.width.saturating_mul(per_frame);
-        let node = ScratchReq::new::<PrefixNode<S::State>>(2).and(ScratchReq::from_bytes(64));
-        let arc = ScratchReq::new::<F>(1).and(ScratchReq::new::<StringCandidate<S::State>>(2));
-        let string = arc.times(v).and(ScratchReq::from_bytes(64));
-        let memory = [node.times(strings), string.times(strings).and(node.times(MIN_PRUNED_NODES))];
-        let (mut execution, plan) = self.start(request, |_| LatticeOperation::walks(false, memory))?;
+        let inputs = CallInputs::new(lattice, frames, None, PathSum::Denominator)?;
+        let (arc_count, per_frame) = (1 + lattice.context().vocabulary(), lattice.alignment().num_states());
+        let max_strings = beam.width.saturating_mul(per_frame);
+        let node_bytes = ScratchReq::new::<PrefixNode<S::State>>(2).and(ScratchReq::from_bytes(64));
+        let arc_bytes = ScratchReq::new::<F>(1).and(ScratchReq::new::<StringCandidate<S::State>>(2));
+        let string_bytes = arc_bytes.times(arc_count).and(ScratchReq::from_bytes(64));
+        let memory = [
+            node_bytes.times(max_strings),
+            string_bytes.times(max_strings).and(node_bytes.times(MIN_PRUNED_NODES)),
+        ];
+        let (mut call, plan) = self.start_call(inputs, |_| LatticeOperation::walks(false, memory))?;
         let mut results = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
-            execution.set_frames(&group)?;
-            let mut results_of_group: Vec<Result<Vec<WeightedString>>> =
+            call.set_frames(&group)?;
+            let mut group_results: Vec<Result<Vec<WeightedString>>> =
                 (0..group.len()).map(|_| Ok(Vec::new())).collect();
-            par_for(items_mut(&mut results_of_group), |at, result| {
+            par_for(items_mut(&mut group_results), |index, result| {
                 let mut hypotheses = BeamState::new(lattice.context(), scorer.start());
                 let positions =
-                    Positions { frames: group.frame_range(at).len(), alignment: lattice.alignment() };
-                let outcome = group.frame_range(at).try_for_each(|frame| {
-                    let arcs = scored_states(&*execution.weights, frame, lattice.context());
-                    hypotheses.advance((lattice.context(), positions, beam), scorer, arcs)
+                    Positions { frames: group.frame_range(index).len(), alignment: lattice.alignment() };
+                let outcome = group.frame_range(index).try_for_each(|frame| {
+                    let arcs = scored_states(&*call.weights, frame, lattice.context());
+                    hypotheses.advance(lattice.context(), positions, beam, scorer, arcs)
                 });
                 let strings = outcome.map(|()| hypotheses.strings());
-                *result = strings.map_err(|error| error.into_error(group.utterances.start + at));
+                *result = strings.map_err(|error| error.into_error(group.utterances.start + index));
             });
-            for result in results_of_group {
+            for result in group_results {
                 results.push(result?);
             }
         }
@@ -396,12 +413,11 @@ fn scored_states<'a, F: Real>(
     frame: usize,
     context: &dyn Context,
 ) -> ScoredStates<'a, F> {
-    let index = HashMap::new();
     ScoredStates {
         weights,
         frame,
         vocabulary: context.vocabulary(),
-        index,
+        row_of_state: HashMap::new(),
         blank: Vec::new(),
         lexical: Vec::new(),
     }
@@ -435,6 +451,7 @@ pub struct LatticeBeamStream<'a, F, S: LabelScorer> {
     beam: BeamOptions,
     scorer: &'a S,
     hypotheses: BeamState<S::State>,
+    /// Number of frames so far.
     frames: usize,
 }
 
@@ -456,12 +473,12 @@ impl<'a, F: Real, S: LabelScorer> LatticeBeamStream<'a, F, S> {
     /// As [`LatticeSession::beam_search`]. After invalid rows the stream is unchanged; after
     /// invalid weights it is unusable.
     pub fn push(&mut self, rows: &[F]) -> Result<()> {
-        let new = set_frames(&self.lattice, &mut *self.weights, rows, self.frames)?;
+        let new_frames = set_frames(&self.lattice, &mut *self.weights, rows, self.frames)?;
         let context = self.lattice.context();
-        let positions = Positions { frames: new, alignment: self.lattice.alignment() };
-        for frame in 0..new {
+        let positions = Positions { frames: new_frames, alignment: self.lattice.alignment() };
+        for frame in 0..new_frames {
             let arcs = scored_states(&*self.weights, frame, context);
-            let outcome = self.hypotheses.advance((context, positions, self.beam), self.scorer, arcs);
+            let outcome = self.hypotheses.advance(context, positions, self.beam, self.scorer, arcs);
             outcome.map_err(|error| error.into_error(0))?;
             self.frames += 1;
         }
@@ -476,12 +493,12 @@ impl<'a, F: Real, S: LabelScorer> LatticeBeamStream<'a, F, S> {
 
 /// Checks and sets rows of one utterance, and returns their number.
 ///
-/// `before` is the number of earlier frames.
+/// `earlier_frames` is the number of earlier frames.
 pub(crate) fn set_frames<F: Real>(
     lattice: &RecognitionLattice<F>,
     weights: &mut dyn BoundWeights<F>,
     rows: &[F],
-    before: usize,
+    earlier_frames: usize,
 ) -> Result<usize> {
     let size = lattice.weight_fn().frame_size().unwrap_or(1).max(1);
     if !rows.len().is_multiple_of(size) {
@@ -493,7 +510,9 @@ pub(crate) fn set_frames<F: Real>(
     }
     let count = rows.len() / size;
     Frames::new(rows, &[1, count, size], &[count]).map_err(|error| match error {
-        Error::Frame { utterance, frame, value } => Error::Frame { utterance, frame: before + frame, value },
+        Error::Frame { utterance, frame, value } => {
+            Error::Frame { utterance, frame: earlier_frames + frame, value }
+        }
         other => other,
     })?;
     weights.set_frames(rows, &vec![0; count])?;

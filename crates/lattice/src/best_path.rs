@@ -1,4 +1,4 @@
-//! Viterbi search: the best path of each utterance, with backpointers.
+//! Viterbi search over a recognition lattice, with backpointers.
 //!
 //! A wave is a range of frames of each utterance that is processed at a time. `α[p]` is the weight
 //! of the best path to context state p. Sizes: C context states, V labels, A alignment states of a
@@ -11,7 +11,7 @@ use kernels::{Real, ScratchReq, items_mut, par_for};
 use crate::{
     Arcs, Context,
     distance::FrameArc,
-    step::{FrameStep, StepScratch},
+    step::{FrameBackpointers, FrameStep, StepScratch},
     utterance_group::{UtteranceGroup, Wave},
 };
 
@@ -56,7 +56,7 @@ impl LatticePath {
 
     /// Returns the frame of each label.
     pub fn frames(&self) -> Vec<usize> {
-        let frame = |(at, &label): (usize, &u32)| (label > 0).then_some(at / self.per_frame);
+        let frame = |(index, &label): (usize, &u32)| (label > 0).then_some(index / self.per_frame);
         self.alignment.iter().enumerate().filter_map(frame).collect()
     }
 }
@@ -67,9 +67,9 @@ pub struct Backpointers<F> {
     /// Best arcs to each state of each packed frame.
     ///
     /// `p V + y` for label y, 1 to V, from state p; 0 for a blank.
-    from: Vec<u32>,
+    best_arcs: Vec<u32>,
     /// Number of labels of each frame, by context state after it.
-    count: Vec<u32>,
+    label_counts: Vec<u32>,
     scratch: Vec<StepScratch<F>>,
     /// `α` of each utterance, *B x C*.
     states: Vec<F>,
@@ -78,11 +78,14 @@ pub struct Backpointers<F> {
 /// An utterance in a wave.
 struct WaveUtterance<'a, F> {
     scratch: &'a mut StepScratch<F>,
+    /// `α`, *C*.
     state: &'a mut [F],
-    from: &'a mut [u32],
-    count: &'a mut [u32],
+    best_arcs: &'a mut [u32],
+    label_counts: &'a mut [u32],
+    /// Weights of the arcs of the wave.
     blank: &'a [F],
     lexical: &'a [F],
+    /// Sum of the maxima that were subtracted from `α`.
     offset: &'a mut f64,
 }
 
@@ -91,7 +94,7 @@ impl<F: Real> Backpointers<F> {
     pub fn allocated(&self) -> [ScratchReq; 2] {
         let scratch = ScratchReq::all_of(self.scratch.iter().map(StepScratch::allocated));
         [
-            ScratchReq::new::<u32>(self.from.capacity() + self.count.capacity()),
+            ScratchReq::new::<u32>(self.best_arcs.capacity() + self.label_counts.capacity()),
             scratch.and(ScratchReq::new::<F>(self.states.capacity())),
         ]
     }
@@ -99,9 +102,9 @@ impl<F: Real> Backpointers<F> {
     /// Allocates the backpointers of a group and initializes each utterance.
     pub fn start(&mut self, step: &FrameStep, group: &UtteranceGroup) {
         let c = step.context().states();
-        let [from, count] = step.backpointer_counts();
-        kernels::ensure_len(&mut self.from, group.frames() * from, 0);
-        kernels::ensure_len(&mut self.count, group.frames() * count, 0);
+        let [arcs_per_frame, counts_per_frame] = step.backpointer_counts();
+        kernels::ensure_len(&mut self.best_arcs, group.frames() * arcs_per_frame, 0);
+        kernels::ensure_len(&mut self.label_counts, group.frames() * counts_per_frame, 0);
         kernels::ensure_len(&mut self.states, group.len() * c, F::ZERO);
         self.scratch.resize_with(self.scratch.len().max(group.len()), StepScratch::default);
         self.states.chunks_exact_mut(c).take(group.len()).for_each(|state| step.start(state));
@@ -109,13 +112,17 @@ impl<F: Real> Backpointers<F> {
 
     /// `α` of each utterance, and all backpointers, frame after frame.
     pub fn states_and_pointers(&mut self) -> (&mut [F], &mut [u32]) {
-        (&mut self.states, &mut self.from)
+        (&mut self.states, &mut self.best_arcs)
     }
 
     /// The weight of the best path of each utterance.
-    pub fn path_weights(&self, states: usize, offsets: &[f64]) -> Vec<f64> {
-        let top = |state: &[F]| state.iter().fold(f64::NEG_INFINITY, |top, x| top.max(x.to_f64()));
-        self.states.chunks_exact(states).zip(offsets).map(|(state, offset)| top(state) + offset).collect()
+    pub fn path_weights(&self, state_count: usize, offsets: &[f64]) -> Vec<f64> {
+        let max = |state: &[F]| state.iter().fold(f64::NEG_INFINITY, |max, x| max.max(x.to_f64()));
+        self.states
+            .chunks_exact(state_count)
+            .zip(offsets)
+            .map(|(state, offset)| max(state) + offset)
+            .collect()
     }
 
     /// Advances all utterances through a wave, in parallel.
@@ -123,41 +130,52 @@ impl<F: Real> Backpointers<F> {
         &mut self,
         step: &FrameStep,
         group: &UtteranceGroup,
-        (number, wave): (usize, &Wave),
+        wave_index: usize,
+        wave: &Wave,
         Arcs { mut blank, mut lexical }: Arcs<F>,
         offsets: &mut [f64],
     ) {
         let (c, v) = (step.context().states(), step.context().vocabulary());
-        let [per_from, per_count] = step.backpointer_counts();
-        let (mut from, mut count) = (self.from.as_mut_slice(), self.count.as_mut_slice());
+        let [arcs_per_frame, counts_per_frame] = step.backpointer_counts();
+        let (mut best_arcs, mut label_counts) =
+            (self.best_arcs.as_mut_slice(), self.label_counts.as_mut_slice());
+        // Backpointers and arcs of each utterance in the wave.
         let mut utterances = Vec::with_capacity(group.len());
         let buffers = self.scratch.iter_mut().zip(self.states.chunks_exact_mut(c)).zip(offsets);
-        for ((at, &frames), ((scratch, state), offset)) in wave.counts.iter().enumerate().zip(buffers) {
+        for ((index, &frame_count), ((scratch, state), offset)) in wave.counts.iter().enumerate().zip(buffers)
+        {
             // Frames of each utterance: before the wave, in the wave, and later.
-            let skip = (number * group.window).min(group.frame_range(at).len());
-            let rest = group.frame_range(at).len() - skip - frames;
-            from.split_off_mut(..skip * per_from).expect("earlier frames exist");
-            count.split_off_mut(..skip * per_count).expect("earlier frames exist");
+            let earlier_frames = (wave_index * group.window).min(group.frame_range(index).len());
+            let later_frames = group.frame_range(index).len() - earlier_frames - frame_count;
+            best_arcs.split_off_mut(..earlier_frames * arcs_per_frame).expect("earlier frames exist");
+            label_counts.split_off_mut(..earlier_frames * counts_per_frame).expect("earlier frames exist");
             utterances.push(WaveUtterance {
                 scratch,
                 state,
-                from: from.split_off_mut(..frames * per_from).expect("each frame has backpointers"),
-                count: count.split_off_mut(..frames * per_count).expect("each frame has backpointers"),
-                blank: blank.split_off(..frames * c).expect("each frame has arcs"),
-                lexical: lexical.split_off(..frames * c * v).expect("each frame has arcs"),
+                best_arcs: best_arcs
+                    .split_off_mut(..frame_count * arcs_per_frame)
+                    .expect("each frame has backpointers"),
+                label_counts: label_counts
+                    .split_off_mut(..frame_count * counts_per_frame)
+                    .expect("each frame has backpointers"),
+                blank: blank.split_off(..frame_count * c).expect("each frame has arcs"),
+                lexical: lexical.split_off(..frame_count * c * v).expect("each frame has arcs"),
                 offset,
             });
-            from.split_off_mut(..rest * per_from).expect("later frames exist");
-            count.split_off_mut(..rest * per_count).expect("later frames exist");
+            best_arcs.split_off_mut(..later_frames * arcs_per_frame).expect("later frames exist");
+            label_counts.split_off_mut(..later_frames * counts_per_frame).expect("later frames exist");
         }
         par_for(items_mut(&mut utterances), |_, utterance| {
             let mut next = vec![F::ZERO; c];
             for t in 0..utterance.blank.len() / c {
-                let arcs = (&utterance.blank[t * c..][..c], &utterance.lexical[t * c * v..][..c * v]);
-                let pointers = (
-                    &mut utterance.from[t * per_from..][..per_from],
-                    &mut utterance.count[t * per_count..][..per_count],
-                );
+                let arcs = Arcs {
+                    blank: &utterance.blank[t * c..][..c],
+                    lexical: &utterance.lexical[t * c * v..][..c * v],
+                };
+                let pointers = FrameBackpointers {
+                    best_arcs: &mut utterance.best_arcs[t * arcs_per_frame..][..arcs_per_frame],
+                    label_counts: &mut utterance.label_counts[t * counts_per_frame..][..counts_per_frame],
+                };
                 *utterance.offset +=
                     step.best(utterance.scratch, arcs, utterance.state, &mut next, pointers).to_f64();
                 utterance.state.copy_from_slice(&next);
@@ -170,22 +188,27 @@ impl<F: Real> Backpointers<F> {
         &self,
         step: &FrameStep,
         group: &UtteranceGroup,
-        at: usize,
+        utterance: usize,
         weight: f64,
     ) -> LatticePath {
         let (c, v) = (step.context().states(), step.context().vocabulary());
-        let [per_from, per_count] = step.backpointer_counts();
+        let [arcs_per_frame, counts_per_frame] = step.backpointer_counts();
         let per_frame = step.alignment().num_states();
-        let ends = &self.states[at * c..][..c];
-        let best = |best: usize, (at, &end): (usize, &F)| if end > ends[best] { at } else { best };
-        let mut state = ends.iter().enumerate().fold(0, best);
-        let mut alignment = vec![0; group.frame_range(at).len() * per_frame];
+        let ends = &self.states[utterance * c..][..c];
+        let larger = |best: usize, (state, &end): (usize, &F)| if end > ends[best] { state } else { best };
+        // The first of the best final states, and then its backpointers.
+        let mut state = ends.iter().enumerate().fold(0, larger);
+        let mut alignment = vec![0; group.frame_range(utterance).len() * per_frame];
         if weight > f64::NEG_INFINITY {
-            for (t, labels) in group.frame_range(at).zip(alignment.chunks_exact_mut(per_frame)).rev() {
-                let from = &self.from[t * per_from..][..per_from];
-                let count = if per_count > 0 { self.count[t * per_count + state] as usize } else { 1 };
-                for i in (0..count).rev() {
-                    if let Some(arc) = from[i * c + state].checked_sub(1) {
+            for (t, labels) in group.frame_range(utterance).zip(alignment.chunks_exact_mut(per_frame)).rev() {
+                let best_arcs = &self.best_arcs[t * arcs_per_frame..][..arcs_per_frame];
+                let label_count = if counts_per_frame > 0 {
+                    self.label_counts[t * counts_per_frame + state] as usize
+                } else {
+                    1
+                };
+                for i in (0..label_count).rev() {
+                    if let Some(arc) = best_arcs[i * c + state].checked_sub(1) {
                         (state, labels[i]) = (arc as usize / v, arc % v as u32 + 1);
                     }
                 }

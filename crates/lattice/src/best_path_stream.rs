@@ -1,4 +1,4 @@
-//! Viterbi search over a stream: emits labels as soon as they are final.
+//! Viterbi search over a stream of frames: emits labels as soon as they are final.
 //!
 //! The stream stores the best weight of each context state, and the backpointers of frames that are
 //! not final. A frame is final when the backpointers of all states meet before its end: later
@@ -9,10 +9,10 @@
 use kernels::Real;
 
 use crate::{
-    ArcsMut, BoundWeights, Error, LatticePath, RecognitionLattice, Result,
+    Arcs, ArcsMut, BoundWeights, Error, LatticePath, RecognitionLattice, Result,
     beam::set_frames,
     plan::ARCS_PER_WAVE,
-    step::{FrameStep, StepScratch},
+    step::{FrameBackpointers, FrameStep, StepScratch},
 };
 
 /// Best path of a stream, equal to [`best_paths`](crate::LatticeSession::best_paths) of the whole
@@ -39,11 +39,15 @@ pub struct BestPathStream<'a, F> {
     scratch: StepScratch<F>,
     /// Best weight of each state, without the offset.
     state: Vec<F>,
+    /// Buffer for the weights after the next frame.
     next: Vec<F>,
+    /// Sum of the maxima that were subtracted from the weights.
     offset: f64,
     /// Backpointers of frames that are not final, coded as in `best_path.rs`.
-    from: Vec<u32>,
-    count: Vec<u32>,
+    best_arcs: Vec<u32>,
+    /// Numbers of labels of these frames, by context state.
+    label_counts: Vec<u32>,
+    /// Number of frames so far.
     frames: usize,
 }
 
@@ -68,8 +72,8 @@ impl<'a, F: Real> BestPathStream<'a, F> {
             next: vec![F::ZERO; states],
             state,
             offset: 0.0,
-            from: Vec::new(),
-            count: Vec::new(),
+            best_arcs: Vec::new(),
+            label_counts: Vec::new(),
             frames: 0,
         })
     }
@@ -86,21 +90,25 @@ impl<'a, F: Real> BestPathStream<'a, F> {
     /// Arc weights of the frames; 4 bytes for each state, and for each label of a frame, of the
     /// frames that are not final yet, which are traced once.
     pub fn push(&mut self, rows: &[F]) -> Result<Vec<u32>> {
-        let new = set_frames(&self.lattice, &mut *self.weights, rows, self.frames)?;
+        let new_frames = set_frames(&self.lattice, &mut *self.weights, rows, self.frames)?;
         let (c, v) = (self.lattice.context().states(), self.lattice.context().vocabulary());
-        let [per_from, per_count] = self.step.backpointer_counts();
+        let [arcs_per_frame, counts_per_frame] = self.step.backpointer_counts();
         let window = ARCS_PER_WAVE.div_ceil(c * (1 + v)).max(1);
         let (mut blank, mut lexical) = (Vec::new(), Vec::new());
-        let all: Vec<usize> = (0..new).collect();
-        for wave in all.chunks(window) {
+        let frame_indices: Vec<usize> = (0..new_frames).collect();
+        for wave in frame_indices.chunks(window) {
             blank.resize(wave.len() * c, F::ZERO);
             lexical.resize(wave.len() * c * v, F::ZERO);
             self.weights.forward(wave, ArcsMut { blank: &mut blank, lexical: &mut lexical });
-            for arcs in blank.chunks_exact(c).zip(lexical.chunks_exact(c * v)) {
-                let (from, count) = (self.from.len(), self.count.len());
-                self.from.resize(from + per_from, 0);
-                self.count.resize(count + per_count, 0);
-                let pointers = (&mut self.from[from..], &mut self.count[count..]);
+            for (blank, lexical) in blank.chunks_exact(c).zip(lexical.chunks_exact(c * v)) {
+                let (first_arc, first_count) = (self.best_arcs.len(), self.label_counts.len());
+                self.best_arcs.resize(first_arc + arcs_per_frame, 0);
+                self.label_counts.resize(first_count + counts_per_frame, 0);
+                let pointers = FrameBackpointers {
+                    best_arcs: &mut self.best_arcs[first_arc..],
+                    label_counts: &mut self.label_counts[first_count..],
+                };
+                let arcs = Arcs { blank, lexical };
                 let offset =
                     self.step.best(&mut self.scratch, arcs, &self.state, &mut self.next, pointers).to_f64();
                 if offset.is_nan() || offset == f64::INFINITY {
@@ -110,14 +118,15 @@ impl<'a, F: Real> BestPathStream<'a, F> {
                 std::mem::swap(&mut self.state, &mut self.next);
             }
         }
-        self.frames += new;
+        self.frames += new_frames;
         Ok(self.take_final())
     }
 
     /// Ends the stream: the alignment of the remaining frames, and the weight of the whole path.
     pub fn finish(self) -> LatticePath {
-        let best = |best: usize, (at, &end): (usize, &F)| if end > self.state[best] { at } else { best };
-        let end = self.state.iter().enumerate().fold(0, best);
+        let larger =
+            |best: usize, (state, &end): (usize, &F)| if end > self.state[best] { state } else { best };
+        let end = self.state.iter().enumerate().fold(0, larger);
         let weight = self.state[end].to_f64() + self.offset;
         let per_frame = self.step.alignment().num_states();
         let mut alignment = vec![0; self.open_frames() * per_frame];
@@ -129,36 +138,44 @@ impl<'a, F: Real> BestPathStream<'a, F> {
 
     /// Number of frames that are not final.
     fn open_frames(&self) -> usize {
-        let [per_from, per_count] = self.step.backpointer_counts();
-        self.count.len().checked_div(per_count).unwrap_or_else(|| self.from.len() / per_from)
+        let [arcs_per_frame, counts_per_frame] = self.step.backpointer_counts();
+        self.label_counts
+            .len()
+            .checked_div(counts_per_frame)
+            .unwrap_or_else(|| self.best_arcs.len() / arcs_per_frame)
     }
 
     /// Removes the frames that are final and returns their alignment.
     fn take_final(&mut self) -> Vec<u32> {
-        let [per_from, per_count] = self.step.backpointer_counts();
+        let [arcs_per_frame, counts_per_frame] = self.step.backpointer_counts();
         // The largest weight is 0.
         let is_worse = |state: &usize| self.state[*state].to_f64() < -self.margin;
         let is_reachable = |state: &usize| self.state[*state] > F::NEG_INFINITY;
-        let all = 0..self.state.len();
+        let all_states = 0..self.state.len();
+        // Follows all backpointers until they meet in one state; frames before it are final.
         let mut states: Vec<usize> =
-            all.clone().filter(|state| is_reachable(state) && !is_worse(state)).collect();
-        let last = self.open_frames();
-        let mut frames = last;
-        while states.len() > 1 && frames > 0 {
-            frames -= 1;
-            states.iter_mut().for_each(|state| *state = self.previous_state(frames, *state, &mut []));
+            all_states.clone().filter(|state| is_reachable(state) && !is_worse(state)).collect();
+        let open_frames = self.open_frames();
+        let mut final_frames = open_frames;
+        while states.len() > 1 && final_frames > 0 {
+            final_frames -= 1;
+            states.iter_mut().for_each(|state| *state = self.previous_state(final_frames, *state, &mut []));
             states.sort_unstable();
             states.dedup();
         }
-        let &[state] = &states[..] else { return Vec::new() };
-        let origin = |end| (frames..last).rev().fold(end, |state, t| self.previous_state(t, state, &mut []));
-        let discarded: Vec<usize> =
-            all.filter(|end| is_reachable(end) && is_worse(end) && origin(*end) != state).collect();
+        let &[common_state] = &states[..] else { return Vec::new() };
+        let state_after_final = |end| {
+            (final_frames..open_frames).rev().fold(end, |state, t| self.previous_state(t, state, &mut []))
+        };
+        let discarded: Vec<usize> = all_states
+            .filter(|end| is_reachable(end) && is_worse(end) && state_after_final(*end) != common_state)
+            .collect();
         discarded.into_iter().for_each(|end| self.state[end] = F::NEG_INFINITY);
-        let mut alignment = vec![0; frames * self.step.alignment().num_states()];
-        self.trace_back(frames, state, &mut alignment);
-        self.from.drain(..frames * per_from);
-        self.count.drain(..frames * per_count);
+        // Removes the final frames.
+        let mut alignment = vec![0; final_frames * self.step.alignment().num_states()];
+        self.trace_back(final_frames, common_state, &mut alignment);
+        self.best_arcs.drain(..final_frames * arcs_per_frame);
+        self.label_counts.drain(..final_frames * counts_per_frame);
         alignment
     }
 
@@ -170,15 +187,20 @@ impl<'a, F: Real> BestPathStream<'a, F> {
         }
     }
 
-    /// Returns the state before a frame on the best path to `state`; writes labels if there is
-    /// space.
+    /// Returns the state before a frame on the best path to `state`.
+    ///
+    /// Writes the frame's labels, unless `labels` is empty.
     fn previous_state(&self, frame: usize, mut state: usize, labels: &mut [u32]) -> usize {
         let (c, v) = (self.lattice.context().states(), self.lattice.context().vocabulary());
-        let [per_from, per_count] = self.step.backpointer_counts();
-        let from = &self.from[frame * per_from..][..per_from];
-        let count = if per_count > 0 { self.count[frame * per_count + state] as usize } else { 1 };
-        for i in (0..count).rev() {
-            if let Some(arc) = from[i * c + state].checked_sub(1) {
+        let [arcs_per_frame, counts_per_frame] = self.step.backpointer_counts();
+        let best_arcs = &self.best_arcs[frame * arcs_per_frame..][..arcs_per_frame];
+        let label_count = if counts_per_frame > 0 {
+            self.label_counts[frame * counts_per_frame + state] as usize
+        } else {
+            1
+        };
+        for i in (0..label_count).rev() {
+            if let Some(arc) = best_arcs[i * c + state].checked_sub(1) {
                 if let Some(label) = labels.get_mut(i) {
                     *label = arc % v as u32 + 1;
                 }

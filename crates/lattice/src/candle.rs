@@ -20,14 +20,14 @@ pub use batch::BatchTensors;
 use batch::{FrameBatch, LabelBatch};
 pub use weights::{EmbeddingConfig, JointConfig, JointWeights, load};
 
-use crate::plan::LatticeOperation;
+use crate::plan::{LatticeOperation, UtteranceLength};
 use crate::{
     AlignmentLattice, BeamOptions, Context, Error, Frames, Labels, LatticeOutput, LatticePath,
     LatticeSession, LocallyNormalized, Merge, Options, PathSum, Plan, RecognitionLattice, Result, WeightFn,
 };
 
 /// Name of the candle operation.
-const NAME: &str = "recognition-lattice-loss";
+const OPERATION_NAME: &str = "recognition-lattice-loss";
 
 /// A globally or locally normalized transducer with a finite context.
 ///
@@ -71,7 +71,9 @@ pub struct Gnat {
     context: Arc<dyn Context>,
     alignment: AlignmentLattice,
     weights: JointWeights,
+    /// Session for tensors of `f32`.
     single: Arc<Mutex<LatticeSession<f32>>>,
+    /// Session for tensors of `f64`.
     double: Arc<Mutex<LatticeSession<f64>>>,
 }
 
@@ -101,6 +103,7 @@ impl GnatDtype for f64 {
     }
 }
 
+/// Locks a mutex.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // After a panic the buffers have arbitrary contents, which the next call overwrites.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -167,7 +170,7 @@ impl Gnat {
     /// Sums over paths in the forward pass. The backward pass, where the utterance weights are
     /// known, computes them again with all gradients.
     pub fn losses(&self, batch: BatchTensors) -> Result<Tensor> {
-        let call = self.call(batch)?;
+        let call = self.check_batch(batch)?;
         match call.frames.dtype() {
             DType::F32 => call.losses::<f32>(),
             _ => call.losses::<f64>(),
@@ -187,7 +190,7 @@ impl Gnat {
     /// # Cost
     /// As [`LatticeSession::sum`].
     pub fn loss_sum(&self, batch: BatchTensors, weights: &[f64]) -> Result<GnatLossSum> {
-        let call = self.call(batch)?;
+        let call = self.check_batch(batch)?;
         match call.frames.dtype() {
             DType::F32 => call.sum::<f32>(weights),
             _ => call.sum::<f64>(weights),
@@ -210,10 +213,11 @@ impl Gnat {
             Some(local) => local,
         };
         let lattice = RecognitionLattice::new(&*self.context, self.alignment, weight_fn)?;
-        let lengths = vec![(frames, labels.saturating_add(1)); batch];
+        let length = UtteranceLength { frames, positions: labels.saturating_add(1) };
+        let lengths = vec![length; batch];
         let operation = LatticeOperation::sum(!weight_fn.is_locally_normalized()).with_gradients();
         let options = lock(f32::session(self)).options();
-        Plan::for_lengths(&lattice, lengths, config.frame, (operation, options))
+        Plan::for_lengths(&lattice, lengths, config.frame, operation, options)
     }
 
     /// Returns the best path of each utterance.
@@ -262,7 +266,8 @@ impl Gnat {
         }
     }
 
-    fn call(&self, batch: BatchTensors) -> Result<TensorCall> {
+    /// Checks the tensors of a batch.
+    fn check_batch(&self, batch: BatchTensors) -> Result<TensorCall> {
         let frames = FrameBatch::new(batch.frames, batch.num_frames)?;
         let vocabulary = self.context.vocabulary();
         let labels = LabelBatch::new(batch.labels, batch.num_labels, frames.batch(), vocabulary)?;
@@ -314,18 +319,23 @@ struct TensorCall {
     labels: LabelBatch,
 }
 
-/// Utterance weights, and the gradients for them that candle has not fetched.
+/// Gradients for some utterance weights, kept until candle has fetched them.
 #[derive(Default)]
-struct CallGradients(Vec<f64>, Vec<Option<Tensor>>);
+struct CallGradients {
+    weights: Vec<f64>,
+    /// Gradient of each tensor; none after it was fetched.
+    tensors: Vec<Option<Tensor>>,
+}
 
 impl TensorCall {
     /// Frames and parameters, in the order of [`Self::gradients`].
     fn tensors(&self) -> Result<Vec<Tensor>> {
-        let mut all = vec![self.frames.values.clone()];
-        all.extend(self.gnat.weights.contiguous(self.frames.dtype())?);
-        Ok(all)
+        let mut tensors = vec![self.frames.values.clone()];
+        tensors.extend(self.gnat.weights.contiguous(self.frames.dtype())?);
+        Ok(tensors)
     }
 
+    /// Runs a session on the values of frames, labels and parameters.
     fn with_session<F: GnatDtype, T>(
         &self,
         run: impl FnOnce(&mut LatticeSession<F>, &RecognitionLattice<F>, &Frames<F>, &Labels) -> Result<T>,
@@ -335,6 +345,7 @@ impl TensorCall {
             .with_session(&self.frames, |session, lattice, frames| run(session, lattice, frames, &labels))
     }
 
+    /// Returns differentiable losses; gradients are computed when candle needs them.
     fn losses<F: GnatDtype>(self) -> Result<Tensor> {
         let losses = self.with_session::<F, _>(|session, lattice, frames, labels| {
             session.distances(PathSum::Loss, lattice, frames, Some(labels))
@@ -343,39 +354,41 @@ impl TensorCall {
         let cache = Mutex::new(CallGradients::default());
         let gradient_of = move |tensor: usize, upstream: &Tensor| {
             let weights = upstream.flatten_all()?.to_vec1::<f64>()?;
-            let cached = |cache: &mut CallGradients| match is_same(&cache.0, &weights) {
-                true => cache.1.get_mut(tensor).and_then(Option::take),
+            let cached = |cache: &mut CallGradients| match has_same_bits(&cache.weights, &weights) {
+                true => cache.tensors.get_mut(tensor).and_then(Option::take),
                 false => None,
             };
             if let Some(gradient) = cached(&mut lock(&cache)) {
                 return Ok(gradient);
             }
             let (gradients, _) = self.gradients::<F>(&weights).map_err(candle_core::Error::wrap)?;
-            let mut all: Vec<_> = gradients.into_iter().map(Some).collect();
-            let gradient = all[tensor].take().expect("each tensor has a gradient");
-            *lock(&cache) = CallGradients(weights, all);
+            let mut tensors: Vec<_> = gradients.into_iter().map(Some).collect();
+            let gradient = tensors[tensor].take().expect("each tensor has a gradient");
+            *lock(&cache) = CallGradients { weights, tensors };
             Ok(gradient)
         };
-        Ok(with_custom_grad(NAME, &tensors, losses, shape, gradient_of)?)
+        Ok(with_custom_grad(OPERATION_NAME, &tensors, losses, shape, gradient_of)?)
     }
 
+    /// Returns the weighted sum of losses, with its gradients.
     fn sum<F: GnatDtype>(self, weights: &[f64]) -> Result<GnatLossSum> {
-        let mut known_weights = weights.to_vec();
+        let mut path_weights = weights.to_vec();
         let lengths = self.frames.lengths.iter().zip(&self.labels.lengths);
         let (padded, max_labels) = (self.padded(), self.labels.shape.last().copied().unwrap_or(0));
-        for (weight, (&frames, &labels)) in known_weights.iter_mut().zip(lengths) {
+        // Utterances without a path are excluded.
+        for (weight, (&frames, &labels)) in path_weights.iter_mut().zip(lengths) {
             if labels > max_labels || !self.gnat.alignment.has_path(frames.min(padded), labels) {
                 *weight = 0.0;
             }
         }
-        let (gradients, losses) = self.gradients::<F>(&known_weights)?;
-        let finite = losses.iter().zip(weights).filter(|(loss, _)| loss.is_finite());
-        let value = finite.map(|(loss, weight)| loss * weight).sum();
+        let (gradients, losses) = self.gradients::<F>(&path_weights)?;
+        let finite_losses = losses.iter().zip(weights).filter(|(loss, _)| loss.is_finite());
+        let value = finite_losses.map(|(loss, weight)| loss * weight).sum();
         let gradient_of = move |tensor: usize, upstream: &Tensor| match upstream.to_scalar::<f64>()? {
             1.0 => Ok(gradients[tensor].clone()),
             factor => gradients[tensor].affine(factor, 0.0),
         };
-        let sum = with_custom_grad(NAME, &self.tensors()?, vec![value], (), gradient_of)?;
+        let sum = with_custom_grad(OPERATION_NAME, &self.tensors()?, vec![value], (), gradient_of)?;
         Ok(GnatLossSum { sum, losses })
     }
 
@@ -403,10 +416,11 @@ impl TensorCall {
 }
 
 /// Returns true if two slices have the same bits.
-fn is_same(a: &[f64], b: &[f64]) -> bool {
+fn has_same_bits(a: &[f64], b: &[f64]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
+/// Aligns the best string of each utterance, which beam search finds.
 fn best_strings<F: crate::Real>(
     session: &mut LatticeSession<F>,
     lattice: &RecognitionLattice<F>,

@@ -1,8 +1,8 @@
-//! Contexts: deterministic automata over labels, whose state is the label history of a path.
+//! Contexts of recognition lattices: automata whose states are label histories.
 //!
-//! Labels are 1 to V; 0 is no label and keeps the state. Every state has exactly one arc for each
-//! label, and all states are final (`δ` below). Arc weights depend on the state: two paths in the
-//! same state have the same weights.
+//! They are deterministic. Labels are 1 to V; 0 is no label and keeps the state. Every state has
+//! exactly one arc for each label, and all states are final (`δ` below). Arc weights depend on the
+//! state: two paths in the same state have the same weights.
 mod full_ngram;
 mod histories;
 mod next_state_table;
@@ -13,6 +13,9 @@ pub use next_state_table::NextStateTable;
 use rnnt_dp::semiring::{Differentiable, Semiring};
 
 use crate::{Error, Result};
+
+/// Largest number of context states.
+const MAX_STATES: usize = 1 << 31;
 
 /// A complete deterministic automaton with C states over V labels.
 pub trait Context: Send + Sync {
@@ -93,8 +96,8 @@ pub fn forward_reduce<S: Semiring>(context: &dyn Context, weights: &[S::Weight],
     for (state, weights) in weights.chunks_exact(labels).enumerate() {
         let targets = context.next_states(state);
         for (label, &weight) in weights.iter().enumerate() {
-            let to = &mut out[targets.state(label + 1)];
-            *to = S::plus(*to, weight);
+            let sum = &mut out[targets.state(label + 1)];
+            *sum = S::plus(*sum, weight);
         }
     }
 }
@@ -118,14 +121,15 @@ pub fn forward_reduce_backward<S: Differentiable>(
         weights.len() == arcs && gradient.len() == arcs && cotangents.len() == states,
         "forward_reduce_backward: {states} x {labels}"
     );
+    // Arcs into each state, in the order of the sum.
     let mut incoming = vec![Vec::new(); states];
     for arc in 0..arcs {
         incoming[context.next_state(arc / labels, arc % labels + 1)].push(arc);
     }
-    for (arcs, &g) in incoming.iter().zip(cotangents) {
+    for (arcs, &cotangent) in incoming.iter().zip(cotangents) {
         let operands: Vec<f64> = arcs.iter().map(|&arc| weights[arc]).collect();
         let mut gradients = vec![0.0; arcs.len()];
-        S::sum_backward(&operands, g, &mut gradients);
+        S::sum_backward(&operands, cotangent, &mut gradients);
         arcs.iter().zip(gradients).for_each(|(&arc, g)| gradient[arc] = g);
     }
 }

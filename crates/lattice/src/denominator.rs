@@ -1,4 +1,4 @@
-//! Denominator of the loss: log-sum over all paths, and posteriors of arcs.
+//! Denominator of the lattice loss: log-sum over all paths, and arc posteriors.
 //!
 //! A wave is a range of frames of each utterance that is processed at a time. α_t and β_t are the
 //! log-sums over the paths from the start to each context state before frame t, and from there to
@@ -33,9 +33,28 @@ impl<F: Real> ArcBuffer<F> {
         ArcsMut { blank: &mut self.blank[..frames * c], lexical: &mut self.lexical[..frames * c * v] }
     }
 
+    /// Returns the arcs of `frames` frames.
     pub fn arcs(&self, step: &FrameStep, frames: usize) -> Arcs<'_, F> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         Arcs { blank: &self.blank[..frames * c], lexical: &self.lexical[..frames * c * v] }
+    }
+}
+
+/// State that forward saves for backward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SavedState {
+    /// Nothing: there is no backward pass.
+    Nothing,
+    /// `α` before each frame; arc weights are recomputed.
+    Alpha,
+    /// `α` before each frame, and all arc weights.
+    AlphaAndArcs,
+}
+
+impl SavedState {
+    /// The state that backward needs.
+    pub fn for_backward(keeps_arcs: bool) -> Self {
+        if keeps_arcs { Self::AlphaAndArcs } else { Self::Alpha }
     }
 }
 
@@ -49,9 +68,9 @@ pub struct Denominator<F> {
     /// Arc weights: of two alternating waves, or of all.
     buffers: Vec<ArcBuffer<F>>,
     /// Whether α is saved.
-    stored: bool,
-    /// Whether arc weights are kept.
-    kept: bool,
+    saves_alpha: bool,
+    /// Whether all arc weights are kept.
+    keeps_arcs: bool,
     scratch: Vec<StepScratch<F>>,
     /// `α` or `β` of each utterance, *B x C*.
     states: Vec<F>,
@@ -60,13 +79,18 @@ pub struct Denominator<F> {
 /// An utterance in a wave.
 struct SummedUtterance<'a, F> {
     scratch: &'a mut StepScratch<F>,
+    /// `α` or `β`, *C*.
     state: &'a mut [F],
+    /// `α` before each frame of the wave; empty if it is not saved.
     alpha: &'a mut [F],
+    /// Maximum that was subtracted from `α` after each frame of the wave.
     offsets: &'a mut [F],
+    /// Weights of the blanks of the wave, or their marginals.
     blank: &'a mut [F],
+    /// Weights of the labels of the wave, or their marginals.
     lexical: &'a mut [F],
     /// Index of the utterance in the group.
-    at: usize,
+    index: usize,
     /// Last frame with a wrong sum of posteriors, and the sum.
     imprecise: Option<(usize, f64)>,
 }
@@ -74,30 +98,30 @@ struct SummedUtterance<'a, F> {
 impl<F: Real> Denominator<F> {
     /// Computes `log D` of each utterance.
     ///
-    /// `stored` saves α for [`backward`](Self::backward), `keep` the arc weights in addition.
+    /// `saved` is the state that is saved for [`backward`](Self::backward).
     pub fn forward(
         &mut self,
         step: &FrameStep,
         weights: &dyn BoundWeights<F>,
         group: &UtteranceGroup,
-        stored: bool,
-        keep: bool,
+        saved: SavedState,
     ) -> Vec<f64> {
         let (c, waves) = (step.context().states(), group.waves());
-        (self.stored, self.kept) = (stored, keep && stored);
-        let rows = if stored { group.frames() } else { 0 };
-        kernels::ensure_len(&mut self.alpha, rows * c, F::ZERO);
+        let saves_alpha = saved != SavedState::Nothing;
+        (self.saves_alpha, self.keeps_arcs) = (saves_alpha, saved == SavedState::AlphaAndArcs);
+        let saved_frames = if saves_alpha { group.frames() } else { 0 };
+        kernels::ensure_len(&mut self.alpha, saved_frames * c, F::ZERO);
         kernels::ensure_len(&mut self.offsets, group.frames(), F::ZERO);
         kernels::ensure_len(&mut self.states, group.len() * c, F::ZERO);
         self.scratch.resize_with(self.scratch.len().max(group.len()), StepScratch::default);
-        let needed = if self.kept { waves } else { 2.min(waves) };
-        let mut buffers = self.take_buffers(needed);
+        let buffer_count = if self.keeps_arcs { waves } else { 2.min(waves) };
+        let mut buffers = self.take_buffers(buffer_count);
         self.states.chunks_exact_mut(c).take(group.len()).for_each(|state| step.start(state));
-        let mut before: Option<(Wave, usize)> = None;
-        for at in 0..=waves {
-            let wave = (at < waves).then(|| group.wave(at));
-            let (own, other) = self.slots(at);
-            let (current, previous) = pair_mut(&mut buffers, own, other);
+        let mut previous_wave: Option<(Wave, usize)> = None;
+        for wave_index in 0..=waves {
+            let wave = (wave_index < waves).then(|| group.wave(wave_index));
+            let (current_slot, previous_slot) = self.buffer_indices(wave_index);
+            let (current, previous) = pair_mut(&mut buffers, current_slot, previous_slot);
             rayon::join(
                 || {
                     if let (Some(wave), Some(buffer)) = (&wave, current) {
@@ -105,41 +129,47 @@ impl<F: Real> Denominator<F> {
                     }
                 },
                 || {
-                    if let (Some((wave, _)), Some(buffer)) = (&before, previous) {
+                    if let (Some((wave, _)), Some(buffer)) = (&previous_wave, previous) {
                         self.for_each_utterance(
                             step,
                             group,
                             wave,
                             buffer.arcs_mut(step, wave.frames.len()),
                             |utterance, frames| {
-                                utterance.forward(step, frames, stored);
+                                utterance.forward(step, frames, saves_alpha);
                             },
                         );
                     }
                 },
             );
-            before = wave.map(|wave| (wave, at));
+            previous_wave = wave.map(|wave| (wave, wave_index));
         }
         self.buffers = buffers;
         let states = self.states.chunks_exact(c).zip(0..group.len());
         states
-            .map(|(state, at)| {
-                let offsets = &self.offsets[group.frame_range(at)];
+            .map(|(state, utterance)| {
+                let offsets = &self.offsets[group.frame_range(utterance)];
                 log_sum(state) + offsets.iter().map(|offset| offset.to_f64()).sum::<f64>()
             })
             .collect()
     }
 
     /// `α` of an utterance before each of `padded` frames; forward must have saved it.
-    pub fn alphas(&self, c: usize, group: &UtteranceGroup, at: usize, padded: usize) -> Vec<f64> {
-        let frames = group.frame_range(at);
+    pub fn alphas(
+        &self,
+        state_count: usize,
+        group: &UtteranceGroup,
+        utterance: usize,
+        padded: usize,
+    ) -> Vec<f64> {
+        let frames = group.frame_range(utterance);
         let mut offset = 0.0;
-        let mut alphas = Vec::with_capacity(padded * c);
+        let mut alphas = Vec::with_capacity(padded * state_count);
         for t in frames.clone() {
-            alphas.extend(self.alpha[t * c..][..c].iter().map(|a| a.to_f64() + offset));
+            alphas.extend(self.alpha[t * state_count..][..state_count].iter().map(|a| a.to_f64() + offset));
             offset += self.offsets[t].to_f64();
         }
-        let last = &self.states[at * c..][..c];
+        let last = &self.states[utterance * state_count..][..state_count];
         for _ in frames.len()..padded {
             alphas.extend(last.iter().map(|a| a.to_f64() + offset));
         }
@@ -169,59 +199,69 @@ impl<F: Real> Denominator<F> {
     }
 
     /// Indices of the buffers of a wave and of the previous one.
-    fn slots(&self, wave: usize) -> (usize, usize) {
-        if self.kept { (wave, wave.wrapping_sub(1)) } else { (wave % 2, (wave + 1) % 2) }
+    fn buffer_indices(&self, wave: usize) -> (usize, usize) {
+        if self.keeps_arcs { (wave, wave.wrapping_sub(1)) } else { (wave % 2, (wave + 1) % 2) }
     }
 
     /// Computes the marginals of all arcs times `cotangents`, last wave first.
     ///
-    /// The marginals overwrite the arc weights. Calls `take(weights, frames, adjoints)` for each
-    /// wave.
+    /// The marginals overwrite the arc weights. Calls `take_adjoints(weights, frames, adjoints)`
+    /// for each wave.
     pub fn backward(
         &mut self,
         step: &FrameStep,
         weights: &mut dyn BoundWeights<F>,
         group: &UtteranceGroup,
         cotangents: &[f64],
-        mut take: impl FnMut(&mut dyn BoundWeights<F>, &[usize], Arcs<F>) -> Result<()>,
+        mut take_adjoints: impl FnMut(&mut dyn BoundWeights<F>, &[usize], Arcs<F>) -> Result<()>,
     ) -> Result<()> {
         let c = step.context().states();
-        let start = |state: &mut [F]| {
+        let start_beta = |state: &mut [F]| {
             // The state is still the last α. Without a path, all gradients are 0.
             let total = log_sum(state);
             state.fill(if total.is_finite() { F::from_f64(-total) } else { F::NEG_INFINITY });
             total.is_finite()
         };
-        let has_path: Vec<bool> = self.states.chunks_exact_mut(c).take(group.len()).map(start).collect();
+        let has_path: Vec<bool> = self.states.chunks_exact_mut(c).take(group.len()).map(start_beta).collect();
         let mut buffers = self.take_buffers(0);
         let waves = group.waves();
-        for at in (0..waves).rev() {
-            let wave = group.wave(at);
+        for wave_index in (0..waves).rev() {
+            let wave = group.wave(wave_index);
             // The weights of the last wave are still in their buffer.
-            let next = (at > 0 && !self.kept).then(|| group.wave(at - 1));
-            let (own, other) = if self.kept { (at, usize::MAX) } else { (at % 2, (at + 1) % 2) };
-            let (current, next_buffer) = pair_mut(&mut buffers, own, other);
+            let earlier_wave = (wave_index > 0 && !self.keeps_arcs).then(|| group.wave(wave_index - 1));
+            let (current_slot, earlier_slot) = if self.keeps_arcs {
+                (wave_index, usize::MAX)
+            } else {
+                (wave_index % 2, (wave_index + 1) % 2)
+            };
+            let (current, earlier_buffer) = pair_mut(&mut buffers, current_slot, earlier_slot);
             let current = current.expect("each wave has a buffer");
             let shared = &*weights;
             let (_, imprecise) = rayon::join(
                 || {
-                    if let (Some(wave), Some(buffer)) = (&next, next_buffer) {
+                    if let (Some(wave), Some(buffer)) = (&earlier_wave, earlier_buffer) {
                         shared.forward(&wave.frames, buffer.arcs_mut(step, wave.frames.len()));
                     }
                 },
                 || {
                     let arcs = current.arcs_mut(step, wave.frames.len());
                     self.for_each_utterance(step, group, &wave, arcs, |utterance, frames| {
-                        utterance.backward(step, frames, cotangents[utterance.at], has_path[utterance.at]);
+                        utterance.backward(
+                            step,
+                            frames,
+                            cotangents[utterance.index],
+                            has_path[utterance.index],
+                        );
                     })
                 },
             );
             if let Some((utterance, frame, sum)) = imprecise {
                 self.buffers = buffers;
-                let (utterance, frame) = (group.utterances.start + utterance, at * group.window + frame);
+                let (utterance, frame) =
+                    (group.utterances.start + utterance, wave_index * group.window + frame);
                 return Err(Error::Precision { utterance, frame, sum });
             }
-            take(weights, &wave.frames, current.arcs(step, wave.frames.len()))?;
+            take_adjoints(weights, &wave.frames, current.arcs(step, wave.frames.len()))?;
         }
         self.buffers = buffers;
         Ok(())
@@ -242,38 +282,42 @@ impl<F: Real> Denominator<F> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let (mut blank, mut lexical) = (arcs.blank, arcs.lexical);
         let (mut alpha, mut offsets) = (self.alpha.as_mut_slice(), self.offsets.as_mut_slice());
-        let stored = self.stored;
-        let mut skipped = 0;
-        let mut first = 0;
+        let saves_alpha = self.saves_alpha;
+        // Frames of α and offsets, and of the wave, before the current utterance.
+        let mut split_frames = 0;
+        let mut wave_row = 0;
         let mut utterances = Vec::with_capacity(group.len());
         let states = self.scratch.iter_mut().zip(self.states.chunks_exact_mut(c));
-        for ((at, &count), (scratch, state)) in wave.counts.iter().enumerate().zip(states) {
-            let from = wave.frames.get(first).copied().unwrap_or(skipped);
-            let alpha_len = |frames: usize| if stored { frames * c } else { 0 };
-            if count > 0 {
-                alpha = alpha.split_off_mut(alpha_len(from - skipped)..).expect("frames are in order");
-                offsets = offsets.split_off_mut(from - skipped..).expect("frames are in order");
-                skipped = from + count;
+        for ((index, &frame_count), (scratch, state)) in wave.counts.iter().enumerate().zip(states) {
+            let first_frame = wave.frames.get(wave_row).copied().unwrap_or(split_frames);
+            let alpha_len = |frames: usize| if saves_alpha { frames * c } else { 0 };
+            if frame_count > 0 {
+                alpha = alpha
+                    .split_off_mut(alpha_len(first_frame - split_frames)..)
+                    .expect("frames are in order");
+                offsets = offsets.split_off_mut(first_frame - split_frames..).expect("frames are in order");
+                split_frames = first_frame + frame_count;
             }
             utterances.push(SummedUtterance {
                 scratch,
                 state,
-                alpha: alpha.split_off_mut(..alpha_len(count)).expect("each frame has α"),
-                offsets: offsets.split_off_mut(..count).expect("each frame has an offset"),
-                blank: blank.split_off_mut(..count * c).expect("each frame has arcs"),
-                lexical: lexical.split_off_mut(..count * c * v).expect("each frame has arcs"),
-                at,
+                alpha: alpha.split_off_mut(..alpha_len(frame_count)).expect("each frame has α"),
+                offsets: offsets.split_off_mut(..frame_count).expect("each frame has an offset"),
+                blank: blank.split_off_mut(..frame_count * c).expect("each frame has arcs"),
+                lexical: lexical.split_off_mut(..frame_count * c * v).expect("each frame has arcs"),
+                index,
                 imprecise: None,
             });
-            first += count;
+            wave_row += frame_count;
         }
         par_for(items_mut(&mut utterances), |_, utterance| run(utterance, 0..utterance.offsets.len()));
         utterances
             .iter()
-            .find_map(|utterance| utterance.imprecise.map(|(frame, sum)| (utterance.at, frame, sum)))
+            .find_map(|utterance| utterance.imprecise.map(|(frame, sum)| (utterance.index, frame, sum)))
     }
 }
 
+/// Frames of an utterance, counted from its first frame in the wave.
 type FrameRange = std::ops::Range<usize>;
 
 /// Valid sums of the posteriors of a frame.
@@ -283,12 +327,14 @@ type FrameRange = std::ops::Range<usize>;
 pub const POSTERIOR_SUM_RANGE: std::ops::Range<f64> = 0.9..1.1;
 
 impl<F: Real> SummedUtterance<'_, F> {
-    fn forward(&mut self, step: &FrameStep, frames: FrameRange, stored: bool) {
+    /// Advances α over frames of the wave.
+    fn forward(&mut self, step: &FrameStep, frames: FrameRange, saves_alpha: bool) {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let mut next = vec![F::ZERO; c];
         for t in frames {
-            let arcs = (&self.blank[t * c..][..c], &self.lexical[t * c * v..][..c * v]);
-            if stored {
+            let arcs =
+                Arcs { blank: &self.blank[t * c..][..c], lexical: &self.lexical[t * c * v..][..c * v] };
+            if saves_alpha {
                 self.alpha[t * c..][..c].copy_from_slice(self.state);
             }
             self.offsets[t] = step.forward(self.scratch, arcs, self.state, &mut next);
@@ -296,14 +342,15 @@ impl<F: Real> SummedUtterance<'_, F> {
         }
     }
 
+    /// Replaces arc weights by marginals times the cotangent, last frame first.
     fn backward(&mut self, step: &FrameStep, frames: FrameRange, cotangent: f64, has_path: bool) {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let scale = F::from_f64(cotangent);
         for t in frames.rev() {
-            let arcs = (&mut self.blank[t * c..][..c], &mut self.lexical[t * c * v..][..c * v]);
+            let (blank, lexical) = (&mut self.blank[t * c..][..c], &mut self.lexical[t * c * v..][..c * v]);
             let sum = step.backward(
                 self.scratch,
-                (&mut *arcs.0, &mut *arcs.1),
+                ArcsMut { blank: &mut *blank, lexical: &mut *lexical },
                 &self.alpha[t * c..][..c],
                 self.offsets[t],
                 self.state,
@@ -312,7 +359,7 @@ impl<F: Real> SummedUtterance<'_, F> {
                 self.imprecise = Some((t, sum));
             }
             if cotangent != 1.0 {
-                arcs.0.iter_mut().chain(arcs.1).for_each(|g| *g *= scale);
+                blank.iter_mut().chain(lexical).for_each(|g| *g *= scale);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Shortest distances over a lattice in any semiring, directly by the definition.
+//! Shortest distances over a recognition lattice in any semiring, by the definition.
 //!
 //! This module is a readable reference; [`LatticeSession`](crate::LatticeSession) is fast.
 //!
@@ -85,7 +85,7 @@ pub(crate) fn forward<S: Semiring>(
     mut fill: impl FnMut(usize, ArcsMut<S::Weight>),
 ) -> Distance<S::Weight> {
     let states = context.states();
-    let mut frame = FrameValues::<S>::new(context, rows);
+    let mut frame = FrameArcBuffer::<S>::new(context, rows);
     let mut alpha = vec![S::ZERO; states];
     alpha[context.start()] = S::ONE;
     let mut alphas = Vec::with_capacity(num_frames * states);
@@ -104,24 +104,25 @@ fn fill_arcs<W>(
 ) -> impl FnMut(usize, ArcsMut<W>) {
     let (states, labels) = (context.states(), context.vocabulary());
     move |t, arcs| {
-        for (at, blank) in arcs.blank.iter_mut().enumerate() {
-            *blank = weight(t, FrameArc { alignment: at / states, context: at % states, label: 0 });
+        for (index, blank) in arcs.blank.iter_mut().enumerate() {
+            *blank = weight(t, FrameArc { alignment: index / states, context: index % states, label: 0 });
         }
-        for (at, lexical) in arcs.lexical.iter_mut().enumerate() {
-            let (from, label) = (at / labels, at % labels + 1);
-            *lexical = weight(t, FrameArc { alignment: from / states, context: from % states, label });
+        for (index, lexical) in arcs.lexical.iter_mut().enumerate() {
+            let (source, label) = (index / labels, index % labels + 1);
+            *lexical = weight(t, FrameArc { alignment: source / states, context: source % states, label });
         }
     }
 }
 
-/// Buffers for the arcs of a frame.
-struct FrameValues<S: Semiring> {
+/// Weights of the arcs of a frame: one row for each alignment state, or one for all.
+struct FrameArcBuffer<S: Semiring> {
     blank: Vec<S::Weight>,
     lexical: Vec<S::Weight>,
+    /// Numbers of blank and label arcs of one row.
     sizes: [usize; 2],
 }
 
-impl<S: Semiring> FrameValues<S> {
+impl<S: Semiring> FrameArcBuffer<S> {
     fn new(context: &dyn Context, rows: usize) -> Self {
         let sizes = [context.states(), context.states() * context.vocabulary()];
         Self { blank: vec![S::ZERO; rows * sizes[0]], lexical: vec![S::ZERO; rows * sizes[1]], sizes }
@@ -139,7 +140,7 @@ impl<S: Semiring> FrameValues<S> {
 /// Arcs of a frame: one row for each alignment state, or one for all.
 struct ArcRows<'a, W> {
     arcs: Arcs<'a, W>,
-    /// Sizes of one row.
+    /// Numbers of blank and label arcs of one row.
     sizes: [usize; 2],
 }
 
@@ -155,6 +156,7 @@ impl<'a, W> ArcRows<'a, W> {
         Err(Error::shape("arcs", expected, format!("{lengths:?}")))
     }
 
+    /// Returns the blank and label weights of an alignment state.
     fn row(&self, alignment: usize) -> (&'a [W], &'a [W]) {
         let [blank, lexical] = self.sizes;
         let row = if self.arcs.blank.len() == blank { 0 } else { alignment };

@@ -143,6 +143,7 @@ impl From<candle_core::Error> for Error {
 }
 
 impl Error {
+    /// Creates an error for an argument that does not fit.
     pub(crate) fn shape(
         argument: impl Into<String>,
         expected: impl Into<String>,
@@ -177,21 +178,23 @@ pub(crate) fn first_not_finite<F: kernels::Real>(values: &[F]) -> Option<usize> 
     })
 }
 
+/// [`first_not_finite`] on one thread.
 fn first_not_finite_in<F: kernels::Real>(values: &[F]) -> Option<usize> {
     /// Elements that are checked without a branch, several at a time.
     const RUN_ELEMENTS: usize = 256;
+    /// Independent partial sums.
     const LANES: usize = 16;
     // Zero times a finite number is zero; zero times NaN or infinity is not.
     let is_finite = |run: &[F]| {
         let mut sums = [F::ZERO; LANES];
-        let (whole, rest) = run.as_chunks::<LANES>();
-        for lanes in whole {
+        let (chunks, remainder) = run.as_chunks::<LANES>();
+        for lanes in chunks {
             sums.iter_mut().zip(lanes).for_each(|(sum, &x)| *sum += x * F::ZERO);
         }
-        sums.iter().chain(rest).all(|&x| x * F::ZERO == F::ZERO)
+        sums.iter().chain(remainder).all(|&x| x * F::ZERO == F::ZERO)
     };
-    let first = RUN_ELEMENTS * values.chunks(RUN_ELEMENTS).position(|run| !is_finite(run))?;
-    values[first..].iter().position(|x| !x.to_f64().is_finite()).map(|at| first + at)
+    let run_start = RUN_ELEMENTS * values.chunks(RUN_ELEMENTS).position(|run| !is_finite(run))?;
+    values[run_start..].iter().position(|x| !x.to_f64().is_finite()).map(|offset| run_start + offset)
 }
 
 /// Fails if a value of a parameter is NaN or infinite.
@@ -216,9 +219,9 @@ mod tests {
         let mut values = vec![f32::MAX; 200_000];
         assert_eq!(first_not_finite(&values), None);
         let invalid = [(f32::NAN, 150_000), (f32::NAN, 999), (f32::NEG_INFINITY, 512), (f32::INFINITY, 511)];
-        for (value, at) in invalid.into_iter().chain([(f32::NAN, 0)]) {
-            values[at] = value;
-            assert_eq!(first_not_finite(&values), Some(at));
+        for (value, index) in invalid.into_iter().chain([(f32::NAN, 0)]) {
+            values[index] = value;
+            assert_eq!(first_not_finite(&values), Some(index));
         }
         assert_eq!(first_not_finite::<f64>(&[]), None);
         assert_eq!(first_not_finite(&[-f64::MAX, f64::NAN]), Some(1));

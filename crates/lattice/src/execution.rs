@@ -1,8 +1,9 @@
 //! Loss and gradient of one batch over the recognition lattice.
 //!
-//! A request is a lattice with its frames and labels; binding its weight function computes what
-//! depends only on parameters. A group is a range of utterances that are processed together. D is
-//! the sum over all paths, S the sum over the paths of the labels.
+//! A session checks the inputs of a call ([`CallInputs`]) and binds the weight function
+//! ([`BoundCall`]), which computes what depends only on parameters. A group is a range of
+//! utterances that are processed together. D is the sum over all paths, S the sum over the paths of
+//! the labels.
 use std::borrow::Cow;
 
 use kernels::{Real, ScratchReq};
@@ -10,7 +11,7 @@ use kernels::{Real, ScratchReq};
 use crate::{
     Arcs, BoundWeights, Error, Frames, Labels, RecognitionLattice, Result,
     best_path::Backpointers,
-    denominator::Denominator,
+    denominator::{Denominator, SavedState},
     numerator::Numerator,
     plan::{BUFFERS, Plan},
     step::FrameStep,
@@ -28,15 +29,17 @@ pub enum PathSum {
     Numerator,
 }
 
-/// A lattice and inputs, checked for consistency.
-pub struct Request<'a, F: Real> {
+/// The arguments of a call, checked for consistency.
+pub struct CallInputs<'a, F: Real> {
     pub frames: &'a Frames<'a, F>,
     pub labels: Option<&'a Labels<'a>>,
     pub lattice: RecognitionLattice<'a, F>,
+    /// The requested sum.
     sum: PathSum,
 }
 
-impl<'a, F: Real> Request<'a, F> {
+impl<'a, F: Real> CallInputs<'a, F> {
+    /// Checks the arguments of a call.
     pub fn new(
         lattice: &RecognitionLattice<'a, F>,
         frames: &'a Frames<'a, F>,
@@ -78,10 +81,10 @@ impl<F: Real> CallBuffers<F> {
     ///
     /// The call needs the bytes of its plan plus the excess of each buffer over its planned size.
     pub fn fit(&mut self, plan: &Plan, limit: usize) {
-        let excess = |(allocated, planned): (ScratchReq, &ScratchReq)| {
+        let excess_of = |(allocated, planned): (ScratchReq, &ScratchReq)| {
             ScratchReq::from_bytes(allocated.bytes().saturating_sub(planned.bytes()))
         };
-        let excess = ScratchReq::all_of(self.allocated().into_iter().zip(&plan.buffers).map(excess));
+        let excess = ScratchReq::all_of(self.allocated().into_iter().zip(&plan.buffers).map(excess_of));
         if excess.and(ScratchReq::from_bytes(plan.bytes)).bytes() > limit {
             *self = Self {
                 denominator: Denominator::default(),
@@ -107,65 +110,74 @@ impl<F: Real> CallBuffers<F> {
     }
 }
 
-/// A request with bound weights.
-pub struct Execution<'a, F: Real> {
+/// A call with bound weights.
+pub struct BoundCall<'a, F: Real> {
     pub frames: &'a Frames<'a, F>,
     pub lattice: RecognitionLattice<'a, F>,
     pub step: FrameStep<'a>,
     pub weights: Box<dyn BoundWeights<F> + 'a>,
     labels: Option<&'a Labels<'a>>,
     /// Features of the packed frames of the group.
-    rows: Cow<'a, [F]>,
+    frame_rows: Cow<'a, [F]>,
     sum: PathSum,
+    /// Whether the sum needs all paths.
     all_paths: bool,
 }
 
 /// Sums over the paths of each utterance of a group.
 pub struct GroupSums {
+    /// `log D`; empty if the call does not need it.
     denominators: Vec<f64>,
+    /// `log S`; empty if the call does not need it.
     numerators: Vec<f64>,
+    /// The sums that the call returns.
     pub sums: Vec<f64>,
 }
 
-impl<'a, F: Real> Execution<'a, F> {
-    /// Binds the weights of a request, reusing `buffers` of earlier calls.
-    pub fn new(request: Request<'a, F>, buffers: &mut Vec<Vec<F>>) -> Result<Self> {
-        let all_paths = request.needs_all_paths();
-        let Request { frames, labels, lattice, sum } = request;
+impl<'a, F: Real> BoundCall<'a, F> {
+    /// Binds the weights of a call, reusing `buffers` of earlier calls.
+    pub fn new(inputs: CallInputs<'a, F>, buffers: &mut Vec<Vec<F>>) -> Result<Self> {
+        let all_paths = inputs.needs_all_paths();
+        let CallInputs { frames, labels, lattice, sum } = inputs;
         let weights = lattice.weight_fn().bind(buffers)?;
         // Free buffers that the weights did not take.
         buffers.clear();
-        let rows = Cow::Borrowed(&[][..]);
-        Ok(Self { frames, labels, lattice, step: lattice.step(), weights, rows, sum, all_paths })
+        let frame_rows = Cow::Borrowed(&[][..]);
+        Ok(Self { frames, labels, lattice, step: lattice.step(), weights, frame_rows, sum, all_paths })
     }
 
     /// Sets the frames of a group.
     pub fn set_frames(&mut self, group: &UtteranceGroup) -> Result<()> {
-        self.rows = group.rows(self.frames);
-        self.weights.set_frames(&self.rows, &group.utterances())
+        self.frame_rows = group.rows(self.frames);
+        self.weights.set_frames(&self.frame_rows, &group.utterances())
     }
 
     /// Computes the sums of a group.
     ///
-    /// `keep_arcs`: `None` saves nothing; `Some` saves the state for [`backward`](Self::backward),
-    /// with all arc weights for `true` and without them for `false`.
+    /// `saved` is the state that is saved for [`backward`](Self::backward).
     pub fn forward(
         &mut self,
         buffers: &mut CallBuffers<F>,
         group: &UtteranceGroup,
-        keep_arcs: Option<bool>,
+        saved: SavedState,
     ) -> Result<GroupSums> {
         self.set_frames(group)?;
-        let (stored, kept) = (keep_arcs.is_some(), keep_arcs.unwrap_or(false));
         let mut group_sums = GroupSums { denominators: Vec::new(), numerators: Vec::new(), sums: Vec::new() };
         if self.all_paths {
-            group_sums.denominators =
-                buffers.denominator.forward(&self.step, &*self.weights, group, stored, kept);
+            group_sums.denominators = buffers.denominator.forward(&self.step, &*self.weights, group, saved);
             check_sums(&group_sums.denominators, group)?;
         }
         if let Some(labels) = self.labels {
-            let kind = (self.lattice.context(), self.lattice.alignment());
-            group_sums.numerators = buffers.numerator.forward(kind, &*self.weights, group, labels, stored)?;
+            let (context, alignment) = (self.lattice.context(), self.lattice.alignment());
+            let saves_marginals = saved != SavedState::Nothing;
+            group_sums.numerators = buffers.numerator.forward(
+                context,
+                alignment,
+                &*self.weights,
+                group,
+                labels,
+                saves_marginals,
+            )?;
             check_sums(&group_sums.numerators, group)?;
         }
         group_sums.sums = match self.sum {
@@ -192,8 +204,8 @@ impl<'a, F: Real> Execution<'a, F> {
     ) -> Result<()> {
         if !group_sums.numerators.is_empty() {
             let sign = if self.sum == PathSum::Loss { -1.0 } else { 1.0 };
-            let scaled: Vec<f64> = cotangents.iter().map(|g| sign * g).collect();
-            buffers.numerator.backward(&mut *self.weights, group, &scaled)?;
+            let signed_cotangents: Vec<f64> = cotangents.iter().map(|g| sign * g).collect();
+            buffers.numerator.backward(&mut *self.weights, group, &signed_cotangents)?;
         }
         if !group_sums.denominators.is_empty() {
             let backward = |weights: &mut dyn BoundWeights<F>, frames: &[usize], adjoints: Arcs<F>| {
@@ -208,9 +220,11 @@ impl<'a, F: Real> Execution<'a, F> {
     /// Writes the frame gradient of a group to its batch positions.
     pub fn frame_gradient(&mut self, group: &UtteranceGroup, out: &mut [F]) {
         let size = self.frames.frame_size();
-        let rows = self.weights.frame_gradient(&self.rows);
-        for (row, to) in rows.chunks_exact(size).zip(group.batch_positions(self.frames.padded())) {
-            out[to * size..][..size].copy_from_slice(row);
+        let gradient_rows = self.weights.frame_gradient(&self.frame_rows);
+        for (row, position) in
+            gradient_rows.chunks_exact(size).zip(group.batch_positions(self.frames.padded()))
+        {
+            out[position * size..][..size].copy_from_slice(row);
         }
     }
 }
@@ -219,7 +233,7 @@ impl<'a, F: Real> Execution<'a, F> {
 pub fn check_sums(sums: &[f64], group: &UtteranceGroup) -> Result<()> {
     match sums.iter().position(|sum| sum.is_nan() || *sum == f64::INFINITY) {
         None => Ok(()),
-        Some(at) => Err(Error::Overflow { utterance: group.utterances.start + at, value: sums[at] }),
+        Some(index) => Err(Error::Overflow { utterance: group.utterances.start + index, value: sums[index] }),
     }
 }
 

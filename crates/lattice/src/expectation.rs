@@ -1,4 +1,4 @@
-//! Expectations over the paths of a lattice, with gradients.
+//! Expectations over the paths of a recognition lattice, with gradients.
 //!
 //! They are the entropy of the paths and the expected cost r of a path. w is the weight of a path
 //! or arc, and D the sum over all paths:
@@ -89,7 +89,7 @@ pub fn expectation(
     context: &dyn Context,
     alignment: AlignmentLattice,
     arcs: Arcs<f64>,
-    quantity: PathStatistic,
+    statistic: PathStatistic,
 ) -> Result<ExpectationGradient> {
     let sizes = [context.states(), context.states() * context.vocabulary()];
     let frames = arcs.blank.len() / sizes[0];
@@ -99,15 +99,15 @@ pub fn expectation(
         blank: &arcs.blank[t * sizes[0]..][..sizes[0]],
         lexical: &arcs.lexical[t * sizes[1]..][..sizes[1]],
     };
-    let load = |t: usize, to: ArcsMut<f64>| {
-        to.blank.copy_from_slice(frame_arcs(t).blank);
-        to.lexical.copy_from_slice(frame_arcs(t).lexical);
+    let load = |t: usize, out: ArcsMut<f64>| {
+        out.blank.copy_from_slice(frame_arcs(t).blank);
+        out.lexical.copy_from_slice(frame_arcs(t).lexical);
     };
-    let means = StatisticSums { context, alignment, quantity };
-    let distance = means.forward(frames, load);
-    let mean = means.value(&distance.total, 0)?;
+    let statistic_sums = StatisticSums { context, alignment, statistic };
+    let distance = statistic_sums.forward(frames, load);
+    let mean = statistic_sums.value(&distance.total, 0)?;
     let (mut blank, mut lexical) = (vec![0.0; arcs.blank.len()], vec![0.0; arcs.lexical.len()]);
-    let mut backward = means.backward(&distance);
+    let mut backward = statistic_sums.backward(&distance);
     while let Some((t, gradient)) = backward.step(load) {
         blank[t * sizes[0]..][..sizes[0]].copy_from_slice(gradient.blank);
         lexical[t * sizes[1]..][..sizes[1]].copy_from_slice(gradient.lexical);
@@ -136,9 +136,9 @@ impl<F: Real> RecognitionLattice<'_, F> {
         let mut arcs = FrameArcs::new(self)?;
         let value = |utterance| {
             arcs.set_frames(frames, utterance)?;
-            let means = self.means(statistic(utterance));
-            let distance = means.forward(frames.length(utterance), |t, to| arcs.load(t, to));
-            means.value(&distance.total, utterance)
+            let statistic_sums = self.statistic_sums(statistic(utterance));
+            let distance = statistic_sums.forward(frames.length(utterance), |t, out| arcs.load(t, out));
+            statistic_sums.value(&distance.total, utterance)
         };
         (0..frames.utterances()).map(value).collect()
     }
@@ -166,11 +166,11 @@ impl<F: Real> RecognitionLattice<'_, F> {
         let mut gradient = vec![F::ZERO; frames.utterances() * padded];
         for (utterance, &weight) in weights.iter().enumerate() {
             arcs.set_frames(frames, utterance)?;
-            let means = self.means(statistic(utterance));
-            let distance = means.forward(frames.length(utterance), |t, to| arcs.load(t, to));
-            sums.push(means.value(&distance.total, utterance)?);
-            let mut backward = means.backward(&distance);
-            while let Some((t, gradient)) = backward.step(|t, to| arcs.load(t, to)) {
+            let statistic_sums = self.statistic_sums(statistic(utterance));
+            let distance = statistic_sums.forward(frames.length(utterance), |t, out| arcs.load(t, out));
+            sums.push(statistic_sums.value(&distance.total, utterance)?);
+            let mut backward = statistic_sums.backward(&distance);
+            while let Some((t, gradient)) = backward.step(|t, out| arcs.load(t, out)) {
                 arcs.add_gradient(t, gradient, weight);
             }
             let rows = arcs.weights.frame_gradient(frames.utterance(utterance));
@@ -179,8 +179,9 @@ impl<F: Real> RecognitionLattice<'_, F> {
         Ok(LatticeOutput { sums, frames: gradient, parameters: arcs.weights.finish() })
     }
 
-    fn means<'a>(&'a self, quantity: PathStatistic<'a>) -> StatisticSums<'a> {
-        StatisticSums { context: self.context(), alignment: self.alignment(), quantity }
+    /// Returns the sums of a statistic over the paths of this lattice.
+    fn statistic_sums<'a>(&'a self, statistic: PathStatistic<'a>) -> StatisticSums<'a> {
+        StatisticSums { context: self.context(), alignment: self.alignment(), statistic }
     }
 }
 
@@ -198,40 +199,47 @@ impl<'a, F: Real> FrameArcs<'a, F> {
         Ok(Self { weights, blank: vec![F::ZERO; states], lexical: vec![F::ZERO; states * labels] })
     }
 
+    /// Sets the frames of an utterance.
     fn set_frames(&mut self, frames: &Frames<F>, utterance: usize) -> Result<()> {
         self.weights
             .set_frames(frames.utterance(utterance), &vec![utterance as u32; frames.length(utterance)])
     }
 
-    fn load(&mut self, t: usize, to: ArcsMut<f64>) {
+    /// Computes the weights of a frame.
+    fn load(&mut self, t: usize, out: ArcsMut<f64>) {
         self.weights.forward(&[t], ArcsMut { blank: &mut self.blank, lexical: &mut self.lexical });
-        to.blank.iter_mut().zip(&self.blank).for_each(|(to, w)| *to = w.to_f64());
-        to.lexical.iter_mut().zip(&self.lexical).for_each(|(to, w)| *to = w.to_f64());
+        out.blank.iter_mut().zip(&self.blank).for_each(|(out, w)| *out = w.to_f64());
+        out.lexical.iter_mut().zip(&self.lexical).for_each(|(out, w)| *out = w.to_f64());
     }
 
+    /// Adds `weight` times the gradient of a frame.
     fn add_gradient(&mut self, t: usize, gradient: Arcs<f64>, weight: f64) {
-        self.blank.iter_mut().zip(gradient.blank).for_each(|(to, g)| *to = F::from_f64(weight * g));
-        self.lexical.iter_mut().zip(gradient.lexical).for_each(|(to, g)| *to = F::from_f64(weight * g));
+        self.blank.iter_mut().zip(gradient.blank).for_each(|(adjoint, g)| *adjoint = F::from_f64(weight * g));
+        self.lexical
+            .iter_mut()
+            .zip(gradient.lexical)
+            .for_each(|(adjoint, g)| *adjoint = F::from_f64(weight * g));
         self.weights.backward(&[t], Arcs { blank: &self.blank, lexical: &self.lexical });
     }
 }
 
-/// Computes one statistic of one utterance.
+/// Sums of one statistic over the paths of one utterance.
 struct StatisticSums<'a> {
     context: &'a dyn Context,
     alignment: AlignmentLattice,
-    quantity: PathStatistic<'a>,
+    statistic: PathStatistic<'a>,
 }
 
 impl StatisticSums<'_> {
     /// Number of rows of arcs: costs may depend on the alignment state, weights do not.
     fn rows(&self) -> usize {
-        match self.quantity {
+        match self.statistic {
             PathStatistic::Entropy => 1,
             PathStatistic::Cost(_) => self.alignment.num_states(),
         }
     }
 
+    /// Numbers of blank and label arcs of a frame.
     fn sizes(&self) -> [usize; 2] {
         [self.context.states(), self.context.states() * self.context.vocabulary()]
     }
@@ -239,35 +247,37 @@ impl StatisticSums<'_> {
     /// Converts the weights of a frame to weights of the semiring.
     ///
     /// The arcs are *rows x C* and *rows x C x V*.
-    fn fill(&self, t: usize, from: Arcs<f64>, to: ArcsMut<AverageWeight>) {
+    fn fill(&self, t: usize, weights: Arcs<f64>, out: ArcsMut<AverageWeight>) {
         let (states, labels) = (self.context.states(), self.context.vocabulary());
-        let value = |log_prob: f64, arc: FrameArc| match self.quantity {
+        let value = |log_prob: f64, arc: FrameArc| match self.statistic {
             PathStatistic::Entropy => AverageWeight { log_prob, value: log_prob },
             PathStatistic::Cost(cost) if log_prob > f64::NEG_INFINITY => {
                 AverageWeight { log_prob, value: cost(t, arc) }
             }
             PathStatistic::Cost(_) => AverageWeight { log_prob, value: 0.0 },
         };
-        for (at, to) in to.blank.iter_mut().enumerate() {
-            let (alignment, context) = (at / states, at % states);
-            *to = value(from.blank[context], FrameArc { alignment, context, label: 0 });
+        for (index, out) in out.blank.iter_mut().enumerate() {
+            let (alignment, context) = (index / states, index % states);
+            *out = value(weights.blank[context], FrameArc { alignment, context, label: 0 });
         }
-        for (at, to) in to.lexical.iter_mut().enumerate() {
-            let (state, label) = (at / labels, at % labels + 1);
+        for (index, out) in out.lexical.iter_mut().enumerate() {
+            let (state, label) = (index / labels, index % labels + 1);
             let (alignment, context) = (state / states, state % states);
-            *to = value(from.lexical[context * labels + label - 1], FrameArc { alignment, context, label });
+            *out =
+                value(weights.lexical[context * labels + label - 1], FrameArc { alignment, context, label });
         }
     }
 
+    /// Returns the sum over all paths; `load` writes the weights of a frame.
     fn forward(
         &self,
         num_frames: usize,
         mut load: impl FnMut(usize, ArcsMut<f64>),
     ) -> Distance<AverageWeight> {
         let [mut blank, mut lexical] = self.sizes().map(|size| vec![0.0; size]);
-        let fill = |t: usize, to: ArcsMut<AverageWeight>| {
+        let fill = |t: usize, out: ArcsMut<AverageWeight>| {
             load(t, ArcsMut { blank: &mut blank, lexical: &mut lexical });
-            self.fill(t, Arcs { blank: &blank, lexical: &lexical }, to);
+            self.fill(t, Arcs { blank: &blank, lexical: &lexical }, out);
         };
         distance::forward::<Average>(self.context, self.alignment, num_frames, self.rows(), fill)
     }
@@ -284,7 +294,7 @@ impl StatisticSums<'_> {
             let mean = format!("{} in utterance {utterance}", total.value);
             return Err(Error::shape("cost", "costs whose mean over paths is finite", mean));
         }
-        Ok(match self.quantity {
+        Ok(match self.statistic {
             PathStatistic::Entropy => total.log_prob - total.value,
             PathStatistic::Cost(_) => total.value,
         })
@@ -298,17 +308,18 @@ impl StatisticSums<'_> {
             return 0.0;
         }
         let derivative = (arc.log_prob - total.log_prob).exp() * (arc.value - total.value);
-        match self.quantity {
+        match self.statistic {
             PathStatistic::Entropy => -derivative,
             PathStatistic::Cost(_) => derivative,
         }
     }
 
+    /// Starts the gradients of the arc weights after the last frame.
     fn backward<'a>(&'a self, distance: &'a Distance<AverageWeight>) -> StatisticBackward<'a> {
         let [blank, lexical] = self.sizes().map(|size| vec![0.0; size]);
         let steps = distance::DistanceBackward::new(self.context, self.alignment, self.rows());
         StatisticBackward {
-            means: self,
+            statistic_sums: self,
             distance,
             remaining: distance.alphas.len() / self.context.states(),
             steps,
@@ -320,7 +331,7 @@ impl StatisticSums<'_> {
 
 /// Gradients of the arc weights, last frame first.
 struct StatisticBackward<'a> {
-    means: &'a StatisticSums<'a>,
+    statistic_sums: &'a StatisticSums<'a>,
     distance: &'a Distance<AverageWeight>,
     /// Number of frames that are left.
     remaining: usize,
@@ -334,14 +345,14 @@ impl StatisticBackward<'_> {
     fn step(&mut self, mut load: impl FnMut(usize, ArcsMut<f64>)) -> Option<(usize, Arcs<'_, f64>)> {
         let t = self.remaining.checked_sub(1)?;
         self.remaining = t;
-        let Self { means, distance, steps, blank, lexical, .. } = self;
-        let states = means.context.states();
-        let sums = steps.step(&distance.alphas[t * states..][..states], |to| {
+        let Self { statistic_sums, distance, steps, blank, lexical, .. } = self;
+        let states = statistic_sums.context.states();
+        let sums = steps.step(&distance.alphas[t * states..][..states], |out| {
             load(t, ArcsMut { blank, lexical });
-            means.fill(t, Arcs { blank, lexical }, to);
+            statistic_sums.fill(t, Arcs { blank, lexical }, out);
         });
-        sum_alignments(blank, &sums.blank, |mean| means.derivative(mean, &distance.total));
-        sum_alignments(lexical, &sums.lexical, |mean| means.derivative(mean, &distance.total));
+        sum_alignments(blank, &sums.blank, |mean| statistic_sums.derivative(mean, &distance.total));
+        sum_alignments(lexical, &sums.lexical, |mean| statistic_sums.derivative(mean, &distance.total));
         Some((t, Arcs { blank, lexical }))
     }
 }

@@ -1,4 +1,4 @@
-//! Export of small lattices: Graphviz graphs and OpenFst text.
+//! Export of small recognition lattices: Graphviz graphs and OpenFst text.
 use std::{
     collections::{BTreeSet, HashSet},
     fmt::Write,
@@ -42,6 +42,7 @@ impl ArcList<'_> {
                 return Err(Error::shape("path", expected, format!("{path:?}")));
             }
         }
+        // Arcs of the path, by source state and label.
         let frames = path.map(|path| path.arcs(self.context)).unwrap_or_default();
         let frame_arcs = |(frame, arcs): (usize, Vec<crate::distance::FrameArc>)| {
             let source = move |arc: &crate::distance::FrameArc| StateId {
@@ -51,7 +52,9 @@ impl ArcList<'_> {
             };
             arcs.into_iter().map(move |arc| (source(&arc), arc.label as u32))
         };
-        let bold: HashSet<(StateId, u32)> = frames.into_iter().enumerate().flat_map(frame_arcs).collect();
+        let path_arcs: HashSet<(StateId, u32)> =
+            frames.into_iter().enumerate().flat_map(frame_arcs).collect();
+        // Nodes: all states of arcs, in order.
         let mut states = BTreeSet::from([self.start()]);
         states.extend(self.arcs.iter().flat_map(|arc| [arc.from, arc.to]));
 
@@ -71,8 +74,9 @@ impl ArcList<'_> {
                 0 => "·".to_owned(),
                 label => escape(&names[label as usize - 1]),
             };
-            let bold = if bold.contains(&(arc.from, arc.label)) { ", color=red, penwidth=3" } else { "" };
-            line(format_args!("{from} -> {to} [label=\"{name} / {}\"{bold}];", arc.weight));
+            let style =
+                if path_arcs.contains(&(arc.from, arc.label)) { ", color=red, penwidth=3" } else { "" };
+            line(format_args!("{from} -> {to} [label=\"{name} / {}\"{style}];", arc.weight));
         }
         text.push_str("}\n");
         Ok(text)
@@ -96,6 +100,7 @@ pub struct OpenFstText {
     pub outputs: String,
 }
 
+/// Symbols of OpenFst that are not labels.
 const EPSILON: &str = "<eps>";
 const BLANK: &str = "<blank>";
 
@@ -128,22 +133,23 @@ impl ArcList<'_> {
             let (from, to) = (self.state_number(arc.from), self.state_number(arc.to));
             // Avoids -0.
             let cost = 0.0 - arc.weight;
-            line(&mut arcs, format_args!("{from}\t{to}\t{input}\t{}\t{cost}", arc.label));
+            write_line(&mut arcs, format_args!("{from}\t{to}\t{input}\t{}\t{cost}", arc.label));
         }
         if !self.arcs.is_empty() || self.finals.contains(&self.start()) {
             self.finals
                 .iter()
-                .for_each(|&state| line(&mut arcs, format_args!("{}", self.state_number(state))));
+                .for_each(|&state| write_line(&mut arcs, format_args!("{}", self.state_number(state))));
         }
         let mut outputs = format!("{EPSILON}\t0\n");
         for (label, name) in (1..).zip(&names) {
-            line(&mut outputs, format_args!("{name}\t{label}"));
+            write_line(&mut outputs, format_args!("{name}\t{label}"));
         }
         let inputs = format!("{outputs}{BLANK}\t{}\n", 1 + names.len());
         Ok(OpenFstText { arcs, inputs, outputs })
     }
 }
 
-fn line(to: &mut String, line: std::fmt::Arguments) {
-    writeln!(to, "{line}").expect("writing to a string succeeds");
+/// Appends a line to a text.
+fn write_line(text: &mut String, line: std::fmt::Arguments) {
+    writeln!(text, "{line}").expect("writing to a string succeeds");
 }

@@ -1,4 +1,4 @@
-//! Forced alignment: the best path of each utterance for its labels.
+//! Forced alignment over a recognition lattice: best path for given labels.
 //!
 //! u: label position; `α[u]`: weight of the best path to u; `B[t,u]`, `L[t,u]`: weights of the
 //! blank and of the next label at frame t; a_i: weights after i labels in the frame; K: largest
@@ -13,7 +13,7 @@ use kernels::{Real, items_mut, par_for};
 
 use crate::{
     AlignmentLattice, Arcs, Frames, Labels, LatticePath, LatticeSession, PathSum, RecognitionLattice, Result,
-    execution::{Request, check_sums},
+    execution::{CallInputs, check_sums},
     plan::LatticeOperation,
 };
 
@@ -36,19 +36,19 @@ impl<F: Real> LatticeSession<F> {
         frames: &Frames<F>,
         labels: &Labels,
     ) -> Result<Vec<LatticePath>> {
-        let request = Request::new(lattice, frames, Some(labels), PathSum::Numerator)?;
-        let (mut execution, plan) =
-            self.start(request, |all_paths| LatticeOperation::sum(all_paths).best())?;
+        let inputs = CallInputs::new(lattice, frames, Some(labels), PathSum::Numerator)?;
+        let (mut call, plan) =
+            self.start_call(inputs, |all_paths| LatticeOperation::sum(all_paths).best())?;
         let (context, alignment) = (lattice.context(), lattice.alignment());
         let mut paths = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
-            execution.set_frames(&group)?;
-            self.buffers.numerator.set_arcs((context, alignment), &*execution.weights, &group, labels)?;
+            call.set_frames(&group)?;
+            self.buffers.numerator.set_arcs(context, alignment, &*call.weights, &group, labels)?;
             let mut group_paths = vec![None; group.len()];
-            let (numerator, may_be_nan) = (&self.buffers.numerator, execution.step.may_be_nan());
-            par_for(items_mut(&mut group_paths), |at, path| {
-                let frames = group.frame_range(at).len();
-                *path = Some(match numerator.string(&group, at) {
+            let (numerator, may_be_nan) = (&self.buffers.numerator, call.step.may_be_nan());
+            par_for(items_mut(&mut group_paths), |index, path| {
+                let frames = group.frame_range(index).len();
+                *path = Some(match numerator.string(&group, index) {
                     // Comparisons would ignore NaN.
                     Some((labels, arcs)) if may_be_nan && has_nan(arcs, labels.len() + 1) => {
                         LatticePath { weight: f64::NAN, ..blocked_path(alignment, frames) }
@@ -57,9 +57,10 @@ impl<F: Real> LatticeSession<F> {
                     None => blocked_path(alignment, frames),
                 });
             });
-            let first = paths.len();
+            let first_path = paths.len();
             paths.extend(group_paths.into_iter().flatten());
-            let weights: Vec<f64> = paths[first..].iter().map(|path: &LatticePath| path.weight).collect();
+            let weights: Vec<f64> =
+                paths[first_path..].iter().map(|path: &LatticePath| path.weight).collect();
             check_sums(&weights, &group)?;
         }
         Ok(paths)
@@ -73,6 +74,7 @@ fn has_nan<F: Real>(arcs: Arcs<F>, positions: usize) -> bool {
     arcs.blank.iter().chain(labels).any(|w| w.to_f64().is_nan())
 }
 
+/// Returns a path without labels of weight -inf.
 fn blocked_path(alignment: AlignmentLattice, frames: usize) -> LatticePath {
     let per_frame = alignment.num_states();
     LatticePath { alignment: vec![0; frames * per_frame], per_frame, weight: BLOCKED }
@@ -82,35 +84,36 @@ fn blocked_path(alignment: AlignmentLattice, frames: usize) -> LatticePath {
 fn align<F: Real>(alignment: AlignmentLattice, frames: usize, labels: &[u32], arcs: Arcs<F>) -> LatticePath {
     let positions = labels.len() + 1;
     // Number of labels of each frame on the best path to each position.
-    let mut counts = vec![0u32; frames * positions];
-    let (mut alpha, mut next, mut inside) =
+    let mut label_counts = vec![0u32; frames * positions];
+    let (mut alpha, mut next, mut level) =
         (vec![BLOCKED; positions], vec![BLOCKED; positions], vec![BLOCKED; positions]);
     alpha[0] = 0.0;
-    for (t, counts) in counts.chunks_exact_mut(positions).enumerate() {
+    for (t, label_counts) in label_counts.chunks_exact_mut(positions).enumerate() {
         let b = |u: usize| arcs.blank[t * positions + u].to_f64();
         let l = |u: usize| arcs.lexical[t * positions + u].to_f64();
         (0..positions).for_each(|u| next[u] = alpha[u] + b(u));
-        inside.copy_from_slice(&alpha);
-        for count in 1..=alignment.expansions().unwrap_or(1).min(labels.len()) {
-            for u in (count..positions).rev() {
-                inside[u] = inside[u - 1] + l(u - 1);
+        level.copy_from_slice(&alpha);
+        for label_count in 1..=alignment.expansions().unwrap_or(1).min(labels.len()) {
+            for u in (label_count..positions).rev() {
+                level[u] = level[u - 1] + l(u - 1);
                 // If a label ends the frame, no blank follows it.
-                let weight = if alignment.expansions().is_some() { inside[u] + b(u) } else { inside[u] };
+                let weight = if alignment.expansions().is_some() { level[u] + b(u) } else { level[u] };
                 if weight > next[u] {
-                    (next[u], counts[u]) = (weight, count as u32);
+                    (next[u], label_counts[u]) = (weight, label_count as u32);
                 }
             }
         }
         std::mem::swap(&mut alpha, &mut next);
     }
+    // Traces the path back from the last label.
     let mut path = LatticePath { weight: alpha[labels.len()], ..blocked_path(alignment, frames) };
     if path.weight > BLOCKED {
-        let mut end = labels.len();
+        let mut end_position = labels.len();
         let per_frame = path.alignment.chunks_exact_mut(path.per_frame);
-        for (out, counts) in per_frame.zip(counts.chunks_exact(positions)).rev() {
-            let count = counts[end] as usize;
-            out[..count].copy_from_slice(&labels[end - count..end]);
-            end -= count;
+        for (out, label_counts) in per_frame.zip(label_counts.chunks_exact(positions)).rev() {
+            let label_count = label_counts[end_position] as usize;
+            out[..label_count].copy_from_slice(&labels[end_position - label_count..end_position]);
+            end_position -= label_count;
         }
     }
     path

@@ -1,4 +1,4 @@
-//! Exact search for the n best paths of each utterance.
+//! Exact search for the n best paths of a recognition lattice.
 //!
 //! The best continuation from any state, of weight β, is known (`potentials.rs`). A path is
 //! therefore determined by the arc where it deviates from the best continuation of another path,
@@ -67,45 +67,48 @@ impl<F: Real> LatticeSession<F> {
     ) -> Result<Vec<Vec<LatticePath>>> {
         let deviations = ScratchReq::new::<PathDeviation>(count.saturating_add(1));
         let memory = [ScratchReq::EMPTY, deviations.and(StateArcs::<F>::scratch(lattice.context()))];
-        self.walks(lattice, frames, (Merge::Max, memory), |_, walk| Ok(n_best(walk, count)))
+        self.walks(lattice, frames, Merge::Max, memory, |_, walk| Ok(n_best(walk, count)))
     }
 }
 
+/// Returns the `count` best paths of an utterance, best first.
 fn n_best<F: Real>(walk: &PathWalk<F>, count: usize) -> Vec<LatticePath> {
     let mut paths: Vec<LatticePath> = Vec::new();
     // Sorted by loss; no more than the number of paths that are still to be found.
     let mut deviations: Vec<PathDeviation> = Vec::new();
-    let mut row = StateArcs::default();
+    let mut arcs = StateArcs::default();
     let per_frame = walk.positions.per_frame();
     let mut next = (walk.total() > f64::NEG_INFINITY && count > 0).then(|| {
         let path = LatticePath { alignment: vec![0; walk.positions.end()], per_frame, weight: 0.0 };
         (path, 0.0, 0, walk.context.start())
     });
-    while let Some((mut path, so_far, mut position, mut state)) = next {
+    while let Some((mut path, path_loss, mut position, mut state)) = next {
         let remaining = count - paths.len() - 1;
+        // Follows the best continuation, and collects deviations.
         while position < walk.positions.end() {
-            walk.arc_scores(position, state, &mut row);
-            let (best, top) = first_max(&row.scores);
-            for (label, &score) in row.scores.iter().enumerate() {
-                let loss = so_far + (top - score);
-                let is_late =
+            walk.arc_scores(position, state, &mut arcs);
+            let (best_label, best_score) = first_max(&arcs.scores);
+            for (label, &score) in arcs.scores.iter().enumerate() {
+                let loss = path_loss + (best_score - score);
+                let is_too_late =
                     deviations.len() >= remaining && deviations.last().is_none_or(|last| loss >= last.loss);
-                if label == best || score == f64::NEG_INFINITY || is_late {
+                if label == best_label || score == f64::NEG_INFINITY || is_too_late {
                     continue;
                 }
-                let at = deviations.partition_point(|deviation| deviation.loss <= loss);
-                let weight = path.weight + row.weights[label];
+                let index = deviations.partition_point(|deviation| deviation.loss <= loss);
+                let weight = path.weight + arcs.weights[label];
                 deviations.insert(
-                    at,
+                    index,
                     PathDeviation { loss, weight, from: paths.len(), position, state, label: label as u32 },
                 );
                 deviations.truncate(remaining);
             }
-            path.alignment[position] = best as u32;
-            path.weight += row.weights[best];
-            (position, state) = walk.next_position(position, state, best);
+            path.alignment[position] = best_label as u32;
+            path.weight += arcs.weights[best_label];
+            (position, state) = walk.next_position(position, state, best_label);
         }
         paths.push(path);
+        // The start of the next path: the deviation of least loss.
         next = (!deviations.is_empty()).then(|| {
             let deviation = deviations.remove(0);
             let mut alignment = vec![0; walk.positions.end()];
@@ -124,6 +127,6 @@ fn n_best<F: Real>(walk: &PathWalk<F>, count: usize) -> Vec<LatticePath> {
 
 /// Returns the index and value of the first of the largest values.
 pub fn first_max(values: &[f64]) -> (usize, f64) {
-    let larger = |best: (usize, f64), (at, &x): (usize, &f64)| if x > best.1 { (at, x) } else { best };
+    let larger = |best: (usize, f64), (index, &x): (usize, &f64)| if x > best.1 { (index, x) } else { best };
     values.iter().enumerate().fold((0, f64::NEG_INFINITY), larger)
 }

@@ -1,4 +1,4 @@
-//! The n best label strings: best-first search over prefixes.
+//! The n best label strings of a lattice: best-first search over prefixes.
 //!
 //! t, a: frame and alignment state; y: next label; β: weight of the paths to the end; ⊕ is `Merge`.
 //!
@@ -35,9 +35,12 @@ pub struct NBestOptions {
 
 /// A prefix that was expanded.
 struct StringPrefix {
+    /// Index of the prefix without the last label.
     parent: usize,
     label: u32,
+    /// Context state.
     state: usize,
+    /// Number of labels.
     depth: usize,
     /// `h`, *N A + 1*.
     forward: Vec<f64>,
@@ -99,12 +102,11 @@ impl<F: Real> LatticeSession<F> {
             prefixes.times(lattice.alignment().num_states()).and(arcs),
             ScratchReq::all_of([prefixes, candidates, scores, StateArcs::<F>::scratch(lattice.context())]),
         ];
-        self.walks(lattice, frames, (options.merge, memory), |utterance, walk| {
-            search(walk, options, utterance)
-        })
+        self.walks(lattice, frames, options.merge, memory, |utterance, walk| search(walk, options, utterance))
     }
 }
 
+/// Searches the best strings of an utterance.
 fn search<F: Real>(
     walk: &PathWalk<F>,
     options: NBestOptions,
@@ -113,7 +115,7 @@ fn search<F: Real>(
     let mut strings = Vec::new();
     let mut prefixes: Vec<StringPrefix> = Vec::new();
     let mut candidates = BinaryHeap::new();
-    let mut row = StateArcs::default();
+    let mut arcs = StateArcs::default();
     let mut scores = Vec::new();
     if options.count == 0 || walk.total() == f64::NEG_INFINITY {
         return Ok(strings);
@@ -121,16 +123,17 @@ fn search<F: Real>(
     let mut forward = vec![f64::NEG_INFINITY; walk.positions.end() + 1];
     forward[0] = 0.0;
     let start = StringPrefix { parent: 0, label: 0, state: walk.context.start(), depth: 0, forward };
-    let mut next = Some((start, walk.total()));
+    let mut next_prefix = Some((start, walk.total()));
     loop {
-        if let Some((mut prefix, bound)) = next.take() {
+        // Expands a prefix; its extensions become candidates.
+        if let Some((mut prefix, bound)) = next_prefix.take() {
             if prefixes.len() == options.max_prefixes {
                 return Err(Error::Limit { utterance, limit: options.max_prefixes });
             }
-            prefix.expand(walk, options.merge, &mut row, &mut scores);
-            let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            prefix.expand(walk, options.merge, &mut arcs, &mut scores);
+            let best_score = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             for (label, &score) in (0..).zip(&scores).filter(|(_, score)| **score > f64::NEG_INFINITY) {
-                let bound = if options.merge == Merge::Max { bound - (top - score) } else { score };
+                let bound = if options.merge == Merge::Max { bound - (best_score - score) } else { score };
                 candidates.push(PrefixCandidate {
                     bound,
                     depth: prefix.depth + 1,
@@ -140,6 +143,7 @@ fn search<F: Real>(
             }
             prefixes.push(prefix);
         }
+        // The best candidate is a complete string, or the next prefix.
         match candidates.pop() {
             Some(PrefixCandidate { parent, label: 0, .. }) => {
                 strings.push(WeightedString {
@@ -148,7 +152,7 @@ fn search<F: Real>(
                 });
             }
             Some(PrefixCandidate { parent, label, bound, .. }) => {
-                next = Some((prefixes[parent].child(walk, parent, label)?, bound));
+                next_prefix = Some((prefixes[parent].child(walk, parent, label)?, bound));
             }
             None => break,
         }
@@ -161,11 +165,12 @@ fn search<F: Real>(
     Ok(strings)
 }
 
-fn labels(prefixes: &[StringPrefix], mut at: usize) -> Vec<u32> {
-    let mut labels = Vec::with_capacity(prefixes[at].depth);
-    while prefixes[at].depth > 0 {
-        labels.push(prefixes[at].label);
-        at = prefixes[at].parent;
+/// Returns the labels of a prefix.
+fn labels(prefixes: &[StringPrefix], mut prefix: usize) -> Vec<u32> {
+    let mut labels = Vec::with_capacity(prefixes[prefix].depth);
+    while prefixes[prefix].depth > 0 {
+        labels.push(prefixes[prefix].label);
+        prefix = prefixes[prefix].parent;
     }
     labels.reverse();
     labels
@@ -190,7 +195,7 @@ impl StringPrefix {
         &mut self,
         walk: &PathWalk<F>,
         merge: Merge,
-        row: &mut StateArcs<F>,
+        arcs: &mut StateArcs<F>,
         scores: &mut Vec<f64>,
     ) {
         scores.clear();
@@ -200,10 +205,10 @@ impl StringPrefix {
             if forward == f64::NEG_INFINITY {
                 continue;
             }
-            walk.arc_scores(position, self.state, row);
+            walk.arc_scores(position, self.state, arcs);
             let after_blank = &mut self.forward[walk.positions.after_blank(position)];
-            *after_blank = merge.pair(*after_blank, forward + row.weights[0]);
-            for (bound, score) in scores[1..].iter_mut().zip(&row.scores[1..]) {
+            *after_blank = merge.pair(*after_blank, forward + arcs.weights[0]);
+            for (bound, score) in scores[1..].iter_mut().zip(&arcs.scores[1..]) {
                 *bound = merge.pair(*bound, forward + score);
             }
         }

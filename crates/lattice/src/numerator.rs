@@ -1,8 +1,8 @@
-//! Numerator of the loss: log-sum S over the paths of one label string.
+//! Numerator of the lattice loss: log-sum over one string's paths.
 //!
-//! Site: a frame t and a label position u, which have two arcs. `B[t,u]`, `L[t,u]`: weights of the
-//! blank and of the next label; `α[u]`: log-sum over the paths to u; a_i: the same after i labels
-//! in the frame; N frames, M labels, at most K labels per frame.
+//! S is that log-sum. Site: a frame t and a label position u, which have two arcs. `B[t,u]`,
+//! `L[t,u]`: weights of the blank and of the next label; `α[u]`: log-sum over the paths to u; a_i:
+//! the same after i labels in the frame; N frames, M labels, at most K labels per frame.
 //!
 //! ```text
 //! one label or a blank:  α'[u] = log(exp(α[u] + B[t,u]) + exp(α[u-1] + L[t,u-1]))
@@ -22,11 +22,13 @@ use crate::{
     utterance_group::UtteranceGroup,
 };
 
+/// Log-weight of a path that does not exist.
 const BLOCKED: f64 = f64::NEG_INFINITY;
 
 /// Label strings of a group, and the weights of their arcs.
 #[derive(Default)]
 pub struct Numerator<F> {
+    /// String of each utterance; none without a path.
     chains: Vec<Option<StringChain>>,
     /// Arc weights of each utterance, *N x (M + 1)* each.
     ///
@@ -36,6 +38,7 @@ pub struct Numerator<F> {
 
 /// Contexts and labels of an utterance with a path.
 struct StringChain {
+    /// Context states, *M + 1*.
     states: Vec<usize>,
     labels: Vec<u32>,
 }
@@ -47,28 +50,30 @@ impl<F: Real> Numerator<F> {
         ScratchReq::new::<F>(arcs.sum())
     }
 
-    /// Computes `log S` of each utterance; `stored` saves the state for
-    /// [`backward`](Self::backward).
+    /// Computes `log S` of each utterance.
+    ///
+    /// `saves_marginals` replaces the weights by marginals, for [`backward`](Self::backward).
     pub fn forward(
         &mut self,
-        (context, alignment): (&dyn Context, AlignmentLattice),
+        context: &dyn Context,
+        alignment: AlignmentLattice,
         weights: &dyn BoundWeights<F>,
         group: &UtteranceGroup,
         labels: &Labels,
-        stored: bool,
+        saves_marginals: bool,
     ) -> Result<Vec<f64>> {
-        self.set_arcs((context, alignment), weights, group, labels)?;
+        self.set_arcs(context, alignment, weights, group, labels)?;
         let mut sums = vec![(BLOCKED, None); group.len()];
         let chains = &self.chains;
-        par_for((items_mut(&mut sums), items_mut(&mut self.arcs)), |at, (sum, (blank, lexical))| {
-            if let Some(string) = &chains[at] {
-                let sites = group.frame_range(at).len() * string.states.len();
+        par_for((items_mut(&mut sums), items_mut(&mut self.arcs)), |index, (sum, (blank, lexical))| {
+            if let Some(string) = &chains[index] {
+                let sites = group.frame_range(index).len() * string.states.len();
                 let string = StringLattice {
                     alignment,
-                    frames: group.frame_range(at).len(),
+                    frames: group.frame_range(index).len(),
                     positions: string.states.len(),
                 };
-                *sum = string.sum(&mut blank[..sites], &mut lexical[..sites], stored);
+                *sum = string.sum(&mut blank[..sites], &mut lexical[..sites], saves_marginals);
             }
         });
         for (utterance, &(_, imprecise)) in group.utterances.clone().zip(&sums) {
@@ -82,31 +87,32 @@ impl<F: Real> Numerator<F> {
     /// Computes the arc weights along the strings of a group.
     pub fn set_arcs(
         &mut self,
-        (context, alignment): (&dyn Context, AlignmentLattice),
+        context: &dyn Context,
+        alignment: AlignmentLattice,
         weights: &dyn BoundWeights<F>,
         group: &UtteranceGroup,
         labels: &Labels,
     ) -> Result<()> {
         self.chains.clear();
         self.arcs.resize_with(self.arcs.len().max(group.len()), Default::default);
-        for (at, utterance) in group.utterances.clone().enumerate() {
+        for (index, utterance) in group.utterances.clone().enumerate() {
             let labels = labels
                 .utterance(utterance)
-                .filter(|labels| alignment.has_path(group.frame_range(at).len(), labels.len()));
+                .filter(|labels| alignment.has_path(group.frame_range(index).len(), labels.len()));
             self.chains.push(match labels {
                 None => None,
                 Some(labels) => {
                     Some(StringChain { states: walk_states(context, labels)?, labels: labels.to_vec() })
                 }
             });
-            let Some(string) = &self.chains[at] else { continue };
-            let sites = group.frame_range(at).len() * string.states.len();
-            let (blank, lexical) = &mut self.arcs[at];
+            let Some(string) = &self.chains[index] else { continue };
+            let sites = group.frame_range(index).len() * string.states.len();
+            let (blank, lexical) = &mut self.arcs[index];
             for arcs in [&mut *blank, &mut *lexical] {
                 kernels::ensure_len(arcs, sites, F::ZERO);
             }
             let arcs = ArcsMut { blank: &mut blank[..sites], lexical: &mut lexical[..sites] };
-            weights.forward_chain(group.frame_range(at).start, string.chain(), arcs)?;
+            weights.forward_chain(group.frame_range(index).start, string.chain(), arcs)?;
         }
         Ok(())
     }
@@ -114,10 +120,10 @@ impl<F: Real> Numerator<F> {
     /// Returns the labels and arc weights of an utterance.
     ///
     /// None if the labels do not fit into the frames.
-    pub fn string(&self, group: &UtteranceGroup, at: usize) -> Option<(&[u32], Arcs<'_, F>)> {
-        let string = self.chains[at].as_ref()?;
-        let sites = group.frame_range(at).len() * string.states.len();
-        let (blank, lexical) = &self.arcs[at];
+    pub fn string(&self, group: &UtteranceGroup, index: usize) -> Option<(&[u32], Arcs<'_, F>)> {
+        let string = self.chains[index].as_ref()?;
+        let sites = group.frame_range(index).len() * string.states.len();
+        let (blank, lexical) = &self.arcs[index];
         Some((&string.labels, Arcs { blank: &blank[..sites], lexical: &lexical[..sites] }))
     }
 
@@ -128,17 +134,21 @@ impl<F: Real> Numerator<F> {
         group: &UtteranceGroup,
         cotangents: &[f64],
     ) -> Result<()> {
-        for (at, &cotangent) in cotangents.iter().enumerate() {
-            let Some(string) = &self.chains[at] else { continue };
-            let sites = group.frame_range(at).len() * string.states.len();
+        for (index, &cotangent) in cotangents.iter().enumerate() {
+            let Some(string) = &self.chains[index] else { continue };
+            let sites = group.frame_range(index).len() * string.states.len();
             if cotangent == 0.0 || sites == 0 {
                 continue;
             }
-            let (blank, lexical) = &mut self.arcs[at];
+            let (blank, lexical) = &mut self.arcs[index];
             let (blank, lexical) = (&mut blank[..sites], &mut lexical[..sites]);
             let scale = F::from_f64(cotangent);
             blank.iter_mut().chain(&mut *lexical).for_each(|g| *g *= scale);
-            weights.backward_chain(group.frame_range(at).start, string.chain(), Arcs { blank, lexical })?;
+            weights.backward_chain(
+                group.frame_range(index).start,
+                string.chain(),
+                Arcs { blank, lexical },
+            )?;
         }
         Ok(())
     }
@@ -160,26 +170,26 @@ struct StringLattice {
 }
 
 impl StringLattice {
-    /// Computes `log S`; replaces the weights by marginals if `marginals` is true.
+    /// Computes `log S`; replaces the weights by marginals if `saves_marginals` is true.
     ///
     /// Also returns a frame whose marginals do not sum to 1, and their sum.
     fn sum<F: Real>(
         &self,
         blank: &mut [F],
         lexical: &mut [F],
-        marginals: bool,
+        saves_marginals: bool,
     ) -> (f64, Option<(usize, f64)>) {
         let Self { frames, positions, .. } = *self;
         let mut alpha = vec![BLOCKED; (frames + 1) * positions];
         alpha[0] = 0.0;
-        let mut inside = vec![BLOCKED; self.alignment.num_states() * positions];
+        let mut levels = vec![BLOCKED; self.alignment.num_states() * positions];
         for t in 0..frames {
-            let (before, after) = alpha[t * positions..].split_at_mut(positions);
+            let (current, later) = alpha[t * positions..].split_at_mut(positions);
             let arcs = (&blank[t * positions..][..positions], &lexical[t * positions..][..positions]);
-            self.forward(before, arcs, &mut after[..positions], &mut inside);
+            self.forward(current, arcs, &mut later[..positions], &mut levels);
         }
         let sum = alpha[(frames + 1) * positions - 1];
-        if !marginals {
+        if !saves_marginals {
             return (sum, None);
         }
         let mut beta = vec![BLOCKED; positions];
@@ -188,7 +198,7 @@ impl StringLattice {
         for t in (0..frames).rev() {
             let arcs = (&mut blank[t * positions..][..positions], &mut lexical[t * positions..][..positions]);
             let (blank, lexical) = (&mut *arcs.0, &mut *arcs.1);
-            self.backward(&alpha[t * positions..][..positions], (blank, lexical), &mut beta, &mut inside);
+            self.backward(&alpha[t * positions..][..positions], (blank, lexical), &mut beta, &mut levels);
             // A frame has one blank, or exactly one arc.
             let lexical = if self.alignment.expansions().is_some() { &[] } else { &*arcs.1 };
             let frame_sum: f64 = arcs.0.iter().chain(lexical).map(|arc| arc.to_f64()).sum();
@@ -199,6 +209,7 @@ impl StringLattice {
         (sum, imprecise)
     }
 
+    /// Computes `α` after a frame.
     fn forward<F: Real>(
         &self,
         alpha: &[f64],
@@ -229,9 +240,9 @@ impl StringLattice {
     fn write_levels<F: Real>(&self, alpha: &[f64], lexical: &[F], levels: &mut [f64]) {
         levels[..alpha.len()].copy_from_slice(alpha);
         for i in 1..self.alignment.num_states() {
-            let (before, after) = levels[(i - 1) * alpha.len()..].split_at_mut(alpha.len());
-            after[0] = BLOCKED;
-            (1..alpha.len()).for_each(|u| after[u] = before[u - 1] + lexical[u - 1].to_f64());
+            let (level, next_level) = levels[(i - 1) * alpha.len()..].split_at_mut(alpha.len());
+            next_level[0] = BLOCKED;
+            (1..alpha.len()).for_each(|u| next_level[u] = level[u - 1] + lexical[u - 1].to_f64());
         }
     }
 
@@ -245,31 +256,35 @@ impl StringLattice {
         beta: &mut [f64],
         levels: &mut [f64],
     ) {
-        let last = alpha.len() - 1;
+        let last_position = alpha.len() - 1;
         let exp = |log: f64| if log == BLOCKED { 0.0 } else { log.exp() };
         match self.alignment.expansions() {
             None => {
-                for u in 0..=last {
-                    let stay = blank[u].to_f64() + beta[u];
-                    let label = if u < last { lexical[u].to_f64() + beta[u + 1] } else { BLOCKED };
-                    blank[u] = F::from_f64(exp(alpha[u] + stay));
-                    lexical[u] = F::from_f64(exp(alpha[u] + label));
-                    beta[u] = Log::plus(stay, label);
+                for u in 0..=last_position {
+                    let after_blank = blank[u].to_f64() + beta[u];
+                    let after_label =
+                        if u < last_position { lexical[u].to_f64() + beta[u + 1] } else { BLOCKED };
+                    blank[u] = F::from_f64(exp(alpha[u] + after_blank));
+                    lexical[u] = F::from_f64(exp(alpha[u] + after_label));
+                    beta[u] = Log::plus(after_blank, after_label);
                 }
             }
             Some(labels) => {
                 self.write_levels(alpha, lexical, levels);
-                let end: Vec<f64> = beta.iter().zip(&*blank).map(|(beta, b)| beta + b.to_f64()).collect();
+                let blank_ends: Vec<f64> =
+                    beta.iter().zip(&*blank).map(|(beta, b)| beta + b.to_f64()).collect();
                 let weights: Vec<f64> = lexical.iter().map(|l| l.to_f64()).collect();
-                let (mut blank_sums, mut lexical_sums) = (vec![0.0; last + 1], vec![0.0; last + 1]);
+                let (mut blank_sums, mut lexical_sums) =
+                    (vec![0.0; last_position + 1], vec![0.0; last_position + 1]);
                 for i in (0..=labels).rev() {
                     let a = &levels[i * alpha.len()..][..alpha.len()];
-                    for u in 0..=last {
-                        blank_sums[u] += exp(a[u] + end[u]);
-                        let label = if i < labels && u < last { weights[u] + beta[u + 1] } else { BLOCKED };
-                        lexical_sums[u] += exp(a[u] + label);
+                    for u in 0..=last_position {
+                        blank_sums[u] += exp(a[u] + blank_ends[u]);
+                        let after_label =
+                            if i < labels && u < last_position { weights[u] + beta[u + 1] } else { BLOCKED };
+                        lexical_sums[u] += exp(a[u] + after_label);
                         // Position u + 1 is read before it is written, because it comes later.
-                        beta[u] = Log::plus(end[u], label);
+                        beta[u] = Log::plus(blank_ends[u], after_label);
                     }
                 }
                 let write = |out: &mut [F], sums: Vec<f64>| {

@@ -1,4 +1,4 @@
-//! Selects and runs the Viterbi search of a call, group by group.
+//! Selects and runs the Viterbi search over a recognition lattice.
 //!
 //! The search computes all arc weights, or only those that are candidates (`screened.rs`).
 //! A group is a range of utterances that are processed together, a wave a range of their frames.
@@ -7,7 +7,7 @@ use kernels::Real;
 use crate::{
     Frames, LatticePath, RecognitionLattice, Result,
     denominator::pair_mut,
-    execution::{CallBuffers, Execution, check_sums},
+    execution::{BoundCall, CallBuffers, check_sums},
     plan::{LatticeOperation, Options, Plan},
     screened,
     utterance_group::{UtteranceGroup, Wave},
@@ -16,15 +16,16 @@ use crate::{
 /// A search for the best paths, with its memory plan.
 pub struct PathSearch<F: Real> {
     pub plan: Plan,
+    /// Runs the search.
     pub run: SearchFn<F>,
 }
 
-type SearchFn<F> = fn(&mut Execution<F>, &Plan, &mut CallBuffers<F>) -> Result<Vec<LatticePath>>;
+type SearchFn<F> = fn(&mut BoundCall<F>, &Plan, &mut CallBuffers<F>) -> Result<Vec<LatticePath>>;
 
 impl<F: Real> PathSearch<F> {
     /// Selects the fastest search that fits into the budget; all find the same paths.
     pub fn new(lattice: &RecognitionLattice<F>, frames: &Frames<F>, options: Options) -> Result<Self> {
-        let plan = Plan::new(lattice, frames, None, (LatticeOperation::sum(true).best(), options))?;
+        let plan = Plan::new(lattice, frames, None, LatticeOperation::sum(true).best(), options)?;
         let all_arcs = Self { plan, run: best_paths };
         Ok(screened::search(lattice, &plan).unwrap_or(all_arcs))
     }
@@ -32,28 +33,28 @@ impl<F: Real> PathSearch<F> {
 
 /// Finds the best paths from all arc weights, wave by wave.
 fn best_paths<F: Real>(
-    execution: &mut Execution<F>,
+    call: &mut BoundCall<F>,
     plan: &Plan,
     buffers: &mut CallBuffers<F>,
 ) -> Result<Vec<LatticePath>> {
-    search_groups(execution, plan, buffers, search_waves)
+    search_groups(call, plan, buffers, search_waves)
 }
 
 /// Finds the best paths of a call; `search` writes backpointers and returns path weights.
 pub fn search_groups<'a, F: Real>(
-    execution: &mut Execution<'a, F>,
+    call: &mut BoundCall<'a, F>,
     plan: &Plan,
     buffers: &mut CallBuffers<F>,
-    mut search: impl FnMut(&mut Execution<'a, F>, &UtteranceGroup, &mut CallBuffers<F>) -> Vec<f64>,
+    mut search: impl FnMut(&mut BoundCall<'a, F>, &UtteranceGroup, &mut CallBuffers<F>) -> Vec<f64>,
 ) -> Result<Vec<LatticePath>> {
-    let mut paths = Vec::with_capacity(execution.frames.utterances());
-    for group in plan.groups(execution.frames) {
-        execution.set_frames(&group)?;
-        buffers.best.start(&execution.step, &group);
-        let weights = search(execution, &group, buffers);
+    let mut paths = Vec::with_capacity(call.frames.utterances());
+    for group in plan.groups(call.frames) {
+        call.set_frames(&group)?;
+        buffers.best.start(&call.step, &group);
+        let weights = search(call, &group, buffers);
         check_sums(&weights, &group)?;
-        for (at, &weight) in weights.iter().enumerate() {
-            paths.push(buffers.best.trace_back(&execution.step, &group, at, weight));
+        for (index, &weight) in weights.iter().enumerate() {
+            paths.push(buffers.best.trace_back(&call.step, &group, index, weight));
         }
     }
     Ok(paths)
@@ -61,17 +62,17 @@ pub fn search_groups<'a, F: Real>(
 
 /// Writes the backpointers of a group from all arc weights; returns its path weights.
 pub fn search_waves<F: Real>(
-    execution: &mut Execution<F>,
+    call: &mut BoundCall<F>,
     group: &UtteranceGroup,
     buffers: &mut CallBuffers<F>,
 ) -> Vec<f64> {
-    let (step, weights, waves) = (&execution.step, &*execution.weights, group.waves());
+    let (step, weights, waves) = (&call.step, &*call.weights, group.waves());
     let mut offsets = vec![0.0; group.len()];
     let mut arcs = buffers.denominator.take_buffers(2);
-    let mut before: Option<Wave> = None;
-    for at in 0..=waves {
-        let wave = (at < waves).then(|| group.wave(at));
-        let (current, previous) = pair_mut(&mut arcs, at % 2, (at + 1) % 2);
+    let mut previous_wave: Option<Wave> = None;
+    for wave_index in 0..=waves {
+        let wave = (wave_index < waves).then(|| group.wave(wave_index));
+        let (current, previous) = pair_mut(&mut arcs, wave_index % 2, (wave_index + 1) % 2);
         rayon::join(
             || {
                 if let (Some(wave), Some(buffer)) = (&wave, current) {
@@ -79,13 +80,13 @@ pub fn search_waves<F: Real>(
                 }
             },
             || {
-                if let (Some(wave), Some(buffer)) = (&before, previous) {
+                if let (Some(wave), Some(buffer)) = (&previous_wave, previous) {
                     let arcs = buffer.arcs(step, wave.frames.len());
-                    buffers.best.forward(step, group, (at - 1, wave), arcs, &mut offsets);
+                    buffers.best.forward(step, group, wave_index - 1, wave, arcs, &mut offsets);
                 }
             },
         );
-        before = wave;
+        previous_wave = wave;
     }
     buffers.denominator.return_buffers(arcs);
     buffers.best.path_weights(step.context().states(), &offsets)

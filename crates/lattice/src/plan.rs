@@ -1,4 +1,4 @@
-//! Memory plan of a call: groups of utterances, waves of frames, and buffers.
+//! Memory plan of a lattice call: groups of utterances, waves of frames, buffers.
 //!
 //! A group is a range of utterances that are processed together, a wave a range of their frames
 //! whose arc weights exist at the same time.
@@ -17,6 +17,13 @@ use crate::{
 ///
 /// Large enough for efficient matrix products, small enough for most operands to stay in caches.
 pub(crate) const ARCS_PER_WAVE: usize = 400_000;
+
+/// Bytes of the list of gradients and of small allocations.
+const CALL_BYTES: usize = 8192;
+/// Bytes of lists for each frame of a wave.
+const FRAME_LIST_BYTES: usize = 32;
+/// Bytes of lists for each utterance of a group.
+const UTTERANCE_LIST_BYTES: usize = 512;
 
 /// Number of kinds of buffers that a session keeps.
 pub(crate) const BUFFERS: usize = 5;
@@ -87,6 +94,14 @@ pub struct Plan {
     pub(crate) buffers: [ScratchReq; BUFFERS],
 }
 
+/// Frames of an utterance, and label positions of its string.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UtteranceLength {
+    pub frames: usize,
+    /// *U + 1*; 0 without labels.
+    pub positions: usize,
+}
+
 /// The operation of a call on a lattice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LatticeOperation {
@@ -132,8 +147,9 @@ impl LatticeOperation {
 }
 
 impl Plan {
-    /// Returns the plan with the largest groups within the budget; it keeps arc weights if they
-    /// fit.
+    /// Returns the plan with the largest groups within the budget.
+    ///
+    /// It keeps arc weights if they fit.
     ///
     /// # Errors
     /// [`Error::Budget`] for a budget below the smallest plan, or a plan whose size overflows.
@@ -141,51 +157,60 @@ impl Plan {
         lattice: &RecognitionLattice<F>,
         frames: &Frames<F>,
         labels: Option<&Labels>,
-        (operation, options): (LatticeOperation, Options),
+        operation: LatticeOperation,
+        options: Options,
     ) -> Result<Self> {
         let positions =
             |b: usize| labels.and_then(|labels| labels.utterance(b)).map_or(0, |labels| labels.len() + 1);
-        let lengths = (0..frames.utterances()).map(|b| (frames.length(b), positions(b))).collect();
-        Self::for_lengths(lattice, lengths, frames.frame_size(), (operation, options))
+        let length = |b: usize| UtteranceLength { frames: frames.length(b), positions: positions(b) };
+        let lengths = (0..frames.utterances()).map(length).collect();
+        Self::for_lengths(lattice, lengths, frames.frame_size(), operation, options)
     }
 
     /// Creates a plan from the lengths of each utterance.
     ///
-    /// `lengths` are frames and positions per utterance; `size` is the frame size.
+    /// `features` is the number of features of a frame.
     ///
     /// # Errors
     /// As [`Self::new`].
     pub(crate) fn for_lengths<F: Real>(
         lattice: &RecognitionLattice<F>,
-        lengths: Vec<(usize, usize)>,
+        lengths: Vec<UtteranceLength>,
         features: usize,
-        (operation, options): (LatticeOperation, Options),
+        operation: LatticeOperation,
+        options: Options,
     ) -> Result<Self> {
-        let all = lengths.len().max(1);
+        // Window of a wave with the preferred number of arcs, and the smallest plan with such
+        // waves.
+        let utterance_count = lengths.len().max(1);
         let call = CallShape { lattice: *lattice, operation, lengths, features };
-        let min_utterances = if operation.all_utterances { all } else { 1 };
-        let wide = |utterances: usize| ARCS_PER_WAVE.div_ceil(call.arcs().saturating_mul(utterances)).max(1);
-        let smallest = call.plan(min_utterances, wide(min_utterances), false).bytes;
+        let min_utterances = if operation.all_utterances { utterance_count } else { 1 };
+        let wide_window = |utterances: usize| {
+            ARCS_PER_WAVE.div_ceil(call.arcs_per_frame().saturating_mul(utterances)).max(1)
+        };
+        let smallest = call.plan(min_utterances, wide_window(min_utterances), false).bytes;
         let limit = options.limit(smallest).min(isize::MAX as usize);
-        let mut utterances = all;
+        // In order of preference: more utterances, kept arc weights, wide waves.
+        let mut utterances = utterance_count;
         loop {
-            let wide = wide(utterances);
-            let fits =
+            let window = wide_window(utterances);
+            let plan_within_limit =
                 |window, kept| Some(call.plan(utterances, window, kept)).filter(|plan| plan.bytes <= limit);
             if operation.all_paths
                 && !operation.best
                 && operation.gradients
                 && options.keep_weights
-                && let Some(plan) = fits(wide, true)
+                && let Some(plan) = plan_within_limit(window, true)
             {
                 return Ok(plan);
             }
-            if let Some(plan) = fits(wide, false) {
+            if let Some(plan) = plan_within_limit(window, false) {
                 return Ok(Self { spare: limit - plan.bytes, ..plan });
             }
-            let narrower = std::iter::successors(Some(wide / 2), |&window| Some(window / 2));
-            if let Some(plan) =
-                narrower.take_while(|&window| window > 0).find_map(|window| fits(window, false))
+            let narrower_windows = std::iter::successors(Some(window / 2), |&window| Some(window / 2));
+            if let Some(plan) = narrower_windows
+                .take_while(|&window| window > 0)
+                .find_map(|window| plan_within_limit(window, false))
             {
                 return Ok(plan);
             }
@@ -197,15 +222,17 @@ impl Plan {
         }
     }
 
-    /// Returns the plan of a search with screening, which needs `more` memory; none if it exceeds
-    /// the budget.
-    pub(crate) fn with_screening(self, more: ScratchReq) -> Option<Self> {
-        let spare = self.spare.checked_sub(more.bytes())?;
+    /// Returns the plan of a search with screening.
+    ///
+    /// `screening` is the memory that it needs in addition. None if that exceeds the budget.
+    pub(crate) fn with_screening(self, screening: ScratchReq) -> Option<Self> {
+        let spare = self.spare.checked_sub(screening.bytes())?;
         let mut buffers = self.buffers;
-        buffers[BUFFERS - 1] = buffers[BUFFERS - 1].and(more);
-        Some(Self { screened: true, bytes: self.bytes + more.bytes(), spare, buffers, ..self })
+        buffers[BUFFERS - 1] = buffers[BUFFERS - 1].and(screening);
+        Some(Self { screened: true, bytes: self.bytes + screening.bytes(), spare, buffers, ..self })
     }
 
+    /// Splits the utterances into groups.
     pub(crate) fn groups<F: Real>(&self, frames: &Frames<F>) -> Vec<UtteranceGroup> {
         let starts = (0..frames.utterances()).step_by(self.utterances);
         let end = |start: usize| (start + self.utterances).min(frames.utterances());
@@ -217,14 +244,14 @@ impl Plan {
 struct CallShape<'a, F> {
     lattice: RecognitionLattice<'a, F>,
     operation: LatticeOperation,
-    /// Number of frames of each utterance, and of positions of its string.
-    lengths: Vec<(usize, usize)>,
+    lengths: Vec<UtteranceLength>,
+    /// Number of features of a frame.
     features: usize,
 }
 
 impl<F: Real> CallShape<'_, F> {
     /// Arcs of a frame.
-    fn arcs(&self) -> usize {
+    fn arcs_per_frame(&self) -> usize {
         self.lattice.context().states() * (1 + self.lattice.context().vocabulary())
     }
 
@@ -234,63 +261,68 @@ impl<F: Real> CallShape<'_, F> {
     fn plan(&self, utterances: usize, window: usize, kept: bool) -> Plan {
         let (mut buffers, mut temporary) = ([ScratchReq::EMPTY; BUFFERS], ScratchReq::EMPTY);
         for group in self.lengths.chunks(utterances) {
-            let (group_buffers, group_temporary) = self.group(group, window, kept);
+            let (group_buffers, group_temporary) = self.group_memory(group, window, kept);
             buffers.iter_mut().zip(group_buffers).for_each(|(buffer, size)| *buffer = buffer.or(size));
             temporary = temporary.or(group_temporary);
         }
-        // Lists of the context, the list of gradients, and small allocations of the call.
-        let fixed = ArcTargets::scratch(self.lattice.context().states()).and(ScratchReq::from_bytes(8192));
+        // Lists of the context and of the call.
+        let fixed =
+            ArcTargets::scratch(self.lattice.context().states()).and(ScratchReq::from_bytes(CALL_BYTES));
         let bytes = ScratchReq::all_of(buffers).and(temporary).and(fixed).bytes();
         Plan { utterances, window, kept, screened: false, bytes, spare: 0, buffers }
     }
 
     /// Memory of a group: buffers that are kept, and temporary ones.
-    fn group(
+    fn group_memory(
         &self,
-        group: &[(usize, usize)],
+        group: &[UtteranceLength],
         window: usize,
         kept: bool,
     ) -> ([ScratchReq; BUFFERS], ScratchReq) {
         let (context, alignment) = (self.lattice.context(), self.lattice.alignment());
-        let (c, state) = (context.states(), ScratchReq::new::<F>(context.states()));
+        let (states, state_row) = (context.states(), ScratchReq::new::<F>(context.states()));
         let LatticeOperation { all_paths, best, gradients, walks, .. } = self.operation;
-        let sum =
-            |size: &dyn Fn(&(usize, usize)) -> usize| group.iter().map(size).fold(0, usize::saturating_add);
-        let frames = sum(&|&(frames, _)| frames);
-        let wave = sum(&|&(frames, _)| frames.min(window));
-        let stored = match (all_paths, best) {
+        let sum_of =
+            |size: &dyn Fn(&UtteranceLength) -> usize| group.iter().map(size).fold(0, usize::saturating_add);
+        let frames = sum_of(&|length| length.frames);
+        let wave = sum_of(&|length| length.frames.min(window));
+        let saved_per_frame = match (all_paths, best) {
             (true, true) => ScratchReq::new::<u32>(backpointer_counts(context, alignment).iter().sum()),
-            (true, false) => ScratchReq::new::<F>(if gradients { c + 1 } else { 1 }),
+            (true, false) => ScratchReq::new::<F>(if gradients { states + 1 } else { 1 }),
             (false, _) => ScratchReq::EMPTY,
         };
-        let arcs = ScratchReq::new::<F>(if all_paths { self.arcs() } else { 0 });
-        let sites = sum(&|&(frames, positions)| frames.saturating_mul(positions));
+        let frame_arcs = ScratchReq::new::<F>(if all_paths { self.arcs_per_frame() } else { 0 });
+        let sites = sum_of(&|length| length.frames.saturating_mul(length.positions));
         let positions = match walks {
             // One label at a time.
             Some(_) => 2,
-            None => group.iter().map(|&(_, positions)| positions).max().unwrap_or(0),
+            None => group.iter().map(|length| length.positions).max().unwrap_or(0),
         };
-        let steps = StepScratch::<F>::scratch(context, alignment).and(state.times(2));
+        // Buffers that a session keeps.
+        let steps = StepScratch::<F>::scratch(context, alignment).and(state_row.times(2));
         let buffers = [
-            stored.times(frames),
-            arcs.times(if kept { frames } else { wave.saturating_mul(2) }),
+            saved_per_frame.times(frames),
+            frame_arcs.times(if kept { frames } else { wave.saturating_mul(2) }),
             ScratchReq::new::<[F; 2]>(sites),
             steps.times(if all_paths { group.len() } else { 0 }),
             self.lattice.weight_fn().scratch(Workload { frames, wave, positions, gradients }),
         ];
         // Sums along strings in f64 (for best paths, label counts of each frame), and rows of α of
         // one frame.
-        let rows = sum(&|&(_, positions)| positions.saturating_mul(alignment.num_states() + 8));
-        let sums = ScratchReq::new::<f64>(sites.saturating_add(rows));
+        let position_sums = sum_of(&|length| length.positions.saturating_mul(alignment.num_states() + 8));
+        let sums = ScratchReq::new::<f64>(sites.saturating_add(position_sums));
         // Packed rows and their utterances; frames of waves; utterances of groups.
-        let row = ScratchReq::new::<F>(self.features).and(ScratchReq::new::<u32>(1));
+        let packed_row = ScratchReq::new::<F>(self.features).and(ScratchReq::new::<u32>(1));
         let lists = ScratchReq::all_of([
-            row.times(frames),
-            ScratchReq::from_bytes(32).times(wave),
-            ScratchReq::from_bytes(512).times(group.len()),
+            packed_row.times(frames),
+            ScratchReq::from_bytes(FRAME_LIST_BYTES).times(wave),
+            ScratchReq::from_bytes(UTTERANCE_LIST_BYTES).times(group.len()),
         ]);
-        let [frame, utterance] = walks.unwrap_or_default();
-        (buffers, ScratchReq::all_of([sums, lists, frame.times(frames), utterance.times(group.len())]))
+        let [walk_frame, walk_utterance] = walks.unwrap_or_default();
+        (
+            buffers,
+            ScratchReq::all_of([sums, lists, walk_frame.times(frames), walk_utterance.times(group.len())]),
+        )
     }
 }
 
@@ -308,7 +340,7 @@ mod tests {
         let rows = vec![0f32; 2 * length];
         let frames = Frames::new(&rows, &[2, length, 1], &[length; 2]).unwrap();
         let operation = LatticeOperation::sum(true).with_gradients();
-        let plan = |options| Plan::new(&lattice, &frames, None, (operation, options));
+        let plan = |options| Plan::new(&lattice, &frames, None, operation, options);
         let default = plan(Options::new(usize::MAX).recompute()).unwrap();
         assert!(default.bytes > DEFAULT_BUDGET);
         assert_eq!((default.utterances, default.kept), (1, false));

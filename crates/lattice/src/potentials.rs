@@ -1,4 +1,4 @@
-//! Potentials: for each lattice state the best path to the end, or the sum over all paths.
+//! Potentials of lattice states: best path, or sum over paths, to the end.
 //!
 //! ```text
 //! β(N,0,p) = 1̄
@@ -13,7 +13,7 @@ use kernels::{Real, ScratchReq, items_mut, par_for};
 use crate::{
     AlignmentLattice, ArcsMut, BoundWeights, Context, Frames, LabelChain, LatticeSession, PathSum,
     RecognitionLattice, Result, StateId,
-    execution::{Execution, Request, check_sums},
+    execution::{BoundCall, CallInputs, check_sums},
     plan::LatticeOperation,
     step::FrameStep,
     utterance_group::UtteranceGroup,
@@ -31,24 +31,24 @@ pub enum Merge {
 impl Merge {
     /// Combines all values; -inf for none. NaN propagates.
     pub(crate) fn all(self, values: &mut [f64]) -> f64 {
-        let larger = |top: f64, &x: &f64| if x > top || x.is_nan() { x } else { top };
-        let top = values.iter().fold(f64::NEG_INFINITY, larger);
-        if self == Self::Max || !top.is_finite() {
-            return top;
+        let larger_or_nan = |max: f64, &x: &f64| if x > max || x.is_nan() { x } else { max };
+        let max = values.iter().fold(f64::NEG_INFINITY, larger_or_nan);
+        if self == Self::Max || !max.is_finite() {
+            return max;
         }
-        values.iter_mut().for_each(|x| *x -= top);
+        values.iter_mut().for_each(|x| *x -= max);
         kernels::exp(values);
-        top + values.iter().sum::<f64>().ln()
+        max + values.iter().sum::<f64>().ln()
     }
 
     /// Combines two values.
     pub(crate) fn pair(self, a: f64, b: f64) -> f64 {
-        let (high, low) = if a > b || a.is_nan() { (a, b) } else { (b, a) };
+        let (larger, smaller) = if a > b || a.is_nan() { (a, b) } else { (b, a) };
         match self {
-            _ if high.is_nan() => high,
-            _ if low == f64::NEG_INFINITY => high,
-            Self::Max => high,
-            Self::Sum => high + (low - high).exp().ln_1p(),
+            _ if larger.is_nan() => larger,
+            _ if smaller == f64::NEG_INFINITY => larger,
+            Self::Max => larger,
+            Self::Sum => larger + (smaller - larger).exp().ln_1p(),
         }
     }
 }
@@ -85,12 +85,14 @@ impl Positions {
         position / self.per_frame()
     }
 
+    /// The position after a blank.
     pub fn after_blank(&self, position: usize) -> usize {
-        self.next(position, self.alignment.blank_next(position % self.per_frame()))
+        self.end_of_arc(position, self.alignment.blank_next(position % self.per_frame()))
     }
 
+    /// The position after a label; none without a label arc.
     pub fn after_label(&self, position: usize) -> Option<usize> {
-        self.alignment.lexical_next(position % self.per_frame()).map(|next| self.next(position, next))
+        self.alignment.lexical_next(position % self.per_frame()).map(|next| self.end_of_arc(position, next))
     }
 
     /// The lattice state of a position and context state.
@@ -98,9 +100,10 @@ impl Positions {
         StateId { frame: position / self.per_frame(), alignment: position % self.per_frame(), context }
     }
 
-    fn next(&self, position: usize, next: crate::ArcEnd) -> usize {
+    /// The position of the end of an arc.
+    fn end_of_arc(&self, position: usize, end: crate::ArcEnd) -> usize {
         let frame = position / self.per_frame();
-        match next {
+        match end {
             crate::ArcEnd::Frame => (frame + 1) * self.per_frame(),
             crate::ArcEnd::State(state) => frame * self.per_frame() + state,
         }
@@ -113,7 +116,7 @@ pub struct PathWalk<'a, F> {
     pub positions: Positions,
     weights: &'a dyn BoundWeights<F>,
     /// First packed frame of the utterance.
-    first: usize,
+    first_frame: usize,
     /// β, *(N A + 1) x C*.
     potentials: &'a [f64],
 }
@@ -137,16 +140,11 @@ impl<F: Real> StateArcs<F> {
 }
 
 impl<'a, F: Real> PathWalk<'a, F> {
-    pub fn new(
-        execution: &'a Execution<F>,
-        group: &UtteranceGroup,
-        at: usize,
-        potentials: &'a [f64],
-    ) -> Self {
+    pub fn new(call: &'a BoundCall<F>, group: &UtteranceGroup, index: usize, potentials: &'a [f64]) -> Self {
         let positions =
-            Positions { frames: group.frame_range(at).len(), alignment: execution.step.alignment() };
-        let (context, first) = (execution.step.context(), group.frame_range(at).start);
-        Self { context, positions, weights: &*execution.weights, first, potentials }
+            Positions { frames: group.frame_range(index).len(), alignment: call.step.alignment() };
+        let (context, first_frame) = (call.step.context(), group.frame_range(index).start);
+        Self { context, positions, weights: &*call.weights, first_frame, potentials }
     }
 
     /// β of the start: the sum over all paths, or the best one.
@@ -161,23 +159,23 @@ impl<'a, F: Real> PathWalk<'a, F> {
     }
 
     /// Computes the weights of the arcs from a state.
-    pub fn arc_weights(&self, position: usize, state: usize, row: &mut StateArcs<F>) {
+    pub fn arc_weights(&self, position: usize, state: usize, arcs: &mut StateArcs<F>) {
         let v = self.context.vocabulary();
-        row.lexical.resize(v, F::ZERO);
-        let frame = self.first + self.positions.frame(position);
-        let blank = self.weights.forward_state(frame, state, &mut row.lexical);
-        row.weights.clear();
-        row.weights.push(blank.to_f64());
+        arcs.lexical.resize(v, F::ZERO);
+        let frame = self.first_frame + self.positions.frame(position);
+        let blank = self.weights.forward_state(frame, state, &mut arcs.lexical);
+        arcs.weights.clear();
+        arcs.weights.push(blank.to_f64());
         match self.positions.after_label(position) {
-            Some(_) => row.weights.extend(row.lexical.iter().map(|weight| weight.to_f64())),
-            None => row.weights.resize(1 + v, f64::NEG_INFINITY),
+            Some(_) => arcs.weights.extend(arcs.lexical.iter().map(|weight| weight.to_f64())),
+            None => arcs.weights.resize(1 + v, f64::NEG_INFINITY),
         }
     }
 
     /// Computes [`arc_weights`](Self::arc_weights), and scores that include β of the targets.
-    pub fn arc_scores(&self, position: usize, state: usize, row: &mut StateArcs<F>) {
-        self.arc_weights(position, state, row);
-        let StateArcs { weights, scores, .. } = row;
+    pub fn arc_scores(&self, position: usize, state: usize, arcs: &mut StateArcs<F>) {
+        self.arc_weights(position, state, arcs);
+        let StateArcs { weights, scores, .. } = arcs;
         scores.clear();
         scores.push(weights[0] + self.potentials(self.positions.after_blank(position))[state]);
         match self.positions.after_label(position) {
@@ -195,7 +193,11 @@ impl<'a, F: Real> PathWalk<'a, F> {
         let states = [state, self.context.next_state(state, label as usize)];
         let (mut blank, mut lexical) = (vec![F::ZERO; 2 * frames], vec![F::ZERO; 2 * frames]);
         let arcs = ArcsMut { blank: &mut blank, lexical: &mut lexical };
-        self.weights.forward_chain(self.first, LabelChain { states: &states, labels: &[label] }, arcs)?;
+        self.weights.forward_chain(
+            self.first_frame,
+            LabelChain { states: &states, labels: &[label] },
+            arcs,
+        )?;
         Ok(lexical.iter().step_by(2).map(|weight| weight.to_f64()).collect())
     }
 
@@ -216,24 +218,26 @@ impl<F: Real> LatticeSession<F> {
         &mut self,
         lattice: &RecognitionLattice<F>,
         frames: &Frames<F>,
-        (merge, memory): (Merge, [ScratchReq; 2]),
+        merge: Merge,
+        memory: [ScratchReq; 2],
         run: impl Fn(usize, &PathWalk<F>) -> Result<T> + Sync,
     ) -> Result<Vec<T>> {
-        let request = Request::new(lattice, frames, None, PathSum::Denominator)?;
-        let row = ScratchReq::new::<f64>(lattice.alignment().num_states() * lattice.context().states());
-        let memory = memory.map(|memory| memory.and(row));
-        let (mut execution, plan) =
-            self.start(request, |all_paths| LatticeOperation::walks(all_paths, memory))?;
+        let inputs = CallInputs::new(lattice, frames, None, PathSum::Denominator)?;
+        let potential_row =
+            ScratchReq::new::<f64>(lattice.alignment().num_states() * lattice.context().states());
+        let memory = memory.map(|memory| memory.and(potential_row));
+        let (mut call, plan) =
+            self.start_call(inputs, |all_paths| LatticeOperation::walks(all_paths, memory))?;
         let mut results = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
-            execution.set_frames(&group)?;
-            let potentials = self.potentials(&execution, &group, merge);
-            let start = execution.step.context().start();
+            call.set_frames(&group)?;
+            let potentials = self.potentials(&call, &group, merge);
+            let start = call.step.context().start();
             check_sums(&potentials.iter().map(|values| values[start]).collect::<Vec<_>>(), &group)?;
             let mut outcomes: Vec<Option<Result<T>>> = (0..group.len()).map(|_| None).collect();
-            par_for(items_mut(&mut outcomes), |at, outcome| {
-                let walk = PathWalk::new(&execution, &group, at, &potentials[at]);
-                *outcome = Some(run(group.utterances.start + at, &walk));
+            par_for(items_mut(&mut outcomes), |index, outcome| {
+                let walk = PathWalk::new(&call, &group, index, &potentials[index]);
+                *outcome = Some(run(group.utterances.start + index, &walk));
             });
             for outcome in outcomes.into_iter().flatten() {
                 results.push(outcome?);
@@ -243,32 +247,31 @@ impl<F: Real> LatticeSession<F> {
     }
 
     /// Computes β of each utterance of a group, *(N A + 1) x C*.
-    fn potentials(
-        &mut self,
-        execution: &Execution<F>,
-        group: &UtteranceGroup,
-        merge: Merge,
-    ) -> Vec<Vec<f64>> {
-        let (step, alignment) = (&execution.step, execution.step.alignment());
+    fn potentials(&mut self, call: &BoundCall<F>, group: &UtteranceGroup, merge: Merge) -> Vec<Vec<f64>> {
+        let (step, alignment) = (&call.step, call.step.alignment());
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let mut utterances: Vec<Potentials> = (0..group.len())
-            .map(|at| {
-                let positions = Positions { frames: group.frame_range(at).len(), alignment };
-                Potentials { positions, values: vec![0.0; (positions.end() + 1) * c], row: vec![0.0; 1 + v] }
+            .map(|index| {
+                let positions = Positions { frames: group.frame_range(index).len(), alignment };
+                Potentials {
+                    positions,
+                    values: vec![0.0; (positions.end() + 1) * c],
+                    terms: vec![0.0; 1 + v],
+                }
             })
             .collect();
         let mut buffers = self.buffers.denominator.take_buffers(1);
-        for at in (0..group.waves()).rev() {
-            let wave = group.wave(at);
-            execution.weights.forward(&wave.frames, buffers[0].arcs_mut(step, wave.frames.len()));
+        for wave_index in (0..group.waves()).rev() {
+            let wave = group.wave(wave_index);
+            call.weights.forward(&wave.frames, buffers[0].arcs_mut(step, wave.frames.len()));
             let arcs = buffers[0].arcs(step, wave.frames.len());
-            let starts: Vec<usize> =
-                wave.counts.iter().scan(0, |all, count| Some(std::mem::replace(all, *all + count))).collect();
-            par_for(items_mut(&mut utterances), |at_group, potentials| {
-                for t in (0..wave.counts[at_group]).rev() {
-                    let row = starts[at_group] + t;
-                    let arcs = (&arcs.blank[row * c..][..c], &arcs.lexical[row * c * v..][..c * v]);
-                    potentials.backward(step, merge, at * group.window + t, arcs);
+            let first_rows: Vec<usize> =
+                wave.counts.iter().scan(0, |row, count| Some(std::mem::replace(row, *row + count))).collect();
+            par_for(items_mut(&mut utterances), |index, potentials| {
+                for t in (0..wave.counts[index]).rev() {
+                    let wave_row = first_rows[index] + t;
+                    let arcs = (&arcs.blank[wave_row * c..][..c], &arcs.lexical[wave_row * c * v..][..c * v]);
+                    potentials.backward(step, merge, wave_index * group.window + t, arcs);
                 }
             });
         }
@@ -280,11 +283,14 @@ impl<F: Real> LatticeSession<F> {
 /// The potentials of an utterance, computed from the last frame back.
 struct Potentials {
     positions: Positions,
+    /// *(N A + 1) x C*
     values: Vec<f64>,
-    row: Vec<f64>,
+    /// Buffer for the terms of one state, *1 + V*.
+    terms: Vec<f64>,
 }
 
 impl Potentials {
+    /// Computes β of a frame from β of the next frame.
     fn backward<F: Real>(
         &mut self,
         step: &FrameStep,
@@ -295,21 +301,21 @@ impl Potentials {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let per_frame = self.positions.per_frame();
         for position in (frame * per_frame..(frame + 1) * per_frame).rev() {
-            let (current, later) = self.values.split_at_mut((position + 1) * c);
+            let (earlier, later) = self.values.split_at_mut((position + 1) * c);
             let potentials = |next: usize| &later[(next - position - 1) * c..][..c];
-            let ends = potentials(self.positions.after_blank(position));
-            let labels = self.positions.after_label(position).map(potentials);
-            let rows = current[position * c..].iter_mut().zip(blank.iter().zip(lexical.chunks_exact(v)));
-            for (state, (to, (blank, lexical))) in rows.enumerate() {
-                let row = &mut self.row[..1 + labels.map_or(0, |_| v)];
-                row[0] = blank.to_f64() + ends[state];
-                if let Some(labels) = labels {
+            let blank_targets = potentials(self.positions.after_blank(position));
+            let label_targets = self.positions.after_label(position).map(potentials);
+            let rows = earlier[position * c..].iter_mut().zip(blank.iter().zip(lexical.chunks_exact(v)));
+            for (state, (beta, (blank, lexical))) in rows.enumerate() {
+                let terms = &mut self.terms[..1 + label_targets.map_or(0, |_| v)];
+                terms[0] = blank.to_f64() + blank_targets[state];
+                if let Some(label_targets) = label_targets {
                     let targets = step.context().next_states(state);
-                    for (label, (to, w)) in (1..).zip(row[1..].iter_mut().zip(lexical)) {
-                        *to = w.to_f64() + labels[targets.state(label)];
+                    for (label, (term, w)) in (1..).zip(terms[1..].iter_mut().zip(lexical)) {
+                        *term = w.to_f64() + label_targets[targets.state(label)];
                     }
                 }
-                *to = merge.all(row);
+                *beta = merge.all(terms);
             }
         }
     }

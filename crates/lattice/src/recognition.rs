@@ -37,12 +37,13 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
             ("weight_fn.states", context.states(), weight_fn.states()),
             ("weight_fn.vocabulary", context.vocabulary(), weight_fn.vocabulary()),
         ];
-        for (argument, expected, sizes) in sizes {
-            if expected != sizes {
-                return Err(Error::shape(argument, format!("{expected}, as in the context"), sizes));
+        for (argument, expected, found) in sizes {
+            if expected != found {
+                return Err(Error::shape(argument, format!("{expected}, as in the context"), found));
             }
         }
-        let (limit, states, labels) = (u32::MAX as usize, context.states(), context.vocabulary());
+        // Arcs have numbers of 32 bits.
+        let (max_arcs, states, labels) = (u32::MAX as usize, context.states(), context.vocabulary());
         if states == 0 || labels == 0 || context.start() >= states {
             let sizes = format!("{states} states and {labels} labels from state {}", context.start());
             return Err(Error::shape(
@@ -51,9 +52,9 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
                 sizes,
             ));
         }
-        if states.saturating_mul(labels.saturating_add(1)) > limit {
+        if states.saturating_mul(labels.saturating_add(1)) > max_arcs {
             let sizes = format!("{states} states x {labels} labels");
-            return Err(Error::States { argument: "context", limit, found: sizes });
+            return Err(Error::States { argument: "context", limit: max_arcs, found: sizes });
         }
         let is_invalid = |state: &usize| match context.next_states(*state) {
             NextStates::Run(first) => first.saturating_add(labels) > states,
@@ -82,11 +83,13 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
         self.weight_fn
     }
 
+    /// The transition of one frame.
     pub(crate) fn step(&self) -> FrameStep<'a> {
         let step = FrameStep::new(self.context, self.alignment);
         if self.weight_fn.is_checked() { step } else { step.with_unchecked_weights() }
     }
 
+    /// Checks the number of utterances and the frame size.
     pub(crate) fn check_frames(&self, frames: &Frames<F>) -> Result<()> {
         if let Some(utterances) = self.weight_fn.utterances().filter(|&count| count != frames.utterances()) {
             let expected = format!("{utterances} utterances, as in the weights");

@@ -52,28 +52,29 @@ impl<F: Real> LatticeSession<F> {
             return Err(Error::shape("count", format!("at most {max_paths} paths"), count));
         }
         let memory = [ScratchReq::EMPTY, StateArcs::<F>::scratch(lattice.context())];
-        self.walks(lattice, frames, (Merge::Sum, memory), |utterance, walk| {
+        self.walks(lattice, frames, Merge::Sum, memory, |utterance, walk| {
             let count = if walk.total() > f64::NEG_INFINITY { count } else { 0 };
-            let mut row = StateArcs::default();
+            let mut arcs = StateArcs::default();
             Ok((0..count)
-                .map(|path| sample_path(walk, &mut row, PathRng::new(seed, utterance, path)))
+                .map(|path| sample_path(walk, &mut arcs, PathRng::new(seed, utterance, path)))
                 .collect())
         })
     }
 }
 
-fn sample_path<F: Real>(walk: &PathWalk<F>, row: &mut StateArcs<F>, mut rng: PathRng) -> LatticePath {
+/// Samples one path, arc by arc.
+fn sample_path<F: Real>(walk: &PathWalk<F>, arcs: &mut StateArcs<F>, mut rng: PathRng) -> LatticePath {
     let alignment = vec![0; walk.positions.end()];
     let mut path = LatticePath { alignment, per_frame: walk.positions.per_frame(), weight: 0.0 };
     let (mut position, mut state) = (0, walk.context.start());
     while position < walk.positions.end() {
-        walk.arc_scores(position, state, row);
-        let (_, top) = first_max(&row.scores);
-        row.scores.iter_mut().for_each(|score| *score -= top);
-        kernels::exp(&mut row.scores);
-        let label = rng.weighted_index(&row.scores);
+        walk.arc_scores(position, state, arcs);
+        let (_, max_score) = first_max(&arcs.scores);
+        arcs.scores.iter_mut().for_each(|score| *score -= max_score);
+        kernels::exp(&mut arcs.scores);
+        let label = rng.weighted_index(&arcs.scores);
         path.alignment[position] = label as u32;
-        path.weight += row.weights[label];
+        path.weight += arcs.weights[label];
         (position, state) = walk.next_position(position, state, label);
     }
     path

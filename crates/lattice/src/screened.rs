@@ -1,9 +1,9 @@
-//! Viterbi search with screening: scores only arcs that may be the best.
+//! Viterbi search over a lattice that scores only possibly best arcs.
 //!
-//! Quantized estimates with an error bound exclude most arcs of a joint network. A run is a range
-//! of successive target states, a panel up to 32 source states whose arcs lead to the same run.
-//! States without a panel (the rest) are scored exactly. α is the weight of the best path to each
-//! context state.
+//! It is a search with screening: quantized estimates with an error bound exclude most arcs of a
+//! joint network. A run is a range of successive target states, a panel up to 32 source states
+//! whose arcs lead to the same run. States without a panel (*unpaneled*) are scored exactly. α is
+//! the weight of the best path to each context state.
 //!
 //! ```text
 //! for each frame:
@@ -21,7 +21,7 @@ use kernels::{ArcScatter, BestArcs, PANEL_COLUMNS, PanelArcs, Real, items_mut, p
 
 use crate::{
     LatticePath, RecognitionLattice, Result,
-    execution::{CallBuffers, Execution},
+    execution::{BoundCall, CallBuffers},
     path_search::{PathSearch, search_groups, search_waves},
     plan::Plan,
     step::subtract_max,
@@ -32,6 +32,7 @@ use screening::{ScreenedFrames, Screening};
 
 /// Utterances of a chunk, which read each panel one after another.
 const UTTERANCES_PER_CHUNK: usize = 2;
+/// Largest number of panels of a task, unless one run has more.
 const PANELS_PER_TASK: usize = 2;
 /// Frames of a task that does not depend on `α`.
 const FRAMES_PER_TASK: usize = 8;
@@ -46,19 +47,19 @@ pub fn search<F: Real>(lattice: &RecognitionLattice<F>, plan: &Plan) -> Option<P
 ///
 /// Other frames use all arc weights.
 fn best_paths<'a, F: Real>(
-    execution: &mut Execution<'a, F>,
+    call: &mut BoundCall<'a, F>,
     plan: &Plan,
     buffers: &mut CallBuffers<F>,
 ) -> Result<Vec<LatticePath>> {
-    let utterances = plan.utterances.min(execution.frames.utterances());
-    let screening = execution.weights.projections().and_then(|projections| {
-        let sizes = execution.lattice.weight_fn().joint_sizes()?;
-        let panels = screening::panels::<F>(&sizes, &execution.step, utterances)?;
+    let utterances = plan.utterances.min(call.frames.utterances());
+    let screening = call.weights.projections().and_then(|projections| {
+        let sizes = call.lattice.weight_fn().joint_sizes()?;
+        let panels = screening::panels::<F>(&sizes, &call.step, utterances)?;
         projections.defers_columns = true;
         Screening::new(projections, panels)
     });
-    let search = |execution: &mut Execution<'a, F>, group: &UtteranceGroup, buffers: &mut CallBuffers<F>| {
-        if let Some(projections) = execution.weights.projections() {
+    let search = |call: &mut BoundCall<'a, F>, group: &UtteranceGroup, buffers: &mut CallBuffers<F>| {
+        if let Some(projections) = call.weights.projections() {
             let screened =
                 screening.as_ref().and_then(|screening| ScreenedFrames::new(projections, screening));
             if let Some(screened) = screened {
@@ -66,10 +67,10 @@ fn best_paths<'a, F: Real>(
             }
             projections.require_columns();
         }
-        search_waves(execution, group, buffers)
+        search_waves(call, group, buffers)
     };
-    let paths = search_groups(execution, plan, buffers, search);
-    if let (Some(projections), Some(screening)) = (execution.weights.projections(), screening)
+    let paths = search_groups(call, plan, buffers, search);
+    if let (Some(projections), Some(screening)) = (call.weights.projections(), screening)
         && !projections.has_columns()
     {
         projections.column_buffer = screening.into_buffer();
@@ -83,19 +84,20 @@ fn search_group<F: Real>(
     group: &UtteranceGroup,
     buffers: &mut CallBuffers<F>,
 ) -> Vec<f64> {
-    let c = screened.panels().columns.len();
+    let state_count = screened.panels().columns.len();
     let mut offsets = vec![0.0; group.len()];
-    let (states, mut from) = buffers.best.states_and_pointers();
-    let states_and_offsets = states.chunks_exact_mut(c).zip(&mut offsets).enumerate();
-    let utterance = |(at, (state, offset))| {
-        let frames = group.frame_range(at);
-        let from = from.split_off_mut(..frames.len() * c).expect("each frame has backpointers");
-        ScreenedUtterance { frames, state, from, offset }
+    let (states, mut best_arcs) = buffers.best.states_and_pointers();
+    let states_and_offsets = states.chunks_exact_mut(state_count).zip(&mut offsets).enumerate();
+    let utterance = |(index, (state, offset))| {
+        let frames = group.frame_range(index);
+        let best_arcs =
+            best_arcs.split_off_mut(..frames.len() * state_count).expect("each frame has backpointers");
+        ScreenedUtterance { frames, state, best_arcs, offset }
     };
     let mut utterances: Vec<_> = states_and_offsets.map(utterance).collect();
     let mut chunks: Vec<_> = utterances.chunks_mut(UTTERANCES_PER_CHUNK).collect();
     par_for(items_mut(&mut chunks), |_, utterances| search_chunk(screened, utterances));
-    buffers.best.path_weights(c, &offsets)
+    buffers.best.path_weights(state_count, &offsets)
 }
 
 /// An utterance and its search state.
@@ -105,7 +107,7 @@ struct ScreenedUtterance<'a, F> {
     /// `α` with maximum 0, *C*.
     state: &'a mut [F],
     /// Backpointers, *N x C*.
-    from: &'a mut [u32],
+    best_arcs: &'a mut [u32],
     /// Sum of the maxima that were subtracted from `α`.
     offset: &'a mut f64,
 }
@@ -116,29 +118,35 @@ struct UtteranceScratch<F> {
     next: Vec<F>,
     /// Weights of blanks, by column.
     blank: Vec<F>,
-    /// Arcs of states without a panel, *rest x PANEL_COLUMNS x (1 + V)*.
-    rest: Vec<F>,
-    /// Center of all context states at these frames, *PANEL_COLUMNS x H*.
-    middles: Vec<F>,
+    /// Arcs of states without a panel, *states x PANEL_COLUMNS x (1 + V)*.
+    unpaneled: Vec<F>,
+    /// Center (mean) of all context states at these frames, *PANEL_COLUMNS x H*.
+    centers: Vec<F>,
 }
 
 /// Successive runs of target states, which one task processes.
 struct PanelTask<'a> {
     runs: &'a [StateRun],
-    /// First state of the task, and number of its states.
-    first: usize,
+    /// First target state of the task.
+    first_state: usize,
+    /// Number of target states.
     states: usize,
 }
 
 /// Values of one frame of an utterance, or of one task.
 struct FrameSlice<'a, F> {
+    /// Packed frame.
     frame: usize,
-    middle: &'a [F],
+    /// Center (mean) of all context states, *H*.
+    center: &'a [F],
+    /// `α` before the frame, *C*.
     alpha: &'a [F],
     /// Arcs of states without a panel, from this frame on.
-    rest: &'a [F],
+    unpaneled: &'a [F],
+    /// `α` after the frame.
     next: &'a mut [F],
-    from: &'a mut [u32],
+    /// Backpointers of the frame.
+    best_arcs: &'a mut [u32],
     /// Weights of blanks, by column of panels.
     blank: &'a mut [[F; PANEL_COLUMNS]],
 }
@@ -146,12 +154,13 @@ struct FrameSlice<'a, F> {
 /// Searches all frames of some utterances.
 fn search_chunk<F: Real>(screened: ScreenedFrames<F>, utterances: &mut [ScreenedUtterance<F>]) {
     let panels = screened.panels();
-    let c = panels.columns.len();
+    let state_count = panels.columns.len();
     let mut scratch: Vec<UtteranceScratch<F>> =
-        utterances.iter().map(|_| UtteranceScratch::new(screened, c)).collect();
-    let tasks = PanelTask::all(&panels.runs, c);
+        utterances.iter().map(|_| UtteranceScratch::new(screened, state_count)).collect();
+    let tasks = PanelTask::split_all(&panels.runs, state_count);
     let longest = utterances.iter().map(|utterance| utterance.frames.len()).max().unwrap_or(0);
     for t in 0..longest {
+        // Values of the next frames that do not depend on `α`.
         if t % PANEL_COLUMNS == 0 {
             let active =
                 utterances.iter().zip(&mut scratch).filter(|(utterance, _)| t < utterance.frames.len());
@@ -159,18 +168,20 @@ fn search_chunk<F: Real>(screened: ScreenedFrames<F>, utterances: &mut [Screened
                 scratch.prepare(screened, utterance.frames.clone().skip(t));
             }
         }
+        // Best label arcs, in parallel over tasks.
         let active =
             utterances.iter_mut().zip(&mut scratch).filter(|(utterance, _)| t < utterance.frames.len());
-        let mut rest: Vec<FrameSlice<F>> =
+        let mut remaining: Vec<FrameSlice<F>> =
             active.map(|(utterance, scratch)| FrameSlice::new(screened, utterance, scratch, t)).collect();
-        let count = rest.len();
-        let mut slices = Vec::with_capacity(tasks.len() * count);
+        let active_count = remaining.len();
+        let mut slices = Vec::with_capacity(tasks.len() * active_count);
         for task in &tasks {
-            slices.extend(rest.iter_mut().map(|rest| rest.split_off(task)));
+            slices.extend(remaining.iter_mut().map(|slice| slice.split_off(task)));
         }
-        par_for((parts(&tasks, 1), parts_mut(&mut slices, count)), |_, (task, slices)| {
+        par_for((parts(&tasks, 1), parts_mut(&mut slices, active_count)), |_, (task, slices)| {
             task[0].best_arcs(screened, slices);
         });
+        // Blanks, in parallel over utterances.
         let mut pairs: Vec<_> = utterances.iter_mut().zip(&mut scratch).collect();
         par_for(items_mut(&mut pairs), |_, (utterance, scratch)| {
             if t < utterance.frames.len() {
@@ -189,28 +200,28 @@ impl<'a, F: Real> FrameSlice<'a, F> {
         t: usize,
     ) -> Self {
         let (c, h, panels) = (utterance.state.len(), screened.hidden(), screened.panels());
-        let arcs = scratch.rest.len() / (PANEL_COLUMNS * panels.rest.len()).max(1);
+        let arcs = scratch.unpaneled.len() / (PANEL_COLUMNS * panels.unpaneled.len()).max(1);
         Self {
             frame: utterance.frames.start + t,
-            middle: &scratch.middles[t % PANEL_COLUMNS * h..][..h],
+            center: &scratch.centers[t % PANEL_COLUMNS * h..][..h],
             alpha: utterance.state,
-            rest: &scratch.rest[t % PANEL_COLUMNS * arcs..],
+            unpaneled: &scratch.unpaneled[t % PANEL_COLUMNS * arcs..],
             next: &mut scratch.next,
-            from: &mut utterance.from[t * c..][..c],
+            best_arcs: &mut utterance.best_arcs[t * c..][..c],
             blank: &mut scratch.blank.as_chunks_mut().0[..panels.states.len()],
         }
     }
 
     /// Splits off the part of the next task.
     fn split_off(&mut self, task: &PanelTask) -> Self {
-        let Self { frame, middle, alpha, rest, next, from, blank } = self;
+        let Self { frame, center, alpha, unpaneled, next, best_arcs, blank } = self;
         Self {
             frame: *frame,
-            middle,
+            center,
             alpha,
-            rest,
+            unpaneled,
             next: next.split_off_mut(..task.states).expect("tasks have disjoint states"),
-            from: from.split_off_mut(..task.states).expect("tasks have disjoint states"),
+            best_arcs: best_arcs.split_off_mut(..task.states).expect("tasks have disjoint states"),
             blank: blank.split_off_mut(..task.panels().len()).expect("tasks have disjoint panels"),
         }
     }
@@ -218,21 +229,22 @@ impl<'a, F: Real> FrameSlice<'a, F> {
 
 impl<'a> PanelTask<'a> {
     /// Splits all runs into tasks.
-    fn all(mut runs: &'a [StateRun], states: usize) -> Vec<Self> {
+    fn split_all(mut runs: &'a [StateRun], states: usize) -> Vec<Self> {
         let mut tasks: Vec<Self> = Vec::new();
-        let mut first = 0;
-        while let [run, rest @ ..] = runs {
-            let is_full = |run_end: &StateRun| run_end.panels.end - run.panels.start > PANELS_PER_TASK;
-            let count = 1 + rest.iter().position(is_full).unwrap_or(rest.len());
+        let mut first_state = 0;
+        while let [run, later_runs @ ..] = runs {
+            let exceeds_task = |run_end: &StateRun| run_end.panels.end - run.panels.start > PANELS_PER_TASK;
+            let run_count = 1 + later_runs.iter().position(exceeds_task).unwrap_or(later_runs.len());
             let task_runs;
-            (task_runs, runs) = runs.split_at(count);
+            (task_runs, runs) = runs.split_at(run_count);
             let end = runs.first().map_or(states, |next| next.start);
-            tasks.push(Self { runs: task_runs, first, states: end - first });
-            first = end;
+            tasks.push(Self { runs: task_runs, first_state, states: end - first_state });
+            first_state = end;
         }
         tasks
     }
 
+    /// The panels of the runs.
     fn panels(&self) -> Range<usize> {
         let [first, .., last] = self.runs else { return self.runs[0].panels.clone() };
         first.panels.start..last.panels.end
@@ -241,37 +253,37 @@ impl<'a> PanelTask<'a> {
     /// Finds the best lexical arcs into the task's states, and blanks.
     fn best_arcs<F: Real>(&self, screened: ScreenedFrames<F>, slices: &mut [FrameSlice<F>]) {
         let (panels, vocabulary) = (screened.panels(), screened.vocabulary());
-        let arcs = PANEL_COLUMNS * (1 + vocabulary);
+        let column_arcs = PANEL_COLUMNS * (1 + vocabulary);
         let mut sources = Vec::with_capacity(self.panels().len() * slices.len());
         let mut winners = Vec::with_capacity(self.runs.len() * slices.len());
-        for FrameSlice { frame, middle, alpha, rest, next, from, blank } in slices {
+        for FrameSlice { frame, center, alpha, unpaneled, next, best_arcs, blank } in slices {
             next.fill(F::NEG_INFINITY);
-            from.fill(0);
-            let (mut next, mut from, mut blank) = (&mut **next, &mut **from, blank.iter_mut());
-            let mut skipped = self.first;
+            best_arcs.fill(0);
+            let (mut next, mut best_arcs, mut blank) = (&mut **next, &mut **best_arcs, blank.iter_mut());
+            let mut split_states = self.first_state;
             for run in self.runs {
-                let (best, from) = (
-                    split_off_run(&mut next, run.start - skipped, vocabulary),
-                    split_off_run(&mut from, run.start - skipped, vocabulary),
+                let (best_weights, best_arcs) = (
+                    split_off_run(&mut next, run.start - split_states, vocabulary),
+                    split_off_run(&mut best_arcs, run.start - split_states, vocabulary),
                 );
-                skipped = run.start + vocabulary;
-                for (at, &state) in run.rest.clone().zip(&panels.rest[run.rest.clone()]) {
-                    let rows = &rest[at * arcs + 1..][..vocabulary];
+                split_states = run.start + vocabulary;
+                for (index, &state) in run.unpaneled.clone().zip(&panels.unpaneled[run.unpaneled.clone()]) {
+                    let rows = &unpaneled[index * column_arcs + 1..][..vocabulary];
                     F::scatter_argmax(
-                        best,
-                        from,
+                        best_weights,
+                        best_arcs,
                         ArcScatter { rows, shifts: &[alpha[state]], starts: &[0], first_row: state },
                     );
                 }
                 sources.extend(run.panels.clone().zip(&mut blank).map(|(panel, blank)| PanelArcs {
                     addends: screened.addends(panel, *frame),
-                    center: middle,
+                    center,
                     shifts: screened.shifts(panel, alpha),
-                    first_arcs: screened.arcs(panel),
+                    first_arcs: screened.previous_arcs(panel),
                     target: winners.len(),
                     blank,
                 }));
-                winners.push(BestArcs { weights: best, arcs: from });
+                winners.push(BestArcs { weights: best_weights, arcs: best_arcs });
             }
         }
         screened.screen().update(&mut sources, &mut winners);
@@ -289,24 +301,24 @@ impl<F: Real> UtteranceScratch<F> {
         let panels = screened.panels();
         Self {
             next: vec![F::ZERO; states],
-            blank: vec![F::ZERO; panels.count()],
-            rest: vec![F::ZERO; panels.rest.len() * PANEL_COLUMNS * (1 + screened.vocabulary())],
-            middles: vec![F::ZERO; PANEL_COLUMNS * screened.hidden()],
+            blank: vec![F::ZERO; panels.column_count()],
+            unpaneled: vec![F::ZERO; panels.unpaneled.len() * PANEL_COLUMNS * (1 + screened.vocabulary())],
+            centers: vec![F::ZERO; PANEL_COLUMNS * screened.hidden()],
         }
     }
 
     /// Computes all values independent of `α` for the next frames.
     fn prepare(&mut self, screened: ScreenedFrames<F>, frames: impl Iterator<Item = usize>) {
         let frames: Vec<usize> = frames.take(PANEL_COLUMNS).collect();
-        screened.forward_rest(&frames, &mut self.rest);
+        screened.forward_unpaneled(&frames, &mut self.unpaneled);
         let h = screened.hidden();
         par_for(
-            (parts_mut(&mut self.middles, FRAMES_PER_TASK * h), parts(&frames, FRAMES_PER_TASK)),
-            |_, (middles, frames)| {
-                middles
+            (parts_mut(&mut self.centers, FRAMES_PER_TASK * h), parts(&frames, FRAMES_PER_TASK)),
+            |_, (centers, frames)| {
+                centers
                     .chunks_exact_mut(h)
                     .zip(frames)
-                    .for_each(|(middle, &frame)| screened.middle(frame, middle));
+                    .for_each(|(center, &frame)| screened.center(frame, center));
             },
         );
     }
@@ -316,16 +328,18 @@ impl<F: Real> ScreenedUtterance<'_, F> {
     /// Adds the blanks of a frame and updates the search state.
     fn finish_frame(&mut self, scratch: &mut UtteranceScratch<F>, screened: ScreenedFrames<F>, t: usize) {
         let (panels, vocabulary) = (screened.panels(), screened.vocabulary());
-        let UtteranceScratch { next, blank, rest, .. } = scratch;
-        let blank_rows =
-            rest.iter().skip(t % PANEL_COLUMNS * (1 + vocabulary)).step_by(PANEL_COLUMNS * (1 + vocabulary));
+        let UtteranceScratch { next, blank, unpaneled, .. } = scratch;
+        let blank_rows = unpaneled
+            .iter()
+            .skip(t % PANEL_COLUMNS * (1 + vocabulary))
+            .step_by(PANEL_COLUMNS * (1 + vocabulary));
         blank[panels.states.len() * PANEL_COLUMNS..]
             .iter_mut()
             .zip(blank_rows)
             .for_each(|(blank, &w)| *blank = w);
-        let from = &mut self.from[t * next.len()..][..next.len()];
-        let top = F::merge_self_loops(next, from, self.state, blank, &panels.columns);
-        *self.offset += subtract_max(next, top).to_f64();
+        let best_arcs = &mut self.best_arcs[t * next.len()..][..next.len()];
+        let max = F::merge_self_loops(next, best_arcs, self.state, blank, &panels.columns);
+        *self.offset += subtract_max(next, max).to_f64();
         self.state.copy_from_slice(next);
     }
 }

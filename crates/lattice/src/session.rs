@@ -1,4 +1,4 @@
-//! `LatticeSession`: losses, gradients and best paths of batches.
+//! Session of recognition lattices: losses, gradients and best paths of batches.
 //!
 //! D is the sum over all paths of an utterance, S the sum over the paths of its labels. Buffers are
 //! reused from call to call.
@@ -6,7 +6,8 @@ use kernels::Real;
 
 use crate::{
     Frames, Labels, LatticePath, Parameters, RecognitionLattice, Result,
-    execution::{CallBuffers, Execution, GroupSums, PathSum, Request, check_weights},
+    denominator::SavedState,
+    execution::{BoundCall, CallBuffers, CallInputs, GroupSums, PathSum, check_weights},
     path_search::PathSearch,
     plan::{LatticeOperation, Options, Plan},
     utterance_group::UtteranceGroup,
@@ -32,7 +33,7 @@ pub struct LatticeOutput<F> {
 /// Losses of a batch, before their gradients are computed.
 pub struct PendingLosses<'a, F: Real> {
     buffers: &'a mut CallBuffers<F>,
-    execution: Execution<'a, F>,
+    call: BoundCall<'a, F>,
     group: UtteranceGroup,
     group_sums: GroupSums,
 }
@@ -48,14 +49,14 @@ impl<F: Real> PendingLosses<'_, F> {
     /// # Errors
     /// Not one finite weight for each utterance.
     pub fn backward(self, weights: &[f64]) -> Result<LatticeOutput<F>> {
-        let Self { buffers, mut execution, group, group_sums } = self;
-        let frames = execution.frames;
+        let Self { buffers, mut call, group, group_sums } = self;
+        let frames = call.frames;
         check_weights(frames, weights)?;
-        execution.backward(buffers, &group, &group_sums, weights)?;
+        call.backward(buffers, &group, &group_sums, weights)?;
         let mut gradient = vec![F::ZERO; frames.utterances() * frames.padded() * frames.frame_size()];
-        execution.frame_gradient(&group, &mut gradient);
-        buffers.weights = execution.weights.take_buffers();
-        Ok(LatticeOutput { sums: group_sums.sums, frames: gradient, parameters: execution.weights.finish() })
+        call.frame_gradient(&group, &mut gradient);
+        buffers.weights = call.weights.take_buffers();
+        Ok(LatticeOutput { sums: group_sums.sums, frames: gradient, parameters: call.weights.finish() })
     }
 }
 
@@ -81,9 +82,9 @@ impl<F: Real> LatticeSession<F> {
     /// # Errors
     /// [`Error::Budget`](crate::Error::Budget) with the smallest plan, for a budget below it.
     pub fn plan(&self, lattice: &RecognitionLattice<F>, frames: &Frames<F>, labels: &Labels) -> Result<Plan> {
-        let request = Request::new(lattice, frames, Some(labels), PathSum::Loss)?;
-        let operation = LatticeOperation::sum(request.needs_all_paths()).with_gradients();
-        Plan::new(lattice, frames, request.labels, (operation, self.options))
+        let inputs = CallInputs::new(lattice, frames, Some(labels), PathSum::Loss)?;
+        let operation = LatticeOperation::sum(inputs.needs_all_paths()).with_gradients();
+        Plan::new(lattice, frames, inputs.labels, operation, self.options)
     }
 
     /// Returns the plan of [`best_paths`](Self::best_paths).
@@ -91,25 +92,27 @@ impl<F: Real> LatticeSession<F> {
     /// # Errors
     /// [`Error::Budget`](crate::Error::Budget) with the smallest plan, for a budget below it.
     pub fn plan_best_paths(&self, lattice: &RecognitionLattice<F>, frames: &Frames<F>) -> Result<Plan> {
-        Request::new(lattice, frames, None, PathSum::Denominator)?;
+        CallInputs::new(lattice, frames, None, PathSum::Denominator)?;
         Ok(PathSearch::new(lattice, frames, self.options)?.plan)
     }
 
-    /// Plans a call, then binds its weights: planning comes before all allocations.
-    pub(crate) fn start<'a>(
+    /// Plans a call, and then binds its weights.
+    ///
+    /// Planning comes before all allocations. `operation` gets whether the call visits all paths.
+    pub(crate) fn start_call<'a>(
         &mut self,
-        request: Request<'a, F>,
+        inputs: CallInputs<'a, F>,
         operation: impl FnOnce(bool) -> LatticeOperation,
-    ) -> Result<(Execution<'a, F>, Plan)> {
-        let operation = operation(request.needs_all_paths());
-        let plan = Plan::new(&request.lattice, request.frames, request.labels, (operation, self.options))?;
-        Ok((self.bind(request, &plan)?, plan))
+    ) -> Result<(BoundCall<'a, F>, Plan)> {
+        let operation = operation(inputs.needs_all_paths());
+        let plan = Plan::new(&inputs.lattice, inputs.frames, inputs.labels, operation, self.options)?;
+        Ok((self.bind(inputs, &plan)?, plan))
     }
 
     /// Binds the weights of a planned call.
-    fn bind<'a>(&mut self, request: Request<'a, F>, plan: &Plan) -> Result<Execution<'a, F>> {
+    fn bind<'a>(&mut self, inputs: CallInputs<'a, F>, plan: &Plan) -> Result<BoundCall<'a, F>> {
         self.buffers.fit(plan, self.options.limit(0));
-        Execution::new(request, &mut self.buffers.weights)
+        BoundCall::new(inputs, &mut self.buffers.weights)
     }
 
     /// Computes losses now; gradients follow when the utterance weights are known.
@@ -122,12 +125,12 @@ impl<F: Real> LatticeSession<F> {
         frames: &'a Frames<'a, F>,
         labels: &'a Labels<'a>,
     ) -> Result<PendingLosses<'a, F>> {
-        let request = Request::new(lattice, frames, Some(labels), PathSum::Loss)?;
+        let inputs = CallInputs::new(lattice, frames, Some(labels), PathSum::Loss)?;
         let operation = |all_paths| LatticeOperation::sum(all_paths).with_gradients().for_all_utterances();
-        let (mut execution, plan) = self.start(request, operation)?;
+        let (mut call, plan) = self.start_call(inputs, operation)?;
         let group = UtteranceGroup::new(frames, 0..frames.utterances(), plan.window);
-        let group_sums = execution.forward(&mut self.buffers, &group, Some(plan.kept))?;
-        Ok(PendingLosses { buffers: &mut self.buffers, execution, group, group_sums })
+        let group_sums = call.forward(&mut self.buffers, &group, SavedState::for_backward(plan.kept))?;
+        Ok(PendingLosses { buffers: &mut self.buffers, call, group, group_sums })
     }
 
     /// Computes losses and the gradients of `Σ_b weights[b] loss[b]`, group by group.
@@ -172,25 +175,26 @@ impl<F: Real> LatticeSession<F> {
         labels: Option<&Labels>,
         weights: &[f64],
     ) -> Result<LatticeOutput<F>> {
-        let request = Request::new(lattice, frames, labels, sum)?;
+        let inputs = CallInputs::new(lattice, frames, labels, sum)?;
         check_weights(frames, weights)?;
-        kernels::install(|| self.sum_request(request, weights))
+        kernels::install(|| self.sum_groups(inputs, weights))
     }
 
-    fn sum_request(&mut self, request: Request<F>, weights: &[f64]) -> Result<LatticeOutput<F>> {
-        let frames = request.frames;
-        let (mut execution, plan) =
-            self.start(request, |all_paths| LatticeOperation::sum(all_paths).with_gradients())?;
+    /// Computes sums and gradients, group by group.
+    fn sum_groups(&mut self, inputs: CallInputs<F>, weights: &[f64]) -> Result<LatticeOutput<F>> {
+        let frames = inputs.frames;
+        let (mut call, plan) =
+            self.start_call(inputs, |all_paths| LatticeOperation::sum(all_paths).with_gradients())?;
         let mut sums = Vec::with_capacity(frames.utterances());
         let mut gradient = vec![F::ZERO; frames.utterances() * frames.padded() * frames.frame_size()];
         for group in plan.groups(frames) {
-            let group_sums = execution.forward(&mut self.buffers, &group, Some(plan.kept))?;
-            execution.backward(&mut self.buffers, &group, &group_sums, &weights[group.utterances.clone()])?;
-            execution.frame_gradient(&group, &mut gradient);
+            let group_sums = call.forward(&mut self.buffers, &group, SavedState::for_backward(plan.kept))?;
+            call.backward(&mut self.buffers, &group, &group_sums, &weights[group.utterances.clone()])?;
+            call.frame_gradient(&group, &mut gradient);
             sums.extend(group_sums.sums);
         }
-        self.buffers.weights = execution.weights.take_buffers();
-        Ok(LatticeOutput { sums, frames: gradient, parameters: execution.weights.finish() })
+        self.buffers.weights = call.weights.take_buffers();
+        Ok(LatticeOutput { sums, frames: gradient, parameters: call.weights.finish() })
     }
 
     /// Computes a sum over paths without gradients; -inf without a path.
@@ -210,18 +214,19 @@ impl<F: Real> LatticeSession<F> {
         frames: &Frames<F>,
         labels: Option<&Labels>,
     ) -> Result<Vec<f64>> {
-        let request = Request::new(lattice, frames, labels, sum)?;
-        kernels::install(|| self.distances_request(request))
+        let inputs = CallInputs::new(lattice, frames, labels, sum)?;
+        kernels::install(|| self.distances_of_groups(inputs))
     }
 
-    fn distances_request(&mut self, request: Request<F>) -> Result<Vec<f64>> {
-        let frames = request.frames;
-        let (mut execution, plan) = self.start(request, LatticeOperation::sum)?;
+    /// Computes sums without gradients, group by group.
+    fn distances_of_groups(&mut self, inputs: CallInputs<F>) -> Result<Vec<f64>> {
+        let frames = inputs.frames;
+        let (mut call, plan) = self.start_call(inputs, LatticeOperation::sum)?;
         let mut sums = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
-            sums.extend(execution.forward(&mut self.buffers, &group, None)?.sums);
+            sums.extend(call.forward(&mut self.buffers, &group, SavedState::Nothing)?.sums);
         }
-        self.buffers.weights = execution.weights.take_buffers();
+        self.buffers.weights = call.weights.take_buffers();
         Ok(sums)
     }
 
@@ -244,12 +249,12 @@ impl<F: Real> LatticeSession<F> {
         lattice: &RecognitionLattice<F>,
         frames: &Frames<F>,
     ) -> Result<Vec<LatticePath>> {
-        let request = Request::new(lattice, frames, None, PathSum::Denominator)?;
+        let inputs = CallInputs::new(lattice, frames, None, PathSum::Denominator)?;
         kernels::install(|| {
             let PathSearch { plan, run } = PathSearch::new(lattice, frames, self.options)?;
-            let mut execution = self.bind(request, &plan)?;
-            let paths = run(&mut execution, &plan, &mut self.buffers)?;
-            self.buffers.weights = execution.weights.take_buffers();
+            let mut call = self.bind(inputs, &plan)?;
+            let paths = run(&mut call, &plan, &mut self.buffers)?;
+            self.buffers.weights = call.weights.take_buffers();
             Ok(paths)
         })
     }
@@ -265,15 +270,20 @@ impl<F: Real> LatticeSession<F> {
     /// # Errors
     /// As [`sum`](Self::sum).
     pub fn alphas(&mut self, lattice: &RecognitionLattice<F>, frames: &Frames<F>) -> Result<Vec<f64>> {
-        let c = lattice.context().states();
-        let request = Request::new(lattice, frames, None, PathSum::Denominator)?;
-        let (mut execution, plan) =
-            self.start(request, |all_paths| LatticeOperation::sum(all_paths).with_gradients())?;
-        let mut alphas = Vec::with_capacity(frames.utterances() * frames.padded() * c);
+        let state_count = lattice.context().states();
+        let inputs = CallInputs::new(lattice, frames, None, PathSum::Denominator)?;
+        let (mut call, plan) =
+            self.start_call(inputs, |all_paths| LatticeOperation::sum(all_paths).with_gradients())?;
+        let mut alphas = Vec::with_capacity(frames.utterances() * frames.padded() * state_count);
         for group in plan.groups(frames) {
-            execution.forward(&mut self.buffers, &group, Some(plan.kept))?;
-            for at in 0..group.len() {
-                alphas.extend(self.buffers.denominator.alphas(c, &group, at, frames.padded()));
+            call.forward(&mut self.buffers, &group, SavedState::for_backward(plan.kept))?;
+            for utterance in 0..group.len() {
+                alphas.extend(self.buffers.denominator.alphas(
+                    state_count,
+                    &group,
+                    utterance,
+                    frames.padded(),
+                ));
             }
         }
         Ok(alphas)
@@ -295,26 +305,27 @@ impl<F: Real> LatticeSession<F> {
         frames: &Frames<F>,
     ) -> Result<(Vec<F>, Vec<F>)> {
         let (c, v) = (lattice.context().states(), lattice.context().vocabulary());
-        let request = Request::new(lattice, frames, None, PathSum::Denominator)?;
-        let (mut execution, plan) =
-            self.start(request, |all_paths| LatticeOperation::sum(all_paths).with_gradients())?;
-        let rows = frames.utterances() * frames.padded();
-        let (mut blank, mut lexical) = (vec![F::ZERO; rows * c], vec![F::ZERO; rows * c * v]);
+        let inputs = CallInputs::new(lattice, frames, None, PathSum::Denominator)?;
+        let (mut call, plan) =
+            self.start_call(inputs, |all_paths| LatticeOperation::sum(all_paths).with_gradients())?;
+        let padded_frames = frames.utterances() * frames.padded();
+        let (mut blank, mut lexical) =
+            (vec![F::ZERO; padded_frames * c], vec![F::ZERO; padded_frames * c * v]);
         for group in plan.groups(frames) {
-            execution.forward(&mut self.buffers, &group, Some(plan.kept))?;
+            call.forward(&mut self.buffers, &group, SavedState::for_backward(plan.kept))?;
             let positions = group.batch_positions(frames.padded());
             let cotangents = vec![1.0; group.len()];
             self.buffers.denominator.backward(
-                &execution.step,
-                &mut *execution.weights,
+                &call.step,
+                &mut *call.weights,
                 &group,
                 &cotangents,
                 |_, frames, adjoints| {
-                    for (at, &frame) in frames.iter().enumerate() {
-                        let to = positions[frame];
-                        blank[to * c..][..c].copy_from_slice(&adjoints.blank[at * c..][..c]);
-                        lexical[to * c * v..][..c * v]
-                            .copy_from_slice(&adjoints.lexical[at * c * v..][..c * v]);
+                    for (wave_row, &frame) in frames.iter().enumerate() {
+                        let position = positions[frame];
+                        blank[position * c..][..c].copy_from_slice(&adjoints.blank[wave_row * c..][..c]);
+                        lexical[position * c * v..][..c * v]
+                            .copy_from_slice(&adjoints.lexical[wave_row * c * v..][..c * v]);
                     }
                     Ok(())
                 },

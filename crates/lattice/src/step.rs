@@ -1,8 +1,9 @@
-//! Optimized recursions over one frame: forward, backward and Viterbi.
+//! Optimized recursions of a recognition lattice over one frame.
 //!
-//! α, β: log-sums over the paths to and from context states p, q; a_i: α after i labels in the
-//! frame; b, l: weights of blank and label arcs; mB, mL: marginals of these arcs; γ: marginals of
-//! states; Z: log-sum of the frame; K: largest number of labels of a frame; δ(p,y): target state.
+//! They are forward, backward and Viterbi. α, β: log-sums over the paths to and from context states
+//! p, q; a_i: α after i labels in the frame; b, l: weights of blank and label arcs; mB, mL:
+//! marginals of these arcs; γ: marginals of states; Z: log-sum of the frame; K: largest number of
+//! labels of a frame; δ(p,y): target state.
 //!
 //! ```text
 //! forward     a_0 = α      a_{i+1}[q] = log Σ_{δ(p,y)=q} exp(a_i[p] + l[p,y])
@@ -17,7 +18,7 @@
 //! frame, and numbers of the size of the whole sum are never added or subtracted.
 use kernels::{Real, ScratchReq, exp, ln};
 
-use crate::{AlignmentLattice, Context, arc_targets::ArcTargets};
+use crate::{AlignmentLattice, Arcs, ArcsMut, Context, arc_targets::ArcTargets};
 
 /// The transition of one frame in a context.
 pub struct FrameStep<'a> {
@@ -27,24 +28,38 @@ pub struct FrameStep<'a> {
     may_be_nan: bool,
 }
 
+/// Backpointers of one frame.
+pub struct FrameBackpointers<'a> {
+    /// Number of the best arc to each state: `p V + y` for label y from state p, 0 for a blank.
+    ///
+    /// They are *C* for each alignment state but the first, or for the only one.
+    pub best_arcs: &'a mut [u32],
+    /// Number of labels of the frame, by context state after it; empty if labels end the frame.
+    pub label_counts: &'a mut [u32],
+}
+
 /// Scratch memory of the steps of an utterance.
 #[derive(Default)]
 pub struct StepScratch<F> {
     /// `a_1 ..`, *K x C*; also `a_1` of one label.
-    inside: Vec<F>,
+    levels: Vec<F>,
+    /// Values that are added to all arcs from a state, *C*.
     shifts: Vec<F>,
+    /// Largest term of each target state, *C*.
     max: Vec<F>,
+    /// Sums of each state, *C*.
     sums: Vec<F>,
     /// Marginals summed over alignment states, *C x V*.
     lexical: Vec<F>,
+    /// Marginals of blanks in one alignment state, *C*.
     blank: Vec<F>,
 }
 
 impl<F: Real> StepScratch<F> {
     /// Allocated memory.
     pub fn allocated(&self) -> ScratchReq {
-        let Self { inside, shifts, max, sums, lexical, blank } = self;
-        let buffers = [inside, shifts, max, sums, lexical, blank];
+        let Self { levels, shifts, max, sums, lexical, blank } = self;
+        let buffers = [levels, shifts, max, sums, lexical, blank];
         ScratchReq::new::<F>(buffers.map(Vec::capacity).iter().sum())
     }
 
@@ -64,29 +79,30 @@ fn resized<F: Real>(buffer: &mut Vec<F>, len: usize) -> &mut [F] {
 }
 
 /// Subtracts the largest value, if there is one, and returns it.
-fn center<F: Real>(values: &mut [F]) -> F {
-    subtract_max(values, values.iter().fold(F::NEG_INFINITY, |top, &x| if x > top { x } else { top }))
+fn subtract_own_max<F: Real>(values: &mut [F]) -> F {
+    subtract_max(values, values.iter().fold(F::NEG_INFINITY, |max, &x| if x > max { x } else { max }))
 }
 
-/// Subtracts the largest value `top`, if there is one, and returns it.
-pub fn subtract_max<F: Real>(values: &mut [F], top: F) -> F {
-    if top == F::NEG_INFINITY || top > F::MAX {
-        return if top > F::MAX { top } else { F::ZERO };
+/// Subtracts the largest value `max`, if there is one, and returns it.
+pub fn subtract_max<F: Real>(values: &mut [F], max: F) -> F {
+    if max == F::NEG_INFINITY || max > F::MAX {
+        return if max > F::MAX { max } else { F::ZERO };
     }
-    values.iter_mut().for_each(|x| *x = *x - top);
-    top
+    values.iter_mut().for_each(|x| *x = *x - max);
+    max
 }
 
 /// Returns `log Σ exp`, in f64.
 pub fn log_sum<F: Real>(values: &[F]) -> f64 {
-    let top = values.iter().fold(f64::NEG_INFINITY, |top, x| top.max(x.to_f64()));
-    if top == f64::NEG_INFINITY && !values.iter().any(|x| x.to_f64().is_nan()) {
-        return top;
+    let max = values.iter().fold(f64::NEG_INFINITY, |max, x| max.max(x.to_f64()));
+    if max == f64::NEG_INFINITY && !values.iter().any(|x| x.to_f64().is_nan()) {
+        return max;
     }
-    top + values.iter().map(|x| (x.to_f64() - top).exp()).sum::<f64>().ln()
+    max + values.iter().map(|x| (x.to_f64() - max).exp()).sum::<f64>().ln()
 }
 
 impl<'a> FrameStep<'a> {
+    /// Prepares the steps of a lattice, whose weights are checked.
     pub fn new(context: &'a dyn Context, alignment: AlignmentLattice) -> Self {
         Self { alignment, targets: ArcTargets::new(context), may_be_nan: false }
     }
@@ -96,14 +112,17 @@ impl<'a> FrameStep<'a> {
         Self { may_be_nan: true, ..self }
     }
 
+    /// Returns true if weights may be NaN.
     pub fn may_be_nan(&self) -> bool {
         self.may_be_nan
     }
 
+    /// The alignment lattice.
     pub fn alignment(&self) -> AlignmentLattice {
         self.alignment
     }
 
+    /// The context.
     pub fn context(&self) -> &'a dyn Context {
         self.targets.context()
     }
@@ -125,12 +144,13 @@ impl<'a> FrameStep<'a> {
     pub fn forward<F: Real>(
         &self,
         scratch: &mut StepScratch<F>,
-        (blank, lexical): (&[F], &[F]),
+        Arcs { blank, lexical }: Arcs<F>,
         alpha: &[F],
         next: &mut [F],
     ) -> F {
         match self.alignment.expansions() {
             None => {
+                // The blank, and the log-sum of the label arcs.
                 next.iter_mut().zip(alpha.iter().zip(blank)).for_each(|(n, (&a, &b))| *n = a + b);
                 let max = resized(&mut scratch.max, next.len());
                 max.copy_from_slice(next);
@@ -138,10 +158,11 @@ impl<'a> FrameStep<'a> {
                 self.log_add_arcs(lexical, alpha, max, next);
             }
             Some(labels) => {
+                // Log-sum over all levels, and then the blanks.
                 self.write_levels(scratch, lexical, alpha);
-                let StepScratch { inside, max, sums, .. } = scratch;
-                let inside = &inside[..labels * alpha.len()];
-                let rows = || std::iter::once(alpha).chain(inside.chunks_exact(alpha.len()));
+                let StepScratch { levels, max, sums, .. } = scratch;
+                let levels = &levels[..labels * alpha.len()];
+                let rows = || std::iter::once(alpha).chain(levels.chunks_exact(alpha.len()));
                 let max = resized(max, alpha.len());
                 max.copy_from_slice(alpha);
                 for row in rows().skip(1) {
@@ -159,7 +180,7 @@ impl<'a> FrameStep<'a> {
                 next.iter_mut().zip(max.iter().zip(blank)).for_each(|(n, (&m, &b))| *n = *n + m + b);
             }
         }
-        center(next)
+        subtract_own_max(next)
     }
 
     /// Computes `next = log(exp next + Σ exp(shifts + l))`; `max` is the largest of all terms.
@@ -175,17 +196,17 @@ impl<'a> FrameStep<'a> {
     /// Writes `a_1 .. a_K`.
     fn write_levels<F: Real>(&self, scratch: &mut StepScratch<F>, lexical: &[F], alpha: &[F]) {
         let labels = self.alignment.expansions().unwrap_or(0);
-        let StepScratch { inside, max, .. } = scratch;
-        let inside = resized(inside, labels * alpha.len());
+        let StepScratch { levels, max, .. } = scratch;
+        let levels = resized(levels, labels * alpha.len());
         for i in 0..labels {
-            let (before, after) = inside.split_at_mut(i * alpha.len());
-            let (from, to) =
+            let (before, after) = levels.split_at_mut(i * alpha.len());
+            let (level, next_level) =
                 (before.rchunks_exact(alpha.len()).next().unwrap_or(alpha), &mut after[..alpha.len()]);
             let max = resized(max, alpha.len());
             max.fill(F::NEG_INFINITY);
-            to.fill(F::NEG_INFINITY);
-            self.targets.max(lexical, from, max);
-            self.log_add_arcs(lexical, from, max, to);
+            next_level.fill(F::NEG_INFINITY);
+            self.targets.max(lexical, level, max);
+            self.log_add_arcs(lexical, level, max, next_level);
         }
     }
 
@@ -196,7 +217,7 @@ impl<'a> FrameStep<'a> {
     pub fn backward<F: Real>(
         &self,
         scratch: &mut StepScratch<F>,
-        (blank, lexical): (&mut [F], &mut [F]),
+        ArcsMut { blank, lexical }: ArcsMut<F>,
         alpha: &[F],
         offset: F,
         beta: &mut [F],
@@ -211,9 +232,10 @@ impl<'a> FrameStep<'a> {
             kernels::add(sums, blank);
             return finish_beta(sums, alpha, beta);
         };
+        // Levels of α, and buffers.
         self.write_levels(scratch, lexical, alpha);
         let StepScratch {
-            inside,
+            levels,
             shifts,
             sums,
             lexical: arc_marginals,
@@ -221,7 +243,7 @@ impl<'a> FrameStep<'a> {
             max: ends,
             ..
         } = scratch;
-        let inside = &inside[..labels * alpha.len()];
+        let levels = &levels[..labels * alpha.len()];
         let (shifts, sums) = (resized(shifts, alpha.len()), resized(sums, alpha.len()));
         // `β` after the frame plus the blank: the end of all alignment states.
         let ends = resized(ends, alpha.len());
@@ -232,9 +254,10 @@ impl<'a> FrameStep<'a> {
         marginal_sums.fill(F::ZERO);
         let blank_marginals = resized(blank_marginals, alpha.len());
         blank.fill(F::ZERO);
+        // Alignment states, last first.
         let mut total = 0.0;
         for state in (0..=labels).rev() {
-            let a = if state == 0 { alpha } else { &inside[(state - 1) * alpha.len()..][..alpha.len()] };
+            let a = if state == 0 { alpha } else { &levels[(state - 1) * alpha.len()..][..alpha.len()] };
             blank_marginals.iter_mut().zip(a.iter().zip(&*ends)).for_each(|(m, (&a, &e))| *m = a + e);
             exp(blank_marginals);
             kernels::add(blank, blank_marginals);
@@ -272,50 +295,58 @@ impl<'a> FrameStep<'a> {
         total
     }
 
-    /// Finds the best arc to each state: computes `α' - max α'` and the backpointers; returns the
-    /// maximum.
+    /// Finds the best arc to each state.
     ///
-    /// `from` has the number of the best arc (0: a blank, no label), for each alignment state but
-    /// the first, or for the only one. `count` is the number of labels of the frame.
+    /// Computes `α' - max α'` and the backpointers; returns the maximum.
     pub fn best<F: Real>(
         &self,
         scratch: &mut StepScratch<F>,
-        (blank, lexical): (&[F], &[F]),
+        Arcs { blank, lexical }: Arcs<F>,
         alpha: &[F],
         next: &mut [F],
-        (from, count): (&mut [u32], &mut [u32]),
+        FrameBackpointers { best_arcs, label_counts }: FrameBackpointers,
     ) -> F {
         let has_nan = |arcs: &[F]| arcs.iter().any(|w| w.to_f64().is_nan());
         if self.may_be_nan && (has_nan(blank) || has_nan(lexical)) {
             // Comparisons would ignore NaN.
             return F::from_f64(f64::NAN);
         }
-        let c = alpha.len();
+        let state_count = alpha.len();
         match self.alignment.expansions() {
             None => {
                 next.iter_mut().zip(alpha.iter().zip(blank)).for_each(|(n, (&a, &b))| *n = a + b);
-                from.fill(0);
-                self.targets.best(lexical, alpha, next, from);
+                best_arcs.fill(0);
+                self.targets.best(lexical, alpha, next, best_arcs);
             }
             Some(labels) => {
-                let inside = resized(&mut scratch.inside, labels * c);
+                let levels = resized(&mut scratch.levels, labels * state_count);
                 next.iter_mut().zip(alpha.iter().zip(blank)).for_each(|(n, (&a, &b))| *n = a + b);
-                count.fill(0);
-                from.fill(0);
+                label_counts.fill(0);
+                best_arcs.fill(0);
                 for i in 0..labels {
-                    let (before, after) = inside.split_at_mut(i * c);
-                    let (a, to) = (before.rchunks_exact(c).next().unwrap_or(alpha), &mut after[..c]);
-                    to.fill(F::NEG_INFINITY);
-                    self.targets.best(lexical, a, to, &mut from[i * c..][..c]);
-                    for (q, (next, (&a, &b))) in next.iter_mut().zip(to.iter().zip(blank)).enumerate() {
+                    // One more label, then a blank if that is better.
+                    let (before, after) = levels.split_at_mut(i * state_count);
+                    let (a, next_level) = (
+                        before.rchunks_exact(state_count).next().unwrap_or(alpha),
+                        &mut after[..state_count],
+                    );
+                    next_level.fill(F::NEG_INFINITY);
+                    self.targets.best(
+                        lexical,
+                        a,
+                        next_level,
+                        &mut best_arcs[i * state_count..][..state_count],
+                    );
+                    for (q, (next, (&a, &b))) in next.iter_mut().zip(next_level.iter().zip(blank)).enumerate()
+                    {
                         if a + b > *next {
-                            (*next, count[q]) = (a + b, i as u32 + 1);
+                            (*next, label_counts[q]) = (a + b, i as u32 + 1);
                         }
                     }
                 }
             }
         }
-        center(next)
+        subtract_own_max(next)
     }
 
     /// Number of backpointers and of label counts of a frame.
@@ -371,9 +402,14 @@ mod tests {
                 FrameStep::new(&context, AlignmentLattice::FrameDependent).with_unchecked_weights();
             for (step, may_hide) in [(checked, true), (unchecked, false)] {
                 step.start(&mut alpha);
-                let pointers = (&mut [0; 3][..], &mut [][..]);
-                let offset =
-                    step.best(&mut StepScratch::default(), (&blank, &lexical), &alpha, &mut next, pointers);
+                let pointers = FrameBackpointers { best_arcs: &mut [0; 3], label_counts: &mut [] };
+                let offset = step.best(
+                    &mut StepScratch::default(),
+                    Arcs { blank: &blank, lexical: &lexical },
+                    &alpha,
+                    &mut next,
+                    pointers,
+                );
                 // Checked weights are not tested for NaN; that of the start's blank propagates in
                 // any case.
                 assert!(offset.is_nan() || may_hide);

@@ -1,4 +1,4 @@
-//! Groups of utterances of a call, and waves of their frames.
+//! Groups of utterances of a lattice call, and waves of their frames.
 //!
 //! A group is a range of utterances that are processed together, with their frames packed. A wave
 //! has the next `window` frames of each utterance.
@@ -10,6 +10,7 @@ use crate::Frames;
 
 /// Utterances whose frames are packed one after another.
 pub struct UtteranceGroup {
+    /// Indices in the batch.
     pub utterances: Range<usize>,
     /// First packed frame of each utterance, and the end.
     pub starts: Vec<usize>,
@@ -18,6 +19,7 @@ pub struct UtteranceGroup {
 }
 
 impl UtteranceGroup {
+    /// Packs the frames of some utterances.
     pub fn new<F: Real>(frames: &Frames<F>, utterances: Range<usize>, window: usize) -> Self {
         let mut starts = vec![0];
         for utterance in utterances.clone() {
@@ -47,23 +49,23 @@ impl UtteranceGroup {
         longest.div_ceil(self.window)
     }
 
-    /// Returns the packed frames of a wave, and their numbers.
-    pub fn wave(&self, wave: usize) -> Wave {
+    /// Returns the packed frames of a wave, and their counts.
+    pub fn wave(&self, wave_index: usize) -> Wave {
         let (mut frames, mut counts) = (Vec::new(), Vec::with_capacity(self.len()));
         for utterance in 0..self.len() {
-            let all = self.frame_range(utterance);
-            let from = (all.start + wave * self.window).min(all.end);
-            let to = (from + self.window).min(all.end);
-            frames.extend(from..to);
-            counts.push(to - from);
+            let frame_range = self.frame_range(utterance);
+            let start = (frame_range.start + wave_index * self.window).min(frame_range.end);
+            let end = (start + self.window).min(frame_range.end);
+            frames.extend(start..end);
+            counts.push(end - start);
         }
         Wave { frames, counts }
     }
 
     /// Positions of the packed frames in a batch padded to `padded` frames.
     pub fn batch_positions(&self, padded: usize) -> Vec<usize> {
-        let frames = |(at, utterance): (usize, usize)| {
-            utterance * padded..utterance * padded + self.frame_range(at).len()
+        let frames = |(index, utterance): (usize, usize)| {
+            utterance * padded..utterance * padded + self.frame_range(index).len()
         };
         self.utterances.clone().enumerate().flat_map(frames).collect()
     }
@@ -82,8 +84,8 @@ impl UtteranceGroup {
 
     /// The utterance of each packed frame.
     pub fn utterances(&self) -> Vec<u32> {
-        let frames = |(at, utterance): (usize, usize)| {
-            std::iter::repeat_n(utterance as u32, self.frame_range(at).len())
+        let frames = |(index, utterance): (usize, usize)| {
+            std::iter::repeat_n(utterance as u32, self.frame_range(index).len())
         };
         self.utterances.clone().enumerate().flat_map(frames).collect()
     }

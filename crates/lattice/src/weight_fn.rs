@@ -1,4 +1,4 @@
-//! Weight functions: the weight of an arc by frame, context state and label.
+//! Weight functions: the weight of a lattice arc by frame, context and label.
 //!
 //! A [`WeightFn`] borrows parameters. [`WeightFn::bind`] computes what depends only on parameters,
 //! once per call. Then, for each group of frames, [`BoundWeights::forward`] computes the arc
@@ -156,13 +156,13 @@ pub trait BoundWeights<F: Real>: Send + Sync {
     /// Propagates adjoints of the results of [`forward`](Self::forward).
     fn backward(&mut self, frames: &[usize], adjoints: Arcs<F>);
 
-    /// Computes weights along a chain in successive frames from `first` on.
+    /// Computes weights along a chain in successive frames from `first_frame` on.
     ///
     /// The last lexical weight of each frame is -inf.
-    fn forward_chain(&self, first: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()>;
+    fn forward_chain(&self, first_frame: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()>;
 
     /// Propagates adjoints of the results of [`forward_chain`](Self::forward_chain).
-    fn backward_chain(&mut self, first: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()>;
+    fn backward_chain(&mut self, first_frame: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()>;
 
     /// Returns the gradient of the last frames, *n x F*; `rows` are these frames.
     fn frame_gradient(&mut self, rows: &[F]) -> Vec<F>;
@@ -178,10 +178,11 @@ pub trait BoundWeights<F: Real>: Send + Sync {
 
 /// Returns a buffer of `len` arbitrary elements: the smallest of `buffers` that fits, or a new one.
 fn reuse<F: Real>(buffers: &mut Vec<Vec<F>>, len: usize) -> Vec<F> {
-    let fits = |(at, buffer): (usize, &Vec<F>)| (buffer.capacity() >= len).then_some((buffer.capacity(), at));
+    let fits =
+        |(index, buffer): (usize, &Vec<F>)| (buffer.capacity() >= len).then_some((buffer.capacity(), index));
     match buffers.iter().enumerate().filter_map(fits).min() {
-        Some((_, at)) => {
-            let mut buffer = buffers.swap_remove(at);
+        Some((_, index)) => {
+            let mut buffer = buffers.swap_remove(index);
             buffer.resize(len, F::ZERO);
             buffer
         }

@@ -1,4 +1,4 @@
-//! A batch of the first pass: labels, shapes, and rows of the scores.
+//! A batch of the pruned first pass: labels, shapes, and rows of the scores.
 use std::ops::Range;
 
 use rnnt_dp::Lattices;
@@ -11,8 +11,9 @@ pub struct Batch {
     blank: u32,
     labels: Vec<Vec<u32>>,
     lattices: Lattices,
-    /// First row of each utterance in the frame and label scores.
+    /// First row of each utterance in the frame scores.
     frame_starts: Vec<usize>,
+    /// First row of each utterance in the label scores.
     label_starts: Vec<usize>,
     /// Weights of the labels of each utterance; empty if all are 1.
     token_weights: Vec<Vec<f64>>,
@@ -34,8 +35,8 @@ impl Batch {
         label_starts: Vec<usize>,
     ) -> Result<Self> {
         let lattices = Lattices::new(frames, labels.iter().map(Vec::len).collect())?;
-        crate::error::expect("frame_starts", labels.len(), frame_starts.len())?;
-        crate::error::expect("label_starts", labels.len(), label_starts.len())?;
+        crate::error::expect_len("frame_starts", labels.len(), frame_starts.len())?;
+        crate::error::expect_len("label_starts", labels.len(), label_starts.len())?;
         for (utterance, labels) in labels.iter().enumerate() {
             if let Some(position) = labels.iter().position(|&label| label == blank) {
                 return Err(Error::BlankLabel { utterance, position, blank });
@@ -46,11 +47,11 @@ impl Batch {
         for side in [Side::Frames, Side::Labels] {
             let mut expected = 0;
             for utterance in 0..batch.len() {
-                let start = batch.starts(side)[utterance];
+                let start = batch.row_starts(side)[utterance];
                 if start < expected {
                     return Err(Error::Overlap { side, utterance, expected, found: start });
                 }
-                expected = start.saturating_add(batch.count(side, utterance));
+                expected = start.saturating_add(batch.row_count(side, utterance));
             }
         }
         Ok(batch)
@@ -80,7 +81,7 @@ impl Batch {
         max_frames: usize,
         positions: usize,
     ) -> Result<Self> {
-        let starts = |step: usize| (0..labels.len()).map(|b| b.saturating_mul(step)).collect();
+        let starts = |rows: usize| (0..labels.len()).map(|b| b.saturating_mul(rows)).collect();
         let (frame_starts, label_starts) = (starts(max_frames), starts(positions));
         Self::new(blank, frames, labels, frame_starts, label_starts)
     }
@@ -150,8 +151,8 @@ impl Batch {
 
     /// Returns the rows of an utterance.
     pub(crate) fn rows(&self, side: Side, utterance: usize) -> Range<usize> {
-        let first = self.starts(side)[utterance];
-        first..first + self.count(side, utterance)
+        let start = self.row_starts(side)[utterance];
+        start..start + self.row_count(side, utterance)
     }
 
     /// Fails unless all rows, labels and the blank exist.
@@ -161,7 +162,7 @@ impl Batch {
     pub fn check(&self, frames: usize, labels: usize, classes: usize) -> Result<()> {
         for (side, found) in [(Side::Frames, frames), (Side::Labels, labels)] {
             for utterance in 0..self.len() {
-                let needed = self.starts(side)[utterance].saturating_add(self.count(side, utterance));
+                let needed = self.row_starts(side)[utterance].saturating_add(self.row_count(side, utterance));
                 if needed > found {
                     return Err(Error::TooFewRows { side, utterance, needed, found });
                 }
@@ -178,14 +179,14 @@ impl Batch {
         Ok(())
     }
 
-    fn starts(&self, side: Side) -> &[usize] {
+    fn row_starts(&self, side: Side) -> &[usize] {
         match side {
             Side::Frames => &self.frame_starts,
             Side::Labels => &self.label_starts,
         }
     }
 
-    fn count(&self, side: Side, utterance: usize) -> usize {
+    fn row_count(&self, side: Side, utterance: usize) -> usize {
         match side {
             Side::Frames => self.lattices.frames(utterance),
             Side::Labels => self.lattices.labels(utterance) + 1,
@@ -197,9 +198,9 @@ impl Batch {
 pub(crate) fn prefix_sums(counts: impl Iterator<Item = usize>) -> Vec<usize> {
     counts
         .scan(0usize, |total, count| {
-            let first = *total;
+            let sum_before = *total;
             *total = total.saturating_add(count);
-            Some(first)
+            Some(sum_before)
         })
         .collect()
 }

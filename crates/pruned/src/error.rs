@@ -1,4 +1,4 @@
-//! Errors of the first pass: invalid arguments of a call.
+//! Errors of the pruned transducer's first pass: invalid arguments of a call.
 use kernels::ShortFloat;
 use rnnt_dp::Topology;
 
@@ -200,10 +200,10 @@ pub enum Error {
 }
 
 impl Error {
-    /// Adds `first` to utterance numbers.
+    /// Adds `offset` to utterance numbers.
     ///
-    /// It converts an error of a [part](crate::Batch::part) of a batch that starts at `first`.
-    pub fn with_utterance_offset(mut self, first: usize) -> Self {
+    /// It converts an error of a [part](crate::Batch::part) of a batch that starts at `offset`.
+    pub fn with_utterance_offset(mut self, offset: usize) -> Self {
         match &mut self {
             Self::Score { utterance, .. }
             | Self::AllMasked { utterance, .. }
@@ -211,7 +211,7 @@ impl Error {
             | Self::Occupancy { utterance, .. }
             | Self::Lattice(
                 rnnt_dp::Error::Emission { utterance, .. } | rnnt_dp::Error::Overflow { utterance, .. },
-            ) => *utterance += first,
+            ) => *utterance += offset,
             _ => {}
         }
         self
@@ -222,6 +222,6 @@ impl Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Checks the length of an argument.
-pub(crate) fn expect(argument: &'static str, expected: usize, found: usize) -> Result<()> {
+pub(crate) fn expect_len(argument: &'static str, expected: usize, found: usize) -> Result<()> {
     if expected == found { Ok(()) } else { Err(Error::Length { argument, expected, found }) }
 }

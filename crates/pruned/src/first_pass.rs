@@ -1,6 +1,8 @@
 //! First pass of the pruned transducer: loss, arc posteriors and gradients.
 //!
 //! The simple joiner adds an encoder score `am` and a predictor score `lm` for each class.
+//! `forward.rs` computes the log-probabilities of arcs, `backward.rs` the gradient of a tile of
+//! classes.
 use std::ops::Range;
 
 use kernels::{Real, WorkerSlots, ensure_len, items_mut, par_for, parts_mut, reset};
@@ -9,19 +11,22 @@ use rnnt_dp::{Regularizers, Topology};
 
 use crate::{
     Batch, Error, Options, Plan, Ranges, Result, Side, Source, TaskScratch, Workspace,
-    arc_shape::ArcShape,
-    backward,
-    emissions::Derivatives,
-    error::expect,
+    backward::{self, TileGradients},
+    emissions::{Derivatives, WeightedOccupancies},
+    error::expect_len,
     forward::compute_emissions,
+    label_arc::LabelArc,
     plan::{GroupSizes, utterance_groups},
-    source::blocks_mut,
+    source::split_matrix_runs,
     sums::{BatchSums, UtteranceSums},
-    tiles::{self, split_front, split_lengths},
-    unigram::UnigramRow,
+    tiles::{self, split_lengths, take_front},
+    unigram::UnigramDistribution,
     utterance::UtteranceScores,
     workspace::reserve_slots,
 };
+
+/// Elements of a task that negates derivatives.
+const ELEMENTS_PER_TASK: usize = 1 << 12;
 
 /// The result of a first pass, which [`FirstPass::backward`] needs.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,11 +39,11 @@ pub struct FirstPass<F> {
     /// It is 0 for arcs that do not exist and for impossible utterances.
     pub occupancies: Vec<f64>,
     pub(crate) sums: BatchSums<F>,
-    /// Empty, one for all utterances, or one for each.
-    pub(crate) unigrams: Vec<UnigramRow<F>>,
+    /// Unigrams: none, one for all utterances, or one for each.
+    pub(crate) unigrams: Vec<UnigramDistribution<F>>,
     batch: Batch,
     options: Options,
-    arc_shape: ArcShape,
+    label_arc: LabelArc,
     plan: Plan,
     classes: usize,
 }
@@ -85,25 +90,28 @@ pub fn first_pass_with<F: Real, S: Source<F>>(
     plan: Plan,
     workspace: &mut Workspace<F>,
 ) -> Result<FirstPass<F>> {
-    let arc_shape = options.check()?;
+    let label_arc = options.check()?;
     batch.check(source.rows(Side::Frames), source.rows(Side::Labels), source.classes())?;
-    let (sums, unigrams) = compute_emissions(source, batch, (options, arc_shape), plan, workspace)?;
+    let (sums, unigrams) = compute_emissions(source, batch, options, label_arc, plan, workspace)?;
     // Each arc has one emission, which is already summed over columns.
     let arcs = Topology::new(options.topology.arcs().to_vec())?;
     let (shapes, regularizers) = (batch.lattices(), Regularizers::default());
     let Workspace { lattices, scratch_f64, recycled, .. } = workspace;
-    let values = &scratch_f64[..2 * shapes.sites()];
+    let emissions = &scratch_f64[..2 * shapes.sites()];
+    // Losses, and their derivatives by the emissions: the negative posteriors of arcs.
     let mut losses = vec![0.0; batch.len()];
-    let mut occupancies = reset(std::mem::take(&mut recycled.occupancies), values.len(), 0.0);
+    let mut occupancies = reset(std::mem::take(&mut recycled.occupancies), emissions.len(), 0.0);
     // The number of lanes depends only on shapes, so memory does not depend on the number of
     // threads.
     let bytes = rnnt_dp::Workspace::scratch(shapes, &arcs, &regularizers, plan.lanes(batch)).bytes();
     lattices.set_budget(bytes.max(lattices.allocated_bytes()));
-    lattices.forward_backward(shapes, &arcs, values, &regularizers, &mut losses, &mut occupancies)?;
-    par_for(parts_mut(&mut occupancies, 1 << 12), |_, part| part.iter_mut().for_each(|o| *o = 0.0 - *o));
+    lattices.forward_backward(shapes, &arcs, emissions, &regularizers, &mut losses, &mut occupancies)?;
+    par_for(parts_mut(&mut occupancies, ELEMENTS_PER_TASK), |_, part| {
+        part.iter_mut().for_each(|o| *o = 0.0 - *o);
+    });
     let (batch, options) = (batch.clone(), options.clone());
     let classes = source.classes();
-    Ok(FirstPass { losses, occupancies, sums, unigrams, batch, options, arc_shape, plan, classes })
+    Ok(FirstPass { losses, occupancies, sums, unigrams, batch, options, label_arc, plan, classes })
 }
 
 impl<F: Real> FirstPass<F> {
@@ -137,44 +145,55 @@ impl<F: Real> FirstPass<F> {
         gradient: &mut S::Gradient,
         workspace: &mut Workspace<F>,
     ) -> Result<()> {
-        expect("weights", self.batch.len(), weights.len())?;
-        let possible = |(weight, loss): (&f64, &f64)| if loss.is_finite() { *weight } else { 0.0 };
-        let weights: Vec<f64> = weights.iter().zip(&self.losses).map(possible).collect();
+        expect_len("weights", self.batch.len(), weights.len())?;
+        let weight_or_zero = |(weight, loss): (&f64, &f64)| if loss.is_finite() { *weight } else { 0.0 };
+        let weights: Vec<f64> = weights.iter().zip(&self.losses).map(weight_or_zero).collect();
         if let Some(utterance) = weights.iter().position(|weight| !weight.is_finite()) {
             return Err(Error::UtteranceWeight { utterance, found: weights[utterance] });
         }
         self.batch.check(source.rows(Side::Frames), source.rows(Side::Labels), source.classes())?;
         let (classes, max_classes) = (source.classes(), self.plan.classes);
-        expect("source.classes", self.classes, classes)?;
+        expect_len("source.classes", self.classes, classes)?;
+        // Buffers: scratch for the largest group, and the gradient of a shared unigram.
         let Workspace { slots, scratch, scratch_f64, .. } = workspace;
-        let shared = self.options.shares_unigram();
+        let shares_unigram = self.options.shares_unigram();
         let sizes = GroupSizes::new(classes, &self.batch, &self.options, self.plan);
         reserve_slots(slots, self.plan.tasks, sizes.task_scratch::<F, S>(source));
         let sums = self.sums.split(&sizes.utterances);
         let groups = utterance_groups(&self.batch, self.plan.rows);
         let [scratch_len, scratch_f64_len] =
-            sizes.max_over(&groups, |b| sizes.backward::<F>(b, Derivatives::underflow_count(&sums[b])));
+            sizes.max_over(&groups, |b| sizes.backward_lens::<F>(b, Derivatives::count_underflow(&sums[b])));
         ensure_len(scratch, scratch_len, F::ZERO);
-        let total_len = if shared { classes } else { 0 };
-        ensure_len(scratch_f64, total_len + scratch_f64_len, 0.0);
-        let (total, scratch_f64) = scratch_f64.split_at_mut(total_len);
-        total.fill(0.0);
+        let shared_len = if shares_unigram { classes } else { 0 };
+        ensure_len(scratch_f64, shared_len + scratch_f64_len, 0.0);
+        let (shared_gradient, scratch_f64) = scratch_f64.split_at_mut(shared_len);
+        shared_gradient.fill(0.0);
+        // Gradients of the scores, and from those of the unigrams the rest of the gradient.
         for group in groups {
-            let (utterances, buffer) =
-                ((group.clone(), &weights[group.clone()]), (&sizes, &mut scratch[..], &mut *scratch_f64));
-            let unigram_gradients = self.group_gradient(source, utterances, gradient, &sums, buffer, slots);
+            let work = GroupWork {
+                group: group.clone(),
+                weights: &weights[group.clone()],
+                sizes: &sizes,
+                scratch: &mut scratch[..],
+                scratch_f64: &mut *scratch_f64,
+            };
+            let unigram_gradients = self.group_gradient(source, work, gradient, &sums, slots);
             for (unigram_gradient, b) in unigram_gradients.chunks_exact(classes).zip(group) {
-                match shared {
-                    true => total.iter_mut().zip(unigram_gradient).for_each(|(total, g)| *total += g),
-                    false => {
-                        let buffer = (max_classes, &mut *scratch);
-                        self.unigrams[b].pull_back(source, unigram_gradient, gradient, buffer, slots)
-                    }
+                match shares_unigram {
+                    true => shared_gradient.iter_mut().zip(unigram_gradient).for_each(|(sum, g)| *sum += g),
+                    false => self.unigrams[b].pull_back(
+                        source,
+                        unigram_gradient,
+                        gradient,
+                        max_classes,
+                        scratch,
+                        slots,
+                    ),
                 }
             }
         }
-        if let (true, Some(row)) = (shared, self.unigrams.first()) {
-            row.pull_back(source, total, gradient, (max_classes, scratch), slots);
+        if let (true, Some(unigram)) = (shares_unigram, self.unigrams.first()) {
+            unigram.pull_back(source, shared_gradient, gradient, max_classes, scratch, slots);
         }
         Ok(())
     }
@@ -193,69 +212,85 @@ impl<F: Real> FirstPass<F> {
     fn group_gradient<'r, S: Source<F>>(
         &self,
         source: &S,
-        (group, weights): (Range<usize>, &[f64]),
+        work: GroupWork<'_, 'r, F>,
         gradient: &mut S::Gradient,
         sums: &[UtteranceSums<F>],
-        (sizes, mut scratch, mut scratch_f64): (&GroupSizes, &mut [F], &'r mut [f64]),
         slots: &WorkerSlots<TaskScratch<F>>,
     ) -> &'r [f64] {
+        let GroupWork { group, weights, sizes, mut scratch, mut scratch_f64 } = work;
+        // Derivatives by the emissions of each utterance.
         let classes = if self.unigrams.is_empty() { 0 } else { source.classes() };
-        let unigram_gradients = split_front(&mut scratch_f64, group.len() * classes);
+        let unigram_gradients = take_front(&mut scratch_f64, group.len() * classes);
         unigram_gradients.fill(0.0);
         let buffers = group.clone().map(|b| {
-            let derivatives = split_front(&mut scratch, Derivatives::<F>::count(sizes.utterances[b]));
-            let tiles = split_front(&mut scratch, sizes.contexts(b));
-            (derivatives, split_front(&mut scratch_f64, Derivatives::underflow_count(&sums[b])), tiles)
+            let derivatives = take_front(&mut scratch, Derivatives::<F>::buffer_len(sizes.utterances[b]));
+            let context_tiles = take_front(&mut scratch, sizes.context_tiles_len(b));
+            let underflow = take_front(&mut scratch_f64, Derivatives::count_underflow(&sums[b]));
+            (derivatives, underflow, context_tiles)
         });
         let buffers: Vec<_> = buffers.collect();
-        let derivatives = |(b, (mut buffer, underflow, tiles)): (usize, (_, _, _))| {
+        let utterance_derivatives = |(b, (mut buffer, underflow, context_tiles)): (usize, (_, _, _))| {
             let utterance = UtteranceScores::new(source, &self.batch, b, unigram(&self.unigrams, b));
             let Range { start, end } = self.batch.lattices().site_range(b);
-            let occupancies = (&self.occupancies[2 * start..2 * end], weights[b - group.start]);
-            let options = (&self.options, self.arc_shape.forces_blank);
-            let derivatives =
-                Derivatives::new(&utterance, &sums[b], options, occupancies, (&mut buffer, underflow));
-            (utterance, derivatives, tiles)
+            let occupancies = WeightedOccupancies {
+                occupancies: &self.occupancies[2 * start..2 * end],
+                weight: weights[b - group.start],
+            };
+            let derivatives = Derivatives::new(
+                &utterance,
+                &sums[b],
+                &self.options,
+                self.label_arc.forces_blank,
+                occupancies,
+                &mut buffer,
+                underflow,
+            );
+            (utterance, derivatives, context_tiles)
         };
-        let mut work: Vec<_> = group.clone().into_par_iter().zip(buffers).map(derivatives).collect();
-        let runs = |side| group.clone().map(|b| self.batch.rows(side, b)).collect::<Vec<_>>();
-        let (frames, labels) = (runs(Side::Frames), runs(Side::Labels));
-        let rows = |runs: &[Range<usize>]| runs.iter().map(Range::len).sum::<usize>();
+        let mut utterances: Vec<_> =
+            group.clone().into_par_iter().zip(buffers).map(utterance_derivatives).collect();
+
+        // Gradients of the scores, one tile of classes at a time, or all classes in place.
+        let row_runs = |side| group.clone().map(|b| self.batch.rows(side, b)).collect::<Vec<_>>();
+        let (frames, labels) = (row_runs(Side::Frames), row_runs(Side::Labels));
+        let row_count = |runs: &[Range<usize>]| runs.iter().map(Range::len).sum::<usize>();
         let max_classes = tiles::even_size(source.classes(), self.plan.classes);
-        let mut run = |tile: &Range<usize>,
-                       mut frame_gradients: Vec<&mut [F]>,
-                       mut label_gradients: Vec<&mut [F]>| {
+        let mut compute_tile = |tile: &Range<usize>,
+                                mut frame_gradients: Vec<&mut [F]>,
+                                mut label_gradients: Vec<&mut [F]>| {
             let mut unigrams: Vec<&mut [f64]> = unigram_gradients
                 .chunks_exact_mut(classes.max(1))
                 .map(|row| &mut row[tile.clone()])
                 .collect();
             unigrams.resize_with(group.len(), Default::default);
-            let into =
+            let outputs =
                 (items_mut(&mut frame_gradients), items_mut(&mut label_gradients), items_mut(&mut unigrams));
-            par_for((items_mut(&mut work), into), |_, ((utterance, derivatives, buffer), into)| {
-                let (frames, labels, unigram) = into;
-                let inputs = (&*utterance, &sums[utterance.index]);
-                backward::tile_gradient(inputs, derivatives, tile, (frames, labels, unigram), buffer, slots);
+            let tasks = (items_mut(&mut utterances), outputs);
+            par_for(tasks, |_, ((utterance, derivatives, context_tiles), (frames, labels, unigram))| {
+                let gradients = TileGradients { frames, labels, unigram };
+                let sums = &sums[utterance.index];
+                backward::tile_gradient(utterance, sums, derivatives, tile, gradients, context_tiles, slots);
             });
         };
         if max_classes == source.classes()
             && let Some([frame_gradients, label_gradients]) = S::dense_gradients(gradient)
         {
-            let split = |matrix, runs| blocks_mut(matrix, max_classes, runs, usize::MAX);
-            run(&(0..max_classes), split(frame_gradients, &frames), split(label_gradients, &labels));
+            let split = |matrix, runs| split_matrix_runs(matrix, max_classes, runs, usize::MAX);
+            compute_tile(&(0..max_classes), split(frame_gradients, &frames), split(label_gradients, &labels));
             return unigram_gradients;
         }
-        let frame_gradients = split_front(&mut scratch, rows(&frames) * max_classes);
-        let label_gradients = split_front(&mut scratch, rows(&labels) * max_classes);
-        for tile in tiles::tiles(source.classes(), max_classes) {
+        let frame_gradients = take_front(&mut scratch, row_count(&frames) * max_classes);
+        let label_gradients = take_front(&mut scratch, row_count(&labels) * max_classes);
+        for tile in tiles::class_tiles(source.classes(), max_classes) {
             let width = tile.len();
-            let frame_gradients = &mut frame_gradients[..rows(&frames) * width];
-            let label_gradients = &mut label_gradients[..rows(&labels) * width];
-            let counts = |runs: &[Range<usize>]| runs.iter().map(|run| run.len() * width).collect::<Vec<_>>();
-            run(
+            let frame_gradients = &mut frame_gradients[..row_count(&frames) * width];
+            let label_gradients = &mut label_gradients[..row_count(&labels) * width];
+            let lengths =
+                |runs: &[Range<usize>]| runs.iter().map(|run| run.len() * width).collect::<Vec<_>>();
+            compute_tile(
                 &tile,
-                split_lengths(frame_gradients, counts(&frames)),
-                split_lengths(label_gradients, counts(&labels)),
+                split_lengths(frame_gradients, lengths(&frames)),
+                split_lengths(label_gradients, lengths(&labels)),
             );
             source.pull_back(Side::Frames, &frames, tile.clone(), frame_gradients, gradient, slots);
             source.pull_back(Side::Labels, &labels, tile, label_gradients, gradient, slots);
@@ -264,7 +299,18 @@ impl<F: Real> FirstPass<F> {
     }
 }
 
+/// A group of consecutive utterances in backward: their weights and scratch memory.
+struct GroupWork<'g, 'r, F> {
+    /// Indices in the batch.
+    group: Range<usize>,
+    /// Weights of the losses of the group.
+    weights: &'g [f64],
+    sizes: &'g GroupSizes,
+    scratch: &'g mut [F],
+    scratch_f64: &'r mut [f64],
+}
+
 /// Returns the unigram of an utterance, if there is one.
-fn unigram<F>(unigrams: &[UnigramRow<F>], utterance: usize) -> Option<&UnigramRow<F>> {
+fn unigram<F>(unigrams: &[UnigramDistribution<F>], utterance: usize) -> Option<&UnigramDistribution<F>> {
     unigrams.get(utterance).or(unigrams.first())
 }

@@ -1,4 +1,4 @@
-//! Forward half of the first pass: normalizer sums and arc log-probabilities.
+//! Forward half of the pruned first pass: normalizer sums and arc log-probabilities.
 //!
 //! The lattice recursions follow in `first_pass.rs`. Utterances are processed in groups that limit
 //! the memory.
@@ -8,26 +8,27 @@ use kernels::{Real, WorkerSlots, ensure_len};
 use rayon::prelude::*;
 
 use crate::{
-    Batch, Error, Options, Plan, Result, Side, Source, TaskScratch, Unigram, Workspace,
-    arc_shape::ArcShape,
-    emissions,
+    Batch, Error, Options, Plan, Result, Side, Source, TaskScratch, Unigram, Workspace, emissions,
+    label_arc::LabelArc,
     normalizer::{self, SelectedScores},
     plan::{GroupSizes, utterance_groups},
     sums::{BatchSums, UtteranceSumsMut},
-    tiles::split_front,
+    tiles::take_front,
     underflow,
-    unigram::UnigramRow,
+    unigram::UnigramDistribution,
     utterance::UtteranceScores,
     workspace::reserve_slots,
 };
 
 /// Outputs and scratch memory of an utterance.
 struct ForwardWork<'a, F> {
-    values: &'a mut [f64],
+    /// Log-probabilities of blank and next label, *T x (U+1) x 2*.
+    emissions: &'a mut [f64],
     sums: UtteranceSumsMut<'a, F>,
     scratch: &'a mut [F],
     scratch_f64: &'a mut [f64],
-    recycled: UnigramRow<F>,
+    /// A unigram whose memory is reused.
+    recycled: UnigramDistribution<F>,
 }
 
 /// Computes the sums and unigrams of all utterances, group by group.
@@ -36,73 +37,88 @@ struct ForwardWork<'a, F> {
 pub(crate) fn compute_emissions<F: Real, S: Source<F>>(
     source: &S,
     batch: &Batch,
-    (options, arc_shape): (&Options, ArcShape),
+    options: &Options,
+    label_arc: LabelArc,
     plan: Plan,
     workspace: &mut Workspace<F>,
-) -> Result<(BatchSums<F>, Vec<UnigramRow<F>>)> {
+) -> Result<(BatchSums<F>, Vec<UnigramDistribution<F>>)> {
     let Workspace { slots, scratch, scratch_f64, recycled, .. } = workspace;
+    // Buffers: the emissions of all sites, and scratch for the largest group.
     let needs_unigram = options.am_only_scale != 0.0;
-    let (per_utterance, shared) =
-        (needs_unigram && options.unigram == Unigram::Utterance, options.shares_unigram());
+    let has_own_unigrams = needs_unigram && options.unigram == Unigram::Utterance;
+    let shares_unigram = options.shares_unigram();
     let sizes = GroupSizes::new(source.classes(), batch, options, plan);
     reserve_slots(slots, plan.tasks, sizes.task_scratch::<F, S>(source));
     let groups = utterance_groups(batch, plan.forward_rows());
     let sites = batch.lattices().sites();
-    let [scratch_len, scratch_f64_len] = sizes.max_over(&groups, |b| sizes.forward::<F>(b));
+    let [scratch_len, scratch_f64_len] = sizes.max_over(&groups, |b| sizes.forward_lens::<F>(b));
     ensure_len(scratch, scratch_len, F::ZERO);
-    ensure_len(scratch_f64, 2 * sites + scratch_f64_len.max(if shared { source.classes() } else { 0 }), 0.0);
-    let (mut values, scratch_f64) = scratch_f64.split_at_mut(2 * sites);
+    ensure_len(
+        scratch_f64,
+        2 * sites + scratch_f64_len.max(if shares_unigram { source.classes() } else { 0 }),
+        0.0,
+    );
+    let (mut emissions, scratch_f64) = scratch_f64.split_at_mut(2 * sites);
     let mut recycled_unigrams = std::mem::take(&mut recycled.unigrams).into_iter();
     let mut sums = BatchSums::new(std::mem::take(&mut recycled.sums), &sizes.utterances);
-    let average = |rows: Range<usize>, buffer: (UnigramRow<F>, &mut [f64])| {
-        let average = UnigramRow::average(source, rows, plan.classes, buffer, slots);
+    let average = |rows: Range<usize>, recycled: UnigramDistribution<F>, buffer: &mut [f64]| {
+        let average = UnigramDistribution::average(source, rows, plan.classes, recycled, buffer, slots);
         average.map_err(|row| label_row_error(source, batch, plan, row, slots))
     };
+    // The unigram, if it is shared.
     let mut unigrams = Vec::new();
-    if shared {
-        let recycled = recycled_unigrams.next().unwrap_or_else(UnigramRow::empty);
-        unigrams.push(average(0..source.rows(Side::Labels), (recycled, &mut *scratch_f64))?);
+    if shares_unigram {
+        let recycled = recycled_unigrams.next().unwrap_or_else(UnigramDistribution::empty);
+        unigrams.push(average(0..source.rows(Side::Labels), recycled, &mut *scratch_f64)?);
     }
-    unigrams.reserve_exact(if per_utterance { batch.len() } else { 0 });
-    let mut parts = sums.split_mut(&sizes.utterances).into_iter();
+    unigrams.reserve_exact(if has_own_unigrams { batch.len() } else { 0 });
+    let mut utterance_sums = sums.split_mut(&sizes.utterances).into_iter();
+    // Groups, one after the other; the utterances of a group in parallel.
     for group in groups {
         let (mut scratch, mut scratch_f64) = (&mut scratch[..], &mut scratch_f64[..]);
-        let work = group.clone().zip(parts.by_ref()).map(|(b, sums)| {
-            let [scratch_len, scratch_f64_len] = sizes.forward::<F>(b);
-            let values = split_front(&mut values, 2 * batch.lattices().site_range(b).len());
+        let work = group.clone().zip(utterance_sums.by_ref()).map(|(b, sums)| {
+            let [scratch_len, scratch_f64_len] = sizes.forward_lens::<F>(b);
+            let emissions = take_front(&mut emissions, 2 * batch.lattices().site_range(b).len());
             let (scratch, scratch_f64) =
-                (split_front(&mut scratch, scratch_len), split_front(&mut scratch_f64, scratch_f64_len));
-            let recycled =
-                if per_utterance { recycled_unigrams.next() } else { None }.unwrap_or_else(UnigramRow::empty);
-            ForwardWork { values, sums, scratch, scratch_f64, recycled }
+                (take_front(&mut scratch, scratch_len), take_front(&mut scratch_f64, scratch_f64_len));
+            let recycled = if has_own_unigrams { recycled_unigrams.next() } else { None }
+                .unwrap_or_else(UnigramDistribution::empty);
+            ForwardWork { emissions, sums, scratch, scratch_f64, recycled }
         });
         let work: Vec<_> = work.collect();
-        let shared_unigram = unigrams.first().filter(|_| !per_utterance);
-        let rows: Vec<Result<Option<UnigramRow<F>>>> = (work.into_par_iter().enumerate())
-            .map(|(i, ForwardWork { values, mut sums, mut scratch, scratch_f64, recycled })| {
+        let shared_unigram = unigrams.first().filter(|_| !has_own_unigrams);
+        let results: Vec<Result<Option<UnigramDistribution<F>>>> = (work.into_par_iter().enumerate())
+            .map(|(i, ForwardWork { emissions, mut sums, mut scratch, scratch_f64, recycled })| {
                 let b = group.start + i;
-                let row = match per_utterance {
-                    true => Some(average(batch.rows(Side::Labels, b), (recycled, scratch_f64))?),
+                let unigram = match has_own_unigrams {
+                    true => Some(average(batch.rows(Side::Labels, b), recycled, scratch_f64)?),
                     false => None,
                 };
-                let utterance = UtteranceScores::new(source, batch, b, row.as_ref().or(shared_unigram));
+                let utterance = UtteranceScores::new(source, batch, b, unigram.as_ref().or(shared_unigram));
                 let mut selected = SelectedScores::new(&mut scratch, sizes.utterances[b]);
-                let into = (&mut sums, &mut selected);
-                normalizer::accumulate(&utterance, plan.classes, into, (scratch, &mut *values), slots)?;
+                normalizer::accumulate(
+                    &utterance,
+                    plan.classes,
+                    &mut sums,
+                    &mut selected,
+                    scratch,
+                    emissions,
+                    slots,
+                )?;
                 emissions::write_emissions(
                     &utterance,
                     &sums.as_sums(),
                     &selected,
                     options,
-                    arc_shape.forces_blank,
-                    values,
+                    label_arc.forces_blank,
+                    emissions,
                 );
-                Ok(row)
+                Ok(unigram)
             })
             .collect();
-        // The error of the first utterance, so that the message is deterministic.
-        for row in rows {
-            unigrams.extend(row?);
+        // The first utterance with an error is reported, so that the message is deterministic.
+        for unigram in results {
+            unigrams.extend(unigram?);
         }
     }
     Ok((sums, unigrams))
@@ -120,6 +136,6 @@ fn label_row_error<F: Real, S: Source<F>>(
     let Some(utterance) = utterance else { return Error::Padding { row } };
     let position = row - batch.rows(Side::Labels, utterance).start;
     let error =
-        underflow::find_bad_score(&UtteranceScores::new(source, batch, utterance, None), plan.classes, slots);
+        underflow::check_scores(&UtteranceScores::new(source, batch, utterance, None), plan.classes, slots);
     error.err().unwrap_or(Error::AllMasked { utterance, frame: 0, position })
 }

@@ -38,13 +38,13 @@
 //! ```
 #![warn(missing_docs)]
 
-mod arc_shape;
 mod backward;
 mod batch;
 mod emissions;
 mod error;
 mod first_pass;
 mod forward;
+mod label_arc;
 mod linear;
 mod matrices;
 mod normalizer;

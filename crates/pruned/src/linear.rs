@@ -1,7 +1,7 @@
 //! Encoder (am) and predictor (lm) scores from two linear layers.
 //!
-//! A source of scores for the first pass that computes one tile of classes at a time, so the scores
-//! are never stored as a whole.
+//! They are a source of scores for the pruned first pass. One tile of classes is computed at a
+//! time, so that not all scores are stored at once.
 use std::ops::Range;
 
 use kernels::{
@@ -11,8 +11,8 @@ use kernels::{
 
 use crate::{
     Error, Result, Side, Source, TaskScratch,
-    error::expect,
-    source::{blocks, blocks_mut},
+    error::expect_len,
+    source::{split_matrix_runs, split_tile_runs},
 };
 
 /// A linear layer over hidden rows, borrowed.
@@ -44,24 +44,26 @@ impl<'a, F: Real> Linear<'a, F> {
     /// # Errors
     /// `hidden` is zero; there is no class; lengths do not match; a weight is not finite.
     pub fn new(rows: &'a [F], weight: &'a [F], bias: Option<&'a [F]>, hidden: usize) -> Result<Self> {
-        let count = rows.len().checked_div(hidden).ok_or(Error::Zero { argument: "hidden" })?;
+        let row_count = rows.len().checked_div(hidden).ok_or(Error::Zero { argument: "hidden" })?;
         let classes = weight.len() / hidden;
         if classes == 0 {
             return Err(Error::Zero { argument: "classes" });
         }
-        expect("rows", count * hidden, rows.len())?;
-        expect("weight", classes * hidden, weight.len())?;
+        expect_len("rows", row_count * hidden, rows.len())?;
+        expect_len("weight", classes * hidden, weight.len())?;
         if let Some(bias) = bias {
-            expect("bias", classes, bias.len())?;
+            expect_len("bias", classes, bias.len())?;
         }
         // Only infinities and NaN give NaN when multiplied by 0. The loop has no early exit, so
         // that it is vectorized.
-        let has_bad =
-            |weights: &[F]| weights.iter().fold(false, |has_bad, &w| has_bad | (w * F::ZERO != F::ZERO));
-        if par_find(parts(weight, 1 << 16), |_, weights| has_bad(weights).then_some(())).is_some()
-            && let Some(at) = weight.iter().position(|w| !w.to_f64().is_finite())
+        let has_invalid = |weights: &[F]| {
+            weights.iter().fold(false, |has_invalid, &w| has_invalid | (w * F::ZERO != F::ZERO))
+        };
+        if par_find(parts(weight, ELEMENTS_PER_TASK), |_, weights| has_invalid(weights).then_some(()))
+            .is_some()
+            && let Some(index) = weight.iter().position(|w| !w.to_f64().is_finite())
         {
-            let (class, value) = (at / hidden, weight[at].to_f64());
+            let (class, value) = (index / hidden, weight[index].to_f64());
             return Err(Error::Weight { argument: "weight", class, value });
         }
         Ok(Self { rows, weight, bias, hidden, classes })
@@ -72,23 +74,27 @@ impl<'a, F: Real> Linear<'a, F> {
         View::new(&self.weight[classes.start * self.hidden..], classes.len(), self.hidden)
     }
 
-    fn rows(&self, rows: &Range<usize>) -> View<'a, F> {
+    /// Returns some hidden rows.
+    fn hidden_rows(&self, rows: &Range<usize>) -> View<'a, F> {
         View::new(&self.rows[rows.start * self.hidden..], rows.len(), self.hidden)
     }
 
+    /// Returns the maximum packing memory of a product, in bytes.
     fn packing_bytes(&self, rows: usize, classes: usize) -> usize {
-        let block = rows.min(ROWS_PER_TASK);
-        let sums = size_of::<f64>() * CLASSES_PER_TASK.min(classes);
-        let products = [(block, self.hidden), (block, classes), (CLASSES_PER_TASK.min(classes), rows)];
-        sums + products.map(|(m, k)| packing_bytes_for::<F>(m, k)).into_iter().max().unwrap_or(0)
+        let block_rows = rows.min(ROWS_PER_TASK);
+        let bias_sums = size_of::<f64>() * CLASSES_PER_TASK.min(classes);
+        let products =
+            [(block_rows, self.hidden), (block_rows, classes), (CLASSES_PER_TASK.min(classes), rows)];
+        bias_sums + products.map(|(m, k)| packing_bytes_for::<F>(m, k)).into_iter().max().unwrap_or(0)
     }
 
+    /// Writes the scores of some rows and classes.
     fn fill(&self, rows: Range<usize>, classes: Range<usize>, out: &mut [F], packing: &mut AlignedVec<F>) {
         let target = ViewMut::new(&mut *out, rows.len(), classes.len());
         product_in(
             packing,
             target,
-            self.rows(&rows),
+            self.hidden_rows(&rows),
             self.class_weights(&classes).transposed(),
             Accumulate::Replace,
         );
@@ -114,35 +120,39 @@ impl<'a, F: Real> Linear<'a, F> {
         into: &mut LinearGradient<F>,
         slots: &WorkerSlots<TaskScratch<F>>,
     ) {
+        // Gradient of the hidden rows, in parallel over blocks of rows.
         let (h, width, weight) = (self.hidden, classes.len(), self.class_weights(&classes));
-        let mut dx = blocks_mut(&mut into.rows, h, runs, ROWS_PER_TASK);
-        let blocks = blocks(gradient, width, runs, ROWS_PER_TASK);
-        par_for(items_mut(&mut dx), |at, dx| {
-            let g = blocks[at];
-            let count = g.len() / width;
-            let (target, g) = (ViewMut::new(dx, count, h), View::new(g, count, width));
+        let mut dx = split_matrix_runs(&mut into.rows, h, runs, ROWS_PER_TASK);
+        let gradient_blocks = split_tile_runs(gradient, width, runs, ROWS_PER_TASK);
+        par_for(items_mut(&mut dx), |block, dx| {
+            let g = gradient_blocks[block];
+            let row_count = g.len() / width;
+            let (target, g) = (ViewMut::new(dx, row_count, h), View::new(g, row_count, width));
             product_in(&mut slots.lock().packing, target, g, weight, Accumulate::Add);
         });
+        // Gradients of weight and bias, in parallel over blocks of classes.
         let dw = parts_mut(&mut into.weight[classes.start * h..classes.end * h], CLASSES_PER_TASK * h);
         par_for((dw, parts_mut(&mut into.bias[classes], CLASSES_PER_TASK)), |task, (dw, db)| {
             let (mut scratch, mut tiles) = (slots.lock(), gradient);
-            let (first, count) = (task * CLASSES_PER_TASK, db.len());
-            let mut sums = vec![0.0; count];
+            let (first_class, class_count) = (task * CLASSES_PER_TASK, db.len());
+            let mut bias_sums = vec![0.0; class_count];
             for run in runs {
-                let (tile, rest) = tiles.split_at(run.len() * width);
-                tiles = rest;
-                let g = View::with_stride(&tile[first..], run.len(), count, width).transposed();
-                let target = ViewMut::new(dw, count, h);
-                product_in(&mut scratch.packing, target, g, self.rows(run), Accumulate::Add);
+                let (tile, later_tiles) = tiles.split_at(run.len() * width);
+                tiles = later_tiles;
+                let g = View::with_stride(&tile[first_class..], run.len(), class_count, width).transposed();
+                let target = ViewMut::new(dw, class_count, h);
+                product_in(&mut scratch.packing, target, g, self.hidden_rows(run), Accumulate::Add);
                 for row in tile.chunks_exact(width) {
-                    sums.iter_mut().zip(&row[first..]).for_each(|(sum, g)| *sum += g.to_f64());
+                    bias_sums.iter_mut().zip(&row[first_class..]).for_each(|(sum, g)| *sum += g.to_f64());
                 }
             }
-            db.iter_mut().zip(&sums).for_each(|(db, &sum)| *db += F::from_f64(sum));
+            db.iter_mut().zip(&bias_sums).for_each(|(db, &sum)| *db += F::from_f64(sum));
         });
     }
 }
 
+/// Weights of a task that checks them.
+const ELEMENTS_PER_TASK: usize = 1 << 16;
 /// Rows of a task of the hidden rows' gradient.
 const ROWS_PER_TASK: usize = 128;
 /// Classes of a task of the parameters' gradient.
@@ -178,7 +188,7 @@ impl<'a, F: Real> Heads<'a, F> {
         }
     }
 
-    fn side(&self, side: Side) -> &Linear<'a, F> {
+    fn layer(&self, side: Side) -> &Linear<'a, F> {
         match side {
             Side::Frames => &self.am,
             Side::Labels => &self.lm,
@@ -194,7 +204,7 @@ impl<F: Real> Source<F> for Heads<'_, F> {
     }
 
     fn rows(&self, side: Side) -> usize {
-        let layer = self.side(side);
+        let layer = self.layer(side);
         layer.rows.len() / layer.hidden
     }
 
@@ -210,7 +220,7 @@ impl<F: Real> Source<F> for Heads<'_, F> {
         out: &mut [F],
         packing: &mut AlignedVec<F>,
     ) {
-        self.side(side).fill(rows, classes, out, packing);
+        self.layer(side).fill(rows, classes, out, packing);
     }
 
     fn zero_gradient(&self) -> HeadsGradient<F> {
@@ -226,10 +236,10 @@ impl<F: Real> Source<F> for Heads<'_, F> {
         into: &mut HeadsGradient<F>,
         slots: &WorkerSlots<TaskScratch<F>>,
     ) {
-        let into = match side {
+        let layer_gradient = match side {
             Side::Frames => &mut into.am,
             Side::Labels => &mut into.lm,
         };
-        self.side(side).pull_back(runs, classes, gradient, into, slots);
+        self.layer(side).pull_back(runs, classes, gradient, layer_gradient, slots);
     }
 }

@@ -1,14 +1,14 @@
-//! Encoder (am) and predictor (lm) scores given as dense matrices.
+//! Encoder (am) and predictor (lm) scores given as matrices.
 //!
-//! This is the source of scores for callers that have computed both already.
+//! They are a source of scores for the pruned first pass, if the caller has already computed them.
 use std::ops::Range;
 
 use kernels::{AlignedVec, Real, WorkerSlots, add, items_mut, par_for};
 
 use crate::{
     Error, Result, Side, Source, TaskScratch,
-    error::expect,
-    source::{blocks, blocks_mut},
+    error::expect_len,
+    source::{split_matrix_runs, split_tile_runs},
 };
 
 /// Borrowed scores `am` *rows x C* and `lm` *rows x C*.
@@ -36,12 +36,12 @@ impl<'a, F: Real> Matrices<'a, F> {
     pub fn new(am: &'a [F], lm: &'a [F], classes: usize) -> Result<Self> {
         for (argument, scores) in [("am", am), ("lm", lm)] {
             let rows = scores.len().checked_div(classes).ok_or(Error::Zero { argument: "classes" })?;
-            expect(argument, rows * classes, scores.len())?;
+            expect_len(argument, rows * classes, scores.len())?;
         }
         Ok(Self { am, lm, classes })
     }
 
-    fn side(&self, side: Side) -> &'a [F] {
+    fn scores(&self, side: Side) -> &'a [F] {
         match side {
             Side::Frames => self.am,
             Side::Labels => self.lm,
@@ -60,7 +60,7 @@ impl<F: Real> Source<F> for Matrices<'_, F> {
     }
 
     fn rows(&self, side: Side) -> usize {
-        self.side(side).len() / self.classes
+        self.scores(side).len() / self.classes
     }
 
     fn packing_bytes(&self, _: usize, _: usize) -> usize {
@@ -75,7 +75,7 @@ impl<F: Real> Source<F> for Matrices<'_, F> {
         out: &mut [F],
         _: &mut AlignedVec<F>,
     ) {
-        let scores = &self.side(side)[rows.start * self.classes..rows.end * self.classes];
+        let scores = &self.scores(side)[rows.start * self.classes..rows.end * self.classes];
         for (out, row) in out.chunks_exact_mut(classes.len()).zip(scores.chunks_exact(self.classes)) {
             out.copy_from_slice(&row[classes.clone()]);
         }
@@ -94,15 +94,16 @@ impl<F: Real> Source<F> for Matrices<'_, F> {
         into: &mut MatrixGradient<F>,
         _: &WorkerSlots<TaskScratch<F>>,
     ) {
-        let into = match side {
+        let matrix = match side {
             Side::Frames => &mut into.am,
             Side::Labels => &mut into.lm,
         };
-        let mut into = blocks_mut(into, self.classes, runs, ROWS_PER_TASK);
-        let gradient = blocks(gradient, classes.len(), runs, ROWS_PER_TASK);
-        par_for(items_mut(&mut into), |at, into| {
-            let rows = into.chunks_exact_mut(self.classes).zip(gradient[at].chunks_exact(classes.len()));
-            rows.for_each(|(into, gradient)| add(&mut into[classes.clone()], gradient));
+        let mut matrix_blocks = split_matrix_runs(matrix, self.classes, runs, ROWS_PER_TASK);
+        let tile_blocks = split_tile_runs(gradient, classes.len(), runs, ROWS_PER_TASK);
+        par_for(items_mut(&mut matrix_blocks), |block, out| {
+            let tile_rows = tile_blocks[block].chunks_exact(classes.len());
+            let rows = out.chunks_exact_mut(self.classes).zip(tile_rows);
+            rows.for_each(|(out, gradient)| add(&mut out[classes.clone()], gradient));
         });
     }
 

@@ -1,4 +1,4 @@
-//! Normalizers logZ of the simple joiner, as a matrix product of exponentials.
+//! Normalizers of the pruned first pass, as matrix products of exponentials.
 //!
 //! ```text
 //! A[t,c] = exp(am[t,c] - max am[t])    L[u,c] = exp(lm[u,c] - max lm[u])
@@ -12,8 +12,8 @@ use kernels::{Accumulate, Real, View, ViewMut, WorkerSlots, par_for, parts_mut, 
 
 use crate::{
     Result, Source, TaskScratch,
-    sums::UtteranceSumsMut,
-    tiles::{self, split_front},
+    sums::{UtteranceSizes, UtteranceSumsMut},
+    tiles::{self, take_front},
     underflow,
     utterance::UtteranceScores,
 };
@@ -32,18 +32,24 @@ pub(crate) struct SelectedScores<'a, F> {
 
 impl<'a, F: Real> SelectedScores<'a, F> {
     /// Returns the buffer elements of an utterance.
-    pub fn count([t, p, _]: [usize; 3]) -> usize {
-        t + t * p + 2 * p
+    pub fn buffer_len(UtteranceSizes { frames, positions, .. }: UtteranceSizes) -> usize {
+        frames + frames * positions + 2 * positions
     }
 
     /// Creates zeros in the front of a buffer.
-    pub fn new(buffer: &mut &'a mut [F], [t, p, _]: [usize; 3]) -> Self {
+    pub fn new(buffer: &mut &'a mut [F], sizes: UtteranceSizes) -> Self {
+        let UtteranceSizes { frames, positions, .. } = sizes;
         let mut zeros = |count| {
-            let values = split_front(buffer, count);
+            let values = take_front(buffer, count);
             values.fill(F::ZERO);
             values
         };
-        Self { frame_blank: zeros(t), frame_next: zeros(t * p), label_blank: zeros(p), label_next: zeros(p) }
+        Self {
+            frame_blank: zeros(frames),
+            frame_next: zeros(frames * positions),
+            label_blank: zeros(positions),
+            label_next: zeros(positions),
+        }
     }
 }
 
@@ -55,66 +61,81 @@ impl<'a, F: Real> SelectedScores<'a, F> {
 pub(crate) fn accumulate<F: Real, S: Source<F>>(
     utterance: &UtteranceScores<F, S>,
     max_classes: usize,
-    (sums, selected): (&mut UtteranceSumsMut<F>, &mut SelectedScores<F>),
-    (tile, pair_buffer): (&mut [F], &mut [f64]),
+    sums: &mut UtteranceSumsMut<F>,
+    selected: &mut SelectedScores<F>,
+    tile: &mut [F],
+    pair_buffer: &mut [f64],
     slots: &WorkerSlots<TaskScratch<F>>,
 ) -> Result<()> {
     let (frames, positions, contexts) =
         (utterance.frames.len(), utterance.labels.len(), utterance.contexts());
-    let block = tiles::block_rows(frames);
+    let block_rows = tiles::block_rows(frames);
     let class_count = utterance.source.classes();
-    let mut factors = vec![1.0; contexts];
-    for classes in tiles::tiles(class_count, max_classes) {
+    // Factors of earlier sums, by context; that of the unigram stays 1.
+    let mut context_factors = vec![1.0; contexts];
+    for classes in tiles::class_tiles(class_count, max_classes) {
         let width = classes.len();
-        let (next, blank) = (utterance.next_in(&classes), utterance.blank_in(&classes));
+        let (next_labels, blank) = (utterance.next_labels_in(&classes), utterance.blank_in(&classes));
         let tile = &mut tile[..contexts * width];
-        let (labels, unigram) = tile.split_at_mut(positions * width);
-        utterance.label_scores(&classes, labels, slots);
+        let (label_scores, unigram) = tile.split_at_mut(positions * width);
+        // Label scores of the tile: copies of the selected ones, then exponentials and their sums.
+        utterance.fill_label_scores(&classes, label_scores, slots);
         if let Some(blank) = blank {
-            labels.chunks_exact(width).zip(&mut *selected.label_blank).for_each(|(row, to)| *to = row[blank]);
+            label_scores
+                .chunks_exact(width)
+                .zip(&mut *selected.label_blank)
+                .for_each(|(row, out)| *out = row[blank]);
         }
-        next.clone().for_each(|(class, u)| selected.label_next[u] = labels[u * width + class]);
-        for (u, row) in labels.chunks_exact_mut(width).enumerate() {
-            factors[u] = tiles::raise_max(row, &mut sums.label_max[u]);
+        next_labels.clone().for_each(|(class, u)| selected.label_next[u] = label_scores[u * width + class]);
+        for (u, row) in label_scores.chunks_exact_mut(width).enumerate() {
+            context_factors[u] = tiles::raise_max(row, &mut sums.label_max[u]);
         }
-        kernels::exp(labels);
-        for (u, row) in labels.chunks_exact(width).enumerate() {
-            sums.label_sums[u] = sums.label_sums[u] * factors[u] + tiles::sum(row);
+        kernels::exp(label_scores);
+        for (u, row) in label_scores.chunks_exact(width).enumerate() {
+            sums.label_sums[u] = sums.label_sums[u] * context_factors[u] + tiles::row_sum(row);
         }
-        if let Some(row) = utterance.unigram {
-            unigram.copy_from_slice(&row.mass[classes.clone()]);
+        if let Some(distribution) = utterance.unigram {
+            unigram.copy_from_slice(&distribution.relative[classes.clone()]);
         }
-        let (tile, factors) = (View::new(tile, contexts, width), &factors);
+        // Frame scores, block by block: the same, and their products with the contexts.
+        let (tile, context_factors) = (View::new(tile, contexts, width), &context_factors);
         let blocks = (
-            parts_mut(sums.pairs, block * contexts),
-            parts_mut(sums.frame_max, block),
-            parts_mut(selected.frame_blank, block),
-            parts_mut(selected.frame_next, block * positions),
+            parts_mut(sums.pair_sums, block_rows * contexts),
+            parts_mut(sums.frame_max, block_rows),
+            parts_mut(selected.frame_blank, block_rows),
+            parts_mut(selected.frame_next, block_rows * positions),
         );
-        par_for(blocks, |i, (pairs, max, blank_scores, next_scores)| {
-            let count = max.len();
+        par_for(blocks, |block, (pair_sums, frame_max, blank_scores, next_scores)| {
+            let frame_count = frame_max.len();
             let mut scratch = slots.lock();
-            let (packing, scores, products) = scratch.split(count * width, count * contexts);
-            utterance.frame_scores(i * block..i * block + count, &classes, scores, packing);
-            let mut frame_factors = Vec::with_capacity(count);
+            let (packing, scores, products) = scratch.split(frame_count * width, frame_count * contexts);
+            utterance.fill_frame_scores(
+                block * block_rows..block * block_rows + frame_count,
+                &classes,
+                scores,
+                packing,
+            );
+            let mut frame_factors = Vec::with_capacity(frame_count);
             for (t, row) in scores.chunks_exact_mut(width).enumerate() {
                 if let Some(blank) = blank {
                     blank_scores[t] = row[blank];
                 }
-                next.clone().for_each(|(class, u)| next_scores[t * positions + u] = row[class]);
-                frame_factors.push(tiles::raise_max(row, &mut max[t]));
+                next_labels.clone().for_each(|(class, u)| next_scores[t * positions + u] = row[class]);
+                frame_factors.push(tiles::raise_max(row, &mut frame_max[t]));
             }
             kernels::exp(scores);
-            let scores = View::new(scores, count, width);
-            let target = ViewMut::new(&mut *products, count, contexts);
+            let scores = View::new(scores, frame_count, width);
+            let target = ViewMut::new(&mut *products, frame_count, contexts);
             product_in(packing, target, scores, tile.transposed(), Accumulate::Replace);
-            let rows = pairs.chunks_exact_mut(contexts).zip(products.chunks_exact(contexts));
-            for ((pairs, products), &frame) in rows.zip(&frame_factors) {
-                for ((pair, product), factor) in pairs.iter_mut().zip(products).zip(factors) {
-                    *pair = *pair * (frame * factor) + product.to_f64();
+            let rows = pair_sums.chunks_exact_mut(contexts).zip(products.chunks_exact(contexts));
+            for ((pair_sums, products), &frame_factor) in rows.zip(&frame_factors) {
+                for ((pair_sum, product), context_factor) in
+                    pair_sums.iter_mut().zip(products).zip(context_factors)
+                {
+                    *pair_sum = *pair_sum * (frame_factor * context_factor) + product.to_f64();
                 }
             }
         });
     }
-    underflow::recompute(utterance, sums, max_classes, (tile, pair_buffer), slots)
+    underflow::recompute_underflow(utterance, sums, max_classes, tile, pair_buffer, slots)
 }

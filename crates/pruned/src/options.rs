@@ -1,7 +1,10 @@
-//! Options of the first pass: topology, smoothing, delay penalty, FastEmit.
+//! Options of the pruned transducer's first pass: topology, smoothing, regularizers.
 use rnnt_dp::Topology;
 
-use crate::{Error, Result, arc_shape::ArcShape};
+use crate::{Error, Result, label_arc::LabelArc};
+
+/// Largest size of the delay penalty and of FastEmit's λ.
+const MAX_REGULARIZER: f64 = 1e30;
 
 /// Label rows over which the unigram of the am-only term is averaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -45,8 +48,8 @@ impl Options {
         self.am_only_scale != 0.0 && self.unigram == Unigram::AllRows
     }
 
-    /// Checks the options; returns the arcs of the topology.
-    pub(crate) fn check(&self) -> Result<ArcShape> {
+    /// Checks the options; returns the label arc of the topology.
+    pub(crate) fn check(&self) -> Result<LabelArc> {
         for (argument, found) in [
             ("lm_only_scale", self.lm_only_scale),
             ("am_only_scale", self.am_only_scale),
@@ -60,10 +63,10 @@ impl Options {
             ("delay_penalty", self.delay_penalty.abs(), "a number from -1e30 to 1e30"),
             ("fastemit", self.fastemit, "a number from 0 to 1e30"),
         ] {
-            if !(0.0..=1e30).contains(&found) {
+            if !(0.0..=MAX_REGULARIZER).contains(&found) {
                 return Err(Error::Option { argument, expected, found });
             }
         }
-        ArcShape::new(&self.topology)
+        LabelArc::new(&self.topology)
     }
 }

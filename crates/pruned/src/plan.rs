@@ -1,15 +1,19 @@
-//! Tile sizes and memory of a first pass, from shapes only.
+//! Tile sizes and memory of the pruned first pass, from shapes only.
 //!
-//! T: frames; p = U + 1: label positions; K: contexts (label positions, and the unigram if any);
-//! a group is a run of utterances that are processed at once.
+//! Contexts are the U + 1 label positions, and the unigram if any; a group is a run of utterances
+//! that are processed at once.
 use std::ops::Range;
 
 use kernels::{Real, ScratchReq, packing_bytes_for};
 use rnnt_dp::{Regularizers, Workspace};
 
 use crate::{
-    Batch, Error, Options, Result, Side, Source, emissions::Derivatives, normalizer::SelectedScores,
-    sums::BatchSums, tiles, unigram::UnigramRow,
+    Batch, Error, Options, Result, Side, Source,
+    emissions::Derivatives,
+    normalizer::SelectedScores,
+    sums::{BatchSums, UtteranceSizes},
+    tiles,
+    unigram::UnigramDistribution,
 };
 
 /// Tile, group and task sizes of a first pass; the default is the fastest.
@@ -44,6 +48,7 @@ pub struct PassScratch {
     pub(crate) task_scratch: [ScratchReq; 3],
     /// In the order of [`Workspace::requirements`](crate::Workspace).
     pub(crate) buffers: [ScratchReq; 9],
+    /// Small lists.
     lists: ScratchReq,
 }
 
@@ -120,30 +125,34 @@ impl Plan {
     ) -> PassScratch {
         let (classes, lattices) = (source.classes(), batch.lattices());
         let sizes = GroupSizes::new(classes, batch, options, *self);
-        let (shared, rows) = (options.shares_unigram(), source.rows(Side::Labels));
+        let (shares_unigram, label_rows) = (options.shares_unigram(), source.rows(Side::Labels));
+        // Scratch of the largest group in forward and in backward: elements of `F` and of `f64`.
         let forward =
-            sizes.max_over(&utterance_groups(batch, self.forward_rows()), |b| sizes.forward::<F>(b));
-        let all_underflow = |b: usize| {
-            let [t, _, k] = sizes.utterances[b];
-            sizes.backward::<F>(b, t * k)
-        };
+            sizes.max_over(&utterance_groups(batch, self.forward_rows()), |b| sizes.forward_lens::<F>(b));
+        // At worst, all pairs underflow.
+        let backward_lens = |b: usize| sizes.backward_lens::<F>(b, sizes.utterances[b].pairs());
         let backward_groups = utterance_groups(batch, self.rows);
-        let backward = sizes.max_over(&backward_groups, all_underflow);
-        let total_len = if shared { classes } else { 0 };
-        let scratch =
-            forward[0].max(backward[0]).max(if sizes.unigram { tiles::BLOCK_ROWS * sizes.width } else { 0 });
-        let scratch_f64 = (2 * lattices.sites() + forward[1].max(total_len)).max(total_len + backward[1]);
+        let backward = sizes.max_over(&backward_groups, backward_lens);
+        let shared_len = if shares_unigram { classes } else { 0 };
+        let scratch = forward[0].max(backward[0]).max(if sizes.has_unigram {
+            tiles::BLOCK_ROWS * sizes.tile_classes
+        } else {
+            0
+        });
+        let scratch_f64 = (2 * lattices.sites() + forward[1].max(shared_len)).max(shared_len + backward[1]);
         let sums = BatchSums::<F>::scratch(&sizes.utterances);
-        let positions: usize = sizes.utterances.iter().map(|[_, p, _]| p).sum();
-        let own_unigram = |[_, p, _]: &[usize; 3]| UnigramRow::<F>::scratch(*p, classes);
-        let unigrams = match (sizes.unigram, shared) {
+        let positions: usize = sizes.utterances.iter().map(|utterance| utterance.positions).sum();
+        let own_unigram =
+            |utterance: &UtteranceSizes| UnigramDistribution::<F>::scratch(utterance.positions, classes);
+        let unigrams = match (sizes.has_unigram, shares_unigram) {
             (false, _) => ScratchReq::EMPTY,
-            (true, true) => UnigramRow::<F>::scratch(rows, classes),
+            (true, true) => UnigramDistribution::<F>::scratch(label_rows, classes),
             (true, false) => ScratchReq::all_of(sizes.utterances.iter().map(own_unigram)),
         };
+        // Buffers in the order of the workspace.
         let lanes = self.lanes(batch);
         let recursions = Workspace::scratch(lattices, &options.topology, &Regularizers::default(), lanes);
-        let [frame_max, label_max, label_sums, pairs] = sums;
+        let [frame_max, label_max, label_sums, pair_sums] = sums;
         let buffers = [
             recursions,
             ScratchReq::new::<F>(scratch),
@@ -151,17 +160,20 @@ impl Plan {
             frame_max,
             label_max,
             label_sums,
-            pairs,
+            pair_sums,
             ScratchReq::new::<f64>(2).times(lattices.sites()),
             unigrams,
         ];
         // Lists of the batch and of a group; means of a unigram's rows, and recycled unigrams.
-        let unigram_lists = match sizes.unigram {
-            true => ScratchReq::new::<f64>(rows).and(UnigramRow::<F>::scratch(positions, 0)),
+        let unigram_lists = match sizes.has_unigram {
+            true => ScratchReq::new::<f64>(label_rows).and(UnigramDistribution::<F>::scratch(positions, 0)),
             false => ScratchReq::EMPTY,
         };
-        let batch_lists: usize = sizes.utterances.iter().map(|[_, p, _]| 12 * p + UTTERANCE_BYTES).sum();
-        let lists = |[t, p, k]: [usize; 3]| UTTERANCE_BYTES + 3 * t + 96 * p + 32 * k;
+        let batch_lists: usize =
+            sizes.utterances.iter().map(|utterance| 12 * utterance.positions + UTTERANCE_BYTES).sum();
+        let lists = |UtteranceSizes { frames, positions, contexts }: UtteranceSizes| {
+            UTTERANCE_BYTES + 3 * frames + 96 * positions + 32 * contexts
+        };
         let max_lists = |rows: usize| {
             let group_sum = |group: Range<usize>| group.map(|b| lists(sizes.utterances[b])).sum();
             utterance_groups(batch, rows).into_iter().map(group_sum).max().unwrap_or(0)
@@ -191,15 +203,15 @@ impl Plan {
 /// Divides a batch into groups of utterances with at most `max_rows` rows.
 pub(crate) fn utterance_groups(batch: &Batch, max_rows: usize) -> Vec<Range<usize>> {
     let mut groups: Vec<Range<usize>> = Vec::with_capacity(batch.len());
-    let mut rows = 0;
+    let mut group_rows = 0;
     for b in 0..batch.len() {
         let utterance_rows: usize =
             [Side::Frames, Side::Labels].map(|side| batch.rows(side, b).len()).iter().sum();
-        match groups.last_mut().filter(|_| rows + utterance_rows <= max_rows) {
-            Some(group) => (group.end, rows) = (b + 1, rows + utterance_rows),
+        match groups.last_mut().filter(|_| group_rows + utterance_rows <= max_rows) {
+            Some(group) => (group.end, group_rows) = (b + 1, group_rows + utterance_rows),
             None => {
                 groups.push(b..b + 1);
-                rows = utterance_rows;
+                group_rows = utterance_rows;
             }
         }
     }
@@ -208,78 +220,81 @@ pub(crate) fn utterance_groups(batch: &Batch, max_rows: usize) -> Vec<Range<usiz
 
 /// Buffer sizes of the utterances of a group.
 pub(crate) struct GroupSizes {
-    /// T, U + 1, K of each utterance.
-    pub utterances: Vec<[usize; 3]>,
+    pub utterances: Vec<UtteranceSizes>,
     /// Classes of the widest tile.
-    width: usize,
+    tile_classes: usize,
     classes: usize,
-    /// Whether there is a unigram, and whether all utterances share it.
-    unigram: bool,
-    shared: bool,
+    has_unigram: bool,
+    /// Whether all utterances share the unigram.
+    shares_unigram: bool,
 }
 
 impl GroupSizes {
     pub fn new(classes: usize, batch: &Batch, options: &Options, plan: Plan) -> Self {
-        let (lattices, unigram) = (batch.lattices(), options.am_only_scale != 0.0);
+        let (lattices, has_unigram) = (batch.lattices(), options.am_only_scale != 0.0);
         let size = |b: usize| {
             let positions = lattices.labels(b) + 1;
-            [lattices.frames(b), positions, positions + usize::from(unigram)]
+            let contexts = positions + usize::from(has_unigram);
+            UtteranceSizes { frames: lattices.frames(b), positions, contexts }
         };
         let utterances = (0..batch.len()).map(size).collect();
-        let (width, shared) = (tiles::even_size(classes, plan.classes), options.shares_unigram());
-        Self { utterances, width, classes, unigram, shared }
+        let tile_classes = tiles::even_size(classes, plan.classes);
+        Self { utterances, tile_classes, classes, has_unigram, shares_unigram: options.shares_unigram() }
     }
 
+    /// Returns the elements of the scratch memory of a unigram.
     fn unigram_len(&self) -> usize {
-        if self.unigram { self.classes } else { 0 }
+        if self.has_unigram { self.classes } else { 0 }
     }
 
     /// Returns the `F` and `f64` elements of an utterance in forward.
     ///
     /// They are selected scores, a tile for all contexts, and a unigram.
-    pub fn forward<F: Real>(&self, b: usize) -> [usize; 2] {
-        let [_, _, k] = self.utterances[b];
-        [SelectedScores::<F>::count(self.utterances[b]) + k * self.width, self.unigram_len()]
+    pub fn forward_lens<F: Real>(&self, b: usize) -> [usize; 2] {
+        let utterance = self.utterances[b];
+        let context_tile = utterance.contexts * self.tile_classes;
+        [SelectedScores::<F>::buffer_len(utterance) + context_tile, self.unigram_len()]
     }
 
     /// Returns the `F` and `f64` elements of an utterance in backward.
     ///
     /// They are derivatives, also of underflowed pairs, tiles for all contexts, gradients of a
     /// tile, and a unigram.
-    pub fn backward<F: Real>(&self, b: usize, underflow_count: usize) -> [usize; 2] {
-        let [t, p, _] = self.utterances[b];
-        let scratch = Derivatives::<F>::count(self.utterances[b]) + self.contexts(b) + (t + p) * self.width;
+    pub fn backward_lens<F: Real>(&self, b: usize, underflow_count: usize) -> [usize; 2] {
+        let utterance = self.utterances[b];
+        let gradients = (utterance.frames + utterance.positions) * self.tile_classes;
+        let scratch = Derivatives::<F>::buffer_len(utterance) + self.context_tiles_len(b) + gradients;
         [scratch, underflow_count + self.unigram_len()]
     }
 
     /// Returns the elements of two tiles for all contexts.
-    pub fn contexts(&self, b: usize) -> usize {
-        let [_, _, k] = self.utterances[b];
-        2 * k * self.width
+    pub fn context_tiles_len(&self, b: usize) -> usize {
+        2 * self.utterances[b].contexts * self.tile_classes
     }
 
-    /// Returns the maximum of both types over groups.
-    pub fn max_over(&self, groups: &[Range<usize>], size: impl Fn(usize) -> [usize; 2]) -> [usize; 2] {
+    /// Returns the largest sum over a group's utterances, for both types.
+    pub fn max_over(&self, groups: &[Range<usize>], lens: impl Fn(usize) -> [usize; 2]) -> [usize; 2] {
         groups.iter().fold([0; 2], |[scratch, scratch_f64], group| {
-            let sum = group.clone().map(&size).fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
+            let sum = group.clone().map(&lens).fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
             [scratch.max(sum[0]), scratch_f64.max(sum[1])]
         })
     }
 
     /// Returns the scratch of a task: packing, scores, sums.
     pub fn task_scratch<F: Real, S: Source<F>>(&self, source: &S) -> [ScratchReq; 3] {
-        let sizes = self.utterances.iter();
-        let shared = if self.shared { source.rows(Side::Labels) } else { 0 };
-        let [t, p, k] = sizes.fold([0, shared, 0], |max, size| [0, 1, 2].map(|i| max[i].max(size[i])));
-        let (rows, frames) = (t.max(p), t.min(tiles::BLOCK_ROWS));
-        let block = rows.min(tiles::BLOCK_ROWS);
-        let products = [(frames, self.width), (k, t), (frames, k)];
+        let shared_rows = if self.shares_unigram { source.rows(Side::Labels) } else { 0 };
+        let max_of = |size: fn(&UtteranceSizes) -> usize| self.utterances.iter().map(size).max().unwrap_or(0);
+        let (frames, contexts) = (max_of(|size| size.frames), max_of(|size| size.contexts));
+        let rows = frames.max(max_of(|size| size.positions)).max(shared_rows);
+        let (block, frame_block) = (rows.min(tiles::BLOCK_ROWS), frames.min(tiles::BLOCK_ROWS));
+        // Rows and inner dimension of each product of forward and backward.
+        let products = [(frame_block, self.tile_classes), (contexts, frames), (frame_block, contexts)];
         let packing = products.map(|(m, k)| packing_bytes_for::<F>(m, k)).into_iter().max().unwrap_or(0);
-        let packing = packing.max(source.packing_bytes(rows, self.width));
+        let packing = packing.max(source.packing_bytes(rows, self.tile_classes));
         [
             ScratchReq::from_bytes(packing),
-            ScratchReq::new::<F>(self.width).times(block),
-            ScratchReq::new::<F>(k).times(block),
+            ScratchReq::new::<F>(self.tile_classes).times(block),
+            ScratchReq::new::<F>(contexts).times(block),
         ]
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 use rnnt_dp::{Lattices, Topology};
 
-use crate::{Error, Result, arc_shape::ArcShape, batch::prefix_sums, error::expect};
+use crate::{Error, Result, batch::prefix_sums, error::expect_len, label_arc::LabelArc};
 
 /// A band of label positions for each frame of a batch.
 ///
@@ -12,9 +12,11 @@ use crate::{Error, Result, arc_shape::ArcShape, batch::prefix_sums, error::expec
 /// one, and they contain a path if the utterance has one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ranges {
+    /// First label position of each frame, utterance after utterance.
     starts: Vec<usize>,
+    /// Width of the bands of each utterance.
     widths: Vec<usize>,
-    /// First start of each utterance, and the number of starts.
+    /// Index of each utterance's first start, and the number of starts.
     offsets: Vec<usize>,
 }
 
@@ -65,8 +67,8 @@ impl Ranges {
         topology: &Topology,
         s_range: usize,
     ) -> Result<Self> {
-        let arc_shape = check(lattices, topology, s_range)?;
-        expect("occupancies", 2 * lattices.sites(), occupancies.len())?;
+        let label_arc = check(lattices, topology, s_range)?;
+        expect_len("occupancies", 2 * lattices.sites(), occupancies.len())?;
         let utterance_occupancies =
             |b: usize| &occupancies[2 * lattices.site_range(b).start..2 * lattices.site_range(b).end];
         for utterance in 0..lattices.batch() {
@@ -74,8 +76,8 @@ impl Ranges {
                 return Err(Error::Occupancy { utterance, found });
             }
         }
-        let widths = widths(lattices, arc_shape, s_range);
-        let bands: Vec<Vec<usize>> = (0..lattices.batch())
+        let widths = widths(lattices, label_arc, s_range);
+        let starts: Vec<Vec<usize>> = (0..lattices.batch())
             .into_par_iter()
             .map(|b| {
                 band_starts(
@@ -83,11 +85,11 @@ impl Ranges {
                     lattices.frames(b),
                     lattices.labels(b),
                     widths[b],
-                    arc_shape,
+                    label_arc,
                 )
             })
             .collect();
-        Ok(Self::from_bands(bands, widths))
+        Ok(Self::from_starts(starts, widths))
     }
 
     /// Creates the bands of [`Ranges::new`] with all starts at 0.
@@ -97,24 +99,26 @@ impl Ranges {
     /// # Errors
     /// As [`Self::new`].
     pub fn with_zero_starts(lattices: &Lattices, topology: &Topology, s_range: usize) -> Result<Self> {
-        let arc_shape = check(lattices, topology, s_range)?;
-        let bands = (0..lattices.batch()).map(|b| vec![0; lattices.frames(b)]).collect();
-        Ok(Self::from_bands(bands, widths(lattices, arc_shape, s_range)))
+        let label_arc = check(lattices, topology, s_range)?;
+        let starts = (0..lattices.batch()).map(|b| vec![0; lattices.frames(b)]).collect();
+        Ok(Self::from_starts(starts, widths(lattices, label_arc, s_range)))
     }
 
-    fn from_bands(bands: Vec<Vec<usize>>, widths: Vec<usize>) -> Self {
-        let mut offsets = Vec::with_capacity(bands.len() + 1);
-        offsets.extend(prefix_sums(bands.iter().map(Vec::len)));
-        let starts = bands.concat();
+    /// Creates ranges from the starts of each utterance.
+    fn from_starts(starts: Vec<Vec<usize>>, widths: Vec<usize>) -> Self {
+        let mut offsets = Vec::with_capacity(starts.len() + 1);
+        offsets.extend(prefix_sums(starts.iter().map(Vec::len)));
+        let starts = starts.concat();
         offsets.push(starts.len());
         Self { starts, widths, offsets }
     }
 
     /// Concatenates the bands of several batches.
-    pub fn concat(parts: &[Self]) -> Self {
-        let starts = || parts.iter().flat_map(|part| (0..part.batch()).map(move |b| part.starts(b).to_vec()));
-        let widths = parts.iter().map(|part| part.widths.as_slice()).collect::<Vec<_>>().concat();
-        Self::from_bands(starts().collect(), widths)
+    pub fn concat(batches: &[Self]) -> Self {
+        let starts =
+            || batches.iter().flat_map(|ranges| (0..ranges.batch()).map(move |b| ranges.starts(b).to_vec()));
+        let widths = batches.iter().map(|ranges| ranges.widths.as_slice()).collect::<Vec<_>>().concat();
+        Self::from_starts(starts().collect(), widths)
     }
 
     /// Returns the label positions that a frame keeps.
@@ -148,20 +152,20 @@ impl Ranges {
 }
 
 /// Fails for an unsupported topology, too narrow bands, or pruned lattices.
-fn check(lattices: &Lattices, topology: &Topology, s_range: usize) -> Result<ArcShape> {
-    let arc_shape = ArcShape::new(topology)?;
-    if s_range < arc_shape.min_width() {
-        let (topology, needed) = (Box::new(topology.clone()), arc_shape.min_width());
+fn check(lattices: &Lattices, topology: &Topology, s_range: usize) -> Result<LabelArc> {
+    let label_arc = LabelArc::new(topology)?;
+    if s_range < label_arc.min_width() {
+        let (topology, needed) = (Box::new(topology.clone()), label_arc.min_width());
         return Err(Error::Range { topology, needed, found: s_range });
     }
-    if lattices.is_full() { Ok(arc_shape) } else { Err(Error::Banded) }
+    if lattices.is_full() { Ok(label_arc) } else { Err(Error::Banded) }
 }
 
 /// Returns the band width r of each utterance.
-fn widths(lattices: &Lattices, arc_shape: ArcShape, s_range: usize) -> Vec<usize> {
+fn widths(lattices: &Lattices, label_arc: LabelArc, s_range: usize) -> Vec<usize> {
     let width = |b: usize| {
         let (frames, labels) = (lattices.frames(b), lattices.labels(b));
-        s_range.max(arc_shape.feasible_width(frames, labels)).min(labels + 1)
+        s_range.max(label_arc.feasible_width(frames, labels)).min(labels + 1)
     };
     (0..lattices.batch()).map(width).collect()
 }
@@ -172,7 +176,7 @@ fn band_starts(
     frames: usize,
     labels: usize,
     width: usize,
-    arc_shape: ArcShape,
+    label_arc: LabelArc,
 ) -> Vec<usize> {
     let rows = occupancies.chunks_exact(2 * (labels + 1));
     let mut preferred: Vec<usize> = rows.map(|row| best_start(row, width)).collect();
@@ -181,7 +185,7 @@ fn band_starts(
     for t in (0..frames - 1).rev() {
         preferred[t] = preferred[t].min(preferred[t + 1]);
     }
-    limit_steps(&preferred, arc_shape.max_start_step(width))
+    limit_steps(&preferred, label_arc.max_start_step(width))
 }
 
 /// Returns the preferred start of a frame.
@@ -193,22 +197,22 @@ fn best_start(row: &[f64], width: usize) -> usize {
         let label_before = if start == 0 { 0.0 } else { row[2 * start - 1] };
         blanks - label_before
     };
-    let last = row.len() / 2 - width;
-    let mut best = (0, kept_occupancy(0));
-    for start in 1..=last {
+    let last_start = row.len() / 2 - width;
+    let (mut best_start, mut max_kept) = (0, kept_occupancy(0));
+    for start in 1..=last_start {
         let kept = kept_occupancy(start);
-        if kept > best.1 {
-            best = (start, kept);
+        if kept > max_kept {
+            (best_start, max_kept) = (start, kept);
         }
     }
-    best.0
+    best_start
 }
 
-/// Limits the first start to 0, and steps between starts to `step`.
-fn limit_steps(preferred: &[usize], step: usize) -> Vec<usize> {
+/// Limits the first start to 0, and steps between starts to `max_step`.
+fn limit_steps(preferred: &[usize], max_step: usize) -> Vec<usize> {
     let mut starts = preferred.to_vec();
     for t in (0..starts.len() - 1).rev() {
-        starts[t] = starts[t].max(starts[t + 1].saturating_sub(step));
+        starts[t] = starts[t].max(starts[t + 1].saturating_sub(max_step));
     }
-    starts.iter().enumerate().map(|(t, &start)| start.min(t.saturating_mul(step))).collect()
+    starts.iter().enumerate().map(|(t, &start)| start.min(t.saturating_mul(max_step))).collect()
 }

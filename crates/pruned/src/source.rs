@@ -1,4 +1,4 @@
-//! Interface to the scores of the first pass: encoder (am) and predictor (lm).
+//! Interface to the scores of the pruned first pass: encoder (am) and predictor (lm).
 use std::{fmt, ops::Range};
 
 use kernels::{AlignedVec, Real, WorkerSlots};
@@ -67,35 +67,39 @@ pub trait Source<F: Real>: Sync {
     }
 }
 
-/// Splits runs of matrix rows into blocks of at most `block` rows.
-pub(crate) fn blocks_mut<'a, F>(
+/// Splits runs of matrix rows into blocks of at most `max_rows` rows.
+///
+/// Rows outside the runs are left out.
+pub(crate) fn split_matrix_runs<'a, F>(
     mut matrix: &'a mut [F],
     width: usize,
     runs: &[Range<usize>],
-    block: usize,
+    max_rows: usize,
 ) -> Vec<&'a mut [F]> {
-    let (mut parts, mut at) = (Vec::new(), 0);
+    let mut blocks = Vec::new();
+    // The row of the whole matrix with which `matrix` starts.
+    let mut first_row = 0;
     for run in runs {
-        let rest = matrix.split_at_mut((run.start - at) * width).1;
-        let (part, rest) = rest.split_at_mut(run.len() * width);
-        parts.extend(part.chunks_mut(block.saturating_mul(width).max(1)));
-        (matrix, at) = (rest, run.end);
+        let later_rows = matrix.split_at_mut((run.start - first_row) * width).1;
+        let (run_rows, later_rows) = later_rows.split_at_mut(run.len() * width);
+        blocks.extend(run_rows.chunks_mut(max_rows.saturating_mul(width).max(1)));
+        (matrix, first_row) = (later_rows, run.end);
     }
-    parts
+    blocks
 }
 
-/// Splits consecutive tiles of runs into blocks of at most `block` rows.
-pub(crate) fn blocks<'a, F>(
+/// Splits successive tiles of runs into blocks of at most `max_rows` rows.
+pub(crate) fn split_tile_runs<'a, F>(
     mut tiles: &'a [F],
     width: usize,
     runs: &[Range<usize>],
-    block: usize,
+    max_rows: usize,
 ) -> Vec<&'a [F]> {
-    let mut parts = Vec::new();
+    let mut blocks = Vec::new();
     for run in runs {
-        let (part, rest) = tiles.split_at(run.len() * width);
-        parts.extend(part.chunks(block.saturating_mul(width).max(1)));
-        tiles = rest;
+        let (tile, later_tiles) = tiles.split_at(run.len() * width);
+        blocks.extend(tile.chunks(max_rows.saturating_mul(width).max(1)));
+        tiles = later_tiles;
     }
-    parts
+    blocks
 }

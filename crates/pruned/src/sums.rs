@@ -1,25 +1,43 @@
-//! Largest scores and sums of exponentials that forward stores for backward.
+//! Row maxima and sums of exponentials, which the first pass saves.
 //!
 //! A and L: exponentials of encoder and predictor scores minus the row's maximum; K contexts: label
-//! positions, and the unigram if any. A size `[t, p, k]` is T, U + 1 and K of an utterance.
+//! positions, and the unigram if any. A pair is a frame and a context.
 use kernels::{Real, ScratchReq, reset};
 
-use crate::tiles::split_front;
+use crate::tiles::take_front;
 
-/// Sums over the classes, with K contexts: vectors of a batch, or slices of an utterance.
+/// Sizes of an utterance, which determine the lengths of its buffers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct UtteranceSizes {
+    /// T
+    pub frames: usize,
+    /// U + 1
+    pub positions: usize,
+    /// K
+    pub contexts: usize,
+}
+
+impl UtteranceSizes {
+    /// Returns the number of pairs of a frame and a context.
+    pub fn pairs(&self) -> usize {
+        self.frames * self.contexts
+    }
+}
+
+/// Maxima and sums over the classes: vectors of a batch, or slices of an utterance.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct ClassSums<N, W> {
+pub(crate) struct ClassSums<Scores, Sums> {
     /// Largest score of each frame.
-    pub frame_max: N,
+    pub frame_max: Scores,
     /// Largest score of each label position.
-    pub label_max: N,
+    pub label_max: Scores,
     /// `Σ_c L[u,c]`
-    pub label_sums: W,
+    pub label_sums: Sums,
     /// `Σ_c A[t,c] L[k,c]`, *T x K*; underflowed pairs store their logarithm.
     ///
     /// A sum that is too small to have all digits is an *underflowed* pair. Its logarithm is
     /// negative, while other sums are positive.
-    pub pairs: W,
+    pub pair_sums: Sums,
 }
 
 /// Sums of all utterances, one after the other.
@@ -31,61 +49,62 @@ pub(crate) type UtteranceSumsMut<'a, F> = ClassSums<&'a mut [F], &'a mut [f64]>;
 
 impl<F: Real> BatchSums<F> {
     /// Creates initial sums for utterances of given sizes, in recycled vectors.
-    pub fn new(recycled: Self, sizes: &[[usize; 3]]) -> Self {
-        let sum_of = |size: fn(&[usize; 3]) -> usize| sizes.iter().map(size).sum();
+    pub fn new(recycled: Self, sizes: &[UtteranceSizes]) -> Self {
+        let sum_of = |size: fn(&UtteranceSizes) -> usize| sizes.iter().map(size).sum();
         Self {
-            frame_max: reset(recycled.frame_max, sum_of(|[t, ..]| *t), F::NEG_INFINITY),
-            label_max: reset(recycled.label_max, sum_of(|[_, p, _]| *p), F::NEG_INFINITY),
-            label_sums: reset(recycled.label_sums, sum_of(|[_, p, _]| *p), 0.0),
-            pairs: reset(recycled.pairs, sum_of(|[t, _, k]| t * k), 0.0),
+            frame_max: reset(recycled.frame_max, sum_of(|size| size.frames), F::NEG_INFINITY),
+            label_max: reset(recycled.label_max, sum_of(|size| size.positions), F::NEG_INFINITY),
+            label_sums: reset(recycled.label_sums, sum_of(|size| size.positions), 0.0),
+            pair_sums: reset(recycled.pair_sums, sum_of(|size| size.pairs()), 0.0),
         }
     }
 
     /// Returns the scratch of each vector.
-    pub fn scratch(sizes: &[[usize; 3]]) -> [ScratchReq; 4] {
-        let sum_of = |size: fn(&[usize; 3]) -> usize| sizes.iter().map(size).sum();
+    pub fn scratch(sizes: &[UtteranceSizes]) -> [ScratchReq; 4] {
+        let sum_of = |size: fn(&UtteranceSizes) -> usize| sizes.iter().map(size).sum();
         [
-            ScratchReq::new::<F>(sum_of(|[t, ..]| *t)),
-            ScratchReq::new::<F>(sum_of(|[_, p, _]| *p)),
-            ScratchReq::new::<f64>(sum_of(|[_, p, _]| *p)),
-            ScratchReq::new::<f64>(sum_of(|[t, _, k]| t * k)),
+            ScratchReq::new::<F>(sum_of(|size| size.frames)),
+            ScratchReq::new::<F>(sum_of(|size| size.positions)),
+            ScratchReq::new::<f64>(sum_of(|size| size.positions)),
+            ScratchReq::new::<f64>(sum_of(|size| size.pairs())),
         ]
     }
 
     /// Splits the sums into those of each utterance.
-    pub fn split(&self, sizes: &[[usize; 3]]) -> Vec<UtteranceSums<'_, F>> {
+    pub fn split(&self, sizes: &[UtteranceSizes]) -> Vec<UtteranceSums<'_, F>> {
         let mut remaining = UtteranceSums {
             frame_max: &self.frame_max,
             label_max: &self.label_max,
             label_sums: &self.label_sums,
-            pairs: &self.pairs,
+            pair_sums: &self.pair_sums,
         };
-        let split = |[t, p, k]: &[usize; 3]| {
-            let ClassSums { frame_max, label_max, label_sums, pairs } = &mut remaining;
+        let split = |size: &UtteranceSizes| {
+            let ClassSums { frame_max, label_max, label_sums, pair_sums } = &mut remaining;
             UtteranceSums {
-                frame_max: split_shared(frame_max, *t),
-                label_max: split_shared(label_max, *p),
-                label_sums: split_shared(label_sums, *p),
-                pairs: split_shared(pairs, t * k),
+                frame_max: take_front_shared(frame_max, size.frames),
+                label_max: take_front_shared(label_max, size.positions),
+                label_sums: take_front_shared(label_sums, size.positions),
+                pair_sums: take_front_shared(pair_sums, size.pairs()),
             }
         };
         sizes.iter().map(split).collect()
     }
 
-    pub fn split_mut(&mut self, sizes: &[[usize; 3]]) -> Vec<UtteranceSumsMut<'_, F>> {
+    /// Splits the sums into mutable sums of each utterance.
+    pub fn split_mut(&mut self, sizes: &[UtteranceSizes]) -> Vec<UtteranceSumsMut<'_, F>> {
         let mut remaining = UtteranceSumsMut {
             frame_max: &mut self.frame_max,
             label_max: &mut self.label_max,
             label_sums: &mut self.label_sums,
-            pairs: &mut self.pairs,
+            pair_sums: &mut self.pair_sums,
         };
-        let split = |[t, p, k]: &[usize; 3]| {
-            let ClassSums { frame_max, label_max, label_sums, pairs } = &mut remaining;
+        let split = |size: &UtteranceSizes| {
+            let ClassSums { frame_max, label_max, label_sums, pair_sums } = &mut remaining;
             UtteranceSumsMut {
-                frame_max: split_front(frame_max, *t),
-                label_max: split_front(label_max, *p),
-                label_sums: split_front(label_sums, *p),
-                pairs: split_front(pairs, t * k),
+                frame_max: take_front(frame_max, size.frames),
+                label_max: take_front(label_max, size.positions),
+                label_sums: take_front(label_sums, size.positions),
+                pair_sums: take_front(pair_sums, size.pairs()),
             }
         };
         sizes.iter().map(split).collect()
@@ -93,22 +112,24 @@ impl<F: Real> BatchSums<F> {
 }
 
 impl<F> UtteranceSumsMut<'_, F> {
+    /// Returns the sums for reading.
     pub fn as_sums(&self) -> UtteranceSums<'_, F> {
-        let Self { frame_max, label_max, label_sums, pairs } = self;
-        UtteranceSums { frame_max, label_max, label_sums, pairs }
+        let Self { frame_max, label_max, label_sums, pair_sums } = self;
+        UtteranceSums { frame_max, label_max, label_sums, pair_sums }
     }
 }
 
-fn split_shared<'a, T>(remaining: &mut &'a [T], count: usize) -> &'a [T] {
+/// Splits off the first `count` elements of a shared slice.
+fn take_front_shared<'a, T>(remaining: &mut &'a [T], count: usize) -> &'a [T] {
     remaining.split_off(..count).expect("the vectors have the sums of all utterances")
 }
 
-/// Returns whether an element of [`ClassSums::pairs`] is a (negative) logarithm.
-pub(crate) fn is_underflow(pair: f64) -> bool {
-    pair < 0.0
+/// Returns whether an element of [`ClassSums::pair_sums`] is a (negative) logarithm.
+pub(crate) fn is_underflow(pair_sum: f64) -> bool {
+    pair_sum < 0.0
 }
 
 /// Returns `log Σ_c A[t,c] L[k,c]`.
-pub(crate) fn log(pair: f64) -> f64 {
-    if is_underflow(pair) { pair } else { pair.ln() }
+pub(crate) fn log_pair_sum(pair_sum: f64) -> f64 {
+    if is_underflow(pair_sum) { pair_sum } else { pair_sum.ln() }
 }

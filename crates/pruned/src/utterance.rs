@@ -1,34 +1,42 @@
-//! One utterance of a first pass: its score rows, labels and contexts.
+//! One utterance of the pruned first pass: its score rows, labels and contexts.
 use std::ops::Range;
 
 use kernels::{AlignedVec, Real, WorkerSlots, par_for, parts_mut};
 
-use crate::{Batch, Side, Source, TaskScratch, tiles, unigram::UnigramRow};
+use crate::{Batch, Side, Source, TaskScratch, tiles, unigram::UnigramDistribution};
 
 /// Scores of an utterance.
 ///
 /// Its *contexts* are its U + 1 label rows and, if there is an am-only term, the unigram.
 pub(crate) struct UtteranceScores<'a, F, S> {
     pub source: &'a S,
+    /// Index in the batch.
     pub index: usize,
-    /// Rows of the frame scores and of the label scores.
+    /// Rows of the frame scores.
     pub frames: Range<usize>,
+    /// Rows of the label scores.
     pub labels: Range<usize>,
     pub blank: usize,
-    pub unigram: Option<&'a UnigramRow<F>>,
+    pub unigram: Option<&'a UnigramDistribution<F>>,
     /// Next label of each position but the last.
-    pub next: &'a [u32],
+    pub next_labels: &'a [u32],
     /// Weight of each label, or empty if all are 1.
     pub token_weights: &'a [f64],
-    /// Next label and position u, ordered by label.
-    by_class: Vec<(usize, usize)>,
+    /// Next label of a position, and the position u, ordered by label.
+    next_by_class: Vec<(usize, usize)>,
 }
 
 impl<'a, F: Real, S: Source<F>> UtteranceScores<'a, F, S> {
-    pub fn new(source: &'a S, batch: &'a Batch, index: usize, unigram: Option<&'a UnigramRow<F>>) -> Self {
-        let next = batch.labels(index);
-        let mut by_class: Vec<_> = next.iter().enumerate().map(|(u, &class)| (class as usize, u)).collect();
-        by_class.sort_unstable();
+    pub fn new(
+        source: &'a S,
+        batch: &'a Batch,
+        index: usize,
+        unigram: Option<&'a UnigramDistribution<F>>,
+    ) -> Self {
+        let next_labels = batch.labels(index);
+        let mut next_by_class: Vec<_> =
+            next_labels.iter().enumerate().map(|(u, &class)| (class as usize, u)).collect();
+        next_by_class.sort_unstable();
         Self {
             source,
             index,
@@ -36,9 +44,9 @@ impl<'a, F: Real, S: Source<F>> UtteranceScores<'a, F, S> {
             labels: batch.rows(Side::Labels, index),
             blank: batch.blank() as usize,
             unigram,
-            next,
+            next_labels,
             token_weights: batch.token_weights(index),
-            by_class,
+            next_by_class,
         }
     }
 
@@ -50,11 +58,14 @@ impl<'a, F: Real, S: Source<F>> UtteranceScores<'a, F, S> {
     /// Iterates over label positions whose next label is in `classes`.
     ///
     /// Items are the offset of the label in `classes`, and the position.
-    pub fn next_in(&self, classes: &Range<usize>) -> impl Iterator<Item = (usize, usize)> + Clone + '_ {
-        let from = self.by_class.partition_point(|&(class, _)| class < classes.start);
-        let to = self.by_class.partition_point(|&(class, _)| class < classes.end);
-        let first = classes.start;
-        self.by_class[from..to].iter().map(move |&(class, u)| (class - first, u))
+    pub fn next_labels_in(
+        &self,
+        classes: &Range<usize>,
+    ) -> impl Iterator<Item = (usize, usize)> + Clone + '_ {
+        let start = self.next_by_class.partition_point(|&(class, _)| class < classes.start);
+        let end = self.next_by_class.partition_point(|&(class, _)| class < classes.end);
+        let first_class = classes.start;
+        self.next_by_class[start..end].iter().map(move |&(class, u)| (class - first_class, u))
     }
 
     /// Returns the offset of the blank in `classes`.
@@ -63,30 +74,35 @@ impl<'a, F: Real, S: Source<F>> UtteranceScores<'a, F, S> {
     }
 
     /// Computes the scores of some frames, counted from the utterance's first.
-    pub fn frame_scores(
+    pub fn fill_frame_scores(
         &self,
         frames: Range<usize>,
         classes: &Range<usize>,
         out: &mut [F],
         packing: &mut AlignedVec<F>,
     ) {
-        let first = self.frames.start;
-        let frames = first + frames.start..first + frames.end;
+        let first_row = self.frames.start;
+        let frames = first_row + frames.start..first_row + frames.end;
         self.source.fill(Side::Frames, frames, classes.clone(), out, packing);
     }
 
     /// Computes the scores of all label positions.
-    pub fn label_scores(&self, classes: &Range<usize>, out: &mut [F], slots: &WorkerSlots<TaskScratch<F>>) {
-        let block = tiles::block_rows(self.labels.len());
-        par_for(parts_mut(out, block * classes.len()), |i, out| {
-            let first = self.labels.start + i * block;
-            let rows = first..first + out.len() / classes.len();
+    pub fn fill_label_scores(
+        &self,
+        classes: &Range<usize>,
+        out: &mut [F],
+        slots: &WorkerSlots<TaskScratch<F>>,
+    ) {
+        let block_rows = tiles::block_rows(self.labels.len());
+        par_for(parts_mut(out, block_rows * classes.len()), |block, out| {
+            let first_row = self.labels.start + block * block_rows;
+            let rows = first_row..first_row + out.len() / classes.len();
             self.source.fill(Side::Labels, rows, classes.clone(), out, &mut slots.lock().packing);
         });
     }
 
     /// Computes `exp(score - max)` of all contexts, for known largest scores.
-    pub fn context_probabilities(
+    pub fn fill_context_exponentials(
         &self,
         max: &[F],
         classes: &Range<usize>,
@@ -94,12 +110,12 @@ impl<'a, F: Real, S: Source<F>> UtteranceScores<'a, F, S> {
         slots: &WorkerSlots<TaskScratch<F>>,
     ) {
         let (labels, unigram) = out.split_at_mut(self.labels.len() * classes.len());
-        self.label_scores(classes, labels, slots);
+        self.fill_label_scores(classes, labels, slots);
         let rows = labels.chunks_exact_mut(classes.len()).zip(max);
         rows.for_each(|(row, &max)| tiles::subtract_max(row, max));
         kernels::exp(labels);
-        if let Some(row) = self.unigram {
-            unigram.copy_from_slice(&row.mass[classes.clone()]);
+        if let Some(distribution) = self.unigram {
+            unigram.copy_from_slice(&distribution.relative[classes.clone()]);
         }
     }
 }

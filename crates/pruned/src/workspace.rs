@@ -1,7 +1,7 @@
-//! Reusable buffers of first passes, and their memory requirements.
+//! Reusable buffers of the pruned first pass, and their memory requirements.
 use kernels::{AlignedVec, Real, ReusableBuffer, ScratchReq, WorkerSlots, ensure_len};
 
-use crate::{FirstPass, PassScratch, sums::BatchSums, unigram::UnigramRow};
+use crate::{FirstPass, PassScratch, sums::BatchSums, unigram::UnigramDistribution};
 
 /// Buffers of first passes; repeated passes of a shape allocate only small lists.
 ///
@@ -12,6 +12,7 @@ pub struct Workspace<F> {
     pub(crate) lattices: rnnt_dp::Workspace,
     /// Scratch of the utterances of a group, divided by their shapes.
     pub(crate) scratch: Vec<F>,
+    /// Emissions in forward, and scratch of the utterances of a group.
     pub(crate) scratch_f64: Vec<f64>,
     pub(crate) recycled: RecycledBuffers<F>,
     /// Bytes held in excess of the last requirement.
@@ -23,7 +24,7 @@ pub struct Workspace<F> {
 pub(crate) struct RecycledBuffers<F> {
     pub sums: BatchSums<F>,
     pub occupancies: Vec<f64>,
-    pub unigrams: Vec<UnigramRow<F>>,
+    pub unigrams: Vec<UnigramDistribution<F>>,
 }
 
 impl<F> Default for RecycledBuffers<F> {
@@ -32,7 +33,7 @@ impl<F> Default for RecycledBuffers<F> {
             frame_max: Vec::new(),
             label_max: Vec::new(),
             label_sums: Vec::new(),
-            pairs: Vec::new(),
+            pair_sums: Vec::new(),
         };
         Self { sums, occupancies: Vec::new(), unigrams: Vec::new() }
     }
@@ -56,7 +57,9 @@ impl<F> Default for Workspace<F> {
 pub struct TaskScratch<F> {
     /// Packing memory of products.
     pub packing: AlignedVec<F>,
+    /// Scores of a block of rows in a tile.
     scores: Vec<F>,
+    /// Products of a block of frames with the contexts.
     sums: Vec<F>,
 }
 
@@ -95,20 +98,20 @@ pub(crate) fn reserve_slots<F: Real>(
 }
 
 impl<F: Real> Workspace<F> {
-    /// Frees all buffers if they exceed `needed` by more than `left` bytes.
-    pub fn keep_within(&mut self, needed: &PassScratch, left: usize) {
+    /// Frees all buffers if they exceed `needed` by more than `max_excess` bytes.
+    pub fn keep_within(&mut self, needed: &PassScratch, max_excess: usize) {
         self.slots.resize(needed.tasks);
-        let bytes_above = |requirements: &[ScratchReq], needed: &[ScratchReq]| -> usize {
-            requirements
+        let excess_bytes = |allocated: &[ScratchReq], needed: &[ScratchReq]| -> usize {
+            allocated
                 .iter()
                 .zip(needed)
-                .map(|(requirements, needed)| requirements.bytes().saturating_sub(needed.bytes()))
+                .map(|(allocated, needed)| allocated.bytes().saturating_sub(needed.bytes()))
                 .sum()
         };
-        let slot_bytes =
-            self.slots.iter_mut().map(|slot| bytes_above(&slot.requirements(), &needed.task_scratch));
-        self.excess = slot_bytes.sum::<usize>() + bytes_above(&self.requirements(), &needed.buffers);
-        if self.excess > left {
+        let slot_excess =
+            self.slots.iter_mut().map(|slot| excess_bytes(&slot.requirements(), &needed.task_scratch));
+        self.excess = slot_excess.sum::<usize>() + excess_bytes(&self.requirements(), &needed.buffers);
+        if self.excess > max_excess {
             *self = Self::default();
         }
     }
@@ -140,9 +143,9 @@ impl<F: Real> Workspace<F> {
             sums.frame_max.requirement(),
             sums.label_max.requirement(),
             sums.label_sums.requirement(),
-            sums.pairs.requirement(),
+            sums.pair_sums.requirement(),
             occupancies.requirement(),
-            ScratchReq::all_of(unigrams.iter().map(UnigramRow::requirement)),
+            ScratchReq::all_of(unigrams.iter().map(UnigramDistribution::requirement)),
         ]
     }
 }

@@ -1,4 +1,4 @@
-//! Candle tensors of a batch (frames, labels, lengths), checked for consistency.
+//! Candle tensors of a batch for recognition lattices, checked for consistency.
 //!
 //! Axes: B.. leading axes, T padded frames, F features, U padded labels. Labels are 1 to V; N and M
 //! are the numbers of frames and labels of an utterance.
@@ -72,12 +72,12 @@ impl LabelBatch {
         if leading != batch {
             return Err(Error::shape("labels", format!("the leading axes {batch:?} of the frames"), dims()));
         }
-        let all = integers("labels", labels)?;
-        let mut ids = vec![0; all.len()];
+        let values = integers("labels", labels)?;
+        let mut ids = vec![0; values.len()];
         for (utterance, &length) in lengths.iter().enumerate().filter(|(_, length)| **length <= padded) {
             for position in 0..length {
                 let index = utterance * padded + position;
-                let value = all[index];
+                let value = values[index];
                 let id = u32::try_from(value).ok().filter(|&id| id > 0 && id as usize <= vocabulary);
                 ids[index] = id.ok_or(Error::Label { utterance, position, vocabulary, found: value })?;
             }
@@ -92,12 +92,13 @@ fn counts(argument: &str, tensor: &Tensor, batch: &[usize]) -> Result<Vec<usize>
         let expected = format!("the leading axes {batch:?} of the frames");
         return Err(Error::shape(argument, expected, format!("{:?}", tensor.dims())));
     }
-    let count = |count: i64| {
+    let to_count = |count: i64| {
         usize::try_from(count).map_err(|_| Error::shape(argument, "counts of at least 0", count))
     };
-    integers(argument, tensor)?.into_iter().map(count).collect()
+    integers(argument, tensor)?.into_iter().map(to_count).collect()
 }
 
+/// Reads integers of any dtype.
 fn integers(argument: &str, tensor: &Tensor) -> Result<Vec<i64>> {
     expect_cpu(argument, tensor)?;
     if tensor.dtype().is_float() {
@@ -106,6 +107,7 @@ fn integers(argument: &str, tensor: &Tensor) -> Result<Vec<i64>> {
     Ok(tensor.to_dtype(DType::I64)?.flatten_all()?.to_vec1()?)
 }
 
+/// Fails for a tensor that is not on the CPU.
 pub(super) fn expect_cpu(argument: &str, tensor: &Tensor) -> Result<()> {
     if tensor.device().is_cpu() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Parameters of a joint network as candle tensors, with LAST names.
+//! Parameters of a lattice's joint network as candle tensors, with LAST names.
 //!
 //! LAST is the toolkit of Wu et al., arXiv 2304.13134.
 use std::{collections::HashMap, path::Path};
@@ -47,6 +47,9 @@ pub enum EmbeddingConfig {
     },
 }
 
+/// Number of parameters in addition to those of the embeddings.
+const JOINT_PARAMETERS: usize = 7;
+
 /// Initial values of a parameter.
 #[derive(Clone, Copy)]
 enum InitialValues {
@@ -61,11 +64,11 @@ impl JointConfig {
     /// Their order is that of [`Self::joint`].
     fn parameters(&self) -> Vec<(String, Vec<usize>, InitialValues)> {
         let Self { states, vocabulary, frame, hidden, embeddings, normalize } = *self;
-        let mut all = Vec::new();
+        let mut parameters = Vec::new();
         let width = match embeddings {
             EmbeddingConfig::Table { width } => {
                 let name = "weight_fn_cacher/context_embeddings".to_owned();
-                all.push((name, vec![states, width], InitialValues::Normal(1.0 / width as f64)));
+                parameters.push((name, vec![states, width], InitialValues::Normal(1.0 / width as f64)));
                 width
             }
             EmbeddingConfig::Rnn { width, label, .. } => {
@@ -74,44 +77,49 @@ impl JointConfig {
                     ['i', 'f', 'g', 'o'].map(|gate| (name(gate), shape.to_vec(), init))
                 };
                 let name = "weight_fn_cacher/Embed_0/embedding".to_owned();
-                all.push((name, vec![vocabulary + 1, label], InitialValues::Normal(1.0 / label as f64)));
-                all.extend(cell_parameters(
+                parameters.push((
+                    name,
+                    vec![vocabulary + 1, label],
+                    InitialValues::Normal(1.0 / label as f64),
+                ));
+                parameters.extend(cell_parameters(
                     'i',
                     "kernel",
                     &[label, width],
                     InitialValues::Normal(1.0 / label as f64),
                 ));
-                all.extend(cell_parameters(
+                parameters.extend(cell_parameters(
                     'h',
                     "kernel",
                     &[width, width],
                     InitialValues::Normal(1.0 / width as f64),
                 ));
-                all.extend(cell_parameters('h', "bias", &[width], InitialValues::Zero));
+                parameters.extend(cell_parameters('h', "bias", &[width], InitialValues::Zero));
                 width
             }
         };
-        let inputs = |inputs: usize| InitialValues::Normal(1.0 / inputs as f64);
-        let joint_parameters: [(&str, Vec<usize>, InitialValues); 7] = [
-            ("project_context_embeddings/kernel", vec![width, hidden], inputs(width)),
-            ("project_frame/kernel", vec![frame, hidden], inputs(frame)),
+        let init_for_inputs = |inputs: usize| InitialValues::Normal(1.0 / inputs as f64);
+        let joint_parameters: [(&str, Vec<usize>, InitialValues); JOINT_PARAMETERS] = [
+            ("project_context_embeddings/kernel", vec![width, hidden], init_for_inputs(width)),
+            ("project_frame/kernel", vec![frame, hidden], init_for_inputs(frame)),
             ("joint_bias", vec![hidden], InitialValues::Zero),
-            ("Dense_0/kernel", vec![hidden, 1], inputs(hidden)),
+            ("Dense_0/kernel", vec![hidden, 1], init_for_inputs(hidden)),
             ("Dense_0/bias", vec![1], InitialValues::Zero),
-            ("Dense_1/kernel", vec![hidden, vocabulary], inputs(hidden)),
+            ("Dense_1/kernel", vec![hidden, vocabulary], init_for_inputs(hidden)),
             ("Dense_1/bias", vec![vocabulary], InitialValues::Zero),
         ];
         // A normalizer wraps another weight function.
         let inner = if normalize.is_some() { "weight_fn/weight_fn" } else { "weight_fn" };
-        all.extend(joint_parameters.map(|(name, shape, init)| (format!("{inner}/{name}"), shape, init)));
-        all
+        parameters
+            .extend(joint_parameters.map(|(name, shape, init)| (format!("{inner}/{name}"), shape, init)));
+        parameters
     }
 
     /// Returns the weight function of values in the order of [`Self::parameters`].
     pub(super) fn joint<'a, F>(&self, values: &[&'a [F]]) -> JointWeightFn<'a, F> {
         let Self { states, vocabulary, embeddings, .. } = *self;
-        let (embedding_values, joint_values) = values.split_at(values.len() - 7);
-        let gates = |first: usize| [0, 1, 2, 3].map(|gate| embedding_values[first + gate]);
+        let (embedding_values, joint_values) = values.split_at(values.len() - JOINT_PARAMETERS);
+        let gates = |first_gate: usize| [0, 1, 2, 3].map(|gate| embedding_values[first_gate + gate]);
         let embeddings = match embeddings {
             EmbeddingConfig::Table { .. } => Embeddings::Table(embedding_values[0]),
             EmbeddingConfig::Rnn { order, .. } => Embeddings::Rnn(SharedRnn {
@@ -149,6 +157,7 @@ impl JointConfig {
         JointSizes { states, vocabulary, hidden, embedding, features: frame, rnn }
     }
 
+    /// Fails if a size is 0.
     fn check(&self) -> Result<()> {
         let (width, label) = match self.embeddings {
             EmbeddingConfig::Table { width } => (width, 1),
@@ -192,8 +201,8 @@ impl JointWeights {
     pub fn new(config: JointConfig, vb: &VarBuilder) -> Result<Self> {
         config.check()?;
         let (mut names, mut tensors) = (Vec::new(), Vec::new());
-        for (name, shape, first) in config.parameters() {
-            let init = match first {
+        for (name, shape, initial_values) in config.parameters() {
+            let init = match initial_values {
                 InitialValues::Zero => Init::Const(0.0),
                 InitialValues::Normal(variance) => Init::Randn { mean: 0.0, stdev: variance.sqrt() },
             };
@@ -215,7 +224,7 @@ impl JointWeights {
 
     /// Returns the parameters as contiguous tensors of a dtype.
     pub(super) fn contiguous(&self, dtype: DType) -> Result<Vec<Tensor>> {
-        let checked = |(name, tensor): (&str, &Tensor)| {
+        let to_contiguous = |(name, tensor): (&str, &Tensor)| {
             expect_cpu(name, tensor)?;
             if tensor.dtype() != dtype {
                 let expected = format!("{}, the dtype of the frames", dtype.as_str());
@@ -223,7 +232,7 @@ impl JointWeights {
             }
             Ok(tensor.contiguous()?)
         };
-        self.iter().map(checked).collect()
+        self.iter().map(to_contiguous).collect()
     }
 
     /// Writes the parameters to a safetensors file with LAST names.

@@ -1,5 +1,5 @@
-//! The full n-gram context: the last n labels.
-use super::{Context, NextStates};
+//! Full n-gram context of a recognition lattice: the last n labels.
+use super::{Context, MAX_STATES, NextStates};
 use crate::{Error, Result};
 
 /// The context of the last n labels; its states are all strings of 0 to n labels.
@@ -26,9 +26,9 @@ pub struct FullNGram {
     order: usize,
     states: usize,
     /// O, the number of histories with fewer than n labels.
-    shorter: usize,
+    shorter_states: usize,
     /// V^(n-1), the number of distinct suffixes of full strings.
-    suffixes: usize,
+    suffix_count: usize,
 }
 
 impl FullNGram {
@@ -40,18 +40,17 @@ impl FullNGram {
         if vocabulary == 0 {
             return Err(Error::shape("vocabulary", "at least 1 label", 0));
         }
-        let limit = 1 << 31;
-        let (mut shorter, mut full) = (0usize, 1usize);
+        let (mut shorter_states, mut full_states) = (0usize, 1usize);
         for _ in 0..order {
-            shorter += full;
-            full = full.saturating_mul(vocabulary);
-            if shorter + full.min(limit) > limit {
+            shorter_states += full_states;
+            full_states = full_states.saturating_mul(vocabulary);
+            if shorter_states + full_states.min(MAX_STATES) > MAX_STATES {
                 let states = format!("Σ {vocabulary}^i for i = 0 to {order}");
-                return Err(Error::States { argument: "order", limit, found: states });
+                return Err(Error::States { argument: "order", limit: MAX_STATES, found: states });
             }
         }
-        let suffixes = full / if order == 0 { 1 } else { vocabulary };
-        Ok(Self { vocabulary, order, states: shorter + full, shorter, suffixes })
+        let suffix_count = full_states / if order == 0 { 1 } else { vocabulary };
+        Ok(Self { vocabulary, order, states: shorter_states + full_states, shorter_states, suffix_count })
     }
 
     /// n, the order of the n-gram.
@@ -65,22 +64,25 @@ impl FullNGram {
     /// If the state does not exist.
     pub fn history(&self, state: usize) -> Vec<usize> {
         assert!(state < self.states, "`state`: expected a state below {}, found {state}", self.states);
-        let (mut below, mut count, mut length) = (0, 1, 0);
-        while state >= below + count {
-            (below, count, length) = (below + count, count * self.vocabulary, length + 1);
+        let (mut shorter_states, mut states_of_length, mut length) = (0, 1, 0);
+        while state >= shorter_states + states_of_length {
+            (shorter_states, states_of_length, length) =
+                (shorter_states + states_of_length, states_of_length * self.vocabulary, length + 1);
         }
-        let mut rest = state - below;
+        // The labels are the digits of the state's index among the states of equal length.
+        let mut code = state - shorter_states;
         let mut labels = vec![0; length];
         for label in labels.iter_mut().rev() {
-            (*label, rest) = (rest % self.vocabulary + 1, rest / self.vocabulary);
+            (*label, code) = (code % self.vocabulary + 1, code / self.vocabulary);
         }
         labels
     }
 
-    fn first(&self, state: usize) -> usize {
-        match state.checked_sub(self.shorter) {
+    /// Returns the target of label 1.
+    fn first_next_state(&self, state: usize) -> usize {
+        match state.checked_sub(self.shorter_states) {
             None => state * self.vocabulary + 1,
-            Some(full) => self.shorter + full % self.suffixes * self.vocabulary,
+            Some(full) => self.shorter_states + full % self.suffix_count * self.vocabulary,
         }
     }
 }
@@ -102,11 +104,11 @@ impl Context for FullNGram {
         match (label, self.order) {
             (0, _) => state,
             (_, 0) => 0,
-            _ => self.first(state) + label - 1,
+            _ => self.first_next_state(state) + label - 1,
         }
     }
 
     fn next_states(&self, state: usize) -> NextStates<'_> {
-        if self.order == 0 { NextStates::Same(0) } else { NextStates::Run(self.first(state)) }
+        if self.order == 0 { NextStates::Same(0) } else { NextStates::Run(self.first_next_state(state)) }
     }
 }

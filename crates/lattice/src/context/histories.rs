@@ -1,4 +1,4 @@
-//! Pruned n-grams: contexts that remember a given list of histories.
+//! Pruned n-gram contexts, which remember the label histories of a list.
 use std::collections::HashMap;
 
 use super::NextStateTable;
@@ -12,17 +12,17 @@ use crate::{Error, Result};
 /// # Errors
 /// A label out of range; the error reports the index of the string as the utterance.
 pub fn histories(vocabulary: usize, strings: &[Vec<u32>]) -> Result<Vec<Vec<u32>>> {
-    let mut all = vec![&[][..]];
+    let mut prefixes = vec![&[][..]];
     for (utterance, string) in strings.iter().enumerate() {
         if let Some(position) = string.iter().position(|&label| label == 0 || label as usize > vocabulary) {
             let label = string[position].into();
             return Err(Error::Label { utterance, position, vocabulary, found: label });
         }
-        all.extend((1..=string.len()).map(|length| &string[..length]));
+        prefixes.extend((1..=string.len()).map(|length| &string[..length]));
     }
-    all.sort_unstable_by(|a, b| a.len().cmp(&b.len()).then(a.cmp(b)));
-    all.dedup();
-    Ok(all.into_iter().map(<[u32]>::to_vec).collect())
+    prefixes.sort_unstable_by(|a, b| a.len().cmp(&b.len()).then(a.cmp(b)));
+    prefixes.dedup();
+    Ok(prefixes.into_iter().map(<[u32]>::to_vec).collect())
 }
 
 impl NextStateTable {
@@ -52,28 +52,29 @@ impl NextStateTable {
     /// O(C V + the total length of all strings).
     pub fn from_histories(vocabulary: usize, strings: &[Vec<u32>]) -> Result<Self> {
         let states = histories(vocabulary, strings)?;
-        let number: HashMap<&[u32], usize> = states.iter().map(Vec::as_slice).zip(0..).collect();
+        let state_of_history: HashMap<&[u32], usize> = states.iter().map(Vec::as_slice).zip(0..).collect();
         let mut table: Vec<i64> = Vec::with_capacity(states.len().saturating_mul(vocabulary));
-        // The longest shorter suffix of each state that is a state; suffixes come before.
-        let mut shorter = vec![0usize; states.len()];
+        // State of the longest proper suffix of each history; suffixes come first.
+        let mut suffix_states = vec![0usize; states.len()];
         for (state, history) in states.iter().enumerate() {
-            if let [before @ .., last] = &history[..] {
-                let parent = number[before];
+            if let [prefix @ .., last_label] = &history[..] {
+                let parent = state_of_history[prefix];
                 if parent > 0 {
-                    shorter[state] = table[shorter[parent] * vocabulary + *last as usize - 1] as usize;
+                    suffix_states[state] =
+                        table[suffix_states[parent] * vocabulary + *last_label as usize - 1] as usize;
                 }
             }
-            let fallback = shorter[state] * vocabulary;
-            let mut longer = history.clone();
+            let fallback_row = suffix_states[state] * vocabulary;
+            let mut extended = history.clone();
             for label in 1..=vocabulary {
-                longer.push(label as u32);
-                let next = match number.get(&longer[..]) {
+                extended.push(label as u32);
+                let next = match state_of_history.get(&extended[..]) {
                     Some(&next) => next as i64,
                     None if state == 0 => 0,
-                    None => table[fallback + label - 1],
+                    None => table[fallback_row + label - 1],
                 };
                 table.push(next);
-                longer.pop();
+                extended.pop();
             }
         }
         Self::new(&table, states.len(), vocabulary)

@@ -1,5 +1,5 @@
 //! Contexts (automata of label histories) given as tables of next states.
-use super::{Context, NextStates};
+use super::{Context, MAX_STATES, NextStates};
 use crate::{Error, Result, error::expect_len};
 
 /// A context from a table, `δ(p, y) = table[p, y - 1]`, start 0.
@@ -14,10 +14,11 @@ use crate::{Error, Result, error::expect_len};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NextStateTable {
+    /// Next states, *C x V*.
     table: Vec<u32>,
     vocabulary: usize,
     /// Whether the targets of each state are successive states.
-    runs: bool,
+    has_runs: bool,
 }
 
 impl NextStateTable {
@@ -26,9 +27,8 @@ impl NextStateTable {
     /// # Errors
     /// A table without states or labels, of another length, or with an entry that is not a state.
     pub fn new(table: &[i64], states: usize, vocabulary: usize) -> Result<Self> {
-        let limit = 1 << 31;
-        if states > limit {
-            return Err(Error::States { argument: "table", limit, found: states.to_string() });
+        if states > MAX_STATES {
+            return Err(Error::States { argument: "table", limit: MAX_STATES, found: states.to_string() });
         }
         if states == 0 || vocabulary == 0 {
             return Err(Error::shape(
@@ -38,14 +38,14 @@ impl NextStateTable {
             ));
         }
         expect_len("table", states.saturating_mul(vocabulary), table.len())?;
-        if let Some(at) = table.iter().position(|&to| to < 0 || to >= states as i64) {
-            let (state, label) = (at / vocabulary, at % vocabulary + 1);
-            return Err(Error::Table { state, label, states, found: table[at] });
+        if let Some(index) = table.iter().position(|&to| to < 0 || to >= states as i64) {
+            let (state, label) = (index / vocabulary, index % vocabulary + 1);
+            return Err(Error::Table { state, label, states, found: table[index] });
         }
         let table: Vec<u32> = table.iter().map(|&to| to as u32).collect();
-        let runs =
+        let has_runs =
             table.chunks_exact(vocabulary).all(|row| row.windows(2).all(|pair| pair[1] == pair[0] + 1));
-        Ok(Self { table, vocabulary, runs })
+        Ok(Self { table, vocabulary, has_runs })
     }
 }
 
@@ -68,6 +68,6 @@ impl Context for NextStateTable {
 
     fn next_states(&self, state: usize) -> NextStates<'_> {
         let row = &self.table[state * self.vocabulary..][..self.vocabulary];
-        if self.runs { NextStates::Run(row[0] as usize) } else { NextStates::List(row) }
+        if self.has_runs { NextStates::Run(row[0] as usize) } else { NextStates::List(row) }
     }
 }

@@ -1,10 +1,12 @@
-//! Sums over all paths through each arc: forward-backward in any semiring.
+//! Sums over the paths through each lattice arc, in any semiring.
+//!
+//! This is the forward-backward algorithm.
 //!
 //! α and β are the sums over the paths from the start and to the end; `b` and `l` are the weights
 //! of blank and label arcs. Sizes: N frames, A alignment states, C context states, V labels.
 use rnnt_dp::semiring::Semiring;
 
-use super::{ArcRows, Distance, FrameArc, FrameValues, fill_arcs, forward, step};
+use super::{ArcRows, Distance, FrameArc, FrameArcBuffer, fill_arcs, forward, step};
 use crate::{AlignmentLattice, ArcEnd, Arcs, ArcsMut, Context, Result, error::expect_len};
 
 /// Sums over the paths through each arc of one frame.
@@ -54,7 +56,7 @@ pub fn arc_sums<S: Semiring>(
 pub(crate) struct DistanceBackward<'a, S: Semiring> {
     context: &'a dyn Context,
     alignment: AlignmentLattice,
-    frame: FrameValues<S>,
+    frame: FrameArcBuffer<S>,
     beta: Vec<S::Weight>,
 }
 
@@ -66,7 +68,7 @@ impl<'a, S: Semiring> DistanceBackward<'a, S> {
         Self {
             context,
             alignment,
-            frame: FrameValues::new(context, rows),
+            frame: FrameArcBuffer::new(context, rows),
             beta: vec![S::ONE; context.states()],
         }
     }
@@ -114,6 +116,7 @@ pub fn arc_sums_step<S: Semiring>(
     Ok(backward::<S>(context, alignment, &rows, alpha, beta))
 }
 
+/// [`arc_sums_step`] of checked arguments.
 fn backward<S: Semiring>(
     context: &dyn Context,
     alignment: AlignmentLattice,

@@ -1,4 +1,4 @@
-//! One frame of the forward recursion over all paths, in any semiring.
+//! Forward recursion of a recognition lattice over one frame, in any semiring.
 //!
 //! `α[p]`: sum over the paths to context state p; a_i: the same after i labels in the frame; b, l:
 //! weights of blank and label arcs; K: largest number of labels of a frame.
@@ -33,6 +33,7 @@ pub fn forward_step<S: Semiring>(
     Ok(forward::<S>(context, alignment, &rows, alpha))
 }
 
+/// [`forward_step`] of checked arguments.
 pub(super) fn forward<S: Semiring>(
     context: &dyn Context,
     alignment: AlignmentLattice,
@@ -45,7 +46,7 @@ pub(super) fn forward<S: Semiring>(
             let labels = apply_labels::<S>(context, alpha, lexical);
             apply_blanks::<S>(alpha, blank).zip(labels).map(|(blank, label)| S::plus(blank, label)).collect()
         }
-        Some(_) => join::<S>(rows, &levels::<S>(context, alignment, rows, alpha)),
+        Some(_) => sum_blank_ends::<S>(rows, &levels::<S>(context, alignment, rows, alpha)),
     }
 }
 
@@ -63,17 +64,20 @@ pub(super) fn levels<S: Semiring>(
     levels
 }
 
-/// `⊕_i a_i ⊗ b_i`
-pub(super) fn join<S: Semiring>(rows: &ArcRows<S::Weight>, levels: &[Vec<S::Weight>]) -> Vec<S::Weight> {
-    let mut joined: Vec<_> = apply_blanks::<S>(&levels[0], rows.row(0).0).collect();
+/// Returns α after a frame that ends with a blank, `⊕_i a_i ⊗ b_i`.
+pub(super) fn sum_blank_ends<S: Semiring>(
+    rows: &ArcRows<S::Weight>,
+    levels: &[Vec<S::Weight>],
+) -> Vec<S::Weight> {
+    let mut sums: Vec<_> = apply_blanks::<S>(&levels[0], rows.row(0).0).collect();
     for (i, level) in levels.iter().enumerate().skip(1) {
         let weights = apply_blanks::<S>(level, rows.row(i).0);
-        joined.iter_mut().zip(weights).for_each(|(sum, weight)| *sum = S::plus(*sum, weight));
+        sums.iter_mut().zip(weights).for_each(|(sum, weight)| *sum = S::plus(*sum, weight));
     }
-    joined
+    sums
 }
 
-/// `α ⊗ b`
+/// Returns `α ⊗ b`.
 pub(super) fn apply_blanks<S: Semiring>(
     alpha: &[S::Weight],
     blank: &[S::Weight],
@@ -81,7 +85,7 @@ pub(super) fn apply_blanks<S: Semiring>(
     alpha.iter().zip(blank).map(|(&alpha, &blank)| S::times(alpha, blank))
 }
 
-/// `R(α ⊗ l)`
+/// Returns `R(α ⊗ l)`.
 fn apply_labels<S: Semiring>(
     context: &dyn Context,
     alpha: &[S::Weight],
@@ -89,7 +93,7 @@ fn apply_labels<S: Semiring>(
 ) -> Vec<S::Weight> {
     let labels = context.vocabulary();
     let weights: Vec<_> =
-        lexical.iter().enumerate().map(|(at, &l)| S::times(alpha[at / labels], l)).collect();
+        lexical.iter().enumerate().map(|(arc, &l)| S::times(alpha[arc / labels], l)).collect();
     let mut out = vec![S::ZERO; alpha.len()];
     forward_reduce::<S>(context, &weights, &mut out);
     out

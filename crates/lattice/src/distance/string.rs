@@ -1,4 +1,4 @@
-//! Sum over the paths of one label string, in any semiring.
+//! Sum over the lattice paths of one label string, in any semiring.
 //!
 //! u: label position, 0 to U; c_u: context state after u labels; `α[u]`: sum over the paths to
 //! position u; b, l: weights of the blank and of the next label; K: largest number of labels of a
@@ -46,7 +46,7 @@ pub fn string_distance<S: Semiring>(
             (weight(0), labels.get(u).map_or(S::ZERO, |&y| weight(y as usize)))
         };
         let (blank, lexical): (Vec<_>, Vec<_>) =
-            (0..alignments * positions).map(|at| arcs(at / positions, at % positions)).unzip();
+            (0..alignments * positions).map(|index| arcs(index / positions, index % positions)).unzip();
         alphas.extend_from_slice(&alpha);
         alpha = string_forward_step::<S>(alignment, Arcs { blank: &blank, lexical: &lexical }, &alpha)?;
     }
@@ -76,7 +76,7 @@ pub fn string_forward_step<S: Semiring>(
     let rows = ArcRows::new(arcs, alignment, [alpha.len(); 2])?;
     if alignment.expansions().is_none() {
         let (blank, lexical) = rows.row(0);
-        let labels = shifted::<S>(alpha, lexical);
+        let labels = shift_labels::<S>(alpha, lexical);
         return Ok(step::apply_blanks::<S>(alpha, blank)
             .zip(labels)
             .map(|(blank, label)| S::plus(blank, label))
@@ -84,13 +84,13 @@ pub fn string_forward_step<S: Semiring>(
     }
     let mut levels = vec![alpha.to_vec()];
     for i in 1..alignment.num_states() {
-        levels.push(shifted::<S>(&levels[i - 1], rows.row(i - 1).1));
+        levels.push(shift_labels::<S>(&levels[i - 1], rows.row(i - 1).1));
     }
-    Ok(step::join::<S>(&rows, &levels))
+    Ok(step::sum_blank_ends::<S>(&rows, &levels))
 }
 
-/// `shift(α ⊗ l)`
-fn shifted<S: Semiring>(alpha: &[S::Weight], lexical: &[S::Weight]) -> Vec<S::Weight> {
-    let moved = alpha.iter().zip(lexical).map(|(&alpha, &l)| S::times(alpha, l));
-    std::iter::once(S::ZERO).chain(moved).take(alpha.len()).collect()
+/// Returns `shift(α ⊗ l)`.
+fn shift_labels<S: Semiring>(alpha: &[S::Weight], lexical: &[S::Weight]) -> Vec<S::Weight> {
+    let products = alpha.iter().zip(lexical).map(|(&alpha, &l)| S::times(alpha, l));
+    std::iter::once(S::ZERO).chain(products).take(alpha.len()).collect()
 }

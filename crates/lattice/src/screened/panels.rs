@@ -1,13 +1,16 @@
-//! Panels: up to 32 context states whose arcs lead to the same target states.
+//! Panels of the lattice search with screening: states with the same targets.
 //!
-//! A run is a range of V successive target states. The states of a panel are the columns of a
-//! matrix product.
+//! A panel has up to 32 context states whose arcs lead to the same target states, which are a run:
+//! a range of V successive states. The states of a panel are the columns of a matrix product.
 use std::ops::Range;
 
 use kernels::{PANEL_COLUMNS, ScratchReq};
 
 /// Smallest number of states of a panel that is not full.
 const MIN_PANEL_STATES: usize = 3 * PANEL_COLUMNS / 4;
+
+/// Bytes of the lists for each state.
+const BYTES_PER_STATE: usize = 128;
 
 /// The states of a context in panels.
 pub struct StatePanels {
@@ -16,7 +19,7 @@ pub struct StatePanels {
     /// States of each panel, in order; a panel that is not full has fewer.
     pub states: Vec<Vec<usize>>,
     /// States without a panel, ordered by run and state.
-    pub rest: Vec<usize>,
+    pub unpaneled: Vec<usize>,
     /// Column of each state: panel after panel, then states without a panel.
     pub columns: Vec<u32>,
 }
@@ -27,8 +30,8 @@ pub struct StateRun {
     pub start: usize,
     /// Panels of the source states.
     pub panels: Range<usize>,
-    /// Source states without a panel, as indices into [`StatePanels::rest`].
-    pub rest: Range<usize>,
+    /// Source states without a panel, as indices into [`StatePanels::unpaneled`].
+    pub unpaneled: Range<usize>,
 }
 
 impl StatePanels {
@@ -39,20 +42,25 @@ impl StatePanels {
     pub fn new(starts: &[u32], vocabulary: usize) -> Option<Self> {
         let mut order: Vec<usize> = (0..starts.len()).collect();
         order.sort_by_key(|&state| (starts[state], state));
-        let (mut runs, mut states, mut rest): (Vec<StateRun>, Vec<_>, Vec<_>) = Default::default();
+        let (mut runs, mut states, mut unpaneled): (Vec<StateRun>, Vec<_>, Vec<_>) = Default::default();
         for run in order.chunk_by(|&a, &b| starts[a] == starts[b]) {
             let start = starts[run[0]] as usize;
-            if runs.last().is_some_and(|before| before.start + vocabulary > start) {
+            if runs.last().is_some_and(|previous| previous.start + vocabulary > start) {
                 return None;
             }
             let remainder = run.len() % PANEL_COLUMNS;
-            let (unpaneled, paneled) = run.split_at(if remainder < MIN_PANEL_STATES { remainder } else { 0 });
-            let first = (states.len(), rest.len());
-            rest.extend_from_slice(unpaneled);
+            let (remainder_states, paneled) =
+                run.split_at(if remainder < MIN_PANEL_STATES { remainder } else { 0 });
+            let (first_panel, first_unpaneled) = (states.len(), unpaneled.len());
+            unpaneled.extend_from_slice(remainder_states);
             states.extend(paneled.chunks(PANEL_COLUMNS).map(<[usize]>::to_vec));
-            runs.push(StateRun { start, panels: first.0..states.len(), rest: first.1..rest.len() });
+            runs.push(StateRun {
+                start,
+                panels: first_panel..states.len(),
+                unpaneled: first_unpaneled..unpaneled.len(),
+            });
         }
-        if 4 * rest.len() > starts.len() {
+        if 4 * unpaneled.len() > starts.len() {
             return None;
         }
         let mut columns = vec![0; starts.len()];
@@ -60,18 +68,18 @@ impl StatePanels {
             (panel * PANEL_COLUMNS..).zip(states).for_each(|(column, &state)| columns[state] = column as u32);
         }
         (states.len() * PANEL_COLUMNS..)
-            .zip(&rest)
+            .zip(&unpaneled)
             .for_each(|(column, &state)| columns[state] = column as u32);
-        Some(Self { runs, states, rest, columns })
+        Some(Self { runs, states, unpaneled, columns })
     }
 
     /// Memory of the lists for `states` states, including temporary lists.
     pub fn scratch(states: usize) -> ScratchReq {
-        ScratchReq::from_bytes(128).times(states)
+        ScratchReq::from_bytes(BYTES_PER_STATE).times(states)
     }
 
     /// Number of columns of all states, including unused columns of panels.
-    pub fn count(&self) -> usize {
-        self.states.len() * PANEL_COLUMNS + self.rest.len()
+    pub fn column_count(&self) -> usize {
+        self.states.len() * PANEL_COLUMNS + self.unpaneled.len()
     }
 }

@@ -1,8 +1,8 @@
-//! Quantized estimates of the arcs of a joint network, for screening.
+//! Screening: quantized estimates of the arcs of a lattice's joint network.
 //!
 //! A [`QuantizedArgmax`] scores panels of up to 32 context states. The few states without a panel
-//! are scored exactly, in products whose columns are frames. The middle is the center of the
-//! contexts, about which estimates are made. Sizes: C context states, V labels, H hidden units.
+//! are scored exactly, in products whose columns are frames. Estimates are made about the center
+//! (mean) of the contexts. Sizes: C context states, V labels, H hidden units.
 use std::sync::{Mutex, PoisonError};
 
 use kernels::{
@@ -26,7 +26,13 @@ use crate::{
 const MIN_PANELS: usize = 16;
 /// Number of states from which the center of all contexts is estimated.
 const SAMPLED_STATES: usize = 64;
+/// States without a panel of a task.
 const STATES_PER_TASK: usize = 8;
+
+/// Bytes of small allocations of the screen.
+const SLACK_BYTES: usize = 4096;
+/// Independent running maxima.
+const LANES: usize = 16;
 
 /// The screen of a joint network, and its panels.
 pub struct Screening<F> {
@@ -35,7 +41,7 @@ pub struct Screening<F> {
     /// Prepared contexts of each panel, *H x PANEL_COLUMNS*.
     addends: AlignedVec<F>,
     /// Number of the arc before the first arc of each state.
-    arcs: Vec<[u32; PANEL_COLUMNS]>,
+    previous_arcs: Vec<[u32; PANEL_COLUMNS]>,
 }
 
 impl<F: Real> Screening<F> {
@@ -47,8 +53,8 @@ impl<F: Real> Screening<F> {
         if projections.contexts.has_out_of_range() {
             return None;
         }
-        let (middle, spread) = spread(projections);
-        let screen = QuantizedArgmax::new(&projections.head, &projections.bias, middle, spread)?;
+        let (center, deviation) = center_and_deviation(projections);
+        let screen = QuantizedArgmax::new(&projections.head, &projections.bias, center, deviation)?;
         let mut addends = AlignedVec::from_vec(std::mem::take(&mut projections.column_buffer));
         let projections = &*projections;
         let columns = addends.ensure_len(panels.states.len() * PANEL_COLUMNS * h, F::ONE);
@@ -63,8 +69,8 @@ impl<F: Real> Screening<F> {
         let previous_arcs = |states: &Vec<usize>| {
             std::array::from_fn(|column| states.get(column).map_or(0, |state| (state * v) as u32))
         };
-        let arcs = panels.states.iter().map(previous_arcs).collect();
-        Some(Self { screen, panels, addends, arcs })
+        let previous_arcs = panels.states.iter().map(previous_arcs).collect();
+        Some(Self { screen, panels, addends, previous_arcs })
     }
 
     /// Returns the buffer of the columns.
@@ -78,8 +84,8 @@ impl<F: Real> Screening<F> {
 /// `utterances` are searched at once.
 pub fn panels<F: Real>(sizes: &JointSizes, step: &FrameStep, utterances: usize) -> Option<StatePanels> {
     let panels = StatePanels::new(step.runs()?, sizes.vocabulary)?;
-    let count = panels.states.len().saturating_mul(utterances);
-    (QuantizedArgmax::<F>::is_profitable(sizes.hidden, sizes.vocabulary) && count >= MIN_PANELS)
+    let panel_count = panels.states.len().saturating_mul(utterances);
+    (QuantizedArgmax::<F>::is_profitable(sizes.hidden, sizes.vocabulary) && panel_count >= MIN_PANELS)
         .then_some(panels)
 }
 
@@ -100,86 +106,89 @@ pub fn scratch<F: Real>(
     }
     let step = FrameStep::new(lattice.context(), lattice.alignment());
     let panels = panels::<F>(&sizes, &step, utterances)?;
-    let (count, rest) = (panels.states.len(), panels.rest.len());
+    let (panel_count, unpaneled_count) = (panels.states.len(), panels.unpaneled.len());
     let elements = ScratchReq::new::<F>;
     // Columns and numbers of arcs; the screen.
-    let columns = elements(h).and(ScratchReq::from_bytes(16)).times(PANEL_COLUMNS).times(count);
-    let screen = ScratchReq::from_bytes(QuantizedArgmax::<F>::bytes(h, v) + 4096);
-    // Arcs of the rest and middles of some frames, blanks, α', frame slices and sources of tasks.
-    let rest_scratch = elements(PANEL_COLUMNS * (1 + v) + 1).times(rest);
-    let panel_scratch = elements(PANEL_COLUMNS).and(ScratchReq::from_bytes(512)).times(count);
+    let columns = elements(h).and(ScratchReq::from_bytes(16)).times(PANEL_COLUMNS).times(panel_count);
+    let screen = ScratchReq::from_bytes(QuantizedArgmax::<F>::bytes(h, v) + SLACK_BYTES);
+    // Arcs of states without a panel and centers of some frames, blanks, α', frame slices and
+    // sources of tasks.
+    let unpaneled_scratch = elements(PANEL_COLUMNS * (1 + v) + 1).times(unpaneled_count);
+    let panel_scratch = elements(PANEL_COLUMNS).and(ScratchReq::from_bytes(512)).times(panel_count);
     let state_scratch = elements(1).and(ScratchReq::from_bytes(16)).times(c);
-    let utterance =
-        ScratchReq::all_of([rest_scratch, panel_scratch, state_scratch, elements(PANEL_COLUMNS * h)]);
+    let utterance_scratch =
+        ScratchReq::all_of([unpaneled_scratch, panel_scratch, state_scratch, elements(PANEL_COLUMNS * h)]);
     // Buffers of tasks, in addition to those of waves.
-    let tasks = utterances.div_ceil(2).saturating_mul(rest.div_ceil(STATES_PER_TASK));
-    let tasks = tasks.max(count).max(c.div_ceil(PANEL_COLUMNS));
+    let tasks = utterances.div_ceil(2).saturating_mul(unpaneled_count.div_ceil(STATES_PER_TASK));
+    let tasks = tasks.max(panel_count).max(c.div_ceil(PANEL_COLUMNS));
     let wave_tasks = utterances.saturating_mul(c.div_ceil(PANEL_COLUMNS)).min(2 * frames::MIN_TASKS);
-    let task = ScratchReq::aligned::<F>(TanhProducts::<F>::scratch_len(h) + PANEL_COLUMNS * (h + 1 + v));
-    let all = ScratchReq::all_of([
+    let task_scratch =
+        ScratchReq::aligned::<F>(TanhProducts::<F>::scratch_len(h) + PANEL_COLUMNS * (h + 1 + v));
+    let total = ScratchReq::all_of([
         lists,
         columns,
         screen,
-        utterance.times(utterances),
-        task.times(tasks.saturating_sub(wave_tasks)),
+        utterance_scratch.times(utterances),
+        task_scratch.times(tasks.saturating_sub(wave_tasks)),
     ]);
-    (all.bytes() <= available).then_some(all)
+    (total.bytes() <= available).then_some(total)
 }
 
-/// Estimates the middle and the spread of the contexts.
+/// Estimates the center of the contexts, and their largest deviation from it.
 ///
-/// The middle is not prepared for tanh; the spread has the largest distances from it.
-fn spread<F: Real>(projections: &Projections<F>) -> (Vec<F>, StateDeviation) {
+/// The center is not prepared for tanh.
+fn center_and_deviation<F: Real>(projections: &Projections<F>) -> (Vec<F>, StateDeviation) {
     let (rows, h) = (&projections.contexts.rows, projections.hidden);
-    let count = rows.len() / h;
-    let sample: Vec<usize> = (0..count).step_by(count.div_ceil(SAMPLED_STATES).max(1)).collect();
-    let (mut middle, mut row) = (vec![F::ZERO; h], vec![F::ZERO; h]);
-    for &at in &sample {
-        row.copy_from_slice(&rows[at * h..][..h]);
+    let state_count = rows.len() / h;
+    let sample: Vec<usize> = (0..state_count).step_by(state_count.div_ceil(SAMPLED_STATES).max(1)).collect();
+    let (mut center, mut row) = (vec![F::ZERO; h], vec![F::ZERO; h]);
+    for &state in &sample {
+        row.copy_from_slice(&rows[state * h..][..h]);
         F::restore_tanh_addends(&mut row);
-        kernels::add(&mut middle, &row);
+        kernels::add(&mut center, &row);
     }
     let weight = F::from_f64(1.0 / sample.len() as f64);
-    middle.iter_mut().for_each(|m| *m *= weight);
-    let spread = Mutex::new(StateDeviation { max_abs: 0.0, max_norm: 0.0 });
+    center.iter_mut().for_each(|mean| *mean *= weight);
+    // Largest distance of an element, and largest norm of the distances of a context.
+    let deviation = Mutex::new(StateDeviation { max_abs: 0.0, max_norm: 0.0 });
     par_for(parts(rows, PANEL_COLUMNS * h), |_, rows| {
-        let (mut most, mut squares) = (F::ZERO, F::ZERO);
+        let (mut max_distance, mut max_square_sum) = (F::ZERO, F::ZERO);
         let mut row = projections.pool.acquire("task", h);
         for prepared in rows.chunks_exact(h) {
             row.copy_from_slice(prepared);
             F::restore_tanh_addends(&mut row);
-            for (x, &m) in row.iter_mut().zip(&middle) {
+            for (x, &mean) in row.iter_mut().zip(&center) {
                 // Two tanh values differ by at most the difference of their arguments, and by at
                 // most 2.
-                let distance = *x - m;
+                let distance = *x - mean;
                 let distance = if distance < F::ZERO { -distance } else { distance };
                 *x = if distance > F::from_f64(2.0) { F::from_f64(2.0) } else { distance };
             }
-            most = largest(&row, most);
-            let square = kernels::dot(&row, &row);
-            squares = if square > squares { square } else { squares };
+            max_distance = max_of(&row, max_distance);
+            let square_sum = kernels::dot(&row, &row);
+            max_square_sum = if square_sum > max_square_sum { square_sum } else { max_square_sum };
         }
-        let (most, norm) = (most.to_f64(), squares.to_f64().sqrt());
+        let (max_distance, norm) = (max_distance.to_f64(), max_square_sum.to_f64().sqrt());
         // Rounded up by more than the errors of `ln` and of the sums.
-        let mut spread = spread.lock().unwrap_or_else(PoisonError::into_inner);
-        *spread = StateDeviation {
-            max_abs: spread.max_abs.max(most * 1.001 + 1e-5),
-            max_norm: spread.max_norm.max(norm * 1.001 + 1e-5 * (h as f64).sqrt()),
+        let mut deviation = deviation.lock().unwrap_or_else(PoisonError::into_inner);
+        *deviation = StateDeviation {
+            max_abs: deviation.max_abs.max(max_distance * 1.001 + 1e-5),
+            max_norm: deviation.max_norm.max(norm * 1.001 + 1e-5 * (h as f64).sqrt()),
         };
     });
-    (middle, spread.into_inner().unwrap_or_else(PoisonError::into_inner))
+    (center, deviation.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Returns the largest of `values` and `initial`.
-fn largest<F: Real>(values: &[F], initial: F) -> F {
+fn max_of<F: Real>(values: &[F], initial: F) -> F {
     let larger = |a: F, b: F| if a > b { a } else { b };
     // In lanes, so that the loop vectorizes.
-    let mut lanes = [initial; 16];
-    let (whole, rest) = values.as_chunks::<16>();
-    whole
+    let mut lanes = [initial; LANES];
+    let (chunks, remainder) = values.as_chunks::<LANES>();
+    chunks
         .iter()
         .for_each(|values| lanes.iter_mut().zip(values).for_each(|(lane, &x)| *lane = larger(x, *lane)));
-    lanes.into_iter().chain(rest.iter().copied()).fold(initial, larger)
+    lanes.into_iter().chain(remainder.iter().copied()).fold(initial, larger)
 }
 
 /// A joint network, its screening, and its current frames.
@@ -214,14 +223,14 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
     }
 
     /// Computes the center of all states at a frame.
-    pub fn middle(&self, frame: usize, middle: &mut [F]) {
-        self.screening.screen.prepare_frame(self.frame(frame), middle);
+    pub fn center(&self, frame: usize, center: &mut [F]) {
+        self.screening.screen.prepare_frame(self.frame(frame), center);
     }
 
-    /// `α` of the states of a panel.
+    /// `α` of the states of a panel; -inf for unused columns.
     pub fn shifts(&self, panel: usize, alpha: &[F]) -> [F; PANEL_COLUMNS] {
         let states = &self.panels().states[panel];
-        std::array::from_fn(|at| states.get(at).map_or(F::NEG_INFINITY, |&state| alpha[state]))
+        std::array::from_fn(|column| states.get(column).map_or(F::NEG_INFINITY, |&state| alpha[state]))
     }
 
     /// Addends of a panel at a frame.
@@ -231,8 +240,8 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
     }
 
     /// Returns the arc number before the first arc of each state.
-    pub fn arcs(&self, panel: usize) -> &'a [u32; PANEL_COLUMNS] {
-        &self.screening.arcs[panel]
+    pub fn previous_arcs(&self, panel: usize) -> &'a [u32; PANEL_COLUMNS] {
+        &self.screening.previous_arcs[panel]
     }
 
     pub fn screen(&self) -> &'a QuantizedArgmax<F> {
@@ -243,17 +252,18 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
     ///
     /// There are at most [`PANEL_COLUMNS`] frames.
     ///
-    /// `out` is *rest x PANEL_COLUMNS x (1 + V)*.
-    pub fn forward_rest(&self, frames: &[usize], out: &mut [F]) {
-        let (h, arcs, rest) = (self.hidden(), 1 + self.vocabulary(), &self.panels().rest);
+    /// `out` is *states x PANEL_COLUMNS x (1 + V)*.
+    pub fn forward_unpaneled(&self, frames: &[usize], out: &mut [F]) {
+        let (h, arcs, unpaneled) = (self.hidden(), 1 + self.vocabulary(), &self.panels().unpaneled);
         let scratch_len = TanhProducts::<F>::scratch_len(h);
         par_for(
-            (parts_mut(out, STATES_PER_TASK * PANEL_COLUMNS * arcs), parts(rest, STATES_PER_TASK)),
+            (parts_mut(out, STATES_PER_TASK * PANEL_COLUMNS * arcs), parts(unpaneled, STATES_PER_TASK)),
             |_, (out, states)| {
-                let mut all = self.projections.pool.acquire("task", scratch_len + PANEL_COLUMNS * (h + arcs));
-                let (panel, all) = all.split_at_mut(PANEL_COLUMNS * h);
-                let (scratch, tile) = all.split_at_mut(scratch_len);
-                self.projections.panel_of_frames(frames, &mut scratch[..PANEL_COLUMNS * h], panel);
+                let mut buffer =
+                    self.projections.pool.acquire("task", scratch_len + PANEL_COLUMNS * (h + arcs));
+                let (panel, buffer) = buffer.split_at_mut(PANEL_COLUMNS * h);
+                let (scratch, tile) = buffer.split_at_mut(scratch_len);
+                self.projections.write_frame_panel(frames, &mut scratch[..PANEL_COLUMNS * h], panel);
                 let mut products = TanhProducts::new(&self.projections.head_left, scratch);
                 let mut out = out.chunks_exact_mut(PANEL_COLUMNS * arcs);
                 self.projections.score_frames(

@@ -1,4 +1,6 @@
-//! Arc weights from a joint network of frame and context state.
+//! Arc weights of a lattice from a joint network.
+//!
+//! Its inputs are a frame and the embedding of a context state.
 pub(super) mod bound;
 pub(super) mod chain;
 pub(crate) mod frames;
@@ -73,7 +75,7 @@ const PARAMETER_NAMES: [&str; 7] = [
     "weight_fn/Dense_1/bias",
 ];
 /// Name of the table of embeddings.
-const EMBEDDINGS: &str = "weight_fn_cacher/context_embeddings";
+const EMBEDDINGS_NAME: &str = "weight_fn_cacher/context_embeddings";
 
 impl<'a, F: Real> JointWeightFn<'a, F> {
     /// H, the width of the hidden layer.
@@ -89,7 +91,8 @@ impl<'a, F: Real> JointWeightFn<'a, F> {
         }
     }
 
-    fn fields(&self) -> [&'a [F]; 7] {
+    /// The parameters in the order of [`PARAMETER_NAMES`].
+    fn parameters(&self) -> [&'a [F]; 7] {
         [
             self.project_context,
             self.project_frame,
@@ -101,6 +104,7 @@ impl<'a, F: Real> JointWeightFn<'a, F> {
         ]
     }
 
+    /// Checks the lengths and values of the parameters.
     fn check(&self) -> Result<()> {
         let (h, v) = (self.hidden(), self.vocabulary);
         for (argument, size) in [("states", self.states), ("vocabulary", v), ("joint_bias", h)] {
@@ -109,20 +113,20 @@ impl<'a, F: Real> JointWeightFn<'a, F> {
             }
         }
         if let Embeddings::Table(table) = self.embeddings {
-            expect_len(EMBEDDINGS, self.states * self.embedding(), table.len())?;
-            expect_finite(EMBEDDINGS, table)?;
+            expect_len(EMBEDDINGS_NAME, self.states * self.embedding(), table.len())?;
+            expect_finite(EMBEDDINGS_NAME, table)?;
         }
         let features = self.project_frame.len() / h;
         let lengths = [self.embedding() * h, features * h, h, h, 1, h.saturating_mul(v), v];
-        for ((name, field), length) in PARAMETER_NAMES.iter().zip(self.fields()).zip(lengths) {
-            expect_len(name, length, field.len())?;
-            expect_finite(name, field)?;
+        for ((name, parameter), length) in PARAMETER_NAMES.iter().zip(self.parameters()).zip(lengths) {
+            expect_len(name, length, parameter.len())?;
+            expect_finite(name, parameter)?;
         }
-        let largest = |values: &[F]| values.iter().map(|w| w.to_f64().abs()).fold(0.0, f64::max);
-        let bound = largest(self.lexical).max(largest(self.blank)) * h as f64
-            + largest(self.lexical_bias).max(largest(self.blank_bias));
-        if bound > F::MAX.to_f64() {
-            return Err(Error::shape("weight_fn/Dense", "weights whose sums are finite", bound));
+        let max_abs = |values: &[F]| values.iter().map(|w| w.to_f64().abs()).fold(0.0, f64::max);
+        let max_score = max_abs(self.lexical).max(max_abs(self.blank)) * h as f64
+            + max_abs(self.lexical_bias).max(max_abs(self.blank_bias));
+        if max_score > F::MAX.to_f64() {
+            return Err(Error::shape("weight_fn/Dense", "weights whose sums are finite", max_score));
         }
         match &self.embeddings {
             Embeddings::Table(_) => Ok(()),
@@ -157,7 +161,7 @@ impl<'a, F: Real> JointWeightFn<'a, F> {
     /// Writes the gradients of the parameters of the embeddings.
     fn embeddings_backward(&self, gradient: Vec<F>, into: &mut Parameters<F>) {
         match &self.embeddings {
-            Embeddings::Table(_) => drop(into.insert(EMBEDDINGS.to_owned(), gradient)),
+            Embeddings::Table(_) => drop(into.insert(EMBEDDINGS_NAME.to_owned(), gradient)),
             Embeddings::Rnn(rnn) => into.extend(rnn.backward(&gradient)),
         }
     }

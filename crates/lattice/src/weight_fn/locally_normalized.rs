@@ -1,4 +1,4 @@
-//! Local normalization: arc weights become log-probabilities at each state.
+//! Local normalization of arc weights: log-probabilities at each lattice state.
 mod log_probabilities;
 mod rows;
 mod selected;
@@ -6,7 +6,7 @@ mod selected;
 use kernels::{BufferPool, Real, ScratchReq};
 
 pub use log_probabilities::Normalize;
-use selected::Selected;
+use selected::SelectedNormalizer;
 
 use super::{Arcs, ArcsMut, BoundWeights, LabelChain, Parameters, WeightFn, Workload};
 use crate::{Error, Result};
@@ -87,10 +87,13 @@ impl<F: panda_core::Real, W: WeightFn<F>> WeightFn<F> for LocallyNormalized<W> {
             return Err(Error::shape("vocabulary", "at least 1", 0));
         }
         let inner = match self.inner.as_joint() {
-            Some(joint) => {
-                Inner::Joint(Box::new(Selected::new(joint, self.normalize, self.budget, buffers)?))
-            }
-            None => Inner::Any(self.inner.bind(buffers)?),
+            Some(joint) => InnerWeights::Joint(Box::new(SelectedNormalizer::new(
+                joint,
+                self.normalize,
+                self.budget,
+                buffers,
+            )?)),
+            None => InnerWeights::Generic(self.inner.bind(buffers)?),
         };
         let shape = rows::ArcShape { states: self.states(), vocabulary: self.vocabulary() };
         let (normalize, pool) = (self.normalize, BufferPool::new());
@@ -100,28 +103,31 @@ impl<F: panda_core::Real, W: WeightFn<F>> WeightFn<F> for LocallyNormalized<W> {
 
 /// A bound weight function with its normalization.
 struct BoundNormalized<'a, F: Real> {
-    inner: Inner<'a, F>,
+    inner: InnerWeights<'a, F>,
     normalize: Normalize,
     shape: rows::ArcShape,
     pool: BufferPool<F>,
 }
 
-enum Inner<'a, F: Real> {
-    Any(Box<dyn BoundWeights<F> + 'a>),
-    Joint(Box<Selected<'a, F>>),
+/// The bound weight function that is normalized.
+enum InnerWeights<'a, F: Real> {
+    /// Any weight function: all V weights of a state are computed.
+    Generic(Box<dyn BoundWeights<F> + 'a>),
+    /// A joint network: the selected normalizer computes the weights along a chain.
+    Joint(Box<SelectedNormalizer<'a, F>>),
 }
 
-impl<F: Real> Inner<'_, F> {
+impl<F: Real> InnerWeights<'_, F> {
     fn weights(&self) -> &dyn BoundWeights<F> {
         match self {
-            Self::Any(weights) => &**weights,
+            Self::Generic(weights) => &**weights,
             Self::Joint(joint) => &joint.joint,
         }
     }
 
     fn weights_mut(&mut self) -> &mut dyn BoundWeights<F> {
         match self {
-            Self::Any(weights) => &mut **weights,
+            Self::Generic(weights) => &mut **weights,
             Self::Joint(joint) => &mut joint.joint,
         }
     }
@@ -146,21 +152,29 @@ impl<F: panda_core::Real> BoundWeights<F> for BoundNormalized<'_, F> {
         rows::backward(self.inner.weights_mut(), self.normalize, self.shape, frames, adjoints);
     }
 
-    fn forward_chain(&self, first: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
+    fn forward_chain(&self, first_frame: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
         match &self.inner {
-            Inner::Joint(joint) => joint.forward(first, chain, arcs),
-            Inner::Any(weights) => {
-                rows::forward_chain(&**weights, self.normalize, self.shape, &self.pool, (first, chain), arcs);
+            InnerWeights::Joint(joint) => joint.forward(first_frame, chain, arcs),
+            InnerWeights::Generic(weights) => {
+                rows::forward_chain(
+                    &**weights,
+                    self.normalize,
+                    self.shape,
+                    &self.pool,
+                    first_frame,
+                    chain,
+                    arcs,
+                );
                 Ok(())
             }
         }
     }
 
-    fn backward_chain(&mut self, first: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
+    fn backward_chain(&mut self, first_frame: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
         match &mut self.inner {
-            Inner::Joint(joint) => joint.backward(first, chain, adjoints),
-            Inner::Any(weights) => {
-                rows::backward_chain(&mut **weights, self.normalize, self.shape, (first, chain), adjoints)
+            InnerWeights::Joint(joint) => joint.backward(first_frame, chain, adjoints),
+            InnerWeights::Generic(weights) => {
+                rows::backward_chain(&mut **weights, self.normalize, self.shape, first_frame, chain, adjoints)
             }
         }
     }
@@ -175,11 +189,11 @@ impl<F: panda_core::Real> BoundWeights<F> for BoundNormalized<'_, F> {
 
     fn finish(self: Box<Self>) -> Parameters<F> {
         let inner = match self.inner {
-            Inner::Any(weights) => weights.finish(),
-            Inner::Joint(joint) => joint.finish(),
+            InnerWeights::Generic(weights) => weights.finish(),
+            InnerWeights::Joint(joint) => joint.finish(),
         };
-        let outer =
+        let outer_name =
             |name: String| if name.starts_with("weight_fn/") { format!("weight_fn/{name}") } else { name };
-        inner.into_iter().map(|(name, gradient)| (outer(name), gradient)).collect()
+        inner.into_iter().map(|(name, gradient)| (outer_name(name), gradient)).collect()
     }
 }

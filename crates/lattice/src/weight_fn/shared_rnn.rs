@@ -1,4 +1,4 @@
-//! Context embeddings from an LSTM over label histories, forward and backward.
+//! Context embeddings of a lattice from an LSTM over label histories.
 //!
 //! A level has the histories of equal length; the parent of a history lacks its last label y. K_i,
 //! K_h: input and recurrent kernels of all four gates; X, G: their results; a: gates before σ and
@@ -52,14 +52,16 @@ pub struct SharedRnn<'a, F> {
     pub bias: [&'a [F]; 4],
 }
 
-const EMBEDDING: &str = "weight_fn_cacher/Embed_0/embedding";
+/// Name of the label embeddings.
+const EMBEDDING_NAME: &str = "weight_fn_cacher/Embed_0/embedding";
+/// Gates of the LSTM, in the order of the parameters.
 const GATES: [char; 4] = ['i', 'f', 'g', 'o'];
-/// Rows of a task.
-const ROWS_PER_TASK: usize = 8;
+/// States of a task.
+const STATES_PER_TASK: usize = 8;
 
-/// Name of a parameter of the cell.
-fn name(from: char, gate: usize, parameter: &str) -> String {
-    format!("weight_fn_cacher/rnn_cell/{from}{}/{parameter}", GATES[gate])
+/// Name of a parameter of the cell; `source` is `i` for the input and `h` for the output.
+fn parameter_name(source: char, gate: usize, parameter: &str) -> String {
+    format!("weight_fn_cacher/rnn_cell/{source}{}/{parameter}", GATES[gate])
 }
 
 /// States of one level: those with equally long histories.
@@ -85,12 +87,12 @@ impl<F: Real> SharedRnn<'_, F> {
         if self.vocabulary < 2 {
             return (self.vocabulary * self.order).saturating_add(1);
         }
-        let (mut all, mut level) = (1usize, 1usize);
+        let (mut total, mut level_states) = (1usize, 1usize);
         for _ in 0..self.order.min(usize::BITS as usize) {
-            level = level.saturating_mul(self.vocabulary);
-            all = all.saturating_add(level);
+            level_states = level_states.saturating_mul(self.vocabulary);
+            total = total.saturating_add(level_states);
         }
-        all
+        total
     }
 
     /// Checks that the parameters fit together, are finite and have `states` embeddings.
@@ -100,9 +102,11 @@ impl<F: Real> SharedRnn<'_, F> {
     /// number of states.
     pub fn check(&self, states: usize) -> Result<()> {
         let (r, re) = (self.width(), self.embedding_width());
-        for (argument, size) in
-            [(name('h', 0, "bias"), r), (EMBEDDING.to_owned(), re), ("vocabulary".into(), self.vocabulary)]
-        {
+        for (argument, size) in [
+            (parameter_name('h', 0, "bias"), r),
+            (EMBEDDING_NAME.to_owned(), re),
+            ("vocabulary".into(), self.vocabulary),
+        ] {
             if size == 0 {
                 return Err(Error::shape(argument, "at least 1", 0));
             }
@@ -115,19 +119,19 @@ impl<F: Real> SharedRnn<'_, F> {
             expect_len(argument, length, values.len())?;
             expect_finite(argument, values)
         };
-        check_values(EMBEDDING, (self.vocabulary + 1) * re, self.embedding)?;
+        check_values(EMBEDDING_NAME, (self.vocabulary + 1) * re, self.embedding)?;
         for gate in 0..4 {
-            check_values(&name('i', gate, "kernel"), re * r, self.input[gate])?;
-            check_values(&name('h', gate, "kernel"), r * r, self.recurrent[gate])?;
-            check_values(&name('h', gate, "bias"), r, self.bias[gate])?;
+            check_values(&parameter_name('i', gate, "kernel"), re * r, self.input[gate])?;
+            check_values(&parameter_name('h', gate, "kernel"), r * r, self.recurrent[gate])?;
+            check_values(&parameter_name('h', gate, "bias"), r, self.bias[gate])?;
         }
-        let largest = |values: &[F]| values.iter().map(|w| w.to_f64().abs()).fold(0.0, f64::max);
-        let largest_of = |gates: [&[F]; 4]| gates.into_iter().map(largest).fold(0.0, f64::max);
-        let bound = re as f64 * largest(self.embedding) * largest_of(self.input)
-            + r as f64 * largest_of(self.recurrent)
-            + largest_of(self.bias);
-        if bound > F::MAX.to_f64() {
-            return Err(Error::shape("weight_fn_cacher/rnn_cell", "weights whose sums are finite", bound));
+        let max_abs = |values: &[F]| values.iter().map(|w| w.to_f64().abs()).fold(0.0, f64::max);
+        let max_abs_of = |gates: [&[F]; 4]| gates.into_iter().map(max_abs).fold(0.0, f64::max);
+        let max_gate = re as f64 * max_abs(self.embedding) * max_abs_of(self.input)
+            + r as f64 * max_abs_of(self.recurrent)
+            + max_abs_of(self.bias);
+        if max_gate > F::MAX.to_f64() {
+            return Err(Error::shape("weight_fn_cacher/rnn_cell", "weights whose sums are finite", max_gate));
         }
         Ok(())
     }
@@ -149,53 +153,57 @@ impl<F: Real> SharedRnn<'_, F> {
     /// As [`SharedRnn::check`].
     pub fn forward(&self) -> Result<Vec<F>> {
         self.check(self.states())?;
-        Ok(self.run(&Cell::new(self)).output)
+        Ok(self.run(&Cell::new(self)).outputs)
     }
 
+    /// Returns the levels of states, shortest histories first.
     fn levels(&self) -> Vec<HistoryLevel> {
         let mut levels = vec![HistoryLevel { states: 0..1, symbols: 0..1 }];
-        for k in 0..self.order {
-            let Range { start, end } = levels[k].states;
+        for length in 0..self.order {
+            let Range { start, end } = levels[length].states;
             let states = end..end + (end - start) * self.vocabulary;
             levels.push(HistoryLevel { states, symbols: 1..self.vocabulary + 1 });
         }
         levels
     }
 
+    /// Computes the states of all histories, level by level.
     fn run(&self, cell: &Cell<F>) -> LevelStates<F> {
         let r = self.width();
         let zeros = || kernels::alloc(self.states() * r, F::ZERO);
-        let mut all = LevelStates { output: zeros(), memory: zeros(), zero: vec![F::ZERO; r] };
+        let mut level_states = LevelStates { outputs: zeros(), cells: zeros(), zero: vec![F::ZERO; r] };
         let mut parents = None;
         for level in self.levels() {
-            let own = level.states.start * r..level.states.end * r;
-            let recurrent = cell.recurrent(all.parent_states(&parents, r)[0]);
-            let LevelStates { output, memory, zero } = &mut all;
-            let (earlier, memory) = memory[..own.end].split_at_mut(own.start);
-            let parent_memory = match &parents {
+            let level_elements = level.states.start * r..level.states.end * r;
+            let recurrent_gates = cell.recurrent_gates(level_states.parent_states(&parents, r)[0]);
+            let LevelStates { outputs, cells, zero } = &mut level_states;
+            let (earlier_cells, cells) = cells[..level_elements.end].split_at_mut(level_elements.start);
+            let parent_cells = match &parents {
                 None => &*zero,
-                Some(parents) => &earlier[rows(parents, r)],
+                Some(parents) => &earlier_cells[element_range(parents, r)],
             };
-            let tasks =
-                (parts_mut(&mut output[own], ROWS_PER_TASK * r), parts_mut(memory, ROWS_PER_TASK * r));
-            par_for(tasks, |at, (output, memory)| {
+            let tasks = (
+                parts_mut(&mut outputs[level_elements], STATES_PER_TASK * r),
+                parts_mut(cells, STATES_PER_TASK * r),
+            );
+            par_for(tasks, |task, (outputs, cells)| {
                 let mut gates = vec![F::ZERO; 4 * r];
-                let row_pairs = output.chunks_exact_mut(r).zip(memory.chunks_exact_mut(r));
-                for (row, (output, memory)) in (at * ROWS_PER_TASK..).zip(row_pairs) {
+                let row_pairs = outputs.chunks_exact_mut(r).zip(cells.chunks_exact_mut(r));
+                for (row, (output, cell_state)) in (task * STATES_PER_TASK..).zip(row_pairs) {
                     let (parent, symbol) = level.parent_and_symbol(row);
-                    let [i, f, g, o] = cell.gates(&recurrent, parent, symbol, &mut gates);
-                    let old = &parent_memory[parent * r..][..r];
+                    let [i, f, g, o] = cell.gates(&recurrent_gates, parent, symbol, &mut gates);
+                    let parent_cell = &parent_cells[parent * r..][..r];
                     for k in 0..r {
-                        memory[k] = f[k] * old[k] + i[k] * g[k];
+                        cell_state[k] = f[k] * parent_cell[k] + i[k] * g[k];
                     }
-                    output.copy_from_slice(memory);
+                    output.copy_from_slice(cell_state);
                     tanh(output);
                     output.iter_mut().zip(&*o).for_each(|(h, &o)| *h *= o);
                 }
             });
             parents = Some(level.states);
         }
-        all
+        level_states
     }
 
     /// Returns the gradients of the parameters, by name.
@@ -208,69 +216,94 @@ impl<F: Real> SharedRnn<'_, F> {
         let (r, re) = (self.width(), self.embedding_width());
         let cell = Cell::new(self);
         let states = self.run(&cell);
-        let mut output = gradient.to_vec();
-        let mut memory = kernels::alloc(gradient.len(), F::ZERO);
-        let mut symbols = vec![F::ZERO; cell.symbols.len()];
+        // States, and the gradients that levels pass to earlier ones.
+        let mut output_gradients = gradient.to_vec();
+        let mut cell_gradients = kernels::alloc(gradient.len(), F::ZERO);
+        let mut symbol_gradients = vec![F::ZERO; cell.symbol_gates.len()];
         let mut recurrent_gradient = vec![F::ZERO; cell.recurrent.len()];
         let mut bias_gradient = vec![F::ZERO; cell.bias.len()];
         let levels = self.levels();
         for (k, level) in levels.iter().enumerate().rev() {
             let parents = k.checked_sub(1).map(|previous| levels[previous].states.clone());
-            let [hidden, old] = states.parent_states(&parents, r);
-            let own = level.states.start * r..level.states.end * r;
-            let recurrent = cell.recurrent(hidden);
+            let [parent_outputs, parent_cells] = states.parent_states(&parents, r);
+            let level_elements = level.states.start * r..level.states.end * r;
+            let recurrent_gates = cell.recurrent_gates(parent_outputs);
+            // Gradients before σ and tanh, in parallel over states.
             let mut gates = kernels::alloc(level.states.len() * 4 * r, F::ZERO);
-            let (earlier, carry) = memory[..own.end].split_at_mut(own.start);
+            let (earlier_gradients, carried_gradients) =
+                cell_gradients[..level_elements.end].split_at_mut(level_elements.start);
             par_for(
-                (parts_mut(&mut gates, ROWS_PER_TASK * 4 * r), parts_mut(carry, ROWS_PER_TASK * r)),
-                |at, (gates, carry)| {
+                (
+                    parts_mut(&mut gates, STATES_PER_TASK * 4 * r),
+                    parts_mut(carried_gradients, STATES_PER_TASK * r),
+                ),
+                |task, (gates, carried_gradients)| {
                     let mut tanh_c = vec![F::ZERO; r];
-                    let row_pairs = gates.chunks_exact_mut(4 * r).zip(carry.chunks_exact_mut(r));
-                    for (row, (gates, carry)) in (at * ROWS_PER_TASK..).zip(row_pairs) {
+                    let row_pairs = gates.chunks_exact_mut(4 * r).zip(carried_gradients.chunks_exact_mut(r));
+                    for (row, (gates, carried)) in (task * STATES_PER_TASK..).zip(row_pairs) {
                         let (parent, symbol) = level.parent_and_symbol(row);
-                        let elements = rows(&(level.states.start + row..level.states.start + row + 1), r);
-                        tanh_c.copy_from_slice(&states.memory[elements.clone()]);
+                        let elements =
+                            element_range(&(level.states.start + row..level.states.start + row + 1), r);
+                        tanh_c.copy_from_slice(&states.cells[elements.clone()]);
                         tanh(&mut tanh_c);
-                        let gates = cell.gates(&recurrent, parent, symbol, gates);
-                        slopes(gates, [&output[elements], &tanh_c, &old[parent * r..][..r]], carry);
+                        let gates = cell.gates(&recurrent_gates, parent, symbol, gates);
+                        gate_gradients(
+                            gates,
+                            [&output_gradients[elements], &tanh_c, &parent_cells[parent * r..][..r]],
+                            carried,
+                        );
                     }
                 },
             );
 
-            let (gates, carry, children) = (&gates, &*carry, level.symbols.len());
-            let mut parent_gates = vec![F::ZERO; recurrent.len()];
+            // Sums over the children of each parent, and over the parents of each symbol.
+            let (gates, carried_gradients, child_count) = (&gates, &*carried_gradients, level.symbols.len());
+            let mut parent_gates = vec![F::ZERO; recurrent_gates.len()];
             par_for(parts_mut(&mut parent_gates, 4 * r), |parent, out| {
-                F::add_rows(out, &gates[parent * children * 4 * r..][..children * 4 * r]);
+                F::add_rows(out, &gates[parent * child_count * 4 * r..][..child_count * 4 * r]);
             });
-            par_for(parts_mut(&mut symbols[rows(&level.symbols, 4 * r)], 4 * r), |symbol, out| {
-                gates.chunks_exact(4 * r).skip(symbol).step_by(children).for_each(|row| add(out, row));
-            });
-            let layer = cell.layer();
+            par_for(
+                parts_mut(&mut symbol_gradients[element_range(&level.symbols, 4 * r)], 4 * r),
+                |symbol, out| {
+                    gates.chunks_exact(4 * r).skip(symbol).step_by(child_count).for_each(|row| add(out, row));
+                },
+            );
+            let layer = cell.recurrent_layer();
             layer.backward_parameters(
-                &[(hidden, &parent_gates)],
+                &[(parent_outputs, &parent_gates)],
                 &mut recurrent_gradient,
                 &mut bias_gradient,
             );
             if let Some(parents) = parents {
-                par_for(parts_mut(&mut earlier[rows(&parents, r)], r), |parent, out| {
-                    F::add_rows(out, &carry[parent * children * r..][..children * r]);
+                par_for(parts_mut(&mut earlier_gradients[element_range(&parents, r)], r), |parent, out| {
+                    F::add_rows(out, &carried_gradients[parent * child_count * r..][..child_count * r]);
                 });
-                layer.backward_rows(&parent_gates, &mut output[rows(&parents, r)], Accumulate::Add);
+                layer.backward_rows(
+                    &parent_gates,
+                    &mut output_gradients[element_range(&parents, r)],
+                    Accumulate::Add,
+                );
             }
         }
+        // Gradients of the input kernel and of the label embeddings.
         let layer = Affine::new(View::new(&cell.input, re, 4 * r), None);
-        let (mut input_gradient, mut unused) = (vec![F::ZERO; cell.input.len()], vec![F::ZERO; 4 * r]);
-        layer.backward_parameters(&[(self.embedding, &symbols)], &mut input_gradient, &mut unused);
+        let (mut input_gradient, mut unused_bias) = (vec![F::ZERO; cell.input.len()], vec![F::ZERO; 4 * r]);
+        layer.backward_parameters(
+            &[(self.embedding, &symbol_gradients)],
+            &mut input_gradient,
+            &mut unused_bias,
+        );
         let mut embedding_gradient = vec![F::ZERO; self.embedding.len()];
-        layer.backward_rows(&symbols, &mut embedding_gradient, Accumulate::Replace);
+        layer.backward_rows(&symbol_gradients, &mut embedding_gradient, Accumulate::Replace);
 
-        let mut parameters = Parameters::from([(EMBEDDING.to_owned(), embedding_gradient)]);
+        let mut parameters = Parameters::from([(EMBEDDING_NAME.to_owned(), embedding_gradient)]);
         for gate in 0..4 {
-            let gate_columns =
-                |all: &[F]| all.chunks_exact(4 * r).flat_map(|row| row[gate * r..][..r].to_vec()).collect();
-            parameters.insert(name('i', gate, "kernel"), gate_columns(&input_gradient));
-            parameters.insert(name('h', gate, "kernel"), gate_columns(&recurrent_gradient));
-            parameters.insert(name('h', gate, "bias"), gate_columns(&bias_gradient));
+            let gate_columns = |matrix: &[F]| {
+                matrix.chunks_exact(4 * r).flat_map(|row| row[gate * r..][..r].to_vec()).collect()
+            };
+            parameters.insert(parameter_name('i', gate, "kernel"), gate_columns(&input_gradient));
+            parameters.insert(parameter_name('h', gate, "kernel"), gate_columns(&recurrent_gradient));
+            parameters.insert(parameter_name('h', gate, "bias"), gate_columns(&bias_gradient));
         }
         parameters
     }
@@ -284,15 +317,17 @@ impl HistoryLevel {
     }
 }
 
-/// Elements of a range of rows.
-fn rows(states: &Range<usize>, width: usize) -> Range<usize> {
+/// Elements of the rows of a range of states.
+fn element_range(states: &Range<usize>, width: usize) -> Range<usize> {
     states.start * width..states.end * width
 }
 
-/// Recurrent states `h` and `c`, *C x R*, and a zero state.
+/// LSTM states of all contexts, *C x R*, and a zero state.
 struct LevelStates<F> {
-    output: Vec<F>,
-    memory: Vec<F>,
+    /// `h`
+    outputs: Vec<F>,
+    /// `c`
+    cells: Vec<F>,
     zero: Vec<F>,
 }
 
@@ -301,7 +336,9 @@ impl<F> LevelStates<F> {
     fn parent_states(&self, parents: &Option<Range<usize>>, r: usize) -> [&[F]; 2] {
         match parents {
             None => [&self.zero, &self.zero],
-            Some(parents) => [&self.output[rows(parents, r)], &self.memory[rows(parents, r)]],
+            Some(parents) => {
+                [&self.outputs[element_range(parents, r)], &self.cells[element_range(parents, r)]]
+            }
         }
     }
 }
@@ -315,32 +352,34 @@ struct Cell<F> {
     /// *4R*
     bias: Vec<F>,
     /// `X` *(V + 1) x 4R*
-    symbols: Vec<F>,
+    symbol_gates: Vec<F>,
 }
 
 impl<F: Real> Cell<F> {
     fn new(rnn: &SharedRnn<F>) -> Self {
         let r = rnn.width();
-        let concatenate = |parts: [&[F]; 4]| -> Vec<F> {
-            let rows = (0..parts[0].len() / r).flat_map(|row| parts.map(|part| &part[row * r..][..r]));
+        let concatenate = |kernels: [&[F]; 4]| -> Vec<F> {
+            let rows =
+                (0..kernels[0].len() / r).flat_map(|row| kernels.map(|kernel| &kernel[row * r..][..r]));
             rows.flatten().copied().collect()
         };
         let input = concatenate(rnn.input);
-        let mut symbols = vec![F::ZERO; (rnn.vocabulary + 1) * 4 * r];
+        let mut symbol_gates = vec![F::ZERO; (rnn.vocabulary + 1) * 4 * r];
         let layer = Affine::new(View::new(&input, rnn.embedding_width(), 4 * r), None);
-        layer.forward(rnn.embedding, &mut symbols);
-        Self { input, recurrent: concatenate(rnn.recurrent), bias: concatenate(rnn.bias), symbols }
+        layer.forward(rnn.embedding, &mut symbol_gates);
+        Self { input, recurrent: concatenate(rnn.recurrent), bias: concatenate(rnn.bias), symbol_gates }
     }
 
-    fn layer(&self) -> Affine<'_, F> {
+    /// The recurrent layer.
+    fn recurrent_layer(&self) -> Affine<'_, F> {
         let width = self.bias.len();
         Affine::new(View::new(&self.recurrent, width / 4, width), Some(&self.bias))
     }
 
     /// Computes `G` of parents.
-    fn recurrent(&self, hidden: &[F]) -> Vec<F> {
-        let mut out = kernels::alloc(4 * hidden.len(), F::ZERO);
-        self.layer().forward(hidden, &mut out);
+    fn recurrent_gates(&self, outputs: &[F]) -> Vec<F> {
+        let mut out = kernels::alloc(4 * outputs.len(), F::ZERO);
+        self.recurrent_layer().forward(outputs, &mut out);
         out
     }
 
@@ -354,9 +393,9 @@ impl<F: Real> Cell<F> {
     ) -> [&'g mut [F]; 4] {
         let width = self.bias.len();
         gates.copy_from_slice(&recurrent[parent * width..][..width]);
-        add(gates, &self.symbols[symbol * width..][..width]);
-        let (input_and_forget, rest) = gates.split_at_mut(width / 2);
-        let (g, o) = rest.split_at_mut(width / 4);
+        add(gates, &self.symbol_gates[symbol * width..][..width]);
+        let (input_and_forget, cell_and_output) = gates.split_at_mut(width / 2);
+        let (g, o) = cell_and_output.split_at_mut(width / 4);
         sigmoid(input_and_forget);
         tanh(g);
         sigmoid(o);
@@ -365,15 +404,15 @@ impl<F: Real> Cell<F> {
     }
 }
 
-/// Replaces gates by `da`; `carry` is `dc` of the children and becomes that of the parent.
-fn slopes<F: Real>([i, f, g, o]: [&mut [F]; 4], [dh, tanh_c, old]: [&[F]; 3], carry: &mut [F]) {
-    for k in 0..carry.len() {
-        let dc = carry[k] + dh[k] * o[k] * (F::ONE - tanh_c[k] * tanh_c[k]);
-        carry[k] = dc * f[k];
+/// Replaces gates by `da`; `dc` is that of the children and becomes that of the parent.
+fn gate_gradients<F: Real>([i, f, g, o]: [&mut [F]; 4], [dh, tanh_c, parent_cell]: [&[F]; 3], dc: &mut [F]) {
+    for k in 0..dc.len() {
+        let cell_gradient = dc[k] + dh[k] * o[k] * (F::ONE - tanh_c[k] * tanh_c[k]);
+        dc[k] = cell_gradient * f[k];
         o[k] = dh[k] * tanh_c[k] * o[k] * (F::ONE - o[k]);
-        f[k] = dc * old[k] * f[k] * (F::ONE - f[k]);
-        let input = i[k];
-        i[k] = dc * g[k] * input * (F::ONE - input);
-        g[k] = dc * input * (F::ONE - g[k] * g[k]);
+        f[k] = cell_gradient * parent_cell[k] * f[k] * (F::ONE - f[k]);
+        let input_gate = i[k];
+        i[k] = cell_gradient * g[k] * input_gate * (F::ONE - input_gate);
+        g[k] = cell_gradient * input_gate * (F::ONE - g[k] * g[k]);
     }
 }

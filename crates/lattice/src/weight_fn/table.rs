@@ -1,4 +1,4 @@
-//! Weight function that reads arc weights from a table.
+//! Arc weights of a lattice from a table.
 use kernels::{Real, ScratchReq, par_for, parts_mut};
 
 use super::{Arcs, ArcsMut, BoundWeights, LabelChain, Parameters, WeightFn, Workload};
@@ -15,6 +15,7 @@ pub struct TableWeightFn<'a, F> {
     values: &'a [F],
     /// Number of utterances with separate rows; none for a shared table.
     utterances: Option<usize>,
+    /// X
     rows: usize,
     states: usize,
     vocabulary: usize,
@@ -75,24 +76,28 @@ impl<F: Real> WeightFn<F> for TableWeightFn<'_, F> {
     }
 
     fn bind(&self, _buffers: &mut Vec<Vec<F>>) -> Result<Box<dyn BoundWeights<F> + '_>> {
-        Ok(Box::new(BoundTable { table: *self, starts: Vec::new(), size: 0, gradient: Vec::new() }))
+        Ok(Box::new(BoundTable { table: *self, starts: Vec::new(), frame_size: 0, gradient: Vec::new() }))
     }
 }
 
+/// A table with the frames of a group.
 struct BoundTable<'a, F> {
     table: TableWeightFn<'a, F>,
     /// Start of the row of each frame.
     starts: Vec<usize>,
     /// F, the number of features of a frame.
-    size: usize,
+    frame_size: usize,
+    /// Gradient of the table; empty before the first backward.
     gradient: Vec<F>,
 }
 
 impl<F: Real> BoundTable<'_, F> {
-    fn row(&self, frame: usize, state: usize) -> usize {
+    /// Returns the start of the row of a frame and state.
+    fn row_start(&self, frame: usize, state: usize) -> usize {
         self.starts[frame] + state * (1 + self.table.vocabulary)
     }
 
+    /// Returns the gradient of the table, which is initially zero.
     fn gradient(&mut self) -> &mut [F] {
         if self.gradient.is_empty() {
             self.gradient = vec![F::ZERO; self.table.values.len()];
@@ -103,26 +108,36 @@ impl<F: Real> BoundTable<'_, F> {
 
 impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
     fn set_frames(&mut self, rows: &[F], utterances: &[u32]) -> Result<()> {
-        let TableWeightFn { utterances: table_utterances, rows: count, states, vocabulary, .. } = self.table;
+        let TableWeightFn { utterances: table_utterances, rows: row_count, states, vocabulary, .. } =
+            self.table;
         self.starts.clear();
-        self.size = rows.len() / utterances.len().max(1);
-        if self.size == 0 && !utterances.is_empty() {
+        self.frame_size = rows.len() / utterances.len().max(1);
+        if self.frame_size == 0 && !utterances.is_empty() {
             return Err(Error::shape("frames", "at least 1 feature, the row of the table", 0));
         }
-        for (at, (x, &utterance)) in rows.chunks_exact(self.size.max(1)).zip(utterances).enumerate() {
-            let (row, utterance) = (x[0].to_f64(), utterance as usize);
-            if !(row > -1.0 && row < count as f64) {
-                let frame =
-                    utterances[..at].iter().rev().take_while(|&&other| other as usize == utterance).count();
-                let site = format!("{row} in frame {frame} of utterance {utterance}");
-                return Err(Error::shape("frames", format!("rows of the table below {count}"), site));
+        for (index, (features, &utterance)) in
+            rows.chunks_exact(self.frame_size.max(1)).zip(utterances).enumerate()
+        {
+            let (row, utterance) = (features[0].to_f64(), utterance as usize);
+            if !(row > -1.0 && row < row_count as f64) {
+                let frame = utterances[..index]
+                    .iter()
+                    .rev()
+                    .take_while(|&&other| other as usize == utterance)
+                    .count();
+                let description = format!("{row} in frame {frame} of utterance {utterance}");
+                return Err(Error::shape(
+                    "frames",
+                    format!("rows of the table below {row_count}"),
+                    description,
+                ));
             }
-            if table_utterances.is_some_and(|count| utterance >= count) {
-                let site = format!("utterance {utterance}");
-                return Err(Error::shape("table", "rows for each utterance of the frames", site));
+            if table_utterances.is_some_and(|utterance_count| utterance >= utterance_count) {
+                let description = format!("utterance {utterance}");
+                return Err(Error::shape("table", "rows for each utterance of the frames", description));
             }
-            let at = table_utterances.map_or(0, |_| utterance) * count + row as usize;
-            self.starts.push(at * states * (1 + vocabulary));
+            let table_row = table_utterances.map_or(0, |_| utterance) * row_count + row as usize;
+            self.starts.push(table_row * states * (1 + vocabulary));
         }
         Ok(())
     }
@@ -130,8 +145,8 @@ impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
     fn forward(&self, frames: &[usize], arcs: ArcsMut<F>) {
         let TableWeightFn { values, states, vocabulary, .. } = self.table;
         let arcs = (parts_mut(arcs.blank, states), parts_mut(arcs.lexical, states * vocabulary));
-        par_for(arcs, |at, (blank, lexical)| {
-            let rows = &values[self.row(frames[at], 0)..][..states * (1 + vocabulary)];
+        par_for(arcs, |index, (blank, lexical)| {
+            let rows = &values[self.row_start(frames[index], 0)..][..states * (1 + vocabulary)];
             let rows = rows.chunks_exact(1 + vocabulary);
             for ((row, blank), lexical) in rows.zip(blank).zip(lexical.chunks_exact_mut(vocabulary)) {
                 *blank = row[0];
@@ -141,17 +156,17 @@ impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
     }
 
     fn forward_state(&self, frame: usize, state: usize, lexical: &mut [F]) -> F {
-        let row = &self.table.values[self.row(frame, state)..][..1 + self.table.vocabulary];
+        let row = &self.table.values[self.row_start(frame, state)..][..1 + self.table.vocabulary];
         lexical.copy_from_slice(&row[1..]);
         row[0]
     }
 
     fn backward(&mut self, frames: &[usize], adjoints: Arcs<F>) {
         let TableWeightFn { states, vocabulary, .. } = self.table;
-        for (at, &frame) in frames.iter().enumerate() {
-            let start = self.row(frame, 0);
+        for (index, &frame) in frames.iter().enumerate() {
+            let start = self.row_start(frame, 0);
             let (blank, lexical) =
-                (&adjoints.blank[at * states..], &adjoints.lexical[at * states * vocabulary..]);
+                (&adjoints.blank[index * states..], &adjoints.lexical[index * states * vocabulary..]);
             let rows = self.gradient()[start..][..states * (1 + vocabulary)].chunks_exact_mut(1 + vocabulary);
             for ((row, &blank), lexical) in rows.zip(blank).zip(lexical.chunks_exact(vocabulary)) {
                 row[0] += blank;
@@ -160,12 +175,12 @@ impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
         }
     }
 
-    fn forward_chain(&self, first: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
+    fn forward_chain(&self, first_frame: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
         let positions = chain.states.len();
         let frames = arcs.blank.chunks_exact_mut(positions).zip(arcs.lexical.chunks_exact_mut(positions));
-        for (frame, (blank, lexical)) in (first..).zip(frames) {
+        for (frame, (blank, lexical)) in (first_frame..).zip(frames) {
             for (position, &state) in chain.states.iter().enumerate() {
-                let row = &self.table.values[self.row(frame, state)..];
+                let row = &self.table.values[self.row_start(frame, state)..];
                 blank[position] = row[0];
                 lexical[position] = chain.labels.get(position).map_or(F::NEG_INFINITY, |&y| row[y as usize]);
             }
@@ -173,12 +188,12 @@ impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
         Ok(())
     }
 
-    fn backward_chain(&mut self, first: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
+    fn backward_chain(&mut self, first_frame: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
         let positions = chain.states.len();
         let frames = adjoints.blank.chunks_exact(positions).zip(adjoints.lexical.chunks_exact(positions));
-        for (frame, (blank, lexical)) in (first..).zip(frames) {
+        for (frame, (blank, lexical)) in (first_frame..).zip(frames) {
             for (position, &state) in chain.states.iter().enumerate() {
-                let start = self.row(frame, state);
+                let start = self.row_start(frame, state);
                 let row = &mut self.gradient()[start..];
                 row[0] += blank[position];
                 if let Some(&label) = chain.labels.get(position) {
@@ -190,7 +205,7 @@ impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
     }
 
     fn frame_gradient(&mut self, _rows: &[F]) -> Vec<F> {
-        vec![F::ZERO; self.starts.len() * self.size]
+        vec![F::ZERO; self.starts.len() * self.frame_size]
     }
 
     fn finish(mut self: Box<Self>) -> Parameters<F> {

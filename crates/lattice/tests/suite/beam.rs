@@ -1,4 +1,4 @@
-//! Beam search compared with lists of all paths and with its definition.
+//! Beam search over lattices compared with all paths and with its definition.
 use std::collections::{BTreeMap, BTreeSet};
 
 use lattice::{
@@ -18,8 +18,8 @@ impl Bigrams {
     }
 
     fn total_score(&self, labels: &[u32]) -> f64 {
-        let before = std::iter::once(&0).chain(labels);
-        before.zip(labels).map(|(&before, &label)| self.0[(before * 4 + label) as usize]).sum()
+        let previous_labels = std::iter::once(&0).chain(labels);
+        previous_labels.zip(labels).map(|(&previous, &label)| self.0[(previous * 4 + label) as usize]).sum()
     }
 }
 
@@ -30,8 +30,8 @@ impl LabelScorer for Bigrams {
         0
     }
 
-    fn score(&self, before: &u32, label: u32) -> (f64, u32) {
-        (self.0[(before * 4 + label) as usize], label)
+    fn score(&self, previous: &u32, label: u32) -> (f64, u32) {
+        (self.0[(previous * 4 + label) as usize], label)
     }
 }
 
@@ -39,50 +39,53 @@ impl LabelScorer for Bigrams {
 ///
 /// None if equal scores are separated.
 fn prune(
-    all: BTreeMap<Vec<u32>, f64>,
+    strings: BTreeMap<Vec<u32>, f64>,
     width: usize,
     scores: Option<&Bigrams>,
 ) -> Option<BTreeMap<Vec<u32>, f64>> {
     let score =
         |labels: &[u32], weight: f64| weight + scores.map_or(0.0, |scores| scores.total_score(labels));
-    let mut list: Vec<_> = all.into_iter().filter(|(_, weight)| *weight > f64::NEG_INFINITY).collect();
-    list.sort_by(|a, b| score(&b.0, b.1).total_cmp(&score(&a.0, a.1)));
-    if let Some(first) = list.get(width) {
-        let last = &list[width - 1];
-        if score(&last.0, last.1) - score(&first.0, first.1) < 1e-9 {
+    let mut sorted: Vec<_> = strings.into_iter().filter(|(_, weight)| *weight > f64::NEG_INFINITY).collect();
+    sorted.sort_by(|a, b| score(&b.0, b.1).total_cmp(&score(&a.0, a.1)));
+    if let Some(best_pruned) = sorted.get(width) {
+        let worst_kept = &sorted[width - 1];
+        if score(&worst_kept.0, worst_kept.1) - score(&best_pruned.0, best_pruned.1) < 1e-9 {
             return None;
         }
     }
-    list.truncate(width);
-    Some(list.into_iter().collect())
+    sorted.truncate(width);
+    Some(sorted.into_iter().collect())
 }
 
-fn merge_into(into: &mut BTreeMap<Vec<u32>, f64>, labels: Vec<u32>, weight: f64, merge: Merge) {
-    let before = into.get(&labels).copied().unwrap_or(f64::NEG_INFINITY);
-    into.insert(labels, merged(vec![before, weight], merge));
+fn merge_into(strings: &mut BTreeMap<Vec<u32>, f64>, labels: Vec<u32>, weight: f64, merge: Merge) {
+    let earlier_weight = strings.get(&labels).copied().unwrap_or(f64::NEG_INFINITY);
+    strings.insert(labels, merged(vec![earlier_weight, weight], merge));
 }
 
 /// Beam search by its definition, over maps of strings.
 ///
 /// `row(t, p)` are the arcs of a state. None if ties decide.
 fn reference<'a>(
-    (context, alignment, frames): (&dyn Context, AlignmentLattice, usize),
+    context: &dyn Context,
+    alignment: AlignmentLattice,
+    frames: usize,
     row: impl Fn(usize, usize) -> &'a [f64],
-    (beam, scores): (BeamOptions, Option<&Bigrams>),
+    beam: BeamOptions,
+    scores: Option<&Bigrams>,
 ) -> Option<Vec<WeightedString>> {
     let mut hypotheses = BTreeMap::from([(vec![], 0.0)]);
     for t in 0..frames {
-        let (mut ends, mut level) = (BTreeMap::new(), hypotheses);
+        let (mut frame_ends, mut level) = (BTreeMap::new(), hypotheses);
         for i in 0..=alignment.expansions().unwrap_or(0) {
             let mut extended = BTreeMap::new();
             for (labels, weight) in &level {
                 let state = *lattice::context::walk_states(context, labels).unwrap().last().unwrap();
                 let row = row(t, state);
-                merge_into(&mut ends, labels.clone(), weight + row[0], beam.merge);
+                merge_into(&mut frame_ends, labels.clone(), weight + row[0], beam.merge);
                 for (label, w) in row.iter().enumerate().skip(1) {
                     let string = [&labels[..], &[label as u32]].concat();
                     match alignment.expansions() {
-                        None => merge_into(&mut ends, string, weight + w, beam.merge),
+                        None => merge_into(&mut frame_ends, string, weight + w, beam.merge),
                         Some(limit) if i < limit => merge_into(&mut extended, string, weight + w, beam.merge),
                         Some(_) => {}
                     }
@@ -90,15 +93,15 @@ fn reference<'a>(
             }
             level = prune(extended, beam.width, scores)?;
         }
-        hypotheses = prune(ends, beam.width, scores)?;
+        hypotheses = prune(frame_ends, beam.width, scores)?;
     }
-    let scored = |(labels, weight): (Vec<u32>, f64)| {
+    let with_scores = |(labels, weight): (Vec<u32>, f64)| {
         let weight = weight + scores.map_or(0.0, |scores| scores.total_score(&labels));
         WeightedString { labels, weight }
     };
-    let mut list: Vec<_> = hypotheses.into_iter().map(scored).collect();
-    list.sort_by(|a, b| b.weight.total_cmp(&a.weight));
-    Some(list)
+    let mut strings: Vec<_> = hypotheses.into_iter().map(with_scores).collect();
+    strings.sort_by(|a, b| b.weight.total_cmp(&a.weight));
+    Some(strings)
 }
 
 fn assert_close(computed: &[WeightedString], expected: &[WeightedString], seed: u64) {
@@ -124,16 +127,16 @@ fn a_wide_beam_finds_all_strings() {
                 })
                 .unwrap();
             for utterance in 0..tiny.lengths.len() {
-                let all = strings(tiny.paths(utterance), merge);
-                assert_eq!(unfused[utterance].len(), all.len(), "seed {seed}");
+                let all_strings = strings(tiny.paths(utterance), merge);
+                assert_eq!(unfused[utterance].len(), all_strings.len(), "seed {seed}");
                 for computed in &unfused[utterance] {
                     assert!(
-                        (computed.weight - all[&computed.labels]).abs() < 1e-12,
+                        (computed.weight - all_strings[&computed.labels]).abs() < 1e-12,
                         "seed {seed}: {computed:?}"
                     );
                 }
                 for computed in &fused[utterance] {
-                    let expected = all[&computed.labels] + scores.total_score(&computed.labels);
+                    let expected = all_strings[&computed.labels] + scores.total_score(&computed.labels);
                     assert!((computed.weight - expected).abs() < 1e-12, "seed {seed}: {computed:?}");
                 }
                 for computed in [&unfused[utterance], &fused[utterance]] {
@@ -157,9 +160,10 @@ fn a_narrow_beam_equals_the_definition() {
                     Some(scores) => session.beam_search(lattice, frames, beam, scores),
                 });
                 for (utterance, computed) in computed.unwrap().iter().enumerate() {
-                    let kind = (&*tiny.context, tiny.alignment, tiny.lengths[utterance]);
+                    let frames = tiny.lengths[utterance];
                     let row = |t, p| tiny.row(utterance, t, p);
-                    let Some(expected) = reference(kind, row, (beam, scores)) else { continue };
+                    let expected = reference(&*tiny.context, tiny.alignment, frames, row, beam, scores);
+                    let Some(expected) = expected else { continue };
                     assert_close(computed, &expected, seed);
                     let labels = |list: &[WeightedString]| {
                         list.iter().map(|string| string.labels.clone()).collect::<BTreeSet<_>>()
@@ -174,7 +178,7 @@ fn a_narrow_beam_equals_the_definition() {
 }
 
 /// Returns a table of many frames, for long strings.
-fn long(seed: u64, frames: usize, context: &FullNGram) -> Vec<f64> {
+fn random_table(seed: u64, frames: usize, context: &FullNGram) -> Vec<f64> {
     let mut numbers = Random::new(seed);
     (0..frames * context.states() * (1 + context.vocabulary())).map(|_| numbers.number()).collect()
 }
@@ -186,7 +190,7 @@ fn a_stream_equals_the_batch_search_for_any_chunk_size() {
     for (seed, alignment) in
         [(1, AlignmentLattice::FrameDependent), (2, AlignmentLattice::frame_label_dependent(2).unwrap())]
     {
-        let (weights, scores) = (long(seed, FRAMES, &context), Bigrams::new(seed));
+        let (weights, scores) = (random_table(seed, FRAMES, &context), Bigrams::new(seed));
         let table = TableWeightFn::new(&weights, &[FRAMES, 4, 4]).unwrap();
         let lattice = RecognitionLattice::new(&context, alignment, &table).unwrap();
         let rows: Vec<f64> = (0..FRAMES).map(|t| t as f64).collect();
@@ -195,7 +199,7 @@ fn a_stream_equals_the_batch_search_for_any_chunk_size() {
         let mut session = LatticeSession::default();
         let batch = session.beam_search(&lattice, &frames, beam, &scores).unwrap().remove(0);
         let row = |t: usize, p: usize| &weights[(t * 4 + p) * 4..][..4];
-        let expected = reference((&context, alignment, FRAMES), row, (beam, Some(&scores))).expect("no ties");
+        let expected = reference(&context, alignment, FRAMES, row, beam, Some(&scores)).expect("no ties");
         assert_close(&batch, &expected, seed);
         assert_eq!(batch[0].labels, expected[0].labels);
         for size in [1, 7, 400, FRAMES] {

@@ -1,4 +1,4 @@
-//! Losses and best paths over candle tensors compared with those over slices.
+//! Lattice losses and best paths over candle tensors compared with slices.
 use std::{collections::HashMap, sync::Arc};
 
 use candle_core::{DType, Device, Tensor, Var};
@@ -12,11 +12,12 @@ use lattice::{
 use crate::common::{F32_GRADIENTS, F64, Golden, Tolerance, assert_within, f32_values, golden, random};
 
 const CPU: &Device = &Device::Cpu;
-const FRAME: usize = 3;
+/// Number of features of a frame.
+const FRAME_SIZE: usize = 3;
 
 fn config(context: &FullNGram, embeddings: EmbeddingConfig, normalize: Option<Normalize>) -> JointConfig {
     let (states, vocabulary) = (context.states(), context.vocabulary());
-    JointConfig { states, vocabulary, frame: FRAME, hidden: 4, embeddings, normalize }
+    JointConfig { states, vocabulary, frame: FRAME_SIZE, hidden: 4, embeddings, normalize }
 }
 
 /// Returns a lattice and its parameters, random variables by name.
@@ -27,8 +28,8 @@ fn gnat(
 ) -> (Gnat, HashMap<String, Var>) {
     let map = VarMap::new();
     JointWeights::new(config, &VarBuilder::from_varmap(&map, DType::F64, CPU)).unwrap();
-    for (at, (name, variable)) in map.data().lock().unwrap().iter().enumerate() {
-        let values = random::<f64>(variable.elem_count(), at as u64 + name.len() as u64, 0.8);
+    for (index, (name, variable)) in map.data().lock().unwrap().iter().enumerate() {
+        let values = random::<f64>(variable.elem_count(), index as u64 + name.len() as u64, 0.8);
         variable.set(&Tensor::from_vec(values, variable.shape(), CPU).unwrap()).unwrap();
     }
     let weights = JointWeights::new(config, &VarBuilder::from_varmap(&map, DType::F64, CPU)).unwrap();
@@ -50,7 +51,8 @@ struct TestBatch {
 
 impl TestBatch {
     fn new() -> Self {
-        let frames = Tensor::from_vec(random::<f64>(2 * 4 * FRAME, 5, 1.0), (2, 4, FRAME), CPU).unwrap();
+        let frames =
+            Tensor::from_vec(random::<f64>(2 * 4 * FRAME_SIZE, 5, 1.0), (2, 4, FRAME_SIZE), CPU).unwrap();
         Self {
             frames: Var::from_tensor(&frames).unwrap(),
             num_frames: integers(&[4, 3], &[2]),
@@ -65,6 +67,7 @@ impl TestBatch {
     }
 }
 
+/// Returns all values of a tensor.
 fn vector(tensor: &Tensor) -> Vec<f64> {
     tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
@@ -72,6 +75,7 @@ fn vector(tensor: &Tensor) -> Vec<f64> {
 /// Gradients are those of `Σ_b g_b loss_b`.
 const COTANGENTS: [f64; 2] = [0.7, -1.3];
 
+/// Returns the sum of losses weighted by [`COTANGENTS`].
 fn weighted(losses: &Tensor) -> Tensor {
     let cotangents = Tensor::new(&COTANGENTS, CPU).unwrap();
     (losses.flatten_all().unwrap() * cotangents).unwrap().sum_all().unwrap()
@@ -96,14 +100,14 @@ fn check_against_central_differences(
         assert_within(name, &vector(doubled), &vector(&(computed * 2.0).unwrap()), F64);
         let (values, step) = (vector(variable), 1e-5);
         let mut expected = Vec::new();
-        for at in 0..values.len() {
-            let at_distance = |step: f64| {
-                let mut moved = values.clone();
-                moved[at] += step;
-                variable.set(&Tensor::from_vec(moved, variable.shape(), CPU).unwrap()).unwrap();
+        for index in 0..values.len() {
+            let sum_after_step = |step: f64| {
+                let mut shifted = values.clone();
+                shifted[index] += step;
+                variable.set(&Tensor::from_vec(shifted, variable.shape(), CPU).unwrap()).unwrap();
                 weighted(&gnat.losses(batch.tensors()).unwrap()).to_scalar::<f64>().unwrap()
             };
-            expected.push((at_distance(step) - at_distance(-step)) / (2.0 * step));
+            expected.push((sum_after_step(step) - sum_after_step(-step)) / (2.0 * step));
         }
         variable.set(&Tensor::from_vec(values, variable.shape(), CPU).unwrap()).unwrap();
         assert_within(name, &vector(computed), &expected, tolerance);
@@ -156,7 +160,7 @@ fn tensors_and_slices_give_equal_results() {
     let joint = joint(context.states(), 3, &values);
     let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &joint).unwrap();
     let rows = vector(&batch.frames);
-    let frames = Frames::new(&rows, &[2, 4, FRAME], &[4, 3]).unwrap();
+    let frames = Frames::new(&rows, &[2, 4, FRAME_SIZE], &[4, 3]).unwrap();
     let labels = Labels::new(&[2, 1, 2, 0], &[2, 2], &[2, 1]).unwrap();
     let mut session = LatticeSession::default();
     let out = session.sum(&lattice, &frames, &labels, &COTANGENTS).unwrap();
@@ -169,10 +173,10 @@ fn tensors_and_slices_give_equal_results() {
     assert_eq!(gnat.best_paths(&batch.frames, &batch.num_frames).unwrap(), paths);
 
     // Padding is never read and has no gradient.
-    assert!(out.frames[7 * FRAME..].iter().all(|&gradient| gradient == 0.0));
+    assert!(out.frames[7 * FRAME_SIZE..].iter().all(|&gradient| gradient == 0.0));
     let mut padded = rows.clone();
-    padded[7 * FRAME..].fill(f64::NAN);
-    batch.frames.set(&Tensor::from_vec(padded, (2, 4, FRAME), CPU).unwrap()).unwrap();
+    padded[7 * FRAME_SIZE..].fill(f64::NAN);
+    batch.frames.set(&Tensor::from_vec(padded, (2, 4, FRAME_SIZE), CPU).unwrap()).unwrap();
     assert_eq!(vector(&gnat.losses(batch.tensors()).unwrap()), out.sums);
 }
 
@@ -204,8 +208,8 @@ fn a_plan_from_shapes_is_the_plan_of_a_session() {
                 [AlignmentLattice::FrameDependent, AlignmentLattice::frame_label_dependent(2).unwrap()]
             {
                 let lattice = RecognitionLattice::new(&context, alignment, weight_fn).unwrap();
-                let rows = vec![0.0; batch * length * FRAME];
-                let frames = Frames::new(&rows, &[batch, length, FRAME], &vec![length; batch]).unwrap();
+                let rows = vec![0.0; batch * length * FRAME_SIZE];
+                let frames = Frames::new(&rows, &[batch, length, FRAME_SIZE], &vec![length; batch]).unwrap();
                 let ids = vec![1; batch * labels];
                 let ids = Labels::new(&ids, &[batch, labels], &vec![labels; batch]).unwrap();
                 for budget in
@@ -229,12 +233,12 @@ fn leading_axes_and_strides_do_not_change_losses() {
     let batch = TestBatch::new();
     let expected = vector(&gnat.losses(batch.tensors()).unwrap());
 
-    let shaped = |leading: &[usize], at: std::ops::Range<usize>| {
-        let reshaped = |tensor: &Tensor, rest: &[usize]| {
-            let rows = tensor.narrow(0, at.start, at.len()).unwrap();
-            rows.reshape([leading, rest].concat()).unwrap()
+    let losses_of_shape = |leading: &[usize], utterances: std::ops::Range<usize>| {
+        let reshaped = |tensor: &Tensor, last_axes: &[usize]| {
+            let rows = tensor.narrow(0, utterances.start, utterances.len()).unwrap();
+            rows.reshape([leading, last_axes].concat()).unwrap()
         };
-        let (frames, labels) = (reshaped(&batch.frames, &[4, FRAME]), reshaped(&batch.labels, &[2]));
+        let (frames, labels) = (reshaped(&batch.frames, &[4, FRAME_SIZE]), reshaped(&batch.labels, &[2]));
         let (num_frames, num_labels) = (reshaped(&batch.num_frames, &[]), reshaped(&batch.num_labels, &[]));
         let batch = BatchTensors {
             frames: &frames,
@@ -246,13 +250,16 @@ fn leading_axes_and_strides_do_not_change_losses() {
         assert_eq!(losses.dims(), leading);
         vector(&losses)
     };
-    assert_eq!(shaped(&[], 1..2), expected[1..]);
-    assert_eq!(shaped(&[2, 1, 1], 0..2), expected);
-    assert_eq!(shaped(&[1, 2], 0..2), expected);
+    assert_eq!(losses_of_shape(&[], 1..2), expected[1..]);
+    assert_eq!(losses_of_shape(&[2, 1, 1], 0..2), expected);
+    assert_eq!(losses_of_shape(&[1, 2], 0..2), expected);
 
-    let gaps = batch.frames.transpose(1, 2).unwrap().contiguous().unwrap().transpose(1, 2).unwrap();
-    assert!(!gaps.is_contiguous());
-    assert_eq!(vector(&gnat.losses(BatchTensors { frames: &gaps, ..batch.tensors() }).unwrap()), expected);
+    let strided_frames = batch.frames.transpose(1, 2).unwrap().contiguous().unwrap().transpose(1, 2).unwrap();
+    assert!(!strided_frames.is_contiguous());
+    assert_eq!(
+        vector(&gnat.losses(BatchTensors { frames: &strided_frames, ..batch.tensors() }).unwrap()),
+        expected
+    );
 }
 
 #[test]
@@ -287,9 +294,9 @@ fn shape_errors_name_the_argument() {
     assert_rejected(BatchTensors { frames: &half, ..batch }, &["frames", "f32 or f64", "f16"]);
     let flat = Tensor::zeros(4, DType::F64, CPU).unwrap();
     assert_rejected(BatchTensors { frames: &flat, ..batch }, &["frames", "B.., T and F"]);
-    let wide = Tensor::zeros((2, 4, FRAME + 1), DType::F64, CPU).unwrap();
+    let wide = Tensor::zeros((2, 4, FRAME_SIZE + 1), DType::F64, CPU).unwrap();
     assert_rejected(BatchTensors { frames: &wide, ..batch }, &["frames", "3 features", "4"]);
-    let nan = Tensor::full(f64::NAN, (2, 4, FRAME), CPU).unwrap();
+    let nan = Tensor::full(f64::NAN, (2, 4, FRAME_SIZE), CPU).unwrap();
     assert_rejected(BatchTensors { frames: &nan, ..batch }, &["frame 0 of utterance 0", "NaN"]);
 
     let table = NextStateTable::new(&[0; 6], 2, 3).unwrap();
@@ -339,10 +346,16 @@ fn parameters(golden: &Golden, dtype: DType) -> HashMap<String, Var> {
     golden.names_below(start).map(variable).collect()
 }
 
-fn equals_last(
+/// Compares losses, gradients and best paths with a golden file of LAST.
+///
+/// `tolerances` are those of losses and of gradients.
+fn check_golden(
     name: &str,
-    (dtype, tolerances): (DType, [Tolerance; 2]),
-    (order, alignment, normalize): (usize, AlignmentLattice, Option<Normalize>),
+    dtype: DType,
+    tolerances: [Tolerance; 2],
+    order: usize,
+    alignment: AlignmentLattice,
+    normalize: Option<Normalize>,
 ) {
     let Some(golden) = golden(&format!("{name}.f64")) else { return };
     let variables = parameters(&golden, dtype);
@@ -396,12 +409,15 @@ fn losses_gradients_and_best_paths_equal_golden_vectors() {
     let one_label = AlignmentLattice::frame_label_dependent(1).unwrap();
     let two_labels = AlignmentLattice::frame_label_dependent(2).unwrap();
     let single_precision = (DType::F32, [f32_values(20.0), F32_GRADIENTS]);
-    for kind in [(DType::F64, [F64, F64]), single_precision] {
-        equals_last("joint_emb_fd_c1", kind, (1, AlignmentLattice::FrameDependent, None));
-        equals_last("joint_emb_fd_c1_infeasible", kind, (1, AlignmentLattice::FrameDependent, None));
-        equals_last("joint_emb_fld2_c2_hat", kind, (2, two_labels, Some(Normalize::Hat)));
-        equals_last("joint_rnn_fd_c2", kind, (2, AlignmentLattice::FrameDependent, None));
-        equals_last("joint_rnn_fld1_c1_log_softmax", kind, (1, one_label, Some(Normalize::LogSoftmax)));
+    for (dtype, tolerances) in [(DType::F64, [F64, F64]), single_precision] {
+        let check = |name: &str, order, alignment, normalize| {
+            check_golden(name, dtype, tolerances, order, alignment, normalize);
+        };
+        check("joint_emb_fd_c1", 1, AlignmentLattice::FrameDependent, None);
+        check("joint_emb_fd_c1_infeasible", 1, AlignmentLattice::FrameDependent, None);
+        check("joint_emb_fld2_c2_hat", 2, two_labels, Some(Normalize::Hat));
+        check("joint_rnn_fd_c2", 2, AlignmentLattice::FrameDependent, None);
+        check("joint_rnn_fld1_c1_log_softmax", 1, one_label, Some(Normalize::LogSoftmax));
     }
 }
 
@@ -447,7 +463,7 @@ fn initial_values_have_the_documented_variance() {
         let variance = values.iter().map(|value| value * value).sum::<f64>() / values.len() as f64;
         let expected = match name {
             "weight_fn_cacher/context_embeddings" | "weight_fn/project_context_embeddings/kernel" => 0.02,
-            "weight_fn/project_frame/kernel" => 1.0 / FRAME as f64,
+            "weight_fn/project_frame/kernel" => 1.0 / FRAME_SIZE as f64,
             "weight_fn/Dense_0/kernel" | "weight_fn/Dense_1/kernel" => 0.005,
             _ => 0.0,
         };

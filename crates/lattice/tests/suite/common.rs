@@ -1,4 +1,4 @@
-//! Helpers: golden files, random numbers, comparisons, thread pools.
+//! Helpers of the lattice tests: golden files, random numbers, comparisons.
 use std::collections::BTreeMap;
 
 use lattice::Real;
@@ -28,6 +28,7 @@ pub fn golden(name: &str) -> Option<Golden> {
 }
 
 impl Golden {
+    /// The shape of a tensor.
     pub fn shape(&self, name: &str) -> &[usize] {
         &self.0[name].0
     }
@@ -36,6 +37,7 @@ impl Golden {
         &self.0[name].1
     }
 
+    /// The values of a tensor in another type.
     pub fn cast<F: Real>(&self, name: &str) -> Vec<F> {
         narrow(self.values(name))
     }
@@ -46,10 +48,12 @@ impl Golden {
     }
 }
 
+/// Converts values to a type.
 pub fn narrow<F: Real>(values: &[f64]) -> Vec<F> {
     values.iter().map(|&value| F::from_f64(value)).collect()
 }
 
+/// Converts values to `f64`.
 pub fn widened<F: Real>(values: &[F]) -> Vec<f64> {
     values.iter().map(|value| value.to_f64()).collect()
 }
@@ -73,10 +77,10 @@ pub fn f32_values(largest: f64) -> Tolerance {
 #[track_caller]
 pub fn assert_within<F: Real>(name: &str, computed: &[F], expected: &[f64], tolerance: Tolerance) {
     assert_eq!(computed.len(), expected.len(), "{name}: number of values");
-    for (at, (computed, &expected)) in computed.iter().zip(expected).enumerate() {
+    for (index, (computed, &expected)) in computed.iter().zip(expected).enumerate() {
         let computed = computed.to_f64();
         let close = (computed - expected).abs() <= tolerance.relative * expected.abs() + tolerance.absolute;
-        assert!(computed == expected || close, "{name}: {computed:e} against {expected:e} at {at}");
+        assert!(computed == expected || close, "{name}: {computed:e} against {expected:e} at {index}");
     }
 }
 
@@ -98,8 +102,9 @@ pub fn dot(a: &[f64], b: &[f64]) -> f64 {
 
 /// Asserts that some work gives equal results on 1, 2 and 5 threads.
 pub fn assert_thread_independent<T: PartialEq + std::fmt::Debug + Send>(work: impl Fn() -> T + Send + Sync) {
-    let on = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(&work);
-    let expected = on(1);
-    assert!(expected == on(2), "2 threads");
-    assert!(expected == on(5), "5 threads");
+    let result_with =
+        |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(&work);
+    let expected = result_with(1);
+    assert!(expected == result_with(2), "2 threads");
+    assert!(expected == result_with(5), "5 threads");
 }

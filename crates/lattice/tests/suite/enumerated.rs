@@ -1,4 +1,4 @@
-//! Tiny lattices against lists of all their paths.
+//! Sums over paths of tiny recognition lattices, compared with enumeration.
 use std::collections::BTreeMap;
 
 use lattice::{
@@ -18,8 +18,11 @@ use rnnt_dp::semiring::{
 
 /// Sums over some paths.
 struct Sums {
+    /// `Σ exp(weight)`
     real: f64,
+    /// Largest weight.
     best: f64,
+    /// Number of paths that are not blocked.
     count: u64,
     /// `Σ p(path) cost(path)`, with costs as they are and with their magnitudes.
     costs: [f64; 2],
@@ -41,7 +44,7 @@ fn sums<'a>(tiny: &TinyLattice, paths: impl Iterator<Item = &'a Vec<PathArc>>) -
 }
 
 #[track_caller]
-fn near(computed: &[f64], expected: &[f64]) {
+fn assert_sums(computed: &[f64], expected: &[f64]) {
     assert_near("sums over paths", computed, expected, 1e-10, 1e-11);
 }
 
@@ -63,51 +66,58 @@ impl Total<'_> {
     }
 }
 
+/// Compares sums in all semirings.
 fn check(total: &Total, expected: &Sums) {
     let Total(tiny, _) = total;
     let weight = |t: usize, arc: FrameArc| tiny.weight(path_arc(t, arc));
     let cost = |t: usize, arc: FrameArc| tiny.cost(path_arc(t, arc));
     let log_sum = expected.real.ln();
-    near(&[total.sum::<Log>(weight)], &[log_sum]);
-    near(&[total.sum::<Probability>(|t, arc| weight(t, arc).exp())], &[expected.real]);
-    near(&[total.sum::<Tropical>(weight)], &[expected.best]);
+    assert_sums(&[total.sum::<Log>(weight)], &[log_sum]);
+    assert_sums(&[total.sum::<Probability>(|t, arc| weight(t, arc).exp())], &[expected.real]);
+    assert_sums(&[total.sum::<Tropical>(weight)], &[expected.best]);
     let is_path = |t: usize, arc: FrameArc| u64::from(weight(t, arc) > f64::NEG_INFINITY);
     assert_eq!(total.sum::<Count>(is_path), expected.count);
     // Expectations in three forms: as logarithms, with signs, and as a mean.
     let magnitude =
         |t: usize, arc: FrameArc| LogLogExpectation::weighted(weight(t, arc), cost(t, arc).abs().ln());
     let computed = total.sum::<LogLogExpectation>(magnitude);
-    near(&[computed.0, computed.1], &[log_sum, expected.costs[1].ln()]);
+    assert_sums(&[computed.0, computed.1], &[log_sum, expected.costs[1].ln()]);
     type Signed = Expectation<Log, Probability, LogToProbability>;
     let computed = total.sum::<Signed>(|t, arc| Signed::weighted(weight(t, arc), cost(t, arc)));
-    near(&[computed.0, computed.1], &[log_sum, expected.costs[0]]);
+    assert_sums(&[computed.0, computed.1], &[log_sum, expected.costs[0]]);
     let computed =
         total.sum::<Average>(|t, arc| AverageWeight { log_prob: weight(t, arc), value: cost(t, arc) });
     let mean = if expected.count == 0 { 0.0 } else { expected.costs[0] / expected.real };
-    near(&[computed.log_prob, computed.value], &[log_sum, mean]);
+    assert_sums(&[computed.log_prob, computed.value], &[log_sum, mean]);
     // Several semirings at once.
     type All = Cartesian<Cartesian<Log, Tropical>, Cartesian<LogLogExpectation, Count>>;
     let weights = |t, arc| ((weight(t, arc), weight(t, arc)), (magnitude(t, arc), is_path(t, arc)));
     let ((log, best), ((log_again, magnitude), count)) = total.sum::<All>(weights);
-    near(&[log, best, log_again, magnitude], &[log_sum, expected.best, log_sum, expected.costs[1].ln()]);
+    assert_sums(
+        &[log, best, log_again, magnitude],
+        &[log_sum, expected.best, log_sum, expected.costs[1].ln()],
+    );
     assert_eq!(count, expected.count);
 }
 
 proptest! {
     #[test]
-    fn all_paths(tiny in tiny()) {
+    fn sums_over_all_paths_equal_enumeration(tiny in tiny()) {
         let expected = sums(&tiny, tiny.paths().iter());
         check(&Total(&tiny, None), &expected);
     }
 
     #[test]
-    fn paths_with_some_labels(tiny in tiny(), labels in prop::collection::vec(any::<u32>(), 0..6)) {
+    fn sums_over_paths_of_labels_equal_enumeration(
+        tiny in tiny(),
+        labels in prop::collection::vec(any::<u32>(), 0..6),
+    ) {
         let vocabulary = tiny.automaton.rows()[0].len() as u32;
         let labels: Vec<u32> = labels.into_iter().map(|y| y % vocabulary + 1).collect();
-        let has = |path: &&Vec<PathArc>| {
-            path.iter().map(|arc| arc.3 as u32).filter(|&y| y > 0).eq(labels.iter().copied())
+        let has_labels = |path: &&Vec<PathArc>| {
+            path.iter().map(|arc| arc.label as u32).filter(|&y| y > 0).eq(labels.iter().copied())
         };
-        let expected = sums(&tiny, tiny.paths().iter().filter(has));
+        let expected = sums(&tiny, tiny.paths().iter().filter(has_labels));
         check(&Total(&tiny, Some(&labels)), &expected);
         if !tiny.alignment().has_path(tiny.frames, labels.len()) {
             prop_assert_eq!(expected.count, 0);
@@ -116,7 +126,7 @@ proptest! {
 
     /// Probabilities of single arcs, and mean costs of the paths through them.
     #[test]
-    fn paths_through_arcs(tiny in tiny()) {
+    fn sums_through_arcs_equal_enumeration(tiny in tiny()) {
         let paths = tiny.paths();
         let all = sums(&tiny, paths.iter());
         let mut arc_totals: BTreeMap<PathArc, [f64; 2]> = BTreeMap::new();
@@ -137,54 +147,56 @@ proptest! {
         let repeated = arc_sums::<Log>(&*context, alignment, tiny.frames, arc_weight, |t, computed| {
             let (blank, lexical) = computed.marginals(total.total);
             let expected = |alignment: usize, p: usize, y: usize| {
-                let sum = arc_totals.get(&(t, alignment, p, y)).map_or(0.0, |sums| sums[0]);
+                let arc = PathArc { frame: t, alignment, context: p, label: y };
+                let sum = arc_totals.get(&arc).map_or(0.0, |sums| sums[0]);
                 if all.real == 0.0 { 0.0 } else { sum / all.real }
             };
-            for (at, &blank) in blank.iter().enumerate() {
-                near(&[blank], &[expected(at / states, at % states, 0)]);
+            for (index, &blank) in blank.iter().enumerate() {
+                assert_sums(&[blank], &[expected(index / states, index % states, 0)]);
             }
-            for (at, &lexical) in lexical.iter().enumerate() {
-                let (from, y) = (at / vocabulary, at % vocabulary + 1);
-                near(&[lexical], &[expected(from / states, from % states, y)]);
+            for (index, &lexical) in lexical.iter().enumerate() {
+                let (source, y) = (index / vocabulary, index % vocabulary + 1);
+                assert_sums(&[lexical], &[expected(source / states, source % states, y)]);
             }
             let (blanks, labels): (f64, f64) = (blank.iter().sum(), lexical.iter().sum());
             let total_posterior = if all.real > 0.0 { 1.0 } else { 0.0 };
             match tiny.expansions {
-                None => near(&[blanks + labels], &[total_posterior]),
-                Some(_) => near(&[blanks], &[total_posterior]),
+                None => assert_sums(&[blanks + labels], &[total_posterior]),
+                Some(_) => assert_sums(&[blanks], &[total_posterior]),
             }
             first_beta = Some(computed.beta[context.start()]);
             frames += 1;
         });
         prop_assert_eq!(&repeated, &total);
         prop_assert_eq!(frames, tiny.frames);
-        near(&[first_beta.unwrap_or(0.0)], &[all.real.ln()]);
+        assert_sums(&[first_beta.unwrap_or(0.0)], &[all.real.ln()]);
 
         let arc_weight = |t: usize, arc: FrameArc| AverageWeight {
             log_prob: arc_weight(t, arc),
             value: tiny.cost(path_arc(t, arc)),
         };
         arc_sums::<Average>(&*context, alignment, tiny.frames, arc_weight, |t, computed| {
-            for (at, sums) in computed.lexical.iter().enumerate() {
-                let (from, y) = (at / vocabulary, at % vocabulary + 1);
-                let [real, cost] =
-                    arc_totals.get(&(t, from / states, from % states, y)).copied().unwrap_or_default();
-                near(&[sums.log_prob], &[real.ln()]);
-                near(&[sums.value], &[if real == 0.0 { 0.0 } else { cost / real }]);
+            for (index, sums) in computed.lexical.iter().enumerate() {
+                let (source, label) = (index / vocabulary, index % vocabulary + 1);
+                let (alignment, context) = (source / states, source % states);
+                let arc = PathArc { frame: t, alignment, context, label };
+                let [real, cost] = arc_totals.get(&arc).copied().unwrap_or_default();
+                assert_sums(&[sums.log_prob], &[real.ln()]);
+                assert_sums(&[sums.value], &[if real == 0.0 { 0.0 } else { cost / real }]);
             }
         });
     }
 
     /// Expected numbers of labels equal those of the paths.
     #[test]
-    fn marginals_count_labels(tiny in tiny()) {
-        let number = |path: &Vec<PathArc>| path.iter().filter(|arc| arc.3 > 0).count() as f64;
+    fn marginals_give_the_expected_number_of_labels(tiny in tiny()) {
+        let label_count = |path: &Vec<PathArc>| path.iter().filter(|arc| arc.label > 0).count() as f64;
         let paths = tiny.paths();
         let (mut sum, mut labels) = (0.0, 0.0);
         for path in &paths {
             let real = path.iter().map(|&arc| tiny.weight(arc)).sum::<f64>().exp();
             sum += real;
-            labels += real * number(path);
+            labels += real * label_count(path);
         }
         let context = tiny.automaton.context();
         let arc_weight = |t: usize, arc: FrameArc| tiny.weight(path_arc(t, arc));
@@ -193,7 +205,7 @@ proptest! {
         arc_sums::<Log>(&*context, tiny.alignment(), tiny.frames, arc_weight, |_, frame| {
             computed += frame.marginals(total).1.iter().sum::<f64>();
         });
-        near(&[computed], &[if sum > 0.0 { labels / sum } else { 0.0 }]);
+        assert_sums(&[computed], &[if sum > 0.0 { labels / sum } else { 0.0 }]);
     }
 }
 
@@ -219,9 +231,9 @@ fn size_mismatches_are_reported() {
     let computed = message(string_forward_step::<Log>(alignment, arcs(3, 4), &[0.0; 3]));
     assert!(computed.contains("[3, 4]"), "{computed}");
     assert!(string_forward_step::<Log>(alignment, arcs(0, 0), &[]).is_err());
-    for (labels, at) in [([1, 0], 1), ([3, 1], 0)] {
+    for (labels, position) in [([1, 0], 1), ([3, 1], 0)] {
         let computed = string_distance::<Count>(&context, alignment, &labels, 2, |_, _| 1).unwrap_err();
-        let label = labels[at].into();
-        assert_eq!(computed, Error::Label { utterance: 0, position: at, vocabulary: 2, found: label });
+        let label = labels[position].into();
+        assert_eq!(computed, Error::Label { utterance: 0, position, vocabulary: 2, found: label });
     }
 }

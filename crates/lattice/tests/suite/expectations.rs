@@ -1,4 +1,6 @@
-//! Entropy and expected costs against enumeration, and their gradients.
+//! Entropy and expected costs of lattice paths, compared with enumeration.
+//!
+//! Gradients are compared with central differences.
 use lattice::{
     AlignmentLattice, Arcs, Embeddings, Error, Frames, FullNGram, JointWeightFn, LatticeOutput,
     RecognitionLattice, TableWeightFn, WeightFn,
@@ -11,20 +13,23 @@ use proptest::prelude::*;
 use crate::tiny::{PathArc, TinyLattice, path_arc, tiny};
 
 /// Weights do not depend on the alignment state.
-fn weight(tiny: &TinyLattice, (t, _, p, y): PathArc) -> f64 {
-    tiny.weight((t, 0, p, y))
+fn weight(tiny: &TinyLattice, arc: PathArc) -> f64 {
+    tiny.weight(PathArc { alignment: 0, ..arc })
 }
 
 /// Returns all weights, *N x C* and *N x C x V*.
 fn arrays(tiny: &TinyLattice) -> (Vec<f64>, Vec<f64>) {
     let (states, labels) = (tiny.automaton.rows().len(), tiny.automaton.rows()[0].len());
-    let at = |row: usize, y: usize| weight(tiny, (row / states, 0, row % states, y));
+    let arc_weight = |row: usize, label: usize| {
+        weight(tiny, PathArc { frame: row / states, alignment: 0, context: row % states, label })
+    };
     let rows = tiny.frames * states;
-    let blank = (0..rows).map(|row| at(row, 0)).collect();
-    (blank, (0..rows * labels).map(|at_| at(at_ / labels, at_ % labels + 1)).collect())
+    let blank = (0..rows).map(|row| arc_weight(row, 0)).collect();
+    (blank, (0..rows * labels).map(|index| arc_weight(index / labels, index % labels + 1)).collect())
 }
 
-fn quantities(cost: &dyn Fn(usize, FrameArc) -> f64) -> [PathStatistic<'_>; 2] {
+/// Returns both statistics.
+fn statistics(cost: &dyn Fn(usize, FrameArc) -> f64) -> [PathStatistic<'_>; 2] {
     [PathStatistic::Entropy, PathStatistic::Cost(cost)]
 }
 
@@ -52,30 +57,29 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn means_and_gradients(tiny in tiny()) {
+    fn means_equal_enumeration_and_gradients_equal_differences(tiny in tiny()) {
         let (context, alignment) = (tiny.automaton.context(), tiny.alignment());
         let (blank, lexical) = arrays(&tiny);
         let blanks = blank.len();
         let all = [blank, lexical].concat();
         let cost = |t: usize, arc: FrameArc| tiny.cost(path_arc(t, arc));
         let expected = enumerated(&tiny);
-        for (at, quantity) in quantities(&cost).into_iter().enumerate() {
+        for (index, statistic) in statistics(&cost).into_iter().enumerate() {
             let expectation_of = |all: &[f64]| {
                 let arcs = Arcs { blank: &all[..blanks], lexical: &all[blanks..] };
-                expectation(&*context, alignment, arcs, quantity).unwrap()
+                expectation(&*context, alignment, arcs, statistic).unwrap()
             };
             let computed = expectation_of(&all);
             assert_near(
                 "mean",
                 &[computed.mean],
-                &[expected.map_or(f64::INFINITY, |expected| expected[at])],
+                &[expected.map_or(f64::INFINITY, |expected| expected[index])],
                 1e-10,
                 1e-10,
             );
             prop_assert_eq!(expected.is_none(), computed.log_sum == f64::NEG_INFINITY);
             let gradient = [computed.blank, computed.lexical].concat();
-            // Blocked arcs have no gradient; differences change the others
-            // only.
+            // Blocked arcs have no gradient; differences change only the others.
             let open: Vec<usize> = (0..all.len()).filter(|&i| all[i].is_finite()).collect();
             let blocked = (0..all.len()).filter(|i| !open.contains(i));
             prop_assert!(blocked.into_iter().all(|i| gradient[i] == 0.0));
@@ -98,8 +102,10 @@ proptest! {
 
 /// Lengths of the utterances of a batch, whose padding is invalid.
 const LENGTHS: [usize; 3] = [4, 0, 2];
+/// T
 const PADDED: usize = 5;
 
+/// Returns random arc weights, *B x T x C x (1 + V)*.
 fn table(states: usize, labels: usize) -> Vec<f64> {
     let mut values = normal(7, 1, LENGTHS.len() * PADDED * states * (1 + labels), 1.0);
     // Some blocked arcs.
@@ -107,15 +113,19 @@ fn table(states: usize, labels: usize) -> Vec<f64> {
     values
 }
 
+/// Returns the rows of the table that frames use; NaN in padding.
 fn rows() -> Vec<f64> {
-    let row = |at: usize| if at % PADDED < LENGTHS[at / PADDED] { (at % PADDED) as f64 } else { f64::NAN };
+    let row = |index: usize| {
+        let (utterance, frame) = (index / PADDED, index % PADDED);
+        if frame < LENGTHS[utterance] { frame as f64 } else { f64::NAN }
+    };
     (0..LENGTHS.len() * PADDED).map(row).collect()
 }
 
 /// Returns label errors against a reference of each utterance.
 fn costs(alignment: AlignmentLattice) -> impl Fn(usize) -> Box<dyn Fn(usize, FrameArc) -> f64> {
     move |utterance| {
-        let reference: Vec<u32> = (0..30).map(|at| [0, 1, 2, 0][(at + utterance) % 4]).collect();
+        let reference: Vec<u32> = (0..30).map(|i| [0, 1, 2, 0][(i + utterance) % 4]).collect();
         Box::new(move |t, arc| alignment_errors(alignment, &reference)(t, arc))
     }
 }
@@ -183,10 +193,12 @@ fn single_precision_is_close_to_double() {
     assert_near("table", &gradient, &expected.parameters["table"], 1e-7, 1e-9);
 }
 
+/// Parameters of a joint network.
 struct Net {
     parameters: Vec<Vec<f64>>,
 }
 
+/// Numbers of elements of the parameters.
 const SIZES: [usize; 8] = [3 * 2, 2 * 4, 3 * 4, 4, 4, 1, 4 * 2, 2];
 
 impl Net {
@@ -213,7 +225,7 @@ impl Net {
 }
 
 #[test]
-fn gradients_of_parameters_and_frames() {
+fn gradients_of_parameters_and_frames_equal_differences() {
     const NAMES: [&str; 8] = [
         "weight_fn_cacher/context_embeddings",
         "weight_fn/project_context_embeddings/kernel",
@@ -263,8 +275,8 @@ fn gradients_of_parameters_and_frames() {
 fn invalid_arguments_are_reported() {
     let context = FullNGram::new(1, 0).unwrap();
     let alignment = AlignmentLattice::FrameDependent;
-    let run = |blank: &[f64], lexical: &[f64], quantity: PathStatistic| {
-        expectation(&context, alignment, Arcs { blank, lexical }, quantity)
+    let run = |blank: &[f64], lexical: &[f64], statistic: PathStatistic| {
+        expectation(&context, alignment, Arcs { blank, lexical }, statistic)
     };
     let nan = |_: usize, _: FrameArc| f64::NAN;
     let error = |result: Result<ExpectationGradient, Error>| result.unwrap_err().to_string();
@@ -281,8 +293,8 @@ fn invalid_arguments_are_reported() {
     let only = |_: usize, arc: FrameArc| if arc.label == 0 { 2.0 } else { f64::NAN };
     let computed = run(&[0.0], &[low], PathStatistic::Cost(&only)).unwrap();
     assert_eq!((computed.mean, computed.blank, computed.lexical), (2.0, vec![0.0], vec![0.0]));
-    for quantity in [PathStatistic::Entropy, PathStatistic::Cost(&nan)] {
-        let computed = run(&[low], &[low], quantity).unwrap();
+    for statistic in [PathStatistic::Entropy, PathStatistic::Cost(&nan)] {
+        let computed = run(&[low], &[low], statistic).unwrap();
         assert_eq!((computed.log_sum, computed.mean), (low, f64::INFINITY));
         assert_eq!((computed.blank, computed.lexical), (vec![0.0], vec![0.0]));
     }

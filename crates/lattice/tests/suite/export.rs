@@ -1,4 +1,4 @@
-//! Exported lattices, read back and summed.
+//! Exported lattices, compared with all paths after reading them back.
 use std::collections::BTreeMap;
 
 use lattice::{Error, OpenFstText};
@@ -6,13 +6,13 @@ use lattice::{Error, OpenFstText};
 use crate::table_lattices::{Random, TableLattice, log_sum};
 
 /// Reads OpenFst's text: arcs by source state, final states, and the start.
-struct Read {
+struct ParsedFst {
     arcs: BTreeMap<usize, Vec<(usize, u32, u32, f64)>>,
     finals: Vec<usize>,
     start: Option<usize>,
 }
 
-impl Read {
+impl ParsedFst {
     fn new(text: &str) -> Self {
         let mut read = Self { arcs: BTreeMap::new(), finals: Vec::new(), start: None };
         for line in text.lines() {
@@ -64,11 +64,11 @@ fn all_paths_can_be_read_from_openfst_text() {
         let tiny = TableLattice::new(seed);
         let blank = 1 + tiny.context.vocabulary() as u32;
         for utterance in 0..tiny.lengths.len() {
-            let read = Read::new(&text(&tiny, utterance).arcs).paths();
+            let read = ParsedFst::new(&text(&tiny, utterance).arcs).paths();
             let mut all = tiny.paths(utterance);
             assert_eq!(read.len(), all.len(), "seed {seed}");
             let (sum, expected) =
-                (log_sum(read.iter().map(|path| -path.2)), log_sum(all.iter().map(|path| path.2)));
+                (log_sum(read.iter().map(|path| -path.2)), log_sum(all.iter().map(|path| path.weight)));
             assert!(sum == expected || (sum - expected).abs() < 1e-12, "seed {seed}: {sum}, not {expected}");
             // Labels and blanks in order, without the padding of an alignment.
             let per_frame = tiny.alignment.num_states();
@@ -85,10 +85,10 @@ fn all_paths_can_be_read_from_openfst_text() {
             };
             let mut read: Vec<_> = read;
             read.sort_by(|a, b| a.0.cmp(&b.0));
-            all.sort_by_key(|path| symbols(&path.0));
+            all.sort_by_key(|path| symbols(&path.alignment));
             for (read, listed) in read.iter().zip(&all) {
-                assert_eq!((&read.0, &read.1), (&symbols(&listed.0), &listed.1), "seed {seed}");
-                assert!((read.2 + listed.2).abs() < 1e-12);
+                assert_eq!((&read.0, &read.1), (&symbols(&listed.alignment), &listed.labels), "seed {seed}");
+                assert!((read.2 + listed.weight).abs() < 1e-12);
             }
             num_paths += all.len();
         }

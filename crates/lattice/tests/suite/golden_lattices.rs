@@ -1,4 +1,4 @@
-//! Contexts, single frames and whole lattices against the golden vectors.
+//! Lattice contexts, single frames and sums compared with golden vectors of LAST.
 use std::path::Path;
 
 use lattice::{
@@ -18,12 +18,15 @@ use rnnt_dp::semiring::{Differentiable, Log, Probability, Semiring, Tropical};
 /// A golden file with tolerances of values and gradients.
 struct Case {
     tensors: GoldenTensors,
+    /// Relative and absolute tolerance of values.
     values: [f64; 2],
+    /// Relative and absolute tolerance of gradients.
     gradients: [f64; 2],
 }
 
 impl Case {
-    fn all(name: &str) -> Vec<Self> {
+    /// Reads a file in both precisions; none without the shared data.
+    fn read_both(name: &str) -> Vec<Self> {
         let Some(folder) = golden::system_folder("last") else { return Vec::new() };
         let read =
             |precision: &str| GoldenTensors::read(&folder.join(format!("{name}.{precision}.safetensors")));
@@ -41,11 +44,13 @@ impl Case {
         keys
     }
 
+    /// Compares values.
     fn near(&self, name: &str, computed: &[f64]) {
         let [relative, absolute] = self.values;
         assert_near(name, computed, self.tensors.values(name), relative, absolute);
     }
 
+    /// Compares gradients.
     fn near_gradient(&self, name: &str, computed: &[f64]) {
         let [relative, absolute] = self.gradients;
         assert_near(name, computed, self.tensors.values(name), relative, absolute);
@@ -62,8 +67,8 @@ fn fullngram(key: &str) -> FullNGram {
 }
 
 #[test]
-fn contexts_fullngram() {
-    for case in Case::all("contexts_fullngram") {
+fn full_n_gram_contexts_equal_golden_vectors() {
+    for case in Case::read_both("contexts_fullngram") {
         for key in case.keys() {
             let context = fullngram(&key);
             check_context(&case, &key, &context);
@@ -80,8 +85,8 @@ fn contexts_fullngram() {
 }
 
 #[test]
-fn contexts_nextstatetable() {
-    for case in Case::all("contexts_nextstatetable") {
+fn next_state_tables_equal_golden_vectors() {
+    for case in Case::read_both("contexts_nextstatetable") {
         for key in case.keys() {
             let name = format!("{key}/next_state_table");
             let [states, labels] = case.tensors.shape(&name).try_into().unwrap();
@@ -92,6 +97,7 @@ fn contexts_nextstatetable() {
     }
 }
 
+/// Compares next states and reductions of a context.
 fn check_context(case: &Case, key: &str, context: &dyn Context) {
     let tensors = &case.tensors;
     let (states, labels) = (context.states(), context.vocabulary());
@@ -155,8 +161,8 @@ fn utterance_rows(tensors: &GoldenTensors, name: &str, utterance: usize) -> Vec<
 }
 
 #[test]
-fn alignment_steps() {
-    for case in Case::all("alignment_steps") {
+fn alignment_steps_equal_golden_vectors() {
+    for case in Case::read_both("alignment_steps") {
         for key in case.keys() {
             let context = fullngram(&key);
             let alignment = match number(&key, "fld") {
@@ -235,7 +241,7 @@ fn check_backward(case: &Case, key: &str, context: &FullNGram, alignment: Alignm
 
 /// Distances, α and marginals of all lattices, from their arc weights.
 #[test]
-fn lattices() {
+fn lattices_equal_golden_vectors() {
     let Some(folder) = golden::system_folder("last") else { return };
     let mut done = 0;
     for entry in std::fs::read_dir(&folder).unwrap() {
@@ -252,6 +258,7 @@ fn lattices() {
     assert_eq!(done, 27, "lattices in {}", folder.display());
 }
 
+/// Compares distances, α, best paths and marginals of a golden lattice.
 fn check_lattice(file: &Path, case: &serde_json::Value) {
     let tensors = GoldenTensors::read(file);
     let option = |name: &str| case[name].as_u64().unwrap() as usize;
@@ -273,8 +280,8 @@ fn check_lattice(file: &Path, case: &serde_json::Value) {
     for (utterance, (&frames, &count)) in num_frames.iter().zip(&num_labels).enumerate() {
         let frames = (frames as usize).min(padded);
         let arc_weight = |t: usize, arc: FrameArc| {
-            let from = (utterance * padded + t) * states + arc.context;
-            if arc.label == 0 { blank[from] } else { lexical[from * vocabulary + arc.label - 1] }
+            let state = (utterance * padded + t) * states + arc.context;
+            if arc.label == 0 { blank[state] } else { lexical[state * vocabulary + arc.label - 1] }
         };
         let string = labels[utterance * width..][..width].get(..count as usize);
         let string: Option<Vec<u32>> = string.map(|labels| labels.iter().map(|&y| y as u32).collect());
@@ -344,7 +351,7 @@ struct LabelPath {
 
 impl LabelPath {
     fn labels(&self) -> Vec<f64> {
-        (0..self.entries).rev().map(|at| (self.labels >> (5 * at) & 31) as f64).collect()
+        (0..self.entries).rev().map(|entry| (self.labels >> (5 * entry) & 31) as f64).collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Pruned n-grams against their definition and against full n-grams.
+//! Pruned n-gram contexts of lattices, compared with their definition.
 use std::collections::BTreeSet;
 
 use lattice::{Context, Error, FullNGram, NextStateTable, context};
@@ -9,11 +9,11 @@ use crate::table_lattices::Random;
 fn all_histories_of_a_length_are_a_full_n_gram() {
     for (vocabulary, order) in [(1, 0), (3, 0), (1, 3), (2, 1), (2, 3), (4, 2)] {
         let full = FullNGram::new(vocabulary, order).unwrap();
-        let all: Vec<Vec<u32>> = (0..full.states())
+        let histories: Vec<Vec<u32>> = (0..full.states())
             .map(|state| full.history(state).into_iter().map(|label| label as u32).collect())
             .filter(|history: &Vec<u32>| history.len() == order)
             .collect();
-        let pruned = NextStateTable::from_histories(vocabulary, &all).unwrap();
+        let pruned = NextStateTable::from_histories(vocabulary, &histories).unwrap();
         assert_eq!(pruned.states(), full.states());
         for state in 0..full.states() {
             for label in 0..=vocabulary {
@@ -48,7 +48,8 @@ fn states_are_the_longest_suffixes_among_the_histories() {
         assert_eq!(states.len(), pruned.states());
         let path_states = context::walk_states(&pruned, &labels).unwrap();
         for (length, &state) in path_states.iter().enumerate() {
-            let expected = (0..=length).map(|from| &labels[from..length]).find(|end| suffixes.contains(end));
+            let expected =
+                (0..=length).map(|start| &labels[start..length]).find(|end| suffixes.contains(end));
             assert_eq!(Some(&states[state][..]), expected, "seed {seed}");
         }
     }

@@ -1,4 +1,4 @@
-//! Invalid input gives an error that names the argument.
+//! Invalid input of lattices gives an error that names the argument.
 //!
 //! There is never a panic or a silent NaN.
 use lattice::{

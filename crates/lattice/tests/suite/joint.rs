@@ -1,4 +1,4 @@
-//! The weight function of a joint network: values, gradients and label chains.
+//! Lattice weights of a joint network: values, gradients and label chains.
 use lattice::{Arcs, ArcsMut, Embeddings, JointWeightFn, LabelChain, Parameters, Real, WeightFn};
 use oracle::differences::central_difference;
 
@@ -71,8 +71,8 @@ pub fn arc_weights<F: Real>(weight_fn: &dyn WeightFn<F>, frames: &[F], count: us
     let (mut blank, mut lexical) = (vec![F::ZERO; arcs], vec![F::ZERO; arcs * weight_fn.vocabulary()]);
     let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
     weights.set_frames(frames, &vec![0; count]).unwrap();
-    let all: Vec<usize> = (0..count).collect();
-    weights.forward(&all, ArcsMut { blank: &mut blank, lexical: &mut lexical });
+    let frame_indices: Vec<usize> = (0..count).collect();
+    weights.forward(&frame_indices, ArcsMut { blank: &mut blank, lexical: &mut lexical });
     (blank, lexical)
 }
 
@@ -81,28 +81,28 @@ pub fn arc_gradients<F: Real>(
     weight_fn: &dyn WeightFn<F>,
     frames: &[F],
     count: usize,
-    (blank, lexical): (&[F], &[F]),
+    adjoints: Arcs<F>,
 ) -> (Vec<F>, Parameters<F>) {
     let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
     weights.set_frames(frames, &vec![0; count]).unwrap();
-    let all: Vec<usize> = (0..count).collect();
-    weights.backward(&all, Arcs { blank, lexical });
+    let frame_indices: Vec<usize> = (0..count).collect();
+    weights.backward(&frame_indices, adjoints);
     (weights.frame_gradient(frames), weights.finish())
 }
 
-/// Computes weights along a chain in all frames from `first` on.
+/// Computes weights along a chain in all frames from `first_frame` on.
 pub fn forward_chain<F: Real>(
     weight_fn: &dyn WeightFn<F>,
     frames: &[F],
     count: usize,
-    first: usize,
+    first_frame: usize,
     chain: LabelChain,
 ) -> (Vec<F>, Vec<F>) {
-    let sites = (count - first) * chain.states.len();
+    let sites = (count - first_frame) * chain.states.len();
     let (mut blank, mut lexical) = (vec![F::ONE; sites], vec![F::ONE; sites]);
     let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
     weights.set_frames(frames, &vec![0; count]).unwrap();
-    weights.forward_chain(first, chain, ArcsMut { blank: &mut blank, lexical: &mut lexical }).unwrap();
+    weights.forward_chain(first_frame, chain, ArcsMut { blank: &mut blank, lexical: &mut lexical }).unwrap();
     (blank, lexical)
 }
 
@@ -111,25 +111,37 @@ pub fn backward_chain<F: Real>(
     weight_fn: &dyn WeightFn<F>,
     frames: &[F],
     count: usize,
-    (first, chain): (usize, LabelChain),
-    (blank, lexical): (&[F], &[F]),
+    first_frame: usize,
+    chain: LabelChain,
+    adjoints: Arcs<F>,
 ) -> (Vec<F>, Parameters<F>) {
     let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
     weights.set_frames(frames, &vec![0; count]).unwrap();
-    weights.backward_chain(first, chain, Arcs { blank, lexical }).unwrap();
+    weights.backward_chain(first_frame, chain, adjoints).unwrap();
     (weights.frame_gradient(frames), weights.finish())
+}
+
+/// Sizes of the arcs of some frames.
+#[derive(Clone, Copy)]
+pub struct FrameArcsShape {
+    /// C
+    pub states: usize,
+    /// V
+    pub vocabulary: usize,
+    pub frames: usize,
 }
 
 /// Adds adjoints along a chain to adjoints of all arcs.
 pub fn scatter_chain<F: Real>(
-    (states, vocabulary, count): (usize, usize, usize),
-    (first, chain): (usize, LabelChain),
-    (blank, lexical): (&[F], &[F]),
+    FrameArcsShape { states, vocabulary, frames }: FrameArcsShape,
+    first_frame: usize,
+    chain: LabelChain,
+    Arcs { blank, lexical }: Arcs<F>,
 ) -> (Vec<F>, Vec<F>) {
-    let arcs = count * states;
+    let arcs = frames * states;
     let (mut blank_adjoints, mut label_adjoints) = (vec![F::ZERO; arcs], vec![F::ZERO; arcs * vocabulary]);
     for site in 0..blank.len() {
-        let (t, u) = (first + site / chain.states.len(), site % chain.states.len());
+        let (t, u) = (first_frame + site / chain.states.len(), site % chain.states.len());
         let row = t * states + chain.states[u];
         blank_adjoints[row] += blank[site];
         if let Some(&label) = chain.labels.get(u) {
@@ -141,11 +153,12 @@ pub fn scatter_chain<F: Real>(
 
 /// Selects the weights of a chain from those of all arcs.
 pub fn chain_weights<F: Real>(
-    (states, vocabulary, count): (usize, usize, usize),
-    (first, chain): (usize, LabelChain),
-    (blank, lexical): (&[F], &[F]),
+    FrameArcsShape { states, vocabulary, frames }: FrameArcsShape,
+    first_frame: usize,
+    chain: LabelChain,
+    Arcs { blank, lexical }: Arcs<F>,
 ) -> (Vec<F>, Vec<F>) {
-    let rows = (first..count).flat_map(|t| chain.states.iter().map(move |&state| t * states + state));
+    let rows = (first_frame..frames).flat_map(|t| chain.states.iter().map(move |&state| t * states + state));
     let labels = |(site, row): (usize, usize)| {
         let label = chain.labels.get(site % chain.states.len());
         label.map_or(F::NEG_INFINITY, |&label| lexical[row * vocabulary + label as usize - 1])
@@ -153,6 +166,7 @@ pub fn chain_weights<F: Real>(
     (rows.clone().map(|row| blank[row]).collect(), rows.enumerate().map(labels).collect())
 }
 
+/// Compares with golden vectors of LAST.
 fn equals_last<F: Real>(values: Tolerance, gradients: Tolerance) {
     let Some(golden) = golden("weight_fns.f64") else { return };
     let start = "joint/params/";
@@ -179,7 +193,7 @@ fn equals_last<F: Real>(values: Tolerance, gradients: Tolerance) {
     let adjoints: [Vec<F>; 2] =
         [golden.cast("joint/cotangent_blank"), golden.cast("joint/cotangent_lexical")];
     let (frame_gradient, computed) =
-        arc_gradients(&joint, &owned.frames, count, (&adjoints[0], &adjoints[1]));
+        arc_gradients(&joint, &owned.frames, count, Arcs { blank: &adjoints[0], lexical: &adjoints[1] });
     assert_within("grad_frame", &frame_gradient, golden.values("joint/grad_frame"), gradients);
     assert_within("grad_cache", &computed[EMBEDDINGS], golden.values("joint/grad_cache"), gradients);
     for name in golden.names_below("joint/grad_params/") {
@@ -199,8 +213,8 @@ fn f32_equals_last() {
 }
 
 /// A chain that returns to a state and uses a label twice.
-pub const STATES: [usize; 5] = [0, 2, 1, 2, 2];
-pub const LABELS: [u32; 4] = [2, 1, 2, 2];
+pub const CHAIN_STATES: [usize; 5] = [0, 2, 1, 2, 2];
+pub const CHAIN_LABELS: [u32; 4] = [2, 1, 2, 2];
 
 /// A function that uses a weight function.
 pub type UseWeightFn<'a> = &'a mut dyn FnMut(&dyn WeightFn<f64>);
@@ -211,11 +225,11 @@ pub type UseWeightFn<'a> = &'a mut dyn FnMut(&dyn WeightFn<f64>);
 pub fn check_gradients(owned: &mut OwnedJoint<f64>, run: &dyn Fn(&OwnedJoint<f64>, UseWeightFn)) {
     let tolerance = Tolerance { relative: 1e-8, absolute: 1e-9 };
     let (count, first) = (owned.count, 1);
-    let chain = LabelChain { states: &STATES, labels: &LABELS };
+    let chain = LabelChain { states: &CHAIN_STATES, labels: &CHAIN_LABELS };
     for all_arcs in [true, false] {
         let sizes = match all_arcs {
             true => [count * owned.states, count * owned.states * owned.vocabulary],
-            false => [(count - first) * STATES.len(); 2],
+            false => [(count - first) * CHAIN_STATES.len(); 2],
         };
         let [blank, lexical] = [random::<f64>(sizes[0], 40, 1.0), random::<f64>(sizes[1], 41, 1.0)];
         let value = |owned: &OwnedJoint<f64>| {
@@ -232,10 +246,10 @@ pub fn check_gradients(owned: &mut OwnedJoint<f64>, run: &dyn Fn(&OwnedJoint<f64
         };
         let mut computed = (Vec::new(), Parameters::new());
         run(owned, &mut |weight_fn| {
-            let adjoints = (blank.as_slice(), lexical.as_slice());
+            let adjoints = Arcs { blank: &blank[..], lexical: &lexical[..] };
             computed = match all_arcs {
                 true => arc_gradients(weight_fn, &owned.frames, count, adjoints),
-                false => backward_chain(weight_fn, &owned.frames, count, (first, chain), adjoints),
+                false => backward_chain(weight_fn, &owned.frames, count, first, chain, adjoints),
             };
         });
         let (frame_gradient, parameter_gradients) = computed;
@@ -278,10 +292,11 @@ fn chains_and_single_states_equal_all_arcs() {
     owned.frames[2 * 20] = -70.0;
     let joint = owned.borrow();
     let chain = LabelChain { states: &[0, 2, 74, 33, 32, 2, 2], labels: &[2, 19, 7, 1, 2, 2] };
-    let shape = (states, vocabulary, count);
+    let shape = FrameArcsShape { states, vocabulary, frames: count };
     let (blank, lexical) = arc_weights(&joint, &owned.frames, count);
     let (b, l) = forward_chain(&joint, &owned.frames, count, first, chain);
-    let (expected_b, expected_l) = chain_weights(shape, (first, chain), (&blank, &lexical));
+    let (expected_b, expected_l) =
+        chain_weights(shape, first, chain, Arcs { blank: &blank, lexical: &lexical });
     let tolerance = f32_values(10.0);
     assert_within("blank", &b, &widened(&expected_b), tolerance);
     assert_within("lexical", &l, &widened(&expected_l), tolerance);
@@ -297,10 +312,11 @@ fn chains_and_single_states_equal_all_arcs() {
 
     let mut adjoints = [random::<f32>(b.len(), 3, 1.0), random(b.len(), 4, 1.0)];
     adjoints.iter_mut().for_each(|a| a[3..9].fill(0.0));
-    let adjoints = (adjoints[0].as_slice(), adjoints[1].as_slice());
-    let computed = backward_chain(&joint, &owned.frames, count, (first, chain), adjoints);
-    let all = scatter_chain(shape, (first, chain), adjoints);
-    let expected = arc_gradients(&joint, &owned.frames, count, (&all.0, &all.1));
+    let adjoints = Arcs { blank: &adjoints[0][..], lexical: &adjoints[1][..] };
+    let computed = backward_chain(&joint, &owned.frames, count, first, chain, adjoints);
+    let (blank, lexical) = scatter_chain(shape, first, chain, adjoints);
+    let arcs = Arcs { blank: &blank, lexical: &lexical };
+    let expected = arc_gradients(&joint, &owned.frames, count, arcs);
     let tolerance = Tolerance { relative: 1e-4, absolute: 1e-4 };
     assert_within("frames", &computed.0, &widened(&expected.0), tolerance);
     for (name, expected) in expected.1 {
@@ -316,7 +332,7 @@ fn groups_of_frames_add_up() {
     let joint = owned.borrow();
     let (blank, lexical) =
         (random::<f64>(count * states, 5, 1.0), random(count * states * vocabulary, 6, 1.0));
-    let expected = arc_gradients(&joint, &owned.frames, count, (&blank, &lexical));
+    let expected = arc_gradients(&joint, &owned.frames, count, Arcs { blank: &blank, lexical: &lexical });
     let mut weights = joint.bind(&mut Vec::new()).unwrap();
     let mut frame_gradients = Vec::new();
     for (group, parts) in [(0..4, vec![0..3, 3..4]), (4..9, vec![2..5, 0..2])] {
@@ -343,14 +359,21 @@ fn results_do_not_depend_on_threads() {
     let joint = owned.borrow();
     let (blank, lexical): (Vec<f32>, Vec<f32>) =
         (random(count * states, 5, 1.0), random(count * states * vocabulary, 6, 1.0));
-    let chain = LabelChain { states: &STATES, labels: &LABELS };
-    let sites = count * STATES.len();
+    let chain = LabelChain { states: &CHAIN_STATES, labels: &CHAIN_LABELS };
+    let sites = count * CHAIN_STATES.len();
     assert_thread_independent(|| {
         (
             arc_weights(&joint, &owned.frames, count),
-            arc_gradients(&joint, &owned.frames, count, (&blank, &lexical)),
+            arc_gradients(&joint, &owned.frames, count, Arcs { blank: &blank, lexical: &lexical }),
             forward_chain(&joint, &owned.frames, count, 0, chain),
-            backward_chain(&joint, &owned.frames, count, (0, chain), (&blank[..sites], &lexical[..sites])),
+            backward_chain(
+                &joint,
+                &owned.frames,
+                count,
+                0,
+                chain,
+                Arcs { blank: &blank[..sites], lexical: &lexical[..sites] },
+            ),
         )
     });
 }
@@ -371,7 +394,7 @@ fn tasks_that_wait_for_the_first_row_do_not_deadlock() {
     let (states, count) = (3000, 64);
     let owned = OwnedJoint::<f32>::random(states, 2, 32, count);
     let joint = owned.borrow();
-    let chain = LabelChain { states: &STATES, labels: &LABELS };
+    let chain = LabelChain { states: &CHAIN_STATES, labels: &CHAIN_LABELS };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(5).build().unwrap();
     for _ in 0..200 {
         pool.install(|| forward_chain(&joint, &owned.frames, count, 0, chain));

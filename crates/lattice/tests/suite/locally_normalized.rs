@@ -1,4 +1,4 @@
-//! Locally normalized weight functions.
+//! Locally normalized weight functions of lattices: values and gradients.
 use lattice::{
     AlignmentLattice, Arcs, ArcsMut, BoundWeights, Embeddings, Error, Frames, FullNGram, JointWeightFn,
     LabelChain, Labels, LatticeSession, LocallyNormalized, Normalize, Parameters, Real, RecognitionLattice,
@@ -11,8 +11,8 @@ use crate::{
         narrow, random,
     },
     joint::{
-        LABELS, OwnedJoint, STATES, UseWeightFn, arc_gradients, arc_weights, backward_chain, chain_weights,
-        check_gradients, forward_chain, scatter_chain,
+        CHAIN_LABELS, CHAIN_STATES, FrameArcsShape, OwnedJoint, UseWeightFn, arc_gradients, arc_weights,
+        backward_chain, chain_weights, check_gradients, forward_chain, scatter_chain,
     },
 };
 
@@ -48,6 +48,7 @@ fn table_rows<F: Real>(blank: &[f64], lexical: &[f64]) -> Vec<F> {
         .collect()
 }
 
+/// Compares with golden vectors of LAST.
 fn equals_last<F: panda_core::Real>(values: Tolerance, gradients: Tolerance) {
     let Some(golden) = golden("weight_fns.f64") else { return };
     for (normalize, name) in NORMALIZERS {
@@ -61,7 +62,8 @@ fn equals_last<F: panda_core::Real>(values: Tolerance, gradients: Tolerance) {
         assert_within("lexical", &lexical, golden.values(&format!("{name}/lexical")), values);
         let adjoints: [Vec<F>; 2] =
             [golden.cast("normalize/cotangent_blank"), golden.cast("normalize/cotangent_lexical")];
-        let (_, computed) = arc_gradients(&weight_fn, &frames, rows, (&adjoints[0], &adjoints[1]));
+        let (_, computed) =
+            arc_gradients(&weight_fn, &frames, rows, Arcs { blank: &adjoints[0], lexical: &adjoints[1] });
         let expected: Vec<f64> = table_rows(
             golden.values(&format!("{name}/grad_blank")),
             golden.values(&format!("{name}/grad_lexical")),
@@ -80,7 +82,8 @@ fn f32_equals_last() {
     equals_last::<f32>(f32_values(2.0), F32_GRADIENTS);
 }
 
-fn extremes<F: panda_core::Real>(tolerance: Tolerance) {
+/// Compares the hybrid normalization of extreme weights with exact values.
+fn check_extremes<F: panda_core::Real>(tolerance: Tolerance) {
     let Some(golden) = golden("weight_fns.f64") else { return };
     let &[rows, v] = golden.shape("hat_extreme/lexical_in") else { panic!("X x V") };
     let table =
@@ -91,8 +94,8 @@ fn extremes<F: panda_core::Real>(tolerance: Tolerance) {
     let (blank, lexical) = arc_weights(&weight_fn, &frames, rows);
     assert_within("blank", &blank, golden.values("hat_extreme/blank_exact"), tolerance);
     assert_within("lexical", &lexical, golden.values("hat_extreme/lexical_exact"), tolerance);
-    let (_, computed) =
-        arc_gradients(&weight_fn, &frames, rows, (&blank.map_finite(), &lexical.map_finite()));
+    let (blank, lexical) = (blank.map_finite(), lexical.map_finite());
+    let (_, computed) = arc_gradients(&weight_fn, &frames, rows, Arcs { blank: &blank, lexical: &lexical });
     assert!(computed["table"].iter().all(|g| g.to_f64().is_finite()));
 }
 
@@ -110,9 +113,9 @@ impl<F: Real> MapFinite<F> for Vec<F> {
 /// All digits are correct, even of the smallest log-probabilities.
 #[test]
 fn extreme_blanks_are_exact() {
-    extremes::<f64>(Tolerance { relative: 1e-14, absolute: 0.0 });
+    check_extremes::<f64>(Tolerance { relative: 1e-14, absolute: 0.0 });
     // 8e-40 is a subnormal number.
-    extremes::<f32>(Tolerance { relative: 2e-7, absolute: 1e-44 });
+    check_extremes::<f32>(Tolerance { relative: 2e-7, absolute: 1e-44 });
 }
 
 #[test]
@@ -173,12 +176,13 @@ impl Case {
     ) {
         assert!(weight_fn.is_locally_normalized());
         let frames: Vec<F> = narrow(&self.owned.frames);
-        let (count, chain) = (self.owned.count, (self.first, self.chain()));
+        let count = self.owned.count;
         let (blank, lexical) = forward_chain(weight_fn, &frames, count, self.first, self.chain());
         assert_within(name, &blank, &expected.weights.0, values);
         assert_within(name, &lexical, &expected.weights.1, values);
         let adjoints = self.adjoints.each_ref().map(|adjoints| narrow::<F>(adjoints));
-        let computed = backward_chain(weight_fn, &frames, count, chain, (&adjoints[0], &adjoints[1]));
+        let adjoints = Arcs { blank: &adjoints[0], lexical: &adjoints[1] };
+        let computed = backward_chain(weight_fn, &frames, count, self.first, self.chain(), adjoints);
         assert_within(&format!("{name} frames"), &computed.0, &expected.gradients.0, gradients);
         assert_eq!(computed.1.len(), expected.gradients.1.len());
         for (parameter, expected) in &expected.gradients.1 {
@@ -196,12 +200,15 @@ struct ChainResults {
 impl Case {
     fn expected(&self, weight_fn: &dyn WeightFn<f64>) -> ChainResults {
         let OwnedJoint { states, vocabulary, count, frames, .. } = &self.owned;
-        let (shape, chain) = ((*states, *vocabulary, *count), (self.first, self.chain()));
+        let shape = FrameArcsShape { states: *states, vocabulary: *vocabulary, frames: *count };
         let (blank, lexical) = arc_weights(weight_fn, frames, *count);
-        let all = scatter_chain(shape, chain, (&self.adjoints[0], &self.adjoints[1]));
+        let weights = Arcs { blank: &blank[..], lexical: &lexical[..] };
+        let adjoints = Arcs { blank: &self.adjoints[0][..], lexical: &self.adjoints[1][..] };
+        let all_adjoints = scatter_chain(shape, self.first, self.chain(), adjoints);
+        let all_adjoints = Arcs { blank: &all_adjoints.0[..], lexical: &all_adjoints.1[..] };
         ChainResults {
-            weights: chain_weights(shape, chain, (&blank, &lexical)),
-            gradients: arc_gradients(weight_fn, frames, *count, (&all.0, &all.1)),
+            weights: chain_weights(shape, self.first, self.chain(), weights),
+            gradients: arc_gradients(weight_fn, frames, *count, all_adjoints),
         }
     }
 }
@@ -246,19 +253,23 @@ fn chains_in_a_large_table_equal_all_arcs() {
     let frames: Vec<f64> = (0..count).map(|t| f64::from(t as u32 % 3 % 2)).collect();
     let positions: Vec<usize> = (0..40).map(|u| u * u % states).collect();
     let labels: Vec<u32> = (0..39).map(|u| u * 200 + 1).collect();
-    let (shape, chain) = ((states, vocabulary, count), LabelChain { states: &positions, labels: &labels });
+    let shape = FrameArcsShape { states, vocabulary, frames: count };
+    let chain = LabelChain { states: &positions, labels: &labels };
     let sites = positions.len() * (count - first);
-    let adjoints = (&random::<f64>(sites, 2, 1.0)[..], &random::<f64>(sites, 3, 1.0)[..]);
+    let (blank_adjoints, label_adjoints) = (random::<f64>(sites, 2, 1.0), random::<f64>(sites, 3, 1.0));
+    let adjoints = Arcs { blank: &blank_adjoints[..], lexical: &label_adjoints[..] };
     for (normalize, name) in NORMALIZERS {
         let weight_fn = LocallyNormalized::new(table, normalize);
         let (blank, lexical) = arc_weights(&weight_fn, &frames, count);
-        let expected = chain_weights(shape, (first, chain), (&blank, &lexical));
+        let arcs = Arcs { blank: &blank, lexical: &lexical };
+        let expected = chain_weights(shape, first, chain, arcs);
         let computed = forward_chain(&weight_fn, &frames, count, first, chain);
         assert_within(name, &computed.0, &expected.0, F64);
         assert_within(name, &computed.1, &expected.1, F64);
-        let all = scatter_chain(shape, (first, chain), adjoints);
-        let (_, expected) = arc_gradients(&weight_fn, &frames, count, (&all.0, &all.1));
-        let (_, computed) = backward_chain(&weight_fn, &frames, count, (first, chain), adjoints);
+        let (blank, lexical) = scatter_chain(shape, first, chain, adjoints);
+        let all_adjoints = Arcs { blank: &blank, lexical: &lexical };
+        let (_, expected) = arc_gradients(&weight_fn, &frames, count, all_adjoints);
+        let (_, computed) = backward_chain(&weight_fn, &frames, count, first, chain, adjoints);
         assert_within(name, &computed["table"], &expected["table"], F64);
     }
 }
@@ -287,8 +298,8 @@ fn results_do_not_depend_on_threads() {
     let owned = OwnedJoint::<f32>::random(states, vocabulary, 33, count);
     let (blank, lexical): (Vec<f32>, Vec<f32>) =
         (random(count * states, 5, 1.0), random(count * states * vocabulary, 6, 1.0));
-    let chain = LabelChain { states: &STATES, labels: &LABELS };
-    let sites = count * STATES.len();
+    let chain = LabelChain { states: &CHAIN_STATES, labels: &CHAIN_LABELS };
+    let sites = count * CHAIN_STATES.len();
     for (normalize, _) in NORMALIZERS {
         let joint = LocallyNormalized::new(owned.borrow(), normalize);
         let generic = LocallyNormalized::new(GenericJoint(owned.borrow()), normalize);
@@ -296,14 +307,15 @@ fn results_do_not_depend_on_threads() {
             let results = |weight_fn: &dyn WeightFn<f32>| {
                 (
                     arc_weights(weight_fn, &owned.frames, count),
-                    arc_gradients(weight_fn, &owned.frames, count, (&blank, &lexical)),
+                    arc_gradients(weight_fn, &owned.frames, count, Arcs { blank: &blank, lexical: &lexical }),
                     forward_chain(weight_fn, &owned.frames, count, 0, chain),
                     backward_chain(
                         weight_fn,
                         &owned.frames,
                         count,
-                        (0, chain),
-                        (&blank[..sites], &lexical[..sites]),
+                        0,
+                        chain,
+                        Arcs { blank: &blank[..sites], lexical: &lexical[..sites] },
                     ),
                 )
             };
@@ -343,20 +355,21 @@ fn lattices_equal_last<F: panda_core::Real>(values: Tolerance, gradients: Tolera
         assert_within(case, &cache, golden.values("out/context_embeddings_cache"), values);
 
         let &[batch, frames, size] = golden.shape("in/frames") else { panic!("B x T x F") };
-        let x = golden.cast::<F>("in/frames");
-        let (blank, lexical) = arc_weights(weight_fn, &x, batch * frames);
+        let frame_rows = golden.cast::<F>("in/frames");
+        let (blank, lexical) = arc_weights(weight_fn, &frame_rows, batch * frames);
         assert_within(case, &blank, golden.values("out/blank_weights"), values);
         assert_within(case, &lexical, golden.values("out/lexical_weights"), values);
 
         let weighted = |name: &str| -> Vec<F> {
-            let all = golden.values(name);
-            let size = all.len() / batch;
+            let marginals = golden.values(name);
+            let size = marginals.len() / batch;
             let weights =
                 golden.values("in/loss_cotangent").iter().flat_map(|&g| std::iter::repeat_n(g, size));
-            all.iter().zip(weights).map(|(m, g)| F::from_f64(m * g)).collect()
+            marginals.iter().zip(weights).map(|(m, g)| F::from_f64(m * g)).collect()
         };
         let (b, l) = (weighted("out/blank_marginals"), weighted("out/lexical_marginals"));
-        let (frame_gradient, computed) = arc_gradients(weight_fn, &x, batch * frames, (&b, &l));
+        let (frame_gradient, computed) =
+            arc_gradients(weight_fn, &frame_rows, batch * frames, Arcs { blank: &b, lexical: &l });
         assert_eq!(frame_gradient.len(), batch * frames * size);
         assert_within(case, &frame_gradient, golden.values("out/grad_denom_log/frames"), gradients);
         let names: Vec<&str> = golden.names_below("out/grad_denom_log/params/").collect();
@@ -368,6 +381,7 @@ fn lattices_equal_last<F: panda_core::Real>(values: Tolerance, gradients: Tolera
     }
 }
 
+/// Borrows the joint network of a golden file.
 fn borrow<'a, F: Real>(
     golden: &Golden,
     parameters: &'a Parameters<F>,
@@ -434,9 +448,9 @@ fn losses_equal_last<F: panda_core::Real>(values: Tolerance, gradients: Toleranc
             .collect();
         let joint = borrow(&golden, &parameters, "weight_fn/weight_fn", order);
         let counts = |name: &str| golden.values(name).iter().map(|&n| n as usize).collect::<Vec<_>>();
-        let x = golden.cast::<F>("in/frames");
+        let frame_rows = golden.cast::<F>("in/frames");
         let ids: Vec<u32> = golden.values("in/labels").iter().map(|&y| y as u32).collect();
-        let frames = Frames::new(&x, golden.shape("in/frames"), &counts("in/num_frames")).unwrap();
+        let frames = Frames::new(&frame_rows, golden.shape("in/frames"), &counts("in/num_frames")).unwrap();
         let labels = Labels::new(&ids, golden.shape("in/labels"), &counts("in/num_labels")).unwrap();
         let context = FullNGram::new(joint.vocabulary, order).unwrap();
         let joint_normalized = LocallyNormalized::new(joint, normalize);

@@ -1,4 +1,4 @@
-//! Recognition lattices against golden vectors, enumeration, differences and plain loops.
+//! Tests of recognition lattices: golden vectors, enumeration, differences.
 mod beam;
 mod candle;
 mod common;

@@ -17,7 +17,8 @@ pub struct Problem<F> {
     pub context: FullNGram,
     pub alignment: AlignmentLattice,
     pub normalize: Option<Normalize>,
-    pub rnn: bool,
+    /// Whether an LSTM computes the embeddings.
+    pub has_rnn: bool,
     /// By their names in a joint network that is not normalized.
     pub parameters: Parameters<F>,
     pub axes: Vec<usize>,
@@ -40,7 +41,7 @@ impl<F: Real> Problem<F> {
     pub fn random(
         (vocabulary, order): (usize, usize),
         expansions: Option<usize>,
-        (hidden, rnn): (usize, bool),
+        (hidden, has_rnn): (usize, bool),
         lengths: &[(usize, usize)],
     ) -> Self {
         let context = FullNGram::new(vocabulary, order).unwrap();
@@ -57,7 +58,7 @@ impl<F: Real> Problem<F> {
         .map(|(name, size, scale)| (format!("weight_fn/{name}"), size, scale))
         .to_vec();
         let cacher = |name: &str| format!("weight_fn_cacher/{name}");
-        if rnn {
+        if has_rnn {
             shapes.push((cacher("Embed_0/embedding"), (vocabulary + 1) * 2, 1.0));
             for gate in GATES {
                 shapes.push((cacher(&format!("rnn_cell/i{gate}/kernel")), 2 * e, 1.0));
@@ -78,7 +79,7 @@ impl<F: Real> Problem<F> {
                 Some(expansions) => AlignmentLattice::frame_label_dependent(expansions).unwrap(),
             },
             normalize: None,
-            rnn,
+            has_rnn,
             parameters: parameters.collect(),
             axes: vec![lengths.len()],
             padded,
@@ -90,15 +91,16 @@ impl<F: Real> Problem<F> {
         }
     }
 
+    /// Converts parameters and frames to a type.
     pub fn cast<G: Real>(&self) -> Problem<G> {
         let cast = |values: &[F]| narrow::<G>(&widened(values));
         let parameters = self.parameters.iter().map(|(name, values)| (name.clone(), cast(values))).collect();
-        let Self { context, alignment, normalize, rnn, .. } = *self;
+        let Self { context, alignment, normalize, has_rnn, .. } = *self;
         Problem {
             context,
             alignment,
             normalize,
-            rnn,
+            has_rnn,
             parameters,
             axes: self.axes.clone(),
             padded: self.padded,
@@ -112,24 +114,24 @@ impl<F: Real> Problem<F> {
 
     /// Returns one utterance alone, without a leading axis and without padding.
     pub fn single(&self, utterance: usize) -> Self {
-        let (n, m) = (self.num_frames[utterance], self.num_labels[utterance]);
-        let frames = &self.frames[utterance * self.padded * FEATURES..][..n * FEATURES];
-        let labels = &self.labels[utterance * self.padded_labels..][..m];
+        let (frame_count, label_count) = (self.num_frames[utterance], self.num_labels[utterance]);
+        let frames = &self.frames[utterance * self.padded * FEATURES..][..frame_count * FEATURES];
+        let labels = &self.labels[utterance * self.padded_labels..][..label_count];
         Self {
             axes: Vec::new(),
-            padded: n,
-            padded_labels: m,
+            padded: frame_count,
+            padded_labels: label_count,
             frames: frames.to_vec(),
-            num_frames: vec![n],
+            num_frames: vec![frame_count],
             labels: labels.to_vec(),
-            num_labels: vec![m],
+            num_labels: vec![label_count],
             ..self.clone()
         }
     }
 
     /// Returns the batch with more padding of other values.
-    pub fn padded(&self, more: usize, value: f64, label: u32) -> Self {
-        let (padded, padded_labels) = (self.padded + more, self.padded_labels + more);
+    pub fn padded(&self, extra: usize, value: f64, label: u32) -> Self {
+        let (padded, padded_labels) = (self.padded + extra, self.padded_labels + extra);
         let (mut frames, mut labels) = (Vec::new(), Vec::new());
         for utterance in 0..self.num_frames.len() {
             let Self { frames: x, labels: y, .. } = self.single(utterance);
@@ -141,6 +143,7 @@ impl<F: Real> Problem<F> {
         Self { padded, padded_labels, frames, labels, ..self.clone() }
     }
 
+    /// Calls a function with the lattice, frames and labels.
     pub fn with<T>(&self, run: impl FnOnce(&RecognitionLattice<F>, &Frames<F>, &Labels) -> T) -> T {
         let parameter = |name: &str| self.parameters[&format!("weight_fn/{name}")].as_slice();
         let cacher = |name: &str| self.parameters[&format!("weight_fn_cacher/{name}")].as_slice();
@@ -149,7 +152,7 @@ impl<F: Real> Problem<F> {
                 self.parameters[&format!("weight_fn_cacher/rnn_cell/{from}{gate}/{what}")].as_slice()
             })
         };
-        let embeddings = match self.rnn {
+        let embeddings = match self.has_rnn {
             false => Embeddings::Table(cacher("context_embeddings")),
             true => Embeddings::Rnn(SharedRnn {
                 vocabulary: self.context.vocabulary(),

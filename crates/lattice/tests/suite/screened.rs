@@ -1,4 +1,4 @@
-//! Best paths with screening equal those from all weights, bit for bit.
+//! Best lattice paths with screening, compared with those from all weights.
 use lattice::{
     AlignmentLattice, Context, Embeddings, Error, Frames, FullNGram, JointWeightFn, LatticePath,
     LatticeSession, NextStateTable, Options, RecognitionLattice,
@@ -88,6 +88,7 @@ impl JointLattice {
     }
 }
 
+/// Compares paths and the bits of their weights.
 fn check(joint_lattice: &JointLattice) {
     let [computed, expected] = joint_lattice.screened_and_exact();
     let weights = |paths: &[LatticePath]| paths.iter().map(|path| path.weight.to_bits()).collect::<Vec<_>>();
@@ -99,7 +100,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn n_grams(
+    fn screened_paths_of_n_grams_are_exact(
         (vocabulary, order) in prop_oneof![
             (24usize..70, Just(1usize)), (24usize..36, Just(2)), (1usize..9, 0usize..4)
         ],
@@ -115,7 +116,7 @@ proptest! {
     ///
     /// Runs come in any order, and may overlap.
     #[test]
-    fn tables(
+    fn screened_paths_of_tables_are_exact(
         runs in prop::collection::vec(0usize..5, 100..200),
         step in prop_oneof![Just(32usize), Just(31), Just(40)],
         swapped in prop::option::of(0usize..100),
@@ -135,9 +136,9 @@ proptest! {
 /// A frame or a context is out of the range of screening.
 #[test]
 fn addends_out_of_range_are_scored_exactly() {
-    for (parameter, at, value) in [(0, 77, 1e4), (1, 0, 300.0)] {
+    for (parameter, index, value) in [(0, 77, 1e4), (1, 0, 300.0)] {
         let mut joint_lattice = JointLattice::random(FullNGram::new(32, 1).unwrap(), 40, &[30; 17], [1.0; 3]);
-        joint_lattice.parameters[parameter][at] = value;
+        joint_lattice.parameters[parameter][index] = value;
         check(&joint_lattice);
     }
     let mut joint_lattice = JointLattice::random(FullNGram::new(32, 1).unwrap(), 40, &[30; 17], [1.0; 3]);
@@ -162,20 +163,24 @@ fn threads_and_other_utterances_do_not_change_paths() {
         &[40, 3, 0, 33, 64, 1, 12, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22],
         [1.0; 3],
     );
-    let all = || {
+    let best_paths = || {
         joint_lattice
             .with(|lattice, frames| LatticeSession::<f32>::default().best_paths(lattice, frames).unwrap())
     };
-    assert_thread_independent(all);
+    assert_thread_independent(best_paths);
     let padded = 64;
-    for (at, path) in all().into_iter().enumerate() {
-        let rows = &joint_lattice.frames[at * padded * FEATURES..][..joint_lattice.lengths[at] * FEATURES];
+    for (utterance, path) in best_paths().into_iter().enumerate() {
+        let rows = &joint_lattice.frames[utterance * padded * FEATURES..]
+            [..joint_lattice.lengths[utterance] * FEATURES];
         let single = joint_lattice.with(|lattice, _| {
-            let frames =
-                Frames::new(rows, &[joint_lattice.lengths[at], FEATURES], &joint_lattice.lengths[at..=at])
-                    .unwrap();
+            let frames = Frames::new(
+                rows,
+                &[joint_lattice.lengths[utterance], FEATURES],
+                &joint_lattice.lengths[utterance..=utterance],
+            )
+            .unwrap();
             LatticeSession::<f32>::default().best_paths(lattice, &frames).unwrap()
         });
-        assert_eq!(single, [path], "utterance {at}");
+        assert_eq!(single, [path], "utterance {utterance}");
     }
 }

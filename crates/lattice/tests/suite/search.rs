@@ -1,12 +1,14 @@
-//! The n best paths and sampled paths against lists of all paths.
+//! The n best lattice paths and sampled paths, compared with enumeration.
 use std::collections::BTreeMap;
 
 use lattice::{LatticeSession, Options};
 
-use crate::table_lattices::{TableLattice, log_sum};
+use crate::table_lattices::{ListedPath, TableLattice, log_sum};
 
+/// Number of random lattices of a test.
 const LATTICES: u64 = 300;
 
+/// Sorts paths by weight, largest first.
 fn by_weight<T>(mut listed: Vec<T>, weight: impl Fn(&T) -> f64) -> Vec<T> {
     listed.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
     listed
@@ -14,7 +16,7 @@ fn by_weight<T>(mut listed: Vec<T>, weight: impl Fn(&T) -> f64) -> Vec<T> {
 
 /// Returns the weights of all paths by alignment.
 fn weights(tiny: &TableLattice, utterance: usize) -> BTreeMap<Vec<u32>, f64> {
-    tiny.paths(utterance).into_iter().map(|(alignment, _, weight)| (alignment, weight)).collect()
+    tiny.paths(utterance).into_iter().map(|path| (path.alignment, path.weight)).collect()
 }
 
 #[test]
@@ -27,11 +29,16 @@ fn the_n_best_paths_are_the_first_of_all_paths_in_order() {
                 tiny.with(|session, lattice, frames| session.n_best_paths(lattice, frames, count)).unwrap();
             assert_eq!(computed.len(), tiny.lengths.len());
             for (utterance, computed) in computed.iter().enumerate() {
-                let all = by_weight(tiny.paths(utterance), |path| path.2);
+                let all_paths = by_weight(tiny.paths(utterance), |path| path.weight);
                 let weights = weights(&tiny, utterance);
-                assert_eq!(computed.len(), count.min(all.len()), "seed {seed}, {count} of {}", all.len());
+                assert_eq!(
+                    computed.len(),
+                    count.min(all_paths.len()),
+                    "seed {seed}, {count} of {}",
+                    all_paths.len()
+                );
                 long_lists += usize::from(computed.len() > 5);
-                for (path, (.., weight)) in computed.iter().zip(&all) {
+                for (path, ListedPath { weight, .. }) in computed.iter().zip(&all_paths) {
                     assert!((path.weight - weight).abs() < 1e-12, "seed {seed}: {path:?}, not {weight}");
                     let listed = weights[&path.alignment];
                     assert!((path.weight - listed).abs() < 1e-12, "seed {seed}: {path:?}, not {listed}");
@@ -89,17 +96,17 @@ fn frequencies_of_sampled_paths_match_their_posteriors() {
         let computed =
             tiny.with(|session, lattice, frames| session.sample_paths(lattice, frames, COUNT, seed)).unwrap();
         for (utterance, computed) in computed.iter().enumerate() {
-            let all = tiny.paths(utterance);
+            let all_paths = tiny.paths(utterance);
             let weights = weights(&tiny, utterance);
-            assert_eq!(computed.len(), if all.is_empty() { 0 } else { COUNT });
-            let total = log_sum(all.iter().map(|path| path.2));
+            assert_eq!(computed.len(), if all_paths.is_empty() { 0 } else { COUNT });
+            let total = log_sum(all_paths.iter().map(|path| path.weight));
             let mut counts: BTreeMap<&[u32], usize> = BTreeMap::new();
             for path in computed {
                 *counts.entry(&path.alignment).or_default() += 1;
                 let listed = weights[&path.alignment];
                 assert!((path.weight - listed).abs() < 1e-12);
             }
-            for (alignment, _, weight) in &all {
+            for ListedPath { alignment, weight, .. } in &all_paths {
                 let p = (weight - total).exp();
                 let computed = counts.get(&alignment[..]).copied().unwrap_or(0) as f64;
                 let deviation = (COUNT as f64 * p * (1.0 - p)).sqrt();

@@ -1,4 +1,4 @@
-//! Results do not depend on batches, padding, threads or earlier calls.
+//! Lattice results do not depend on batches, padding, threads or earlier calls.
 use lattice::{
     Context, Error, Frames, FullNGram, Labels, LatticeOutput, LatticeSession, Options, PathSum,
     RecognitionLattice, context::NextStates,
@@ -10,9 +10,12 @@ use crate::{
     problem::{FEATURES, Problem},
 };
 
+/// Frames and labels of each utterance.
 const LENGTHS: [(usize, usize); 5] = [(13, 4), (0, 0), (7, 9), (30, 11), (1, 1)];
+/// Weights of the losses.
 const WEIGHTS: [f64; 5] = [1.0, 3.0, -0.25, 2.0, 0.7];
 
+/// Returns losses and gradients.
 fn sum<F: Real>(problem: &Problem<F>, session: &mut LatticeSession<F>, weights: &[f64]) -> LatticeOutput<F> {
     problem.with(|lattice, frames, labels| session.sum(lattice, frames, labels, weights).unwrap())
 }
@@ -102,6 +105,7 @@ fn leading_axes_do_not_change_results() {
     }
 }
 
+/// Returns the results of all calls.
 fn run_all<F: Real>(problem: &Problem<F>, budget: Options) -> impl PartialEq + std::fmt::Debug + Send {
     let mut session = LatticeSession::new(budget);
     problem.with(|lattice, frames, labels| {
@@ -127,6 +131,7 @@ fn smallest<F: Real>(problem: &Problem<F>) -> usize {
     })
 }
 
+/// Returns budgets from the smallest to unlimited.
 fn budgets<F: Real>(problem: &Problem<F>) -> Vec<Options> {
     let smallest = smallest(problem);
     let spare = [0, 1, 10_000, 50_000, 200_000, 1_000_000, 4_000_000, 20_000_000];
@@ -245,7 +250,7 @@ fn earlier_calls_do_not_change_results() {
 
 /// Section 7 of the specification, and other sums of marginals.
 #[test]
-fn marginals_add_up() {
+fn marginals_sum_to_bias_gradients_and_label_counts() {
     for problem in problems::<f64>() {
         let (c, v) = (problem.context.states(), problem.context.vocabulary());
         let weights = [1.0; LENGTHS.len()];
@@ -335,7 +340,7 @@ impl Context for ListContext {
 ///
 /// Results are equal on any threads, and close to those arc by arc.
 #[test]
-fn contexts_of_many_arcs() {
+fn blocks_of_states_equal_lists_of_next_states() {
     for (expansions, vocabulary, order) in [(None, 64, 2), (Some(2), 64, 2), (None, 520, 1)] {
         let lengths = [(5, 2), (3, 1)];
         let problem = Problem::<f32>::random((vocabulary, order), expansions, (3, false), &lengths);
@@ -348,16 +353,18 @@ fn contexts_of_many_arcs() {
             })
         });
         let (problem, list_context) = (problem.cast::<f64>(), ListContext::new(problem.context));
-        let all = |lattice: &RecognitionLattice<f64>, frames: &Frames<f64>, labels: &Labels| {
-            let mut session = LatticeSession::default();
-            let output = session.sum(lattice, frames, labels, &[1.0, 2.0]).unwrap();
-            (output, session.best_paths(lattice, frames).unwrap())
-        };
-        let (computed, best) = problem.with(|lattice, frames, labels| all(lattice, frames, labels));
+        let sum_and_best_paths =
+            |lattice: &RecognitionLattice<f64>, frames: &Frames<f64>, labels: &Labels| {
+                let mut session = LatticeSession::default();
+                let output = session.sum(lattice, frames, labels, &[1.0, 2.0]).unwrap();
+                (output, session.best_paths(lattice, frames).unwrap())
+            };
+        let (computed, best) =
+            problem.with(|lattice, frames, labels| sum_and_best_paths(lattice, frames, labels));
         let (expected, expected_best) = problem.with(|lattice, frames, labels| {
             let lattice =
                 RecognitionLattice::new(&list_context, lattice.alignment(), lattice.weight_fn()).unwrap();
-            all(&lattice, frames, labels)
+            sum_and_best_paths(&lattice, frames, labels)
         });
         let tolerance = Tolerance { relative: 1e-11, absolute: 1e-12 };
         assert_within("losses", &computed.sums, &expected.sums, tolerance);

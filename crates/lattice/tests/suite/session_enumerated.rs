@@ -1,4 +1,4 @@
-//! Sessions against lists of all paths: mixed batches of tiny lattices in both precisions.
+//! Lattice sessions compared with enumeration, on batches of tiny lattices.
 use lattice::{LatticeSession, Options, PathSum, Real};
 use proptest::prelude::*;
 
@@ -13,12 +13,12 @@ struct Tolerances {
     gradients: Tolerance,
 }
 
-const WIDE: Tolerances = Tolerances {
+const F64_TOLERANCES: Tolerances = Tolerances {
     sums: Tolerance { relative: 1e-10, absolute: 1e-12 },
     gradients: Tolerance { relative: 1e-10, absolute: 1e-12 },
 };
 /// Weights are at most 7, and utterances have at most 4 frames.
-const NARROW: Tolerances =
+const F32_TOLERANCES: Tolerances =
     Tolerances { sums: Tolerance { relative: 2e-5, absolute: 1e-5 * 28.0 }, gradients: F32_GRADIENTS };
 
 /// Sums of an utterance from lists of paths.
@@ -28,8 +28,9 @@ struct ExpectedSums {
     string: Sums,
 }
 
+/// Enumerates the paths of all utterances.
 fn expected(batch: &Batch) -> Vec<ExpectedSums> {
-    let none = |utterance: usize| {
+    let no_path = |utterance: usize| {
         let all = batch.sums(utterance, None);
         Sums {
             log_sum: f64::NEG_INFINITY,
@@ -40,12 +41,13 @@ fn expected(batch: &Batch) -> Vec<ExpectedSums> {
     };
     let expected_sums = |utterance: usize| {
         let labels = batch.labels(utterance);
-        let string = labels.map_or_else(|| none(utterance), |labels| batch.sums(utterance, Some(labels)));
+        let string = labels.map_or_else(|| no_path(utterance), |labels| batch.sums(utterance, Some(labels)));
         ExpectedSums { all: batch.sums(utterance, None), string }
     };
     (0..batch.utterances.len()).map(expected_sums).collect()
 }
 
+/// Compares all results of a session with enumeration.
 fn check<F: Real>(batch: &Batch, session: &mut LatticeSession<F>, tolerances: &Tolerances) {
     let expected = expected(batch);
     let arguments = batch.arguments::<F>();
@@ -58,15 +60,19 @@ fn check<F: Real>(batch: &Batch, session: &mut LatticeSession<F>, tolerances: &T
     let sums = |value: &dyn Fn(&ExpectedSums) -> f64| expected.iter().map(value).collect::<Vec<f64>>();
     let gradient = |value: &dyn Fn(&ExpectedSums, usize) -> f64| {
         let scaled = |(expected, &weight): (&ExpectedSums, &f64)| {
-            (0..expected.all.posteriors.len()).map(|at| weight * value(expected, at)).collect::<Vec<f64>>()
+            (0..expected.all.posteriors.len()).map(|arc| weight * value(expected, arc)).collect::<Vec<f64>>()
         };
         expected.iter().zip(&weights).flat_map(scaled).collect::<Vec<f64>>()
     };
     arguments.with(|lattice, frames, labels| {
         let cases = [
-            (PathSum::Denominator, sums(&|k| k.all.log_sum), gradient(&|k, at| k.all.posteriors[at])),
-            (PathSum::Numerator, sums(&|k| k.string.log_sum), gradient(&|k, at| k.string.posteriors[at])),
-            (PathSum::Loss, sums(&loss), gradient(&|k, at| k.all.posteriors[at] - k.string.posteriors[at])),
+            (PathSum::Denominator, sums(&|k| k.all.log_sum), gradient(&|k, arc| k.all.posteriors[arc])),
+            (PathSum::Numerator, sums(&|k| k.string.log_sum), gradient(&|k, arc| k.string.posteriors[arc])),
+            (
+                PathSum::Loss,
+                sums(&loss),
+                gradient(&|k, arc| k.all.posteriors[arc] - k.string.posteriors[arc]),
+            ),
         ];
         for (sum, value, gradient) in cases {
             let name = format!("{sum:?}");
@@ -127,22 +133,22 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
     fn sums_posteriors_and_best_paths_equal_enumeration(batch in batch()) {
-        check::<f64>(&batch, &mut LatticeSession::default(), &WIDE);
-        check::<f32>(&batch, &mut LatticeSession::default(), &NARROW);
+        check::<f64>(&batch, &mut LatticeSession::default(), &F64_TOLERANCES);
+        check::<f32>(&batch, &mut LatticeSession::default(), &F32_TOLERANCES);
     }
 }
 
 /// Buffers of earlier batches do not change results, with any budget.
 #[test]
-fn one_session_for_many_batches() {
+fn buffers_of_earlier_batches_do_not_change_results() {
     use proptest::{strategy::ValueTree, test_runner::TestRunner};
     let mut runner = TestRunner::deterministic();
     for budget in [Options::default(), Options::new(40 << 10), Options::new(usize::MAX).recompute()] {
-        let (mut wide, mut narrow) = (LatticeSession::new(budget), LatticeSession::new(budget));
+        let (mut session_f64, mut session_f32) = (LatticeSession::new(budget), LatticeSession::new(budget));
         for _ in 0..100 {
             let batch = batch().new_tree(&mut runner).unwrap().current();
-            check::<f64>(&batch, &mut wide, &WIDE);
-            check::<f32>(&batch, &mut narrow, &NARROW);
+            check::<f64>(&batch, &mut session_f64, &F64_TOLERANCES);
+            check::<f32>(&batch, &mut session_f32, &F32_TOLERANCES);
         }
     }
 }

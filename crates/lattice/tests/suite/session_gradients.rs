@@ -1,4 +1,6 @@
-//! Loss gradients of joint networks: central differences, single precision, long utterances.
+//! Loss gradients of lattices with joint networks, compared with differences.
+//!
+//! Gradients in single precision are compared with double precision, also for long utterances.
 use lattice::{LatticeOutput, LatticeSession, Normalize};
 use oracle::differences::central_difference;
 use panda_core::Real;
@@ -107,7 +109,7 @@ fn relative_errors(narrow: &Problem<f32>, weights: &[f64]) -> (RelativeErrors, V
 ///
 /// Large values are in contexts and in frames.
 #[test]
-fn large_sums_inside_tangents() {
+fn large_sums_inside_tangents_are_accurate() {
     for (expansions, normalize) in [(None, None), (Some(2), None), (Some(1), Some(Normalize::Hat))] {
         let problem = Problem::<f32>::random((37, 1), expansions, (19, false), &[(13, 4), (6, 2)]);
         let mut problem = Problem { normalize, ..problem };
@@ -123,7 +125,7 @@ fn large_sums_inside_tangents() {
 
 /// Section 12.6 of the specification: errors do not grow with the number of frames.
 #[test]
-fn long_utterances_in_single_precision() {
+fn long_utterances_are_accurate_in_single_precision() {
     let cases = [
         ((8, 1), None, 1000, 250, None),
         ((8, 1), Some(2), 1000, 400, None),

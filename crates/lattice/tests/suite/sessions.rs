@@ -20,6 +20,7 @@ struct Batch {
     strings: Vec<Vec<u32>>,
 }
 
+/// Any batch.
 fn batches() -> impl Strategy<Value = Batch> {
     let utterance_params = prop::collection::vec((0usize..4, any::<u64>()), 1..5);
     let strings = prop::collection::vec(prop::collection::vec(0u32..3, 0..4), 4);
@@ -47,6 +48,15 @@ struct Results {
     aligned: Vec<LatticePath>,
 }
 
+/// Sums over paths of an utterance, by enumeration.
+struct EnumeratedSums {
+    log_sum: f64,
+    /// Posteriors of arcs, *T x C x (1 + V)*.
+    posteriors: Vec<f64>,
+    /// Weight of the best path.
+    best: f64,
+}
+
 const SUMS: [PathSum; 3] = [PathSum::Denominator, PathSum::Numerator, PathSum::Loss];
 
 impl Batch {
@@ -63,7 +73,10 @@ impl Batch {
         for tiny in &self.utterances {
             for t in 0..shape[1] {
                 for p in 0..states {
-                    table.extend((0..=vocabulary).map(|y| tiny.weight((t, 0, p, y))));
+                    table.extend(
+                        (0..=vocabulary)
+                            .map(|y| tiny.weight(PathArc { frame: t, alignment: 0, context: p, label: y })),
+                    );
                 }
             }
         }
@@ -86,6 +99,7 @@ impl Batch {
         run(&lattice, &frames, &labels)
     }
 
+    /// Returns the utterance weights of gradients.
     fn cotangents(&self) -> Vec<f64> {
         (0..self.utterances.len()).map(|b| 1.5 - b as f64).collect()
     }
@@ -134,18 +148,17 @@ impl Batch {
         }
     }
 
-    /// Returns log sum, arc posteriors and best weight of the paths.
-    ///
-    /// Posteriors are *T x C x (1 + V)*.
-    fn enumerate(&self, b: usize, string: Option<&[u32]>) -> (f64, Vec<f64>, f64) {
+    /// Returns sums over all paths, or over the paths of a string.
+    fn enumerate(&self, b: usize, string: Option<&[u32]>) -> EnumeratedSums {
         let tiny = &self.utterances[b];
         let (_, [_, padded, states, columns]) = self.table();
         let path_labels = |path: &[PathArc]| {
-            path.iter().filter(|arc| arc.3 > 0).map(|arc| arc.3 as u32).collect::<Vec<u32>>()
+            path.iter().filter(|arc| arc.label > 0).map(|arc| arc.label as u32).collect::<Vec<u32>>()
         };
         // The weight of an arc does not depend on the alignment state.
-        let weight =
-            |path: &[PathArc]| path.iter().map(|&(t, _, p, y)| tiny.weight((t, 0, p, y))).sum::<f64>();
+        let weight = |path: &[PathArc]| {
+            path.iter().map(|&arc| tiny.weight(PathArc { alignment: 0, ..arc })).sum::<f64>()
+        };
         let paths = tiny.paths();
         let paths = paths.iter().filter(|path| string.is_none_or(|string| path_labels(path) == string));
         let (mut total, mut best) = (0.0, f64::NEG_INFINITY);
@@ -154,16 +167,17 @@ impl Batch {
             let weight = weight(path);
             best = f64::max(best, weight);
             total += weight.exp();
-            for &(t, _, p, y) in path {
-                posteriors[(t * states + p) * columns + y] += weight.exp();
+            for arc in path {
+                posteriors[(arc.frame * states + arc.context) * columns + arc.label] += weight.exp();
             }
         }
         if total > 0.0 {
             posteriors.iter_mut().for_each(|posterior| *posterior /= total);
         }
-        (total.ln(), posteriors, best)
+        EnumeratedSums { log_sum: total.ln(), posteriors, best }
     }
 
+    /// Compares results with enumeration.
     fn check(&self, results: &Results) {
         let all_paths: Vec<_> = (0..self.utterances.len()).map(|b| self.enumerate(b, None)).collect();
         let forced_paths: Vec<_> =
@@ -171,8 +185,8 @@ impl Batch {
         let near = |name: &str, computed: &[f64], expected: &[f64]| {
             assert_near(name, computed, expected, 1e-10, 1e-11);
         };
-        let denominators: Vec<f64> = all_paths.iter().map(|sums| sums.0).collect();
-        let numerators: Vec<f64> = forced_paths.iter().map(|sums| sums.0).collect();
+        let denominators: Vec<f64> = all_paths.iter().map(|sums| sums.log_sum).collect();
+        let numerators: Vec<f64> = forced_paths.iter().map(|sums| sums.log_sum).collect();
         let loss = |(&d, &s): (&f64, &f64)| if s == f64::NEG_INFINITY { f64::INFINITY } else { d - s };
         let losses: Vec<f64> = denominators.iter().zip(&numerators).map(loss).collect();
         let sums = [denominators, numerators, losses];
@@ -185,9 +199,9 @@ impl Batch {
             let gradient = |b: usize| {
                 let g = self.cotangents()[b];
                 all_paths[b]
-                    .1
+                    .posteriors
                     .iter()
-                    .zip(&forced_paths[b].1)
+                    .zip(&forced_paths[b].posteriors)
                     .map(move |(all, forced)| g * (all_factor * all + forced_factor * forced))
             };
             let gradient: Vec<f64> = (0..self.utterances.len()).flat_map(gradient).collect();
@@ -196,16 +210,16 @@ impl Batch {
         near("pending", &results.pending.sums, &sums[2]);
         near("pending", &results.pending.parameters["table"], &results.outputs[2].parameters["table"]);
         let columns = self.table().1[3];
-        let rows = || all_paths.iter().flat_map(|sums| sums.1.chunks_exact(columns));
+        let rows = || all_paths.iter().flat_map(|sums| sums.posteriors.chunks_exact(columns));
         near("blank marginals", &results.marginals.0, &rows().map(|row| row[0]).collect::<Vec<_>>());
         let lexical: Vec<f64> = rows().flat_map(|row| row[1..].iter().copied()).collect();
         near("lexical marginals", &results.marginals.1, &lexical);
         let weights = |paths: &[LatticePath]| paths.iter().map(|path| path.weight).collect::<Vec<_>>();
-        near("best", &weights(&results.best), &all_paths.iter().map(|sums| sums.2).collect::<Vec<_>>());
+        near("best", &weights(&results.best), &all_paths.iter().map(|sums| sums.best).collect::<Vec<_>>());
         near(
             "aligned",
             &weights(&results.aligned),
-            &forced_paths.iter().map(|sums| sums.2).collect::<Vec<_>>(),
+            &forced_paths.iter().map(|sums| sums.best).collect::<Vec<_>>(),
         );
         let context = self.utterances[0].automaton.context();
         for (path, (b, is_forced)) in results
@@ -218,7 +232,11 @@ impl Batch {
             assert_eq!(arcs.len(), self.utterances[b].frames);
             if path.weight > f64::NEG_INFINITY {
                 let frame_weight = |(t, arcs): (usize, &Vec<lattice::distance::FrameArc>)| -> f64 {
-                    arcs.iter().map(|arc| self.utterances[b].weight((t, 0, arc.context, arc.label))).sum()
+                    let weight = |arc: &lattice::distance::FrameArc| {
+                        let (context, label) = (arc.context, arc.label);
+                        self.utterances[b].weight(PathArc { frame: t, alignment: 0, context, label })
+                    };
+                    arcs.iter().map(weight).sum()
                 };
                 near("rescored", &[arcs.iter().enumerate().map(frame_weight).sum()], &[path.weight]);
                 assert!(!is_forced || path.labels() == self.strings[b]);
@@ -246,6 +264,7 @@ proptest! {
 /// A lattice of many frames, with labels.
 struct LongBatch {
     table: Vec<f64>,
+    /// Rows of the table of an utterance, one for each frame.
     rows: usize,
     context: FullNGram,
     lengths: Vec<usize>,
@@ -258,7 +277,7 @@ impl LongBatch {
         let context = FullNGram::new(3, 2).unwrap();
         let rows = *lengths.iter().max().unwrap();
         let table = random(lengths.len() * rows * 13 * 4, seed, scale);
-        let string = |&length: &usize| (0..length / 3).map(|at| (at * 7 % 5 % 3) as u32 + 1).collect();
+        let string = |&length: &usize| (0..length / 3).map(|u| (u * 7 % 5 % 3) as u32 + 1).collect();
         let strings = lengths.iter().map(string).collect();
         Self { table, rows, context, lengths, strings, alignment }
     }
@@ -286,13 +305,14 @@ impl LongBatch {
     }
 }
 
+/// Both alignment lattices.
 fn alignments() -> [lattice::AlignmentLattice; 2] {
     [lattice::AlignmentLattice::FrameDependent, lattice::AlignmentLattice::frame_label_dependent(2).unwrap()]
 }
 
 /// Compares gradients in f32 with gradients in f64.
 #[test]
-fn single_precision_of_long_utterances_and_large_weights() {
+fn single_precision_is_accurate_for_long_utterances_and_large_weights() {
     for alignment in alignments() {
         for scale in [1.0, 8.0] {
             let long = LongBatch::new(alignment, vec![2000, 1999, 700], scale, 5);
@@ -311,7 +331,7 @@ fn single_precision_of_long_utterances_and_large_weights() {
 
 /// Budgets change results up to rounding; other utterances and threads do not change them.
 #[test]
-fn budgets_batches_and_threads() {
+fn budgets_batches_and_threads_do_not_change_results() {
     for alignment in alignments() {
         let long = LongBatch::new(alignment, vec![40, 1, 37, 0, 12], 3.0, 11);
         let (complete, best) = long.sum::<f64>(Options::new(usize::MAX), 0..5).unwrap();

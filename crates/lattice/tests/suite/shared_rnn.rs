@@ -1,4 +1,4 @@
-//! Context embeddings of an LSTM compared with their definition, state by state.
+//! Lattice context embeddings of an LSTM, compared with their definition.
 use lattice::{Context, Error, FullNGram, Parameters, Real, SharedRnn};
 use oracle::differences::central_difference;
 
@@ -76,13 +76,13 @@ fn f32_equals_last() {
     equals_last::<f32>(f32_values(1.0), F32_GRADIENTS);
 }
 
-/// The definition, state by state.
-fn plain(rnn: &SharedRnn<f64>) -> Vec<f64> {
+/// Computes embeddings by the definition, state by state.
+fn embeddings_by_state(rnn: &SharedRnn<f64>) -> Vec<f64> {
     let r = rnn.width();
     let re = rnn.embedding.len() / (rnn.vocabulary + 1);
     let context = FullNGram::new(rnn.vocabulary, rnn.order).unwrap();
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
-    let mut all = Vec::new();
+    let mut embeddings = Vec::new();
     for state in 0..context.states() {
         let (mut h, mut c) = (vec![0.0; r], vec![0.0; r]);
         for symbol in std::iter::once(0).chain(context.history(state)) {
@@ -99,9 +99,9 @@ fn plain(rnn: &SharedRnn<f64>) -> Vec<f64> {
                 h[unit] = sigmoid(o) * c[unit].tanh();
             }
         }
-        all.extend(h);
+        embeddings.extend(h);
     }
-    all
+    embeddings
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn results_equal_state_by_state_evaluation() {
     for shape in [[2, 0, 3, 2], [3, 1, 2, 5], [2, 4, 3, 4], [1, 5, 2, 3], [5, 3, 4, 7]] {
         let owned = OwnedRnn::<f64>::random(shape);
         let rnn = owned.borrow();
-        assert_within(&format!("{shape:?}"), &rnn.forward().unwrap(), &plain(&rnn), F64);
+        assert_within(&format!("{shape:?}"), &rnn.forward().unwrap(), &embeddings_by_state(&rnn), F64);
     }
 }
 
@@ -120,13 +120,13 @@ fn gradients_equal_central_differences() {
         let weights: Vec<f64> = random(owned.borrow().states() * shape[3], 20, 1.0);
         let computed = owned.borrow().backward(&weights);
         for (name, computed) in computed {
-            let at = owned.parameters[&name].clone();
+            let values = owned.parameters[&name].clone();
             let loss = |x: &[f64]| {
                 owned.parameters.insert(name.clone(), x.to_vec());
                 Ok(dot(&owned.borrow().forward().unwrap(), &weights))
             };
-            let expected = central_difference(loss, &at).unwrap();
-            owned.parameters.insert(name.clone(), at);
+            let expected = central_difference(loss, &values).unwrap();
+            owned.parameters.insert(name.clone(), values);
             assert_within(
                 &format!("{shape:?} {name}"),
                 &computed,

@@ -1,4 +1,4 @@
-//! Best paths of streams against those of complete utterances.
+//! Best lattice paths of streams, compared with complete utterances.
 use lattice::{
     AlignmentLattice, BestPathStream, Context, Embeddings, Error, Frames, FullNGram, JointWeightFn,
     LatticeSession, Real, RecognitionLattice, TableWeightFn, WeightFn,
@@ -10,11 +10,12 @@ use crate::table_lattices::{Random, TableLattice};
 fn stream<F: Real>(
     lattice: &RecognitionLattice<F>,
     rows: &[F],
-    (values, margin): (usize, f64),
+    values_per_chunk: usize,
+    margin: f64,
 ) -> (Vec<u32>, f64, usize) {
     let mut stream = BestPathStream::new(lattice, margin).unwrap();
     let mut alignment: Vec<u32> = Vec::new();
-    for rows in rows.chunks(values) {
+    for rows in rows.chunks(values_per_chunk) {
         alignment.extend(stream.push(rows).unwrap());
     }
     let early = alignment.len();
@@ -30,7 +31,7 @@ fn streams_end_with_the_best_path() {
         tiny.with(|session, lattice, frames| {
             let best = session.best_paths(lattice, frames)?.remove(0);
             for size in [1, 2, 100] {
-                let (alignment, weight, _) = stream(lattice, frames.utterance(0), (size, f64::INFINITY));
+                let (alignment, weight, _) = stream(lattice, frames.utterance(0), size, f64::INFINITY);
                 assert_eq!(weight, best.weight, "seed {seed}");
                 if weight > f64::NEG_INFINITY {
                     assert_eq!(alignment, best.alignment, "seed {seed}, chunks of {size}");
@@ -42,16 +43,19 @@ fn streams_end_with_the_best_path() {
     }
 }
 
+/// Returns random numbers in -2 to 2.
 fn numbers<F: Real>(seed: u64, count: usize) -> Vec<F> {
     let mut numbers = Random::new(seed);
     (0..count).map(|_| F::from_f64(numbers.number())).collect()
 }
 
+/// Compares streams of several chunk sizes with a complete utterance.
 fn assert_streams<F: Real>(
     weight_fn: &dyn WeightFn<F>,
     alignment: AlignmentLattice,
     rows: &[F],
-    (features, margin): (usize, f64),
+    features: usize,
+    margin: f64,
 ) {
     let context = FullNGram::new(4, 2).unwrap();
     let lattice = RecognitionLattice::new(&context, alignment, weight_fn).unwrap();
@@ -59,7 +63,7 @@ fn assert_streams<F: Real>(
     let frames = Frames::new(rows, &[1, count, features], &[count]).unwrap();
     let best = LatticeSession::default().best_paths(&lattice, &frames).unwrap().remove(0);
     for size in [1, 8, 64] {
-        let (alignment, weight, early) = stream(&lattice, rows, (size * features, margin));
+        let (alignment, weight, early) = stream(&lattice, rows, size * features, margin);
         assert_eq!(alignment, best.alignment, "chunks of {size}");
         assert!((weight - best.weight).abs() < 1e-4 * best.weight.abs());
         if margin.is_finite() {
@@ -81,8 +85,8 @@ fn long_streams_emit_labels_early() {
         let weights = numbers::<f64>(1, FRAMES * states * 5);
         let table = TableWeightFn::new(&weights, &[FRAMES, states, 5]).unwrap();
         let rows: Vec<f64> = (0..FRAMES).map(|t| t as f64).collect();
-        assert_streams(&table, alignment, &rows, (1, 30.0));
-        assert_streams(&table, alignment, &rows, (1, f64::INFINITY));
+        assert_streams(&table, alignment, &rows, 1, 30.0);
+        assert_streams(&table, alignment, &rows, 1, f64::INFINITY);
         let (e, h, f) = (6, 16, 3);
         let parameters: Vec<Vec<f32>> = [states * e, e * h, f * h, h, h, 1, h * 4, 4]
             .into_iter()
@@ -101,7 +105,7 @@ fn long_streams_emit_labels_early() {
             lexical: &parameters[6],
             lexical_bias: &parameters[7],
         };
-        assert_streams(&joint, alignment, &numbers::<f32>(9, FRAMES * f), (f, f64::INFINITY));
+        assert_streams(&joint, alignment, &numbers::<f32>(9, FRAMES * f), f, f64::INFINITY);
     }
 }
 
@@ -116,11 +120,11 @@ fn with_any_margin_the_path_has_the_reported_weight() {
         let all = tiny.paths(0);
         tiny.with(|_, lattice, frames| {
             for margin in [0.0, 0.5, 2.0] {
-                let (alignment, weight, _) = stream(lattice, frames.utterance(0), (1, margin));
+                let (alignment, weight, _) = stream(lattice, frames.utterance(0), 1, margin);
                 if weight > f64::NEG_INFINITY {
-                    let path = all.iter().find(|path| path.0 == alignment).expect("it is a path");
-                    assert!((path.2 - weight).abs() < 1e-12, "seed {seed}");
-                    worse += usize::from(all.iter().any(|path| path.2 > weight + 1e-9));
+                    let path = all.iter().find(|path| path.alignment == alignment).expect("it is a path");
+                    assert!((path.weight - weight).abs() < 1e-12, "seed {seed}");
+                    worse += usize::from(all.iter().any(|path| path.weight > weight + 1e-9));
                 }
             }
             Ok(())

@@ -1,4 +1,4 @@
-//! The n best strings against lists of all paths.
+//! The n best label strings of a lattice, compared with enumeration.
 use std::collections::BTreeMap;
 
 use lattice::{

@@ -1,4 +1,4 @@
-//! Lattices over a table, with few enough paths to list them.
+//! Reference for tests: lattices over a table, and all their paths.
 use std::collections::BTreeMap;
 
 use lattice::{
@@ -14,6 +14,7 @@ impl Random {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def1)
     }
 
+    /// Returns a number below `limit`.
     pub fn index(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % limit
@@ -33,8 +34,14 @@ pub struct TableLattice {
     pub lengths: Vec<usize>,
 }
 
-/// Alignment, labels and weight of a path.
-pub type ListedPath = (Vec<u32>, Vec<u32>, f64);
+/// A path that is not blocked.
+#[derive(Debug, Clone, Default)]
+pub struct ListedPath {
+    /// Labels by frame and alignment state, 0 without a label.
+    pub alignment: Vec<u32>,
+    pub labels: Vec<u32>,
+    pub weight: f64,
+}
 
 impl TableLattice {
     /// Creates a lattice with any context and alignment.
@@ -69,14 +76,17 @@ impl TableLattice {
         Self { context, alignment, weights, lengths }
     }
 
+    /// T
     pub fn padded(&self) -> usize {
         self.weights.len() / self.lengths.len() / self.arcs()
     }
 
+    /// Number of arcs of a frame.
     fn arcs(&self) -> usize {
         self.context.states() * (1 + self.context.vocabulary())
     }
 
+    /// Returns the arc weights of a state, the blank first.
     pub fn row(&self, utterance: usize, frame: usize, state: usize) -> &[f64] {
         let labels = 1 + self.context.vocabulary();
         &self.weights[(utterance * self.padded() + frame) * self.arcs() + state * labels..][..labels]
@@ -108,6 +118,7 @@ impl TableLattice {
         }
     }
 
+    /// Returns the next states, *C x V*.
     fn table(&self) -> Vec<i64> {
         let labels = 1..=self.context.vocabulary();
         let next = |state| labels.clone().map(move |label| self.context.next_state(state, label) as i64);
@@ -117,10 +128,13 @@ impl TableLattice {
     /// Returns all paths of an utterance that are not blocked.
     pub fn paths(&self, utterance: usize) -> Vec<ListedPath> {
         let mut paths = Vec::new();
-        self.extend_path(utterance, (0, 0), self.context.start(), (vec![], vec![], 0.0), &mut paths);
+        self.extend_path(utterance, (0, 0), self.context.start(), ListedPath::default(), &mut paths);
         paths
     }
 
+    /// Lists all continuations of a path.
+    ///
+    /// It ends before frame t, in alignment state a and context state p.
     fn extend_path(
         &self,
         utterance: usize,
@@ -142,18 +156,19 @@ impl TableLattice {
             if w == f64::NEG_INFINITY {
                 continue;
             }
-            let (mut alignment, mut labels, weight) = path.clone();
+            let ListedPath { mut alignment, mut labels, weight } = path.clone();
             alignment.push(label as u32);
             if next.0 > t {
                 // Unused entries of the frame.
-                let rest = self.alignment.num_states() - 1 - a;
-                alignment.extend(std::iter::repeat_n(0, rest));
+                let unused = self.alignment.num_states() - 1 - a;
+                alignment.extend(std::iter::repeat_n(0, unused));
             }
             if label > 0 {
                 labels.push(label as u32);
             }
             let state = self.context.next_state(p, label);
-            self.extend_path(utterance, next, state, (alignment, labels, weight + w), paths);
+            let extended = ListedPath { alignment, labels, weight: weight + w };
+            self.extend_path(utterance, next, state, extended, paths);
         }
     }
 }
@@ -161,22 +176,23 @@ impl TableLattice {
 /// `log Σ exp`
 pub fn log_sum(values: impl IntoIterator<Item = f64>) -> f64 {
     let values: Vec<f64> = values.into_iter().collect();
-    let top = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    if top == f64::NEG_INFINITY {
-        return top;
+    let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if max == f64::NEG_INFINITY {
+        return max;
     }
-    top + values.iter().map(|x| (x - top).exp()).sum::<f64>().ln()
+    max + values.iter().map(|x| (x - max).exp()).sum::<f64>().ln()
 }
 
 /// Returns all strings of some paths with their weights.
 pub fn strings(paths: Vec<ListedPath>, merge: Merge) -> BTreeMap<Vec<u32>, f64> {
-    let mut all: BTreeMap<Vec<u32>, Vec<f64>> = BTreeMap::new();
-    for (_, labels, weight) in paths {
-        all.entry(labels).or_default().push(weight);
+    let mut path_weights: BTreeMap<Vec<u32>, Vec<f64>> = BTreeMap::new();
+    for ListedPath { labels, weight, .. } in paths {
+        path_weights.entry(labels).or_default().push(weight);
     }
-    all.into_iter().map(|(labels, weights)| (labels, merged(weights, merge))).collect()
+    path_weights.into_iter().map(|(labels, weights)| (labels, merged(weights, merge))).collect()
 }
 
+/// Combines the weights of paths.
 pub fn merged(weights: Vec<f64>, merge: Merge) -> f64 {
     match merge {
         Merge::Max => weights.into_iter().fold(f64::NEG_INFINITY, f64::max),

@@ -1,4 +1,6 @@
-//! Tiny lattices and all their paths, without code of the crate.
+//! Reference for tests: tiny recognition lattices and all their paths.
+//!
+//! It does not use the recursions of the crate.
 use lattice::{AlignmentLattice, Context, FullNGram, NextStateTable, distance::FrameArc};
 use proptest::prelude::*;
 
@@ -36,14 +38,16 @@ impl Automaton {
             strings.extend(longest.clone());
         }
         let next_state = |string: &Vec<usize>, y| {
-            let all = [&string[..], &[y]].concat();
-            let history = all[all.len() - order.min(all.len())..].to_vec();
+            let extended_string = [&string[..], &[y]].concat();
+            let history =
+                extended_string[extended_string.len() - order.min(extended_string.len())..].to_vec();
             strings.iter().position(|string| *string == history).unwrap()
         };
         strings.iter().map(|string| (1..=vocabulary).map(|y| next_state(string, y)).collect()).collect()
     }
 }
 
+/// A lattice with random weights and costs.
 #[derive(Debug, Clone)]
 pub struct TinyLattice {
     pub automaton: Automaton,
@@ -51,11 +55,20 @@ pub struct TinyLattice {
     pub expansions: Option<usize>,
     pub frames: usize,
     pub seed: u64,
+    /// Arcs whose normal random number is smaller are blocked.
     pub blocked: f64,
 }
 
-/// Frame, alignment state, context state and label of an arc.
-pub type PathArc = (usize, usize, usize, usize);
+/// An arc of a path; label 0 is the blank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PathArc {
+    pub frame: usize,
+    /// Alignment state.
+    pub alignment: usize,
+    /// Context state of the source.
+    pub context: usize,
+    pub label: usize,
+}
 
 impl TinyLattice {
     pub fn alignment(&self) -> AlignmentLattice {
@@ -75,9 +88,10 @@ impl TinyLattice {
             for a in 0..=self.expansions.unwrap_or(0) {
                 let mut continued = Vec::new();
                 for (path, p) in unfinished {
-                    complete.push(([&path[..], &[(t, a, p, 0)]].concat(), p));
+                    let arc = |label| PathArc { frame: t, alignment: a, context: p, label };
+                    complete.push(([&path[..], &[arc(0)]].concat(), p));
                     for (y, &to) in (1..).zip(&rows[p]) {
-                        let extended = ([&path[..], &[(t, a, p, y)]].concat(), to);
+                        let extended = ([&path[..], &[arc(y)]].concat(), to);
                         match self.expansions {
                             None => complete.push(extended),
                             Some(limit) if a < limit => continued.push(extended),
@@ -93,26 +107,31 @@ impl TinyLattice {
     }
 
     /// Returns a fixed random number for each arc.
-    fn noise(&self, purpose: u64, (t, a, p, y): PathArc) -> f64 {
-        let key = [t, a, p, y]
+    fn noise(&self, purpose: u64, arc: PathArc) -> f64 {
+        let PathArc { frame, alignment, context, label } = arc;
+        let key = [frame, alignment, context, label]
             .iter()
             .fold(purpose, |key, &x| key.wrapping_mul(1_000_003).wrapping_add(x as u64 + 1));
         oracle::noise::normal(self.seed, key, 1, 1.0)[0]
     }
 
+    /// Returns the weight of an arc; -inf if it is blocked.
     pub fn weight(&self, arc: PathArc) -> f64 {
         if self.noise(1, arc) < self.blocked { f64::NEG_INFINITY } else { self.noise(2, arc) }
     }
 
+    /// Returns the cost of an arc, for expectations.
     pub fn cost(&self, arc: PathArc) -> f64 {
         self.noise(3, arc)
     }
 }
 
+/// Converts an arc of a frame of the crate.
 pub fn path_arc(t: usize, arc: FrameArc) -> PathArc {
-    (t, arc.alignment, arc.context, arc.label)
+    PathArc { frame: t, alignment: arc.alignment, context: arc.context, label: arc.label }
 }
 
+/// Any tiny lattice.
 pub fn tiny() -> impl Strategy<Value = TinyLattice> {
     let strings =
         (1usize..4, 0usize..3).prop_map(|(vocabulary, order)| Automaton::Strings { vocabulary, order });

@@ -1,6 +1,7 @@
-//! Batches of tiny lattices, without code of the crate.
+//! Reference for tests: batches of tiny recognition lattices.
 //!
-//! Some arcs are blocked, some labels have no path, and padding is invalid.
+//! It does not use the recursions of the crate. Some arcs are blocked, some labels have no path,
+//! and padding is invalid.
 use std::cmp::Reverse;
 
 use lattice::{Context, Frames, Labels, Real, RecognitionLattice, TableWeightFn};
@@ -12,7 +13,7 @@ use crate::{
 };
 
 /// Largest number of paths of an utterance.
-const PATHS: usize = 1500;
+const MAX_PATHS: usize = 1500;
 
 /// One utterance.
 #[derive(Debug, Clone)]
@@ -86,8 +87,9 @@ impl Batch {
         uniform.iter().zip(&weights).map(weight).collect()
     }
 
-    fn arc_index(&self, (t, _, p, y): PathArc) -> usize {
-        (t * self.states() + p) * (1 + self.vocabulary()) + y
+    /// Returns the index of an arc in a [`table`](Self::table).
+    fn arc_index(&self, arc: PathArc) -> usize {
+        (arc.frame * self.states() + arc.context) * (1 + self.vocabulary()) + arc.label
     }
 
     /// Computes sums over all paths, or over those with some labels.
@@ -100,20 +102,20 @@ impl Batch {
             posteriors: vec![0.0; table.len()],
         };
         let mut paths = self.tiny(self.utterances[utterance].frames).paths();
-        let has = |path: &Vec<PathArc>| {
+        let has_labels = |path: &Vec<PathArc>| {
             labels.is_none_or(|labels| path_labels(path).filter(|&y| y > 0).eq(labels.iter().copied()))
         };
-        paths.retain(has);
+        paths.retain(has_labels);
         let weight = |path: &Vec<PathArc>| path.iter().map(|&arc| table[self.arc_index(arc)]).sum::<f64>();
-        let real: f64 = paths.iter().map(|path| weight(path).exp()).sum();
-        if real == 0.0 {
+        let total_probability: f64 = paths.iter().map(|path| weight(path).exp()).sum();
+        if total_probability == 0.0 {
             return sums;
         }
-        sums.log_sum = real.ln();
+        sums.log_sum = total_probability.ln();
         sums.best = paths.iter().map(weight).fold(f64::NEG_INFINITY, f64::max);
         for path in &paths {
             for &arc in path {
-                sums.posteriors[self.arc_index(arc)] += weight(path).exp() / real;
+                sums.posteriors[self.arc_index(arc)] += weight(path).exp() / total_probability;
             }
         }
         let best = paths.iter().filter(|path| weight(path) == sums.best).min_by_key(|path| self.order(path));
@@ -127,7 +129,7 @@ impl Batch {
         let mut sums = vec![0.0; rows.len()];
         for path in self.tiny(frames).paths() {
             let weight: f64 = path.iter().map(|&arc| table[self.arc_index(arc)]).sum();
-            sums[end(&rows, &path)] += weight.exp();
+            sums[end_state(&rows, &path)] += weight.exp();
         }
         sums.into_iter().map(f64::ln).collect()
     }
@@ -135,9 +137,9 @@ impl Batch {
     /// Returns the labels by frame and alignment state.
     fn alignment_labels(&self, path: &[PathArc]) -> Vec<u32> {
         let per_frame = self.expansions.map_or(1, |labels| labels + 1);
-        let frames = path.iter().map(|arc| arc.0 + 1).max().unwrap_or(0);
+        let frames = path.iter().map(|arc| arc.frame + 1).max().unwrap_or(0);
         let mut labels = vec![0; per_frame * frames];
-        path.iter().for_each(|&(t, a, _, y)| labels[t * per_frame + a] = y as u32);
+        path.iter().for_each(|arc| labels[arc.frame * per_frame + arc.alignment] = arc.label as u32);
         labels
     }
 
@@ -145,12 +147,12 @@ impl Batch {
     ///
     /// Final states come first; then, from the end, fewer labels in a frame and smaller sources.
     fn order(&self, path: &[PathArc]) -> impl Ord + use<> {
-        let frames = path.iter().map(|arc| arc.0 + 1).max().unwrap_or(0);
-        let mut order = vec![(end(&self.automaton.rows(), path), 0)];
+        let frames = path.iter().map(|arc| arc.frame + 1).max().unwrap_or(0);
+        let mut order = vec![(end_state(&self.automaton.rows(), path), 0)];
         for t in (0..frames).rev() {
-            let labels = path.iter().filter(|arc| arc.0 == t && arc.3 > 0);
+            let labels = path.iter().filter(|arc| arc.frame == t && arc.label > 0);
             order.push((labels.clone().count(), 0));
-            order.extend(labels.rev().map(|&(_, _, p, y)| (p, y)));
+            order.extend(labels.rev().map(|arc| (arc.context, arc.label)));
         }
         order
     }
@@ -201,11 +203,13 @@ impl Batch {
     }
 }
 
+/// Returns the labels of the arcs of a path, 0 for blanks.
 fn path_labels(path: &[PathArc]) -> impl Iterator<Item = u32> {
-    path.iter().map(|arc| arc.3 as u32)
+    path.iter().map(|arc| arc.label as u32)
 }
 
-fn end(rows: &[Vec<usize>], path: &[PathArc]) -> usize {
+/// Returns the context state at the end of a path.
+fn end_state(rows: &[Vec<usize>], path: &[PathArc]) -> usize {
     let labels = path_labels(path).filter(|&y| y > 0);
     labels.fold(0, |state, y| rows[state][y as usize - 1])
 }
@@ -243,13 +247,13 @@ fn automaton() -> impl Strategy<Value = Automaton> {
     prop_oneof![strings, rows]
 }
 
-/// Returns the largest number of frames with at most [`PATHS`] paths.
+/// Returns the largest number of frames with at most [`MAX_PATHS`] paths.
 fn max_frames(vocabulary: usize, expansions: Option<usize>) -> usize {
     let frame_paths = match expansions {
         None => 1 + vocabulary,
         Some(limit) => (0..=limit as u32).map(|i| vocabulary.pow(i)).sum(),
     };
-    (0..5).filter(|&frames| frame_paths.pow(frames) <= PATHS).map(Reverse).min().unwrap().0 as usize
+    (0..5).filter(|&frames| frame_paths.pow(frames) <= MAX_PATHS).map(Reverse).min().unwrap().0 as usize
 }
 
 fn utterance(frames: usize, vocabulary: u32) -> impl Strategy<Value = TinyUtterance> {

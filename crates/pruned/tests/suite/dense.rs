@@ -1,4 +1,4 @@
-//! The first pass compared with plain loops and path sums.
+//! The pruned first pass compared with plain loops and path sums.
 //!
 //! Gradients are compared with central differences.
 use oracle::{compare::assert_close, differences::central_difference, noise, paths::sum_over_paths};
@@ -8,21 +8,24 @@ use rnnt_dp::Topology;
 
 use crate::plain::Problem;
 
+/// Runs the first pass.
 fn run(problem: &Problem) -> FirstPass<f64> {
     let source = Matrices::new(&problem.am, &problem.lm, problem.classes).unwrap();
     first_pass(&source, &problem.batch(), &problem.options).unwrap()
 }
 
+/// Returns the gradient of `am` and of `lm`, one after the other.
 fn gradient(problem: &Problem, weights: &[f64]) -> Vec<f64> {
     let source = Matrices::new(&problem.am, &problem.lm, problem.classes).unwrap();
     let gradient = run(problem).backward(&source, weights).unwrap();
     [gradient.am, gradient.lm].concat()
 }
 
-/// Returns central_difference differences around `base`, with steps of fixed size.
+/// Returns central differences around `base`, with steps of fixed size.
 fn differences(base: &[f64], mut function: impl FnMut(&[f64]) -> f64) -> Vec<f64> {
-    let moved = |by: &[f64]| base.iter().zip(by).map(|(base, by)| base + by).collect::<Vec<_>>();
-    central_difference(|by| Ok(function(&moved(by))), &vec![0.0; base.len()]).unwrap()
+    let shifted =
+        |shift: &[f64]| base.iter().zip(shift).map(|(base, shift)| base + shift).collect::<Vec<_>>();
+    central_difference(|shift| Ok(function(&shifted(shift))), &vec![0.0; base.len()]).unwrap()
 }
 
 fn options() -> impl Strategy<Value = Options> {
@@ -73,13 +76,13 @@ proptest! {
         let weights = &weights[..problem.frames.len()];
         let actual = gradient(&problem, weights);
         let losses = run(&problem).losses;
-        let split = problem.am.len();
-        let total = |at: &[f64]| {
-            let (am, lm) = at.split_at(split);
+        let am_len = problem.am.len();
+        let weighted_loss = |scores: &[f64]| {
+            let (am, lm) = scores.split_at(am_len);
             let possible = (0..losses.len()).filter(|&b| losses[b].is_finite());
             possible.map(|b| weights[b] * problem.loss(am, lm, b)).sum()
         };
-        let expected = differences(&[problem.am.as_slice(), &problem.lm].concat(), total);
+        let expected = differences(&[problem.am.as_slice(), &problem.lm].concat(), weighted_loss);
         assert_close("gradient", &actual, &expected, 1e-8);
     }
 
@@ -100,20 +103,22 @@ proptest! {
         // Adjoints of blank and label in separate columns.
         let mut adjoints = Vec::new();
         for b in 0..batch.len() {
-            for (site, at) in batch.lattices().site_range(b).zip(batch.lattices().utterance_sites(b)) {
+            for (site, position) in batch.lattices().site_range(b).zip(batch.lattices().utterance_sites(b)) {
                 let o = &pass.occupancies[2 * site..];
-                let forced = if constrained && at.label > 0 { pass.occupancies[2 * site - 1] } else { 0.0 };
-                adjoints.extend([-o[0] - forced, -(1.0 + lambda) * weight(b, at.label) * o[1]]);
+                let forces_blank = constrained && position.label > 0;
+                let forced = if forces_blank { pass.occupancies[2 * site - 1] } else { 0.0 };
+                adjoints.extend([-o[0] - forced, -(1.0 + lambda) * weight(b, position.label) * o[1]]);
             }
         }
         let topology = if constrained { Topology::modified() } else { problem.options.topology.clone() };
-        let columns = Problem { options: Options { topology, ..problem.options.clone() }, ..problem.clone() };
-        let split = problem.am.len();
-        let total = |at: &[f64]| {
-            let (am, lm) = at.split_at(split);
+        let options = Options { topology, ..problem.options.clone() };
+        let separate_columns = Problem { options, ..problem.clone() };
+        let am_len = problem.am.len();
+        let total = |scores: &[f64]| {
+            let (am, lm) = scores.split_at(am_len);
             let utterance_sum = |b: usize| {
                 let sites = batch.lattices().site_range(b);
-                columns.surrogate(am, lm, b, &adjoints[2 * sites.start..2 * sites.end])
+                separate_columns.surrogate(am, lm, b, &adjoints[2 * sites.start..2 * sites.end])
             };
             (0..batch.len()).map(utterance_sum).sum()
         };
@@ -134,8 +139,8 @@ fn tiles_and_blocks_do_not_change_sums() {
             let expected = problem.loss(&problem.am, &problem.lm, b);
             assert!((actual - expected).abs() < 1e-11 * expected, "{actual} {expected}");
         }
-        let all = gradient(&problem, &[1.0, 0.5]);
-        let picked: Vec<usize> = (noise::integers(seed, 20, 6, problem.am.len() as u32).into_iter())
+        let full_gradient = gradient(&problem, &[1.0, 0.5]);
+        let checked_indices: Vec<usize> = (noise::integers(seed, 20, 6, problem.am.len() as u32).into_iter())
             .chain(
                 noise::integers(seed, 21, 6, problem.lm.len() as u32)
                     .iter()
@@ -145,15 +150,15 @@ fn tiles_and_blocks_do_not_change_sums() {
             .map(|i| i as usize)
             .collect();
         let base = [problem.am.as_slice(), &problem.lm].concat();
-        let at: Vec<f64> = picked.iter().map(|&i| base[i]).collect();
+        let checked_scores: Vec<f64> = checked_indices.iter().map(|&i| base[i]).collect();
         let total = |values: &[f64]| {
             let mut scores = base.clone();
-            picked.iter().zip(values).for_each(|(&i, &value)| scores[i] = value);
+            checked_indices.iter().zip(values).for_each(|(&i, &value)| scores[i] = value);
             let (am, lm) = scores.split_at(problem.am.len());
             problem.loss(am, lm, 0) + 0.5 * problem.loss(am, lm, 1)
         };
-        let expected = differences(&at, total);
-        let actual: Vec<f64> = picked.iter().map(|&i| all[i]).collect();
+        let expected = differences(&checked_scores, total);
+        let actual: Vec<f64> = checked_indices.iter().map(|&i| full_gradient[i]).collect();
         assert_close("gradient", &actual, &expected, 1e-8);
         assert!(actual.iter().any(|g| g.abs() > 1e-3));
     }
@@ -178,17 +183,17 @@ fn underflowed_sums_are_recomputed() {
                 "{actual} {expected}"
             );
         }
-        let split = problem.am.len();
-        let total = |at: &[f64]| {
-            let (am, lm) = at.split_at(split);
+        let am_len = problem.am.len();
+        let total = |scores: &[f64]| {
+            let (am, lm) = scores.split_at(am_len);
             problem.loss(am, lm, 0) + problem.loss(am, lm, 1)
         };
         let base = [problem.am.as_slice(), &problem.lm].concat();
         // The tolerance allows for the rounding of losses near 1e4.
         let expected = differences(&base, total);
         assert_close("gradient", &gradient(&problem, &[1.0, 1.0]), &expected, 1e-6);
-        let single = |v: &[f64]| v.iter().map(|&v| v as f32).collect::<Vec<_>>();
-        let (am, lm) = (single(&problem.am), single(&problem.lm));
+        let to_f32 = |v: &[f64]| v.iter().map(|&v| v as f32).collect::<Vec<_>>();
+        let (am, lm) = (to_f32(&problem.am), to_f32(&problem.lm));
         let source = Matrices::new(&am, &lm, 5).unwrap();
         if options.am_only_scale == 0.0 {
             let pass = first_pass(&source, &problem.batch(), &options).unwrap();

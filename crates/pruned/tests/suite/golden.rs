@@ -1,4 +1,4 @@
-//! The first pass compared with golden vectors of fast_rnnt, computed in f64.
+//! The pruned first pass compared with golden vectors of fast_rnnt.
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -9,15 +9,17 @@ use oracle::{compare::assert_close, golden};
 use pruned::{Batch, FirstPass, Matrices, Options, Unigram, first_pass};
 use safetensors::{Dtype, SafeTensors};
 
+/// A golden file: options, inputs and expected outputs.
 struct Case {
     name: String,
     options: Options,
     s_range: usize,
     batch: Batch,
-    /// Shapes and values.
+    /// Shape and values of each tensor.
     tensors: BTreeMap<String, (Vec<usize>, Vec<f64>)>,
 }
 
+/// Reads all golden files of pruning; none on a clone without the shared data.
 fn cases() -> Vec<Case> {
     let Some(folder) = golden::folder() else { return Vec::new() };
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -30,6 +32,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
+/// Reads a golden file and its JSON sidecar.
 fn read(name: String, json: &Path) -> Case {
     let sidecar: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
     let option = |key: &str| &sidecar["options"][key];
@@ -50,13 +53,13 @@ fn read(name: String, json: &Path) -> Case {
         })
         .collect();
     let topology = option("rnnt_type").as_str().unwrap().parse().unwrap();
-    let number = |key: &str| option(key).as_f64().unwrap();
+    let option_value = |key: &str| option(key).as_f64().unwrap();
     let options = Options {
         topology,
-        lm_only_scale: number("lm_only_scale"),
-        am_only_scale: number("am_only_scale"),
+        lm_only_scale: option_value("lm_only_scale"),
+        am_only_scale: option_value("am_only_scale"),
         unigram: Unigram::AllRows,
-        delay_penalty: number("delay_penalty"),
+        delay_penalty: option_value("delay_penalty"),
         fastemit: 0.0,
     };
     let to_usize = |name: &str| tensors[name].1.iter().map(|&v| v as usize).collect::<Vec<_>>();
@@ -68,19 +71,20 @@ fn read(name: String, json: &Path) -> Case {
         .map(|(b, &count)| ids[b * width..b * width + count].iter().map(|&id| id as u32).collect())
         .collect();
     let (max_frames, positions) = (tensors["am"].0[1], tensors["lm"].0[1]);
-    let batch = Batch::padded(number("blank") as u32, frames, labels, max_frames, positions).unwrap();
-    Case { name, options, s_range: number("s_range_requested") as usize, batch, tensors }
+    let batch = Batch::padded(option_value("blank") as u32, frames, labels, max_frames, positions).unwrap();
+    Case { name, options, s_range: option_value("s_range_requested") as usize, batch, tensors }
 }
 
 impl Case {
+    /// Runs forward and backward; returns the pass and the gradients of `am` and `lm`.
     fn run<F: Real>(&self) -> (FirstPass<F>, Vec<f64>, Vec<f64>) {
         let values = |name: &str| self.tensors[name].1.iter().map(|&v| F::from_f64(v)).collect::<Vec<F>>();
         let (am, lm) = (values("am"), values("lm"));
         let source = Matrices::new(&am, &lm, self.tensors["am"].0[2]).unwrap();
         let pass = first_pass(&source, &self.batch, &self.options).unwrap();
         let gradient = pass.backward(&source, &vec![1.0; self.batch.len()]).unwrap();
-        let wide = |values: Vec<F>| values.into_iter().map(F::to_f64).collect();
-        (pass, wide(gradient.am), wide(gradient.lm))
+        let to_f64 = |values: Vec<F>| values.into_iter().map(F::to_f64).collect();
+        (pass, to_f64(gradient.am), to_f64(gradient.lm))
     }
 
     /// Packed occupancies as the padded `px_grad [B,S,T(+1)]` and `py_grad [B,S+1,T]`.
@@ -89,29 +93,29 @@ impl Case {
         let mut out = (vec![0.0; px.iter().product()], vec![0.0; py.iter().product()]);
         let lattices = self.batch.lattices();
         for b in 0..self.batch.len() {
-            for (site, at) in lattices.site_range(b).zip(lattices.utterance_sites(b)) {
-                out.1[(b * py[1] + at.label) * py[2] + at.frame] = occupancies[2 * site];
-                if at.label < lattices.labels(b) {
-                    out.0[(b * px[1] + at.label) * px[2] + at.frame] = occupancies[2 * site + 1];
+            for (site, position) in lattices.site_range(b).zip(lattices.utterance_sites(b)) {
+                out.1[(b * py[1] + position.label) * py[2] + position.frame] = occupancies[2 * site];
+                if position.label < lattices.labels(b) {
+                    out.0[(b * px[1] + position.label) * px[2] + position.frame] = occupancies[2 * site + 1];
                 }
             }
         }
         out
     }
 
-    fn check<F: Real>(&self, loss_bar: f64, bar: f64) {
+    fn check<F: Real>(&self, loss_tolerance: f64, tolerance: f64) {
         let (pass, am, lm) = self.run::<F>();
-        let expect = |name: &str| &self.tensors[name].1;
-        for (actual, expected) in pass.losses.iter().zip(expect("simple_loss")) {
+        let expected_values = |name: &str| &self.tensors[name].1;
+        for (actual, expected) in pass.losses.iter().zip(expected_values("simple_loss")) {
             assert!(
-                (actual - expected).abs() <= loss_bar * expected.abs().max(1.0),
+                (actual - expected).abs() <= loss_tolerance * expected.abs().max(1.0),
                 "{}: {actual} {expected}",
                 self.name
             );
         }
         let (px, py) = self.padded(&pass.occupancies);
-        for (what, actual) in [("px_grad", &px), ("py_grad", &py), ("grad_am", &am), ("grad_lm", &lm)] {
-            assert_close(&format!("{} {what}", self.name), actual, expect(what), bar);
+        for (name, actual) in [("px_grad", &px), ("py_grad", &py), ("grad_am", &am), ("grad_lm", &lm)] {
+            assert_close(&format!("{} {name}", self.name), actual, expected_values(name), tolerance);
         }
     }
 }
@@ -119,8 +123,8 @@ impl Case {
 #[test]
 fn f64_equals_fast_rnnt() {
     for case in cases() {
-        let bar = 1e-9;
-        case.check::<f64>(bar, bar);
+        let tolerance = 1e-9;
+        case.check::<f64>(tolerance, tolerance);
     }
 }
 
@@ -136,8 +140,8 @@ fn f32_equals_fast_rnnt() {
 fn ranges_are_identical() {
     for case in cases() {
         let (shape, golden) = &case.tensors["ranges"];
-        for single in [false, true] {
-            let ranges = match single {
+        for is_f32 in [false, true] {
+            let ranges = match is_f32 {
                 false => case.run::<f64>().0.ranges(case.s_range).unwrap(),
                 true => case.run::<f32>().0.ranges(case.s_range).unwrap(),
             };

@@ -1,4 +1,4 @@
-//! Scores from linear layers (`Heads`) compared with scores from matrices.
+//! Pruned first pass with scores from linear layers, compared with matrices.
 //!
 //! Gradients are compared with the chain rule in plain loops.
 use kernels::Real;
@@ -7,18 +7,27 @@ use pruned::{Batch, Error, Heads, HeadsGradient, Linear, Matrices, Options, Unig
 
 use crate::plain::Problem;
 
-/// Hidden rows, weight, bias, width.
-type Layer = (Vec<f64>, Vec<f64>, Option<Vec<f64>>, usize);
+/// A linear layer and its inputs.
+struct Layer<F> {
+    /// *rows x H*
+    rows: Vec<F>,
+    /// *C x H*
+    weight: Vec<F>,
+    bias: Option<Vec<F>>,
+    /// H
+    hidden: usize,
+}
 
+/// Layers of frames and labels, and the batch that they score.
 struct Layers {
     /// Frames, then labels.
-    sides: [Layer; 2],
+    sides: [Layer<f64>; 2],
     classes: usize,
     batch: Batch,
     options: Options,
 }
 
-fn layers(seed: u64, classes: usize, options: Options, bias: bool) -> Layers {
+fn layers(seed: u64, classes: usize, options: Options, has_bias: bool) -> Layers {
     let shapes = [(6, 3), (140, 5), (1, 0)];
     let problem = Problem::random(seed, &shapes, classes, 1.0, options.clone());
     let rows = [shapes.len() * problem.max_frames, shapes.len() * problem.positions];
@@ -26,8 +35,9 @@ fn layers(seed: u64, classes: usize, options: Options, bias: bool) -> Layers {
         let value = |purpose: u64, count: usize, scale: f64| {
             noise::normal(seed, 100 + 10 * i as u64 + purpose, count, scale)
         };
-        let bias = bias.then(|| value(3, classes, 0.5));
-        (value(1, rows[i] * hidden, 1.0), value(2, classes * hidden, 1.5), bias, hidden)
+        let bias = has_bias.then(|| value(3, classes, 0.5));
+        let (rows, weight) = (value(1, rows[i] * hidden, 1.0), value(2, classes * hidden, 1.5));
+        Layer { rows, weight, bias, hidden }
     };
     Layers { sides: [side(0, 5), side(1, 3)], classes, batch: problem.batch(), options }
 }
@@ -35,12 +45,15 @@ fn layers(seed: u64, classes: usize, options: Options, bias: bool) -> Layers {
 impl Layers {
     fn run<F: Real>(&self) -> (Vec<f64>, HeadsGradient<F>) {
         let cast = |v: &[f64]| v.iter().map(|&v| F::from_f64(v)).collect::<Vec<F>>();
-        let cast = self.sides.each_ref().map(|(rows, weight, bias, hidden)| {
-            (cast(rows), cast(weight), bias.as_deref().map(cast), *hidden)
+        let sides = self.sides.each_ref().map(|side| Layer {
+            rows: cast(&side.rows),
+            weight: cast(&side.weight),
+            bias: side.bias.as_deref().map(cast),
+            hidden: side.hidden,
         });
-        let [am, lm] = cast
-            .each_ref()
-            .map(|(rows, weight, bias, hidden)| Linear::new(rows, weight, bias.as_deref(), *hidden).unwrap());
+        let [am, lm] = sides.each_ref().map(|Layer { rows, weight, bias, hidden }| {
+            Linear::new(rows, weight, bias.as_deref(), *hidden).unwrap()
+        });
         let heads = Heads::new(am, lm).unwrap();
         let pass = first_pass(&heads, &self.batch, &self.options).unwrap();
         let gradient = pass.backward(&heads, &[1.0, -0.5, 2.0]).unwrap();
@@ -50,7 +63,7 @@ impl Layers {
     /// Losses and, for each side, gradients of rows, weight and bias.
     fn expected(&self) -> (Vec<f64>, [[Vec<f64>; 3]; 2]) {
         let classes = self.classes;
-        let scores = self.sides.each_ref().map(|(rows, weight, bias, hidden)| {
+        let scores = self.sides.each_ref().map(|Layer { rows, weight, bias, hidden }| {
             let value = |row: &[f64], c: usize| {
                 let product: f64 = row.iter().zip(&weight[c * hidden..]).map(|(x, w)| x * w).sum();
                 product + bias.as_ref().map_or(0.0, |bias| bias[c])
@@ -62,8 +75,8 @@ impl Layers {
         let source = Matrices::new(&scores[0], &scores[1], classes).unwrap();
         let pass = first_pass(&source, &self.batch, &self.options).unwrap();
         let gradient = pass.backward(&source, &[1.0, -0.5, 2.0]).unwrap();
-        let pull = |side: usize, g: &[f64]| {
-            let (rows, weight, _, hidden) = &self.sides[side];
+        let layer_gradients = |side: usize, g: &[f64]| {
+            let Layer { rows, weight, hidden, .. } = &self.sides[side];
             let mut out = [vec![0.0; rows.len()], vec![0.0; weight.len()], vec![0.0; classes]];
             for (r, g) in g.chunks(classes).enumerate() {
                 for (c, &g) in g.iter().enumerate() {
@@ -76,20 +89,20 @@ impl Layers {
             }
             out
         };
-        (pass.losses, [pull(0, &gradient.am), pull(1, &gradient.lm)])
+        (pass.losses, [layer_gradients(0, &gradient.am), layer_gradients(1, &gradient.lm)])
     }
 
-    fn check<F: Real>(&self, bar: f64) {
+    fn check<F: Real>(&self, tolerance: f64) {
         let ((losses, actual), (expected_losses, expected)) = (self.run::<F>(), self.expected());
         for (actual, expected) in losses.iter().zip(&expected_losses) {
-            assert!((actual - expected).abs() <= bar * (1.0 + expected.abs()), "{actual} {expected}");
+            assert!((actual - expected).abs() <= tolerance * (1.0 + expected.abs()), "{actual} {expected}");
         }
         for (side, (actual, expected)) in [actual.am, actual.lm].into_iter().zip(expected).enumerate() {
             for (i, (actual, expected)) in
                 [actual.rows, actual.weight, actual.bias].into_iter().zip(expected).enumerate()
             {
                 let actual: Vec<f64> = actual.into_iter().map(F::to_f64).collect();
-                assert_close(&format!("side {side}, gradient {i}"), &actual, &expected, bar * 10.0);
+                assert_close(&format!("side {side}, gradient {i}"), &actual, &expected, tolerance * 10.0);
             }
         }
     }
@@ -121,9 +134,9 @@ fn heads_equal_matrices_of_their_scores() {
 fn masked_classes_get_no_gradient() {
     let mut layers = layers(6, 40, Options { lm_only_scale: 0.2, ..Options::default() }, true);
     let blank = layers.batch.blank();
-    let used = |c: u32| c == blank || (0..3).any(|b| layers.batch.labels(b).contains(&c));
-    let masked = (0..40).find(|&c| !used(c)).unwrap() as usize;
-    layers.sides[0].2.as_mut().unwrap()[masked] = f64::NEG_INFINITY;
+    let is_used = |c: u32| c == blank || (0..3).any(|b| layers.batch.labels(b).contains(&c));
+    let masked = (0..40).find(|&c| !is_used(c)).unwrap() as usize;
+    layers.sides[0].bias.as_mut().unwrap()[masked] = f64::NEG_INFINITY;
     let (losses, gradient) = layers.run::<f32>();
     assert!(losses.iter().all(|loss| loss.is_finite()));
     assert!(gradient.am.weight[masked * 5..][..5].iter().all(|g| *g == 0.0));
@@ -142,9 +155,9 @@ fn mistakes_are_named() {
     assert_eq!(error(&x[1..], &w, None, 3), Error::Length { argument: "rows", expected: 3, found: 5 });
     assert_eq!(error(&x, &w[1..], None, 3), Error::Length { argument: "weight", expected: 9, found: 11 });
     assert_eq!(error(&x, &w, Some(&x), 3), Error::Length { argument: "bias", expected: 4, found: 6 });
-    let mut odd = w;
-    odd[7] = f32::NEG_INFINITY;
-    assert!(matches!(error(&x, &odd, None, 3), Error::Weight { class: 2, .. }));
+    let mut invalid_weight = w;
+    invalid_weight[7] = f32::NEG_INFINITY;
+    assert!(matches!(error(&x, &invalid_weight, None, 3), Error::Weight { class: 2, .. }));
     let [a, b] = [3, 2].map(|hidden| Linear::new(&x, &w, None, hidden).unwrap());
     assert_eq!(Heads::new(a, b).unwrap_err(), Error::Classes { frames: 4, labels: 6 });
 }

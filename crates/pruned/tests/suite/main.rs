@@ -1,4 +1,4 @@
-//! Tests of the first pass; `plain` is its reference in plain loops.
+//! Tests of the pruned transducer's first pass; `plain` is its reference.
 
 mod dense;
 mod golden;

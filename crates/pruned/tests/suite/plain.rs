@@ -1,4 +1,4 @@
-//! Reference of the first pass: plain `f64` loops over classes and sites.
+//! Reference of the pruned first pass: plain `f64` loops over all sites.
 
 use oracle::{noise, paths::PathArc};
 use pruned::{Batch, Options, Unigram};
@@ -21,8 +21,8 @@ pub struct Problem {
 }
 
 fn log_sum(values: impl Iterator<Item = f64> + Clone) -> f64 {
-    let top = values.clone().fold(f64::NEG_INFINITY, f64::max);
-    if top == f64::NEG_INFINITY { top } else { top + values.map(|v| (v - top).exp()).sum::<f64>().ln() }
+    let max = values.clone().fold(f64::NEG_INFINITY, f64::max);
+    if max == f64::NEG_INFINITY { max } else { max + values.map(|v| (v - max).exp()).sum::<f64>().ln() }
 }
 
 fn scale_or_zero(scale: f64, value: f64) -> f64 {
@@ -57,11 +57,13 @@ impl Problem {
         }
     }
 
+    /// Returns the labels and shapes.
     pub fn batch(&self) -> Batch {
         let (frames, labels) = (self.frames.clone(), self.labels.clone());
         Batch::padded(self.blank, frames, labels, self.max_frames, self.positions).unwrap()
     }
 
+    /// Returns the indices of the scores of a frame.
     pub fn frame(&self, am: &[f64], b: usize, t: usize) -> std::ops::Range<usize> {
         let row = b * self.max_frames + t;
         assert!(row * self.classes < am.len());
@@ -75,47 +77,54 @@ impl Problem {
     /// Returns the emissions `[T, U+1, 2]` of an utterance.
     pub fn emissions(&self, am: &[f64], lm: &[f64], b: usize) -> Vec<f64> {
         let (frames, labels, options) = (self.frames[b], &self.labels[b], &self.options);
-        let first = b * self.positions;
-        let rows: Vec<usize> = match options.unigram {
-            Unigram::Utterance => (first..first + labels.len() + 1).collect(),
+        let first_row = b * self.positions;
+        let unigram_rows: Vec<usize> = match options.unigram {
+            Unigram::Utterance => (first_row..first_row + labels.len() + 1).collect(),
             Unigram::AllRows => (0..lm.len() / self.classes).collect(),
         };
         let mut unigram = vec![f64::MIN_POSITIVE; self.classes];
         if options.am_only_scale > 0.0 {
-            for &row in &rows {
+            for &row in &unigram_rows {
                 let scores = self.label_row(lm, row);
                 let total = log_sum(scores.iter().copied());
-                unigram.iter_mut().zip(scores).for_each(|(u, s)| *u += (s - total).exp() / rows.len() as f64);
+                unigram
+                    .iter_mut()
+                    .zip(scores)
+                    .for_each(|(u, s)| *u += (s - total).exp() / unigram_rows.len() as f64);
             }
         }
         let joint_scale = 1.0 - options.lm_only_scale - options.am_only_scale;
-        let mut out = Vec::new();
+        let mut emissions = Vec::new();
         for t in 0..frames {
-            let a = &am[self.frame(am, b, t)];
-            let am_only = log_sum(a.iter().zip(&unigram).map(|(a, u)| a + u.ln()));
+            let frame_scores = &am[self.frame(am, b, t)];
+            let am_only_norm = log_sum(frame_scores.iter().zip(&unigram).map(|(a, u)| a + u.ln()));
             for u in 0..=labels.len() {
-                let l = self.label_row(lm, first + u);
-                let joint = log_sum(a.iter().zip(l).map(|(a, l)| a + l));
-                let lm_only = log_sum(l.iter().copied());
+                let label_scores = self.label_row(lm, first_row + u);
+                let joint_norm = log_sum(frame_scores.iter().zip(label_scores).map(|(a, l)| a + l));
+                let lm_only_norm = log_sum(label_scores.iter().copied());
                 let emission = |class: u32| {
                     let c = class as usize;
-                    scale_or_zero(joint_scale, a[c] + l[c] - joint)
-                        + scale_or_zero(options.lm_only_scale, l[c] - lm_only)
-                        + scale_or_zero(options.am_only_scale, a[c] + unigram[c].ln() - am_only)
+                    scale_or_zero(joint_scale, frame_scores[c] + label_scores[c] - joint_norm)
+                        + scale_or_zero(options.lm_only_scale, label_scores[c] - lm_only_norm)
+                        + scale_or_zero(
+                            options.am_only_scale,
+                            frame_scores[c] + unigram[c].ln() - am_only_norm,
+                        )
                 };
-                out.push(emission(self.blank));
+                emissions.push(emission(self.blank));
                 let delay = rnnt_dp::delay_shift(options.delay_penalty, t, frames);
-                out.push(labels.get(u).map_or(0.0, |&label| emission(label) + delay));
+                emissions.push(labels.get(u).map_or(0.0, |&label| emission(label) + delay));
             }
         }
         if options.topology == Topology::constrained() {
-            for row in out.chunks_exact_mut(2 * (labels.len() + 1)) {
+            for row in emissions.chunks_exact_mut(2 * (labels.len() + 1)) {
                 (0..labels.len()).for_each(|u| row[2 * u + 1] += row[2 * u + 2]);
             }
         }
-        out
+        emissions
     }
 
+    /// Returns the arcs of a site, with one emission each.
     pub fn arcs(&self) -> [PathArc; 2] {
         match self.options.topology.kind() {
             TopologyKind::Regular => oracle::paths::REGULAR_ARCS,
@@ -134,21 +143,21 @@ impl Problem {
         // alpha[t][u], with an additional frame for the end.
         let mut alpha = vec![f64::NEG_INFINITY; (frames + 1) * (labels + 1)];
         alpha[0] = 0.0;
-        let at = |t: usize, u: usize| t * (labels + 1) + u;
+        let site = |t: usize, u: usize| t * (labels + 1) + u;
         for t in 0..frames {
             for u in 0..=labels {
-                let from = alpha[at(t, u)];
-                let [blank, label] = [0, 1].map(|column| from + emissions[2 * at(t, u) + column]);
-                let mut add = |to: usize, score: f64| {
-                    alpha[to] = oracle::reference::log_add(alpha[to], score);
+                let weight = alpha[site(t, u)];
+                let [blank, label] = [0, 1].map(|column| weight + emissions[2 * site(t, u) + column]);
+                let mut add_to = |target: usize, score: f64| {
+                    alpha[target] = oracle::reference::log_add(alpha[target], score);
                 };
-                add(at(t + 1, u), blank);
+                add_to(site(t + 1, u), blank);
                 if u < labels {
-                    add(if regular { at(t, u + 1) } else { at(t + 1, u + 1) }, label);
+                    add_to(if regular { site(t, u + 1) } else { site(t + 1, u + 1) }, label);
                 }
             }
         }
-        -alpha[at(frames, labels)]
+        -alpha[site(frames, labels)]
     }
 
     /// Returns `Σ_arcs adjoint · emission`, which has the gradient of the loss.

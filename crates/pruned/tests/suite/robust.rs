@@ -1,18 +1,21 @@
-//! Robustness of the first pass: padding, threads, invalid scores and arguments.
+//! Robustness of the pruned first pass: padding, threads, invalid arguments.
 use pruned::{Batch, Error, Matrices, MatrixGradient, Options, Side, Unigram, first_pass};
 use rnnt_dp::Topology;
 
 use crate::plain::Problem;
 
+/// Options with smoothing and a delay penalty.
 fn smooth() -> Options {
     Options { lm_only_scale: 0.2, am_only_scale: 0.1, delay_penalty: 0.1, ..Options::default() }
 }
 
+/// Losses, occupancies and gradients.
 type Output = (Vec<f64>, Vec<f64>, MatrixGradient<f32>);
 
+/// Runs forward and backward in `f32`.
 fn run(am: &[f64], lm: &[f64], classes: usize, batch: &Batch, options: &Options) -> Output {
-    let single = |v: &[f64]| v.iter().map(|&v| v as f32).collect::<Vec<_>>();
-    let (am, lm) = (single(am), single(lm));
+    let to_f32 = |v: &[f64]| v.iter().map(|&v| v as f32).collect::<Vec<_>>();
+    let (am, lm) = (to_f32(am), to_f32(lm));
     let source = Matrices::new(&am, &lm, classes).unwrap();
     let pass = first_pass(&source, batch, options).unwrap();
     let gradient = pass.backward(&source, &vec![1.0; batch.len()]).unwrap();
@@ -40,10 +43,11 @@ fn other_utterances_padding_and_threads_change_no_bit() {
             (problem.classes, run(&problem.am, &problem.lm, 1300, &problem.batch(), &options));
         // NaN and infinity in all padding.
         for b in 0..4 {
-            let rows = b * problem.max_frames + problem.frames[b]..(b + 1) * problem.max_frames;
-            problem.am[rows.start * c..rows.end * c].fill(f64::NAN);
-            let rows = b * problem.positions + problem.labels[b].len() + 1..(b + 1) * problem.positions;
-            problem.lm[rows.start * c..rows.end * c].fill(f64::INFINITY);
+            let padding_rows = b * problem.max_frames + problem.frames[b]..(b + 1) * problem.max_frames;
+            problem.am[padding_rows.start * c..padding_rows.end * c].fill(f64::NAN);
+            let padding_rows =
+                b * problem.positions + problem.labels[b].len() + 1..(b + 1) * problem.positions;
+            problem.lm[padding_rows.start * c..padding_rows.end * c].fill(f64::INFINITY);
         }
         for threads in [1, 3] {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
@@ -52,18 +56,26 @@ fn other_utterances_padding_and_threads_change_no_bit() {
         }
         let batch = problem.batch();
         for b in 0..4 {
-            let (am, lm, alone) = pack(&problem, b..b + 1);
-            let (losses, occupancies, gradient) = run(&am, &lm, c, &alone, &options);
+            let (am, lm, single_batch) = pack(&problem, b..b + 1);
+            let (losses, occupancies, gradient) = run(&am, &lm, c, &single_batch, &options);
             let sites = batch.lattices().site_range(b);
             assert_eq!(losses[0], reference.0[b]);
             assert!(occupancies == reference.1[2 * sites.start..2 * sites.end]);
-            let (first, count) = (b * problem.max_frames * c, problem.frames[b] * c);
-            assert!(gradient.am == reference.2.am[first..first + count], "am of utterance {b}");
+            let (first_element, count) = (b * problem.max_frames * c, problem.frames[b] * c);
             assert!(
-                reference.2.am[first + count..(b + 1) * problem.max_frames * c].iter().all(|g| *g == 0.0)
+                gradient.am == reference.2.am[first_element..first_element + count],
+                "am of utterance {b}"
             );
-            let (first, count) = (b * problem.positions * c, (problem.labels[b].len() + 1) * c);
-            assert!(gradient.lm == reference.2.lm[first..first + count], "lm of utterance {b}");
+            assert!(
+                reference.2.am[first_element + count..(b + 1) * problem.max_frames * c]
+                    .iter()
+                    .all(|g| *g == 0.0)
+            );
+            let (first_element, count) = (b * problem.positions * c, (problem.labels[b].len() + 1) * c);
+            assert!(
+                gradient.lm == reference.2.lm[first_element..first_element + count],
+                "lm of utterance {b}"
+            );
         }
     }
 }
@@ -109,38 +121,38 @@ fn impossible_utterances_are_values() {
 #[test]
 fn invalid_scores_are_named() {
     for options in [Options::default(), smooth(), Options { unigram: Unigram::AllRows, ..smooth() }] {
-        let sound = Problem::random(6, &[(5, 2), (4, 3)], 1100, 1.0, options.clone());
-        let refuse = |problem: &Problem| {
+        let valid = Problem::random(6, &[(5, 2), (4, 3)], 1100, 1.0, options.clone());
+        let error_of = |problem: &Problem| {
             let source = Matrices::new(&problem.am, &problem.lm, 1100).unwrap();
             first_pass(&source, &problem.batch(), &options).unwrap_err()
         };
         for value in [f64::NAN, f64::INFINITY] {
-            let mut problem = sound.clone();
-            let at = (problem.max_frames + 3) * 1100 + 1050;
-            problem.am[at] = value;
+            let mut problem = valid.clone();
+            let index = (problem.max_frames + 3) * 1100 + 1050;
+            problem.am[index] = value;
             let expected = |side, row| {
                 move |error: &Error| {
                     matches!(error, Error::Score { side: s, utterance: 1, row: r, class: 1050, value: v }
                     if *s == side && *r == row && (*v == value || v.is_nan()))
                 }
             };
-            let error = refuse(&problem);
+            let error = error_of(&problem);
             assert!(expected(Side::Frames, 3)(&error), "{error}");
-            let mut problem = sound.clone();
-            let at = (problem.positions + 2) * 1100 + 1050;
-            problem.lm[at] = value;
-            let error = refuse(&problem);
+            let mut problem = valid.clone();
+            let index = (problem.positions + 2) * 1100 + 1050;
+            problem.lm[index] = value;
+            let error = error_of(&problem);
             assert!(expected(Side::Labels, 2)(&error), "{error}");
         }
-        let mut problem = sound.clone();
-        let first = problem.max_frames * 1100;
-        problem.am[first + 1100..first + 2200].fill(f64::NEG_INFINITY);
-        assert_eq!(refuse(&problem), Error::AllMasked { utterance: 1, frame: 1, position: 0 });
+        let mut problem = valid.clone();
+        let second_utterance = problem.max_frames * 1100;
+        problem.am[second_utterance + 1100..second_utterance + 2200].fill(f64::NEG_INFINITY);
+        assert_eq!(error_of(&problem), Error::AllMasked { utterance: 1, frame: 1, position: 0 });
         // Each row has a finite score, but no class has one in both rows.
-        let mut problem = sound.clone();
+        let mut problem = valid.clone();
         problem.am[..600].fill(f64::NEG_INFINITY);
         problem.lm[2 * 1100 + 600..3 * 1100].fill(f64::NEG_INFINITY);
-        assert_eq!(refuse(&problem), Error::AllMasked { utterance: 0, frame: 0, position: 2 });
+        assert_eq!(error_of(&problem), Error::AllMasked { utterance: 0, frame: 0, position: 2 });
     }
 }
 
@@ -149,18 +161,18 @@ fn mistakes_are_named() {
     let labels = || vec![vec![1, 2], vec![3]];
     let batch = Batch::padded(0, vec![3, 2], labels(), 3, 3).unwrap();
     let scores = vec![0.0; 100];
-    let refuse = |rows: [usize; 2], classes: usize, options: Options| {
+    let error_of = |rows: [usize; 2], classes: usize, options: Options| {
         let source =
             Matrices::new(&scores[..rows[0] * classes], &scores[..rows[1] * classes], classes).unwrap();
         first_pass(&source, &batch, &options).unwrap_err()
     };
     let plain = Options::default();
     let expected = Error::TooFewRows { side: Side::Frames, utterance: 1, needed: 5, found: 4 };
-    assert_eq!(refuse([4, 6], 4, plain.clone()), expected);
+    assert_eq!(error_of([4, 6], 4, plain.clone()), expected);
     let expected = Error::TooFewRows { side: Side::Labels, utterance: 1, needed: 5, found: 4 };
-    assert_eq!(refuse([6, 4], 4, plain.clone()), expected);
-    let beyond = Error::LabelOutOfRange { utterance: 1, position: 0, label: 3, classes: 3 };
-    assert_eq!(refuse([6, 6], 3, plain.clone()), beyond);
+    assert_eq!(error_of([6, 4], 4, plain.clone()), expected);
+    let label_error = Error::LabelOutOfRange { utterance: 1, position: 0, label: 3, classes: 3 };
+    assert_eq!(error_of([6, 6], 3, plain.clone()), label_error);
     for (options, name) in [
         (Options { lm_only_scale: -0.1, ..plain.clone() }, "lm_only_scale"),
         (Options { am_only_scale: f64::NAN, ..plain.clone() }, "am_only_scale"),
@@ -172,16 +184,16 @@ fn mistakes_are_named() {
         (Options { delay_penalty: 1e39, ..plain.clone() }, "delay_penalty"),
         (Options { fastemit: -1.0, ..plain.clone() }, "fastemit"),
     ] {
-        let error = refuse([6, 6], 4, options);
+        let error = error_of([6, 6], 4, options);
         assert!(matches!(error, Error::Option { argument, .. } if argument == name), "{error}");
     }
-    let new = |blank, labels, starts: [usize; 2]| {
+    let batch_error = |blank, labels, starts: [usize; 2]| {
         Batch::new(blank, vec![3, 2], labels, starts.to_vec(), vec![0, 3]).unwrap_err()
     };
-    assert_eq!(new(2, labels(), [0, 3]), Error::BlankLabel { utterance: 0, position: 1, blank: 2 });
+    assert_eq!(batch_error(2, labels(), [0, 3]), Error::BlankLabel { utterance: 0, position: 1, blank: 2 });
     let overlap = Error::Overlap { side: Side::Frames, utterance: 1, expected: 3, found: 2 };
-    assert_eq!(new(0, labels(), [0, 2]), overlap);
-    assert!(matches!(new(0, vec![vec![1]], [0, 3]), Error::Lattice(_)));
+    assert_eq!(batch_error(0, labels(), [0, 2]), overlap);
+    assert!(matches!(batch_error(0, vec![vec![1]], [0, 3]), Error::Lattice(_)));
     assert_eq!(Matrices::new(&scores, &scores, 0).unwrap_err(), Error::Zero { argument: "classes" });
     assert!(matches!(Matrices::new(&scores, &scores[1..], 4), Err(Error::Length { argument: "lm", .. })));
     let source = Matrices::new(&scores[..24], &scores[..24], 4).unwrap();
@@ -189,10 +201,11 @@ fn mistakes_are_named() {
     assert!(matches!(pass.backward(&source, &[1.0]), Err(Error::Length { argument: "weights", .. })));
     let invalid = pass.backward(&source, &[1.0, f64::NAN]).unwrap_err();
     assert!(matches!(invalid, Error::UtteranceWeight { utterance: 1, .. }));
-    let wider = Matrices::new(&scores[..36], &scores[..36], 6).unwrap();
-    let actual = pass.backward(&wider, &[1.0; 2]).unwrap_err();
+    let more_classes = Matrices::new(&scores[..36], &scores[..36], 6).unwrap();
+    let actual = pass.backward(&more_classes, &[1.0; 2]).unwrap_err();
     assert_eq!(actual, Error::Length { argument: "source.classes", expected: 4, found: 6 });
-    let weights = |own| batch.clone().with_token_weights(vec![own, vec![1.0]]).unwrap_err();
+    let weights =
+        |first_weights| batch.clone().with_token_weights(vec![first_weights, vec![1.0]]).unwrap_err();
     let missing = rnnt_dp::Error::TokenWeights { utterance: 0, expected: 2, found: 1 };
     assert_eq!(weights(vec![1.0]), Error::Lattice(missing));
     let infinite = rnnt_dp::Error::TokenWeight { utterance: 0, label: 1, found: f64::INFINITY };
@@ -201,8 +214,8 @@ fn mistakes_are_named() {
     assert!(matches!(invalid, Error::Lattice(rnnt_dp::Error::TokenWeight { label: 1, .. })));
     // The weight of an utterance without a path is not checked.
     let modified = Options { topology: Topology::modified(), ..plain.clone() };
-    let short = Batch::packed(0, vec![1, 2], labels()).unwrap();
-    let pass = first_pass(&source, &short, &modified).unwrap();
+    let impossible_batch = Batch::packed(0, vec![1, 2], labels()).unwrap();
+    let pass = first_pass(&source, &impossible_batch, &modified).unwrap();
     assert_eq!(pass.losses[0], f64::INFINITY);
     let gradient = pass.backward(&source, &[f64::NAN, 1.0]).unwrap();
     assert!(gradient.am[..4].iter().all(|g| *g == 0.0) && gradient.am.iter().all(|g: &f64| g.is_finite()));

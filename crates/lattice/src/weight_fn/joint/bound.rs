@@ -1,4 +1,4 @@
-//! A joint network bound to its parameters.
+//! A lattice's joint network bound to its parameters.
 //!
 //! Binding projects the context embeddings once; whole frames are computed by `frames.rs`, the arcs
 //! along a label string by `chain.rs`. e: embeddings; Wf: frame projection; sizes: C context
@@ -28,8 +28,12 @@ pub struct BoundJoint<'a, F: Real> {
     pub gradients: Option<ProjectionGradients<F>>,
     /// Gradient of `Wf`; empty before the first backward.
     project_frame: Vec<F>,
+    /// Sums of the backward passes over whole frames.
     task_sums: frames::TaskSums<F>,
 }
+
+/// Bytes of small lists.
+const SLACK_BYTES: usize = 4096;
 
 /// Memory of a [`BoundJoint`] for groups of a workload.
 fn scratch<F: Real>(sizes: &JointSizes, workload: Workload) -> ScratchReq {
@@ -47,7 +51,7 @@ fn scratch<F: Real>(sizes: &JointSizes, workload: Workload) -> ScratchReq {
     };
     let packed_layers = embedding.max(features) * h.next_multiple_of(PANEL_COLUMNS);
     // Lists of tasks.
-    let lists = c + workload.frames + 4096;
+    let lists = c + workload.frames + SLACK_BYTES;
     ScratchReq::all_of([
         Projections::<F>::scratch(sizes, workload.frames),
         ScratchReq::new::<F>(packed_layers),
@@ -74,6 +78,7 @@ impl<'a, F: Real> BoundJoint<'a, F> {
             let row = format!("{value} for state {state}");
             return Err(Error::shape(PARAMETER_NAMES[0], "finite projections of embeddings", row));
         }
+        // The output layer as rows: the blank, then the labels.
         let columns = reuse(buffers, c.next_multiple_of(PANEL_COLUMNS) * h);
         let mut head = joint.blank.to_vec();
         head.resize((1 + v) * h, F::ZERO);
@@ -103,6 +108,7 @@ impl<'a, F: Real> BoundJoint<'a, F> {
         (&self.projections, gradients)
     }
 
+    /// The projection of frames.
     fn frame_layer(&self) -> Affine<'a, F> {
         let h = self.joint.hidden();
         Affine::new(View::new(self.joint.project_frame, self.joint.project_frame.len() / h, h), None)
@@ -152,30 +158,34 @@ impl<F: Real> BoundWeights<F> for BoundJoint<'_, F> {
         frames::backward(projections, head, task_sums, &mut gradients.frames, frames, adjoints);
     }
 
-    fn forward_chain(&self, first: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
-        chain::forward(&self.projections, first, chain, arcs);
+    fn forward_chain(&self, first_frame: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
+        chain::forward(&self.projections, first_frame, chain, arcs);
         Ok(())
     }
 
-    fn backward_chain(&mut self, first: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
+    fn backward_chain(&mut self, first_frame: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
         let (projections, gradients) = self.gradients();
-        chain::backward(projections, gradients, first, chain, adjoints);
+        chain::backward(projections, gradients, first_frame, chain, adjoints);
         Ok(())
     }
 
-    fn frame_gradient(&mut self, x: &[F]) -> Vec<F> {
+    fn frame_gradient(&mut self, frame_rows: &[F]) -> Vec<F> {
         let layer = self.frame_layer();
         self.gradients();
         let gradients = self.gradients.as_mut().expect("gradients are allocated");
-        let mut rows = vec![F::ZERO; x.len()];
-        if !x.is_empty() {
-            layer.backward_rows(&gradients.frames, &mut rows, Accumulate::Replace);
-            let mut bias = vec![F::ZERO; self.joint.hidden()];
+        let mut gradient_rows = vec![F::ZERO; frame_rows.len()];
+        if !frame_rows.is_empty() {
+            layer.backward_rows(&gradients.frames, &mut gradient_rows, Accumulate::Replace);
+            let mut unused_bias = vec![F::ZERO; self.joint.hidden()];
             self.project_frame.resize(self.joint.project_frame.len(), F::ZERO);
-            layer.backward_parameters(&[(x, &gradients.frames)], &mut self.project_frame, &mut bias);
+            layer.backward_parameters(
+                &[(frame_rows, &gradients.frames)],
+                &mut self.project_frame,
+                &mut unused_bias,
+            );
         }
         gradients.frames.fill(F::ZERO);
-        rows
+        gradient_rows
     }
 
     fn projections(&mut self) -> Option<&mut Projections<F>> {
@@ -196,6 +206,7 @@ impl<F: Real> BoundWeights<F> for BoundJoint<'_, F> {
         task_sums.add_contexts(&mut contexts);
         task_sums.add_head(&mut head, &mut head_bias);
 
+        // Gradients of the projection of contexts, and of the embeddings.
         let layer = Affine::new(View::new(joint.project_context, e, h), None);
         let (mut project_context, mut joint_bias) = (vec![F::ZERO; e * h], vec![F::ZERO; h]);
         layer.backward_parameters(&[(&embeddings, &contexts)], &mut project_context, &mut joint_bias);

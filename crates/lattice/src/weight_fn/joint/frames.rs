@@ -1,4 +1,4 @@
-//! Joint network over all arcs of whole frames, forward and backward.
+//! A lattice's joint network over all arcs of whole frames.
 //!
 //! P, Q: projected contexts and frames; W, c: output layer; (b, l): scores of blank and labels; gb,
 //! gl: their adjoints; p: context state; t: frame; u: gradient before tanh; d: gradient. A panel
@@ -37,61 +37,65 @@ struct TaskSplit {
     /// Frames of a task of forward.
     frames_per_task: usize,
     /// Panels of a task of forward.
-    panels: usize,
+    panels_per_task: usize,
     /// Number of runs of frames of backward.
     runs: usize,
     /// Number of blocks of states of backward.
     blocks: usize,
     /// States of a block.
-    block: usize,
+    block_states: usize,
     /// Frames of one product of backward.
     frames_per_product: usize,
 }
 
 impl TaskSplit {
     fn new(states: usize, frames: usize) -> Self {
-        let rest = states % PANEL_COLUMNS;
-        let column_states =
-            if rest * frames.div_ceil(PANEL_COLUMNS) < frames { states - rest } else { states };
+        let partial_panel_states = states % PANEL_COLUMNS;
+        let column_states = if partial_panel_states * frames.div_ceil(PANEL_COLUMNS) < frames {
+            states - partial_panel_states
+        } else {
+            states
+        };
         let (panels, blocks) =
             (column_states.div_ceil(PANEL_COLUMNS).max(1), states.div_ceil(MAX_BLOCK_STATES));
-        let pieces = MIN_TASKS.div_ceil(frames.max(1)).min(panels);
+        let tasks_per_frame = MIN_TASKS.div_ceil(frames.max(1)).min(panels);
         Self {
             column_states,
             frames_per_task: frames.div_ceil(MIN_TASKS).max(1),
-            panels: panels.div_ceil(pieces),
+            panels_per_task: panels.div_ceil(tasks_per_frame),
             runs: MIN_TASKS.div_ceil(blocks),
             blocks,
-            block: states.div_ceil(blocks),
+            block_states: states.div_ceil(blocks),
             frames_per_product: (ROWS_PER_PRODUCT / states.div_ceil(blocks)).max(1),
         }
     }
 }
 
-/// Memory of the tasks of [`forward`] and [`backward`].
+/// Memory of the tasks of [`forward_tasks`] and [`backward`].
 pub fn scratch<F: Real>(sizes: &JointSizes, workload: Workload) -> ScratchReq {
     let JointSizes { states: c, hidden: h, vocabulary: v, .. } = *sizes;
     let Workload { wave, gradients, .. } = workload;
     let split = TaskSplit::new(c, wave);
     // For waves of any length: n frames, each split into enough runs of panels for the number of
     // tasks.
-    let forward =
+    let forward_tasks =
         (2 * MIN_TASKS).min(wave.saturating_mul(c.div_ceil(PANEL_COLUMNS))).max(wave.div_ceil(PANEL_COLUMNS));
     let forward_task =
         ScratchReq::aligned::<F>(TanhProducts::<F>::scratch_len(h) + PANEL_COLUMNS * (h + 1 + v));
     if !gradients {
-        return forward_task.times(forward);
+        return forward_task.times(forward_tasks);
     }
-    let tasks = split.runs * split.blocks;
-    let backward_task = ScratchReq::aligned::<F>(split.frames_per_product * split.block * (2 * h + 1 + v));
+    let backward_tasks = split.runs * split.blocks;
+    let backward_task =
+        ScratchReq::aligned::<F>(split.frames_per_product * split.block_states * (2 * h + 1 + v));
     // Each run has sums of all contexts, and each block sums of the frames of all runs.
-    let contexts = ScratchReq::new::<F>(split.runs * c * h);
-    let frames = ScratchReq::new::<F>(split.blocks * (wave + split.runs) * h);
+    let context_sums = ScratchReq::new::<F>(split.runs * c * h);
+    let frame_sums = ScratchReq::new::<F>(split.blocks * (wave + split.runs) * h);
     ScratchReq::all_of([
-        ScratchReq::new::<F>((1 + v) * (h + 2)).and(backward_task.or(forward_task)).times(tasks),
-        forward_task.times(forward.saturating_sub(tasks)),
-        contexts,
-        frames,
+        ScratchReq::new::<F>((1 + v) * (h + 2)).and(backward_task.or(forward_task)).times(backward_tasks),
+        forward_task.times(forward_tasks.saturating_sub(backward_tasks)),
+        context_sums,
+        frame_sums,
     ])
 }
 
@@ -110,21 +114,22 @@ pub fn forward<F: Real>(projections: &Projections<F>, frames: &[usize], arcs: Ar
         (TaskSplit::new(c, frames.len()), TanhProducts::<F>::scratch_len(h) + PANEL_COLUMNS * (1 + v));
     let ArcsMut { blank, lexical } = arcs;
     // Panels of some frames; arcs of a frame start `c` states after those of the previous frame.
-    let score = |frames: &[usize], panels: Range<usize>, blank: &mut [F], lexical: &mut [F]| {
+    let score_panels = |frames: &[usize], panels: Range<usize>, blank: &mut [F], lexical: &mut [F]| {
         let mut buffer = projections.pool.acquire("task", scratch_len);
         let (scratch, tile) = buffer.split_at_mut(TanhProducts::<F>::scratch_len(h));
         let mut products = TanhProducts::new(&projections.head_left, scratch);
-        let first = panels.start;
-        projections.score_states(frames, panels, &mut products, tile, |at, panel, tile| {
-            let states = PANEL_COLUMNS.min(split.column_states - panel * PANEL_COLUMNS);
-            let from = at * c + (panel - first) * PANEL_COLUMNS;
+        let first_panel = panels.start;
+        projections.score_states(frames, panels, &mut products, tile, |frame_index, panel, tile| {
+            let state_count = PANEL_COLUMNS.min(split.column_states - panel * PANEL_COLUMNS);
+            let first_state = frame_index * c + (panel - first_panel) * PANEL_COLUMNS;
             let (blank_row, label_rows) = tile.split_at(PANEL_COLUMNS);
-            blank[from..from + states].copy_from_slice(&blank_row[..states]);
-            let lexical = &mut lexical[from * v..][..states * v];
-            transpose(lexical, View::with_stride(label_rows, v, states, PANEL_COLUMNS));
+            blank[first_state..first_state + state_count].copy_from_slice(&blank_row[..state_count]);
+            let lexical = &mut lexical[first_state * v..][..state_count * v];
+            transpose(lexical, View::with_stride(label_rows, v, state_count, PANEL_COLUMNS));
         });
     };
-    let all = split.column_states.div_ceil(PANEL_COLUMNS);
+    // Panels of states.
+    let panel_count = split.column_states.div_ceil(PANEL_COLUMNS);
     let frame_tasks = (
         parts_mut(blank, split.frames_per_task * c),
         parts_mut(lexical, split.frames_per_task * c * v),
@@ -132,35 +137,41 @@ pub fn forward<F: Real>(projections: &Projections<F>, frames: &[usize], arcs: Ar
     );
     par_for(frame_tasks, |_, (blank, lexical, frames)| {
         if frames.len() > 1 {
-            return score(frames, 0..all, blank, lexical);
+            return score_panels(frames, 0..panel_count, blank, lexical);
         }
         let (blank, lexical) = (&mut blank[..split.column_states], &mut lexical[..split.column_states * v]);
         let panel_tasks = (
-            parts_mut(blank, split.panels * PANEL_COLUMNS),
-            parts_mut(lexical, split.panels * PANEL_COLUMNS * v),
+            parts_mut(blank, split.panels_per_task * PANEL_COLUMNS),
+            parts_mut(lexical, split.panels_per_task * PANEL_COLUMNS * v),
         );
-        par_for(panel_tasks, |run, (blank, lexical)| {
-            let first = run * split.panels;
-            score(frames, first..first + blank.len().div_ceil(PANEL_COLUMNS), blank, lexical);
+        par_for(panel_tasks, |task, (blank, lexical)| {
+            let first_panel = task * split.panels_per_task;
+            score_panels(
+                frames,
+                first_panel..first_panel + blank.len().div_ceil(PANEL_COLUMNS),
+                blank,
+                lexical,
+            );
         });
     });
     if split.column_states == c {
         return;
     }
-    let rest: Vec<usize> = (split.column_states..c).collect();
+    // Remaining states, with frames as columns.
+    let remaining_states: Vec<usize> = (split.column_states..c).collect();
     let panel_tasks = (parts_mut(blank, PANEL_COLUMNS * c), parts_mut(lexical, PANEL_COLUMNS * c * v));
     par_for((panel_tasks, parts(frames, PANEL_COLUMNS)), |_, ((blank, lexical), frames)| {
         let mut buffer = projections.pool.acquire("task", scratch_len + PANEL_COLUMNS * h);
         let (panel, scratch) = buffer.split_at_mut(PANEL_COLUMNS * h);
         let (scratch, tile) = scratch.split_at_mut(TanhProducts::<F>::scratch_len(h));
-        let in_range = projections.panel_of_frames(frames, &mut scratch[..PANEL_COLUMNS * h], panel);
+        let in_range = projections.write_frame_panel(frames, &mut scratch[..PANEL_COLUMNS * h], panel);
         let mut products = TanhProducts::new(&projections.head_left, scratch);
         let panel = (frames, in_range.then_some(&*panel));
-        projections.score_frames(panel, &rest, &mut products, tile, |state, tile| {
+        projections.score_frames(panel, &remaining_states, &mut products, tile, |state, tile| {
             let frame_arcs = blank.chunks_exact_mut(c).zip(lexical.chunks_exact_mut(c * v));
-            for (at, (blank, lexical)) in frame_arcs.enumerate() {
-                blank[state] = tile[at];
-                let scores = tile[PANEL_COLUMNS + at..].iter().step_by(PANEL_COLUMNS);
+            for (frame_index, (blank, lexical)) in frame_arcs.enumerate() {
+                blank[state] = tile[frame_index];
+                let scores = tile[PANEL_COLUMNS + frame_index..].iter().step_by(PANEL_COLUMNS);
                 lexical[state * v..][..v].iter_mut().zip(scores).for_each(|(l, &score)| *l = score);
             }
         });
@@ -173,12 +184,12 @@ pub struct TaskSums<F> {
     /// Blocks of states.
     blocks: usize,
     /// States of a block.
-    block: usize,
+    block_states: usize,
 }
 
 impl<F> Default for TaskSums<F> {
     fn default() -> Self {
-        Self { tasks: Vec::new(), blocks: 0, block: 0 }
+        Self { tasks: Vec::new(), blocks: 0, block_states: 0 }
     }
 }
 
@@ -198,18 +209,18 @@ struct TaskSum<F> {
 impl<F: Real> TaskSums<F> {
     /// Adds the sums of contexts to `out`.
     pub fn add_contexts(&self, out: &mut [F]) {
-        for (task, part) in self.tasks.iter().enumerate() {
-            let h = part.head.len() / part.bias.len();
-            let from = task % self.blocks * self.block * h;
-            add(&mut out[from..from + part.contexts.len()], &part.contexts);
+        for (task, sums) in self.tasks.iter().enumerate() {
+            let h = sums.head.len() / sums.bias.len();
+            let start = task % self.blocks * self.block_states * h;
+            add(&mut out[start..start + sums.contexts.len()], &sums.contexts);
         }
     }
 
     /// Adds the sums of the head.
     pub fn add_head(&self, head: &mut [F], bias: &mut [f64]) {
-        for part in &self.tasks {
-            add(head, &part.head);
-            bias.iter_mut().zip(&part.bias).for_each(|(sum, part)| *sum += part);
+        for sums in &self.tasks {
+            add(head, &sums.head);
+            bias.iter_mut().zip(&sums.bias).for_each(|(total, sum)| *total += sum);
         }
     }
 }
@@ -231,62 +242,67 @@ pub fn backward<F: Real>(
     adjoints: Arcs<F>,
 ) {
     let &Projections { hidden: h, states: c, vocabulary: v, .. } = projections;
-    let TaskSplit { runs, blocks, block, frames_per_product, .. } = TaskSplit::new(c, frames.len());
+    let TaskSplit { runs, blocks, block_states, frames_per_product, .. } = TaskSplit::new(c, frames.len());
     let frames_per_run = frames.len().div_ceil(runs).max(1);
-    (sums.blocks, sums.block) = (blocks, block);
+    (sums.blocks, sums.block_states) = (blocks, block_states);
     let tasks = &mut sums.tasks;
     if tasks.is_empty() {
         tasks.extend((0..runs * blocks).map(|task| TaskSum {
-            contexts: vec![F::ZERO; (c - task % blocks * block).min(block) * h],
+            contexts: vec![F::ZERO; (c - task % blocks * block_states).min(block_states) * h],
             head: vec![F::ZERO; (1 + v) * h],
             bias: vec![0.0; 1 + v],
             frames: Vec::new(),
         }));
     }
-    par_for(items_mut(tasks), |task, part| {
-        let (run, first) = (task / blocks, task % blocks * block);
-        let states = block.min(c - first);
-        let own = (run * frames_per_run).min(frames.len())..((run + 1) * frames_per_run).min(frames.len());
-        part.frames.clear();
-        part.frames.resize(own.len() * h, F::ZERO);
-        let count = frames_per_product.min(own.len().max(1));
-        let mut buffer = projections.pool.acquire("task", count * states * (2 * h + 1 + v));
-        let (hidden, rest) = buffer.split_at_mut(count * states * h);
-        let (slope, scores) = rest.split_at_mut(count * states * h);
-        for from in own.clone().step_by(count) {
-            let range = from..(from + count).min(own.end);
-            let rows = range.len() * states;
+    par_for(items_mut(tasks), |task, task_sum| {
+        let (run, first_state) = (task / blocks, task % blocks * block_states);
+        let states = block_states.min(c - first_state);
+        let run_frames =
+            (run * frames_per_run).min(frames.len())..((run + 1) * frames_per_run).min(frames.len());
+        task_sum.frames.clear();
+        task_sum.frames.resize(run_frames.len() * h, F::ZERO);
+        let product_frames = frames_per_product.min(run_frames.len().max(1));
+        let mut buffer = projections.pool.acquire("task", product_frames * states * (2 * h + 1 + v));
+        let (hidden, later_buffer) = buffer.split_at_mut(product_frames * states * h);
+        let (slope, scores) = later_buffer.split_at_mut(product_frames * states * h);
+        for first_frame in run_frames.clone().step_by(product_frames) {
+            let product_range = first_frame..(first_frame + product_frames).min(run_frames.end);
+            let rows = product_range.len() * states;
             let (hidden, slope) = (&mut hidden[..rows * h], &mut slope[..rows * h]);
             let scores = &mut scores[..rows * (1 + v)];
+            // h, and the adjoints as rows.
             let frame_rows =
                 hidden.chunks_exact_mut(states * h).zip(scores.chunks_exact_mut(states * (1 + v)));
-            for (at, (hidden, scores)) in range.clone().zip(frame_rows) {
+            for (frame_index, (hidden, scores)) in product_range.clone().zip(frame_rows) {
                 let state_rows = hidden.chunks_exact_mut(h).zip(scores.chunks_exact_mut(1 + v));
-                for (state, (hidden, scores)) in (first..).zip(state_rows) {
-                    projections.hidden_row(frames[at], state, hidden);
-                    scores[0] = adjoints.blank[at * c + state];
-                    scores[1..].copy_from_slice(&adjoints.lexical[(at * c + state) * v..][..v]);
+                for (state, (hidden, scores)) in (first_state..).zip(state_rows) {
+                    projections.hidden_row(frames[frame_index], state, hidden);
+                    scores[0] = adjoints.blank[frame_index * c + state];
+                    scores[1..].copy_from_slice(&adjoints.lexical[(frame_index * c + state) * v..][..v]);
                 }
             }
+            // dh, dW and dc.
             let g = View::new(scores, rows, 1 + v);
             product_packed(ViewMut::new(slope, rows, h), g, head, Accumulate::Replace);
-            let head_gradient = ViewMut::new(&mut part.head, 1 + v, h);
+            let head_gradient = ViewMut::new(&mut task_sum.head, 1 + v, h);
             product(head_gradient, g.transposed(), View::new(hidden, rows, h), F::ONE, Accumulate::Add);
             for row in scores.chunks_exact(1 + v) {
-                part.bias.iter_mut().zip(row).for_each(|(sum, g)| *sum += g.to_f64());
+                task_sum.bias.iter_mut().zip(row).for_each(|(sum, g)| *sum += g.to_f64());
             }
+            // Gradient before tanh, summed over frames and over states.
             F::tanh_slope(slope, hidden);
-            for (at, slope) in range.zip(slope.chunks_exact(states * h)) {
-                add(&mut part.contexts, slope);
-                F::add_rows(&mut part.frames[(at - own.start) * h..][..h], slope);
+            for (frame_index, slope) in product_range.zip(slope.chunks_exact(states * h)) {
+                add(&mut task_sum.contexts, slope);
+                F::add_rows(&mut task_sum.frames[(frame_index - run_frames.start) * h..][..h], slope);
             }
         }
     });
-    for (at, &frame) in frames.iter().enumerate() {
-        let (run, row) = (at / frames_per_run, at % frames_per_run);
+    // Gradients of frames: sums over blocks of states, in order.
+    for (frame_index, &frame) in frames.iter().enumerate() {
+        let (run, row) = (frame_index / frames_per_run, frame_index % frames_per_run);
         let out = &mut frame_gradient[frame * h..][..h];
-        for part in &sums.tasks[run * blocks..(run + 1) * blocks] {
-            add(out, &part.frames[row * h..][..h]);
+        for task_sum in &sums.tasks[run * blocks..(run + 1) * blocks] {
+            add(out, &task_sum.frames[row * h..][..h]);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Projected contexts and frames of a joint network, and scores from them.
+//! Projected contexts and frames of a lattice's joint network, and their scores.
 //!
 //! ```text
 //! h[t,p] = tanh(P[p] + Q_t)        (b, l)[t,p] = h[t,p] Wᵀ + c
@@ -59,16 +59,16 @@ pub struct PreparedRows<F> {
 }
 
 impl<F: Real> PreparedRows<F> {
-    /// Memory of `count` rows, all of them out of range at worst.
-    fn scratch(count: usize, h: usize) -> ScratchReq {
-        ScratchReq::new::<F>(2 * count * h)
+    /// Memory of `row_count` rows, all of them out of range at worst.
+    fn scratch(row_count: usize, h: usize) -> ScratchReq {
+        ScratchReq::new::<F>(2 * row_count * h)
     }
 
     /// Prepares rows in place.
     pub fn new(mut rows: Vec<F>, h: usize) -> Self {
         let out_of_range = Mutex::new(BTreeMap::new());
-        par_for(parts_mut(&mut rows, ROWS_PER_TASK * h), |at, rows| {
-            for (row, values) in (at * ROWS_PER_TASK..).zip(rows.chunks_exact(h)) {
+        par_for(parts_mut(&mut rows, ROWS_PER_TASK * h), |task, rows| {
+            for (row, values) in (task * ROWS_PER_TASK..).zip(rows.chunks_exact(h)) {
                 if is_out_of_range(values) {
                     out_of_range.lock().unwrap_or_else(PoisonError::into_inner).insert(row, values.to_vec());
                 }
@@ -80,8 +80,10 @@ impl<F: Real> PreparedRows<F> {
 
     /// Returns the first row with a NaN or infinite value.
     pub fn first_not_finite(&self) -> Option<(usize, f64)> {
-        let invalid = |row: &Vec<F>| row.iter().map(|x| x.to_f64()).find(|x| !x.is_finite());
-        self.out_of_range.iter().find_map(|(&at, row)| invalid(row).map(|value| (at, value)))
+        let invalid_value = |row: &Vec<F>| row.iter().map(|x| x.to_f64()).find(|x| !x.is_finite());
+        self.out_of_range
+            .iter()
+            .find_map(|(&row_index, row)| invalid_value(row).map(|value| (row_index, value)))
     }
 
     /// Returns true if some row is out of range.
@@ -89,26 +91,31 @@ impl<F: Real> PreparedRows<F> {
         !self.out_of_range.is_empty()
     }
 
+    /// Returns true if a row is out of range.
     fn is_out_of_range(&self, row: usize) -> bool {
         !self.out_of_range.is_empty() && self.out_of_range.contains_key(&row)
     }
 }
 
+/// Rows that a task prepares.
 const ROWS_PER_TASK: usize = 16;
+/// Independent counts of [`is_out_of_range`].
+const LANES: usize = 16;
 
+/// Returns true if an element is NaN or too large for preparation.
 fn is_out_of_range<F: Real>(row: &[F]) -> bool {
     let limit = F::from_f64(F::MAX_TANH_ADDEND);
     // NaN is out of range as well.
-    let outside = |x: F| if (x <= limit) & (-x <= limit) { F::ZERO } else { F::ONE };
+    let is_outside = |x: F| if (x <= limit) & (-x <= limit) { F::ZERO } else { F::ONE };
     // In lanes, so that the loop vectorizes.
-    let mut lanes = [F::ZERO; 16];
-    let (whole, rest) = row.as_chunks::<16>();
-    whole.iter().for_each(|row| lanes.iter_mut().zip(row).for_each(|(lane, &x)| *lane += outside(x)));
-    lanes.into_iter().chain(rest.iter().map(|&x| outside(x))).any(|count| count > F::ZERO)
+    let mut lanes = [F::ZERO; LANES];
+    let (chunks, remainder) = row.as_chunks::<LANES>();
+    chunks.iter().for_each(|row| lanes.iter_mut().zip(row).for_each(|(lane, &x)| *lane += is_outside(x)));
+    lanes.into_iter().chain(remainder.iter().map(|&x| is_outside(x))).any(|count| count > F::ZERO)
 }
 
 /// Returns prepared contexts as columns: panels of *H x PANEL_COLUMNS*, in a given buffer.
-fn columns<F: Real>(contexts: &[F], h: usize, mut out: Vec<F>) -> Vec<F> {
+fn contexts_as_columns<F: Real>(contexts: &[F], h: usize, mut out: Vec<F>) -> Vec<F> {
     out.resize((contexts.len() / h.max(1)).next_multiple_of(PANEL_COLUMNS) * h, F::ONE);
     par_for(
         (parts_mut(&mut out, PANEL_COLUMNS * h), parts(contexts, PANEL_COLUMNS * h)),
@@ -196,7 +203,7 @@ impl<F: Real> Projections<F> {
     pub fn require_columns(&mut self) {
         if self.columns.is_empty() {
             let buffer = std::mem::take(&mut self.column_buffer);
-            self.columns = columns(&self.contexts.rows, self.hidden, buffer);
+            self.columns = contexts_as_columns(&self.contexts.rows, self.hidden, buffer);
         }
     }
 
@@ -215,20 +222,23 @@ impl<F: Real> Projections<F> {
     pub fn hidden_row(&self, frame: usize, state: usize, out: &mut [F]) {
         let h = self.hidden;
         let (contexts, frames) = (&self.contexts, &self.frames);
-        let (context, row) = (&contexts.rows[state * h..][..h], &frames.rows[frame * h..][..h]);
+        let (context_row, frame_row) = (&contexts.rows[state * h..][..h], &frames.rows[frame * h..][..h]);
         if !contexts.is_out_of_range(state) && !frames.is_out_of_range(frame) {
-            return F::tanh_pairs(out, context, row);
+            return F::tanh_pairs(out, context_row, frame_row);
         }
         // Preparation is invertible.
-        let raw = |addends: &PreparedRows<F>, at: usize, prepared: &[F]| match addends.out_of_range.get(&at) {
-            Some(raw) => raw.clone(),
+        let unprepared = |addends: &PreparedRows<F>, row_index: usize, prepared: &[F]| match addends
+            .out_of_range
+            .get(&row_index)
+        {
+            Some(unprepared) => unprepared.clone(),
             None => {
-                let mut raw = prepared.to_vec();
-                F::restore_tanh_addends(&mut raw);
-                raw
+                let mut unprepared = prepared.to_vec();
+                F::restore_tanh_addends(&mut unprepared);
+                unprepared
             }
         };
-        F::tanh_sum(out, &raw(contexts, state, context), &raw(frames, frame, row));
+        F::tanh_sum(out, &unprepared(contexts, state, context_row), &unprepared(frames, frame, frame_row));
     }
 
     /// Returns true if a frame and a panel's states are in range.
@@ -237,6 +247,7 @@ impl<F: Real> Projections<F> {
         !self.frames.is_out_of_range(frame) && !states.any(|state| self.contexts.is_out_of_range(state))
     }
 
+    /// The states of a panel.
     fn panel_states(&self, panel: usize) -> Range<usize> {
         panel * PANEL_COLUMNS..self.states.min((panel + 1) * PANEL_COLUMNS)
     }
@@ -259,23 +270,23 @@ impl<F: Real> Projections<F> {
         tile: &mut [F],
         mut take: impl FnMut(usize, usize, &[F]),
     ) {
-        let site = |number: usize| (number / panels.len(), panels.start + number % panels.len());
-        let addends = |number: usize| {
-            let (at, panel) = site(number);
-            let &frame = frames.get(at)?;
+        let site_of = |site: usize| (site / panels.len(), panels.start + site % panels.len());
+        let addends = |site: usize| {
+            let (frame_index, panel) = site_of(site);
+            let &frame = frames.get(frame_index)?;
             self.is_in_range(frame, panel).then(|| self.addends(frame, panel))
         };
-        for number in 0..frames.len() * panels.len() {
-            let (at, panel) = site(number);
+        for site in 0..frames.len() * panels.len() {
+            let (frame_index, panel) = site_of(site);
             self.write_bias(tile);
-            match addends(number) {
-                Some(current) => products.multiply(tile, current, addends(number + 1)),
+            match addends(site) {
+                Some(current) => products.multiply(tile, current, addends(site + 1)),
                 None => {
-                    let sites = self.panel_states(panel).map(|state| (frames[at], state));
+                    let sites = self.panel_states(panel).map(|state| (frames[frame_index], state));
                     self.score_sites(sites, products, tile);
                 }
             }
-            take(at, panel, tile);
+            take(frame_index, panel, tile);
         }
     }
 
@@ -287,7 +298,7 @@ impl<F: Real> Projections<F> {
     /// Writes some frames as a panel; returns true if all of them are in range.
     ///
     /// `rows` *PANEL_COLUMNS x H* is scratch memory.
-    pub fn panel_of_frames(&self, frames: &[usize], rows: &mut [F], panel: &mut [F]) -> bool {
+    pub fn write_frame_panel(&self, frames: &[usize], rows: &mut [F], panel: &mut [F]) -> bool {
         let h = self.hidden;
         for (row, &frame) in rows.chunks_exact_mut(h).zip(frames) {
             row.copy_from_slice(&self.frames.rows[frame * h..][..h]);
@@ -310,14 +321,14 @@ impl<F: Real> Projections<F> {
         mut take: impl FnMut(usize, &[F]),
     ) {
         let h = self.hidden;
-        let addends = |at: usize| {
-            let state = *states.get(at).filter(|&&state| !self.contexts.is_out_of_range(state))?;
+        let addends = |index: usize| {
+            let state = *states.get(index).filter(|&&state| !self.contexts.is_out_of_range(state))?;
             panel.map(|panel| (panel, &self.contexts.rows[state * h..][..h]))
         };
-        for (at, &state) in states.iter().enumerate() {
+        for (index, &state) in states.iter().enumerate() {
             self.write_bias(tile);
-            match addends(at) {
-                Some(current) => products.multiply(tile, current, addends(at + 1)),
+            match addends(index) {
+                Some(current) => products.multiply(tile, current, addends(index + 1)),
                 None => self.score_sites(frames.iter().map(|&frame| (frame, state)), products, tile),
             }
             take(state, tile);

@@ -1,7 +1,7 @@
-//! Normalizes the arcs from one state to log-probabilities, forward and backward.
+//! Local normalization of the arcs from one lattice state.
 //!
-//! b, l: weights of the blank and of the labels; b', l': their log-probabilities; gb, gl: adjoints
-//! of b' and l'; d: gradient.
+//! The arc weights become log-probabilities. b, l: weights of the blank and of the labels; b', l':
+//! their log-probabilities; gb, gl: adjoints of b' and l'; d: gradient.
 //!
 //! ```text
 //! hat          b' = log σ(b)      l' = log softmax(l) + log σ(-b)
@@ -29,26 +29,26 @@ pub struct NormalizedState {
     pub blank: f64,
     labels: LogSum,
     /// `log σ(-b)`, or 0.
-    emits: f64,
+    log_emission: f64,
 }
 
-/// `log Σ exp w`, such that `log p(w) = (w - max) - rest`.
+/// `log Σ exp w`, such that `log p(w) = (w - max) - log_sum`.
 ///
-/// `rest` is +inf if all weights are -inf.
+/// `log_sum` is +inf if all weights are -inf.
 #[derive(Clone, Copy)]
 struct LogSum {
     max: f64,
-    rest: f64,
+    log_sum: f64,
 }
 
 impl LogSum {
     fn new((max, sum): (f64, f64)) -> Self {
-        Self { max, rest: if max == f64::NEG_INFINITY { f64::INFINITY } else { sum.ln() } }
+        Self { max, log_sum: if max == f64::NEG_INFINITY { f64::INFINITY } else { sum.ln() } }
     }
 
     fn log_probability(&self, weight: f64) -> f64 {
         // The difference of equal infinities is 0 here.
-        if weight == self.max { -self.rest } else { (weight - self.max) - self.rest }
+        if weight == self.max { -self.log_sum } else { (weight - self.max) - self.log_sum }
     }
 }
 
@@ -64,8 +64,8 @@ pub fn sigmoid(x: f64) -> f64 {
 
 impl NormalizedState {
     /// Returns `l'` of a weight.
-    pub fn label(&self, weight: f64) -> f64 {
-        self.labels.log_probability(weight) + self.emits
+    pub fn label_log_probability(&self, weight: f64) -> f64 {
+        self.labels.log_probability(weight) + self.log_emission
     }
 }
 
@@ -77,19 +77,19 @@ impl Normalize {
         let max = max.to_f64();
         match self {
             Self::Hat => {
-                let (blank, emits) = (log_sigmoid(blank), log_sigmoid(-blank));
-                NormalizedState { blank, labels: LogSum::new((max, sum)), emits }
+                let (blank, log_emission) = (log_sigmoid(blank), log_sigmoid(-blank));
+                NormalizedState { blank, labels: LogSum::new((max, sum)), log_emission }
             }
             Self::LogSoftmax => {
-                let all = if blank > max {
+                let statistics = if blank > max {
                     (blank, sum * (max - blank).exp() + 1.0)
                 } else if blank == max {
                     (max, sum + 1.0)
                 } else {
                     (max, sum + (blank - max).exp())
                 };
-                let labels = LogSum::new(all);
-                NormalizedState { blank: labels.log_probability(blank), labels, emits: 0.0 }
+                let labels = LogSum::new(statistics);
+                NormalizedState { blank: labels.log_probability(blank), labels, log_emission: 0.0 }
             }
         }
     }
@@ -98,21 +98,16 @@ impl Normalize {
     pub fn forward<F: Real>(self, blank: &mut F, lexical: &mut [F]) {
         let state = self.state(*blank, lexical);
         *blank = F::from_f64(state.blank);
-        lexical.iter_mut().for_each(|w| *w = F::from_f64(state.label(w.to_f64())));
+        lexical.iter_mut().for_each(|w| *w = F::from_f64(state.label_log_probability(w.to_f64())));
     }
 
     /// Replaces weights by gradients, without the adjoints of the labels.
     ///
     /// The arguments are the adjoint of `b'` and the sum of the adjoints of `l'`. The caller adds
     /// the adjoints of `l'`.
-    pub fn backward<F: Real>(
-        self,
-        (blank_adjoint, label_adjoint): (f64, f64),
-        blank: &mut F,
-        lexical: &mut [F],
-    ) {
+    pub fn backward<F: Real>(self, blank_adjoint: f64, label_adjoint: f64, blank: &mut F, lexical: &mut [F]) {
         let NormalizedState { blank: log_blank, labels, .. } = self.state(*blank, lexical);
-        let (slope, factor) = match self {
+        let (blank_gradient, softmax_factor) = match self {
             Self::Hat => {
                 let b = blank.to_f64();
                 (blank_adjoint * sigmoid(-b) - label_adjoint * sigmoid(b), label_adjoint)
@@ -122,10 +117,10 @@ impl Normalize {
                 (blank_adjoint - log_blank.exp() * total, total)
             }
         };
-        *blank = F::from_f64(slope);
+        *blank = F::from_f64(blank_gradient);
         if labels.max.is_finite() {
-            let factor = F::from_f64(-factor * (-labels.rest).exp());
-            F::row_softmax(lexical, None, None, F::from_f64(labels.max), factor);
+            let softmax_factor = F::from_f64(-softmax_factor * (-labels.log_sum).exp());
+            F::row_softmax(lexical, None, None, F::from_f64(labels.max), softmax_factor);
         } else {
             // No label has a probability: all weights are -inf, or the blank is +inf.
             lexical.fill(F::ZERO);
@@ -154,14 +149,15 @@ mod tests {
         blank_adjoint: f64,
         label_adjoint: f64,
     ) -> (f64, Vec<f64>) {
-        let (mut wide, mut all) = (blank, lexical.to_vec());
-        normalize.backward((blank_adjoint, label_adjoint), &mut wide, &mut all);
-        let (mut narrow, mut row) = (blank as f32, lexical.iter().map(|&l| l as f32).collect::<Vec<_>>());
-        normalize.backward((blank_adjoint, label_adjoint), &mut narrow, &mut row);
-        for (a, b) in all.iter().chain([&wide]).zip(row.iter().chain([&narrow])) {
+        let (mut blank_f64, mut lexical_f64) = (blank, lexical.to_vec());
+        normalize.backward(blank_adjoint, label_adjoint, &mut blank_f64, &mut lexical_f64);
+        let (mut blank_f32, mut lexical_f32) =
+            (blank as f32, lexical.iter().map(|&l| l as f32).collect::<Vec<_>>());
+        normalize.backward(blank_adjoint, label_adjoint, &mut blank_f32, &mut lexical_f32);
+        for (a, b) in lexical_f64.iter().chain([&blank_f64]).zip(lexical_f32.iter().chain([&blank_f32])) {
             assert!((a - f64::from(*b)).abs() < 1e-6, "{a} against {b}");
         }
-        (wide, all)
+        (blank_f64, lexical_f64)
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Normalizes the arcs of any weight function, row by row.
+//! Local normalization of the arcs of any weight function, row by row.
 //!
 //! A row has the V label weights of a context state at a frame. A chain is one label string; a site
 //! of it is a frame t and a label position u.
@@ -9,36 +9,39 @@ use crate::{Arcs, ArcsMut, BoundWeights, LabelChain, Result};
 
 /// Elements of the rows of one block.
 const BLOCK_ELEMENTS: usize = 1 << 18;
+/// Rows of a task.
 const ROWS_PER_TASK: usize = 16;
 
 /// C and V, the numbers of context states and labels.
 #[derive(Debug, Clone, Copy)]
 pub struct ArcShape {
+    /// C
     pub states: usize,
+    /// V
     pub vocabulary: usize,
 }
 
 impl ArcShape {
     /// Frames whose weights backward computes at once.
-    fn frames(self) -> usize {
+    fn frames_per_block(self) -> usize {
         (BLOCK_ELEMENTS / self.states.saturating_mul(self.vocabulary.saturating_add(1)).max(1)).max(1)
     }
 
     /// Sites of a chain whose weights backward computes at once.
-    fn sites(self) -> usize {
+    fn sites_per_block(self) -> usize {
         (BLOCK_ELEMENTS / self.vocabulary.saturating_add(1)).max(1)
     }
 
     /// Memory of a [`backward`] over `frames` frames.
     pub fn backward_scratch<F>(self, frames: usize) -> ScratchReq {
         let arcs = self.states.saturating_mul(self.vocabulary.saturating_add(1));
-        ScratchReq::new::<F>(arcs).times(frames.min(self.frames()))
+        ScratchReq::new::<F>(arcs).times(frames.min(self.frames_per_block()))
     }
 
     /// Memory of a [`backward_chain`].
     pub fn chain_scratch<F>(self) -> ScratchReq {
         // One more position per frame at most doubles the number of sites.
-        ScratchReq::new::<F>(self.sites()).times(self.vocabulary.saturating_add(5))
+        ScratchReq::new::<F>(self.sites_per_block()).times(self.vocabulary.saturating_add(5))
     }
 }
 
@@ -72,10 +75,13 @@ pub fn backward<F: Real>(
     adjoints: Arcs<F>,
 ) {
     let ArcShape { states, vocabulary: v } = shape;
-    let count = shape.frames().min(frames.len()) * states;
-    let (mut blank, mut lexical) = (vec![F::ZERO; count], vec![F::ZERO; count * v]);
-    let all = adjoints.blank.chunks(count.max(1)).zip(adjoints.lexical.chunks((count * v).max(1)));
-    for (frames, (blank_adjoint, label_adjoints)) in frames.chunks(shape.frames()).zip(all) {
+    let block_states = shape.frames_per_block().min(frames.len()) * states;
+    let (mut blank, mut lexical) = (vec![F::ZERO; block_states], vec![F::ZERO; block_states * v]);
+    let adjoint_blocks =
+        adjoints.blank.chunks(block_states.max(1)).zip(adjoints.lexical.chunks((block_states * v).max(1)));
+    for (frames, (blank_adjoint, label_adjoints)) in
+        frames.chunks(shape.frames_per_block()).zip(adjoint_blocks)
+    {
         let (blank, lexical) = (&mut blank[..blank_adjoint.len()], &mut lexical[..label_adjoints.len()]);
         inner.forward(frames, ArcsMut { blank: &mut *blank, lexical: &mut *lexical });
         let weights = (parts_mut(blank, ROWS_PER_TASK), parts_mut(lexical, ROWS_PER_TASK * v));
@@ -86,7 +92,7 @@ pub fn backward<F: Real>(
                 let weights = weights.0.iter_mut().zip(weights.1.chunks_exact_mut(v));
                 for ((blank, lexical), (blank_adjoint, label_adjoints)) in weights.zip(adjoints) {
                     let sum = label_adjoints.iter().map(|g| g.to_f64()).sum();
-                    normalize.backward((blank_adjoint.to_f64(), sum), blank, lexical);
+                    normalize.backward(blank_adjoint.to_f64(), sum, blank, lexical);
                     F::add_slice(lexical, label_adjoints);
                 }
             },
@@ -101,20 +107,22 @@ pub fn forward_chain<F: Real>(
     normalize: Normalize,
     shape: ArcShape,
     pool: &BufferPool<F>,
-    (first, chain): (usize, LabelChain),
+    first_frame: usize,
+    chain: LabelChain,
     arcs: ArcsMut<F>,
 ) {
     let positions = chain.states.len();
     par_for(
         (parts_mut(arcs.blank, ROWS_PER_TASK), parts_mut(arcs.lexical, ROWS_PER_TASK)),
-        |at, (blank, lexical)| {
+        |task, (blank, lexical)| {
             let mut row = pool.acquire("task", shape.vocabulary);
-            for (site, (blank, lexical)) in (at * ROWS_PER_TASK..).zip(blank.iter_mut().zip(lexical)) {
+            for (site, (blank, lexical)) in (task * ROWS_PER_TASK..).zip(blank.iter_mut().zip(lexical)) {
                 let (t, u) = (site / positions, site % positions);
-                let state = normalize.state(inner.forward_state(first + t, chain.states[u], &mut row), &row);
+                let state =
+                    normalize.state(inner.forward_state(first_frame + t, chain.states[u], &mut row), &row);
                 *blank = F::from_f64(state.blank);
                 *lexical = chain.labels.get(u).map_or(F::NEG_INFINITY, |&label| {
-                    F::from_f64(state.label(row[label as usize - 1].to_f64()))
+                    F::from_f64(state.label_log_probability(row[label as usize - 1].to_f64()))
                 });
             }
         },
@@ -132,56 +140,58 @@ pub fn backward_chain<F: Real>(
     inner: &mut dyn BoundWeights<F>,
     normalize: Normalize,
     shape: ArcShape,
-    (first, chain): (usize, LabelChain),
+    first_frame: usize,
+    chain: LabelChain,
     adjoints: Arcs<F>,
 ) -> Result<()> {
     let (positions, v) = (chain.states.len(), shape.vocabulary);
-    let all = adjoints.blank.len() / positions;
-    let block_positions = shape.sites().min(positions);
-    let frames_per_block = (shape.sites() / block_positions).clamp(1, all.max(1));
+    let frame_count = adjoints.blank.len() / positions;
+    let block_positions = shape.sites_per_block().min(positions);
+    let frames_per_block = (shape.sites_per_block() / block_positions).clamp(1, frame_count.max(1));
     let mut blank = vec![F::ZERO; frames_per_block * block_positions];
     let mut lexical = vec![F::ZERO; frames_per_block * block_positions * v];
     // The inner function gets one more position, because no label follows the last position.
     let mut chain_adjoints = vec![F::ZERO; 2 * frames_per_block * (block_positions + 1)];
-    for from in (0..positions).step_by(block_positions) {
-        let block = from..(from + block_positions).min(positions);
+    for block_start in (0..positions).step_by(block_positions) {
+        let block = block_start..(block_start + block_positions).min(positions);
         let mut states = chain.states[block.clone()].to_vec();
         states.push(chain.states[block.end - 1]);
-        for start in (0..all).step_by(frames_per_block) {
-            let count = frames_per_block.min(all - start) * block.len();
-            let (blank, lexical) = (&mut blank[..count], &mut lexical[..count * v]);
+        for block_frame in (0..frame_count).step_by(frames_per_block) {
+            let site_count = frames_per_block.min(frame_count - block_frame) * block.len();
+            let (blank, lexical) = (&mut blank[..site_count], &mut lexical[..site_count * v]);
             let weights = &*inner;
             par_for((items_mut(blank), parts_mut(lexical, v)), |site, (blank, row)| {
-                let (t, u) = (start + site / block.len(), block.start + site % block.len());
-                let (at, label) = (t * positions + u, chain.labels.get(u));
-                let label_adjoint = label.map_or(F::ZERO, |_| adjoints.lexical[at]);
-                if adjoints.blank[at] == F::ZERO && label_adjoint == F::ZERO {
+                let (t, u) = (block_frame + site / block.len(), block.start + site % block.len());
+                let (index, label) = (t * positions + u, chain.labels.get(u));
+                let label_adjoint = label.map_or(F::ZERO, |_| adjoints.lexical[index]);
+                if adjoints.blank[index] == F::ZERO && label_adjoint == F::ZERO {
                     *blank = F::ZERO;
                     return row.fill(F::ZERO);
                 }
-                *blank = weights.forward_state(first + t, chain.states[u], row);
-                normalize.backward((adjoints.blank[at].to_f64(), label_adjoint.to_f64()), blank, row);
+                *blank = weights.forward_state(first_frame + t, chain.states[u], row);
+                normalize.backward(adjoints.blank[index].to_f64(), label_adjoint.to_f64(), blank, row);
                 if let Some(&label) = label {
                     row[label as usize - 1] += label_adjoint;
                 }
             });
-            let sites = count / block.len() * states.len();
+            let chain_sites = site_count / block.len() * states.len();
             let (blank_adjoint, label_adjoint) =
                 chain_adjoints.split_at_mut(frames_per_block * (block_positions + 1));
-            let (blank_adjoint, label_adjoint) = (&mut blank_adjoint[..sites], &mut label_adjoint[..sites]);
-            for y in 0..v {
-                for site in 0..count {
-                    let at = site / block.len() * states.len() + site % block.len();
-                    blank_adjoint[at] = if y == 0 { blank[site] } else { F::ZERO };
-                    label_adjoint[at] = lexical[site * v + y];
+            let (blank_adjoint, label_adjoint) =
+                (&mut blank_adjoint[..chain_sites], &mut label_adjoint[..chain_sites]);
+            for label_index in 0..v {
+                for site in 0..site_count {
+                    let index = site / block.len() * states.len() + site % block.len();
+                    blank_adjoint[index] = if label_index == 0 { blank[site] } else { F::ZERO };
+                    label_adjoint[index] = lexical[site * v + label_index];
                 }
-                for last in (block.len()..sites).step_by(states.len()) {
-                    (blank_adjoint[last], label_adjoint[last]) = (F::ZERO, F::ZERO);
+                for unused_site in (block.len()..chain_sites).step_by(states.len()) {
+                    (blank_adjoint[unused_site], label_adjoint[unused_site]) = (F::ZERO, F::ZERO);
                 }
-                let labels = vec![1 + y as u32; block.len()];
+                let labels = vec![1 + label_index as u32; block.len()];
                 let chain = LabelChain { states: &states, labels: &labels };
                 inner.backward_chain(
-                    first + start,
+                    first_frame + block_frame,
                     chain,
                     Arcs { blank: blank_adjoint, lexical: label_adjoint },
                 )?;

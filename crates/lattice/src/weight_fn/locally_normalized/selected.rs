@@ -31,11 +31,13 @@ use crate::{
     },
 };
 
-/// Smallest and largest number of sites of a group.
-const GROUP_SITES: [usize; 2] = [1 << 12, 1 << 15];
+/// Smallest number of sites of a group.
+const MIN_GROUP_SITES: usize = 1 << 12;
+/// Largest number of sites of a group.
+const MAX_GROUP_SITES: usize = 1 << 15;
 
 /// A bound joint network and its normalizer.
-pub struct Selected<'a, F: Real> {
+pub struct SelectedNormalizer<'a, F: Real> {
     pub joint: BoundJoint<'a, F>,
     normalize: Normalize,
     budget: usize,
@@ -43,13 +45,14 @@ pub struct Selected<'a, F: Real> {
     workspaces: Mutex<Vec<Workspace<F>>>,
     /// Gradients of the normalizer's classes; empty before the first backward.
     ///
-    /// *classes x H* for `head`, *classes* for `bias`.
-    head: Vec<F>,
-    bias: Vec<f64>,
+    /// *classes x H*.
+    head_gradient: Vec<F>,
+    /// Gradient of their biases, *classes*.
+    bias_gradient: Vec<f64>,
 }
 
 /// Numbers of classes of the normalizer and of a site.
-fn classes(vocabulary: usize, normalize: Normalize) -> [usize; 2] {
+fn class_counts(vocabulary: usize, normalize: Normalize) -> [usize; 2] {
     match normalize {
         Normalize::Hat => [vocabulary, 1],
         Normalize::LogSoftmax => [1 + vocabulary, 2],
@@ -58,12 +61,12 @@ fn classes(vocabulary: usize, normalize: Normalize) -> [usize; 2] {
 
 /// Sites of a group: about as many as half of a budget can keep the scores of.
 fn group_sites<F>(classes: usize, budget: usize) -> usize {
-    (budget / 2 / (classes.max(1) * size_of::<F>())).clamp(GROUP_SITES[0], GROUP_SITES[1])
+    (budget / 2 / (classes.max(1) * size_of::<F>())).clamp(MIN_GROUP_SITES, MAX_GROUP_SITES)
 }
 
 /// Memory that the normalizer allocates in addition to a joint network.
 pub fn scratch<F: panda_core::Real>(sizes: &JointSizes, normalize: Normalize, budget: usize) -> ScratchReq {
-    let [classes, selected] = classes(sizes.vocabulary, normalize);
+    let [classes, selected] = class_counts(sizes.vocabulary, normalize);
     let sites = group_sites::<F>(classes, budget);
     let shape = panda_core::Shape { sites, hidden: sizes.hidden, classes, selected };
     let plan = Plan::<F>::new(shape, Precision::Full, budget, true);
@@ -79,7 +82,7 @@ pub fn scratch<F: panda_core::Real>(sizes: &JointSizes, normalize: Normalize, bu
     ScratchReq::all_of([plan, lists.times(sites), order, gradients])
 }
 
-impl<'a, F: panda_core::Real> Selected<'a, F> {
+impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
     pub fn new(
         joint: &JointWeightFn<'a, F>,
         normalize: Normalize,
@@ -91,23 +94,24 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
             normalize,
             budget,
             workspaces: Mutex::default(),
-            head: Vec::new(),
-            bias: Vec::new(),
+            head_gradient: Vec::new(),
+            bias_gradient: Vec::new(),
         })
     }
 
     /// The classes of the normalizer among the rows of the joint's head.
     fn head(&self) -> Result<Head<'_, F>> {
         let Projections { head, bias, hidden: h, .. } = &self.joint.projections;
-        let first = bias.len() - self.classes();
-        Ok(Head::new(&head[first * h..], Some(&bias[first..]), *h)?)
+        let first_class = bias.len() - self.classes();
+        Ok(Head::new(&head[first_class * h..], Some(&bias[first_class..]), *h)?)
     }
 
     /// Number of classes of the normalizer.
     fn classes(&self) -> usize {
-        classes(self.joint.projections.vocabulary, self.normalize)[0]
+        class_counts(self.joint.projections.vocabulary, self.normalize)[0]
     }
 
+    /// Calls `work` with a workspace that no other call uses.
     fn with_workspace<T>(&self, work: impl FnOnce(&mut Workspace<F>) -> T) -> T {
         let lock = || self.workspaces.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut workspace = lock().pop().unwrap_or_else(|| Workspace::new(self.budget, true));
@@ -137,12 +141,12 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
 
     /// Returns the classes that the sites of a group select.
     fn selection(&self, chain: LabelChain, sites: &[usize]) -> Result<Selection> {
-        let [_, per_site] = classes(self.joint.projections.vocabulary, self.normalize);
+        let [_, per_site] = class_counts(self.joint.projections.vocabulary, self.normalize);
         let (mut ids, mut active) = (Vec::new(), Vec::new());
         ids.reserve_exact(sites.len() * per_site);
         active.reserve_exact(sites.len() * per_site);
         for &site in sites {
-            let label = label(chain, site);
+            let label = next_label(chain, site);
             match self.normalize {
                 Normalize::Hat => ids.push(label.map_or(0, |label| label - 1)),
                 Normalize::LogSoftmax => {
@@ -156,17 +160,18 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
     }
 
     /// Computes both log-probabilities of all sites.
-    pub fn forward(&self, first: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
+    pub fn forward(&self, first_frame: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
         let ArcsMut { blank, lexical } = arcs;
-        let all = 0..blank.len();
+        let all_sites = 0..blank.len();
         let head = self.head()?;
         self.with_workspace(|workspace| match self.normalize {
             Normalize::Hat => {
                 let arcs = ArcsMut { blank: &mut *blank, lexical: &mut *lexical };
-                chain::forward(&self.joint.projections, first, chain, arcs);
-                self.for_each_group(all.filter(|&site| label(chain, site).is_some()), |sites| {
+                chain::forward(&self.joint.projections, first_frame, chain, arcs);
+                self.for_each_group(all_sites.filter(|&site| next_label(chain, site).is_some()), |sites| {
                     let selection = self.selection(chain, sites)?;
-                    let normalized = forward(&self.sites(first, chain, sites), &head, &selection, workspace)?;
+                    let normalized =
+                        forward(&self.chain_sites(first_frame, chain, sites), &head, &selection, workspace)?;
                     for (&site, &emission) in sites.iter().zip(&normalized.emissions) {
                         lexical[site] = F::from_f64(emission + log_sigmoid(-blank[site].to_f64()));
                     }
@@ -176,12 +181,13 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
                 blank.iter_mut().for_each(|b| *b = F::from_f64(log_sigmoid(b.to_f64())));
                 Ok(())
             }
-            Normalize::LogSoftmax => self.for_each_group(all, |sites| {
+            Normalize::LogSoftmax => self.for_each_group(all_sites, |sites| {
                 let selection = self.selection(chain, sites)?;
-                let normalized = forward(&self.sites(first, chain, sites), &head, &selection, workspace)?;
+                let normalized =
+                    forward(&self.chain_sites(first_frame, chain, sites), &head, &selection, workspace)?;
                 for (&site, emissions) in sites.iter().zip(normalized.emissions.as_chunks::<2>().0) {
                     blank[site] = F::from_f64(emissions[0]);
-                    let label = label(chain, site);
+                    let label = next_label(chain, site);
                     lexical[site] = label.map_or(F::NEG_INFINITY, |_| F::from_f64(emissions[1]));
                 }
                 workspace.recycle(normalized);
@@ -191,10 +197,11 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
     }
 
     /// Propagates adjoints of both log-probabilities.
-    pub fn backward(&mut self, first: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
-        let label_adjoint = |site: usize| label(chain, site).map_or(0.0, |_| adjoints.lexical[site].to_f64());
+    pub fn backward(&mut self, first_frame: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
+        let label_adjoint =
+            |site: usize| next_label(chain, site).map_or(0.0, |_| adjoints.lexical[site].to_f64());
         if self.normalize == Normalize::Hat {
-            self.backward_blanks(first, chain, adjoints);
+            self.backward_blanks(first_frame, chain, adjoints);
         }
         let blank_adjoint = |site: usize| match self.normalize {
             Normalize::Hat => 0.0,
@@ -203,28 +210,32 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
         let sites = (0..adjoints.blank.len())
             .filter(|&site| (blank_adjoint(site), label_adjoint(site)) != (0.0, 0.0));
 
+        // Gradients that the normalizer adds to.
         let (_, gradients) = self.joint.gradients();
         let site_gradients = (std::mem::take(&mut gradients.contexts), std::mem::take(&mut gradients.frames));
-        let (mut weight, mut bias) = (std::mem::take(&mut self.head), std::mem::take(&mut self.bias));
+        let (mut weight, mut bias) =
+            (std::mem::take(&mut self.head_gradient), std::mem::take(&mut self.bias_gradient));
         if weight.is_empty() {
             let classes = self.classes();
             (weight, bias) = (kernels::zeros(classes * self.joint.projections.hidden), vec![0.0; classes]);
         }
         let mut sums = Gradients { sites: site_gradients, weight, bias };
+        // Forward again, and backward, group by group.
         let result = self.with_workspace(|workspace| {
-            let (head, mut emissions) = (self.head()?, Vec::new());
+            let (head, mut emission_adjoints) = (self.head()?, Vec::new());
             self.for_each_group(sites, |sites| {
                 let selection = &self.selection(chain, sites)?;
-                emissions.clear();
+                emission_adjoints.clear();
                 match self.normalize {
-                    Normalize::Hat => emissions.extend(sites.iter().map(|&site| label_adjoint(site))),
+                    Normalize::Hat => emission_adjoints.extend(sites.iter().map(|&site| label_adjoint(site))),
                     Normalize::LogSoftmax => {
-                        emissions.extend(
+                        emission_adjoints.extend(
                             sites.iter().flat_map(|&site| [blank_adjoint(site), label_adjoint(site)]),
                         );
                     }
                 }
-                let (adjoints, sites) = (&Adjoints::new(&emissions), &self.sites(first, chain, sites));
+                let (adjoints, sites) =
+                    (&Adjoints::new(&emission_adjoints), &self.chain_sites(first_frame, chain, sites));
                 let normalized = forward(sites, &head, selection, workspace)?;
                 let arguments =
                     BackwardInputs { sites, head: &head, selection, normalized: &normalized, adjoints };
@@ -237,60 +248,67 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
         if let Some(gradients) = &mut self.joint.gradients {
             (gradients.contexts, gradients.frames) = site_gradients;
         }
-        (self.head, self.bias) = (weight, bias);
+        (self.head_gradient, self.bias_gradient) = (weight, bias);
         result
     }
 
     /// Propagates adjoints to the blank scores of hat, in groups of frames.
-    fn backward_blanks(&mut self, first: usize, chain: LabelChain, adjoints: Arcs<F>) {
+    fn backward_blanks(&mut self, first_frame: usize, chain: LabelChain, adjoints: Arcs<F>) {
         let positions = chain.states.len();
         let frames = (group_sites::<F>(self.classes(), self.budget) / positions).max(1);
         let sites = (frames * positions).min(adjoints.blank.len().max(1));
         let (mut blank, mut lexical) = (vec![F::ZERO; sites], vec![F::ZERO; sites]);
-        let parts = adjoints.blank.chunks(sites).zip(adjoints.lexical.chunks(sites));
-        for (part, (blank_adjoint, label_adjoint)) in parts.enumerate() {
-            let first = first + part * sites / positions;
+        let groups = adjoints.blank.chunks(sites).zip(adjoints.lexical.chunks(sites));
+        for (group, (blank_adjoint, label_adjoint)) in groups.enumerate() {
+            let first_frame = first_frame + group * sites / positions;
             let (blank, lexical) = (&mut blank[..blank_adjoint.len()], &mut lexical[..blank_adjoint.len()]);
             let arcs = ArcsMut { blank: &mut *blank, lexical: &mut *lexical };
             let (projections, gradients) = self.joint.gradients();
-            chain::forward(projections, first, chain, arcs);
+            chain::forward(projections, first_frame, chain, arcs);
             for (site, b) in blank.iter_mut().enumerate() {
                 let (score, blank_adjoint) = (b.to_f64(), blank_adjoint[site].to_f64());
-                let label_adjoint = label(chain, site).map_or(0.0, |_| label_adjoint[site].to_f64());
+                let label_adjoint = next_label(chain, site).map_or(0.0, |_| label_adjoint[site].to_f64());
                 *b = F::from_f64(blank_adjoint * sigmoid(-score) - label_adjoint * sigmoid(score));
             }
             lexical.fill(F::ZERO);
-            chain::backward(projections, gradients, first, chain, Arcs { blank, lexical });
+            chain::backward(projections, gradients, first_frame, chain, Arcs { blank, lexical });
         }
     }
 
     /// Returns the gradients of the joint's parameters.
     pub fn finish(self) -> Parameters<F> {
-        let Self { mut joint, head, bias, .. } = self;
+        let Self { mut joint, head_gradient, bias_gradient, .. } = self;
         let (projections, gradients) = joint.gradients();
-        let (first, h) = (gradients.bias.len() - bias.len(), projections.hidden);
-        gradients.head[first * h..].iter_mut().zip(head).for_each(|(sum, g)| *sum += g);
-        gradients.bias[first..].iter_mut().zip(bias).for_each(|(sum, g)| *sum += g);
+        let (first_class, h) = (gradients.bias.len() - bias_gradient.len(), projections.hidden);
+        gradients.head[first_class * h..].iter_mut().zip(head_gradient).for_each(|(sum, g)| *sum += g);
+        gradients.bias[first_class..].iter_mut().zip(bias_gradient).for_each(|(sum, g)| *sum += g);
         Box::new(joint).finish()
     }
 
-    fn sites<'s>(&'s self, first: usize, chain: LabelChain<'s>, sites: &'s [usize]) -> ChainSites<'s, F> {
-        ChainSites { projections: &self.joint.projections, first, states: chain.states, sites }
+    /// Returns sites of a chain for the normalizer.
+    fn chain_sites<'s>(
+        &'s self,
+        first_frame: usize,
+        chain: LabelChain<'s>,
+        sites: &'s [usize],
+    ) -> ChainSites<'s, F> {
+        ChainSites { projections: &self.joint.projections, first_frame, states: chain.states, sites }
     }
 }
 
 /// The label that follows a site.
-fn label(chain: LabelChain, site: usize) -> Option<u32> {
+fn next_label(chain: LabelChain, site: usize) -> Option<u32> {
     chain.labels.get(site % chain.states.len()).copied()
 }
 
 /// Some sites of a chain, by number: `t (U + 1) + u`.
 struct ChainSites<'a, F: Real> {
     projections: &'a Projections<F>,
-    /// Frame of the first site of the chain.
-    first: usize,
-    /// *U + 1*
+    /// First frame of the chain.
+    first_frame: usize,
+    /// Context states, *U + 1*.
     states: &'a [usize],
+    /// Numbers of the sites.
     sites: &'a [usize],
 }
 
@@ -298,7 +316,7 @@ impl<F: Real> ChainSites<'_, F> {
     /// Frame and context state of a site.
     fn frame_and_state(&self, site: usize) -> (usize, usize) {
         let (t, u) = (self.sites[site] / self.states.len(), self.sites[site] % self.states.len());
-        (self.first + t, self.states[u])
+        (self.first_frame + t, self.states[u])
     }
 }
 
@@ -344,14 +362,16 @@ impl<F: panda_core::Real> Sites<F> for ChainSites<'_, F> {
         // A context has sites in all frames, too many for one running sum: the sites of a wave are
         // summed first, and then the sums of the waves.
         let scatter_contexts = |contexts: &mut [F]| {
-            let state = |(at, &site): (usize, &usize)| (self.frame_and_state(site).1, at);
-            let mut order: Vec<(usize, usize)> = sites.iter().enumerate().map(state).collect();
-            order.sort_unstable();
-            let mut sum = vec![F::ZERO; h];
-            for sites in order.chunk_by(|a, b| a.0 == b.0) {
-                sum.fill(F::ZERO);
-                sites.iter().for_each(|&(_, at)| F::add_slice(&mut sum, &gradient[at * h..][..h]));
-                F::add_slice(&mut contexts[sites[0].0 * h..][..h], &sum);
+            let state = |(index, &site): (usize, &usize)| (self.frame_and_state(site).1, index);
+            let mut sites_by_state: Vec<(usize, usize)> = sites.iter().enumerate().map(state).collect();
+            sites_by_state.sort_unstable();
+            let mut state_sum = vec![F::ZERO; h];
+            for sites in sites_by_state.chunk_by(|a, b| a.0 == b.0) {
+                state_sum.fill(F::ZERO);
+                sites
+                    .iter()
+                    .for_each(|&(_, index)| F::add_slice(&mut state_sum, &gradient[index * h..][..h]));
+                F::add_slice(&mut contexts[sites[0].0 * h..][..h], &state_sum);
             }
         };
         rayon::join(|| scatter_contexts(contexts), || scatter_frames(frames));

@@ -1,16 +1,17 @@
-//! Checks that the first pass supports a topology, and describes its arcs.
+//! Topologies that the pruned first pass supports, described by their label arc.
 //!
-//! Supported are the regular, modified and constrained topologies: one blank and one label arc.
+//! Supported are the regular, modified and constrained topologies: one blank and one label arc. The
+//! blank arc is the same in all of them.
 use rnnt_dp::{EmissionTerm, Topology, TopologyArc};
 
 use crate::{Error, Result};
 
-/// Arcs of blank and label in a supported topology.
+/// The label arc of a supported topology.
 ///
 /// The blank leads to `(t+1, u)`, the label to `(t, u+1)` or `(t+1, u+1)`, possibly with the blank
 /// of its new context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ArcShape {
+pub(crate) struct LabelArc {
     /// Frames that a label advances: 0 or 1.
     label_frames: usize,
     /// Whether a label forces the blank of its frame.
@@ -19,27 +20,28 @@ pub(crate) struct ArcShape {
     pub forces_blank: bool,
 }
 
-impl ArcShape {
+impl LabelArc {
     /// Fails for unsupported topologies.
     pub fn new(topology: &Topology) -> Result<Self> {
-        let part = |column, labels| EmissionTerm { column, labels };
-        let blank = TopologyArc { frames: 1, labels: 0, may_end: true };
-        let arc_shape = || {
-            let [first, label] = topology.arcs() else { return None };
-            let has_standard_blank =
-                topology.columns() == 2 && *first == blank && topology.emission_terms(0) == [part(0, 0)];
+        let term = |column, labels| EmissionTerm { column, labels };
+        let expected_blank = TopologyArc { frames: 1, labels: 0, may_end: true };
+        let describe = || {
+            let [blank_arc, label_arc] = topology.arcs() else { return None };
+            let has_standard_blank = topology.columns() == 2
+                && *blank_arc == expected_blank
+                && topology.emission_terms(0) == [term(0, 0)];
             let forces_blank = match topology.emission_terms(1) {
-                [label] if *label == part(1, 0) => false,
-                [label, blank] if [*label, *blank] == [part(1, 0), part(0, 1)] => true,
+                [label] if *label == term(1, 0) => false,
+                [label, blank] if [*label, *blank] == [term(1, 0), term(0, 1)] => true,
                 _ => return None,
             };
             let is_supported = has_standard_blank
-                && label.labels == 1
-                && label.frames <= 1
-                && label.may_end == (label.frames == 1);
-            is_supported.then_some(Self { label_frames: label.frames, forces_blank })
+                && label_arc.labels == 1
+                && label_arc.frames <= 1
+                && label_arc.may_end == (label_arc.frames == 1);
+            is_supported.then_some(Self { label_frames: label_arc.frames, forces_blank })
         };
-        arc_shape().ok_or_else(|| Error::Topology { found: Box::new(topology.clone()) })
+        describe().ok_or_else(|| Error::Topology { found: Box::new(topology.clone()) })
     }
 
     /// Returns the minimum width of a band: the positions that the arcs of a frame use.
