@@ -45,7 +45,7 @@ pub(crate) struct LabelTree {
     live: usize,
     /// Before a sweep the mark of each node (1: live), afterward its new index.
     #[serde(skip)]
-    moved: Vec<u32>,
+    marks: Vec<u32>,
 }
 
 impl LabelTree {
@@ -118,13 +118,13 @@ impl LabelTree {
 
     /// Clears all marks, the first step of a sweep.
     pub fn unmark(&mut self) {
-        self.moved.clear();
-        self.moved.resize(self.nodes.len(), 0);
+        self.marks.clear();
+        self.marks.resize(self.nodes.len(), 0);
     }
 
     /// Marks a node and its ancestors as live.
     pub fn mark(&mut self, mut node: u32) {
-        while let Some(mark) = self.moved.get_mut(node as usize)
+        while let Some(mark) = self.marks.get_mut(node as usize)
             && *mark == 0
         {
             *mark = 1;
@@ -132,15 +132,15 @@ impl LabelTree {
         }
     }
 
-    /// Removes unmarked nodes; [`LabelTree::moved`] returns the new index of a marked node.
+    /// Removes unmarked nodes; [`LabelTree::new_index`] returns the new index of a marked node.
     pub fn sweep(&mut self) {
         let mut count = 0;
         for at in 0..self.nodes.len() {
-            if self.moved[at] == 1 {
+            if self.marks[at] == 1 {
                 self.nodes.swap(count, at);
                 let parent = self.nodes[count].parent;
-                self.nodes[count].parent = self.moved(parent);
-                self.moved[at] = count as u32;
+                self.nodes[count].parent = self.new_index(parent);
+                self.marks[at] = count as u32;
                 count += 1;
             }
         }
@@ -149,8 +149,8 @@ impl LabelTree {
     }
 
     /// Index of a node after a sweep.
-    pub fn moved(&self, node: u32) -> u32 {
-        self.moved.get(node as usize).copied().unwrap_or(ROOT)
+    pub fn new_index(&self, node: u32) -> u32 {
+        self.marks.get(node as usize).copied().unwrap_or(ROOT)
     }
 
     /// Removes the common prefix of nodes and returns its labels.
@@ -158,7 +158,7 @@ impl LabelTree {
         self.unmark();
         nodes.iter().for_each(|&node| self.mark(node));
         self.sweep();
-        nodes.iter_mut().for_each(|node| *node = self.moved(*node));
+        nodes.iter_mut().for_each(|node| *node = self.new_index(*node));
         let mut children = vec![0; self.nodes.len()];
         for node in &self.nodes {
             if let Some(count) = children.get_mut(node.parent as usize) {
@@ -189,7 +189,7 @@ impl LabelTree {
             self.unmark();
             nodes.iter().for_each(|&node| self.mark(node));
             self.sweep();
-            nodes.iter_mut().for_each(|node| *node = self.moved(*node));
+            nodes.iter_mut().for_each(|node| *node = self.new_index(*node));
         }
         shared
     }
@@ -216,7 +216,7 @@ impl LabelTree {
         self.unmark();
         nodes.iter().for_each(|&node| self.mark(node));
         self.sweep();
-        nodes.iter_mut().for_each(|node| *node = self.moved(*node));
+        nodes.iter_mut().for_each(|node| *node = self.new_index(*node));
         labels
     }
 
@@ -282,9 +282,9 @@ mod tests {
         tree.unmark();
         [a, b].into_iter().for_each(|node| tree.mark(node));
         tree.sweep();
-        (a, b) = (tree.moved(a), tree.moved(b));
+        (a, b) = (tree.new_index(a), tree.new_index(b));
         assert_eq!((ids(&tree, a), ids(&tree, b), tree.nodes.len()), (vec![1, 2, 3], vec![1, 2, 4, 5], 5));
-        assert!(tree.is_valid(6) && !tree.is_valid(5) && tree.moved(ROOT) == ROOT);
+        assert!(tree.is_valid(6) && !tree.is_valid(5) && tree.new_index(ROOT) == ROOT);
     }
 
     #[test]

@@ -199,7 +199,7 @@ impl BeamStream {
         utterance.sweep();
         self.tree.clone_from(&utterance.tree);
         self.hyps.clone_from(&utterance.hyps);
-        self.frames = utterance.end;
+        self.frames = utterance.end_frame;
     }
 }
 
