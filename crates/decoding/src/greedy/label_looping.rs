@@ -324,7 +324,7 @@ impl GreedyBuffers {
                     let frames = token_table.frames(best.class, best.duration).max(1);
                     let (frame, class, log_prob) =
                         (utterance.first_frame + utterance.t, best.class, best.log_prob);
-                    hypotheses.step(b, DecodingStep { frame, class, log_prob, frames });
+                    hypotheses.record_step(b, DecodingStep { frame, class, log_prob, frames });
                     (utterance.t, utterance.symbols) = (utterance.t.saturating_add(frames), 0);
                 } else {
                     label = Some((site, best));
@@ -374,7 +374,7 @@ impl GreedyBuffers {
         }
         hypotheses.push(b, label);
         let DecodedToken { label: class, frame, log_prob, duration, .. } = label;
-        hypotheses.step(b, DecodingStep { frame, class, log_prob, frames: duration });
+        hypotheses.record_step(b, DecodingStep { frame, class, log_prob, frames: duration });
         // Advance the utterance.
         utterance.symbols += 1;
         utterance.labels += 1;
