@@ -138,7 +138,7 @@ impl PhraseBooster {
         self.advance.len()
     }
 
-    /// The state, or the one without a matched prefix for a number that is not a state.
+    /// The state, or `AFTER_BOUNDARY` for an invalid number.
     fn valid_state(&self, state: u32) -> usize {
         if (state as usize) < self.states() { state as usize } else { AFTER_BOUNDARY }
     }
@@ -219,7 +219,7 @@ impl Scorer for PhraseBooster {
     }
 }
 
-/// Fails for a phrase without tokens, with classes that are not labels, or with too large a bonus.
+/// Fails for an empty phrase, invalid labels, or an excessive bonus.
 fn check_phrase(
     line: usize,
     phrase: &Phrase,

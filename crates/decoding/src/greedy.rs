@@ -18,7 +18,7 @@ use crate::{
     SiteIndex, TokenTable,
 };
 
-/// Most labels per frame, on average, if neither `max_symbols` nor `max_labels` is set.
+/// Most labels per frame, on average, if no limit is set.
 const MAX_LABELS_PER_FRAME: usize = 100;
 
 /// Options of greedy search.

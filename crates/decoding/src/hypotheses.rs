@@ -1,4 +1,4 @@
-//! Results of a search: decoded labels with their times.
+//! Results of greedy search and CTC: decoded labels with their times.
 
 /// A decoded label with its frame and scores.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]

@@ -208,7 +208,7 @@ impl Ngram {
 
     /// Appends the state of a context, with its back-off weight and arcs.
     ///
-    /// The context is an n-gram of `shorter`, its continuations are the n-grams `children` of `longer`.
+    /// The context is an n-gram of `shorter`, its continuations are n-grams of `longer`.
     fn push_state(
         &mut self,
         contexts: &Contexts,
@@ -268,7 +268,7 @@ impl Ngram {
         self.follow(state, self.unknown)
     }
 
-    /// The state, or that of the empty context for a number that is not a state.
+    /// The state, or `EMPTY_CONTEXT` for an invalid number.
     fn valid_state(&self, state: u32) -> u32 {
         if (state as usize) < self.states() { state } else { EMPTY_CONTEXT }
     }
@@ -295,7 +295,8 @@ impl Scorer for Ngram {
     fn add_scores(&self, state: u32, weight: f32, scores: &mut [f32]) {
         let state = self.valid_state(state);
         let limit = scores.len().min(self.word_of_class.len());
-        // Arcs and cumulative back-off weights of the state and its back-off states, longest context first.
+        // Arcs and cumulative back-off weights of the state and its back-off states, longest
+        // context first.
         let mut chain: [(Range<usize>, f32); MAX_ORDER] = Default::default();
         let (mut length, mut context, mut backoff_sum) = (0, state, 0.0);
         while context != EMPTY_CONTEXT {

@@ -1,4 +1,4 @@
-//! Predictor states (labels, LSTM values), one row per hypothesis.
+//! Predictor states of decoding (labels, LSTM values), one row per hypothesis.
 
 /// Sizes of a row of [`States`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

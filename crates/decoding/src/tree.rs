@@ -1,4 +1,4 @@
-//! Tree of the label sequences of an utterance's hypotheses.
+//! Tree of the label sequences of beam hypotheses, for one utterance.
 use serde::{Deserialize, Serialize};
 
 use crate::DecodedToken;
@@ -64,14 +64,14 @@ impl LabelTree {
         (self.taken, self.live) = (other.taken, other.live);
     }
 
-    /// Adds a label after the sequence of a node and returns the new node.
+    /// Adds a label after a node and returns the new node.
     pub fn push(&mut self, parent: u32, token: DecodedToken) -> u32 {
         let sequence = self.sequence(parent).append(token.label);
         self.nodes.push(LabelNode { parent, token, sequence });
         (self.nodes.len() - 1) as u32
     }
 
-    /// Key of the sequence of a node, including the labels before the root.
+    /// Key of a node's sequence, including the labels before the root.
     pub fn sequence(&self, node: u32) -> SequenceKey {
         self.nodes.get(node as usize).map_or(self.taken, |node| node.sequence)
     }

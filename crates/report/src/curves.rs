@@ -7,7 +7,7 @@ use crate::{Error, Result};
 
 /// Width and height of a plot in pixels, legible on a telephone.
 const PLOT_SIZE: (u32, u32) = (440, 270);
-/// Pens of the curves of a plot, in the order of its columns.
+/// Pens of the curves, in the order of the columns.
 const PENS: [Pen; 6] = [Pen::BLUE, Pen::ORANGE, Pen::GREEN, Pen::PURPLE, Pen::CYAN, Pen::GRAY];
 /// Ratio of maximum to minimum above which an axis is logarithmic.
 const LOG_AXIS_RATIO: f64 = 30.0;

@@ -101,7 +101,7 @@ fn curves_section(run: &Run) -> Result<String> {
     Ok(format!("<section><h2 id=\"curves\">Curves</h2><div class=\"curves\">{figures}</div></section>\n"))
 }
 
-/// Formats the error rates of sets, subsets and speakers, and the most frequent errors.
+/// Formats error rates of sets, subsets and speakers, and frequent errors.
 fn scores_section(run: &Run) -> String {
     let mut rows = Vec::new();
     let mut details = String::new();

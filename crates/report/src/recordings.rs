@@ -17,7 +17,7 @@ pub struct Recordings {
 }
 
 impl Recordings {
-    /// Creates an encoder for a sample rate and a limit on the bytes of all recordings.
+    /// Creates an encoder; `max_bytes` limits the sum of all recordings.
     pub fn new(sample_rate: u32, max_bytes: usize) -> Self {
         Self { sample_rate, max_bytes, used_bytes: 0, left_out: 0 }
     }

@@ -1,4 +1,4 @@
-//! State of a beam search over an utterance that arrives in chunks.
+//! `BeamStream`: state of a beam search between chunks of an utterance.
 use serde::{Deserialize, Serialize};
 
 use super::utterance::{BeamHypothesis, BeamUtterance};

@@ -166,7 +166,7 @@ impl TopK {
 }
 
 impl RowRanking<'_> {
-    /// Writes the best expansions of a row of scores to `entries`, best first.
+    /// Writes the best expansions of a row to `entries`, best first.
     ///
     /// `adjusted` receives the scores with temperature and fusion; without it they equal `scores`.
     /// `largest_scores` is scratch memory for the largest scores with their classes.
@@ -184,7 +184,7 @@ impl RowRanking<'_> {
             self.token_table.blanks().for_each(|blank| tokens[blank as usize] -= self.blank_penalty);
         }
         let tokens = &*tokens;
-        // Normalizers of classes and durations. A NaN or +inf makes the sum NaN, and -inf everywhere
+        // Normalizers of classes and durations. A NaN or +inf makes the sum NaN; -inf everywhere
         // makes it 0.
         let log_sum_exp = |scores: &[f32]| {
             let (max, sum) = f32::row_statistics(scores);

@@ -294,7 +294,7 @@ impl GreedyBuffers {
         );
     }
 
-    /// Advances the searching utterances to their next label, or past the scored frames.
+    /// Advances searching utterances to their next label, or past the scored frames.
     fn advance_frames(
         &mut self,
         model: &DecodingModel,
@@ -344,7 +344,9 @@ impl GreedyBuffers {
         Ok(())
     }
 
-    /// Records the label of a row's utterance and estimates the frames until the next one.
+    /// Records the label of an utterance and estimates the distance to the next.
+    ///
+    /// `row` is the index of the utterance among the unfinished ones.
     fn emit(
         &mut self,
         row: usize,

@@ -1,4 +1,4 @@
-//! State of a greedy search over an utterance that arrives in chunks.
+//! `GreedyStream`: state of a greedy search between chunks of an utterance.
 use serde::{Deserialize, Serialize};
 
 use crate::scorer::expect_count;

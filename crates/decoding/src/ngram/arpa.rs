@@ -201,7 +201,7 @@ struct WordList {
 }
 
 impl WordList {
-    /// Returns the id of a word, which is added if it is new.
+    /// Returns the id of a word; adds a new word.
     fn add(&mut self, word: &str) -> u32 {
         if let Some(&id) = self.ids.get(word) {
             return id;

@@ -1,4 +1,4 @@
-//! Tables of n-grams with probabilities, the contents of an ARPA file.
+//! N-gram tables with probabilities, the contents of an ARPA file.
 use std::cmp::Ordering;
 use std::ops::Range;
 

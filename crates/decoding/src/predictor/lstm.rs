@@ -221,7 +221,8 @@ impl Predictor for LstmPredictor {
         }
         let products = &input_scratch[..product_len.min(rows * 4 * h)];
         for (index, layer) in self.layers.iter().enumerate() {
-            // New h and c of each strip, from h and c of this layer and the new h of the layer below.
+            // New h and c of each strip, from h and c of this layer and the new h of the layer
+            // below.
             let values = states.values();
             let old_h = View::with_stride(&values[index * 2 * h..], rows, h, width);
             let layer_below = index.checked_sub(1);

@@ -192,7 +192,7 @@ fn a_stream_has_separate_fusion() {
     assert_ne!(actual[0], actual[1]);
 }
 
-/// Replaces the scalar at a position of a JSON value, in the order of the text.
+/// Replaces one scalar of a JSON value, by its position in the text.
 pub fn replace_value(value: &mut Value, position: &mut usize, replacement: &Value) {
     match value {
         Value::Array(all) => all.iter_mut().for_each(|value| replace_value(value, position, replacement)),

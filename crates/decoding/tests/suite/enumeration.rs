@@ -183,7 +183,7 @@ struct Enumeration<'a> {
 }
 
 impl Enumeration<'_> {
-    /// Adds the probabilities of all alignments from a frame on to those of their label sequences.
+    /// Adds the probabilities of all alignments from a frame on to `sums`.
     fn enumerate_from(
         &mut self,
         frame: usize,

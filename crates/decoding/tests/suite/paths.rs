@@ -66,7 +66,7 @@ pub fn sum_over_paths(model: &DecodingModel, rows: &[f32], paths: PathLimits) ->
     all
 }
 
-/// Adds the paths from a frame on to the sums of their label sequences.
+/// Adds all paths from a frame on to the sums.
 fn add_paths(
     model: &DecodingModel,
     rows: &[f32],

@@ -14,7 +14,7 @@ struct GoldenCase {
 }
 
 impl GoldenCase {
-    /// Values of a tensor in f64, if there is one of this name.
+    /// Values of a tensor in f64; none if it is absent.
     fn values(&self, name: &str) -> Option<Vec<f64>> {
         let tensor = self.tensors.get(name)?.to_dtype(DType::F64).unwrap();
         Some(tensor.flatten_all().unwrap().to_vec1().unwrap())

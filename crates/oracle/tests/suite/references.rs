@@ -1,5 +1,6 @@
-//! Each reference compared with the next: all paths, the f64 recursion, candle's autograd, central
-//! differences.
+//! Tests of the loss references: each matches the next.
+//!
+//! In this order: sums over all paths, the f64 recursion, candle's autograd, central differences.
 
 use candle_core::{DType, Device, Tensor, Var};
 use kernels::Activation;

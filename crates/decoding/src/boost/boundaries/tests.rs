@@ -1,4 +1,4 @@
-//! Tests of word boundaries by token style, and of unmarked variants of phrases.
+//! Tests of word boundaries of tokens, and of unmarked phrase variants.
 use super::*;
 
 const START: WordBoundaries = WordBoundaries { before: true, after: false };

@@ -45,7 +45,7 @@ fn text(names: &[&str], classes: &[u32]) -> String {
     classes.iter().map(|&class| names[class as usize].replace(WORD_MARK, " ")).collect()
 }
 
-/// Asserts that sum and rows of a path equal those of the word n-gram.
+/// Asserts that sum and rows of a path match the word n-gram.
 fn check_path(names: &[&str], texts: &[Vec<u32>], order: usize, classes: &[u32], options: WordNgramOptions) {
     let table = table(texts, order);
     let words = WordNgram::new(&table, names, options).unwrap();
