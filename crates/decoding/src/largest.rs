@@ -1,4 +1,4 @@
-//! Selects the k largest scores of a row, with their classes, for beam search.
+//! Selects the k largest scores of a row, for beam search.
 
 /// Largest number of chunks into which a row is split.
 const MAX_CHUNKS: usize = 64;

@@ -147,6 +147,6 @@ fn model_fingerprint(
         words.extend(states.labels());
     }
     words.extend(states.labels());
-    words.extend(token_table.numbers());
+    words.extend(token_table.fingerprint_words());
     words.into_iter().fold(FNV_OFFSET_BASIS, |hash, word| (hash ^ u64::from(word)).wrapping_mul(FNV_PRIME))
 }

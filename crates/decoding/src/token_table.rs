@@ -124,16 +124,16 @@ impl TokenTable {
     }
 
     /// The table as numbers; different tables have different numbers.
-    pub(crate) fn numbers(&self) -> Vec<u32> {
-        let mut all = vec![self.classes as u32, self.blank, self.durations.len() as u32];
-        all.extend(&self.big_blanks);
+    pub(crate) fn fingerprint_words(&self) -> Vec<u32> {
+        let mut words = vec![self.classes as u32, self.blank, self.durations.len() as u32];
+        words.extend(&self.big_blanks);
         for frames in self.big_blank_advances.iter().chain([&self.blank_advance, &self.label_advance]) {
             match frames {
-                FrameAdvance::Fixed(frames) => all.push(*frames as u32),
-                FrameAdvance::PerDuration(frames) => all.extend(frames.iter().map(|&frames| frames as u32)),
+                FrameAdvance::Fixed(frames) => words.push(*frames as u32),
+                FrameAdvance::PerDuration(frames) => words.extend(frames.iter().map(|&frames| frames as u32)),
             }
         }
-        all
+        words
     }
 
     /// Most frames that a blank advances; 1 without big blanks and durations.

@@ -211,17 +211,17 @@ impl LabelTree {
         node
     }
 
-    /// Removes and returns the labels of `goal`, a prefix of all `nodes`.
-    pub fn take_prefix(&mut self, goal: u32, nodes: &mut [u32]) -> Vec<DecodedToken> {
-        let (taken, labels) = (self.sequence(goal), self.labels(goal));
+    /// Removes and returns the labels of `prefix`, a prefix of all `nodes`.
+    pub fn take_prefix(&mut self, prefix: u32, nodes: &mut [u32]) -> Vec<DecodedToken> {
+        let (prefix_key, labels) = (self.sequence(prefix), self.labels(prefix));
         for node in &mut *nodes {
-            match self.ancestor_at(*node, taken.len + 1) {
+            match self.ancestor_at(*node, prefix_key.len + 1) {
                 // Several nodes may represent the same labels.
-                next if self.sequence(next).len > taken.len => self.nodes[next as usize].parent = ROOT,
+                next if self.sequence(next).len > prefix_key.len => self.nodes[next as usize].parent = ROOT,
                 _ => *node = ROOT,
             }
         }
-        self.taken = taken;
+        self.taken = prefix_key;
         self.unmark();
         nodes.iter().for_each(|&node| self.mark(node));
         self.sweep();

@@ -193,7 +193,7 @@ impl HypothesisRows {
             }
         }
         let (width, classes) = (model.start().1.len(), model.token_table().classes());
-        for (new, &PendingRow { utterance, hyp, parent_serial, .. }) in pending.iter().enumerate() {
+        for (new_row, &PendingRow { utterance, hyp, parent_serial, .. }) in pending.iter().enumerate() {
             // Replace the least recently used row once the cache is full; otherwise append one.
             let oldest = cache_entries
                 .iter()
@@ -205,26 +205,26 @@ impl HypothesisRows {
                 .filter(|_| cache_entries.len() >= CAPACITY_FACTOR * live)
                 .unwrap_or(cache_entries.len());
             let entry =
-                CacheEntry { parent_serial, label: labels[new], serial: *next_serial, last_used: *step };
+                CacheEntry { parent_serial, label: labels[new_row], serial: *next_serial, last_used: *step };
             *next_serial += 1;
             if row == cache_entries.len() {
                 cache_entries.push(entry);
-                cache.states.extend(&new_rows.states, [new]);
+                cache.states.extend(&new_rows.states, [new_row]);
                 cache.label_rows.resize((row + 1) * width, 0.0);
                 cache.scorer_states.resize((row + 1) * self.scorers, 0);
                 cache.fused.resize(if self.has_fusion { (row + 1) * classes } else { 0 }, 0.0);
             } else {
                 cache_entries[row] = entry;
-                cache.states.set(row, &new_rows.states, new);
+                cache.states.set(row, &new_rows.states, new_row);
             }
             cache.label_rows[row * width..][..width]
-                .copy_from_slice(&new_rows.label_rows[new * width..][..width]);
+                .copy_from_slice(&new_rows.label_rows[new_row * width..][..width]);
             let scorers = self.scorers;
             cache.scorer_states[row * scorers..][..scorers]
-                .copy_from_slice(&new_rows.scorer_states[new * scorers..][..scorers]);
+                .copy_from_slice(&new_rows.scorer_states[new_row * scorers..][..scorers]);
             if self.has_fusion {
                 cache.fused[row * classes..][..classes]
-                    .copy_from_slice(&new_rows.fused[new * classes..][..classes]);
+                    .copy_from_slice(&new_rows.fused[new_row * classes..][..classes]);
             }
             utterances[utterance].hyps[hyp].row = row as u32;
         }

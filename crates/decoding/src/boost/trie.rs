@@ -66,9 +66,9 @@ impl<'a> Trie<'a> {
     fn insert(&mut self, phrase: &Phrase, depth_scaling: f32) {
         let mut index = AFTER_BOUNDARY;
         for (depth, &class) in (1..).zip(&phrase.tokens) {
-            let new = self.nodes.len();
-            index = *self.nodes[index].children.entry(class).or_insert(new);
-            if index == new {
+            let new_node = self.nodes.len();
+            index = *self.nodes[index].children.entry(class).or_insert(new_node);
+            if index == new_node {
                 self.nodes.push(TrieNode { longer_advance: f32::NEG_INFINITY, ..TrieNode::default() });
             }
             if depth < phrase.tokens.len() {

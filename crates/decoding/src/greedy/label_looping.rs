@@ -74,7 +74,7 @@ struct GreedyBuffers {
     predicted: Vec<f32>,
     scratch: NetworkScratch,
     /// Final state of each utterance of the batch.
-    ends: Vec<Option<GreedyUtterance>>,
+    finished: Vec<Option<GreedyUtterance>>,
     end_states: States,
     end_label_rows: Vec<f32>,
 }
@@ -206,8 +206,8 @@ impl GreedyBuffers {
         self.utterances.clear();
         self.states.clear(states.shape());
         self.label_rows.clear();
-        self.ends.clear();
-        self.ends.resize(streams.len(), None);
+        self.finished.clear();
+        self.finished.resize(streams.len(), None);
         self.end_states.clear(states.shape());
         resized(&mut self.end_label_rows, streams.len() * row.len());
         self.scorer_states.resize_with(streams.len().max(self.scorer_states.len()), Vec::new);
@@ -344,7 +344,7 @@ impl GreedyBuffers {
         Ok(())
     }
 
-    /// Records the label of an utterance and estimates the distance to the next.
+    /// Records a label and estimates the frames until the next one.
     ///
     /// `row` is the index of the utterance among the unfinished ones.
     fn emit(
@@ -436,7 +436,7 @@ impl GreedyBuffers {
             return;
         }
         let width = model.start().1.len();
-        let Self { utterances, states, label_rows, ends, end_states, end_label_rows, .. } = self;
+        let Self { utterances, states, label_rows, finished, end_states, end_label_rows, .. } = self;
         let mut count = 0;
         for row in 0..utterances.len() {
             let utterance = utterances[row];
@@ -444,7 +444,7 @@ impl GreedyBuffers {
                 end_states.set(utterance.index, states, row);
                 end_label_rows[utterance.index * width..][..width]
                     .copy_from_slice(&label_rows[row * width..][..width]);
-                ends[utterance.index] = Some(utterance);
+                finished[utterance.index] = Some(utterance);
             } else {
                 label_rows.copy_within(row * width..(row + 1) * width, count * width);
                 count += 1;
@@ -465,7 +465,7 @@ impl GreedyBuffers {
     ) {
         let width = model.start().1.len();
         for (b, (stream, &frames)) in streams.iter_mut().zip(frame_counts).enumerate() {
-            let t = match self.ends[b] {
+            let t = match self.finished[b] {
                 None => stream.jump,
                 Some(utterance) => {
                     let end = stream.frames.saturating_add(utterance.t);

@@ -433,15 +433,15 @@ impl LexiconTrie {
                 word.char_indices().map(|(offset, _)| offset).chain([word.len()]).collect();
             // New nodes, and the arcs that lead to them.
             for end in common + 1..char_offsets.len() {
-                let new = self.nodes.len() as u32;
+                let new_node = self.nodes.len() as u32;
                 let depth = (end - usize::from(has_mark)) as u32;
                 self.nodes.push(WordNode { words: id..id, ..node(depth) });
                 for begin in end.saturating_sub(longest_name)..end {
                     if let Some(&class) = classes.get(&word[char_offsets[begin]..char_offsets[end]]) {
-                        self.arcs.push((path[begin], class, new));
+                        self.arcs.push((path[begin], class, new_node));
                     }
                 }
-                path.push(new);
+                path.push(new_node);
             }
             // Words and best score of each prefix.
             let score = ngram.unigram_scores[ngram.word_of_class[id as usize] as usize];

@@ -192,7 +192,7 @@ fn a_stream_has_separate_fusion() {
     assert_ne!(actual[0], actual[1]);
 }
 
-/// Replaces one scalar of a JSON value, by its position in the text.
+/// Replaces one scalar of a JSON value, by its position.
 pub fn replace_value(value: &mut Value, position: &mut usize, replacement: &Value) {
     match value {
         Value::Array(all) => all.iter_mut().for_each(|value| replace_value(value, position, replacement)),
@@ -209,7 +209,7 @@ pub fn replace_value(value: &mut Value, position: &mut usize, replacement: &Valu
 proptest! {
     #[test]
     fn a_damaged_state_is_an_error_or_decodes(
-        position in 0usize..400, name in 0usize..7, other in 0u64..9, cut in 0usize..9, maes: bool,
+        position in 0usize..400, replacement in 0usize..7, other in 0u64..9, cut in 0usize..9, maes: bool,
     ) {
         let model = random_model(&Topology::rnnt(), 5, 0, &[], 3, 3.0);
         let kind = if maes { BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 1 } } else { BeamKind::Modified };
@@ -217,8 +217,8 @@ proptest! {
         let mut stream = search.stream().unwrap();
         search.advance(&mut [&mut stream], &[&frames(0, 8)]).unwrap();
         let mut value = serde_json::to_value(&stream).unwrap();
-        let with = [json!(u64::MAX), json!(u32::MAX), json!(-1.0), json!(1e300), json!(other), json!(null), json!(other as f64)];
-        replace_value(&mut value, &mut { position }, &with[name]);
+        let replacements = [json!(u64::MAX), json!(u32::MAX), json!(-1.0), json!(1e300), json!(other), json!(null), json!(other as f64)];
+        replace_value(&mut value, &mut { position }, &replacements[replacement]);
         if cut < 4 {
             let list = ["states", "rows", "hyps", "automata"][cut];
             if let Some(list) = value[list].as_array_mut() {

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 /// Deterministic pseudo-random log-probabilities `[T, C]`.
 pub fn random_log_probs(count: usize, classes: usize, seed: u32, score_scale: f32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(747_796_405).wrapping_add(99);
-    let mut all = Vec::new();
+    let mut log_probs = Vec::new();
     for _ in 0..count {
         let row: Vec<f32> = (0..classes)
             .map(|_| {
@@ -17,9 +17,9 @@ pub fn random_log_probs(count: usize, classes: usize, seed: u32, score_scale: f3
             })
             .collect();
         let sum = row.iter().map(|z| f64::from(*z).exp()).sum::<f64>().ln() as f32;
-        all.extend(row.iter().map(|z| z - sum));
+        log_probs.extend(row.iter().map(|z| z - sum));
     }
-    all
+    log_probs
 }
 
 /// A language model with a state for each last label.
@@ -57,27 +57,27 @@ pub struct SequenceSum {
 /// Sum and best path of every label sequence.
 pub fn all_paths(rows: &[f32], classes: usize, blank: u32) -> BTreeMap<Vec<u32>, SequenceSum> {
     let frames = rows.len() / classes;
-    let mut all: BTreeMap<Vec<u32>, SequenceSum> = BTreeMap::new();
+    let mut sums: BTreeMap<Vec<u32>, SequenceSum> = BTreeMap::new();
     for mut code in 0..classes.pow(frames as u32) {
-        let (mut labels, mut times, mut log_prob, mut last) = (vec![], vec![], 0.0, blank);
+        let (mut labels, mut times, mut log_prob, mut last_class) = (vec![], vec![], 0.0, blank);
         for t in 0..frames {
             let class = (code % classes) as u32;
             code /= classes;
             log_prob += f64::from(rows[t * classes + class as usize]);
-            if class != blank && class != last {
+            if class != blank && class != last_class {
                 labels.push(class);
                 times.push(t);
             }
-            last = class;
+            last_class = class;
         }
-        let known =
-            all.entry(labels).or_insert(SequenceSum { sum: 0.0, best: f64::NEG_INFINITY, times: vec![] });
-        known.sum += log_prob.exp();
-        if log_prob > known.best {
-            (known.best, known.times) = (log_prob, times);
+        let sequence =
+            sums.entry(labels).or_insert(SequenceSum { sum: 0.0, best: f64::NEG_INFINITY, times: vec![] });
+        sequence.sum += log_prob.exp();
+        if log_prob > sequence.best {
+            (sequence.best, sequence.times) = (log_prob, times);
         }
     }
-    all
+    sums
 }
 
 #[test]

@@ -251,9 +251,14 @@ fn enumerate(
     frames: std::ops::Range<usize>,
     fusion: &[Fusion],
 ) -> SequenceLogProbs {
-    let mut all = Enumeration { tables, kind, limits, frames: frames.clone(), sums: SequenceLogProbs::new() };
-    all.enumerate_from(frames.start, 0, 0, &mut Vec::new(), 0.0);
-    all.sums.iter().map(|(labels, sum)| (labels.clone(), sum.ln() + fusion_score(labels, fusion))).collect()
+    let mut enumeration =
+        Enumeration { tables, kind, limits, frames: frames.clone(), sums: SequenceLogProbs::new() };
+    enumeration.enumerate_from(frames.start, 0, 0, &mut Vec::new(), 0.0);
+    enumeration
+        .sums
+        .iter()
+        .map(|(labels, sum)| (labels.clone(), sum.ln() + fusion_score(labels, fusion)))
+        .collect()
 }
 
 /// Weighted scores of a complete label sequence.
@@ -273,9 +278,11 @@ fn fusion_score(labels: &[u32], fusion: &[Fusion]) -> f64 {
 const ARPA: &str = "\\data\\\nngram 1=4\nngram 2=3\n\\1-grams:\n-0.6 a -0.3\n-0.9 b -0.1\n-0.8 </s>\n-99 <s> -0.2\n\
     \\2-grams:\n-0.2 <s> a\n-0.4 a b\n-0.7 b b\n\\end\\";
 
-/// No fusion, an n-gram, phrases, or both, for labels from `first` on.
-fn random_fusion(draw: &mut RandomNumbers, first: u32, classes: usize) -> Vec<Fusion> {
-    let name = |class: usize| if class < first as usize { "" } else { ["a", "b"][class - first as usize] };
+/// No fusion, an n-gram, phrases, or both, for labels from `first_label` on.
+fn random_fusion(draw: &mut RandomNumbers, first_label: u32, classes: usize) -> Vec<Fusion> {
+    let name = |class: usize| {
+        if class < first_label as usize { "" } else { ["a", "b"][class - first_label as usize] }
+    };
     let names: Vec<&str> = (0..classes).map(name).collect();
     let mut fusion: Vec<Fusion> = Vec::new();
     let choice = draw.below(4);
@@ -285,22 +292,28 @@ fn random_fusion(draw: &mut RandomNumbers, first: u32, classes: usize) -> Vec<Fu
         fusion.push(Fusion { scorer: Arc::new(ngram), weight: 0.4 });
     }
     if choice & 2 > 0 {
-        let labels = classes - first as usize;
+        let labels = classes - first_label as usize;
         let phrases: Vec<Phrase> = (0..1 + draw.below(3))
             .map(|_| {
-                let tokens = (0..1 + draw.below(3)).map(|_| first + draw.below(labels) as u32).collect();
+                let tokens =
+                    (0..1 + draw.below(3)).map(|_| first_label + draw.below(labels) as u32).collect();
                 Phrase { tokens, score: draw.score() / 2.0 }
             })
             .collect();
         // Words, or labels with random word boundaries.
         let is_word = draw.below(2) == 0;
-        let known: Vec<Option<WordBoundaries>> = (0..classes as u32)
+        let boundaries: Vec<Option<WordBoundaries>> = (0..classes as u32)
             .map(|class| {
-                let drawn = WordBoundaries { before: draw.below(2) == 0, after: draw.below(3) == 0 };
-                (class >= first).then_some(if is_word { WordBoundaries::BOTH } else { drawn })
+                let random_boundaries =
+                    WordBoundaries { before: draw.below(2) == 0, after: draw.below(3) == 0 };
+                (class >= first_label).then_some(if is_word {
+                    WordBoundaries::BOTH
+                } else {
+                    random_boundaries
+                })
             })
             .collect();
-        let boost = PhraseBooster::with_boundaries(&phrases, &known, 1.0).unwrap();
+        let boost = PhraseBooster::with_boundaries(&phrases, &boundaries, 1.0).unwrap();
         fusion.push(Fusion { scorer: Arc::new(boost), weight: 0.7 });
     }
     fusion

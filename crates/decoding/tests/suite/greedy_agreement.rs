@@ -172,13 +172,13 @@ fn invalid_scores_name_utterance_and_frame_and_keep_streams() {
     assert!(matches!(**source, Error::Score { frame: 6, .. }), "{error}");
     assert!(error.to_string().starts_with("utterance 1: score of class 0 at frame 6"), "{error}");
 
-    let (mut one, mut other) = (search.stream(), search.stream());
-    search.advance(&mut [&mut one, &mut other], &[&good, &good]).unwrap();
+    let (mut first, mut second) = (search.stream(), search.stream());
+    search.advance(&mut [&mut first, &mut second], &[&good, &good]).unwrap();
     let text = |stream: &GreedyStream| serde_json::to_string(stream).unwrap();
-    let before = (text(&one), text(&other));
-    let error = search.advance(&mut [&mut one, &mut other], &[&good, &bad[4..]]).unwrap_err();
+    let before = (text(&first), text(&second));
+    let error = search.advance(&mut [&mut first, &mut second], &[&good, &bad[4..]]).unwrap_err();
     assert!(error.to_string().contains("at frame 7"), "{error}");
-    assert_eq!(before, (text(&one), text(&other)));
+    assert_eq!(before, (text(&first), text(&second)));
 }
 
 #[test]
@@ -276,10 +276,10 @@ proptest! {
         let mut stream = search.stream();
         search.advance(&mut [&mut stream], &[&frames(0, 8)]).unwrap();
         let mut value = serde_json::to_value(&stream).unwrap();
-        let with = [
+        let replacements = [
             json!(u64::MAX), json!(u32::MAX), json!(-1.0), json!(1e300), json!(other), json!(null), json!(other as f64),
         ];
-        replace_value(&mut value, &mut { position }, &with[replacement]);
+        replace_value(&mut value, &mut { position }, &replacements[replacement]);
         if let Ok(mut read) = serde_json::from_value::<GreedyStream>(value) {
             for chunk in [3, 0, 40] {
                 search.advance(&mut [&mut read], &[&frames(8, chunk)]).ok();
