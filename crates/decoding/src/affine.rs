@@ -1,4 +1,4 @@
-//! Affine layers for inference: weights packed once, few rows per call.
+//! Affine layers of decoding: weights packed once, few rows per call.
 //!
 //! A strip is a range of outputs whose weights are packed separately; strips run in parallel.
 use kernels::{
@@ -82,8 +82,8 @@ impl AffineLayer {
     /// If the lengths do not fit.
     pub fn forward(&self, x: &[f32], y: &mut [f32], scratch: &mut NetworkScratch) {
         let rows = y.len() / self.outputs();
-        let [strips, ..] = scratch.buffers([self.scratch_len(rows), 0, 0]);
-        self.forward_in(x, y, strips);
+        let [products, ..] = scratch.buffers([self.scratch_len(rows), 0, 0]);
+        self.forward_in(x, y, products);
     }
 
     /// Returns `x Wᵀ + b` as a new vector.
@@ -110,38 +110,43 @@ impl AffineLayer {
         if rows == 0 {
             return;
         }
+        // Many rows: a task computes a block of rows.
         if rows > ROWS_PER_TASK || self.strips.len() == 1 {
             par_for(
                 (parts_mut(y, ROWS_PER_TASK * outputs), parts(x, ROWS_PER_TASK * inputs)),
-                |_, (y, x)| self.block(x, y),
+                |_, (y, x)| self.forward_block(x, y),
             );
             return;
         }
+        // Few rows: a task computes a strip of outputs, then the strips are copied side by side.
         let products = &mut scratch[..rows * outputs];
         let x = View::new(x, rows, inputs);
-        par_for((parts_mut(products, rows * strip_outputs), parts(&self.strips, 1)), |_, (out, strip)| {
-            let columns = out.len() / rows;
-            product_packed(ViewMut::new(out, rows, columns), x, &strip[0], Accumulate::Replace);
-        });
-        for (strip, (from, bias)) in
+        par_for(
+            (parts_mut(products, rows * strip_outputs), parts(&self.strips, 1)),
+            |_, (product, strip)| {
+                let columns = product.len() / rows;
+                product_packed(ViewMut::new(product, rows, columns), x, &strip[0], Accumulate::Replace);
+            },
+        );
+        for (strip, (product, bias)) in
             products.chunks(rows * strip_outputs).zip(self.bias.chunks(strip_outputs)).enumerate()
         {
-            for (row, from) in from.chunks_exact(bias.len()).enumerate() {
-                let to = &mut y[row * outputs + strip * strip_outputs..][..bias.len()];
-                to.copy_from_slice(from);
-                add(to, bias);
+            for (row, product_row) in product.chunks_exact(bias.len()).enumerate() {
+                let y_strip = &mut y[row * outputs + strip * strip_outputs..][..bias.len()];
+                y_strip.copy_from_slice(product_row);
+                add(y_strip, bias);
             }
         }
     }
 
     /// Computes a block of rows, one parallel task.
-    fn block(&self, x: &[f32], y: &mut [f32]) {
+    fn forward_block(&self, x: &[f32], y: &mut [f32]) {
         let (inputs, outputs) = (self.inputs, self.outputs());
         let rows = y.len() / outputs;
         let x = View::new(x, rows, inputs);
-        for (at, strip) in self.strips.iter().enumerate() {
+        for (index, strip) in self.strips.iter().enumerate() {
             let columns = strip.shape().1;
-            let out = ViewMut::with_stride(&mut y[at * self.strip_outputs..], rows, columns, outputs);
+            let out = ViewMut::with_stride(&mut y[index * self.strip_outputs..], rows, columns, outputs);
             product_packed(out, x, strip, Accumulate::Replace);
         }
         y.chunks_exact_mut(outputs).for_each(|y| add(y, &self.bias));
@@ -176,24 +181,24 @@ pub(crate) fn resized(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
 mod tests {
     use super::*;
 
-    fn wave(count: usize, step: f32) -> Vec<f32> {
+    fn test_values(count: usize, step: f32) -> Vec<f32> {
         (0..count).map(|i| (i as f32 * step).sin()).collect()
     }
 
     #[test]
     fn rows_match_plain_loops_for_every_batch() {
         for (inputs, outputs) in [(1, 1), (3, 5), (640, 300), (2000, 100), (700, 129)] {
-            let (weight, bias) = (wave(inputs * outputs, 0.37), wave(outputs, 1.1));
+            let (weight, bias) = (test_values(inputs * outputs, 0.37), test_values(outputs, 1.1));
             let layer = AffineLayer::new("weight", &weight, inputs, Some(&bias)).unwrap();
-            let x = wave(120 * inputs, 0.11);
-            let mut all = vec![f32::NAN; 120 * outputs];
-            layer.forward(&x, &mut all, &mut NetworkScratch::default());
+            let x = test_values(120 * inputs, 0.11);
+            let mut y_of_all_rows = vec![f32::NAN; 120 * outputs];
+            layer.forward(&x, &mut y_of_all_rows, &mut NetworkScratch::default());
             for rows in [1, 2, 7, 56, 57] {
                 let mut y = vec![f32::NAN; rows * outputs];
                 layer.forward(&x[..rows * inputs], &mut y, &mut NetworkScratch::default());
-                assert_eq!(y, all[..rows * outputs], "{rows} rows, {inputs} to {outputs}");
+                assert_eq!(y, y_of_all_rows[..rows * outputs], "{rows} rows, {inputs} to {outputs}");
             }
-            for (y, x) in all.chunks(outputs).zip(x.chunks(inputs)) {
+            for (y, x) in y_of_all_rows.chunks(outputs).zip(x.chunks(inputs)) {
                 for ((y, w), b) in y.iter().zip(weight.chunks(inputs)).zip(&bias) {
                     let sum: f64 = w.iter().zip(x).map(|(w, x)| f64::from(w * x)).sum();
                     assert!((f64::from(*y) - sum - f64::from(*b)).abs() < 1e-3, "{y} {sum}");

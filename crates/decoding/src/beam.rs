@@ -19,7 +19,7 @@ use rows::HypothesisRows;
 use top_k::TopK;
 use utterance::{BeamUtterance, NO_ROW};
 
-use crate::greedy::whole_rows;
+use crate::greedy::frame_count;
 use crate::{DecodedToken, DecodingModel, Error, Fusion, Result, SiteIndex, TokenTable};
 
 /// Options of beam search.
@@ -211,9 +211,9 @@ pub struct BeamSearch {
     model: DecodingModel,
     options: BeamOptions,
     results: Vec<NBest>,
-    work: BeamBuffers,
-    /// Reusable streams of [`BeamSearch::decode`].
-    spare: Vec<BeamStream>,
+    buffers: BeamBuffers,
+    /// Streams of [`BeamSearch::decode`], whose memory later calls reuse.
+    reusable_streams: Vec<BeamStream>,
 }
 
 /// Buffers that are reused from call to call.
@@ -241,7 +241,13 @@ impl BeamSearch {
     /// not support the model.
     pub fn new(model: DecodingModel, options: BeamOptions) -> Result<Self> {
         options.check(&model)?;
-        Ok(Self { model, options, results: Vec::new(), work: BeamBuffers::default(), spare: Vec::new() })
+        Ok(Self {
+            model,
+            options,
+            results: Vec::new(),
+            buffers: BeamBuffers::default(),
+            reusable_streams: Vec::new(),
+        })
     }
 
     /// Decodes whole utterances.
@@ -277,7 +283,7 @@ impl BeamSearch {
         for (b, fusion) in fusion.iter().enumerate() {
             crate::greedy::check_weights(fusion).map_err(|error| error.in_utterance(b))?;
         }
-        let mut streams = std::mem::take(&mut self.spare);
+        let mut streams = std::mem::take(&mut self.reusable_streams);
         while streams.len() < frames.len() {
             streams.push(BeamStream::new(&self.model, &self.options.fusion));
         }
@@ -287,8 +293,8 @@ impl BeamSearch {
         let batch: Vec<&BeamStream> = streams.iter().take(frames.len()).collect();
         let outcome = self.run(&batch, frames, self.options.end_scores);
         streams.iter_mut().for_each(|stream| stream.fusion.clear());
-        self.work.utterances.iter_mut().for_each(|utterance| utterance.fusion.clear());
-        self.spare = streams;
+        self.buffers.utterances.iter_mut().for_each(|utterance| utterance.fusion.clear());
+        self.reusable_streams = streams;
         outcome.map(|()| &self.results[..])
     }
 
@@ -315,15 +321,17 @@ impl BeamSearch {
     /// error.
     pub fn advance(&mut self, streams: &mut [&mut BeamStream], chunks: &[&[f32]]) -> Result<&[NBest]> {
         self.advance_streams(streams, chunks, false)?;
-        for (stream, utterance) in streams.iter_mut().zip(&mut self.work.utterances) {
+        for (stream, utterance) in streams.iter_mut().zip(&mut self.buffers.utterances) {
             stream.states.clear(self.model.start().0.shape());
             stream.rows.clear();
             stream.scorer_states.clear();
             let scorers = self.options.fusion.len() + stream.fusion.len();
-            self.work.rows.save(
+            self.buffers.rows.save(
                 utterance,
                 scorers,
-                (&mut stream.states, &mut stream.rows, &mut stream.scorer_states),
+                &mut stream.states,
+                &mut stream.rows,
+                &mut stream.scorer_states,
             );
             stream.save(utterance);
         }
@@ -341,7 +349,7 @@ impl BeamSearch {
     /// [`Error::Stream`] for a state of another model, which is then unchanged.
     pub fn commit(&self, stream: &mut BeamStream, labels: usize) -> Result<Vec<DecodedToken>> {
         stream.check(&self.model, self.options.fusion.len())?;
-        let best = nbest::best(&stream.hyps, &stream.tree, (&self.model, &self.options));
+        let best = nbest::best(&stream.hyps, &stream.tree, &self.model, &self.options);
         Ok(best.map_or_else(Vec::new, |best| stream.commit(&best, labels)))
     }
 
@@ -359,45 +367,45 @@ impl BeamSearch {
         &mut self,
         streams: &mut [&mut BeamStream],
         chunks: &[&[f32]],
-        ends: bool,
+        add_end_scores: bool,
     ) -> Result<()> {
         self.stream()?;
         if streams.len() != chunks.len() {
             let (expected, found) = (streams.len(), chunks.len());
             return Err(Error::Count { argument: "chunks", expected, found });
         }
-        let shared = self.options.fusion.len();
+        let shared_fusions = self.options.fusion.len();
         for (b, stream) in streams.iter().enumerate() {
-            stream.check(&self.model, shared).map_err(|error| error.in_utterance(b))?;
+            stream.check(&self.model, shared_fusions).map_err(|error| error.in_utterance(b))?;
         }
         let streams: Vec<&BeamStream> = streams.iter().map(|stream| &**stream).collect();
-        self.run(&streams, chunks, ends)
+        self.run(&streams, chunks, add_end_scores)
     }
 
     /// Decodes chunks inside the thread pool, which avoids thread switches per loop.
-    fn run(&mut self, streams: &[&BeamStream], chunks: &[&[f32]], ends: bool) -> Result<()> {
-        let Self { model, options, results, work, .. } = self;
-        let mut counts = Vec::with_capacity(chunks.len());
+    fn run(&mut self, streams: &[&BeamStream], chunks: &[&[f32]], add_end_scores: bool) -> Result<()> {
+        let Self { model, options, results, buffers, .. } = self;
+        let mut frame_counts = Vec::with_capacity(chunks.len());
         for (b, chunk) in chunks.iter().enumerate() {
-            counts.push(whole_rows(chunk, model).map_err(|error| error.in_utterance(b))?);
+            frame_counts.push(frame_count(chunk, model).map_err(|error| error.in_utterance(b))?);
         }
         let task = BeamTask { model, options, chunks };
         kernels::install(|| {
-            work.load(task, streams, &counts)?;
+            buffers.load(task, streams, &frame_counts)?;
             match options.kind {
-                BeamKind::Modified => work.modified(task),
-                BeamKind::Alsd { max_labels } => work.alsd(task, max_labels),
-                BeamKind::Malsd { max_symbols } => work.malsd(task, max_symbols),
+                BeamKind::Modified => buffers.modified(task),
+                BeamKind::Alsd { max_labels } => buffers.alsd(task, max_labels),
+                BeamKind::Malsd { max_symbols } => buffers.malsd(task, max_symbols),
                 BeamKind::Maes { expansions, beta, gamma, prefix } => {
-                    work.maes(task, &maes::Limits { expansions, beta, gamma, prefix })
+                    buffers.maes(task, &maes::MaesOptions { expansions, beta, gamma, prefix })
                 }
             }
         })?;
         results.clear();
         // ALSD adds final scores when a hypothesis ends.
-        let ends = ends && !matches!(options.kind, BeamKind::Alsd { .. });
-        for utterance in &work.utterances {
-            results.push(nbest::rank(utterance, &work.rows, (model, options), ends)?);
+        let add_end_scores = add_end_scores && !matches!(options.kind, BeamKind::Alsd { .. });
+        for utterance in &buffers.utterances {
+            results.push(nbest::rank(utterance, &buffers.rows, model, options, add_end_scores)?);
         }
         Ok(())
     }
@@ -405,11 +413,11 @@ impl BeamSearch {
 
 impl BeamBuffers {
     /// Loads the state of each stream.
-    fn load(&mut self, task: BeamTask, streams: &[&BeamStream], counts: &[usize]) -> Result<()> {
+    fn load(&mut self, task: BeamTask, streams: &[&BeamStream], frame_counts: &[usize]) -> Result<()> {
         let Self { utterances, rows, .. } = self;
         utterances.resize_with(streams.len(), BeamUtterance::default);
         for (b, (utterance, (stream, &frames))) in
-            utterances.iter_mut().zip(streams.iter().zip(counts)).enumerate()
+            utterances.iter_mut().zip(streams.iter().zip(frame_counts)).enumerate()
         {
             utterance.index = b;
             utterance.tree.clone_from(&stream.tree);
@@ -417,12 +425,13 @@ impl BeamBuffers {
             utterance.hyps.iter_mut().for_each(|hyp| hyp.row = NO_ROW);
             utterance.ended.clear();
             utterance.fusion.clone_from(&stream.fusion);
-            (utterance.before, utterance.end) = (stream.frames, stream.frames.saturating_add(frames));
+            (utterance.first_frame, utterance.end_frame) =
+                (stream.frames, stream.frames.saturating_add(frames));
         }
         rows.reset(task.model, task.options, utterances);
         for (b, stream) in streams.iter().enumerate() {
             for hyp in 0..stream.hyps.len() {
-                rows.load((b, hyp), &stream.states, &stream.rows, &stream.scorer_states);
+                rows.load(b, hyp, &stream.states, &stream.rows, &stream.scorer_states);
             }
         }
         rows.store(task.model, task.options, utterances)
@@ -434,7 +443,7 @@ impl BeamBuffers {
         for utterance in &mut self.utterances {
             utterance.first_site = self.sites.len();
             for hyp in utterance.hyps.iter().filter(|hyp| filter(utterance, hyp)) {
-                let (frame, row) = (hyp.time - utterance.before, hyp.row as usize);
+                let (frame, row) = (hyp.time - utterance.first_frame, hyp.row as usize);
                 self.sites.push(SiteIndex { utterance: utterance.index, frame, row });
             }
         }
@@ -442,13 +451,15 @@ impl BeamBuffers {
 
     /// Finds the best `count` expansions of each site.
     fn score_sites(&mut self, task: BeamTask, count: usize) -> Result<()> {
-        let model = (task.model, task.options);
-        let outcome = self.top_k.find(model, (task.chunks, &self.sites), &mut self.rows, count);
+        let BeamTask { model, options, chunks } = task;
+        let outcome = self.top_k.find(model, options, chunks, &self.sites, &mut self.rows, count);
         outcome.map_err(|(site, error)| {
             let index = self.sites[site].utterance;
-            let before = self.utterances[index].before;
+            let first_frame = self.utterances[index].first_frame;
             match error {
-                Error::Score { frame, class, found } => Error::Score { frame: before + frame, class, found },
+                Error::Score { frame, class, found } => {
+                    Error::Score { frame: first_frame + frame, class, found }
+                }
                 other => other,
             }
             .in_utterance(index)

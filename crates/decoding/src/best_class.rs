@@ -23,13 +23,13 @@ pub(crate) struct BestClass {
 /// Ties go to the lower index. `None` if the scores are invalid; [`invalid_scores`] is the error.
 pub(crate) fn best_class(scores: &[f32], token_table: &TokenTable) -> Option<BestClass> {
     let (tokens, durations) = scores.split_at(token_table.classes());
-    let (class, log_prob) = best(tokens)?;
-    let (duration, duration_log_prob) = if durations.is_empty() { (0, 0.0) } else { best(durations)? };
+    let (class, log_prob) = best_index(tokens)?;
+    let (duration, duration_log_prob) = if durations.is_empty() { (0, 0.0) } else { best_index(durations)? };
     Some(BestClass { class: class as u32, logit: tokens[class], log_prob, duration, duration_log_prob })
 }
 
 /// Index and log-probability of the largest score; none for invalid scores.
-fn best(scores: &[f32]) -> Option<(usize, f64)> {
+fn best_index(scores: &[f32]) -> Option<(usize, f64)> {
     // A NaN or +inf makes the sum NaN, and -inf everywhere makes it 0.
     let (max, sum) = f32::row_statistics(scores);
     (sum >= 1.0).then(|| (position(scores, max), -sum.ln()))
@@ -37,11 +37,12 @@ fn best(scores: &[f32]) -> Option<(usize, f64)> {
 
 /// First index of a value that occurs in `scores`.
 fn position(scores: &[f32], value: f32) -> usize {
-    const CHUNK: usize = 64;
+    /// Scores that are compared together.
+    const CHUNK_LEN: usize = 64;
     // Without an early exit inside a chunk, the compiler vectorizes the comparison.
     let contains = |chunk: &[f32]| chunk.iter().fold(false, |any, &score| any | (score == value));
-    let first = scores.chunks(CHUNK).position(contains).unwrap_or(0) * CHUNK;
-    first + scores[first..].iter().position(|&score| score == value).unwrap_or(0)
+    let chunk_start = scores.chunks(CHUNK_LEN).position(contains).unwrap_or(0) * CHUNK_LEN;
+    chunk_start + scores[chunk_start..].iter().position(|&score| score == value).unwrap_or(0)
 }
 
 /// Log-probability of a class under softmax.
@@ -59,9 +60,14 @@ pub(crate) fn exact_log_prob(scores: &[f32], class: usize) -> f64 {
 /// The error for scores that [`best_class`] rejects.
 pub(crate) fn invalid_scores(scores: &[f32], token_table: &TokenTable, frame: usize) -> Error {
     let (tokens, durations) = scores.split_at(token_table.classes());
-    let (scores, first) = if best(tokens).is_none() { (tokens, 0) } else { (durations, tokens.len()) };
-    let bad = scores.iter().position(|score| score.is_nan() || *score == f32::INFINITY).unwrap_or(0);
-    Error::Score { frame, class: first + bad, found: scores.get(bad).copied().unwrap_or(f32::NAN) }
+    let (scores, first_class) =
+        if best_index(tokens).is_none() { (tokens, 0) } else { (durations, tokens.len()) };
+    let invalid = scores.iter().position(|score| score.is_nan() || *score == f32::INFINITY).unwrap_or(0);
+    Error::Score {
+        frame,
+        class: first_class + invalid,
+        found: scores.get(invalid).copied().unwrap_or(f32::NAN),
+    }
 }
 
 #[cfg(test)]
@@ -75,7 +81,7 @@ mod tests {
                 let mut scores: Vec<f32> = (0..count).map(|i| (i as f32).sin()).collect();
                 scores[index] = 3.0;
                 scores[count - 1] = 3.0;
-                let (position, log_prob) = best(&scores).unwrap();
+                let (position, log_prob) = best_index(&scores).unwrap();
                 let sum: f64 = scores.iter().map(|&s| f64::from(s - 3.0).exp()).sum();
                 assert_eq!(position, index);
                 assert!((log_prob + sum.ln()).abs() < 1e-6);
@@ -99,10 +105,10 @@ mod tests {
                     assert_eq!(class, index);
                 }
             }
-            assert_eq!(best(&vec![f32::NEG_INFINITY; count]), None);
+            assert_eq!(best_index(&vec![f32::NEG_INFINITY; count]), None);
             let mut masked = vec![f32::NEG_INFINITY; count];
             masked[count - 1] = -80.0;
-            assert_eq!(best(&masked), Some((count - 1, 0.0)));
+            assert_eq!(best_index(&masked), Some((count - 1, 0.0)));
         }
     }
 }

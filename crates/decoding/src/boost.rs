@@ -90,9 +90,11 @@ pub struct PhraseBooster {
     is_open: Vec<bool>,
     /// Offsets of the arcs of each state; all states have the arcs of the first two as well.
     arcs: Vec<u32>,
+    /// Class of each arc, ascending within a state.
     arc_class: Vec<u32>,
     /// Final bonus of each arc; for arcs of the first two states without `completed`.
     arc_earned: Vec<f32>,
+    /// State after each arc.
     arc_next: Vec<u32>,
 }
 
@@ -126,7 +128,7 @@ impl PhraseBooster {
             return Err(PhraseError::DepthScaling { found: depth_scaling });
         }
         for (line, phrase) in (1..).zip(phrases) {
-            check(line, phrase, classes, depth_scaling)?;
+            check_phrase(line, phrase, classes, depth_scaling)?;
         }
         Ok(Trie::new(phrases, classes, depth_scaling).flatten())
     }
@@ -136,6 +138,7 @@ impl PhraseBooster {
         self.advance.len()
     }
 
+    /// The state, or `AFTER_BOUNDARY` for an invalid number.
     fn valid_state(&self, state: u32) -> usize {
         if (state as usize) < self.states() { state as usize } else { AFTER_BOUNDARY }
     }
@@ -169,8 +172,8 @@ impl Scorer for PhraseBooster {
         let Some(&Some(boundaries)) = self.classes.get(class as usize) else { return (0.0, state) };
         let state = self.valid_state(state);
         for (arcs, is_own) in self.arcs_of(state).into_iter().zip([true, false]) {
-            if let Ok(at) = self.arc_class[arcs.clone()].binary_search(&class) {
-                let arc = arcs.start + at;
+            if let Ok(offset) = self.arc_class[arcs.clone()].binary_search(&class) {
+                let arc = arcs.start + offset;
                 return (self.arc_score(state, arc, is_own), self.arc_next[arc]);
             }
         }
@@ -180,28 +183,31 @@ impl Scorer for PhraseBooster {
     fn add_scores(&self, state: u32, weight: f32, scores: &mut [f32]) {
         let state = self.valid_state(state);
         let limit = scores.len().min(self.classes.len());
-        let [before, within] = [WordBoundaries::BOTH, WordBoundaries::NEITHER]
+        // Scores of labels without an arc, after a word boundary and within a word.
+        let [boundary_score, inner_score] = [WordBoundaries::BOTH, WordBoundaries::NEITHER]
             .map(|boundaries| weight * self.score_of_other(state, boundaries));
         // The state's own arcs come last and replace the shared ones.
-        let [mut own, mut first] = self.arcs_of(state);
-        for from in (0..limit).step_by(CLASSES_PER_BLOCK) {
-            let block = &mut scores[from..limit.min(from + CLASSES_PER_BLOCK)];
-            let mut unscored = [0.0; CLASSES_PER_BLOCK];
-            unscored[..block.len()].copy_from_slice(block);
+        let [mut own_arcs, mut shared_arcs] = self.arcs_of(state);
+        for first_class in (0..limit).step_by(CLASSES_PER_BLOCK) {
+            let block = &mut scores[first_class..limit.min(first_class + CLASSES_PER_BLOCK)];
+            let mut initial = [0.0; CLASSES_PER_BLOCK];
+            initial[..block.len()].copy_from_slice(block);
             // Zero in the usual case: nothing to withdraw or to complete.
-            if before != 0.0 || within != 0.0 {
-                for (score, class) in block.iter_mut().zip(&self.classes[from..]) {
+            if boundary_score != 0.0 || inner_score != 0.0 {
+                for (score, class) in block.iter_mut().zip(&self.classes[first_class..]) {
                     *score += match class {
-                        Some(WordBoundaries { before: true, .. }) => before,
-                        Some(_) => within,
+                        Some(WordBoundaries { before: true, .. }) => boundary_score,
+                        Some(_) => inner_score,
                         None => 0.0,
                     };
                 }
             }
-            for (arcs, is_own) in [(&mut first, false), (&mut own, true)] {
-                while arcs.start < arcs.end && (self.arc_class[arcs.start] as usize) < from + block.len() {
-                    let at = self.arc_class[arcs.start] as usize - from;
-                    block[at] = unscored[at] + weight * self.arc_score(state, arcs.start, is_own);
+            for (arcs, is_own) in [(&mut shared_arcs, false), (&mut own_arcs, true)] {
+                while arcs.start < arcs.end
+                    && (self.arc_class[arcs.start] as usize) < first_class + block.len()
+                {
+                    let offset = self.arc_class[arcs.start] as usize - first_class;
+                    block[offset] = initial[offset] + weight * self.arc_score(state, arcs.start, is_own);
                     arcs.start += 1;
                 }
             }
@@ -213,7 +219,8 @@ impl Scorer for PhraseBooster {
     }
 }
 
-fn check(
+/// Fails for an empty phrase, invalid labels, or an excessive bonus.
+fn check_phrase(
     line: usize,
     phrase: &Phrase,
     classes: &[Option<WordBoundaries>],

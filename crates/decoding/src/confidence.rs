@@ -124,15 +124,16 @@ impl Confidence {
             s += power;
             g += power * lp;
         }
-        let rest = v.powf(1.0 - a);
+        // v^(1-a), the sum Σ p^a of a uniform distribution.
+        let uniform_s = v.powf(1.0 - a);
         // (e^x - e^x0) / (1 - e^x0), stable for exponents near 0 and far below it.
-        let above = |x: f64, x0: f64| 1.0 - x.exp_m1() / x0.exp_m1();
+        let normalized = |x: f64, x0: f64| 1.0 - x.exp_m1() / x0.exp_m1();
         match self.measure {
             ConfidenceMeasure::MaxProb => (a * (v.ln() - log_sum)).exp_m1() / (a * v.ln()).exp_m1(),
-            ConfidenceMeasure::GibbsLin => 1.0 + g / (v.ln() * rest),
-            ConfidenceMeasure::GibbsExp => above(a * g, -a * rest * v.ln()),
-            ConfidenceMeasure::TsallisLin => 1.0 + (1.0 - s) / (rest - 1.0),
-            ConfidenceMeasure::TsallisExp => above((1.0 - s) / (1.0 - a), (1.0 - rest) / (1.0 - a)),
+            ConfidenceMeasure::GibbsLin => 1.0 + g / (v.ln() * uniform_s),
+            ConfidenceMeasure::GibbsExp => normalized(a * g, -a * uniform_s * v.ln()),
+            ConfidenceMeasure::TsallisLin => 1.0 + (1.0 - s) / (uniform_s - 1.0),
+            ConfidenceMeasure::TsallisExp => normalized((1.0 - s) / (1.0 - a), (1.0 - uniform_s) / (1.0 - a)),
             ConfidenceMeasure::RenyiLin => 1.0 + s.log2() / ((a - 1.0) * v.log2()),
             ConfidenceMeasure::RenyiExp => (s.powf(1.0 / (a - 1.0)) * v - 1.0) / (v - 1.0),
         }
@@ -236,11 +237,11 @@ mod tests {
         for measure in ConfidenceMeasure::ALL {
             for exponent in [0.33, 0.5, 1.0, 2.0] {
                 let confidence = Confidence { measure, exponent };
-                let at = |sharpness: f32| {
+                let score_of = |sharpness: f32| {
                     let scores: Vec<f32> = (0..40).map(|i| if i == 7 { sharpness } else { 0.0 }).collect();
                     confidence.score(&scores)
                 };
-                let values: Vec<f64> = [0.0, 1.0, 3.0, 8.0, 200.0].map(at).to_vec();
+                let values: Vec<f64> = [0.0, 1.0, 3.0, 8.0, 200.0].map(score_of).to_vec();
                 assert!(values[0].abs() < 1e-6 && (values[4] - 1.0).abs() < 1e-6, "{measure:?} {values:?}");
                 // Gibbs' entropy is not concave above 1.
                 assert!(values.is_sorted() || exponent > 1.0, "{measure:?} {exponent} {values:?}");

@@ -2,9 +2,9 @@
 //!
 //! A path has a class on every frame; its labels follow by merging repeated classes and removing
 //! blanks (Graves et al., ICML 2006).
-mod prefixes;
+mod prefix_scorer;
 
-pub use prefixes::CtcPrefixScorer;
+pub use prefix_scorer::CtcPrefixScorer;
 
 use kernels::{items_mut, par_for, parts};
 use rnnt_dp::semiring::{Log, Semiring};
@@ -66,18 +66,18 @@ impl Default for CtcBeamOptions {
 /// # Ok::<(), decoding::Error>(())
 /// ```
 pub fn ctc_greedy(log_probs: &[&[f32]], classes: usize, blank: u32) -> Result<Vec<Hypothesis>> {
-    for_each_utterance(log_probs, classes, blank, |_, rows| {
+    for_each_utterance(log_probs, classes, blank, |rows| {
         let mut labels: Vec<DecodedToken> = Vec::new();
-        let mut last = blank;
+        let mut last_class = blank;
         for (frame, row) in rows.chunks_exact(classes).enumerate() {
-            check(row, frame)?;
-            let mut top = [(0.0, 0)];
-            largest(row, &mut top);
-            let [(score, class)] = top;
-            if class != blank && class != last {
+            check_row(row, frame)?;
+            let mut best = [(0.0, 0)];
+            largest(row, &mut best);
+            let [(score, class)] = best;
+            if class != blank && class != last_class {
                 labels.push(decoded_token(class, frame, score, 0.0));
             }
-            last = class;
+            last_class = class;
         }
         Ok(Hypothesis { labels, end: rows.len() / classes, is_capped: false })
     })
@@ -113,10 +113,10 @@ pub fn ctc_beam(log_probs: &[&[f32]], classes: usize, options: &CtcBeamOptions) 
         }
     }
     crate::greedy::check_weights(&options.fusion)?;
-    for_each_utterance(log_probs, classes, options.blank, |_, rows| {
+    for_each_utterance(log_probs, classes, options.blank, |rows| {
         let mut search = CtcSearch::new(classes, options)?;
         for (frame, row) in rows.chunks_exact(classes).enumerate() {
-            check(row, frame)?;
+            check_row(row, frame)?;
             search.advance(frame, row)?;
         }
         search.rank()
@@ -128,15 +128,15 @@ fn for_each_utterance<T: Send>(
     log_probs: &[&[f32]],
     classes: usize,
     blank: u32,
-    decode: impl Fn(usize, &[f32]) -> Result<T> + Sync,
+    decode: impl Fn(&[f32]) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
     if blank as usize >= classes {
         return Err(Error::Blank { blank, classes });
     }
     let mut results: Vec<Option<Result<T>>> = log_probs.iter().map(|_| None).collect();
-    par_for((items_mut(&mut results), parts(log_probs, 1)), |b, (result, rows)| {
+    par_for((items_mut(&mut results), parts(log_probs, 1)), |_, (result, rows)| {
         *result = Some(match rows[0].len().is_multiple_of(classes) {
-            true => decode(b, rows[0]),
+            true => decode(rows[0]),
             false => Err(Error::Frames { width: classes, found: rows[0].len() }),
         });
     });
@@ -145,15 +145,16 @@ fn for_each_utterance<T: Send>(
 }
 
 /// Fails for a row with NaN or +inf, or of -inf only.
-fn check(row: &[f32], frame: usize) -> Result<()> {
-    let valid = row.iter().fold(true, |valid, &score| valid & (score < f32::INFINITY));
-    if valid && row.iter().any(|&score| score > f32::NEG_INFINITY) {
+fn check_row(row: &[f32], frame: usize) -> Result<()> {
+    let is_valid = row.iter().fold(true, |valid, &score| valid & (score < f32::INFINITY));
+    if is_valid && row.iter().any(|&score| score > f32::NEG_INFINITY) {
         return Ok(());
     }
     let class = row.iter().position(|score| score.is_nan() || *score == f32::INFINITY).unwrap_or(0);
     Err(Error::Score { frame, class, found: row[class] })
 }
 
+/// The record of a label, which advances one frame.
 fn decoded_token(label: u32, frame: usize, log_prob: f32, fused: f32) -> DecodedToken {
     DecodedToken {
         label,
@@ -171,16 +172,19 @@ fn decoded_token(label: u32, frame: usize, log_prob: f32, fused: f32) -> Decoded
 #[derive(Debug, Clone, Copy)]
 struct BestPath {
     log_prob: f64,
+    /// Node of the newest label.
     node: u32,
 }
 
 impl BestPath {
     const NONE: BestPath = BestPath { log_prob: f64::NEG_INFINITY, node: ROOT };
 
+    /// The more probable of two paths; ties go to `self`.
     fn or(self, other: BestPath) -> BestPath {
         if other.log_prob > self.log_prob { other } else { self }
     }
 
+    /// The path extended by a step of this log-probability.
     fn times(self, log_prob: f64) -> BestPath {
         BestPath { log_prob: self.log_prob + log_prob, ..self }
     }
@@ -189,6 +193,7 @@ impl BestPath {
 /// Paths of a sequence with the same kind of last class.
 #[derive(Debug, Clone, Copy)]
 struct PrefixPaths {
+    /// Log-probability of all paths.
     sum: f64,
     best: BestPath,
 }
@@ -196,10 +201,12 @@ struct PrefixPaths {
 impl PrefixPaths {
     const NONE: PrefixPaths = PrefixPaths { sum: f64::NEG_INFINITY, best: BestPath::NONE };
 
+    /// Union of two sets of paths.
     fn plus(self, other: PrefixPaths) -> PrefixPaths {
         PrefixPaths { sum: Log::plus(self.sum, other.sum), best: self.best.or(other.best) }
     }
 
+    /// The paths extended by a step of this log-probability.
     fn times(self, log_prob: f64) -> PrefixPaths {
         PrefixPaths { sum: self.sum + log_prob, best: self.best.times(log_prob) }
     }
@@ -221,32 +228,42 @@ struct Prefix {
 /// A next prefix: an existing one, or one with a new label.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
-    from: usize,
+    /// Index of the prefix that it keeps or extends.
+    prefix: usize,
+    /// New label; none for an existing prefix.
     label: Option<u32>,
+    /// Log-probability of its paths.
     sum: f64,
 }
 
 /// Scorer states of a prefix.
 #[derive(Debug, Default)]
 struct ScorerSlot {
+    /// State of each scorer.
     states: Vec<u32>,
     /// Fusion score of each class.
     fused: Vec<f32>,
     is_used: bool,
 }
 
+/// Prefix beam search over one utterance.
 struct CtcSearch<'a> {
     options: &'a CtcBeamOptions,
     classes: usize,
     tree: LabelTree,
+    /// Label sequences in the beam.
     prefixes: Vec<Prefix>,
-    next: Vec<Prefix>,
+    /// The same label sequences one frame later.
+    advanced: Vec<Prefix>,
     slots: Vec<ScorerSlot>,
+    /// The best candidates of the next beam, best first.
     candidates: Vec<Candidate>,
     /// Index of each prefix's parent, if it is in the beam.
     parents: Vec<Option<usize>>,
+    /// Largest scores of new labels, with their classes.
     largest: Vec<(f32, u32)>,
-    compared: Vec<f32>,
+    /// Log-probabilities of a frame plus the fusion scores of a prefix.
+    fused_row: Vec<f32>,
 }
 
 impl<'a> CtcSearch<'a> {
@@ -257,14 +274,14 @@ impl<'a> CtcSearch<'a> {
             classes,
             tree: LabelTree::default(),
             prefixes: vec![Prefix { node: ROOT, blank: start, label: PrefixPaths::NONE, slot: 0 }],
-            next: Vec::new(),
+            advanced: Vec::new(),
             slots: vec![ScorerSlot::default()],
             candidates: Vec::new(),
             parents: Vec::new(),
             // The blank, the last label and the existing children of a prefix are not new: this
             // many classes contain `width` new ones.
             largest: vec![(0.0, 0); options.width.saturating_mul(2).saturating_add(2).min(classes)],
-            compared: Vec::new(),
+            fused_row: Vec::new(),
         };
         search.slots[0].states = options.fusion.iter().map(|fusion| fusion.scorer.start()).collect();
         search.fuse(0)?;
@@ -289,22 +306,25 @@ impl<'a> CtcSearch<'a> {
         }
     }
 
+    /// Fusion score of a class after a prefix.
     fn fused(&self, prefix: &Prefix, class: u32) -> f32 {
         self.slots[prefix.slot].fused.get(class as usize).copied().unwrap_or(0.0)
     }
 
-    fn last(&self, prefix: &Prefix) -> Option<u32> {
+    /// Last label of a prefix.
+    fn last_label(&self, prefix: &Prefix) -> Option<u32> {
         self.tree.last(prefix.node).map(|(label, _)| label)
     }
 
     /// Paths of a prefix that a label may extend.
     fn extensible_paths(&self, prefix: &Prefix, label: u32) -> PrefixPaths {
-        match self.last(prefix) == Some(label) {
+        match self.last_label(prefix) == Some(label) {
             true => prefix.blank,
             false => prefix.blank.plus(prefix.label),
         }
     }
 
+    /// Advances the beam by a frame.
     fn advance(&mut self, frame: usize, row: &[f32]) -> Result<()> {
         self.find_parents();
         self.extend_existing(frame, row);
@@ -316,28 +336,29 @@ impl<'a> CtcSearch<'a> {
         Ok(())
     }
 
+    /// Finds the prefix of each prefix without its last label.
     fn find_parents(&mut self) {
         self.parents.clear();
         for prefix in &self.prefixes {
-            let parent = self.last(prefix).and_then(|label| {
+            let parent = self.last_label(prefix).and_then(|label| {
                 self.prefixes.iter().position(|other| self.tree.is_child(prefix.node, other.node, label))
             });
             self.parents.push(parent);
         }
     }
 
-    /// Advances existing prefixes by a frame, into `next`; each is a candidate.
+    /// Advances existing prefixes by a frame, into `advanced`; each is a candidate.
     fn extend_existing(&mut self, frame: usize, row: &[f32]) {
-        self.next.clear();
+        self.advanced.clear();
         self.candidates.clear();
-        for at in 0..self.prefixes.len() {
-            let prefix = self.prefixes[at];
+        for index in 0..self.prefixes.len() {
+            let prefix = self.prefixes[index];
             let blank = prefix.blank.plus(prefix.label).times(f64::from(row[self.options.blank as usize]));
             let mut label = PrefixPaths::NONE;
-            if let Some(last) = self.last(&prefix) {
+            if let Some(last) = self.last_label(&prefix) {
                 let score = row[last as usize];
                 label = prefix.label.times(f64::from(score));
-                if let Some(parent) = self.parents[at].map(|parent| self.prefixes[parent]) {
+                if let Some(parent) = self.parents[index].map(|parent| self.prefixes[parent]) {
                     let fused = self.fused(&parent, last);
                     let mut new =
                         self.extensible_paths(&parent, last).times(f64::from(score) + f64::from(fused));
@@ -348,51 +369,59 @@ impl<'a> CtcSearch<'a> {
                     label = label.plus(new);
                 }
             }
-            self.next.push(Prefix { blank, label, ..prefix });
-            self.push_candidate(Candidate { from: at, label: None, sum: Log::plus(blank.sum, label.sum) });
+            self.advanced.push(Prefix { blank, label, ..prefix });
+            self.push_candidate(Candidate {
+                prefix: index,
+                label: None,
+                sum: Log::plus(blank.sum, label.sum),
+            });
         }
     }
 
     /// Collects candidates with a new label.
     fn collect_new(&mut self, row: &[f32]) {
-        let mut tops = std::mem::take(&mut self.largest);
-        let mut compared = std::mem::take(&mut self.compared);
-        for at in 0..self.prefixes.len() {
-            let prefix = self.prefixes[at];
+        let mut largest_scores = std::mem::take(&mut self.largest);
+        let mut fused_row = std::mem::take(&mut self.fused_row);
+        for index in 0..self.prefixes.len() {
+            let prefix = self.prefixes[index];
             let fused = &self.slots[prefix.slot].fused;
             if !fused.is_empty() {
-                compared.clear();
-                compared.extend_from_slice(row);
-                kernels::add(&mut compared, fused);
-                largest(&compared, &mut tops);
-            } else if at == 0 {
-                largest(row, &mut tops);
+                fused_row.clear();
+                fused_row.extend_from_slice(row);
+                kernels::add(&mut fused_row, fused);
+                largest(&fused_row, &mut largest_scores);
+            } else if index == 0 {
+                // Without fusion, all prefixes have the same largest scores.
+                largest(row, &mut largest_scores);
             }
-            for &(_, class) in &tops {
+            for &(_, class) in &largest_scores {
                 let exists = |(other, parent): (&Prefix, &Option<usize>)| {
-                    *parent == Some(at) && self.last(other) == Some(class)
+                    *parent == Some(index) && self.last_label(other) == Some(class)
                 };
                 if class == self.options.blank || self.prefixes.iter().zip(&self.parents).any(exists) {
                     continue;
                 }
                 let score = f64::from(row[class as usize]) + f64::from(self.fused(&prefix, class));
                 let sum = self.extensible_paths(&prefix, class).sum + score;
-                self.push_candidate(Candidate { from: at, label: Some(class), sum });
+                self.push_candidate(Candidate { prefix: index, label: Some(class), sum });
             }
         }
-        (self.largest, self.compared) = (tops, compared);
+        (self.largest, self.fused_row) = (largest_scores, fused_row);
     }
 
+    /// Inserts a candidate if it is among the best.
     fn push_candidate(&mut self, candidate: Candidate) {
-        let better = |other: &Candidate| other.sum < candidate.sum;
+        let is_better_than = |other: &Candidate| other.sum < candidate.sum;
         let is_full = self.candidates.len() == self.options.width;
-        if candidate.sum == f64::NEG_INFINITY || is_full && !self.candidates.last().is_some_and(better) {
+        if candidate.sum == f64::NEG_INFINITY
+            || is_full && !self.candidates.last().is_some_and(is_better_than)
+        {
             return;
         }
         if is_full {
             self.candidates.pop();
         }
-        let position = self.candidates.partition_point(|other| !better(other));
+        let position = self.candidates.partition_point(|other| !is_better_than(other));
         self.candidates.insert(position, candidate);
     }
 
@@ -403,12 +432,12 @@ impl<'a> CtcSearch<'a> {
         // The states of the parents are read below.
         self.prefixes.iter().for_each(|prefix| self.slots[prefix.slot].is_used = true);
         let mut chosen = Vec::with_capacity(candidates.len());
-        for &Candidate { from, label, .. } in &candidates {
+        for &Candidate { prefix, label, .. } in &candidates {
             let Some(class) = label else {
-                chosen.push(self.next[from]);
+                chosen.push(self.advanced[prefix]);
                 continue;
             };
-            let parent = self.prefixes[from];
+            let parent = self.prefixes[prefix];
             let (score, fused) = (row[class as usize], self.fused(&parent, class));
             let mut label = self.extensible_paths(&parent, class).times(f64::from(score) + f64::from(fused));
             label.best.node = self.tree.push(label.best.node, decoded_token(class, frame, score, fused));
@@ -421,7 +450,7 @@ impl<'a> CtcSearch<'a> {
     }
 
     /// Returns the slot of a prefix extended by a class.
-    fn extend_slot(&mut self, from: usize, class: u32) -> Result<usize> {
+    fn extend_slot(&mut self, parent_slot: usize, class: u32) -> Result<usize> {
         if self.options.fusion.is_empty() {
             return Ok(0);
         }
@@ -429,13 +458,14 @@ impl<'a> CtcSearch<'a> {
         if slot == self.slots.len() {
             self.slots.push(ScorerSlot::default());
         }
-        let states = self.options.fusion.iter().zip(&self.slots[from].states);
+        let states = self.options.fusion.iter().zip(&self.slots[parent_slot].states);
         let states: Vec<u32> = states.map(|(fusion, &state)| fusion.scorer.step(state, class).1).collect();
         (self.slots[slot].states, self.slots[slot].is_used) = (states, true);
         self.fuse(slot)?;
         Ok(slot)
     }
 
+    /// Removes dead labels from the tree.
     fn sweep(&mut self) {
         let Self { tree, prefixes, .. } = self;
         tree.unmark();
@@ -447,11 +477,12 @@ impl<'a> CtcSearch<'a> {
         tree.sweep();
         for prefix in prefixes {
             for node in [&mut prefix.node, &mut prefix.blank.best.node, &mut prefix.label.best.node] {
-                *node = tree.moved(*node);
+                *node = tree.new_index(*node);
             }
         }
     }
 
+    /// Ranks the prefixes, with final scores of the fusion.
     fn rank(&self) -> Result<NBest> {
         let mut hypotheses = Vec::with_capacity(self.prefixes.len());
         for prefix in &self.prefixes {
@@ -459,11 +490,11 @@ impl<'a> CtcSearch<'a> {
             let mut log_prob = paths.sum;
             if self.options.end_scores {
                 let scorers = self.options.fusion.iter().zip(&self.slots[prefix.slot].states);
-                let ends: f64 = scorers.map(|(fusion, &state)| fusion.finish(state)).sum();
-                if ends.is_nan() || ends == f64::INFINITY {
-                    return Err(Error::End { found: ends });
+                let end_score: f64 = scorers.map(|(fusion, &state)| fusion.finish(state)).sum();
+                if end_score.is_nan() || end_score == f64::INFINITY {
+                    return Err(Error::End { found: end_score });
                 }
-                log_prob += ends;
+                log_prob += end_score;
             }
             if log_prob > f64::NEG_INFINITY {
                 let labels = self.tree.labels(paths.best.node);

@@ -1,4 +1,4 @@
-//! Errors of decoding.
+//! Errors of decoding: transducer and CTC search, models, streams.
 use kernels::ShortFloat;
 use rnnt_dp::Topology;
 

@@ -1,4 +1,4 @@
-//! Factored blank of the hybrid autoregressive transducer.
+//! Factored blank of the hybrid autoregressive transducer (HAT), for decoding.
 use kernels::Real;
 
 /// Converts the scores of a factored blank (HAT) to log-probabilities in place.
@@ -25,13 +25,14 @@ use kernels::Real;
 /// ```
 pub fn factor_blank(scores: &mut [f32], blank: u32) {
     let blank = blank as usize;
-    let z = f64::from(std::mem::replace(&mut scores[blank], f32::NEG_INFINITY));
+    let z_blank = f64::from(std::mem::replace(&mut scores[blank], f32::NEG_INFINITY));
     let (max, sum) = f32::row_statistics(scores);
-    let shared = log_sigmoid(-z) - (f64::from(max) + sum.ln());
+    // Common term of the labels.
+    let shared = log_sigmoid(-z_blank) - (f64::from(max) + sum.ln());
     for score in &mut *scores {
         *score = (f64::from(*score) + shared) as f32;
     }
-    scores[blank] = log_sigmoid(z) as f32;
+    scores[blank] = log_sigmoid(z_blank) as f32;
 }
 
 /// `log(1 / (1 + exp(-z)))`, stable for large |z|.

@@ -18,6 +18,9 @@ use crate::{
     SiteIndex, TokenTable,
 };
 
+/// Most labels per frame, on average, if no limit is set.
+const MAX_LABELS_PER_FRAME: usize = 100;
+
 /// Options of greedy search.
 #[derive(Debug, Clone)]
 pub struct GreedyOptions {
@@ -82,7 +85,7 @@ impl GreedyOptions {
     fn label_limit(&self, frame: usize) -> usize {
         self.max_labels.unwrap_or_else(|| match self.max_symbols {
             Some(_) => usize::MAX,
-            None => frame.saturating_add(1).saturating_mul(100),
+            None => frame.saturating_add(1).saturating_mul(MAX_LABELS_PER_FRAME),
         })
     }
 }
@@ -138,8 +141,8 @@ pub(crate) fn check_weight(option: &'static str, weight: f32) -> Result<()> {
 pub fn greedy(model: &DecodingModel, frames: &[f32], options: &GreedyOptions) -> Result<Hypothesis> {
     options.check(model)?;
     let token_table = model.token_table();
-    let total = whole_rows(frames, model)?;
-    let (mut states, mut row) = (model.start().0.clone(), model.start().1.to_vec());
+    let end = frame_count(frames, model)?;
+    let (mut states, mut label_row) = (model.start().0.clone(), model.start().1.to_vec());
     let (mut scratch, mut predicted) = (NetworkScratch::default(), Vec::new());
     let mut scores = vec![0.0; model.outputs()];
     let mut scorer_states: Vec<u32> = options.fusion.iter().map(|fusion| fusion.scorer.start()).collect();
@@ -147,32 +150,35 @@ pub fn greedy(model: &DecodingModel, frames: &[f32], options: &GreedyOptions) ->
     let mut fused = vec![0.0; token_table.classes()];
     let mut hypothesis = Hypothesis::default();
     let (mut t, mut symbols) = (0, 0);
-    while t < total {
+    while t < end {
+        // Best class at the site.
         let site = [SiteIndex { utterance: 0, frame: t, row: 0 }];
-        let sites = SiteBatch { frames: &[frames], rows: &row, sites: &site };
+        let sites = SiteBatch { frames: &[frames], rows: &label_row, sites: &site };
         model.joint().scores(&sites, &mut scores, &mut scratch);
         let best = best_class(&scores, token_table).ok_or_else(|| invalid_scores(&scores, token_table, t))?;
-        let mut step = token_table.frames(best.class, best.duration);
+        let mut advance = token_table.frames(best.class, best.duration);
         if !token_table.is_blank(best.class) {
             if hypothesis.labels.len() == options.label_limit(t) {
                 hypothesis.is_capped = true;
                 break;
             }
             let mut label = decoded_token(&best, token_table, t);
+            // With fusion, joint and fusion scores choose the label.
             if has_fusion {
                 fused.fill(0.0);
                 if options.internal_lm != 0.0 {
-                    model.joint().internal_lm(&row, &mut fused, &mut scratch);
+                    model.joint().internal_lm(&label_row, &mut fused, &mut scratch);
                     fused.iter_mut().for_each(|score| *score *= -options.internal_lm);
                 }
                 for (fusion, state) in options.fusion.iter().zip(&scorer_states) {
                     fusion.add_scores(*state, &mut fused);
                 }
-                label = with_fused(label, &scores[..token_table.classes()], &mut fused, token_table)?;
+                label = choose_label(label, &scores[..token_table.classes()], &mut fused, token_table)?;
                 for (Fusion { scorer, .. }, state) in options.fusion.iter().zip(&mut scorer_states) {
                     *state = scorer.step(*state, label.label).1;
                 }
             }
+            // Log-probabilities and confidence.
             let (tokens, durations) = scores.split_at(token_table.classes());
             label.log_prob = exact_log_prob(tokens, label.label as usize);
             if !durations.is_empty() {
@@ -181,13 +187,14 @@ pub fn greedy(model: &DecodingModel, frames: &[f32], options: &GreedyOptions) ->
             if let Some(confidence) = options.confidence {
                 label.confidence = confidence.score(tokens);
             }
+            // Record the label and advance the predictor.
             hypothesis.labels.push(label);
-            model.step(&[label.label], &mut states, &mut row, (&mut predicted, &mut scratch));
+            model.step(&[label.label], &mut states, &mut label_row, &mut predicted, &mut scratch);
             symbols += 1;
-            step = step.max(usize::from(Some(symbols) == options.max_symbols));
+            advance = advance.max(usize::from(Some(symbols) == options.max_symbols));
         }
-        if step > 0 {
-            (t, symbols) = (t.saturating_add(step), 0);
+        if advance > 0 {
+            (t, symbols) = (t.saturating_add(advance), 0);
         }
     }
     hypothesis.end = t;
@@ -213,7 +220,7 @@ fn decoded_token(best: &BestClass, token_table: &TokenTable, frame: usize) -> De
 ///
 /// # Errors
 /// [`Error::Fused`] if a fusion score is NaN or +inf, or every label is forbidden.
-fn with_fused(
+fn choose_label(
     best: DecodedToken,
     scores: &[f32],
     fused: &mut [f32],
@@ -222,21 +229,21 @@ fn with_fused(
     check_fused(fused)?;
     token_table.blanks().for_each(|blank| fused[blank as usize] = f32::NEG_INFINITY);
     let mut class = 0;
-    let mut sum = f32::NEG_INFINITY;
+    let mut best_sum = f32::NEG_INFINITY;
     for (index, (score, added)) in scores.iter().zip(&*fused).enumerate() {
-        if score + added > sum {
-            (class, sum) = (index, score + added);
+        if score + added > best_sum {
+            (class, best_sum) = (index, score + added);
         }
     }
-    if sum == f32::NEG_INFINITY {
-        return Err(Error::Fused { class: best.label as usize, found: sum });
+    if best_sum == f32::NEG_INFINITY {
+        return Err(Error::Fused { class: best.label as usize, found: best_sum });
     }
     let (label, logit, log_prob) = (class as u32, scores[class], log_prob(scores, class));
     Ok(DecodedToken { label, logit, log_prob, fused: fused[class], ..best })
 }
 
-/// Number of rows of the joint's frame width.
-pub(crate) fn whole_rows(frames: &[f32], model: &DecodingModel) -> Result<usize> {
+/// Returns the number of frame rows; fails if they are not whole.
+pub(crate) fn frame_count(frames: &[f32], model: &DecodingModel) -> Result<usize> {
     let width = model.width();
     if width == 0 || !frames.len().is_multiple_of(width) {
         return Err(Error::Frames { width, found: frames.len() });

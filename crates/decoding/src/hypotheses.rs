@@ -1,4 +1,4 @@
-//! Results of a search: decoded labels with their times.
+//! Results of greedy search and CTC: decoded labels with their times.
 
 /// A decoded label with its frame and scores.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -62,6 +62,9 @@ impl Hypothesis {
     }
 }
 
+/// Initial capacity of a row of labels.
+const MIN_CAPACITY: usize = 16;
+
 /// Decoded labels of a batch.
 ///
 /// One array `[B, capacity]` with a length per row; the capacity doubles when a row is full.
@@ -73,11 +76,14 @@ pub struct Hypotheses {
     steps: Vec<Vec<DecodingStep>>,
 }
 
+/// Sizes and end of the result of one utterance.
 #[derive(Debug, Clone, Copy, Default)]
 struct HypothesisRow {
+    /// Number of labels.
     len: usize,
+    /// [`Hypothesis::end`].
     end: usize,
-    capped: bool,
+    is_capped: bool,
 }
 
 impl Hypotheses {
@@ -93,6 +99,7 @@ impl Hypotheses {
         self.steps.resize(if record_steps { rows } else { 0 }, Vec::new());
     }
 
+    /// Appends a label to a row.
     pub(crate) fn push(&mut self, row: usize, label: DecodedToken) {
         if self.rows[row].len == self.capacity {
             self.grow();
@@ -101,24 +108,27 @@ impl Hypotheses {
         self.rows[row].len += 1;
     }
 
+    /// Doubles the capacity of all rows.
     fn grow(&mut self) {
-        let capacity = (2 * self.capacity).max(16);
+        let capacity = (2 * self.capacity).max(MIN_CAPACITY);
         let mut labels = vec![DecodedToken::default(); capacity * self.rows.len()];
-        for (at, row) in self.rows.iter().enumerate() {
-            let old = &self.labels[at * self.capacity..][..row.len];
-            labels[at * capacity..][..row.len].copy_from_slice(old);
+        for (index, row) in self.rows.iter().enumerate() {
+            let old_labels = &self.labels[index * self.capacity..][..row.len];
+            labels[index * capacity..][..row.len].copy_from_slice(old_labels);
         }
         (self.labels, self.capacity) = (labels, capacity);
     }
 
-    pub(crate) fn step(&mut self, row: usize, step: DecodingStep) {
+    /// Records a decision, if decisions are recorded.
+    pub(crate) fn record_step(&mut self, row: usize, step: DecodingStep) {
         if let Some(steps) = self.steps.get_mut(row) {
             steps.push(step);
         }
     }
 
-    pub(crate) fn set_end(&mut self, row: usize, end: usize, capped: bool) {
-        (self.rows[row].end, self.rows[row].capped) = (end, capped);
+    /// Sets [`Hypothesis::end`] and [`Hypothesis::is_capped`] of a row.
+    pub(crate) fn set_end(&mut self, row: usize, end: usize, is_capped: bool) {
+        (self.rows[row].end, self.rows[row].is_capped) = (end, is_capped);
     }
 
     /// Number of utterances.
@@ -146,7 +156,7 @@ impl Hypotheses {
 
     /// [`Hypothesis::is_capped`] of an utterance.
     pub fn is_capped(&self, utterance: usize) -> bool {
-        self.rows[utterance].capped
+        self.rows[utterance].is_capped
     }
 
     /// Decisions of an utterance, blanks included, if they were recorded.
@@ -156,7 +166,7 @@ impl Hypotheses {
 
     /// Copies the result of one utterance.
     pub fn get(&self, utterance: usize) -> Hypothesis {
-        let HypothesisRow { end, capped: is_capped, .. } = self.rows[utterance];
+        let HypothesisRow { end, is_capped, .. } = self.rows[utterance];
         Hypothesis { labels: self.labels(utterance).to_vec(), end, is_capped }
     }
 

@@ -95,13 +95,15 @@ pub trait JointScorer: Send + Sync {
 #[derive(Debug)]
 pub struct JointNetwork {
     activation: Activation,
-    frames: Option<AffineLayer>,
-    predicted: AffineLayer,
+    /// Projection of encoder rows; none if frames arrive projected.
+    frame_projection: Option<AffineLayer>,
+    /// Projection of the predictor's output.
+    label_projection: AffineLayer,
     /// Classes, then durations.
     head: AffineLayer,
     durations: usize,
     /// Class id of a factored blank.
-    factored: Option<u32>,
+    factored_blank: Option<u32>,
 }
 
 impl JointNetwork {
@@ -135,7 +137,14 @@ impl JointNetwork {
             let expected = format!("more than {durations} outputs, which are durations");
             return Err(Error::shape("head", expected, head.outputs()));
         }
-        Ok(Self { activation, frames, predicted, head, durations, factored: None })
+        Ok(Self {
+            activation,
+            frame_projection: frames,
+            label_projection: predicted,
+            head,
+            durations,
+            factored_blank: None,
+        })
     }
 
     /// Sets a factored blank (HAT); see [`factor_blank`](crate::factor_blank).
@@ -147,7 +156,7 @@ impl JointNetwork {
         if blank as usize >= classes {
             return Err(Error::Blank { blank, classes });
         }
-        self.factored = Some(blank);
+        self.factored_blank = Some(blank);
         Ok(self)
     }
 
@@ -161,8 +170,8 @@ impl JointNetwork {
     /// # Errors
     /// [`Error::Frames`] if the rows are not whole, or the network has no projection.
     pub fn project_frames(&self, encoded: &[f32]) -> Result<Vec<f32>> {
-        let width = self.frames.as_ref().map_or(0, AffineLayer::inputs);
-        match &self.frames {
+        let width = self.frame_projection.as_ref().map_or(0, AffineLayer::inputs);
+        match &self.frame_projection {
             Some(layer) if encoded.len().is_multiple_of(width) => Ok(layer.rows(encoded)),
             _ => Err(Error::Frames { width, found: encoded.len() }),
         }
@@ -175,7 +184,7 @@ impl JointScorer for JointNetwork {
     }
 
     fn prediction_width(&self) -> usize {
-        self.predicted.inputs()
+        self.label_projection.inputs()
     }
 
     fn row_width(&self) -> usize {
@@ -191,12 +200,12 @@ impl JointScorer for JointNetwork {
     }
 
     fn project(&self, predicted: &[f32], rows: &mut [f32], scratch: &mut NetworkScratch) {
-        self.predicted.forward(predicted, rows, scratch);
+        self.label_projection.forward(predicted, rows, scratch);
     }
 
     fn scores(&self, sites: &SiteBatch, out: &mut [f32], scratch: &mut NetworkScratch) {
         let (count, width) = (sites.sites.len(), self.head.inputs());
-        let [hidden, strips, _] = scratch.buffers([count * width, self.head.scratch_len(count), 0]);
+        let [hidden, head_scratch, _] = scratch.buffers([count * width, self.head.scratch_len(count), 0]);
         let hidden = &mut hidden[..count * width];
         par_for(
             (parts_mut(hidden, ROWS_PER_TASK * width), parts(sites.sites, ROWS_PER_TASK)),
@@ -207,8 +216,8 @@ impl JointScorer for JointNetwork {
                 }
             },
         );
-        self.head.forward_in(hidden, out, strips);
-        if let Some(blank) = self.factored {
+        self.head.forward_in(hidden, out, head_scratch);
+        if let Some(blank) = self.factored_blank {
             let (classes, outputs) = (self.classes(), self.head.outputs());
             par_for(parts_mut(out, ROWS_PER_TASK * outputs), |_, rows| {
                 rows.chunks_exact_mut(outputs).for_each(|row| factor_blank(&mut row[..classes], blank));
@@ -218,7 +227,7 @@ impl JointScorer for JointNetwork {
 
     /// True with a factored blank.
     fn has_internal_lm(&self) -> bool {
-        self.factored.is_some()
+        self.factored_blank.is_some()
     }
 
     /// Writes `log softmax` over the labels of `W act(W_p g + b_p) + b`.
@@ -227,7 +236,7 @@ impl JointScorer for JointNetwork {
     fn internal_lm(&self, rows: &[f32], out: &mut [f32], scratch: &mut NetworkScratch) {
         let (width, outputs, classes) = (self.head.inputs(), self.head.outputs(), self.classes());
         let count = rows.len() / width;
-        let [hidden, strips, scores] =
+        let [hidden, head_scratch, scores] =
             scratch.buffers([(count + 1) * width, self.head.scratch_len(count), count * outputs]);
         let (no_frame, hidden) = hidden.split_at_mut(width);
         no_frame.fill(0.0);
@@ -235,15 +244,15 @@ impl JointScorer for JointNetwork {
         for (hidden, row) in hidden.chunks_exact_mut(width).zip(rows.chunks_exact(width)) {
             self.activation.forward(hidden, no_frame, row);
         }
-        self.head.forward_in(hidden, &mut scores[..count * outputs], strips);
-        let blank = self.factored.map_or(classes, |blank| blank as usize);
+        self.head.forward_in(hidden, &mut scores[..count * outputs], head_scratch);
+        let blank = self.factored_blank.map_or(classes, |blank| blank as usize);
         for (out, scores) in out.chunks_exact_mut(classes).zip(scores.chunks_exact(outputs)) {
             out.copy_from_slice(&scores[..classes]);
-            out.iter_mut().skip(blank).take(1).for_each(|z| *z = f32::NEG_INFINITY);
+            out.iter_mut().skip(blank).take(1).for_each(|score| *score = f32::NEG_INFINITY);
             let (max, sum) = <f32 as kernels::Real>::row_statistics(out);
             let log_sum = (f64::from(max) + sum.ln()) as f32;
-            out.iter_mut().for_each(|z| *z -= log_sum);
-            out.iter_mut().skip(blank).take(1).for_each(|z| *z = 0.0);
+            out.iter_mut().for_each(|score| *score -= log_sum);
+            out.iter_mut().skip(blank).take(1).for_each(|score| *score = 0.0);
         }
     }
 }

@@ -11,7 +11,7 @@ pub struct DecodingModel {
     predictor: Arc<dyn Predictor>,
     joint: Arc<dyn JointScorer>,
     token_table: TokenTable,
-    /// Predictor state and projected row before any label.
+    /// Predictor state (one row) and label row before any label.
     start: (States, Vec<f32>),
     fingerprint: u64,
 }
@@ -54,10 +54,10 @@ impl DecodingModel {
             return Err(crate::Error::shape("predictor", format!("more than {label} ids"), predictor.ids()));
         }
         let (states, predicted) = predictor.start();
-        let mut row = vec![0.0; joint.row_width()];
-        joint.project(&predicted, &mut row, &mut NetworkScratch::default());
-        let fingerprint = fingerprint(&*predictor, &*joint, &token_table, (&states, &row));
-        Ok(Self { predictor, joint, token_table, start: (states, row), fingerprint })
+        let mut label_row = vec![0.0; joint.row_width()];
+        joint.project(&predicted, &mut label_row, &mut NetworkScratch::default());
+        let fingerprint = model_fingerprint(&*predictor, &*joint, &token_table, &states, &label_row);
+        Ok(Self { predictor, joint, token_table, start: (states, label_row), fingerprint })
     }
 
     /// The predictor.
@@ -103,7 +103,8 @@ impl DecodingModel {
         labels: &[u32],
         states: &mut States,
         rows: &mut [f32],
-        (predicted, scratch): (&mut Vec<f32>, &mut NetworkScratch),
+        predicted: &mut Vec<f32>,
+        scratch: &mut NetworkScratch,
     ) {
         let predicted = crate::affine::resized(predicted, labels.len() * self.predictor.width());
         self.predictor.step(labels, states, predicted, scratch);
@@ -111,33 +112,41 @@ impl DecodingModel {
     }
 }
 
+/// Initial value of the FNV-1a hash with 64 bits.
+const FNV_OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+/// Factor of the FNV-1a hash with 64 bits.
+const FNV_PRIME: u64 = 0x0100_0000_01b3;
+
 /// FNV-1a over token table, start state, a predictor step and scores.
-fn fingerprint(
+fn model_fingerprint(
     predictor: &dyn Predictor,
     joint: &dyn JointScorer,
     token_table: &TokenTable,
-    (states, row): (&States, &[f32]),
+    states: &States,
+    label_row: &[f32],
 ) -> u64 {
     let mut words: Vec<u32> = Vec::new();
-    let mut add = |numbers: &[f32]| words.extend(numbers.iter().map(|x| x.to_bits()));
-    let frame: Vec<f32> = (0..joint.frame_width()).map(|at| (at as f32 + 1.0).sin()).collect();
+    let mut add = |values: &[f32]| words.extend(values.iter().map(|value| value.to_bits()));
+    let frame: Vec<f32> = (0..joint.frame_width()).map(|i| (i as f32 + 1.0).sin()).collect();
     let mut scores = vec![0.0; joint.classes() + joint.durations()];
     let (mut scratch, site) =
         (NetworkScratch::default(), [crate::SiteIndex { utterance: 0, frame: 0, row: 0 }]);
-    joint.scores(&crate::SiteBatch { frames: &[&frame], rows: row, sites: &site }, &mut scores, &mut scratch);
+    joint.scores(
+        &crate::SiteBatch { frames: &[&frame], rows: label_row, sites: &site },
+        &mut scores,
+        &mut scratch,
+    );
     add(&scores);
-    add(row);
+    add(label_row);
     add(states.values());
     if let Some(label) = (0..joint.classes() as u32).rev().find(|&class| !token_table.is_blank(class)) {
-        let (mut states, mut out) = (states.clone(), vec![0.0; predictor.width()]);
-        predictor.step(&[label], &mut states, &mut out, &mut scratch);
-        add(&out);
+        let (mut states, mut predicted) = (states.clone(), vec![0.0; predictor.width()]);
+        predictor.step(&[label], &mut states, &mut predicted, &mut scratch);
+        add(&predicted);
         add(states.values());
         words.extend(states.labels());
     }
     words.extend(states.labels());
-    words.extend(token_table.numbers());
-    words
-        .into_iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ u64::from(word)).wrapping_mul(0x0100_0000_01b3))
+    words.extend(token_table.fingerprint_words());
+    words.into_iter().fold(FNV_OFFSET_BASIS, |hash, word| (hash ^ u64::from(word)).wrapping_mul(FNV_PRIME))
 }

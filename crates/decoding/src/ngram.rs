@@ -34,9 +34,9 @@ pub use word_ngram::{WordNgram, WordNgramOptions};
 /// log10 probability of unknown words if the table has no `<unk>`; as in KenLM.
 const UNKNOWN_LOG10: f32 = -100.0;
 /// Word of a class without a name.
-const NAMELESS: u32 = u32::MAX;
+const NO_WORD: u32 = u32::MAX;
 /// State of the empty context.
-const EMPTY: u32 = 0;
+const EMPTY_CONTEXT: u32 = 0;
 /// Classes of a row of scores that are processed together.
 const CLASSES_PER_BLOCK: usize = 64;
 
@@ -81,26 +81,28 @@ pub enum OutOfVocabulary {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ngram {
     order: usize,
-    /// Word of each class: itself, that of `<unk>`, or [`NAMELESS`].
+    /// Word of each class: itself, that of `<unk>`, or [`NO_WORD`].
     ///
     /// Words after the classes are `</s>` and, unless a class has this name, `<unk>`.
-    word: Vec<u32>,
+    word_of_class: Vec<u32>,
+    /// Word of `<unk>`.
     unknown: u32,
     /// Classes with the probability of `<unk>`, ascending.
     unlisted: Vec<u32>,
     /// Number of words of the table that are not classes.
     skipped_words: usize,
+    /// State after `<s>`.
     start: u32,
     /// Log-probability of each word in the empty context; -inf if the table has none.
-    row: Vec<f32>,
+    unigram_scores: Vec<f32>,
     /// State after each word in the empty context.
-    row_next: Vec<u32>,
+    unigram_next: Vec<u32>,
     /// Offset of each state's arcs; the empty context, state 0, has none here.
     arcs: Vec<u32>,
     /// Back-off weight of each state, a natural logarithm.
     backoff: Vec<f32>,
     /// State of the shorter context.
-    backoff_to: Vec<u32>,
+    backoff_state: Vec<u32>,
     /// Word of each arc.
     arc_word: Vec<u32>,
     /// Log-probability of each arc.
@@ -124,6 +126,7 @@ impl Ngram {
         names: &[S],
         out_of_vocabulary: OutOfVocabulary,
     ) -> Result<Self> {
+        // Word ids: the classes, then `</s>`, `<unk>` and `<s>`.
         let ids = vocabulary::ids(names)?;
         let classes = names.len();
         let end = classes as u32;
@@ -138,81 +141,89 @@ impl Ngram {
         };
         let words: Vec<Option<u32>> = table.words.iter().map(word_of).collect();
         let skipped_words = words.iter().filter(|word| word.is_none()).count();
-        if let (OutOfVocabulary::Reject, Some(at)) =
+        if let (OutOfVocabulary::Reject, Some(index)) =
             (out_of_vocabulary, words.iter().position(Option::is_none))
         {
-            return Err(Error::Token { token: table.words[at].clone() });
+            return Err(Error::Token { token: table.words[index].clone() });
         }
         if !words.iter().flatten().any(|&word| word < end && word != unknown) {
             return Err(Error::NoToken { found: table.words.len() });
         }
+        // N-grams of classes, and the contexts that are states.
         let orders: Vec<Entries> =
-            table.orders.iter().map(|entries| remapped(entries, &words, begin, end)).collect();
+            table.orders.iter().map(|entries| to_class_ids(entries, &words, begin, end)).collect();
         let contexts = Contexts::new(&orders, end);
 
         let mut ngram = Self {
             order: table.order(),
-            word: Vec::new(),
+            word_of_class: Vec::new(),
             unknown,
             unlisted: Vec::new(),
             skipped_words,
-            start: contexts.after(&[begin]),
-            row: vec![f32::NEG_INFINITY; classes + 2],
-            row_next: vec![EMPTY; classes + 2],
+            start: contexts.state_after(&[begin]),
+            unigram_scores: vec![f32::NEG_INFINITY; classes + 2],
+            unigram_next: vec![EMPTY_CONTEXT; classes + 2],
             arcs: vec![0, 0],
             backoff: vec![0.0],
-            backoff_to: vec![EMPTY],
+            backoff_state: vec![EMPTY_CONTEXT],
             arc_word: Vec::new(),
             arc_score: Vec::new(),
             arc_next: Vec::new(),
         };
-        ngram.row[unknown as usize] = natural(UNKNOWN_LOG10);
-        for at in 0..orders[0].len() {
-            let word = orders[0].row(at)[0];
+        ngram.unigram_scores[unknown as usize] = natural_log(UNKNOWN_LOG10);
+        // 1-grams.
+        for index in 0..orders[0].len() {
+            let word = orders[0].row(index)[0];
             if word != begin {
-                ngram.row[word as usize] = natural(orders[0].prob[at]);
-                ngram.row_next[word as usize] = contexts.after(&[word]);
+                ngram.unigram_scores[word as usize] = natural_log(orders[0].prob[index]);
+                ngram.unigram_next[word as usize] = contexts.state_after(&[word]);
             }
         }
+        // States and arcs of the longer contexts.
         for (shorter, longer) in orders.iter().zip(&orders[1..]) {
-            for (at, children) in contexts.children[shorter.width - 1].iter().enumerate() {
-                if contexts.states[shorter.width - 1][at].is_some() {
-                    ngram.push(&contexts, shorter, at, longer, children.clone());
+            for (context, children) in contexts.children[shorter.width - 1].iter().enumerate() {
+                if contexts.states[shorter.width - 1][context].is_some() {
+                    ngram.push_state(&contexts, shorter, context, longer, children.clone());
                 }
             }
         }
-        let listed = |&(class, name): &(u32, &S)| {
-            let known = ngram.row[class as usize] > f32::NEG_INFINITY;
+        // Words of the classes.
+        let word_of_class = |&(class, name): &(u32, &S)| {
+            let is_listed = ngram.unigram_scores[class as usize] > f32::NEG_INFINITY;
             if name.as_ref().is_empty() {
-                NAMELESS
-            } else if known {
+                NO_WORD
+            } else if is_listed {
                 class
             } else {
                 unknown
             }
         };
-        ngram.word = (0..).zip(names).map(|pair| listed(&pair)).collect();
+        ngram.word_of_class = (0..).zip(names).map(|pair| word_of_class(&pair)).collect();
         // The row contains a class that is `<unk>` itself.
-        ngram.unlisted =
-            (0..end).filter(|&class| ngram.word[class as usize] == unknown && class != unknown).collect();
+        ngram.unlisted = (0..end)
+            .filter(|&class| ngram.word_of_class[class as usize] == unknown && class != unknown)
+            .collect();
         Ok(ngram)
     }
 
-    fn push(
+    /// Appends the state of a context, with its back-off weight and arcs.
+    ///
+    /// The context is an n-gram of `shorter`, its continuations are n-grams of `longer`.
+    fn push_state(
         &mut self,
         contexts: &Contexts,
         shorter: &Entries,
-        at: usize,
+        context: usize,
         longer: &Entries,
         children: Range<usize>,
     ) {
-        self.backoff.push(natural(shorter.backoff[at]));
-        self.backoff_to.push(contexts.after(&shorter.row(at)[1..]));
+        self.backoff.push(natural_log(shorter.backoff[context]));
+        self.backoff_state.push(contexts.state_after(&shorter.row(context)[1..]));
         for child in children {
             let row = longer.row(child);
             self.arc_word.push(row[row.len() - 1]);
-            self.arc_score.push(natural(longer.prob[child]));
-            self.arc_next.push(contexts.after(row));
+            self.arc_score.push(natural_log(longer.prob[child]));
+            self.arc_next.push(contexts.state_after(row));
         }
         self.arcs.push(self.arc_word.len() as u32);
     }
@@ -234,22 +245,22 @@ impl Ngram {
 
     /// Returns whether a class is outside the table or `<unk>` itself.
     pub(crate) fn is_unknown(&self, class: u32) -> bool {
-        self.word.get(class as usize) == Some(&self.unknown)
+        self.word_of_class.get(class as usize) == Some(&self.unknown)
     }
 
     /// Score of a word in a state, and the next state.
     fn follow(&self, state: u32, word: u32) -> (f32, u32) {
-        let (mut state, mut weight) = (self.valid_state(state), 0.0);
-        while state != EMPTY {
+        let (mut state, mut backoff_sum) = (self.valid_state(state), 0.0);
+        while state != EMPTY_CONTEXT {
             let arcs = self.arcs_of(state);
-            if let Ok(at) = self.arc_word[arcs.clone()].binary_search(&word) {
-                let arc = arcs.start + at;
-                return (weight + self.arc_score[arc], self.arc_next[arc]);
+            if let Ok(offset) = self.arc_word[arcs.clone()].binary_search(&word) {
+                let arc = arcs.start + offset;
+                return (backoff_sum + self.arc_score[arc], self.arc_next[arc]);
             }
-            weight += self.backoff[state as usize];
-            state = self.backoff_to[state as usize];
+            backoff_sum += self.backoff[state as usize];
+            state = self.backoff_state[state as usize];
         }
-        (weight + self.row[word as usize], self.row_next[word as usize])
+        (backoff_sum + self.unigram_scores[word as usize], self.unigram_next[word as usize])
     }
 
     /// Score of an unknown word in a state, and the next state.
@@ -257,10 +268,12 @@ impl Ngram {
         self.follow(state, self.unknown)
     }
 
+    /// The state, or `EMPTY_CONTEXT` for an invalid number.
     fn valid_state(&self, state: u32) -> u32 {
-        if (state as usize) < self.states() { state } else { EMPTY }
+        if (state as usize) < self.states() { state } else { EMPTY_CONTEXT }
     }
 
+    /// Arcs of a state.
     fn arcs_of(&self, state: u32) -> Range<usize> {
         let state = state as usize;
         self.arcs[state] as usize..self.arcs[state + 1] as usize
@@ -273,37 +286,40 @@ impl Scorer for Ngram {
     }
 
     fn step(&self, state: u32, class: u32) -> (f32, u32) {
-        match self.word.get(class as usize) {
-            None | Some(&NAMELESS) => (0.0, state),
+        match self.word_of_class.get(class as usize) {
+            None | Some(&NO_WORD) => (0.0, state),
             Some(&word) => self.follow(state, word),
         }
     }
 
     fn add_scores(&self, state: u32, weight: f32, scores: &mut [f32]) {
         let state = self.valid_state(state);
-        let limit = scores.len().min(self.word.len());
-        // Arcs and cumulative weights of the state and its back-off states, longest context first.
+        let limit = scores.len().min(self.word_of_class.len());
+        // Arcs and cumulative back-off weights of the state and its back-off states, longest
+        // context first.
         let mut chain: [(Range<usize>, f32); MAX_ORDER] = Default::default();
-        let (mut length, mut at, mut weights) = (0, state, 0.0);
-        while at != EMPTY {
-            chain[length] = (self.arcs_of(at), weights);
+        let (mut length, mut context, mut backoff_sum) = (0, state, 0.0);
+        while context != EMPTY_CONTEXT {
+            chain[length] = (self.arcs_of(context), backoff_sum);
             length += 1;
-            weights += self.backoff[at as usize];
-            at = self.backoff_to[at as usize];
+            backoff_sum += self.backoff[context as usize];
+            context = self.backoff_state[context as usize];
         }
         let chain = &mut chain[..length];
-        for from in (0..limit).step_by(CLASSES_PER_BLOCK) {
-            let block = &mut scores[from..limit.min(from + CLASSES_PER_BLOCK)];
-            let mut unscored = [0.0; CLASSES_PER_BLOCK];
-            unscored[..block.len()].copy_from_slice(block);
-            for (score, &row) in block.iter_mut().zip(&self.row[from..]) {
-                *score += if row > f32::NEG_INFINITY { weight * (weights + row) } else { 0.0 };
+        for first_class in (0..limit).step_by(CLASSES_PER_BLOCK) {
+            let block = &mut scores[first_class..limit.min(first_class + CLASSES_PER_BLOCK)];
+            let mut initial = [0.0; CLASSES_PER_BLOCK];
+            initial[..block.len()].copy_from_slice(block);
+            for (score, &unigram) in block.iter_mut().zip(&self.unigram_scores[first_class..]) {
+                *score += if unigram > f32::NEG_INFINITY { weight * (backoff_sum + unigram) } else { 0.0 };
             }
             // The longest context overwrites the others.
-            for (arcs, weights) in chain.iter_mut().rev() {
-                while arcs.start < arcs.end && (self.arc_word[arcs.start] as usize) < from + block.len() {
-                    let at = self.arc_word[arcs.start] as usize - from;
-                    block[at] = unscored[at] + weight * (*weights + self.arc_score[arcs.start]);
+            for (arcs, backoff_sum) in chain.iter_mut().rev() {
+                while arcs.start < arcs.end
+                    && (self.arc_word[arcs.start] as usize) < first_class + block.len()
+                {
+                    let offset = self.arc_word[arcs.start] as usize - first_class;
+                    block[offset] = initial[offset] + weight * (*backoff_sum + self.arc_score[arcs.start]);
                     arcs.start += 1;
                 }
             }
@@ -317,28 +333,29 @@ impl Scorer for Ngram {
 
     /// `log p(</s>)`, or 0 if the table has no `</s>`.
     fn finish(&self, state: u32) -> f32 {
-        let end = self.word.len() as u32;
-        if self.row[end as usize] == f32::NEG_INFINITY { 0.0 } else { self.follow(state, end).0 }
+        let end = self.word_of_class.len() as u32;
+        if self.unigram_scores[end as usize] == f32::NEG_INFINITY { 0.0 } else { self.follow(state, end).0 }
     }
 }
 
-fn natural(log10: f32) -> f32 {
+/// Converts a decimal logarithm to a natural one.
+fn natural_log(log10: f32) -> f32 {
     (f64::from(log10) * std::f64::consts::LN_10) as f32
 }
 
 /// N-grams of known words with the ids of classes, sorted.
-fn remapped(entries: &Entries, words: &[Option<u32>], begin: u32, end: u32) -> Entries {
-    let mut remapped = Entries::new(entries.width);
-    for at in 0..entries.len() {
-        let row: Option<Vec<u32>> = entries.row(at).iter().map(|&id| words[id as usize]).collect();
+fn to_class_ids(entries: &Entries, words: &[Option<u32>], begin: u32, end: u32) -> Entries {
+    let mut class_entries = Entries::new(entries.width);
+    for index in 0..entries.len() {
+        let row: Option<Vec<u32>> = entries.row(index).iter().map(|&id| words[id as usize]).collect();
         let Some(row) = row else { continue };
         // `<s>` must be first and `</s>` last.
         if row[1..].contains(&begin) || row[..row.len() - 1].contains(&end) {
             continue;
         }
-        remapped.push(row, entries.prob[at], entries.backoff[at]);
+        class_entries.push(row, entries.prob[index], entries.backoff[index]);
     }
-    remapped.sorted().0
+    class_entries.sorted().0
 }
 
 /// N-grams that are states.
@@ -352,16 +369,16 @@ struct Contexts<'a> {
 
 impl<'a> Contexts<'a> {
     fn new(orders: &'a [Entries], end: u32) -> Self {
-        let mut count = EMPTY;
+        let mut last_state = EMPTY_CONTEXT;
         let mut contexts = Self { orders, children: Vec::new(), states: Vec::new() };
         for (shorter, longer) in orders.iter().zip(&orders[1..]) {
             let children = children(&shorter.ids, shorter.width, &longer.ids);
-            let state = |(at, children): (usize, &Range<usize>)| {
+            let state = |(context, children): (usize, &Range<usize>)| {
                 // An n-gram without continuations and weight is equivalent to its suffix.
-                let has_weight = shorter.backoff[at] != 0.0 && !shorter.row(at).contains(&end);
+                let has_weight = shorter.backoff[context] != 0.0 && !shorter.row(context).contains(&end);
                 (has_weight || !children.is_empty()).then(|| {
-                    count += 1;
-                    count
+                    last_state += 1;
+                    last_state
                 })
             };
             contexts.states.push(children.iter().enumerate().map(state).collect());
@@ -371,13 +388,13 @@ impl<'a> Contexts<'a> {
     }
 
     /// State of a history: its longest suffix that is a state.
-    fn after(&self, history: &[u32]) -> u32 {
+    fn state_after(&self, history: &[u32]) -> u32 {
         let longest = history.len().min(self.states.len());
-        let of_length = |length: usize| {
-            let at = self.orders[length - 1].find(&history[history.len() - length..])?;
-            self.states[length - 1][at]
+        let state_of_length = |length: usize| {
+            let index = self.orders[length - 1].find(&history[history.len() - length..])?;
+            self.states[length - 1][index]
         };
-        (1..=longest).rev().find_map(of_length).unwrap_or(EMPTY)
+        (1..=longest).rev().find_map(state_of_length).unwrap_or(EMPTY_CONTEXT)
     }
 }
 

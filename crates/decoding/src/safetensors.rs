@@ -91,12 +91,13 @@ impl TensorFile<'_> {
             return Err(Error::shape(name, expected(), actual));
         }
         let values: Vec<f32> = view.data().as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
-        if let Some(at) = values.iter().position(|x| !x.is_finite()) {
-            return Err(Error::shape(name, "finite numbers".into(), format!("{} at {at}", values[at])));
+        if let Some(index) = values.iter().position(|value| !value.is_finite()) {
+            return Err(Error::shape(name, "finite numbers".into(), format!("{} at {index}", values[index])));
         }
         Ok((values, view.shape().to_vec()))
     }
 
+    /// Returns whether the file has a tensor.
     fn has(&self, name: &str) -> bool {
         self.0.tensor(name).is_ok()
     }
@@ -135,14 +136,17 @@ impl DecodingModel {
         let (embedding, shape) = weights.get("embed.weight", &[classes, 0])?;
         let width = shape[1];
         let predictor: Arc<dyn Predictor> = match config.predictor {
-            PredictorConfig::Lstm { layers } => lstm(&weights, &embedding, width, layers, config.blank)?,
+            PredictorConfig::Lstm { layers } => {
+                lstm_predictor(&weights, &embedding, width, layers, config.blank)?
+            }
             PredictorConfig::Stateless { context, conv_groups } => {
-                stateless(&weights, (&embedding, width), context, conv_groups, config.blank)?
+                stateless_predictor(&weights, &embedding, width, context, conv_groups, config.blank)?
             }
         };
         let durations = config.durations.as_deref().unwrap_or_default();
-        let all = classes.saturating_add(config.big_blanks.len());
-        let head = weights.affine("out", all.saturating_add(durations.len()), 0)?;
+        // Joint network.
+        let all_classes = classes.saturating_add(config.big_blanks.len());
+        let head = weights.affine("out", all_classes.saturating_add(durations.len()), 0)?;
         let frames = weights.affine("enc_proj", head.inputs(), 0)?;
         let predicted = weights.affine("pred_proj", head.inputs(), width)?;
         let activation = match config.activation {
@@ -153,6 +157,7 @@ impl DecodingModel {
         if config.factored_blank {
             network = network.with_factored_blank(config.blank)?;
         }
+        // Advances of the classes.
         let topology = match (durations, config.modified) {
             ([], false) => Ok(Topology::rnnt()),
             ([], true) => Ok(Topology::modified()),
@@ -163,39 +168,43 @@ impl DecodingModel {
             frames => topology.with_big_blanks(frames),
         });
         let topology = topology.map_err(|error| Error::shape("durations", "a topology".into(), error))?;
-        let (network, big_blanks) = (Arc::new(network), (classes as u32..all as u32).collect::<Vec<_>>());
+        let (network, big_blanks) =
+            (Arc::new(network), (classes as u32..all_classes as u32).collect::<Vec<_>>());
         Ok((DecodingModel::new(predictor, network.clone(), config.blank, &big_blanks, &topology)?, network))
     }
 }
 
-fn lstm(
+/// Reads an LSTM predictor.
+fn lstm_predictor(
     weights: &TensorFile,
     embedding: &[f32],
     width: usize,
     layers: usize,
     blank: u32,
 ) -> Result<Arc<dyn Predictor>> {
-    let mut all = Vec::new();
-    for at in 0..layers {
-        let name = |what: &str| format!("lstm.{what}_l{at}");
+    let mut tensors = Vec::new();
+    for index in 0..layers {
+        let name = |what: &str| format!("lstm.{what}_l{index}");
         let (recurrent, shape) = weights.get(&name("weight_hh"), &[0, 0])?;
         let hidden = shape[1];
-        let inputs = if at == 0 { width } else { hidden };
+        let inputs = if index == 0 { width } else { hidden };
         let (input, _) = weights.get(&name("weight_ih"), &[4 * hidden, inputs])?;
         let (mut bias, _) = weights.get(&name("bias_ih"), &[4 * hidden])?;
         if weights.has(&name("bias_hh")) {
             kernels::add(&mut bias, &weights.get(&name("bias_hh"), &[4 * hidden])?.0);
         }
-        all.push((input, recurrent, bias));
+        tensors.push((input, recurrent, bias));
     }
     let layers: Vec<LstmLayer> =
-        all.iter().map(|(input, recurrent, bias)| LstmLayer { input, recurrent, bias }).collect();
+        tensors.iter().map(|(input, recurrent, bias)| LstmLayer { input, recurrent, bias }).collect();
     Ok(Arc::new(LstmPredictor::new(embedding, width, &layers, blank)?))
 }
 
-fn stateless(
+/// Reads a stateless predictor, whose grouped convolution becomes a dense matrix.
+fn stateless_predictor(
     weights: &TensorFile,
-    (embedding, width): (&[f32], usize),
+    embedding: &[f32],
+    width: usize,
     context: usize,
     groups: usize,
     blank: u32,
@@ -209,10 +218,10 @@ fn stateless(
     // A matrix [P, context, P] whose off-diagonal blocks are 0.
     let mut dense = vec![0.0; width * context * width];
     for (output, kernel) in kernel.chunks_exact(group_width * context).enumerate() {
-        let first = output / group_width * group_width;
+        let first_input = output / group_width * group_width;
         for (input, kernel) in kernel.chunks_exact(context).enumerate() {
             for (position, &weight) in kernel.iter().enumerate() {
-                dense[(output * context + position) * width + first + input] = weight;
+                dense[(output * context + position) * width + first_input + input] = weight;
             }
         }
     }

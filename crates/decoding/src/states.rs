@@ -1,4 +1,4 @@
-//! Predictor states (labels, LSTM values), one row per hypothesis.
+//! Predictor states of decoding (labels, LSTM values), one row per hypothesis.
 
 /// Sizes of a row of [`States`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -134,10 +134,10 @@ mod tests {
 
     #[test]
     fn rows_are_copied_as_a_whole() {
-        let row = |k: u32| States::from_row(vec![k, k + 1], vec![k as f32]);
-        let mut all = States::new(row(0).shape());
-        (0..4).for_each(|k| all.extend(&row(10 * k), [0]));
-        assert_eq!((all.rows(), all.row(2)), (4, row(20)));
+        let state_row = |k: u32| States::from_row(vec![k, k + 1], vec![k as f32]);
+        let mut all = States::new(state_row(0).shape());
+        (0..4).for_each(|k| all.extend(&state_row(10 * k), [0]));
+        assert_eq!((all.rows(), all.row(2)), (4, state_row(20)));
         let mut gathered = States::new(all.shape());
         gathered.extend(&all, [3, 0, 3]);
         assert_eq!(gathered.labels(), [30, 31, 0, 1, 30, 31]);

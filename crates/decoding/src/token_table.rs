@@ -19,6 +19,7 @@ pub struct TokenTable {
 /// Frames that a token advances.
 #[derive(Debug, Clone)]
 enum FrameAdvance {
+    /// The same number in all cases.
     Fixed(usize),
     /// One entry per duration.
     PerDuration(Vec<usize>),
@@ -38,8 +39,8 @@ impl TokenTable {
         if let Some(&class) = big_blanks.iter().find(|&&class| class as usize >= classes || class == blank) {
             return Err(Error::BigBlank { class, classes });
         }
-        let big = |token: &&Token| matches!(token, Token::BigBlank(_));
-        let expected = topology.token_list().iter().filter(big).count();
+        let is_big_blank = |token: &&Token| matches!(token, Token::BigBlank(_));
+        let expected = topology.token_list().iter().filter(is_big_blank).count();
         if expected != big_blanks.len() {
             return Err(Error::BigBlanks { expected, found: big_blanks.len() });
         }
@@ -49,8 +50,9 @@ impl TokenTable {
                 Some(frames) => FrameAdvance::Fixed(frames),
                 None => {
                     // A blank of duration 0 advances by one frame.
-                    let arc =
-                        |at| topology.duration_arc(column, at).map_or(1, |arc| topology.arcs()[arc].frames);
+                    let arc = |index| {
+                        topology.duration_arc(column, index).map_or(1, |arc| topology.arcs()[arc].frames)
+                    };
                     FrameAdvance::PerDuration((0..topology.durations()).map(arc).collect())
                 }
             })
@@ -122,16 +124,16 @@ impl TokenTable {
     }
 
     /// The table as numbers; different tables have different numbers.
-    pub(crate) fn numbers(&self) -> Vec<u32> {
-        let mut all = vec![self.classes as u32, self.blank, self.durations.len() as u32];
-        all.extend(&self.big_blanks);
+    pub(crate) fn fingerprint_words(&self) -> Vec<u32> {
+        let mut words = vec![self.classes as u32, self.blank, self.durations.len() as u32];
+        words.extend(&self.big_blanks);
         for frames in self.big_blank_advances.iter().chain([&self.blank_advance, &self.label_advance]) {
             match frames {
-                FrameAdvance::Fixed(frames) => all.push(*frames as u32),
-                FrameAdvance::PerDuration(frames) => all.extend(frames.iter().map(|&frames| frames as u32)),
+                FrameAdvance::Fixed(frames) => words.push(*frames as u32),
+                FrameAdvance::PerDuration(frames) => words.extend(frames.iter().map(|&frames| frames as u32)),
             }
         }
-        all
+        words
     }
 
     /// Most frames that a blank advances; 1 without big blanks and durations.

@@ -1,14 +1,16 @@
-//! Tree of the label sequences of an utterance's hypotheses.
+//! Tree of the label sequences of beam hypotheses, for one utterance.
 use serde::{Deserialize, Serialize};
 
 use crate::DecodedToken;
 
 /// The node before any label.
 pub(crate) const ROOT: u32 = u32::MAX;
+/// Odd multiplier that spreads the bits of a hash: 2^64 divided by the golden ratio.
+const HASH_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Nodes that are always allowed before dead ones are removed.
 const MIN_NODES_TO_SWEEP: usize = 256;
 
-/// A label that follows its parent's.
+/// A label after the label sequence of its parent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct LabelNode {
     parent: u32,
@@ -25,8 +27,9 @@ pub(crate) struct SequenceKey {
 }
 
 impl SequenceKey {
+    /// Key of the sequence followed by a label.
     pub fn append(self, label: u32) -> Self {
-        let mixed = (self.hash ^ u64::from(label)).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.hash ^ u64::from(label)).wrapping_add(1).wrapping_mul(HASH_MULTIPLIER);
         Self { len: self.len.saturating_add(1), hash: mixed ^ (mixed >> 29) }
     }
 }
@@ -45,26 +48,30 @@ pub(crate) struct LabelTree {
     live: usize,
     /// Before a sweep the mark of each node (1: live), afterward its new index.
     #[serde(skip)]
-    moved: Vec<u32>,
+    marks: Vec<u32>,
 }
 
 impl LabelTree {
+    /// Removes all labels.
     pub fn clear(&mut self) {
         self.nodes.clear();
         (self.taken, self.live) = (SequenceKey::default(), 0);
     }
 
+    /// Copies another tree; memory is kept.
     pub fn clone_from(&mut self, other: &LabelTree) {
         self.nodes.clone_from(&other.nodes);
         (self.taken, self.live) = (other.taken, other.live);
     }
 
+    /// Adds a label after a node and returns the new node.
     pub fn push(&mut self, parent: u32, token: DecodedToken) -> u32 {
         let sequence = self.sequence(parent).append(token.label);
         self.nodes.push(LabelNode { parent, token, sequence });
         (self.nodes.len() - 1) as u32
     }
 
+    /// Key of a node's sequence, including the labels before the root.
     pub fn sequence(&self, node: u32) -> SequenceKey {
         self.nodes.get(node as usize).map_or(self.taken, |node| node.sequence)
     }
@@ -102,10 +109,10 @@ impl LabelTree {
     /// Labels from the root to a node.
     pub fn labels(&self, node: u32) -> Vec<DecodedToken> {
         let mut labels = Vec::with_capacity(self.sequence(node).len - self.taken.len);
-        let mut at = node;
-        while let Some(node) = self.nodes.get(at as usize) {
+        let mut current = node;
+        while let Some(node) = self.nodes.get(current as usize) {
             labels.push(node.token);
-            at = node.parent;
+            current = node.parent;
         }
         labels.reverse();
         labels
@@ -118,13 +125,13 @@ impl LabelTree {
 
     /// Clears all marks, the first step of a sweep.
     pub fn unmark(&mut self) {
-        self.moved.clear();
-        self.moved.resize(self.nodes.len(), 0);
+        self.marks.clear();
+        self.marks.resize(self.nodes.len(), 0);
     }
 
     /// Marks a node and its ancestors as live.
     pub fn mark(&mut self, mut node: u32) {
-        while let Some(mark) = self.moved.get_mut(node as usize)
+        while let Some(mark) = self.marks.get_mut(node as usize)
             && *mark == 0
         {
             *mark = 1;
@@ -132,15 +139,15 @@ impl LabelTree {
         }
     }
 
-    /// Removes unmarked nodes; [`LabelTree::moved`] returns the new index of a marked node.
+    /// Removes unmarked nodes; [`LabelTree::new_index`] returns the new index of a marked node.
     pub fn sweep(&mut self) {
         let mut count = 0;
-        for at in 0..self.nodes.len() {
-            if self.moved[at] == 1 {
-                self.nodes.swap(count, at);
+        for index in 0..self.nodes.len() {
+            if self.marks[index] == 1 {
+                self.nodes.swap(count, index);
                 let parent = self.nodes[count].parent;
-                self.nodes[count].parent = self.moved(parent);
-                self.moved[at] = count as u32;
+                self.nodes[count].parent = self.new_index(parent);
+                self.marks[index] = count as u32;
                 count += 1;
             }
         }
@@ -149,16 +156,17 @@ impl LabelTree {
     }
 
     /// Index of a node after a sweep.
-    pub fn moved(&self, node: u32) -> u32 {
-        self.moved.get(node as usize).copied().unwrap_or(ROOT)
+    pub fn new_index(&self, node: u32) -> u32 {
+        self.marks.get(node as usize).copied().unwrap_or(ROOT)
     }
 
     /// Removes the common prefix of nodes and returns its labels.
     pub fn take_common_prefix(&mut self, nodes: &mut [u32]) -> Vec<DecodedToken> {
+        // Number of children of each live node.
         self.unmark();
         nodes.iter().for_each(|&node| self.mark(node));
         self.sweep();
-        nodes.iter_mut().for_each(|node| *node = self.moved(*node));
+        nodes.iter_mut().for_each(|node| *node = self.new_index(*node));
         let mut children = vec![0; self.nodes.len()];
         for node in &self.nodes {
             if let Some(count) = children.get_mut(node.parent as usize) {
@@ -171,17 +179,18 @@ impl LabelTree {
             self.nodes.iter().filter(|node| node.parent == ROOT).count() == 1 && !nodes.contains(&ROOT);
         let mut shared = Vec::new();
         let mut next = has_single_child.then_some(0);
-        while let Some(at) = next {
-            shared.push(self.nodes[at].token);
-            self.taken = self.nodes[at].sequence;
-            let continues = children[at] == 1 && !nodes.contains(&(at as u32));
-            next = continues.then(|| self.nodes.iter().position(|node| node.parent == at as u32)).flatten();
-            let before = at as u32;
+        while let Some(index) = next {
+            shared.push(self.nodes[index].token);
+            self.taken = self.nodes[index].sequence;
+            let current = index as u32;
+            let continues = children[index] == 1 && !nodes.contains(&current);
+            next = continues.then(|| self.nodes.iter().position(|node| node.parent == current)).flatten();
+            // The last shared node becomes the root.
             if next.is_none() {
-                nodes.iter_mut().filter(|node| **node == before).for_each(|node| *node = ROOT);
+                nodes.iter_mut().filter(|node| **node == current).for_each(|node| *node = ROOT);
                 self.nodes
                     .iter_mut()
-                    .filter(|node| node.parent == before)
+                    .filter(|node| node.parent == current)
                     .for_each(|node| node.parent = ROOT);
             }
         }
@@ -189,7 +198,7 @@ impl LabelTree {
             self.unmark();
             nodes.iter().for_each(|&node| self.mark(node));
             self.sweep();
-            nodes.iter_mut().for_each(|node| *node = self.moved(*node));
+            nodes.iter_mut().for_each(|node| *node = self.new_index(*node));
         }
         shared
     }
@@ -202,30 +211,32 @@ impl LabelTree {
         node
     }
 
-    /// Removes and returns the labels of `goal`, a prefix of all `nodes`.
-    pub fn take_prefix(&mut self, goal: u32, nodes: &mut [u32]) -> Vec<DecodedToken> {
-        let (taken, labels) = (self.sequence(goal), self.labels(goal));
+    /// Removes and returns the labels of `prefix`, a prefix of all `nodes`.
+    pub fn take_prefix(&mut self, prefix: u32, nodes: &mut [u32]) -> Vec<DecodedToken> {
+        let (prefix_key, labels) = (self.sequence(prefix), self.labels(prefix));
         for node in &mut *nodes {
-            match self.ancestor_at(*node, taken.len + 1) {
+            match self.ancestor_at(*node, prefix_key.len + 1) {
                 // Several nodes may represent the same labels.
-                next if self.sequence(next).len > taken.len => self.nodes[next as usize].parent = ROOT,
+                next if self.sequence(next).len > prefix_key.len => self.nodes[next as usize].parent = ROOT,
                 _ => *node = ROOT,
             }
         }
-        self.taken = taken;
+        self.taken = prefix_key;
         self.unmark();
         nodes.iter().for_each(|&node| self.mark(node));
         self.sweep();
-        nodes.iter_mut().for_each(|node| *node = self.moved(*node));
+        nodes.iter_mut().for_each(|node| *node = self.new_index(*node));
         labels
     }
 
     /// Returns whether a deserialized tree is consistent, with labels below a limit.
     pub fn is_valid(&self, labels: usize) -> bool {
-        self.nodes.iter().enumerate().all(|(at, node)| {
-            let parent = node.parent == ROOT || (node.parent as usize) < at;
+        self.nodes.iter().enumerate().all(|(index, node)| {
+            let is_parent_valid = node.parent == ROOT || (node.parent as usize) < index;
             let label = node.token.label;
-            parent && (label as usize) < labels && node.sequence == self.sequence(node.parent).append(label)
+            is_parent_valid
+                && (label as usize) < labels
+                && node.sequence == self.sequence(node.parent).append(label)
         })
     }
 
@@ -244,7 +255,7 @@ impl LabelTree {
 mod tests {
     use super::*;
 
-    fn grown(tree: &mut LabelTree, parent: u32, labels: &[u32]) -> u32 {
+    fn add_chain(tree: &mut LabelTree, parent: u32, labels: &[u32]) -> u32 {
         labels.iter().fold(parent, |parent, &label| {
             tree.push(parent, DecodedToken { label, ..DecodedToken::default() })
         })
@@ -257,13 +268,13 @@ mod tests {
     #[test]
     fn sequences_compare_by_labels_even_when_hashes_collide() {
         let mut tree = LabelTree::default();
-        let (a, b) = (grown(&mut tree, ROOT, &[3, 1, 2]), grown(&mut tree, ROOT, &[3, 1, 2]));
-        let shorter = grown(&mut tree, ROOT, &[3, 1]);
+        let (a, b) = (add_chain(&mut tree, ROOT, &[3, 1, 2]), add_chain(&mut tree, ROOT, &[3, 1, 2]));
+        let shorter = add_chain(&mut tree, ROOT, &[3, 1]);
         assert!(
             tree.is_same_sequence(a, b) && !tree.is_same_sequence(a, shorter) && tree.is_child(a, shorter, 2)
         );
         assert!(!tree.is_child(a, shorter, 1) && !tree.is_child(shorter, a, 2));
-        let different = grown(&mut tree, ROOT, &[7, 1, 2]);
+        let different = add_chain(&mut tree, ROOT, &[7, 1, 2]);
         assert!(!tree.is_same_sequence(a, different));
         // A collision.
         for node in &mut tree.nodes {
@@ -275,25 +286,25 @@ mod tests {
     #[test]
     fn sweeping_removes_dead_nodes_only() {
         let mut tree = LabelTree::default();
-        let trunk = grown(&mut tree, ROOT, &[1, 2]);
-        let dead = grown(&mut tree, trunk, &[9, 9]);
-        let (mut a, mut b) = (grown(&mut tree, trunk, &[3]), grown(&mut tree, trunk, &[4, 5]));
+        let trunk = add_chain(&mut tree, ROOT, &[1, 2]);
+        let dead = add_chain(&mut tree, trunk, &[9, 9]);
+        let (mut a, mut b) = (add_chain(&mut tree, trunk, &[3]), add_chain(&mut tree, trunk, &[4, 5]));
         assert_eq!(ids(&tree, dead), [1, 2, 9, 9]);
         tree.unmark();
         [a, b].into_iter().for_each(|node| tree.mark(node));
         tree.sweep();
-        (a, b) = (tree.moved(a), tree.moved(b));
+        (a, b) = (tree.new_index(a), tree.new_index(b));
         assert_eq!((ids(&tree, a), ids(&tree, b), tree.nodes.len()), (vec![1, 2, 3], vec![1, 2, 4, 5], 5));
-        assert!(tree.is_valid(6) && !tree.is_valid(5) && tree.moved(ROOT) == ROOT);
+        assert!(tree.is_valid(6) && !tree.is_valid(5) && tree.new_index(ROOT) == ROOT);
     }
 
     #[test]
     fn a_prefix_is_removed_from_all_nodes_that_begin_with_it() {
         let mut tree = LabelTree::default();
         // The same two labels in separate chains.
-        let (a, b) = (grown(&mut tree, ROOT, &[1, 2, 3]), grown(&mut tree, ROOT, &[1, 2]));
-        let c = grown(&mut tree, b, &[4, 5]);
-        let dead = grown(&mut tree, ROOT, &[7]);
+        let (a, b) = (add_chain(&mut tree, ROOT, &[1, 2, 3]), add_chain(&mut tree, ROOT, &[1, 2]));
+        let c = add_chain(&mut tree, b, &[4, 5]);
+        let dead = add_chain(&mut tree, ROOT, &[7]);
         assert_eq!(ids(&tree, dead), [7]);
         assert_eq!((tree.ancestor_at(a, 2), tree.ancestor_at(c, 9), tree.ancestor_at(c, 0)), (1, c, ROOT));
         let mut nodes = [a, b, c];
@@ -309,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_common_prefix_is_removed_once() {
-        for (held, shared) in [
+        for (sequences, shared) in [
             (vec![vec![1, 2, 3], vec![1, 2, 4]], vec![1, 2]),
             (vec![vec![1, 2, 3], vec![1, 2]], vec![1, 2]),
             (vec![vec![1, 2, 3], vec![]], vec![]),
@@ -319,23 +330,24 @@ mod tests {
             // One node for each prefix.
             let mut tree = LabelTree::default();
             let mut nodes = Vec::new();
-            for labels in &held {
-                let mut at = ROOT;
+            for labels in &sequences {
+                let mut node = ROOT;
                 for &label in labels {
-                    let known =
-                        (0..tree.nodes.len() as u32).find(|&node| tree.last(node) == Some((label, at)));
-                    at = known
-                        .unwrap_or_else(|| tree.push(at, DecodedToken { label, ..DecodedToken::default() }));
+                    let existing =
+                        (0..tree.nodes.len() as u32).find(|&child| tree.last(child) == Some((label, node)));
+                    node = existing.unwrap_or_else(|| {
+                        tree.push(node, DecodedToken { label, ..DecodedToken::default() })
+                    });
                 }
-                nodes.push(at);
+                nodes.push(node);
             }
-            let sequences: Vec<SequenceKey> = nodes.iter().map(|&node| tree.sequence(node)).collect();
+            let keys: Vec<SequenceKey> = nodes.iter().map(|&node| tree.sequence(node)).collect();
             let taken: Vec<u32> =
                 tree.take_common_prefix(&mut nodes).iter().map(|token| token.label).collect();
             assert_eq!(taken, shared);
-            for ((node, labels), sequence) in nodes.iter().zip(&held).zip(sequences) {
+            for ((node, labels), key) in nodes.iter().zip(&sequences).zip(keys) {
                 assert_eq!(ids(&tree, *node), labels[shared.len()..]);
-                assert_eq!(tree.sequence(*node), sequence);
+                assert_eq!(tree.sequence(*node), key);
             }
             assert!(tree.taken() == shared.len() && tree.is_valid(8));
             assert_eq!(tree.take_common_prefix(&mut nodes), []);

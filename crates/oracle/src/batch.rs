@@ -1,4 +1,4 @@
-//! Checks lengths, ids and values of a padded batch.
+//! Checks of the arguments of the loss references: lengths, ids and logits.
 
 use crate::error::{Result, shape, value};
 
@@ -17,8 +17,8 @@ pub(crate) struct Batch<'a> {
 impl<'a> Batch<'a> {
     /// Checks the lengths and ids against the logits' shape.
     pub fn new(dims: [usize; 4], frames: &'a [usize], labels: &'a [Vec<u32>], blank: u32) -> Result<Self> {
-        let [batch, max_frames, rows, classes] = dims;
-        if batch == 0 || rows == 0 {
+        let [batch, max_frames, positions, classes] = dims;
+        if batch == 0 || positions == 0 {
             return Err(shape("logits", "at least one utterance and U + 1 >= 1", format!("{dims:?}")));
         }
         if frames.len() != batch {
@@ -34,8 +34,8 @@ impl<'a> Batch<'a> {
             if length == 0 || length > max_frames {
                 return Err(value("frames", b, format!("1 to T = {max_frames}"), length));
             }
-            if ids.len() >= rows {
-                return Err(value("labels", b, format!("at most U = {} labels", rows - 1), ids.len()));
+            if ids.len() >= positions {
+                return Err(value("labels", b, format!("at most U = {} labels", positions - 1), ids.len()));
             }
             if let Some(&id) = ids.iter().find(|&&id| id as usize >= classes || id == blank) {
                 let expected = format!("ids below C = {classes} other than the blank {blank}");
@@ -54,14 +54,15 @@ impl<'a> Batch<'a> {
     ///
     /// A row must have a finite maximum and no NaN.
     pub fn check_rows(&self, logits: &[f64]) -> Result<()> {
-        let [batch, frames, rows, classes] = self.dims;
-        if logits.len() != batch * frames * rows * classes {
+        let [batch, frames, positions, classes] = self.dims;
+        if logits.len() != batch * frames * positions * classes {
             return Err(shape("logits", format!("{:?} = B T (U + 1) C values", self.dims), logits.len()));
         }
         for (row, scores) in logits.chunks(classes).enumerate() {
-            let (b, t, u) = (row / rows / frames, row / rows % frames, row % rows);
-            let no_mass = scores.iter().all(|&z| z == f64::NEG_INFINITY);
-            if self.is_site(b, t, u) && (no_mass || scores.iter().any(|&z| z.is_nan() || z == f64::INFINITY))
+            let (b, t, u) = (row / positions / frames, row / positions % frames, row % positions);
+            let is_impossible = scores.iter().all(|&score| score == f64::NEG_INFINITY);
+            if self.is_site(b, t, u)
+                && (is_impossible || scores.iter().any(|&score| score.is_nan() || score == f64::INFINITY))
             {
                 let expected = "no NaN, no +inf and at least one finite score in the row";
                 return Err(value("logits", row, expected, format!("{scores:?}")));

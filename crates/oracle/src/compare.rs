@@ -29,20 +29,20 @@ pub fn difference(found: &[f64], expected: &[f64]) -> Result<Difference> {
         return Err(shape("found", format!("{} values", expected.len()), found.len()));
     }
     let mut largest = Difference { absolute: 0.0, index: 0, relative_l2: 0.0 };
-    let (mut squares, mut total) = (0.0, 0.0);
-    for (i, (&a, &b)) in found.iter().zip(expected).enumerate() {
-        let difference = if a == b { 0.0 } else { (a - b).abs() };
+    let (mut squared_difference, mut squared_norm) = (0.0, 0.0);
+    for (i, (&found, &expected)) in found.iter().zip(expected).enumerate() {
+        let difference = if found == expected { 0.0 } else { (found - expected).abs() };
         let difference = if difference.is_nan() { f64::INFINITY } else { difference };
         if difference > largest.absolute {
             (largest.absolute, largest.index) = (difference, i);
         }
-        squares += difference * difference;
-        total += if b.is_finite() { b * b } else { 0.0 };
+        squared_difference += difference * difference;
+        squared_norm += if expected.is_finite() { expected * expected } else { 0.0 };
     }
-    largest.relative_l2 = match (squares == 0.0, total == 0.0) {
+    largest.relative_l2 = match (squared_difference == 0.0, squared_norm == 0.0) {
         (true, _) => 0.0,
         (false, true) => f64::INFINITY,
-        (false, false) => (squares / total).sqrt(),
+        (false, false) => (squared_difference / squared_norm).sqrt(),
     };
     Ok(largest)
 }
@@ -73,9 +73,10 @@ pub fn assert_close(name: &str, found: &[f64], expected: &[f64], tolerance: f64)
 #[track_caller]
 pub fn assert_near(name: &str, found: &[f64], expected: &[f64], relative: f64, absolute: f64) {
     assert_eq!(found.len(), expected.len(), "{name}: number of values");
-    for (i, (&a, &b)) in found.iter().zip(expected).enumerate() {
-        let is_equal = a == b || (a.is_nan() && b.is_nan());
-        let is_near = b.is_finite() && (a - b).abs() <= relative * b.abs() + absolute;
-        assert!(is_equal || is_near, "{name}: {a:e} against {b:e} at {i}");
+    for (i, (&found, &expected)) in found.iter().zip(expected).enumerate() {
+        let is_equal = found == expected || (found.is_nan() && expected.is_nan());
+        let is_near =
+            expected.is_finite() && (found - expected).abs() <= relative * expected.abs() + absolute;
+        assert!(is_equal || is_near, "{name}: {found:e} against {expected:e} at {i}");
     }
 }

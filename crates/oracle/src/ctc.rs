@@ -48,7 +48,7 @@ pub fn sum_over_labelings(
     if let Some(i) = target.iter().position(|&id| id as usize >= classes || id == blank) {
         return Err(value("target", i, format!("an id below {classes} other than {blank}"), target[i]));
     }
-    if let Some(i) = log_probs.iter().position(|p| p.is_nan() || *p == f64::INFINITY) {
+    if let Some(i) = log_probs.iter().position(|value| value.is_nan() || *value == f64::INFINITY) {
         return Err(value("log_probs", i, "a number below +inf", log_probs[i]));
     }
     let count = (classes as f64).powi(i32::try_from(frames).unwrap_or(i32::MAX));
@@ -58,28 +58,30 @@ pub fn sum_over_labelings(
     let score = |labeling: &[u32]| -> f64 {
         labeling.iter().enumerate().map(|(t, &c)| log_probs[t * classes + c as usize]).sum()
     };
-    let mut collapsing = Vec::new();
+    // Labelings that collapse to the target.
+    let mut labelings = Vec::new();
     let mut labeling = vec![0_u32; frames];
     for number in 0..count as usize {
         // The frames' classes are the digits of a number in base C.
-        let mut rest = number;
+        let mut digits = number;
         for class in &mut labeling {
-            *class = (rest % classes) as u32;
-            rest /= classes;
+            *class = (digits % classes) as u32;
+            digits /= classes;
         }
         if collapse(&labeling, blank) == target {
-            collapsing.push(labeling.clone());
+            labelings.push(labeling.clone());
         }
     }
-    let scores: Vec<f64> = collapsing.iter().map(|labeling| score(labeling)).collect();
+    // Posterior probability of each labeling.
+    let scores: Vec<f64> = labelings.iter().map(|labeling| score(labeling)).collect();
     let log_likelihood = log_sum(&scores);
     let mut occupancies = vec![0.0; log_probs.len()];
-    for (labeling, score) in collapsing.iter().zip(&scores).filter(|(_, score)| score.is_finite()) {
+    for (labeling, score) in labelings.iter().zip(&scores).filter(|(_, score)| score.is_finite()) {
         for (t, &class) in labeling.iter().enumerate() {
             occupancies[t * classes + class as usize] += (score - log_likelihood).exp();
         }
     }
-    Ok(Labelings { count: collapsing.len(), log_likelihood, occupancies })
+    Ok(Labelings { count: labelings.len(), log_likelihood, occupancies })
 }
 
 /// Returns the labels of a labeling: runs of equal classes are merged, then blanks removed.

@@ -1,4 +1,4 @@
-//! The transducer loss from candle's tensor operations, with gradients by autograd.
+//! Dense reference of the transducer loss: candle's tensor operations and autograd.
 //!
 //! The forward recursion processes anti-diagonals `t + u = d`, with the whole batch and all label
 //! positions in one vector operation: candle's backward is recursive over the graph, and a graph
@@ -44,7 +44,7 @@ pub fn joint_logits(
     activation: Activation,
 ) -> Result<Tensor> {
     let (batch, max_frames, width) = dims3("frames", frames)?;
-    let (label_batch, rows, label_width) = dims3("labels", labels)?;
+    let (label_batch, positions, label_width) = dims3("labels", labels)?;
     if (label_batch, label_width) != (batch, width) {
         return Err(shape("labels", format!("[{batch}, U + 1, {width}]"), format!("{:?}", labels.dims())));
     }
@@ -60,8 +60,8 @@ pub fn joint_logits(
         Activation::Tanh => sum.tanh()?,
         Activation::Relu => sum.relu()?,
     };
-    let logits = head_logits(&hidden.reshape((batch * max_frames * rows, width))?, weight, bias)?;
-    Ok(logits.reshape((batch, max_frames, rows, classes))?)
+    let logits = head_logits(&hidden.reshape((batch * max_frames * positions, width))?, weight, bias)?;
+    Ok(logits.reshape((batch, max_frames, positions, classes))?)
 }
 
 /// Returns `h W^T + b`.
@@ -122,17 +122,21 @@ pub fn transducer_loss_fastemit(
     blank: u32,
     lambda: f64,
 ) -> Result<Tensor> {
-    let batch = batch(logits, frames, labels, blank)?;
+    let batch = check_batch(logits, frames, labels, blank)?;
     batch.check_rows(&logits.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>()?)?;
-    let [size, frames, rows, _] = batch.dims;
-    let sites: Vec<u8> = (0..size * frames * rows)
-        .map(|i| u8::from(batch.is_site(i / rows / frames, i / rows % frames, i % rows)))
+    let [size, frames, positions, _] = batch.dims;
+    let is_site: Vec<u8> = (0..size * frames * positions)
+        .map(|i| u8::from(batch.is_site(i / positions / frames, i / positions % frames, i % positions)))
         .collect();
-    let sites = Tensor::from_vec(sites, (size, frames, rows, 1), logits.device())?;
+    let is_site = Tensor::from_vec(is_site, (size, frames, positions, 1), logits.device())?;
     // Selection, not multiplication: 0 · NaN is NaN.
-    let logits = sites.broadcast_as(logits.shape())?.where_cond(logits, &logits.zeros_like()?)?;
+    let logits = is_site.broadcast_as(logits.shape())?.where_cond(logits, &logits.zeros_like()?)?;
     // Composed of primitive operations, because candle's `softmax_last_dim` has no gradient.
-    loss(&log_softmax(&logits, D::Minus1)?.gather(&classes(&batch, &logits)?, 3)?, &batch, lambda)
+    loss_of_emissions(
+        &log_softmax(&logits, D::Minus1)?.gather(&selected_classes(&batch, &logits)?, 3)?,
+        &batch,
+        lambda,
+    )
 }
 
 /// [`transducer_loss`] by [`select_log_probs`], for benchmarks.
@@ -150,8 +154,8 @@ pub fn low_memory_transducer_loss(
     labels: &[Vec<u32>],
     blank: u32,
 ) -> Result<Tensor> {
-    let batch = batch(logits, frames, labels, blank)?;
-    loss(&select_log_probs(logits, &classes(&batch, logits)?)?, &batch, 0.0)
+    let batch = check_batch(logits, frames, labels, blank)?;
+    loss_of_emissions(&select_log_probs(logits, &selected_classes(&batch, logits)?)?, &batch, 0.0)
 }
 
 /// Returns the log-probabilities of selected classes of each row.
@@ -171,7 +175,13 @@ pub fn select_log_probs(logits: &Tensor, classes: &Tensor) -> Result<Tensor> {
     Ok(logits.gather(classes, D::Minus1)?.broadcast_sub(&log_sum)?)
 }
 
-fn batch<'a>(logits: &Tensor, frames: &'a [usize], labels: &'a [Vec<u32>], blank: u32) -> Result<Batch<'a>> {
+/// Checks lengths, ids and dtype of logits.
+fn check_batch<'a>(
+    logits: &Tensor,
+    frames: &'a [usize],
+    labels: &'a [Vec<u32>],
+    blank: u32,
+) -> Result<Batch<'a>> {
     let dims: [usize; 4] = logits
         .dims()
         .try_into()
@@ -180,9 +190,9 @@ fn batch<'a>(logits: &Tensor, frames: &'a [usize], labels: &'a [Vec<u32>], blank
         return Err(shape("logits", "f32 or f64", format!("{:?}", logits.dtype())));
     }
     let batch = Batch::new(dims, frames, labels, blank)?;
-    let [_, max_frames, rows, _] = dims;
-    if max_frames + rows - 1 > MAX_DIAGONALS {
-        let diagonals = (max_frames + rows - 1) as f64;
+    let [_, max_frames, positions, _] = dims;
+    if max_frames + positions - 1 > MAX_DIAGONALS {
+        let diagonals = (max_frames + positions - 1) as f64;
         return Err(Error::TooLarge {
             argument: "anti-diagonals T + U",
             limit: MAX_DIAGONALS,
@@ -193,23 +203,24 @@ fn batch<'a>(logits: &Tensor, frames: &'a [usize], labels: &'a [Vec<u32>], blank
 }
 
 /// The blank and the next label of each site, `[B, T, U + 1, 2]`.
-fn classes(batch: &Batch, logits: &Tensor) -> Result<Tensor> {
-    let [size, frames, rows, _] = batch.dims;
+fn selected_classes(batch: &Batch, logits: &Tensor) -> Result<Tensor> {
+    let [size, frames, positions, _] = batch.dims;
     // After the last label any id works: no path that ends at (T_b - 1, U_b) uses it.
-    let next = |i: usize| batch.labels[i / rows / frames].get(i % rows).copied().unwrap_or(batch.blank);
-    let ids = (0..size * frames * rows).flat_map(|i| [batch.blank, next(i)]).collect();
-    Ok(Tensor::from_vec(ids, (size, frames, rows, 2), logits.device())?)
+    let next_label =
+        |i: usize| batch.labels[i / positions / frames].get(i % positions).copied().unwrap_or(batch.blank);
+    let ids = (0..size * frames * positions).flat_map(|i| [batch.blank, next_label(i)]).collect();
+    Ok(Tensor::from_vec(ids, (size, frames, positions, 2), logits.device())?)
 }
 
 /// Computes the loss of each utterance from `[B, T, U + 1, 2]` log-probabilities: blank and next
 /// label.
-fn loss(log_probs: &Tensor, batch: &Batch, lambda: f64) -> Result<Tensor> {
-    let [size, frames, rows, _] = batch.dims;
+fn loss_of_emissions(log_probs: &Tensor, batch: &Batch, lambda: f64) -> Result<Tensor> {
+    let [size, frames, positions, _] = batch.dims;
     let log_probs = replace_impossible(log_probs)?;
-    let column = |column: usize| log_probs.narrow(3, column, 1)?.reshape((size, frames, rows));
+    let column = |column: usize| log_probs.narrow(3, column, 1)?.reshape((size, frames, positions));
     let (blanks, labels) = (column(0)?, column(1)?);
     let labels = (&labels + ((&labels - labels.detach())? * lambda)?)?;
-    let loss = forward(&skew_to_diagonals(&blanks)?, &skew_to_diagonals(&labels)?, batch)?.neg()?;
+    let loss = log_likelihood(&skew_to_diagonals(&blanks)?, &skew_to_diagonals(&labels)?, batch)?.neg()?;
     // An utterance without a path has the value +inf and no gradient.
     let infinite = Tensor::full(f64::INFINITY, loss.shape(), loss.device())?.to_dtype(loss.dtype())?;
     Ok(loss.lt(-NO_PATH / 2.0)?.where_cond(&loss, &infinite)?)
@@ -217,30 +228,31 @@ fn loss(log_probs: &Tensor, batch: &Batch, lambda: f64) -> Result<Tensor> {
 
 /// Replaces -inf by [`NO_PATH`], cutting its gradient.
 fn replace_impossible(log_probs: &Tensor) -> Result<Tensor> {
-    let floor = constant(log_probs.dims(), log_probs)?;
+    let floor = no_path_tensor(log_probs.dims(), log_probs)?;
     Ok(log_probs.gt(NO_PATH)?.where_cond(log_probs, &floor)?)
 }
 
-fn constant(dims: &[usize], like: &Tensor) -> Result<Tensor> {
+/// A tensor of [`NO_PATH`] with the dtype of `like`.
+fn no_path_tensor(dims: &[usize], like: &Tensor) -> Result<Tensor> {
     Ok(Tensor::full(NO_PATH, dims, &Device::Cpu)?.to_dtype(like.dtype())?)
 }
 
 /// `[B, T, U + 1]` by frame to `[B, T + U, U + 1]` by anti-diagonal, [`NO_PATH`] outside the
 /// lattice.
 fn skew_to_diagonals(by_frame: &Tensor) -> Result<Tensor> {
-    let (batch, frames, rows) = by_frame.dims3()?;
-    let diagonals = frames + rows - 1;
-    let off = (frames * rows) as u32;
-    let indices: Vec<u32> = (0..diagonals * rows)
-        .map(|i| match (i / rows).checked_sub(i % rows) {
-            Some(t) if t < frames => (t * rows + i % rows) as u32,
-            _ => off,
+    let (batch, frames, positions) = by_frame.dims3()?;
+    let diagonals = frames + positions - 1;
+    let outside = (frames * positions) as u32;
+    let indices: Vec<u32> = (0..diagonals * positions)
+        .map(|i| match (i / positions).checked_sub(i % positions) {
+            Some(t) if t < frames => (t * positions + i % positions) as u32,
+            _ => outside,
         })
         .collect();
-    let flat = by_frame.reshape((batch, frames * rows))?;
-    let flat = Tensor::cat(&[&flat, &constant(&[batch, 1], by_frame)?], 1)?;
-    let indices = Tensor::from_vec(indices, diagonals * rows, by_frame.device())?;
-    Ok(flat.index_select(&indices, 1)?.reshape((batch, diagonals, rows))?)
+    let sites = by_frame.reshape((batch, frames * positions))?;
+    let sites = Tensor::cat(&[&sites, &no_path_tensor(&[batch, 1], by_frame)?], 1)?;
+    let indices = Tensor::from_vec(indices, diagonals * positions, by_frame.device())?;
+    Ok(sites.index_select(&indices, 1)?.reshape((batch, diagonals, positions))?)
 }
 
 /// Log-likelihood `[B]` from skewed emissions `[B, T + U, U + 1]`.
@@ -248,30 +260,31 @@ fn skew_to_diagonals(by_frame: &Tensor) -> Result<Tensor> {
 /// ```text
 /// α_d[u] = log(exp(α_{d-1}[u] + blank_{d-1}[u]) + exp(α_{d-1}[u-1] + label_{d-1}[u-1]))
 /// ```
-fn forward(blanks: &Tensor, labels: &Tensor, batch: &Batch) -> Result<Tensor> {
-    let (size, diagonals, rows) = blanks.dims3()?;
+fn log_likelihood(blanks: &Tensor, labels: &Tensor, batch: &Batch) -> Result<Tensor> {
+    let (size, diagonals, positions) = blanks.dims3()?;
     let device = blanks.device();
-    let no_path = constant(&[size, 1], blanks)?;
-    let start: Vec<f64> = (0..size * rows).map(|i| if i % rows == 0 { 0.0 } else { NO_PATH }).collect();
-    let mut alpha = Tensor::from_vec(start, (size, rows), device)?.to_dtype(blanks.dtype())?;
+    let no_path = no_path_tensor(&[size, 1], blanks)?;
+    let start: Vec<f64> =
+        (0..size * positions).map(|i| if i % positions == 0 { 0.0 } else { NO_PATH }).collect();
+    let mut alpha = Tensor::from_vec(start, (size, positions), device)?.to_dtype(blanks.dtype())?;
     // The path of utterance b ends with the blank that leaves diagonal T_b - 1 + U_b at label
     // position U_b.
     let mut ends = Vec::with_capacity(diagonals);
     for d in 0..diagonals {
-        let stay = (&alpha + blanks.narrow(1, d, 1)?.squeeze(1)?)?;
-        let step = (&alpha + labels.narrow(1, d, 1)?.squeeze(1)?)?;
-        let step = match rows {
+        let by_blank = (&alpha + blanks.narrow(1, d, 1)?.squeeze(1)?)?;
+        let by_label = (&alpha + labels.narrow(1, d, 1)?.squeeze(1)?)?;
+        let by_label = match positions {
             1 => no_path.clone(),
-            _ => Tensor::cat(&[&no_path, &step.narrow(1, 0, rows - 1)?], 1)?,
+            _ => Tensor::cat(&[&no_path, &by_label.narrow(1, 0, positions - 1)?], 1)?,
         };
-        alpha = log_add(&stay, &step)?;
-        ends.push(stay);
+        alpha = log_add(&by_blank, &by_label)?;
+        ends.push(by_blank);
     }
-    let ends = Tensor::stack(&ends, 1)?.reshape((size, diagonals * rows))?;
+    let ends = Tensor::stack(&ends, 1)?.reshape((size, diagonals * positions))?;
     let indices: Vec<u32> = (0..size)
         .map(|b| {
-            let last = batch.labels[b].len();
-            ((batch.frames[b] - 1 + last) * rows + last) as u32
+            let label_count = batch.labels[b].len();
+            ((batch.frames[b] - 1 + label_count) * positions + label_count) as u32
         })
         .collect();
     Ok(ends.gather(&Tensor::from_vec(indices, (size, 1), device)?, 1)?.squeeze(1)?)
@@ -279,11 +292,12 @@ fn forward(blanks: &Tensor, labels: &Tensor, batch: &Batch) -> Result<Tensor> {
 
 /// `log(exp(a) + exp(b))`; the maximum is a constant, it cancels.
 fn log_add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    let top = a.maximum(b)?.detach();
-    let sum = ((a - &top)?.exp()? + (b - &top)?.exp()?)?;
-    Ok((sum.log()? + top)?)
+    let max = a.maximum(b)?.detach();
+    let sum = ((a - &max)?.exp()? + (b - &max)?.exp()?)?;
+    Ok((sum.log()? + max)?)
 }
 
+/// Sizes of a tensor with three axes.
 fn dims3(argument: &'static str, tensor: &Tensor) -> Result<(usize, usize, usize)> {
     tensor.dims3().map_err(|_| shape(argument, "three axes", format!("{:?}", tensor.dims())))
 }

@@ -25,14 +25,14 @@ where
     let mut gradient = Vec::with_capacity(at.len());
     for i in 0..at.len() {
         let step = f64::EPSILON.powf(0.2) * at[i].abs().max(1.0);
-        let mut shifted = |steps: f64| -> Result<f64> {
+        let mut value_at = |steps: f64| -> Result<f64> {
             point[i] = at[i] + steps * step;
             let value = function(&point);
             point[i] = at[i];
             value
         };
-        let near = shifted(1.0)? - shifted(-1.0)?;
-        let far = shifted(2.0)? - shifted(-2.0)?;
+        let near = value_at(1.0)? - value_at(-1.0)?;
+        let far = value_at(2.0)? - value_at(-2.0)?;
         gradient.push((8.0 * near - far) / (12.0 * step));
     }
     Ok(gradient)

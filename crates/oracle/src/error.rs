@@ -1,4 +1,4 @@
-//! Errors of this crate.
+//! Errors of the reference implementations (oracles).
 
 /// The error type of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -44,10 +44,12 @@ pub enum Error {
 /// Result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// Creates [`Error::Shape`].
 pub(crate) fn shape(argument: &'static str, expected: impl ToString, found: impl ToString) -> Error {
     Error::Shape { argument, expected: expected.to_string(), found: found.to_string() }
 }
 
+/// Creates [`Error::Value`].
 pub(crate) fn value(
     argument: &'static str,
     index: usize,

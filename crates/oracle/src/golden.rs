@@ -33,7 +33,9 @@ pub fn system_folder(system: &str) -> Option<PathBuf> {
 ///
 /// It records which tensors were read, so that a test can check that it uses all of them.
 pub struct GoldenTensors {
-    all: BTreeMap<String, (Vec<usize>, Vec<f64>)>,
+    /// Shape and values of each tensor.
+    tensors: BTreeMap<String, (Vec<usize>, Vec<f64>)>,
+    /// Names whose values were read.
     read_names: RefCell<BTreeSet<String>>,
 }
 
@@ -46,7 +48,7 @@ impl GoldenTensors {
         let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let file =
             SafeTensors::deserialize(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let values = |kind, data: &[u8]| match kind {
+        let values = |dtype, data: &[u8]| match dtype {
             Dtype::F64 => data.as_chunks().0.iter().map(|&b| f64::from_le_bytes(b)).collect(),
             Dtype::F32 => data.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b).into()).collect(),
             Dtype::I32 => data.as_chunks().0.iter().map(|&b| i32::from_le_bytes(b).into()).collect(),
@@ -54,19 +56,19 @@ impl GoldenTensors {
             other => panic!("{}: expected f32, f64, i32 or i64, found {other:?}", path.display()),
         };
         let tensors = file.tensors().into_iter();
-        let all =
+        let tensors =
             tensors.map(|(name, view)| (name, (view.shape().to_vec(), values(view.dtype(), view.data()))));
-        Self { all: all.collect(), read_names: RefCell::default() }
+        Self { tensors: tensors.collect(), read_names: RefCell::default() }
     }
 
     /// Returns true if there is a tensor of this name.
     pub fn has(&self, name: &str) -> bool {
-        self.all.contains_key(name)
+        self.tensors.contains_key(name)
     }
 
     /// All names in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.all.keys().map(String::as_str)
+        self.tensors.keys().map(String::as_str)
     }
 
     /// Returns the shape of a tensor.
@@ -108,6 +110,6 @@ impl GoldenTensors {
     }
 
     fn tensor(&self, name: &str) -> &(Vec<usize>, Vec<f64>) {
-        self.all.get(name).unwrap_or_else(|| panic!("{name}: no such tensor"))
+        self.tensors.get(name).unwrap_or_else(|| panic!("{name}: no such tensor"))
     }
 }

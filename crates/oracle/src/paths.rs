@@ -67,12 +67,12 @@ pub fn sum_over_paths(
     columns: usize,
     arcs: &[PathArc],
 ) -> Result<PathSums> {
-    let rows = labels + 1;
+    let positions = labels + 1;
     if frames == 0 || columns == 0 {
         return Err(shape("frames, columns", "at least one of each", format!("{frames}, {columns}")));
     }
-    if emissions.len() != frames * rows * columns {
-        let expected = format!("T (U + 1) columns = {}", frames * rows * columns);
+    if emissions.len() != frames * positions * columns {
+        let expected = format!("T (U + 1) columns = {}", frames * positions * columns);
         return Err(shape("emissions", expected, emissions.len()));
     }
     for (i, arc) in arcs.iter().enumerate() {
@@ -81,32 +81,37 @@ pub fn sum_over_paths(
             return Err(value("arcs", i, expected, format!("{arc:?}")));
         }
     }
-    if let Some(i) = emissions.iter().position(|e| e.is_nan() || *e == f64::INFINITY) {
+    if let Some(i) = emissions.iter().position(|value| value.is_nan() || *value == f64::INFINITY) {
         return Err(value("emissions", i, "a number below +inf", emissions[i]));
     }
-    let all = every_path(frames, labels, columns, arcs)?;
-    let scores: Vec<f64> = all.iter().map(|path| path.iter().map(|&i| emissions[i]).sum()).collect();
+    let paths = enumerate_paths(frames, labels, columns, arcs)?;
+    let scores: Vec<f64> = paths.iter().map(|path| path.iter().map(|&i| emissions[i]).sum()).collect();
     let log_likelihood = log_sum(&scores);
     let mut occupancies = vec![0.0; emissions.len()];
-    for (path, score) in all.iter().zip(&scores).filter(|(_, score)| score.is_finite()) {
+    for (path, score) in paths.iter().zip(&scores).filter(|(_, score)| score.is_finite()) {
         for &i in path {
             occupancies[i] += (score - log_likelihood).exp();
         }
     }
-    Ok(PathSums { count: all.len(), log_likelihood, occupancies })
+    Ok(PathSums { count: paths.len(), log_likelihood, occupancies })
 }
 
 /// `log Σ exp`; -inf for an empty slice.
 pub(crate) fn log_sum(scores: &[f64]) -> f64 {
-    let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    if top == f64::NEG_INFINITY {
-        return top;
+    let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if max == f64::NEG_INFINITY {
+        return max;
     }
-    top + scores.iter().map(|s| (s - top).exp()).sum::<f64>().ln()
+    max + scores.iter().map(|score| (score - max).exp()).sum::<f64>().ln()
 }
 
 /// Each path as the indices of its emissions.
-fn every_path(frames: usize, labels: usize, columns: usize, arcs: &[PathArc]) -> Result<Vec<Vec<usize>>> {
+fn enumerate_paths(
+    frames: usize,
+    labels: usize,
+    columns: usize,
+    arcs: &[PathArc],
+) -> Result<Vec<Vec<usize>>> {
     let count = count_paths(frames, labels, arcs);
     if count > MAX_PATHS as f64 {
         return Err(Error::TooLarge { argument: "alignment paths", limit: MAX_PATHS, found: count });
@@ -130,8 +135,9 @@ fn every_path(frames: usize, labels: usize, columns: usize, arcs: &[PathArc]) ->
 
 /// Counts the paths without enumerating them; f64, so that it cannot overflow.
 fn count_paths(frames: usize, labels: usize, arcs: &[PathArc]) -> f64 {
-    let rows = labels + 1;
-    let mut ways = vec![0.0; frames * rows];
+    let positions = labels + 1;
+    // Number of paths to each site.
+    let mut ways = vec![0.0; frames * positions];
     ways[0] = 1.0;
     let mut complete = 0.0;
     // Every arc advances t or u, so t-major order is topological.
@@ -140,9 +146,9 @@ fn count_paths(frames: usize, labels: usize, arcs: &[PathArc]) -> f64 {
             for arc in arcs {
                 let (next_t, next_u) = (t + arc.frames, u + arc.labels);
                 if (next_t, next_u) == (frames, labels) && arc.may_end {
-                    complete += ways[t * rows + u];
+                    complete += ways[t * positions + u];
                 } else if next_t < frames && next_u <= labels {
-                    ways[next_t * rows + next_u] += ways[t * rows + u];
+                    ways[next_t * positions + next_u] += ways[t * positions + u];
                 }
             }
         }

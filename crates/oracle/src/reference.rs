@@ -41,9 +41,9 @@ pub fn log_add(a: f64, b: f64) -> f64 {
 
 /// Replaces a row by its log-softmax.
 pub fn log_softmax(row: &mut [f64]) {
-    let top = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let log_sum = row.iter().map(|z| (z - top).exp()).sum::<f64>().ln();
-    row.iter_mut().for_each(|z| *z = (*z - top) - log_sum);
+    let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let log_sum = row.iter().map(|z| (z - max).exp()).sum::<f64>().ln();
+    row.iter_mut().for_each(|z| *z = (*z - max) - log_sum);
 }
 
 /// Returns transducer losses and gradients of a padded batch in f64.
@@ -69,8 +69,8 @@ pub fn transducer_loss(
 ) -> Result<ReferenceLoss> {
     let batch = Batch::new(dims, frames, labels, blank)?;
     batch.check_rows(logits)?;
-    let [_, max_frames, rows, classes] = dims;
-    let sites = max_frames * rows;
+    let [_, max_frames, positions, classes] = dims;
+    let sites = max_frames * positions;
     let mut out = ReferenceLoss {
         loss: vec![0.0; frames.len()],
         gradient: vec![0.0; logits.len()],
@@ -80,42 +80,61 @@ pub fn transducer_loss(
     for b in 0..frames.len() {
         let scores = b * sites * classes..(b + 1) * sites * classes;
         let lattice = b * sites..(b + 1) * sites;
-        out.loss[b] = utterance(
+        out.loss[b] = utterance_loss(
             &logits[scores.clone()],
             &mut out.gradient[scores],
             &mut out.log_alpha[lattice.clone()],
             &mut out.log_beta[lattice],
-            (frames[b], rows, classes),
-            (&labels[b], blank as usize),
+            &UtteranceLattice {
+                frames: frames[b],
+                labels: &labels[b],
+                positions,
+                classes,
+                blank: blank as usize,
+            },
             fastemit,
         );
     }
     Ok(out)
 }
 
-/// Computes one utterance; every slice has the padded row stride `rows`.
-fn utterance(
+/// Lattice of one utterance in the padded batch.
+struct UtteranceLattice<'a> {
+    frames: usize,
+    labels: &'a [u32],
+    /// Label positions of a frame in the padded batch.
+    positions: usize,
+    classes: usize,
+    blank: usize,
+}
+
+/// Returns the loss of one utterance, with gradient, α and β.
+///
+/// Every slice has `positions` rows per frame.
+fn utterance_loss(
     logits: &[f64],
     gradient: &mut [f64],
     log_alpha: &mut [f64],
     log_beta: &mut [f64],
-    (frames, rows, classes): (usize, usize, usize),
-    (labels, blank): (&[u32], usize),
+    lattice: &UtteranceLattice,
     fastemit: f64,
 ) -> f64 {
-    let last = labels.len();
-    let site = |t: usize, u: usize| t * rows + u;
+    let &UtteranceLattice { frames, labels, positions, classes, blank } = lattice;
+    let label_count = labels.len();
+    // Log-probabilities of all classes at the sites.
+    let site = |t: usize, u: usize| t * positions + u;
     let mut log_probs = logits.to_vec();
     for t in 0..frames {
-        for u in 0..=last {
+        for u in 0..=label_count {
             log_softmax(&mut log_probs[site(t, u) * classes..][..classes]);
         }
     }
     let blank_log_prob = |t: usize, u: usize| log_probs[site(t, u) * classes + blank];
     let label_log_prob = |t: usize, u: usize| log_probs[site(t, u) * classes + labels[u] as usize];
 
+    // Forward recursion: α.
     for t in 0..frames {
-        for u in 0..=last {
+        for u in 0..=label_count {
             let mut sum = if (t, u) == (0, 0) { 0.0 } else { f64::NEG_INFINITY };
             if t > 0 {
                 sum = log_add(sum, log_alpha[site(t - 1, u)] + blank_log_prob(t - 1, u));
@@ -126,16 +145,16 @@ fn utterance(
             log_alpha[site(t, u)] = sum;
         }
     }
-    // β after a blank arc: of the next frame, or 0 at the end of the utterance.
-    let beta_after_blank = |log_beta: &[f64], t: usize, u: usize| match (t + 1 < frames, u == last) {
+    // Backward recursion: β. After a blank arc it is that of the next frame, or 0 at the end.
+    let beta_after_blank = |log_beta: &[f64], t: usize, u: usize| match (t + 1 < frames, u == label_count) {
         (true, _) => log_beta[site(t + 1, u)],
         (false, true) => 0.0,
         (false, false) => f64::NEG_INFINITY,
     };
     for t in (0..frames).rev() {
-        for u in (0..=last).rev() {
+        for u in (0..=label_count).rev() {
             let mut sum = blank_log_prob(t, u) + beta_after_blank(log_beta, t, u);
-            if u < last {
+            if u < label_count {
                 sum = log_add(sum, label_log_prob(t, u) + log_beta[site(t, u + 1)]);
             }
             log_beta[site(t, u)] = sum;
@@ -145,23 +164,26 @@ fn utterance(
     if loss == f64::INFINITY {
         return loss;
     }
+    // Gradient by the logits, from the occupancies of both arcs of a site.
     for t in 0..frames {
-        for u in 0..=last {
-            let at = site(t, u);
-            let through_blank =
-                (log_alpha[at] + blank_log_prob(t, u) + beta_after_blank(log_beta, t, u) + loss).exp();
-            let mut through_label = 0.0;
-            if u < last {
-                let rest = log_beta[site(t, u + 1)];
-                through_label = (1.0 + fastemit) * (log_alpha[at] + label_log_prob(t, u) + rest + loss).exp();
+        for u in 0..=label_count {
+            let site_index = site(t, u);
+            let blank_occupancy =
+                (log_alpha[site_index] + blank_log_prob(t, u) + beta_after_blank(log_beta, t, u) + loss)
+                    .exp();
+            let mut label_occupancy = 0.0;
+            if u < label_count {
+                let beta_after_label = log_beta[site(t, u + 1)];
+                label_occupancy = (1.0 + fastemit)
+                    * (log_alpha[site_index] + label_log_prob(t, u) + beta_after_label + loss).exp();
             }
-            let row = &mut gradient[at * classes..][..classes];
-            for (g, log_prob) in row.iter_mut().zip(&log_probs[at * classes..]) {
-                *g = (through_blank + through_label) * log_prob.exp();
+            let row = &mut gradient[site_index * classes..][..classes];
+            for (derivative, log_prob) in row.iter_mut().zip(&log_probs[site_index * classes..]) {
+                *derivative = (blank_occupancy + label_occupancy) * log_prob.exp();
             }
-            row[blank] -= through_blank;
-            if u < last {
-                row[labels[u] as usize] -= through_label;
+            row[blank] -= blank_occupancy;
+            if u < label_count {
+                row[labels[u] as usize] -= label_occupancy;
             }
         }
     }

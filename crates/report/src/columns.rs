@@ -29,23 +29,23 @@ impl Columns {
         let names: Vec<String> = reader.headers().map_err(metrics_error)?.iter().map(str::to_owned).collect();
         let mut columns: Vec<(String, Vec<Option<f64>>)> =
             names.into_iter().map(|name| (name, Vec::new())).collect();
-        let mut rows = 0;
+        let mut row_count = 0;
         for row in reader.records() {
             let row = row.map_err(metrics_error)?;
-            for (cell, column) in row.iter().zip(&mut columns) {
-                column.1.push(cell.trim().parse().ok().filter(|value: &f64| value.is_finite()));
+            for (cell, (_, values)) in row.iter().zip(&mut columns) {
+                values.push(cell.trim().parse().ok().filter(|value: &f64| value.is_finite()));
             }
-            rows += 1;
+            row_count += 1;
         }
-        let epochs = columns.iter().position(|column| column.0 == "epoch");
+        let epochs = columns.iter().position(|(name, _)| name == "epoch");
         let epochs = epochs.map_or(Vec::new(), |index| columns.remove(index).1);
-        let epochs = (0..rows).map(|row| epochs.get(row).copied().flatten().unwrap_or(row as f64 + 1.0));
+        let epochs = (0..row_count).map(|row| epochs.get(row).copied().flatten().unwrap_or(row as f64 + 1.0));
         Ok(Self { epochs: epochs.collect(), columns })
     }
 
     /// Returns the values of a column without empty cells.
     pub fn values(&self, name: &str) -> Vec<f64> {
-        let column = self.columns.iter().find(|column| column.0 == name);
-        column.map_or(Vec::new(), |column| column.1.iter().copied().flatten().collect())
+        let column = self.columns.iter().find(|(column_name, _)| column_name == name);
+        column.map_or(Vec::new(), |(_, values)| values.iter().copied().flatten().collect())
     }
 }

@@ -6,7 +6,8 @@ use crate::plots::{self, Corner, Panel, Pen, PlotAxis, PlotLine, format_short, m
 use crate::{Error, Result};
 
 /// Width and height of a plot in pixels, legible on a telephone.
-const SIZE: (u32, u32) = (440, 270);
+const PLOT_SIZE: (u32, u32) = (440, 270);
+/// Pens of the curves, in the order of the columns.
 const PENS: [Pen; 6] = [Pen::BLUE, Pen::ORANGE, Pen::GREEN, Pen::PURPLE, Pen::CYAN, Pen::GRAY];
 /// Ratio of maximum to minimum above which an axis is logarithmic.
 const LOG_AXIS_RATIO: f64 = 30.0;
@@ -17,6 +18,7 @@ struct CurveGroup {
     unit: &'static str,
     /// Factor from the values of the table to the unit.
     factor: f64,
+    /// Indices of the columns of the table.
     columns: Vec<usize>,
 }
 
@@ -54,26 +56,36 @@ pub fn draw(metrics: &Columns) -> Result<Vec<(String, String)>> {
         CurveGroup { title, unit: "", factor: 1.0, columns: vec![index] }
     }));
     let groups = groups.into_iter().filter(|group| !group.columns.is_empty());
-    groups.map(|group| Ok((group.title.clone(), panel(&group, metrics)?))).collect()
+    groups.map(|group| Ok((group.title.clone(), draw_group(&group, metrics)?))).collect()
 }
 
-fn panel(group: &CurveGroup, metrics: &Columns) -> Result<String> {
+/// Draws the plot of a group as SVG.
+fn draw_group(group: &CurveGroup, metrics: &Columns) -> Result<String> {
+    // Range of the values, and whether the axis is logarithmic.
     let values = group.columns.iter().flat_map(|&index| metrics.columns[index].1.iter().flatten());
     let (low, high) = min_max(values.map(|value| value * group.factor)).unwrap_or((0.0, 1.0));
     // A loss of 0 (no such head in this epoch) does not affect the choice of the axis.
     let values = group.columns.iter().flat_map(|&index| metrics.columns[index].1.iter().flatten());
     let positive = min_max(values.map(|value| value * group.factor).filter(|&value| value > 0.0));
     let is_log = low >= 0.0 && positive.is_some_and(|(low, high)| high / low > LOG_AXIS_RATIO);
+    // Curve of each column.
     let line = |(&index, pen): (&usize, Pen)| {
         let (name, values) = &metrics.columns[index];
-        let value = |value: f64| match is_log {
+        let axis_value = |value: f64| match is_log {
             true => (value > 0.0).then(|| value.log10()),
             false => Some(value),
         };
         let points = metrics.epochs.iter().zip(values);
-        let points = points.filter_map(|(&epoch, cell)| Some((epoch, value((*cell)? * group.factor)?)));
-        PlotLine { name: label(name), pen, points: points.collect(), crosses: Vec::new(), cross_label: "" }
+        let points = points.filter_map(|(&epoch, cell)| Some((epoch, axis_value((*cell)? * group.factor)?)));
+        PlotLine {
+            name: legend_name(name),
+            pen,
+            points: points.collect(),
+            crosses: Vec::new(),
+            cross_label: "",
+        }
     };
+    // Vertical axis.
     let y = match positive.filter(|_| is_log) {
         Some((low, high)) => PlotAxis::decades(low.log10() - 0.1, high.log10() + 0.1, 2.0),
         None => {
@@ -84,25 +96,26 @@ fn panel(group: &CurveGroup, metrics: &Columns) -> Result<String> {
             PlotAxis { range: low..high, ticks: ticks_between(low, high) }
         }
     };
-    let last = metrics.epochs.iter().copied().fold(1.0, f64::max);
-    let ticks = ticks_between(0.0, last.max(5.0)).into_iter();
-    let ticks = ticks.filter(|tick| tick.fract() == 0.0 && *tick <= last);
+    // Horizontal axis, with ticks at whole epochs.
+    let last_epoch = metrics.epochs.iter().copied().fold(1.0, f64::max);
+    let ticks = ticks_between(0.0, last_epoch.max(5.0)).into_iter();
+    let ticks = ticks.filter(|tick| tick.fract() == 0.0 && *tick <= last_epoch);
     let panel = Panel {
         title: group.title.clone(),
         x_name: "epoch",
         y_name: group.unit,
-        x: PlotAxis { range: 0.0..1.02 * last, ticks: ticks.collect() },
+        x: PlotAxis { range: 0.0..1.02 * last_epoch, ticks: ticks.collect() },
         y,
         x_label: Box::new(format_short),
         y_label: if is_log { |value| format_short(10f64.powf(value)) } else { format_short },
         lines: group.columns.iter().zip(PENS.into_iter().cycle()).map(line).collect(),
         legend: Corner::UpperRight,
     };
-    plots::draw(SIZE, &[panel]).map_err(Error::Plot)
+    plots::draw(PLOT_SIZE, &[panel]).map_err(Error::Plot)
 }
 
 /// Returns the name of a column in the legend.
-fn label(name: &str) -> String {
+fn legend_name(name: &str) -> String {
     match name {
         "loss" => "transducer".to_owned(),
         "ctc_loss" => "CTC".to_owned(),
@@ -117,7 +130,7 @@ fn label(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn columns(columns: &[(&str, &[Option<f64>])]) -> Columns {
+    fn metrics_of(columns: &[(&str, &[Option<f64>])]) -> Columns {
         let rows = columns[0].1.len();
         Columns {
             epochs: (1..=rows).map(|epoch| epoch as f64).collect(),
@@ -127,7 +140,7 @@ mod tests {
 
     #[test]
     fn every_column_with_values_has_a_curve() {
-        let drawn = draw(&columns(&[
+        let drawn = draw(&metrics_of(&[
             ("step", &[Some(5.0), Some(10.0)]),
             ("loss", &[Some(100.0), Some(1.0)]),
             ("ctc_loss", &[Some(0.0), Some(0.0)]),
@@ -153,7 +166,7 @@ mod tests {
     #[test]
     fn single_epochs_and_equal_values_have_curves() {
         for values in [&[Some(3.0)][..], &[Some(3.0), Some(3.0)], &[Some(1e-9), None], &[Some(-2.0)]] {
-            let drawn = draw(&columns(&[("learning_rate", values)])).unwrap();
+            let drawn = draw(&metrics_of(&[("learning_rate", values)])).unwrap();
             assert!(drawn[0].1.contains("<circle") && !drawn[0].1.contains("NaN"), "{values:?}");
         }
         assert!(draw(&Columns::default()).unwrap().is_empty());

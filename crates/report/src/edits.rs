@@ -18,7 +18,7 @@ pub struct EditPair {
 }
 
 /// Splits a text into the units of a metric: words or characters.
-fn units(text: &str, metric: Metric) -> Vec<String> {
+fn split_units(text: &str, metric: Metric) -> Vec<String> {
     match metric {
         Metric::Wer => words(text).into_iter().map(str::to_owned).collect(),
         Metric::Cer => characters(text).into_iter().map(String::from).collect(),
@@ -26,9 +26,9 @@ fn units(text: &str, metric: Metric) -> Vec<String> {
 }
 
 /// Aligns an utterance; returns none for texts that are too long.
-pub fn pairs(transcript: &Transcript, metric: Metric) -> Option<Vec<EditPair>> {
-    let reference = units(&transcript.reference, metric);
-    let hypothesis = units(&transcript.hypothesis, metric);
+pub fn align_texts(transcript: &Transcript, metric: Metric) -> Option<Vec<EditPair>> {
+    let reference = split_units(&transcript.reference, metric);
+    let hypothesis = split_units(&transcript.hypothesis, metric);
     if reference.len().saturating_mul(hypothesis.len()) > MAX_ALIGNMENT_CELLS {
         return None;
     }
@@ -43,9 +43,9 @@ pub fn pairs(transcript: &Transcript, metric: Metric) -> Option<Vec<EditPair>> {
 }
 
 /// Counts the errors of each kind, most frequent first.
-pub fn confusions(transcripts: &[Transcript], metric: Metric) -> Vec<(EditPair, usize)> {
+pub fn count_errors(transcripts: &[Transcript], metric: Metric) -> Vec<(EditPair, usize)> {
     let mut counts: BTreeMap<(Option<String>, Option<String>), usize> = BTreeMap::new();
-    for pair in transcripts.iter().filter_map(|transcript| pairs(transcript, metric)).flatten() {
+    for pair in transcripts.iter().filter_map(|transcript| align_texts(transcript, metric)).flatten() {
         if pair.reference != pair.hypothesis {
             *counts.entry((pair.reference, pair.hypothesis)).or_default() += 1;
         }
@@ -68,13 +68,13 @@ mod tests {
             Transcript::new(String::new(), None, None, reference.to_owned(), hypothesis)
         };
         let set = [transcript("a b c", "a x c d"), transcript("b", "x"), transcript("c", "")];
-        let confusions = confusions(&set, Metric::Wer);
+        let counts = count_errors(&set, Metric::Wer);
         let pair = |reference: &str, hypothesis: &str| EditPair {
             reference: Some(reference.to_owned()).filter(|unit| !unit.is_empty()),
             hypothesis: Some(hypothesis.to_owned()).filter(|unit| !unit.is_empty()),
         };
-        assert_eq!(confusions, [(pair("b", "x"), 2), (pair("", "d"), 1), (pair("c", ""), 1)]);
-        let pairs = pairs(&transcript("天 气", "天汽"), Metric::Cer).unwrap();
+        assert_eq!(counts, [(pair("b", "x"), 2), (pair("", "d"), 1), (pair("c", ""), 1)]);
+        let pairs = align_texts(&transcript("天 气", "天汽"), Metric::Cer).unwrap();
         assert_eq!(pairs, [pair("天", "天"), pair("气", "汽")]);
     }
 }

@@ -22,13 +22,13 @@ mod curves;
 mod edits;
 mod error;
 mod html;
+mod page;
 pub mod plots;
 mod recordings;
 mod run;
 mod run_curve;
 mod tables;
 mod worst;
-mod write;
 
 pub use error::{Error, Result};
 pub use run::Run;

@@ -46,8 +46,8 @@ pub(crate) fn draw((width, height): (u32, u32), panels: &[Panel]) -> Result<Stri
 /// An error of the plotting library, which indicates a bug in the library.
 pub fn draw_file(size: (u32, u32), panels: &[Panel]) -> Result<String, DrawError> {
     let svg = draw(size, panels)?;
-    let (start, content) = svg.split_once('\n').ok_or("expected an SVG of several lines")?;
-    Ok(format!("{start}\n<style>\n{DARK_STYLE}</style>\n{content}"))
+    let (svg_tag, content) = svg.split_once('\n').ok_or("expected an SVG of several lines")?;
+    Ok(format!("{svg_tag}\n<style>\n{DARK_STYLE}</style>\n{content}"))
 }
 
 #[cfg(test)]
@@ -79,8 +79,8 @@ mod tests {
         let svg = draw_file((400, 300), &[panel]).unwrap();
         let (_, drawing) = svg.split_once("</style>").unwrap();
         for property in ["fill", "stroke"] {
-            let start = format!("{property}=\"#");
-            for color in drawing.split(start.as_str()).skip(1).map(|rest| &rest[..6]) {
+            let prefix = format!("{property}=\"#");
+            for color in drawing.split(prefix.as_str()).skip(1).map(|rest| &rest[..6]) {
                 assert!(DARK_STYLE.contains(&format!("[{property}=\"#{color}\"]")), "{property} {color}");
             }
         }

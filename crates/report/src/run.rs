@@ -17,14 +17,15 @@ pub struct Run {
     /// Name of the folder.
     pub(crate) name: String,
     /// Text of the recipe.
-    pub(crate) text: String,
+    pub(crate) recipe_text: String,
     /// Parsed recipe, with the names of earlier versions translated; none if it is invalid.
     pub(crate) recipe: Option<Recipe>,
+    /// Columns of `metrics.csv`.
     pub(crate) metrics: Columns,
     /// References and hypotheses of each set.
     pub(crate) sets: TranscriptsBySet,
     /// Unusable utterances and recordings of unexpected length of each set.
-    pub(crate) bad: BTreeMap<String, BadItems>,
+    pub(crate) bad_items: BTreeMap<String, BadItems>,
     /// Utterances of each set by id, from readable manifests.
     pub(crate) utterances: BTreeMap<String, BTreeMap<String, Utterance>>,
     /// Parameter count of each part of the model.
@@ -51,23 +52,24 @@ impl Run {
         if !path.exists() {
             return Err(Error::NoRun { path: folder.to_owned() });
         }
-        let text = read_input_text(&path).map_err(Error::io(&path))?;
+        let recipe_text = read_input_text(&path).map_err(Error::io(&path))?;
         let name = folder.canonicalize().unwrap_or(folder.to_owned());
         let name = name.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut notes = Vec::new();
-        let recipe = Recipe::parse_of_run(&text, &path).map_err(|error| notes.push(error.to_string())).ok();
-        let (sets, bad) = sets(folder)?;
+        let recipe =
+            Recipe::parse_of_run(&recipe_text, &path).map_err(|error| notes.push(error.to_string())).ok();
+        let (sets, bad_items) = read_sets(folder)?;
         let mut run = Run {
             name,
-            text,
+            recipe_text,
             recipe,
             metrics: Columns::read(&folder.join("metrics.csv"))?,
             sets,
-            bad,
+            bad_items,
             utterances: BTreeMap::new(),
-            parameters: parameters(folder),
+            parameters: count_parameters(folder),
             notes,
-            files: files(folder)?,
+            files: list_files(folder)?,
         };
         if let Some(path) = recipe_path {
             run.compare_manifests(path)?;
@@ -109,8 +111,8 @@ impl Run {
     /// Reads the utterances of the sets, and speakers that the hypotheses lack.
     fn read_manifests(&mut self, folder: &Path, recipe_path: Option<&Path>) -> Result<()> {
         let Some(recipe) = &self.recipe else { return Ok(()) };
-        let original = read_input_text(&folder.join("recipe.path")).map(PathBuf::from).ok();
-        let base = recipe_path.or(original.as_deref()).and_then(Path::parent).unwrap_or(folder);
+        let original_path = read_input_text(&folder.join("recipe.path")).map(PathBuf::from).ok();
+        let base = recipe_path.or(original_path.as_deref()).and_then(Path::parent).unwrap_or(folder);
         for (name, transcripts) in &mut self.sets {
             let manifests = if name == "dev" { &recipe.data.dev } else { &recipe.data.test };
             let manifests: Vec<PathBuf> = manifests.iter().map(|path| base.join(path)).collect();
@@ -127,12 +129,13 @@ impl Run {
                     continue;
                 }
             };
-            // Repeated ids are ambiguous.
+            // Utterances by id; repeated ids are ambiguous.
             let mut counts = BTreeMap::<String, usize>::new();
             utterances.iter().for_each(|utterance| *counts.entry(utterance.id.clone()).or_default() += 1);
-            let named = utterances.into_iter().map(|utterance| (utterance.id.clone(), utterance));
+            let with_ids = utterances.into_iter().map(|utterance| (utterance.id.clone(), utterance));
             let mut utterances: BTreeMap<String, Utterance> =
-                named.filter(|(id, _)| counts[id] == 1).collect();
+                with_ids.filter(|(id, _)| counts[id] == 1).collect();
+            // Speakers of the transcripts.
             for transcript in transcripts.iter_mut() {
                 let utterance = utterances.get(&transcript.id);
                 match utterance.filter(|utterance| utterance.text == transcript.reference) {
@@ -150,7 +153,7 @@ impl Run {
 }
 
 /// Returns the files of a run folder except HTML pages.
-fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+fn list_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).map_err(Error::io(folder))?;
     let paths = entries.map(|entry| entry.map(|entry| entry.path()).map_err(Error::io(folder)));
     let is_page = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "html");
@@ -161,8 +164,8 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
 type TranscriptsBySet = BTreeMap<String, Vec<Transcript>>;
 
 /// Reads the files `SET.hypotheses.jsonl` and the bad items of each set.
-fn sets(folder: &Path) -> Result<(TranscriptsBySet, BTreeMap<String, BadItems>)> {
-    let (mut sets, mut bad) = (BTreeMap::new(), training::run_folder::read_bad_items(folder));
+fn read_sets(folder: &Path) -> Result<(TranscriptsBySet, BTreeMap<String, BadItems>)> {
+    let (mut sets, mut bad_items) = (BTreeMap::new(), training::run_folder::read_bad_items(folder));
     for entry in fs::read_dir(folder).map_err(Error::io(folder))? {
         let path = entry.map_err(Error::io(folder))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -176,18 +179,18 @@ fn sets(folder: &Path) -> Result<(TranscriptsBySet, BTreeMap<String, BadItems>)>
             source,
         })?;
         if !evaluation.bad.is_empty() {
-            bad.entry(format!("data.{name}")).or_insert(evaluation.bad);
+            bad_items.entry(format!("data.{name}")).or_insert(evaluation.bad);
         }
         sets.insert(name.to_owned(), evaluation.transcripts);
     }
-    bad.retain(|_, items| !items.is_empty());
-    Ok((sets, bad))
+    bad_items.retain(|_, items| !items.is_empty());
+    Ok((sets, bad_items))
 }
 
 /// Counts parameters by the first part of their names.
 ///
 /// Reads the header of the best or last checkpoint; returns an empty map without a valid one.
-fn parameters(folder: &Path) -> BTreeMap<String, usize> {
+fn count_parameters(folder: &Path) -> BTreeMap<String, usize> {
     let mut parts = BTreeMap::new();
     let checkpoints = ["best.safetensors", "last.safetensors"].map(|name| folder.join(name));
     let Some(shapes) = checkpoints.iter().find_map(|path| model::checkpoint::shapes(path).ok()) else {

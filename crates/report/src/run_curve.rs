@@ -4,21 +4,21 @@ use training::Metrics;
 use crate::plots::{self, Corner, Panel, Pen, PlotAxis, PlotLine, format_one_digit, min_max, ticks_to};
 use crate::{Error, Result};
 
-/// Width and height in pixels.
-const SIZE: (u32, u32) = (820, 640);
+/// Width and height of the plot in pixels.
+const PLOT_SIZE: (u32, u32) = (820, 640);
 
 /// Draws `curve.svg` of a run folder: losses above dev error rates, over the epochs.
 ///
 /// # Errors
 /// [`Error::Plot`]
 pub fn draw_run_curve(rows: &[Metrics]) -> Result<String> {
-    plots::draw_file(SIZE, &[losses(rows), error_rates(rows)]).map_err(Error::Plot)
+    plots::draw_file(PLOT_SIZE, &[loss_panel(rows), error_rate_panel(rows)]).map_err(Error::Plot)
 }
 
 /// Plots the losses on a logarithmic axis.
 ///
 /// A loss of 0 (the model has no such head) is left out.
-fn losses(rows: &[Metrics]) -> Panel<'static> {
+fn loss_panel(rows: &[Metrics]) -> Panel<'static> {
     let log = |loss: f64| (loss > 0.0).then(|| loss.log10());
     let mut lines = vec![
         line("transducer", Pen::BLUE, rows, |row| log(row.loss)),
@@ -32,7 +32,8 @@ fn losses(rows: &[Metrics]) -> Panel<'static> {
     panel("Training loss per utterance", "loss", y, |log| format_one_digit(10f64.powf(log)), lines, rows)
 }
 
-fn error_rates(rows: &[Metrics]) -> Panel<'static> {
+/// Plots word and character error rates of the dev set.
+fn error_rate_panel(rows: &[Metrics]) -> Panel<'static> {
     let lines = vec![
         line("WER", Pen::GREEN, rows, |row| row.dev_wer.map(|wer| 100.0 * wer)),
         line("CER", Pen::ORANGE, rows, |row| row.dev_cer.map(|cer| 100.0 * cer)),
@@ -42,6 +43,7 @@ fn error_rates(rows: &[Metrics]) -> Panel<'static> {
     panel("Error rate on the dev set", "error rate in %", y, |rate| rate.to_string(), lines, rows)
 }
 
+/// Creates a line through the finite values of the epochs.
 fn line(name: &'static str, pen: Pen, rows: &[Metrics], value: impl Fn(&Metrics) -> Option<f64>) -> PlotLine {
     // The rate of references without words is not finite.
     let value = |row| value(row).filter(|value| value.is_finite());
@@ -49,6 +51,7 @@ fn line(name: &'static str, pen: Pen, rows: &[Metrics], value: impl Fn(&Metrics)
     PlotLine { name: name.to_owned(), pen, points, crosses: Vec::new(), cross_label: "" }
 }
 
+/// Creates a panel over the epochs.
 fn panel(
     title: &'static str,
     y_name: &'static str,
@@ -57,14 +60,14 @@ fn panel(
     lines: Vec<PlotLine>,
     rows: &[Metrics],
 ) -> Panel<'static> {
-    let epochs = rows.last().map_or(1, |row| row.epoch) as f64;
+    let last_epoch = rows.last().map_or(1, |row| row.epoch) as f64;
     // Ticks are at whole epochs.
-    let ticks = ticks_to(epochs.max(10.0)).into_iter().filter(|&tick| tick <= epochs).collect();
+    let ticks = ticks_to(last_epoch.max(10.0)).into_iter().filter(|&tick| tick <= last_epoch).collect();
     Panel {
         title: title.to_owned(),
         x_name: "epoch",
         y_name,
-        x: PlotAxis { range: 0.0..1.02 * epochs, ticks },
+        x: PlotAxis { range: 0.0..1.02 * last_epoch, ticks },
         y,
         x_label: Box::new(|epoch| epoch.to_string()),
         y_label,
@@ -77,7 +80,7 @@ fn panel(
 mod tests {
     use super::*;
 
-    fn rows(count: u64) -> Vec<Metrics> {
+    fn metrics_rows(count: u64) -> Vec<Metrics> {
         let row = |epoch| Metrics {
             epoch,
             step: 10 * epoch,
@@ -100,7 +103,7 @@ mod tests {
 
     #[test]
     fn every_epoch_and_every_evaluation_has_a_point() {
-        let svg = draw_run_curve(&rows(9)).unwrap();
+        let svg = draw_run_curve(&metrics_rows(9)).unwrap();
         // Losses of all epochs but none of 0; WER at epochs 2, 4, 6 and 8, CER at 3, 6 and 9.
         assert_eq!(svg.matches("<circle").count(), 9 + 4 + 3);
         for text in ["Training loss", "Error rate", "epoch", "error rate in %", "WER", "CER"] {
@@ -111,9 +114,9 @@ mod tests {
 
     #[test]
     fn short_runs_and_zero_losses_can_be_plotted() {
-        let row = rows(1)[0].clone();
+        let row = metrics_rows(1)[0].clone();
         let infinite = Metrics { dev_wer: Some(f64::INFINITY), dev_cer: Some(f64::NAN), ..row.clone() };
-        for rows in [Vec::new(), rows(1), vec![Metrics { loss: 0.0, ..row }], vec![infinite]] {
+        for rows in [Vec::new(), metrics_rows(1), vec![Metrics { loss: 0.0, ..row }], vec![infinite]] {
             let svg = draw_run_curve(&rows).unwrap();
             assert!(svg.contains("</svg>") && !svg.contains("NaN") && !svg.contains("inf"));
         }

@@ -2,22 +2,22 @@
 use recognizer::Metric;
 use recognizer::{BadItems, Score, Transcript};
 
-use crate::edits::{EditPair, confusions};
-use crate::html::{count, escape, interval, percent};
+use crate::edits::{EditPair, count_errors};
+use crate::html::{escape, format_count, format_interval, format_percent};
 
 /// Maximum number of rows that are shown.
 const MAX_ROWS: usize = 20;
 
 /// Formats error rates, one row per part; a script sorts the table by any column.
 ///
-/// `first` is the header of the first column.
-pub fn scores(caption: &str, first: &str, rows: &[(String, Score)]) -> String {
+/// `row_header` is the header of the first column.
+pub fn score_table(caption: &str, row_header: &str, rows: &[(String, Score)]) -> String {
     let has_speakers = rows.iter().any(|(_, score)| score.over_speakers.is_some());
     let speaker_header = |rate: &str| match has_speakers {
         true => format!("<th scope=\"col\">{rate} 95 % over speakers</th>"),
         false => String::new(),
     };
-    let body: String = rows.iter().map(|(name, score)| row(name, score, has_speakers)).collect();
+    let body: String = rows.iter().map(|(name, score)| score_row(name, score, has_speakers)).collect();
     format!(
         "<div class=\"wide\"><table class=\"sort\"><caption>{}</caption><thead><tr><th scope=\"col\">{}</th>\
          <th scope=\"col\">utterances</th><th scope=\"col\">words</th>\
@@ -26,16 +26,17 @@ pub fn scores(caption: &str, first: &str, rows: &[(String, Score)]) -> String {
          <th scope=\"col\" title=\"substituted words\">sub</th><th scope=\"col\" title=\"deleted words\">del</th>\
          <th scope=\"col\" title=\"inserted words\">ins</th></tr></thead><tbody>{body}</tbody></table></div>\n",
         escape(caption),
-        escape(first),
+        escape(row_header),
         speaker_header("WER"),
         speaker_header("CER"),
     )
 }
 
-fn row(name: &str, score: &Score, has_speakers: bool) -> String {
-    let number = |value: usize| format!("<td data-v=\"{value}\">{}</td>", count(value));
-    let rate = |value: f64| format!("<td data-v=\"{value}\"><b>{}</b></td>", percent(value));
-    let range = |ends: (f64, f64)| format!("<td data-v=\"{}\">{}</td>", ends.0, interval(ends));
+/// Formats the error rates of one part.
+fn score_row(name: &str, score: &Score, has_speakers: bool) -> String {
+    let number = |value: usize| format!("<td data-v=\"{value}\">{}</td>", format_count(value));
+    let rate = |value: f64| format!("<td data-v=\"{value}\"><b>{}</b></td>", format_percent(value));
+    let range = |ends: (f64, f64)| format!("<td data-v=\"{}\">{}</td>", ends.0, format_interval(ends));
     let speaker_range = |ends: Option<(f64, f64)>| match (has_speakers, ends) {
         (true, Some(ends)) => range(ends),
         (true, None) => "<td data-v=\"-1\"></td>".to_owned(),
@@ -61,7 +62,7 @@ fn row(name: &str, score: &Score, has_speakers: bool) -> String {
 }
 
 /// Formats the bad items of a set: id, action and reason.
-pub fn bad_items(set: &str, items: &BadItems) -> String {
+pub fn bad_item_table(set: &str, items: &BadItems) -> String {
     let row = |id: &str, action: &str, reason: &str| {
         format!("<tr><th scope=\"row\">{}</th><td>{action}</td><td>{}</td></tr>", escape(id), escape(reason))
     };
@@ -77,15 +78,15 @@ pub fn bad_items(set: &str, items: &BadItems) -> String {
          <table class=\"text\"><thead><tr><th scope=\"col\">utterance</th><th scope=\"col\">action</th>\
          <th scope=\"col\">reason</th></tr></thead><tbody>{}</tbody></table></div></details>\n",
         escape(set),
-        count(items.left_out.len()),
-        count(items.other_length.len()),
+        format_count(items.left_out.len()),
+        format_count(items.other_length.len()),
         rows.concat(),
     )
 }
 
 /// Formats the most frequent errors: reference, hypothesis and kind.
-pub fn frequent(transcripts: &[Transcript], metric: Metric) -> String {
-    let confusions = confusions(transcripts, metric);
+pub fn error_table(transcripts: &[Transcript], metric: Metric) -> String {
+    let confusions = count_errors(transcripts, metric);
     if confusions.is_empty() {
         return String::new();
     }
@@ -101,14 +102,14 @@ pub fn frequent(transcripts: &[Transcript], metric: Metric) -> String {
         };
         format!(
             "<tr><td data-v=\"{times}\">{}</td>{}{}<td><span class=\"{class}\">{kind}</span></td></tr>",
-            count(*times),
+            format_count(*times),
             unit(reference),
             unit(hypothesis),
         )
     };
     let rows: String = confusions.iter().take(MAX_ROWS).map(row).collect();
     let caption = match confusions.len() > MAX_ROWS {
-        true => format!("The {MAX_ROWS} most frequent of {} kinds of errors", count(confusions.len())),
+        true => format!("The {MAX_ROWS} most frequent of {} kinds of errors", format_count(confusions.len())),
         false => "All kinds of errors".to_owned(),
     };
     format!(

@@ -5,11 +5,12 @@ use recognizer::Metric;
 use recognizer::Transcript;
 use speech::{ErrorCounts, Utterance};
 
-use crate::edits::{EditPair, pairs};
-use crate::html::{escape, percent};
+use crate::edits::{EditPair, align_texts};
+use crate::html::{escape, format_percent};
 use crate::recordings::Recordings;
 
-fn errors(transcript: &Transcript, metric: Metric) -> ErrorCounts {
+/// Errors of an utterance by a metric.
+fn error_counts(transcript: &Transcript, metric: Metric) -> ErrorCounts {
     match metric {
         Metric::Wer => transcript.errors,
         Metric::Cer => transcript.character_errors,
@@ -19,11 +20,11 @@ fn errors(transcript: &Transcript, metric: Metric) -> ErrorCounts {
 /// Returns at most `max_count` utterances with errors, the worst first.
 ///
 /// Sorted by the number of errors, then by the rate, then by the order of the set.
-pub fn choose(transcripts: &[Transcript], metric: Metric, max_count: usize) -> Vec<&Transcript> {
-    let worst = transcripts.iter().filter(|transcript| errors(transcript, metric).errors() > 0);
+pub fn select_worst(transcripts: &[Transcript], metric: Metric, max_count: usize) -> Vec<&Transcript> {
+    let worst = transcripts.iter().filter(|transcript| error_counts(transcript, metric).errors() > 0);
     let mut worst: Vec<&Transcript> = worst.collect();
     worst.sort_by(|a, b| {
-        let (a, b) = (errors(a, metric), errors(b, metric));
+        let (a, b) = (error_counts(a, metric), error_counts(b, metric));
         b.errors().cmp(&a.errors()).then(b.rate().total_cmp(&a.rate()))
     });
     worst.truncate(max_count);
@@ -31,13 +32,13 @@ pub fn choose(transcripts: &[Transcript], metric: Metric, max_count: usize) -> V
 }
 
 /// Formats one utterance: error counts, aligned texts, and audio.
-pub fn card(
+pub fn utterance_card(
     transcript: &Transcript,
     metric: Metric,
     utterances: Option<&BTreeMap<String, Utterance>>,
     recordings: Option<&mut Recordings>,
 ) -> String {
-    let ErrorCounts { substitutions, deletions, insertions, total } = errors(transcript, metric);
+    let ErrorCounts { substitutions, deletions, insertions, total } = error_counts(transcript, metric);
     let counts = [(substitutions, "s", "sub"), (deletions, "d", "del"), (insertions, "i", "ins")];
     let counts = counts.iter().filter(|count| count.0 > 0);
     let counts: String = counts
@@ -49,12 +50,14 @@ pub fn card(
         .flatten()
         .map(|tag| format!(" <span class=\"tag\">{}</span>", escape(tag)))
         .collect();
-    let texts = match pairs(transcript, metric) {
-        Some(pairs) => format!("<p class=\"lines\">{}</p>", pairs.iter().map(column).collect::<String>()),
+    let texts = match align_texts(transcript, metric) {
+        Some(pairs) => {
+            format!("<p class=\"lines\">{}</p>", pairs.iter().map(aligned_column).collect::<String>())
+        }
         None => format!("<p>{}</p><p>{}</p>", escape(&transcript.reference), escape(&transcript.hypothesis)),
     };
     let audio = match (utterances.and_then(|utterances| utterances.get(&transcript.id)), recordings) {
-        (Some(utterance), Some(recordings)) => match recordings.uri(utterance) {
+        (Some(utterance), Some(recordings)) => match recordings.data_uri(utterance) {
             Ok(Some(uri)) => format!("<audio controls preload=\"none\" src=\"{uri}\"></audio>"),
             Ok(None) => String::new(),
             Err(error) => format!("<p class=\"note\">{}</p>", escape(&error)),
@@ -64,12 +67,12 @@ pub fn card(
     format!(
         "<article><h3><code>{}</code>{tags}</h3><p class=\"counts\"><b>{}</b> of {total} {unit}:{counts}</p>{texts}{audio}</article>\n",
         escape(&transcript.id),
-        percent(errors(transcript, metric).rate()),
+        format_percent(error_counts(transcript, metric).rate()),
     )
 }
 
-/// Formats the reference above the hypothesis; a dash stands for none.
-fn column(EditPair { reference, hypothesis }: &EditPair) -> String {
+/// Formats a column of an alignment, the reference above the hypothesis; a dash stands for none.
+fn aligned_column(EditPair { reference, hypothesis }: &EditPair) -> String {
     let (class, title) = match (reference, hypothesis) {
         (Some(a), Some(b)) if a == b => ("m", "match"),
         (Some(_), Some(_)) => ("s", "substitution"),

@@ -19,31 +19,32 @@ impl BeamBuffers {
         let BeamTask { model, options, .. } = task;
         let (token_table, width) = (model.token_table(), options.width);
         // Utterances without frames have ended.
-        for utterance in self.utterances.iter_mut().filter(|utterance| utterance.end == utterance.before) {
+        for utterance in
+            self.utterances.iter_mut().filter(|utterance| utterance.end_frame == utterance.first_frame)
+        {
             utterance.ended.append(&mut utterance.hyps);
             if options.end_scores {
-                for at in 0..utterance.ended.len() {
-                    let row = utterance.ended[at].row;
-                    utterance.ended[at].log_prob += self.rows.finish(utterance, options, row)?;
+                for i in 0..utterance.ended.len() {
+                    let row = utterance.ended[i].row;
+                    utterance.ended[i].log_prob += self.rows.finish(utterance, options, row)?;
                 }
             }
         }
         loop {
-            self.collect_sites(|utterance, hyp| hyp.time < utterance.end);
+            self.collect_sites(|utterance, hyp| hyp.time < utterance.end_frame);
             if self.sites.is_empty() {
                 break;
             }
             self.score_sites(task, width)?;
             for utterance in &mut self.utterances {
-                let (end, limit) = (
-                    utterance.end,
-                    max_labels.unwrap_or((utterance.end - utterance.before).saturating_mul(2)),
-                );
+                let end = utterance.end_frame;
+                let label_limit = max_labels.unwrap_or((end - utterance.first_frame).saturating_mul(2));
                 // Ended hypotheses compete for one step only.
                 utterance.hyps.retain(|hyp| hyp.time < end);
                 utterance.best.clear(width);
                 for i in 0..utterance.hyps.len() {
                     let (hyp, site) = (utterance.hyps[i], utterance.first_site + i);
+                    // A blank at the last frame ends the hypothesis.
                     let blank = self.top_k.blank(site);
                     let log_prob = hyp.log_prob + blank.value;
                     if hyp.time + 1 == end && log_prob > f64::NEG_INFINITY {
@@ -54,8 +55,9 @@ impl BeamBuffers {
                         }
                         utterance.ended.push(ended);
                     }
-                    // At most the best `width` classes of a hypothesis can be chosen.
-                    let may_extend = utterance.tree.sequence(hyp.node).len < limit;
+                    // Other hypotheses continue with a blank or, below the limit, a label; at most
+                    // the best `width` classes of a hypothesis can be chosen.
+                    let may_extend = utterance.tree.sequence(hyp.node).len < label_limit;
                     let blank = [blank];
                     for expansion in if may_extend { self.top_k.entries(site) } else { &blank } {
                         let log_prob = hyp.log_prob + expansion.value;
@@ -64,6 +66,7 @@ impl BeamBuffers {
                         }
                     }
                 }
+                // The best candidates become the hypotheses of the next step.
                 utterance.choose(
                     token_table,
                     |hyp, expansion| match token_table.is_blank(expansion.class) {
@@ -72,7 +75,8 @@ impl BeamBuffers {
                     },
                     |position, other| position.time == other.time,
                 );
-                let score = |hyp: &_| nbest::score(hyp, &utterance.tree, (model, options));
+                // Keep as many ended hypotheses as the result has.
+                let score = |hyp: &_| nbest::score(hyp, &utterance.tree, model, options);
                 let mut ended = utterance.ended.clone();
                 ended.sort_by(|a, b| score(b).total_cmp(&score(a)));
                 ended.truncate(options.nbest);

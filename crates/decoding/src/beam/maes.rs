@@ -9,7 +9,7 @@ use super::{BeamBuffers, BeamTask};
 use crate::{Result, SiteIndex};
 
 /// Parameters of [`BeamKind::Maes`](crate::BeamKind::Maes).
-pub(super) struct Limits {
+pub(super) struct MaesOptions {
     pub expansions: usize,
     pub beta: usize,
     pub gamma: f64,
@@ -31,33 +31,34 @@ impl BeamBuffers {
     /// Hypotheses with equal labels but different numbers of labels on the frame have different
     /// continuations and are summed only when the frame has ended. With equal numbers they descend
     /// from the same hypothesis at the start of t, so that they are one.
-    pub(super) fn maes(&mut self, task: BeamTask, limits: &Limits) -> Result<()> {
+    pub(super) fn maes(&mut self, task: BeamTask, options: &MaesOptions) -> Result<()> {
         let width = task.options.width;
-        let longest =
-            self.utterances.iter().map(|utterance| utterance.end - utterance.before).max().unwrap_or(0);
-        for at in 0..longest {
-            let has_frame = |utterance: &BeamUtterance| at < utterance.end - utterance.before;
+        let longest = self.utterances.iter().map(BeamUtterance::frames).max().unwrap_or(0);
+        for chunk_frame in 0..longest {
+            let has_frame = |utterance: &BeamUtterance| chunk_frame < utterance.frames();
             for utterance in &mut self.utterances {
                 utterance.frame_nodes.clear();
                 utterance.frame_nodes.extend(utterance.hyps.iter().map(|hyp| hyp.node));
             }
-            for symbols in 0..=limits.expansions {
+            // Expand the hypotheses with 0, 1, .. labels on the frame.
+            for symbols in 0..=options.expansions {
                 self.collect_sites(|utterance, _| has_frame(utterance));
                 if self.sites.is_empty() {
                     break;
                 }
-                let is_last = symbols == limits.expansions;
-                self.score_sites(task, if is_last { 1 } else { width.saturating_add(limits.beta) })?;
+                let is_last = symbols == options.expansions;
+                self.score_sites(task, if is_last { 1 } else { width.saturating_add(options.beta) })?;
                 let scores = ExpansionScores { top_k: &self.top_k, rows: &self.rows, sites: &self.sites };
                 for utterance in self.utterances.iter_mut().filter(|utterance| has_frame(utterance)) {
                     match is_last {
                         true => take_blanks(utterance, &self.top_k),
-                        false => expand(utterance, task, &scores, (limits, symbols)),
+                        false => expand(utterance, task, &scores, options, symbols),
                     }
                 }
                 // Labels must stay in the trees here, as `frame_nodes` refers to them.
                 self.rows.extend(task.model, task.options, &mut self.utterances)?;
             }
+            // The frame has ended: sum equal labels and keep the best hypotheses.
             for utterance in self.utterances.iter_mut().filter(|utterance| has_frame(utterance)) {
                 utterance.hyps = nbest::merge_equal(&utterance.ended, &utterance.tree);
                 utterance.ended.clear();
@@ -88,32 +89,38 @@ fn take_blanks(utterance: &mut BeamUtterance, top_k: &TopK) {
     }
 }
 
-/// Expands hypotheses: a new label keeps them on the frame, a blank ends it.
+/// Expands hypotheses with `symbols` labels on the frame.
+///
+/// A new label keeps a hypothesis on the frame, a blank ends it.
 fn expand(
     utterance: &mut BeamUtterance,
     task: BeamTask,
     scores: &ExpansionScores,
-    (limits, symbols): (&Limits, usize),
+    options: &MaesOptions,
+    symbols: usize,
 ) {
     let token_table = task.model.token_table();
-    let from = std::mem::take(&mut utterance.hyps);
-    utterance.origins.clear();
+    let parents = std::mem::take(&mut utterance.hyps);
+    utterance.parent_rows.clear();
     let mut entries: Vec<Expansion> = Vec::new();
-    for (i, hyp) in from.iter().enumerate() {
+    for (i, hyp) in parents.iter().enumerate() {
         let site = utterance.first_site + i;
-        let listed = scores.top_k.entries(site);
-        let threshold = listed.first().map_or(f64::NEG_INFINITY, |best| best.value - limits.gamma);
+        // The best classes within `gamma` of the best.
+        let top_entries = scores.top_k.entries(site);
+        let threshold = top_entries.first().map_or(f64::NEG_INFINITY, |best| best.value - options.gamma);
         entries.clear();
-        entries.extend(listed.iter().take_while(|entry| entry.value >= threshold));
+        entries.extend(top_entries.iter().take_while(|entry| entry.value >= threshold));
+        // Labels that lead toward a hypothesis of the start of the frame.
         let is_complete = entries.len() == token_table.classes();
         for &start in utterance.frame_nodes.iter().filter(|_| !is_complete) {
-            let Some(class) = next_label(utterance, hyp.node, start, (limits, symbols)) else { continue };
+            let Some(class) = next_label(utterance, hyp.node, start, options, symbols) else { continue };
             if entries.iter().all(|entry| entry.class != class) {
-                let at = scores.sites[site].row * token_table.classes() + class as usize;
-                let fused = scores.rows.fused().map_or(0.0, |fused| fused[at]);
+                let fused_index = scores.sites[site].row * token_table.classes() + class as usize;
+                let fused = scores.rows.fused().map_or(0.0, |fused| fused[fused_index]);
                 entries.push(scores.top_k.entry(site, class, fused));
             }
         }
+        // A blank ends the frame; a label stays on it.
         for entry in &entries {
             let log_prob = hyp.log_prob + entry.value;
             if log_prob == f64::NEG_INFINITY {
@@ -126,23 +133,24 @@ fn expand(
             let node = utterance.tree.push(hyp.node, decoded_token(entry, token_table, hyp.time));
             let symbols = hyp.symbols + 1;
             utterance.hyps.push(BeamHypothesis { node, row: NO_ROW, time: hyp.time, symbols, log_prob });
-            utterance.origins.push(hyp.row);
+            utterance.parent_rows.push(hyp.row);
         }
     }
 }
 
-/// Returns the next label from `node` toward `start`, within the limits.
+/// Returns the next label from `node` toward `start`, within the options.
 ///
 /// `None` if the labels of `node` are not a proper prefix, or too many labels are missing.
 fn next_label(
     utterance: &BeamUtterance,
     node: u32,
     start: u32,
-    (limits, symbols): (&Limits, usize),
+    options: &MaesOptions,
+    symbols: usize,
 ) -> Option<u32> {
     let tree = &utterance.tree;
     let missing = tree.sequence(start).len.checked_sub(tree.sequence(node).len)?;
-    if missing == 0 || missing + symbols > limits.prefix.min(limits.expansions) {
+    if missing == 0 || missing + symbols > options.prefix.min(options.expansions) {
         return None;
     }
     let next = (1..missing).try_fold(start, |node, _| tree.last(node).map(|(_, parent)| parent))?;

@@ -32,10 +32,11 @@ impl BeamBuffers {
             }
             self.score_sites(task, width)?;
             for utterance in &mut self.utterances {
-                let end = utterance.end;
+                let end = utterance.end_frame;
                 if utterance.hyps.iter().all(|hyp| hyp.time >= end) {
                     continue;
                 }
+                // Candidates: ended hypotheses unchanged, the others with their best expansions.
                 utterance.best.clear(width.saturating_mul(CANDIDATES_PER_HYPOTHESIS));
                 for (i, hyp) in utterance.hyps.iter().enumerate() {
                     if hyp.time >= end {
@@ -52,6 +53,7 @@ impl BeamBuffers {
                         }
                     }
                 }
+                // Sum candidates with equal labels and positions, then keep the best.
                 utterance.choose_best(
                     token_table,
                     width,
@@ -87,9 +89,9 @@ impl BeamBuffers {
                 let site = match (0..i).find(is_same) {
                     Some(other) => utterance.sites[other],
                     // Ended: its site is never read.
-                    None if time >= utterance.end => u32::MAX,
+                    None if time >= utterance.end_frame => u32::MAX,
                     None => {
-                        let (index, frame) = (utterance.index, time - utterance.before);
+                        let (index, frame) = (utterance.index, time - utterance.first_frame);
                         self.sites.push(SiteIndex { utterance: index, frame, row: row as usize });
                         (self.sites.len() - 1) as u32
                     }

@@ -2,7 +2,7 @@
 //!
 //! All hypotheses are at the same frame. A hypothesis with a big blank, which covers several
 //! frames, is expanded again at the frame after it.
-use super::utterance::{BeamPosition, Candidate};
+use super::utterance::{BeamPosition, BeamUtterance, Candidate};
 use super::{BeamBuffers, BeamTask};
 use crate::Result;
 
@@ -18,24 +18,22 @@ impl BeamBuffers {
     /// ```
     pub(super) fn modified(&mut self, task: BeamTask) -> Result<()> {
         let (token_table, width) = (task.model.token_table(), task.options.width);
-        let longest =
-            self.utterances.iter().map(|utterance| utterance.end - utterance.before).max().unwrap_or(0);
-        for at in 0..longest {
+        let longest = self.utterances.iter().map(BeamUtterance::frames).max().unwrap_or(0);
+        for chunk_frame in 0..longest {
             self.collect_sites(|utterance, hyp| {
-                at < utterance.end - utterance.before && hyp.time == utterance.before + at
+                chunk_frame < utterance.frames() && hyp.time == utterance.first_frame + chunk_frame
             });
             if self.sites.is_empty() {
                 continue;
             }
             self.score_sites(task, width)?;
-            for utterance in
-                self.utterances.iter_mut().filter(|utterance| at < utterance.end - utterance.before)
-            {
-                let (time, mut site) = (utterance.before + at, utterance.first_site);
+            for utterance in self.utterances.iter_mut().filter(|utterance| chunk_frame < utterance.frames()) {
+                let (time, mut site) = (utterance.first_frame + chunk_frame, utterance.first_site);
                 // Nothing changes if all hypotheses of the utterance wait.
                 if utterance.hyps.iter().all(|hyp| hyp.time > time) {
                     continue;
                 }
+                // Candidates: waiting hypotheses unchanged, the others with their best classes.
                 utterance.best.clear(width);
                 for (i, hyp) in utterance.hyps.iter().enumerate() {
                     if hyp.time > time {
@@ -50,6 +48,7 @@ impl BeamBuffers {
                     }
                     site += 1;
                 }
+                // The best candidates become the next hypotheses.
                 utterance.choose(
                     token_table,
                     |hyp, expansion| BeamPosition {

@@ -52,7 +52,8 @@ impl RankedHypothesis {
 pub(super) fn score(
     hyp: &BeamHypothesis,
     tree: &LabelTree,
-    (model, options): (&DecodingModel, &BeamOptions),
+    model: &DecodingModel,
+    options: &BeamOptions,
 ) -> f64 {
     if !options.normalize_by_length {
         return hyp.log_prob;
@@ -73,19 +74,19 @@ pub(super) fn merge_equal(hyps: &[BeamHypothesis], tree: &LabelTree) -> Vec<Beam
     sorted.sort_by(|a, b| b.log_prob.total_cmp(&a.log_prob));
     let mut different: Vec<BeamHypothesis> = Vec::with_capacity(sorted.len());
     // First index of each key; sequences whose hashes collide are compared one by one.
-    let mut indices: HashMap<SequenceKey, usize> = HashMap::with_capacity(sorted.len());
+    let mut first_indices: HashMap<SequenceKey, usize> = HashMap::with_capacity(sorted.len());
     for hyp in sorted {
         let is_same = |other: &BeamHypothesis| tree.is_same_sequence(other.node, hyp.node);
-        let index = match indices.entry(tree.sequence(hyp.node)) {
+        let index = match first_indices.entry(tree.sequence(hyp.node)) {
             Entry::Vacant(vacant) => {
                 vacant.insert(different.len());
                 None
             }
-            Entry::Occupied(index) if is_same(&different[*index.get()]) => Some(*index.get()),
+            Entry::Occupied(first) if is_same(&different[*first.get()]) => Some(*first.get()),
             Entry::Occupied(_) => different.iter().position(is_same),
         };
         match index {
-            Some(at) => different[at].log_prob = Log::plus(different[at].log_prob, hyp.log_prob),
+            Some(index) => different[index].log_prob = Log::plus(different[index].log_prob, hyp.log_prob),
             None => different.push(hyp),
         }
     }
@@ -96,34 +97,38 @@ pub(super) fn merge_equal(hyps: &[BeamHypothesis], tree: &LabelTree) -> Vec<Beam
 pub(super) fn best(
     hyps: &[BeamHypothesis],
     tree: &LabelTree,
-    search: (&DecodingModel, &BeamOptions),
+    model: &DecodingModel,
+    options: &BeamOptions,
 ) -> Option<BeamHypothesis> {
     // `max_by` returns the last of equal elements; `rev` makes it the first.
-    let better =
-        |a: &BeamHypothesis, b: &BeamHypothesis| score(a, tree, search).total_cmp(&score(b, tree, search));
-    merge_equal(hyps, tree).into_iter().rev().max_by(better)
+    let by_score = |a: &BeamHypothesis, b: &BeamHypothesis| {
+        score(a, tree, model, options).total_cmp(&score(b, tree, model, options))
+    };
+    merge_equal(hyps, tree).into_iter().rev().max_by(by_score)
 }
 
 /// Ranks the hypotheses of an utterance, optionally with final scores.
 pub(super) fn rank(
     utterance: &BeamUtterance,
     rows: &HypothesisRows,
-    search: (&DecodingModel, &BeamOptions),
+    model: &DecodingModel,
+    options: &BeamOptions,
     end_scores: bool,
 ) -> Result<NBest> {
     let mut different = merge_equal(&utterance.hyps, &utterance.tree);
     if end_scores {
         for hyp in &mut different {
-            hyp.log_prob += rows.finish(utterance, search.1, hyp.row)?;
+            hyp.log_prob += rows.finish(utterance, options, hyp.row)?;
         }
         different.retain(|hyp| hyp.log_prob > f64::NEG_INFINITY);
     }
-    different.sort_by(|a, b| score(b, &utterance.tree, search).total_cmp(&score(a, &utterance.tree, search)));
-    different.truncate(search.1.nbest);
+    let score_of = |hyp: &BeamHypothesis| score(hyp, &utterance.tree, model, options);
+    different.sort_by(|a, b| score_of(b).total_cmp(&score_of(a)));
+    different.truncate(options.nbest);
     let ranked = |hyp: &BeamHypothesis| RankedHypothesis {
         labels: utterance.tree.labels(hyp.node),
         log_prob: hyp.log_prob,
-        score: score(hyp, &utterance.tree, search),
+        score: score_of(hyp),
     };
     Ok(NBest { hypotheses: different.iter().map(ranked).collect() })
 }

@@ -20,21 +20,25 @@ const CAPACITY_FACTOR: usize = 3;
 /// parent row and label.
 #[derive(Debug, Default)]
 pub(super) struct HypothesisRows {
-    rows: RowBlock,
-    /// Rows being computed.
-    new: RowBlock,
-    /// Origin of each row.
-    origins: Vec<RowOrigin>,
-    /// Number of computed rows: the serial number of the next one.
-    count: u64,
+    /// Rows in use and rows for reuse.
+    cache: RowBlock,
+    /// Parent and label of each cached row.
+    cache_entries: Vec<CacheEntry>,
+    /// Rows being computed, in the order of `pending`.
+    new_rows: RowBlock,
+    /// Hypothesis of each new row.
+    pending: Vec<PendingRow>,
+    /// Newest label of each new row.
+    labels: Vec<u32>,
+    /// Serial number of the next row: the number of rows computed so far.
+    next_serial: u64,
     /// Number of steps so far.
     step: u64,
-    pending: Vec<PendingRow>,
-    labels: Vec<u32>,
     /// Whether fusion or the internal language model changes the scores of labels.
     has_fusion: bool,
     /// Number of scorers of a row.
     scorers: usize,
+    /// Scratch memory for the predictor's output.
     predicted: Vec<f32>,
     scratch: NetworkScratch,
 }
@@ -43,33 +47,36 @@ pub(super) struct HypothesisRows {
 #[derive(Debug, Clone, Copy)]
 struct PendingRow {
     utterance: usize,
+    /// Index of the hypothesis in the utterance.
     hyp: usize,
     /// Index of the parent's row.
-    origin: u32,
+    parent_row: u32,
     /// Serial number of the parent's row.
-    number: u64,
+    parent_serial: u64,
 }
 
-/// Parent and label of a row.
+/// Parent and label of a cached row.
 ///
 /// Indices of rows are reused; serial numbers are unique.
 #[derive(Debug, Clone, Copy)]
-struct RowOrigin {
+struct CacheEntry {
     /// Serial number of the parent's row.
-    origin: u64,
+    parent_serial: u64,
+    /// Newest label of the row.
     label: u32,
     /// Serial number of this row.
-    number: u64,
+    serial: u64,
     /// Last step that used the row.
     last_used: u64,
 }
 
-/// A block of rows.
+/// States and scores of n label sequences.
 #[derive(Debug, Default)]
 struct RowBlock {
+    /// Predictor states.
     states: States,
     /// Label rows, *n x R*.
-    rows: Vec<f32>,
+    label_rows: Vec<f32>,
     /// Scores of fusion and internal language model, *n x C*; empty without them.
     fused: Vec<f32>,
     /// Scorer states.
@@ -82,34 +89,35 @@ impl HypothesisRows {
         let additional = utterances.iter().map(|utterance| utterance.fusion.len()).max().unwrap_or(0);
         self.scorers = options.fusion.len() + additional;
         self.has_fusion = self.scorers > 0 || options.internal_lm != 0.0;
-        for block in [&mut self.rows, &mut self.new] {
+        for block in [&mut self.cache, &mut self.new_rows] {
             block.states.clear(model.start().0.shape());
-            block.rows.clear();
+            block.label_rows.clear();
             block.fused.clear();
             block.scorer_states.clear();
         }
         self.pending.clear();
         self.labels.clear();
-        self.origins.clear();
-        (self.count, self.step) = (0, 0);
+        self.cache_entries.clear();
+        (self.next_serial, self.step) = (0, 0);
     }
 
     /// Adds a row for a hypothesis with [`NO_ROW`]; [`HypothesisRows::store`] must follow.
     pub fn load(
         &mut self,
-        (utterance, hyp): (usize, usize),
+        utterance: usize,
+        hyp: usize,
         states: &States,
-        rows: &[f32],
+        label_rows: &[f32],
         scorer_states: &[u32],
     ) {
-        let width = rows.len() / states.rows().max(1);
+        let width = label_rows.len() / states.rows().max(1);
         let scorers = scorer_states.len() / states.rows().max(1);
-        self.pending.push(PendingRow { utterance, hyp, origin: NO_ROW, number: u64::MAX });
+        self.pending.push(PendingRow { utterance, hyp, parent_row: NO_ROW, parent_serial: u64::MAX });
         self.labels.push(0);
-        self.new.states.extend(states, [hyp]);
-        self.new.rows.extend_from_slice(&rows[hyp * width..][..width]);
-        self.new.scorer_states.extend_from_slice(&scorer_states[hyp * scorers..][..scorers]);
-        self.new.scorer_states.resize(self.pending.len() * self.scorers, 0);
+        self.new_rows.states.extend(states, [hyp]);
+        self.new_rows.label_rows.extend_from_slice(&label_rows[hyp * width..][..width]);
+        self.new_rows.scorer_states.extend_from_slice(&scorer_states[hyp * scorers..][..scorers]);
+        self.new_rows.scorer_states.resize(self.pending.len() * self.scorers, 0);
     }
 
     /// Computes rows for all hypotheses without one, in one predictor step.
@@ -122,29 +130,32 @@ impl HypothesisRows {
         options: &BeamOptions,
         utterances: &mut [BeamUtterance],
     ) -> Result<()> {
-        let Self { rows, new, origins, pending, labels, scorers, .. } = self;
+        let Self { cache, cache_entries, new_rows, pending, labels, scorers, .. } = self;
         pending.clear();
         labels.clear();
-        new.scorer_states.clear();
-        for (at, utterance) in utterances.iter_mut().enumerate() {
-            for i in 0..utterance.hyps.len() {
-                if utterance.hyps[i].row != NO_ROW {
+        new_rows.scorer_states.clear();
+        for (utterance_index, utterance) in utterances.iter_mut().enumerate() {
+            for hyp in 0..utterance.hyps.len() {
+                if utterance.hyps[hyp].row != NO_ROW {
                     continue;
                 }
-                let origin = utterance.origins[i];
-                let label = utterance.tree.last(utterance.hyps[i].node).map_or(0, |(label, _)| label);
-                let number = origins[origin as usize].number;
-                let is_cached = |row: &RowOrigin| (row.origin, row.label) == (number, label);
-                if let Some(row) = origins.iter().position(is_cached) {
-                    utterance.hyps[i].row = row as u32;
+                let parent_row = utterance.parent_rows[hyp];
+                let label = utterance.tree.last(utterance.hyps[hyp].node).map_or(0, |(label, _)| label);
+                let parent_serial = cache_entries[parent_row as usize].serial;
+                let is_cached =
+                    |entry: &CacheEntry| (entry.parent_serial, entry.label) == (parent_serial, label);
+                if let Some(row) = cache_entries.iter().position(is_cached) {
+                    utterance.hyps[hyp].row = row as u32;
                     continue;
                 }
-                pending.push(PendingRow { utterance: at, hyp: i, origin, number });
+                pending.push(PendingRow { utterance: utterance_index, hyp, parent_row, parent_serial });
                 labels.push(label);
-                let before = new.scorer_states.len();
-                new.scorer_states
-                    .extend_from_slice(&rows.scorer_states[origin as usize * *scorers..][..*scorers]);
-                for (state, fusion) in new.scorer_states[before..].iter_mut().zip(utterance.fusions(options))
+                let first_state = new_rows.scorer_states.len();
+                new_rows
+                    .scorer_states
+                    .extend_from_slice(&cache.scorer_states[parent_row as usize * *scorers..][..*scorers]);
+                for (state, fusion) in
+                    new_rows.scorer_states[first_state..].iter_mut().zip(utterance.fusions(options))
                 {
                     *state = fusion.scorer.step(*state, label).1;
                 }
@@ -153,10 +164,10 @@ impl HypothesisRows {
         if pending.is_empty() {
             return Ok(());
         }
-        new.states.clear(rows.states.shape());
-        new.states.extend(&rows.states, pending.iter().map(|pending| pending.origin as usize));
-        let rows = resized(&mut new.rows, pending.len() * model.start().1.len());
-        model.step(labels, &mut new.states, rows, (&mut self.predicted, &mut self.scratch));
+        new_rows.states.clear(cache.states.shape());
+        new_rows.states.extend(&cache.states, pending.iter().map(|pending| pending.parent_row as usize));
+        let label_rows = resized(&mut new_rows.label_rows, pending.len() * model.start().1.len());
+        model.step(labels, &mut new_rows.states, label_rows, &mut self.predicted, &mut self.scratch);
         self.store(model, options, utterances)
     }
 
@@ -171,47 +182,51 @@ impl HypothesisRows {
         utterances: &mut [BeamUtterance],
     ) -> Result<()> {
         self.fuse(model, options, utterances)?;
-        let Self { rows, new, origins, pending, labels, count, step, .. } = self;
+        let Self { cache, cache_entries, new_rows, pending, labels, next_serial, step, .. } = self;
         *step += 1;
+        // Mark the rows in use.
         let mut live = pending.len();
         for hyp in utterances.iter().flat_map(|utterance| utterance.hyps.iter().chain(&utterance.ended)) {
-            if let Some(row) = origins.get_mut(hyp.row as usize) {
-                row.last_used = *step;
+            if let Some(entry) = cache_entries.get_mut(hyp.row as usize) {
+                entry.last_used = *step;
                 live += 1;
             }
         }
         let (width, classes) = (model.start().1.len(), model.token_table().classes());
-        for (from, &PendingRow { utterance, hyp, number, .. }) in pending.iter().enumerate() {
-            let oldest = origins
+        for (new_row, &PendingRow { utterance, hyp, parent_serial, .. }) in pending.iter().enumerate() {
+            // Replace the least recently used row once the cache is full; otherwise append one.
+            let oldest = cache_entries
                 .iter()
                 .enumerate()
-                .filter(|(_, row)| row.last_used < *step)
-                .min_by_key(|(_, row)| row.last_used);
-            let free = oldest
+                .filter(|(_, entry)| entry.last_used < *step)
+                .min_by_key(|(_, entry)| entry.last_used);
+            let row = oldest
                 .map(|(row, _)| row)
-                .filter(|_| origins.len() >= CAPACITY_FACTOR * live)
-                .unwrap_or(origins.len());
-            let row = RowOrigin { origin: number, label: labels[from], number: *count, last_used: *step };
-            *count += 1;
-            if free == origins.len() {
-                origins.push(row);
-                rows.states.extend(&new.states, [from]);
-                rows.rows.resize((free + 1) * width, 0.0);
-                rows.scorer_states.resize((free + 1) * self.scorers, 0);
-                rows.fused.resize(if self.has_fusion { (free + 1) * classes } else { 0 }, 0.0);
+                .filter(|_| cache_entries.len() >= CAPACITY_FACTOR * live)
+                .unwrap_or(cache_entries.len());
+            let entry =
+                CacheEntry { parent_serial, label: labels[new_row], serial: *next_serial, last_used: *step };
+            *next_serial += 1;
+            if row == cache_entries.len() {
+                cache_entries.push(entry);
+                cache.states.extend(&new_rows.states, [new_row]);
+                cache.label_rows.resize((row + 1) * width, 0.0);
+                cache.scorer_states.resize((row + 1) * self.scorers, 0);
+                cache.fused.resize(if self.has_fusion { (row + 1) * classes } else { 0 }, 0.0);
             } else {
-                origins[free] = row;
-                rows.states.set(free, &new.states, from);
+                cache_entries[row] = entry;
+                cache.states.set(row, &new_rows.states, new_row);
             }
-            rows.rows[free * width..][..width].copy_from_slice(&new.rows[from * width..][..width]);
+            cache.label_rows[row * width..][..width]
+                .copy_from_slice(&new_rows.label_rows[new_row * width..][..width]);
             let scorers = self.scorers;
-            rows.scorer_states[free * scorers..][..scorers]
-                .copy_from_slice(&new.scorer_states[from * scorers..][..scorers]);
+            cache.scorer_states[row * scorers..][..scorers]
+                .copy_from_slice(&new_rows.scorer_states[new_row * scorers..][..scorers]);
             if self.has_fusion {
-                rows.fused[free * classes..][..classes]
-                    .copy_from_slice(&new.fused[from * classes..][..classes]);
+                cache.fused[row * classes..][..classes]
+                    .copy_from_slice(&new_rows.fused[new_row * classes..][..classes]);
             }
-            utterances[utterance].hyps[hyp].row = free as u32;
+            utterances[utterance].hyps[hyp].row = row as u32;
         }
         pending.clear();
         Ok(())
@@ -227,19 +242,19 @@ impl HypothesisRows {
         if !self.has_fusion {
             return Ok(());
         }
-        let Self { new, pending, scratch, scorers, .. } = self;
+        let Self { new_rows, pending, scratch, scorers, .. } = self;
         let (classes, token_table) = (model.token_table().classes(), model.token_table());
-        let fused = resized(&mut new.fused, pending.len() * classes);
+        let fused = resized(&mut new_rows.fused, pending.len() * classes);
         if options.internal_lm == 0.0 {
             fused.fill(0.0);
         } else {
-            model.joint().internal_lm(&new.rows, fused, scratch);
+            model.joint().internal_lm(&new_rows.label_rows, fused, scratch);
             fused.iter_mut().for_each(|score| *score *= -options.internal_lm);
         }
-        let scorer_states = &new.scorer_states;
-        par_for((parts_mut(fused, classes), parts(pending, 1)), |at, (fused, pending)| {
+        let scorer_states = &new_rows.scorer_states;
+        par_for((parts_mut(fused, classes), parts(pending, 1)), |row, (fused, pending)| {
             let utterance = &utterances[pending[0].utterance];
-            for (fusion, &state) in utterance.fusions(options).zip(&scorer_states[at * *scorers..]) {
+            for (fusion, &state) in utterance.fusions(options).zip(&scorer_states[row * *scorers..]) {
                 fusion.add_scores(state, fused);
             }
             token_table.blanks().for_each(|blank| fused[blank as usize] = 0.0);
@@ -258,12 +273,16 @@ impl HypothesisRows {
         sites: &[SiteIndex],
         scores: &mut [f32],
     ) {
-        model.joint().scores(&SiteBatch { frames, rows: &self.rows.rows, sites }, scores, &mut self.scratch);
+        model.joint().scores(
+            &SiteBatch { frames, rows: &self.cache.label_rows, sites },
+            scores,
+            &mut self.scratch,
+        );
     }
 
     /// Fusion scores of all classes for each row, *n x C*.
     pub fn fused(&self) -> Option<&[f32]> {
-        self.has_fusion.then_some(&self.rows.fused)
+        self.has_fusion.then_some(&self.cache.fused)
     }
 
     /// Weighted final scores of a hypothesis.
@@ -271,7 +290,7 @@ impl HypothesisRows {
     /// # Errors
     /// [`Error::End`] if it is NaN or +inf.
     pub fn finish(&self, utterance: &BeamUtterance, options: &BeamOptions, row: u32) -> Result<f64> {
-        let states = &self.rows.scorer_states[row as usize * self.scorers..];
+        let states = &self.cache.scorer_states[row as usize * self.scorers..];
         let sum: f64 =
             utterance.fusions(options).zip(states).map(|(fusion, &state)| fusion.finish(state)).sum();
         if sum < f64::INFINITY {
@@ -281,20 +300,22 @@ impl HypothesisRows {
     }
 
     /// Appends the rows of an utterance's hypotheses in order.
+    ///
+    /// `scorers` is the number of scorer states of a hypothesis that are saved.
     pub fn save(
         &self,
         utterance: &BeamUtterance,
         scorers: usize,
-        to: (&mut States, &mut Vec<f32>, &mut Vec<u32>),
+        states: &mut States,
+        label_rows: &mut Vec<f32>,
+        scorer_states: &mut Vec<u32>,
     ) {
-        let (states, rows, scorer_states) = to;
         let hypothesis_rows = || utterance.hyps.iter().map(|hyp| hyp.row as usize);
-        let width = self.rows.rows.len() / self.rows.states.rows().max(1);
-        states.extend(&self.rows.states, hypothesis_rows());
+        let width = self.cache.label_rows.len() / self.cache.states.rows().max(1);
+        states.extend(&self.cache.states, hypothesis_rows());
         for row in hypothesis_rows() {
-            rows.extend_from_slice(&self.rows.rows[row * width..][..width]);
-            let row = &self.rows.scorer_states[row * self.scorers..][..scorers];
-            scorer_states.extend_from_slice(row);
+            label_rows.extend_from_slice(&self.cache.label_rows[row * width..][..width]);
+            scorer_states.extend_from_slice(&self.cache.scorer_states[row * self.scorers..][..scorers]);
         }
     }
 }

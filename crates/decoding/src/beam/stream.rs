@@ -1,4 +1,4 @@
-//! State of a beam search over an utterance that arrives in chunks.
+//! `BeamStream`: state of a beam search between chunks of an utterance.
 use serde::{Deserialize, Serialize};
 
 use super::utterance::{BeamHypothesis, BeamUtterance};
@@ -119,17 +119,19 @@ impl BeamStream {
     pub(super) fn commit(&mut self, best: &BeamHypothesis, labels: usize) -> Vec<DecodedToken> {
         let Self { tree, hyps, .. } = self;
         let depth = tree.taken().saturating_add(labels);
-        let goal = tree.ancestor_at(best.node, depth);
-        let depth = tree.sequence(goal).len;
-        let keep: Vec<bool> =
-            hyps.iter().map(|hyp| tree.is_same_sequence(tree.ancestor_at(hyp.node, depth), goal)).collect();
+        let committed = tree.ancestor_at(best.node, depth);
+        let depth = tree.sequence(committed).len;
+        let keep: Vec<bool> = hyps
+            .iter()
+            .map(|hyp| tree.is_same_sequence(tree.ancestor_at(hyp.node, depth), committed))
+            .collect();
         let mut nodes: Vec<u32> = hyps.iter().map(|hyp| hyp.node).collect();
-        retain(&mut nodes, &keep);
-        retain(hyps, &keep);
-        retain(&mut self.rows, &keep);
-        retain(&mut self.scorer_states, &keep);
+        retain_rows(&mut nodes, &keep);
+        retain_rows(hyps, &keep);
+        retain_rows(&mut self.rows, &keep);
+        retain_rows(&mut self.scorer_states, &keep);
         self.states.retain(|row| keep[row]);
-        let labels = tree.take_prefix(goal, &mut nodes);
+        let labels = tree.take_prefix(committed, &mut nodes);
         hyps.iter_mut().zip(nodes).for_each(|(hyp, node)| hyp.node = node);
         labels
     }
@@ -158,11 +160,11 @@ impl BeamStream {
             return error("a state of this model".into(), "a state of another model".into());
         }
         let count = self.hyps.len();
-        let fits = count > 0
+        let has_valid_states = count > 0
             && self.states.is_valid()
             && self.states.rows() == count
             && self.states.shape() == states.shape();
-        if !fits || self.rows.len() != count * row.len() {
+        if !has_valid_states || self.rows.len() != count * row.len() {
             return error(format!("{count} rows of {:?} and {}", states.shape(), row.len()), "others".into());
         }
         let ids = model.predictor().ids() as u32;
@@ -171,7 +173,7 @@ impl BeamStream {
         {
             return error(format!("labels below {ids}"), label.to_string());
         }
-        if !self.states.values().iter().chain(&self.rows).all(|x| x.is_finite()) {
+        if !self.states.values().iter().chain(&self.rows).all(|value| value.is_finite()) {
             return error("finite numbers".into(), "NaN or infinity".into());
         }
         let scorers = shared + self.fusion.len();
@@ -199,12 +201,12 @@ impl BeamStream {
         utterance.sweep();
         self.tree.clone_from(&utterance.tree);
         self.hyps.clone_from(&utterance.hyps);
-        self.frames = utterance.end;
+        self.frames = utterance.end_frame;
     }
 }
 
 /// Keeps the rows that are marked; `values` has one row per mark.
-fn retain<T>(values: &mut Vec<T>, keep: &[bool]) {
-    let (width, mut at) = (values.len() / keep.len(), 0..);
-    values.retain(|_| at.next().is_some_and(|at| keep[at / width]));
+fn retain_rows<T>(values: &mut Vec<T>, keep: &[bool]) {
+    let (width, mut indices) = (values.len() / keep.len(), 0..);
+    values.retain(|_| indices.next().is_some_and(|index| keep[index / width]));
 }

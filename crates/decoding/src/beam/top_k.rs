@@ -17,7 +17,7 @@ const ROWS_PER_TASK: usize = 4;
 /// Best blank and normalizer of a site.
 #[derive(Debug, Clone, Copy, Default)]
 struct SiteSummary {
-    /// Number of entries; `None` if the scores are invalid.
+    /// Number of listed expansions; `None` if the scores are invalid.
     count: Option<usize>,
     /// The best blank.
     blank: Expansion,
@@ -39,10 +39,12 @@ struct RowRanking<'a> {
 /// Ties are in the order of classes, then durations.
 #[derive(Debug, Default)]
 pub(super) struct TopK {
+    /// Scores of the joint at each site, less the blank penalty.
     scores: Vec<f32>,
     /// Scores with temperature and fusion; empty if they equal those of the joint.
     adjusted: Vec<f32>,
     summaries: Vec<SiteSummary>,
+    /// Best expansions of each site, `entries_per_site` for each.
     entries: Vec<Expansion>,
     /// Largest adjusted scores of each site with their classes.
     largest: Vec<(f32, u32)>,
@@ -68,16 +70,20 @@ impl TopK {
     /// The error of the first row with invalid scores, with the index of its site.
     pub fn find(
         &mut self,
-        (model, options): (&DecodingModel, &BeamOptions),
-        (frames, sites): (&[&[f32]], &[SiteIndex]),
+        model: &DecodingModel,
+        options: &BeamOptions,
+        frames: &[&[f32]],
+        sites: &[SiteIndex],
         rows: &mut HypothesisRows,
         count: usize,
     ) -> Result<(), (usize, Error)> {
+        // Sizes of the lists.
         let token_table = model.token_table();
         (self.outputs, self.classes) = (model.outputs(), token_table.classes());
         let (outputs, classes) = (self.outputs, self.classes);
         self.entries_per_site = count.min(classes.saturating_mul(token_table.durations().max(1))).max(1);
-        let top = count.clamp(1, classes);
+        let classes_per_site = count.clamp(1, classes);
+        // Scores of all sites.
         let scores = resized(&mut self.scores, sites.len() * outputs);
         rows.scores(model, frames, sites, scores);
         self.summaries.clear();
@@ -85,7 +91,7 @@ impl TopK {
         // Values of earlier steps are not read.
         self.entries
             .resize((sites.len() * self.entries_per_site).max(self.entries.len()), Expansion::default());
-        self.largest.resize((sites.len() * top).max(self.largest.len()), (0.0, 0));
+        self.largest.resize((sites.len() * classes_per_site).max(self.largest.len()), (0.0, 0));
         self.inverse_temperature = 1.0 / options.temperature;
         let ranking = RowRanking {
             token_table,
@@ -93,28 +99,34 @@ impl TopK {
             inverse_temperature: self.inverse_temperature,
         };
         let fused = rows.fused();
-        let differs = fused.is_some() || ranking.inverse_temperature != 1.0;
-        let adjusted = resized(&mut self.adjusted, if differs { sites.len() * classes } else { 0 });
-        let adjusted = differs.then(|| parts_mut(adjusted, ROWS_PER_TASK * classes));
+        let is_adjusted = fused.is_some() || ranking.inverse_temperature != 1.0;
+        let adjusted = resized(&mut self.adjusted, if is_adjusted { sites.len() * classes } else { 0 });
+        let adjusted = is_adjusted.then(|| parts_mut(adjusted, ROWS_PER_TASK * classes));
         let (entries_per_site, entries) =
             (self.entries_per_site, &mut self.entries[..sites.len() * self.entries_per_site]);
-        let tops = &mut self.largest[..sites.len() * top];
-        let sides = (
+        let largest_of_sites = &mut self.largest[..sites.len() * classes_per_site];
+        // Ranking of each site, a few sites per task.
+        let task_parts = (
             (parts_mut(&mut self.summaries, ROWS_PER_TASK), parts(sites, ROWS_PER_TASK)),
-            (parts_mut(entries, ROWS_PER_TASK * entries_per_site), parts_mut(tops, ROWS_PER_TASK * top)),
+            (
+                parts_mut(entries, ROWS_PER_TASK * entries_per_site),
+                parts_mut(largest_of_sites, ROWS_PER_TASK * classes_per_site),
+            ),
             parts_mut(scores, ROWS_PER_TASK * outputs),
             adjusted,
         );
-        par_for(sides, |_, ((summaries, sites), (entries, tops), scores, mut adjusted)| {
-            let lists = entries.chunks_exact_mut(entries_per_site).zip(tops.chunks_exact_mut(top));
+        par_for(task_parts, |_, ((summaries, sites), (entries, largest_of_sites), scores, mut adjusted)| {
+            let lists = entries
+                .chunks_exact_mut(entries_per_site)
+                .zip(largest_of_sites.chunks_exact_mut(classes_per_site));
             let scores = scores.chunks_exact_mut(outputs);
-            for (i, (((summary, site), (entries, tops)), scores)) in
+            for (i, (((summary, site), (entries, largest_scores)), scores)) in
                 summaries.iter_mut().zip(sites).zip(lists).zip(scores).enumerate()
             {
                 let fused = fused.map(|fused| &fused[site.row * classes..][..classes]);
                 let adjusted =
                     adjusted.as_deref_mut().map(|adjusted| &mut adjusted[i * classes..][..classes]);
-                *summary = ranking.row(scores, fused, adjusted, tops, entries);
+                *summary = ranking.rank_row(scores, fused, adjusted, largest_scores, entries);
             }
         });
         match self.summaries.iter().position(|summary| summary.count.is_none()) {
@@ -154,12 +166,16 @@ impl TopK {
 }
 
 impl RowRanking<'_> {
-    fn row(
+    /// Writes the best expansions of a row to `entries`, best first.
+    ///
+    /// `adjusted` receives the scores with temperature and fusion; without it they equal `scores`.
+    /// `largest_scores` is scratch memory for the largest scores with their classes.
+    fn rank_row(
         &self,
         scores: &mut [f32],
         fused: Option<&[f32]>,
         adjusted: Option<&mut [f32]>,
-        tops: &mut [(f32, u32)],
+        largest_scores: &mut [(f32, u32)],
         entries: &mut [Expansion],
     ) -> SiteSummary {
         let invalid = SiteSummary::default();
@@ -168,7 +184,8 @@ impl RowRanking<'_> {
             self.token_table.blanks().for_each(|blank| tokens[blank as usize] -= self.blank_penalty);
         }
         let tokens = &*tokens;
-        // A NaN or +inf makes the sum NaN, and -inf everywhere makes it 0.
+        // Normalizers of classes and durations. A NaN or +inf makes the sum NaN; -inf everywhere
+        // makes it 0.
         let log_sum_exp = |scores: &[f32]| {
             let (max, sum) = f32::row_statistics(scores);
             (sum >= 1.0).then(|| f64::from(max) + sum.ln())
@@ -188,33 +205,35 @@ impl RowRanking<'_> {
         };
         let duration_log_sum = if durations.is_empty() { Some(0.0) } else { log_sum_exp(durations) };
         let (Some(log_sum), Some(duration_log_sum)) = (log_sum, duration_log_sum) else { return invalid };
-        let entry = |class: u32, duration: usize| {
-            let at = class as usize;
-            let log_prob = f64::from(tokens[at] * self.inverse_temperature) - log_sum;
-            let duration_log_prob = durations.get(duration).map_or(0.0, |&z| f64::from(z) - duration_log_sum);
+        let expansion = |class: u32, duration: usize| {
+            let index = class as usize;
+            let log_prob = f64::from(tokens[index] * self.inverse_temperature) - log_sum;
+            let duration_log_prob =
+                durations.get(duration).map_or(0.0, |&score| f64::from(score) - duration_log_sum);
             Expansion {
-                value: f64::from(adjusted[at]) - log_sum + duration_log_prob,
+                value: f64::from(adjusted[index]) - log_sum + duration_log_prob,
                 log_prob,
                 duration_log_prob,
-                fused: fused.map_or(0.0, |fused| fused[at]),
-                logit: tokens[at],
+                fused: fused.map_or(0.0, |fused| fused[index]),
+                logit: tokens[index],
                 class,
                 duration: duration as u32,
             }
         };
-        let top = largest(adjusted, tops);
+        // Insertion sort of the largest classes with all durations.
+        let selected = largest(adjusted, largest_scores);
         let mut count = 0;
-        for &(_, class) in &tops[..top] {
+        for &(_, class) in &largest_scores[..selected] {
             for duration in 0..durations.len().max(1) {
-                let new = entry(class, duration);
-                let after = |old: &Expansion| {
+                let new = expansion(class, duration);
+                let is_better_than = |old: &Expansion| {
                     (old.value, new.class, new.duration) < (new.value, old.class, old.duration)
                 };
-                if count == entries.len() && !after(&entries[count - 1]) {
+                if count == entries.len() && !is_better_than(&entries[count - 1]) {
                     continue;
                 }
                 let mut position = count.min(entries.len() - 1);
-                while position > 0 && after(&entries[position - 1]) {
+                while position > 0 && is_better_than(&entries[position - 1]) {
                     entries[position] = entries[position - 1];
                     position -= 1;
                 }
@@ -222,10 +241,12 @@ impl RowRanking<'_> {
                 count = (count + 1).min(entries.len());
             }
         }
+        // The best blank with its best duration.
         let better = |best: Expansion, new: Expansion| if new.value > best.value { new } else { best };
         let durations = 0..durations.len().max(1);
         let blanks = self.token_table.blanks().flat_map(|blank| durations.clone().map(move |d| (blank, d)));
-        let blank = blanks.map(|(blank, duration)| entry(blank, duration)).reduce(better).unwrap_or_default();
+        let blank =
+            blanks.map(|(blank, duration)| expansion(blank, duration)).reduce(better).unwrap_or_default();
         SiteSummary { count: Some(count), blank, log_sum }
     }
 }

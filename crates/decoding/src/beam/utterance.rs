@@ -44,6 +44,7 @@ pub(super) struct BeamHypothesis {
 /// A hypothesis with its next step; `None` keeps it unchanged.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
+    /// Index of the hypothesis.
     pub hyp: usize,
     pub expansion: Option<Expansion>,
     pub log_prob: f64,
@@ -59,7 +60,9 @@ impl Candidate {
 /// Position of a hypothesis: the frame, and the number of labels on it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BeamPosition {
+    /// Frame, counted over all chunks.
     pub time: usize,
+    /// Labels on the frame.
     pub symbols: usize,
 }
 
@@ -71,22 +74,23 @@ pub(super) struct BeamUtterance {
     pub tree: LabelTree,
     pub hyps: Vec<BeamHypothesis>,
     /// Row of the parent of each hypothesis.
-    pub origins: Vec<u32>,
+    pub parent_rows: Vec<u32>,
     /// Hypotheses that have finished the frame (mAES) or the utterance (ALSD).
     pub ended: Vec<BeamHypothesis>,
     /// Nodes of the hypotheses at the start of a frame.
     pub frame_nodes: Vec<u32>,
     /// Fusions of this utterance only, in addition to those of the search.
     pub fusion: Vec<Fusion>,
-    /// Frames before this chunk.
-    pub before: usize,
-    /// Frames up to the end of this chunk.
-    pub end: usize,
-    /// Index of its first site in the list of the batch.
+    /// First frame of this chunk, counted over all chunks.
+    pub first_frame: usize,
+    /// Frame after the last one of this chunk, counted over all chunks.
+    pub end_frame: usize,
+    /// Index of the utterance's first site in the list of the batch.
     pub first_site: usize,
     /// Site of each hypothesis; hypotheses may share one.
     pub sites: Vec<u32>,
     pub best: BestCandidates,
+    /// Hypotheses of the next step, while candidates are merged.
     next: Vec<NextHypothesis>,
     /// Hashes of the label sequences of `next`.
     hashes: Vec<u64>,
@@ -160,6 +164,11 @@ impl BeamUtterance {
         options.fusion.iter().chain(&self.fusion)
     }
 
+    /// Number of frames of this chunk.
+    pub fn frames(&self) -> usize {
+        self.end_frame - self.first_frame
+    }
+
     /// Makes the best candidates the next hypotheses.
     ///
     /// Candidates with equal labels that satisfy `is_mergeable` become one hypothesis, with the
@@ -198,56 +207,57 @@ impl BeamUtterance {
         let Self { best, next, hashes, hyps, tree, .. } = self;
         next.clear();
         hashes.clear();
-        for &at in &best.indices {
-            let candidate = &best.candidates[at as usize];
-            let from = &hyps[candidate.hyp];
-            let current = BeamPosition { time: from.time, symbols: from.symbols };
-            let to = candidate.expansion.as_ref().map_or(current, |expansion| position(from, expansion));
+        for &candidate_index in &best.indices {
+            let candidate = &best.candidates[candidate_index as usize];
+            let parent = &hyps[candidate.hyp];
+            let current = BeamPosition { time: parent.time, symbols: parent.symbols };
+            let new_position =
+                candidate.expansion.as_ref().map_or(current, |expansion| position(parent, expansion));
             let label = candidate.label(token_table);
-            let before = tree.sequence(from.node);
-            let hash = label.map_or(before, |label| before.append(label)).hash;
+            let parent_sequence = tree.sequence(parent.node);
+            let hash = label.map_or(parent_sequence, |label| parent_sequence.append(label)).hash;
             let is_same = |other: &NextHypothesis| {
                 let other_candidate = &best.candidates[other.candidate as usize];
-                let other_from = hyps[other_candidate.hyp].node;
-                is_mergeable(&to, &other.hyp)
+                let other_parent = hyps[other_candidate.hyp].node;
+                is_mergeable(&new_position, &other.hyp)
                     && match (label, other_candidate.label(token_table)) {
-                        (Some(a), Some(b)) => a == b && tree.is_same_sequence(from.node, other_from),
-                        (Some(a), None) => tree.is_child(other_from, from.node, a),
-                        (None, Some(b)) => tree.is_child(from.node, other_from, b),
-                        (None, None) => tree.is_same_sequence(from.node, other_from),
+                        (Some(a), Some(b)) => a == b && tree.is_same_sequence(parent.node, other_parent),
+                        (Some(a), None) => tree.is_child(other_parent, parent.node, a),
+                        (None, Some(b)) => tree.is_child(parent.node, other_parent, b),
+                        (None, None) => tree.is_same_sequence(parent.node, other_parent),
                     }
             };
-            let existing = positions_of(hashes, hash).find(|&at| is_same(&next[at]));
-            if let Some(at) = existing {
-                let hyp = &mut next[at].hyp;
+            let mergeable = positions_of(hashes, hash).find(|&index| is_same(&next[index]));
+            if let Some(index) = mergeable {
+                let hyp = &mut next[index].hyp;
                 hyp.log_prob = Log::plus(hyp.log_prob, candidate.log_prob);
                 if label.is_none() && hyp.row == NO_ROW {
                     // Equal labels have equal rows.
-                    hyp.row = from.row;
+                    hyp.row = parent.row;
                 }
                 continue;
             }
-            let row = if label.is_some() { NO_ROW } else { from.row };
-            let BeamPosition { time, symbols } = to;
-            let hyp = BeamHypothesis { node: from.node, row, time, symbols, log_prob: candidate.log_prob };
-            next.push(NextHypothesis { candidate: at, hyp });
+            let row = if label.is_some() { NO_ROW } else { parent.row };
+            let BeamPosition { time, symbols } = new_position;
+            let hyp = BeamHypothesis { node: parent.node, row, time, symbols, log_prob: candidate.log_prob };
+            next.push(NextHypothesis { candidate: candidate_index, hyp });
             hashes.push(hash);
         }
     }
 
     /// Replaces the hypotheses by the next ones; their labels enter the tree.
     fn replace_hypotheses(&mut self, token_table: &TokenTable) {
-        let Self { best, next, tree, hyps, origins, .. } = self;
-        origins.clear();
+        let Self { best, next, tree, hyps, parent_rows, .. } = self;
+        parent_rows.clear();
         for NextHypothesis { candidate, hyp } in &mut *next {
             let candidate = &best.candidates[*candidate as usize];
-            let from = &hyps[candidate.hyp];
+            let parent = &hyps[candidate.hyp];
             if let Some(expansion) =
                 candidate.expansion.filter(|expansion| !token_table.is_blank(expansion.class))
             {
-                hyp.node = tree.push(from.node, decoded_token(&expansion, token_table, from.time));
+                hyp.node = tree.push(parent.node, decoded_token(&expansion, token_table, parent.time));
             }
-            origins.push(from.row);
+            parent_rows.push(parent.row);
         }
         hyps.clear();
         hyps.extend(next.drain(..).map(|next| next.hyp));
@@ -261,23 +271,25 @@ impl BeamUtterance {
         }
     }
 
+    /// Removes dead labels from the tree.
     pub fn sweep(&mut self) {
         let Self { tree, hyps, ended, .. } = self;
         tree.unmark();
         hyps.iter().chain(&*ended).for_each(|hyp| tree.mark(hyp.node));
         tree.sweep();
-        hyps.iter_mut().chain(ended).for_each(|hyp| hyp.node = tree.moved(hyp.node));
+        hyps.iter_mut().chain(ended).for_each(|hyp| hyp.node = tree.new_index(hyp.node));
     }
 }
 
 /// Positions of a hash in a list; blocks without it are skipped by one vectorized comparison.
 fn positions_of(hashes: &[u64], hash: u64) -> impl Iterator<Item = usize> {
-    const BLOCK: usize = 8;
+    /// Hashes that are compared together.
+    const HASHES_PER_BLOCK: usize = 8;
     let contains = move |block: &[u64]| block.iter().fold(false, |any, &other| any | (other == hash));
-    let blocks = hashes.chunks(BLOCK).enumerate().filter(move |(_, block)| contains(block));
-    blocks.flat_map(move |(number, block)| {
-        let positions = (0..block.len()).filter(move |&at| block[at] == hash);
-        positions.map(move |at| number * BLOCK + at)
+    let blocks = hashes.chunks(HASHES_PER_BLOCK).enumerate().filter(move |(_, block)| contains(block));
+    blocks.flat_map(move |(block_index, block)| {
+        let positions = (0..block.len()).filter(move |&offset| block[offset] == hash);
+        positions.map(move |offset| block_index * HASHES_PER_BLOCK + offset)
     })
 }
 
@@ -301,7 +313,8 @@ mod tests {
             .map(|hyp| best.push(Candidate { hyp, expansion: None, log_prob: log_probs[hyp] }))
             .collect();
         assert_eq!(inserted, [true, true, true, true, false, false, true]);
-        let hyps: Vec<usize> = best.indices.iter().map(|&at| best.candidates[at as usize].hyp).collect();
+        let hyps: Vec<usize> =
+            best.indices.iter().map(|&index| best.candidates[index as usize].hyp).collect();
         assert_eq!(hyps, [6, 1, 3]);
     }
 }

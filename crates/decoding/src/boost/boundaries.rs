@@ -4,12 +4,12 @@ use unicode_normalization::char::is_combining_mark;
 use super::Phrase;
 
 /// Mark of word beginnings in tokens.
-const MARK: char = '\u{2581}';
+const WORD_MARK: char = '\u{2581}';
 /// Characters within words in addition to letters, digits and combining marks.
-const INNER: [char; 10] =
+const INNER_SYMBOLS: [char; 10] =
     ['\'', '_', '\u{2019}', '\u{ff07}', '\u{ad}', '\u{b7}', '\u{5f3}', '\u{5f4}', '\u{200c}', '\u{200d}'];
 /// Blocks of scripts that are written without spaces between words.
-const UNSPACED: [(char, char); 20] = [
+const UNSPACED_SCRIPTS: [(char, char); 20] = [
     // Thai, Lao, Tibetan, Myanmar.
     ('\u{e00}', '\u{109f}'),
     // Khmer.
@@ -60,10 +60,10 @@ impl TokenStyle {
     ///
     /// Characters if one is a space, pieces if one begins with U+2581, words otherwise.
     pub fn from_names<S: AsRef<str>>(names: &[S]) -> Self {
-        let any = |has: &dyn Fn(&str) -> bool| names.iter().any(|name| has(name.as_ref()));
-        if any(&|name| name == " ") {
+        let any_name = |predicate: &dyn Fn(&str) -> bool| names.iter().any(|name| predicate(name.as_ref()));
+        if any_name(&|name| name == " ") {
             TokenStyle::Characters
-        } else if any(&|name| name.starts_with(MARK)) {
+        } else if any_name(&|name| name.starts_with(WORD_MARK)) {
             TokenStyle::Pieces
         } else {
             TokenStyle::Words
@@ -114,31 +114,34 @@ impl WordBoundaries {
         let boundaries = |name: &str| match style {
             TokenStyle::Words => Self::BOTH,
             TokenStyle::Characters if !has_space || name.chars().nth(1).is_some() => Self::BOTH,
-            TokenStyle::Characters | TokenStyle::Pieces => Self::of_piece(name),
+            TokenStyle::Characters | TokenStyle::Pieces => Self::from_piece(name),
         };
         let names = names.iter().map(AsRef::as_ref);
         names.map(|name| (!name.is_empty()).then(|| boundaries(name))).collect()
     }
 
-    fn of_piece(name: &str) -> Self {
+    /// Boundaries of a piece of a word, or of one character.
+    fn from_piece(name: &str) -> Self {
         let is_inner = |c: Option<char>| c.is_some_and(is_inner);
         // The mark itself does not end a word.
-        let after = !name.ends_with(MARK) && !is_inner(name.chars().next_back());
-        WordBoundaries { before: name.starts_with(MARK) || !is_inner(name.chars().next()), after }
+        let after = !name.ends_with(WORD_MARK) && !is_inner(name.chars().next_back());
+        WordBoundaries { before: name.starts_with(WORD_MARK) || !is_inner(name.chars().next()), after }
     }
 }
 
+/// Returns whether a name is white space.
 fn is_space(name: &str) -> bool {
     !name.is_empty() && name.chars().all(char::is_whitespace)
 }
 
 /// Whether a character continues a word.
 fn is_inner(c: char) -> bool {
-    (c.is_alphanumeric() || is_combining_mark(c) || INNER.contains(&c)) && !is_unspaced(c)
+    (c.is_alphanumeric() || is_combining_mark(c) || INNER_SYMBOLS.contains(&c)) && !is_unspaced(c)
 }
 
+/// Returns whether a character belongs to a script without spaces between words.
 fn is_unspaced(c: char) -> bool {
-    UNSPACED.iter().any(|&(first, last)| (first..=last).contains(&c))
+    UNSPACED_SCRIPTS.iter().any(|&(first, last)| (first..=last).contains(&c))
 }
 
 /// Adds the variant without mark of phrases in unspaced scripts.
@@ -155,28 +158,28 @@ fn is_unspaced(c: char) -> bool {
 /// ```
 pub fn add_unmarked_variants<S: AsRef<str>>(phrases: &mut Vec<Phrase>, names: &[S]) {
     let ids: std::collections::HashMap<&str, u32> = names.iter().map(AsRef::as_ref).zip(0..).collect();
-    let unmarked = |phrase: &Phrase| {
+    let unmarked_variant = |phrase: &Phrase| {
         let (&first, rest) = phrase.tokens.split_first()?;
-        let body = names.get(first as usize)?.as_ref().strip_prefix(MARK)?;
-        let first_char = match (body.chars().next(), rest.first()) {
+        let unmarked_name = names.get(first as usize)?.as_ref().strip_prefix(WORD_MARK)?;
+        let first_char = match (unmarked_name.chars().next(), rest.first()) {
             (Some(c), _) => Some(c),
             (None, Some(&second)) => names.get(second as usize)?.as_ref().chars().next(),
             (None, None) => None,
         };
         first_char.filter(|&c| is_unspaced(c))?;
-        let mut tokens = match ids.get(body) {
-            _ if body.is_empty() => Vec::new(),
+        let mut tokens = match ids.get(unmarked_name) {
+            _ if unmarked_name.is_empty() => Vec::new(),
             Some(&token) => vec![token],
             None => {
                 let id = |c: char| ids.get(c.encode_utf8(&mut [0; 4]) as &str).copied();
-                body.chars().map(id).collect::<Option<_>>()?
+                unmarked_name.chars().map(id).collect::<Option<_>>()?
             }
         };
         tokens.extend_from_slice(rest);
         let score = phrase.score * phrase.tokens.len() as f32 / tokens.len() as f32;
         Some(Phrase { tokens, score })
     };
-    let variants: Vec<Phrase> = phrases.iter().filter_map(unmarked).collect();
+    let variants: Vec<Phrase> = phrases.iter().filter_map(unmarked_variant).collect();
     phrases.extend(variants);
 }
 

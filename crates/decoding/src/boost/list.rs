@@ -96,17 +96,17 @@ pub fn read_phrases(
         if text.trim().is_empty() && !text.contains('\t') || text.starts_with('#') {
             continue;
         }
-        let (phrase, own) = match text.split_once('\t') {
-            Some((phrase, own)) => (phrase.trim(), Some(own.trim())),
+        let (phrase, phrase_score) = match text.split_once('\t') {
+            Some((phrase, score)) => (phrase.trim(), Some(score.trim())),
             None => (text.trim(), None),
         };
         if phrase.is_empty() {
             return Err(PhraseError::Empty { line });
         }
         let invalid_score = |found| PhraseError::Score { line, found };
-        let score = match own {
+        let score = match phrase_score {
             None => score,
-            Some(own) => own.parse().map_err(|_| invalid_score(format!("`{}`", Excerpt(own))))?,
+            Some(text) => text.parse().map_err(|_| invalid_score(format!("`{}`", Excerpt(text))))?,
         };
         if !score.is_finite() {
             return Err(invalid_score(score.to_string()));

@@ -1,31 +1,36 @@
+//! Tests of phrase boosting: incremental scores match a search for whole-word phrases.
 use proptest::prelude::*;
 
 use super::*;
 use crate::scorer::tests::{assert_row_matches_steps, sequence_score};
 
 /// The bonus of a whole phrase.
-fn bonus(phrase: &Phrase, scaling: f64) -> f64 {
+fn total_bonus(phrase: &Phrase, scaling: f64) -> f64 {
     (0..phrase.tokens.len()).map(|i| f64::from(phrase.score) * if i == 0 { 1.0 } else { scaling }).sum()
 }
 
 /// The documented sum, by a search at every position.
-fn search(phrases: &[Phrase], classes: &[Option<WordBoundaries>], scaling: f64, text: &[u32]) -> f64 {
+fn sum_by_search(phrases: &[Phrase], classes: &[Option<WordBoundaries>], scaling: f64, text: &[u32]) -> f64 {
     let text: Vec<u32> = text.iter().copied().filter(|&class| classes[class as usize].is_some()).collect();
-    let boundaries = |at: usize| classes[text[at] as usize].unwrap();
-    let is_boundary =
-        |at: usize| at == 0 || at == text.len() || boundaries(at - 1).after || boundaries(at).before;
-    let at = |from: usize| {
+    let boundaries = |position: usize| classes[text[position] as usize].unwrap();
+    let is_boundary = |position: usize| {
+        position == 0
+            || position == text.len()
+            || boundaries(position - 1).after
+            || boundaries(position).before
+    };
+    let bonus_at = |begin: usize| {
         let occurs = |phrase: &&Phrase| {
-            text[from..].starts_with(&phrase.tokens) && is_boundary(from + phrase.tokens.len())
+            text[begin..].starts_with(&phrase.tokens) && is_boundary(begin + phrase.tokens.len())
         };
-        let matches = phrases.iter().filter(|_| is_boundary(from)).filter(occurs);
+        let matches = phrases.iter().filter(|_| is_boundary(begin)).filter(occurs);
         let longest = matches.clone().map(|phrase| phrase.tokens.len()).max()?;
         matches
             .filter(|phrase| phrase.tokens.len() == longest)
-            .map(|phrase| bonus(phrase, scaling))
+            .map(|phrase| total_bonus(phrase, scaling))
             .reduce(f64::max)
     };
-    (0..text.len()).filter_map(at).sum()
+    (0..text.len()).filter_map(bonus_at).sum()
 }
 
 fn phrases(labels: u32) -> impl Strategy<Value = Vec<Phrase>> {
@@ -66,12 +71,13 @@ proptest! {
         let scaling = scaling as f32 / 2.0;
         let booster = PhraseBooster::with_boundaries(&phrases, &classes, scaling).unwrap();
         let (mut sum, mut state) = (0.0, booster.start());
-        for at in 0..=text.len() {
-            let (actual, expected) = (sum + booster.finish(state), search(&phrases, &classes, f64::from(scaling), &text[..at]));
-            prop_assert!((f64::from(actual) - expected).abs() < 1e-3, "{actual} {expected} {:?}", &text[..at]);
+        for length in 0..=text.len() {
+            let expected = sum_by_search(&phrases, &classes, f64::from(scaling), &text[..length]);
+            let actual = sum + booster.finish(state);
+            prop_assert!((f64::from(actual) - expected).abs() < 1e-3, "{actual} {expected} {:?}", &text[..length]);
             // The blank changes nothing.
             prop_assert_eq!(booster.step(state, 5), (0.0, state));
-            if let Some(&class) = text.get(at) {
+            if let Some(&class) = text.get(length) {
                 let (score, next) = booster.step(state, class);
                 (sum, state) = (sum + score, next);
             }
@@ -92,7 +98,7 @@ proptest! {
         text in prop::collection::vec(0u32..6, 0..24),
     ) {
         phrases.iter_mut().for_each(|phrase| phrase.score = phrase.score.abs());
-        let max = phrases.iter().map(|phrase| bonus(phrase, 1.0)).fold(0.0, f64::max);
+        let max = phrases.iter().map(|phrase| total_bonus(phrase, 1.0)).fold(0.0, f64::max);
         let booster = PhraseBooster::with_boundaries(&phrases, &classes, 1.0).unwrap();
         let (_, state) = sequence_score(&booster, &text);
         let withdrawn = f64::from(booster.finish(state));
@@ -133,7 +139,7 @@ fn phrases_match_whole_words() {
 }
 
 #[test]
-fn boundaries_of_special_tokens() {
+fn phrases_match_at_the_boundaries_of_special_tokens() {
     // A special word is surrounded by boundaries, with or without spaces.
     let names = ["", " ", "a", "b", "<unk>", "'", ",", "天", "气"];
     let texts = ["<unk>|a|b|<unk>", "a|b|'", "a|b|,", "天|a|b|气", "天|气|天|气", "天|气|a", "b|a|b"];

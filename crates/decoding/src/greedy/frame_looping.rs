@@ -1,5 +1,5 @@
 //! Frame-looping: the conventional batched greedy search, a baseline for label-looping.
-use super::{GreedyOptions, decoded_token, whole_rows};
+use super::{GreedyOptions, decoded_token, frame_count};
 use crate::best_class::{best_class, invalid_scores};
 use crate::{DecodingModel, Error, Hypotheses, NetworkScratch, Result, SiteBatch, SiteIndex, States};
 
@@ -36,42 +36,54 @@ pub fn frame_looping(
         return Err(Error::Option { option: "options", expected, found: unsupported });
     }
     let (token_table, batch, width) = (model.token_table(), frames.len(), model.start().1.len());
-    let mut counts = Vec::with_capacity(batch);
+    // Sizes and state of each utterance.
+    let mut frame_counts = Vec::with_capacity(batch);
     for (b, frames) in frames.iter().enumerate() {
-        counts.push(whole_rows(frames, model).map_err(|error| error.in_utterance(b))?);
+        frame_counts.push(frame_count(frames, model).map_err(|error| error.in_utterance(b))?);
     }
     let mut hypotheses = Hypotheses::default();
     hypotheses.reset(batch, false);
-    // States before the newest labels: the predictor starts from them in every iteration.
-    let (mut before, mut after) = (States::new(model.start().0.shape()), States::default());
-    before.extend(model.start().0, std::iter::repeat_n(0, batch));
-    let mut newest: Vec<Option<u32>> = vec![None; batch];
-    let (mut next, mut capped) = (vec![0; batch], vec![false; batch]);
-    let (mut labels, mut rows) = (vec![token_table.blank(); batch], vec![0.0; batch * width]);
+    // States before and after the newest labels: the predictor starts from the former in every
+    // iteration.
+    let (mut states_before, mut states_after) = (States::new(model.start().0.shape()), States::default());
+    states_before.extend(model.start().0, std::iter::repeat_n(0, batch));
+    let mut newest_labels: Vec<Option<u32>> = vec![None; batch];
+    let (mut next_frames, mut is_capped) = (vec![0; batch], vec![false; batch]);
+    let (mut labels, mut label_rows) = (vec![token_table.blank(); batch], vec![0.0; batch * width]);
     let (mut predicted, mut scratch) = (Vec::new(), NetworkScratch::default());
     let mut scores = vec![0.0; batch * model.outputs()];
     // Only utterances with frames have sites.
-    let longest = counts.iter().copied().max().unwrap_or(0);
-    let nonempty: Vec<usize> = (0..batch).filter(|&b| counts[b] > 0).collect();
+    let longest = frame_counts.iter().copied().max().unwrap_or(0);
+    let nonempty: Vec<usize> = (0..batch).filter(|&b| frame_counts[b] > 0).collect();
     kernels::install(|| {
         for t in 0..longest {
             let mut symbols = 0;
-            let mut active: Vec<usize> =
-                nonempty.iter().copied().filter(|&b| next[b] == t && t < counts[b] && !capped[b]).collect();
+            let mut active: Vec<usize> = nonempty
+                .iter()
+                .copied()
+                .filter(|&b| next_frames[b] == t && t < frame_counts[b] && !is_capped[b])
+                .collect();
             while !active.is_empty() {
-                after.clone_from(&before);
+                // Predictor of the whole batch, after the newest labels or at the start.
+                states_after.clone_from(&states_before);
                 for b in 0..batch {
-                    labels[b] = newest[b].unwrap_or(first_label(model));
+                    labels[b] = newest_labels[b].unwrap_or(placeholder_label(model));
                 }
-                model.step(&labels, &mut after, &mut rows, (&mut predicted, &mut scratch));
-                for b in (0..batch).filter(|&b| newest[b].is_none()) {
-                    rows[b * width..][..width].copy_from_slice(model.start().1);
-                    after.set(b, model.start().0, 0);
+                model.step(&labels, &mut states_after, &mut label_rows, &mut predicted, &mut scratch);
+                for b in (0..batch).filter(|&b| newest_labels[b].is_none()) {
+                    label_rows[b * width..][..width].copy_from_slice(model.start().1);
+                    states_after.set(b, model.start().0, 0);
                 }
-                let site = |&b: &usize| SiteIndex { utterance: b, frame: t.min(counts[b] - 1), row: b };
+                // Joint of the whole batch.
+                let site = |&b: &usize| SiteIndex { utterance: b, frame: t.min(frame_counts[b] - 1), row: b };
                 let sites: Vec<SiteIndex> = nonempty.iter().map(site).collect();
                 let scores = &mut scores[..sites.len() * model.outputs()];
-                model.joint().scores(&SiteBatch { frames, rows: &rows, sites: &sites }, scores, &mut scratch);
+                model.joint().scores(
+                    &SiteBatch { frames, rows: &label_rows, sites: &sites },
+                    scores,
+                    &mut scratch,
+                );
+                // Advance each active utterance by its best class.
                 symbols += 1;
                 let mut emitting = Vec::new();
                 for (scores, &b) in scores.chunks_exact(model.outputs()).zip(&nonempty) {
@@ -80,23 +92,23 @@ pub fn frame_looping(
                     }
                     let best = best_class(scores, token_table)
                         .ok_or_else(|| invalid_scores(scores, token_table, t).in_utterance(b))?;
-                    let mut step = token_table.frames(best.class, best.duration);
+                    let mut advance = token_table.frames(best.class, best.duration);
                     if token_table.is_blank(best.class) {
-                        next[b] = t.saturating_add(step.max(1));
+                        next_frames[b] = t.saturating_add(advance.max(1));
                         continue;
                     }
                     if hypotheses.labels(b).len() >= options.label_limit(t) {
-                        capped[b] = true;
+                        is_capped[b] = true;
                         continue;
                     }
                     hypotheses.push(b, decoded_token(&best, token_table, t));
-                    before.set(b, &after, b);
-                    newest[b] = Some(best.class);
-                    step = step.max(usize::from(Some(symbols) == options.max_symbols));
-                    if step == 0 {
+                    states_before.set(b, &states_after, b);
+                    newest_labels[b] = Some(best.class);
+                    advance = advance.max(usize::from(Some(symbols) == options.max_symbols));
+                    if advance == 0 {
                         emitting.push(b);
                     } else {
-                        next[b] = t.saturating_add(step);
+                        next_frames[b] = t.saturating_add(advance);
                     }
                 }
                 active = emitting;
@@ -104,12 +116,12 @@ pub fn frame_looping(
         }
         Ok(())
     })?;
-    (0..batch).for_each(|b| hypotheses.set_end(b, next[b], capped[b]));
+    (0..batch).for_each(|b| hypotheses.set_end(b, next_frames[b], is_capped[b]));
     Ok(hypotheses)
 }
 
 /// Any label, for rows whose result is discarded.
-fn first_label(model: &DecodingModel) -> u32 {
+fn placeholder_label(model: &DecodingModel) -> u32 {
     (0..)
         .find(|&class| !model.token_table().is_blank(class))
         .unwrap_or(0)

@@ -5,7 +5,7 @@
 //! the projected predictor output.
 use kernels::{par_for, parts, parts_mut};
 
-use super::{GreedyOptions, GreedyStream, decoded_token, whole_rows, with_fused};
+use super::{GreedyOptions, GreedyStream, choose_label, decoded_token, frame_count};
 use crate::affine::resized;
 use crate::best_class::{BestClass, best_class, invalid_scores};
 use crate::{
@@ -21,6 +21,8 @@ const MIN_SITES_WITH_SKIPS: usize = 4;
 const SITES_PER_TASK: usize = 4;
 /// Initial estimate of the number of frames per label.
 const INITIAL_FRAMES_PER_LABEL: f32 = 4.0;
+/// Labels over which the moving average of the frames per label extends.
+const AVERAGED_LABELS: f32 = 4.0;
 
 /// Greedy search over batches and streams by label-looping.
 ///
@@ -43,9 +45,9 @@ pub struct GreedySearch {
     model: DecodingModel,
     options: GreedyOptions,
     hypotheses: Hypotheses,
-    work: GreedyBuffers,
-    /// Reusable streams of [`GreedySearch::decode`].
-    spare: Vec<GreedyStream>,
+    buffers: GreedyBuffers,
+    /// Streams of [`GreedySearch::decode`], whose memory later calls reuse.
+    reusable_streams: Vec<GreedyStream>,
 }
 
 /// Buffers that are reused from call to call.
@@ -54,22 +56,27 @@ struct GreedyBuffers {
     utterances: Vec<GreedyUtterance>,
     states: States,
     /// Label rows of the utterances.
-    rows: Vec<f32>,
+    label_rows: Vec<f32>,
     /// Fusion scores of each class, *utterances x C*; empty without fusion.
     fused: Vec<f32>,
     /// Scorer states of each utterance of the batch.
     scorer_states: Vec<Vec<u32>>,
-    waiting: Vec<usize>,
+    /// Rows of the utterances that search for their next label.
+    searching: Vec<usize>,
     sites: Vec<SiteIndex>,
+    /// Scores of the sites, *n x (C + D)*.
     scores: Vec<f32>,
+    /// Best class of each site; none for invalid scores.
     best_classes: Vec<Option<BestClass>>,
+    /// Labels of the next predictor step.
     labels: Vec<u32>,
+    /// Scratch memory for the predictor's output.
     predicted: Vec<f32>,
     scratch: NetworkScratch,
     /// Final state of each utterance of the batch.
-    ends: Vec<Option<GreedyUtterance>>,
+    finished: Vec<Option<GreedyUtterance>>,
     end_states: States,
-    end_rows: Vec<f32>,
+    end_label_rows: Vec<f32>,
 }
 
 /// An unfinished utterance.
@@ -81,24 +88,24 @@ struct GreedyUtterance {
     t: usize,
     /// Frames of the chunk.
     frames: usize,
-    /// Frames before the chunk.
-    before: usize,
+    /// First frame of the chunk, counted over all chunks.
+    first_frame: usize,
     /// Labels on the current frame.
     symbols: usize,
     /// Labels of the utterance.
     labels: usize,
     /// Frame of the newest label.
-    newest: Option<usize>,
+    newest_label_frame: Option<usize>,
     is_capped: bool,
     /// Moving average of the frames per label.
     frames_per_label: f32,
     /// Frames since the newest label.
-    since: usize,
+    frames_since_label: usize,
     /// Frames to score next.
     look_ahead: usize,
     /// Index of the first of their sites.
     first_site: usize,
-    /// The label found; the predictor step that follows consumes it.
+    /// Its next label; the predictor step that follows consumes it.
     label: Option<u32>,
 }
 
@@ -113,8 +120,8 @@ impl GreedySearch {
             model,
             options,
             hypotheses: Hypotheses::default(),
-            work: GreedyBuffers::default(),
-            spare: Vec::new(),
+            buffers: GreedyBuffers::default(),
+            reusable_streams: Vec::new(),
         })
     }
 
@@ -136,14 +143,14 @@ impl GreedySearch {
     /// Cost per utterance: a predictor step for each label, and scores of at most `T + U` sites in
     /// addition to those that look-ahead computes needlessly. Memory `O(B (C + H))`, reused.
     pub fn decode(&mut self, frames: &[&[f32]]) -> Result<&Hypotheses> {
-        let mut streams = std::mem::take(&mut self.spare);
+        let mut streams = std::mem::take(&mut self.reusable_streams);
         streams.iter_mut().for_each(|stream| stream.reset(&self.model, &self.options.fusion));
         while streams.len() < frames.len() {
             streams.push(self.stream());
         }
-        let mut of_batch: Vec<&mut GreedyStream> = streams.iter_mut().take(frames.len()).collect();
-        let outcome = self.run(&mut of_batch, frames);
-        self.spare = streams;
+        let mut batch: Vec<&mut GreedyStream> = streams.iter_mut().take(frames.len()).collect();
+        let outcome = self.run(&mut batch, frames);
+        self.reusable_streams = streams;
         outcome.map(|()| &self.hypotheses)
     }
 
@@ -167,9 +174,9 @@ impl GreedySearch {
             let (expected, found) = (streams.len(), chunks.len());
             return Err(crate::Error::Count { argument: "chunks", expected, found });
         }
-        let shared = self.options.fusion.len();
+        let shared_fusions = self.options.fusion.len();
         for (b, stream) in streams.iter().enumerate() {
-            stream.check(&self.model, shared).map_err(|error| error.in_utterance(b))?;
+            stream.check(&self.model, shared_fusions).map_err(|error| error.in_utterance(b))?;
         }
         self.run(streams, chunks)?;
         Ok(&self.hypotheses)
@@ -177,52 +184,52 @@ impl GreedySearch {
 
     /// Decodes chunks inside the thread pool, which avoids thread switches per loop.
     fn run(&mut self, streams: &mut [&mut GreedyStream], chunks: &[&[f32]]) -> Result<()> {
-        let mut counts = Vec::with_capacity(chunks.len());
+        let mut frame_counts = Vec::with_capacity(chunks.len());
         for (b, chunk) in chunks.iter().enumerate() {
-            counts.push(whole_rows(chunk, &self.model).map_err(|error| error.in_utterance(b))?);
+            frame_counts.push(frame_count(chunk, &self.model).map_err(|error| error.in_utterance(b))?);
         }
-        let Self { model, options, hypotheses, work, .. } = self;
+        let Self { model, options, hypotheses, buffers, .. } = self;
         hypotheses.reset(chunks.len(), options.record_steps);
         kernels::install(|| {
-            work.load(model, streams, &counts);
-            work.search(model, options, streams, chunks, hypotheses)
+            buffers.load(model, streams, &frame_counts);
+            buffers.search(model, options, streams, chunks, hypotheses)
         })?;
-        work.save(model, streams, &counts, hypotheses);
+        buffers.save(model, streams, &frame_counts, hypotheses);
         Ok(())
     }
 }
 
 impl GreedyBuffers {
     /// Loads the state of each utterance that has frames.
-    fn load(&mut self, model: &DecodingModel, streams: &[&mut GreedyStream], counts: &[usize]) {
+    fn load(&mut self, model: &DecodingModel, streams: &[&mut GreedyStream], frame_counts: &[usize]) {
         let (states, row) = model.start();
         self.utterances.clear();
         self.states.clear(states.shape());
-        self.rows.clear();
-        self.ends.clear();
-        self.ends.resize(streams.len(), None);
+        self.label_rows.clear();
+        self.finished.clear();
+        self.finished.resize(streams.len(), None);
         self.end_states.clear(states.shape());
-        resized(&mut self.end_rows, streams.len() * row.len());
+        resized(&mut self.end_label_rows, streams.len() * row.len());
         self.scorer_states.resize_with(streams.len().max(self.scorer_states.len()), Vec::new);
-        for (b, (stream, &frames)) in streams.iter().zip(counts).enumerate() {
+        for (b, (stream, &frames)) in streams.iter().zip(frame_counts).enumerate() {
             self.end_states.extend(&stream.states, [0]);
             self.scorer_states[b].clone_from(&stream.scorer_states);
             if stream.jump >= frames || stream.capped.is_some() {
                 continue;
             }
             self.states.extend(&stream.states, [0]);
-            self.rows.extend_from_slice(&stream.row);
+            self.label_rows.extend_from_slice(&stream.row);
             self.utterances.push(GreedyUtterance {
                 index: b,
                 t: stream.jump,
                 frames,
-                before: stream.frames,
+                first_frame: stream.frames,
                 symbols: 0,
                 labels: stream.labels,
-                newest: stream.newest,
+                newest_label_frame: stream.newest,
                 is_capped: false,
                 frames_per_label: INITIAL_FRAMES_PER_LABEL,
-                since: 0,
+                frames_since_label: 0,
                 look_ahead: INITIAL_FRAMES_PER_LABEL as usize,
                 first_site: 0,
                 label: None,
@@ -230,6 +237,7 @@ impl GreedyBuffers {
         }
     }
 
+    /// Decodes the loaded chunks.
     fn search(
         &mut self,
         model: &DecodingModel,
@@ -240,9 +248,9 @@ impl GreedyBuffers {
     ) -> Result<()> {
         self.fuse(model, options, streams);
         while !self.utterances.is_empty() {
-            self.waiting.clear();
-            self.waiting.extend(0..self.utterances.len());
-            while !self.waiting.is_empty() {
+            self.searching.clear();
+            self.searching.extend(0..self.utterances.len());
+            while !self.searching.is_empty() {
                 self.score_frames(model, options, chunks);
                 self.advance_frames(model, options, streams, hypotheses)?;
             }
@@ -257,21 +265,21 @@ impl GreedyBuffers {
 
     /// Scores the next frames of the utterances that search for a label.
     fn score_frames(&mut self, model: &DecodingModel, options: &GreedyOptions, chunks: &[&[f32]]) {
-        let Self { utterances, waiting, sites, scores, best_classes, rows, scratch, .. } = self;
+        let Self { utterances, searching, sites, scores, best_classes, label_rows, scratch, .. } = self;
         let min_sites =
             if model.token_table().max_blank_frames() > 1 { MIN_SITES_WITH_SKIPS } else { MIN_SITES };
-        let limit = (min_sites / waiting.len()).clamp(1, options.look_ahead);
+        let limit = (min_sites / searching.len()).clamp(1, options.look_ahead);
         sites.clear();
-        for &at in &*waiting {
-            let utterance = &mut utterances[at];
+        for &row in &*searching {
+            let utterance = &mut utterances[row];
             utterance.first_site = sites.len();
             utterance.look_ahead = utterance.look_ahead.min(limit).min(utterance.frames - utterance.t);
-            let site = |frame| SiteIndex { utterance: utterance.index, frame, row: at };
+            let site = |frame| SiteIndex { utterance: utterance.index, frame, row };
             sites.extend((utterance.t..utterance.t + utterance.look_ahead).map(site));
         }
         let outputs = model.outputs();
         let scores = resized(scores, sites.len() * outputs);
-        model.joint().scores(&SiteBatch { frames: chunks, rows, sites }, scores, scratch);
+        model.joint().scores(&SiteBatch { frames: chunks, rows: label_rows, sites }, scores, scratch);
         best_classes.clear();
         best_classes.resize(sites.len(), None);
         par_for(
@@ -286,7 +294,7 @@ impl GreedyBuffers {
         );
     }
 
-    /// Advances waiting utterances to their next label, or past the scored frames.
+    /// Advances searching utterances to their next label, or past the scored frames.
     fn advance_frames(
         &mut self,
         model: &DecodingModel,
@@ -295,66 +303,69 @@ impl GreedyBuffers {
         hypotheses: &mut Hypotheses,
     ) -> Result<()> {
         let token_table = model.token_table();
-        let mut waiting = std::mem::take(&mut self.waiting);
-        let mut still_waiting = 0;
-        for index in 0..waiting.len() {
-            let at = waiting[index];
-            let utterance = &mut self.utterances[at];
-            let (from, b) = (utterance.t, utterance.index);
+        let mut searching = std::mem::take(&mut self.searching);
+        let mut still_searching = 0;
+        for index in 0..searching.len() {
+            let row = searching[index];
+            let utterance = &mut self.utterances[row];
+            let (first_scored, b) = (utterance.t, utterance.index);
             utterance.label = None;
+            // Skip blanks up to the next label or the last scored frame.
             let mut label = None;
-            while utterance.t < from + utterance.look_ahead && label.is_none() {
-                let site = utterance.first_site + utterance.t - from;
+            while utterance.t < first_scored + utterance.look_ahead && label.is_none() {
+                let site = utterance.first_site + utterance.t - first_scored;
                 let Some(best) = self.best_classes[site] else {
                     let scores = &self.scores[site * model.outputs()..][..model.outputs()];
-                    return Err(
-                        invalid_scores(scores, token_table, utterance.before + utterance.t).in_utterance(b)
-                    );
+                    return Err(invalid_scores(scores, token_table, utterance.first_frame + utterance.t)
+                        .in_utterance(b));
                 };
-                utterance.since += 1;
+                utterance.frames_since_label += 1;
                 if token_table.is_blank(best.class) {
                     let frames = token_table.frames(best.class, best.duration).max(1);
                     let (frame, class, log_prob) =
-                        (utterance.before + utterance.t, best.class, best.log_prob);
-                    hypotheses.step(b, DecodingStep { frame, class, log_prob, frames });
+                        (utterance.first_frame + utterance.t, best.class, best.log_prob);
+                    hypotheses.record_step(b, DecodingStep { frame, class, log_prob, frames });
                     (utterance.t, utterance.symbols) = (utterance.t.saturating_add(frames), 0);
                 } else {
                     label = Some((site, best));
                 }
             }
             if let Some((site, best)) = label {
-                self.emit(at, (site, best), (model, options, streams), hypotheses)?;
+                self.emit(row, site, &best, (model, options, streams), hypotheses)?;
             } else if utterance.t < utterance.frames {
                 // The run of blanks is longer than estimated.
                 utterance.look_ahead *= 2;
-                waiting[still_waiting] = at;
-                still_waiting += 1;
+                searching[still_searching] = row;
+                still_searching += 1;
             }
         }
-        waiting.truncate(still_waiting);
-        self.waiting = waiting;
+        searching.truncate(still_searching);
+        self.searching = searching;
         Ok(())
     }
 
     /// Records a label and estimates the frames until the next one.
+    ///
+    /// `row` is the index of the utterance among the unfinished ones.
     fn emit(
         &mut self,
-        at: usize,
-        (site, best): (usize, BestClass),
+        row: usize,
+        site: usize,
+        best: &BestClass,
         (model, options, streams): (&DecodingModel, &GreedyOptions, &[&mut GreedyStream]),
         hypotheses: &mut Hypotheses,
     ) -> Result<()> {
-        let (token_table, utterance) = (model.token_table(), &mut self.utterances[at]);
+        let (token_table, utterance) = (model.token_table(), &mut self.utterances[row]);
         let b = utterance.index;
-        if utterance.labels >= options.label_limit(utterance.before + utterance.t) {
+        if utterance.labels >= options.label_limit(utterance.first_frame + utterance.t) {
             utterance.is_capped = true;
             return Ok(());
         }
         let scores = &self.scores[site * model.outputs()..][..token_table.classes()];
-        let mut label = decoded_token(&best, token_table, utterance.before + utterance.t);
+        let mut label = decoded_token(best, token_table, utterance.first_frame + utterance.t);
         if !self.fused.is_empty() {
-            let fused = &mut self.fused[at * token_table.classes()..][..token_table.classes()];
-            label = with_fused(label, scores, fused, token_table).map_err(|error| error.in_utterance(b))?;
+            let fused = &mut self.fused[row * token_table.classes()..][..token_table.classes()];
+            label = choose_label(label, scores, fused, token_table).map_err(|error| error.in_utterance(b))?;
             let fusion = options.fusion.iter().chain(&streams[b].fusion);
             for (state, fusion) in self.scorer_states[b].iter_mut().zip(fusion) {
                 *state = fusion.scorer.step(*state, label.label).1;
@@ -365,28 +376,32 @@ impl GreedyBuffers {
         }
         hypotheses.push(b, label);
         let DecodedToken { label: class, frame, log_prob, duration, .. } = label;
-        hypotheses.step(b, DecodingStep { frame, class, log_prob, frames: duration });
+        hypotheses.record_step(b, DecodingStep { frame, class, log_prob, frames: duration });
+        // Advance the utterance.
         utterance.symbols += 1;
         utterance.labels += 1;
-        utterance.newest = Some(label.frame);
+        utterance.newest_label_frame = Some(label.frame);
         let is_full = Some(utterance.symbols) == options.max_symbols;
         let frames = label.duration.max(usize::from(is_full));
         if frames > 0 {
             (utterance.t, utterance.symbols) = (utterance.t.saturating_add(frames), 0);
         }
-        utterance.frames_per_label += (utterance.since as f32 - utterance.frames_per_label) / 4.0;
-        (utterance.look_ahead, utterance.since) = ((utterance.frames_per_label.round() as usize).max(1), 0);
+        // Estimate the frames until the next label.
+        utterance.frames_per_label +=
+            (utterance.frames_since_label as f32 - utterance.frames_per_label) / AVERAGED_LABELS;
+        (utterance.look_ahead, utterance.frames_since_label) =
+            ((utterance.frames_per_label.round() as usize).max(1), 0);
         utterance.label = Some(class);
         Ok(())
     }
 
     /// Advances the predictor by the label of each utterance.
     fn step(&mut self, model: &DecodingModel) {
-        let Self { utterances, labels, states, rows, predicted, scratch, .. } = self;
+        let Self { utterances, labels, states, label_rows, predicted, scratch, .. } = self;
         labels.clear();
         labels.extend(utterances.iter().filter_map(|utterance| utterance.label));
         if !labels.is_empty() {
-            model.step(labels, states, rows, (predicted, scratch));
+            model.step(labels, states, label_rows, predicted, scratch);
         }
     }
 
@@ -402,7 +417,7 @@ impl GreedyBuffers {
         if options.internal_lm == 0.0 {
             fused.fill(0.0);
         } else {
-            model.joint().internal_lm(&self.rows, fused, &mut self.scratch);
+            model.joint().internal_lm(&self.label_rows, fused, &mut self.scratch);
             fused.iter_mut().for_each(|score| *score *= -options.internal_lm);
         }
         let (utterances, scorer_states) = (&self.utterances, &self.scorer_states);
@@ -421,21 +436,22 @@ impl GreedyBuffers {
             return;
         }
         let width = model.start().1.len();
-        let Self { utterances, states, rows, ends, end_states, end_rows, .. } = self;
+        let Self { utterances, states, label_rows, finished, end_states, end_label_rows, .. } = self;
         let mut count = 0;
-        for at in 0..utterances.len() {
-            let utterance = utterances[at];
+        for row in 0..utterances.len() {
+            let utterance = utterances[row];
             if is_finished(&utterance) {
-                end_states.set(utterance.index, states, at);
-                end_rows[utterance.index * width..][..width].copy_from_slice(&rows[at * width..][..width]);
-                ends[utterance.index] = Some(utterance);
+                end_states.set(utterance.index, states, row);
+                end_label_rows[utterance.index * width..][..width]
+                    .copy_from_slice(&label_rows[row * width..][..width]);
+                finished[utterance.index] = Some(utterance);
             } else {
-                rows.copy_within(at * width..(at + 1) * width, count * width);
+                label_rows.copy_within(row * width..(row + 1) * width, count * width);
                 count += 1;
             }
         }
-        rows.truncate(count * width);
-        states.retain(|at| !is_finished(&utterances[at]));
+        label_rows.truncate(count * width);
+        states.retain(|row| !is_finished(&utterances[row]));
         utterances.retain(|utterance| !is_finished(utterance));
     }
 
@@ -444,19 +460,19 @@ impl GreedyBuffers {
         &self,
         model: &DecodingModel,
         streams: &mut [&mut GreedyStream],
-        counts: &[usize],
+        frame_counts: &[usize],
         hypotheses: &mut Hypotheses,
     ) {
         let width = model.start().1.len();
-        for (b, (stream, &frames)) in streams.iter_mut().zip(counts).enumerate() {
-            let t = match self.ends[b] {
+        for (b, (stream, &frames)) in streams.iter_mut().zip(frame_counts).enumerate() {
+            let t = match self.finished[b] {
                 None => stream.jump,
                 Some(utterance) => {
                     let end = stream.frames.saturating_add(utterance.t);
                     stream.states.set(0, &self.end_states, b);
-                    stream.row.copy_from_slice(&self.end_rows[b * width..][..width]);
+                    stream.row.copy_from_slice(&self.end_label_rows[b * width..][..width]);
                     stream.scorer_states.clone_from(&self.scorer_states[b]);
-                    (stream.labels, stream.newest) = (utterance.labels, utterance.newest);
+                    (stream.labels, stream.newest) = (utterance.labels, utterance.newest_label_frame);
                     stream.capped = utterance.is_capped.then_some(end);
                     utterance.t
                 }

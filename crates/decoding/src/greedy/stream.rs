@@ -1,4 +1,4 @@
-//! State of a greedy search over an utterance that arrives in chunks.
+//! `GreedyStream`: state of a greedy search between chunks of an utterance.
 use serde::{Deserialize, Serialize};
 
 use crate::scorer::expect_count;
@@ -124,8 +124,9 @@ impl GreedyStream {
         if self.model != model.fingerprint() {
             return error("a state of this model".into(), "a state of another model".into());
         }
-        let fits = self.states.is_valid() && self.states.rows() == 1 && self.states.shape() == states.shape();
-        if !fits || self.row.len() != row.len() {
+        let has_valid_states =
+            self.states.is_valid() && self.states.rows() == 1 && self.states.shape() == states.shape();
+        if !has_valid_states || self.row.len() != row.len() {
             return error(format!("{:?} and a row of {}", states.shape(), row.len()), "others".into());
         }
         let ids = model.predictor().ids() as u32;
@@ -135,11 +136,11 @@ impl GreedyStream {
             return error(format!("labels below {ids}"), label.to_string());
         }
         let counts = [self.frames, self.jump, self.labels, self.capped.unwrap_or(0)];
-        let beyond = self.newest.is_some_and(|newest| newest >= self.frames);
-        if beyond || counts.iter().any(|&count| count > MAX_COUNT) {
+        let is_newest_beyond_end = self.newest.is_some_and(|newest| newest >= self.frames);
+        if is_newest_beyond_end || counts.iter().any(|&count| count > MAX_COUNT) {
             return error("frames and labels that can be counted".into(), format!("{counts:?}"));
         }
-        if !self.states.values().iter().chain(&self.row).all(|x| x.is_finite()) {
+        if !self.states.values().iter().chain(&self.row).all(|value| value.is_finite()) {
             return error("finite numbers".into(), "NaN or infinity".into());
         }
         let scorers = shared + self.fusion.len();

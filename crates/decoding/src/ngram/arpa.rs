@@ -9,7 +9,7 @@ use super::vocabulary::UNKNOWN;
 use super::{Error, Result};
 
 /// Conventional log10 of probability 0 in ARPA files.
-const LOG10_ZERO: f32 = -99.0;
+pub(super) const LOG10_ZERO: f32 = -99.0;
 /// Largest magnitude of a number, so that sums stay finite in `f32`.
 const MAX_MAGNITUDE: f32 = 1e6;
 /// Most n-grams of one order; all states fit into 32 bits.
@@ -42,16 +42,16 @@ impl NgramTable {
             lines.next();
         }
         lines.next();
-        let counts = header(&mut lines)?;
-        let mut words = Words::default();
+        let counts = read_header(&mut lines)?;
+        let mut words = WordList::default();
         let mut orders: Vec<Entries> = Vec::new();
-        for (at, &count) in counts.iter().enumerate() {
-            let title = format!("\\{}-grams:", at + 1);
+        for (index, &count) in counts.iter().enumerate() {
+            let title = format!("\\{}-grams:", index + 1);
             if lines.expect(&title)? != title {
                 return Err(lines.unexpected(&title));
             }
             lines.next();
-            let entries = section(&mut lines, at + 1, count, &mut words, orders.last())?;
+            let entries = read_section(&mut lines, index + 1, count, &mut words, orders.last())?;
             orders.push(entries);
         }
         match lines.expect("\\end\\")? {
@@ -64,16 +64,16 @@ impl NgramTable {
     pub fn write(&self) -> String {
         let mut text = String::from("\\data\\\n");
         for (k, entries) in (1..).zip(&self.orders) {
-            line(&mut text, format_args!("ngram {k}={}", entries.len()));
+            write_line(&mut text, format_args!("ngram {k}={}", entries.len()));
         }
         for (k, entries) in (1..).zip(&self.orders) {
-            line(&mut text, format_args!("\n\\{k}-grams:"));
-            for at in 0..entries.len() {
-                let words: Vec<&str> = self.spelled(entries.row(at)).collect();
-                let (prob, words, backoff) = (entries.prob[at], words.join(" "), entries.backoff[at]);
+            write_line(&mut text, format_args!("\n\\{k}-grams:"));
+            for index in 0..entries.len() {
+                let words: Vec<&str> = self.spell(entries.row(index)).collect();
+                let (prob, words, backoff) = (entries.prob[index], words.join(" "), entries.backoff[index]);
                 match backoff {
-                    0.0 => line(&mut text, format_args!("{prob}\t{words}")),
-                    _ => line(&mut text, format_args!("{prob}\t{words}\t{backoff}")),
+                    0.0 => write_line(&mut text, format_args!("{prob}\t{words}")),
+                    _ => write_line(&mut text, format_args!("{prob}\t{words}\t{backoff}")),
                 }
             }
         }
@@ -81,18 +81,20 @@ impl NgramTable {
         text
     }
 
-    pub(super) fn spelled(&self, ids: &[u32]) -> impl Iterator<Item = &str> {
+    /// Names of words.
+    pub(super) fn spell(&self, ids: &[u32]) -> impl Iterator<Item = &str> {
         ids.iter().map(|&id| self.words[id as usize].as_str())
     }
 }
 
-fn line(text: &mut String, arguments: std::fmt::Arguments) {
+/// Appends a line to a text.
+fn write_line(text: &mut String, arguments: std::fmt::Arguments) {
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{arguments}");
 }
 
 /// Reads the number of n-grams of each order.
-fn header(lines: &mut ArpaLines) -> Result<Vec<usize>> {
+fn read_header(lines: &mut ArpaLines) -> Result<Vec<usize>> {
     let mut counts = Vec::new();
     while !lines.expect("\\1-grams:")?.starts_with('\\') {
         let expected = format!("`ngram {}=` and a number up to {MAX_NGRAMS_PER_ORDER}", counts.len() + 1);
@@ -116,44 +118,48 @@ fn header(lines: &mut ArpaLines) -> Result<Vec<usize>> {
 }
 
 /// Reads the n-grams of one order.
-fn section(
+fn read_section(
     lines: &mut ArpaLines,
     order: usize,
     expected: usize,
-    words: &mut Words,
+    words: &mut WordList,
     shorter: Option<&Entries>,
 ) -> Result<Entries> {
     let mut entries = Entries::new(order);
-    let mut numbers = Vec::new();
+    let mut line_numbers = Vec::new();
     while !lines.expect("\\end\\")?.starts_with('\\') {
         if entries.len() == expected {
             return Err(Error::Count { line: lines.number, order, expected, found: expected + 1 });
         }
-        let (ids, prob, backoff) = ngram(lines, order, words)?;
+        let (ids, prob, backoff) = read_ngram(lines, order, words)?;
         entries.push(ids, prob, backoff);
-        numbers.push(lines.number);
+        line_numbers.push(lines.number);
         lines.next();
     }
     if entries.len() < expected {
         return Err(Error::Count { line: lines.number, order, expected, found: entries.len() });
     }
-    let (entries, from) = entries.sorted();
-    let spelled =
+    let (entries, original_indices) = entries.sorted();
+    let spell =
         |row: &[u32]| row.iter().map(|&id| words.names[id as usize].as_str()).collect::<Vec<_>>().join(" ");
-    for at in 0..entries.len() {
-        let (row, line) = (entries.row(at), numbers[from[at]]);
-        if at > 0 && entries.row(at - 1) == row {
-            return Err(Error::Duplicate { line, first: numbers[from[at - 1]], ngram: spelled(row) });
+    for index in 0..entries.len() {
+        let (row, line) = (entries.row(index), line_numbers[original_indices[index]]);
+        if index > 0 && entries.row(index - 1) == row {
+            return Err(Error::Duplicate {
+                line,
+                first: line_numbers[original_indices[index - 1]],
+                ngram: spell(row),
+            });
         }
         if shorter.is_some_and(|shorter| shorter.find(&row[..order - 1]).is_none()) {
-            return Err(Error::Context { line, ngram: spelled(row) });
+            return Err(Error::Context { line, ngram: spell(row) });
         }
     }
     Ok(entries)
 }
 
 /// Reads one line of a section.
-fn ngram(lines: &mut ArpaLines, order: usize, words: &mut Words) -> Result<(Vec<u32>, f32, f32)> {
+fn read_ngram(lines: &mut ArpaLines, order: usize, words: &mut WordList) -> Result<(Vec<u32>, f32, f32)> {
     let line = lines.expect("")?;
     let fields: Vec<&str> = line.split([' ', '\t']).filter(|field| !field.is_empty()).collect();
     if fields.len() != order + 1 && fields.len() != order + 2 {
@@ -189,12 +195,13 @@ fn ngram(lines: &mut ArpaLines, order: usize, words: &mut Words) -> Result<(Vec<
 
 /// Words of the 1-grams.
 #[derive(Default)]
-struct Words {
+struct WordList {
     names: Vec<String>,
     ids: HashMap<String, u32>,
 }
 
-impl Words {
+impl WordList {
+    /// Returns the id of a word; adds a new word.
     fn add(&mut self, word: &str) -> u32 {
         if let Some(&id) = self.ids.get(word) {
             return id;
@@ -208,6 +215,7 @@ impl Words {
 
 /// Iterates over the lines of a file that are not blank.
 struct ArpaLines<'a> {
+    /// Bytes after the current line; none at the end of the file.
     rest: Option<&'a [u8]>,
     current: Option<&'a [u8]>,
     /// Number of the current line, from 1.
@@ -222,15 +230,16 @@ impl<'a> ArpaLines<'a> {
         lines
     }
 
+    /// Advances to the next line that is not blank.
     fn next(&mut self) {
         self.current = None;
         while let Some(rest) = self.rest {
             self.number += 1;
-            let (line, more) = match rest.iter().position(|&byte| byte == b'\n') {
-                Some(end) => (&rest[..end], Some(&rest[end + 1..]).filter(|more| !more.is_empty())),
+            let (line, after_line) = match rest.iter().position(|&byte| byte == b'\n') {
+                Some(end) => (&rest[..end], Some(&rest[end + 1..]).filter(|after| !after.is_empty())),
                 None => (rest, None),
             };
-            self.rest = more;
+            self.rest = after_line;
             let line = line.trim_ascii();
             if !line.is_empty() {
                 self.current = Some(line);

@@ -1,4 +1,4 @@
-//! Errors of n-grams.
+//! Errors of n-gram language models: reading, estimation, use as scorers.
 use kernels::Excerpt;
 
 /// The result type of this module.

@@ -1,10 +1,12 @@
 //! Estimates n-grams from texts: interpolated modified Kneser-Ney smoothing.
 //!
 //! Chen and Goodman 1998; counts and interpolation as in Heafield et al. 2013.
+use super::arpa::LOG10_ZERO;
 use super::table::{Entries, MAX_ORDER, NgramTable, children, find};
 use super::vocabulary::{self, BEGIN, END, UNKNOWN, arpa_word};
 use super::{Error, Result};
 
+/// Word ids of a table.
 const UNKNOWN_ID: u32 = 0;
 const BEGIN_ID: u32 = 1;
 const END_ID: u32 = 2;
@@ -76,6 +78,7 @@ pub fn estimate<S: AsRef<str>>(texts: &[Vec<u32>], names: &[S], order: usize) ->
         return Err(Error::Option { option: "order", expected, found: order.to_string() });
     }
     let (words, ids) = vocabulary(names)?;
+    // Counts of each order: occurrences of the longest n-grams, continuations of the others.
     let corpus = MarkedTexts::new(texts, &ids)?;
     let mut levels: Vec<OrderCounts> =
         (1..=order).map(|width| OrderCounts::new(&corpus, width, words.len())).collect();
@@ -85,6 +88,7 @@ pub fn estimate<S: AsRef<str>>(texts: &[Vec<u32>], names: &[S], order: usize) ->
     }
     // `<s>` is never predicted.
     levels[0].counts[BEGIN_ID as usize] = 0;
+    // Discounts, then probabilities of each order from those of the order below.
     let discounts: Vec<Discounts> =
         levels.iter().map(|level| Discounts::from_counts(&level.counts)).collect();
     levels[0].interpolate_uniform(&discounts[0]);
@@ -140,9 +144,12 @@ impl MarkedTexts {
 
 /// The n-grams of one order, sorted.
 struct OrderCounts {
+    /// Order of the n-grams.
     width: usize,
+    /// Word ids, one row per n-gram.
     ids: Vec<u32>,
     counts: Vec<u64>,
+    /// Probability of the last word of each n-gram after the others.
     prob: Vec<f64>,
     /// γ of the n-grams with continuations.
     backoff: Vec<f64>,
@@ -151,26 +158,27 @@ struct OrderCounts {
 impl OrderCounts {
     /// Counts the n-grams of a width; all words are 1-grams.
     fn new(corpus: &MarkedTexts, width: usize, words: usize) -> Self {
-        let gram = |at: usize| &corpus.text[at..at + width];
+        let ngram = |position: usize| &corpus.text[position..position + width];
         let mut positions: Vec<usize> =
-            (0..corpus.text.len()).filter(|&at| at + width <= corpus.end[at]).collect();
-        positions.sort_unstable_by(|&a, &b| gram(a).cmp(gram(b)));
-        let runs = positions.chunk_by(|&a, &b| gram(a) == gram(b));
+            (0..corpus.text.len()).filter(|&position| position + width <= corpus.end[position]).collect();
+        positions.sort_unstable_by(|&a, &b| ngram(a).cmp(ngram(b)));
+        let runs = positions.chunk_by(|&a, &b| ngram(a) == ngram(b));
         let (ids, counts) = if width == 1 {
             let mut counts = vec![0; words];
             runs.for_each(|run| counts[corpus.text[run[0]] as usize] = run.len() as u64);
             ((0..words as u32).collect(), counts)
         } else {
             let (rows, counts): (Vec<&[u32]>, Vec<u64>) =
-                runs.map(|run| (gram(run[0]), run.len() as u64)).unzip();
+                runs.map(|run| (ngram(run[0]), run.len() as u64)).unzip();
             (rows.concat(), counts)
         };
         let zeros = vec![0.0; counts.len()];
         Self { width, ids, counts, prob: zeros.clone(), backoff: zeros }
     }
 
-    fn row(&self, at: usize) -> &[u32] {
-        &self.ids[at * self.width..][..self.width]
+    /// Word ids of an n-gram.
+    fn row(&self, index: usize) -> &[u32] {
+        &self.ids[index * self.width..][..self.width]
     }
 
     /// Index of a longer row without its first word.
@@ -182,12 +190,13 @@ impl OrderCounts {
     ///
     /// N-grams that begin with `<s>` keep their counts.
     fn count_continuations(&mut self, longer: &Self) {
-        let may_have_predecessor = |level: &Self, at: usize| level.row(at)[0] != BEGIN_ID;
-        for at in (0..self.counts.len()).filter(|&at| may_have_predecessor(self, at)).collect::<Vec<_>>() {
-            self.counts[at] = 0;
+        let may_have_predecessor = |level: &Self, index: usize| level.row(index)[0] != BEGIN_ID;
+        let counted = (0..self.counts.len()).filter(|&index| may_have_predecessor(self, index));
+        for index in counted.collect::<Vec<_>>() {
+            self.counts[index] = 0;
         }
-        for at in 0..longer.counts.len() {
-            let suffix = self.suffix(longer.row(at));
+        for index in 0..longer.counts.len() {
+            let suffix = self.suffix(longer.row(index));
             self.counts[suffix] += 1;
         }
     }
@@ -209,20 +218,22 @@ impl OrderCounts {
             let total: u64 = counts.iter().sum();
             let gamma = discounts.gamma(counts);
             shorter.backoff[context] = gamma;
-            for at in children {
-                let lower = shorter.prob[shorter.suffix(self.row(at))];
-                self.prob[at] = discounts.discounted(self.counts[at]) / total as f64 + gamma * lower;
+            for index in children {
+                let lower_prob = shorter.prob[shorter.suffix(self.row(index))];
+                self.prob[index] =
+                    discounts.discounted(self.counts[index]) / total as f64 + gamma * lower_prob;
             }
         }
     }
 
+    /// Converts probabilities and back-off weights to decimal logarithms.
     fn to_entries(&self) -> Entries {
         let mut entries = Entries::new(self.width);
-        for at in 0..self.counts.len() {
-            let row = self.row(at);
-            let prob = if row == [BEGIN_ID] { -99.0 } else { self.prob[at].log10().min(0.0) as f32 };
+        for index in 0..self.counts.len() {
+            let row = self.row(index);
+            let prob = if row == [BEGIN_ID] { LOG10_ZERO } else { self.prob[index].log10().min(0.0) as f32 };
             // N-grams without continuations have no back-off weight.
-            let backoff = if self.backoff[at] > 0.0 { self.backoff[at].log10() as f32 } else { 0.0 };
+            let backoff = if self.backoff[index] > 0.0 { self.backoff[index].log10() as f32 } else { 0.0 };
             entries.push(row.iter().copied(), prob, backoff);
         }
         entries
@@ -230,6 +241,7 @@ impl OrderCounts {
 }
 
 impl Discounts {
+    /// Computes the discounts from the counts of one order.
     fn from_counts(counts: &[u64]) -> Self {
         let n = |r: u64| counts.iter().filter(|&&count| count == r).count() as f64;
         let (n1, n2, n3, n4) = (n(1), n(2), n(3), n(4));

@@ -44,22 +44,22 @@ impl Ngram {
     /// # Ok::<(), decoding::ngram::Error>(())
     /// ```
     pub fn perplexity<'a>(&self, texts: impl IntoIterator<Item = &'a [u32]>) -> Perplexity {
-        let mut sum = Perplexity::default();
+        let mut perplexity = Perplexity::default();
         for text in texts {
             let mut state = self.start();
             for &class in text {
                 let (score, next) = self.step(state, class);
                 if self.is_unknown(class) {
-                    sum.unknown += 1;
+                    perplexity.unknown += 1;
                 } else {
-                    sum.log_prob += f64::from(score);
+                    perplexity.log_prob += f64::from(score);
                 }
                 state = next;
             }
-            sum.log_prob += f64::from(self.finish(state));
-            sum.tokens += text.len();
-            sum.texts += 1;
+            perplexity.log_prob += f64::from(self.finish(state));
+            perplexity.tokens += text.len();
+            perplexity.texts += 1;
         }
-        sum
+        perplexity
     }
 }

@@ -12,21 +12,30 @@ use std::sync::{PoisonError, RwLock};
 /// change. Beyond the limit a pair has the number of its node with context 0.
 #[derive(Debug)]
 pub(super) struct StatePairs {
+    /// Number of nodes.
     nodes: u32,
+    /// Number of contexts.
     contexts: u32,
+    /// Pairs that were used; none if numbers are computed.
     registry: Option<PairRegistry>,
 }
 
+/// Pairs that are registered on first use.
 #[derive(Debug)]
 struct PairRegistry {
+    /// Largest number of registered pairs.
     limit: usize,
     registered: RwLock<RegisteredPairs>,
 }
 
+/// Numbers of the registered pairs.
 #[derive(Debug, Default)]
 struct RegisteredPairs {
+    /// Number of each pair.
     numbers: HashMap<(u32, u32), u32>,
+    /// Pairs in the order of their numbers.
     pairs: Vec<(u32, u32)>,
+    /// Look-ups of a pair beyond the limit.
     rejected: u64,
 }
 
@@ -110,9 +119,9 @@ mod tests {
                 let pair = (i % 7, i / 7);
                 let number = pairs.number(pair.0, pair.1);
                 assert_eq!(number, pairs.number(pair.0, pair.1));
-                let back = pairs.pair(number);
-                assert!(back == pair || back == (pair.0, 0), "{pair:?} {back:?}");
-                count += usize::from(back == pair);
+                let returned = pairs.pair(number);
+                assert!(returned == pair || returned == (pair.0, 0), "{pair:?} {returned:?}");
+                count += usize::from(returned == pair);
             }
             assert_eq!(count, 35.min(capacity + 7), "{nodes} {limit}");
             assert_eq!(pairs.rejected() > 0, capacity == 3);

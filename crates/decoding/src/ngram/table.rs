@@ -1,4 +1,4 @@
-//! Tables of n-grams with probabilities, the contents of an ARPA file.
+//! N-gram tables with probabilities, the contents of an ARPA file.
 use std::cmp::Ordering;
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub struct NgramTable {
 /// The n-grams of one order, sorted by their ids.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entries {
-    /// Order of the n-grams.
+    /// Words of an n-gram: the order.
     pub width: usize,
     /// Word ids, one row per n-gram.
     pub ids: Vec<u32>,
@@ -48,18 +48,22 @@ impl NgramTable {
 }
 
 impl Entries {
+    /// Creates an empty list of n-grams of `width` words.
     pub fn new(width: usize) -> Self {
         Self { width, ids: Vec::new(), prob: Vec::new(), backoff: Vec::new() }
     }
 
+    /// Number of n-grams.
     pub fn len(&self) -> usize {
         self.prob.len()
     }
 
-    pub fn row(&self, at: usize) -> &[u32] {
-        &self.ids[at * self.width..][..self.width]
+    /// Word ids of an n-gram.
+    pub fn row(&self, index: usize) -> &[u32] {
+        &self.ids[index * self.width..][..self.width]
     }
 
+    /// Appends an n-gram.
     pub fn push(&mut self, ids: impl IntoIterator<Item = u32>, prob: f32, backoff: f32) {
         self.ids.extend(ids);
         self.prob.push(prob);
@@ -72,8 +76,8 @@ impl Entries {
         // The sort is stable: an error reports the first of equal rows first.
         order.sort_by(|&a, &b| self.row(a).cmp(self.row(b)));
         let mut sorted = Self::new(self.width);
-        for &at in &order {
-            sorted.push(self.row(at).iter().copied(), self.prob[at], self.backoff[at]);
+        for &index in &order {
+            sorted.push(self.row(index).iter().copied(), self.prob[index], self.backoff[index]);
         }
         (sorted, order)
     }
@@ -104,9 +108,9 @@ pub(super) fn children(rows: &[u32], width: usize, longer: &[u32]) -> Vec<Range<
     let mut next = 0;
     let range_of = |row: &[u32]| {
         next += longer[next..].iter().take_while(|long| &long[..width] < row).count();
-        let first = next;
+        let begin = next;
         next += longer[next..].iter().take_while(|long| &long[..width] == row).count();
-        first..next
+        begin..next
     };
     rows.chunks_exact(width).map(range_of).collect()
 }

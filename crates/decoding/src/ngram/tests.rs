@@ -1,3 +1,4 @@
+//! Tests of the n-gram scorer: scores match the back-off definition and KenLM.
 use std::collections::HashMap;
 
 use proptest::prelude::*;
@@ -5,19 +6,20 @@ use proptest::prelude::*;
 use super::*;
 use crate::scorer::tests::{assert_row_matches_steps, sequence_score};
 
-/// Reference implementation of a table.
-struct Definition {
+/// Reference implementation: the recursive definition of back-off.
+struct BackoffDefinition {
     order: usize,
+    /// log10 probability and back-off weight of each n-gram.
     listed: HashMap<Vec<String>, (f64, f64)>,
 }
 
-impl Definition {
+impl BackoffDefinition {
     fn new(table: &NgramTable) -> Self {
         let mut listed = HashMap::new();
         for entries in &table.orders {
-            for at in 0..entries.len() {
-                let words = table.spelled(entries.row(at)).map(String::from).collect();
-                listed.insert(words, (f64::from(entries.prob[at]), f64::from(entries.backoff[at])));
+            for index in 0..entries.len() {
+                let words = table.spell(entries.row(index)).map(String::from).collect();
+                listed.insert(words, (f64::from(entries.prob[index]), f64::from(entries.backoff[index])));
             }
         }
         Self { order: table.order(), listed }
@@ -26,8 +28,8 @@ impl Definition {
     /// log p(word | history), natural.
     fn score(&self, history: &[String], word: &str) -> f64 {
         let history = &history[history.len().saturating_sub(self.order - 1)..];
-        let all: Vec<String> = history.iter().cloned().chain([word.to_owned()]).collect();
-        if let Some((prob, _)) = self.listed.get(&all) {
+        let ngram: Vec<String> = history.iter().cloned().chain([word.to_owned()]).collect();
+        if let Some((prob, _)) = self.listed.get(&ngram) {
             return prob * std::f64::consts::LN_10;
         }
         if history.is_empty() {
@@ -40,15 +42,17 @@ impl Definition {
         weight * std::f64::consts::LN_10 + self.score(&history[1..], word)
     }
 
-    fn name(&self, word: &str) -> String {
+    /// The word, or `<unk>` if the table does not list it.
+    fn listed_word(&self, word: &str) -> String {
         if self.listed.contains_key(&vec![word.to_owned()]) { word.into() } else { "<unk>".into() }
     }
 
-    fn text(&self, words: &[&str]) -> f64 {
+    /// log p of a complete text, natural.
+    fn text_score(&self, words: &[&str]) -> f64 {
         let mut history = vec!["<s>".to_owned()];
         let mut sum = 0.0;
         for word in words {
-            let word = self.name(word);
+            let word = self.listed_word(word);
             sum += self.score(&history, &word);
             history.push(word);
         }
@@ -99,12 +103,12 @@ proptest! {
         texts in prop::collection::vec(prop::collection::vec(0u32..6, 0..7), 1..8),
     ) {
         let (ngram, definition) =
-            (Ngram::new(&table, &NAMES, OutOfVocabulary::Ignore).unwrap(), Definition::new(&table));
+            (Ngram::new(&table, &NAMES, OutOfVocabulary::Ignore).unwrap(), BackoffDefinition::new(&table));
         for text in texts {
             let (sum, state) = sequence_score(&ngram, &text);
             let words: Vec<&str> =
                 text.iter().map(|&class| NAMES[class as usize]).filter(|name| !name.is_empty()).collect();
-            let (actual, expected) = (f64::from(sum + ngram.finish(state)), definition.text(&words));
+            let (actual, expected) = (f64::from(sum + ngram.finish(state)), definition.text_score(&words));
             prop_assert!((actual - expected).abs() <= 1e-5 * (1.0 + expected.abs()), "{actual} {expected}");
         }
         for state in 0..ngram.states() as u32 + 2 {
@@ -119,10 +123,10 @@ proptest! {
     fn a_class_may_be_unk(table in tables(), text in prop::collection::vec(0u32..4, 0..7)) {
         let names = ["a", "<unk>", "e", "b"];
         let (ngram, definition) =
-            (Ngram::new(&table, &names, OutOfVocabulary::Ignore).unwrap(), Definition::new(&table));
+            (Ngram::new(&table, &names, OutOfVocabulary::Ignore).unwrap(), BackoffDefinition::new(&table));
         let (sum, state) = sequence_score(&ngram, &text);
         let words: Vec<&str> = text.iter().map(|&class| names[class as usize]).collect();
-        let (actual, expected) = (f64::from(sum + ngram.finish(state)), definition.text(&words));
+        let (actual, expected) = (f64::from(sum + ngram.finish(state)), definition.text_score(&words));
         prop_assert!((actual - expected).abs() <= 1e-5 * (1.0 + expected.abs()), "{actual} {expected}");
         (0..ngram.states() as u32).for_each(|state| assert_row_matches_steps(&ngram, state, 4, &[]));
     }

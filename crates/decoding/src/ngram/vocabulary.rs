@@ -16,15 +16,15 @@ pub(super) const UNKNOWN: &str = "<unk>";
 /// A space is `<space>`; any other ASCII blank or control character is `<U+0009>` and so on. Other
 /// characters are unchanged.
 pub(super) fn arpa_word(name: &str) -> Cow<'_, str> {
-    let blank = |c: char| c == ' ' || c.is_ascii_control();
-    if !name.contains(blank) {
+    let is_blank = |c: char| c == ' ' || c.is_ascii_control();
+    if !name.contains(is_blank) {
         return name.into();
     }
     let mut text = String::new();
     for c in name.chars() {
         match c {
             ' ' => text += "<space>",
-            c if blank(c) => text += &format!("<U+{:04X}>", u32::from(c)),
+            c if is_blank(c) => text += &format!("<U+{:04X}>", u32::from(c)),
             c => text.push(c),
         }
     }

@@ -7,7 +7,7 @@ use super::{Error, Ngram, NgramTable, OutOfVocabulary, Result, vocabulary};
 use crate::Scorer;
 
 /// Mark of word beginnings in tokens.
-const MARK: char = '\u{2581}';
+const WORD_MARK: char = '\u{2581}';
 /// Node without an open word.
 const ROOT: u32 = 0;
 
@@ -58,14 +58,18 @@ impl Default for WordNgramOptions {
 pub struct WordNgram {
     /// N-gram over the lexicon.
     ngram: Ngram,
+    /// Prefixes of the words of the lexicon.
     nodes: Vec<WordNode>,
+    /// Role of each class.
     tokens: Vec<WordToken>,
     /// Offset of the arcs of each node, and of the unknown word.
     arcs: Vec<u32>,
+    /// Class of each arc, ascending within a node.
     arc_class: Vec<u32>,
+    /// Node after each arc.
     arc_node: Vec<u32>,
     /// Node before the first character of a word without the mark.
-    bare: u32,
+    unmarked_root: u32,
     pairs: StatePairs,
     options: WordNgramOptions,
 }
@@ -85,7 +89,7 @@ struct WordNode {
 
 /// Role of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum WordKind {
+enum TokenRole {
     /// Not a label.
     Nameless,
     /// Ends a word.
@@ -98,9 +102,10 @@ enum WordKind {
     Special(Option<u32>),
 }
 
+/// Role and length of a token.
 #[derive(Debug, Clone)]
 struct WordToken {
-    kind: WordKind,
+    role: TokenRole,
     /// Number of characters, without the mark.
     length: u32,
 }
@@ -155,33 +160,37 @@ impl WordNgram {
         }
         vocabulary::ids(names)?;
         let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
-        let marked = names.iter().any(|name| name.starts_with(MARK));
-        if !marked && !names.contains(&" ") {
+        let has_mark = names.iter().any(|name| name.starts_with(WORD_MARK));
+        if !has_mark && !names.contains(&" ") {
             return Err(Error::NoBoundary);
         }
-        let mut tokens: Vec<WordToken> = names.iter().map(|name| WordToken::new(name, marked)).collect();
+        // Roles of the tokens, and the words that they can spell.
+        let mut tokens: Vec<WordToken> = names.iter().map(|name| WordToken::new(name, has_mark)).collect();
         let classes: HashMap<&str, u32> =
             names.iter().copied().zip(0..).filter(|(name, _)| !name.is_empty()).collect();
-        let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
-        let lexicon = lexicon(table, &classes, marked, longest);
+        let longest_name = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+        let lexicon = lexicon(table, &classes, has_mark, longest_name);
         if lexicon.is_empty() {
             return Err(Error::NoToken { found: table.words().len() });
         }
         for &class in special {
             let Some(token) = tokens.get_mut(class as usize) else { continue };
             let word = lexicon.binary_search_by(|word| word.as_str().cmp(names[class as usize]));
-            token.kind = WordKind::Special(word.ok().map(|at| at as u32));
+            token.role = TokenRole::Special(word.ok().map(|index| index as u32));
         }
-        let words: Vec<&str> =
-            lexicon.iter().map(|word| word.strip_prefix(MARK).filter(|_| marked).unwrap_or(word)).collect();
+        let words: Vec<&str> = lexicon
+            .iter()
+            .map(|word| word.strip_prefix(WORD_MARK).filter(|_| has_mark).unwrap_or(word))
+            .collect();
+        // N-gram and trie of the lexicon.
         let ngram = Ngram::new(table, &words, OutOfVocabulary::Ignore)?;
-        let mut trie = Trie { nodes: Vec::new(), arcs: Vec::new() };
-        trie.grow(&lexicon, &ngram, &classes, marked, longest);
+        let mut trie = LexiconTrie { nodes: Vec::new(), arcs: Vec::new() };
+        trie.insert_words(&lexicon, &ngram, &classes, has_mark, longest_name);
         trie.arcs.sort_unstable();
         let unknown = trie.nodes.len() as u32;
         let mut arcs = vec![0; unknown as usize + 2];
-        trie.arcs.iter().for_each(|&(from, ..)| arcs[from as usize + 1] += 1);
-        (1..arcs.len()).for_each(|at| arcs[at] += arcs[at - 1]);
+        trie.arcs.iter().for_each(|&(node, ..)| arcs[node as usize + 1] += 1);
+        (1..arcs.len()).for_each(|node| arcs[node] += arcs[node - 1]);
         Ok(Self {
             pairs: StatePairs::new(unknown + 1, ngram.states() as u32, options.max_pairs),
             arc_class: trie.arcs.iter().map(|arc| arc.1).collect(),
@@ -189,7 +198,7 @@ impl WordNgram {
             nodes: trie.nodes,
             arcs,
             // All words begin with the mark, the first node after the root.
-            bare: u32::from(marked),
+            unmarked_root: u32::from(has_mark),
             ngram,
             tokens,
             options,
@@ -204,7 +213,7 @@ impl WordNgram {
     }
 
     /// Node within a word that is not in the lexicon.
-    fn unknown(&self) -> u32 {
+    fn unknown_word(&self) -> u32 {
         self.nodes.len() as u32
     }
 
@@ -212,26 +221,26 @@ impl WordNgram {
     fn look_ahead(&self, node: u32, context: u32) -> f32 {
         let Some(prefix) = self.nodes.get(node as usize).filter(|_| node != ROOT) else { return 0.0 };
         if prefix.words.len() <= self.options.exact_completions {
-            let score = |word| self.ngram.follow(context, self.ngram.word[word as usize]).0;
+            let score = |word| self.ngram.follow(context, self.ngram.word_of_class[word as usize]).0;
             return prefix.words.clone().map(score).fold(f32::NEG_INFINITY, f32::max);
         }
         prefix.best
     }
 
     /// Ends the open word, if any; returns its score and the next context.
-    fn close(&self, node: u32, context: u32) -> (f32, u32) {
+    fn end_word(&self, node: u32, context: u32) -> (f32, u32) {
         let Some(prefix) = self.nodes.get(node as usize).filter(|_| node != ROOT) else {
             return (0.0, context);
         };
-        let paid = self.look_ahead(node, context);
+        let look_ahead = self.look_ahead(node, context);
         match prefix.word {
             Some(word) => {
-                let (score, after) = self.ngram.follow(context, self.ngram.word[word as usize]);
-                (score - paid, after)
+                let (score, after) = self.ngram.follow(context, self.ngram.word_of_class[word as usize]);
+                (score - look_ahead, after)
             }
             None => {
                 let (score, after) = self.ngram.follow_unknown(context);
-                (score + self.options.unknown_character * prefix.depth as f32 - paid, after)
+                (score + self.options.unknown_character * prefix.depth as f32 - look_ahead, after)
             }
         }
     }
@@ -239,36 +248,37 @@ impl WordNgram {
     /// Score of a special word after a word, and the next context.
     fn follow_special(&self, word: Option<u32>, context: u32) -> (f32, u32) {
         match word {
-            Some(word) => self.ngram.follow(context, self.ngram.word[word as usize]),
+            Some(word) => self.ngram.follow(context, self.ngram.word_of_class[word as usize]),
             None => self.ngram.follow_unknown(context),
         }
     }
 
     /// Advances within a word; returns score, node and context.
     fn advance(&self, node: u32, context: u32, class: u32) -> (f32, u32, u32) {
-        let bare = node == ROOT && self.tokens[class as usize].kind == WordKind::Inside;
-        let arcs = self.arcs_of(if bare { self.bare } else { node });
+        let is_unmarked_start = node == ROOT && self.tokens[class as usize].role == TokenRole::Inside;
+        let arcs = self.arcs_of(if is_unmarked_start { self.unmarked_root } else { node });
         match self.arc_class[arcs.clone()].binary_search(&class) {
-            Ok(at) => {
-                let to = self.arc_node[arcs.start + at];
-                (self.look_ahead(to, context) - self.look_ahead(node, context), to, context)
+            Ok(offset) => {
+                let next = self.arc_node[arcs.start + offset];
+                (self.look_ahead(next, context) - self.look_ahead(node, context), next, context)
             }
             Err(_) => {
-                let (left, after) = self.leave(node, context);
+                let (leave_score, after) = self.leave_lexicon(node, context);
                 let length = self.tokens[class as usize].length as f32;
-                (left + self.options.unknown_character * length, self.unknown(), after)
+                (leave_score + self.options.unknown_character * length, self.unknown_word(), after)
             }
         }
     }
 
     /// Leaves the lexicon within a word; returns the score without the new token, and the context.
-    fn leave(&self, node: u32, context: u32) -> (f32, u32) {
+    fn leave_lexicon(&self, node: u32, context: u32) -> (f32, u32) {
         let Some(prefix) = self.nodes.get(node as usize) else { return (0.0, context) };
         let (score, after) = self.ngram.follow_unknown(context);
         let characters = self.options.unknown_character * prefix.depth as f32;
         (score + characters - self.look_ahead(node, context), after)
     }
 
+    /// Arcs of a node.
     fn arcs_of(&self, node: u32) -> Range<usize> {
         self.arcs[node as usize] as usize..self.arcs[node as usize + 1] as usize
     }
@@ -281,150 +291,167 @@ impl Scorer for WordNgram {
 
     fn step(&self, state: u32, class: u32) -> (f32, u32) {
         let (node, context) = self.pairs.pair(state);
-        match self.tokens.get(class as usize).map_or(WordKind::Nameless, |token| token.kind) {
-            WordKind::Nameless => (0.0, state),
-            WordKind::Space => {
-                let (score, context) = self.close(node, context);
+        match self.tokens.get(class as usize).map_or(TokenRole::Nameless, |token| token.role) {
+            TokenRole::Nameless => (0.0, state),
+            TokenRole::Space => {
+                let (score, context) = self.end_word(node, context);
                 (score, self.pairs.number(ROOT, context))
             }
-            WordKind::Begins => {
-                let (closed, context) = self.close(node, context);
+            TokenRole::Begins => {
+                let (end_score, context) = self.end_word(node, context);
                 let (score, node, context) = self.advance(ROOT, context, class);
-                (closed + score, self.pairs.number(node, context))
+                (end_score + score, self.pairs.number(node, context))
             }
-            WordKind::Inside => {
+            TokenRole::Inside => {
                 let (score, node, context) = self.advance(node, context, class);
                 (score, self.pairs.number(node, context))
             }
-            WordKind::Special(word) => {
-                let (closed, context) = self.close(node, context);
+            TokenRole::Special(word) => {
+                let (end_score, context) = self.end_word(node, context);
                 let (score, context) = self.follow_special(word, context);
-                (closed + score, self.pairs.number(ROOT, context))
+                (end_score + score, self.pairs.number(ROOT, context))
             }
         }
     }
 
     fn add_scores(&self, state: u32, weight: f32, scores: &mut [f32]) {
         let (node, context) = self.pairs.pair(state);
-        let (closed, after) = self.close(node, context);
+        let (end_score, after) = self.end_word(node, context);
         // Within the word and in a new one: cost of leaving the lexicon, look-ahead so far,
         // remaining arcs.
-        let scores_of = |node, context| (self.leave(node, context).0, self.look_ahead(node, context));
-        let ((left, paid), (left_new, paid_new)) = (scores_of(node, context), scores_of(ROOT, after));
-        let mut inside = self.arcs_of(if node == ROOT { self.bare } else { node });
+        let costs_of = |node, context| (self.leave_lexicon(node, context).0, self.look_ahead(node, context));
+        let ((leave_score, look_ahead), (leave_score_after, look_ahead_after)) =
+            (costs_of(node, context), costs_of(ROOT, after));
+        let mut inside = self.arcs_of(if node == ROOT { self.unmarked_root } else { node });
         let mut begins = self.arcs_of(ROOT);
         for (class, (score, token)) in (0..).zip(scores.iter_mut().zip(&self.tokens)) {
             let characters = self.options.unknown_character * token.length as f32;
-            let arc = |arcs: &mut Range<usize>, context, left, paid| {
+            let arc = |arcs: &mut Range<usize>, context, leave_score, look_ahead| {
                 while arcs.start < arcs.end && self.arc_class[arcs.start] < class {
                     arcs.start += 1;
                 }
                 match arcs.start < arcs.end && self.arc_class[arcs.start] == class {
-                    true => self.look_ahead(self.arc_node[arcs.start], context) - paid,
-                    false => left + characters,
+                    true => self.look_ahead(self.arc_node[arcs.start], context) - look_ahead,
+                    false => leave_score + characters,
                 }
             };
-            *score += match token.kind {
-                WordKind::Nameless => continue,
-                WordKind::Space => weight * closed,
-                WordKind::Begins => weight * (closed + arc(&mut begins, after, left_new, paid_new)),
-                WordKind::Inside => weight * arc(&mut inside, context, left, paid),
-                WordKind::Special(word) => weight * (closed + self.follow_special(word, after).0),
+            *score += match token.role {
+                TokenRole::Nameless => continue,
+                TokenRole::Space => weight * end_score,
+                TokenRole::Begins => {
+                    weight * (end_score + arc(&mut begins, after, leave_score_after, look_ahead_after))
+                }
+                TokenRole::Inside => weight * arc(&mut inside, context, leave_score, look_ahead),
+                TokenRole::Special(word) => weight * (end_score + self.follow_special(word, after).0),
             };
         }
     }
 
     fn finish(&self, state: u32) -> f32 {
         let (node, context) = self.pairs.pair(state);
-        let (closed, context) = self.close(node, context);
-        closed + self.ngram.finish(context)
+        let (end_score, context) = self.end_word(node, context);
+        end_score + self.ngram.finish(context)
     }
 }
 
 impl WordToken {
-    fn new(name: &str, marked: bool) -> Self {
-        let begins = name.starts_with(MARK);
-        let kind = match name {
-            "" => WordKind::Nameless,
-            " " if !marked => WordKind::Space,
-            _ if begins => WordKind::Begins,
-            _ => WordKind::Inside,
+    fn new(name: &str, has_mark: bool) -> Self {
+        let begins = name.starts_with(WORD_MARK);
+        let role = match name {
+            "" => TokenRole::Nameless,
+            " " if !has_mark => TokenRole::Space,
+            _ if begins => TokenRole::Begins,
+            _ => TokenRole::Inside,
         };
-        Self { kind, length: (name.chars().count() - usize::from(begins)) as u32 }
+        Self { role, length: (name.chars().count() - usize::from(begins)) as u32 }
     }
 }
 
 /// Sorted words of the table that tokens can spell.
 ///
 /// They begin with the mark if tokens have it.
-fn lexicon(table: &NgramTable, classes: &HashMap<&str, u32>, marked: bool, longest: usize) -> Vec<String> {
+fn lexicon(
+    table: &NgramTable,
+    classes: &HashMap<&str, u32>,
+    has_mark: bool,
+    longest_name: usize,
+) -> Vec<String> {
     let reserved = [vocabulary::BEGIN, vocabulary::END, vocabulary::UNKNOWN];
-    let spelled = |word: &String| if marked { format!("{MARK}{word}") } else { word.clone() };
+    let with_mark = |word: &String| if has_mark { format!("{WORD_MARK}{word}") } else { word.clone() };
     let listed: HashSet<&str> =
         table.orders[0].ids.iter().map(|&id| table.words[id as usize].as_str()).collect();
     let words = listed.into_iter().filter(|word| !reserved.contains(word)).map(str::to_owned);
     let mut words: Vec<String> =
-        words.map(|word| spelled(&word)).filter(|word| can_spell(word, classes, longest)).collect();
+        words.map(|word| with_mark(&word)).filter(|word| can_spell(word, classes, longest_name)).collect();
     // UTF-8 sorts by characters, as the trie requires.
     words.sort_unstable();
     words
 }
 
 /// Returns whether a word is a sequence of tokens.
-fn can_spell(word: &str, classes: &HashMap<&str, u32>, longest: usize) -> bool {
-    let ends: Vec<usize> = word.char_indices().map(|(at, _)| at).chain([word.len()]).collect();
-    let mut reached = vec![false; ends.len()];
-    reached[0] = true;
-    for to in 1..ends.len() {
-        let fits = |from: usize| reached[from] && classes.contains_key(&word[ends[from]..ends[to]]);
-        reached[to] = (to.saturating_sub(longest)..to).any(fits);
+fn can_spell(word: &str, classes: &HashMap<&str, u32>, longest_name: usize) -> bool {
+    let char_offsets: Vec<usize> =
+        word.char_indices().map(|(offset, _)| offset).chain([word.len()]).collect();
+    // Whether tokens can spell the first characters, for each number of them.
+    let mut can_spell_prefix = vec![false; char_offsets.len()];
+    can_spell_prefix[0] = true;
+    for end in 1..char_offsets.len() {
+        let ends_with_token = |begin: usize| {
+            can_spell_prefix[begin] && classes.contains_key(&word[char_offsets[begin]..char_offsets[end]])
+        };
+        can_spell_prefix[end] = (end.saturating_sub(longest_name)..end).any(ends_with_token);
     }
-    reached[ends.len() - 1]
+    can_spell_prefix[char_offsets.len() - 1]
 }
 
-struct Trie {
+/// Trie over the characters of the lexicon, whose arcs are tokens.
+struct LexiconTrie {
     nodes: Vec<WordNode>,
     /// (node, class, next node)
     arcs: Vec<(u32, u32, u32)>,
 }
 
-impl Trie {
-    fn grow(
+impl LexiconTrie {
+    /// Adds the sorted words of the lexicon.
+    fn insert_words(
         &mut self,
         lexicon: &[String],
         ngram: &Ngram,
         classes: &HashMap<&str, u32>,
-        marked: bool,
-        longest: usize,
+        has_mark: bool,
+        longest_name: usize,
     ) {
         let node = |depth| WordNode { depth, word: None, words: 0..0, best: f32::NEG_INFINITY };
         self.nodes.push(node(0));
-        let mut before = "";
+        let mut previous = "";
         // Nodes from the root to the end of the previous word.
         let mut path = vec![ROOT];
         for (id, word) in (0..).zip(lexicon) {
-            let common = before.chars().zip(word.chars()).take_while(|(a, b)| a == b).count();
+            let common = previous.chars().zip(word.chars()).take_while(|(a, b)| a == b).count();
             path.truncate(common + 1);
-            let ends: Vec<usize> = word.char_indices().map(|(at, _)| at).chain([word.len()]).collect();
-            for to in common + 1..ends.len() {
-                let new = self.nodes.len() as u32;
-                let depth = (to - usize::from(marked)) as u32;
+            let char_offsets: Vec<usize> =
+                word.char_indices().map(|(offset, _)| offset).chain([word.len()]).collect();
+            // New nodes, and the arcs that lead to them.
+            for end in common + 1..char_offsets.len() {
+                let new_node = self.nodes.len() as u32;
+                let depth = (end - usize::from(has_mark)) as u32;
                 self.nodes.push(WordNode { words: id..id, ..node(depth) });
-                for from in to.saturating_sub(longest)..to {
-                    if let Some(&class) = classes.get(&word[ends[from]..ends[to]]) {
-                        self.arcs.push((path[from], class, new));
+                for begin in end.saturating_sub(longest_name)..end {
+                    if let Some(&class) = classes.get(&word[char_offsets[begin]..char_offsets[end]]) {
+                        self.arcs.push((path[begin], class, new_node));
                     }
                 }
-                path.push(new);
+                path.push(new_node);
             }
-            let score = ngram.row[ngram.word[id as usize] as usize];
-            for &at in &path {
-                let prefix = &mut self.nodes[at as usize];
+            // Words and best score of each prefix.
+            let score = ngram.unigram_scores[ngram.word_of_class[id as usize] as usize];
+            for &node in &path {
+                let prefix = &mut self.nodes[node as usize];
                 prefix.words.end = id + 1;
                 prefix.best = prefix.best.max(score);
             }
             self.nodes[path[path.len() - 1] as usize].word = Some(id);
-            before = word;
+            previous = word;
         }
     }
 }

@@ -33,11 +33,14 @@ pub struct LstmLayer<'a> {
 /// four gates of its units.
 pub struct LstmPredictor {
     input: FirstInput,
-    layers: Vec<PreparedLstm>,
+    layers: Vec<PackedLstmLayer>,
+    /// Width P of a layer.
     hidden: usize,
     /// Units of a strip; the last strip may have fewer.
-    units: usize,
+    units_per_strip: usize,
+    /// Number of label ids.
     ids: usize,
+    /// State and output before any label.
     start: (States, Vec<f32>),
 }
 
@@ -49,25 +52,26 @@ enum FirstInput {
     Embeddings(Vec<f32>, AffineLayer),
 }
 
-struct PreparedLstm {
-    strips: Vec<Strip>,
+/// Packed weights of a layer.
+struct PackedLstmLayer {
+    strips: Vec<UnitStrip>,
     /// Bias in the order of the strips.
     bias: Vec<f32>,
 }
 
 /// Weights of a range of units: their columns i, f, g, o.
-struct Strip {
+struct UnitStrip {
     /// Input weight; none in the first layer.
     input: Option<PackedRight<f32>>,
     recurrent: PackedRight<f32>,
 }
 
 /// Gathers the gate rows of a strip's units from `[4P, D]`.
-fn gates_of(matrix: &[f32], hidden: usize, units: std::ops::Range<usize>) -> Vec<f32> {
+fn gather_gates(matrix: &[f32], hidden: usize, units: std::ops::Range<usize>) -> Vec<f32> {
     let width = matrix.len() / (4 * hidden);
     let gate =
         |gate: usize| &matrix[(gate * hidden + units.start) * width..(gate * hidden + units.end) * width];
-    (0..4).flat_map(|at| gate(at).iter().copied()).collect()
+    (0..4).flat_map(|index| gate(index).iter().copied()).collect()
 }
 
 impl LstmPredictor {
@@ -110,44 +114,55 @@ impl LstmPredictor {
         if hidden == 0 {
             return Err(Error::shape("layers", "at least one, with a bias of 4P".into(), layers.len()));
         }
-        let units = (strip_outputs(hidden) / 4).min(hidden);
-        let strips = || (0..hidden).step_by(units).map(|first| first..hidden.min(first + units));
-        let mut packed = Vec::with_capacity(layers.len());
-        for (at, layer) in layers.iter().enumerate() {
-            let inputs = if at == 0 { width } else { hidden };
+        let units_per_strip = (strip_outputs(hidden) / 4).min(hidden);
+        let strips =
+            || (0..hidden).step_by(units_per_strip).map(|first| first..hidden.min(first + units_per_strip));
+        // Weights of each layer, packed by strips.
+        let mut packed_layers = Vec::with_capacity(layers.len());
+        for (index, layer) in layers.iter().enumerate() {
+            let inputs = if index == 0 { width } else { hidden };
             for (name, found, expected) in [
                 ("weight_ih", layer.input.len(), 4 * hidden * inputs),
                 ("weight_hh", layer.recurrent.len(), 4 * hidden * hidden),
                 ("bias", layer.bias.len(), 4 * hidden),
             ] {
                 if found != expected {
-                    let name = format!("{name} of layer {at}");
+                    let name = format!("{name} of layer {index}");
                     return Err(Error::shape(&name, format!("{expected} values"), found));
                 }
             }
             let pack = |matrix: &[f32], width: usize, units: &std::ops::Range<usize>| {
-                let matrix = gates_of(matrix, hidden, units.clone());
+                let matrix = gather_gates(matrix, hidden, units.clone());
                 PackedRight::new(View::new(&matrix, 4 * units.len(), width).transposed())
             };
-            let strip = |units: std::ops::Range<usize>| Strip {
-                input: (at > 0).then(|| pack(layer.input, inputs, &units)),
+            let strip = |units: std::ops::Range<usize>| UnitStrip {
+                input: (index > 0).then(|| pack(layer.input, inputs, &units)),
                 recurrent: pack(layer.recurrent, hidden, &units),
             };
-            let bias = strips().flat_map(|units| gates_of(layer.bias, hidden, units)).collect();
-            packed.push(PreparedLstm { strips: strips().map(strip).collect(), bias });
+            let bias = strips().flat_map(|units| gather_gates(layer.bias, hidden, units)).collect();
+            packed_layers.push(PackedLstmLayer { strips: strips().map(strip).collect(), bias });
         }
-        let weight: Vec<f32> = strips().flat_map(|units| gates_of(layers[0].input, hidden, units)).collect();
-        let first = AffineLayer::new("weight_ih", &weight, width, Some(&packed[0].bias))?;
+        // Input products of the first layer, in a table if it is small enough.
+        let weight: Vec<f32> =
+            strips().flat_map(|units| gather_gates(layers[0].input, hidden, units)).collect();
+        let input_layer = AffineLayer::new("weight_ih", &weight, width, Some(&packed_layers[0].bias))?;
         let input = if (4 * hidden).saturating_mul(ids).saturating_mul(4) <= bytes {
             let mut table = vec![0.0; ids * 4 * hidden];
-            first.forward(embedding, &mut table, &mut NetworkScratch::default());
+            input_layer.forward(embedding, &mut table, &mut NetworkScratch::default());
             FirstInput::Table(table)
         } else {
-            FirstInput::Embeddings(embedding.to_vec(), first)
+            FirstInput::Embeddings(embedding.to_vec(), input_layer)
         };
+        // Start state: a step on the start label from zero states.
         let zero = States::from_row(Vec::new(), vec![0.0; 2 * hidden * layers.len()]);
-        let mut predictor =
-            Self { input, layers: packed, hidden, units, ids, start: (zero, vec![0.0; hidden]) };
+        let mut predictor = Self {
+            input,
+            layers: packed_layers,
+            hidden,
+            units_per_strip,
+            ids,
+            start: (zero, vec![0.0; hidden]),
+        };
         let (mut states, mut out) = predictor.start.clone();
         predictor.step(&[start], &mut states, &mut out, &mut NetworkScratch::default());
         predictor.start = (states, out);
@@ -155,9 +170,9 @@ impl LstmPredictor {
     }
 }
 
-/// Adds `with` to a row of `out`.
-fn add_row(out: &mut [f32], stride: usize, row: usize, with: &[f32]) {
-    kernels::add(&mut out[row * stride..][..stride], with);
+/// Adds `values` to a row of `matrix`, whose rows have `width` values.
+fn add_to_row(matrix: &mut [f32], width: usize, row: usize, values: &[f32]) {
+    kernels::add(&mut matrix[row * width..][..width], values);
 }
 
 impl Predictor for LstmPredictor {
@@ -193,70 +208,78 @@ impl Predictor for LstmPredictor {
             FirstInput::Table(_) => 0,
             FirstInput::Embeddings(_, layer) => rows * (layer.inputs() + 4 * h) + layer.scratch_len(rows),
         };
-        let [gates, new, first] = scratch.buffers([rows * 4 * h, rows * 2 * h, product_len]);
+        let [gates, new_states, input_scratch] = scratch.buffers([rows * 4 * h, rows * 2 * h, product_len]);
+        // Without a table: input products of the first layer.
         if let FirstInput::Embeddings(embedding, layer) = &self.input {
             let width = layer.inputs();
-            let (products, rest) = first.split_at_mut(rows * 4 * h);
-            let (embedded, strips) = rest.split_at_mut(rows * width);
-            for (to, &label) in embedded.chunks_exact_mut(width).zip(labels) {
-                to.copy_from_slice(&embedding[label as usize * width..][..width]);
+            let (products, rest) = input_scratch.split_at_mut(rows * 4 * h);
+            let (embedded, layer_scratch) = rest.split_at_mut(rows * width);
+            for (row, &label) in embedded.chunks_exact_mut(width).zip(labels) {
+                row.copy_from_slice(&embedding[label as usize * width..][..width]);
             }
-            layer.forward_in(embedded, products, strips);
+            layer.forward_in(embedded, products, layer_scratch);
         }
-        let products = &first[..product_len.min(rows * 4 * h)];
-        for (at, layer) in self.layers.iter().enumerate() {
+        let products = &input_scratch[..product_len.min(rows * 4 * h)];
+        for (index, layer) in self.layers.iter().enumerate() {
+            // New h and c of each strip, from h and c of this layer and the new h of the layer
+            // below.
             let values = states.values();
-            let state = View::with_stride(&values[at * 2 * h..], rows, h, width);
-            let input_layer = at.checked_sub(1);
-            let below = input_layer.map(|below| View::with_stride(&values[below * 2 * h..], rows, h, width));
-            let units_per_strip = self.units;
-            let parts = (
+            let old_h = View::with_stride(&values[index * 2 * h..], rows, h, width);
+            let layer_below = index.checked_sub(1);
+            let input_h =
+                layer_below.map(|below| View::with_stride(&values[below * 2 * h..], rows, h, width));
+            let units_per_strip = self.units_per_strip;
+            let task_parts = (
                 parts_mut(&mut gates[..rows * 4 * h], rows * 4 * units_per_strip),
-                parts_mut(&mut new[..rows * 2 * h], rows * 2 * units_per_strip),
+                parts_mut(&mut new_states[..rows * 2 * h], rows * 2 * units_per_strip),
                 parts(&layer.strips, 1),
             );
-            par_for(parts, |strip, (gates, new, weights)| {
-                let (units, first) = (new.len() / (2 * rows), strip * units_per_strip);
+            par_for(task_parts, |strip, (gates, new_states, weights)| {
+                let (units, first_unit) = (new_states.len() / (2 * rows), strip * units_per_strip);
                 let [weights] = weights else { unreachable!("one strip a part") };
                 let target = ViewMut::new(&mut *gates, rows, 4 * units);
-                product_packed(target, state, &weights.recurrent, Accumulate::Replace);
-                if let (Some(input), Some(below)) = (&weights.input, below) {
+                product_packed(target, old_h, &weights.recurrent, Accumulate::Replace);
+                if let (Some(input), Some(input_h)) = (&weights.input, input_h) {
                     let target = ViewMut::new(&mut *gates, rows, 4 * units);
-                    product_packed(target, below, input, Accumulate::Add);
+                    product_packed(target, input_h, input, Accumulate::Add);
                 }
                 for (row, &label) in labels.iter().enumerate() {
-                    let input = match (&self.input, at) {
+                    let input = match (&self.input, index) {
                         (FirstInput::Table(table), 0) => &table[label as usize * 4 * h..][..4 * h],
                         (FirstInput::Embeddings(..), 0) => &products[row * 4 * h..][..4 * h],
                         _ => &layer.bias,
                     };
-                    add_row(gates, 4 * units, row, &input[4 * first..][..4 * units]);
-                    let old = &values[row * width + at * 2 * h + h + first..][..units];
+                    add_to_row(gates, 4 * units, row, &input[4 * first_unit..][..4 * units]);
+                    let old_cell = &values[row * width + index * 2 * h + h + first_unit..][..units];
                     let gates = &mut gates[row * 4 * units..][..4 * units];
-                    let (state, cell) = new[row * 2 * units..][..2 * units].split_at_mut(units);
-                    cells(gates, old, state, cell);
+                    let (new_h, new_cell) = new_states[row * 2 * units..][..2 * units].split_at_mut(units);
+                    advance_cells(gates, old_cell, new_h, new_cell);
                 }
             });
-            for (strip, new) in new[..rows * 2 * h].chunks(rows * 2 * units_per_strip).enumerate() {
-                let units = new.len() / (2 * rows);
-                for (row, new) in new.chunks_exact(2 * units).enumerate() {
-                    let to = row * width + at * 2 * h + strip * units_per_strip;
+            // Copy h and c of all strips into the states.
+            for (strip, new_states) in
+                new_states[..rows * 2 * h].chunks(rows * 2 * units_per_strip).enumerate()
+            {
+                let units = new_states.len() / (2 * rows);
+                for (row, new_state) in new_states.chunks_exact(2 * units).enumerate() {
+                    let offset = row * width + index * 2 * h + strip * units_per_strip;
                     let values = states.values_mut();
-                    values[to..][..units].copy_from_slice(&new[..units]);
-                    values[to + h..][..units].copy_from_slice(&new[units..]);
+                    values[offset..][..units].copy_from_slice(&new_state[..units]);
+                    values[offset + h..][..units].copy_from_slice(&new_state[units..]);
                 }
             }
         }
-        let top = (self.layers.len() - 1) * 2 * h;
+        // The output is h of the last layer.
+        let top_offset = (self.layers.len() - 1) * 2 * h;
         for (out, values) in out.chunks_exact_mut(h).zip(states.values().chunks_exact(width)) {
-            out.copy_from_slice(&values[top..][..h]);
+            out.copy_from_slice(&values[top_offset..][..h]);
         }
     }
 }
 
 /// LSTM cell of a range of units: gate activations, new cell and hidden state.
-fn cells(gates: &mut [f32], old: &[f32], state: &mut [f32], cell: &mut [f32]) {
-    let units = old.len();
+fn advance_cells(gates: &mut [f32], old_cell: &[f32], new_h: &mut [f32], new_cell: &mut [f32]) {
+    let units = old_cell.len();
     let (input_and_forget, rest) = gates.split_at_mut(2 * units);
     let (g, o) = rest.split_at_mut(units);
     sigmoid(input_and_forget);
@@ -264,11 +287,11 @@ fn cells(gates: &mut [f32], old: &[f32], state: &mut [f32], cell: &mut [f32]) {
     sigmoid(o);
     let (i, f) = input_and_forget.split_at(units);
     for k in 0..units {
-        cell[k] = f[k] * old[k] + i[k] * g[k];
+        new_cell[k] = f[k] * old_cell[k] + i[k] * g[k];
     }
-    state.copy_from_slice(cell);
-    tanh(state);
-    state.iter_mut().zip(o).for_each(|(h, &mut o)| *h *= o);
+    new_h.copy_from_slice(new_cell);
+    tanh(new_h);
+    new_h.iter_mut().zip(o).for_each(|(h, &mut o)| *h *= o);
 }
 
 #[cfg(test)]
@@ -277,17 +300,18 @@ mod tests {
 
     #[test]
     fn table_and_products_give_the_same_bits() {
-        let wave = |count: usize, step: f32| -> Vec<f32> {
+        let test_values = |count: usize, step: f32| -> Vec<f32> {
             (0..count).map(|i| (i as f32 * step).sin() / 4.0).collect()
         };
         let (ids, width, h) = (9, 11, 70);
-        let embedding = wave(ids * width, 0.7);
-        let (first, upper) = (wave(4 * h * width, 0.31), wave(4 * h * h, 0.17));
-        let (recurrent, bias) = (wave(4 * h * h, 0.23), wave(4 * h, 1.3));
+        let embedding = test_values(ids * width, 0.7);
+        let (first, upper) = (test_values(4 * h * width, 0.31), test_values(4 * h * h, 0.17));
+        let (recurrent, bias) = (test_values(4 * h * h, 0.23), test_values(4 * h, 1.3));
         let layer = |input| LstmLayer { input, recurrent: &recurrent, bias: &bias };
         let layers = [layer(&first), layer(&upper)];
-        let rows = |bytes| {
-            let predictor = LstmPredictor::with_table_limit(bytes, &embedding, width, &layers, 3).unwrap();
+        let output_and_states = |max_table_bytes| {
+            let predictor =
+                LstmPredictor::with_table_limit(max_table_bytes, &embedding, width, &layers, 3).unwrap();
             let mut states = States::new(predictor.shape());
             let mut scratch = NetworkScratch::default();
             let (start, _) = predictor.start();
@@ -299,6 +323,6 @@ mod tests {
             }
             (out, states)
         };
-        assert_eq!(rows(MAX_TABLE_BYTES), rows(4 * ids * 4 * h - 1));
+        assert_eq!(output_and_states(MAX_TABLE_BYTES), output_and_states(4 * ids * 4 * h - 1));
     }
 }

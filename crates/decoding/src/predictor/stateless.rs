@@ -67,23 +67,27 @@ impl StatelessPredictor {
         let mut tables = vec![0.0; context * ids * outputs];
         for (position, table) in tables.chunks_exact_mut(ids * outputs).enumerate() {
             let rows = weight.chunks_exact(context * width);
-            let slice: Vec<f32> = rows.flat_map(|row| &row[position * width..][..width]).copied().collect();
-            let matrix = kernels::View::new(&slice, outputs, width).transposed();
+            let position_weight: Vec<f32> =
+                rows.flat_map(|row| &row[position * width..][..width]).copied().collect();
+            let matrix = kernels::View::new(&position_weight, outputs, width).transposed();
             kernels::Affine::new(matrix, None).forward(embedding, table);
         }
         Ok(Self { tables, bias: bias.to_vec(), activation, ids, start: start.to_vec() })
     }
 
-    fn row(&self, context: &[u32], out: &mut [f32]) {
+    /// Computes the output row after a context.
+    fn forward_row(&self, context: &[u32], out: &mut [f32]) {
         out.copy_from_slice(&self.bias);
         for (position, &label) in context.iter().enumerate().filter(|(_, label)| **label != NO_LABEL) {
-            let at = (position * self.ids + label as usize) * self.bias.len();
-            add(out, &self.tables[at..][..self.bias.len()]);
+            let offset = (position * self.ids + label as usize) * self.bias.len();
+            add(out, &self.tables[offset..][..self.bias.len()]);
         }
         match self.activation {
             PredictorActivation::Tanh => tanh(out),
             // Not `max`, which maps NaN to 0.
-            PredictorActivation::Relu => out.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x }),
+            PredictorActivation::Relu => {
+                out.iter_mut().for_each(|value| *value = if *value < 0.0 { 0.0 } else { *value })
+            }
         }
     }
 }
@@ -99,7 +103,7 @@ impl Predictor for StatelessPredictor {
 
     fn start(&self) -> (States, Vec<f32>) {
         let mut out = vec![0.0; self.bias.len()];
-        self.row(&self.start, &mut out);
+        self.forward_row(&self.start, &mut out);
         (States::from_row(self.start.clone(), Vec::new()), out)
     }
 
@@ -118,7 +122,7 @@ impl Predictor for StatelessPredictor {
             (parts_mut(out, ROWS_PER_TASK * width), parts(states.labels(), ROWS_PER_TASK * context)),
             |_, (out, labels)| {
                 let rows = out.chunks_exact_mut(width).zip(labels.chunks_exact(context));
-                rows.for_each(|(out, context)| self.row(context, out));
+                rows.for_each(|(out, context)| self.forward_row(context, out));
             },
         );
     }

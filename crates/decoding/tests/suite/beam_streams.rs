@@ -1,4 +1,4 @@
-//! Beam search over streams: chunks, serialization and committed labels.
+//! Tests of beam search over streams: chunks, serialization, committed labels.
 use std::sync::Arc;
 
 use decoding::{
@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use rnnt_dp::Topology;
 use serde_json::{Value, json};
 
-use super::paths::{MAES, Only, Table, beam, models};
-use super::table_models::{frames, random};
+use super::paths::{LabelTwoScorer, LastLabelScorer, MAES, beam_options, random_models};
+use super::table_models::{frames, random_model};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
@@ -18,11 +18,11 @@ proptest! {
     fn chunks_match_the_whole_utterance(
         seed in 0u32..1000, cuts in proptest::collection::vec(0usize..6, 1..8), width in 1usize..6, take: bool, fused: bool,
     ) {
-        for (topology, model) in models(seed, 4.0) {
+        for (topology, model) in random_models(seed, 4.0) {
             for kind in [BeamKind::Modified, MAES] {
                 let mut options = BeamOptions { kind, width, nbest: width, ..BeamOptions::default() };
                 if fused {
-                    options.fusion.push(Fusion { scorer: Arc::new(Table), weight: 0.4 });
+                    options.fusion.push(Fusion { scorer: Arc::new(LastLabelScorer), weight: 0.4 });
                 }
                 let Ok(mut search) = BeamSearch::new(model.clone(), options) else { continue };
                 let total: usize = cuts.iter().sum();
@@ -30,11 +30,11 @@ proptest! {
                 let complete = search.decode(&[&utterances[0], &utterances[1]]).unwrap().to_vec();
                 let mut streams = [search.stream().unwrap(), search.stream().unwrap()];
                 let mut taken = [vec![], vec![]];
-                let mut at = 0;
+                let mut offset = 0;
                 for &cut in &cuts {
                     let [a, b] = &mut streams;
-                    let chunks = [&utterances[0][at..at + cut], &utterances[1][at..at + cut]];
-                    at += cut;
+                    let chunks = [&utterances[0][offset..offset + cut], &utterances[1][offset..offset + cut]];
+                    offset += cut;
                     // The second stream is decoded separately and serialized.
                     search.advance(&mut [a], &chunks[..1]).unwrap();
                     let text = serde_json::to_string(b).unwrap();
@@ -46,7 +46,7 @@ proptest! {
                         taken[1].extend(b.take_stable());
                         prop_assert_eq!(taken[0].len(), a.taken());
                     }
-                    prop_assert_eq!(a.frames(), at);
+                    prop_assert_eq!(a.frames(), offset);
                 }
                 let [a, b] = &mut streams;
                 let ends = search.finish(&mut [a, b]).unwrap();
@@ -74,7 +74,7 @@ proptest! {
 
 #[test]
 fn taking_stable_labels_bounds_a_stream() {
-    let model = random(&Topology::rnnt(), 20, 0, &[], 3, 25.0);
+    let model = random_model(&Topology::rnnt(), 20, 0, &[], 3, 25.0);
     for kind in [BeamKind::Modified, MAES] {
         let mut search =
             BeamSearch::new(model.clone(), BeamOptions { kind, width: 3, ..BeamOptions::default() }).unwrap();
@@ -105,27 +105,27 @@ proptest! {
     fn committing_keeps_hypotheses_with_the_prefix_of_the_best(
         seed in 0u32..1000, first in 1usize..8, second in 0usize..8, width in 1usize..7, labels in 0usize..6, take: bool,
     ) {
-        for (topology, model) in models(seed, 2.0) {
+        for (topology, model) in random_models(seed, 2.0) {
             for kind in [BeamKind::Modified, MAES] {
                 let mut options = BeamOptions { kind, width, nbest: 100, end_scores: false, ..BeamOptions::default() };
-                options.fusion.push(Fusion { scorer: Arc::new(Table), weight: 0.4 });
+                options.fusion.push(Fusion { scorer: Arc::new(LastLabelScorer), weight: 0.4 });
                 let Ok(mut search) = BeamSearch::new(model.clone(), options) else { continue };
                 let rows = frames(0, first + second);
                 let (before, after) = rows.split_at(first * model.width());
                 let mut stream = search.stream().unwrap();
-                let known = search.advance(&mut [&mut stream], &[before]).unwrap()[0].hypotheses.clone();
+                let hypotheses = search.advance(&mut [&mut stream], &[before]).unwrap()[0].hypotheses.clone();
                 let mut taken = if take { stream.take_stable() } else { vec![] };
                 let stable = taken.len();
                 taken.extend(search.commit(&mut stream, labels).unwrap());
-                let best = &known[0].labels;
+                let best = &hypotheses[0].labels;
                 let until = (stable + labels).min(best.len());
                 prop_assert_eq!((&taken[..], stream.taken()), (&best[..until], until), "{} {:?}", topology, kind);
 
                 // Hypotheses with the same prefix remain in order; times of removed labels may
                 // differ.
-                let begin: Vec<u32> = best[..until].iter().map(|label| label.label).collect();
+                let prefix: Vec<u32> = best[..until].iter().map(|label| label.label).collect();
                 let actual = search.advance(&mut [&mut stream], &[&[]]).unwrap()[0].hypotheses.clone();
-                let expected: Vec<&RankedHypothesis> = known.iter().filter(|one| one.ids().starts_with(&begin)).collect();
+                let expected: Vec<&RankedHypothesis> = hypotheses.iter().filter(|ranked| ranked.ids().starts_with(&prefix)).collect();
                 prop_assert_eq!(actual.len(), expected.len());
                 for (actual, expected) in actual.iter().zip(expected) {
                     prop_assert_eq!(&actual.labels[..], &expected.labels[until..]);
@@ -135,33 +135,33 @@ proptest! {
                 // Predictor and scorer states are those of the labels.
                 let state = serde_json::to_value(&stream).unwrap();
                 let hyps = state["hyps"].as_array().unwrap();
-                let of_each = |name: &str| -> Vec<Vec<Value>> {
+                let rows_of = |name: &str| -> Vec<Vec<Value>> {
                     let all = state[name].as_array().unwrap();
                     all.chunks(all.len() / hyps.len()).map(<[Value]>::to_vec).collect()
                 };
-                for (at, hyp) in hyps.iter().enumerate() {
-                    let same = |one: &&RankedHypothesis| one.log_prob == hyp["log_prob"].as_f64().unwrap();
+                for (index, hyp) in hyps.iter().enumerate() {
+                    let has_log_prob = |ranked: &&RankedHypothesis| ranked.log_prob == hyp["log_prob"].as_f64().unwrap();
                     // With big blanks, hypotheses of equal labels are summed in a result.
-                    let Some(one) = actual.iter().find(same) else { continue };
+                    let Some(ranked) = actual.iter().find(has_log_prob) else { continue };
                     let (mut states, mut row) = (model.start().0.clone(), model.start().1.to_vec());
-                    let mut scorer = Table.start();
-                    for label in begin.iter().copied().chain(one.ids()) {
+                    let mut scorer = LastLabelScorer.start();
+                    for label in prefix.iter().copied().chain(ranked.ids()) {
                         let mut predicted = vec![0.0; model.predictor().width()];
                         model.predictor().step(&[label], &mut states, &mut predicted, &mut NetworkScratch::default());
                         model.joint().project(&predicted, &mut row, &mut NetworkScratch::default());
-                        scorer = Table.step(scorer, label).1;
+                        scorer = LastLabelScorer.step(scorer, label).1;
                     }
-                    prop_assert_eq!(&of_each("automata")[at], &[Value::from(scorer)]);
-                    for (actual, expected) in of_each("rows")[at].iter().zip(&row) {
+                    prop_assert_eq!(&rows_of("automata")[index], &[Value::from(scorer)]);
+                    for (actual, expected) in rows_of("rows")[index].iter().zip(&row) {
                         prop_assert!((actual.as_f64().unwrap() - f64::from(*expected)).abs() < 1e-5);
                     }
                 }
 
                 // The stream continues as if the removed prefix had not existed.
-                let alike = known.iter().all(|one| one.ids().starts_with(&begin));
+                let all_share_prefix = hypotheses.iter().all(|ranked| ranked.ids().starts_with(&prefix));
                 let actual = search.advance(&mut [&mut stream], &[after]).unwrap()[0].hypotheses[0].clone();
                 prop_assert_eq!(stream.frames(), first + second);
-                if alike {
+                if all_share_prefix {
                     let complete = search.decode(&[&rows]).unwrap()[0].hypotheses[0].clone();
                     prop_assert_eq!(actual.score, complete.score);
                     prop_assert_eq!(&actual.labels[..], &complete.labels[until..]);
@@ -173,11 +173,11 @@ proptest! {
 
 #[test]
 fn a_stream_has_separate_fusion() {
-    let model = random(&Topology::rnnt(), 4, 0, &[], 1, 2.0);
+    let model = random_model(&Topology::rnnt(), 4, 0, &[], 1, 2.0);
     let rows = frames(0, 8);
-    let lists = vec![Fusion { scorer: Arc::new(Only(f32::NEG_INFINITY)), weight: 1.0 }];
-    let shared = Fusion { scorer: Arc::new(Table), weight: 0.5 };
-    let options = BeamOptions { fusion: vec![shared.clone()], ..beam(BeamKind::Modified, 4) };
+    let lists = vec![Fusion { scorer: Arc::new(LabelTwoScorer(f32::NEG_INFINITY)), weight: 1.0 }];
+    let shared = Fusion { scorer: Arc::new(LastLabelScorer), weight: 0.5 };
+    let options = BeamOptions { fusion: vec![shared.clone()], ..beam_options(BeamKind::Modified, 4) };
     let mut combined = options.clone();
     combined.fusion.extend(lists.clone());
     let mut search = BeamSearch::new(model.clone(), options).unwrap();
@@ -192,16 +192,16 @@ fn a_stream_has_separate_fusion() {
     assert_ne!(actual[0], actual[1]);
 }
 
-/// Replaces the number at position `at` of a JSON value.
-pub fn spoil(value: &mut Value, at: &mut usize, with: &Value) {
+/// Replaces one scalar of a JSON value, by its position.
+pub fn replace_value(value: &mut Value, position: &mut usize, replacement: &Value) {
     match value {
-        Value::Array(all) => all.iter_mut().for_each(|value| spoil(value, at, with)),
-        Value::Object(all) => all.values_mut().for_each(|value| spoil(value, at, with)),
+        Value::Array(all) => all.iter_mut().for_each(|value| replace_value(value, position, replacement)),
+        Value::Object(all) => all.values_mut().for_each(|value| replace_value(value, position, replacement)),
         _ => {
-            if *at == 0 {
-                *value = with.clone();
+            if *position == 0 {
+                *value = replacement.clone();
             }
-            *at = at.wrapping_sub(1);
+            *position = position.wrapping_sub(1);
         }
     }
 }
@@ -209,16 +209,16 @@ pub fn spoil(value: &mut Value, at: &mut usize, with: &Value) {
 proptest! {
     #[test]
     fn a_damaged_state_is_an_error_or_decodes(
-        place in 0usize..400, name in 0usize..7, other in 0u64..9, cut in 0usize..9, maes: bool,
+        position in 0usize..400, replacement in 0usize..7, other in 0u64..9, cut in 0usize..9, maes: bool,
     ) {
-        let model = random(&Topology::rnnt(), 5, 0, &[], 3, 3.0);
+        let model = random_model(&Topology::rnnt(), 5, 0, &[], 3, 3.0);
         let kind = if maes { BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 1 } } else { BeamKind::Modified };
-        let mut search = BeamSearch::new(model, beam(kind, 3)).unwrap();
+        let mut search = BeamSearch::new(model, beam_options(kind, 3)).unwrap();
         let mut stream = search.stream().unwrap();
         search.advance(&mut [&mut stream], &[&frames(0, 8)]).unwrap();
         let mut value = serde_json::to_value(&stream).unwrap();
-        let with = [json!(u64::MAX), json!(u32::MAX), json!(-1.0), json!(1e300), json!(other), json!(null), json!(other as f64)];
-        spoil(&mut value, &mut { place }, &with[name]);
+        let replacements = [json!(u64::MAX), json!(u32::MAX), json!(-1.0), json!(1e300), json!(other), json!(null), json!(other as f64)];
+        replace_value(&mut value, &mut { position }, &replacements[replacement]);
         if cut < 4 {
             let list = ["states", "rows", "hyps", "automata"][cut];
             if let Some(list) = value[list].as_array_mut() {
@@ -237,8 +237,8 @@ proptest! {
 
 #[test]
 fn excessive_counts_of_removed_labels_are_errors() {
-    let model = random(&Topology::rnnt(), 4, 3, &[], 2, 3.0);
-    let mut search = BeamSearch::new(model, beam(BeamKind::Modified, 3)).unwrap();
+    let model = random_model(&Topology::rnnt(), 4, 3, &[], 2, 3.0);
+    let mut search = BeamSearch::new(model, beam_options(BeamKind::Modified, 3)).unwrap();
     let stream = search.stream().unwrap();
     let mut value = serde_json::to_value(&stream).unwrap();
     value["tree"]["taken"]["len"] = json!(u64::MAX);

@@ -1,4 +1,4 @@
-//! CTC searches compared with all paths of short utterances.
+//! Tests of CTC search: results match sums over all paths of short utterances.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -6,26 +6,27 @@ use decoding::{CtcBeamOptions, Error, Fusion, Scorer, ctc_beam, ctc_greedy};
 use proptest::prelude::*;
 
 /// Deterministic pseudo-random log-probabilities `[T, C]`.
-pub fn rows(count: usize, classes: usize, seed: u32, sharp: f32) -> Vec<f32> {
+pub fn random_log_probs(count: usize, classes: usize, seed: u32, score_scale: f32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(747_796_405).wrapping_add(99);
-    let mut all = Vec::new();
+    let mut log_probs = Vec::new();
     for _ in 0..count {
         let row: Vec<f32> = (0..classes)
             .map(|_| {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                sharp * (state >> 8) as f32 / (1 << 24) as f32
+                score_scale * (state >> 8) as f32 / (1 << 24) as f32
             })
             .collect();
         let sum = row.iter().map(|z| f64::from(*z).exp()).sum::<f64>().ln() as f32;
-        all.extend(row.iter().map(|z| z - sum));
+        log_probs.extend(row.iter().map(|z| z - sum));
     }
-    all
+    log_probs
 }
 
+/// A language model with a state for each last label.
 #[derive(Debug)]
-struct Pairs;
+struct BigramScorer;
 
-impl Scorer for Pairs {
+impl Scorer for BigramScorer {
     fn start(&self) -> u32 {
         50
     }
@@ -42,46 +43,51 @@ impl Scorer for Pairs {
     }
 }
 
+/// Paths of a label sequence.
 #[derive(Clone, Default)]
-pub struct Known {
+pub struct SequenceSum {
+    /// Probability of all paths.
     pub sum: f64,
+    /// Log-probability of the best path.
     best: f64,
+    /// Frames of the labels on the best path.
     times: Vec<usize>,
 }
 
 /// Sum and best path of every label sequence.
-pub fn all_paths(rows: &[f32], classes: usize, blank: u32) -> BTreeMap<Vec<u32>, Known> {
+pub fn all_paths(rows: &[f32], classes: usize, blank: u32) -> BTreeMap<Vec<u32>, SequenceSum> {
     let frames = rows.len() / classes;
-    let mut all: BTreeMap<Vec<u32>, Known> = BTreeMap::new();
+    let mut sums: BTreeMap<Vec<u32>, SequenceSum> = BTreeMap::new();
     for mut code in 0..classes.pow(frames as u32) {
-        let (mut labels, mut times, mut log_prob, mut last) = (vec![], vec![], 0.0, blank);
+        let (mut labels, mut times, mut log_prob, mut last_class) = (vec![], vec![], 0.0, blank);
         for t in 0..frames {
             let class = (code % classes) as u32;
             code /= classes;
             log_prob += f64::from(rows[t * classes + class as usize]);
-            if class != blank && class != last {
+            if class != blank && class != last_class {
                 labels.push(class);
                 times.push(t);
             }
-            last = class;
+            last_class = class;
         }
-        let known = all.entry(labels).or_insert(Known { sum: 0.0, best: f64::NEG_INFINITY, times: vec![] });
-        known.sum += log_prob.exp();
-        if log_prob > known.best {
-            (known.best, known.times) = (log_prob, times);
+        let sequence =
+            sums.entry(labels).or_insert(SequenceSum { sum: 0.0, best: f64::NEG_INFINITY, times: vec![] });
+        sequence.sum += log_prob.exp();
+        if log_prob > sequence.best {
+            (sequence.best, sequence.times) = (log_prob, times);
         }
     }
-    all
+    sums
 }
 
 #[test]
 fn an_exhaustive_beam_finds_every_sum_and_the_times_of_the_best_path() {
     for seed in 0..20 {
         let blank = seed % 3;
-        let rows = rows(6, 3, seed, 3.0);
+        let rows = random_log_probs(6, 3, seed, 3.0);
         for weight in [None, Some(0.8f32)] {
             let fusion: Vec<Fusion> =
-                weight.iter().map(|&weight| Fusion { scorer: Arc::new(Pairs), weight }).collect();
+                weight.iter().map(|&weight| Fusion { scorer: Arc::new(BigramScorer), weight }).collect();
             let options =
                 CtcBeamOptions { blank, width: 500, nbest: 500, fusion, ..CtcBeamOptions::default() };
             let actual = &ctc_beam(&[&rows], 3, &options).unwrap()[0].hypotheses;
@@ -91,13 +97,13 @@ fn an_exhaustive_beam_finds_every_sum_and_the_times_of_the_best_path() {
                 let known = &known[&ranked.ids()];
                 let mut expected = known.sum.ln();
                 if let Some(weight) = weight {
-                    let mut state = Pairs.start();
+                    let mut state = BigramScorer.start();
                     for label in &ranked.labels {
-                        let (score, next) = Pairs.step(state, label.label);
+                        let (score, next) = BigramScorer.step(state, label.label);
                         assert!((label.fused - weight * score).abs() < 1e-6);
                         (expected, state) = (expected + f64::from(weight * score), next);
                     }
-                    expected += f64::from(weight * Pairs.finish(state));
+                    expected += f64::from(weight * BigramScorer.finish(state));
                 }
                 assert!((ranked.log_prob - expected).abs() < 1e-5, "{seed} {}: {expected}", ranked.log_prob);
                 let times: Vec<usize> = ranked.labels.iter().map(|label| label.frame).collect();
@@ -109,40 +115,47 @@ fn an_exhaustive_beam_finds_every_sum_and_the_times_of_the_best_path() {
 }
 
 /// Reference implementation: prefix beam search over all classes of all prefixes.
-fn plain(rows: &[f32], classes: usize, blank: u32, width: usize, weight: f64) -> Vec<(Vec<u32>, f64)> {
+fn reference_beam(
+    rows: &[f32],
+    classes: usize,
+    blank: u32,
+    width: usize,
+    weight: f64,
+) -> Vec<(Vec<u32>, f64)> {
+    // Sequence y, and the probabilities of its paths that end with a blank and with its last label.
     let mut beam = vec![(Vec::<u32>::new(), 1.0f64, 0.0f64)];
     for row in rows.chunks(classes) {
         let mut next: Vec<(Vec<u32>, f64, f64)> =
             beam.iter().map(|(y, _, _)| (y.clone(), 0.0, 0.0)).collect();
         for (y, b, n) in &beam {
-            let mut state = Pairs.start();
-            y.iter().for_each(|&label| state = Pairs.step(state, label).1);
+            let mut state = BigramScorer.start();
+            y.iter().for_each(|&label| state = BigramScorer.step(state, label).1);
             for (class, &score) in row.iter().enumerate() {
                 let p = f64::from(score).exp();
-                let mut to = |labels: Vec<u32>, blank: f64, label: f64| match next
+                let mut add_paths = |labels: Vec<u32>, blank: f64, label: f64| match next
                     .iter_mut()
-                    .find(|h| h.0 == labels)
+                    .find(|hyp| hyp.0 == labels)
                 {
                     Some(same) => (same.1, same.2) = (same.1 + blank, same.2 + label),
                     None => next.push((labels, blank, label)),
                 };
                 if class as u32 == blank {
-                    to(y.clone(), (b + n) * p, 0.0);
+                    add_paths(y.clone(), (b + n) * p, 0.0);
                     continue;
                 }
                 let repeats = y.last() == Some(&(class as u32));
                 if repeats {
-                    to(y.clone(), 0.0, n * p);
+                    add_paths(y.clone(), 0.0, n * p);
                 }
                 let mut longer = y.clone();
                 longer.push(class as u32);
-                let fused = (weight * f64::from(Pairs.step(state, class as u32).0)).exp();
-                to(longer, 0.0, p * fused * if repeats { *b } else { b + n });
+                let fused = (weight * f64::from(BigramScorer.step(state, class as u32).0)).exp();
+                add_paths(longer, 0.0, p * fused * if repeats { *b } else { b + n });
             }
         }
         next.sort_by(|a, b| (b.1 + b.2).total_cmp(&(a.1 + a.2)));
         next.truncate(width);
-        next.retain(|h| h.1 + h.2 > 0.0);
+        next.retain(|hyp| hyp.1 + hyp.2 > 0.0);
         beam = next;
     }
     beam.into_iter().map(|(y, b, n)| (y, (b + n).ln())).collect()
@@ -155,14 +168,14 @@ proptest! {
     fn every_width_matches_the_reference_search(
         seed in 0u32..10_000, count in 0usize..12, classes in 2usize..30, width in 1usize..7, fused: bool,
     ) {
-        let rows = rows(count, classes, seed, 4.0);
+        let rows = random_log_probs(count, classes, seed, 4.0);
         let blank = seed % classes as u32;
         let weight = if fused { 0.5 } else { 0.0 };
-        let fusion = if fused { vec![Fusion { scorer: Arc::new(Pairs) as _, weight: 0.5 }] } else { vec![] };
+        let fusion = if fused { vec![Fusion { scorer: Arc::new(BigramScorer) as _, weight: 0.5 }] } else { vec![] };
         let options = CtcBeamOptions { blank, width, nbest: width, fusion, end_scores: false, ..CtcBeamOptions::default() };
         let actual = ctc_beam(&[&[], &rows], classes, &options).unwrap();
         prop_assert_eq!((actual[0].hypotheses.len(), actual[0].hypotheses[0].log_prob), (1, 0.0));
-        let expected = plain(&rows, classes, blank, width, weight);
+        let expected = reference_beam(&rows, classes, blank, width, weight);
         prop_assert_eq!(actual[1].hypotheses.len(), expected.len());
         for (ranked, (ids, log_prob)) in actual[1].hypotheses.iter().zip(&expected) {
             prop_assert_eq!(&ranked.ids(), ids);
@@ -174,10 +187,10 @@ proptest! {
 }
 
 #[test]
-fn memory_stays_bounded_and_greedy_finds_the_best_path() {
-    let rows = rows(3000, 5, 4, 9.0);
+fn long_utterances_match_the_best_path_and_the_reference_beam() {
+    let rows = random_log_probs(3000, 5, 4, 9.0);
     let actual = ctc_greedy(&[&rows], 5, 0).unwrap();
-    let known: Vec<(u32, usize)> = {
+    let expected: Vec<(u32, usize)> = {
         let mut last = 0;
         let mut all = vec![];
         for (t, row) in rows.chunks(5).enumerate() {
@@ -190,14 +203,14 @@ fn memory_stays_bounded_and_greedy_finds_the_best_path() {
         all
     };
     let labels: Vec<(u32, usize)> = actual[0].labels.iter().map(|label| (label.label, label.frame)).collect();
-    assert_eq!((labels, actual[0].end), (known, 3000));
+    assert_eq!((labels, actual[0].end), (expected, 3000));
     let best = ctc_beam(&[&rows], 5, &CtcBeamOptions { width: 6, ..CtcBeamOptions::default() }).unwrap();
     assert!(best[0].hypotheses[0].labels.len() > 500);
-    assert_eq!(best[0].hypotheses[0].ids(), plain_ids(&rows));
+    assert_eq!(best[0].hypotheses[0].ids(), reference_beam_ids(&rows));
 }
 
-/// The reference search with rescaled frames, which do not underflow.
-fn plain_ids(rows: &[f32]) -> Vec<u32> {
+/// Labels of the reference search with rescaled frames, which do not underflow.
+fn reference_beam_ids(rows: &[f32]) -> Vec<u32> {
     let mut beam = vec![(Vec::<u32>::new(), 1.0f64, 0.0f64)];
     for row in rows.chunks(5) {
         let mut next: Vec<(Vec<u32>, f64, f64)> = Vec::new();
@@ -213,7 +226,7 @@ fn plain_ids(rows: &[f32]) -> Vec<u32> {
                     _ => vec![(longer, 0.0, (b + n) * p)],
                 };
                 for (labels, blank, label) in steps {
-                    match next.iter_mut().find(|h| h.0 == labels) {
+                    match next.iter_mut().find(|hyp| hyp.0 == labels) {
                         Some(same) => (same.1, same.2) = (same.1 + blank, same.2 + label),
                         None => next.push((labels, blank, label)),
                     }
@@ -222,8 +235,8 @@ fn plain_ids(rows: &[f32]) -> Vec<u32> {
         }
         next.sort_by(|a, b| (b.1 + b.2).total_cmp(&(a.1 + a.2)));
         next.truncate(6);
-        let top = next[0].1 + next[0].2;
-        next.iter_mut().for_each(|h| (h.1, h.2) = (h.1 / top, h.2 / top));
+        let best = next[0].1 + next[0].2;
+        next.iter_mut().for_each(|hyp| (hyp.1, hyp.2) = (hyp.1 / best, hyp.2 / best));
         beam = next;
     }
     beam.swap_remove(0).0
@@ -231,7 +244,7 @@ fn plain_ids(rows: &[f32]) -> Vec<u32> {
 
 #[test]
 fn invalid_scores_name_utterance_and_frame() {
-    let good = rows(3, 4, 1, 2.0);
+    let good = random_log_probs(3, 4, 1, 2.0);
     for (bad, class) in [(f32::NAN, 2), (f32::INFINITY, 2), (f32::NEG_INFINITY, 0)] {
         let mut broken = good.clone();
         match bad == f32::NEG_INFINITY {
@@ -256,7 +269,7 @@ fn invalid_scores_name_utterance_and_frame() {
     assert!(error(&good, &CtcBeamOptions { blank: 4, ..CtcBeamOptions::default() }).starts_with("blank"));
     assert!(error(&good, &CtcBeamOptions { width: 0, ..CtcBeamOptions::default() }).starts_with("width"));
     assert!(error(&good, &CtcBeamOptions { nbest: 0, ..CtcBeamOptions::default() }).starts_with("nbest"));
-    let fusion = vec![Fusion { scorer: Arc::new(Pairs), weight: f32::NAN }];
+    let fusion = vec![Fusion { scorer: Arc::new(BigramScorer), weight: f32::NAN }];
     assert!(
         error(&good, &CtcBeamOptions { fusion, ..CtcBeamOptions::default() }).starts_with("fusion weight")
     );

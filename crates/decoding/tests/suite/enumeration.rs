@@ -1,6 +1,6 @@
-//! Beam searches compared with sums over all alignments.
+//! Tests of beam search: results match sums over all alignments.
 //!
-//! Thousands of tiny random models are enumerated.
+//! The alignments of thousands of tiny random models are enumerated.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -12,36 +12,38 @@ use decoding::{
 use rayon::prelude::*;
 use rnnt_dp::Topology;
 
-/// Wider than the number of hypotheses of a tiny model.
-const ALL: usize = 3000;
-const MODELS: u64 = 10_000;
+/// Beam width, wider than the number of hypotheses of a tiny model.
+const UNPRUNED_WIDTH: usize = 3000;
+/// Number of random models of a test.
+const MODEL_COUNT: u64 = 10_000;
 
-type Sums = BTreeMap<Vec<u32>, f64>;
+/// Log-probability of each label sequence.
+type SequenceLogProbs = BTreeMap<Vec<u32>, f64>;
 
 /// The predictor's state after a label is `(memory state + label + 1) mod states`.
 #[derive(Debug, Clone, Copy)]
-struct Walk {
+struct ModularPredictor {
     ids: usize,
     memory: usize,
     states: usize,
 }
 
-impl Walk {
+impl ModularPredictor {
     fn next(&self, state: usize, label: u32) -> usize {
         (self.memory * state + label as usize + 1) % self.states
     }
 }
 
-/// Scores `[T, states, C + D]`.
+/// A joint network with the scores `[T, states, C + D]`.
 #[derive(Debug, Clone)]
-struct Tables {
+struct TableJoint {
     classes: usize,
     durations: usize,
-    walk: Walk,
+    walk: ModularPredictor,
     scores: Arc<Vec<f32>>,
 }
 
-impl Tables {
+impl TableJoint {
     fn row(&self, frame: usize, state: usize) -> &[f32] {
         let width = self.classes + self.durations;
         // Models without frames are evaluated as well.
@@ -50,7 +52,7 @@ impl Tables {
     }
 }
 
-impl JointScorer for Tables {
+impl JointScorer for TableJoint {
     fn frame_width(&self) -> usize {
         1
     }
@@ -77,7 +79,7 @@ impl JointScorer for Tables {
     }
 }
 
-impl Predictor for Walk {
+impl Predictor for ModularPredictor {
     fn width(&self) -> usize {
         1
     }
@@ -96,10 +98,10 @@ impl Predictor for Walk {
 }
 
 /// Random numbers (SplitMix64).
-struct Draw(u64);
+struct RandomNumbers(u64);
 
-impl Draw {
-    fn bits(&mut self) -> u64 {
+impl RandomNumbers {
+    fn next_bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -108,32 +110,32 @@ impl Draw {
 
     /// A number below `limit`.
     fn below(&mut self, limit: usize) -> usize {
-        (self.bits() % limit as u64) as usize
+        (self.next_bits() % limit as u64) as usize
     }
 
     fn score(&mut self) -> f32 {
-        6.0 * (self.bits() >> 40) as f32 / (1u64 << 24) as f32 - 3.0
+        6.0 * (self.next_bits() >> 40) as f32 / (1u64 << 24) as f32 - 3.0
     }
 }
 
 /// A topology as numbers: the frames that each class advances.
 #[derive(Debug, Clone)]
-struct Kind {
+struct TopologyCase {
     name: &'static str,
     topology: Topology,
     /// Class, and frames of each blank. Class 0 is the blank.
     blanks: Vec<(u32, usize)>,
     /// Frames that a label advances, without durations.
-    label: usize,
+    label_frames: usize,
     durations: Vec<usize>,
 }
 
-fn kinds() -> Vec<Kind> {
-    let kind = |name, topology, blanks: &[(u32, usize)], label, durations: &[usize]| Kind {
+fn topology_cases() -> Vec<TopologyCase> {
+    let kind = |name, topology, blanks: &[(u32, usize)], label_frames, durations: &[usize]| TopologyCase {
         name,
         topology,
         blanks: blanks.to_vec(),
-        label,
+        label_frames,
         durations: durations.to_vec(),
     };
     let tdt = |durations: &[usize]| Topology::tdt(durations).unwrap();
@@ -162,25 +164,26 @@ fn log_softmax(scores: &[f32]) -> Vec<f64> {
 
 /// Restrictions of the enumerated alignments.
 #[derive(Debug, Clone, Copy)]
-struct Limits {
+struct AlignmentLimits {
     /// Most labels on a frame; at the limit, the best blank follows.
     symbols: usize,
     /// Most labels.
     labels: usize,
     /// Whether labels advance by a frame in every topology.
-    label_moves: bool,
+    labels_advance: bool,
 }
 
+/// Recursion over the alignments of an utterance.
 struct Enumeration<'a> {
-    tables: &'a Tables,
-    kind: &'a Kind,
-    limits: Limits,
+    tables: &'a TableJoint,
+    kind: &'a TopologyCase,
+    limits: AlignmentLimits,
     frames: std::ops::Range<usize>,
-    sums: Sums,
+    sums: SequenceLogProbs,
 }
 
 impl Enumeration<'_> {
-    /// Probabilities of all label sequences, by recursion over every alignment.
+    /// Adds the probabilities of all alignments from a frame on to `sums`.
     fn enumerate_from(
         &mut self,
         frame: usize,
@@ -218,12 +221,13 @@ impl Enumeration<'_> {
             return;
         }
         for label in self.kind.blanks.len() as u32..self.tables.classes as u32 {
-            for &(duration, of_duration) in &duration_scores {
-                let mut frames = if self.kind.durations.is_empty() { self.kind.label } else { duration };
-                if self.limits.label_moves {
+            for &(duration, duration_log_prob) in &duration_scores {
+                let mut frames =
+                    if self.kind.durations.is_empty() { self.kind.label_frames } else { duration };
+                if self.limits.labels_advance {
                     frames = 1;
                 }
-                let value = log_prob + tokens[label as usize] + of_duration;
+                let value = log_prob + tokens[label as usize] + duration_log_prob;
                 let symbols = if frames == 0 { symbols + 1 } else { 0 };
                 labels.push(label);
                 self.enumerate_from(
@@ -241,18 +245,24 @@ impl Enumeration<'_> {
 
 /// Log-probabilities of all label sequences, with fusion scores.
 fn enumerate(
-    tables: &Tables,
-    kind: &Kind,
-    limits: Limits,
+    tables: &TableJoint,
+    kind: &TopologyCase,
+    limits: AlignmentLimits,
     frames: std::ops::Range<usize>,
     fusion: &[Fusion],
-) -> Sums {
-    let mut all = Enumeration { tables, kind, limits, frames: frames.clone(), sums: Sums::new() };
-    all.enumerate_from(frames.start, 0, 0, &mut Vec::new(), 0.0);
-    all.sums.iter().map(|(labels, sum)| (labels.clone(), sum.ln() + fused(labels, fusion))).collect()
+) -> SequenceLogProbs {
+    let mut enumeration =
+        Enumeration { tables, kind, limits, frames: frames.clone(), sums: SequenceLogProbs::new() };
+    enumeration.enumerate_from(frames.start, 0, 0, &mut Vec::new(), 0.0);
+    enumeration
+        .sums
+        .iter()
+        .map(|(labels, sum)| (labels.clone(), sum.ln() + fusion_score(labels, fusion)))
+        .collect()
 }
 
-fn fused(labels: &[u32], fusion: &[Fusion]) -> f64 {
+/// Weighted scores of a complete label sequence.
+fn fusion_score(labels: &[u32], fusion: &[Fusion]) -> f64 {
     let score = |fusion: &Fusion| {
         let (mut state, mut sum) = (fusion.scorer.start(), 0.0);
         for &label in labels {
@@ -264,43 +274,53 @@ fn fused(labels: &[u32], fusion: &[Fusion]) -> f64 {
     fusion.iter().map(score).sum()
 }
 
+/// A language model of order 2.
 const ARPA: &str = "\\data\\\nngram 1=4\nngram 2=3\n\\1-grams:\n-0.6 a -0.3\n-0.9 b -0.1\n-0.8 </s>\n-99 <s> -0.2\n\
     \\2-grams:\n-0.2 <s> a\n-0.4 a b\n-0.7 b b\n\\end\\";
 
-/// No fusion, an n-gram, phrases, or both, for labels from `first` on.
-fn automata(draw: &mut Draw, first: u32, classes: usize) -> Vec<Fusion> {
-    let name = |class: usize| if class < first as usize { "" } else { ["a", "b"][class - first as usize] };
+/// No fusion, an n-gram, phrases, or both, for labels from `first_label` on.
+fn random_fusion(draw: &mut RandomNumbers, first_label: u32, classes: usize) -> Vec<Fusion> {
+    let name = |class: usize| {
+        if class < first_label as usize { "" } else { ["a", "b"][class - first_label as usize] }
+    };
     let names: Vec<&str> = (0..classes).map(name).collect();
     let mut fusion: Vec<Fusion> = Vec::new();
-    let name = draw.below(4);
-    if name & 1 > 0 {
+    let choice = draw.below(4);
+    if choice & 1 > 0 {
         let ngram =
             Ngram::new(&NgramTable::read(ARPA.as_bytes()).unwrap(), &names, OutOfVocabulary::Ignore).unwrap();
         fusion.push(Fusion { scorer: Arc::new(ngram), weight: 0.4 });
     }
-    if name & 2 > 0 {
-        let labels = classes - first as usize;
+    if choice & 2 > 0 {
+        let labels = classes - first_label as usize;
         let phrases: Vec<Phrase> = (0..1 + draw.below(3))
             .map(|_| {
-                let tokens = (0..1 + draw.below(3)).map(|_| first + draw.below(labels) as u32).collect();
+                let tokens =
+                    (0..1 + draw.below(3)).map(|_| first_label + draw.below(labels) as u32).collect();
                 Phrase { tokens, score: draw.score() / 2.0 }
             })
             .collect();
         // Words, or labels with random word boundaries.
         let is_word = draw.below(2) == 0;
-        let known: Vec<Option<WordBoundaries>> = (0..classes as u32)
+        let boundaries: Vec<Option<WordBoundaries>> = (0..classes as u32)
             .map(|class| {
-                let drawn = WordBoundaries { before: draw.below(2) == 0, after: draw.below(3) == 0 };
-                (class >= first).then_some(if is_word { WordBoundaries::BOTH } else { drawn })
+                let random_boundaries =
+                    WordBoundaries { before: draw.below(2) == 0, after: draw.below(3) == 0 };
+                (class >= first_label).then_some(if is_word {
+                    WordBoundaries::BOTH
+                } else {
+                    random_boundaries
+                })
             })
             .collect();
-        let boost = PhraseBooster::with_boundaries(&phrases, &known, 1.0).unwrap();
+        let boost = PhraseBooster::with_boundaries(&phrases, &boundaries, 1.0).unwrap();
         fusion.push(Fusion { scorer: Arc::new(boost), weight: 0.7 });
     }
     fusion
 }
 
-fn assert_sums(name: &str, actual: &NBest, expected: &Sums) {
+/// Asserts that the result has the log-probability of every sequence.
+fn assert_sums(name: &str, actual: &NBest, expected: &SequenceLogProbs) {
     assert_eq!(actual.hypotheses.len(), expected.len(), "{name}");
     for ranked in &actual.hypotheses {
         let sum = expected[&ranked.ids()];
@@ -310,7 +330,7 @@ fn assert_sums(name: &str, actual: &NBest, expected: &Sums) {
 }
 
 /// Asserts that no sequence exceeds the probability of its alignments.
-fn assert_at_most(name: &str, actual: &NBest, expected: &Sums) {
+fn assert_at_most(name: &str, actual: &NBest, expected: &SequenceLogProbs) {
     for ranked in &actual.hypotheses {
         let sum = expected[&ranked.ids()];
         assert!(ranked.log_prob <= sum + 1e-4, "{name} {:?} {} {sum}", ranked.ids(), ranked.log_prob);
@@ -318,7 +338,10 @@ fn assert_at_most(name: &str, actual: &NBest, expected: &Sums) {
 }
 
 /// A random model, small enough to enumerate, with two utterances.
-fn draw_model(draw: &mut Draw, kind: &Kind) -> (DecodingModel, Tables, [std::ops::Range<usize>; 2], usize) {
+fn draw_model(
+    draw: &mut RandomNumbers,
+    kind: &TopologyCase,
+) -> (DecodingModel, TableJoint, [std::ops::Range<usize>; 2], usize) {
     let (labels, limit) = (1 + draw.below(2), 1 + draw.below(3));
     // At most 4 labels per utterance, or 6 with one class.
     let max_labels = if labels == 1 { 6 / limit } else { (4 / limit).max(1) };
@@ -326,34 +349,40 @@ fn draw_model(draw: &mut Draw, kind: &Kind) -> (DecodingModel, Tables, [std::ops
     let classes = kind.blanks.len() + labels;
     let durations = kind.durations.len();
     let total = counts[0] + counts[1];
-    let walk = Walk { ids: classes, memory: 3, states: 5 };
+    let walk = ModularPredictor { ids: classes, memory: 3, states: 5 };
     let scores = (0..total.max(1) * walk.states * (classes + durations)).map(|_| draw.score()).collect();
-    let tables = Tables { classes, durations, walk, scores: Arc::new(scores) };
+    let tables = TableJoint { classes, durations, walk, scores: Arc::new(scores) };
     let big: Vec<u32> = kind.blanks[1..].iter().map(|blank| blank.0).collect();
     let model = DecodingModel::new(Arc::new(walk), Arc::new(tables.clone()), 0, &big, &kind.topology);
     (model.unwrap(), tables, [0..counts[0], counts[0]..total], limit)
 }
 
-fn rows(frames: &std::ops::Range<usize>) -> Vec<f32> {
+/// Rows of frames: their numbers.
+fn frame_rows(frames: &std::ops::Range<usize>) -> Vec<f32> {
     frames.clone().map(|frame| frame as f32).collect()
 }
 
-fn check(draw: &mut Draw, kind: &Kind, search: impl Fn(usize, &mut Draw) -> (BeamKind, Limits)) {
+/// Compares searches of a random model with the sums over all alignments.
+fn check_model(
+    draw: &mut RandomNumbers,
+    kind: &TopologyCase,
+    search: impl Fn(usize, &mut RandomNumbers) -> (BeamKind, AlignmentLimits),
+) {
     let (model, tables, utterances, limit) = draw_model(draw, kind);
     let (beam_kind, limits) = search(limit, draw);
-    let fusion = automata(draw, kind.blanks.len() as u32, tables.classes);
+    let fusion = random_fusion(draw, kind.blanks.len() as u32, tables.classes);
     let name = format!("{} {beam_kind:?} {utterances:?} {tables:?} {fusion:?}", kind.name);
     let expected =
         utterances.each_ref().map(|frames| enumerate(&tables, kind, limits, frames.clone(), &fusion));
     let options = BeamOptions {
         kind: beam_kind,
-        width: ALL,
-        nbest: ALL,
+        width: UNPRUNED_WIDTH,
+        nbest: UNPRUNED_WIDTH,
         normalize_by_length: false,
         fusion: fusion.clone(),
         ..BeamOptions::default()
     };
-    let chunks = utterances.each_ref().map(rows);
+    let chunks = utterances.each_ref().map(frame_rows);
     let mut search = BeamSearch::new(model.clone(), options.clone()).unwrap();
     let actual = search.decode(&[&chunks[0], &chunks[1]]).unwrap().to_vec();
     for (actual, expected) in actual.iter().zip(&expected) {
@@ -375,53 +404,59 @@ fn check(draw: &mut Draw, kind: &Kind, search: impl Fn(usize, &mut Draw) -> (Bea
 }
 
 /// Checks random models of each topology.
-fn check_all(kinds: &[Kind], seed: u64, search: impl Fn(usize, &mut Draw) -> (BeamKind, Limits) + Sync) {
-    (0..MODELS).into_par_iter().for_each(|number| {
-        check(&mut Draw(seed << 32 | number), &kinds[number as usize % kinds.len()], &search);
+fn check_random_models(
+    kinds: &[TopologyCase],
+    seed: u64,
+    search: impl Fn(usize, &mut RandomNumbers) -> (BeamKind, AlignmentLimits) + Sync,
+) {
+    (0..MODEL_COUNT).into_par_iter().for_each(|number| {
+        check_model(&mut RandomNumbers(seed << 32 | number), &kinds[number as usize % kinds.len()], &search);
     });
 }
 
-const UNLIMITED: Limits = Limits { symbols: 99, labels: 99, label_moves: false };
+const UNLIMITED: AlignmentLimits = AlignmentLimits { symbols: 99, labels: 99, labels_advance: false };
 
 #[test]
 fn malsd_matches_the_sum_over_all_alignments() {
-    check_all(&kinds(), 1, |limit, _| {
-        (BeamKind::Malsd { max_symbols: limit }, Limits { symbols: limit, ..UNLIMITED })
+    check_random_models(&topology_cases(), 1, |limit, _| {
+        (BeamKind::Malsd { max_symbols: limit }, AlignmentLimits { symbols: limit, ..UNLIMITED })
     });
 }
 
 #[test]
 fn maes_matches_the_sum_over_all_alignments() {
-    check_all(&kinds()[..1], 2, |limit, draw| {
+    check_random_models(&topology_cases()[..1], 2, |limit, draw| {
         let (beta, prefix) = (draw.below(3), draw.below(4));
         let kind = BeamKind::Maes { expansions: limit, beta, gamma: f64::INFINITY, prefix };
-        (kind, Limits { symbols: limit, ..UNLIMITED })
+        (kind, AlignmentLimits { symbols: limit, ..UNLIMITED })
     });
 }
 
 #[test]
 fn alsd_matches_the_sum_over_all_alignments() {
-    check_all(&kinds()[..1], 3, |limit, draw| {
+    check_random_models(&topology_cases()[..1], 3, |limit, draw| {
         let max_labels = limit + draw.below(3);
-        (BeamKind::Alsd { max_labels: Some(max_labels) }, Limits { labels: max_labels, ..UNLIMITED })
+        (BeamKind::Alsd { max_labels: Some(max_labels) }, AlignmentLimits { labels: max_labels, ..UNLIMITED })
     });
 }
 
 #[test]
 fn modified_matches_the_sum_over_all_alignments() {
-    check_all(&kinds()[..4], 4, |_, _| (BeamKind::Modified, Limits { label_moves: true, ..UNLIMITED }));
+    check_random_models(&topology_cases()[..4], 4, |_, _| {
+        (BeamKind::Modified, AlignmentLimits { labels_advance: true, ..UNLIMITED })
+    });
 }
 
 #[test]
 fn ctc_matches_the_sum_over_all_paths() {
-    (0..MODELS).into_par_iter().for_each(|number| {
-        let mut draw = Draw(5 << 32 | number);
+    (0..MODEL_COUNT).into_par_iter().for_each(|number| {
+        let mut draw = RandomNumbers(5 << 32 | number);
         let (frames, classes) = (draw.below(6), 2 + draw.below(2));
         let rows: Vec<f64> = (0..frames)
             .flat_map(|_| log_softmax(&(0..classes).map(|_| draw.score()).collect::<Vec<_>>()))
             .collect();
-        let fusion = automata(&mut draw, 1, classes);
-        let mut sums = Sums::new();
+        let fusion = random_fusion(&mut draw, 1, classes);
+        let mut sums = SequenceLogProbs::new();
         for path in 0..classes.pow(frames as u32) {
             let path: Vec<usize> = (0..frames as u32).map(|t| path / classes.pow(t) % classes).collect();
             let value: f64 = path.iter().enumerate().map(|(t, class)| rows[t * classes + class]).sum();
@@ -430,10 +465,15 @@ fn ctc_matches_the_sum_over_all_paths() {
             let labels = labels.iter().filter(|&&class| class > 0).map(|&class| class as u32).collect();
             *sums.entry(labels).or_insert(0.0) += value.exp();
         }
-        let sums = sums.into_iter().map(|(ids, sum)| (ids.clone(), sum.ln() + fused(&ids, &fusion)));
+        let sums = sums.into_iter().map(|(ids, sum)| (ids.clone(), sum.ln() + fusion_score(&ids, &fusion)));
         let (expected, name) = (sums.collect(), format!("{rows:?} {fusion:?}"));
         let rows: Vec<f32> = rows.iter().map(|&value| value as f32).collect();
-        let options = CtcBeamOptions { width: ALL, nbest: ALL, fusion, ..CtcBeamOptions::default() };
+        let options = CtcBeamOptions {
+            width: UNPRUNED_WIDTH,
+            nbest: UNPRUNED_WIDTH,
+            fusion,
+            ..CtcBeamOptions::default()
+        };
         let actual = ctc_beam(&[&[], &rows], classes, &options).unwrap();
         assert_sums(&name, &actual[1], &expected);
         let narrow = CtcBeamOptions { width: 1 + draw.below(4), ..options };
@@ -444,9 +484,13 @@ fn ctc_matches_the_sum_over_all_paths() {
 /// The number of labels on a frame restricts the continuations.
 #[test]
 fn equal_labels_with_different_counts_on_the_frame_are_not_merged() {
-    let walk = Walk { ids: 3, memory: 0, states: 4 };
-    let tables =
-        |durations, scores: &[f32]| Tables { classes: 3, durations, walk, scores: Arc::new(scores.to_vec()) };
+    let walk = ModularPredictor { ids: 3, memory: 0, states: 4 };
+    let tables = |durations, scores: &[f32]| TableJoint {
+        classes: 3,
+        durations,
+        walk,
+        scores: Arc::new(scores.to_vec()),
+    };
     let rnnt = tables(
         0,
         &[

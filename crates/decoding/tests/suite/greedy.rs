@@ -1,11 +1,11 @@
-//! Greedy search of models with prescribed scores.
+//! Tests of greedy search: decisions match models with prescribed scores.
 use std::sync::Arc;
 
 use decoding::{DecodingModel, Error, GreedyOptions, Hypothesis, Result, greedy};
 use proptest::prelude::*;
 use rnnt_dp::Topology;
 
-use crate::table_models::{Counter, Scores, frames};
+use crate::table_models::{LabelCountPredictor, TableJoint, frames};
 
 /// A model whose scores depend on frame and number of labels.
 fn model<F>(
@@ -18,12 +18,18 @@ fn model<F>(
 where
     F: Fn(f32, f32, &mut [f32]) + Send + Sync + 'static,
 {
-    let joint = Scores { classes, durations: topology.durations(), score_fn };
-    DecodingModel::new(Arc::new(Counter { ids: classes }), Arc::new(joint), blank, big_blanks, topology)
+    let joint = TableJoint { classes, durations: topology.durations(), score_fn };
+    DecodingModel::new(
+        Arc::new(LabelCountPredictor { ids: classes }),
+        Arc::new(joint),
+        blank,
+        big_blanks,
+        topology,
+    )
 }
 
 /// Frame `class + 10 · count` favors `class` until `count` labels are emitted.
-fn script() -> DecodingModel {
+fn scripted_model() -> DecodingModel {
     let score_fn = |frame: f32, labels: f32, scores: &mut [f32]| {
         scores.fill(if frame == f32::NEG_INFINITY { frame } else { 0.0 });
         let (expected, emit) = (frame.rem_euclid(10.0), (frame / 10.0).floor());
@@ -35,18 +41,18 @@ fn script() -> DecodingModel {
     model(&Topology::rnnt(), 3, 2, &[], score_fn).unwrap()
 }
 
-fn limit(max_symbols: usize) -> GreedyOptions {
+fn with_max_symbols(max_symbols: usize) -> GreedyOptions {
     GreedyOptions { max_symbols: Some(max_symbols), ..GreedyOptions::default() }
 }
 
-fn times(actual: &Hypothesis) -> Vec<usize> {
+fn label_frames(actual: &Hypothesis) -> Vec<usize> {
     actual.labels.iter().map(|label| label.frame).collect()
 }
 
 #[test]
-fn emits_labels_with_their_frames_and_probabilities() {
-    let actual = greedy(&script(), &[0.0, 11.0, 30.0, 30.0], &GreedyOptions::default()).unwrap();
-    assert_eq!((actual.ids(), times(&actual)), (vec![1, 0, 0], vec![1, 2, 2]));
+fn labels_have_their_frames_and_probabilities() {
+    let actual = greedy(&scripted_model(), &[0.0, 11.0, 30.0, 30.0], &GreedyOptions::default()).unwrap();
+    assert_eq!((actual.ids(), label_frames(&actual)), (vec![1, 0, 0], vec![1, 2, 2]));
     assert_eq!((actual.end, actual.is_capped), (4, false));
     let expected = 2.0 - (2.0f64.exp() + 2.0).ln();
     for label in &actual.labels {
@@ -79,9 +85,9 @@ proptest! {
             let score_fn = move |t: f32, u: f32, out: &mut [f32]| out.copy_from_slice(&row(&scores, t as usize, u as usize));
             model(&topology, classes, 0, &[], score_fn).unwrap()
         };
-        let (input, limit) = (frames(0, count), limit(max_symbols));
+        let (input, limit) = (frames(0, count), with_max_symbols(max_symbols));
         let actual = greedy(&table(Topology::rnnt()), &input, &limit).unwrap();
-        let best = |t, u| {
+        let best_class = |t, u| {
             let row = row(&scores, t, u);
             (0..classes).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap()
         };
@@ -90,88 +96,91 @@ proptest! {
             let count_on_frame = actual.labels.iter().filter(|label| label.frame == t).count();
             prop_assert!(count_on_frame <= max_symbols);
             for _ in 0..count_on_frame {
-                prop_assert_eq!((actual.labels[u].label as usize, actual.labels[u].frame), (best(t, u), t));
+                prop_assert_eq!((actual.labels[u].label as usize, actual.labels[u].frame), (best_class(t, u), t));
                 let row = row(&scores, t, u);
                 let sum: f64 = row.iter().map(|&score| f64::from(score).exp()).sum();
-                let expected = f64::from(row[best(t, u)]) - sum.ln();
+                let expected = f64::from(row[best_class(t, u)]) - sum.ln();
                 prop_assert!((actual.labels[u].log_prob - expected).abs() < 1e-6);
                 u += 1;
             }
-            prop_assert!(count_on_frame == max_symbols || best(t, u) == 0);
+            prop_assert!(count_on_frame == max_symbols || best_class(t, u) == 0);
         }
         prop_assert_eq!(u, actual.labels.len());
-        let single = greedy(&table(Topology::rnnt()), &input, &self::limit(1)).unwrap();
+        let single = greedy(&table(Topology::rnnt()), &input, &with_max_symbols(1)).unwrap();
         for topology in [Topology::modified(), Topology::constrained()] {
             let actual = greedy(&table(topology), &input, &limit).unwrap();
-            prop_assert_eq!((actual.ids(), times(&actual)), (single.ids(), times(&single)));
+            prop_assert_eq!((actual.ids(), label_frames(&actual)), (single.ids(), label_frames(&single)));
         }
     }
 }
 
 #[test]
 fn max_symbols_limits_the_labels_of_a_frame() {
-    let actual = greedy(&script(), &[991.0, 991.0], &limit(3)).unwrap();
-    assert_eq!(times(&actual), [0, 0, 0, 1, 1, 1]);
+    let actual = greedy(&scripted_model(), &[991.0, 991.0], &with_max_symbols(3)).unwrap();
+    assert_eq!(label_frames(&actual), [0, 0, 0, 1, 1, 1]);
 }
 
 #[test]
 fn max_labels_limits_an_utterance_and_is_reported() {
     let limited = GreedyOptions { max_symbols: None, max_labels: Some(5), ..GreedyOptions::default() };
-    let actual = greedy(&script(), &[0.0, 1_000_001.0, 0.0], &limited).unwrap();
+    let actual = greedy(&scripted_model(), &[0.0, 1_000_001.0, 0.0], &limited).unwrap();
     assert_eq!((actual.labels.len(), actual.end, actual.is_capped), (5, 1, true));
     // Without a limit, a frame of endless labels must still end.
     let none = GreedyOptions { max_symbols: None, ..GreedyOptions::default() };
-    let actual = greedy(&script(), &[1_000_001.0, 0.0], &none).unwrap();
+    let actual = greedy(&scripted_model(), &[1_000_001.0, 0.0], &none).unwrap();
     assert_eq!((actual.labels.len(), actual.end, actual.is_capped), (100, 0, true));
 }
 
 #[test]
 fn no_frames_give_an_empty_hypothesis() {
-    assert_eq!(greedy(&script(), &[], &GreedyOptions::default()).unwrap(), Hypothesis::default());
+    assert_eq!(greedy(&scripted_model(), &[], &GreedyOptions::default()).unwrap(), Hypothesis::default());
 }
 
 #[test]
 fn invalid_input_is_an_error() {
-    let two = DecodingModel::new(
-        Arc::new(Counter { ids: 3 }),
-        Arc::new(crate::table_models::Wide(2)),
+    let model_of_width_2 = DecodingModel::new(
+        Arc::new(LabelCountPredictor { ids: 3 }),
+        Arc::new(crate::table_models::UniformJoint(2)),
         2,
         &[],
         &Topology::rnnt(),
     );
     let options = GreedyOptions::default();
-    assert_eq!(greedy(&two.unwrap(), &[0.0; 3], &options), Err(Error::Frames { width: 2, found: 3 }));
+    assert_eq!(
+        greedy(&model_of_width_2.unwrap(), &[0.0; 3], &options),
+        Err(Error::Frames { width: 2, found: 3 })
+    );
     for (options, name) in [
-        (limit(0), "max_symbols"),
+        (with_max_symbols(0), "max_symbols"),
         (GreedyOptions { max_labels: Some(0), ..GreedyOptions::default() }, "max_labels"),
         (GreedyOptions { look_ahead: 0, ..GreedyOptions::default() }, "look_ahead"),
         (GreedyOptions { internal_lm: f32::NAN, ..GreedyOptions::default() }, "internal_lm"),
         (GreedyOptions { internal_lm: 0.5, ..GreedyOptions::default() }, "internal_lm"),
     ] {
-        let actual = greedy(&script(), &[0.0; 2], &options);
+        let actual = greedy(&scripted_model(), &[0.0; 2], &options);
         assert!(matches!(actual, Err(Error::Option { option, .. }) if option == name), "{actual:?}");
     }
-    let actual = greedy(&script(), &[0.0, f32::NAN], &options);
+    let actual = greedy(&scripted_model(), &[0.0, f32::NAN], &options);
     assert!(matches!(actual, Err(Error::Score { frame: 1, class: 2, .. })), "{actual:?}");
-    let actual = greedy(&script(), &[f32::NEG_INFINITY], &options);
+    let actual = greedy(&scripted_model(), &[f32::NEG_INFINITY], &options);
     assert!(matches!(actual, Err(Error::Score { frame: 0, .. })), "{actual:?}");
 }
 
-/// Scores of 3 for one class and, after the first `classes`, one duration; 0 elsewhere.
-fn row(width: usize, class: usize, duration: Option<usize>) -> Vec<f32> {
+/// A row with score 3 at `class` and at the column `duration`, 0 elsewhere.
+fn score_row(width: usize, class: usize, duration: Option<usize>) -> Vec<f32> {
     let mut row = vec![0.0; width];
     row[class] = 3.0;
-    duration.into_iter().for_each(|at| row[at] = 3.0);
+    duration.into_iter().for_each(|column| row[column] = 3.0);
     row
 }
 
 /// A row of NaN that must not be read.
-fn never(width: usize) -> Vec<f32> {
+fn unread_row(width: usize) -> Vec<f32> {
     vec![f32::NAN; width]
 }
 
 /// A model with the score rows `rows[t][u]`.
-fn written(
+fn table_model(
     rows: Vec<Vec<Vec<f32>>>,
     classes: usize,
     topology: &str,
@@ -183,45 +192,45 @@ fn written(
 
 #[test]
 fn big_blanks_skip_their_frames() {
-    let (at, no) = (|class| row(5, class, None), || never(5));
+    let (best, unread) = (|class| score_row(5, class, None), || unread_row(5));
     let rows = vec![
-        vec![at(3), no(), no()],  // t = 0: big blank of 2
-        vec![no(), no(), no()],   // skipped
-        vec![at(1), at(2), no()], // label 1, then the blank
-        vec![no(), at(0), at(4)], // label 0, then a big blank of 3
-        vec![no(), no(), no()],
-        vec![no(), no(), no()],
-        vec![no(), no(), at(4)], // beyond the end
-        vec![no(), no(), no()],
+        vec![best(3), unread(), unread()],  // t = 0: big blank of 2
+        vec![unread(), unread(), unread()], // skipped
+        vec![best(1), best(2), unread()],   // label 1, then the blank
+        vec![unread(), best(0), best(4)],   // label 0, then a big blank of 3
+        vec![unread(), unread(), unread()],
+        vec![unread(), unread(), unread()],
+        vec![unread(), unread(), best(4)], // beyond the end
+        vec![unread(), unread(), unread()],
     ];
-    let model = written(rows, 5, "regular+2,3", &[3, 4]).unwrap();
+    let model = table_model(rows, 5, "regular+2,3", &[3, 4]).unwrap();
     let actual = greedy(&model, &frames(0, 8), &GreedyOptions::default()).unwrap();
-    assert_eq!((actual.ids(), times(&actual), actual.end), (vec![1, 0], vec![2, 3], 9));
+    assert_eq!((actual.ids(), label_frames(&actual), actual.end), (vec![1, 0], vec![2, 3], 9));
     let expected = 3.0 - (3.0f64.exp() + 4.0).ln();
     actual
         .labels
         .iter()
-        .for_each(|l| approx::assert_relative_eq!(l.log_prob, expected, max_relative = 1e-12));
+        .for_each(|label| approx::assert_relative_eq!(label.log_prob, expected, max_relative = 1e-12));
 }
 
 #[test]
 fn durations_advance_labels_and_blanks() {
     // Durations 0, 1, 3 in columns 3, 4, 5.
-    let (at, no) = (|class, duration: usize| row(6, class, Some(3 + duration)), || never(6));
+    let (best, unread) = (|class, duration: usize| score_row(6, class, Some(3 + duration)), || unread_row(6));
     let rows = vec![
-        vec![at(0, 0), at(1, 2), no(), no()], // label 0 stays, label 1 advances by 3
-        vec![no(), no(), no(), no()],
-        vec![no(), no(), no(), no()],
-        vec![no(), no(), at(2, 0), no()], // the blank with duration 0, which counts as 1
-        vec![no(), no(), at(2, 2), no()], // the blank, by 3
-        vec![no(), no(), no(), no()],
-        vec![no(), no(), no(), no()],
-        vec![no(), no(), at(1, 2), no()], // a label that advances beyond the end
-        vec![no(), no(), no(), no()],
+        vec![best(0, 0), best(1, 2), unread(), unread()], // label 0 stays, label 1 advances by 3
+        vec![unread(), unread(), unread(), unread()],
+        vec![unread(), unread(), unread(), unread()],
+        vec![unread(), unread(), best(2, 0), unread()], // the blank with duration 0, which counts as 1
+        vec![unread(), unread(), best(2, 2), unread()], // the blank, by 3
+        vec![unread(), unread(), unread(), unread()],
+        vec![unread(), unread(), unread(), unread()],
+        vec![unread(), unread(), best(1, 2), unread()], // a label that advances beyond the end
+        vec![unread(), unread(), unread(), unread()],
     ];
-    let model = written(rows, 3, "tdt:0,1,3", &[]).unwrap();
+    let model = table_model(rows, 3, "tdt:0,1,3", &[]).unwrap();
     let actual = greedy(&model, &frames(0, 9), &GreedyOptions::default()).unwrap();
-    assert_eq!((actual.ids(), times(&actual), actual.end), (vec![0, 1, 1], vec![0, 0, 7], 10));
+    assert_eq!((actual.ids(), label_frames(&actual), actual.end), (vec![0, 1, 1], vec![0, 0, 7], 10));
     let durations: Vec<usize> = actual.labels.iter().map(|label| label.duration).collect();
     assert_eq!(durations, [0, 3, 3]);
     // The probability of a label does not include its duration.
@@ -234,36 +243,36 @@ fn durations_advance_labels_and_blanks() {
 
 #[test]
 fn zero_durations_do_not_loop_forever() {
-    let rows = vec![vec![row(5, 1, Some(3)); 9]; 3];
-    let model = written(rows, 3, "tdt:0,2", &[]).unwrap();
-    let actual = greedy(&model, &frames(0, 3), &limit(2)).unwrap();
-    assert_eq!(times(&actual), [0, 0, 1, 1, 2, 2]);
+    let rows = vec![vec![score_row(5, 1, Some(3)); 9]; 3];
+    let model = table_model(rows, 3, "tdt:0,2", &[]).unwrap();
+    let actual = greedy(&model, &frames(0, 3), &with_max_symbols(2)).unwrap();
+    assert_eq!(label_frames(&actual), [0, 0, 1, 1, 2, 2]);
 }
 
 #[test]
 fn invalid_blanks_and_durations_are_errors() {
-    let made = |blank: u32, big_blanks: &[u32], topology: &Topology| {
+    let build_model = |blank: u32, big_blanks: &[u32], topology: &Topology| {
         model(topology, 4, blank, big_blanks, |_, _, out| out.fill(0.0)).map(drop)
     };
     let named = |name: &str| name.parse::<Topology>().unwrap();
-    assert_eq!(made(2, &[3], &named("regular+2")), Ok(()));
-    assert_eq!(made(7, &[], &named("regular")), Err(Error::Blank { blank: 7, classes: 4 }));
+    assert_eq!(build_model(2, &[3], &named("regular+2")), Ok(()));
+    assert_eq!(build_model(7, &[], &named("regular")), Err(Error::Blank { blank: 7, classes: 4 }));
     for bad in [4, 2] {
         let error = Err(Error::BigBlank { class: bad, classes: 4 });
-        assert_eq!(made(2, &[bad], &named("regular+2")), error);
+        assert_eq!(build_model(2, &[bad], &named("regular+2")), error);
     }
-    assert_eq!(made(2, &[3], &named("regular")), Err(Error::BigBlanks { expected: 0, found: 1 }));
-    assert_eq!(made(2, &[], &named("modified+2")), Err(Error::BigBlanks { expected: 1, found: 0 }));
+    assert_eq!(build_model(2, &[3], &named("regular")), Err(Error::BigBlanks { expected: 0, found: 1 }));
+    assert_eq!(build_model(2, &[], &named("modified+2")), Err(Error::BigBlanks { expected: 1, found: 0 }));
     let arc = |frames, labels| rnnt_dp::TopologyArc { frames, labels, may_end: labels == 0 };
     for arcs in [vec![arc(1, 0)], vec![arc(1, 0), arc(0, 2)], vec![arc(1, 0), arc(0, 1), arc(1, 1)]] {
         let topology = Topology::new(arcs).unwrap();
-        assert_eq!(made(2, &[], &topology), Err(Error::Topology { found: topology }));
+        assert_eq!(build_model(2, &[], &topology), Err(Error::Topology { found: topology }));
     }
     for (bad, class) in [
         (vec![0.0, 0.0, 1.0, 0.0, 0.0, f32::NAN], 5),
         (vec![0.0, 0.0, 1.0, 0.0, f32::NEG_INFINITY, f32::NEG_INFINITY], 4),
     ] {
-        let model = written(vec![vec![bad]], 4, "tdt:0,1", &[]).unwrap();
+        let model = table_model(vec![vec![bad]], 4, "tdt:0,1", &[]).unwrap();
         let actual = greedy(&model, &[0.0], &GreedyOptions::default());
         assert!(matches!(actual, Err(Error::Score { frame: 0, class: c, .. }) if c == class), "{actual:?}");
     }
@@ -271,10 +280,10 @@ fn invalid_blanks_and_durations_are_errors() {
 
 #[test]
 fn mismatched_parts_are_errors() {
-    let joint = || Arc::new(Scores { classes: 4, durations: 0, score_fn: |_, _, _: &mut [f32]| {} });
+    let joint = || Arc::new(TableJoint { classes: 4, durations: 0, score_fn: |_, _, _: &mut [f32]| {} });
     let error = |ids, topology: &str| {
         let topology = topology.parse().unwrap();
-        DecodingModel::new(Arc::new(Counter { ids }), joint(), 3, &[], &topology)
+        DecodingModel::new(Arc::new(LabelCountPredictor { ids }), joint(), 3, &[], &topology)
             .map(drop)
             .unwrap_err()
             .to_string()

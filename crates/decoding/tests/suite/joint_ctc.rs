@@ -1,4 +1,4 @@
-//! Transducer search with CTC prefix scores, compared with all paths of both.
+//! Tests of transducer search with CTC prefix scores: sums match all paths of both.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -9,12 +9,14 @@ use decoding::{
 use proptest::prelude::*;
 use rnnt_dp::Topology;
 
-use super::ctc::{all_paths, rows};
-use super::paths::{ALL, MAES, Paths, assert_sums, beam, models, sums};
-use super::table_models::{frames, random};
+use super::ctc::{all_paths, random_log_probs};
+use super::paths::{
+    MAES, PathLimits, UNPRUNED_WIDTH, assert_sums, beam_options, random_models, sum_over_paths,
+};
+use super::table_models::{frames, random_model};
 
 /// Score and state of a label sequence.
-fn path(scorer: &dyn Scorer, labels: &[u32]) -> (f64, u32) {
+fn score_sequence(scorer: &dyn Scorer, labels: &[u32]) -> (f64, u32) {
     labels.iter().fold((0.0, scorer.start()), |(sum, state), &label| {
         let (score, next) = scorer.step(state, label);
         (sum + f64::from(score), next)
@@ -22,14 +24,14 @@ fn path(scorer: &dyn Scorer, labels: &[u32]) -> (f64, u32) {
 }
 
 /// All label sequences up to a length.
-fn sequences(classes: u32, blank: u32, most: usize) -> Vec<Vec<u32>> {
+fn label_sequences(classes: u32, blank: u32, max_labels: usize) -> Vec<Vec<u32>> {
     let mut all = vec![vec![]];
     let mut begin = 0;
-    for _ in 0..most {
+    for _ in 0..max_labels {
         let end = all.len();
-        for at in begin..end {
+        for prefix in begin..end {
             for label in (0..classes).filter(|&label| label != blank) {
-                all.push([&all[at][..], &[label]].concat());
+                all.push([&all[prefix][..], &[label]].concat());
             }
         }
         begin = end;
@@ -37,7 +39,8 @@ fn sequences(classes: u32, blank: u32, most: usize) -> Vec<Vec<u32>> {
     all
 }
 
-fn close(actual: f64, expected: f64) -> bool {
+/// Whether two numbers are equal up to a relative error of 1e-5.
+fn is_close(actual: f64, expected: f64) -> bool {
     actual == expected || (actual - expected).abs() < 1e-5 * (1.0 + expected.abs())
 }
 
@@ -46,10 +49,10 @@ proptest! {
 
     #[test]
     fn scores_match_sums_over_all_paths_with_the_prefix(
-        seed in 0u32..10_000, count in 0usize..6, sharp in 0.0f32..9.0, shift in prop::sample::select(vec![0.0f32, -500.0, 500.0]), forbid: bool,
+        seed in 0u32..10_000, count in 0usize..6, score_scale in 0.0f32..9.0, shift in prop::sample::select(vec![0.0f32, -500.0, 500.0]), forbid: bool,
     ) {
         let (classes, blank) = (3, seed % 3);
-        let mut rows = rows(count, classes, seed, sharp);
+        let mut rows = random_log_probs(count, classes, seed, score_scale);
         if forbid && count > 1 {
             // One frame forbids a label, another the blank.
             rows[classes + (blank as usize + 1) % 3] = f32::NEG_INFINITY;
@@ -64,14 +67,14 @@ proptest! {
         // Logits are as valid as log-probabilities.
         rows.iter_mut().for_each(|z| *z += shift);
         let ctc = CtcPrefixScorer::new(&rows, classes, blank).unwrap();
-        for labels in sequences(3, blank, count + 1) {
+        for labels in label_sequences(3, blank, count + 1) {
             let begin: f64 = known.iter().filter(|(ids, _)| ids.starts_with(&labels)).map(|(_, known)| known.sum).sum();
             let complete = known.get(&labels).map_or(0.0, |known| known.sum);
-            let (score, state) = path(&ctc, &labels);
-            let bar = if shift == 0.0 { 1e-5 } else { 2e-3 };
-            prop_assert!((score.exp() - begin).abs() < bar * begin.max(1e-30) + 1e-12, "{labels:?}: {} is not {begin}", score.exp());
+            let (score, state) = score_sequence(&ctc, &labels);
+            let tolerance = if shift == 0.0 { 1e-5 } else { 2e-3 };
+            prop_assert!((score.exp() - begin).abs() < tolerance * begin.max(1e-30) + 1e-12, "{labels:?}: {} is not {begin}", score.exp());
             let end = (score + f64::from(ctc.finish(state))).exp();
-            prop_assert!((end - complete).abs() < bar * complete + 1e-12, "{labels:?} ends: {end} is not {complete}");
+            prop_assert!((end - complete).abs() < tolerance * complete + 1e-12, "{labels:?} ends: {end} is not {complete}");
 
             // `add_scores` matches `step` bit by bit, and equal sequences have one state.
             let mut row = [0.5f32; 3];
@@ -87,13 +90,13 @@ proptest! {
     }
 
     #[test]
-    fn scores_of_long_utterances_sum_to_their_total(seed in 0u32..1000, count in 100usize..700, sharp in 1.0f32..60.0) {
+    fn scores_of_long_utterances_sum_to_their_total(seed in 0u32..1000, count in 100usize..700, score_scale in 1.0f32..60.0) {
         // These sums underflow f64 except as logarithms.
-        let rows = rows(count, 5, seed, sharp);
+        let rows = random_log_probs(count, 5, seed, score_scale);
         let labels = ctc_greedy(&[&rows], 5, 2).unwrap()[0].ids();
         let ctc = CtcPrefixScorer::new(&rows, 5, 2).unwrap();
         for labels in [&labels[..], &labels[..labels.len() / 2]] {
-            let (score, state) = path(&ctc, labels);
+            let (score, state) = score_sequence(&ctc, labels);
             // Without the final score.
             let end = f64::from(ctc.finish(state));
             let columns = |row: &[f32]| -> Vec<f64> {
@@ -102,7 +105,7 @@ proptest! {
             let emissions: Vec<f64> = rows.chunks_exact(5).flat_map(columns).collect();
             let expected = rnnt_dp::ctc::log_prob(labels, &emissions).unwrap();
             if end > -99.0 {
-                prop_assert!(close(score + end, expected), "{score} and {end} are not {expected}");
+                prop_assert!(is_close(score + end, expected), "{score} and {end} are not {expected}");
             } else {
                 prop_assert!(expected - score < -98.0 && end >= -100.0, "{score} and {end} are not {expected}");
             }
@@ -113,7 +116,7 @@ proptest! {
     fn fusion_of_an_utterance_is_separate(
         seed in 0u32..1000, counts in proptest::collection::vec(0usize..9, 1..5), width in 1usize..7,
     ) {
-        for (topology, model) in models(seed, 3.0) {
+        for (topology, model) in random_models(seed, 3.0) {
             let (classes, blank) = (model.token_table().classes(), model.token_table().blanks().next().unwrap());
             for kind in [BeamKind::Modified, BeamKind::Malsd { max_symbols: 3 }, BeamKind::Alsd { max_labels: None }, MAES] {
                 let options = BeamOptions { kind, width, nbest: width, ..BeamOptions::default() };
@@ -124,7 +127,7 @@ proptest! {
                 let list = |b: usize| match b {
                     0 => vec![],
                     _ => {
-                        let rows = rows(counts[b], classes, seed + b as u32, 4.0);
+                        let rows = random_log_probs(counts[b], classes, seed + b as u32, 4.0);
                         let scorer = CtcPrefixScorer::new(&rows, classes, blank).unwrap();
                         vec![Fusion { scorer: Arc::new(scorer), weight: 0.4 }]
                     }
@@ -148,20 +151,21 @@ proptest! {
 #[test]
 fn an_exhaustive_beam_finds_the_sum_of_both() {
     for seed in 0..8 {
-        let model = random(&Topology::rnnt(), 3, 0, &[], seed, 3.0);
-        let (rows, said) = (frames(seed as usize, 4), rows(4, 3, seed, 3.0));
-        let by_ctc = all_paths(&said, 3, 0);
-        for (kind, one_a_frame) in [
+        let model = random_model(&Topology::rnnt(), 3, 0, &[], seed, 3.0);
+        let (rows, ctc_rows) = (frames(seed as usize, 4), random_log_probs(4, 3, seed, 3.0));
+        let by_ctc = all_paths(&ctc_rows, 3, 0);
+        for (kind, labels_advance) in [
             (BeamKind::Modified, true),
             (BeamKind::Malsd { max_symbols: 3 }, false),
             (BeamKind::Alsd { max_labels: Some(4) }, false),
-            (BeamKind::Maes { expansions: 4, beta: ALL, gamma: f64::INFINITY, prefix: 4 }, false),
+            (BeamKind::Maes { expansions: 4, beta: UNPRUNED_WIDTH, gamma: f64::INFINITY, prefix: 4 }, false),
         ] {
-            let scorer = CtcPrefixScorer::new(&said, 3, 0).unwrap();
+            let scorer = CtcPrefixScorer::new(&ctc_rows, 3, 0).unwrap();
             let lists = vec![vec![Fusion { scorer: Arc::new(scorer), weight: 0.6 }]];
-            let mut search = BeamSearch::new(model.clone(), beam(kind, ALL)).unwrap();
+            let mut search = BeamSearch::new(model.clone(), beam_options(kind, UNPRUNED_WIDTH)).unwrap();
             let actual = search.decode_with(&[&rows], lists).unwrap()[0].clone();
-            let by_joint = sums(&model, &rows, Paths { one_a_frame, max_symbols: 9, max_labels: 2 });
+            let by_joint =
+                sum_over_paths(&model, &rows, PathLimits { labels_advance, max_symbols: 9, max_labels: 2 });
             // Two labels always fit into four frames.
             let joint_sum = |(ids, sum): (Vec<u32>, f64)| (ids.clone(), sum + 0.6 * by_ctc[&ids].sum.ln());
             let expected: BTreeMap<Vec<u32>, f64> = by_joint.into_iter().map(joint_sum).collect();
@@ -173,7 +177,7 @@ fn an_exhaustive_beam_finds_the_sum_of_both() {
 
 #[test]
 fn invalid_scores_are_errors_and_invalid_states_are_the_start() {
-    let good = rows(3, 4, 1, 2.0);
+    let good = random_log_probs(3, 4, 1, 2.0);
     let error = |rows: &[f32], classes, blank| CtcPrefixScorer::new(rows, classes, blank).unwrap_err();
     assert!(matches!(error(&good, 4, 4), Error::Blank { blank: 4, classes: 4 }));
     assert!(matches!(error(&good, 5, 0), Error::Frames { width: 5, found: 12 }));
@@ -205,16 +209,16 @@ fn invalid_scores_are_errors_and_invalid_states_are_the_start() {
 fn omitted_labels_cost_their_log_probability() {
     let (count, classes) = (80, 40);
     let row = |frame: usize| {
-        let said = if frame.is_multiple_of(2) { 1 + frame / 2 % (classes - 1) } else { 0 };
-        (0..classes).map(move |class| if class == said { 0.0f32 } else { -11.5 })
+        let class_of_frame = if frame.is_multiple_of(2) { 1 + frame / 2 % (classes - 1) } else { 0 };
+        (0..classes).map(move |class| if class == class_of_frame { 0.0f32 } else { -11.5 })
     };
     let rows: Vec<f32> = (0..count).flat_map(row).collect();
-    let text: Vec<u32> = (0..count / 2).map(|at| (1 + at % (classes - 1)) as u32).collect();
+    let text: Vec<u32> = (0..count / 2).map(|i| (1 + i % (classes - 1)) as u32).collect();
     let ctc = CtcPrefixScorer::new(&rows, classes, 0).unwrap();
     let log_sum = |row: &[f32]| row.iter().map(|&score| f64::from(score).exp()).sum::<f64>().ln();
     for missing in [0, 1, 8, 9, 10, 15, 20] {
         let labels = &text[missing..];
-        let (score, state) = path(&ctc, labels);
+        let (score, state) = score_sequence(&ctc, labels);
         let columns = |row: &[f32]| -> Vec<f64> {
             let sum = log_sum(row);
             std::iter::once(&0).chain(labels).map(|&class| f64::from(row[class as usize]) - sum).collect()
@@ -222,29 +226,29 @@ fn omitted_labels_cost_their_log_probability() {
         let emissions: Vec<f64> = rows.chunks_exact(classes).flat_map(columns).collect();
         let expected = rnnt_dp::ctc::log_prob(labels, &emissions).unwrap();
         let actual = score + f64::from(ctc.finish(state));
-        assert!(close(actual, expected), "{missing} left out: {actual} is not {expected}");
+        assert!(is_close(actual, expected), "{missing} left out: {actual} is not {expected}");
     }
 }
 
 #[test]
 fn impossible_labels_cost_a_hundred() {
-    let good = rows(3, 4, 1, 2.0);
+    let good = random_log_probs(3, 4, 1, 2.0);
     let ctc = CtcPrefixScorer::new(&good, 4, 3).unwrap();
     // Three equal labels need five frames.
-    let (sum, state) = path(&ctc, &[0, 0, 0]);
-    let (possible, _) = path(&ctc, &[0, 0]);
+    let (sum, state) = score_sequence(&ctc, &[0, 0, 0]);
+    let (possible, _) = score_sequence(&ctc, &[0, 0]);
     assert_eq!((sum - possible, ctc.finish(state)), (-100.0, -100.0));
     assert_eq!((ctc.step(state, 1).0, ctc.step(ctc.step(state, 1).1, 1).0), (-100.0, -100.0));
     let nothing = CtcPrefixScorer::new(&[], 4, 3).unwrap();
     assert_eq!((nothing.finish(0), nothing.step(0, 2).0), (0.0, -100.0));
 
     // A joint that emits more labels than frames, with various weights.
-    let model = random(&Topology::rnnt(), 4, 3, &[], 2, 3.0);
+    let model = random_model(&Topology::rnnt(), 4, 3, &[], 2, 3.0);
     let rows = frames(0, 3);
     for kind in
         [BeamKind::Modified, BeamKind::Malsd { max_symbols: 5 }, BeamKind::Alsd { max_labels: None }, MAES]
     {
-        let mut search = BeamSearch::new(model.clone(), beam(kind, 200)).unwrap();
+        let mut search = BeamSearch::new(model.clone(), beam_options(kind, 200)).unwrap();
         let plain = search.decode(&[&rows]).unwrap()[0].clone();
         for weight in [0.0, 1e3, -2.0] {
             let scorer = CtcPrefixScorer::new(&good, 4, 3).unwrap();
@@ -264,8 +268,8 @@ fn stored_paths_stay_short_in_long_utterances() {
         0 => [-20.0f32, -20.0, 0.0],
         _ => [0.0, -20.0, -20.0],
     };
-    let said: Vec<f32> = (0..frames).flat_map(row).collect();
-    let ctc = CtcPrefixScorer::new(&said, classes, 0).unwrap();
+    let ctc_rows: Vec<f32> = (0..frames).flat_map(row).collect();
+    let ctc = CtcPrefixScorer::new(&ctc_rows, classes, 0).unwrap();
     let mut state = ctc.start();
     let mut sum = 0.0;
     for _ in 0..frames / 4 {
@@ -277,34 +281,34 @@ fn stored_paths_stay_short_in_long_utterances() {
     }
     assert!(ctc.finish(state) > -0.1 && sum < 0.0);
     // Scores that left the cache are recomputed.
-    let fresh = CtcPrefixScorer::new(&said, classes, 0).unwrap();
+    let fresh = CtcPrefixScorer::new(&ctc_rows, classes, 0).unwrap();
     for ctc in [&ctc, &fresh] {
-        let (_, two) = path(ctc, &[2, 2]);
+        let (_, state) = score_sequence(ctc, &[2, 2]);
         let mut row = [0.0; 3];
-        ctc.add_scores(two, 1.0, &mut row);
-        assert_eq!((ctc.step(two, 2).0, ctc.step(two, 1).0), (row[2], row[1]));
-        assert_eq!(path(ctc, &[2, 2, 1]).0, path(&fresh, &[2, 2, 1]).0);
+        ctc.add_scores(state, 1.0, &mut row);
+        assert_eq!((ctc.step(state, 2).0, ctc.step(state, 1).0), (row[2], row[1]));
+        assert_eq!(score_sequence(ctc, &[2, 2, 1]).0, score_sequence(&fresh, &[2, 2, 1]).0);
     }
 }
 
 #[test]
 fn threads_share_a_scorer() {
-    let said = rows(40, 6, 3, 3.0);
-    let alone = CtcPrefixScorer::new(&said, 6, 0).unwrap();
-    let shared = CtcPrefixScorer::new(&said, 6, 0).unwrap();
+    let ctc_rows = random_log_probs(40, 6, 3, 3.0);
+    let alone = CtcPrefixScorer::new(&ctc_rows, 6, 0).unwrap();
+    let shared = CtcPrefixScorer::new(&ctc_rows, 6, 0).unwrap();
     let all: Vec<Vec<u32>> = (0..60u32).map(|i| (0..12).map(|j| 1 + (i * 7 + i * j) % 5).collect()).collect();
     let expected: Vec<(f64, f32)> = all
         .iter()
-        .map(|labels| path(&alone, labels))
+        .map(|labels| score_sequence(&alone, labels))
         .map(|(sum, state)| (sum, alone.finish(state)))
         .collect();
     std::thread::scope(|scope| {
         for worker in 0..4 {
             let (all, expected, shared) = (&all, &expected, &shared);
             scope.spawn(move || {
-                for at in (0..all.len()).cycle().skip(worker * 17).take(all.len()) {
-                    let (sum, state) = path(shared, &all[at]);
-                    assert_eq!((sum, shared.finish(state)), expected[at]);
+                for index in (0..all.len()).cycle().skip(worker * 17).take(all.len()) {
+                    let (sum, state) = score_sequence(shared, &all[index]);
+                    assert_eq!((sum, shared.finish(state)), expected[index]);
                 }
             });
         }
@@ -313,9 +317,9 @@ fn threads_share_a_scorer() {
 
 #[test]
 fn fusion_is_per_utterance() {
-    let model = random(&Topology::rnnt(), 4, 0, &[], 1, 2.0);
+    let model = random_model(&Topology::rnnt(), 4, 0, &[], 1, 2.0);
     let rows = frames(0, 8);
-    let mut search = BeamSearch::new(model.clone(), beam(BeamKind::Modified, 4)).unwrap();
+    let mut search = BeamSearch::new(model.clone(), beam_options(BeamKind::Modified, 4)).unwrap();
     let error = search.decode_with(&[&rows], vec![]).unwrap_err().to_string();
     assert!(error.contains("fusion: expected one for each of 1 utterances, found 0"), "{error}");
     for weight in [f32::NAN, f32::INFINITY] {
@@ -328,10 +332,10 @@ fn fusion_is_per_utterance() {
         );
     }
     // They are released after a call, also after an error.
-    for (rows, sound) in [(&rows[..], true), (&[f32::NAN; 8][..], false)] {
+    for (rows, is_valid) in [(&rows[..], true), (&[f32::NAN; 8][..], false)] {
         let scorer: Arc<dyn Scorer> = Arc::new(CtcPrefixScorer::new(&[], 4, 0).unwrap());
         let lists = vec![vec![Fusion { scorer: scorer.clone(), weight: 1.0 }]];
-        assert_eq!(search.decode_with(&[rows], lists).is_ok(), sound);
+        assert_eq!(search.decode_with(&[rows], lists).is_ok(), is_valid);
         assert_eq!(Arc::strong_count(&scorer), 1);
     }
     // Phrase lists work as well.
@@ -342,5 +346,5 @@ fn fusion_is_per_utterance() {
     let boosted = search.decode_with(&[&rows, &rows], vec![lists(), vec![]]).unwrap().to_vec();
     assert_eq!(boosted[1], plain);
     assert_ne!(boosted[0], plain);
-    assert!(boosted[0].hypotheses[0].ids().windows(3).any(|three| three == [1, 1, 2]));
+    assert!(boosted[0].hypotheses[0].ids().windows(3).any(|labels| labels == [1, 1, 2]));
 }

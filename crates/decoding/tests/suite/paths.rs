@@ -1,4 +1,4 @@
-//! All paths of tiny models, and scorers for tests.
+//! Reference for beam search: sums over all paths of tiny models; scorers for tests.
 use std::collections::BTreeMap;
 
 use decoding::{
@@ -7,23 +7,29 @@ use decoding::{
 };
 use rnnt_dp::Topology;
 
-use super::table_models::random;
+use super::table_models::random_model;
 
 /// Width that prunes nothing of a tiny model.
-pub const ALL: usize = 3000;
+pub const UNPRUNED_WIDTH: usize = 3000;
 
-pub fn add(a: f64, b: f64) -> f64 {
+/// `log(exp(a) + exp(b))`.
+pub fn log_add(a: f64, b: f64) -> f64 {
     let (high, low) = if a > b { (a, b) } else { (b, a) };
     high + (low - high).exp().ln_1p()
 }
 
 pub fn log_softmax(scores: &[f32]) -> Vec<f64> {
-    let sum = scores.iter().map(|&z| f64::from(z)).reduce(add).unwrap_or(0.0);
+    let sum = scores.iter().map(|&z| f64::from(z)).reduce(log_add).unwrap_or(0.0);
     scores.iter().map(|&z| f64::from(z) - sum).collect()
 }
 
 /// Log-probabilities of classes and of durations at a site.
-pub fn site(model: &DecodingModel, rows: &[f32], frame: usize, labels: &[u32]) -> (Vec<f64>, Vec<f64>) {
+pub fn site_log_probs(
+    model: &DecodingModel,
+    rows: &[f32],
+    frame: usize,
+    labels: &[u32],
+) -> (Vec<f64>, Vec<f64>) {
     let (mut states, mut row) = (model.start().0.clone(), model.start().1.to_vec());
     for label in labels {
         let mut predicted = vec![0.0; model.predictor().width()];
@@ -32,9 +38,9 @@ pub fn site(model: &DecodingModel, rows: &[f32], frame: usize, labels: &[u32]) -
     }
     let joint = model.joint();
     let mut scores = vec![0.0; joint.classes() + joint.durations()];
-    let at = [SiteIndex { utterance: 0, frame, row: 0 }];
+    let sites = [SiteIndex { utterance: 0, frame, row: 0 }];
     joint.scores(
-        &SiteBatch { frames: &[rows], rows: &row, sites: &at },
+        &SiteBatch { frames: &[rows], rows: &row, sites: &sites },
         &mut scores,
         &mut NetworkScratch::default(),
     );
@@ -42,37 +48,40 @@ pub fn site(model: &DecodingModel, rows: &[f32], frame: usize, labels: &[u32]) -
     (log_softmax(tokens), log_softmax(durations))
 }
 
-/// Restrictions of the paths.
+/// Limits on the enumerated paths.
 #[derive(Clone, Copy)]
-pub struct Paths {
+pub struct PathLimits {
     /// Whether labels advance by a frame in every topology.
-    pub one_a_frame: bool,
+    pub labels_advance: bool,
+    /// Most labels of a frame; at the limit, the best blank follows.
     pub max_symbols: usize,
+    /// Most labels of a path.
     pub max_labels: usize,
 }
 
 /// The sum over all paths of each label sequence.
-pub fn sums(model: &DecodingModel, rows: &[f32], paths: Paths) -> BTreeMap<Vec<u32>, f64> {
+pub fn sum_over_paths(model: &DecodingModel, rows: &[f32], paths: PathLimits) -> BTreeMap<Vec<u32>, f64> {
     let mut all = BTreeMap::new();
-    walk(model, rows, paths, (0, 0, 0.0), &mut Vec::new(), &mut all);
+    add_paths(model, rows, paths, (0, 0, 0.0), &mut Vec::new(), &mut all);
     all
 }
 
-fn walk(
+/// Adds all paths from a frame on to the sums.
+fn add_paths(
     model: &DecodingModel,
     rows: &[f32],
-    paths: Paths,
+    paths: PathLimits,
     (t, symbols, log_prob): (usize, usize, f64),
     labels: &mut Vec<u32>,
     all: &mut BTreeMap<Vec<u32>, f64>,
 ) {
     if t >= rows.len() / model.width() {
         let sum = all.entry(labels.clone()).or_insert(f64::NEG_INFINITY);
-        *sum = if *sum == f64::NEG_INFINITY { log_prob } else { add(*sum, log_prob) };
+        *sum = if *sum == f64::NEG_INFINITY { log_prob } else { log_add(*sum, log_prob) };
         return;
     }
     let token_table = model.token_table();
-    let (tokens, durations) = site(model, rows, t, labels);
+    let (tokens, durations) = site_log_probs(model, rows, t, labels);
     let mut steps = Vec::new();
     for class in 0..tokens.len() as u32 {
         for duration in 0..durations.len().max(1) {
@@ -90,72 +99,82 @@ fn walk(
     }
     for (class, frames, value) in steps {
         if token_table.is_blank(class) {
-            walk(model, rows, paths, (t + frames.max(1), 0, log_prob + value), labels, all);
+            add_paths(model, rows, paths, (t + frames.max(1), 0, log_prob + value), labels, all);
             continue;
         }
-        let frames = if paths.one_a_frame { 1 } else { frames };
+        let frames = if paths.labels_advance { 1 } else { frames };
         let symbols = if frames == 0 { symbols + 1 } else { 0 };
         labels.push(class);
-        walk(model, rows, paths, (t + frames, symbols, log_prob + value), labels, all);
+        add_paths(model, rows, paths, (t + frames, symbols, log_prob + value), labels, all);
         labels.pop();
     }
 }
 
-pub fn beam(kind: BeamKind, width: usize) -> BeamOptions {
+/// Options of a search whose result has the whole beam.
+pub fn beam_options(kind: BeamKind, width: usize) -> BeamOptions {
     BeamOptions { kind, width, nbest: width, normalize_by_length: false, ..BeamOptions::default() }
 }
 
-pub fn search(model: &DecodingModel, options: &BeamOptions, utterances: &[&[f32]]) -> Vec<NBest> {
+/// Decodes a batch by a new search.
+pub fn beam_search(model: &DecodingModel, options: &BeamOptions, utterances: &[&[f32]]) -> Vec<NBest> {
     BeamSearch::new(model.clone(), options.clone()).unwrap().decode(utterances).unwrap().to_vec()
 }
 
 /// Asserts the sum of each sequence up to a length, best first.
-pub fn assert_sums(name: &str, actual: &NBest, expected: &BTreeMap<Vec<u32>, f64>, labels: usize, bar: f64) {
-    let mut last = f64::INFINITY;
-    let short = |ranked: &&RankedHypothesis| ranked.labels.len() <= labels;
+pub fn assert_sums(
+    name: &str,
+    actual: &NBest,
+    expected: &BTreeMap<Vec<u32>, f64>,
+    max_labels: usize,
+    tolerance: f64,
+) {
+    let mut previous_score = f64::INFINITY;
+    let short = |ranked: &&RankedHypothesis| ranked.labels.len() <= max_labels;
     assert_eq!(actual.hypotheses.iter().filter(short).count(), expected.len(), "{name}");
     for ranked in actual.hypotheses.iter().filter(short) {
         let sum = expected[&ranked.ids()];
         assert!(
-            (ranked.log_prob - sum).abs() <= bar,
+            (ranked.log_prob - sum).abs() <= tolerance,
             "{name} {:?}: {} is not {sum}",
             ranked.ids(),
             ranked.log_prob
         );
-        assert!(ranked.score == ranked.log_prob && ranked.score <= last, "{name}");
-        last = ranked.score;
+        assert!(ranked.score == ranked.log_prob && ranked.score <= previous_score, "{name}");
+        previous_score = ranked.score;
     }
 }
 
-pub fn models(seed: u32, sharp: f32) -> Vec<(Topology, DecodingModel)> {
+/// A random model of each topology.
+pub fn random_models(seed: u32, score_scale: f32) -> Vec<(Topology, DecodingModel)> {
     let rnnt = Topology::rnnt();
     let big = rnnt.clone().with_big_blanks(&[2, 3]).unwrap();
     let tdt = Topology::tdt(&[0, 1, 2]).unwrap();
-    let far = Topology::tdt(&[1, 3]).unwrap();
+    let tdt_without_0 = Topology::tdt(&[1, 3]).unwrap();
     let big_modified = Topology::modified().with_big_blanks(&[2]).unwrap();
     [
         (rnnt, 3, vec![]),
         (Topology::modified(), 3, vec![]),
         (big, 5, vec![0, 2]),
         (tdt, 3, vec![]),
-        (far, 3, vec![]),
+        (tdt_without_0, 3, vec![]),
         (big_modified, 4, vec![3]),
     ]
     .into_iter()
     .map(|(topology, classes, big)| {
-        let model = random(&topology, classes, 1, &big, seed, sharp);
+        let model = random_model(&topology, classes, 1, &big, seed, score_scale);
         (topology, model)
     })
     .collect()
 }
 
+/// mAES with usual parameters.
 pub const MAES: BeamKind = BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 2 };
 
 /// A language model with a state for each last label.
 #[derive(Debug)]
-pub struct Table;
+pub struct LastLabelScorer;
 
-impl Scorer for Table {
+impl Scorer for LastLabelScorer {
     fn start(&self) -> u32 {
         99
     }
@@ -174,9 +193,9 @@ impl Scorer for Table {
 
 /// Forbids a label, or scores it with NaN or infinity.
 #[derive(Debug)]
-pub struct Only(pub f32);
+pub struct LabelTwoScorer(pub f32);
 
-impl Scorer for Only {
+impl Scorer for LabelTwoScorer {
     fn start(&self) -> u32 {
         0
     }
@@ -193,9 +212,9 @@ impl Scorer for Only {
 
 /// Forbids every label and the end.
 #[derive(Debug)]
-pub struct Never;
+pub struct ForbiddingScorer;
 
-impl Scorer for Never {
+impl Scorer for ForbiddingScorer {
     fn start(&self) -> u32 {
         0
     }

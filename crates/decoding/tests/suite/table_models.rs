@@ -1,15 +1,15 @@
-//! Models with a prescribed row of scores per frame and label history.
+//! Test models of decoding: a row of scores per frame and label history.
 use std::sync::Arc;
 
 use decoding::{DecodingModel, JointScorer, NetworkScratch, Predictor, Scorer, SiteBatch, States};
 use rnnt_dp::Topology;
 
 /// A predictor whose state counts labels.
-pub struct Counter {
+pub struct LabelCountPredictor {
     pub ids: usize,
 }
 
-impl Predictor for Counter {
+impl Predictor for LabelCountPredictor {
     fn width(&self) -> usize {
         1
     }
@@ -25,10 +25,10 @@ impl Predictor for Counter {
     }
 }
 
-/// A joint network with a given frame width.
-pub struct Wide(pub usize);
+/// A joint network of three equal scores with a given frame width.
+pub struct UniformJoint(pub usize);
 
-impl JointScorer for Wide {
+impl JointScorer for UniformJoint {
     fn frame_width(&self) -> usize {
         self.0
     }
@@ -75,11 +75,11 @@ impl Scorer for Unigram {
 }
 
 /// A predictor whose state and row are a hash of the labels.
-pub struct Histories {
+pub struct LabelHashPredictor {
     pub ids: usize,
 }
 
-impl Predictor for Histories {
+impl Predictor for LabelHashPredictor {
     fn width(&self) -> usize {
         1
     }
@@ -98,13 +98,14 @@ impl Predictor for Histories {
 }
 
 /// A joint network: scores `[C + D]` as a function of frame number and label row.
-pub struct Scores<F> {
+pub struct TableJoint<F> {
     pub classes: usize,
     pub durations: usize,
+    /// Writes the scores of a frame number and a label row.
     pub score_fn: F,
 }
 
-impl<F: Fn(f32, f32, &mut [f32]) + Send + Sync> JointScorer for Scores<F> {
+impl<F: Fn(f32, f32, &mut [f32]) + Send + Sync> JointScorer for TableJoint<F> {
     fn frame_width(&self) -> usize {
         1
     }
@@ -132,13 +133,13 @@ impl<F: Fn(f32, f32, &mut [f32]) + Send + Sync> JointScorer for Scores<F> {
 }
 
 /// A model with deterministic pseudo-random scores per frame and history.
-pub fn random(
+pub fn random_model(
     topology: &Topology,
     classes: usize,
     blank: u32,
     big_blanks: &[u32],
     seed: u32,
-    sharp: f32,
+    score_scale: f32,
 ) -> DecodingModel {
     let score_fn = move |frame: f32, row: f32, out: &mut [f32]| {
         if frame.is_nan() {
@@ -150,15 +151,21 @@ pub fn random(
             for _ in 0..3 {
                 hash = (hash ^ (hash >> 16)).wrapping_mul(0x85eb_ca6b).wrapping_add(0x9e37_79b9);
             }
-            *score = sharp * (hash >> 8) as f32 / (1 << 24) as f32;
+            *score = score_scale * (hash >> 8) as f32 / (1 << 24) as f32;
             if class as u32 == blank {
-                *score += 0.4 * sharp;
+                *score += 0.4 * score_scale;
             }
         }
     };
-    let joint = Scores { classes, durations: topology.durations(), score_fn };
-    DecodingModel::new(Arc::new(Histories { ids: classes }), Arc::new(joint), blank, big_blanks, topology)
-        .unwrap()
+    let joint = TableJoint { classes, durations: topology.durations(), score_fn };
+    DecodingModel::new(
+        Arc::new(LabelHashPredictor { ids: classes }),
+        Arc::new(joint),
+        blank,
+        big_blanks,
+        topology,
+    )
+    .unwrap()
 }
 
 /// Rows of `count` frames, numbered from `first`.

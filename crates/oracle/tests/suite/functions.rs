@@ -5,10 +5,10 @@ use oracle::differences::central_difference;
 use oracle::noise::{labels, normal};
 
 #[test]
-fn differentiates_a_known_function() {
-    let at = [0.3, -1.2, 40.0];
-    let gradient = central_difference(|x| Ok(x[0].exp() * x[1].sin() + x[2].ln()), &at).unwrap();
-    let exact = [at[0].exp() * at[1].sin(), at[0].exp() * at[1].cos(), 1.0 / at[2]];
+fn central_differences_match_a_known_gradient() {
+    let point = [0.3, -1.2, 40.0];
+    let gradient = central_difference(|x| Ok(x[0].exp() * x[1].sin() + x[2].ln()), &point).unwrap();
+    let exact = [point[0].exp() * point[1].sin(), point[0].exp() * point[1].cos(), 1.0 / point[2]];
     for (a, b) in gradient.iter().zip(exact) {
         assert!((a - b).abs() < 1e-11, "{a} against {b}");
     }
@@ -51,7 +51,7 @@ fn nan_and_infinities_must_be_expected() {
 
 #[test]
 #[should_panic(expected = "off by")]
-fn assertion_fails_above_the_tolerance() {
+fn assert_close_panics_above_the_tolerance() {
     assert_close("x", &[1.0], &[1.1], 1e-3);
 }
 
@@ -63,7 +63,7 @@ fn values_depend_on_seed_and_purpose() {
 }
 
 #[test]
-fn is_standard_normal() {
+fn normal_numbers_have_mean_0_and_variance_1() {
     let draws = normal(7, 0, 20_000, 1.0);
     let mean = draws.iter().sum::<f64>() / draws.len() as f64;
     let variance = draws.iter().map(|x| x * x).sum::<f64>() / draws.len() as f64;

@@ -1,5 +1,6 @@
-//! Each reference compared with the next: all paths, the f64 recursion, candle's autograd, central
-//! differences.
+//! Tests of the loss references: each matches the next.
+//!
+//! In this order: sums over all paths, the f64 recursion, candle's autograd, central differences.
 
 use candle_core::{DType, Device, Tensor, Var};
 use kernels::Activation;
@@ -12,7 +13,7 @@ use proptest::prelude::*;
 
 /// A ragged batch small enough to enumerate every path.
 #[derive(Clone, Debug)]
-struct Case {
+struct RaggedBatch {
     dims: [usize; 4],
     frames: Vec<usize>,
     labels: Vec<Vec<u32>>,
@@ -20,18 +21,18 @@ struct Case {
     logits: Vec<f64>,
 }
 
-impl Case {
+impl RaggedBatch {
     fn tensor(&self) -> Tensor {
         Tensor::from_vec(self.logits.clone(), &self.dims, &Device::Cpu).unwrap()
     }
 
     /// Blank and label log-probabilities `[N, 2]` of one utterance, packed.
     fn emissions(&self, b: usize) -> Vec<f64> {
-        let [_, frames, rows, classes] = self.dims;
+        let [_, frames, positions, classes] = self.dims;
         let mut out = Vec::new();
         for t in 0..self.frames[b] {
             for u in 0..=self.labels[b].len() {
-                let mut row = self.logits[((b * frames + t) * rows + u) * classes..][..classes].to_vec();
+                let mut row = self.logits[((b * frames + t) * positions + u) * classes..][..classes].to_vec();
                 log_softmax(&mut row);
                 out.push(row[self.blank as usize]);
                 // There is no label after the last; this value must not matter.
@@ -57,7 +58,7 @@ impl Case {
     }
 }
 
-fn cases() -> impl Strategy<Value = Case> {
+fn ragged_batches() -> impl Strategy<Value = RaggedBatch> {
     (1_usize..4, 1_usize..5, 0_usize..4, 2_u32..6, any::<u64>(), 0.1..6.0_f64).prop_map(
         |(batch, most_frames, most_labels, classes, seed, scale)| {
             let draw = |purpose: u64, below: usize| {
@@ -74,7 +75,7 @@ fn cases() -> impl Strategy<Value = Case> {
                 .collect();
             let dims = [batch, most_frames, most_labels + 1, classes as usize];
             let logits = noise::normal(seed, 3, dims.iter().product(), scale);
-            Case { dims, frames, labels, blank, logits }
+            RaggedBatch { dims, frames, labels, blank, logits }
         },
     )
 }
@@ -83,28 +84,28 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn recursion_is_the_sum_over_all_paths(case in cases()) {
+    fn recursion_matches_the_sum_over_all_paths(case in ragged_batches()) {
         let computed = case.reference(0.0);
-        let [_, frames, rows, classes] = case.dims;
+        let [_, frames, positions, classes] = case.dims;
         for b in 0..case.frames.len() {
-            let (t_count, u_count) = (case.frames[b], case.labels[b].len());
-            let paths = sum_over_paths(&case.emissions(b), t_count, u_count, 2, &REGULAR_ARCS).unwrap();
+            let (frame_count, label_count) = (case.frames[b], case.labels[b].len());
+            let paths = sum_over_paths(&case.emissions(b), frame_count, label_count, 2, &REGULAR_ARCS).unwrap();
             assert_close("loss", &[computed.loss[b]], &[-paths.log_likelihood], 1e-11);
             // Every path takes T blanks and U labels.
             let total: f64 = paths.occupancies.iter().sum();
-            assert_close("occupancies", &[total], &[(t_count + u_count) as f64], 1e-11);
-            for t in 0..t_count {
-                for u in 0..=u_count {
-                    let site = (b * frames + t) * rows + u;
+            assert_close("occupancies", &[total], &[(frame_count + label_count) as f64], 1e-11);
+            for t in 0..frame_count {
+                for u in 0..=label_count {
+                    let site = (b * frames + t) * positions + u;
                     let row = &computed.gradient[site * classes..][..classes];
                     assert_close("sum over classes", &[row.iter().sum()], &[0.0], 1e-12);
                     let mut probs = case.logits[site * classes..][..classes].to_vec();
                     log_softmax(&mut probs);
-                    let taken = &paths.occupancies[(t * (u_count + 1) + u) * 2..][..2];
+                    let taken = &paths.occupancies[(t * (label_count + 1) + u) * 2..][..2];
                     let mut expected: Vec<f64> =
                         probs.iter().map(|p| p.exp() * (taken[0] + taken[1])).collect();
                     expected[case.blank as usize] -= taken[0];
-                    if u < u_count {
+                    if u < label_count {
                         expected[case.labels[b][u] as usize] -= taken[1];
                     }
                     assert_close("gradient", row, &expected, 1e-11);
@@ -114,7 +115,7 @@ proptest! {
     }
 
     #[test]
-    fn autograd_matches_the_recursion(case in cases(), fastemit in 0.0..1.0_f64) {
+    fn autograd_matches_the_recursion(case in ragged_batches(), fastemit in 0.0..1.0_f64) {
         for fastemit in [0.0, fastemit] {
             let expected = case.reference(fastemit);
             let (loss, gradient) = case.dense(fastemit);
@@ -124,22 +125,22 @@ proptest! {
     }
 
     #[test]
-    fn padding_may_contain_nan(case in cases()) {
-        let mut poisoned = case.clone();
-        let [_, frames, rows, classes] = case.dims;
-        for (i, z) in poisoned.logits.iter_mut().enumerate() {
+    fn padding_may_contain_nan(case in ragged_batches()) {
+        let mut with_invalid_padding = case.clone();
+        let [_, frames, positions, classes] = case.dims;
+        for (i, score) in with_invalid_padding.logits.iter_mut().enumerate() {
             let site = i / classes;
-            let (b, t, u) = (site / rows / frames, site / rows % frames, site % rows);
+            let (b, t, u) = (site / positions / frames, site / positions % frames, site % positions);
             if t >= case.frames[b] || u > case.labels[b].len() {
-                *z = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY][i % 3];
+                *score = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY][i % 3];
             }
         }
-        prop_assert_eq!(case.dense(0.0), poisoned.dense(0.0));
-        prop_assert_eq!(case.reference(0.0).gradient, poisoned.reference(0.0).gradient);
+        prop_assert_eq!(case.dense(0.0), with_invalid_padding.dense(0.0));
+        prop_assert_eq!(case.reference(0.0).gradient, with_invalid_padding.reference(0.0).gradient);
     }
 
     #[test]
-    fn f32_matches_f64_to_single_precision(case in cases()) {
+    fn f32_matches_f64_to_single_precision(case in ragged_batches()) {
         let single = case.tensor().to_dtype(DType::F32).unwrap();
         let loss = dense::transducer_loss(&single, &case.frames, &case.labels, case.blank).unwrap();
         prop_assert_eq!(loss.dtype(), DType::F32);
@@ -159,8 +160,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
     #[test]
-    fn central_differences_match(case in cases()) {
-        let Case { dims, frames, labels, blank, .. } = &case;
+    fn central_differences_match(case in ragged_batches()) {
+        let RaggedBatch { dims, frames, labels, blank, .. } = &case;
         let total = |logits: &[f64]| {
             let computed = reference::transducer_loss(logits, *dims, frames, labels, *blank, 0.0)?;
             Ok(computed.loss.iter().sum())
@@ -172,15 +173,15 @@ proptest! {
 
 #[test]
 fn fastemit_differs_from_the_plain_gradient() {
-    let case = Case {
+    let case = RaggedBatch {
         dims: [1, 2, 2, 3],
         frames: vec![2],
         labels: vec![vec![1]],
         blank: 0,
         logits: noise::normal(1, 0, 12, 1.0),
     };
-    let (plain, pushed) = (case.dense(0.0).1, case.dense(0.5).1);
-    assert!(difference(&pushed, &plain).unwrap().absolute > 1e-2);
+    let (plain, with_fastemit) = (case.dense(0.0).1, case.dense(0.5).1);
+    assert!(difference(&with_fastemit, &plain).unwrap().absolute > 1e-2);
 }
 
 #[test]
@@ -211,7 +212,7 @@ fn other_topologies_count_their_paths() {
 #[test]
 fn no_path_is_a_value_with_zero_gradient() {
     // Utterance 0 can never emit its label; utterance 1 is not affected.
-    let mut case = Case {
+    let mut case = RaggedBatch {
         dims: [2, 2, 2, 3],
         frames: vec![2, 2],
         labels: vec![vec![2], vec![1]],
@@ -232,7 +233,7 @@ fn no_path_is_a_value_with_zero_gradient() {
 
 #[test]
 fn a_masked_arc_blocks_only_its_paths() {
-    let mut case = Case {
+    let mut case = RaggedBatch {
         dims: [1, 3, 3, 4],
         frames: vec![3],
         labels: vec![vec![2, 3]],
@@ -251,13 +252,13 @@ fn a_masked_arc_blocks_only_its_paths() {
 
 #[test]
 fn the_largest_graph_fits_a_test_stack() {
-    let (frames, rows) = (dense::MAX_DIAGONALS - 4, 5);
-    let case = Case {
-        dims: [1, frames, rows, 3],
+    let (frames, positions) = (dense::MAX_DIAGONALS - 4, 5);
+    let case = RaggedBatch {
+        dims: [1, frames, positions, 3],
         frames: vec![frames],
-        labels: vec![vec![1; rows - 1]],
+        labels: vec![vec![1; positions - 1]],
         blank: 0,
-        logits: noise::normal(2, 0, frames * rows * 3, 1.0),
+        logits: noise::normal(2, 0, frames * positions * 3, 1.0),
     };
     let expected = case.reference(0.0);
     let (loss, gradient) = case.dense(0.0);
@@ -275,7 +276,7 @@ fn joint_gradients_match_central_differences() {
     let losses: [Loss; 2] = [dense::transducer_loss, dense::low_memory_transducer_loss];
     let cases = [Activation::Tanh, Activation::Relu].map(|activation| losses.map(|loss| (activation, loss)));
     for (activation, loss) in cases.into_iter().flatten() {
-        let at = noise::normal(3, 0, sizes.iter().sum(), 1.0);
+        let inputs = noise::normal(3, 0, sizes.iter().sum(), 1.0);
         let split = |flat: &[f64]| -> Vec<Var> {
             let mut rest = flat;
             let cut = shapes.iter().zip(&sizes).map(|(shape, &size)| {
@@ -290,21 +291,21 @@ fn joint_gradients_match_central_differences() {
             assert_eq!(logits.dims(), dims);
             Ok::<_, oracle::Error>(loss(&logits, &frames, &labels, 1)?.sum_all()?)
         };
-        let vars = split(&at);
+        let vars = split(&inputs);
         let grads = total(&vars).unwrap().backward().unwrap();
         let gradients: Vec<f64> = vars
             .iter()
             .flat_map(|v| grads.get(v).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap())
             .collect();
         let expected =
-            differences::central_difference(|flat| Ok(total(&split(flat))?.to_scalar::<f64>()?), &at)
+            differences::central_difference(|flat| Ok(total(&split(flat))?.to_scalar::<f64>()?), &inputs)
                 .unwrap();
         assert_close("joint gradients", &gradients, &expected, 1e-9);
     }
 }
 
 #[test]
-fn ctc_sums_labelings() {
+fn ctc_probabilities_match_sums_by_hand_and_total_one() {
     // Two frames, target "1": 11, 01 and 10.
     let probs = [0.5, 0.3, 0.2, 0.1, 0.6, 0.3_f64].map(f64::ln);
     let sums = ctc::sum_over_labelings(&probs, 2, 3, &[1], 0).unwrap();

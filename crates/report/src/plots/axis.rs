@@ -20,9 +20,10 @@ impl PlotAxis {
     /// From `max_decades` decades on, only whole decades have ticks. All arguments are logarithms
     /// to base 10.
     pub fn decades(low: f64, high: f64, max_decades: f64) -> Self {
-        let steps: &[f64] = if high - low < max_decades { &[1.0, 2.0, 5.0] } else { &[1.0] };
+        let digits: &[f64] = if high - low < max_decades { &[1.0, 2.0, 5.0] } else { &[1.0] };
         let decades = low.floor() as i32..=high.ceil() as i32;
-        let ticks = decades.flat_map(|decade| steps.iter().map(move |step| step.log10() + f64::from(decade)));
+        let ticks =
+            decades.flat_map(|decade| digits.iter().map(move |digit| digit.log10() + f64::from(decade)));
         Self { range: low..high, ticks: ticks.filter(|tick| (low..=high).contains(tick)).collect() }
     }
 }
@@ -31,9 +32,9 @@ impl Ranged for PlotAxis {
     type FormatOption = DefaultFormatting;
     type ValueType = f64;
 
-    fn map(&self, value: &f64, (from, to): (i32, i32)) -> i32 {
+    fn map(&self, value: &f64, (start_pixel, end_pixel): (i32, i32)) -> i32 {
         let share = (value - self.range.start) / (self.range.end - self.range.start);
-        from + (share * f64::from(to - from)).round() as i32
+        start_pixel + (share * f64::from(end_pixel - start_pixel)).round() as i32
     }
 
     fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
@@ -55,8 +56,8 @@ pub fn min_max(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
 
 /// Formats a number with one significant digit, so that 10^0.301… is 2.
 pub fn format_one_digit(value: f64) -> String {
-    let places = (-value.log10() - 1e-9).ceil().max(0.0) as usize;
-    format!("{value:.places$}")
+    let decimals = (-value.log10() - 1e-9).ceil().max(0.0) as usize;
+    format!("{value:.decimals$}")
 }
 
 /// Returns round numbers from 0 to `high`, at most eleven.
@@ -84,16 +85,16 @@ pub fn ticks_between(low: f64, high: f64) -> Vec<f64> {
 ///
 /// Very large and very small numbers are in scientific notation.
 pub fn format_short(value: f64) -> String {
-    let size = value.abs();
+    let magnitude = value.abs();
     if value == 0.0 || !value.is_finite() {
         return value.to_string();
     }
-    if !(1e-2..1e6).contains(&size) {
+    if !(1e-2..1e6).contains(&magnitude) {
         let text = format!("{value:.1e}");
         return text.replace(".0e", "e");
     }
-    let places = (3.0 - size.log10().floor()).max(0.0) as usize;
-    let text = format!("{value:.places$}");
+    let decimals = (3.0 - magnitude.log10().floor()).max(0.0) as usize;
+    let text = format!("{value:.decimals$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
@@ -103,11 +104,11 @@ mod tests {
 
     #[test]
     fn ticks_of_any_size_have_short_labels() {
-        let names = |low, high| ticks_between(low, high).into_iter().map(format_short).collect::<Vec<_>>();
-        assert_eq!(names(0.0, 2.1e-5), ["0", "5e-6", "1e-5", "1.5e-5", "2e-5"]);
-        assert_eq!(names(-1.2, 1.0), ["-1", "-0.5", "0", "0.5", "1"]);
-        assert_eq!(names(990.0, 1010.0), ["990", "995", "1000", "1005", "1010"]);
-        assert_eq!(names(3.0, 3.0), ["3"]);
+        let labels = |low, high| ticks_between(low, high).into_iter().map(format_short).collect::<Vec<_>>();
+        assert_eq!(labels(0.0, 2.1e-5), ["0", "5e-6", "1e-5", "1.5e-5", "2e-5"]);
+        assert_eq!(labels(-1.2, 1.0), ["-1", "-0.5", "0", "0.5", "1"]);
+        assert_eq!(labels(990.0, 1010.0), ["990", "995", "1000", "1005", "1010"]);
+        assert_eq!(labels(3.0, 3.0), ["3"]);
         assert_eq!([0.0, 1234.56, 0.012_345, 3e9].map(format_short), ["0", "1235", "0.01235", "3e9"]);
     }
 

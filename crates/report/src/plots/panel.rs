@@ -8,8 +8,10 @@ use super::axis::PlotAxis;
 use super::pen::Pen;
 
 const FONT: &str = "sans-serif";
-const INK: RGBColor = RGBColor(51, 51, 51);
-const GRID: RGBColor = RGBColor(228, 228, 228);
+/// Color of axes and text.
+const TEXT_COLOR: RGBColor = RGBColor(51, 51, 51);
+/// Color of grid lines and of the border of the legend.
+const GRID_COLOR: RGBColor = RGBColor(228, 228, 228);
 
 /// A panel with two axes and lines.
 pub struct Panel<'a> {
@@ -57,9 +59,10 @@ pub struct PlotLine {
 }
 
 impl Panel<'_> {
+    /// Draws axes, lines, crosses and legend.
     pub(crate) fn draw(&self, area: &DrawingArea<SVGBackend, Shift>) -> Result<(), super::DrawError> {
-        let font = |size: i32| (FONT, size).into_font().color(&INK);
-        let top = self.y.range.end - 0.03 * (self.y.range.end - self.y.range.start);
+        let font = |size: i32| (FONT, size).into_font().color(&TEXT_COLOR);
+        let cross_height = self.y.range.end - 0.03 * (self.y.range.end - self.y.range.start);
         let mut chart = ChartBuilder::on(area)
             .caption(&self.title, font(17))
             .margin(12)
@@ -72,12 +75,13 @@ impl Panel<'_> {
             .y_desc(self.y_name)
             .x_label_formatter(&|x: &f64| (self.x_label)(*x))
             .y_label_formatter(&|y: &f64| (self.y_label)(*y))
-            .axis_style(INK)
-            .bold_line_style(GRID)
+            .axis_style(TEXT_COLOR)
+            .bold_line_style(GRID_COLOR)
             .light_line_style(TRANSPARENT)
             .label_style(font(13))
             .axis_desc_style(font(14))
             .draw()?;
+        // Lines, points and crosses.
         for PlotLine { name, pen, points, crosses, cross_label } in &self.lines {
             let (Pen { color, dash }, positions) = (*pen, points.iter().copied());
             let style = color.stroke_width(2);
@@ -93,11 +97,12 @@ impl Panel<'_> {
             chart.draw_series(points.iter().map(|&point| Circle::new(point, 3, color.filled())))?;
             if !crosses.is_empty() {
                 chart
-                    .draw_series(crosses.iter().map(|&x| Cross::new((x, top), 5, style)))?
+                    .draw_series(crosses.iter().map(|&x| Cross::new((x, cross_height), 5, style)))?
                     .label(format!("{name}: {cross_label}"))
                     .legend(move |(x, y)| Cross::new((x + LEGEND_LINE_PIXELS / 2, y), 5, style));
             }
         }
+        // Legend.
         if self.lines.len() > 1 {
             chart
                 .configure_series_labels()
@@ -105,7 +110,7 @@ impl Panel<'_> {
                     Corner::UpperLeft => SeriesLabelPosition::UpperLeft,
                     Corner::UpperRight => SeriesLabelPosition::UpperRight,
                 })
-                .border_style(GRID)
+                .border_style(GRID_COLOR)
                 .background_style(WHITE.mix(0.85))
                 .label_font(font(13))
                 .draw()?;

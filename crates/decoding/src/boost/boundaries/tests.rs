@@ -1,3 +1,4 @@
+//! Tests of word boundaries of tokens, and of unmarked phrase variants.
 use super::*;
 
 const START: WordBoundaries = WordBoundaries { before: true, after: false };
@@ -12,7 +13,7 @@ fn characters_of_words_have_no_boundaries() {
     let names =
         [" ", "e", "é", "\u{301}", "ß", "7", "'", "’", "_", ",", ".", "-", "?", "[noise]", "天", "ก", "ア"];
     let expected: Vec<WordBoundaries> = (0..names.len())
-        .map(|at| if (1..9).contains(&at) { WordBoundaries::NEITHER } else { WordBoundaries::BOTH })
+        .map(|index| if (1..9).contains(&index) { WordBoundaries::NEITHER } else { WordBoundaries::BOTH })
         .collect();
     assert_eq!(boundaries(&names, TokenStyle::Characters), expected);
     // Without a space, every character is a word.

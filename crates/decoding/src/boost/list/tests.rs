@@ -1,3 +1,4 @@
+//! Tests of phrase lists: scores, errors with their lines, skipped phrases.
 use super::*;
 use crate::{PhraseBooster, Scorer};
 

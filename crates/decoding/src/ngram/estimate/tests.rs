@@ -1,3 +1,4 @@
+//! Tests of Kneser-Ney estimation: hand-computed texts, and the definition on random texts.
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
@@ -6,6 +7,7 @@ use super::*;
 use crate::Scorer;
 use crate::ngram::{Ngram, OutOfVocabulary};
 
+/// Probability of the last word after the others, by the table.
 fn probability(table: &NgramTable, words: &str) -> f64 {
     let ids: Vec<u32> = words
         .split(' ')
@@ -16,7 +18,7 @@ fn probability(table: &NgramTable, words: &str) -> f64 {
 }
 
 #[test]
-fn a_tiny_text_by_hand() {
+fn probabilities_match_a_tiny_text_computed_by_hand() {
     // 1-grams: a and b follow one word each, </s> two: n = (2, 1, 0, 0), Y = 1/2, γ = 3/8, shares
     // of 3/32. 2-grams: <s> a twice, a b, a </s> and b </s> once: n = (3, 1, 0, 0), Y = 3/5, γ of a
     // and b 3/5, of <s> 3/10.
@@ -43,7 +45,7 @@ fn a_tiny_text_by_hand() {
 }
 
 #[test]
-fn three_discounts_by_hand() {
+fn discounts_match_counts_computed_by_hand() {
     // Counts of 1-grams, order 1: five words once, three twice, two three times, one four times,
     // </s> once: n = (6, 3, 2, 1).
     let text = [0, 1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 8, 8, 8, 9, 9, 9, 10, 10, 10, 10];
@@ -78,71 +80,73 @@ fn invalid_arguments_are_errors() {
 }
 
 /// Word ids with <s> = -1 and </s> = -2.
-type Gram = Vec<i64>;
+type NgramIds = Vec<i64>;
 
 /// Reference implementation of p(w | h), from all n-grams of a text.
-struct Definition {
+struct KneserNeyDefinition {
     order: usize,
     vocabulary: f64,
     /// By order: the counts of the definition.
-    counts: Vec<BTreeMap<Gram, f64>>,
+    counts: Vec<BTreeMap<NgramIds, f64>>,
 }
 
-impl Definition {
+impl KneserNeyDefinition {
     fn new(texts: &[Vec<u32>], names: usize, order: usize) -> Self {
-        let sentences: Vec<Gram> = texts
+        let sentences: Vec<NgramIds> = texts
             .iter()
             .map(|text| [-1].into_iter().chain(text.iter().map(|&id| i64::from(id))).chain([-2]).collect())
             .collect();
         let count = |width: usize| {
-            let mut times: BTreeMap<Gram, f64> = BTreeMap::new();
-            let mut before: BTreeMap<Gram, BTreeSet<i64>> = BTreeMap::new();
+            let mut occurrences: BTreeMap<NgramIds, f64> = BTreeMap::new();
+            let mut predecessors: BTreeMap<NgramIds, BTreeSet<i64>> = BTreeMap::new();
             for sentence in &sentences {
-                for (at, gram) in sentence.windows(width).enumerate() {
-                    *times.entry(gram.to_vec()).or_default() += 1.0;
-                    if at > 0 {
-                        before.entry(gram.to_vec()).or_default().insert(sentence[at - 1]);
+                for (position, gram) in sentence.windows(width).enumerate() {
+                    *occurrences.entry(gram.to_vec()).or_default() += 1.0;
+                    if position > 0 {
+                        predecessors.entry(gram.to_vec()).or_default().insert(sentence[position - 1]);
                     }
                 }
             }
             if width < order {
-                let words = |gram: &Gram| before.get(gram).map(|set| set.len() as f64);
-                times
+                let words = |gram: &NgramIds| predecessors.get(gram).map(|set| set.len() as f64);
+                occurrences
                     .iter_mut()
                     .filter(|(gram, _)| gram[0] != -1)
                     .for_each(|(gram, n)| *n = words(gram).unwrap());
             }
-            times.remove(&vec![-1]);
-            times
+            occurrences.remove(&vec![-1]);
+            occurrences
         };
         Self { order, vocabulary: names as f64 + 2.0, counts: (1..=order).map(count).collect() }
     }
 
+    /// p(word | history).
     fn p(&self, history: &[i64], word: i64) -> f64 {
         let history = &history[history.len().saturating_sub(self.order - 1)..];
-        let below = || if history.is_empty() { 1.0 / self.vocabulary } else { self.p(&history[1..], word) };
+        let lower_order_p =
+            || if history.is_empty() { 1.0 / self.vocabulary } else { self.p(&history[1..], word) };
         let counts = &self.counts[history.len()];
-        let follow: Vec<(&Gram, f64)> =
+        let continuations: Vec<(&NgramIds, f64)> =
             counts.iter().filter(|(gram, _)| gram.starts_with(history)).map(|(gram, &n)| (gram, n)).collect();
-        if follow.is_empty() {
-            return below();
+        if continuations.is_empty() {
+            return lower_order_p();
         }
-        let total: f64 = follow.iter().map(|pair| pair.1).sum();
+        let total: f64 = continuations.iter().map(|pair| pair.1).sum();
         let discount = |n: f64| self.discounts(counts)[n.min(3.0) as usize - 1];
-        let gamma = follow.iter().map(|pair| discount(pair.1)).sum::<f64>() / total;
-        let own = follow.iter().find(|(gram, _)| *gram.last().unwrap() == word);
-        own.map_or(0.0, |pair| (pair.1 - discount(pair.1)) / total) + gamma * below()
+        let gamma = continuations.iter().map(|pair| discount(pair.1)).sum::<f64>() / total;
+        let ngram = continuations.iter().find(|(gram, _)| *gram.last().unwrap() == word);
+        ngram.map_or(0.0, |pair| (pair.1 - discount(pair.1)) / total) + gamma * lower_order_p()
     }
 
-    fn discounts(&self, counts: &BTreeMap<Gram, f64>) -> [f64; 3] {
+    fn discounts(&self, counts: &BTreeMap<NgramIds, f64>) -> [f64; 3] {
         let n = |r: f64| counts.values().filter(|&&n| n == r).count() as f64;
         let y = n(1.0) / (n(1.0) + 2.0 * n(2.0));
         if n(1.0) * n(2.0) == 0.0 {
             return [0.5; 3];
         }
         let three = [1.0, 2.0, 3.0].map(|r| r - (r + 1.0) * y * n(r + 1.0) / n(r));
-        let fine = n(3.0) * n(4.0) > 0.0 && three.iter().all(|&value| value > 0.0);
-        if fine { three } else { [y; 3] }
+        let is_modified = n(3.0) * n(4.0) > 0.0 && three.iter().all(|&value| value > 0.0);
+        if is_modified { three } else { [y; 3] }
     }
 }
 
@@ -154,12 +158,12 @@ fn texts(names: u32) -> impl Strategy<Value = Vec<Vec<u32>>> {
 
 proptest! {
     #[test]
-    fn probabilities_are_the_definition_and_sum_to_one(texts in texts(9), order in 1usize..5) {
+    fn probabilities_match_the_definition_and_sum_to_one(texts in texts(9), order in 1usize..5) {
         prop_assume!(texts.iter().any(|text| !text.is_empty()));
         // The last name is never seen.
         let names: Vec<String> = (0..10).map(|i| format!("w{i}")).collect();
         let estimated = estimate(&texts, &names, order).unwrap();
-        let definition = Definition::new(&texts, names.len(), order);
+        let definition = KneserNeyDefinition::new(&texts, names.len(), order);
         // A class that is <unk> has its share.
         let with_unknown: Vec<String> = names.iter().cloned().chain(["<unk>".into()]).collect();
         let ngram = Ngram::new(&estimated.table, &with_unknown, OutOfVocabulary::Reject).unwrap();
@@ -194,7 +198,7 @@ proptest! {
 }
 
 #[test]
-fn perplexity_by_hand() {
+fn perplexity_matches_a_text_computed_by_hand() {
     let names = ["a", "b"];
     let table = estimate(&[vec![0, 1], vec![0]], &names, 2).unwrap().table;
     let ngram = Ngram::new(&table, &["a", "b", "x"], OutOfVocabulary::Reject).unwrap();

@@ -1,3 +1,4 @@
+//! Tests of word n-grams over pieces and characters: sums match the n-gram of words.
 use proptest::prelude::*;
 
 use super::*;
@@ -15,21 +16,21 @@ fn table(texts: &[Vec<u32>], order: usize) -> NgramTable {
 }
 
 /// All words, so that the word n-gram has a class for each.
-fn plain(table: &NgramTable) -> Ngram {
+fn ngram_of_words(table: &NgramTable) -> Ngram {
     Ngram::new(table, &WORDS, OutOfVocabulary::Reject).unwrap()
 }
 
 /// Log-probability of a text by the n-gram, including penalties.
 ///
 /// Unknown words are class 8, beyond the names: `<unk>`.
-fn by_words(ngram: &Ngram, text: &str, penalty: f32) -> f32 {
+fn text_score(ngram: &Ngram, text: &str, penalty: f32) -> f32 {
     let mut state = ngram.start();
     let mut sum = 0.0;
     for word in text.split_whitespace() {
         // The lexicon contains only words that tokens can spell.
         let known = WORDS[..7].iter().position(|other| *other == word);
         let (score, next) = match known {
-            Some(at) => ngram.step(state, at as u32),
+            Some(class) => ngram.step(state, class as u32),
             None => ngram.follow_unknown(state),
         };
         sum += score;
@@ -41,16 +42,17 @@ fn by_words(ngram: &Ngram, text: &str, penalty: f32) -> f32 {
 
 /// The text of a path.
 fn text(names: &[&str], classes: &[u32]) -> String {
-    classes.iter().map(|&class| names[class as usize].replace(MARK, " ")).collect()
+    classes.iter().map(|&class| names[class as usize].replace(WORD_MARK, " ")).collect()
 }
 
-fn check(names: &[&str], texts: &[Vec<u32>], order: usize, classes: &[u32], options: WordNgramOptions) {
+/// Asserts that sum and rows of a path match the word n-gram.
+fn check_path(names: &[&str], texts: &[Vec<u32>], order: usize, classes: &[u32], options: WordNgramOptions) {
     let table = table(texts, order);
     let words = WordNgram::new(&table, names, options).unwrap();
-    assert_eq!(words.ngram.word.len(), 7);
+    assert_eq!(words.ngram.word_of_class.len(), 7);
     let (sum, state) = sequence_score(&words, classes);
     let text = text(names, classes);
-    let expected = by_words(&plain(&table), &text, options.unknown_character);
+    let expected = text_score(&ngram_of_words(&table), &text, options.unknown_character);
     let actual = sum + words.finish(state);
     assert!((actual - expected).abs() <= 2e-5 * (1.0 + expected.abs()), "`{text}`: {actual} {expected}");
     let nameless: Vec<u32> =
@@ -80,17 +82,17 @@ proptest! {
     ) {
         let options = WordNgramOptions { unknown_character: penalty as f32, exact_completions, ..Default::default() };
         // A mark without letters begins an empty word, which text cannot represent.
-        let lone = |at: usize| {
-            PIECES[pieces[at] as usize] == "▁"
-                && pieces[at + 1..]
+        let is_lone_mark = |index: usize| {
+            PIECES[pieces[index] as usize] == "▁"
+                && pieces[index + 1..]
                     .iter()
                     .find(|&&class| class != 2)
-                    .is_none_or(|&class| PIECES[class as usize].starts_with(MARK))
+                    .is_none_or(|&class| PIECES[class as usize].starts_with(WORD_MARK))
         };
-        if !(0..pieces.len()).any(lone) {
-            check(&PIECES, &texts, order, &pieces, options);
+        if !(0..pieces.len()).any(is_lone_mark) {
+            check_path(&PIECES, &texts, order, &pieces, options);
         }
-        check(&CHARACTERS, &texts, order, &characters, options);
+        check_path(&CHARACTERS, &texts, order, &characters, options);
     }
 
     #[test]
@@ -131,24 +133,24 @@ proptest! {
         let (special, table) = ([3, 4, 5], table(&texts, order));
         let marked = ["▁a", "▁b", "b", "▁<unk>", "▁[noise]", "▁caba", "c", ""];
         let spaced = ["a", " ", "b", "<unk>", "[noise]", "caba", ""];
-        let (of_marked, of_spaced) = (["a", "ab", "abc", "b", "caba"], ["a", "ab", "b", "caba"]);
+        let (marked_lexicon, spaced_lexicon) = (["a", "ab", "abc", "b", "caba"], ["a", "ab", "b", "caba"]);
         for (names, lexicon, classes) in
-            [(&marked[..], &of_marked[..], &pieces), (&spaced, &of_spaced, &characters)]
+            [(&marked[..], &marked_lexicon[..], &pieces), (&spaced, &spaced_lexicon, &characters)]
         {
             let words = WordNgram::with_special_words(&table, names, &special, options).unwrap();
-            prop_assert_eq!(words.ngram.word.len(), lexicon.len());
-            let written = |&class: &usize| match names[class].replace(MARK, " ") {
+            prop_assert_eq!(words.ngram.word_of_class.len(), lexicon.len());
+            let written = |&class: &usize| match names[class].replace(WORD_MARK, " ") {
                 name if special.contains(&(class as u32)) => format!(" {name} "),
                 name => name,
             };
             let text: String = classes.iter().map(written).collect();
-            let (ngram, mut expected) = (plain(&table), 0.0);
+            let (ngram, mut expected) = (ngram_of_words(&table), 0.0);
             let mut context = ngram.start();
             for word in text.split_whitespace() {
                 let known = WORDS.iter().position(|other| *other == word && lexicon.contains(other));
                 let is_penalized = known.is_none() && !["<unk>", "[noise]"].contains(&word);
                 let (score, next) = match known {
-                    Some(at) => ngram.step(context, at as u32),
+                    Some(class) => ngram.step(context, class as u32),
                     None => ngram.follow_unknown(context),
                 };
                 expected += score - if is_penalized { 3.0 * word.chars().count() as f32 } else { 0.0 };
@@ -169,7 +171,7 @@ proptest! {
 }
 
 #[test]
-fn threads_compute_equal_scores() {
+fn threads_with_registered_pairs_compute_equal_scores() {
     let table = table(&[vec![0, 1, 2, 3, 4], vec![5, 6, 0], vec![2, 2, 3]], 3);
     let mut words = WordNgram::new(&table, &PIECES, WordNgramOptions::default()).unwrap();
     let paths: Vec<Vec<u32>> =
@@ -185,8 +187,8 @@ fn threads_compute_equal_scores() {
             let (words, paths, expected) = (&words, &paths, &expected);
             scope.spawn(move || {
                 for i in 0..64 {
-                    let at = (i + shift * 16) % 64;
-                    assert_eq!(total(words, &paths[at]), expected[at]);
+                    let index = (i + shift * 16) % 64;
+                    assert_eq!(total(words, &paths[index]), expected[index]);
                 }
             });
         }
@@ -204,8 +206,8 @@ fn a_prefix_has_the_score_of_its_best_word() {
     let (space, _) = words.step(ab, 3);
     assert!((a - log(-0.25)).abs() < 1e-6 && (b - log(-0.25)).abs() < 1e-6 && space.abs() < 1e-6);
     // Without `<unk>` an unknown word has 10^-100.
-    let (left, _) = words.step(within, 0);
-    assert!((left - log(-100.0 + 0.25)).abs() < 1e-4, "{left}");
+    let (leaving_score, _) = words.step(within, 0);
+    assert!((leaving_score - log(-100.0 + 0.25)).abs() < 1e-4, "{leaving_score}");
 }
 
 #[test]

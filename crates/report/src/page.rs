@@ -2,12 +2,14 @@
 use recognizer::Metric;
 use recognizer::{Score, Transcript};
 
-use crate::html::{count, duration, escape, escape_lines, interval, percent};
+use crate::html::{escape, escape_lines, format_count, format_duration, format_interval, format_percent};
 use crate::recordings::Recordings;
 use crate::run::Run;
 use crate::{Options, Result, curves, plots, tables, worst};
 
+/// Style sheet of the page.
 const STYLE: &str = include_str!("page.css");
+/// Script that sorts tables.
 const SCRIPT: &str = include_str!("page.js");
 /// Content security policy: the page loads nothing from other addresses.
 const POLICY: &str =
@@ -23,16 +25,16 @@ impl Run {
     pub fn page(&self, options: &Options) -> Result<String> {
         let title = escape(&self.name);
         let body = [
-            format!("<header><h1>{title}</h1>{}</header>\n", cards(self)),
-            notes(self),
+            format!("<header><h1>{title}</h1>{}</header>\n", summary(self)),
+            notes_section(self),
             curves_section(self)?,
-            scores(self),
+            scores_section(self),
             worst_section(self, options),
-            bad_items(self),
-            parameters(self),
+            bad_items_section(self),
+            parameters_section(self),
             format!(
                 "<section><h2 id=\"recipe\">Recipe</h2><pre><code>{}</code></pre></section>\n",
-                escape_lines(&self.text)
+                escape_lines(&self.recipe_text)
             ),
         ]
         .concat();
@@ -47,15 +49,17 @@ impl Run {
     }
 }
 
-fn notes(run: &Run) -> String {
+/// Formats the notes on parts that are left out.
+fn notes_section(run: &Run) -> String {
     run.notes.iter().map(|note| format!("<p class=\"note\">{}</p>\n", escape(note))).collect()
 }
 
 /// Formats the summary: error rates, parameters, epochs, training time.
-fn cards(run: &Run) -> String {
+fn summary(run: &Run) -> String {
     let mut cards = Vec::new();
-    let first = run.metric();
-    let metrics = if first == Metric::Wer { [Metric::Wer, Metric::Cer] } else { [Metric::Cer, Metric::Wer] };
+    let selected = run.metric();
+    let metrics =
+        if selected == Metric::Wer { [Metric::Wer, Metric::Cer] } else { [Metric::Cer, Metric::Wer] };
     for (name, transcripts) in run.sets.iter().rev() {
         let score = Score::new(transcripts);
         for metric in metrics {
@@ -63,20 +67,20 @@ fn cards(run: &Run) -> String {
                 Metric::Wer => ("WER", score.interval),
                 Metric::Cer => ("CER", score.cer_interval),
             };
-            cards.push((format!("{name} {unit}"), percent(score.rate(metric)), interval(ends)));
+            cards.push((format!("{name} {unit}"), format_percent(score.rate(metric)), format_interval(ends)));
         }
     }
     let total: usize = run.parameters.values().sum();
     if total > 0 {
-        cards.push(("parameters".to_owned(), count(total), String::new()));
+        cards.push(("parameters".to_owned(), format_count(total), String::new()));
     }
     if let Some(epochs) = run.metrics.epochs.last() {
         let planned = run.recipe.as_ref().map(|recipe| format!("of {}", recipe.training.run.epochs));
-        cards.push(("epochs".to_owned(), count(*epochs as usize), planned.unwrap_or_default()));
+        cards.push(("epochs".to_owned(), format_count(*epochs as usize), planned.unwrap_or_default()));
     }
     let seconds: f64 = run.metrics.values("seconds").iter().sum();
     if seconds > 0.0 {
-        cards.push(("training time".to_owned(), duration(seconds), String::new()));
+        cards.push(("training time".to_owned(), format_duration(seconds), String::new()));
     }
     let card = |(name, value, detail): &(String, String, String)| {
         format!("<div><dt>{}</dt><dd>{value}<small>{detail}</small></dd></div>", escape(name))
@@ -84,6 +88,7 @@ fn cards(run: &Run) -> String {
     format!("<dl class=\"cards\">{}</dl>", cards.iter().map(card).collect::<String>())
 }
 
+/// Draws the training curves.
 fn curves_section(run: &Run) -> Result<String> {
     let plots = curves::draw(&run.metrics)?;
     if plots.is_empty() {
@@ -96,15 +101,16 @@ fn curves_section(run: &Run) -> Result<String> {
     Ok(format!("<section><h2 id=\"curves\">Curves</h2><div class=\"curves\">{figures}</div></section>\n"))
 }
 
-fn scores(run: &Run) -> String {
+/// Formats error rates of sets, subsets and speakers, and frequent errors.
+fn scores_section(run: &Run) -> String {
     let mut rows = Vec::new();
     let mut details = String::new();
     for (name, transcripts) in run.sets.iter().rev() {
         rows.push((name.clone(), Score::new(transcripts)));
         let subsets = Score::group_by(transcripts, |transcript| transcript.subset.as_ref());
         rows.extend(subsets.into_iter().map(|(subset, score)| (format!("{name}: {subset}"), score)));
-        details += &speakers(name, transcripts, run.metric());
-        details += &match tables::frequent(transcripts, run.metric()) {
+        details += &speaker_details(name, transcripts, run.metric());
+        details += &match tables::error_table(transcripts, run.metric()) {
             table if table.is_empty() => table,
             table => format!(
                 "<details><summary>Most frequent errors of {}</summary>{table}</details>\n",
@@ -116,12 +122,12 @@ fn scores(run: &Run) -> String {
         return "<p class=\"note\">There are no hypotheses yet: the run is not finished.</p>\n".to_owned();
     }
     let caption = "Error rates of sets and subsets, with 95 % bootstrap intervals over utterances";
-    let table = tables::scores(caption, "set", &rows);
+    let table = tables::score_table(caption, "set", &rows);
     format!("<section><h2 id=\"errors\">Errors</h2>\n{table}{details}</section>\n")
 }
 
 /// Formats the error rates of each speaker, the worst first.
-fn speakers(name: &str, transcripts: &[Transcript], metric: Metric) -> String {
+fn speaker_details(name: &str, transcripts: &[Transcript], metric: Metric) -> String {
     let speakers = Score::group_by(transcripts, |transcript| transcript.speaker.as_ref());
     if speakers.is_empty() {
         return String::new();
@@ -130,27 +136,28 @@ fn speakers(name: &str, transcripts: &[Transcript], metric: Metric) -> String {
     rows.sort_by(|a, b| b.1.rate(metric).total_cmp(&a.1.rate(metric)));
     let open = if rows.len() <= MAX_OPEN_ROWS { " open" } else { "" };
     let (name, count) = (escape(name), rows.len());
-    let table = tables::scores(&format!("Speakers of {name}, worst first"), "speaker", &rows);
+    let table = tables::score_table(&format!("Speakers of {name}, worst first"), "speaker", &rows);
     format!("<details{open}><summary>{count} speakers of {name}</summary>{table}</details>\n")
 }
 
+/// Formats the utterances of the last set with most errors, with audio.
 fn worst_section(run: &Run, options: &Options) -> String {
     let Some((name, transcripts)) = run.sets.iter().next_back() else { return String::new() };
     let metric = run.metric();
-    let chosen = worst::choose(transcripts, metric, options.worst);
+    let chosen = worst::select_worst(transcripts, metric, options.worst);
     if chosen.is_empty() {
         return String::new();
     }
-    let rate = run.recipe.as_ref().map_or(16_000, |recipe| recipe.features.sample_rate);
-    let mut recordings = Recordings::new(rate, options.max_audio_bytes);
+    let sample_rate = run.recipe.as_ref().map_or(16_000, |recipe| recipe.features.sample_rate);
+    let mut recordings = Recordings::new(sample_rate, options.max_audio_bytes);
     let utterances = run.utterances.get(name);
     let mut cards = String::new();
     for transcript in &chosen {
         let recordings = Some(&mut recordings).filter(|_| options.max_audio_bytes > 0);
-        cards += &worst::card(transcript, metric, utterances, recordings);
+        cards += &worst::utterance_card(transcript, metric, utterances, recordings);
     }
     let mib = |bytes: usize| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
-    let mut audio = match recordings.used {
+    let mut audio = match recordings.used_bytes {
         0 => String::new(),
         used => {
             format!(" Audio takes {} of this page; the limit is {}.", mib(used), mib(options.max_audio_bytes))
@@ -171,15 +178,17 @@ fn worst_section(run: &Run, options: &Options) -> String {
 }
 
 /// Formats the unusable utterances, one table per set.
-fn bad_items(run: &Run) -> String {
-    if run.bad.is_empty() {
+fn bad_items_section(run: &Run) -> String {
+    if run.bad_items.is_empty() {
         return String::new();
     }
-    let tables: String = run.bad.iter().map(|(set, items)| tables::bad_items(set, items)).collect();
+    let tables: String =
+        run.bad_items.iter().map(|(set, items)| tables::bad_item_table(set, items)).collect();
     format!("<section><h2 id=\"bad-items\">Unusable utterances</h2>\n{tables}</section>\n")
 }
 
-fn parameters(run: &Run) -> String {
+/// Formats the number of parameters of each part of the model.
+fn parameters_section(run: &Run) -> String {
     if run.parameters.is_empty() {
         return String::new();
     }
@@ -187,7 +196,7 @@ fn parameters(run: &Run) -> String {
         format!(
             "<tr><th scope=\"row\">{}</th><td data-v=\"{number}\">{}</td></tr>",
             escape(part),
-            count(number)
+            format_count(number)
         )
     };
     let rows: String = run.parameters.iter().map(|(part, number)| row((part, *number))).collect();

@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rnnt_dp::semiring::{Log, Semiring};
 
-use super::check;
+use super::check_row;
 use crate::{Error, Result, Scorer};
 
+/// Logarithm of a probability of 0.
 const LOG_ZERO: f64 = f64::NEG_INFINITY;
 /// Lower bound of scores, so that no label is forbidden.
 const MIN_SCORE: f64 = -100.0;
@@ -70,27 +71,29 @@ pub struct CtcPrefixScorer {
     probs: Vec<f64>,
     classes: usize,
     blank: u32,
-    prefixes: Mutex<PrefixTable>,
+    table: Mutex<SequenceTable>,
 }
 
 /// The label sequences that were scored.
 #[derive(Debug)]
-struct PrefixTable {
+struct SequenceTable {
     /// Sequence of each state; the first is empty.
-    sequences: Vec<Arc<Prefix>>,
+    sequences: Vec<Arc<LabelSequence>>,
     /// Next state of a state and a label.
     next: HashMap<(u32, u32), u32>,
 }
 
 /// A label sequence y.
 #[derive(Debug)]
-struct Prefix {
+struct LabelSequence {
+    /// Its last label.
     last: Option<u32>,
     /// `log ψ(y)`.
     log_prob: f64,
-    /// `log n(y, t)` and `log b(y, t)` at t = `from`, ..; -inf elsewhere.
+    /// `log n(y, t)` and `log b(y, t)` at t = `first_frame`, ..; -inf elsewhere.
     paths: Vec<[f64; 2]>,
-    from: usize,
+    /// First number of frames t whose paths are stored.
+    first_frame: usize,
     /// `score(c | y)`, if cached.
     scores: Mutex<Option<Arc<[f32]>>>,
 }
@@ -114,52 +117,56 @@ impl CtcPrefixScorer {
         }
         let mut probs = Vec::with_capacity(scores.len());
         let mut paths = vec![[LOG_ZERO, 0.0]];
-        let mut blanks = 0.0;
+        let mut log_prob_of_blanks = 0.0;
         for (frame, scores) in scores.chunks_exact(classes).enumerate() {
-            check(scores, frame)?;
-            let largest = f64::from(scores.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+            check_row(scores, frame)?;
+            let max = f64::from(scores.iter().copied().fold(f32::NEG_INFINITY, f32::max));
             let row = probs.len()..probs.len() + classes;
-            probs.extend(scores.iter().map(|&score| (f64::from(score) - largest).exp()));
+            probs.extend(scores.iter().map(|&score| (f64::from(score) - max).exp()));
             let sum: f64 = probs[row.clone()].iter().sum();
             probs[row.clone()].iter_mut().for_each(|p| *p /= sum);
-            blanks += probs[row.start + blank as usize].ln();
-            paths.push([LOG_ZERO, blanks]);
+            log_prob_of_blanks += probs[row.start + blank as usize].ln();
+            paths.push([LOG_ZERO, log_prob_of_blanks]);
         }
-        let empty = Prefix::new((None, 0.0), 0, &paths);
-        let prefixes = PrefixTable { sequences: vec![Arc::new(empty)], next: HashMap::new() };
-        Ok(Self { probs, classes, blank, prefixes: Mutex::new(prefixes) })
+        let empty = LabelSequence::new(None, 0.0, 0, &paths);
+        let table = SequenceTable { sequences: vec![Arc::new(empty)], next: HashMap::new() };
+        Ok(Self { probs, classes, blank, table: Mutex::new(table) })
     }
 
-    fn prefix(&self, state: u32) -> Arc<Prefix> {
-        lock(&self.prefixes).get(state).1
+    fn sequence(&self, state: u32) -> Arc<LabelSequence> {
+        lock(&self.table).get(state).1
     }
 
     fn is_label(&self, class: u32) -> bool {
         class != self.blank && (class as usize) < self.classes
     }
 
-    /// Probabilities of the frames from `from` on.
-    fn rows(&self, from: usize) -> impl Iterator<Item = &[f64]> {
-        self.probs.chunks_exact(self.classes).skip(from)
+    /// Probabilities of the frames from `first_frame` on.
+    fn frames_from(&self, first_frame: usize) -> impl Iterator<Item = &[f64]> {
+        self.probs.chunks_exact(self.classes).skip(first_frame)
     }
 
     /// `score(c | y)` of all classes.
-    fn scores(&self, prefix: &Prefix) -> Arc<[f32]> {
-        lock(&prefix.scores).get_or_insert_with(|| self.compute_scores(prefix)).clone()
+    fn scores(&self, sequence: &LabelSequence) -> Arc<[f32]> {
+        lock(&sequence.scores).get_or_insert_with(|| self.compute_scores(sequence)).clone()
     }
 
-    fn compute_scores(&self, prefix: &Prefix) -> Arc<[f32]> {
-        let score = |unit: f64, sum: f64| (unit + sum.ln() - prefix.log_prob).max(MIN_SCORE) as f32;
+    /// [`Self::scores`] without the cache.
+    fn compute_scores(&self, sequence: &LabelSequence) -> Arc<[f32]> {
+        let score = |log_unit: f64, sum: f64| (log_unit + sum.ln() - sequence.log_prob).max(MIN_SCORE) as f32;
+        // All labels, as if none of them were the last label of y.
         let mut sums = vec![0.0; self.classes];
         let extensible = |&[label, blank]: &[f64; 2]| Log::plus(label, blank);
-        let unit = self.add_phi(prefix, extensible, |row, phi| {
+        let log_unit = self.for_each_phi(sequence, extensible, |row, phi| {
             sums.iter_mut().zip(row).for_each(|(sum, p)| *sum += phi * p);
         });
-        let mut scores: Vec<f32> = sums.iter().map(|&sum| score(unit, sum)).collect();
-        if let Some(last) = prefix.last.map(|last| last as usize) {
+        let mut scores: Vec<f32> = sums.iter().map(|&sum| score(log_unit, sum)).collect();
+        // The last label continues its run unless a blank precedes it.
+        if let Some(last) = sequence.last.map(|last| last as usize) {
             let mut sum = 0.0;
-            let unit = self.add_phi(prefix, |&[_, blank]| blank, |row, phi| sum += phi * row[last]);
-            scores[last] = score(unit, sum);
+            let log_unit =
+                self.for_each_phi(sequence, |&[_, blank]| blank, |row, phi| sum += phi * row[last]);
+            scores[last] = score(log_unit, sum);
         }
         scores[self.blank as usize] = 0.0;
         scores.into()
@@ -168,53 +175,53 @@ impl CtcPrefixScorer {
     /// Calls `add` with each frame's probabilities and `φ / unit <= 1`; returns `log unit`.
     ///
     /// `unit` is the largest φ, so that the sums neither overflow nor underflow.
-    fn add_phi(
+    fn for_each_phi(
         &self,
-        prefix: &Prefix,
+        sequence: &LabelSequence,
         log_phi: impl Fn(&[f64; 2]) -> f64,
         mut add: impl FnMut(&[f64], f64),
     ) -> f64 {
-        let unit = prefix.paths.iter().map(&log_phi).fold(f64::MIN, f64::max);
-        for (row, paths) in self.rows(prefix.from).zip(&prefix.paths) {
-            add(row, (log_phi(paths) - unit).exp());
+        let log_unit = sequence.paths.iter().map(&log_phi).fold(f64::MIN, f64::max);
+        for (row, paths) in self.frames_from(sequence.first_frame).zip(&sequence.paths) {
+            add(row, (log_phi(paths) - log_unit).exp());
         }
-        unit
+        log_unit
     }
 
     /// Computes the sequence extended by a label.
-    fn extend(&self, prefix: &Prefix, label: u32) -> Prefix {
-        let (mut log_prob, mut largest, mut at) = (LOG_ZERO, LOG_ZERO, [LOG_ZERO; 2]);
-        let mut paths = Vec::with_capacity(prefix.paths.len());
-        for (i, row) in self.rows(prefix.from).enumerate() {
+    fn extend(&self, sequence: &LabelSequence, label: u32) -> LabelSequence {
+        let (mut log_prob, mut largest, mut current) = (LOG_ZERO, LOG_ZERO, [LOG_ZERO; 2]);
+        let mut paths = Vec::with_capacity(sequence.paths.len());
+        for (i, row) in self.frames_from(sequence.first_frame).enumerate() {
             let (p, p_blank) = (row[label as usize].ln(), row[self.blank as usize].ln());
-            let phi = match prefix.paths.get(i) {
-                Some(&[_, blank]) if prefix.last == Some(label) => blank,
+            let phi = match sequence.paths.get(i) {
+                Some(&[_, blank]) if sequence.last == Some(label) => blank,
                 Some(&[label, blank]) => Log::plus(label, blank),
                 // Without new paths the sum only decreases.
-                None if at[0].max(at[1]) <= largest + MIN_RELATIVE_LOG_PROB => break,
+                None if current[0].max(current[1]) <= largest + MIN_RELATIVE_LOG_PROB => break,
                 None => LOG_ZERO,
             };
             log_prob = Log::plus(log_prob, phi + p);
-            at = [Log::plus(at[0], phi) + p, Log::plus(at[0], at[1]) + p_blank];
-            largest = largest.max(at[0]).max(at[1]);
-            paths.push(at);
+            current = [Log::plus(current[0], phi) + p, Log::plus(current[0], current[1]) + p_blank];
+            largest = largest.max(current[0]).max(current[1]);
+            paths.push(current);
         }
-        Prefix::new((Some(label), log_prob), prefix.from + 1, &paths)
+        LabelSequence::new(Some(label), log_prob, sequence.first_frame + 1, &paths)
     }
 }
 
-impl Prefix {
+impl LabelSequence {
     /// Drops frames at which the paths are negligible.
-    fn new((last, log_prob): (Option<u32>, f64), from: usize, paths: &[[f64; 2]]) -> Self {
-        let log_sum = |[label, blank]: &[f64; 2]| label.max(*blank);
-        let largest = paths.iter().map(log_sum).fold(LOG_ZERO, f64::max);
-        let is_relevant = |paths: &[f64; 2]| log_sum(paths) > largest + MIN_RELATIVE_LOG_PROB;
+    fn new(last: Option<u32>, log_prob: f64, first_frame: usize, paths: &[[f64; 2]]) -> Self {
+        let log_max = |[label, blank]: &[f64; 2]| label.max(*blank);
+        let largest = paths.iter().map(log_max).fold(LOG_ZERO, f64::max);
+        let is_relevant = |paths: &[f64; 2]| log_max(paths) > largest + MIN_RELATIVE_LOG_PROB;
         let begin = paths.iter().position(is_relevant).unwrap_or(paths.len());
         let end = paths.iter().rposition(is_relevant).map_or(begin, |last| last + 1);
         let paths = paths[begin..end].to_vec();
         // Finite, so that differences of log-probabilities are finite.
         let log_prob = log_prob.max(f64::MIN);
-        Self { last, log_prob, paths, from: from + begin, scores: Mutex::default() }
+        Self { last, log_prob, paths, first_frame: first_frame + begin, scores: Mutex::default() }
     }
 }
 
@@ -223,11 +230,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl PrefixTable {
+impl SequenceTable {
     /// A valid state and its sequence; an invalid state becomes that of the empty sequence.
-    fn get(&self, state: u32) -> (u32, Arc<Prefix>) {
+    fn get(&self, state: u32) -> (u32, Arc<LabelSequence>) {
         match self.sequences.get(state as usize) {
-            Some(prefix) => (state, prefix.clone()),
+            Some(sequence) => (state, sequence.clone()),
             None => (0, self.sequences[0].clone()),
         }
     }
@@ -242,17 +249,17 @@ impl Scorer for CtcPrefixScorer {
         if !self.is_label(class) {
             return (0.0, state);
         }
-        let (state, prefix) = lock(&self.prefixes).get(state);
-        let score = self.scores(&prefix)[class as usize];
-        let mut prefixes = lock(&self.prefixes);
-        if let Some(&next) = prefixes.next.get(&(state, class)) {
+        let (state, sequence) = lock(&self.table).get(state);
+        let score = self.scores(&sequence)[class as usize];
+        let mut table = lock(&self.table);
+        if let Some(&next) = table.next.get(&(state, class)) {
             return (score, next);
         }
-        let next = prefixes.sequences.len() as u32;
-        prefixes.sequences.push(Arc::new(self.extend(&prefix, class)));
-        prefixes.next.insert((state, class), next);
+        let next = table.sequences.len() as u32;
+        table.sequences.push(Arc::new(self.extend(&sequence, class)));
+        table.next.insert((state, class), next);
         if let Some(old) =
-            prefixes.sequences.len().checked_sub(CACHED_SEQUENCES).and_then(|old| prefixes.sequences.get(old))
+            table.sequences.len().checked_sub(CACHED_SEQUENCES).and_then(|old| table.sequences.get(old))
         {
             *lock(&old.scores) = None;
         }
@@ -260,8 +267,8 @@ impl Scorer for CtcPrefixScorer {
     }
 
     fn add_scores(&self, state: u32, weight: f32, scores: &mut [f32]) {
-        let prefix = self.prefix(state);
-        for (class, (sum, score)) in (0..).zip(scores.iter_mut().zip(self.scores(&prefix).iter())) {
+        let sequence = self.sequence(state);
+        for (class, (sum, score)) in (0..).zip(scores.iter_mut().zip(self.scores(&sequence).iter())) {
             if class != self.blank {
                 *sum += weight * score;
             }
@@ -269,10 +276,11 @@ impl Scorer for CtcPrefixScorer {
     }
 
     fn finish(&self, state: u32) -> f32 {
-        let prefix = self.prefix(state);
+        let sequence = self.sequence(state);
         let frames = self.probs.len() / self.classes;
-        let at_end = frames.checked_sub(prefix.from).and_then(|at| prefix.paths.get(at));
-        let sum = at_end.map_or(LOG_ZERO, |&[label, blank]| Log::plus(label, blank));
-        (sum - prefix.log_prob).max(MIN_SCORE) as f32
+        let final_paths =
+            frames.checked_sub(sequence.first_frame).and_then(|index| sequence.paths.get(index));
+        let log_sum = final_paths.map_or(LOG_ZERO, |&[label, blank]| Log::plus(label, blank));
+        (log_sum - sequence.log_prob).max(MIN_SCORE) as f32
     }
 }
