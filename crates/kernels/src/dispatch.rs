@@ -194,8 +194,8 @@ mod tests {
                 for (i, &actual) in pairs.iter().enumerate() {
                     let exact = (f64::from(panel[i]) + f64::from(each(i))).tanh();
                     // Rounding of exp(2x), where addends up to 21 cancel.
-                    let bar = 3e-7 + 1.2e-7 * f64::from(panel[i].abs()) * (1.0 - exact * exact);
-                    assert!((f64::from(actual) - exact).abs() <= bar, "{level:?} {actual} {exact}");
+                    let tolerance = 3e-7 + 1.2e-7 * f64::from(panel[i].abs()) * (1.0 - exact * exact);
+                    assert!((f64::from(actual) - exact).abs() <= tolerance, "{level:?} {actual} {exact}");
                 }
             }
         }

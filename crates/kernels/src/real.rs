@@ -183,7 +183,7 @@ pub trait Real:
     fn pack_panel(
         level: SimdLevel,
         source: &OperandSource<Self>,
-        at: (usize, usize),
+        start: (usize, usize),
         side: usize,
         out: &mut [Self],
     );
@@ -236,16 +236,16 @@ pub trait Real:
     /// Packs a tile of a bf16 operand, from a position on.
     #[doc(hidden)]
     fn pack_tile(
-        unit: Bf16,
+        level: Bf16,
         source: &OperandSource<Self>,
-        at: (usize, usize),
+        position: (usize, usize),
         operand: Operand,
         tile: &mut Tile,
     );
     /// Computes `out (=|+=) left · right` over `depth` tiles of the sum.
     #[doc(hidden)]
     fn bf16_product(
-        unit: Bf16,
+        level: Bf16,
         out: ViewMut<Self>,
         operands: (&[Tile], &[Tile]),
         depth: usize,
@@ -385,16 +385,16 @@ impl Real for f32 {
     fn pack_panel(
         level: SimdLevel,
         source: &OperandSource<f32>,
-        at: (usize, usize),
+        start: (usize, usize),
         side: usize,
         out: &mut [f32],
     ) {
         match level {
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx512(token) => pack_avx512::pack(token, source, at, side, out),
+            SimdLevel::Avx512(token) => pack_avx512::pack(token, source, start, side, out),
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx2(token) => pack_avx2::pack(token, source, at, side, out),
-            _ => micro::pack(source, at, side, out),
+            SimdLevel::Avx2(token) => pack_avx2::pack(token, source, start, side, out),
+            _ => micro::pack(source, start, side, out),
         }
     }
     fn micro_kernel(
@@ -451,22 +451,23 @@ impl Real for f32 {
         SCRATCH.with_borrow_mut(work)
     }
     fn pack_tile(
-        unit: Bf16,
+        level: Bf16,
         source: &OperandSource<f32>,
-        at: (usize, usize),
+        position: (usize, usize),
         operand: Operand,
         tile: &mut Tile,
     ) {
-        bf16::pack_tile_f32(unit, source, at, operand, tile);
+        bf16::pack_tile_f32(level, source, position, operand, tile);
     }
     fn bf16_product(
-        unit: Bf16,
+        level: Bf16,
         out: ViewMut<f32>,
         operands: (&[Tile], &[Tile]),
         depth: usize,
         accumulate: Accumulate,
     ) {
-        bf16::product_f32(unit, out, operands, depth, accumulate);
+        let (left, right) = operands;
+        bf16::product_f32(level, out, left, right, depth, accumulate);
     }
 }
 
@@ -603,12 +604,12 @@ impl Real for f64 {
     fn pack_panel(
         level: SimdLevel,
         source: &OperandSource<f64>,
-        at: (usize, usize),
+        start: (usize, usize),
         side: usize,
         out: &mut [f64],
     ) {
         let _ = level;
-        micro::pack(source, at, side, out);
+        micro::pack(source, start, side, out);
     }
     fn micro_kernel(
         level: SimdLevel,
@@ -660,11 +661,11 @@ impl Real for f64 {
     fn pack_tile(
         _: Bf16,
         source: &OperandSource<f64>,
-        at: (usize, usize),
+        position: (usize, usize),
         operand: Operand,
         tile: &mut Tile,
     ) {
-        bf16::pack_tile(source, at, operand, tile);
+        bf16::pack_tile(source, position, operand, tile);
     }
     fn bf16_product(
         _: Bf16,
@@ -673,6 +674,7 @@ impl Real for f64 {
         depth: usize,
         accumulate: Accumulate,
     ) {
-        bf16::product_plain(out, operands, depth, accumulate);
+        let (left, right) = operands;
+        bf16::product_plain(out, left, right, depth, accumulate);
     }
 }

@@ -130,7 +130,7 @@ fn product<F: Real>(level: SimdLevel, out: &mut [F], left: &PackedLeft<F>, part:
                 stride: PANEL_COLUMNS,
                 accumulate: Accumulate::Add,
             };
-            let right = RightPanels { data: &hidden[col..], step: PANEL_COLUMNS, panel: nr };
+            let right = RightPanels { data: &hidden[col..], step_stride: PANEL_COLUMNS, panel_stride: nr };
             F::micro_kernel(level, end - first, &packed[first * k..end * k], right, output, &[]);
         }
     }
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use crate::packed::check::synthetic;
 
-    fn equals_the_formula<F: Real>(bar: f64) {
+    fn equals_the_formula<F: Real>(tolerance: f64) {
         for (m, k) in [(1, 5), (3, 1), (11, 40), (12, 7), (13, 16), (14, 33), (33, 100), (70, 600)] {
             let left: Vec<F> = synthetic(m * k, 1);
             let packed = TanhProducts::pack(View::new(&left, m, k));
@@ -221,7 +221,7 @@ mod tests {
                     let exact: f64 = (0..k).map(|l| left[i * k + l].to_f64() * h(l)).sum::<f64>() + 1.0;
                     let error = (out[i * PANEL_COLUMNS + j].to_f64() - exact).abs();
                     // One chain of k sums of magnitudes up to some tens.
-                    assert!(error <= bar * (8 + k) as f64, "{m} x {k} at {i}, {j}: {error}");
+                    assert!(error <= tolerance * (8 + k) as f64, "{m} x {k} at {i}, {j}: {error}");
                 }
             }
         }

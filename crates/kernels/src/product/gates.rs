@@ -243,7 +243,7 @@ mod tests {
     use crate::packed::check::synthetic;
 
     /// Compares both directions with plain loops, for all numbers of rows.
-    fn equals_plain_loops<F: Real>(level: SimdLevel, hidden: usize, bar: f64) {
+    fn equals_plain_loops<F: Real>(level: SimdLevel, hidden: usize, tolerance: f64) {
         let weight: Vec<F> = synthetic(4 * hidden * hidden, 3);
         let at = |gate: usize, out: usize, k: usize| weight[(gate * hidden + out) * hidden + k].to_f64();
         let units = hidden.next_multiple_of(UNITS_PER_STRIP);
@@ -266,7 +266,7 @@ mod tests {
                             let is_present = j < rows && unit < hidden;
                             let sum = if is_present { exact(j, lane / UNITS_PER_STRIP, unit) } else { 0.0 };
                             let error = (actual.to_f64() - 7.0 - sum).abs();
-                            assert!(error <= bar, "{level:?}, H {hidden}, {rows} of {width}: {error}");
+                            assert!(error <= tolerance, "{level:?}, H {hidden}, {rows} of {width}: {error}");
                         }
                     }
                 }

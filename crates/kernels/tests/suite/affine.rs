@@ -16,7 +16,7 @@ const SHAPES: [[usize; 3]; 9] = [
     [100, 370, 360],
 ];
 
-fn equals_plain_loops<F: Real>(bar: f64) {
+fn equals_plain_loops<F: Real>(tolerance: f64) {
     for ([n, d, o], transposed) in SHAPES.into_iter().flat_map(|shape| [(shape, false), (shape, true)]) {
         let (x, dy): (Vec<F>, Vec<F>) = (synthetic(n * d, 1), synthetic(n * o, 2));
         let (weight, bias): (Vec<F>, Vec<F>) = (synthetic(d * o, 3), synthetic(o, 4));
@@ -30,7 +30,7 @@ fn equals_plain_loops<F: Real>(bar: f64) {
             let mut expected = plain(&x, &weight, [n, d, o]);
             let bias_at = |i: usize| bias.map_or(0.0, |bias| bias[i % o].to_f64());
             expected.iter_mut().enumerate().for_each(|(i, y)| *y += bias_at(i));
-            close(&y, &expected, bar, &case);
+            close(&y, &expected, tolerance, &case);
         }
 
         let layer = Affine::new(view, None);
@@ -38,7 +38,7 @@ fn equals_plain_loops<F: Real>(bar: f64) {
         layer.backward_rows(&dy, &mut dx, Accumulate::Add);
         let mut expected = plain(&dy, &transpose(&weight, d, o), [n, o, d]);
         expected.iter_mut().for_each(|dx| *dx += 1.0);
-        close(&dx, &expected, bar, &case);
+        close(&dx, &expected, tolerance, &case);
 
         // Two runs; the second has a third of the rows.
         let cut = n - n / 3;
@@ -48,10 +48,10 @@ fn equals_plain_loops<F: Real>(bar: f64) {
         let expected: Vec<f64> =
             plain(&transpose(&x, n, d), &dy, [d, n, o]).iter().map(|dw| dw + 1.0).collect();
         let dw = if transposed { transpose(&dw, o, d) } else { dw };
-        close(&dw, &expected, 4.0 * bar, &case);
+        close(&dw, &expected, 4.0 * tolerance, &case);
         let sums: Vec<f64> =
             (0..o).map(|j| 1.0 + dy.iter().skip(j).step_by(o).map(|g| g.to_f64()).sum::<f64>()).collect();
-        close(&db, &sums, bar, &case);
+        close(&db, &sums, tolerance, &case);
     }
 }
 

@@ -23,11 +23,11 @@ pub fn transpose<F: Copy>(matrix: &[F], rows: usize, cols: usize) -> Vec<F> {
     (0..rows * cols).map(|i| matrix[i % rows * cols + i / rows]).collect()
 }
 
-/// Asserts that every element is within `bar` of the expected one.
-pub fn close<F: Real>(actual: &[F], expected: &[f64], bar: f64, what: &str) {
+/// Asserts that every element is within `tolerance` of the expected one.
+pub fn close<F: Real>(actual: &[F], expected: &[f64], tolerance: f64, what: &str) {
     assert_eq!(actual.len(), expected.len(), "{what}");
     for (i, (actual, expected)) in actual.iter().zip(expected).enumerate() {
         let error = (actual.to_f64() - expected).abs();
-        assert!(error <= bar, "{what}, element {i}: {actual:?}, expected {expected}");
+        assert!(error <= tolerance, "{what}, element {i}: {actual:?}, expected {expected}");
     }
 }

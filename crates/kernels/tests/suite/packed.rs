@@ -9,7 +9,7 @@ use kernels::{
 use super::common::{plain, synthetic};
 
 /// Packs and multiplies a left side in strips.
-fn strips_equal_plain_loops<N: OperandFormat<f32>>(bar: f64) {
+fn strips_equal_plain_loops<N: OperandFormat<f32>>(tolerance: f64) {
     let strip = N::strip();
     for m in [1, strip - 1, strip, strip + 1, 2 * strip + 5, 3 * strip] {
         let (k, n) = (2 * strip + 7, 75);
@@ -29,7 +29,7 @@ fn strips_equal_plain_loops<N: OperandFormat<f32>>(bar: f64) {
             N::multiply(ViewMut::new(out, rows, n), left, &right, k, Accumulate::Replace);
         }
         for (actual, expected) in out.iter().zip(plain(&a, &b, [m, k, n])) {
-            assert!((f64::from(*actual) - expected).abs() <= bar, "{m} rows: {actual}, expected {expected}");
+            assert!((f64::from(*actual) - expected).abs() <= tolerance, "{m} rows: {actual}, expected {expected}");
         }
     }
 }
