@@ -11,7 +11,7 @@ use crate::{
         bf16::{self, Tile},
         micro,
     },
-    product::gates::{self, GatePanels},
+    product::gates::{self, GateProduct},
     simd::{Bf16, SimdLevel},
     tanh_product::{self, NextTanh},
     weight_updates,
@@ -199,7 +199,7 @@ pub trait Real:
     );
     /// Multiplies panels of a strip of gates; see [`gates`].
     #[doc(hidden)]
-    fn multiply_panels(level: SimdLevel, rows: usize, panels: usize, streams: GatePanels<Self>);
+    fn multiply_panels(level: SimdLevel, rows: usize, panels: usize, product: GateProduct<Self>);
     /// Returns the square root.
     #[doc(hidden)]
     fn sqrt(self) -> Self;
@@ -413,13 +413,13 @@ impl Real for f32 {
             SimdLevel::Avx512(token) => micro_avx512::kernel_f32(token, rows, left, right, output, prefetch),
         }
     }
-    fn multiply_panels(level: SimdLevel, rows: usize, panels: usize, streams: GatePanels<f32>) {
+    fn multiply_panels(level: SimdLevel, rows: usize, panels: usize, product: GateProduct<f32>) {
         match level {
-            SimdLevel::Portable => gates::multiply_panels::<f32, false>(rows, panels, streams),
+            SimdLevel::Portable => gates::multiply_panels::<f32, false>(rows, panels, product),
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx2(token) => gates_avx2::multiply_panels(token, rows, panels, streams),
+            SimdLevel::Avx2(token) => gates_avx2::multiply_panels(token, rows, panels, product),
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx512(token) => gates_avx512::multiply_panels(token, rows, panels, streams),
+            SimdLevel::Avx512(token) => gates_avx512::multiply_panels(token, rows, panels, product),
         }
     }
     fn sqrt(self) -> f32 {
@@ -627,8 +627,8 @@ impl Real for f64 {
             SimdLevel::Avx512(token) => micro_avx512::kernel_f64(token, rows, left, right, output, prefetch),
         }
     }
-    fn multiply_panels(_: SimdLevel, rows: usize, panels: usize, streams: GatePanels<f64>) {
-        gates::multiply_panels::<f64, false>(rows, panels, streams);
+    fn multiply_panels(_: SimdLevel, rows: usize, panels: usize, product: GateProduct<f64>) {
+        gates::multiply_panels::<f64, false>(rows, panels, product);
     }
     fn sqrt(self) -> f64 {
         self.sqrt()
