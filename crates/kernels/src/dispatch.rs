@@ -16,18 +16,18 @@ macro_rules! dispatched {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-                fn v4($($arg: $kind),*) $(-> $out)? {
+                fn avx512_version($($arg: $kind),*) $(-> $out)? {
                     $wide($($arg),*)
                 }
                 #[target_feature(enable = "avx2,fma")]
-                fn v3($($arg: $kind),*) $(-> $out)? {
+                fn avx2_version($($arg: $kind),*) $(-> $out)? {
                     math::$name::<true>($($arg),*)
                 }
                 match level {
                     // SAFETY: the token proves the features.
-                    SimdLevel::Avx512(_) => return unsafe { v4($($arg),*) },
-                    // SAFETY: the same for `v3`.
-                    SimdLevel::Avx2(_) => return unsafe { v3($($arg),*) },
+                    SimdLevel::Avx512(_) => return unsafe { avx512_version($($arg),*) },
+                    // SAFETY: the same for AVX2.
+                    SimdLevel::Avx2(_) => return unsafe { avx2_version($($arg),*) },
                     SimdLevel::Portable => {}
                 }
             }
@@ -80,7 +80,7 @@ macro_rules! lstm_cell {
 // Other levels use the portable loops, whose exponentials are the dispatched functions above.
 lstm_cell! {
     lstm_cell_forward, lstm_cell::forward, (gates: &mut [f32], cell: &mut [f32], state: &mut [f32]);
-    lstm_cell_backward, lstm_cell::backward, (gates: &mut [f32], units: [&[f32]; 3], carry: &mut [f32]);
+    lstm_cell_backward, lstm_cell::backward, (gates: &mut [f32], units: [&[f32]; 3], cell_gradient: &mut [f32]);
 }
 
 #[cfg(test)]

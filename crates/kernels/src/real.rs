@@ -229,7 +229,7 @@ pub trait Real:
     fn lstm_cell_forward(gates: &mut [Self], cell: &mut [Self], state: &mut [Self]);
     /// See [`super::lstm_cell_backward`].
     #[doc(hidden)]
-    fn lstm_cell_backward(gates: &mut [Self], units: [&[Self]; 3], carry: &mut [Self]);
+    fn lstm_cell_backward(gates: &mut [Self], units: [&[Self]; 3], cell_gradient: &mut [Self]);
     /// Calls `work` with the packing memory of this thread.
     #[doc(hidden)]
     fn with_scratch<R>(work: impl FnOnce(&mut AlignedVec<Self>) -> R) -> R;
@@ -443,8 +443,8 @@ impl Real for f32 {
     fn lstm_cell_forward(gates: &mut [f32], cell: &mut [f32], state: &mut [f32]) {
         dispatch::lstm_cell_forward(SimdLevel::best(), gates, cell, state);
     }
-    fn lstm_cell_backward(gates: &mut [f32], units: [&[f32]; 3], carry: &mut [f32]) {
-        dispatch::lstm_cell_backward(SimdLevel::best(), gates, units, carry);
+    fn lstm_cell_backward(gates: &mut [f32], units: [&[f32]; 3], cell_gradient: &mut [f32]) {
+        dispatch::lstm_cell_backward(SimdLevel::best(), gates, units, cell_gradient);
     }
     fn with_scratch<R>(work: impl FnOnce(&mut AlignedVec<f32>) -> R) -> R {
         thread_local!(static SCRATCH: RefCell<AlignedVec<f32>> = RefCell::default());
@@ -538,7 +538,7 @@ impl Real for f64 {
         }
     }
     fn tanh_product(out: &mut [f64], left: &PackedLeft<f64>, hidden: &[f64], next: NextTanh<f64>) {
-        tanh_product::plain(SimdLevel::best(), out, left, hidden, next);
+        tanh_product::product_then_tanh(SimdLevel::best(), out, left, hidden, next);
     }
     fn quantized_argmax_bytes(_: usize, _: usize) -> Option<usize> {
         None
@@ -651,8 +651,8 @@ impl Real for f64 {
     fn lstm_cell_forward(gates: &mut [f64], cell: &mut [f64], state: &mut [f64]) {
         lstm_cell::forward(gates, cell, state);
     }
-    fn lstm_cell_backward(gates: &mut [f64], units: [&[f64]; 3], carry: &mut [f64]) {
-        lstm_cell::backward(gates, units, carry);
+    fn lstm_cell_backward(gates: &mut [f64], units: [&[f64]; 3], cell_gradient: &mut [f64]) {
+        lstm_cell::backward(gates, units, cell_gradient);
     }
     fn with_scratch<R>(work: impl FnOnce(&mut AlignedVec<f64>) -> R) -> R {
         thread_local!(static SCRATCH: RefCell<AlignedVec<f64>> = RefCell::default());

@@ -14,18 +14,18 @@ macro_rules! dispatched {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-                fn v4($($arg: $kind),*) {
+                fn avx512_version($($arg: $kind),*) {
                     rows::$name::<true>($($arg),*)
                 }
                 #[target_feature(enable = "avx2,fma")]
-                fn v3($($arg: $kind),*) {
+                fn avx2_version($($arg: $kind),*) {
                     rows::$name::<true>($($arg),*)
                 }
                 match level {
                     // SAFETY: the token proves the features.
-                    SimdLevel::Avx512(_) => return unsafe { v4($($arg),*) },
-                    // SAFETY: the same for `v3`.
-                    SimdLevel::Avx2(_) => return unsafe { v3($($arg),*) },
+                    SimdLevel::Avx512(_) => return unsafe { avx512_version($($arg),*) },
+                    // SAFETY: the same for AVX2.
+                    SimdLevel::Avx2(_) => return unsafe { avx2_version($($arg),*) },
                     SimdLevel::Portable => {}
                 }
             }
