@@ -43,7 +43,7 @@ pub fn lstm_cell_backward<F: Real>(
     F::lstm_cell_backward(gates, [cell, previous_cell, dh], cell_gradient);
 }
 
-/// Panics unless the other lengths are a quarter of the length of the gates.
+/// Panics unless the other lengths are a quarter of `gates`.
 fn check_lengths(gates: usize, others: &[usize]) {
     let fits = gates.is_multiple_of(GATES_PER_STRIP) && others.iter().all(|len| len * 4 == gates);
     assert!(fits, "LSTM cell: {gates} gates do not match units of {others:?}");

@@ -94,7 +94,9 @@ impl<'a, F> OperandSource<'a, F> {
         Self { data, rows, cols, stride, steps_are_rows: (operand == Operand::Right) != transposed }
     }
 
-    /// Returns the rows (left) or columns (right) of the operand, and the steps of the sum.
+    /// Returns the sizes of the side and of the sum.
+    ///
+    /// The side has the rows of a left operand or the columns of a right one.
     pub(crate) fn sizes(&self) -> (usize, usize) {
         if self.steps_are_rows { (self.cols, self.rows) } else { (self.rows, self.cols) }
     }

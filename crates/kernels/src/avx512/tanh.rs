@@ -106,7 +106,7 @@ pub fn tile_with_tanh(
     tile_of!(1 2 3 4 5 6 7 8 9 10 11 12)
 }
 
-/// Computes a tile of M rows, and R registers of tanh in each step.
+/// Computes a tile of M rows; each step also computes R registers of tanh.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 fn tile<const M: usize, const R: usize>(left: &[f32], hidden: &[f32], out: &mut [f32], job: TanhJob) {
     let mut sums = [[_mm512_setzero_ps(); 2]; M];

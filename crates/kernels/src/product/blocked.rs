@@ -124,7 +124,7 @@ struct Loops<'a, F> {
 }
 
 impl<'a, F: Real> Loops<'a, F> {
-    /// Returns the first row and the number of rows of a left micro-panel.
+    /// Returns the first row and the row count of a left micro-panel.
     fn panel_rows(&self, panel: usize) -> (usize, usize) {
         let first = panel * self.out.rows / self.panels;
         (first, (panel + 1) * self.out.rows / self.panels - first)
@@ -178,7 +178,9 @@ impl<'a, F: Real> Loops<'a, F> {
         }
     }
 
-    /// Returns columns of the right side from `col` on, as many as the kernel takes, and their number.
+    /// Returns the number of columns that a kernel takes, and their panels.
+    ///
+    /// They are columns of the right side from `col` on; if necessary, they are packed into `scratch`.
     fn right_panels<'r>(
         &self,
         col: usize,

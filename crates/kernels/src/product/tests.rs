@@ -1,4 +1,4 @@
-//! Matrix products of all shapes, strides and SIMD levels compared with plain loops.
+//! Tests of matrix products: all shapes, strides and SIMD levels equal plain loops.
 use super::*;
 use crate::packed::check::synthetic;
 
