@@ -125,7 +125,7 @@ pub(super) fn exp(values: &mut [f32]) {
 /// Computes `tanh x = e / (e + 2)` with `e = exp(2|x|) - 1`, and the sign of x.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 fn tanh_lanes(x: __m512) -> __m512 {
-    let ones = _mm512_set1_ps(1.0);
+    let splat_one = _mm512_set1_ps(1.0);
     // tanh(10) rounds to 1. The minimum returns its second argument where one is NaN.
     let a = _mm512_min_ps(_mm512_set1_ps(10.0), _mm512_abs_ps(x));
     let a = _mm512_add_ps(a, a);
@@ -137,12 +137,12 @@ fn tanh_lanes(x: __m512) -> __m512 {
         p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(coefficient));
     }
     let p = _mm512_fmadd_ps(_mm512_mul_ps(p, r), r, r); // exp r - 1
-    let power = _mm512_scalef_ps(ones, k);
-    let e = _mm512_fmadd_ps(power, p, _mm512_sub_ps(power, ones));
+    let power = _mm512_scalef_ps(splat_one, k);
+    let e = _mm512_fmadd_ps(power, p, _mm512_sub_ps(power, splat_one));
     // Two Newton steps instead of a division, the second on the quotient.
     let denominator = _mm512_add_ps(e, _mm512_set1_ps(2.0));
     let inverse = _mm512_rcp14_ps(denominator);
-    let inverse = _mm512_fmadd_ps(_mm512_fnmadd_ps(denominator, inverse, ones), inverse, inverse);
+    let inverse = _mm512_fmadd_ps(_mm512_fnmadd_ps(denominator, inverse, splat_one), inverse, inverse);
     let y = _mm512_mul_ps(e, inverse);
     let y = _mm512_fmadd_ps(_mm512_fnmadd_ps(y, denominator, e), inverse, y);
     let sign = _mm512_and_ps(x, _mm512_set1_ps(-0.0));
@@ -277,9 +277,9 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
 /// Computes `1 / (1 + exp(-x))`.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 fn sigmoid_lanes(x: __m512) -> __m512 {
-    let ones = _mm512_set1_ps(1.0);
+    let splat_one = _mm512_set1_ps(1.0);
     let e = exp_lanes(_mm512_sub_ps(_mm512_setzero_ps(), x));
-    _mm512_div_ps(ones, _mm512_add_ps(ones, e))
+    _mm512_div_ps(splat_one, _mm512_add_ps(splat_one, e))
 }
 
 /// As `crate::lstm_cell_forward`; `gates` and `cell` are overwritten.
@@ -306,7 +306,7 @@ pub(crate) fn lstm_cell_backward(
     [cell, previous_cell, dh]: [&[f32]; 3],
     cell_gradient: &mut [f32],
 ) {
-    let ones = _mm512_set1_ps(1.0);
+    let splat_one = _mm512_set1_ps(1.0);
     let [cell, previous_cell, dh] = [cell, previous_cell, dh].map(|row| row.as_chunks::<LANES>().0);
     let units = cell.iter().zip(previous_cell).zip(dh).zip(cell_gradient.as_chunks_mut::<LANES>().0);
     let (gates, _) = gates.as_chunks_mut::<LANES>();
@@ -315,13 +315,16 @@ pub(crate) fn lstm_cell_backward(
     {
         let [input, forget, candidate, output] = [&*i, f, g, o].map(|gate| load_full(gate));
         let (tanh_c, dh) = (tanh_lanes(load_full(cell)), load_full(dh));
-        let slope = _mm512_fnmadd_ps(tanh_c, tanh_c, ones);
+        let slope = _mm512_fnmadd_ps(tanh_c, tanh_c, splat_one);
         let dc = _mm512_fmadd_ps(_mm512_mul_ps(dh, output), slope, load_full(cell_gradient));
         store_full(cell_gradient, _mm512_mul_ps(dc, forget));
-        let sigmoid_slope = |y| _mm512_mul_ps(y, _mm512_sub_ps(ones, y));
+        let sigmoid_slope = |y| _mm512_mul_ps(y, _mm512_sub_ps(splat_one, y));
         store_full(i, _mm512_mul_ps(_mm512_mul_ps(dc, candidate), sigmoid_slope(input)));
         store_full(f, _mm512_mul_ps(_mm512_mul_ps(dc, load_full(previous_cell)), sigmoid_slope(forget)));
-        store_full(g, _mm512_mul_ps(_mm512_mul_ps(dc, input), _mm512_fnmadd_ps(candidate, candidate, ones)));
+        store_full(
+            g,
+            _mm512_mul_ps(_mm512_mul_ps(dc, input), _mm512_fnmadd_ps(candidate, candidate, splat_one)),
+        );
         store_full(o, _mm512_mul_ps(_mm512_mul_ps(dh, tanh_c), sigmoid_slope(output)));
     }
 }

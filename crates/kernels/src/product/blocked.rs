@@ -180,7 +180,7 @@ impl<'a, F: Real> Loops<'a, F> {
 
     /// Returns the number of columns that a kernel takes, and their panels.
     ///
-    /// They are columns of the right side from `col` on; if necessary, they are packed into `scratch`.
+    /// They are columns of the right side from `col` on, packed into `scratch` if necessary.
     fn right_panels<'r>(
         &self,
         col: usize,
