@@ -208,16 +208,16 @@ pub trait Real:
     fn lamb_moments(
         weights: &[Self],
         gradient: &[Self],
-        first: &mut [Self],
-        second: &mut [Self],
+        first_moment: &mut [Self],
+        second_moment: &mut [Self],
         factors: &LambFactors<Self>,
     ) -> [f64; 2];
     /// See [`super::lamb_update`].
     #[doc(hidden)]
     fn lamb_update(
         weights: &mut [Self],
-        first: &[Self],
-        second: &[Self],
+        first_moment: &[Self],
+        second_moment: &[Self],
         rate: Self,
         factors: &LambFactors<Self>,
     );

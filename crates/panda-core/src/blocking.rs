@@ -55,7 +55,7 @@ pub(crate) struct Blocking {
 }
 
 impl Blocking {
-    /// Selects the sizes for an operand format and hidden rows of width `h`.
+    /// Selects the sizes for an operand format, with hidden width `h`.
     pub fn new<F: Real, N: OperandFormat<F>>(plan: &Plan<F>, h: usize) -> Self {
         let Plan { block, tile_classes: tile, .. } = *plan;
         let (mr, nr) = (N::side(Operand::Left), N::side(Operand::Right));
