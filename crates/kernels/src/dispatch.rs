@@ -100,7 +100,7 @@ mod tests {
         (f64::from(actual) - exact).abs() / ulp
     }
 
-    /// Checks a function at all exponents, with an error of at most `limit` ULP.
+    /// Checks that the error is at most `limit` ULP at all exponents.
     fn check(name: &str, exact: fn(f64) -> f64, limit: f64, apply: fn(SimdLevel, &mut [f32])) {
         let inputs = sweep();
         for level in SimdLevel::all() {

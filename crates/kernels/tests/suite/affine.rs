@@ -16,7 +16,7 @@ const SHAPES: [[usize; 3]; 9] = [
     [100, 370, 360],
 ];
 
-/// Compares forward and backward with plain loops, for both ways to store the weight.
+/// Compares with plain loops, for both layouts of the weight.
 fn equals_plain_loops<F: Real>(tolerance: f64) {
     for ([n, d, o], transposed) in SHAPES.into_iter().flat_map(|shape| [(shape, false), (shape, true)]) {
         let (x, dy): (Vec<F>, Vec<F>) = (synthetic(n * d, 1), synthetic(n * o, 2));
