@@ -51,6 +51,7 @@ pub(crate) fn width<F>(rows: &[F], starts: &[u32]) -> usize {
     rows.len() / starts.len().max(1)
 }
 
+/// Updates the maximum of each destination state.
 #[inline(always)]
 pub(crate) fn scatter_max<F: Real>(out: &mut [F], arcs: ArcScatter<F>) {
     for (_, row, shift, start) in arcs.reachable() {
@@ -61,6 +62,7 @@ pub(crate) fn scatter_max<F: Real>(out: &mut [F], arcs: ArcScatter<F>) {
     }
 }
 
+/// Adds exponentials to the sum of each destination state.
 #[inline(always)]
 pub(crate) fn scatter_exp_sum<F: Real>(sums: &mut [F], max: &[F], arcs: ArcScatter<F>, exp: impl Fn(F) -> F) {
     for (_, row, shift, start) in arcs.reachable() {
@@ -71,6 +73,7 @@ pub(crate) fn scatter_exp_sum<F: Real>(sums: &mut [F], max: &[F], arcs: ArcScatt
     }
 }
 
+/// Updates the best arc into each destination state.
 #[inline(always)]
 pub(crate) fn scatter_argmax<F: Real>(best: &mut [F], from: &mut [u32], arcs: ArcScatter<F>) {
     for (state, row, shift, start) in arcs.reachable() {
@@ -85,6 +88,7 @@ pub(crate) fn scatter_argmax<F: Real>(best: &mut [F], from: &mut [u32], arcs: Ar
     }
 }
 
+/// Overwrites arc weights by exponentials, and sums them by state.
 #[inline(always)]
 pub(crate) fn gather_exp<F: Real>(
     rows: &mut [F],

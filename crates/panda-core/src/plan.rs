@@ -313,9 +313,13 @@ impl<F: Real> Plan<F> {
 /// Units of a plan's sizes, for a kernel.
 #[derive(Clone, Copy)]
 struct KernelSizes {
+    /// Rows of a left micro-panel.
     mr: usize,
+    /// Columns of a right micro-panel.
     nr: usize,
+    /// Multiple of the sites of a wave, if possible.
     strip_rows: usize,
+    /// Sites of a block.
     block: usize,
 }
 

@@ -7,6 +7,7 @@ use crate::{Accumulate, Real, View, ViewMut, simd::SimdLevel};
 /// The columns of a micro-panel are contiguous at each step of the sum.
 #[derive(Clone, Copy)]
 pub struct RightPanels<'a, F> {
+    /// Elements from the first column of the first step on.
     pub(crate) data: &'a [F],
     /// Elements from a step of the sum to the next one.
     pub(crate) step_stride: usize,
@@ -16,9 +17,12 @@ pub struct RightPanels<'a, F> {
 
 /// The output of a micro-kernel.
 pub struct OutputTile<'a, F> {
+    /// Elements from the first one of the tile on.
     pub(crate) out: &'a mut [F],
+    /// Rows and columns of the tile inside the output; further sums are not written.
     pub(crate) rows: usize,
     pub(crate) cols: usize,
+    /// Elements from a row to the next one.
     pub(crate) stride: usize,
     pub(crate) accumulate: Accumulate,
 }

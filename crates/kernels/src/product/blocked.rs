@@ -92,20 +92,20 @@ pub(super) fn product<F: Real>(
     };
     let mr = m.div_ceil(panels);
     let left_len = if let LeftOperand::View(_) = a { block_panels * mr * steps } else { 0 };
-    let mut loops = Loops { level, mr, nr, panels, unpacked_columns, out, a, alpha, b, k };
+    let mut blocked = BlockedProduct { level, mr, nr, panels, unpacked_columns, out, a, alpha, b, k };
     // The right side comes first, so that it is aligned to cache lines.
     let (right, left) = scratch.ensure_len(nr * steps + left_len, F::ZERO).split_at_mut(nr * steps);
     for step in (0..k).step_by(steps) {
         let accumulate = if step == 0 { accumulate } else { Accumulate::Add };
         for first_panel in (0..panels).step_by(block_panels) {
             let block = first_panel..panels.min(first_panel + block_panels);
-            loops.multiply_block(block, step..k.min(step + steps), left, right, accumulate);
+            blocked.multiply_block(block, step..k.min(step + steps), left, right, accumulate);
         }
     }
 }
 
 /// A product and its block sizes.
-struct Loops<'a, F> {
+struct BlockedProduct<'a, F> {
     level: SimdLevel,
     /// Rows of the largest left micro-panel.
     mr: usize,
@@ -123,7 +123,7 @@ struct Loops<'a, F> {
     k: usize,
 }
 
-impl<'a, F: Real> Loops<'a, F> {
+impl<'a, F: Real> BlockedProduct<'a, F> {
     /// Returns the first row and the row count of a left micro-panel.
     fn panel_rows(&self, panel: usize) -> (usize, usize) {
         let first = panel * self.out.rows / self.panels;

@@ -47,6 +47,7 @@ pub struct GateProduct<'a, F> {
     pub(crate) left: &'a [F],
     pub(crate) width: usize,
     pub(crate) left_panel_stride: usize,
+    /// Panels `[steps][16]`, `right_panel_stride` elements apart.
     pub(crate) right: &'a [F],
     pub(crate) right_panel_stride: usize,
     pub(crate) steps: usize,
