@@ -157,14 +157,14 @@ impl<F: Real> Plan<F> {
             return with_all;
         }
         // Scores of all sites, and hidden rows of as many waves as fit.
-        let wave_sites = even_size(all_sites, plan.wave, sizes.strip_rows);
+        let wave_sites = even_size(all_sites, plan.wave, sizes.wave_unit);
         let with_hidden = |waves: usize| Self {
             saved_scores: all_sites,
             saved_hidden: waves.saturating_mul(wave_sites).min(all_sites),
             ..plan
         };
-        let [bytes_of_none, bytes_of_first] = [0, 1].map(|waves| bytes(&with_hidden(waves)));
-        with_hidden((limit - bytes_of_none) / (bytes_of_first - bytes_of_none).max(1))
+        let [bytes_with_none, bytes_with_one] = [0, 1].map(|waves| bytes(&with_hidden(waves)));
+        with_hidden((limit - bytes_with_none) / (bytes_with_one - bytes_with_none).max(1))
     }
 
     /// Creates a custom plan, without saved hidden rows.
@@ -191,16 +191,16 @@ impl<F: Real> Plan<F> {
     /// Five eighths of the limit are for the wave, three for the tiles of a group.
     fn fastest(shape: Shape, precision: Precision, limit: usize, allow_long: bool) -> Self {
         let (sites, hidden, classes) = (shape.sites.max(1), shape.hidden, shape.classes.max(1));
-        let sizes @ KernelSizes { nr, strip_rows, block, .. } = KernelSizes::new::<F>(precision);
+        let sizes @ KernelSizes { nr, wave_unit, block, .. } = KernelSizes::new::<F>(precision);
         let (element_bytes, packed_bytes) = (size_of::<F>(), precision.bytes(size_of::<F>()));
         // A hidden row and its gradient, and two packed copies of the row.
         let row_bytes = hidden.saturating_mul(2 * (element_bytes + packed_bytes));
         let score_row_bytes = classes.saturating_mul(element_bytes);
         let max_size =
             (WAVE_SCORE_BYTES / score_row_bytes).clamp(WAVE_BLOCKS * block, MAX_WAVE_BLOCKS * block);
-        let max_rows = (limit / 8 * 5 / row_bytes.max(1)).max(strip_rows);
+        let max_rows = (limit / 8 * 5 / row_bytes.max(1)).max(wave_unit);
         let wave = match sizes.wave(sites, max_size, classes, allow_long) {
-            wave if wave > max_rows => even_size(sites, max_size.min(max_rows), strip_rows),
+            wave if wave > max_rows => even_size(sites, max_size.min(max_rows), wave_unit),
             wave => wave,
         };
         let tile =
@@ -222,7 +222,7 @@ impl<F: Real> Plan<F> {
         match (tiles, reduce_wave) {
             (2.., _) => Self { tiles: tiles - tiles.div_ceil(8), ..self },
             (_, true) => {
-                let unit = if wave > 2 * sizes.strip_rows { sizes.strip_rows } else { sizes.mr };
+                let unit = if wave > 2 * sizes.wave_unit { sizes.wave_unit } else { sizes.mr };
                 let wave = reduce(wave, unit).max(sizes.mr);
                 Self { wave, block: self.block.min(wave), ..self }
             }
@@ -318,7 +318,7 @@ struct KernelSizes {
     /// Columns of a right micro-panel.
     nr: usize,
     /// Multiple of the sites of a wave, if possible.
-    strip_rows: usize,
+    wave_unit: usize,
     /// Sites of a block.
     block: usize,
 }
@@ -328,7 +328,7 @@ impl KernelSizes {
         let Blocking { mr, nr, shared_rows, .. } =
             Blocking::for_precision(&Plan::<F>::custom(1, 1, 1, 1, 0), 1, precision);
         // `shared_rows` is eight pairs of micro-panels.
-        Self { mr, nr, strip_rows: shared_rows / 8, block: BLOCK_SITES.next_multiple_of(shared_rows / 2) }
+        Self { mr, nr, wave_unit: shared_rows / 8, block: BLOCK_SITES.next_multiple_of(shared_rows / 2) }
     }
 
     /// Returns the sites of a wave, at most `max_size`.
@@ -339,10 +339,10 @@ impl KernelSizes {
         let class_tasks = classes.div_ceil(self.mr).saturating_add(classes.div_ceil(self.nr));
         let min_size =
             MIN_TASKS.saturating_sub(class_tasks).saturating_mul(self.mr).min(MAX_WAVE_BLOCKS * self.block);
-        match even_size(sites, max_size, self.strip_rows) {
+        match even_size(sites, max_size, self.wave_unit) {
             wave if allow_long && wave < min_size && wave < sites => {
                 let waves = (sites / min_size).max(1);
-                even_size(sites, sites.div_ceil(waves), self.strip_rows)
+                even_size(sites, sites.div_ceil(waves), self.wave_unit)
             }
             wave => wave,
         }
