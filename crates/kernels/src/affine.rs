@@ -101,7 +101,7 @@ impl<'a, F: Real> Affine<'a, F> {
     pub fn tasks(&self, rows: usize) -> AffineTasks {
         let (inputs, outputs) = self.weight.shape();
         let stored_rows = if self.weight.transposed { outputs } else { inputs };
-        let row_tasks = |columns| match task_shape(rows, [inputs * outputs, columns]) {
+        let row_tasks = |columns| match task_shape(rows, inputs * outputs, columns) {
             _ if rows <= MAX_UNPACKED_ROWS => rows.div_ceil(unpacked_task_rows(inputs * outputs)),
             [task_rows, width] => rows.div_ceil(task_rows) * columns.div_ceil(width),
         };
@@ -122,9 +122,9 @@ impl<'a, F: Real> Affine<'a, F> {
     /// Cost: `O(n D O)` time.
     pub fn forward(&self, x: &[F], y: &mut [F]) {
         let ((inputs, outputs), bias) = (self.weight.shape(), self.bias);
-        multiply_rows(self.pool, x, self.weight, y, Accumulate::Replace, |y| {
+        multiply_rows(self.pool, x, self.weight, y, Accumulate::Replace, |y, columns| {
             if let Some(bias) = bias {
-                y.0.chunks_exact_mut(y.1.len().max(1)).for_each(|row| add(row, &bias[y.1.clone()]));
+                y.chunks_exact_mut(columns.len().max(1)).for_each(|row| add(row, &bias[columns.clone()]));
             }
         });
         debug_assert_eq!(x.len() * outputs, y.len() * inputs);
@@ -140,7 +140,7 @@ impl<'a, F: Real> Affine<'a, F> {
     ///
     /// Cost: `O(n D O)` time.
     pub fn backward_rows(&self, dy: &[F], dx: &mut [F], accumulate: Accumulate) {
-        multiply_rows(self.pool, dy, self.weight.transposed(), dx, accumulate, |_| {});
+        multiply_rows(self.pool, dy, self.weight.transposed(), dx, accumulate, |_, _| {});
     }
 
     /// Adds `dW += xᵀ dy` and `db += Σ dy` for a list of `(x, dy)`.
@@ -164,22 +164,22 @@ impl<'a, F: Real> Affine<'a, F> {
             return;
         }
         let width = if self.weight.transposed { inputs } else { outputs };
-        // Stored rows are inputs, or outputs if the weight is transposed.
+        // Stored rows of the weight are inputs, or outputs if it is transposed.
         let sides = |&(x, dy): &(&'b [F], &'b [F])| if self.weight.transposed { (dy, x) } else { (x, dy) };
         let pack = |run: &(&'b [F], &'b [F])| {
-            let (own, all) = sides(run);
-            let rows = all.len() / width;
-            let fits = all.len() == rows * width && own.len() == rows * (weight.len() / width);
+            let (left, right) = sides(run);
+            let rows = right.len() / width;
+            let fits = right.len() == rows * width && left.len() == rows * (weight.len() / width);
             assert!(fits, "affine: runs of rows");
-            (own, PackedRight::with_pool(self.pool, View::new(all, rows, width)))
+            (left, PackedRight::with_pool(self.pool, View::new(right, rows, width)))
         };
         let packed: Vec<_> = runs.iter().filter(|(x, _)| !x.is_empty()).map(pack).collect();
         let weight_task = |task: usize, out: &mut [F]| {
-            let (first, count) = (task * WEIGHT_ROWS_PER_TASK, out.len() / width);
-            for (own, all) in &packed {
-                let rows = all.shape().0;
-                let own = View::with_stride(&own[first..], rows, count, own.len() / rows).transposed();
-                product_packed(ViewMut::new(out, count, width), own, all, Accumulate::Add);
+            let (first_row, count) = (task * WEIGHT_ROWS_PER_TASK, out.len() / width);
+            for (left, right) in &packed {
+                let rows = right.shape().0;
+                let left = View::with_stride(&left[first_row..], rows, count, left.len() / rows).transposed();
+                product_packed(ViewMut::new(out, count, width), left, right, Accumulate::Add);
             }
         };
         let bias_task = |task: usize, bias: &mut [F]| {
@@ -199,16 +199,16 @@ impl<'a, F: Real> Affine<'a, F> {
 }
 
 /// Returns the rows of a task without a shared packed weight.
-fn unpacked_task_rows(elements: usize) -> usize {
-    if elements >= MIN_SPLIT_ELEMENTS { ROWS_PER_SPLIT_TASK } else { MAX_UNPACKED_ROWS }
+fn unpacked_task_rows(weight_elements: usize) -> usize {
+    if weight_elements >= MIN_SPLIT_ELEMENTS { ROWS_PER_SPLIT_TASK } else { MAX_UNPACKED_ROWS }
 }
 
 /// Returns the rows and columns of a task with a shared weight.
-fn task_shape(rows: usize, [elements, columns]: [usize; 2]) -> [usize; 2] {
-    if elements <= MAX_CACHED_ELEMENTS {
+fn task_shape(rows: usize, weight_elements: usize, columns: usize) -> [usize; 2] {
+    if weight_elements <= MAX_CACHED_ELEMENTS {
         return match rows / TARGET_TASKS {
-            rows if rows < KERNEL_ROWS => [rows.max(MIN_TASK_ROWS), columns],
-            rows => [(rows / KERNEL_ROWS * KERNEL_ROWS).min(MAX_TASK_ROWS), columns],
+            task_rows if task_rows < KERNEL_ROWS => [task_rows.max(MIN_TASK_ROWS), columns],
+            task_rows => [(task_rows / KERNEL_ROWS * KERNEL_ROWS).min(MAX_TASK_ROWS), columns],
         };
     }
     let blocks = |task_rows: usize| rows.div_ceil(task_rows);
@@ -233,7 +233,7 @@ fn multiply_rows<F: Real>(
     matrix: View<F>,
     out: &mut [F],
     accumulate: Accumulate,
-    after: impl Fn((&mut [F], Range<usize>)) + Sync,
+    after: impl Fn(&mut [F], Range<usize>) + Sync,
 ) {
     let (inputs, outputs) = matrix.shape();
     if out.is_empty() {
@@ -246,13 +246,14 @@ fn multiply_rows<F: Real>(
         rows.len(),
         out.len()
     );
+    // Few rows: each task reads the weight without packing.
     if count <= MAX_UNPACKED_ROWS || inputs == 0 {
         let task_rows = unpacked_task_rows(inputs * outputs);
         let run = |task: usize, out: &mut [F]| {
             let count = out.len() / outputs;
             let rows = View::new(&rows[task * task_rows * inputs..][..count * inputs], count, inputs);
             product(ViewMut::new(&mut *out, count, outputs), rows, matrix, F::ONE, accumulate);
-            after((out, 0..outputs));
+            after(out, 0..outputs);
         };
         // A single task runs on the calling thread.
         return if count <= task_rows {
@@ -261,22 +262,24 @@ fn multiply_rows<F: Real>(
             par_for(parts_mut(out, task_rows * outputs), run)
         };
     }
-    let [task_rows, width] = task_shape(count, [inputs * outputs, outputs]);
+    let [task_rows, width] = task_shape(count, inputs * outputs, outputs);
     let right = PackedRight::with_pool(pool, matrix);
+    // A weight that fits the caches: tasks have some rows and all columns.
     if width == outputs {
         par_for((parts_mut(out, task_rows * outputs), parts(rows, task_rows * inputs)), |_, (out, rows)| {
             let count = out.len() / outputs;
             let target = ViewMut::new(&mut *out, count, outputs);
             product_packed(target, View::new(rows, count, inputs), &right, accumulate);
-            after((out, 0..outputs));
+            after(out, 0..outputs);
         });
         return;
     }
+    // A larger weight: tasks have some rows and some columns.
     let left = PackedLeft::with_pool(pool, View::new(rows, count, inputs), task_rows);
     let (blocks, tiling) =
         (count.div_ceil(task_rows), Tiling { rows: task_rows, planes: 1, columns: outputs, width });
     par_for(tiles_mut(out, tiling), |task, mut tile| {
-        let (block, first) = (task % blocks, task / blocks * width);
+        let (block, first_column) = (task % blocks, task / blocks * width);
         let (count, columns) = (tile.rows(), tile.row(0, 0).len());
         // Separate memory, so that sums over many blocks of steps stay in the cache.
         let mut sums = acquire(pool, "sums", count * columns);
@@ -286,10 +289,10 @@ fn multiply_rows<F: Real>(
         product_of_parts(
             ViewMut::new(&mut sums, count, columns),
             (&left, block),
-            (&right, first),
+            (&right, first_column),
             accumulate,
         );
-        after((&mut sums, first..first + columns));
+        after(&mut sums, first_column..first_column + columns);
         (0..count).for_each(|row| tile.row(row, 0).copy_from_slice(&sums[row * columns..][..columns]));
     });
 }

@@ -40,7 +40,8 @@ impl<'a, F: Real> ArcScatter<'a, F> {
     pub(crate) fn reachable(&self) -> impl Iterator<Item = (usize, &'a [F], F, usize)> + use<'a, F> {
         let Self { rows, shifts, starts, .. } = *self;
         let rows = rows.chunks_exact(self.width().max(1)).zip(shifts.iter().zip(starts));
-        let rows = rows.enumerate().map(|(at, (row, (&shift, &start)))| (at, row, shift, start as usize));
+        let rows =
+            rows.enumerate().map(|(index, (row, (&shift, &start)))| (index, row, shift, start as usize));
         rows.filter(|&(_, _, shift, _)| shift != F::NEG_INFINITY)
     }
 }
@@ -50,6 +51,7 @@ pub(crate) fn width<F>(rows: &[F], starts: &[u32]) -> usize {
     rows.len() / starts.len().max(1)
 }
 
+/// Updates the maximum of each destination state.
 #[inline(always)]
 pub(crate) fn scatter_max<F: Real>(out: &mut [F], arcs: ArcScatter<F>) {
     for (_, row, shift, start) in arcs.reachable() {
@@ -60,6 +62,7 @@ pub(crate) fn scatter_max<F: Real>(out: &mut [F], arcs: ArcScatter<F>) {
     }
 }
 
+/// Adds exponentials to the sum of each destination state.
 #[inline(always)]
 pub(crate) fn scatter_exp_sum<F: Real>(sums: &mut [F], max: &[F], arcs: ArcScatter<F>, exp: impl Fn(F) -> F) {
     for (_, row, shift, start) in arcs.reachable() {
@@ -70,20 +73,22 @@ pub(crate) fn scatter_exp_sum<F: Real>(sums: &mut [F], max: &[F], arcs: ArcScatt
     }
 }
 
+/// Updates the best arc into each destination state.
 #[inline(always)]
 pub(crate) fn scatter_argmax<F: Real>(best: &mut [F], from: &mut [u32], arcs: ArcScatter<F>) {
-    for (at, row, shift, start) in arcs.reachable() {
-        let at = arcs.first_row + at;
+    for (state, row, shift, start) in arcs.reachable() {
+        let row_index = arcs.first_row + state;
         let states = best[start..][..row.len()].iter_mut().zip(&mut from[start..]);
         for (i, ((best, from), &w)) in states.zip(row).enumerate() {
             let w = w + shift;
             if w > *best {
-                (*best, *from) = (w, (at * row.len() + i + 1) as u32);
+                (*best, *from) = (w, (row_index * row.len() + i + 1) as u32);
             }
         }
     }
 }
 
+/// Overwrites arc weights by exponentials, and sums them by state.
 #[inline(always)]
 pub(crate) fn gather_exp<F: Real>(
     rows: &mut [F],

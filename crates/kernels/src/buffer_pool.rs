@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use crate::{AlignedVec, Real, lock};
 
 /// Unused buffers with their roles.
-type Free<F> = Mutex<Vec<(&'static str, AlignedVec<F>)>>;
+type UnusedBuffers<F> = Mutex<Vec<(&'static str, AlignedVec<F>)>>;
 
 /// A pool of buffers that steps share; clones refer to the same pool.
 ///
@@ -25,7 +25,7 @@ type Free<F> = Mutex<Vec<(&'static str, AlignedVec<F>)>>;
 /// assert!(pool.bytes() > bytes);
 /// ```
 #[derive(Debug)]
-pub struct BufferPool<F>(Arc<Free<F>>);
+pub struct BufferPool<F>(Arc<UnusedBuffers<F>>);
 
 impl<F> Clone for BufferPool<F> {
     fn clone(&self) -> Self {
@@ -61,15 +61,15 @@ impl<F: Real> BufferPool<F> {
 
     /// Removes the unused buffer of a role that fits best.
     fn remove(&self, role: &'static str, len: usize) -> Option<AlignedVec<F>> {
-        let mut free = lock(&self.0);
+        let mut unused = lock(&self.0);
         // Sufficient buffers first, in ascending size; then the others, in descending size.
         let order = |(_, (_, buffer)): &(usize, &(_, AlignedVec<F>))| match buffer.fits(len) {
             true => (false, buffer.bytes()),
             false => (true, usize::MAX - buffer.bytes()),
         };
-        let candidates = free.iter().enumerate().filter(|(_, (free_role, _))| *free_role == role);
+        let candidates = unused.iter().enumerate().filter(|(_, (unused_role, _))| *unused_role == role);
         let (best, _) = candidates.min_by_key(order)?;
-        Some(free.swap_remove(best).1)
+        Some(unused.swap_remove(best).1)
     }
 }
 
@@ -128,8 +128,8 @@ impl<F> DerefMut for PooledBuffer<F> {
 
 impl<F> Drop for PooledBuffer<F> {
     fn drop(&mut self) {
-        if let Some((role, BufferPool(free))) = self.pool.take() {
-            lock(&free).push((role, std::mem::take(&mut self.buffer)));
+        if let Some((role, BufferPool(unused))) = self.pool.take() {
+            lock(&unused).push((role, std::mem::take(&mut self.buffer)));
         }
     }
 }
@@ -142,12 +142,12 @@ mod tests {
     fn the_smallest_sufficient_buffer_is_acquired() {
         let pool = BufferPool::<f32>::new();
         drop([30, 100, 50].map(|len| pool.acquire("row", 10 * len)));
-        let held = pool.bytes();
+        let bytes = pool.bytes();
         let (first, second) = (pool.acquire("row", 400), pool.acquire("row", 400));
         assert!(first.as_ptr() != second.as_ptr());
         assert_eq!(pool.bytes(), 4 * (300 + 16), "the buffer of 300 is unused");
         drop((first, second));
-        assert_eq!(pool.bytes(), held);
+        assert_eq!(pool.bytes(), bytes);
     }
 
     #[test]

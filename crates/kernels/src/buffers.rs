@@ -46,19 +46,19 @@ pub fn ensure_len<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
 /// Reserves capacity for `count` elements; growing discards the old elements.
 ///
 /// The old memory is freed first, so that both never exist at the same time.
-pub fn ensure_capacity<T>(list: &mut Vec<T>, count: usize) {
-    if list.capacity() < count {
-        *list = Vec::new();
-        list.reserve_exact(count);
+pub fn ensure_capacity<T>(buffer: &mut Vec<T>, count: usize) {
+    if buffer.capacity() < count {
+        *buffer = Vec::new();
+        buffer.reserve_exact(count);
     }
 }
 
-/// Returns `len` copies of `value`, reusing the memory of `list`.
-pub fn reset<T: Clone>(mut list: Vec<T>, len: usize, value: T) -> Vec<T> {
-    ensure_capacity(&mut list, len);
-    list.clear();
-    list.resize(len, value);
-    list
+/// Returns `len` copies of `value`, reusing the memory of `buffer`.
+pub fn reset<T: Clone>(mut buffer: Vec<T>, len: usize, value: T) -> Vec<T> {
+    ensure_capacity(&mut buffer, len);
+    buffer.clear();
+    buffer.resize(len, value);
+    buffer
 }
 
 /// A vector that starts at a cache line.
@@ -68,13 +68,15 @@ pub fn reset<T: Clone>(mut list: Vec<T>, len: usize, value: T) -> Vec<T> {
 /// Its size is [`ScratchReq::aligned`](crate::ScratchReq::aligned).
 #[derive(Debug)]
 pub struct AlignedVec<T> {
-    all: Vec<T>,
+    /// The elements, after up to one cache line of unused ones.
+    vector: Vec<T>,
+    /// Index of the first element at a cache line.
     first: usize,
 }
 
 impl<T> Default for AlignedVec<T> {
     fn default() -> Self {
-        Self { all: Vec::new(), first: 0 }
+        Self { vector: Vec::new(), first: 0 }
     }
 }
 
@@ -82,55 +84,55 @@ impl<T: Clone> AlignedVec<T> {
     /// Returns `len` elements with unspecified contents.
     pub fn ensure_len(&mut self, len: usize, value: T) -> &mut [T] {
         self.ensure_bytes((len + CACHE_LINE / size_of::<T>()) * size_of::<T>(), value);
-        &mut self.all[self.first..][..len]
+        &mut self.vector[self.first..][..len]
     }
 
     /// Allocates at least `bytes` bytes, as counted by [`AlignedVec::bytes`].
     pub fn ensure_bytes(&mut self, bytes: usize, value: T) {
-        ensure_len(&mut self.all, bytes / size_of::<T>(), value);
-        self.first = self.all.as_ptr().align_offset(CACHE_LINE);
+        ensure_len(&mut self.vector, bytes / size_of::<T>(), value);
+        self.first = self.vector.as_ptr().align_offset(CACHE_LINE);
     }
 }
 
 impl<T> AlignedVec<T> {
     /// Aligns the elements of a vector.
-    pub fn from_vec(all: Vec<T>) -> Self {
-        let first = all.as_ptr().align_offset(CACHE_LINE).min(all.len());
-        Self { all, first }
+    pub fn from_vec(vector: Vec<T>) -> Self {
+        let first = vector.as_ptr().align_offset(CACHE_LINE).min(vector.len());
+        Self { vector, first }
     }
 
     /// Returns the underlying vector.
     pub fn into_vec(self) -> Vec<T> {
-        self.all
+        self.vector
     }
 
     /// Returns whether `len` elements fit without an allocation.
     pub fn fits(&self, len: usize) -> bool {
-        len + CACHE_LINE / size_of::<T>() <= self.all.len()
+        len + CACHE_LINE / size_of::<T>() <= self.vector.len()
     }
 
     /// Returns the allocated bytes.
     pub fn bytes(&self) -> usize {
-        self.all.capacity() * size_of::<T>()
+        self.vector.capacity() * size_of::<T>()
     }
 }
 
 impl<T> std::ops::DerefMut for AlignedVec<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        &mut self.all[self.first..]
+        &mut self.vector[self.first..]
     }
 }
 
 impl<T> std::ops::Deref for AlignedVec<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        &self.all[self.first..]
+        &self.vector[self.first..]
     }
 }
 
 /// Memory that a workspace reuses from call to call.
 pub trait ReusableBuffer {
-    /// Returns the bytes that are held.
+    /// Returns the allocated memory.
     fn requirement(&self) -> ScratchReq;
     /// Frees the memory.
     fn release(&mut self);
@@ -162,8 +164,8 @@ pub fn release_excess(
     others: ScratchReq,
     buffers: &mut [(&mut dyn ReusableBuffer, ScratchReq)],
 ) {
-    let largest = buffers.iter().map(|(buffer, required)| buffer.requirement().or(*required));
-    if ScratchReq::all_of(largest).and(others).bytes() > limit {
+    let sizes_in_next_call = buffers.iter().map(|(buffer, required)| buffer.requirement().or(*required));
+    if ScratchReq::all_of(sizes_in_next_call).and(others).bytes() > limit {
         let exceeding = buffers.iter_mut().filter(|(buffer, required)| buffer.requirement() > *required);
         exceeding.for_each(|(buffer, _)| buffer.release());
     }
@@ -177,21 +179,22 @@ pub fn release_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: both only change how the allocator returns memory; any thread may call them.
     unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 18);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 18);
+        const THRESHOLD_BYTES: libc::c_int = 1 << 18;
+        libc::mallopt(libc::M_MMAP_THRESHOLD, THRESHOLD_BYTES);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, THRESHOLD_BYTES);
         libc::malloc_trim(0);
     }
 }
 
 #[cfg(target_os = "linux")]
 fn request_large_pages<T>(buffer: &[T]) {
-    const PAGE: usize = 4096;
+    const PAGE_BYTES: usize = 4096;
     let start = buffer.as_ptr().cast::<u8>();
-    let skip = start.align_offset(PAGE);
-    let Some(len) = size_of_val(buffer).checked_sub(skip) else { return };
+    let skipped_bytes = start.align_offset(PAGE_BYTES);
+    let Some(len) = size_of_val(buffer).checked_sub(skipped_bytes) else { return };
     // SAFETY: the range is inside `buffer`; the advice changes neither contents nor access.
     unsafe {
-        libc::madvise(start.add(skip).cast_mut().cast(), len, libc::MADV_HUGEPAGE);
+        libc::madvise(start.add(skipped_bytes).cast_mut().cast(), len, libc::MADV_HUGEPAGE);
     }
 }
 
@@ -204,7 +207,7 @@ mod tests {
 
     #[test]
     fn only_buffers_above_their_requirements_are_released_and_only_above_the_limit() {
-        let kept = |limit| {
+        let sizes_after_release = |limit| {
             let (mut list, mut rows): (Vec<u8>, AlignedVec<f32>) = (vec![0; 100], AlignedVec::default());
             rows.ensure_len(10, 0.0);
             let required = [ScratchReq::new::<u8>(60), ScratchReq::aligned::<f32>(20)];
@@ -213,8 +216,8 @@ mod tests {
             release_excess(limit, ScratchReq::from_bytes(1), &mut buffers);
             [list.capacity(), rows.bytes()]
         };
-        let all = 100 + (4 * 20 + 64) + 1;
-        assert_eq!(kept(all), [100, 4 * 10 + 64]);
-        assert_eq!(kept(all - 1), [0, 4 * 10 + 64]);
+        let total = 100 + (4 * 20 + 64) + 1;
+        assert_eq!(sizes_after_release(total), [100, 4 * 10 + 64]);
+        assert_eq!(sizes_after_release(total - 1), [0, 4 * 10 + 64]);
     }
 }

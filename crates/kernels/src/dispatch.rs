@@ -16,18 +16,18 @@ macro_rules! dispatched {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-                fn v4($($arg: $kind),*) $(-> $out)? {
+                fn avx512_version($($arg: $kind),*) $(-> $out)? {
                     $wide($($arg),*)
                 }
                 #[target_feature(enable = "avx2,fma")]
-                fn v3($($arg: $kind),*) $(-> $out)? {
+                fn avx2_version($($arg: $kind),*) $(-> $out)? {
                     math::$name::<true>($($arg),*)
                 }
                 match level {
                     // SAFETY: the token proves the features.
-                    SimdLevel::Avx512(_) => return unsafe { v4($($arg),*) },
-                    // SAFETY: the same for `v3`.
-                    SimdLevel::Avx2(_) => return unsafe { v3($($arg),*) },
+                    SimdLevel::Avx512(_) => return unsafe { avx512_version($($arg),*) },
+                    // SAFETY: the same for AVX2.
+                    SimdLevel::Avx2(_) => return unsafe { avx2_version($($arg),*) },
                     SimdLevel::Portable => {}
                 }
             }
@@ -80,7 +80,7 @@ macro_rules! lstm_cell {
 // Other levels use the portable loops, whose exponentials are the dispatched functions above.
 lstm_cell! {
     lstm_cell_forward, lstm_cell::forward, (gates: &mut [f32], cell: &mut [f32], state: &mut [f32]);
-    lstm_cell_backward, lstm_cell::backward, (gates: &mut [f32], units: [&[f32]; 3], carry: &mut [f32]);
+    lstm_cell_backward, lstm_cell::backward, (gates: &mut [f32], units: [&[f32]; 3], cell_gradient: &mut [f32]);
 }
 
 #[cfg(test)]
@@ -100,6 +100,7 @@ mod tests {
         (f64::from(actual) - exact).abs() / ulp
     }
 
+    /// Checks that the error is at most `limit` ULP at all exponents.
     fn check(name: &str, exact: fn(f64) -> f64, limit: f64, apply: fn(SimdLevel, &mut [f32])) {
         let inputs = sweep();
         for level in SimdLevel::all() {
@@ -142,8 +143,8 @@ mod tests {
 
     #[test]
     fn sums_equal_plain_loops() {
-        let values = |len: usize, by: usize| -> Vec<f32> {
-            (0..len).map(|i| ((i * by % 101) as f32 - 50.0) / 9.0).collect()
+        let values = |len: usize, factor: usize| -> Vec<f32> {
+            (0..len).map(|i| ((i * factor % 101) as f32 - 50.0) / 9.0).collect()
         };
         for level in SimdLevel::all() {
             for width in [0, 1, 7, 16, 31, 32, 100] {
@@ -185,17 +186,17 @@ mod tests {
                     exp(level, &mut values);
                     values
                 };
-                let (mut out, each) = (vec![f32::NAN; steps * width], |i: usize| rows[i / width]);
+                let (mut out, row_of) = (vec![f32::NAN; steps * width], |i: usize| rows[i / width]);
                 tanh_panel(level, &mut out, &prepare(&panel), &prepare(&rows));
-                let spread: Vec<f32> = (0..panel.len()).map(each).collect();
+                let repeated_rows: Vec<f32> = (0..panel.len()).map(row_of).collect();
                 let mut pairs = vec![f32::NAN; panel.len()];
-                tanh_pairs(level, &mut pairs, &prepare(&panel), &prepare(&spread));
+                tanh_pairs(level, &mut pairs, &prepare(&panel), &prepare(&repeated_rows));
                 assert_eq!(out, pairs, "{level:?} {steps} x {width}");
                 for (i, &actual) in pairs.iter().enumerate() {
-                    let exact = (f64::from(panel[i]) + f64::from(each(i))).tanh();
+                    let exact = (f64::from(panel[i]) + f64::from(row_of(i))).tanh();
                     // Rounding of exp(2x), where addends up to 21 cancel.
-                    let bar = 3e-7 + 1.2e-7 * f64::from(panel[i].abs()) * (1.0 - exact * exact);
-                    assert!((f64::from(actual) - exact).abs() <= bar, "{level:?} {actual} {exact}");
+                    let tolerance = 3e-7 + 1.2e-7 * f64::from(panel[i].abs()) * (1.0 - exact * exact);
+                    assert!((f64::from(actual) - exact).abs() <= tolerance, "{level:?} {actual} {exact}");
                 }
             }
         }
@@ -285,18 +286,18 @@ mod tests {
                 }
                 let mut actual = vec![0.0f32; targets];
                 scatter_exp_sum(level, &mut actual, &max, arcs);
-                let same = |a: f32, b: f64| (f64::from(a) - b).abs() <= 2e-6 * (b + 1e-3);
-                assert!(actual.iter().zip(&sums).all(|(&a, &b)| same(a, b)), "{level:?} {width}");
+                let is_close = |a: f32, b: f64| (f64::from(a) - b).abs() <= 2e-6 * (b + 1e-3);
+                assert!(actual.iter().zip(&sums).all(|(&a, &b)| is_close(a, b)), "{level:?} {width}");
 
                 let next: Vec<f32> = (0..targets).map(|i| value(i + 6) / 4.0).collect();
-                let (mut back, mut sums) = (rows.clone(), vec![f32::NAN; states]);
-                gather_exp(level, &mut back, &shifts, &starts, &next, &mut sums);
+                let (mut posteriors, mut sums) = (rows.clone(), vec![f32::NAN; states]);
+                gather_exp(level, &mut posteriors, &shifts, &starts, &next, &mut sums);
                 for p in 0..states {
                     let arc = |i: usize| rows[p * width + i] + next[starts[p] as usize + i] + shifts[p];
                     let expected = |i: usize| f64::from(arc(i)).exp();
-                    let row = &back[p * width..][..width];
-                    assert!(row.iter().enumerate().all(|(i, &a)| same(a, expected(i))), "{level:?} {p}");
-                    assert!(same(sums[p], (0..width).map(expected).sum()), "{level:?} {p}");
+                    let row = &posteriors[p * width..][..width];
+                    assert!(row.iter().enumerate().all(|(i, &a)| is_close(a, expected(i))), "{level:?} {p}");
+                    assert!(is_close(sums[p], (0..width).map(expected).sum()), "{level:?} {p}");
                 }
             }
         }
@@ -354,9 +355,9 @@ mod tests {
         for bad in [f32::NAN, f32::INFINITY] {
             row[33] = bad;
             assert!(statistics(&mut row).1.is_nan());
-            let mut alone = vec![masked; 40];
-            alone[33] = bad;
-            assert!(statistics(&mut alone).1.is_nan());
+            let mut mostly_masked = vec![masked; 40];
+            mostly_masked[33] = bad;
+            assert!(statistics(&mut mostly_masked).1.is_nan());
         }
         row[33] = masked;
         assert_eq!(statistics(&mut row), (0.0, 39.0));

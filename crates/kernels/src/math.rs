@@ -20,10 +20,10 @@ pub(super) const LN2_LOW: f32 = -2.121_944_4e-4;
 /// Adding and subtracting 1.5 · 2^23 rounds to the nearest integer.
 ///
 /// After the addition, the integer is in the low bits of the sum.
-const ROUND: f32 = 12_582_912.0;
+const ROUNDING_OFFSET: f32 = 12_582_912.0;
 /// Arguments of `exp` beyond these limits give 0 and +inf.
-pub(super) const SMALLEST: f32 = -86.6;
-const LARGEST: f32 = 88.722_83;
+pub(super) const MIN_EXP_ARGUMENT: f32 = -86.6;
+const MAX_EXP_ARGUMENT: f32 = 88.722_83;
 /// See [`super::Real::FLUSH_THRESHOLD`]; 2^-100.
 pub(super) const FLUSH_THRESHOLD: f32 = 7.888_609e-31;
 
@@ -32,11 +32,13 @@ fn fma<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FUSED { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// Returns `(2^(k - DOWN), p(r) - 1)`; `DOWN` = 1 avoids overflow of `2^k` for the largest x.
+/// Returns `(2^(k - EXPONENT_SHIFT), p(r) - 1)`.
+///
+/// A shift of 1 avoids overflow of `2^k` for the largest x.
 #[inline(always)]
-fn reduce<const FUSED: bool, const DOWN: u32>(x: f32) -> (f32, f32) {
-    let shifted = fma::<FUSED>(x, std::f32::consts::LOG2_E, ROUND);
-    let k = shifted - ROUND;
+fn exp_parts<const FUSED: bool, const EXPONENT_SHIFT: u32>(x: f32) -> (f32, f32) {
+    let shifted = fma::<FUSED>(x, std::f32::consts::LOG2_E, ROUNDING_OFFSET);
+    let k = shifted - ROUNDING_OFFSET;
     let r = fma::<FUSED>(k, -LN2_LOW, fma::<FUSED>(k, -LN2_HIGH, x));
     let mut p = 1.0 / 5040.0;
     p = fma::<FUSED>(p, r, 1.0 / 720.0);
@@ -46,19 +48,19 @@ fn reduce<const FUSED: bool, const DOWN: u32>(x: f32) -> (f32, f32) {
     p = fma::<FUSED>(p, r, 0.5);
     p = fma::<FUSED>(p * r, r, r);
     // The low 8 bits of `shifted` are k; moved to the exponent field and biased they are 2^k.
-    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add((127 - DOWN) << 23));
+    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add((127 - EXPONENT_SHIFT) << 23));
     (power, p)
 }
 
 #[inline(always)]
 fn exp_one<const FUSED: bool>(x: f32) -> f32 {
     // e^88.7 is 2^127.99, whose 2^k overflows: take 2^(k-1) twice. The lower limit is 2^-125.
-    let inside = if x > LARGEST { LARGEST } else { x };
-    let inside = if inside < SMALLEST { SMALLEST } else { inside };
-    let (power, p) = reduce::<FUSED, 1>(inside);
+    let clamped = if x > MAX_EXP_ARGUMENT { MAX_EXP_ARGUMENT } else { x };
+    let clamped = if clamped < MIN_EXP_ARGUMENT { MIN_EXP_ARGUMENT } else { clamped };
+    let (power, p) = exp_parts::<FUSED, 1>(clamped);
     let half = fma::<FUSED>(power, p, power);
-    let y = if x < SMALLEST { 0.0 } else { half + half };
-    let y = if x > LARGEST { f32::INFINITY } else { y };
+    let y = if x < MIN_EXP_ARGUMENT { 0.0 } else { half + half };
+    let y = if x > MAX_EXP_ARGUMENT { f32::INFINITY } else { y };
     if x.is_nan() { x } else { y }
 }
 
@@ -66,7 +68,7 @@ fn exp_one<const FUSED: bool>(x: f32) -> f32 {
 fn tanh_one<const FUSED: bool>(x: f32) -> f32 {
     let a = x.abs();
     let a = if a < 10.0 { a } else { 10.0 }; // tanh(10) rounds to 1
-    let (power, p) = reduce::<FUSED, 0>(a + a);
+    let (power, p) = exp_parts::<FUSED, 0>(a + a);
     let e = fma::<FUSED>(power, p, power - 1.0);
     let y = (e / (e + 2.0)).copysign(x);
     if x.is_nan() { x } else { y }
@@ -87,11 +89,13 @@ pub(super) fn exp<const FUSED: bool>(values: &mut [f32]) {
 /// The polynomial is that of Cephes' `logf`.
 #[inline(always)]
 fn ln_one<const FUSED: bool>(x: f32) -> f32 {
-    let bits = x.to_bits().wrapping_sub(0x3f35_04f3); // √½
+    const SQRT_HALF_BITS: u32 = 0x3f35_04f3;
+    const MANTISSA_BITS: u32 = 0x007f_ffff;
+    let bits = x.to_bits().wrapping_sub(SQRT_HALF_BITS);
     let e = ((bits as i32) >> 23) as f32;
-    let m = f32::from_bits((bits & 0x007f_ffff).wrapping_add(0x3f35_04f3)) - 1.0;
-    let mut p = LN[0];
-    for coefficient in &LN[1..] {
+    let m = f32::from_bits((bits & MANTISSA_BITS).wrapping_add(SQRT_HALF_BITS)) - 1.0;
+    let mut p = LN_COEFFICIENTS[0];
+    for coefficient in &LN_COEFFICIENTS[1..] {
         p = fma::<FUSED>(p, m, *coefficient);
     }
     let z = m * m;
@@ -103,7 +107,7 @@ fn ln_one<const FUSED: bool>(x: f32) -> f32 {
 }
 
 /// Coefficients of Cephes' `logf`, highest power first.
-pub(super) const LN: [f32; 9] = [
+pub(super) const LN_COEFFICIENTS: [f32; 9] = [
     7.037_683_6e-2,
     -1.151_461e-1,
     1.167_699_9e-1,
@@ -207,7 +211,7 @@ pub(super) fn dot<const FUSED: bool>(a: &[f32], b: &[f32]) -> f32 {
         (0..LANES).for_each(|i| sums[i] = fma::<FUSED>(a[i], b[i], sums[i]));
     }
     let tail = last_a.iter().zip(last_b).fold(0.0, |sum, (&a, &b)| fma::<FUSED>(a, b, sum));
-    fold(sums, |a, b| a + b) + tail
+    reduce_lanes(sums, |a, b| a + b) + tail
 }
 
 /// Computes `out += factor · row`.
@@ -224,7 +228,7 @@ pub(super) fn add_rows<const FUSED: bool>(out: &mut [f32], rows: &[f32]) {
 
 /// Reduces the lanes of an accumulator by halving.
 #[inline(always)]
-fn fold<T: Copy>(mut lanes: [T; LANES], join: impl Fn(T, T) -> T) -> T {
+fn reduce_lanes<T: Copy>(mut lanes: [T; LANES], join: impl Fn(T, T) -> T) -> T {
     for half in [8, 4, 2, 1] {
         for i in 0..half {
             lanes[i] = join(lanes[i], lanes[i + half]);
@@ -249,7 +253,7 @@ fn row_max(row: &[f32]) -> f32 {
             best[i] = larger(best[i], z[i]);
         }
     }
-    chunks.remainder().iter().fold(fold(best, larger), |m, &z| larger(m, z))
+    chunks.remainder().iter().fold(reduce_lanes(best, larger), |m, &z| larger(m, z))
 }
 
 /// Adds the bias to a row; returns its [`row_max`].
@@ -263,7 +267,7 @@ fn row_add_max(row: &mut [f32], bias: &[f32]) -> f32 {
             best[i] = larger(best[i], z[i]);
         }
     }
-    let mut max = fold(best, larger);
+    let mut max = reduce_lanes(best, larger);
     for (z, b) in chunks.into_remainder().iter_mut().zip(biases.remainder()) {
         *z += b;
         max = larger(max, *z);
@@ -285,7 +289,7 @@ fn row_exp_sum<const FUSED: bool>(row: &[f32], max: f32) -> f64 {
         }
     }
     let tail: f64 = chunks.remainder().iter().map(|&z| f64::from(exp_one::<FUSED>(z - max))).sum();
-    fold(sums, |a, b| a + b) + tail
+    reduce_lanes(sums, |a, b| a + b) + tail
 }
 
 /// Adds the bias to rows of a tile and returns their statistics.

@@ -85,18 +85,20 @@ pub struct OperandSource<'a, F> {
     cols: usize,
     stride: usize,
     /// True if steps of the sum are rows, false for columns.
-    across: bool,
+    steps_are_rows: bool,
 }
 
 impl<'a, F> OperandSource<'a, F> {
     pub(crate) fn new(view: View<'a, F>, operand: Operand) -> Self {
         let View { data, rows, cols, stride, transposed } = view;
-        Self { data, rows, cols, stride, across: (operand == Operand::Right) != transposed }
+        Self { data, rows, cols, stride, steps_are_rows: (operand == Operand::Right) != transposed }
     }
 
     /// Returns the sizes of the side and of the sum.
+    ///
+    /// The side has the rows of a left operand or the columns of a right one.
     pub(crate) fn sizes(&self) -> (usize, usize) {
-        if self.across { (self.cols, self.rows) } else { (self.rows, self.cols) }
+        if self.steps_are_rows { (self.cols, self.rows) } else { (self.rows, self.cols) }
     }
 }
 
@@ -130,23 +132,24 @@ pub(crate) mod check {
 
     /// Compares products with loops, for all transposes and many sizes.
     ///
-    /// The sizes are around 1 to 3 tiles; the loops use operands after `rounded`.
+    /// The sizes are around 1 to 3 tiles of MR x NR; the loops use operands after `rounded`.
     pub fn equals_plain_loops<F: Real, P>(
-        sides: [usize; 2],
+        tile_shape: [usize; 2],
         rounded: impl Fn(F) -> f64,
         pack: impl Fn(View<F>, Operand, usize, usize) -> P,
         multiply: impl Fn(ViewMut<F>, &P, &P, usize, Accumulate),
-        bar: f64,
+        tolerance: f64,
     ) {
         let around = |side: usize| [1, side - 1, side, side + 1, 2 * side, 2 * side + 1, 3 * side];
-        let (m, n) = (around(sides[0]), around(sides[1]));
-        let shapes = (0..49).map(|i| (m[i % 7], [1, 3, 31, 32, 33, 64, 100][(i + i / 7) % 7], n[i / 7]));
+        let (rows, columns) = (around(tile_shape[0]), around(tile_shape[1]));
+        let steps = [1, 3, 31, 32, 33, 64, 100];
+        let shapes = (0..49).map(|i| (rows[i % 7], steps[(i + i / 7) % 7], columns[i / 7]));
         for (i, (m, k, n)) in shapes.enumerate() {
             for case in if i % 7 < 2 { 0..8 } else { i % 8..i % 8 + 1 } {
-                let (ta, tb, add) = (case & 1 != 0, case & 2 != 0, case & 4 != 0);
+                let (transpose_a, transpose_b, add) = (case & 1 != 0, case & 2 != 0, case & 4 != 0);
                 let (a, b): (Vec<F>, Vec<F>) = (synthetic(m * k, 1), synthetic(k * n, 2));
-                let left = if ta { View::new(&a, k, m).transposed() } else { View::new(&a, m, k) };
-                let right = if tb { View::new(&b, n, k).transposed() } else { View::new(&b, k, n) };
+                let left = if transpose_a { View::new(&a, k, m).transposed() } else { View::new(&a, m, k) };
+                let right = if transpose_b { View::new(&b, n, k).transposed() } else { View::new(&b, k, n) };
                 let (left, right) = (pack(left, Operand::Left, m, k), pack(right, Operand::Right, n, k));
                 // Columns outside the product must not change.
                 let old = F::from_f64(7.0);
@@ -155,14 +158,17 @@ pub(crate) mod check {
                 multiply(ViewMut::with_stride(&mut out, m, n, n + 3), &left, &right, k, accumulate);
                 for (i, row) in out.chunks(n + 3).enumerate() {
                     for (j, actual) in row.iter().enumerate() {
-                        let at = |l: usize| {
-                            let a = a[if ta { l * m + i } else { i * k + l }];
-                            rounded(a) * rounded(b[if tb { j * k + l } else { l * n + j }])
+                        let term = |l: usize| {
+                            let a = a[if transpose_a { l * m + i } else { i * k + l }];
+                            rounded(a) * rounded(b[if transpose_b { j * k + l } else { l * n + j }])
                         };
-                        let sum = if j < n { (0..k).map(at).sum() } else { 0.0 };
+                        let sum = if j < n { (0..k).map(term).sum() } else { 0.0 };
                         let expected = sum + if add || j >= n { 7.0 } else { 0.0 };
                         let error = (actual.to_f64() - expected).abs();
-                        assert!(error < bar, "{m}x{k}x{n}, case {case}, [{i},{j}]: {actual:?} {expected}");
+                        assert!(
+                            error < tolerance,
+                            "{m}x{k}x{n}, case {case}, [{i},{j}]: {actual:?} {expected}"
+                        );
                     }
                 }
             }

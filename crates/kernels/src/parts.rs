@@ -1,7 +1,7 @@
 //! The parallel loop of all crates: one task for each part of a slice.
 //!
 //! ```text
-//! par for each part:  run(number, part)
+//! par for each part:  run(index, part)
 //! ```
 //! It uses rayon, but one compiled loop. rayon's adaptors are compiled for every loop and type, and
 //! took three quarters of the compiled normalizer.
@@ -17,7 +17,7 @@ use rayon::prelude::*;
 /// part of a tuple: `None` yields `None` for every part.
 ///
 /// # Safety
-/// Parts of different numbers must not overlap, unless they are read-only.
+/// Parts of different indices must not overlap, unless they are read-only.
 pub unsafe trait Parts: Sync {
     /// The argument of a task.
     type Part;
@@ -25,14 +25,14 @@ pub unsafe trait Parts: Sync {
     /// Returns the number of parts; `usize::MAX` if `None` leaves it open.
     fn count(&self) -> usize;
 
-    /// Returns part number `at`.
+    /// Returns part `index`.
     ///
     /// # Safety
-    /// `at < self.count()`, and each number is used only once.
-    unsafe fn part(&self, at: usize) -> Self::Part;
+    /// `index < self.count()`, and each index is used only once.
+    unsafe fn part(&self, index: usize) -> Self::Part;
 }
 
-/// Calls `run(number, part)` for every part, in parallel.
+/// Calls `run(index, part)` for every part, in parallel.
 ///
 /// # Panics
 /// If no argument determines the number of parts, because all are `None`.
@@ -41,15 +41,15 @@ pub unsafe trait Parts: Sync {
 /// use kernels::{par_for, parts, parts_mut};
 ///
 /// let (x, mut y) = ([1, 2, 3, 4, 5], [0; 5]);
-/// par_for((parts_mut(&mut y, 2), parts(&x, 2)), |at, (y, x)| {
-///     y.iter_mut().zip(x).for_each(|(y, x)| *y = 10 * at + x);
+/// par_for((parts_mut(&mut y, 2), parts(&x, 2)), |index, (y, x)| {
+///     y.iter_mut().zip(x).for_each(|(y, x)| *y = 10 * index + x);
 /// });
 /// assert_eq!(y, [1, 2, 13, 14, 25]);
 /// ```
 pub fn par_for<P: Parts>(parts: P, run: impl Fn(usize, P::Part) + Sync) {
     assert!(parts.count() < usize::MAX, "parts: expected at least one list, found only None");
-    // SAFETY: `for_each_number` uses each number below the count once, and `parts` is dropped here.
-    for_each_number(parts.count(), &|at| run(at, unsafe { parts.part(at) }));
+    // SAFETY: `for_each_index` uses each index below the count once, and `parts` is dropped here.
+    for_each_index(parts.count(), &|index| run(index, unsafe { parts.part(index) }));
 }
 
 /// Runs `work` inside the rayon pool.
@@ -59,34 +59,34 @@ pub fn install<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     rayon::scope(|_| work())
 }
 
-/// Calls `run(number, part)` in order on the calling thread; see [`par_for`].
+/// Calls `run(index, part)` in order on the calling thread; see [`par_for`].
 ///
 /// # Panics
 /// As [`par_for`].
 pub fn for_each_sequential<P: Parts>(parts: P, mut run: impl FnMut(usize, P::Part)) {
     assert!(parts.count() < usize::MAX, "parts: expected at least one list, found only None");
-    // SAFETY: each number below the count is used once, and `parts` is dropped here.
-    (0..parts.count()).for_each(|at| run(at, unsafe { parts.part(at) }));
+    // SAFETY: each index below the count is used once, and `parts` is dropped here.
+    (0..parts.count()).for_each(|index| run(index, unsafe { parts.part(index) }));
 }
 
-/// Returns `find(number, part)` of the first part where it is `Some`.
+/// Returns `find(index, part)` of the first part where it is `Some`.
 ///
 /// All parts are searched, in parallel.
 pub fn par_find<P: Parts, T: Send>(parts: P, find: impl Fn(usize, P::Part) -> Option<T> + Sync) -> Option<T> {
-    let first = Mutex::new(None);
-    par_for(parts, |at, part| {
-        if let Some(value) = find(at, part) {
-            let mut first = first.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            if first.as_ref().is_none_or(|&(number, _)| at < number) {
-                *first = Some((at, value));
+    let lowest = Mutex::new(None);
+    par_for(parts, |index, part| {
+        if let Some(value) = find(index, part) {
+            let mut lowest = lowest.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            if lowest.as_ref().is_none_or(|&(lowest_index, _)| index < lowest_index) {
+                *lowest = Some((index, value));
             }
         }
     });
-    first.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map(|(_, value)| value)
+    lowest.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map(|(_, value)| value)
 }
 
-/// Calls `run` for all numbers in parallel; the only compiled rayon loop.
-fn for_each_number(count: usize, run: &(dyn Fn(usize) + Sync)) {
+/// Calls `run` for all indices in parallel; the only compiled rayon loop.
+fn for_each_index(count: usize, run: &(dyn Fn(usize) + Sync)) {
     (0..count).into_par_iter().for_each(run);
 }
 
@@ -112,15 +112,15 @@ unsafe impl<'a, T: Sync> Parts for SliceParts<'a, T> {
     fn count(&self) -> usize {
         self.slice.len().div_ceil(self.size)
     }
-    unsafe fn part(&self, at: usize) -> &'a [T] {
-        &self.slice[bounds(at, self.size, self.slice.len())]
+    unsafe fn part(&self, index: usize) -> &'a [T] {
+        &self.slice[bounds(index, self.size, self.slice.len())]
     }
 }
 
 /// Mutable parts of a slice; see [`parts_mut`].
 #[derive(Debug)]
 pub struct SlicePartsMut<'a, T> {
-    first: *mut T,
+    pointer: *mut T,
     len: usize,
     size: usize,
     slice: PhantomData<&'a mut [T]>,
@@ -129,7 +129,7 @@ pub struct SlicePartsMut<'a, T> {
 /// Divides a slice into mutable parts of `size` elements; the last may be shorter.
 pub fn parts_mut<T: Send>(slice: &mut [T], size: usize) -> SlicePartsMut<'_, T> {
     assert!(size > 0, "parts: expected a size of at least 1");
-    SlicePartsMut { first: slice.as_mut_ptr(), len: slice.len(), size, slice: PhantomData }
+    SlicePartsMut { pointer: slice.as_mut_ptr(), len: slice.len(), size, slice: PhantomData }
 }
 
 // SAFETY: sharing only allows each part to be taken once.
@@ -141,10 +141,10 @@ unsafe impl<'a, T: Send> Parts for SlicePartsMut<'a, T> {
     fn count(&self) -> usize {
         self.len.div_ceil(self.size)
     }
-    unsafe fn part(&self, at: usize) -> &'a mut [T] {
-        let Range { start, end } = bounds(at, self.size, self.len);
+    unsafe fn part(&self, index: usize) -> &'a mut [T] {
+        let Range { start, end } = bounds(index, self.size, self.len);
         // SAFETY: inside a slice borrowed for 'a; no other part has these elements.
-        unsafe { std::slice::from_raw_parts_mut(self.first.add(start), end - start) }
+        unsafe { std::slice::from_raw_parts_mut(self.pointer.add(start), end - start) }
     }
 }
 
@@ -163,9 +163,9 @@ unsafe impl<'a, T: Send> Parts for ItemsMut<'a, T> {
     fn count(&self) -> usize {
         self.0.len
     }
-    unsafe fn part(&self, at: usize) -> &'a mut T {
+    unsafe fn part(&self, index: usize) -> &'a mut T {
         // SAFETY: as for a part of one element.
-        let part = unsafe { self.0.part(at) };
+        let part = unsafe { self.0.part(index) };
         &mut part[0]
     }
 }
@@ -189,14 +189,15 @@ unsafe impl Parts for RangeParts {
     fn count(&self) -> usize {
         self.count.div_ceil(self.size)
     }
-    unsafe fn part(&self, at: usize) -> Range<usize> {
-        bounds(at, self.size, self.count)
+    unsafe fn part(&self, index: usize) -> Range<usize> {
+        bounds(index, self.size, self.count)
     }
 }
 
-fn bounds(at: usize, size: usize, len: usize) -> Range<usize> {
-    let start = at * size;
-    assert!(start < len, "parts: no part {at} of {}", len.div_ceil(size));
+/// Returns the elements of a part.
+fn bounds(index: usize, size: usize, len: usize) -> Range<usize> {
+    let start = index * size;
+    assert!(start < len, "parts: no part {index} of {}", len.div_ceil(size));
     start..len.min(start + size)
 }
 
@@ -206,23 +207,23 @@ unsafe impl<P: Parts> Parts for Option<P> {
     fn count(&self) -> usize {
         self.as_ref().map_or(usize::MAX, P::count)
     }
-    unsafe fn part(&self, at: usize) -> Self::Part {
+    unsafe fn part(&self, index: usize) -> Self::Part {
         // SAFETY: guaranteed by the caller.
-        self.as_ref().map(|parts| unsafe { parts.part(at) })
+        self.as_ref().map(|parts| unsafe { parts.part(index) })
     }
 }
 
 macro_rules! tuple_parts {
-    ($($name:ident $at:tt),*) => {
+    ($($name:ident $index:tt),*) => {
         // SAFETY: as for each element.
         unsafe impl<$($name: Parts),*> Parts for ($($name,)*) {
             type Part = ($($name::Part,)*);
             fn count(&self) -> usize {
-                usize::MAX$(.min(self.$at.count()))*
+                usize::MAX$(.min(self.$index.count()))*
             }
-            unsafe fn part(&self, at: usize) -> Self::Part {
+            unsafe fn part(&self, index: usize) -> Self::Part {
                 // SAFETY: the count is the smallest; the rest is guaranteed by the caller.
-                unsafe { ($(self.$at.part(at),)*) }
+                unsafe { ($(self.$index.part(index),)*) }
             }
         }
     };
@@ -237,17 +238,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_is_taken_once_with_its_number() {
+    fn every_part_is_taken_once_with_its_index() {
         for len in [0, 1, 5, 6, 7, 1000] {
             for size in [1, 2, 6, 2000] {
                 let x: Vec<usize> = (0..len).collect();
                 let (mut y, mut items) = (vec![0; len], vec![0; len.div_ceil(size)]);
                 let tuple =
                     (parts_mut(&mut y, size), parts(&x, size), items_mut(&mut items), range_parts(len, size));
-                par_for(tuple, |at, (y, x, item, run)| {
-                    assert_eq!((run.len(), run.start), (x.len(), at * size));
+                par_for(tuple, |index, (y, x, item, range)| {
+                    assert_eq!((range.len(), range.start), (x.len(), index * size));
                     y.iter_mut().zip(x).for_each(|(y, x)| *y += x + 1);
-                    *item += at + 1;
+                    *item += index + 1;
                 });
                 assert!(y.iter().enumerate().all(|(i, &y)| y == i + 1), "{len} by {size}");
                 assert!(items.iter().enumerate().all(|(i, &item)| item == i + 1), "{len} by {size}");
@@ -265,17 +266,17 @@ mod tests {
         });
         assert_eq!(y, [1, 1, 1, 1, 1, 1, 0]);
         let optional = Some(parts_mut(&mut y, 4));
-        par_for((optional, range_parts(9, 1)), |at, (y, _)| y.expect("it was Some").fill(at + 5));
+        par_for((optional, range_parts(9, 1)), |index, (y, _)| y.expect("it was Some").fill(index + 5));
         assert_eq!(y, [5, 5, 5, 5, 6, 6, 6]);
     }
 
     #[test]
-    fn the_lowest_number_is_found() {
+    fn the_first_part_with_a_result_is_found() {
         for _ in 0..20 {
-            let value = par_find(range_parts(10_000, 3), |_, mut run| run.find(|i| i % 1000 == 777));
+            let value = par_find(range_parts(10_000, 3), |_, mut range| range.find(|i| i % 1000 == 777));
             assert_eq!(value, Some(777));
         }
-        assert_eq!(par_find(range_parts(100, 7), |_, mut run| run.find(|&i| i > 99)), None);
+        assert_eq!(par_find(range_parts(100, 7), |_, mut range| range.find(|&i| i > 99)), None);
     }
 
     #[test]

@@ -44,7 +44,7 @@ impl<'a, F> View<'a, F> {
     /// # Panics
     /// If `stride < cols` or `data` is shorter than the shape needs.
     pub fn with_stride(data: &'a [F], rows: usize, cols: usize, stride: usize) -> Self {
-        check(data.len(), rows, cols, stride);
+        check_shape(data.len(), rows, cols, stride);
         Self { data, rows, cols, stride, transposed: false }
     }
 
@@ -53,6 +53,7 @@ impl<'a, F> View<'a, F> {
         Self { transposed: !self.transposed, ..self }
     }
 
+    /// Returns rows and columns, after a transposition.
     pub(crate) fn shape(&self) -> (usize, usize) {
         if self.transposed { (self.cols, self.rows) } else { (self.rows, self.cols) }
     }
@@ -81,12 +82,13 @@ impl<'a, F> ViewMut<'a, F> {
     /// # Panics
     /// If `stride < cols` or `data` is shorter than the shape needs.
     pub fn with_stride(data: &'a mut [F], rows: usize, cols: usize, stride: usize) -> Self {
-        check(data.len(), rows, cols, stride);
+        check_shape(data.len(), rows, cols, stride);
         Self { data, rows, cols, stride }
     }
 }
 
-fn check(len: usize, rows: usize, cols: usize, stride: usize) {
+/// Panics unless `len` elements contain a matrix.
+fn check_shape(len: usize, rows: usize, cols: usize, stride: usize) {
     assert!(stride >= cols, "matrix view: stride {stride} is below {cols} columns");
     let needed =
         if rows == 0 || cols == 0 { 0 } else { (rows - 1).saturating_mul(stride).saturating_add(cols) };
@@ -164,23 +166,25 @@ pub fn product_packed<F: Real>(out: ViewMut<F>, a: View<F>, b: &PackedRight<F>, 
 /// The bits are the same.
 ///
 /// # Shapes
-/// Part `at` of `a` *m x k*, columns of `b` from `first` on *k x n*, `out` *m x n*; `first` must be
-/// a multiple of [`COLUMN_MULTIPLE`].
+/// `part` of `a` *m x k*, columns of `b` from `first_column` on *k x n*, `out` *m x n*;
+/// `first_column` must be a multiple of [`COLUMN_MULTIPLE`].
 ///
 /// # Panics
 /// As [`product`], and if the part or columns do not exist.
 pub fn product_of_parts<F: Real>(
     out: ViewMut<F>,
-    (a, at): (&PackedLeft<F>, usize),
-    (b, first): (&PackedRight<F>, usize),
+    (a, part): (&PackedLeft<F>, usize),
+    (b, first_column): (&PackedRight<F>, usize),
     accumulate: Accumulate,
 ) {
-    assert!(first.is_multiple_of(COLUMN_MULTIPLE), "product: columns from {first} on");
-    let ((part, shape), k) = (a.part(at), b.rows);
-    let columns = (RightOperand::Packed(&b.panels[first * k..b.padded_cols() * k], k), (k, out.cols));
-    multiply(SimdLevel::best(), out, (LeftOperand::Packed(part), shape), columns, F::ONE, accumulate);
+    assert!(first_column.is_multiple_of(COLUMN_MULTIPLE), "product: columns from {first_column} on");
+    let ((rows, shape), k) = (a.part(part), b.rows);
+    let panels = &b.panels[first_column * k..b.padded_cols() * k];
+    let columns = (RightOperand::Packed(panels, k), (k, out.cols));
+    multiply(SimdLevel::best(), out, (LeftOperand::Packed(rows), shape), columns, F::ONE, accumulate);
 }
 
+/// Computes a product with thread-local packing memory; a side is an operand with its shape.
 fn multiply<F: Real>(
     level: SimdLevel,
     out: ViewMut<F>,
@@ -192,18 +196,19 @@ fn multiply<F: Real>(
     F::with_scratch(|packing| multiply_in(packing, level, out, a, b, alpha, accumulate));
 }
 
+/// Checks the shapes and computes a product; empty sums write 0.
 fn multiply_in<F: Real>(
     packing: &mut AlignedVec<F>,
     level: SimdLevel,
     out: ViewMut<F>,
     (a, (m, k)): (LeftOperand<F>, (usize, usize)),
-    (b, (k2, n)): (RightOperand<F>, (usize, usize)),
+    (b, (b_rows, n)): (RightOperand<F>, (usize, usize)),
     alpha: F,
     accumulate: Accumulate,
 ) {
     assert!(
-        k == k2 && out.rows == m && out.cols == n,
-        "product: shapes {m}x{k}, {k2}x{n}, {}x{}",
+        k == b_rows && out.rows == m && out.cols == n,
+        "product: shapes {m}x{k}, {b_rows}x{n}, {}x{}",
         out.rows,
         out.cols
     );

@@ -21,7 +21,7 @@ use crate::{AlignedVec, PANEL_COLUMNS, Real, TanhAddends, packing_bytes};
 
 /// Largest quantized tanh before rounding; fits 16 bits.
 const MAX_QUANTIZED: f64 = 32_000.0;
-/// Largest scale `S`. Above it, a tanh plus [`ROUND_F32`]` / S` could lose its sign.
+/// Largest scale `S`. Above it, a tanh plus [`ROUNDING_OFFSET_F32`]` / S` could lose its sign.
 const MAX_SCALE: f64 = (1 << 20) as f64;
 /// Upper bound on the error of a tanh.
 const TANH_ERROR: f64 = 1e-5;
@@ -35,9 +35,9 @@ const UNDERFLOW_ERROR: f64 = 1e-28;
 /// Adding this number rounds an `f32` to an integer.
 ///
 /// The integer is in the low bits of the sum.
-const ROUND_F32: f64 = 1.5 * (1 << 23) as f64;
+const ROUNDING_OFFSET_F32: f64 = 1.5 * (1 << 23) as f64;
 /// The same constant for `f64`.
-const ROUND_F64: f64 = 1.5 * (1u64 << 52) as f64;
+const ROUNDING_OFFSET_F64: f64 = 1.5 * (1u64 << 52) as f64;
 
 /// Bounds on the distance of the states from their center.
 #[derive(Debug, Clone, Copy)]
@@ -67,14 +67,14 @@ pub struct QuantizedArgmax<F> {
 /// Up to 32 labels.
 #[derive(Debug)]
 pub(crate) struct LabelBlock<F> {
-    /// `W`, two steps in a word, *k/2 x 32*; the first `words` elements.
+    /// `W`, two steps in a word, *k/2 x 32*; the first `quantized_len` words.
     pub quantized: AlignedVec<i32>,
-    words: usize,
+    quantized_len: usize,
     /// `w`, *k x 32*.
     pub weights: AlignedVec<F>,
     pub bias: [F; PANEL_COLUMNS],
     /// `κ`
-    pub unit: [F; PANEL_COLUMNS],
+    pub estimate_scale: [F; PANEL_COLUMNS],
     /// `2 ε` without the rounding of shifts; infinite where estimates are unusable.
     pub margin: [F; PANEL_COLUMNS],
 }
@@ -124,10 +124,11 @@ impl<F: Real> QuantizedArgmax<F> {
         return None;
         F::prepare_tanh_addends(&mut center);
         let (blank, rows) = head.split_at(k);
-        let scale = scale(rows, deviation, k);
-        let norm = scale * (deviation.max_norm + (k as f64).sqrt() * TANH_ERROR) + (k as f64).sqrt();
+        let tanh_scale = tanh_scale(rows, deviation, k);
+        let max_quantized_norm =
+            tanh_scale * (deviation.max_norm + (k as f64).sqrt() * TANH_ERROR) + (k as f64).sqrt();
         let label_rows = rows.chunks(PANEL_COLUMNS * k).zip(bias[1..].chunks(PANEL_COLUMNS));
-        let block = |(rows, bias)| LabelBlock::new(rows, bias, k, scale, norm);
+        let block = |(rows, bias)| LabelBlock::new(rows, bias, k, tanh_scale, max_quantized_norm);
         Some(Self {
             #[cfg(target_arch = "x86_64")]
             token,
@@ -135,7 +136,7 @@ impl<F: Real> QuantizedArgmax<F> {
             blocks: label_rows.map(block).collect(),
             blank: blank.to_vec(),
             blank_bias: bias[0],
-            rounding_offset: F::from_f64(ROUND_F32 / scale),
+            rounding_offset: F::from_f64(ROUNDING_OFFSET_F32 / tanh_scale),
             center,
         })
     }
@@ -145,17 +146,21 @@ impl<F: Real> QuantizedArgmax<F> {
     /// The CPU must have 16-bit dot products, labels must fill their blocks well, and the scratch
     /// must fit in the packing buffer of a thread ([`packing_bytes`]).
     pub fn is_profitable(depth: usize, labels: usize) -> bool {
-        let full = 4 * labels >= 3 * labels.next_multiple_of(PANEL_COLUMNS);
-        full && F::quantized_argmax_bytes(depth, labels.div_ceil(PANEL_COLUMNS))
-            .is_some_and(|bytes| bytes <= packing_bytes::<F>())
+        let fills_blocks = 4 * labels >= 3 * labels.next_multiple_of(PANEL_COLUMNS);
+        fills_blocks
+            && F::quantized_argmax_bytes(depth, labels.div_ceil(PANEL_COLUMNS))
+                .is_some_and(|bytes| bytes <= packing_bytes::<F>())
     }
 
     /// Returns an upper bound on the bytes of a search.
     ///
     /// `depth` is *k*, the number of hidden units; `labels` is *V*.
     pub fn bytes(depth: usize, labels: usize) -> usize {
-        let block = depth * PANEL_COLUMNS * size_of::<F>() + depth.div_ceil(2) * PANEL_COLUMNS * 4 + 1024;
-        labels.div_ceil(PANEL_COLUMNS) * block + 2 * depth * size_of::<F>() + 1024
+        const FIXED_BYTES: usize = 1024;
+        let block_bytes = depth * PANEL_COLUMNS * size_of::<F>()
+            + depth.div_ceil(2) * PANEL_COLUMNS * size_of::<i32>()
+            + FIXED_BYTES;
+        labels.div_ceil(PANEL_COLUMNS) * block_bytes + 2 * depth * size_of::<F>() + FIXED_BYTES
     }
 
     /// Writes the center term of a prepared frame for [`update`](Self::update).
@@ -208,65 +213,75 @@ impl<F: Real> QuantizedArgmax<F> {
 /// ```text
 /// ε = a / S + b N S ‖w‖ N / 2^31      a = Σ_k |w_k| / 2      b = √(k / 12)      N = ‖P - P̄‖
 /// ```
-fn scale<F: Real>(rows: &[F], deviation: StateDeviation, k: usize) -> f64 {
-    let (mut sum, mut squares) = (0.0, 0.0);
+fn tanh_scale<F: Real>(rows: &[F], deviation: StateDeviation, k: usize) -> f64 {
+    let (mut abs_sum, mut square_sum) = (0.0, 0.0);
     for w in rows {
-        sum += w.to_f64().abs();
-        squares += w.to_f64().powi(2);
+        abs_sum += w.to_f64().abs();
+        square_sum += w.to_f64().powi(2);
     }
     let labels = (rows.len() / k.max(1)) as f64;
-    let (a, length) = (sum / labels / 2.0, (squares / labels).sqrt());
-    let best =
-        (a * f64::from(i32::MAX) / ((k as f64 / 12.0).sqrt() * deviation.max_norm.powi(2) * length)).sqrt();
+    let (a, weight_norm) = (abs_sum / labels / 2.0, (square_sum / labels).sqrt());
+    let best = (a * f64::from(i32::MAX)
+        / ((k as f64 / 12.0).sqrt() * deviation.max_norm.powi(2) * weight_norm))
+        .sqrt();
     // `best` is NaN for zero weights or a zero deviation; `min` then returns `limit`.
     let limit = (MAX_QUANTIZED / deviation.max_abs.min(2.0)).min(MAX_SCALE);
     (best * std::f64::consts::SQRT_2).min(limit).max(1.0).log2().floor().exp2()
 }
 
 impl<F: Real> LabelBlock<F> {
-    fn new(rows: &[F], bias: &[F], k: usize, scale: f64, norm: f64) -> Self {
+    /// Quantizes the weights of some labels and computes their error bounds.
+    ///
+    /// `rows` *labels x k*; `tanh_scale` is `S`; `max_quantized_norm` is a bound on `‖D‖`.
+    fn new(rows: &[F], bias: &[F], k: usize, tanh_scale: f64, max_quantized_norm: f64) -> Self {
         let mut block = Self {
             quantized: AlignedVec::default(),
-            words: k.div_ceil(2) * PANEL_COLUMNS,
+            quantized_len: k.div_ceil(2) * PANEL_COLUMNS,
             weights: AlignedVec::default(),
             bias: [F::ZERO; PANEL_COLUMNS],
-            unit: [F::ZERO; PANEL_COLUMNS],
+            estimate_scale: [F::ZERO; PANEL_COLUMNS],
             margin: [F::ZERO; PANEL_COLUMNS],
         };
-        let quantized = block.quantized.ensure_len(block.words, 0);
+        let quantized = block.quantized.ensure_len(block.quantized_len, 0);
         let weights = block.weights.ensure_len(k * PANEL_COLUMNS, F::ZERO);
         for (label, (row, &bias)) in rows.chunks_exact(k).zip(bias).enumerate() {
             let abs = |w: F| w.to_f64().abs();
             let sum = |f: &dyn Fn(F) -> f64| row.iter().map(|&w| f(w)).sum::<f64>();
-            let (max, sums) = (row.iter().map(|&w| abs(w)).fold(0.0, f64::max), sum(&abs));
-            let length = sum(&|w| abs(w).powi(2)).sqrt();
+            let (max_abs, abs_sum) = (row.iter().map(|&w| abs(w)).fold(0.0, f64::max), sum(&abs));
+            let weight_norm = sum(&|w| abs(w).powi(2)).sqrt();
             // The final sum of W D fits 32 bits; wrap-around of partial sums does no harm.
-            let fits = (f64::from(i32::MAX) / norm - (k as f64).sqrt()) / length;
-            let c = if max > 0.0 { fits.min(f64::from(i16::MAX) / max).max(0.0) } else { 0.0 };
+            let max_scale = (f64::from(i32::MAX) / max_quantized_norm - (k as f64).sqrt()) / weight_norm;
+            let weight_scale =
+                if max_abs > 0.0 { max_scale.min(f64::from(i16::MAX) / max_abs).max(0.0) } else { 0.0 };
             let mut square_error = 0.0;
             for (step, &w) in row.iter().enumerate() {
-                let integer = (c * w.to_f64() + ROUND_F64) - ROUND_F64;
-                square_error += (integer - c * w.to_f64()).powi(2);
+                let integer = (weight_scale * w.to_f64() + ROUNDING_OFFSET_F64) - ROUNDING_OFFSET_F64;
+                square_error += (integer - weight_scale * w.to_f64()).powi(2);
                 let shift = if step % 2 == 0 { 0 } else { 16 };
                 quantized[step / 2 * PANEL_COLUMNS + label] |= i32::from(integer as i16 as u16) << shift;
                 weights[step * PANEL_COLUMNS + label] = w;
             }
-            let unit = if c > 0.0 { 1.0 / (c * scale) } else { 0.0 };
-            let estimate = unit * (square_error.sqrt() * norm + 0.51 * c * sums);
+            let estimate_scale = if weight_scale > 0.0 { 1.0 / (weight_scale * tanh_scale) } else { 0.0 };
+            // 0.51 is half a unit of rounded tanh, with a margin.
+            let estimate_error =
+                estimate_scale * (square_error.sqrt() * max_quantized_norm + 0.51 * weight_scale * abs_sum);
             // A weight takes part in all sums from its step on.
-            let chain = (2..).zip(row.iter().rev()).map(|(sums, &w)| f64::from(sums) * abs(w)).sum::<f64>();
-            let rounding =
-                HALF_ULP * (chain + 4.0 * (sums + bias.to_f64().abs()) + 4.0 * length * norm / scale);
+            let chain_sum =
+                (2..).zip(row.iter().rev()).map(|(sums, &w)| f64::from(sums) * abs(w)).sum::<f64>();
+            let rounding_error = HALF_ULP
+                * (chain_sum
+                    + 4.0 * (abs_sum + bias.to_f64().abs())
+                    + 4.0 * weight_norm * max_quantized_norm / tanh_scale);
             block.bias[label] = bias;
-            block.unit[label] = F::from_f64(unit);
+            block.estimate_scale[label] = F::from_f64(estimate_scale);
             // Where weights cannot be quantized or estimates could overflow, all states are scored.
-            let is_usable =
-                (c > 0.0 || max == 0.0) && sums + bias.to_f64().abs() <= F::MAX.to_f64() / SCORE_HEADROOM;
+            let is_usable = (weight_scale > 0.0 || max_abs == 0.0)
+                && abs_sum + bias.to_f64().abs() <= F::MAX.to_f64() / SCORE_HEADROOM;
             if !is_usable {
-                (block.unit[label], block.margin[label]) = (F::ZERO, F::from_f64(f64::INFINITY));
+                (block.estimate_scale[label], block.margin[label]) = (F::ZERO, F::from_f64(f64::INFINITY));
                 continue;
             }
-            block.margin[label] = F::from_f64(2.001 * (estimate + rounding) + UNDERFLOW_ERROR);
+            block.margin[label] = F::from_f64(2.001 * (estimate_error + rounding_error) + UNDERFLOW_ERROR);
         }
         block
     }
@@ -276,7 +291,7 @@ impl<F> LabelBlock<F> {
     /// Returns `W` in pieces of `pairs` pairs of steps.
     #[cfg(target_arch = "x86_64")]
     pub fn pieces(&self, pairs: usize) -> impl Iterator<Item = &[i32]> {
-        self.quantized[..self.words].chunks(pairs * PANEL_COLUMNS)
+        self.quantized[..self.quantized_len].chunks(pairs * PANEL_COLUMNS)
     }
 }
 
@@ -295,7 +310,7 @@ mod tests {
         deviation: StateDeviation,
     }
 
-    fn scaled(len: usize, seed: u32, factor: f32) -> Vec<f32> {
+    fn synthetic_scaled(len: usize, seed: u32, factor: f32) -> Vec<f32> {
         synthetic::<f32>(len, seed).into_iter().map(|x| x * factor).collect()
     }
 
@@ -303,12 +318,12 @@ mod tests {
         /// Creates weights of magnitude `size` and states that differ by about `distance`.
         ///
         /// Some states are identical.
-        fn new(labels: usize, k: usize, (size, distance): (f32, f32)) -> Self {
-            let center = scaled(k, 3, 1.0);
+        fn new(labels: usize, k: usize, size: f32, distance: f32) -> Self {
+            let center = synthetic_scaled(k, 3, 1.0);
             let panel = |seed: u32| {
-                let differences = scaled(k * PANEL_COLUMNS, seed, distance);
-                let value = |at: usize| {
-                    let (step, state) = (at / PANEL_COLUMNS, at % PANEL_COLUMNS);
+                let differences = synthetic_scaled(k * PANEL_COLUMNS, seed, distance);
+                let value = |i: usize| {
+                    let (step, state) = (i / PANEL_COLUMNS, i % PANEL_COLUMNS);
                     let state = if state % 5 == 4 { state - 2 } else { state };
                     center[step] + differences[step * PANEL_COLUMNS + state]
                 };
@@ -326,9 +341,16 @@ mod tests {
                     deviation.max_norm = deviation.max_norm.max(norm);
                 }
             }
-            let head = scaled((1 + labels) * k, 1, size);
-            let frames = (5..7).map(|seed| scaled(k, seed, 1.0)).collect();
-            Self { head, bias: scaled(1 + labels, 2, size.min(1.0)), panels, frames, center, deviation }
+            let head = synthetic_scaled((1 + labels) * k, 1, size);
+            let frames = (5..7).map(|seed| synthetic_scaled(k, seed, 1.0)).collect();
+            Self {
+                head,
+                bias: synthetic_scaled(1 + labels, 2, size.min(1.0)),
+                panels,
+                frames,
+                center,
+                deviation,
+            }
         }
 
         fn prepared(&self) -> [Vec<Vec<f32>>; 2] {
@@ -340,11 +362,17 @@ mod tests {
         }
     }
 
-    /// Panel, frame, shifts, first state and target of some arcs.
-    type Request = (usize, usize, [f32; PANEL_COLUMNS], usize, usize);
+    /// Arcs from a panel of states at a frame into a target.
+    struct Request {
+        panel: usize,
+        frame: usize,
+        shifts: [f32; PANEL_COLUMNS],
+        first_arc: usize,
+        target: usize,
+    }
 
-    /// Finds best arcs and blank scores of panels from all scores.
-    fn from_all_scores(
+    /// Updates the best arcs from all scores; returns the blank scores of panels.
+    fn update_from_all_scores(
         problem: &Problem,
         requests: &[Request],
         best_arcs: &mut [Vec<(f32, u32)>],
@@ -353,7 +381,7 @@ mod tests {
         let [panels, frames] = problem.prepared();
         let left = TanhProducts::pack(View::new(&problem.head, 1 + labels, k));
         let mut blanks = Vec::new();
-        for &(panel, frame, shifts, first, target) in requests {
+        for &Request { panel, frame, shifts, first_arc, target } in requests {
             let mut tile: Vec<f32> = problem.bias.iter().flat_map(|&bias| [bias; PANEL_COLUMNS]).collect();
             let mut scratch = vec![0.0; TanhProducts::<f32>::scratch_len(k)];
             let addends = (&panels[panel][..], &frames[frame][..]);
@@ -361,7 +389,7 @@ mod tests {
             for (label, best) in (1..).zip(&mut best_arcs[target]) {
                 for (state, shift) in shifts.iter().enumerate() {
                     let weight = tile[label * PANEL_COLUMNS + state] + shift;
-                    let arc = first_arc(first, state, labels) + label as u32;
+                    let arc = arc_before(first_arc, state, labels) + label as u32;
                     if weight > best.0 || weight == best.0 && arc < best.1 {
                         *best = (weight, arc);
                     }
@@ -372,8 +400,8 @@ mod tests {
         blanks
     }
 
-    /// Finds the same with the quantized search.
-    fn from_search(
+    /// Computes the same with the quantized search.
+    fn update_from_search(
         search: &QuantizedArgmax<f32>,
         problem: &Problem,
         requests: &[Request],
@@ -384,14 +412,14 @@ mod tests {
         let mut centers = vec![vec![0.0; k]; frames.len()];
         centers.iter_mut().zip(&frames).for_each(|(center, frame)| search.prepare_frame(frame, center));
         let first_arcs: Vec<[u32; PANEL_COLUMNS]> = (requests.iter())
-            .map(|request| std::array::from_fn(|state| first_arc(request.3, state, labels)))
+            .map(|request| std::array::from_fn(|state| arc_before(request.first_arc, state, labels)))
             .collect();
         let mut blanks = vec![[f32::NAN; PANEL_COLUMNS]; requests.len()];
         let (mut weights, mut arcs): (Vec<Vec<f32>>, Vec<Vec<u32>>) =
             best_arcs.iter().map(|best| best.iter().copied().unzip()).unzip();
         let panel_arcs = requests.iter().zip(&first_arcs).zip(&mut blanks);
         let mut panel_arcs: Vec<PanelArcs<f32>> = panel_arcs
-            .map(|((&(panel, frame, shifts, _, target), first_arcs), blank)| PanelArcs {
+            .map(|((&Request { panel, frame, shifts, target, .. }, first_arcs), blank)| PanelArcs {
                 addends: (&panels[panel], &frames[frame]),
                 center: &centers[frame],
                 shifts,
@@ -410,14 +438,14 @@ mod tests {
     }
 
     /// Returns the arc id before the first arc of a state; the states are not adjacent.
-    fn first_arc(first: usize, state: usize, labels: usize) -> u32 {
-        (first + 2 * state * labels) as u32
+    fn arc_before(first_arc: usize, state: usize, labels: usize) -> u32 {
+        (first_arc + 2 * state * labels) as u32
     }
 
     /// Covers two targets, two frames, unreachable states, and all panel counts.
     #[test]
     fn best_arcs_and_blanks_equal_those_of_all_scores() {
-        let mut estimated = 0;
+        let mut separating_searches = 0;
         for (labels, k) in
             [(32, 512), (32, 40), (32, 7), (30, 65), (5, 16), (64, 33), (70, 200), (1, 1), (32, 2)]
         {
@@ -438,7 +466,7 @@ mod tests {
                 (1.6e38 / k as f32, 8.0),
                 (3e37 / k as f32, 0.5),
             ] {
-                let problem = Problem::new(labels, k, (size, distance));
+                let problem = Problem::new(labels, k, size, distance);
                 let center = problem.center.clone();
                 let Some(search) =
                     QuantizedArgmax::new(&problem.head, &problem.bias, center, problem.deviation)
@@ -463,31 +491,38 @@ mod tests {
                     (0, 0, zero, 70, 0),
                     (1, 1, large, 70, 1),
                     (0, 1, close, 4, 1),
-                ];
+                ]
+                .map(|(panel, frame, shifts, first_arc, target)| Request {
+                    panel,
+                    frame,
+                    shifts,
+                    first_arc,
+                    target,
+                });
                 for count in 1..=requests.len() {
-                    let begin = |label: usize| match label % 3 {
+                    let initial = |label: usize| match label % 3 {
                         0 => (1.0, label as u32),
                         _ => (f32::NEG_INFINITY, 0),
                     };
-                    let begin: Vec<(f32, u32)> = (0..labels).map(begin).collect();
-                    let [mut actual, mut expected] = [(); 2].map(|()| vec![begin.clone(); 2]);
-                    let blanks = from_search(&search, &problem, &requests[..count], &mut actual);
-                    let all_blanks = from_all_scores(&problem, &requests[..count], &mut expected);
+                    let initial: Vec<(f32, u32)> = (0..labels).map(initial).collect();
+                    let [mut actual, mut expected] = [(); 2].map(|()| vec![initial.clone(); 2]);
+                    let blanks = update_from_search(&search, &problem, &requests[..count], &mut actual);
+                    let all_blanks = update_from_all_scores(&problem, &requests[..count], &mut expected);
                     let case = format!("{labels} labels, depth {k}, {size}, {distance}, {count} panels");
                     assert!(blanks == all_blanks, "{case}: {blanks:?} {all_blanks:?}");
                     assert!(actual == expected, "{case}: {actual:?} {expected:?}");
                 }
-                estimated += usize::from(search.blocks[0].margin[0] < 0.1);
+                separating_searches += usize::from(search.blocks[0].margin[0] < 0.1);
             }
         }
-        assert!(estimated > 30, "only {estimated} searches separate the states");
+        assert!(separating_searches > 30, "only {separating_searches} searches separate the states");
     }
 
     /// Regression: overflowed estimates of finite scores, and differences below the error bound.
     #[test]
     fn extreme_scores_are_computed_exactly() {
         let panel: Vec<f32> =
-            (0..2 * PANEL_COLUMNS).map(|at| -4.0 - 0.01 * (at % PANEL_COLUMNS) as f32).collect();
+            (0..2 * PANEL_COLUMNS).map(|i| -4.0 - 0.01 * (i % PANEL_COLUMNS) as f32).collect();
         let deviation = |panel: &[f32], center: f32| {
             let max_abs = panel.iter().map(|x| f64::from((x - center).abs())).fold(0.0, f64::max);
             let max_norm = max_abs * (panel.len() as f64 / PANEL_COLUMNS as f64).sqrt();
@@ -504,13 +539,13 @@ mod tests {
         let zero = [0.0; PANEL_COLUMNS];
         let mut problems = vec![(huge, zero)];
         for seed in 0..40 {
-            let panel = scaled(40 * PANEL_COLUMNS, 100 + seed, 0.5);
+            let panel = synthetic_scaled(40 * PANEL_COLUMNS, 100 + seed, 0.5);
             let tiny = Problem {
-                head: scaled(33 * 40, 200 + seed, 1e-37),
+                head: synthetic_scaled(33 * 40, 200 + seed, 1e-37),
                 bias: vec![0.0; 33],
                 deviation: deviation(&panel, 0.0),
                 panels: vec![panel],
-                frames: vec![scaled(40, 300 + seed, 1.0)],
+                frames: vec![synthetic_scaled(40, 300 + seed, 1.0)],
                 center: vec![0.0; 40],
             };
             problems.push((tiny, std::array::from_fn(|state| -1e-37 * ((state * 7 % 32) as f32 / 32.0))));
@@ -521,29 +556,29 @@ mod tests {
             else {
                 return;
             };
-            let begin = vec![vec![(f32::NEG_INFINITY, 0); problem.bias.len() - 1]];
-            let [mut actual, mut expected] = [begin.clone(), begin];
-            let requests = [(0, 0, *shifts, 5, 0)];
-            from_search(&search, problem, &requests, &mut actual);
-            from_all_scores(problem, &requests, &mut expected);
+            let initial = vec![vec![(f32::NEG_INFINITY, 0); problem.bias.len() - 1]];
+            let [mut actual, mut expected] = [initial.clone(), initial];
+            let requests = [Request { panel: 0, frame: 0, shifts: *shifts, first_arc: 5, target: 0 }];
+            update_from_search(&search, problem, &requests, &mut actual);
+            update_from_all_scores(problem, &requests, &mut expected);
             assert!(actual == expected, "{actual:?} {expected:?}");
         }
     }
 
     #[test]
     fn error_bounds_are_small_relative_to_the_deviation() {
-        let problem = Problem::new(32, 512, (0.05, 0.05));
+        let problem = Problem::new(32, 512, 0.05, 0.05);
         let center = problem.center.clone();
         let Some(search) = QuantizedArgmax::new(&problem.head, &problem.bias, center, problem.deviation)
         else {
             return;
         };
         let block = &search.blocks[0];
-        let spread: f64 = problem.deviation.max_norm * 0.05;
+        let score_deviation: f64 = problem.deviation.max_norm * 0.05;
         for (label, margin) in block.margin.iter().enumerate() {
             assert!(
-                f64::from(*margin) < 0.05 * spread,
-                "label {label}: {margin} where states differ by {spread}"
+                f64::from(*margin) < 0.05 * score_deviation,
+                "label {label}: {margin} where states differ by {score_deviation}"
             );
         }
     }

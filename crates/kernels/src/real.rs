@@ -11,7 +11,7 @@ use crate::{
         bf16::{self, Tile},
         micro,
     },
-    product::gates::{self, GatePanels},
+    product::gates::{self, GateProduct},
     simd::{Bf16, SimdLevel},
     tanh_product::{self, NextTanh},
     weight_updates,
@@ -183,7 +183,7 @@ pub trait Real:
     fn pack_panel(
         level: SimdLevel,
         source: &OperandSource<Self>,
-        at: (usize, usize),
+        start: (usize, usize),
         side: usize,
         out: &mut [Self],
     );
@@ -199,7 +199,7 @@ pub trait Real:
     );
     /// Multiplies panels of a strip of gates; see [`gates`].
     #[doc(hidden)]
-    fn multiply_panels(level: SimdLevel, rows: usize, panels: usize, streams: GatePanels<Self>);
+    fn multiply_panels(level: SimdLevel, rows: usize, panels: usize, product: GateProduct<Self>);
     /// Returns the square root.
     #[doc(hidden)]
     fn sqrt(self) -> Self;
@@ -208,16 +208,16 @@ pub trait Real:
     fn lamb_moments(
         weights: &[Self],
         gradient: &[Self],
-        first: &mut [Self],
-        second: &mut [Self],
+        first_moment: &mut [Self],
+        second_moment: &mut [Self],
         factors: &LambFactors<Self>,
     ) -> [f64; 2];
     /// See [`super::lamb_update`].
     #[doc(hidden)]
     fn lamb_update(
         weights: &mut [Self],
-        first: &[Self],
-        second: &[Self],
+        first_moment: &[Self],
+        second_moment: &[Self],
         rate: Self,
         factors: &LambFactors<Self>,
     );
@@ -229,23 +229,23 @@ pub trait Real:
     fn lstm_cell_forward(gates: &mut [Self], cell: &mut [Self], state: &mut [Self]);
     /// See [`super::lstm_cell_backward`].
     #[doc(hidden)]
-    fn lstm_cell_backward(gates: &mut [Self], units: [&[Self]; 3], carry: &mut [Self]);
+    fn lstm_cell_backward(gates: &mut [Self], units: [&[Self]; 3], cell_gradient: &mut [Self]);
     /// Calls `work` with the packing memory of this thread.
     #[doc(hidden)]
     fn with_scratch<R>(work: impl FnOnce(&mut AlignedVec<Self>) -> R) -> R;
     /// Packs a tile of a bf16 operand, from a position on.
     #[doc(hidden)]
     fn pack_tile(
-        unit: Bf16,
+        level: Bf16,
         source: &OperandSource<Self>,
-        at: (usize, usize),
+        position: (usize, usize),
         operand: Operand,
         tile: &mut Tile,
     );
     /// Computes `out (=|+=) left · right` over `depth` tiles of the sum.
     #[doc(hidden)]
     fn bf16_product(
-        unit: Bf16,
+        level: Bf16,
         out: ViewMut<Self>,
         operands: (&[Tile], &[Tile]),
         depth: usize,
@@ -385,16 +385,16 @@ impl Real for f32 {
     fn pack_panel(
         level: SimdLevel,
         source: &OperandSource<f32>,
-        at: (usize, usize),
+        start: (usize, usize),
         side: usize,
         out: &mut [f32],
     ) {
         match level {
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx512(token) => pack_avx512::pack(token, source, at, side, out),
+            SimdLevel::Avx512(token) => pack_avx512::pack(token, source, start, side, out),
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx2(token) => pack_avx2::pack(token, source, at, side, out),
-            _ => micro::pack(source, at, side, out),
+            SimdLevel::Avx2(token) => pack_avx2::pack(token, source, start, side, out),
+            _ => micro::pack(source, start, side, out),
         }
     }
     fn micro_kernel(
@@ -413,13 +413,13 @@ impl Real for f32 {
             SimdLevel::Avx512(token) => micro_avx512::kernel_f32(token, rows, left, right, output, prefetch),
         }
     }
-    fn multiply_panels(level: SimdLevel, rows: usize, panels: usize, streams: GatePanels<f32>) {
+    fn multiply_panels(level: SimdLevel, rows: usize, panels: usize, product: GateProduct<f32>) {
         match level {
-            SimdLevel::Portable => gates::multiply_panels::<f32, false>(rows, panels, streams),
+            SimdLevel::Portable => gates::multiply_panels::<f32, false>(rows, panels, product),
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx2(token) => gates_avx2::multiply_panels(token, rows, panels, streams),
+            SimdLevel::Avx2(token) => gates_avx2::multiply_panels(token, rows, panels, product),
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx512(token) => gates_avx512::multiply_panels(token, rows, panels, streams),
+            SimdLevel::Avx512(token) => gates_avx512::multiply_panels(token, rows, panels, product),
         }
     }
     fn sqrt(self) -> f32 {
@@ -443,30 +443,31 @@ impl Real for f32 {
     fn lstm_cell_forward(gates: &mut [f32], cell: &mut [f32], state: &mut [f32]) {
         dispatch::lstm_cell_forward(SimdLevel::best(), gates, cell, state);
     }
-    fn lstm_cell_backward(gates: &mut [f32], units: [&[f32]; 3], carry: &mut [f32]) {
-        dispatch::lstm_cell_backward(SimdLevel::best(), gates, units, carry);
+    fn lstm_cell_backward(gates: &mut [f32], units: [&[f32]; 3], cell_gradient: &mut [f32]) {
+        dispatch::lstm_cell_backward(SimdLevel::best(), gates, units, cell_gradient);
     }
     fn with_scratch<R>(work: impl FnOnce(&mut AlignedVec<f32>) -> R) -> R {
         thread_local!(static SCRATCH: RefCell<AlignedVec<f32>> = RefCell::default());
         SCRATCH.with_borrow_mut(work)
     }
     fn pack_tile(
-        unit: Bf16,
+        level: Bf16,
         source: &OperandSource<f32>,
-        at: (usize, usize),
+        position: (usize, usize),
         operand: Operand,
         tile: &mut Tile,
     ) {
-        bf16::pack_tile_f32(unit, source, at, operand, tile);
+        bf16::pack_tile_f32(level, source, position, operand, tile);
     }
     fn bf16_product(
-        unit: Bf16,
+        level: Bf16,
         out: ViewMut<f32>,
         operands: (&[Tile], &[Tile]),
         depth: usize,
         accumulate: Accumulate,
     ) {
-        bf16::product_f32(unit, out, operands, depth, accumulate);
+        let (left, right) = operands;
+        bf16::product_f32(level, out, left, right, depth, accumulate);
     }
 }
 
@@ -537,7 +538,7 @@ impl Real for f64 {
         }
     }
     fn tanh_product(out: &mut [f64], left: &PackedLeft<f64>, hidden: &[f64], next: NextTanh<f64>) {
-        tanh_product::plain(SimdLevel::best(), out, left, hidden, next);
+        tanh_product::product_then_tanh(SimdLevel::best(), out, left, hidden, next);
     }
     fn quantized_argmax_bytes(_: usize, _: usize) -> Option<usize> {
         None
@@ -603,12 +604,12 @@ impl Real for f64 {
     fn pack_panel(
         level: SimdLevel,
         source: &OperandSource<f64>,
-        at: (usize, usize),
+        start: (usize, usize),
         side: usize,
         out: &mut [f64],
     ) {
         let _ = level;
-        micro::pack(source, at, side, out);
+        micro::pack(source, start, side, out);
     }
     fn micro_kernel(
         level: SimdLevel,
@@ -626,8 +627,8 @@ impl Real for f64 {
             SimdLevel::Avx512(token) => micro_avx512::kernel_f64(token, rows, left, right, output, prefetch),
         }
     }
-    fn multiply_panels(_: SimdLevel, rows: usize, panels: usize, streams: GatePanels<f64>) {
-        gates::multiply_panels::<f64, false>(rows, panels, streams);
+    fn multiply_panels(_: SimdLevel, rows: usize, panels: usize, product: GateProduct<f64>) {
+        gates::multiply_panels::<f64, false>(rows, panels, product);
     }
     fn sqrt(self) -> f64 {
         self.sqrt()
@@ -650,8 +651,8 @@ impl Real for f64 {
     fn lstm_cell_forward(gates: &mut [f64], cell: &mut [f64], state: &mut [f64]) {
         lstm_cell::forward(gates, cell, state);
     }
-    fn lstm_cell_backward(gates: &mut [f64], units: [&[f64]; 3], carry: &mut [f64]) {
-        lstm_cell::backward(gates, units, carry);
+    fn lstm_cell_backward(gates: &mut [f64], units: [&[f64]; 3], cell_gradient: &mut [f64]) {
+        lstm_cell::backward(gates, units, cell_gradient);
     }
     fn with_scratch<R>(work: impl FnOnce(&mut AlignedVec<f64>) -> R) -> R {
         thread_local!(static SCRATCH: RefCell<AlignedVec<f64>> = RefCell::default());
@@ -660,11 +661,11 @@ impl Real for f64 {
     fn pack_tile(
         _: Bf16,
         source: &OperandSource<f64>,
-        at: (usize, usize),
+        position: (usize, usize),
         operand: Operand,
         tile: &mut Tile,
     ) {
-        bf16::pack_tile(source, at, operand, tile);
+        bf16::pack_tile(source, position, operand, tile);
     }
     fn bf16_product(
         _: Bf16,
@@ -673,6 +674,7 @@ impl Real for f64 {
         depth: usize,
         accumulate: Accumulate,
     ) {
-        bf16::product_plain(out, operands, depth, accumulate);
+        let (left, right) = operands;
+        bf16::product_plain(out, left, right, depth, accumulate);
     }
 }

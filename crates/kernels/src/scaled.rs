@@ -1,4 +1,4 @@
-//! Rows of scaled numbers (mantissa and exponent), for forward-backward without logarithms.
+//! Rows of scaled numbers, for lattice forward-backward without logarithms.
 //!
 //! [`Scaled`] explains the numbers. A row is an anti-diagonal of a transducer lattice. The row
 //! functions are one portable source that is compiled for each instruction set and selected at run
@@ -54,19 +54,20 @@ impl<'a> ScaledRowMut<'a> {
         ScaledRowMut { mantissa: self.mantissa, exponent: self.exponent }
     }
 
-    /// Borrows `width` numbers from index `from` on.
-    pub fn slice(&mut self, from: usize, width: usize) -> ScaledRowMut<'_> {
+    /// Borrows `width` numbers from index `start` on.
+    pub fn slice(&mut self, start: usize, width: usize) -> ScaledRowMut<'_> {
         ScaledRowMut {
-            mantissa: &mut self.mantissa[from..from + width],
-            exponent: &mut self.exponent[from..from + width],
+            mantissa: &mut self.mantissa[start..start + width],
+            exponent: &mut self.exponent[start..start + width],
         }
     }
 
     /// Splits the row at an index.
-    pub fn split_at(self, at: usize) -> (ScaledRowMut<'a>, ScaledRowMut<'a>) {
-        let (left, right) = self.mantissa.split_at_mut(at);
-        let (lower, upper) = self.exponent.split_at_mut(at);
-        (ScaledRowMut { mantissa: left, exponent: lower }, ScaledRowMut { mantissa: right, exponent: upper })
+    pub fn split_at(self, index: usize) -> (ScaledRowMut<'a>, ScaledRowMut<'a>) {
+        let (mantissa, right_mantissa) = self.mantissa.split_at_mut(index);
+        let (exponent, right_exponent) = self.exponent.split_at_mut(index);
+        let right = ScaledRowMut { mantissa: right_mantissa, exponent: right_exponent };
+        (ScaledRowMut { mantissa, exponent }, right)
     }
 
     /// Borrows the row for reading.
@@ -158,9 +159,9 @@ pub struct Stride {
 
 impl Stride {
     /// Returns whether `sites` sites of `arcs` numbers lie within `len` numbers.
-    fn inside(self, arcs: usize, sites: usize, len: usize) -> bool {
-        let reach = sites.saturating_sub(1).checked_mul(self.back);
-        reach.is_some_and(|reach| reach <= self.first)
+    fn is_within(self, arcs: usize, sites: usize, len: usize) -> bool {
+        let distance_to_last = sites.saturating_sub(1).checked_mul(self.back);
+        distance_to_last.is_some_and(|distance| distance <= self.first)
             && self.first.checked_add(arcs).is_some_and(|end| end <= len)
     }
 }

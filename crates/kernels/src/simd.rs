@@ -93,28 +93,30 @@ pub fn check_simd_override() -> Result<(), String> {
     }
 }
 
+/// Returns no feature: other CPUs use the portable loops.
 #[cfg(not(target_arch = "x86_64"))]
 fn detect() -> CpuFeatures {
     CpuFeatures::default()
 }
 
+/// Detects the features, except those that `PANDA_MACHINE` disables.
 #[cfg(target_arch = "x86_64")]
 fn detect() -> CpuFeatures {
     let limit = simd_override();
     let fma = is_x86_feature_detected!("fma") && limit.as_deref() != Some("portable");
     let avx2 = (fma && is_x86_feature_detected!("avx2")).then_some(Avx2Fma(()));
-    let wide = fma
+    let has_avx512 = fma
         && limit.as_deref() != Some("avx2")
         && is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512bw");
-    let bf16 = (wide && is_x86_feature_detected!("avx512bf16")).then_some(Avx512Bf16(()));
+    let bf16 = (has_avx512 && is_x86_feature_detected!("avx512bf16")).then_some(Avx512Bf16(()));
     CpuFeatures {
         avx2,
-        avx512: wide.then_some(Avx512(())),
+        avx512: has_avx512.then_some(Avx512(())),
         bf16,
-        vnni: (wide && is_x86_feature_detected!("avx512vnni")).then_some(Avx512Vnni(())),
+        vnni: (has_avx512 && is_x86_feature_detected!("avx512vnni")).then_some(Avx512Vnni(())),
         #[cfg(target_os = "linux")]
         amx: (bf16.is_some() && request_amx()).then_some(Amx(())),
     }
@@ -185,12 +187,12 @@ impl Bf16 {
     #[inline]
     pub fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
-        if let Some(wide) = features().bf16 {
+        if let Some(bf16) = features().bf16 {
             #[cfg(target_os = "linux")]
             if let Some(token) = features().amx {
-                return Self::Amx(token, wide);
+                return Self::Amx(token, bf16);
             }
-            return Self::Avx512(wide);
+            return Self::Avx512(bf16);
         }
         Self::Portable
     }
@@ -203,7 +205,7 @@ impl Bf16 {
         {
             all.extend(features().bf16.map(Self::Avx512));
             #[cfg(target_os = "linux")]
-            all.extend(features().amx.zip(features().bf16).map(|(tiles, wide)| Self::Amx(tiles, wide)));
+            all.extend(features().amx.zip(features().bf16).map(|(amx, bf16)| Self::Amx(amx, bf16)));
         }
         if all.len() < 3 {
             println!("skipped: no AVX-512 BF16 or AMX on this machine; tested: {all:?}");

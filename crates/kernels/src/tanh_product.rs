@@ -8,7 +8,7 @@ use crate::{
 };
 #[cfg(target_arch = "x86_64")]
 use crate::{
-    avx512::tanh::{TanhJob, tile_and_job},
+    avx512::tanh::{TanhJob, tile_with_tanh},
     simd::Avx512,
 };
 
@@ -33,7 +33,7 @@ pub struct TanhProducts<'a, F> {
     /// tanh of the current panel and of the next one.
     hidden: [&'a mut [F]; 2],
     /// True if `hidden[0]` already has the tanh of the next call.
-    ready: bool,
+    is_ready: bool,
 }
 
 impl<'a, F: Real> TanhProducts<'a, F> {
@@ -55,7 +55,7 @@ impl<'a, F: Real> TanhProducts<'a, F> {
     pub fn new(left: &'a PackedLeft<F>, scratch: &'a mut [F]) -> Self {
         let (_, depth) = left.shape();
         assert_eq!(scratch.len(), Self::scratch_len(depth), "tanh_product: scratch for a depth of {depth}");
-        Self { left, hidden: scratch.split_at_mut(depth * PANEL_COLUMNS).into(), ready: false }
+        Self { left, hidden: scratch.split_at_mut(depth * PANEL_COLUMNS).into(), is_ready: false }
     }
 
     /// Computes `out += left · tanh(addends)`, *m x 32*.
@@ -74,12 +74,13 @@ impl<'a, F: Real> TanhProducts<'a, F> {
         }
         assert_eq!(out.len(), m * PANEL_COLUMNS, "tanh_product: {m} rows");
         let [hidden, next_hidden] = &mut self.hidden;
-        if !self.ready {
-            F::tanh_panel(hidden, addends.0, addends.1);
+        if !self.is_ready {
+            let (panel, row) = addends;
+            F::tanh_panel(hidden, panel, row);
         }
-        self.ready = next.is_some();
+        self.is_ready = next.is_some();
         F::tanh_product(out, self.left, hidden, next.map(|next| (&mut **next_hidden, next)));
-        if self.ready {
+        if self.is_ready {
             self.hidden.swap(0, 1);
         }
     }
@@ -89,7 +90,7 @@ impl<'a, F: Real> TanhProducts<'a, F> {
     /// # Panics
     /// If the lengths do not match.
     pub fn multiply_filled(&mut self, out: &mut [F], fill: impl FnOnce(&mut [F])) {
-        self.ready = false;
+        self.is_ready = false;
         fill(self.hidden[0]);
         assert_eq!(out.len(), self.left.shape().0 * PANEL_COLUMNS, "tanh_product: rows of the left side");
         F::tanh_product(out, self.left, self.hidden[0], None);
@@ -99,39 +100,41 @@ impl<'a, F: Real> TanhProducts<'a, F> {
 /// Output and addends of the tanh that is overlapped with a product.
 pub type NextTanh<'a, F> = Option<(&'a mut [F], TanhAddends<'a, F>)>;
 
-/// Computes product and tanh one after the other, on any machine.
-pub(crate) fn plain<F: Real>(
+/// Computes a product, then the next tanh, on any machine.
+pub(crate) fn product_then_tanh<F: Real>(
     level: SimdLevel,
     out: &mut [F],
     left: &PackedLeft<F>,
     hidden: &[F],
     next: NextTanh<F>,
 ) {
-    (0..left.parts()).for_each(|part| product(level, out, left, part, hidden));
-    if let Some((next, (panel, row))) = next {
-        F::tanh_panel(next, panel, row);
+    (0..left.parts()).for_each(|part| part_product(level, out, left, part, hidden));
+    if let Some((next_hidden, (panel, row))) = next {
+        F::tanh_panel(next_hidden, panel, row);
     }
 }
 
 /// Computes the product of a part of the left side; each element is one chain of sums.
-fn product<F: Real>(level: SimdLevel, out: &mut [F], left: &PackedLeft<F>, part: usize, hidden: &[F]) {
+fn part_product<F: Real>(level: SimdLevel, out: &mut [F], left: &PackedLeft<F>, part: usize, hidden: &[F]) {
     let [mr, nr] = F::tile_shape(level);
     let (packed, (rows, k)) = left.part(part);
-    let from = left.first_row(part);
+    let part_start = left.first_row(part);
     let panels = rows.div_ceil(mr);
     for panel in (0..panels).filter(|_| k > 0) {
-        let [first, end] = [panel, panel + 1].map(|panel| panel * rows / panels);
+        let [first_row, end_row] = [panel, panel + 1].map(|panel| panel * rows / panels);
         for col in (0..PANEL_COLUMNS).step_by(nr) {
-            let out = &mut out[(from + first) * PANEL_COLUMNS + col..(from + end) * PANEL_COLUMNS];
+            let out = &mut out
+                [(part_start + first_row) * PANEL_COLUMNS + col..(part_start + end_row) * PANEL_COLUMNS];
             let output = OutputTile {
                 out,
-                rows: end - first,
+                rows: end_row - first_row,
                 cols: nr,
                 stride: PANEL_COLUMNS,
                 accumulate: Accumulate::Add,
             };
-            let right = RightPanels { data: &hidden[col..], step: PANEL_COLUMNS, panel: nr };
-            F::micro_kernel(level, end - first, &packed[first * k..end * k], right, output, &[]);
+            let right = RightPanels { data: &hidden[col..], step_stride: PANEL_COLUMNS, panel_stride: nr };
+            let left = &packed[first_row * k..end_row * k];
+            F::micro_kernel(level, end_row - first_row, left, right, output, &[]);
         }
     }
 }
@@ -146,38 +149,38 @@ pub(crate) fn product_f32(
 ) {
     match (level, next) {
         #[cfg(target_arch = "x86_64")]
-        (SimdLevel::Avx512(token), Some(next)) => interleaved(token, out, left, hidden, next),
-        (level, next) => plain(level, out, left, hidden, next),
+        (SimdLevel::Avx512(token), Some(next)) => product_with_tanh(token, out, left, hidden, next),
+        (level, next) => product_then_tanh(level, out, left, hidden, next),
     }
 }
 
+/// Computes a product and, during its first parts, the next tanh.
 #[cfg(target_arch = "x86_64")]
-fn interleaved(
+fn product_with_tanh(
     token: Avx512,
     out: &mut [f32],
     left: &PackedLeft<f32>,
     hidden: &[f32],
-    (next, (panel, rows)): (&mut [f32], TanhAddends<f32>),
+    (next_hidden, (panel, rows)): (&mut [f32], TanhAddends<f32>),
 ) {
     let (parts, (_, k)) = (left.parts(), left.shape());
-    let (mut next, mut panel) = (next.as_chunks_mut().0, panel.as_chunks().0);
+    let (mut next_hidden, mut panel) = (next_hidden.as_chunks_mut().0, panel.as_chunks().0);
     // A register for each step and part, or two if there is only one part.
-    let part_registers = if parts == 1 { 2 * k } else { k };
+    let registers_per_part = if parts == 1 { 2 * k } else { k };
     for part in 0..parts {
-        if next.is_empty() || k == 0 {
-            product(SimdLevel::Avx512(token), out, left, part, hidden);
+        if next_hidden.is_empty() || k == 0 {
+            part_product(SimdLevel::Avx512(token), out, left, part, hidden);
             continue;
         }
-        let (packed, (count, _)) = left.part(part);
-        let first = part * part_registers;
+        let (packed, (row_count, _)) = left.part(part);
         let job = TanhJob {
-            out: next.split_off_mut(..part_registers).expect("two registers a step"),
-            panel: panel.split_off(..part_registers).expect("two registers a step"),
+            out: next_hidden.split_off_mut(..registers_per_part).expect("two registers a step"),
+            panel: panel.split_off(..registers_per_part).expect("two registers a step"),
             rows,
-            first,
+            first_register: part * registers_per_part,
         };
-        let out = &mut out[left.first_row(part) * PANEL_COLUMNS..][..count * PANEL_COLUMNS];
-        tile_and_job(token, count, &packed[..count * k], hidden, out, job);
+        let out = &mut out[left.first_row(part) * PANEL_COLUMNS..][..row_count * PANEL_COLUMNS];
+        tile_with_tanh(token, row_count, &packed[..row_count * k], hidden, out, job);
     }
 }
 
@@ -186,7 +189,8 @@ mod tests {
     use super::*;
     use crate::packed::check::synthetic;
 
-    fn equals_the_formula<F: Real>(bar: f64) {
+    /// Compares some calls with the formula, and overlapped with separate calls.
+    fn equals_the_formula<F: Real>(tolerance: f64) {
         for (m, k) in [(1, 5), (3, 1), (11, 40), (12, 7), (13, 16), (14, 33), (33, 100), (70, 600)] {
             let left: Vec<F> = synthetic(m * k, 1);
             let packed = TanhProducts::pack(View::new(&left, m, k));
@@ -197,31 +201,31 @@ mod tests {
                 F::prepare_tanh_addends(panel);
                 F::prepare_tanh_addends(row);
             }
-            let addends = |at: usize| prepared.get(at).map(|(panel, row)| (&panel[..], &row[..]));
+            let addends = |call: usize| prepared.get(call).map(|(panel, row)| (&panel[..], &row[..]));
             let mut scratch = vec![F::ZERO; TanhProducts::<F>::scratch_len(k)];
             let mut products = TanhProducts::new(&packed, &mut scratch);
-            for (at, (raw_panel, raw_row)) in raw.iter().enumerate() {
-                let [mut out, mut alone, mut filled] = [const { Vec::new() }; 3];
-                for out in [&mut out, &mut alone, &mut filled] {
+            for (call, (raw_panel, raw_row)) in raw.iter().enumerate() {
+                let [mut out, mut separate, mut filled] = [const { Vec::new() }; 3];
+                for out in [&mut out, &mut separate, &mut filled] {
                     out.resize(m * PANEL_COLUMNS, F::ONE);
                 }
                 // Once, the next addends are not announced.
-                let next = if at == 1 { None } else { addends(at + 1) };
-                products.multiply(&mut out, addends(at).unwrap(), next);
+                let next = if call == 1 { None } else { addends(call + 1) };
+                products.multiply(&mut out, addends(call).unwrap(), next);
                 let mut scratch = vec![F::ZERO; TanhProducts::<F>::scratch_len(k)];
-                let mut again = TanhProducts::new(&packed, &mut scratch);
-                again.multiply(&mut alone, addends(at).unwrap(), None);
-                assert!(out == alone, "{m} x {k}: earlier panels change bits");
-                let (panel, row) = addends(at).unwrap();
-                again.multiply_filled(&mut filled, |hidden| F::tanh_panel(hidden, panel, row));
+                let mut separate_products = TanhProducts::new(&packed, &mut scratch);
+                separate_products.multiply(&mut separate, addends(call).unwrap(), None);
+                assert!(out == separate, "{m} x {k}: earlier panels change bits");
+                let (panel, row) = addends(call).unwrap();
+                separate_products.multiply_filled(&mut filled, |hidden| F::tanh_panel(hidden, panel, row));
                 assert!(out == filled, "{m} x {k}");
                 for (i, j) in (0..m).flat_map(|i| (0..PANEL_COLUMNS).map(move |j| (i, j))) {
-                    let h =
+                    let hidden =
                         |l: usize| (raw_panel[l * PANEL_COLUMNS + j].to_f64() + raw_row[l].to_f64()).tanh();
-                    let exact: f64 = (0..k).map(|l| left[i * k + l].to_f64() * h(l)).sum::<f64>() + 1.0;
+                    let exact: f64 = (0..k).map(|l| left[i * k + l].to_f64() * hidden(l)).sum::<f64>() + 1.0;
                     let error = (out[i * PANEL_COLUMNS + j].to_f64() - exact).abs();
                     // One chain of k sums of magnitudes up to some tens.
-                    assert!(error <= bar * (8 + k) as f64, "{m} x {k} at {i}, {j}: {error}");
+                    assert!(error <= tolerance * (8 + k) as f64, "{m} x {k} at {i}, {j}: {error}");
                 }
             }
         }
@@ -236,14 +240,14 @@ mod tests {
                     PackedLeft::new_for(level, View::new(&left, m, k), m.div_ceil(m.div_ceil(ROWS_PER_PART)));
                 let [mut panel, mut row]: [Vec<f32>; 2] = [synthetic(k * PANEL_COLUMNS, 3), synthetic(k, 4)];
                 let exact: Vec<f32> =
-                    (0..k * PANEL_COLUMNS).map(|at| (panel[at] + row[at / PANEL_COLUMNS]).tanh()).collect();
+                    (0..k * PANEL_COLUMNS).map(|i| (panel[i] + row[i / PANEL_COLUMNS]).tanh()).collect();
                 [&mut panel, &mut row].into_iter().for_each(|addends| f32::prepare_tanh_addends(addends));
-                let [mut out, mut alone] = [const { Vec::new() }; 2];
-                [&mut out, &mut alone].into_iter().for_each(|out| out.resize(m * PANEL_COLUMNS, 1.0));
+                let [mut out, mut separate] = [const { Vec::new() }; 2];
+                [&mut out, &mut separate].into_iter().for_each(|out| out.resize(m * PANEL_COLUMNS, 1.0));
                 let mut next = vec![f32::NAN; k * PANEL_COLUMNS];
                 product_f32(level, &mut out, &left, &hidden, Some((&mut next, (&panel, &row))));
-                product_f32(level, &mut alone, &left, &hidden, None);
-                assert!(out == alone, "{level:?}, {m} x {k}");
+                product_f32(level, &mut separate, &left, &hidden, None);
+                assert!(out == separate, "{level:?}, {m} x {k}");
                 let errors = exact.iter().zip(&next).map(|(exact, actual)| (exact - actual).abs());
                 assert!(
                     errors.clone().all(|error| error <= 1e-6),

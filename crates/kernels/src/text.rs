@@ -51,10 +51,10 @@ impl<T: Display> Display for Excerpt<T> {
         if input.chars().nth(MAX_EXCERPT).is_none() {
             return out.write_str(&text);
         }
-        let byte_at = |count: usize| input.char_indices().nth(count).map_or(input.len(), |(at, _)| at);
-        let end = byte_at(input.chars().count() - EXCERPT_END);
-        let start = byte_at(MAX_EXCERPT - EXCERPT_END - 1);
-        write!(out, "{}…{}{expected}", &input[..start], &input[end..])
+        let byte_at = |count: usize| input.char_indices().nth(count).map_or(input.len(), |(index, _)| index);
+        let tail_start = byte_at(input.chars().count() - EXCERPT_END);
+        let head_end = byte_at(MAX_EXCERPT - EXCERPT_END - 1);
+        write!(out, "{}…{}{expected}", &input[..head_end], &input[tail_start..])
     }
 }
 
@@ -64,10 +64,10 @@ struct Escaped<'a, 'b>(&'a mut fmt::Formatter<'b>);
 impl Write for Escaped<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let mut rest = text;
-        while let Some((at, c)) = rest.char_indices().find(|&(_, c)| is_unprintable(c)) {
-            self.0.write_str(&rest[..at])?;
+        while let Some((index, c)) = rest.char_indices().find(|&(_, c)| is_unprintable(c)) {
+            self.0.write_str(&rest[..index])?;
             write!(self.0, "{}", c.escape_default())?;
-            rest = &rest[at + c.len_utf8()..];
+            rest = &rest[index + c.len_utf8()..];
         }
         self.0.write_str(rest)
     }

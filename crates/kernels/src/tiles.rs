@@ -26,6 +26,7 @@ pub struct Tiling {
 }
 
 impl Tiling {
+    /// Returns the elements of a row.
     fn stride(&self) -> usize {
         self.planes * self.columns
     }
@@ -34,7 +35,7 @@ impl Tiling {
 /// Tiles of mutable rows; see [`tiles_mut`].
 #[derive(Debug)]
 pub struct TilesMut<'a, T> {
-    first: *mut T,
+    pointer: *mut T,
     /// Total number of rows.
     rows: usize,
     tiling: Tiling,
@@ -50,8 +51,9 @@ pub struct TilesMut<'a, T> {
 /// use kernels::{Tiling, par_for, tiles_mut};
 ///
 /// let mut x = [0; 12]; // 3 rows of 2 planes of 2
-/// par_for(tiles_mut(&mut x, Tiling { rows: 2, planes: 2, columns: 2, width: 1 }), |at, mut tile| {
-///     (0..tile.rows()).for_each(|row| tile.row(row, 1).fill(at + 1));
+/// let tiling = Tiling { rows: 2, planes: 2, columns: 2, width: 1 };
+/// par_for(tiles_mut(&mut x, tiling), |index, mut tile| {
+///     (0..tile.rows()).for_each(|row| tile.row(row, 1).fill(index + 1));
 /// });
 /// assert_eq!(x, [0, 0, 1, 3, 0, 0, 1, 3, 0, 0, 2, 4]);
 /// ```
@@ -60,7 +62,7 @@ pub fn tiles_mut<T: Send>(slice: &mut [T], tiling: Tiling) -> TilesMut<'_, T> {
     assert!(rows > 0 && planes > 0 && columns > 0 && width > 0, "tiles: {tiling:?}");
     assert!(slice.len().is_multiple_of(tiling.stride()), "tiles: {} elements, {tiling:?}", slice.len());
     let rows = slice.len() / tiling.stride();
-    TilesMut { first: slice.as_mut_ptr(), rows, tiling, slice: PhantomData }
+    TilesMut { pointer: slice.as_mut_ptr(), rows, tiling, slice: PhantomData }
 }
 
 // SAFETY: sharing only allows each tile to be taken once.
@@ -72,13 +74,13 @@ unsafe impl<'a, T: Send> Parts for TilesMut<'a, T> {
     fn count(&self) -> usize {
         self.rows.div_ceil(self.tiling.rows) * self.tiling.columns.div_ceil(self.tiling.width)
     }
-    unsafe fn part(&self, at: usize) -> TileMut<'a, T> {
+    unsafe fn part(&self, index: usize) -> TileMut<'a, T> {
         let bands = self.rows.div_ceil(self.tiling.rows);
-        let (strip, band) = (at / bands, at % bands);
+        let (strip, band) = (index / bands, index % bands);
         TileMut {
-            first: self.first,
-            row: band * self.tiling.rows,
-            column: strip * self.tiling.width,
+            pointer: self.pointer,
+            first_row: band * self.tiling.rows,
+            first_column: strip * self.tiling.width,
             rows: self.tiling.rows.min(self.rows - band * self.tiling.rows),
             width: self.tiling.width.min(self.tiling.columns - strip * self.tiling.width),
             tiling: self.tiling,
@@ -90,9 +92,11 @@ unsafe impl<'a, T: Send> Parts for TilesMut<'a, T> {
 /// A tile that one task owns; see [`tiles_mut`].
 #[derive(Debug)]
 pub struct TileMut<'a, T> {
-    first: *mut T,
-    row: usize,
-    column: usize,
+    /// The whole slice.
+    pointer: *mut T,
+    first_row: usize,
+    /// First column in each plane.
+    first_column: usize,
     rows: usize,
     width: usize,
     tiling: Tiling,
@@ -111,9 +115,10 @@ impl<T> TileMut<'_, T> {
     /// If there is no such row or plane.
     pub fn row(&mut self, row: usize, plane: usize) -> &mut [T] {
         assert!(row < self.rows && plane < self.tiling.planes, "tiles: row {row}, plane {plane}");
-        let at = (self.row + row) * self.tiling.stride() + plane * self.tiling.columns + self.column;
+        let start =
+            (self.first_row + row) * self.tiling.stride() + plane * self.tiling.columns + self.first_column;
         // SAFETY: inside rows borrowed for this lifetime; no other tile has these elements.
-        unsafe { std::slice::from_raw_parts_mut(self.first.add(at), self.width) }
+        unsafe { std::slice::from_raw_parts_mut(self.pointer.add(start), self.width) }
     }
 }
 
@@ -124,17 +129,17 @@ mod tests {
 
     #[test]
     fn every_element_is_in_one_tile() {
-        for (rows, each, planes, columns, width) in
+        for (rows, band_rows, planes, columns, width) in
             [(5, 2, 4, 7, 3), (1, 8, 1, 16, 16), (16, 8, 4, 32, 16), (3, 1, 2, 5, 9), (0, 3, 1, 4, 2)]
         {
             let mut x = vec![0; rows * planes * columns];
-            let bands = rows.div_ceil(each);
-            let tiling = Tiling { rows: each, planes, columns, width };
-            par_for(tiles_mut(&mut x, tiling), |at, mut tile| {
+            let bands = rows.div_ceil(band_rows);
+            let tiling = Tiling { rows: band_rows, planes, columns, width };
+            par_for(tiles_mut(&mut x, tiling), |index, mut tile| {
                 for (row, plane) in (0..tile.rows()).flat_map(|row| (0..planes).map(move |p| (row, p))) {
                     for (i, x) in tile.row(row, plane).iter_mut().enumerate() {
-                        let (row, column) = (at % bands * each + row, at / bands * width + i);
-                        *x += 1 + (row * planes + plane) * columns + column;
+                        let (x_row, x_column) = (index % bands * band_rows + row, index / bands * width + i);
+                        *x += 1 + (x_row * planes + plane) * columns + x_column;
                     }
                 }
             });

@@ -33,12 +33,12 @@ pub struct AdamFactors {
 pub fn adam_update(
     weights: &mut [f32],
     gradient: &[f32],
-    first: &mut [f32],
-    second: &mut [f32],
+    first_moment: &mut [f32],
+    second_moment: &mut [f32],
     factors: &AdamFactors,
 ) {
-    check(weights.len(), &[gradient.len(), first.len(), second.len()]);
-    let moments = first.iter_mut().zip(second);
+    check_lengths(weights.len(), &[gradient.len(), first_moment.len(), second_moment.len()]);
+    let moments = first_moment.iter_mut().zip(second_moment);
     for ((w, &g), (m, v)) in weights.iter_mut().zip(gradient).zip(moments) {
         let g = g * factors.scale;
         *m = factors.beta1 * *m + (1.0 - factors.beta1) * g;
@@ -81,21 +81,27 @@ impl<F: Real> LambFactors<F> {
 pub fn lamb_moments<F: Real>(
     weights: &[F],
     gradient: &[F],
-    first: &mut [F],
-    second: &mut [F],
+    first_moment: &mut [F],
+    second_moment: &mut [F],
     factors: &LambFactors<F>,
 ) -> [f64; 2] {
-    check(weights.len(), &[gradient.len(), first.len(), second.len()]);
-    F::lamb_moments(weights, gradient, first, second, factors)
+    check_lengths(weights.len(), &[gradient.len(), first_moment.len(), second_moment.len()]);
+    F::lamb_moments(weights, gradient, first_moment, second_moment, factors)
 }
 
 /// Updates the weights: `w ← w - rate u`.
 ///
 /// # Panics
 /// If the lengths differ.
-pub fn lamb_update<F: Real>(weights: &mut [F], first: &[F], second: &[F], rate: F, factors: &LambFactors<F>) {
-    check(weights.len(), &[first.len(), second.len()]);
-    F::lamb_update(weights, first, second, rate, factors);
+pub fn lamb_update<F: Real>(
+    weights: &mut [F],
+    first_moment: &[F],
+    second_moment: &[F],
+    rate: F,
+    factors: &LambFactors<F>,
+) {
+    check_lengths(weights.len(), &[first_moment.len(), second_moment.len()]);
+    F::lamb_update(weights, first_moment, second_moment, rate, factors);
 }
 
 /// Moves an average toward values: `a ← a + rate (w - a)`.
@@ -110,17 +116,18 @@ pub fn move_average<F: Real>(average: &mut [F], values: &[F], rate: F) {
 /// Returns `Σ x²` in `f64`, in a fixed order.
 pub fn sum_of_squares(values: &[f32]) -> f64 {
     let mut sums = [0.0; LANES];
-    let (lanes, rest) = values.as_chunks::<LANES>();
-    let rest: f64 = rest.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
-    for values in lanes {
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    let rest_sum: f64 = rest.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+    for values in chunks {
         for (sum, &x) in sums.iter_mut().zip(values) {
             *sum += f64::from(x) * f64::from(x);
         }
     }
-    rest + sums.iter().sum::<f64>()
+    rest_sum + sums.iter().sum::<f64>()
 }
 
-fn check(expected: usize, lengths: &[usize]) {
+/// Panics unless all lengths are the expected one.
+fn check_lengths(expected: usize, lengths: &[usize]) {
     let fits = lengths.iter().all(|&length| length == expected);
     assert!(fits, "weight update: expected slices of length {expected}, found {lengths:?}");
 }
@@ -138,23 +145,23 @@ pub(crate) fn moments<F: Real>(
     v: &mut [F],
     factors: &LambFactors<F>,
 ) -> [f64; 2] {
-    const ROW: usize = UPDATES_PER_ROW;
-    let ([beta1, rest1], [beta2, rest2]) = (factors.beta1, factors.beta2);
-    let (mut weights, mut updates) = ([0.0; LANES], [0.0; LANES]);
-    let mut row = [F::ZERO; ROW];
-    let parts = w.chunks(ROW).zip(g.chunks(ROW)).zip(m.chunks_mut(ROW)).zip(v.chunks_mut(ROW));
-    for (((w, g), m), v) in parts {
-        let u = &mut row[..w.len()];
+    let ([beta1, one_minus_beta1], [beta2, one_minus_beta2]) = (factors.beta1, factors.beta2);
+    let (mut weight_squares, mut update_squares) = ([0.0; LANES], [0.0; LANES]);
+    let mut updates = [F::ZERO; UPDATES_PER_ROW];
+    let moments = m.chunks_mut(UPDATES_PER_ROW).zip(v.chunks_mut(UPDATES_PER_ROW));
+    let rows = w.chunks(UPDATES_PER_ROW).zip(g.chunks(UPDATES_PER_ROW)).zip(moments);
+    for ((w, g), (m, v)) in rows {
+        let u = &mut updates[..w.len()];
         for ((((u, &w), &g), m), v) in u.iter_mut().zip(w).zip(g).zip(m).zip(v) {
             let g = g * factors.scale;
-            *m = beta1 * *m + rest1 * g;
-            *v = beta2 * *v + rest2 * g * g;
+            *m = beta1 * *m + one_minus_beta1 * g;
+            *v = beta2 * *v + one_minus_beta2 * g * g;
             *u = factors.update(w, *m, *v);
         }
-        add_squares(&mut weights, w);
-        add_squares(&mut updates, u);
+        add_squares(&mut weight_squares, w);
+        add_squares(&mut update_squares, u);
     }
-    [weights.iter().sum(), updates.iter().sum()]
+    [weight_squares.iter().sum(), update_squares.iter().sum()]
 }
 
 /// Portable version of [`lamb_update`].
@@ -172,8 +179,8 @@ pub(crate) fn average<F: Real>(average: &mut [F], values: &[F], rate: F) {
 /// Adds each square to the sum of its lane.
 #[inline(always)]
 fn add_squares<F: Real>(sums: &mut [f64; LANES], values: &[F]) {
-    let (lanes, rest) = values.as_chunks::<LANES>();
-    for values in lanes {
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    for values in chunks {
         for (sum, value) in sums.iter_mut().zip(values) {
             *sum += value.to_f64() * value.to_f64();
         }

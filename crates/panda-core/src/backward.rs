@@ -15,7 +15,7 @@ use crate::{
     Adjoints, Head, Normalized, Plan, Precision, Real, Result, Selection, Sites, Workspace,
     blocking::{Blocking, ROWS_PER_TASK, SITES_PER_TASK, backward_waves, count_active, ensure_slots},
     error::expect_len,
-    head::{PackedOperands, fill, pack_for_gradient, pack_for_scores, pack_right, scores},
+    head::{PackedOperands, fill_and_pack, pack_for_gradient, pack_for_scores, pack_right, strip_scores},
     scores::{ScoreGradient, ScoreSource},
     sites::DynSites,
 };
@@ -95,11 +95,11 @@ pub fn backward<F: Real, S: Sites<F>>(
     let BackwardInputs { sites, head, selection, normalized, adjoints } = arguments;
     let Gradients { sites: site_gradient, weight, bias } = into;
     let mut scatter = |wave: &[usize], gradient: &[F]| sites.scatter(wave, gradient, site_gradient);
-    let into = GradientSink { scatter: &mut scatter, weight, bias };
-    F::backward_impl(BackwardInputs { sites, head, selection, normalized, adjoints }, workspace, into)
+    let sink = GradientSink { scatter: &mut scatter, weight, bias };
+    F::backward_impl(BackwardInputs { sites, head, selection, normalized, adjoints }, workspace, sink)
 }
 
-/// Destination of the gradients of sites, weight and bias.
+/// Destination of the gradients of sites, weight and bias, with type-erased sites.
 pub struct GradientSink<'a, F> {
     scatter: &'a mut (dyn FnMut(&[usize], &[F]) + Send),
     weight: &'a mut [F],
@@ -110,16 +110,16 @@ pub struct GradientSink<'a, F> {
 pub(crate) fn backward_impl<F: Real>(
     arguments: BackwardInputs<F, dyn DynSites<F> + '_>,
     workspace: &mut Workspace<F>,
-    mut into: GradientSink<F>,
+    mut sink: GradientSink<F>,
 ) -> Result<usize> {
     install(|| {
         let BackwardInputs { sites, head, selection, normalized, adjoints } = arguments;
         let plan = workspace.prepare(sites, head, selection)?;
         normalized.check(sites.count(), selection.per_site())?;
         adjoints.check::<F>(sites.count(), selection)?;
-        expect_len("into.weight", head.weight.len(), into.weight.len())?;
-        expect_len("into.bias", head.classes, into.bias.len())?;
-        let pass = Pass {
+        expect_len("into.weight", head.weight.len(), sink.weight.len())?;
+        expect_len("into.bias", head.classes, sink.bias.len())?;
+        let pass = BackwardPass {
             plan,
             blocking: Blocking::for_precision(&plan, head.hidden, workspace.precision),
             head,
@@ -128,15 +128,15 @@ pub(crate) fn backward_impl<F: Real>(
         };
         Ok(match workspace.precision {
             Precision::Full => {
-                let mut operands = std::mem::take(&mut workspace.full);
-                let count = pass.run::<FullFormat>(sites, workspace, &mut operands, &mut into);
-                workspace.full = operands;
+                let mut operands = std::mem::take(&mut workspace.full_operands);
+                let count = pass.run::<FullFormat>(sites, workspace, &mut operands, &mut sink);
+                workspace.full_operands = operands;
                 count
             }
             Precision::Bf16 => {
-                let mut operands = std::mem::take(&mut workspace.bf16);
-                let count = pass.run::<Bf16Format>(sites, workspace, &mut operands, &mut into);
-                workspace.bf16 = operands;
+                let mut operands = std::mem::take(&mut workspace.bf16_operands);
+                let count = pass.run::<Bf16Format>(sites, workspace, &mut operands, &mut sink);
+                workspace.bf16_operands = operands;
                 count
             }
         })
@@ -144,7 +144,7 @@ pub(crate) fn backward_impl<F: Real>(
 }
 
 /// Arguments shared by all waves of a backward pass.
-struct Pass<'a, F> {
+struct BackwardPass<'a, F> {
     plan: Plan<F>,
     blocking: Blocking,
     head: &'a Head<'a, F>,
@@ -153,14 +153,14 @@ struct Pass<'a, F> {
     score_sites: usize,
 }
 
-impl<F: Real> Pass<'_, F> {
+impl<F: Real> BackwardPass<'_, F> {
     /// Runs all waves; returns the number of active sites.
     fn run<N: OperandFormat<F>>(
         &self,
         sites: &dyn DynSites<F>,
         workspace: &mut Workspace<F>,
         operands: &mut PackedOperands<N::Word>,
-        into: &mut GradientSink<F>,
+        sink: &mut GradientSink<F>,
     ) -> usize {
         let Self {
             plan,
@@ -175,19 +175,19 @@ impl<F: Real> Pass<'_, F> {
         ensure_len(&mut active, sites.count(), false);
         let call_active = &mut active[..sites.count()];
         par_for(parts_mut(call_active, SITES_PER_TASK), |task, active| {
-            for (at, active) in active.iter_mut().enumerate() {
-                *active = adjoints.is_active::<F>(task * SITES_PER_TASK + at, selection);
+            for (site, active) in (task * SITES_PER_TASK..).zip(active) {
+                *active = adjoints.is_active::<F>(site, selection);
             }
         });
         backward_waves(
             plan,
-            blocking.strip,
+            blocking.strip_rows,
             normalized,
             *score_sites,
             call_active,
             &mut wave_sites,
-            |wave, saved| {
-                self.wave::<N>(sites, wave, saved, workspace, operands, into);
+            |wave, has_saved_rows| {
+                self.run_wave::<N>(sites, wave, has_saved_rows, workspace, operands, sink);
             },
         );
         let count = count_active(call_active);
@@ -195,27 +195,32 @@ impl<F: Real> Pass<'_, F> {
         count
     }
 
-    /// Runs a wave (sites processed at once); `saved`: its hidden rows were saved.
-    fn wave<N: OperandFormat<F>>(
+    /// Adds the gradients of a wave, sites that are processed at once.
+    fn run_wave<N: OperandFormat<F>>(
         &self,
         sites: &dyn DynSites<F>,
         wave: &[usize],
-        saved: bool,
+        has_saved_rows: bool,
         workspace: &mut Workspace<F>,
         operands: &mut PackedOperands<N::Word>,
-        into: &mut GradientSink<F>,
+        sink: &mut GradientSink<F>,
     ) {
         let Self { plan, blocking, head, score_gradient, .. } = self;
-        let Workspace { hidden, gradient, z, sums, .. } = workspace;
-        let (rows, h, recompute) = (wave.len(), head.hidden, self.recompute(wave));
+        let Workspace { hidden, gradient, score_slots, column_sums, .. } = workspace;
+        let (rows, h, recompute) = (wave.len(), head.hidden, self.recomputes_scores(wave));
         let (blocks, max_blocks) = (rows.div_ceil(plan.block), plan.wave.div_ceil(plan.block));
-        ensure_slots(z, blocking.slots(plan));
-        ensure_len(sums, plan.tiles * max_blocks * blocking.strips * plan.tile_classes, F::ZERO);
+        ensure_slots(score_slots, blocking.slot_count(plan));
+        ensure_len(
+            column_sums,
+            plan.tiles * max_blocks * blocking.strips_per_block * plan.tile_classes,
+            F::ZERO,
+        );
         ensure_len(gradient, plan.wave * h, F::ZERO);
         let gradient = &mut gradient[..rows * h];
         let right = &mut operands.h_right.ensure_len(max_blocks * blocking.h_right, N::ZERO)
             [..blocks * blocking.h_right];
-        let hidden = if saved {
+        // Hidden rows, packed for the products that need them.
+        let hidden = if has_saved_rows {
             let hidden = &score_gradient.normalized.hidden.rows[wave[0] * h..][..rows * h];
             pack_right::<F, N>(plan, hidden, h, right);
             hidden
@@ -226,34 +231,38 @@ impl<F: Real> Pass<'_, F> {
                 &mut operands.h_left.ensure_len(max_blocks * blocking.h_left, N::ZERO)
                     [..blocks * blocking.h_left]
             });
-            fill::<F, N>(plan, sites, wave, hidden, [left, Some(right)]);
+            fill_and_pack::<F, N>(plan, sites, wave, hidden, [left, Some(right)]);
             &*hidden
         };
+        // Scores, their gradients, and the products with them, for some tiles at a time.
         for group in plan.tile_groups(head.classes) {
-            let sums = &mut sums
-                [..group.len().div_ceil(plan.tile_classes) * blocks * blocking.strips * plan.tile_classes];
+            let sums = &mut column_sums[..group.len().div_ceil(plan.tile_classes)
+                * blocks
+                * blocking.strips_per_block
+                * plan.tile_classes];
             if recompute {
                 pack_for_scores::<F, N>(plan, head, &group, &mut operands.wt_right);
             }
             pack_for_gradient::<F, N>(plan, head, &group, &mut operands.w_right);
-            self.score_gradients::<N>(wave, &group, operands, z, sums);
-            let (operands, weight) = (&*operands, &mut into.weight[group.start * h..group.end * h]);
-            let (bias, gradient) = (&mut into.bias[group.clone()], &mut *gradient);
+            self.score_gradients::<N>(wave, &group, operands, score_slots, sums);
+            let (operands, weight) = (&*operands, &mut sink.weight[group.start * h..group.end * h]);
+            let (bias, gradient) = (&mut sink.bias[group.clone()], &mut *gradient);
             let head_task = || self.head_gradient::<N>(rows, operands, weight);
             let hidden_task = || self.hidden_gradient::<N>(rows, &group, operands, gradient);
             rayon::join(head_task, || rayon::join(hidden_task, || self.bias_gradient(rows, sums, bias)));
         }
+        // Gradients of the inputs.
         let tasks = (
             parts(wave, ROWS_PER_TASK),
             parts(hidden, ROWS_PER_TASK * h),
             parts_mut(gradient, ROWS_PER_TASK * h),
         );
         par_for(tasks, |_, (wave, hidden, gradient)| sites.pull_back_rows(wave, hidden, gradient));
-        (into.scatter)(wave, gradient);
+        (sink.scatter)(wave, gradient);
     }
 
     /// Returns whether the scores of a wave must be recomputed; waves never mix both kinds.
-    fn recompute(&self, wave: &[usize]) -> bool {
+    fn recomputes_scores(&self, wave: &[usize]) -> bool {
         wave[0] >= self.score_sites
     }
 
@@ -274,52 +283,58 @@ impl<F: Real> Pass<'_, F> {
         sums: &mut [F],
     ) {
         let Self { plan, blocking, head, score_gradient, .. } = self;
-        let (h, blocks, recompute) = (head.hidden, wave.len().div_ceil(plan.block), self.recompute(wave));
-        let (count, strip) = (group.len().div_ceil(plan.tile_classes), blocking.strip);
+        let (h, blocks, recompute) =
+            (head.hidden, wave.len().div_ceil(plan.block), self.recomputes_scores(wave));
+        let (tile_count, strip_rows) = (group.len().div_ceil(plan.tile_classes), blocking.strip_rows);
         let (mut gt_buffer, mut g_buffer) =
             (std::mem::take(&mut operands.gt_left), std::mem::take(&mut operands.g_left));
-        let gt_left = gt_buffer.ensure_len(count * blocks * blocking.gt_left, N::ZERO);
-        let g_left = g_buffer.ensure_len(count * blocks * blocking.g_left, N::ZERO);
+        let gt_left = gt_buffer.ensure_len(tile_count * blocks * blocking.gt_left, N::ZERO);
+        let g_left = g_buffer.ensure_len(tile_count * blocks * blocking.g_left, N::ZERO);
         let tiles = (
-            parts_mut(sums, blocks * blocking.strips * plan.tile_classes),
+            parts_mut(sums, blocks * blocking.strips_per_block * plan.tile_classes),
             parts_mut(gt_left, blocks * blocking.gt_left),
             parts_mut(g_left, blocks * blocking.g_left),
         );
         par_for(tiles, |tile, (sums, gt_left, g_left)| {
-            let from = group.start + tile * plan.tile_classes;
-            let width = plan.tile_classes.min(group.end - from);
-            let classes = from..from + width;
+            let first_class = group.start + tile * plan.tile_classes;
+            let width = plan.tile_classes.min(group.end - first_class);
+            let classes = first_class..first_class + width;
             let blocks = (
-                parts_mut(sums, blocking.strips * width),
+                parts_mut(sums, blocking.strips_per_block * width),
                 parts_mut(gt_left, blocking.gt_left),
                 parts_mut(g_left, blocking.g_left),
                 parts(wave, plan.block),
             );
             par_for(blocks, |block, (sums, gt_left, g_left, wave)| {
                 let (depth, gt_left) = (wave.len(), Mutex::new(gt_left));
-                let g_left = parts_mut(g_left, N::words(Operand::Left, strip, width));
-                par_for((parts_mut(sums, width), g_left, parts(wave, strip)), |at, (sums, g_left, sites)| {
-                    let first = at * strip;
-                    let z = &mut *slots.lock();
-                    ensure_len(z, sites.len() * width, F::ZERO);
-                    let z = &mut z[..sites.len() * width];
-                    if recompute {
-                        let out = ViewMut::new(z, sites.len(), width);
-                        scores::<F, N>(blocking, h, (block, first), tile, operands, out);
-                    }
-                    for (g, &site) in z.chunks_exact_mut(width).zip(sites) {
-                        let z = match recompute {
-                            true => ScoreSource::InPlace(head.bias.map(|bias| &bias[classes.clone()])),
-                            false => ScoreSource::Saved(score_gradient.normalized.scores.row(site, &classes)),
-                        };
-                        score_gradient.apply(site, from, z, g);
-                    }
-                    sums.fill(F::ZERO);
-                    F::add_rows(sums, z);
-                    let g = View::new(z, sites.len(), width);
-                    N::pack(g, Operand::Left, g_left, 0, width);
-                    N::pack(g.transposed(), Operand::Left, &mut lock(&gt_left), first, depth);
-                });
+                let g_left = parts_mut(g_left, N::words(Operand::Left, strip_rows, width));
+                par_for(
+                    (parts_mut(sums, width), g_left, parts(wave, strip_rows)),
+                    |strip, (sums, g_left, sites)| {
+                        let first_row = strip * strip_rows;
+                        let z = &mut *slots.lock();
+                        ensure_len(z, sites.len() * width, F::ZERO);
+                        let z = &mut z[..sites.len() * width];
+                        if recompute {
+                            let out = ViewMut::new(z, sites.len(), width);
+                            strip_scores::<F, N>(blocking, h, block, first_row, tile, operands, out);
+                        }
+                        for (g, &site) in z.chunks_exact_mut(width).zip(sites) {
+                            let z = match recompute {
+                                true => ScoreSource::InPlace(head.bias.map(|bias| &bias[classes.clone()])),
+                                false => {
+                                    ScoreSource::Saved(score_gradient.normalized.scores.row(site, &classes))
+                                }
+                            };
+                            score_gradient.write_row(site, first_class, z, g);
+                        }
+                        sums.fill(F::ZERO);
+                        F::add_rows(sums, z);
+                        let g = View::new(z, sites.len(), width);
+                        N::pack(g, Operand::Left, g_left, 0, width);
+                        N::pack(g.transposed(), Operand::Left, &mut lock(&gt_left), first_row, depth);
+                    },
+                );
             });
         });
         (operands.gt_left, operands.g_left) = (gt_buffer, g_buffer);
@@ -345,12 +360,12 @@ impl<F: Real> Pass<'_, F> {
         let (h, blocks) = (head.hidden, rows.div_ceil(plan.block));
         let tiles = (parts_mut(weight, plan.tile_classes * h), parts(packed, blocks * gt_left));
         par_for(tiles, |_, (weight, packed)| {
-            par_for(parts_mut(weight, shared_rows * h), |at, weight| {
+            par_for(parts_mut(weight, shared_rows * h), |piece, weight| {
                 for (block, packed) in packed.chunks(gt_left).enumerate() {
                     let depth = plan.block.min(rows - block * plan.block);
-                    par_for(parts_mut(weight, task_rows * h), |row, weight| {
-                        let left =
-                            &packed[N::words(Operand::Left, at * shared_rows + row * task_rows, depth)..];
+                    par_for(parts_mut(weight, task_rows * h), |task, weight| {
+                        let first_class = piece * shared_rows + task * task_rows;
+                        let left = &packed[N::words(Operand::Left, first_class, depth)..];
                         let out = ViewMut::new(weight, weight.len() / h, h);
                         N::multiply(out, left, &right[block * h_right..], depth, Accumulate::Add);
                     });
@@ -365,7 +380,6 @@ impl<F: Real> Pass<'_, F> {
     /// par for each block of sites:
     ///     for each tile, par for each MR sites:  dh (=|+=) G W
     /// ```
-    ///
     fn hidden_gradient<N: OperandFormat<F>>(
         &self,
         rows: usize,
@@ -379,10 +393,10 @@ impl<F: Real> Pass<'_, F> {
             for tile in 0..group.len().div_ceil(plan.tile_classes) {
                 let depth = plan.tile_classes.min(group.len() - tile * plan.tile_classes);
                 let packed = &operands.g_left[(tile * blocks + block) * g_left..];
-                let first = group.start == 0 && tile == 0;
-                let accumulate = if first { Accumulate::Replace } else { Accumulate::Add };
-                par_for(parts_mut(gradient, task_rows * h), |row, gradient| {
-                    let left = &packed[N::words(Operand::Left, row * task_rows, depth)..];
+                let is_first = group.start == 0 && tile == 0;
+                let accumulate = if is_first { Accumulate::Replace } else { Accumulate::Add };
+                par_for(parts_mut(gradient, task_rows * h), |task, gradient| {
+                    let left = &packed[N::words(Operand::Left, task * task_rows, depth)..];
                     let out = ViewMut::new(gradient, gradient.len() / h, h);
                     N::multiply(out, left, &operands.w_right[tile * w_right..], depth, accumulate);
                 });
@@ -396,15 +410,15 @@ impl<F: Real> Pass<'_, F> {
     /// par for each tile, par for each NR classes of it:  db += Σ G, strip after strip
     /// ```
     fn bias_gradient(&self, rows: usize, sums: &[F], bias: &mut [f64]) {
-        let Self { plan, blocking: Blocking { nr, strip, strips, .. }, .. } = *self;
-        let tile_sums = rows.div_ceil(plan.block) * strips * plan.tile_classes;
+        let Self { plan, blocking: Blocking { nr, strip_rows, strips_per_block, .. }, .. } = *self;
+        let tile_sums = rows.div_ceil(plan.block) * strips_per_block * plan.tile_classes;
         par_for((parts_mut(bias, plan.tile_classes), parts(sums, tile_sums)), |_, (bias, sums)| {
             let width = bias.len();
-            par_for(parts_mut(bias, nr), |at, bias| {
-                for (block, sums) in sums.chunks(strips * width).enumerate() {
+            par_for(parts_mut(bias, nr), |panel, bias| {
+                for (block, sums) in sums.chunks(strips_per_block * width).enumerate() {
                     let rows = plan.block.min(rows.saturating_sub(block * plan.block));
-                    for sums in sums.chunks_exact(width).take(rows.div_ceil(strip)) {
-                        bias.iter_mut().zip(&sums[at * nr..]).for_each(|(b, g)| *b += g.to_f64());
+                    for sums in sums.chunks_exact(width).take(rows.div_ceil(strip_rows)) {
+                        bias.iter_mut().zip(&sums[panel * nr..]).for_each(|(b, g)| *b += g.to_f64());
                     }
                 }
             });

@@ -19,7 +19,7 @@ pub(crate) const ROWS_PER_TASK: usize = 4;
 /// Sites of a task that reads a few numbers of each.
 pub(crate) const SITES_PER_TASK: usize = 1 << 10;
 /// Steps of a weight that a task packs; the smaller number is for groups with few tasks.
-const PACKED_STEPS: [usize; 2] = [64, 32];
+const STEPS_PER_TASK: [usize; 2] = [64, 32];
 /// Targeted number of tasks in a step: two for each of 64 threads.
 pub(crate) const MIN_TASKS: usize = 128;
 /// Maximum number of threads that compute unsaved scores at once; further threads wait.
@@ -28,19 +28,19 @@ const MAX_SLOTS: usize = 64;
 /// Task sizes of a wave, and words of its packed operands.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Blocking {
-    /// `mr`: rows of a left micro-panel; `nr`: columns of a right one.
+    /// Rows of a left micro-panel.
     pub mr: usize,
+    /// Columns of a right micro-panel.
     pub nr: usize,
     /// Rows of a task that computes scores.
-    pub strip: usize,
+    pub strip_rows: usize,
     /// Rows or classes of a task that computes a product.
     pub task_rows: usize,
     /// Rows or classes of consecutive products that read the same operand.
     pub shared_rows: usize,
     /// Steps of a weight's micro-panel that a task packs.
-    pub steps: usize,
-    /// Strips in a block.
-    pub strips: usize,
+    pub steps_per_task: usize,
+    pub strips_per_block: usize,
     /// Words of a block of hidden rows, as left or right operand.
     pub h_left: usize,
     pub h_right: usize,
@@ -55,21 +55,22 @@ pub(crate) struct Blocking {
 }
 
 impl Blocking {
+    /// Selects the sizes for an operand format, with hidden width `h`.
     pub fn new<F: Real, N: OperandFormat<F>>(plan: &Plan<F>, h: usize) -> Self {
         let Plan { block, tile_classes: tile, .. } = *plan;
         let (mr, nr) = (N::side(Operand::Left), N::side(Operand::Right));
-        let strip = mr;
+        let strip_rows = mr;
         let weights = plan.tiles.saturating_mul(tile).saturating_mul(h);
         // The average group is smaller than the largest.
-        let has_few_tasks = weights / (nr * PACKED_STEPS[0]) < 3 * MIN_TASKS / 2;
+        let has_few_tasks = weights / (nr * STEPS_PER_TASK[0]) < 3 * MIN_TASKS / 2;
         Self {
             mr,
             nr,
-            strip,
+            strip_rows,
             task_rows: mr,
             shared_rows: 8 * N::strip(),
-            steps: if N::STEPWISE { PACKED_STEPS[usize::from(has_few_tasks)] } else { DEPTH },
-            strips: block.div_ceil(strip),
+            steps_per_task: if N::STEPWISE { STEPS_PER_TASK[usize::from(has_few_tasks)] } else { DEPTH },
+            strips_per_block: block.div_ceil(strip_rows),
             h_left: N::words(Operand::Left, block, h),
             h_right: N::words(Operand::Right, h, block),
             wt_right: N::words(Operand::Right, tile, h),
@@ -88,8 +89,11 @@ impl Blocking {
     }
 
     /// Returns the number of slots for unsaved scores.
-    pub fn slots<F>(&self, plan: &Plan<F>) -> usize {
-        plan.tiles.saturating_mul(plan.wave.div_ceil(plan.block)).saturating_mul(self.strips).min(MAX_SLOTS)
+    pub fn slot_count<F>(&self, plan: &Plan<F>) -> usize {
+        plan.tiles
+            .saturating_mul(plan.wave.div_ceil(plan.block))
+            .saturating_mul(self.strips_per_block)
+            .min(MAX_SLOTS)
     }
 }
 
@@ -105,11 +109,11 @@ pub(crate) fn ensure_slots<F: Real>(slots: &mut WorkerSlots<Vec<F>>, count: usiz
 pub(crate) fn forward_waves<F: Real>(
     plan: &Plan<F>,
     sites: usize,
-    strip: usize,
+    strip_rows: usize,
 ) -> impl Iterator<Item = Range<usize>> {
-    [0..plan.saved_scores, plan.saved_scores..sites].into_iter().flat_map(move |part| {
-        let step = plan.wave_sites(part.len(), strip);
-        part.clone().step_by(step).map(move |from| from..(from + step).min(part.end))
+    [0..plan.saved_scores, plan.saved_scores..sites].into_iter().flat_map(move |sites| {
+        let wave_sites = plan.wave_sites(sites.len(), strip_rows);
+        sites.clone().step_by(wave_sites).map(move |first| first..(first + wave_sites).min(sites.end))
     })
 }
 
@@ -120,7 +124,7 @@ pub(crate) fn forward_waves<F: Real>(
 /// rest.
 pub(crate) fn backward_waves<F: Real>(
     plan: &Plan<F>,
-    strip: usize,
+    strip_rows: usize,
     normalized: &Normalized<F>,
     score_sites: usize,
     active: &[bool],
@@ -137,17 +141,17 @@ pub(crate) fn backward_waves<F: Real>(
         wave_sites.extend(wave);
         visit(wave_sites, true);
     }
-    let first = saved_waves.clone().last().map_or(0, |wave| wave.end);
+    let saved_end = saved_waves.clone().last().map_or(0, |wave| wave.end);
     let sparse_sites = || saved_waves.clone().filter(|wave| !is_dense(wave)).flatten();
-    let score_wave_sites = || sparse_sites().chain(first..score_sites).filter(is_active);
+    let score_wave_sites = || sparse_sites().chain(saved_end..score_sites).filter(is_active);
     let other_sites = || (score_sites..normalized.max.len()).filter(is_active);
-    let streams: [(&mut dyn Iterator<Item = usize>, usize); 2] =
+    let without_saved_rows: [(&mut dyn Iterator<Item = usize>, usize); 2] =
         [(&mut score_wave_sites(), score_wave_sites().count()), (&mut other_sites(), other_sites().count())];
-    for (sites, count) in streams {
-        let step = plan.wave_sites(count, strip);
-        for _ in 0..count.div_ceil(step) {
+    for (sites, count) in without_saved_rows {
+        let max_sites = plan.wave_sites(count, strip_rows);
+        for _ in 0..count.div_ceil(max_sites) {
             wave_sites.clear();
-            wave_sites.extend((&mut *sites).take(step));
+            wave_sites.extend((&mut *sites).take(max_sites));
             visit(wave_sites, false);
         }
     }

@@ -26,7 +26,7 @@ impl Element for f64 {}
 /// Another type, or a layout that is not contiguous.
 pub fn values<'a, F: Element>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [F]> {
     match layout.contiguous_offsets() {
-        Some((from, to)) => Ok(&F::cpu_storage_as_slice(storage)?[from..to]),
+        Some((start, end)) => Ok(&F::cpu_storage_as_slice(storage)?[start..end]),
         None => Err(Error::RequiresContiguous { op: "panda" }.bt()),
     }
 }
@@ -134,9 +134,13 @@ impl<F: Element> SelectedNormalizer<F> {
         let (adjoints, selection) = (&Adjoints::new(adjoints), &self.selection);
         let workspace = &mut lock(&self.workspace);
         let sites = &Rows::new(rows, width)?;
-        let mut g = Gradients::zero(sites.zero_gradient(), head);
-        backward(BackwardInputs { sites, head, selection, normalized, adjoints }, workspace, &mut g)?;
-        Ok([g.sites, g.weight, g.bias.into_iter().map(kernels::Real::from_f64).collect()])
+        let mut gradients = Gradients::zero(sites.zero_gradient(), head);
+        backward(BackwardInputs { sites, head, selection, normalized, adjoints }, workspace, &mut gradients)?;
+        Ok([
+            gradients.sites,
+            gradients.weight,
+            gradients.bias.into_iter().map(kernels::Real::from_f64).collect(),
+        ])
     }
 }
 
@@ -172,15 +176,17 @@ impl<F: Element> CustomOp3 for SelectedNormalizer<F> {
         adjoints: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let adjoints = adjoints.flatten_all()?.to_vec1::<f64>()?;
-        let [into_rows, into_weight, into_bias] = with_values([rows, weight, bias], |arguments| {
-            self.backward(arguments, weight.dim(1)?, &adjoints).map_err(Error::wrap)
-        })?;
+        let [rows_gradient, weight_gradient, bias_gradient] =
+            with_values([rows, weight, bias], |arguments| {
+                self.backward(arguments, weight.dim(1)?, &adjoints).map_err(Error::wrap)
+            })?;
         let tensor = |values, like: &Tensor| Tensor::from_vec(values, like.shape(), like.device()).map(Some);
-        Ok((tensor(into_rows, rows)?, tensor(into_weight, weight)?, tensor(into_bias, bias)?))
+        Ok((tensor(rows_gradient, rows)?, tensor(weight_gradient, weight)?, tensor(bias_gradient, bias)?))
     }
 }
 
-fn operation<F: Element>(selection: Selection) -> SelectedNormalizer<F> {
+/// Creates the operation with a workspace of the default budget.
+fn new_operation<F: Element>(selection: Selection) -> SelectedNormalizer<F> {
     let workspace = Mutex::new(Workspace::new(DEFAULT_BUDGET, true));
     SelectedNormalizer { selection, workspace, normalized: Mutex::new(None) }
 }
@@ -229,8 +235,8 @@ pub fn normalize_rows(
     expect_dims("bias", bias, &[classes])?;
     let (hidden, weight, bias) = (hidden.contiguous()?, weight.contiguous()?, bias.contiguous()?);
     match hidden.dtype() {
-        DType::F32 => hidden.apply_op3(&weight, &bias, operation::<f32>(selection)),
-        DType::F64 => hidden.apply_op3(&weight, &bias, operation::<f64>(selection)),
+        DType::F32 => hidden.apply_op3(&weight, &bias, new_operation::<f32>(selection)),
+        DType::F64 => hidden.apply_op3(&weight, &bias, new_operation::<f64>(selection)),
         dtype => Err(Error::UnsupportedDTypeForOp(dtype, "selected-normalizer").bt()),
     }
 }

@@ -13,7 +13,7 @@ use kernels::{
 use crate::{
     Head, Normalized, Plan, Precision, Real, Result, Selection, Sites, Workspace,
     blocking::{Blocking, ROWS_PER_TASK, ensure_slots, forward_waves},
-    head::{PackedOperands, fill, pack_for_scores, scores},
+    head::{PackedOperands, fill_and_pack, pack_for_scores, strip_scores},
     saved::SavedHidden,
     sites::DynSites,
 };
@@ -59,19 +59,19 @@ pub(crate) fn forward_impl<F: Real>(
 ) -> Result<Normalized<F>> {
     install(|| {
         let plan = workspace.prepare(sites, head, selection)?;
-        let mut out = workspace.take_buffers(&plan, [sites.count(), selection.per_site()], head);
+        let mut out = workspace.take_buffers(&plan, sites.count(), selection.per_site(), head);
         let blocking = Blocking::for_precision(&plan, head.hidden, workspace.precision);
-        let pass = Pass { plan, blocking, head, selection };
+        let pass = ForwardPass { plan, blocking, head, selection };
         match workspace.precision {
             Precision::Full => {
-                let mut operands = std::mem::take(&mut workspace.full);
+                let mut operands = std::mem::take(&mut workspace.full_operands);
                 pass.run::<FullFormat>(sites, workspace, &mut operands, &mut out);
-                workspace.full = operands;
+                workspace.full_operands = operands;
             }
             Precision::Bf16 => {
-                let mut operands = std::mem::take(&mut workspace.bf16);
+                let mut operands = std::mem::take(&mut workspace.bf16_operands);
                 pass.run::<Bf16Format>(sites, workspace, &mut operands, &mut out);
-                workspace.bf16 = operands;
+                workspace.bf16_operands = operands;
             }
         }
         match out.finish(selection) {
@@ -85,14 +85,22 @@ pub(crate) fn forward_impl<F: Real>(
 }
 
 /// Arguments shared by all waves of a forward pass.
-struct Pass<'a, F> {
+struct ForwardPass<'a, F> {
     plan: Plan<F>,
     blocking: Blocking,
     head: &'a Head<'a, F>,
     selection: &'a Selection,
 }
 
-impl<F: Real> Pass<'_, F> {
+/// Memory of the scores of a wave and group.
+struct ScoreMemory<'a, F> {
+    /// Receives all scores, if they are saved for backward.
+    saved: Option<&'a mut [F]>,
+    /// Scores of the current tasks, if they are not.
+    slots: &'a WorkerSlots<Vec<F>>,
+}
+
+impl<F: Real> ForwardPass<'_, F> {
     /// Runs all waves.
     fn run<N: OperandFormat<F>>(
         &self,
@@ -104,19 +112,20 @@ impl<F: Real> Pass<'_, F> {
         let Self { ref plan, ref blocking, head, selection } = *self;
         let (h, per_site) = (head.hidden, selection.per_site().max(1));
         let max_blocks = plan.wave.div_ceil(plan.block);
-        let Workspace { wave_sites, hidden, z, statistics, selected_scores, .. } = workspace;
+        let Workspace { wave_sites, hidden, score_slots, statistics, selected_scores, .. } = workspace;
         ensure_capacity(wave_sites, plan.wave);
-        ensure_slots(z, blocking.slots(plan));
+        ensure_slots(score_slots, blocking.slot_count(plan));
         ensure_len(selected_scores, plan.wave * plan.tiles * per_site, F::ZERO);
         ensure_len(statistics, plan.wave * plan.tiles, (F::ZERO, 0.0));
-        let Normalized { max, log_sum, emissions, scores, hidden: saved } = out;
-        let SavedHidden { rows: saved_rows, sites: saved, .. } = saved;
+        let Normalized { max, log_sum, emissions, scores, hidden: saved_hidden } = out;
+        let SavedHidden { rows: saved_rows, sites: saved_sites, .. } = saved_hidden;
         let (mut saved_rows, mut saved_scores) = (saved_rows.as_mut_slice(), scores.scores.as_mut_slice());
-        for wave in forward_waves(plan, sites.count(), blocking.strip) {
+        for wave in forward_waves(plan, sites.count(), blocking.strip_rows) {
             let rows = wave.len();
             wave_sites.clear();
             wave_sites.extend(wave.clone());
-            let hidden = match wave.end <= *saved {
+            // Hidden rows of the wave, in saved or in reused memory.
+            let hidden = match wave.end <= *saved_sites {
                 true => saved_rows.split_off_mut(..rows * h).expect("the buffer has all saved rows"),
                 false => {
                     ensure_len(hidden, plan.wave * h, F::ZERO);
@@ -125,26 +134,28 @@ impl<F: Real> Pass<'_, F> {
             };
             let left = &mut operands.h_left.ensure_len(max_blocks * blocking.h_left, N::ZERO)
                 [..rows.div_ceil(plan.block) * blocking.h_left];
-            fill::<F, N>(plan, sites, wave_sites, hidden, [Some(left), None]);
+            fill_and_pack::<F, N>(plan, sites, wave_sites, hidden, [Some(left), None]);
+            // Scores, for some tiles at a time.
             for group in plan.tile_groups(head.classes) {
                 let tiles = group.len().div_ceil(plan.tile_classes);
-                let keep = (wave.start < plan.saved_scores).then(|| {
-                    let keep = saved_scores.split_off_mut(..rows * group.len());
-                    keep.expect("the buffer has the scores of all saved sites")
+                let group_scores = (wave.start < plan.saved_scores).then(|| {
+                    let group_scores = saved_scores.split_off_mut(..rows * group.len());
+                    group_scores.expect("the buffer has the scores of all saved sites")
                 });
                 let statistics = &mut statistics[..rows * tiles];
                 let selected_scores = &mut selected_scores[..rows * tiles * per_site];
                 pack_for_scores::<F, N>(plan, head, &group, &mut operands.wt_right);
-                self.scores::<N>(wave_sites, &group, operands, (keep, z), (statistics, selected_scores));
-                merge(statistics, &mut max[wave.clone()], &mut log_sum[wave.clone()]);
-                self.select(wave_sites, &group, selected_scores, emissions);
+                let memory = ScoreMemory { saved: group_scores, slots: score_slots };
+                self.compute_scores::<N>(wave_sites, &group, operands, memory, statistics, selected_scores);
+                merge_tile_statistics(statistics, &mut max[wave.clone()], &mut log_sum[wave.clone()]);
+                self.gather_selected(wave_sites, &group, selected_scores, emissions);
             }
         }
     }
 
     /// Computes scores, statistics and selected scores of a wave and group.
     ///
-    /// With `saved_scores`, all scores are written to it; otherwise they exist for a few rows of
+    /// Scores that are saved are all written to `memory`; otherwise they exist for a few rows of
     /// each task. Statistics are the largest score and the sum of exponentials of each row of each
     /// tile.
     ///
@@ -152,30 +163,39 @@ impl<F: Real> Pass<'_, F> {
     /// par for each tile, par for each block, par for each strip:
     ///     Z = h Wᵀ + b;  m = max Z;  s = Σ exp(Z - m);  remember Z at the selected classes
     /// ```
-    fn scores<N: OperandFormat<F>>(
+    fn compute_scores<N: OperandFormat<F>>(
         &self,
         wave: &[usize],
         group: &Range<usize>,
         operands: &PackedOperands<N::Word>,
-        (saved_scores, slots): (Option<&mut [F]>, &WorkerSlots<Vec<F>>),
-        (statistics, selected_scores): (&mut [(F, f64)], &mut [F]),
+        memory: ScoreMemory<F>,
+        statistics: &mut [(F, f64)],
+        selected_scores: &mut [F],
     ) {
+        let ScoreMemory { saved: saved_scores, slots } = memory;
         let Self { ref plan, ref blocking, head, selection } = *self;
-        let (rows, per_site, strip) = (wave.len(), selection.per_site().max(1), blocking.strip);
+        let (rows, per_site, strip_rows) = (wave.len(), selection.per_site().max(1), blocking.strip_rows);
         let outputs = (parts_mut(statistics, rows), parts_mut(selected_scores, rows * per_site));
         let saved_scores = saved_scores.map(|saved_scores| parts_mut(saved_scores, rows * plan.tile_classes));
         par_for((saved_scores, outputs), |tile, (saved_scores, (statistics, selected_scores))| {
-            let from = group.start + tile * plan.tile_classes;
-            let width = plan.tile_classes.min(group.end - from);
-            let bias = head.bias.map(|bias| &bias[from..from + width]);
-            let score = |at, z: &mut [F], wave: &[usize], statistics: &mut [_], selected_scores: &mut [F]| {
-                scores::<F, N>(blocking, head.hidden, at, tile, operands, ViewMut::new(z, wave.len(), width));
+            let first_class = group.start + tile * plan.tile_classes;
+            let width = plan.tile_classes.min(group.end - first_class);
+            let bias = head.bias.map(|bias| &bias[first_class..first_class + width]);
+            let score_strip = |(block, first_row): (usize, usize),
+                               z: &mut [F],
+                               wave: &[usize],
+                               statistics: &mut [_],
+                               selected_scores: &mut [F]| {
+                let out = ViewMut::new(&mut *z, wave.len(), width);
+                strip_scores::<F, N>(blocking, head.hidden, block, first_row, tile, operands, out);
                 F::tile_statistics(z, width, bias, statistics);
                 for ((z, selected_scores), &site) in
                     z.chunks(width).zip(selected_scores.chunks_mut(per_site)).zip(wave)
                 {
                     for (slot, class) in selection.active(site) {
-                        if let Some(z) = (class as usize).checked_sub(from).and_then(|class| z.get(class)) {
+                        if let Some(z) =
+                            (class as usize).checked_sub(first_class).and_then(|class| z.get(class))
+                        {
                             selected_scores[slot] = *z;
                         }
                     }
@@ -186,18 +206,21 @@ impl<F: Real> Pass<'_, F> {
             let saved_scores = saved_scores.map(|saved_scores| parts_mut(saved_scores, plan.block * width));
             let blocks = (saved_scores, outputs, parts(wave, plan.block));
             par_for(blocks, |block, (saved_scores, (statistics, selected_scores), wave)| {
-                let outputs = (parts_mut(statistics, strip), parts_mut(selected_scores, strip * per_site));
-                let saved_scores = saved_scores.map(|saved_scores| parts_mut(saved_scores, strip * width));
+                let outputs =
+                    (parts_mut(statistics, strip_rows), parts_mut(selected_scores, strip_rows * per_site));
+                let saved_scores =
+                    saved_scores.map(|saved_scores| parts_mut(saved_scores, strip_rows * width));
                 par_for(
-                    (saved_scores, outputs, parts(wave, strip)),
-                    |at, (saved_scores, (statistics, selected_scores), wave)| {
-                        let at = (block, at * strip);
+                    (saved_scores, outputs, parts(wave, strip_rows)),
+                    |strip, (saved_scores, (statistics, selected_scores), wave)| {
+                        let position = (block, strip * strip_rows);
                         match saved_scores {
-                            Some(z) => score(at, z, wave, statistics, selected_scores),
+                            Some(z) => score_strip(position, z, wave, statistics, selected_scores),
                             None => {
                                 let z = &mut *slots.lock();
                                 ensure_len(z, wave.len() * width, F::ZERO);
-                                score(at, &mut z[..wave.len() * width], wave, statistics, selected_scores);
+                                let z = &mut z[..wave.len() * width];
+                                score_strip(position, z, wave, statistics, selected_scores);
                             }
                         }
                     },
@@ -209,7 +232,13 @@ impl<F: Real> Pass<'_, F> {
     /// Writes the scores of a group's selected classes to `emissions`.
     ///
     /// `Normalized::finish` subtracts logZ later.
-    fn select(&self, wave: &[usize], group: &Range<usize>, selected_scores: &[F], emissions: &mut [f64]) {
+    fn gather_selected(
+        &self,
+        wave: &[usize],
+        group: &Range<usize>,
+        selected_scores: &[F],
+        emissions: &mut [f64],
+    ) {
         let (per_site, rows) = (self.selection.per_site(), wave.len());
         if per_site == 0 {
             return;
@@ -218,12 +247,13 @@ impl<F: Real> Pass<'_, F> {
         par_for(
             (parts_mut(wave_emissions, ROWS_PER_TASK * per_site), parts(wave, ROWS_PER_TASK)),
             |task, (emissions, sites)| {
-                for (at, (emissions, &site)) in emissions.chunks_exact_mut(per_site).zip(sites).enumerate() {
+                for (index, (emissions, &site)) in emissions.chunks_exact_mut(per_site).zip(sites).enumerate()
+                {
                     for (slot, class) in self.selection.active(site) {
                         let class = class as usize;
                         if group.contains(&class) {
                             let tile = (class - group.start) / self.plan.tile_classes;
-                            let row = tile * rows + task * ROWS_PER_TASK + at;
+                            let row = tile * rows + task * ROWS_PER_TASK + index;
                             emissions[slot] = selected_scores[row * per_site + slot].to_f64();
                         }
                     }
@@ -234,11 +264,11 @@ impl<F: Real> Pass<'_, F> {
 }
 
 /// Merges maxima and sums of tiles into those of sites, in order.
-fn merge<F: Real>(statistics: &[(F, f64)], max: &mut [F], sum: &mut [f64]) {
+fn merge_tile_statistics<F: Real>(statistics: &[(F, f64)], max: &mut [F], sum: &mut [f64]) {
     let rows = max.len();
     par_for((parts_mut(max, ROWS_PER_TASK), parts_mut(sum, ROWS_PER_TASK)), |task, (max, sum)| {
-        for (at, (max, sum)) in max.iter_mut().zip(sum).enumerate() {
-            for &(tile_max, tile_sum) in statistics[task * ROWS_PER_TASK + at..].iter().step_by(rows) {
+        for (index, (max, sum)) in max.iter_mut().zip(sum).enumerate() {
+            for &(tile_max, tile_sum) in statistics[task * ROWS_PER_TASK + index..].iter().step_by(rows) {
                 let (low, high) = if tile_max > *max { (*max, tile_max) } else { (tile_max, *max) };
                 // exp(-inf + inf) would be NaN; if both are -inf, the sums are added as they are.
                 let factor = if low == high { 1.0 } else { (low.to_f64() - high.to_f64()).exp() };

@@ -26,6 +26,9 @@ use crate::{
     sites::{DynSites, has_infinite_or_nan, max_abs},
 };
 
+/// Weights of a task that checks them.
+const WEIGHTS_PER_TASK: usize = 1 << 16;
+
 /// Borrowed weight *C x H* and bias *C* of the head.
 #[derive(Debug, Clone, Copy)]
 pub struct Head<'a, F> {
@@ -63,14 +66,14 @@ impl<'a, F: Real> Head<'a, F> {
             Precision::Bf16 => F::from_f64(F::MAX.to_f64() / Precision::BF16_LIMIT),
         };
         let has_bad = |_, weight: &[F]| has_infinite_or_nan(weight, scale).then_some(());
-        if par_find(parts(self.weight, 1 << 16), has_bad).is_none() {
+        if par_find(parts(self.weight, WEIGHTS_PER_TASK), has_bad).is_none() {
             return Ok(());
         }
         match self.weight.iter().position(|w| (*w * scale).to_f64().is_infinite()) {
             None => Ok(()),
-            Some(at) => {
-                let class = at / self.hidden;
-                Err(Error::InfiniteWeight { class, value: self.weight[at].to_f64() })
+            Some(index) => {
+                let class = index / self.hidden;
+                Err(Error::InfiniteWeight { class, value: self.weight[index].to_f64() })
             }
         }
     }
@@ -160,7 +163,7 @@ impl<W> PackedOperands<W> {
 ///     par for a few rows each:  h = φ(x)
 ///     pack h on the left;  pack h on the right, as steps of the block's sum
 /// ```
-pub(crate) fn fill<F: Real, N: OperandFormat<F>>(
+pub(crate) fn fill_and_pack<F: Real, N: OperandFormat<F>>(
     plan: &Plan<F>,
     sites: &dyn DynSites<F>,
     wave: &[usize],
@@ -168,24 +171,27 @@ pub(crate) fn fill<F: Real, N: OperandFormat<F>>(
     [left, right]: [Option<&mut [N::Word]>; 2],
 ) {
     let h = sites.columns();
-    let Blocking { strip, h_left, h_right, .. } = Blocking::new::<F, N>(plan, h);
+    let Blocking { strip_rows, h_left, h_right, .. } = Blocking::new::<F, N>(plan, h);
     let left = left.map(|left| parts_mut(left, h_left));
     let right = right.map(|right| parts_mut(right, h_right));
     let blocks = (parts_mut(hidden, plan.block * h), parts(wave, plan.block), left, right);
     par_for(blocks, |_, (hidden, wave, left, right)| {
         let (depth, right) = (wave.len(), right.map(Mutex::new));
-        let left = left.map(|left| parts_mut(left, N::words(Operand::Left, strip, h)));
-        par_for((parts_mut(hidden, strip * h), parts(wave, strip), left), |at, (hidden, wave, left)| {
-            let rows = (parts_mut(hidden, ROWS_PER_TASK * h), parts(wave, ROWS_PER_TASK));
-            par_for(rows, |_, (hidden, wave)| sites.fill_rows(wave, hidden));
-            let view = View::new(hidden, wave.len(), h);
-            if let Some(left) = left {
-                N::pack(view, Operand::Left, left, 0, h);
-            }
-            if let Some(right) = &right {
-                N::pack(view, Operand::Right, &mut lock(right), at * strip, depth);
-            }
-        });
+        let left = left.map(|left| parts_mut(left, N::words(Operand::Left, strip_rows, h)));
+        par_for(
+            (parts_mut(hidden, strip_rows * h), parts(wave, strip_rows), left),
+            |strip, (hidden, wave, left)| {
+                let rows = (parts_mut(hidden, ROWS_PER_TASK * h), parts(wave, ROWS_PER_TASK));
+                par_for(rows, |_, (hidden, wave)| sites.fill_rows(wave, hidden));
+                let view = View::new(hidden, wave.len(), h);
+                if let Some(left) = left {
+                    N::pack(view, Operand::Left, left, 0, h);
+                }
+                if let Some(right) = &right {
+                    N::pack(view, Operand::Right, &mut lock(right), strip * strip_rows, depth);
+                }
+            },
+        );
     });
 }
 
@@ -200,12 +206,12 @@ pub(crate) fn pack_right<F: Real, N: OperandFormat<F>>(
     h: usize,
     right: &mut [N::Word],
 ) {
-    let Blocking { strip, h_right, .. } = Blocking::new::<F, N>(plan, h);
+    let Blocking { strip_rows, h_right, .. } = Blocking::new::<F, N>(plan, h);
     par_for((parts(hidden, plan.block * h), parts_mut(right, h_right)), |_, (hidden, right)| {
         let (depth, right) = (hidden.len() / h, Mutex::new(right));
-        par_for(parts(hidden, strip * h), |at, hidden| {
+        par_for(parts(hidden, strip_rows * h), |strip, hidden| {
             let view = View::new(hidden, hidden.len() / h, h);
-            N::pack(view, Operand::Right, &mut lock(&right), at * strip, depth);
+            N::pack(view, Operand::Right, &mut lock(&right), strip * strip_rows, depth);
         });
     });
 }
@@ -219,11 +225,11 @@ pub(crate) fn pack_for_scores<F: Real, N: OperandFormat<F>>(
     plan: &Plan<F>,
     head: &Head<F>,
     group: &Range<usize>,
-    into: &mut AlignedVec<N::Word>,
+    buffer: &mut AlignedVec<N::Word>,
 ) {
     let h = head.hidden;
     let blocking = Blocking::new::<F, N>(plan, h);
-    let packed = into.ensure_len(group.len().div_ceil(plan.tile_classes) * blocking.wt_right, N::ZERO);
+    let packed = buffer.ensure_len(group.len().div_ceil(plan.tile_classes) * blocking.wt_right, N::ZERO);
     let tiles = parts(&head.weight[group.start * h..group.end * h], plan.tile_classes * h);
     par_for((parts_mut(packed, blocking.wt_right), tiles), |_, (packed, weight)| {
         let panels = parts_mut(packed, N::words(Operand::Right, blocking.nr, h));
@@ -245,11 +251,11 @@ pub(crate) fn pack_for_gradient<F: Real, N: OperandFormat<F>>(
     plan: &Plan<F>,
     head: &Head<F>,
     group: &Range<usize>,
-    into: &mut AlignedVec<N::Word>,
+    buffer: &mut AlignedVec<N::Word>,
 ) {
     let h = head.hidden;
     let blocking = Blocking::new::<F, N>(plan, h);
-    let packed = into.ensure_len(group.len().div_ceil(plan.tile_classes) * blocking.w_right, N::ZERO);
+    let packed = buffer.ensure_len(group.len().div_ceil(plan.tile_classes) * blocking.w_right, N::ZERO);
     let tiles = parts(&head.weight[group.start * h..group.end * h], plan.tile_classes * h);
     par_for((parts_mut(packed, blocking.w_right), tiles), |_, (packed, weight)| {
         let width = weight.len() / h;
@@ -263,7 +269,7 @@ pub(crate) fn pack_for_gradient<F: Real, N: OperandFormat<F>>(
     });
 }
 
-/// Packs NR columns on the right, `blocking.steps` steps at a time.
+/// Packs NR columns on the right, `steps_per_task` steps at a time.
 fn pack_panels<'a, F: Real, N: OperandFormat<F>>(
     blocking: &Blocking,
     packed: &mut [N::Word],
@@ -271,12 +277,12 @@ fn pack_panels<'a, F: Real, N: OperandFormat<F>>(
     view: impl Fn(Range<usize>) -> View<'a, F> + Sync,
 ) {
     let pack = |piece: usize, packed: &mut [N::Word]| {
-        let steps = piece * blocking.steps..depth.min((piece + 1) * blocking.steps);
+        let steps = piece * blocking.steps_per_task..depth.min((piece + 1) * blocking.steps_per_task);
         let count = steps.len();
         N::pack(view(steps), Operand::Right, packed, 0, count);
     };
     if N::STEPWISE {
-        par_for(parts_mut(packed, N::words(Operand::Right, blocking.nr, blocking.steps)), pack);
+        par_for(parts_mut(packed, N::words(Operand::Right, blocking.nr, blocking.steps_per_task)), pack);
     } else {
         // The NR columns are two micro-panels, which have one word each for these steps. The words
         // of both are not adjacent, so they are packed in a temporary pair.
@@ -290,14 +296,18 @@ fn pack_panels<'a, F: Real, N: OperandFormat<F>>(
 }
 
 /// Computes scores of a strip in a tile, without the bias.
-pub(crate) fn scores<F: Real, N: OperandFormat<F>>(
+///
+/// The strip starts at row `first_row` of `block`.
+pub(crate) fn strip_scores<F: Real, N: OperandFormat<F>>(
     blocking: &Blocking,
     h: usize,
-    (block, first): (usize, usize),
+    block: usize,
+    first_row: usize,
     tile: usize,
-    PackedOperands { h_left, wt_right, .. }: &PackedOperands<N::Word>,
-    z: ViewMut<F>,
+    operands: &PackedOperands<N::Word>,
+    out: ViewMut<F>,
 ) {
-    let left = &h_left[block * blocking.h_left + N::words(Operand::Left, first, h)..];
-    N::multiply(z, left, &wt_right[tile * blocking.wt_right..], h, Accumulate::Replace);
+    let PackedOperands { h_left, wt_right, .. } = operands;
+    let left = &h_left[block * blocking.h_left + N::words(Operand::Left, first_row, h)..];
+    N::multiply(out, left, &wt_right[tile * blocking.wt_right..], h, Accumulate::Replace);
 }

@@ -70,8 +70,8 @@ impl<F: Real> Normalized<F> {
         par_for(parts_mut(log_sum, ROWS_PER_TASK), |_, log_sum| log_sum.iter_mut().for_each(|s| *s = s.ln()));
         let (max, log_sum, per_site) = (&*max, &*log_sum, selection.per_site().max(1));
         par_for(parts_mut(emissions, ROWS_PER_TASK * per_site), |task, emissions| {
-            for (at, emissions) in emissions.chunks_exact_mut(per_site).enumerate() {
-                let site = task * ROWS_PER_TASK + at;
+            let sites = task * ROWS_PER_TASK..;
+            for (site, emissions) in sites.zip(emissions.chunks_exact_mut(per_site)) {
                 for (slot, _) in selection.active(site) {
                     emissions[slot] = (emissions[slot] - max[site].to_f64()) - log_sum[site];
                 }

@@ -21,7 +21,7 @@ pub trait Real: kernels::Real {
     fn backward_impl(
         arguments: BackwardInputs<Self, dyn DynSites<Self> + '_>,
         workspace: &mut Workspace<Self>,
-        into: GradientSink<Self>,
+        sink: GradientSink<Self>,
     ) -> Result<usize>;
 }
 
@@ -35,16 +35,16 @@ macro_rules! compiled {
                 head: &Head<Self>,
                 selection: &Selection,
                 workspace: &mut Workspace<Self>,
-                    ) -> Result<Normalized<Self>> {
+            ) -> Result<Normalized<Self>> {
                 forward_impl(sites, head, selection, workspace)
             }
             #[inline(never)]
             fn backward_impl(
                 arguments: BackwardInputs<Self, dyn DynSites<Self> + '_>,
                 workspace: &mut Workspace<Self>,
-                into: GradientSink<Self>,
+                sink: GradientSink<Self>,
             ) -> Result<usize> {
-                backward_impl(arguments, workspace, into)
+                backward_impl(arguments, workspace, sink)
             }
         }
     )*};
@@ -78,10 +78,10 @@ impl Precision {
     /// Smallest number that overflows: halfway from the largest bf16 to the next power of two.
     pub(crate) const BF16_LIMIT: f64 = 3.396_177_5e38;
 
-    /// Returns the bytes of a packed number, for elements of `element` bytes.
-    pub(crate) fn bytes(self, element: usize) -> usize {
+    /// Returns the bytes of a packed number, for elements of `element_bytes`.
+    pub(crate) fn bytes(self, element_bytes: usize) -> usize {
         match self {
-            Self::Full => element,
+            Self::Full => element_bytes,
             Self::Bf16 => 2,
         }
     }

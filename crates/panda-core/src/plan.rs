@@ -106,52 +106,65 @@ impl<F: Real> Plan<F> {
             return Err(Error::Budget { smallest, found: limit });
         }
         // Longer waves have more tasks; they are used if they save as many scores and rows.
-        let [short, long] =
-            [false, true].map(|long| Self::fit(shape, precision, [limit, site_bytes], keep_scores, long));
-        let longer =
+        let [short, long] = [false, true]
+            .map(|allow_long| Self::fit(shape, precision, limit, site_bytes, keep_scores, allow_long));
+        let use_long =
             keep_scores && (long.saved_scores, long.saved_hidden) >= (short.saved_scores, short.saved_hidden);
-        Ok(if longer { long } else { short })
+        Ok(if use_long { long } else { short })
     }
 
     /// Returns the plan within `limit` bytes that saves the most.
     ///
-    /// `site_bytes` is the part of the limit that the numbers of each site take. `long` allows
-    /// longer waves.
+    /// `site_bytes` is the part of the limit that the numbers of each site take. `allow_long`
+    /// allows longer waves.
     fn fit(
         shape: Shape,
         precision: Precision,
-        [limit, site_bytes]: [usize; 2],
+        limit: usize,
+        site_bytes: usize,
         keep_scores: bool,
-        long: bool,
+        allow_long: bool,
     ) -> Self {
         let bytes = |plan: &Self| plan.scratch(shape, precision).bytes();
         let fits = |plan: &Self| bytes(plan) <= limit;
         let sizes = KernelSizes::new::<F>(precision);
-        let mut plan = Self::fastest(shape, precision, limit - site_bytes, long);
+        // The fastest plan that fits, without saved scores.
+        let mut plan = Self::fastest(shape, precision, limit - site_bytes, allow_long);
         while !fits(&plan) {
             plan = plan.shrink(sizes);
         }
-        let all = shape.sites;
-        let rest = limit - bytes(&plan);
-        let saved = if keep_scores { rest / shape.classes.max(1).saturating_mul(size_of::<F>()) } else { 0 };
-        if saved < all || all == 0 {
-            return Self { saved_scores: saved.min(all), ..plan };
+        // Scores of as many sites as fit in the remaining bytes.
+        let all_sites = shape.sites;
+        let remaining_bytes = limit - bytes(&plan);
+        let score_row_bytes = shape.classes.max(1).saturating_mul(size_of::<F>());
+        let score_sites = if keep_scores { remaining_bytes / score_row_bytes } else { 0 };
+        if score_sites < all_sites || all_sites == 0 {
+            return Self { saved_scores: score_sites.min(all_sites), ..plan };
         }
-        let wave = sizes.wave(all, WAVE_BLOCKS * sizes.block, shape.classes, long);
+        // Scores and hidden rows of all sites, if they fit.
+        let wave = sizes.wave(all_sites, WAVE_BLOCKS * sizes.block, shape.classes, allow_long);
         let tiles = plan.tiles.max(sizes.tiles(wave, plan.tile_classes, shape.classes));
-        let full = Self { wave, block: sizes.block, tiles, saved_scores: all, saved_hidden: all, ..plan };
-        let full = full.fitted(all, shape.classes);
-        if fits(&full) {
-            return full;
-        }
-        let step = even_size(all, plan.wave, sizes.strip);
-        let with_hidden = |waves: usize| Self {
-            saved_scores: all,
-            saved_hidden: waves.saturating_mul(step).min(all),
+        let with_all = Self {
+            wave,
+            block: sizes.block,
+            tiles,
+            saved_scores: all_sites,
+            saved_hidden: all_sites,
             ..plan
         };
-        let [none, one] = [0, 1].map(|waves| bytes(&with_hidden(waves)));
-        with_hidden((limit - none) / (one - none).max(1))
+        let with_all = with_all.fitted(all_sites, shape.classes);
+        if fits(&with_all) {
+            return with_all;
+        }
+        // Scores of all sites, and hidden rows of as many waves as fit.
+        let wave_sites = even_size(all_sites, plan.wave, sizes.wave_unit);
+        let with_hidden = |waves: usize| Self {
+            saved_scores: all_sites,
+            saved_hidden: waves.saturating_mul(wave_sites).min(all_sites),
+            ..plan
+        };
+        let [bytes_with_none, bytes_with_one] = [0, 1].map(|waves| bytes(&with_hidden(waves)));
+        with_hidden((limit - bytes_with_none) / (bytes_with_one - bytes_with_none).max(1))
     }
 
     /// Creates a custom plan, without saved hidden rows.
@@ -176,25 +189,26 @@ impl<F: Real> Plan<F> {
     /// Returns the fastest plan within a limit.
     ///
     /// Five eighths of the limit are for the wave, three for the tiles of a group.
-    fn fastest(shape: Shape, precision: Precision, limit: usize, long: bool) -> Self {
+    fn fastest(shape: Shape, precision: Precision, limit: usize, allow_long: bool) -> Self {
         let (sites, hidden, classes) = (shape.sites.max(1), shape.hidden, shape.classes.max(1));
-        let sizes @ KernelSizes { nr, strip, block, .. } = KernelSizes::new::<F>(precision);
-        let (element, packed) = (size_of::<F>(), precision.bytes(size_of::<F>()));
+        let sizes @ KernelSizes { nr, wave_unit, block, .. } = KernelSizes::new::<F>(precision);
+        let (element_bytes, packed_bytes) = (size_of::<F>(), precision.bytes(size_of::<F>()));
         // A hidden row and its gradient, and two packed copies of the row.
-        let row = hidden.saturating_mul(2 * (element + packed));
-        let scores = classes.saturating_mul(element);
-        let max_size = (WAVE_SCORE_BYTES / scores).clamp(WAVE_BLOCKS * block, MAX_WAVE_BLOCKS * block);
-        let max_rows = (limit / 8 * 5 / row.max(1)).max(strip);
-        let wave = match sizes.wave(sites, max_size, classes, long) {
-            wave if wave > max_rows => even_size(sites, max_size.min(max_rows), strip),
+        let row_bytes = hidden.saturating_mul(2 * (element_bytes + packed_bytes));
+        let score_row_bytes = classes.saturating_mul(element_bytes);
+        let max_size =
+            (WAVE_SCORE_BYTES / score_row_bytes).clamp(WAVE_BLOCKS * block, MAX_WAVE_BLOCKS * block);
+        let max_rows = (limit / 8 * 5 / row_bytes.max(1)).max(wave_unit);
+        let wave = match sizes.wave(sites, max_size, classes, allow_long) {
+            wave if wave > max_rows => even_size(sites, max_size.min(max_rows), wave_unit),
             wave => wave,
         };
         let tile =
             if classes > 4 * TILE_CLASSES { TILE_CLASSES } else { even_size(classes, TILE_CLASSES, nr) };
-        let tile_bytes = tile.saturating_mul(2 * packed).saturating_mul(wave.saturating_add(hidden));
-        let fit = |bytes: usize| (limit / 8 * 3).min(bytes) / tile_bytes.max(1);
-        let shared = sizes.tiles(wave, tile, classes).min(fit(MAX_GROUP_BYTES));
-        let tiles = fit(GROUP_BYTES).max(shared).max(1);
+        let tile_bytes = tile.saturating_mul(2 * packed_bytes).saturating_mul(wave.saturating_add(hidden));
+        let max_tiles = |bytes: usize| (limit / 8 * 3).min(bytes) / tile_bytes.max(1);
+        let tiles_for_tasks = sizes.tiles(wave, tile, classes).min(max_tiles(MAX_GROUP_BYTES));
+        let tiles = max_tiles(GROUP_BYTES).max(tiles_for_tasks).max(1);
         let tiles = even_size(classes.div_ceil(tile), tiles, 1);
         Self::custom(wave, block, tile, tiles, 0).fitted(sites, classes)
     }
@@ -204,11 +218,11 @@ impl<F: Real> Plan<F> {
         let reduce = |size: usize, unit: usize| (size / 8 * 7).min(size - 1) / unit * unit;
         let Self { wave, tile_classes: tile, tiles, .. } = self;
         // A row has four copies, a class two.
-        let rows = wave > sizes.mr && (2 * wave > tile || tile <= sizes.nr);
-        match (tiles, rows) {
+        let reduce_wave = wave > sizes.mr && (2 * wave > tile || tile <= sizes.nr);
+        match (tiles, reduce_wave) {
             (2.., _) => Self { tiles: tiles - tiles.div_ceil(8), ..self },
             (_, true) => {
-                let unit = if wave > 2 * sizes.strip { sizes.strip } else { sizes.mr };
+                let unit = if wave > 2 * sizes.wave_unit { sizes.wave_unit } else { sizes.mr };
                 let wave = reduce(wave, unit).max(sizes.mr);
                 Self { wave, block: self.block.min(wave), ..self }
             }
@@ -258,29 +272,30 @@ impl<F: Real> Plan<F> {
     /// Returns the sites of a wave; all waves have nearly the same size.
     ///
     /// The last wave therefore has as many tasks as the others.
-    pub(crate) fn wave_sites(&self, sites: usize, strip: usize) -> usize {
-        even_size(sites, self.wave, strip).max(1)
+    pub(crate) fn wave_sites(&self, sites: usize, strip_rows: usize) -> usize {
+        even_size(sites, self.wave, strip_rows).max(1)
     }
 
     /// Returns the sites with saved hidden rows: total, and per wave.
-    pub(crate) fn hidden_waves(&self, strip: usize) -> (usize, usize) {
-        let step = self.wave_sites(self.saved_scores, strip);
+    pub(crate) fn hidden_waves(&self, strip_rows: usize) -> (usize, usize) {
+        let wave_sites = self.wave_sites(self.saved_scores, strip_rows);
         (
             if self.saved_hidden >= self.saved_scores {
                 self.saved_scores
             } else {
-                self.saved_hidden / step * step
+                self.saved_hidden / wave_sites * wave_sites
             },
-            step,
+            wave_sites,
         )
     }
 
     /// Returns the groups of tiles as ranges of classes.
     pub(crate) fn tile_groups(&self, classes: usize) -> impl Iterator<Item = Range<usize>> + use<F> {
-        let step = self.tiles * self.tile_classes;
-        (0..classes).step_by(step).map(move |from| from..(from + step).min(classes))
+        let group_classes = self.tiles * self.tile_classes;
+        (0..classes).step_by(group_classes).map(move |first| first..(first + group_classes).min(classes))
     }
 
+    /// Fails if a size is zero.
     pub(crate) fn check(&self) -> Result<()> {
         let sizes = [
             ("plan.wave", self.wave),
@@ -298,9 +313,13 @@ impl<F: Real> Plan<F> {
 /// Units of a plan's sizes, for a kernel.
 #[derive(Clone, Copy)]
 struct KernelSizes {
+    /// Rows of a left micro-panel.
     mr: usize,
+    /// Columns of a right micro-panel.
     nr: usize,
-    strip: usize,
+    /// Multiple of the sites of a wave, if possible.
+    wave_unit: usize,
+    /// Sites of a block.
     block: usize,
 }
 
@@ -309,21 +328,21 @@ impl KernelSizes {
         let Blocking { mr, nr, shared_rows, .. } =
             Blocking::for_precision(&Plan::<F>::custom(1, 1, 1, 1, 0), 1, precision);
         // `shared_rows` is eight pairs of micro-panels.
-        Self { mr, nr, strip: shared_rows / 8, block: BLOCK_SITES.next_multiple_of(shared_rows / 2) }
+        Self { mr, nr, wave_unit: shared_rows / 8, block: BLOCK_SITES.next_multiple_of(shared_rows / 2) }
     }
 
     /// Returns the sites of a wave, at most `max_size`.
     ///
-    /// If it may be long, it is longer where few classes would leave a step with fewer tasks than
+    /// With `allow_long`, it is longer where few classes would leave a step with fewer tasks than
     /// [`MIN_TASKS`].
-    fn wave(self, sites: usize, max_size: usize, classes: usize, long: bool) -> usize {
+    fn wave(self, sites: usize, max_size: usize, classes: usize, allow_long: bool) -> usize {
         let class_tasks = classes.div_ceil(self.mr).saturating_add(classes.div_ceil(self.nr));
         let min_size =
             MIN_TASKS.saturating_sub(class_tasks).saturating_mul(self.mr).min(MAX_WAVE_BLOCKS * self.block);
-        match even_size(sites, max_size, self.strip) {
-            wave if long && wave < min_size && wave < sites => {
+        match even_size(sites, max_size, self.wave_unit) {
+            wave if allow_long && wave < min_size && wave < sites => {
                 let waves = (sites / min_size).max(1);
-                even_size(sites, sites.div_ceil(waves), self.strip)
+                even_size(sites, sites.div_ceil(waves), self.wave_unit)
             }
             wave => wave,
         }
@@ -337,9 +356,9 @@ impl KernelSizes {
     /// for the rows, and micro-panels of classes for head and bias.
     fn tiles(self, wave: usize, tile: usize, classes: usize) -> usize {
         let (tiles, strips) = (classes.div_ceil(tile), wave.div_ceil(self.mr));
-        let scores = tiles.saturating_mul(strips) / MIN_TASKS;
-        let gradients = classes.div_ceil(self.mr).saturating_add(classes.div_ceil(self.nr));
-        let tile_groups = scores.min(gradients / MIN_TASKS.saturating_sub(strips).max(1));
+        let score_groups = tiles.saturating_mul(strips) / MIN_TASKS;
+        let gradient_tasks = classes.div_ceil(self.mr).saturating_add(classes.div_ceil(self.nr));
+        let tile_groups = score_groups.min(gradient_tasks / MIN_TASKS.saturating_sub(strips).max(1));
         tiles.div_ceil(tile_groups.max(1))
     }
 }
@@ -365,6 +384,7 @@ impl<F> Clone for Plan<F> {
 impl<F> Copy for Plan<F> {}
 
 impl<F> Plan<F> {
+    /// Returns all sizes, in the order of the fields.
     fn sizes(&self) -> [usize; 6] {
         [self.wave, self.block, self.tile_classes, self.tiles, self.saved_scores, self.saved_hidden]
     }

@@ -11,15 +11,17 @@ pub(crate) struct SavedScores<F> {
     pub scores: Vec<F>,
     /// Number of sites whose scores are saved.
     pub sites: usize,
-    wave: usize,
-    tile: usize,
+    /// Sites of a wave.
+    wave_sites: usize,
+    tile_classes: usize,
     classes: usize,
 }
 
 impl<F> SavedScores<F> {
-    /// Takes a buffer for a plan's scores, in waves of `wave` sites.
-    pub fn new(scores: Vec<F>, plan: &Plan<F>, wave: usize, classes: usize) -> Self {
-        Self { scores, sites: plan.saved_scores, wave, tile: plan.tile_classes, classes }
+    /// Takes a buffer for a plan's scores, in waves of `wave_sites` sites.
+    pub fn new(scores: Vec<F>, plan: &Plan<F>, wave_sites: usize, classes: usize) -> Self {
+        let Plan { saved_scores: sites, tile_classes, .. } = *plan;
+        Self { scores, sites, wave_sites, tile_classes, classes }
     }
 
     /// Returns the number of sites whose scores another plan may use.
@@ -27,15 +29,16 @@ impl<F> SavedScores<F> {
     /// It is 0 for other tiles or classes.
     pub fn sites_for(&self, plan: &Plan<F>, classes: usize) -> usize {
         let is_compatible =
-            self.tile == plan.tile_classes && self.classes == classes && !self.scores.is_empty();
+            self.tile_classes == plan.tile_classes && self.classes == classes && !self.scores.is_empty();
         if is_compatible { self.sites } else { 0 }
     }
 
     /// Returns the scores of a site in a tile.
     pub fn row(&self, site: usize, tile: &Range<usize>) -> &[F] {
-        let first = site / self.wave * self.wave;
-        let rows = self.wave.min(self.sites - first);
-        &self.scores[first * self.classes + rows * tile.start + (site - first) * tile.len()..][..tile.len()]
+        let first_site = site / self.wave_sites * self.wave_sites;
+        let rows = self.wave_sites.min(self.sites - first_site);
+        let tile_start = first_site * self.classes + rows * tile.start;
+        &self.scores[tile_start + (site - first_site) * tile.len()..][..tile.len()]
     }
 }
 
@@ -45,12 +48,12 @@ pub(crate) struct SavedHidden<F> {
     pub rows: Vec<F>,
     /// Number of sites whose rows are saved.
     pub sites: usize,
-    pub wave: usize,
+    pub wave_sites: usize,
 }
 
 impl<F> Default for SavedHidden<F> {
     fn default() -> Self {
-        Self { rows: Vec::new(), sites: 0, wave: 1 }
+        Self { rows: Vec::new(), sites: 0, wave_sites: 1 }
     }
 }
 
@@ -77,8 +80,8 @@ impl<F> SavedHidden<F> {
         plan: &Plan<F>,
         score_sites: usize,
     ) -> impl Iterator<Item = Range<usize>> + Clone + use<F> {
-        let fits = self.wave <= plan.wave && self.sites <= score_sites && !self.rows.is_empty();
-        let (sites, wave) = (if fits { self.sites } else { 0 }, self.wave);
-        (0..sites).step_by(wave).map(move |from| from..(from + wave).min(sites))
+        let fits = self.wave_sites <= plan.wave && self.sites <= score_sites && !self.rows.is_empty();
+        let (sites, wave_sites) = (if fits { self.sites } else { 0 }, self.wave_sites);
+        (0..sites).step_by(wave_sites).map(move |first| first..(first + wave_sites).min(sites))
     }
 }

@@ -13,7 +13,7 @@ pub const PADDING: u32 = u32::MAX;
 const SCORE_ROWS_PER_TASK: usize = 64;
 
 /// Returns the row of each site; fails unless each site has exactly one row.
-fn rows_of_sites(site_of_row: &[u32], sites: usize) -> Result<Vec<usize>> {
+fn site_rows(site_of_row: &[u32], sites: usize) -> Result<Vec<usize>> {
     let count = site_of_row.iter().filter(|site| **site != PADDING).count();
     expect_len("site_of_row", sites, count)?;
     let mut rows = vec![usize::MAX; sites];
@@ -44,7 +44,7 @@ pub fn forward<F: Real>(
         return Err(Error::Zero { argument: "classes" });
     }
     expect_len("scores", site_of_row.len().saturating_mul(classes), scores.len())?;
-    let rows = rows_of_sites(site_of_row, sites)?;
+    let rows = site_rows(site_of_row, sites)?;
     selection.check(sites, classes)?;
     let per_site = selection.per_site();
     let mut out = Normalized::new(sites, per_site);
@@ -93,7 +93,7 @@ pub fn backward_in_place<F: Real>(
     selection.check(sites, classes)?;
     normalized.check(sites, selection.per_site())?;
     adjoints.check::<F>(sites, selection)?;
-    rows_of_sites(site_of_row, sites)?;
+    site_rows(site_of_row, sites)?;
     let gradient = ScoreGradient { selection, normalized, adjoints };
     par_for(
         (parts_mut(scores, SCORE_ROWS_PER_TASK * classes), parts(site_of_row, SCORE_ROWS_PER_TASK)),
@@ -101,7 +101,7 @@ pub fn backward_in_place<F: Real>(
             for (z, &site) in scores.chunks_exact_mut(classes).zip(sites) {
                 match site {
                     PADDING => z.fill(F::ZERO),
-                    site => gradient.apply(site as usize, 0, ScoreSource::InPlace(None), z),
+                    site => gradient.write_row(site as usize, 0, ScoreSource::InPlace(None), z),
                 }
             }
         },
@@ -129,8 +129,8 @@ impl<F: Real> ScoreGradient<'_, F> {
     /// Writes the gradient `a - A p` of a site's scores for some classes.
     ///
     /// a: adjoint of the class; A: sum of the site's adjoints; p: probability of the class. The
-    /// classes of `g` start at `from`.
-    pub(crate) fn apply(&self, site: usize, from: usize, z: ScoreSource<F>, g: &mut [F]) {
+    /// classes of `g` start at `first_class`.
+    pub(crate) fn write_row(&self, site: usize, first_class: usize, z: ScoreSource<F>, g: &mut [F]) {
         let per_site = self.selection.per_site();
         let adjoint = |slot: usize| self.adjoints.emissions[site * per_site + slot];
         let total = self.adjoints.total(site, self.selection);
@@ -146,11 +146,11 @@ impl<F: Real> ScoreGradient<'_, F> {
             }
         }
         for (slot, class) in self.selection.active(site) {
-            if (from..from + g.len()).contains(&(class as usize)) {
+            if (first_class..first_class + g.len()).contains(&(class as usize)) {
                 let p = self.normalized.emissions[site * per_site + slot].exp();
                 let exact = adjoint(slot) - total * p;
-                let is_kept = exact.abs() >= F::FLUSH_THRESHOLD.to_f64();
-                g[class as usize - from] = if is_kept { F::from_f64(exact) } else { F::ZERO };
+                let is_significant = exact.abs() >= F::FLUSH_THRESHOLD.to_f64();
+                g[class as usize - first_class] = if is_significant { F::from_f64(exact) } else { F::ZERO };
             }
         }
         if let Some(Clamp { limit, weights }) = self.adjoints.clamp {

@@ -1,4 +1,6 @@
-//! The classes whose log-probabilities a lattice site needs (blank, next label).
+//! Selected classes of lattice sites: those whose log-probabilities a loss needs.
+//!
+//! In a plain transducer they are the blank and the next label.
 use kernels::{par_find, range_parts};
 
 use crate::{Error, Result, blocking::SITES_PER_TASK, error::expect_len};
@@ -65,8 +67,9 @@ impl Selection {
     /// # Panics
     /// If there is no such site.
     pub fn active(&self, site: usize) -> impl Iterator<Item = (usize, u32)> + '_ {
-        let from = site * self.per_site;
-        (0..self.per_site).filter(move |s| self.active[from + s]).map(move |s| (s, self.ids[from + s]))
+        let start = site * self.per_site;
+        let active_slots = (0..self.per_site).filter(move |slot| self.active[start + slot]);
+        active_slots.map(move |slot| (slot, self.ids[start + slot]))
     }
 
     /// Fails unless each site has a row and all active classes exist.

@@ -39,16 +39,16 @@ pub struct Workspace<F> {
     pub(crate) hidden: Vec<F>,
     pub(crate) gradient: Vec<F>,
     /// Scores that are not saved.
-    pub(crate) z: WorkerSlots<Vec<F>>,
+    pub(crate) score_slots: WorkerSlots<Vec<F>>,
     /// Column sums of each tile's strips.
-    pub(crate) sums: Vec<F>,
+    pub(crate) column_sums: Vec<F>,
     /// Largest score and sum of exponentials of each row of each tile.
     pub(crate) statistics: Vec<(F, f64)>,
     /// Selected scores of each row of each tile.
     pub(crate) selected_scores: Vec<F>,
     /// Packed operands, in the type of the rows or in bf16.
-    pub(crate) full: PackedOperands<F>,
-    pub(crate) bf16: PackedOperands<Tile>,
+    pub(crate) full_operands: PackedOperands<F>,
+    pub(crate) bf16_operands: PackedOperands<Tile>,
     /// Buffers of a recycled result.
     recycled: Normalized<F>,
 }
@@ -79,8 +79,8 @@ impl<F: Real> Workspace<F> {
     pub fn with_precision(self, precision: Precision) -> Self {
         Self {
             precision,
-            full: PackedOperands::default(),
-            bf16: PackedOperands::default(),
+            full_operands: PackedOperands::default(),
+            bf16_operands: PackedOperands::default(),
             recycled: Normalized::empty(),
             ..self
         }
@@ -99,12 +99,12 @@ impl<F: Real> Workspace<F> {
             active: Vec::new(),
             hidden: Vec::new(),
             gradient: Vec::new(),
-            z: WorkerSlots::default(),
-            sums: Vec::new(),
+            score_slots: WorkerSlots::default(),
+            column_sums: Vec::new(),
             statistics: Vec::new(),
             selected_scores: Vec::new(),
-            full: PackedOperands::default(),
-            bf16: PackedOperands::default(),
+            full_operands: PackedOperands::default(),
+            bf16_operands: PackedOperands::default(),
             recycled: Normalized::empty(),
         }
     }
@@ -153,24 +153,24 @@ impl<F: Real> Workspace<F> {
             active,
             hidden,
             gradient,
-            z,
-            sums,
+            score_slots,
+            column_sums,
             statistics,
             selected_scores,
             recycled,
             ..
         } = self;
-        let Normalized { max, log_sum, emissions, scores, hidden: saved } = recycled;
+        let Normalized { max, log_sum, emissions, scores, hidden: saved_hidden } = recycled;
         let wave_buffers: [&mut dyn ReusableBuffer; _] =
-            [wave_sites, active, hidden, gradient, z, sums, statistics, selected_scores];
+            [wave_sites, active, hidden, gradient, score_slots, column_sums, statistics, selected_scores];
         // The operands of the other precision are empty.
         let operands = match precision {
-            Precision::Full => self.full.buffers_mut(),
-            Precision::Bf16 => self.bf16.buffers_mut(),
+            Precision::Full => self.full_operands.buffers_mut(),
+            Precision::Bf16 => self.bf16_operands.buffers_mut(),
         };
-        let saved: [&mut dyn ReusableBuffer; _] =
-            [&mut scores.scores, &mut saved.rows, max, log_sum, emissions];
-        let buffers = wave_buffers.into_iter().chain(operands).chain(saved);
+        let result_buffers: [&mut dyn ReusableBuffer; _] =
+            [&mut scores.scores, &mut saved_hidden.rows, max, log_sum, emissions];
+        let buffers = wave_buffers.into_iter().chain(operands).chain(result_buffers);
         let mut buffers: Vec<_> = buffers.zip(required).collect();
         kernels::release_excess(limit, task_scratch(plan), &mut buffers);
     }
@@ -189,12 +189,13 @@ impl<F: Real> Workspace<F> {
     pub(crate) fn take_buffers(
         &mut self,
         plan: &Plan<F>,
-        [sites, per_site]: [usize; 2],
+        sites: usize,
+        per_site: usize,
         head: &Head<F>,
     ) -> Normalized<F> {
-        let strip = Blocking::for_precision(plan, head.hidden, self.precision).strip;
+        let strip_rows = Blocking::for_precision(plan, head.hidden, self.precision).strip_rows;
         let recycled = std::mem::replace(&mut self.recycled, Normalized::empty());
-        let (hidden_sites, wave) = plan.hidden_waves(strip);
+        let (hidden_sites, wave_sites) = plan.hidden_waves(strip_rows);
         let saved_scores = resize_exact(recycled.scores.scores, plan.saved_scores * head.classes);
         let rows = resize_exact(recycled.hidden.rows, hidden_sites * head.hidden);
         Normalized {
@@ -204,10 +205,10 @@ impl<F: Real> Workspace<F> {
             scores: SavedScores::new(
                 saved_scores,
                 plan,
-                plan.wave_sites(plan.saved_scores, strip),
+                plan.wave_sites(plan.saved_scores, strip_rows),
                 head.classes,
             ),
-            hidden: SavedHidden { rows, sites: hidden_sites, wave },
+            hidden: SavedHidden { rows, sites: hidden_sites, wave_sites },
         }
     }
 }
@@ -247,9 +248,10 @@ fn requirements<F: Real>(plan: &Plan<F>, shape: Shape, precision: Precision) -> 
     let blocking = Blocking::for_precision(plan, h, precision);
     let [max, log_sum, emissions, active] = site_scratch::<F>(shape);
     let rows = ScratchReq::new::<F>(h).times(wave);
-    let slot =
-        WorkerSlots::<Vec<F>>::requirement_of(ScratchReq::new::<F>(tile).times(blocking.strip.min(wave)));
-    let strips = tiles.saturating_mul(wave.div_ceil(block)).saturating_mul(blocking.strips);
+    let slot = WorkerSlots::<Vec<F>>::requirement_of(
+        ScratchReq::new::<F>(tile).times(blocking.strip_rows.min(wave)),
+    );
+    let strips = tiles.saturating_mul(wave.div_ceil(block)).saturating_mul(blocking.strips_per_block);
     let selected_scores = ScratchReq::new::<F>(selected.max(1)).times(wave).times(tiles);
     let [h_left, h_right, wt_right, w_right, gt_left, g_left] = match precision {
         Precision::Full => operand_requirements::<F, FullFormat>(plan, h),
@@ -260,7 +262,7 @@ fn requirements<F: Real>(plan: &Plan<F>, shape: Shape, precision: Precision) -> 
         active,
         rows,
         rows,
-        slot.times(blocking.slots(plan)),
+        slot.times(blocking.slot_count(plan)),
         ScratchReq::new::<F>(tile).times(strips),
         ScratchReq::new::<(F, f64)>(wave).times(tiles),
         selected_scores,
@@ -271,7 +273,7 @@ fn requirements<F: Real>(plan: &Plan<F>, shape: Shape, precision: Precision) -> 
         gt_left,
         g_left,
         ScratchReq::new::<F>(classes).times(saved_scores),
-        ScratchReq::new::<F>(h).times(plan.hidden_waves(blocking.strip).0),
+        ScratchReq::new::<F>(h).times(plan.hidden_waves(blocking.strip_rows).0),
         max,
         log_sum,
         emissions,

@@ -1,4 +1,4 @@
-//! AVX-512 versions of the arc functions of a recognition lattice.
+//! AVX-512 versions of max, sum and argmax over recognition lattice arcs.
 //!
 //! `crate::arc_scatter` defines them and has the formulas.
 use std::arch::x86_64::*;
@@ -11,10 +11,10 @@ use crate::arc_scatter::{ArcScatter, width};
 pub fn scatter_max(out: &mut [f32], arcs: ArcScatter<f32>) {
     for (_, row, shift, start) in arcs.reachable() {
         let (out, shift) = (&mut out[start..][..row.len()], _mm512_set1_ps(shift));
-        lanes!(row.len(), |at| {
-            let old = load_from::<FULL>(out, at, f32::NEG_INFINITY);
-            let w = _mm512_add_ps(load_from::<FULL>(row, at, f32::NEG_INFINITY), shift);
-            store_to::<FULL>(out, at, _mm512_max_ps(w, old));
+        lanes!(row.len(), |offset| {
+            let old = load_from::<FULL>(out, offset, f32::NEG_INFINITY);
+            let w = _mm512_add_ps(load_from::<FULL>(row, offset, f32::NEG_INFINITY), shift);
+            store_to::<FULL>(out, offset, _mm512_max_ps(w, old));
         });
     }
 }
@@ -25,10 +25,10 @@ pub fn scatter_exp_sum(sums: &mut [f32], max: &[f32], arcs: ArcScatter<f32>) {
     for (_, row, shift, start) in arcs.reachable() {
         let (sums, max) = (&mut sums[start..][..row.len()], &max[start..][..row.len()]);
         let shift = _mm512_set1_ps(shift);
-        lanes!(row.len(), |at| {
-            let w = _mm512_add_ps(load_from::<FULL>(row, at, f32::NEG_INFINITY), shift);
-            let e = exp_lanes(_mm512_sub_ps(w, load_from::<FULL>(max, at, 0.0)));
-            store_to::<FULL>(sums, at, _mm512_add_ps(load_from::<FULL>(sums, at, 0.0), e));
+        lanes!(row.len(), |offset| {
+            let w = _mm512_add_ps(load_from::<FULL>(row, offset, f32::NEG_INFINITY), shift);
+            let e = exp_lanes(_mm512_sub_ps(w, load_from::<FULL>(max, offset, 0.0)));
+            store_to::<FULL>(sums, offset, _mm512_add_ps(load_from::<FULL>(sums, offset, 0.0), e));
         });
     }
 }
@@ -36,18 +36,19 @@ pub fn scatter_exp_sum(sums: &mut [f32], max: &[f32], arcs: ArcScatter<f32>) {
 /// As [`crate::arc_scatter::scatter_argmax`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 pub fn scatter_argmax(best: &mut [f32], from: &mut [u32], arcs: ArcScatter<f32>) {
-    let lane = _mm512_set_epi32(16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1);
+    // Arc ids start at 1.
+    let lane_arcs = _mm512_set_epi32(16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1);
     for (state, row, shift, start) in arcs.reachable() {
         let (best, from) = (&mut best[start..][..row.len()], &mut from[start..][..row.len()]);
         let shift = _mm512_set1_ps(shift);
-        lanes!(row.len(), |at| {
-            let old = load_from::<FULL>(best, at, f32::NEG_INFINITY);
-            let w = _mm512_add_ps(load_from::<FULL>(row, at, f32::NEG_INFINITY), shift);
+        lanes!(row.len(), |offset| {
+            let old = load_from::<FULL>(best, offset, f32::NEG_INFINITY);
+            let w = _mm512_add_ps(load_from::<FULL>(row, offset, f32::NEG_INFINITY), shift);
             let better = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(w, old);
-            let better = if FULL { better } else { better & lane_mask(row.len() - at) };
-            let arc =
-                _mm512_add_epi32(lane, _mm512_set1_epi32(((arcs.first_row + state) * row.len() + at) as i32));
-            let (best, from) = (&mut best[at..], &mut from[at..]);
+            let better = if FULL { better } else { better & lane_mask(row.len() - offset) };
+            let arcs_before = ((arcs.first_row + state) * row.len() + offset) as i32;
+            let arc = _mm512_add_epi32(lane_arcs, _mm512_set1_epi32(arcs_before));
+            let (best, from) = (&mut best[offset..], &mut from[offset..]);
             debug_assert!(!FULL || best.len() >= LANES);
             // SAFETY: the mask contains only lanes that have elements.
             unsafe {
@@ -67,22 +68,22 @@ pub fn merge_self_loops(
     blank: &[f32],
     positions: &[u32],
 ) -> f32 {
-    let c = best.len();
+    let states = best.len();
     assert!(
-        from.len() == c && alpha.len() == c && positions.len() == c,
-        "arc scatter: expected slices of {c} states"
+        from.len() == states && alpha.len() == states && positions.len() == states,
+        "arc scatter: expected slices of {states} states"
     );
-    let end = i32::try_from(blank.len()).expect("the number of blanks fits the index of a gather");
+    let blank_count = i32::try_from(blank.len()).expect("the number of blanks fits the index of a gather");
     let mut tops = _mm512_set1_ps(f32::NEG_INFINITY);
-    for at in (0..c).step_by(LANES) {
+    for offset in (0..states).step_by(LANES) {
         let (best, from, alpha, positions) =
-            (&mut best[at..], &mut from[at..], &alpha[at..], &positions[at..]);
+            (&mut best[offset..], &mut from[offset..], &alpha[offset..], &positions[offset..]);
         let mask = lane_mask(best.len());
         // SAFETY: the mask contains only lanes that have elements, and positions within `blank`.
         unsafe {
             let positions = _mm512_maskz_loadu_epi32(mask, positions.as_ptr().cast());
-            let within = _mm512_mask_cmplt_epu32_mask(mask, positions, _mm512_set1_epi32(end));
-            assert_eq!(within, mask, "arc scatter: expected positions below {end}");
+            let within = _mm512_mask_cmplt_epu32_mask(mask, positions, _mm512_set1_epi32(blank_count));
+            assert_eq!(within, mask, "arc scatter: expected positions below {blank_count}");
             let blank =
                 _mm512_mask_i32gather_ps::<4>(_mm512_setzero_ps(), within, positions, blank.as_ptr().cast());
             let w = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, alpha.as_ptr()), blank);
@@ -108,15 +109,15 @@ pub fn gather_exp(rows: &mut [f32], shifts: &[f32], starts: &[u32], next: &[f32]
             *sum = 0.0;
             continue;
         }
-        let (next, mut all) = (&next[start as usize..][..width], _mm512_setzero_ps());
+        let (next, mut lane_sums) = (&next[start as usize..][..width], _mm512_setzero_ps());
         let shift = _mm512_set1_ps(shift);
-        lanes!(width, |at| {
-            let w = load_from::<FULL>(row, at, f32::NEG_INFINITY);
-            let w = _mm512_add_ps(w, load_from::<FULL>(next, at, 0.0));
+        lanes!(width, |offset| {
+            let w = load_from::<FULL>(row, offset, f32::NEG_INFINITY);
+            let w = _mm512_add_ps(w, load_from::<FULL>(next, offset, 0.0));
             let e = exp_lanes(_mm512_add_ps(w, shift));
-            all = _mm512_add_ps(all, e);
-            store_to::<FULL>(row, at, e);
+            lane_sums = _mm512_add_ps(lane_sums, e);
+            store_to::<FULL>(row, offset, e);
         });
-        *sum = _mm512_reduce_add_ps(all);
+        *sum = _mm512_reduce_add_ps(lane_sums);
     }
 }

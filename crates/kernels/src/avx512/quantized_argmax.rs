@@ -23,11 +23,15 @@ use crate::{
 const REGISTERS: usize = 2;
 const _: () = assert!(REGISTERS * LANES == PANEL_COLUMNS);
 /// Steps of a piece, an even number; its data stays in the first-level cache.
-const STEPS: usize = 64;
+const STEPS_PER_PIECE: usize = 64;
+/// Quantized words of a state in a piece: a pair of steps each.
+const PAIRS_PER_PIECE: usize = STEPS_PER_PIECE / 2;
 /// Panels processed together: they share weights, and their chains of sums overlap.
 const PANELS_PER_PASS: usize = 2;
 /// States whose scores of all labels are computed at once.
 const STATES_PER_PASS: usize = 8;
+/// Mask of the high 16 bits of each 32-bit word.
+const HIGH_HALVES: __mmask32 = 0xAAAA_AAAA;
 /// Relative error of adding shifts to estimates and scores: at most eight half ulps.
 const SUM_ERROR: f32 = 1.0 / (1 << 21) as f32;
 
@@ -41,10 +45,10 @@ type PerRegister<T> = [T; REGISTERS];
 /// Scratch elements: tanh values, quantized words, and estimates.
 const fn scratch_sizes(depth: usize, blocks: usize) -> [usize; 3] {
     // The first block uses words piece by piece; further blocks read them again.
-    let pieces = if blocks > 1 { PANELS_PER_PASS * depth.div_ceil(STEPS) } else { 2 };
+    let pieces = if blocks > 1 { PANELS_PER_PASS * depth.div_ceil(STEPS_PER_PIECE) } else { 2 };
     [
         PANELS_PER_PASS * depth * PANEL_COLUMNS,
-        pieces * (STEPS / 2) * PANEL_COLUMNS,
+        pieces * PAIRS_PER_PIECE * PANEL_COLUMNS,
         PANELS_PER_PASS * PANEL_COLUMNS * PANEL_COLUMNS,
     ]
 }
@@ -86,48 +90,55 @@ fn update_panels<const N: usize>(
     let k = argmax.depth();
     let sizes = scratch_sizes(k, argmax.blocks.len());
     let mut scratch = scratch.ensure_len(sizes.iter().sum(), 0.0);
-    let mut part =
-        |size: usize| panels_mut(scratch.split_off_mut(..size).expect("the scratch has all parts"));
-    let [hidden, quantized, tiles] = sizes.map(&mut part);
+    let mut split_off =
+        |size: usize| panel_rows_mut(scratch.split_off_mut(..size).expect("the scratch has all parts"));
+    let [hidden, quantized, tiles] = sizes.map(&mut split_off);
     let (hidden, tiles): (_, &mut [[PanelRow; PANEL_COLUMNS]]) =
         (&mut hidden[..N * k], tiles.as_chunks_mut().0);
-    estimate(&panel_arcs, argmax, hidden, quantized, tiles);
+    // tanh of all panels, and estimates of the first block of labels.
+    compute_tanh_and_estimates(&panel_arcs, argmax, hidden, quantized, tiles);
     let mut hidden = &*hidden;
     let hidden: [&[PanelRow]; N] =
         std::array::from_fn(|_| hidden.split_off(..k).expect("tanh values of each panel"));
-    for (at, block) in argmax.blocks.iter().enumerate() {
-        let first = at * PANEL_COLUMNS;
-        let labels = first..argmax.labels.min(first + PANEL_COLUMNS);
-        let weights = panels(&block.weights[..k * PANEL_COLUMNS]);
+    for (block_index, block) in argmax.blocks.iter().enumerate() {
+        let is_first_block = block_index == 0;
+        let first_label = block_index * PANEL_COLUMNS;
+        let labels = first_label..argmax.labels.min(first_label + PANEL_COLUMNS);
+        // Candidates by estimates.
+        let weights = panel_rows(&block.weights[..k * PANEL_COLUMNS]);
         let candidates: [Candidates; N] = std::array::from_fn(|panel| {
             let tile = &mut tiles[panel];
-            if at > 0 {
-                let quantized = quantized.chunks(STEPS / 2).skip(panel * k.div_ceil(STEPS));
-                for (piece, (quantized, weights)) in quantized.zip(block.pieces(STEPS / 2)).enumerate() {
-                    estimates(quantized, weights.as_chunks().0, (tile, piece == 0), None, None);
+            if !is_first_block {
+                let quantized = quantized.chunks(PAIRS_PER_PIECE).skip(panel * k.div_ceil(STEPS_PER_PIECE));
+                for (piece, (quantized, weights)) in quantized.zip(block.pieces(PAIRS_PER_PIECE)).enumerate()
+                {
+                    add_estimates(quantized, weights.as_chunks().0, tile, piece == 0, None, None);
                 }
             }
-            let thresholds =
-                thresholds(tile, &panel_arcs[panel].shifts, registers(&block.unit), registers(&block.margin));
+            let (scale, margin) = (load_registers(&block.estimate_scale), load_registers(&block.margin));
+            let thresholds = estimate_thresholds(tile, &panel_arcs[panel].shifts, scale, margin);
             select_candidates(tile, thresholds, u32::MAX >> (PANEL_COLUMNS - labels.len()))
         });
-        let scores = match (candidates.iter().any(|candidates| candidates.other_count > 0), at == 0) {
-            (true, true) => scores::<N, true, true>(hidden, weights, &argmax.blank, &candidates),
-            (true, false) => scores::<N, true, false>(hidden, weights, &[], &candidates),
-            (false, true) => scores::<N, false, true>(hidden, weights, &argmax.blank, &candidates),
-            (false, false) => scores::<N, false, false>(hidden, weights, &[], &candidates),
+        // Exact scores of the candidates, and of the blank with the first block.
+        let has_others = candidates.iter().any(|candidates| candidates.other_count > 0);
+        let scores = match (has_others, is_first_block) {
+            (true, true) => exact_scores::<N, true, true>(hidden, weights, &argmax.blank, &candidates),
+            (true, false) => exact_scores::<N, true, false>(hidden, weights, &[], &candidates),
+            (false, true) => exact_scores::<N, false, true>(hidden, weights, &argmax.blank, &candidates),
+            (false, false) => exact_scores::<N, false, false>(hidden, weights, &[], &candidates),
         };
+        // The best arcs.
         for (panel, (candidates, scores)) in candidates.iter().zip(scores).enumerate() {
             let BestArcs { weights: best, arcs: from } = &mut best_arcs[panel_arcs[panel].target];
             let (best, from) = (&mut best[labels.clone()], &mut from[labels.clone()]);
-            let mut search = LabelSearch { panel_arcs: &*panel_arcs[panel], block, first, best, from };
+            let mut search = LabelSearch { panel_arcs: &*panel_arcs[panel], block, first_label, best, from };
             if candidates.other_count <= LANES {
                 search.update_first(candidates, scores.first);
                 search.update_others(candidates, scores.others);
             } else {
                 search.update_from_all_states(hidden[panel], weights);
             }
-            if at == 0 {
+            if is_first_block {
                 write_blank(panel_arcs[panel].blank, scores.blank, argmax.blank_bias);
             }
         }
@@ -136,7 +147,7 @@ fn update_panels<const N: usize>(
 
 /// Computes tanh of all panels and the integer estimates of block 0.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
-fn estimate<const N: usize>(
+fn compute_tanh_and_estimates<const N: usize>(
     panel_arcs: &[&mut PanelArcs<f32>; N],
     argmax: &QuantizedArgmax<f32>,
     hidden: &mut [PanelRow],
@@ -144,26 +155,28 @@ fn estimate<const N: usize>(
     tiles: &mut [[PanelRow; PANEL_COLUMNS]],
 ) {
     let k = argmax.depth();
-    let pieces = k.div_ceil(STEPS);
-    let steps = |at: usize| at % pieces * STEPS..k.min((at % pieces + 1) * STEPS);
-    let (count, slots) = (N * pieces, quantized.len() / (STEPS / 2));
-    let slot = |at: usize| at % slots * (STEPS / 2)..(at % slots + 1) * (STEPS / 2);
-    for at in 0..count {
-        let tile = (&mut tiles[at / pieces], at % pieces == 0);
-        if at == 0 {
-            Tanh::new(panel_arcs[0], steps(0), hidden, &mut quantized[slot(0)]).finish();
+    let pieces = k.div_ceil(STEPS_PER_PIECE);
+    // Pieces are numbered over all panels; `i` is the number of a piece.
+    let steps = |i: usize| i % pieces * STEPS_PER_PIECE..k.min((i % pieces + 1) * STEPS_PER_PIECE);
+    let (count, slots) = (N * pieces, quantized.len() / PAIRS_PER_PIECE);
+    let slot = |i: usize| i % slots * PAIRS_PER_PIECE..(i % slots + 1) * PAIRS_PER_PIECE;
+    for i in 0..count {
+        let (tile, is_first) = (&mut tiles[i / pieces], i % pieces == 0);
+        if i == 0 {
+            TanhPiece::new(panel_arcs[0], steps(0), hidden, &mut quantized[slot(0)]).finish();
         }
-        let weights = argmax.blocks[0].pieces(STEPS / 2).nth(at % pieces).expect("weights of each piece");
-        if at + 1 == count {
-            estimates(&quantized[slot(at)], weights.as_chunks().0, tile, None, None);
+        let weights =
+            argmax.blocks[0].pieces(PAIRS_PER_PIECE).nth(i % pieces).expect("weights of each piece");
+        if i + 1 == count {
+            add_estimates(&quantized[slot(i)], weights.as_chunks().0, tile, is_first, None, None);
             break;
         }
-        let [current, next] = quantized.get_disjoint_mut([slot(at), slot(at + 1)]).expect("distinct slots");
-        let panel = (at + 1) / pieces;
-        let mut next = Tanh::new(panel_arcs[panel], steps(at + 1), &mut hidden[panel * k..], next);
-        let prefetch =
-            (at + 2 < count).then(|| panels(panel_arcs[(at + 2) / pieces].addends.0)[steps(at + 2)].as_ptr());
-        estimates(current, weights.as_chunks().0, tile, Some(&mut next), prefetch);
+        let [current, next] = quantized.get_disjoint_mut([slot(i), slot(i + 1)]).expect("distinct slots");
+        let panel = (i + 1) / pieces;
+        let mut next = TanhPiece::new(panel_arcs[panel], steps(i + 1), &mut hidden[panel * k..], next);
+        let prefetch = (i + 2 < count)
+            .then(|| panel_rows(panel_arcs[(i + 2) / pieces].addends.0)[steps(i + 2)].as_ptr());
+        add_estimates(current, weights.as_chunks().0, tile, is_first, Some(&mut next), prefetch);
         next.finish();
     }
 }
@@ -172,7 +185,7 @@ fn estimate<const N: usize>(
 type StepPairs<'a, T> = Iter<'a, [T; 2]>;
 
 /// tanh of a piece, computed step by step.
-struct Tanh<'a> {
+struct TanhPiece<'a> {
     hidden: IterMut<'a, [PanelRow; 2]>,
     /// Distance from the center as 16-bit integers, two steps in a word.
     quantized: IterMut<'a, PanelRow>,
@@ -183,7 +196,7 @@ struct Tanh<'a> {
     last: Option<(&'a mut PanelRow, &'a PanelRow, f32, f32)>,
 }
 
-impl<'a> Tanh<'a> {
+impl<'a> TanhPiece<'a> {
     /// Starts with some steps of a panel.
     fn new(
         panel_arcs: &'a PanelArcs<f32>,
@@ -192,7 +205,7 @@ impl<'a> Tanh<'a> {
         quantized: &'a mut [PanelRow],
     ) -> Self {
         let (hidden, last_hidden) = hidden[steps.clone()].as_chunks_mut();
-        let (panel, last_panel) = panels(panel_arcs.addends.0)[steps.clone()].as_chunks();
+        let (panel, last_panel) = panel_rows(panel_arcs.addends.0)[steps.clone()].as_chunks();
         let (frame, last_frame) = panel_arcs.addends.1[steps.clone()].as_chunks();
         let (center, last_center) = panel_arcs.center[steps].as_chunks();
         let last = last_hidden.iter_mut().zip(last_panel).zip(last_frame.iter().zip(last_center)).next();
@@ -209,9 +222,10 @@ impl<'a> Tanh<'a> {
     /// Computes the next two steps; returns false if there are none.
     #[inline]
     #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
-    fn next(&mut self) -> bool {
+    fn compute_pair(&mut self) -> bool {
         let Self { hidden, quantized, panel, frame, center, .. } = self;
-        let (Some([panel, second]), Some([first_hidden, second_hidden])) = (panel.next(), hidden.next())
+        let (Some([first_panel, second_panel]), Some([first_hidden, second_hidden])) =
+            (panel.next(), hidden.next())
         else {
             return false;
         };
@@ -219,11 +233,12 @@ impl<'a> Tanh<'a> {
         else {
             return false;
         };
-        let first = tanh_step(first_hidden, panel, frame[0], center[0]);
-        let second = tanh_step(second_hidden, second, frame[1], center[1]);
+        let first = tanh_step(first_hidden, first_panel, frame[0], center[0]);
+        let second = tanh_step(second_hidden, second_panel, frame[1], center[1]);
         for half in 0..REGISTERS {
+            // The first step is in the low 16 bits of a word, the second in the high ones.
             let second = _mm512_slli_epi32::<16>(second[half]);
-            let words = _mm512_mask_blend_epi16(0xAAAA_AAAA, first[half], second);
+            let words = _mm512_mask_blend_epi16(HIGH_HALVES, first[half], second);
             store_full(&mut quantized[half], _mm512_castsi512_ps(words));
         }
         true
@@ -232,12 +247,12 @@ impl<'a> Tanh<'a> {
     /// Computes all remaining steps.
     #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
     fn finish(&mut self) {
-        while self.next() {}
+        while self.compute_pair() {}
         if let (Some((hidden, panel, frame, center)), Some(quantized)) =
             (self.last.take(), self.quantized.next())
         {
             for (quantized, word) in quantized.iter_mut().zip(tanh_step(hidden, panel, frame, center)) {
-                store_full(quantized, _mm512_castsi512_ps(_mm512_maskz_mov_epi16(0x5555_5555, word)));
+                store_full(quantized, _mm512_castsi512_ps(_mm512_maskz_mov_epi16(!HIGH_HALVES, word)));
             }
         }
     }
@@ -257,47 +272,54 @@ fn tanh_step(hidden: &mut PanelRow, panel: &PanelRow, frame: f32, center: f32) -
 
 /// Adds `Σ_k W D` of each state and label to a tile of integers.
 ///
-/// A fresh tile is overwritten. tanh of the next piece is computed meanwhile, as the divider is
-/// otherwise idle, and its addends after that are prefetched.
+/// With `overwrite`, the tile is replaced. tanh of the next piece is computed meanwhile, as the
+/// divider is otherwise idle, and its addends after that are prefetched.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
-fn estimates(
+fn add_estimates(
     quantized: &[PanelRow],
     weights: &[[i32; PANEL_COLUMNS]],
-    (tile, fresh): (&mut [PanelRow; PANEL_COLUMNS], bool),
-    mut tanh: Option<&mut Tanh>,
+    tile: &mut [PanelRow; PANEL_COLUMNS],
+    overwrite: bool,
+    mut tanh: Option<&mut TanhPiece>,
     prefetch: Option<*const PanelRow>,
 ) {
     let mut overlapped = |pair: usize| {
         if let (0, Some(tanh)) = (pair % 2, &mut tanh) {
-            tanh.next();
+            tanh.compute_pair();
         }
     };
-    sums::<10>(quantized, 0, weights, (tile, fresh), &mut overlapped);
-    sums::<11>(quantized, 10, weights, (tile, fresh), &mut overlapped);
-    sums::<11>(quantized, 21, weights, (tile, fresh), |pair| {
+    // 32 states in groups whose sums fit the registers.
+    add_integer_products::<10>(quantized, 0, weights, tile, overwrite, &mut overlapped);
+    add_integer_products::<11>(quantized, 10, weights, tile, overwrite, &mut overlapped);
+    add_integer_products::<11>(quantized, 21, weights, tile, overwrite, |pair| {
         if let Some(panel) = prefetch {
+            // Two steps of 32 values have four cache lines.
             for line in 0..4 {
-                let line = panel.cast::<[f32; LANES]>().wrapping_add(4 * pair + line);
-                _mm_prefetch::<_MM_HINT_T0>(line.cast());
+                let address = panel.cast::<[f32; LANES]>().wrapping_add(4 * pair + line);
+                _mm_prefetch::<_MM_HINT_T0>(address.cast());
             }
         }
     });
 }
 
-/// Adds the sums of `N` states from `first` on.
+/// Adds the integer products of `N` states from `first_state` on.
+///
+/// Calls `overlapped` for each pair of steps.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
-fn sums<const N: usize>(
+fn add_integer_products<const N: usize>(
     quantized: &[PanelRow],
-    first: usize,
+    first_state: usize,
     weights: &[[i32; PANEL_COLUMNS]],
-    (tile, fresh): (&mut [PanelRow; PANEL_COLUMNS], bool),
+    tile: &mut [PanelRow; PANEL_COLUMNS],
+    overwrite: bool,
     mut overlapped: impl FnMut(usize),
 ) {
     let mut sums = [[_mm512_setzero_si512(); REGISTERS]; N];
     for (pair, (states, labels)) in quantized.iter().zip(weights).enumerate() {
         overlapped(pair);
         let labels = load_words(labels);
-        let states: &[f32; N] = states.as_flattened()[first..].first_chunk().expect("a panel has N states");
+        let states: &[f32; N] =
+            states.as_flattened()[first_state..].first_chunk().expect("a panel has N states");
         for (sums, &state) in sums.iter_mut().zip(states) {
             let state = _mm512_castps_si512(_mm512_set1_ps(state));
             for (sum, labels) in sums.iter_mut().zip(labels) {
@@ -305,9 +327,10 @@ fn sums<const N: usize>(
             }
         }
     }
-    for (tile, sums) in tile[first..].iter_mut().zip(sums) {
+    for (tile, sums) in tile[first_state..].iter_mut().zip(sums) {
         for (tile, sum) in tile.iter_mut().zip(sums) {
-            let before = if fresh { _mm512_setzero_si512() } else { _mm512_castps_si512(load_full(tile)) };
+            let before =
+                if overwrite { _mm512_setzero_si512() } else { _mm512_castps_si512(load_full(tile)) };
             store_full(tile, _mm512_castsi512_ps(_mm512_add_epi32(before, sum)));
         }
     }
@@ -317,40 +340,40 @@ fn sums<const N: usize>(
 ///
 /// The threshold of a label is its best estimate less the error bounds of two estimates.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
-fn thresholds(
+fn estimate_thresholds(
     tile: &mut [PanelRow; PANEL_COLUMNS],
     shifts: &[f32; PANEL_COLUMNS],
-    unit: PerRegister<__m512>,
+    scale: PerRegister<__m512>,
     margin: PerRegister<__m512>,
 ) -> PerRegister<__m512> {
-    let lowest = _mm512_set1_ps(f32::MIN);
+    let min_finite = _mm512_set1_ps(f32::MIN);
     let magnitude = |shifts| {
-        let finite = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(shifts, lowest);
+        let finite = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(shifts, min_finite);
         _mm512_maskz_mov_ps(finite, _mm512_abs_ps(shifts))
     };
-    let [first, second] = registers(shifts);
+    let [first, second] = load_registers(shifts);
     let max_shift = _mm512_reduce_max_ps(_mm512_max_ps(magnitude(first), magnitude(second)));
     // Estimates could overflow near the largest number; then all states are candidates.
     let is_usable = max_shift <= f32::MAX / SCORE_HEADROOM as f32;
-    let (unit, rounding) = if is_usable {
-        (unit, max_shift * SUM_ERROR)
+    let (scale, rounding_error) = if is_usable {
+        (scale, max_shift * SUM_ERROR)
     } else {
         ([_mm512_setzero_ps(); REGISTERS], f32::INFINITY)
     };
-    let mut tops = [_mm512_set1_ps(f32::NEG_INFINITY); REGISTERS];
+    let mut max_estimates = [_mm512_set1_ps(f32::NEG_INFINITY); REGISTERS];
     for (tile, &shift) in tile.iter_mut().zip(shifts) {
         let shift = _mm512_set1_ps(shift);
         for half in 0..REGISTERS {
             let sum = _mm512_cvtepi32_ps(_mm512_castps_si512(load_full(&tile[half])));
-            let estimate = _mm512_fmadd_ps(sum, unit[half], shift);
-            tops[half] = _mm512_max_ps(tops[half], estimate);
+            let estimate = _mm512_fmadd_ps(sum, scale[half], shift);
+            max_estimates[half] = _mm512_max_ps(max_estimates[half], estimate);
             store_full(&mut tile[half], estimate);
         }
     }
     std::array::from_fn(|half| {
-        let margin = _mm512_add_ps(margin[half], _mm512_set1_ps(rounding));
+        let margin = _mm512_add_ps(margin[half], _mm512_set1_ps(rounding_error));
         // Excludes unreachable states, whose estimate is -inf.
-        _mm512_max_ps(_mm512_sub_ps(tops[half], margin), lowest)
+        _mm512_max_ps(_mm512_sub_ps(max_estimates[half], margin), min_finite)
     })
 }
 
@@ -358,7 +381,7 @@ fn thresholds(
 struct Candidates {
     /// The first candidate of each label that has one.
     first_states: PerRegister<__m512i>,
-    valid: PerRegister<__mmask16>,
+    has_candidate: PerRegister<__mmask16>,
     /// Number of further candidates; the first 16 of them are listed by label and state.
     other_count: usize,
     other_labels: [i32; LANES],
@@ -372,18 +395,19 @@ fn select_candidates(
     thresholds: PerRegister<__m512>,
     labels: u32,
 ) -> Candidates {
-    let mut states = [_mm512_setzero_si512(); REGISTERS];
-    let (mut seen, mut other_count) = (0, 0);
+    let mut first_states = [_mm512_setzero_si512(); REGISTERS];
+    // Labels that have a candidate.
+    let (mut labels_with_candidate, mut other_count) = (0, 0);
     let (mut other_labels, mut other_states) = ([0; LANES], [0; LANES]);
     for (state, tile) in tile.iter().enumerate() {
         let reaches =
             |half: usize| _mm512_cmp_ps_mask::<_CMP_GE_OQ>(load_full(&tile[half]), thresholds[half]);
         let reaching = (u32::from(reaches(0)) | u32::from(reaches(1)) << LANES) & labels;
-        let [low, high] = halves(reaching & !seen);
-        let number = _mm512_set1_epi32(state as i32);
-        states[0] = _mm512_mask_mov_epi32(states[0], low, number);
-        states[1] = _mm512_mask_mov_epi32(states[1], high, number);
-        let mut repeated = reaching & seen;
+        let [low, high] = mask_halves(reaching & !labels_with_candidate);
+        let index = _mm512_set1_epi32(state as i32);
+        first_states[0] = _mm512_mask_mov_epi32(first_states[0], low, index);
+        first_states[1] = _mm512_mask_mov_epi32(first_states[1], high, index);
+        let mut repeated = reaching & labels_with_candidate;
         while repeated != 0 {
             if other_count < LANES {
                 (other_labels[other_count], other_states[other_count]) =
@@ -392,13 +416,19 @@ fn select_candidates(
             other_count += 1;
             repeated &= repeated - 1;
         }
-        seen |= reaching;
+        labels_with_candidate |= reaching;
     }
-    Candidates { first_states: states, valid: halves(seen), other_count, other_labels, other_states }
+    Candidates {
+        first_states,
+        has_candidate: mask_halves(labels_with_candidate),
+        other_count,
+        other_labels,
+        other_states,
+    }
 }
 
 /// Splits a mask of 32 labels into the masks of two registers.
-fn halves(mask: u32) -> PerRegister<__mmask16> {
+fn mask_halves(mask: u32) -> PerRegister<__mmask16> {
     [mask as u16, (mask >> LANES) as u16]
 }
 
@@ -414,14 +444,14 @@ struct PanelSums {
 
 /// Computes `Σ_k w h` of candidates and blank, each in one chain.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
-fn scores<const N: usize, const WITH_OTHERS: bool, const WITH_BLANK: bool>(
+fn exact_scores<const N: usize, const WITH_OTHERS: bool, const WITH_BLANK: bool>(
     hidden: [&[PanelRow]; N],
     weights: &[PanelRow],
     blank: &[f32],
     candidates: &[Candidates; N],
 ) -> [PanelSums; N] {
     let zero = _mm512_setzero_ps();
-    let mut first = [[zero; REGISTERS]; N];
+    let mut first_sums = [[zero; REGISTERS]; N];
     let mut other_sums = [zero; N];
     let mut blank_sums = [[zero; REGISTERS]; N];
     let states: [PerRegister<__m512i>; N] = std::array::from_fn(|panel| candidates[panel].first_states);
@@ -435,7 +465,7 @@ fn scores<const N: usize, const WITH_OTHERS: bool, const WITH_BLANK: bool>(
             let hidden: PerRegister<__m512> = std::array::from_fn(|half| load_full(&hidden[half]));
             for half in 0..REGISTERS {
                 let hidden = _mm512_permutex2var_ps(hidden[0], states[panel][half], hidden[1]);
-                first[panel][half] = _mm512_fmadd_ps(weights[half], hidden, first[panel][half]);
+                first_sums[panel][half] = _mm512_fmadd_ps(weights[half], hidden, first_sums[panel][half]);
             }
             if WITH_OTHERS {
                 let weights = _mm512_permutex2var_ps(weights[0], other_labels[panel], weights[1]);
@@ -451,7 +481,7 @@ fn scores<const N: usize, const WITH_OTHERS: bool, const WITH_BLANK: bool>(
         }
     }
     std::array::from_fn(|panel| PanelSums {
-        first: first[panel],
+        first: first_sums[panel],
         others: other_sums[panel],
         blank: blank_sums[panel],
     })
@@ -461,8 +491,7 @@ fn scores<const N: usize, const WITH_OTHERS: bool, const WITH_BLANK: bool>(
 struct LabelSearch<'a, 'b> {
     panel_arcs: &'a PanelArcs<'b, f32>,
     block: &'a LabelBlock<f32>,
-    /// Index of the first label.
-    first: usize,
+    first_label: usize,
     best: &'a mut [f32],
     from: &'a mut [u32],
 }
@@ -472,13 +501,13 @@ impl LabelSearch<'_, '_> {
     #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
     fn update_first(&mut self, candidates: &Candidates, sums: PerRegister<__m512>) {
         let (shifts, arcs) = (
-            registers(&self.panel_arcs.shifts),
+            load_registers(&self.panel_arcs.shifts),
             load_words(&self.panel_arcs.first_arcs.map(|arc| arc as i32)),
         );
         for (half, state) in candidates.first_states.into_iter().enumerate() {
             let shift = _mm512_permutex2var_ps(shifts[0], state, shifts[1]);
             let arc = _mm512_permutex2var_epi32(arcs[0], state, arcs[1]);
-            self.merge(half, candidates.valid[half], sums[half], shift, arc);
+            self.merge(half, candidates.has_candidate[half], sums[half], shift, arc);
         }
     }
 
@@ -491,7 +520,7 @@ impl LabelSearch<'_, '_> {
         for ((&label, &state), sum) in pairs.zip(values) {
             let (label, state) = (label as usize, state as usize);
             let weight = self.block.bias[label] + sum + self.panel_arcs.shifts[state];
-            let arc = self.panel_arcs.first_arcs[state] + (self.first + label + 1) as u32;
+            let arc = self.panel_arcs.first_arcs[state] + (self.first_label + label + 1) as u32;
             let (best, from) = (&mut self.best[label], &mut self.from[label]);
             if weight > *best || weight == *best && arc < *from {
                 (*best, *from) = (weight, arc);
@@ -502,19 +531,20 @@ impl LabelSearch<'_, '_> {
     /// Merges all states, where there are too many candidates.
     #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
     fn update_from_all_states(&mut self, hidden: &[PanelRow], weights: &[PanelRow]) {
-        for first in (0..PANEL_COLUMNS).step_by(STATES_PER_PASS) {
+        for first_state in (0..PANEL_COLUMNS).step_by(STATES_PER_PASS) {
             let mut sums = [[_mm512_setzero_ps(); REGISTERS]; STATES_PER_PASS];
             for (hidden, weights) in hidden.iter().zip(weights) {
                 let states: &[f32; STATES_PER_PASS] =
-                    hidden.as_flattened()[first..].first_chunk().expect("a panel has all states");
+                    hidden.as_flattened()[first_state..].first_chunk().expect("a panel has all states");
                 for (sums, &state) in sums.iter_mut().zip(states) {
                     for (sum, weights) in sums.iter_mut().zip(weights) {
                         *sum = _mm512_fmadd_ps(load_full(weights), _mm512_set1_ps(state), *sum);
                     }
                 }
             }
-            for (state, sums) in
-                (first..).zip(sums).filter(|(state, _)| self.panel_arcs.shifts[*state] > f32::NEG_INFINITY)
+            for (state, sums) in (first_state..)
+                .zip(sums)
+                .filter(|(state, _)| self.panel_arcs.shifts[*state] > f32::NEG_INFINITY)
             {
                 let shift = _mm512_set1_ps(self.panel_arcs.shifts[state]);
                 let arc = _mm512_set1_epi32(self.panel_arcs.first_arcs[state] as i32);
@@ -526,21 +556,21 @@ impl LabelSearch<'_, '_> {
     /// Merges arcs into half of the destinations: larger weights win, then lower arc ids.
     #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
     fn merge(&mut self, half: usize, valid: __mmask16, sums: __m512, shift: __m512, first_arc: __m512i) {
-        let from = self.best.len().min(half * LANES);
-        let to = self.best.len().min(from + LANES);
-        let weight = _mm512_add_ps(_mm512_add_ps(registers(&self.block.bias)[half], sums), shift);
-        let label = _mm512_set1_epi32((self.first + half * LANES + 1) as i32);
-        let numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-        let arc = _mm512_add_epi32(first_arc, _mm512_add_epi32(label, numbers));
-        let (best, from) = (&mut self.best[from..to], &mut self.from[from..to]);
+        let start = self.best.len().min(half * LANES);
+        let end = self.best.len().min(start + LANES);
+        let weight = _mm512_add_ps(_mm512_add_ps(load_registers(&self.block.bias)[half], sums), shift);
+        let first_label = _mm512_set1_epi32((self.first_label + half * LANES + 1) as i32);
+        let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        let arc = _mm512_add_epi32(first_arc, _mm512_add_epi32(first_label, lanes));
+        let (best, from) = (&mut self.best[start..end], &mut self.from[start..end]);
         let valid = valid & lane_mask(best.len());
         // SAFETY: the mask contains only lanes that have an element in both slices.
         unsafe {
-            let known = _mm512_maskz_loadu_ps(valid, best.as_ptr());
-            let known_arc = _mm512_maskz_loadu_epi32(valid, from.as_ptr().cast());
-            let better = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(weight, known);
-            let same = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(weight, known);
-            let wins = valid & (better | (same & _mm512_cmplt_epu32_mask(arc, known_arc)));
+            let old = _mm512_maskz_loadu_ps(valid, best.as_ptr());
+            let old_arc = _mm512_maskz_loadu_epi32(valid, from.as_ptr().cast());
+            let better = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(weight, old);
+            let same = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(weight, old);
+            let wins = valid & (better | (same & _mm512_cmplt_epu32_mask(arc, old_arc)));
             _mm512_mask_storeu_ps(best.as_mut_ptr(), wins, weight);
             _mm512_mask_storeu_epi32(from.as_mut_ptr().cast(), wins, arc);
         }
@@ -555,16 +585,18 @@ fn write_blank(blank: &mut [f32; PANEL_COLUMNS], sums: PerRegister<__m512>, bias
     }
 }
 
-fn panels(values: &[f32]) -> &[PanelRow] {
+/// Divides values into the rows of a panel.
+fn panel_rows(values: &[f32]) -> &[PanelRow] {
     values.as_chunks().0.as_chunks().0
 }
 
-fn panels_mut(values: &mut [f32]) -> &mut [PanelRow] {
+/// Divides mutable values into the rows of a panel.
+fn panel_rows_mut(values: &mut [f32]) -> &mut [PanelRow] {
     values.as_chunks_mut().0.as_chunks_mut().0
 }
 
 #[target_feature(enable = "avx512f")]
-fn registers(values: &[f32; PANEL_COLUMNS]) -> PerRegister<__m512> {
+fn load_registers(values: &[f32; PANEL_COLUMNS]) -> PerRegister<__m512> {
     let halves = values.as_chunks().0;
     std::array::from_fn(|half| load_full(&halves[half]))
 }

@@ -7,16 +7,16 @@ use std::arch::x86_64::*;
 use super::{LANES, lanes, load, load_from, load_full, store, store_full, store_to};
 use crate::simd::Avx512;
 
-/// Columns of a panel.
-const WIDE: usize = 2 * LANES;
-const _: () = assert!(WIDE == crate::PANEL_COLUMNS);
+/// Columns of a panel: two registers.
+const PANEL_COLUMNS: usize = 2 * LANES;
+const _: () = assert!(PANEL_COLUMNS == crate::PANEL_COLUMNS);
 
-/// `1 - 2 / (1 + a b)`
+/// Returns `1 - 2 / (1 + a b)`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 pub(super) fn pair_lanes(a: __m512, b: __m512) -> __m512 {
-    let below = _mm512_fmadd_ps(a, b, _mm512_set1_ps(1.0));
-    _mm512_sub_ps(_mm512_set1_ps(1.0), _mm512_div_ps(_mm512_set1_ps(2.0), below))
+    let denominator = _mm512_fmadd_ps(a, b, _mm512_set1_ps(1.0));
+    _mm512_sub_ps(_mm512_set1_ps(1.0), _mm512_div_ps(_mm512_set1_ps(2.0), denominator))
 }
 
 /// As [`crate::math::tanh_pairs`].
@@ -35,20 +35,20 @@ pub fn tanh_pairs(out: &mut [f32], a: &[f32], b: &[f32]) {
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 pub fn tanh_panel(out: &mut [f32], panel: &[f32], rows: &[f32]) {
     let width = (panel.len() / rows.len().max(1)).max(1);
-    if width == 2 * LANES {
+    if width == PANEL_COLUMNS {
         let steps = out.as_chunks_mut::<LANES>().0.as_chunks_mut::<2>().0.iter_mut();
         let steps = steps.zip(panel.as_chunks::<LANES>().0.as_chunks::<2>().0);
-        for (([first, second], [a, c]), &b) in steps.zip(rows) {
+        for (([first, second], [first_a, second_a]), &b) in steps.zip(rows) {
             let b = _mm512_set1_ps(b);
-            store_full(first, pair_lanes(load_full(a), b));
-            store_full(second, pair_lanes(load_full(c), b));
+            store_full(first, pair_lanes(load_full(first_a), b));
+            store_full(second, pair_lanes(load_full(second_a), b));
         }
         return;
     }
     for ((out, a), &b) in out.chunks_exact_mut(width).zip(panel.chunks_exact(width)).zip(rows) {
         let b = _mm512_set1_ps(b);
-        lanes!(width, |at| {
-            store_to::<FULL>(out, at, pair_lanes(load_from::<FULL>(a, at, 1.0), b));
+        lanes!(width, |offset| {
+            store_to::<FULL>(out, offset, pair_lanes(load_from::<FULL>(a, offset, 1.0), b));
         });
     }
 }
@@ -59,7 +59,7 @@ pub struct TanhJob<'a> {
     pub panel: &'a [[f32; LANES]],
     pub rows: &'a [f32],
     /// Index of the first register.
-    pub first: usize,
+    pub first_register: usize,
 }
 
 /// Computes `out += left · hidden` and a tanh job meanwhile.
@@ -71,7 +71,7 @@ pub struct TanhJob<'a> {
 ///
 /// # Panics
 /// If the number of rows is not between 1 and 12, or the job has another size.
-pub fn tile_and_job(
+pub fn tile_with_tanh(
     _token: Avx512,
     rows: usize,
     left: &[f32],
@@ -81,14 +81,20 @@ pub fn tile_and_job(
 ) {
     let steps = left.len() / rows.max(1);
     assert!(
-        left.len() == steps * rows && hidden.len() == steps * WIDE && out.len() == rows * WIDE,
+        left.len() == steps * rows
+            && hidden.len() == steps * PANEL_COLUMNS
+            && out.len() == rows * PANEL_COLUMNS,
         "a tile of {rows} rows and {steps} steps"
     );
-    let twice = job.out.len() == 2 * steps;
-    assert!(twice || job.out.len() == steps, "a job of {} registers for {steps} steps", job.out.len());
+    let has_two_registers = job.out.len() == 2 * steps;
+    assert!(
+        has_two_registers || job.out.len() == steps,
+        "a job of {} registers for {steps} steps",
+        job.out.len()
+    );
     macro_rules! tile_of {
         ($($M:literal)*) => {
-            match (rows, twice) {
+            match (rows, has_two_registers) {
                 // SAFETY: the token proves the features.
                 $(($M, false) => unsafe { tile::<$M, 1>(left, hidden, out, job) },)*
                 // SAFETY: as above.
@@ -100,14 +106,16 @@ pub fn tile_and_job(
     tile_of!(1 2 3 4 5 6 7 8 9 10 11 12)
 }
 
+/// Computes a tile of M rows; each step also computes R registers of tanh.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-fn tile<const M: usize, const JOBS: usize>(left: &[f32], hidden: &[f32], out: &mut [f32], job: TanhJob) {
+fn tile<const M: usize, const R: usize>(left: &[f32], hidden: &[f32], out: &mut [f32], job: TanhJob) {
     let mut sums = [[_mm512_setzero_ps(); 2]; M];
-    let steps = left.as_chunks::<M>().0.iter().zip(hidden.as_chunks::<WIDE>().0);
-    let jobs = job.out.as_chunks_mut::<JOBS>().0.iter_mut().zip(job.panel.as_chunks::<JOBS>().0);
-    for (step, ((left, hidden), (to, from))) in steps.zip(jobs).enumerate() {
-        for (at, (to, from)) in to.iter_mut().zip(from).enumerate() {
-            let row = _mm512_set1_ps(job.rows[(job.first + step * JOBS + at) / 2]);
+    let steps = left.as_chunks::<M>().0.iter().zip(hidden.as_chunks::<PANEL_COLUMNS>().0);
+    let job_steps = job.out.as_chunks_mut::<R>().0.iter_mut().zip(job.panel.as_chunks::<R>().0);
+    for (step, ((left, hidden), (to, from))) in steps.zip(job_steps).enumerate() {
+        for (register, (to, from)) in to.iter_mut().zip(from).enumerate() {
+            let register = job.first_register + step * R + register;
+            let row = _mm512_set1_ps(job.rows[register / 2]);
             store_full(to, pair_lanes(load_full(from), row));
         }
         let [a, b] = hidden.as_chunks::<LANES>().0 else { unreachable!("a step has two registers") };
@@ -118,7 +126,7 @@ fn tile<const M: usize, const JOBS: usize>(left: &[f32], hidden: &[f32], out: &m
             sums[1] = _mm512_fmadd_ps(left, b, sums[1]);
         }
     }
-    for (out, sums) in out.as_chunks_mut::<WIDE>().0.iter_mut().zip(sums) {
+    for (out, sums) in out.as_chunks_mut::<PANEL_COLUMNS>().0.iter_mut().zip(sums) {
         for (out, sum) in out.as_chunks_mut::<LANES>().0.iter_mut().zip(sums) {
             store_full(out, _mm512_add_ps(load_full(out), sum));
         }

@@ -21,16 +21,16 @@ use super::{Operand, OperandFormat, OperandSource, OutputTile};
 use crate::{Accumulate, Real, View, ViewMut, simd::Bf16};
 
 /// Rows of a left tile, columns of a right one.
-pub(crate) const SIDE: usize = 16;
+pub(crate) const TILE_SIDE: usize = 16;
 /// Steps of the sum in a tile.
 pub const DEPTH: usize = 32;
 /// Rows and columns of the block that a kernel computes.
-pub(crate) const BLOCK: usize = 2 * SIDE;
+pub(crate) const BLOCK_SIDE: usize = 2 * TILE_SIDE;
 
 /// 16 x 32 bf16 numbers, as bits.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub struct Tile(pub [u16; SIDE * DEPTH]);
+pub struct Tile(pub [u16; TILE_SIDE * DEPTH]);
 
 /// The format of operands rounded to bf16.
 #[derive(Debug)]
@@ -38,23 +38,23 @@ pub struct Bf16Format;
 
 impl<F: Real> OperandFormat<F> for Bf16Format {
     type Word = Tile;
-    const ZERO: Tile = Tile([0; SIDE * DEPTH]);
+    const ZERO: Tile = Tile([0; TILE_SIDE * DEPTH]);
     const STEPWISE: bool = false;
 
     fn side(_operand: Operand) -> usize {
-        BLOCK
+        BLOCK_SIDE
     }
 
     fn strip() -> usize {
-        BLOCK
+        BLOCK_SIDE
     }
 
     fn words(_operand: Operand, side: usize, depth: usize) -> usize {
-        (side.div_ceil(BLOCK) * 2).saturating_mul(depth.div_ceil(DEPTH))
+        (side.div_ceil(BLOCK_SIDE) * 2).saturating_mul(depth.div_ceil(DEPTH))
     }
 
     fn pack(view: View<F>, operand: Operand, out: &mut [Tile], skip: usize, depth: usize) {
-        pack(Bf16::best(), (view, operand), out, (skip, depth));
+        pack(Bf16::best(), view, operand, out, skip, depth);
     }
 
     fn multiply(out: ViewMut<F>, left: &[Tile], right: &[Tile], depth: usize, accumulate: Accumulate) {
@@ -68,21 +68,17 @@ impl<F: Real> OperandFormat<F> for Bf16Format {
 /// for micro-panels of 16 rows or columns, an even number of them:
 ///   for 32 of the steps:  one tile
 /// ```
-fn pack<F: Real>(
-    unit: Bf16,
-    (view, operand): (View<F>, Operand),
-    out: &mut [Tile],
-    (skip, depth): (usize, usize),
-) {
+fn pack<F: Real>(level: Bf16, view: View<F>, operand: Operand, out: &mut [Tile], skip: usize, depth: usize) {
     let source = OperandSource::new(view, operand);
     let (side, steps) = source.sizes();
     debug_assert!(skip.is_multiple_of(DEPTH), "the steps of a tile are packed at once");
-    let (first, depth) = (skip / DEPTH, depth.div_ceil(DEPTH));
-    for panel in 0..2 * side.div_ceil(BLOCK) {
-        for step in 0..steps.div_ceil(DEPTH) {
-            let at = (panel * SIDE, step * DEPTH);
-            let at = if source.across { (at.1, at.0) } else { at };
-            F::pack_tile(unit, &source, at, operand, &mut out[panel * depth + first + step]);
+    let (skipped_tiles, tiles_per_panel) = (skip / DEPTH, depth.div_ceil(DEPTH));
+    for panel in 0..2 * side.div_ceil(BLOCK_SIDE) {
+        for step_tile in 0..steps.div_ceil(DEPTH) {
+            let (first, first_step) = (panel * TILE_SIDE, step_tile * DEPTH);
+            let position = if source.steps_are_rows { (first_step, first) } else { (first, first_step) };
+            let tile = &mut out[panel * tiles_per_panel + skipped_tiles + step_tile];
+            F::pack_tile(level, &source, position, operand, tile);
         }
     }
 }
@@ -92,39 +88,42 @@ pub fn is_native() -> bool {
     !matches!(Bf16::best(), Bf16::Portable)
 }
 
+/// Packs a tile of an `f32` operand; see [`pack_tile`].
 pub(crate) fn pack_tile_f32(
-    unit: Bf16,
+    level: Bf16,
     source: &OperandSource<f32>,
-    at: (usize, usize),
+    position: (usize, usize),
     operand: Operand,
     tile: &mut Tile,
 ) {
-    match unit {
-        Bf16::Portable => pack_tile(source, at, operand, tile),
+    match level {
+        Bf16::Portable => pack_tile(source, position, operand, tile),
         #[cfg(target_arch = "x86_64")]
-        Bf16::Avx512(token) => avx512::pack_tile(token, source, at, operand, tile),
+        Bf16::Avx512(token) => avx512::pack_tile(token, source, position, operand, tile),
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        Bf16::Amx(_, token) => avx512::pack_tile(token, source, at, operand, tile),
+        Bf16::Amx(_, token) => avx512::pack_tile(token, source, position, operand, tile),
     }
 }
 
+/// Computes `out (=|+=) left · right` over `depth` tiles of the sum.
 pub(crate) fn product_f32(
-    unit: Bf16,
+    level: Bf16,
     out: ViewMut<f32>,
-    (left, right): (&[Tile], &[Tile]),
+    left: &[Tile],
+    right: &[Tile],
     depth: usize,
     accumulate: Accumulate,
 ) {
-    match unit {
-        Bf16::Portable => product_plain(out, (left, right), depth, accumulate),
+    match level {
+        Bf16::Portable => product_plain(out, left, right, depth, accumulate),
         #[cfg(target_arch = "x86_64")]
         Bf16::Avx512(token) => {
-            blocks(out, (left, right), depth, accumulate, |left, right| {
-                avx512::block(token, left, right, depth)
+            for_each_block(out, left, right, depth, accumulate, |left, right| {
+                avx512::multiply_block(token, left, right, depth)
             });
         }
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        Bf16::Amx(token, _) => amx::product(token, out, (left, right), depth, accumulate),
+        Bf16::Amx(token, _) => amx::product(token, out, left, right, depth, accumulate),
     }
 }
 
@@ -135,33 +134,37 @@ pub(crate) fn pack_tile<F: Real>(
     operand: Operand,
     tile: &mut Tile,
 ) {
-    let OperandSource { data, rows, cols, stride, across } = *source;
+    let OperandSource { data, rows, cols, stride, steps_are_rows } = *source;
     let transposed = is_transposed(source, operand);
-    let at = |r: usize, c: usize| if r < rows && c < cols { to_bf16(data[r * stride + c]) } else { 0 };
-    for i in 0..SIDE {
-        for p in 0..SIDE {
-            let pair = match across {
-                true => [at(row + 2 * i, col + p), at(row + 2 * i + 1, col + p)],
-                false => [at(row + i, col + 2 * p), at(row + i, col + 2 * p + 1)],
+    let element = |r: usize, c: usize| if r < rows && c < cols { to_bf16(data[r * stride + c]) } else { 0 };
+    for i in 0..TILE_SIDE {
+        for p in 0..TILE_SIDE {
+            let pair = match steps_are_rows {
+                true => [element(row + 2 * i, col + p), element(row + 2 * i + 1, col + p)],
+                false => [element(row + i, col + 2 * p), element(row + i, col + 2 * p + 1)],
             };
-            let to = if transposed { p * SIDE + i } else { i * SIDE + p };
-            tile.0[2 * to..][..2].copy_from_slice(&pair);
+            let pair_index = if transposed { p * TILE_SIDE + i } else { i * TILE_SIDE + p };
+            tile.0[2 * pair_index..][..2].copy_from_slice(&pair);
         }
     }
 }
 
 /// Returns whether rows of the source become columns of tiles.
 fn is_transposed<F>(source: &OperandSource<F>, operand: Operand) -> bool {
-    source.across == (operand == Operand::Left)
+    source.steps_are_rows == (operand == Operand::Left)
 }
 
 /// Rounds to bf16, ties to even; denormal numbers become 0.
 fn to_bf16<F: Real>(value: F) -> u16 {
+    const SMALLEST_NORMAL: u32 = 0x0080_0000;
+    const SMALLEST_NAN: u32 = 0x7f80_0001;
+    const QUIET_NAN_BIT: u32 = 0x0040_0000;
     let bits = (value.to_f64() as f32).to_bits();
     let (sign, magnitude) = (bits & 0x8000_0000, bits & 0x7fff_ffff);
     let rounded = match magnitude {
-        0..0x0080_0000 => 0,
-        0x7f80_0001.. => magnitude | 0x0040_0000,
+        0..SMALLEST_NORMAL => 0,
+        SMALLEST_NAN.. => magnitude | QUIET_NAN_BIT,
+        // Adds just under half a unit of bf16, or half a unit if its last bit is odd.
         _ => magnitude + 0x7fff + (magnitude >> 16 & 1),
     };
     ((sign | rounded) >> 16) as u16
@@ -170,20 +173,22 @@ fn to_bf16<F: Real>(value: F) -> u16 {
 /// Portable product in plain loops.
 pub(crate) fn product_plain<F: Real>(
     out: ViewMut<F>,
-    operands: (&[Tile], &[Tile]),
+    left: &[Tile],
+    right: &[Tile],
     depth: usize,
     accumulate: Accumulate,
 ) {
-    blocks(out, operands, depth, accumulate, |left, right| {
-        let value = |bits: u16| f32::from_bits(u32::from(bits) << 16);
-        let mut block = [0.0; BLOCK * BLOCK];
-        for (at, sum) in block.iter_mut().enumerate() {
-            let (row, col) = (at / BLOCK, at % BLOCK);
+    for_each_block(out, left, right, depth, accumulate, |left, right| {
+        let to_f32 = |bits: u16| f32::from_bits(u32::from(bits) << 16);
+        let mut block = [0.0; BLOCK_SIDE * BLOCK_SIDE];
+        for (index, sum) in block.iter_mut().enumerate() {
+            let (row, col) = (index / BLOCK_SIDE, index % BLOCK_SIDE);
             for step in 0..depth {
-                let l = &left[row / SIDE * depth + step].0[row % SIDE * DEPTH..][..DEPTH];
-                let r = &right[col / SIDE * depth + step].0[2 * (col % SIDE)..];
-                for (pair, l) in l.chunks_exact(2).enumerate() {
-                    *sum += value(l[0]) * value(r[pair * DEPTH]) + value(l[1]) * value(r[pair * DEPTH + 1]);
+                let left_row = &left[row / TILE_SIDE * depth + step].0[row % TILE_SIDE * DEPTH..][..DEPTH];
+                let right_pairs = &right[col / TILE_SIDE * depth + step].0[2 * (col % TILE_SIDE)..];
+                for (pair, left) in left_row.chunks_exact(2).enumerate() {
+                    let right = &right_pairs[pair * DEPTH..];
+                    *sum += to_f32(left[0]) * to_f32(right[0]) + to_f32(left[1]) * to_f32(right[1]);
                 }
             }
         }
@@ -196,18 +201,19 @@ pub(crate) fn product_plain<F: Real>(
 /// ```text
 /// for rows I of 32, for columns J of 32:  out[I, J] (=|+=) kernel(left[I], right[J])
 /// ```
-fn blocks<F: Real>(
+fn for_each_block<F: Real>(
     out: ViewMut<F>,
-    (left, right): (&[Tile], &[Tile]),
+    left: &[Tile],
+    right: &[Tile],
     depth: usize,
     accumulate: Accumulate,
-    kernel: impl Fn(&[Tile], &[Tile]) -> [f32; BLOCK * BLOCK],
+    kernel: impl Fn(&[Tile], &[Tile]) -> [f32; BLOCK_SIDE * BLOCK_SIDE],
 ) {
     let ViewMut { data, rows, cols, stride } = out;
-    for row in (0..rows).step_by(BLOCK) {
-        for col in (0..cols).step_by(BLOCK) {
-            let left = &left[row / SIDE * depth..][..2 * depth];
-            let block = kernel(left, &right[col / SIDE * depth..][..2 * depth]);
+    for row in (0..rows).step_by(BLOCK_SIDE) {
+        for col in (0..cols).step_by(BLOCK_SIDE) {
+            let left = &left[row / TILE_SIDE * depth..][..2 * depth];
+            let block = kernel(left, &right[col / TILE_SIDE * depth..][..2 * depth]);
             let out = &mut data[row * stride + col..];
             write_block(&block, OutputTile { out, rows: rows - row, cols: cols - col, stride, accumulate });
         }
@@ -215,13 +221,13 @@ fn blocks<F: Real>(
 }
 
 /// Writes or adds the part of a block inside the output.
-fn write_block<F: Real>(block: &[f32; BLOCK * BLOCK], output: OutputTile<F>) {
+fn write_block<F: Real>(block: &[f32; BLOCK_SIDE * BLOCK_SIDE], output: OutputTile<F>) {
     let OutputTile { out, rows, cols, stride, accumulate } = output;
-    for (row, from) in block.chunks_exact(BLOCK).enumerate().take(rows) {
-        let to = &mut out[row * stride..][..cols.min(BLOCK)];
-        for (to, from) in to.iter_mut().zip(from) {
-            let from = F::from_f64(f64::from(*from));
-            *to = if accumulate == Accumulate::Add { *to + from } else { from };
+    for (row, sums) in block.chunks_exact(BLOCK_SIDE).enumerate().take(rows) {
+        let out_row = &mut out[row * stride..][..cols.min(BLOCK_SIDE)];
+        for (out, sum) in out_row.iter_mut().zip(sums) {
+            let sum = F::from_f64(f64::from(*sum));
+            *out = if accumulate == Accumulate::Add { *out + sum } else { sum };
         }
     }
 }
@@ -233,18 +239,18 @@ mod tests {
 
     #[test]
     fn every_level_equals_plain_loops() {
-        for unit in Bf16::all() {
+        for level in Bf16::all() {
             equals_plain_loops(
-                [BLOCK, BLOCK],
+                [BLOCK_SIDE, BLOCK_SIDE],
                 |value: f32| f64::from(f32::from_bits(u32::from(to_bf16(value)) << 16)),
                 |view, operand, side, depth| {
                     let count = <Bf16Format as OperandFormat<f32>>::words(operand, side, depth);
                     let mut out = vec![<Bf16Format as OperandFormat<f32>>::ZERO; count];
-                    pack::<f32>(unit, (view, operand), &mut out, (0, depth));
+                    pack::<f32>(level, view, operand, &mut out, 0, depth);
                     out
                 },
                 |out, left: &Vec<Tile>, right, depth, accumulate| {
-                    product_f32(unit, out, (left, right), depth.div_ceil(DEPTH), accumulate)
+                    product_f32(level, out, left, right, depth.div_ceil(DEPTH), accumulate)
                 },
                 1e-4,
             );
@@ -261,15 +267,15 @@ mod tests {
         // Halfway between two bf16 numbers; rounded to even.
         data[200] = f32::from_bits(0x3f80_8000);
         data[201] = f32::from_bits(0x3f81_8000);
-        for unit in Bf16::all() {
+        for level in Bf16::all() {
             for case in 0..4 {
-                let (across, operand) = (case & 1 != 0, [Operand::Left, Operand::Right][case / 2]);
-                let source = OperandSource { data: &data, rows, cols, stride: cols, across };
-                for at in [(0, 0), (0, 32), (32, 0), (32, 32), (48, 40), (64, 0), (0, 64)] {
-                    let [mut fast, mut plain] = [Tile([0; SIDE * DEPTH]); 2];
-                    pack_tile_f32(unit, &source, at, operand, &mut fast);
-                    pack_tile(&source, at, operand, &mut plain);
-                    assert_eq!(fast.0, plain.0, "{unit:?} {case} {at:?}");
+                let (steps_are_rows, operand) = (case & 1 != 0, [Operand::Left, Operand::Right][case / 2]);
+                let source = OperandSource { data: &data, rows, cols, stride: cols, steps_are_rows };
+                for position in [(0, 0), (0, 32), (32, 0), (32, 32), (48, 40), (64, 0), (0, 64)] {
+                    let [mut fast, mut plain] = [Tile([0; TILE_SIDE * DEPTH]); 2];
+                    pack_tile_f32(level, &source, position, operand, &mut fast);
+                    pack_tile(&source, position, operand, &mut plain);
+                    assert_eq!(fast.0, plain.0, "{level:?} {case} {position:?}");
                 }
             }
         }

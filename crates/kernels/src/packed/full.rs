@@ -30,11 +30,11 @@ impl<F: Real> OperandFormat<F> for FullFormat {
     }
 
     fn pack(view: View<F>, operand: Operand, out: &mut [F], skip: usize, depth: usize) {
-        panels::pack(SimdLevel::best(), (view, operand), out, (skip, depth));
+        panels::pack(SimdLevel::best(), view, operand, out, skip, depth);
     }
 
     fn multiply(out: ViewMut<F>, left: &[F], right: &[F], depth: usize, accumulate: Accumulate) {
-        panels::multiply(SimdLevel::best(), out, (left, right), depth, accumulate);
+        panels::multiply(SimdLevel::best(), out, left, right, depth, accumulate);
     }
 }
 
@@ -43,20 +43,20 @@ mod tests {
     use super::*;
     use crate::packed::check::equals_plain_loops;
 
-    fn equals_plain_loops_at_every_level<F: Real>(bar: f64) {
+    fn equals_plain_loops_at_every_level<F: Real>(tolerance: f64) {
         for level in SimdLevel::all() {
             equals_plain_loops(
                 F::tile_shape(level),
                 |value: F| value.to_f64(),
                 |view, operand, side, depth| {
                     let mut out = vec![F::ONE; panels::words::<F>(level, operand, side, depth)];
-                    panels::pack(level, (view, operand), &mut out, (0, depth));
+                    panels::pack(level, view, operand, &mut out, 0, depth);
                     out
                 },
                 |out, left: &Vec<F>, right, depth, accumulate| {
-                    panels::multiply(level, out, (left, right), depth, accumulate)
+                    panels::multiply(level, out, left, right, depth, accumulate)
                 },
-                bar,
+                tolerance,
             );
         }
     }

@@ -14,21 +14,21 @@ use super::{
 };
 use crate::{Accumulate, Real};
 
-/// Packs a micro-panel of `side` rows or columns from `from` on.
+/// Packs a micro-panel of `side` rows or columns from `first` on.
 ///
-/// It has `out.len() / side` steps from `step` on; padding is 0.
+/// It has `out.len() / side` steps from `first_step` on; padding is 0.
 pub(crate) fn pack<F: Real>(
     source: &OperandSource<F>,
-    (from, step): (usize, usize),
+    (first, first_step): (usize, usize),
     side: usize,
     out: &mut [F],
 ) {
-    let OperandSource { data, stride, across, .. } = *source;
-    let count = side.min(source.sizes().0 - from);
-    for (step, out) in (step..).zip(out.chunks_exact_mut(side)) {
-        match across {
-            true => out[..count].copy_from_slice(&data[step * stride + from..][..count]),
-            false => (0..count).for_each(|i| out[i] = data[(from + i) * stride + step]),
+    let OperandSource { data, stride, steps_are_rows, .. } = *source;
+    let count = side.min(source.sizes().0 - first);
+    for (step, out) in (first_step..).zip(out.chunks_exact_mut(side)) {
+        match steps_are_rows {
+            true => out[..count].copy_from_slice(&data[step * stride + first..][..count]),
+            false => (0..count).for_each(|i| out[i] = data[(first + i) * stride + step]),
         }
         out[count..].fill(F::ZERO);
     }
@@ -45,7 +45,7 @@ pub(crate) fn tile<F: Real, const M: usize, const N: usize, const FUSED: bool>(
 ) {
     let OutputTile { out, rows, cols, stride, accumulate } = output;
     let mut sums = [[F::ZERO; N]; M];
-    for (left, right) in left.as_chunks::<M>().0.iter().zip(right.data.chunks(right.step)) {
+    for (left, right) in left.as_chunks::<M>().0.iter().zip(right.data.chunks(right.step_stride)) {
         let right = right.first_chunk::<N>().expect("a step has a whole panel of columns");
         for (sums, &left) in sums.iter_mut().zip(left) {
             for (sum, &right) in sums.iter_mut().zip(right) {

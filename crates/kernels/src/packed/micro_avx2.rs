@@ -12,7 +12,7 @@ use crate::{Accumulate, simd::Avx2Fma};
 /// Rows of a tile.
 pub(crate) const MR: usize = 6;
 /// Registers of a right micro-panel.
-const WIDE: usize = 2;
+const REGISTERS_PER_PANEL: usize = 2;
 
 /// Returns the right micro-panels that a tile of `rows` rows covers.
 pub(crate) fn panels(rows: usize) -> usize {
@@ -59,18 +59,25 @@ macro_rules! micro_kernel {
         /// Computes M rows by R registers of columns.
         #[target_feature(enable = "avx2,fma")]
         fn $tile<const M: usize, const R: usize>(left: &[$F], right: RightPanels<$F>, output: OutputTile<$F>) {
-            let RightPanels { data, step, panel } = right;
+            let RightPanels { data, step_stride, panel_stride } = right;
             let OutputTile { out, rows, cols, stride, accumulate } = output;
             let left = left.as_chunks::<M>().0;
-            let at: [usize; R] = std::array::from_fn(|part| part / WIDE * panel + part % WIDE * $lanes);
-            let last = left.len().saturating_sub(1) * step;
-            assert!(at.iter().all(|at| last + at + $lanes <= data.len()), "the right side has all steps");
+            // Position of each register of columns relative to a step.
+            let offsets: [usize; R] = std::array::from_fn(|register| {
+                register / REGISTERS_PER_PANEL * panel_stride + register % REGISTERS_PER_PANEL * $lanes
+            });
+            let last_step = left.len().saturating_sub(1) * step_stride;
+            assert!(
+                offsets.iter().all(|offset| last_step + offset + $lanes <= data.len()),
+                "the right side has all steps"
+            );
             let mut sums = [[$zero(); R]; M];
             let mut right = data.as_ptr();
             for left in left {
                 // SAFETY: inside `data` at each step, as checked.
-                let columns: [_; R] = std::array::from_fn(|part| unsafe { $load(right.wrapping_add(at[part])) });
-                right = right.wrapping_add(step);
+                let columns: [_; R] =
+                    std::array::from_fn(|register| unsafe { $load(right.wrapping_add(offsets[register])) });
+                right = right.wrapping_add(step_stride);
                 for (sums, &left) in sums.iter_mut().zip(left) {
                     let left = $set1(left);
                     for (sum, column) in sums.iter_mut().zip(columns) {

@@ -12,7 +12,7 @@ use crate::{Accumulate, avx512::lane_mask, simd::Avx512};
 /// Rows of a tile.
 pub(crate) const MR: usize = 14;
 /// Registers of a right micro-panel.
-const WIDE: usize = 2;
+const REGISTERS_PER_PANEL: usize = 2;
 /// Prefetch distance of the right side, in steps.
 const PREFETCH_DISTANCE: usize = 16;
 
@@ -67,31 +67,41 @@ macro_rules! micro_kernel {
             output: OutputTile<$F>,
             prefetch: &[$F],
         ) {
-            let RightPanels { data, step, panel } = right;
+            let RightPanels { data, step_stride, panel_stride } = right;
             let OutputTile { out, rows, cols, stride, accumulate } = output;
             let left = left.as_chunks::<M>().0;
-            let at: [usize; R] = std::array::from_fn(|part| part / WIDE * panel + part % WIDE * $lanes);
-            let last = left.len().saturating_sub(1) * step;
-            assert!(at.iter().all(|at| last + at + $lanes <= data.len()), "the right side has all steps");
+            // Position of each register of columns relative to a step.
+            let offsets: [usize; R] = std::array::from_fn(|register| {
+                register / REGISTERS_PER_PANEL * panel_stride + register % REGISTERS_PER_PANEL * $lanes
+            });
+            let last_step = left.len().saturating_sub(1) * step_stride;
+            assert!(
+                offsets.iter().all(|offset| last_step + offset + $lanes <= data.len()),
+                "the right side has all steps"
+            );
             let mut sums = [[$zero(); R]; M];
             for row in 0..rows {
                 let to = out[row * stride..].as_ptr();
-                (0..R).for_each(|part| _mm_prefetch::<_MM_HINT_T0>(to.wrapping_add(part * $lanes).cast()));
+                (0..R).for_each(|register| {
+                    _mm_prefetch::<_MM_HINT_T0>(to.wrapping_add(register * $lanes).cast())
+                });
             }
             let mut right = data.as_ptr();
             // Prefetching an unmapped address would cost a page walk.
-            let end = right.wrapping_add(data.len() - at[R - 1] - $lanes);
+            let last_prefetch = right.wrapping_add(data.len() - offsets[R - 1] - $lanes);
             let prefetch = if prefetch.is_empty() { left.as_flattened() } else { prefetch };
-            let (mut next, pace) = (prefetch.as_ptr(), prefetch.len().div_ceil(left.len().max(1)));
+            let (mut prefetch_address, prefetch_stride) =
+                (prefetch.as_ptr(), prefetch.len().div_ceil(left.len().max(1)));
             for left in left {
-                let right_prefetch = right.wrapping_add(PREFETCH_DISTANCE * step).min(end);
-                let columns: [_; R] = std::array::from_fn(|part| {
-                    _mm_prefetch::<_MM_HINT_T0>(right_prefetch.wrapping_add(at[part]).cast());
+                let right_prefetch = right.wrapping_add(PREFETCH_DISTANCE * step_stride).min(last_prefetch);
+                let columns: [_; R] = std::array::from_fn(|register| {
+                    _mm_prefetch::<_MM_HINT_T0>(right_prefetch.wrapping_add(offsets[register]).cast());
                     // SAFETY: inside `data` at each step, as checked.
-                    unsafe { $load(right.wrapping_add(at[part])) }
+                    unsafe { $load(right.wrapping_add(offsets[register])) }
                 });
-                _mm_prefetch::<_MM_HINT_T1>(next.cast());
-                (right, next) = (right.wrapping_add(step), next.wrapping_add(pace));
+                _mm_prefetch::<_MM_HINT_T1>(prefetch_address.cast());
+                right = right.wrapping_add(step_stride);
+                prefetch_address = prefetch_address.wrapping_add(prefetch_stride);
                 for (sums, &left) in sums.iter_mut().zip(left) {
                     let left = $set1(left);
                     for (sum, column) in sums.iter_mut().zip(columns) {
@@ -101,9 +111,9 @@ macro_rules! micro_kernel {
             }
             for (row, sums) in sums.into_iter().enumerate().take(rows) {
                 let to = &mut out[row * stride..][..cols];
-                for (part, sum) in sums.into_iter().enumerate() {
-                    let mask = lane_mask(cols.saturating_sub(part * $lanes).min($lanes)) as $mask;
-                    let to = to.as_mut_ptr().wrapping_add(part * $lanes);
+                for (register, sum) in sums.into_iter().enumerate() {
+                    let mask = lane_mask(cols.saturating_sub(register * $lanes).min($lanes)) as $mask;
+                    let to = to.as_mut_ptr().wrapping_add(register * $lanes);
                     // SAFETY: the mask contains only lanes that have elements.
                     unsafe {
                         let old = match accumulate {

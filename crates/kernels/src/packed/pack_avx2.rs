@@ -14,28 +14,33 @@ const LANES: usize = 8;
 pub(crate) fn pack(
     _token: Avx2Fma,
     source: &OperandSource<f32>,
-    (from, step): (usize, usize),
+    (first, first_step): (usize, usize),
     side: usize,
     out: &mut [f32],
 ) {
-    match (source.across, side) {
-        (true, 16) if from + 16 <= source.cols => across_whole::<16>(source, from, step, out),
-        (true, 6) if from + 6 <= source.cols => across_whole::<6>(source, from, step, out),
-        (true, 5) if from + 5 <= source.cols => across_whole::<5>(source, from, step, out),
-        (true, 4) if from + 4 <= source.cols => across_whole::<4>(source, from, step, out),
-        (true, _) => micro::pack(source, (from, step), side, out),
-        (false, 1) if from < source.rows => {
-            out.copy_from_slice(&source.data[from * source.stride + step..][..out.len()]);
+    match (source.steps_are_rows, side) {
+        (true, 16) if first + 16 <= source.cols => pack_whole_columns::<16>(source, first, first_step, out),
+        (true, 6) if first + 6 <= source.cols => pack_whole_columns::<6>(source, first, first_step, out),
+        (true, 5) if first + 5 <= source.cols => pack_whole_columns::<5>(source, first, first_step, out),
+        (true, 4) if first + 4 <= source.cols => pack_whole_columns::<4>(source, first, first_step, out),
+        (true, _) => micro::pack(source, (first, first_step), side, out),
+        (false, 1) if first < source.rows => {
+            out.copy_from_slice(&source.data[first * source.stride + first_step..][..out.len()]);
         }
         // SAFETY: the token proves the features.
-        (false, _) => unsafe { along(source, from, step, (side, out)) },
+        (false, _) => unsafe { pack_rows(source, first, first_step, side, out) },
     }
 }
 
 /// Packs columns that all exist.
-fn across_whole<const SIDE: usize>(source: &OperandSource<f32>, from: usize, step: usize, out: &mut [f32]) {
-    for (step, out) in (step..).zip(out.as_chunks_mut::<SIDE>().0) {
-        let row = &source.data[step * source.stride + from..];
+fn pack_whole_columns<const SIDE: usize>(
+    source: &OperandSource<f32>,
+    first: usize,
+    first_step: usize,
+    out: &mut [f32],
+) {
+    for (step, out) in (first_step..).zip(out.as_chunks_mut::<SIDE>().0) {
+        let row = &source.data[step * source.stride + first..];
         *out = *row.first_chunk::<SIDE>().expect("the columns are there");
     }
 }
@@ -47,18 +52,18 @@ fn across_whole<const SIDE: usize>(source: &OperandSource<f32>, from: usize, ste
 ///   for each 8 steps:  load a register for each row, transpose, store a register for each step
 /// ```
 #[target_feature(enable = "avx2,fma")]
-fn along(source: &OperandSource<f32>, from: usize, first: usize, (side, out): (usize, &mut [f32])) {
+fn pack_rows(source: &OperandSource<f32>, first: usize, first_step: usize, side: usize, out: &mut [f32]) {
     let steps = out.len() / side;
-    for part in (0..side).step_by(LANES) {
-        let (from, width) = (from + part, LANES.min(side - part));
-        let present = width.min(source.rows.saturating_sub(from));
+    for lane in (0..side).step_by(LANES) {
+        let (first_row, width) = (first + lane, LANES.min(side - lane));
+        let row_count = width.min(source.rows.saturating_sub(first_row));
         for step in (0..steps).step_by(LANES) {
             let count = LANES.min(steps - step);
             let mut block: [__m256; LANES] = std::array::from_fn(|i| {
-                if i >= present {
+                if i >= row_count {
                     return _mm256_setzero_ps();
                 }
-                let row = &source.data[(from + i) * source.stride + first + step..][..count];
+                let row = &source.data[(first_row + i) * source.stride + first_step + step..][..count];
                 let mut lanes = [0.0; LANES];
                 let lanes = row.first_chunk().unwrap_or_else(|| {
                     lanes[..count].copy_from_slice(row);
@@ -69,7 +74,7 @@ fn along(source: &OperandSource<f32>, from: usize, first: usize, (side, out): (u
             });
             transpose(&mut block);
             for (i, values) in block.into_iter().enumerate().take(count) {
-                let to = &mut out[(step + i) * side + part..];
+                let to = &mut out[(step + i) * side + lane..];
                 // A narrow step also writes to the next one, which is written later.
                 match to.first_chunk_mut::<LANES>() {
                     // SAFETY: as many elements as lanes.
@@ -135,12 +140,13 @@ mod tests {
                 let source = OperandSource::new(view, operand);
                 let (sides, steps) = source.sizes();
                 for side in [1, 2, 4, 5, 6, 7, 8, 11, 16, sides] {
-                    for (from, first) in [(0, 0), (sides / 2, steps / 3), (sides - 1, steps - 1)] {
-                        let mut actual = vec![f32::NAN; side * (steps - first)];
+                    for (first, first_step) in [(0, 0), (sides / 2, steps / 3), (sides - 1, steps - 1)] {
+                        let mut actual = vec![f32::NAN; side * (steps - first_step)];
                         let mut expected = actual.clone();
-                        pack(token, &source, (from, first), side, &mut actual);
-                        micro::pack(&source, (from, first), side, &mut expected);
-                        assert_eq!(actual, expected, "{rows} x {cols} {operand:?} {side} {from} {first}");
+                        pack(token, &source, (first, first_step), side, &mut actual);
+                        micro::pack(&source, (first, first_step), side, &mut expected);
+                        let case = format!("{rows} x {cols} {operand:?} {side} {first} {first_step}");
+                        assert_eq!(actual, expected, "{case}");
                     }
                 }
             }

@@ -4,20 +4,25 @@ use crate::{Accumulate, Real, View, ViewMut, simd::SimdLevel};
 
 /// The right side of a micro-kernel.
 ///
-/// The columns of a micro-panel are contiguous at each step of the sum. Micro-panels are `panel`
-/// elements apart and steps `step` elements apart.
+/// The columns of a micro-panel are contiguous at each step of the sum.
 #[derive(Clone, Copy)]
 pub struct RightPanels<'a, F> {
+    /// Elements from the first column of the first step on.
     pub(crate) data: &'a [F],
-    pub(crate) step: usize,
-    pub(crate) panel: usize,
+    /// Elements from a step of the sum to the next one.
+    pub(crate) step_stride: usize,
+    /// Elements from a micro-panel to the next one.
+    pub(crate) panel_stride: usize,
 }
 
 /// The output of a micro-kernel.
 pub struct OutputTile<'a, F> {
+    /// Elements from the first one of the tile on.
     pub(crate) out: &'a mut [F],
+    /// Rows and columns of the tile inside the output; further sums are not written.
     pub(crate) rows: usize,
     pub(crate) cols: usize,
+    /// Elements from a row to the next one.
     pub(crate) stride: usize,
     pub(crate) accumulate: Accumulate,
 }
@@ -25,7 +30,7 @@ pub struct OutputTile<'a, F> {
 impl<'a, F> RightPanels<'a, F> {
     /// Borrows a packed micro-panel of `columns` columns.
     pub fn packed(data: &'a [F], columns: usize) -> Self {
-        Self { data, step: columns, panel: 0 }
+        Self { data, step_stride: columns, panel_stride: 0 }
     }
 }
 
@@ -43,14 +48,16 @@ pub(super) fn words<F: Real>(level: SimdLevel, operand: Operand, count: usize, d
 /// Packs steps of an operand of `depth` steps, from `skip` on.
 pub(super) fn pack<F: Real>(
     level: SimdLevel,
-    (view, operand): (View<F>, Operand),
+    view: View<F>,
+    operand: Operand,
     out: &mut [F],
-    (skip, depth): (usize, usize),
+    skip: usize,
+    depth: usize,
 ) {
     let source = OperandSource::new(view, operand);
     let (width, (sides, steps)) = (side::<F>(level, operand), source.sizes());
-    for (from, out) in (0..sides).step_by(width).zip(out.chunks_mut(width * depth)) {
-        F::pack_panel(level, &source, (from, 0), width, &mut out[skip * width..][..steps * width]);
+    for (first, out) in (0..sides).step_by(width).zip(out.chunks_mut(width * depth)) {
+        F::pack_panel(level, &source, (first, 0), width, &mut out[skip * width..][..steps * width]);
     }
 }
 
@@ -65,25 +72,26 @@ pub(super) fn pack<F: Real>(
 pub(super) fn multiply<F: Real>(
     level: SimdLevel,
     out: ViewMut<F>,
-    (left, right): (&[F], &[F]),
+    left: &[F],
+    right: &[F],
     depth: usize,
     accumulate: Accumulate,
 ) {
-    let [m, n] = F::tile_shape(level);
+    let [mr, nr] = F::tile_shape(level);
     let ViewMut { data, rows, cols, stride } = out;
-    let part = (m * depth).div_ceil(cols.div_ceil(n).max(1));
-    for top in (0..rows).step_by(2 * m) {
-        for col in (0..cols).step_by(n) {
-            let right = RightPanels::packed(&right[col * depth..][..n * depth], n);
-            for row in (top..rows.min(top + 2 * m)).step_by(m) {
-                let next = (row + 2 * m) * depth + col / n * part;
-                let prefetch = left.get(next..next + part).unwrap_or_default();
-                let left = &left[row * depth..][..m * depth];
-                let (rows, cols) = (m.min(rows - row), n.min(cols - col));
+    let prefetch_len = (mr * depth).div_ceil(cols.div_ceil(nr).max(1));
+    for first_row in (0..rows).step_by(2 * mr) {
+        for col in (0..cols).step_by(nr) {
+            let right = RightPanels::packed(&right[col * depth..][..nr * depth], nr);
+            for row in (first_row..rows.min(first_row + 2 * mr)).step_by(mr) {
+                let prefetch_start = (row + 2 * mr) * depth + col / nr * prefetch_len;
+                let prefetch = left.get(prefetch_start..prefetch_start + prefetch_len).unwrap_or_default();
+                let left = &left[row * depth..][..mr * depth];
+                let (rows, cols) = (mr.min(rows - row), nr.min(cols - col));
                 let out = &mut data[row * stride + col..];
                 F::micro_kernel(
                     level,
-                    m,
+                    mr,
                     left,
                     right,
                     OutputTile { out, rows, cols, stride, accumulate },

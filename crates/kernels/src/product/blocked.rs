@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Steps of a block of the sum (KC); a left micro-panel of them stays in the first-level cache.
-const STEPS: usize = 512;
+const MAX_STEPS: usize = 512;
 /// Bytes of a block of left micro-panels (MC x KC): half of a second-level cache of 1 MiB.
 const BLOCK_BYTES: usize = 512 << 10;
 /// Maximum left micro-panels for which the right side is read without packing.
@@ -20,7 +20,7 @@ const MAX_UNPACKED_PANELS: usize = 2;
 /// keeps it until it ends.
 pub fn packing_bytes<F: Real>() -> usize {
     let [mr, nr] = F::tile_shape(SimdLevel::best());
-    BLOCK_BYTES.next_multiple_of(mr * STEPS * size_of::<F>()) + nr * STEPS * size_of::<F>() + 64
+    BLOCK_BYTES.next_multiple_of(mr * MAX_STEPS * size_of::<F>()) + nr * MAX_STEPS * size_of::<F>() + 64
 }
 
 /// Returns the maximum packing memory of [`product_in`](super::product_in), in bytes.
@@ -28,8 +28,8 @@ pub fn packing_bytes<F: Real>() -> usize {
 /// The product has *m* rows and sums of *k* steps.
 pub fn packing_bytes_for<F: Real>(m: usize, k: usize) -> usize {
     let [max_rows, nr] = F::tile_shape(SimdLevel::best());
-    let panels = m.div_ceil(max_rows).min(BLOCK_BYTES.div_ceil(max_rows * STEPS * size_of::<F>()));
-    (panels * max_rows + nr) * k.min(STEPS) * size_of::<F>() + 64
+    let panels = m.div_ceil(max_rows).min(BLOCK_BYTES.div_ceil(max_rows * MAX_STEPS * size_of::<F>()));
+    (panels * max_rows + nr) * k.min(MAX_STEPS) * size_of::<F>() + 64
 }
 
 /// Columns whose registers every micro-kernel reads as a whole.
@@ -74,10 +74,11 @@ pub(super) fn product<F: Real>(
 ) {
     let [max_rows, nr] = F::tile_shape(level);
     let (m, n) = (out.rows, out.cols);
+    // Blocks of nearly equal size: left micro-panels, and steps of the sum.
     let panels = m.div_ceil(max_rows);
     let block_panels =
-        panels.div_ceil(panels.div_ceil(BLOCK_BYTES.div_ceil(max_rows * STEPS * size_of::<F>())));
-    let steps = k.div_ceil(k.div_ceil(STEPS)).next_multiple_of(16).min(k);
+        panels.div_ceil(panels.div_ceil(BLOCK_BYTES.div_ceil(max_rows * MAX_STEPS * size_of::<F>())));
+    let steps = k.div_ceil(k.div_ceil(MAX_STEPS)).next_multiple_of(16).min(k);
     let unpacked_columns = match b {
         RightOperand::View(b)
             if (panels <= MAX_UNPACKED_PANELS || matches!(a, LeftOperand::Packed(_))) && !b.transposed =>
@@ -91,23 +92,24 @@ pub(super) fn product<F: Real>(
     };
     let mr = m.div_ceil(panels);
     let left_len = if let LeftOperand::View(_) = a { block_panels * mr * steps } else { 0 };
-    let mut loops = Loops { level, mr, nr, panels, unpacked_columns, out, a, alpha, b, k };
+    let mut blocked = BlockedProduct { level, mr, nr, panels, unpacked_columns, out, a, alpha, b, k };
     // The right side comes first, so that it is aligned to cache lines.
     let (right, left) = scratch.ensure_len(nr * steps + left_len, F::ZERO).split_at_mut(nr * steps);
     for step in (0..k).step_by(steps) {
         let accumulate = if step == 0 { accumulate } else { Accumulate::Add };
-        for first in (0..panels).step_by(block_panels) {
-            let block = first..panels.min(first + block_panels);
-            loops.block(block, step..k.min(step + steps), (left, right), accumulate);
+        for first_panel in (0..panels).step_by(block_panels) {
+            let block = first_panel..panels.min(first_panel + block_panels);
+            blocked.multiply_block(block, step..k.min(step + steps), left, right, accumulate);
         }
     }
 }
 
 /// A product and its block sizes.
-struct Loops<'a, F> {
+struct BlockedProduct<'a, F> {
     level: SimdLevel,
     /// Rows of the largest left micro-panel.
     mr: usize,
+    /// Columns of a right micro-panel.
     nr: usize,
     /// Number of left micro-panels, of nearly equal size.
     panels: usize,
@@ -121,19 +123,22 @@ struct Loops<'a, F> {
     k: usize,
 }
 
-impl<'a, F: Real> Loops<'a, F> {
-    /// Returns first row and row count of a left micro-panel.
-    fn rows(&self, panel: usize) -> (usize, usize) {
+impl<'a, F: Real> BlockedProduct<'a, F> {
+    /// Returns the first row and the row count of a left micro-panel.
+    fn panel_rows(&self, panel: usize) -> (usize, usize) {
         let first = panel * self.out.rows / self.panels;
         (first, (panel + 1) * self.out.rows / self.panels - first)
     }
 
     /// Runs the loops over j and i for some left micro-panels.
-    fn block(
+    ///
+    /// `left` and `right` are memory for packed sides.
+    fn multiply_block(
         &mut self,
         block: Range<usize>,
         steps: Range<usize>,
-        (left, right): (&mut [F], &mut [F]),
+        left: &mut [F],
+        right: &mut [F],
         accumulate: Accumulate,
     ) {
         let Self { level, mr, alpha, .. } = *self;
@@ -141,7 +146,7 @@ impl<'a, F: Real> Loops<'a, F> {
         if let LeftOperand::View(a) = self.a {
             let source = OperandSource::new(a, Operand::Left);
             for (panel, left) in block.clone().zip(left.chunks_exact_mut(mr * depth)) {
-                let (row, rows) = self.rows(panel);
+                let (row, rows) = self.panel_rows(panel);
                 let left = &mut left[..rows * depth];
                 F::pack_panel(level, &source, (row, steps.start), rows, left);
                 if alpha != F::ONE {
@@ -152,9 +157,9 @@ impl<'a, F: Real> Loops<'a, F> {
         let (n, stride) = (self.out.cols, self.out.stride);
         let mut col = 0;
         while col < n {
-            let (cols, right) = self.right(col, &steps, right);
+            let (cols, right) = self.right_panels(col, &steps, right);
             for panel in block.clone() {
-                let (row, rows) = self.rows(panel);
+                let (row, rows) = self.panel_rows(panel);
                 // A packed left side is not in the cache: the following panel is prefetched.
                 let (left, prefetch) = match self.a {
                     LeftOperand::View(_) => {
@@ -173,18 +178,26 @@ impl<'a, F: Real> Loops<'a, F> {
         }
     }
 
-    /// Returns columns of the right side, as many as the kernel takes.
-    fn right<'r>(&self, col: usize, steps: &Range<usize>, scratch: &'r mut [F]) -> (usize, RightPanels<'r, F>)
+    /// Returns the number of columns that a kernel takes, and their panels.
+    ///
+    /// They are columns of the right side from `col` on, packed into `scratch` if necessary.
+    fn right_panels<'r>(
+        &self,
+        col: usize,
+        steps: &Range<usize>,
+        scratch: &'r mut [F],
+    ) -> (usize, RightPanels<'r, F>)
     where
         'a: 'r,
     {
         let Self { level, mr, nr, unpacked_columns, .. } = *self;
-        let (n, wide) = (self.out.cols, nr * F::panels(level, mr));
+        let (n, max_cols) = (self.out.cols, nr * F::panels(level, mr));
         match self.b {
             RightOperand::View(b) if col < unpacked_columns => {
                 let data = &b.data[steps.start * b.stride + col..];
-                let cols = if unpacked_columns - col < wide { nr.min(unpacked_columns - col) } else { wide };
-                (cols, RightPanels { data, step: b.stride, panel: nr })
+                let cols =
+                    if unpacked_columns - col < max_cols { nr.min(unpacked_columns - col) } else { max_cols };
+                (cols, RightPanels { data, step_stride: b.stride, panel_stride: nr })
             }
             RightOperand::View(b) => {
                 let panel = &mut scratch[..nr * steps.len()];
@@ -194,8 +207,8 @@ impl<'a, F: Real> Loops<'a, F> {
             }
             RightOperand::Packed(b, k) => {
                 let data = &b[col * k + steps.start * nr..];
-                let cols = if n - col < wide { nr.min(n - col) } else { wide };
-                (cols, RightPanels { data, step: nr, panel: nr * k })
+                let cols = if n - col < max_cols { nr.min(n - col) } else { max_cols };
+                (cols, RightPanels { data, step_stride: nr, panel_stride: nr * k })
             }
         }
     }

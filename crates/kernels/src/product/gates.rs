@@ -27,7 +27,7 @@ pub const MAX_GATE_ROWS: usize = 8;
 /// Gates of a unit.
 const GATES: usize = 4;
 /// Maximum steps of a block of the sum.
-const STEPS: usize = 512;
+const MAX_STEPS: usize = 512;
 
 /// The weight W of four gates, packed for forward or for backward.
 #[derive(Debug)]
@@ -38,22 +38,23 @@ pub struct PackedGates<F> {
     /// Steps of a panel.
     steps: usize,
     /// Steps of a block of the sum.
-    block: usize,
+    steps_per_block: usize,
 }
 
-/// Panels that are multiplied at once with rows.
-pub struct GatePanels<'a, F> {
-    /// Rows `[steps][width]`, `left_apart` elements from panel to panel (0: all share the rows).
+/// Rows and the panels that are multiplied with them at once.
+pub struct GateProduct<'a, F> {
+    /// Rows `[steps][width]`, `left_panel_stride` elements from panel to panel (0: shared).
     pub(crate) left: &'a [F],
     pub(crate) width: usize,
-    pub(crate) left_apart: usize,
+    pub(crate) left_panel_stride: usize,
+    /// Panels `[steps][16]`, `right_panel_stride` elements apart.
     pub(crate) right: &'a [F],
-    pub(crate) right_apart: usize,
+    pub(crate) right_panel_stride: usize,
     pub(crate) steps: usize,
-    /// Rows, `stride` elements apart; panels are `out_apart` apart (0: all add to the same lanes).
+    /// Rows, `stride` elements apart; panels are `out_panel_stride` apart (0: shared).
     pub(crate) out: &'a mut [F],
     pub(crate) stride: usize,
-    pub(crate) out_apart: usize,
+    pub(crate) out_panel_stride: usize,
 }
 
 impl<F: Real> PackedGates<F> {
@@ -66,8 +67,8 @@ impl<F: Real> PackedGates<F> {
     ///
     /// Cost: `O(H²)` time and memory.
     pub fn for_forward(pool: Option<&BufferPool<F>>, weight: &[F], hidden: usize) -> Self {
-        Self::packed(pool, weight, hidden, [GATES, hidden], hidden, |at, panel| {
-            let (strip, gate) = (at / GATES, at % GATES);
+        Self::packed(pool, weight, hidden, [GATES, hidden], hidden, |task, panel| {
+            let (strip, gate) = (task / GATES, task % GATES);
             let rows = View::new(&weight[gate * hidden * hidden..], hidden, hidden);
             let source = OperandSource::new(rows, Operand::Left);
             F::pack_panel(SimdLevel::best(), &source, (strip * UNITS_PER_STRIP, 0), UNITS_PER_STRIP, panel);
@@ -79,13 +80,13 @@ impl<F: Real> PackedGates<F> {
     /// # Panics
     /// As [`Self::for_forward`].
     pub fn for_backward(pool: Option<&BufferPool<F>>, weight: &[F], hidden: usize) -> Self {
-        let (strips, piece) = (hidden.div_ceil(UNITS_PER_STRIP), GATES * UNITS_PER_STRIP);
-        Self::packed(pool, weight, hidden, [1, strips * piece], piece, |at, panel| {
-            let (strip, first) = (at / strips, at % strips * UNITS_PER_STRIP);
-            let count = UNITS_PER_STRIP.min(hidden - first);
+        let (strips, steps_per_task) = (hidden.div_ceil(UNITS_PER_STRIP), GATES * UNITS_PER_STRIP);
+        Self::packed(pool, weight, hidden, [1, strips * steps_per_task], steps_per_task, |task, panel| {
+            let (strip, first_unit) = (task / strips, task % strips * UNITS_PER_STRIP);
+            let count = UNITS_PER_STRIP.min(hidden - first_unit);
             for (gate, steps) in panel.chunks_exact_mut(UNITS_PER_STRIP * UNITS_PER_STRIP).enumerate() {
-                let rows = View::new(&weight[(gate * hidden + first) * hidden..], count, hidden);
-                let (steps, rest) = steps.split_at_mut(count * UNITS_PER_STRIP);
+                let rows = View::new(&weight[(gate * hidden + first_unit) * hidden..], count, hidden);
+                let (steps, padding) = steps.split_at_mut(count * UNITS_PER_STRIP);
                 let source = OperandSource::new(rows, Operand::Right);
                 F::pack_panel(
                     SimdLevel::best(),
@@ -94,18 +95,18 @@ impl<F: Real> PackedGates<F> {
                     UNITS_PER_STRIP,
                     steps,
                 );
-                rest.fill(F::ZERO);
+                padding.fill(F::ZERO);
             }
         })
     }
 
-    /// Packs the panels in tasks of `piece` steps.
+    /// Packs the panels in tasks of `steps_per_task` steps; calls `pack(task, panel)`.
     fn packed(
         pool: Option<&BufferPool<F>>,
         weight: &[F],
         hidden: usize,
         [panels_per_strip, steps]: [usize; 2],
-        piece: usize,
+        steps_per_task: usize,
         pack: impl Fn(usize, &mut [F]) + Sync,
     ) -> Self {
         assert_eq!(
@@ -118,9 +119,10 @@ impl<F: Real> PackedGates<F> {
             "gates",
             hidden.div_ceil(UNITS_PER_STRIP) * panels_per_strip * steps * UNITS_PER_STRIP,
         );
-        par_for(parts_mut(&mut panels, (piece * UNITS_PER_STRIP).max(1)), pack);
-        let block = steps.div_ceil(steps.div_ceil(STEPS).max(1)).next_multiple_of(UNITS_PER_STRIP);
-        PackedGates { panels, panels_per_strip, steps, block: block.max(1) }
+        par_for(parts_mut(&mut panels, (steps_per_task * UNITS_PER_STRIP).max(1)), pack);
+        let steps_per_block =
+            steps.div_ceil(steps.div_ceil(MAX_STEPS).max(1)).next_multiple_of(UNITS_PER_STRIP);
+        PackedGates { panels, panels_per_strip, steps, steps_per_block: steps_per_block.max(1) }
     }
 
     /// Returns the number of packing tasks, forward and backward.
@@ -151,6 +153,7 @@ impl<F: Real> PackedGates<F> {
         self.multiply_for(SimdLevel::best(), strip, left, rows, out);
     }
 
+    /// Computes [`Self::multiply`] at a SIMD level.
     fn multiply_for(
         &self,
         level: SimdLevel,
@@ -166,50 +169,53 @@ impl<F: Real> PackedGates<F> {
         if rows == 0 {
             return;
         }
-        let (panel, stride) = (self.steps * UNITS_PER_STRIP, self.lanes());
-        let panels = &self.panels[strip * self.panels_per_strip * panel..];
+        let (panel_len, stride) = (self.steps * UNITS_PER_STRIP, self.lanes());
+        let panels = &self.panels[strip * self.panels_per_strip * panel_len..];
+        // More panels of more rows would need more registers of sums than there are.
         let max_panels = if rows <= 6 { GATES } else { GATES / 2 };
         if self.panels_per_strip > 1 {
-            for first in (0..self.steps).step_by(self.block) {
-                let steps = self.block.min(self.steps - first);
+            // Forward: the panels are gates, which share the rows.
+            for first_step in (0..self.steps).step_by(self.steps_per_block) {
+                let steps = self.steps_per_block.min(self.steps - first_step);
                 for gate in (0..GATES).step_by(max_panels) {
-                    let streams = GatePanels {
-                        left: &left[first * width..],
+                    let product = GateProduct {
+                        left: &left[first_step * width..],
                         width,
-                        left_apart: 0,
-                        right: &panels[gate * panel + first * UNITS_PER_STRIP..],
-                        right_apart: panel,
+                        left_panel_stride: 0,
+                        right: &panels[gate * panel_len + first_step * UNITS_PER_STRIP..],
+                        right_panel_stride: panel_len,
                         steps,
                         out: &mut out[gate * UNITS_PER_STRIP..],
                         stride,
-                        out_apart: UNITS_PER_STRIP,
+                        out_panel_stride: UNITS_PER_STRIP,
                     };
-                    F::multiply_panels(level, rows, max_panels, streams);
+                    F::multiply_panels(level, rows, max_panels, product);
                 }
             }
             return;
         }
-        let mut first = 0;
-        while first < self.steps {
+        // Backward: the panels are blocks of steps, which add to the same lanes.
+        let mut first_step = 0;
+        while first_step < self.steps {
             // As many whole blocks at once as there is a kernel for; the remainder separately.
-            let whole_blocks = max_panels.min((self.steps - first) / self.block);
+            let whole_blocks = max_panels.min((self.steps - first_step) / self.steps_per_block);
             let (blocks, steps) = match whole_blocks {
-                0 => (1, self.steps - first),
-                _ => (1 << whole_blocks.ilog2(), self.block),
+                0 => (1, self.steps - first_step),
+                _ => (1 << whole_blocks.ilog2(), self.steps_per_block),
             };
-            let streams = GatePanels {
-                left: &left[first * width..],
+            let product = GateProduct {
+                left: &left[first_step * width..],
                 width,
-                left_apart: self.block * width,
-                right: &panels[first * UNITS_PER_STRIP..],
-                right_apart: self.block * UNITS_PER_STRIP,
+                left_panel_stride: self.steps_per_block * width,
+                right: &panels[first_step * UNITS_PER_STRIP..],
+                right_panel_stride: self.steps_per_block * UNITS_PER_STRIP,
                 steps,
                 out: &mut *out,
                 stride,
-                out_apart: 0,
+                out_panel_stride: 0,
             };
-            F::multiply_panels(level, rows, blocks, streams);
-            first += blocks * steps;
+            F::multiply_panels(level, rows, blocks, product);
+            first_step += blocks * steps;
         }
     }
 }
@@ -219,19 +225,32 @@ impl<F: Real> PackedGates<F> {
 pub(crate) fn multiply_panels<F: Real, const FUSED: bool>(
     rows: usize,
     panels: usize,
-    streams: GatePanels<F>,
+    product: GateProduct<F>,
 ) {
-    let GatePanels { left, width, left_apart, right, right_apart, steps, out, stride, out_apart } = streams;
+    let GateProduct {
+        left,
+        width,
+        left_panel_stride,
+        right,
+        right_panel_stride,
+        steps,
+        out,
+        stride,
+        out_panel_stride,
+    } = product;
     for panel in 0..panels {
-        let right = right[panel * right_apart..][..steps * UNITS_PER_STRIP].as_chunks::<UNITS_PER_STRIP>().0;
+        let right =
+            right[panel * right_panel_stride..][..steps * UNITS_PER_STRIP].as_chunks::<UNITS_PER_STRIP>().0;
         for row in 0..rows {
             let mut sums = [F::ZERO; UNITS_PER_STRIP];
-            for (right, left) in right.iter().zip(left[panel * left_apart + row..].iter().step_by(width)) {
+            for (right, left) in
+                right.iter().zip(left[panel * left_panel_stride + row..].iter().step_by(width))
+            {
                 for (sum, &right) in sums.iter_mut().zip(right) {
                     *sum = if FUSED { left.mul_add(right, *sum) } else { *left * right + *sum };
                 }
             }
-            let out = &mut out[row * stride + panel * out_apart..][..UNITS_PER_STRIP];
+            let out = &mut out[row * stride + panel * out_panel_stride..][..UNITS_PER_STRIP];
             out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum);
         }
     }
@@ -243,13 +262,14 @@ mod tests {
     use crate::packed::check::synthetic;
 
     /// Compares both directions with plain loops, for all numbers of rows.
-    fn equals_plain_loops<F: Real>(level: SimdLevel, hidden: usize, bar: f64) {
+    fn equals_plain_loops<F: Real>(level: SimdLevel, hidden: usize, tolerance: f64) {
         let weight: Vec<F> = synthetic(4 * hidden * hidden, 3);
-        let at = |gate: usize, out: usize, k: usize| weight[(gate * hidden + out) * hidden + k].to_f64();
+        let weight_at =
+            |gate: usize, out: usize, k: usize| weight[(gate * hidden + out) * hidden + k].to_f64();
         let units = hidden.next_multiple_of(UNITS_PER_STRIP);
         for (width, rows) in (1..=MAX_GATE_ROWS).flat_map(|width| (0..=width).map(move |rows| (width, rows)))
         {
-            let (forth, back) = (
+            let (forward, backward) = (
                 PackedGates::for_forward(None, &weight, hidden),
                 PackedGates::for_backward(None, &weight, hidden),
             );
@@ -263,24 +283,24 @@ mod tests {
                     for (j, row) in out.chunks_exact(packed.lanes()).enumerate() {
                         for (lane, actual) in row.iter().enumerate() {
                             let unit = strip * UNITS_PER_STRIP + lane % UNITS_PER_STRIP;
-                            let is_present = j < rows && unit < hidden;
-                            let sum = if is_present { exact(j, lane / UNITS_PER_STRIP, unit) } else { 0.0 };
+                            let is_written = j < rows && unit < hidden;
+                            let sum = if is_written { exact(j, lane / UNITS_PER_STRIP, unit) } else { 0.0 };
                             let error = (actual.to_f64() - 7.0 - sum).abs();
-                            assert!(error <= bar, "{level:?}, H {hidden}, {rows} of {width}: {error}");
+                            assert!(error <= tolerance, "{level:?}, H {hidden}, {rows} of {width}: {error}");
                         }
                     }
                 }
             };
-            check(&forth, &left, &|j, gate, unit| {
-                (0..hidden).map(|k| left[k * width + j].to_f64() * at(gate, unit, k)).sum()
+            check(&forward, &left, &|j, gate, unit| {
+                (0..hidden).map(|k| left[k * width + j].to_f64() * weight_at(gate, unit, k)).sum()
             });
-            let place = |gate: usize, k: usize| {
+            let step_start = |gate: usize, k: usize| {
                 ((k / UNITS_PER_STRIP * GATES + gate) * UNITS_PER_STRIP + k % UNITS_PER_STRIP) * width
             };
-            left.iter_mut().skip(back.steps() * width).for_each(|value| *value = F::from_f64(f64::NAN));
-            check(&back, &left, &|j, _, unit| {
-                let all = (0..GATES).flat_map(|gate| (0..hidden).map(move |k| (gate, k)));
-                all.map(|(gate, k)| left[place(gate, k) + j].to_f64() * at(gate, k, unit)).sum()
+            left.iter_mut().skip(backward.steps() * width).for_each(|value| *value = F::from_f64(f64::NAN));
+            check(&backward, &left, &|j, _, unit| {
+                let steps = (0..GATES).flat_map(|gate| (0..hidden).map(move |k| (gate, k)));
+                steps.map(|(gate, k)| left[step_start(gate, k) + j].to_f64() * weight_at(gate, k, unit)).sum()
             });
         }
     }

@@ -1,10 +1,10 @@
-//! AVX-512 product of recurrent LSTM weights ([`GatePanels`]) with a few rows.
+//! AVX-512 product of recurrent LSTM weights ([`GateProduct`]) with a few rows.
 //!
 //! Each row and panel has one register of sums; a kernel has at most 24.
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
-use super::gates::{GatePanels, UNITS_PER_STRIP};
+use super::gates::{GateProduct, UNITS_PER_STRIP};
 use crate::simd::Avx512;
 
 /// Prefetch distance of the panels in steps; they come from another core's cache or from memory.
@@ -12,57 +12,72 @@ const PREFETCH_DISTANCE: usize = 24;
 
 /// Calls the kernel for a number of rows.
 macro_rules! kernel_of {
-    ($rows:expr, $P:literal, $SAME:literal, $streams:expr, $($M:literal)*) => {
+    ($rows:expr, $P:literal, $SHARED_ROWS:literal, $product:expr, $($M:literal)*) => {
         match $rows {
             // SAFETY: the token that the caller holds proves the features.
-            $($M => unsafe { kernel::<$M, $P, $SAME>($streams) },)*
+            $($M => unsafe { kernel::<$M, $P, $SHARED_ROWS>($product) },)*
             rows => unreachable!("no kernel has {rows} rows and {} panels", $P),
         }
     };
 }
 
 /// Multiplies `panels` = 1, 2 or 4 panels; 4 require at most 6 rows.
-pub(crate) fn multiply_panels(_token: Avx512, rows: usize, panels: usize, streams: GatePanels<f32>) {
-    match (panels, streams.left_apart == 0) {
-        (4, true) => kernel_of!(rows, 4, true, streams, 1 2 3 4 5 6),
-        (2, true) => kernel_of!(rows, 2, true, streams, 7 8),
-        (4, false) => kernel_of!(rows, 4, false, streams, 1 2 3 4 5 6),
-        (2, false) => kernel_of!(rows, 2, false, streams, 1 2 3 4 5 6 7 8),
-        _ => kernel_of!(rows, 1, false, streams, 1 2 3 4 5 6 7 8),
+pub(crate) fn multiply_panels(_token: Avx512, rows: usize, panels: usize, product: GateProduct<f32>) {
+    match (panels, product.left_panel_stride == 0) {
+        (4, true) => kernel_of!(rows, 4, true, product, 1 2 3 4 5 6),
+        (2, true) => kernel_of!(rows, 2, true, product, 7 8),
+        (4, false) => kernel_of!(rows, 4, false, product, 1 2 3 4 5 6),
+        (2, false) => kernel_of!(rows, 2, false, product, 1 2 3 4 5 6 7 8),
+        _ => kernel_of!(rows, 1, false, product, 1 2 3 4 5 6 7 8),
     }
 }
 
-/// Multiplies M rows with P panels; with `SAME`, all panels share the rows.
+/// Multiplies M rows with P panels; with `SHARED_ROWS`, all panels share the rows.
 #[target_feature(enable = "avx512f,fma")]
-fn kernel<const M: usize, const P: usize, const SAME: bool>(streams: GatePanels<f32>) {
-    let GatePanels { left, width, left_apart, right, right_apart, steps, out, stride, out_apart } = streams;
-    let last = steps.saturating_sub(1);
-    assert!((P - 1) * left_apart + last * width + M <= left.len(), "the rows have all steps");
-    assert!((P - 1) * right_apart + steps * UNITS_PER_STRIP <= right.len(), "the panels have all steps");
+fn kernel<const M: usize, const P: usize, const SHARED_ROWS: bool>(product: GateProduct<f32>) {
+    let GateProduct {
+        left,
+        width,
+        left_panel_stride,
+        right,
+        right_panel_stride,
+        steps,
+        out,
+        stride,
+        out_panel_stride,
+    } = product;
+    let last_step = steps.saturating_sub(1);
+    assert!((P - 1) * left_panel_stride + last_step * width + M <= left.len(), "the rows have all steps");
+    assert!(
+        (P - 1) * right_panel_stride + steps * UNITS_PER_STRIP <= right.len(),
+        "the panels have all steps"
+    );
     let mut sums = [[_mm512_setzero_ps(); P]; M];
     let (mut rows, mut lanes) = (left.as_ptr(), right.as_ptr());
     // Prefetching an unmapped address would cost a page walk.
-    let end = lanes.wrapping_add(right.len() - (P - 1) * right_apart - UNITS_PER_STRIP);
+    let last_prefetch = lanes.wrapping_add(right.len() - (P - 1) * right_panel_stride - UNITS_PER_STRIP);
     for _ in 0..steps {
-        let soon = lanes.wrapping_add(PREFETCH_DISTANCE * UNITS_PER_STRIP).min(end);
+        let prefetch_address = lanes.wrapping_add(PREFETCH_DISTANCE * UNITS_PER_STRIP).min(last_prefetch);
         let columns: [_; P] = std::array::from_fn(|panel| {
-            _mm_prefetch::<_MM_HINT_T0>(soon.wrapping_add(panel * right_apart).cast());
+            _mm_prefetch::<_MM_HINT_T0>(prefetch_address.wrapping_add(panel * right_panel_stride).cast());
             // SAFETY: inside of `right` at each step, as checked.
-            unsafe { _mm512_loadu_ps(lanes.wrapping_add(panel * right_apart)) }
+            unsafe { _mm512_loadu_ps(lanes.wrapping_add(panel * right_panel_stride)) }
         });
         for (row, sums) in sums.iter_mut().enumerate() {
             for (panel, (sum, column)) in sums.iter_mut().zip(columns).enumerate() {
-                let value = rows.wrapping_add(if SAME { 0 } else { panel * left_apart } + row);
+                let address =
+                    rows.wrapping_add(if SHARED_ROWS { 0 } else { panel * left_panel_stride } + row);
                 // SAFETY: inside of `left` at each step, as checked.
-                *sum = _mm512_fmadd_ps(_mm512_set1_ps(unsafe { *value }), column, *sum);
+                *sum = _mm512_fmadd_ps(_mm512_set1_ps(unsafe { *address }), column, *sum);
             }
         }
         (rows, lanes) = (rows.wrapping_add(width), lanes.wrapping_add(UNITS_PER_STRIP));
     }
     for (row, sums) in sums.into_iter().enumerate() {
         for (panel, sum) in sums.into_iter().enumerate() {
-            let out: &mut [f32; UNITS_PER_STRIP] =
-                out[row * stride + panel * out_apart..].first_chunk_mut().expect("a place for all lanes");
+            let out: &mut [f32; UNITS_PER_STRIP] = out[row * stride + panel * out_panel_stride..]
+                .first_chunk_mut()
+                .expect("a place for all lanes");
             // SAFETY: the array has as many elements as a register.
             unsafe { _mm512_storeu_ps(out.as_mut_ptr(), _mm512_add_ps(_mm512_loadu_ps(out.as_ptr()), sum)) };
         }

@@ -53,6 +53,7 @@ impl<F: Real> PackedLeft<F> {
         Self::packed_for(level, view, rows_per_part, acquire(None, "left operand", rows * steps))
     }
 
+    /// Packs a matrix into `panels` in parallel tasks, one for each part.
     fn packed_for(
         level: SimdLevel,
         view: View<F>,
@@ -61,13 +62,14 @@ impl<F: Real> PackedLeft<F> {
     ) -> Self {
         let source = OperandSource::new(view, Operand::Left);
         let ((rows, steps), [mr, _]) = (source.sizes(), F::tile_shape(level));
-        par_for(parts_mut(&mut panels, (rows_per_part * steps).max(1)), |at, part| {
-            let count = part.len() / steps;
-            let panels = count.div_ceil(mr);
+        par_for(parts_mut(&mut panels, (rows_per_part * steps).max(1)), |index, part| {
+            let row_count = part.len() / steps;
+            let panels = row_count.div_ceil(mr);
             for panel in 0..panels {
-                let [first, end] = [panel, panel + 1].map(|panel| panel * count / panels);
-                let out = &mut part[first * steps..end * steps];
-                F::pack_panel(level, &source, (at * rows_per_part + first, 0), end - first, out);
+                let [first_row, end_row] = [panel, panel + 1].map(|panel| panel * row_count / panels);
+                let out = &mut part[first_row * steps..end_row * steps];
+                let start = (index * rows_per_part + first_row, 0);
+                F::pack_panel(level, &source, start, end_row - first_row, out);
             }
         });
         Self { panels, rows, steps, rows_per_part }
@@ -89,13 +91,13 @@ impl<F: Real> PackedLeft<F> {
     }
 
     /// Returns the first row of a part.
-    pub(crate) fn first_row(&self, at: usize) -> usize {
-        at * self.rows_per_part
+    pub(crate) fn first_row(&self, part: usize) -> usize {
+        part * self.rows_per_part
     }
 
     /// Returns the panels from a part on, and the part's shape.
-    pub(crate) fn part(&self, at: usize) -> (&[F], (usize, usize)) {
-        let rows = self.rows.min((at + 1) * self.rows_per_part) - at * self.rows_per_part;
-        (&self.panels[at * self.rows_per_part * self.steps..], (rows, self.steps))
+    pub(crate) fn part(&self, part: usize) -> (&[F], (usize, usize)) {
+        let rows = self.rows.min((part + 1) * self.rows_per_part) - part * self.rows_per_part;
+        (&self.panels[part * self.rows_per_part * self.steps..], (rows, self.steps))
     }
 }

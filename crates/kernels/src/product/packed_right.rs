@@ -66,20 +66,21 @@ impl<F: Real> PackedRight<F> {
         self.pack_for(SimdLevel::best(), view);
     }
 
+    /// Packs a matrix at a SIMD level.
     pub(super) fn pack_for(&mut self, level: SimdLevel, view: View<F>) {
         let source = OperandSource::new(view, Operand::Right);
         let (cols, rows) = source.sizes();
         let [_, nr] = F::tile_shape(level);
         (self.rows, self.cols) = (rows, cols);
         let panels = self.panels.resize(cols.next_multiple_of(nr) * rows);
-        let pieces = pieces(rows, cols.div_ceil(nr));
+        let pieces = pieces_per_panel(rows, cols.div_ceil(nr));
         let steps = rows / pieces;
         // All tasks of a product wait for the packing.
-        let (piece, pieces_per_task) = ((nr * steps).max(1), STEPS_PER_PIECE.div_ceil(rows.max(1)));
-        par_for(parts_mut(panels, pieces_per_task * piece), |task, panels| {
-            for (at, panel) in (task * pieces_per_task..).zip(panels.chunks_mut(piece)) {
-                let place = (at / pieces * nr, at % pieces * steps);
-                F::pack_panel(level, &source, place, nr, panel);
+        let (piece_len, pieces_per_task) = ((nr * steps).max(1), STEPS_PER_PIECE.div_ceil(rows.max(1)));
+        par_for(parts_mut(panels, pieces_per_task * piece_len), |task, panels| {
+            for (index, piece) in (task * pieces_per_task..).zip(panels.chunks_mut(piece_len)) {
+                let start = (index / pieces * nr, index % pieces * steps);
+                F::pack_panel(level, &source, start, nr, piece);
             }
         });
     }
@@ -88,7 +89,7 @@ impl<F: Real> PackedRight<F> {
     pub fn tasks_for(rows: usize, cols: usize) -> usize {
         let [_, nr] = F::tile_shape(SimdLevel::best());
         let panels = cols.div_ceil(nr);
-        (panels * pieces(rows, panels)).div_ceil(STEPS_PER_PIECE.div_ceil(rows.max(1)))
+        (panels * pieces_per_panel(rows, panels)).div_ceil(STEPS_PER_PIECE.div_ceil(rows.max(1)))
     }
 
     /// Returns the columns including those that pad the last micro-panel.
@@ -97,6 +98,7 @@ impl<F: Real> PackedRight<F> {
         self.cols.next_multiple_of(nr)
     }
 
+    /// Returns the operand of a product.
     pub(super) fn columns(&self) -> RightOperand<'_, F> {
         RightOperand::Packed(&self.panels, self.rows)
     }
@@ -113,15 +115,15 @@ impl<F: Real> PackedRight<F> {
         let [_, nr] = F::tile_shape(SimdLevel::best());
         let elements = cols.checked_next_multiple_of(nr).and_then(|cols| cols.checked_mul(rows));
         elements
-            .and_then(|all| all.checked_mul(size_of::<F>()))
-            .map_or(usize::MAX, |all| all.saturating_add(64))
+            .and_then(|elements| elements.checked_mul(size_of::<F>()))
+            .map_or(usize::MAX, |bytes| bytes.saturating_add(64))
     }
 }
 
 /// Returns the number of equal pieces of a micro-panel.
 ///
 /// It is more than 1 where there would be too few tasks.
-fn pieces(rows: usize, panels: usize) -> usize {
+fn pieces_per_panel(rows: usize, panels: usize) -> usize {
     let is_enough = |pieces: &usize| rows.is_multiple_of(*pieces) && panels * pieces >= MIN_TASKS;
     (1..=rows / STEPS_PER_PIECE).find(is_enough).unwrap_or(1)
 }

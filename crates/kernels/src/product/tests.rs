@@ -1,3 +1,4 @@
+//! Tests of matrix products: all shapes, strides and SIMD levels equal plain loops.
 use super::*;
 use crate::packed::check::synthetic;
 
@@ -33,22 +34,25 @@ fn shapes<F: Real>(level: SimdLevel) -> Vec<[usize; 3]> {
 }
 
 /// Compares all combinations of transposes and strides with plain loops.
-fn equals_plain_loops<F: Real>(level: SimdLevel, bar: f64) {
+fn equals_plain_loops<F: Real>(level: SimdLevel, tolerance: f64) {
     for ([m, k, n], case) in shapes::<F>(level).into_iter().flat_map(|shape| (0..16).map(move |i| (shape, i)))
     {
-        let (ta, tb, wide, add) = (case & 1 != 0, case & 2 != 0, case & 4 != 0, case & 8 != 0);
-        let pad = if wide { 3 } else { 0 };
+        let (transpose_a, transpose_b, has_padding, add) =
+            (case & 1 != 0, case & 2 != 0, case & 4 != 0, case & 8 != 0);
+        let pad = if has_padding { 3 } else { 0 };
         let shape = |t: bool, r: usize, c: usize| if t { (c, r) } else { (r, c) };
-        let ((ar, ac), (br, bc)) = (shape(ta, m, k), shape(tb, k, n));
-        let a: Vec<F> = synthetic(ar * (ac + pad), 5);
-        let b: Vec<F> = synthetic(br * (bc + pad), 6);
+        let ((a_rows, a_cols), (b_rows, b_cols)) = (shape(transpose_a, m, k), shape(transpose_b, k, n));
+        let a: Vec<F> = synthetic(a_rows * (a_cols + pad), 5);
+        let b: Vec<F> = synthetic(b_rows * (b_cols + pad), 6);
         let old: Vec<F> = synthetic(m * (n + pad), 7);
-        let at = |i: usize, j: usize| if ta { a[j * (ac + pad) + i] } else { a[i * (ac + pad) + j] };
-        let bt = |i: usize, j: usize| if tb { b[j * (bc + pad) + i] } else { b[i * (bc + pad) + j] };
-        let view_a = View::with_stride(&a, ar, ac, ac + pad);
-        let view_b = View::with_stride(&b, br, bc, bc + pad);
-        let view_a = if ta { view_a.transposed() } else { view_a };
-        let view_b = if tb { view_b.transposed() } else { view_b };
+        let a_element =
+            |i: usize, j: usize| a[if transpose_a { j * (a_cols + pad) + i } else { i * (a_cols + pad) + j }];
+        let b_element =
+            |i: usize, j: usize| b[if transpose_b { j * (b_cols + pad) + i } else { i * (b_cols + pad) + j }];
+        let view_a = View::with_stride(&a, a_rows, a_cols, a_cols + pad);
+        let view_b = View::with_stride(&b, b_rows, b_cols, b_cols + pad);
+        let view_a = if transpose_a { view_a.transposed() } else { view_a };
+        let view_b = if transpose_b { view_b.transposed() } else { view_b };
         let accumulate = if add { Accumulate::Add } else { Accumulate::Replace };
         let run = |columns, alpha: f64| {
             let mut out = old.clone();
@@ -61,11 +65,14 @@ fn equals_plain_loops<F: Real>(level: SimdLevel, bar: f64) {
             for i in 0..m {
                 for j in 0..n + pad {
                     let index = i * (n + pad) + j;
-                    let sum: f64 =
-                        (0..k).map(|l| if j < n { at(i, l).to_f64() * bt(l, j).to_f64() } else { 0.0 }).sum();
-                    let kept = if add || j >= n { old[index].to_f64() } else { 0.0 };
-                    let error = (out[index].to_f64() - kept - alpha * sum).abs();
-                    assert!(error < bar, "{level:?}, {m}x{k}x{n}, case {case}: {error}");
+                    let sum: f64 = if j < n {
+                        (0..k).map(|l| a_element(i, l).to_f64() * b_element(l, j).to_f64()).sum()
+                    } else {
+                        0.0
+                    };
+                    let before = if add || j >= n { old[index].to_f64() } else { 0.0 };
+                    let error = (out[index].to_f64() - before - alpha * sum).abs();
+                    assert!(error < tolerance, "{level:?}, {m}x{k}x{n}, case {case}: {error}");
                 }
             }
         };
@@ -77,14 +84,14 @@ fn equals_plain_loops<F: Real>(level: SimdLevel, bar: f64) {
         packed.pack_for(level, view_b);
         assert_eq!(run(packed.columns(), 1.0), joint, "{level:?}, {m}x{k}x{n}, case {case}");
         // So do parts of the left side, with or without padding of the right side's rows.
-        let whole_lines = n.next_multiple_of(16);
-        let mut padded = vec![F::from_f64(f64::NAN); k * whole_lines];
-        (0..k).for_each(|l| (0..n).for_each(|j| padded[l * whole_lines + j] = bt(l, j)));
+        let padded_columns = n.next_multiple_of(16);
+        let mut padded = vec![F::from_f64(f64::NAN); k * padded_columns];
+        (0..k).for_each(|l| (0..n).for_each(|j| padded[l * padded_columns + j] = b_element(l, j)));
         let parts = PackedLeft::new_for(level, view_a, 8);
-        for view_b in [view_b, View::with_stride(&padded, k, n, whole_lines)] {
+        for view_b in [view_b, View::with_stride(&padded, k, n, padded_columns)] {
             let mut out = old.clone();
-            for (at, out) in out.chunks_mut((8 * (n + pad)).max(1)).enumerate() {
-                let (part, shape) = parts.part(at);
+            for (index, out) in out.chunks_mut((8 * (n + pad)).max(1)).enumerate() {
+                let (part, shape) = parts.part(index);
                 let view = ViewMut::with_stride(out, shape.0, n, n + pad);
                 let right = (RightOperand::View(view_b), view_b.shape());
                 multiply(level, view, (LeftOperand::Packed(part), shape), right, F::ONE, accumulate);
@@ -128,6 +135,10 @@ fn packing_stays_within_its_bytes() {
     let mut out = vec![0.0; side * side];
     let view = View::new(&a, side, side);
     product(ViewMut::new(&mut out, side, side), view, view.transposed(), 1.0, Accumulate::Replace);
-    let kept = f64::with_scratch(|scratch| scratch.bytes());
-    assert!(kept > 0 && kept <= packing_bytes::<f64>(), "{kept} bytes, planned {}", packing_bytes::<f64>());
+    let bytes = f64::with_scratch(|scratch| scratch.bytes());
+    assert!(
+        bytes > 0 && bytes <= packing_bytes::<f64>(),
+        "{bytes} bytes, planned {}",
+        packing_bytes::<f64>()
+    );
 }

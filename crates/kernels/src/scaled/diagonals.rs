@@ -34,6 +34,8 @@ pub fn gather(
     gather_plain(values, stride, exists, arcs, rows)
 }
 
+/// Portable version of [`gather`].
+///
 /// ```text
 /// for each arc, for each site where it exists:  copy its emission
 /// ```
@@ -45,10 +47,10 @@ fn gather_plain(
     rows: &mut [f64],
 ) -> bool {
     let mut is_valid = true;
-    for (s, row) in rows.chunks_exact_mut(rows.len() / arcs).enumerate() {
+    for (arc, row) in rows.chunks_exact_mut(rows.len() / arcs).enumerate() {
         row.fill(LOG_ZERO);
-        for i in exists(s) {
-            let value = values[stride.first - i * stride.back + s];
+        for i in exists(arc) {
+            let value = values[stride.first - i * stride.back + arc];
             is_valid &= value < f64::INFINITY;
             row[i] = if value > LOG_ZERO { value } else { LOG_ZERO };
         }
@@ -63,6 +65,7 @@ pub struct Diagonals<'a> {
     len: usize,
     labels: usize,
     arcs: usize,
+    /// Diagonals that this value may write.
     owned: Range<usize>,
     level: SimdLevel,
     matrix: PhantomData<&'a mut [f64]>,
@@ -108,8 +111,8 @@ impl<'a> Diagonals<'a> {
             self.owned.contains(&d) && low + sites <= self.labels + 1 && low + sites <= d + 1 && low <= d
         );
         let stride = stride(d, low, self.labels, self.arcs);
-        assert!(stride.inside(self.arcs, sites, self.len) && sites <= width);
-        let done = match (self.arcs, self.level) {
+        assert!(stride.is_within(self.arcs, sites, self.len) && sites <= width);
+        let written_sites = match (self.arcs, self.level) {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the sites are inside, as checked above.
             (2, SimdLevel::Avx512(token)) => unsafe {
@@ -117,10 +120,10 @@ impl<'a> Diagonals<'a> {
             },
             _ => 0,
         };
-        for i in done..sites {
-            for s in 0..self.arcs {
+        for i in written_sites..sites {
+            for arc in 0..self.arcs {
                 // SAFETY: inside, as checked above.
-                unsafe { self.values.add(stride.first - i * stride.back + s).write(rows[s * width + i]) };
+                unsafe { self.values.add(stride.first - i * stride.back + arc).write(rows[arc * width + i]) };
             }
         }
     }
@@ -130,10 +133,10 @@ impl<'a> Diagonals<'a> {
 mod tests {
     use super::{super::LANES, *};
 
-    /// Returns varied ranges of sites at which the arc `s` exists.
-    fn range(sites: usize, s: usize, case: usize) -> Range<usize> {
-        let from = [0, 1, sites / 2, sites][(case + s) % 4].min(sites);
-        from..[sites, sites.saturating_sub(1), sites / 2][(case + 2 * s) % 3].max(from)
+    /// Returns varied ranges of sites at which an arc exists.
+    fn arc_range(sites: usize, arc: usize, case: usize) -> Range<usize> {
+        let start = [0, 1, sites / 2, sites][(case + arc) % 4].min(sites);
+        start..[sites, sites.saturating_sub(1), sites / 2][(case + 2 * arc) % 3].max(start)
     }
 
     #[test]
@@ -164,13 +167,14 @@ mod tests {
                         values[stride.first - sites / 2 * stride.back + d % 2] = bad;
                     }
                     let mut expected = vec![LOG_ZERO; 2 * width];
-                    for s in 0..2 {
-                        for i in range(sites, s, d) {
+                    for arc in 0..2 {
+                        for i in arc_range(sites, arc, d) {
                             let (t, u) = (d - low - i, low + i);
-                            expected[s * width + i] = values[(t * (labels + 1) + u) * 2 + s].max(LOG_ZERO);
+                            expected[arc * width + i] =
+                                values[(t * (labels + 1) + u) * 2 + arc].max(LOG_ZERO);
                         }
                     }
-                    let exists = |s| range(sites, s, d);
+                    let exists = |arc| arc_range(sites, arc, d);
                     let mut actual = vec![f64::NAN; 2 * width];
                     let is_valid = gather_plain(&values, stride, exists, 2, &mut actual);
                     assert_eq!(actual, expected, "U {labels}, d {d}");
@@ -181,20 +185,22 @@ mod tests {
                         if let SimdLevel::Avx512(token) = level {
                             actual.fill(f64::NAN);
                             let exists = [exists(0), exists(1)];
-                            let all = avx512::gather(token, &values, stride, sites, 0, exists, &mut actual);
+                            let is_valid =
+                                avx512::gather(token, &values, stride, sites, 0, exists, &mut actual);
                             assert_eq!(actual, expected, "{level:?}, U {labels}, d {d}");
                             // This version checks all sites of the diagonal.
-                            assert_eq!(all, bad.is_none());
+                            assert_eq!(is_valid, bad.is_none());
                         }
-                        let mut back = vec![7.0; values.len()];
+                        let mut scattered = vec![7.0; values.len()];
                         let rows: Vec<f64> = (0..2 * width).map(|i| i as f64).collect();
-                        let mut all = Diagonals::new(&mut back, labels, 2);
-                        all.level = level;
-                        all.scatter(&rows, d, low, sites, 0);
-                        for (at, &actual) in back.iter().enumerate() {
-                            let (t, u, s) = (at / 2 / (labels + 1), at / 2 % (labels + 1), at % 2);
-                            let expected = if t + u == d { (s * width + u - low) as f64 } else { 7.0 };
-                            assert_eq!(actual, expected, "{level:?}, U {labels}, d {d}, ({t}, {u}, {s})");
+                        let mut diagonals = Diagonals::new(&mut scattered, labels, 2);
+                        diagonals.level = level;
+                        diagonals.scatter(&rows, d, low, sites, 0);
+                        for (index, &actual) in scattered.iter().enumerate() {
+                            let (site, arc) = (index / 2, index % 2);
+                            let (t, u) = (site / (labels + 1), site % (labels + 1));
+                            let expected = if t + u == d { (arc * width + u - low) as f64 } else { 7.0 };
+                            assert_eq!(actual, expected, "{level:?}, U {labels}, d {d}, ({t}, {u}, {arc})");
                         }
                     }
                 }

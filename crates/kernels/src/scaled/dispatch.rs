@@ -14,18 +14,18 @@ macro_rules! dispatched {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-                fn v4($($arg: $kind),*) {
+                fn avx512_version($($arg: $kind),*) {
                     rows::$name::<true>($($arg),*)
                 }
                 #[target_feature(enable = "avx2,fma")]
-                fn v3($($arg: $kind),*) {
+                fn avx2_version($($arg: $kind),*) {
                     rows::$name::<true>($($arg),*)
                 }
                 match level {
                     // SAFETY: the token proves the features.
-                    SimdLevel::Avx512(_) => return unsafe { v4($($arg),*) },
-                    // SAFETY: the same for `v3`.
-                    SimdLevel::Avx2(_) => return unsafe { v3($($arg),*) },
+                    SimdLevel::Avx512(_) => return unsafe { avx512_version($($arg),*) },
+                    // SAFETY: the same for AVX2.
+                    SimdLevel::Avx2(_) => return unsafe { avx2_version($($arg),*) },
                     SimdLevel::Portable => {}
                 }
             }
@@ -106,10 +106,11 @@ mod tests {
         let mut inputs = Vec::new();
         for x in [0.0, -0.25, 0.49, 1e-18, -3e-12, 0.8, 2.7] {
             for y in [0.0, -0.2, 0.3, -1e-16, 1.9] {
-                for apart in (-1100..=1100).chain([-1_000_000_000, 1_000_000_000]) {
-                    for at in [0.0, -1e9] {
-                        let near = Scaled { mantissa: x, exponent: at };
-                        inputs.push((near, Scaled { mantissa: y, exponent: at + f64::from(apart) }));
+                for difference in (-1100..=1100).chain([-1_000_000_000, 1_000_000_000]) {
+                    for exponent in [0.0, -1e9] {
+                        let first = Scaled { mantissa: x, exponent };
+                        let second = Scaled { mantissa: y, exponent: exponent + f64::from(difference) };
+                        inputs.push((first, second));
                     }
                 }
             }
@@ -194,7 +195,8 @@ mod tests {
                 let (bx, bk, f) = synthetic(n, 2);
                 let fresh = || (vec![f64::NAN; n], vec![f64::NAN; n]);
                 let (a, b) = (row(&ax, &ak), row(&bx, &bk));
-                let at = |r: &(Vec<f64>, Vec<f64>), i: usize| Scaled { mantissa: r.0[i], exponent: r.1[i] };
+                let number =
+                    |r: &(Vec<f64>, Vec<f64>), i: usize| Scaled { mantissa: r.0[i], exponent: r.1[i] };
                 let parts = |emissions: &[f64], weights: ScaledRow| {
                     let mut out = fresh();
                     mul_exp(level, emissions, weights, row_mut(&mut out.0, &mut out.1));
@@ -211,9 +213,9 @@ mod tests {
                 assert_eq!(q, parts(&f, row(&sum.0, &sum.1)), "{level:?}, {n}");
                 for i in 0..n {
                     let exact = log_sum(a.get(i).ln(), b.get(i).ln());
-                    is_log(level, at(&sum, i), exact);
-                    is_log(level, at(&p, i), exact + log_of(e[i]));
-                    is_log(level, at(&q, i), exact + log_of(f[i]));
+                    is_log(level, number(&sum, i), exact);
+                    is_log(level, number(&p, i), exact + log_of(e[i]));
+                    is_log(level, number(&q, i), exact + log_of(f[i]));
                 }
 
                 let (mut sum, mut p, mut q) = (fresh(), fresh(), fresh());
@@ -225,7 +227,7 @@ mod tests {
                 assert_eq!(sum, expected, "{level:?}, {n}");
                 for i in 0..n {
                     let (p, q) = (a.get(i).ln() + log_of(e[i]), b.get(i).ln() + log_of(f[i]));
-                    is_log(level, at(&sum, i), log_sum(p, q));
+                    is_log(level, number(&sum, i), log_sum(p, q));
                 }
             }
         }

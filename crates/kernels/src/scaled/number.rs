@@ -22,11 +22,12 @@ use super::LOG_ZERO;
 /// Adding and subtracting 1.5 · 2^52 rounds to the nearest integer.
 ///
 /// After the addition, the integer is in the low bits of the sum.
-const ROUND: f64 = 6_755_399_441_055_744.0;
-const TWO_52: f64 = 4_503_599_627_370_496.0;
-const TWO_46: f64 = 70_368_744_177_664.0;
+const ROUNDING_OFFSET: f64 = 6_755_399_441_055_744.0;
+const TWO_POW_52: f64 = 4_503_599_627_370_496.0;
+const TWO_POW_46: f64 = 70_368_744_177_664.0;
 /// Exponent bias of `f64`.
 const BIAS: f64 = 1023.0;
+/// Bits of the exponent of an `f64`.
 const EXPONENT_BITS: u64 = 0x7ff << 52;
 const LN2_HIGH: f64 = 6.931_471_803_691_238e-1; // 33 bits: k times this is exact for |k| < 2^20
 const LN2_LOW: f64 = 1.908_214_929_270_587_7e-10;
@@ -81,16 +82,16 @@ fn fma<const FUSED: bool>(a: f64, b: f64, c: f64) -> f64 {
 #[inline(always)]
 fn power(k: f64) -> f64 {
     let k = if k > -BIAS { k } else { -BIAS };
-    f64::from_bits((k + (ROUND + BIAS)).to_bits() << 52)
+    f64::from_bits((k + (ROUNDING_OFFSET + BIAS)).to_bits() << 52)
 }
 
 /// Returns `exp e` for finite e.
 #[inline(always)]
 pub(super) fn exp<const FUSED: bool>(e: f64) -> Scaled {
-    let k = fma::<FUSED>(e, std::f64::consts::LOG2_E, ROUND) - ROUND;
+    let k = fma::<FUSED>(e, std::f64::consts::LOG2_E, ROUNDING_OFFSET) - ROUNDING_OFFSET;
     let r = fma::<FUSED>(k, -LN2_LOW, fma::<FUSED>(k, -LN2_HIGH, e));
     // Beyond 2^46, k has all digits that matter and r is only rounding.
-    let r = if e.abs() < TWO_46 { r } else { 0.0 };
+    let r = if e.abs() < TWO_POW_46 { r } else { 0.0 };
     let mut p = SERIES[9];
     p = fma::<FUSED>(p, r, SERIES[8]);
     p = fma::<FUSED>(p, r, SERIES[7]);
@@ -114,9 +115,9 @@ pub(super) fn product<const FUSED: bool>(a: Scaled, b: Scaled) -> Scaled {
 /// Returns `a + b`.
 #[inline(always)]
 pub(super) fn sum<const FUSED: bool>(a: Scaled, b: Scaled) -> Scaled {
-    let apart = a.exponent - b.exponent;
-    let (large, small) = if apart > 0.0 { (a, b) } else { (b, a) };
-    let scale = power(-apart.abs());
+    let difference = a.exponent - b.exponent;
+    let (large, small) = if difference > 0.0 { (a, b) } else { (b, a) };
+    let scale = power(-difference.abs());
     Scaled { mantissa: large.mantissa + fma::<FUSED>(small.mantissa, scale, scale), exponent: large.exponent }
 }
 
@@ -124,14 +125,15 @@ pub(super) fn sum<const FUSED: bool>(a: Scaled, b: Scaled) -> Scaled {
 #[inline(always)]
 pub(super) fn normalize<const FUSED: bool>(a: Scaled) -> Scaled {
     let bits = fma::<FUSED>(a.mantissa, 4.0 / 3.0, 4.0 / 3.0).to_bits();
-    let down = f64::from_bits((2046 << 52) - (bits & EXPONENT_BITS));
-    let up = f64::from_bits((bits >> 52) | TWO_52.to_bits()) - (TWO_52 + BIAS);
-    Scaled { mantissa: fma::<FUSED>(a.mantissa, down, down - 1.0), exponent: a.exponent + up }
+    // `1 + x` = 2^e · a number near 1: `scale` is 2^-e (2046 is twice the exponent bias).
+    let scale = f64::from_bits((2046 << 52) - (bits & EXPONENT_BITS));
+    let e = f64::from_bits((bits >> 52) | TWO_POW_52.to_bits()) - (TWO_POW_52 + BIAS);
+    Scaled { mantissa: fma::<FUSED>(a.mantissa, scale, scale - 1.0), exponent: a.exponent + e }
 }
 
 /// Returns `a · b · factor · 2^-shift`; exactly 0 if the scale of `factor` is below `2^-1022`.
 #[inline(always)]
-pub(super) fn value<const FUSED: bool>(a: Scaled, b: Scaled, factor: f64, shift: f64) -> f64 {
+pub(super) fn scaled_product<const FUSED: bool>(a: Scaled, b: Scaled, factor: f64, shift: f64) -> f64 {
     let scale = power(a.exponent + b.exponent - shift) * factor;
     let scale = fma::<FUSED>(a.mantissa, scale, scale);
     fma::<FUSED>(b.mantissa, scale, scale)

@@ -60,29 +60,30 @@ fn sum<const FUSED: bool>([a, b]: [ScaledRow<'_>; 2], out: ScaledRowMut<'_>) {
 /// Computes `a + b`, and its products with both exponentials.
 #[inline(always)]
 pub(super) fn add_then_mul_exp<const FUSED: bool>(
-    (e, f): RowPair<'_>,
+    (first_emissions, second_emissions): RowPair<'_>,
     terms: [ScaledRow<'_>; 2],
     mut total: ScaledRowMut<'_>,
-    [p, q]: [ScaledRowMut<'_>; 2],
+    [first_out, second_out]: [ScaledRowMut<'_>; 2],
 ) {
     sum::<FUSED>(terms, total.reborrow());
-    mul_exp::<FUSED>(e, total.as_row(), p);
-    mul_exp::<FUSED>(f, total.as_row(), q);
+    mul_exp::<FUSED>(first_emissions, total.as_row(), first_out);
+    mul_exp::<FUSED>(second_emissions, total.as_row(), second_out);
 }
 
 /// Computes the products of exponentials and weights, and their sum.
 #[inline(always)]
 pub(super) fn mul_exp_then_add<const FUSED: bool>(
-    (e, f): RowPair<'_>,
+    (first_emissions, second_emissions): RowPair<'_>,
     [a, b]: [ScaledRow<'_>; 2],
-    [mut p, mut q]: [ScaledRowMut<'_>; 2],
+    [mut first_out, mut second_out]: [ScaledRowMut<'_>; 2],
     total: ScaledRowMut<'_>,
 ) {
-    mul_exp::<FUSED>(e, a, p.reborrow());
-    mul_exp::<FUSED>(f, b, q.reborrow());
-    sum::<FUSED>([p.as_row(), q.as_row()], total);
+    mul_exp::<FUSED>(first_emissions, a, first_out.reborrow());
+    mul_exp::<FUSED>(second_emissions, b, second_out.reborrow());
+    sum::<FUSED>([first_out.as_row(), second_out.as_row()], total);
 }
 
+/// Computes `total += term`.
 #[inline(always)]
 fn sums_in_place<const FUSED: bool>(
     term_x: &[f64],
@@ -105,14 +106,20 @@ pub(super) fn add<const FUSED: bool>(term: ScaledRow<'_>, total: ScaledRowMut<'_
     sums_in_place::<FUSED>(term.mantissa, term.exponent, total.mantissa, total.exponent);
 }
 
+/// Computes `out = a · b · factor · 2^-shift`.
 #[inline(always)]
-fn values<const FUSED: bool>([a_x, a_k, b_x, b_k]: [&[f64]; 4], factor: f64, shift: f64, out: &mut [f64]) {
+fn scaled_products<const FUSED: bool>(
+    [a_x, a_k, b_x, b_k]: [&[f64]; 4],
+    factor: f64,
+    shift: f64,
+    out: &mut [f64],
+) {
     let n = out.len();
     let (a_x, a_k, b_x, b_k) = (&a_x[..n], &a_k[..n], &b_x[..n], &b_k[..n]);
     for i in 0..n {
         let a = Scaled { mantissa: a_x[i], exponent: a_k[i] };
         let b = Scaled { mantissa: b_x[i], exponent: b_k[i] };
-        out[i] = number::value::<FUSED>(a, b, factor, shift);
+        out[i] = number::scaled_product::<FUSED>(a, b, factor, shift);
     }
 }
 
@@ -123,5 +130,5 @@ pub(super) fn posterior<const FUSED: bool>(
     shift: f64,
     out: &mut [f64],
 ) {
-    values::<FUSED>([a.mantissa, a.exponent, b.mantissa, b.exponent], factor, shift, out);
+    scaled_products::<FUSED>([a.mantissa, a.exponent, b.mantissa, b.exponent], factor, shift, out);
 }

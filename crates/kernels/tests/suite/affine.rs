@@ -1,9 +1,9 @@
 //! Linear layer (`Affine`) compared with plain loops, for any thread count.
 use kernels::{Accumulate, Affine, Real, View};
 
-use super::common::{close, plain, synthetic, transpose};
+use super::common::{assert_close, plain_product, synthetic, transpose};
 
-/// Rows around the task sizes, and widths around those of the kernels.
+/// Shapes *n, D, O*: rows around the task sizes, widths around those of the kernels.
 const SHAPES: [[usize; 3]; 9] = [
     [0, 3, 2],
     [1, 1, 1],
@@ -16,7 +16,8 @@ const SHAPES: [[usize; 3]; 9] = [
     [100, 370, 360],
 ];
 
-fn equals_plain_loops<F: Real>(bar: f64) {
+/// Compares with plain loops, for both layouts of the weight.
+fn equals_plain_loops<F: Real>(tolerance: f64) {
     for ([n, d, o], transposed) in SHAPES.into_iter().flat_map(|shape| [(shape, false), (shape, true)]) {
         let (x, dy): (Vec<F>, Vec<F>) = (synthetic(n * d, 1), synthetic(n * o, 2));
         let (weight, bias): (Vec<F>, Vec<F>) = (synthetic(d * o, 3), synthetic(o, 4));
@@ -27,31 +28,32 @@ fn equals_plain_loops<F: Real>(bar: f64) {
         for bias in [None, Some(&bias[..])] {
             let mut y = vec![F::from_f64(9.0); n * o];
             Affine::new(view, bias).forward(&x, &mut y);
-            let mut expected = plain(&x, &weight, [n, d, o]);
+            let mut expected = plain_product(&x, &weight, [n, d, o]);
             let bias_at = |i: usize| bias.map_or(0.0, |bias| bias[i % o].to_f64());
             expected.iter_mut().enumerate().for_each(|(i, y)| *y += bias_at(i));
-            close(&y, &expected, bar, &case);
+            assert_close(&y, &expected, tolerance, &case);
         }
 
         let layer = Affine::new(view, None);
         let mut dx = vec![F::ONE; n * d];
         layer.backward_rows(&dy, &mut dx, Accumulate::Add);
-        let mut expected = plain(&dy, &transpose(&weight, d, o), [n, o, d]);
+        let mut expected = plain_product(&dy, &transpose(&weight, d, o), [n, o, d]);
         expected.iter_mut().for_each(|dx| *dx += 1.0);
-        close(&dx, &expected, bar, &case);
+        assert_close(&dx, &expected, tolerance, &case);
 
         // Two runs; the second has a third of the rows.
-        let cut = n - n / 3;
-        let runs = [(&x[..cut * d], &dy[..cut * o]), (&x[cut * d..], &dy[cut * o..])];
+        let first_rows = n - n / 3;
+        let runs =
+            [(&x[..first_rows * d], &dy[..first_rows * o]), (&x[first_rows * d..], &dy[first_rows * o..])];
         let (mut dw, mut db) = (vec![F::ONE; d * o], vec![F::ONE; o]);
         layer.backward_parameters(&runs, &mut dw, &mut db);
         let expected: Vec<f64> =
-            plain(&transpose(&x, n, d), &dy, [d, n, o]).iter().map(|dw| dw + 1.0).collect();
+            plain_product(&transpose(&x, n, d), &dy, [d, n, o]).iter().map(|dw| dw + 1.0).collect();
         let dw = if transposed { transpose(&dw, o, d) } else { dw };
-        close(&dw, &expected, 4.0 * bar, &case);
+        assert_close(&dw, &expected, 4.0 * tolerance, &case);
         let sums: Vec<f64> =
             (0..o).map(|j| 1.0 + dy.iter().skip(j).step_by(o).map(|g| g.to_f64()).sum::<f64>()).collect();
-        close(&db, &sums, bar, &case);
+        assert_close(&db, &sums, tolerance, &case);
     }
 }
 
@@ -68,6 +70,7 @@ fn the_number_of_threads_changes_no_bit() {
     }
 }
 
+/// Compares all results for one thread with those for several.
 fn check_threads([n, d, o]: [usize; 3]) {
     let (x, dy): (Vec<f32>, Vec<f32>) = (synthetic(n * d, 1), synthetic(n * o, 2));
     let (weight, bias): (Vec<f32>, Vec<f32>) = (synthetic(d * o, 3), synthetic(o, 4));

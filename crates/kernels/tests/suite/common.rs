@@ -1,4 +1,4 @@
-//! Shared by the tests: synthetic numbers, and reference products in plain loops.
+//! Helpers of the kernel tests: synthetic numbers, and products in plain loops.
 use kernels::Real;
 
 /// Returns numbers between -2 and 2 that use all their digits.
@@ -10,12 +10,12 @@ pub fn synthetic<F: Real>(count: usize, seed: u32) -> Vec<F> {
 /// Returns `a b` in plain loops.
 ///
 /// `a` is *m x k*, `b` *k x n*, both dense.
-pub fn plain<F: Real>(a: &[F], b: &[F], [m, k, n]: [usize; 3]) -> Vec<f64> {
-    let at = |i: usize| {
+pub fn plain_product<F: Real>(a: &[F], b: &[F], [m, k, n]: [usize; 3]) -> Vec<f64> {
+    let element = |i: usize| {
         let (row, col) = (i / n, i % n);
         (0..k).map(|l| a[row * k + l].to_f64() * b[l * n + col].to_f64()).sum()
     };
-    (0..m * n).map(at).collect()
+    (0..m * n).map(element).collect()
 }
 
 /// Returns the transpose of a dense *rows x cols* matrix.
@@ -23,11 +23,11 @@ pub fn transpose<F: Copy>(matrix: &[F], rows: usize, cols: usize) -> Vec<F> {
     (0..rows * cols).map(|i| matrix[i % rows * cols + i / rows]).collect()
 }
 
-/// Asserts that every element is within `bar` of the expected one.
-pub fn close<F: Real>(actual: &[F], expected: &[f64], bar: f64, what: &str) {
-    assert_eq!(actual.len(), expected.len(), "{what}");
+/// Asserts that every element is within `tolerance` of the expected one.
+pub fn assert_close<F: Real>(actual: &[F], expected: &[f64], tolerance: f64, case: &str) {
+    assert_eq!(actual.len(), expected.len(), "{case}");
     for (i, (actual, expected)) in actual.iter().zip(expected).enumerate() {
         let error = (actual.to_f64() - expected).abs();
-        assert!(error <= bar, "{what}, element {i}: {actual:?}, expected {expected}");
+        assert!(error <= tolerance, "{case}, element {i}: {actual:?}, expected {expected}");
     }
 }

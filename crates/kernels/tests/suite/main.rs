@@ -1,4 +1,4 @@
-//! Tests of the public API: linear layer, matrix products, and packed operands.
+//! Tests of the kernels' public API: linear layer, matrix products, packed operands.
 
 mod affine;
 mod common;

@@ -37,7 +37,7 @@ struct Tasks {
 
 /// Returns the tasks that pack a weight on the right: NR columns and some steps each.
 fn packing(blocking: &Blocking, columns: usize, depth: usize) -> usize {
-    columns.div_ceil(blocking.nr).saturating_mul(depth.div_ceil(blocking.steps))
+    columns.div_ceil(blocking.nr).saturating_mul(depth.div_ceil(blocking.steps_per_task))
 }
 
 impl<F: Real> Plan<F> {
@@ -47,7 +47,7 @@ impl<F: Real> Plan<F> {
         let plan = self.fitted(sites, classes);
         let blocking = Blocking::for_precision(&plan, h, precision);
         let wave = [plan.saved_scores, sites - plan.saved_scores]
-            .map(|sites| plan.wave_sites(sites, blocking.strip))
+            .map(|sites| plan.wave_sites(sites, blocking.strip_rows))
             .into_iter()
             .max();
         let wave = wave.unwrap_or(1).min(sites);
@@ -55,11 +55,11 @@ impl<F: Real> Plan<F> {
         let tile_groups = tiles.div_ceil(plan.tiles).max(1);
         let per_group =
             |tasks: &dyn Fn(usize) -> usize| sum_tasks(classes, plan.tile_classes, tasks) / tile_groups;
-        let strips = sum_tasks(wave, plan.block, |rows| rows.div_ceil(blocking.strip));
+        let strips = sum_tasks(wave, plan.block, |rows| rows.div_ceil(blocking.strip_rows));
         let scores = per_group(&|_| strips);
         Tasks {
             rows: sum_tasks(wave, plan.block, |rows| {
-                sum_tasks(rows, blocking.strip, |rows| rows.div_ceil(ROWS_PER_TASK))
+                sum_tasks(rows, blocking.strip_rows, |rows| rows.div_ceil(ROWS_PER_TASK))
             }),
             weights_for_scores: per_group(&|width| packing(&blocking, width, h)),
             weights_for_gradient: per_group(&|width| packing(&blocking, h, width)),

@@ -37,7 +37,7 @@ fn planned(sites: usize, hidden: usize, classes: usize) -> Plan<f32> {
     Plan::new(shape, Precision::Full, DEFAULT_BUDGET, true).unwrap()
 }
 
-/// A random problem: hidden rows, head, selection, adjoints.
+/// A random problem: N hidden rows of width H, a head of C classes, and S selected classes.
 #[derive(Debug, Clone)]
 struct Case {
     n: usize,
@@ -59,6 +59,7 @@ impl Case {
         Selection::new(self.ids.clone(), self.active.clone(), self.s).unwrap()
     }
 
+    /// Returns `h Wᵀ + b`, *N x C*.
     fn scores(&self) -> Vec<f64> {
         let z = |i: usize, c: usize| -> f64 {
             (0..self.h).map(|k| self.hidden[i * self.h + k] * self.weight[c * self.h + k]).sum::<f64>()
@@ -67,7 +68,7 @@ impl Case {
         (0..self.n * self.c).map(|x| z(x / self.c, x % self.c)).collect()
     }
 
-    /// Returns `g[i,c]` from the formula.
+    /// Returns the gradient of the scores from the formula, *N x C*.
     fn score_gradient(&self) -> Vec<f64> {
         let mut g = self.scores();
         for (i, row) in g.chunks_exact_mut(self.c).enumerate() {
@@ -100,12 +101,13 @@ fn cases() -> impl Strategy<Value = Case> {
             let (mut ids, mut active) = (vec![0u32; n * s], vec![false; n * s]);
             for i in 0..n {
                 for slot in 0..s {
-                    let at = i * s + slot;
-                    ids[at] = ((draws[at] + 0.5) * c as f64) as u32;
-                    let taken = (0..slot).any(|o| active[i * s + o] && ids[i * s + o] == ids[at]);
-                    active[at] = !taken && draws[n * s + at] > -0.3;
-                    if !active[at] {
-                        ids[at] = u32::MAX; // never read
+                    let entry = i * s + slot;
+                    ids[entry] = ((draws[entry] + 0.5) * c as f64) as u32;
+                    let is_repeated =
+                        (0..slot).any(|other| active[i * s + other] && ids[i * s + other] == ids[entry]);
+                    active[entry] = !is_repeated && draws[n * s + entry] > -0.3;
+                    if !active[entry] {
+                        ids[entry] = u32::MAX; // never read
                     }
                 }
             }
@@ -117,8 +119,12 @@ fn cases() -> impl Strategy<Value = Case> {
 
 fn close(actual: &[f64], expected: &[f64], tolerance: f64) {
     assert_eq!(actual.len(), expected.len());
-    for (i, (f, w)) in actual.iter().zip(expected).enumerate() {
-        assert!((f - w).abs() <= tolerance * (1.0 + w.abs()), "element {i}: found {f}, expected {w}");
+    for (i, (actual, expected)) in actual.iter().zip(expected).enumerate() {
+        let error = (actual - expected).abs();
+        assert!(
+            error <= tolerance * (1.0 + expected.abs()),
+            "element {i}: found {actual}, expected {expected}"
+        );
     }
 }
 
@@ -139,10 +145,10 @@ proptest! {
             let log_z = row.iter().map(|z| z.exp()).sum::<f64>().ln();
             prop_assert!((out.log_z(i) - log_z).abs() < 1e-12 * (1.0 + log_z.abs()));
             for s in 0..case.s {
-                let at = i * case.s + s;
-                let expected = if case.active[at] { row[case.ids[at] as usize] - log_z } else { 0.0 };
-                prop_assert!((out.emissions[at] - expected).abs() < 1e-11);
-                prop_assert!(out.emissions[at].exp() <= 1.0 + 1e-15);
+                let entry = i * case.s + s;
+                let expected = if case.active[entry] { row[case.ids[entry] as usize] - log_z } else { 0.0 };
+                prop_assert!((out.emissions[entry] - expected).abs() < 1e-11);
+                prop_assert!(out.emissions[entry].exp() <= 1.0 + 1e-15);
             }
         }
         let mut adjoints = Adjoints::new(&case.adjoints);
@@ -159,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn single_precision_follows(case in cases()) {
+    fn single_precision_is_close_to_double_precision(case in cases()) {
         let selection = case.selection();
         let (hidden, weight, bias) = (to_f32(&case.hidden), to_f32(&case.weight), to_f32(&case.bias));
         let head = Head::new(&weight, Some(&bias), case.h).unwrap();
@@ -180,8 +186,8 @@ proptest! {
         let wide = |values: &[f32]| values.iter().map(|v| f64::from(*v)).collect::<Vec<_>>();
         let actual = [wide(&grads.weight), grads.bias, wide(&grads.sites)];
         for (actual, expected) in actual.iter().zip([&expected.weight, &expected.bias, &expected.sites]) {
-            let error: f64 = actual.iter().zip(expected).map(|(f, w)| (f - w).powi(2)).sum();
-            let norm: f64 = expected.iter().map(|w| w * w).sum();
+            let error: f64 = actual.iter().zip(expected).map(|(actual, exact)| (actual - exact).powi(2)).sum();
+            let norm: f64 = expected.iter().map(|exact| exact * exact).sum();
             prop_assert!(error.sqrt() <= 2e-5 * norm.sqrt() + 1e-6, "{} of {}", error.sqrt(), norm.sqrt());
         }
     }
@@ -253,22 +259,22 @@ proptest! {
     }
 }
 
-/// `h[i] = tanh(frames[i / labels] + labels[i % labels])`, computed on the fly.
-struct Sums<'a> {
+/// Sites that compute `h[i] = tanh(frames[i / U] + labels[i % U])` on demand, for U labels.
+struct JointSites<'a> {
     frames: &'a [f64],
     labels: &'a [f64],
     width: usize,
 }
 
-impl Sums<'_> {
-    /// Returns the rows that a site adds.
-    fn rows(&self, site: usize) -> [usize; 2] {
+impl JointSites<'_> {
+    /// Returns the starts of the two rows that a site adds.
+    fn row_starts(&self, site: usize) -> [usize; 2] {
         let labels = self.labels.len() / self.width;
         [site / labels * self.width, site % labels * self.width]
     }
 }
 
-impl Sites<f64> for Sums<'_> {
+impl Sites<f64> for JointSites<'_> {
     type Gradient = [Vec<f64>; 2];
     fn len(&self) -> usize {
         self.frames.len() * self.labels.len() / self.width / self.width
@@ -281,10 +287,10 @@ impl Sites<f64> for Sums<'_> {
     }
     fn fill(&self, sites: &[usize], hidden: &mut [f64]) {
         for (&site, out) in sites.iter().zip(hidden.chunks_exact_mut(self.width)) {
-            let [f, g] = self.rows(site);
+            let [frame, label] = self.row_starts(site);
             out.iter_mut()
                 .enumerate()
-                .for_each(|(k, h)| *h = (self.frames[f + k] + self.labels[g + k]).tanh());
+                .for_each(|(k, h)| *h = (self.frames[frame + k] + self.labels[label + k]).tanh());
         }
     }
     fn pull_back(&self, _sites: &[usize], hidden: &[f64], gradient: &mut [f64]) {
@@ -295,8 +301,8 @@ impl Sites<f64> for Sums<'_> {
     }
     fn scatter(&self, sites: &[usize], gradient: &[f64], into: &mut [Vec<f64>; 2]) {
         for (&site, gradient) in sites.iter().zip(gradient.chunks_exact(self.width)) {
-            for (into, row) in into.iter_mut().zip(self.rows(site)) {
-                into[row..][..self.width].iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g);
+            for (into, start) in into.iter_mut().zip(self.row_starts(site)) {
+                into[start..][..self.width].iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g);
             }
         }
     }
@@ -316,28 +322,29 @@ fn sites_equal_their_rows() {
     let adjoints: Vec<f64> = (0..2 * n).map(|i| value(i + 7)).collect();
     let plan = Plan { saved_hidden: 5, ..Plan::custom(5, 3, 4, 2, 7) };
     let head = Head::new(&weight, None, h).unwrap();
-    let sums = Sums { frames: &f, labels: &g, width: h };
+    let joint_sites = JointSites { frames: &f, labels: &g, width: h };
     let mut hidden = vec![0.0; n * h];
-    sums.fill(&(0..n).collect::<Vec<_>>(), &mut hidden);
+    joint_sites.fill(&(0..n).collect::<Vec<_>>(), &mut hidden);
     assert!((hidden[5 * h + 1] - (f[h + 1] + g[2 * h + 1]).tanh()).abs() < 1e-15);
     let rows = Rows::new(&hidden, h).unwrap();
-    let out = forward(&sums, &head, &selection, &plan).unwrap();
+    let out = forward(&joint_sites, &head, &selection, &plan).unwrap();
     assert_eq!(out, forward(&rows, &head, &selection, &plan).unwrap());
     let adjoints = Adjoints::new(&adjoints);
-    let by_rows = backward(&rows, &head, &selection, &out, &adjoints, &plan).unwrap();
-    let by_sums = backward(&sums, &head, &selection, &out, &adjoints, &plan).unwrap();
+    let rows_gradients = backward(&rows, &head, &selection, &out, &adjoints, &plan).unwrap();
+    let joint_gradients = backward(&joint_sites, &head, &selection, &out, &adjoints, &plan).unwrap();
     let (mut df, mut dg) = (vec![0.0; f.len()], vec![0.0; g.len()]);
     for i in 0..n * h {
         let slope = 1.0 - hidden[i] * hidden[i];
-        df[i / h / labels * h + i % h] += slope * by_rows.sites[i];
-        dg[i / h % labels * h + i % h] += slope * by_rows.sites[i];
+        df[i / h / labels * h + i % h] += slope * rows_gradients.sites[i];
+        dg[i / h % labels * h + i % h] += slope * rows_gradients.sites[i];
     }
-    close(&by_sums.sites[0], &df, 1e-13);
-    close(&by_sums.sites[1], &dg, 1e-13);
-    assert_eq!(by_sums.weight, by_rows.weight);
+    close(&joint_gradients.sites[0], &df, 1e-13);
+    close(&joint_gradients.sites[1], &dg, 1e-13);
+    assert_eq!(joint_gradients.weight, rows_gradients.weight);
 }
 
-fn one_site(
+/// Runs forward for one site with the hidden row [1].
+fn forward_one_site(
     weight: &[f32],
     bias: &[f32],
     ids: Vec<u32>,
@@ -354,25 +361,25 @@ fn one_site(
 fn masked_classes_are_valid_and_bad_rows_are_named() {
     let masked = f32::NEG_INFINITY;
     // Masked classes fill whole tiles before and after the unmasked one.
-    let out = one_site(&[0.0; 5], &[masked, masked, 0.5, masked, masked], vec![2, 0], 2).unwrap();
+    let out = forward_one_site(&[0.0; 5], &[masked, masked, 0.5, masked, masked], vec![2, 0], 2).unwrap();
     assert_eq!((out.emissions[0], out.emissions[1]), (0.0, f64::NEG_INFINITY));
-    let all = one_site(&[0.0; 3], &[masked; 3], vec![0], 2);
+    let all = forward_one_site(&[0.0; 3], &[masked; 3], vec![0], 2);
     assert_eq!(all, Err(Error::AllMasked { site: 0 }));
     for bad in [f32::NAN, f32::INFINITY] {
-        for at in 0..3 {
+        for class in 0..3 {
             let mut bias = [masked; 3];
-            bias[at] = bad;
+            bias[class] = bad;
             assert_eq!(
-                one_site(&[0.0; 3], &bias, vec![0], 1),
+                forward_one_site(&[0.0; 3], &bias, vec![0], 1),
                 Err(Error::NotFinite { site: 0 }),
-                "{bad} at {at}"
+                "{bad} at {class}"
             );
             bias = [0.0; 3];
-            bias[at] = bad;
+            bias[class] = bad;
             assert_eq!(
-                one_site(&[0.0; 3], &bias, vec![0], 2),
+                forward_one_site(&[0.0; 3], &bias, vec![0], 2),
                 Err(Error::NotFinite { site: 0 }),
-                "{bad} at {at}"
+                "{bad} at {class}"
             );
         }
     }
@@ -380,9 +387,9 @@ fn masked_classes_are_valid_and_bad_rows_are_named() {
 
 #[test]
 fn one_class_has_no_gradient_and_large_offsets_keep_their_digits() {
-    let out = one_site(&[0.3], &[1e4], vec![0], 1).unwrap();
+    let out = forward_one_site(&[0.3], &[1e4], vec![0], 1).unwrap();
     assert_eq!(out.emissions, [0.0]);
-    let out = one_site(&[0.0; 3], &[1e6, 1e6 + 1.0, 1e6 - 2.0], vec![0, 1, 2], 2).unwrap();
+    let out = forward_one_site(&[0.0; 3], &[1e6, 1e6 + 1.0, 1e6 - 2.0], vec![0, 1, 2], 2).unwrap();
     let log_sum = (1.0 + (-1f64).exp() + (-3f64).exp()).ln();
     close(&out.emissions, &[-1.0 - log_sum, -log_sum, -3.0 - log_sum], 1e-7);
 }
@@ -399,10 +406,13 @@ fn a_clamp_clips_before_weighting() {
 }
 
 #[test]
-fn mistakes_are_named() {
-    let two = |ids: Vec<u32>| one_site(&[0.0; 3], &[0.0; 3], ids, 2);
-    assert_eq!(two(vec![1, 1]), Err(Error::DuplicateClass { site: 0, class: 1 }));
-    assert_eq!(two(vec![0, 3]), Err(Error::ClassOutOfRange { site: 0, slot: 1, class: 3, classes: 3 }));
+fn errors_name_the_invalid_argument() {
+    let select_two = |ids: Vec<u32>| forward_one_site(&[0.0; 3], &[0.0; 3], ids, 2);
+    assert_eq!(select_two(vec![1, 1]), Err(Error::DuplicateClass { site: 0, class: 1 }));
+    assert_eq!(
+        select_two(vec![0, 3]),
+        Err(Error::ClassOutOfRange { site: 0, slot: 1, class: 3, classes: 3 })
+    );
     assert!(matches!(Head::new(&[0.0f32; 5], None, 2), Err(Error::Length { argument: "head.weight", .. })));
     assert!(matches!(
         Head::new(&[0.0f32; 4], Some(&[0.0]), 2),
@@ -445,7 +455,7 @@ fn mistakes_are_named() {
 /// Forward would accept these, and backward would compute NaN.
 #[test]
 fn infinite_weights_and_adjoints_are_refused() {
-    let out = one_site(&[0.3, f32::NEG_INFINITY], &[0.0; 2], vec![0], 2);
+    let out = forward_one_site(&[0.3, f32::NEG_INFINITY], &[0.0; 2], vec![0], 2);
     assert_eq!(out, Err(Error::InfiniteWeight { class: 1, value: f64::NEG_INFINITY }));
 
     let (rows, head) = (Rows::new(&[1.0f32], 1).unwrap(), Head::new(&[1.0f32, 2.0], None, 1).unwrap());
@@ -546,7 +556,7 @@ fn a_confident_model_keeps_its_gradient_in_single_precision() {
     }
 }
 
-/// Tensor gradients equal central_difference differences; wrong shapes are refused.
+/// Tensor gradients equal central differences; wrong shapes are refused.
 #[test]
 fn tensors_have_gradients_and_checked_shapes() {
     use candle_core::{Device, Tensor, Var};

@@ -4,10 +4,14 @@ use panda_core::{
     Workspace, backward, forward,
 };
 
+/// Number of sites.
 const N: usize = 300;
+/// Width of hidden rows.
 const H: usize = 70;
+/// Number of classes.
 const C: usize = 500;
 
+/// Arguments of forward and backward, with two selected classes of each site.
 struct Problem {
     hidden: Vec<f32>,
     weight: Vec<f32>,
@@ -58,22 +62,24 @@ impl Problem {
         (out, into)
     }
 
-    fn with(&self, precision: Precision) -> (Normalized<f32>, Gradients<f32, Vec<f32>>) {
+    fn run_with(&self, precision: Precision) -> (Normalized<f32>, Gradients<f32, Vec<f32>>) {
         self.run(Workspace::new(usize::MAX, false).with_precision(precision))
     }
 }
 
-fn relative(actual: &[f32], expected: &[f32]) -> f64 {
+/// Returns the relative error in the Euclidean norm.
+fn relative_error(actual: &[f32], expected: &[f32]) -> f64 {
     let square = |x: f64| x * x;
-    let error: f64 = actual.iter().zip(expected).map(|(f, e)| square(f64::from(f - e))).sum();
+    let error: f64 =
+        actual.iter().zip(expected).map(|(actual, expected)| square(f64::from(actual - expected))).sum();
     (error / expected.iter().map(|&e| square(f64::from(e))).sum::<f64>()).sqrt()
 }
 
 #[test]
 fn emissions_stay_within_the_documented_bound() {
     let problem = Problem::new();
-    let (full, half) = (problem.with(Precision::Full), problem.with(Precision::Bf16));
-    let mut largest = 0f64;
+    let (full, bf16) = (problem.run_with(Precision::Full), problem.run_with(Precision::Bf16));
+    let mut max_error = 0f64;
     for site in 0..N {
         let row = &problem.hidden[site * H..][..H];
         let bound = problem
@@ -83,22 +89,22 @@ fn emissions_stay_within_the_documented_bound() {
             .fold(0.0, f64::max)
             / 128.0;
         for slot in 0..2 {
-            let error = (half.0.emissions[2 * site + slot] - full.0.emissions[2 * site + slot]).abs();
+            let error = (bf16.0.emissions[2 * site + slot] - full.0.emissions[2 * site + slot]).abs();
             assert!(error <= 2.0 * bound, "site {site}: {error} {bound}");
-            largest = largest.max(error);
+            max_error = max_error.max(error);
         }
     }
-    assert!(largest > 1e-5, "bf16 was not used: {largest}");
-    for (actual, expected) in [(&half.1.weight, &full.1.weight), (&half.1.sites, &full.1.sites)] {
-        let error = relative(actual, expected);
+    assert!(max_error > 1e-5, "bf16 was not used: {max_error}");
+    for (actual, expected) in [(&bf16.1.weight, &full.1.weight), (&bf16.1.sites, &full.1.sites)] {
+        let error = relative_error(actual, expected);
         assert!((1e-5..1e-2).contains(&error), "{error}");
     }
 }
 
 #[test]
 fn the_worst_case_is_within_the_documented_bound() {
-    const WORST: f32 = 1.0 + 1.0 / 256.0; // halfway between two bf16 numbers; rounds to 1
-    let (hidden, weight) = ([WORST; 32], [[WORST; 32], [-WORST; 32]].concat());
+    const WORST_CASE: f32 = 1.0 + 1.0 / 256.0; // halfway between two bf16 numbers; rounds to 1
+    let (hidden, weight) = ([WORST_CASE; 32], [[WORST_CASE; 32], [-WORST_CASE; 32]].concat());
     let emission = |precision| {
         let mut workspace = Workspace::new(usize::MAX, false).with_precision(precision);
         let head = Head::new(&weight, None, 32).unwrap();
@@ -106,7 +112,7 @@ fn the_worst_case_is_within_the_documented_bound() {
         forward(&Rows::new(&hidden, 32).unwrap(), &head, &selection, &mut workspace).unwrap().emissions[0]
     };
     let (error, sum) =
-        (emission(Precision::Bf16) - emission(Precision::Full), 32.0 * f64::from(WORST * WORST));
+        (emission(Precision::Bf16) - emission(Precision::Full), 32.0 * f64::from(WORST_CASE * WORST_CASE));
     assert!(error > 2.0 * sum / 256.0 && error <= 2.0 * sum / 128.0, "{error} {sum}");
 }
 
@@ -151,7 +157,7 @@ fn f64_references_are_rounded_equally() {
     let rows = Rows::new(&hidden, H).unwrap();
     let head = Head::new(&weight, Some(&bias), H).unwrap();
     let out = forward(&rows, &head, &problem.selection, &mut workspace).unwrap();
-    for (wide, single) in out.emissions.iter().zip(&problem.with(Precision::Bf16).0.emissions) {
+    for (wide, single) in out.emissions.iter().zip(&problem.run_with(Precision::Bf16).0.emissions) {
         assert!((wide - single).abs() < 1e-5, "{wide} {single}");
     }
 }
@@ -159,22 +165,22 @@ fn f64_references_are_rounded_equally() {
 #[test]
 fn operands_exact_in_bf16_give_exact_emissions() {
     let problem = Problem::new().rounded();
-    let (full, half) = (problem.with(Precision::Full), problem.with(Precision::Bf16));
-    for (half, full) in half.0.emissions.iter().zip(&full.0.emissions) {
-        assert!((half - full).abs() < 1e-5, "{half} {full}");
+    let (full, bf16) = (problem.run_with(Precision::Full), problem.run_with(Precision::Bf16));
+    for (bf16, full) in bf16.0.emissions.iter().zip(&full.0.emissions) {
+        assert!((bf16 - full).abs() < 1e-5, "{bf16} {full}");
     }
     // Bias gradients are summed before rounding.
-    for (half, full) in half.1.bias.iter().zip(&full.1.bias) {
-        assert!((half - full).abs() < 1e-5, "{half} {full}");
+    for (bf16, full) in bf16.1.bias.iter().zip(&full.1.bias) {
+        assert!((bf16 - full).abs() < 1e-5, "{bf16} {full}");
     }
-    assert!(relative(&half.1.weight, &full.1.weight) < 4e-3);
-    assert!(relative(&half.1.sites, &full.1.sites) < 4e-3);
+    assert!(relative_error(&bf16.1.weight, &full.1.weight) < 4e-3);
+    assert!(relative_error(&bf16.1.sites, &full.1.sites) < 4e-3);
 }
 
 #[test]
 fn plans_and_saved_scores_change_only_rounding() {
     let problem = Problem::new();
-    let expected = problem.with(Precision::Bf16);
+    let expected = problem.run_with(Precision::Bf16);
     for (wave, block, classes, tiles, saved_scores, saved_hidden) in [
         (300, 256, 448, 2, 0, 0),
         (300, 256, 448, 2, 300, 0),
@@ -188,8 +194,8 @@ fn plans_and_saved_scores_change_only_rounding() {
         for (actual, expected) in out.emissions.iter().zip(&expected.0.emissions) {
             assert!((actual - expected).abs() < 1e-5, "{plan:?}");
         }
-        assert!(relative(&grads.weight, &expected.1.weight) < 1e-5, "{plan:?}");
-        assert!(relative(&grads.sites, &expected.1.sites) < 1e-5, "{plan:?}");
+        assert!(relative_error(&grads.weight, &expected.1.weight) < 1e-5, "{plan:?}");
+        assert!(relative_error(&grads.sites, &expected.1.sites) < 1e-5, "{plan:?}");
     }
 }
 
@@ -198,7 +204,7 @@ fn threads_change_no_bit() {
     let problem = Problem::new();
     let bits = |threads: usize| -> Vec<u64> {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        let (out, grads) = pool.install(|| problem.with(Precision::Bf16));
+        let (out, grads) = pool.install(|| problem.run_with(Precision::Bf16));
         let single = |x: &f32| u64::from(x.to_bits());
         let compact = out.emissions.iter().chain(&grads.bias).map(|x| x.to_bits());
         compact.chain(grads.weight.iter().map(single)).chain(grads.sites.iter().map(single)).collect()

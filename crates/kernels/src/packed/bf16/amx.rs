@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 use std::arch::asm;
 
-use super::{BLOCK, SIDE, Tile, write_block};
+use super::{BLOCK_SIDE, TILE_SIDE, Tile, write_block};
 use crate::{Accumulate, ViewMut, packed::OutputTile, simd::Amx};
 
 /// Configuration of the registers: palette 1, eight tiles of 16 rows and 64 bytes.
@@ -18,7 +18,7 @@ const TILE_CONFIG: TileConfig = {
     let mut tile = 0;
     while tile < 8 {
         shapes[16 + 2 * tile] = 64;
-        shapes[48 + tile] = SIDE as u8;
+        shapes[48 + tile] = TILE_SIDE as u8;
         tile += 1;
     }
     TileConfig(shapes)
@@ -35,28 +35,31 @@ const TILE_CONFIG: TileConfig = {
 pub(super) fn product(
     _token: Amx,
     out: ViewMut<f32>,
-    (left, right): (&[Tile], &[Tile]),
+    left: &[Tile],
+    right: &[Tile],
     depth: usize,
     accumulate: Accumulate,
 ) {
     let ViewMut { data, rows, cols, stride } = out;
     // SAFETY: the token proves that the registers are there; the shapes are legal.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &TILE_CONFIG, options(nostack, readonly)) };
-    for row in (0..rows).step_by(BLOCK) {
-        let left = &left[row / SIDE * depth..][..2 * depth];
-        for col in (0..cols).step_by(BLOCK) {
-            let right = &right[col / SIDE * depth..][..2 * depth];
+    for row in (0..rows).step_by(BLOCK_SIDE) {
+        let left = &left[row / TILE_SIDE * depth..][..2 * depth];
+        for col in (0..cols).step_by(BLOCK_SIDE) {
+            let right = &right[col / TILE_SIDE * depth..][..2 * depth];
             let to = &mut data[row * stride + col..];
-            if rows - row >= BLOCK && cols - col >= BLOCK {
-                assert!(to.len() >= (BLOCK - 1) * stride + BLOCK);
+            if rows - row >= BLOCK_SIDE && cols - col >= BLOCK_SIDE {
+                assert!(to.len() >= (BLOCK_SIDE - 1) * stride + BLOCK_SIDE);
                 // SAFETY: `to` has 32 rows of 32 elements at this stride.
-                unsafe { block(left, right, depth, to.as_mut_ptr(), stride, accumulate) };
+                unsafe { multiply_block(left, right, depth, to.as_mut_ptr(), stride, accumulate) };
             } else {
-                let mut part = [0.0; BLOCK * BLOCK];
+                let mut sums = [0.0; BLOCK_SIDE * BLOCK_SIDE];
                 // SAFETY: the array has 32 rows of 32 elements.
-                unsafe { block(left, right, depth, part.as_mut_ptr(), BLOCK, Accumulate::Replace) };
+                unsafe {
+                    multiply_block(left, right, depth, sums.as_mut_ptr(), BLOCK_SIDE, Accumulate::Replace)
+                };
                 write_block(
-                    &part,
+                    &sums,
                     OutputTile { out: to, rows: rows - row, cols: cols - col, stride, accumulate },
                 );
             }
@@ -71,7 +74,7 @@ pub(super) fn product(
 /// # Safety
 /// The tile registers must be configured as above, and `out` must have 32 rows of 32 elements,
 /// `stride` apart.
-unsafe fn block(
+unsafe fn multiply_block(
     left: &[Tile],
     right: &[Tile],
     depth: usize,
@@ -118,7 +121,7 @@ unsafe fn block(
             "tilestored [{below} + {bytes}*1 + 64], tmm3",
             add = in(reg) i32::from(accumulate == Accumulate::Add),
             out = in(reg) out,
-            below = in(reg) out.add(SIDE * stride),
+            below = in(reg) out.add(TILE_SIDE * stride),
             bytes = in(reg) bytes,
             row = in(reg) 64usize,
             l0 = inout(reg) left.as_ptr() => _,

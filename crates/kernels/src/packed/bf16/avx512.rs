@@ -1,10 +1,10 @@
-//! bf16 packing and matrix products with AVX-512 BF16, for CPUs without AMX.
+//! bf16 packing and matrix products with AVX-512, for CPUs without AMX.
 //!
 //! AMX products use this packing too.
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
-use super::{BLOCK, Operand, OperandSource, SIDE, Tile, is_transposed};
+use super::{BLOCK_SIDE, Operand, OperandSource, TILE_SIDE, Tile, is_transposed};
 use crate::{avx512::lane_mask, packed::pack_avx512::transpose, simd::Avx512Bf16};
 
 /// Loads 16 elements of a row from a column on, 0 beyond the matrix.
@@ -22,12 +22,12 @@ fn load(source: &OperandSource<f32>, row: usize, col: usize) -> __m512 {
 pub(super) fn pack_tile(
     _token: Avx512Bf16,
     source: &OperandSource<f32>,
-    at: (usize, usize),
+    position: (usize, usize),
     operand: Operand,
     tile: &mut Tile,
 ) {
     // SAFETY: the token proves the features.
-    unsafe { pack_tile_wide(source, at, operand, tile) }
+    unsafe { pack_tile_wide(source, position, operand, tile) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
@@ -37,50 +37,55 @@ fn pack_tile_wide(
     operand: Operand,
     tile: &mut Tile,
 ) {
-    let mut pairs = [_mm512_setzero_si512(); SIDE];
+    let mut pairs = [_mm512_setzero_si512(); TILE_SIDE];
     // Interleaves the 16-bit words of two registers.
     let interleaved = _mm512_set_epi16(
         31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18,
         2, 17, 1, 16, 0,
     );
     for (i, pairs) in pairs.iter_mut().enumerate() {
-        let [low, high] = match source.across {
+        let [low, high] = match source.steps_are_rows {
             true => [load(source, row + 2 * i, col), load(source, row + 2 * i + 1, col)],
-            false => [load(source, row + i, col), load(source, row + i, col + SIDE)],
+            false => [load(source, row + i, col), load(source, row + i, col + TILE_SIDE)],
         };
         // SAFETY: both types are 64 bytes without any invariant.
         let halves: __m512i = unsafe { std::mem::transmute(_mm512_cvtne2ps_pbh(high, low)) };
-        *pairs = if source.across { _mm512_permutexvar_epi16(interleaved, halves) } else { halves };
+        *pairs = if source.steps_are_rows { _mm512_permutexvar_epi16(interleaved, halves) } else { halves };
     }
     if is_transposed(source, operand) {
         transpose(&mut pairs);
     }
-    for (to, pairs) in tile.0.chunks_exact_mut(2 * SIDE).zip(pairs) {
+    for (to, pairs) in tile.0.chunks_exact_mut(2 * TILE_SIDE).zip(pairs) {
         // SAFETY: the chunk has the 64 bytes that are written.
         unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs) };
     }
 }
 
 /// Computes a block of `left · right` from two micro-panels of `depth` tiles each.
-pub(super) fn block(_token: Avx512Bf16, left: &[Tile], right: &[Tile], depth: usize) -> [f32; BLOCK * BLOCK] {
+pub(super) fn multiply_block(
+    _token: Avx512Bf16,
+    left: &[Tile],
+    right: &[Tile],
+    depth: usize,
+) -> [f32; BLOCK_SIDE * BLOCK_SIDE] {
     // SAFETY: the token proves the features.
-    unsafe { block_wide(left, right, depth) }
+    unsafe { multiply_block_wide(left, right, depth) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn block_wide(left: &[Tile], right: &[Tile], depth: usize) -> [f32; BLOCK * BLOCK] {
-    let mut out = [0.0; BLOCK * BLOCK];
+fn multiply_block_wide(left: &[Tile], right: &[Tile], depth: usize) -> [f32; BLOCK_SIDE * BLOCK_SIDE] {
+    let mut out = [0.0; BLOCK_SIDE * BLOCK_SIDE];
     for (row, left) in left.chunks_exact(depth).enumerate() {
         for (col, right) in right.chunks_exact(depth).enumerate() {
-            let mut sums = [_mm512_setzero_ps(); SIDE];
+            let mut sums = [_mm512_setzero_ps(); TILE_SIDE];
             for (left, right) in left.iter().zip(right) {
-                for pair in 0..SIDE {
+                for pair in 0..TILE_SIDE {
                     // SAFETY: a row of a tile has 64 bytes, four of them at `2 * pair`.
                     unsafe {
-                        let r = _mm512_load_si512(right.0.as_ptr().add(pair * 2 * SIDE).cast());
+                        let r = _mm512_load_si512(right.0.as_ptr().add(pair * 2 * TILE_SIDE).cast());
                         let r: __m512bh = std::mem::transmute(r);
                         for (i, sum) in sums.iter_mut().enumerate() {
-                            let l = left.0.as_ptr().add(i * 2 * SIDE + 2 * pair).cast::<i32>().read();
+                            let l = left.0.as_ptr().add(i * 2 * TILE_SIDE + 2 * pair).cast::<i32>().read();
                             let l: __m512bh = std::mem::transmute(_mm512_set1_epi32(l));
                             *sum = _mm512_dpbf16_ps(*sum, l, r);
                         }
@@ -88,7 +93,7 @@ fn block_wide(left: &[Tile], right: &[Tile], depth: usize) -> [f32; BLOCK * BLOC
                 }
             }
             for (i, sum) in sums.into_iter().enumerate() {
-                let to = &mut out[(row * SIDE + i) * BLOCK + col * SIDE..][..SIDE];
+                let to = &mut out[(row * TILE_SIDE + i) * BLOCK_SIDE + col * TILE_SIDE..][..TILE_SIDE];
                 // SAFETY: the slice has the 16 elements that are written.
                 unsafe { _mm512_storeu_ps(to.as_mut_ptr(), sum) };
             }
