@@ -191,8 +191,10 @@ impl Alignments {
                 tokens: (group.start, group.end),
             })
         };
-        let words =
-            crate::words::groups(tokenizer, &example.labels).into_iter().map(word).collect::<Result<_>>()?;
+        let words = crate::words::word_ranges(tokenizer, &example.labels)
+            .into_iter()
+            .map(word)
+            .collect::<Result<_>>()?;
         Ok(AlignedUtterance {
             id: example.id.clone(),
             text: tokenizer.normalize(&example.text).into_owned(),

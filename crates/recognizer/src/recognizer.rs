@@ -15,7 +15,7 @@ use crate::examples::{self, BatchSize, Example};
 use crate::search::{SearchConfig, SearchResult, Searcher};
 use crate::silence;
 use crate::silence::MIN_WORD_POSTERIOR;
-use crate::transcription::{Transcription, Writer};
+use crate::transcription::{Transcription, TranscriptionBuilder};
 use crate::unfused::UnfusedSearch;
 use crate::{Error, Result};
 use model::Model;
@@ -338,11 +338,12 @@ impl Recognizer {
         if silence::is_silence(features, &self.tokenizer, result, self.silence) {
             return Ok(Transcription { silence: true, ..Transcription::default() });
         }
-        self.writer().write_result(&self.tokenizer, result)
+        self.transcription_builder().build_from_result(&self.tokenizer, result)
     }
 
-    pub(crate) fn writer(&self) -> Writer {
-        Writer::new(
+    /// Returns the conversion of labels to text with times.
+    pub(crate) fn transcription_builder(&self) -> TranscriptionBuilder {
+        TranscriptionBuilder::new(
             !self.model.durations().is_empty(),
             self.model.config().frame_ms() / 1000.0,
             self.aggregate,
@@ -354,14 +355,14 @@ impl Recognizer {
     ///
     /// In a tokenizer with labels for spaces, a space stands for the word after it.
     pub fn word_starts(&self) -> Vec<u8> {
-        crate::words::starts(&self.tokenizer)
+        crate::words::word_starts(&self.tokenizer)
     }
 
     /// Returns the word boundaries of each class, for whole-word phrases.
     ///
     /// `None` for a class that is not a label, such as the blank.
     pub fn word_boundaries(&self) -> Vec<Option<WordBoundaries>> {
-        let mut boundaries = crate::words::boundaries(&self.tokenizer);
+        let mut boundaries = crate::words::word_boundaries(&self.tokenizer);
         boundaries.resize(self.model.classes(), None);
         boundaries
     }

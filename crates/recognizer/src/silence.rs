@@ -4,7 +4,7 @@ use speech::{Features, Tokenizer};
 
 use crate::search::SearchResult;
 use crate::unfused::Unfused;
-use crate::words::groups;
+use crate::words::word_ranges;
 
 /// Default of the smallest posterior of a text's best word.
 ///
@@ -65,7 +65,7 @@ pub(crate) fn max_word_posterior(tokenizer: &Tokenizer, labels: &[DecodedToken])
         let parts = labels[word].chunk_by(|a, b| !is_word(a) && !is_word(b));
         parts.map(posterior).fold(0.0, f64::max)
     };
-    groups(tokenizer, &ids).into_iter().map(best_part).fold(0.0, f64::max)
+    word_ranges(tokenizer, &ids).into_iter().map(best_part).fold(0.0, f64::max)
 }
 
 /// Returns whether a letter is of a script without spaces between words.

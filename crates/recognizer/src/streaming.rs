@@ -10,8 +10,8 @@ use speech::Tokenizer;
 use crate::recognizer::Recognizer;
 use crate::streaming::chunked::{ChunkedEncoder, WindowConfig};
 use crate::streaming::encoder::{StreamId, StreamingEncoder};
-use crate::transcription::{Transcription, Writer};
-use crate::words::groups;
+use crate::transcription::{Transcription, TranscriptionBuilder};
+use crate::words::word_ranges;
 use crate::{Error, Result};
 use search::StreamingSearch;
 use speech_gate::SpeechGate;
@@ -101,7 +101,7 @@ pub struct StreamingRecognizer {
     encoder: EncoderInput,
     search: StreamingSearch,
     tokenizer: Tokenizer,
-    writer: Writer,
+    builder: TranscriptionBuilder,
     endpoint: Option<EndpointConfig>,
     gate: SpeechGate,
     /// Labels of words that are incomplete or not accepted yet.
@@ -164,7 +164,7 @@ impl Recognizer {
             encoder,
             search,
             tokenizer: self.tokenizer().clone(),
-            writer: self.writer(),
+            builder: self.transcription_builder(),
             endpoint: options.endpoint,
             gate: SpeechGate::new(self.silence(), self.unfused_search()?),
             pending: Vec::new(),
@@ -322,7 +322,7 @@ impl StreamingRecognizer {
         let rest: Vec<u32> = self.pending.iter().chain(self.search.open()).map(|label| label.label).collect();
         Ok(StreamingUpdate {
             new,
-            partial: self.writer.text(&self.tokenizer, &rest)?,
+            partial: self.builder.text(&self.tokenizer, &rest)?,
             has_discarded: self.has_discarded,
             endpoint,
         })
@@ -331,7 +331,7 @@ impl StreamingRecognizer {
     /// Returns the final words that the gate accepts; `is_over` makes all words final.
     fn take_words(&mut self, is_over: bool) -> Result<Transcription> {
         let ids: Vec<u32> = self.pending.iter().map(|label| label.label).collect();
-        let words = groups(&self.tokenizer, &ids);
+        let words = word_ranges(&self.tokenizer, &ids);
         // Without a pause, the last word may be incomplete; a single one with too many labels is
         // split.
         let is_cut = words.len() == 1 && self.pending.len() > MAX_PENDING;
@@ -345,7 +345,7 @@ impl StreamingRecognizer {
         };
         let new = match end {
             0 => Transcription::default(),
-            _ => self.writer.write(&self.tokenizer, &self.pending[..end])?,
+            _ => self.builder.build(&self.tokenizer, &self.pending[..end])?,
         };
         self.pending.drain(..end);
         if !self.gate.is_open() && !self.pending.is_empty() && must_decide {
@@ -367,7 +367,7 @@ impl StreamingRecognizer {
             return (false, false);
         };
         let frames = self.search.frames() - self.first;
-        let seconds = |frames: usize| frames as f64 * self.writer.frame_seconds();
+        let seconds = |frames: usize| frames as f64 * self.builder.frame_seconds();
         let trailing = seconds(self.search.trailing_frames().min(frames));
         let pause = if self.labels + self.search.open().len() > 0 {
             silence_after_words

@@ -57,7 +57,7 @@ impl StreamingSearch {
             }
         };
         let row_width = decoder()?.width();
-        let frame_seconds = recognizer.writer().frame_seconds();
+        let frame_seconds = recognizer.transcription_builder().frame_seconds();
         let latest = latest.map_or(usize::MAX, |seconds| (seconds / frame_seconds) as usize);
         Ok(Self { search, newest: None, open: Vec::new(), latest, row_width })
     }

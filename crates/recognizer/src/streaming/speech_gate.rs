@@ -8,7 +8,7 @@ use super::MAX_PENDING;
 use crate::Result;
 use crate::silence;
 use crate::unfused::{Unfused, UnfusedSearch};
-use crate::words::groups;
+use crate::words::word_ranges;
 
 /// Decides whether the words of a stream are speech; once open, it stays open.
 ///
@@ -113,7 +113,7 @@ impl UnfusedStream {
     /// Returns the evidence of complete words and removes them; see [`SpeechGate::update`].
     fn take_evidence(&mut self, tokenizer: &Tokenizer, must_decide: bool) -> f64 {
         let ids: Vec<u32> = self.evidence.labels.iter().map(|label| label.label).collect();
-        let words = groups(tokenizer, &ids);
+        let words = word_ranges(tokenizer, &ids);
         let end = match words.last() {
             Some(last) if !must_decide && ids.len() <= MAX_PENDING => last.start,
             _ => ids.len(),
