@@ -13,7 +13,7 @@ use speech::{AudioChange, Conversion, Features, FrontEnd, Tokenizer, Utterance};
 use crate::bad_items::{self, BadItems, LengthMismatch};
 use crate::{Error, Result};
 
-/// Upper bound of an example's memory that is not counted by length, in bytes.
+/// Upper bound of an example's other memory in bytes.
 ///
 /// Short strings, the list of conversions, and the overhead of allocations.
 const ALLOCATION_BYTES: usize = 256;

@@ -65,7 +65,7 @@ impl OutputIds {
     }
 }
 
-/// Returns whether a character is a control character or a byte order mark.
+/// Returns true for a control character or a byte order mark.
 fn is_control(character: char) -> bool {
     character.is_control() || character == '\u{feff}'
 }

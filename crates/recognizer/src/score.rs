@@ -8,7 +8,7 @@ use crate::transcription::{RankedText, Transcription};
 
 /// Number of bootstrap resamples for a confidence interval.
 const BOOTSTRAP_RESAMPLES: usize = 1000;
-/// Seed of the resamples, so that a set always has the same intervals.
+/// Seed of the resamples; a set always has the same intervals.
 const BOOTSTRAP_SEED: u64 = 0;
 
 /// Reference and hypothesis of an utterance.

@@ -19,7 +19,7 @@ use crate::{Error, Result};
 use search::StreamingSearch;
 use speech_gate::SpeechGate;
 
-/// Largest number of labels that wait for the silence filter or word end.
+/// Largest number of labels without a decision of the silence filter.
 const MAX_PENDING_LABELS: usize = 1000;
 
 /// Rules that end an utterance, in seconds.

@@ -103,7 +103,7 @@ impl StreamedSet {
     }
 
     /// Returns the number of utterances without concatenations, with unusable samples of shards.
-    pub(crate) fn utterances(&self) -> usize {
+    pub(crate) fn listed_count(&self) -> usize {
         self.kept.len() + self.corpus.bad_samples().len()
     }
 
