@@ -41,12 +41,14 @@ pub(crate) fn shard_step(step: &[Vec<usize>], rank: usize, ranks: usize) -> Vec<
     step.iter().enumerate().map(shard_of_batch).filter(|shard: &Vec<usize>| !shard.is_empty()).collect()
 }
 
-/// A slow rank takes more than this multiple of the mean of the others.
+/// A slow rank takes more than this multiple of the others' mean.
 const MIN_SLOW_RATIO: f64 = 1.5;
-/// A slow rank takes at least this number of seconds more than the mean of the others.
+/// A slow rank takes over this many seconds more than their mean.
 const MIN_SLOW_SECONDS: f64 = 1.0;
 
-/// Returns a rank that is much slower than the others, and the ratio of the times.
+/// Returns a rank that is much slower than the others.
+///
+/// The ratio of its time to the others' mean is returned as well.
 pub(crate) fn slow_rank(seconds: &[f64]) -> Option<(usize, f64)> {
     let (rank, longest) = seconds.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1))?;
     let mean = (seconds.iter().sum::<f64>() - longest) / (seconds.len() - 1) as f64;
