@@ -68,7 +68,7 @@ impl Trainer<'_> {
                         let warnings = [source.warnings(), self.bad_item_log.record(bad)].concat();
                         warnings.iter().for_each(|warning| observer.on_warning(warning));
                         if rank == 0 {
-                            self.events.step(&report);
+                            self.events.add_step(&report);
                         }
                         let seconds = started.elapsed().as_secs_f64();
                         observer.on_step(&StepReport { seconds, ..report });
