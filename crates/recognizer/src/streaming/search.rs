@@ -12,7 +12,7 @@ const MAX_OPEN_LABELS: usize = 1000;
 
 /// A search and its state.
 pub(super) struct StreamingSearch {
-    search: StreamSearch,
+    search: SearchWithStream,
     /// Frame of the newest final label.
     newest_frame: Option<usize>,
     /// Labels of the best hypothesis after the final ones.
@@ -24,7 +24,7 @@ pub(super) struct StreamingSearch {
 }
 
 /// A search with the state of its stream.
-enum StreamSearch {
+enum SearchWithStream {
     Greedy(Box<(GreedySearch, GreedyStream)>),
     Beam(Box<(BeamSearch, BeamStream)>),
 }
@@ -43,7 +43,7 @@ impl StreamingSearch {
             SearchConfig::Greedy(options) => {
                 let search = GreedySearch::new(decoder()?, options.clone())?;
                 let stream = search.stream();
-                StreamSearch::Greedy(Box::new((search, stream)))
+                SearchWithStream::Greedy(Box::new((search, stream)))
             }
             SearchConfig::Beam(BeamOptions { nbest: 2.., .. }) => {
                 let expected = "1 for streaming, which returns each word once";
@@ -52,7 +52,7 @@ impl StreamingSearch {
             SearchConfig::Beam(options) => {
                 let search = BeamSearch::new(decoder()?, options.clone())?;
                 let stream = search.stream()?;
-                StreamSearch::Beam(Box::new((search, stream)))
+                SearchWithStream::Beam(Box::new((search, stream)))
             }
             SearchConfig::BeamWithCtc { .. } | SearchConfig::Ctc(_) | SearchConfig::Lattice(_) => {
                 let expected = "a greedy search or a beam with the joint network only, for streaming";
@@ -68,11 +68,11 @@ impl StreamingSearch {
     /// Searches further rows; returns the new final labels.
     pub fn advance(&mut self, rows: &[f32]) -> Result<Vec<DecodedToken>> {
         let labels = match &mut self.search {
-            StreamSearch::Greedy(greedy) => {
+            SearchWithStream::Greedy(greedy) => {
                 let (search, stream) = &mut **greedy;
                 search.advance(&mut [stream], &[rows])?.labels(0).to_vec()
             }
-            StreamSearch::Beam(beam) => {
+            SearchWithStream::Beam(beam) => {
                 let (search, stream) = &mut **beam;
                 let best = search.advance(&mut [stream], &[rows])?[0].best();
                 self.open_labels = best.map_or_else(Vec::new, |best| best.labels.clone());
@@ -93,7 +93,7 @@ impl StreamingSearch {
     ///
     /// At the end of the recording, language models score the end too.
     pub fn commit(&mut self, is_end: bool) -> Result<Vec<DecodedToken>> {
-        let StreamSearch::Beam(beam) = &mut self.search else { return Ok(Vec::new()) };
+        let SearchWithStream::Beam(beam) = &mut self.search else { return Ok(Vec::new()) };
         let (search, stream) = &mut **beam;
         let labels = if is_end {
             let best = search.finish(&mut [stream])?[0].best();
@@ -125,14 +125,14 @@ impl StreamingSearch {
     ///
     /// Labels of a beam depend on when they are committed.
     pub fn is_beam(&self) -> bool {
-        matches!(self.search, StreamSearch::Beam(_))
+        matches!(self.search, SearchWithStream::Beam(_))
     }
 
     /// Returns the number of frames so far.
     pub fn frames(&self) -> usize {
         match &self.search {
-            StreamSearch::Greedy(greedy) => greedy.1.frames(),
-            StreamSearch::Beam(beam) => beam.1.frames(),
+            SearchWithStream::Greedy(greedy) => greedy.1.frames(),
+            SearchWithStream::Beam(beam) => beam.1.frames(),
         }
     }
 
