@@ -71,7 +71,7 @@ fn parse_fields(mut message: &[u8]) -> Vec<(u64, &[u8])> {
             1 => 8,
             2 => read_varint(&mut message) as usize,
             5 => 4,
-            wire_type => panic!("wire type {wire_type}"),
+            wire_type => panic!("kind {wire_type}"),
         };
         fields.push((key >> 3, &message[..length]));
         message = &message[length..];
