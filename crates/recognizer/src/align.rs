@@ -1,4 +1,7 @@
 //! Forced alignment: times and confidences of the words of given transcripts.
+//!
+//! For each batch of examples, [`Session::align`] finds the best path of the transcript and the
+//! posteriors of its tokens over all paths; frames then become seconds and tokens words.
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -101,7 +104,8 @@ impl Alignments {
                 .into_iter()
                 .for_each(|(change, count)| *merged.changes.entry(change).or_default() += count);
         }
-        merged.expected_latency = latency(merged.utterances.iter().flat_map(|utterance| &utterance.tokens));
+        merged.expected_latency =
+            mean_expected_time(merged.utterances.iter().flat_map(|utterance| &utterance.tokens));
         Some(merged)
     }
 
@@ -132,7 +136,7 @@ impl Alignments {
         examples::count_changes(&mut self.changes, examples);
         let mut alignments_by_example = vec![None; examples.len()];
         for batch in examples::plan_batches(examples, &model.config().input.rows, batches, &|_, _| true) {
-            let alignments = align(model, examples, &batch)?;
+            let alignments = align_batch(model, examples, &batch)?;
             batch
                 .into_iter()
                 .zip(alignments)
@@ -144,18 +148,22 @@ impl Alignments {
                 alignment.tokens.len() == example.labels.len() && alignment.log_prob.is_finite()
             };
             match alignment.filter(is_valid) {
-                Some(alignment) => {
-                    self.utterances.push(self.utterance(tokenizer, model.config(), example, &alignment)?)
-                }
+                Some(alignment) => self.utterances.push(self.new_utterance(
+                    tokenizer,
+                    model.config(),
+                    example,
+                    &alignment,
+                )?),
                 None => self.without_path.push(example.id.clone()),
             }
         }
         let tokens = self.utterances.iter().flat_map(|utterance| &utterance.tokens);
-        self.expected_latency = latency(tokens);
+        self.expected_latency = mean_expected_time(tokens);
         Ok(())
     }
 
-    fn utterance(
+    /// Converts frames to seconds, and tokens to words.
+    fn new_utterance(
         &self,
         tokenizer: &Tokenizer,
         config: &ModelConfig,
@@ -166,10 +174,10 @@ impl Alignments {
         let seconds = |frames: f64| frames * frame_ms / 1000.0;
         let time = |frames: f64| seconds(frames) + example.lead;
         let mut tokens = Vec::with_capacity(alignment.tokens.len());
-        let mut spans = Vec::with_capacity(alignment.tokens.len());
+        let mut frame_spans = Vec::with_capacity(alignment.tokens.len());
         for (index, token) in alignment.tokens.iter().enumerate() {
-            let next = alignment.tokens.get(index + 1).map_or(0, |next| next.frame);
-            let span = token.frame..next.max(token.frame + 1);
+            let next_frame = alignment.tokens.get(index + 1).map_or(0, |next| next.frame);
+            let span = token.frame..next_frame.max(token.frame + 1);
             tokens.push(TokenAlignment {
                 text: tokenizer.tokens()[token.label as usize].clone(),
                 start: time(span.start as f64),
@@ -178,27 +186,29 @@ impl Alignments {
                 log_prob: token.log_prob,
                 confidence: token.confidence,
             });
-            spans.push(span);
+            frame_spans.push(span);
         }
-        let word = |group: std::ops::Range<usize>| -> Result<AlignedWord> {
-            let (first, last) = (&spans[group.start], &spans[group.end - 1]);
-            let confidences = tokens[group.clone()].iter().map(|token| token.confidence);
+        let aligned_word = |range: std::ops::Range<usize>| -> Result<AlignedWord> {
+            let (first_span, last_span) = (&frame_spans[range.start], &frame_spans[range.end - 1]);
+            let confidences = tokens[range.clone()].iter().map(|token| token.confidence);
             Ok(AlignedWord {
-                text: tokenizer.decode(&example.labels[group.clone()])?,
-                start: time(first.start as f64),
-                duration: seconds((last.end - first.start) as f64),
+                text: tokenizer.decode(&example.labels[range.clone()])?,
+                start: time(first_span.start as f64),
+                duration: seconds((last_span.end - first_span.start) as f64),
                 confidence: confidences.fold(1.0, f64::min),
-                tokens: (group.start, group.end),
+                tokens: (range.start, range.end),
             })
         };
-        let words =
-            crate::words::groups(tokenizer, &example.labels).into_iter().map(word).collect::<Result<_>>()?;
+        let words = crate::words::word_ranges(tokenizer, &example.labels)
+            .into_iter()
+            .map(aligned_word)
+            .collect::<Result<_>>()?;
         Ok(AlignedUtterance {
             id: example.id.clone(),
             text: tokenizer.normalize(&example.text).into_owned(),
             log_likelihood: -alignment.loss,
             best_path: alignment.log_prob,
-            expected_latency: latency(tokens.iter()),
+            expected_latency: mean_expected_time(tokens.iter()),
             tokens,
             words,
         })
@@ -250,7 +260,8 @@ impl Alignments {
     }
 }
 
-fn latency<'a>(tokens: impl Iterator<Item = &'a TokenAlignment>) -> Option<f64> {
+/// Returns the mean expected emission time of tokens, in seconds.
+fn mean_expected_time<'a>(tokens: impl Iterator<Item = &'a TokenAlignment>) -> Option<f64> {
     let (count, sum) = tokens.fold((0, 0.0), |(count, sum), token| (count + 1, sum + token.expected));
     (count > 0).then(|| sum / f64::from(count))
 }
@@ -261,13 +272,13 @@ fn latency<'a>(tokens: impl Iterator<Item = &'a TokenAlignment>) -> Option<f64> 
 const BEST_PATH_BYTES_PER_SITE: usize = 32;
 
 /// Computes the best paths of a batch.
-fn align(model: &Model, examples: &[Example], batch: &[usize]) -> Result<Vec<Option<LabelAlignment>>> {
+fn align_batch(model: &Model, examples: &[Example], batch: &[usize]) -> Result<Vec<Option<LabelAlignment>>> {
     let features: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
     let (rows, lengths) = model::collate(&features, &model.config().input.rows)?;
     let labels: Vec<Vec<u32>> = batch.iter().map(|&index| examples[index].labels.clone()).collect();
     let JointRows { frames, labels, weight, bias, durations, targets } =
         model.joint_rows(&rows, &lengths, &labels)?;
-    let ((_, padded, width), (_, positions, _)) = (frames.dims3()?, labels.dims3()?);
+    let ((_, padded_frames, width), (_, label_positions, _)) = (frames.dims3()?, labels.dims3()?);
     let mut loss_options =
         Options { budget: usize::MAX, keep_scores: false, ..model.config().loss_options()? };
     if let Loss::Pruned { .. } = loss_options.loss {
@@ -275,34 +286,38 @@ fn align(model: &Model, examples: &[Example], batch: &[usize]) -> Result<Vec<Opt
         loss_options.loss = Options::default().loss;
     }
     let plan = MemoryPlan::new::<f32>(&targets, width, weight.dims()[0], &loss_options)?;
-    let sites = plan.shape.sites;
-    let longest = batch.iter().max_by_key(|&&index| examples[index].labels.len());
+    let num_sites = plan.shape.sites;
+    let longest_example = batch.iter().max_by_key(|&&index| examples[index].labels.len());
     let describe = || {
-        let id = longest.map_or("", |&index| &examples[index].id);
-        format!("alignment of {id}: {sites} sites, which are encoder frames times label positions")
+        let id = longest_example.map_or("", |&index| &examples[index].id);
+        format!("alignment of {id}: {num_sites} sites, which are encoder frames times label positions")
     };
     model::Error::expect_memory(
         describe,
-        plan.transient.saturating_add(sites.saturating_mul(BEST_PATH_BYTES_PER_SITE)),
+        plan.transient.saturating_add(num_sites.saturating_mul(BEST_PATH_BYTES_PER_SITE)),
     )?;
-    let layout = Layout::Padded { frames: padded, positions };
+    let layout = Layout::Padded { frames: padded_frames, positions: label_positions };
     let session = Session::new(&model.config().loss_options()?)?;
-    let run = |rows: &[&[f32]], tokens: &[&[f32]], durations: Option<&[&[f32]]>| -> rnnt_loss::Result<_> {
-        let mut joint = JointInputs::new(rows[0], rows[1], head(tokens, width)?).with_layout(layout);
-        joint.durations = durations.map(|durations| head(durations, width)).transpose()?;
-        session.align(&joint, &targets)
-    };
-    let outcome = with_slices(&[&frames, &labels], |rows| {
+    // Each argument is a list of slices: (frames, labels), (weight, bias), (weight, bias).
+    let align_slices =
+        |rows: &[&[f32]], token_head: &[&[f32]], duration_head: Option<&[&[f32]]>| -> rnnt_loss::Result<_> {
+            let mut joint =
+                JointInputs::new(rows[0], rows[1], new_head(token_head, width)?).with_layout(layout);
+            joint.durations = duration_head.map(|parts| new_head(parts, width)).transpose()?;
+            session.align(&joint, &targets)
+        };
+    let alignments = with_slices(&[&frames, &labels], |rows| {
         with_slices(&[&weight, &bias], |head| match &durations {
             Some((weight, bias)) => {
-                with_slices(&[weight, bias], |durations| Ok(run(rows, head, Some(durations))))
+                with_slices(&[weight, bias], |durations| Ok(align_slices(rows, head, Some(durations))))
             }
-            None => Ok(run(rows, head, None)),
+            None => Ok(align_slices(rows, head, None)),
         })
     })?;
-    Ok(outcome?)
+    Ok(alignments?)
 }
 
-fn head<'a>(parts: &[&'a [f32]], width: usize) -> rnnt_loss::Result<Head<'a, f32>> {
+/// Creates a head from its weight and bias.
+fn new_head<'a>(parts: &[&'a [f32]], width: usize) -> rnnt_loss::Result<Head<'a, f32>> {
     Ok(Head::new(parts[0], Some(parts[1]), width)?)
 }

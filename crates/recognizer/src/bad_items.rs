@@ -22,9 +22,9 @@ pub const DEFAULT_MAX_BAD: f64 = 0.01;
 /// Items of a set with an individual warning.
 pub const MAX_NAMED_ITEMS: usize = 10;
 /// Tolerated difference of a recording from its line, in seconds.
-const TOLERANCE_SECONDS: f64 = 0.1;
+const LENGTH_TOLERANCE_SECONDS: f64 = 0.1;
 /// Tolerated difference as a fraction of the recording.
-const TOLERANCE_FRACTION: f64 = 0.02;
+const LENGTH_TOLERANCE_FRACTION: f64 = 0.02;
 
 /// An excluded utterance with the reason.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -87,7 +87,7 @@ impl LengthMismatch {
     /// Creates an item if the difference exceeds the tolerance.
     pub fn new(id: &str, expected_seconds: f64, found_seconds: f64) -> Option<Self> {
         let differs = (found_seconds - expected_seconds).abs()
-            > TOLERANCE_SECONDS.max(TOLERANCE_FRACTION * found_seconds);
+            > LENGTH_TOLERANCE_SECONDS.max(LENGTH_TOLERANCE_FRACTION * found_seconds);
         differs.then(|| Self { id: id.to_owned(), expected_seconds, found_seconds })
     }
 }
@@ -202,7 +202,8 @@ mod tests {
 
     use super::*;
 
-    fn left_out(count: usize) -> BadItems {
+    /// Bad items `u0`, `u1` and so on.
+    fn bad_items(count: usize) -> BadItems {
         let item = |n| ExcludedUtterance {
             id: format!("u{n}"),
             reason: "no such file".into(),
@@ -213,13 +214,13 @@ mod tests {
 
     #[test]
     fn a_fraction_is_rounded_up_and_one_item_must_remain() {
-        let allowed = |of, share| super::max_bad_count(of, share);
+        let allowed = |count, fraction| max_bad_count(count, fraction);
         assert_eq!(
             [allowed(40, 0.01), allowed(100, 0.01), allowed(101, 0.01), allowed(1, 0.01)],
             [1, 1, 2, 1]
         );
         assert_eq!([allowed(100, 0.07), allowed(9, 0.0), allowed(9, 1.0), allowed(0, 0.5)], [7, 0, 9, 0]);
-        for (bad, count, share, is_valid) in [
+        for (bad, count, fraction, is_valid) in [
             (0, 40, 0.0, true),
             (1, 40, 0.01, true),
             (2, 40, 0.01, false),
@@ -230,12 +231,12 @@ mod tests {
             (0, 0, 0.01, true),
         ] {
             assert_eq!(
-                left_out(bad).check("set", count, share).is_ok(),
+                bad_items(bad).check("set", count, fraction).is_ok(),
                 is_valid,
-                "{bad} of {count}, {share}"
+                "{bad} of {count}, {fraction}"
             );
         }
-        let error = left_out(3).check("data.train", 40, 0.01).unwrap_err().to_string();
+        let error = bad_items(3).check("data.train", 40, 0.01).unwrap_err().to_string();
         for part in ["data.train", "at most 1 of 40", "found 3", "u0: no such file", "max_bad"] {
             assert!(error.contains(part), "{error}");
         }
@@ -243,7 +244,7 @@ mod tests {
 
     #[test]
     fn warnings_name_the_first_items_and_count_the_others() {
-        let lines = left_out(5000).warnings("data.train");
+        let lines = bad_items(5000).warnings("data.train");
         assert_eq!(lines.len(), MAX_NAMED_ITEMS + 1);
         assert_eq!(lines[0], "data.train: u0: no such file; left out");
         assert!(lines[MAX_NAMED_ITEMS].contains("4990 more"), "{lines:?}");
@@ -260,19 +261,27 @@ mod tests {
 
     #[test]
     fn errors_of_the_machine_are_not_item_errors() {
-        let io = |source| speech::Error::Io { path: "x.wav".into(), source };
-        let named =
+        // EMFILE of Linux.
+        const TOO_MANY_OPEN_FILES: i32 = 24;
+        let io_error = |source| speech::Error::Io { path: "x.wav".into(), source };
+        let in_utterance =
             |error| Error::from(speech::Error::Utterance { utterance: "u".into(), source: Box::new(error) });
-        let is_item = |error: std::io::Error| is_item_error(&named(io(error)));
-        assert!(is_item(ErrorKind::NotFound.into()) && is_item(ErrorKind::IsADirectory.into()));
-        assert!(!is_item(ErrorKind::OutOfMemory.into()) && !is_item(std::io::Error::from_raw_os_error(24)));
+        let is_io_item_error = |error: std::io::Error| is_item_error(&in_utterance(io_error(error)));
+        assert!(
+            is_io_item_error(ErrorKind::NotFound.into()) && is_io_item_error(ErrorKind::IsADirectory.into())
+        );
+        assert!(
+            !is_io_item_error(ErrorKind::OutOfMemory.into())
+                && !is_io_item_error(std::io::Error::from_raw_os_error(TOO_MANY_OPEN_FILES))
+        );
         assert!(!is_item_error(&Error::Stopped));
-        let unknown = speech::Error::UnknownSymbol { symbol: "eleven".into(), text: "three eleven".into() };
-        let item = ExcludedUtterance::new("u", &named(unknown));
+        let unknown_symbol =
+            speech::Error::UnknownSymbol { symbol: "eleven".into(), text: "three eleven".into() };
+        let item = ExcludedUtterance::new("u", &in_utterance(unknown_symbol));
         assert!(item.reason.starts_with("tokenizer: text \"three eleven\""), "{item:?}");
-        let rate =
+        let other_rate =
             speech::Error::SampleRate { utterance: "u".into(), path: "x".into(), expected: 1, found: 2 };
-        let item = ExcludedUtterance::new("u", &Error::from(rate));
+        let item = ExcludedUtterance::new("u", &Error::from(other_rate));
         assert!(item.reason.starts_with("expected 1 Hz") && item.has_other_rate, "{item:?}");
     }
 }

@@ -70,19 +70,19 @@ impl Evaluation {
         if self.transcripts.iter().all(|transcript| transcript.transcription.nbest.is_empty()) {
             return None;
         }
-        let best = |transcript: &Transcript| {
+        let with_best_text = |transcript: &Transcript| {
             let Transcript { id, subset, speaker, reference, hypothesis, transcription, .. } = transcript;
-            let errors = |text: &&String| word_errors(reference, text).errors();
+            let count_errors = |text: &&String| word_errors(reference, text).errors();
             let text = transcription
                 .nbest
                 .iter()
                 .map(|ranked| &ranked.text)
-                .min_by_key(errors)
+                .min_by_key(count_errors)
                 .unwrap_or(hypothesis);
             let best = Transcription { text: text.clone(), ..Transcription::default() };
             Transcript::new(id.clone(), subset.clone(), speaker.clone(), reference.clone(), best)
         };
-        Some(Score::new(&self.transcripts.iter().map(best).collect::<Vec<_>>()))
+        Some(Score::new(&self.transcripts.iter().map(with_best_text).collect::<Vec<_>>()))
     }
 
     /// Formats one JSON line per utterance.
@@ -90,10 +90,10 @@ impl Evaluation {
     /// A line has id, subset, speaker, reference, hypothesis and, if requested, the n-best texts. A
     /// line `{"id": ..., "left_out": REASON}` for each unusable utterance follows.
     pub fn hypotheses(&self) -> String {
-        let transcripts = self.transcripts.iter().map(line);
+        let transcripts = self.transcripts.iter().map(to_json_line);
         let left_out = self.bad.left_out.iter();
-        let left_out =
-            left_out.map(|item| line(&ExcludedLine { id: item.id.clone(), left_out: item.reason.clone() }));
+        let left_out = left_out
+            .map(|item| to_json_line(&ExcludedLine { id: item.id.clone(), left_out: item.reason.clone() }));
         transcripts.chain(left_out).collect()
     }
 
@@ -125,7 +125,7 @@ struct ExcludedLine {
     left_out: String,
 }
 
-fn line(value: &impl Serialize) -> String {
+fn to_json_line(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("numbers and strings are valid JSON") + "\n"
 }
 
@@ -134,7 +134,7 @@ impl Recognizer {
     ///
     /// `fits(utterances, rows)` returns false for a padded batch that is too large.
     pub fn plan_batches(&self, examples: &[Example], fits: &dyn Fn(usize, usize) -> bool) -> Vec<Vec<usize>> {
-        examples::plan_batches(examples, &self.model().config().input.rows, self.batch_size(), fits)
+        examples::plan_batches(examples, &self.model().config().input.rows, self.batch_limits(), fits)
     }
 
     /// Recognizes batches of examples; returns texts with the indices of the examples.
@@ -189,7 +189,7 @@ impl Recognizer {
     ) -> Evaluation {
         let mut transcriptions = vec![Transcription::default(); examples.len()];
         texts.into_iter().for_each(|(index, text)| transcriptions[index] = text);
-        let transcript = |(example, transcription): (&Example, Transcription)| {
+        let new_transcript = |(example, transcription): (&Example, Transcription)| {
             let Example { id, subset, speaker, text, .. } = example;
             let reference = self.tokenizer().normalize(text);
             let reference = match self.omits_special() {
@@ -198,7 +198,8 @@ impl Recognizer {
             };
             Transcript::new(id.clone(), subset.clone(), speaker.clone(), reference, transcription)
         };
-        let mut evaluation = Evaluation::new(examples.iter().zip(transcriptions).map(transcript).collect());
+        let mut evaluation =
+            Evaluation::new(examples.iter().zip(transcriptions).map(new_transcript).collect());
         examples::count_changes(&mut evaluation.changes, examples);
         evaluation
     }
@@ -213,7 +214,7 @@ impl Recognizer {
 /// utterances cannot be used than [`Recognizer::with_max_bad`] allows. Otherwise they are excluded
 /// and listed in [`Evaluation::bad`].
 pub fn evaluate(recognizer: &Recognizer, utterances: &[Utterance]) -> Result<Evaluation> {
-    let (examples, bad) = recognizer.examples(utterances, None)?;
+    let (examples, bad) = recognizer.load_examples(utterances, None)?;
     bad.check("evaluation", utterances.len(), recognizer.max_bad())?;
     if examples.is_empty() {
         return Err(Error::Empty { what: "evaluation".into() });

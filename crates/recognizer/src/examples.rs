@@ -1,4 +1,7 @@
 //! `Example`: an utterance with its features and labels in memory.
+//!
+//! Training, evaluation and alignment load examples here, in parallel, and group them into padded
+//! batches of similar length.
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,9 +10,13 @@ use rayon::prelude::*;
 use serde::Deserialize;
 use speech::{AudioChange, Conversion, Features, FrontEnd, Tokenizer, Utterance};
 
-use crate::bad_items;
-use crate::bad_items::{BadItems, LengthMismatch};
+use crate::bad_items::{self, BadItems, LengthMismatch};
 use crate::{Error, Result};
+
+/// Upper bound of an example's other memory in bytes.
+///
+/// Short strings, the list of conversions, and the overhead of allocations.
+const ALLOCATION_BYTES: usize = 256;
 
 /// An utterance, ready for training or evaluation.
 #[derive(Debug, Clone)]
@@ -40,7 +47,11 @@ impl Example {
     /// Returns an upper bound of the example's memory in bytes.
     pub fn bytes(&self) -> usize {
         let Example { id, text, features, labels, .. } = self;
-        size_of::<Self>() + 256 + id.len() + text.len() + 4 * (features.data.len() + labels.len())
+        size_of::<Self>()
+            + ALLOCATION_BYTES
+            + id.len()
+            + text.len()
+            + 4 * (features.data.len() + labels.len())
     }
 }
 
@@ -103,7 +114,7 @@ fn load_each(
     conversion: &Conversion,
     stop: &AtomicBool,
 ) -> Vec<Result<Example>> {
-    let load = |utterance: &Utterance| -> Result<Example> {
+    let load_one = |utterance: &Utterance| -> Result<Example> {
         if stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
         }
@@ -126,7 +137,7 @@ fn load_each(
         })
     };
     // Results are collected so that the reported error does not depend on thread timing.
-    utterances.par_iter().map(load).collect()
+    utterances.par_iter().map(load_one).collect()
 }
 
 /// Counts the recordings with each conversion.

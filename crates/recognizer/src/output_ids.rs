@@ -25,31 +25,32 @@ impl OutputIds {
     /// White space, control characters, byte order marks, a `;;` at the start (a comment) and an
     /// empty id are replaced by `_`.
     pub fn for_ctm<'a>(ids: impl IntoIterator<Item = &'a str>) -> Self {
-        Self::new(ids, field)
+        Self::new(ids, to_ctm_field)
     }
 
     /// Creates names for files in a folder.
     ///
     /// Slashes, backslashes, control characters and an empty id are replaced by `_`.
     pub fn for_file_names<'a>(ids: impl IntoIterator<Item = &'a str>) -> Self {
-        Self::new(ids, file)
+        Self::new(ids, to_file_name)
     }
 
+    /// Creates distinct names; `replace` replaces the forbidden characters of an id.
     fn new<'a>(ids: impl IntoIterator<Item = &'a str>, replace: fn(&str) -> String) -> Self {
         let ids: BTreeSet<&str> = ids.into_iter().collect();
         let names: Vec<(&str, String)> = ids.into_iter().map(|id| (id, replace(id))).collect();
         let is_unchanged = |(id, name): &&(&str, String)| id == name;
-        let mut used: HashSet<String> =
+        let mut used_names: HashSet<String> =
             names.iter().filter(is_unchanged).map(|(_, name)| name.clone()).collect();
-        // The next number to try, so that many ids with one name take linear time.
-        let mut next: HashMap<String, u64> = HashMap::new();
+        // The next number to try for each name, so that many ids with one name take linear time.
+        let mut next_numbers: HashMap<String, u64> = HashMap::new();
         let mut changed = HashMap::new();
-        for (id, plain) in names.into_iter().filter(|pair| !is_unchanged(&pair)) {
-            let count = next.entry(plain.clone()).or_insert(1);
+        for (id, unnumbered) in names.into_iter().filter(|pair| !is_unchanged(&pair)) {
+            let number = next_numbers.entry(unnumbered.clone()).or_insert(1);
             let name = loop {
-                let name = if *count == 1 { plain.clone() } else { format!("{plain}~{count}") };
-                *count += 1;
-                if used.insert(name.clone()) {
+                let name = if *number == 1 { unnumbered.clone() } else { format!("{unnumbered}~{number}") };
+                *number += 1;
+                if used_names.insert(name.clone()) {
                     break name;
                 }
             };
@@ -64,12 +65,13 @@ impl OutputIds {
     }
 }
 
-fn is_control(c: char) -> bool {
-    c.is_control() || c == '\u{feff}'
+/// Returns true for a control character or a byte order mark.
+fn is_control(character: char) -> bool {
+    character.is_control() || character == '\u{feff}'
 }
 
 /// Returns an id as a CTM field, which is never empty.
-fn field(id: &str) -> String {
+fn to_ctm_field(id: &str) -> String {
     let id = id.replace(|c: char| c.is_whitespace() || is_control(c), "_");
     match id.strip_prefix(";;") {
         Some(rest) => format!("__{rest}"),
@@ -79,7 +81,7 @@ fn field(id: &str) -> String {
 }
 
 /// Returns an id as a file name.
-fn file(id: &str) -> String {
+fn to_file_name(id: &str) -> String {
     let id = id.replace(|c: char| matches!(c, '/' | '\\') || is_control(c), "_");
     if id.is_empty() { "_".to_owned() } else { id }
 }
@@ -124,7 +126,7 @@ mod tests {
             let mut reordered = list.clone();
             reordered.rotate_left(seed as usize % list.len().max(1));
             reordered.extend(list.first().copied());
-            for replace in [field as fn(&str) -> String, file] {
+            for replace in [to_ctm_field as fn(&str) -> String, to_file_name] {
                 let names = OutputIds::new(list.iter().copied(), replace);
                 let reordered_names = OutputIds::new(reordered.iter().copied(), replace);
                 let mut owners = HashMap::new();
@@ -139,7 +141,7 @@ mod tests {
             for id in list {
                 let name = fields.name(id);
                 prop_assert!(!name.contains(char::is_whitespace) && !name.starts_with(";;"));
-                prop_assert!(field(id) != id || name == id);
+                prop_assert!(to_ctm_field(id) != id || name == id);
             }
         }
     }

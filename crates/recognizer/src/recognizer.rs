@@ -1,4 +1,7 @@
 //! `Recognizer`: transcribes and aligns recordings with a trained checkpoint.
+//!
+//! recording → front end → features → encoder and search ([`Searcher`], in one batch) → silence
+//! filter → text with times ([`TranscriptionBuilder`]).
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
@@ -13,9 +16,8 @@ use crate::align::Alignments;
 use crate::bad_items::{BadItems, DEFAULT_MAX_BAD};
 use crate::examples::{self, BatchSize, Example};
 use crate::search::{SearchConfig, SearchResult, Searcher};
-use crate::silence;
-use crate::silence::MIN_WORD_POSTERIOR;
-use crate::transcription::{Transcription, Writer};
+use crate::silence::{self, MIN_WORD_POSTERIOR};
+use crate::transcription::{Transcription, TranscriptionBuilder};
 use crate::unfused::UnfusedSearch;
 use crate::{Error, Result};
 use model::Model;
@@ -27,11 +29,13 @@ const UTTERANCES_PER_ALIGNMENT: usize = 64;
 /// Recordings of fewer bytes are recognized without checking the available memory.
 ///
 /// The check costs a system call.
-const UNCHECKED_BYTES: usize = 64 << 20;
+const MAX_UNCHECKED_BYTES: usize = 64 << 20;
 
 /// A trained model with its front end and tokenizer.
 pub struct Recognizer {
-    batches: BatchSize,
+    /// Limits of the encoder's batches.
+    batch_limits: BatchSize,
+    /// Whether the error rates of the recipe ignore special words.
     ignores_special: bool,
     model: Model,
     /// The decoder of a transducer; `None` for a recognition lattice.
@@ -39,14 +43,19 @@ pub struct Recognizer {
     search: SearchConfig,
     /// The search with its reused buffers; concurrent calls take turns.
     searcher: Mutex<Searcher>,
-    aggregate: ConfidenceAggregation,
+    confidence_aggregation: ConfidenceAggregation,
     tokenizer: Tokenizer,
     pub(crate) front_end: FrontEnd,
+    /// Allowed conversions of recordings.
     conversion: Conversion,
-    silence: f64,
+    /// Smallest posterior of a word that is not silence.
+    min_posterior: f64,
+    /// Fraction of a list that may be excluded as unusable.
     max_bad: f64,
+    /// Whether texts omit special words.
     omits_special: bool,
-    warning: Option<String>,
+    /// The warning about an old checkpoint file.
+    checkpoint_warning: Option<String>,
 }
 
 impl Recognizer {
@@ -64,20 +73,20 @@ impl Recognizer {
         let search = SearchConfig::default_for(model.config());
         let searcher = Mutex::new(Searcher::new(&model, decoder.as_ref(), &search)?);
         Ok(Recognizer {
-            batches,
+            batch_limits: batches,
             ignores_special: false,
             model,
             decoder,
             search,
             searcher,
-            aggregate: ConfidenceAggregation::default(),
+            confidence_aggregation: ConfidenceAggregation::default(),
             tokenizer,
             front_end,
             conversion,
-            silence: MIN_WORD_POSTERIOR,
+            min_posterior: MIN_WORD_POSTERIOR,
             max_bad: DEFAULT_MAX_BAD,
             omits_special: false,
-            warning: None,
+            checkpoint_warning: None,
         })
     }
 
@@ -96,14 +105,14 @@ impl Recognizer {
         model.parameters().set(checkpoint.average.as_ref().unwrap_or(&checkpoint.weights))?;
         let mut recognizer = Self::new(model, tokenizer, batch)?;
         recognizer.ignores_special = tokens.ignore_special;
-        recognizer.warning = (!checkpoint.has_checksums)
+        recognizer.checkpoint_warning = (!checkpoint.has_checksums)
             .then(|| format!("{}: an older file: {}", path.display(), NO_CHECKSUMS));
         Ok(recognizer)
     }
 
     /// Returns a warning about the checkpoint, if any.
     pub fn warning(&self) -> Option<&str> {
-        self.warning.as_deref()
+        self.checkpoint_warning.as_deref()
     }
 
     /// Allows conversions of recordings.
@@ -134,7 +143,7 @@ impl Recognizer {
                 ShortFloat(posterior).to_string(),
             ));
         }
-        self.silence = posterior;
+        self.min_posterior = posterior;
         Ok(self)
     }
 
@@ -143,12 +152,12 @@ impl Recognizer {
     /// The default is [`DEFAULT_MAX_BAD`]; [`crate::max_bad_count`] describes the rounding.
     ///
     /// # Errors
-    /// [`Error::Shape`](model::Error::Shape) if `share` is not from 0 to 1.
-    pub fn with_max_bad(mut self, share: f64) -> Result<Self> {
-        if !(0.0..=1.0).contains(&share) {
-            return Err(Error::shape("max_bad", "a share from 0 to 1", ShortFloat(share).to_string()));
+    /// [`Error::Shape`](model::Error::Shape) if `fraction` is not from 0 to 1.
+    pub fn with_max_bad(mut self, fraction: f64) -> Result<Self> {
+        if !(0.0..=1.0).contains(&fraction) {
+            return Err(Error::shape("max_bad", "a share from 0 to 1", ShortFloat(fraction).to_string()));
         }
-        self.max_bad = share;
+        self.max_bad = fraction;
         Ok(self)
     }
 
@@ -189,8 +198,8 @@ impl Recognizer {
     }
 
     /// Returns the limits of the encoder's batches.
-    pub(crate) fn batch_size(&self) -> BatchSize {
-        self.batches
+    pub(crate) fn batch_limits(&self) -> BatchSize {
+        self.batch_limits
     }
 
     /// Returns whether special words are omitted from texts.
@@ -204,7 +213,7 @@ impl Recognizer {
     }
 
     /// Loads utterances with the allowed conversions, without unusable ones.
-    pub(crate) fn examples(
+    pub(crate) fn load_examples(
         &self,
         utterances: &[Utterance],
         tokenizer: Option<&Tokenizer>,
@@ -225,9 +234,9 @@ impl Recognizer {
     pub fn align(&self, utterances: &[Utterance]) -> Result<Alignments> {
         let mut alignments = Alignments::new(self.model.config());
         for chunk in utterances.chunks(UTTERANCES_PER_ALIGNMENT) {
-            let (examples, bad) = self.examples(chunk, Some(&self.tokenizer))?;
+            let (examples, bad) = self.load_examples(chunk, Some(&self.tokenizer))?;
             alignments.bad.extend(bad);
-            alignments.extend(&self.model, &self.tokenizer, self.batches, &examples)?;
+            alignments.extend(&self.model, &self.tokenizer, self.batch_limits, &examples)?;
         }
         Ok(alignments)
     }
@@ -246,7 +255,7 @@ impl Recognizer {
 
     /// Sets how token confidences combine to that of a word; the default is the minimum.
     pub fn with_aggregate(mut self, aggregate: ConfidenceAggregation) -> Self {
-        self.aggregate = aggregate;
+        self.confidence_aggregation = aggregate;
         self
     }
 
@@ -268,34 +277,41 @@ impl Recognizer {
     /// # Errors
     /// For each recording, those of [`Self::transcribe`].
     pub fn transcribe_all(&self, recordings: &[Audio]) -> Vec<Result<Transcription>> {
-        let features = |audio| {
+        // 1. Features of each recording, or its error.
+        let features_of = |audio| {
             self.expect_memory(&[audio])?;
             Ok::<_, Error>(self.front_end.log_mel(audio)?)
         };
-        let all_features: Vec<_> = recordings.par_iter().map(features).collect();
-        let good: Vec<&Features> = all_features.iter().flatten().collect();
+        let all_features: Vec<_> = recordings.par_iter().map(features_of).collect();
+        let good_features: Vec<&Features> = all_features.iter().flatten().collect();
         let readable = recordings.iter().zip(&all_features).filter(|(_, features)| features.is_ok());
         let readable: Vec<&Audio> = readable.map(|(audio, _)| audio).collect();
-        let mut results = match self.expect_memory(&readable).and_then(|()| self.recognize(&good)) {
+        // 2. Search in one batch.
+        let mut results = match self.expect_memory(&readable).and_then(|()| self.recognize(&good_features)) {
             Ok(results) => results.into_iter().map(Ok).collect(),
             // Recordings are retried one by one, so that only the bad ones fail.
-            Err(error) if good.len() < 2 => vec![Err(error)],
+            Err(error) if good_features.len() < 2 => vec![Err(error)],
             Err(_) => {
                 let recognize_one =
                     |features: &&Features| Ok(self.recognize(&[*features])?.pop().unwrap_or_default());
-                good.iter().map(recognize_one).collect::<Vec<Result<SearchResult>>>()
+                good_features.iter().map(recognize_one).collect::<Vec<Result<SearchResult>>>()
             }
         }
         .into_iter();
-        let mut write = |features: &Features, audio: &Audio| match results.next() {
+        // 3. Texts in the order of the recordings.
+        let mut next_transcription = |features: &Features, audio: &Audio| match results.next() {
             Some(result) => {
-                let lead =
+                let trimmed_seconds =
                     self.front_end.trimmed_range(&audio.samples).start as f64 / f64::from(audio.sample_rate);
-                Ok(self.to_transcription(features, &result?)?.delayed_by(lead))
+                Ok(self.to_transcription(features, &result?)?.delayed_by(trimmed_seconds))
             }
             None => Ok(Transcription::default()),
         };
-        all_features.into_iter().zip(recordings).map(|(features, audio)| write(&features?, audio)).collect()
+        all_features
+            .into_iter()
+            .zip(recordings)
+            .map(|(features, audio)| next_transcription(&features?, audio))
+            .collect()
     }
 
     /// Checks that a batch of recordings fits into memory.
@@ -306,11 +322,11 @@ impl Recognizer {
         let longest = recordings.iter().map(|audio| audio.samples.len()).max().unwrap_or(0);
         let input = &self.model.config().input;
         let frames = self.front_end.frames(longest);
-        let features = recordings.len().saturating_mul(frames * input.features.mels * size_of::<f32>());
+        let feature_bytes = recordings.len().saturating_mul(frames * input.features.mels * size_of::<f32>());
         let rows = frames.div_ceil(input.rows.stride.max(1));
-        let encoding = self.model.encoding_bytes(recordings.len(), rows).unwrap_or(0);
-        let bytes = features.saturating_add(encoding);
-        if bytes < UNCHECKED_BYTES {
+        let encoding_bytes = self.model.encoding_bytes(recordings.len(), rows).unwrap_or(0);
+        let bytes = feature_bytes.saturating_add(encoding_bytes);
+        if bytes < MAX_UNCHECKED_BYTES {
             return Ok(());
         }
         let seconds = longest as f64 / f64::from(input.features.sample_rate);
@@ -320,13 +336,14 @@ impl Recognizer {
         )?)
     }
 
+    /// Encodes and searches the features of a batch.
     pub(crate) fn recognize(&self, features: &[&Features]) -> Result<Vec<SearchResult>> {
         if features.is_empty() {
             return Ok(Vec::new());
         }
         // A search that panicked leaves buffers that the next one overwrites.
         let mut searcher = self.searcher.lock().unwrap_or_else(PoisonError::into_inner);
-        searcher.recognize(&self.model, features, self.silence > 0.0)
+        searcher.recognize(&self.model, features, self.min_posterior > 0.0)
     }
 
     /// Converts a search result to text, or to silence.
@@ -335,17 +352,18 @@ impl Recognizer {
         features: &Features,
         result: &SearchResult,
     ) -> Result<Transcription> {
-        if silence::is_silence(features, &self.tokenizer, result, self.silence) {
+        if silence::is_silence(features, &self.tokenizer, result, self.min_posterior) {
             return Ok(Transcription { silence: true, ..Transcription::default() });
         }
-        self.writer().write_result(&self.tokenizer, result)
+        self.transcription_builder().build_from_result(&self.tokenizer, result)
     }
 
-    pub(crate) fn writer(&self) -> Writer {
-        Writer::new(
+    /// Returns the conversion of labels to text with times.
+    pub(crate) fn transcription_builder(&self) -> TranscriptionBuilder {
+        TranscriptionBuilder::new(
             !self.model.durations().is_empty(),
             self.model.config().frame_ms() / 1000.0,
-            self.aggregate,
+            self.confidence_aggregation,
         )
         .with_special_omitted(self.omits_special)
     }
@@ -354,21 +372,21 @@ impl Recognizer {
     ///
     /// In a tokenizer with labels for spaces, a space stands for the word after it.
     pub fn word_starts(&self) -> Vec<u8> {
-        crate::words::starts(&self.tokenizer)
+        crate::words::word_starts(&self.tokenizer)
     }
 
     /// Returns the word boundaries of each class, for whole-word phrases.
     ///
     /// `None` for a class that is not a label, such as the blank.
     pub fn word_boundaries(&self) -> Vec<Option<WordBoundaries>> {
-        let mut boundaries = crate::words::boundaries(&self.tokenizer);
+        let mut boundaries = crate::words::word_boundaries(&self.tokenizer);
         boundaries.resize(self.model.classes(), None);
         boundaries
     }
 
-    /// Returns the greedy search for the silence filter, if needed.
-    pub(crate) fn unfused_search(&self) -> Result<Option<UnfusedSearch>> {
-        match self.search.needs_evidence() {
+    /// Creates the greedy search for the silence filter, if needed.
+    pub(crate) fn new_unfused_search(&self) -> Result<Option<UnfusedSearch>> {
+        match self.search.needs_unfused_search() {
             true => {
                 let decoder = self.decoder.clone().map_or_else(|| self.model.decoder(), Ok)?;
                 Ok(Some(UnfusedSearch::new(decoder)?))
@@ -383,8 +401,8 @@ impl Recognizer {
     }
 
     /// Returns the smallest posterior of an accepted word.
-    pub(crate) fn silence(&self) -> f64 {
-        self.silence
+    pub(crate) fn min_posterior(&self) -> f64 {
+        self.min_posterior
     }
 
     /// Returns the decoder; `None` for a recognition lattice.
@@ -400,6 +418,7 @@ struct RecipeSettings {
     tokens: TokenSettings,
 }
 
+/// The section `[tokens]` of a recipe.
 #[derive(Deserialize)]
 struct TokenSettings {
     #[serde(default)]

@@ -7,7 +7,9 @@ use speech::{ErrorCounts, bootstrap_interval, character_errors, sum_by_speaker, 
 use crate::transcription::{RankedText, Transcription};
 
 /// Number of bootstrap resamples for a confidence interval.
-const RESAMPLES: usize = 1000;
+const BOOTSTRAP_RESAMPLES: usize = 1000;
+/// Seed of the resamples; a set always has the same intervals.
+const BOOTSTRAP_SEED: u64 = 0;
 
 /// Reference and hypothesis of an utterance.
 ///
@@ -40,7 +42,7 @@ pub struct Transcript {
     #[serde(skip)]
     pub character_errors: ErrorCounts,
     /// The hypothesis with times; only the n-best texts are serialized.
-    #[serde(rename = "nbest", serialize_with = "best_texts", skip_serializing_if = "has_one")]
+    #[serde(rename = "nbest", serialize_with = "serialize_nbest", skip_serializing_if = "has_no_nbest")]
     pub transcription: Transcription,
 }
 
@@ -61,11 +63,15 @@ struct TranscriptLine {
     nbest: Vec<RankedText>,
 }
 
-fn best_texts<S: Serializer>(transcription: &Transcription, to: S) -> std::result::Result<S::Ok, S::Error> {
-    transcription.nbest.serialize(to)
+/// Serializes only the n-best texts of a transcription.
+fn serialize_nbest<S: Serializer>(
+    transcription: &Transcription,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    transcription.nbest.serialize(serializer)
 }
 
-fn has_one(transcription: &Transcription) -> bool {
+fn has_no_nbest(transcription: &Transcription) -> bool {
     transcription.nbest.is_empty()
 }
 
@@ -127,10 +133,10 @@ pub struct Score {
     /// Word errors per reference word.
     ///
     /// Infinite, in JSON null, if there are insertions but no reference words.
-    #[serde(serialize_with = "finite")]
+    #[serde(serialize_with = "serialize_finite")]
     pub wer: f64,
     /// Interval of `wer` over utterances; either bound may be infinite, in JSON null.
-    #[serde(serialize_with = "both_finite")]
+    #[serde(serialize_with = "serialize_finite_pair")]
     pub interval: (f64, f64),
     /// Substituted words.
     pub substitutions: usize,
@@ -141,10 +147,10 @@ pub struct Score {
     /// Reference words.
     pub words: usize,
     /// Character errors per reference character; infinite, in JSON null, as [`Self::wer`].
-    #[serde(serialize_with = "finite")]
+    #[serde(serialize_with = "serialize_finite")]
     pub cer: f64,
     /// Interval of `cer` over utterances.
-    #[serde(serialize_with = "both_finite")]
+    #[serde(serialize_with = "serialize_finite_pair")]
     pub cer_interval: (f64, f64),
     /// Character error counts.
     pub characters: ErrorCounts,
@@ -163,10 +169,10 @@ pub struct SpeakerIntervals {
     /// Number of speakers.
     pub speakers: usize,
     /// Interval of the word error rate.
-    #[serde(serialize_with = "both_finite")]
+    #[serde(serialize_with = "serialize_finite_pair")]
     pub interval: (f64, f64),
     /// Interval of the character error rate.
-    #[serde(serialize_with = "both_finite")]
+    #[serde(serialize_with = "serialize_finite_pair")]
     pub cer_interval: (f64, f64),
 }
 
@@ -174,7 +180,9 @@ impl Score {
     /// Scores transcripts.
     pub fn new<'a>(transcripts: impl IntoIterator<Item = &'a Transcript>) -> Self {
         let transcripts: Vec<&Transcript> = transcripts.into_iter().collect();
-        let interval = |counts: &[ErrorCounts]| bootstrap_interval(counts, RESAMPLES, 0);
+        let interval =
+            |counts: &[ErrorCounts]| bootstrap_interval(counts, BOOTSTRAP_RESAMPLES, BOOTSTRAP_SEED);
+        // Total, interval over utterances and, if there are several, over speakers.
         let summarize = |counts: fn(&Transcript) -> ErrorCounts| {
             let counts_by_utterance: Vec<ErrorCounts> =
                 transcripts.iter().map(|transcript| counts(transcript)).collect();
@@ -215,8 +223,8 @@ impl Score {
     ) -> BTreeMap<String, Score> {
         let mut parts: BTreeMap<String, Vec<&Transcript>> = BTreeMap::new();
         for transcript in transcripts {
-            if let Some(key_of_transcript) = key(transcript) {
-                parts.entry(key_of_transcript.clone()).or_default().push(transcript);
+            if let Some(part) = key(transcript) {
+                parts.entry(part.clone()).or_default().push(transcript);
             }
         }
         parts.into_iter().map(|(key, transcripts)| (key, Score::new(transcripts))).collect()
@@ -232,13 +240,17 @@ impl Score {
 }
 
 /// Serializes infinity as null, as JSON has no infinity.
-fn finite<S: Serializer>(rate: &f64, to: S) -> std::result::Result<S::Ok, S::Error> {
-    Some(rate).filter(|rate| rate.is_finite()).serialize(to)
+fn serialize_finite<S: Serializer>(rate: &f64, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    Some(rate).filter(|rate| rate.is_finite()).serialize(serializer)
 }
 
-fn both_finite<S: Serializer>(rates: &(f64, f64), to: S) -> std::result::Result<S::Ok, S::Error> {
+/// Serializes both bounds of an interval as [`serialize_finite`] does.
+fn serialize_finite_pair<S: Serializer>(
+    bounds: &(f64, f64),
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
     let finite_or_none = |rate: f64| Some(rate).filter(|rate| rate.is_finite());
-    (finite_or_none(rates.0), finite_or_none(rates.1)).serialize(to)
+    (finite_or_none(bounds.0), finite_or_none(bounds.1)).serialize(serializer)
 }
 
 #[cfg(test)]
@@ -253,7 +265,7 @@ mod tests {
 
     #[test]
     fn rates_without_a_reference_serialize_to_json() {
-        let json = |pairs: &[(&str, &str)]| {
+        let score_json = |pairs: &[(&str, &str)]| {
             let transcripts: Vec<_> = pairs
                 .iter()
                 .map(|(reference, transcription)| transcript(None, reference, transcription))
@@ -261,17 +273,23 @@ mod tests {
             let text = serde_json::to_string(&Score::new(&transcripts)).unwrap();
             serde_json::from_str::<serde_json::Value>(&text).unwrap()
         };
-        let nothing = json(&[("", ""), ("", "")]);
-        assert_eq!((&nothing["wer"], &nothing["interval"]), (&0.0.into(), &serde_json::json!([0.0, 0.0])));
-        let invented = json(&[("", "a"), ("", "a b")]);
-        assert_eq!((&invented["insertions"], &invented["words"]), (&3.into(), &0.into()));
-        assert_eq!((&invented["wer"], &invented["interval"]), (&().into(), &serde_json::json!([null, null])));
+        let without_words = score_json(&[("", ""), ("", "")]);
         assert_eq!(
-            (&invented["cer"], &invented["cer_interval"]),
+            (&without_words["wer"], &without_words["interval"]),
+            (&0.0.into(), &serde_json::json!([0.0, 0.0]))
+        );
+        let only_insertions = score_json(&[("", "a"), ("", "a b")]);
+        assert_eq!((&only_insertions["insertions"], &only_insertions["words"]), (&3.into(), &0.into()));
+        assert_eq!(
+            (&only_insertions["wer"], &only_insertions["interval"]),
+            (&().into(), &serde_json::json!([null, null]))
+        );
+        assert_eq!(
+            (&only_insertions["cer"], &only_insertions["cer_interval"]),
             (&().into(), &serde_json::json!([null, null]))
         );
         // Some of the resampled sets have no word.
-        let mixed = json(&[("", "a"), ("b", "b")]);
+        let mixed = score_json(&[("", "a"), ("b", "b")]);
         assert_eq!((&mixed["wer"], &mixed["interval"]), (&1.0.into(), &serde_json::json!([0.0, null])));
     }
 

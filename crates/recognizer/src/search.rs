@@ -1,4 +1,7 @@
 //! Selects and runs a search over encoder rows: greedy, beam, CTC or lattice.
+//!
+//! [`SearchConfig`] is the user's choice; [`Searcher`] encodes a batch, runs the search and, for
+//! the silence filter, a greedy search with the model only.
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -9,7 +12,7 @@ use decoding::{
 use rayon::prelude::*;
 use speech::Features;
 
-use crate::unfused::{Unfused, UnfusedSearch};
+use crate::unfused::{UnfusedResult, UnfusedSearch};
 use crate::{Error, Result};
 use model::Model;
 use model::ModelConfig;
@@ -78,7 +81,7 @@ impl SearchConfig {
     /// Returns whether the silence filter needs a separate greedy search.
     ///
     /// True if results may differ from those of a plain greedy search.
-    pub(crate) fn needs_evidence(&self) -> bool {
+    pub(crate) fn needs_unfused_search(&self) -> bool {
         match self {
             SearchConfig::Greedy(greedy) => !greedy.fusion.is_empty() || greedy.internal_lm != 0.0,
             SearchConfig::Beam(_) | SearchConfig::BeamWithCtc { .. } | SearchConfig::Ctc(Some(_)) => true,
@@ -103,7 +106,7 @@ pub(crate) struct SearchResult {
     /// The result of the model only, if it may differ.
     ///
     /// No language models, phrases, penalties and CTC head take part.
-    pub unfused: Option<Unfused>,
+    pub unfused: Option<UnfusedResult>,
 }
 
 impl From<Hypothesis> for SearchResult {
@@ -114,16 +117,16 @@ impl From<Hypothesis> for SearchResult {
 
 impl SearchResult {
     /// Converts the best `nbest` hypotheses of a beam.
-    fn from_nbest(list: NBest, nbest: usize) -> Self {
-        let mut ranked = list.hypotheses;
+    fn from_nbest(beam_result: NBest, nbest: usize) -> Self {
+        let mut ranked = beam_result.hypotheses;
         let labels = ranked.first().map_or_else(Vec::new, |best| best.labels.clone());
         ranked.truncate(if nbest > 1 { nbest } else { 0 });
-        let best = Hypothesis { labels: posteriors(labels), ..Hypothesis::default() };
+        let best = Hypothesis { labels: with_posterior_confidence(labels), ..Hypothesis::default() };
         SearchResult { best, ranked, unfused: None }
     }
 }
 
-/// A search over a model, with reused buffers.
+/// A search with reused buffers.
 pub(crate) struct Searcher {
     kind: SearchKind,
     /// Greedy search for the silence filter, if it needs one.
@@ -135,7 +138,7 @@ enum SearchKind {
     Beam {
         search: Box<BeamSearch>,
         /// Weight of the CTC head.
-        ctc: Option<f32>,
+        ctc_weight: Option<f32>,
         /// Number of results.
         nbest: usize,
     },
@@ -160,7 +163,7 @@ impl Searcher {
             return Err(no_ctc_head());
         }
         let uses_joint = !matches!(search, SearchConfig::Ctc(_) | SearchConfig::Lattice(_));
-        let unfused = match uses_joint && search.needs_evidence() {
+        let unfused = match uses_joint && search.needs_unfused_search() {
             true => Some(UnfusedSearch::new(decoder()?)?),
             false => None,
         };
@@ -172,13 +175,13 @@ impl Searcher {
                 let blank = model.blank();
                 SearchKind::Ctc(options.clone().map(|options| CtcBeamOptions { blank, ..options }))
             }
-            SearchConfig::Beam(beam) => SearchKind::beam(decoder()?, beam, None)?,
+            SearchConfig::Beam(beam) => SearchKind::new_beam(decoder()?, beam, None)?,
             SearchConfig::BeamWithCtc { beam, weight } => {
                 if !(0.0..=1e3).contains(weight) {
                     let (expected, found) = ("a number from 0 to 1000", f64::from(*weight));
                     return Err(decoding::Error::Option { option: "ctc weight", expected, found }.into());
                 }
-                SearchKind::beam(decoder()?, beam, Some(*weight))?
+                SearchKind::new_beam(decoder()?, beam, Some(*weight))?
             }
             SearchConfig::Lattice(LatticeSearch::Sum { beam: 0 }) => {
                 return Err(Error::shape("search.beam", "at least 1 string", "0"));
@@ -191,32 +194,33 @@ impl Searcher {
 
     /// Encodes and decodes a batch of utterances.
     ///
-    /// With `evidence`, results have the input of the silence filter ([`SearchResult::unfused`]).
+    /// With `filters_silence`, results have the input of the silence filter
+    /// ([`SearchResult::unfused`]).
     pub fn recognize(
         &mut self,
         model: &Model,
         features: &[&Features],
-        evidence: bool,
+        filters_silence: bool,
     ) -> Result<Vec<SearchResult>> {
         let (rows, lengths) = model::collate(features, &model.config().input.rows)?;
         let (encoded, lengths) = model.encoder().forward(&rows, &lengths, None)?;
         let Searcher { kind, unfused } = self;
-        let mut unfused = unfused.as_mut().filter(|_| evidence);
+        let mut unfused = unfused.as_mut().filter(|_| filters_silence);
         Ok(match kind {
             SearchKind::Greedy(search) => {
                 let frames = model.project_frames(encoded)?;
                 with_utterance_rows(&frames, &lengths, |rows, _| {
-                    with_evidence(
+                    add_unfused_results(
                         search.decode(rows)?.iter().map(SearchResult::from).collect(),
                         unfused.as_deref_mut(),
                         rows,
                     )
                 })?
             }
-            SearchKind::Beam { search, ctc, nbest } => {
-                let lists = match ctc {
+            SearchKind::Beam { search, ctc_weight, nbest } => {
+                let fusions = match ctc_weight {
                     Some(weight) => {
-                        with_utterance_rows(&ctc_head(model, &encoded)?, &lengths, |rows, classes| {
+                        with_utterance_rows(&ctc_log_probs(model, &encoded)?, &lengths, |rows, classes| {
                             ctc_fusions(rows, classes, *weight)
                         })?
                     }
@@ -224,19 +228,21 @@ impl Searcher {
                 };
                 let frames = model.project_frames(encoded)?;
                 with_utterance_rows(&frames, &lengths, |rows, _| {
-                    let lists = search.decode_with(rows, lists)?;
-                    let results =
-                        lists.iter().map(|list| SearchResult::from_nbest(list.clone(), *nbest)).collect();
-                    with_evidence(results, unfused, rows)
+                    let beam_results = search.decode_with(rows, fusions)?;
+                    let results = beam_results
+                        .iter()
+                        .map(|result| SearchResult::from_nbest(result.clone(), *nbest))
+                        .collect();
+                    add_unfused_results(results, unfused, rows)
                 })?
             }
             SearchKind::Ctc(options) => {
-                with_utterance_rows(&ctc_head(model, &encoded)?, &lengths, |rows, classes| {
+                with_utterance_rows(&ctc_log_probs(model, &encoded)?, &lengths, |rows, classes| {
                     Ok(match options {
                         None => {
-                            let hypotheses = ctc_greedy(rows, classes, blank_of(classes))?;
+                            let hypotheses = ctc_greedy(rows, classes, ctc_blank(classes))?;
                             let with_posteriors = |hypothesis: Hypothesis| Hypothesis {
-                                labels: posteriors(hypothesis.labels),
+                                labels: with_posterior_confidence(hypothesis.labels),
                                 ..hypothesis
                             };
                             hypotheses
@@ -245,11 +251,12 @@ impl Searcher {
                                 .collect()
                         }
                         Some(options) => {
-                            let lists = ctc_beam(rows, classes, options)?;
-                            let evidence = Unfused::from_ctc(rows, classes, blank_of(classes))?;
-                            let results =
-                                lists.into_iter().map(|list| SearchResult::from_nbest(list, options.nbest));
-                            let results = results.zip(evidence);
+                            let beam_results = ctc_beam(rows, classes, options)?;
+                            let unfused_results = UnfusedResult::from_ctc(rows, classes, ctc_blank(classes))?;
+                            let results = beam_results
+                                .into_iter()
+                                .map(|result| SearchResult::from_nbest(result, options.nbest));
+                            let results = results.zip(unfused_results);
                             results
                                 .map(|(result, unfused)| SearchResult { unfused: Some(unfused), ..result })
                                 .collect()
@@ -263,11 +270,17 @@ impl Searcher {
                 match *search {
                     LatticeSearch::BestPath => {
                         let paths = gnat.best_paths(&encoded, &num_frames)?;
-                        paths.iter().map(|path| hypothesis(&path.labels(), &path.frames()).into()).collect()
+                        paths
+                            .iter()
+                            .map(|path| lattice_hypothesis(&path.labels(), &path.frames()).into())
+                            .collect()
                     }
                     LatticeSearch::Sum { beam } => {
                         let paths = gnat.best_strings(&encoded, &num_frames, beam)?;
-                        paths.iter().map(|path| hypothesis(&path.labels(), &path.frames()).into()).collect()
+                        paths
+                            .iter()
+                            .map(|path| lattice_hypothesis(&path.labels(), &path.frames()).into())
+                            .collect()
                     }
                 }
             }
@@ -276,21 +289,25 @@ impl Searcher {
 }
 
 impl SearchKind {
-    fn beam(decoder: decoding::DecodingModel, options: &BeamOptions, ctc: Option<f32>) -> Result<Self> {
+    fn new_beam(
+        decoder: decoding::DecodingModel,
+        options: &BeamOptions,
+        ctc_weight: Option<f32>,
+    ) -> Result<Self> {
         let search = Box::new(BeamSearch::new(decoder, options.clone())?);
-        Ok(SearchKind::Beam { search, ctc, nbest: options.nbest })
+        Ok(SearchKind::Beam { search, ctc_weight, nbest: options.nbest })
     }
 }
 
 /// Adds the result of the unfused search on the same rows.
-fn with_evidence(
+fn add_unfused_results(
     mut results: Vec<SearchResult>,
     unfused: Option<&mut UnfusedSearch>,
     rows: &[&[f32]],
 ) -> decoding::Result<Vec<SearchResult>> {
     if let Some(search) = unfused {
-        let evidence = search.decode(rows)?;
-        results.iter_mut().zip(evidence).for_each(|(result, unfused)| result.unfused = Some(unfused));
+        let unfused_results = search.decode(rows)?;
+        results.iter_mut().zip(unfused_results).for_each(|(result, unfused)| result.unfused = Some(unfused));
     }
     Ok(results)
 }
@@ -302,29 +319,29 @@ fn with_utterance_rows<T>(
     search: impl FnOnce(&[&[f32]], usize) -> decoding::Result<T>,
 ) -> Result<T> {
     let width = rows.dim(2)?;
-    let outcome = with_slice(rows, |rows: &[f32]| {
+    let search_result = with_slice(rows, |rows: &[f32]| {
         Ok(unpad(rows, width, lengths).and_then(|utterances| search(&utterances, width)))
     })?;
-    Ok(outcome?)
+    Ok(search_result?)
 }
 
 /// Computes the log-probabilities of the auxiliary CTC head.
-fn ctc_head(model: &Model, encoded: &Tensor) -> Result<Tensor> {
+fn ctc_log_probs(model: &Model, encoded: &Tensor) -> Result<Tensor> {
     model.ctc_logits(encoded)?.ok_or_else(no_ctc_head)
 }
 
 /// Returns the CTC prefix scores of each utterance for fusion.
 fn ctc_fusions(utterances: &[&[f32]], classes: usize, weight: f32) -> decoding::Result<Vec<Vec<Fusion>>> {
-    let fusions = |(utterance, rows): (usize, &&[f32])| {
-        let automaton = CtcPrefixScorer::new(rows, classes, blank_of(classes))
+    let utterance_fusions = |(utterance, rows): (usize, &&[f32])| {
+        let scorer = CtcPrefixScorer::new(rows, classes, ctc_blank(classes))
             .map_err(|source| decoding::Error::Utterance { utterance, source: Box::new(source) })?;
-        Ok(vec![Fusion { scorer: Arc::new(automaton), weight }])
+        Ok(vec![Fusion { scorer: Arc::new(scorer), weight }])
     };
-    utterances.par_iter().enumerate().map(fusions).collect()
+    utterances.par_iter().enumerate().map(utterance_fusions).collect()
 }
 
 /// Returns the blank of the CTC head: its last class, as in the model.
-fn blank_of(classes: usize) -> u32 {
+fn ctc_blank(classes: usize) -> u32 {
     classes as u32 - 1
 }
 
@@ -340,7 +357,7 @@ fn no_lattice() -> Error {
 /// Sets the confidence of labels to their posterior.
 ///
 /// For results without the distribution at the label's frame.
-pub(crate) fn posteriors(mut labels: Vec<DecodedToken>) -> Vec<DecodedToken> {
+pub(crate) fn with_posterior_confidence(mut labels: Vec<DecodedToken>) -> Vec<DecodedToken> {
     labels.iter_mut().for_each(|label| label.confidence = label.log_prob.exp());
     labels
 }
@@ -348,13 +365,13 @@ pub(crate) fn posteriors(mut labels: Vec<DecodedToken>) -> Vec<DecodedToken> {
 /// Converts lattice labels, which begin at 1, to tokenizer labels, which begin at 0.
 ///
 /// A lattice has sums over paths, but no confidence of single labels: all have confidence 1.
-fn hypothesis(labels: &[u32], frames: &[usize]) -> Hypothesis {
-    let label = |(&label, &frame): (&u32, &usize)| DecodedToken {
+fn lattice_hypothesis(labels: &[u32], frames: &[usize]) -> Hypothesis {
+    let decoded_token = |(&label, &frame): (&u32, &usize)| DecodedToken {
         label: label - 1,
         frame,
         log_prob: 0.0,
         confidence: 1.0,
         ..DecodedToken::default()
     };
-    Hypothesis { labels: labels.iter().zip(frames).map(label).collect(), ..Hypothesis::default() }
+    Hypothesis { labels: labels.iter().zip(frames).map(decoded_token).collect(), ..Hypothesis::default() }
 }

@@ -3,8 +3,8 @@ use decoding::DecodedToken;
 use speech::{Features, Tokenizer};
 
 use crate::search::SearchResult;
-use crate::unfused::Unfused;
-use crate::words::groups;
+use crate::unfused::UnfusedResult;
+use crate::words::word_ranges;
 
 /// Default of the smallest posterior of a text's best word.
 ///
@@ -39,16 +39,16 @@ pub(crate) fn is_silence(
         return true;
     }
     let evidence = match &result.unfused {
-        Some(unfused) => evidence(tokenizer, unfused),
+        Some(unfused) => speech_evidence(tokenizer, unfused),
         None => max_word_posterior(tokenizer, &result.best.labels),
     };
     evidence < min_posterior
 }
 
-/// Returns the evidence of speech in the model's unfused result.
-pub(crate) fn evidence(tokenizer: &Tokenizer, unfused: &Unfused) -> f64 {
+/// Returns the posterior that is evidence of speech in the unfused result.
+pub(crate) fn speech_evidence(tokenizer: &Tokenizer, unfused: &UnfusedResult) -> f64 {
     match unfused.labels.is_empty() {
-        true => unfused.label_posterior,
+        true => unfused.max_label_posterior,
         false => max_word_posterior(tokenizer, &unfused.labels),
     }
 }
@@ -59,19 +59,20 @@ pub(crate) fn evidence(tokenizer: &Tokenizer, unfused: &Unfused) -> f64 {
 pub(crate) fn max_word_posterior(tokenizer: &Tokenizer, labels: &[DecodedToken]) -> f64 {
     let ids: Vec<u32> = labels.iter().map(|label| label.label).collect();
     let names = tokenizer.tokens();
-    let is_word = |label: &DecodedToken| names[label.label as usize].chars().any(is_without_spaces);
+    let is_separate_word =
+        |label: &DecodedToken| names[label.label as usize].chars().any(is_of_unspaced_script);
     let posterior = |word: &[DecodedToken]| word.iter().map(|label| label.log_prob).sum::<f64>().exp();
-    let best_part = |word: std::ops::Range<usize>| {
-        let parts = labels[word].chunk_by(|a, b| !is_word(a) && !is_word(b));
+    let max_part_posterior = |word: std::ops::Range<usize>| {
+        let parts = labels[word].chunk_by(|a, b| !is_separate_word(a) && !is_separate_word(b));
         parts.map(posterior).fold(0.0, f64::max)
     };
-    groups(tokenizer, &ids).into_iter().map(best_part).fold(0.0, f64::max)
+    word_ranges(tokenizer, &ids).into_iter().map(max_part_posterior).fold(0.0, f64::max)
 }
 
 /// Returns whether a letter is of a script without spaces between words.
 ///
 /// Thai, Lao, Tibetan, Burmese, Khmer; Chinese and Japanese.
-fn is_without_spaces(letter: char) -> bool {
+fn is_of_unspaced_script(letter: char) -> bool {
     matches!(letter, '\u{0e00}'..='\u{109f}' | '\u{1780}'..='\u{17ff}' | '\u{2e80}'..='\u{a4cf}' | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{3ffff}')
 }
 
@@ -88,24 +89,24 @@ mod tests {
     }
 
     #[test]
-    fn the_best_word_decides_about_silence() {
+    fn a_text_is_silence_if_its_best_word_is_below_the_minimum() {
         let tokenizer = Tokenizer::train(TokenizerKind::InnerCharacters, &["ab a"]).unwrap();
         let labels = |text: &str, posteriors: &[f64]| labels(&tokenizer, text, posteriors);
         let features = Features { frames: 1, dim: 2, data: vec![0.0, -0.5] };
         let result = |labels: &[DecodedToken]| {
             SearchResult::from(Hypothesis { labels: labels.to_vec(), ..Hypothesis::default() })
         };
-        let silent = |labels: &[DecodedToken], min_posterior| {
+        let is_silent = |labels: &[DecodedToken], min_posterior| {
             is_silence(&features, &tokenizer, &result(labels), min_posterior)
         };
         let words = labels("ab a", &[0.7, 0.8, 0.5]);
-        assert!(!silent(&words, 0.55) && silent(&words, 0.57) && !silent(&words, 0.0));
-        assert!(!silent(&labels("", &[]), 1.0));
+        assert!(!is_silent(&words, 0.55) && is_silent(&words, 0.57) && !is_silent(&words, 0.0));
+        assert!(!is_silent(&labels("", &[]), 1.0));
         let flat = Features { frames: 1, dim: 2, data: vec![0.0, 1e-4] };
         let certain = labels("a", &[1.0]);
         let is_flat_silence = |min_posterior| is_silence(&flat, &tokenizer, &result(&certain), min_posterior);
         assert!(is_flat_silence(1e-9) && !is_flat_silence(0.0));
-        assert!(!silent(&certain, 1.0));
+        assert!(!is_silent(&certain, 1.0));
     }
 
     #[test]
@@ -113,20 +114,20 @@ mod tests {
         let tokenizer = Tokenizer::train(TokenizerKind::Words, &["nine zero"]).unwrap();
         let features = Features { frames: 1, dim: 2, data: vec![0.0, -0.5] };
         let labels = |text, posterior| labels(&tokenizer, text, &[posterior]);
-        let silent = |unfused: Unfused| {
+        let is_silent = |unfused: UnfusedResult| {
             let best = Hypothesis { labels: labels("nine", 0.01), ..Hypothesis::default() };
             let result = SearchResult { unfused: Some(unfused), ..SearchResult::from(best) };
             is_silence(&features, &tokenizer, &result, 0.2)
         };
         // The listed word always has a posterior of 0.01.
-        assert!(!silent(Unfused { labels: labels("zero", 0.5), label_posterior: 0.0 }));
-        assert!(silent(Unfused { labels: labels("zero", 0.1), label_posterior: 0.9 }));
-        assert!(!silent(Unfused { labels: Vec::new(), label_posterior: 0.4 }));
-        assert!(silent(Unfused { labels: Vec::new(), label_posterior: 0.1 }));
+        assert!(!is_silent(UnfusedResult { labels: labels("zero", 0.5), max_label_posterior: 0.0 }));
+        assert!(is_silent(UnfusedResult { labels: labels("zero", 0.1), max_label_posterior: 0.9 }));
+        assert!(!is_silent(UnfusedResult { labels: Vec::new(), max_label_posterior: 0.4 }));
+        assert!(is_silent(UnfusedResult { labels: Vec::new(), max_label_posterior: 0.1 }));
     }
 
     #[test]
-    fn without_spaces_every_token_is_a_word() {
+    fn in_scripts_without_spaces_every_token_is_a_word() {
         let tokenizer = Tokenizer::train(TokenizerKind::Characters, &["我们 ab"]).unwrap();
         for (text, posterior) in [("我们", 0.7), ("ab", 0.42), ("a我b", 0.7), ("ab我", 0.42)] {
             let posterior_of_best =

@@ -1,4 +1,7 @@
 //! `StreamingRecognizer`: final words and partial texts while audio arrives.
+//!
+//! samples → [`EncodingStream`] → encoder rows → [`StreamingSearch`] → labels → [`SpeechGate`] (the
+//! silence filter) → words. Endpoint rules end an utterance at a pause.
 pub(crate) mod chunked;
 pub(crate) mod encoder;
 mod search;
@@ -10,14 +13,14 @@ use speech::Tokenizer;
 use crate::recognizer::Recognizer;
 use crate::streaming::chunked::{ChunkedEncoder, WindowConfig};
 use crate::streaming::encoder::{StreamId, StreamingEncoder};
-use crate::transcription::{Transcription, Writer};
-use crate::words::groups;
+use crate::transcription::{Transcription, TranscriptionBuilder};
+use crate::words::word_ranges;
 use crate::{Error, Result};
 use search::StreamingSearch;
 use speech_gate::SpeechGate;
 
-/// Largest number of labels waiting for the silence filter or word end.
-const MAX_PENDING: usize = 1000;
+/// Largest number of labels without a decision of the silence filter.
+const MAX_PENDING_LABELS: usize = 1000;
 
 /// Rules that end an utterance, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -98,24 +101,25 @@ impl StreamingUpdate {
 /// # Ok::<(), recognizer::Error>(())
 /// ```
 pub struct StreamingRecognizer {
-    encoder: EncoderInput,
+    encoder: EncodingStream,
     search: StreamingSearch,
     tokenizer: Tokenizer,
-    writer: Writer,
+    builder: TranscriptionBuilder,
     endpoint: Option<EndpointConfig>,
     gate: SpeechGate,
     /// Labels of words that are incomplete or not accepted yet.
-    pending: Vec<DecodedToken>,
+    pending_labels: Vec<DecodedToken>,
     has_discarded: bool,
-    rows: Vec<f32>,
+    /// Encoder rows that are not decoded yet.
+    pending_rows: Vec<f32>,
     /// First frame of the utterance.
-    first: usize,
+    first_frame: usize,
     /// Number of labels of the utterance.
-    labels: usize,
+    num_labels: usize,
 }
 
-/// Computes encoder rows from samples.
-enum EncoderInput {
+/// The encoder of a stream, which computes encoder rows from samples.
+enum EncodingStream {
     Causal(Box<StreamingEncoder>, StreamId),
     Chunked(Box<ChunkedEncoder>),
 }
@@ -153,10 +157,10 @@ impl Recognizer {
         let encoder = match StreamingEncoder::new(self.model()) {
             Ok(mut encoder) => {
                 let stream = encoder.open();
-                EncoderInput::Causal(Box::new(encoder), stream)
+                EncodingStream::Causal(Box::new(encoder), stream)
             }
             Err(Error::NotStreaming { .. }) => {
-                EncoderInput::Chunked(Box::new(ChunkedEncoder::new(self.model(), options.window)?))
+                EncodingStream::Chunked(Box::new(ChunkedEncoder::new(self.model(), options.window)?))
             }
             Err(error) => return Err(error),
         };
@@ -164,14 +168,14 @@ impl Recognizer {
             encoder,
             search,
             tokenizer: self.tokenizer().clone(),
-            writer: self.writer(),
+            builder: self.transcription_builder(),
             endpoint: options.endpoint,
-            gate: SpeechGate::new(self.silence(), self.unfused_search()?),
-            pending: Vec::new(),
+            gate: SpeechGate::new(self.min_posterior(), self.new_unfused_search()?),
+            pending_labels: Vec::new(),
             has_discarded: false,
-            rows: Vec::new(),
-            first: 0,
-            labels: 0,
+            pending_rows: Vec::new(),
+            first_frame: 0,
+            num_labels: 0,
         })
     }
 
@@ -202,14 +206,14 @@ impl StreamingRecognizer {
     /// Returns the sample rate of the input.
     pub fn sample_rate(&self) -> u32 {
         match &self.encoder {
-            EncoderInput::Causal(encoder, _) => encoder.sample_rate(),
-            EncoderInput::Chunked(encoder) => encoder.sample_rate(),
+            EncodingStream::Causal(encoder, _) => encoder.sample_rate(),
+            EncodingStream::Chunked(encoder) => encoder.sample_rate(),
         }
     }
 
     /// Returns whether words arrive without the delay of windows.
     pub fn is_immediate(&self) -> bool {
-        matches!(self.encoder, EncoderInput::Causal(..))
+        matches!(self.encoder, EncodingStream::Causal(..))
     }
 
     /// Processes the next samples.
@@ -236,11 +240,11 @@ impl StreamingRecognizer {
         }
         self.gate.push_samples(samples);
         match &mut self.encoder {
-            EncoderInput::Causal(encoder, stream) => {
+            EncodingStream::Causal(encoder, stream) => {
                 encoder.push(*stream, samples)?;
-                encoder.encode()?.into_iter().for_each(|chunk| self.rows.extend(chunk.rows));
+                encoder.encode()?.into_iter().for_each(|chunk| self.pending_rows.extend(chunk.rows));
             }
-            EncoderInput::Chunked(encoder) => encoder.push(samples, &mut self.rows).map(drop)?,
+            EncodingStream::Chunked(encoder) => encoder.push(samples, &mut self.pending_rows).map(drop)?,
         }
         self.decode(false)
     }
@@ -259,36 +263,36 @@ impl StreamingRecognizer {
     /// Those of [`Self::push`].
     pub fn finish_split(mut self) -> Result<Vec<StreamingUpdate>> {
         match &mut self.encoder {
-            EncoderInput::Causal(encoder, stream) => {
+            EncodingStream::Causal(encoder, stream) => {
                 // An empty recording has no rows.
                 if self.gate.has_samples() {
                     encoder.finish(*stream)?;
                 }
-                encoder.encode()?.into_iter().for_each(|chunk| self.rows.extend(chunk.rows));
+                encoder.encode()?.into_iter().for_each(|chunk| self.pending_rows.extend(chunk.rows));
             }
-            EncoderInput::Chunked(encoder) => encoder.finish(&mut self.rows).map(drop)?,
+            EncodingStream::Chunked(encoder) => encoder.finish(&mut self.pending_rows).map(drop)?,
         }
         self.decode(true)
     }
 
     /// Decodes the pending rows; returns an update for each endpoint and for the rest.
-    fn decode(&mut self, last: bool) -> Result<Vec<StreamingUpdate>> {
-        let rows = std::mem::take(&mut self.rows);
+    fn decode(&mut self, is_end: bool) -> Result<Vec<StreamingUpdate>> {
+        let rows = std::mem::take(&mut self.pending_rows);
         let (mut updates, mut new, mut start) = (Vec::new(), Transcription::default(), 0);
         while start < rows.len() {
             let end = if self.must_decode_by_frame() { start + self.search.row_width() } else { rows.len() };
             let is_endpoint = self.decode_rows(&rows[start..end], &mut new)?;
             start = end;
             if is_endpoint {
-                updates.push(self.update(std::mem::take(&mut new), true)?);
+                updates.push(self.new_update(std::mem::take(&mut new), true)?);
             }
         }
-        if last {
+        if is_end {
             let rest = self.search.commit(true)?;
             self.add_labels(rest);
             new.append(self.take_words(true)?);
         }
-        updates.push(self.update(new, false)?);
+        updates.push(self.new_update(new, false)?);
         Ok(updates)
     }
 
@@ -303,26 +307,28 @@ impl StreamingRecognizer {
         self.gate.push_rows(rows)?;
         let has_labels = !labels.is_empty();
         self.add_labels(labels);
-        let (pause, endpoint) = self.check_endpoint();
-        if pause {
+        let (is_pause, is_endpoint) = self.check_endpoint();
+        if is_pause {
             let rest = self.search.commit(false)?;
             self.add_labels(rest);
         }
         // An open gate returns nothing without new labels or a pause.
-        if has_labels || pause || !self.gate.is_open() {
-            new.append(self.take_words(pause)?);
+        if has_labels || is_pause || !self.gate.is_open() {
+            new.append(self.take_words(is_pause)?);
         }
-        if endpoint {
-            (self.first, self.labels) = (self.search.frames(), self.pending.len());
+        if is_endpoint {
+            (self.first_frame, self.num_labels) = (self.search.frames(), self.pending_labels.len());
         }
-        Ok(endpoint)
+        Ok(is_endpoint)
     }
 
-    fn update(&self, new: Transcription, endpoint: bool) -> Result<StreamingUpdate> {
-        let rest: Vec<u32> = self.pending.iter().chain(self.search.open()).map(|label| label.label).collect();
+    /// Creates an update with new final words and the present partial text.
+    fn new_update(&self, new: Transcription, endpoint: bool) -> Result<StreamingUpdate> {
+        let partial_ids: Vec<u32> =
+            self.pending_labels.iter().chain(self.search.open_labels()).map(|label| label.label).collect();
         Ok(StreamingUpdate {
             new,
-            partial: self.writer.text(&self.tokenizer, &rest)?,
+            partial: self.builder.text(&self.tokenizer, &partial_ids)?,
             has_discarded: self.has_discarded,
             endpoint,
         })
@@ -330,34 +336,34 @@ impl StreamingRecognizer {
 
     /// Returns the final words that the gate accepts; `is_over` makes all words final.
     fn take_words(&mut self, is_over: bool) -> Result<Transcription> {
-        let ids: Vec<u32> = self.pending.iter().map(|label| label.label).collect();
-        let words = groups(&self.tokenizer, &ids);
+        let ids: Vec<u32> = self.pending_labels.iter().map(|label| label.label).collect();
+        let words = word_ranges(&self.tokenizer, &ids);
         // Without a pause, the last word may be incomplete; a single one with too many labels is
         // split.
-        let is_cut = words.len() == 1 && self.pending.len() > MAX_PENDING;
-        let complete = words.len() - usize::from(!is_over && !is_cut && !words.is_empty());
-        let must_decide = is_over || self.pending.len() > MAX_PENDING;
-        self.gate.update(&self.tokenizer, &self.pending, &words[..complete], must_decide);
-        let end = match words.get(complete) {
+        let is_cut = words.len() == 1 && self.pending_labels.len() > MAX_PENDING_LABELS;
+        let num_complete = words.len() - usize::from(!is_over && !is_cut && !words.is_empty());
+        let must_decide = is_over || self.pending_labels.len() > MAX_PENDING_LABELS;
+        self.gate.update(&self.tokenizer, &self.pending_labels, &words[..num_complete], must_decide);
+        let end = match words.get(num_complete) {
             _ if !self.gate.is_open() => 0,
             Some(word) => word.start,
-            None => self.pending.len(),
+            None => self.pending_labels.len(),
         };
         let new = match end {
             0 => Transcription::default(),
-            _ => self.writer.write(&self.tokenizer, &self.pending[..end])?,
+            _ => self.builder.build(&self.tokenizer, &self.pending_labels[..end])?,
         };
-        self.pending.drain(..end);
-        if !self.gate.is_open() && !self.pending.is_empty() && must_decide {
+        self.pending_labels.drain(..end);
+        if !self.gate.is_open() && !self.pending_labels.is_empty() && must_decide {
             self.has_discarded = true;
-            self.pending.clear();
+            self.pending_labels.clear();
         }
         Ok(new)
     }
 
     fn add_labels(&mut self, labels: Vec<DecodedToken>) {
-        self.labels += labels.len();
-        self.pending.extend(labels);
+        self.num_labels += labels.len();
+        self.pending_labels.extend(labels);
     }
 
     /// Returns whether there is a pause, and whether an utterance has ended.
@@ -366,15 +372,15 @@ impl StreamingRecognizer {
         else {
             return (false, false);
         };
-        let frames = self.search.frames() - self.first;
-        let seconds = |frames: usize| frames as f64 * self.writer.frame_seconds();
-        let trailing = seconds(self.search.trailing_frames().min(frames));
-        let pause = if self.labels + self.search.open().len() > 0 {
+        let frames = self.search.frames() - self.first_frame;
+        let seconds = |frames: usize| frames as f64 * self.builder.frame_seconds();
+        let silence = seconds(self.search.trailing_frames().min(frames));
+        let min_pause = if self.num_labels + self.search.open_labels().len() > 0 {
             silence_after_words
         } else {
             silence_without_words
         };
-        let pause = frames > 0 && trailing >= pause;
-        (pause, pause || seconds(frames) >= max_seconds)
+        let is_pause = frames > 0 && silence >= min_pause;
+        (is_pause, is_pause || seconds(frames) >= max_seconds)
     }
 }

@@ -6,6 +6,8 @@ use speech::{Tokenizer, TokenizerKind, UnicodeForm, find_bracketed};
 
 /// Largest number of marks that a warning names.
 const MAX_NAMED_MARKS: usize = 5;
+/// Largest number of characters that a warning quotes of a word.
+const MAX_QUOTED_CHARACTERS: usize = 40;
 
 /// Returns a warning if a Unicode form changes texts of a set.
 ///
@@ -19,7 +21,7 @@ pub fn normalization_warning<'a>(
     let (from, to) = first_change(changed.next()?, form);
     Some(format!(
         "{set}: {} normalized (tokens.normalize = \"{}\"), for example {from} to {to}",
-        count(1 + changed.count(), "text is", "texts are"),
+        format_count(1 + changed.count(), "text is", "texts are"),
         form.name()
     ))
 }
@@ -40,7 +42,7 @@ pub fn conversion_warnings<'a>(
     let normalized = normalization_warning(set, texts.clone(), form);
     let marked = texts.filter(is_marked).count();
     let marked = (marked > 0).then(|| {
-        format!("{set}: <s> and </s> are removed from the ends of {}", count(marked, "text", "texts"))
+        format!("{set}: <s> and </s> are removed from the ends of {}", format_count(marked, "text", "texts"))
     });
     normalized.into_iter().chain(marked).collect()
 }
@@ -54,6 +56,8 @@ pub fn mark_warnings<'a>(
     texts: impl IntoIterator<Item = &'a str>,
     tokenizer: &Tokenizer,
 ) -> Vec<String> {
+    // Numbers of texts with marks that are not special words, and with special words that are not
+    // separated by spaces.
     let (mut unlisted, mut attached) = (BTreeMap::new(), BTreeMap::new());
     for text in texts.into_iter().filter(|_| tokenizer.kind() != TokenizerKind::Words) {
         let text = tokenizer.normalize(text);
@@ -73,26 +77,27 @@ pub fn mark_warnings<'a>(
             *counts.entry(mark.to_owned()).or_default() += 1;
         }
     }
-    let unlisted = list(&unlisted).map(|(marks, are)| {
+    let unlisted = format_marks(&unlisted).map(|(marks, verb)| {
         format!(
-            "{set}: {marks}, which {are} spelled letter by letter; list words like this in tokens.special"
+            "{set}: {marks}, which {verb} spelled letter by letter; list words like this in tokens.special"
         )
     });
-    let attached = list(&attached).map(|(marks, are)| {
+    let attached = format_marks(&attached).map(|(marks, verb)| {
         format!(
-            "{set}: {marks} next to other characters without a space, where {are} spelled letter by letter; special words are \
+            "{set}: {marks} next to other characters without a space, where {verb} spelled letter by letter; special words are \
              separate words"
         )
     });
     unlisted.into_iter().chain(attached).collect()
 }
 
-/// Lists the most frequent marks, and the matching verb.
-fn list(counts: &BTreeMap<String, usize>) -> Option<(String, &'static str)> {
+/// Formats the most frequent marks with the matching verb; `None` without marks.
+fn format_marks(counts: &BTreeMap<String, usize>) -> Option<(String, &'static str)> {
     let mut marks: Vec<(&String, usize)> = counts.iter().map(|(mark, &count)| (mark, count)).collect();
     marks.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
     let (first, rest) = marks.split_first()?;
-    let mut text = format!("{} `{}`", count(first.1, "text contains", "texts contain"), Excerpt(first.0));
+    let mut text =
+        format!("{} `{}`", format_count(first.1, "text contains", "texts contain"), Excerpt(first.0));
     for (mark, texts) in rest.iter().take(MAX_NAMED_MARKS - 1) {
         text += &format!(", {texts} `{}`", Excerpt(mark));
     }
@@ -102,17 +107,20 @@ fn list(counts: &BTreeMap<String, usize>) -> Option<(String, &'static str)> {
     Some((text, if marks.len() == 1 { "is" } else { "are" }))
 }
 
-fn count(count: usize, singular: &str, plural: &str) -> String {
+/// Formats a count with the matching noun or verb.
+fn format_count(count: usize, singular: &str, plural: &str) -> String {
     format!("{count} {}", if count == 1 { singular } else { plural })
 }
 
 /// Returns the first changed word before and after, quoted, with non-ASCII escaped.
 fn first_change(text: &str, form: UnicodeForm) -> (String, String) {
-    let shown = |text: &str| format!("\"{}\"", text.chars().take(40).collect::<String>().escape_default());
+    let quote = |text: &str| {
+        format!("\"{}\"", text.chars().take(MAX_QUOTED_CHARACTERS).collect::<String>().escape_default())
+    };
     let changed = text.split_whitespace().find(|word| form.apply(word) != **word);
     // If no word changes, white space does.
     let word = changed.unwrap_or(text);
-    (shown(word), shown(&form.apply(word)))
+    (quote(word), quote(&form.apply(word)))
 }
 
 #[cfg(test)]
@@ -167,20 +175,20 @@ mod tests {
         );
         assert!(attached.starts_with("data.train: 1 text contains `<unk>` next to"), "{attached}");
         assert!(attached.ends_with("; special words are separate words"), "{attached}");
-        let listed = tokenizer(UnicodeForm::Nfc, Some(&["[noise]"]), &texts);
-        let [unlisted] = mark_warnings("set", texts[1..3].iter().copied(), &listed).try_into().unwrap();
+        let with_special = tokenizer(UnicodeForm::Nfc, Some(&["[noise]"]), &texts);
+        let [unlisted] = mark_warnings("set", texts[1..3].iter().copied(), &with_special).try_into().unwrap();
         assert_eq!(
             unlisted,
             "set: 2 texts contain `<unk>`, which is spelled letter by letter; list words like this in tokens.special"
         );
         // Another case is another word.
-        assert_eq!(mark_warnings("set", ["[NOISE]"], &listed).len(), 1);
-        assert!(mark_warnings("set", ["[noise]", "a < b > c", "[]", "i[0"], &listed).is_empty());
+        assert_eq!(mark_warnings("set", ["[NOISE]"], &with_special).len(), 1);
+        assert!(mark_warnings("set", ["[noise]", "a < b > c", "[]", "i[0"], &with_special).is_empty());
         let words = Tokenizer::train(TokenizerKind::Words, &texts).unwrap();
         assert!(mark_warnings("set", texts, &words).is_empty());
         let mark_texts: Vec<String> = (0..30).map(|n| format!("[m{n:02}]")).collect();
         let [warning] =
-            mark_warnings("set", mark_texts.iter().map(String::as_str), &listed).try_into().unwrap();
+            mark_warnings("set", mark_texts.iter().map(String::as_str), &with_special).try_into().unwrap();
         assert!(warning.contains("`[m04]` and 25 more words"), "{warning}");
     }
 }

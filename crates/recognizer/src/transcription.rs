@@ -1,17 +1,17 @@
 //! `Transcription`: a recognized text with times and confidences of its words.
 mod captions;
-mod lines;
+mod formats;
 
 use decoding::{ConfidenceAggregation, DecodedToken};
 use serde::{Deserialize, Serialize};
 use speech::Tokenizer;
 
 pub use captions::CaptionOptions;
-pub use lines::{TranscriptFormat, TranscriptionWriter};
+pub use formats::{TranscriptFormat, TranscriptionWriter};
 
 use crate::Result;
 use crate::search::SearchResult;
-use crate::words::{WORD_MARK, groups};
+use crate::words::{WORD_MARK, word_ranges};
 
 /// A token with its time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -98,18 +98,20 @@ impl Transcription {
     }
 }
 
-/// Converts labels to text with times.
+/// Builds transcriptions: converts labels with frames to text with times.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Writer {
+pub(crate) struct TranscriptionBuilder {
     frame_seconds: f64,
     /// Whether labels have durations.
     has_durations: bool,
+    /// Combines the confidences of tokens to that of their word.
     aggregate: ConfidenceAggregation,
     /// Whether special words are omitted.
     omits_special: bool,
 }
 
-impl Writer {
+impl TranscriptionBuilder {
+    /// Creates a builder that keeps special words.
     pub fn new(has_durations: bool, frame_seconds: f64, aggregate: ConfidenceAggregation) -> Self {
         Self { frame_seconds, has_durations, aggregate, omits_special: false }
     }
@@ -131,7 +133,11 @@ impl Writer {
     }
 
     /// Converts a search result to text with times.
-    pub(crate) fn write_result(&self, tokenizer: &Tokenizer, result: &SearchResult) -> Result<Transcription> {
+    pub(crate) fn build_from_result(
+        &self,
+        tokenizer: &Tokenizer,
+        result: &SearchResult,
+    ) -> Result<Transcription> {
         let mut nbest: Vec<RankedText> = Vec::with_capacity(result.ranked.len());
         for ranked in &result.ranked {
             let text = self.text(tokenizer, &ranked.ids())?;
@@ -139,13 +145,13 @@ impl Writer {
                 nbest.push(RankedText { text, score: ranked.score, log_prob: ranked.log_prob });
             }
         }
-        Ok(Transcription { nbest, ..self.write(tokenizer, &result.best.labels)? })
+        Ok(Transcription { nbest, ..self.build(tokenizer, &result.best.labels)? })
     }
 
     /// Converts labels to text with times.
-    pub fn write(&self, tokenizer: &Tokenizer, labels: &[DecodedToken]) -> Result<Transcription> {
+    pub fn build(&self, tokenizer: &Tokenizer, labels: &[DecodedToken]) -> Result<Transcription> {
         if self.omits_special && labels.iter().any(|label| tokenizer.is_special(label.label)) {
-            return self.write_without_special(tokenizer, labels);
+            return self.build_without_special(tokenizer, labels);
         }
         let ids: Vec<u32> = labels.iter().map(|label| label.label).collect();
         let names = tokenizer.tokens();
@@ -157,34 +163,34 @@ impl Writer {
             let mut end = label.frame.saturating_add(frames) as f64 * self.frame_seconds;
             // Punctuation is not spoken: its time is the end of the preceding speech. A bare word
             // mark is not punctuation.
-            let body = text.trim_start_matches(WORD_MARK).trim();
-            let is_punctuation = !body.is_empty() && !body.chars().any(char::is_alphanumeric);
+            let unmarked = text.trim_start_matches(WORD_MARK).trim();
+            let is_punctuation = !unmarked.is_empty() && !unmarked.chars().any(char::is_alphanumeric);
             if let Some(previous) = tokens.last().filter(|_| is_punctuation) {
                 (start, end) = (previous.end, previous.end);
             }
             let DecodedToken { log_prob, confidence, .. } = *label;
             tokens.push(TimedToken { text, start, end, log_prob, confidence });
         }
-        let word = |group: std::ops::Range<usize>| -> Result<TimedWord> {
-            let word_tokens = &tokens[group.clone()];
+        let timed_word = |range: std::ops::Range<usize>| -> Result<TimedWord> {
+            let word_tokens = &tokens[range.clone()];
             Ok(TimedWord {
-                text: tokenizer.decode(&ids[group])?,
+                text: tokenizer.decode(&ids[range])?,
                 start: word_tokens[0].start,
                 end: word_tokens.iter().fold(0.0, |end, token| token.end.max(end)),
                 confidence: self.aggregate.combine(word_tokens.iter().map(|token| token.confidence)),
             })
         };
-        let words = groups(tokenizer, &ids).into_iter().map(word).collect::<Result<Vec<_>>>()?;
+        let words = word_ranges(tokenizer, &ids).into_iter().map(timed_word).collect::<Result<Vec<_>>>()?;
         // A word mark without text is not a word.
         let words = words.into_iter().filter(|word| !word.text.is_empty()).collect();
         Ok(Transcription { text: tokenizer.decode(&ids)?, words, tokens, ..Transcription::default() })
     }
 
     /// Converts the runs of labels between special words to one text.
-    fn write_without_special(&self, tokenizer: &Tokenizer, labels: &[DecodedToken]) -> Result<Transcription> {
+    fn build_without_special(&self, tokenizer: &Tokenizer, labels: &[DecodedToken]) -> Result<Transcription> {
         let mut transcription = Transcription::default();
         for run in labels.split(|label| tokenizer.is_special(label.label)) {
-            let Transcription { words, tokens, .. } = self.write(tokenizer, run)?;
+            let Transcription { words, tokens, .. } = self.build(tokenizer, run)?;
             transcription.words.extend(words);
             transcription.tokens.extend(tokens);
         }
@@ -200,7 +206,10 @@ mod tests {
 
     use super::*;
 
-    fn emitted(
+    /// Labels of a text at the given frames.
+    ///
+    /// The confidences are 1, 1/2, 1/3 and so on.
+    fn labels_at(
         tokenizer: &Tokenizer,
         text: &str,
         frames: &[usize],
@@ -226,34 +235,35 @@ mod tests {
             let tokenizer = Tokenizer::train(kind, &[text]).unwrap();
             let count = tokenizer.encode(text).unwrap().len();
             let frames: Vec<usize> = (0..count).collect();
-            let labels = emitted(&tokenizer, text, &frames, &vec![1; count]);
-            let writer = Writer::new(false, 1.0, ConfidenceAggregation::Min);
-            let unfiltered = writer.write(&tokenizer, &labels).unwrap();
+            let labels = labels_at(&tokenizer, text, &frames, &vec![1; count]);
+            let builder = TranscriptionBuilder::new(false, 1.0, ConfidenceAggregation::Min);
+            let unfiltered = builder.build(&tokenizer, &labels).unwrap();
             assert_eq!(unfiltered.text, text, "{kind:?}");
-            let texts = |transcription: &Transcription| {
+            let join_words = |transcription: &Transcription| {
                 transcription.words.iter().map(|word| word.text.clone()).collect::<Vec<_>>().join(" ")
             };
-            assert_eq!(texts(&unfiltered), text, "{kind:?}");
-            let writer = writer.with_special_omitted(true);
-            let transcription = writer.write(&tokenizer, &labels).unwrap();
+            assert_eq!(join_words(&unfiltered), text, "{kind:?}");
+            let builder = builder.with_special_omitted(true);
+            let transcription = builder.build(&tokenizer, &labels).unwrap();
             assert_eq!(
-                (transcription.text.as_str(), texts(&transcription).as_str()),
+                (transcription.text.as_str(), join_words(&transcription).as_str()),
                 ("ab ba", "ab ba"),
                 "{kind:?}"
             );
             // Times are those of the text with special words.
             assert_eq!(transcription.words[1], unfiltered.words[3], "{kind:?}");
             let ids: Vec<u32> = labels.iter().map(|label| label.label).collect();
-            assert_eq!(writer.text(&tokenizer, &ids).unwrap(), "ab ba", "{kind:?}");
+            assert_eq!(builder.text(&tokenizer, &ids).unwrap(), "ab ba", "{kind:?}");
         }
     }
 
     #[test]
     fn words_extend_from_their_first_to_their_last_token() {
         let tokenizer = Tokenizer::train(TokenizerKind::InnerCharacters, &["ab, ba"]).unwrap();
-        let labels = emitted(&tokenizer, "ab, ba", &[3, 5, 9, 9, 14], &[1, 2, 4, 4, 3]);
-        let transcription =
-            Writer::new(true, 0.25, ConfidenceAggregation::Min).write(&tokenizer, &labels).unwrap();
+        let labels = labels_at(&tokenizer, "ab, ba", &[3, 5, 9, 9, 14], &[1, 2, 4, 4, 3]);
+        let transcription = TranscriptionBuilder::new(true, 0.25, ConfidenceAggregation::Min)
+            .build(&tokenizer, &labels)
+            .unwrap();
         assert_eq!(transcription.text, "ab, ba");
         let words: Vec<_> =
             transcription.words.iter().map(|w| (w.text.as_str(), w.start, w.end, w.confidence)).collect();
@@ -261,10 +271,13 @@ mod tests {
         assert_eq!(words, [("ab,", 0.75, 1.75, 1.0 / 3.0), ("ba", 2.25, 4.25, 0.2)]);
         assert_eq!((transcription.tokens[2].start, transcription.tokens[2].end), (1.75, 1.75));
 
-        let transcription =
-            Writer::new(false, 0.25, ConfidenceAggregation::Max).write(&tokenizer, &labels).unwrap();
+        let transcription = TranscriptionBuilder::new(false, 0.25, ConfidenceAggregation::Max)
+            .build(&tokenizer, &labels)
+            .unwrap();
         assert_eq!((transcription.words[0].end, transcription.words[0].confidence), (1.5, 1.0));
-        let empty = Writer::new(false, 0.25, ConfidenceAggregation::Min).write(&tokenizer, &[]).unwrap();
+        let empty = TranscriptionBuilder::new(false, 0.25, ConfidenceAggregation::Min)
+            .build(&tokenizer, &[])
+            .unwrap();
         assert_eq!(empty, Transcription::default());
     }
 }

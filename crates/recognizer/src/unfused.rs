@@ -1,6 +1,7 @@
-//! Greedy search without language models, the silence filter's evidence of speech.
+//! Greedy search with the model only, the silence filter's evidence of speech.
 //!
-//! Fusion (language models, phrases, penalties, CTC) could add words to silence.
+//! Fusion (language models, phrases, penalties, CTC) could add words to silence. The silence filter
+//! therefore compares the posteriors of this search, not those of the fused one, with its minimum.
 use decoding::{
     DecodedToken, DecodingModel, DecodingStep, GreedyOptions, GreedySearch, GreedyStream, ctc_greedy,
 };
@@ -9,34 +10,39 @@ use decoding::{
 ///
 /// No language models, phrases, penalties or CTC head take part.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Unfused {
+pub(crate) struct UnfusedResult {
     /// Labels of a greedy search.
     pub labels: Vec<DecodedToken>,
     /// Largest `1 - p(blank)` over the frames where the greedy search took a blank.
     ///
     /// If there are several blanks, only the one taken is subtracted.
-    pub label_posterior: f64,
+    pub max_label_posterior: f64,
 }
 
-impl Unfused {
+impl UnfusedResult {
     fn new(labels: &[DecodedToken], steps: &[DecodingStep]) -> Self {
-        Unfused { labels: labels.to_vec(), label_posterior: label_posterior(labels, steps) }
+        UnfusedResult { labels: labels.to_vec(), max_label_posterior: max_label_posterior(labels, steps) }
     }
 
-    /// Computes evidence from log-probabilities `[T, C]` of a CTC head.
+    /// Computes the result of each utterance from a CTC head.
+    ///
+    /// `rows` are log-probabilities `[T_b, C]`.
     pub fn from_ctc(rows: &[&[f32]], classes: usize, blank: u32) -> decoding::Result<Vec<Self>> {
         let hypotheses = ctc_greedy(rows, classes, blank)?;
-        let evidence = |(hypothesis, rows): (decoding::Hypothesis, &&[f32])| {
-            let blanks = rows.chunks_exact(classes).map(|row| row[blank as usize]);
-            let min_blank = blanks.fold(0f32, f32::min);
-            Unfused { labels: hypothesis.labels, label_posterior: 1.0 - f64::from(min_blank).exp() }
+        let new_result = |(hypothesis, rows): (decoding::Hypothesis, &&[f32])| {
+            let blank_log_probs = rows.chunks_exact(classes).map(|row| row[blank as usize]);
+            let min_blank_log_prob = blank_log_probs.fold(0f32, f32::min);
+            UnfusedResult {
+                labels: hypothesis.labels,
+                max_label_posterior: 1.0 - f64::from(min_blank_log_prob).exp(),
+            }
         };
-        Ok(hypotheses.into_iter().zip(rows).map(evidence).collect())
+        Ok(hypotheses.into_iter().zip(rows).map(new_result).collect())
     }
 }
 
 /// Returns `max 1 - p` over the steps that are not labels.
-fn label_posterior(labels: &[DecodedToken], steps: &[DecodingStep]) -> f64 {
+fn max_label_posterior(labels: &[DecodedToken], steps: &[DecodingStep]) -> f64 {
     // Labels occur among the steps in order.
     let mut labels = labels.iter().peekable();
     let mut max_posterior = 0f64;
@@ -53,7 +59,7 @@ fn label_posterior(labels: &[DecodedToken], steps: &[DecodingStep]) -> f64 {
 pub(crate) struct UnfusedSearch(GreedySearch);
 
 impl UnfusedSearch {
-    /// A search with default options.
+    /// Creates a search with default options.
     ///
     /// # Errors
     /// Those of [`GreedySearch::new`].
@@ -63,10 +69,10 @@ impl UnfusedSearch {
     }
 
     /// Searches whole utterances, `[T_b, H]` each.
-    pub fn decode(&mut self, rows: &[&[f32]]) -> decoding::Result<Vec<Unfused>> {
+    pub fn decode(&mut self, rows: &[&[f32]]) -> decoding::Result<Vec<UnfusedResult>> {
         let results = self.0.decode(rows)?;
         Ok((0..results.len())
-            .map(|index| Unfused::new(results.labels(index), results.steps(index)))
+            .map(|index| UnfusedResult::new(results.labels(index), results.steps(index)))
             .collect())
     }
 
@@ -76,8 +82,8 @@ impl UnfusedSearch {
     }
 
     /// Searches the next rows of a recording.
-    pub fn advance(&mut self, stream: &mut GreedyStream, rows: &[f32]) -> decoding::Result<Unfused> {
+    pub fn advance(&mut self, stream: &mut GreedyStream, rows: &[f32]) -> decoding::Result<UnfusedResult> {
         let results = self.0.advance(&mut [stream], &[rows])?;
-        Ok(Unfused::new(results.labels(0), results.steps(0)))
+        Ok(UnfusedResult::new(results.labels(0), results.steps(0)))
     }
 }

@@ -1,4 +1,8 @@
-//! Groups the tokens of a label sequence into words; word boundaries.
+//! Groups the tokens of a recognized label sequence into words.
+//!
+//! The kind of the tokenizer determines where a word begins: at every token (words), after a
+//! space (characters), or at a token with a [`WORD_MARK`] (all others). A special word, such as
+//! `<unk>`, is always a separate word.
 use std::ops::Range;
 
 use decoding::{TokenStyle, WordBoundaries};
@@ -8,45 +12,45 @@ use speech::{Tokenizer, TokenizerKind};
 pub const WORD_MARK: char = '\u{2581}';
 
 /// Returns the label range of each word; white space belongs to none.
-pub(crate) fn groups(tokenizer: &Tokenizer, labels: &[u32]) -> Vec<Range<usize>> {
+pub(crate) fn word_ranges(tokenizer: &Tokenizer, labels: &[u32]) -> Vec<Range<usize>> {
     let (kind, names) = (tokenizer.kind(), tokenizer.tokens());
-    let mut groups: Vec<Range<usize>> = Vec::new();
-    let (mut is_inside, mut after_special) = (false, false);
+    let mut words: Vec<Range<usize>> = Vec::new();
+    let (mut is_inside, mut is_after_special) = (false, false);
     for (index, &label) in labels.iter().enumerate() {
         let name = &names[label as usize];
-        let begins = match kind {
+        let begins_word = match kind {
             TokenizerKind::Words => true,
             TokenizerKind::Characters if name.trim().is_empty() => {
                 is_inside = false;
                 continue;
             }
-            TokenizerKind::Characters => tokenizer.is_special(label) || after_special,
-            _ => name.starts_with(WORD_MARK) || after_special,
+            TokenizerKind::Characters => tokenizer.is_special(label) || is_after_special,
+            _ => name.starts_with(WORD_MARK) || is_after_special,
         };
-        after_special = tokenizer.is_special(label);
-        match groups.last_mut() {
-            Some(group) if is_inside && !begins => group.end = index + 1,
-            _ => groups.push(index..index + 1),
+        is_after_special = tokenizer.is_special(label);
+        match words.last_mut() {
+            Some(word) if is_inside && !begins_word => word.end = index + 1,
+            _ => words.push(index..index + 1),
         }
         is_inside = true;
     }
-    groups
+    words
 }
 
 /// Returns 1 for each label of the tokenizer that begins a word, otherwise 0.
 ///
 /// In a tokenizer with labels for spaces, a space has 1, as a word follows it.
-pub(crate) fn starts(tokenizer: &Tokenizer) -> Vec<u8> {
-    let begins = |name: &String| match tokenizer.kind() {
+pub(crate) fn word_starts(tokenizer: &Tokenizer) -> Vec<u8> {
+    let begins_word = |name: &String| match tokenizer.kind() {
         TokenizerKind::Words => true,
         TokenizerKind::Characters => name.trim().is_empty(),
         _ => name.starts_with(WORD_MARK),
     };
-    tokenizer.tokens().iter().map(|name| u8::from(begins(name))).collect()
+    tokenizer.tokens().iter().map(|name| u8::from(begins_word(name))).collect()
 }
 
 /// Returns the word boundaries of each label, for whole-word phrases.
-pub(crate) fn boundaries(tokenizer: &Tokenizer) -> Vec<Option<WordBoundaries>> {
+pub(crate) fn word_boundaries(tokenizer: &Tokenizer) -> Vec<Option<WordBoundaries>> {
     let style = match tokenizer.kind() {
         TokenizerKind::Words => TokenStyle::Words,
         TokenizerKind::Characters => TokenStyle::Characters,
@@ -85,28 +89,30 @@ mod tests {
         Tokenizer::train_with(&options, &[VOCABULARY.join(" "), VOCABULARY.join(" ")]).unwrap()
     }
 
-    fn boost(tokenizer: &Tokenizer, list: &str) -> PhraseBooster {
+    fn new_booster(tokenizer: &Tokenizer, list: &str) -> PhraseBooster {
         let encode = |text: &str| tokenizer.encode(text).map_err(|error| error.to_string());
         let phrases = read_phrases(list.as_bytes(), 1.0, encode).unwrap().phrases;
-        let mut boundaries = boundaries(tokenizer);
+        let mut boundaries = word_boundaries(tokenizer);
         boundaries.push(None);
         PhraseBooster::with_boundaries(&phrases, &boundaries, 1.0).unwrap()
     }
 
-    fn bonus(boost: &PhraseBooster, tokenizer: &Tokenizer, text: &str) -> f32 {
-        let (mut sum, mut state) = (0.0, boost.start());
+    /// Returns the sum of the boosts over the labels of a text.
+    fn total_boost(booster: &PhraseBooster, tokenizer: &Tokenizer, text: &str) -> f32 {
+        let (mut total, mut state) = (0.0, booster.start());
         for label in tokenizer.encode(text).unwrap() {
-            let (score, next) = boost.step(state, label);
-            (sum, state) = (sum + score, next);
+            let (score, next) = booster.step(state, label);
+            (total, state) = (total + score, next);
         }
-        sum + boost.finish(state)
+        total + booster.finish(state)
     }
 
-    fn words(max_words: usize) -> impl Strategy<Value = Vec<usize>> {
+    /// Indices of words of the vocabulary.
+    fn any_words(max_words: usize) -> impl Strategy<Value = Vec<usize>> {
         prop::collection::vec(0..VOCABULARY.len(), 1..=max_words)
     }
 
-    fn text(words: &[usize]) -> String {
+    fn join_words(words: &[usize]) -> String {
         words.iter().map(|&word| VOCABULARY[word]).collect::<Vec<_>>().join(" ")
     }
 
@@ -114,19 +120,20 @@ mod tests {
         /// A phrase scores the same for every kind: once for each position of its words.
         #[test]
         fn phrases_score_by_words_for_every_kind(
-            phrases in prop::collection::vec((words(3), -4..8i32), 0..6),
-            words_of_text in words(8),
+            phrases in prop::collection::vec((any_words(3), -4..8i32), 0..6),
+            words_of_text in any_words(8),
         ) {
             let list: String =
-                phrases.iter().map(|(words, score)| format!("{}\t{score}\n", text(words))).collect();
-            let at = |from: usize| {
+                phrases.iter().map(|(words, score)| format!("{}\t{score}\n", join_words(words))).collect();
+            let longest_match_score = |from: usize| {
                 let matches = phrases.iter().filter(|(words, _)| words_of_text[from..].starts_with(words));
                 matches.map(|(words, score)| (words.len(), *score)).max().map_or(0, |(_, score)| score)
             };
-            let expected: i32 = (0..words_of_text.len()).map(at).sum();
+            let expected: i32 = (0..words_of_text.len()).map(longest_match_score).sum();
             for kind in KINDS {
                 let tokenizer = tokenizer(kind);
-                let score = bonus(&boost(&tokenizer, &list), &tokenizer, &text(&words_of_text));
+                let booster = new_booster(&tokenizer, &list);
+                let score = total_boost(&booster, &tokenizer, &join_words(&words_of_text));
                 prop_assert!((score - expected as f32).abs() < 1e-3, "{kind:?} {score} {expected}");
             }
         }
@@ -136,17 +143,17 @@ mod tests {
     fn labels_after_special_words_begin_words() {
         for kind in KINDS {
             let tokenizer = tokenizer(kind);
-            let boost = boost(&tokenizer, "an\t4\n<unk> a\t2");
+            let booster = new_booster(&tokenizer, "an\t4\n<unk> a\t2");
             // Without the space that a text would have.
             let mut labels = tokenizer.encode("<unk>").unwrap();
             labels.extend(tokenizer.encode("an").unwrap());
             labels.extend(tokenizer.encode("[noise]").unwrap());
-            let step = |(sum, state), &label: &u32| {
-                let (score, next) = boost.step(state, label);
-                (sum + score, next)
+            let step = |(total, state), &label: &u32| {
+                let (score, next) = booster.step(state, label);
+                (total + score, next)
             };
-            let (sum, state) = labels.iter().fold((0.0, boost.start()), step);
-            assert!((sum + boost.finish(state) - 4.0).abs() < 1e-4, "{kind:?} {sum}");
+            let (total, state) = labels.iter().fold((0.0, booster.start()), step);
+            assert!((total + booster.finish(state) - 4.0).abs() < 1e-4, "{kind:?} {total}");
         }
     }
 
@@ -157,18 +164,19 @@ mod tests {
             let encode = |text: &str| tokenizer.encode(text).map_err(|error| error.to_string());
             let mut phrases = read_phrases("天气\t3\nok\t2".as_bytes(), 1.0, encode).unwrap().phrases;
             decoding::add_unmarked_variants(&mut phrases, tokenizer.tokens());
-            let boost = PhraseBooster::with_boundaries(&phrases, &boundaries(&tokenizer), 1.0).unwrap();
+            let booster =
+                PhraseBooster::with_boundaries(&phrases, &word_boundaries(&tokenizer), 1.0).unwrap();
             for (text, expected) in [("今天天气好", 3.0), ("天气", 3.0), ("天天气天气", 6.0), ("好天", 0.0)]
             {
-                let score = bonus(&boost, &tokenizer, text);
+                let score = total_boost(&booster, &tokenizer, text);
                 assert!((score - expected).abs() < 1e-4, "{kind:?} {text} {score}");
             }
-            assert!((bonus(&boost, &tokenizer, "ok 天气") - 5.0).abs() < 1e-4, "{kind:?}");
+            assert!((total_boost(&booster, &tokenizer, "ok 天气") - 5.0).abs() < 1e-4, "{kind:?}");
         }
     }
 
     #[test]
-    fn groups_are_the_words_of_the_text() {
+    fn word_ranges_cover_the_words_of_the_text() {
         let text = "a banana and a band";
         let kinds = [
             TokenizerKind::Words,
@@ -180,10 +188,10 @@ mod tests {
         for kind in kinds {
             let tokenizer = Tokenizer::train(kind, &[text]).unwrap();
             let labels = tokenizer.encode(text).unwrap();
-            let groups = groups(&tokenizer, &labels);
-            let words = groups.iter().map(|group| tokenizer.decode(&labels[group.clone()]).unwrap());
+            let ranges = word_ranges(&tokenizer, &labels);
+            let words = ranges.iter().map(|range| tokenizer.decode(&labels[range.clone()]).unwrap());
             assert_eq!(words.collect::<Vec<_>>().join(" "), text, "{kind:?}");
-            assert!(super::groups(&tokenizer, &[]).is_empty());
+            assert!(word_ranges(&tokenizer, &[]).is_empty());
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::Result;
 use recognizer::bad_items::{BadItems, MAX_NAMED_ITEMS};
 
 /// Name of the training set in files and messages.
-pub(crate) const TRAIN: &str = "data.train";
+pub(crate) const TRAINING_SET: &str = "data.train";
 
 /// The bad items of a run, by set, equal in all processes.
 #[derive(Debug, Default)]
@@ -15,13 +15,13 @@ pub(crate) struct BadItemLog {
     /// Bad items of the training set that this process has found; only they count for the limit.
     ///
     /// The list of an earlier process may contain files that were restored since.
-    current: BadItems,
-    /// Ids of `current`: omitted utterances, and recordings of another length.
-    current_ids: [HashSet<String>; 2],
+    own_items: BadItems,
+    /// Ids of `own_items`: omitted utterances, and recordings of another length.
+    own_ids: [HashSet<String>; 2],
     /// Ids of the training set in `sets`: omitted utterances, and recordings of another length.
     listed_ids: [HashSet<String>; 2],
     /// Number of items in the latest warning that counts them.
-    last_count: usize,
+    warned_count: usize,
     /// Number of items of the training set.
     utterances: usize,
     /// Largest fraction of the training set that may be omitted.
@@ -33,25 +33,28 @@ impl BadItemLog {
     pub fn new(sets: BTreeMap<String, BadItems>, utterances: usize, max_bad: f64) -> Self {
         let sets = sets.into_iter().filter(|(_, items)| !items.is_empty()).collect();
         let mut log = BadItemLog { sets, utterances, max_bad, ..BadItemLog::default() };
-        log.current = log.sets.get(TRAIN).cloned().unwrap_or_default();
-        log.current_ids = ids(&log.current);
-        log.listed_ids = log.current_ids.clone();
+        log.own_items = log.sets.get(TRAINING_SET).cloned().unwrap_or_default();
+        log.own_ids = ids_of(&log.own_items);
+        log.listed_ids = log.own_ids.clone();
         log
     }
 
     /// Adds the items of an earlier process to the list only.
     pub fn resume(&mut self, earlier: BTreeMap<String, BadItems>) {
-        if let Some(train) = earlier.into_iter().find_map(|(set, items)| (set == TRAIN).then_some(items)) {
-            self.list(&train);
+        if let Some(train) =
+            earlier.into_iter().find_map(|(set, items)| (set == TRAINING_SET).then_some(items))
+        {
+            self.add_to_list(&train);
         }
     }
 
-    fn list(&mut self, items: &BadItems) {
+    /// Adds items of the training set that the list does not contain.
+    fn add_to_list(&mut self, items: &BadItems) {
         if items.is_empty() {
             return;
         }
         let [left_out, other_length] = &mut self.listed_ids;
-        let set = self.sets.entry(TRAIN.to_owned()).or_default();
+        let set = self.sets.entry(TRAINING_SET.to_owned()).or_default();
         let new = items.left_out.iter().filter(|item| left_out.insert(item.id.clone()));
         set.left_out.extend(new.cloned());
         let new = items.other_length.iter().filter(|item| other_length.insert(item.id.clone()));
@@ -60,7 +63,7 @@ impl BadItemLog {
 
     /// Adds the items of a step; returns warnings about the new ones.
     pub fn record(&mut self, items: BadItems) -> Vec<String> {
-        let [left_out, other_length] = &mut self.current_ids;
+        let [left_out, other_length] = &mut self.own_ids;
         let new = BadItems {
             left_out: items.left_out.into_iter().filter(|item| left_out.insert(item.id.clone())).collect(),
             other_length: items
@@ -70,43 +73,43 @@ impl BadItemLog {
                 .collect(),
         };
         let mut warnings = Vec::new();
-        let omitted = (self.current.left_out.len()..).zip(&new.left_out);
-        for (position, item) in omitted.take_while(|(position, _)| *position <= MAX_NAMED_ITEMS) {
+        let numbered_items = (self.own_items.left_out.len()..).zip(&new.left_out);
+        for (position, item) in numbered_items.take_while(|(position, _)| *position <= MAX_NAMED_ITEMS) {
             warnings.push(match position < MAX_NAMED_ITEMS {
-                true => format!("{TRAIN}: {}: {}; left out", item.id, item.reason),
-                false => format!("{TRAIN}: more utterances cannot be used; left out"),
+                true => format!("{TRAINING_SET}: {}: {}; left out", item.id, item.reason),
+                false => format!("{TRAINING_SET}: more utterances cannot be used; left out"),
             });
         }
-        let lengths = (self.current.other_length.len()..).zip(&new.other_length);
-        for (position, item) in lengths.take_while(|(position, _)| *position <= MAX_NAMED_ITEMS) {
+        let numbered_items = (self.own_items.other_length.len()..).zip(&new.other_length);
+        for (position, item) in numbered_items.take_while(|(position, _)| *position <= MAX_NAMED_ITEMS) {
             let (found, expected) = (item.found_seconds, item.expected_seconds);
             warnings.push(match position < MAX_NAMED_ITEMS {
                 true => format!(
-                    "{TRAIN}: {}: {found:.2} s instead of {expected:.2} s as in the manifest; used as it is",
+                    "{TRAINING_SET}: {}: {found:.2} s instead of {expected:.2} s as in the manifest; used as it is",
                     item.id
                 ),
                 false => format!(
-                    "{TRAIN}: more recordings have another length than in the manifest; used as they are"
+                    "{TRAINING_SET}: more recordings have another length than in the manifest; used as they are"
                 ),
             });
         }
-        self.list(&new);
-        self.current.extend(new);
+        self.add_to_list(&new);
+        self.own_items.extend(new);
         warnings
     }
 
     /// Returns a warning with the number of items, if it has changed.
     ///
     /// None while all items were named in warnings.
-    pub fn count(&mut self) -> Option<String> {
-        let BadItems { left_out, other_length } = &self.current;
-        let all = left_out.len().max(other_length.len());
-        if all <= MAX_NAMED_ITEMS || all == self.last_count {
+    pub fn count_warning(&mut self) -> Option<String> {
+        let BadItems { left_out, other_length } = &self.own_items;
+        let count = left_out.len().max(other_length.len());
+        if count <= MAX_NAMED_ITEMS || count == self.warned_count {
             return None;
         }
-        self.last_count = all;
+        self.warned_count = count;
         Some(format!(
-            "{TRAIN}: {} utterances so far cannot be used and are left out, {} recordings have another length than in the \
+            "{TRAINING_SET}: {} utterances so far cannot be used and are left out, {} recordings have another length than in the \
              manifest; bad_items.json in the run folder lists all of them",
             left_out.len(),
             other_length.len()
@@ -118,7 +121,7 @@ impl BadItemLog {
     /// # Errors
     /// [`recognizer::Error::TooManyBad`].
     pub fn check(&self) -> Result<()> {
-        Ok(self.current.check(TRAIN, self.utterances, self.max_bad)?)
+        Ok(self.own_items.check(TRAINING_SET, self.utterances, self.max_bad)?)
     }
 
     /// Returns all bad items by set; none if there are none.
@@ -128,11 +131,12 @@ impl BadItemLog {
 
     /// Returns the bad items of the training set.
     pub fn train(&self) -> BadItems {
-        self.sets.get(TRAIN).cloned().unwrap_or_default()
+        self.sets.get(TRAINING_SET).cloned().unwrap_or_default()
     }
 }
 
-fn ids(items: &BadItems) -> [HashSet<String>; 2] {
+/// Returns the ids of omitted utterances, and of recordings of another length.
+fn ids_of(items: &BadItems) -> [HashSet<String>; 2] {
     [
         items.left_out.iter().map(|item| item.id.clone()).collect(),
         items.other_length.iter().map(|item| item.id.clone()).collect(),
@@ -153,12 +157,15 @@ mod tests {
 
     #[test]
     fn items_are_warned_about_once_and_the_number_of_lines_is_limited() {
-        let mut log = BadItemLog::new(BTreeMap::from([(TRAIN.to_owned(), items(0..2))]), 1000, 0.01);
+        let mut log = BadItemLog::new(BTreeMap::from([(TRAINING_SET.to_owned(), items(0..2))]), 1000, 0.01);
         assert!(log.record(items(0..2)).is_empty() && log.check().is_ok());
         assert_eq!(log.record(items(1..4)).len(), 4);
         assert_eq!(log.record(items(3..500)).len(), 2 * (MAX_NAMED_ITEMS - 4 + 1));
         assert!(log.record(items(400..900)).is_empty());
-        assert!(log.count().is_some_and(|count| count.contains("900 utterances")) && log.count().is_none());
+        assert!(
+            log.count_warning().is_some_and(|count| count.contains("900 utterances"))
+                && log.count_warning().is_none()
+        );
         assert_eq!(log.train().left_out.len(), 900);
         assert!(log.check().is_err());
     }
@@ -167,7 +174,7 @@ mod tests {
     fn items_of_an_earlier_process_are_listed_and_do_not_count() {
         let mut log = BadItemLog::new(BTreeMap::new(), 10, 0.01);
         assert!(log.sets().is_none());
-        log.resume(BTreeMap::from([(TRAIN.to_owned(), items(0..5))]));
+        log.resume(BTreeMap::from([(TRAINING_SET.to_owned(), items(0..5))]));
         assert_eq!(log.train().left_out.len(), 5);
         assert!(log.check().is_ok());
         assert_eq!(log.record(items(4..6)).len(), 4);

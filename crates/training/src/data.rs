@@ -1,4 +1,7 @@
 //! Training data: utterances in memory or on disk, and padded batches.
+//!
+//! manifests or shards → [`UtteranceList`] or [`StreamedSet`] → [`TrainingSet`], which plans and
+//! augments batches → prefetched [`Batch`]es of the trainer.
 mod batch;
 mod feature_cache;
 mod joined;

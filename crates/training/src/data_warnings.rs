@@ -5,43 +5,47 @@ use crate::Result;
 use crate::data::UtteranceSource;
 use kernels::Excerpt;
 use speech::batching::filter_by_duration;
-use speech::{Conversion, FeatureConfig, FrontEnd, Normalization};
-use speech::{Tokenizer, Utterance};
+use speech::{Conversion, FeatureConfig, FrontEnd, Normalization, Tokenizer, Utterance};
 
 /// Returns a warning about utterances that a set contains more than once.
 pub fn duplicates(set: &str, utterances: &[Utterance]) -> Option<String> {
-    let mut seen = HashSet::new();
-    let again: Vec<&Utterance> =
-        utterances.iter().filter(|u| !seen.insert((&u.id, &u.text, format!("{:?}", u.segments)))).collect();
-    let first = again.first()?;
+    let mut distinct = HashSet::new();
+    let repeated: Vec<&Utterance> = utterances
+        .iter()
+        .filter(|u| !distinct.insert((&u.id, &u.text, format!("{:?}", u.segments))))
+        .collect();
+    let first = repeated.first()?;
     Some(format!(
         "{set}: {} of {} utterances are repetitions of others, the first of them {}",
-        again.len(),
+        repeated.len(),
         utterances.len(),
         Excerpt(&first.id)
     ))
 }
 
-/// Removes utterances longer than `max` seconds; returns a note about them.
+/// Removes utterances longer than `max_seconds`; returns a note about them.
 pub fn remove_long(
     set: &str,
     utterances: Vec<Utterance>,
-    max: Option<f64>,
+    max_seconds: Option<f64>,
 ) -> (Vec<Utterance>, Option<String>) {
-    let Some(max) = max else { return (utterances, None) };
+    let Some(max_seconds) = max_seconds else { return (utterances, None) };
     let seconds: Vec<f64> = utterances.iter().map(|utterance| utterance.seconds).collect();
-    let selection = filter_by_duration(&seconds, max);
+    let selection = filter_by_duration(&seconds, max_seconds);
     let note = format!(
-        "{set}: {} of {} utterances, {:.2} of {:.2} hours, are longer than batch.max_seconds = {max} and left out",
+        "{set}: {} of {} utterances, {:.2} of {:.2} hours, are longer than batch.max_seconds = {max_seconds} and left out",
         selection.removed,
         seconds.len(),
         selection.removed_seconds / 3600.0,
         seconds.iter().sum::<f64>() / 3600.0,
     );
-    let mut kept = selection.kept.into_iter().peekable();
-    let all = utterances.into_iter().enumerate();
+    let mut kept_indices = selection.kept.into_iter().peekable();
+    let indexed = utterances.into_iter().enumerate();
     (
-        all.filter(|(at, _)| kept.next_if_eq(at).is_some()).map(|(_, utterance)| utterance).collect(),
+        indexed
+            .filter(|(index, _)| kept_indices.next_if_eq(index).is_some())
+            .map(|(_, utterance)| utterance)
+            .collect(),
         Some(note),
     )
 }
@@ -84,16 +88,16 @@ pub(crate) fn floor_warning(
     let conversion = Conversion { resample: config.resample, ..Conversion::default() };
     // ln(p / full + floor) with p / full = floor.
     let limit = std::f64::consts::LN_2 - f64::from(config.floor_db) * std::f64::consts::LN_10 / 10.0;
-    let (mut at_floor, mut all) = (0, 0);
+    let (mut num_at_floor, mut num_values) = (0, 0);
     let count = list.count().min(EXAMINED_UTTERANCES);
     for index in 0..count {
         let Ok(utterance) = list.get(index * list.count() / count) else { continue };
         let Ok((audio, _)) = utterance.audio_as(config.sample_rate, &conversion) else { continue };
         let Ok(stages) = front_end.stages(&audio) else { continue };
-        at_floor += stages.log.iter().filter(|&&value| value <= limit).count();
-        all += stages.log.len();
+        num_at_floor += stages.log.iter().filter(|&&value| value <= limit).count();
+        num_values += stages.log.len();
     }
-    let fraction = at_floor as f64 / (all as f64).max(1.0);
+    let fraction = num_at_floor as f64 / (num_values as f64).max(1.0);
     Ok((fraction > MAX_FLOOR_FRACTION).then(|| {
         format!(
             "{set}: {:.0} % of the features of {count} utterances are at the floor, {} dB below a full sine; features.floor_db = 100 \

@@ -8,7 +8,7 @@ use model::Parameters;
 use model::tensors::with_slice;
 
 /// Elements of one parallel task.
-const BLOCK: usize = 1 << 15;
+const ELEMENTS_PER_TASK: usize = 1 << 15;
 
 /// The moving average `a ← d a + (1 - d) w`, updated after every step in `f32`.
 ///
@@ -17,7 +17,8 @@ const BLOCK: usize = 1 << 15;
 #[derive(Debug, Clone)]
 pub(crate) struct Ema {
     decay: f64,
-    warmup: bool,
+    has_warmup: bool,
+    /// The average of each parameter, by name.
     pub(crate) values: BTreeMap<String, Vec<f32>>,
 }
 
@@ -26,8 +27,8 @@ impl Ema {
     ///
     /// # Errors
     /// Errors of candle.
-    pub fn new(decay: f64, warmup: bool, parameters: &Parameters) -> Result<Self> {
-        Ok(Ema { decay, warmup, values: parameters.values()? })
+    pub fn new(decay: f64, has_warmup: bool, parameters: &Parameters) -> Result<Self> {
+        Ok(Ema { decay, has_warmup, values: parameters.values()? })
     }
 
     /// Adds the weights after step `step`, counted from 0.
@@ -36,8 +37,8 @@ impl Ema {
     /// [`Error::Shape`](model::Error::Shape) for a parameter that the average does not contain;
     /// errors of candle.
     pub fn update(&mut self, step: u64, parameters: &Parameters) -> Result<()> {
-        let limit = (1.0 + step as f64) / (10.0 + step as f64);
-        let decay = if self.warmup { self.decay.min(limit) } else { self.decay };
+        let warmup_decay = (1.0 + step as f64) / (10.0 + step as f64);
+        let decay = if self.has_warmup { self.decay.min(warmup_decay) } else { self.decay };
         for (name, variable) in parameters.iter() {
             let Some(average) = self.values.get_mut(name) else {
                 return Err(Error::shape(name, "a parameter of the average", "a new one"));
@@ -62,9 +63,12 @@ impl Ema {
 /// ```
 pub fn update_average<F: Real>(average: &mut [F], weights: &[F], decay: f64) {
     let rate = F::from_f64(1.0 - decay);
-    par_for((parts_mut(average, BLOCK), parts(weights, BLOCK)), |_, (average, weights)| {
-        move_average(average, weights, rate);
-    });
+    par_for(
+        (parts_mut(average, ELEMENTS_PER_TASK), parts(weights, ELEMENTS_PER_TASK)),
+        |_, (average, weights)| {
+            move_average(average, weights, rate);
+        },
+    );
 }
 
 #[cfg(test)]
@@ -74,10 +78,10 @@ mod tests {
 
     use super::*;
 
-    fn expect_updates(warmup: bool, steps: &[(u64, f32)]) {
+    fn expect_updates(has_warmup: bool, steps: &[(u64, f32)]) {
         let (parameters, ()) = Parameters::build(0, |vb| Ok(vb.get(1, "w").map(drop)?)).unwrap();
         let w = parameters.get("w").unwrap();
-        let mut ema = Ema::new(0.5, warmup, &parameters).unwrap();
+        let mut ema = Ema::new(0.5, has_warmup, &parameters).unwrap();
         let mut expected = 0.0f32;
         for &(step, decay) in steps {
             let value = step as f32 + 1.0;
@@ -97,8 +101,8 @@ mod tests {
     }
 
     #[test]
-    fn constant_weights_are_their_own_average_in_every_block() {
-        let weights: Vec<f32> = (0..3 * BLOCK + 7).map(|at| (at as f32).sin()).collect();
+    fn constant_weights_equal_their_average_in_every_task() {
+        let weights: Vec<f32> = (0..3 * ELEMENTS_PER_TASK + 7).map(|index| (index as f32).sin()).collect();
         let mut average = weights.clone();
         update_average(&mut average, &weights, 0.9);
         assert_eq!(average, weights);

@@ -12,38 +12,58 @@ use std::io::{self, Read};
 
 /// Bytes of a frame in addition to its message.
 pub(crate) const FRAME_BYTES: u64 = 16;
+/// Bytes of the length at the start of a frame.
+const LENGTH_BYTES: u64 = 8;
+/// Bytes of a checksum.
+const CRC_BYTES: u64 = 4;
 /// Bytes of the wall time at the start of each message.
 const WALL_TIME_BYTES: usize = 9;
 
+// Wire types of protocol buffers, the low bits of a field's key.
+const VARINT: u64 = 0;
+const FIXED64: u64 = 1;
+const LENGTH_DELIMITED: u64 = 2;
+const FIXED32: u64 = 5;
+
 /// Encodes the first record of a file.
-pub(crate) fn version(wall_time: f64) -> Vec<u8> {
-    let mut event = double(1, wall_time);
-    event.extend(bytes(3, b"brain.Event:2"));
-    frame(&event)
+pub(crate) fn encode_version(wall_time: f64) -> Vec<u8> {
+    let mut event = encode_f64(1, wall_time);
+    event.extend(encode_bytes(3, b"brain.Event:2"));
+    encode_frame(&event)
 }
 
 /// Encodes a record of named numbers at a step.
-pub(crate) fn scalars(wall_time: f64, step: u64, values: impl Iterator<Item = (String, f64)>) -> Vec<u8> {
+pub(crate) fn encode_scalars(
+    wall_time: f64,
+    step: u64,
+    values: impl Iterator<Item = (String, f64)>,
+) -> Vec<u8> {
     let summary: Vec<u8> = values
-        .flat_map(|(tag, value)| bytes(1, &[bytes(1, tag.as_bytes()), float(2, value as f32)].concat()))
+        .flat_map(|(tag, value)| {
+            encode_bytes(1, &[encode_bytes(1, tag.as_bytes()), encode_f32(2, value as f32)].concat())
+        })
         .collect();
-    frame(&[double(1, wall_time), number(2, step), bytes(5, &summary)].concat())
+    encode_frame(&[encode_f64(1, wall_time), encode_integer(2, step), encode_bytes(5, &summary)].concat())
 }
 
-fn frame(message: &[u8]) -> Vec<u8> {
+/// Encodes a message with its length and checksums.
+fn encode_frame(message: &[u8]) -> Vec<u8> {
     let length = (message.len() as u64).to_le_bytes();
-    [&length[..], &masked(&length), message, &masked(message)].concat()
+    [&length[..], &masked_crc(&length), message, &masked_crc(message)].concat()
 }
+
+/// The constant of TFRecord's mask.
+const CRC_MASK: u32 = 0xa282_ead8;
 
 /// Computes a masked CRC.
 ///
 /// TFRecord masks checksums, as a CRC of data that contains its own CRC is weak.
-fn masked(bytes: &[u8]) -> [u8; 4] {
-    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
+fn masked_crc(bytes: &[u8]) -> [u8; 4] {
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(CRC_MASK).to_le_bytes()
 }
 
 /// Encodes a number in groups of seven bits, the lowest first.
-fn varint(mut value: u64) -> Vec<u8> {
+fn encode_varint(mut value: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while value >= 0x80 {
         bytes.push(value as u8 | 0x80);
@@ -54,24 +74,28 @@ fn varint(mut value: u64) -> Vec<u8> {
 }
 
 /// Encodes the key of a field: its number and the type of its value.
-fn key(field: u64, kind: u64) -> Vec<u8> {
-    varint(field << 3 | kind)
+fn encode_key(field: u64, wire_type: u64) -> Vec<u8> {
+    encode_varint(field << 3 | wire_type)
 }
 
-fn number(field: u64, value: u64) -> Vec<u8> {
-    [key(field, 0), varint(value)].concat()
+/// Encodes a field with an integer.
+fn encode_integer(field: u64, value: u64) -> Vec<u8> {
+    [encode_key(field, VARINT), encode_varint(value)].concat()
 }
 
-fn double(field: u64, value: f64) -> Vec<u8> {
-    [&key(field, 1)[..], &value.to_le_bytes()].concat()
+/// Encodes a field with a number of 64 bits.
+fn encode_f64(field: u64, value: f64) -> Vec<u8> {
+    [&encode_key(field, FIXED64)[..], &value.to_le_bytes()].concat()
 }
 
-fn bytes(field: u64, value: &[u8]) -> Vec<u8> {
-    [&key(field, 2)[..], &varint(value.len() as u64), value].concat()
+/// Encodes a field with bytes: a text or a message.
+fn encode_bytes(field: u64, value: &[u8]) -> Vec<u8> {
+    [&encode_key(field, LENGTH_DELIMITED)[..], &encode_varint(value.len() as u64), value].concat()
 }
 
-fn float(field: u64, value: f32) -> Vec<u8> {
-    [&key(field, 5)[..], &value.to_le_bytes()].concat()
+/// Encodes a field with a number of 32 bits.
+fn encode_f32(field: u64, value: f32) -> Vec<u8> {
+    [&encode_key(field, FIXED32)[..], &value.to_le_bytes()].concat()
 }
 
 /// Reads the message of the next record.
@@ -81,15 +105,15 @@ fn float(field: u64, value: f32) -> Vec<u8> {
 /// # Errors
 /// Those of the system.
 pub(crate) fn read_message(file: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
-    let Some(header) = read_bytes(file, 12)? else { return Ok(None) };
-    let (length, length_crc) = header.split_at(8);
-    if length_crc != masked(length) {
+    let Some(header) = read_bytes(file, LENGTH_BYTES + CRC_BYTES)? else { return Ok(None) };
+    let (length, length_crc) = header.split_at(LENGTH_BYTES as usize);
+    if length_crc != masked_crc(length) {
         return Ok(None);
     }
     let length = length.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte));
-    let Some(mut message) = read_bytes(file, length.saturating_add(4))? else { return Ok(None) };
-    let crc = message.split_off(message.len() - 4);
-    Ok((crc == masked(&message)).then_some(message))
+    let Some(mut message) = read_bytes(file, length.saturating_add(CRC_BYTES))? else { return Ok(None) };
+    let crc = message.split_off(message.len() - CRC_BYTES as usize);
+    Ok((crc == masked_crc(&message)).then_some(message))
 }
 
 /// Reads a number of bytes, which need not exist; returns none if there are fewer.
@@ -99,12 +123,14 @@ fn read_bytes(file: &mut impl Read, count: u64) -> io::Result<Option<Vec<u8>>> {
     Ok((bytes.len() as u64 == count).then_some(bytes))
 }
 
-/// Returns step and first tag of a message of [`scalars`]; none for other messages.
+/// Returns step and first tag of a message of [`encode_scalars`]; none for other messages.
 pub(crate) fn step_and_tag(message: &[u8]) -> Option<(u64, &[u8])> {
     let mut rest = message.get(WALL_TIME_BYTES..)?;
-    let step = read_field(&mut rest, &key(2, 0))?;
+    let step = read_field(&mut rest, &encode_key(2, VARINT))?;
     let mut length = 0;
-    for key in [key(5, 2), key(1, 2), key(1, 2)] {
+    for key in
+        [encode_key(5, LENGTH_DELIMITED), encode_key(1, LENGTH_DELIMITED), encode_key(1, LENGTH_DELIMITED)]
+    {
         // Bytes of the summary, of its first value, and of the tag of this value.
         length = read_field(&mut rest, &key)?;
     }
@@ -126,9 +152,9 @@ mod tests {
 
     #[test]
     fn bytes_have_the_values_computed_by_hand() {
-        assert_eq!(varint(0), [0]);
-        assert_eq!(varint(300), [0xac, 0x02]);
-        let record = scalars(1.0, 300, [("a".to_owned(), 0.5)].into_iter());
+        assert_eq!(encode_varint(0), [0]);
+        assert_eq!(encode_varint(300), [0xac, 0x02]);
+        let record = encode_scalars(1.0, 300, [("a".to_owned(), 0.5)].into_iter());
         let message = [
             &[0x09, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f, 0x10, 0xac, 0x02, 0x2a, 0x0a][..],
             &[0x0a, 0x08, 0x0a, 0x01, b'a', 0x15, 0, 0, 0, 0x3f],
@@ -138,17 +164,17 @@ mod tests {
         assert_eq!(record[12..12 + message.len()], message);
         assert_eq!(record.len(), 16 + message.len());
         // The check value of CRC-32C, e3069283, masked.
-        assert_eq!(masked(b"123456789"), (0x2507_c60d_u32.wrapping_add(0xa282_ead8)).to_le_bytes());
+        assert_eq!(masked_crc(b"123456789"), (0x2507_c60d_u32.wrapping_add(0xa282_ead8)).to_le_bytes());
     }
 
     #[test]
     fn records_are_read_up_to_the_first_damaged_one() {
-        let first = scalars(1.0, 300, [("step/a".to_owned(), 0.5), ("b".to_owned(), 1.0)].into_iter());
+        let first = encode_scalars(1.0, 300, [("step/a".to_owned(), 0.5), ("b".to_owned(), 1.0)].into_iter());
         let messages = |bytes: &[u8]| {
             let mut rest = bytes;
             std::iter::from_fn(|| read_message(&mut rest).unwrap()).collect::<Vec<_>>()
         };
-        let bytes = [&version(1.0)[..], &first].concat();
+        let bytes = [&encode_version(1.0)[..], &first].concat();
         let all = messages(&bytes);
         assert_eq!(
             all.iter().map(|message| message.len() as u64 + FRAME_BYTES).sum::<u64>(),
@@ -160,13 +186,13 @@ mod tests {
         for length in 0..all[1].len() {
             let _ = step_and_tag(&all[1][..length]);
         }
-        for end in version(1.0).len()..bytes.len() {
+        for end in encode_version(1.0).len()..bytes.len() {
             assert_eq!(messages(&bytes[..end]), all[..1]);
         }
-        for at in version(1.0).len()..bytes.len() {
+        for position in encode_version(1.0).len()..bytes.len() {
             let mut damaged = bytes.clone();
-            damaged[at] ^= 0x10;
-            assert_eq!(messages(&damaged), all[..1], "{at}");
+            damaged[position] ^= 0x10;
+            assert_eq!(messages(&damaged), all[..1], "{position}");
         }
     }
 }

@@ -15,10 +15,10 @@ use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::event_records::{FRAME_BYTES, read_message, scalars, step_and_tag, version};
+use crate::event_records::{FRAME_BYTES, encode_scalars, encode_version, read_message, step_and_tag};
 use crate::metrics::Metrics;
 use crate::observer::StepReport;
-use crate::run_files::{EVENT_FOLDER, EVENT_PREFIX, RunPosition, event_file, event_file_start};
+use crate::run_files::{EVENT_FOLDER, EVENT_PREFIX, RunPosition, event_file_name, parse_event_file_name};
 use crate::{Error, Result};
 use model::checkpoint::Progress;
 use speech::files::remove_temporary_files;
@@ -31,6 +31,7 @@ const EPOCH_TAG: &str = "epoch/";
 /// The events of a run since its start in this process.
 #[derive(Debug)]
 pub(crate) struct Events {
+    /// The position from which the file continues.
     start: RunPosition,
     /// None before the first events are written.
     file: Option<File>,
@@ -45,16 +46,16 @@ impl Events {
     }
 
     /// Adds every tenth step under `step/NAME`; a loss of 0 (no such head) is omitted.
-    pub(crate) fn step(&mut self, report: &StepReport) {
+    pub(crate) fn add_step(&mut self, report: &StepReport) {
         let step = report.step + 1;
         if !step.is_multiple_of(STEPS_PER_EVENT) {
             return;
         }
-        let loss = |value: f64| Some(value).filter(|&value| value != 0.0);
+        let loss_of_head = |value: f64| Some(value).filter(|&value| value != 0.0);
         let values = [
             ("step/loss", Some(report.loss)),
-            ("step/ctc_loss", loss(report.ctc_loss)),
-            ("step/simple_loss", loss(report.simple_loss)),
+            ("step/ctc_loss", loss_of_head(report.ctc_loss)),
+            ("step/simple_loss", loss_of_head(report.simple_loss)),
             ("step/learning_rate", Some(report.learning_rate)),
             ("step/gradient_norm", Some(report.gradient_norm)),
         ];
@@ -62,7 +63,7 @@ impl Events {
     }
 
     /// Adds all columns of an epoch in `metrics.csv` under `epoch/COLUMN`.
-    pub(crate) fn epoch(&mut self, metrics: &Metrics) {
+    pub(crate) fn add_epoch(&mut self, metrics: &Metrics) {
         let Ok(serde_json::Value::Object(row)) = serde_json::to_value(metrics) else { return };
         let values = row.into_iter().filter(|(name, _)| name != "epoch" && name != "step");
         self.add(
@@ -71,8 +72,9 @@ impl Events {
         );
     }
 
+    /// Adds a record of named numbers.
     fn add(&mut self, step: u64, values: impl Iterator<Item = (String, f64)>) {
-        self.records.extend(scalars(now(), step, values));
+        self.records.extend(encode_scalars(now(), step, values));
     }
 
     /// Appends the events since the last checkpoint, and flushes the file.
@@ -86,7 +88,7 @@ impl Events {
             return Ok(());
         }
         let folder = run_folder.join(EVENT_FOLDER);
-        let path = folder.join(event_file(self.start));
+        let path = folder.join(event_file_name(self.start));
         let records = std::mem::take(&mut self.records);
         let append = |open_file: &mut Option<File>| {
             let file = match open_file {
@@ -94,7 +96,7 @@ impl Events {
                 None => {
                     fs::create_dir_all(&folder)?;
                     let file = open_file.insert(File::create(&path)?);
-                    file.write_all(&version(now()))?;
+                    file.write_all(&encode_version(now()))?;
                     file
                 }
             };
@@ -111,7 +113,7 @@ impl Events {
 ///
 /// # Errors
 /// [`Error::Io`](model::Error::Io).
-pub(crate) fn remove_repeated(run_folder: &Path, resumed: Option<&Progress>) -> Result<()> {
+pub(crate) fn remove_repeated_events(run_folder: &Path, resumed: Option<&Progress>) -> Result<()> {
     let prefix = run_folder.join(EVENT_PREFIX.trim_end_matches('.'));
     remove_temporary_files(&prefix).map_err(Error::io(
         run_folder,
@@ -152,7 +154,7 @@ fn event_files(folder: &Path) -> Result<Vec<(RunPosition, String)>> {
     let mut files = Vec::new();
     for entry in entries {
         let name = entry.map_err(io_error)?.file_name().to_string_lossy().into_owned();
-        files.extend(event_file_start(&name).map(|start| (start, name)));
+        files.extend(parse_event_file_name(&name).map(|start| (start, name)));
     }
     files.sort_unstable();
     Ok(files)
@@ -199,11 +201,11 @@ fn now() -> f64 {
 mod tests {
     use super::*;
 
-    fn at(epoch: u64, step: u64) -> Progress {
+    fn progress_at(epoch: u64, step: u64) -> Progress {
         Progress { epoch, step, ..Progress::default() }
     }
 
-    fn names(folder: &Path) -> Vec<String> {
+    fn event_file_names(folder: &Path) -> Vec<String> {
         event_files(folder).unwrap().into_iter().map(|(_, name)| name).collect()
     }
 
@@ -213,7 +215,7 @@ mod tests {
     }
 
     /// Returns steps and tags of the events in a file.
-    fn logged(path: &Path) -> Vec<(u64, String)> {
+    fn read_steps_and_tags(path: &Path) -> Vec<(u64, String)> {
         let mut file = File::open(path).unwrap();
         let mut all = Vec::new();
         while let Some(message) = read_message(&mut file).unwrap() {
@@ -227,7 +229,7 @@ mod tests {
     #[test]
     fn a_start_writes_one_file_without_an_incomplete_record() {
         let run = tempfile::tempdir().unwrap();
-        let mut events = Events::new(&at(3, 40));
+        let mut events = Events::new(&progress_at(3, 40));
         events.write(run.path()).unwrap();
         assert!(!run.path().join(EVENT_FOLDER).exists());
         for step in [50, 60] {
@@ -236,16 +238,16 @@ mod tests {
             events.write(run.path()).unwrap();
         }
         let folder = run.path().join(EVENT_FOLDER);
-        assert_eq!(names(&folder), ["events.out.tfevents.00000003.0000000040.panda"]);
-        let file = folder.join(&names(&folder)[0]);
-        assert_eq!(logged(&file).iter().map(|(step, _)| *step).collect::<Vec<_>>(), [50, 60]);
-        let length = bytes_up_to(&mut File::open(&file).unwrap(), 3, &at(9, 99)).unwrap();
+        assert_eq!(event_file_names(&folder), ["events.out.tfevents.00000003.0000000040.panda"]);
+        let file = folder.join(&event_file_names(&folder)[0]);
+        assert_eq!(read_steps_and_tags(&file).iter().map(|(step, _)| *step).collect::<Vec<_>>(), [50, 60]);
+        let length = bytes_up_to(&mut File::open(&file).unwrap(), 3, &progress_at(9, 99)).unwrap();
         assert_eq!(length, file.metadata().unwrap().len());
         // A process that starts again at the checkpoint replaces the file.
-        let mut events = Events::new(&at(3, 40));
+        let mut events = Events::new(&progress_at(3, 40));
         add(&mut events, 50, "step/loss");
         events.write(run.path()).unwrap();
-        assert_eq!(logged(&file).len(), 1);
+        assert_eq!(read_steps_and_tags(&file).len(), 1);
     }
 
     #[test]
@@ -253,36 +255,37 @@ mod tests {
         // The events of epoch 4, which ends at step 45 of which the last are skipped, and of 5.
         let logs = [(40, "step/loss"), (45, "epoch/loss"), (50, "step/loss"), (52, "epoch/loss")];
         for (progress, count) in [
-            (at(3, 39), 0),
-            (at(3, 40), 1),
-            (at(3, 45), 1),
-            (at(4, 45), 2),
-            (at(4, 50), 3),
-            (at(4, 52), 3),
-            (at(5, 52), 4),
-            (at(6, 70), 4),
+            (progress_at(3, 39), 0),
+            (progress_at(3, 40), 1),
+            (progress_at(3, 45), 1),
+            (progress_at(4, 45), 2),
+            (progress_at(4, 50), 3),
+            (progress_at(4, 52), 3),
+            (progress_at(5, 52), 4),
+            (progress_at(6, 70), 4),
         ] {
             let run = tempfile::tempdir().unwrap();
             let folder = run.path().join(EVENT_FOLDER);
-            let (mut first, mut second) = (Events::new(&at(3, 35)), Events::new(&at(5, 52)));
+            let (mut first, mut second) =
+                (Events::new(&progress_at(3, 35)), Events::new(&progress_at(5, 52)));
             logs.iter().for_each(|&(step, tag)| add(&mut first, step, tag));
             add(&mut second, 60, "step/loss");
             first.write(run.path()).unwrap();
             second.write(run.path()).unwrap();
             let [first, second] =
-                <[String; 2]>::try_from(names(&folder)).unwrap().map(|name| folder.join(name));
+                <[String; 2]>::try_from(event_file_names(&folder)).unwrap().map(|name| folder.join(name));
             // A killed process leaves an incomplete record.
-            let incomplete = &version(1.0)[..7];
+            let incomplete = &encode_version(1.0)[..7];
             File::options().append(true).open(&first).unwrap().write_all(incomplete).unwrap();
             fs::write(folder.join("events.out.tfevents.1700000000.host"), "other").unwrap();
             for _ in 0..2 {
-                remove_repeated(run.path(), Some(&progress)).unwrap();
+                remove_repeated_events(run.path(), Some(&progress)).unwrap();
                 let expected: Vec<_> =
                     logs[..count].iter().map(|&(step, tag)| (step, tag.to_owned())).collect();
-                assert_eq!(logged(&first), expected, "{progress:?}");
+                assert_eq!(read_steps_and_tags(&first), expected, "{progress:?}");
                 assert_eq!(second.exists(), progress.epoch > 5, "{progress:?}");
             }
-            remove_repeated(run.path(), None).unwrap();
+            remove_repeated_events(run.path(), None).unwrap();
             assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
         }
     }
@@ -291,16 +294,21 @@ mod tests {
     fn files_of_earlier_versions_are_moved() {
         let run = tempfile::tempdir().unwrap();
         let folder = run.path().join(EVENT_FOLDER);
-        let old = [(0, 0), (1, 4), (2, 8)].map(event_file);
+        let old = [(0, 0), (1, 4), (2, 8)].map(event_file_name);
         let temporary = run.path().join(".events.out.tfevents.00000002.0000000008.panda.abc123.tmp");
         fs::write(&temporary, "").unwrap();
-        let records = [version(1.0), scalars(1.0, 4, [("epoch/loss".to_owned(), 1.0)].into_iter())].concat();
+        let records =
+            [encode_version(1.0), encode_scalars(1.0, 4, [("epoch/loss".to_owned(), 1.0)].into_iter())]
+                .concat();
         old.iter().for_each(|name| fs::write(run.path().join(name), &records).unwrap());
-        remove_repeated(run.path(), Some(&at(2, 8))).unwrap();
-        assert_eq!((names(run.path()), names(&folder)), (Vec::new(), old[..2].to_vec()));
+        remove_repeated_events(run.path(), Some(&progress_at(2, 8))).unwrap();
+        assert_eq!(
+            (event_file_names(run.path()), event_file_names(&folder)),
+            (Vec::new(), old[..2].to_vec())
+        );
         assert!(!temporary.exists());
         old.iter().for_each(|name| fs::write(run.path().join(name), &records).unwrap());
-        remove_repeated(run.path(), None).unwrap();
-        assert_eq!((names(run.path()), names(&folder)), (Vec::new(), Vec::new()));
+        remove_repeated_events(run.path(), None).unwrap();
+        assert_eq!((event_file_names(run.path()), event_file_names(&folder)), (Vec::new(), Vec::new()));
     }
 }

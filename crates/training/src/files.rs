@@ -41,7 +41,7 @@ impl OutputFile {
             return Err(Error::OutputIsInput { output: path.to_owned(), input: input.to_path_buf() });
         }
         let destination = Destination::open(path).map_err(Error::io(path, "write"))?;
-        if destination.resolved_path().is_some_and(|place| is_file_of_run(&place)) {
+        if destination.resolved_path().is_some_and(|path| is_file_of_run(&path)) {
             return Err(Error::OutputOfRun { output: path.to_owned() });
         }
         destination.probe().map_err(Error::io(path, "write"))?;
@@ -81,31 +81,31 @@ mod tests {
     #[test]
     fn an_input_is_rejected_as_output_under_all_its_names() {
         let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
-        fs::write(at("input"), b"data").unwrap();
-        fs::create_dir(at("x")).unwrap();
-        let inputs: [&Path; 2] = [Path::new("/nowhere"), &at("input")];
+        let path_of = |name: &str| folder.path().join(name);
+        fs::write(path_of("input"), b"data").unwrap();
+        fs::create_dir(path_of("x")).unwrap();
+        let inputs: [&Path; 2] = [Path::new("/nowhere"), &path_of("input")];
         let mut names = vec!["input", "x/../input"];
         #[cfg(unix)]
         {
-            std::os::unix::fs::symlink("input", at("link")).unwrap();
-            fs::hard_link(at("input"), at("x/second")).unwrap();
+            std::os::unix::fs::symlink("input", path_of("link")).unwrap();
+            fs::hard_link(path_of("input"), path_of("x/second")).unwrap();
             names.extend(["link", "x/second"]);
         }
         for output in names {
-            let error = OutputFile::new(&at(output), &inputs).unwrap_err();
+            let error = OutputFile::new(&path_of(output), &inputs).unwrap_err();
             assert!(matches!(error, Error::OutputIsInput { .. }), "{error}");
         }
-        OutputFile::new(&at("new"), &inputs).unwrap();
-        assert!(!at("new").exists());
-        assert_eq!(fs::read(at("input")).unwrap(), b"data");
+        OutputFile::new(&path_of("new"), &inputs).unwrap();
+        assert!(!path_of("new").exists());
+        assert_eq!(fs::read(path_of("input")).unwrap(), b"data");
     }
 
     #[test]
     fn files_of_a_run_are_rejected_as_outputs() {
         let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
-        let own = [
+        let path_of = |name: &str| folder.path().join(name);
+        let names_of_run = [
             ".lock",
             "recipe.toml",
             "recipe.path",
@@ -121,35 +121,35 @@ mod tests {
         ];
         let other_names =
             ["report.html", "average.safetensors", "epoch-x.safetensors", "metrics.csv.old", "test.ctm"];
-        let outcome = |name: &str| OutputFile::new(&at(name), &[]).map(drop);
+        let outcome = |name: &str| OutputFile::new(&path_of(name), &[]).map(drop);
         // Such names are valid in a folder without a run.
-        own.iter().for_each(|name| outcome(name).unwrap());
+        names_of_run.iter().for_each(|name| outcome(name).unwrap());
         for marker in [".lock", "recipe.path"] {
-            fs::write(at(marker), b"").unwrap();
-            for name in own {
+            fs::write(path_of(marker), b"").unwrap();
+            for name in names_of_run {
                 let error = outcome(name).unwrap_err();
                 assert!(matches!(error, Error::OutputOfRun { .. }), "{name}: {error}");
             }
             other_names.iter().for_each(|name| outcome(name).unwrap());
-            fs::remove_file(at(marker)).unwrap();
+            fs::remove_file(path_of(marker)).unwrap();
         }
-        fs::write(at("recipe.path"), b"").unwrap();
+        fs::write(path_of("recipe.path"), b"").unwrap();
         #[cfg(unix)]
         {
             // Also through a link.
             let elsewhere = tempfile::tempdir().unwrap();
             let link = elsewhere.path().join("mean.safetensors");
-            std::os::unix::fs::symlink(at("last.safetensors"), &link).unwrap();
+            std::os::unix::fs::symlink(path_of("last.safetensors"), &link).unwrap();
             assert!(matches!(OutputFile::new(&link, &[]), Err(Error::OutputOfRun { .. })));
         }
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         // The folder of the event files, existing or not, and the files in it.
         assert!(matches!(outcome("tensorboard"), Err(Error::OutputOfRun { .. })));
-        fs::create_dir(at("tensorboard")).unwrap();
+        fs::create_dir(path_of("tensorboard")).unwrap();
         let event_file = "tensorboard/events.out.tfevents.1.x";
         assert!(matches!(outcome(event_file), Err(Error::OutputOfRun { .. })));
         outcome("tensorboard/notes.txt").unwrap();
-        fs::remove_file(at("recipe.path")).unwrap();
+        fs::remove_file(path_of("recipe.path")).unwrap();
         outcome(event_file).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Fingerprints of data sets detect a resumed run with other data.
+//! Fingerprints of data sets, which detect a resumed run with other data.
 use model::DataFingerprint;
 use speech::{AudioSegment, Utterance};
 
@@ -19,7 +19,7 @@ pub struct DataSets<'a> {
 /// Hexadecimal digits of an utterance: the CRC-32 of its manifest entry.
 ///
 /// The entry is without folders, so that data may be moved.
-pub(crate) const DIGITS: usize = 8;
+pub(crate) const DIGITS_PER_UTTERANCE: usize = 8;
 
 impl DataSets<'_> {
     /// Computes the fingerprint of the sets.
@@ -28,7 +28,9 @@ impl DataSets<'_> {
     /// Those of reading the lists.
     pub(crate) fn fingerprint(self) -> Result<DataFingerprint> {
         let digits = |list| {
-            iter_utterances(list).map(|utterance| Ok(digits(&*utterance?))).collect::<Result<String>>()
+            iter_utterances(list)
+                .map(|utterance| Ok(checksum_digits(&*utterance?)))
+                .collect::<Result<String>>()
         };
         Ok(DataFingerprint { train: digits(self.train)?, dev: digits(self.dev)?, test: digits(self.test)? })
     }
@@ -38,23 +40,28 @@ impl DataSets<'_> {
     /// # Errors
     /// [`Error::DataChanged`] with the first difference; those of reading the lists.
     pub fn check(self, fingerprint: &DataFingerprint) -> Result<()> {
-        let fingerprint_now = self.fingerprint()?;
+        let present = self.fingerprint()?;
         let sets = [
-            ("data.train", &fingerprint.train, &fingerprint_now.train, self.train),
-            ("data.dev", &fingerprint.dev, &fingerprint_now.dev, self.dev),
-            ("data.test", &fingerprint.test, &fingerprint_now.test, self.test),
+            ("data.train", &fingerprint.train, &present.train, self.train),
+            ("data.dev", &fingerprint.dev, &present.dev, self.dev),
+            ("data.test", &fingerprint.test, &present.test, self.test),
         ];
         for (set, expected, found, utterances) in sets {
-            let entry =
-                |digits: &str, at: usize| digits.get(at * DIGITS..(at + 1) * DIGITS).map(str::to_owned);
-            let old_count = expected.len() / DIGITS;
-            let differs = |&at: &usize| entry(expected, at) != entry(found, at);
-            if let Some(at) = (0..old_count.max(utterances.count())).find(differs) {
+            let entry = |digits: &str, index: usize| {
+                let range = index * DIGITS_PER_UTTERANCE..(index + 1) * DIGITS_PER_UTTERANCE;
+                digits.get(range).map(str::to_owned)
+            };
+            let old_count = expected.len() / DIGITS_PER_UTTERANCE;
+            let differs = |&index: &usize| entry(expected, index) != entry(found, index);
+            if let Some(index) = (0..old_count.max(utterances.count())).find(differs) {
                 let count = utterances.count();
-                let id = if at < count { Some(utterances.get(at)?.id.clone()) } else { None };
+                let id = if index < count { Some(utterances.get(index)?.id.clone()) } else { None };
                 let difference = match id {
-                    Some(id) if at < old_count => {
-                        format!("another utterance, or another text or length, at position {}: {id}", at + 1)
+                    Some(id) if index < old_count => {
+                        format!(
+                            "another utterance, or another text or length, at position {}: {id}",
+                            index + 1
+                        )
                     }
                     Some(id) => format!("more than its {old_count} utterances: {id}"),
                     None => format!("{count} of its {old_count} utterances"),
@@ -67,7 +74,7 @@ impl DataSets<'_> {
 }
 
 /// Returns the digits of an utterance.
-fn digits(utterance: &Utterance) -> String {
+fn checksum_digits(utterance: &Utterance) -> String {
     format!("{:08x}", crc32fast::hash(describe(utterance).as_bytes()))
 }
 

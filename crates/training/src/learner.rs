@@ -16,9 +16,7 @@ use distributed::ProcessGroup;
 use crate::data::Batch;
 use crate::ema::Ema;
 use crate::metrics::LossSums;
-use crate::optimizer;
-use crate::optimizer::Optimizer;
-use crate::optimizer::OptimizerConfig;
+use crate::optimizer::{self, Optimizer, OptimizerConfig};
 use crate::reduction::{GradientReduction, StepTotals};
 use crate::run_plan::RunPlan;
 use crate::schedule::{StepPosition, learning_rate};
@@ -34,6 +32,7 @@ pub struct Learner {
     optimizer: Box<dyn Optimizer>,
     ema: Option<Ema>,
     config: OptimizerConfig,
+    /// The memory plan, by which batches are split.
     plan: Option<RunPlan>,
     reduction: GradientReduction,
 }
@@ -105,15 +104,15 @@ impl Learner {
 
     /// Returns the kind of values that are not finite; none if all are finite.
     pub(crate) fn first_non_finite(&self) -> Result<Option<&'static str>> {
-        let finite = |values: &Values| values.values().flatten().all(|value| value.is_finite());
+        let are_finite = |values: &Values| values.values().flatten().all(|value| value.is_finite());
         Ok(if !self.model.parameters().are_finite()? {
             Some("weight")
-        } else if !self.average().is_none_or(finite) {
+        } else if !self.average().is_none_or(are_finite) {
             Some("moving average of a weight")
         } else {
             self.optimizer_state()
                 .values()
-                .any(|values| !finite(values))
+                .any(|values| !are_finite(values))
                 .then_some("optimizer state of a weight")
         })
     }
@@ -187,15 +186,16 @@ impl Learner {
                 bad.extend(batch.bad.clone());
             }
         });
+        // Gradients of this rank, whose all-reduce begins during the last backward pass.
         group.set_step(position.step);
         let started = Instant::now();
         let reduction = self.reduction.begin(group, self.model.parameters());
-        let mut own = GradientSum::new(self.model.parameters());
+        let mut gradient_sum = GradientSum::new(self.model.parameters());
         let terms = reduction.as_ref().map(|reduction| &reduction.terms);
-        let loss_sums = self.add_batches(&mut own, &mut batches, step_utterances, position, terms);
+        let loss_sums = self.add_batches(&mut gradient_sum, &mut batches, step_utterances, position, terms);
         let seconds = started.elapsed().as_secs_f64();
         let (mut gradients, totals) =
-            self.reduction.finish(group, reduction, own, loss_sums, bad, seconds)?;
+            self.reduction.finish(group, reduction, gradient_sum, loss_sums, bad, seconds)?;
         // The mean is over the utterances that can be used.
         let StepTotals { loss_sums, bad, .. } = &totals;
         let is_partial = loss_sums.utterances > 0 && loss_sums.utterances < step_utterances as u64;
@@ -227,9 +227,9 @@ impl Learner {
                 Some(plan) => plan.split(&self.model, batch)?,
                 None => vec![batch],
             };
-            let (last, count) = (batches.size_hint() == (0, Some(0)), parts.len());
-            for (at, part) in parts.into_iter().enumerate() {
-                let terms = terms.filter(|_| last && at + 1 == count);
+            let (is_last_batch, num_parts) = (batches.size_hint() == (0, Some(0)), parts.len());
+            for (index, part) in parts.into_iter().enumerate() {
+                let terms = terms.filter(|_| is_last_batch && index + 1 == num_parts);
                 loss_sums += self.add_batch(gradients, &part, step_utterances, position, terms)?;
             }
         }

@@ -8,20 +8,16 @@ use speech::{
     strip_sentence_marks,
 };
 
-use crate::bad_item_log::TRAIN;
-use crate::data;
-use crate::data::{StreamedSet, UtteranceList, UtteranceStore};
+use crate::bad_item_log::TRAINING_SET;
+use crate::data::{self, StreamedSet, UtteranceList, UtteranceStore};
 use crate::data_warnings::floor_warning;
 use crate::observer::Observer;
 use crate::recipe::Recipe;
 use crate::run_folder::{RunFolder, StartMode};
 use crate::{DataSets, Error, Result, data_warnings};
-use model::DataFingerprint;
-use model::Model;
-use model::checkpoint;
-use model::checkpoint::{Checkpoint, Progress};
+use model::checkpoint::{self, Checkpoint, Progress};
 use model::config::values::setting_error;
-use model::{LoadMessage, Pretrained};
+use model::{DataFingerprint, LoadMessage, Model, Pretrained};
 use recognizer::WORD_MARK;
 use recognizer::bad_items::BadItems;
 use recognizer::examples::{self, Example};
@@ -32,6 +28,8 @@ use recognizer::{conversion_warnings, mark_warnings};
 /// The weight, its gradient, two moments and an average; and all but the gradient in a checkpoint
 /// that is being written, once as values and once as bytes.
 const COPIES_PER_PARAMETER: usize = 13;
+/// Largest number of special words that a note names.
+const MAX_NAMED_WORDS: usize = 5;
 
 /// The folder of a run, and how the run starts in it.
 #[derive(Clone, Copy)]
@@ -74,26 +72,29 @@ impl<E: Into<Error>> From<E> for LoadError {
 }
 
 impl RunInputs {
+    /// Loads and checks all inputs of a run.
     pub fn new(
         recipe: &Recipe,
         origin: Origin,
         observer: &mut dyn Observer,
         stop: &AtomicBool,
     ) -> std::result::Result<Self, LoadError> {
-        let read = |set, manifests: &[PathBuf]| match manifests.is_empty() {
+        // 1. Lists of utterances, the resumed checkpoint and the tokenizer.
+        let read_list = |set, manifests: &[PathBuf]| match manifests.is_empty() {
             true => Ok(UtteranceList::default()),
             false => data::read_manifests(set, manifests),
         };
-        let UtteranceList { utterances: dev, bad: dev_bad, warnings } = read("data.dev", &recipe.data.dev)?;
+        let UtteranceList { utterances: dev, bad: dev_bad, warnings } =
+            read_list("data.dev", &recipe.data.dev)?;
         warnings.iter().for_each(|warning| observer.on_warning(warning));
         let UtteranceList { utterances: test, bad: test_bad, warnings } =
-            read("data.test", &recipe.data.test)?;
+            read_list("data.test", &recipe.data.test)?;
         warnings.iter().for_each(|warning| observer.on_warning(warning));
         let mut notes = Vec::new();
-        let loaded = match recipe.data.stream {
+        let context_and_train = match recipe.data.stream {
             false => {
-                let listed = data::read_manifests("data.train", &recipe.data.train)?;
-                let UtteranceList { utterances: train, bad, warnings } = listed;
+                let train_list = data::read_manifests("data.train", &recipe.data.train)?;
+                let UtteranceList { utterances: train, bad, warnings } = train_list;
                 warnings.iter().for_each(|warning| observer.on_warning(warning));
                 let sets = DataSets { train: &train, dev: &dev, test: &test };
                 let context = RunContext::new(recipe, sets, origin, observer)?;
@@ -118,7 +119,7 @@ impl RunInputs {
                 (context, UnreadSet::Disk(Box::new(set)))
             }
         };
-        let (RunContext { resumed, tokenizer, data }, train) = loaded;
+        let (RunContext { resumed, tokenizer, data }, train) = context_and_train;
         notes.iter().for_each(|note| observer.on_note(note));
         for (set, utterances) in [("data.dev", &dev), ("data.test", &test)] {
             let warning = data_warnings::unknown_words(set, utterances, &tokenizer);
@@ -128,6 +129,7 @@ impl RunInputs {
             warnings.iter().for_each(|warning| observer.on_warning(warning));
         }
         check_memory(recipe, &train, [&dev, &test], tokenizer.size())?;
+        // 2. Pretrained weights of a new run.
         let pretrained = match &resumed {
             Some(_) => None,
             None => {
@@ -140,47 +142,48 @@ impl RunInputs {
             }
         };
 
+        // 3. Features and labels in memory, without bad items.
         let front_end = FrontEnd::new(&recipe.features)?;
         let mut bad = BTreeMap::new();
-        let mut report = |set: &str, items: BadItems, count| {
+        let mut record_bad_items = |set: &str, items: BadItems, count| {
             items.check(set, count, recipe.data.max_bad)?;
             items.warnings(set).iter().for_each(|warning| observer.on_warning(warning));
             bad.insert(set.to_owned(), items);
             Ok::<_, Error>(())
         };
         let conversion = Conversion { resample: recipe.features.resample, ..Conversion::default() };
-        let load = |utterances: &[Utterance], tokenizer| {
+        let load_examples = |utterances: &[Utterance], tokenizer| {
             examples::load_usable(utterances, &front_end, tokenizer, &conversion, stop)
         };
         let load_all = || -> Result<_> {
             let train = match train {
                 UnreadSet::Disk(set) => {
-                    report(TRAIN, set.bad().clone(), set.utterances())?;
+                    record_bad_items(TRAINING_SET, set.bad().clone(), set.listed_count())?;
                     UtteranceStore::Disk(set)
                 }
                 UnreadSet::Memory(mut train, bad) => {
-                    let (mut examples, mut items) = load(&train, Some(&tokenizer))?;
+                    let (mut examples, mut items) = load_examples(&train, Some(&tokenizer))?;
                     let count = train.len() + bad.left_out.len();
                     // In the order of the list, as the examples are.
                     let mut omitted = items.left_out.iter().map(|item| item.id.as_str()).peekable();
                     train.retain(|utterance| omitted.next_if_eq(&utterance.id.as_str()).is_none());
                     let joined = data::joined_utterances(&train, recipe.augment.join, recipe.seed);
-                    let (joined, more) = load(&joined, Some(&tokenizer))?;
+                    let (joined, joined_bad) = load_examples(&joined, Some(&tokenizer))?;
                     examples.extend(joined);
-                    items.left_out.extend(more.left_out);
+                    items.left_out.extend(joined_bad.left_out);
                     items.extend(bad);
-                    report(TRAIN, items, count)?;
+                    record_bad_items(TRAINING_SET, items, count)?;
                     UtteranceStore::Memory(examples)
                 }
             };
-            let (dev_examples, mut items) = load(&dev, None)?;
+            let (dev_examples, mut items) = load_examples(&dev, None)?;
             let count = dev.len() + dev_bad.left_out.len();
             items.extend(dev_bad);
-            report("data.dev", items, count)?;
-            let (test_examples, mut items) = load(&test, None)?;
+            record_bad_items("data.dev", items, count)?;
+            let (test_examples, mut items) = load_examples(&test, None)?;
             let count = test.len() + test_bad.left_out.len();
             items.extend(test_bad);
-            report("data.test", items, count)?;
+            record_bad_items("data.test", items, count)?;
             Ok((train, dev_examples, test_examples))
         };
         let (train, dev, test) = match load_all() {
@@ -208,11 +211,11 @@ struct RunContext {
 
 impl RunContext {
     fn new(recipe: &Recipe, sets: DataSets, origin: Origin, observer: &mut dyn Observer) -> Result<Self> {
-        let resumed = resume(recipe, sets, origin, observer)?;
+        let resumed = read_resumed_checkpoint(recipe, sets, origin, observer)?;
         let tokenizer = match &resumed {
             Some(checkpoint) => checkpoint.tokenizer(&origin.folder.last())?,
             None => {
-                let warning = floor_warning(TRAIN, sets.train, &recipe.features)?;
+                let warning = floor_warning(TRAINING_SET, sets.train, &recipe.features)?;
                 warning.iter().for_each(|warning| observer.on_warning(warning));
                 let texts = data::iter_utterances(sets.train).map(|utterance| Ok(utterance?.text.clone()));
                 train_tokenizer(recipe, &texts.collect::<Result<Vec<String>>>()?, observer)?
@@ -248,17 +251,22 @@ pub fn train_tokenizer(recipe: &Recipe, texts: &[String], observer: &mut dyn Obs
         if encodable.is_empty() { Err(error) } else { Tokenizer::train_with(&options, &encodable) }
     });
     let tokenizer = trained.map_err(|error| setting_error("tokens", error))?;
-    for warning in conversion_warnings(TRAIN, texts.iter().copied(), &tokenizer) {
+    for warning in conversion_warnings(TRAINING_SET, texts.iter().copied(), &tokenizer) {
         observer.on_warning(&warning);
     }
-    for warning in mark_warnings(TRAIN, texts, &tokenizer) {
+    for warning in mark_warnings(TRAINING_SET, texts, &tokenizer) {
         observer.on_warning(&warning);
     }
     if recipe.tokens.special.is_none() && !tokenizer.special().is_empty() {
-        let words = tokenizer.special().iter().take(5).map(|word| format!("`{word}`")).collect::<Vec<_>>();
+        let words = tokenizer
+            .special()
+            .iter()
+            .take(MAX_NAMED_WORDS)
+            .map(|word| format!("`{word}`"))
+            .collect::<Vec<_>>();
         let ellipsis = if tokenizer.special().len() > words.len() { ", ..." } else { "" };
         observer.on_note(&format!(
-            "{TRAIN}: words of the form <...> are one label each: {}{ellipsis}; set tokens.special to change this",
+            "{TRAINING_SET}: words of the form <...> are one label each: {}{ellipsis}; set tokens.special to change this",
             words.join(", ")
         ));
     }
@@ -270,7 +278,7 @@ pub fn train_tokenizer(recipe: &Recipe, texts: &[String], observer: &mut dyn Obs
 /// Recipe and data must be the same.
 ///
 /// Only the number of epochs may differ, if it was given outside of the recipe.
-fn resume(
+fn read_resumed_checkpoint(
     recipe: &Recipe,
     sets: DataSets,
     origin: Origin,
@@ -322,16 +330,17 @@ fn check_epochs(old: u64, epochs: u64, progress: &Progress, has_new_epochs: bool
 fn check_memory(
     recipe: &Recipe,
     train: &UnreadSet,
-    others: [&Vec<Utterance>; 2],
+    evaluation_sets: [&Vec<Utterance>; 2],
     labels: usize,
 ) -> Result<()> {
-    let duration = |utterances: &[Utterance]| utterances.iter().map(|u| u.seconds).sum::<f64>();
-    let train = match train {
-        UnreadSet::Memory(train, _) if recipe.augment.join > 1 => 2.0 * duration(train),
-        UnreadSet::Memory(train, _) => duration(train),
+    let total_seconds = |utterances: &[Utterance]| utterances.iter().map(|u| u.seconds).sum::<f64>();
+    let train_seconds = match train {
+        // Concatenations contain each utterance once more.
+        UnreadSet::Memory(train, _) if recipe.augment.join > 1 => 2.0 * total_seconds(train),
+        UnreadSet::Memory(train, _) => total_seconds(train),
         UnreadSet::Disk(_) => 0.0,
     };
-    let seconds = train + others.iter().map(|set| duration(set)).sum::<f64>();
+    let seconds = train_seconds + evaluation_sets.iter().map(|set| total_seconds(set)).sum::<f64>();
     let frames = seconds * 1000.0 / f64::from(recipe.features.hop_ms);
     let bytes = frames * (recipe.features.mels * size_of::<f32>()) as f64;
     let purpose = || format!("features of {:.1} hours of audio in [data]", seconds / 3600.0);

@@ -92,15 +92,15 @@ optimizer_kinds! {
 /// Errors of candle.
 pub fn norm(gradients: &Gradients) -> Result<f64> {
     let tensors: Vec<&Tensor> = gradients.values().collect();
-    let mut sums: Vec<candle_core::Result<f64>> = tensors.iter().map(|_| Ok(0.0)).collect();
-    par_for((items_mut(&mut sums), parts(&tensors, 1)), |_, (sum, gradient)| {
+    let mut sums_of_squares: Vec<candle_core::Result<f64>> = tensors.iter().map(|_| Ok(0.0)).collect();
+    par_for((items_mut(&mut sums_of_squares), parts(&tensors, 1)), |_, (sum, gradient)| {
         let (storage, layout) = gradient[0].storage_and_layout();
         *sum = match &*storage {
-            Storage::Cpu(storage) => values(storage, layout).map(sum_of_squares),
-            _ => Err(not_on_the_cpu()),
+            Storage::Cpu(storage) => contiguous_values(storage, layout).map(sum_of_squares),
+            _ => Err(tensor_not_on_cpu()),
         };
     });
-    Ok(sums.into_iter().sum::<candle_core::Result<f64>>()?.sqrt())
+    Ok(sums_of_squares.into_iter().sum::<candle_core::Result<f64>>()?.sqrt())
 }
 
 /// Updates the values of a variable in place.
@@ -109,14 +109,14 @@ pub fn norm(gradients: &Gradients) -> Result<f64> {
 ///
 /// # Errors
 /// Values that are not contiguous `f32` on the CPU; a gradient that is the variable itself.
-fn update<R>(
+fn update_in_place<R>(
     variable: &Var,
     gradient: &Tensor,
     write: impl FnOnce(&mut [f32], &[f32]) -> R,
 ) -> candle_core::Result<R> {
     let operation = UpdateOperation { write: Cell::new(Some(write)), result: Cell::new(None) };
     variable.inplace_op2(gradient, &operation)?;
-    operation.result.into_inner().ok_or_else(not_on_the_cpu)
+    operation.result.into_inner().ok_or_else(tensor_not_on_cpu)
 }
 
 /// A closure as a candle operation, as candle takes operations by reference.
@@ -141,7 +141,7 @@ impl<R, W: FnOnce(&mut [f32], &[f32]) -> R> InplaceOp2 for UpdateOperation<W, R>
         else {
             candle_core::bail!("optimizer: expected contiguous weights of f32");
         };
-        let gradient = values(gradient, gradient_layout)?;
+        let gradient = contiguous_values(gradient, gradient_layout)?;
         if let Some(write) = self.write.take() {
             self.result.set(Some(write(&mut weights[start..end], gradient)));
         }
@@ -150,14 +150,14 @@ impl<R, W: FnOnce(&mut [f32], &[f32]) -> R> InplaceOp2 for UpdateOperation<W, R>
 }
 
 /// Returns the values of a gradient.
-fn values<'a>(gradient: &'a CpuStorage, layout: &Layout) -> candle_core::Result<&'a [f32]> {
+fn contiguous_values<'a>(gradient: &'a CpuStorage, layout: &Layout) -> candle_core::Result<&'a [f32]> {
     match (gradient, layout.contiguous_offsets()) {
         (CpuStorage::F32(values), Some((start, end))) => Ok(&values[start..end]),
         _ => candle_core::bail!("optimizer: expected a contiguous gradient of f32"),
     }
 }
 
-fn not_on_the_cpu() -> candle_core::Error {
+fn tensor_not_on_cpu() -> candle_core::Error {
     candle_core::Error::msg("optimizer: expected tensors on the CPU")
 }
 
@@ -177,13 +177,13 @@ mod tests {
             w.iter_mut().zip(g).for_each(|(w, g)| *w += g);
             w.len()
         };
-        assert_eq!(update(&w, &g, add).unwrap(), 4);
+        assert_eq!(update_in_place(&w, &g, add).unwrap(), 4);
         assert_eq!(shared.to_vec2::<f32>().unwrap(), [[2.0, 2.0], [3.5, 4.25]]);
         // Rejected are a transposed gradient, whose order is not that of the weights; a gradient
         // that is the variable itself; and integers.
-        assert!(update(&w, &g.t().unwrap(), add).is_err());
-        assert!(update(&w, w.as_tensor(), add).is_err());
-        assert!(update(&w, &g.to_dtype(candle_core::DType::U32).unwrap(), add).is_err());
+        assert!(update_in_place(&w, &g.t().unwrap(), add).is_err());
+        assert!(update_in_place(&w, w.as_tensor(), add).is_err());
+        assert!(update_in_place(&w, &g.to_dtype(candle_core::DType::U32).unwrap(), add).is_err());
         assert_eq!(shared.to_vec2::<f32>().unwrap(), [[2.0, 2.0], [3.5, 4.25]]);
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use distributed::{ProcessGroup, TransferFormat};
 use serde::{Deserialize, Serialize};
 
-use crate::fingerprint::DIGITS;
+use crate::fingerprint::DIGITS_PER_UTTERANCE;
 use crate::run_folder::StartMode;
 use crate::{Error, Result};
 use model::checkpoint::Progress;
@@ -33,7 +33,7 @@ pub(crate) fn expect_equal(group: &mut ProcessGroup, settings: &[SharedSetting])
         for ((name, _), (expected, found)) in settings.iter().zip(all[0].iter().zip(found)) {
             if expected != found {
                 let [expected, found] = [expected, found].map(|text| abbreviate(text));
-                return Err(difference(rank, format!("{name}: expected {expected}"), found));
+                return Err(difference_error(rank, format!("{name}: expected {expected}"), found));
             }
         }
     }
@@ -77,12 +77,14 @@ pub(crate) fn expect_equal_recipe(group: &mut ProcessGroup, text: &str) -> Resul
     let table = |text: &str| text.parse::<toml::Table>().unwrap_or_default();
     let (found, expected) = (table(found), table(&all[0]));
     Err(match model::config::table::first_differing_key("", &found, &expected) {
-        Some((key, found, expected)) => difference(
+        Some((key, found, expected)) => difference_error(
             rank,
             format!("recipe: expected {key} = {}", abbreviate(&expected)),
             format!("{key} = {}", abbreviate(&found)),
         ),
-        None => difference(rank, "recipe: expected the text".to_owned(), "other comments or spaces".into()),
+        None => {
+            difference_error(rank, "recipe: expected the text".to_owned(), "other comments or spaces".into())
+        }
     })
 }
 
@@ -102,26 +104,27 @@ pub(crate) fn expect_equal_data(group: &mut ProcessGroup, data: &DataFingerprint
         return Ok(());
     }
     let sets = [("data.train", &data.train), ("data.dev", &data.dev), ("data.test", &data.test)];
-    let summary = |checksums: &str| SetSummary {
-        utterances: checksums.len() / DIGITS,
+    let summarize = |checksums: &str| SetSummary {
+        utterances: checksums.len() / DIGITS_PER_UTTERANCE,
         checksum: random::hash(checksums),
     };
-    let summaries: Vec<SetSummary> = sets.iter().map(|(_, checksums)| summary(checksums)).collect();
+    let summaries: Vec<SetSummary> = sets.iter().map(|(_, checksums)| summarize(checksums)).collect();
     let all: Vec<Vec<SetSummary>> = group.all_gather(&summaries)?;
     for (rank, found) in all.iter().enumerate() {
-        for (at, (expected, found)) in all[0].iter().zip(found).enumerate() {
-            let (set, checksums) = &sets[at];
+        for (index, (expected, found)) in all[0].iter().zip(found).enumerate() {
+            let (set, checksums) = &sets[index];
             if expected.utterances != found.utterances {
                 let expected = format!("{set}: expected {} utterances", expected.utterances);
-                return Err(difference(rank, expected, found.utterances.to_string()));
+                return Err(difference_error(rank, expected, found.utterances.to_string()));
             }
             if expected.checksum != found.checksum {
                 // All processes take this branch together.
                 let lists: Vec<String> = group.all_gather(&(*checksums).to_owned())?;
-                let [first, other] = [0, rank].map(|rank| lists[rank].as_bytes().chunks(DIGITS));
+                let [first, other] =
+                    [0, rank].map(|rank| lists[rank].as_bytes().chunks(DIGITS_PER_UTTERANCE));
                 let position = first.zip(other).position(|(first, other)| first != other).unwrap_or(0) + 1;
                 let place = format!("another utterance, text or length at position {position}");
-                return Err(difference(rank, format!("{set}: expected the utterances"), place));
+                return Err(difference_error(rank, format!("{set}: expected the utterances"), place));
             }
         }
     }
@@ -144,12 +147,13 @@ pub(crate) fn state_settings(
         .iter()
         .flat_map(|(set, items)| items.other_length.iter().map(move |item| format!("{set}: {item:?}")))
         .collect();
-    let list = |items: Vec<String>| if items.is_empty() { "none".to_owned() } else { items.join(", ") };
+    let join_or_none =
+        |items: Vec<String>| if items.is_empty() { "none".to_owned() } else { items.join(", ") };
     vec![
         ("checkpoint", format!("{step}checksum {:016x}", random::hash(&resumed))),
         ("tokenizer", format!("checksum {:016x}", random::hash(tokenizer))),
-        ("utterances left out", list(left_out)),
-        ("recordings of another length than in their manifest", list(other_length)),
+        ("utterances left out", join_or_none(left_out)),
+        ("recordings of another length than in their manifest", join_or_none(other_length)),
     ]
 }
 
@@ -157,7 +161,11 @@ pub(crate) fn state_settings(
 ///
 /// # Errors
 /// [`Error::Rank`] for the first rank that differs from rank 0.
-pub(crate) fn expect_same(group: &mut ProcessGroup, what: &str, text: impl FnOnce() -> String) -> Result<()> {
+pub(crate) fn expect_equal_text(
+    group: &mut ProcessGroup,
+    what: &str,
+    text: impl FnOnce() -> String,
+) -> Result<()> {
     if group.size() == 1 {
         return Ok(());
     }
@@ -170,10 +178,12 @@ pub(crate) fn expect_same(group: &mut ProcessGroup, what: &str, text: impl FnOnc
     }
 }
 
-fn difference(rank: usize, expected: String, found: String) -> Error {
+/// Creates the error of a rank that differs from rank 0.
+fn difference_error(rank: usize, expected: String, found: String) -> Error {
     Error::Rank { rank, message: format!("{expected}, as in rank 0, found {found}") }
 }
 
+/// Returns the first characters of a text.
 fn abbreviate(text: &str) -> String {
     let end = text.char_indices().nth(MAX_SHOWN_CHARACTERS).map(|(end, _)| end);
     end.map_or_else(|| text.to_owned(), |end| format!("{}...", &text[..end]))

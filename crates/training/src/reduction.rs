@@ -30,26 +30,29 @@ pub(crate) fn shard_step(step: &[Vec<usize>], rank: usize, ranks: usize) -> Vec<
     if step.len().is_multiple_of(ranks) {
         return step.iter().skip(rank).step_by(ranks).cloned().collect();
     }
-    let owner = |batch: usize, position: usize| {
+    let owner = |batch_index: usize, position: usize| {
         let (round, turn) = (position / ranks, position % ranks);
-        (batch + if round.is_multiple_of(2) { turn } else { ranks - 1 - turn }) % ranks
+        (batch_index + if round.is_multiple_of(2) { turn } else { ranks - 1 - turn }) % ranks
     };
-    let shard = |(at, batch): (usize, &Vec<usize>)| {
-        let own = batch.iter().enumerate().filter(|&(position, _)| owner(at, position) == rank);
+    let shard_of_batch = |(batch_index, batch): (usize, &Vec<usize>)| {
+        let own = batch.iter().enumerate().filter(|&(position, _)| owner(batch_index, position) == rank);
         own.map(|(_, &utterance)| utterance).collect()
     };
-    step.iter().enumerate().map(shard).filter(|shard: &Vec<usize>| !shard.is_empty()).collect()
+    step.iter().enumerate().map(shard_of_batch).filter(|shard: &Vec<usize>| !shard.is_empty()).collect()
 }
+
+/// A slow rank takes more than this multiple of the others' mean.
+const MIN_SLOW_RATIO: f64 = 1.5;
+/// A slow rank takes over this many seconds more than their mean.
+const MIN_SLOW_SECONDS: f64 = 1.0;
 
 /// Returns a rank that is much slower than the others.
 ///
-/// The ratio of the times is returned as well.
-///
-/// It takes more than 1.5 times the mean of the others, and over a second more.
+/// The ratio of its time to the others' mean is returned as well.
 pub(crate) fn slow_rank(seconds: &[f64]) -> Option<(usize, f64)> {
     let (rank, longest) = seconds.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1))?;
     let mean = (seconds.iter().sum::<f64>() - longest) / (seconds.len() - 1) as f64;
-    (longest > 1.5 * mean && longest > 1.0 + mean).then(|| (rank, longest / mean))
+    (longest > MIN_SLOW_RATIO * mean && longest > MIN_SLOW_SECONDS + mean).then(|| (rank, longest / mean))
 }
 
 /// The results of a step of all ranks, apart from gradients.
@@ -111,6 +114,7 @@ impl GradientReduction {
         Some(self.begin_sums(group, parameters, !self.is_late))
     }
 
+    /// Begins an all-reduce; with `is_early`, a backward pass sends gradients once they are final.
     fn begin_sums(&self, group: &mut ProcessGroup, parameters: &Parameters, is_early: bool) -> StepReduction {
         let counts: Vec<usize> = parameters.iter().map(|(_, parameter)| parameter.elem_count()).collect();
         let lengths = self.order.iter().map(|&parameter| counts[parameter]).collect();
@@ -135,6 +139,7 @@ impl GradientReduction {
             let totals = StepTotals { loss_sums: loss_sums?, bad, seconds: vec![seconds] };
             return Ok((gradients.into_gradients(), totals));
         };
+        // 1. This rank's gradients are sent and the sums received.
         let (loss_sums, mut error) = match loss_sums {
             Ok(loss_sums) => (loss_sums, None),
             Err(error) => (LossSums::default(), Some(error)),
@@ -146,46 +151,51 @@ impl GradientReduction {
             error.get_or_insert(failure.into());
             Vec::new()
         });
+        // 2. Losses, errors and bad items of all ranks.
         let early = match self.is_order_known {
             true => Vec::new(),
             false => positions.iter().map(|&position| self.order[position]).collect(),
         };
         let (has_gradient, is_incomplete) = (gradients.has_gradient(), *is_incomplete);
         let report = error.as_ref().map(Error::to_report);
-        let part = RankStep { error: report, has_gradient, loss_sums, bad, seconds, early, is_incomplete };
-        let parts = group.all_gather(&part)?;
-        let reports = parts.iter().map(|part| part.error.clone()).collect();
+        let rank_step =
+            RankStep { error: report, has_gradient, loss_sums, bad, seconds, early, is_incomplete };
+        let rank_steps = group.all_gather(&rank_step)?;
+        let reports = rank_steps.iter().map(|rank_step| rank_step.error.clone()).collect();
         first_error(group.rank(), reports, error.map_or(Ok(()), Err))?;
-        if parts.iter().any(|part| part.is_incomplete) {
+        // 3. If a gradient was sent before it was final, all are summed again.
+        if rank_steps.iter().any(|rank_step| rank_step.is_incomplete) {
             self.is_late = true;
             let StepReduction { terms, sums: late_sums } =
                 self.begin_sums(group, gradients.parameters(), false);
             gradients.send(terms)?;
             sums = group.agree(late_sums.wait().map_err(Error::from))?;
         }
+        // 4. The sums become gradients by name.
         let mut reduced = Gradients::new();
         let parameters: Vec<(&str, &Var)> = gradients.parameters().iter().collect();
         for (&index, sum) in self.order.iter().zip(sums) {
             // A parameter without a gradient on all ranks has none, as in one process.
-            if parts.iter().any(|part| part.has_gradient[index]) {
+            if rank_steps.iter().any(|rank_step| rank_step.has_gradient[index]) {
                 let (name, parameter) = parameters[index];
                 let sum = Tensor::from_vec(sum, parameter.shape(), parameter.device())?;
                 reduced.insert(name.to_owned(), sum);
             }
         }
-        self.update_order(&parts);
+        self.update_order(&rank_steps);
         let (mut loss_sums, mut bad) = (LossSums::default(), BadItems::default());
-        parts.iter().for_each(|part| loss_sums += part.loss_sums);
-        let seconds = parts.iter().map(|part| part.seconds).collect();
-        parts.into_iter().for_each(|part| bad.extend(part.bad));
+        rank_steps.iter().for_each(|rank_step| loss_sums += rank_step.loss_sums);
+        let seconds = rank_steps.iter().map(|rank_step| rank_step.seconds).collect();
+        rank_steps.into_iter().for_each(|rank_step| bad.extend(rank_step.bad));
         Ok((reduced, StepTotals { loss_sums, bad, seconds }))
     }
 
     /// Moves the parameters to the front whose gradients were sent early.
     ///
     /// They are in the order in which the first rank with early gradients has sent them.
-    fn update_order(&mut self, parts: &[RankStep]) {
-        let Some(early) = parts.iter().map(|part| &part.early).find(|early| !early.is_empty()) else {
+    fn update_order(&mut self, rank_steps: &[RankStep]) {
+        let Some(early) = rank_steps.iter().map(|rank_step| &rank_step.early).find(|early| !early.is_empty())
+        else {
             return;
         };
         let rest = self.order.iter().filter(|index| !early.contains(index));

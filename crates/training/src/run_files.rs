@@ -1,4 +1,6 @@
 //! Names of the files in a run folder: checkpoints, metrics, event files.
+//!
+//! [`RunFolder`](crate::run_folder::RunFolder) reads and writes them.
 use std::path::{Path, PathBuf};
 
 use crate::{Error, Result};
@@ -6,11 +8,11 @@ use crate::{Error, Result};
 /// The checkpoint that a run resumes from.
 pub const LAST_CHECKPOINT: &str = "last.safetensors";
 /// Files that a run writes before its first step.
-pub(crate) const RECIPE: [&str; 2] = ["recipe.toml", "recipe.path"];
+pub(crate) const RECIPE_FILES: [&str; 2] = ["recipe.toml", "recipe.path"];
 /// All other files of a run, written after its first checkpoint.
-pub(crate) const FILES: [&str; 8] = [
+pub(crate) const RUN_FILES: [&str; 8] = [
     LAST_CHECKPOINT,
-    BAD_ITEMS,
+    BAD_ITEMS_FILE,
     "best.safetensors",
     "metrics.csv",
     "curve.svg",
@@ -19,24 +21,25 @@ pub(crate) const FILES: [&str; 8] = [
     "test.hypotheses.jsonl",
 ];
 /// The bad items, by set.
-pub(crate) const BAD_ITEMS: &str = "bad_items.json";
+pub(crate) const BAD_ITEMS_FILE: &str = "bad_items.json";
 /// Prefix and suffix of the epoch checkpoints, with the epoch between them.
-pub(crate) const EPOCH: [&str; 2] = ["epoch-", ".safetensors"];
+pub(crate) const EPOCH_CHECKPOINT_AFFIXES: [&str; 2] = ["epoch-", ".safetensors"];
 /// The file that a training process locks.
-pub(crate) const LOCK: &str = ".lock";
+pub(crate) const LOCK_FILE: &str = ".lock";
 
 /// Returns true for a file that a run in the folder uses.
 pub(crate) fn is_file_of_run(file: &Path) -> bool {
     let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else { return false };
     let name = name.to_string_lossy();
-    let is_run_folder =
-        |folder: &Path| [LOCK, RECIPE[1]].iter().any(|marker| folder.join(marker).symlink_metadata().is_ok());
+    let is_run_folder = |folder: &Path| {
+        [LOCK_FILE, RECIPE_FILES[1]].iter().any(|marker| folder.join(marker).symlink_metadata().is_ok())
+    };
     let is_event_file = name.starts_with(EVENT_PREFIX);
     if is_event_file && folder.ends_with(EVENT_FOLDER) && folder.parent().is_some_and(is_run_folder) {
         return true;
     }
-    let is_own = FILES.iter().chain(&RECIPE).chain(&[LOCK, EVENT_FOLDER]).any(|own| *own == name)
-        || checkpoint_epoch(&name).is_some()
+    let is_own = RUN_FILES.iter().chain(&RECIPE_FILES).chain(&[LOCK_FILE, EVENT_FOLDER]).any(|own| *own == name)
+        || parse_epoch_checkpoint_name(&name).is_some()
         // Of an earlier version.
         || is_event_file;
     is_own && is_run_folder(folder)
@@ -53,16 +56,16 @@ const EVENT_SUFFIX: &str = ".panda";
 pub(crate) type RunPosition = (u64, u64);
 
 /// Returns the name of the event file that begins at a position.
-pub(crate) fn event_file((epoch, step): RunPosition) -> String {
+pub(crate) fn event_file_name((epoch, step): RunPosition) -> String {
     // The names of later files are greater, since TensorBoard reads them in this order.
     format!("{EVENT_PREFIX}{epoch:08}.{step:010}{EVENT_SUFFIX}")
 }
 
 /// Parses the name of an event file, exactly as it is written.
-pub(crate) fn event_file_start(name: &str) -> Option<RunPosition> {
+pub(crate) fn parse_event_file_name(name: &str) -> Option<RunPosition> {
     let (epoch, step) = name.strip_prefix(EVENT_PREFIX)?.strip_suffix(EVENT_SUFFIX)?.split_once('.')?;
     let start = (epoch.parse().ok()?, step.parse().ok()?);
-    (event_file(start) == name).then_some(start)
+    (event_file_name(start) == name).then_some(start)
 }
 
 /// Returns epochs and paths of the epoch checkpoints, in order.
@@ -72,11 +75,14 @@ pub(crate) fn event_file_start(name: &str) -> Option<RunPosition> {
 /// # Errors
 /// [`Error::Io`](model::Error::Io) if the folder cannot be read.
 pub(crate) fn epoch_checkpoints(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
-    epochs(folder, checkpoint_epoch)
+    files_with_epochs(folder, parse_epoch_checkpoint_name)
 }
 
 /// Returns epochs and paths of files with an epoch in their names.
-pub(crate) fn epochs(folder: &Path, parse_name: impl Fn(&str) -> Option<u64>) -> Result<Vec<(u64, PathBuf)>> {
+pub(crate) fn files_with_epochs(
+    folder: &Path,
+    parse_name: impl Fn(&str) -> Option<u64>,
+) -> Result<Vec<(u64, PathBuf)>> {
     let io_error = |error| Error::io(folder, "list the run folder")(error);
     let mut epochs = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(io_error)? {
@@ -90,8 +96,8 @@ pub(crate) fn epochs(folder: &Path, parse_name: impl Fn(&str) -> Option<u64>) ->
 }
 
 /// Parses the name of an epoch checkpoint, exactly as it is written.
-pub(crate) fn checkpoint_epoch(name: &str) -> Option<u64> {
-    let [start, end] = EPOCH;
+pub(crate) fn parse_epoch_checkpoint_name(name: &str) -> Option<u64> {
+    let [start, end] = EPOCH_CHECKPOINT_AFFIXES;
     let epoch = name.strip_prefix(start)?.strip_suffix(end)?.parse().ok()?;
     (format!("{start}{epoch}{end}") == name).then_some(epoch)
 }

@@ -20,8 +20,8 @@ use speech::files::{self, FileLock, remove_temporary_files, write_atomically};
 use crate::events;
 use crate::metrics::Metrics;
 use crate::run_files::{
-    BAD_ITEMS, EPOCH, EVENT_FOLDER, FILES, LAST_CHECKPOINT, LOCK, RECIPE, checkpoint_epoch,
-    epoch_checkpoints, epochs,
+    BAD_ITEMS_FILE, EPOCH_CHECKPOINT_AFFIXES, EVENT_FOLDER, LAST_CHECKPOINT, LOCK_FILE, RECIPE_FILES,
+    RUN_FILES, epoch_checkpoints, files_with_epochs, parse_epoch_checkpoint_name,
 };
 use crate::{Error, Result};
 use model::checkpoint::{Checkpoint, Progress};
@@ -66,7 +66,7 @@ impl RunFolder {
         let created = path.ancestors().filter(|folder| *folder != Path::new(""));
         let created = created.take_while(|folder| !folder.exists()).map(Path::to_owned).collect();
         std::fs::create_dir_all(path).map_err(Error::io(path, "make the run folder"))?;
-        let name = path.join(LOCK);
+        let name = path.join(LOCK_FILE);
         let lock = FileLock::acquire(&name).map_err(Error::io(&name, "lock the run folder"))?;
         let Some(lock) = lock else { return Err(Error::RunLocked { path: path.to_owned() }) };
         let folder = RunFolder { path: path.to_owned(), lock: Some(lock), created };
@@ -76,9 +76,9 @@ impl RunFolder {
         }
         let epochs = epoch_checkpoints(path)?;
         let epochs = epochs.into_iter().map(|(_, path)| path);
-        let files = FILES.iter().map(|name| folder.file(name)).chain(epochs);
+        let files = RUN_FILES.iter().map(|name| folder.file(name)).chain(epochs);
         // A run writes recipe.path before recipe.toml: without it, no run has written the recipe.
-        let [recipe, recipe_path] = RECIPE.map(|name| folder.file(name));
+        let [recipe, recipe_path] = RECIPE_FILES.map(|name| folder.file(name));
         let is_foreign = recipe.exists() && !recipe_path.exists();
         let old_file = files.into_iter().find(|file| file.exists());
         let error = match (start, old_file) {
@@ -99,7 +99,7 @@ impl RunFolder {
     /// `tensorboard` is a folder.
     fn expect_regular_files(&self) -> Result<()> {
         let epochs = epoch_checkpoints(&self.path)?.into_iter().map(|(_, path)| path);
-        for file in FILES.iter().chain(&RECIPE).map(|name| self.file(name)).chain(epochs) {
+        for file in RUN_FILES.iter().chain(&RECIPE_FILES).map(|name| self.file(name)).chain(epochs) {
             files::check_regular(&file).map_err(Error::io(&file, "use this name in the run folder"))?;
         }
         let folder = self.file(EVENT_FOLDER);
@@ -117,7 +117,7 @@ impl RunFolder {
     pub(crate) fn expect_no_input<'a>(&self, inputs: impl IntoIterator<Item = &'a Path>) -> Result<()> {
         let epochs: Vec<PathBuf> = epoch_checkpoints(&self.path)?.into_iter().map(|(_, path)| path).collect();
         for input in inputs {
-            let own = FILES.iter().chain(&RECIPE).map(|name| self.file(name));
+            let own = RUN_FILES.iter().chain(&RECIPE_FILES).map(|name| self.file(name));
             for output in own.chain(epochs.iter().cloned()) {
                 if files::is_same_file(&output, input) {
                     return Err(Error::OutputIsInput { output, input: input.to_owned() });
@@ -149,14 +149,16 @@ impl RunFolder {
     /// # Errors
     /// [`Error::Io`](model::Error::Io).
     pub fn clear(&self, resumed: Option<&Progress>) -> Result<()> {
-        let epochs = epochs(&self.path, |name| {
+        let epochs = files_with_epochs(&self.path, |name| {
             // Also epochs with a temporary file only.
-            let stem = name.strip_prefix('.').and_then(|name| name.split_once(EPOCH[1]));
-            checkpoint_epoch(name).or_else(|| checkpoint_epoch(&format!("{}{}", stem?.0, EPOCH[1])))
+            let stem = name.strip_prefix('.').and_then(|name| name.split_once(EPOCH_CHECKPOINT_AFFIXES[1]));
+            parse_epoch_checkpoint_name(name).or_else(|| {
+                parse_epoch_checkpoint_name(&format!("{}{}", stem?.0, EPOCH_CHECKPOINT_AFFIXES[1]))
+            })
         })?;
         let files = || {
             let epochs = epochs.iter().map(|&(epoch, _)| self.epoch(epoch));
-            FILES.iter().chain(&RECIPE).map(|name| self.file(name)).chain(epochs)
+            RUN_FILES.iter().chain(&RECIPE_FILES).map(|name| self.file(name)).chain(epochs)
         };
         for file in files() {
             remove_temporary_files(&file)
@@ -167,7 +169,7 @@ impl RunFolder {
                 std::fs::remove_file(&old).map_err(Error::io(&old, "remove the old run's file"))?;
             }
         }
-        events::remove_repeated(&self.path, resumed)
+        events::remove_repeated_events(&self.path, resumed)
     }
 
     /// Returns the path of the folder.
@@ -203,7 +205,7 @@ impl RunFolder {
 
     /// Returns the path of the checkpoint of an epoch, from 1.
     pub fn epoch(&self, epoch: u64) -> PathBuf {
-        let [start, end] = EPOCH;
+        let [start, end] = EPOCH_CHECKPOINT_AFFIXES;
         self.file(&format!("{start}{epoch}{end}"))
     }
 
@@ -227,7 +229,7 @@ impl RunFolder {
     /// # Errors
     /// [`Error::Io`](model::Error::Io).
     pub(crate) fn write_recipe(&self, text: &str, path: &Path) -> Result<()> {
-        let [recipe, recipe_path] = RECIPE;
+        let [recipe, recipe_path] = RECIPE_FILES;
         let path = std::path::absolute(path).map_err(Error::io(path, "find the path of the recipe"))?;
         self.write(recipe_path, path.as_os_str().as_encoded_bytes())?;
         self.write(recipe, text.as_bytes())
@@ -285,10 +287,11 @@ impl RunFolder {
     /// # Errors
     /// [`Error::Io`](model::Error::Io).
     pub(crate) fn write_bad_items(&self, sets: &BTreeMap<String, BadItems>) -> Result<()> {
-        let io_error = |error: serde_json::Error| Error::io(&self.file(BAD_ITEMS), "write")(error.into());
+        let io_error =
+            |error: serde_json::Error| Error::io(&self.file(BAD_ITEMS_FILE), "write")(error.into());
         let mut json = serde_json::to_vec_pretty(sets).map_err(io_error)?;
         json.push(b'\n');
-        self.write(BAD_ITEMS, &json)
+        self.write(BAD_ITEMS_FILE, &json)
     }
 
     /// Reads `bad_items.json`; nothing if it does not exist or is invalid.
@@ -327,7 +330,7 @@ enum Section<'a> {
 
 /// Reads the bad items of a run, by set; nothing if the file does not exist or is invalid.
 pub fn read_bad_items(folder: &Path) -> BTreeMap<String, BadItems> {
-    let text = files::read_input_text(&folder.join(BAD_ITEMS)).unwrap_or_default();
+    let text = files::read_input_text(&folder.join(BAD_ITEMS_FILE)).unwrap_or_default();
     serde_json::from_str(&text).unwrap_or_default()
 }
 

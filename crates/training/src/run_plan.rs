@@ -17,9 +17,17 @@ use model::config::{LossKind, LossTerms};
 use speech::memory::format_bytes;
 
 /// Bytes of a number.
-const F: usize = size_of::<f32>();
+const BYTES_PER_NUMBER: usize = size_of::<f32>();
 /// Numbers for each weight except gradients: itself, two moments, an average.
 const NUMBERS_PER_WEIGHT: usize = 4;
+/// Gradients of each weight: their sum over a step, and those of one backward pass.
+const GRADIENTS_PER_WEIGHT: usize = 2;
+/// Copies of a batch's rows while it is loaded.
+///
+/// Rows, stacked features, features before and after masks, and the audio with its copies.
+const FEATURE_COPIES: usize = 5;
+/// Bytes of the names and lists of an utterance in a batch.
+const UTTERANCE_OVERHEAD_BYTES: usize = 4096;
 /// Bytes of a step of any shape: stacks, blocks of threads, and nodes of the graph.
 const STEP_OVERHEAD_BYTES: usize = 4 << 20;
 
@@ -50,32 +58,32 @@ impl BatchShape {
 /// # Errors
 /// [`Error::NoPlan`] if the encoder, the predictor or the loss does not report its memory.
 pub fn check_step_bytes(model: &Model) -> Result<()> {
-    let none = |what: &str| Error::NoPlan { what: what.to_owned() };
+    let no_plan = |what: &str| Error::NoPlan { what: what.to_owned() };
     let config = model.config();
     if model.encoder().bytes(1, 1, config.input.width()).is_none() {
-        return Err(none("the encoder"));
+        return Err(no_plan("the encoder"));
     }
-    if model.predictor().ok_or_else(|| none("a recognition lattice"))?.bytes(1, 1).is_none() {
-        return Err(none("the predictor"));
+    if model.predictor().ok_or_else(|| no_plan("a recognition lattice"))?.bytes(1, 1).is_none() {
+        return Err(no_plan("the predictor"));
     }
     // The budget is for lattices and sites; without a limit, the loss has no plan.
     let budget = config.loss.options.budget;
     if budget.bytes == usize::MAX {
-        return Err(none(&format!("loss.budget = \"{budget}\"")));
+        return Err(no_plan(&format!("loss.budget = \"{budget}\"")));
     }
     Ok(())
 }
 
 /// Returns the bytes in use from the first to the last step.
 fn fixed_bytes(model: &Model) -> usize {
-    (NUMBERS_PER_WEIGHT + 2) * F * model.parameters().count()
+    (NUMBERS_PER_WEIGHT + GRADIENTS_PER_WEIGHT) * BYTES_PER_NUMBER * model.parameters().count()
 }
 
 /// Returns the bytes of prefetched batches, and of their inputs.
 fn prefetched_bytes(model: &Model, shape: BatchShape) -> usize {
-    // Rows, stacked features, features before and after masks, and the audio with its copies.
     let rows = shape.utterances * shape.rows;
-    let batch = 5 * F * rows * model.config().input.width() + shape.utterances * (shape.labels * F + 4096);
+    let batch = FEATURE_COPIES * BYTES_PER_NUMBER * rows * model.config().input.width()
+        + shape.utterances * (shape.labels * BYTES_PER_NUMBER + UTTERANCE_OVERHEAD_BYTES);
     BATCHES_IN_MEMORY.saturating_mul(batch)
 }
 
@@ -89,21 +97,30 @@ pub fn step_bytes(model: &Model, shape: BatchShape) -> usize {
     let predictor = model.predictor().and_then(|part| part.bytes(utterances, labels + 1));
     let frames = utterances * rows.div_ceil(config.encoder.reduction());
     let positions = utterances * (labels + 1);
-    let (w, p) = (model.encoder().width(), model.predictor().map_or(0, |part| part.width()));
+    let (encoder_width, predictor_width) =
+        (model.encoder().width(), model.predictor().map_or(0, |part| part.width()));
     // Projected rows and their gradients, and gradients of the inputs, twice where they are added.
-    let joint = F * (4 * (frames + positions) * model.width() + 3 * (frames * w + positions * p));
+    let joint = BYTES_PER_NUMBER
+        * (4 * (frames + positions) * model.width()
+            + 3 * (frames * encoder_width + positions * predictor_width));
     let pruned = match config.loss.kind {
-        LossKind::Pruned { .. } => 2 * F * (frames * w + positions * p),
+        LossKind::Pruned { .. } => {
+            2 * BYTES_PER_NUMBER * (frames * encoder_width + positions * predictor_width)
+        }
         _ => 0,
     };
-    let ctc = if LossTerms::has_ctc(&config.terms) { 2 * F * frames * w } else { 0 };
+    let ctc =
+        if LossTerms::has_ctc(&config.terms) { 2 * BYTES_PER_NUMBER * frames * encoder_width } else { 0 };
     // An auxiliary CTC loss shares the budget.
     let losses = config.loss.options.budget.bytes;
     // Losses keep the gradients of heads while the graph exists.
-    let heads = ["joint.head", "joint.durations", "ctc", "simple"];
-    let heads = model.parameters().iter().filter(|(name, _)| heads.iter().any(|head| name.starts_with(head)));
-    let heads = F * heads.map(|(_, head)| head.elem_count()).sum::<usize>();
-    [encoder, predictor.unwrap_or(usize::MAX), joint, pruned, ctc, losses, heads, STEP_OVERHEAD_BYTES]
+    let head_prefixes = ["joint.head", "joint.durations", "ctc", "simple"];
+    let heads = model
+        .parameters()
+        .iter()
+        .filter(|(name, _)| head_prefixes.iter().any(|prefix| name.starts_with(prefix)));
+    let head_bytes = BYTES_PER_NUMBER * heads.map(|(_, head)| head.elem_count()).sum::<usize>();
+    [encoder, predictor.unwrap_or(usize::MAX), joint, pruned, ctc, losses, head_bytes, STEP_OVERHEAD_BYTES]
         .into_iter()
         .fold(0, usize::saturating_add)
 }
@@ -172,7 +189,7 @@ impl RunPlan {
         // No batches are prefetched during an evaluation.
         let evaluation = model.encoding_bytes(1, longest_evaluated).unwrap_or(usize::MAX);
         let step = single.max(evaluation.saturating_sub(prefetched));
-        let reading = 3 * NUMBERS_PER_WEIGHT * F * model.parameters().count();
+        let reading = 3 * NUMBERS_PER_WEIGHT * BYTES_PER_NUMBER * model.parameters().count();
         let plan = RunPlan { budget, baseline, fixed: fixed_bytes(model), prefetched, step, reading };
         plan.check()?;
         // Batches may use all that remains.
@@ -199,10 +216,11 @@ impl RunPlan {
     pub(crate) fn split(&self, model: &Model, batch: Batch) -> Result<Vec<Batch>> {
         // The whole batch, and the prefetched ones, are in memory until the last of its parts.
         let prefetched = prefetched_bytes(model, BatchShape::from_batch(&batch));
-        self.split_next_to(model, batch, prefetched)
+        self.split_with_prefetched(model, batch, prefetched)
     }
 
-    fn split_next_to(&self, model: &Model, batch: Batch, prefetched: usize) -> Result<Vec<Batch>> {
+    /// Halves a batch until its parts fit next to `prefetched` bytes.
+    fn split_with_prefetched(&self, model: &Model, batch: Batch, prefetched: usize) -> Result<Vec<Batch>> {
         let shape = BatchShape::from_batch(&batch);
         let (bytes, available) = (step_bytes(model, shape).saturating_add(prefetched), self.available());
         if bytes <= available {
@@ -210,21 +228,22 @@ impl RunPlan {
         }
         if shape.utterances < 2 {
             let id = batch.ids.first().map_or("", String::as_str);
-            let step = format!("a step of utterance {id}: {} rows and {} labels", shape.rows, shape.labels);
-            return Err(model::Error::Memory { what: step, bytes, available }.into());
+            let description =
+                format!("a step of utterance {id}: {} rows and {} labels", shape.rows, shape.labels);
+            return Err(model::Error::Memory { what: description, bytes, available }.into());
         }
         let [first, second] = batch.split(shape.utterances / 2)?;
         drop(batch);
-        let mut parts = self.split_next_to(model, first, prefetched)?;
-        parts.extend(self.split_next_to(model, second, prefetched)?);
+        let mut parts = self.split_with_prefetched(model, first, prefetched)?;
+        parts.extend(self.split_with_prefetched(model, second, prefetched)?);
         Ok(parts)
     }
 
     /// Returns the planned peak.
     pub fn peak(&self) -> usize {
         let Self { baseline, fixed, prefetched, step, reading, .. } = *self;
-        let own = fixed.saturating_add(prefetched).saturating_add(step).max(reading);
-        baseline.saturating_add(own).saturating_add(own / 16)
+        let planned = fixed.saturating_add(prefetched).saturating_add(step).max(reading);
+        baseline.saturating_add(planned).saturating_add(planned / 16)
     }
 
     /// Returns the reserve of the peak: a sixteenth, and memory for reading checkpoints.

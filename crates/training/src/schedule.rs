@@ -15,8 +15,7 @@
 //! largest value, at the end of the warm-up, is rate / √(width · warmup). MLPerf: e is the epoch
 //! from 1, warm and hold are epochs, W and H the same in steps, with as many steps in an epoch as
 //! in this one. The rate is at its largest from step W to step W + H.
-use crate::optimizer::MIN_RATE;
-use crate::optimizer::{Decay, OptimizerConfig};
+use crate::optimizer::{Decay, MIN_RATE, OptimizerConfig};
 
 /// The position of a step in its run.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,41 +34,42 @@ pub struct StepPosition {
 pub fn learning_rate(config: &OptimizerConfig, position: StepPosition) -> f64 {
     let StepPosition { step, progress, .. } = position;
     let OptimizerConfig { learning_rate: rate, floor, .. } = *config;
-    let warm = match config.warmup_steps {
+    let warmup_factor = match config.warmup_steps {
         0 => 1.0,
         steps => ((step + 1) as f64 / steps as f64).min(1.0),
     };
     match config.decay {
         Decay::Cosine => {
             let shape = floor + (1.0 - floor) * 0.5 * (1.0 + (std::f64::consts::PI * progress).cos());
-            rate * warm * shape
+            rate * warmup_factor * shape
         }
-        Decay::Exponential => rate * warm * floor.powf(progress),
-        Decay::Hold => rate * warm,
-        Decay::Noam => noam(config, step + 1),
-        Decay::MlPerf => (rate * mlperf(config, position)).max(config.min_rate.unwrap_or(MIN_RATE)),
+        Decay::Exponential => rate * warmup_factor * floor.powf(progress),
+        Decay::Hold => rate * warmup_factor,
+        Decay::Noam => noam_rate(config, step + 1),
+        Decay::MlPerf => (rate * mlperf_factor(config, position)).max(config.min_rate.unwrap_or(MIN_RATE)),
     }
 }
 
-fn noam(config: &OptimizerConfig, step: u64) -> f64 {
-    let (step, warm) = (step as f64, config.warmup_steps.max(1) as f64);
+/// Returns the learning rate of Noam's schedule; `step` counts from 1.
+fn noam_rate(config: &OptimizerConfig, step: u64) -> f64 {
+    let (step, warmup_steps) = (step as f64, config.warmup_steps.max(1) as f64);
     let width = config.model_width.unwrap_or(1).max(1) as f64;
-    config.learning_rate / width.sqrt() * (1.0 / step.sqrt()).min(step / (warm * warm.sqrt()))
+    config.learning_rate / width.sqrt() * (1.0 / step.sqrt()).min(step / (warmup_steps * warmup_steps.sqrt()))
 }
 
 /// Returns MLPerf's factor, which is at most 1.
-fn mlperf(config: &OptimizerConfig, position: StepPosition) -> f64 {
-    let (warm, hold) = (config.warmup_epochs.unwrap_or(0), config.hold_epochs.unwrap_or(0));
+fn mlperf_factor(config: &OptimizerConfig, position: StepPosition) -> f64 {
+    let (warmup_epochs, hold_epochs) = (config.warmup_epochs.unwrap_or(0), config.hold_epochs.unwrap_or(0));
     let steps = |epochs: u64| epochs.saturating_mul(position.steps_per_epoch);
     let (step, epoch) = (position.step + 1, position.epoch + 1);
-    if step < steps(warm) {
-        (step + 1) as f64 / (steps(warm) as f64 + 1.0)
-    } else if step < steps(warm.saturating_add(hold)) {
+    if step < steps(warmup_epochs) {
+        (step + 1) as f64 / (steps(warmup_epochs) as f64 + 1.0)
+    } else if step < steps(warmup_epochs.saturating_add(hold_epochs)) {
         1.0
     } else {
         // Not negative if earlier epochs had more steps than this one.
-        let decayed = epoch.saturating_sub(warm.saturating_add(hold));
-        config.gamma.unwrap_or(1.0).powf(decayed as f64)
+        let decay_epochs = epoch.saturating_sub(warmup_epochs.saturating_add(hold_epochs));
+        config.gamma.unwrap_or(1.0).powf(decay_epochs as f64)
     }
 }
 
@@ -84,7 +84,7 @@ mod tests {
         toml::from_str(&format!("learning_rate = 2.0\ndecay = \"{decay}\"\n{more}")).unwrap()
     }
 
-    fn at(step: u64, progress: f64) -> StepPosition {
+    fn position_at(step: u64, progress: f64) -> StepPosition {
         StepPosition { step, epoch: 0, steps_per_epoch: 1000, progress }
     }
 
@@ -93,10 +93,10 @@ mod tests {
         let common = "warmup_steps = 4\nfloor = 0.01";
         for decay in ["cosine", "exponential", "hold"] {
             let config = config(decay, common);
-            let rates = [0, 1, 2, 3, 4, 100].map(|step| learning_rate(&config, at(step, 0.0)));
+            let rates = [0, 1, 2, 3, 4, 100].map(|step| learning_rate(&config, position_at(step, 0.0)));
             assert_eq!(rates, [0.5, 1.0, 1.5, 2.0, 2.0, 2.0], "{decay}");
         }
-        let late = |decay, progress| learning_rate(&config(decay, common), at(100, progress));
+        let late = |decay, progress| learning_rate(&config(decay, common), position_at(100, progress));
         assert_relative_eq!(late("cosine", 0.5), 2.0 * 0.505, max_relative = 1e-12);
         assert_relative_eq!(late("cosine", 1.0), 2.0 * 0.01, max_relative = 1e-12);
         assert_relative_eq!(late("exponential", 0.5), 2.0 * 0.1, max_relative = 1e-12);
@@ -108,7 +108,7 @@ mod tests {
     fn noam_has_the_values_computed_by_hand() {
         let config = config("noam", "warmup_steps = 16\nmodel_width = 4");
         // 2 / √4 = 1: steps 1, 4 and 8 of 16 · √16 = 64, then 1/√16, 1/√64 and 1/√100.
-        let rates = [0, 3, 7, 15, 63, 99].map(|step| learning_rate(&config, at(step, 0.0)));
+        let rates = [0, 3, 7, 15, 63, 99].map(|step| learning_rate(&config, position_at(step, 0.0)));
         let expected = [1.0 / 64.0, 4.0 / 64.0, 8.0 / 64.0, 0.25, 0.125, 0.1];
         assert_relative_eq!(rates[..], expected[..], max_relative = 1e-12);
     }

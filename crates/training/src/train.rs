@@ -73,13 +73,14 @@ pub fn train_with(
     observer: &mut dyn Observer,
     stop: &AtomicBool,
 ) -> Result<RunOutcome> {
+    // 1. Settings, recipe and folder, which must be equal in all processes.
     let writes = group.rank() == 0;
     let (recipe, text) = group.agree(Recipe::read(recipe_path, overrides))?;
     let settings = differences::start_settings(start, folder, group.transfer());
     differences::expect_equal(group, &settings)?;
     differences::expect_equal_recipe(group, &text)?;
-    let opened = if writes { RunFolder::new(folder, start) } else { Ok(RunFolder::read_only(folder)) };
-    let folder = group.agree(opened)?;
+    let run_folder = if writes { RunFolder::new(folder, start) } else { Ok(RunFolder::read_only(folder)) };
+    let folder = group.agree(run_folder)?;
     let resumes = matches!(start, StartMode::Resume | StartMode::ResumeChanged);
     let DataConfig { train, dev, test, .. } = &recipe.data;
     let weights = &recipe.init.pretrained.weights;
@@ -94,7 +95,8 @@ pub fn train_with(
     }
     let observer: &mut dyn Observer = if writes { observer } else { &mut () };
 
-    let stopped = |steps| Ok(RunOutcome { stopped: true, steps, dev: None, test: None });
+    // 2. Inputs: checkpoint of a resumed run, tokenizer, data.
+    let stopped_outcome = |steps| Ok(RunOutcome { stopped: true, steps, dev: None, test: None });
     let mut steps = 0;
     let origin = Origin { folder: &folder, start, has_new_epochs: overrides.epochs.is_some() };
     let inputs = RunInputs::new(&recipe, origin, observer, stop).map_err(|error| match error {
@@ -111,19 +113,20 @@ pub fn train_with(
         Ok(inputs) => inputs,
         Err(error) => {
             folder.discard();
-            return if let Error::Stopped = error { stopped(steps) } else { Err(error) };
+            return if let Error::Stopped = error { stopped_outcome(steps) } else { Err(error) };
         }
     };
     let RunInputs { resumed, pretrained, tokenizer, front_end, train, dev, test, data, bad } = inputs;
+    // 3. Model, memory plan and batches, checked before the folder is changed.
     let source = TrainingSet::new(&train, &recipe, &front_end);
-    let build = || -> Result<_> {
+    let prepare = || -> Result<_> {
         let model = Model::new(&recipe.model(), tokenizer.size())?;
         if let Some(pretrained) = pretrained {
             pretrained.apply(model.parameters())?;
         }
         let plan = recipe.batch.memory.map(|budget| {
-            let evaluated: usize = dev.iter().chain(&test).map(Example::bytes).sum();
-            let baseline = run_plan::baseline_bytes(train.bytes() + evaluated);
+            let evaluation_bytes: usize = dev.iter().chain(&test).map(Example::bytes).sum();
+            let baseline = run_plan::baseline_bytes(train.bytes() + evaluation_bytes);
             let longest = (source.longest() as f64 * recipe.augment.stretch()).ceil() as usize;
             let min_utterances =
                 if recipe.batch.buckets > 0 { recipe.batch.max_utterances.min(train.count()) } else { 1 };
@@ -143,11 +146,11 @@ pub fn train_with(
     let progress = resumed.as_ref().map(|checkpoint| &checkpoint.progress);
     let tokenizer_json = tokenizer.to_json()?;
     let state = differences::state_settings(&tokenizer_json, progress, &bad);
-    let built = differences::expect_equal_data(group, &data)
+    let prepared = differences::expect_equal_data(group, &data)
         .and_then(|()| differences::expect_equal(group, &state))
-        .and_then(|()| build());
-    let (model, source, plan) = match group.agree(built) {
-        Ok(built) => built,
+        .and_then(|()| prepare());
+    let (model, source, plan) = match group.agree(prepared) {
+        Ok(prepared) => prepared,
         Err(error) => {
             folder.discard();
             return Err(error);
@@ -157,13 +160,14 @@ pub fn train_with(
     if plan.is_some() {
         kernels::release_freed_memory();
     }
+    // 4. Trainer; from here on, rank 0 writes to the folder.
     let metadata = CheckpointMetadata { recipe: text.clone(), tokenizer: tokenizer_json, data: Some(data) };
     let learner = Learner::new(model, &recipe.optimizer)?.with_plan(plan);
     let bad_of = |name: &str| bad.get(&format!("data.{name}")).cloned().unwrap_or_default();
     let (dev_bad, test_bad) = (bad_of("dev"), bad_of("test"));
     let utterances = match &train {
         UtteranceStore::Memory(_) => usize::MAX,
-        UtteranceStore::Disk(set) => set.utterances(),
+        UtteranceStore::Disk(set) => set.listed_count(),
     };
     let bad = BadItemLog::new(bad, utterances, recipe.data.max_bad);
     let (run, accumulate) = (&recipe.training.run, recipe.batch.accumulate);
@@ -188,6 +192,7 @@ pub fn train_with(
         plan,
     });
 
+    // 5. Training, with an evaluation of the dev set after epochs.
     let evaluate =
         |model: &Model, examples: &[Example], group: &mut ProcessGroup, stop: &AtomicBool| match examples
             .is_empty()
@@ -217,11 +222,12 @@ pub fn train_with(
     let (learner, progress) = trainer.into_parts();
     let steps = progress.step;
     if !is_finished {
-        return stopped(steps);
+        return stopped_outcome(steps);
     }
     // Waits until rank 0 has written its files.
     group.agree::<(), Error>(Ok(()))?;
 
+    // 6. Final evaluation of the selected weights.
     let model = learner.model();
     if recipe.training.run.select == CheckpointSelection::Best && progress.best.is_some() {
         let best = Checkpoint::read(&folder.best())?;
@@ -234,7 +240,7 @@ pub fn train_with(
         || Ok((evaluate(model, &dev, group, stop)?, evaluate(model, &test, group, stop)?));
     let (dev, test) = match evaluate_both() {
         // The training is saved; a resumed run has only the evaluation left.
-        Err(Error::Stopped) => return stopped(steps),
+        Err(Error::Stopped) => return stopped_outcome(steps),
         evaluations => evaluations?,
     };
     let with_bad =

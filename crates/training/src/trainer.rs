@@ -45,7 +45,7 @@ pub struct Trainer<'a> {
     learner: Learner,
     run: RunConfig,
     /// Batches of a step.
-    accumulate: usize,
+    batches_per_step: usize,
     metadata: CheckpointMetadata,
     folder: &'a RunFolder,
     group: &'a mut ProcessGroup,
@@ -54,11 +54,11 @@ pub struct Trainer<'a> {
     /// Fraction of the current epoch's rows that is padding.
     padding: f64,
     /// Seconds of each process for its gradients in this epoch.
-    seconds: Vec<f64>,
+    rank_seconds: Vec<f64>,
     /// Peak bytes of the plan, or 0.
     planned_bytes: u64,
     events: Events,
-    bad: BadItemLog,
+    bad_item_log: BadItemLog,
 }
 
 impl<'a> Trainer<'a> {
@@ -95,17 +95,17 @@ impl<'a> Trainer<'a> {
         Ok(Trainer {
             learner,
             run,
-            accumulate,
+            batches_per_step: accumulate,
             metadata,
             folder,
             group,
             progress,
             metrics,
             padding: 0.0,
-            seconds: Vec::new(),
+            rank_seconds: Vec::new(),
             planned_bytes: 0,
             events,
-            bad: BadItemLog::default(),
+            bad_item_log: BadItemLog::default(),
         })
     }
 
@@ -118,13 +118,13 @@ impl<'a> Trainer<'a> {
             bad.resume(self.folder.read_bad_items());
         }
         bad.check()?;
-        self.bad = bad;
+        self.bad_item_log = bad;
         Ok(self)
     }
 
     /// Returns the bad items of all sets.
     pub(crate) fn bad_items(&self) -> &BadItemLog {
-        &self.bad
+        &self.bad_item_log
     }
 
     /// Sets the plan of memory, for the metrics.
@@ -162,7 +162,7 @@ impl<'a> Trainer<'a> {
     ) -> Result<bool> {
         while self.progress.epoch < self.run.epochs {
             let started = Instant::now();
-            if !self.epoch(source, observer, stop)? {
+            if !self.train_epoch(source, observer, stop)? {
                 let saved = self.save_last();
                 self.agree(saved)?;
                 return Ok(false);
@@ -185,7 +185,7 @@ impl<'a> Trainer<'a> {
         self.events.write(self.folder.path())?;
         self.save(&self.folder.last())?;
         // After the checkpoint: without it, other files would make the folder invalid.
-        self.bad.sets().map_or(Ok(()), |sets| self.folder.write_bad_items(sets))
+        self.bad_item_log.sets().map_or(Ok(()), |sets| self.folder.write_bad_items(sets))
     }
 
     /// Returns an error if any process has failed.

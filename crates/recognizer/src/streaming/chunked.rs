@@ -6,6 +6,9 @@ use crate::{Error, Result};
 use model::Model;
 use model::tensors::with_slice;
 
+/// Longest window.
+const MAX_WINDOW_SECONDS: f64 = 3600.0;
+
 /// The windows of long audio.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WindowConfig {
@@ -54,21 +57,21 @@ pub struct ChunkedEncoder {
     model: Model,
     front_end: FrontEnd,
     /// Samples per encoder row.
-    step: usize,
+    samples_per_row: usize,
     /// Samples per window.
-    window: usize,
+    window_samples: usize,
     /// Rows per window.
-    rows: usize,
+    window_rows: usize,
     /// Rows between the starts of adjacent windows.
-    stride: usize,
-    /// Rows dropped at the end of a window.
-    half: usize,
-    /// Samples from the start of the next window.
+    stride_rows: usize,
+    /// Rows dropped at either end of a window, half of the overlap.
+    half_overlap: usize,
+    /// Samples from the start of the next window on.
     pending: Vec<f32>,
     /// Number of samples so far.
-    samples: u64,
+    total_samples: u64,
     /// Rows of the next window that were already returned.
-    skip: usize,
+    skipped_rows: usize,
 }
 
 impl ChunkedEncoder {
@@ -83,35 +86,35 @@ impl ChunkedEncoder {
         let features = model.config().input.features.clone();
         // Silence at the ends of a window is within the signal and must not be trimmed.
         let front_end = FrontEnd::new(&FeatureConfig { trim_db: 0.0, ..features })?;
-        let frames = model.config().input.rows.stride * model.config().encoder.reduction();
-        let step = frames * front_end.hop();
+        let frames_per_row = model.config().input.rows.stride * model.config().encoder.reduction();
+        let samples_per_row = frames_per_row * front_end.hop();
         let WindowConfig { seconds, overlap } = config;
-        let rate = f64::from(front_end.config().sample_rate);
-        // Tolerates the rounding of whole numbers.
-        let rows = (seconds * rate / step as f64 - 1e-6).ceil() as usize;
-        let shared = (overlap * rate / step as f64).round() as usize;
-        if !(0.0..=3600.0).contains(&seconds) {
+        let sample_rate = f64::from(front_end.config().sample_rate);
+        // Subtracting 1e-6 tolerates the rounding of whole numbers of rows.
+        let window_rows = (seconds * sample_rate / samples_per_row as f64 - 1e-6).ceil() as usize;
+        let overlap_rows = (overlap * sample_rate / samples_per_row as f64).round() as usize;
+        if !(0.0..=MAX_WINDOW_SECONDS).contains(&seconds) {
             return Err(Error::shape("seconds", "a window of at most 3600", ShortFloat(seconds).to_string()));
         }
-        if !(0.0..seconds).contains(&overlap) || shared < 2 || shared >= rows {
+        if !(0.0..seconds).contains(&overlap) || overlap_rows < 2 || overlap_rows >= window_rows {
             let expected = format!(
                 "at least two encoder rows ({:.3} s), and less than the window of {} s",
-                2.0 * step as f64 / rate,
+                2.0 * samples_per_row as f64 / sample_rate,
                 ShortFloat(seconds)
             );
             return Err(Error::shape("overlap", expected, ShortFloat(overlap).to_string()));
         }
         Ok(ChunkedEncoder {
-            window: front_end.samples(rows * frames),
-            rows,
-            stride: rows - shared,
-            half: shared / 2,
-            step,
+            window_samples: front_end.samples(window_rows * frames_per_row),
+            window_rows,
+            stride_rows: window_rows - overlap_rows,
+            half_overlap: overlap_rows / 2,
+            samples_per_row,
             model: model.clone(),
             front_end,
             pending: Vec::new(),
-            samples: 0,
-            skip: 0,
+            total_samples: 0,
+            skipped_rows: 0,
         })
     }
 
@@ -138,19 +141,19 @@ impl ChunkedEncoder {
     /// Cost: [`Model::encode`] of a window for every `seconds - overlap` of audio; memory for a
     /// window, its features and its rows.
     pub fn push(&mut self, samples: &[f32], rows: &mut Vec<f32>) -> Result<usize> {
-        speech::check_samples(self.samples, samples)?;
-        self.samples += samples.len() as u64;
+        speech::check_samples(self.total_samples, samples)?;
+        self.total_samples += samples.len() as u64;
         let (mut rest, mut num_rows) = (samples, 0);
         while !rest.is_empty() {
             // A sample beyond the window shows that it is not the last one.
-            let (head, tail) = rest.split_at(rest.len().min(self.window + 1 - self.pending.len()));
+            let (head, tail) = rest.split_at(rest.len().min(self.window_samples + 1 - self.pending.len()));
             self.pending.extend_from_slice(head);
             rest = tail;
-            if self.pending.len() > self.window {
-                let window = self.pending[..self.window].to_vec();
-                num_rows += self.encode(window, Some(self.stride + self.half), rows)?;
-                self.pending.drain(..self.stride * self.step);
-                self.skip = self.half;
+            if self.pending.len() > self.window_samples {
+                let window = self.pending[..self.window_samples].to_vec();
+                num_rows += self.encode_window(window, Some(self.stride_rows + self.half_overlap), rows)?;
+                self.pending.drain(..self.stride_rows * self.samples_per_row);
+                self.skipped_rows = self.half_overlap;
             }
         }
         Ok(num_rows)
@@ -164,26 +167,26 @@ impl ChunkedEncoder {
     /// Candle's errors.
     pub fn finish(&mut self, rows: &mut Vec<f32>) -> Result<usize> {
         let rest = std::mem::take(&mut self.pending);
-        let num_rows = if rest.is_empty() { 0 } else { self.encode(rest, None, rows)? };
-        (self.samples, self.skip) = (0, 0);
+        let num_rows = if rest.is_empty() { 0 } else { self.encode_window(rest, None, rows)? };
+        (self.total_samples, self.skipped_rows) = (0, 0);
         Ok(num_rows)
     }
 
-    /// Appends the rows `skip..end` of a window; no `end` in the last window.
-    fn encode(&self, samples: Vec<f32>, end: Option<usize>, rows: &mut Vec<f32>) -> Result<usize> {
+    /// Appends the rows `skipped_rows..end` of a window; no `end` in the last window.
+    fn encode_window(&self, samples: Vec<f32>, end: Option<usize>, rows: &mut Vec<f32>) -> Result<usize> {
         let sample_rate = self.front_end.config().sample_rate;
         let features = self.front_end.log_mel(&Audio { samples, sample_rate })?;
-        let (x, lengths) = model::collate(&[&features], &self.model.config().input.rows)?;
-        let (encoded, lengths) = self.model.encode(&x, &lengths)?;
-        if end.is_some() && lengths[0] != self.rows {
-            let expected = format!("{} rows per window, as in the recipe", self.rows);
+        let (input_rows, lengths) = model::collate(&[&features], &self.model.config().input.rows)?;
+        let (encoded, lengths) = self.model.encode(&input_rows, &lengths)?;
+        if end.is_some() && lengths[0] != self.window_rows {
+            let expected = format!("{} rows per window, as in the recipe", self.window_rows);
             return Err(Error::shape("encoder", expected, lengths[0].to_string()));
         }
         let (width, end) = (self.width(), end.unwrap_or(lengths[0]));
         with_slice(&encoded, |encoded: &[f32]| {
-            rows.extend_from_slice(&encoded[self.skip * width..end * width]);
+            rows.extend_from_slice(&encoded[self.skipped_rows * width..end * width]);
             Ok(())
         })?;
-        Ok(end - self.skip)
+        Ok(end - self.skipped_rows)
     }
 }

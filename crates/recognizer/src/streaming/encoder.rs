@@ -50,16 +50,19 @@ pub struct StreamingEncoder {
     encoder: Arc<dyn EncoderStream>,
     projection: AffineLayer,
     /// Checksum of weights and features; states of another model are rejected.
-    model: u32,
+    model_checksum: u32,
     streams: BTreeMap<u64, OpenStream>,
-    next: u64,
+    /// Id of the next stream that is opened.
+    next_id: u64,
 }
 
+/// A stream with its input that is not encoded yet.
 struct OpenStream {
     state: StreamState,
     /// Stacked rows that are not encoded yet.
     pending: Vec<f32>,
-    last: bool,
+    /// Whether the signal has ended.
+    has_ended: bool,
 }
 
 /// Identifies an open stream of a [`StreamingEncoder`].
@@ -124,9 +127,9 @@ impl StreamingEncoder {
             front_end,
             encoder,
             projection: model.packed_projection()?,
-            model: fingerprint(model)?,
+            model_checksum: compute_model_checksum(model)?,
             streams: BTreeMap::new(),
-            next: 0,
+            next_id: 0,
         })
     }
 
@@ -145,7 +148,7 @@ impl StreamingEncoder {
         // `new` has checked that the features can be streamed.
         let features = self.front_end.stream().expect("running normalization");
         let state = StreamState {
-            model: self.model,
+            model: self.model_checksum,
             features,
             stack: self.stack.clone(),
             encoder: self.encoder.start(),
@@ -159,9 +162,9 @@ impl StreamingEncoder {
     /// [`Error::StreamState`] for the state of another model, or an invalid one.
     pub fn resume(&mut self, state: StreamState) -> Result<StreamId> {
         let mismatch = |expected: String, found: String| Err(Error::StreamState { expected, found });
-        if state.model != self.model {
+        if state.model != self.model_checksum {
             return mismatch(
-                format!("a state of model {:08x}", self.model),
+                format!("a state of model {:08x}", self.model_checksum),
                 format!("a state of {:08x}", state.model),
             );
         }
@@ -178,10 +181,11 @@ impl StreamingEncoder {
         Ok(self.insert(state))
     }
 
+    /// Adds a stream with a new id.
     fn insert(&mut self, state: StreamState) -> StreamId {
-        let id = self.next;
-        self.next += 1;
-        self.streams.insert(id, OpenStream { state, pending: Vec::new(), last: false });
+        let id = self.next_id;
+        self.next_id += 1;
+        self.streams.insert(id, OpenStream { state, pending: Vec::new(), has_ended: false });
         StreamId(id)
     }
 
@@ -199,7 +203,7 @@ impl StreamingEncoder {
     /// Cost: that of [`FrontEnd::push`].
     pub fn push(&mut self, stream: StreamId, samples: &[f32]) -> Result<()> {
         let Self { front_end, streams, .. } = self;
-        let OpenStream { state, pending, .. } = Self::open_stream(streams, stream)?;
+        let OpenStream { state, pending, .. } = Self::find_open(streams, stream)?;
         let mut frames = Vec::new();
         front_end.push(&mut state.features, samples, &mut frames)?;
         state.stack.push(&frames, pending);
@@ -212,12 +216,12 @@ impl StreamingEncoder {
     /// [`Error::NoStream`] as in [`StreamingEncoder::push`].
     pub fn finish(&mut self, stream: StreamId) -> Result<()> {
         let Self { front_end, streams, .. } = self;
-        let OpenStream { state, pending, last } = Self::open_stream(streams, stream)?;
+        let OpenStream { state, pending, has_ended } = Self::find_open(streams, stream)?;
         let mut frames = Vec::new();
         front_end.finish(&mut state.features, &mut frames)?;
         state.stack.push(&frames, pending);
         state.stack.finish(pending);
-        *last = true;
+        *has_ended = true;
         Ok(())
     }
 
@@ -236,8 +240,9 @@ impl StreamingEncoder {
     /// [`Error::NoStream`] as in [`StreamingEncoder::push`]; those of the encoder.
     pub fn state(&mut self, stream: StreamId) -> Result<(StreamState, Vec<f32>)> {
         let Self { encoder, projection, streams, .. } = self;
-        let open_stream = Self::open_stream(streams, stream)?;
-        let rows = step(encoder.as_ref(), projection, &mut [open_stream])?.pop().unwrap_or_default();
+        let open_stream = Self::find_open(streams, stream)?;
+        let rows =
+            encode_pending(encoder.as_ref(), projection, &mut [open_stream])?.pop().unwrap_or_default();
         Ok((open_stream.state.clone(), rows))
     }
 
@@ -250,59 +255,59 @@ impl StreamingEncoder {
     ///
     /// Cost: that of the encoder for these rows; memory for them.
     pub fn encode(&mut self) -> Result<Vec<EncodedChunk>> {
-        let is_ready = |stream: &OpenStream| stream.last || !stream.pending.is_empty();
+        let has_output = |stream: &OpenStream| stream.has_ended || !stream.pending.is_empty();
         let (ids, mut streams): (Vec<u64>, Vec<&mut OpenStream>) =
-            self.streams.iter_mut().filter(|(_, stream)| is_ready(stream)).map(|(&id, s)| (id, s)).unzip();
+            self.streams.iter_mut().filter(|(_, stream)| has_output(stream)).map(|(&id, s)| (id, s)).unzip();
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let rows = step(self.encoder.as_ref(), &self.projection, &mut streams)?;
-        let last: Vec<bool> = streams.iter().map(|stream| stream.last).collect();
-        self.streams.retain(|_, stream| !stream.last);
+        let rows = encode_pending(self.encoder.as_ref(), &self.projection, &mut streams)?;
+        let last: Vec<bool> = streams.iter().map(|stream| stream.has_ended).collect();
+        self.streams.retain(|_, stream| !stream.has_ended);
         let chunks = ids.into_iter().zip(rows).zip(last);
         Ok(chunks.map(|((id, rows), last)| EncodedChunk { stream: StreamId(id), rows, last }).collect())
     }
 
     /// Returns a stream that accepts samples.
-    fn open_stream(streams: &mut BTreeMap<u64, OpenStream>, stream: StreamId) -> Result<&mut OpenStream> {
-        let (id, open) = (stream.0, streams.values().filter(|stream| !stream.last).count());
-        streams.get_mut(&id).filter(|stream| !stream.last).ok_or(Error::NoStream { id, open })
+    fn find_open(streams: &mut BTreeMap<u64, OpenStream>, stream: StreamId) -> Result<&mut OpenStream> {
+        let (id, open) = (stream.0, streams.values().filter(|stream| !stream.has_ended).count());
+        streams.get_mut(&id).filter(|stream| !stream.has_ended).ok_or(Error::NoStream { id, open })
     }
 }
 
-/// Encodes and projects pending rows.
-fn step(
+/// Encodes and projects the pending rows of streams; returns the rows of each.
+fn encode_pending(
     encoder: &dyn EncoderStream,
     projection: &AffineLayer,
     streams: &mut [&mut OpenStream],
 ) -> Result<Vec<Vec<f32>>> {
-    let pieces = streams.iter_mut().map(|OpenStream { state, pending, last }| EncoderChunk {
+    let chunks = streams.iter_mut().map(|OpenStream { state, pending, has_ended }| EncoderChunk {
         state: &mut state.encoder,
         rows: pending,
-        is_last: *last,
+        is_last: *has_ended,
     });
-    let rows = encoder.step(&mut pieces.collect::<Vec<_>>())?;
+    let encoded = encoder.step(&mut chunks.collect::<Vec<_>>())?;
     streams.iter_mut().for_each(|stream| stream.pending = Vec::new());
-    let projected = projection.rows(&rows.concat());
+    let projected = projection.rows(&encoded.concat());
     let mut rest = &projected[..];
-    let mut next = |rows: Vec<f32>| {
+    let mut take_projected = |rows: Vec<f32>| {
         let (stream_rows, tail) = rest.split_at(rows.len() / encoder.width() * projection.outputs());
         rest = tail;
         stream_rows.to_vec()
     };
-    Ok(rows.into_iter().map(&mut next).collect())
+    Ok(encoded.into_iter().map(&mut take_projected).collect())
 }
 
 /// Returns the CRC-32 of features, stacking and weights, which determine stream states.
-fn fingerprint(model: &Model) -> Result<u32> {
-    let mut sum = crc32fast::Hasher::new();
+fn compute_model_checksum(model: &Model) -> Result<u32> {
+    let mut hasher = crc32fast::Hasher::new();
     let settings = serde_json::to_vec(&(&model.config().input, &model.config().encoder));
-    sum.update(
+    hasher.update(
         &settings.map_err(|error| Error::shape("config", "serializable settings", error.to_string()))?,
     );
     for (name, values) in model.parameters().values()? {
-        sum.update(name.as_bytes());
-        values.iter().for_each(|value| sum.update(&value.to_le_bytes()));
+        hasher.update(name.as_bytes());
+        values.iter().for_each(|value| hasher.update(&value.to_le_bytes()));
     }
-    Ok(sum.finalize())
+    Ok(hasher.finalize())
 }

@@ -4,11 +4,11 @@ use std::ops::Range;
 use decoding::{DecodedToken, GreedyStream};
 use speech::Tokenizer;
 
-use super::MAX_PENDING;
+use super::MAX_PENDING_LABELS;
 use crate::Result;
 use crate::silence;
-use crate::unfused::{Unfused, UnfusedSearch};
-use crate::words::groups;
+use crate::unfused::{UnfusedResult, UnfusedSearch};
+use crate::words::word_ranges;
 
 /// Decides whether the words of a stream are speech; once open, it stays open.
 ///
@@ -16,12 +16,14 @@ use crate::words::groups;
 /// search or, if language models, phrases or penalties take part in it, a word of a greedy search
 /// without them on the same rows.
 pub(super) struct SpeechGate {
+    /// Smallest accepted posterior of a word.
     min_posterior: f64,
     is_open: bool,
     /// The first sample.
     first_sample: Option<f32>,
     /// Whether any other sample differs from the first.
-    varies: bool,
+    has_varying_samples: bool,
+    /// The greedy search of the model only, if the filter needs it.
     unfused: Option<UnfusedStream>,
 }
 
@@ -30,7 +32,7 @@ struct UnfusedStream {
     search: UnfusedSearch,
     stream: GreedyStream,
     /// The result since the last decision (`must_decide`), without the words already checked.
-    evidence: Unfused,
+    pending_result: UnfusedResult,
     /// Whether the search has found a label since the last decision (`must_decide`).
     has_labels: bool,
 }
@@ -38,16 +40,16 @@ struct UnfusedStream {
 impl SpeechGate {
     /// Creates a gate for words of at least `min_posterior`; 0 opens it at once.
     pub fn new(min_posterior: f64, unfused: Option<UnfusedSearch>) -> Self {
-        let stream = |search: UnfusedSearch| {
+        let start_stream = |search: UnfusedSearch| {
             let stream = search.stream();
-            UnfusedStream { search, stream, evidence: Unfused::default(), has_labels: false }
+            UnfusedStream { search, stream, pending_result: UnfusedResult::default(), has_labels: false }
         };
-        let unfused = unfused.filter(|_| min_posterior > 0.0).map(stream);
+        let unfused = unfused.filter(|_| min_posterior > 0.0).map(start_stream);
         SpeechGate {
             min_posterior,
             is_open: min_posterior <= 0.0,
             first_sample: None,
-            varies: false,
+            has_varying_samples: false,
             unfused,
         }
     }
@@ -66,7 +68,7 @@ impl SpeechGate {
     pub fn push_samples(&mut self, samples: &[f32]) {
         let Some(&first) = samples.first() else { return };
         let first = *self.first_sample.get_or_insert(first);
-        self.varies |= samples.iter().any(|&sample| sample != first);
+        self.has_varying_samples |= samples.iter().any(|&sample| sample != first);
     }
 
     /// Processes the encoder rows of the search.
@@ -77,8 +79,9 @@ impl SpeechGate {
         if let Some(unfused) = self.unfused.as_mut().filter(|_| !self.is_open) {
             let next = unfused.search.advance(&mut unfused.stream, rows)?;
             unfused.has_labels |= !next.labels.is_empty();
-            unfused.evidence.labels.extend(next.labels);
-            unfused.evidence.label_posterior = unfused.evidence.label_posterior.max(next.label_posterior);
+            unfused.pending_result.labels.extend(next.labels);
+            unfused.pending_result.max_label_posterior =
+                unfused.pending_result.max_label_posterior.max(next.max_label_posterior);
         }
         Ok(())
     }
@@ -103,28 +106,30 @@ impl SpeechGate {
                 .iter()
                 .map(|word| silence::max_word_posterior(tokenizer, &labels[word.clone()]))
                 .fold(0.0, f64::max),
-            Some(unfused) => unfused.take_evidence(tokenizer, must_decide),
+            Some(unfused) => unfused.take_posterior(tokenizer, must_decide),
         };
-        self.is_open = self.varies && posterior >= self.min_posterior;
+        self.is_open = self.has_varying_samples && posterior >= self.min_posterior;
     }
 }
 
 impl UnfusedStream {
-    /// Returns the evidence of complete words and removes them; see [`SpeechGate::update`].
-    fn take_evidence(&mut self, tokenizer: &Tokenizer, must_decide: bool) -> f64 {
-        let ids: Vec<u32> = self.evidence.labels.iter().map(|label| label.label).collect();
-        let words = groups(tokenizer, &ids);
+    /// Returns the largest posterior of the complete words and removes them.
+    ///
+    /// [`SpeechGate::update`] defines `must_decide`.
+    fn take_posterior(&mut self, tokenizer: &Tokenizer, must_decide: bool) -> f64 {
+        let ids: Vec<u32> = self.pending_result.labels.iter().map(|label| label.label).collect();
+        let words = word_ranges(tokenizer, &ids);
         let end = match words.last() {
-            Some(last) if !must_decide && ids.len() <= MAX_PENDING => last.start,
+            Some(last) if !must_decide && ids.len() <= MAX_PENDING_LABELS => last.start,
             _ => ids.len(),
         };
-        let complete: Vec<DecodedToken> = self.evidence.labels.drain(..end).collect();
+        let complete: Vec<DecodedToken> = self.pending_result.labels.drain(..end).collect();
         let posterior = match must_decide && !self.has_labels {
-            true => self.evidence.label_posterior,
+            true => self.pending_result.max_label_posterior,
             false => silence::max_word_posterior(tokenizer, &complete),
         };
         if must_decide {
-            (self.has_labels, self.evidence.label_posterior) = (false, 0.0);
+            (self.has_labels, self.pending_result.max_label_posterior) = (false, 0.0);
         }
         posterior
     }

@@ -45,13 +45,13 @@ struct Caption {
 ///
 /// A new caption begins after a pause, or where the previous one would exceed the limits. A full
 /// caption ends at the longest pause of its second half.
-fn captions(words: &[TimedWord], options: &CaptionOptions) -> Vec<Caption> {
+fn split_into_captions(words: &[TimedWord], options: &CaptionOptions) -> Vec<Caption> {
     let pieces: Vec<CaptionPiece> =
-        words.iter().flat_map(|word| pieces(word, options.line_characters.max(1))).collect();
+        words.iter().flat_map(|word| split_word(word, options.line_characters.max(1))).collect();
     let (mut captions, mut rest) = (Vec::new(), &pieces[..]);
     while !rest.is_empty() {
-        let (head, tail) = rest.split_at(caption_length(rest, options));
-        captions.push(caption(head, options));
+        let (head, tail) = rest.split_at(count_caption_pieces(rest, options));
+        captions.push(layout_caption(head, options));
         rest = tail;
     }
     captions
@@ -60,27 +60,27 @@ fn captions(words: &[TimedWord], options: &CaptionOptions) -> Vec<Caption> {
 /// Splits a word into parts of at most a line.
 ///
 /// Times are proportional to the characters.
-fn pieces(word: &TimedWord, width: usize) -> Vec<CaptionPiece> {
+fn split_word(word: &TimedWord, max_characters: usize) -> Vec<CaptionPiece> {
     let letters: Vec<char> = word.text.chars().collect();
-    let time = |letter: usize| word.start + (word.end - word.start) * letter as f64 / letters.len() as f64;
-    let piece = |(index, part): (usize, &[char])| CaptionPiece {
+    let time_at = |letter: usize| word.start + (word.end - word.start) * letter as f64 / letters.len() as f64;
+    let new_piece = |(index, part): (usize, &[char])| CaptionPiece {
         text: part.iter().collect(),
-        start: time(index * width),
-        end: time(index * width + part.len()),
+        start: time_at(index * max_characters),
+        end: time_at(index * max_characters + part.len()),
     };
-    letters.chunks(width).enumerate().map(piece).collect()
+    letters.chunks(max_characters).enumerate().map(new_piece).collect()
 }
 
 /// Returns the number of pieces of the next caption, at least 1.
-fn caption_length(pieces: &[CaptionPiece], options: &CaptionOptions) -> usize {
+fn count_caption_pieces(pieces: &[CaptionPiece], options: &CaptionOptions) -> usize {
     let Some(first) = pieces.first() else { return 0 };
-    let (mut end, mut column, mut lines) = (first.end, characters(&first.text), 1);
+    let (mut end, mut column, mut lines) = (first.end, count_characters(&first.text), 1);
     for (index, piece) in pieces.iter().enumerate().skip(1) {
         if piece.start - end >= options.pause_seconds {
             return index;
         }
         end = end.max(piece.end);
-        let added = 1 + characters(&piece.text);
+        let added = 1 + count_characters(&piece.text);
         if column + added <= options.line_characters {
             column += added;
         } else {
@@ -97,17 +97,19 @@ fn caption_length(pieces: &[CaptionPiece], options: &CaptionOptions) -> usize {
 ///
 /// The split is at the longest pause of the second half; of equal pauses, at the last.
 fn split_point(pieces: &[CaptionPiece]) -> usize {
-    let full = pieces.len() - 1;
+    let fitting = pieces.len() - 1;
     // In milliseconds, so that rounding errors do not count.
-    let pause = |index: &usize| milliseconds(pieces[*index].start - pieces[*index - 1].end);
-    (full.div_ceil(2).max(1)..=full).max_by_key(pause).unwrap_or(full)
+    let pause_before = |index: &usize| to_milliseconds(pieces[*index].start - pieces[*index - 1].end);
+    (fitting.div_ceil(2).max(1)..=fitting).max_by_key(pause_before).unwrap_or(fitting)
 }
 
 /// Lays out pieces as lines.
-fn caption(pieces: &[CaptionPiece], options: &CaptionOptions) -> Caption {
+fn layout_caption(pieces: &[CaptionPiece], options: &CaptionOptions) -> Caption {
     let mut lines: Vec<String> = Vec::new();
     for CaptionPiece { text, .. } in pieces {
-        let fits = |line: &&mut String| characters(line) + 1 + characters(text) <= options.line_characters;
+        let fits = |line: &&mut String| {
+            count_characters(line) + 1 + count_characters(text) <= options.line_characters
+        };
         match lines.last_mut().filter(fits) {
             Some(line) => *line += &format!(" {text}"),
             None => lines.push(text.clone()),
@@ -122,49 +124,57 @@ fn caption(pieces: &[CaptionPiece], options: &CaptionOptions) -> Caption {
 /// Captions are displayed long enough to be read, and not beyond the start of the next. Starts
 /// increase and no time is empty, even if words overlap.
 fn display_times(captions: &[Caption], options: &CaptionOptions) -> Vec<(u64, u64)> {
-    let [min, max] = [options.min_seconds, options.max_seconds].map(milliseconds);
+    let [min_duration, max_duration] = [options.min_seconds, options.max_seconds].map(to_milliseconds);
     let mut starts: Vec<u64> = Vec::with_capacity(captions.len());
     for caption in captions {
         let earliest = starts.last().map_or(0, |start| start + 1);
-        starts.push(milliseconds(caption.start).max(earliest));
+        starts.push(to_milliseconds(caption.start).max(earliest));
     }
-    let times = |(index, caption): (usize, &Caption)| {
+    let display_time = |(index, caption): (usize, &Caption)| {
         let start = starts[index];
-        let end = milliseconds(caption.end).max(start + min.max(1)).min(start + max.max(1));
+        let end =
+            to_milliseconds(caption.end).max(start + min_duration.max(1)).min(start + max_duration.max(1));
         (start, starts.get(index + 1).map_or(end, |&next| end.min(next)))
     };
-    captions.iter().enumerate().map(times).collect()
+    captions.iter().enumerate().map(display_time).collect()
 }
 
-fn milliseconds(seconds: f64) -> u64 {
+fn to_milliseconds(seconds: f64) -> u64 {
     (seconds.max(0.0) * 1000.0).round() as u64
 }
 
-fn characters(text: &str) -> usize {
+fn count_characters(text: &str) -> usize {
     text.chars().count()
 }
 
 /// Formats milliseconds as `HH:MM:SS` and milliseconds.
-fn time(milliseconds: u64, point: char) -> String {
+fn format_time(milliseconds: u64, decimal_mark: char) -> String {
     let seconds = milliseconds / 1000;
     let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
-    format!("{hours:02}:{minutes:02}:{:02}{point}{:03}", seconds % 60, milliseconds % 1000)
+    format!("{hours:02}:{minutes:02}:{:02}{decimal_mark}{:03}", seconds % 60, milliseconds % 1000)
 }
 
-pub(super) fn srt(words: &[TimedWord], options: &CaptionOptions) -> String {
-    let captions = captions(words, options);
+/// Formats words as SubRip captions.
+pub(super) fn format_srt(words: &[TimedWord], options: &CaptionOptions) -> String {
+    let captions = split_into_captions(words, options);
     let format_caption = |(number, (caption, (start, end))): (usize, (&Caption, (u64, u64)))| {
         let lines = caption.lines.join("\n");
-        format!("{}\n{} --> {}\n{lines}\n\n", number + 1, time(start, ','), time(end, ','))
+        format!("{}\n{} --> {}\n{lines}\n\n", number + 1, format_time(start, ','), format_time(end, ','))
     };
     captions.iter().zip(display_times(&captions, options)).enumerate().map(format_caption).collect()
 }
 
-pub(super) fn vtt(words: &[TimedWord], options: &CaptionOptions) -> String {
-    let escaped = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    let captions = captions(words, options);
+/// Formats words as WebVTT captions.
+pub(super) fn format_vtt(words: &[TimedWord], options: &CaptionOptions) -> String {
+    let escape = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let captions = split_into_captions(words, options);
     let format_caption = |(caption, (start, end)): (&Caption, (u64, u64))| {
-        format!("{} --> {}\n{}\n\n", time(start, '.'), time(end, '.'), escaped(&caption.lines.join("\n")))
+        format!(
+            "{} --> {}\n{}\n\n",
+            format_time(start, '.'),
+            format_time(end, '.'),
+            escape(&caption.lines.join("\n"))
+        )
     };
     let captions: String =
         captions.iter().zip(display_times(&captions, options)).map(format_caption).collect();

@@ -11,9 +11,12 @@ use speech::{Audio, FrontEnd};
 
 use crate::rows::{bits, builder, cut, random, tensor, values};
 
+/// Width of the joint network, which is that of the projected rows.
+const WIDTH: usize = 7;
+/// Features that can be streamed.
 const FEATURES: &str = r#"{ sample_rate = 8000, mels = 6, normalize = "running", floor_db = 90.0 }"#;
 
-fn config_of(features: &str, encoder: &str, seed: u64) -> ModelConfig {
+fn parse_config(features: &str, encoder: &str, seed: u64) -> ModelConfig {
     let recipe = format!(
         r#"
         seed = {seed}
@@ -22,7 +25,7 @@ fn config_of(features: &str, encoder: &str, seed: u64) -> ModelConfig {
         tokens = {{ kind = "words" }}
         encoder = {encoder}
         predictor = {{ kind = "stateless", embedding = 3, context = 1 }}
-        joint = {{ width = 7 }}
+        joint = {{ width = {WIDTH} }}
         optimizer = {{ learning_rate = 1e-3 }}
         batch = {{ max_frames = 100, max_utterances = 4 }}
         training = {{ epochs = 1 }}
@@ -31,21 +34,21 @@ fn config_of(features: &str, encoder: &str, seed: u64) -> ModelConfig {
     ModelConfig::from_recipe(&recipe, Path::new("test.toml")).unwrap()
 }
 
-fn model_of(features: &str, encoder: &str, seed: u64) -> Model {
-    Model::new(&config_of(features, encoder, seed), 4).unwrap()
+fn new_model(features: &str, encoder: &str, seed: u64) -> Model {
+    Model::new(&parse_config(features, encoder, seed), 4).unwrap()
 }
 
 fn forward_model(stack: usize, stride: usize, factor: usize) -> Model {
     let reduction = format!("time_reduction = {{ after_layer = 1, factor = {factor} }}");
     let encoder = format!("{{ stack = {stack}, stride = {stride}, layers = 2, hidden = 9, {reduction} }}");
-    model_of(FEATURES, &encoder, 1)
+    new_model(FEATURES, &encoder, 1)
 }
 
 /// The result of [`Model::encode`] for complete audio.
-fn encode(model: &Model, features: &str, rows: (usize, usize), samples: &[f32]) -> Vec<f32> {
+fn encode_at_once(model: &Model, features: &str, stack: usize, stride: usize, samples: &[f32]) -> Vec<f32> {
     let config = toml::from_str(features.trim_matches(['{', '}', ' ']).replace(", ", "\n").as_str()).unwrap();
     let audio = Audio { samples: samples.to_vec(), sample_rate: 8000 };
-    let stacked = FrontEnd::new(&config).unwrap().log_mel(&audio).unwrap().stack(rows.0, rows.1);
+    let stacked = FrontEnd::new(&config).unwrap().log_mel(&audio).unwrap().stack(stack, stride);
     let x = tensor(&stacked.data, &[1, stacked.frames, stacked.dim]);
     values(&model.encode(&x, &[stacked.frames]).unwrap().0)
 }
@@ -53,8 +56,8 @@ fn encode(model: &Model, features: &str, rows: (usize, usize), samples: &[f32]) 
 /// Encodes the available audio and appends the rows of each stream.
 fn encode_ready(encoder: &mut StreamingEncoder, ids: &[recognizer::StreamId], rows: &mut [Vec<f32>]) {
     for chunk in encoder.encode().unwrap() {
-        let at = ids.iter().position(|&id| id == chunk.stream).unwrap();
-        rows[at].extend(chunk.rows);
+        let index = ids.iter().position(|&id| id == chunk.stream).unwrap();
+        rows[index].extend(chunk.rows);
     }
 }
 
@@ -65,12 +68,12 @@ proptest! {
     fn concurrent_streams_have_the_rows_of_their_complete_audio(
         lengths in prop::collection::vec(1usize..6000, 1..5),
         cuts in prop::collection::vec(prop::collection::vec(0usize..6000, 0..5), 4),
-        rows in prop::sample::select(vec![(3usize, 3usize), (6, 3), (1, 2), (4, 1)]),
+        (stack, stride) in prop::sample::select(vec![(3usize, 3usize), (6, 3), (1, 2), (4, 1)]),
         factor in 1usize..3,
         seed in any::<u64>(),
-        moves in any::<bool>(),
+        resumes_elsewhere in any::<bool>(),
     ) {
-        let model = forward_model(rows.0, rows.1, factor);
+        let model = forward_model(stack, stride, factor);
         let signals: Vec<Vec<f32>> =
             lengths.iter().enumerate().map(|(b, &n)| random(n, seed ^ b as u64, 0.3)).collect();
         let mut encoder = StreamingEncoder::new(&model).unwrap();
@@ -83,7 +86,7 @@ proptest! {
                 encoder.push(ids[b], &signals[b][from..to]).unwrap();
                 if later.is_empty() {
                     encoder.finish(ids[b]).unwrap();
-                } else if moves {
+                } else if resumes_elsewhere {
                     // Through text into a second encoder, and back.
                     let (state, rows) = encoder.state(ids[b]).unwrap();
                     stream_rows[b].extend(rows);
@@ -104,7 +107,7 @@ proptest! {
         encode_ready(&mut encoder, &ids, &mut stream_rows);
         prop_assert_eq!(encoder.streams().count(), 0);
         for (stream_rows, signal) in stream_rows.iter().zip(&signals) {
-            prop_assert_eq!(bits(stream_rows), bits(&encode(&model, FEATURES, rows, signal)));
+            prop_assert_eq!(bits(stream_rows), bits(&encode_at_once(&model, FEATURES, stack, stride, signal)));
         }
     }
 }
@@ -130,7 +133,8 @@ fn rows_do_not_depend_on_the_number_of_threads() {
 
 #[test]
 fn features_of_several_channels_are_streamed() {
-    let config = config_of(FEATURES, "{ stack = 3, stride = 2, channels = 32, layers = 1, hidden = 4 }", 1);
+    let config =
+        parse_config(FEATURES, "{ stack = 3, stride = 2, channels = 32, layers = 1, hidden = 4 }", 1);
     let model = Model::new(&config, 4).unwrap();
     let samples = random(5000, 3, 0.3);
     let mut encoder = StreamingEncoder::new(&model).unwrap();
@@ -155,7 +159,7 @@ fn models_that_require_complete_utterances_are_refused_with_advice() {
         (utterance, forward, "features that are normalized by the whole utterance"),
         (kaldi, forward, "features that need the whole utterance"),
     ] {
-        let error = StreamingEncoder::new(&model_of(features, encoder, 1)).err().unwrap();
+        let error = StreamingEncoder::new(&new_model(features, encoder, 1)).err().unwrap();
         assert!(matches!(error, Error::NotStreaming { .. }));
         let message = error.to_string();
         assert!(message.contains(part) && message.contains("overlapping windows"), "{message}");
@@ -170,7 +174,7 @@ fn models_that_require_complete_utterances_are_refused_with_advice() {
 fn invalid_streams_samples_and_states_are_typed_errors() {
     let model = forward_model(3, 3, 1);
     let mut encoder = StreamingEncoder::new(&model).unwrap();
-    assert_eq!((encoder.width(), encoder.sample_rate()), (7, 8000));
+    assert_eq!((encoder.width(), encoder.sample_rate()), (WIDTH, 8000));
     let id = encoder.open();
     encoder.push(id, &random(900, 1, 0.5)).unwrap();
     let error = encoder.push(id, &[0.0, f32::NAN]).unwrap_err();
@@ -179,9 +183,9 @@ fn invalid_streams_samples_and_states_are_typed_errors() {
         "{error}"
     );
     let (state, rows) = encoder.state(id).unwrap();
-    assert_eq!(rows.len() % 7, 0);
+    assert_eq!(rows.len() % WIDTH, 0);
 
-    let error = StreamingEncoder::new(&model_of(FEATURES, "{ layers = 2, hidden = 9 }", 2))
+    let error = StreamingEncoder::new(&new_model(FEATURES, "{ layers = 2, hidden = 9 }", 2))
         .unwrap()
         .resume(state.clone());
     let error = error.unwrap_err();
@@ -220,13 +224,14 @@ fn invalid_streams_samples_and_states_are_typed_errors() {
     );
 }
 
+/// Features that are normalized by whole utterances.
 const UTTERANCE_FEATURES: &str = "{ sample_rate = 8000, mels = 6 }";
 
 fn bidirectional_model(factor: usize) -> Model {
     let encoder = format!(
         "{{ stack = 4, stride = 3, layers = 2, hidden = 9, bidirectional = true, time_reduction = {{ after_layer = 1, factor = {factor} }} }}"
     );
-    model_of(UTTERANCE_FEATURES, &encoder, 1)
+    new_model(UTTERANCE_FEATURES, &encoder, 1)
 }
 
 fn encode_windows(model: &Model, config: WindowConfig, samples: &[f32], cuts: &[usize]) -> Vec<f32> {
@@ -234,7 +239,7 @@ fn encode_windows(model: &Model, config: WindowConfig, samples: &[f32], cuts: &[
     for ends in cut(samples.len(), cuts).windows(2) {
         let before = rows.len();
         let count = windows.push(&samples[ends[0]..ends[1]], &mut rows).unwrap();
-        assert_eq!(rows.len() - before, count * 7);
+        assert_eq!(rows.len() - before, count * WIDTH);
     }
     windows.finish(&mut rows).unwrap();
     assert_eq!(windows.finish(&mut rows).unwrap(), 0);
@@ -255,7 +260,7 @@ proptest! {
         let config = WindowConfig { seconds: config.0, overlap: config.1 };
         let at_once = encode_windows(&model, config, &samples, &[]);
         prop_assert_eq!(bits(&encode_windows(&model, config, &samples, &cuts)), bits(&at_once));
-        let complete = encode(&model, UTTERANCE_FEATURES, (4, 3), &samples);
+        let complete = encode_at_once(&model, UTTERANCE_FEATURES, 4, 3, &samples);
         prop_assert_eq!(at_once.len(), complete.len());
         if n as f64 <= 8000.0 * config.seconds {
             prop_assert_eq!(bits(&at_once), bits(&complete));
@@ -268,7 +273,7 @@ proptest! {
 /// Each window has separate feature statistics.
 #[test]
 fn rows_of_windows_are_at_the_same_time() {
-    let config = config_of(UTTERANCE_FEATURES, "{ stack = 3, stride = 3, layers = 1, hidden = 4 }", 3);
+    let config = parse_config(UTTERANCE_FEATURES, "{ stack = 3, stride = 3, layers = 1, hidden = 4 }", 3);
     let make = |factor| {
         Model::with_parts(&config, 4, |encoder, predictor| {
             let encoder = ModuleEncoder::new(candle_nn::linear(18, 5, encoder)?, 5, factor)?;
@@ -277,11 +282,11 @@ fn rows_of_windows_are_at_the_same_time() {
         })
     };
     let (model, samples) = (make(1).unwrap(), random(40_000, 8, 0.3));
-    let complete = encode(&model, UTTERANCE_FEATURES, (3, 3), &samples);
+    let complete = encode_at_once(&model, UTTERANCE_FEATURES, 3, 3, &samples);
     let config = WindowConfig { seconds: 1.0, overlap: 0.4 };
     let windowed = encode_windows(&model, config, &samples, &[]);
     let distance = |shift: usize| {
-        let pairs = windowed[shift * 7..].iter().zip(&complete);
+        let pairs = windowed[shift * WIDTH..].iter().zip(&complete);
         pairs.map(|(a, b)| (a - b).abs()).sum::<f32>() / windowed.len() as f32
     };
     assert!(distance(0) < 0.2 * distance(1), "{} {}", distance(0), distance(1));
@@ -322,7 +327,7 @@ fn audio_of_the_length_of_a_window_is_one_window() {
     let (model, samples) = (bidirectional_model(2), random(16_000, 5, 0.3));
     for n in [15_960, 15_961, 16_000] {
         let config = WindowConfig { seconds: 2.0, overlap: 1.9 };
-        let complete = encode(&model, UTTERANCE_FEATURES, (4, 3), &samples[..n]);
+        let complete = encode_at_once(&model, UTTERANCE_FEATURES, 4, 3, &samples[..n]);
         assert_eq!(bits(&encode_windows(&model, config, &samples[..n], &[])), bits(&complete), "{n}");
     }
 }
@@ -332,9 +337,9 @@ fn chunked_audio_has_the_rows_of_complete_audio() {
     let attention = "attention = { chunk = 3, left = 2 }, subsampling = { channels = 4 }";
     let sizes = "layers = 2, width = 8, heads = 2, feed_forward = 16, kernel = 4";
     let encoder = format!("{{ kind = \"conformer\", stack = 1, stride = 1, {sizes}, {attention} }}");
-    let model = model_of(FEATURES, &encoder, 1);
+    let model = new_model(FEATURES, &encoder, 1);
     let samples = random(9_000, 5, 0.3);
-    let complete = encode(&model, FEATURES, (1, 1), &samples);
+    let complete = encode_at_once(&model, FEATURES, 1, 1, &samples);
     let mut encoder = recognizer::StreamingEncoder::new(&model).unwrap();
     let stream = encoder.open();
     let mut rows = Vec::new();
@@ -345,5 +350,5 @@ fn chunked_audio_has_the_rows_of_complete_audio() {
     encoder.finish(stream).unwrap();
     encoder.encode().unwrap().into_iter().for_each(|chunk| rows.extend(chunk.rows));
     assert_eq!(bits(&rows), bits(&complete));
-    assert!(rows.len() / 7 > 20);
+    assert!(rows.len() / WIDTH > 20);
 }

@@ -36,25 +36,25 @@ impl Batch {
         LabeledRows { rows: &self.rows, lengths: &self.lengths, labels: &self.labels }
     }
 
-    /// Splits the batch after `first` utterances.
+    /// Splits the batch after `first_count` utterances.
     ///
     /// Padding that is not needed any more is removed.
     ///
     /// # Errors
     /// Errors of candle.
-    pub fn split(&self, first: usize) -> Result<[Batch; 2]> {
-        let all = self.lengths.len();
+    pub fn split(&self, first_count: usize) -> Result<[Batch; 2]> {
+        let num_utterances = self.lengths.len();
         let part = |from: usize, to: usize| -> Result<Batch> {
             let lengths = self.lengths[from..to].to_vec();
             let longest = lengths.iter().copied().max().unwrap_or(0);
             let rows = self.rows.narrow(0, from, to - from)?.narrow(1, 0, longest)?.contiguous()?;
-            let fraction = (to - from) as f64 / all as f64;
+            let fraction = (to - from) as f64 / num_utterances as f64;
             let ids = self.ids.get(from..to).map(<[String]>::to_vec).unwrap_or_default();
             let (numbers, labels) = (self.numbers[from..to].to_vec(), self.labels[from..to].to_vec());
             let seconds = fraction * self.seconds;
             Ok(Batch { ids, seconds, numbers, ..Batch::new(rows, lengths, labels) })
         };
-        Ok([part(0, first)?, part(first, all)?])
+        Ok([part(0, first_count)?, part(first_count, num_utterances)?])
     }
 
     /// Creates a batch of utterances without names, numbered from 0.
@@ -71,10 +71,10 @@ impl Batch {
 
 /// Assigns utterances to the batches of an epoch of training.
 ///
-/// `rows` and `seconds` are the lengths of each utterance; `fits(count, longest)` is true if a
-/// batch of `count` utterances of at most `longest` rows may be made.
-pub(super) fn train_plan(
-    rows: &[usize],
+/// `row_counts` and `seconds` are the lengths of each utterance; `fits(count, longest)` is true if
+/// a batch of `count` utterances of at most `longest` rows may be made.
+pub(super) fn plan_training_batches(
+    row_counts: &[usize],
     seconds: &[f64],
     batches: &BatchConfig,
     fits: &dyn Fn(usize, usize) -> bool,
@@ -83,7 +83,7 @@ pub(super) fn train_plan(
     if batches.buckets == 0 {
         let size = batches.size();
         let fits = |count: usize, longest: usize| size.fits(count, longest) && fits(count, longest);
-        return Ok(speech::batching::plan_batches_with(rows, &fits, Some(rng)));
+        return Ok(speech::batching::plan_batches_with(row_counts, &fits, Some(rng)));
     }
     let buckets = speech::batching::split_into_buckets(seconds, batches.buckets)?;
     // The utterances of a step belong to one bucket or to two adjacent buckets. All steps have the

@@ -22,10 +22,13 @@ use crate::fingerprint::describe;
 use model::Error;
 use recognizer::Result;
 
-const MAGIC: &[u8] = b"panda plane 1\n";
+/// First bytes of a file, with the version of the format.
+const FILE_SIGNATURE: &[u8] = b"panda plane 1\n";
 
+/// A cache of features; each utterance has a file.
 #[derive(Debug)]
 pub(super) struct FeatureCache {
+    /// The folder of the front end's settings.
     folder: PathBuf,
     /// True once a write has failed: nothing is written any more.
     is_disabled: AtomicBool,
@@ -68,7 +71,7 @@ impl FeatureCache {
         let files: Vec<_> = utterance.files().map(stamp).collect();
         let name = format!("{:x}", md5::compute(format!("{} {files:?}", describe(utterance))));
         let path = self.folder.join(&name[..2]).join(format!("{name}.plane"));
-        if let Some(features) = read_regular(&path).ok().and_then(|bytes| parse(&bytes)) {
+        if let Some(features) = read_regular(&path).ok().and_then(|bytes| from_bytes(&bytes)) {
             return Ok(features);
         }
         let features = compute()?;
@@ -94,20 +97,22 @@ impl FeatureCache {
     }
 }
 
+/// Encodes features as a file.
 fn to_bytes(features: &Features) -> Vec<u8> {
-    let mut bytes = MAGIC.to_vec();
+    let mut bytes = FILE_SIGNATURE.to_vec();
     [features.frames as u64, features.dim as u64].iter().for_each(|word| bytes.extend(word.to_le_bytes()));
     features.data.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
     bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
     bytes
 }
 
-fn parse(bytes: &[u8]) -> Option<Features> {
+/// Returns the features of a complete file; none for a damaged one.
+fn from_bytes(bytes: &[u8]) -> Option<Features> {
     let (body, checksum) = bytes.split_last_chunk::<4>()?;
     if crc32fast::hash(body) != u32::from_le_bytes(*checksum) {
         return None;
     }
-    let rest = body.strip_prefix(MAGIC)?;
+    let rest = body.strip_prefix(FILE_SIGNATURE)?;
     let (frames, rest) = rest.split_first_chunk::<8>()?;
     let (dim, rest) = rest.split_first_chunk::<8>()?;
     let [frames, dim] = [frames, dim].map(|word| u64::from_le_bytes(*word) as usize);
@@ -127,10 +132,10 @@ mod tests {
         let utterance = &speech::read_manifest(&list).unwrap()[0];
         let cache = FeatureCache::new(folder.path(), &FeatureConfig::default()).unwrap();
         let features = Features { frames: 3, dim: 2, data: (0..6).map(|i| (i as f32).exp()).collect() };
-        let mut computed = 0;
+        let mut num_computed = 0;
         let mut read = || {
             cache.get_or_compute(utterance, || {
-                computed += 1;
+                num_computed += 1;
                 Ok(features.clone())
             })
         };
@@ -140,12 +145,13 @@ mod tests {
         let find = |parent: &Path| std::fs::read_dir(parent).unwrap().next().unwrap().unwrap().path();
         let path = find(&find(&cache.folder));
         let mut bytes = std::fs::read(&path).unwrap();
+        // A flipped bit of the values, then a truncated file.
         bytes[40] ^= 1;
         std::fs::write(&path, &bytes).unwrap();
         assert_eq!(read().unwrap(), features);
         std::fs::write(&path, &bytes[..20]).unwrap();
         assert_eq!(read().unwrap(), features);
-        assert_eq!(computed, 3);
+        assert_eq!(num_computed, 3);
         let changed = FeatureConfig { mels: 3, ..FeatureConfig::default() };
         assert_ne!(FeatureCache::new(folder.path(), &changed).unwrap().folder, cache.folder);
     }

@@ -12,22 +12,25 @@ pub(crate) const PREFETCHED_BATCHES: usize = 3;
 /// Shared state of the worker threads and the consumer.
 pub(crate) struct Prefetcher<T> {
     state: Mutex<PrefetchState<T>>,
-    changed: Condvar,
+    state_changed: Condvar,
+    /// Number of items.
     count: usize,
+    /// Largest number of items that are computed or waiting.
     capacity: usize,
 }
 
+/// The state that the lock of a [`Prefetcher`] protects.
 struct PrefetchState<T> {
     /// Index of the next item to compute.
-    next: usize,
+    next_index: usize,
     /// Items that are ready, by index.
     ready: BTreeMap<usize, T>,
     /// Number of items that the consumer has taken.
-    used: usize,
+    num_used: usize,
     /// True once the consumer is dropped.
     is_closed: bool,
     /// Number of running workers.
-    workers: usize,
+    num_workers: usize,
     /// True once a worker has panicked.
     has_panicked: bool,
 }
@@ -38,14 +41,19 @@ impl<T: Send> Prefetcher<T> {
     /// At most `capacity` items wait for their use.
     pub fn new(count: usize, capacity: usize) -> Self {
         let state = PrefetchState {
-            next: 0,
+            next_index: 0,
             ready: BTreeMap::new(),
-            used: 0,
+            num_used: 0,
             is_closed: false,
-            workers: 0,
+            num_workers: 0,
             has_panicked: false,
         };
-        Prefetcher { state: Mutex::new(state), changed: Condvar::new(), count, capacity: capacity.max(1) }
+        Prefetcher {
+            state: Mutex::new(state),
+            state_changed: Condvar::new(),
+            count,
+            capacity: capacity.max(1),
+        }
     }
 
     /// Starts the workers; returns the items in order.
@@ -58,14 +66,14 @@ impl<T: Send> Prefetcher<T> {
         compute: &'scope (impl Fn(usize) -> T + Sync),
     ) -> PrefetchedItems<'scope, T> {
         let workers = workers.clamp(1, self.capacity);
-        self.lock().workers = workers;
+        self.lock().num_workers = workers;
         for _ in 0..workers {
             scope.spawn(move || {
                 let _guard = WorkerGuard(self);
                 while let Some(index) = self.next_index() {
                     let item = compute(index);
                     self.lock().ready.insert(index, item);
-                    self.changed.notify_all();
+                    self.state_changed.notify_all();
                 }
             });
         }
@@ -80,14 +88,14 @@ impl<T: Send> Prefetcher<T> {
     fn next_index(&self) -> Option<usize> {
         let mut state = self.lock();
         loop {
-            if state.is_closed || state.has_panicked || state.next == self.count {
+            if state.is_closed || state.has_panicked || state.next_index == self.count {
                 return None;
             }
-            if state.next < state.used + self.capacity {
-                state.next += 1;
-                return Some(state.next - 1);
+            if state.next_index < state.num_used + self.capacity {
+                state.next_index += 1;
+                return Some(state.next_index - 1);
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.state_changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -100,10 +108,10 @@ struct WorkerGuard<'a, T: Send>(&'a Prefetcher<T>);
 impl<T: Send> Drop for WorkerGuard<'_, T> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
-        state.workers -= 1;
+        state.num_workers -= 1;
         state.has_panicked |= std::thread::panicking();
         drop(state);
-        self.0.changed.notify_all();
+        self.0.state_changed.notify_all();
     }
 }
 
@@ -116,21 +124,21 @@ impl<T: Send> Iterator for PrefetchedItems<'_, T> {
     fn next(&mut self) -> Option<T> {
         let mut state = self.0.lock();
         loop {
-            let index = state.used;
+            let index = state.num_used;
             if let Some(item) = state.ready.remove(&index) {
-                state.used += 1;
+                state.num_used += 1;
                 drop(state);
-                self.0.changed.notify_all();
+                self.0.state_changed.notify_all();
                 return Some(item);
             }
             if index == self.0.count {
                 return None;
             }
-            if state.has_panicked || state.workers == 0 {
+            if state.has_panicked || state.num_workers == 0 {
                 drop(state);
                 panic!("a thread that loads batches has panicked");
             }
-            state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.0.state_changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -138,7 +146,7 @@ impl<T: Send> Iterator for PrefetchedItems<'_, T> {
 impl<T: Send> Drop for PrefetchedItems<'_, T> {
     fn drop(&mut self) {
         self.0.lock().is_closed = true;
-        self.0.changed.notify_all();
+        self.0.state_changed.notify_all();
     }
 }
 
@@ -185,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_of_one_of_any_number_of_workers_ends_the_consumer_and_the_workers() {
+    fn a_panic_of_a_worker_ends_the_consumer_and_all_workers() {
         for workers in 1..4 {
             let (prefetcher, used) = (Prefetcher::new(9, 3), AtomicUsize::new(0));
             let compute = |index: usize| assert!(index != 3);

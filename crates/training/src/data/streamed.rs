@@ -6,11 +6,10 @@ use speech::{Audio, Conversion, Corpus, Features, FrontEnd, Tokenizer, Utterance
 
 use super::bad_samples;
 use super::feature_cache::FeatureCache;
-use super::joined::{concatenate, groups};
+use super::joined::{concatenate, random_groups};
 use crate::recipe::Recipe;
 use model::random::{Purpose, stream};
-use recognizer::bad_items;
-use recognizer::bad_items::{BadItems, ExcludedUtterance, LengthMismatch};
+use recognizer::bad_items::{self, BadItems, ExcludedUtterance, LengthMismatch};
 use recognizer::{Error, Result};
 
 /// The utterances of a [`Corpus`], and concatenations of them (`augment.join`).
@@ -18,13 +17,14 @@ use recognizer::{Error, Result};
 pub struct StreamedSet {
     corpus: Corpus,
     /// Indices in the corpus of the utterances that are not too long.
-    kept: Vec<u32>,
-    /// Indices in `kept` of the parts of each concatenation.
-    joined: Vec<Vec<usize>>,
+    corpus_indices: Vec<u32>,
+    /// Indices in `corpus_indices` of the parts of each concatenation.
+    concatenations: Vec<Vec<usize>>,
     tokenizer: Tokenizer,
-    wave: WaveAugment,
+    wave_augment: WaveAugment,
     conversion: Conversion,
     cache: Option<FeatureCache>,
+    /// Seed of the augmentation.
     seed: u64,
     /// Utterances whose recording is missing or whose text cannot be encoded.
     ///
@@ -48,24 +48,25 @@ impl StreamedSet {
     /// [`Error::Empty`] if no utterance remains; those of [`WaveAugment::new`].
     pub fn new(corpus: Corpus, tokenizer: Tokenizer, recipe: &Recipe) -> Result<Self> {
         let max_seconds = recipe.batch.max_seconds.unwrap_or(f64::INFINITY);
-        let kept = (0..corpus.len()).filter(|&index| corpus.seconds(index) <= max_seconds);
-        let mut kept: Vec<u32> = kept.map(|index| index as u32).collect();
-        kept.shrink_to_fit();
-        if kept.is_empty() {
+        let short_enough = (0..corpus.len()).filter(|&index| corpus.seconds(index) <= max_seconds);
+        let mut corpus_indices: Vec<u32> = short_enough.map(|index| index as u32).collect();
+        corpus_indices.shrink_to_fit();
+        if corpus_indices.is_empty() {
             return Err(all_too_long());
         }
         let features = &recipe.features;
-        let wave = WaveAugment::new(&recipe.augment.wave(), features.sample_rate, features.resample)?;
-        let cache = recipe.data.cache.as_ref().filter(|_| wave.is_identity() && features.dither == 0.0);
+        let wave_augment = WaveAugment::new(&recipe.augment.wave(), features.sample_rate, features.resample)?;
+        let cache =
+            recipe.data.cache.as_ref().filter(|_| wave_augment.is_identity() && features.dither == 0.0);
         let mut set = StreamedSet {
-            joined: groups(kept.len(), recipe.augment.join, recipe.seed),
+            concatenations: random_groups(corpus_indices.len(), recipe.augment.join, recipe.seed),
             cache: cache.map(|folder| FeatureCache::new(folder, features)).transpose()?,
             conversion: Conversion { resample: features.resample, ..Conversion::default() },
             seed: recipe.seed,
             corpus,
-            kept,
+            corpus_indices,
             tokenizer,
-            wave,
+            wave_augment,
             bad: BadItems::default(),
         };
         set.bad = bad_samples(&set.corpus);
@@ -76,19 +77,21 @@ impl StreamedSet {
 
     /// Finds the utterances that cannot be used, without reading audio.
     fn find_bad(&self) -> Result<BadItems> {
-        let check = |at: usize| -> Result<(String, Result<()>)> {
-            let utterance = match self.utterance(at) {
-                Err(error) if bad_items::is_item_error(&error) => return Ok((self.name(at), Err(error))),
-                utterance => utterance?,
+        let check = |index: usize| -> Result<(String, Result<()>)> {
+            let utterance = match self.read_entry(index) {
+                Err(error) if bad_items::is_item_error(&error) => {
+                    return Ok((self.fallback_name(index), Err(error)));
+                }
+                entry => entry?,
             };
             let missing = utterance.files().find_map(|path| Some((path, std::fs::metadata(path).err()?)));
             let result = match missing {
                 Some((path, source)) => Err(speech::Error::Io { path: path.to_owned(), source }.into()),
-                None => self.labels(&utterance).map(drop),
+                None => self.encode_labels(&utterance).map(drop),
             };
             Ok((utterance.id, result))
         };
-        let checked: Vec<_> = (0..self.kept.len()).into_par_iter().map(check).collect();
+        let checked: Vec<_> = (0..self.corpus_indices.len()).into_par_iter().map(check).collect();
         let mut bad = BadItems::default();
         for checked in checked {
             let (id, result) = checked?;
@@ -103,8 +106,8 @@ impl StreamedSet {
     }
 
     /// Returns the number of utterances without concatenations, with unusable samples of shards.
-    pub(crate) fn utterances(&self) -> usize {
-        self.kept.len() + self.corpus.bad_samples().len()
+    pub(crate) fn listed_count(&self) -> usize {
+        self.corpus_indices.len() + self.corpus.bad_samples().len()
     }
 
     /// Returns the warning of the cache since the last call.
@@ -113,18 +116,21 @@ impl StreamedSet {
     }
 
     /// Returns a name for an utterance whose entry cannot be read.
-    fn name(&self, index: usize) -> String {
-        format!("utterance {}", self.kept.get(index).map_or(index, |&at| at as usize) + 1)
+    fn fallback_name(&self, index: usize) -> String {
+        format!(
+            "utterance {}",
+            self.corpus_indices.get(index).map_or(index, |&corpus_index| corpus_index as usize) + 1
+        )
     }
 
     /// Returns the number of utterances and of concatenations.
     pub fn count(&self) -> usize {
-        self.kept.len() + self.joined.len()
+        self.corpus_indices.len() + self.concatenations.len()
     }
 
     /// Returns a note about the utterances that are too long, of `all`.
     pub(crate) fn length_note(&self, all: usize) -> Option<String> {
-        let omitted = all - self.kept.len();
+        let omitted = all - self.corpus_indices.len();
         let note = || {
             format!(
                 "data.train: {omitted} of {all} utterances are longer than batch.max_seconds and left out"
@@ -135,26 +141,30 @@ impl StreamedSet {
 
     /// Returns the length of an utterance, known without reading it.
     pub fn seconds(&self, index: usize) -> f64 {
-        let seconds = |at: usize| self.corpus.seconds(self.kept[at] as usize);
-        match index.checked_sub(self.kept.len()) {
-            None => seconds(index),
-            Some(joined) => self.joined[joined].iter().map(|&at| seconds(at)).sum(),
+        let seconds_of = |index: usize| self.corpus.seconds(self.corpus_indices[index] as usize);
+        match index.checked_sub(self.corpus_indices.len()) {
+            None => seconds_of(index),
+            Some(joined) => self.concatenations[joined].iter().map(|&part| seconds_of(part)).sum(),
         }
     }
 
     /// Returns the bytes of memory of the list.
     pub fn bytes(&self) -> usize {
-        let joined: usize = self.joined.iter().map(|parts| parts.capacity() * size_of::<usize>()).sum();
-        self.corpus.bytes() + self.kept.capacity() * size_of::<u32>() + joined
+        let concatenation_bytes: usize =
+            self.concatenations.iter().map(|parts| parts.capacity() * size_of::<usize>()).sum();
+        self.corpus.bytes() + self.corpus_indices.capacity() * size_of::<u32>() + concatenation_bytes
     }
 
-    fn utterance(&self, index: usize) -> Result<Utterance> {
-        let read = |at: usize| Ok(self.corpus.utterance(self.kept[at] as usize)?);
-        match index.checked_sub(self.kept.len()) {
-            None => read(index),
+    /// Reads the entry of an utterance, or joins those of a concatenation.
+    fn read_entry(&self, index: usize) -> Result<Utterance> {
+        let read_single = |index: usize| Ok(self.corpus.utterance(self.corpus_indices[index] as usize)?);
+        match index.checked_sub(self.corpus_indices.len()) {
+            None => read_single(index),
             Some(joined) => {
-                let parts: Vec<Utterance> =
-                    self.joined[joined].iter().map(|&at| read(at)).collect::<Result<_>>()?;
+                let parts: Vec<Utterance> = self.concatenations[joined]
+                    .iter()
+                    .map(|&part| read_single(part))
+                    .collect::<Result<_>>()?;
                 Ok(concatenate(&parts.iter().collect::<Vec<_>>()))
             }
         }
@@ -163,7 +173,7 @@ impl StreamedSet {
     /// Reads an utterance, augments its audio, and computes its features.
     ///
     /// None if it cannot be used; the reason is then added to `bad`.
-    pub(super) fn read(
+    pub(super) fn read_augmented(
         &self,
         epoch: u64,
         index: usize,
@@ -183,17 +193,18 @@ impl StreamedSet {
         }
     }
 
+    /// Does the work of [`Self::read_augmented`]; all errors are returned.
     fn read_usable(
         &self,
         epoch: u64,
         index: usize,
         front_end: &FrontEnd,
     ) -> Result<(StreamedUtterance, Option<LengthMismatch>)> {
-        let utterance = self.utterance(index)?;
-        let labels = self.labels(&utterance)?;
+        let utterance = self.read_entry(index)?;
+        let labels = self.encode_labels(&utterance)?;
         let mut audio_seconds = None;
         let mut compute = || {
-            let (features, seconds) = self.features(&utterance, epoch, index, front_end)?;
+            let (features, seconds) = self.compute_features(&utterance, epoch, index, front_end)?;
             audio_seconds = Some(seconds);
             Ok(features)
         };
@@ -212,7 +223,7 @@ impl StreamedSet {
         };
         let Utterance { id, seconds, .. } = utterance;
         // The parts of a concatenation are reported one by one.
-        let is_single = index < self.kept.len();
+        let is_single = index < self.corpus_indices.len();
         let other_length = LengthMismatch::new(&id, seconds, actual_seconds).filter(|_| is_single);
         Ok((StreamedUtterance { id, seconds, labels, features }, other_length))
     }
@@ -226,17 +237,20 @@ impl StreamedSet {
         bad: &mut BadItems,
     ) -> Result<()> {
         let count_before = bad.left_out.len();
-        let parts = index.checked_sub(self.kept.len()).map(|joined| self.joined[joined].as_slice());
+        let parts =
+            index.checked_sub(self.corpus_indices.len()).map(|joined| self.concatenations[joined].as_slice());
         for &part in parts.unwrap_or_default() {
-            let result = self.utterance(part).and_then(|utterance| {
-                self.labels(&utterance)?;
-                self.audio(&utterance, front_end)
+            let result = self.read_entry(part).and_then(|utterance| {
+                self.encode_labels(&utterance)?;
+                self.read_audio(&utterance, front_end)
             });
-            let id = self.utterance(part).map_or_else(|_| self.name(part), |utterance| utterance.id);
+            let id =
+                self.read_entry(part).map_or_else(|_| self.fallback_name(part), |utterance| utterance.id);
             bad_items::record_bad(&id, result.map(drop), bad)?;
         }
         if bad.left_out.len() == count_before {
-            let id = self.utterance(index).map_or_else(|_| self.name(index), |utterance| utterance.id);
+            let id =
+                self.read_entry(index).map_or_else(|_| self.fallback_name(index), |utterance| utterance.id);
             bad.left_out.push(ExcludedUtterance::new(&id, error));
         }
         Ok(())
@@ -244,24 +258,24 @@ impl StreamedSet {
 
     /// Returns name and labels of an utterance without reading its audio; none if it is bad.
     pub(super) fn id_and_labels(&self, index: usize) -> Result<Option<(String, Vec<u32>)>> {
-        let utterance = self.utterance(index);
-        match utterance.and_then(|utterance| Ok((self.labels(&utterance)?, utterance.id))) {
+        let utterance = self.read_entry(index);
+        match utterance.and_then(|utterance| Ok((self.encode_labels(&utterance)?, utterance.id))) {
             Ok((labels, id)) => Ok(Some((id, labels))),
             Err(error) if bad_items::is_item_error(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn labels(&self, utterance: &Utterance) -> Result<Vec<u32>> {
-        Ok(self.tokenizer.encode(&utterance.text).map_err(of_utterance(utterance))?)
+    fn encode_labels(&self, utterance: &Utterance) -> Result<Vec<u32>> {
+        Ok(self.tokenizer.encode(&utterance.text).map_err(in_utterance(utterance))?)
     }
 
-    fn audio(&self, utterance: &Utterance, front_end: &FrontEnd) -> Result<Audio> {
+    fn read_audio(&self, utterance: &Utterance, front_end: &FrontEnd) -> Result<Audio> {
         Ok(utterance.audio_as(front_end.config().sample_rate, &self.conversion)?.0)
     }
 
-    /// Returns features, and the length of the audio before augmentation.
-    fn features(
+    /// Returns augmented features, and the length of the audio before augmentation.
+    fn compute_features(
         &self,
         utterance: &Utterance,
         epoch: u64,
@@ -269,25 +283,25 @@ impl StreamedSet {
         front_end: &FrontEnd,
     ) -> Result<(Features, f64)> {
         let rng = |purpose| stream(self.seed, purpose, epoch, index as u64);
-        let mut audio = self.audio(utterance, front_end)?;
+        let mut audio = self.read_audio(utterance, front_end)?;
         let seconds = audio.seconds();
-        if !self.wave.is_identity() {
+        if !self.wave_augment.is_identity() {
             let Audio { samples, sample_rate } = audio;
             let samples =
-                self.wave.apply(samples, &mut rng(Purpose::Wave)).map_err(of_utterance(utterance))?;
+                self.wave_augment.apply(samples, &mut rng(Purpose::Wave)).map_err(in_utterance(utterance))?;
             audio = Audio { samples, sample_rate };
         }
         let features = front_end.log_mel_with(&audio, &mut rng(Purpose::Dither));
-        Ok((features.map_err(of_utterance(utterance))?, seconds))
+        Ok((features.map_err(in_utterance(utterance))?, seconds))
     }
 }
 
 /// Adds the name of the utterance to an error.
-fn of_utterance(utterance: &Utterance) -> impl FnOnce(speech::Error) -> speech::Error {
+fn in_utterance(utterance: &Utterance) -> impl FnOnce(speech::Error) -> speech::Error {
     move |error| speech::Error::Utterance { utterance: utterance.id.clone(), source: Box::new(error) }
 }
 
-/// The error of a training set whose utterances are all too long.
+/// Creates the error of a set with too long utterances only.
 pub(crate) fn all_too_long() -> Error {
     Error::Empty { what: "data.train without utterances longer than batch.max_seconds".into() }
 }

@@ -18,7 +18,7 @@ pub struct TrainingSet<'a> {
     recipe: &'a Recipe,
     front_end: &'a FrontEnd,
     /// Planned number of input rows of each utterance.
-    rows: Vec<usize>,
+    row_counts: Vec<usize>,
     /// The memory plan that limits batches, and its model.
     plan: Option<(RunPlan, Model)>,
 }
@@ -72,7 +72,7 @@ impl UtteranceStore {
 impl<'a> TrainingSet<'a> {
     /// Creates the batches of a recipe from these utterances.
     pub fn new(store: &'a UtteranceStore, recipe: &'a Recipe, front_end: &'a FrontEnd) -> Self {
-        let frames = |index: usize| match store {
+        let frames_of = |index: usize| match store {
             UtteranceStore::Memory(examples) => examples[index].features.frames,
             UtteranceStore::Disk(set) => {
                 let rate = f64::from(front_end.config().sample_rate);
@@ -80,8 +80,8 @@ impl<'a> TrainingSet<'a> {
             }
         };
         let stride = recipe.encoder.rows.stride;
-        let rows = (0..store.count()).map(|index| frames(index).div_ceil(stride)).collect();
-        TrainingSet { store, recipe, front_end, rows, plan: None }
+        let row_counts = (0..store.count()).map(|index| frames_of(index).div_ceil(stride)).collect();
+        TrainingSet { store, recipe, front_end, row_counts, plan: None }
     }
 
     /// Limits batches to the memory plan of a run.
@@ -97,7 +97,7 @@ impl<'a> TrainingSet<'a> {
 
     /// Returns the input rows of the longest utterance.
     pub fn longest(&self) -> usize {
-        self.rows.iter().copied().max().unwrap_or(0)
+        self.row_counts.iter().copied().max().unwrap_or(0)
     }
 
     /// Returns the utterances that need the most memory in a loss.
@@ -108,22 +108,28 @@ impl<'a> TrainingSet<'a> {
     /// # Errors
     /// Those of reading an entry from disk.
     pub(crate) fn largest(&self) -> Result<Vec<LargestUtterance>> {
-        let rows = || self.rows.iter().copied().enumerate();
+        let indexed_rows = || self.row_counts.iter().copied().enumerate();
         match self.store {
             UtteranceStore::Memory(examples) => {
-                let longest = rows().map(|(at, rows)| (rows, at)).max();
-                let pairs = |(at, rows): (usize, usize)| (rows * (examples[at].labels.len() + 1), at);
-                let describe = |(_, at): (usize, usize)| {
-                    let Example { id, labels, .. } = &examples[at];
-                    LargestUtterance { id: id.clone(), rows: self.rows[at], labels: labels.len() }
+                let longest = indexed_rows().map(|(index, rows)| (rows, index)).max();
+                let size_and_index =
+                    |(index, rows): (usize, usize)| (rows * (examples[index].labels.len() + 1), index);
+                let describe = |(_, index): (usize, usize)| {
+                    let Example { id, labels, .. } = &examples[index];
+                    LargestUtterance { id: id.clone(), rows: self.row_counts[index], labels: labels.len() }
                 };
-                Ok(longest.into_iter().chain(rows().map(pairs).max()).map(describe).collect())
+                Ok(longest
+                    .into_iter()
+                    .chain(indexed_rows().map(size_and_index).max())
+                    .map(describe)
+                    .collect())
             }
             UtteranceStore::Disk(set) => {
-                let mut order: Vec<(usize, usize)> = rows().map(|(at, rows)| (rows, at)).collect();
-                order.sort_unstable();
-                for (rows, at) in order.into_iter().rev() {
-                    if let Some((id, labels)) = set.id_and_labels(at)? {
+                let mut by_length: Vec<(usize, usize)> =
+                    indexed_rows().map(|(index, rows)| (rows, index)).collect();
+                by_length.sort_unstable();
+                for (rows, index) in by_length.into_iter().rev() {
+                    if let Some((id, labels)) = set.id_and_labels(index)? {
                         return Ok(vec![LargestUtterance { id, rows, labels: labels.len() }]);
                     }
                 }
@@ -135,10 +141,12 @@ impl<'a> TrainingSet<'a> {
     /// Returns true if an utterance is too long for a step.
     fn is_too_large(&self, index: usize, features: &Features) -> bool {
         let rows = features.frames.div_ceil(self.recipe.encoder.rows.stride);
-        let planned = (self.rows[index] as f64 * self.recipe.augment.stretch()).ceil() as usize;
-        rows > planned && !self.fits(1, rows)
+        let max_planned_rows =
+            (self.row_counts[index] as f64 * self.recipe.augment.stretch()).ceil() as usize;
+        rows > max_planned_rows && !self.fits(1, rows)
     }
 
+    /// Perturbs and masks features, at random by utterance and epoch.
     fn augment(&self, epoch: u64, index: usize, features: &Features) -> Features {
         let AugmentConfig { perturb, mask, .. } = &self.recipe.augment;
         let mut rng = stream(self.recipe.seed, Purpose::Augment, epoch, index as u64);
@@ -154,11 +162,11 @@ impl BatchSource for TrainingSet<'_> {
         let mut rng = stream(self.recipe.seed, Purpose::Order, epoch, 0);
         let seconds: Vec<f64> = (0..self.store.count()).map(|index| self.store.seconds(index)).collect();
         let fits = |utterances, rows| self.fits(utterances, rows);
-        batch::train_plan(&self.rows, &seconds, &self.recipe.batch, &fits, &mut rng)
+        batch::plan_training_batches(&self.row_counts, &seconds, &self.recipe.batch, &fits, &mut rng)
     }
 
     fn padding(&self, plan: &[Vec<usize>]) -> f64 {
-        Padding::new(&self.rows, plan).fraction()
+        Padding::new(&self.row_counts, plan).fraction()
     }
 
     fn workers(&self) -> usize {
@@ -176,23 +184,23 @@ impl BatchSource for TrainingSet<'_> {
         let (mut absent, mut bad) = (Vec::new(), BadItems::default());
         let (mut ids, mut labels, mut features, mut seconds) = (Vec::new(), Vec::new(), Vec::new(), 0.0);
         for &index in utterances {
-            let (id, label_ids, length, augmented) = match self.store {
+            let (id, label_ids, audio_seconds, augmented) = match self.store {
                 UtteranceStore::Memory(examples) => {
                     let Example { id, labels, seconds, features, .. } = &examples[index];
                     (id.clone(), labels.clone(), *seconds, self.augment(epoch, index, features))
                 }
                 UtteranceStore::Disk(set) => {
-                    let utterance = set.read(epoch, index, self.front_end, &mut bad)?;
+                    let utterance = set.read_augmented(epoch, index, self.front_end, &mut bad)?;
                     let Some(StreamedUtterance { id, labels, seconds, features }) = utterance else {
                         absent.push(index);
                         continue;
                     };
                     if self.is_too_large(index, &features) {
-                        let error =
+                        let reason =
                             "it is longer than in its manifest, and a step of it exceeds batch.memory";
                         bad.left_out.push(ExcludedUtterance {
                             id,
-                            reason: error.to_owned(),
+                            reason: reason.to_owned(),
                             has_other_rate: false,
                         });
                         absent.push(index);
@@ -203,7 +211,7 @@ impl BatchSource for TrainingSet<'_> {
             };
             ids.push(id);
             labels.push(label_ids);
-            seconds += length;
+            seconds += audio_seconds;
             features.push(augmented);
         }
         let features: Vec<&Features> = features.iter().collect();

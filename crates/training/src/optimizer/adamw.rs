@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kernels::{AdamFactors, adam_update, par_for, parts, parts_mut};
 
-use super::moments::{BLOCK, Moments};
+use super::moments::{ELEMENTS_PER_TASK, Moments};
 use super::{Optimizer, norm};
 use crate::Result;
 use crate::optimizer::{ClipKind, OptimizerConfig};
@@ -71,8 +71,13 @@ impl Optimizer for AdamW {
             let (m, v) = self.moments.get_mut(name, variable.elem_count())?;
             let decay = if variable.rank() > 1 { weight_decay } else { 0.0 };
             let factors = AdamFactors { retention: (1.0 - rate * decay) as f32, ..factors };
-            super::update(variable, gradient, |w, g| {
-                let blocks = (parts_mut(w, BLOCK), parts(g, BLOCK), parts_mut(m, BLOCK), parts_mut(v, BLOCK));
+            super::update_in_place(variable, gradient, |w, g| {
+                let blocks = (
+                    parts_mut(w, ELEMENTS_PER_TASK),
+                    parts(g, ELEMENTS_PER_TASK),
+                    parts_mut(m, ELEMENTS_PER_TASK),
+                    parts_mut(v, ELEMENTS_PER_TASK),
+                );
                 par_for(blocks, |_, (w, g, m, v)| adam_update(w, g, m, v, &factors));
             })?;
         }

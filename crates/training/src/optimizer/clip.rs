@@ -1,4 +1,9 @@
 //! Clipping of the global gradient norm, in two forms.
+//!
+//! Optimizers divide every gradient by [`Clip::divisor`].
+
+/// Term that [`Clip::Distributed`] adds to the norm.
+const EPSILON: f64 = 1e-6;
 
 /// The largest norm of all gradients together, and how it is limited.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -22,7 +27,7 @@ impl Clip {
             Clip::Single(limit) if norm > limit => norm / limit,
             Clip::Single(_) if norm.is_nan() => norm,
             Clip::Single(_) => 1.0,
-            Clip::Distributed(limit) if (norm + 1e-6) > limit => (norm + 1e-6) / limit,
+            Clip::Distributed(limit) if (norm + EPSILON) > limit => (norm + EPSILON) / limit,
             Clip::Distributed(_) if norm.is_nan() => norm,
             Clip::Distributed(_) => 1.0,
         }

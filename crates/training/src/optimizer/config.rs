@@ -22,7 +22,7 @@ pub struct OptimizerConfig {
     #[serde(default)]
     pub decay: Decay,
     /// Last learning rate as a fraction of the largest.
-    #[serde(default = "one_percent")]
+    #[serde(default = "default_floor")]
     pub floor: f64,
     /// With `decay = "mlperf"`: epochs of linear growth at the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,13 +43,13 @@ pub struct OptimizerConfig {
     #[serde(default)]
     pub weight_decay: f64,
     /// Decay rates of both moments.
-    #[serde(default = "betas")]
+    #[serde(default = "default_betas")]
     pub betas: [f64; 2],
     /// Term that is added to the root of the second moment.
-    #[serde(default = "epsilon")]
+    #[serde(default = "default_eps")]
     pub eps: f64,
     /// Largest norm of the gradient; 0 sets no limit.
-    #[serde(default = "five")]
+    #[serde(default = "default_clip_norm")]
     pub clip_norm: f64,
     /// How the norm is limited; AdamW supports [`ClipKind::Single`] only.
     #[serde(default)]
@@ -57,7 +57,7 @@ pub struct OptimizerConfig {
     /// True if moments are corrected for their start at 0.
     ///
     /// AdamW always corrects them.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     pub bias_correction: bool,
     /// Decay of the moving average of the weights, used for evaluation; 0 disables it.
     #[serde(default)]
@@ -65,7 +65,7 @@ pub struct OptimizerConfig {
     /// True if the decay of the average grows from 1/10.
     ///
     /// The average then forgets the initial weights.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     pub ema_warmup: bool,
 }
 
@@ -77,16 +77,16 @@ impl OptimizerConfig {
             learning_rate,
             warmup_steps: 0,
             decay: Decay::default(),
-            floor: one_percent(),
+            floor: default_floor(),
             warmup_epochs: None,
             hold_epochs: None,
             gamma: None,
             min_rate: None,
             model_width: None,
             weight_decay: 0.0,
-            betas: betas(),
-            eps: epsilon(),
-            clip_norm: five(),
+            betas: default_betas(),
+            eps: default_eps(),
+            clip_norm: default_clip_norm(),
             clip: ClipKind::default(),
             bias_correction: true,
             ema: 0.0,
@@ -173,11 +173,11 @@ impl OptimizerConfig {
     /// Checks keys that depend on other keys.
     fn check_choices(&self) -> Result<()> {
         self.kind.check(self)?;
-        let (mlperf, noam) = (self.decay == Decay::MlPerf, self.decay == Decay::Noam);
-        check_presence("warmup_epochs", self.warmup_epochs, mlperf, self.decay)?;
-        check_presence("hold_epochs", self.hold_epochs, mlperf, self.decay)?;
-        check_presence("gamma", self.gamma, mlperf, self.decay)?;
-        check_presence("model_width", self.model_width, noam, self.decay)?;
+        let (is_mlperf, is_noam) = (self.decay == Decay::MlPerf, self.decay == Decay::Noam);
+        check_presence("warmup_epochs", self.warmup_epochs, is_mlperf, self.decay)?;
+        check_presence("hold_epochs", self.hold_epochs, is_mlperf, self.decay)?;
+        check_presence("gamma", self.gamma, is_mlperf, self.decay)?;
+        check_presence("model_width", self.model_width, is_noam, self.decay)?;
         if let Some(gamma) = self.gamma {
             ensure("optimizer.gamma", "a number above 0, at most 1", gamma > 0.0 && gamma <= 1.0, gamma)?;
         }
@@ -186,24 +186,24 @@ impl OptimizerConfig {
         }
         if let Some(rate) = self.min_rate {
             let key = "optimizer.min_rate";
-            ensure(key, &format!("none with decay = \"{}\"", self.decay.name()), mlperf, rate)?;
+            ensure(key, &format!("none with decay = \"{}\"", self.decay.name()), is_mlperf, rate)?;
             check_non_negative(key, rate)?;
             let max = self.learning_rate;
             ensure(key, &format!("at most the learning rate, {max}"), rate <= max, rate)?;
-        } else if mlperf {
+        } else if is_mlperf {
             let expected = format!("at least {MIN_RATE}, the default of min_rate");
             ensure("optimizer.learning_rate", &expected, self.learning_rate >= MIN_RATE, self.learning_rate)?;
         }
-        if mlperf || noam {
+        if is_mlperf || is_noam {
             let (floor, expected) = (self.floor, format!("none with decay = \"{}\"", self.decay.name()));
-            ensure("optimizer.floor", &expected, floor == one_percent(), floor)?;
+            ensure("optimizer.floor", &expected, floor == default_floor(), floor)?;
         }
         let steps = self.warmup_steps;
-        if mlperf {
+        if is_mlperf {
             let expected = "none with decay = \"mlperf\", which has warmup_epochs";
             ensure("optimizer.warmup_steps", expected, steps == 0, steps)?;
         }
-        ensure("optimizer.warmup_steps", "at least 1 with decay = \"noam\"", !noam || steps > 0, steps)
+        ensure("optimizer.warmup_steps", "at least 1 with decay = \"noam\"", !is_noam || steps > 0, steps)
     }
 }
 
@@ -218,18 +218,18 @@ fn check_presence<T: ToString>(key: &str, value: Option<T>, is_required: bool, d
     }
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
-fn five() -> f64 {
+fn default_clip_norm() -> f64 {
     5.0
 }
-fn one_percent() -> f64 {
+fn default_floor() -> f64 {
     0.01
 }
-fn epsilon() -> f64 {
+fn default_eps() -> f64 {
     1e-8
 }
-fn betas() -> [f64; 2] {
+fn default_betas() -> [f64; 2] {
     [0.9, 0.999]
 }

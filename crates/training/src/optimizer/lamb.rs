@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use kernels::{LambFactors, Real, items_mut, lamb_moments, lamb_update, par_for, parts, parts_mut};
 
-use super::moments::{BLOCK, Moments};
+use super::moments::{ELEMENTS_PER_TASK, Moments};
 use super::{Clip, Optimizer, OptimizerConfig, norm};
 use crate::{Error, Result};
 use model::checkpoint::Values;
@@ -53,7 +53,7 @@ impl Optimizer for Lamb {
         for (name, variable) in parameters.iter() {
             let Some(gradient) = gradients.get(name) else { continue };
             let (m, v) = self.moments.get_mut(name, variable.elem_count())?;
-            super::update(variable, gradient, |w, g| step.update_tensor(true, w, g, m, v))??;
+            super::update_in_place(variable, gradient, |w, g| step.update_tensor(true, w, g, m, v))??;
         }
         Ok(norm)
     }
@@ -151,24 +151,40 @@ impl LambStep {
             return Err(Error::shape("gradient and moments", expected, lengths));
         }
         let factors = self.factors::<F>(if decays { self.config.weight_decay } else { 0.0 });
-        let mut squares = vec![[0.0; 2]; weights.len().div_ceil(BLOCK)];
+        // First pass: moments, and the squares of weights and updates.
+        let mut squares = vec![[0.0; 2]; weights.len().div_ceil(ELEMENTS_PER_TASK)];
         let blocks = (
             items_mut(&mut squares),
-            parts(weights, BLOCK),
-            parts(gradient, BLOCK),
-            parts_mut(first, BLOCK),
-            parts_mut(second, BLOCK),
+            parts(weights, ELEMENTS_PER_TASK),
+            parts(gradient, ELEMENTS_PER_TASK),
+            parts_mut(first, ELEMENTS_PER_TASK),
+            parts_mut(second, ELEMENTS_PER_TASK),
         );
         par_for(blocks, |_, (squares, w, g, m, v)| *squares = lamb_moments(w, g, m, v, &factors));
-        let [w, u] = squares.iter().fold([0.0; 2], |sum, block| [sum[0] + block[0], sum[1] + block[1]]);
-        let trust = if w > 0.0 && u > 0.0 && factors.decay > F::ZERO { (w / u).sqrt() } else { 1.0 };
+        // ‖w‖² and ‖u‖² of the tensor.
+        let [w_squared, u_squared] =
+            squares.iter().fold([0.0; 2], |sum, block| [sum[0] + block[0], sum[1] + block[1]]);
+        let trust = if w_squared > 0.0 && u_squared > 0.0 && factors.decay > F::ZERO {
+            (w_squared / u_squared).sqrt()
+        } else {
+            1.0
+        };
+        // Second pass: weights.
         let rate = F::from_f64(self.rate * trust);
-        par_for((parts_mut(weights, BLOCK), parts(first, BLOCK), parts(second, BLOCK)), |_, (w, m, v)| {
-            lamb_update(w, m, v, rate, &factors);
-        });
+        par_for(
+            (
+                parts_mut(weights, ELEMENTS_PER_TASK),
+                parts(first, ELEMENTS_PER_TASK),
+                parts(second, ELEMENTS_PER_TASK),
+            ),
+            |_, (w, m, v)| {
+                lamb_update(w, m, v, rate, &factors);
+            },
+        );
         Ok(trust)
     }
 
+    /// Returns the factors of the updates in the precision `F`.
     fn factors<F: Real>(&self, decay: f64) -> LambFactors<F> {
         let LambConfig { betas: [beta1, beta2], eps, .. } = self.config;
         LambFactors {

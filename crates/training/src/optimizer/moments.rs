@@ -9,7 +9,7 @@ use model::checkpoint::Values;
 /// Elements of one task: weight, gradient and moments fit into the L2 cache.
 ///
 /// Work is divided by this number, never by the number of threads.
-pub(crate) const BLOCK: usize = 1 << 14;
+pub(crate) const ELEMENTS_PER_TASK: usize = 1 << 14;
 
 /// First and second moment of each parameter, by name.
 #[derive(Debug, Clone)]

@@ -19,32 +19,34 @@ impl Trainer<'_> {
         started: Instant,
         observer: &mut dyn Observer,
     ) -> Result<()> {
+        // 1. Warnings about the epoch.
         let seconds = started.elapsed().as_secs_f64();
-        if let Some((rank, ratio)) = slow_rank(&std::mem::take(&mut self.seconds)) {
+        if let Some((rank, ratio)) = slow_rank(&std::mem::take(&mut self.rank_seconds)) {
             observer.on_warning(&format!(
                 "rank {rank} took {ratio:.1} times as long for its gradients as the others"
             ));
         }
-        self.bad.count().iter().for_each(|count| observer.on_warning(count));
+        self.bad_item_log.count_warning().iter().for_each(|count| observer.on_warning(count));
         let run = self.run.clone();
         let Progress { batch: batches, step, best, skipped, nonfinite, in_a_row, .. } = self.progress;
-        let steps = batches.div_ceil(self.accumulate as u64);
-        let [loss, ctc, norm, count] = self.progress.sums.map(f64::from_bits);
-        let simple = f64::from_bits(self.progress.simple);
-        if skipped > 0 && loss == 0.0 && ctc == 0.0 {
+        let steps = batches.div_ceil(self.batches_per_step as u64);
+        let [loss_sum, ctc_sum, norm_sum, num_utterances] = self.progress.sums.map(f64::from_bits);
+        let simple_sum = f64::from_bits(self.progress.simple);
+        if skipped > 0 && loss_sum == 0.0 && ctc_sum == 0.0 {
             observer.on_warning(&format!(
                 "epoch {}: no training utterance has a path, so that nothing is trained; are there more labels than encoder frames?",
                 self.progress.epoch + 1
             ));
         }
-        let done = (steps.saturating_sub(1) * self.accumulate as u64) as f64 / batches as f64;
-        let last = StepPosition {
+        let fraction_before_last_step =
+            (steps.saturating_sub(1) * self.batches_per_step as u64) as f64 / batches as f64;
+        let last_step = StepPosition {
             epoch: self.progress.epoch,
             step: step.saturating_sub(1),
             steps_per_epoch: steps,
-            progress: (self.progress.epoch as f64 + done) / run.epochs as f64,
+            progress: (self.progress.epoch as f64 + fraction_before_last_step) / run.epochs as f64,
         };
-        // Other files in the folder require a checkpoint to resume from.
+        // 2. Evaluation and metrics. Other files in the folder require a checkpoint to resume from.
         let saved = if self.folder.last().exists() { Ok(()) } else { self.save_last() };
         self.agree(saved)?;
         let epoch = self.progress.epoch + 1;
@@ -52,15 +54,15 @@ impl Trainer<'_> {
         let is_due = epoch.is_multiple_of(run.evaluate_every) || epoch == run.epochs;
         let evaluation = if is_due { self.evaluate(validate)? } else { None };
         let score = evaluation.as_ref().map(|evaluation| &evaluation.overall);
-        let rate = score.map(|score| score.rate(run.metric));
+        let error_rate = score.map(|score| score.rate(run.metric));
         let metrics = Metrics {
             epoch,
             step,
-            loss: loss / count,
-            ctc_loss: ctc / count,
-            simple_loss: simple / count,
-            learning_rate: self.learner.learning_rate(&last),
-            gradient_norm: norm / (steps - nonfinite) as f64,
+            loss: loss_sum / num_utterances,
+            ctc_loss: ctc_sum / num_utterances,
+            simple_loss: simple_sum / num_utterances,
+            learning_rate: self.learner.learning_rate(&last_step),
+            gradient_norm: norm_sum / (steps - nonfinite) as f64,
             skipped,
             nonfinite,
             padding: self.padding,
@@ -70,13 +72,14 @@ impl Trainer<'_> {
             dev_wer: score.map(|score| score.wer),
             dev_cer: score.map(|score| score.cer),
         };
-        let rate = rate.filter(|&rate| best.is_none_or(|best| rate < f64::from_bits(best)));
-        if let Some(rate) = rate {
+        let best_rate = error_rate.filter(|&rate| best.is_none_or(|best| rate < f64::from_bits(best)));
+        if let Some(rate) = best_rate {
             self.progress.best = Some(rate.to_bits());
         }
+        // 3. Files and report.
         self.metrics.push(metrics.clone());
         let written =
-            if self.writes() { self.write_epoch(&metrics, rate.is_some(), observer) } else { Ok(()) };
+            if self.writes() { self.write_epoch(&metrics, best_rate.is_some(), observer) } else { Ok(()) };
         self.agree(written)?;
         observer.on_epoch(&EpochReport { metrics, epochs: self.run.epochs, evaluation });
         Ok(())
@@ -84,7 +87,7 @@ impl Trainer<'_> {
 
     /// Writes the files of an epoch.
     fn write_epoch(&mut self, metrics: &Metrics, is_best: bool, observer: &mut dyn Observer) -> Result<()> {
-        self.events.epoch(metrics);
+        self.events.add_epoch(metrics);
         if is_best {
             self.save(&self.folder.best())?;
         }

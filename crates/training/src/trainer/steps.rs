@@ -11,59 +11,64 @@ use crate::learner::FinishedStep;
 use crate::metrics::LossSums;
 use crate::non_finite::NonFinitePolicy;
 use crate::observer::{Observer, StepReport};
-use crate::rank_differences::expect_same;
+use crate::rank_differences::expect_equal_text;
 use crate::reduction::{StepTotals, shard_step};
 use crate::schedule::StepPosition;
 use crate::{Error, Result};
 
 impl Trainer<'_> {
     /// Trains the rest of the current epoch; false if the stop flag ended it.
-    pub(super) fn epoch(
+    pub(super) fn train_epoch(
         &mut self,
         source: &dyn BatchSource,
         observer: &mut dyn Observer,
         stop: &AtomicBool,
     ) -> Result<bool> {
+        // 1. The plan of the epoch, equal in all processes, from the first unfinished batch on.
         let epoch = self.progress.epoch;
         let plan = source.plan(epoch)?;
         let (progress, parameters) = (&self.progress, self.learner.model().parameters());
-        let state = || format!("{progress:?} {plan:?} {:?}", parameters.checksum());
-        expect_same(self.group, "plan and weights", state)?;
+        let describe_state = || format!("{progress:?} {plan:?} {:?}", parameters.checksum());
+        expect_equal_text(self.group, "plan and weights", describe_state)?;
         self.padding = source.padding(&plan);
-        let first = self.progress.batch as usize;
-        let Some(remaining) = plan.get(first..) else {
+        let first_batch = self.progress.batch as usize;
+        let Some(remaining) = plan.get(first_batch..) else {
             let expected =
                 format!("at most {} finished batches of epoch {epoch}, as the data has", plan.len());
             return Err(Error::checkpoint(&self.folder.last(), expected, self.progress.batch.to_string()));
         };
-        let (rank, count) = (self.group.rank(), self.group.size());
-        let steps = || remaining.chunks(self.accumulate).map(|step| (step, shard_step(step, rank, count)));
-        let own: Vec<Vec<usize>> = steps().flat_map(|(_, shard)| shard).collect();
-        let sizes: Vec<(&[Vec<usize>], usize)> = steps().map(|(step, shard)| (step, shard.len())).collect();
-        let prefetcher = Prefetcher::new(own.len(), PREFETCHED_BATCHES);
-        let load = |index: usize| {
+        // 2. The share of this rank in each step, loaded ahead by worker threads.
+        let (rank, ranks) = (self.group.rank(), self.group.size());
+        let steps =
+            || remaining.chunks(self.batches_per_step).map(|step| (step, shard_step(step, rank, ranks)));
+        let own_batches: Vec<Vec<usize>> = steps().flat_map(|(_, shard)| shard).collect();
+        let steps_and_counts: Vec<(&[Vec<usize>], usize)> =
+            steps().map(|(step, shard)| (step, shard.len())).collect();
+        let prefetcher = Prefetcher::new(own_batches.len(), PREFETCHED_BATCHES);
+        let load = |position: usize| {
             // Dropout is selected by the index of an utterance, in whichever process it is
             // computed.
-            source.batch(epoch, &own[index]).map(|batch| {
-                let present = own[index].iter().filter(|number| !batch.absent.contains(number));
-                Batch { numbers: present.map(|&number| number as u64).collect(), ..batch }
+            source.batch(epoch, &own_batches[position]).map(|batch| {
+                let present = own_batches[position].iter().filter(|index| !batch.absent.contains(index));
+                Batch { numbers: present.map(|&index| index as u64).collect(), ..batch }
             })
         };
+        // 3. One optimizer step after the other, with checkpoints between them.
         std::thread::scope(|scope| {
             let mut batches = prefetcher.run(scope, source.workers(), &load);
-            for (step, own_batches) in sizes {
+            for (step, num_own_batches) in steps_and_counts {
                 if self.group.any(stop.load(Ordering::Relaxed))? {
                     return Ok(false);
                 }
                 let started = Instant::now();
                 let epoch_batches = plan.len() as u64;
-                let mut shard = batches.by_ref().take(own_batches);
-                match self.step(&mut shard, step, epoch_batches) {
+                let mut shard = batches.by_ref().take(num_own_batches);
+                match self.make_step(&mut shard, step, epoch_batches) {
                     Ok((report, bad)) => {
-                        let warnings = [source.warnings(), self.bad.record(bad)].concat();
+                        let warnings = [source.warnings(), self.bad_item_log.record(bad)].concat();
                         warnings.iter().for_each(|warning| observer.on_warning(warning));
                         if rank == 0 {
-                            self.events.step(&report);
+                            self.events.add_step(&report);
                         }
                         let seconds = started.elapsed().as_secs_f64();
                         observer.on_step(&StepReport { seconds, ..report });
@@ -74,7 +79,7 @@ impl Trainer<'_> {
                             Error::Model(model::Error::Speech(_) | model::Error::Io { .. })
                                 | Error::Rank { .. }
                         );
-                        if let Err(error) = self.skip(error, step, epoch_batches, observer) {
+                        if let Err(error) = self.skip_step(error, step, epoch_batches, observer) {
                             // The step has changed nothing, and the steps before it are saved.
                             if is_input_error {
                                 let _ = self.save_last();
@@ -84,7 +89,7 @@ impl Trainer<'_> {
                     }
                 }
                 shard.for_each(drop);
-                if let Err(error) = self.bad.check() {
+                if let Err(error) = self.bad_item_log.check() {
                     let saved = self.save_last();
                     self.agree(saved)?;
                     return Err(error);
@@ -106,7 +111,7 @@ impl Trainer<'_> {
     }
 
     /// Skips a step that has failed, if the recipe allows it; the step has changed nothing.
-    fn skip(
+    fn skip_step(
         &mut self,
         error: Error,
         step: &[Vec<usize>],
@@ -119,7 +124,7 @@ impl Trainer<'_> {
             &error,
             progress.in_a_row,
             progress.nonfinite,
-            epoch_batches.div_ceil(self.accumulate as u64),
+            epoch_batches.div_ceil(self.batches_per_step as u64),
         );
         // Weights that are not finite stay so in all later steps.
         if !is_skipped || !self.learner.model().parameters().are_finite()? {
@@ -135,26 +140,26 @@ impl Trainer<'_> {
     /// Makes one optimizer step in an epoch of `epoch_batches` batches.
     ///
     /// The caller sets the `seconds` of the report.
-    fn step(
+    fn make_step(
         &mut self,
         batches: &mut dyn Iterator<Item = Result<Batch>>,
         utterances: &[Vec<usize>],
         epoch_batches: u64,
     ) -> Result<(StepReport, BadItems)> {
-        let position = self.position(epoch_batches);
+        let position = self.next_position(epoch_batches);
         let Progress { epoch, batch, step, nonfinite, .. } = self.progress;
         let step_utterances: usize = utterances.iter().map(Vec::len).sum();
         let finished = self.learner.step(self.group, batches, step_utterances, &position)?;
         let FinishedStep { totals: StepTotals { loss_sums, bad, seconds }, norm, ids } = finished;
-        self.seconds.resize(seconds.len(), 0.0);
-        self.seconds.iter_mut().zip(seconds).for_each(|(sum, seconds)| *sum += seconds);
+        self.rank_seconds.resize(seconds.len(), 0.0);
+        self.rank_seconds.iter_mut().zip(seconds).for_each(|(sum, seconds)| *sum += seconds);
         if !norm.is_finite() {
             let (what, found, source) = ("gradient norm".into(), Some(norm), None);
             return Err(Error::Diverged { step, what, found, utterances: ids, source });
         }
-        add_step(&mut self.progress, &loss_sums, norm, utterances.len() as u64);
+        add_to_progress(&mut self.progress, &loss_sums, norm, utterances.len() as u64);
         let mean = |sum: f64| sum / loss_sums.utterances.max(1) as f64;
-        let steps_of = |batches: u64| batches.div_ceil(self.accumulate as u64);
+        let steps_of = |batches: u64| batches.div_ceil(self.batches_per_step as u64);
         let steps = step + nonfinite - steps_of(batch);
         let steps = steps.saturating_add(steps_of(epoch_batches).saturating_mul(self.run.epochs - epoch));
         let report = StepReport {
@@ -177,15 +182,20 @@ impl Trainer<'_> {
     /// Returns the position of the next step.
     ///
     /// `batches` is the number of batches of the epoch.
-    fn position(&self, batches: u64) -> StepPosition {
+    fn next_position(&self, batches: u64) -> StepPosition {
         let Progress { epoch, batch, step, .. } = self.progress;
         let progress = (epoch as f64 + batch as f64 / batches as f64) / self.run.epochs as f64;
-        StepPosition { epoch, step, steps_per_epoch: batches.div_ceil(self.accumulate as u64), progress }
+        StepPosition {
+            epoch,
+            step,
+            steps_per_epoch: batches.div_ceil(self.batches_per_step as u64),
+            progress,
+        }
     }
 }
 
 /// Adds a step of `batches` batches to the progress of a run.
-fn add_step(progress: &mut Progress, loss_sums: &LossSums, norm: f64, batches: u64) {
+fn add_to_progress(progress: &mut Progress, loss_sums: &LossSums, norm: f64, batches: u64) {
     let sums = [loss_sums.loss, loss_sums.ctc_loss, norm, loss_sums.utterances as f64];
     for (sum, value) in progress.sums.iter_mut().zip(sums) {
         *sum = (f64::from_bits(*sum) + value).to_bits();

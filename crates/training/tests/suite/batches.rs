@@ -7,6 +7,7 @@ use training::{EpochReport, Error, Observer, Result, RunOutcome, RunReport, Star
 
 use super::toy::Toy;
 
+/// Records all notes, warnings and reports of a run.
 #[derive(Default)]
 struct EventCollector {
     notes: Vec<String>,
@@ -34,7 +35,7 @@ impl Observer for EventCollector {
     }
 }
 
-fn run(recipe: &Path, folder: &Path) -> (Result<RunOutcome>, EventCollector) {
+fn train_and_record(recipe: &Path, folder: &Path) -> (Result<RunOutcome>, EventCollector) {
     let mut events = EventCollector::default();
     let outcome = train(recipe, None, folder, StartMode::Force, &mut events, &AtomicBool::new(false));
     (outcome, events)
@@ -49,7 +50,7 @@ fn long_utterances_are_left_out_and_counted() {
         ("epochs = 3", "epochs = 1"),
         ("max_frames = 200", "max_frames = 200\nmax_seconds = 0.8875"),
     ]);
-    let (outcome, events) = run(&recipe, &folder);
+    let (outcome, events) = train_and_record(&recipe, &folder);
     outcome.unwrap();
     assert_eq!(events.started.unwrap().utterances, 5);
     let [note] = &events.notes[..] else { panic!("{:?}", events.notes) };
@@ -57,7 +58,7 @@ fn long_utterances_are_left_out_and_counted() {
     assert!(note.contains("batch.max_seconds = 0.8875"), "{note}");
 
     let recipe = toy.recipe(&[("max_frames = 200", "max_frames = 200\nmax_seconds = 0.01")]);
-    let error = run(&recipe, &toy.path("none")).0.unwrap_err();
+    let error = train_and_record(&recipe, &toy.path("none")).0.unwrap_err();
     assert!(
         matches!(&error, Error::Recognizer(recognizer::Error::Empty { what }) if what.contains("batch.max_seconds")),
         "{error}"
@@ -74,12 +75,12 @@ fn batches_of_buckets_have_one_size() {
         ("learning_rate = 1e-2", "kind = \"lamb\"\nlearning_rate = 1e-2\nclip_norm = 1.0\ndecay = \"mlperf\"\nwarmup_epochs = 1\nhold_epochs = 1\ngamma = 0.5"),
         ("ema = 0.9", "ema = 0.9\nema_warmup = false"),
     ]);
-    let (outcome, events) = run(&recipe, &toy.path("run"));
+    let (outcome, events) = train_and_record(&recipe, &toy.path("run"));
     // Six utterances are one batch of four an epoch.
     assert_eq!((outcome.unwrap().steps, events.steps.len()), (2, 2));
     assert_eq!([events.steps[0].learning_rate, events.steps[1].learning_rate], [1e-2, 1e-2]);
     let padding: Vec<f64> = events.epochs.iter().map(|epoch| epoch.metrics.padding).collect();
-    assert!(padding.iter().all(|&share| share > 0.0 && share < 0.8), "{padding:?}");
+    assert!(padding.iter().all(|&fraction| fraction > 0.0 && fraction < 0.8), "{padding:?}");
 }
 
 #[test]
@@ -90,7 +91,7 @@ fn empty_buckets_are_errors_before_any_output() {
         ("max_utterances = 7\nbuckets = 1", "setting `batch`: expected 1 to 6 utterances"),
     ] {
         let folder = toy.path("run");
-        let error = run(&toy.recipe(&[("max_utterances = 2", keys)]), &folder).0.unwrap_err();
+        let error = train_and_record(&toy.recipe(&[("max_utterances = 2", keys)]), &folder).0.unwrap_err();
         assert!(
             matches!(error, Error::Model(model::Error::Speech(_))) && error.to_string().contains(part),
             "{error}"
@@ -104,7 +105,7 @@ fn a_limited_number_of_nonfinite_steps_is_skipped() {
     let toy = Toy::new();
     // The first step of 1e38 leaves finite weights, and scores that are infinite. With a bias
     // correction of the first moment, which divides by 0.1, the weights are infinite too.
-    let changes = |limit: &str, betas: &str| {
+    let recipe_with = |limit: &str, betas: &str| {
         toy.recipe(&[
             ("learning_rate = 1e-2", "learning_rate = 1e38"),
             ("weight_decay = 0.01", &format!("betas = {betas}")),
@@ -113,22 +114,25 @@ fn a_limited_number_of_nonfinite_steps_is_skipped() {
             ("ctc_weight = 0.3", &format!("checkpoint_every = 1\nskip_nonfinite = {limit}")),
         ])
     };
-    let (none, events) = run(&changes("0", "[0.0, 0.9]"), &toy.path("none"));
-    let Err(Error::Diverged { step: first, .. }) = none else { panic!("{none:?}") };
+    let (without_skips, events) = train_and_record(&recipe_with("0", "[0.0, 0.9]"), &toy.path("none"));
+    let Err(Error::Diverged { step: first_step, .. }) = without_skips else { panic!("{without_skips:?}") };
     assert!(events.warnings.is_empty());
-    let (two, events) = run(&changes("2", "[0.0, 0.9]"), &toy.path("two"));
-    let Err(Error::Diverged { step, .. }) = two else { panic!("{two:?}") };
+    let (two_skips, events) = train_and_record(&recipe_with("2", "[0.0, 0.9]"), &toy.path("two"));
+    let Err(Error::Diverged { step, .. }) = two_skips else { panic!("{two_skips:?}") };
     // Skipped steps are not counted: the third one in a row has the number of the first.
-    assert_eq!((step, events.warnings.len()), (first, 2), "{:?}", events.warnings);
+    assert_eq!((step, events.warnings.len()), (first_step, 2), "{:?}", events.warnings);
     for (i, warning) in events.warnings.iter().enumerate() {
-        let start = format!("skipped, {} in a row of at most 2: step {first}: expected a finite", i + 1);
+        let start = format!("skipped, {} in a row of at most 2: step {first_step}: expected a finite", i + 1);
         assert!(warning.starts_with(&start) && warning.contains("toy-"), "{warning}");
     }
-    assert_eq!(events.steps.len() as u64, first);
+    assert_eq!(events.steps.len() as u64, first_step);
 
     // Weights that are not numbers cannot be repaired by a step.
-    let (lost, events) = run(&changes("2", "[0.9, 0.999]"), &toy.path("lost"));
-    assert!(matches!(lost, Err(Error::Diverged { .. })) && events.warnings.is_empty(), "{lost:?}");
+    let (infinite_weights, events) = train_and_record(&recipe_with("2", "[0.9, 0.999]"), &toy.path("lost"));
+    assert!(
+        matches!(infinite_weights, Err(Error::Diverged { .. })) && events.warnings.is_empty(),
+        "{infinite_weights:?}"
+    );
     // They do not replace a good checkpoint.
     let last = toy.path("lost").join("last.safetensors");
     assert!(!last.exists() || Checkpoint::read(&last).is_ok());
@@ -141,19 +145,22 @@ fn steps_of_buckets_have_equally_many_utterances() {
         ("epochs = 3", "epochs = 2"),
         ("max_utterances = 2", "max_utterances = 2\naccumulate = 2\nbuckets = 1"),
     ]);
-    let (outcome, events) = run(&recipe, &toy.path("run"));
+    let (outcome, events) = train_and_record(&recipe, &toy.path("run"));
     // Six utterances are one step of two batches of two; the epoch leaves out the other two.
     assert_eq!((outcome.unwrap().steps, events.steps.len()), (2, 2));
     assert!(events.steps.iter().all(|step| step.batches == 2), "{:?}", events.steps);
 }
 
 /// Sets the flag after a number of steps.
-struct StopAfter<'a>(u64, &'a AtomicBool);
+struct StopAfter<'a> {
+    remaining_steps: u64,
+    stop: &'a AtomicBool,
+}
 
 impl Observer for StopAfter<'_> {
     fn on_step(&mut self, _: &StepReport) {
-        self.0 -= 1;
-        self.1.store(self.0 == 0, Ordering::Relaxed);
+        self.remaining_steps -= 1;
+        self.stop.store(self.remaining_steps == 0, Ordering::Relaxed);
     }
 }
 
@@ -169,8 +176,15 @@ fn lamb_in_buckets_resumes_to_the_same_bits() {
     train(&recipe, None, &uninterrupted, StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     for steps in [2, 2, 1] {
         let stop = AtomicBool::new(false);
-        let part =
-            train(&recipe, None, &parts, StartMode::Resume, &mut StopAfter(steps, &stop), &stop).unwrap();
+        let part = train(
+            &recipe,
+            None,
+            &parts,
+            StartMode::Resume,
+            &mut StopAfter { remaining_steps: steps, stop: &stop },
+            &stop,
+        )
+        .unwrap();
         assert!(part.stopped);
     }
     train(&recipe, None, &parts, StartMode::Resume, &mut (), &AtomicBool::new(false)).unwrap();

@@ -26,22 +26,25 @@ const RECIPE: &str = r#"
 "#;
 
 /// A strided convolution and a linear layer, both candle's: [B, T, D] to [B, ⌈T/2⌉, W].
-struct Convolution(Conv1d, Linear);
+struct Convolution {
+    convolution: Conv1d,
+    output: Linear,
+}
 
 impl Module for Convolution {
     fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        let x = self.0.forward(&x.transpose(1, 2)?.contiguous()?)?.relu()?;
-        self.1.forward(&x.transpose(1, 2)?.contiguous()?)
+        let x = self.convolution.forward(&x.transpose(1, 2)?.contiguous()?)?.relu()?;
+        self.output.forward(&x.transpose(1, 2)?.contiguous()?)
     }
 }
 
-fn convolution(vb: &VarBuilder) -> Result<Convolution> {
+fn new_convolution(vb: &VarBuilder) -> Result<Convolution> {
     let config = Conv1dConfig { padding: 1, stride: 2, ..Conv1dConfig::default() };
-    let conv = candle_nn::conv1d(10, 8, 3, config, vb.pp("conv"))?;
-    Ok(Convolution(conv, candle_nn::linear(8, 6, vb.pp("out"))?))
+    let convolution = candle_nn::conv1d(10, 8, 3, config, vb.pp("conv"))?;
+    Ok(Convolution { convolution, output: candle_nn::linear(8, 6, vb.pp("out"))? })
 }
 
-/// The embedding of the last label alone.
+/// A predictor: the embedding of the last label only.
 #[derive(Clone)]
 struct LastLabel {
     table: Embedding,
@@ -70,58 +73,62 @@ impl Predictor for LastLabel {
 
     fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>> {
         let rows: Vec<Vec<f32>> = self.table.embeddings().to_vec2()?;
-        Ok(Arc::new(Rows(rows, self.blank)))
+        Ok(Arc::new(LastLabelDecoder { rows, blank: self.blank }))
     }
 }
 
-/// The table as plain rows, and the blank.
-struct Rows(Vec<Vec<f32>>, u32);
+/// The predictor for decoding: the embeddings as plain rows.
+struct LastLabelDecoder {
+    rows: Vec<Vec<f32>>,
+    blank: u32,
+}
 
-impl decoding::Predictor for Rows {
+impl decoding::Predictor for LastLabelDecoder {
     fn width(&self) -> usize {
         4
     }
 
     fn ids(&self) -> usize {
-        self.0.len()
+        self.rows.len()
     }
 
     fn start(&self) -> (States, Vec<f32>) {
-        (States::from_row(Vec::new(), Vec::new()), self.0[self.1 as usize].clone())
+        (States::from_row(Vec::new(), Vec::new()), self.rows[self.blank as usize].clone())
     }
 
     fn step(&self, labels: &[u32], _: &mut States, out: &mut [f32], _: &mut NetworkScratch) {
         for (out, &label) in out.chunks_exact_mut(4).zip(labels) {
-            out.copy_from_slice(&self.0[label as usize]);
+            out.copy_from_slice(&self.rows[label as usize]);
         }
     }
 }
 
-fn model() -> (Recipe, Model) {
+fn recipe_and_model() -> (Recipe, Model) {
     let recipe = Recipe::parse(RECIPE, Path::new("own.toml")).unwrap();
     let model = Model::with_parts(&recipe.model(), 3, |encoder, predictor| {
         let table = candle_nn::embedding(4, 4, predictor.pp("table"))?;
-        let encoder: Arc<dyn Encoder> = Arc::new(ModuleEncoder::new(convolution(&encoder)?, 6, 2)?);
+        let encoder: Arc<dyn Encoder> = Arc::new(ModuleEncoder::new(new_convolution(&encoder)?, 6, 2)?);
         Ok((encoder, Arc::new(LastLabel { table, blank: 3 })))
     });
     (recipe, model.unwrap())
 }
 
-fn wave(shape: &[usize]) -> Tensor {
+/// A tensor of pseudorandom values.
+fn test_tensor(shape: &[usize]) -> Tensor {
     let values: Vec<f32> = (0..shape.iter().product()).map(|i: usize| (0.37 * i as f32).sin()).collect();
     Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
 }
 
 #[test]
 fn custom_parts_are_named_trained_and_decoded_like_built_in_ones() {
-    let (recipe, model) = model();
+    let (recipe, model) = recipe_and_model();
     let names: Vec<&str> = model.parameters().iter().map(|(name, _)| name).collect();
     for name in ["encoder.conv.weight", "encoder.out.bias", "predictor.table.weight", "joint.head.weight"] {
         assert!(names.contains(&name), "{names:?}");
     }
     assert!(!names.iter().any(|name| name.contains("layers")), "{names:?}");
 
-    let (x, lengths, labels) = (wave(&[2, 9, 10]), [9, 6], [vec![0, 2, 1], vec![1]]);
+    let (x, lengths, labels) = (test_tensor(&[2, 9, 10]), [9, 6], [vec![0, 2, 1], vec![1]]);
     let batch = Batch::new(x.clone(), lengths.to_vec(), labels.to_vec());
     let mut optimizer = AdamW::new(model.parameters(), &recipe.optimizer);
     let (sessions, mut losses) = (LossSessions::new(&recipe.model()).unwrap(), Vec::new());
@@ -158,8 +165,8 @@ fn custom_parts_are_named_trained_and_decoded_like_built_in_ones() {
 fn a_module_with_other_output_shapes_than_declared_is_an_error() {
     let vb = VarBuilder::from_varmap(&candle_nn::VarMap::new(), candle_core::DType::F32, &Device::Cpu);
     let error = |width, factor| {
-        let frames = ModuleEncoder::new(convolution(&vb).unwrap(), width, factor)?;
-        frames.forward(&wave(&[2, 9, 10]), &[9, 6], None).map(drop)
+        let frames = ModuleEncoder::new(new_convolution(&vb).unwrap(), width, factor)?;
+        frames.forward(&test_tensor(&[2, 9, 10]), &[9, 6], None).map(drop)
     };
     assert!(error(6, 2).is_ok());
     for (width, factor, part) in [

@@ -9,7 +9,7 @@ use super::toy::Toy;
 
 /// Stops after a number of steps, and collects notes.
 struct RunObserver<'a> {
-    steps: u64,
+    remaining_steps: u64,
     stop: &'a AtomicBool,
     notes: Vec<String>,
 }
@@ -20,29 +20,29 @@ impl Observer for RunObserver<'_> {
     }
 
     fn on_step(&mut self, _: &StepReport) {
-        self.steps -= 1;
-        self.stop.store(self.steps == 0, Ordering::Relaxed);
+        self.remaining_steps -= 1;
+        self.stop.store(self.remaining_steps == 0, Ordering::Relaxed);
     }
 }
 
 /// Trains for at most this many steps; returns the outcome and the notes.
-fn run_for(
+fn train_steps(
     steps: u64,
     recipe: &Path,
     epochs: Option<u64>,
     folder: &Path,
 ) -> (Result<RunOutcome>, Vec<String>) {
     let stop = AtomicBool::new(false);
-    let mut observer = RunObserver { steps, stop: &stop, notes: Vec::new() };
+    let mut observer = RunObserver { remaining_steps: steps, stop: &stop, notes: Vec::new() };
     let outcome = train(recipe, epochs, folder, StartMode::Resume, &mut observer, &stop);
     (outcome, observer.notes)
 }
 
 fn run(recipe: &Path, epochs: Option<u64>, folder: &Path) -> (Result<RunOutcome>, Vec<String>) {
-    run_for(u64::MAX, recipe, epochs, folder)
+    train_steps(u64::MAX, recipe, epochs, folder)
 }
 
-fn learning_rates(folder: &Path) -> Vec<f64> {
+fn read_learning_rates(folder: &Path) -> Vec<f64> {
     let mut reader = csv::Reader::from_path(folder.join("metrics.csv")).unwrap();
     reader
         .deserialize()
@@ -50,10 +50,13 @@ fn learning_rates(folder: &Path) -> Vec<f64> {
         .collect()
 }
 
-const RESULTS: [&str; 4] = ["recipe.toml", "last.safetensors", "evaluation.json", "test.hypotheses.jsonl"];
+/// Files that do not depend on when a run was extended.
+const RESULT_FILES: [&str; 4] =
+    ["recipe.toml", "last.safetensors", "evaluation.json", "test.hypotheses.jsonl"];
 
-fn expect_same(a: &Path, b: &Path) {
-    for name in RESULTS {
+/// Expects the same results in two run folders.
+fn expect_equal_results(a: &Path, b: &Path) {
+    for name in RESULT_FILES {
         assert!(std::fs::read(a.join(name)).unwrap() == std::fs::read(b.join(name)).unwrap(), "{name}");
     }
     // The best epoch may precede the change: its checkpoint has the recipe before it.
@@ -69,16 +72,16 @@ fn an_extended_run_equals_the_longer_run_if_the_schedule_does_not_depend_on_its_
     run(&recipe, Some(4), &uninterrupted).0.unwrap();
     // Extended after the second epoch, and in the middle of the third one with the same number.
     assert!(!run(&recipe, Some(2), &parts).0.unwrap().stopped);
-    let (outcome, notes) = run_for(2, &recipe, Some(4), &parts);
+    let (outcome, notes) = train_steps(2, &recipe, Some(4), &parts);
     assert!(outcome.unwrap().stopped);
     let note = &notes[0];
     assert!(note.starts_with("training.epochs: 4 instead of 2") && note.contains("\"hold\""), "{note}");
     let (outcome, notes) = run(&recipe, Some(4), &parts);
     assert!(!outcome.unwrap().stopped && notes.is_empty(), "{notes:?}");
-    expect_same(&uninterrupted, &parts);
+    expect_equal_results(&uninterrupted, &parts);
     // The same number changes nothing, in repeated calls too.
     assert!(run(&recipe, Some(4), &parts).1.is_empty());
-    expect_same(&uninterrupted, &parts);
+    expect_equal_results(&uninterrupted, &parts);
 }
 
 #[test]
@@ -91,7 +94,7 @@ fn the_schedule_of_an_extended_run_is_that_of_all_epochs() {
         run(&recipe, Some(4), &uninterrupted).0.unwrap();
         run(&recipe, Some(2), &parts).0.unwrap();
         run(&recipe, Some(4), &parts).0.unwrap();
-        let [uninterrupted, parts] = [uninterrupted, parts].map(|folder| learning_rates(&folder));
+        let [uninterrupted, parts] = [uninterrupted, parts].map(|folder| read_learning_rates(&folder));
         assert_eq!((uninterrupted.len(), parts.len()), (4, 4));
         assert_eq!(uninterrupted[2..], parts[2..]);
         assert!(uninterrupted[1] > parts[1] && parts[2] > parts[1], "{uninterrupted:?} {parts:?}");
@@ -102,12 +105,9 @@ fn the_schedule_of_an_extended_run_is_that_of_all_epochs() {
 fn a_run_may_be_shortened_but_not_below_its_finished_epochs() {
     let toy = Toy::new();
     let (recipe, folder) = (toy.recipe(&[("epochs = 3", "epochs = 9")]), toy.path("run"));
-    let steps = {
-        let stopped = run(&recipe, Some(1), &toy.path("one")).0.unwrap();
-        stopped.steps
-    };
+    let epoch_steps = run(&recipe, Some(1), &toy.path("one")).0.unwrap().steps;
     // One step into the third epoch.
-    assert!(run_for(2 * steps + 1, &recipe, None, &folder).0.unwrap().stopped);
+    assert!(train_steps(2 * epoch_steps + 1, &recipe, None, &folder).0.unwrap().stopped);
     for epochs in [1, 2] {
         let error = run(&recipe, Some(epochs), &folder).0.unwrap_err();
         assert!(matches!(error, Error::EpochsDone { begun: 3, epochs: found } if found == epochs), "{error}");
@@ -115,7 +115,7 @@ fn a_run_may_be_shortened_but_not_below_its_finished_epochs() {
     assert!(matches!(run(&recipe, Some(0), &folder).0, Err(Error::Model(model::Error::RecipeValue { .. }))));
     let outcome = run(&recipe, Some(3), &folder).0.unwrap();
     assert!(!outcome.stopped && outcome.test.is_some());
-    assert_eq!(learning_rates(&folder).len(), 3);
+    assert_eq!(read_learning_rates(&folder).len(), 3);
 }
 
 #[test]

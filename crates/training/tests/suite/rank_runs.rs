@@ -7,14 +7,14 @@ use model::Checkpoint;
 use training::recipe::RecipeOverrides;
 use training::{Error, Observer, Result, RunOutcome, StartMode, StepReport, train_with};
 
-fn recipe(name: &str) -> PathBuf {
+fn recipe_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes").join(name)
 }
 
 /// The recipe of the digits with this change of its text.
-fn short(folder: &Path, change: impl Fn(String) -> String) -> PathBuf {
-    let data = recipe("../data/digits").canonicalize().unwrap();
-    let text = std::fs::read_to_string(recipe("digits.toml")).unwrap();
+fn write_digits_recipe(folder: &Path, change: impl Fn(String) -> String) -> PathBuf {
+    let data = recipe_path("../data/digits").canonicalize().unwrap();
+    let text = std::fs::read_to_string(recipe_path("digits.toml")).unwrap();
     let text = text.replace("../data/digits", data.to_str().unwrap());
     let path = folder.join("short.toml");
     std::fs::write(&path, change(text)).unwrap();
@@ -22,33 +22,42 @@ fn short(folder: &Path, change: impl Fn(String) -> String) -> PathBuf {
 }
 
 /// Sets the flag at this step.
-struct StopAt<'a>(u64, &'a AtomicBool);
+struct StopAt<'a> {
+    step: u64,
+    stop: &'a AtomicBool,
+}
 
 impl Observer for StopAt<'_> {
     fn on_step(&mut self, report: &StepReport) {
-        if report.step + 1 == self.0 {
-            self.1.store(true, Ordering::Relaxed);
+        if report.step + 1 == self.step {
+            self.stop.store(true, Ordering::Relaxed);
         }
     }
 }
 
-/// Trains on `count` ranks; the first stops after `steps` steps, if there are that many.
-fn train(recipe: &Path, run: &Path, count: usize, start: StartMode, steps: u64) -> Vec<Result<RunOutcome>> {
-    ThreadCommunicator::run(count, |communicator| {
+/// Trains on `ranks` ranks; the first stops after `steps` steps, if there are that many.
+fn train_on_ranks(
+    recipe: &Path,
+    run: &Path,
+    ranks: usize,
+    start: StartMode,
+    steps: u64,
+) -> Vec<Result<RunOutcome>> {
+    ThreadCommunicator::run(ranks, |communicator| {
         let stop = AtomicBool::new(false);
         let mut group = ProcessGroup::new(communicator, TransferFormat::F32).with_bucket_values(10_000);
         let overrides = RecipeOverrides { epochs: Some(2), ..RecipeOverrides::default() };
-        train_with(recipe, overrides, run, start, &mut group, &mut StopAt(steps, &stop), &stop)
+        train_with(recipe, overrides, run, start, &mut group, &mut StopAt { step: steps, stop: &stop }, &stop)
     })
 }
 
-fn weights(run: &Path) -> Vec<f32> {
+fn read_weights(run: &Path) -> Vec<f32> {
     let last = Checkpoint::read(&run.join("last.safetensors")).unwrap();
     last.weights.into_values().flatten().collect()
 }
 
 /// Losses and dev error rates of each epoch.
-fn metrics(run: &Path) -> Vec<[f64; 3]> {
+fn read_metrics(run: &Path) -> Vec<[f64; 3]> {
     let text = std::fs::read_to_string(run.join("metrics.csv")).unwrap();
     let (names, rows) = text.split_once('\n').unwrap();
     let column = |name: &str| names.split(',').position(|second| second == name).unwrap();
@@ -57,7 +66,8 @@ fn metrics(run: &Path) -> Vec<[f64; 3]> {
     rows.lines().map(row).collect()
 }
 
-fn distance(a: &[f32], b: &[f32]) -> f64 {
+/// Returns ‖a - b‖ / ‖b‖.
+fn relative_distance(a: &[f32], b: &[f32]) -> f64 {
     let norm = |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
     norm(&mut a.iter().zip(b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied())
 }
@@ -65,31 +75,31 @@ fn distance(a: &[f32], b: &[f32]) -> f64 {
 #[test]
 fn losses_and_weights_are_those_of_one_rank_to_rounding_and_reproducible_to_the_bit() {
     let folder = tempfile::tempdir().unwrap();
-    let recipe = short(folder.path(), |text| text);
+    let recipe = write_digits_recipe(folder.path(), |text| text);
     let run = |name: &str, count| {
         let run = folder.path().join(name);
-        for outcome in train(&recipe, &run, count, StartMode::Fresh, u64::MAX) {
+        for outcome in train_on_ranks(&recipe, &run, count, StartMode::Fresh, u64::MAX) {
             let outcome = outcome.unwrap();
             assert!(!outcome.stopped && outcome.steps > 10 && outcome.dev.is_some());
         }
         run
     };
     let single = run("single", 1);
-    let (one, losses) = (weights(&single), metrics(&single));
+    let (weights_of_one, losses) = (read_weights(&single), read_metrics(&single));
     assert_eq!(losses.len(), 2);
     for count in [2, 4] {
         let ranks = run(&format!("{count}"), count);
-        let difference = distance(&weights(&ranks), &one);
+        let difference = relative_distance(&read_weights(&ranks), &weights_of_one);
         assert!(difference < 1e-3, "{count} ranks: weights {difference}");
         for ([loss, ctc, wer], [expected, expected_ctc, expected_wer]) in
-            metrics(&ranks).into_iter().zip(&losses)
+            read_metrics(&ranks).into_iter().zip(&losses)
         {
             assert!((loss / expected - 1.0).abs() < 1e-4, "{count} ranks: {loss} instead of {expected}");
             assert!((ctc / expected_ctc - 1.0).abs() < 1e-4, "{count} ranks: {ctc}");
             assert!((wer - expected_wer).abs() < 0.05 || wer.is_nan() && expected_wer.is_nan());
         }
         let repeated = run(&format!("{count} repeated"), count);
-        assert!(weights(&repeated) == weights(&ranks));
+        assert!(read_weights(&repeated) == read_weights(&ranks));
         for file in ["evaluation.json", "dev.hypotheses.jsonl", "test.hypotheses.jsonl"] {
             let [a, b] = [&repeated, &ranks].map(|run| std::fs::read(run.join(file)).unwrap());
             assert!(a == b, "{file}");
@@ -100,21 +110,21 @@ fn losses_and_weights_are_those_of_one_rank_to_rounding_and_reproducible_to_the_
 #[test]
 fn a_run_resumes_with_another_number_of_ranks_and_with_the_same_number_bit_for_bit() {
     let folder = tempfile::tempdir().unwrap();
-    let recipe = short(folder.path(), |text| text);
+    let recipe = write_digits_recipe(folder.path(), |text| text);
     let uninterrupted = folder.path().join("whole");
-    train(&recipe, &uninterrupted, 2, StartMode::Fresh, u64::MAX)
+    train_on_ranks(&recipe, &uninterrupted, 2, StartMode::Fresh, u64::MAX)
         .into_iter()
         .for_each(|outcome| assert!(!outcome.unwrap().stopped));
     for (count, limit) in [(2, 0.0), (4, 1e-3), (1, 1e-3)] {
         let run = folder.path().join(format!("to {count}"));
-        for outcome in train(&recipe, &run, 2, StartMode::Fresh, 17) {
+        for outcome in train_on_ranks(&recipe, &run, 2, StartMode::Fresh, 17) {
             let outcome = outcome.unwrap();
             assert!(outcome.stopped && outcome.steps == 17, "{outcome:?}");
         }
-        train(&recipe, &run, count, StartMode::Resume, u64::MAX)
+        train_on_ranks(&recipe, &run, count, StartMode::Resume, u64::MAX)
             .into_iter()
             .for_each(|outcome| assert!(!outcome.unwrap().stopped));
-        let difference = distance(&weights(&run), &weights(&uninterrupted));
+        let difference = relative_distance(&read_weights(&run), &read_weights(&uninterrupted));
         assert!(difference <= limit, "{count} ranks: {difference}");
     }
 }
@@ -122,24 +132,25 @@ fn a_run_resumes_with_another_number_of_ranks_and_with_the_same_number_bit_for_b
 #[test]
 fn accumulated_batches_are_not_split_between_ranks() {
     let folder = tempfile::tempdir().unwrap();
-    let recipe = short(folder.path(), |text| text.replace("[batch]", "[batch]\naccumulate = 2"));
+    let recipe =
+        write_digits_recipe(folder.path(), |text| text.replace("[batch]", "[batch]\naccumulate = 2"));
     let [one, two] = [1, 2].map(|count| {
         let run = folder.path().join(format!("{count}"));
-        train(&recipe, &run, count, StartMode::Fresh, u64::MAX)
+        train_on_ranks(&recipe, &run, count, StartMode::Fresh, u64::MAX)
             .into_iter()
             .for_each(|outcome| drop(outcome.unwrap()));
-        weights(&run)
+        read_weights(&run)
     });
-    assert!(distance(&two, &one) < 1e-3, "{}", distance(&two, &one));
+    assert!(relative_distance(&two, &one) < 1e-3, "{}", relative_distance(&two, &one));
 }
 
 #[test]
 fn an_error_of_one_rank_ends_all_ranks() {
     let folder = tempfile::tempdir().unwrap();
-    let recipe = short(folder.path(), |text| text);
+    let recipe = write_digits_recipe(folder.path(), |text| text);
     let second = folder.path().join("other");
     std::fs::create_dir(&second).unwrap();
-    let second = short(&second, |text| text.replace("seed = 1", "seed = 2"));
+    let second = write_digits_recipe(&second, |text| text.replace("seed = 1", "seed = 2"));
     let run = folder.path().join("run");
     let train_both = |recipes: [&Path; 2]| {
         ThreadCommunicator::run(2, |communicator| {

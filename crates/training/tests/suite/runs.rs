@@ -14,19 +14,23 @@ fn run(recipe: &Path, folder: &Path, start: StartMode) -> Result<RunOutcome> {
     train(recipe, None, folder, start, &mut (), &AtomicBool::new(false))
 }
 
-fn metrics(folder: &Path) -> Vec<Metrics> {
+/// Reads the metrics of a run, without times and memory.
+fn read_metrics(folder: &Path) -> Vec<Metrics> {
     let mut reader = csv::Reader::from_path(folder.join("metrics.csv")).unwrap();
     // Two runs differ in wall time, and in the peak memory of a process that runs other tests too.
     reader.deserialize().map(|row| Metrics { seconds: 0.0, resident_bytes: 0, ..row.unwrap() }).collect()
 }
 
 /// Sets the flag after a number of steps.
-struct StopAfter<'a>(u64, &'a AtomicBool);
+struct StopAfter<'a> {
+    remaining_steps: u64,
+    stop: &'a AtomicBool,
+}
 
 impl Observer for StopAfter<'_> {
     fn on_step(&mut self, _: &StepReport) {
-        self.0 -= 1;
-        self.1.store(self.0 == 0, Ordering::Relaxed);
+        self.remaining_steps -= 1;
+        self.stop.store(self.remaining_steps == 0, Ordering::Relaxed);
     }
 }
 
@@ -52,6 +56,7 @@ fn a_stopped_run_of_a_loss_with_parameters_resumes_to_the_same_bits() {
     expect_resumption("kind = \"pruned\"\ns_range = 3\nwarm_steps = 8", &[]);
 }
 
+/// Expects the same files of a run with and without stops.
 fn expect_resumption(loss: &str, changes: &[(&str, &str)]) {
     let toy = Toy::new();
     let loss = format!("ctc_weight = 0.3\n[loss]\n{loss}");
@@ -60,17 +65,17 @@ fn expect_resumption(loss: &str, changes: &[(&str, &str)]) {
     let (uninterrupted, parts) = (toy.path("whole"), toy.path("parts"));
     let outcome = run(&recipe, &uninterrupted, StartMode::Fresh).unwrap();
     // Stops within an epoch, at its end and directly after; an epoch has at least three batches.
-    let mut done = 0;
+    let mut finished_steps = 0;
     for steps in [2, 2, 1, 3] {
         let stop = AtomicBool::new(false);
-        let mut observer = StopAfter(steps, &stop);
+        let mut observer = StopAfter { remaining_steps: steps, stop: &stop };
         let part = train(&recipe, None, &parts, StartMode::Resume, &mut observer, &stop).unwrap();
-        done += steps;
-        assert!(part.stopped && part.dev.is_none() && part.steps == done, "{part:?}");
+        finished_steps += steps;
+        assert!(part.stopped && part.dev.is_none() && part.steps == finished_steps, "{part:?}");
         assert!(!parts.join("evaluation.json").exists());
     }
     let last = run(&recipe, &parts, StartMode::Resume).unwrap();
-    assert!(!last.stopped && last.steps == outcome.steps && last.steps > done);
+    assert!(!last.stopped && last.steps == outcome.steps && last.steps > finished_steps);
     for name in [
         "recipe.toml",
         "last.safetensors",
@@ -84,7 +89,7 @@ fn expect_resumption(loss: &str, changes: &[(&str, &str)]) {
             "{name}"
         );
     }
-    assert_eq!(metrics(&uninterrupted), metrics(&parts));
+    assert_eq!(read_metrics(&uninterrupted), read_metrics(&parts));
     let mut events = [&uninterrupted, &parts].map(|folder| tfevents::scalars(folder));
     let excluded = ["epoch/seconds", "epoch/resident_bytes"];
     events.iter_mut().for_each(|events| events.retain(|event| !excluded.contains(&&*event.1)));
@@ -101,20 +106,20 @@ fn event_files_have_the_values_of_the_metrics() {
     let outcome =
         train(&recipe, None, &folder, StartMode::Fresh, &mut recorder, &AtomicBool::new(false)).unwrap();
     let events = tfevents::scalars(&folder);
-    let logged = |name: &str| -> Vec<(u64, f32)> {
+    let values_of = |name: &str| -> Vec<(u64, f32)> {
         events.iter().filter(|event| event.1 == name).map(|event| (event.0, event.2)).collect()
     };
-    let rows = metrics(&folder);
+    let rows = read_metrics(&folder);
     let losses: Vec<_> = rows.iter().map(|row| (row.step, row.loss as f32)).collect();
-    assert_eq!(logged("epoch/loss"), losses);
+    assert_eq!(values_of("epoch/loss"), losses);
     let rates = rows.iter().filter_map(|row| Some((row.step, row.dev_cer? as f32)));
-    assert_eq!(logged("epoch/dev_cer"), rates.collect::<Vec<_>>());
-    assert_eq!(logged("epoch/dev_wer").len(), 3);
+    assert_eq!(values_of("epoch/dev_cer"), rates.collect::<Vec<_>>());
+    assert_eq!(values_of("epoch/dev_wer").len(), 3);
     let every_tenth = recorder.steps.iter().filter(|step| step.step % 10 == 9);
     let losses: Vec<_> = every_tenth.map(|step| (step.step + 1, step.loss as f32)).collect();
     assert_eq!(losses.len() as u64, outcome.steps / 10);
-    assert_eq!(logged("step/loss"), losses);
-    assert!(logged("step/ctc_loss").len() == losses.len() && logged("step/simple_loss").is_empty());
+    assert_eq!(values_of("step/loss"), losses);
+    assert!(values_of("step/ctc_loss").len() == losses.len() && values_of("step/simple_loss").is_empty());
     // One file, not one for each checkpoint, and none next to the other files of the run.
     assert_eq!(tfevents::files(&folder).len(), 1);
     assert!(!contains_name_with(&folder, "tfevents"));
@@ -137,7 +142,15 @@ fn each_start_of_a_run_writes_one_event_file() {
     let folder = toy.path("run");
     let stop_after = |steps| {
         let stop = AtomicBool::new(false);
-        train(&recipe, None, &folder, StartMode::Resume, &mut StopAfter(steps, &stop), &stop).unwrap()
+        train(
+            &recipe,
+            None,
+            &folder,
+            StartMode::Resume,
+            &mut StopAfter { remaining_steps: steps, stop: &stop },
+            &stop,
+        )
+        .unwrap()
     };
     assert!(stop_after(11).stopped);
     let first = tfevents::files(&folder);
@@ -185,7 +198,7 @@ fn the_best_checkpoint_has_the_best_value_of_the_recipes_metric() {
         let recipe = toy.recipe(&[("epochs = 3", &format!("epochs = 30\nmetric = \"{metric}\""))]);
         run(&recipe, &toy.path(metric), StartMode::Fresh).unwrap();
         let checkpoint = Checkpoint::read(&toy.path(metric).join("best.safetensors")).unwrap();
-        let rows = metrics(&toy.path(metric));
+        let rows = read_metrics(&toy.path(metric));
         let rates = rows.iter().map(|row| if metric == "wer" { row.dev_wer } else { row.dev_cer });
         let rates: Vec<f64> = rates.map(Option::unwrap).collect();
         let lowest = rates.iter().copied().fold(f64::INFINITY, f64::min);
@@ -250,7 +263,7 @@ fn an_observer_gets_a_report_of_every_step_and_epoch() {
     let evaluated: Vec<bool> = recorder.epochs.iter().map(|epoch| epoch.evaluation.is_some()).collect();
     assert_eq!(evaluated, [false, true, true]);
     assert_eq!(
-        metrics(&folder),
+        read_metrics(&folder),
         recorder
             .epochs
             .iter()
@@ -342,17 +355,21 @@ fn a_run_that_failed_early_can_be_started_again() {
 }
 
 /// Starts a second run in the same folder at its first step.
-struct SecondRun<'a>(&'a Path, &'a Path, usize);
+struct SecondRun<'a> {
+    recipe: &'a Path,
+    folder: &'a Path,
+    num_steps: usize,
+}
 
 impl Observer for SecondRun<'_> {
     fn on_step(&mut self, _: &StepReport) {
-        if self.2 == 0 {
+        if self.num_steps == 0 {
             for start in [StartMode::Resume, StartMode::Force, StartMode::Fresh] {
-                let error = run(self.0, self.1, start).unwrap_err();
-                assert!(matches!(&error, Error::RunLocked { path } if path == self.1), "{error}");
+                let error = run(self.recipe, self.folder, start).unwrap_err();
+                assert!(matches!(&error, Error::RunLocked { path } if path == self.folder), "{error}");
             }
         }
-        self.2 += 1;
+        self.num_steps += 1;
     }
 }
 
@@ -360,9 +377,9 @@ impl Observer for SecondRun<'_> {
 fn two_runs_do_not_share_a_folder() {
     let toy = Toy::new();
     let (recipe, folder) = (toy.recipe(&[("epochs = 3", "epochs = 1")]), toy.path("run"));
-    let mut second = SecondRun(&recipe, &folder, 0);
+    let mut second = SecondRun { recipe: &recipe, folder: &folder, num_steps: 0 };
     train(&recipe, None, &folder, StartMode::Fresh, &mut second, &AtomicBool::new(false)).unwrap();
-    assert!(second.2 > 0 && folder.join("evaluation.json").exists());
+    assert!(second.num_steps > 0 && folder.join("evaluation.json").exists());
     // The lock ended with the run.
     run(&recipe, &folder, StartMode::Resume).unwrap();
 }
@@ -372,7 +389,15 @@ fn a_run_resumes_with_its_own_data_only() {
     let toy = Toy::new();
     let (recipe, folder) = (toy.recipe(&[]), toy.path("run"));
     let stop = AtomicBool::new(false);
-    train(&recipe, None, &folder, StartMode::Fresh, &mut StopAfter(4, &stop), &stop).unwrap();
+    train(
+        &recipe,
+        None,
+        &folder,
+        StartMode::Fresh,
+        &mut StopAfter { remaining_steps: 4, stop: &stop },
+        &stop,
+    )
+    .unwrap();
     let manifest = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
     toy.write("train.jsonl", &manifest.replace("\"text\": \"middle\"", "\"text\": \"low\""));
     let error = run(&recipe, &folder, StartMode::Resume).unwrap_err();
@@ -545,7 +570,7 @@ fn utterances_without_a_path_are_counted_and_harmless() {
     toy.write("train.jsonl", &(manifest + &line));
     let recipe = toy.recipe(&[("epochs = 3", "epochs = 2\ntopology = \"modified\"")]);
     run(&recipe, &toy.path("run"), StartMode::Fresh).unwrap();
-    let rows = metrics(&toy.path("run"));
+    let rows = read_metrics(&toy.path("run"));
     assert!(rows.iter().all(|row| row.skipped == 1 && row.loss.is_finite()), "{rows:?}");
 }
 

@@ -10,13 +10,12 @@ use model::encoders::{EncoderKind, LstmEncoderConfig};
 use model::predictors::{PredictorKind, StatelessPredictorConfig};
 use model::{Gradients, Model, ModelConfig};
 use training::data::{Batch, BatchSource};
-use training::optimizer::OptimizerConfig;
-use training::optimizer::{AdamW, Optimizer, norm};
+use training::optimizer::{AdamW, Optimizer, OptimizerConfig, norm};
 use training::recipe::RunConfig;
 use training::run_folder::RunFolder;
 use training::{CheckpointMetadata, Error, Learner, LossSums, Result, StartMode, StepPosition, Trainer};
 
-fn config() -> ModelConfig {
+fn model_config() -> ModelConfig {
     let encoder = LstmEncoderConfig { layers: 1, hidden: 8, dropout: 0.2, ..LstmEncoderConfig::default() };
     let predictor = StatelessPredictorConfig { embedding: 6, context: 2, dropout: 0.1 };
     let mut config = ModelConfig {
@@ -29,12 +28,12 @@ fn config() -> ModelConfig {
     config
 }
 
-fn optimizer() -> OptimizerConfig {
+fn optimizer_config() -> OptimizerConfig {
     toml::from_str("learning_rate = 1e-2\nema = 0.9\ndecay = \"hold\"").unwrap()
 }
 
-fn learner() -> Learner {
-    Learner::new(Model::new(&config(), 4).unwrap(), &optimizer()).unwrap()
+fn new_learner() -> Learner {
+    Learner::new(Model::new(&model_config(), 4).unwrap(), &optimizer_config()).unwrap()
 }
 
 /// A batch of these utterances of a pseudorandom set.
@@ -52,29 +51,33 @@ fn batch(range: std::ops::Range<usize>) -> Batch {
 
 const START: StepPosition = StepPosition { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
 
-fn gradients(learner: &Learner, cuts: &[usize]) -> (Gradients, LossSums) {
+/// Gradients of four utterances, in batches from cut to cut.
+fn step_gradients(learner: &Learner, cuts: &[usize]) -> (Gradients, LossSums) {
     let mut batches = cuts.windows(2).map(|cut| Ok(batch(cut[0]..cut[1])));
     learner.gradients(&mut batches, 4, &START).unwrap()
 }
 
-fn values(gradients: &Gradients) -> Vec<f32> {
+fn flatten(gradients: &Gradients) -> Vec<f32> {
     gradients.values().flat_map(|g| g.flatten_all().unwrap().to_vec1::<f32>().unwrap()).collect()
 }
 
-fn expect_close(a: &[f32], b: &[f32]) {
-    let largest = b.iter().fold(0f32, |m, x| m.max(x.abs()));
-    assert_eq!(a.len(), b.len());
-    assert!(a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 2e-6 * largest), "{a:?}\n{b:?}");
+fn expect_close(values: &[f32], expected: &[f32]) {
+    let largest = expected.iter().fold(0f32, |m, x| m.max(x.abs()));
+    assert_eq!(values.len(), expected.len());
+    assert!(
+        values.iter().zip(expected).all(|(a, b)| (a - b).abs() <= 2e-6 * largest),
+        "{values:?}\n{expected:?}"
+    );
 }
 
 #[test]
 fn a_step_of_several_batches_is_the_step_of_all_their_utterances() {
-    let learner = learner();
-    let (full, whole_sums) = gradients(&learner, &[0, 4]);
+    let learner = new_learner();
+    let (full, whole_sums) = step_gradients(&learner, &[0, 4]);
     assert_eq!((whole_sums.utterances, whole_sums.skipped), (4, 0));
     for cuts in [&[0, 2, 4][..], &[0, 1, 4], &[0, 1, 2, 3, 4]] {
-        let (parts, sums) = gradients(&learner, cuts);
-        expect_close(&values(&parts), &values(&full));
+        let (parts, sums) = step_gradients(&learner, cuts);
+        expect_close(&flatten(&parts), &flatten(&full));
         assert!((norm(&parts).unwrap() / norm(&full).unwrap() - 1.0).abs() < 1e-6);
         assert_eq!(sums.utterances, 4);
         assert!(
@@ -83,15 +86,15 @@ fn a_step_of_several_batches_is_the_step_of_all_their_utterances() {
         );
     }
     // Half of the utterances have other gradients.
-    let (half, _) = gradients(&learner, &[0, 2]);
-    assert!(values(&half).iter().zip(values(&full)).any(|(a, b)| (a - b).abs() > 1e-3));
+    let (half, _) = step_gradients(&learner, &[0, 2]);
+    assert!(flatten(&half).iter().zip(flatten(&full)).any(|(a, b)| (a - b).abs() > 1e-3));
 }
 
 #[test]
 fn a_step_updates_the_weights_and_their_average() {
-    let mut learner = learner();
+    let mut learner = new_learner();
     let before = learner.model().parameters().values().unwrap();
-    let (step, _) = gradients(&learner, &[0, 4]);
+    let (step, _) = step_gradients(&learner, &[0, 4]);
     let gradient_norm = learner.apply(&step, &START).unwrap();
     assert_eq!(gradient_norm, norm(&step).unwrap());
     let after = learner.model().parameters().values().unwrap();
@@ -121,56 +124,60 @@ fn owned_state(learner: &Learner) -> OptimizerState {
 #[test]
 fn a_restored_learner_has_the_same_next_steps() {
     let run = |restore: bool| {
-        let mut learner = learner();
+        let mut learner = new_learner();
         for step in 0..4 {
             if restore && step == 2 {
                 let weights = learner.model().parameters().values().unwrap();
-                let mut restored = self::learner();
+                let mut restored = new_learner();
                 restored.restore(&weights, learner.average(), &owned_state(&learner), 2).unwrap();
                 learner = restored;
             }
-            let (step_gradients, _) = gradients(&learner, &[0, 4]);
-            learner.apply(&step_gradients, &StepPosition { step, ..START }).unwrap();
+            let (gradients, _) = step_gradients(&learner, &[0, 4]);
+            learner.apply(&gradients, &StepPosition { step, ..START }).unwrap();
         }
         (learner.model().parameters().values().unwrap(), learner.average().cloned())
     };
     assert_eq!(run(true), run(false));
-    let mut learner = learner();
+    let mut learner = new_learner();
     let weights = learner.model().parameters().values().unwrap();
-    let error = learner.restore(&weights, None, &owned_state(&self::learner()), 0).unwrap_err();
+    let error = learner.restore(&weights, None, &owned_state(&new_learner()), 0).unwrap_err();
     assert!(matches!(error, Error::Model(model::Error::Shape { .. })), "{error}");
 }
 
 /// Gradient descent that counts its steps: a custom optimizer.
-struct Descent(f32);
+struct CountingDescent {
+    num_steps: f32,
+}
 
-impl Optimizer for Descent {
+impl Optimizer for CountingDescent {
     fn step(&mut self, parameters: &model::Parameters, gradients: &Gradients, rate: f64) -> Result<f64> {
         for (name, variable) in parameters.iter() {
             if let Some(gradient) = gradients.get(name) {
                 variable.set(&(variable.as_tensor() - (gradient * rate)?)?)?;
             }
         }
-        self.0 += 1.0;
+        self.num_steps += 1.0;
         norm(gradients)
     }
 
     fn state(&self) -> BTreeMap<String, Cow<'_, Values>> {
-        let count: Values = [("count".to_owned(), vec![self.0])].into();
+        let count: Values = [("count".to_owned(), vec![self.num_steps])].into();
         [("steps".to_owned(), Cow::Owned(count))].into()
     }
 
     fn restore(&mut self, state: &OptimizerState, _: u64) -> Result<()> {
-        self.0 = state["steps"]["count"][0];
+        self.num_steps = state["steps"]["count"][0];
         Ok(())
     }
 }
 
 #[test]
 fn a_custom_optimizer_replaces_the_built_in_ones() {
-    let model = || Model::new(&config(), 4).unwrap();
-    let mut learner = Learner::with_optimizer(model(), &optimizer(), Box::new(Descent(0.0))).unwrap();
-    let (before, _) = gradients(&learner, &[0, 4]);
+    let model = || Model::new(&model_config(), 4).unwrap();
+    let mut learner =
+        Learner::with_optimizer(model(), &optimizer_config(), Box::new(CountingDescent { num_steps: 0.0 }))
+            .unwrap();
+    let (before, _) = step_gradients(&learner, &[0, 4]);
     let weights = learner.model().parameters().values().unwrap();
     learner.apply(&before, &START).unwrap();
     let name = "joint.head.bias";
@@ -181,8 +188,8 @@ fn a_custom_optimizer_replaces_the_built_in_ones() {
     }
     assert_eq!(learner.optimizer_state()["steps"]["count"], [1.0]);
     // The built-in optimizers have the same interface.
-    let adamw: Box<dyn Optimizer> = Box::new(AdamW::new(model().parameters(), &optimizer()));
-    assert!(Learner::with_optimizer(model(), &optimizer(), adamw).is_ok());
+    let adamw: Box<dyn Optimizer> = Box::new(AdamW::new(model().parameters(), &optimizer_config()));
+    assert!(Learner::with_optimizer(model(), &optimizer_config(), adamw).is_ok());
 }
 
 #[test]
@@ -203,8 +210,10 @@ fn the_state_of_a_custom_optimizer_is_in_the_checkpoint() {
         let path = parent.path().join(name);
         let folder = RunFolder::new(&path, StartMode::Resume).unwrap();
         let resumed = folder.last().exists().then(|| Checkpoint::read(&folder.last()).unwrap());
-        let model = Model::new(&config(), 4).unwrap();
-        let learner = Learner::with_optimizer(model, &optimizer(), Box::new(Descent(0.0))).unwrap();
+        let model = Model::new(&model_config(), 4).unwrap();
+        let learner =
+            Learner::with_optimizer(model, &optimizer_config(), Box::new(CountingDescent { num_steps: 0.0 }))
+                .unwrap();
         let (mut group, run) = (distributed::ProcessGroup::single(), RunConfig::new(epochs));
         let (resumed, metadata) = (resumed.as_ref(), CheckpointMetadata::default());
         let mut trainer = Trainer::new(learner, &run, 1, metadata, &folder, resumed, &mut group).unwrap();

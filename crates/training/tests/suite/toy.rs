@@ -5,14 +5,26 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
+/// Sample rate of the recordings in Hz.
 pub const RATE: u32 = 8000;
 
 /// Each word is a tone.
 const WORDS: [(&str, f32); 3] = [("low", 400.0), ("middle", 900.0), ("high", 1900.0)];
 
+// Lengths in samples.
+const PAUSE_BEFORE_WORDS: usize = 800;
+const WORD_SAMPLES: usize = 1600;
+const EDGE_SAMPLES: f32 = 200.0;
+const PAUSE_AFTER_WORD: usize = 500;
+
+/// Largest value of a sample.
+const AMPLITUDE: f32 = 9000.0;
+
+/// The texts of the utterances.
 const SENTENCES: [&str; 6] =
     ["low", "high low", "middle high middle", "low low high", "middle", "high middle low low"];
 
+/// The recipe, with three epochs.
 pub const RECIPE: &str = r#"
 seed = 7
 [data]
@@ -61,7 +73,7 @@ impl Toy {
         let toy = Toy(tempfile::tempdir().unwrap());
         let mut manifest = String::new();
         for (index, text) in SENTENCES.iter().enumerate() {
-            let samples = tones(text);
+            let samples = synthesize_words(text);
             write_wav(&toy.path(&format!("{index}.wav")), RATE, &samples);
             let (count, subset) = (samples.len(), if index % 2 == 0 { "even" } else { "odd" });
             let speaker = ["flute", "kettle", "wind"][index / 2];
@@ -95,17 +107,17 @@ impl Toy {
 }
 
 /// The words of a text as tones with soft edges, with pauses.
-fn tones(text: &str) -> Vec<i16> {
-    let mut samples = vec![0; 800];
+fn synthesize_words(text: &str) -> Vec<i16> {
+    let mut samples = vec![0; PAUSE_BEFORE_WORDS];
     for word in text.split(' ') {
-        let pitch = WORDS.iter().find(|(known, _)| *known == word).unwrap().1;
-        let (length, start) = (1600, samples.len());
+        let pitch = WORDS.iter().find(|(name, _)| *name == word).unwrap().1;
+        let (length, start) = (WORD_SAMPLES, samples.len());
         samples.extend((0..length).map(|n| {
-            let edge = (n.min(length - n) as f32 / 200.0).min(1.0);
+            let edge = (n.min(length - n) as f32 / EDGE_SAMPLES).min(1.0);
             let wave = (std::f32::consts::TAU * pitch * (start + n) as f32 / RATE as f32).sin();
-            (9000.0 * edge * wave) as i16
+            (AMPLITUDE * edge * wave) as i16
         }));
-        samples.extend([0; 500]);
+        samples.extend([0; PAUSE_AFTER_WORD]);
     }
     samples
 }

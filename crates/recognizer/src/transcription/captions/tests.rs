@@ -1,4 +1,4 @@
-//! Tests of captions: limits of lines and display times.
+//! Tests of SRT and WebVTT captions: limits of lines and display times.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ fn word(text: &str, start: f64, end: f64) -> TimedWord {
 }
 
 fn default_captions(words: &[TimedWord]) -> Vec<Caption> {
-    captions(words, &CaptionOptions::default())
+    split_into_captions(words, &CaptionOptions::default())
 }
 
 fn default_times(words: &[TimedWord]) -> Vec<(u64, u64)> {
@@ -26,7 +26,7 @@ fn captions_respect_the_limits() {
     for caption in &captions {
         assert!(caption.end - caption.start <= options.max_seconds + 1e-9);
         assert!(caption.lines.len() <= options.lines);
-        assert!(caption.lines.iter().all(|line| characters(line) <= options.line_characters));
+        assert!(caption.lines.iter().all(|line| count_characters(line) <= options.line_characters));
     }
     let text: Vec<&str> = captions.iter().flat_map(|c| &c.lines).flat_map(|line| line.split(' ')).collect();
     assert_eq!(text, words.iter().map(|word| word.text.as_str()).collect::<Vec<_>>());
@@ -38,13 +38,16 @@ fn a_pause_ends_a_caption() {
     let captions = default_captions(&[word("a", 0.0, 0.5), word("b", 1.0, 1.2), word("c", 2.3, 2.5)]);
     assert_eq!(captions.iter().map(|c| c.lines.join("/")).collect::<Vec<_>>(), ["a b", "c"]);
     let options = CaptionOptions::default();
-    assert_eq!((srt(&[], &options), vtt(&[], &options)), (String::new(), "WEBVTT\n\n".to_owned()));
-    assert!(vtt(&[word("<b>", 0.0, 1.0)], &options).contains("&lt;b&gt;"));
+    assert_eq!(
+        (format_srt(&[], &options), format_vtt(&[], &options)),
+        (String::new(), "WEBVTT\n\n".to_owned())
+    );
+    assert!(format_vtt(&[word("<b>", 0.0, 1.0)], &options).contains("&lt;b&gt;"));
     // A word longer than a line is split.
     let lines = |length| {
         let all = default_captions(&[word(&"x".repeat(length), 0.0, 1.0), word("y", 1.0, 1.5)]);
         all.iter()
-            .map(|caption| caption.lines.iter().map(|line| characters(line)).collect())
+            .map(|caption| caption.lines.iter().map(|line| count_characters(line)).collect())
             .collect::<Vec<Vec<_>>>()
     };
     assert_eq!(lines(60), [[42, 20]]);
@@ -79,12 +82,12 @@ fn a_caption_is_displayed_long_enough_if_possible() {
 
 #[test]
 fn a_full_caption_ends_at_a_pause() {
-    // A caption has at most twelve words of six letters; pauses follow the words in `long`.
-    let words = |long: &[usize]| {
+    // A caption has at most twelve words of six letters; a long pause follows the listed words.
+    let words = |before_long_pauses: &[usize]| {
         let mut start = 0.0;
         let word_at = |k: usize| {
             let word = word("sesame", start, start + 0.2);
-            start += if long.contains(&k) { 0.6 } else { 0.3 };
+            start += if before_long_pauses.contains(&k) { 0.6 } else { 0.3 };
             word
         };
         (1..=18).map(word_at).collect::<Vec<_>>()
@@ -106,11 +109,11 @@ fn any_words() -> impl Strategy<Value = Vec<TimedWord>> {
     let scale = proptest::strategy::Union::new(steps);
     (proptest::collection::vec(word_and_times, 0..60), scale, 0.0..1e5f64).prop_map(
         |(list, scale, mut start)| {
-            let mut next = |(text, step, length): (String, f64, f64)| {
+            let mut next_word = |(text, step, length): (String, f64, f64)| {
                 start += scale * step;
                 word(&text, start, start + length.max(0.0))
             };
-            list.into_iter().map(&mut next).collect()
+            list.into_iter().map(&mut next_word).collect()
         },
     )
 }
@@ -127,28 +130,28 @@ proptest! {
     ) {
         let max_seconds = min_seconds + longer;
         let options = CaptionOptions { pause_seconds, min_seconds, max_seconds, line_characters, lines };
-        let captions = super::captions(&words, &options);
+        let captions = split_into_captions(&words, &options);
         for caption in &captions {
             prop_assert!((1..=lines).contains(&caption.lines.len()));
             for line in &caption.lines {
-                prop_assert!((1..=line_characters).contains(&characters(line)), "{line}");
+                prop_assert!((1..=line_characters).contains(&count_characters(line)), "{line}");
             }
         }
         let lines = captions.iter().flat_map(|caption| &caption.lines);
         let shown_words: Vec<&str> = lines.flat_map(|line| line.split(' ')).collect();
-        let cut = |word: &TimedWord| {
+        let split_letters = |word: &TimedWord| {
             let letters: Vec<char> = word.text.chars().collect();
             letters.chunks(line_characters).map(|part| part.iter().collect()).collect::<Vec<String>>()
         };
-        prop_assert_eq!(shown_words, words.iter().flat_map(cut).collect::<Vec<_>>());
+        prop_assert_eq!(shown_words, words.iter().flat_map(split_letters).collect::<Vec<_>>());
         let times = display_times(&captions, &options);
         prop_assert_eq!(times.len(), captions.len());
-        for (at, &(start, end)) in times.iter().enumerate() {
-            prop_assert!(start < end && end - start <= milliseconds(max_seconds));
-            let next = times.get(at + 1).map_or(u64::MAX, |next| next.0);
+        for (index, &(start, end)) in times.iter().enumerate() {
+            prop_assert!(start < end && end - start <= to_milliseconds(max_seconds));
+            let next = times.get(index + 1).map_or(u64::MAX, |next| next.0);
             prop_assert!(end <= next);
             // The minimum duration, or until the next caption.
-            prop_assert!(end - start >= milliseconds(min_seconds) || end == next, "{times:?}");
+            prop_assert!(end - start >= to_milliseconds(min_seconds) || end == next, "{times:?}");
         }
     }
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Error;
-use crate::optimizer::moments::BLOCK;
+use crate::optimizer::moments::ELEMENTS_PER_TASK;
 
 const CONFIG: LambConfig =
     LambConfig { betas: [0.5, 0.75], eps: 0.0, weight_decay: 0.5, bias_correction: true };
@@ -50,8 +50,8 @@ fn the_trust_ratio_is_1_if_it_is_not_defined() {
     assert_eq!(trust(&config, true, [0.0; 2], [1.0, 2.0]), 1.0);
     assert_eq!(trust(&config, true, [0.0; 2], [0.0; 2]), 1.0);
     assert_eq!(trust(&config, false, [3.0, 4.0], [1.0, 2.0]), 1.0);
-    let without = LambConfig { weight_decay: 0.0, ..config };
-    assert_eq!(trust(&without, true, [3.0, 4.0], [1.0, 2.0]), 1.0);
+    let without_decay = LambConfig { weight_decay: 0.0, ..config };
+    assert_eq!(trust(&without_decay, true, [3.0, 4.0], [1.0, 2.0]), 1.0);
     // Without a gradient u = λw.
     assert_relative_eq!(trust(&config, true, [3.0, 4.0], [0.0; 2]), 2.0, max_relative = 1e-12);
 }
@@ -69,11 +69,11 @@ fn slices_of_different_lengths_are_rejected() {
 
 /// Returns weights, moments and ratios after three steps with pseudorandom numbers.
 fn three_steps(count: usize) -> (Vec<f32>, Vec<f32>, Vec<f32>, Vec<f64>) {
-    let wave = |at: usize, by: f32| ((at * 7919 % 10007) as f32 * by).sin();
-    let mut w: Vec<f32> = (0..count).map(|at| wave(at, 0.37)).collect();
+    let test_value = |index: usize, frequency: f32| ((index * 7919 % 10007) as f32 * frequency).sin();
+    let mut w: Vec<f32> = (0..count).map(|index| test_value(index, 0.37)).collect();
     let (mut m, mut v) = (vec![0.0; count], vec![0.0; count]);
     let steps = (1..4).map(|step| {
-        let g: Vec<f32> = (0..count).map(|at| wave(at, 0.11 * step as f32)).collect();
+        let g: Vec<f32> = (0..count).map(|index| test_value(index, 0.11 * step as f32)).collect();
         let config = LambConfig { eps: 1e-9, ..CONFIG };
         LambStep::new(&config, step, 0.01, 1.5).update_tensor(true, &mut w, &g, &mut m, &mut v).unwrap()
     });
@@ -83,35 +83,35 @@ fn three_steps(count: usize) -> (Vec<f32>, Vec<f32>, Vec<f32>, Vec<f64>) {
 
 #[test]
 fn the_bits_do_not_depend_on_the_number_of_threads() {
-    for count in [1, 7, BLOCK, 3 * BLOCK + 5] {
-        let on = |threads| {
+    for count in [1, 7, ELEMENTS_PER_TASK, 3 * ELEMENTS_PER_TASK + 5] {
+        let run_on = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| three_steps(count))
         };
-        let single = on(1);
-        assert!(single == on(2) && single == on(3), "{count}");
+        let single_threaded = run_on(1);
+        assert!(single_threaded == run_on(2) && single_threaded == run_on(3), "{count}");
     }
 }
 
 proptest! {
     #[test]
-    fn a_step_has_the_size_of_its_tensor(
+    fn a_step_is_proportional_to_the_norm_of_its_tensor(
         w in prop::collection::vec(-10.0f64..10.0, 1..40), seed in any::<u32>(), scale in -20i32..20,
     ) {
-        let g: Vec<f64> = (0..w.len()).map(|at| 2f64.powi(scale) * ((at as f64) + f64::from(seed)).sin()).collect();
+        let g: Vec<f64> = (0..w.len()).map(|index| 2f64.powi(scale) * ((index as f64) + f64::from(seed)).sin()).collect();
         let (mut new, mut m, mut v) = (w.clone(), vec![0.0; w.len()], vec![0.0; w.len()]);
         let trust = LambStep::new(&CONFIG, 1, 0.1, 1.0).update_tensor(true, &mut new, &g, &mut m, &mut v).unwrap();
         let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
-        let (size, step) = (norm(&mut w.iter().copied()), norm(&mut w.iter().zip(&new).map(|(a, b)| a - b)));
+        let (weight_norm, step_norm) = (norm(&mut w.iter().copied()), norm(&mut w.iter().zip(&new).map(|(a, b)| a - b)));
         prop_assert!(trust > 0.0);
         if trust != 1.0 {
-            prop_assert!((step - 0.1 * size).abs() <= 1e-9 * size, "{} of {}", step, size);
+            prop_assert!((step_norm - 0.1 * weight_norm).abs() <= 1e-9 * weight_norm, "{} of {}", step_norm, weight_norm);
         }
     }
 }
 
 /// Creates two tensors, and their gradients of a loss Σ g·w.
-fn model(g: [f32; 3]) -> (Parameters, Gradients) {
+fn parameters_and_gradients(g: [f32; 3]) -> (Parameters, Gradients) {
     let start = Init::Uniform { lo: -1.0, up: 1.0 };
     let make = |vb: candle_nn::VarBuilder| {
         vb.get_with_hints((2, 1), "w", start)?;
@@ -131,7 +131,7 @@ fn model(g: [f32; 3]) -> (Parameters, Gradients) {
 
 #[test]
 fn all_parameters_share_one_norm_and_decay() {
-    let (parameters, gradients) = model([2.0, 3.0, 6.0]);
+    let (parameters, gradients) = parameters_and_gradients([2.0, 3.0, 6.0]);
     let before = parameters.values().unwrap();
     let config = LambConfig { eps: 1e-9, weight_decay: 0.1, ..CONFIG };
     let mut lamb = Lamb::new(&parameters, config, Clip::Single(1.0));
@@ -145,7 +145,7 @@ fn all_parameters_share_one_norm_and_decay() {
 #[test]
 fn a_restored_optimizer_continues_with_the_same_bits() {
     let run = |restore: bool| {
-        let (parameters, gradients) = model([2.0, -3.0, 6.0]);
+        let (parameters, gradients) = parameters_and_gradients([2.0, -3.0, 6.0]);
         let new = || Lamb::new(&parameters, CONFIG, Clip::Distributed(1.0));
         let mut lamb = new();
         lamb.step(&parameters, &gradients, 0.1).unwrap();
@@ -164,7 +164,7 @@ fn a_restored_optimizer_continues_with_the_same_bits() {
 #[test]
 fn a_gradient_that_is_not_finite_changes_nothing() {
     for bad in [f32::NAN, f32::INFINITY] {
-        let (parameters, gradients) = model([2.0, bad, 6.0]);
+        let (parameters, gradients) = parameters_and_gradients([2.0, bad, 6.0]);
         let before = parameters.values().unwrap();
         let mut lamb = Lamb::new(&parameters, CONFIG, Clip::Single(1.0));
         assert!(!lamb.step(&parameters, &gradients, 0.1).unwrap().is_finite());
