@@ -39,11 +39,11 @@ type PlacedLabel = (u32, usize, usize);
 /// A search with its model; the variants differ in what they compute per site.
 enum Search {
     /// Frame looping without precomputed projections.
-    FrameLooping(DecodingModel),
+    ByFrame(DecodingModel),
     /// Label looping without precomputed projections.
-    LabelLooping(GreedySearch),
+    ByLabel(GreedySearch),
     /// Label looping with precomputed projections.
-    ProjectedLabelLooping(GreedySearch, Arc<JointNetwork>),
+    ProjectedByLabel(GreedySearch, Arc<JointNetwork>),
 }
 
 fn greedy_options() -> GreedyOptions {
@@ -64,15 +64,15 @@ pub fn prepare(work: &DecodeWork, method: &Method) -> Result<Box<dyn Workload>> 
     let one_frame = GreedyOptions { look_ahead: 1, ..greedy_options() };
     let projected = |options| -> Result<Search> {
         let (model, network) = weights.network()?;
-        Ok(Search::ProjectedLabelLooping(GreedySearch::new(model, options)?, network))
+        Ok(Search::ProjectedByLabel(GreedySearch::new(model, options)?, network))
     };
     let search = match method {
         Method::Decode(GreedyVariant::LookAhead) => projected(greedy_options())?,
         Method::Decode(GreedyVariant::OneFrame) => projected(one_frame)?,
         Method::Decode(GreedyVariant::Unprojected) => {
-            Search::LabelLooping(GreedySearch::new(weights.unprojected()?, one_frame)?)
+            Search::ByLabel(GreedySearch::new(weights.unprojected()?, one_frame)?)
         }
-        _ => Search::FrameLooping(weights.unprojected()?),
+        _ => Search::ByFrame(weights.unprojected()?),
     };
     let (lengths, encoded) = (work.lengths(), work.encoded());
     let labels = Vec::new();
@@ -99,17 +99,17 @@ impl Search {
         collect: &mut dyn FnMut(&Hypotheses),
     ) -> Result<()> {
         match self {
-            Self::FrameLooping(model) => {
+            Self::ByFrame(model) => {
                 collect(&frame_looping(
                     model,
                     &split_utterances(encoded, lengths, ENCODER),
                     &greedy_options(),
                 )?);
             }
-            Self::LabelLooping(search) => {
+            Self::ByLabel(search) => {
                 collect(search.decode(&split_utterances(encoded, lengths, ENCODER))?)
             }
-            Self::ProjectedLabelLooping(search, network) => {
+            Self::ProjectedByLabel(search, network) => {
                 let frames = network.project_frames(encoded)?;
                 collect(search.decode(&split_utterances(&frames, lengths, HIDDEN))?);
             }

@@ -247,7 +247,7 @@ impl Checkpoint {
                 full_name.split_once('/').filter(|(kind, name)| !(kind.is_empty() || name.is_empty()))
             else {
                 return Err(invalid(
-                    "tensors named weight/, average/, first/ or second/, or KIND/ of an custom optimizer",
+                    "tensors named weight/, average/, first/ or second/, or KIND/ of a custom optimizer",
                     format!("{full_name:?}"),
                 ));
             };

@@ -142,7 +142,7 @@ fn count_paths(frames: usize, labels: usize, arcs: &[PathArc]) -> f64 {
     let mut complete = 0.0;
     // Every arc advances t or u, so t-major order is topological.
     for t in 0..frames {
-        for u in 0..rows {
+        for u in 0..positions {
             for arc in arcs {
                 let (next_t, next_u) = (t + arc.frames, u + arc.labels);
                 if (next_t, next_u) == (frames, labels) && arc.may_end {

@@ -74,9 +74,10 @@ macro_rules! micro_kernel {
             let mut sums = [[$zero(); R]; M];
             let mut right = data.as_ptr();
             for left in left {
-                // SAFETY: inside `data` at each step, as checked.
-                let columns: [_; R] =
-                    std::array::from_fn(|register| unsafe { $load(right.wrapping_add(offsets[register])) });
+                let columns: [_; R] = std::array::from_fn(|register| {
+                    // SAFETY: inside `data` at each step, as checked.
+                    unsafe { $load(right.wrapping_add(offsets[register])) }
+                });
                 right = right.wrapping_add(step_stride);
                 for (sums, &left) in sums.iter_mut().zip(left) {
                     let left = $set1(left);

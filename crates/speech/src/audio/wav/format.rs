@@ -70,7 +70,7 @@ pub(super) fn parse(path: &Path, chunk: &[u8], order: ByteOrder) -> Result<Sampl
             return Err(format_error(path, EXPECTED, description));
         }
     };
-    Ok(SampleFormat { container_bytes: "WAV", channels, sample_rate, block_bytes, coding })
+    Ok(SampleFormat { container: "WAV", channels, sample_rate, block_bytes, coding })
 }
 
 /// Returns the name of a format tag (mmreg.h).
