@@ -112,7 +112,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let source = TrainingSet::new(&utterances, &recipe, &front_end);
 
     // Train a model with the dense objective.
-    let model = Model::new(&recipe.model(), tokenizer.size())?;
+    let model = Model::new(&recipe.model_config(), tokenizer.size())?;
     println!("{} parameters, {} classes", model.parameters().count(), model.classes());
     let ctc = LossSession::new(&Options::new(Loss::Ctc))?;
     let learner = Learner::new(model, &recipe.optimizer)?.with_objective(Box::new(DenseObjective { ctc }));

@@ -31,7 +31,7 @@ fn main() -> Result<(), Error> {
         let norm = gradient.sqr()?.sum_all()?.to_scalar::<f32>()?.sqrt();
         println!("gradient of {name:<10} {:?}, norm {norm:.4}", gradient.dims());
     }
-    let sites = targets.lattices().sites();
+    let sites = targets.lattices().num_sites();
     println!(
         "{sites} sites x {classes} classes would be {} MB of scores; none were kept",
         sites * classes * 4 / 1_000_000

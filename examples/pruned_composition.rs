@@ -83,7 +83,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!(
         "  {} of {} sites, {seconds:.2} s for both passes and all gradients",
         first_pass.ranges.sites(),
-        targets.lattices().sites()
+        targets.lattices().num_sites()
     );
     println!("{plan}\n");
 

@@ -24,7 +24,7 @@ fn model(features: &str, bidirectional: bool) -> Model {
         training = {{ epochs = 1 }}
         "#
     );
-    Model::new(&Recipe::parse(&text, Path::new("test.toml")).unwrap().model(), 4).unwrap()
+    Model::new(&Recipe::parse(&text, Path::new("test.toml")).unwrap().model_config(), 4).unwrap()
 }
 
 /// Pieces of audio, 100 ms each.

@@ -25,10 +25,11 @@ fn model(topology: &Topology) -> DecodingModel {
     let (first, second, bias) = (layer(WIDTH, 0.71), layer(WIDTH, 0.37), vec![0.1; 4 * WIDTH]);
     let layers = [&first, &second].map(|[input, recurrent]| LstmLayer { input, recurrent, bias: &bias });
     let predictor = LstmPredictor::new(&test_values(CLASSES * WIDTH, 0.93), WIDTH, &layers, 0).unwrap();
-    let outputs = CLASSES + topology.durations();
+    let outputs = CLASSES + topology.num_durations();
     let head = AffineLayer::new("head", &test_values(outputs * WIDTH, 0.57), WIDTH, None).unwrap();
     let projection = AffineLayer::new("projection", &test_values(WIDTH * WIDTH, 0.29), WIDTH, None).unwrap();
-    let network = JointNetwork::new(Activation::Tanh, None, projection, head, topology.durations()).unwrap();
+    let network =
+        JointNetwork::new(Activation::Tanh, None, projection, head, topology.num_durations()).unwrap();
     DecodingModel::new(Arc::new(predictor), Arc::new(network), 0, &[], topology).unwrap()
 }
 

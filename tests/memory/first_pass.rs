@@ -2,7 +2,7 @@
 //!
 //! All plans must give equal results.
 use panda::pruned::{
-    Batch, Error, FirstPass, Heads, Linear, Matrices, Options, Plan, Source, Unigram, Workspace,
+    Batch, Error, FirstPass, Heads, Linear, Matrices, Options, Plan, ScoreSource, Unigram, Workspace,
     first_pass_with,
 };
 
@@ -15,7 +15,7 @@ fn test_values(count: usize, scale: f32) -> Vec<f32> {
 }
 
 /// Plans from the fastest to the smallest.
-fn plans<S: Source<f32>>(source: &S, batch: &Batch, options: &Options) -> Vec<Plan> {
+fn plans<S: ScoreSource<f32>>(source: &S, batch: &Batch, options: &Options) -> Vec<Plan> {
     let planned_bytes = |plan: Plan| plan.scratch(source, batch, options).total().bytes();
     let (smallest, best) = (planned_bytes(Plan::minimal()), planned_bytes(Plan::default()));
     let error = Plan::within(source, batch, options, smallest - 1);
@@ -33,7 +33,7 @@ fn plans<S: Source<f32>>(source: &S, batch: &Batch, options: &Options) -> Vec<Pl
 const LARGE_BYTES: usize = 64 << 10;
 
 /// Checks memory and results of all plans.
-fn check_plans<S: Source<f32>>(source: &S, batch: &Batch, options: &Options) {
+fn check_plans<S: ScoreSource<f32>>(source: &S, batch: &Batch, options: &Options) {
     let weights: Vec<f64> = (0..batch.len()).map(|b| 1.0 - b as f64 / 9.0).collect();
     let mut first: Option<FirstPass<f32>> = None;
     for plan in plans(source, batch, options) {

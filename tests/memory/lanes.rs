@@ -19,7 +19,7 @@ fn measure_growth(run: impl FnOnce()) -> (usize, usize) {
 
 /// Returns deterministic emissions of all sites.
 fn emissions(lattices: &Lattices, topology: &Topology) -> Vec<f64> {
-    (0..lattices.sites() * topology.columns()).map(|i| -((i * 7 % 11) as f64) / 3.0).collect()
+    (0..lattices.num_sites() * topology.num_columns()).map(|i| -((i * 7 % 11) as f64) / 3.0).collect()
 }
 
 /// Returns batches of one and of many utterances, with and without bands.

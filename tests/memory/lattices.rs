@@ -7,7 +7,7 @@ use crate::counting::{allocation_count, exclusive};
 fn only_the_first_call_allocates() {
     let _guard = exclusive();
     let lattices = Lattices::new(vec![40, 7, 23], vec![9, 12, 0]).unwrap();
-    let emissions: Vec<f64> = (0..lattices.sites() * 2).map(|i| -((i * 7 % 11) as f64) / 3.0).collect();
+    let emissions: Vec<f64> = (0..lattices.num_sites() * 2).map(|i| -((i * 7 % 11) as f64) / 3.0).collect();
     let (mut losses, mut adjoints) = (vec![0.0; 3], vec![0.0; emissions.len()]);
     let (topology, regularizers) =
         (Topology::rnnt(), Regularizers { fastemit: 0.1, ..Regularizers::default() });

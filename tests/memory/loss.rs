@@ -18,7 +18,7 @@ fn no_array_of_sites_times_classes_is_allocated() {
 
 fn check_loss() {
     let problem = Problem::draw(1, 3, 90, 30, 5_000, 48, 0.3);
-    let (sites, classes) = (problem.targets().lattices().sites(), problem.classes);
+    let (sites, classes) = (problem.targets().lattices().num_sites(), problem.classes);
     let quarter_bytes = sites * classes / 4 * size_of::<f32>();
     let shape = Shape { sites, hidden: problem.width, classes, selected: 2 };
     let budget = 4 << 20;
@@ -60,7 +60,7 @@ fn check_loss() {
                     .unwrap();
             problem.differentiate(&loss, &vars)
         });
-        (targets.lattices().sites(), growth)
+        (targets.lattices().num_sites(), growth)
     };
     let ((few_sites, before), (many_sites, after)) = (grow(100), grow(200));
     let bytes_per_site = after.saturating_sub(before) / (many_sites - few_sites);

@@ -132,7 +132,7 @@ impl SessionCase {
             }
         };
         let sites = if *kind == InputKind::Rows || self.has_scores && *kind != InputKind::Ctc {
-            if self.is_padded { batch * max_frames * max_positions } else { targets.lattices().sites() }
+            if self.is_padded { batch * max_frames * max_positions } else { targets.lattices().num_sites() }
         } else {
             frame_rows
         };

@@ -71,7 +71,7 @@ impl Batch {
             }
         };
         let targets = match options.loss.topology() {
-            Some(topology) if topology.tokens() > 2 => {
+            Some(topology) if topology.num_tokens() > 2 => {
                 self.targets.clone().with_big_blanks(vec![1, 2]).unwrap()
             }
             _ => self.targets.clone(),

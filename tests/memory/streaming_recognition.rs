@@ -39,7 +39,7 @@ fn recognizer(kind: &str, preferred: Option<&str>, bidirectional: bool) -> Recog
     let recipe = Recipe::parse(&text, Path::new("test.toml")).unwrap();
     let kind = if kind == "words" { TokenizerKind::Words } else { TokenizerKind::Characters };
     let tokenizer = Tokenizer::train(kind, &["ab b a"]).unwrap();
-    let model = Model::new(&recipe.model(), tokenizer.size()).unwrap();
+    let model = Model::new(&recipe.model_config(), tokenizer.size()).unwrap();
     let mut weights = model.parameters().values().unwrap();
     let class = preferred
         .map_or(tokenizer.size(), |token| tokenizer.tokens().iter().position(|name| name == token).unwrap());
@@ -77,7 +77,7 @@ fn measure_live_bytes(recognizer: &Recognizer, options: &StreamingOptions) -> ([
             *sample = 0.1 * ((n * CHUNK_SAMPLES + i) as f32 * 0.3).sin();
         }
         let update = stream.push(&chunk).unwrap();
-        labels += update.new.tokens.len();
+        labels += update.final_words.tokens.len();
         drop(update);
         if n + 1 == CHUNKS_BEFORE {
             bytes[0] = live_bytes();

@@ -53,10 +53,10 @@ fn the_plan_of_a_recognition_lattice_allocates_no_model() {
         );
         let recipe = Recipe::parse(&text, std::path::Path::new("test.toml")).unwrap();
         let (largest, peak, plan) =
-            measure(|| Model::lattice_plan_for(&recipe.model(), labels, [16, 100, 20]));
+            measure(|| Model::lattice_plan_for(&recipe.model_config(), labels, [16, 100, 20]));
         assert!(peak < 1 << 20, "context {context} of {labels} labels: {peak} bytes, {largest} at once");
         if (context, labels) == (1, 10) {
-            let model = Model::new(&recipe.model(), labels).unwrap();
+            let model = Model::new(&recipe.model_config(), labels).unwrap();
             assert_eq!(plan.unwrap(), model.lattice_plan([16, 100, 20]).unwrap());
         }
     }
@@ -109,7 +109,7 @@ fn a_step_uses_at_most_the_planned_memory() {
         ),
     ] {
         let recipe = parse_recipe(encoder, predictor, training_options);
-        let model = Model::new(&recipe.model(), classes).unwrap();
+        let model = Model::new(&recipe.model_config(), classes).unwrap();
         let mut learner = Learner::new(model.clone(), &recipe.optimizer).unwrap();
         let parameters = learner.model().parameters().count();
         // Buffers reused from earlier steps count; the plan includes them.
@@ -119,7 +119,7 @@ fn a_step_uses_at_most_the_planned_memory() {
             [(&[3][..], 2), (&[60, 41, 20], 9), (&[200; 8], 30), (&[400, 10, 10, 10], 60), (&[90; 24], 12)]
         {
             let live = live_after_first_step.map_or(0, |first| live_bytes().saturating_sub(first));
-            let make_batch = || batch(recipe.model().input.width(), lengths, labels, classes);
+            let make_batch = || batch(recipe.model_config().input.width(), lengths, labels, classes);
             let shape = BatchShape::from_batch(&make_batch());
             let position = StepPosition { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
             let step = |learner: &mut Learner| {
@@ -141,7 +141,7 @@ fn a_step_uses_at_most_the_planned_memory() {
             live_after_first_step.get_or_insert_with(live_bytes);
 
             // A first step, without reused buffers.
-            let second_model = Model::new(&recipe.model(), classes).unwrap();
+            let second_model = Model::new(&recipe.model_config(), classes).unwrap();
             let mut second_learner = Learner::new(second_model, &recipe.optimizer).unwrap();
             let (measured, planned) = (step(&mut second_learner), step_bytes(&model, shape) + 4 * parameters);
             drop(second_learner);
@@ -154,7 +154,7 @@ fn a_step_uses_at_most_the_planned_memory() {
 
             // Several batches: a step allocates the sum of gradients and those of one batch.
             let live = live_after_first_step.map_or(0, |first| live_bytes().saturating_sub(first));
-            let first = batch(recipe.model().input.width(), &[3], 2, classes);
+            let first = batch(recipe.model_config().input.width(), &[3], 2, classes);
             let mut batches = [first, make_batch()].into_iter().map(Ok);
             let (_, measured, ()) = measure(|| {
                 learner.gradients(&mut batches, 1 + lengths.len(), &position).map(drop).unwrap();

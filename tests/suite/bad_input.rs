@@ -99,7 +99,7 @@ fn arrays_of_the_wrong_length_are_errors() {
         head,
     };
     let call = |x: &[f64], y: &[f64], network: &JointNetwork<f64>| {
-        let inputs = NetworkInputs { encodings: x, predictions: y, layout: LAYOUT };
+        let inputs = NetworkInputs { encoder_rows: x, predictor_rows: y, layout: LAYOUT };
         network.sum(&mut Session::new(&options)?, inputs, &valid_targets, &[1.0; 2])
     };
     assert!(call(&[0.0; 8], &[0.0; 8], &network).is_ok());

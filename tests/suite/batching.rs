@@ -187,7 +187,7 @@ proptest! {
         let f = pack(&problem.encoded, problem.max_frames, &|b| problem.frames[b]);
         let g = pack(&problem.predicted, problem.positions, &|b| problem.labels[b].len() + 1);
         let run = |f: &[f64], g: &[f64], layout| {
-            let inputs = NetworkInputs { encodings: f, predictions: g, layout };
+            let inputs = NetworkInputs { encoder_rows: f, predictor_rows: g, layout };
             network.sum(&mut Session::new(&options).unwrap(), inputs, &targets, &problem.weights).unwrap()
         };
         let (padded_output, packed_output) = (run(&with_bad_padding.encoded, &with_bad_padding.predicted, padded), run(&f, &g, Layout::Packed));

@@ -68,7 +68,7 @@ proptest! {
         let (exact, _) = problem.sample_wise(DType::F64, &Options { skip: 0.0, ..options.clone() });
         let (computed, skipped) = problem.sample_wise(DType::F64, &options);
         prop_assert_eq!(&computed.losses, &exact.losses);
-        for (i, bound) in [skipped.inputs, skipped.inputs, skipped.weight, skipped.bias].into_iter().enumerate() {
+        for (i, bound) in [skipped.input_error, skipped.input_error, skipped.weight_error, skipped.bias_error].into_iter().enumerate() {
             let pairs = computed.gradients[i].iter().zip(&exact.gradients[i]);
             let max_error = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
             prop_assert!(max_error <= bound + 1e-12, "{}: {max_error} above {bound}", GRADIENT_NAMES[i]);
@@ -218,7 +218,7 @@ proptest! {
         };
         let layout = Layout::Padded { frames: *max_frames, positions: *positions };
         let mut session = Session::new(&Options { plan: Some(plan), ..problem.options() }).unwrap();
-        let inputs = NetworkInputs { encodings: &values[0], predictions: &values[1], layout };
+        let inputs = NetworkInputs { encoder_rows: &values[0], predictor_rows: &values[1], layout };
         let computed = network.sum(&mut session, inputs, &problem.targets(), weights).unwrap();
         assert_close("losses", &computed.losses, &tensor_values(&loss), 1e-10);
         for (name, gradient, var) in [

@@ -35,11 +35,11 @@ fn large_problem() -> Problem {
 #[test]
 fn the_default_plan_gives_equal_bits() {
     let problem = large_problem();
-    let sites = problem.targets().lattices().sites();
+    let sites = problem.targets().lattices().num_sites();
     let shape = Shape { sites, hidden: problem.width, classes: problem.classes, selected: 2 };
     let plan = Plan::<f32>::new(shape, Precision::Full, DEFAULT_BUDGET, true).unwrap();
     assert!(
-        sites > plan.wave && problem.classes > 2 * plan.tile_classes,
+        sites > plan.wave_sites && problem.classes > 2 * plan.tile_classes,
         "the problem is too small for several waves and tiles: {plan:?}"
     );
     for dtype in [DType::F32, DType::F64] {
@@ -105,7 +105,7 @@ fn a_joint_network_on_slices_gives_equal_bits() {
     let layout = Layout::Padded { frames: problem.max_frames, positions: problem.positions };
     let (targets, options) = (problem.targets(), problem.options());
     assert_all_equal(&with_thread_counts(|| {
-        let inputs = NetworkInputs { encodings: &encoded, predictions: &predicted, layout };
+        let inputs = NetworkInputs { encoder_rows: &encoded, predictor_rows: &predicted, layout };
         network.sum(&mut Session::new(&options).unwrap(), inputs, &targets, &problem.weights).unwrap()
     }));
 }

@@ -106,9 +106,7 @@ impl Search {
                     &greedy_options(),
                 )?);
             }
-            Self::ByLabel(search) => {
-                collect(search.decode(&split_utterances(encoded, lengths, ENCODER))?)
-            }
+            Self::ByLabel(search) => collect(search.decode(&split_utterances(encoded, lengths, ENCODER))?),
             Self::ProjectedByLabel(search, network) => {
                 let frames = network.project_frames(encoded)?;
                 collect(search.decode(&split_utterances(&frames, lengths, HIDDEN))?);

@@ -53,7 +53,7 @@ pub fn forecast(work: &CaseWork, system: &System) -> Forecast {
             Ok(targets) => {
                 let options = session_options(budget, skip, bf16);
                 MemoryPlan::new::<f32>(&targets, work.hidden, work.classes, &options)
-                    .map_or(Forecast::Unknown, |plan| Forecast::Bytes(plan.transient as f64))
+                    .map_or(Forecast::Unknown, |plan| Forecast::Bytes(plan.transient_bytes as f64))
             }
         },
     }

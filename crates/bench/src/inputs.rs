@@ -93,7 +93,7 @@ impl LossInputs {
     pub fn synthetic(work: &LossSizes) -> Result<Self> {
         let LossSizes { batch, frames: max_frames, labels: max_labels, hidden, classes, model, .. } = *work;
         let targets = synthetic_targets(work)?;
-        let sites = targets.lattices().sites();
+        let sites = targets.lattices().num_sites();
         let sizes = BatchSizes { batch, frames: max_frames, labels: max_labels, hidden, classes, sites };
         let mut inputs = Self {
             frames: noise(1, batch * max_frames * hidden, 1.0),
@@ -164,7 +164,7 @@ impl LossInputs {
             labels,
             hidden,
             classes: recognizer.model().classes(),
-            sites: rows.targets.lattices().sites(),
+            sites: rows.targets.lattices().num_sites(),
         };
         Ok(Self {
             frames: values(&rows.frames)?,

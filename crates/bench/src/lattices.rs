@@ -28,7 +28,7 @@ struct LatticeBatch {
 pub fn prepare([batch, frames, labels]: [usize; 3], method: &Method) -> Result<Box<dyn Workload>> {
     let (lengths, counts) = ragged_lengths(batch, frames, labels);
     let lattices = Lattices::new(lengths, counts)?;
-    let sites = lattices.sites();
+    let sites = lattices.num_sites();
     // Log-probabilities between -3 and -0.1.
     let emissions = noise(6, 2 * sites, 1.45).iter().map(|x| f64::from(*x) - 1.55).collect();
     let shape = CaseShape {
@@ -108,7 +108,7 @@ impl Workload for TextbookWorkload {
         let forward_backward = |b: usize| {
             let range = lattices.site_range(b);
             let emissions = &emissions[2 * range.start..2 * range.end];
-            forward_backward_utterance(emissions, lattices.frames(b), lattices.labels(b))
+            forward_backward_utterance(emissions, lattices.num_frames(b), lattices.num_labels(b))
         };
         let results: Vec<(f64, Vec<f64>)> =
             (0..lattices.batch()).into_par_iter().map(forward_backward).collect();

@@ -97,7 +97,7 @@ impl Workload for SessionWorkload {
 
     fn step(&mut self) -> Result<NamedGradients> {
         let out = self.loss()?;
-        self.active_sites = Some(self.inputs.sizes.sites - out.skipped.sites - out.skipped.zeros);
+        self.active_sites = Some(self.inputs.sizes.sites - out.skipped.sites - out.skipped.zero_sites);
         Ok(named_gradients(out))
     }
 
@@ -120,7 +120,7 @@ impl Workload for SessionWorkload {
         Ok(Some(SkipReport {
             sites: skipped.sites,
             mass: skipped.mass,
-            bounds: [skipped.bias, skipped.weight, skipped.inputs],
+            bounds: [skipped.bias_error, skipped.weight_error, skipped.input_error],
             errors: [bias, weight, inputs],
         }))
     }

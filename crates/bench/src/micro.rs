@@ -112,7 +112,10 @@ fn measure_tiles() {
     let adjoints = vec![-0.3; selected * sites];
     let planned = Plan::<f32>::new(SHAPE, Precision::Full, usize::MAX, false).expect("no limit");
     let blockings = BLOCKINGS.map(|[wave, tile_classes, tiles]| {
-        (format!("{wave}x{tile_classes},{tiles}"), Plan { wave, tile_classes, tiles, ..planned })
+        (
+            format!("{wave}x{tile_classes},{tiles}"),
+            Plan { wave_sites: wave, tile_classes, group_tiles: tiles, ..planned },
+        )
     });
     for (name, plan) in blockings.into_iter().chain([("planned".to_owned(), planned)]) {
         let mut workspace = Workspace::with_plan(plan).expect("no part of a plan is zero");

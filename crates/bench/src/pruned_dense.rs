@@ -3,7 +3,7 @@
 //! A retained site is a lattice node that pruning keeps.
 use candle_core::{DType, Device, Tensor, Var};
 use oracle::dense::{head_logits, select_log_probs};
-use pruned::{Source, first_pass};
+use pruned::{ScoreSource, first_pass};
 use rnnt_dp::{Regularizers, Topology, candle::lattice_loss};
 use rnnt_loss::{PassScales, Pruning, SimpleInputs, Targets};
 
@@ -66,7 +66,7 @@ impl PrunedDenseWorkload {
     }
 
     /// Runs both passes; returns the number of retained sites and the gradients.
-    fn loss<S: Source<f32>>(&self, source: &S) -> Result<(usize, NamedGradients)> {
+    fn loss<S: ScoreSource<f32>>(&self, source: &S) -> Result<(usize, NamedGradients)> {
         let (targets, sizes, scales) = (&self.targets, &self.sizes, PassScales::default());
         let Pruning { s_range, lm_only_scale, am_only_scale, unigram } = self.work.pruning();
         let options = pruned::Options { lm_only_scale, am_only_scale, unigram, ..pruned::Options::default() };

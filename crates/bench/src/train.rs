@@ -82,7 +82,7 @@ impl TrainingWorkload {
 
     /// Returns the dropout state, the same in every step.
     fn pass(&self) -> TrainingPass {
-        TrainingPass::new(0, 0, &self.batch().numbers)
+        TrainingPass::new(0, 0, &self.batch().indices)
     }
 
     /// Measures one forward pass of encoder, predictor and whole model in milliseconds.

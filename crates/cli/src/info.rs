@@ -80,7 +80,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         bad_items::warn("data.train", &bad);
         let seconds: f64 = utterances.iter().map(|utterance| utterance.seconds).sum();
         outln!("training data: {} utterances, {:.1} minutes", utterances.len(), seconds / 60.0)?;
-        print_model(&recipe.model(), &tokenizer, arguments)
+        print_model(&recipe.model_config(), &tokenizer, arguments)
     } else {
         let checkpoint = Checkpoint::read(path)?;
         let (config, tokenizer) = (checkpoint.model_config(path)?, checkpoint.tokenizer(path)?);
@@ -106,8 +106,8 @@ impl Observer for MessagePrinter {
 fn print_model(config: &ModelConfig, tokenizer: &Tokenizer, arguments: &Args) -> Result<ExitCode> {
     outln!("tokens: {} and the blank", tokenizer.size())?;
     outln!("texts: normalize = \"{}\"", tokenizer.unicode_form().name())?;
-    if !tokenizer.special().is_empty() {
-        outln!("special words, one token each: {}", tokenizer.special().join(" "))?;
+    if !tokenizer.special_words().is_empty() {
+        outln!("special words, one token each: {}", tokenizer.special_words().join(" "))?;
     }
     outln!("one encoder frame: {} ms", config.frame_ms())?;
     outln!("{:<40} {:>16} {:>12}", "parameter", "shape", "count")?;
@@ -153,7 +153,7 @@ fn print_lattice(
     outln!("memory budget of the loss: {}", budget)?;
     let Args { batch, frames, labels: positions, .. } = *arguments;
     let plan = Model::lattice_plan_for(&config, labels, [batch, frames, positions])?;
-    if let Some(Plan { utterances, window, kept, bytes, .. }) = plan {
+    if let Some(Plan { utterances, frames_per_wave: window, keeps_arcs: kept, bytes, .. }) = plan {
         let weights = if kept { "are saved for backward" } else { "are recomputed in backward" };
         outln!("plan for {batch} utterances of {frames} frames and {positions} labels:")?;
         outln!("  {utterances} utterances and {window} frames of each at a time; arc weights {weights}")?;

@@ -38,7 +38,7 @@ pub fn open_in_folder(folder: &Path, paths: &[TranscriptPath], inputs: &[&Path])
     for TranscriptPath { recording, output } in paths {
         let output = OutputFile::new(output, inputs)?;
         // An output that is no link to another file is identified by its path.
-        let place = output.place().unwrap_or_else(|| output.path().to_owned());
+        let place = output.resolved_path().unwrap_or_else(|| output.path().to_owned());
         if let Some(other) = recordings.insert(place, recording) {
             return Err(duplicate_name(output.path(), recording, other));
         }
@@ -89,7 +89,7 @@ fn duplicate_name(output: &Path, file: &Path, other: &Path) -> Error {
 
 /// Fails if two outputs are the same file.
 pub fn expect_distinct(output: &OutputFile, other: &OutputFile) -> Result<()> {
-    if output.place().is_none() || output.place() != other.place() {
+    if output.resolved_path().is_none() || output.resolved_path() != other.resolved_path() {
         return Ok(());
     }
     let (output, other) = (output.path().to_owned(), other.path().to_owned());

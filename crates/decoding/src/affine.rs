@@ -90,7 +90,7 @@ impl AffineLayer {
     ///
     /// # Panics
     /// If the rows are not whole.
-    pub fn rows(&self, x: &[f32]) -> Vec<f32> {
+    pub fn forward_rows(&self, x: &[f32]) -> Vec<f32> {
         let mut y = vec![0.0; x.len() / self.inputs * self.outputs()];
         self.forward(x, &mut y, &mut NetworkScratch::default());
         y

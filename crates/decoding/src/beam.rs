@@ -148,8 +148,8 @@ impl BeamKind {
             }
         }
         let label = (0..token_table.classes() as u32).find(|&class| !token_table.is_blank(class));
-        let labels_advance =
-            label.is_some_and(|label| token_table.durations() == 0 && token_table.frames(label, 0) > 0);
+        let labels_advance = label
+            .is_some_and(|label| token_table.durations() == 0 && token_table.frame_advance(label, 0) > 0);
         let big_blanks = token_table.blanks().count() > 1;
         let unsupported = match self {
             BeamKind::Modified | BeamKind::Alsd { .. } | BeamKind::Maes { .. }
@@ -390,7 +390,7 @@ impl BeamSearch {
             frame_counts.push(frame_count(chunk, model).map_err(|error| error.in_utterance(b))?);
         }
         let task = BeamTask { model, options, chunks };
-        kernels::install(|| {
+        kernels::run_in_pool(|| {
             buffers.load(task, streams, &frame_counts)?;
             match options.kind {
                 BeamKind::Modified => buffers.modified(task),
@@ -444,7 +444,7 @@ impl BeamBuffers {
             utterance.first_site = self.sites.len();
             for hyp in utterance.hyps.iter().filter(|hyp| filter(utterance, hyp)) {
                 let (frame, row) = (hyp.time - utterance.first_frame, hyp.row as usize);
-                self.sites.push(SiteIndex { utterance: utterance.index, frame, row });
+                self.sites.push(SiteIndex { utterance: utterance.index, frame, label_row: row });
             }
         }
     }

@@ -79,7 +79,7 @@ pub fn ctc_greedy(log_probs: &[&[f32]], classes: usize, blank: u32) -> Result<Ve
             }
             last_class = class;
         }
-        Ok(Hypothesis { labels, end: rows.len() / classes, is_capped: false })
+        Ok(Hypothesis { labels, end_frame: rows.len() / classes, is_capped: false })
     })
 }
 

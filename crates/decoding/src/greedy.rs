@@ -152,11 +152,11 @@ pub fn greedy(model: &DecodingModel, frames: &[f32], options: &GreedyOptions) ->
     let (mut t, mut symbols) = (0, 0);
     while t < end {
         // Best class at the site.
-        let site = [SiteIndex { utterance: 0, frame: t, row: 0 }];
-        let sites = SiteBatch { frames: &[frames], rows: &label_row, sites: &site };
+        let site = [SiteIndex { utterance: 0, frame: t, label_row: 0 }];
+        let sites = SiteBatch { frames: &[frames], label_rows: &label_row, sites: &site };
         model.joint().scores(&sites, &mut scores, &mut scratch);
         let best = best_class(&scores, token_table).ok_or_else(|| invalid_scores(&scores, token_table, t))?;
-        let mut advance = token_table.frames(best.class, best.duration);
+        let mut advance = token_table.frame_advance(best.class, best.duration);
         if !token_table.is_blank(best.class) {
             if hypothesis.labels.len() == options.label_limit(t) {
                 hypothesis.is_capped = true;
@@ -197,7 +197,7 @@ pub fn greedy(model: &DecodingModel, frames: &[f32], options: &GreedyOptions) ->
             (t, symbols) = (t.saturating_add(advance), 0);
         }
     }
-    hypothesis.end = t;
+    hypothesis.end_frame = t;
     Ok(hypothesis)
 }
 
@@ -207,7 +207,7 @@ fn decoded_token(best: &BestClass, token_table: &TokenTable, frame: usize) -> De
     DecodedToken {
         label: class,
         frame,
-        duration: token_table.frames(class, duration),
+        duration: token_table.frame_advance(class, duration),
         log_prob,
         duration_log_prob,
         logit,
@@ -244,7 +244,7 @@ fn choose_label(
 
 /// Returns the number of frame rows; fails if they are not whole.
 pub(crate) fn frame_count(frames: &[f32], model: &DecodingModel) -> Result<usize> {
-    let width = model.width();
+    let width = model.frame_width();
     if width == 0 || !frames.len().is_multiple_of(width) {
         return Err(Error::Frames { width, found: frames.len() });
     }

@@ -40,7 +40,7 @@ pub struct Hypothesis {
     /// Labels in order of time.
     pub labels: Vec<DecodedToken>,
     /// Frame at which the search ended: the length, or more with durations.
-    pub end: usize,
+    pub end_frame: usize,
     /// Whether the limit on labels ended the search.
     pub is_capped: bool,
 }
@@ -57,7 +57,7 @@ impl Hypothesis {
     }
 
     /// Sum of the labels' logits.
-    pub fn logits(&self) -> f64 {
+    pub fn logit_sum(&self) -> f64 {
         self.labels.iter().map(|label| f64::from(label.logit)).sum()
     }
 }
@@ -81,7 +81,7 @@ pub struct Hypotheses {
 struct HypothesisRow {
     /// Number of labels.
     len: usize,
-    /// [`Hypothesis::end`].
+    /// [`Hypothesis::end_frame`].
     end: usize,
     is_capped: bool,
 }
@@ -126,7 +126,7 @@ impl Hypotheses {
         }
     }
 
-    /// Sets [`Hypothesis::end`] and [`Hypothesis::is_capped`] of a row.
+    /// Sets [`Hypothesis::end_frame`] and [`Hypothesis::is_capped`] of a row.
     pub(crate) fn set_end(&mut self, row: usize, end: usize, is_capped: bool) {
         (self.rows[row].end, self.rows[row].is_capped) = (end, is_capped);
     }
@@ -149,7 +149,7 @@ impl Hypotheses {
         &self.labels[utterance * self.capacity..][..self.rows[utterance].len]
     }
 
-    /// [`Hypothesis::end`] of an utterance.
+    /// [`Hypothesis::end_frame`] of an utterance.
     pub fn end_frame(&self, utterance: usize) -> usize {
         self.rows[utterance].end
     }
@@ -167,7 +167,7 @@ impl Hypotheses {
     /// Copies the result of one utterance.
     pub fn get(&self, utterance: usize) -> Hypothesis {
         let HypothesisRow { end, is_capped, .. } = self.rows[utterance];
-        Hypothesis { labels: self.labels(utterance).to_vec(), end, is_capped }
+        Hypothesis { labels: self.labels(utterance).to_vec(), end_frame: end, is_capped }
     }
 
     /// Iterates over the results of all utterances.

@@ -13,8 +13,8 @@ const ROWS_PER_TASK: usize = 8;
 pub struct SiteBatch<'a> {
     /// Frame rows of each utterance, `[T_b, width]`.
     pub frames: &'a [&'a [f32]],
-    /// Label rows, *n x* [`JointScorer::row_width`].
-    pub rows: &'a [f32],
+    /// Label rows, *n x* [`JointScorer::label_row_width`].
+    pub label_rows: &'a [f32],
     /// The sites.
     pub sites: &'a [SiteIndex],
 }
@@ -27,7 +27,7 @@ pub struct SiteIndex {
     /// Frame of the utterance.
     pub frame: usize,
     /// Index of the label row.
-    pub row: usize,
+    pub label_row: usize,
 }
 
 impl<'a> SiteBatch<'a> {
@@ -38,7 +38,7 @@ impl<'a> SiteBatch<'a> {
     pub fn rows_at(&self, site: SiteIndex, frame_width: usize, row_width: usize) -> (&'a [f32], &'a [f32]) {
         (
             &self.frames[site.utterance][site.frame * frame_width..][..frame_width],
-            &self.rows[site.row * row_width..][..row_width],
+            &self.label_rows[site.label_row * row_width..][..row_width],
         )
     }
 }
@@ -56,7 +56,7 @@ pub trait JointScorer: Send + Sync {
     fn prediction_width(&self) -> usize;
 
     /// Width R of a label row; H if [`JointScorer::project`] projects.
-    fn row_width(&self) -> usize;
+    fn label_row_width(&self) -> usize;
 
     /// Number of classes C.
     fn classes(&self) -> usize;
@@ -172,7 +172,7 @@ impl JointNetwork {
     pub fn project_frames(&self, encoded: &[f32]) -> Result<Vec<f32>> {
         let width = self.frame_projection.as_ref().map_or(0, AffineLayer::inputs);
         match &self.frame_projection {
-            Some(layer) if encoded.len().is_multiple_of(width) => Ok(layer.rows(encoded)),
+            Some(layer) if encoded.len().is_multiple_of(width) => Ok(layer.forward_rows(encoded)),
             _ => Err(Error::Frames { width, found: encoded.len() }),
         }
     }
@@ -187,7 +187,7 @@ impl JointScorer for JointNetwork {
         self.label_projection.inputs()
     }
 
-    fn row_width(&self) -> usize {
+    fn label_row_width(&self) -> usize {
         self.head.inputs()
     }
 

@@ -20,7 +20,7 @@ impl std::fmt::Debug for DecodingModel {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         f.debug_struct("DecodingModel")
             .field("token_table", &self.token_table)
-            .field("width", &self.width())
+            .field("width", &self.frame_width())
             .finish()
     }
 }
@@ -45,16 +45,20 @@ impl DecodingModel {
             let expected = format!("rows of {}, as the predictor's", predictor.width());
             return Err(crate::Error::shape("joint", expected, joint.prediction_width()));
         }
-        if joint.durations() != topology.durations() {
-            let expected = format!("{} durations, as the topology has", topology.durations());
+        if joint.durations() != topology.num_durations() {
+            let expected = format!("{} durations, as the topology has", topology.num_durations());
             return Err(crate::Error::shape("joint", expected, joint.durations()));
         }
         let labels = (0..joint.classes() as u32).rev().find(|&class| !token_table.is_blank(class));
-        if let Some(label) = labels.filter(|&label| label as usize >= predictor.ids()) {
-            return Err(crate::Error::shape("predictor", format!("more than {label} ids"), predictor.ids()));
+        if let Some(label) = labels.filter(|&label| label as usize >= predictor.label_ids()) {
+            return Err(crate::Error::shape(
+                "predictor",
+                format!("more than {label} ids"),
+                predictor.label_ids(),
+            ));
         }
         let (states, predicted) = predictor.start();
-        let mut label_row = vec![0.0; joint.row_width()];
+        let mut label_row = vec![0.0; joint.label_row_width()];
         joint.project(&predicted, &mut label_row, &mut NetworkScratch::default());
         let fingerprint = model_fingerprint(&*predictor, &*joint, &token_table, &states, &label_row);
         Ok(Self { predictor, joint, token_table, start: (states, label_row), fingerprint })
@@ -76,7 +80,7 @@ impl DecodingModel {
     }
 
     /// Width of the frame rows that searches take.
-    pub fn width(&self) -> usize {
+    pub fn frame_width(&self) -> usize {
         self.joint.frame_width()
     }
 
@@ -130,9 +134,9 @@ fn model_fingerprint(
     let frame: Vec<f32> = (0..joint.frame_width()).map(|i| (i as f32 + 1.0).sin()).collect();
     let mut scores = vec![0.0; joint.classes() + joint.durations()];
     let (mut scratch, site) =
-        (NetworkScratch::default(), [crate::SiteIndex { utterance: 0, frame: 0, row: 0 }]);
+        (NetworkScratch::default(), [crate::SiteIndex { utterance: 0, frame: 0, label_row: 0 }]);
     joint.scores(
-        &crate::SiteBatch { frames: &[&frame], rows: label_row, sites: &site },
+        &crate::SiteBatch { frames: &[&frame], label_rows: label_row, sites: &site },
         &mut scores,
         &mut scratch,
     );

@@ -16,7 +16,7 @@ pub trait Predictor: Send + Sync {
     fn width(&self) -> usize;
 
     /// Number of label ids; labels are below it.
-    fn ids(&self) -> usize;
+    fn label_ids(&self) -> usize;
 
     /// Returns state (one row) and output row `[P]` before any label.
     fn start(&self) -> (States, Vec<f32>);

@@ -104,7 +104,7 @@ impl States {
     ///
     /// # Panics
     /// If the shapes differ or there is no such row.
-    pub fn set(&mut self, to: usize, other: &States, from: usize) {
+    pub fn copy_row(&mut self, to: usize, other: &States, from: usize) {
         assert_eq!(self.shape, other.shape, "states of one shape");
         let StateShape { labels, values } = self.shape;
         self.labels[to * labels..][..labels].copy_from_slice(&other.labels[from * labels..][..labels]);
@@ -141,7 +141,7 @@ mod tests {
         let mut gathered = States::new(all.shape());
         gathered.extend(&all, [3, 0, 3]);
         assert_eq!(gathered.labels(), [30, 31, 0, 1, 30, 31]);
-        gathered.set(1, &all, 2);
+        gathered.copy_row(1, &all, 2);
         gathered.retain(|row| row != 0);
         assert_eq!((gathered.labels(), gathered.values()), (&[20, 21, 30, 31][..], &[20.0, 30.0][..]));
         assert!(gathered.is_valid() && gathered.rows() == 2);

@@ -53,7 +53,7 @@ impl TokenTable {
                     let arc = |index| {
                         topology.duration_arc(column, index).map_or(1, |arc| topology.arcs()[arc].frames)
                     };
-                    FrameAdvance::PerDuration((0..topology.durations()).map(arc).collect())
+                    FrameAdvance::PerDuration((0..topology.num_durations()).map(arc).collect())
                 }
             })
         };
@@ -61,7 +61,7 @@ impl TokenTable {
             (0..expected).map(|k| advance_of(Token::BigBlank(k))).collect::<Option<Vec<_>>>();
         // Blank and label, and one label per arc.
         let is_supported =
-            topology.tokens() == 2 + expected && topology.arcs().iter().all(|arc| arc.labels <= 1);
+            topology.num_tokens() == 2 + expected && topology.arcs().iter().all(|arc| arc.labels <= 1);
         match (advance_of(Token::Blank), advance_of(Token::Label), big_blank_advances) {
             (Some(blank_advance), Some(label_advance), Some(big_blank_advances)) if is_supported => {
                 let durations = match &label_advance {
@@ -116,7 +116,7 @@ impl TokenTable {
     /// Frames that a class advances with the duration of an index.
     ///
     /// The index is ignored if the class has no durations.
-    pub fn frames(&self, class: u32, duration: usize) -> usize {
+    pub fn frame_advance(&self, class: u32, duration: usize) -> usize {
         match self.advance(class) {
             FrameAdvance::Fixed(frames) => *frames,
             FrameAdvance::PerDuration(frames) => frames[duration],

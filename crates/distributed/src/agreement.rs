@@ -13,7 +13,7 @@ pub trait SharedError: Sized + From<Error> {
     fn to_report(&self) -> Self::Report;
 
     /// Returns the priority of a report: all ranks return the error of lowest order.
-    fn order(report: &Self::Report) -> usize;
+    fn priority(report: &Self::Report) -> usize;
 
     /// Returns the error of another rank.
     fn from_report(rank: usize, report: Self::Report) -> Self;
@@ -23,7 +23,7 @@ impl ProcessGroup {
     /// Returns this rank's result if no rank has failed.
     ///
     /// # Errors
-    /// The same error on all ranks: the one of lowest [`SharedError::order`], and of those the one
+    /// The same error on all ranks: the one of lowest [`SharedError::priority`], and of those the one
     /// of the lowest rank.
     pub fn agree<T, E: SharedError>(
         &mut self,
@@ -40,7 +40,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// Those of [`all_gather`](Self::all_gather).
-    pub fn any(&mut self, flag: bool) -> Result<bool> {
+    pub fn any_rank(&mut self, flag: bool) -> Result<bool> {
         Ok(if self.size() == 1 { flag } else { self.all_gather(&flag)?.contains(&true) })
     }
 }
@@ -57,7 +57,7 @@ pub fn first_error<T, E: SharedError>(
     result: std::result::Result<T, E>,
 ) -> std::result::Result<T, E> {
     let reports = reports.into_iter().enumerate().filter_map(|(rank, report)| Some((rank, report?)));
-    match (reports.min_by_key(|(_, report)| E::order(report)), result) {
+    match (reports.min_by_key(|(_, report)| E::priority(report)), result) {
         (None, result) => result,
         (Some((rank, _)), Err(error)) if rank == this_rank => Err(error),
         (Some((rank, report)), _) => Err(E::from_report(rank, report)),

@@ -59,7 +59,7 @@ pub struct StoredTensor {
     /// Elements, row-major.
     pub values: Vec<f64>,
     /// True if stored as f32, rounded to half a ULP.
-    pub is_f32: bool,
+    pub is_stored_in_f32: bool,
 }
 
 /// Smallest errors of the f32 peers, compared with the stored values.
@@ -196,7 +196,7 @@ fn stored_tensor(view: &TensorView) -> Option<StoredTensor> {
         Dtype::I64 => data.as_chunks().0.iter().map(|&b| i64::from_le_bytes(b) as f64).collect(),
         _ => return None,
     };
-    Some(StoredTensor { shape: view.shape().to_vec(), values, is_f32: view.dtype() == Dtype::F32 })
+    Some(StoredTensor { shape: view.shape().to_vec(), values, is_stored_in_f32: view.dtype() == Dtype::F32 })
 }
 
 /// Returns the smallest errors of the f32 peers that finished.

@@ -160,7 +160,7 @@ impl DecodingCase {
         let frames = network
             .project_frames(&encoder_outputs)
             .map_err(|error| case_error("enc", "whole rows of the encoder's width", error.to_string()))?;
-        decoding::unpad(&frames, model.width(), &sidecar.lengths)
+        decoding::unpad(&frames, model.frame_width(), &sidecar.lengths)
             .map_err(|error| case_error("enc", "rows for the lengths of the sidecar", error.to_string()))?;
         Ok(Self { name: name.into(), path: tensors.into(), sidecar, bytes, model, network, frames })
     }

@@ -83,7 +83,7 @@ fn run_dense_scores<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError
     outcome.expect_zero_padding("grad_logits", &output.gradients.scores, classes, &is_real);
     let site_scores = values.chunks_exact(classes).zip(&is_real).filter(|(_, is_real)| **is_real);
     let magnitudes = site_scores.flat_map(|(row, _)| row).map(|z| z.to_f64().abs()).filter(|z| z.is_finite());
-    outcome.is_hard =
+    outcome.is_ill_conditioned =
         magnitudes.fold(0.0, f64::max) >= EXTREME_SCORE || output.losses.iter().any(|&loss| loss < TINY_LOSS);
     Ok(outcome)
 }
@@ -184,7 +184,7 @@ fn run_joint_network<F: Element>(case: &LossCase) -> Result<LossOutcome, RunErro
         head: Head::new(&head_weight, Some(&head_bias), width).map_err(rnnt_loss::Error::from)?,
     };
     let (mut session, weights) = (Session::new(&common_options(case))?, Reduction::Sum.weights(&targets));
-    let inputs = NetworkInputs { encodings: &encodings, predictions: &predictions, layout };
+    let inputs = NetworkInputs { encoder_rows: &encodings, predictor_rows: &predictions, layout };
     let output = network.sum(&mut session, inputs, &targets, &weights)?;
     let mut outcome = LossOutcome::default();
     case.get("loss")?;

@@ -30,7 +30,7 @@ pub struct LossOutcome {
     /// True for scores of about 1e3 or a loss near zero.
     ///
     /// f32 programs lose precision on these cases.
-    pub is_hard: bool,
+    pub is_ill_conditioned: bool,
 }
 
 impl LossOutcome {

@@ -14,7 +14,7 @@
 //!   that of the best peer is enough. Sidecars contain the peers' `|loss - stored| / max(1,
 //!   |stored|)` and their largest absolute gradient error. The latter divided by the L2 norm of the
 //!   stored gradient is a lower bound of the relative L2 error.
-//! - On a hard case (see [`LossOutcome::is_hard`]) the errors of the f32 run must also be smaller
+//! - On a hard case (see [`LossOutcome::is_ill_conditioned`]) the errors of the f32 run must also be smaller
 //!   than those of the best f32 peer, in loss and in gradient, in the norms of the peers.
 use super::case::PeerErrors;
 use super::outcome::{Comparison, LossOutcome};
@@ -81,11 +81,11 @@ pub fn evaluate(outcome: &LossOutcome, peers: Option<PeerErrors>, float_type: Fl
             tolerance,
             best_peer.map(|p| (peer_gradient_error(pair), p.gradient)),
         );
-        if float_type == FloatType::F64 && pair.stored.is_f32 {
+        if float_type == FloatType::F64 && pair.stored.is_stored_in_f32 {
             verdict.note("stored in f32");
         }
     }
-    if let (true, FloatType::F32, Some(peers)) = (outcome.is_hard, float_type, peers) {
+    if let (true, FloatType::F32, Some(peers)) = (outcome.is_ill_conditioned, float_type, peers) {
         let loss = max_or_infinity(outcome.losses.iter().filter(|p| p.name == "loss").map(peer_loss_error));
         let gradient = max_or_infinity(outcome.gradients.iter().map(peer_gradient_error));
         for (name, error, best_peer) in [("loss", loss, peers.loss), ("gradient", gradient, peers.gradient)] {
@@ -165,7 +165,7 @@ fn relative_error(pair: &Comparison) -> f64 {
 
 /// Returns the largest `|actual - stored|`, less the rounding of the stored value.
 fn absolute_error(pair: &Comparison) -> f64 {
-    let is_f32 = pair.stored.is_f32;
+    let is_f32 = pair.stored.is_stored_in_f32;
     max_error(pair, |actual, stored| {
         let rounding = if is_f32 { half_ulp(stored) } else { 0.0 };
         (distance(actual, stored) - rounding).max(0.0)

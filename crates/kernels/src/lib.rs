@@ -61,11 +61,12 @@ pub use buffers::{
 pub use lstm_cell::{lstm_cell_backward, lstm_cell_forward};
 pub use packed::transpose;
 pub use parts::{
-    Parts, for_each_sequential, install, items_mut, par_find, par_for, parts, parts_mut, range_parts,
+    Parts, for_each_sequential, items_mut, par_find, par_for, parts, parts_mut, range_parts, run_in_pool,
 };
 pub use product::{
-    Accumulate, COLUMN_MULTIPLE, MAX_GATE_ROWS, PackedGates, PackedLeft, PackedRight, UNITS_PER_STRIP, View,
-    ViewMut, packing_bytes, packing_bytes_for, product, product_in, product_of_parts, product_packed,
+    Accumulate, COLUMN_MULTIPLE, MAX_GATE_ROWS, PackedLeft, PackedRecurrentWeight, PackedRight,
+    UNITS_PER_STRIP, View, ViewMut, packing_bytes, packing_bytes_for, product, product_in, product_of_parts,
+    product_packed,
 };
 pub use quantized_argmax::{BestArcs, PanelArcs, QuantizedArgmax, StateDeviation};
 pub use real::Real;

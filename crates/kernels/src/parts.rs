@@ -55,7 +55,7 @@ pub fn par_for<P: Parts>(parts: P, run: impl Fn(usize, P::Part) + Sync) {
 /// Runs `work` inside the rayon pool.
 ///
 /// Nested parallel loops then avoid a wake-up of another thread.
-pub fn install<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+pub fn run_in_pool<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     rayon::scope(|_| work())
 }
 

@@ -14,7 +14,7 @@ mod packed_right;
 
 use blocked::{LeftOperand, RightOperand};
 pub use blocked::{packing_bytes, packing_bytes_for};
-pub use gates::{MAX_GATE_ROWS, PackedGates, UNITS_PER_STRIP};
+pub use gates::{MAX_GATE_ROWS, PackedRecurrentWeight, UNITS_PER_STRIP};
 pub use packed_left::PackedLeft;
 pub use packed_right::{COLUMN_MULTIPLE, PackedRight};
 

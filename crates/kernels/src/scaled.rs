@@ -146,21 +146,21 @@ pub fn dot(total: Scaled, a: ScaledRow<'_>, b: ScaledRow<'_>) -> Scaled {
     })
 }
 
-/// Positions of a diagonal's sites: `first`, `first - back`, `first - 2 back`, ...
+/// Positions of a diagonal's sites: `first`, `first - distance`, `first - 2 distance`, ...
 ///
 /// A site is a lattice node (t, u); the matrix is row-major, *T x (U + 1)* with some arcs per site.
 #[derive(Debug, Clone, Copy)]
-pub struct Stride {
+pub struct DiagonalPositions {
     /// Index of the first site.
     pub first: usize,
     /// Distance between neighbors.
-    pub back: usize,
+    pub distance: usize,
 }
 
-impl Stride {
+impl DiagonalPositions {
     /// Returns whether `sites` sites of `arcs` numbers lie within `len` numbers.
     fn is_within(self, arcs: usize, sites: usize, len: usize) -> bool {
-        let distance_to_last = sites.saturating_sub(1).checked_mul(self.back);
+        let distance_to_last = sites.saturating_sub(1).checked_mul(self.distance);
         distance_to_last.is_some_and(|distance| distance <= self.first)
             && self.first.checked_add(arcs).is_some_and(|end| end <= len)
     }
@@ -169,6 +169,6 @@ impl Stride {
 /// Returns the positions of the sites of diagonal `d`.
 ///
 /// The diagonal has the sites (d - u, u), from label position u = `low` on.
-pub fn stride(d: usize, low: usize, labels: usize, arcs: usize) -> Stride {
-    Stride { first: ((d - low) * (labels + 1) + low) * arcs, back: labels * arcs }
+pub fn diagonal_positions(d: usize, low: usize, labels: usize, arcs: usize) -> DiagonalPositions {
+    DiagonalPositions { first: ((d - low) * (labels + 1) + low) * arcs, distance: labels * arcs }
 }

@@ -74,9 +74,9 @@ pub struct Plan {
     /// Utterances of a group.
     pub utterances: usize,
     /// Frames of each utterance in a wave.
-    pub window: usize,
+    pub frames_per_wave: usize,
     /// Whether arc weights are kept from forward to backward.
-    pub kept: bool,
+    pub keeps_arcs: bool,
     /// Whether best paths are found without most arc weights.
     pub screened: bool,
     /// Largest number of bytes that the call allocates.
@@ -236,7 +236,7 @@ impl Plan {
     pub(crate) fn groups<F: Real>(&self, frames: &Frames<F>) -> Vec<UtteranceGroup> {
         let starts = (0..frames.utterances()).step_by(self.utterances);
         let end = |start: usize| (start + self.utterances).min(frames.utterances());
-        starts.map(|start| UtteranceGroup::new(frames, start..end(start), self.window)).collect()
+        starts.map(|start| UtteranceGroup::new(frames, start..end(start), self.frames_per_wave)).collect()
     }
 }
 
@@ -269,7 +269,15 @@ impl<F: Real> CallShape<'_, F> {
         let fixed =
             ArcTargets::scratch(self.lattice.context().states()).and(ScratchReq::from_bytes(CALL_BYTES));
         let bytes = ScratchReq::all_of(buffers).and(temporary).and(fixed).bytes();
-        Plan { utterances, window, kept, screened: false, bytes, spare: 0, buffers }
+        Plan {
+            utterances,
+            frames_per_wave: window,
+            keeps_arcs: kept,
+            screened: false,
+            bytes,
+            spare: 0,
+            buffers,
+        }
     }
 
     /// Memory of a group: buffers that are kept, and temporary ones.
@@ -343,7 +351,7 @@ mod tests {
         let plan = |options| Plan::new(&lattice, &frames, None, operation, options);
         let default = plan(Options::new(usize::MAX).recompute()).unwrap();
         assert!(default.bytes > DEFAULT_BUDGET);
-        assert_eq!((default.utterances, default.kept), (1, false));
+        assert_eq!((default.utterances, default.keeps_arcs), (1, false));
         // An explicit limit is respected.
         let limited = Options::new(DEFAULT_BUDGET);
         assert!(matches!(plan(limited), Err(Error::Budget { .. })));

@@ -128,8 +128,9 @@ impl<F: Real> LatticeSession<F> {
         let inputs = CallInputs::new(lattice, frames, Some(labels), PathSum::Loss)?;
         let operation = |all_paths| LatticeOperation::sum(all_paths).with_gradients().for_all_utterances();
         let (mut call, plan) = self.start_call(inputs, operation)?;
-        let group = UtteranceGroup::new(frames, 0..frames.utterances(), plan.window);
-        let group_sums = call.forward(&mut self.buffers, &group, SavedState::for_backward(plan.kept))?;
+        let group = UtteranceGroup::new(frames, 0..frames.utterances(), plan.frames_per_wave);
+        let group_sums =
+            call.forward(&mut self.buffers, &group, SavedState::for_backward(plan.keeps_arcs))?;
         Ok(PendingLosses { buffers: &mut self.buffers, call, group, group_sums })
     }
 
@@ -177,7 +178,7 @@ impl<F: Real> LatticeSession<F> {
     ) -> Result<LatticeOutput<F>> {
         let inputs = CallInputs::new(lattice, frames, labels, sum)?;
         check_weights(frames, weights)?;
-        kernels::install(|| self.sum_groups(inputs, weights))
+        kernels::run_in_pool(|| self.sum_groups(inputs, weights))
     }
 
     /// Computes sums and gradients, group by group.
@@ -188,7 +189,8 @@ impl<F: Real> LatticeSession<F> {
         let mut sums = Vec::with_capacity(frames.utterances());
         let mut gradient = vec![F::ZERO; frames.utterances() * frames.padded() * frames.frame_size()];
         for group in plan.groups(frames) {
-            let group_sums = call.forward(&mut self.buffers, &group, SavedState::for_backward(plan.kept))?;
+            let group_sums =
+                call.forward(&mut self.buffers, &group, SavedState::for_backward(plan.keeps_arcs))?;
             call.backward(&mut self.buffers, &group, &group_sums, &weights[group.utterances.clone()])?;
             call.frame_gradient(&group, &mut gradient);
             sums.extend(group_sums.sums);
@@ -215,7 +217,7 @@ impl<F: Real> LatticeSession<F> {
         labels: Option<&Labels>,
     ) -> Result<Vec<f64>> {
         let inputs = CallInputs::new(lattice, frames, labels, sum)?;
-        kernels::install(|| self.distances_of_groups(inputs))
+        kernels::run_in_pool(|| self.distances_of_groups(inputs))
     }
 
     /// Computes sums without gradients, group by group.
@@ -250,7 +252,7 @@ impl<F: Real> LatticeSession<F> {
         frames: &Frames<F>,
     ) -> Result<Vec<LatticePath>> {
         let inputs = CallInputs::new(lattice, frames, None, PathSum::Denominator)?;
-        kernels::install(|| {
+        kernels::run_in_pool(|| {
             let PathSearch { plan, run } = PathSearch::new(lattice, frames, self.options)?;
             let mut call = self.bind(inputs, &plan)?;
             let paths = run(&mut call, &plan, &mut self.buffers)?;
@@ -276,7 +278,7 @@ impl<F: Real> LatticeSession<F> {
             self.start_call(inputs, |all_paths| LatticeOperation::sum(all_paths).with_gradients())?;
         let mut alphas = Vec::with_capacity(frames.utterances() * frames.padded() * state_count);
         for group in plan.groups(frames) {
-            call.forward(&mut self.buffers, &group, SavedState::for_backward(plan.kept))?;
+            call.forward(&mut self.buffers, &group, SavedState::for_backward(plan.keeps_arcs))?;
             for utterance in 0..group.len() {
                 alphas.extend(self.buffers.denominator.alphas(
                     state_count,
@@ -312,7 +314,7 @@ impl<F: Real> LatticeSession<F> {
         let (mut blank, mut lexical) =
             (vec![F::ZERO; padded_frames * c], vec![F::ZERO; padded_frames * c * v]);
         for group in plan.groups(frames) {
-            call.forward(&mut self.buffers, &group, SavedState::for_backward(plan.kept))?;
+            call.forward(&mut self.buffers, &group, SavedState::for_backward(plan.keeps_arcs))?;
             let positions = group.batch_positions(frames.padded());
             let cotangents = vec![1.0; group.len()];
             self.buffers.denominator.backward(

@@ -66,7 +66,7 @@ impl<'a> CheckpointWriter<'a> {
     }
 
     /// Adds the current weights.
-    pub fn parameters(&mut self, parameters: &'a Parameters) {
+    pub fn add_parameters(&mut self, parameters: &'a Parameters) {
         for (name, variable) in parameters.iter() {
             let values = TensorValues::Variable(variable);
             self.tensors.insert(format!("weight/{name}"), (variable.dims().to_vec(), values));
@@ -76,7 +76,7 @@ impl<'a> CheckpointWriter<'a> {
     /// Adds values of a kind, such as `average`, by name.
     ///
     /// Values without a parameter of the same name and size are stored with one axis.
-    pub fn values(&mut self, kind: &str, values: &'a Values, shapes: &Shapes) {
+    pub fn add_values(&mut self, kind: &str, values: &'a Values, shapes: &Shapes) {
         for (name, values) in values {
             let has_this_size = |shape: &&Vec<usize>| shape.iter().product::<usize>() == values.len();
             let shape = shapes.get(name).filter(has_this_size).cloned().unwrap_or_else(|| vec![values.len()]);
@@ -183,7 +183,7 @@ impl Checkpoint {
         let mut writer =
             CheckpointWriter::new(MetadataRef { recipe, tokenizer, progress, data: data.as_ref() });
         for (kind, values) in self.kinds() {
-            writer.values(kind, values, &self.shapes);
+            writer.add_values(kind, values, &self.shapes);
         }
         writer
     }

@@ -100,9 +100,9 @@ mod tests {
 
     /// Computes the scores of one site.
     fn site_scores(decoder: &decoding::DecodingModel, frame: &[f32], row: &[f32]) -> Vec<f32> {
-        let sites = [SiteIndex { utterance: 0, frame: 0, row: 0 }];
+        let sites = [SiteIndex { utterance: 0, frame: 0, label_row: 0 }];
         let mut scores = vec![0.0; decoder.token_table().classes() + decoder.token_table().durations()];
-        let batch = SiteBatch { frames: &[frame], rows: row, sites: &sites };
+        let batch = SiteBatch { frames: &[frame], label_rows: row, sites: &sites };
         decoder.joint().scores(&batch, &mut scores, &mut NetworkScratch::default());
         scores
     }
@@ -148,7 +148,7 @@ mod tests {
             found_and_expected_scores("{ kind = \"multi-blank\", durations = [2, 4] }", &heads[..1]);
         assert_close(&found, &expected);
         let table = multi_blank.token_table();
-        assert_eq!((table.classes(), table.blank(), table.frames(6, 0)), (7, 4, 4));
+        assert_eq!((table.classes(), table.blank(), table.frame_advance(6, 0)), (7, 4, 4));
         assert!(table.is_blank(5) && table.is_blank(6) && !table.is_blank(3));
     }
 

@@ -294,7 +294,7 @@ impl Model {
     ///
     /// # Errors
     /// Errors of candle.
-    pub fn ctc_logits(&self, encoded: &Tensor) -> Result<Option<Tensor>> {
+    pub fn ctc_log_probabilities(&self, encoded: &Tensor) -> Result<Option<Tensor>> {
         let Some(head) = &self.ctc else { return Ok(None) };
         Ok(Some(candle_nn::ops::log_softmax(&head.apply(encoded)?, 2)?))
     }

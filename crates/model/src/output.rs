@@ -9,7 +9,7 @@ use lattice::candle::{BatchTensors, EmbeddingConfig, Gnat, JointConfig, JointWei
 use crate::config::LossBudget;
 use crate::config::{GnatConfig, LossKind};
 use crate::predictors::Predictor;
-use crate::tensors::counts;
+use crate::tensors::counts_tensor;
 use crate::{Error, Linear, ModelConfig, Result};
 
 /// A transducer's network or a recognition lattice.
@@ -109,9 +109,9 @@ impl LatticeBatch {
         };
         let ids: Vec<i64> = labels.iter().flat_map(padded_ids).collect();
         Ok(Self {
-            num_frames: counts(lengths)?,
+            num_frames: counts_tensor(lengths)?,
             labels: Tensor::from_vec(ids, (labels.len(), longest), &Device::Cpu)?,
-            num_labels: counts(&labels.iter().map(Vec::len).collect::<Vec<_>>())?,
+            num_labels: counts_tensor(&labels.iter().map(Vec::len).collect::<Vec<_>>())?,
         })
     }
 

@@ -16,15 +16,15 @@ pub enum Purpose {
     /// Initial weights; the counter is a hash of the parameter's name.
     Weights = 1,
     /// Order of the batches of an epoch.
-    Order = 2,
+    BatchOrder = 2,
     /// Augmentation of an utterance in an epoch.
     Augment = 3,
     /// Dropout masks of an utterance in an epoch.
     Dropout = 4,
     /// Selection of the utterances that are concatenated.
-    Join = 5,
+    Concatenation = 5,
     /// Augmentation of the audio of an utterance in an epoch.
-    Wave = 6,
+    AudioAugmentation = 6,
     /// Dither of an utterance in an epoch.
     Dither = 7,
     /// Seeds of dropout in the joint network in an epoch.
@@ -45,7 +45,7 @@ const FNV_OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0100_0000_01b3;
 
 /// Computes FNV-1a of a name, the same on all platforms.
-pub fn hash(name: &str) -> u64 {
+pub fn hash_name(name: &str) -> u64 {
     name.bytes().fold(FNV_OFFSET_BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME))
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn uniform(inputs: usize) -> Init {
 
 /// Returns the initial values of the parameter `name` with this shape.
 pub(crate) fn initial_values(init: Init, seed: u64, name: &str, shape: &Shape) -> Vec<f32> {
-    let mut rng = stream(seed, Purpose::Weights, hash(name), 0);
+    let mut rng = stream(seed, Purpose::Weights, hash_name(name), 0);
     let count = shape.elem_count();
     let mut uniform = |lo: f64, up: f64| -> Vec<f32> {
         (0..count).map(|_| (lo + (up - lo) * f64::from(rng.random::<f32>())) as f32).collect()

@@ -7,7 +7,10 @@ use candle_core::{CpuStorage, Device, Layout, Shape, Storage, Tensor, WithDType}
 ///
 /// # Errors
 /// Tensors that are not contiguous, or of another dtype.
-pub fn slice<'a, F: WithDType>(storage: &'a CpuStorage, layout: &Layout) -> candle_core::Result<&'a [F]> {
+pub fn storage_slice<'a, F: WithDType>(
+    storage: &'a CpuStorage,
+    layout: &Layout,
+) -> candle_core::Result<&'a [F]> {
     match layout.contiguous_offsets() {
         Some((start, end)) => Ok(&F::cpu_storage_as_slice(storage)?[start..end]),
         None => Err(candle_core::Error::RequiresContiguous { op: "model" }.bt()),
@@ -24,7 +27,7 @@ pub fn with_slice<F: WithDType, R>(
 ) -> candle_core::Result<R> {
     let (storage, layout) = tensor.storage_and_layout();
     match &*storage {
-        Storage::Cpu(storage) => read(slice(storage, layout)?),
+        Storage::Cpu(storage) => read(storage_slice(storage, layout)?),
         _ => candle_core::bail!("model: expected a tensor on the CPU"),
     }
 }
@@ -47,7 +50,7 @@ pub fn with_slices<F: WithDType, R>(
 ) -> candle_core::Result<R> {
     let guards: Vec<_> = tensors.iter().map(|tensor| tensor.storage_and_layout()).collect();
     let slices = guards.iter().map(|(storage, layout)| match &**storage {
-        Storage::Cpu(storage) => slice(storage, layout),
+        Storage::Cpu(storage) => storage_slice(storage, layout),
         _ => candle_core::bail!("model: expected tensors on the CPU"),
     });
     read(&slices.collect::<candle_core::Result<Vec<_>>>()?)
@@ -65,6 +68,6 @@ pub fn from_vec<F: WithDType>(values: Vec<F>, shape: impl Into<Shape>) -> candle
 ///
 /// # Errors
 /// Errors of candle.
-pub fn counts(lengths: &[usize]) -> candle_core::Result<Tensor> {
+pub fn counts_tensor(lengths: &[usize]) -> candle_core::Result<Tensor> {
     Tensor::from_iter(lengths.iter().map(|&length| length as i64), &Device::Cpu)
 }

@@ -162,7 +162,7 @@ impl CustomOp1 for DropoutMask {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        Ok((CpuStorage::F32(self.masked(tensors::slice(x, layout)?)), layout.shape().clone()))
+        Ok((CpuStorage::F32(self.masked(tensors::storage_slice(x, layout)?)), layout.shape().clone()))
     }
 
     fn bwd(&self, x: &Tensor, _: &Tensor, d_out: &Tensor) -> candle_core::Result<Option<Tensor>> {

@@ -6,9 +6,9 @@
 use std::{ops::Range, sync::Mutex};
 
 use kernels::{
-    Accumulate, View, ViewMut, WorkerSlots, ensure_capacity, ensure_len, install, lock,
+    Accumulate, View, ViewMut, WorkerSlots, ensure_capacity, ensure_len, lock,
     packed::{FullFormat, Operand, OperandFormat, bf16::Bf16Format},
-    par_for, parts, parts_mut, zeros,
+    par_for, parts, parts_mut, run_in_pool, zeros,
 };
 
 use crate::{
@@ -112,7 +112,7 @@ pub(crate) fn backward_impl<F: Real>(
     workspace: &mut Workspace<F>,
     mut sink: GradientSink<F>,
 ) -> Result<usize> {
-    install(|| {
+    run_in_pool(|| {
         let BackwardInputs { sites, head, selection, normalized, adjoints } = arguments;
         let plan = workspace.prepare(sites, head, selection)?;
         normalized.check(sites.count(), selection.per_site())?;
@@ -171,7 +171,7 @@ impl<F: Real> BackwardPass<'_, F> {
         } = self;
         let (mut wave_sites, mut active) =
             (std::mem::take(&mut workspace.wave_sites), std::mem::take(&mut workspace.active));
-        ensure_capacity(&mut wave_sites, plan.wave);
+        ensure_capacity(&mut wave_sites, plan.wave_sites);
         ensure_len(&mut active, sites.count(), false);
         let call_active = &mut active[..sites.count()];
         par_for(parts_mut(call_active, SITES_PER_TASK), |task, active| {
@@ -208,14 +208,15 @@ impl<F: Real> BackwardPass<'_, F> {
         let Self { plan, blocking, head, score_gradient, .. } = self;
         let Workspace { hidden, gradient, score_slots, column_sums, .. } = workspace;
         let (rows, h, recompute) = (wave.len(), head.hidden, self.recomputes_scores(wave));
-        let (blocks, max_blocks) = (rows.div_ceil(plan.block), plan.wave.div_ceil(plan.block));
+        let (blocks, max_blocks) =
+            (rows.div_ceil(plan.block_sites), plan.wave_sites.div_ceil(plan.block_sites));
         ensure_slots(score_slots, blocking.slot_count(plan));
         ensure_len(
             column_sums,
-            plan.tiles * max_blocks * blocking.strips_per_block * plan.tile_classes,
+            plan.group_tiles * max_blocks * blocking.strips_per_block * plan.tile_classes,
             F::ZERO,
         );
-        ensure_len(gradient, plan.wave * h, F::ZERO);
+        ensure_len(gradient, plan.wave_sites * h, F::ZERO);
         let gradient = &mut gradient[..rows * h];
         let right = &mut operands.h_right.ensure_len(max_blocks * blocking.h_right, N::ZERO)
             [..blocks * blocking.h_right];
@@ -225,7 +226,7 @@ impl<F: Real> BackwardPass<'_, F> {
             pack_right::<F, N>(plan, hidden, h, right);
             hidden
         } else {
-            ensure_len(hidden, plan.wave * h, F::ZERO);
+            ensure_len(hidden, plan.wave_sites * h, F::ZERO);
             let hidden = &mut hidden[..rows * h];
             let left = recompute.then(|| {
                 &mut operands.h_left.ensure_len(max_blocks * blocking.h_left, N::ZERO)
@@ -284,7 +285,7 @@ impl<F: Real> BackwardPass<'_, F> {
     ) {
         let Self { plan, blocking, head, score_gradient, .. } = self;
         let (h, blocks, recompute) =
-            (head.hidden, wave.len().div_ceil(plan.block), self.recomputes_scores(wave));
+            (head.hidden, wave.len().div_ceil(plan.block_sites), self.recomputes_scores(wave));
         let (tile_count, strip_rows) = (group.len().div_ceil(plan.tile_classes), blocking.strip_rows);
         let (mut gt_buffer, mut g_buffer) =
             (std::mem::take(&mut operands.gt_left), std::mem::take(&mut operands.g_left));
@@ -303,7 +304,7 @@ impl<F: Real> BackwardPass<'_, F> {
                 parts_mut(sums, blocking.strips_per_block * width),
                 parts_mut(gt_left, blocking.gt_left),
                 parts_mut(g_left, blocking.g_left),
-                parts(wave, plan.block),
+                parts(wave, plan.block_sites),
             );
             par_for(blocks, |block, (sums, gt_left, g_left, wave)| {
                 let (depth, gt_left) = (wave.len(), Mutex::new(gt_left));
@@ -357,12 +358,12 @@ impl<F: Real> BackwardPass<'_, F> {
         let Self { plan, head, blocking: Blocking { shared_rows, task_rows, gt_left, h_right, .. }, .. } =
             *self;
         let PackedOperands { gt_left: packed, h_right: right, .. } = operands;
-        let (h, blocks) = (head.hidden, rows.div_ceil(plan.block));
+        let (h, blocks) = (head.hidden, rows.div_ceil(plan.block_sites));
         let tiles = (parts_mut(weight, plan.tile_classes * h), parts(packed, blocks * gt_left));
         par_for(tiles, |_, (weight, packed)| {
             par_for(parts_mut(weight, shared_rows * h), |piece, weight| {
                 for (block, packed) in packed.chunks(gt_left).enumerate() {
-                    let depth = plan.block.min(rows - block * plan.block);
+                    let depth = plan.block_sites.min(rows - block * plan.block_sites);
                     par_for(parts_mut(weight, task_rows * h), |task, weight| {
                         let first_class = piece * shared_rows + task * task_rows;
                         let left = &packed[N::words(Operand::Left, first_class, depth)..];
@@ -388,8 +389,8 @@ impl<F: Real> BackwardPass<'_, F> {
         gradient: &mut [F],
     ) {
         let Self { plan, head, blocking: Blocking { task_rows, g_left, w_right, .. }, .. } = *self;
-        let (h, blocks) = (head.hidden, rows.div_ceil(plan.block));
-        par_for(parts_mut(gradient, plan.block * h), |block, gradient| {
+        let (h, blocks) = (head.hidden, rows.div_ceil(plan.block_sites));
+        par_for(parts_mut(gradient, plan.block_sites * h), |block, gradient| {
             for tile in 0..group.len().div_ceil(plan.tile_classes) {
                 let depth = plan.tile_classes.min(group.len() - tile * plan.tile_classes);
                 let packed = &operands.g_left[(tile * blocks + block) * g_left..];
@@ -411,12 +412,12 @@ impl<F: Real> BackwardPass<'_, F> {
     /// ```
     fn bias_gradient(&self, rows: usize, sums: &[F], bias: &mut [f64]) {
         let Self { plan, blocking: Blocking { nr, strip_rows, strips_per_block, .. }, .. } = *self;
-        let tile_sums = rows.div_ceil(plan.block) * strips_per_block * plan.tile_classes;
+        let tile_sums = rows.div_ceil(plan.block_sites) * strips_per_block * plan.tile_classes;
         par_for((parts_mut(bias, plan.tile_classes), parts(sums, tile_sums)), |_, (bias, sums)| {
             let width = bias.len();
             par_for(parts_mut(bias, nr), |panel, bias| {
                 for (block, sums) in sums.chunks(strips_per_block * width).enumerate() {
-                    let rows = plan.block.min(rows.saturating_sub(block * plan.block));
+                    let rows = plan.block_sites.min(rows.saturating_sub(block * plan.block_sites));
                     for sums in sums.chunks_exact(width).take(rows.div_ceil(strip_rows)) {
                         bias.iter_mut().zip(&sums[panel * nr..]).for_each(|(b, g)| *b += g.to_f64());
                     }

@@ -57,10 +57,10 @@ pub(crate) struct Blocking {
 impl Blocking {
     /// Selects the sizes for an operand format, with hidden width `h`.
     pub fn new<F: Real, N: OperandFormat<F>>(plan: &Plan<F>, h: usize) -> Self {
-        let Plan { block, tile_classes: tile, .. } = *plan;
+        let Plan { block_sites: block, tile_classes: tile, .. } = *plan;
         let (mr, nr) = (N::side(Operand::Left), N::side(Operand::Right));
         let strip_rows = mr;
-        let weights = plan.tiles.saturating_mul(tile).saturating_mul(h);
+        let weights = plan.group_tiles.saturating_mul(tile).saturating_mul(h);
         // The average group is smaller than the largest.
         let has_few_tasks = weights / (nr * STEPS_PER_TASK[0]) < 3 * MIN_TASKS / 2;
         Self {
@@ -90,8 +90,8 @@ impl Blocking {
 
     /// Returns the number of slots for unsaved scores.
     pub fn slot_count<F>(&self, plan: &Plan<F>) -> usize {
-        plan.tiles
-            .saturating_mul(plan.wave.div_ceil(plan.block))
+        plan.group_tiles
+            .saturating_mul(plan.wave_sites.div_ceil(plan.block_sites))
             .saturating_mul(self.strips_per_block)
             .min(MAX_SLOTS)
     }

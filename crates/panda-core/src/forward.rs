@@ -5,9 +5,9 @@
 use std::ops::Range;
 
 use kernels::{
-    ViewMut, WorkerSlots, ensure_capacity, ensure_len, install,
+    ViewMut, WorkerSlots, ensure_capacity, ensure_len,
     packed::{FullFormat, OperandFormat, bf16::Bf16Format},
-    par_for, parts, parts_mut,
+    par_for, parts, parts_mut, run_in_pool,
 };
 
 use crate::{
@@ -57,7 +57,7 @@ pub(crate) fn forward_impl<F: Real>(
     selection: &Selection,
     workspace: &mut Workspace<F>,
 ) -> Result<Normalized<F>> {
-    install(|| {
+    run_in_pool(|| {
         let plan = workspace.prepare(sites, head, selection)?;
         let mut out = workspace.take_buffers(&plan, sites.count(), selection.per_site(), head);
         let blocking = Blocking::for_precision(&plan, head.hidden, workspace.precision);
@@ -111,12 +111,12 @@ impl<F: Real> ForwardPass<'_, F> {
     ) {
         let Self { ref plan, ref blocking, head, selection } = *self;
         let (h, per_site) = (head.hidden, selection.per_site().max(1));
-        let max_blocks = plan.wave.div_ceil(plan.block);
+        let max_blocks = plan.wave_sites.div_ceil(plan.block_sites);
         let Workspace { wave_sites, hidden, score_slots, statistics, selected_scores, .. } = workspace;
-        ensure_capacity(wave_sites, plan.wave);
+        ensure_capacity(wave_sites, plan.wave_sites);
         ensure_slots(score_slots, blocking.slot_count(plan));
-        ensure_len(selected_scores, plan.wave * plan.tiles * per_site, F::ZERO);
-        ensure_len(statistics, plan.wave * plan.tiles, (F::ZERO, 0.0));
+        ensure_len(selected_scores, plan.wave_sites * plan.group_tiles * per_site, F::ZERO);
+        ensure_len(statistics, plan.wave_sites * plan.group_tiles, (F::ZERO, 0.0));
         let Normalized { max, log_sum, emissions, scores, hidden: saved_hidden } = out;
         let SavedHidden { rows: saved_rows, sites: saved_sites, .. } = saved_hidden;
         let (mut saved_rows, mut saved_scores) = (saved_rows.as_mut_slice(), scores.scores.as_mut_slice());
@@ -128,12 +128,12 @@ impl<F: Real> ForwardPass<'_, F> {
             let hidden = match wave.end <= *saved_sites {
                 true => saved_rows.split_off_mut(..rows * h).expect("the buffer has all saved rows"),
                 false => {
-                    ensure_len(hidden, plan.wave * h, F::ZERO);
+                    ensure_len(hidden, plan.wave_sites * h, F::ZERO);
                     &mut hidden[..rows * h]
                 }
             };
             let left = &mut operands.h_left.ensure_len(max_blocks * blocking.h_left, N::ZERO)
-                [..rows.div_ceil(plan.block) * blocking.h_left];
+                [..rows.div_ceil(plan.block_sites) * blocking.h_left];
             fill_and_pack::<F, N>(plan, sites, wave_sites, hidden, [Some(left), None]);
             // Scores, for some tiles at a time.
             for group in plan.tile_groups(head.classes) {
@@ -201,10 +201,13 @@ impl<F: Real> ForwardPass<'_, F> {
                     }
                 }
             };
-            let outputs =
-                (parts_mut(statistics, plan.block), parts_mut(selected_scores, plan.block * per_site));
-            let saved_scores = saved_scores.map(|saved_scores| parts_mut(saved_scores, plan.block * width));
-            let blocks = (saved_scores, outputs, parts(wave, plan.block));
+            let outputs = (
+                parts_mut(statistics, plan.block_sites),
+                parts_mut(selected_scores, plan.block_sites * per_site),
+            );
+            let saved_scores =
+                saved_scores.map(|saved_scores| parts_mut(saved_scores, plan.block_sites * width));
+            let blocks = (saved_scores, outputs, parts(wave, plan.block_sites));
             par_for(blocks, |block, (saved_scores, (statistics, selected_scores), wave)| {
                 let outputs =
                     (parts_mut(statistics, strip_rows), parts_mut(selected_scores, strip_rows * per_site));

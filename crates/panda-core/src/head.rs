@@ -132,7 +132,7 @@ pub(crate) fn operand_requirements<F: Real, N: OperandFormat<F>>(
     h: usize,
 ) -> [ScratchReq; 6] {
     let Blocking { h_left, h_right, wt_right, w_right, gt_left, g_left, .. } = Blocking::new::<F, N>(plan, h);
-    let (tiles, blocks) = (plan.tiles, plan.wave.div_ceil(plan.block));
+    let (tiles, blocks) = (plan.group_tiles, plan.wave_sites.div_ceil(plan.block_sites));
     let tile_blocks = tiles.saturating_mul(blocks);
     [
         (blocks, h_left),
@@ -174,7 +174,7 @@ pub(crate) fn fill_and_pack<F: Real, N: OperandFormat<F>>(
     let Blocking { strip_rows, h_left, h_right, .. } = Blocking::new::<F, N>(plan, h);
     let left = left.map(|left| parts_mut(left, h_left));
     let right = right.map(|right| parts_mut(right, h_right));
-    let blocks = (parts_mut(hidden, plan.block * h), parts(wave, plan.block), left, right);
+    let blocks = (parts_mut(hidden, plan.block_sites * h), parts(wave, plan.block_sites), left, right);
     par_for(blocks, |_, (hidden, wave, left, right)| {
         let (depth, right) = (wave.len(), right.map(Mutex::new));
         let left = left.map(|left| parts_mut(left, N::words(Operand::Left, strip_rows, h)));
@@ -207,7 +207,7 @@ pub(crate) fn pack_right<F: Real, N: OperandFormat<F>>(
     right: &mut [N::Word],
 ) {
     let Blocking { strip_rows, h_right, .. } = Blocking::new::<F, N>(plan, h);
-    par_for((parts(hidden, plan.block * h), parts_mut(right, h_right)), |_, (hidden, right)| {
+    par_for((parts(hidden, plan.block_sites * h), parts_mut(right, h_right)), |_, (hidden, right)| {
         let (depth, right) = (hidden.len() / h, Mutex::new(right));
         par_for(parts(hidden, strip_rows * h), |strip, hidden| {
             let view = View::new(hidden, hidden.len() / h, h);

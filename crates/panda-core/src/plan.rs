@@ -43,13 +43,13 @@ pub const DEFAULT_BUDGET: usize = 56 << 20;
 /// [`Plan::new`] stays within its budget.
 pub struct Plan<F> {
     /// Sites of a wave.
-    pub wave: usize,
+    pub wave_sites: usize,
     /// Sites of a block.
-    pub block: usize,
+    pub block_sites: usize,
     /// Classes of a tile.
     pub tile_classes: usize,
     /// Tiles of a group.
-    pub tiles: usize,
+    pub group_tiles: usize,
     /// Number of sites whose scores are saved for backward, from the first.
     pub saved_scores: usize,
     /// Number of these sites whose hidden rows are saved too: whole waves, or all.
@@ -143,11 +143,11 @@ impl<F: Real> Plan<F> {
         }
         // Scores and hidden rows of all sites, if they fit.
         let wave = sizes.wave(all_sites, WAVE_BLOCKS * sizes.block, shape.classes, allow_long);
-        let tiles = plan.tiles.max(sizes.tiles(wave, plan.tile_classes, shape.classes));
+        let tiles = plan.group_tiles.max(sizes.tiles(wave, plan.tile_classes, shape.classes));
         let with_all = Self {
-            wave,
-            block: sizes.block,
-            tiles,
+            wave_sites: wave,
+            block_sites: sizes.block,
+            group_tiles: tiles,
             saved_scores: all_sites,
             saved_hidden: all_sites,
             ..plan
@@ -157,7 +157,7 @@ impl<F: Real> Plan<F> {
             return with_all;
         }
         // Scores of all sites, and hidden rows of as many waves as fit.
-        let wave_sites = even_size(all_sites, plan.wave, sizes.wave_unit);
+        let wave_sites = even_size(all_sites, plan.wave_sites, sizes.wave_unit);
         let with_hidden = |waves: usize| Self {
             saved_scores: all_sites,
             saved_hidden: waves.saturating_mul(wave_sites).min(all_sites),
@@ -169,7 +169,15 @@ impl<F: Real> Plan<F> {
 
     /// Creates a custom plan, without saved hidden rows.
     pub fn custom(wave: usize, block: usize, tile_classes: usize, tiles: usize, saved_scores: usize) -> Self {
-        Self { wave, block, tile_classes, tiles, saved_scores, saved_hidden: 0, marker: PhantomData }
+        Self {
+            wave_sites: wave,
+            block_sites: block,
+            tile_classes,
+            group_tiles: tiles,
+            saved_scores,
+            saved_hidden: 0,
+            marker: PhantomData,
+        }
     }
 
     /// Returns the smallest plan: a micro-panel of rows by one of classes.
@@ -216,15 +224,15 @@ impl<F: Real> Plan<F> {
     /// Reduces the largest part of the scratch by an eighth.
     fn shrink(self, sizes: KernelSizes) -> Self {
         let reduce = |size: usize, unit: usize| (size / 8 * 7).min(size - 1) / unit * unit;
-        let Self { wave, tile_classes: tile, tiles, .. } = self;
+        let Self { wave_sites: wave, tile_classes: tile, group_tiles: tiles, .. } = self;
         // A row has four copies, a class two.
         let reduce_wave = wave > sizes.mr && (2 * wave > tile || tile <= sizes.nr);
         match (tiles, reduce_wave) {
-            (2.., _) => Self { tiles: tiles - tiles.div_ceil(8), ..self },
+            (2.., _) => Self { group_tiles: tiles - tiles.div_ceil(8), ..self },
             (_, true) => {
                 let unit = if wave > 2 * sizes.wave_unit { sizes.wave_unit } else { sizes.mr };
                 let wave = reduce(wave, unit).max(sizes.mr);
-                Self { wave, block: self.block.min(wave), ..self }
+                Self { wave_sites: wave, block_sites: self.block_sites.min(wave), ..self }
             }
             _ => Self { tile_classes: reduce(tile, sizes.nr).max(sizes.nr).min(tile), ..self },
         }
@@ -247,7 +255,15 @@ impl<F: Real> Plan<F> {
 
     /// Returns the same plan for rows of another type.
     pub fn to<G: Real>(&self) -> Plan<G> {
-        let Self { wave, block, tile_classes, tiles, saved_scores, saved_hidden, .. } = *self;
+        let Self {
+            wave_sites: wave,
+            block_sites: block,
+            tile_classes,
+            group_tiles: tiles,
+            saved_scores,
+            saved_hidden,
+            ..
+        } = *self;
         Plan { saved_hidden, ..Plan::custom(wave, block, tile_classes, tiles, saved_scores) }
     }
 
@@ -255,14 +271,14 @@ impl<F: Real> Plan<F> {
     pub(crate) fn fitted(&self, sites: usize, classes: usize) -> Self {
         let classes = classes.max(1);
         let tile = self.tile_classes.clamp(1, classes);
-        let wave = self.wave.clamp(1, sites.max(1));
+        let wave = self.wave_sites.clamp(1, sites.max(1));
         let all_tiles = classes.div_ceil(tile);
         let saved_scores = self.saved_scores.min(sites);
         Self {
-            wave,
-            block: self.block.clamp(1, wave),
+            wave_sites: wave,
+            block_sites: self.block_sites.clamp(1, wave),
             tile_classes: tile,
-            tiles: all_tiles.div_ceil(all_tiles.div_ceil(self.tiles.max(1))),
+            group_tiles: all_tiles.div_ceil(all_tiles.div_ceil(self.group_tiles.max(1))),
             saved_scores,
             saved_hidden: self.saved_hidden.min(saved_scores),
             ..*self
@@ -273,7 +289,7 @@ impl<F: Real> Plan<F> {
     ///
     /// The last wave therefore has as many tasks as the others.
     pub(crate) fn wave_sites(&self, sites: usize, strip_rows: usize) -> usize {
-        even_size(sites, self.wave, strip_rows).max(1)
+        even_size(sites, self.wave_sites, strip_rows).max(1)
     }
 
     /// Returns the sites with saved hidden rows: total, and per wave.
@@ -291,17 +307,17 @@ impl<F: Real> Plan<F> {
 
     /// Returns the groups of tiles as ranges of classes.
     pub(crate) fn tile_groups(&self, classes: usize) -> impl Iterator<Item = Range<usize>> + use<F> {
-        let group_classes = self.tiles * self.tile_classes;
+        let group_classes = self.group_tiles * self.tile_classes;
         (0..classes).step_by(group_classes).map(move |first| first..(first + group_classes).min(classes))
     }
 
     /// Fails if a size is zero.
     pub(crate) fn check(&self) -> Result<()> {
         let sizes = [
-            ("plan.wave", self.wave),
-            ("plan.block", self.block),
+            ("plan.wave", self.wave_sites),
+            ("plan.block", self.block_sites),
             ("plan.tile_classes", self.tile_classes),
-            ("plan.tiles", self.tiles),
+            ("plan.tiles", self.group_tiles),
         ];
         match sizes.iter().find(|(_, size)| *size == 0) {
             Some(&(argument, _)) => Err(Error::Zero { argument }),
@@ -386,7 +402,14 @@ impl<F> Copy for Plan<F> {}
 impl<F> Plan<F> {
     /// Returns all sizes, in the order of the fields.
     fn sizes(&self) -> [usize; 6] {
-        [self.wave, self.block, self.tile_classes, self.tiles, self.saved_scores, self.saved_hidden]
+        [
+            self.wave_sites,
+            self.block_sites,
+            self.tile_classes,
+            self.group_tiles,
+            self.saved_scores,
+            self.saved_hidden,
+        ]
     }
 }
 

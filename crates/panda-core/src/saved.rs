@@ -80,7 +80,7 @@ impl<F> SavedHidden<F> {
         plan: &Plan<F>,
         score_sites: usize,
     ) -> impl Iterator<Item = Range<usize>> + Clone + use<F> {
-        let fits = self.wave_sites <= plan.wave && self.sites <= score_sites && !self.rows.is_empty();
+        let fits = self.wave_sites <= plan.wave_sites && self.sites <= score_sites && !self.rows.is_empty();
         let (sites, wave_sites) = (if fits { self.sites } else { 0 }, self.wave_sites);
         (0..sites).step_by(wave_sites).map(move |first| first..(first + wave_sites).min(sites))
     }

@@ -244,7 +244,14 @@ pub(crate) fn site_scratch<F>(shape: Shape) -> [ScratchReq; 4] {
 /// Returns the requirements of all buffers, in the order of [`Workspace::release_excess`].
 fn requirements<F: Real>(plan: &Plan<F>, shape: Shape, precision: Precision) -> [ScratchReq; 19] {
     let Shape { hidden: h, classes, selected, .. } = shape;
-    let Plan { wave, block, tile_classes: tile, tiles, saved_scores, .. } = *plan;
+    let Plan {
+        wave_sites: wave,
+        block_sites: block,
+        tile_classes: tile,
+        group_tiles: tiles,
+        saved_scores,
+        ..
+    } = *plan;
     let blocking = Blocking::for_precision(plan, h, precision);
     let [max, log_sum, emissions, active] = site_scratch::<F>(shape);
     let rows = ScratchReq::new::<F>(h).times(wave);
@@ -282,6 +289,6 @@ fn requirements<F: Real>(plan: &Plan<F>, shape: Shape, precision: Precision) -> 
 
 /// Returns the scratch of tasks: a lock for each block of gradients or rows, and queues.
 fn task_scratch<F>(plan: &Plan<F>) -> ScratchReq {
-    let locks = plan.tiles.max(1).saturating_mul(plan.wave.div_ceil(plan.block));
+    let locks = plan.group_tiles.max(1).saturating_mul(plan.wave_sites.div_ceil(plan.block_sites));
     ScratchReq::new::<Mutex<&mut [F]>>(locks).and(ScratchReq::from_bytes(QUEUE_BYTES))
 }

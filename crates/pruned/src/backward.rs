@@ -13,7 +13,7 @@ use std::ops::Range;
 use kernels::{Accumulate, Real, View, ViewMut, WorkerSlots, par_for, parts, parts_mut, product_in};
 
 use crate::{
-    Source, TaskScratch, emissions::Derivatives, sums::UtteranceSums, tiles, underflow,
+    ScoreSource, TaskScratch, emissions::Derivatives, sums::UtteranceSums, tiles, underflow,
     utterance::UtteranceScores,
 };
 
@@ -30,7 +30,7 @@ pub(crate) struct TileGradients<'a, F> {
 /// Writes the gradient of a tile of classes.
 ///
 /// The buffer has two tiles for all contexts (label rows and unigram).
-pub(crate) fn tile_gradient<F: Real, S: Source<F>>(
+pub(crate) fn tile_gradient<F: Real, S: ScoreSource<F>>(
     utterance: &UtteranceScores<F, S>,
     sums: &UtteranceSums<F>,
     derivatives: &Derivatives<F>,

@@ -188,8 +188,8 @@ impl Batch {
 
     fn row_count(&self, side: Side, utterance: usize) -> usize {
         match side {
-            Side::Frames => self.lattices.frames(utterance),
-            Side::Labels => self.lattices.labels(utterance) + 1,
+            Side::Frames => self.lattices.num_frames(utterance),
+            Side::Labels => self.lattices.num_labels(utterance) + 1,
         }
     }
 }

@@ -13,7 +13,7 @@ use kernels::Real;
 use rnnt_dp::delay_shift;
 
 use crate::{
-    Options, Source,
+    Options, ScoreSource,
     normalizer::SelectedScores,
     sums::{self, UtteranceSizes, UtteranceSums},
     tiles::take_front,
@@ -29,7 +29,7 @@ fn scale_or_zero(scale: f64, value: f64) -> f64 {
 ///
 /// The label at u = U is 0. If `forces_blank`, the label includes the blank that follows in its
 /// frame.
-pub(crate) fn write_emissions<F: Real, S: Source<F>>(
+pub(crate) fn write_emissions<F: Real, S: ScoreSource<F>>(
     utterance: &UtteranceScores<F, S>,
     sums: &UtteranceSums<F>,
     selected: &SelectedScores<F>,
@@ -145,7 +145,7 @@ impl<'a, F: Real> Derivatives<'a, F> {
     }
 
     /// Computes the derivatives from arc occupancies and the weight of the loss.
-    pub fn new<S: Source<F>>(
+    pub fn new<S: ScoreSource<F>>(
         utterance: &UtteranceScores<F, S>,
         sums: &UtteranceSums<F>,
         options: &Options,

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use rnnt_dp::{Regularizers, Topology};
 
 use crate::{
-    Batch, Error, Options, Plan, Ranges, Result, Side, Source, TaskScratch, Workspace,
+    Batch, Error, Options, Plan, Ranges, Result, ScoreSource, Side, TaskScratch, Workspace,
     backward::{self, TileGradients},
     emissions::{Derivatives, WeightedOccupancies},
     error::expect_len,
@@ -68,7 +68,7 @@ pub struct FirstPass<F> {
 /// utterances and blocks of frames; memory as planned by [`Plan::scratch`] of the default plan. The
 /// bits of an utterance do not depend on the others, except with
 /// [`Unigram::AllRows`](crate::Unigram::AllRows).
-pub fn first_pass<F: Real, S: Source<F>>(
+pub fn first_pass<F: Real, S: ScoreSource<F>>(
     source: &S,
     batch: &Batch,
     options: &Options,
@@ -83,7 +83,7 @@ pub fn first_pass<F: Real, S: Source<F>>(
 ///
 /// # Errors
 /// As [`first_pass`].
-pub fn first_pass_with<F: Real, S: Source<F>>(
+pub fn first_pass_with<F: Real, S: ScoreSource<F>>(
     source: &S,
     batch: &Batch,
     options: &Options,
@@ -97,7 +97,7 @@ pub fn first_pass_with<F: Real, S: Source<F>>(
     let arcs = Topology::new(options.topology.arcs().to_vec())?;
     let (shapes, regularizers) = (batch.lattices(), Regularizers::default());
     let Workspace { lattices, scratch_f64, recycled, .. } = workspace;
-    let emissions = &scratch_f64[..2 * shapes.sites()];
+    let emissions = &scratch_f64[..2 * shapes.num_sites()];
     // Losses, and their derivatives by the emissions: the negative posteriors of arcs.
     let mut losses = vec![0.0; batch.len()];
     let mut occupancies = reset(std::mem::take(&mut recycled.occupancies), emissions.len(), 0.0);
@@ -128,7 +128,7 @@ impl<F: Real> FirstPass<F> {
     /// # Cost
     /// Two products, while forward has one of the same size; the exponentials again; scores and
     /// gradients of `source`. Memory as planned.
-    pub fn backward<S: Source<F>>(&self, source: &S, weights: &[f64]) -> Result<S::Gradient> {
+    pub fn backward<S: ScoreSource<F>>(&self, source: &S, weights: &[f64]) -> Result<S::Gradient> {
         let mut gradient = source.zero_gradient();
         self.backward_into(source, weights, &mut gradient, &mut Workspace::default())?;
         Ok(gradient)
@@ -138,7 +138,7 @@ impl<F: Real> FirstPass<F> {
     ///
     /// # Errors
     /// As [`Self::backward`].
-    pub fn backward_into<S: Source<F>>(
+    pub fn backward_into<S: ScoreSource<F>>(
         &self,
         source: &S,
         weights: &[f64],
@@ -209,7 +209,7 @@ impl<F: Real> FirstPass<F> {
     /// Adds the gradient of a group of consecutive utterances.
     ///
     /// Returns the gradient of the unigrams' probabilities, *group x C*.
-    fn group_gradient<'r, S: Source<F>>(
+    fn group_gradient<'r, S: ScoreSource<F>>(
         &self,
         source: &S,
         work: GroupWork<'_, 'r, F>,
@@ -292,8 +292,8 @@ impl<F: Real> FirstPass<F> {
                 split_lengths(frame_gradients, lengths(&frames)),
                 split_lengths(label_gradients, lengths(&labels)),
             );
-            source.pull_back(Side::Frames, &frames, tile.clone(), frame_gradients, gradient, slots);
-            source.pull_back(Side::Labels, &labels, tile, label_gradients, gradient, slots);
+            source.add_gradient(Side::Frames, &frames, tile.clone(), frame_gradients, gradient, slots);
+            source.add_gradient(Side::Labels, &labels, tile, label_gradients, gradient, slots);
         }
         unigram_gradients
     }

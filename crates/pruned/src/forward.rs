@@ -8,7 +8,7 @@ use kernels::{Real, WorkerSlots, ensure_len};
 use rayon::prelude::*;
 
 use crate::{
-    Batch, Error, Options, Plan, Result, Side, Source, TaskScratch, Unigram, Workspace, emissions,
+    Batch, Error, Options, Plan, Result, ScoreSource, Side, TaskScratch, Unigram, Workspace, emissions,
     label_arc::LabelArc,
     normalizer::{self, SelectedScores},
     plan::{GroupSizes, utterance_groups},
@@ -34,7 +34,7 @@ struct ForwardWork<'a, F> {
 /// Computes the sums and unigrams of all utterances, group by group.
 ///
 /// The emissions of all sites are written to the front of `workspace.scratch_f64`.
-pub(crate) fn compute_emissions<F: Real, S: Source<F>>(
+pub(crate) fn compute_emissions<F: Real, S: ScoreSource<F>>(
     source: &S,
     batch: &Batch,
     options: &Options,
@@ -50,7 +50,7 @@ pub(crate) fn compute_emissions<F: Real, S: Source<F>>(
     let sizes = GroupSizes::new(source.classes(), batch, options, plan);
     reserve_slots(slots, plan.tasks, sizes.task_scratch::<F, S>(source));
     let groups = utterance_groups(batch, plan.forward_rows());
-    let sites = batch.lattices().sites();
+    let sites = batch.lattices().num_sites();
     let [scratch_len, scratch_f64_len] = sizes.max_over(&groups, |b| sizes.forward_lens::<F>(b));
     ensure_len(scratch, scratch_len, F::ZERO);
     ensure_len(
@@ -125,7 +125,7 @@ pub(crate) fn compute_emissions<F: Real, S: Source<F>>(
 }
 
 /// Returns the error for a label row without a finite average.
-fn label_row_error<F: Real, S: Source<F>>(
+fn label_row_error<F: Real, S: ScoreSource<F>>(
     source: &S,
     batch: &Batch,
     plan: Plan,

@@ -27,7 +27,7 @@ impl LabelArc {
         let expected_blank = TopologyArc { frames: 1, labels: 0, may_end: true };
         let describe = || {
             let [blank_arc, label_arc] = topology.arcs() else { return None };
-            let has_standard_blank = topology.columns() == 2
+            let has_standard_blank = topology.num_columns() == 2
                 && *blank_arc == expected_blank
                 && topology.emission_terms(0) == [term(0, 0)];
             let forces_blank = match topology.emission_terms(1) {

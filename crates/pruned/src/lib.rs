@@ -18,9 +18,9 @@
 //! `backward` the gradients, and [`Ranges`] the bands of label positions that the second pass
 //! keeps. Semantics are those of k2's fast_rnnt.
 //!
-//! Scores come from a [`Source`]: given [`Matrices`], or [`Heads`], which are linear layers over
+//! Scores come from a [`ScoreSource`]: given [`Matrices`], or [`Heads`], which are linear layers over
 //! hidden rows. Their scores are computed a tile of classes at a time, twice, and never stored, so
-//! that memory does not grow with the vocabulary. Start with [`Batch`], [`Source`] and
+//! that memory does not grow with the vocabulary. Start with [`Batch`], [`ScoreSource`] and
 //! [`FirstPass`].
 //!
 //! ```
@@ -67,5 +67,5 @@ pub use matrices::{Matrices, MatrixGradient};
 pub use options::{Options, Unigram};
 pub use plan::{PassScratch, Plan};
 pub use ranges::Ranges;
-pub use source::{Side, Source};
+pub use source::{ScoreSource, Side};
 pub use workspace::{TaskScratch, Workspace};

@@ -10,7 +10,7 @@ use kernels::{
 };
 
 use crate::{
-    Error, Result, Side, Source, TaskScratch,
+    Error, Result, ScoreSource, Side, TaskScratch,
     error::expect_len,
     source::{split_matrix_runs, split_tile_runs},
 };
@@ -196,7 +196,7 @@ impl<'a, F: Real> Heads<'a, F> {
     }
 }
 
-impl<F: Real> Source<F> for Heads<'_, F> {
+impl<F: Real> ScoreSource<F> for Heads<'_, F> {
     type Gradient = HeadsGradient<F>;
 
     fn classes(&self) -> usize {
@@ -212,7 +212,7 @@ impl<F: Real> Source<F> for Heads<'_, F> {
         self.am.packing_bytes(rows, classes).max(self.lm.packing_bytes(rows, classes))
     }
 
-    fn fill(
+    fn fill_scores(
         &self,
         side: Side,
         rows: Range<usize>,
@@ -227,7 +227,7 @@ impl<F: Real> Source<F> for Heads<'_, F> {
         HeadsGradient { am: self.am.zero_gradient(), lm: self.lm.zero_gradient() }
     }
 
-    fn pull_back(
+    fn add_gradient(
         &self,
         side: Side,
         runs: &[Range<usize>],

@@ -6,7 +6,7 @@ use std::ops::Range;
 use kernels::{AlignedVec, Real, WorkerSlots, add, items_mut, par_for};
 
 use crate::{
-    Error, Result, Side, Source, TaskScratch,
+    Error, Result, ScoreSource, Side, TaskScratch,
     error::expect_len,
     source::{split_matrix_runs, split_tile_runs},
 };
@@ -52,7 +52,7 @@ impl<'a, F: Real> Matrices<'a, F> {
 /// Rows of a task that adds gradients.
 const ROWS_PER_TASK: usize = 64;
 
-impl<F: Real> Source<F> for Matrices<'_, F> {
+impl<F: Real> ScoreSource<F> for Matrices<'_, F> {
     type Gradient = MatrixGradient<F>;
 
     fn classes(&self) -> usize {
@@ -67,7 +67,7 @@ impl<F: Real> Source<F> for Matrices<'_, F> {
         0
     }
 
-    fn fill(
+    fn fill_scores(
         &self,
         side: Side,
         rows: Range<usize>,
@@ -85,7 +85,7 @@ impl<F: Real> Source<F> for Matrices<'_, F> {
         MatrixGradient { am: vec![F::ZERO; self.am.len()], lm: vec![F::ZERO; self.lm.len()] }
     }
 
-    fn pull_back(
+    fn add_gradient(
         &self,
         side: Side,
         runs: &[Range<usize>],

@@ -11,7 +11,7 @@
 use kernels::{Accumulate, Real, View, ViewMut, WorkerSlots, par_for, parts_mut, product_in};
 
 use crate::{
-    Result, Source, TaskScratch,
+    Result, ScoreSource, TaskScratch,
     sums::{UtteranceSizes, UtteranceSumsMut},
     tiles::{self, take_front},
     underflow,
@@ -58,7 +58,7 @@ impl<'a, F: Real> SelectedScores<'a, F> {
 /// The sums must have their initial values. `tile` has space for a tile of classes for all contexts
 /// (label rows and unigram), and `pair_buffer` for a number of each pair of frame and context, used
 /// for underflowed pairs.
-pub(crate) fn accumulate<F: Real, S: Source<F>>(
+pub(crate) fn accumulate<F: Real, S: ScoreSource<F>>(
     utterance: &UtteranceScores<F, S>,
     max_classes: usize,
     sums: &mut UtteranceSumsMut<F>,

@@ -8,7 +8,7 @@ use kernels::{Real, ScratchReq, packing_bytes_for};
 use rnnt_dp::{Regularizers, Workspace};
 
 use crate::{
-    Batch, Error, Options, Result, Side, Source,
+    Batch, Error, Options, Result, ScoreSource, Side,
     emissions::Derivatives,
     normalizer::SelectedScores,
     sums::{BatchSums, UtteranceSizes},
@@ -100,7 +100,7 @@ impl Plan {
     ///
     /// # Errors
     /// [`Error::Memory`] if the smallest plan needs more.
-    pub fn within<F: Real, S: Source<F>>(
+    pub fn within<F: Real, S: ScoreSource<F>>(
         source: &S,
         batch: &Batch,
         options: &Options,
@@ -117,7 +117,7 @@ impl Plan {
     }
 
     /// Returns the scratch of a batch.
-    pub fn scratch<F: Real, S: Source<F>>(
+    pub fn scratch<F: Real, S: ScoreSource<F>>(
         &self,
         source: &S,
         batch: &Batch,
@@ -139,7 +139,8 @@ impl Plan {
         } else {
             0
         });
-        let scratch_f64 = (2 * lattices.sites() + forward[1].max(shared_len)).max(shared_len + backward[1]);
+        let scratch_f64 =
+            (2 * lattices.num_sites() + forward[1].max(shared_len)).max(shared_len + backward[1]);
         let sums = BatchSums::<F>::scratch(&sizes.utterances);
         let positions: usize = sizes.utterances.iter().map(|utterance| utterance.positions).sum();
         let own_unigram =
@@ -161,7 +162,7 @@ impl Plan {
             label_max,
             label_sums,
             pair_sums,
-            ScratchReq::new::<f64>(2).times(lattices.sites()),
+            ScratchReq::new::<f64>(2).times(lattices.num_sites()),
             unigrams,
         ];
         // Lists of the batch and of a group; means of a unigram's rows, and recycled unigrams.
@@ -233,9 +234,9 @@ impl GroupSizes {
     pub fn new(classes: usize, batch: &Batch, options: &Options, plan: Plan) -> Self {
         let (lattices, has_unigram) = (batch.lattices(), options.am_only_scale != 0.0);
         let size = |b: usize| {
-            let positions = lattices.labels(b) + 1;
+            let positions = lattices.num_labels(b) + 1;
             let contexts = positions + usize::from(has_unigram);
-            UtteranceSizes { frames: lattices.frames(b), positions, contexts }
+            UtteranceSizes { frames: lattices.num_frames(b), positions, contexts }
         };
         let utterances = (0..batch.len()).map(size).collect();
         let tile_classes = tiles::even_size(classes, plan.classes);
@@ -281,7 +282,7 @@ impl GroupSizes {
     }
 
     /// Returns the scratch of a task: packing, scores, sums.
-    pub fn task_scratch<F: Real, S: Source<F>>(&self, source: &S) -> [ScratchReq; 3] {
+    pub fn task_scratch<F: Real, S: ScoreSource<F>>(&self, source: &S) -> [ScratchReq; 3] {
         let shared_rows = if self.shares_unigram { source.rows(Side::Labels) } else { 0 };
         let max_of = |size: fn(&UtteranceSizes) -> usize| self.utterances.iter().map(size).max().unwrap_or(0);
         let (frames, contexts) = (max_of(|size| size.frames), max_of(|size| size.contexts));

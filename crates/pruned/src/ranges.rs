@@ -68,7 +68,7 @@ impl Ranges {
         s_range: usize,
     ) -> Result<Self> {
         let label_arc = check(lattices, topology, s_range)?;
-        expect_len("occupancies", 2 * lattices.sites(), occupancies.len())?;
+        expect_len("occupancies", 2 * lattices.num_sites(), occupancies.len())?;
         let utterance_occupancies =
             |b: usize| &occupancies[2 * lattices.site_range(b).start..2 * lattices.site_range(b).end];
         for utterance in 0..lattices.batch() {
@@ -82,8 +82,8 @@ impl Ranges {
             .map(|b| {
                 band_starts(
                     utterance_occupancies(b),
-                    lattices.frames(b),
-                    lattices.labels(b),
+                    lattices.num_frames(b),
+                    lattices.num_labels(b),
                     widths[b],
                     label_arc,
                 )
@@ -100,7 +100,7 @@ impl Ranges {
     /// As [`Self::new`].
     pub fn with_zero_starts(lattices: &Lattices, topology: &Topology, s_range: usize) -> Result<Self> {
         let label_arc = check(lattices, topology, s_range)?;
-        let starts = (0..lattices.batch()).map(|b| vec![0; lattices.frames(b)]).collect();
+        let starts = (0..lattices.batch()).map(|b| vec![0; lattices.num_frames(b)]).collect();
         Ok(Self::from_starts(starts, widths(lattices, label_arc, s_range)))
     }
 
@@ -164,7 +164,7 @@ fn check(lattices: &Lattices, topology: &Topology, s_range: usize) -> Result<Lab
 /// Returns the band width r of each utterance.
 fn widths(lattices: &Lattices, label_arc: LabelArc, s_range: usize) -> Vec<usize> {
     let width = |b: usize| {
-        let (frames, labels) = (lattices.frames(b), lattices.labels(b));
+        let (frames, labels) = (lattices.num_frames(b), lattices.num_labels(b));
         s_range.max(label_arc.feasible_width(frames, labels)).min(labels + 1)
     };
     (0..lattices.batch()).map(width).collect()

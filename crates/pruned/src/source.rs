@@ -26,8 +26,8 @@ impl fmt::Display for Side {
 /// Scores `am` and `lm`, computed by tiles of classes, and their gradients.
 ///
 /// A tile is row-major, rows x classes, without gaps. Padding rows are never read.
-pub trait Source<F: Real>: Sync {
-    /// The gradient that [`Source::pull_back`] adds to.
+pub trait ScoreSource<F: Real>: Sync {
+    /// The gradient that [`ScoreSource::add_gradient`] adds to.
     type Gradient: Send;
     /// Returns the number of classes C.
     fn classes(&self) -> usize;
@@ -36,7 +36,7 @@ pub trait Source<F: Real>: Sync {
     /// Returns the maximum packing memory of a product, in bytes.
     fn packing_bytes(&self, rows: usize, classes: usize) -> usize;
     /// Writes the scores of some classes and rows, on the calling thread.
-    fn fill(
+    fn fill_scores(
         &self,
         side: Side,
         rows: Range<usize>,
@@ -50,7 +50,7 @@ pub trait Source<F: Real>: Sync {
     ///
     /// The runs ascend without overlap; `gradient` has their tiles one after the other. Parallel
     /// tasks take scratch memory from `slots`.
-    fn pull_back(
+    fn add_gradient(
         &self,
         side: Side,
         runs: &[Range<usize>],
@@ -61,7 +61,7 @@ pub trait Source<F: Real>: Sync {
     );
     /// Returns the gradients of `am` and `lm`, if they are dense matrices.
     ///
-    /// They may then be written without [`Source::pull_back`].
+    /// They may then be written without [`ScoreSource::add_gradient`].
     fn dense_gradients(_: &mut Self::Gradient) -> Option<[&mut [F]; 2]> {
         None
     }

@@ -8,7 +8,7 @@ use std::ops::Range;
 use kernels::{Real, WorkerSlots};
 
 use crate::{
-    Error, Result, Side, Source, TaskScratch,
+    Error, Result, ScoreSource, Side, TaskScratch,
     backward::TileGradients,
     sums::{self, UtteranceSums, UtteranceSumsMut},
     tiles,
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Writes the scores of contexts in a tile, less their maxima.
-fn write_context_scores<F: Real, S: Source<F>>(
+fn write_context_scores<F: Real, S: ScoreSource<F>>(
     utterance: &UtteranceScores<F, S>,
     label_max: &[F],
     classes: &Range<usize>,
@@ -43,7 +43,7 @@ fn summed_scores<F: Real>(frame: &[F], context: &[F]) -> impl Iterator<Item = f6
 ///
 /// `tile` is scratch memory for the scores of all contexts in a tile of classes, `max_sums` for the
 /// maximum of each pair.
-pub(crate) fn recompute_underflow<F: Real, S: Source<F>>(
+pub(crate) fn recompute_underflow<F: Real, S: ScoreSource<F>>(
     utterance: &UtteranceScores<F, S>,
     sums: &mut UtteranceSumsMut<F>,
     max_classes: usize,
@@ -118,7 +118,7 @@ pub(crate) fn recompute_underflow<F: Real, S: Source<F>>(
 ///
 /// `derivatives` are those of the pairs' log-normalizers. The gradient of the unigram's
 /// probabilities is added as well. The tile of contexts is overwritten.
-pub(crate) fn pull_back<F: Real, S: Source<F>>(
+pub(crate) fn pull_back<F: Real, S: ScoreSource<F>>(
     utterance: &UtteranceScores<F, S>,
     sums: &UtteranceSums<F>,
     derivatives: &[f64],
@@ -162,7 +162,7 @@ pub(crate) fn pull_back<F: Real, S: Source<F>>(
 }
 
 /// Fails for the first score that is NaN or +inf.
-pub(crate) fn check_scores<F: Real, S: Source<F>>(
+pub(crate) fn check_scores<F: Real, S: ScoreSource<F>>(
     utterance: &UtteranceScores<F, S>,
     max_classes: usize,
     slots: &WorkerSlots<TaskScratch<F>>,
@@ -175,7 +175,7 @@ pub(crate) fn check_scores<F: Real, S: Source<F>>(
             for first_row in rows.clone().step_by(block_rows) {
                 let block = first_row..(first_row + block_rows).min(rows.end);
                 let (packing, tile, _) = scratch.split(block.len() * classes.len(), 0);
-                utterance.source.fill(side, block, classes.clone(), tile, packing);
+                utterance.source.fill_scores(side, block, classes.clone(), tile, packing);
                 if let Some(index) = tile.iter().position(is_bad) {
                     let (row, class) = (
                         first_row - rows.start + index / classes.len(),

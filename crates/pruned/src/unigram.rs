@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use kernels::{AlignedVec, Real, ReusableBuffer, ScratchReq, WorkerSlots, ensure_len, reset};
 
-use crate::{Side, Source, TaskScratch, tiles};
+use crate::{ScoreSource, Side, TaskScratch, tiles};
 
 /// A unigram, and the statistics for its gradient.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,7 +51,7 @@ impl<F: Real> UnigramDistribution<F> {
     ///
     /// # Errors
     /// The first row with NaN or +inf, or without a finite score.
-    pub fn average<S: Source<F>>(
+    pub fn average<S: ScoreSource<F>>(
         source: &S,
         rows: Range<usize>,
         max_classes: usize,
@@ -69,7 +69,7 @@ impl<F: Real> UnigramDistribution<F> {
                 let first_row = block.start - rows.start;
                 let mut scratch = slots.lock();
                 let (packing, tile, _) = scratch.split(block.len() * tile_classes.len(), 0);
-                source.fill(Side::Labels, block, tile_classes.clone(), tile, packing);
+                source.fill_scores(Side::Labels, block, tile_classes.clone(), tile, packing);
                 for (row_index, row) in tile.chunks_exact_mut(tile_classes.len()).enumerate() {
                     sums[first_row + row_index] *= tiles::raise_max(row, &mut max[first_row + row_index]);
                 }
@@ -114,7 +114,7 @@ impl<F: Real> UnigramDistribution<F> {
     /// Adds the gradient of the rows' scores.
     ///
     /// `gradient` is that of the probabilities, *C*.
-    pub fn pull_back<S: Source<F>>(
+    pub fn pull_back<S: ScoreSource<F>>(
         &self,
         source: &S,
         gradient: &[f64],
@@ -146,13 +146,13 @@ impl<F: Real> UnigramDistribution<F> {
                         *s = F::from_f64(s.to_f64() * (g - mean_gradient) / row_count);
                     }
                 }
-                source.pull_back(Side::Labels, &[block], tile_classes.clone(), tile, into, slots);
+                source.add_gradient(Side::Labels, &[block], tile_classes.clone(), tile, into, slots);
             }
         }
     }
 
     /// Calls `visit_row(classes, softmax, index)` for each row of each tile.
-    fn for_each_softmax<S: Source<F>>(
+    fn for_each_softmax<S: ScoreSource<F>>(
         &self,
         source: &S,
         max_classes: usize,
@@ -173,7 +173,7 @@ impl<F: Real> UnigramDistribution<F> {
     }
 
     /// Computes the softmax of a block of rows for some classes.
-    fn fill_softmax<S: Source<F>>(
+    fn fill_softmax<S: ScoreSource<F>>(
         &self,
         source: &S,
         block: &Range<usize>,
@@ -182,7 +182,7 @@ impl<F: Real> UnigramDistribution<F> {
         packing: &mut AlignedVec<F>,
     ) {
         let first_row = block.start - self.rows.start;
-        source.fill(Side::Labels, block.clone(), classes.clone(), tile, packing);
+        source.fill_scores(Side::Labels, block.clone(), classes.clone(), tile, packing);
         for (row, &max) in tile.chunks_exact_mut(classes.len()).zip(&self.max[first_row..]) {
             tiles::subtract_max(row, max);
         }

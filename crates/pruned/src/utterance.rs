@@ -3,7 +3,7 @@ use std::ops::Range;
 
 use kernels::{AlignedVec, Real, WorkerSlots, par_for, parts_mut};
 
-use crate::{Batch, Side, Source, TaskScratch, tiles, unigram::UnigramDistribution};
+use crate::{Batch, ScoreSource, Side, TaskScratch, tiles, unigram::UnigramDistribution};
 
 /// Scores of an utterance.
 ///
@@ -26,7 +26,7 @@ pub(crate) struct UtteranceScores<'a, F, S> {
     next_by_class: Vec<(usize, usize)>,
 }
 
-impl<'a, F: Real, S: Source<F>> UtteranceScores<'a, F, S> {
+impl<'a, F: Real, S: ScoreSource<F>> UtteranceScores<'a, F, S> {
     pub fn new(
         source: &'a S,
         batch: &'a Batch,
@@ -83,7 +83,7 @@ impl<'a, F: Real, S: Source<F>> UtteranceScores<'a, F, S> {
     ) {
         let first_row = self.frames.start;
         let frames = first_row + frames.start..first_row + frames.end;
-        self.source.fill(Side::Frames, frames, classes.clone(), out, packing);
+        self.source.fill_scores(Side::Frames, frames, classes.clone(), out, packing);
     }
 
     /// Computes the scores of all label positions.
@@ -97,7 +97,7 @@ impl<'a, F: Real, S: Source<F>> UtteranceScores<'a, F, S> {
         par_for(parts_mut(out, block_rows * classes.len()), |block, out| {
             let first_row = self.labels.start + block * block_rows;
             let rows = first_row..first_row + out.len() / classes.len();
-            self.source.fill(Side::Labels, rows, classes.clone(), out, &mut slots.lock().packing);
+            self.source.fill_scores(Side::Labels, rows, classes.clone(), out, &mut slots.lock().packing);
         });
     }
 

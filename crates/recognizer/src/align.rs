@@ -294,7 +294,7 @@ fn align_batch(model: &Model, examples: &[Example], batch: &[usize]) -> Result<V
     };
     model::Error::expect_memory(
         describe,
-        plan.transient.saturating_add(num_sites.saturating_mul(BEST_PATH_BYTES_PER_SITE)),
+        plan.transient_bytes.saturating_add(num_sites.saturating_mul(BEST_PATH_BYTES_PER_SITE)),
     )?;
     let layout = Layout::Padded { frames: padded_frames, positions: label_positions };
     let session = Session::new(&model.config().loss_options()?)?;

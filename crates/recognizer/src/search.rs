@@ -16,7 +16,7 @@ use crate::unfused::{UnfusedResult, UnfusedSearch};
 use crate::{Error, Result};
 use model::Model;
 use model::ModelConfig;
-use model::tensors::{counts, with_slice};
+use model::tensors::{counts_tensor, with_slice};
 
 /// A kind of search and its options.
 #[derive(Debug, Clone)]
@@ -68,7 +68,7 @@ impl SearchConfig {
     ///
     /// True for greedy search, and for beam search with a single result and no CTC head whose kind
     /// [supports it](decoding::BeamKind::supports_streaming).
-    pub fn streams(&self) -> bool {
+    pub fn supports_streams(&self) -> bool {
         match self {
             SearchConfig::Greedy(_) => true,
             SearchConfig::Beam(beam) => beam.kind.supports_streaming() && beam.nbest == 1,
@@ -266,7 +266,7 @@ impl Searcher {
             }
             SearchKind::Lattice(search) => {
                 let gnat = model.lattice().ok_or_else(no_lattice)?;
-                let num_frames = counts(&lengths)?;
+                let num_frames = counts_tensor(&lengths)?;
                 match *search {
                     LatticeSearch::BestPath => {
                         let paths = gnat.best_paths(&encoded, &num_frames)?;
@@ -327,7 +327,7 @@ fn with_utterance_rows<T>(
 
 /// Computes the log-probabilities of the auxiliary CTC head.
 fn ctc_log_probs(model: &Model, encoded: &Tensor) -> Result<Tensor> {
-    model.ctc_logits(encoded)?.ok_or_else(no_ctc_head)
+    model.ctc_log_probabilities(encoded)?.ok_or_else(no_ctc_head)
 }
 
 /// Returns the CTC prefix scores of each utterance for fusion.

@@ -46,7 +46,7 @@ impl Default for EndpointConfig {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StreamingUpdate {
     /// Final words with their tokens.
-    pub new: Transcription,
+    pub final_words: Transcription,
     /// Words that are not final.
     ///
     /// The last, possibly incomplete word, words that the silence filter has not accepted, and the
@@ -63,7 +63,7 @@ impl StreamingUpdate {
     fn join(updates: Vec<StreamingUpdate>) -> StreamingUpdate {
         let mut merged = StreamingUpdate::default();
         for update in updates {
-            merged.new.append(update.new);
+            merged.final_words.append(update.final_words);
             merged.endpoint |= update.endpoint;
             (merged.partial, merged.has_discarded) = (update.partial, update.has_discarded);
         }
@@ -193,11 +193,11 @@ impl Recognizer {
         let mut stream = self.stream(&StreamingOptions { window, ..StreamingOptions::default() })?;
         let mut transcription = Transcription::default();
         for chunk in chunks {
-            transcription.append(stream.push(&chunk?)?.new);
+            transcription.append(stream.push(&chunk?)?.final_words);
         }
         let rest = stream.finish()?;
         transcription.silence = rest.has_discarded;
-        transcription.append(rest.new);
+        transcription.append(rest.final_words);
         Ok(transcription)
     }
 }
@@ -327,7 +327,7 @@ impl StreamingRecognizer {
         let partial_ids: Vec<u32> =
             self.pending_labels.iter().chain(self.search.open_labels()).map(|label| label.label).collect();
         Ok(StreamingUpdate {
-            new,
+            final_words: new,
             partial: self.builder.text(&self.tokenizer, &partial_ids)?,
             has_discarded: self.has_discarded,
             endpoint,

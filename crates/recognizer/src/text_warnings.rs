@@ -66,7 +66,7 @@ pub fn mark_warnings<'a>(
                 let is_separate = text[..range.start].chars().next_back().is_none_or(char::is_whitespace)
                     && text[range.end..].chars().next().is_none_or(char::is_whitespace);
                 let mark = &text[range];
-                let is_special = tokenizer.special().iter().any(|word| word == mark);
+                let is_special = tokenizer.special_words().iter().any(|word| word == mark);
                 (!(is_special && is_separate)).then_some((mark, is_special))
             })
             .collect();

@@ -59,7 +59,7 @@ impl LaneSizes {
         if !lattices.is_full() {
             return Self { composed, band_arcs: sites * arcs, band_sites: sites, ..Self::default() };
         }
-        let (frames, labels) = (lattices.frames(utterance), lattices.labels(utterance));
+        let (frames, labels) = (lattices.num_frames(utterance), lattices.num_labels(utterance));
         let ring = RingSizes::new(frames, labels, topology.arcs());
         Self {
             arcs,
@@ -226,9 +226,17 @@ impl AntiDiagonals {
     /// False may also be due to the emission of a missing arc.
     pub fn gather(&self, d: usize, is_forward: bool, emissions: &[f64], rows: &mut [f64]) -> bool {
         let arcs = self.arcs.len();
-        let stride = scaled::stride(d, self.min_label(d), self.labels, arcs);
+        let positions = scaled::diagonal_positions(d, self.min_label(d), self.labels, arcs);
         let exists = |s: usize| self.arc_sources(d, &self.arcs[s]);
-        scaled::gather(emissions, stride, self.sites(d), self.frame_offset(d, is_forward), exists, arcs, rows)
+        scaled::gather(
+            emissions,
+            positions,
+            self.sites(d),
+            self.frame_offset(d, is_forward),
+            exists,
+            arcs,
+            rows,
+        )
     }
 
     /// Scatters the rows of a diagonal to row-major order.

@@ -35,7 +35,7 @@ impl CustomOp1 for LatticeLoss {
         let guard = self.posterior.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let posterior = guard.as_ref().expect("candle runs forward before backward");
         let mut adjoints = posterior.adjoints.clone();
-        let utterances = self.lattices.split_mut(&mut adjoints, self.topology.columns());
+        let utterances = self.lattices.split_mut(&mut adjoints, self.topology.num_columns());
         for (utterance_adjoints, (factor, loss)) in
             utterances.into_iter().zip(upstream.iter().zip(&posterior.losses))
         {
@@ -73,7 +73,7 @@ pub fn lattice_loss(
     topology: Topology,
     regularizers: Regularizers,
 ) -> Result<Tensor> {
-    let (expected, found) = (vec![lattices.sites(), topology.columns()], emissions.dims().to_vec());
+    let (expected, found) = (vec![lattices.num_sites(), topology.num_columns()], emissions.dims().to_vec());
     if expected != found {
         return Err(Error::wrap(crate::Error::Shape { argument: "emissions", expected, found }));
     }

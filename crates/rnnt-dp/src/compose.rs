@@ -46,7 +46,7 @@ pub(crate) fn scatter_adjoints(
     arc_adjoints: &[f64],
     column_adjoints: &mut [f64],
 ) {
-    let (arcs, columns) = (lattice.topology().arcs(), lattice.topology().columns());
+    let (arcs, columns) = (lattice.topology().arcs(), lattice.topology().num_columns());
     for ((index, site), arc_adjoints) in lattice.indexed_sites().zip(arc_adjoints.chunks_exact(arcs.len())) {
         for (arc, (topology_arc, &adjoint)) in arcs.iter().zip(arc_adjoints).enumerate() {
             if adjoint == 0.0 {

@@ -99,7 +99,7 @@ impl Posterior {
     /// # Errors
     /// Lattices of another batch.
     pub fn occupancies(&self, lattices: &Lattices) -> Result<Vec<f64>> {
-        expect_len("lattices.sites", self.adjoints.len() / self.columns, lattices.sites())?;
+        expect_len("lattices.sites", self.adjoints.len() / self.columns, lattices.num_sites())?;
         expect_len("lattices.batch", self.losses.len(), lattices.batch())?;
         let occupancy =
             |adjoints: &[f64]| adjoints.iter().zip(&self.token_factors).map(|(a, factor)| -a / factor).sum();
@@ -135,11 +135,11 @@ pub fn forward_backward(
 ) -> Result<Posterior> {
     let mut out = Posterior {
         losses: vec![0.0; lattices.batch()],
-        adjoints: vec![0.0; lattices.sites() * topology.columns()],
-        token_factors: (0..topology.tokens())
+        adjoints: vec![0.0; lattices.num_sites() * topology.num_columns()],
+        token_factors: (0..topology.num_tokens())
             .map(|column| regularizers.adjoint_factor(topology.emits(column)))
             .collect(),
-        columns: topology.columns(),
+        columns: topology.num_columns(),
     };
     let (losses, adjoints) = (&mut out.losses, &mut out.adjoints);
     Workspace::new().forward_backward(lattices, topology, emissions, regularizers, losses, adjoints)?;
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn losses_count_paths() {
         let lattices = Lattices::new(vec![1, 5, 3, 1], vec![0, 2, 4, 3]).unwrap();
-        let emissions = vec![0.5f64.ln(); lattices.sites() * 2];
+        let emissions = vec![0.5f64.ln(); lattices.num_sites() * 2];
         let out =
             forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularizers::default()).unwrap();
         for (loss, (steps, paths)) in
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn losses_count_modified_paths() {
         let lattices = Lattices::new(vec![1, 5, 3, 2], vec![1, 2, 3, 3]).unwrap();
-        let emissions = vec![0.5f64.ln(); lattices.sites() * 2];
+        let emissions = vec![0.5f64.ln(); lattices.num_sites() * 2];
         let out =
             forward_backward(&lattices, &Topology::modified(), &emissions, &Regularizers::default()).unwrap();
         for (loss, (steps, paths)) in out.losses.iter().zip([(1.0, 1.0), (5.0, 10.0), (3.0, 1.0)]) {
@@ -189,12 +189,13 @@ mod tests {
     #[test]
     fn occupancies_sum_to_one_on_diagonals() {
         let lattices = Lattices::new(vec![4, 6], vec![3, 0]).unwrap();
-        let emissions: Vec<f64> = (0..lattices.sites() * 2).map(|i| -((i * 7 % 11) as f64) / 3.0).collect();
+        let emissions: Vec<f64> =
+            (0..lattices.num_sites() * 2).map(|i| -((i * 7 % 11) as f64) / 3.0).collect();
         let out =
             forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularizers::default()).unwrap();
         let gamma = out.occupancies(&lattices).unwrap();
         for b in 0..2 {
-            let (frames, labels) = (lattices.frames(b), lattices.labels(b));
+            let (frames, labels) = (lattices.num_frames(b), lattices.num_labels(b));
             let range = lattices.site_range(b);
             let posterior_sum =
                 |arc: usize| range.clone().map(|site| -out.adjoints[site * 2 + arc]).sum::<f64>();

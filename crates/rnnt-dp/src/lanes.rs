@@ -3,7 +3,7 @@
 //! A lane is a worker with its own scratch memory that processes utterances one after the other.
 use std::sync::Mutex;
 
-use kernels::{install, lock};
+use kernels::{lock, run_in_pool};
 use rayon::prelude::*;
 
 use crate::{
@@ -42,7 +42,7 @@ impl BatchCall<'_> {
         losses: &mut [f64],
         mut adjoints: &mut [f64],
     ) -> Result<()> {
-        let (lattices, columns) = (self.shapes.lattices, self.shapes.topology.columns());
+        let (lattices, columns) = (self.shapes.lattices, self.shapes.topology.num_columns());
         let utterance_slot = |(utterance, loss)| {
             let sites = lattices.site_range(utterance).len();
             let utterance_adjoints = adjoints.split_off_mut(..sites * columns).expect("as long as all sites");
@@ -73,7 +73,7 @@ impl BatchCall<'_> {
         // `install` runs the loop on a thread of the pool. From another thread, each step of a
         // single lane would cause a thread switch.
         let lanes = lanes.par_iter_mut().enumerate().with_max_len(1);
-        let outcome = install(|| lanes.map(run_lane).reduce(|| Ok(()), first_error));
+        let outcome = run_in_pool(|| lanes.map(run_lane).reduce(|| Ok(()), first_error));
         *slot_buffer = clear_with_capacity(slots);
         outcome.map_err(|(_, error)| error)
     }
@@ -128,7 +128,7 @@ impl BatchCall<'_> {
             let loss = scratch.run_banded(lattice, emissions, factor, adjoints);
             return if loss > -MAX_ABS_LOSS { Ok(loss) } else { Err(Error::Overflow { utterance, loss }) };
         }
-        let (frames, labels) = (lattices.frames(utterance), lattices.labels(utterance));
+        let (frames, labels) = (lattices.num_frames(utterance), lattices.num_labels(utterance));
         let (total, is_valid) = scratch.run_to_middle(frames, labels, topology.arcs(), emissions);
         let loss = -total.ln();
         let emission_check = if is_valid { Ok(()) } else { lattice.check_emissions() };

@@ -147,7 +147,7 @@ impl Lattices {
     }
 
     /// N, the number of sites: Σ T_b (U_b + 1), or as many as were retained.
-    pub fn sites(&self) -> usize {
+    pub fn num_sites(&self) -> usize {
         self.offsets[self.batch()]
     }
 
@@ -155,12 +155,12 @@ impl Lattices {
     ///
     /// # Panics
     /// Here and below: if the utterance does not exist.
-    pub fn frames(&self, utterance: usize) -> usize {
+    pub fn num_frames(&self, utterance: usize) -> usize {
         self.frames[utterance]
     }
 
     /// U of an utterance.
-    pub fn labels(&self, utterance: usize) -> usize {
+    pub fn num_labels(&self, utterance: usize) -> usize {
         self.labels[utterance]
     }
 

@@ -36,8 +36,9 @@ pub struct LogSums {
 /// O(N S) time, in parallel over utterances; `2 N` numbers. Each step of a path rounds relative to
 /// the size of its log-sum.
 pub fn log_sums(lattices: &Lattices, topology: &Topology, emissions: &[f64]) -> Result<LogSums> {
-    expect_len("emissions", lattices.sites() * topology.columns(), emissions.len())?;
-    let mut out = LogSums { log_alpha: vec![0.0; lattices.sites()], log_beta: vec![0.0; lattices.sites()] };
+    expect_len("emissions", lattices.num_sites() * topology.num_columns(), emissions.len())?;
+    let mut out =
+        LogSums { log_alpha: vec![0.0; lattices.num_sites()], log_beta: vec![0.0; lattices.num_sites()] };
     let alphas = lattices.split_mut(&mut out.log_alpha, 1);
     let betas = lattices.split_mut(&mut out.log_beta, 1);
     let utterances: Vec<_> = alphas.into_iter().zip(betas).enumerate().collect();

@@ -37,8 +37,8 @@ pub struct AlignmentPath {
 impl AlignmentPath {
     fn new(lattice: &Lattice, log_prob: f64, arcs: &[Transition]) -> Self {
         let step = |arc: &Transition| PathStep {
-            site: lattice.site(arc.from),
-            arc: arc.arc,
+            site: lattice.site(arc.source),
+            arc: arc.label,
             log_prob: arc.log_prob,
         };
         Self { log_prob, steps: arcs.iter().map(step).collect() }

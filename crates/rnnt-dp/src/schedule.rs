@@ -75,7 +75,7 @@ impl Schedule {
         mut visit: impl FnMut(usize, Range<usize>, LaneSizes),
     ) {
         let CallShapes { lattices, topology, regularizers } = *shapes;
-        let (total_sites, lanes) = (lattices.sites() as u128, lanes.min(self.order.len()));
+        let (total_sites, lanes) = (lattices.num_sites() as u128, lanes.min(self.order.len()));
         // First turn of the lane, number of sites before it, and buffer sizes from it on.
         let (mut first_turn, mut sites_before, mut sizes) =
             (self.order.len(), total_sites, LaneSizes::default());

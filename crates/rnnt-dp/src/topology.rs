@@ -142,12 +142,12 @@ impl Topology {
     }
 
     /// S, the number of columns of the emissions.
-    pub fn columns(&self) -> usize {
+    pub fn num_columns(&self) -> usize {
         self.tokens.len() + self.durations
     }
 
     /// Number of token columns, which come first; duration columns follow.
-    pub fn tokens(&self) -> usize {
+    pub fn num_tokens(&self) -> usize {
         self.tokens.len()
     }
 
@@ -164,7 +164,7 @@ impl Topology {
     }
 
     /// Number of duration columns.
-    pub fn durations(&self) -> usize {
+    pub fn num_durations(&self) -> usize {
         self.durations
     }
 
@@ -223,7 +223,7 @@ impl Topology {
     ) -> ArcTarget {
         let arc = self.arcs[arc];
         let to = Site { frame: from.frame + arc.frames, label: from.label + arc.labels };
-        let end = Site { frame: lattices.frames(utterance), label: lattices.labels(utterance) };
+        let end = Site { frame: lattices.num_frames(utterance), label: lattices.num_labels(utterance) };
         match lattices.site_index(utterance, to) {
             Some(site) => ArcTarget::Site(site),
             None if to == end && arc.may_end => ArcTarget::End,

@@ -31,11 +31,11 @@ use crate::semiring::{Log, Semiring, Tropical};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Transition {
     /// Source state.
-    pub from: usize,
+    pub source: usize,
     /// Target state, a later one; none for the end of the path.
-    pub to: Option<usize>,
+    pub target: Option<usize>,
     /// Label of the arc: its index in the topology, or its CTC column.
-    pub arc: usize,
+    pub label: usize,
     /// Its log-probability.
     pub log_prob: f64,
 }
@@ -89,9 +89,9 @@ pub(crate) fn forward_visit<S: Semiring, G: Graph>(
         alpha[start] = S::ONE;
     }
     for arc in graph.arcs() {
-        let source_alpha = alpha[arc.from];
+        let source_alpha = alpha[arc.source];
         visit(&arc, source_alpha);
-        let target_sum = arc.to.map_or(&mut total, |to| &mut alpha[to]);
+        let target_sum = arc.target.map_or(&mut total, |to| &mut alpha[to]);
         *target_sum = S::plus(*target_sum, S::times(source_alpha, weight(&arc)));
     }
     total
@@ -110,14 +110,14 @@ pub fn backward<S: Semiring, G: Graph>(
     beta.fill(S::ZERO);
     for arc in graph.arcs().rev() {
         let product = S::times(weight(&arc), beta_after::<S>(&arc, beta));
-        beta[arc.from] = S::plus(beta[arc.from], product);
+        beta[arc.source] = S::plus(beta[arc.source], product);
     }
 }
 
 /// Returns `β` of the target of an arc; the semiring's one at the end.
 #[inline]
 pub(crate) fn beta_after<S: Semiring>(arc: &Transition, beta: &[S::Weight]) -> S::Weight {
-    arc.to.map_or(S::ONE, |to| beta[to])
+    arc.target.map_or(S::ONE, |to| beta[to])
 }
 
 /// Traces a path from the start to the end.
@@ -138,7 +138,7 @@ pub(crate) fn trace_path(
         arcs.extend(graph.arcs_from(state));
         let arc = arcs[choose(state, &arcs)?];
         path.push(arc);
-        next_state = arc.to;
+        next_state = arc.target;
     }
     Some(path)
 }

@@ -173,7 +173,7 @@ impl Workspace {
         losses: &mut [f64],
         adjoints: &mut [f64],
     ) -> Result<()> {
-        let num_emissions = lattices.sites() * topology.columns();
+        let num_emissions = lattices.num_sites() * topology.num_columns();
         expect_len("emissions", num_emissions, emissions.len())?;
         expect_len("losses", lattices.batch(), losses.len())?;
         expect_len("adjoints", num_emissions, adjoints.len())?;

@@ -159,7 +159,7 @@ impl CallSizes<'_> {
         let limit = match (&self.score_scratch, self.options.plan) {
             // Scores have no waves, but lists with padding: the limit is in bytes, not in sites.
             (Some(_), _) => budget / 2,
-            (None, Some(plan)) => plan.wave,
+            (None, Some(plan)) => plan.wave_sites,
             (None, None) => {
                 sites_with_scores.max((budget / 8 / site_bytes).clamp(MIN_GROUP_SITES, MAX_GROUP_SITES))
             }

@@ -179,7 +179,7 @@ impl CtcObjective {
     /// Selects the blank and the distinct labels at every frame.
     pub fn selection(&self, spare: Selection) -> Result<Selection> {
         let (blank, columns) = (self.frames.blank(), self.columns());
-        let entries = self.frames.lattices().sites() * columns;
+        let entries = self.frames.lattices().num_sites() * columns;
         let (ids, active) = spare.into_parts();
         let (mut ids, mut active) = (clear_with_capacity(ids, entries), clear_with_capacity(active, entries));
         for (b, utterance) in self.utterances.iter().enumerate() {

@@ -12,7 +12,7 @@
 use std::ops::Range;
 
 use ::pruned::{
-    Batch, FirstPass, PassScratch, Plan, Ranges, Side, Source, Unigram, Workspace, first_pass_with,
+    Batch, FirstPass, PassScratch, Plan, Ranges, ScoreSource, Side, Unigram, Workspace, first_pass_with,
 };
 use panda_core::Real;
 
@@ -103,7 +103,7 @@ impl PruningPass {
         }
     }
 
-    fn plan_source<F: Real, S: Source<F>>(
+    fn plan_source<F: Real, S: ScoreSource<F>>(
         &self,
         source: &S,
         bytes: usize,
@@ -111,7 +111,7 @@ impl PruningPass {
     ) -> FirstPassPlan {
         let (lattices, count) = (self.batch.lattices(), self.batch.len());
         let utterance_bytes =
-            |b| UTTERANCE_BYTES + LABEL_BYTES * lattices.labels(b) + FRAME_BYTES * lattices.frames(b);
+            |b| UTTERANCE_BYTES + LABEL_BYTES * lattices.num_labels(b) + FRAME_BYTES * lattices.num_frames(b);
         let list_bytes: usize = (0..count).map(utterance_bytes).sum();
         let available = bytes.saturating_sub(list_bytes);
         let plan_within_budget = |batch: &Batch| {
@@ -193,7 +193,7 @@ impl PruningPass {
         })
     }
 
-    fn sum_source<F: Real, S: Source<F>>(
+    fn sum_source<F: Real, S: ScoreSource<F>>(
         &self,
         source: &S,
         plan: &FirstPassPlan,
@@ -240,7 +240,7 @@ pub(crate) fn first_pass_backward<F: Real>(
     Ok(gradient)
 }
 
-fn source_gradient<F: Real, S: Source<F>>(
+fn source_gradient<F: Real, S: ScoreSource<F>>(
     pass: &FirstPass<F>,
     source: &S,
     weights: &[f64],
@@ -252,7 +252,7 @@ fn source_gradient<F: Real, S: Source<F>>(
 }
 
 /// Numbers of frame rows, label rows and classes.
-fn matrix_sizes<F: Real>(source: &impl Source<F>) -> [usize; 3] {
+fn matrix_sizes<F: Real>(source: &impl ScoreSource<F>) -> [usize; 3] {
     [source.rows(Side::Frames), source.rows(Side::Labels), source.classes()]
 }
 

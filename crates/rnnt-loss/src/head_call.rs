@@ -329,7 +329,7 @@ impl<F: Real> SiteGroup<'_, F> {
             let max_weight = heads.iter().map(|(_, head)| head.max_abs_weight()).fold(0.0, f64::max);
             SkippedSites::new(mass, state.gradient_bound(), sites.max_abs(), sites.max_slope() * max_weight)
         });
-        let skipped = SkippedSites { zeros: sites.len() - active_sites - skipped.sites, ..skipped };
+        let skipped = SkippedSites { zero_sites: sites.len() - active_sites - skipped.sites, ..skipped };
         let losses = state.release(buffers);
         self.release(buffers);
         Ok((losses, skipped))

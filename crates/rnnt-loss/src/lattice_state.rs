@@ -50,7 +50,7 @@ impl<F: Real> LatticeState<F> {
         buffers: &mut SessionBuffers<F>,
     ) -> Result<Self> {
         let (lattices, columns) = (objective.site_targets().lattices(), objective.column_counts());
-        let (sites, num_adjoints) = (lattices.sites(), lattices.sites() * columns.all);
+        let (sites, num_adjoints) = (lattices.num_sites(), lattices.num_sites() * columns.all);
         let site_values = std::mem::take(&mut buffers.sites.site_values);
         let mut site_values = reset(site_values, sites * columns::values_per_site(columns.all, options), 0.0);
         let mut losses = vec![0.0; lattices.batch()];
@@ -129,7 +129,7 @@ impl<F: Real> LatticeState<F> {
         if let Some(utterance) = weights.iter().position(|weight| !weight.is_finite()) {
             return Err(Error::Weight { utterance, found: weights[utterance] });
         }
-        let sites = lattices.sites();
+        let sites = lattices.num_sites();
         let (emission_adjoints, mut scratch) = site_values.split_at_mut(*num_adjoints);
         // A clamp acts on the gradient of the unweighted loss, so that weights are applied
         // afterward.

@@ -153,7 +153,7 @@ impl Loss {
     /// Number of durations, whose columns follow those of the tokens.
     pub(crate) fn durations(&self) -> usize {
         match self {
-            Self::Tdt { topology, .. } => topology.columns() - topology.tokens(),
+            Self::Tdt { topology, .. } => topology.num_columns() - topology.num_tokens(),
             _ => 0,
         }
     }
@@ -166,8 +166,8 @@ impl Loss {
         if let Self::Tdt { topology, .. } = self
             && self.durations() == 0
         {
-            let (made_of, found) = ("blank, label, at least one duration", topology.columns());
-            return Err(Error::Columns { expected: topology.tokens() + 1, made_of, found });
+            let (made_of, found) = ("blank, label, at least one duration", topology.num_columns());
+            return Err(Error::Columns { expected: topology.num_tokens() + 1, made_of, found });
         }
         match self.omega() {
             omega if (0.0..=1.0).contains(&omega) => Ok(()),
@@ -184,8 +184,8 @@ impl Loss {
         }
         let tokens = targets.tokens();
         for (expected, made_of, found) in [
-            (tokens + self.durations(), "blank, label, big blanks, durations", topology.columns()),
-            (tokens, "blank, label, big blanks, without durations", topology.tokens()),
+            (tokens + self.durations(), "blank, label, big blanks, durations", topology.num_columns()),
+            (tokens, "blank, label, big blanks, without durations", topology.num_tokens()),
         ] {
             if expected != found {
                 return Err(Error::Columns { expected, made_of, found });

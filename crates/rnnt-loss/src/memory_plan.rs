@@ -11,7 +11,7 @@ use crate::{
 /// Memory and floating-point operations of [`Session::sum`](crate::Session::sum).
 ///
 /// It is for [`JointInputs`](crate::JointInputs) on padded tensors. Measured memory is at most
-/// [`transient`](Self::transient), which is at most [`Options::budget`].
+/// [`transient_bytes`](Self::transient_bytes), which is at most [`Options::budget`].
 ///
 /// ```
 /// use rnnt_loss::{MemoryPlan, Options, Targets};
@@ -33,11 +33,11 @@ pub struct MemoryPlan {
     /// Blocking of the largest group.
     pub plan: Plan<f32>,
     /// Bytes of padded rows and head; gradients take the same again.
-    pub arguments: usize,
+    pub argument_bytes: usize,
     /// Bytes in addition to arguments and gradients.
-    pub transient: usize,
+    pub transient_bytes: usize,
     /// Bytes of the scores of all padded sites, for comparison.
-    pub dense: usize,
+    pub dense_bytes: usize,
     /// Floating-point operations of forward and backward.
     pub operations: u64,
 }
@@ -66,7 +66,7 @@ impl MemoryPlan {
                 targets.with_bands(vec![vec![band; frames]; batch])?
             }
             Loss::Transducer { topology, .. } => {
-                targets.with_big_blanks((2..topology.tokens() as u32).collect())?
+                targets.with_big_blanks((2..topology.num_tokens() as u32).collect())?
             }
             Loss::Tdt { .. } | Loss::Ctc => targets,
         };
@@ -124,13 +124,13 @@ impl MemoryPlan {
             .saturating_mul(element);
         Ok(Self {
             batch,
-            shape: shape_of(lattices.sites()),
+            shape: shape_of(lattices.num_sites()),
             groups: call.groups.len(),
             group_sites,
             plan: plan_of(shape_of(group_sites))?,
-            arguments,
-            transient: call.bytes,
-            dense: batch
+            argument_bytes: arguments,
+            transient_bytes: call.bytes,
+            dense_bytes: batch
                 .saturating_mul(frames)
                 .saturating_mul(positions)
                 .saturating_mul(classes)
@@ -143,7 +143,9 @@ impl MemoryPlan {
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let mb = |bytes: usize| bytes as f64 / 1e6;
-        let Plan { wave, block, tile_classes, tiles, saved_scores, .. } = self.plan;
+        let Plan {
+            wave_sites: wave, block_sites: block, tile_classes, group_tiles: tiles, saved_scores, ..
+        } = self.plan;
         let Shape { sites, hidden, classes, .. } = self.shape;
         writeln!(f, "loss of {} utterances: N = {sites}, H = {hidden}, C = {classes}", self.batch)?;
         writeln!(
@@ -156,10 +158,10 @@ impl fmt::Display for MemoryPlan {
             "  scores of {} sites of a group are kept, the others recomputed",
             saved_scores.min(self.group_sites)
         )?;
-        writeln!(f, "  arguments {:>12.1} MB (frame rows, label rows, head)", mb(self.arguments))?;
-        writeln!(f, "  gradients {:>12.1} MB", mb(self.arguments))?;
-        writeln!(f, "  transient {:>12.1} MB", mb(self.transient))?;
-        writeln!(f, "  all scores would be {:.1} MB", mb(self.dense))?;
+        writeln!(f, "  arguments {:>12.1} MB (frame rows, label rows, head)", mb(self.argument_bytes))?;
+        writeln!(f, "  gradients {:>12.1} MB", mb(self.argument_bytes))?;
+        writeln!(f, "  transient {:>12.1} MB", mb(self.transient_bytes))?;
+        writeln!(f, "  all scores would be {:.1} MB", mb(self.dense_bytes))?;
         write!(f, "  {:.2} GFLOP forward and backward", self.operations as f64 / 1e9)
     }
 }

@@ -34,9 +34,9 @@ pub struct JointNetwork<'a, F> {
 #[derive(Debug, Clone, Copy)]
 pub struct NetworkInputs<'a, F> {
     /// Encoder rows.
-    pub encodings: &'a [F],
+    pub encoder_rows: &'a [F],
     /// Predictor rows.
-    pub predictions: &'a [F],
+    pub predictor_rows: &'a [F],
     /// Memory layout of the rows.
     pub layout: Layout,
 }
@@ -78,7 +78,7 @@ impl<F: Element> JointNetwork<'_, F> {
         weights: &[f64],
     ) -> Result<NetworkOutput<F>> {
         self.check()?;
-        let NetworkInputs { encodings, predictions, layout } = inputs;
+        let NetworkInputs { encoder_rows: encodings, predictor_rows: predictions, layout } = inputs;
         layout.check(targets)?;
         let (encoder_width, predictor_width) = (self.encoder_width, self.predictor_width);
         let joint_width = self.head.hidden();

@@ -76,7 +76,7 @@ impl<'a> LatticeObjective<'a> {
             }
             (HeadRole::Durations, _) => {
                 let ColumnCounts { all: columns, tokens } = self.column_counts();
-                let (sites, count) = (self.site_targets().lattices().sites(), columns - tokens);
+                let (sites, count) = (self.site_targets().lattices().num_sites(), columns - tokens);
                 let (ids, active) = spare.into_parts();
                 let (mut ids, mut active) =
                     (clear_with_capacity(ids, sites * count), clear_with_capacity(active, sites * count));
@@ -203,7 +203,7 @@ impl TransducerObjective<'_> {
     }
 
     fn columns(&self) -> usize {
-        self.topology().map_or(0, Topology::columns)
+        self.topology().map_or(0, Topology::num_columns)
     }
 
     fn forward_backward(
@@ -221,12 +221,13 @@ impl TransducerObjective<'_> {
         if self.loss.omega() > 0.0 {
             // Emissions and adjoints of blank and label, without durations.
             let (token_emissions, token_adjoints) =
-                scratch[..4 * lattices.sites()].split_at_mut(2 * lattices.sites());
-            let rows = token_emissions.chunks_exact_mut(2).zip(emissions.chunks_exact(topology.columns()));
+                scratch[..4 * lattices.num_sites()].split_at_mut(2 * lattices.num_sites());
+            let rows =
+                token_emissions.chunks_exact_mut(2).zip(emissions.chunks_exact(topology.num_columns()));
             rows.for_each(|(tokens, row)| tokens.copy_from_slice(&row[..2]));
             self.mix_rnnt_loss(token_emissions, token_adjoints, regularizers, workspace, losses, adjoints)?;
         }
-        self.targets.apply_token_weights(adjoints, topology.columns());
+        self.targets.apply_token_weights(adjoints, topology.num_columns());
         Ok(())
     }
 

@@ -195,9 +195,14 @@ impl<'t> ScoreCall<'t> {
             let selection = objective.selection(role, buffers.sites.take_selection(index))?;
             let copy = self.copy_scores(scores, role);
             let (role_scores, classes) = (copy.as_deref().unwrap_or(scores), self.columns(role).len());
-            let normalized =
-                score_normalizer::forward(role_scores, classes, site_of_row, lattices.sites(), &selection)
-                    .map_err(|error| role.convert_error(error, lattices))?;
+            let normalized = score_normalizer::forward(
+                role_scores,
+                classes,
+                site_of_row,
+                lattices.num_sites(),
+                &selection,
+            )
+            .map_err(|error| role.convert_error(error, lattices))?;
             outputs.push(HeadOutput { role, selection, normalized });
         }
         LatticeState::forward(outputs, objective, options, buffers)

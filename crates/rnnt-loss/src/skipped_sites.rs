@@ -28,17 +28,17 @@ pub struct SkippedSites {
     /// Number of sites with adjoints of zero, or negligible in `f32`.
     ///
     /// They are always excluded.
-    pub zeros: usize,
+    pub zero_sites: usize,
     /// `D`: summed occupancy of the excluded sites, times the weights of their utterances.
     pub mass: f64,
     /// Bound on the errors of the bias gradient, summed over classes.
-    pub bias: f64,
+    pub bias_error: f64,
     /// Bound on the error of the weight gradient.
     ///
     /// It bounds any element, and the sum over classes of each class's largest error.
-    pub weight: f64,
+    pub weight_error: f64,
     /// Bound on the error of any element of the inputs' gradients.
-    pub inputs: f64,
+    pub input_error: f64,
 }
 
 impl SkippedSites {
@@ -47,22 +47,22 @@ impl SkippedSites {
         let SkippedMass { sites, mass } = skipped;
         Self {
             sites,
-            zeros: 0,
+            zero_sites: 0,
             mass,
-            bias: bound * mass,
-            weight: bound * mass * max_hidden,
-            inputs: bound * mass * max_weight,
+            bias_error: bound * mass,
+            weight_error: bound * mass * max_hidden,
+            input_error: bound * mass * max_weight,
         }
     }
 
     /// Adds another group of the same batch.
     pub(crate) fn add(&mut self, other: Self) {
         self.sites += other.sites;
-        self.zeros += other.zeros;
+        self.zero_sites += other.zero_sites;
         self.mass += other.mass;
-        self.bias += other.bias;
-        self.weight += other.weight;
-        self.inputs += other.inputs;
+        self.bias_error += other.bias_error;
+        self.weight_error += other.weight_error;
+        self.input_error += other.input_error;
     }
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn skip_sites(
     let mut utterances = lattices.split_mut(adjoints, columns.all);
     let mut skipped = vec![SkippedMass::default(); lattices.batch()];
     par_for((items_mut(&mut utterances), items_mut(&mut skipped)), |b, (adjoints, skipped)| {
-        let max_mass = epsilon * (lattices.frames(b) + lattices.labels(b)) as f64;
+        let max_mass = epsilon * (lattices.num_frames(b) + lattices.num_labels(b)) as f64;
         *skipped = skip_utterance(adjoints, columns, max_mass);
     });
     skipped

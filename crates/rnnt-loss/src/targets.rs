@@ -158,7 +158,7 @@ impl Targets {
     /// # Panics
     /// If there is no such utterance, as in [`Targets::labels`].
     pub fn frames(&self, utterance: usize) -> usize {
-        self.lattices.frames(utterance)
+        self.lattices.num_frames(utterance)
     }
 
     /// The labels of an utterance.
@@ -201,7 +201,7 @@ impl Targets {
     pub(crate) fn selection(&self, spare: Selection) -> Result<Selection> {
         let tokens = self.tokens();
         let (ids, active) = spare.into_parts();
-        let entries = tokens * self.lattices.sites();
+        let entries = tokens * self.lattices.num_sites();
         let (mut ids, mut active) = (clear_with_capacity(ids, entries), clear_with_capacity(active, entries));
         for utterance in 0..self.batch() {
             let labels = self.labels(utterance);
@@ -219,7 +219,7 @@ impl Targets {
     /// Selects the next label at every site.
     pub(crate) fn next_labels(&self, spare: Selection) -> Result<Selection> {
         let (ids, active) = spare.into_parts();
-        let sites = self.lattices.sites();
+        let sites = self.lattices.num_sites();
         let (mut ids, mut active) = (clear_with_capacity(ids, sites), clear_with_capacity(active, sites));
         for utterance in 0..self.batch() {
             let labels = self.labels(utterance);
@@ -281,7 +281,7 @@ impl Layout {
     /// Rows of a scores matrix.
     pub(crate) fn score_rows(&self, targets: &Targets) -> usize {
         match *self {
-            Self::Packed => targets.lattices().sites(),
+            Self::Packed => targets.lattices().num_sites(),
             Self::Padded { frames, positions } => targets.batch() * frames * positions,
         }
     }
@@ -290,7 +290,7 @@ impl Layout {
     pub(crate) fn site_of_row(&self, targets: &Targets) -> Vec<u32> {
         let lattices = targets.lattices();
         let Self::Padded { frames, positions } = *self else {
-            return (0..lattices.sites() as u32).collect();
+            return (0..lattices.num_sites() as u32).collect();
         };
         let mut site_of_row = vec![panda_core::scores::PADDING; self.score_rows(targets)];
         for b in 0..targets.batch() {

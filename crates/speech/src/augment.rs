@@ -99,11 +99,11 @@ impl SpecAugment {
     ///
     /// Masks begin within the frames of the utterance, so that they depend on the generator and the
     /// utterance only, not on its batch. (MLPerf's programs draw over the padded batch: see
-    /// [`SpecAugment::masks`].) Widths are clipped to the features.
+    /// [`SpecAugment::draw_masks`].) Widths are clipped to the features.
     ///
     /// Cost: O(masked values), and O(T D) for a mean.
     pub fn apply(&self, features: &mut Features, rng: &mut (impl Rng + ?Sized)) {
-        let masks = self.masks((features.frames, features.dim), features.frames, rng);
+        let masks = self.draw_masks((features.frames, features.dim), features.frames, rng);
         let value = match self.fill {
             MaskFill::Zero => 0.0,
             MaskFill::Mean => mean(&features.data),
@@ -115,7 +115,7 @@ impl SpecAugment {
     ///
     /// Time masks begin within the `padded` frames of its batch. All masks are drawn before any is
     /// applied.
-    pub fn masks(&self, shape: (usize, usize), padded: usize, rng: &mut (impl Rng + ?Sized)) -> Masks {
+    pub fn draw_masks(&self, shape: (usize, usize), padded: usize, rng: &mut (impl Rng + ?Sized)) -> Masks {
         let (frames, bins) = shape;
         let draw_bins = |_| self.form.draw_bins(bins, self.freq_width, rng);
         let bins = (0..self.freq_masks).map(draw_bins).collect();

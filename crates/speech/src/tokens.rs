@@ -301,7 +301,7 @@ impl Tokenizer {
     }
 
     /// Returns the words that are single labels, sorted.
-    pub fn special(&self) -> &[String] {
+    pub fn special_words(&self) -> &[String] {
         &self.stored.special
     }
 

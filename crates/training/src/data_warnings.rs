@@ -39,7 +39,7 @@ pub fn remove_long(
         selection.removed_seconds / 3600.0,
         seconds.iter().sum::<f64>() / 3600.0,
     );
-    let mut kept_indices = selection.kept.into_iter().peekable();
+    let mut kept_indices = selection.kept_indices.into_iter().peekable();
     let indexed = utterances.into_iter().enumerate();
     (
         indexed

@@ -44,7 +44,7 @@ impl SharedError for Error {
     }
 
     /// Orders fatal errors before a stop, and a stop before skipped steps.
-    fn order(report: &ErrorReport) -> usize {
+    fn priority(report: &ErrorReport) -> usize {
         match report {
             ErrorReport::Other(_) | ErrorReport::Rank { .. } => 0,
             ErrorReport::Stopped => 1,

@@ -44,7 +44,7 @@ impl OutputFile {
         if destination.resolved_path().is_some_and(|path| is_file_of_run(&path)) {
             return Err(Error::OutputOfRun { output: path.to_owned() });
         }
-        destination.probe().map_err(Error::io(path, "write"))?;
+        destination.check_writable().map_err(Error::io(path, "write"))?;
         Ok(Self { path: path.to_owned(), destination })
     }
 
@@ -54,7 +54,7 @@ impl OutputFile {
     }
 
     /// Returns the regular file behind all links; none for pipes and standard output.
-    pub fn place(&self) -> Option<PathBuf> {
+    pub fn resolved_path(&self) -> Option<PathBuf> {
         self.destination.resolved_path()
     }
 

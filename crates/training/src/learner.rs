@@ -249,7 +249,7 @@ impl Learner {
         let config = self.model.config();
         let utterances = || batch.ids.clone();
         let hooks = terms.and_then(|terms| gradients.hooks(terms));
-        let pass = TrainingPass::new(config.seed, position.epoch, &batch.numbers);
+        let pass = TrainingPass::new(config.seed, position.epoch, &batch.indices);
         let mut pass = pass.with_gradient_hooks(hooks.clone());
         let losses = self.objective.losses(&self.model, batch, step_utterances, step, Some(&mut pass));
         let losses = losses.map_err(|error| match error {
@@ -277,7 +277,7 @@ impl Learner {
             return Err(Error::Diverged { step, what, found, utterances: utterances(), source });
         }
         gradients.backward(&objective, hooks)?;
-        let (utterances, audio_seconds) = (batch.labels.len() as u64, batch.seconds);
+        let (utterances, audio_seconds) = (batch.labels.len() as u64, batch.audio_seconds);
         Ok(LossSums { utterances, skipped, loss, ctc_loss, simple_loss, audio_seconds })
     }
 

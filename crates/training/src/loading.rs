@@ -138,7 +138,7 @@ impl RunInputs {
                     LoadMessage::Warning(warning) => observer.on_warning(&warning),
                 };
                 let config = &recipe.init.pretrained;
-                Pretrained::read(config, &recipe.model(), &tokenizer, &mut report)?
+                Pretrained::read(config, &recipe.model_config(), &tokenizer, &mut report)?
             }
         };
 
@@ -213,7 +213,7 @@ impl RunContext {
     fn new(recipe: &Recipe, sets: DataSets, origin: Origin, observer: &mut dyn Observer) -> Result<Self> {
         let resumed = read_resumed_checkpoint(recipe, sets, origin, observer)?;
         let tokenizer = match &resumed {
-            Some(checkpoint) => checkpoint.tokenizer(&origin.folder.last())?,
+            Some(checkpoint) => checkpoint.tokenizer(&origin.folder.last_checkpoint())?,
             None => {
                 let warning = floor_warning(TRAINING_SET, sets.train, &recipe.features)?;
                 warning.iter().for_each(|warning| observer.on_warning(warning));
@@ -257,14 +257,14 @@ pub fn train_tokenizer(recipe: &Recipe, texts: &[String], observer: &mut dyn Obs
     for warning in mark_warnings(TRAINING_SET, texts, &tokenizer) {
         observer.on_warning(&warning);
     }
-    if recipe.tokens.special.is_none() && !tokenizer.special().is_empty() {
+    if recipe.tokens.special.is_none() && !tokenizer.special_words().is_empty() {
         let words = tokenizer
-            .special()
+            .special_words()
             .iter()
             .take(MAX_NAMED_WORDS)
             .map(|word| format!("`{word}`"))
             .collect::<Vec<_>>();
-        let ellipsis = if tokenizer.special().len() > words.len() { ", ..." } else { "" };
+        let ellipsis = if tokenizer.special_words().len() > words.len() { ", ..." } else { "" };
         observer.on_note(&format!(
             "{TRAINING_SET}: words of the form <...> are one label each: {}{ellipsis}; set tokens.special to change this",
             words.join(", ")
@@ -285,7 +285,7 @@ fn read_resumed_checkpoint(
     observer: &mut dyn Observer,
 ) -> Result<Option<Checkpoint>> {
     let Origin { folder, start, has_new_epochs } = origin;
-    let last = folder.last();
+    let last = folder.last_checkpoint();
     if !(matches!(start, StartMode::Resume | StartMode::ResumeChanged) && last.exists()) {
         return Ok(None);
     }
@@ -345,6 +345,6 @@ fn check_memory(
     let bytes = frames * (recipe.features.mels * size_of::<f32>()) as f64;
     let purpose = || format!("features of {:.1} hours of audio in [data]", seconds / 3600.0);
     model::Error::expect_memory(purpose, bytes as usize)?;
-    let config = recipe.model();
+    let config = recipe.model_config();
     Ok(Model::check_memory(&config, &Model::shapes(&config, labels)?, COPIES_PER_PARAMETER)?)
 }

@@ -90,7 +90,7 @@ optimizer_kinds! {
 ///
 /// # Errors
 /// Errors of candle.
-pub fn norm(gradients: &Gradients) -> Result<f64> {
+pub fn gradient_norm(gradients: &Gradients) -> Result<f64> {
     let tensors: Vec<&Tensor> = gradients.values().collect();
     let mut sums_of_squares: Vec<candle_core::Result<f64>> = tensors.iter().map(|_| Ok(0.0)).collect();
     par_for((items_mut(&mut sums_of_squares), parts(&tensors, 1)), |_, (sum, gradient)| {

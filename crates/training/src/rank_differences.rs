@@ -106,7 +106,7 @@ pub(crate) fn expect_equal_data(group: &mut ProcessGroup, data: &DataFingerprint
     let sets = [("data.train", &data.train), ("data.dev", &data.dev), ("data.test", &data.test)];
     let summarize = |checksums: &str| SetSummary {
         utterances: checksums.len() / DIGITS_PER_UTTERANCE,
-        checksum: random::hash(checksums),
+        checksum: random::hash_name(checksums),
     };
     let summaries: Vec<SetSummary> = sets.iter().map(|(_, checksums)| summarize(checksums)).collect();
     let all: Vec<Vec<SetSummary>> = group.all_gather(&summaries)?;
@@ -150,8 +150,8 @@ pub(crate) fn state_settings(
     let join_or_none =
         |items: Vec<String>| if items.is_empty() { "none".to_owned() } else { items.join(", ") };
     vec![
-        ("checkpoint", format!("{step}checksum {:016x}", random::hash(&resumed))),
-        ("tokenizer", format!("checksum {:016x}", random::hash(tokenizer))),
+        ("checkpoint", format!("{step}checksum {:016x}", random::hash_name(&resumed))),
+        ("tokenizer", format!("checksum {:016x}", random::hash_name(tokenizer))),
         ("utterances left out", join_or_none(left_out)),
         ("recordings of another length than in their manifest", join_or_none(other_length)),
     ]
@@ -169,7 +169,7 @@ pub(crate) fn expect_equal_text(
     if group.size() == 1 {
         return Ok(());
     }
-    let all = group.all_gather(&random::hash(&text()))?;
+    let all = group.all_gather(&random::hash_name(&text()))?;
     match all.iter().position(|other| *other != all[0]) {
         None => Ok(()),
         Some(rank) => {

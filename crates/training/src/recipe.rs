@@ -181,14 +181,14 @@ impl Recipe {
         self.augment.check(self.data.stream)?;
         self.tokens.options().check().map_err(|error| setting_error("tokens", error))?;
         self.init.check()?;
-        self.model().check()?;
+        self.model_config().check()?;
         self.optimizer.check()?;
         self.batch.check()?;
         self.training.run.check()
     }
 
     /// Returns the configuration of the model.
-    pub fn model(&self) -> ModelConfig {
+    pub fn model_config(&self) -> ModelConfig {
         ModelConfig {
             seed: self.seed,
             input: InputConfig { features: self.features.clone(), rows: self.encoder.rows.clone() },

@@ -85,8 +85,10 @@ impl RunFolder {
             (StartMode::Force, _) => return Ok(folder),
             (_, None) if is_foreign => Error::ForeignRecipe { path: recipe },
             (StartMode::Fresh, Some(_)) => Error::RunExists { path: path.to_owned() },
-            (StartMode::Resume | StartMode::ResumeChanged, Some(found)) if found != folder.last() => {
-                Error::NoCheckpoint { path: folder.last(), found }
+            (StartMode::Resume | StartMode::ResumeChanged, Some(found))
+                if found != folder.last_checkpoint() =>
+            {
+                Error::NoCheckpoint { path: folder.last_checkpoint(), found }
             }
             _ => return Ok(folder),
         };
@@ -157,7 +159,7 @@ impl RunFolder {
             })
         })?;
         let files = || {
-            let epochs = epochs.iter().map(|&(epoch, _)| self.epoch(epoch));
+            let epochs = epochs.iter().map(|&(epoch, _)| self.epoch_checkpoint(epoch));
             RUN_FILES.iter().chain(&RECIPE_FILES).map(|name| self.file(name)).chain(epochs)
         };
         for file in files() {
@@ -183,7 +185,7 @@ impl RunFolder {
     }
 
     /// Returns the path of the checkpoint to resume from.
-    pub fn last(&self) -> PathBuf {
+    pub fn last_checkpoint(&self) -> PathBuf {
         self.file(LAST_CHECKPOINT)
     }
 
@@ -192,19 +194,19 @@ impl RunFolder {
     /// # Errors
     /// [`Error::Resume`], which suggests how to continue.
     pub(crate) fn read_last(&self) -> Result<Checkpoint> {
-        Checkpoint::read(&self.last()).map_err(|source| Error::Resume {
+        Checkpoint::read(&self.last_checkpoint()).map_err(|source| Error::Resume {
             source: Box::new(source.into()),
-            best: Checkpoint::read(&self.best()).is_ok(),
+            best: Checkpoint::read(&self.best_checkpoint()).is_ok(),
         })
     }
 
     /// Returns the path of the best checkpoint on the dev set.
-    pub fn best(&self) -> PathBuf {
+    pub fn best_checkpoint(&self) -> PathBuf {
         self.file("best.safetensors")
     }
 
     /// Returns the path of the checkpoint of an epoch, from 1.
-    pub fn epoch(&self, epoch: u64) -> PathBuf {
+    pub fn epoch_checkpoint(&self, epoch: u64) -> PathBuf {
         let [start, end] = EPOCH_CHECKPOINT_AFFIXES;
         self.file(&format!("{start}{epoch}{end}"))
     }

@@ -86,7 +86,7 @@ pub fn train_with(
     let weights = &recipe.init.pretrained.weights;
     let inputs = train.iter().chain(dev).chain(test).map(|path| path.as_path());
     // A resumed run may use the recipe in its folder.
-    let is_resumed = resumes && folder.last().exists();
+    let is_resumed = resumes && folder.last_checkpoint().exists();
     let new_inputs = [Some(recipe_path), weights.as_deref()].into_iter().flatten().filter(|_| !is_resumed);
     let checked = folder.expect_no_input(inputs.chain(new_inputs));
     if let Err(error) = group.agree(checked) {
@@ -120,7 +120,7 @@ pub fn train_with(
     // 3. Model, memory plan and batches, checked before the folder is changed.
     let source = TrainingSet::new(&train, &recipe, &front_end);
     let prepare = || -> Result<_> {
-        let model = Model::new(&recipe.model(), tokenizer.size())?;
+        let model = Model::new(&recipe.model_config(), tokenizer.size())?;
         if let Some(pretrained) = pretrained {
             pretrained.apply(model.parameters())?;
         }
@@ -230,8 +230,8 @@ pub fn train_with(
     // 6. Final evaluation of the selected weights.
     let model = learner.model();
     if recipe.training.run.select == CheckpointSelection::Best && progress.best.is_some() {
-        let best = Checkpoint::read(&folder.best())?;
-        best.check(&folder.best(), &model.parameters().shapes())?;
+        let best = Checkpoint::read(&folder.best_checkpoint())?;
+        best.check(&folder.best_checkpoint(), &model.parameters().shapes())?;
         model.parameters().set(best.average.as_ref().unwrap_or(&best.weights))?;
     } else if let Some(average) = learner.average() {
         model.parameters().set(average)?;

@@ -81,7 +81,7 @@ impl<'a> Trainer<'a> {
     ) -> Result<Self> {
         let (mut progress, mut metrics) = (Progress::default(), Vec::new());
         if let Some(checkpoint) = resumed {
-            let path = folder.last();
+            let path = folder.last_checkpoint();
             checkpoint.check(&path, &learner.model().parameters().shapes())?;
             progress = checkpoint.progress.clone();
             let Checkpoint { weights, average, optimizer_state, .. } = checkpoint;
@@ -183,7 +183,7 @@ impl<'a> Trainer<'a> {
             return Ok(());
         }
         self.events.write(self.folder.path())?;
-        self.save(&self.folder.last())?;
+        self.save(&self.folder.last_checkpoint())?;
         // After the checkpoint: without it, other files would make the folder invalid.
         self.bad_item_log.sets().map_or(Ok(()), |sets| self.folder.write_bad_items(sets))
     }
@@ -212,12 +212,12 @@ impl<'a> Trainer<'a> {
         let metadata = MetadataRef { recipe, tokenizer, progress: &self.progress, data: data.as_ref() };
         let shapes = parameters.shapes();
         let mut writer = CheckpointWriter::new(metadata);
-        writer.parameters(parameters);
+        writer.add_parameters(parameters);
         if let Some(average) = average {
-            writer.values("average", average, &shapes);
+            writer.add_values("average", average, &shapes);
         }
         for (kind, values) in &optimizer_state {
-            writer.values(kind, values, &shapes);
+            writer.add_values(kind, values, &shapes);
         }
         Ok(writer.write(path)?)
     }

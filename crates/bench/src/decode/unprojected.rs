@@ -53,7 +53,7 @@ impl JointScorer for UnprojectedJoint {
         PREDICTOR
     }
 
-    fn row_width(&self) -> usize {
+    fn label_row_width(&self) -> usize {
         PREDICTOR
     }
 

@@ -283,7 +283,7 @@ struct UpdateEvent<'a> {
 
 impl Printer<'_> {
     fn print(&mut self, update: StreamingUpdate) -> Result<()> {
-        let StreamingUpdate { new, partial, endpoint, .. } = update;
+        let StreamingUpdate { final_words: new, partial, endpoint, .. } = update;
         match self.format {
             Some(TranscriptFormat::Json) if !new.words.is_empty() || endpoint => {
                 let event = UpdateEvent { id: &self.id, words: &new.words, partial: &partial, endpoint };

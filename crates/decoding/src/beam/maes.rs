@@ -115,7 +115,7 @@ fn expand(
         for &start in utterance.frame_nodes.iter().filter(|_| !is_complete) {
             let Some(class) = next_label(utterance, hyp.node, start, options, symbols) else { continue };
             if entries.iter().all(|entry| entry.class != class) {
-                let fused_index = scores.sites[site].row * token_table.classes() + class as usize;
+                let fused_index = scores.sites[site].label_row * token_table.classes() + class as usize;
                 let fused = scores.rows.fused().map_or(0.0, |fused| fused[fused_index]);
                 entries.push(scores.top_k.entry(site, class, fused));
             }

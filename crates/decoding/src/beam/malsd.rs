@@ -58,7 +58,7 @@ impl BeamBuffers {
                     token_table,
                     width,
                     |hyp, expansion| {
-                        let frames = token_table.frames(expansion.class, expansion.duration as usize);
+                        let frames = token_table.frame_advance(expansion.class, expansion.duration as usize);
                         if token_table.is_blank(expansion.class) {
                             return BeamPosition { time: hyp.time.saturating_add(frames.max(1)), symbols: 0 };
                         }
@@ -92,7 +92,7 @@ impl BeamBuffers {
                     None if time >= utterance.end_frame => u32::MAX,
                     None => {
                         let (index, frame) = (utterance.index, time - utterance.first_frame);
-                        self.sites.push(SiteIndex { utterance: index, frame, row: row as usize });
+                        self.sites.push(SiteIndex { utterance: index, frame, label_row: row as usize });
                         (self.sites.len() - 1) as u32
                     }
                 };

@@ -52,7 +52,7 @@ impl BeamBuffers {
                 utterance.choose(
                     token_table,
                     |hyp, expansion| BeamPosition {
-                        time: hyp.time.saturating_add(token_table.frames(expansion.class, 0).max(1)),
+                        time: hyp.time.saturating_add(token_table.frame_advance(expansion.class, 0).max(1)),
                         symbols: 0,
                     },
                     |position, other| position.time == other.time,

@@ -215,7 +215,7 @@ impl HypothesisRows {
                 cache.fused.resize(if self.has_fusion { (row + 1) * classes } else { 0 }, 0.0);
             } else {
                 cache_entries[row] = entry;
-                cache.states.set(row, &new_rows.states, new_row);
+                cache.states.copy_row(row, &new_rows.states, new_row);
             }
             cache.label_rows[row * width..][..width]
                 .copy_from_slice(&new_rows.label_rows[new_row * width..][..width]);
@@ -274,7 +274,7 @@ impl HypothesisRows {
         scores: &mut [f32],
     ) {
         model.joint().scores(
-            &SiteBatch { frames, rows: &self.cache.label_rows, sites },
+            &SiteBatch { frames, label_rows: &self.cache.label_rows, sites },
             scores,
             &mut self.scratch,
         );

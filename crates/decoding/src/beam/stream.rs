@@ -167,7 +167,7 @@ impl BeamStream {
         if !has_valid_states || self.rows.len() != count * row.len() {
             return error(format!("{count} rows of {:?} and {}", states.shape(), row.len()), "others".into());
         }
-        let ids = model.predictor().ids() as u32;
+        let ids = model.predictor().label_ids() as u32;
         if let Some(label) =
             self.states.labels().iter().find(|&&label| label != crate::NO_LABEL && label >= ids)
         {

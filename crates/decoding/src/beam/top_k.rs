@@ -123,7 +123,7 @@ impl TopK {
             for (i, (((summary, site), (entries, largest_scores)), scores)) in
                 summaries.iter_mut().zip(sites).zip(lists).zip(scores).enumerate()
             {
-                let fused = fused.map(|fused| &fused[site.row * classes..][..classes]);
+                let fused = fused.map(|fused| &fused[site.label_row * classes..][..classes]);
                 let adjusted =
                     adjusted.as_deref_mut().map(|adjusted| &mut adjusted[i * classes..][..classes]);
                 *summary = ranking.rank_row(scores, fused, adjusted, largest_scores, entries);

@@ -296,7 +296,7 @@ fn positions_of(hashes: &[u64], hash: u64) -> impl Iterator<Item = usize> {
 /// The record of a label.
 pub(super) fn decoded_token(expansion: &Expansion, token_table: &TokenTable, frame: usize) -> DecodedToken {
     let &Expansion { log_prob, duration_log_prob, fused, logit, class, duration, .. } = expansion;
-    let duration = token_table.frames(class, duration as usize);
+    let duration = token_table.frame_advance(class, duration as usize);
     DecodedToken { label: class, frame, duration, log_prob, duration_log_prob, logit, fused, confidence: 1.0 }
 }
 

@@ -55,7 +55,7 @@ pub fn frame_looping(
     // Only utterances with frames have sites.
     let longest = frame_counts.iter().copied().max().unwrap_or(0);
     let nonempty: Vec<usize> = (0..batch).filter(|&b| frame_counts[b] > 0).collect();
-    kernels::install(|| {
+    kernels::run_in_pool(|| {
         for t in 0..longest {
             let mut symbols = 0;
             let mut active: Vec<usize> = nonempty
@@ -72,14 +72,15 @@ pub fn frame_looping(
                 model.step(&labels, &mut states_after, &mut label_rows, &mut predicted, &mut scratch);
                 for b in (0..batch).filter(|&b| newest_labels[b].is_none()) {
                     label_rows[b * width..][..width].copy_from_slice(model.start().1);
-                    states_after.set(b, model.start().0, 0);
+                    states_after.copy_row(b, model.start().0, 0);
                 }
                 // Joint of the whole batch.
-                let site = |&b: &usize| SiteIndex { utterance: b, frame: t.min(frame_counts[b] - 1), row: b };
+                let site =
+                    |&b: &usize| SiteIndex { utterance: b, frame: t.min(frame_counts[b] - 1), label_row: b };
                 let sites: Vec<SiteIndex> = nonempty.iter().map(site).collect();
                 let scores = &mut scores[..sites.len() * model.outputs()];
                 model.joint().scores(
-                    &SiteBatch { frames, rows: &label_rows, sites: &sites },
+                    &SiteBatch { frames, label_rows: &label_rows, sites: &sites },
                     scores,
                     &mut scratch,
                 );
@@ -92,7 +93,7 @@ pub fn frame_looping(
                     }
                     let best = best_class(scores, token_table)
                         .ok_or_else(|| invalid_scores(scores, token_table, t).in_utterance(b))?;
-                    let mut advance = token_table.frames(best.class, best.duration);
+                    let mut advance = token_table.frame_advance(best.class, best.duration);
                     if token_table.is_blank(best.class) {
                         next_frames[b] = t.saturating_add(advance.max(1));
                         continue;
@@ -102,7 +103,7 @@ pub fn frame_looping(
                         continue;
                     }
                     hypotheses.push(b, decoded_token(&best, token_table, t));
-                    states_before.set(b, &states_after, b);
+                    states_before.copy_row(b, &states_after, b);
                     newest_labels[b] = Some(best.class);
                     advance = advance.max(usize::from(Some(symbols) == options.max_symbols));
                     if advance == 0 {
@@ -125,5 +126,5 @@ fn placeholder_label(model: &DecodingModel) -> u32 {
     (0..)
         .find(|&class| !model.token_table().is_blank(class))
         .unwrap_or(0)
-        .min(model.predictor().ids() as u32 - 1)
+        .min(model.predictor().label_ids() as u32 - 1)
 }

@@ -190,7 +190,7 @@ impl GreedySearch {
         }
         let Self { model, options, hypotheses, buffers, .. } = self;
         hypotheses.reset(chunks.len(), options.record_steps);
-        kernels::install(|| {
+        kernels::run_in_pool(|| {
             buffers.load(model, streams, &frame_counts);
             buffers.search(model, options, streams, chunks, hypotheses)
         })?;
@@ -274,12 +274,12 @@ impl GreedyBuffers {
             let utterance = &mut utterances[row];
             utterance.first_site = sites.len();
             utterance.look_ahead = utterance.look_ahead.min(limit).min(utterance.frames - utterance.t);
-            let site = |frame| SiteIndex { utterance: utterance.index, frame, row };
+            let site = |frame| SiteIndex { utterance: utterance.index, frame, label_row: row };
             sites.extend((utterance.t..utterance.t + utterance.look_ahead).map(site));
         }
         let outputs = model.outputs();
         let scores = resized(scores, sites.len() * outputs);
-        model.joint().scores(&SiteBatch { frames: chunks, rows: label_rows, sites }, scores, scratch);
+        model.joint().scores(&SiteBatch { frames: chunks, label_rows, sites }, scores, scratch);
         best_classes.clear();
         best_classes.resize(sites.len(), None);
         par_for(
@@ -321,7 +321,7 @@ impl GreedyBuffers {
                 };
                 utterance.frames_since_label += 1;
                 if token_table.is_blank(best.class) {
-                    let frames = token_table.frames(best.class, best.duration).max(1);
+                    let frames = token_table.frame_advance(best.class, best.duration).max(1);
                     let (frame, class, log_prob) =
                         (utterance.first_frame + utterance.t, best.class, best.log_prob);
                     hypotheses.record_step(b, DecodingStep { frame, class, log_prob, frames });
@@ -441,7 +441,7 @@ impl GreedyBuffers {
         for row in 0..utterances.len() {
             let utterance = utterances[row];
             if is_finished(&utterance) {
-                end_states.set(utterance.index, states, row);
+                end_states.copy_row(utterance.index, states, row);
                 end_label_rows[utterance.index * width..][..width]
                     .copy_from_slice(&label_rows[row * width..][..width]);
                 finished[utterance.index] = Some(utterance);
@@ -469,7 +469,7 @@ impl GreedyBuffers {
                 None => stream.jump,
                 Some(utterance) => {
                     let end = stream.frames.saturating_add(utterance.t);
-                    stream.states.set(0, &self.end_states, b);
+                    stream.states.copy_row(0, &self.end_states, b);
                     stream.row.copy_from_slice(&self.end_label_rows[b * width..][..width]);
                     stream.scorer_states.clone_from(&self.scorer_states[b]);
                     (stream.labels, stream.newest) = (utterance.labels, utterance.newest_label_frame);

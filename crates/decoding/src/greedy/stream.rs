@@ -108,7 +108,7 @@ impl GreedyStream {
     }
 
     /// Frames of the next chunk that a duration skips.
-    pub fn jump(&self) -> usize {
+    pub fn skipped_frames(&self) -> usize {
         self.jump
     }
 
@@ -129,7 +129,7 @@ impl GreedyStream {
         if !has_valid_states || self.row.len() != row.len() {
             return error(format!("{:?} and a row of {}", states.shape(), row.len()), "others".into());
         }
-        let ids = model.predictor().ids() as u32;
+        let ids = model.predictor().label_ids() as u32;
         if let Some(label) =
             self.states.labels().iter().find(|&&label| label != crate::NO_LABEL && label >= ids)
         {

@@ -180,7 +180,7 @@ impl Predictor for LstmPredictor {
         self.hidden
     }
 
-    fn ids(&self) -> usize {
+    fn label_ids(&self) -> usize {
         self.ids
     }
 

@@ -97,7 +97,7 @@ impl Predictor for StatelessPredictor {
         self.bias.len()
     }
 
-    fn ids(&self) -> usize {
+    fn label_ids(&self) -> usize {
         self.ids
     }
 

@@ -18,7 +18,7 @@ use super::table_models::{frames, random_model};
 fn an_exhaustive_modified_beam_finds_every_sum() {
     for seed in 0..6 {
         for (topology, model) in
-            random_models(seed, 3.0).into_iter().filter(|(topology, _)| topology.durations() == 0)
+            random_models(seed, 3.0).into_iter().filter(|(topology, _)| topology.num_durations() == 0)
         {
             let rows = frames(seed as usize, 5);
             let paths = PathLimits { labels_advance: true, max_symbols: 9, max_labels: 9 };
@@ -106,7 +106,7 @@ fn reference_malsd(
             for (class, duration, value) in steps {
                 let mut new = hyp.clone();
                 new.log_prob += value;
-                let mut frames = token_table.frames(class, duration);
+                let mut frames = token_table.frame_advance(class, duration);
                 if token_table.is_blank(class) {
                     frames = frames.max(1);
                 } else {

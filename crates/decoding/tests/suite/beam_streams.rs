@@ -111,7 +111,7 @@ proptest! {
                 options.fusion.push(Fusion { scorer: Arc::new(LastLabelScorer), weight: 0.4 });
                 let Ok(mut search) = BeamSearch::new(model.clone(), options) else { continue };
                 let rows = frames(0, first + second);
-                let (before, after) = rows.split_at(first * model.width());
+                let (before, after) = rows.split_at(first * model.frame_width());
                 let mut stream = search.stream().unwrap();
                 let hypotheses = search.advance(&mut [&mut stream], &[before]).unwrap()[0].hypotheses.clone();
                 let mut taken = if take { stream.take_stable() } else { vec![] };

@@ -203,7 +203,7 @@ fn long_utterances_match_the_best_path_and_the_reference_beam() {
         all
     };
     let labels: Vec<(u32, usize)> = actual[0].labels.iter().map(|label| (label.label, label.frame)).collect();
-    assert_eq!((labels, actual[0].end), (expected, 3000));
+    assert_eq!((labels, actual[0].end_frame), (expected, 3000));
     let best = ctc_beam(&[&rows], 5, &CtcBeamOptions { width: 6, ..CtcBeamOptions::default() }).unwrap();
     assert!(best[0].hypotheses[0].labels.len() > 500);
     assert_eq!(best[0].hypotheses[0].ids(), reference_beam_ids(&rows));

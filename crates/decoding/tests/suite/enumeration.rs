@@ -59,7 +59,7 @@ impl JointScorer for TableJoint {
     fn prediction_width(&self) -> usize {
         1
     }
-    fn row_width(&self) -> usize {
+    fn label_row_width(&self) -> usize {
         1
     }
     fn classes(&self) -> usize {
@@ -83,7 +83,7 @@ impl Predictor for ModularPredictor {
     fn width(&self) -> usize {
         1
     }
-    fn ids(&self) -> usize {
+    fn label_ids(&self) -> usize {
         self.ids
     }
     fn start(&self) -> (States, Vec<f32>) {

@@ -18,7 +18,7 @@ fn model<F>(
 where
     F: Fn(f32, f32, &mut [f32]) + Send + Sync + 'static,
 {
-    let joint = TableJoint { classes, durations: topology.durations(), score_fn };
+    let joint = TableJoint { classes, durations: topology.num_durations(), score_fn };
     DecodingModel::new(
         Arc::new(LabelCountPredictor { ids: classes }),
         Arc::new(joint),
@@ -53,14 +53,14 @@ fn label_frames(actual: &Hypothesis) -> Vec<usize> {
 fn labels_have_their_frames_and_probabilities() {
     let actual = greedy(&scripted_model(), &[0.0, 11.0, 30.0, 30.0], &GreedyOptions::default()).unwrap();
     assert_eq!((actual.ids(), label_frames(&actual)), (vec![1, 0, 0], vec![1, 2, 2]));
-    assert_eq!((actual.end, actual.is_capped), (4, false));
+    assert_eq!((actual.end_frame, actual.is_capped), (4, false));
     let expected = 2.0 - (2.0f64.exp() + 2.0).ln();
     for label in &actual.labels {
         approx::assert_relative_eq!(label.log_prob, expected, max_relative = 1e-12);
         assert_eq!((label.logit, label.duration, label.confidence), (2.0, 0, 1.0));
     }
     approx::assert_relative_eq!(actual.score(), 3.0 * expected, max_relative = 1e-12);
-    assert_eq!(actual.logits(), 6.0);
+    assert_eq!(actual.logit_sum(), 6.0);
 }
 
 proptest! {
@@ -124,11 +124,11 @@ fn max_symbols_limits_the_labels_of_a_frame() {
 fn max_labels_limits_an_utterance_and_is_reported() {
     let limited = GreedyOptions { max_symbols: None, max_labels: Some(5), ..GreedyOptions::default() };
     let actual = greedy(&scripted_model(), &[0.0, 1_000_001.0, 0.0], &limited).unwrap();
-    assert_eq!((actual.labels.len(), actual.end, actual.is_capped), (5, 1, true));
+    assert_eq!((actual.labels.len(), actual.end_frame, actual.is_capped), (5, 1, true));
     // Without a limit, a frame of endless labels must still end.
     let none = GreedyOptions { max_symbols: None, ..GreedyOptions::default() };
     let actual = greedy(&scripted_model(), &[1_000_001.0, 0.0], &none).unwrap();
-    assert_eq!((actual.labels.len(), actual.end, actual.is_capped), (100, 0, true));
+    assert_eq!((actual.labels.len(), actual.end_frame, actual.is_capped), (100, 0, true));
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn big_blanks_skip_their_frames() {
     ];
     let model = table_model(rows, 5, "regular+2,3", &[3, 4]).unwrap();
     let actual = greedy(&model, &frames(0, 8), &GreedyOptions::default()).unwrap();
-    assert_eq!((actual.ids(), label_frames(&actual), actual.end), (vec![1, 0], vec![2, 3], 9));
+    assert_eq!((actual.ids(), label_frames(&actual), actual.end_frame), (vec![1, 0], vec![2, 3], 9));
     let expected = 3.0 - (3.0f64.exp() + 4.0).ln();
     actual
         .labels
@@ -230,7 +230,7 @@ fn durations_advance_labels_and_blanks() {
     ];
     let model = table_model(rows, 3, "tdt:0,1,3", &[]).unwrap();
     let actual = greedy(&model, &frames(0, 9), &GreedyOptions::default()).unwrap();
-    assert_eq!((actual.ids(), label_frames(&actual), actual.end), (vec![0, 1, 1], vec![0, 0, 7], 10));
+    assert_eq!((actual.ids(), label_frames(&actual), actual.end_frame), (vec![0, 1, 1], vec![0, 0, 7], 10));
     let durations: Vec<usize> = actual.labels.iter().map(|label| label.duration).collect();
     assert_eq!(durations, [0, 3, 3]);
     // The probability of a label does not include its duration.

@@ -153,7 +153,7 @@ proptest! {
         for (b, complete) in complete.iter().enumerate() {
             prop_assert_eq!(&actual[b], &complete.labels);
             prop_assert_eq!(streams[b].labels(), complete.labels.len());
-            prop_assert_eq!(streams[b].frames() + streams[b].jump(), complete.end.max(lengths[b]));
+            prop_assert_eq!(streams[b].frames() + streams[b].skipped_frames(), complete.end_frame.max(lengths[b]));
             let trailing = complete.labels.last().map_or(lengths[b], |label| lengths[b] - 1 - label.frame);
             prop_assert_eq!(streams[b].trailing_frames(), trailing);
         }

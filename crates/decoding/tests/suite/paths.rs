@@ -38,9 +38,9 @@ pub fn site_log_probs(
     }
     let joint = model.joint();
     let mut scores = vec![0.0; joint.classes() + joint.durations()];
-    let sites = [SiteIndex { utterance: 0, frame, row: 0 }];
+    let sites = [SiteIndex { utterance: 0, frame, label_row: 0 }];
     joint.scores(
-        &SiteBatch { frames: &[rows], rows: &row, sites: &sites },
+        &SiteBatch { frames: &[rows], label_rows: &row, sites: &sites },
         &mut scores,
         &mut NetworkScratch::default(),
     );
@@ -75,7 +75,7 @@ fn add_paths(
     labels: &mut Vec<u32>,
     all: &mut BTreeMap<Vec<u32>, f64>,
 ) {
-    if t >= rows.len() / model.width() {
+    if t >= rows.len() / model.frame_width() {
         let sum = all.entry(labels.clone()).or_insert(f64::NEG_INFINITY);
         *sum = if *sum == f64::NEG_INFINITY { log_prob } else { log_add(*sum, log_prob) };
         return;
@@ -86,7 +86,7 @@ fn add_paths(
     for class in 0..tokens.len() as u32 {
         for duration in 0..durations.len().max(1) {
             let value = tokens[class as usize] + durations.get(duration).unwrap_or(&0.0);
-            steps.push((class, token_table.frames(class, duration), value));
+            steps.push((class, token_table.frame_advance(class, duration), value));
         }
     }
     if symbols >= paths.max_symbols || labels.len() >= paths.max_labels {

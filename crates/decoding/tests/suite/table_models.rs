@@ -13,7 +13,7 @@ impl Predictor for LabelCountPredictor {
     fn width(&self) -> usize {
         1
     }
-    fn ids(&self) -> usize {
+    fn label_ids(&self) -> usize {
         self.ids
     }
     fn start(&self) -> (States, Vec<f32>) {
@@ -35,7 +35,7 @@ impl JointScorer for UniformJoint {
     fn prediction_width(&self) -> usize {
         1
     }
-    fn row_width(&self) -> usize {
+    fn label_row_width(&self) -> usize {
         1
     }
     fn classes(&self) -> usize {
@@ -83,7 +83,7 @@ impl Predictor for LabelHashPredictor {
     fn width(&self) -> usize {
         1
     }
-    fn ids(&self) -> usize {
+    fn label_ids(&self) -> usize {
         self.ids
     }
     fn start(&self) -> (States, Vec<f32>) {
@@ -112,7 +112,7 @@ impl<F: Fn(f32, f32, &mut [f32]) + Send + Sync> JointScorer for TableJoint<F> {
     fn prediction_width(&self) -> usize {
         1
     }
-    fn row_width(&self) -> usize {
+    fn label_row_width(&self) -> usize {
         1
     }
     fn classes(&self) -> usize {
@@ -157,7 +157,7 @@ pub fn random_model(
             }
         }
     };
-    let joint = TableJoint { classes, durations: topology.durations(), score_fn };
+    let joint = TableJoint { classes, durations: topology.num_durations(), score_fn };
     DecodingModel::new(
         Arc::new(LabelHashPredictor { ids: classes }),
         Arc::new(joint),

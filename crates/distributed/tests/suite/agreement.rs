@@ -27,7 +27,7 @@ impl SharedError for Failure {
         *order
     }
 
-    fn order(report: &usize) -> usize {
+    fn priority(report: &usize) -> usize {
         *report
     }
 
@@ -58,7 +58,7 @@ fn one_rank_keeps_its_result() {
     assert_eq!((group.rank(), group.size()), (0, 1));
     assert_eq!(group.agree(Err::<(), _>(Failure::Own(3))), Err(Failure::Own(3)));
     assert_eq!(first_error(0, vec![None], Ok::<_, Failure>(5)), Ok(5));
-    assert!(!group.any(false).unwrap() && group.any(true).unwrap());
+    assert!(!group.any_rank(false).unwrap() && group.any_rank(true).unwrap());
     assert_eq!(group.all_gather(&7).unwrap(), [7]);
     group.barrier();
 }
@@ -69,7 +69,7 @@ fn a_flag_of_one_rank_is_true_on_all() {
         ThreadCommunicator::run(3, |communicator| {
             let mut group = ProcessGroup::new(communicator, TransferFormat::F32);
             group.barrier();
-            group.any(rank_with_flag == Some(group.rank())).unwrap()
+            group.any_rank(rank_with_flag == Some(group.rank())).unwrap()
         })
     };
     assert_eq!(any(None), [false; 3]);

@@ -15,7 +15,7 @@ use super::{
 impl DecodingCase {
     /// Returns the frames of each utterance.
     fn utterances(&self) -> Vec<&[f32]> {
-        unpad(&self.frames, self.model.width(), &self.sidecar.lengths).unwrap_or_default()
+        unpad(&self.frames, self.model.frame_width(), &self.sidecar.lengths).unwrap_or_default()
     }
 }
 
@@ -59,7 +59,7 @@ fn compare_hypotheses(
         );
         check.expect_close(
             "score_logit_sum",
-            [actual.get(b).logits()],
+            [actual.get(b).logit_sum()],
             &[expected.score_logit_sum],
             SUM_TOLERANCE,
         );
@@ -221,7 +221,7 @@ pub(super) fn check_chunked_greedy(
     expected: &[Vec<ChunkCase>],
     check: &mut DecodingCheck,
 ) {
-    let (frames, width) = (case.utterances(), case.model.width());
+    let (frames, width) = (case.utterances(), case.model.frame_width());
     let Some(mut search) =
         check.expect_ok(GreedySearch::new(case.model.clone(), greedy_options(max_symbols)))
     else {
@@ -241,7 +241,7 @@ pub(super) fn check_chunked_greedy(
             check.expect_equal("tokens", &actual.get(b).ids(), &expected.tokens);
             let times = actual.labels(b).iter().map(|label| label.frame).collect();
             check.expect_equal("timestamps", &times, &expected.timestamps);
-            check.expect_equal("time_jump", batch[b].jump(), expected.time_jump);
+            check.expect_equal("time_jump", batch[b].skipped_frames(), expected.time_jump);
         }
     }
 }
@@ -278,7 +278,7 @@ pub(super) fn check_forced_alignment(
     expected: &[Option<AlignedCase>],
     check: &mut DecodingCheck,
 ) -> Result<()> {
-    let width = case.model.width();
+    let width = case.model.frame_width();
     let (weight, bias) = (case.read_f32("out.weight")?, case.read_f32("out.bias")?);
     let activation = case.network.activation();
     for (b, (frames, expected)) in case.utterances().into_iter().zip(expected).enumerate() {

@@ -53,10 +53,11 @@ fn compare_filter_and_buckets(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let mut options: Options = check.file.field("options")?;
     let durations = check.input::<f64>("durations")?;
     let actual = filter_by_duration(&durations, options.max_duration);
-    check.integers("kept", &actual.kept)?;
-    check.equal("left out", &actual.removed, &(durations.len() - actual.kept.len()));
-    let kept_durations: Vec<f64> = actual.kept.iter().map(|&i| durations[i]).collect();
-    let original_indices = |bucket: &[usize]| bucket.iter().map(|&i| actual.kept[i]).collect::<Vec<_>>();
+    check.integers("kept", &actual.kept_indices)?;
+    check.equal("left out", &actual.removed, &(durations.len() - actual.kept_indices.len()));
+    let kept_durations: Vec<f64> = actual.kept_indices.iter().map(|&i| durations[i]).collect();
+    let original_indices =
+        |bucket: &[usize]| bucket.iter().map(|&i| actual.kept_indices[i]).collect::<Vec<_>>();
     check.integers("kept_sorted", &original_indices(&split_into_buckets(&kept_durations, 1)?.concat()))?;
     for bucket_count in options.buckets {
         let buckets = split_into_buckets(&kept_durations, bucket_count)?;

@@ -85,7 +85,7 @@ pub fn compare(check: &mut MlPerfCheck) -> Result<(), RunError> {
             let (tokens, frames): (Vec<usize>, Vec<usize>) = labels.into_iter().unzip();
             let steps = count_joint_evaluations(
                 &frames,
-                if hypothesis.is_capped { hypothesis.end } else { end },
+                if hypothesis.is_capped { hypothesis.end_frame } else { end },
                 *max_symbols,
                 hypothesis.is_capped,
             );

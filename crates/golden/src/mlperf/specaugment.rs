@@ -121,7 +121,7 @@ fn compare_mask_frequencies(check: &mut MlPerfCheck) -> CheckResult {
             let zero_counts = |size| MaskCounts(vec![(0, 0); size]);
             let (mut bin_counts, mut frame_counts) = (zero_counts(BINS_PER_FRAME), zero_counts(pair.padded));
             for draw in 1..=DRAWS_PER_DISTRIBUTION {
-                let masks = settings.masks((pair.len, BINS_PER_FRAME), pair.padded, &mut rng);
+                let masks = settings.draw_masks((pair.len, BINS_PER_FRAME), pair.padded, &mut rng);
                 bin_counts.add(draw, &masks.bins);
                 frame_counts.add(draw, &masks.frames);
             }

@@ -5,7 +5,7 @@ fn outcome(actual: f64, gradient: f64) -> LossOutcome {
     let pair = |name, actual, stored| Comparison {
         name,
         actual: vec![actual],
-        stored: StoredTensor { shape: vec![1], values: vec![stored], is_f32: false },
+        stored: StoredTensor { shape: vec![1], values: vec![stored], is_stored_in_f32: false },
     };
     LossOutcome {
         losses: vec![pair("loss", actual, 2.0)],
@@ -41,7 +41,7 @@ fn an_infinite_value_must_be_equal() {
         assert!(!evaluate(&infinite, None, float).passed());
         let mut stored = outcome(2.0, 0.5);
         stored.gradients[0].stored =
-            StoredTensor { shape: vec![1], values: vec![f64::INFINITY], is_f32: true };
+            StoredTensor { shape: vec![1], values: vec![f64::INFINITY], is_stored_in_f32: true };
         assert!(!evaluate(&stored, None, float).passed());
     }
 }
@@ -69,7 +69,7 @@ fn peers_matter_only_if_all_exceed_the_tolerance() {
 #[test]
 fn hard_cases_must_beat_every_peer() {
     let mut hard = outcome(2.0 + 2e-7, 0.5 + 2e-7);
-    hard.is_hard = true;
+    hard.is_ill_conditioned = true;
     let peers = |loss, gradient| Some(PeerErrors { loss, gradient });
     assert!(evaluate(&hard, peers(1.1e-7, 2.1e-7), FloatType::F32).passed());
     assert!(!evaluate(&hard, peers(0.9e-7, 2.1e-7), FloatType::F32).passed());
@@ -80,7 +80,7 @@ fn hard_cases_must_beat_every_peer() {
 fn storage_in_f32_allows_half_an_ulp() {
     let mut stored = outcome(2.0, 0.1);
     stored.gradients[0].stored =
-        StoredTensor { shape: vec![1], values: vec![f64::from(0.1f32)], is_f32: true };
+        StoredTensor { shape: vec![1], values: vec![f64::from(0.1f32)], is_stored_in_f32: true };
     let verdict = evaluate(&stored, None, FloatType::F64);
     assert!(verdict.passed() && verdict.notes == ["stored in f32"], "{verdict:?}");
     stored.gradients[0].actual[0] = 0.1 + 1e-8;

@@ -22,7 +22,7 @@ use crate::{
 
 /// Units of a strip: the lanes of a register.
 pub const UNITS_PER_STRIP: usize = 16;
-/// Maximum rows of a product with [`PackedGates`].
+/// Maximum rows of a product with [`PackedRecurrentWeight`].
 pub const MAX_GATE_ROWS: usize = 8;
 /// Gates of a unit.
 const GATES: usize = 4;
@@ -31,7 +31,7 @@ const MAX_STEPS: usize = 512;
 
 /// The weight W of four gates, packed for forward or for backward.
 #[derive(Debug)]
-pub struct PackedGates<F> {
+pub struct PackedRecurrentWeight<F> {
     panels: PooledBuffer<F>,
     /// Panels of a strip: 4 forward, 1 backward.
     panels_per_strip: usize,
@@ -57,7 +57,7 @@ pub struct GateProduct<'a, F> {
     pub(crate) out_panel_stride: usize,
 }
 
-impl<F: Real> PackedGates<F> {
+impl<F: Real> PackedRecurrentWeight<F> {
     /// Packs `weight` *4H x H*, row-major, for [`Self::multiply`] with states.
     ///
     /// Uses memory of a pool, if there is one.
@@ -122,7 +122,7 @@ impl<F: Real> PackedGates<F> {
         par_for(parts_mut(&mut panels, (steps_per_task * UNITS_PER_STRIP).max(1)), pack);
         let steps_per_block =
             steps.div_ceil(steps.div_ceil(MAX_STEPS).max(1)).next_multiple_of(UNITS_PER_STRIP);
-        PackedGates { panels, panels_per_strip, steps, steps_per_block: steps_per_block.max(1) }
+        PackedRecurrentWeight { panels, panels_per_strip, steps, steps_per_block: steps_per_block.max(1) }
     }
 
     /// Returns the number of packing tasks, forward and backward.
@@ -270,12 +270,14 @@ mod tests {
         for (width, rows) in (1..=MAX_GATE_ROWS).flat_map(|width| (0..=width).map(move |rows| (width, rows)))
         {
             let (forward, backward) = (
-                PackedGates::for_forward(None, &weight, hidden),
-                PackedGates::for_backward(None, &weight, hidden),
+                PackedRecurrentWeight::for_forward(None, &weight, hidden),
+                PackedRecurrentWeight::for_backward(None, &weight, hidden),
             );
             let mut left: Vec<F> = synthetic(4 * units * width, 4);
             // Gradients of padded units may be any finite number.
-            let check = |packed: &PackedGates<F>, left: &[F], exact: &dyn Fn(usize, usize, usize) -> f64| {
+            let check = |packed: &PackedRecurrentWeight<F>,
+                         left: &[F],
+                         exact: &dyn Fn(usize, usize, usize) -> f64| {
                 for strip in 0..units / UNITS_PER_STRIP {
                     let old = F::from_f64(7.0);
                     let mut out = vec![old; (rows + 1) * packed.lanes()];
@@ -321,8 +323,8 @@ mod tests {
         let hidden = 600;
         let weight: Vec<f32> = synthetic(4 * hidden * hidden, 3);
         for packed in [
-            PackedGates::for_forward(None, &weight, hidden),
-            PackedGates::for_backward(None, &weight, hidden),
+            PackedRecurrentWeight::for_forward(None, &weight, hidden),
+            PackedRecurrentWeight::for_backward(None, &weight, hidden),
         ] {
             let left: Vec<f32> = synthetic(packed.steps() * MAX_GATE_ROWS, 4);
             let run = |width: usize, rows: usize, left: &[f32]| {

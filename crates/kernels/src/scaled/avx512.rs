@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 use std::{arch::x86_64::*, ops::Range};
 
-use super::{LANES, LOG_ZERO, Stride};
+use super::{DiagonalPositions, LANES, LOG_ZERO};
 use crate::simd::Avx512;
 
 /// Loads four pairs.
@@ -57,14 +57,14 @@ unsafe fn store_four_pairs(first: *mut f64, back: usize, pairs: __m512d) {
 pub(super) fn gather(
     _token: Avx512,
     values: &[f64],
-    stride: Stride,
+    positions: DiagonalPositions,
     sites: usize,
     prefetch: usize,
     exists: [Range<usize>; 2],
     rows: &mut [f64],
 ) -> bool {
     // SAFETY: the token proves the features.
-    unsafe { gather_wide(values, stride, sites, prefetch, exists, rows) }
+    unsafe { gather_wide(values, positions, sites, prefetch, exists, rows) }
 }
 
 /// Gathers the sites of a diagonal, eight at a time.
@@ -75,7 +75,7 @@ pub(super) fn gather(
 #[target_feature(enable = "avx512f,avx512vl,avx512dq")]
 fn gather_wide(
     values: &[f64],
-    stride: Stride,
+    positions: DiagonalPositions,
     sites: usize,
     prefetch: usize,
     exists: [Range<usize>; 2],
@@ -83,7 +83,7 @@ fn gather_wide(
 ) -> bool {
     // Hence each register has a site.
     assert!(sites > 0 && rows.len() == 2 * sites.next_multiple_of(LANES));
-    assert!(stride.is_within(2, sites, values.len()));
+    assert!(positions.is_within(2, sites, values.len()));
     let (first, second) = rows.split_at_mut(rows.len() / 2);
     let (log_zero, infinite) = (_mm512_set1_pd(LOG_ZERO), _mm512_set1_pd(f64::INFINITY));
     let mut invalid = 0;
@@ -91,12 +91,12 @@ fn gather_wide(
     for (i, (first, second)) in first.chunks_exact_mut(LANES).zip(second.chunks_exact_mut(LANES)).enumerate()
     {
         // SAFETY: this site exists and is inside, as checked above.
-        let first_site = unsafe { values.as_ptr().add(stride.first - i * LANES * stride.back) };
+        let first_site = unsafe { values.as_ptr().add(positions.first - i * LANES * positions.distance) };
         let remaining = sites - i * LANES;
         prefetch_lines(values.as_ptr(), prefetch + 2 * i * LANES);
         // SAFETY: as above; lanes beyond the last site read the last site again.
         let load_sites = |site: [usize; 4]| unsafe {
-            load_four_pairs(site.map(|site| first_site.sub(site.min(remaining - 1) * stride.back)))
+            load_four_pairs(site.map(|site| first_site.sub(site.min(remaining - 1) * positions.distance)))
         };
         let (even, odd) = if remaining >= LANES {
             // The same code, but without a minimum after inlining.
@@ -127,13 +127,13 @@ fn gather_wide(
 pub(super) unsafe fn scatter(
     _token: Avx512,
     rows: &[f64],
-    stride: Stride,
+    positions: DiagonalPositions,
     sites: usize,
     prefetch: usize,
     values: *mut f64,
 ) -> usize {
     // SAFETY: the token proves the features; the rest is guaranteed by the caller.
-    unsafe { scatter_wide(rows, stride, sites, prefetch, values) }
+    unsafe { scatter_wide(rows, positions, sites, prefetch, values) }
 }
 
 /// Scatters the sites of a diagonal, eight at a time.
@@ -143,7 +143,7 @@ pub(super) unsafe fn scatter(
 #[target_feature(enable = "avx512f,avx512vl,avx512dq")]
 unsafe fn scatter_wide(
     rows: &[f64],
-    stride: Stride,
+    positions: DiagonalPositions,
     sites: usize,
     prefetch: usize,
     values: *mut f64,
@@ -154,10 +154,14 @@ unsafe fn scatter_wide(
         // SAFETY: eight sites follow, as the caller guarantees; each chunk has eight numbers.
         unsafe {
             let (a, b) = (_mm512_loadu_pd(first.as_ptr()), _mm512_loadu_pd(second.as_ptr()));
-            let first_site = values.add(stride.first - i * LANES * stride.back);
+            let first_site = values.add(positions.first - i * LANES * positions.distance);
             prefetch_lines(values, prefetch + 2 * i * LANES);
-            store_four_pairs(first_site, 2 * stride.back, _mm512_unpacklo_pd(a, b));
-            store_four_pairs(first_site.sub(stride.back), 2 * stride.back, _mm512_unpackhi_pd(a, b));
+            store_four_pairs(first_site, 2 * positions.distance, _mm512_unpacklo_pd(a, b));
+            store_four_pairs(
+                first_site.sub(positions.distance),
+                2 * positions.distance,
+                _mm512_unpackhi_pd(a, b),
+            );
         }
     }
     sites / LANES * LANES

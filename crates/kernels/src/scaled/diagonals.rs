@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 use std::{marker::PhantomData, ops::Range};
 
-use super::{LOG_ZERO, Stride, stride};
+use super::{DiagonalPositions, LOG_ZERO, diagonal_positions};
 use crate::simd::SimdLevel;
 
 #[cfg(target_arch = "x86_64")]
@@ -19,7 +19,7 @@ use super::avx512;
 /// from index `prefetch` on is prefetched.
 pub fn gather(
     values: &[f64],
-    stride: Stride,
+    positions: DiagonalPositions,
     sites: usize,
     prefetch: usize,
     exists: impl Fn(usize) -> Range<usize>,
@@ -28,10 +28,10 @@ pub fn gather(
 ) -> bool {
     #[cfg(target_arch = "x86_64")]
     if let (2, SimdLevel::Avx512(token)) = (arcs, SimdLevel::best()) {
-        return avx512::gather(token, values, stride, sites, prefetch, [exists(0), exists(1)], rows);
+        return avx512::gather(token, values, positions, sites, prefetch, [exists(0), exists(1)], rows);
     }
     let _ = (sites, prefetch);
-    gather_plain(values, stride, exists, arcs, rows)
+    gather_plain(values, positions, exists, arcs, rows)
 }
 
 /// Portable version of [`gather`].
@@ -41,7 +41,7 @@ pub fn gather(
 /// ```
 fn gather_plain(
     values: &[f64],
-    stride: Stride,
+    positions: DiagonalPositions,
     exists: impl Fn(usize) -> Range<usize>,
     arcs: usize,
     rows: &mut [f64],
@@ -50,7 +50,7 @@ fn gather_plain(
     for (arc, row) in rows.chunks_exact_mut(rows.len() / arcs).enumerate() {
         row.fill(LOG_ZERO);
         for i in exists(arc) {
-            let value = values[stride.first - i * stride.back + arc];
+            let value = values[positions.first - i * positions.distance + arc];
             is_valid &= value < f64::INFINITY;
             row[i] = if value > LOG_ZERO { value } else { LOG_ZERO };
         }
@@ -110,20 +110,24 @@ impl<'a> Diagonals<'a> {
         assert!(
             self.owned.contains(&d) && low + sites <= self.labels + 1 && low + sites <= d + 1 && low <= d
         );
-        let stride = stride(d, low, self.labels, self.arcs);
-        assert!(stride.is_within(self.arcs, sites, self.len) && sites <= width);
+        let positions = diagonal_positions(d, low, self.labels, self.arcs);
+        assert!(positions.is_within(self.arcs, sites, self.len) && sites <= width);
         let written_sites = match (self.arcs, self.level) {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the sites are inside, as checked above.
             (2, SimdLevel::Avx512(token)) => unsafe {
-                avx512::scatter(token, rows, stride, sites, prefetch, self.values)
+                avx512::scatter(token, rows, positions, sites, prefetch, self.values)
             },
             _ => 0,
         };
         for i in written_sites..sites {
             for arc in 0..self.arcs {
                 // SAFETY: inside, as checked above.
-                unsafe { self.values.add(stride.first - i * stride.back + arc).write(rows[arc * width + i]) };
+                unsafe {
+                    self.values
+                        .add(positions.first - i * positions.distance + arc)
+                        .write(rows[arc * width + i])
+                };
             }
         }
     }
@@ -160,11 +164,11 @@ mod tests {
                 let mut values: Vec<f64> =
                     (0..2 * frames * (labels + 1)).map(|i| -((i * 37 % 101) as f64)).collect();
                 values[d % (2 * labels + 2)] = f64::NEG_INFINITY;
-                let stride = stride(d, low, labels, 2);
+                let positions = diagonal_positions(d, low, labels, 2);
                 for bad in [None, Some(f64::NAN), Some(f64::INFINITY)] {
                     let mut values = values.clone();
                     if let Some(bad) = bad {
-                        values[stride.first - sites / 2 * stride.back + d % 2] = bad;
+                        values[positions.first - sites / 2 * positions.distance + d % 2] = bad;
                     }
                     let mut expected = vec![LOG_ZERO; 2 * width];
                     for arc in 0..2 {
@@ -176,7 +180,7 @@ mod tests {
                     }
                     let exists = |arc| arc_range(sites, arc, d);
                     let mut actual = vec![f64::NAN; 2 * width];
-                    let is_valid = gather_plain(&values, stride, exists, 2, &mut actual);
+                    let is_valid = gather_plain(&values, positions, exists, 2, &mut actual);
                     assert_eq!(actual, expected, "U {labels}, d {d}");
                     let has_infinity = expected.contains(&f64::INFINITY);
                     assert!(is_valid || bad.is_some() && (has_infinity || values.iter().any(|v| v.is_nan())));
@@ -186,7 +190,7 @@ mod tests {
                             actual.fill(f64::NAN);
                             let exists = [exists(0), exists(1)];
                             let is_valid =
-                                avx512::gather(token, &values, stride, sites, 0, exists, &mut actual);
+                                avx512::gather(token, &values, positions, sites, 0, exists, &mut actual);
                             assert_eq!(actual, expected, "{level:?}, U {labels}, d {d}");
                             // This version checks all sites of the diagonal.
                             assert_eq!(is_valid, bad.is_none());

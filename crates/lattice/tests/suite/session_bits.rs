@@ -43,10 +43,8 @@ fn check_batch<F: Real>(tolerance: Tolerance) {
                 total.get_mut(name).unwrap().iter_mut().zip(values).for_each(|(sum, &g)| *sum += g);
             }
         }
-        assert_eq!(
-            batch.sums[2],
-            if problem.alignment.has_path(7, 9) { batch.sums[2] } else { f64::INFINITY }
-        );
+        assert_eq!(batch.sums[2].is_finite(), problem.alignment.has_path(7, 9));
+        assert!(batch.sums[2] != f64::NEG_INFINITY && !batch.sums[2].is_nan());
         for (name, values) in &batch.parameters {
             assert_within(name, values, &widened(&total[name]), tolerance);
         }
@@ -178,7 +176,7 @@ fn check_budgets<F: Real>(tolerance: Tolerance) {
             problem.with(|lattice, frames, labels| {
                 let plan = session.plan(lattice, frames, labels).unwrap();
                 assert!(plan.bytes <= budget.budget);
-                cuts.push((plan.utterances, plan.window, plan.kept));
+                cuts.push((plan.utterances, plan.frames_per_wave, plan.keeps_arcs));
             });
             let computed = sum(&problem, &mut session, &WEIGHTS);
             assert_eq!(computed.sums, expected.sums, "{budget:?}");

@@ -33,7 +33,7 @@ impl ModelConfig {
     fn check_loss(&self) -> Result<()> {
         let topology = &self.terms.topology;
         let names = || Topology::names().collect::<Vec<_>>().join(", ");
-        ensure("training.topology", &format!("one of {}", names()), topology.columns() == 2, topology)?;
+        ensure("training.topology", &format!("one of {}", names()), topology.num_columns() == 2, topology)?;
         self.check_loss_options()?;
         match &self.loss.kind {
             LossKind::Rnnt { .. } => return Ok(()),

@@ -68,7 +68,7 @@ impl SubsamplingStream {
                 let Some(waiting) = chunk.state.values.get_mut(&layer.name) else { continue };
                 rows = layer.step(waiting, &rows, chunk.is_last);
             }
-            self.out.rows(&self.norm.apply(&rows))
+            self.out.forward_rows(&self.norm.apply(&rows))
         });
         rows.collect()
     }

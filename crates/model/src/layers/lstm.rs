@@ -326,7 +326,7 @@ impl<F: Real + WithDType> CustomOp2 for LstmOperation<F> {
         _: &CpuStorage,
         _: &TensorLayout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
-        self.forward_on_cpu(tensors::slice(x, layout)?)
+        self.forward_on_cpu(tensors::storage_slice(x, layout)?)
     }
 
     fn bwd(
@@ -355,7 +355,7 @@ impl<F: Real + WithDType> CustomOp3 for LstmOperation<F> {
         _: &CpuStorage,
         _: &TensorLayout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
-        self.forward_on_cpu(tensors::slice(x, layout)?)
+        self.forward_on_cpu(tensors::storage_slice(x, layout)?)
     }
 
     fn bwd(

@@ -79,7 +79,7 @@ impl<Op: SliceOperation<1>, F: Real + WithDType> CustomOp1 for OperationNode<Op,
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        let out = self.0.forward::<F>([tensors::slice(x, layout)?]);
+        let out = self.0.forward::<F>([tensors::storage_slice(x, layout)?]);
         Ok((F::to_cpu_storage_owned(out), self.0.shape()))
     }
 
@@ -106,8 +106,9 @@ impl<Op: SliceOperation<3>, F: Real + WithDType> CustomOp3 for OperationNode<Op,
         bias: &CpuStorage,
         bias_layout: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let (x, weight) = (tensors::slice(x, x_layout)?, tensors::slice(weight, weight_layout)?);
-        let out = self.0.forward::<F>([x, weight, tensors::slice(bias, bias_layout)?]);
+        let (x, weight) =
+            (tensors::storage_slice(x, x_layout)?, tensors::storage_slice(weight, weight_layout)?);
+        let out = self.0.forward::<F>([x, weight, tensors::storage_slice(bias, bias_layout)?]);
         Ok((F::to_cpu_storage_owned(out), self.0.shape()))
     }
 

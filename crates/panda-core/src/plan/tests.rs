@@ -52,13 +52,13 @@ impl<F: Real> Plan<F> {
             .max();
         let wave = wave.unwrap_or(1).min(sites);
         let tiles = classes.div_ceil(plan.tile_classes);
-        let tile_groups = tiles.div_ceil(plan.tiles).max(1);
+        let tile_groups = tiles.div_ceil(plan.group_tiles).max(1);
         let per_group =
             |tasks: &dyn Fn(usize) -> usize| sum_tasks(classes, plan.tile_classes, tasks) / tile_groups;
-        let strips = sum_tasks(wave, plan.block, |rows| rows.div_ceil(blocking.strip_rows));
+        let strips = sum_tasks(wave, plan.block_sites, |rows| rows.div_ceil(blocking.strip_rows));
         let scores = per_group(&|_| strips);
         Tasks {
-            rows: sum_tasks(wave, plan.block, |rows| {
+            rows: sum_tasks(wave, plan.block_sites, |rows| {
                 sum_tasks(rows, blocking.strip_rows, |rows| rows.div_ceil(ROWS_PER_TASK))
             }),
             weights_for_scores: per_group(&|width| packing(&blocking, width, h)),
@@ -68,7 +68,7 @@ impl<F: Real> Plan<F> {
             head: per_group(&|width| {
                 sum_tasks(width, blocking.shared_rows, |classes| classes.div_ceil(blocking.task_rows))
             }),
-            hidden: sum_tasks(wave, plan.block, |rows| rows.div_ceil(blocking.task_rows)),
+            hidden: sum_tasks(wave, plan.block_sites, |rows| rows.div_ceil(blocking.task_rows)),
             bias: per_group(&|width| width.div_ceil(blocking.nr)),
             pull_back: wave.div_ceil(ROWS_PER_TASK),
         }
@@ -106,7 +106,10 @@ fn check_extreme_sizes<F: Real>() {
                             }
                         };
                         assert!(
-                            plan.wave > 0 && plan.block > 0 && plan.tile_classes > 0 && plan.tiles > 0,
+                            plan.wave_sites > 0
+                                && plan.block_sites > 0
+                                && plan.tile_classes > 0
+                                && plan.group_tiles > 0,
                             "{shape:?}"
                         );
                         let (bytes, operations) =

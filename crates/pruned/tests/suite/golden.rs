@@ -95,7 +95,7 @@ impl Case {
         for b in 0..self.batch.len() {
             for (site, position) in lattices.site_range(b).zip(lattices.utterance_sites(b)) {
                 out.1[(b * py[1] + position.label) * py[2] + position.frame] = occupancies[2 * site];
-                if position.label < lattices.labels(b) {
+                if position.label < lattices.num_labels(b) {
                     out.0[(b * px[1] + position.label) * px[2] + position.frame] = occupancies[2 * site + 1];
                 }
             }

@@ -288,7 +288,7 @@ fn encode_pending(
     });
     let encoded = encoder.step(&mut chunks.collect::<Vec<_>>())?;
     streams.iter_mut().for_each(|stream| stream.pending = Vec::new());
-    let projected = projection.rows(&encoded.concat());
+    let projected = projection.forward_rows(&encoded.concat());
     let mut rest = &projected[..];
     let mut take_projected = |rows: Vec<f32>| {
         let (stream_rows, tail) = rest.split_at(rows.len() / encoder.width() * projection.outputs());

@@ -59,7 +59,7 @@ impl StreamingSearch {
                 return Err(Error::shape("search", expected, "another"));
             }
         };
-        let row_width = decoder()?.width();
+        let row_width = decoder()?.frame_width();
         let frame_seconds = recognizer.transcription_builder().frame_seconds();
         let max_open_frames = latest.map_or(usize::MAX, |seconds| (seconds / frame_seconds) as usize);
         Ok(Self { search, newest_frame: None, open_labels: Vec::new(), max_open_frames, row_width })

@@ -40,14 +40,14 @@ pub fn emission_posteriors(labels: &[u32], emissions: &[f64]) -> Result<Vec<f64>
         &mut alpha,
         |arc, source_alpha| {
             // A label begins where an arc enters its state from another state.
-            let source_state = (arc.from > 0).then(|| trellis.frame_and_state(arc.from).1);
+            let source_state = (arc.source > 0).then(|| trellis.frame_and_state(arc.source).1);
             let label_begin = arc
-                .to
+                .target
                 .map(|to| trellis.frame_and_state(to))
-                .filter(|&(_, s)| arc.arc > 0 && source_state != Some(s));
+                .filter(|&(_, s)| arc.label > 0 && source_state != Some(s));
             if let Some((t, _)) = label_begin {
                 let posterior = (source_alpha + arc.log_prob + beta_after::<Log>(arc, &beta) - log_p).exp();
-                out[t * labels.len() + arc.arc - 1] += posterior;
+                out[t * labels.len() + arc.label - 1] += posterior;
             }
         },
     );

@@ -39,7 +39,7 @@ use crate::{
 /// # Cost
 /// O(N S) time, in parallel over utterances; 8 bytes for each site of the utterances that run.
 pub fn best_path(lattices: &Lattices, topology: &Topology, emissions: &[f64]) -> Result<Vec<AlignmentPath>> {
-    expect_len("emissions", lattices.sites() * topology.columns(), emissions.len())?;
+    expect_len("emissions", lattices.num_sites() * topology.num_columns(), emissions.len())?;
     map_utterances(lattices, |utterance| {
         let lattice = Lattice::new(lattices, topology, emissions, utterance)?;
         let mut beta = vec![0.0; lattice.states()];

@@ -26,10 +26,10 @@ pub fn expected_emission_frames(
     topology: &Topology,
     adjoints: &[f64],
 ) -> Result<Vec<Vec<f64>>> {
-    expect_len("adjoints", lattices.sites() * topology.columns(), adjoints.len())?;
+    expect_len("adjoints", lattices.num_sites() * topology.num_columns(), adjoints.len())?;
     map_utterances(lattices, |utterance| {
         // For each label the sum of its posteriors, and that of posterior times frame.
-        let mut sums = vec![(0.0f64, 0.0f64); lattices.labels(utterance)];
+        let mut sums = vec![(0.0f64, 0.0f64); lattices.num_labels(utterance)];
         for_each_emission(lattices, topology, adjoints, utterance, |frame, label, posterior| {
             let (total, frame_sum) = &mut sums[label];
             *total += posterior;
@@ -61,7 +61,7 @@ pub fn confidences(
     adjoints: &[f64],
     paths: &[AlignmentPath],
 ) -> Result<Vec<Vec<f64>>> {
-    expect_len("adjoints", lattices.sites() * topology.columns(), adjoints.len())?;
+    expect_len("adjoints", lattices.num_sites() * topology.num_columns(), adjoints.len())?;
     expect_len("paths", lattices.batch(), paths.len())?;
     map_utterances(lattices, |utterance| {
         let frames: Vec<usize> = paths[utterance].label_steps(topology).map(|step| step.site.frame).collect();
@@ -85,10 +85,10 @@ fn for_each_emission(
     mut visit: impl FnMut(usize, usize, f64),
 ) {
     let (range, columns, labels) =
-        (lattices.site_range(utterance), topology.columns(), lattices.labels(utterance));
+        (lattices.site_range(utterance), topology.num_columns(), lattices.num_labels(utterance));
     let adjoints = &adjoints[range.start * columns..range.end * columns];
     // All arcs of a token emit the same number of labels.
-    let label_counts: Vec<usize> = (0..topology.tokens())
+    let label_counts: Vec<usize> = (0..topology.num_tokens())
         .map(|token| topology.arcs_of_token(token).next().map_or(0, |arc| topology.arcs()[arc].labels))
         .collect();
     for (site, adjoints) in lattices.utterance_sites(utterance).zip(adjoints.chunks_exact(columns)) {

@@ -31,7 +31,7 @@ impl<'a> Lattice<'a> {
         emissions: &'a [f64],
         utterance: usize,
     ) -> Result<Self> {
-        expect_len("emissions", lattices.sites() * topology.columns(), emissions.len())?;
+        expect_len("emissions", lattices.num_sites() * topology.num_columns(), emissions.len())?;
         let lattice = Self::new_unchecked(lattices, topology, emissions, utterance);
         lattice.check_emissions()?;
         Ok(lattice)
@@ -44,7 +44,7 @@ impl<'a> Lattice<'a> {
         emissions: &'a [f64],
         utterance: usize,
     ) -> Self {
-        let (range, columns) = (lattices.site_range(utterance), topology.columns());
+        let (range, columns) = (lattices.site_range(utterance), topology.num_columns());
         let emissions = &emissions[range.start * columns..range.end * columns];
         Self { lattices, topology, utterance, emissions }
     }
@@ -53,7 +53,7 @@ impl<'a> Lattice<'a> {
     pub(crate) fn check_emissions(&self) -> Result<()> {
         match self.arcs().find(|arc| arc.log_prob.is_nan() || arc.log_prob == f64::INFINITY) {
             None => Ok(()),
-            Some(Transition { from, arc, log_prob: value, .. }) => {
+            Some(Transition { source: from, label: arc, log_prob: value, .. }) => {
                 let Site { frame, label } = self.site(from);
                 Err(Error::Emission { utterance: self.utterance, frame, label, arc, value })
             }
@@ -67,7 +67,7 @@ impl<'a> Lattice<'a> {
 
     /// T, the number of frames.
     pub fn frames(&self) -> usize {
-        self.lattices.frames(self.utterance)
+        self.lattices.num_frames(self.utterance)
     }
 
     /// Returns the site of a state.
@@ -94,7 +94,7 @@ impl<'a> Lattice<'a> {
     ///
     /// The arc leaves the site `source` of index `source_index`.
     pub(crate) fn emission(&self, source_index: usize, source: Site, arc: usize) -> f64 {
-        let columns = self.topology.columns();
+        let columns = self.topology.num_columns();
         let value = |term: &EmissionTerm| match self.term_site_index(source_index, source, term) {
             Some(index) => self.emissions[index * columns + term.column],
             None => f64::NEG_INFINITY,
@@ -133,7 +133,7 @@ impl<'a> Lattice<'a> {
                 ArcTarget::Outside => return None,
             };
             let log_prob = lattice.emission(source_index, source, arc);
-            Some(Transition { from: source_index, to, arc, log_prob })
+            Some(Transition { source: source_index, target: to, label: arc, log_prob })
         })
     }
 }

@@ -43,7 +43,7 @@ fn every_path(
     kind: EmissionKind,
     emissions: &[f64],
 ) -> Vec<AlignmentPath> {
-    let (frames, labels, width) = (lattices.frames(0), lattices.labels(0), topology.columns());
+    let (frames, labels, width) = (lattices.num_frames(0), lattices.num_labels(0), topology.num_columns());
     let sites: Vec<Site> = lattices.utterance_sites(0).collect();
     let value = |frame: usize, label: usize, column: usize| {
         let index = sites.iter().position(|site| *site == Site { frame, label });
@@ -116,7 +116,7 @@ proptest! {
     #[test]
     fn best_path_is_the_first_of_equal_paths(lattices in shapes(), seed: u64) {
         for (topology, kind) in topologies() {
-            let emissions = emissions(lattices.sites() * topology.columns(), seed);
+            let emissions = emissions(lattices.num_sites() * topology.num_columns(), seed);
             let all = every_path(&lattices, &topology, kind, &emissions);
             let computed = &best_path(&lattices, &topology, &emissions).unwrap()[0];
             let best_log_prob = all.iter().map(|path| path.log_prob).fold(NO_PATH, f64::max);
@@ -131,7 +131,7 @@ proptest! {
     #[test]
     fn emission_times_match_the_paths(lattices in shapes(), seed: u64, fastemit in 0.0..1.0f64) {
         for (topology, kind) in topologies() {
-            let emissions = emissions(lattices.sites() * topology.columns(), seed);
+            let emissions = emissions(lattices.num_sites() * topology.num_columns(), seed);
             let all = every_path(&lattices, &topology, kind, &emissions);
             let adjoints = |fastemit| {
                 let regularizers = Regularizers { fastemit, ..Regularizers::default() };
@@ -140,7 +140,7 @@ proptest! {
             let best = best_path(&lattices, &topology, &emissions).unwrap();
             let frames = &expected_emission_frames(&lattices, &topology, &adjoints(fastemit)).unwrap()[0];
             let label_confidences = &confidences(&lattices, &topology, &adjoints(0.0), &best).unwrap()[0];
-            let labels = if all.is_empty() { 0 } else { lattices.labels(0) };
+            let labels = if all.is_empty() { 0 } else { lattices.num_labels(0) };
             prop_assert_eq!((frames.len(), label_confidences.len()), (labels, labels));
             for label in 0..labels {
                 let frame_of =
@@ -220,7 +220,7 @@ fn sample_frequencies_match_path_probabilities() {
     for (lattices, (topology, kind)) in
         shapes.iter().flat_map(|shape| topologies().into_iter().map(move |t| (shape, t)))
     {
-        let emissions = oracle::noise::normal(3, 1, lattices.sites() * topology.columns(), 0.7);
+        let emissions = oracle::noise::normal(3, 1, lattices.num_sites() * topology.num_columns(), 0.7);
         let all = every_path(lattices, &topology, kind, &emissions);
         let samples = &sample_paths(lattices, &topology, &emissions, COUNT, 11).unwrap()[0];
         assert_eq!(samples.len(), if all.is_empty() { 0 } else { COUNT });
@@ -245,19 +245,19 @@ fn sampled_arcs_match_the_adjoints() {
     const COUNT: usize = 4_000;
     let lattices = Lattices::new(vec![40, 25], vec![12, 9]).unwrap();
     for topology in [Topology::rnnt(), Topology::modified(), Topology::tdt(&DURATIONS).unwrap()] {
-        let emissions = oracle::noise::normal(5, 2, lattices.sites() * topology.columns(), 1.0);
+        let emissions = oracle::noise::normal(5, 2, lattices.num_sites() * topology.num_columns(), 1.0);
         let out = forward_backward(&lattices, &topology, &emissions, &Regularizers::default()).unwrap();
         let samples = sample_paths(&lattices, &topology, &emissions, COUNT, 6).unwrap();
         let mut counts = vec![0; out.adjoints.len()];
         for (b, paths) in samples.iter().enumerate() {
             for step in paths.iter().flat_map(|path| &path.steps) {
                 let site = lattices.site_range(b).start + lattices.site_index(b, step.site).unwrap();
-                counts[site * topology.columns() + topology.arc_token(step.arc)] += 1;
+                counts[site * topology.num_columns() + topology.arc_token(step.arc)] += 1;
             }
         }
-        let tokens = counts.chunks(topology.columns()).zip(out.adjoints.chunks(topology.columns()));
+        let tokens = counts.chunks(topology.num_columns()).zip(out.adjoints.chunks(topology.num_columns()));
         for (counts, adjoints) in tokens {
-            for (computed, adjoint) in counts.iter().zip(adjoints).take(topology.tokens()) {
+            for (computed, adjoint) in counts.iter().zip(adjoints).take(topology.num_tokens()) {
                 assert!(is_plausible(*computed, COUNT, -adjoint), "{computed} {adjoint}");
             }
         }
@@ -291,7 +291,7 @@ fn sampled_ctc_alignments_match_the_adjoints() {
 fn results_do_not_depend_on_threads_batch_or_count() {
     let lattices = Lattices::new(vec![50, 3, 120], vec![20, 40, 9]).unwrap();
     for (topology, _) in topologies() {
-        let emissions = oracle::noise::normal(1, 3, lattices.sites() * topology.columns(), 2.0);
+        let emissions = oracle::noise::normal(1, 3, lattices.num_sites() * topology.num_columns(), 2.0);
         let outcomes = [1, 2, 5].map(|threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| {
@@ -301,7 +301,7 @@ fn results_do_not_depend_on_threads_batch_or_count() {
         });
         assert!(outcomes.iter().all(|outcome| outcome == &outcomes[0]));
         let (best, samples) = &outcomes[0];
-        let first = &emissions[..lattices.site_range(0).end * topology.columns()];
+        let first = &emissions[..lattices.site_range(0).end * topology.num_columns()];
         let alone = Lattices::new(vec![50], vec![20]).unwrap();
         assert_eq!(best_path(&alone, &topology, first).unwrap()[0], best[0]);
         let short = sample_paths(&alone, &topology, first, 4, 8).unwrap();
@@ -315,7 +315,7 @@ fn results_do_not_depend_on_threads_batch_or_count() {
 #[test]
 fn utterances_without_a_path_are_empty_and_do_not_affect_others() {
     let lattices = Lattices::new(vec![1, 2], vec![2, 1]).unwrap();
-    let (topology, emissions) = (Topology::modified(), vec![-1.0; lattices.sites() * 2]);
+    let (topology, emissions) = (Topology::modified(), vec![-1.0; lattices.num_sites() * 2]);
     let out = forward_backward(&lattices, &topology, &emissions, &Regularizers::default()).unwrap();
     let best = best_path(&lattices, &topology, &emissions).unwrap();
     assert_eq!(best[0], AlignmentPath { log_prob: NO_PATH, steps: Vec::new() });

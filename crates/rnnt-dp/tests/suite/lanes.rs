@@ -13,7 +13,7 @@ fn topology() -> impl Strategy<Value = Topology> {
 }
 
 fn emissions(lattices: &Lattices, topology: &Topology) -> Vec<f64> {
-    (0..lattices.sites() * topology.columns()).map(|i| -((i * 7 % 11) as f64) / 3.0).collect()
+    (0..lattices.num_sites() * topology.num_columns()).map(|i| -((i * 7 % 11) as f64) / 3.0).collect()
 }
 
 proptest! {

@@ -175,7 +175,7 @@ fn extreme_emissions_neither_overflow_nor_underflow() {
     let (t, u) = (4000, 30);
     for e in [-1e5, -700.0, 5.0] {
         let lattices = Lattices::new(vec![t], vec![u]).unwrap();
-        let emissions = vec![e; lattices.sites() * 2];
+        let emissions = vec![e; lattices.num_sites() * 2];
         let out =
             forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularizers::default()).unwrap();
         // C(T+U-1, U) paths of T + U arcs.
@@ -193,7 +193,7 @@ fn results_do_not_depend_on_threads_or_batch() {
     for topology in topologies() {
         let mut noise = noise(7);
         let columns = topology.arcs().len();
-        let emissions: Vec<f64> = (0..lattices.sites() * columns).map(|_| -9.0 * noise()).collect();
+        let emissions: Vec<f64> = (0..lattices.num_sites() * columns).map(|_| -9.0 * noise()).collect();
         let outcomes = [1, 2, 3, 8].map(|threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             let call = || forward_backward(&lattices, &topology, &emissions, &Regularizers::default());
@@ -215,7 +215,7 @@ fn results_do_not_depend_on_threads_or_batch() {
 #[test]
 fn a_workspace_keeps_no_state() {
     let lattices = Lattices::new(vec![9, 30], vec![4, 12]).unwrap();
-    let good: Vec<f64> = (0..lattices.sites() * 2).map(|i| -((i * 7 % 11) as f64) / 3.0).collect();
+    let good: Vec<f64> = (0..lattices.num_sites() * 2).map(|i| -((i * 7 % 11) as f64) / 3.0).collect();
     let mut workspace = Workspace::new();
     let mut call = |emissions: &[f64]| {
         let (mut losses, mut adjoints) = (vec![0.0; 2], vec![f64::NAN; emissions.len()]);

@@ -46,7 +46,7 @@ fn brute_force(
     emissions: &[f64],
     is_retained: impl Fn(usize, usize) -> bool,
 ) -> (f64, Vec<f64>) {
-    let (columns, num_arcs) = (case.topology.columns(), case.arcs.len());
+    let (columns, num_arcs) = (case.topology.num_columns(), case.arcs.len());
     let mut arc_emissions = vec![f64::NEG_INFINITY; t * (u + 1) * num_arcs];
     let site = |frame: usize, label: usize| frame * (u + 1) + label;
     for frame in 0..t {
@@ -103,7 +103,7 @@ proptest! {
         for case in cases() {
             let mut noise = noise(seed, blocked);
             let emissions: Vec<f64> =
-                (0..t * (u + 1) * case.topology.columns()).map(|_| noise()).collect();
+                (0..t * (u + 1) * case.topology.num_columns()).map(|_| noise()).collect();
             let lattices = Lattices::new(vec![t], vec![u]).unwrap();
             let computed = run(&lattices, &case.topology, &emissions);
             let (loss, occupancies) = brute_force(t, u, &case, &emissions, |_, label| label <= u);
@@ -118,7 +118,7 @@ proptest! {
     fn adjoints_match_central_differences(t in 1usize..6, u in 0usize..4, seed: u64) {
         for case in cases() {
             let mut noise = noise(seed, 0.0);
-            let emissions: Vec<f64> = (0..t * (u + 1) * case.topology.columns()).map(|_| noise()).collect();
+            let emissions: Vec<f64> = (0..t * (u + 1) * case.topology.num_columns()).map(|_| noise()).collect();
             let lattices = Lattices::new(vec![t], vec![u]).unwrap();
             let computed = run(&lattices, &case.topology, &emissions);
             if computed.losses[0].is_finite() {
@@ -145,7 +145,7 @@ proptest! {
         let lattices = Lattices::banded(vec![u], vec![bands.clone()]).unwrap();
         let is_retained = |frame: usize, label: usize| bands[frame].contains(&label);
         for case in cases() {
-            let columns = case.topology.columns();
+            let columns = case.topology.num_columns();
             let mut noise = noise(seed, 0.0);
             let emissions: Vec<f64> = (0..t * (u + 1) * columns).map(|_| noise()).collect();
             let offset_of_site = |s: Site| (s.frame * (u + 1) + s.label) * columns;
@@ -172,7 +172,7 @@ proptest! {
         );
         for case in cases() {
             let mut noise = noise(seed, 0.02);
-            let emissions: Vec<f64> = (0..full.sites() * case.topology.columns()).map(|_| noise()).collect();
+            let emissions: Vec<f64> = (0..full.num_sites() * case.topology.num_columns()).map(|_| noise()).collect();
             let regularizers = Regularizers { fastemit: 0.3, delay_penalty: 0.1, sigma: 0.05 };
             let run =
                 |lattices| forward_backward(lattices, &case.topology, &emissions, &regularizers).unwrap();
@@ -195,7 +195,7 @@ proptest! {
     ) {
         let mut noise = noise(seed, 0.0);
         let lattices = Lattices::new(vec![t], vec![u]).unwrap();
-        let emissions: Vec<f64> = (0..lattices.sites() * 2).map(|_| noise()).collect();
+        let emissions: Vec<f64> = (0..lattices.num_sites() * 2).map(|_| noise()).collect();
         let regularizers = Regularizers { delay_penalty: penalty, sigma, ..Regularizers::default() };
         let computed = forward_backward(&lattices, &Topology::rnnt(), &emissions, &regularizers).unwrap();
         let shifted: Vec<f64> = emissions
@@ -219,8 +219,8 @@ proptest! {
         for case in cases() {
             let mut noise = noise(seed, 0.0);
             let lattices = Lattices::new(vec![t], vec![u]).unwrap();
-            let columns = case.topology.columns();
-            let emissions: Vec<f64> = (0..lattices.sites() * columns).map(|_| noise()).collect();
+            let columns = case.topology.num_columns();
+            let emissions: Vec<f64> = (0..lattices.num_sites() * columns).map(|_| noise()).collect();
             let plain = run(&lattices, &case.topology, &emissions);
             let regularizers = Regularizers { fastemit, ..Regularizers::default() };
             let computed = forward_backward(&lattices, &case.topology, &emissions, &regularizers).unwrap();
@@ -240,7 +240,7 @@ fn special_cases_have_equal_losses() {
     // probability 1.
     let lattices = Lattices::new(vec![5], vec![3]).unwrap();
     let mut noise = noise(3, 0.0);
-    let tokens: Vec<[f64; 2]> = (0..lattices.sites()).map(|_| [noise(), noise()]).collect();
+    let tokens: Vec<[f64; 2]> = (0..lattices.num_sites()).map(|_| [noise(), noise()]).collect();
     let plain: Vec<f64> = tokens.iter().flatten().copied().collect();
     let durations = |zero: f64, one: f64| -> Vec<f64> {
         tokens.iter().flat_map(|&[blank, label]| [blank, label, zero, one]).collect()
@@ -269,7 +269,7 @@ fn unreachable_ends_are_impossible() {
     // Steps of 2 and 4 frames never sum to 5.
     let topology = Topology::tdt(&[0, 2, 4]).unwrap();
     let lattices = Lattices::new(vec![5, 6], vec![1, 1]).unwrap();
-    let emissions = vec![-1.0; lattices.sites() * 5];
+    let emissions = vec![-1.0; lattices.num_sites() * 5];
     let computed = run(&lattices, &topology, &emissions);
     assert!(computed.losses[0] == f64::INFINITY && computed.losses[1].is_finite());
     assert!(computed.adjoints[..10 * 5].iter().all(|a| *a == 0.0));
@@ -284,9 +284,9 @@ fn unreachable_ends_are_impossible() {
 fn occupancies_sum_to_the_numbers_of_tokens() {
     let lattices = Lattices::new(vec![9], vec![3]).unwrap();
     for case in cases() {
-        let columns = case.topology.columns();
+        let columns = case.topology.num_columns();
         let mut noise = noise(5, 0.0);
-        let emissions: Vec<f64> = (0..lattices.sites() * columns).map(|_| noise()).collect();
+        let emissions: Vec<f64> = (0..lattices.num_sites() * columns).map(|_| noise()).collect();
         let computed = run(&lattices, &case.topology, &emissions);
         let column = |c: usize| computed.adjoints.chunks(columns).map(|row| -row[c]).sum::<f64>();
         // Every path emits each label once.
@@ -299,7 +299,7 @@ fn occupancies_sum_to_the_numbers_of_tokens() {
             assert!((count - column(0) - column(1)).abs() < 1e-11 && (sum - 9.0).abs() < 1e-11);
         }
         let visits: f64 = computed.occupancies(&lattices).unwrap().iter().sum();
-        let tokens: f64 = (0..case.topology.tokens()).map(column).sum();
+        let tokens: f64 = (0..case.topology.num_tokens()).map(column).sum();
         assert!((visits - tokens).abs() < 1e-11);
     }
 }

@@ -75,7 +75,7 @@ proptest! {
         prop_assume!(topology.is_plain());
         let arcs = topology.arcs();
         let lattices = Lattices::new(vec![t], vec![u]).unwrap();
-        let emissions = emissions(lattices.sites() * arcs.len(), seed, blocked_fraction);
+        let emissions = emissions(lattices.num_sites() * arcs.len(), seed, blocked_fraction);
         let column = |(column, arc): (usize, &TopologyArc)| oracle::paths::PathArc {
             frames: arc.frames,
             labels: arc.labels,
@@ -103,14 +103,14 @@ proptest! {
     fn forward_backward_matches_the_walk_in_the_log_semiring(
         lattices in lattices(), topology in topologies(), seed: u64, blocked_fraction in 0.0..0.8f64,
     ) {
-        let emissions = emissions(lattices.sites() * topology.columns(), seed, blocked_fraction);
+        let emissions = emissions(lattices.num_sites() * topology.num_columns(), seed, blocked_fraction);
         let computed = forward_backward(&lattices, &topology, &emissions, &Regularizers::default()).unwrap();
         let lattice = Lattice::new(&lattices, &topology, &emissions, 0).unwrap();
         // The value of an arc is the sum of a value for each of its columns.
         let value = |site: usize, column: usize| ((site * 7 + column * 3) % 5) as f64 - 1.5;
         let arc_weight = |arc: &Transition| {
-            let at = lattice.site(arc.from);
-            let values = topology.emission_terms(arc.arc).iter().map(|term| {
+            let at = lattice.site(arc.source);
+            let values = topology.emission_terms(arc.label).iter().map(|term| {
                 let source = rnnt_dp::Site { label: at.label + term.labels, ..at };
                 value(lattices.site_index(0, source).unwrap_or(0), term.column)
             });
@@ -118,7 +118,7 @@ proptest! {
         };
         let mean = total::<Average>(&lattice, arc_weight, is_near_mean);
         prop_assert!(is_near(-mean.log_prob, computed.losses[0]), "{mean:?} {:?}", computed.losses);
-        let columns = topology.columns();
+        let columns = topology.num_columns();
         let expected: f64 =
             computed.adjoints.iter().enumerate().map(|(i, a)| -a * value(i / columns, i % columns)).sum();
         if computed.losses[0].is_finite() {
@@ -129,12 +129,12 @@ proptest! {
     /// The arcs of all states, concatenated, are the arcs of the graph.
     #[test]
     fn arcs_are_ordered_by_their_states(lattices in lattices(), topology in topologies(), seed: u64) {
-        let emissions = emissions(lattices.sites() * topology.columns(), seed, 0.0);
+        let emissions = emissions(lattices.num_sites() * topology.num_columns(), seed, 0.0);
         let lattice = Lattice::new(&lattices, &topology, &emissions, 0).unwrap();
         let all: Vec<_> = lattice.arcs().collect();
         let concatenated: Vec<_> = (0..lattice.states()).flat_map(|state| lattice.arcs_from(state)).collect();
         prop_assert_eq!(&all, &concatenated);
-        prop_assert!(all.iter().all(|arc| arc.to.is_none_or(|to| to > arc.from && to < lattice.states())));
+        prop_assert!(all.iter().all(|arc| arc.target.is_none_or(|to| to > arc.source && to < lattice.states())));
         let mut reversed: Vec<_> = lattice.arcs().rev().collect();
         reversed.reverse();
         prop_assert_eq!(all, reversed);
@@ -185,7 +185,7 @@ fn check_laws<S: Semiring>([a, b, c]: [S::Weight; 3], is_equal: impl Fn(S::Weigh
 #[test]
 fn counts_saturate() {
     let (topology, lattices) = (Topology::rnnt(), Lattices::new(vec![200], vec![200]).unwrap());
-    let emissions = vec![-1.0; lattices.sites() * 2];
+    let emissions = vec![-1.0; lattices.num_sites() * 2];
     let lattice = Lattice::new(&lattices, &topology, &emissions, 0).unwrap();
     assert_eq!(total::<Count>(&lattice, |_| 1, |a, b| a == b), u64::MAX);
 }

@@ -186,7 +186,7 @@ impl Case {
                 (0..H).for_each(|k| weight[c * H + k] += g * h[k]);
             }
         };
-        for ((h, b, u), adjoints) in sites.iter().zip(out.adjoints.chunks(topology.columns())) {
+        for ((h, b, u), adjoints) in sites.iter().zip(out.adjoints.chunks(topology.num_columns())) {
             let mut a = adjoints.to_vec();
             a[1] *= token_weights[*b].get(*u).unwrap_or(&1.0);
             let z = score(&self.heads[0], h);
@@ -267,7 +267,14 @@ fn skipping_errors_are_within_the_bound_for_every_head() {
                 let sizes = Plan::custom(wave, 8, 4, 2, 0);
                 let actual =
                     Case::new(kind, false, 0.0, Options { skip, plan: Some(sizes), ..options }).run();
-                let SkippedSites { sites, mass, bias, weight, inputs, .. } = actual.skipped;
+                let SkippedSites {
+                    sites,
+                    mass,
+                    bias_error: bias,
+                    weight_error: weight,
+                    input_error: inputs,
+                    ..
+                } = actual.skipped;
                 skipped_any |= sites > 0;
                 let max_difference =
                     |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);

@@ -153,7 +153,7 @@ fn results_do_not_depend_on_batch_groups_padding_and_threads() {
     let options = options();
     let expected = run(&all, &targets, &options);
     // Groups of one utterance each.
-    let plan = Plan { wave: 1, ..options_plan() };
+    let plan = Plan { wave_sites: 1, ..options_plan() };
     let alone = run(&all, &targets, &Options { plan: Some(plan), ..options.clone() });
     assert_eq!(alone.losses, expected.losses);
     for (a, b) in alone.gradients.hidden.iter().zip(&expected.gradients.hidden) {
@@ -251,7 +251,7 @@ fn invalid_arguments_are_errors() {
     ));
     let mut bad = rows.to_vec();
     bad[7 * H] = f64::NAN;
-    let single_site = Options { plan: Some(Plan { wave: 1, ..options_plan() }), ..options() };
+    let single_site = Options { plan: Some(Plan { wave_sites: 1, ..options_plan() }), ..options() };
     for options in [&plain, &single_site] {
         assert!(matches!(call(&bad, &targets, options), Err(Error::Frame { utterance: 2, frame: 1, .. })));
     }

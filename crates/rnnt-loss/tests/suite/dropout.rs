@@ -204,7 +204,7 @@ fn durations_and_pruning_use_the_same_masks() {
     let ranges = actual.first_pass.unwrap().ranges;
     let bands = (0..3).map(|b| (0..SHAPES[b].0).map(|t| ranges.band(b, t)).collect()).collect();
     let retained = batch.targets.with_bands(bands).unwrap();
-    assert!(retained.lattices().sites() < batch.targets.lattices().sites());
+    assert!(retained.lattices().num_sites() < batch.targets.lattices().num_sites());
     let second = Session::new(&Options::default()).unwrap().sum(joint, &retained, &WEIGHTS).unwrap();
     assert_eq!(actual.losses, second.losses);
     assert_eq!(concatenate_gradients(&actual.gradients), concatenate_gradients(&second.gradients));
@@ -335,14 +335,14 @@ fn skipping_errors_are_within_the_bound() {
                 skipped += bound.sites;
                 let (actual, exact) = (&actual.gradients, &exact.gradients);
                 for (actual, exact, bound) in [
-                    (&actual.encoded, &exact.encoded, bound.inputs),
-                    (&actual.predicted, &exact.predicted, bound.inputs),
-                    (&actual.head.weight, &exact.head.weight, bound.weight),
+                    (&actual.encoded, &exact.encoded, bound.input_error),
+                    (&actual.predicted, &exact.predicted, bound.input_error),
+                    (&actual.head.weight, &exact.head.weight, bound.weight_error),
                 ] {
                     assert_close(actual, exact, bound + 1e-12);
                 }
                 let bias = actual.head.bias.iter().zip(&exact.head.bias);
-                assert!(bias.map(|(a, b)| (a - b).abs()).sum::<f64>() <= bound.bias + 1e-12);
+                assert!(bias.map(|(a, b)| (a - b).abs()).sum::<f64>() <= bound.bias_error + 1e-12);
             }
             assert!(skipped > 0, "nothing was left out");
         }

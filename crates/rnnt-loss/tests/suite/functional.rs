@@ -99,7 +99,7 @@ fn sessions_over_slices_match_tensor_functions() {
     let layout = Layout::Padded { frames: 4, positions: 3 };
     let weights = Reduction::MeanPerTarget.weights(&targets);
     let mut session = Session::new(&options).unwrap();
-    let inputs = NetworkInputs { encodings: &x, predictions: &y, layout };
+    let inputs = NetworkInputs { encoder_rows: &x, predictor_rows: &y, layout };
     let actual = network.sum(&mut session, inputs, &targets, &weights).unwrap();
 
     let make = |v: &[f64], shape: &[usize]| {
@@ -145,7 +145,7 @@ fn padded_rows_match_packed_rows() {
     let (weight, bias) = (values(c * h, 1), values(c, 2));
     let head = Head::new(&weight, Some(&bias), h).unwrap();
     let targets = targets();
-    let packed = values(targets.lattices().sites() * h, 3);
+    let packed = values(targets.lattices().num_sites() * h, 3);
     let mut padded = vec![f64::NAN; 2 * 4 * 3 * h];
     let mut place = vec![];
     for b in 0..2 {
@@ -290,7 +290,7 @@ fn infinite_weights_are_errors() {
         let head = Head::new(&[0.5f32, 0.1, 0.2, 0.3, 0.4], None, 1).unwrap();
         Session::new(&Options::default()).unwrap().sum(HiddenInputs::new(&[0.1; 16], head), &targets, weights)
     };
-    assert_eq!(targets.lattices().sites(), 16);
+    assert_eq!(targets.lattices().num_sites(), 16);
     assert!(matches!(run(&[1.0, f64::NAN]), Err(Error::Weight { utterance: 1, .. })));
     assert!(matches!(run(&[1e39, 1.0]), Err(Error::Normalizer(panda_core::Error::Adjoint { .. }))));
     assert!(run(&[1.0, 1.0]).is_ok());

@@ -239,7 +239,7 @@ fn emissions_and_adjoints_match_the_lattice() {
         let mut session = Session::new(&Options::new(loss)).unwrap();
         let pending = session.forward(JointInputs { durations, ..data.joint() }, &plain).unwrap();
         let (lattices, emissions) = (plain.lattices(), pending.emissions());
-        assert_eq!(emissions.len(), SITES * topology.columns());
+        assert_eq!(emissions.len(), SITES * topology.num_columns());
         let expected = forward_backward(lattices, &topology, &emissions, &Regularizers::default()).unwrap();
         assert_eq!((pending.losses(), pending.adjoints()), (&expected.losses[..], &expected.adjoints[..]));
         let sums = log_sums(lattices, &topology, &emissions).unwrap();

@@ -64,7 +64,7 @@ pub fn bucket_for(lengths: &[usize], length: usize) -> Option<usize> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct DurationFilter {
     /// Indices of the utterances within the limit, in order.
-    pub kept: Vec<usize>,
+    pub kept_indices: Vec<usize>,
     /// Number of removed utterances.
     pub removed: usize,
     /// Total seconds of the removed utterances.
@@ -85,7 +85,7 @@ pub fn filter_by_duration(seconds: &[f64], max_seconds: f64) -> DurationFilter {
     DurationFilter {
         removed: removed.len(),
         removed_seconds: removed.iter().map(|&index| seconds[index]).sum(),
-        kept,
+        kept_indices: kept,
     }
 }
 
@@ -140,9 +140,9 @@ pub fn packed_offsets(frames: &[usize], labels: &[usize]) -> Result<Vec<usize>> 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Padding {
     /// Padded rows: longest length times utterances, summed over batches.
-    pub rows: usize,
+    pub padded_rows: usize,
     /// Rows that belong to an utterance.
-    pub real: usize,
+    pub utterance_rows: usize,
 }
 
 impl Padding {
@@ -159,20 +159,27 @@ impl Padding {
         let length = |&index: &usize| lengths.get(index).copied().unwrap_or(0);
         for batch in batches {
             let longest = batch.iter().map(length).max().unwrap_or(0);
-            total += Padding { rows: longest * batch.len(), real: batch.iter().map(length).sum() };
+            total += Padding {
+                padded_rows: longest * batch.len(),
+                utterance_rows: batch.iter().map(length).sum(),
+            };
         }
         total
     }
 
     /// Returns the padded fraction of the rows; 0 without rows.
     pub fn fraction(self) -> f64 {
-        if self.rows == 0 { 0.0 } else { (self.rows - self.real) as f64 / self.rows as f64 }
+        if self.padded_rows == 0 {
+            0.0
+        } else {
+            (self.padded_rows - self.utterance_rows) as f64 / self.padded_rows as f64
+        }
     }
 }
 
 impl AddAssign for Padding {
     fn add_assign(&mut self, other: Self) {
-        self.rows += other.rows;
-        self.real += other.real;
+        self.padded_rows += other.padded_rows;
+        self.utterance_rows += other.utterance_rows;
     }
 }

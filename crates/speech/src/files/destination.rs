@@ -78,7 +78,7 @@ impl Destination {
     ///
     /// # Errors
     /// Those of the system.
-    pub fn probe(&self) -> io::Result<()> {
+    pub fn check_writable(&self) -> io::Result<()> {
         match &self.0 {
             DestinationKind::Regular(path) => create_temporary_file(path).map(drop),
             DestinationKind::OpenFile(_) | DestinationKind::StandardOutput => Ok(()),

@@ -85,7 +85,7 @@ fn masks_of_every_form_are_within_bounds() {
         {
             let mut widest = 0;
             for _ in 0..200 {
-                let drawn = masks.masks((frames, bins), padded, &mut rng);
+                let drawn = masks.draw_masks((frames, bins), padded, &mut rng);
                 assert_eq!((drawn.bins.len(), drawn.frames.len()), (2, 10));
                 for mask in &drawn.bins {
                     assert!(mask.start <= mask.end && mask.end <= bins && mask.len() <= 20 + extra);

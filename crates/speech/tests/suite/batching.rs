@@ -142,8 +142,8 @@ proptest! {
     fn padding_is_the_difference_from_the_real_frames(lengths in prop::collection::vec(0usize..500, 0..100), max in 1usize..3000) {
         let plan = plan_batches(&lengths, max, 8, None);
         let padding = Padding::new(&lengths, &plan);
-        prop_assert_eq!(padding.real, lengths.iter().sum::<usize>());
-        prop_assert!(padding.rows >= padding.real && (0.0..1.0).contains(&padding.fraction()));
+        prop_assert_eq!(padding.utterance_rows, lengths.iter().sum::<usize>());
+        prop_assert!(padding.padded_rows >= padding.utterance_rows && (0.0..1.0).contains(&padding.fraction()));
     }
 }
 
@@ -192,7 +192,7 @@ fn invalid_arguments_are_typed_errors() {
 #[test]
 fn invalid_durations_are_removed() {
     let filter = filter_by_duration(&[1.0, f64::NAN, f64::INFINITY, -1.0], 2.0);
-    assert_eq!((filter.kept, filter.removed), (vec![0, 3], 2));
+    assert_eq!((filter.kept_indices, filter.removed), (vec![0, 3], 2));
     assert!(!split_sequences(&[101, 101], 2, 0).unwrap().is_split);
     assert_eq!(split_sequences(&[usize::MAX, usize::MAX], 2, 0).unwrap().second_part_frames, 0);
 }

@@ -16,7 +16,7 @@ fn words_in_angle_brackets_are_one_label_each() {
     let texts = ["<unk> turn left", "turn <unk> right", "<laugh> turn <unk>"];
     for kind in KINDS {
         let tokenizer = Tokenizer::train(kind, &texts).unwrap();
-        assert_eq!(tokenizer.special(), ["<laugh>", "<unk>"], "{kind:?}");
+        assert_eq!(tokenizer.special_words(), ["<laugh>", "<unk>"], "{kind:?}");
         let bracketed: Vec<&String> = tokenizer.tokens().iter().filter(|token| token.contains('<')).collect();
         assert_eq!(bracketed.len(), 2, "{kind:?} {:?}", tokenizer.tokens());
         for text in
@@ -30,7 +30,7 @@ fn words_in_angle_brackets_are_one_label_each() {
         assert_eq!(tokenizer.without_special(" <unk> turn  <laugh> left"), "turn left");
         let again = Tokenizer::from_json(&tokenizer.to_json().unwrap()).unwrap();
         assert_eq!(again.encode("turn <unk> left").unwrap(), tokenizer.encode("turn <unk> left").unwrap());
-        assert_eq!(again.special(), tokenizer.special());
+        assert_eq!(again.special_words(), tokenizer.special_words());
     }
     // Texts of special words only.
     for kind in KINDS {
@@ -45,7 +45,7 @@ fn words_in_angle_brackets_are_one_label_each() {
 fn a_list_replaces_words_in_angle_brackets() {
     for kind in KINDS {
         let tokenizer = train_with_special(kind, &["[noise]", "uh"], &["uh a [noise] <b> c"]);
-        assert_eq!(tokenizer.special(), ["[noise]", "uh"], "{kind:?}");
+        assert_eq!(tokenizer.special_words(), ["[noise]", "uh"], "{kind:?}");
         let ids = tokenizer.encode("[noise] uh <b>").unwrap();
         assert_eq!(ids.iter().filter(|&&id| tokenizer.is_special(id)).count(), 2, "{kind:?}");
         assert_eq!(tokenizer.decode(&ids).unwrap(), "[noise] uh <b>", "{kind:?}");

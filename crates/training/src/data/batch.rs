@@ -15,9 +15,9 @@ pub struct Batch {
     /// Indices of the utterances, which select their dropout masks.
     ///
     /// They count from 0 until the trainer replaces them by the indices in the training set.
-    pub numbers: Vec<u64>,
+    pub indices: Vec<u64>,
     /// Total length of the utterances in seconds.
-    pub seconds: f64,
+    pub audio_seconds: f64,
     /// Input rows `[B, T, D]`.
     pub rows: Tensor,
     /// Rows of each utterance.
@@ -50,9 +50,9 @@ impl Batch {
             let rows = self.rows.narrow(0, from, to - from)?.narrow(1, 0, longest)?.contiguous()?;
             let fraction = (to - from) as f64 / num_utterances as f64;
             let ids = self.ids.get(from..to).map(<[String]>::to_vec).unwrap_or_default();
-            let (numbers, labels) = (self.numbers[from..to].to_vec(), self.labels[from..to].to_vec());
-            let seconds = fraction * self.seconds;
-            Ok(Batch { ids, seconds, numbers, ..Batch::new(rows, lengths, labels) })
+            let (numbers, labels) = (self.indices[from..to].to_vec(), self.labels[from..to].to_vec());
+            let seconds = fraction * self.audio_seconds;
+            Ok(Batch { ids, audio_seconds: seconds, indices: numbers, ..Batch::new(rows, lengths, labels) })
         };
         Ok([part(0, first_count)?, part(first_count, num_utterances)?])
     }
@@ -65,7 +65,7 @@ impl Batch {
     pub fn new(rows: Tensor, lengths: Vec<usize>, labels: Vec<Vec<u32>>) -> Self {
         let numbers = (0..labels.len() as u64).collect();
         let (ids, absent, bad) = (Vec::new(), Vec::new(), BadItems::default());
-        Batch { ids, numbers, seconds: 0.0, rows, lengths, labels, absent, bad }
+        Batch { ids, indices: numbers, audio_seconds: 0.0, rows, lengths, labels, absent, bad }
     }
 }
 

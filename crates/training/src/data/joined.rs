@@ -9,7 +9,7 @@ use model::random::{Purpose, stream};
 /// The last group has the remaining utterances, if there are at least two.
 pub(super) fn random_groups(utterances: usize, count: usize, seed: u64) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..utterances).collect();
-    order.shuffle(&mut stream(seed, Purpose::Join, 0, 0));
+    order.shuffle(&mut stream(seed, Purpose::Concatenation, 0, 0));
     order.chunks(count.max(1)).filter(|group| group.len() > 1).map(<[usize]>::to_vec).collect()
 }
 

@@ -287,8 +287,10 @@ impl StreamedSet {
         let seconds = audio.seconds();
         if !self.wave_augment.is_identity() {
             let Audio { samples, sample_rate } = audio;
-            let samples =
-                self.wave_augment.apply(samples, &mut rng(Purpose::Wave)).map_err(in_utterance(utterance))?;
+            let samples = self
+                .wave_augment
+                .apply(samples, &mut rng(Purpose::AudioAugmentation))
+                .map_err(in_utterance(utterance))?;
             audio = Audio { samples, sample_rate };
         }
         let features = front_end.log_mel_with(&audio, &mut rng(Purpose::Dither));

@@ -159,7 +159,7 @@ impl<'a> TrainingSet<'a> {
 
 impl BatchSource for TrainingSet<'_> {
     fn plan(&self, epoch: u64) -> Result<Vec<Vec<usize>>> {
-        let mut rng = stream(self.recipe.seed, Purpose::Order, epoch, 0);
+        let mut rng = stream(self.recipe.seed, Purpose::BatchOrder, epoch, 0);
         let seconds: Vec<f64> = (0..self.store.count()).map(|index| self.store.seconds(index)).collect();
         let fits = |utterances, rows| self.fits(utterances, rows);
         batch::plan_training_batches(&self.row_counts, &seconds, &self.recipe.batch, &fits, &mut rng)
@@ -216,6 +216,6 @@ impl BatchSource for TrainingSet<'_> {
         }
         let features: Vec<&Features> = features.iter().collect();
         let (rows, lengths) = model::collate(&features, &self.recipe.encoder.rows)?;
-        Ok(Batch { ids, seconds, absent, bad, ..Batch::new(rows, lengths, labels) })
+        Ok(Batch { ids, audio_seconds: seconds, absent, bad, ..Batch::new(rows, lengths, labels) })
     }
 }

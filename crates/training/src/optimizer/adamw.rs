@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kernels::{AdamFactors, adam_update, par_for, parts, parts_mut};
 
 use super::moments::{ELEMENTS_PER_TASK, Moments};
-use super::{Optimizer, norm};
+use super::{Optimizer, gradient_norm};
 use crate::Result;
 use crate::optimizer::{ClipKind, OptimizerConfig};
 use model::checkpoint::Values;
@@ -49,7 +49,7 @@ pub(super) fn build(config: &OptimizerConfig, parameters: &Parameters) -> AdamW 
 
 impl Optimizer for AdamW {
     fn step(&mut self, parameters: &Parameters, gradients: &Gradients, rate: f64) -> Result<f64> {
-        let norm = norm(gradients)?;
+        let norm = gradient_norm(gradients)?;
         if !norm.is_finite() {
             return Ok(norm);
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use kernels::{LambFactors, Real, items_mut, lamb_moments, lamb_update, par_for, parts, parts_mut};
 
 use super::moments::{ELEMENTS_PER_TASK, Moments};
-use super::{Clip, Optimizer, OptimizerConfig, norm};
+use super::{Clip, Optimizer, OptimizerConfig, gradient_norm};
 use crate::{Error, Result};
 use model::checkpoint::Values;
 use model::{Gradients, Parameters};
@@ -44,7 +44,7 @@ pub(super) fn build(config: &OptimizerConfig, parameters: &Parameters) -> Lamb {
 
 impl Optimizer for Lamb {
     fn step(&mut self, parameters: &Parameters, gradients: &Gradients, rate: f64) -> Result<f64> {
-        let norm = norm(gradients)?;
+        let norm = gradient_norm(gradients)?;
         if !norm.is_finite() {
             return Ok(norm);
         }

@@ -47,7 +47,7 @@ impl Trainer<'_> {
             progress: (self.progress.epoch as f64 + fraction_before_last_step) / run.epochs as f64,
         };
         // 2. Evaluation and metrics. Other files in the folder require a checkpoint to resume from.
-        let saved = if self.folder.last().exists() { Ok(()) } else { self.save_last() };
+        let saved = if self.folder.last_checkpoint().exists() { Ok(()) } else { self.save_last() };
         self.agree(saved)?;
         let epoch = self.progress.epoch + 1;
         self.progress = Progress { epoch, step, best, in_a_row, ..Progress::default() };
@@ -89,12 +89,12 @@ impl Trainer<'_> {
     fn write_epoch(&mut self, metrics: &Metrics, is_best: bool, observer: &mut dyn Observer) -> Result<()> {
         self.events.add_epoch(metrics);
         if is_best {
-            self.save(&self.folder.best())?;
+            self.save(&self.folder.best_checkpoint())?;
         }
         self.folder.write_metrics(&self.metrics)?;
         observer.write_epoch(self.folder, &self.metrics)?;
         if self.run.keep > 0 {
-            self.save(&self.folder.epoch(metrics.epoch))?;
+            self.save(&self.folder.epoch_checkpoint(metrics.epoch))?;
             self.folder.remove_old_checkpoints(metrics.epoch, self.run.keep)?;
         }
         // The last write of the epoch: a run killed before repeats the end of the epoch.

@@ -35,7 +35,11 @@ impl Trainer<'_> {
         let Some(remaining) = plan.get(first_batch..) else {
             let expected =
                 format!("at most {} finished batches of epoch {epoch}, as the data has", plan.len());
-            return Err(Error::checkpoint(&self.folder.last(), expected, self.progress.batch.to_string()));
+            return Err(Error::checkpoint(
+                &self.folder.last_checkpoint(),
+                expected,
+                self.progress.batch.to_string(),
+            ));
         };
         // 2. The share of this rank in each step, loaded ahead by worker threads.
         let (rank, ranks) = (self.group.rank(), self.group.size());
@@ -50,14 +54,14 @@ impl Trainer<'_> {
             // computed.
             source.batch(epoch, &own_batches[position]).map(|batch| {
                 let present = own_batches[position].iter().filter(|index| !batch.absent.contains(index));
-                Batch { numbers: present.map(|&index| index as u64).collect(), ..batch }
+                Batch { indices: present.map(|&index| index as u64).collect(), ..batch }
             })
         };
         // 3. One optimizer step after the other, with checkpoints between them.
         std::thread::scope(|scope| {
             let mut batches = prefetcher.run(scope, source.workers(), &load);
             for (step, num_own_batches) in steps_and_counts {
-                if self.group.any(stop.load(Ordering::Relaxed))? {
+                if self.group.any_rank(stop.load(Ordering::Relaxed))? {
                     return Ok(false);
                 }
                 let started = Instant::now();

@@ -88,7 +88,7 @@ impl decoding::Predictor for LastLabelDecoder {
         4
     }
 
-    fn ids(&self) -> usize {
+    fn label_ids(&self) -> usize {
         self.rows.len()
     }
 
@@ -105,7 +105,7 @@ impl decoding::Predictor for LastLabelDecoder {
 
 fn recipe_and_model() -> (Recipe, Model) {
     let recipe = Recipe::parse(RECIPE, Path::new("own.toml")).unwrap();
-    let model = Model::with_parts(&recipe.model(), 3, |encoder, predictor| {
+    let model = Model::with_parts(&recipe.model_config(), 3, |encoder, predictor| {
         let table = candle_nn::embedding(4, 4, predictor.pp("table"))?;
         let encoder: Arc<dyn Encoder> = Arc::new(ModuleEncoder::new(new_convolution(&encoder)?, 6, 2)?);
         Ok((encoder, Arc::new(LastLabel { table, blank: 3 })))
@@ -131,9 +131,9 @@ fn custom_parts_are_named_trained_and_decoded_like_built_in_ones() {
     let (x, lengths, labels) = (test_tensor(&[2, 9, 10]), [9, 6], [vec![0, 2, 1], vec![1]]);
     let batch = Batch::new(x.clone(), lengths.to_vec(), labels.to_vec());
     let mut optimizer = AdamW::new(model.parameters(), &recipe.optimizer);
-    let (sessions, mut losses) = (LossSessions::new(&recipe.model()).unwrap(), Vec::new());
+    let (sessions, mut losses) = (LossSessions::new(&recipe.model_config()).unwrap(), Vec::new());
     for step in 0..40 {
-        let mut pass = TrainingPass::new(1, step, &batch.numbers);
+        let mut pass = TrainingPass::new(1, step, &batch.indices);
         let out = model.losses(&sessions, batch.labeled(), 2, step, Some(&mut pass)).unwrap();
         let mut gradients = GradientSum::new(model.parameters());
         gradients.backward(&out.mean, None).unwrap();

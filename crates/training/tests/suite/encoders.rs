@@ -14,7 +14,7 @@ use super::toy::RECIPE;
 fn model(kind: EncoderKind) -> Model {
     let recipe = RECIPE.replace("stack = 4\nstride = 4", "stack = 1\nstride = 1");
     let recipe = Recipe::parse(&recipe, "toy".as_ref()).unwrap();
-    let mut config = ModelConfig { encoder: kind, ..recipe.model() };
+    let mut config = ModelConfig { encoder: kind, ..recipe.model_config() };
     config.input.features.mels = BINS;
     Model::new(&config, 5).unwrap()
 }
@@ -106,7 +106,7 @@ fn a_conformer_recipe_is_read_and_written_unchanged() {
     let EncoderKind::Conformer(config) = &read.encoder.kind else { panic!("{:?}", read.encoder.kind) };
     assert_eq!((config.attention, config.dropout), (chunks(4, 2), 0.0));
     assert_eq!(read.encoder.kind.reduction(), 4);
-    assert_eq!(read.model().frame_ms(), 40.0);
+    assert_eq!(read.model_config().frame_ms(), 40.0);
     let full = recipe(&[("{ chunk = 4, left = 2 }", "\"full\"")]).unwrap();
     for recipe in [read, full] {
         let written = toml::to_string(&recipe).unwrap();

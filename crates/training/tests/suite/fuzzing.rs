@@ -37,7 +37,7 @@ fn recipe() {
         let text = String::from_utf8_lossy(bytes);
         match Recipe::parse(&text, Path::new("some.toml")) {
             // A valid recipe has a plan of its model, which costs no memory.
-            Ok(recipe) => drop(Model::shapes(&recipe.model(), 30).unwrap()),
+            Ok(recipe) => drop(Model::shapes(&recipe.model_config(), 30).unwrap()),
             Err(error) => assert!(error.to_string().len() < 2000 + bytes.len(), "{error}"),
         }
     });

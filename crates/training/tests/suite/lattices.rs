@@ -201,13 +201,13 @@ fn settings_that_no_lattice_has_are_errors() {
 
     // The number of states depends on that of the labels.
     let deep = parse(&text("context = 60")).unwrap();
-    let error = Model::new(&deep.model(), 3).err().unwrap().to_string();
+    let error = Model::new(&deep.model_config(), 3).err().unwrap().to_string();
     assert!(
         error.starts_with("recipe key loss.context") && error.contains("6.4e28 states with 3 labels"),
         "{error}"
     );
     let wide = parse(&text("context = 3")).unwrap();
-    let error = Model::new(&wide.model(), 1200).err().unwrap().to_string();
+    let error = Model::new(&wide.model_config(), 1200).err().unwrap().to_string();
     assert!(error.contains("loss.context = 3") && error.contains("[1729441201, 8]"), "{error}");
 }
 

@@ -117,7 +117,7 @@ fn plans_need_a_loss_budget_and_a_number_of_bytes() {
         assert!(error.contains(part), "{error}");
     }
     let (recipe, _) = training::Recipe::read(&toy.recipe(&[]), None).unwrap();
-    assert!(check_step_bytes(&model::Model::new(&recipe.model(), 3).unwrap()).is_ok());
+    assert!(check_step_bytes(&model::Model::new(&recipe.model_config(), 3).unwrap()).is_ok());
 }
 
 #[test]

@@ -40,6 +40,6 @@ fn two_biases_have_the_same_gradient_and_unused_labels_have_none() {
 fn the_recipe_has_the_model_of_the_preset() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes/librispeech-mlperf.toml");
     let (recipe, _) = Recipe::read(&path, None).unwrap();
-    assert_eq!(recipe.model(), ModelConfig { seed: recipe.seed, ..ModelConfig::mlperf() });
+    assert_eq!(recipe.model_config(), ModelConfig { seed: recipe.seed, ..ModelConfig::mlperf() });
     assert_eq!(recipe.tokens.kind, speech::TokenizerKind::Unigram { size: 1023 });
 }

@@ -29,7 +29,7 @@ fn a_preset_is_written_with_all_keys_and_read_again() {
     };
     let (narrow, _) = Recipe::read(&toy.recipe(&[]), None).unwrap();
     // Two directions with 4 x 16 gates.
-    assert_eq!(inputs(&recipe.model()) - inputs(&narrow.model()), 2 * 4 * 16 * (64 - 48));
+    assert_eq!(inputs(&recipe.model_config()) - inputs(&narrow.model_config()), 2 * 4 * 16 * (64 - 48));
 }
 
 #[test]

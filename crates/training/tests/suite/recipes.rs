@@ -364,9 +364,9 @@ fn another_number_of_epochs_changes_only_that_number() {
 #[test]
 fn a_row_of_the_encoder_lasts_hop_times_stride_times_reduction() {
     let recipe = parse(&toy(&[])).unwrap();
-    assert_eq!(recipe.model().frame_ms(), 40.0);
+    assert_eq!(recipe.model_config().frame_ms(), 40.0);
     let reduced = toy(&[("dropout = 0.1", "time_reduction = { after_layer = 0, factor = 2 }")]);
-    assert_eq!(parse(&reduced).unwrap().model().frame_ms(), 80.0);
+    assert_eq!(parse(&reduced).unwrap().model_config().frame_ms(), 80.0);
 }
 
 /// Adds the dotted keys of all numbers in a table.
@@ -409,7 +409,8 @@ fn absurd_numbers_are_short_errors_or_harmless() {
                 let mut table = complete.clone();
                 set(&mut table, name, value.clone());
                 let text = toml::to_string(&table).unwrap();
-                match parse(&text).and_then(|recipe| Ok((Model::shapes(&recipe.model(), 30)?, recipe))) {
+                match parse(&text).and_then(|recipe| Ok((Model::shapes(&recipe.model_config(), 30)?, recipe)))
+                {
                     Err(error @ Error::Model(model::Error::RecipeValue { .. })) => {
                         let text = error.to_string();
                         let digits = text.rsplit(|c: char| c.is_whitespace() || c == ',').next().unwrap();
@@ -428,7 +429,7 @@ fn absurd_numbers_are_short_errors_or_harmless() {
                             shapes.values().flatten().all(|&size| size <= 1 << 24),
                             "{name} = {value}: {shapes:?}"
                         );
-                        let options = recipe.model().loss_options().unwrap();
+                        let options = recipe.model_config().loss_options().unwrap();
                         assert!(options.skip.is_finite());
                     }
                 }
@@ -552,19 +553,19 @@ fn a_model_larger_than_the_memory_is_an_error_before_allocation() {
         ("width = 16", "width = 8192"),
     ]);
     let (recipe, _) = Recipe::read(&path, None).unwrap();
-    let shapes = Model::shapes(&recipe.model(), 30).unwrap();
+    let shapes = Model::shapes(&recipe.model_config(), 30).unwrap();
     let count: usize = shapes.values().map(|shape| shape.iter().product::<usize>()).sum();
     assert!(count > 150_000_000_000, "{count}");
     if speech::memory::available_bytes().is_some() {
-        let error = Model::new(&recipe.model(), 30).err().unwrap();
+        let error = Model::new(&recipe.model_config(), 30).err().unwrap();
         let text = error.to_string();
         assert!(matches!(error, model::Error::Memory { .. }), "{text}");
         assert!(text.contains("[encoder]") && text.contains("_l99_reverse") | text.contains("_l"), "{text}");
     }
     let small = toy.recipe(&[]);
     let (recipe, _) = Recipe::read(&small, None).unwrap();
-    let model = Model::new(&recipe.model(), 3).unwrap();
-    assert_eq!(model.parameters().shapes(), Model::shapes(&recipe.model(), 3).unwrap());
+    let model = Model::new(&recipe.model_config(), 3).unwrap();
+    assert_eq!(model.parameters().shapes(), Model::shapes(&recipe.model_config(), 3).unwrap());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use model::encoders::{EncoderKind, LstmEncoderConfig};
 use model::predictors::{PredictorKind, StatelessPredictorConfig};
 use model::{Gradients, Model, ModelConfig};
 use training::data::{Batch, BatchSource};
-use training::optimizer::{AdamW, Optimizer, OptimizerConfig, norm};
+use training::optimizer::{AdamW, Optimizer, OptimizerConfig, gradient_norm};
 use training::recipe::RunConfig;
 use training::run_folder::RunFolder;
 use training::{CheckpointMetadata, Error, Learner, LossSums, Result, StartMode, StepPosition, Trainer};
@@ -46,7 +46,7 @@ fn batch(range: std::ops::Range<usize>) -> Batch {
     let rows = range.clone().flat_map(|b| (0..frames * 10).map(move |i| value(b, i / 10, i % 10)));
     let rows = Tensor::from_iter(rows, &Device::Cpu).unwrap().reshape((range.len(), frames, 10)).unwrap();
     let labels = range.clone().map(|b| (0..1 + b as u32).map(|u| (u + b as u32) % 4).collect()).collect();
-    Batch { numbers: range.map(|b| b as u64).collect(), ..Batch::new(rows, lengths, labels) }
+    Batch { indices: range.map(|b| b as u64).collect(), ..Batch::new(rows, lengths, labels) }
 }
 
 const START: StepPosition = StepPosition { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
@@ -78,7 +78,7 @@ fn a_step_of_several_batches_is_the_step_of_all_their_utterances() {
     for cuts in [&[0, 2, 4][..], &[0, 1, 4], &[0, 1, 2, 3, 4]] {
         let (parts, sums) = step_gradients(&learner, cuts);
         expect_close(&flatten(&parts), &flatten(&full));
-        assert!((norm(&parts).unwrap() / norm(&full).unwrap() - 1.0).abs() < 1e-6);
+        assert!((gradient_norm(&parts).unwrap() / gradient_norm(&full).unwrap() - 1.0).abs() < 1e-6);
         assert_eq!(sums.utterances, 4);
         assert!(
             (sums.loss / whole_sums.loss - 1.0).abs() < 1e-6
@@ -95,8 +95,8 @@ fn a_step_updates_the_weights_and_their_average() {
     let mut learner = new_learner();
     let before = learner.model().parameters().values().unwrap();
     let (step, _) = step_gradients(&learner, &[0, 4]);
-    let gradient_norm = learner.apply(&step, &START).unwrap();
-    assert_eq!(gradient_norm, norm(&step).unwrap());
+    let norm = learner.apply(&step, &START).unwrap();
+    assert_eq!(norm, gradient_norm(&step).unwrap());
     let after = learner.model().parameters().values().unwrap();
     let average = learner.average().unwrap();
     for (name, after) in &after {
@@ -157,7 +157,7 @@ impl Optimizer for CountingDescent {
             }
         }
         self.num_steps += 1.0;
-        norm(gradients)
+        gradient_norm(gradients)
     }
 
     fn state(&self) -> BTreeMap<String, Cow<'_, Values>> {
@@ -209,7 +209,8 @@ fn the_state_of_a_custom_optimizer_is_in_the_checkpoint() {
     let run = |epochs: u64, name: &str| {
         let path = parent.path().join(name);
         let folder = RunFolder::new(&path, StartMode::Resume).unwrap();
-        let resumed = folder.last().exists().then(|| Checkpoint::read(&folder.last()).unwrap());
+        let resumed =
+            folder.last_checkpoint().exists().then(|| Checkpoint::read(&folder.last_checkpoint()).unwrap());
         let model = Model::new(&model_config(), 4).unwrap();
         let learner =
             Learner::with_optimizer(model, &optimizer_config(), Box::new(CountingDescent { num_steps: 0.0 }))
@@ -219,7 +220,7 @@ fn the_state_of_a_custom_optimizer_is_in_the_checkpoint() {
         let mut trainer = Trainer::new(learner, &run, 1, metadata, &folder, resumed, &mut group).unwrap();
         let stop = AtomicBool::new(false);
         assert!(trainer.fit(&ConstantSource(source), &mut |_, _| Ok(None), &mut (), &stop).unwrap());
-        Checkpoint::read(&folder.last()).unwrap()
+        Checkpoint::read(&folder.last_checkpoint()).unwrap()
     };
     let uninterrupted = run(2, "whole");
     assert_eq!(uninterrupted.optimizer_state["steps"]["count"], [4.0]);

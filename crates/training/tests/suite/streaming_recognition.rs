@@ -81,14 +81,14 @@ pub(super) fn live(
         rest = after;
         let update = live.push(piece).unwrap();
         endpoints += usize::from(update.endpoint);
-        all.append(update.new);
+        all.append(update.final_words);
         if rest.is_empty() {
             break;
         }
     }
     let update = live.finish().unwrap();
     assert_eq!(update.partial, "");
-    all.append(update.new);
+    all.append(update.final_words);
     (all, endpoints)
 }
 
@@ -150,10 +150,10 @@ fn a_beam_gives_the_same_words_for_pieces_and_the_whole() {
             let update = live.push(piece).unwrap();
             received += piece.len();
             shown += usize::from(!update.partial.is_empty());
-            streamed.append(update.new);
+            streamed.append(update.final_words);
         }
         let before = streamed.words.len();
-        let rest = live.finish().unwrap().new;
+        let rest = live.finish().unwrap().final_words;
         if let Some(latest) = latest {
             // The last word may continue; a label is emitted some frames after its sound.
             let late = rest.words.iter().rev().skip(1);
@@ -189,7 +189,7 @@ fn utterances(
     let (mut all, mut rest) = (vec![Transcription::default()], samples);
     let add = |all: &mut Vec<Transcription>, updates: Vec<recognizer::StreamingUpdate>| {
         for update in updates {
-            all.last_mut().unwrap().append(update.new);
+            all.last_mut().unwrap().append(update.final_words);
             if update.endpoint {
                 all.push(Transcription::default());
             }
@@ -316,14 +316,14 @@ fn silence_has_no_words_and_invalid_samples_are_errors() {
         let (transcription, _) = {
             let mut live = recognizer.stream(&StreamingOptions::default()).unwrap();
             for _ in 0..30 {
-                assert_eq!(live.push(&[0.0; 1000]).unwrap().new, Transcription::default());
+                assert_eq!(live.push(&[0.0; 1000]).unwrap().final_words, Transcription::default());
             }
-            (live.finish().unwrap().new, 0)
+            (live.finish().unwrap().final_words, 0)
         };
         assert_eq!(transcription, Transcription::default());
         let mut live = recognizer.stream(&StreamingOptions::default()).unwrap();
         let error = live.push(&[0.0, f32::NAN]).unwrap_err().to_string();
         assert!(error.contains("NaN"), "{error}");
-        assert_eq!(live.finish().unwrap().new, Transcription::default());
+        assert_eq!(live.finish().unwrap().final_words, Transcription::default());
     }
 }

@@ -97,7 +97,7 @@ impl EncoderStream for ConformerStream {
         stream::check_chunks(self, chunks)?;
         let mut rows = match &self.input_layer {
             StreamingInputLayer::Linear(linear) => {
-                chunks.iter().map(|chunk| linear.rows(chunk.rows)).collect()
+                chunks.iter().map(|chunk| linear.forward_rows(chunk.rows)).collect()
             }
             StreamingInputLayer::Subsampling(subsampling) => subsampling.step(chunks),
         };

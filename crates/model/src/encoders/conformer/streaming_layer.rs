@@ -96,7 +96,7 @@ impl StreamingLayer {
 impl StreamingFeedForward {
     fn apply(&self, x: &[f32]) -> Vec<f32> {
         let [inner, outer] = &self.layers;
-        outer.rows(&silu_rows(&inner.rows(&self.norm.apply(x))))
+        outer.forward_rows(&silu_rows(&inner.forward_rows(&self.norm.apply(x))))
     }
 }
 
@@ -111,7 +111,7 @@ impl StreamingAttention {
 
     fn step(&self, x: &[f32], lengths: &[usize], states: &mut [LayerState]) -> Vec<f32> {
         let width = self.heads.total_width;
-        let new_qkv = self.qkv.rows(&self.norm.apply(x));
+        let new_qkv = self.qkv.forward_rows(&self.norm.apply(x));
         let ragged = Ragged::new(lengths);
         // Earlier rows are keys and values only, without a query.
         let with_context = |b: usize, state: &LayerState| {
@@ -130,7 +130,7 @@ impl StreamingAttention {
             let next_context = qkv.chunks_exact(3 * width).skip(rows.saturating_sub(max_context));
             *state.keys = next_context.flat_map(|row| row[width..].iter().copied()).collect();
         }
-        self.out.rows(&out)
+        self.out.forward_rows(&out)
     }
 }
 
@@ -154,7 +154,7 @@ impl StreamingConvolution {
         let width = self.bias.len();
         let before = self.weight.len() / width - 1;
         let [first, second] = &self.pointwise;
-        let gated = glu_rows(&first.rows(&self.norm.apply(x)), width);
+        let gated = glu_rows(&first.forward_rows(&self.norm.apply(x)), width);
         let ragged = Ragged::new(lengths);
         let mut convolved = vec![0.0; gated.len()];
         for (b, (state, out)) in states.iter_mut().zip(ragged.split_mut(&mut convolved, width)).enumerate() {
@@ -164,6 +164,6 @@ impl StreamingConvolution {
             let rows = state.tail.len() / width;
             state.tail.drain(..rows.saturating_sub(before) * width);
         }
-        second.rows(&silu_rows(&self.inner_norm.apply(&convolved)))
+        second.forward_rows(&silu_rows(&self.inner_norm.apply(&convolved)))
     }
 }

@@ -17,8 +17,8 @@
 //! gates and cell states. x and h are read from the graph again. A group is some utterances, a
 //! strip 16 units of the layer (`steps.rs`). Buffers come from a pool, if there is one.
 use kernels::{
-    Accumulate, Affine, BufferPool, PackedGates, PooledBuffer, Real, View, acquire, items_mut, par_for,
-    parts_mut,
+    Accumulate, Affine, BufferPool, PackedRecurrentWeight, PooledBuffer, Real, View, acquire, items_mut,
+    par_for, parts_mut,
 };
 
 use super::layout::{LayerSizes, ROWS_PER_BLOCK, TapeLayout};
@@ -73,7 +73,7 @@ pub(super) fn forward<'a, F: Real>(
     drop(packed_x);
     let (mut cell, mut state) =
         (context.acquire_rows("cells", hidden), context.acquire_rows("states", hidden));
-    let recurrent = PackedGates::for_forward(pool, weights.recurrent, hidden);
+    let recurrent = PackedRecurrentWeight::for_forward(pool, weights.recurrent, hidden);
     let mut groups = split_by_group(layout, hidden, &mut gates, &mut cell, &mut state);
     par_for(items_mut(&mut groups), |group, rows| {
         let uses_strips = layout.uses_strips();
@@ -115,7 +115,7 @@ pub(super) fn backward<'a, F: Real>(
     let frame = |row: usize| Some(layout.frame(row));
     {
         let mut d_out = pack_rows(context, hidden, frame, d_out);
-        let recurrent = PackedGates::for_backward(pool, weights.recurrent, hidden);
+        let recurrent = PackedRecurrentWeight::for_backward(pool, weights.recurrent, hidden);
         let mut groups = split_by_group(layout, hidden, &mut da, &mut cell, &mut d_out);
         par_for(items_mut(&mut groups), |group, rows| {
             steps::backward(&layout.groups[group], hidden, pool, &recurrent, rows, layout.uses_strips());

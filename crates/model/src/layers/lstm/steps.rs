@@ -12,7 +12,7 @@
 //! frame are distributed over threads if a layer is wide, and run one after another if groups are
 //! tasks: the sums are the same.
 use kernels::{
-    BufferPool, MAX_GATE_ROWS, PackedGates, Parts, Real, Tiling, UNITS_PER_STRIP, View, acquire,
+    BufferPool, MAX_GATE_ROWS, PackedRecurrentWeight, Parts, Real, Tiling, UNITS_PER_STRIP, View, acquire,
     for_each_sequential, lstm_cell_backward, lstm_cell_forward, par_for, tiles_mut, transpose,
 };
 
@@ -86,7 +86,7 @@ pub(super) fn forward<F: Real>(
     group: &RowGroup,
     hidden: usize,
     pool: Option<&BufferPool<F>>,
-    recurrent: &PackedGates<F>,
+    recurrent: &PackedRecurrentWeight<F>,
     initial: Option<InitialStates<F>>,
     rows: &mut StepRows<F>,
     is_shared: bool,
@@ -179,7 +179,7 @@ pub(super) fn backward<F: Real>(
     group: &RowGroup,
     hidden: usize,
     pool: Option<&BufferPool<F>>,
-    recurrent: &PackedGates<F>,
+    recurrent: &PackedRecurrentWeight<F>,
     rows: &mut StepRows<F>,
     is_shared: bool,
 ) {

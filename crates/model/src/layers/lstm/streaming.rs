@@ -8,7 +8,7 @@
 //! and their order are those of `direction.rs`, with any other utterances in the batch: the results
 //! of chunks have the bits of those of the whole utterance.
 use decoding::AffineLayer;
-use kernels::{PackedGates, items_mut, par_for};
+use kernels::{PackedRecurrentWeight, items_mut, par_for};
 use serde::{Deserialize, Serialize};
 
 use super::LstmWeights;
@@ -41,7 +41,7 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub struct StreamingLstm {
     input: AffineLayer,
-    recurrent: PackedGates<f32>,
+    recurrent: PackedRecurrentWeight<f32>,
     hidden: usize,
 }
 
@@ -68,7 +68,7 @@ impl StreamingLstm {
         let (_, hidden) = weights.recurrent.dims2()?;
         Ok(StreamingLstm {
             input: pack("weight_ih", &weights.input, &weights.bias)?,
-            recurrent: PackedGates::for_forward(None, &to_vec::<f32>(&weights.recurrent)?, hidden),
+            recurrent: PackedRecurrentWeight::for_forward(None, &to_vec::<f32>(&weights.recurrent)?, hidden),
             hidden,
         })
     }
@@ -127,7 +127,7 @@ impl StreamingLstm {
         for_each_row(&mut packed_x, input, |row, packed| {
             packed.copy_from_slice(&x[source_row(row) * input..][..input]);
         });
-        let mut gates = self.input.rows(&packed_x);
+        let mut gates = self.input.forward_rows(&packed_x);
 
         // Run the steps of each group from the states of its utterances.
         let zeros = || vec![0.0; rows * hidden];

@@ -3,7 +3,7 @@ use candle_core::{DType, Device, Tensor, Var, WithDType};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use kernels::{Affine, PackedGates, PackedRight, UNITS_PER_STRIP, View};
+use kernels::{Affine, PackedRecurrentWeight, PackedRight, UNITS_PER_STRIP, View};
 
 use super::layout::{self, LayerBlocking, LayerSizes, ROWS_PER_BLOCK, TapeLayout, group_size};
 use super::{BufferPools, LstmContext, LstmWeights, apply_with_blocking, lstm};
@@ -442,7 +442,7 @@ fn tasks_by_step(batch: usize, frames: usize, hidden: usize) -> Vec<(&'static st
     let weight = vec![0.0f32; width * hidden];
     let layer_tasks = Affine::new(View::new(&weight, width, hidden).transposed(), None).tasks(rows);
     let strips = hidden.div_ceil(UNITS_PER_STRIP);
-    let [forward, backward] = PackedGates::<f32>::tasks_for(hidden);
+    let [forward, backward] = PackedRecurrentWeight::<f32>::tasks_for(hidden);
     vec![
         ("rows that are packed", rows.div_ceil(ROWS_PER_BLOCK)),
         ("packing W_ihᵀ", PackedRight::<f32>::tasks_for(hidden, width)),

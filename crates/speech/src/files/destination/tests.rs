@@ -19,7 +19,8 @@ fn a_failed_write_keeps_the_old_file_and_adds_none() {
     fs::create_dir_all(taken.join("inside")).unwrap();
     for path in [taken, folder.path().join("no/such")] {
         let error = write_atomically(&path, b"more").unwrap_err().to_string();
-        let before = Destination::open(&path).and_then(|destination| destination.probe()).unwrap_err();
+        let before =
+            Destination::open(&path).and_then(|destination| destination.check_writable()).unwrap_err();
         assert_eq!(before.to_string(), error);
         assert!(!error.contains(TEMPORARY_SUFFIX) && error.contains("os error"), "{error}");
     }
@@ -35,7 +36,7 @@ fn names_of_255_bytes_are_written_and_longer_ones_are_system_errors() {
         assert!((252..=255).contains(&name.len()));
         let path = folder.path().join(&name);
         for text in ["old", "new"] {
-            Destination::open(&path).unwrap().probe().unwrap();
+            Destination::open(&path).unwrap().check_writable().unwrap();
             write_atomically(&path, text.as_bytes()).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
