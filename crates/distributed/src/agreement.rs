@@ -23,8 +23,8 @@ impl ProcessGroup {
     /// Returns this rank's result if no rank has failed.
     ///
     /// # Errors
-    /// The same error on all ranks: the one of lowest [`SharedError::priority`], and of those the one
-    /// of the lowest rank.
+    /// The same error on all ranks: the one of lowest [`SharedError::priority`], and of those the
+    /// one of the lowest rank.
     pub fn agree<T, E: SharedError>(
         &mut self,
         result: std::result::Result<T, E>,

@@ -14,8 +14,9 @@
 //!   that of the best peer is enough. Sidecars contain the peers' `|loss - stored| / max(1,
 //!   |stored|)` and their largest absolute gradient error. The latter divided by the L2 norm of the
 //!   stored gradient is a lower bound of the relative L2 error.
-//! - On a hard case (see [`LossOutcome::is_ill_conditioned`]) the errors of the f32 run must also be smaller
-//!   than those of the best f32 peer, in loss and in gradient, in the norms of the peers.
+//! - On an ill-conditioned case (see [`LossOutcome::is_ill_conditioned`]) the errors of the f32 run
+//!   must also be smaller than those of the best f32 peer, in loss and in gradient, in the norms of
+//!   the peers.
 use super::case::PeerErrors;
 use super::outcome::{Comparison, LossOutcome};
 

@@ -18,10 +18,10 @@
 //! `backward` the gradients, and [`Ranges`] the bands of label positions that the second pass
 //! keeps. Semantics are those of k2's fast_rnnt.
 //!
-//! Scores come from a [`ScoreSource`]: given [`Matrices`], or [`Heads`], which are linear layers over
-//! hidden rows. Their scores are computed a tile of classes at a time, twice, and never stored, so
-//! that memory does not grow with the vocabulary. Start with [`Batch`], [`ScoreSource`] and
-//! [`FirstPass`].
+//! Scores come from a [`ScoreSource`]: given [`Matrices`], or [`Heads`], which are linear layers
+//! over hidden rows. Their scores are computed a tile of classes at a time, twice, and never
+//! stored, so that memory does not grow with the vocabulary. Start with [`Batch`], [`ScoreSource`]
+//! and [`FirstPass`].
 //!
 //! ```
 //! use pruned::{first_pass, Batch, Matrices, Options};
