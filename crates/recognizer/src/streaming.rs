@@ -93,7 +93,7 @@ impl StreamingUpdate {
 /// let mut stream = recognizer.stream(&StreamingOptions::default())?;
 /// let mut source = speech::PcmReader::new(std::io::stdin());
 /// while let Some(samples) = source.read_chunk()? {
-///     for word in stream.push(&samples)?.new.words {
+///     for word in stream.push(&samples)?.final_words.words {
 ///         println!("{:.2} {}", word.start, word.text);
 ///     }
 /// }

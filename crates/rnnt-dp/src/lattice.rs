@@ -77,7 +77,7 @@ impl Lattices {
     /// use rnnt_dp::{Lattices, Site};
     /// let lattices = Lattices::banded(vec![2], vec![vec![0..2, 1..3]])?; // T = 2, U = 2
     /// let last = Site { frame: 1, label: 2 };
-    /// assert_eq!((lattices.sites(), lattices.utterance_sites(0).last()), (4, Some(last)));
+    /// assert_eq!((lattices.num_sites(), lattices.utterance_sites(0).last()), (4, Some(last)));
     /// # Ok::<(), rnnt_dp::Error>(())
     /// ```
     ///

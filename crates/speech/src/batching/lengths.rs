@@ -77,7 +77,7 @@ pub struct DurationFilter {
 ///
 /// ```
 /// let filter = speech::batching::filter_by_duration(&[1.0, 16.7, 20.0], 16.7);
-/// assert_eq!((filter.kept, filter.removed, filter.removed_seconds), (vec![0, 1], 1, 20.0));
+/// assert_eq!((filter.kept_indices, filter.removed, filter.removed_seconds), (vec![0, 1], 1, 20.0));
 /// ```
 pub fn filter_by_duration(seconds: &[f64], max_seconds: f64) -> DurationFilter {
     let (kept, removed): (Vec<usize>, Vec<usize>) =
@@ -152,7 +152,7 @@ impl Padding {
     ///
     /// ```
     /// let padding = speech::batching::Padding::new(&[3, 1, 4], &[vec![0, 1], vec![2]]);
-    /// assert_eq!((padding.rows, padding.real, padding.fraction()), (10, 8, 0.2));
+    /// assert_eq!((padding.padded_rows, padding.utterance_rows, padding.fraction()), (10, 8, 0.2));
     /// ```
     pub fn new(lengths: &[usize], batches: &[Vec<usize>]) -> Self {
         let mut total = Padding::default();
