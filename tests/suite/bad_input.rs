@@ -103,8 +103,8 @@ fn arrays_of_the_wrong_length_are_errors() {
         network.sum(&mut Session::new(&options)?, inputs, &valid_targets, &[1.0; 2])
     };
     assert!(call(&[0.0; 8], &[0.0; 8], &network).is_ok());
-    assert_error(call(&[0.0; 9], &[0.0; 8], &network), &["encodings", "8 elements", "found 9"]);
-    assert_error(call(&[0.0; 8], &[0.0; 7], &network), &["predictions", "8 elements", "found 7"]);
+    assert_error(call(&[0.0; 9], &[0.0; 8], &network), &["encoder_rows", "8 elements", "found 9"]);
+    assert_error(call(&[0.0; 8], &[0.0; 7], &network), &["predictor_rows", "8 elements", "found 7"]);
     let invalid = JointNetwork { encoder: &[0.0; 7], ..network };
     assert_error(call(&[0.0; 8], &[0.0; 8], &invalid), &["network.encoder", "8 elements"]);
     let invalid = JointNetwork { predictor: &[0.0; 7], ..network };

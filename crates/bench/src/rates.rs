@@ -13,7 +13,7 @@ use super::measurement::median;
 const ROWS: usize = 2600;
 const DEPTH: usize = 512;
 const COLUMNS: usize = 8192;
-/// Columns per task; larger results would be new memory from the system each time.
+/// Columns per task; larger results are not reused by the allocator, and page faults would count.
 const COLUMNS_PER_TASK: usize = 512;
 
 /// The product `[2600, 512] · [512, 8192]`, both row-major, the library's fastest layout.
@@ -49,6 +49,7 @@ impl Sgemm {
         let stripes = rayon::current_num_threads().min(4);
         let (rows, columns) = (ROWS.div_ceil(stripes), COLUMNS / COLUMNS_PER_TASK);
         let threshold = gemm::get_threading_threshold();
+        // One thread per product; the setting is global.
         gemm::set_threading_threshold(usize::MAX);
         let result = (0..stripes * columns).into_par_iter().try_for_each(|task| {
             let (row, column) = (task % stripes * rows, task / stripes * COLUMNS_PER_TASK);

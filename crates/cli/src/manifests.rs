@@ -6,14 +6,14 @@ use speech::{Manifest, Utterance};
 use crate::error::Result;
 use crate::out::warn_each;
 
-/// Reads a manifest and prints a warning about skipped lines.
+/// Reads a manifest; warns about blank lines.
 pub fn read_with_lines(path: &Path) -> Result<Manifest> {
     let manifest = Manifest::read(path)?;
     warn_each(manifest.blank_lines.warning(path));
     Ok(manifest)
 }
 
-/// Reads the utterances of a manifest; warns about skipped lines.
+/// Reads the utterances of a manifest; warns about blank lines.
 pub fn read(path: &Path) -> Result<Vec<Utterance>> {
     Ok(read_with_lines(path)?.utterances)
 }

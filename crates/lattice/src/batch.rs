@@ -8,7 +8,7 @@ use crate::{
 
 /// Frames *B.. x T x F* of a batch, with any number of leading axes, and their lengths.
 ///
-/// Padding is never read.
+/// Padding is not checked, and has no effect on results.
 #[derive(Debug, Clone)]
 pub struct Frames<'a, F> {
     values: &'a [F],
@@ -110,7 +110,7 @@ pub struct Labels<'a> {
 impl<'a> Labels<'a> {
     /// Labels of a shape *B.. x U* with lengths `num_labels` *B..*.
     ///
-    /// A length may exceed U: no path has such a string.
+    /// A length above U is accepted: such an utterance has no path.
     ///
     /// # Errors
     /// A shape without U, or lengths that do not fit the shape.

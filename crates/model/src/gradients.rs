@@ -1,10 +1,10 @@
-//! Gradients of a model's training step: summed over batches, sent to an all-reduce.
+//! Gradients of a model for one step: summed over batches, sent to an all-reduce.
 //!
 //! The terms of the all-reduce are the gradients of this rank, one for each parameter.
 //!
 //! ```text
 //! hooks      for the last forward pass of the step
-//! backward   runs a backward pass and adds its gradients; nodes send final ones during the pass
+//! backward   runs a backward pass and adds its gradients; LSTM nodes send theirs in it
 //! send       sends the other gradients
 //! ```
 //! Candle returns gradients when the pass has ended. Those of an LSTM's weights, which are nearly
@@ -50,7 +50,7 @@ pub struct SentGradients {
 /// The terms of an all-reduce of all gradients, each with its position.
 #[derive(Debug)]
 pub struct GradientTerms {
-    /// Indices of the parameters, by name, in the order of the terms.
+    /// `order[position]`: index of a parameter among the sorted names.
     order: Vec<usize>,
     /// True if terms may be sent during the last backward pass.
     is_early: bool,

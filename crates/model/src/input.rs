@@ -21,7 +21,7 @@ impl InputConfig {
     }
 }
 
-/// The keys of `[encoder]` for the input rows of all kinds.
+/// The keys of `[encoder]` that all kinds of encoders share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RowsConfig {
@@ -29,7 +29,7 @@ pub struct RowsConfig {
     pub stack: usize,
     /// Number of frames between input rows.
     pub stride: usize,
-    /// Smallest width of an input row, padded with zeros; 0 adds no padding.
+    /// Minimum width of an input row; narrower rows are padded with zeros.
     ///
     /// 256 makes MLPerf's rows of 240 values a multiple of 32.
     #[serde(skip_serializing_if = "is_zero")]

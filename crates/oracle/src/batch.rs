@@ -1,4 +1,4 @@
-//! Checks of the arguments of the loss references: lengths, ids and logits.
+//! Checks of the arguments of the reference losses: lengths, label ids and logits.
 
 use crate::error::{Result, shape, value};
 

@@ -34,7 +34,7 @@ pub enum SearchConfig {
     },
     /// Search with only the auxiliary CTC head: greedy or, with options, a beam.
     ///
-    /// The blank of the options is that of the model.
+    /// The blank of the options is ignored: it is that of the model.
     Ctc(Option<CtcBeamOptions>),
     /// Search in a recognition lattice, for lattice models.
     Lattice(LatticeSearch),
@@ -105,7 +105,7 @@ pub(crate) struct SearchResult {
     pub ranked: Vec<RankedHypothesis>,
     /// The result of the model only, if it may differ.
     ///
-    /// No language models, phrases, penalties and CTC head take part.
+    /// No language models, phrases and penalties take part, and no CTC head except in a CTC search.
     pub unfused: Option<UnfusedResult>,
 }
 

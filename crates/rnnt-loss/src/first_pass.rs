@@ -1,11 +1,11 @@
-//! The first pass of pruned training: plans and runs the simple joiner within the budget.
+//! Runs the first pass of crate `pruned` within a session's budget.
 //!
 //! The simple joiner adds a frame score and a label score per class. Its loss and posteriors over
 //! the whole lattice select the sites (lattice nodes) of the second pass. A group is a range of
 //! utterances that are processed together.
 //!
 //! ```text
-//! budget >= lists of the call + first pass of a group (of all, in `forward`) + second pass
+//! budget >= targets of the call + first pass of a group (of all, in `forward`) + second pass
 //! ```
 //!
 //! The budget includes both passes, as the session keeps the buffers of both from call to call.
@@ -40,7 +40,7 @@ pub(crate) struct FirstPassPlan {
 
 /// Most utterances of a group.
 const MAX_GROUP_UTTERANCES: usize = 64;
-/// Bytes per utterance of the lists of a call: batch, group and retained targets.
+/// Upper bound of the target bytes per utterance: batch, group, retained sites.
 const UTTERANCE_BYTES: usize = 1024;
 /// Bytes per label of these lists.
 const LABEL_BYTES: usize = 40;

@@ -78,7 +78,7 @@ impl<F: Element> JointNetwork<'_, F> {
         weights: &[f64],
     ) -> Result<NetworkOutput<F>> {
         self.check()?;
-        let NetworkInputs { encoder_rows: encodings, predictor_rows: predictions, layout } = inputs;
+        let NetworkInputs { encoder_rows, predictor_rows, layout } = inputs;
         layout.check(targets)?;
         let (encoder_width, predictor_width) = (self.encoder_width, self.predictor_width);
         let joint_width = self.head.hidden();
@@ -87,20 +87,25 @@ impl<F: Element> JointNetwork<'_, F> {
             RaggedRows::new(layout.frame_starts(targets), utterances.clone().map(|b| targets.frames(b)));
         let labels = utterances.map(|b| targets.labels(b).len() + 1);
         let positions = RaggedRows::new(layout.label_starts(targets), labels);
-        expect_rows("encodings", frames.total, encoder_width, encodings.len())?;
-        expect_rows("predictions", positions.total, predictor_width, predictions.len())?;
-        let packed_encodings = frames.pack(encodings, encoder_width);
-        let packed_predictions = positions.pack(predictions, predictor_width);
+        expect_rows("encoder_rows", frames.total, encoder_width, encoder_rows.len())?;
+        expect_rows("predictor_rows", positions.total, predictor_width, predictor_rows.len())?;
+        let packed_encoder_rows = frames.pack(encoder_rows, encoder_width);
+        let packed_predictor_rows = positions.pack(predictor_rows, predictor_width);
 
-        let encoded = project(&packed_encodings, self.encoder, self.bias, encoder_width, joint_width);
-        let predicted = project(&packed_predictions, self.predictor, None, predictor_width, joint_width);
+        let encoded = project(&packed_encoder_rows, self.encoder, self.bias, encoder_width, joint_width);
+        let predicted = project(&packed_predictor_rows, self.predictor, None, predictor_width, joint_width);
         let out = session.sum(JointInputs::new(&encoded, &predicted, self.head), targets, weights)?;
         let LossOutput { losses, gradients, skipped, .. } = out;
         let Gradients { encoded: d_encoded, predicted: d_predicted, head, .. } = gradients;
         let encoder_gradients =
-            project_backward(&d_encoded, &packed_encodings, self.encoder, encoder_width, joint_width);
-        let predictor_gradients =
-            project_backward(&d_predicted, &packed_predictions, self.predictor, predictor_width, joint_width);
+            project_backward(&d_encoded, &packed_encoder_rows, self.encoder, encoder_width, joint_width);
+        let predictor_gradients = project_backward(
+            &d_predicted,
+            &packed_predictor_rows,
+            self.predictor,
+            predictor_width,
+            joint_width,
+        );
         Ok(NetworkOutput {
             losses,
             encodings: frames.unpack(&encoder_gradients.x, encoder_width),

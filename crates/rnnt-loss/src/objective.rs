@@ -1,4 +1,4 @@
-//! Objectives of losses: the classes that each site selects, and the sum over paths.
+//! What transducer and CTC losses compute differently: selections, memory, recursions.
 //!
 //! A site is a lattice node (t, u), for CTC a frame. Adjoints are derivatives of the loss with
 //! respect to the emissions (log-probabilities of the selected classes), one column per class.
@@ -165,7 +165,7 @@ pub(crate) struct LatticeWorkspace {
 }
 
 impl LatticeWorkspace {
-    /// Limits the buffers of `loss` to `budget` bytes, and others to `unused_bytes`.
+    /// Limits the buffers of `loss` to `budget` bytes, others to `unused_bytes`.
     ///
     /// Buffers above their limit are freed. Returns `unused_bytes` minus the bytes of the other
     /// buffers.
@@ -233,7 +233,7 @@ impl TransducerObjective<'_> {
 
     /// Mixes `(1 - ω) TDT + ω RNN-T`, the latter without durations and σ.
     ///
-    /// NeMo chooses one of both losses at random; this is the mean of its choice.
+    /// NeMo chooses one of both losses at random; this is the expected value of that choice.
     fn mix_rnnt_loss(
         &self,
         token_emissions: &[f64],

@@ -9,7 +9,7 @@ use crate::{Error, Result};
 pub const LAST_CHECKPOINT: &str = "last.safetensors";
 /// Files that a run writes before its first step.
 pub(crate) const RECIPE_FILES: [&str; 2] = ["recipe.toml", "recipe.path"];
-/// All other files of a run, written after its first checkpoint.
+/// Files with fixed names that a run writes after its first checkpoint.
 pub(crate) const RUN_FILES: [&str; 8] = [
     LAST_CHECKPOINT,
     BAD_ITEMS_FILE,
@@ -40,7 +40,7 @@ pub(crate) fn is_file_of_run(file: &Path) -> bool {
     }
     let is_own = RUN_FILES.iter().chain(&RECIPE_FILES).chain(&[LOCK_FILE, EVENT_FOLDER]).any(|own| *own == name)
         || parse_epoch_checkpoint_name(&name).is_some()
-        // Of an earlier version.
+        // Earlier versions wrote event files directly into the run folder.
         || is_event_file;
     is_own && is_run_folder(folder)
 }

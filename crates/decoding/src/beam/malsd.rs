@@ -6,10 +6,10 @@ use super::utterance::{BeamHypothesis, BeamPosition, Candidate};
 use super::{BeamBuffers, BeamTask};
 use crate::{Result, SiteIndex};
 
-/// Candidates per hypothesis that are kept before equal labels are merged.
+/// Candidates kept before merging, as a multiple of the beam width.
 ///
 /// With several labels per frame, candidates with equal labels would otherwise crowd out others.
-const CANDIDATES_PER_HYPOTHESIS: usize = 4;
+const CANDIDATES_PER_WIDTH: usize = 4;
 
 impl BeamBuffers {
     /// Runs mALSD.
@@ -18,7 +18,7 @@ impl BeamBuffers {
     /// while hypotheses are before the end of their utterances:
     ///   scores of these
     ///   the best `4 width` of hypotheses x classes x durations, and of ended hypotheses
-    ///   sum of equal labels at equal frames with equally many labels there, or beyond the end
+    ///   merge equal labels that have ended, or have the same frame and number of labels on it
     ///   the best `width` of these sums; predictor of the new labels
     /// ```
     /// Hypotheses with equal labels at a frame but different numbers of labels on it have different
@@ -37,7 +37,7 @@ impl BeamBuffers {
                     continue;
                 }
                 // Candidates: ended hypotheses unchanged, the others with their best expansions.
-                utterance.best.clear(width.saturating_mul(CANDIDATES_PER_HYPOTHESIS));
+                utterance.best.clear(width.saturating_mul(CANDIDATES_PER_WIDTH));
                 for (i, hyp) in utterance.hyps.iter().enumerate() {
                     if hyp.time >= end {
                         utterance.best.push(Candidate { hyp: i, expansion: None, log_prob: hyp.log_prob });
@@ -49,6 +49,7 @@ impl BeamBuffers {
                     for expansion in if is_full { &blank } else { self.top_k.entries(site) } {
                         let log_prob = hyp.log_prob + expansion.value;
                         if !utterance.best.push(Candidate { hyp: i, expansion: Some(*expansion), log_prob }) {
+                            // Expansions are sorted, so that the others are worse.
                             break;
                         }
                     }

@@ -1,7 +1,7 @@
 //! Scores the sites of a beam and finds their best expansions.
 //!
 //! A site is a frame and the label row (projected predictor output) of a hypothesis; an expansion
-//! is a class and, with durations, a duration.
+//! is a class and, with durations, a duration. z: joint scores; C: classes; D: durations.
 use kernels::{Real, par_for, parts, parts_mut};
 
 use super::utterance::Expansion;
@@ -14,7 +14,7 @@ use crate::{DecodingModel, Error, SiteIndex, TokenTable};
 /// Rows of one parallel task.
 const ROWS_PER_TASK: usize = 4;
 
-/// Best blank and normalizer of a site.
+/// Number of expansions, best blank and normalizer of a site.
 #[derive(Debug, Clone, Copy, Default)]
 struct SiteSummary {
     /// Number of listed expansions; `None` if the scores are invalid.
@@ -226,6 +226,7 @@ impl RowRanking<'_> {
         for &(_, class) in &largest_scores[..selected] {
             for duration in 0..durations.len().max(1) {
                 let new = expansion(class, duration);
+                // The larger value first; of equal values, the lower class and duration.
                 let is_better_than = |old: &Expansion| {
                     (old.value, new.class, new.duration) < (new.value, old.class, old.duration)
                 };

@@ -49,7 +49,7 @@ const UNSPACED_SCRIPTS: [(char, char); 20] = [
 pub enum TokenStyle {
     /// Words: one label per word.
     Words,
-    /// Characters; without a white space among them, a word may begin and end at each.
+    /// Characters; if no token is a space, each may begin or end a word.
     Characters,
     /// Pieces of words; pieces that begin a word have the mark U+2581.
     Pieces,

@@ -13,8 +13,8 @@ const LOG_ZERO: f64 = f64::NEG_INFINITY;
 const MIN_SCORE: f64 = -100.0;
 /// Log-probability, relative to the sequence's best path, below which paths are dropped.
 ///
-/// They add nothing to the sum now, but a sequence that omits labels of which the head is certain
-/// depends on paths below the best by one such distance per label.
+/// They add nothing to the sum now. But a sequence that omits several labels of which the head is
+/// certain needs paths far below the best; its score is too low.
 const MIN_RELATIVE_LOG_PROB: f64 = -300.0;
 /// Number of the newest sequences whose scores are cached.
 const CACHED_SEQUENCES: usize = 1024;

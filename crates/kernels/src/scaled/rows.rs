@@ -1,12 +1,14 @@
-//! Products, sums and posteriors of scaled-number rows, in vectorizable loops.
+//! Loops of forward-backward over one anti-diagonal of a lattice, in scaled numbers.
 //!
 //! ```text
-//! for each index i:  read the inputs, compute, write
+//! number      x · 2^k, mantissa x and exponent k, in place of its logarithm
+//! products    out = exp(e) · w
+//! sums        out = a + b
 //! ```
-//! A row is an anti-diagonal of a lattice, stored as mantissas `x` and exponents `k`. The slices of
-//! a loop are separate arguments of one function, so that the compiler can assume that they do not
-//! overlap, and vectorizes. Kernels of two arcs are several loops over a row, which stays in the
-//! first-level cache.
+//! A row is an anti-diagonal, stored as mantissas `x` and exponents `k`. `FUSED`: with fused
+//! multiply-add. Inner loops have separate slices as arguments, so that the compiler can assume
+//! that they do not overlap, and vectorizes. A step with two arcs runs one loop after another on
+//! the same row, which stays in the first-level cache.
 use super::{
     ScaledRow, ScaledRowMut,
     number::{self, Scaled},
@@ -47,6 +49,7 @@ fn sums<const FUSED: bool>(
     }
 }
 
+/// Computes `out = exp(emissions) · weights`.
 #[inline(always)]
 pub(super) fn mul_exp<const FUSED: bool>(emissions: &[f64], weights: ScaledRow<'_>, out: ScaledRowMut<'_>) {
     products::<FUSED>(emissions, weights.mantissa, weights.exponent, out.mantissa, out.exponent);

@@ -2,7 +2,7 @@
 //!
 //! A level has the histories of equal length; the parent of a history lacks its last label y. K_i,
 //! K_h: input and recurrent kernels of all four gates; X, G: their results; a: gates before σ and
-//! tanh; c, h: cell and output; d: gradient; σ: sigmoid.
+//! tanh; c, h: cell and output; d: gradient; σ: sigmoid; symbol: the start symbol 0 or a label.
 //!
 //! ```text
 //! X = Embed K_i                                  rows of symbols, once
@@ -26,7 +26,7 @@ use crate::{
     error::{expect_finite, expect_len},
 };
 
-/// Context embeddings of an LSTM over label histories: LAST's `SharedRNNCacher`.
+/// Context embeddings of an LSTM over label histories, as `SharedRNNCacher` of LAST.
 ///
 /// The embedding of the state with history `y_1 .. y_k` is the output of an LSTM after
 /// `0, y_1, .., y_k` from a zero state (arXiv 2304.13134). Kernels are inputs x outputs, row-major;
@@ -56,7 +56,7 @@ pub struct SharedRnn<'a, F> {
 const EMBEDDING_NAME: &str = "weight_fn_cacher/Embed_0/embedding";
 /// Gates of the LSTM, in the order of the parameters.
 const GATES: [char; 4] = ['i', 'f', 'g', 'o'];
-/// States of a task.
+/// States of one parallel task.
 const STATES_PER_TASK: usize = 8;
 
 /// Name of a parameter of the cell; `source` is `i` for the input and `h` for the output.

@@ -1,4 +1,6 @@
-//! Model configuration: TOML tables split between types, differences, syntax errors.
+//! Helpers for the TOML tables of a model configuration.
+//!
+//! Enums of kinds, strict splits of keys between types, first differences, places of errors.
 use std::path::Path;
 
 use kernels::Excerpt;

@@ -25,7 +25,8 @@ pub trait EncoderStream: Send + Sync {
     /// Checks that a state is valid for this encoder.
     ///
     /// # Errors
-    /// [`Error::Shape`] for the first part that is missing, unknown, of another size or not finite.
+    /// [`Error::Shape`] for the first value that is missing, unknown, of another size or not
+    /// finite.
     fn check(&self, state: &EncoderState) -> Result<()>;
 
     /// Encodes the next rows of each utterance; returns rows `[n, W]` for each.

@@ -1,4 +1,4 @@
-//! `Pen`: colors and dashes of plot lines, distinguishable without colors.
+//! `Pen`: colors and dashes of lines in plots of runs and benchmarks.
 use plotters::style::RGBColor;
 
 /// Color and dashes of a line.

@@ -11,8 +11,9 @@ use super::{Log, Probability, Semiring};
 /// ```
 ///
 /// With [`weighted`](Self::weighted) elements on the arcs, the first component of the sum over
-/// paths is the sum of the path weights. The second is the sum of each weight times the sum of the
-/// values along the path. `F` is the conversion f from W to X, a [`WeightConvert`].
+/// paths is the sum of the path weights. The second is the sum over paths of the path weight times
+/// the sum of the values of the path: an entropy or an expected number of errors, for example. `F`
+/// is the conversion f from W to X, a [`WeightConvert`].
 #[derive(Debug, Clone, Copy)]
 pub struct Expectation<W, X, F = IdentityWeight>(PhantomData<(W, X, F)>);
 

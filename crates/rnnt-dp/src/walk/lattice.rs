@@ -10,7 +10,7 @@ pub struct Lattice<'a> {
     lattices: &'a Lattices,
     topology: &'a Topology,
     utterance: usize,
-    /// Emissions of the utterance, one row of S columns per site.
+    /// Emissions of the utterance: one row per site, one column per term of the topology.
     emissions: &'a [f64],
 }
 

@@ -1,4 +1,4 @@
-//! Turns panics of third-party decoders into errors, without printing the panic message.
+//! Turns panics of third-party audio decoders into errors, without printing the message.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};

@@ -7,9 +7,9 @@
 //! Training follows Kudo 2018, "Subword Regularization: Improving Neural Network Translation Models
 //! with Multiple Subword Candidates": it starts from all repeated strings, runs two rounds of
 //! expectation maximization, and removes the pieces that reduce the likelihood of the text least,
-//! until the vocabulary is small enough; characters are never removed. The training of the library
-//! panics for some texts (its suffix array), and its sums depend on threads and on the order of
-//! hash tables.
+//! until the vocabulary is small enough; characters are never removed. This replaces the trainer of
+//! the crate `tokenizers`: its suffix array panics for some texts, and its sums depend on threads
+//! and on the order of hash tables.
 
 mod seeds;
 mod segmentation;
@@ -39,11 +39,11 @@ pub(super) type Vocabulary = (Vec<String>, Vec<i32>);
 
 /// Trains a vocabulary of at most `size` tokens on marked words.
 ///
-/// The `alphabet` of the words has at most `size` characters.
+/// The first `num_characters` pieces are the characters of the words, at most `size`.
 ///
 /// Cost: a round is O(16 characters) of the distinct words; there are about 7 log(repeated strings
 /// / size) rounds.
-pub(super) fn train(words: &[String], size: usize, alphabet: usize) -> Vocabulary {
+pub(super) fn train(words: &[String], size: usize, num_characters: usize) -> Vocabulary {
     // Distinct words with their counts, and all repeated strings as initial pieces.
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for word in words {
@@ -58,18 +58,20 @@ pub(super) fn train(words: &[String], size: usize, alphabet: usize) -> Vocabular
     loop {
         for _ in 0..EM_ROUNDS {
             let expected = run_em_round(&mut pieces, &words);
-            retain_pieces(&mut pieces, &mut words, |id| id < alphabet || expected[id] >= MIN_EXPECTED_COUNT);
+            retain_pieces(&mut pieces, &mut words, |id| {
+                id < num_characters || expected[id] >= MIN_EXPECTED_COUNT
+            });
         }
         if pieces.len() <= target_size {
             break;
         }
         // Keeps all characters, and the pieces whose removal would cost most.
-        let losses = removal_losses(&pieces, &words, alphabet);
-        let mut order: Vec<usize> = (alphabet..pieces.len()).collect();
+        let losses = removal_losses(&pieces, &words, num_characters);
+        let mut order: Vec<usize> = (num_characters..pieces.len()).collect();
         order.sort_by(|&a, &b| losses[b].total_cmp(&losses[a]).then(a.cmp(&b)));
-        let num_kept = target_size.max((KEPT_FRACTION * pieces.len() as f64) as usize) - alphabet;
+        let num_kept = target_size.max((KEPT_FRACTION * pieces.len() as f64) as usize) - num_characters;
         let mut is_kept = vec![false; pieces.len()];
-        is_kept[..alphabet].fill(true);
+        is_kept[..num_characters].fill(true);
         order
             .into_iter()
             .take(num_kept)
@@ -84,9 +86,9 @@ pub(super) fn train(words: &[String], size: usize, alphabet: usize) -> Vocabular
         pieces.sort_unstable_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
         pieces
     };
-    let mut vocabulary = sorted(&pieces[alphabet..]);
-    vocabulary.truncate(size - alphabet);
-    vocabulary.extend(sorted(&pieces[..alphabet]));
+    let mut vocabulary = sorted(&pieces[num_characters..]);
+    vocabulary.truncate(size - num_characters);
+    vocabulary.extend(sorted(&pieces[..num_characters]));
     vocabulary.sort_by_key(|piece| std::cmp::Reverse(piece.0));
     vocabulary.into_iter().map(|(score, piece)| (piece, score)).unzip()
 }
@@ -110,7 +112,11 @@ fn run_em_round(pieces: &mut [(&str, f64)], words: &[(SegmentLattice, f64)]) -> 
 ///
 /// The loss is that of replacing a piece by its next best segmentation; -inf for pieces without a
 /// use.
-fn removal_losses(pieces: &[(&str, f64)], words: &[(SegmentLattice, f64)], alphabet: usize) -> Vec<f64> {
+fn removal_losses(
+    pieces: &[(&str, f64)],
+    words: &[(SegmentLattice, f64)],
+    num_characters: usize,
+) -> Vec<f64> {
     let scores: Vec<f64> = pieces.iter().map(|piece| piece.1).collect();
     let mut uses = vec![0.0; pieces.len()];
     for (lattice, count) in words {
@@ -119,7 +125,7 @@ fn removal_losses(pieces: &[(&str, f64)], words: &[(SegmentLattice, f64)], alpha
     let sum: f64 = uses.iter().sum();
     let ids: HashMap<&str, usize> = pieces.iter().enumerate().map(|(id, piece)| (piece.0, id)).collect();
     let loss = |id: usize| {
-        if id < alphabet || uses[id] == 0.0 {
+        if id < num_characters || uses[id] == 0.0 {
             return f64::NEG_INFINITY;
         }
         let replacement = SegmentLattice::new(pieces[id].0, &ids).best_path(&scores, Some(id));

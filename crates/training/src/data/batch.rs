@@ -24,7 +24,7 @@ pub struct Batch {
     pub lengths: Vec<usize>,
     /// Labels of each utterance.
     pub labels: Vec<Vec<u32>>,
-    /// Indices of requested utterances that cannot be used.
+    /// Indices, in the training set, of utterances that cannot be used.
     pub absent: Vec<usize>,
     /// Reasons for `absent`, and recordings of another length than listed.
     pub bad: BadItems,
@@ -50,9 +50,9 @@ impl Batch {
             let rows = self.rows.narrow(0, from, to - from)?.narrow(1, 0, longest)?.contiguous()?;
             let fraction = (to - from) as f64 / num_utterances as f64;
             let ids = self.ids.get(from..to).map(<[String]>::to_vec).unwrap_or_default();
-            let (numbers, labels) = (self.indices[from..to].to_vec(), self.labels[from..to].to_vec());
+            let (indices, labels) = (self.indices[from..to].to_vec(), self.labels[from..to].to_vec());
             let seconds = fraction * self.audio_seconds;
-            Ok(Batch { ids, audio_seconds: seconds, indices: numbers, ..Batch::new(rows, lengths, labels) })
+            Ok(Batch { ids, audio_seconds: seconds, indices, ..Batch::new(rows, lengths, labels) })
         };
         Ok([part(0, first_count)?, part(first_count, num_utterances)?])
     }
@@ -63,9 +63,9 @@ impl Batch {
     /// `rows [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T; `labels` has B
     /// sequences.
     pub fn new(rows: Tensor, lengths: Vec<usize>, labels: Vec<Vec<u32>>) -> Self {
-        let numbers = (0..labels.len() as u64).collect();
+        let indices = (0..labels.len() as u64).collect();
         let (ids, absent, bad) = (Vec::new(), Vec::new(), BadItems::default());
-        Batch { ids, indices: numbers, audio_seconds: 0.0, rows, lengths, labels, absent, bad }
+        Batch { ids, indices, audio_seconds: 0.0, rows, lengths, labels, absent, bad }
     }
 }
 

@@ -1,4 +1,4 @@
-//! A lattice's joint network along one label string.
+//! Arc weights of a lattice's joint network along a label string.
 //!
 //! It computes the scores of the blank and of the next label. Site: a frame t and a label position
 //! u. P, Q: projected contexts and frames; c_u: context state after u labels; w0, w_y and c0, c_y:
@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! forward     h = tanh(P[c_u] + Q_t)   B[t,u] = h · w0 + c0   L[t,u] = h · w_y + c_y, y = y_{u+1}
-//! backward    dh = gB w0 + gL w_y      u = dh (1 - h²)      dQ_t = Σ_u u      dP[c_u] += Σ_t u
+//! backward    dh = gB w0 + gL w_y      s = dh (1 - h²)      dQ_t = Σ_u s      dP[c_u] += Σ_t s
 //!             dw0 += Σ gB h      dw_y += Σ gL h
 //! ```
 //! Backward iterates over frames for `dQ` and over positions for the rest, and recomputes `h` for
@@ -70,7 +70,7 @@ pub fn forward<F: Real>(
     });
 }
 
-/// Computes `u = (gB w0 + gL w_y) (1 - h²)`, the gradient before tanh.
+/// Computes `s = (gB w0 + gL w_y) (1 - h²)`, the gradient before tanh.
 fn site_slope<F: Real>(
     projections: &Projections<F>,
     hidden: &[F],

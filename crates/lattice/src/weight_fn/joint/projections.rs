@@ -78,7 +78,7 @@ impl<F: Real> PreparedRows<F> {
         Self { rows, out_of_range: out_of_range.into_inner().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    /// Returns the first row with a NaN or infinite value.
+    /// Returns the first row with a NaN or infinite value; such rows are out of range.
     pub fn first_not_finite(&self) -> Option<(usize, f64)> {
         let invalid_value = |row: &Vec<F>| row.iter().map(|x| x.to_f64()).find(|x| !x.is_finite());
         self.out_of_range
@@ -154,7 +154,9 @@ pub struct Projections<F: Real> {
     columns: Vec<F>,
     /// Buffer for columns, reused from earlier calls.
     pub column_buffer: Vec<F>,
-    /// If false, setting frames calls [`require_columns`](Self::require_columns).
+    /// If true, columns are computed by [`require_columns`](Self::require_columns) only.
+    ///
+    /// If false, setting frames computes them.
     pub defers_columns: bool,
     /// `w0` and `W1` as rows, *(1 + V) x H*.
     pub head: Vec<F>,
@@ -270,17 +272,17 @@ impl<F: Real> Projections<F> {
         tile: &mut [F],
         mut take: impl FnMut(usize, usize, &[F]),
     ) {
-        let site_of = |site: usize| (site / panels.len(), panels.start + site % panels.len());
-        let addends = |site: usize| {
-            let (frame_index, panel) = site_of(site);
+        let tile_at = |tile: usize| (tile / panels.len(), panels.start + tile % panels.len());
+        let addends = |tile_index: usize| {
+            let (frame_index, panel) = tile_at(tile_index);
             let &frame = frames.get(frame_index)?;
             self.is_in_range(frame, panel).then(|| self.addends(frame, panel))
         };
-        for site in 0..frames.len() * panels.len() {
-            let (frame_index, panel) = site_of(site);
+        for tile_index in 0..frames.len() * panels.len() {
+            let (frame_index, panel) = tile_at(tile_index);
             self.write_bias(tile);
-            match addends(site) {
-                Some(current) => products.multiply(tile, current, addends(site + 1)),
+            match addends(tile_index) {
+                Some(current) => products.multiply(tile, current, addends(tile_index + 1)),
                 None => {
                     let sites = self.panel_states(panel).map(|state| (frames[frame_index], state));
                     self.score_sites(sites, products, tile);

@@ -13,11 +13,12 @@ use crate::encoders::{EncoderChunk, EncoderState, EncoderStream, stream};
 /// [`super::ConformerEncoder`] for streaming: packed weights, and states that callers own.
 ///
 /// A chunk of attention is encoded when it is complete, or at the end of the utterance. W is the
-/// width of encoder rows, k the taps of the depthwise convolution.
+/// width of encoder rows, k the taps of the depthwise convolution, m at most `left`, the chunks of
+/// left context.
 ///
 /// | state | size |
 /// |---|---|
-/// | `layers.N.keys`: keys and values of the chunks before the next one, without rotation | `[m · chunk, 2W]`, m up to `left` |
+/// | `layers.N.keys`: keys and values of the m chunks before the next one, before the rotary encoding | `[m · chunk, 2W]` |
 /// | `layers.N.tail`: rows before the window of the depthwise convolution | `[up to k - 1, W]` |
 /// | `waiting`: rows of the incomplete chunk | fewer than the chunk, `[W]` each |
 /// | the states of the subsampling | |
