@@ -166,9 +166,9 @@ impl Error {
     }
 }
 
-/// Implements `From` for another crate's error that has a variant for [`Error`].
+/// Lets `?` convert the errors that [`Error`] wraps into another crate's error.
 ///
-/// The conversions are from the errors that [`Error`] wraps.
+/// That error must implement `From<Error>`.
 #[macro_export]
 macro_rules! convert_model_errors {
     ($error:ty: $($wrapped:ty),+) => {$(

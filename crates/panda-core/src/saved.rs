@@ -1,4 +1,7 @@
-//! Scores and hidden rows that forward saves for backward.
+//! Buffers of scores and hidden rows that the normalizer saves for backward.
+//!
+//! They hold those of the first sites, as many as the budget of the plan allows. A wave is a group
+//! of `wave_sites` consecutive sites that are processed together.
 use std::ops::Range;
 
 use crate::Plan;

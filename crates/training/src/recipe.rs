@@ -87,7 +87,7 @@ impl Recipe {
 
     /// Reads and checks a recipe.
     ///
-    /// Its manifests become relative to the current folder.
+    /// Its paths become relative to the current folder.
     ///
     /// Returns the text as well, for run folders and checkpoints: that of the file or, with
     /// overrides, the resulting recipe without comments.

@@ -1,4 +1,4 @@
-//! Synthetic transducer (RNN-T, TDT) and encoder outputs for decoding benchmarks.
+//! Synthetic transducer models and encoder outputs for decoding benchmarks.
 //!
 //! They are the same in every process and in `crates/bench/python/torch_decode.py`.
 use std::sync::Arc;

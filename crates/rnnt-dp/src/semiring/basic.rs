@@ -1,4 +1,4 @@
-//! Probability, tropical (maximum) and counting semirings for lattice paths.
+//! Probability, tropical (maximum) and counting semirings for paths of transducer lattices.
 use super::{Differentiable, Semiring, expect_gradient_len};
 
 /// Probabilities: `⊕` is `+`, `⊗` is `·`.

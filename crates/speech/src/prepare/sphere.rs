@@ -49,7 +49,7 @@ pub(super) fn read_audio(path: &Path) -> Result<Audio> {
 /// Converts a SPHERE or raw file to WAV.
 pub(super) fn wav_bytes(path: &Path) -> Result<Vec<u8>> {
     let SphereSamples { samples, rate } = read(path)?;
-    // `seconds` has checked the length, so that all numbers fit into 32 bits.
+    // The length of the file has been checked, so that all numbers fit into 32 bits.
     let data_bytes = 2 * samples.len() as u32;
     let mut file = Vec::with_capacity(WAV_HEADER_BYTES as usize + data_bytes as usize);
     file.extend(b"RIFF");

@@ -24,7 +24,7 @@ const TILE_CONFIG: TileConfig = {
     TileConfig(shapes)
 };
 
-/// Computes `out (=|+=) left · right` over `depth` tiles of the sum.
+/// Computes `out (=|+=) left · right` over an inner dimension of `depth` tiles.
 ///
 /// ```text
 /// for rows I of 32, for columns J of 32:
