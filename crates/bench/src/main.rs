@@ -79,10 +79,10 @@ struct BenchArgs {
     /// Limit the memory of panda's loss in bytes [default: recompute scores; suite pruned: 56MiB]
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     budget: Option<usize>,
-    /// Suite skip: take the lattices of this checkpoint
+    /// For the suite `skip`: use the lattices of this checkpoint
     #[arg(long, value_name = "FILE", requires = "manifest")]
     checkpoint: Option<PathBuf>,
-    /// Suite skip: take the utterances of this manifest
+    /// For the suite `skip`: use the utterances of this manifest
     #[arg(long, value_name = "FILE", requires = "checkpoint")]
     manifest: Option<PathBuf>,
 }

@@ -157,7 +157,7 @@ impl DecodingModel {
         if config.factored_blank {
             network = network.with_factored_blank(config.blank)?;
         }
-        // Advances of the classes.
+        // Topology: frames and labels by which each class advances.
         let topology = match (durations, config.modified) {
             ([], false) => Ok(Topology::rnnt()),
             ([], true) => Ok(Topology::modified()),

@@ -8,7 +8,7 @@ use super::case::{self, LossCase};
 use super::outcome::{LossOutcome, common_options, real_row_mask};
 use crate::error::RunError;
 
-/// Runs scores of tokens and durations (TDT).
+/// Computes the TDT loss of a case.
 pub(super) fn run_tdt<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
     let targets = case.targets()?;
     let [_, frames, positions, width] = case.shape("acts")?;

@@ -13,7 +13,8 @@ impl Model {
     /// Returns the projection of encoder rows to the joint width, packed.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] for a recognition lattice; errors of candle.
+    /// [`crate::Error::Shape`] for a model with a recognition lattice, which has no joint network;
+    /// errors of candle.
     pub fn packed_projection(&self) -> Result<AffineLayer> {
         self.output.transducer()?.layers.encoder.pack("joint.encoder")
     }
@@ -23,7 +24,8 @@ impl Model {
     /// Searches take projected frames, as [`Model::encode`] returns.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] for a recognition lattice; errors of candle.
+    /// [`crate::Error::Shape`] for a model with a recognition lattice, which has no joint network;
+    /// errors of candle.
     pub fn decoder(&self) -> Result<decoding::DecodingModel> {
         let TransducerNetwork { predictor, layers } = self.output.transducer()?;
         let (mut weight, mut bias) = (to_vec(layers.head.weight())?, to_vec(layers.head.bias())?);

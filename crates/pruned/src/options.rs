@@ -33,7 +33,8 @@ pub struct Options {
     pub delay_penalty: f64,
     /// FastEmit λ: label adjoints are multiplied by `1 + λ`.
     ///
-    /// The blank that must follow a label of the constrained topology is not scaled. Losses and occupancies do not change.
+    /// The blank that must follow a label of the constrained topology is not scaled. Losses and
+    /// occupancies do not change.
     pub fastemit: f64,
 }
 

@@ -156,7 +156,7 @@ pub struct Score {
     pub characters: ErrorCounts,
     /// Number of utterances.
     pub utterances: usize,
-    /// Intervals over speakers, if all utterances have a speaker and there are several.
+    /// Intervals over speakers, if all utterances have one and several exist.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over_speakers: Option<SpeakerIntervals>,
 }

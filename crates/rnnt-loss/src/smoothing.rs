@@ -6,7 +6,8 @@
 //! loss' = loss + z · mean over sites of logZ²
 //! ```
 //!
-//! The mean score is the score, and the log-sum, of a head with one class: the mean of all classes.
+//! h: hidden row of the site; `W_k`, `b_k`: weight and bias of class k. The mean score is the score
+//! of a head whose only class has the mean weight and bias; with one class it equals the log-sum.
 //! The lattice uses `e'`, so that with `a` the adjoint of `e'`
 //!
 //! ```text

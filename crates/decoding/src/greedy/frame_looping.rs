@@ -18,8 +18,8 @@ use crate::{DecodingModel, Error, Hypotheses, NetworkScratch, Result, SiteBatch,
 /// # Shapes
 /// As [`GreedySearch::decode`](crate::GreedySearch::decode).
 ///
-/// Cost: about `Σ_t max_b (labels on frame t + 1)` steps of predictor and joint for the whole
-/// batch.
+/// # Cost
+/// About `Σ_t (1 + max_b labels of b on frame t)` steps of predictor and joint for the whole batch.
 ///
 /// # Errors
 /// [`Error::Option`] for unsupported options; those of

@@ -41,8 +41,8 @@ pub(super) type Vocabulary = (Vec<String>, Vec<i32>);
 ///
 /// The first `num_characters` pieces are the characters of the words, at most `size`.
 ///
-/// Cost: a round is O(16 · characters of the distinct words); there are about 7 log(repeated strings
-/// / size) rounds.
+/// Cost: a round is O(16 · characters of the distinct words); there are about
+/// 7 log(repeated strings / size) rounds.
 pub(super) fn train(words: &[String], size: usize, num_characters: usize) -> Vocabulary {
     // Distinct words with their counts, and all repeated strings as initial pieces.
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
