@@ -6,7 +6,8 @@
 //! 5 "vorbis" codebooks - 1 (8 bits), each: 0x564342 (24) dimensions (16) entries (24)
 //! lengths of the codewords, lookup table
 //! ```
-//! Few bits can declare many entries: a list of lengths in order, a lookup table as a product.
+//! A small header can declare large tables: ordered lengths are run-length coded, and a lookup
+//! table stores only a root of its entries.
 
 /// Largest number of values in all lookup tables; encoders use a tenth of it.
 const MAX_VALUES: u64 = 1 << 22;
