@@ -12,7 +12,7 @@ use super::measurement::{CaseShape, SkipReport};
 pub struct SessionWorkload {
     inputs: LossInputs,
     session: Session<f32>,
-    /// Number of sites of the last step with a backward pass.
+    /// Sites whose backward pass the last step computed.
     active_sites: Option<usize>,
 }
 

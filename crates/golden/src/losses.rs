@@ -13,9 +13,9 @@ use super::outcome::{LossOutcome, common_options, real_row_mask};
 use super::{pruned, topologies};
 use crate::error::RunError;
 
-/// Absolute score from which on a case is hard: f32 programs lose precision on it.
+/// Absolute score from which on a case is ill-conditioned: f32 programs are inexact.
 const EXTREME_SCORE: f64 = 900.0;
-/// Loss below which a case is hard.
+/// Loss below which a case is ill-conditioned.
 const TINY_LOSS: f64 = 1e-4;
 
 /// Returns true if [`run`] supports a kind.
@@ -50,6 +50,7 @@ fn run_dense_scores<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError
     let emissions = pending.emissions().into_owned();
     let output = pending.backward(&weights)?;
     let mut outcome = LossOutcome::default();
+    // Fail first if a stored value is missing.
     case.get("loss")?;
     case.get("grad_logits")?;
     // Losses, their reductions, and the sums of the recursion.
@@ -78,7 +79,7 @@ fn run_dense_scores<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError
     session.sum_in_place(&mut in_place, (classes, layout), &targets, &Reduction::Mean.weights(&targets))?;
     outcome.add_gradient(case, "grad_logits_loss_mean", &in_place)?;
 
-    // Padding, and whether the case is hard.
+    // Padding, and whether the case is ill-conditioned.
     let is_real = real_row_mask(&targets, frames, positions);
     outcome.expect_zero_padding("grad_logits", &output.gradients.scores, classes, &is_real);
     let site_scores = values.chunks_exact(classes).zip(&is_real).filter(|(_, is_real)| **is_real);
@@ -187,6 +188,7 @@ fn run_joint_network<F: Element>(case: &LossCase) -> Result<LossOutcome, RunErro
     let inputs = NetworkInputs { encoder_rows: &encodings, predictor_rows: &predictions, layout };
     let output = network.sum(&mut session, inputs, &targets, &weights)?;
     let mut outcome = LossOutcome::default();
+    // Fail first if a stored value is missing.
     case.get("loss")?;
     outcome.add_loss(case, "loss", &output.losses)?;
     for (name, gradient) in [

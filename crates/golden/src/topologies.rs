@@ -51,6 +51,7 @@ fn compare_output<F: Element>(
     is_real: &[bool],
 ) -> Result<LossOutcome, RunError> {
     let mut outcome = LossOutcome::default();
+    // Fail first if a stored value is missing.
     case.get("loss")?;
     case.get("grad_acts")?;
     let gradient = &output.gradients.scores;

@@ -145,7 +145,7 @@ impl<'a> ArcTargets<'a> {
         }
     }
 
-    /// Calls `visit(number, target, weight + shift)` for each arc that is not blocked.
+    /// Calls `visit(number, target, weight + shift)` for each arc from a state above -inf.
     fn for_each_arc<F: Real>(&self, lexical: &[F], shifts: &[F], mut visit: impl FnMut(usize, usize, F)) {
         let vocabulary = self.context.vocabulary();
         for (state, (row, &shift)) in lexical.chunks_exact(vocabulary).zip(shifts).enumerate() {

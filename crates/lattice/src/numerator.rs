@@ -2,7 +2,8 @@
 //!
 //! S is that log-sum. Site: a frame t and a label position u, which have two arcs. `B[t,u]`,
 //! `L[t,u]`: weights of the blank and of the next label; `α[u]`: log-sum over the paths to u; a_i:
-//! the same after i labels in the frame; N frames, M labels, at most K labels per frame.
+//! the same over paths that emit i labels in the frame; N frames, M labels, at most K labels per
+//! frame.
 //!
 //! ```text
 //! one label or a blank:  α'[u] = log(exp(α[u] + B[t,u]) + exp(α[u-1] + L[t,u-1]))

@@ -29,14 +29,14 @@ use crate::{
     sites::{GroupSites, HiddenSites, hidden_row_indices},
 };
 
-/// A checked call over heads; the values are arguments of each pass.
+/// Inputs whose shapes are checked once; each pass takes the values as arguments.
 pub(crate) struct HeadCall<'t, F> {
     objective: LatticeObjective<'t>,
-    model: HeadModel<F>,
+    model: HeadInputs<F>,
 }
 
 /// Source of the hidden rows and their heads, independent of the objective.
-pub(crate) struct HeadModel<F> {
+pub(crate) struct HeadInputs<F> {
     source: SiteSource,
     heads: HeadSet<F>,
 }
@@ -53,7 +53,7 @@ pub(crate) struct SiteGroup<'c, F> {
     heads: Vec<(HeadRole, Head<'c, F>)>,
 }
 
-impl<F: Real> HeadModel<F> {
+impl<F: Real> HeadInputs<F> {
     /// Checks the inputs of a joint network.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
         targets: Cow<'t, Targets>,
         options: &Options,
     ) -> Result<Self> {
-        let model = HeadModel::joint(joint, &targets, options)?;
+        let model = HeadInputs::joint(joint, &targets, options)?;
         Ok(model.with_objective(LatticeObjective::new(loss, targets)?))
     }
 
@@ -138,7 +138,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
         layout.check(objective.site_targets())?;
         expect_rows("hidden", layout.score_rows(objective.site_targets()), width, hidden.len())?;
         let heads = HeadSet::new(&head, durations, blank, options)?;
-        Ok(HeadModel { source: SiteSource::Hidden { width, layout }, heads }.with_objective(objective))
+        Ok(HeadInputs { source: SiteSource::Hidden { width, layout }, heads }.with_objective(objective))
     }
 
     /// Sizes that determine the bytes of the call.

@@ -3,6 +3,7 @@
 //! The forward pass turns emissions (log-probabilities of the selected classes at each site, a
 //! lattice node) into losses and adjoints (derivatives of each loss with respect to emissions). The
 //! backward pass applies the weights of the utterances to the adjoints and splits them by head.
+//! N: sites; S: columns, the selected classes of all heads.
 use std::{borrow::Cow, ops::Range};
 
 use kernels::reset;

@@ -17,7 +17,7 @@ use crate::{
 /// use rnnt_loss::{MemoryPlan, Options, Targets};
 /// let targets = Targets::new(0, vec![500; 1024], vec![vec![1; 100]; 1024])?;
 /// let plan = MemoryPlan::new::<f32>(&targets, 1024, 4096, &Options::default())?;
-/// assert!(plan.transient < 64 << 20 && plan.dense > 700 << 30);
+/// assert!(plan.transient_bytes < 64 << 20 && plan.dense_bytes > 700 << 30);
 /// # Ok::<(), rnnt_loss::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]

@@ -12,7 +12,7 @@ use crate::{
     Error, Loss, LossOutput, Options, PassScales, PrunedInputs, PruningOutput, Result, SimpleInputs, Targets,
     budget::{CallPlan, SessionBuffers},
     first_pass::{FirstPassPlan, PruningPass, retained_targets},
-    head_call::{HeadCall, HeadModel},
+    head_call::{HeadCall, HeadInputs},
     inputs::InputValues,
     lattice_state::ForwardPass,
     objective::LatticeObjective,
@@ -82,7 +82,7 @@ pub(crate) fn second_pass_loss(loss: &Loss) -> Loss {
 /// A checked call of both passes.
 pub(crate) struct PrunedCall<'t, F> {
     first_pass: PruningPass,
-    second_pass: HeadModel<F>,
+    second_pass: HeadInputs<F>,
     second_pass_loss: Loss,
     targets: Cow<'t, Targets>,
     scales: PassScales,
@@ -112,7 +112,7 @@ impl<'t, F: Real> PrunedCall<'t, F> {
         options: &Options,
     ) -> Result<Self> {
         let first_pass = PruningPass::new(options, inputs, &loss, &targets)?;
-        let second_pass = HeadModel::joint(&inputs.joint, &targets, options)?;
+        let second_pass = HeadInputs::joint(&inputs.joint, &targets, options)?;
         let second_pass_loss = second_pass_loss(&loss);
         Ok(Self { first_pass, second_pass, second_pass_loss, targets, scales: inputs.scales })
     }

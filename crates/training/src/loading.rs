@@ -202,7 +202,7 @@ enum UnreadSet {
     Disk(Box<StreamedSet>),
 }
 
-/// The state that data and an earlier run determine together.
+/// Tokenizer and fingerprint: of the resumed checkpoint, or else of the data.
 struct RunContext {
     resumed: Option<Checkpoint>,
     tokenizer: Tokenizer,

@@ -1,6 +1,7 @@
 //! Baseline joint network: projects encoder and predictor outputs at every site.
 //!
-//! A site is a lattice node (t, u). The measured system projects each frame and label only once.
+//! A site is a lattice node (t, u). `decoding::JointNetwork`, with
+//! which it is compared, projects each frame and label only once.
 use std::sync::{Mutex, PoisonError};
 
 use decoding::{Activation, AffineLayer, JointScorer, NetworkScratch, SiteBatch};

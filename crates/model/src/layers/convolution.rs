@@ -38,7 +38,7 @@ pub(crate) struct WindowPosition {
     pub first_output: usize,
     /// Frames in the window of output frame 0 before the first input frame.
     ///
-    /// 1, or 0 if the input begins with that frame.
+    /// 1 at the start of an utterance; 0 in a stream, whose input begins with the previous frame.
     pub padding_frames: usize,
 }
 

@@ -248,7 +248,7 @@ impl StreamingEncoder {
 
     /// Encodes the pending rows of all streams in one batch.
     ///
-    /// Streams without new rows are omitted.
+    /// Streams without new rows are omitted, unless they have ended.
     ///
     /// # Errors
     /// Those of the encoder.

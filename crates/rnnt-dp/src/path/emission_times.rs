@@ -1,7 +1,7 @@
 //! Transducer emission times of labels, and confidences, from the loss's adjoints.
 //!
-//! An adjoint is the negative posterior of an arc, so adjoints have the distribution of each
-//! label's frame.
+//! An adjoint is the negative posterior of an arc, so the adjoints of a label's
+//! arcs give the distribution of its emission frame.
 use crate::{AlignmentPath, Lattices, Result, Topology, forward_backward::expect_len, path::map_utterances};
 
 /// Returns the expected frame at which each label is emitted.

@@ -76,7 +76,7 @@ pub(super) enum Deviation {
     Exact,
 }
 
-/// Scales each column of `[T, dim]` values to mean 0 and the given deviation.
+/// Subtracts the mean of each column and divides by its deviation; `[T, dim]`.
 ///
 /// Moments over all T are computed in f64.
 pub(super) fn normalize_columns<F: FeatureFloat>(data: &mut [F], dim: usize, deviation: Deviation) {

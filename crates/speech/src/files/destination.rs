@@ -28,7 +28,7 @@ const READER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of the attempts to open a pipe.
 const PIPE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The target of a write, open or known to be writable.
+/// The target of a write: a path to replace, or an open file.
 #[derive(Debug)]
 pub struct Destination(DestinationKind);
 

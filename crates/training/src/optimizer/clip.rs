@@ -20,7 +20,7 @@ pub enum Clip {
 impl Clip {
     /// Returns the divisor of every gradient for a norm; at least 1.
     ///
-    /// NaN gives NaN; 0 gives 1.
+    /// With a limit, NaN gives NaN; 0 gives 1.
     pub fn divisor(self, norm: f64) -> f64 {
         match self {
             Clip::None => 1.0,

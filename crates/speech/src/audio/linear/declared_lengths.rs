@@ -63,7 +63,7 @@ impl DeclaredLengths {
         };
         // A finished file without samples has the same data length as an unfinished one, but its
         // RIFF length covers the file, except for a final pad byte.
-        let is_open = match length {
+        let is_unfinished = match length {
             0 => {
                 self.declared_file_bytes == 8
                     || self.declared_file_bytes + 1 < file_bytes
@@ -72,7 +72,7 @@ impl DeclaredLengths {
             _ if length == u64::from(u32::MAX) && !self.is_long => true,
             _ => length > remaining && !self.is_truncated(length, start, remaining),
         };
-        if is_open {
+        if is_unfinished {
             DataBytes { declared: remaining, present: remaining }
         } else {
             DataBytes { declared: length, present: length.min(remaining) }
