@@ -46,7 +46,7 @@ impl BandGraph<'_> {
     /// Returns an arc as a transition; its label is the index of its emission.
     fn transition(&self, &BandArc { emission, from, to }: &BandArc) -> Transition {
         let to = (to != END).then_some(to as usize);
-        Transition { source: from as usize, target: to, label: emission, log_prob: self.emissions[emission] }
+        Transition { source: from as usize, target: to, arc: emission, log_prob: self.emissions[emission] }
     }
 }
 
@@ -123,8 +123,7 @@ impl BandedScratch {
                 |arc, source_alpha| {
                     let posterior =
                         (source_alpha + arc.log_prob + beta_after::<Log>(arc, beta) - log_p).exp();
-                    adjoints[arc.label] =
-                        -factor(&topology_arcs[arc.label % topology_arcs.len()]) * posterior;
+                    adjoints[arc.arc] = -factor(&topology_arcs[arc.arc % topology_arcs.len()]) * posterior;
                 },
             );
         }

@@ -38,7 +38,7 @@ impl AlignmentPath {
     fn new(lattice: &Lattice, log_prob: f64, arcs: &[Transition]) -> Self {
         let step = |arc: &Transition| PathStep {
             site: lattice.site(arc.source),
-            arc: arc.label,
+            arc: arc.arc,
             log_prob: arc.log_prob,
         };
         Self { log_prob, steps: arcs.iter().map(step).collect() }

@@ -34,8 +34,8 @@ pub struct Transition {
     pub source: usize,
     /// Target state, a later one; none for the end of the path.
     pub target: Option<usize>,
-    /// Label of the arc: its index in the topology, or its CTC column.
-    pub label: usize,
+    /// Index of the arc in the topology, or its CTC column.
+    pub arc: usize,
     /// Its log-probability.
     pub log_prob: f64,
 }

@@ -44,10 +44,10 @@ pub fn emission_posteriors(labels: &[u32], emissions: &[f64]) -> Result<Vec<f64>
             let label_begin = arc
                 .target
                 .map(|to| trellis.frame_and_state(to))
-                .filter(|&(_, s)| arc.label > 0 && source_state != Some(s));
+                .filter(|&(_, s)| arc.arc > 0 && source_state != Some(s));
             if let Some((t, _)) = label_begin {
                 let posterior = (source_alpha + arc.log_prob + beta_after::<Log>(arc, &beta) - log_p).exp();
-                out[t * labels.len() + arc.label - 1] += posterior;
+                out[t * labels.len() + arc.arc - 1] += posterior;
             }
         },
     );

@@ -22,7 +22,7 @@ pub struct CtcPath {
 
 impl CtcPath {
     fn new(log_prob: f64, arcs: &[Transition]) -> Self {
-        let columns = arcs.iter().filter(|arc| arc.target.is_some()).map(|arc| arc.label).collect();
+        let columns = arcs.iter().filter(|arc| arc.target.is_some()).map(|arc| arc.arc).collect();
         Self { log_prob, columns }
     }
 

@@ -103,7 +103,7 @@ impl<'a> Trellis<'a> {
     /// The arc from index `from` to a state of a frame.
     fn arc(&self, from: usize, t: usize, s: usize, is_stay: bool) -> Transition {
         let log_prob = if is_stay { self.stay_emission(t, s) } else { self.entry_emission(t, s) };
-        Transition { source: from, target: Some(self.state_index(t, s)), label: Self::column(s), log_prob }
+        Transition { source: from, target: Some(self.state_index(t, s)), arc: Self::column(s), log_prob }
     }
 
     /// The arcs from a state at a frame: to the next frame, or to the end.
@@ -112,12 +112,8 @@ impl<'a> Trellis<'a> {
         let next_states = if is_last_frame { [None; 3] } else { self.next_states(s) };
         let arcs = next_states.into_iter().flatten().map(move |next| self.arc(from, t + 1, next, next == s));
         let may_end = is_last_frame && self.last_states().contains(&s);
-        let end_arc = may_end.then_some(Transition {
-            source: from,
-            target: None,
-            label: Self::column(s),
-            log_prob: 0.0,
-        });
+        let end_arc =
+            may_end.then_some(Transition { source: from, target: None, arc: Self::column(s), log_prob: 0.0 });
         arcs.chain(end_arc)
     }
 

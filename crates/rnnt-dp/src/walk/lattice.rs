@@ -53,7 +53,7 @@ impl<'a> Lattice<'a> {
     pub(crate) fn check_emissions(&self) -> Result<()> {
         match self.arcs().find(|arc| arc.log_prob.is_nan() || arc.log_prob == f64::INFINITY) {
             None => Ok(()),
-            Some(Transition { source: from, label: arc, log_prob: value, .. }) => {
+            Some(Transition { source: from, arc, log_prob: value, .. }) => {
                 let Site { frame, label } = self.site(from);
                 Err(Error::Emission { utterance: self.utterance, frame, label, arc, value })
             }
@@ -133,7 +133,7 @@ impl<'a> Lattice<'a> {
                 ArcTarget::Outside => return None,
             };
             let log_prob = lattice.emission(source_index, source, arc);
-            Some(Transition { source: source_index, target: to, label: arc, log_prob })
+            Some(Transition { source: source_index, target: to, arc, log_prob })
         })
     }
 }

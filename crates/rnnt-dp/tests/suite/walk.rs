@@ -110,7 +110,7 @@ proptest! {
         let value = |site: usize, column: usize| ((site * 7 + column * 3) % 5) as f64 - 1.5;
         let arc_weight = |arc: &Transition| {
             let at = lattice.site(arc.source);
-            let values = topology.emission_terms(arc.label).iter().map(|term| {
+            let values = topology.emission_terms(arc.arc).iter().map(|term| {
                 let source = rnnt_dp::Site { label: at.label + term.labels, ..at };
                 value(lattices.site_index(0, source).unwrap_or(0), term.column)
             });
