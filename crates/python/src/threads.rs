@@ -1,0 +1,68 @@
+//! Thread pool of the process; a forked child gets its own.
+//!
+//! The threads of a pool do not exist in a forked child, so that a call into the parent's pool
+//! would wait forever. The pool is replaced when the process id has changed.
+use std::{
+    process,
+    sync::atomic::{AtomicPtr, AtomicUsize, Ordering},
+};
+
+use pyo3::{
+    PyResult,
+    exceptions::{PyRuntimeError, PyValueError},
+    pyfunction,
+};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+/// A pool, and the process that its threads belong to.
+struct ProcessPool {
+    process_id: u32,
+    threads: usize,
+    pool: ThreadPool,
+}
+
+static CURRENT: AtomicPtr<ProcessPool> = AtomicPtr::new(std::ptr::null_mut());
+/// Number of threads that the user chose; 0 is the default of rayon.
+static CHOSEN_THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// Runs `work` in the pool of this process.
+pub fn install<T: Send>(work: impl FnOnce() -> T + Send) -> PyResult<T> {
+    Ok(process_pool()?.pool.install(work))
+}
+
+/// Returns the pool of this process; creates it for the first call.
+fn process_pool() -> PyResult<&'static ProcessPool> {
+    let (process_id, threads) = (process::id(), CHOSEN_THREADS.load(Ordering::Acquire));
+    let current = CURRENT.load(Ordering::Acquire);
+    // SAFETY: the pointer is null or comes from `Box::leak`, and pools are never freed.
+    if let Some(pool) = unsafe { current.as_ref() }
+        && (pool.process_id, pool.threads) == (process_id, threads)
+    {
+        return Ok(pool);
+    }
+    let pool = ThreadPoolBuilder::new().num_threads(threads).thread_name(|index| format!("panda-{index}"));
+    let pool = pool.build().map_err(|error| PyRuntimeError::new_err(format!("threads: {error}")))?;
+    // A pool that is replaced is not freed: calls of other threads may use it, and in a forked
+    // child its destructor would wait for threads that do not exist.
+    let pool: &'static mut ProcessPool = Box::leak(Box::new(ProcessPool { process_id, threads, pool }));
+    let pool = std::ptr::from_mut(pool);
+    CURRENT.store(pool, Ordering::Release);
+    // SAFETY: the pool was leaked above.
+    Ok(unsafe { &*pool })
+}
+
+/// Returns the number of threads of a call.
+#[pyfunction]
+pub fn num_threads() -> PyResult<usize> {
+    Ok(process_pool()?.pool.current_num_threads())
+}
+
+/// Sets the number of threads of later calls; the results do not depend on it.
+#[pyfunction]
+pub fn set_num_threads(threads: usize) -> PyResult<()> {
+    if threads == 0 {
+        return Err(PyValueError::new_err("threads: expected a number from 1, found 0"));
+    }
+    CHOSEN_THREADS.store(threads, Ordering::Release);
+    Ok(())
+}
