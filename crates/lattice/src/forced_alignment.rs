@@ -43,12 +43,12 @@ impl<F: Real> LatticeSession<F> {
         let mut paths = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
             call.set_frames(&group)?;
-            self.buffers.numerator.set_arcs(context, alignment, &*call.weights, &group, labels)?;
+            self.buffers.numerator.compute_arc_weights(context, alignment, &*call.weights, &group, labels)?;
             let mut group_paths = vec![None; group.len()];
             let (numerator, may_be_nan) = (&self.buffers.numerator, call.step.may_be_nan());
             par_for(items_mut(&mut group_paths), |index, path| {
                 let frames = group.frame_range(index).len();
-                *path = Some(match numerator.string(&group, index) {
+                *path = Some(match numerator.labels_and_arcs(&group, index) {
                     // Comparisons would ignore NaN.
                     Some((labels, arcs)) if may_be_nan && has_nan(arcs, labels.len() + 1) => {
                         LatticePath { weight: f64::NAN, ..blocked_path(alignment, frames) }
