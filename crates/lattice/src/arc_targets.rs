@@ -1,4 +1,4 @@
-//! Sums and maxima over the label arcs into each context state of a lattice.
+//! Sums and maxima over the label arcs into each lattice state.
 //!
 //! They are the inner loops of the forward, backward and Viterbi recursions of one frame (`step`).
 //! p: source state; y: label, 1 to V; q = δ(p, y): target state; `l[p,y]` (`lexical`): weight of a
@@ -16,7 +16,7 @@ use crate::{Context, context::NextStates};
 
 /// Minimum number of arcs per frame for splitting states into blocks.
 const MIN_BLOCKED_ARCS: usize = 1 << 18;
-/// Approximate number of blocks of target states, and of tasks of source states.
+/// Approximate number of parallel blocks of states.
 const BLOCKS: usize = 64;
 
 /// The label arcs of a frame by their targets.
@@ -166,7 +166,7 @@ impl<'a> ArcTargets<'a> {
 }
 
 impl StateRuns {
-    /// Splits target states into blocks, if there are many arcs and no overlaps.
+    /// Splits target states into blocks if arcs are many and runs disjoint.
     fn new(starts: Vec<u32>, vocabulary: usize, min_blocked_arcs: usize) -> Self {
         let states = starts.len();
         let mut distinct_starts: Vec<usize> = starts.iter().map(|&start| start as usize).collect();
@@ -224,7 +224,7 @@ impl StateRuns {
         });
     }
 
-    /// Calls `visit` for the arcs to a block, one range of source states after another.
+    /// Calls `visit` with the arcs to a block, by source range.
     ///
     /// Without a block, it visits all arcs.
     fn for_each_source_range<F: Real>(
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
     use crate::{FullNGram, NextStateTable};
 
-    /// Checks that results with and without blocks of target states are equal, bit for bit.
+    /// Checks that blocks of target states do not change result bits.
     fn check_blocks<F: Real + PartialEq>(vocabulary: usize, order: usize) {
         let context = FullNGram::new(vocabulary, order).unwrap();
         let states = context.states();

@@ -1,8 +1,9 @@
-//! Screening: quantized estimates of the arcs of a lattice's joint network.
+//! Screening for lattice search: quantized estimates of joint network arcs.
 //!
-//! A [`QuantizedArgmax`] scores panels of up to 32 context states. The few states without a panel
-//! are scored exactly, in products whose columns are frames. Estimates are made about the center
-//! (mean) of the contexts. Sizes: C context states, V labels, H hidden units.
+//! The search (`screened`) uses them to exclude arcs that cannot be the best. A [`QuantizedArgmax`]
+//! (the *screen*) scores panels of up to 32 context states. The few states without a panel are
+//! scored exactly, in products whose columns are frames. Estimates are made about the center (mean)
+//! of the projected contexts. Sizes: C context states, V labels, H hidden units.
 use std::sync::{Mutex, PoisonError};
 
 use kernels::{
@@ -26,19 +27,29 @@ use crate::{
 const MIN_PANELS: usize = 16;
 /// Number of states from which the center of all contexts is estimated.
 const SAMPLED_STATES: usize = 64;
-/// States without a panel of a task.
+/// States without a panel that one task scores.
 const STATES_PER_TASK: usize = 8;
+/// Relative margin of deviations.
+///
+/// Both margins are larger than the rounding errors of `ln` and of the sums.
+const DEVIATION_FACTOR: f64 = 1.001;
+/// Absolute margin of the deviation of one hidden unit.
+const DEVIATION_MARGIN: f64 = 1e-5;
+/// Upper bound of the difference of two tanh values.
+const MAX_TANH_DIFFERENCE: f64 = 2.0;
 
+/// Bytes of the lists of a panel and frame: a frame slice and the sources of a task.
+const PANEL_LIST_BYTES: usize = 512;
 /// Bytes of small allocations of the screen.
 const SLACK_BYTES: usize = 4096;
-/// Independent running maxima.
+/// Independent running maxima of [`max_of`].
 const LANES: usize = 16;
 
 /// The screen of a joint network, and its panels.
 pub struct Screening<F> {
     screen: QuantizedArgmax<F>,
     panels: StatePanels,
-    /// Prepared contexts of each panel, *H x PANEL_COLUMNS*.
+    /// Contexts of each panel in exponential form, *H x PANEL_COLUMNS*.
     addends: AlignedVec<F>,
     /// Number of the arc before the first arc of each state.
     previous_arcs: Vec<[u32; PANEL_COLUMNS]>,
@@ -50,7 +61,7 @@ impl<F: Real> Screening<F> {
     /// It takes the network's buffer for columns, which [`into_buffer`](Self::into_buffer) returns.
     pub fn new(projections: &mut Projections<F>, panels: StatePanels) -> Option<Self> {
         let (h, v) = (projections.hidden, projections.vocabulary);
-        if projections.contexts.has_out_of_range() {
+        if projections.contexts.has_large_rows() {
             return None;
         }
         let (center, deviation) = center_and_deviation(projections);
@@ -108,13 +119,14 @@ pub fn scratch<F: Real>(
     let panels = panels::<F>(&sizes, &step, utterances)?;
     let (panel_count, unpaneled_count) = (panels.states.len(), panels.unpaneled.len());
     let elements = ScratchReq::new::<F>;
-    // Columns and numbers of arcs; the screen.
+    // Contexts as columns, with 16 bytes of lists for each state; the screen.
     let columns = elements(h).and(ScratchReq::from_bytes(16)).times(PANEL_COLUMNS).times(panel_count);
     let screen = ScratchReq::from_bytes(QuantizedArgmax::<F>::bytes(h, v) + SLACK_BYTES);
     // Arcs of states without a panel and centers of some frames, blanks, α', frame slices and
     // sources of tasks.
     let unpaneled_scratch = elements(PANEL_COLUMNS * (1 + v) + 1).times(unpaneled_count);
-    let panel_scratch = elements(PANEL_COLUMNS).and(ScratchReq::from_bytes(512)).times(panel_count);
+    let panel_scratch =
+        elements(PANEL_COLUMNS).and(ScratchReq::from_bytes(PANEL_LIST_BYTES)).times(panel_count);
     let state_scratch = elements(1).and(ScratchReq::from_bytes(16)).times(c);
     let utterance_scratch =
         ScratchReq::all_of([unpaneled_scratch, panel_scratch, state_scratch, elements(PANEL_COLUMNS * h)]);
@@ -136,7 +148,7 @@ pub fn scratch<F: Real>(
 
 /// Estimates the center of the contexts, and their largest deviation from it.
 ///
-/// The center is not prepared for tanh.
+/// The center is a mean of addends, not of their exponential form.
 fn center_and_deviation<F: Real>(projections: &Projections<F>) -> (Vec<F>, StateDeviation) {
     let (rows, h) = (&projections.contexts.rows, projections.hidden);
     let state_count = rows.len() / h;
@@ -147,33 +159,33 @@ fn center_and_deviation<F: Real>(projections: &Projections<F>) -> (Vec<F>, State
         F::restore_tanh_addends(&mut row);
         kernels::add(&mut center, &row);
     }
-    let weight = F::from_f64(1.0 / sample.len() as f64);
-    center.iter_mut().for_each(|mean| *mean *= weight);
+    let sample_weight = F::from_f64(1.0 / sample.len() as f64);
+    center.iter_mut().for_each(|mean| *mean *= sample_weight);
     // Largest distance of an element, and largest norm of the distances of a context.
+    let max_difference = F::from_f64(MAX_TANH_DIFFERENCE);
     let deviation = Mutex::new(StateDeviation { max_abs: 0.0, max_norm: 0.0 });
     par_for(parts(rows, PANEL_COLUMNS * h), |_, rows| {
         let (mut max_distance, mut max_square_sum) = (F::ZERO, F::ZERO);
         let mut row = projections.pool.acquire("task", h);
-        for prepared in rows.chunks_exact(h) {
-            row.copy_from_slice(prepared);
+        for exponential_form in rows.chunks_exact(h) {
+            row.copy_from_slice(exponential_form);
             F::restore_tanh_addends(&mut row);
             for (x, &mean) in row.iter_mut().zip(&center) {
                 // Two tanh values differ by at most the difference of their arguments, and by at
-                // most 2.
+                // most the length of their range.
                 let distance = *x - mean;
                 let distance = if distance < F::ZERO { -distance } else { distance };
-                *x = if distance > F::from_f64(2.0) { F::from_f64(2.0) } else { distance };
+                *x = if distance > max_difference { max_difference } else { distance };
             }
             max_distance = max_of(&row, max_distance);
             let square_sum = kernels::dot(&row, &row);
             max_square_sum = if square_sum > max_square_sum { square_sum } else { max_square_sum };
         }
         let (max_distance, norm) = (max_distance.to_f64(), max_square_sum.to_f64().sqrt());
-        // Rounded up by more than the errors of `ln` and of the sums.
         let mut deviation = deviation.lock().unwrap_or_else(PoisonError::into_inner);
         *deviation = StateDeviation {
-            max_abs: deviation.max_abs.max(max_distance * 1.001 + 1e-5),
-            max_norm: deviation.max_norm.max(norm * 1.001 + 1e-5 * (h as f64).sqrt()),
+            max_abs: deviation.max_abs.max(max_distance * DEVIATION_FACTOR + DEVIATION_MARGIN),
+            max_norm: deviation.max_norm.max(norm * DEVIATION_FACTOR + DEVIATION_MARGIN * (h as f64).sqrt()),
         };
     });
     (center, deviation.into_inner().unwrap_or_else(PoisonError::into_inner))
@@ -199,11 +211,12 @@ pub struct ScreenedFrames<'a, F: Real> {
 }
 
 impl<'a, F: Real> ScreenedFrames<'a, F> {
-    /// None if a frame is out of the range of preparation.
+    /// None if a frame has addends whose exponentials could overflow.
     pub fn new(projections: &'a Projections<F>, screening: &'a Screening<F>) -> Option<Self> {
-        (!projections.frames.has_out_of_range()).then_some(Self { projections, screening })
+        (!projections.frames.has_large_rows()).then_some(Self { projections, screening })
     }
 
+    /// The panels of the context.
     pub fn panels(&self) -> &'a StatePanels {
         &self.screening.panels
     }
@@ -218,13 +231,14 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
         self.projections.hidden
     }
 
-    fn frame(&self, frame: usize) -> &'a [F] {
+    /// Row of a projected frame, *H*.
+    fn frame_row(&self, frame: usize) -> &'a [F] {
         &self.projections.frames.rows[frame * self.hidden()..][..self.hidden()]
     }
 
     /// Computes the center of all states at a frame.
     pub fn center(&self, frame: usize, center: &mut [F]) {
-        self.screening.screen.prepare_frame(self.frame(frame), center);
+        self.screening.screen.prepare_frame(self.frame_row(frame), center);
     }
 
     /// `α` of the states of a panel; -inf for unused columns.
@@ -236,7 +250,7 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
     /// Addends of a panel at a frame.
     pub fn addends(&self, panel: usize, frame: usize) -> TanhAddends<'a, F> {
         let size = PANEL_COLUMNS * self.hidden();
-        (&self.screening.addends[panel * size..][..size], self.frame(frame))
+        (&self.screening.addends[panel * size..][..size], self.frame_row(frame))
     }
 
     /// Returns the arc number before the first arc of each state.
@@ -244,13 +258,12 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
         &self.screening.previous_arcs[panel]
     }
 
+    /// The quantized estimates.
     pub fn screen(&self) -> &'a QuantizedArgmax<F> {
         &self.screening.screen
     }
 
-    /// Computes the arcs of states without a panel.
-    ///
-    /// There are at most [`PANEL_COLUMNS`] frames.
+    /// Computes the arcs of states without a panel, at up to 32 frames.
     ///
     /// `out` is *states x PANEL_COLUMNS x (1 + V)*.
     pub fn forward_unpaneled(&self, frames: &[usize], out: &mut [F]) {
@@ -267,7 +280,8 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
                 let mut products = TanhProducts::new(&self.projections.head_left, scratch);
                 let mut out = out.chunks_exact_mut(PANEL_COLUMNS * arcs);
                 self.projections.score_frames(
-                    (frames, Some(&*panel)),
+                    frames,
+                    Some(&*panel),
                     states,
                     &mut products,
                     tile,

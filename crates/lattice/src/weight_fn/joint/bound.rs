@@ -9,7 +9,7 @@ use kernels::{Accumulate, Affine, PANEL_COLUMNS, PackedRight, Real, ScratchReq, 
 
 use super::{
     JointWeightFn, PARAMETER_NAMES, chain, frames,
-    projections::{JointSizes, PreparedRows, ProjectionGradients, Projections},
+    projections::{JointSizes, ProjectionGradients, Projections, TanhAddendRows},
 };
 use crate::{
     Arcs, ArcsMut, Error, Result,
@@ -73,7 +73,7 @@ impl<'a, F: Real> BoundJoint<'a, F> {
         let mut contexts = reuse(buffers, c * h);
         Affine::new(View::new(joint.project_context, e, h), Some(joint.joint_bias))
             .forward(&embeddings, &mut contexts);
-        let contexts = PreparedRows::new(contexts, h);
+        let contexts = TanhAddendRows::new(contexts, h);
         if let Some((state, value)) = contexts.first_not_finite() {
             let row = format!("{value} for state {state}");
             return Err(Error::shape(PARAMETER_NAMES[0], "finite projections of embeddings", row));
@@ -86,7 +86,7 @@ impl<'a, F: Real> BoundJoint<'a, F> {
         let bias = [joint.blank_bias, joint.lexical_bias].concat();
         let mut projections = Projections::new(contexts, head, bias, columns);
         // The remaining buffer is for frames, whose number is not known yet.
-        projections.frames = PreparedRows::new(reuse(buffers, 0), h);
+        projections.frames = TanhAddendRows::new(reuse(buffers, 0), h);
         Ok(Self {
             joint,
             embeddings,
@@ -124,7 +124,7 @@ impl<F: Real> BoundWeights<F> for BoundJoint<'_, F> {
         if !rows.is_empty() {
             self.frame_layer().forward(rows, &mut frames);
         }
-        self.projections.frames = PreparedRows::new(frames, h);
+        self.projections.frames = TanhAddendRows::new(frames, h);
         if let Some((row, value)) = self.projections.frames.first_not_finite() {
             let utterance = utterances[row];
             let frame = utterances[..row].iter().rev().take_while(|&&other| other == utterance).count();

@@ -1,12 +1,14 @@
-//! A lattice's joint network over all arcs of whole frames.
+//! Forward and backward of a lattice's joint network over whole frames.
 //!
-//! P, Q: projected contexts and frames; W, c: output layer; (b, l): scores of blank and labels; gb,
-//! gl: their adjoints; p: context state; t: frame; u: gradient before tanh; d: gradient. A panel
-//! has 32 columns of a product: states of one frame, or frames of one state.
+//! They compute all C (1 + V) arcs of a frame, for the denominator of the loss. P, Q: projected
+//! contexts and frames; W, c: output layer; (b, l): scores of blank and labels; gb, gl: their
+//! adjoints; p: context state; t: frame; s: gradient before tanh; d: gradient; C context states, V
+//! labels, H hidden units. A panel has 32 columns of a product: states of one frame, or frames of
+//! one state.
 //!
 //! ```text
 //! forward     h[p] = tanh(P[p] + Q_t)                (b, l)[p] = h[p] Wᵀ + c
-//! backward    dh = (gb, gl) W     u = dh (1 - h²)     dQ_t = Σ_p u    dP[p] += Σ_t u
+//! backward    dh = (gb, gl) W     s = dh (1 - h²)     dQ_t = Σ_p s    dP[p] += Σ_t s
 //!             dW += Σ (gb, gl)ᵀ h    dc += Σ (gb, gl)
 //! ```
 //! Forward computes `h` as panels of products (steps of the sum x states), backward as rows. A task
@@ -22,11 +24,11 @@ use kernels::{
 use super::projections::{JointSizes, Projections};
 use crate::{Arcs, ArcsMut, weight_fn::Workload};
 
-/// Approximate smallest number of tasks of forward.
+/// Approximate smallest number of tasks of one pass.
 pub const MIN_TASKS: usize = 32;
-/// Largest number of states of a block of backward.
+/// Largest number of states of a block in backward.
 const MAX_BLOCK_STATES: usize = 32;
-/// Rows (states x frames) of one matrix product of backward.
+/// Rows (states x frames) of one matrix product in backward.
 const ROWS_PER_PRODUCT: usize = 128;
 
 /// How forward and backward are split into tasks, by shape.
@@ -34,22 +36,24 @@ struct TaskSplit {
     /// States that forward computes as panels; the others have frames as columns if that is
     /// cheaper.
     column_states: usize,
-    /// Frames of a task of forward.
+    /// Frames of a task in forward.
     frames_per_task: usize,
-    /// Panels of a task of forward.
+    /// Panels of a task in forward.
     panels_per_task: usize,
-    /// Number of runs of frames of backward.
+    /// Number of runs of frames in backward.
     runs: usize,
-    /// Number of blocks of states of backward.
+    /// Number of blocks of states in backward.
     blocks: usize,
     /// States of a block.
     block_states: usize,
-    /// Frames of one product of backward.
+    /// Frames of one product in backward.
     frames_per_product: usize,
 }
 
 impl TaskSplit {
     fn new(states: usize, frames: usize) -> Self {
+        // The last panel of states may be partly empty; its states are columns only if that needs
+        // fewer products than panels of frames.
         let partial_panel_states = states % PANEL_COLUMNS;
         let column_states = if partial_panel_states * frames.div_ceil(PANEL_COLUMNS) < frames {
             states - partial_panel_states
@@ -71,7 +75,7 @@ impl TaskSplit {
     }
 }
 
-/// Memory of the tasks of [`forward_tasks`] and [`backward`].
+/// Memory of the tasks of [`forward`] and [`backward`].
 pub fn scratch<F: Real>(sizes: &JointSizes, workload: Workload) -> ScratchReq {
     let JointSizes { states: c, hidden: h, vocabulary: v, .. } = *sizes;
     let Workload { wave, gradients, .. } = workload;
@@ -113,7 +117,8 @@ pub fn forward<F: Real>(projections: &Projections<F>, frames: &[usize], arcs: Ar
     let (split, scratch_len) =
         (TaskSplit::new(c, frames.len()), TanhProducts::<F>::scratch_len(h) + PANEL_COLUMNS * (1 + v));
     let ArcsMut { blank, lexical } = arcs;
-    // Panels of some frames; arcs of a frame start `c` states after those of the previous frame.
+    // Scores panels of some frames; `blank` and `lexical` begin with the first panel's first state,
+    // and the arcs of a frame start `c` states after those of the previous frame.
     let score_panels = |frames: &[usize], panels: Range<usize>, blank: &mut [F], lexical: &mut [F]| {
         let mut buffer = projections.pool.acquire("task", scratch_len);
         let (scratch, tile) = buffer.split_at_mut(TanhProducts::<F>::scratch_len(h));
@@ -128,7 +133,7 @@ pub fn forward<F: Real>(projections: &Projections<F>, frames: &[usize], arcs: Ar
             transpose(lexical, View::with_stride(label_rows, v, state_count, PANEL_COLUMNS));
         });
     };
-    // Panels of states.
+    // Panels of states: a task has several frames, or several panels of one frame.
     let panel_count = split.column_states.div_ceil(PANEL_COLUMNS);
     let frame_tasks = (
         parts_mut(blank, split.frames_per_task * c),
@@ -164,10 +169,11 @@ pub fn forward<F: Real>(projections: &Projections<F>, frames: &[usize], arcs: Ar
         let mut buffer = projections.pool.acquire("task", scratch_len + PANEL_COLUMNS * h);
         let (panel, scratch) = buffer.split_at_mut(PANEL_COLUMNS * h);
         let (scratch, tile) = scratch.split_at_mut(TanhProducts::<F>::scratch_len(h));
-        let in_range = projections.write_frame_panel(frames, &mut scratch[..PANEL_COLUMNS * h], panel);
+        let has_no_large_row =
+            projections.write_frame_panel(frames, &mut scratch[..PANEL_COLUMNS * h], panel);
         let mut products = TanhProducts::new(&projections.head_left, scratch);
-        let panel = (frames, in_range.then_some(&*panel));
-        projections.score_frames(panel, &remaining_states, &mut products, tile, |state, tile| {
+        let panel = has_no_large_row.then_some(&*panel);
+        projections.score_frames(frames, panel, &remaining_states, &mut products, tile, |state, tile| {
             let frame_arcs = blank.chunks_exact_mut(c).zip(lexical.chunks_exact_mut(c * v));
             for (frame_index, (blank, lexical)) in frame_arcs.enumerate() {
                 blank[state] = tile[frame_index];
@@ -229,8 +235,8 @@ impl<F: Real> TaskSums<F> {
 ///
 /// ```text
 /// in parallel over runs of frames and blocks of states:
-///     for each product of frames:
-///         h;  dh = g W;  dW += gᵀ h;  dc += Σ g;  u = dh (1 - h²);  dP += Σ_t u;  dQ = Σ_p u
+///     for each product of frames:                         g = (gb, gl)
+///         h;  dh = g W;  dW += gᵀ h;  dc += Σ g;  s = dh (1 - h²);  dP += Σ_t s;  dQ = Σ_p s
 /// for each frame:  dQ = Σ_blocks dQ
 /// ```
 pub fn backward<F: Real>(
@@ -245,6 +251,7 @@ pub fn backward<F: Real>(
     let TaskSplit { runs, blocks, block_states, frames_per_product, .. } = TaskSplit::new(c, frames.len());
     let frames_per_run = frames.len().div_ceil(runs).max(1);
     (sums.blocks, sums.block_states) = (blocks, block_states);
+    // The sums continue over the calls of backward, so they are created once.
     let tasks = &mut sums.tasks;
     if tasks.is_empty() {
         tasks.extend((0..runs * blocks).map(|task| TaskSum {
@@ -261,43 +268,44 @@ pub fn backward<F: Real>(
             (run * frames_per_run).min(frames.len())..((run + 1) * frames_per_run).min(frames.len());
         task_sum.frames.clear();
         task_sum.frames.resize(run_frames.len() * h, F::ZERO);
+        // Hidden rows, their gradients, and adjoints as rows: *frames x states x width* of a product.
         let product_frames = frames_per_product.min(run_frames.len().max(1));
         let mut buffer = projections.pool.acquire("task", product_frames * states * (2 * h + 1 + v));
         let (hidden, later_buffer) = buffer.split_at_mut(product_frames * states * h);
-        let (slope, scores) = later_buffer.split_at_mut(product_frames * states * h);
+        let (hidden_gradient, site_adjoints) = later_buffer.split_at_mut(product_frames * states * h);
         for first_frame in run_frames.clone().step_by(product_frames) {
             let product_range = first_frame..(first_frame + product_frames).min(run_frames.end);
-            let rows = product_range.len() * states;
-            let (hidden, slope) = (&mut hidden[..rows * h], &mut slope[..rows * h]);
-            let scores = &mut scores[..rows * (1 + v)];
-            // h, and the adjoints as rows.
+            let sites = product_range.len() * states;
+            let (hidden, hidden_gradient) = (&mut hidden[..sites * h], &mut hidden_gradient[..sites * h]);
+            let site_adjoints = &mut site_adjoints[..sites * (1 + v)];
+            // h, and the adjoints (gb, gl) as rows.
             let frame_rows =
-                hidden.chunks_exact_mut(states * h).zip(scores.chunks_exact_mut(states * (1 + v)));
-            for (frame_index, (hidden, scores)) in product_range.clone().zip(frame_rows) {
-                let state_rows = hidden.chunks_exact_mut(h).zip(scores.chunks_exact_mut(1 + v));
-                for (state, (hidden, scores)) in (first_state..).zip(state_rows) {
+                hidden.chunks_exact_mut(states * h).zip(site_adjoints.chunks_exact_mut(states * (1 + v)));
+            for (frame_index, (hidden, site_adjoints)) in product_range.clone().zip(frame_rows) {
+                let state_rows = hidden.chunks_exact_mut(h).zip(site_adjoints.chunks_exact_mut(1 + v));
+                for (state, (hidden, row)) in (first_state..).zip(state_rows) {
                     projections.hidden_row(frames[frame_index], state, hidden);
-                    scores[0] = adjoints.blank[frame_index * c + state];
-                    scores[1..].copy_from_slice(&adjoints.lexical[(frame_index * c + state) * v..][..v]);
+                    row[0] = adjoints.blank[frame_index * c + state];
+                    row[1..].copy_from_slice(&adjoints.lexical[(frame_index * c + state) * v..][..v]);
                 }
             }
             // dh, dW and dc.
-            let g = View::new(scores, rows, 1 + v);
-            product_packed(ViewMut::new(slope, rows, h), g, head, Accumulate::Replace);
+            let g = View::new(site_adjoints, sites, 1 + v);
+            product_packed(ViewMut::new(hidden_gradient, sites, h), g, head, Accumulate::Replace);
             let head_gradient = ViewMut::new(&mut task_sum.head, 1 + v, h);
-            product(head_gradient, g.transposed(), View::new(hidden, rows, h), F::ONE, Accumulate::Add);
-            for row in scores.chunks_exact(1 + v) {
+            product(head_gradient, g.transposed(), View::new(hidden, sites, h), F::ONE, Accumulate::Add);
+            for row in site_adjoints.chunks_exact(1 + v) {
                 task_sum.bias.iter_mut().zip(row).for_each(|(sum, g)| *sum += g.to_f64());
             }
-            // Gradient before tanh, summed over frames and over states.
-            F::tanh_slope(slope, hidden);
-            for (frame_index, slope) in product_range.zip(slope.chunks_exact(states * h)) {
+            // s, the gradient before tanh, summed over frames (dP) and over states (dQ).
+            F::tanh_slope(hidden_gradient, hidden);
+            for (frame_index, slope) in product_range.zip(hidden_gradient.chunks_exact(states * h)) {
                 add(&mut task_sum.contexts, slope);
                 F::add_rows(&mut task_sum.frames[(frame_index - run_frames.start) * h..][..h], slope);
             }
         }
     });
-    // Gradients of frames: sums over blocks of states, in order.
+    // dQ: sums over blocks of states, in order.
     for (frame_index, &frame) in frames.iter().enumerate() {
         let (run, row) = (frame_index / frames_per_run, frame_index % frames_per_run);
         let out = &mut frame_gradient[frame * h..][..h];

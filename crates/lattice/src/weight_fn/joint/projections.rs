@@ -3,11 +3,14 @@
 //! ```text
 //! h[t,p] = tanh(P[p] + Q_t)        (b, l)[t,p] = h[t,p] Wᵀ + c
 //! ```
-//! P, Q: projected contexts p and frames t; W, c: output layer; (b, l): scores of blank and labels;
-//! a site is a pair (t, p). The addends P and Q are prepared once, so that each tanh costs a
-//! product and a quotient. Matrix products read them as panels of 32 columns: the states of one
-//! frame, or the frames of one state. Rows that are too large for this preparation are also stored
-//! unprepared; their tanh is computed from the sum.
+//! P, Q: projected contexts p and frames t, the two addends; W, c: output layer; (b, l): scores of
+//! blank and labels; a site is a pair (t, p). C context states, V labels, H hidden units.
+//!
+//! In `f32` the addends are stored in exponential form, `exp(2P)` and `exp(2Q)`, so that each tanh
+//! costs a product and a quotient: `tanh(P + Q) = 1 - 2 / (1 + exp(2P) exp(2Q))`. A row with an
+//! addend whose exponential could overflow is also stored as it is; tanh of its sites is computed
+//! from the sum. In `f64` both forms are equal. Matrix products read the addends as panels of 32
+//! columns: the states of one frame, or the frames of one state.
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -50,71 +53,71 @@ impl JointSizes {
     }
 }
 
-/// Addends of hidden rows, prepared for the tangent, *n x H*.
-pub struct PreparedRows<F> {
-    /// Prepared rows.
+/// Addends of hidden rows in exponential form, *n x H*.
+pub struct TanhAddendRows<F> {
+    /// The addends in exponential form ([`Real::prepare_tanh_addends`]).
     pub rows: Vec<F>,
-    /// Unprepared rows that are out of the range of preparation.
-    out_of_range: BTreeMap<usize, Vec<F>>,
+    /// The addends themselves, for rows whose exponentials could overflow.
+    large_rows: BTreeMap<usize, Vec<F>>,
 }
 
-impl<F: Real> PreparedRows<F> {
-    /// Memory of `row_count` rows, all of them out of range at worst.
+impl<F: Real> TanhAddendRows<F> {
+    /// Memory of `row_count` rows, all of them large at worst.
     fn scratch(row_count: usize, h: usize) -> ScratchReq {
         ScratchReq::new::<F>(2 * row_count * h)
     }
 
-    /// Prepares rows in place.
+    /// Converts addends to exponential form, in place.
     pub fn new(mut rows: Vec<F>, h: usize) -> Self {
-        let out_of_range = Mutex::new(BTreeMap::new());
+        let large_rows = Mutex::new(BTreeMap::new());
         par_for(parts_mut(&mut rows, ROWS_PER_TASK * h), |task, rows| {
-            for (row, values) in (task * ROWS_PER_TASK..).zip(rows.chunks_exact(h)) {
-                if is_out_of_range(values) {
-                    out_of_range.lock().unwrap_or_else(PoisonError::into_inner).insert(row, values.to_vec());
+            for (row_index, row) in (task * ROWS_PER_TASK..).zip(rows.chunks_exact(h)) {
+                if has_large_addend(row) {
+                    large_rows.lock().unwrap_or_else(PoisonError::into_inner).insert(row_index, row.to_vec());
                 }
             }
             F::prepare_tanh_addends(rows);
         });
-        Self { rows, out_of_range: out_of_range.into_inner().unwrap_or_else(PoisonError::into_inner) }
+        Self { rows, large_rows: large_rows.into_inner().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    /// Returns the first row with a NaN or infinite value; such rows are out of range.
+    /// Returns the first row with a NaN or infinite value; such rows are large.
     pub fn first_not_finite(&self) -> Option<(usize, f64)> {
         let invalid_value = |row: &Vec<F>| row.iter().map(|x| x.to_f64()).find(|x| !x.is_finite());
-        self.out_of_range
+        self.large_rows
             .iter()
             .find_map(|(&row_index, row)| invalid_value(row).map(|value| (row_index, value)))
     }
 
-    /// Returns true if some row is out of range.
-    pub fn has_out_of_range(&self) -> bool {
-        !self.out_of_range.is_empty()
+    /// Returns true if an exponential of some row could overflow.
+    pub fn has_large_rows(&self) -> bool {
+        !self.large_rows.is_empty()
     }
 
-    /// Returns true if a row is out of range.
-    fn is_out_of_range(&self, row: usize) -> bool {
-        !self.out_of_range.is_empty() && self.out_of_range.contains_key(&row)
+    /// Returns true if an exponential of a row could overflow.
+    fn is_large(&self, row: usize) -> bool {
+        !self.large_rows.is_empty() && self.large_rows.contains_key(&row)
     }
 }
 
-/// Rows that a task prepares.
+/// Rows that a task converts.
 const ROWS_PER_TASK: usize = 16;
-/// Independent counts of [`is_out_of_range`].
+/// Independent counts of [`has_large_addend`].
 const LANES: usize = 16;
 
-/// Returns true if an element is NaN or too large for preparation.
-fn is_out_of_range<F: Real>(row: &[F]) -> bool {
+/// Returns true if an addend is NaN or its exponential could overflow.
+fn has_large_addend<F: Real>(row: &[F]) -> bool {
     let limit = F::from_f64(F::MAX_TANH_ADDEND);
-    // NaN is out of range as well.
+    // Comparisons with NaN are false, so that NaN is outside.
     let is_outside = |x: F| if (x <= limit) & (-x <= limit) { F::ZERO } else { F::ONE };
     // In lanes, so that the loop vectorizes.
     let mut lanes = [F::ZERO; LANES];
     let (chunks, remainder) = row.as_chunks::<LANES>();
-    chunks.iter().for_each(|row| lanes.iter_mut().zip(row).for_each(|(lane, &x)| *lane += is_outside(x)));
+    chunks.iter().for_each(|chunk| lanes.iter_mut().zip(chunk).for_each(|(lane, &x)| *lane += is_outside(x)));
     lanes.into_iter().chain(remainder.iter().map(|&x| is_outside(x))).any(|count| count > F::ZERO)
 }
 
-/// Returns prepared contexts as columns: panels of *H x PANEL_COLUMNS*, in a given buffer.
+/// Returns contexts as columns: panels *H x PANEL_COLUMNS*, in a given buffer.
 fn contexts_as_columns<F: Real>(contexts: &[F], h: usize, mut out: Vec<F>) -> Vec<F> {
     out.resize((contexts.len() / h.max(1)).next_multiple_of(PANEL_COLUMNS) * h, F::ONE);
     par_for(
@@ -146,10 +149,10 @@ pub struct Projections<F: Real> {
     pub vocabulary: usize,
     /// H, the width of the hidden layer.
     pub hidden: usize,
-    /// `e Wc + joint_bias`, *C x H*.
-    pub contexts: PreparedRows<F>,
-    /// `x Wf`, *n x H*.
-    pub frames: PreparedRows<F>,
+    /// P: `e Wc + joint_bias`, *C x H*.
+    pub contexts: TanhAddendRows<F>,
+    /// Q: `x Wf`, *n x H*.
+    pub frames: TanhAddendRows<F>,
     /// Contexts as columns; empty until [`require_columns`](Self::require_columns).
     columns: Vec<F>,
     /// Buffer for columns, reused from earlier calls.
@@ -175,22 +178,23 @@ impl<F: Real> Projections<F> {
         let columns = c.next_multiple_of(PANEL_COLUMNS) * h;
         let head = 2 * (1 + v) * h + (1 + v) * h.next_multiple_of(PANEL_COLUMNS);
         ScratchReq::all_of([
-            PreparedRows::<F>::scratch(c, h),
-            PreparedRows::<F>::scratch(frames, h),
+            TanhAddendRows::<F>::scratch(c, h),
+            TanhAddendRows::<F>::scratch(frames, h),
             ScratchReq::new::<F>(columns + head),
         ])
     }
 
-    /// Projections without frames: prepared contexts, the head *(1 + V) x H*, and a buffer for
-    /// columns.
-    pub fn new(contexts: PreparedRows<F>, head: Vec<F>, bias: Vec<F>, column_buffer: Vec<F>) -> Self {
+    /// Creates projections without frames.
+    ///
+    /// `head` is *(1 + V) x H*; `column_buffer` is for the contexts as columns.
+    pub fn new(contexts: TanhAddendRows<F>, head: Vec<F>, bias: Vec<F>, column_buffer: Vec<F>) -> Self {
         let (classes, hidden) = (bias.len(), head.len() / bias.len());
         Self {
             states: contexts.rows.len() / hidden,
             vocabulary: classes - 1,
             hidden,
             contexts,
-            frames: PreparedRows::new(Vec::new(), hidden),
+            frames: TanhAddendRows::new(Vec::new(), hidden),
             columns: Vec::new(),
             column_buffer,
             defers_columns: false,
@@ -225,28 +229,28 @@ impl<F: Real> Projections<F> {
         let h = self.hidden;
         let (contexts, frames) = (&self.contexts, &self.frames);
         let (context_row, frame_row) = (&contexts.rows[state * h..][..h], &frames.rows[frame * h..][..h]);
-        if !contexts.is_out_of_range(state) && !frames.is_out_of_range(frame) {
+        if !contexts.is_large(state) && !frames.is_large(frame) {
             return F::tanh_pairs(out, context_row, frame_row);
         }
-        // Preparation is invertible.
-        let unprepared = |addends: &PreparedRows<F>, row_index: usize, prepared: &[F]| match addends
-            .out_of_range
+        // The row that is not large has its exponential form only, which is invertible.
+        let addends = |rows: &TanhAddendRows<F>, row_index: usize, exponential_form: &[F]| match rows
+            .large_rows
             .get(&row_index)
         {
-            Some(unprepared) => unprepared.clone(),
+            Some(row) => row.clone(),
             None => {
-                let mut unprepared = prepared.to_vec();
-                F::restore_tanh_addends(&mut unprepared);
-                unprepared
+                let mut row = exponential_form.to_vec();
+                F::restore_tanh_addends(&mut row);
+                row
             }
         };
-        F::tanh_sum(out, &unprepared(contexts, state, context_row), &unprepared(frames, frame, frame_row));
+        F::tanh_sum(out, &addends(contexts, state, context_row), &addends(frames, frame, frame_row));
     }
 
-    /// Returns true if a frame and a panel's states are in range.
-    fn is_in_range(&self, frame: usize, panel: usize) -> bool {
+    /// Returns true if neither frame nor panel has a large row.
+    fn has_no_large_row(&self, frame: usize, panel: usize) -> bool {
         let mut states = self.panel_states(panel);
-        !self.frames.is_out_of_range(frame) && !states.any(|state| self.contexts.is_out_of_range(state))
+        !self.frames.is_large(frame) && !states.any(|state| self.contexts.is_large(state))
     }
 
     /// The states of a panel.
@@ -262,24 +266,27 @@ impl<F: Real> Projections<F> {
 
     /// Computes the scores of panels of states at some frames.
     ///
-    /// Calls `take` with the index of the frame in `frames`, the panel, and the scores including
-    /// biases, *(1 + V) x PANEL_COLUMNS*.
+    /// Calls `receive_tile` with the index of the frame in `frames`, the panel, and the scores
+    /// including biases, *(1 + V) x PANEL_COLUMNS*. `tile` is scratch memory for these scores.
     pub fn score_states(
         &self,
         frames: &[usize],
         panels: Range<usize>,
         products: &mut TanhProducts<F>,
         tile: &mut [F],
-        mut take: impl FnMut(usize, usize, &[F]),
+        mut receive_tile: impl FnMut(usize, usize, &[F]),
     ) {
-        let tile_at = |tile: usize| (tile / panels.len(), panels.start + tile % panels.len());
+        // A tile is a panel of states at a frame; all panels of a frame come before the next frame.
+        let frame_and_panel =
+            |tile_index: usize| (tile_index / panels.len(), panels.start + tile_index % panels.len());
+        // None if the tile does not exist, or if its tanh needs the sums of large rows.
         let addends = |tile_index: usize| {
-            let (frame_index, panel) = tile_at(tile_index);
+            let (frame_index, panel) = frame_and_panel(tile_index);
             let &frame = frames.get(frame_index)?;
-            self.is_in_range(frame, panel).then(|| self.addends(frame, panel))
+            self.has_no_large_row(frame, panel).then(|| self.addends(frame, panel))
         };
         for tile_index in 0..frames.len() * panels.len() {
-            let (frame_index, panel) = tile_at(tile_index);
+            let (frame_index, panel) = frame_and_panel(tile_index);
             self.write_bias(tile);
             match addends(tile_index) {
                 Some(current) => products.multiply(tile, current, addends(tile_index + 1)),
@@ -288,7 +295,7 @@ impl<F: Real> Projections<F> {
                     self.score_sites(sites, products, tile);
                 }
             }
-            take(frame_index, panel, tile);
+            receive_tile(frame_index, panel, tile);
         }
     }
 
@@ -297,7 +304,7 @@ impl<F: Real> Projections<F> {
         tile.chunks_exact_mut(PANEL_COLUMNS).zip(&self.bias).for_each(|(row, &bias)| row.fill(bias));
     }
 
-    /// Writes some frames as a panel; returns true if all of them are in range.
+    /// Writes some frames as a panel; returns true if none has a large row.
     ///
     /// `rows` *PANEL_COLUMNS x H* is scratch memory.
     pub fn write_frame_panel(&self, frames: &[usize], rows: &mut [F], panel: &mut [F]) -> bool {
@@ -308,23 +315,26 @@ impl<F: Real> Projections<F> {
         // Columns after the last frame are computed and not used.
         rows[frames.len() * h..].fill(F::ONE);
         transpose(panel, View::new(rows, PANEL_COLUMNS, h));
-        !frames.iter().any(|&frame| self.frames.is_out_of_range(frame))
+        !frames.iter().any(|&frame| self.frames.is_large(frame))
     }
 
     /// Computes the scores of states at a panel of frames.
     ///
-    /// Calls `take` as [`score_states`](Self::score_states).
+    /// `panel` is that of [`write_frame_panel`](Self::write_frame_panel), none if a frame has a
+    /// large row. Calls `receive_tile` with each state and its scores at the frames, *(1 + V) x
+    /// PANEL_COLUMNS*.
     pub fn score_frames(
         &self,
-        (frames, panel): (&[usize], Option<&[F]>),
+        frames: &[usize],
+        panel: Option<&[F]>,
         states: &[usize],
         products: &mut TanhProducts<F>,
         tile: &mut [F],
-        mut take: impl FnMut(usize, &[F]),
+        mut receive_tile: impl FnMut(usize, &[F]),
     ) {
         let h = self.hidden;
         let addends = |index: usize| {
-            let state = *states.get(index).filter(|&&state| !self.contexts.is_out_of_range(state))?;
+            let state = *states.get(index).filter(|&&state| !self.contexts.is_large(state))?;
             panel.map(|panel| (panel, &self.contexts.rows[state * h..][..h]))
         };
         for (index, &state) in states.iter().enumerate() {
@@ -333,11 +343,13 @@ impl<F: Real> Projections<F> {
                 Some(current) => products.multiply(tile, current, addends(index + 1)),
                 None => self.score_sites(frames.iter().map(|&frame| (frame, state)), products, tile),
             }
-            take(state, tile);
+            receive_tile(state, tile);
         }
     }
 
-    /// Computes the scores of any sites (frame, state), one per column.
+    /// Computes the scores of sites (frame, state), one per column.
+    ///
+    /// The sites may have large rows.
     fn score_sites(
         &self,
         sites: impl Iterator<Item = (usize, usize)>,
@@ -359,13 +371,13 @@ impl<F: Real> Projections<F> {
 
 /// Gradients of projections and head.
 pub struct ProjectionGradients<F> {
-    /// *C x H*
+    /// dP, *C x H*.
     pub contexts: Vec<F>,
-    /// *n x H*
+    /// dQ, *n x H*.
     pub frames: Vec<F>,
-    /// *(1 + V) x H*
+    /// dW, *(1 + V) x H*.
     pub head: Vec<F>,
-    /// *1 + V*
+    /// dc, *1 + V*.
     pub bias: Vec<f64>,
 }
 
