@@ -10,7 +10,7 @@ use kernels::Real;
 
 use crate::{
     Arcs, ArcsMut, BoundWeights, Error, LatticePath, RecognitionLattice, Result,
-    beam::set_frames,
+    beam::set_stream_frames,
     plan::ARCS_PER_WAVE,
     step::{FrameBackpointers, FrameStep, StepScratch},
 };
@@ -37,11 +37,11 @@ pub struct BestPathStream<'a, F> {
     weights: Box<dyn BoundWeights<F> + 'a>,
     margin: f64,
     scratch: StepScratch<F>,
-    /// Best weight of each state, without the offset.
-    state: Vec<F>,
-    /// Buffer for the weights after the next frame.
-    next: Vec<F>,
-    /// Sum of the maxima that were subtracted from the weights.
+    /// `α`: weight of the best path to each context state, without the offset.
+    alpha: Vec<F>,
+    /// Buffer for `α` after the next frame.
+    next_alpha: Vec<F>,
+    /// Sum of the maxima that were subtracted from `α`.
     offset: f64,
     /// Backpointers of frames that are not final, coded as in `best_path.rs`.
     best_arcs: Vec<u32>,
@@ -61,16 +61,16 @@ impl<'a, F: Real> BestPathStream<'a, F> {
             return Err(Error::shape("margin", "a weight difference of at least 0", margin));
         }
         let (step, states) = (lattice.step(), lattice.context().states());
-        let mut state = vec![F::ZERO; states];
-        step.start(&mut state);
+        let mut alpha = vec![F::ZERO; states];
+        step.start(&mut alpha);
         Ok(Self {
             lattice: *lattice,
             weights: lattice.weight_fn().bind(&mut Vec::new())?,
             margin,
             step,
             scratch: StepScratch::default(),
-            next: vec![F::ZERO; states],
-            state,
+            next_alpha: vec![F::ZERO; states],
+            alpha,
             offset: 0.0,
             best_arcs: Vec::new(),
             label_counts: Vec::new(),
@@ -90,7 +90,7 @@ impl<'a, F: Real> BestPathStream<'a, F> {
     /// Arc weights of the frames; 4 bytes for each state, and for each label of a frame, of the
     /// frames that are not final yet, which are traced once.
     pub fn push(&mut self, rows: &[F]) -> Result<Vec<u32>> {
-        let new_frames = set_frames(&self.lattice, &mut *self.weights, rows, self.frames)?;
+        let new_frames = set_stream_frames(&self.lattice, &mut *self.weights, rows, self.frames)?;
         let (c, v) = (self.lattice.context().states(), self.lattice.context().vocabulary());
         let [arcs_per_frame, counts_per_frame] = self.step.backpointer_counts();
         let window = ARCS_PER_WAVE.div_ceil(c * (1 + v)).max(1);
@@ -109,35 +109,37 @@ impl<'a, F: Real> BestPathStream<'a, F> {
                     label_counts: &mut self.label_counts[first_count..],
                 };
                 let arcs = Arcs { blank, lexical };
-                let offset =
-                    self.step.best(&mut self.scratch, arcs, &self.state, &mut self.next, pointers).to_f64();
+                let offset = self
+                    .step
+                    .best(&mut self.scratch, arcs, &self.alpha, &mut self.next_alpha, pointers)
+                    .to_f64();
                 if offset.is_nan() || offset == f64::INFINITY {
                     return Err(Error::Overflow { utterance: 0, value: offset });
                 }
                 self.offset += offset;
-                std::mem::swap(&mut self.state, &mut self.next);
+                std::mem::swap(&mut self.alpha, &mut self.next_alpha);
             }
         }
         self.frames += new_frames;
-        Ok(self.take_final())
+        Ok(self.take_final_frames())
     }
 
     /// Ends the stream: the alignment of the remaining frames, and the weight of the whole path.
     pub fn finish(self) -> LatticePath {
         let larger =
-            |best: usize, (state, &end): (usize, &F)| if end > self.state[best] { state } else { best };
-        let end = self.state.iter().enumerate().fold(0, larger);
-        let weight = self.state[end].to_f64() + self.offset;
+            |best: usize, (state, &end): (usize, &F)| if end > self.alpha[best] { state } else { best };
+        let end = self.alpha.iter().enumerate().fold(0, larger);
+        let weight = self.alpha[end].to_f64() + self.offset;
         let per_frame = self.step.alignment().num_states();
-        let mut alignment = vec![0; self.open_frames() * per_frame];
+        let mut alignment = vec![0; self.pending_frames() * per_frame];
         if weight > f64::NEG_INFINITY {
-            self.trace_back(self.open_frames(), end, &mut alignment);
+            self.trace_back(self.pending_frames(), end, &mut alignment);
         }
         LatticePath { alignment, per_frame, weight }
     }
 
     /// Number of frames that are not final.
-    fn open_frames(&self) -> usize {
+    fn pending_frames(&self) -> usize {
         let [arcs_per_frame, counts_per_frame] = self.step.backpointer_counts();
         self.label_counts
             .len()
@@ -146,17 +148,17 @@ impl<'a, F: Real> BestPathStream<'a, F> {
     }
 
     /// Removes the frames that are final and returns their alignment.
-    fn take_final(&mut self) -> Vec<u32> {
+    fn take_final_frames(&mut self) -> Vec<u32> {
         let [arcs_per_frame, counts_per_frame] = self.step.backpointer_counts();
-        // The largest weight is 0.
-        let is_worse = |state: &usize| self.state[*state].to_f64() < -self.margin;
-        let is_reachable = |state: &usize| self.state[*state] > F::NEG_INFINITY;
-        let all_states = 0..self.state.len();
+        // The largest α is 0.
+        let is_worse = |state: &usize| self.alpha[*state].to_f64() < -self.margin;
+        let is_reachable = |state: &usize| self.alpha[*state] > F::NEG_INFINITY;
+        let all_states = 0..self.alpha.len();
         // Follows all backpointers until they meet in one state; frames before it are final.
         let mut states: Vec<usize> =
             all_states.clone().filter(|state| is_reachable(state) && !is_worse(state)).collect();
-        let open_frames = self.open_frames();
-        let mut final_frames = open_frames;
+        let pending_frames = self.pending_frames();
+        let mut final_frames = pending_frames;
         while states.len() > 1 && final_frames > 0 {
             final_frames -= 1;
             states.iter_mut().for_each(|state| *state = self.previous_state(final_frames, *state, &mut []));
@@ -165,12 +167,12 @@ impl<'a, F: Real> BestPathStream<'a, F> {
         }
         let &[common_state] = &states[..] else { return Vec::new() };
         let state_after_final = |end| {
-            (final_frames..open_frames).rev().fold(end, |state, t| self.previous_state(t, state, &mut []))
+            (final_frames..pending_frames).rev().fold(end, |state, t| self.previous_state(t, state, &mut []))
         };
         let discarded: Vec<usize> = all_states
             .filter(|end| is_reachable(end) && is_worse(end) && state_after_final(*end) != common_state)
             .collect();
-        discarded.into_iter().for_each(|end| self.state[end] = F::NEG_INFINITY);
+        discarded.into_iter().for_each(|end| self.alpha[end] = F::NEG_INFINITY);
         // Removes the final frames.
         let mut alignment = vec![0; final_frames * self.step.alignment().num_states()];
         self.trace_back(final_frames, common_state, &mut alignment);

@@ -17,10 +17,12 @@ use crate::{
     utterance_group::{UtteranceGroup, Wave},
 };
 
-/// Arc weights of the n frames of a wave: *n x C* for blanks, *n x C x V* for labels.
+/// Arc weights of a wave of n frames; backward writes marginals.
 #[derive(Default)]
 pub struct ArcBuffer<F> {
+    /// Weights of blanks, *n x C*.
     blank: Vec<F>,
+    /// Weights of labels, *n x C x V*.
     lexical: Vec<F>,
 }
 
@@ -106,6 +108,7 @@ impl<F: Real> Denominator<F> {
         group: &UtteranceGroup,
         saved: SavedState,
     ) -> Vec<f64> {
+        // Buffers, and α at the start.
         let (c, waves) = (step.context().states(), group.waves());
         let saves_alpha = saved != SavedState::Nothing;
         (self.saves_alpha, self.keeps_arcs) = (saves_alpha, saved == SavedState::AlphaAndArcs);
@@ -117,7 +120,8 @@ impl<F: Real> Denominator<F> {
         let buffer_count = if self.keeps_arcs { waves } else { 2.min(waves) };
         let mut buffers = self.take_buffers(buffer_count);
         self.states.chunks_exact_mut(c).take(group.len()).for_each(|state| step.start(state));
-        let mut previous_wave: Option<(Wave, usize)> = None;
+        // Arc weights of a wave, while α advances over the previous wave.
+        let mut previous_wave: Option<Wave> = None;
         for wave_index in 0..=waves {
             let wave = (wave_index < waves).then(|| group.wave(wave_index));
             let (current_slot, previous_slot) = self.buffer_indices(wave_index);
@@ -129,7 +133,7 @@ impl<F: Real> Denominator<F> {
                     }
                 },
                 || {
-                    if let (Some((wave, _)), Some(buffer)) = (&previous_wave, previous) {
+                    if let (Some(wave), Some(buffer)) = (&previous_wave, previous) {
                         self.for_each_utterance(
                             step,
                             group,
@@ -142,9 +146,10 @@ impl<F: Real> Denominator<F> {
                     }
                 },
             );
-            previous_wave = wave.map(|wave| (wave, wave_index));
+            previous_wave = wave;
         }
         self.buffers = buffers;
+        // log D: the log-sum of the last α, and the subtracted maxima.
         let states = self.states.chunks_exact(c).zip(0..group.len());
         states
             .map(|(state, utterance)| {
@@ -236,11 +241,11 @@ impl<F: Real> Denominator<F> {
             };
             let (current, earlier_buffer) = pair_mut(&mut buffers, current_slot, earlier_slot);
             let current = current.expect("each wave has a buffer");
-            let shared = &*weights;
+            let shared_weights = &*weights;
             let (_, imprecise) = rayon::join(
                 || {
                     if let (Some(wave), Some(buffer)) = (&earlier_wave, earlier_buffer) {
-                        shared.forward(&wave.frames, buffer.arcs_mut(step, wave.frames.len()));
+                        shared_weights.forward(&wave.frames, buffer.arcs_mut(step, wave.frames.len()));
                     }
                 },
                 || {

@@ -74,9 +74,9 @@ pub fn distance<S: Semiring>(
     forward::<S>(context, alignment, num_frames, alignment.num_states(), fill_arcs(context, weight))
 }
 
-/// [`distance`] with weights of whole frames; `fill` writes `rows` rows.
+/// [`distance`] with weights of whole frames; `fill` writes those of a frame.
 ///
-/// There is one row for each alignment state, or one for all.
+/// They have `rows` rows, one for each alignment state or one for all.
 pub(crate) fn forward<S: Semiring>(
     context: &dyn Context,
     alignment: AlignmentLattice,
@@ -119,13 +119,14 @@ struct FrameArcBuffer<S: Semiring> {
     blank: Vec<S::Weight>,
     lexical: Vec<S::Weight>,
     /// Numbers of blank and label arcs of one row.
-    sizes: [usize; 2],
+    row_sizes: [usize; 2],
 }
 
 impl<S: Semiring> FrameArcBuffer<S> {
     fn new(context: &dyn Context, rows: usize) -> Self {
-        let sizes = [context.states(), context.states() * context.vocabulary()];
-        Self { blank: vec![S::ZERO; rows * sizes[0]], lexical: vec![S::ZERO; rows * sizes[1]], sizes }
+        let row_sizes = [context.states(), context.states() * context.vocabulary()];
+        let [blank, lexical] = row_sizes.map(|size| vec![S::ZERO; rows * size]);
+        Self { blank, lexical, row_sizes }
     }
 
     fn arcs_mut(&mut self) -> ArcsMut<'_, S::Weight> {
@@ -133,7 +134,7 @@ impl<S: Semiring> FrameArcBuffer<S> {
     }
 
     fn rows(&self) -> ArcRows<'_, S::Weight> {
-        ArcRows { arcs: Arcs { blank: &self.blank, lexical: &self.lexical }, sizes: self.sizes }
+        ArcRows { arcs: Arcs { blank: &self.blank, lexical: &self.lexical }, row_sizes: self.row_sizes }
     }
 }
 
@@ -141,25 +142,28 @@ impl<S: Semiring> FrameArcBuffer<S> {
 struct ArcRows<'a, W> {
     arcs: Arcs<'a, W>,
     /// Numbers of blank and label arcs of one row.
-    sizes: [usize; 2],
+    row_sizes: [usize; 2],
 }
 
 impl<'a, W> ArcRows<'a, W> {
-    fn new(arcs: Arcs<'a, W>, alignment: AlignmentLattice, sizes: [usize; 2]) -> Result<Self> {
+    fn new(arcs: Arcs<'a, W>, alignment: AlignmentLattice, row_sizes: [usize; 2]) -> Result<Self> {
         let lengths = [arcs.blank.len(), arcs.lexical.len()];
-        let all_rows = sizes.map(|size| size.saturating_mul(alignment.num_states()));
-        if lengths == sizes || lengths == all_rows {
-            return Ok(Self { arcs, sizes });
+        let all_rows = row_sizes.map(|size| size.saturating_mul(alignment.num_states()));
+        if lengths == row_sizes || lengths == all_rows {
+            return Ok(Self { arcs, row_sizes });
         }
         let expected =
-            format!("{sizes:?} blank and lexical weights, or {all_rows:?}, one row per alignment state");
+            format!("{row_sizes:?} blank and lexical weights, or {all_rows:?}, one row per alignment state");
         Err(Error::shape("arcs", expected, format!("{lengths:?}")))
     }
 
     /// Returns the blank and label weights of an alignment state.
     fn row(&self, alignment: usize) -> (&'a [W], &'a [W]) {
-        let [blank, lexical] = self.sizes;
-        let row = if self.arcs.blank.len() == blank { 0 } else { alignment };
-        (&self.arcs.blank[row * blank..][..blank], &self.arcs.lexical[row * lexical..][..lexical])
+        let [blank_count, label_count] = self.row_sizes;
+        let row = if self.arcs.blank.len() == blank_count { 0 } else { alignment };
+        (
+            &self.arcs.blank[row * blank_count..][..blank_count],
+            &self.arcs.lexical[row * label_count..][..label_count],
+        )
     }
 }

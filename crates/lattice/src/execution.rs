@@ -1,9 +1,9 @@
 //! Loss and gradient of one batch over the recognition lattice.
 //!
-//! A session checks the inputs of a call ([`CallInputs`]) and binds the weight function
-//! ([`BoundCall`]), which computes what depends only on parameters. A group is a range of
-//! utterances that are processed together. D is the sum over all paths, S the sum over the paths of
-//! the labels.
+//! Sessions run their calls with this module: [`CallInputs`] are the checked arguments,
+//! [`BoundCall`] is the call with bound weights, and [`CallBuffers`] has the memory that is reused.
+//! A group is a range of utterances that are processed together. D is the sum over all paths, S the
+//! sum over the paths of the labels.
 use std::borrow::Cow;
 
 use kernels::{Real, ScratchReq};
@@ -13,7 +13,7 @@ use crate::{
     best_path::Backpointers,
     denominator::{Denominator, SavedState},
     numerator::Numerator,
-    plan::{BUFFERS, Plan},
+    plan::{BUFFER_KINDS, Plan},
     step::FrameStep,
     utterance_group::UtteranceGroup,
 };
@@ -96,7 +96,7 @@ impl<F: Real> CallBuffers<F> {
     }
 
     /// Allocated memory in the order of [`Plan::buffers`].
-    fn allocated(&self) -> [ScratchReq; BUFFERS] {
+    fn allocated(&self) -> [ScratchReq; BUFFER_KINDS] {
         let [pointers, best_scratch] = self.best.allocated();
         let [alpha, arcs, sum_scratch] = self.denominator.allocated();
         let weights = self.weights.iter().map(|buffer| ScratchReq::new::<F>(buffer.capacity()));

@@ -91,26 +91,26 @@ pub fn expectation(
     arcs: Arcs<f64>,
     statistic: PathStatistic,
 ) -> Result<ExpectationGradient> {
-    let sizes = [context.states(), context.states() * context.vocabulary()];
-    let frames = arcs.blank.len() / sizes[0];
-    expect_len("arcs.blank", frames * sizes[0], arcs.blank.len())?;
-    expect_len("arcs.lexical", frames * sizes[1], arcs.lexical.len())?;
+    let (blank_count, label_count) = (context.states(), context.states() * context.vocabulary());
+    let frames = arcs.blank.len() / blank_count;
+    expect_len("arcs.blank", frames * blank_count, arcs.blank.len())?;
+    expect_len("arcs.lexical", frames * label_count, arcs.lexical.len())?;
     let frame_arcs = |t: usize| Arcs {
-        blank: &arcs.blank[t * sizes[0]..][..sizes[0]],
-        lexical: &arcs.lexical[t * sizes[1]..][..sizes[1]],
+        blank: &arcs.blank[t * blank_count..][..blank_count],
+        lexical: &arcs.lexical[t * label_count..][..label_count],
     };
-    let load = |t: usize, out: ArcsMut<f64>| {
+    let copy_weights = |t: usize, out: ArcsMut<f64>| {
         out.blank.copy_from_slice(frame_arcs(t).blank);
         out.lexical.copy_from_slice(frame_arcs(t).lexical);
     };
     let statistic_sums = StatisticSums { context, alignment, statistic };
-    let distance = statistic_sums.forward(frames, load);
+    let distance = statistic_sums.forward(frames, copy_weights);
     let mean = statistic_sums.value(&distance.total, 0)?;
     let (mut blank, mut lexical) = (vec![0.0; arcs.blank.len()], vec![0.0; arcs.lexical.len()]);
     let mut backward = statistic_sums.backward(&distance);
-    while let Some((t, gradient)) = backward.step(load) {
-        blank[t * sizes[0]..][..sizes[0]].copy_from_slice(gradient.blank);
-        lexical[t * sizes[1]..][..sizes[1]].copy_from_slice(gradient.lexical);
+    while let Some((t, gradient)) = backward.step(copy_weights) {
+        blank[t * blank_count..][..blank_count].copy_from_slice(gradient.blank);
+        lexical[t * label_count..][..label_count].copy_from_slice(gradient.lexical);
     }
     Ok(ExpectationGradient { log_sum: distance.total.log_prob, mean, blank, lexical })
 }
@@ -137,7 +137,7 @@ impl<F: Real> RecognitionLattice<'_, F> {
         let value = |utterance| {
             arcs.set_frames(frames, utterance)?;
             let statistic_sums = self.statistic_sums(statistic(utterance));
-            let distance = statistic_sums.forward(frames.length(utterance), |t, out| arcs.load(t, out));
+            let distance = statistic_sums.forward(frames.length(utterance), |t, out| arcs.compute(t, out));
             statistic_sums.value(&distance.total, utterance)
         };
         (0..frames.utterances()).map(value).collect()
@@ -167,10 +167,10 @@ impl<F: Real> RecognitionLattice<'_, F> {
         for (utterance, &weight) in weights.iter().enumerate() {
             arcs.set_frames(frames, utterance)?;
             let statistic_sums = self.statistic_sums(statistic(utterance));
-            let distance = statistic_sums.forward(frames.length(utterance), |t, out| arcs.load(t, out));
+            let distance = statistic_sums.forward(frames.length(utterance), |t, out| arcs.compute(t, out));
             sums.push(statistic_sums.value(&distance.total, utterance)?);
             let mut backward = statistic_sums.backward(&distance);
-            while let Some((t, gradient)) = backward.step(|t, out| arcs.load(t, out)) {
+            while let Some((t, gradient)) = backward.step(|t, out| arcs.compute(t, out)) {
                 arcs.add_gradient(t, gradient, weight);
             }
             let rows = arcs.weights.frame_gradient(frames.utterance(utterance));
@@ -206,7 +206,7 @@ impl<'a, F: Real> FrameArcs<'a, F> {
     }
 
     /// Computes the weights of a frame.
-    fn load(&mut self, t: usize, out: ArcsMut<f64>) {
+    fn compute(&mut self, t: usize, out: ArcsMut<f64>) {
         self.weights.forward(&[t], ArcsMut { blank: &mut self.blank, lexical: &mut self.lexical });
         out.blank.iter_mut().zip(&self.blank).for_each(|(out, w)| *out = w.to_f64());
         out.lexical.iter_mut().zip(&self.lexical).for_each(|(out, w)| *out = w.to_f64());
@@ -240,7 +240,7 @@ impl StatisticSums<'_> {
     }
 
     /// Numbers of blank and label arcs of a frame.
-    fn sizes(&self) -> [usize; 2] {
+    fn arc_counts(&self) -> [usize; 2] {
         [self.context.states(), self.context.states() * self.context.vocabulary()]
     }
 
@@ -268,21 +268,21 @@ impl StatisticSums<'_> {
         }
     }
 
-    /// Returns the sum over all paths; `load` writes the weights of a frame.
+    /// Returns the sum over all paths; `write_weights` writes those of a frame.
     fn forward(
         &self,
         num_frames: usize,
-        mut load: impl FnMut(usize, ArcsMut<f64>),
+        mut write_weights: impl FnMut(usize, ArcsMut<f64>),
     ) -> Distance<AverageWeight> {
-        let [mut blank, mut lexical] = self.sizes().map(|size| vec![0.0; size]);
+        let [mut blank, mut lexical] = self.arc_counts().map(|count| vec![0.0; count]);
         let fill = |t: usize, out: ArcsMut<AverageWeight>| {
-            load(t, ArcsMut { blank: &mut blank, lexical: &mut lexical });
+            write_weights(t, ArcsMut { blank: &mut blank, lexical: &mut lexical });
             self.fill(t, Arcs { blank: &blank, lexical: &lexical }, out);
         };
         distance::forward::<Average>(self.context, self.alignment, num_frames, self.rows(), fill)
     }
 
-    /// Returns the expectation of a total.
+    /// Returns the expectation from the sum over all paths.
     fn value(&self, total: &AverageWeight, utterance: usize) -> Result<f64> {
         if total.log_prob == f64::NEG_INFINITY {
             return Ok(f64::INFINITY);
@@ -316,12 +316,12 @@ impl StatisticSums<'_> {
 
     /// Starts the gradients of the arc weights after the last frame.
     fn backward<'a>(&'a self, distance: &'a Distance<AverageWeight>) -> StatisticBackward<'a> {
-        let [blank, lexical] = self.sizes().map(|size| vec![0.0; size]);
+        let [blank, lexical] = self.arc_counts().map(|count| vec![0.0; count]);
         let steps = distance::DistanceBackward::new(self.context, self.alignment, self.rows());
         StatisticBackward {
             statistic_sums: self,
             distance,
-            remaining: distance.alphas.len() / self.context.states(),
+            remaining_frames: distance.alphas.len() / self.context.states(),
             steps,
             blank,
             lexical,
@@ -333,8 +333,8 @@ impl StatisticSums<'_> {
 struct StatisticBackward<'a> {
     statistic_sums: &'a StatisticSums<'a>,
     distance: &'a Distance<AverageWeight>,
-    /// Number of frames that are left.
-    remaining: usize,
+    /// Number of frames whose gradients are not computed yet.
+    remaining_frames: usize,
     steps: distance::DistanceBackward<'a, Average>,
     blank: Vec<f64>,
     lexical: Vec<f64>,
@@ -342,13 +342,15 @@ struct StatisticBackward<'a> {
 
 impl StatisticBackward<'_> {
     /// Returns the next frame and its gradient, *C* and *C x V*.
-    fn step(&mut self, mut load: impl FnMut(usize, ArcsMut<f64>)) -> Option<(usize, Arcs<'_, f64>)> {
-        let t = self.remaining.checked_sub(1)?;
-        self.remaining = t;
+    ///
+    /// `write_weights` writes the weights of a frame.
+    fn step(&mut self, mut write_weights: impl FnMut(usize, ArcsMut<f64>)) -> Option<(usize, Arcs<'_, f64>)> {
+        let t = self.remaining_frames.checked_sub(1)?;
+        self.remaining_frames = t;
         let Self { statistic_sums, distance, steps, blank, lexical, .. } = self;
         let states = statistic_sums.context.states();
         let sums = steps.step(&distance.alphas[t * states..][..states], |out| {
-            load(t, ArcsMut { blank, lexical });
+            write_weights(t, ArcsMut { blank, lexical });
             statistic_sums.fill(t, Arcs { blank, lexical }, out);
         });
         sum_alignments(blank, &sums.blank, |mean| statistic_sums.derivative(mean, &distance.total));

@@ -15,6 +15,7 @@ use kernels::{Real, ScratchReq};
 
 use crate::{
     Frames, LatticePath, LatticeSession, Merge, RecognitionLattice, Result,
+    plan::WalkMemory,
     potentials::{PathWalk, StateArcs},
 };
 
@@ -25,8 +26,10 @@ struct PathDeviation {
     weight: f64,
     /// Index of the path it deviates from.
     from: usize,
+    /// Position (frame and alignment state) and context state where the arc begins.
     position: usize,
     state: usize,
+    /// Label of the arc; 0 is the blank.
     label: u32,
 }
 
@@ -66,7 +69,8 @@ impl<F: Real> LatticeSession<F> {
         count: usize,
     ) -> Result<Vec<Vec<LatticePath>>> {
         let deviations = ScratchReq::new::<PathDeviation>(count.saturating_add(1));
-        let memory = [ScratchReq::EMPTY, deviations.and(StateArcs::<F>::scratch(lattice.context()))];
+        let per_utterance = deviations.and(StateArcs::<F>::scratch(lattice.context()));
+        let memory = WalkMemory { per_frame: ScratchReq::EMPTY, per_utterance };
         self.walks(lattice, frames, Merge::Max, memory, |_, walk| Ok(n_best(walk, count)))
     }
 }
@@ -78,6 +82,7 @@ fn n_best<F: Real>(walk: &PathWalk<F>, count: usize) -> Vec<LatticePath> {
     let mut deviations: Vec<PathDeviation> = Vec::new();
     let mut arcs = StateArcs::default();
     let per_frame = walk.positions.per_frame();
+    // The next path, its loss, and the position and state from which it is completed.
     let mut next = (walk.total() > f64::NEG_INFINITY && count > 0).then(|| {
         let path = LatticePath { alignment: vec![0; walk.positions.end()], per_frame, weight: 0.0 };
         (path, 0.0, 0, walk.context.start())

@@ -19,6 +19,7 @@ use kernels::{Real, ScratchReq};
 
 use crate::{
     Error, Frames, LatticeSession, Merge, RecognitionLattice, Result, WeightedString,
+    plan::WalkMemory,
     potentials::{PathWalk, StateArcs},
 };
 
@@ -98,10 +99,11 @@ impl<F: Real> LatticeSession<F> {
             .and(ScratchReq::new::<StringPrefix>(1))
             .times(options.max_prefixes);
         let scores = ScratchReq::new::<f64>(labels);
-        let memory = [
-            prefixes.times(lattice.alignment().num_states()).and(arcs),
-            ScratchReq::all_of([prefixes, candidates, scores, StateArcs::<F>::scratch(lattice.context())]),
-        ];
+        let state_arcs = StateArcs::<F>::scratch(lattice.context());
+        let memory = WalkMemory {
+            per_frame: prefixes.times(lattice.alignment().num_states()).and(arcs),
+            per_utterance: ScratchReq::all_of([prefixes, candidates, scores, state_arcs]),
+        };
         self.walks(lattice, frames, options.merge, memory, |utterance, walk| search(walk, options, utterance))
     }
 }

@@ -1,5 +1,7 @@
 //! Potentials of lattice states: best path, or sum over paths, to the end.
 //!
+//! Searches for n best and sampled paths walk from the start state and choose arcs by them.
+//!
 //! ```text
 //! β(N,0,p) = 1̄
 //! β(t,a,p) = ⊕ ( b_t[p] ⊗ β(after a blank, p),  ⊕_y l_t[p,y] ⊗ β(after a label, δ(p,y)) )
@@ -11,10 +13,10 @@
 use kernels::{Real, ScratchReq, items_mut, par_for};
 
 use crate::{
-    AlignmentLattice, ArcsMut, BoundWeights, Context, Frames, LabelChain, LatticeSession, PathSum,
+    AlignmentLattice, Arcs, ArcsMut, BoundWeights, Context, Frames, LabelChain, LatticeSession, PathSum,
     RecognitionLattice, Result, StateId,
     execution::{BoundCall, CallInputs, check_sums},
-    plan::LatticeOperation,
+    plan::{LatticeOperation, WalkMemory},
     step::FrameStep,
     utterance_group::UtteranceGroup,
 };
@@ -213,19 +215,22 @@ impl<'a, F: Real> PathWalk<'a, F> {
 impl<F: Real> LatticeSession<F> {
     /// Computes β of each utterance and calls `run(utterance, walk)` in parallel.
     ///
-    /// `memory` is the memory of `run` per frame and per utterance.
+    /// `memory` is the memory of `run`.
     pub(crate) fn walks<T: Send>(
         &mut self,
         lattice: &RecognitionLattice<F>,
         frames: &Frames<F>,
         merge: Merge,
-        memory: [ScratchReq; 2],
+        memory: WalkMemory,
         run: impl Fn(usize, &PathWalk<F>) -> Result<T> + Sync,
     ) -> Result<Vec<T>> {
         let inputs = CallInputs::new(lattice, frames, None, PathSum::Denominator)?;
         let potential_row =
             ScratchReq::new::<f64>(lattice.alignment().num_states() * lattice.context().states());
-        let memory = memory.map(|memory| memory.and(potential_row));
+        let memory = WalkMemory {
+            per_frame: memory.per_frame.and(potential_row),
+            per_utterance: memory.per_utterance.and(potential_row),
+        };
         let (mut call, plan) =
             self.start_call(inputs, |all_paths| LatticeOperation::walks(all_paths, memory))?;
         let mut results = Vec::with_capacity(frames.utterances());
@@ -265,12 +270,16 @@ impl<F: Real> LatticeSession<F> {
             let wave = group.wave(wave_index);
             call.weights.forward(&wave.frames, buffers[0].arcs_mut(step, wave.frames.len()));
             let arcs = buffers[0].arcs(step, wave.frames.len());
+            // Row of the wave with the first frame of each utterance.
             let first_rows: Vec<usize> =
                 wave.counts.iter().scan(0, |row, count| Some(std::mem::replace(row, *row + count))).collect();
             par_for(items_mut(&mut utterances), |index, potentials| {
                 for t in (0..wave.counts[index]).rev() {
                     let wave_row = first_rows[index] + t;
-                    let arcs = (&arcs.blank[wave_row * c..][..c], &arcs.lexical[wave_row * c * v..][..c * v]);
+                    let arcs = Arcs {
+                        blank: &arcs.blank[wave_row * c..][..c],
+                        lexical: &arcs.lexical[wave_row * c * v..][..c * v],
+                    };
                     potentials.backward(step, merge, wave_index * group.window + t, arcs);
                 }
             });
@@ -296,7 +305,7 @@ impl Potentials {
         step: &FrameStep,
         merge: Merge,
         frame: usize,
-        (blank, lexical): (&[F], &[F]),
+        Arcs { blank, lexical }: Arcs<F>,
     ) {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let per_frame = self.positions.per_frame();

@@ -1,10 +1,14 @@
-//! Samples paths of a lattice from their posterior distribution.
+//! Samples paths of a recognition lattice from their posterior distribution.
+//!
+//! β of each state ([`potentials`](crate::potentials)) gives the probability of each arc from it; a
+//! path is sampled arc by arc.
 use kernels::{Real, ScratchReq};
 use rnnt_dp::PathRng;
 
 use crate::{
     Error, Frames, LatticePath, LatticeSession, Merge, RecognitionLattice, Result,
     n_best::first_max,
+    plan::WalkMemory,
     potentials::{PathWalk, StateArcs},
 };
 
@@ -51,7 +55,8 @@ impl<F: Real> LatticeSession<F> {
         if count > max_paths {
             return Err(Error::shape("count", format!("at most {max_paths} paths"), count));
         }
-        let memory = [ScratchReq::EMPTY, StateArcs::<F>::scratch(lattice.context())];
+        let per_utterance = StateArcs::<F>::scratch(lattice.context());
+        let memory = WalkMemory { per_frame: ScratchReq::EMPTY, per_utterance };
         self.walks(lattice, frames, Merge::Sum, memory, |utterance, walk| {
             let count = if walk.total() > f64::NEG_INFINITY { count } else { 0 };
             let mut arcs = StateArcs::default();

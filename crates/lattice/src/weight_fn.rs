@@ -1,5 +1,6 @@
 //! Weight functions: the weight of a lattice arc by frame, context and label.
 //!
+//! Two kinds of arcs leave a context state: the blank, and a *lexical* arc for each label.
 //! A [`WeightFn`] borrows parameters. [`WeightFn::bind`] computes what depends only on parameters,
 //! once per call. Then, for each group of frames, [`BoundWeights::forward`] computes the arc
 //! weights of whole frames, and [`BoundWeights::forward_chain`] those along one label string.

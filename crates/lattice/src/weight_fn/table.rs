@@ -1,4 +1,6 @@
-//! Arc weights of a lattice from a table.
+//! Arc weights of a recognition lattice from a table.
+//!
+//! Tests, examples and external models use it; the gradient of the table has the name `table`.
 use kernels::{Real, ScratchReq, par_for, parts_mut};
 
 use super::{Arcs, ArcsMut, BoundWeights, LabelChain, Parameters, WeightFn, Workload};
@@ -15,8 +17,8 @@ pub struct TableWeightFn<'a, F> {
     values: &'a [F],
     /// Number of utterances with separate rows; none for a shared table.
     utterances: Option<usize>,
-    /// X
-    rows: usize,
+    /// X, the number of rows of an utterance.
+    row_count: usize,
     states: usize,
     vocabulary: usize,
 }
@@ -29,7 +31,7 @@ impl<'a, F: Real> TableWeightFn<'a, F> {
     /// arc.
     pub fn new(values: &'a [F], shape: &[usize]) -> Result<Self> {
         let dims = || format!("{shape:?}");
-        let [batch @ .., rows, states, columns] = shape else {
+        let [batch @ .., row_count, states, columns] = shape else {
             return Err(Error::shape("table", "axes B.., X, C and 1 + V", dims()));
         };
         if *columns < 2 {
@@ -43,7 +45,7 @@ impl<'a, F: Real> TableWeightFn<'a, F> {
             return Err(Error::Parameter { argument, expected: "a finite value or -inf", index, value });
         }
         let utterances = (!batch.is_empty()).then(|| batch.iter().product());
-        Ok(Self { values, utterances, rows: *rows, states: *states, vocabulary: columns - 1 })
+        Ok(Self { values, utterances, row_count: *row_count, states: *states, vocabulary: columns - 1 })
     }
 }
 
@@ -71,20 +73,25 @@ impl<F: Real> WeightFn<F> for TableWeightFn<'_, F> {
     fn scratch(&self, workload: Workload) -> ScratchReq {
         let gradient = if workload.gradients { self.values.len() } else { 0 };
         // Frames usually have one feature; the gradients of others are zero.
-        let starts = ScratchReq::new::<usize>(workload.frames);
-        starts.and(ScratchReq::new::<F>(workload.frames)).and(ScratchReq::new::<F>(gradient))
+        let frame_starts = ScratchReq::new::<usize>(workload.frames);
+        frame_starts.and(ScratchReq::new::<F>(workload.frames)).and(ScratchReq::new::<F>(gradient))
     }
 
     fn bind(&self, _buffers: &mut Vec<Vec<F>>) -> Result<Box<dyn BoundWeights<F> + '_>> {
-        Ok(Box::new(BoundTable { table: *self, starts: Vec::new(), frame_size: 0, gradient: Vec::new() }))
+        Ok(Box::new(BoundTable {
+            table: *self,
+            frame_starts: Vec::new(),
+            frame_size: 0,
+            gradient: Vec::new(),
+        }))
     }
 }
 
 /// A table with the frames of a group.
 struct BoundTable<'a, F> {
     table: TableWeightFn<'a, F>,
-    /// Start of the row of each frame.
-    starts: Vec<usize>,
+    /// Start of the table row of each frame.
+    frame_starts: Vec<usize>,
     /// F, the number of features of a frame.
     frame_size: usize,
     /// Gradient of the table; empty before the first backward.
@@ -92,9 +99,9 @@ struct BoundTable<'a, F> {
 }
 
 impl<F: Real> BoundTable<'_, F> {
-    /// Returns the start of the row of a frame and state.
+    /// Returns the index of the blank of a frame and state; labels follow.
     fn row_start(&self, frame: usize, state: usize) -> usize {
-        self.starts[frame] + state * (1 + self.table.vocabulary)
+        self.frame_starts[frame] + state * (1 + self.table.vocabulary)
     }
 
     /// Returns the gradient of the table, which is initially zero.
@@ -108,9 +115,8 @@ impl<F: Real> BoundTable<'_, F> {
 
 impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
     fn set_frames(&mut self, rows: &[F], utterances: &[u32]) -> Result<()> {
-        let TableWeightFn { utterances: table_utterances, rows: row_count, states, vocabulary, .. } =
-            self.table;
-        self.starts.clear();
+        let TableWeightFn { utterances: table_utterances, row_count, states, vocabulary, .. } = self.table;
+        self.frame_starts.clear();
         self.frame_size = rows.len() / utterances.len().max(1);
         if self.frame_size == 0 && !utterances.is_empty() {
             return Err(Error::shape("frames", "at least 1 feature, the row of the table", 0));
@@ -137,7 +143,7 @@ impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
                 return Err(Error::shape("table", "rows for each utterance of the frames", description));
             }
             let table_row = table_utterances.map_or(0, |_| utterance) * row_count + row as usize;
-            self.starts.push(table_row * states * (1 + vocabulary));
+            self.frame_starts.push(table_row * states * (1 + vocabulary));
         }
         Ok(())
     }
@@ -205,7 +211,7 @@ impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
     }
 
     fn frame_gradient(&mut self, _rows: &[F]) -> Vec<F> {
-        vec![F::ZERO; self.starts.len() * self.frame_size]
+        vec![F::ZERO; self.frame_starts.len() * self.frame_size]
     }
 
     fn finish(mut self: Box<Self>) -> Parameters<F> {

@@ -34,7 +34,7 @@ fn head_row<F: Real>(projections: &Projections<F>, class: u32) -> &[F] {
     &projections.head[class as usize * h..][..h]
 }
 
-/// Returns the score of a class, given the hidden row of a site.
+/// Returns the score of a class for a hidden row.
 fn score<F: Real>(projections: &Projections<F>, hidden: &[F], class: u32) -> F {
     dot(hidden, head_row(projections, class)) + projections.bias[class as usize]
 }

@@ -117,8 +117,8 @@ pub fn forward<F: Real>(projections: &Projections<F>, frames: &[usize], arcs: Ar
     let (split, scratch_len) =
         (TaskSplit::new(c, frames.len()), TanhProducts::<F>::scratch_len(h) + PANEL_COLUMNS * (1 + v));
     let ArcsMut { blank, lexical } = arcs;
-    // Scores panels of some frames; `blank` and `lexical` begin with the first panel's first state,
-    // and the arcs of a frame start `c` states after those of the previous frame.
+    // Scores panels of some frames; `blank` and `lexical` begin with the first state of the first
+    // panel, and the arcs of a frame start `c` states after those of the previous frame.
     let score_panels = |frames: &[usize], panels: Range<usize>, blank: &mut [F], lexical: &mut [F]| {
         let mut buffer = projections.pool.acquire("task", scratch_len);
         let (scratch, tile) = buffer.split_at_mut(TanhProducts::<F>::scratch_len(h));
@@ -268,7 +268,7 @@ pub fn backward<F: Real>(
             (run * frames_per_run).min(frames.len())..((run + 1) * frames_per_run).min(frames.len());
         task_sum.frames.clear();
         task_sum.frames.resize(run_frames.len() * h, F::ZERO);
-        // Hidden rows, their gradients, and adjoints as rows: *frames x states x width* of a product.
+        // Hidden rows, their gradients, and adjoints as rows, for the sites of one product.
         let product_frames = frames_per_product.min(run_frames.len().max(1));
         let mut buffer = projections.pool.acquire("task", product_frames * states * (2 * h + 1 + v));
         let (hidden, later_buffer) = buffer.split_at_mut(product_frames * states * h);

@@ -1,13 +1,14 @@
-//! Local normalization of the arcs of any weight function, row by row.
+//! Local normalization of lattice arcs for any weight function.
 //!
-//! A row has the V label weights of a context state at a frame. A chain is one label string; a site
-//! of it is a frame t and a label position u.
+//! All V weights of a state are computed; `selected.rs` is the faster way for joint networks. A row
+//! has the V label weights of a context state at a frame. A chain is one label string; a site of it
+//! is a frame t and a label position u.
 use kernels::{BufferPool, Real, ScratchReq, items_mut, par_for, parts, parts_mut};
 
 use super::log_probabilities::Normalize;
 use crate::{Arcs, ArcsMut, BoundWeights, LabelChain, Result};
 
-/// Elements of the rows of one block.
+/// Weights of one block of frames or sites in backward.
 const BLOCK_ELEMENTS: usize = 1 << 18;
 /// Rows of a task.
 const ROWS_PER_TASK: usize = 16;
@@ -40,8 +41,9 @@ impl ArcShape {
 
     /// Memory of a [`backward_chain`].
     pub fn chain_scratch<F>(self) -> ScratchReq {
-        // One more position per frame at most doubles the number of sites.
-        ScratchReq::new::<F>(self.sites_per_block()).times(self.vocabulary.saturating_add(5))
+        // A site has V + 1 weights and two adjoints of the chain. One more position per frame at
+        // most doubles the number of adjoints.
+        ScratchReq::new::<F>(self.sites_per_block()).times(self.vocabulary.saturating_add(1 + 2 * 2))
     }
 }
 
@@ -159,6 +161,7 @@ pub fn backward_chain<F: Real>(
         for block_frame in (0..frame_count).step_by(frames_per_block) {
             let site_count = frames_per_block.min(frame_count - block_frame) * block.len();
             let (blank, lexical) = (&mut blank[..site_count], &mut lexical[..site_count * v]);
+            // Weights of the rows, and their gradients.
             let weights = &*inner;
             par_for((items_mut(blank), parts_mut(lexical, v)), |site, (blank, row)| {
                 let (t, u) = (block_frame + site / block.len(), block.start + site % block.len());
@@ -179,6 +182,7 @@ pub fn backward_chain<F: Real>(
                 chain_adjoints.split_at_mut(frames_per_block * (block_positions + 1));
             let (blank_adjoint, label_adjoint) =
                 (&mut blank_adjoint[..chain_sites], &mut label_adjoint[..chain_sites]);
+            // The gradients of one label at a time, as adjoints of a chain; the blank's only once.
             for label_index in 0..v {
                 for site in 0..site_count {
                     let index = site / block.len() * states.len() + site % block.len();
