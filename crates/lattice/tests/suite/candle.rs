@@ -343,7 +343,7 @@ fn parameters(golden: &Golden, dtype: DType) -> HashMap<String, Var> {
         let tensor = Tensor::from_vec(golden.values(&full).to_vec(), golden.shape(&full), CPU).unwrap();
         (name.replace('/', "."), Var::from_tensor(&tensor.to_dtype(dtype).unwrap()).unwrap())
     };
-    golden.names_below(start).map(variable).collect()
+    golden.names_with_prefix(start).map(variable).collect()
 }
 
 /// Compares losses, gradients and best paths with a golden file of LAST.

@@ -1,4 +1,7 @@
 //! Lattice weights of a joint network: values, gradients and label chains.
+//!
+//! They are compared with LAST (golden vectors), with central differences, and with each other. The
+//! helpers are also for locally normalized weights.
 use lattice::{Arcs, ArcsMut, Embeddings, JointWeightFn, LabelChain, Parameters, Real, WeightFn};
 use oracle::differences::central_difference;
 
@@ -16,12 +19,14 @@ pub struct OwnedJoint<F> {
     pub parameters: Parameters<F>,
     /// *n x F*
     pub frames: Vec<F>,
+    /// n
     pub count: usize,
 }
 
 impl<F: Real> OwnedJoint<F> {
     pub fn random(states: usize, vocabulary: usize, hidden: usize, frames: usize) -> Self {
         let (e, f) = (3, 2);
+        // Name, number of elements and scale of each parameter.
         let shapes = [
             (EMBEDDINGS, states * e, 1.0),
             ("weight_fn/project_context_embeddings/kernel", e * hidden, 0.7),
@@ -171,7 +176,7 @@ fn equals_last<F: Real>(values: Tolerance, gradients: Tolerance) {
     let Some(golden) = golden("weight_fns.f64") else { return };
     let start = "joint/params/";
     let named = |name: &str| (format!("weight_fn/{name}"), golden.cast(&format!("{start}{name}")));
-    let mut parameters: Parameters<F> = golden.names_below(start).map(named).collect();
+    let mut parameters: Parameters<F> = golden.names_with_prefix(start).map(named).collect();
     parameters.insert(EMBEDDINGS.to_owned(), golden.cast("joint/cache"));
     let &[count, states, vocabulary] = golden.shape("joint/lexical") else { panic!("n x C x V") };
     let owned = OwnedJoint { states, vocabulary, parameters, frames: golden.cast("joint/frame"), count };
@@ -196,19 +201,19 @@ fn equals_last<F: Real>(values: Tolerance, gradients: Tolerance) {
         arc_gradients(&joint, &owned.frames, count, Arcs { blank: &adjoints[0], lexical: &adjoints[1] });
     assert_within("grad_frame", &frame_gradient, golden.values("joint/grad_frame"), gradients);
     assert_within("grad_cache", &computed[EMBEDDINGS], golden.values("joint/grad_cache"), gradients);
-    for name in golden.names_below("joint/grad_params/") {
+    for name in golden.names_with_prefix("joint/grad_params/") {
         let expected = golden.values(&format!("joint/grad_params/{name}"));
         assert_within(name, &computed[&format!("weight_fn/{name}")], expected, gradients);
     }
 }
 
 #[test]
-fn f64_equals_last() {
+fn f64_values_and_gradients_equal_last() {
     equals_last::<f64>(F64, F64);
 }
 
 #[test]
-fn f32_equals_last() {
+fn f32_values_and_gradients_equal_last() {
     equals_last::<f32>(f32_values(4.0), F32_GRADIENTS);
 }
 
@@ -224,12 +229,12 @@ pub type UseWeightFn<'a> = &'a mut dyn FnMut(&dyn WeightFn<f64>);
 /// Any weight function of a joint network can be checked, in frames and parameters.
 pub fn check_gradients(owned: &mut OwnedJoint<f64>, run: &dyn Fn(&OwnedJoint<f64>, UseWeightFn)) {
     let tolerance = Tolerance { relative: 1e-8, absolute: 1e-9 };
-    let (count, first) = (owned.count, 1);
+    let (count, first_frame) = (owned.count, 1);
     let chain = LabelChain { states: &CHAIN_STATES, labels: &CHAIN_LABELS };
     for all_arcs in [true, false] {
         let sizes = match all_arcs {
             true => [count * owned.states, count * owned.states * owned.vocabulary],
-            false => [(count - first) * CHAIN_STATES.len(); 2],
+            false => [(count - first_frame) * CHAIN_STATES.len(); 2],
         };
         let [blank, lexical] = [random::<f64>(sizes[0], 40, 1.0), random::<f64>(sizes[1], 41, 1.0)];
         let value = |owned: &OwnedJoint<f64>| {
@@ -237,7 +242,7 @@ pub fn check_gradients(owned: &mut OwnedJoint<f64>, run: &dyn Fn(&OwnedJoint<f64
             run(owned, &mut |weight_fn| {
                 let (b, l) = match all_arcs {
                     true => arc_weights(weight_fn, &owned.frames, count),
-                    false => forward_chain(weight_fn, &owned.frames, count, first, chain),
+                    false => forward_chain(weight_fn, &owned.frames, count, first_frame, chain),
                 };
                 let finite: Vec<f64> = l.iter().map(|&l| if l.is_finite() { l } else { 0.0 }).collect();
                 value = dot(&b, &blank) + dot(&finite, &lexical);
@@ -249,7 +254,7 @@ pub fn check_gradients(owned: &mut OwnedJoint<f64>, run: &dyn Fn(&OwnedJoint<f64
             let adjoints = Arcs { blank: &blank[..], lexical: &lexical[..] };
             computed = match all_arcs {
                 true => arc_gradients(weight_fn, &owned.frames, count, adjoints),
-                false => backward_chain(weight_fn, &owned.frames, count, first, chain, adjoints),
+                false => backward_chain(weight_fn, &owned.frames, count, first_frame, chain, adjoints),
             };
         });
         let (frame_gradient, parameter_gradients) = computed;
@@ -286,7 +291,7 @@ fn gradients_are_central_differences() {
 /// Some addends are large.
 #[test]
 fn chains_and_single_states_equal_all_arcs() {
-    let (states, vocabulary, count, first) = (75, 19, 23, 2);
+    let (states, vocabulary, count, first_frame) = (75, 19, 23, 2);
     let mut owned = OwnedJoint::<f32>::random(states, vocabulary, 33, count);
     owned.parameters.get_mut(EMBEDDINGS).unwrap()[3 * 2] = 60.0;
     owned.frames[2 * 20] = -70.0;
@@ -294,12 +299,12 @@ fn chains_and_single_states_equal_all_arcs() {
     let chain = LabelChain { states: &[0, 2, 74, 33, 32, 2, 2], labels: &[2, 19, 7, 1, 2, 2] };
     let shape = FrameArcsShape { states, vocabulary, frames: count };
     let (blank, lexical) = arc_weights(&joint, &owned.frames, count);
-    let (b, l) = forward_chain(&joint, &owned.frames, count, first, chain);
-    let (expected_b, expected_l) =
-        chain_weights(shape, first, chain, Arcs { blank: &blank, lexical: &lexical });
+    let (chain_blank, chain_lexical) = forward_chain(&joint, &owned.frames, count, first_frame, chain);
+    let (expected_blank, expected_lexical) =
+        chain_weights(shape, first_frame, chain, Arcs { blank: &blank, lexical: &lexical });
     let tolerance = f32_values(10.0);
-    assert_within("blank", &b, &widened(&expected_b), tolerance);
-    assert_within("lexical", &l, &widened(&expected_l), tolerance);
+    assert_within("blank", &chain_blank, &widened(&expected_blank), tolerance);
+    assert_within("lexical", &chain_lexical, &widened(&expected_lexical), tolerance);
     let mut weights = joint.bind(&mut Vec::new()).unwrap();
     weights.set_frames(&owned.frames, &vec![0; count]).unwrap();
     let mut row = vec![0.0; vocabulary];
@@ -310,11 +315,12 @@ fn chains_and_single_states_equal_all_arcs() {
         assert_within("lexical", &row, &widened(&lexical[row_index * vocabulary..][..vocabulary]), tolerance);
     }
 
-    let mut adjoints = [random::<f32>(b.len(), 3, 1.0), random(b.len(), 4, 1.0)];
+    let sites = chain_blank.len();
+    let mut adjoints = [random::<f32>(sites, 3, 1.0), random(sites, 4, 1.0)];
     adjoints.iter_mut().for_each(|a| a[3..9].fill(0.0));
     let adjoints = Arcs { blank: &adjoints[0][..], lexical: &adjoints[1][..] };
-    let computed = backward_chain(&joint, &owned.frames, count, first, chain, adjoints);
-    let (blank, lexical) = scatter_chain(shape, first, chain, adjoints);
+    let computed = backward_chain(&joint, &owned.frames, count, first_frame, chain, adjoints);
+    let (blank, lexical) = scatter_chain(shape, first_frame, chain, adjoints);
     let arcs = Arcs { blank: &blank, lexical: &lexical };
     let expected = arc_gradients(&joint, &owned.frames, count, arcs);
     let tolerance = Tolerance { relative: 1e-4, absolute: 1e-4 };

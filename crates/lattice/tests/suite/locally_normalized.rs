@@ -1,4 +1,7 @@
 //! Locally normalized weight functions of lattices: values and gradients.
+//!
+//! They are compared with LAST (golden vectors), with central differences, and along chains with
+//! all arcs.
 use lattice::{
     AlignmentLattice, Arcs, ArcsMut, BoundWeights, Embeddings, Error, Frames, FullNGram, JointWeightFn,
     LabelChain, Labels, LatticeSession, LocallyNormalized, Normalize, Parameters, Real, RecognitionLattice,
@@ -73,12 +76,12 @@ fn equals_last<F: panda_core::Real>(values: Tolerance, gradients: Tolerance) {
 }
 
 #[test]
-fn f64_equals_last() {
+fn f64_values_and_gradients_equal_last() {
     equals_last::<f64>(F64, F64);
 }
 
 #[test]
-fn f32_equals_last() {
+fn f32_values_and_gradients_equal_last() {
     equals_last::<f32>(f32_values(2.0), F32_GRADIENTS);
 }
 
@@ -139,26 +142,26 @@ fn gradients_of_any_weights_equal_central_differences() {
 }
 
 /// Frames of a larger network, and a chain with adjoints.
-struct Case {
+struct ChainCase {
     owned: OwnedJoint<f64>,
-    first: usize,
+    first_frame: usize,
     states: Vec<usize>,
     labels: Vec<u32>,
     adjoints: [Vec<f64>; 2],
 }
 
-impl Case {
+impl ChainCase {
     /// Some successive sites have no adjoints.
     fn new(vocabulary: usize, count: usize) -> Self {
-        let (states, first) = (9, 3);
-        let sites = 37 * (count - first);
+        let (states, first_frame, positions) = (9, 3, 37);
+        let sites = positions * (count - first_frame);
         let mut adjoints = [random::<f64>(sites, 3, 1.0), random(sites, 4, 1.0)];
         adjoints.iter_mut().for_each(|a| a[300..700].fill(0.0));
         Self {
             owned: OwnedJoint::random(states, vocabulary, 24, count),
-            first,
-            states: (0..37).map(|u| u * u % states).collect(),
-            labels: (0..36).map(|u| (u * 77 % vocabulary + 1) as u32).collect(),
+            first_frame,
+            states: (0..positions).map(|u| u * u % states).collect(),
+            labels: (0..positions - 1).map(|u| (u * 77 % vocabulary + 1) as u32).collect(),
             adjoints,
         }
     }
@@ -177,12 +180,12 @@ impl Case {
         assert!(weight_fn.is_locally_normalized());
         let frames: Vec<F> = narrow(&self.owned.frames);
         let count = self.owned.count;
-        let (blank, lexical) = forward_chain(weight_fn, &frames, count, self.first, self.chain());
+        let (blank, lexical) = forward_chain(weight_fn, &frames, count, self.first_frame, self.chain());
         assert_within(name, &blank, &expected.weights.0, values);
         assert_within(name, &lexical, &expected.weights.1, values);
         let adjoints = self.adjoints.each_ref().map(|adjoints| narrow::<F>(adjoints));
         let adjoints = Arcs { blank: &adjoints[0], lexical: &adjoints[1] };
-        let computed = backward_chain(weight_fn, &frames, count, self.first, self.chain(), adjoints);
+        let computed = backward_chain(weight_fn, &frames, count, self.first_frame, self.chain(), adjoints);
         assert_within(&format!("{name} frames"), &computed.0, &expected.gradients.0, gradients);
         assert_eq!(computed.1.len(), expected.gradients.1.len());
         for (parameter, expected) in &expected.gradients.1 {
@@ -197,17 +200,17 @@ struct ChainResults {
     gradients: (Vec<f64>, Parameters<f64>),
 }
 
-impl Case {
+impl ChainCase {
     fn expected(&self, weight_fn: &dyn WeightFn<f64>) -> ChainResults {
         let OwnedJoint { states, vocabulary, count, frames, .. } = &self.owned;
         let shape = FrameArcsShape { states: *states, vocabulary: *vocabulary, frames: *count };
         let (blank, lexical) = arc_weights(weight_fn, frames, *count);
         let weights = Arcs { blank: &blank[..], lexical: &lexical[..] };
         let adjoints = Arcs { blank: &self.adjoints[0][..], lexical: &self.adjoints[1][..] };
-        let all_adjoints = scatter_chain(shape, self.first, self.chain(), adjoints);
+        let all_adjoints = scatter_chain(shape, self.first_frame, self.chain(), adjoints);
         let all_adjoints = Arcs { blank: &all_adjoints.0[..], lexical: &all_adjoints.1[..] };
         ChainResults {
-            weights: chain_weights(shape, self.first, self.chain(), weights),
+            weights: chain_weights(shape, self.first_frame, self.chain(), weights),
             gradients: arc_gradients(weight_fn, frames, *count, all_adjoints),
         }
     }
@@ -218,7 +221,7 @@ impl Case {
 /// Labels exceed a tile, and sites exceed a wave.
 #[test]
 fn chains_equal_all_arcs() {
-    let case = Case::new(500, 130);
+    let case = ChainCase::new(500, 130);
     let single = case.owned.narrow();
     for (normalize, name) in NORMALIZERS {
         let expected = case.expected(&LocallyNormalized::new(case.owned.borrow(), normalize));
@@ -237,7 +240,7 @@ fn chains_equal_all_arcs() {
 /// With a normalizer of rows.
 #[test]
 fn chains_of_any_weights_equal_all_arcs() {
-    let case = Case::new(60, 22);
+    let case = ChainCase::new(60, 22);
     for (normalize, name) in NORMALIZERS {
         let generic = LocallyNormalized::new(GenericJoint(case.owned.borrow()), normalize);
         case.check(name, &case.expected(&generic), &generic, [F64, F64]);
@@ -247,7 +250,7 @@ fn chains_of_any_weights_equal_all_arcs() {
 /// Rows are so long that frames and positions are processed in parts.
 #[test]
 fn chains_in_a_large_table_equal_all_arcs() {
-    let (states, vocabulary, count, first) = (3, 8000, 14, 1);
+    let (states, vocabulary, count, first_frame) = (3, 8000, 14, 1);
     let table: Vec<f64> = random(2 * states * (1 + vocabulary), 1, 4.0);
     let table = TableWeightFn::new(&table, &[2, states, 1 + vocabulary]).unwrap();
     let frames: Vec<f64> = (0..count).map(|t| f64::from(t as u32 % 3 % 2)).collect();
@@ -255,21 +258,21 @@ fn chains_in_a_large_table_equal_all_arcs() {
     let labels: Vec<u32> = (0..39).map(|u| u * 200 + 1).collect();
     let shape = FrameArcsShape { states, vocabulary, frames: count };
     let chain = LabelChain { states: &positions, labels: &labels };
-    let sites = positions.len() * (count - first);
+    let sites = positions.len() * (count - first_frame);
     let (blank_adjoints, label_adjoints) = (random::<f64>(sites, 2, 1.0), random::<f64>(sites, 3, 1.0));
     let adjoints = Arcs { blank: &blank_adjoints[..], lexical: &label_adjoints[..] };
     for (normalize, name) in NORMALIZERS {
         let weight_fn = LocallyNormalized::new(table, normalize);
         let (blank, lexical) = arc_weights(&weight_fn, &frames, count);
         let arcs = Arcs { blank: &blank, lexical: &lexical };
-        let expected = chain_weights(shape, first, chain, arcs);
-        let computed = forward_chain(&weight_fn, &frames, count, first, chain);
+        let expected = chain_weights(shape, first_frame, chain, arcs);
+        let computed = forward_chain(&weight_fn, &frames, count, first_frame, chain);
         assert_within(name, &computed.0, &expected.0, F64);
         assert_within(name, &computed.1, &expected.1, F64);
-        let (blank, lexical) = scatter_chain(shape, first, chain, adjoints);
+        let (blank, lexical) = scatter_chain(shape, first_frame, chain, adjoints);
         let all_adjoints = Arcs { blank: &blank, lexical: &lexical };
         let (_, expected) = arc_gradients(&weight_fn, &frames, count, all_adjoints);
-        let (_, computed) = backward_chain(&weight_fn, &frames, count, first, chain, adjoints);
+        let (_, computed) = backward_chain(&weight_fn, &frames, count, first_frame, chain, adjoints);
         assert_within(name, &computed["table"], &expected["table"], F64);
     }
 }
@@ -342,7 +345,7 @@ fn lattices_equal_last<F: panda_core::Real>(values: Tolerance, gradients: Tolera
         let order = case.split("_c").nth(1).unwrap()[..1].parse().unwrap();
         let start = "in/params/";
         let parameters: Parameters<F> = golden
-            .names_below(start)
+            .names_with_prefix(start)
             .map(|name| (name.to_owned(), golden.cast(&format!("{start}{name}"))))
             .collect();
         let joint = borrow(&golden, &parameters, prefix, order);
@@ -372,7 +375,7 @@ fn lattices_equal_last<F: panda_core::Real>(values: Tolerance, gradients: Tolera
             arc_gradients(weight_fn, &frame_rows, batch * frames, Arcs { blank: &b, lexical: &l });
         assert_eq!(frame_gradient.len(), batch * frames * size);
         assert_within(case, &frame_gradient, golden.values("out/grad_denom_log/frames"), gradients);
-        let names: Vec<&str> = golden.names_below("out/grad_denom_log/params/").collect();
+        let names: Vec<&str> = golden.names_with_prefix("out/grad_denom_log/params/").collect();
         assert_eq!(names.len(), computed.len());
         for name in names {
             let expected = golden.values(&format!("out/grad_denom_log/params/{name}"));
@@ -443,7 +446,7 @@ fn losses_equal_last<F: panda_core::Real>(values: Tolerance, gradients: Toleranc
         let order = case.split("_c").nth(1).unwrap()[..1].parse().unwrap();
         let start = "in/params/";
         let parameters: Parameters<F> = golden
-            .names_below(start)
+            .names_with_prefix(start)
             .map(|name| (name.to_owned(), golden.cast(&format!("{start}{name}"))))
             .collect();
         let joint = borrow(&golden, &parameters, "weight_fn/weight_fn", order);
@@ -462,7 +465,7 @@ fn losses_equal_last<F: panda_core::Real>(values: Tolerance, gradients: Toleranc
             let computed = session.sum(&lattice, &frames, &labels, weights).unwrap();
             assert_within(case, &computed.sums, golden.values("out/loss"), values);
             assert_within(case, &computed.frames, golden.values("out/grad_loss/frames"), gradients);
-            let names: Vec<&str> = golden.names_below("out/grad_loss/params/").collect();
+            let names: Vec<&str> = golden.names_with_prefix("out/grad_loss/params/").collect();
             assert_eq!(names.len(), computed.parameters.len());
             for name in names {
                 let expected = golden.values(&format!("out/grad_loss/params/{name}"));
