@@ -72,14 +72,15 @@ pub struct Backpointers<F> {
     label_counts: Vec<u32>,
     scratch: Vec<StepScratch<F>>,
     /// `α` of each utterance, *B x C*.
-    states: Vec<F>,
+    alphas: Vec<F>,
 }
 
 /// An utterance in a wave.
 struct WaveUtterance<'a, F> {
     scratch: &'a mut StepScratch<F>,
     /// `α`, *C*.
-    state: &'a mut [F],
+    alpha: &'a mut [F],
+    /// Backpointers and label counts of the frames of the wave.
     best_arcs: &'a mut [u32],
     label_counts: &'a mut [u32],
     /// Weights of the arcs of the wave.
@@ -95,7 +96,7 @@ impl<F: Real> Backpointers<F> {
         let scratch = ScratchReq::all_of(self.scratch.iter().map(StepScratch::allocated));
         [
             ScratchReq::new::<u32>(self.best_arcs.capacity() + self.label_counts.capacity()),
-            scratch.and(ScratchReq::new::<F>(self.states.capacity())),
+            scratch.and(ScratchReq::new::<F>(self.alphas.capacity())),
         ]
     }
 
@@ -105,23 +106,23 @@ impl<F: Real> Backpointers<F> {
         let [arcs_per_frame, counts_per_frame] = step.backpointer_counts();
         kernels::ensure_len(&mut self.best_arcs, group.frames() * arcs_per_frame, 0);
         kernels::ensure_len(&mut self.label_counts, group.frames() * counts_per_frame, 0);
-        kernels::ensure_len(&mut self.states, group.len() * c, F::ZERO);
+        kernels::ensure_len(&mut self.alphas, group.len() * c, F::ZERO);
         self.scratch.resize_with(self.scratch.len().max(group.len()), StepScratch::default);
-        self.states.chunks_exact_mut(c).take(group.len()).for_each(|state| step.start(state));
+        self.alphas.chunks_exact_mut(c).take(group.len()).for_each(|alpha| step.start(alpha));
     }
 
     /// `α` of each utterance, and all backpointers, frame after frame.
-    pub fn states_and_pointers(&mut self) -> (&mut [F], &mut [u32]) {
-        (&mut self.states, &mut self.best_arcs)
+    pub fn alphas_and_pointers(&mut self) -> (&mut [F], &mut [u32]) {
+        (&mut self.alphas, &mut self.best_arcs)
     }
 
     /// The weight of the best path of each utterance.
     pub fn path_weights(&self, state_count: usize, offsets: &[f64]) -> Vec<f64> {
-        let max = |state: &[F]| state.iter().fold(f64::NEG_INFINITY, |max, x| max.max(x.to_f64()));
-        self.states
+        let max = |alpha: &[F]| alpha.iter().fold(f64::NEG_INFINITY, |max, x| max.max(x.to_f64()));
+        self.alphas
             .chunks_exact(state_count)
             .zip(offsets)
-            .map(|(state, offset)| max(state) + offset)
+            .map(|(alpha, offset)| max(alpha) + offset)
             .collect()
     }
 
@@ -141,8 +142,8 @@ impl<F: Real> Backpointers<F> {
             (self.best_arcs.as_mut_slice(), self.label_counts.as_mut_slice());
         // Backpointers and arcs of each utterance in the wave.
         let mut utterances = Vec::with_capacity(group.len());
-        let buffers = self.scratch.iter_mut().zip(self.states.chunks_exact_mut(c)).zip(offsets);
-        for ((index, &frame_count), ((scratch, state), offset)) in wave.counts.iter().enumerate().zip(buffers)
+        let buffers = self.scratch.iter_mut().zip(self.alphas.chunks_exact_mut(c)).zip(offsets);
+        for ((index, &frame_count), ((scratch, alpha), offset)) in wave.counts.iter().enumerate().zip(buffers)
         {
             // Frames of each utterance: before the wave, in the wave, and later.
             let earlier_frames = (wave_index * group.window).min(group.frame_range(index).len());
@@ -151,7 +152,7 @@ impl<F: Real> Backpointers<F> {
             label_counts.split_off_mut(..earlier_frames * counts_per_frame).expect("earlier frames exist");
             utterances.push(WaveUtterance {
                 scratch,
-                state,
+                alpha,
                 best_arcs: best_arcs
                     .split_off_mut(..frame_count * arcs_per_frame)
                     .expect("each frame has backpointers"),
@@ -177,8 +178,8 @@ impl<F: Real> Backpointers<F> {
                     label_counts: &mut utterance.label_counts[t * counts_per_frame..][..counts_per_frame],
                 };
                 *utterance.offset +=
-                    step.best(utterance.scratch, arcs, utterance.state, &mut next, pointers).to_f64();
-                utterance.state.copy_from_slice(&next);
+                    step.best(utterance.scratch, arcs, utterance.alpha, &mut next, pointers).to_f64();
+                utterance.alpha.copy_from_slice(&next);
             }
         });
     }
@@ -194,10 +195,11 @@ impl<F: Real> Backpointers<F> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let [arcs_per_frame, counts_per_frame] = step.backpointer_counts();
         let per_frame = step.alignment().num_states();
-        let ends = &self.states[utterance * c..][..c];
-        let larger = |best: usize, (state, &end): (usize, &F)| if end > ends[best] { state } else { best };
+        let last_alpha = &self.alphas[utterance * c..][..c];
+        let larger =
+            |best: usize, (state, &weight): (usize, &F)| if weight > last_alpha[best] { state } else { best };
         // The first of the best final states, and then its backpointers.
-        let mut state = ends.iter().enumerate().fold(0, larger);
+        let mut state = last_alpha.iter().enumerate().fold(0, larger);
         let mut alignment = vec![0; group.frame_range(utterance).len() * per_frame];
         if weight > f64::NEG_INFINITY {
             for (t, labels) in group.frame_range(utterance).zip(alignment.chunks_exact_mut(per_frame)).rev() {

@@ -75,14 +75,14 @@ pub struct Denominator<F> {
     keeps_arcs: bool,
     scratch: Vec<StepScratch<F>>,
     /// `α` or `β` of each utterance, *B x C*.
-    states: Vec<F>,
+    state_sums: Vec<F>,
 }
 
 /// An utterance in a wave.
 struct SummedUtterance<'a, F> {
     scratch: &'a mut StepScratch<F>,
     /// `α` or `β`, *C*.
-    state: &'a mut [F],
+    state_sums: &'a mut [F],
     /// `α` before each frame of the wave; empty if it is not saved.
     alpha: &'a mut [F],
     /// Maximum that was subtracted from `α` after each frame of the wave.
@@ -94,7 +94,7 @@ struct SummedUtterance<'a, F> {
     /// Index of the utterance in the group.
     index: usize,
     /// Last frame with a wrong sum of posteriors, and the sum.
-    imprecise: Option<(usize, f64)>,
+    imprecise_frame: Option<(usize, f64)>,
 }
 
 impl<F: Real> Denominator<F> {
@@ -115,11 +115,11 @@ impl<F: Real> Denominator<F> {
         let saved_frames = if saves_alpha { group.frames() } else { 0 };
         kernels::ensure_len(&mut self.alpha, saved_frames * c, F::ZERO);
         kernels::ensure_len(&mut self.offsets, group.frames(), F::ZERO);
-        kernels::ensure_len(&mut self.states, group.len() * c, F::ZERO);
+        kernels::ensure_len(&mut self.state_sums, group.len() * c, F::ZERO);
         self.scratch.resize_with(self.scratch.len().max(group.len()), StepScratch::default);
         let buffer_count = if self.keeps_arcs { waves } else { 2.min(waves) };
         let mut buffers = self.take_buffers(buffer_count);
-        self.states.chunks_exact_mut(c).take(group.len()).for_each(|state| step.start(state));
+        self.state_sums.chunks_exact_mut(c).take(group.len()).for_each(|alpha| step.start(alpha));
         // Arc weights of a wave, while α advances over the previous wave.
         let mut previous_wave: Option<Wave> = None;
         for wave_index in 0..=waves {
@@ -150,11 +150,11 @@ impl<F: Real> Denominator<F> {
         }
         self.buffers = buffers;
         // log D: the log-sum of the last α, and the subtracted maxima.
-        let states = self.states.chunks_exact(c).zip(0..group.len());
-        states
-            .map(|(state, utterance)| {
+        let last_alphas = self.state_sums.chunks_exact(c).zip(0..group.len());
+        last_alphas
+            .map(|(alpha, utterance)| {
                 let offsets = &self.offsets[group.frame_range(utterance)];
-                log_sum(state) + offsets.iter().map(|offset| offset.to_f64()).sum::<f64>()
+                log_sum(alpha) + offsets.iter().map(|offset| offset.to_f64()).sum::<f64>()
             })
             .collect()
     }
@@ -174,9 +174,9 @@ impl<F: Real> Denominator<F> {
             alphas.extend(self.alpha[t * state_count..][..state_count].iter().map(|a| a.to_f64() + offset));
             offset += self.offsets[t].to_f64();
         }
-        let last = &self.states[utterance * state_count..][..state_count];
+        let last_alpha = &self.state_sums[utterance * state_count..][..state_count];
         for _ in frames.len()..padded {
-            alphas.extend(last.iter().map(|a| a.to_f64() + offset));
+            alphas.extend(last_alpha.iter().map(|a| a.to_f64() + offset));
         }
         alphas
     }
@@ -188,7 +188,7 @@ impl<F: Real> Denominator<F> {
             ScratchReq::new::<F>(self.alpha.capacity() + self.offsets.capacity()),
             ScratchReq::new::<F>(self.buffers.iter().map(arcs).sum()),
             ScratchReq::all_of(self.scratch.iter().map(StepScratch::allocated))
-                .and(ScratchReq::new::<F>(self.states.capacity())),
+                .and(ScratchReq::new::<F>(self.state_sums.capacity())),
         ]
     }
 
@@ -221,13 +221,14 @@ impl<F: Real> Denominator<F> {
         mut take_adjoints: impl FnMut(&mut dyn BoundWeights<F>, &[usize], Arcs<F>) -> Result<()>,
     ) -> Result<()> {
         let c = step.context().states();
-        let start_beta = |state: &mut [F]| {
-            // The state is still the last α. Without a path, all gradients are 0.
-            let total = log_sum(state);
-            state.fill(if total.is_finite() { F::from_f64(-total) } else { F::NEG_INFINITY });
+        let start_beta = |sums: &mut [F]| {
+            // The sums are still the last α. Without a path, all gradients are 0.
+            let total = log_sum(sums);
+            sums.fill(if total.is_finite() { F::from_f64(-total) } else { F::NEG_INFINITY });
             total.is_finite()
         };
-        let has_path: Vec<bool> = self.states.chunks_exact_mut(c).take(group.len()).map(start_beta).collect();
+        let has_path: Vec<bool> =
+            self.state_sums.chunks_exact_mut(c).take(group.len()).map(start_beta).collect();
         let mut buffers = self.take_buffers(0);
         let waves = group.waves();
         for wave_index in (0..waves).rev() {
@@ -292,8 +293,8 @@ impl<F: Real> Denominator<F> {
         let mut split_frames = 0;
         let mut wave_row = 0;
         let mut utterances = Vec::with_capacity(group.len());
-        let states = self.scratch.iter_mut().zip(self.states.chunks_exact_mut(c));
-        for ((index, &frame_count), (scratch, state)) in wave.counts.iter().enumerate().zip(states) {
+        let buffers = self.scratch.iter_mut().zip(self.state_sums.chunks_exact_mut(c));
+        for ((index, &frame_count), (scratch, state_sums)) in wave.counts.iter().enumerate().zip(buffers) {
             let first_frame = wave.frames.get(wave_row).copied().unwrap_or(split_frames);
             let alpha_len = |frames: usize| if saves_alpha { frames * c } else { 0 };
             if frame_count > 0 {
@@ -305,20 +306,20 @@ impl<F: Real> Denominator<F> {
             }
             utterances.push(SummedUtterance {
                 scratch,
-                state,
+                state_sums,
                 alpha: alpha.split_off_mut(..alpha_len(frame_count)).expect("each frame has α"),
                 offsets: offsets.split_off_mut(..frame_count).expect("each frame has an offset"),
                 blank: blank.split_off_mut(..frame_count * c).expect("each frame has arcs"),
                 lexical: lexical.split_off_mut(..frame_count * c * v).expect("each frame has arcs"),
                 index,
-                imprecise: None,
+                imprecise_frame: None,
             });
             wave_row += frame_count;
         }
         par_for(items_mut(&mut utterances), |_, utterance| run(utterance, 0..utterance.offsets.len()));
         utterances
             .iter()
-            .find_map(|utterance| utterance.imprecise.map(|(frame, sum)| (utterance.index, frame, sum)))
+            .find_map(|utterance| utterance.imprecise_frame.map(|(frame, sum)| (utterance.index, frame, sum)))
     }
 }
 
@@ -340,10 +341,10 @@ impl<F: Real> SummedUtterance<'_, F> {
             let arcs =
                 Arcs { blank: &self.blank[t * c..][..c], lexical: &self.lexical[t * c * v..][..c * v] };
             if saves_alpha {
-                self.alpha[t * c..][..c].copy_from_slice(self.state);
+                self.alpha[t * c..][..c].copy_from_slice(self.state_sums);
             }
-            self.offsets[t] = step.forward(self.scratch, arcs, self.state, &mut next);
-            self.state.copy_from_slice(&next);
+            self.offsets[t] = step.forward(self.scratch, arcs, self.state_sums, &mut next);
+            self.state_sums.copy_from_slice(&next);
         }
     }
 
@@ -358,10 +359,10 @@ impl<F: Real> SummedUtterance<'_, F> {
                 ArcsMut { blank: &mut *blank, lexical: &mut *lexical },
                 &self.alpha[t * c..][..c],
                 self.offsets[t],
-                self.state,
+                self.state_sums,
             );
-            if has_path && !POSTERIOR_SUM_RANGE.contains(&sum) && self.imprecise.is_none() {
-                self.imprecise = Some((t, sum));
+            if has_path && !POSTERIOR_SUM_RANGE.contains(&sum) && self.imprecise_frame.is_none() {
+                self.imprecise_frame = Some((t, sum));
             }
             if cotangent != 1.0 {
                 blank.iter_mut().chain(lexical).for_each(|g| *g *= scale);

@@ -71,7 +71,7 @@ impl<'a, F: Real> CallInputs<'a, F> {
 pub struct CallBuffers<F> {
     pub denominator: Denominator<F>,
     pub numerator: Numerator<F>,
-    pub best: Backpointers<F>,
+    pub backpointers: Backpointers<F>,
     /// Buffers of bound weights; empty during a call.
     pub weights: Vec<Vec<F>>,
 }
@@ -89,7 +89,7 @@ impl<F: Real> CallBuffers<F> {
             *self = Self {
                 denominator: Denominator::default(),
                 numerator: Numerator::default(),
-                best: Backpointers::default(),
+                backpointers: Backpointers::default(),
                 weights: Vec::new(),
             };
         }
@@ -97,7 +97,7 @@ impl<F: Real> CallBuffers<F> {
 
     /// Allocated memory in the order of [`Plan::buffers`].
     fn allocated(&self) -> [ScratchReq; BUFFER_KINDS] {
-        let [pointers, best_scratch] = self.best.allocated();
+        let [pointers, best_scratch] = self.backpointers.allocated();
         let [alpha, arcs, sum_scratch] = self.denominator.allocated();
         let weights = self.weights.iter().map(|buffer| ScratchReq::new::<F>(buffer.capacity()));
         [

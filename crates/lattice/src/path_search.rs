@@ -50,11 +50,11 @@ pub fn search_groups<'a, F: Real>(
     let mut paths = Vec::with_capacity(call.frames.utterances());
     for group in plan.groups(call.frames) {
         call.set_frames(&group)?;
-        buffers.best.start(&call.step, &group);
+        buffers.backpointers.start(&call.step, &group);
         let weights = search(call, &group, buffers);
         check_sums(&weights, &group)?;
         for (index, &weight) in weights.iter().enumerate() {
-            paths.push(buffers.best.trace_back(&call.step, &group, index, weight));
+            paths.push(buffers.backpointers.trace_back(&call.step, &group, index, weight));
         }
     }
     Ok(paths)
@@ -82,12 +82,12 @@ pub fn search_waves<F: Real>(
             || {
                 if let (Some(wave), Some(buffer)) = (&previous_wave, previous) {
                     let arcs = buffer.arcs(step, wave.frames.len());
-                    buffers.best.forward(step, group, wave_index - 1, wave, arcs, &mut offsets);
+                    buffers.backpointers.forward(step, group, wave_index - 1, wave, arcs, &mut offsets);
                 }
             },
         );
         previous_wave = wave;
     }
     buffers.denominator.return_buffers(arcs);
-    buffers.best.path_weights(step.context().states(), &offsets)
+    buffers.backpointers.path_weights(step.context().states(), &offsets)
 }

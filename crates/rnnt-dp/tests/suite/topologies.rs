@@ -20,7 +20,7 @@ struct Case {
 /// An arc of the oracle with its emission terms: (column, label offset).
 type CaseArc = (PathArc, Vec<(usize, usize)>);
 
-/// Every kind of topology, with arcs that do not come from its own description.
+/// Every kind of topology, with arcs independent of its description.
 fn cases() -> Vec<Case> {
     let arc = |frames, labels, may_end| PathArc { frames, labels, column: 0, may_end };
     let case = |topology, arcs| Case { topology, arcs };
