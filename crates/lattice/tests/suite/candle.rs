@@ -1,4 +1,7 @@
 //! Lattice losses and best paths over candle tensors compared with slices.
+//!
+//! Gradients are compared with central differences and with golden vectors of LAST; parameters must
+//! be read from and written to files of LAST.
 use std::{collections::HashMap, sync::Arc};
 
 use candle_core::{DType, Device, Tensor, Var};
@@ -318,8 +321,8 @@ fn a_string_without_a_path_is_infinite_and_left_out_of_sums() {
     let sizes = config(&context, EmbeddingConfig::Table { width: 2 }, None);
     let (gnat, variables) = gnat(sizes, context, AlignmentLattice::FrameDependent);
     let batch = TestBatch::new();
-    let short = integers(&[4, 0], &[2]);
-    let batch = BatchTensors { num_frames: &short, ..batch.tensors() };
+    let no_frames = integers(&[4, 0], &[2]);
+    let batch = BatchTensors { num_frames: &no_frames, ..batch.tensors() };
     assert_eq!(vector(&gnat.losses(batch).unwrap())[1], f64::INFINITY);
     let with_infinite = gnat.loss_sum(batch, &[0.5, 0.5]).unwrap();
     assert_eq!(with_infinite.losses[1], f64::INFINITY);

@@ -488,9 +488,9 @@ fn f32_equals_losses_of_last() {
 
 /// All labels have one weight, without checks; blanks have weight 0.
 #[derive(Clone, Copy)]
-struct Unchecked(f32);
+struct UncheckedWeights(f32);
 
-impl WeightFn<f32> for Unchecked {
+impl WeightFn<f32> for UncheckedWeights {
     fn vocabulary(&self) -> usize {
         2
     }
@@ -508,7 +508,7 @@ impl WeightFn<f32> for Unchecked {
     }
 }
 
-impl BoundWeights<f32> for Unchecked {
+impl BoundWeights<f32> for UncheckedWeights {
     fn set_frames(&mut self, _: &[f32], _: &[u32]) -> Result<()> {
         Ok(())
     }
@@ -547,7 +547,7 @@ fn nan_in_unchecked_weights_is_detected() {
     let frames = Frames::new(&[0.0f32, 1.0], &[1, 2, 1], &[2]).unwrap();
     let labels = Labels::new(&[1], &[1, 1], &[1]).unwrap();
     for (weight, fails) in [(f32::NAN, true), (-7.0, false)] {
-        let weight_fn = Unchecked(weight);
+        let weight_fn = UncheckedWeights(weight);
         let lattice =
             RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &weight_fn).unwrap();
         let mut session = LatticeSession::default();
