@@ -1,4 +1,6 @@
 //! Alignment lattices: how many labels a frame may emit.
+//!
+//! One of the three components of a recognition lattice, next to contexts and weight functions.
 use crate::{Error, Result};
 
 /// One frame as an acyclic automaton over blank and labels; T frames are a chain of T copies.

@@ -1,4 +1,7 @@
 //! Lists all arcs of a small recognition lattice, for inspection and export.
+//!
+//! t: frame; a: alignment state; p: context state; N frames, A alignment states, C context states,
+//! V labels.
 use kernels::Real;
 
 use crate::{
@@ -84,9 +87,10 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
                         Some(next) if label > 0 => next,
                         _ => positions.after_blank(position),
                     };
-                    let to = context.next_state(state, label);
-                    reachable[next - position][to] = true;
-                    let (from, to) = (positions.state_id(position, state), positions.state_id(next, to));
+                    let next_state = context.next_state(state, label);
+                    reachable[next - position][next_state] = true;
+                    let from = positions.state_id(position, state);
+                    let to = positions.state_id(next, next_state);
                     arcs.push(ListedArc { from, to, label: label as u32, weight });
                 }
             }

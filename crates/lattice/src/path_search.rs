@@ -1,7 +1,8 @@
 //! Selects and runs the Viterbi search over a recognition lattice.
 //!
-//! The search computes all arc weights, or only those that are candidates (`screened.rs`).
-//! A group is a range of utterances that are processed together, a wave a range of their frames.
+//! The search computes all arc weights (here), or only those that may be the best (`screened.rs`);
+//! both write the backpointers of `best_path.rs`. A group is a range of utterances that are
+//! processed together, a wave a range of their frames.
 use kernels::Real;
 
 use crate::{

@@ -1,4 +1,6 @@
 //! The recognition lattice: context states x alignment states x arc weights.
+//!
+//! It only combines and checks its three components; sessions compute with it.
 use kernels::Real;
 
 use crate::{
@@ -58,8 +60,10 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
         }
         let is_invalid = |state: &usize| match context.next_states(*state) {
             NextStates::Run(first) => first.saturating_add(labels) > states,
-            NextStates::Same(to) => to >= states,
-            NextStates::List(to) => to.len() != labels || to.iter().any(|&to| to as usize >= states),
+            NextStates::Same(target) => target >= states,
+            NextStates::List(targets) => {
+                targets.len() != labels || targets.iter().any(|&target| target as usize >= states)
+            }
         };
         if let Some(state) = (0..states).find(is_invalid) {
             let expected = format!("a state below {states} after each of {labels} labels");

@@ -1,7 +1,7 @@
 //! Samples paths of a recognition lattice from their posterior distribution.
 //!
-//! β of each state ([`potentials`](crate::potentials)) gives the probability of each arc from it; a
-//! path is sampled arc by arc.
+//! β of each state (`potentials.rs`) gives the probability of each arc from it; a path is sampled
+//! arc by arc.
 use kernels::{Real, ScratchReq};
 use rnnt_dp::PathRng;
 

@@ -1,6 +1,7 @@
 //! Optimized recursions of a recognition lattice over one frame.
 //!
-//! They are forward, backward and Viterbi. α, β: log-sums over the paths to and from context states
+//! They are forward, backward and Viterbi, which `denominator.rs` and `best_path.rs` call frame by
+//! frame. α, β: log-sums over the paths to and from context states
 //! p, q; a_i: α after i labels in the frame; b, l: weights of blank and label arcs; mB, mL:
 //! marginals of these arcs; γ: marginals of states; Z: log-sum of the frame; K: largest number of
 //! labels of a frame; δ(p,y): target state.

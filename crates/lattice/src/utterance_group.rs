@@ -13,7 +13,7 @@ pub struct UtteranceGroup {
     /// Indices in the batch.
     pub utterances: Range<usize>,
     /// First packed frame of each utterance, and the end.
-    pub starts: Vec<usize>,
+    pub frame_starts: Vec<usize>,
     /// Frames of each utterance in a wave.
     pub window: usize,
 }
@@ -21,11 +21,11 @@ pub struct UtteranceGroup {
 impl UtteranceGroup {
     /// Packs the frames of some utterances.
     pub fn new<F: Real>(frames: &Frames<F>, utterances: Range<usize>, window: usize) -> Self {
-        let mut starts = vec![0];
+        let mut frame_starts = vec![0];
         for utterance in utterances.clone() {
-            starts.push(starts.last().expect("the list is not empty") + frames.length(utterance));
+            frame_starts.push(frame_starts.last().expect("the list is not empty") + frames.length(utterance));
         }
-        Self { utterances, starts, window }
+        Self { utterances, frame_starts, window }
     }
 
     /// Number of utterances.
@@ -35,12 +35,12 @@ impl UtteranceGroup {
 
     /// Number of packed frames.
     pub fn frames(&self) -> usize {
-        self.starts[self.len()]
+        self.frame_starts[self.len()]
     }
 
     /// Packed frames of an utterance of the group.
     pub fn frame_range(&self, utterance: usize) -> Range<usize> {
-        self.starts[utterance]..self.starts[utterance + 1]
+        self.frame_starts[utterance]..self.frame_starts[utterance + 1]
     }
 
     /// Number of waves.

@@ -1,10 +1,10 @@
 //! Anti-diagonal layout of a transducer lattice: where each site is stored.
 //!
 //! The recursions of the loss use it. A site is a lattice node (t, u): frame, label position; T
-//! frames, U labels. An arc leads from diagonal `d = t + u` to diagonal
-//! `d + frames + labels`. The sites of a diagonal do not depend on each other, and the arc targets
-//! of neighboring sites are neighbors, so a diagonal is processed in vector registers. A row is a
-//! diagonal, ordered by u and padded to whole registers. Diagonal T + U is the end of all paths.
+//! frames, U labels. An arc leads from diagonal `d = t + u` to diagonal `d + frames + labels`. The
+//! sites of a diagonal do not depend on each other, and the arc targets of neighboring sites are
+//! neighbors, so a diagonal is processed in vector registers. A row is a diagonal, ordered by u and
+//! padded to whole registers. Diagonal T + U is the end of all paths.
 //!
 //! ```text
 //! t\u  0 1 2        d = 0   (0,0)

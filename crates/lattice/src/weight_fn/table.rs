@@ -1,6 +1,7 @@
 //! Arc weights of a recognition lattice from a table.
 //!
-//! Tests, examples and external models use it; the gradient of the table has the name `table`.
+//! It is for tests, examples, and weights that are computed elsewhere. Its gradient has the name
+//! `table`.
 use kernels::{Real, ScratchReq, par_for, parts_mut};
 
 use super::{Arcs, ArcsMut, BoundWeights, LabelChain, Parameters, WeightFn, Workload};
