@@ -74,7 +74,7 @@ impl<'a> ArcTargets<'a> {
     }
 
     /// Computes `max[q] = max(max[q], shifts[p] + l[p,y])`.
-    pub fn max<F: Real>(&self, lexical: &[F], shifts: &[F], max: &mut [F]) {
+    pub fn scatter_max<F: Real>(&self, lexical: &[F], shifts: &[F], max: &mut [F]) {
         match &self.runs {
             None => self.for_each_arc(lexical, shifts, |_, target, w| {
                 max[target] = if w > max[target] { w } else { max[target] };
@@ -86,7 +86,7 @@ impl<'a> ArcTargets<'a> {
     }
 
     /// Computes `sums[q] += exp(shifts[p] + l[p,y] - max[q])`.
-    pub fn sum<F: Real>(&self, lexical: &[F], shifts: &[F], max: &[F], sums: &mut [F]) {
+    pub fn scatter_exp_sum<F: Real>(&self, lexical: &[F], shifts: &[F], max: &[F], sums: &mut [F]) {
         match &self.runs {
             None => self.for_each_arc(lexical, shifts, |_, target, w| {
                 sums[target] += F::from_f64((w - max[target]).to_f64().exp());
@@ -103,7 +103,13 @@ impl<'a> ArcTargets<'a> {
     /// Finds the best arc to each state that is better than `best`.
     ///
     /// Writes its weight including the shift, and its number `p V + y`.
-    pub fn best<F: Real>(&self, lexical: &[F], shifts: &[F], best: &mut [F], best_arcs: &mut [u32]) {
+    pub fn scatter_argmax<F: Real>(
+        &self,
+        lexical: &[F],
+        shifts: &[F],
+        best: &mut [F],
+        best_arcs: &mut [u32],
+    ) {
         match &self.runs {
             None => self.for_each_arc(lexical, shifts, |arc, target, w| {
                 if w > best[target] {
@@ -121,7 +127,7 @@ impl<'a> ArcTargets<'a> {
     /// Computes `l[p,y] = exp(l[p,y] + next[δ(p,y)] + shifts[p])` and `sums[p] = Σ_y l[p,y]`.
     ///
     /// `next` has a value for each target state, such as β.
-    pub fn backward<F: Real>(&self, lexical: &mut [F], shifts: &[F], next: &[F], sums: &mut [F]) {
+    pub fn gather_exp<F: Real>(&self, lexical: &mut [F], shifts: &[F], next: &[F], sums: &mut [F]) {
         let vocabulary = self.context.vocabulary();
         // Runs: contiguous reads of `next`, in parallel over source states.
         if let Some(StateRuns { starts, blocks, .. }) = &self.runs {
@@ -270,13 +276,13 @@ mod tests {
         let results = [unsplit, split].map(|targets| {
             let (mut max, mut best, mut best_arcs) =
                 (vec![F::NEG_INFINITY; states], vec![F::ZERO; states], vec![0; states]);
-            targets.max(&lexical, &shifts, &mut max);
+            targets.scatter_max(&lexical, &shifts, &mut max);
             max.iter_mut().for_each(|m| *m = if *m == F::NEG_INFINITY { F::ZERO } else { *m });
-            targets.best(&lexical, &shifts, &mut best, &mut best_arcs);
+            targets.scatter_argmax(&lexical, &shifts, &mut best, &mut best_arcs);
             let (mut sums, mut arc_marginals, mut row_sums) =
                 (vec![F::ZERO; states], lexical.clone(), vec![F::ZERO; states]);
-            targets.sum(&lexical, &shifts, &max, &mut sums);
-            targets.backward(&mut arc_marginals, &shifts, &max, &mut row_sums);
+            targets.scatter_exp_sum(&lexical, &shifts, &max, &mut sums);
+            targets.gather_exp(&mut arc_marginals, &shifts, &max, &mut row_sums);
             (max, best, best_arcs, sums, arc_marginals, row_sums)
         });
         assert!(results[0] == results[1]);

@@ -178,7 +178,7 @@ impl<F: Real> Backpointers<F> {
                     label_counts: &mut utterance.label_counts[t * counts_per_frame..][..counts_per_frame],
                 };
                 *utterance.offset +=
-                    step.best(utterance.scratch, arcs, utterance.alpha, &mut next, pointers).to_f64();
+                    step.viterbi(utterance.scratch, arcs, utterance.alpha, &mut next, pointers).to_f64();
                 utterance.alpha.copy_from_slice(&next);
             }
         });

@@ -111,7 +111,7 @@ impl<'a, F: Real> BestPathStream<'a, F> {
                 let arcs = Arcs { blank, lexical };
                 let offset = self
                     .step
-                    .best(&mut self.scratch, arcs, &self.alpha, &mut self.next_alpha, pointers)
+                    .viterbi(&mut self.scratch, arcs, &self.alpha, &mut self.next_alpha, pointers)
                     .to_f64();
                 if offset.is_nan() || offset == f64::INFINITY {
                     return Err(Error::Overflow { utterance: 0, value: offset });

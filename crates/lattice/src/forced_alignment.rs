@@ -38,7 +38,7 @@ impl<F: Real> LatticeSession<F> {
     ) -> Result<Vec<LatticePath>> {
         let inputs = CallInputs::new(lattice, frames, Some(labels), PathSum::Numerator)?;
         let (mut call, plan) =
-            self.start_call(inputs, |all_paths| LatticeOperation::sum(all_paths).best())?;
+            self.start_call(inputs, |all_paths| LatticeOperation::sum(all_paths).with_best_paths())?;
         let (context, alignment) = (lattice.context(), lattice.alignment());
         let mut paths = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {

@@ -26,7 +26,7 @@ type SearchFn<F> = fn(&mut BoundCall<F>, &Plan, &mut CallBuffers<F>) -> Result<V
 impl<F: Real> PathSearch<F> {
     /// Selects the fastest search that fits into the budget; all find the same paths.
     pub fn new(lattice: &RecognitionLattice<F>, frames: &Frames<F>, options: Options) -> Result<Self> {
-        let plan = Plan::new(lattice, frames, None, LatticeOperation::sum(true).best(), options)?;
+        let plan = Plan::new(lattice, frames, None, LatticeOperation::sum(true).with_best_paths(), options)?;
         let all_arcs = Self { plan, run: best_paths };
         Ok(screened::search(lattice, &plan).unwrap_or(all_arcs))
     }

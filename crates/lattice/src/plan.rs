@@ -116,11 +116,11 @@ pub(crate) struct LatticeOperation {
     /// Whether it visits all paths.
     pub all_paths: bool,
     /// Whether it finds best paths, of all or of strings.
-    best: bool,
+    finds_best_paths: bool,
     /// Whether it has a backward pass.
-    gradients: bool,
+    has_gradients: bool,
     /// Whether all utterances are processed together.
-    all_utterances: bool,
+    has_one_group: bool,
     /// Memory of walks; none if there are no walks.
     walks: Option<WalkMemory>,
 }
@@ -135,12 +135,12 @@ pub(crate) struct WalkMemory {
 impl LatticeOperation {
     /// A sum over paths.
     pub const fn sum(all_paths: bool) -> Self {
-        Self { all_paths, best: false, gradients: false, all_utterances: false, walks: None }
+        Self { all_paths, finds_best_paths: false, has_gradients: false, has_one_group: false, walks: None }
     }
 
     /// The best path in place of the sum.
-    pub const fn best(self) -> Self {
-        Self { best: true, ..self }
+    pub const fn with_best_paths(self) -> Self {
+        Self { finds_best_paths: true, ..self }
     }
 
     /// A search by walks that need `memory`.
@@ -150,12 +150,12 @@ impl LatticeOperation {
 
     /// Adds a backward pass.
     pub(crate) const fn with_gradients(self) -> Self {
-        Self { gradients: true, ..self }
+        Self { has_gradients: true, ..self }
     }
 
     /// Processes all utterances at once.
     pub const fn for_all_utterances(self) -> Self {
-        Self { all_utterances: true, ..self }
+        Self { has_one_group: true, ..self }
     }
 }
 
@@ -197,7 +197,7 @@ impl Plan {
         // waves.
         let utterance_count = lengths.len().max(1);
         let call = CallShape { lattice: *lattice, operation, lengths, features };
-        let min_utterances = if operation.all_utterances { utterance_count } else { 1 };
+        let min_utterances = if operation.has_one_group { utterance_count } else { 1 };
         let wide_window = |utterances: usize| {
             ARCS_PER_WAVE.div_ceil(call.arcs_per_frame().saturating_mul(utterances)).max(1)
         };
@@ -211,8 +211,8 @@ impl Plan {
                 Some(call.plan(utterances, window, keeps_arcs)).filter(|plan| plan.bytes <= limit)
             };
             if operation.all_paths
-                && !operation.best
-                && operation.gradients
+                && !operation.finds_best_paths
+                && operation.has_gradients
                 && options.keep_weights
                 && let Some(plan) = plan_within_limit(window, true)
             {
@@ -305,14 +305,14 @@ impl<F: Real> CallShape<'_, F> {
     ) -> ([ScratchReq; BUFFER_KINDS], ScratchReq) {
         let (context, alignment) = (self.lattice.context(), self.lattice.alignment());
         let (states, state_row) = (context.states(), ScratchReq::new::<F>(context.states()));
-        let LatticeOperation { all_paths, best, gradients, walks, .. } = self.operation;
+        let LatticeOperation { all_paths, finds_best_paths, has_gradients, walks, .. } = self.operation;
         let sum_of =
             |size: &dyn Fn(&UtteranceLength) -> usize| group.iter().map(size).fold(0, usize::saturating_add);
         let frames = sum_of(&|length| length.frames);
         let wave = sum_of(&|length| length.frames.min(window));
-        let saved_per_frame = match (all_paths, best) {
+        let saved_per_frame = match (all_paths, finds_best_paths) {
             (true, true) => ScratchReq::new::<u32>(backpointer_counts(context, alignment).iter().sum()),
-            (true, false) => ScratchReq::new::<F>(if gradients { states + 1 } else { 1 }),
+            (true, false) => ScratchReq::new::<F>(if has_gradients { states + 1 } else { 1 }),
             (false, _) => ScratchReq::EMPTY,
         };
         let frame_arcs = ScratchReq::new::<F>(if all_paths { self.arcs_per_frame() } else { 0 });
@@ -329,7 +329,7 @@ impl<F: Real> CallShape<'_, F> {
             frame_arcs.times(if keeps_arcs { frames } else { wave.saturating_mul(2) }),
             ScratchReq::new::<[F; 2]>(sites),
             steps.times(if all_paths { group.len() } else { 0 }),
-            self.lattice.weight_fn().scratch(Workload { frames, wave, positions, gradients }),
+            self.lattice.weight_fn().scratch(Workload { frames, wave, positions, gradients: has_gradients }),
         ];
         // Sums along strings in f64 (for best paths, label counts of each frame), and rows of α of
         // one frame.

@@ -11,8 +11,8 @@
 //!     in parallel over tasks, for each utterance:  best arcs into the runs of states; blanks
 //!     in parallel over utterances:                 the blank where it is no worse
 //! ```
-//! Weights and backpointers are those of [`FrameStep::best`](crate::step::FrameStep::best), bit for
-//! bit. Other modules only use [`search`].
+//! Weights and backpointers are those of [`FrameStep::viterbi`](crate::step::FrameStep::viterbi),
+//! bit for bit. Other modules only use [`search`].
 mod panels;
 mod screening;
 

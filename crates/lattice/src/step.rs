@@ -74,7 +74,7 @@ impl<F: Real> StepScratch<F> {
 }
 
 /// Resizes a buffer to `len` elements with arbitrary values.
-fn resized<F: Real>(buffer: &mut Vec<F>, len: usize) -> &mut [F] {
+fn resize<F: Real>(buffer: &mut Vec<F>, len: usize) -> &mut [F] {
     kernels::ensure_len(buffer, len, F::ZERO);
     &mut buffer[..len]
 }
@@ -153,9 +153,9 @@ impl<'a> FrameStep<'a> {
             None => {
                 // The blank, and the log-sum of the label arcs.
                 next.iter_mut().zip(alpha.iter().zip(blank)).for_each(|(n, (&a, &b))| *n = a + b);
-                let max = resized(&mut scratch.max, next.len());
+                let max = resize(&mut scratch.max, next.len());
                 max.copy_from_slice(next);
-                self.targets.max(lexical, alpha, max);
+                self.targets.scatter_max(lexical, alpha, max);
                 self.log_add_arcs(lexical, alpha, max, next);
             }
             Some(labels) => {
@@ -164,13 +164,13 @@ impl<'a> FrameStep<'a> {
                 let StepScratch { levels, max, sums, .. } = scratch;
                 let levels = &levels[..labels * alpha.len()];
                 let rows = || std::iter::once(alpha).chain(levels.chunks_exact(alpha.len()));
-                let max = resized(max, alpha.len());
+                let max = resize(max, alpha.len());
                 max.copy_from_slice(alpha);
                 for row in rows().skip(1) {
                     max.iter_mut().zip(row).for_each(|(m, &a)| *m = if a > *m { a } else { *m });
                 }
                 replace_neg_infinity(max);
-                let terms = resized(sums, alpha.len());
+                let terms = resize(sums, alpha.len());
                 next.fill(F::ZERO);
                 for row in rows() {
                     terms.iter_mut().zip(row.iter().zip(&*max)).for_each(|(t, (&a, &m))| *t = a - m);
@@ -189,7 +189,7 @@ impl<'a> FrameStep<'a> {
         replace_neg_infinity(max);
         next.iter_mut().zip(&*max).for_each(|(n, &m)| *n = *n - m);
         exp(next);
-        self.targets.sum(lexical, shifts, max, next);
+        self.targets.scatter_exp_sum(lexical, shifts, max, next);
         ln(next);
         kernels::add(next, max);
     }
@@ -198,15 +198,15 @@ impl<'a> FrameStep<'a> {
     fn write_levels<F: Real>(&self, scratch: &mut StepScratch<F>, lexical: &[F], alpha: &[F]) {
         let labels = self.alignment.expansions().unwrap_or(0);
         let StepScratch { levels, max, .. } = scratch;
-        let levels = resized(levels, labels * alpha.len());
+        let levels = resize(levels, labels * alpha.len());
         for i in 0..labels {
             let (before, after) = levels.split_at_mut(i * alpha.len());
             let (level, next_level) =
                 (before.rchunks_exact(alpha.len()).next().unwrap_or(alpha), &mut after[..alpha.len()]);
-            let max = resized(max, alpha.len());
+            let max = resize(max, alpha.len());
             max.fill(F::NEG_INFINITY);
             next_level.fill(F::NEG_INFINITY);
-            self.targets.max(lexical, level, max);
+            self.targets.scatter_max(lexical, level, max);
             self.log_add_arcs(lexical, level, max, next_level);
         }
     }
@@ -225,11 +225,11 @@ impl<'a> FrameStep<'a> {
     ) -> f64 {
         let Some(labels) = self.alignment.expansions() else {
             let StepScratch { shifts, sums, .. } = scratch;
-            let (shifts, sums) = (resized(shifts, alpha.len()), resized(sums, alpha.len()));
+            let (shifts, sums) = (resize(shifts, alpha.len()), resize(sums, alpha.len()));
             shifts.iter_mut().zip(alpha).for_each(|(s, &a)| *s = a - offset);
             blank.iter_mut().zip(shifts.iter().zip(&*beta)).for_each(|(b, (&s, &beta))| *b = *b + s + beta);
             exp(blank);
-            self.targets.backward(lexical, shifts, beta, sums);
+            self.targets.gather_exp(lexical, shifts, beta, sums);
             kernels::add(sums, blank);
             return finish_beta(sums, alpha, beta);
         };
@@ -245,15 +245,15 @@ impl<'a> FrameStep<'a> {
             ..
         } = scratch;
         let levels = &levels[..labels * alpha.len()];
-        let (shifts, sums) = (resized(shifts, alpha.len()), resized(sums, alpha.len()));
+        let (shifts, sums) = (resize(shifts, alpha.len()), resize(sums, alpha.len()));
         // `β` after the frame plus the blank: the end of all alignment states.
-        let ends = resized(ends, alpha.len());
+        let ends = resize(ends, alpha.len());
         ends.iter_mut().zip(blank.iter().zip(&*beta)).for_each(|(e, (&b, &beta))| *e = b + beta - offset);
         let has_several_labels = labels > 1;
         let arcs = if has_several_labels { lexical.len() } else { 0 };
-        let (arcs, marginal_sums) = resized(arc_marginals, 2 * arcs).split_at_mut(arcs);
+        let (arcs, marginal_sums) = resize(arc_marginals, 2 * arcs).split_at_mut(arcs);
         marginal_sums.fill(F::ZERO);
-        let blank_marginals = resized(blank_marginals, alpha.len());
+        let blank_marginals = resize(blank_marginals, alpha.len());
         blank.fill(F::ZERO);
         // Alignment states, last first.
         let mut total = 0.0;
@@ -269,10 +269,10 @@ impl<'a> FrameStep<'a> {
                 shifts.copy_from_slice(a);
                 if has_several_labels {
                     arcs.copy_from_slice(lexical);
-                    self.targets.backward(arcs, shifts, beta, sums);
+                    self.targets.gather_exp(arcs, shifts, beta, sums);
                     kernels::add(marginal_sums, arcs);
                 } else {
-                    self.targets.backward(lexical, shifts, beta, sums);
+                    self.targets.gather_exp(lexical, shifts, beta, sums);
                 }
             }
             kernels::add(sums, blank_marginals);
@@ -299,7 +299,7 @@ impl<'a> FrameStep<'a> {
     /// Finds the best arc to each state.
     ///
     /// Computes `α' - max α'` and the backpointers; returns the maximum.
-    pub fn best<F: Real>(
+    pub fn viterbi<F: Real>(
         &self,
         scratch: &mut StepScratch<F>,
         Arcs { blank, lexical }: Arcs<F>,
@@ -317,10 +317,10 @@ impl<'a> FrameStep<'a> {
             None => {
                 next.iter_mut().zip(alpha.iter().zip(blank)).for_each(|(n, (&a, &b))| *n = a + b);
                 best_arcs.fill(0);
-                self.targets.best(lexical, alpha, next, best_arcs);
+                self.targets.scatter_argmax(lexical, alpha, next, best_arcs);
             }
             Some(labels) => {
-                let levels = resized(&mut scratch.levels, labels * state_count);
+                let levels = resize(&mut scratch.levels, labels * state_count);
                 next.iter_mut().zip(alpha.iter().zip(blank)).for_each(|(n, (&a, &b))| *n = a + b);
                 label_counts.fill(0);
                 best_arcs.fill(0);
@@ -332,7 +332,7 @@ impl<'a> FrameStep<'a> {
                         &mut after[..state_count],
                     );
                     next_level.fill(F::NEG_INFINITY);
-                    self.targets.best(
+                    self.targets.scatter_argmax(
                         lexical,
                         a,
                         next_level,
@@ -404,7 +404,7 @@ mod tests {
             for (step, may_hide) in [(checked, true), (unchecked, false)] {
                 step.start(&mut alpha);
                 let pointers = FrameBackpointers { best_arcs: &mut [0; 3], label_counts: &mut [] };
-                let offset = step.best(
+                let offset = step.viterbi(
                     &mut StepScratch::default(),
                     Arcs { blank: &blank, lexical: &lexical },
                     &alpha,

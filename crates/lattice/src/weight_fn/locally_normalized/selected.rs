@@ -1,9 +1,10 @@
-//! Locally normalized joint network along one label string (chain).
+//! Locally normalized joint network of a lattice along one label string (chain).
 //!
 //! The selected normalizer of panda-core computes the log-probabilities of a few classes without
-//! storing all V scores. P, Q: projected contexts and frames; c_u: context state after u labels; b,
-//! r: score of the blank, log-probability of the label; primes: log-probabilities of arcs; gb, gl:
-//! their adjoints; w0, c0: blank row and bias of the output layer.
+//! storing all V scores. A site is a frame t and a label position u. P, Q: projected contexts and
+//! frames; c_u: context state after u labels; b: score of the blank; r: log-probability of the next
+//! label among the labels; b', l': log-probabilities of the blank arc and of the label arc; gb, gl:
+//! their adjoints; d: gradient; w0, c0: blank row and bias of the output layer.
 //!
 //! ```text
 //! sites (t, u)     h = tanh(P[c_u] + Q_t), computed on the fly
@@ -51,23 +52,31 @@ pub struct SelectedNormalizer<'a, F: Real> {
     bias_gradient: Vec<f64>,
 }
 
-/// Numbers of classes of the normalizer and of a site.
-fn class_counts(vocabulary: usize, normalize: Normalize) -> [usize; 2] {
+/// Number of classes of the normalizer.
+fn class_count(vocabulary: usize, normalize: Normalize) -> usize {
     match normalize {
-        Normalize::Hat => [vocabulary, 1],
-        Normalize::LogSoftmax => [1 + vocabulary, 2],
+        Normalize::Hat => vocabulary,
+        Normalize::LogSoftmax => 1 + vocabulary,
     }
 }
 
-/// Sites of a group: about as many as half of a budget can keep the scores of.
-fn group_sites<F>(classes: usize, budget: usize) -> usize {
+/// Number of selected classes of a site: the next label, and the blank if it is a class.
+fn selected_count(normalize: Normalize) -> usize {
+    match normalize {
+        Normalize::Hat => 1,
+        Normalize::LogSoftmax => 2,
+    }
+}
+
+/// Sites of a group: half of the budget keeps their scores.
+fn sites_per_group<F>(classes: usize, budget: usize) -> usize {
     (budget / 2 / (classes.max(1) * size_of::<F>())).clamp(MIN_GROUP_SITES, MAX_GROUP_SITES)
 }
 
 /// Memory that the normalizer allocates in addition to a joint network.
 pub fn scratch<F: panda_core::Real>(sizes: &JointSizes, normalize: Normalize, budget: usize) -> ScratchReq {
-    let [classes, selected] = class_counts(sizes.vocabulary, normalize);
-    let sites = group_sites::<F>(classes, budget);
+    let (classes, selected) = (class_count(sizes.vocabulary, normalize), selected_count(normalize));
+    let sites = sites_per_group::<F>(classes, budget);
     let shape = panda_core::Shape { sites, hidden: sizes.hidden, classes, selected };
     let plan = Plan::<F>::new(shape, Precision::Full, budget, true);
     let plan = plan.unwrap_or_else(|_| Plan::minimal(shape, Precision::Full)).scratch(shape, Precision::Full);
@@ -108,7 +117,7 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
 
     /// Number of classes of the normalizer.
     fn classes(&self) -> usize {
-        class_counts(self.joint.projections.vocabulary, self.normalize)[0]
+        class_count(self.joint.projections.vocabulary, self.normalize)
     }
 
     /// Calls `work` with a workspace that no other call uses.
@@ -127,7 +136,8 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
         mut work: impl FnMut(&[usize]) -> Result<()>,
     ) -> Result<()> {
         let count = sites.clone().count();
-        let group_size = count.div_ceil(count.div_ceil(group_sites::<F>(self.classes(), self.budget)).max(1));
+        let max_group_size = sites_per_group::<F>(self.classes(), self.budget);
+        let group_size = count.div_ceil(count.div_ceil(max_group_size).max(1));
         let (mut sites, mut group) = (sites, Vec::with_capacity(group_size));
         loop {
             group.clear();
@@ -141,7 +151,7 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
 
     /// Returns the classes that the sites of a group select.
     fn selection(&self, chain: LabelChain, sites: &[usize]) -> Result<Selection> {
-        let [_, per_site] = class_counts(self.joint.projections.vocabulary, self.normalize);
+        let per_site = selected_count(self.normalize);
         let (mut ids, mut active) = (Vec::new(), Vec::new());
         ids.reserve_exact(sites.len() * per_site);
         active.reserve_exact(sites.len() * per_site);
@@ -210,7 +220,7 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
         let sites = (0..adjoints.blank.len())
             .filter(|&site| (blank_adjoint(site), label_adjoint(site)) != (0.0, 0.0));
 
-        // Gradients that the normalizer adds to.
+        // Gradients that the normalizer adds to: of projected contexts and frames, and of the head.
         let (_, gradients) = self.joint.gradients();
         let site_gradients = (std::mem::take(&mut gradients.contexts), std::mem::take(&mut gradients.frames));
         let (mut weight, mut bias) =
@@ -244,6 +254,7 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
                 Ok(())
             })
         });
+        // The sums become the gradients of the joint network and of this normalizer again.
         let Gradients { sites: site_gradients, weight, bias } = sums;
         if let Some(gradients) = &mut self.joint.gradients {
             (gradients.contexts, gradients.frames) = site_gradients;
@@ -255,7 +266,7 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
     /// Propagates adjoints to the blank scores of hat, in groups of frames.
     fn backward_blanks(&mut self, first_frame: usize, chain: LabelChain, adjoints: Arcs<F>) {
         let positions = chain.states.len();
-        let frames = (group_sites::<F>(self.classes(), self.budget) / positions).max(1);
+        let frames = (sites_per_group::<F>(self.classes(), self.budget) / positions).max(1);
         let sites = (frames * positions).min(adjoints.blank.len().max(1));
         let (mut blank, mut lexical) = (vec![F::ZERO; sites], vec![F::ZERO; sites]);
         let groups = adjoints.blank.chunks(sites).zip(adjoints.lexical.chunks(sites));
@@ -292,7 +303,8 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
         chain: LabelChain<'s>,
         sites: &'s [usize],
     ) -> ChainSites<'s, F> {
-        ChainSites { projections: &self.joint.projections, first_frame, states: chain.states, sites }
+        let projections = &self.joint.projections;
+        ChainSites { projections, first_frame, states: chain.states, site_numbers: sites }
     }
 }
 
@@ -308,14 +320,15 @@ struct ChainSites<'a, F: Real> {
     first_frame: usize,
     /// Context states, *U + 1*.
     states: &'a [usize],
-    /// Numbers of the sites.
-    sites: &'a [usize],
+    /// Numbers of the selected sites.
+    site_numbers: &'a [usize],
 }
 
 impl<F: Real> ChainSites<'_, F> {
-    /// Frame and context state of a site.
-    fn frame_and_state(&self, site: usize) -> (usize, usize) {
-        let (t, u) = (self.sites[site] / self.states.len(), self.sites[site] % self.states.len());
+    /// Frame and context state of a site, by index in `site_numbers`.
+    fn frame_and_state(&self, index: usize) -> (usize, usize) {
+        let number = self.site_numbers[index];
+        let (t, u) = (number / self.states.len(), number % self.states.len());
         (self.first_frame + t, self.states[u])
     }
 }
@@ -325,7 +338,7 @@ impl<F: panda_core::Real> Sites<F> for ChainSites<'_, F> {
     type Gradient = (Vec<F>, Vec<F>);
 
     fn len(&self) -> usize {
-        self.sites.len()
+        self.site_numbers.len()
     }
 
     fn width(&self) -> usize {
