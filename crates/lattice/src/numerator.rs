@@ -30,8 +30,8 @@ const BLOCKED: f64 = f64::NEG_INFINITY;
 /// Transcripts of a group of utterances, and the weights of their arcs.
 #[derive(Default)]
 pub struct Numerator<F> {
-    /// Transcript of each utterance; none without a path.
-    transcripts: Vec<Option<Transcript>>,
+    /// TranscriptStates of each utterance; none without a path.
+    transcripts: Vec<Option<TranscriptStates>>,
     /// Weights of blanks and of labels, *N x (M + 1)* each, by utterance.
     ///
     /// Forward replaces them by marginals if it saves the state for backward.
@@ -39,7 +39,7 @@ pub struct Numerator<F> {
 }
 
 /// Context states and labels of an utterance with a path.
-struct Transcript {
+struct TranscriptStates {
     /// Context states, *M + 1*.
     states: Vec<usize>,
     labels: Vec<u32>,
@@ -105,7 +105,7 @@ impl<F: Real> Numerator<F> {
             self.transcripts.push(match labels {
                 None => None,
                 Some(labels) => {
-                    Some(Transcript { states: walk_states(context, labels)?, labels: labels.to_vec() })
+                    Some(TranscriptStates { states: walk_states(context, labels)?, labels: labels.to_vec() })
                 }
             });
             let Some(transcript) = &self.transcripts[index] else { continue };
@@ -157,7 +157,7 @@ impl<F: Real> Numerator<F> {
     }
 }
 
-impl Transcript {
+impl TranscriptStates {
     fn label_chain(&self) -> LabelChain<'_> {
         LabelChain { states: &self.states, labels: &self.labels }
     }

@@ -81,7 +81,9 @@ impl<F: Real> TanhAddendRows<F> {
         Self { rows, large_rows: large_rows.into_inner().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    /// Returns the first row with a NaN or infinite value; such rows are large.
+    /// Returns the first large row with a NaN or infinite value.
+    ///
+    /// In `f64`, where addends have no limit, only rows with NaN are large.
     pub fn first_not_finite(&self) -> Option<(usize, f64)> {
         let invalid_value = |row: &Vec<F>| row.iter().map(|x| x.to_f64()).find(|x| !x.is_finite());
         self.large_rows
