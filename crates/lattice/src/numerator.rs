@@ -30,7 +30,7 @@ const BLOCKED: f64 = f64::NEG_INFINITY;
 /// Transcripts of a group of utterances, and the weights of their arcs.
 #[derive(Default)]
 pub struct Numerator<F> {
-    /// TranscriptStates of each utterance; none without a path.
+    /// Transcript of each utterance; none without a path.
     transcripts: Vec<Option<TranscriptStates>>,
     /// Weights of blanks and of labels, *N x (M + 1)* each, by utterance.
     ///
@@ -42,6 +42,7 @@ pub struct Numerator<F> {
 struct TranscriptStates {
     /// Context states, *M + 1*.
     states: Vec<usize>,
+    /// Labels, *M*.
     labels: Vec<u32>,
 }
 
