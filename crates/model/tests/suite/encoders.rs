@@ -95,11 +95,11 @@ proptest! {
         layers in 1usize..4,
         after in 0usize..3,
         factor in 1usize..4,
-        order in any::<u64>(),
+        seed in any::<u64>(),
     ) {
         let reduction = TimeReduction { after_layer: after % layers, factor };
         let (encoder, stream) = lstm_encoder(layers, Some(reduction));
-        expect_same_bits_in_chunks(&encoder, stream.as_ref(), &lengths, &cuts, order);
+        expect_same_bits_in_chunks(&encoder, stream.as_ref(), &lengths, &cuts, seed);
     }
 }
 
@@ -248,16 +248,16 @@ proptest! {
         left in 0usize..3,
         kernel in 1usize..6,
         factor in prop::sample::select(vec![1usize, 2, 4]),
-        order in any::<u64>(),
+        seed in any::<u64>(),
     ) {
         let config = conformer(chunks(chunk, left), kernel, factor);
         let encoder = config.build(BINS, &builder()).unwrap();
         let stream = encoder.stream().unwrap().unwrap();
-        expect_same_bits_in_chunks(encoder.as_ref(), stream.as_ref(), &lengths, &cuts, order);
+        expect_same_bits_in_chunks(encoder.as_ref(), stream.as_ref(), &lengths, &cuts, seed);
         if factor > 1 {
             let encoder = lstm(false, factor).build(BINS, &builder()).unwrap();
             let stream = encoder.stream().unwrap().unwrap();
-            expect_same_bits_in_chunks(encoder.as_ref(), stream.as_ref(), &lengths, &cuts, order);
+            expect_same_bits_in_chunks(encoder.as_ref(), stream.as_ref(), &lengths, &cuts, seed);
         }
     }
 }

@@ -29,7 +29,7 @@ fn plain_direction(x: &Tensor, weights: &LstmWeights, is_reverse: bool) -> Tenso
         let a = x.narrow(0, t, 1).unwrap().matmul(&weights.input.t().unwrap()).unwrap();
         let a = (a + h.matmul(&weights.recurrent.t().unwrap()).unwrap()).unwrap();
         let a = a.broadcast_add(&weights.bias).unwrap();
-        let gate = |k: usize| a.narrow(1, k * hidden, hidden).unwrap();
+        let gate = |index: usize| a.narrow(1, index * hidden, hidden).unwrap();
         let (i, f, o) = (sigmoid(gate(0)), sigmoid(gate(1)), sigmoid(gate(3)));
         c = ((f * &c).unwrap() + (i * gate(2).tanh().unwrap()).unwrap()).unwrap();
         h = (o * c.tanh().unwrap()).unwrap();
@@ -62,13 +62,13 @@ const HIDDEN: usize = 4;
 
 /// Creates the weights of a direction, and variables that share their storage.
 fn random_direction(
-    input: usize,
+    input_width: usize,
     hidden: usize,
     seed: u64,
     scale: f64,
     dtype: DType,
 ) -> (Vec<Var>, LstmWeights) {
-    let shapes: [&[usize]; 3] = [&[4 * hidden, input], &[4 * hidden, hidden], &[4 * hidden]];
+    let shapes: [&[usize]; 3] = [&[4 * hidden, input_width], &[4 * hidden, hidden], &[4 * hidden]];
     let variable = |(k, shape): (usize, &&[usize])| {
         Var::from_tensor(&random_tensor(shape, 10 * seed + k as u64, scale).to_dtype(dtype).unwrap()).unwrap()
     };
@@ -170,17 +170,17 @@ fn training_step<F: kernels::Real + WithDType>(
     pools: Option<&BufferPools>,
     lengths: &[usize],
     blocking: LayerBlocking,
-    input: usize,
+    input_width: usize,
     hidden: usize,
     directions: usize,
     scale: f64,
 ) -> Vec<Vec<f64>> {
     let frames = lengths.iter().max().copied().unwrap_or(0) + 1;
-    let shape = [lengths.len(), frames, input];
+    let shape = [lengths.len(), frames, input_width];
     let x = Var::from_tensor(&random_tensor(&shape, 3, scale).to_dtype(F::DTYPE).unwrap()).unwrap();
     let (variables, weights): (Vec<_>, Vec<_>) =
-        (0..directions).map(|k| random_direction(input, hidden, 4 + k as u64, 0.3, F::DTYPE)).unzip();
-    let sizes = LayerSizes { frames, input, hidden };
+        (0..directions).map(|k| random_direction(input_width, hidden, 4 + k as u64, 0.3, F::DTYPE)).unzip();
+    let sizes = LayerSizes { frames, input_width, hidden };
     let context = LstmContext { pools, hooks: None };
     let out = apply_with_blocking::<F>(context, &x, lengths, blocking, sizes, &weights).unwrap();
     let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
@@ -192,7 +192,7 @@ fn training_step<F: kernels::Real + WithDType>(
 fn check_used_buffers<F: kernels::Real + WithDType>() {
     let pools = BufferPools::default();
     let ragged: Vec<usize> = (0..37).map(|b| (b * 7) % 12).collect();
-    for (lengths, [input, hidden], directions) in [
+    for (lengths, [input_width, hidden], directions) in [
         (ragged.clone(), [20, 24], 2),
         (vec![9; 21], [520, 512], 1),
         (vec![1, 9, 4], [20, 37], 2),
@@ -201,12 +201,12 @@ fn check_used_buffers<F: kernels::Real + WithDType>() {
     ] {
         for blocking in [LayerBlocking::Groups(8), LayerBlocking::Strips] {
             let step = |pools, scale| {
-                training_step::<F>(pools, &lengths, blocking, input, hidden, directions, scale)
+                training_step::<F>(pools, &lengths, blocking, input_width, hidden, directions, scale)
             };
             let fresh = step(None, 1.0);
             let poisoned = step(Some(&pools), f64::NAN);
             assert!(poisoned[0].iter().any(|value| value.is_nan()));
-            assert!(step(Some(&pools), 1.0) == fresh, "{lengths:?}, {input} to {hidden}, {blocking:?}");
+            assert!(step(Some(&pools), 1.0) == fresh, "{lengths:?}, {input_width} to {hidden}, {blocking:?}");
         }
     }
     assert!(pools.get::<F>().bytes() > 0);
@@ -264,13 +264,13 @@ fn results_by_utterance(
     lengths: &[usize],
     selected: &[usize],
 ) -> Vec<[Vec<f64>; 2]> {
-    let (input, hidden, frames) = (20, 40, 9);
-    let full = random_tensor(&[lengths.len(), frames, input], 3, 1.0).to_dtype(DType::F32).unwrap();
+    let (input_width, hidden, frames) = (20, 40, 9);
+    let full = random_tensor(&[lengths.len(), frames, input_width], 3, 1.0).to_dtype(DType::F32).unwrap();
     let rows: Vec<Tensor> = selected.iter().map(|&b| full.get(b).unwrap()).collect();
     let x = Var::from_tensor(&Tensor::stack(&rows, 0).unwrap()).unwrap();
-    let (_, weights) = random_direction(input, hidden, 4, 0.3, DType::F32);
+    let (_, weights) = random_direction(input_width, hidden, 4, 0.3, DType::F32);
     let lengths: Vec<usize> = selected.iter().map(|&b| lengths[b]).collect();
-    let sizes = LayerSizes { frames, input, hidden };
+    let sizes = LayerSizes { frames, input_width, hidden };
     let context = LstmContext::default();
     let out = apply_with_blocking::<f32>(context, &x, &lengths, blocking, sizes, &[weights]).unwrap();
     let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
