@@ -181,13 +181,13 @@ pub(super) fn tanh_pairs<const FUSED: bool>(out: &mut [f32], a: &[f32], b: &[f32
     out.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (&a, &b))| *o = pair(a, b));
 }
 
-/// Computes [`tanh_pairs`] of a panel, with a factor for each row.
+/// Computes [`tanh_pairs`] of a panel and an addend for each row.
 ///
-/// The panel is *k x width*.
+/// The panel is *k x width*, `row_addends` *k*.
 #[inline(always)]
-pub(super) fn tanh_panel<const FUSED: bool>(out: &mut [f32], panel: &[f32], rows: &[f32]) {
-    let width = (panel.len() / rows.len().max(1)).max(1);
-    for ((out, a), &b) in out.chunks_exact_mut(width).zip(panel.chunks_exact(width)).zip(rows) {
+pub(super) fn tanh_panel<const FUSED: bool>(out: &mut [f32], panel: &[f32], row_addends: &[f32]) {
+    let width = (panel.len() / row_addends.len().max(1)).max(1);
+    for ((out, a), &b) in out.chunks_exact_mut(width).zip(panel.chunks_exact(width)).zip(row_addends) {
         out.iter_mut().zip(a).for_each(|(o, &a)| *o = 1.0 - 2.0 / fma::<FUSED>(a, b, 1.0));
     }
 }

@@ -161,7 +161,7 @@ fn product_with_tanh(
     out: &mut [f32],
     left: &PackedLeft<f32>,
     hidden: &[f32],
-    (next_hidden, (panel, rows)): (&mut [f32], TanhAddends<f32>),
+    (next_hidden, (panel, row_addends)): (&mut [f32], TanhAddends<f32>),
 ) {
     let (parts, (_, k)) = (left.parts(), left.shape());
     let (mut next_hidden, mut panel) = (next_hidden.as_chunks_mut().0, panel.as_chunks().0);
@@ -176,7 +176,7 @@ fn product_with_tanh(
         let job = TanhJob {
             out: next_hidden.split_off_mut(..registers_per_part).expect("two registers a step"),
             panel: panel.split_off(..registers_per_part).expect("two registers a step"),
-            rows,
+            row_addends,
             first_register: part * registers_per_part,
         };
         let out = &mut out[left.first_row(part) * PANEL_COLUMNS..][..row_count * PANEL_COLUMNS];

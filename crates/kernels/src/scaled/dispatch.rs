@@ -131,11 +131,11 @@ mod tests {
                     assert!((-0.25..0.5).contains(&x[i]), "{name} at {a:?} + {b:?}: mantissa {}", x[i]);
                     let (large, small) = if a.exponent > b.exponent { (a, b) } else { (b, a) };
                     let scale = (small.exponent - large.exponent).exp2();
-                    let up = (k[i] - large.exponent).exp2();
+                    let scale_gain = (k[i] - large.exponent).exp2();
                     if (-1074.0..=-1022.0).contains(&(small.exponent - large.exponent)) {
                         continue; // negligible, whether flushed to zero or not
                     }
-                    if up == 1.0 {
+                    if scale_gain == 1.0 {
                         // A small mantissa loses no digit when added to 1.
                         let expected = large.mantissa + (1.0 + small.mantissa) * scale;
                         let error = (x[i] - expected).abs();
@@ -145,7 +145,7 @@ mod tests {
                         );
                     } else {
                         let expected = 1.0 + large.mantissa + (1.0 + small.mantissa) * scale;
-                        close(&name, (a, b), (1.0 + x[i]) * up, expected, 1e-15);
+                        close(&name, (a, b), (1.0 + x[i]) * scale_gain, expected, 1e-15);
                     }
                 }
             }
