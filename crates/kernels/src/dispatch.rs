@@ -240,6 +240,8 @@ mod tests {
     }
 
     /// Rows of many widths, overlapping runs, -inf weights and shifts.
+    ///
+    /// p: row; i: label; q: state; w: arc weight, as in `arc_scatter.rs`.
     #[test]
     fn arc_functions_equal_plain_loops() {
         for level in SimdLevel::all() {

@@ -33,7 +33,7 @@ pub struct TanhProducts<'a, F> {
     /// tanh of the current panel and of the next one.
     hidden: [&'a mut [F]; 2],
     /// True if `hidden[0]` already has the tanh of the next call.
-    is_ready: bool,
+    is_tanh_computed: bool,
 }
 
 impl<'a, F: Real> TanhProducts<'a, F> {
@@ -55,7 +55,7 @@ impl<'a, F: Real> TanhProducts<'a, F> {
     pub fn new(left: &'a PackedLeft<F>, scratch: &'a mut [F]) -> Self {
         let (_, depth) = left.shape();
         assert_eq!(scratch.len(), Self::scratch_len(depth), "tanh_product: scratch for a depth of {depth}");
-        Self { left, hidden: scratch.split_at_mut(depth * PANEL_COLUMNS).into(), is_ready: false }
+        Self { left, hidden: scratch.split_at_mut(depth * PANEL_COLUMNS).into(), is_tanh_computed: false }
     }
 
     /// Computes `out += left · tanh(addends)`, *m x 32*.
@@ -74,13 +74,13 @@ impl<'a, F: Real> TanhProducts<'a, F> {
         }
         assert_eq!(out.len(), m * PANEL_COLUMNS, "tanh_product: {m} rows");
         let [hidden, next_hidden] = &mut self.hidden;
-        if !self.is_ready {
+        if !self.is_tanh_computed {
             let (panel, row) = addends;
             F::tanh_panel(hidden, panel, row);
         }
-        self.is_ready = next.is_some();
+        self.is_tanh_computed = next.is_some();
         F::tanh_product(out, self.left, hidden, next.map(|next| (&mut **next_hidden, next)));
-        if self.is_ready {
+        if self.is_tanh_computed {
             self.hidden.swap(0, 1);
         }
     }
@@ -90,7 +90,7 @@ impl<'a, F: Real> TanhProducts<'a, F> {
     /// # Panics
     /// If the lengths do not match.
     pub fn multiply_filled(&mut self, out: &mut [F], fill: impl FnOnce(&mut [F])) {
-        self.is_ready = false;
+        self.is_tanh_computed = false;
         fill(self.hidden[0]);
         assert_eq!(out.len(), self.left.shape().0 * PANEL_COLUMNS, "tanh_product: rows of the left side");
         F::tanh_product(out, self.left, self.hidden[0], None);

@@ -46,7 +46,8 @@ impl Parameters {
     fn set_forget_biases(&self) -> Result<()> {
         for (name, variable) in self.iter() {
             if let Some((hidden, "bias_ih")) = self.lstm_parameter(name) {
-                update(variable, |values| values[hidden..2 * hidden].fill(1.0))?;
+                let forget_gate = hidden..2 * hidden;
+                update(variable, |values| values[forget_gate].fill(1.0))?;
             }
         }
         Ok(())

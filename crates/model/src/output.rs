@@ -77,7 +77,7 @@ pub(crate) fn build_lattice(
     vb: &VarBuilder,
 ) -> Result<OutputModel> {
     let context = gnat.ngram(labels)?;
-    let sizes = JointConfig {
+    let joint_config = JointConfig {
         states: context.states(),
         vocabulary: labels,
         frame: encoder_width,
@@ -85,7 +85,7 @@ pub(crate) fn build_lattice(
         embeddings: EmbeddingConfig::Table { width: gnat.embedding },
         normalize: gnat.normalize.normalize(),
     };
-    let weights = JointWeights::new(sizes, vb)?;
+    let weights = JointWeights::new(joint_config, vb)?;
     let LossBudget { bytes, keep_scores } = config.loss.options.budget;
     let options = lattice::Options { budget: bytes, keep_weights: keep_scores };
     Ok(OutputModel::Lattice(Box::new(Gnat::new(Arc::new(context), gnat.alignment()?, weights, options)?)))

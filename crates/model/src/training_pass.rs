@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// Number of values of a random byte.
 ///
 /// A dropout rate is rounded to a multiple of its inverse.
-const BYTE_VALUES: f32 = 256.0;
+const BYTE_VALUES: u16 = 256;
 
 /// Low bits of a random stream's counter: uses of dropout.
 ///
@@ -113,7 +113,7 @@ impl TrainingPass {
     ///
     /// It is for operations that apply dropout themselves.
     pub(crate) fn mask(&mut self, value_counts: &[usize], rate: f32) -> Option<DropoutMask> {
-        let threshold = (rate * BYTE_VALUES).round().min(BYTE_VALUES) as u16;
+        let threshold = (rate * f32::from(BYTE_VALUES)).round().min(f32::from(BYTE_VALUES)) as u16;
         if threshold == 0 {
             return None;
         }
@@ -130,7 +130,8 @@ impl TrainingPass {
             stream(self.seed, Purpose::Dropout, self.epoch, counter).fill_bytes(bytes);
         });
         self.used_streams += 1;
-        Some(DropoutMask { bytes, threshold, scale: BYTE_VALUES / f32::from((256 - threshold).max(1)) })
+        let kept_values = (BYTE_VALUES - threshold).max(1);
+        Some(DropoutMask { bytes, threshold, scale: f32::from(BYTE_VALUES) / f32::from(kept_values) })
     }
 }
 

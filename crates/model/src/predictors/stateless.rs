@@ -78,7 +78,7 @@ impl Predictor for StatelessPredictor {
     fn forward(&self, labels: &[Vec<u32>], pass: Option<&mut TrainingPass>) -> Result<Tensor> {
         let distances = (1..=self.config.context).rev();
         let embeddings = distances
-            .map(|distance| self.embedding.preceding(labels, distance))
+            .map(|distance| self.embedding.embed_preceding(labels, distance))
             .collect::<Result<Vec<_>>>()?;
         let mut x = Tensor::cat(&embeddings, 2)?;
         if let Some(pass) = pass {
