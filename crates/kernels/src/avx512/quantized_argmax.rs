@@ -39,7 +39,7 @@ const SUM_ERROR: f32 = 1.0 / (1 << 21) as f32;
 ///
 /// Quantized rows and estimate tiles store the bits of integers in it.
 type PanelRow = [[f32; LANES]; REGISTERS];
-/// One value for each register of the labels, or of the states.
+/// One value for each register of the labels, or of the states; `half` is the index of one.
 type PerRegister<T> = [T; REGISTERS];
 
 /// Returns the scratch elements of tanh values, quantized words and estimates.

@@ -117,6 +117,7 @@ mod tests {
         }
         inputs.push((Scaled::ZERO, Scaled { mantissa: 1e-17, exponent: 0.0 }));
         inputs.resize(inputs.len().next_multiple_of(LANES), inputs[0]);
+        // Mantissas and exponents of both numbers of each pair.
         let column = |f: fn(&(Scaled, Scaled)) -> f64| inputs.iter().map(f).collect::<Vec<f64>>();
         let (ax, ak) = (column(|p| p.0.mantissa), column(|p| p.0.exponent));
         let (bx, bk) = (column(|p| p.1.mantissa), column(|p| p.1.exponent));
@@ -187,6 +188,9 @@ mod tests {
     }
 
     /// Compares fused kernels with their parts and with logarithms.
+    ///
+    /// a and b are rows with mantissas `ax`, `bx` and exponents `ak`, `bk`; e and f are the
+    /// emissions of both arcs, p and q the products.
     #[test]
     fn fused_rows_equal_their_parts_and_logarithms() {
         for level in SimdLevel::all() {

@@ -55,8 +55,12 @@ fn assert_close(a: &Tensor, b: &Tensor, tolerance: f64) {
 
 /// Frames of each utterance of a test case.
 const LENGTHS: [usize; 5] = [3, 7, 0, 1, 7];
-/// B, T and D of a test case.
-const SHAPE: [usize; 3] = [5, 7, 3];
+/// Utterances of a test case.
+const BATCH: usize = LENGTHS.len();
+/// Frames of the padded tensor of a test case.
+const FRAMES: usize = 7;
+/// Input width of a test case.
+const INPUT_WIDTH: usize = 3;
 /// State width of a test case.
 const HIDDEN: usize = 4;
 
@@ -79,10 +83,10 @@ fn random_direction(
 
 /// Returns input, variables, weights and the gradient of the output.
 fn test_case(directions: usize) -> (Var, Vec<Var>, Vec<LstmWeights>, Tensor) {
-    let x = Var::from_tensor(&random_tensor(&SHAPE, 1, 1.0)).unwrap();
+    let x = Var::from_tensor(&random_tensor(&[BATCH, FRAMES, INPUT_WIDTH], 1, 1.0)).unwrap();
     let (variables, weights): (Vec<_>, Vec<_>) =
-        (0..directions).map(|k| random_direction(SHAPE[2], HIDDEN, 2 + k as u64, 0.8, DType::F64)).unzip();
-    let d_out = random_tensor(&[SHAPE[0], SHAPE[1], directions * HIDDEN], 9, 1.0);
+        (0..directions).map(|k| random_direction(INPUT_WIDTH, HIDDEN, 2 + k as u64, 0.8, DType::F64)).unzip();
+    let d_out = random_tensor(&[BATCH, FRAMES, directions * HIDDEN], 9, 1.0);
     (x, variables.concat(), weights, d_out)
 }
 
@@ -95,7 +99,7 @@ fn check_against_plain(directions: usize) {
     let mut rows = Vec::new();
     for (b, &length) in LENGTHS.iter().enumerate() {
         let width = directions * HIDDEN;
-        let padding = Tensor::zeros((SHAPE[1] - length, width), DType::F64, &Device::Cpu).unwrap();
+        let padding = Tensor::zeros((FRAMES - length, width), DType::F64, &Device::Cpu).unwrap();
         if length == 0 {
             rows.push(padding);
             continue;
@@ -104,7 +108,7 @@ fn check_against_plain(directions: usize) {
         let directions: Vec<Tensor> =
             weights.iter().enumerate().map(|(k, w)| plain_direction(&utterance, w, k == 1)).collect();
         let full = Tensor::cat(&directions, 1).unwrap();
-        rows.push(if length < SHAPE[1] { Tensor::cat(&[full, padding], 0).unwrap() } else { full });
+        rows.push(if length < FRAMES { Tensor::cat(&[full, padding], 0).unwrap() } else { full });
     }
     let expected = Tensor::stack(&rows, 0).unwrap();
     let expected_grads = (&expected * &d_out).unwrap().sum_all().unwrap().backward().unwrap();
@@ -391,21 +395,25 @@ fn weights_can_be_exchanged_with_candle() {
     let vb = candle_nn::VarBuilder::from_varmap(&map, DType::F64, &Device::Cpu);
     let candle_layer = |direction| {
         let config = LSTMConfig { b_hh_init: None, direction, layer_idx: 1, ..LSTMConfig::default() };
-        candle_nn::lstm(SHAPE[2], 4, config, vb.clone()).unwrap()
+        candle_nn::lstm(INPUT_WIDTH, HIDDEN, config, vb.clone()).unwrap()
     };
     let (first, second) = (candle_layer(Direction::Forward), candle_layer(Direction::Backward));
     let count = map.all_vars().len();
-    let layer = super::Lstm::new(SHAPE[2], 4, 1, true, &vb).unwrap();
-    assert_eq!((map.all_vars().len(), layer.width()), (count, 8), "a name that candle does not have");
+    let layer = super::Lstm::new(INPUT_WIDTH, HIDDEN, 1, true, &vb).unwrap();
+    assert_eq!(
+        (map.all_vars().len(), layer.width()),
+        (count, 2 * HIDDEN),
+        "a name that candle does not have"
+    );
     for variable in map.all_vars() {
         variable.set(&random_tensor(variable.dims(), variable.elem_count() as u64, 0.8)).unwrap();
     }
-    let x = random_tensor(&[2, 7, 3], 1, 1.0);
+    let x = random_tensor(&[2, FRAMES, INPUT_WIDTH], 1, 1.0);
     let run = |layer: &candle_nn::LSTM, x: &Tensor| layer.states_to_tensor(&layer.seq(x).unwrap()).unwrap();
-    let reversed = Tensor::from_vec((0..7u32).rev().collect(), 7, &Device::Cpu).unwrap();
+    let reversed = Tensor::from_vec((0..FRAMES as u32).rev().collect(), FRAMES, &Device::Cpu).unwrap();
     let reverse = |x: Tensor| x.index_select(&reversed, 1).unwrap();
     let expected = Tensor::cat(&[run(&first, &x), reverse(run(&second, &reverse(x.clone())))], 2).unwrap();
-    assert_close(&layer.forward(&x, &[7, 7]).unwrap(), &expected, 1e-12);
+    assert_close(&layer.forward(&x, &[FRAMES; 2]).unwrap(), &expected, 1e-12);
 }
 
 #[test]
