@@ -166,9 +166,9 @@ impl<'a, F: Real> Affine<'a, F> {
         let width = if self.weight.transposed { inputs } else { outputs };
         // Pack the right side of each run. Stored rows of the weight are inputs, or outputs if it
         // is transposed.
-        let sides = |&(x, dy): &(&'b [F], &'b [F])| if self.weight.transposed { (dy, x) } else { (x, dy) };
+        let operands = |&(x, dy): &(&'b [F], &'b [F])| if self.weight.transposed { (dy, x) } else { (x, dy) };
         let pack = |run: &(&'b [F], &'b [F])| {
-            let (left, right) = sides(run);
+            let (left, right) = operands(run);
             let rows = right.len() / width;
             let fits = right.len() == rows * width && left.len() == rows * (weight.len() / width);
             assert!(fits, "affine: runs of rows");

@@ -27,6 +27,7 @@ const MAX_EXP_ARGUMENT: f32 = 88.722_83;
 /// See [`super::Real::FLUSH_THRESHOLD`]; 2^-100.
 pub(super) const FLUSH_THRESHOLD: f32 = 7.888_609e-31;
 
+/// Computes `a b + c`, rounded once if `FUSED`.
 #[inline(always)]
 fn fma<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FUSED { a.mul_add(b, c) } else { a * b + c }
@@ -52,6 +53,7 @@ fn exp_parts<const FUSED: bool, const EXPONENT_SHIFT: u32>(x: f32) -> (f32, f32)
     (power, p)
 }
 
+/// Computes `exp x` of one number; NaN stays NaN.
 #[inline(always)]
 fn exp_one<const FUSED: bool>(x: f32) -> f32 {
     // e^88.7 is 2^127.99, whose 2^k overflows: take 2^(k-1) twice. The lower limit is 2^-125.
@@ -64,6 +66,7 @@ fn exp_one<const FUSED: bool>(x: f32) -> f32 {
     if x.is_nan() { x } else { y }
 }
 
+/// Computes `tanh x` of one number; NaN stays NaN.
 #[inline(always)]
 fn tanh_one<const FUSED: bool>(x: f32) -> f32 {
     let a = x.abs();

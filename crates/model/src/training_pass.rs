@@ -147,7 +147,8 @@ pub(crate) struct DropoutMask {
 }
 
 impl DropoutMask {
-    fn masked(&self, x: &[f32]) -> Vec<f32> {
+    /// Applies the mask to a copy of all values.
+    fn apply_to(&self, x: &[f32]) -> Vec<f32> {
         let mut out = x.to_vec();
         self.multiply(0, &mut out);
         out
@@ -170,11 +171,11 @@ impl CustomOp1 for DropoutMask {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        Ok((CpuStorage::F32(self.masked(tensors::storage_slice(x, layout)?)), layout.shape().clone()))
+        Ok((CpuStorage::F32(self.apply_to(tensors::storage_slice(x, layout)?)), layout.shape().clone()))
     }
 
     fn bwd(&self, x: &Tensor, _: &Tensor, d_out: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let dx = with_slice(&d_out.contiguous()?, |d_out| Ok(self.masked(d_out)))?;
+        let dx = with_slice(&d_out.contiguous()?, |d_out| Ok(self.apply_to(d_out)))?;
         Ok(Some(tensors::from_vec(dx, x.shape().clone())?))
     }
 }
