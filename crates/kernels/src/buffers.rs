@@ -70,13 +70,13 @@ pub fn reset<T: Clone>(mut buffer: Vec<T>, len: usize, value: T) -> Vec<T> {
 pub struct AlignedVec<T> {
     /// The elements, after up to one cache line of unused ones.
     vector: Vec<T>,
-    /// Index of the first element at a cache line.
-    first: usize,
+    /// Index of the first element that starts a cache line.
+    start: usize,
 }
 
 impl<T> Default for AlignedVec<T> {
     fn default() -> Self {
-        Self { vector: Vec::new(), first: 0 }
+        Self { vector: Vec::new(), start: 0 }
     }
 }
 
@@ -84,21 +84,21 @@ impl<T: Clone> AlignedVec<T> {
     /// Returns `len` elements with unspecified contents.
     pub fn ensure_len(&mut self, len: usize, value: T) -> &mut [T] {
         self.ensure_bytes((len + CACHE_LINE / size_of::<T>()) * size_of::<T>(), value);
-        &mut self.vector[self.first..][..len]
+        &mut self.vector[self.start..][..len]
     }
 
     /// Allocates at least `bytes` bytes, as counted by [`AlignedVec::bytes`].
     pub fn ensure_bytes(&mut self, bytes: usize, value: T) {
         ensure_len(&mut self.vector, bytes / size_of::<T>(), value);
-        self.first = self.vector.as_ptr().align_offset(CACHE_LINE);
+        self.start = self.vector.as_ptr().align_offset(CACHE_LINE);
     }
 }
 
 impl<T> AlignedVec<T> {
     /// Aligns the elements of a vector.
     pub fn from_vec(vector: Vec<T>) -> Self {
-        let first = vector.as_ptr().align_offset(CACHE_LINE).min(vector.len());
-        Self { vector, first }
+        let start = vector.as_ptr().align_offset(CACHE_LINE).min(vector.len());
+        Self { vector, start }
     }
 
     /// Returns the underlying vector.
@@ -119,14 +119,14 @@ impl<T> AlignedVec<T> {
 
 impl<T> std::ops::DerefMut for AlignedVec<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        &mut self.vector[self.first..]
+        &mut self.vector[self.start..]
     }
 }
 
 impl<T> std::ops::Deref for AlignedVec<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        &self.vector[self.first..]
+        &self.vector[self.start..]
     }
 }
 
@@ -158,14 +158,14 @@ impl<T> ReusableBuffer for AlignedVec<T> {
 
 /// Frees buffers that exceed their requirements, if the total would exceed `limit`.
 ///
-/// `others` is what the next call requires in addition to the buffers.
+/// Each buffer has the requirement of the next call, which needs `other_memory` in addition.
 pub fn release_excess(
     limit: usize,
-    others: ScratchReq,
+    other_memory: ScratchReq,
     buffers: &mut [(&mut dyn ReusableBuffer, ScratchReq)],
 ) {
     let sizes_in_next_call = buffers.iter().map(|(buffer, required)| buffer.requirement().or(*required));
-    if ScratchReq::all_of(sizes_in_next_call).and(others).bytes() > limit {
+    if ScratchReq::all_of(sizes_in_next_call).and(other_memory).bytes() > limit {
         let exceeding = buffers.iter_mut().filter(|(buffer, required)| buffer.requirement() > *required);
         exceeding.for_each(|(buffer, _)| buffer.release());
     }

@@ -27,6 +27,7 @@ const MAX_EXP_ARGUMENT: f32 = 88.722_83;
 /// See [`super::Real::FLUSH_THRESHOLD`]; 2^-100.
 pub(super) const FLUSH_THRESHOLD: f32 = 7.888_609e-31;
 
+/// Computes `a b + c`, rounded once if `FUSED`.
 #[inline(always)]
 fn fma<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FUSED { a.mul_add(b, c) } else { a * b + c }
@@ -52,6 +53,7 @@ fn exp_parts<const FUSED: bool, const EXPONENT_SHIFT: u32>(x: f32) -> (f32, f32)
     (power, p)
 }
 
+/// Computes `exp x` of one number; NaN stays NaN.
 #[inline(always)]
 fn exp_one<const FUSED: bool>(x: f32) -> f32 {
     // e^88.7 is 2^127.99, whose 2^k overflows: take 2^(k-1) twice. The lower limit is 2^-125.
@@ -64,6 +66,7 @@ fn exp_one<const FUSED: bool>(x: f32) -> f32 {
     if x.is_nan() { x } else { y }
 }
 
+/// Computes `tanh x` of one number; NaN stays NaN.
 #[inline(always)]
 fn tanh_one<const FUSED: bool>(x: f32) -> f32 {
     let a = x.abs();
@@ -181,13 +184,13 @@ pub(super) fn tanh_pairs<const FUSED: bool>(out: &mut [f32], a: &[f32], b: &[f32
     out.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (&a, &b))| *o = pair(a, b));
 }
 
-/// Computes [`tanh_pairs`] of a panel, with a factor for each row.
+/// Computes [`tanh_pairs`] of a panel and an addend for each row.
 ///
-/// The panel is *k x width*.
+/// The panel is *k x width*, `row_addends` *k*.
 #[inline(always)]
-pub(super) fn tanh_panel<const FUSED: bool>(out: &mut [f32], panel: &[f32], rows: &[f32]) {
-    let width = (panel.len() / rows.len().max(1)).max(1);
-    for ((out, a), &b) in out.chunks_exact_mut(width).zip(panel.chunks_exact(width)).zip(rows) {
+pub(super) fn tanh_panel<const FUSED: bool>(out: &mut [f32], panel: &[f32], row_addends: &[f32]) {
+    let width = (panel.len() / row_addends.len().max(1)).max(1);
+    for ((out, a), &b) in out.chunks_exact_mut(width).zip(panel.chunks_exact(width)).zip(row_addends) {
         out.iter_mut().zip(a).for_each(|(o, &a)| *o = 1.0 - 2.0 / fma::<FUSED>(a, b, 1.0));
     }
 }

@@ -145,6 +145,8 @@ pub(crate) mod check {
         let steps = [1, 3, 31, 32, 33, 64, 100];
         let shapes = (0..49).map(|i| (rows[i % 7], steps[(i + i / 7) % 7], columns[i / 7]));
         for (i, (m, k, n)) in shapes.enumerate() {
+            // Bits of a case: both transposes, and addition. Some shapes have all cases, the
+            // others one.
             for case in if i % 7 < 2 { 0..8 } else { i % 8..i % 8 + 1 } {
                 let (transpose_a, transpose_b, add) = (case & 1 != 0, case & 2 != 0, case & 4 != 0);
                 let (a, b): (Vec<F>, Vec<F>) = (synthetic(m * k, 1), synthetic(k * n, 2));

@@ -1,6 +1,8 @@
 //! The trait `Real` of `f32` and `f64`, with all number-type-specific kernels.
 //!
-//! `f32` selects a vectorized version at run time; `f64` uses plain loops, for references.
+//! `f32` selects a vectorized version at run time; `f64` uses plain loops, for references. Public
+//! functions of the crate are generic over the trait and call its hidden methods: a kernel that
+//! differs between the types needs a method here.
 use std::cell::RefCell;
 
 use crate::{
@@ -124,9 +126,9 @@ pub trait Real:
     fn tanh_pairs(out: &mut [Self], a: &[Self], b: &[Self]);
     /// Computes [`Self::tanh_pairs`] of a panel and an addend for each row.
     ///
-    /// The panel is *k x width*.
+    /// The panel is *k x width*, `row_addends` *k*.
     #[doc(hidden)]
-    fn tanh_panel(out: &mut [Self], panel: &[Self], rows: &[Self]);
+    fn tanh_panel(out: &mut [Self], panel: &[Self], row_addends: &[Self]);
     /// See [`super::TanhProducts`].
     #[doc(hidden)]
     fn tanh_product(out: &mut [Self], left: &PackedLeft<Self>, hidden: &[Self], next: NextTanh<Self>);
@@ -242,13 +244,13 @@ pub trait Real:
         operand: Operand,
         tile: &mut Tile,
     );
-    /// Computes `out (=|+=) left · right` over `depth` tiles of the sum.
+    /// Computes `out (=|+=) left · right` over `step_tiles` tiles of the sum.
     #[doc(hidden)]
     fn bf16_product(
         level: Bf16,
         out: ViewMut<Self>,
         operands: (&[Tile], &[Tile]),
-        depth: usize,
+        step_tiles: usize,
         accumulate: Accumulate,
     );
 }
@@ -310,8 +312,8 @@ impl Real for f32 {
     fn tanh_pairs(out: &mut [f32], a: &[f32], b: &[f32]) {
         dispatch::tanh_pairs(SimdLevel::best(), out, a, b);
     }
-    fn tanh_panel(out: &mut [f32], panel: &[f32], rows: &[f32]) {
-        dispatch::tanh_panel(SimdLevel::best(), out, panel, rows);
+    fn tanh_panel(out: &mut [f32], panel: &[f32], row_addends: &[f32]) {
+        dispatch::tanh_panel(SimdLevel::best(), out, panel, row_addends);
     }
     fn tanh_product(out: &mut [f32], left: &PackedLeft<f32>, hidden: &[f32], next: NextTanh<f32>) {
         tanh_product::product_f32(SimdLevel::best(), out, left, hidden, next);
@@ -463,11 +465,11 @@ impl Real for f32 {
         level: Bf16,
         out: ViewMut<f32>,
         operands: (&[Tile], &[Tile]),
-        depth: usize,
+        step_tiles: usize,
         accumulate: Accumulate,
     ) {
         let (left, right) = operands;
-        bf16::product_f32(level, out, left, right, depth, accumulate);
+        bf16::product_f32(level, out, left, right, step_tiles, accumulate);
     }
 }
 
@@ -530,10 +532,10 @@ impl Real for f64 {
     fn tanh_pairs(out: &mut [f64], a: &[f64], b: &[f64]) {
         Self::tanh_sum(out, a, b);
     }
-    fn tanh_panel(out: &mut [f64], panel: &[f64], rows: &[f64]) {
-        let width = panel.len() / rows.len().max(1);
+    fn tanh_panel(out: &mut [f64], panel: &[f64], row_addends: &[f64]) {
+        let width = panel.len() / row_addends.len().max(1);
         let steps = out.chunks_exact_mut(width.max(1)).zip(panel.chunks_exact(width.max(1)));
-        for ((out, panel), b) in steps.zip(rows) {
+        for ((out, panel), b) in steps.zip(row_addends) {
             out.iter_mut().zip(panel).for_each(|(out, a)| *out = (a + b).tanh());
         }
     }
@@ -671,10 +673,10 @@ impl Real for f64 {
         _: Bf16,
         out: ViewMut<f64>,
         operands: (&[Tile], &[Tile]),
-        depth: usize,
+        step_tiles: usize,
         accumulate: Accumulate,
     ) {
         let (left, right) = operands;
-        bf16::product_plain(out, left, right, depth, accumulate);
+        bf16::product_plain(out, left, right, step_tiles, accumulate);
     }
 }

@@ -82,11 +82,11 @@ pub trait BuildEncoder {
         false
     }
 
-    /// Creates the encoder for input rows of width `input`.
+    /// Creates the encoder for input rows of width `input_width`.
     ///
     /// # Errors
     /// Errors of the builder `vb`.
-    fn build(&self, input: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>>;
+    fn build(&self, input_width: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>>;
 }
 
 part_kinds! {

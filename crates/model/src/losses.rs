@@ -190,6 +190,7 @@ impl Model {
         };
         let LossSum { sum: mean, losses: transducer, first_pass, .. } = match simple {
             None => session.sum(joint, &targets, &weights)?,
+            // The simple joiner's layers for encoder rows (am) and for predictor rows (lm).
             Some((am, lm)) => {
                 let simple = SimpleTensors {
                     frames: &encoded,

@@ -31,10 +31,13 @@ pub enum Purpose {
     Joint = 8,
 }
 
-/// Returns the random stream of `(seed, purpose, a, b)`, such as epoch and utterance.
-pub fn stream(seed: u64, purpose: Purpose, a: u64, b: u64) -> ChaCha8Rng {
+/// Returns the random stream of a purpose and two counters.
+///
+/// The counters are, for instance, epoch and utterance.
+pub fn stream(seed: u64, purpose: Purpose, counter1: u64, counter2: u64) -> ChaCha8Rng {
     let mut key = [0; 32];
-    for (bytes, word) in key.chunks_exact_mut(8).zip([seed, purpose as u64, a, b]) {
+    let words = [seed, purpose as u64, counter1, counter2];
+    for (bytes, word) in key.chunks_exact_mut(size_of::<u64>()).zip(words) {
         bytes.copy_from_slice(&word.to_le_bytes());
     }
     ChaCha8Rng::from_seed(key)

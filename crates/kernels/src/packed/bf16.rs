@@ -23,6 +23,8 @@ use crate::{Accumulate, Real, View, ViewMut, simd::Bf16};
 /// Rows of a left tile, columns of a right one.
 pub(crate) const TILE_SIDE: usize = 16;
 /// Steps of the sum in a tile.
+///
+/// `depth` counts the steps of an operand, `step_tiles` its tiles of steps.
 pub const DEPTH: usize = 32;
 /// Rows and columns of the block that a kernel computes.
 pub(crate) const BLOCK_SIDE: usize = 2 * TILE_SIDE;
@@ -75,8 +77,9 @@ fn pack<F: Real>(level: Bf16, view: View<F>, operand: Operand, out: &mut [Tile],
     let (skipped_tiles, tiles_per_panel) = (skip / DEPTH, depth.div_ceil(DEPTH));
     for panel in 0..2 * side.div_ceil(BLOCK_SIDE) {
         for step_tile in 0..steps.div_ceil(DEPTH) {
-            let (first, first_step) = (panel * TILE_SIDE, step_tile * DEPTH);
-            let position = if source.steps_are_rows { (first_step, first) } else { (first, first_step) };
+            let (first_side, first_step) = (panel * TILE_SIDE, step_tile * DEPTH);
+            let position =
+                if source.steps_are_rows { (first_step, first_side) } else { (first_side, first_step) };
             let tile = &mut out[panel * tiles_per_panel + skipped_tiles + step_tile];
             F::pack_tile(level, &source, position, operand, tile);
         }
@@ -105,25 +108,25 @@ pub(crate) fn pack_tile_f32(
     }
 }
 
-/// Computes `out (=|+=) left · right` over `depth` tiles of the sum.
+/// Computes `out (=|+=) left · right` over `step_tiles` tiles of the sum.
 pub(crate) fn product_f32(
     level: Bf16,
     out: ViewMut<f32>,
     left: &[Tile],
     right: &[Tile],
-    depth: usize,
+    step_tiles: usize,
     accumulate: Accumulate,
 ) {
     match level {
-        Bf16::Portable => product_plain(out, left, right, depth, accumulate),
+        Bf16::Portable => product_plain(out, left, right, step_tiles, accumulate),
         #[cfg(target_arch = "x86_64")]
         Bf16::Avx512(token) => {
-            for_each_block(out, left, right, depth, accumulate, |left, right| {
-                avx512::multiply_block(token, left, right, depth)
+            for_each_block(out, left, right, step_tiles, accumulate, |left, right| {
+                avx512::multiply_block(token, left, right, step_tiles)
             });
         }
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        Bf16::Amx(token, _) => amx::product(token, out, left, right, depth, accumulate),
+        Bf16::Amx(token, _) => amx::product(token, out, left, right, step_tiles, accumulate),
     }
 }
 
@@ -170,22 +173,23 @@ fn to_bf16<F: Real>(value: F) -> u16 {
     ((sign | rounded) >> 16) as u16
 }
 
-/// Portable product in plain loops.
+/// Portable product in plain loops, over `step_tiles` tiles of the sum.
 pub(crate) fn product_plain<F: Real>(
     out: ViewMut<F>,
     left: &[Tile],
     right: &[Tile],
-    depth: usize,
+    step_tiles: usize,
     accumulate: Accumulate,
 ) {
-    for_each_block(out, left, right, depth, accumulate, |left, right| {
+    for_each_block(out, left, right, step_tiles, accumulate, |left, right| {
         let to_f32 = |bits: u16| f32::from_bits(u32::from(bits) << 16);
         let mut block = [0.0; BLOCK_SIDE * BLOCK_SIDE];
         for (index, sum) in block.iter_mut().enumerate() {
             let (row, col) = (index / BLOCK_SIDE, index % BLOCK_SIDE);
-            for step in 0..depth {
-                let left_row = &left[row / TILE_SIDE * depth + step].0[row % TILE_SIDE * DEPTH..][..DEPTH];
-                let right_pairs = &right[col / TILE_SIDE * depth + step].0[2 * (col % TILE_SIDE)..];
+            for step_tile in 0..step_tiles {
+                let left_row =
+                    &left[row / TILE_SIDE * step_tiles + step_tile].0[row % TILE_SIDE * DEPTH..][..DEPTH];
+                let right_pairs = &right[col / TILE_SIDE * step_tiles + step_tile].0[2 * (col % TILE_SIDE)..];
                 for (pair, left) in left_row.chunks_exact(2).enumerate() {
                     let right = &right_pairs[pair * DEPTH..];
                     *sum += to_f32(left[0]) * to_f32(right[0]) + to_f32(left[1]) * to_f32(right[1]);
@@ -198,6 +202,8 @@ pub(crate) fn product_plain<F: Real>(
 
 /// Calls the kernel for each block and writes the results.
 ///
+/// The sum has `step_tiles` tiles of steps.
+///
 /// ```text
 /// for rows I of 32, for columns J of 32:  out[I, J] (=|+=) kernel(left[I], right[J])
 /// ```
@@ -205,15 +211,15 @@ fn for_each_block<F: Real>(
     out: ViewMut<F>,
     left: &[Tile],
     right: &[Tile],
-    depth: usize,
+    step_tiles: usize,
     accumulate: Accumulate,
     kernel: impl Fn(&[Tile], &[Tile]) -> [f32; BLOCK_SIDE * BLOCK_SIDE],
 ) {
     let ViewMut { data, rows, cols, stride } = out;
     for row in (0..rows).step_by(BLOCK_SIDE) {
         for col in (0..cols).step_by(BLOCK_SIDE) {
-            let left = &left[row / TILE_SIDE * depth..][..2 * depth];
-            let block = kernel(left, &right[col / TILE_SIDE * depth..][..2 * depth]);
+            let left = &left[row / TILE_SIDE * step_tiles..][..2 * step_tiles];
+            let block = kernel(left, &right[col / TILE_SIDE * step_tiles..][..2 * step_tiles]);
             let out = &mut data[row * stride + col..];
             write_block(&block, OutputTile { out, rows: rows - row, cols: cols - col, stride, accumulate });
         }

@@ -14,21 +14,22 @@ use super::{
 };
 use crate::{Accumulate, Real};
 
-/// Packs a micro-panel of `side` rows or columns from `first` on.
+/// Packs a micro-panel of an operand: `side` rows of a left one, or columns of a right one.
 ///
+/// `first_side` is the first of these rows or columns in the matrix.
 /// It has `out.len() / side` steps from `first_step` on; padding is 0.
 pub(crate) fn pack<F: Real>(
     source: &OperandSource<F>,
-    (first, first_step): (usize, usize),
+    (first_side, first_step): (usize, usize),
     side: usize,
     out: &mut [F],
 ) {
     let OperandSource { data, stride, steps_are_rows, .. } = *source;
-    let count = side.min(source.sizes().0 - first);
+    let count = side.min(source.sizes().0 - first_side);
     for (step, out) in (first_step..).zip(out.chunks_exact_mut(side)) {
         match steps_are_rows {
-            true => out[..count].copy_from_slice(&data[step * stride + first..][..count]),
-            false => (0..count).for_each(|i| out[i] = data[(first + i) * stride + step]),
+            true => out[..count].copy_from_slice(&data[step * stride + first_side..][..count]),
+            false => (0..count).for_each(|i| out[i] = data[(first_side + i) * stride + step]),
         }
         out[count..].fill(F::ZERO);
     }

@@ -16,24 +16,25 @@ const PREFETCH_DISTANCE: usize = 128;
 pub(crate) fn pack(
     _token: Avx512,
     source: &OperandSource<f32>,
-    (first, first_step): (usize, usize),
+    (first_side, first_step): (usize, usize),
     side: usize,
     out: &mut [f32],
 ) {
     // SAFETY: the token proves the features.
     unsafe {
+        // Usual sizes of micro-panels: 32 columns of a right operand, and 14 rows of a left one.
         match (source.steps_are_rows, side) {
-            (true, 32) if first + 32 <= source.cols => {
-                pack_whole_columns::<32>(source, first, first_step, out)
+            (true, 32) if first_side + 32 <= source.cols => {
+                pack_whole_columns::<32>(source, first_side, first_step, out)
             }
-            (true, 14) if first + 14 <= source.cols => {
-                pack_whole_columns::<14>(source, first, first_step, out)
+            (true, 14) if first_side + 14 <= source.cols => {
+                pack_whole_columns::<14>(source, first_side, first_step, out)
             }
-            (true, _) => pack_columns(source, first, first_step, side, out),
-            (false, 1) if first < source.rows => {
-                out.copy_from_slice(&source.data[first * source.stride + first_step..][..out.len()]);
+            (true, _) => pack_columns(source, first_side, first_step, side, out),
+            (false, 1) if first_side < source.rows => {
+                out.copy_from_slice(&source.data[first_side * source.stride + first_step..][..out.len()]);
             }
-            (false, _) => pack_rows(source, first, first_step, side, out),
+            (false, _) => pack_rows(source, first_side, first_step, side, out),
         }
     }
 }
@@ -42,21 +43,27 @@ pub(crate) fn pack(
 #[target_feature(enable = "avx512f")]
 fn pack_whole_columns<const SIDE: usize>(
     source: &OperandSource<f32>,
-    first: usize,
+    first_column: usize,
     first_step: usize,
     out: &mut [f32],
 ) {
     for (step, out) in (first_step..).zip(out.as_chunks_mut::<SIDE>().0) {
-        let row = &source.data[step * source.stride + first..];
+        let row = &source.data[step * source.stride + first_column..];
         *out = *row.first_chunk::<SIDE>().expect("the columns are there");
     }
 }
 
 /// Packs columns; padding is 0.
 #[target_feature(enable = "avx512f")]
-fn pack_columns(source: &OperandSource<f32>, first: usize, first_step: usize, side: usize, out: &mut [f32]) {
+fn pack_columns(
+    source: &OperandSource<f32>,
+    first_column: usize,
+    first_step: usize,
+    side: usize,
+    out: &mut [f32],
+) {
     for (step, out) in (first_step..).zip(out.chunks_exact_mut(side)) {
-        let row = &source.data[step * source.stride..][first..source.cols.min(first + side)];
+        let row = &source.data[step * source.stride..][first_column..source.cols.min(first_column + side)];
         for lane in (0..side).step_by(LANES) {
             let (from, to) = (&row[lane.min(row.len())..], &mut out[lane..]);
             // SAFETY: the masks contain only lanes that have elements.
@@ -75,11 +82,17 @@ fn pack_columns(source: &OperandSource<f32>, first: usize, first_step: usize, si
 ///   for each 16 steps:  load a register for each row, transpose, store a register for each step
 /// ```
 #[target_feature(enable = "avx512f")]
-fn pack_rows(source: &OperandSource<f32>, first: usize, first_step: usize, side: usize, out: &mut [f32]) {
+fn pack_rows(
+    source: &OperandSource<f32>,
+    first_side: usize,
+    first_step: usize,
+    side: usize,
+    out: &mut [f32],
+) {
     let (steps, len) = (out.len() / side, out.len());
     assert!(out.len() == steps * side);
     for lane in (0..side).step_by(LANES) {
-        let (first_row, lanes) = (first + lane, lane_mask(side - lane));
+        let (first_row, lanes) = (first_side + lane, lane_mask(side - lane));
         let row_count = LANES.min(side - lane).min(source.rows.saturating_sub(first_row));
         let end = (first_row + row_count.max(1) - 1) * source.stride + first_step + steps;
         assert!(row_count == 0 || first_step + steps <= source.cols && end <= source.data.len());

@@ -1,4 +1,6 @@
 //! Packing and products of whole micro-panel operands, and micro-kernel arguments.
+//!
+//! [`FullFormat`](super::FullFormat) consists of these functions; each SIMD level has its sizes.
 use super::{Operand, OperandSource};
 use crate::{Accumulate, Real, View, ViewMut, simd::SimdLevel};
 
@@ -56,8 +58,8 @@ pub(super) fn pack<F: Real>(
 ) {
     let source = OperandSource::new(view, operand);
     let (width, (sides, steps)) = (side::<F>(level, operand), source.sizes());
-    for (first, out) in (0..sides).step_by(width).zip(out.chunks_mut(width * depth)) {
-        F::pack_panel(level, &source, (first, 0), width, &mut out[skip * width..][..steps * width]);
+    for (first_side, out) in (0..sides).step_by(width).zip(out.chunks_mut(width * depth)) {
+        F::pack_panel(level, &source, (first_side, 0), width, &mut out[skip * width..][..steps * width]);
     }
 }
 

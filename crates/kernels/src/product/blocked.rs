@@ -3,6 +3,7 @@ use std::ops::Range;
 
 use crate::{
     Accumulate, AlignedVec, Real, View, ViewMut,
+    buffers::CACHE_LINE,
     packed::{Operand, OperandSource, OutputTile, RightPanels},
     simd::SimdLevel,
 };
@@ -20,7 +21,9 @@ const MAX_UNPACKED_PANELS: usize = 2;
 /// keeps it until it ends.
 pub fn packing_bytes<F: Real>() -> usize {
     let [mr, nr] = F::tile_shape(SimdLevel::best());
-    BLOCK_BYTES.next_multiple_of(mr * MAX_STEPS * size_of::<F>()) + nr * MAX_STEPS * size_of::<F>() + 64
+    BLOCK_BYTES.next_multiple_of(mr * MAX_STEPS * size_of::<F>())
+        + nr * MAX_STEPS * size_of::<F>()
+        + CACHE_LINE
 }
 
 /// Returns the maximum packing memory of [`product_in`](super::product_in), in bytes.
@@ -29,7 +32,7 @@ pub fn packing_bytes<F: Real>() -> usize {
 pub fn packing_bytes_for<F: Real>(m: usize, k: usize) -> usize {
     let [max_rows, nr] = F::tile_shape(SimdLevel::best());
     let panels = m.div_ceil(max_rows).min(BLOCK_BYTES.div_ceil(max_rows * MAX_STEPS * size_of::<F>()));
-    (panels * max_rows + nr) * k.min(MAX_STEPS) * size_of::<F>() + 64
+    (panels * max_rows + nr) * k.min(MAX_STEPS) * size_of::<F>() + CACHE_LINE
 }
 
 /// Columns whose registers every micro-kernel reads as a whole.

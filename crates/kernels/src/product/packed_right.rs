@@ -2,6 +2,7 @@
 use super::blocked::RightOperand;
 use crate::{
     BufferPool, PooledBuffer, Real, View, acquire,
+    buffers::CACHE_LINE,
     packed::{Operand, OperandSource},
     par_for, parts_mut,
     simd::SimdLevel,
@@ -116,7 +117,7 @@ impl<F: Real> PackedRight<F> {
         let elements = cols.checked_next_multiple_of(nr).and_then(|cols| cols.checked_mul(rows));
         elements
             .and_then(|elements| elements.checked_mul(size_of::<F>()))
-            .map_or(usize::MAX, |bytes| bytes.saturating_add(64))
+            .map_or(usize::MAX, |bytes| bytes.saturating_add(CACHE_LINE))
     }
 }
 

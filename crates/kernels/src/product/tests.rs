@@ -40,7 +40,9 @@ fn equals_plain_loops<F: Real>(level: SimdLevel, tolerance: f64) {
         let (transpose_a, transpose_b, has_padding, add) =
             (case & 1 != 0, case & 2 != 0, case & 4 != 0, case & 8 != 0);
         let pad = if has_padding { 3 } else { 0 };
-        let shape = |t: bool, r: usize, c: usize| if t { (c, r) } else { (r, c) };
+        let shape = |is_transposed: bool, rows: usize, cols: usize| {
+            if is_transposed { (cols, rows) } else { (rows, cols) }
+        };
         let ((a_rows, a_cols), (b_rows, b_cols)) = (shape(transpose_a, m, k), shape(transpose_b, k, n));
         let a: Vec<F> = synthetic(a_rows * (a_cols + pad), 5);
         let b: Vec<F> = synthetic(b_rows * (b_cols + pad), 6);

@@ -14,7 +14,7 @@ use super::avx512;
 
 /// Gathers the sites of a diagonal, one row for each arc.
 ///
-/// `exists` returns the sites of the diagonal at which an arc exists. NaN, -inf, and other sites
+/// `arc_sites` returns the sites of the diagonal at which an arc exists. NaN, -inf, and other sites
 /// become [`LOG_ZERO`]. Returns whether all numbers are below +inf (false also for NaN). The matrix
 /// from index `prefetch` on is prefetched.
 pub fn gather(
@@ -22,16 +22,16 @@ pub fn gather(
     positions: DiagonalPositions,
     sites: usize,
     prefetch: usize,
-    exists: impl Fn(usize) -> Range<usize>,
+    arc_sites: impl Fn(usize) -> Range<usize>,
     arcs: usize,
     rows: &mut [f64],
 ) -> bool {
     #[cfg(target_arch = "x86_64")]
     if let (2, SimdLevel::Avx512(token)) = (arcs, SimdLevel::best()) {
-        return avx512::gather(token, values, positions, sites, prefetch, [exists(0), exists(1)], rows);
+        return avx512::gather(token, values, positions, sites, prefetch, [arc_sites(0), arc_sites(1)], rows);
     }
     let _ = (sites, prefetch);
-    gather_plain(values, positions, exists, arcs, rows)
+    gather_plain(values, positions, arc_sites, arcs, rows)
 }
 
 /// Portable version of [`gather`].
@@ -42,14 +42,14 @@ pub fn gather(
 fn gather_plain(
     values: &[f64],
     positions: DiagonalPositions,
-    exists: impl Fn(usize) -> Range<usize>,
+    arc_sites: impl Fn(usize) -> Range<usize>,
     arcs: usize,
     rows: &mut [f64],
 ) -> bool {
     let mut is_valid = true;
     for (arc, row) in rows.chunks_exact_mut(rows.len() / arcs).enumerate() {
         row.fill(LOG_ZERO);
-        for i in exists(arc) {
+        for i in arc_sites(arc) {
             let value = values[positions.first - i * positions.distance + arc];
             is_valid &= value < f64::INFINITY;
             row[i] = if value > LOG_ZERO { value } else { LOG_ZERO };
@@ -178,9 +178,9 @@ mod tests {
                                 values[(t * (labels + 1) + u) * 2 + arc].max(LOG_ZERO);
                         }
                     }
-                    let exists = |arc| arc_range(sites, arc, d);
+                    let arc_sites = |arc| arc_range(sites, arc, d);
                     let mut actual = vec![f64::NAN; 2 * width];
-                    let is_valid = gather_plain(&values, positions, exists, 2, &mut actual);
+                    let is_valid = gather_plain(&values, positions, arc_sites, 2, &mut actual);
                     assert_eq!(actual, expected, "U {labels}, d {d}");
                     let has_infinity = expected.contains(&f64::INFINITY);
                     assert!(is_valid || bad.is_some() && (has_infinity || values.iter().any(|v| v.is_nan())));
@@ -188,9 +188,9 @@ mod tests {
                         #[cfg(target_arch = "x86_64")]
                         if let SimdLevel::Avx512(token) = level {
                             actual.fill(f64::NAN);
-                            let exists = [exists(0), exists(1)];
+                            let arc_sites = [arc_sites(0), arc_sites(1)];
                             let is_valid =
-                                avx512::gather(token, &values, positions, sites, 0, exists, &mut actual);
+                                avx512::gather(token, &values, positions, sites, 0, arc_sites, &mut actual);
                             assert_eq!(actual, expected, "{level:?}, U {labels}, d {d}");
                             // This version checks all sites of the diagonal.
                             assert_eq!(is_valid, bad.is_none());

@@ -73,6 +73,7 @@ impl Scaled {
     }
 }
 
+/// Computes `a b + c`, rounded once if `FUSED`.
 #[inline(always)]
 fn fma<const FUSED: bool>(a: f64, b: f64, c: f64) -> f64 {
     if FUSED { a.mul_add(b, c) } else { a * b + c }

@@ -32,8 +32,13 @@ impl ModelConfig {
     /// Checks the keys of `[loss]`, and the topology that they require.
     fn check_loss(&self) -> Result<()> {
         let topology = &self.terms.topology;
-        let names = || Topology::names().collect::<Vec<_>>().join(", ");
-        ensure("training.topology", &format!("one of {}", names()), topology.num_columns() == 2, topology)?;
+        let topology_names = || Topology::names().collect::<Vec<_>>().join(", ");
+        ensure(
+            "training.topology",
+            &format!("one of {}", topology_names()),
+            topology.num_columns() == 2,
+            topology,
+        )?;
         self.check_loss_options()?;
         match &self.loss.kind {
             LossKind::Rnnt { .. } => return Ok(()),

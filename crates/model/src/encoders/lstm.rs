@@ -70,8 +70,8 @@ impl BuildEncoder for LstmEncoderConfig {
         self.subsampling.is_some()
     }
 
-    fn build(&self, input: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>> {
-        Ok(Arc::new(LstmEncoder::new(self, input, vb)?))
+    fn build(&self, input_width: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>> {
+        Ok(Arc::new(LstmEncoder::new(self, input_width, vb)?))
     }
 }
 
@@ -86,20 +86,20 @@ pub struct LstmEncoder {
 }
 
 impl LstmEncoder {
-    /// Creates the layers for input rows of width `input`.
+    /// Creates the layers for input rows of width `input_width`.
     ///
     /// Parameters are those of [`Lstm`] under `layers.N` and, with subsampling, those of
     /// [`ConformerEncoder`](super::ConformerEncoder) under `pre_encode`.
     ///
     /// # Errors
     /// Errors of the builder `vb`.
-    pub fn new(config: &LstmEncoderConfig, input: usize, vb: &VarBuilder) -> Result<Self> {
+    pub fn new(config: &LstmEncoderConfig, input_width: usize, vb: &VarBuilder) -> Result<Self> {
         let pre_encode = vb.pp("pre_encode");
         let subsampling = config.subsampling.as_ref();
         let subsampling = subsampling
-            .map(|sizes| Subsampling::new(sizes, input, config.hidden, &pre_encode))
+            .map(|subsampling| Subsampling::new(subsampling, input_width, config.hidden, &pre_encode))
             .transpose()?;
-        let mut width = if subsampling.is_some() { config.hidden } else { input };
+        let mut width = if subsampling.is_some() { config.hidden } else { input_width };
         let mut layers: Vec<Lstm> = Vec::new();
         for layer in 0..config.layers {
             if let Some(reduction) =
@@ -169,8 +169,9 @@ impl Encoder for LstmEncoder {
                 total = footprint::chain(total, copies);
             }
             let directions = lstm.width() / hidden;
-            let layer = footprint::lstm_layer(batch * rows, width, *hidden, directions, *dropout > 0.0);
-            total = footprint::chain(total, layer);
+            let layer_footprint =
+                footprint::lstm_layer(batch * rows, width, *hidden, directions, *dropout > 0.0);
+            total = footprint::chain(total, layer_footprint);
             width = lstm.width();
         }
         Some(footprint::peak_bytes(total))

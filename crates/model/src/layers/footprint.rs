@@ -45,7 +45,7 @@ pub(crate) fn peak_bytes(footprint: Footprint) -> usize {
 /// It has `directions` directions with states of width `hidden`.
 pub(crate) fn lstm_layer(
     rows: usize,
-    input: usize,
+    input_width: usize,
     hidden: usize,
     directions: usize,
     has_dropout: bool,
@@ -56,9 +56,9 @@ pub(crate) fn lstm_layer(
     let saved =
         VALUE_BYTES * rows * (out + 5 * out) + if has_dropout { (VALUE_BYTES + 1) * rows * out } else { 0 };
     // Packed rows and gradients: of the output, of gates, of inputs by direction and added.
-    let values_per_row = 4 * out + 8 * out + 3 * directions * input + 2 * input;
+    let values_per_row = 4 * out + 8 * out + 3 * directions * input_width + 2 * input_width;
     // Packed operands of the products.
-    let packed_weights = 3 * directions * 4 * hidden * (input + hidden);
+    let packed_weights = 3 * directions * 4 * hidden * (input_width + hidden);
     let scratch = VALUE_BYTES * (rows * values_per_row + packed_weights);
     Footprint { saved: ScratchReq::from_bytes(saved), scratch: ScratchReq::from_bytes(scratch) }
 }

@@ -51,7 +51,7 @@ impl Ragged {
     }
 
     pub fn lengths(&self) -> Vec<usize> {
-        self.starts.windows(2).map(|range| range[1] - range[0]).collect()
+        self.starts.windows(2).map(|bounds| bounds[1] - bounds[0]).collect()
     }
 
     /// Returns the values of an utterance's rows of `width`.

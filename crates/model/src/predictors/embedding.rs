@@ -57,7 +57,7 @@ impl Embedding {
     ///
     /// # Errors
     /// Errors of candle, for instance for a label without an embedding.
-    pub(crate) fn preceding(&self, labels: &[Vec<u32>], distance: usize) -> Result<Tensor> {
+    pub(crate) fn embed_preceding(&self, labels: &[Vec<u32>], distance: usize) -> Result<Tensor> {
         let positions = labels.iter().map(Vec::len).max().unwrap_or(0) + 1;
         let ids: Vec<u32> = labels
             .iter()
