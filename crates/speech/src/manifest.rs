@@ -43,8 +43,8 @@ pub(crate) struct ManifestLine {
 }
 
 impl ManifestLine {
-    /// Returns whether the line is a string of recordings.
-    pub fn is_string(&self) -> bool {
+    /// Returns whether the audio is a string of recordings.
+    pub fn is_recording_string(&self) -> bool {
         self.recordings.is_some()
     }
 }

@@ -1,5 +1,8 @@
 //! Indexes and reads tar shards of utterances, in the layout of WebDataset.
 //!
+//! [`index_shard`] finds the samples and checks each one; [`read_utterance`] reads one by its index
+//! entry.
+//!
 //! ```text
 //! utt1.flac  utt1.json  utt2.flac  utt2.json  ...     members of a sample in any order
 //! ```
@@ -13,13 +16,20 @@ use std::path::Path;
 
 use kernels::Excerpt;
 
-use super::index::{self, AudioMember, IndexEntry, MAX_METADATA_BYTES};
-use super::members::{self, BLOCK_BYTES, MAX_HEADER_BYTES, TarMembers};
-use super::read_bytes;
+use super::index_file::{self, AudioMember, IndexEntry, MAX_METADATA_BYTES};
 use super::source_report::{BadSample, LengthMismatch, SourceReport};
+use super::tar_members::{BLOCK_BYTES, MAX_HEADER_BYTES, TarMember, TarMembers};
+use super::{MAX_EXCERPT_CHARACTERS, read_bytes};
 use crate::audio::{self, Channel, DurationLimit, FileRange};
 use crate::files::open_regular;
 use crate::{Error, Result, Span, Utterance, manifest};
+
+/// Bytes read at a time after the last member.
+const READ_BYTES: usize = 1 << 16;
+/// Smallest difference in seconds between two lengths that is reported.
+const MIN_LENGTH_DIFFERENCE: f64 = 0.1;
+/// The same relative to the length of the audio.
+const MIN_RELATIVE_LENGTH_DIFFERENCE: f64 = 0.02;
 
 /// The position of a sample's member.
 #[derive(Clone, Copy)]
@@ -61,6 +71,7 @@ pub(super) fn index_shard(path: &Path) -> Result<(Vec<IndexEntry>, SourceReport)
         }
         _ => Error::Io { path: path.into(), source: error },
     };
+    // Two handles: one reads the headers in order, the other the contents of the samples.
     let file = open(path)?;
     let shard_bytes = file.metadata().map_err(read_error)?.len();
     let mut members = TarMembers::new(open(path)?);
@@ -79,6 +90,7 @@ pub(super) fn index_shard(path: &Path) -> Result<(Vec<IndexEntry>, SourceReport)
         if member.kind.is_dir() || member.kind.is_pax_global_extensions() {
             continue;
         }
+        // Assigns the member to the sample of its key.
         let Some((key, extension)) = split_name(&member.name) else {
             indexer.report.add_unused(&member.name);
             continue;
@@ -109,7 +121,7 @@ pub(super) fn index_shard(path: &Path) -> Result<(Vec<IndexEntry>, SourceReport)
 }
 
 impl SampleMembers {
-    fn add(&mut self, member: &members::TarMember, extension: &str) {
+    fn add(&mut self, member: &TarMember, extension: &str) {
         let name = Excerpt(&member.name).to_string();
         if !(member.kind.is_file() || member.kind.is_contiguous()) {
             let problem = format!("{name}: expected a separate file, found {:?}", member.kind);
@@ -143,6 +155,7 @@ impl ShardIndexer<'_> {
             self.report.add_unused(&txt_name);
         }
         let name = Excerpt(&key).to_string();
+        // Indexes the sample, or determines why it cannot be used.
         let indexed = match (problem, sound, json.or(txt)) {
             (Some(problem), ..) => Err(problem),
             (None, None, None) => return Ok(()),
@@ -212,19 +225,19 @@ fn short_message(error: Error) -> String {
 /// A missing end mark means a truncated file; other bytes mean that a second archive was appended,
 /// which would not be read.
 fn check_end(path: &Path, mut file: &File, end: u64) -> Result<()> {
-    let io = |source| Error::Io { path: path.into(), source };
-    file.seek(SeekFrom::Start(end)).map_err(io)?;
-    let (mut buffer, mut zeros) = (vec![0; 1 << 16], 0);
+    let io_error = |source| Error::Io { path: path.into(), source };
+    file.seek(SeekFrom::Start(end)).map_err(io_error)?;
+    let (mut buffer, mut num_zeros) = (vec![0; READ_BYTES], 0);
     loop {
-        match file.read(&mut buffer).map_err(io)? {
-            0 if zeros < BLOCK_BYTES => {
+        match file.read(&mut buffer).map_err(io_error)? {
+            0 if num_zeros < BLOCK_BYTES => {
                 return Err(shard_error(path, "an end mark of zeros", "none: truncated"));
             }
             0 => return Ok(()),
             count if buffer[..count].iter().any(|&byte| byte != 0) => {
                 return Err(shard_error(path, "one tar file, up to its end mark", "other bytes after it"));
             }
-            count => zeros += count as u64,
+            count => num_zeros += count as u64,
         }
     }
 }
@@ -252,7 +265,7 @@ fn index_sample(
         return Err(shard_error(path, "audio of less than 4 GiB", format!("{} bytes", sound.length)));
     };
     let text = read_bytes(path, file, metadata.start, metadata.length as usize)?;
-    let crc32 = index::metadata_crc32(&text);
+    let crc32 = index_file::metadata_crc32(&text);
     let Ok(text) = String::from_utf8(text) else {
         let extension = if is_json { "json" } else { "txt" };
         return Err(shard_error(
@@ -304,11 +317,11 @@ pub(super) fn read_utterance(
         |expected: String, found: String| Error::Index { path: path.into(), index, expected, found };
     let file = open(path)?;
     let text = read_bytes(path, &file, entry.start, entry.length as usize)?;
-    let is_unchanged = index::metadata_crc32(&text) == entry.crc32;
+    let is_unchanged = index_file::metadata_crc32(&text) == entry.crc32;
     let text = String::from_utf8_lossy(&text);
     if !is_unchanged {
-        let start = text.chars().take(40).collect();
-        return Err(index_error(format!("a text with checksum {:08x}", entry.crc32), start));
+        let excerpt = text.chars().take(MAX_EXCERPT_CHARACTERS).collect();
+        return Err(index_error(format!("a text with checksum {:08x}", entry.crc32), excerpt));
     }
     let Some(key) = read_key_before(path, &file, member)? else {
         return Err(index_error("the header of an audio file".into(), "other bytes".into()));
@@ -332,19 +345,21 @@ pub(super) fn read_utterance(
 
 /// Returns whether a length differs by more than 0.1 s and 2 %.
 fn lengths_differ(declared: f64, found: f64) -> bool {
-    (found - declared).abs() > 0.1f64.max(0.02 * found)
+    (found - declared).abs() > MIN_LENGTH_DIFFERENCE.max(MIN_RELATIVE_LENGTH_DIFFERENCE * found)
 }
 
 /// Returns the key in the headers before a member; `None` without such headers.
 fn read_key_before(path: &Path, mut file: &File, member: AudioMember) -> Result<Option<String>> {
-    let io = |source| Error::Io { path: path.into(), source };
+    let io_error = |source| Error::Io { path: path.into(), source };
     let mut headers = vec![0; member.header_bytes as usize];
-    let Some(first) = member.start.checked_sub(u64::from(member.header_bytes)) else { return Ok(None) };
-    file.seek(SeekFrom::Start(first)).map_err(io)?;
+    let Some(headers_start) = member.start.checked_sub(u64::from(member.header_bytes)) else {
+        return Ok(None);
+    };
+    file.seek(SeekFrom::Start(headers_start)).map_err(io_error)?;
     match file.read_exact(&mut headers) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
-        Err(error) => return Err(io(error)),
+        Err(error) => return Err(io_error(error)),
     }
     let Ok(Some(header)) = TarMembers::new(Cursor::new(headers)).next() else { return Ok(None) };
     let is_adjacent = header.start == u64::from(member.header_bytes);
