@@ -1,8 +1,8 @@
 //! `Corpus`: reads the utterances of manifests and tar shards one at a time.
 //!
-//! [`Corpus::open`] indexes the sources; [`Corpus::utterance`] seeks to one utterance and parses it.
-//! Memory does not grow with the transcripts and the audio. Training and evaluation read their data
-//! through this type.
+//! [`Corpus::open`] indexes the sources; [`Corpus::utterance`] seeks to one utterance and parses
+//! it. Memory does not grow with the transcripts and the audio. Training reads its data through
+//! this type.
 
 mod index_file;
 mod indexing;

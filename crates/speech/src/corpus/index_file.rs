@@ -94,7 +94,7 @@ pub(super) struct Index {
 const MAGIC: &[u8] = b"panda index 3\n";
 /// Bytes at either end of a source that its stamp covers.
 const STAMP_END_BYTES: u64 = 1 << 16;
-/// Bytes of the three 64-bit fields at the start of an encoded entry.
+/// Bytes of the three 64-bit fields, which are encoded first.
 const LONG_FIELD_BYTES: usize = 3 * size_of::<u64>();
 /// Bytes of an encoded entry: three 64-bit and four 32-bit fields.
 const ENTRY_BYTES: usize = LONG_FIELD_BYTES + 4 * size_of::<u32>();

@@ -1,4 +1,4 @@
-//! Indexes a source of a speech corpus, or reads its index from the cache.
+//! Indexes sources of speech corpora, or reads their indexes from the cache.
 //!
 //! A source is a manifest, which is indexed here, or a tar shard, which [`shard`] indexes.
 
