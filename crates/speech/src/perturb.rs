@@ -3,8 +3,8 @@
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 
-use crate::features::samples::gaussians;
-use crate::features::setting;
+use crate::features::preemphasis::gaussians;
+use crate::features::setting_error;
 use crate::{Features, MelScale, Normalization, Result};
 
 /// Random resampling of features in time and frequency; disabled by default.
@@ -42,10 +42,14 @@ impl Perturbation {
     pub fn check(&self) -> Result<()> {
         for (field, value) in [("speed", self.speed), ("tempo", self.tempo), ("warp", self.warp)] {
             if !(0.0..=0.5).contains(&value) {
-                return Err(setting(field, "0 to 0.5", value));
+                return Err(setting_error(field, "0 to 0.5", value));
             }
         }
-        if (0.0..=10.0).contains(&self.noise) { Ok(()) } else { Err(setting("noise", "0 to 10", self.noise)) }
+        if (0.0..=10.0).contains(&self.noise) {
+            Ok(())
+        } else {
+            Err(setting_error("noise", "0 to 10", self.noise))
+        }
     }
 
     /// Returns a resampled copy of features; deterministic for a generator state.

@@ -22,7 +22,7 @@ mod unigram;
 
 pub use special::find_bracketed;
 
-use crate::features::setting;
+use crate::features::setting_error;
 use crate::sentence_marks::{find_sentence_mark, strip_sentence_marks};
 use crate::unicode::{UnicodeForm, decompose};
 use crate::{Error, Result};
@@ -627,7 +627,7 @@ fn check_alphabet(words: &[String], size: usize, special: usize) -> Result<usize
             0 => format!("at least the {alphabet} characters of the text"),
             _ => format!("at least the {alphabet} characters and {special} special words of the text"),
         };
-        return Err(setting("size", &expected, size));
+        return Err(setting_error("size", &expected, size));
     }
     Ok(alphabet)
 }

@@ -1,6 +1,7 @@
 //! Parses the edit list of MP4 audio files.
 //!
-//! symphonia does not apply it. It declares the encoder delay: the samples that [`packets`](super::packets) drops at the start.
+//! symphonia does not apply it. It declares the encoder delay: the samples that
+//! [`packets`](super::packets) drops at the start.
 //!
 //! ```text
 //! moov > trak > mdia > hdlr "soun", mdhd (timescale)

@@ -4,7 +4,7 @@ use rubato::audioadapter_buffers::direct::InterleavedSlice;
 use rubato::{Async, FixedAsync, Indexing, Resampler, SincInterpolationParameters};
 
 use super::{Audio, SAMPLE_RATES};
-use crate::features::setting;
+use crate::features::setting_error;
 use crate::{Error, Result};
 
 /// Samples filtered at a time.
@@ -60,7 +60,7 @@ impl ResampleStream {
     pub fn new(from: u32, to: u32) -> Result<Self> {
         for rate in [from, to] {
             if !SAMPLE_RATES.contains(&rate) {
-                return Err(setting("sample_rate", "1000 to 768000", rate));
+                return Err(setting_error("sample_rate", "1000 to 768000", rate));
             }
         }
         let (input_rate, output_rate) = (from as usize, to as usize);

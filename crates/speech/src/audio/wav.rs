@@ -1,7 +1,8 @@
 //! Parses the headers of WAV audio files.
 //!
-//! Lengths that the writer never filled in are accepted; decoding libraries reject them. Containers: RIFF, big-endian RIFX, and RF64 and BW64
-//! with lengths of 64 bits (EBU Tech 3306, ITU-R BS.2088).
+//! Lengths that the writer never filled in are accepted; decoding libraries reject them.
+//! Containers: RIFF, big-endian RIFX, and RF64 and BW64 with lengths of 64 bits (EBU Tech 3306,
+//! ITU-R BS.2088).
 
 mod format;
 

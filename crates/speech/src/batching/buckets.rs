@@ -21,7 +21,7 @@ use crate::{Error, Result};
 pub fn split_into_buckets(durations: &[f64], count: usize) -> Result<Vec<Vec<usize>>> {
     let num_utterances = durations.len();
     if count == 0 {
-        return Err(setting("buckets", "at least 1", count));
+        return Err(setting_error("buckets", "at least 1", count));
     }
     if num_utterances < count {
         return Err(Error::EmptyBucket {
@@ -55,7 +55,7 @@ pub fn split_into_buckets(durations: &[f64], count: usize) -> Result<Vec<Vec<usi
 pub fn bucket_batches(buckets: &[Vec<usize>], batch: usize, rng: &mut ChaCha8Rng) -> Result<Vec<Vec<usize>>> {
     let num_utterances: usize = buckets.iter().map(Vec::len).sum();
     if batch == 0 || batch > num_utterances {
-        return Err(setting("batch", &format!("1 to {num_utterances} utterances"), batch));
+        return Err(setting_error("batch", &format!("1 to {num_utterances} utterances"), batch));
     }
     let mut joined = Vec::with_capacity(num_utterances);
     for bucket in buckets {
@@ -103,7 +103,7 @@ impl EpochSize {
     pub fn new(n: usize, micro: usize, workers: usize, accumulation: usize) -> Result<Self> {
         for (field, value) in [("micro_batch", micro), ("workers", workers), ("accumulation", accumulation)] {
             if value == 0 {
-                return Err(setting(field, "at least 1", value));
+                return Err(setting_error(field, "at least 1", value));
             }
         }
         // Utterances of all workers: of a micro-batch each, and of an optimizer step.
@@ -112,7 +112,7 @@ impl EpochSize {
             .and_then(|micro_step| Some((micro_step, micro_step.checked_mul(accumulation)?)));
         let Some((micro_step_utterances, step_utterances)) = products else {
             let expected = "a product with workers and accumulation below 2^64";
-            return Err(setting("micro_batch", expected, micro));
+            return Err(setting_error("micro_batch", expected, micro));
         };
         let micro_batches = n / micro_step_utterances;
         let steps = micro_batches / accumulation;
@@ -128,6 +128,6 @@ impl EpochSize {
 }
 
 /// Returns the error of a setting that is out of range.
-pub(super) fn setting(field: &'static str, expected: &str, found: usize) -> Error {
+pub(super) fn setting_error(field: &'static str, expected: &str, found: usize) -> Error {
     Error::Setting { field, expected: expected.into(), found: found.to_string() }
 }

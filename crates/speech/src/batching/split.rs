@@ -1,7 +1,7 @@
 //! Splits training batches by utterances (joint network) or time (recurrent layers).
 use std::ops::Range;
 
-use super::buckets::setting;
+use super::buckets::setting_error;
 use crate::Result;
 
 /// Equal parts of a batch; their gradients sum to the whole.
@@ -27,10 +27,10 @@ pub struct BatchSplit {
 /// ```
 pub fn split_batch(batch: usize, factor: usize, accumulation: usize) -> Result<BatchSplit> {
     if factor == 0 || batch == 0 || !batch.is_multiple_of(factor) {
-        return Err(setting("batch_split", &format!("a divisor of the batch, {batch}"), factor));
+        return Err(setting_error("batch_split", &format!("a divisor of the batch, {batch}"), factor));
     }
     let Some(loss_divisor) = factor.checked_mul(accumulation).filter(|&divisor| divisor > 0) else {
-        return Err(setting(
+        return Err(setting_error(
             "accumulation",
             "at least 1, and a product with factor below 2^64",
             accumulation,
@@ -78,10 +78,10 @@ pub struct SequenceSplit {
 /// ```
 pub fn split_sequences(lengths: &[usize], stack: usize, min_second: usize) -> Result<SequenceSplit> {
     if lengths.is_empty() {
-        return Err(setting("lengths", "at least one sequence", 0));
+        return Err(setting_error("lengths", "at least one sequence", 0));
     }
     if stack == 0 {
-        return Err(setting("stack", "at least 1", stack));
+        return Err(setting_error("stack", "at least 1", stack));
     }
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(lengths[index]));

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::sound_set::SoundSet;
 use super::{check_probability, default_probability};
 use crate::Result;
-use crate::features::setting;
+use crate::features::setting_error;
 
 /// Settings of random noise at random levels.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ impl NoiseConfig {
         let [low, high] = self.snr_db;
         for db in [low, high] {
             if !(-40.0..=100.0).contains(&db) || low > high {
-                return Err(setting("noise.snr_db", "two ratios from -40 to 100, in order", db));
+                return Err(setting_error("noise.snr_db", "two ratios from -40 to 100, in order", db));
             }
         }
         check_probability("noise.probability", self.probability)

@@ -1,4 +1,4 @@
-//! Length of an audio file's sample data, if its header may be unfinished.
+//! Length of an audio file's sample data, despite unfinished headers.
 //!
 //! Programs that write to a pipe cannot go back, so they leave a placeholder length in the header.
 
