@@ -8,8 +8,8 @@ use crate::{MelKind, Result};
 
 /// Declares [`FeatureConfig`] and its serialized table.
 ///
-/// Each line is a rule of serialization, a key, its type and its default. Keys that were added later
-/// are written only if changed, so that older tables stay valid.
+/// Each line is a rule of serialization, a key, its type and its default. Keys that were added
+/// later are written only if changed, so that older tables stay valid.
 macro_rules! settings {
     ($($(#[$doc:meta])* $rule:ident $name:ident: $kind:ty = $default:expr,)*) => {
         /// Settings of a [`FrontEnd`](super::FrontEnd).
