@@ -1,4 +1,4 @@
-//! Safe reading, atomic writing and locking of files.
+//! Safe reading, atomic writing and locking of files, for all crates.
 //!
 //! | item | rule |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! `Utterance`: a transcript and the audio segments that it consists of.
+//! `Utterance`: a transcript and the audio segments of a manifest line; reads the audio.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -172,6 +172,7 @@ impl Utterance {
                     if needs_one_rate || !conversion.resample {
                         return Err(rate_error(path, native_rate, rate));
                     }
+                    // Resamples the segment to the rate of the first one.
                     let audio = Audio { samples: samples.split_off(start), sample_rate: rate };
                     let file_error = |e| Error::File { path: path.clone(), source: Box::new(e) };
                     let audio =
@@ -236,25 +237,25 @@ impl Utterance {
 }
 
 impl Span {
-    /// Returns first sample and sample count in a file.
-    fn samples(self, num_samples: u64, rate: u32) -> (u64, u64) {
+    /// Returns the first sample and the number of samples, in a file of `num_samples`.
+    fn start_and_count(self, num_samples: u64, rate: u32) -> (u64, u64) {
         match self {
             Span::Whole | Span::Member { .. } => (0, num_samples),
             Span::Samples { start, count } => (start, count),
             Span::Seconds { start, length } => {
                 let rate = f64::from(rate);
-                let first = (start * rate).round() as u64;
+                let first_sample = (start * rate).round() as u64;
                 let end = ((start + length) * rate).round() as u64;
                 let tolerance = (END_TOLERANCE_SECONDS * rate) as u64;
                 let end = if end > num_samples && end <= num_samples + tolerance { num_samples } else { end };
-                (first, end.saturating_sub(first))
+                (first_sample, end.saturating_sub(first_sample))
             }
         }
     }
 
     /// Checks that a file of `num_samples` samples has this span.
     pub(crate) fn check(self, path: &Path, num_samples: u64, rate: u32) -> Result<()> {
-        let (start, count) = self.samples(num_samples, rate);
+        let (start, count) = self.start_and_count(num_samples, rate);
         match start.checked_add(count) {
             Some(end) if count > 0 && end <= num_samples => Ok(()),
             _ => Err(Error::Segment { path: path.into(), start, count, found: num_samples }),
@@ -288,7 +289,7 @@ fn append_span(
         return Ok((audio.sample_rate, change));
     }
     let (audio, change) = decode_cache::read_file(path, channel)?;
-    let (start, count) = span.samples(audio.samples.len() as u64, audio.sample_rate);
+    let (start, count) = span.start_and_count(audio.samples.len() as u64, audio.sample_rate);
     samples.extend_from_slice(audio::segment_samples(path, &audio, start, count)?);
     Ok((audio.sample_rate, change))
 }

@@ -1,4 +1,5 @@
-//! Equal-sized batches from buckets of similar length, as in MLPerf's RNN-T.
+//! Equal-sized training batches from buckets of similar length, as in MLPerf's RNN-T.
+
 use rand::seq::{SliceRandom, index};
 use rand_chacha::ChaCha8Rng;
 
@@ -93,33 +94,40 @@ pub struct EpochSize {
 }
 
 impl EpochSize {
-    /// An epoch over `n` utterances.
+    /// An epoch over `num_utterances` utterances.
     ///
-    /// Each of `workers` workers takes `micro` utterances at once and accumulates `accumulation`
-    /// gradients a step.
+    /// Each of `workers` workers takes `micro_batch` utterances at once and accumulates
+    /// `accumulation` gradients a step.
     ///
     /// # Errors
     /// [`Error::Setting`] for an argument that is 0, or a batch size that overflows.
-    pub fn new(n: usize, micro: usize, workers: usize, accumulation: usize) -> Result<Self> {
-        for (field, value) in [("micro_batch", micro), ("workers", workers), ("accumulation", accumulation)] {
+    pub fn new(
+        num_utterances: usize,
+        micro_batch: usize,
+        workers: usize,
+        accumulation: usize,
+    ) -> Result<Self> {
+        for (field, value) in
+            [("micro_batch", micro_batch), ("workers", workers), ("accumulation", accumulation)]
+        {
             if value == 0 {
                 return Err(setting_error(field, "at least 1", value));
             }
         }
         // Utterances of all workers: of a micro-batch each, and of an optimizer step.
-        let products = micro
+        let products = micro_batch
             .checked_mul(workers)
             .and_then(|micro_step| Some((micro_step, micro_step.checked_mul(accumulation)?)));
         let Some((micro_step_utterances, step_utterances)) = products else {
             let expected = "a product with workers and accumulation below 2^64";
-            return Err(setting_error("micro_batch", expected, micro));
+            return Err(setting_error("micro_batch", expected, micro_batch));
         };
-        let micro_batches = n / micro_step_utterances;
+        let micro_batches = num_utterances / micro_step_utterances;
         let steps = micro_batches / accumulation;
         let utterances = micro_batches * micro_step_utterances;
         Ok(EpochSize {
             utterances,
-            dropped: n - utterances,
+            dropped: num_utterances - utterances,
             micro_batches,
             steps,
             trained: steps * step_utterances,

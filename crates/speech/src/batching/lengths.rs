@@ -1,4 +1,5 @@
 //! Lengths of utterances in training batches: limits, orders, offsets, padding.
+
 use std::ops::AddAssign;
 
 use super::buckets::setting_error;
@@ -104,6 +105,7 @@ pub fn presort(durations: &[f64]) -> Vec<usize> {
     order.sort_by(|&a, &b| durations[a].total_cmp(&durations[b]));
     let mut sorted = order.into_iter();
     let mut position = 0;
+    // The shortest remaining utterance, then the longest, and so on.
     std::iter::from_fn(|| {
         position += 1;
         if position % 2 == 1 { sorted.next() } else { sorted.next_back() }

@@ -59,7 +59,7 @@ fn build_index(path: &Path) -> Result<Index> {
 fn index_manifest(path: &Path) -> Result<Index> {
     let io_error = |source| Error::Io { path: path.into(), source };
     let mut file = BufReader::new(open_regular(path).map_err(io_error)?);
-    let (mut entries, mut lines_of_ids, mut recordings) = (Vec::new(), HashMap::new(), None);
+    let (mut entries, mut line_numbers_by_id, mut recordings) = (Vec::new(), HashMap::new(), None);
     // Byte offset and number of the current line.
     let (mut line_start, mut line_number, mut report) = (0, 0, SourceReport::default());
     let no_recordings = HashMap::new();
@@ -95,7 +95,7 @@ fn index_manifest(path: &Path) -> Result<Index> {
                 fields,
                 recordings.as_ref().unwrap_or(&no_recordings),
             )?;
-            if let Some(first) = lines_of_ids.insert(utterance.id.clone(), line_number) {
+            if let Some(first) = line_numbers_by_id.insert(utterance.id.clone(), line_number) {
                 let (path, id) = (path.into(), utterance.id);
                 return Err(Error::DuplicateId { path, line: line_number, id, first });
             }

@@ -60,7 +60,7 @@ struct ShardIndexer<'a> {
     entries: Vec<IndexEntry>,
     report: SourceReport,
     /// Number of the sample with each id.
-    numbers_of_ids: HashMap<String, usize>,
+    sample_numbers_by_id: HashMap<String, usize>,
 }
 
 /// Returns the entries of a shard, and its unused parts.
@@ -75,8 +75,8 @@ pub(super) fn index_shard(path: &Path) -> Result<(Vec<IndexEntry>, SourceReport)
     let file = open(path)?;
     let shard_bytes = file.metadata().map_err(read_error)?.len();
     let mut members = TarMembers::new(open(path)?);
-    let (entries, report, numbers_of_ids) = (Vec::new(), SourceReport::default(), HashMap::new());
-    let mut indexer = ShardIndexer { path, file, entries, report, numbers_of_ids };
+    let (entries, report, sample_numbers_by_id) = (Vec::new(), SourceReport::default(), HashMap::new());
+    let mut indexer = ShardIndexer { path, file, entries, report, sample_numbers_by_id };
     let mut sample = SampleMembers::default();
     while let Some(member) = members.next().map_err(read_error)? {
         let name = Excerpt(&member.name).to_string();
@@ -130,12 +130,12 @@ impl SampleMembers {
         }
         let range =
             MemberRange { header_start: member.header_start, start: member.start, length: member.length };
-        let (kind, slot) = match extension {
+        let (kind, range_of_kind) = match extension {
             "json" => (extension, &mut self.json),
             "txt" => (extension, &mut self.txt),
             _ => ("audio file", &mut self.sound),
         };
-        if slot.replace(range).is_some() {
+        if range_of_kind.replace(range).is_some() {
             self.problem.get_or_insert(format!("{name}: expected one {kind}, found a second one"));
         }
         if extension == "txt" {
@@ -156,7 +156,7 @@ impl ShardIndexer<'_> {
         }
         let name = Excerpt(&key).to_string();
         // Indexes the sample, or determines why it cannot be used.
-        let indexed = match (problem, sound, json.or(txt)) {
+        let outcome = match (problem, sound, json.or(txt)) {
             (Some(problem), ..) => Err(problem),
             (None, None, None) => return Ok(()),
             (None, Some(_), None) => Err(format!("expected {name}.json or {name}.txt, found only audio")),
@@ -171,11 +171,11 @@ impl ShardIndexer<'_> {
                 }
             }
         };
-        match indexed {
+        match outcome {
             Err(reason) => self.report.bad.push(BadSample { key: name, reason }),
             Ok((utterance, entry, audio_seconds)) => {
                 let number = self.entries.len() + 1;
-                if let Some(first) = self.numbers_of_ids.insert(utterance.id.clone(), number) {
+                if let Some(first) = self.sample_numbers_by_id.insert(utterance.id.clone(), number) {
                     return Err(Error::DuplicateId {
                         path: self.path.into(),
                         line: number,

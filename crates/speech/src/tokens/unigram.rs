@@ -38,7 +38,7 @@ const MIN_EXPECTED_COUNT: f64 = 0.5;
 pub(super) type Vocabulary = (Vec<String>, Vec<i32>);
 
 /// A subword and its log-probability.
-pub(super) struct Piece<'a> {
+struct Piece<'a> {
     text: &'a str,
     score: f64,
 }
@@ -56,7 +56,7 @@ struct WordLattice {
 /// Cost: a round is O(16 · characters of the distinct words); there are about
 /// 7 log(repeated strings / size) rounds.
 pub(super) fn train(words: &[String], size: usize, num_characters: usize) -> Vocabulary {
-    // Starts with the distinct words and their counts, and with all repeated strings as initial pieces.
+    // The distinct words with their counts, and all repeated strings as initial pieces.
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for word in words {
         *counts.entry(word).or_default() += 1;

@@ -66,13 +66,13 @@ impl NoiseConfig {
 /// Sums are over the utterance. If either sum is 0, nothing is added.
 pub fn add_noise(samples: &mut [f32], noise: &[f32], start: usize, snr_db: f64) {
     let energy = |x: f32| f64::from(x).powi(2);
-    let repeated = || noise.iter().cycle().skip(start % noise.len().max(1)).take(samples.len());
+    let repeated_noise = || noise.iter().cycle().skip(start % noise.len().max(1)).take(samples.len());
     let (signal_energy, noise_energy): (f64, f64) =
-        (samples.iter().copied().map(energy).sum(), repeated().copied().map(energy).sum());
+        (samples.iter().copied().map(energy).sum(), repeated_noise().copied().map(energy).sum());
     if signal_energy == 0.0 || noise_energy == 0.0 {
         return;
     }
     let gain = (signal_energy / noise_energy).sqrt() * 10f64.powf(-snr_db / 20.0);
-    let added: Vec<f64> = repeated().map(|&v| gain * f64::from(v)).collect();
-    samples.iter_mut().zip(added).for_each(|(x, v)| *x = (f64::from(*x) + v) as f32);
+    let scaled_noise: Vec<f64> = repeated_noise().map(|&v| gain * f64::from(v)).collect();
+    samples.iter_mut().zip(scaled_noise).for_each(|(x, v)| *x = (f64::from(*x) + v) as f32);
 }

@@ -1,4 +1,4 @@
-//! Waveform augmentation: changes tempo and pitch together, as MLPerf does.
+//! Waveform augmentation: random speed, which changes tempo and pitch together.
 
 use std::f64::consts::PI;
 

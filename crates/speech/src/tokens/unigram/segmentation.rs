@@ -1,7 +1,7 @@
 //! `SegmentLattice`: all segmentations of a word into subword pieces (unigram model).
 //!
-//! The nodes are the positions before, between and after the characters; an arc is a piece. Training
-//! needs expected counts (forward-backward) and the best segmentation (Viterbi).
+//! The nodes are the positions before, between and after the characters; an arc is a piece.
+//! Training needs expected counts (forward-backward) and the best segmentation (Viterbi).
 
 use std::collections::HashMap;
 
