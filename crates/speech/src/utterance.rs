@@ -237,7 +237,7 @@ impl Utterance {
 }
 
 impl Span {
-    /// Returns the first sample and the number of samples, in a file of `num_samples`.
+    /// Returns first sample and sample count, in a file of `num_samples`.
     fn start_and_count(self, num_samples: u64, rate: u32) -> (u64, u64) {
         match self {
             Span::Whole | Span::Member { .. } => (0, num_samples),
