@@ -50,8 +50,8 @@ fn seeds_mix_neighbors_but_keep_padding_small() {
     };
     assert_ne!(sorted(a.clone()), sorted(b), "different batches, not only a different order");
     let padded: usize = a.iter().map(|b| b.len() * b.iter().map(|&i| lengths[i]).max().unwrap()).sum();
-    let real: usize = lengths.iter().sum();
-    assert!((padded as f64) < 1.25 * real as f64, "{padded} padded frames for {real}");
+    let unpadded: usize = lengths.iter().sum();
+    assert!((padded as f64) < 1.25 * unpadded as f64, "{padded} padded frames for {unpadded}");
     let first_lengths: Vec<usize> = a.iter().map(|b| lengths[b[0]]).collect();
     assert!(!first_lengths.is_sorted(), "batches are shuffled");
 }

@@ -45,6 +45,7 @@ fn edit_distance(a: &[u8], b: &[u8]) -> usize {
     }
 }
 
+/// A text of words, one per id.
 fn text(ids: &[u8]) -> String {
     ids.iter().map(|i| format!("w{i} ")).collect()
 }

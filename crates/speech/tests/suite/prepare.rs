@@ -1,4 +1,5 @@
 //! Tests of corpus preparation: excerpts of distributed corpora, and their errors.
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,14 +43,14 @@ fn librispeech_excerpt(folder: &Path) -> PathBuf {
         ("train-clean-100", 19, 227, ["IT'S TEN O'CLOCK", "AND SO ON"]),
         ("test-clean", 61, 70968, ["HE BEGAN A CONFUSED COMPLAINT", "GIVE NOT SO EARNEST A MIND"]),
     ] {
-        let place = root.join(format!("{subset}/{speaker}/{chapter}"));
+        let chapter_folder = root.join(format!("{subset}/{speaker}/{chapter}"));
         let mut transcripts = String::new();
         for (n, line) in lines.iter().enumerate() {
             let id = format!("{speaker}-{chapter}-{n:04}");
             transcripts += &format!("{id} {line}\n");
-            write_file(place.join(format!("{id}.flac")), flac(16_000, &sine(8000 + 100 * n), true));
+            write_file(chapter_folder.join(format!("{id}.flac")), flac(16_000, &sine(8000 + 100 * n), true));
         }
-        write_file(place.join(format!("{speaker}-{chapter}.trans.txt")), transcripts);
+        write_file(chapter_folder.join(format!("{speaker}-{chapter}.trans.txt")), transcripts);
     }
     root
 }
@@ -197,13 +198,13 @@ fn errors_in_librispeech_are_reported_and_nothing_is_written() {
         let folder = tempfile::tempdir().unwrap();
         let root = librispeech_excerpt(folder.path());
         damage(&root.join(chapter));
-        let strict = || {
+        let prepare_complete = || {
             // Only this subset, because the other one is incomplete.
             let _ = fs::remove_dir_all(root.join("train-clean-100"));
             librispeech(folder.path(), &PrepareOptions::new(folder.path()))
         };
         let error = match part {
-            part if part.contains("0001.flac") => strict(),
+            part if part.contains("0001.flac") => prepare_complete(),
             _ => librispeech(folder.path(), &excerpt(folder.path())),
         };
         let error = error.expect_err(part).to_string();

@@ -1,4 +1,4 @@
-//! Tests of front-end presets (MLPerf, Kaldi) and of combinations of settings.
+//! Tests of front-end presets (MLPerf, Kaldi) and combinations of feature settings.
 //!
 //! The default front end equals its formula bit by bit.
 
