@@ -104,14 +104,14 @@ impl Corpus {
                     num_reported_shards += 1;
                     match num_reported_shards <= MAX_NAMED_SHARDS {
                         true => corpus.warnings.push(format!("{name}: {unused_warning}")),
-                        false => num_unnamed_members += report.unused,
+                        false => num_unnamed_members += report.num_unused,
                     }
                 }
                 if entries.is_empty() {
                     corpus.warnings.push(format!("{name}: a shard without members"));
                 }
-                corpus.bad_samples.extend(report.bad.into_iter().map(|bad| bad.with_shard(&path)));
-                corpus.length_mismatches.extend(report.other_length);
+                corpus.bad_samples.extend(report.bad_samples.into_iter().map(|bad| bad.with_shard(&path)));
+                corpus.length_mismatches.extend(report.length_mismatches);
                 let recordings =
                     if has_recording_strings { manifest::read_recordings(&path)? } else { HashMap::new() };
                 corpus.sources.push(CorpusSource { path, first_index: corpus.entries.len(), recordings });

@@ -14,6 +14,7 @@
 
 mod an4;
 mod check;
+mod corpus_files;
 mod corpus_list;
 mod digit_strings;
 mod fsdd;

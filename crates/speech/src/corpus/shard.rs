@@ -165,15 +165,15 @@ impl ShardIndexer<'_> {
             }
             (None, Some(sound), Some(metadata)) => {
                 match index_sample(self.path, &self.file, &key, sound, metadata, json.is_some()) {
-                    Ok(entry) => Ok(entry),
-                    Err(error) if is_system_error(&error) => return Err(error),
+                    Ok(indexed) => Ok(indexed),
+                    Err(error) if concerns_machine(&error) => return Err(error),
                     Err(error) => Err(short_message(error)),
                 }
             }
         };
         match outcome {
-            Err(reason) => self.report.bad.push(BadSample { key: name, reason }),
-            Ok((utterance, entry, audio_seconds)) => {
+            Err(reason) => self.report.bad_samples.push(BadSample { key: name, reason }),
+            Ok(IndexedSample { utterance, entry, audio_seconds }) => {
                 let number = self.entries.len() + 1;
                 if let Some(first) = self.sample_numbers_by_id.insert(utterance.id.clone(), number) {
                     return Err(Error::DuplicateId {
@@ -185,7 +185,7 @@ impl ShardIndexer<'_> {
                 }
                 if lengths_differ(utterance.seconds, audio_seconds) {
                     let (expected_seconds, found_seconds) = (utterance.seconds, audio_seconds);
-                    self.report.other_length.push(LengthMismatch {
+                    self.report.length_mismatches.push(LengthMismatch {
                         id: utterance.id,
                         expected_seconds,
                         found_seconds,
@@ -199,9 +199,9 @@ impl ShardIndexer<'_> {
 }
 
 /// Returns whether an error concerns the machine and not a sample.
-fn is_system_error(error: &Error) -> bool {
+fn concerns_machine(error: &Error) -> bool {
     match error {
-        Error::Utterance { source, .. } | Error::File { source, .. } => is_system_error(source),
+        Error::Utterance { source, .. } | Error::File { source, .. } => concerns_machine(source),
         Error::Io { source, .. } => crate::error::is_system_error(source),
         _ => false,
     }
@@ -242,7 +242,15 @@ fn check_end(path: &Path, mut file: &File, end: u64) -> Result<()> {
     }
 }
 
-/// Returns the utterance and entry of a sample, and its audio seconds.
+/// A sample that can be used.
+struct IndexedSample {
+    utterance: Utterance,
+    entry: IndexEntry,
+    /// Length of its audio, which may differ from that in its JSON.
+    audio_seconds: f64,
+}
+
+/// Checks a sample and creates its index entry.
 fn index_sample(
     path: &Path,
     file: &File,
@@ -250,8 +258,8 @@ fn index_sample(
     sound: MemberRange,
     metadata: MemberRange,
     is_json: bool,
-) -> Result<(Utterance, IndexEntry, f64)> {
-    // Limits of the index and of the memory.
+) -> Result<IndexedSample> {
+    // Checks the limits of the index and of the memory.
     if metadata.length > MAX_METADATA_BYTES {
         let expected = format!("a text of at most {MAX_METADATA_BYTES} bytes");
         return Err(shard_error(path, &expected, metadata.length.to_string()));
@@ -264,6 +272,7 @@ fn index_sample(
     let Ok(audio_length) = u32::try_from(sound.length) else {
         return Err(shard_error(path, "audio of less than 4 GiB", format!("{} bytes", sound.length)));
     };
+    // The text and the entry.
     let text = read_bytes(path, file, metadata.start, metadata.length as usize)?;
     let crc32 = index_file::metadata_crc32(&text);
     let Ok(text) = String::from_utf8(text) else {
@@ -292,7 +301,7 @@ fn index_sample(
     if read_key_before(path, file, member)?.as_deref() != Some(key) {
         return Err(shard_error(path, "a header with the name of the sample", "another one"));
     }
-    // The utterance, and the length of its audio.
+    // Measures the audio and parses the utterance.
     let metadata = metadata_json(&text, member);
     let (mut samples, rate) = audio::declared_length(path, audio_range(path, file, member)?)?;
     if samples == 0 {
@@ -301,9 +310,10 @@ fn index_sample(
             .map_or(DurationLimit::None, DurationLimit::approximately);
         samples = audio::count_samples(path, audio_range(path, file, member)?, Channel::Mix, limit)?.0;
     }
-    entry.seconds = samples as f64 / f64::from(rate);
-    let seconds = entry.seconds;
-    Ok((parse_utterance(path, member, key, &metadata, seconds, rate)?, entry, seconds))
+    let audio_seconds = samples as f64 / f64::from(rate);
+    entry.seconds = audio_seconds;
+    let utterance = parse_utterance(path, member, key, &metadata, audio_seconds, rate)?;
+    Ok(IndexedSample { utterance, entry, audio_seconds })
 }
 
 /// Reads the utterance of an indexed sample.

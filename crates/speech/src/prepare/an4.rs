@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use super::check::{self, Ids, check_count, check_sample_rate, check_seconds, line_error, path_error};
+use super::check::{
+    self, IdLocations, check_count, check_sample_rate, check_seconds, line_error, path_error,
+};
 use super::corpus_list::{AudioSource, CheckedUtterance, CorpusList, CorpusSummary};
-use super::{PrepareOptions, sphere, subfolder_or_self, write};
+use super::{PrepareOptions, corpus_files, sphere, subfolder_or_self, write};
 use crate::{Result, audio};
 
 /// Sample rate of the corpus in hertz.
@@ -42,7 +44,7 @@ const DEV_SPEAKERS: [&str; 6] = ["fbbh", "fejs", "mgah", "mrab", "msmn", "msrb"]
 pub fn an4(dir: &Path, prepare: &PrepareOptions) -> Result<Vec<CorpusSummary>> {
     let output = write::OutputFolder::new(prepare, dir)?;
     let root = subfolder_or_self(dir, "an4");
-    let mut ids = Ids::default();
+    let mut ids = IdLocations::default();
     let (training, excluded_training) =
         read_set(&root, "train", TRAIN_UTTERANCES, prepare.allow_incomplete, &mut ids)?;
     let (test, excluded_test) = read_set(&root, "test", TEST_UTTERANCES, prepare.allow_incomplete, &mut ids)?;
@@ -64,13 +66,13 @@ fn read_set(
     set: &'static str,
     expected_count: usize,
     is_excerpt: bool,
-    ids: &mut Ids,
+    ids: &mut IdLocations,
 ) -> Result<(Vec<CheckedUtterance>, usize)> {
     let list = root.join(format!("etc/an4_{set}.fileids"));
     let transcription = root.join(format!("etc/an4_{set}.transcription"));
     let mut texts = read_transcripts(&transcription)?;
     let (mut utterances, mut excluded) = (Vec::new(), 0);
-    for (number, file) in check::read_lines(&list)? {
+    for (number, file) in corpus_files::read_lines(&list)? {
         // The id, its speaker, transcript and audio file.
         let id = file.rsplit('/').next().unwrap_or(&file).to_owned();
         let &[_, speaker, _] = id.split('-').collect::<Vec<_>>().as_slice() else {
@@ -93,7 +95,7 @@ fn read_set(
             return Err(line_error(&list, number, format!("wav/{file}.sph, .raw or .wav"), "no such file"));
         };
         // Reads and checks the audio.
-        let needs_conversion = !check::has_extension(&path, "wav");
+        let needs_conversion = !corpus_files::has_extension(&path, "wav");
         let audio = if needs_conversion {
             sphere::read_audio(&path)?
         } else {
@@ -134,7 +136,7 @@ fn read_set(
 /// Returns line and text of each id: `<s> TEXT </s> (ID)`, or without marks.
 fn read_transcripts(path: &Path) -> Result<HashMap<String, (usize, String)>> {
     let mut transcripts = HashMap::new();
-    for (number, line) in check::read_lines(path)? {
+    for (number, line) in corpus_files::read_lines(path)? {
         let Some((text, id)) = line.strip_suffix(')').and_then(|line| line.rsplit_once('(')) else {
             return Err(line_error(path, number, "TEXT (ID)", format!("{line:?}")));
         };

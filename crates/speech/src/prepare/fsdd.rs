@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use super::check::{self, check_sample_rate, check_seconds, path_error};
+use super::check::{check_sample_rate, check_seconds, path_error};
 use super::corpus_list::{AudioSource, CheckedUtterance, CorpusList, CorpusSummary};
 use super::digit_strings::{self, Recording, StringCounts};
-use super::{PrepareOptions, subfolder_or_self, write};
+use super::{PrepareOptions, corpus_files, subfolder_or_self, write};
 use crate::{Error, Result, audio};
 
 /// Sample rate of the corpus in hertz.
@@ -50,8 +50,11 @@ pub fn fsdd(
     let folder = subfolder_or_self(dir, "recordings");
     // Checks and decodes all recordings.
     let (mut utterances, mut recordings, mut recorded_takes) = (Vec::new(), Vec::new(), BTreeSet::new());
-    for path in check::list_entries(&folder)?.into_iter().filter(|path| check::has_extension(path, "wav")) {
-        let id = check::file_stem(&path);
+    for path in corpus_files::list_entries(&folder)?
+        .into_iter()
+        .filter(|path| corpus_files::has_extension(path, "wav"))
+    {
+        let id = corpus_files::file_stem(&path);
         let Some((digit, speaker, take)) = parse_name(&id) else {
             return Err(path_error(&path, "a name DIGIT_SPEAKER_TAKE.wav", id));
         };

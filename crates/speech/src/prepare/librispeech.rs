@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use super::check::{self, Ids, check_count, check_sample_rate, check_seconds, line_error, path_error};
+use super::check::{
+    self, IdLocations, check_count, check_sample_rate, check_seconds, line_error, path_error,
+};
 use super::corpus_list::{AudioSource, CheckedUtterance, CorpusList, CorpusSummary};
-use super::{PrepareOptions, subfolder_or_self, write};
+use super::{PrepareOptions, corpus_files, subfolder_or_self, write};
 use crate::Result;
 use crate::audio::{self, DurationLimit};
 
@@ -73,7 +75,7 @@ const TRAIN_UNION: &str = "train-960";
 pub fn librispeech(dir: &Path, prepare: &PrepareOptions) -> Result<Vec<CorpusSummary>> {
     let output = write::OutputFolder::new(prepare, dir)?;
     let root = subfolder_or_self(dir, "LibriSpeech");
-    let mut ids = Ids::default();
+    let mut ids = IdLocations::default();
     let mut subsets: Vec<(&Subset, SubsetContent)> = Vec::new();
     for subset in &SUBSETS {
         let folder = root.join(subset.name);
@@ -110,10 +112,15 @@ struct SubsetContent {
 }
 
 /// Reads the chapters of a subset.
-fn read_subset(folder: &Path, subset: &Subset, is_excerpt: bool, ids: &mut Ids) -> Result<SubsetContent> {
+fn read_subset(
+    folder: &Path,
+    subset: &Subset,
+    is_excerpt: bool,
+    ids: &mut IdLocations,
+) -> Result<SubsetContent> {
     let mut content = SubsetContent { utterances: Vec::new(), excluded: 0 };
-    for speaker in check::list_entries(folder)?.iter().filter(|path| path.is_dir()) {
-        for chapter in check::list_entries(speaker)?.iter().filter(|path| path.is_dir()) {
+    for speaker in corpus_files::list_entries(folder)?.iter().filter(|path| path.is_dir()) {
+        for chapter in corpus_files::list_entries(speaker)?.iter().filter(|path| path.is_dir()) {
             read_chapter(chapter, subset, is_excerpt, ids, &mut content)?;
         }
     }
@@ -130,23 +137,23 @@ fn read_chapter(
     chapter: &Path,
     subset: &Subset,
     is_excerpt: bool,
-    ids: &mut Ids,
+    ids: &mut IdLocations,
     content: &mut SubsetContent,
 ) -> Result<()> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let speaker = chapter.parent().map(name).unwrap_or_default();
     let prefix = format!("{speaker}-{}", name(chapter));
     let transcripts = chapter.join(format!("{prefix}.trans.txt"));
-    let mut audio_ids: BTreeSet<String> = check::list_entries(chapter)?
+    let mut audio_ids: BTreeSet<String> = corpus_files::list_entries(chapter)?
         .iter()
-        .filter(|path| check::has_extension(path, "flac"))
-        .map(|path| check::file_stem(path))
+        .filter(|path| corpus_files::has_extension(path, "flac"))
+        .map(|path| corpus_files::file_stem(path))
         .collect();
     if !transcripts.is_file() {
         let missing = format!("none next to {} FLAC files", audio_ids.len());
         return Err(path_error(&transcripts, "the transcripts of the chapter", missing));
     }
-    for (number, line) in check::read_lines(&transcripts)? {
+    for (number, line) in corpus_files::read_lines(&transcripts)? {
         // Id and transcript.
         let (id, transcript) = line.split_once(char::is_whitespace).unwrap_or((&line, ""));
         let digits = id.strip_prefix(&prefix).and_then(|rest| rest.strip_prefix('-'));

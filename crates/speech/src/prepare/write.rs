@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::check::{has_extension, path_error};
+use super::check::path_error;
+use super::corpus_files::has_extension;
 use super::corpus_list::{AudioSource, CheckedUtterance, CorpusList, CorpusSummary};
 use super::digit_strings::DigitStringList;
 use super::{PrepareOptions, sphere};
