@@ -1,4 +1,4 @@
-//! Reports the members and samples of tar shards that a corpus does not use.
+//! Reports the members and samples of shards that a corpus does not use.
 
 use std::path::Path;
 
