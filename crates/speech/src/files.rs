@@ -5,6 +5,7 @@
 //! | [`Destination`] | results are written atomically; links are followed, pipes are written through |
 //! | [`open_regular`], [`read_input`] | inputs are regular files; a pipe is an error and is not waited for |
 //! | [`FileLock`] | one process at a time; a lock never modifies the file that its name refers to |
+
 mod destination;
 mod input;
 mod lock;

@@ -1,4 +1,6 @@
 //! Memory that this process may still allocate: system, cgroup and `PANDA_MEMORY`.
+//!
+//! Readers of audio compare with it before they allocate; other crates plan with it.
 
 /// Environment variable that limits the memory of a process, such as `8GiB`.
 pub(crate) const MEMORY_VARIABLE: &str = "PANDA_MEMORY";

@@ -1,4 +1,4 @@
-//! Reports the members and samples of shards that a corpus does not use.
+//! Reports the unused members and samples of tar shards of speech.
 
 use std::path::Path;
 

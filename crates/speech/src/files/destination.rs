@@ -1,5 +1,7 @@
 //! `Destination`: writes files atomically; a failed write keeps the old file.
 //!
+//! Part of `speech::files`, through which all crates write their results.
+//!
 //! | existing file | result |
 //! |---|---|
 //! | none, or a regular file | a temporary file next to it is written, flushed to disk and renamed |
@@ -7,6 +9,7 @@
 //! | a pipe that a process reads, a device, another open file of the process | the bytes are written through it |
 //! | a pipe that no process reads within 10 s | an error |
 //! | a folder | an error |
+
 use std::cell::Cell;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};

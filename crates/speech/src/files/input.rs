@@ -1,8 +1,11 @@
 //! Opens input files; rejects pipes and devices where regular files are required.
 //!
+//! Part of `speech::files`, through which all crates read their inputs.
+//!
 //! Opening a pipe blocks until a process writes it, and reading a device may never end. Files named
 //! in a list must be regular files and are rejected before they are opened. A file given by the
 //! user may also be a pipe that is already open, as in `panda lm <(zcat text.gz)`.
+
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;

@@ -1,7 +1,8 @@
-//! `FileLock`: locks a file against other processes of this program.
+//! `FileLock`: locks a file against other processes (part of `speech::files`).
 //!
 //! For example, two processes must not write the same run folder. The lock file itself is never
 //! written.
+
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
