@@ -1,7 +1,7 @@
 //! Reads manifests: JSON Lines, one utterance per line, with our fields or NeMo's.
 //!
-//! [`ManifestLine`] has the fields of a line; [`build_utterance`] checks them and converts them to
-//! an [`Utterance`]. Shards use the same fields for their metadata.
+//! `ManifestLine` has the fields of a line; `build_utterance` checks them and converts them to an
+//! [`Utterance`]. Shards use the same fields for their metadata.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

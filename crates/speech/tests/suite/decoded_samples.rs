@@ -20,16 +20,16 @@ fn check_decoded(format: &Format, path: &Path, signal: &[i32]) -> Result<(), Str
     let audio = read_audio_as(path, rate, &conversion).map_err(|error: Error| error.to_string())?.0;
     let samples = &audio.samples;
     // The samples of the independent decoder.
-    let decoded = if let SampleCheck::InputSamples(_) = format.check {
+    let decoded = if let SampleCheck::EqualToInput(_) = format.check {
         samples.clone()
     } else {
         let all = decode_independently(path, format.is_opus());
         all.into_iter().skip(channels as usize - 1).step_by(channels as usize).collect()
     };
     let (expected, tolerance) = match format.check {
-        SampleCheck::ExactSamples(_) | SampleCheck::InputSamples(_) => (signal.len(), 0.0),
-        SampleCheck::CloseSamples(tolerance) => (decoded.len(), tolerance),
-        SampleCheck::CloseTrimmedSamples(tolerance) => {
+        SampleCheck::EqualToReference(_) | SampleCheck::EqualToInput(_) => (signal.len(), 0.0),
+        SampleCheck::CloseToReference(tolerance) => (decoded.len(), tolerance),
+        SampleCheck::CloseWithoutPadding(tolerance) => {
             (signal.len() * rate as usize / RATE as usize, tolerance)
         }
     };
@@ -44,7 +44,7 @@ fn check_decoded(format: &Format, path: &Path, signal: &[i32]) -> Result<(), Str
     if max_difference > tolerance {
         return Err(format!("a difference of {max_difference}, more than {tolerance}"));
     }
-    if let SampleCheck::ExactSamples(bits) | SampleCheck::InputSamples(bits) = format.check {
+    if let SampleCheck::EqualToReference(bits) | SampleCheck::EqualToInput(bits) = format.check {
         let step = 0.5f64.powi(bits.min(24) as i32 - 1);
         let differs = |(&x, &y): (&f32, &i32)| (f64::from(x) - f64::from(y) / 2_147_483_648.0).abs() > step;
         if let Some(index) = samples.iter().zip(signal).position(differs) {
