@@ -8,6 +8,7 @@ mod index_file;
 mod indexing;
 mod name_range;
 mod shard;
+mod shard_indexing;
 mod source_report;
 mod tar_members;
 

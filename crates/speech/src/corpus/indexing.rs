@@ -1,13 +1,14 @@
 //! Indexes sources of speech corpora, or reads their indexes from the cache.
 //!
-//! A source is a manifest, which is indexed here, or a tar shard, which [`shard`] indexes.
+//! A source is a manifest, which is indexed here, or a tar shard, which
+//! [`shard_indexing`] indexes.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use super::index_file::{self, Index, IndexEntry, MAX_METADATA_BYTES, metadata_crc32};
-use super::shard;
+use super::shard_indexing;
 use super::source_report::SourceReport;
 use crate::files::open_regular;
 use crate::{Error, Result, manifest};
@@ -48,7 +49,7 @@ fn build_index(path: &Path) -> Result<Index> {
         return Err(Error::Shard { path: path.into(), expected, found });
     }
     if name.ends_with(".tar") {
-        let (entries, report) = shard::index_shard(path)?;
+        let (entries, report) = shard_indexing::index_shard(path)?;
         return Ok(Index { entries, has_recording_strings: false, report });
     }
     let index = index_manifest(path)?;
