@@ -138,7 +138,7 @@ impl Utterance {
         let native_rate =
             if conversion.resample { self.native_rate()?.unwrap_or(sample_rate) } else { sample_rate };
         if native_rate != sample_rate {
-            audio::check_rate(self.first_path(), native_rate).map_err(|e| self.in_utterance(e))?;
+            audio::check_rate(self.first_path(), native_rate).map_err(|error| self.in_utterance(error))?;
         }
         let rate_error = |path: &Path, expected, found| Error::SampleRate {
             utterance: self.id.clone(),
@@ -161,7 +161,7 @@ impl Utterance {
                 AudioSegment::Sound { path, span } => {
                     let start = samples.len();
                     let (rate, change) = append_span(&mut samples, path, *span, conversion.channel, limit)
-                        .map_err(|e| self.in_utterance(e))?;
+                        .map_err(|error| self.in_utterance(error))?;
                     changes.extend(change);
                     if rate == native_rate {
                         continue;
@@ -174,9 +174,9 @@ impl Utterance {
                     }
                     // Resamples the segment to the rate of the first one.
                     let audio = Audio { samples: samples.split_off(start), sample_rate: rate };
-                    let file_error = |e| Error::File { path: path.clone(), source: Box::new(e) };
-                    let audio =
-                        audio::resample(&audio, native_rate).map_err(|e| self.in_utterance(file_error(e)))?;
+                    let file_error = |error| Error::File { path: path.clone(), source: Box::new(error) };
+                    let audio = audio::resample(&audio, native_rate)
+                        .map_err(|error| self.in_utterance(file_error(error)))?;
                     samples.extend(audio.samples);
                     changes.insert(AudioChange::Resampled { from: rate, to: native_rate });
                 }
@@ -186,8 +186,8 @@ impl Utterance {
         let mut audio = Audio { samples, sample_rate: native_rate };
         self.check_audio(&audio)?;
         if native_rate != sample_rate {
-            audio = audio::resample(&audio, sample_rate).map_err(|e| {
-                let source = Box::new(e);
+            audio = audio::resample(&audio, sample_rate).map_err(|error| {
+                let source = Box::new(error);
                 self.in_utterance(Error::File { path: self.first_path().into(), source })
             })?;
             changes.insert(AudioChange::Resampled { from: native_rate, to: sample_rate });
@@ -199,7 +199,7 @@ impl Utterance {
     fn native_rate(&self) -> Result<Option<u32>> {
         match (self.sample_rate, self.first_path()) {
             (None, path) if path != Path::new("") => {
-                audio::sample_rate(path).map(Some).map_err(|e| self.in_utterance(e))
+                audio::sample_rate(path).map(Some).map_err(|error| self.in_utterance(error))
             }
             (rate, _) => Ok(rate),
         }
