@@ -35,12 +35,12 @@ mod feature_matrix;
 mod framing;
 mod front_end;
 mod log_compression;
+mod mel_transform;
 mod normalization;
 mod pipeline;
+pub(crate) mod preemphasis;
 mod preset;
 mod running_stats;
-pub(crate) mod samples;
-mod spectra;
 mod stack;
 mod stream;
 mod trim;
@@ -57,13 +57,13 @@ pub use framing::{Framing, Window};
 pub use front_end::FrontEnd;
 pub use normalization::Normalization;
 pub use pipeline::FeatureStages;
+pub use preemphasis::InitialSample;
 pub use preset::Preset;
-pub use samples::InitialSample;
 pub use stack::StackStream;
 pub use stream::FeatureStream;
 pub use trim::trim;
 
 /// Returns the error of a setting that is out of range.
-pub(crate) fn setting(field: &'static str, expected: &str, found: impl Display + LowerExp) -> Error {
+pub(crate) fn setting_error(field: &'static str, expected: &str, found: impl Display + LowerExp) -> Error {
     Error::Setting { field, expected: expected.into(), found: ShortFloat(found).to_string() }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::feature_matrix::{Deviation, Features, MIN_DEVIATION, normalize_columns};
+use super::feature_matrix::{DEFAULT_DIVISOR, Divisor, Features, normalize_columns};
 use crate::feature_float::FeatureFloat;
 
 /// How features are normalized.
@@ -43,23 +43,23 @@ impl Normalization {
     }
 
     /// Returns the scaling of whole utterances, if they are normalized.
-    fn deviation(self) -> Option<Deviation> {
+    fn divisor(self) -> Option<Divisor> {
         match self {
-            Normalization::Utterance => Some(MIN_DEVIATION),
-            Normalization::Standard => Some(Deviation::Exact),
+            Normalization::Utterance => Some(DEFAULT_DIVISOR),
+            Normalization::Standard => Some(Divisor::ExactDeviation),
             Normalization::Running | Normalization::None => None,
         }
     }
 
     /// Returns whether each value depends on the whole utterance.
     pub(super) fn needs_whole_utterance(self) -> bool {
-        self.deviation().is_some()
+        self.divisor().is_some()
     }
 
     /// Normalizes a whole utterance, unless normalization is running or none.
     pub(super) fn apply<F: FeatureFloat>(self, data: &mut [F], dim: usize) {
-        if let Some(deviation) = self.deviation() {
-            normalize_columns(data, dim, deviation);
+        if let Some(divisor) = self.divisor() {
+            normalize_columns(data, dim, divisor);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Waveform augmentation: changes tempo and pitch together, as MLPerf does.
+//! Waveform augmentation: random speed, which changes tempo and pitch together.
 
 use std::f64::consts::PI;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{check_probability, default_probability};
 use crate::Result;
-use crate::features::setting;
+use crate::features::setting_error;
 
 /// Settings of random speeds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ impl SpeedConfig {
         let [low, high] = self.rates;
         for rate in [low, high] {
             if !RATE_RANGE.contains(&rate) || low > high {
-                return Err(setting("speed.rates", "two factors from 0.5 to 2, in order", rate));
+                return Err(setting_error("speed.rates", "two factors from 0.5 to 2, in order", rate));
             }
         }
         check_probability("speed.probability", self.probability)
@@ -73,7 +73,7 @@ const TAPS: usize = 2 * LOBES;
 /// Cost: O(r n) of 32 products each, in f64.
 pub fn change_speed(samples: &[f32], rate: f64) -> Result<Vec<f32>> {
     if !RATE_RANGE.contains(&rate) {
-        return Err(setting("rate", "0.5 to 2", rate));
+        return Err(setting_error("rate", "0.5 to 2", rate));
     }
     if rate == 1.0 {
         return Ok(samples.to_vec());

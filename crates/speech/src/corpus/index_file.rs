@@ -1,11 +1,15 @@
-//! Index file of a manifest or shard: the position of each utterance.
+//! Index file of a speech corpus: the position of each utterance in its source.
+//!
+//! A source is a manifest or a tar shard. The file is in the cache folder, so that a corpus is
+//! scanned only once:
 //!
 //! ```text
-//! "panda index 3\n"   stamp of the source: 3 x u64 and its path's checksum
-//! strings: u64   count: u64   count x entry of 40 bytes   notes in JSON
-//! CRC-32 of all before        all little-endian
+//! "panda index 3\n"   stamp of the source (4 x u64)
+//! 1 if the source has strings of recordings, else 0 (u64)   number of entries (u64)
+//! entries (40 bytes each)   report in JSON   CRC-32 of all bytes before (u32)
 //! ```
-//! A damaged index, or one that does not match its source, is rebuilt.
+//! All numbers are little-endian. A damaged index, or one that does not match its source, is
+//! rebuilt.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -40,8 +44,8 @@ impl IndexEntry {
         (start > 0).then_some(AudioMember {
             start,
             length,
-            header_bytes: line_or_headers & !1,
-            has_json: line_or_headers & 1 == 1,
+            header_bytes: line_or_headers & !JSON_FLAG,
+            has_json: line_or_headers & JSON_FLAG != 0,
         })
     }
 }
@@ -62,9 +66,12 @@ pub(super) struct AudioMember {
 impl AudioMember {
     /// Encodes `header_bytes` and `has_json` as [`IndexEntry::line_or_headers`].
     pub fn encode_headers(&self) -> u32 {
-        self.header_bytes | u32::from(self.has_json)
+        self.header_bytes | if self.has_json { JSON_FLAG } else { 0 }
     }
 }
+
+/// Lowest bit of [`IndexEntry::line_or_headers`] in a shard: the metadata is JSON.
+const JSON_FLAG: u32 = 1;
 
 /// Largest size of a line or a metadata member in bytes.
 pub(super) const MAX_METADATA_BYTES: u64 = 1 << 24;
@@ -79,47 +86,70 @@ pub(super) fn metadata_crc32(text: &[u8]) -> u32 {
 pub(super) struct Index {
     pub entries: Vec<IndexEntry>,
     /// Whether the source has strings of recordings.
-    pub are_strings: bool,
+    pub has_recording_strings: bool,
     pub report: SourceReport,
 }
 
 /// First bytes of an index file.
 const MAGIC: &[u8] = b"panda index 3\n";
 /// Bytes at either end of a source that its stamp covers.
-const STAMP_BYTES: u64 = 1 << 16;
-const ENTRY_BYTES: usize = 40;
+const STAMP_END_BYTES: u64 = 1 << 16;
+/// Bytes of the three 64-bit fields, which are encoded first.
+const LONG_FIELD_BYTES: usize = 3 * size_of::<u64>();
+/// Bytes of an encoded entry: three 64-bit and four 32-bit fields.
+const ENTRY_BYTES: usize = LONG_FIELD_BYTES + 4 * size_of::<u32>();
 
-/// Returns a stamp that changes with the source.
-///
-/// Size, modification time, and checksums of both ends and of the path.
-pub(super) fn read_stamp(path: &Path) -> Result<[u64; 4]> {
+/// Values that change with a source.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) struct SourceStamp {
+    bytes: u64,
+    /// Modification time in nanoseconds since 1970; 0 if unknown.
+    modified: u64,
+    /// CRC-32 of the first and the last [`STAMP_END_BYTES`] bytes.
+    ends_crc32: u32,
+    /// CRC-32 of the absolute path.
+    path_crc32: u32,
+}
+
+impl SourceStamp {
+    /// Returns the stamp as it is stored in an index file.
+    fn to_words(self) -> [u64; 4] {
+        [self.bytes, self.modified, u64::from(self.ends_crc32), u64::from(self.path_crc32)]
+    }
+}
+
+/// Returns the stamp of a source.
+pub(super) fn read_stamp(path: &Path) -> Result<SourceStamp> {
     let io_error = |source| Error::Io { path: path.into(), source };
     let mut file = files::open_regular(path).map_err(io_error)?;
     let metadata = file.metadata().map_err(io_error)?;
     let modified = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     let mut both_ends = Vec::new();
-    (&mut file).take(STAMP_BYTES).read_to_end(&mut both_ends).map_err(io_error)?;
-    file.seek(SeekFrom::Start(metadata.len().saturating_sub(STAMP_BYTES))).map_err(io_error)?;
-    file.take(STAMP_BYTES).read_to_end(&mut both_ends).map_err(io_error)?;
+    (&mut file).take(STAMP_END_BYTES).read_to_end(&mut both_ends).map_err(io_error)?;
+    file.seek(SeekFrom::Start(metadata.len().saturating_sub(STAMP_END_BYTES))).map_err(io_error)?;
+    file.take(STAMP_END_BYTES).read_to_end(&mut both_ends).map_err(io_error)?;
     let full_path = path.canonicalize().map_err(io_error)?;
-    let path_crc32 = crc32fast::hash(full_path.as_os_str().as_encoded_bytes());
-    let nanoseconds = modified.map_or(0, |time| time.as_nanos() as u64);
-    Ok([metadata.len(), nanoseconds, u64::from(crc32fast::hash(&both_ends)), u64::from(path_crc32)])
+    Ok(SourceStamp {
+        bytes: metadata.len(),
+        modified: modified.map_or(0, |time| time.as_nanos() as u64),
+        ends_crc32: crc32fast::hash(&both_ends),
+        path_crc32: crc32fast::hash(full_path.as_os_str().as_encoded_bytes()),
+    })
 }
 
 /// Returns the path of a source's index.
-fn index_path(folder: &Path, source: &Path, stamp: [u64; 4]) -> PathBuf {
+fn index_path(folder: &Path, source: &Path, stamp: SourceStamp) -> PathBuf {
     let name = source.file_name().unwrap_or_default().to_string_lossy();
-    folder.join(format!("{name}-{:08x}.index", stamp[3]))
+    folder.join(format!("{name}-{:08x}.index", stamp.path_crc32))
 }
 
 /// Reads the index of a source, if it matches the stamp.
-pub(super) fn read(folder: &Path, source: &Path, stamp: [u64; 4]) -> Option<Index> {
+pub(super) fn read(folder: &Path, source: &Path, stamp: SourceStamp) -> Option<Index> {
     parse(&files::read_regular(&index_path(folder, source, stamp)).ok()?, stamp)
 }
 
 /// Parses an index file; `None` if it is damaged or has another stamp.
-fn parse(bytes: &[u8], stamp: [u64; 4]) -> Option<Index> {
+fn parse(bytes: &[u8], stamp: SourceStamp) -> Option<Index> {
     let (body, crc32) = bytes.split_last_chunk::<4>()?;
     if crc32fast::hash(body) != u32::from_le_bytes(*crc32) {
         return None;
@@ -130,24 +160,25 @@ fn parse(bytes: &[u8], stamp: [u64; 4]) -> Option<Index> {
         rest = unread;
         Some(u64::from_le_bytes(*word))
     };
-    if [read_word()?, read_word()?, read_word()?, read_word()?] != stamp {
+    if [read_word()?, read_word()?, read_word()?, read_word()?] != stamp.to_words() {
         return None;
     }
-    let (are_strings, count) = (read_word()? == 1, usize::try_from(read_word()?).ok()?);
+    let (has_recording_strings, count) = (read_word()? == 1, usize::try_from(read_word()?).ok()?);
     let (entries, report) = rest.split_at_checked(count.checked_mul(ENTRY_BYTES)?)?;
     let entries = entries.as_chunks::<ENTRY_BYTES>().0.iter().map(decode_entry).collect();
-    Some(Index { entries, are_strings, report: serde_json::from_slice(report).ok()? })
+    Some(Index { entries, has_recording_strings, report: serde_json::from_slice(report).ok()? })
 }
 
 /// Writes the index of a source atomically.
 ///
 /// Concurrent writers do not corrupt the file.
-pub(super) fn write(folder: &Path, source: &Path, stamp: [u64; 4], index: &Index) -> Result<()> {
-    let Index { entries, are_strings, report } = index;
+pub(super) fn write(folder: &Path, source: &Path, stamp: SourceStamp, index: &Index) -> Result<()> {
+    let Index { entries, has_recording_strings, report } = index;
     let path = index_path(folder, source, stamp);
     let mut bytes = MAGIC.to_vec();
-    let words = stamp.into_iter().chain([u64::from(*are_strings), entries.len() as u64]);
-    words.for_each(|word| bytes.extend(word.to_le_bytes()));
+    let header =
+        stamp.to_words().into_iter().chain([u64::from(*has_recording_strings), entries.len() as u64]);
+    header.for_each(|word| bytes.extend(word.to_le_bytes()));
     entries.iter().for_each(|entry| bytes.extend(encode_entry(entry)));
     let write_error = |path: &Path, source| Error::Write { path: path.into(), source };
     serde_json::to_writer(&mut bytes, report).map_err(|error| write_error(&path, error.into()))?;
@@ -156,30 +187,33 @@ pub(super) fn write(folder: &Path, source: &Path, stamp: [u64; 4], index: &Index
     files::write_atomically(&path, &bytes).map_err(|source| write_error(&path, source))
 }
 
-/// Encodes three numbers of 8 bytes, then four of 4 bytes.
+/// Encodes an entry: three numbers of 8 bytes, then four of 4 bytes.
 fn encode_entry(entry: &IndexEntry) -> [u8; ENTRY_BYTES] {
     let mut bytes = [0; ENTRY_BYTES];
-    let (words, halves) = bytes.split_at_mut(24);
+    let (u64_bytes, u32_bytes) = bytes.split_at_mut(LONG_FIELD_BYTES);
     let IndexEntry { seconds, start, length, crc32, line_or_headers, audio_length, audio_start } = *entry;
-    let words = words.as_chunks_mut::<8>().0.iter_mut();
-    words.zip([seconds.to_bits(), start, audio_start]).for_each(|(to, word)| *to = word.to_le_bytes());
-    let halves = halves.as_chunks_mut::<4>().0.iter_mut();
-    halves
+    let u64_fields = u64_bytes.as_chunks_mut::<8>().0.iter_mut();
+    u64_fields
+        .zip([seconds.to_bits(), start, audio_start])
+        .for_each(|(field, value)| *field = value.to_le_bytes());
+    let u32_fields = u32_bytes.as_chunks_mut::<4>().0.iter_mut();
+    u32_fields
         .zip([length, crc32, line_or_headers, audio_length])
-        .for_each(|(to, half)| *to = half.to_le_bytes());
+        .for_each(|(field, value)| *field = value.to_le_bytes());
     bytes
 }
 
+/// Inverts [`encode_entry`].
 fn decode_entry(bytes: &[u8; ENTRY_BYTES]) -> IndexEntry {
-    let word = |index: usize| u64::from_le_bytes(bytes.as_chunks::<8>().0[index]);
-    let half = |index: usize| u32::from_le_bytes(bytes[24..].as_chunks::<4>().0[index]);
+    let u64_field = |index: usize| u64::from_le_bytes(bytes.as_chunks::<8>().0[index]);
+    let u32_field = |index: usize| u32::from_le_bytes(bytes[LONG_FIELD_BYTES..].as_chunks::<4>().0[index]);
     IndexEntry {
-        seconds: f64::from_bits(word(0)),
-        start: word(1),
-        length: half(0),
-        crc32: half(1),
-        line_or_headers: half(2),
-        audio_length: half(3),
-        audio_start: word(2),
+        seconds: f64::from_bits(u64_field(0)),
+        start: u64_field(1),
+        length: u32_field(0),
+        crc32: u32_field(1),
+        line_or_headers: u32_field(2),
+        audio_length: u32_field(3),
+        audio_start: u64_field(2),
     }
 }

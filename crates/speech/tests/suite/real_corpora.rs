@@ -1,4 +1,4 @@
-//! Tests of real speech corpora: every sample has the checksum of its manifest.
+//! Tests of real speech corpora: audio has the lengths and checksums of its manifest.
 
 use crate::common::{digits, shared};
 use rayon::prelude::*;

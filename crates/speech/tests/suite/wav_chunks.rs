@@ -1,4 +1,4 @@
-//! Tests of WAV files of various writers: odd chunks, missing lengths, extra fields.
+//! Tests of the chunks of WAV files: odd lengths, missing lengths, extra fields.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::mutants::wav;
 /// A `fmt ` chunk: one channel of 16 bits at 8 kHz.
 const PCM_FORMAT: [u8; 16] = [1, 0, 1, 0, 0x40, 0x1f, 0, 0, 0x80, 0x3e, 0, 0, 2, 0, 16, 0];
 /// Samples 1, 2, 3.
-const DATA: [u8; 6] = [1, 0, 2, 0, 3, 0];
+const THREE_SAMPLES: [u8; 6] = [1, 0, 2, 0, 3, 0];
 
 fn write_file(folder: &TempDir, bytes: &[u8]) -> PathBuf {
     let path = folder.path().join("a.wav");
@@ -33,7 +33,7 @@ fn chunks_of_odd_length_are_padded() {
             (b"LIST", content),
             (b"fmt ", &PCM_FORMAT),
             (b"id3 ", content),
-            (b"data", &DATA),
+            (b"data", &THREE_SAMPLES),
             (b"LIST", content),
         ];
         assert_eq!(read_samples(&wav(chunks, None)), [1, 2, 3], "{content:?}");
@@ -47,43 +47,50 @@ fn chunks_of_odd_length_are_padded() {
         assert_eq!(read_samples(&bytes), [1, 2, 3], "{content:?}");
     }
     // Samples of eight bits: the data has an odd length.
-    let eight = [1, 0, 1, 0, 0x40, 0x1f, 0, 0, 0x40, 0x1f, 0, 0, 1, 0, 8, 0];
-    assert_eq!(read_samples(&wav(&[(b"fmt ", &eight), (b"data", &[128, 129, 127])], None)), [0, 256, -256]);
+    let format_of_8_bits = [1, 0, 1, 0, 0x40, 0x1f, 0, 0, 0x40, 0x1f, 0, 0, 1, 0, 8, 0];
+    assert_eq!(
+        read_samples(&wav(&[(b"fmt ", &format_of_8_bits), (b"data", &[128, 129, 127])], None)),
+        [0, 256, -256]
+    );
 }
 
 #[test]
 fn unused_fields_can_have_any_content() {
     for more in [&[0, 0][..], &[9, 9], &[4, 0, 1, 2, 3, 4], &[0; 24]] {
         let format = [&PCM_FORMAT[..], more].concat();
-        assert_eq!(read_samples(&wav(&[(b"fmt ", &format), (b"data", &DATA)], None)), [1, 2, 3], "{more:?}");
+        assert_eq!(
+            read_samples(&wav(&[(b"fmt ", &format), (b"data", &THREE_SAMPLES)], None)),
+            [1, 2, 3],
+            "{more:?}"
+        );
     }
     let chunks: &[(&[u8; 4], &[u8])] =
-        &[(b"fmt ", &PCM_FORMAT), (b"fact", &[3, 0, 0, 0, 7, 7]), (b"data", &DATA)];
+        &[(b"fmt ", &PCM_FORMAT), (b"fact", &[3, 0, 0, 0, 7, 7]), (b"data", &THREE_SAMPLES)];
     assert_eq!(read_samples(&wav(chunks, None)), [1, 2, 3]);
 }
 
 #[test]
 fn files_of_unknown_length_are_read_to_the_end() {
-    for stored in [0, u32::MAX, 0x7fff_f000] {
+    for stored_length in [0, u32::MAX, 0x7fff_f000] {
         for more in [&[][..], b"LIST\x02\0\0\0ab"] {
-            let mut bytes = wav(&[(b"fmt ", &PCM_FORMAT), (b"data", &DATA)], Some(stored));
+            let mut bytes = wav(&[(b"fmt ", &PCM_FORMAT), (b"data", &THREE_SAMPLES)], Some(stored_length));
             // Chunks before the data are skipped.
             bytes.splice(12..12, more.iter().copied());
-            assert_eq!(read_samples(&bytes), [1, 2, 3], "{stored}");
+            assert_eq!(read_samples(&bytes), [1, 2, 3], "{stored_length}");
             // The RIFF length may be that of the header only.
-            let riff = u32::try_from(bytes.len() - 8 - DATA.len()).unwrap();
+            let riff = u32::try_from(bytes.len() - 8 - THREE_SAMPLES.len()).unwrap();
             bytes[4..8].copy_from_slice(&riff.to_le_bytes());
-            assert_eq!(read_samples(&bytes), [1, 2, 3], "{stored}");
+            assert_eq!(read_samples(&bytes), [1, 2, 3], "{stored_length}");
             // An incomplete sample is discarded.
             bytes.pop();
-            assert_eq!(read_samples(&bytes), [1, 2], "{stored}");
+            assert_eq!(read_samples(&bytes), [1, 2], "{stored_length}");
         }
     }
     // Streams can be longer than 4 GiB.
     let folder = tempdir().unwrap();
-    let vast = write_file(&folder, &wav(&[(b"fmt ", &PCM_FORMAT), (b"data", &[])], Some(u32::MAX)));
-    fs::File::options().write(true).open(&vast).unwrap().set_len(5 << 30).unwrap();
-    let mut chunks = AudioChunks::open(&vast, 8000, &Conversion::default()).unwrap();
+    let long_stream = write_file(&folder, &wav(&[(b"fmt ", &PCM_FORMAT), (b"data", &[])], Some(u32::MAX)));
+    fs::File::options().write(true).open(&long_stream).unwrap().set_len(5 << 30).unwrap();
+    let mut chunks = AudioChunks::open(&long_stream, 8000, &Conversion::default()).unwrap();
     assert!(chunks.next().unwrap().unwrap().iter().all(|&x| x == 0.0));
     let empty = write_file(&folder, &wav(&[(b"fmt ", &PCM_FORMAT), (b"data", &[])], Some(u32::MAX)));
     assert!(matches!(read_audio(&empty), Err(Error::EmptyAudio { .. })));
@@ -96,21 +103,21 @@ fn files_of_unknown_length_are_read_to_the_end() {
 #[test]
 fn invalid_headers_are_format_errors() {
     let folder = tempdir().unwrap();
-    let complete = wav(&[(b"fmt ", &PCM_FORMAT), (b"data", &DATA)], None);
-    let far = wav(&[(b"LIST", b"ab"), (b"fmt ", &PCM_FORMAT), (b"data", &DATA)], None);
-    let mut far_off = far.clone();
-    far_off[16..20].fill(0xff);
-    let mut no_wave = complete.clone();
-    no_wave[8] = b'A';
-    let mut vast = complete.clone();
-    vast[16..20].fill(0xff);
+    let complete = wav(&[(b"fmt ", &PCM_FORMAT), (b"data", &THREE_SAMPLES)], None);
+    let with_early_chunk = wav(&[(b"LIST", b"ab"), (b"fmt ", &PCM_FORMAT), (b"data", &THREE_SAMPLES)], None);
+    let mut too_long_chunk = with_early_chunk.clone();
+    too_long_chunk[16..20].fill(0xff);
+    let mut without_wave_tag = complete.clone();
+    without_wave_tag[8] = b'A';
+    let mut too_long_format = complete.clone();
+    too_long_format[16..20].fill(0xff);
     let cases = [
-        (far_off, "the end of the file before any sample"),
+        (too_long_chunk, "the end of the file before any sample"),
         (complete[..30].to_vec(), "the end of the file before any sample"),
         (wav(&[(b"fmt ", &PCM_FORMAT)], None), "the end of the file before any sample"),
-        (wav(&[(b"data", &DATA), (b"fmt ", &PCM_FORMAT)], None), "no `fmt ` before the data"),
-        (no_wave, "AAVE"),
-        (vast, "the end of the file"),
+        (wav(&[(b"data", &THREE_SAMPLES), (b"fmt ", &PCM_FORMAT)], None), "no `fmt ` before the data"),
+        (without_wave_tag, "AAVE"),
+        (too_long_format, "the end of the file"),
     ];
     for (bytes, part) in cases {
         let path = write_file(&folder, &bytes);

@@ -1,39 +1,44 @@
-//! Lists of checked utterances of a prepared corpus, and their summaries.
+//! Lists of checked utterances of a speech corpus, and their summaries.
+//!
+//! The module of a corpus creates the lists, [`write`](super::write) writes them, and the caller
+//! receives a [`CorpusSummary`] of each one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-/// A checked utterance.
+/// An utterance of a corpus whose transcript and audio were checked.
 pub(super) struct CheckedUtterance {
     pub id: String,
     pub text: String,
     pub speaker: String,
     pub split: &'static str,
     pub subset: Option<&'static str>,
-    pub sound: AudioSource,
-    pub samples: u64,
-    pub rate: u32,
+    pub audio_file: AudioSource,
+    /// Samples of its only channel.
+    pub num_samples: u64,
+    pub sample_rate: u32,
+    /// Checksum of the samples, as in [`Audio::crc32`](crate::Audio::crc32).
     pub crc32: Option<u32>,
 }
 
 impl CheckedUtterance {
     pub fn seconds(&self) -> f64 {
-        self.samples as f64 / f64::from(self.rate)
+        self.num_samples as f64 / f64::from(self.sample_rate)
     }
 }
 
 /// The audio file of an utterance.
 pub(super) enum AudioSource {
     /// A file in a format that [`crate::read_audio`] reads.
-    Supported(PathBuf),
+    ReadableFile(PathBuf),
     /// A file that must be converted.
-    Convert(PathBuf),
+    FileToConvert(PathBuf),
 }
 
 /// A list of utterances.
 pub(super) struct CorpusList<'a> {
     pub name: &'a str,
-    pub items: Vec<&'a CheckedUtterance>,
+    pub utterances: Vec<&'a CheckedUtterance>,
     /// Whether the list is a union of other lists.
     pub is_union: bool,
     /// Number of transcripts without audio.
@@ -42,9 +47,10 @@ pub(super) struct CorpusList<'a> {
 
 impl CorpusList<'_> {
     pub fn summary(&self) -> CorpusSummary {
-        let id_and_seconds = |item: &&CheckedUtterance| (item.id.clone(), item.seconds());
-        let utterances =
-            self.items.iter().map(|item| (id_and_seconds(item), item.text.as_str(), item.speaker.as_str()));
+        let id_and_seconds = |utterance: &&CheckedUtterance| (utterance.id.clone(), utterance.seconds());
+        let utterances = self.utterances.iter().map(|utterance| {
+            (id_and_seconds(utterance), utterance.text.as_str(), utterance.speaker.as_str())
+        });
         CorpusSummary { excluded: self.excluded, ..CorpusSummary::from_utterances(self.name, utterances) }
     }
 }
@@ -91,16 +97,17 @@ impl CorpusSummary {
             path: PathBuf::new(),
         };
         let mut speakers = BTreeSet::new();
-        for (utterance, text, speaker) in utterances {
+        for (id_and_seconds, text, speaker) in utterances {
+            let seconds = id_and_seconds.1;
             summary.utterances += 1;
-            summary.seconds += utterance.1;
+            summary.seconds += seconds;
             speakers.insert(speaker);
             text.chars().for_each(|c| *summary.characters.entry(c).or_default() += 1);
-            if utterance.1 < summary.shortest.1 {
-                summary.shortest = utterance.clone();
+            if seconds < summary.shortest.1 {
+                summary.shortest = id_and_seconds.clone();
             }
-            if utterance.1 > summary.longest.1 {
-                summary.longest = utterance;
+            if seconds > summary.longest.1 {
+                summary.longest = id_and_seconds;
             }
         }
         summary.speakers = speakers.len();

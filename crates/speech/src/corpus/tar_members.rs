@@ -1,4 +1,7 @@
-//! Parses the tar headers of speech shards, with limits on their size.
+//! Iterates over the members of tar shards of speech, by their headers.
+//!
+//! Contents are skipped, not read. Names may be in extension records before a header (GNU or pax);
+//! the size of all headers is limited.
 
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -67,7 +70,7 @@ impl<R: Read + Seek> TarMembers<R> {
             };
             let (kind, length) = (header.entry_type(), header.entry_size()?);
             let start = self.next_header.saturating_add(BLOCK_BYTES);
-            if !is_record(kind) {
+            if !is_extension_record(kind) {
                 return self.build_member(header_start, start, &header, &records).map(Some);
             }
             let end = padded_end(start, length);
@@ -110,8 +113,8 @@ impl<R: Read + Seek> TarMembers<R> {
                 key => is_sparse |= key.starts_with(b"GNU.sparse."),
             }
         }
-        if let Some(long) = &records.long_name {
-            name = long.strip_suffix(&[0]).unwrap_or(long).to_vec();
+        if let Some(long_name_bytes) = &records.long_name {
+            name = long_name_bytes.strip_suffix(&[0]).unwrap_or(long_name_bytes).to_vec();
         }
         self.next_header = padded_end(start, length);
         let name = String::from_utf8_lossy(&name).into_owned();
@@ -123,12 +126,12 @@ impl<R: Read + Seek> TarMembers<R> {
         let mut header = Header::new_old();
         let bytes = header.as_mut_bytes();
         self.file.seek(SeekFrom::Start(self.next_header))?;
-        let mut read = 0;
-        while read < bytes.len() {
-            match self.file.read(&mut bytes[read..]) {
-                Ok(0) if read == 0 => return Ok(None),
+        let mut num_read = 0;
+        while num_read < bytes.len() {
+            match self.file.read(&mut bytes[num_read..]) {
+                Ok(0) if num_read == 0 => return Ok(None),
                 Ok(0) => return Err(invalid_data("half of a header at its end: truncated".into())),
-                Ok(count) => read += count,
+                Ok(count) => num_read += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -137,8 +140,8 @@ impl<R: Read + Seek> TarMembers<R> {
             return Ok(None);
         }
         // The checksum counts its own eight bytes as spaces.
-        let covered = bytes[..CHECKSUM_BYTES.start].iter().chain(&bytes[CHECKSUM_BYTES.end..]);
-        let checksum = covered.map(|&byte| u32::from(byte)).sum::<u32>() + 8 * u32::from(b' ');
+        let other_bytes = bytes[..CHECKSUM_BYTES.start].iter().chain(&bytes[CHECKSUM_BYTES.end..]);
+        let checksum = other_bytes.map(|&byte| u32::from(byte)).sum::<u32>() + 8 * u32::from(b' ');
         if header.cksum()? != checksum {
             return Err(invalid_data(format!("no header with its checksum at byte {}", self.next_header)));
         }
@@ -147,7 +150,7 @@ impl<R: Read + Seek> TarMembers<R> {
 }
 
 /// Returns whether an entry describes the member that follows it.
-fn is_record(kind: EntryType) -> bool {
+fn is_extension_record(kind: EntryType) -> bool {
     matches!(kind, EntryType::GNULongName | EntryType::GNULongLink | EntryType::XHeader)
 }
 

@@ -35,7 +35,7 @@ fn files_without_lengths_are_read_to_the_end() {
 #[test]
 fn aiff_and_caf_of_unknown_length_are_read_to_the_end() {
     let data: Vec<u8> = (0..2000i16).flat_map(i16::to_be_bytes).collect();
-    // 16 bits, one channel, 8000 Hz.
+    // 8000 Hz as an 80-bit float.
     let rate = [0x40, 0x0b, 0xfa, 0, 0, 0, 0, 0, 0, 0];
     for (length, frames) in
         [(0u32, 0u32), (0x7f00_0008, 0x3f80_0000), (u32::MAX, 0), (4008, 2000), (9000, 2000)]

@@ -1,6 +1,7 @@
-//! Tests that decoded audio files equal the input of independent encoders.
+//! Tests that `read_audio` returns the samples of independent encoders and decoders.
 //!
 //! Lossless formats must be exact, lossy ones within a tolerance.
+
 use std::path::Path;
 use std::process::Command;
 
@@ -8,7 +9,9 @@ use rayon::prelude::*;
 use speech::{Channel, Conversion, Error, read_audio, read_audio_as};
 use tempfile::tempdir;
 
-use crate::encoded::{FORMATS, Format, Kind, RATE, decode_independently, has_encoders, signal, write_inputs};
+use crate::encoded::{
+    FORMATS, Format, RATE, SampleCheck, decode_independently, has_encoders, signal, write_inputs,
+};
 
 /// Compares a decoded file with the encoder's input and an independent decoder.
 fn check_decoded(format: &Format, path: &Path, signal: &[i32]) -> Result<(), String> {
@@ -16,28 +19,32 @@ fn check_decoded(format: &Format, path: &Path, signal: &[i32]) -> Result<(), Str
     let conversion = Conversion { channel: Channel::Number(channels), resample: false };
     let audio = read_audio_as(path, rate, &conversion).map_err(|error: Error| error.to_string())?.0;
     let samples = &audio.samples;
-    let decoded = if let Kind::Source(_) = format.kind {
+    // The samples of the independent decoder.
+    let decoded = if let SampleCheck::EqualToInput(_) = format.check {
         samples.clone()
     } else {
         let all = decode_independently(path, format.is_opus());
         all.into_iter().skip(channels as usize - 1).step_by(channels as usize).collect()
     };
-    let (expected, tolerance) = match format.kind {
-        Kind::Exact(_) | Kind::Source(_) => (signal.len(), 0.0),
-        Kind::Close(tolerance) => (decoded.len(), tolerance),
-        Kind::Trimmed(tolerance) => (signal.len() * rate as usize / RATE as usize, tolerance),
+    let (expected, tolerance) = match format.check {
+        SampleCheck::EqualToReference(_) | SampleCheck::EqualToInput(_) => (signal.len(), 0.0),
+        SampleCheck::CloseToReference(tolerance) => (decoded.len(), tolerance),
+        SampleCheck::CloseWithoutPadding(tolerance) => {
+            (signal.len() * rate as usize / RATE as usize, tolerance)
+        }
     };
     // A copied Opus stream ends up to 3 samples earlier.
     if samples.len() != expected || decoded.len() + 3 < expected {
         let decoded = decoded.len();
         return Err(format!("{} samples, not {expected}; decoded independently: {decoded}", samples.len()));
     }
+    // Compares with the independent decoder, then with the encoder's input.
     let differences = samples.iter().zip(&decoded).map(|(x, y)| (x - y).abs());
     let max_difference = differences.fold(0.0, f32::max);
     if max_difference > tolerance {
         return Err(format!("a difference of {max_difference}, more than {tolerance}"));
     }
-    if let Kind::Exact(bits) | Kind::Source(bits) = format.kind {
+    if let SampleCheck::EqualToReference(bits) | SampleCheck::EqualToInput(bits) = format.check {
         let step = 0.5f64.powi(bits.min(24) as i32 - 1);
         let differs = |(&x, &y): (&f32, &i32)| (f64::from(x) - f64::from(y) / 2_147_483_648.0).abs() > step;
         if let Some(index) = samples.iter().zip(signal).position(differs) {

@@ -1,4 +1,4 @@
-//! Dither and pre-emphasis of audio, before the Fourier transform of features.
+//! Dither and pre-emphasis of audio, the first steps of log-mel features.
 
 use std::borrow::Cow;
 use std::f64::consts::TAU;
@@ -23,14 +23,14 @@ pub enum InitialSample {
 }
 
 /// Pre-emphasis and gain of a signal.
-pub(super) struct Emphasis<F> {
+pub(super) struct Preemphasis<F> {
     /// Coefficient of `y[n] = x[n] - a x[n-1]`.
     a: F,
     initial: InitialSample,
     gain: f64,
 }
 
-impl<F: FeatureFloat> Emphasis<F> {
+impl<F: FeatureFloat> Preemphasis<F> {
     /// If each frame is emphasized separately, this is only a gain.
     pub fn new(a: f32, initial: InitialSample, gain: f64) -> Self {
         let a = if initial == InitialSample::Frame { F::zero() } else { F::from_setting(a) };
@@ -53,8 +53,8 @@ impl<F: FeatureFloat> Emphasis<F> {
     }
 }
 
-/// Emphasizes a frame separately.
-pub(super) fn emphasize_frame<F: FeatureFloat>(a: F, frame: &mut [F]) {
+/// Pre-emphasizes a frame separately, as in Kaldi.
+pub(super) fn preemphasize_frame<F: FeatureFloat>(a: F, frame: &mut [F]) {
     for i in (1..frame.len()).rev() {
         frame[i] = frame[i] - a * frame[i - 1];
     }

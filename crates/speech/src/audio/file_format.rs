@@ -50,6 +50,7 @@ pub(super) fn detect(start: &[u8]) -> AudioFormat {
     if [&b"ftyp"[..], b"moov", b"mdat", b"wide", b"free", b"skip"].iter().any(|atom| has_magic(4, atom)) {
         return AudioFormat::Packets(Container::Mp4);
     }
+    // MPEG audio without a container: the first 11 or 12 bits of a frame are set.
     if let &[0xff, second, third, ..] = start {
         // ADTS sync with layer 0 and a valid sample rate.
         let rate_code = (third >> 2) & 15;

@@ -1,4 +1,7 @@
-//! Reads uncompressed samples and ADPCM blocks of WAV, AIFF and CAF files.
+//! `SampleDataReader`: decodes the sample data of WAV, AIFF and CAF files.
+//!
+//! Sample data are uncompressed or G.711 samples of constant size, or ADPCM blocks. The parsers of
+//! the three containers create the reader; compressed codecs are in [`packets`](super::packets).
 
 mod adpcm;
 mod coding;
@@ -17,20 +20,20 @@ use adpcm::AdpcmBlockDecoder;
 pub(super) use coding::{Coding, SampleFormat};
 pub(super) use declared_lengths::{DataBytes, DeclaredLengths};
 
-/// A file whose header has been parsed, positioned at its first sample.
-pub(super) struct LinearReader {
+/// An audio file after its header, positioned at its sample data.
+pub(super) struct SampleDataReader {
     file: BufReader<FileRange>,
     format: SampleFormat,
     adpcm: Option<AdpcmBlockDecoder>,
     /// Samples per channel that the header declares, or those in the file.
-    declared: u64,
+    declared_frames: u64,
     /// Unread samples per channel within the file.
-    remaining: u64,
+    remaining_frames: u64,
     /// Undecoded bytes of the current block.
     block: Vec<u8>,
 }
 
-impl LinearReader {
+impl SampleDataReader {
     /// Starts reading at the current position of the file.
     ///
     /// Where blocks are padded, `max_frames` is the number of samples per channel that they
@@ -50,11 +53,12 @@ impl LinearReader {
             Some(adpcm) => adpcm.frames(bytes),
             None => bytes / format.frame_bytes(),
         };
-        let (mut declared, mut remaining) = (frames_in(data_bytes.declared), frames_in(data_bytes.present));
-        if (1..declared).contains(&max_frames) {
-            (declared, remaining) = (max_frames, remaining.min(max_frames));
+        let (mut declared_frames, mut remaining_frames) =
+            (frames_in(data_bytes.declared), frames_in(data_bytes.present));
+        if (1..declared_frames).contains(&max_frames) {
+            (declared_frames, remaining_frames) = (max_frames, remaining_frames.min(max_frames));
         }
-        Ok(LinearReader { file, format, adpcm, declared, remaining, block: Vec::new() })
+        Ok(SampleDataReader { file, format, adpcm, declared_frames, remaining_frames, block: Vec::new() })
     }
 
     pub fn sample_rate(&self) -> u32 {
@@ -65,46 +69,52 @@ impl LinearReader {
         u32::from(self.format.channels)
     }
 
-    pub fn declared(&self) -> u64 {
-        self.declared
+    pub fn declared_frames(&self) -> u64 {
+        self.declared_frames
     }
 
     /// Returns the unread samples per channel within the file.
-    pub fn remaining(&self) -> u64 {
-        self.remaining
+    pub fn remaining_frames(&self) -> u64 {
+        self.remaining_frames
     }
 
     /// Checks that the declared samples are within the file, before reading any.
     pub fn check_length(&self, path: &Path) -> Result<()> {
-        if self.remaining < self.declared { Err(self.truncated_error(path, self.remaining)) } else { Ok(()) }
+        if self.remaining_frames < self.declared_frames {
+            Err(self.truncated_error(path, self.remaining_frames))
+        } else {
+            Ok(())
+        }
     }
 
     fn truncated_error(&self, path: &Path, found: u64) -> Error {
-        let (format, expected) = (self.format.container, self.declared);
+        let (format, expected) = (self.format.container, self.declared_frames);
         Error::Truncated { path: path.into(), format, expected, found }
     }
 
     /// Decodes the next [`SAMPLES_PER_BLOCK`] samples of all channels; false after the last.
     pub fn read(&mut self, path: &Path, output: &mut MonoSignal) -> Result<bool> {
-        if self.remaining == 0 {
+        if self.remaining_frames == 0 {
             // The header is finished, but the file ends earlier.
-            if output.length() < self.declared {
+            if output.length() < self.declared_frames {
                 return Err(self.truncated_error(path, output.length()));
             }
             return Ok(false);
         }
         let io_error = |source| Error::Io { path: path.into(), source };
         let frames = match &self.adpcm {
+            // One ADPCM block.
             Some(adpcm) => {
                 self.block.resize(adpcm.block_bytes(), 0);
-                let read = read_up_to(&mut self.file, &mut self.block).map_err(io_error)?;
-                adpcm.frames(read as u64).min(self.remaining)
+                let num_bytes = read_up_to(&mut self.file, &mut self.block).map_err(io_error)?;
+                adpcm.frames(num_bytes as u64).min(self.remaining_frames)
             }
+            // As many complete frames as a block has.
             None => {
                 let frame_bytes = self.format.frame_bytes();
                 let frames = (SAMPLES_PER_BLOCK as u64 / u64::from(self.format.channels.max(1)))
                     .max(1)
-                    .min(self.remaining);
+                    .min(self.remaining_frames);
                 self.block.resize((frames * frame_bytes) as usize, 0);
                 read_up_to(&mut self.file, &mut self.block).map_err(io_error)? as u64 / frame_bytes
             }
@@ -120,7 +130,7 @@ impl LinearReader {
                 .coding
                 .decode(&self.block[..(frames * self.format.frame_bytes()) as usize], output),
         }
-        self.remaining -= frames;
+        self.remaining_frames -= frames;
         Ok(true)
     }
 }

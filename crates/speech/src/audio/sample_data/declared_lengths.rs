@@ -1,4 +1,4 @@
-//! Finds the length of sample data when a header may be unfinished.
+//! Length of an audio file's sample data, despite unfinished headers.
 //!
 //! Programs that write to a pipe cannot go back, so they leave a placeholder length in the header.
 
@@ -6,6 +6,8 @@
 ///
 /// Writers subtract the header and round down to complete frames, or begin with 0x7f (sox, AIFF).
 const MAX_PLACEHOLDER_GAP: u64 = 1 << 24;
+/// Bytes at the start that the declared file length does not count.
+const RIFF_HEADER_BYTES: u64 = 8;
 const GIB: u64 = 1 << 30;
 
 /// Length of the sample data in bytes.
@@ -30,10 +32,14 @@ pub(in crate::audio) struct DeclaredLengths {
 impl DeclaredLengths {
     /// Lengths of a header that starts with `magic`.
     ///
-    /// `riff` is the length of the file without its first 8 bytes.
-    pub fn new(riff: u64, magic: &[u8]) -> Self {
+    /// `riff_length` is the length of the file without its first 8 bytes.
+    pub fn new(riff_length: u64, magic: &[u8]) -> Self {
         let is_long = magic == b"RF64" || magic == b"BW64";
-        DeclaredLengths { declared_file_bytes: riff + 8, ds64_data_bytes: None, is_long }
+        DeclaredLengths {
+            declared_file_bytes: riff_length + RIFF_HEADER_BYTES,
+            ds64_data_bytes: None,
+            is_long,
+        }
     }
 
     /// The lengths of a header without the length of the file.
@@ -42,10 +48,10 @@ impl DeclaredLengths {
     }
 
     /// Replaces 32-bit lengths by the 64-bit lengths of a `ds64` chunk.
-    pub fn set_ds64(&mut self, riff: u64, data: u64) {
+    pub fn set_ds64(&mut self, riff_length: u64, data_length: u64) {
         if self.is_long {
-            self.declared_file_bytes = riff.saturating_add(8);
-            self.ds64_data_bytes = Some(data);
+            self.declared_file_bytes = riff_length.saturating_add(RIFF_HEADER_BYTES);
+            self.ds64_data_bytes = Some(data_length);
         }
     }
 
@@ -65,9 +71,9 @@ impl DeclaredLengths {
         // RIFF length covers the file, except for a final pad byte.
         let is_unfinished = match length {
             0 => {
-                self.declared_file_bytes == 8
+                self.declared_file_bytes == RIFF_HEADER_BYTES
                     || self.declared_file_bytes + 1 < file_bytes
-                    || self.declared_file_bytes == u64::from(u32::MAX) + 8
+                    || self.declared_file_bytes == u64::from(u32::MAX) + RIFF_HEADER_BYTES
             }
             _ if length == u64::from(u32::MAX) && !self.is_long => true,
             _ => length > remaining && !self.is_truncated(length, start, remaining),

@@ -1,4 +1,4 @@
-//! Decodes QuickTime IMA ADPCM audio, as in AIFF-C and CAF files.
+//! Decodes QuickTime's IMA ADPCM in AIFF-C and CAF audio files.
 //!
 //! ```text
 //! packet of a channel, 34 bytes: predictor (upper 9 bits) and step index (7 bits),
@@ -53,12 +53,13 @@ impl Ima4Decoder {
         }
     }
 
+    /// Decodes a code: sign (8) and sum of step fractions (4, 2, 1).
     fn decode_code(&mut self, code: u8) -> i32 {
         let step = STEP_SIZES[self.step_index as usize];
         let add_if = |mask: u8, fraction: i32| if code & mask != 0 { fraction } else { 0 };
         let difference = (step >> 3) + add_if(4, step) + add_if(2, step >> 1) + add_if(1, step >> 2);
-        let signed = if code & 8 != 0 { -difference } else { difference };
-        self.predictor = (self.predictor + signed).clamp(-32768, 32767);
+        let change = if code & 8 != 0 { -difference } else { difference };
+        self.predictor = (self.predictor + change).clamp(-32768, 32767);
         self.step_index = (self.step_index + INDEX_CHANGES[usize::from(code & 7)]).clamp(0, MAX_STEP_INDEX);
         self.predictor
     }

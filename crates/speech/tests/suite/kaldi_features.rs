@@ -1,4 +1,6 @@
-//! Tests that features of the Kaldi preset equal kaldi-native-fbank (`golden/kaldi.py`).
+//! Tests that features of the Kaldi preset equal those of kaldi-native-fbank.
+//!
+//! `golden/kaldi.py` wrote the golden vectors.
 
 use speech::features::Framing;
 use speech::{Audio, FeatureConfig, FrontEnd, Preset};
@@ -18,7 +20,7 @@ fn signal(count: usize) -> Vec<f32> {
 fn features_equal_those_of_kaldi_native_fbank() {
     let golden: serde_json::Value = serde_json::from_str(include_str!("../golden/kaldi.json")).unwrap();
     let front_end = FrontEnd::new(&Preset::Kaldi.config()).unwrap();
-    let mut compared = 0;
+    let mut num_compared = 0;
     for case in golden["cases"].as_array().unwrap() {
         let samples = signal(case["samples"].as_u64().unwrap() as usize);
         let features = front_end.log_mel(&Audio { samples, sample_rate: 16_000 }).unwrap();
@@ -32,11 +34,12 @@ fn features_equal_those_of_kaldi_native_fbank() {
                     (value - stored).abs() < 3e-4,
                     "frame {t}, bin {m}: expected {stored}, found {value}"
                 );
-                compared += 1;
+                num_compared += 1;
             }
         }
     }
-    assert_eq!(compared, 80 * (21 + 3 + 1 + 1));
+    // 80 bins of the frames of four signals.
+    assert_eq!(num_compared, 80 * (21 + 3 + 1 + 1));
 }
 
 #[test]

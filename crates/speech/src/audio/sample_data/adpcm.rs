@@ -1,4 +1,4 @@
-//! Decodes ADPCM blocks: QuickTime IMA here, those of WAV by symphonia.
+//! Decodes ADPCM blocks of audio files: QuickTime's here, those of WAV by symphonia.
 
 use std::path::Path;
 
@@ -16,6 +16,11 @@ use crate::audio::channels::MonoSignal;
 use crate::audio::format_error;
 use crate::audio::panic_guard::catch_panic;
 use crate::{Error, Result};
+
+/// Bytes of a channel's header in an IMA block.
+const IMA_HEADER_BYTES: u64 = 4;
+/// Bytes of a channel's header in a Microsoft block.
+const MICROSOFT_HEADER_BYTES: u64 = 7;
 
 /// Decoder of ADPCM blocks, one block at a time.
 pub(super) struct AdpcmBlockDecoder {
@@ -74,7 +79,7 @@ impl AdpcmBlockDecoder {
             return bytes / (self.channels * PACKET_BYTES as u64) * PACKET_SAMPLES as u64;
         }
         let is_ima = self.coding == Coding::ImaAdpcm;
-        let header_bytes = self.channels * if is_ima { 4 } else { 7 };
+        let header_bytes = self.channels * if is_ima { IMA_HEADER_BYTES } else { MICROSOFT_HEADER_BYTES };
         let Some(data_bytes) = bytes.checked_sub(header_bytes) else { return 0 };
         match (is_ima, self.channels) {
             (true, 1) => 1 + 2 * data_bytes,

@@ -1,4 +1,4 @@
-//! Decodes audio samples: integers, floats, mu-law and A-law.
+//! Sample codings of audio files: integers, floats, mu-law and A-law.
 
 use super::ByteOrder;
 use super::ima4::PACKET_BYTES;
@@ -158,13 +158,16 @@ static A_LAW_VALUES: [f64; 256] = {
     values
 };
 
+/// Offset of the mu-law segments: 33 in 14 bits, here in 16.
+const MU_LAW_BIAS: i32 = 33 << 2;
+
 /// Decodes a mu-law code to 16 bits (ITU-T G.711, table 2).
 ///
 /// Sign, segment of 3 bits, step of 4 bits, all inverted.
 const fn decode_mu_law(code: u8) -> i32 {
     let code = !code;
-    let magnitude = ((((code & 0x0f) as i32) << 3) + 0x84) << ((code & 0x70) >> 4);
-    if code & 0x80 != 0 { 0x84 - magnitude } else { magnitude - 0x84 }
+    let magnitude = ((((code & 0x0f) as i32) << 3) + MU_LAW_BIAS) << ((code & 0x70) >> 4);
+    if code & 0x80 != 0 { MU_LAW_BIAS - magnitude } else { magnitude - MU_LAW_BIAS }
 }
 
 /// Decodes an A-law code to 16 bits (ITU-T G.711, table 1).

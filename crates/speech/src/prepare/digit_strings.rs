@@ -35,19 +35,20 @@ pub(super) struct Recording {
     pub speaker: String,
     pub digit: u32,
     pub word: &'static str,
+    /// Number of the recording among those of the same speaker and digit.
     pub take: u32,
     pub samples: Vec<i16>,
 }
 
-/// A list of strings.
-pub(super) struct StringList {
+/// A list of digit strings.
+pub(super) struct DigitStringList {
     pub name: &'static str,
-    pub lines: Vec<StringLine>,
+    pub lines: Vec<DigitStringLine>,
 }
 
-/// A line of a manifest.
+/// A manifest line of a digit string.
 #[derive(Serialize)]
-pub(super) struct StringLine {
+pub(super) struct DigitStringLine {
     pub id: String,
     split: &'static str,
     pub speaker: String,
@@ -67,19 +68,21 @@ pub(super) struct StringLine {
 pub(super) fn draw_lists(
     folder: &Path,
     recordings: &[Recording],
-    strings: &StringCounts,
+    counts: &StringCounts,
     rate: u32,
-) -> Result<Vec<StringList>> {
+) -> Result<Vec<DigitStringList>> {
+    // Name, split, number of strings and takes of each list.
     let lists = [
-        ("strings_train", "train", strings.train, 10..u32::MAX),
-        ("strings_dev", "dev", strings.dev, 5..10),
-        ("strings_test", "test", strings.test, 0..5),
+        ("strings_train", "train", counts.train, 10..u32::MAX),
+        ("strings_dev", "dev", counts.dev, 5..10),
+        ("strings_test", "test", counts.test, 0..5),
     ];
-    let mut lists_of_strings = Vec::new();
+    let mut string_lists = Vec::new();
     for (stream, (name, split, count, takes)) in (0..).zip(lists) {
         if count == 0 {
             continue;
         }
+        // The recordings of each speaker.
         let pool: Vec<&Recording> =
             recordings.iter().filter(|recording| takes.contains(&recording.take)).collect();
         let speakers: BTreeSet<&str> = pool.iter().map(|recording| recording.speaker.as_str()).collect();
@@ -92,12 +95,12 @@ pub(super) fn draw_lists(
             return Err(path_error(folder, expected, "none"));
         }
         // A separate stream per list: the number of strings of one list does not affect the others.
-        let mut rng = ChaCha8Rng::seed_from_u64(strings.seed);
+        let mut rng = ChaCha8Rng::seed_from_u64(counts.seed);
         rng.set_stream(stream);
         let line = |n: usize| draw_string(&mut rng, &pools[n % pools.len()], split, n, rate);
-        lists_of_strings.push(StringList { name, lines: (0..count).map(line).collect() });
+        string_lists.push(DigitStringList { name, lines: (0..count).map(line).collect() });
     }
-    Ok(lists_of_strings)
+    Ok(string_lists)
 }
 
 /// Draws string `n` of a list from the recordings of a speaker.
@@ -107,12 +110,13 @@ fn draw_string(
     split: &'static str,
     n: usize,
     rate: u32,
-) -> StringLine {
+) -> DigitStringLine {
     let count = rng.random_range(2..=7);
     let parts: Vec<&Recording> = (0..count).map(|_| pool[rng.random_range(0..pool.len())]).collect();
     // A quarter of the gaps are empty, others have 10 to 300 ms.
-    let mut gap = |_| if rng.random_bool(0.25) { 0 } else { 10 * rng.random_range(1..=30) };
-    let gaps_ms: Vec<u32> = (1..count).map(&mut gap).collect();
+    let mut draw_gap = |_| if rng.random_bool(0.25) { 0 } else { 10 * rng.random_range(1..=30) };
+    let gaps_ms: Vec<u32> = (1..count).map(&mut draw_gap).collect();
+    // Silence of 50 to 250 ms at both ends.
     let (lead_ms, tail_ms) = (10 * rng.random_range(5..=25), 10 * rng.random_range(5..=25));
 
     // The checksum of the joined samples.
@@ -123,7 +127,7 @@ fn draw_string(
         samples.resize(samples.len() + silence_samples(gap), 0);
     }
     let bytes: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
-    StringLine {
+    DigitStringLine {
         id: format!("fsdd-{split}-{n:04}"),
         split,
         speaker: parts[0].speaker.clone(),
