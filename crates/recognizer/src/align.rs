@@ -271,7 +271,7 @@ fn mean_expected_time<'a>(tokens: impl Iterator<Item = &'a TokenAlignment>) -> O
     (count > 0).then(|| sum / f64::from(count))
 }
 
-/// Bytes of a best path per site, in addition to those of the loss.
+/// Bytes per site of the best path, without those of the loss.
 ///
 /// A site is a lattice node: an encoder frame and a label position.
 const BEST_PATH_BYTES_PER_SITE: usize = 32;
