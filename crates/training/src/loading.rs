@@ -1,4 +1,6 @@
 //! Loads checkpoint, tokenizer and data of a run, checked against each other.
+//!
+//! `train` calls [`RunInputs::new`] before the run folder is changed.
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -33,7 +35,7 @@ const MAX_NAMED_WORDS: usize = 5;
 
 /// The folder of a run, and how the run starts in it.
 #[derive(Clone, Copy)]
-pub(crate) struct Origin<'a> {
+pub(crate) struct RunOrigin<'a> {
     pub folder: &'a RunFolder,
     pub start: StartMode,
     /// True if a resumed run may change its number of epochs.
@@ -75,7 +77,7 @@ impl RunInputs {
     /// Loads and checks all inputs of a run.
     pub fn new(
         recipe: &Recipe,
-        origin: Origin,
+        origin: RunOrigin,
         observer: &mut dyn Observer,
         stop: &AtomicBool,
     ) -> std::result::Result<Self, LoadError> {
@@ -98,9 +100,10 @@ impl RunInputs {
                 warnings.iter().for_each(|warning| observer.on_warning(warning));
                 let sets = DataSets { train: &train, dev: &dev, test: &test };
                 let context = RunContext::new(recipe, sets, origin, observer)?;
-                let warning = data_warnings::duplicates("data.train", &train);
+                let warning = data_warnings::duplicate_warning("data.train", &train);
                 warning.iter().for_each(|warning| observer.on_warning(warning));
-                let (train, note) = data_warnings::remove_long("data.train", train, recipe.batch.max_seconds);
+                let (train, note) =
+                    data_warnings::remove_long_utterances("data.train", train, recipe.batch.max_seconds);
                 notes.extend(note);
                 if train.is_empty() {
                     return Err(data::all_too_long().into());
@@ -113,16 +116,16 @@ impl RunInputs {
                 corpus.warnings().iter().for_each(|warning| observer.on_warning(warning));
                 let sets = DataSets { train: &corpus, dev: &dev, test: &test };
                 let context = RunContext::new(recipe, sets, origin, observer)?;
-                let (tokenizer, all) = (context.tokenizer.clone(), corpus.len());
+                let (tokenizer, num_listed) = (context.tokenizer.clone(), corpus.len());
                 let set = StreamedSet::new(corpus, tokenizer, recipe)?;
-                notes.extend(set.length_note(all));
+                notes.extend(set.length_note(num_listed));
                 (context, UnreadSet::Disk(Box::new(set)))
             }
         };
         let (RunContext { resumed, tokenizer, data }, train) = context_and_train;
         notes.iter().for_each(|note| observer.on_note(note));
         for (set, utterances) in [("data.dev", &dev), ("data.test", &test)] {
-            let warning = data_warnings::unknown_words(set, utterances, &tokenizer);
+            let warning = data_warnings::unknown_words_warning(set, utterances, &tokenizer);
             warning.iter().for_each(|warning| observer.on_warning(warning));
             let texts = utterances.iter().map(|utterance| utterance.text.as_str());
             let warnings = conversion_warnings(set, texts, &tokenizer);
@@ -145,8 +148,8 @@ impl RunInputs {
         // 3. Features and labels in memory, without bad items.
         let front_end = FrontEnd::new(&recipe.features)?;
         let mut bad = BTreeMap::new();
-        let mut record_bad_items = |set: &str, items: BadItems, count| {
-            items.check(set, count, recipe.data.max_bad)?;
+        let mut record_bad_items = |set: &str, items: BadItems, num_listed| {
+            items.check(set, num_listed, recipe.data.max_bad)?;
             items.warnings(set).iter().for_each(|warning| observer.on_warning(warning));
             bad.insert(set.to_owned(), items);
             Ok::<_, Error>(())
@@ -163,34 +166,34 @@ impl RunInputs {
                 }
                 UnreadSet::Memory(mut train, bad) => {
                     let (mut examples, mut items) = load_examples(&train, Some(&tokenizer))?;
-                    let count = train.len() + bad.left_out.len();
+                    let num_listed = train.len() + bad.left_out.len();
                     // In the order of the list, as the examples are.
-                    let mut omitted = items.left_out.iter().map(|item| item.id.as_str()).peekable();
-                    train.retain(|utterance| omitted.next_if_eq(&utterance.id.as_str()).is_none());
+                    let mut omitted_ids = items.left_out.iter().map(|item| item.id.as_str()).peekable();
+                    train.retain(|utterance| omitted_ids.next_if_eq(&utterance.id.as_str()).is_none());
                     let joined = data::joined_utterances(&train, recipe.augment.join, recipe.seed);
                     let (joined, joined_bad) = load_examples(&joined, Some(&tokenizer))?;
                     examples.extend(joined);
                     items.left_out.extend(joined_bad.left_out);
                     items.extend(bad);
-                    record_bad_items(TRAINING_SET, items, count)?;
+                    record_bad_items(TRAINING_SET, items, num_listed)?;
                     UtteranceStore::Memory(examples)
                 }
             };
             let (dev_examples, mut items) = load_examples(&dev, None)?;
-            let count = dev.len() + dev_bad.left_out.len();
+            let num_listed = dev.len() + dev_bad.left_out.len();
             items.extend(dev_bad);
-            record_bad_items("data.dev", items, count)?;
+            record_bad_items("data.dev", items, num_listed)?;
             let (test_examples, mut items) = load_examples(&test, None)?;
-            let count = test.len() + test_bad.left_out.len();
+            let num_listed = test.len() + test_bad.left_out.len();
             items.extend(test_bad);
-            record_bad_items("data.test", items, count)?;
+            record_bad_items("data.test", items, num_listed)?;
             Ok((train, dev_examples, test_examples))
         };
         let (train, dev, test) = match load_all() {
             Err(Error::Stopped) => {
                 return Err(LoadError::Stopped(resumed.map_or(0, |checkpoint| checkpoint.progress.step)));
             }
-            loaded => loaded?,
+            sets => sets?,
         };
         Ok(Self { resumed, pretrained, tokenizer, front_end, train, dev, test, data, bad })
     }
@@ -210,7 +213,7 @@ struct RunContext {
 }
 
 impl RunContext {
-    fn new(recipe: &Recipe, sets: DataSets, origin: Origin, observer: &mut dyn Observer) -> Result<Self> {
+    fn new(recipe: &Recipe, sets: DataSets, origin: RunOrigin, observer: &mut dyn Observer) -> Result<Self> {
         let resumed = read_resumed_checkpoint(recipe, sets, origin, observer)?;
         let tokenizer = match &resumed {
             Some(checkpoint) => checkpoint.tokenizer(&origin.folder.last_checkpoint())?,
@@ -241,7 +244,7 @@ fn is_encodable(recipe: &Recipe, text: &str) -> bool {
 pub fn train_tokenizer(recipe: &Recipe, texts: &[String], observer: &mut dyn Observer) -> Result<Tokenizer> {
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let options = recipe.tokens.options();
-    let trained = Tokenizer::train_with(&options, &texts).or_else(|error| {
+    let result = Tokenizer::train_with(&options, &texts).or_else(|error| {
         use speech::Error::{ReservedSymbol, SentenceMark};
         if !matches!(error, ReservedSymbol { .. } | SentenceMark { .. }) {
             return Err(error);
@@ -250,7 +253,7 @@ pub fn train_tokenizer(recipe: &Recipe, texts: &[String], observer: &mut dyn Obs
         let encodable: Vec<&str> = texts.iter().copied().filter(|text| is_encodable(recipe, text)).collect();
         if encodable.is_empty() { Err(error) } else { Tokenizer::train_with(&options, &encodable) }
     });
-    let tokenizer = trained.map_err(|error| setting_error("tokens", error))?;
+    let tokenizer = result.map_err(|error| setting_error("tokens", error))?;
     for warning in conversion_warnings(TRAINING_SET, texts.iter().copied(), &tokenizer) {
         observer.on_warning(&warning);
     }
@@ -273,27 +276,26 @@ pub fn train_tokenizer(recipe: &Recipe, texts: &[String], observer: &mut dyn Obs
     Ok(tokenizer)
 }
 
-/// Reads the checkpoint of a resumed run.
+/// Reads the checkpoint of a resumed run; none for a new run.
 ///
-/// Recipe and data must be the same.
-///
-/// Only the number of epochs may differ, if it was given outside of the recipe.
+/// Recipe and data must be the same. Only the number of epochs may differ, if it was given outside
+/// of the recipe.
 fn read_resumed_checkpoint(
     recipe: &Recipe,
     sets: DataSets,
-    origin: Origin,
+    origin: RunOrigin,
     observer: &mut dyn Observer,
 ) -> Result<Option<Checkpoint>> {
-    let Origin { folder, start, has_new_epochs } = origin;
+    let RunOrigin { folder, start, has_new_epochs } = origin;
     let last = folder.last_checkpoint();
     if !(matches!(start, StartMode::Resume | StartMode::ResumeChanged) && last.exists()) {
         return Ok(None);
     }
     let checkpoint = folder.read_last()?;
-    let mut old = Recipe::from_checkpoint(&checkpoint, &last)?;
+    let mut old_recipe = Recipe::from_checkpoint(&checkpoint, &last)?;
     let epochs = recipe.training.run.epochs;
-    let old_epochs = std::mem::replace(&mut old.training.run.epochs, epochs);
-    if let Some(difference) = recipe.difference(&old) {
+    let old_epochs = std::mem::replace(&mut old_recipe.training.run.epochs, epochs);
+    if let Some(difference) = recipe.difference(&old_recipe) {
         return Err(Error::checkpoint(&last, "a run with the same recipe", difference));
     }
     if epochs != old_epochs {

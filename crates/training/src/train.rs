@@ -7,7 +7,7 @@ use distributed::ProcessGroup;
 use crate::bad_item_log::BadItemLog;
 use crate::data::{BatchSource, LargestUtterance, TrainingSet, UtteranceStore};
 use crate::learner::Learner;
-use crate::loading::{LoadError, Origin, RunInputs};
+use crate::loading::{LoadError, RunInputs, RunOrigin};
 use crate::observer::{Observer, RunReport};
 use crate::rank_differences as differences;
 use crate::recipe::{CheckpointSelection, DataConfig, Recipe, RecipeOverrides};
@@ -98,7 +98,7 @@ pub fn train_with(
     // 2. Inputs: checkpoint of a resumed run, tokenizer, data.
     let stopped_outcome = |steps| Ok(RunOutcome { stopped: true, steps, dev: None, test: None });
     let mut steps = 0;
-    let origin = Origin { folder: &folder, start, has_new_epochs: overrides.epochs.is_some() };
+    let origin = RunOrigin { folder: &folder, start, has_new_epochs: overrides.epochs.is_some() };
     let inputs = RunInputs::new(&recipe, origin, observer, stop).map_err(|error| match error {
         LoadError::Failed(error) => error,
         LoadError::Stopped(steps_so_far) => {

@@ -264,7 +264,9 @@ proptest! {
     fn windows_give_as_many_rows_as_complete_audio(
         num_samples in 1usize..30_000,
         cuts in prop::collection::vec(0usize..30_000, 0..6),
-        (seconds, overlap) in prop::sample::select(vec![(1.0, 0.3), (0.5, 0.25), (0.33, 0.12), (2.0, 1.9), (20.0, 5.0)]),
+        (seconds, overlap) in prop::sample::select(
+            vec![(1.0, 0.3), (0.5, 0.25), (0.33, 0.12), (2.0, 1.9), (20.0, 5.0)]
+        ),
         factor in 1usize..3,
     ) {
         let (model, samples) = (bidirectional_model(factor), random(num_samples, 5, 0.3));
