@@ -1,7 +1,7 @@
 //! Fingerprints of data sets, which detect a resumed run with other data.
 //!
-//! A fingerprint is a text with eight digits for each utterance, so that an error can name the first
-//! difference. Checkpoints contain it, and ranks compare it.
+//! A fingerprint is a text with eight digits for each utterance, so that an error can name the
+//! first difference. Checkpoints contain it, and ranks compare it.
 use model::DataFingerprint;
 use speech::{AudioSegment, Utterance};
 

@@ -17,7 +17,7 @@ use recognizer::Evaluation;
 
 use crate::bad_item_log::BadItemLog;
 use crate::data::BatchSource;
-use crate::events::Events;
+use crate::events::EventWriter;
 use crate::learner::Learner;
 use crate::metrics::Metrics;
 use crate::observer::Observer;
@@ -57,7 +57,7 @@ pub struct Trainer<'a> {
     rank_seconds: Vec<f64>,
     /// Peak bytes of the plan, or 0.
     planned_bytes: u64,
-    events: Events,
+    event_writer: EventWriter,
     bad_item_log: BadItemLog,
 }
 
@@ -91,7 +91,7 @@ impl<'a> Trainer<'a> {
             metrics = folder.read_metrics(progress.epoch)?;
         }
         let (run, accumulate) = (run.clone(), accumulate.max(1));
-        let events = Events::new(&progress);
+        let event_writer = EventWriter::new(&progress);
         Ok(Trainer {
             learner,
             run,
@@ -104,7 +104,7 @@ impl<'a> Trainer<'a> {
             padding: 0.0,
             rank_seconds: Vec::new(),
             planned_bytes: 0,
-            events,
+            event_writer,
             bad_item_log: BadItemLog::default(),
         })
     }
@@ -113,12 +113,12 @@ impl<'a> Trainer<'a> {
     ///
     /// # Errors
     /// [`recognizer::Error::TooManyBad`].
-    pub(crate) fn with_bad_items(mut self, mut bad: BadItemLog) -> Result<Self> {
+    pub(crate) fn with_bad_items(mut self, mut log: BadItemLog) -> Result<Self> {
         if self.progress != Progress::default() {
-            bad.resume(self.folder.read_bad_items());
+            log.resume(self.folder.read_bad_items());
         }
-        bad.check()?;
-        self.bad_item_log = bad;
+        log.check()?;
+        self.bad_item_log = log;
         Ok(self)
     }
 
@@ -182,7 +182,7 @@ impl<'a> Trainer<'a> {
         if !self.writes() {
             return Ok(());
         }
-        self.events.write(self.folder.path())?;
+        self.event_writer.write(self.folder.path())?;
         self.save(&self.folder.last_checkpoint())?;
         // After the checkpoint: without it, other files would make the folder invalid.
         self.bad_item_log.sets().map_or(Ok(()), |sets| self.folder.write_bad_items(sets))

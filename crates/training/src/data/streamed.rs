@@ -1,7 +1,7 @@
 //! `StreamedSet`: a training set on disk, read and augmented batch by batch.
 //!
-//! [`TrainingSet`](super::TrainingSet) reads its utterances by index: first come those of the corpus
-//! that are not too long, then the concatenations.
+//! [`TrainingSet`](super::TrainingSet) reads its utterances by index: those of the corpus that are
+//! not too long come first, then the concatenations.
 use std::path::PathBuf;
 
 use rayon::prelude::*;

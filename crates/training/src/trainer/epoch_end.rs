@@ -87,7 +87,7 @@ impl Trainer<'_> {
 
     /// Writes the files of an epoch.
     fn write_epoch(&mut self, metrics: &Metrics, is_best: bool, observer: &mut dyn Observer) -> Result<()> {
-        self.events.add_epoch(metrics);
+        self.event_writer.add_epoch(metrics);
         if is_best {
             self.save(&self.folder.best_checkpoint())?;
         }
