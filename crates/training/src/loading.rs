@@ -54,9 +54,9 @@ pub(crate) struct RunInputs {
     pub train: UtteranceStore,
     pub dev: Vec<Example>,
     pub test: Vec<Example>,
-    pub data: DataFingerprint,
+    pub fingerprint: DataFingerprint,
     /// Bad items by set.
-    pub bad: BTreeMap<String, BadItems>,
+    pub bad_items: BTreeMap<String, BadItems>,
 }
 
 /// Why inputs were not loaded.
@@ -86,18 +86,17 @@ impl RunInputs {
             true => Ok(UtteranceList::default()),
             false => data::read_manifests(set, manifests),
         };
-        let UtteranceList { utterances: dev, bad: dev_bad, warnings } =
-            read_list("data.dev", &recipe.data.dev)?;
-        warnings.iter().for_each(|warning| observer.on_warning(warning));
-        let UtteranceList { utterances: test, bad: test_bad, warnings } =
-            read_list("data.test", &recipe.data.test)?;
-        warnings.iter().for_each(|warning| observer.on_warning(warning));
+        let dev_list = read_list("data.dev", &recipe.data.dev)?;
+        dev_list.warnings.iter().for_each(|warning| observer.on_warning(warning));
+        let test_list = read_list("data.test", &recipe.data.test)?;
+        test_list.warnings.iter().for_each(|warning| observer.on_warning(warning));
+        let (dev, test) = (dev_list.utterances, test_list.utterances);
         let mut notes = Vec::new();
         let context_and_train = match recipe.data.stream {
             false => {
                 let train_list = data::read_manifests("data.train", &recipe.data.train)?;
-                let UtteranceList { utterances: train, bad, warnings } = train_list;
-                warnings.iter().for_each(|warning| observer.on_warning(warning));
+                train_list.warnings.iter().for_each(|warning| observer.on_warning(warning));
+                let train = train_list.utterances;
                 let sets = DataSets { train: &train, dev: &dev, test: &test };
                 let context = RunContext::new(recipe, sets, origin, observer)?;
                 let warning = data_warnings::duplicate_warning("data.train", &train);
@@ -108,7 +107,7 @@ impl RunInputs {
                 if train.is_empty() {
                     return Err(data::all_too_long().into());
                 }
-                (context, UnreadSet::Memory(train, bad))
+                (context, UnreadSet::Memory(train, train_list.bad))
             }
             true => {
                 let corpus = Corpus::open(&recipe.data.train, data::index_folder(recipe).as_deref());
@@ -122,7 +121,7 @@ impl RunInputs {
                 (context, UnreadSet::Disk(Box::new(set)))
             }
         };
-        let (RunContext { resumed, tokenizer, data }, train) = context_and_train;
+        let (RunContext { resumed, tokenizer, fingerprint }, train) = context_and_train;
         notes.iter().for_each(|note| observer.on_note(note));
         for (set, utterances) in [("data.dev", &dev), ("data.test", &test)] {
             let warning = data_warnings::unknown_words_warning(set, utterances, &tokenizer);
@@ -147,11 +146,11 @@ impl RunInputs {
 
         // 3. Features and labels in memory, without bad items.
         let front_end = FrontEnd::new(&recipe.features)?;
-        let mut bad = BTreeMap::new();
+        let mut bad_items = BTreeMap::new();
         let mut record_bad_items = |set: &str, items: BadItems, num_listed| {
             items.check(set, num_listed, recipe.data.max_bad)?;
             items.warnings(set).iter().for_each(|warning| observer.on_warning(warning));
-            bad.insert(set.to_owned(), items);
+            bad_items.insert(set.to_owned(), items);
             Ok::<_, Error>(())
         };
         let conversion = Conversion { resample: recipe.features.resample, ..Conversion::default() };
@@ -164,28 +163,28 @@ impl RunInputs {
                     record_bad_items(TRAINING_SET, set.bad().clone(), set.listed_count())?;
                     UtteranceStore::Disk(set)
                 }
-                UnreadSet::Memory(mut train, bad) => {
+                UnreadSet::Memory(mut train, bad_samples) => {
                     let (mut examples, mut items) = load_examples(&train, Some(&tokenizer))?;
-                    let num_listed = train.len() + bad.left_out.len();
+                    let num_listed = train.len() + bad_samples.left_out.len();
                     // In the order of the list, as the examples are.
                     let mut omitted_ids = items.left_out.iter().map(|item| item.id.as_str()).peekable();
                     train.retain(|utterance| omitted_ids.next_if_eq(&utterance.id.as_str()).is_none());
                     let joined = data::joined_utterances(&train, recipe.augment.join, recipe.seed);
-                    let (joined, joined_bad) = load_examples(&joined, Some(&tokenizer))?;
-                    examples.extend(joined);
-                    items.left_out.extend(joined_bad.left_out);
-                    items.extend(bad);
+                    let (joined_examples, joined_items) = load_examples(&joined, Some(&tokenizer))?;
+                    examples.extend(joined_examples);
+                    items.left_out.extend(joined_items.left_out);
+                    items.extend(bad_samples);
                     record_bad_items(TRAINING_SET, items, num_listed)?;
                     UtteranceStore::Memory(examples)
                 }
             };
             let (dev_examples, mut items) = load_examples(&dev, None)?;
-            let num_listed = dev.len() + dev_bad.left_out.len();
-            items.extend(dev_bad);
+            let num_listed = dev.len() + dev_list.bad.left_out.len();
+            items.extend(dev_list.bad);
             record_bad_items("data.dev", items, num_listed)?;
             let (test_examples, mut items) = load_examples(&test, None)?;
-            let num_listed = test.len() + test_bad.left_out.len();
-            items.extend(test_bad);
+            let num_listed = test.len() + test_list.bad.left_out.len();
+            items.extend(test_list.bad);
             record_bad_items("data.test", items, num_listed)?;
             Ok((train, dev_examples, test_examples))
         };
@@ -195,13 +194,15 @@ impl RunInputs {
             }
             sets => sets?,
         };
-        Ok(Self { resumed, pretrained, tokenizer, front_end, train, dev, test, data, bad })
+        Ok(Self { resumed, pretrained, tokenizer, front_end, train, dev, test, fingerprint, bad_items })
     }
 }
 
 /// A training set whose audio is not read yet.
 enum UnreadSet {
+    /// Utterances to be read into memory, and the unusable samples of shards.
     Memory(Vec<Utterance>, BadItems),
+    /// Utterances that stay on disk.
     Disk(Box<StreamedSet>),
 }
 
@@ -209,7 +210,7 @@ enum UnreadSet {
 struct RunContext {
     resumed: Option<Checkpoint>,
     tokenizer: Tokenizer,
-    data: DataFingerprint,
+    fingerprint: DataFingerprint,
 }
 
 impl RunContext {
@@ -224,7 +225,7 @@ impl RunContext {
                 train_tokenizer(recipe, &texts.collect::<Result<Vec<String>>>()?, observer)?
             }
         };
-        Ok(RunContext { resumed, tokenizer, data: sets.fingerprint()? })
+        Ok(RunContext { resumed, tokenizer, fingerprint: sets.fingerprint()? })
     }
 }
 

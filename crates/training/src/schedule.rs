@@ -33,7 +33,7 @@ pub struct StepPosition {
 /// Returns the learning rate of an optimizer step.
 pub fn learning_rate(config: &OptimizerConfig, position: StepPosition) -> f64 {
     let StepPosition { step, progress, .. } = position;
-    let OptimizerConfig { learning_rate: rate, floor, .. } = *config;
+    let (rate, floor) = (config.learning_rate, config.floor);
     let warmup_factor = match config.warmup_steps {
         0 => 1.0,
         steps => ((step + 1) as f64 / steps as f64).min(1.0),

@@ -83,11 +83,12 @@ pub fn train_with(
     let folder = group.agree(run_folder)?;
     let resumes = matches!(start, StartMode::Resume | StartMode::ResumeChanged);
     let DataConfig { train, dev, test, .. } = &recipe.data;
-    let weights = &recipe.init.pretrained.weights;
+    let pretrained_weights = &recipe.init.pretrained.weights;
     let inputs = train.iter().chain(dev).chain(test).map(|path| path.as_path());
     // A resumed run may use the recipe in its folder.
     let is_resumed = resumes && folder.last_checkpoint().exists();
-    let new_inputs = [Some(recipe_path), weights.as_deref()].into_iter().flatten().filter(|_| !is_resumed);
+    let new_inputs =
+        [Some(recipe_path), pretrained_weights.as_deref()].into_iter().flatten().filter(|_| !is_resumed);
     let inputs_differ_from_outputs = folder.expect_no_overwritten_input(inputs.chain(new_inputs));
     if let Err(error) = group.agree(inputs_differ_from_outputs) {
         folder.discard();
@@ -116,7 +117,8 @@ pub fn train_with(
             return if let Error::Stopped = error { stopped_outcome(steps) } else { Err(error) };
         }
     };
-    let RunInputs { resumed, pretrained, tokenizer, front_end, train, dev, test, data, bad } = inputs;
+    let RunInputs { resumed, pretrained, tokenizer, front_end, train, dev, test, fingerprint, bad_items } =
+        inputs;
     // 3. Model, memory plan and batches, checked before the folder is changed.
     let source = TrainingSet::new(&train, &recipe, &front_end);
     let new_model_and_batches = || -> Result<_> {
@@ -145,8 +147,8 @@ pub fn train_with(
     };
     let progress = resumed.as_ref().map(|checkpoint| &checkpoint.progress);
     let tokenizer_json = tokenizer.to_json()?;
-    let state = rank_differences::state_settings(&tokenizer_json, progress, &bad);
-    let model_and_batches = rank_differences::expect_equal_data(group, &data)
+    let state = rank_differences::state_settings(&tokenizer_json, progress, &bad_items);
+    let model_and_batches = rank_differences::expect_equal_data(group, &fingerprint)
         .and_then(|()| rank_differences::expect_equal_settings(group, &state))
         .and_then(|()| new_model_and_batches());
     let (model, source, plan) = match group.agree(model_and_batches) {
@@ -161,19 +163,20 @@ pub fn train_with(
         kernels::release_freed_memory();
     }
     // 4. Trainer; from here on, rank 0 writes to the folder.
-    let metadata = CheckpointMetadata { recipe: text.clone(), tokenizer: tokenizer_json, data: Some(data) };
+    let metadata =
+        CheckpointMetadata { recipe: text.clone(), tokenizer: tokenizer_json, data: Some(fingerprint) };
     let learner = Learner::new(model, &recipe.optimizer)?.with_plan(plan);
-    let bad_of = |name: &str| bad.get(&format!("data.{name}")).cloned().unwrap_or_default();
+    let bad_of = |name: &str| bad_items.get(&format!("data.{name}")).cloned().unwrap_or_default();
     let (dev_bad, test_bad) = (bad_of("dev"), bad_of("test"));
     // Bad items of a set in memory are already checked, and steps add none.
     let num_listed = match &train {
         UtteranceStore::Memory(_) => usize::MAX,
         UtteranceStore::Disk(set) => set.listed_count(),
     };
-    let bad = BadItemLog::new(bad, num_listed, recipe.data.max_bad);
+    let bad_item_log = BadItemLog::new(bad_items, num_listed, recipe.data.max_bad);
     let (run, accumulate) = (&recipe.training.run, recipe.batch.accumulate);
     let trainer = Trainer::new(learner, run, accumulate, metadata, &folder, resumed.as_ref(), &mut *group)?;
-    let mut trainer = trainer.with_bad_items(bad)?;
+    let mut trainer = trainer.with_bad_items(bad_item_log)?;
     let first_write = match is_writer {
         true => folder
             .clear(resumed.as_ref().map(|checkpoint| &checkpoint.progress))

@@ -43,7 +43,7 @@ pub type Validator<'a> = dyn FnMut(&Model, &mut ProcessGroup) -> Result<Option<E
 /// The training loop over epochs in a run folder; rank 0 writes.
 pub struct Trainer<'a> {
     learner: Learner,
-    run: RunConfig,
+    run_config: RunConfig,
     /// Batches of a step.
     batches_per_step: usize,
     metadata: CheckpointMetadata,
@@ -72,7 +72,7 @@ impl<'a> Trainer<'a> {
     /// cannot be read.
     pub fn new(
         mut learner: Learner,
-        run: &RunConfig,
+        run_config: &RunConfig,
         accumulate: usize,
         metadata: CheckpointMetadata,
         folder: &'a RunFolder,
@@ -90,12 +90,11 @@ impl<'a> Trainer<'a> {
                 .map_err(|source| Error::Inside { path, source: Box::new(source) })?;
             metrics = folder.read_metrics(progress.epoch)?;
         }
-        let (run, accumulate) = (run.clone(), accumulate.max(1));
         let event_writer = EventWriter::new(&progress);
         Ok(Trainer {
             learner,
-            run,
-            batches_per_step: accumulate,
+            run_config: run_config.clone(),
+            batches_per_step: accumulate.max(1),
             metadata,
             folder,
             group,
@@ -160,7 +159,7 @@ impl<'a> Trainer<'a> {
         observer: &mut dyn Observer,
         stop: &AtomicBool,
     ) -> Result<bool> {
-        while self.progress.epoch < self.run.epochs {
+        while self.progress.epoch < self.run_config.epochs {
             let started = Instant::now();
             if !self.train_epoch(source, observer, stop)? {
                 let saved = self.save_last();

@@ -137,7 +137,8 @@ impl StreamedSet {
         let num_omitted = num_listed - self.corpus_indices.len();
         let note = || {
             format!(
-                "data.train: {num_omitted} of {num_listed} utterances are longer than batch.max_seconds and left out"
+                "data.train: {num_omitted} of {num_listed} utterances are longer than batch.max_seconds and \
+                 left out"
             )
         };
         (num_omitted > 0).then(note)

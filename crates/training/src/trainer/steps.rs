@@ -99,7 +99,7 @@ impl Trainer<'_> {
                     return Err(error);
                 }
                 // The end of the epoch writes its own checkpoint.
-                let interval = self.run.checkpoint_every;
+                let interval = self.run_config.checkpoint_every;
                 let is_last = self.progress.batch == epoch_batches;
                 if interval > 0 && !is_last && self.progress.step.is_multiple_of(interval) {
                     let saved = self.save_last();
@@ -122,7 +122,7 @@ impl Trainer<'_> {
         epoch_batches: u64,
         observer: &mut dyn Observer,
     ) -> Result<()> {
-        let policy = NonFinitePolicy { max_in_a_row: self.run.skip_nonfinite };
+        let policy = NonFinitePolicy { max_in_a_row: self.run_config.skip_nonfinite };
         let progress = &mut self.progress;
         let is_skipped = policy.skips(
             &error,
@@ -168,7 +168,8 @@ impl Trainer<'_> {
         // Steps before this epoch; later epochs count like this one.
         let steps_of = |batches: u64| batches.div_ceil(self.batches_per_step as u64);
         let steps = step + nonfinite - steps_of(batch);
-        let steps = steps.saturating_add(steps_of(epoch_batches).saturating_mul(self.run.epochs - epoch));
+        let steps =
+            steps.saturating_add(steps_of(epoch_batches).saturating_mul(self.run_config.epochs - epoch));
         let report = StepReport {
             epoch,
             batch: self.progress.batch - 1,
@@ -191,7 +192,7 @@ impl Trainer<'_> {
     /// `batches` is the number of batches of the epoch.
     fn next_position(&self, batches: u64) -> StepPosition {
         let Progress { epoch, batch, step, .. } = self.progress;
-        let progress = (epoch as f64 + batch as f64 / batches as f64) / self.run.epochs as f64;
+        let progress = (epoch as f64 + batch as f64 / batches as f64) / self.run_config.epochs as f64;
         StepPosition {
             epoch,
             step,

@@ -7,7 +7,7 @@ use training::{StartMode, train};
 
 use super::toy::{RECIPE, Toy};
 
-/// Repetitions of the corpus in one epoch, which reduce the number of checkpoints.
+/// Repetitions of the corpus in one epoch: fewer epochs write fewer checkpoints.
 const REPETITIONS: usize = 40;
 /// Smallest number of words with the same time in alignment and search.
 ///
