@@ -216,6 +216,7 @@ impl Searcher {
                 })?
             }
             SearchKind::Beam { search, ctc_weight, nbest } => {
+                // The prefix scores of the CTC head are a fusion of each utterance.
                 let fusions = match ctc_weight {
                     Some(weight) => {
                         with_utterance_rows(&ctc_log_probs(model, &encoded)?, &lengths, |rows, classes| {
@@ -263,6 +264,7 @@ impl Searcher {
                 })?
             }
             SearchKind::Lattice(search) => {
+                // The lattice reads encoder rows without a projection.
                 let gnat = model.lattice().ok_or_else(no_lattice)?;
                 let num_frames = counts_tensor(&lengths)?;
                 match *search {

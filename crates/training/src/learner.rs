@@ -245,6 +245,7 @@ impl Learner {
         position: &StepPosition,
         terms: Option<&GradientTerms>,
     ) -> Result<LossSums> {
+        // 1. The losses; errors name the utterances.
         let StepPosition { step, progress, .. } = *position;
         let config = self.model.config();
         let utterances = || batch.ids.clone();
@@ -262,9 +263,9 @@ impl Learner {
             },
             error => error,
         })?;
+        // 2. The sums of the report, and the mean that the step minimizes.
         let (loss, mut skipped) = sum_finite(&losses.transducer);
         let (simple_loss, _) = sum_finite(losses.simple.as_deref().unwrap_or_default());
-        // The sums of the report, and the mean that the step minimizes.
         let (mut mean_loss, mut ctc_loss) = (losses.mean, 0.0);
         if let Some((ctc_losses, ctc_mean)) = losses.ctc {
             let (ctc_sum, without_path) = sum_finite(&ctc_losses);
@@ -277,6 +278,7 @@ impl Learner {
             let (what, found, source) = ("loss".into(), Some(total_loss), None);
             return Err(Error::Diverged { step, what, found, utterances: utterances(), source });
         }
+        // 3. The backward pass.
         gradients.backward(&mean_loss, hooks)?;
         let (utterances, audio_seconds) = (batch.labels.len() as u64, batch.audio_seconds);
         Ok(LossSums { utterances, skipped, loss, ctc_loss, simple_loss, audio_seconds })

@@ -91,6 +91,7 @@ impl RunInputs {
         let test_list = read_list("data.test", &recipe.data.test)?;
         test_list.warnings.iter().for_each(|warning| observer.on_warning(warning));
         let (dev, test) = (dev_list.utterances, test_list.utterances);
+        // Notes follow the warnings about the training set.
         let mut notes = Vec::new();
         let context_and_train = match recipe.data.stream {
             false => {
@@ -123,6 +124,7 @@ impl RunInputs {
         };
         let (RunContext { resumed, tokenizer, fingerprint }, train) = context_and_train;
         notes.iter().for_each(|note| observer.on_note(note));
+        // Warnings about texts that the tokenizer cannot encode or converts.
         for (set, utterances) in [("data.dev", &dev), ("data.test", &test)] {
             let warning = data_warnings::unknown_words_warning(set, utterances, &tokenizer);
             warning.iter().for_each(|warning| observer.on_warning(warning));

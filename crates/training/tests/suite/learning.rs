@@ -32,6 +32,7 @@ fn expect_learning(changes: &[(&str, &str)]) -> HashMap<String, String> {
     assert_eq!(test.overall.wer, 0.0, "{:?}", test.transcripts);
     assert_eq!(outcome.dev.unwrap().overall.wer, 0.0);
 
+    // The recognizer gives the texts of the final evaluation, in batches and one by one.
     let recognizer = Recognizer::load(&folder.join("best.safetensors")).unwrap();
     let utterances = speech::read_manifest(&toy.path("train.jsonl")).unwrap();
     let batched = evaluate(&recognizer, &utterances).unwrap();
