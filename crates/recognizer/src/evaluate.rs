@@ -91,10 +91,10 @@ impl Evaluation {
     /// line `{"id": ..., "left_out": REASON}` for each unusable utterance follows.
     pub fn hypotheses(&self) -> String {
         let transcripts = self.transcripts.iter().map(to_json_line);
-        let left_out = self.bad.left_out.iter();
-        let left_out = left_out
-            .map(|item| to_json_line(&ExcludedLine { id: item.id.clone(), left_out: item.reason.clone() }));
-        transcripts.chain(left_out).collect()
+        let to_excluded_line = |item: &ExcludedUtterance| {
+            to_json_line(&ExcludedLine { id: item.id.clone(), left_out: item.reason.clone() })
+        };
+        transcripts.chain(self.bad.left_out.iter().map(to_excluded_line)).collect()
     }
 
     /// Reads the lines of [`Self::hypotheses`]; blank lines are skipped.

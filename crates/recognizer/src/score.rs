@@ -182,7 +182,8 @@ impl Score {
         let transcripts: Vec<&Transcript> = transcripts.into_iter().collect();
         let interval =
             |counts: &[ErrorCounts]| bootstrap_interval(counts, BOOTSTRAP_RESAMPLES, BOOTSTRAP_SEED);
-        // Total, interval over utterances and, if there are several, over speakers.
+        // Returns the total, the interval over utterances and, if there are several speakers, their
+        // number and the interval over them.
         let summarize = |counts: fn(&Transcript) -> ErrorCounts| {
             let counts_by_utterance: Vec<ErrorCounts> =
                 transcripts.iter().map(|transcript| counts(transcript)).collect();

@@ -245,6 +245,7 @@ impl Learner {
         position: &StepPosition,
         terms: Option<&GradientTerms>,
     ) -> Result<LossSums> {
+        // 1. The losses; errors name the utterances.
         let StepPosition { step, progress, .. } = *position;
         let config = self.model.config();
         let utterances = || batch.ids.clone();
@@ -262,21 +263,23 @@ impl Learner {
             },
             error => error,
         })?;
+        // 2. The sums of the report, and the mean that the step minimizes.
         let (loss, mut skipped) = sum_finite(&losses.transducer);
         let (simple_loss, _) = sum_finite(losses.simple.as_deref().unwrap_or_default());
-        let (mut objective, mut ctc_loss) = (losses.mean, 0.0);
-        if let Some((values, tensor)) = losses.ctc {
-            let (value, without_path) = sum_finite(&values);
-            ctc_loss = value;
+        let (mut mean_loss, mut ctc_loss) = (losses.mean, 0.0);
+        if let Some((ctc_losses, ctc_mean)) = losses.ctc {
+            let (ctc_sum, without_path) = sum_finite(&ctc_losses);
+            ctc_loss = ctc_sum;
             skipped = skipped.max(without_path);
-            objective = (objective + (tensor * config.terms.ctc_weight(progress))?)?;
+            mean_loss = (mean_loss + (ctc_mean * config.terms.ctc_weight(progress))?)?;
         }
-        let total = loss + simple_loss + ctc_loss;
-        if !total.is_finite() {
-            let (what, found, source) = ("loss".into(), Some(total), None);
+        let total_loss = loss + simple_loss + ctc_loss;
+        if !total_loss.is_finite() {
+            let (what, found, source) = ("loss".into(), Some(total_loss), None);
             return Err(Error::Diverged { step, what, found, utterances: utterances(), source });
         }
-        gradients.backward(&objective, hooks)?;
+        // 3. The backward pass.
+        gradients.backward(&mean_loss, hooks)?;
         let (utterances, audio_seconds) = (batch.labels.len() as u64, batch.audio_seconds);
         Ok(LossSums { utterances, skipped, loss, ctc_loss, simple_loss, audio_seconds })
     }

@@ -1,4 +1,7 @@
 //! `StreamedSet`: a training set on disk, read and augmented batch by batch.
+//!
+//! [`TrainingSet`](super::TrainingSet) reads its utterances by index: those of the corpus that are
+//! not too long come first, then the concatenations.
 use std::path::PathBuf;
 
 use rayon::prelude::*;
@@ -70,13 +73,13 @@ impl StreamedSet {
             bad: BadItems::default(),
         };
         set.bad = bad_samples(&set.corpus);
-        let unusable = set.find_bad()?;
-        set.bad.extend(unusable);
+        let bad_items = set.find_bad_items()?;
+        set.bad.extend(bad_items);
         Ok(set)
     }
 
     /// Finds the utterances that cannot be used, without reading audio.
-    fn find_bad(&self) -> Result<BadItems> {
+    fn find_bad_items(&self) -> Result<BadItems> {
         let check = |index: usize| -> Result<(String, Result<()>)> {
             let utterance = match self.read_entry(index) {
                 Err(error) if bad_items::is_item_error(&error) => {
@@ -91,10 +94,11 @@ impl StreamedSet {
             };
             Ok((utterance.id, result))
         };
-        let checked: Vec<_> = (0..self.corpus_indices.len()).into_par_iter().map(check).collect();
+        // Results are collected, so that bad items are in the order of the list.
+        let results: Vec<_> = (0..self.corpus_indices.len()).into_par_iter().map(check).collect();
         let mut bad = BadItems::default();
-        for checked in checked {
-            let (id, result) = checked?;
+        for result in results {
+            let (id, result) = result?;
             bad_items::record_bad(&id, result, &mut bad)?;
         }
         Ok(bad)
@@ -128,15 +132,16 @@ impl StreamedSet {
         self.corpus_indices.len() + self.concatenations.len()
     }
 
-    /// Returns a note about the utterances that are too long, of `all`.
-    pub(crate) fn length_note(&self, all: usize) -> Option<String> {
-        let omitted = all - self.corpus_indices.len();
+    /// Returns a note about the utterances that are too long, of `num_listed`.
+    pub(crate) fn length_note(&self, num_listed: usize) -> Option<String> {
+        let num_omitted = num_listed - self.corpus_indices.len();
         let note = || {
             format!(
-                "data.train: {omitted} of {all} utterances are longer than batch.max_seconds and left out"
+                "data.train: {num_omitted} of {num_listed} utterances are longer than batch.max_seconds and \
+                 left out"
             )
         };
-        (omitted > 0).then(note)
+        (num_omitted > 0).then(note)
     }
 
     /// Returns the length of an utterance, known without reading it.
@@ -144,7 +149,9 @@ impl StreamedSet {
         let seconds_of = |index: usize| self.corpus.seconds(self.corpus_indices[index] as usize);
         match index.checked_sub(self.corpus_indices.len()) {
             None => seconds_of(index),
-            Some(joined) => self.concatenations[joined].iter().map(|&part| seconds_of(part)).sum(),
+            Some(concatenation) => {
+                self.concatenations[concatenation].iter().map(|&part| seconds_of(part)).sum()
+            }
         }
     }
 
@@ -160,8 +167,8 @@ impl StreamedSet {
         let read_single = |index: usize| Ok(self.corpus.utterance(self.corpus_indices[index] as usize)?);
         match index.checked_sub(self.corpus_indices.len()) {
             None => read_single(index),
-            Some(joined) => {
-                let parts: Vec<Utterance> = self.concatenations[joined]
+            Some(concatenation) => {
+                let parts: Vec<Utterance> = self.concatenations[concatenation]
                     .iter()
                     .map(|&part| read_single(part))
                     .collect::<Result<_>>()?;
@@ -237,8 +244,8 @@ impl StreamedSet {
         bad: &mut BadItems,
     ) -> Result<()> {
         let count_before = bad.left_out.len();
-        let parts =
-            index.checked_sub(self.corpus_indices.len()).map(|joined| self.concatenations[joined].as_slice());
+        let concatenation = index.checked_sub(self.corpus_indices.len());
+        let parts = concatenation.map(|concatenation| self.concatenations[concatenation].as_slice());
         for &part in parts.unwrap_or_default() {
             let result = self.read_entry(part).and_then(|utterance| {
                 self.encode_labels(&utterance)?;
