@@ -68,8 +68,9 @@ fn compare_forward<F: Element, S: Semiring<Weight = f64>>(
     context: &FullNGram,
     alignment: AlignmentLattice,
 ) -> Result<(), RunError> {
-    for string in ["", "string_"] {
-        let name = |tensor: &str| format!("{key}/{string}{tensor}");
+    // Tensors of given labels have the prefix `string_`.
+    for prefix in ["", "string_"] {
+        let name = |tensor: &str| format!("{key}/{prefix}{tensor}");
         let [_, width] = check.file.shape(&name("alpha"))?;
         let mut alphas = Vec::new();
         for (b, alpha) in check.file.rows(&name("alpha"), width)?.enumerate() {
@@ -78,7 +79,7 @@ fn compare_forward<F: Element, S: Semiring<Weight = f64>>(
                 utterance_values(check.file, &name("lexical"), b)?,
             );
             let arcs = Arcs { blank: &blank[..], lexical: &lexical };
-            alphas.extend(if string.is_empty() {
+            alphas.extend(if prefix.is_empty() {
                 forward_step::<S>(context, alignment, arcs, alpha)?
             } else {
                 string_forward_step::<S>(alignment, arcs, alpha)?
@@ -98,7 +99,7 @@ fn compare_backward<F: Element>(
 ) -> Result<(), RunError> {
     let name = |tensor: &str| format!("{key}/{tensor}");
     let [_, states] = check.file.shape(&name("alpha"))?;
-    let row = |tensor: &str, b: usize| -> Result<&[f64], RunError> {
+    let utterance_row = |tensor: &str, b: usize| -> Result<&[f64], RunError> {
         Ok(check.file.rows(&name(tensor), states)?.nth(b).unwrap_or_default())
     };
     let totals = &check.file.get(&name("log_z"))?.values;
@@ -109,7 +110,13 @@ fn compare_backward<F: Element>(
             utterance_values(check.file, &name("lexical"), b)?,
         );
         let arcs = Arcs { blank: &blank[..], lexical: &lexical };
-        let sums = arc_sums_step::<Log>(context, alignment, arcs, row("alpha", b)?, row("beta", b)?)?;
+        let sums = arc_sums_step::<Log>(
+            context,
+            alignment,
+            arcs,
+            utterance_row("alpha", b)?,
+            utterance_row("beta", b)?,
+        )?;
         let (blank, lexical) = sums.marginals(total);
         betas.extend(sums.beta);
         blank_marginals.push(blank);
