@@ -8,7 +8,7 @@ use rnnt_loss::Targets;
 
 use super::case::{LossSizes, Posteriors};
 use super::error::Result;
-use super::measurement::CaseShape;
+use super::workload::CaseShape;
 
 /// A padded batch and a head; all values are written and hence resident.
 pub struct LossInputs {
@@ -68,8 +68,8 @@ impl BatchSizes {
 ///
 /// From T to .907 T frames and from U to .542 U labels (arXiv 2211.16270).
 pub fn ragged_lengths(batch: usize, frames: usize, labels: usize) -> (Vec<usize>, Vec<usize>) {
-    let decreasing = |max: usize, share: f64| -> Vec<usize> {
-        let step = share / batch.saturating_sub(1).max(1) as f64;
+    let decreasing = |max: usize, total_decrease: f64| -> Vec<usize> {
+        let step = total_decrease / batch.saturating_sub(1).max(1) as f64;
         (0..batch).map(|i| (max as f64 * (1.0 - step * i as f64)).round() as usize).collect()
     };
     (decreasing(frames, 0.093), decreasing(labels, 0.458))
@@ -121,9 +121,12 @@ impl LossInputs {
             Posteriors::Flat => (0.02, 4.0, (classes as f32).ln() + 1.0),
             Posteriors::Peaked => (6.0, 1.5, (classes as f32).ln() + 3.0),
         };
+        // Component k of the code of a class: 0.5 or -0.5.
         let code =
             |class: u32, k: usize| 0.5 * uniform(5, u64::from(class) * hidden as u64 + k as u64).signum();
+        // With this scale, the score of a code, after tanh, by its own class is the margin.
         let scale = margin / (0.5 * 0.5f32.tanh() * (hidden - 1) as f32);
+        // Rows of frames and label positions.
         for b in 0..self.targets.batch() {
             let (frames, labels) = (self.targets.frames(b), self.targets.labels(b));
             for t in 0..max_frames {
@@ -138,6 +141,7 @@ impl LossInputs {
                 row[0] = -(u as f32) / width;
             }
         }
+        // Head.
         for (class, row) in self.weight.chunks_exact_mut(hidden).enumerate() {
             row.iter_mut().enumerate().for_each(|(k, w)| *w = scale * code(class as u32, k));
             row[0] = slope;

@@ -2,8 +2,8 @@
 use serde::Serialize;
 
 use super::case::TrainWork;
-use super::measurement::median;
-use super::measurement::{CaseShape, PartTimes, TrainingReport};
+use super::workload::median;
+use super::workload::{CaseShape, PartTimes, TrainingReport};
 
 /// Width of an encoder input row: 80 mel bands of 3 frames.
 const INPUT_WIDTH: usize = 240;
@@ -120,7 +120,7 @@ pub struct LowerBounds {
 
 /// Speed of training.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Training {
+pub struct TrainingSpeed {
     /// Medians over the processes.
     #[serde(flatten)]
     pub report: TrainingReport,
@@ -130,7 +130,7 @@ pub struct Training {
     pub lower_bounds: LowerBounds,
 }
 
-impl Training {
+impl TrainingSpeed {
     /// Computes speed and lower bounds from the median time of a step.
     ///
     /// Returns none without reports.
@@ -200,10 +200,10 @@ mod tests {
             streamed: 50.0,
         };
         let reports = [report(100.0), report(300.0), report(200.0)];
-        let training = Training::new(&reports, 500.0, Some(4_000_000_000), Some(400.0)).unwrap();
+        let training = TrainingSpeed::new(&reports, 500.0, Some(4_000_000_000), Some(400.0)).unwrap();
         let LowerBounds { products, recurrent, optimizer } = training.lower_bounds;
         assert_eq!((products, recurrent, optimizer), (Some(10.0), 10.0, 10.0));
         assert_eq!(training.utterances_per_second, 8.0);
-        assert!(Training::new(&[], 1.0, None, None).is_none());
+        assert!(TrainingSpeed::new(&[], 1.0, None, None).is_none());
     }
 }

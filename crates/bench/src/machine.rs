@@ -1,4 +1,4 @@
-//! Description of the machine, and resident memory of this process.
+//! Description of the benchmark machine, and resident memory of this process.
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;

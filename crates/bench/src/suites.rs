@@ -1,4 +1,4 @@
-//! Command-line suites of the benchmark, with their cases and systems.
+//! Suites of the program `bench`: names on the command line, cases and systems.
 mod losses;
 mod models;
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::Result;
-use crate::out::warnln;
+use crate::printing::warnln;
 
 /// Exit status of a command that a signal ended: 128 + SIGINT.
 pub const STOPPED_STATUS: u8 = 130;

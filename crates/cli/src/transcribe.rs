@@ -1,5 +1,5 @@
 //! `panda transcribe CHECKPOINT AUDIO...`: transcribes files, or audio as it arrives.
-mod durations;
+mod duration_histogram;
 mod stdin;
 mod streaming;
 
@@ -17,8 +17,8 @@ use crate::audio::{AudioArguments, SilenceArguments};
 use crate::captions::CaptionArguments;
 use crate::error::{Error, Result, chain};
 use crate::numbers;
-use crate::out::{formatted, outln, warnln};
-use crate::outputs::{self, TranscriptPath};
+use crate::output_files::{self, TranscriptPath};
+use crate::printing::{outln, print_machine_readable, warnln};
 use crate::search::SearchArguments;
 use crate::shard::{self, Shard};
 
@@ -83,7 +83,7 @@ pub struct LongArguments {
         long,
         value_name = "SECONDS",
         default_value_t = WindowConfig::default().seconds,
-        value_parser = numbers::window
+        value_parser = numbers::positive_seconds
     )]
     window: f64,
     /// Overlap of consecutive windows [default: a quarter of --window, at most 5]
@@ -119,7 +119,7 @@ pub fn run(mut arguments: Args) -> Result<ExitCode> {
         captions: arguments.captions.options(arguments.format)?,
     };
     let paths = match &arguments.output {
-        Some(folder) => outputs::transcript_paths(folder, &arguments.audio_files, writer.format)?,
+        Some(folder) => output_files::transcript_paths(folder, &arguments.audio_files, writer.format)?,
         None => Vec::new(),
     };
     let paths = shard::select_part(paths, arguments.shard);
@@ -174,7 +174,7 @@ impl OutputFiles {
         let mut inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
         inputs.push(&arguments.checkpoint);
         inputs.extend(arguments.search.files().map(PathBuf::as_path));
-        let outputs = outputs::open_in_folder(folder, paths, &inputs)?;
+        let outputs = output_files::open_in_folder(folder, paths, &inputs)?;
         Ok(Self { files: outputs.into_iter().enumerate().collect() })
     }
 }
@@ -238,7 +238,7 @@ impl Transcriber<'_> {
             return Ok(());
         }
         let id = recording_id(&self.arguments.audio_files[index]);
-        formatted(&format!("{}\n", serde_json::json!({ "id": id, "left_out": reason })))
+        print_machine_readable(&format!("{}\n", serde_json::json!({ "id": id, "left_out": reason })))
     }
 
     /// Reads a recording; appends a short one to `short_recordings`, transcribes a long one.
@@ -290,7 +290,7 @@ impl Transcriber<'_> {
             Some(_) => {
                 let text = self.writer.write(&id, transcription);
                 let line_end = if text.ends_with('\n') { "" } else { "\n" };
-                formatted(&(text + line_end))
+                print_machine_readable(&(text + line_end))
             }
             None => {
                 outln!("{id}: {}", transcription.text)?;

@@ -8,21 +8,21 @@ mod commands;
 mod decoding;
 #[path = "../../../speech/tests/suite/encoded.rs"]
 mod encoded;
-mod files;
+mod escaped_output;
+mod fault_injection;
 #[path = "../../../speech/tests/suite/flac_bytes.rs"]
 mod flac_bytes;
-mod hostile;
 mod kill_and_resume;
 mod lm;
+mod memory_limits;
 mod merge;
 #[path = "../../../speech/tests/suite/mutants.rs"]
 mod mutants;
 mod output_names;
+mod pipes_and_signals;
 mod prepare;
-mod printing;
 mod shards;
-mod sizes;
-mod streams;
+mod special_files;
 mod system_errors;
 mod texts;
 #[path = "../../../training/tests/suite/tfevents.rs"]

@@ -1,4 +1,4 @@
-//! Results of one measured case, and the `Workload` trait that is measured.
+//! Trait of benchmarked systems (`Workload`), and measurements of one case.
 use serde::{Deserialize, Serialize};
 
 use super::case::{Family, FirstPassScores};

@@ -6,9 +6,9 @@ use super::error::Result;
 use super::gradients::NamedGradients;
 use super::inputs::LossInputs;
 use super::loss::{joint_inputs, named_gradients, session_options};
-use super::measurement::Workload;
-use super::measurement::{CaseShape, PruningReport};
-use super::simple::SimpleScores;
+use super::simple_joiner::SimpleScores;
+use super::workload::Workload;
+use super::workload::{CaseShape, PruningReport};
 
 /// Both passes of a [`Session`] on a batch; buffers are reused, as in training.
 pub struct PrunedWorkload {
