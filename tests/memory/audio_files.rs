@@ -3,7 +3,7 @@ use std::path::Path;
 
 use panda::speech::read_audio;
 
-use crate::counting::{exclusive, measure};
+use crate::counting_allocator::{exclusive, measure};
 use crate::encoded::{FORMATS, has_encoders, repair_pages, signal, write_inputs};
 use crate::mutants::fuzz;
 

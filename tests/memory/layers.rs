@@ -3,7 +3,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap};
 use panda::model::Lstm;
 
-use crate::counting::{LARGE_ALLOCATION, exclusive, large_allocations};
+use crate::counting_allocator::{LARGE_ALLOCATION, exclusive, large_allocations};
 
 const INPUT: usize = 56;
 const HIDDEN: usize = 72;

@@ -1,6 +1,6 @@
-//! Tests of errors for bad input to the loss.
+//! Tests that bad input to the loss is an error.
 //!
-//! They name the argument and the expected value.
+//! Its message must name the argument, the expected and the found value.
 use candle_core::{DType, Device, Tensor};
 use panda::panda_core::{Head, Plan};
 use panda::rnnt_loss::{
@@ -8,7 +8,7 @@ use panda::rnnt_loss::{
     Session, Targets, candle,
 };
 
-use crate::common::Problem;
+use crate::loss_problem::Problem;
 
 #[track_caller]
 fn assert_error<T>(result: Result<T>, parts: &[&str]) -> Error {

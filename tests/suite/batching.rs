@@ -1,11 +1,11 @@
-//! Tests that losses do not depend on batch or padding.
+//! Tests that losses and gradients do not depend on batch or padding.
 use candle_core::DType;
 use oracle::compare::assert_close;
 use panda::panda_core::Head;
 use panda::rnnt_loss::{HiddenInputs, Layout, NetworkInputs, Options, ScoreInputs, Session};
 use proptest::prelude::*;
 
-use crate::common::{LossGradients, Problem, problems, tensor_values};
+use crate::loss_problem::{LossGradients, Problem, problems, tensor_values};
 
 /// The values of utterance `b` in a padded array.
 fn utterance_values<'a>(values: &'a [f64], problem: &Problem, b: usize) -> &'a [f64] {

@@ -8,7 +8,7 @@ use panda::rnnt_loss::{
 };
 use proptest::prelude::*;
 
-use crate::common::{GRADIENT_NAMES, LossGradients, Problem, plans, problems, tensor_values};
+use crate::loss_problem::{GRADIENT_NAMES, LossGradients, Problem, plans, problems, tensor_values};
 
 #[track_caller]
 fn assert_close_gradients(computed: &LossGradients, expected: &LossGradients, tolerance: f64) {

@@ -1,4 +1,4 @@
-//! Tests of reading recordings: conversion, and recordings of silence.
+//! Tests of `panda` on recordings: channels, sample rates, silence.
 use std::path::Path;
 
 use super::align::{CHECKPOINT, trained_corpus};
@@ -39,6 +39,7 @@ fn unfitting_audio_is_converted_or_an_error() {
         left.iter().zip(next).flat_map(|(&a, &b)| [a, ((i32::from(a) + i32::from(b)) / 2) as i16]).collect();
     write_wav(&toy.path("fast.wav"), 2 * RATE, &upsampled);
 
+    // Channels.
     let (code, out, err) = run(&["transcribe", CHECKPOINT, "2.wav", "left.wav"]);
     assert_eq!(code, Some(0), "{err}");
     assert_eq!(out, "2.wav: middle high middle\nleft.wav: middle high middle\n");
@@ -51,6 +52,7 @@ fn unfitting_audio_is_converted_or_an_error() {
     let (code, _, err) = run(&["transcribe", CHECKPOINT, "--channel", "0", "both.wav"]);
     assert!(code == Some(2) && err.contains("--channel"), "{err}");
 
+    // Sample rates.
     let (code, out, err) = run(&["transcribe", CHECKPOINT, "fast.wav"]);
     assert_eq!((code, out.as_str()), (Some(2), ""));
     assert_eq!(err, "error: fast.wav: expected audio at 8000 Hz, found 16000 Hz; --resample converts it\n");

@@ -1,9 +1,9 @@
-//! Tests of all commands: output, files and exit status.
+//! Tests of the commands of `panda`: output, files and exit status.
 use super::toy::{RATE, Toy, leftovers, write_wav};
 use super::{finish, panda};
 
 #[test]
-fn from_a_recipe_to_text() {
+fn a_recipe_is_trained_evaluated_and_transcribed_with() {
     let toy = Toy::new();
     let folder = toy.path("");
     toy.recipe(&[]);
@@ -28,6 +28,7 @@ fn from_a_recipe_to_text() {
     }
     assert!(std::fs::read_to_string(run.join("recipe.toml")).unwrap().contains("epochs = 2"));
 
+    // `info` prints the same about recipe and checkpoint.
     let (code, out, _) = finish(panda(&folder, &["info", "recipe.toml", "--batch", "3"]));
     assert_eq!(code, Some(0));
     for part in
@@ -39,6 +40,7 @@ fn from_a_recipe_to_text() {
     let (code, other, _) = finish(panda(&folder, &["info", checkpoint, "--batch", "3"]));
     assert_eq!((code, out.split_once('\n').unwrap().1), (Some(0), other.as_str()));
 
+    // `evaluate` prints the rates of the training run.
     let arguments = ["evaluate", checkpoint, "train.jsonl", "--hypotheses", "hypotheses.jsonl"];
     let (code, out, err) = finish(panda(&folder, &arguments));
     assert_eq!(code, Some(0), "{err}");

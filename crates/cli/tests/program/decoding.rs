@@ -1,4 +1,4 @@
-//! Tests of decoding: searches, output formats, long recordings, streaming.
+//! Tests of decoding by `panda`: searches, formats, long recordings, streaming.
 use std::io::Write;
 use std::process::{Command, Stdio};
 

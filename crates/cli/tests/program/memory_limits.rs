@@ -1,4 +1,4 @@
-//! Tests of memory limits: too large sizes are errors before the allocation.
+//! Tests of `PANDA_MEMORY`: too large sizes are errors before the allocation.
 use super::toy::{RATE, Toy, write_wav};
 use super::{finish, flac_bytes, panda, trained_for_an_epoch};
 

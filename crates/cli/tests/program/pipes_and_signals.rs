@@ -1,4 +1,4 @@
-//! Tests of output targets (files, pipes, full disks) and of signals.
+//! Tests of output targets (links, pipes, full disks) and of signals.
 #![cfg(unix)]
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -27,9 +27,9 @@ fn write_digit_recordings(folder: &Path) {
 fn an_excerpt_needs_allow_incomplete() {
     let folder = tempfile::tempdir().unwrap();
     write_digit_recordings(folder.path());
-    let outcome = finish(panda(folder.path(), &["prepare", "fsdd", "."]));
-    assert_eq!(outcome.0, Some(2), "{outcome:?}");
-    assert!(outcome.2.contains("unless it is an excerpt"), "{}", outcome.2);
+    let (status, _, error) = finish(panda(folder.path(), &["prepare", "fsdd", "."]));
+    assert_eq!(status, Some(2), "{error}");
+    assert!(error.contains("unless it is an excerpt"), "{error}");
     assert!(!folder.path().join("train.jsonl").exists());
 
     let arguments = ["prepare", "fsdd", ".", "--allow-incomplete", "--strings", "20", "--output", "lists"];

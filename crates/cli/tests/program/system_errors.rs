@@ -1,4 +1,4 @@
-//! Tests that messages contain the system's error, the path and the action.
+//! Tests that error messages contain the system's error, the path and the action.
 #![cfg(unix)]
 use std::fs;
 use std::process::Command;
@@ -15,7 +15,7 @@ fn messages_contain_the_system_error() {
     let long = "x".repeat(256);
     fs::create_dir(toy.path("taken")).unwrap();
     let recipe = fs::read_to_string(toy.path("recipe.toml")).unwrap();
-    let with = |name: &str, old: &str, new: &str| {
+    let write_recipe = |name: &str, old: &str, new: &str| {
         assert!(recipe.contains(old), "{old}");
         toy.write(name, &recipe.replace(old, new));
     };
@@ -26,8 +26,8 @@ fn messages_contain_the_system_error() {
         (long.as_str(), "File name too long (os error 36)"),
     ];
     for (path, message) in paths {
-        with("train.toml", "train = [\"train.jsonl\"]", &format!("train = [\"{path}\"]"));
-        with("init.toml", "[batch]", &format!("[init]\nweights = \"{path}\"\n[batch]"));
+        write_recipe("train.toml", "train = [\"train.jsonl\"]", &format!("train = [\"{path}\"]"));
+        write_recipe("init.toml", "[batch]", &format!("[init]\nweights = \"{path}\"\n[batch]"));
         let line = fs::read_to_string(toy.path("train.jsonl")).unwrap();
         toy.write("sound.jsonl", &line.lines().next().unwrap().replace("0.wav", path));
         let commands: [&[&str]; 22] = [
