@@ -22,7 +22,7 @@ fn start_resumed_run(toy: &Toy) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Returns the time of the last change of a file, if it exists.
+/// Returns the time of the last change of a file.
 fn modification_time(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|file| file.modified()).ok()
 }

@@ -1,4 +1,4 @@
-//! Tests of the `panda` program, run as a user does, on a synthetic corpus.
+//! Tests of the program `panda` by its command line, on a synthetic corpus.
 
 mod align;
 mod audio;

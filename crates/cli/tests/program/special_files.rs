@@ -1,4 +1,4 @@
-//! Tests of links, named pipes and files of a run as inputs and outputs.
+//! Tests of links, named pipes and run files as inputs and outputs.
 #![cfg(unix)]
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, symlink};

@@ -1,4 +1,4 @@
-//! Tests that error messages contain the system's error, the path and the action.
+//! Tests that error messages contain the system's error, path and action.
 #![cfg(unix)]
 use std::fs;
 use std::process::Command;
