@@ -214,7 +214,7 @@ fn corrupted_audio_of_every_format() {
         return;
     }
     let toy = trained_for_an_epoch();
-    let (home, inputs) = (toy.path(""), tempfile::tempdir().unwrap());
+    let (corpus_folder, inputs) = (toy.path(""), tempfile::tempdir().unwrap());
     write_inputs(inputs.path(), &signal(1201));
     let words: &[&[u8]] =
         &[b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff", b"ID3\x04\0\0\x7f\x7f\x7f\x7f"];
@@ -233,7 +233,7 @@ fn corrupted_audio_of_every_format() {
                 let bytes = if bytes.len() % 2 == 0 { repair_pages(bytes.to_vec()) } else { bytes.to_vec() };
                 fs::write(&path, bytes).unwrap();
                 let path = path.to_str().unwrap();
-                panda(&home, &["transcribe", CHECKPOINT, path, "--resample", "--channel", "1"])
+                panda(&corpus_folder, &["transcribe", CHECKPOINT, path, "--resample", "--channel", "1"])
             },
         );
     }
@@ -243,9 +243,9 @@ fn corrupted_audio_of_every_format() {
 #[ignore = "takes some minutes"]
 fn corrupted_files_of_every_kind() {
     let toy = trained_for_an_epoch();
-    let home = toy.path("");
+    let corpus_folder = toy.path("");
     let checkpoint = toy.path(CHECKPOINT);
-    let run = |arguments: &[&str]| panda(&home, arguments);
+    let command = |arguments: &[&str]| panda(&corpus_folder, arguments);
     let write = |folder: &Path, name: &str, bytes: &[u8]| {
         let path = folder.join(name);
         fs::write(&path, bytes).unwrap();
@@ -257,13 +257,13 @@ fn corrupted_files_of_every_kind() {
     let mut wav = mutants::wav_files();
     wav.push(read("0.wav"));
     run_on_mutants("wav", &wav, mutants::WAV_WORDS, |folder, bytes| {
-        run(&["transcribe", CHECKPOINT, &write(folder, "x.wav", bytes), "--resample", "--channel", "1"])
+        command(&["transcribe", CHECKPOINT, &write(folder, "x.wav", bytes), "--resample", "--channel", "1"])
     });
     let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/digits/audio");
     let flac = ["dev/digits-dev-0000.flac", "test/digits-test-0001.flac"];
     let flac = flac.map(|name| fs::read(digits.join(name)).unwrap());
     run_on_mutants("flac", &flac, &[b"fLaC", b"\xff\xf8", b"\xff\xf9"], |folder, bytes| {
-        run(&["transcribe", CHECKPOINT, &write(folder, "x.flac", bytes), "--resample"])
+        command(&["transcribe", CHECKPOINT, &write(folder, "x.flac", bytes), "--resample"])
     });
     // Manifests, recipes, checkpoints and tokenizers.
     let words: &[&[u8]] =
@@ -275,7 +275,7 @@ fn corrupted_files_of_every_kind() {
                 fs::copy(toy.path(&format!("{name}.wav")), to).unwrap();
             }
         }
-        run(&["evaluate", CHECKPOINT, &write(folder, "x.jsonl", bytes)])
+        command(&["evaluate", CHECKPOINT, &write(folder, "x.jsonl", bytes)])
     });
     let words: &[&[u8]] =
         &[b"= 1e300\n", b"= 99999999999\n", b"hidden", b"layers", b"[loss]\nkind = \"tdt\"\n", b"[", b"\""];
@@ -284,12 +284,12 @@ fn corrupted_files_of_every_kind() {
         if !manifest.exists() {
             fs::copy(toy.path("train.jsonl"), manifest).unwrap();
         }
-        run(&["info", &write(folder, "x.toml", bytes)])
+        command(&["info", &write(folder, "x.toml", bytes)])
     });
     let words: &[&[u8]] =
         &[b"\"F32\"", b"[0,1]", b"data_offsets", b"\"version\":2", b"\xff\xff\xff\xff\xff\xff\xff\x7f"];
     run_on_mutants("checkpoint", &[read(CHECKPOINT)], words, |folder, bytes| {
-        run(&["transcribe", &write(folder, "x.safetensors", bytes), "0.wav"])
+        command(&["transcribe", &write(folder, "x.safetensors", bytes), "0.wav"])
     });
     let tokenizer = model::Checkpoint::read(&checkpoint).unwrap().tokenizer;
     run_on_mutants(
@@ -300,7 +300,7 @@ fn corrupted_files_of_every_kind() {
             let mut checkpoint = model::Checkpoint::read(&checkpoint).unwrap();
             checkpoint.tokenizer = String::from_utf8_lossy(bytes).into_owned();
             checkpoint.write(&folder.join("x.safetensors")).unwrap();
-            run(&["transcribe", folder.join("x.safetensors").to_str().unwrap(), "0.wav"])
+            command(&["transcribe", folder.join("x.safetensors").to_str().unwrap(), "0.wav"])
         },
     );
 }

@@ -1,4 +1,4 @@
-//! Tests of the program `panda` by its command line, on a synthetic corpus.
+//! Tests of the program `panda` by its command line; the corpus is synthetic.
 
 mod align;
 mod audio;
