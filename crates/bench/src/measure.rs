@@ -1,4 +1,6 @@
 //! Child process of the benchmark: measures one system on one case.
+//!
+//! `process_launcher` starts it; its only output is one line of JSON.
 use std::time::{Duration, Instant};
 
 use super::case::{CaseSpec, CaseWork, Method, PrunedWork};

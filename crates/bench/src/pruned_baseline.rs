@@ -31,7 +31,7 @@ pub struct PrunedDenseWorkload {
     sizes: BatchSizes,
     variables: Variables,
     /// Retained sites of the last step.
-    retained: Option<usize>,
+    retained_sites: Option<usize>,
 }
 
 /// Differentiated inputs: rows of both networks, and the head.
@@ -66,7 +66,7 @@ impl PrunedDenseWorkload {
             bias: Var::from_vec(bias, classes, cpu)?,
         };
         let (frame_rows, label_rows) = (frames, labels);
-        Ok(Self { work, frame_rows, label_rows, simple, targets, sizes, variables, retained: None })
+        Ok(Self { work, frame_rows, label_rows, simple, targets, sizes, variables, retained_sites: None })
     }
 
     /// Runs both passes; returns the number of retained sites and the gradients.
@@ -138,15 +138,15 @@ impl Workload for PrunedDenseWorkload {
 
     fn step(&mut self) -> Result<NamedGradients> {
         let source = self.simple.first_pass_inputs(&self.frame_rows, &self.label_rows, self.sizes.hidden)?;
-        let (retained, gradients) = match source {
+        let (retained_sites, gradients) = match source {
             SimpleInputs::Matrices(source) => self.loss(&source)?,
             SimpleInputs::Heads(source) => self.loss(&source)?,
         };
-        self.retained = Some(retained);
+        self.retained_sites = Some(retained_sites);
         Ok(gradients)
     }
 
     fn pruning_report(&self) -> Option<PruningReport> {
-        Some(self.work.pruning_report(self.retained?))
+        Some(self.work.pruning_report(self.retained_sites?))
     }
 }

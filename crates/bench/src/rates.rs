@@ -1,4 +1,6 @@
 //! Reference rates of this machine: a large matrix product, and memory reads.
+//!
+//! Results are reported relative to them, so that they are comparable between machines.
 use std::hint::black_box;
 use std::time::Instant;
 

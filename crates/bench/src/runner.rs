@@ -1,4 +1,7 @@
 //! Runs all systems of each benchmark case and computes results.
+//!
+//! The steps of a case: predict the memory of each system, measure it in child processes, compare
+//! gradients with those of the baseline, compute one row of the report per system.
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -85,9 +85,9 @@ impl PrunedWork {
     }
 
     /// Returns the report for a number of retained sites.
-    pub fn pruning_report(&self, retained: usize) -> PruningReport {
-        let share = retained as f64 / self.loss.sizes().sites as f64;
-        PruningReport { scores: self.scores, retained, share }
+    pub fn pruning_report(&self, retained_sites: usize) -> PruningReport {
+        let share = retained_sites as f64 / self.loss.sizes().sites as f64;
+        PruningReport { scores: self.scores, retained_sites, share }
     }
 
     /// Returns the bytes of gradients of the first pass in `f32`.

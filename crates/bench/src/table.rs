@@ -120,13 +120,13 @@ fn skip_note(row: &ResultRow) -> Option<String> {
 
 /// Describes the retained sites of a row.
 fn pruning_note(row: &ResultRow) -> Option<String> {
-    let PruningReport { scores, retained, share } = row.pruning?;
+    let PruningReport { scores, retained_sites, share } = row.pruning?;
     let source = match scores {
         FirstPassScores::Matrices => "score matrices",
         FirstPassScores::Heads => "linear layers",
     };
     Some(format!(
-        "{}: {retained} of {} sites retained ({:.1} %), first pass from {source}",
+        "{}: {retained_sites} of {} sites retained ({:.1} %), first pass from {source}",
         row.case,
         row.shape.N.unwrap_or(0),
         100.0 * share,
@@ -240,7 +240,7 @@ fn training_note(rows: &[ResultRow]) -> Option<String> {
     Some(format!(
         "{} parameters; encoder, predictor and loss: forward only; lower bounds: matrix products at the rate of sgemm + reads of \
          recurrent weights at every frame ({:.0} GB/s) + bytes of the optimizer ({:.0} GB/s)",
-        report.parameters, report.cached, report.streamed
+        report.parameters, report.cached_read_rate, report.memory_read_rate
     ))
 }
 

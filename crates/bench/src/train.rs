@@ -189,8 +189,8 @@ impl Workload for TrainingWorkload {
             resident_bytes,
             recurrent_bytes: self.work.recurrent_bytes(),
             optimizer_bytes: TrainWork::optimizer_bytes(parameters, self.has_ema),
-            cached: read_rate(self.work.largest_recurrent()),
-            streamed: read_rate(STREAM_VALUES),
+            cached_read_rate: read_rate(self.work.largest_recurrent()),
+            memory_read_rate: read_rate(STREAM_VALUES),
         }))
     }
 }
@@ -211,6 +211,6 @@ mod tests {
         let PartTimes { encoder, predictor, optimizer, .. } = report.parts;
         assert!(encoder > 0.0 && predictor > 0.0 && optimizer > 0.0, "{report:?}");
         assert_eq!((report.utterances, report.optimizer_bytes), (2, 56 * report.parameters as u64));
-        assert!(report.cached > 0.0 && report.streamed > 0.0);
+        assert!(report.cached_read_rate > 0.0 && report.memory_read_rate > 0.0);
     }
 }

@@ -86,7 +86,7 @@ fn main() -> ExitCode {
         // The reader of a closed pipe needs no message. The exit status is that of SIGPIPE.
         Err(error) if error.is_closed() => ExitCode::from(signals::CLOSED_STATUS),
         Err(error) => {
-            printing::warnln!("error: {}", error::chain(&error));
+            printing::warnln!("error: {}", error::message_with_causes(&error));
             ExitCode::from(2)
         }
         Ok(code) => code,

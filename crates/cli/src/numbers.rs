@@ -1,4 +1,6 @@
 //! Parsers of numeric command-line arguments; their errors state the range.
+//!
+//! They are the `value_parser` of flags; `arguments` adds the flag and the given value to errors.
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 

@@ -1,4 +1,6 @@
 //! Opens the output files of a command before its work begins.
+//!
+//! An output that cannot be written, or that is an input, is an error before hours of work.
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 

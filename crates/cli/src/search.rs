@@ -1,4 +1,6 @@
 //! Command-line arguments of decoding: beam, language models, phrases, confidence.
+//!
+//! `evaluate` and `transcribe` have them; [`SearchArguments::apply`] sets a recognizer's search.
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;

@@ -1,4 +1,6 @@
 //! Handles signals that request the end of the program, such as Ctrl-C.
+//!
+//! Training and streaming check the flag of [`watch`] and stop after the current step or chunk.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

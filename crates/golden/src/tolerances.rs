@@ -1,4 +1,4 @@
-//! Tolerances of losses and gradients, and the verdict on a case.
+//! Tolerances of golden losses and gradients, and the verdict on a case.
 //!
 //! | run | loss | gradient |
 //! |---|---|---|

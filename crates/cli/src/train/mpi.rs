@@ -8,7 +8,7 @@ use std::{process, thread};
 use distributed::{MpiCommunicator, ProcessGroup, TransferFormat, UnresponsiveRanks};
 use training::RunOutcome;
 
-use crate::error::{Error, Result, chain};
+use crate::error::{Error, Result, message_with_causes};
 use crate::printing::warnln;
 
 /// Time that other ranks wait for the failed rank to report.
@@ -79,7 +79,7 @@ pub fn run(
             if prints_error {
                 match &error {
                     Error::Training(error @ training::Error::Rank { .. }) => warnln!("error: {error}"),
-                    error => warnln!("error: rank {rank}: {}", chain(error)),
+                    error => warnln!("error: rank {rank}: {}", message_with_causes(error)),
                 }
             } else {
                 thread::sleep(ERROR_REPORT_TIME);

@@ -1,4 +1,4 @@
-//! Runs each decoder of a golden case and compares its hypotheses.
+//! Golden test of decoders: one function runs and compares each decoder.
 use std::sync::Arc;
 
 use decoding::{

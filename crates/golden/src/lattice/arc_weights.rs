@@ -1,6 +1,7 @@
 //! Golden test of lattices: path sums and marginals from stored arc weights.
 //!
-//! The slow functions of `lattice::distance` follow the definition. C: context states, V: labels.
+//! The slow functions of `lattice::distance` follow the definition. A lexical arc emits a label.
+//! C: context states, V: labels.
 use lattice::distance::{FrameArc, arc_sums, distance, string_distance};
 use lattice::{Context, Labels};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};

@@ -1,7 +1,8 @@
 //! Golden test of best paths (Viterbi) and alignments of recognition lattices.
 //!
 //! The gradient of a best path's weight is 1 for each of its arcs and 0 elsewhere; the tests
-//! compute it from such indicators. A: alignment states, C: context states, V: labels.
+//! compute it from such indicators. A lexical arc emits a label. A: alignment states, C: context
+//! states, V: labels.
 use lattice::{Arcs, Context, LatticePath, LatticeSession, RecognitionLattice};
 use rnnt_loss::Element;
 

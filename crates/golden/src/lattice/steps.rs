@@ -1,7 +1,7 @@
 //! Golden test of one frame of the lattice recursion, in f64.
 //!
-//! Unlike in a whole lattice, the arc weights differ per alignment state: the number of labels
-//! already emitted on the frame.
+//! A lexical arc emits a label. Unlike in a whole lattice, the arc weights differ per alignment
+//! state: the number of labels already emitted on the frame.
 use lattice::distance::{arc_sums_step, forward_step, string_forward_step};
 use lattice::{AlignmentLattice, ArcEnd, Arcs, FullNGram};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};

@@ -1,6 +1,7 @@
 //! Golden test of lattices: arc weights, log-sums over paths with gradients, marginals.
 //!
-//! The sums are those of a session; `arc_weights` checks the slow reference functions.
+//! A lexical arc emits a label. The sums are those of a session; `arc_weights` checks the slow
+//! reference functions.
 use lattice::{Frames, LatticeOutput, LatticeSession, Options, PathSum, RecognitionLattice};
 use rnnt_loss::Element;
 
