@@ -6,7 +6,7 @@ use panda::recognizer::{ChunkedEncoder, StreamingEncoder, WindowConfig};
 use panda::speech::{AudioChunks, Channel, Conversion};
 use panda::training::Recipe;
 
-use crate::counting_allocator::{exclusive, measure};
+use crate::counting_allocator::{Measurement, exclusive, measure};
 
 /// Sample rate of the model in Hz.
 const RATE: usize = 8000;
@@ -42,7 +42,7 @@ fn audio_pieces(pieces: usize) -> impl Iterator<Item = Vec<f32>> {
 
 /// Returns the peak bytes for one and for ten minutes of audio.
 fn peak_bytes(run: impl Fn(usize)) -> [usize; 2] {
-    [600, 6000].map(|pieces| measure(|| run(pieces)).1)
+    [600, 6000].map(|pieces| measure(|| run(pieces)).peak_growth)
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn files_are_read_in_pieces() {
         file.extend((0..bytes).map(|i| (i % 251) as u8));
         std::fs::write(&path, file).unwrap();
         let conversion = Conversion { channel: Channel::Mix, resample: true };
-        let (_, peak, samples) = measure(|| {
+        let Measurement { peak_growth: peak, result: samples, .. } = measure(|| {
             let pieces = AudioChunks::open(&path, RATE as u32, &conversion).unwrap();
             pieces.map(|piece| piece.unwrap().len()).sum::<usize>()
         });

@@ -52,8 +52,8 @@ fn steps_of_a_second_call_do_not_allocate() {
         let [long_count, short_count] = [&long, &short].map(|utterances| {
             let (mut peak, mut count) = (0, 0);
             pool.install(|| {
-                peak =
-                    measure(|| count = allocation_count(|| search.decode(utterances).map(drop).unwrap())).1;
+                peak = measure(|| count = allocation_count(|| search.decode(utterances).map(drop).unwrap()))
+                    .peak_growth;
             });
             assert!(peak < MAX_CALL_BYTES, "{name}: {peak} bytes");
             count

@@ -6,7 +6,7 @@ use panda::pruned::{
     first_pass_with,
 };
 
-use crate::counting_allocator::{exclusive, measure};
+use crate::counting_allocator::{Measurement, exclusive, measure};
 
 /// Returns deterministic pseudo-random numbers.
 fn test_values(count: usize, scale: f32) -> Vec<f32> {
@@ -45,11 +45,12 @@ fn check_plans<S: ScoreSource<f32>>(source: &S, batch: &Batch, options: &Options
         let mut workspace = Workspace::default();
         for step in 0..2 {
             let mut gradient = source.zero_gradient();
-            let (largest, growth, pass) = measure(|| {
-                let pass = first_pass_with(source, batch, options, plan, &mut workspace).unwrap();
-                pass.backward_into(source, &weights, &mut gradient, &mut workspace).unwrap();
-                pass
-            });
+            let Measurement { largest_allocation: largest, peak_growth: growth, result: pass } =
+                measure(|| {
+                    let pass = first_pass_with(source, batch, options, plan, &mut workspace).unwrap();
+                    pass.backward_into(source, &weights, &mut gradient, &mut workspace).unwrap();
+                    pass
+                });
             match step {
                 0 => assert!(
                     growth <= planned.total().bytes(),

@@ -5,7 +5,7 @@ use std::sync::{LazyLock, MutexGuard};
 
 use panda::rnnt_dp::{Error, Lattices, Regularizers, Topology, Workspace, forward_backward};
 
-use crate::counting_allocator::{exclusive, live_bytes};
+use crate::counting_allocator::{Measurement, exclusive, live_bytes};
 
 /// Bytes of a thread pool: its queues and garbage collection.
 const QUEUE_BYTES: usize = 16 << 10;
@@ -13,7 +13,7 @@ const QUEUE_BYTES: usize = 16 << 10;
 /// Growth of the live bytes after `run`, and its peak.
 fn measure_growth(run: impl FnOnce()) -> (usize, usize) {
     let before = live_bytes();
-    let (_, peak, ()) = crate::counting_allocator::measure(run);
+    let Measurement { peak_growth: peak, .. } = crate::counting_allocator::measure(run);
     (live_bytes().saturating_sub(before), peak)
 }
 

@@ -6,7 +6,7 @@ use lattice::{
     WeightFn, Workload,
 };
 
-use crate::counting_allocator::{exclusive, measure};
+use crate::counting_allocator::{Measurement, exclusive, measure};
 
 /// Context states.
 const STATES: usize = 5;
@@ -37,11 +37,12 @@ fn peak_growth(weight_fn: &dyn WeightFn<f32>, frame_values: &[f32], frames: usiz
     weights.set_frames(frame_values, &vec![0; frames]).unwrap();
     let (mut blank, mut lexical) = (vec![0.0; frames * POSITIONS], vec![0.0; frames * POSITIONS]);
     let arcs = ArcsMut { blank: &mut blank, lexical: &mut lexical };
-    let (_, forward, result) = measure(|| weights.forward_chain(0, chain, arcs));
+    let Measurement { peak_growth: forward, result, .. } = measure(|| weights.forward_chain(0, chain, arcs));
     result.unwrap();
     let adjoints = (test_values(blank.len(), 1.0), test_values(blank.len(), 1.0));
     let adjoints = Arcs { blank: &adjoints.0, lexical: &adjoints.1 };
-    let (_, backward, result) = measure(|| weights.backward_chain(0, chain, adjoints));
+    let Measurement { peak_growth: backward, result, .. } =
+        measure(|| weights.backward_chain(0, chain, adjoints));
     result.unwrap();
     forward.max(backward)
 }

@@ -6,7 +6,7 @@ use candle_core::DType;
 use panda::panda_core::{Head, Plan, Precision, Shape};
 use panda::rnnt_loss::{self, JointInputs, Options, ScoreInputs, Session, Targets};
 
-use crate::counting_allocator::{exclusive, measure};
+use crate::counting_allocator::{Measurement, exclusive, measure};
 use crate::loss_problem::Problem;
 
 #[test]
@@ -35,7 +35,7 @@ fn check_loss() {
     let options = Options { budget, ..problem.options() };
     let (vars, targets) = (problem.vars(DType::F32), problem.targets());
     let [encoded, predicted, weight, bias] = &vars;
-    let (largest, growth, _) = measure(|| {
+    let Measurement { largest_allocation: largest, peak_growth: growth, .. } = measure(|| {
         let loss =
             rnnt_loss::candle::transducer_loss(encoded, predicted, weight, bias, &targets, &options).unwrap();
         problem.differentiate(&loss, &vars)
@@ -56,7 +56,7 @@ fn check_loss() {
         let (vars, targets, options) =
             (problem.vars(DType::F32), problem.targets(), Options { plan, ..problem.options() });
         let [encoded, predicted, weight, bias] = &vars;
-        let (_, growth, _) = measure(|| {
+        let Measurement { peak_growth: growth, .. } = measure(|| {
             let loss =
                 rnnt_loss::candle::transducer_loss(encoded, predicted, weight, bias, &targets, &options)
                     .unwrap();
@@ -81,7 +81,7 @@ fn check_loss() {
         let layout = rnnt_loss::Layout::Padded { frames, positions: labels + 1 };
         let options = Options { budget: usize::MAX, keep_scores: false, ..Options::default() };
         let weights = vec![1.0; batch];
-        let (_, growth, out) = measure(|| {
+        let Measurement { peak_growth: growth, result: out, .. } = measure(|| {
             let joint = JointInputs::new(&frame_rows, &label_rows, head).with_layout(layout);
             Session::new(&options).unwrap().sum(joint, &targets, &weights).unwrap()
         });
@@ -104,7 +104,7 @@ fn check_loss() {
     let mut scores: Vec<f32> = (0..2 * 40 * 21 * classes).map(|i| (i % 97) as f32 / 31.0).collect();
     let score_bytes = scores.len() * size_of::<f32>();
     let default = Options::default();
-    let (largest, ..) = measure(|| {
+    let Measurement { largest_allocation: largest, .. } = measure(|| {
         let mut session = Session::new(&default).unwrap();
         session.sum_in_place(&mut scores, (classes, layout), &targets, weights).unwrap()
     });
@@ -113,7 +113,7 @@ fn check_loss() {
 
     // The allocator does count such allocations: the function that copies the scores makes one.
     let inputs = ScoreInputs { scores: &scores, classes, layout };
-    let (largest, growth, _) =
+    let Measurement { largest_allocation: largest, peak_growth: growth, .. } =
         measure(|| Session::new(&default).unwrap().sum(inputs, &targets, weights).unwrap());
     assert!(
         largest >= score_bytes && growth >= score_bytes,

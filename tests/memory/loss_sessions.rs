@@ -13,7 +13,7 @@ use panda::rnnt_loss::{
     },
 };
 
-use crate::counting_allocator::{exclusive, measure, resident_growth};
+use crate::counting_allocator::{Measurement, exclusive, measure, resident_growth};
 
 /// Size of a huge page, the granularity of resident memory, in bytes.
 const HUGE_PAGE: usize = 2 << 20;
@@ -298,13 +298,15 @@ impl SessionCase {
                     let run = || {
                         Ok::<_, Error>(session.forward(inputs, &arguments.targets)?.sum_all()?.backward()?)
                     };
-                    let (resident, (_, growth, gradients)) = resident_growth(|| measure(run));
+                    let (resident, Measurement { peak_growth: growth, result: gradients, .. }) =
+                        resident_growth(|| measure(run));
                     // Candle adds each gradient to zeros.
                     (resident, growth, bytes(&gradients?, 2))
                 }
                 false => {
                     let run = || session.sum(inputs, &arguments.targets, &weights);
-                    let (resident, (_, growth, out)) = resident_growth(|| measure(run));
+                    let (resident, Measurement { peak_growth: growth, result: out, .. }) =
+                        resident_growth(|| measure(run));
                     (resident, growth, bytes(&out?.sum.backward()?, 0))
                 }
             };
@@ -329,26 +331,28 @@ impl SessionCase {
         };
         let (mut session, mut max_growth) = (session, 0);
         for _ in 0..2 {
-            let (resident, (_, growth, results)) = resident_growth(|| {
-                measure(|| {
-                    let out = match is_separate {
-                        true => session
-                            .forward(self.inputs(&arguments), &arguments.targets)?
-                            .backward(&weights)?,
-                        false => session.sum(self.inputs(&arguments), &arguments.targets, &weights)?,
-                    };
-                    Ok::<_, Error>(out)
-                })
-            });
+            let (resident, Measurement { peak_growth: growth, result: results, .. }) =
+                resident_growth(|| {
+                    measure(|| {
+                        let out = match is_separate {
+                            true => session
+                                .forward(self.inputs(&arguments), &arguments.targets)?
+                                .backward(&weights)?,
+                            false => session.sum(self.inputs(&arguments), &arguments.targets, &weights)?,
+                        };
+                        Ok::<_, Error>(out)
+                    })
+                });
             let out = results?;
             max_growth = max_growth.max(growth.saturating_sub(out.bytes()));
             self.expect_resident(resident, planned, out.bytes());
             if self.has_scores && is_separate {
                 let mut scores = arguments.encoded.clone();
                 let shape = (self.classes, arguments.layout);
-                let (resident, (_, growth, losses)) = resident_growth(|| {
-                    measure(|| session.sum_in_place(&mut scores, shape, &arguments.targets, &weights))
-                });
+                let (resident, Measurement { peak_growth: growth, result: losses, .. }) =
+                    resident_growth(|| {
+                        measure(|| session.sum_in_place(&mut scores, shape, &arguments.targets, &weights))
+                    });
                 let losses = 8 * losses?.len();
                 max_growth = max_growth.max(growth.saturating_sub(losses));
                 self.expect_resident(resident, planned, losses);
@@ -604,7 +608,7 @@ fn a_transducer_and_a_ctc_loss_share_a_budget() {
             let transducer = LossSession::new(&options[0]).unwrap();
             let ctc = transducer.with_shared_buffers(&options[1]).unwrap();
             let shared = [transducer, ctc];
-            let (_, growth, losses) = measure(|| {
+            let Measurement { peak_growth: growth, result: losses, .. } = measure(|| {
                 let run = |_| step.step(&shared).unwrap().map(|sum| sum.losses);
                 (0..3).map(run).next_back().unwrap()
             });

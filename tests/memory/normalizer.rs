@@ -6,11 +6,11 @@ use panda::panda_core::{
     Shape, Sites, Workspace, backward, forward,
 };
 
-use crate::counting_allocator::{exclusive, live_bytes};
+use crate::counting_allocator::{Measurement, exclusive, live_bytes};
 
 /// Peak growth of live bytes while `work` runs, with its result.
 fn measure<T>(work: impl FnOnce() -> T) -> (usize, T) {
-    let (_, growth, result) = crate::counting_allocator::measure(work);
+    let Measurement { peak_growth: growth, result, .. } = crate::counting_allocator::measure(work);
     (growth, result)
 }
 

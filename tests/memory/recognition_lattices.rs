@@ -105,14 +105,15 @@ impl Problem {
         assert!(planned <= budget.budget, "planned {planned} of {}", budget.budget);
         let mut sums = Vec::new();
         // The second call reuses the buffers of the first.
-        let (_, peak, results) = counting_allocator::measure(|| {
-            let first = session.sum(&lattice, &frames, &labels, &weights).unwrap();
-            let results = Self::result_bytes(&first);
-            sums = first.sums;
-            let second = session.sum(&lattice, &frames, &labels, &weights).unwrap();
-            assert_eq!(second.sums, sums);
-            results.max(Self::result_bytes(&second))
-        });
+        let counting_allocator::Measurement { peak_growth: peak, result: results, .. } =
+            counting_allocator::measure(|| {
+                let first = session.sum(&lattice, &frames, &labels, &weights).unwrap();
+                let results = Self::result_bytes(&first);
+                sums = first.sums;
+                let second = session.sum(&lattice, &frames, &labels, &weights).unwrap();
+                assert_eq!(second.sums, sums);
+                results.max(Self::result_bytes(&second))
+            });
         let case = format!("{:?}, {:?}, size {}", self.context, self.alignment, self.width);
         assert!(
             peak <= planned + results + 8 * sums.len() + QUEUE_BYTES,
@@ -129,10 +130,11 @@ impl Problem {
         let planned = session.plan_best_paths(&lattice, &frames).unwrap();
         let item_bytes = |path: &LatticePath| 4 * path.alignment.capacity() + size_of::<LatticePath>();
         for _ in 0..2 {
-            let (_, peak, results) = counting_allocator::measure(|| {
-                let paths = session.best_paths(&lattice, &frames).unwrap();
-                paths.iter().map(item_bytes).sum::<usize>()
-            });
+            let counting_allocator::Measurement { peak_growth: peak, result: results, .. } =
+                counting_allocator::measure(|| {
+                    let paths = session.best_paths(&lattice, &frames).unwrap();
+                    paths.iter().map(item_bytes).sum::<usize>()
+                });
             assert!(
                 peak <= planned.bytes + results + QUEUE_BYTES,
                 "{:?}, size {}, {:?}: {peak} used, {planned:?}, {results} of results",
@@ -218,7 +220,8 @@ impl Problem {
             };
             let mut session = LatticeSession::new(Options::new(smallest));
             for _ in 0..2 {
-                let (_, peak, results) = counting_allocator::measure(|| search(&mut session).unwrap());
+                let counting_allocator::Measurement { peak_growth: peak, result: results, .. } =
+                    counting_allocator::measure(|| search(&mut session).unwrap());
                 let case = format!("{name}, {:?}, {:?}, size {}", self.context, self.alignment, self.width);
                 assert!(
                     peak <= smallest + 2 * results + QUEUE_BYTES,

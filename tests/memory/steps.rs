@@ -13,7 +13,7 @@ use panda::{
     },
 };
 
-use crate::counting_allocator::{exclusive, measure};
+use crate::counting_allocator::{Measurement, exclusive, measure};
 
 /// Largest single allocation allowed in a second step, in bytes.
 const LARGE_BYTES: usize = 64 << 10;
@@ -80,7 +80,7 @@ impl Batch {
         let weights = vec![1.0 / targets.batch() as f64; targets.batch()];
         [(); 2].map(|()| {
             let step = || session.sum(inputs, &targets, &weights).unwrap().sum.backward().unwrap();
-            let (largest, _, gradients) = measure(step);
+            let Measurement { largest_allocation: largest, result: gradients, .. } = measure(step);
             assert_eq!(gradients.get(weight).unwrap().dims(), weight.dims());
             largest
         })
@@ -174,9 +174,9 @@ fn a_second_call_of_the_normalizer_allocates_nothing_large() {
                     assert!(sites_with_gradient >= sites / 2);
                     workspace.recycle(normalized);
                 };
-                let (first, ..) = measure(&mut step);
+                let Measurement { largest_allocation: first, .. } = measure(&mut step);
                 assert!(first > sites * selected * 8, "the first step must allocate buffers: {first}");
-                let (second, growth, ()) = measure(&mut step);
+                let Measurement { largest_allocation: second, peak_growth: growth, .. } = measure(&mut step);
                 let case = format!("{budget}, {keep_scores}, {precision:?}");
                 assert!(second <= LARGE_BYTES, "{case}: an allocation of {second} bytes in the second step");
                 assert!(growth <= LARGE_BYTES, "{case}: {growth} bytes more in the second step");

@@ -4,7 +4,7 @@ use panda::model::Model;
 use panda::training::data::Batch;
 use panda::training::{BatchShape, Learner, Recipe, StepPosition, step_bytes};
 
-use crate::counting_allocator::{exclusive, live_bytes, measure};
+use crate::counting_allocator::{Measurement, exclusive, live_bytes, measure};
 
 /// A recipe with the given encoder, predictor and training options.
 fn parse_recipe(encoder: &str, predictor: &str, training_options: &str) -> Recipe {
@@ -53,7 +53,7 @@ fn the_plan_of_a_recognition_lattice_allocates_no_model() {
             "#
         );
         let recipe = Recipe::parse(&text, std::path::Path::new("test.toml")).unwrap();
-        let (largest, peak, plan) =
+        let Measurement { largest_allocation: largest, peak_growth: peak, result: plan } =
             measure(|| Model::lattice_plan_for(&recipe.model_config(), labels, [16, 100, 20]));
         assert!(peak < 1 << 20, "context {context} of {labels} labels: {peak} bytes, {largest} at once");
         if (context, labels) == (1, 10) {
@@ -127,7 +127,7 @@ fn a_step_uses_at_most_the_planned_memory() {
             let position = StepPosition { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
             let step = |learner: &mut Learner| {
                 let mut batches = std::iter::once(Ok(make_batch()));
-                let (_, measured, ()) = measure(|| {
+                let Measurement { peak_growth: measured, .. } = measure(|| {
                     let (gradients, _) = learner.gradients(&mut batches, lengths.len(), &position).unwrap();
                     learner.apply(&gradients, &position).unwrap();
                 });
@@ -159,7 +159,7 @@ fn a_step_uses_at_most_the_planned_memory() {
             let live = live_after_first_step.map_or(0, |first| live_bytes().saturating_sub(first));
             let first = batch(recipe.model_config().input.width(), &[3], 2, classes);
             let mut batches = [first, make_batch()].into_iter().map(Ok);
-            let (_, measured, ()) = measure(|| {
+            let Measurement { peak_growth: measured, .. } = measure(|| {
                 learner.gradients(&mut batches, 1 + lengths.len(), &position).map(drop).unwrap();
             });
             let (measured, planned) = (live + measured, planned + 4 * parameters);

@@ -28,10 +28,10 @@ const CLEAR_LINE: &str = "\r\x1b[K";
 const MAX_PARTIAL_CHARACTERS: usize = 100;
 /// Default of `--pace`: real time.
 const DEFAULT_PACE: f64 = 1.0;
-/// Default of `--chunk`, in milliseconds.
-const DEFAULT_CHUNK: u32 = 200;
-/// Default of `--latest`, in seconds.
-const DEFAULT_LATEST: f64 = 1.0;
+/// Default of `--chunk`.
+const DEFAULT_CHUNK_MS: u32 = 200;
+/// Default of `--latest`.
+const DEFAULT_LATEST_SECONDS: f64 = 1.0;
 
 /// Arguments of streaming recognition.
 #[derive(clap::Args)]
@@ -112,8 +112,11 @@ pub fn check_arguments(arguments: &Args) -> Result<()> {
 pub fn run(recognizer: &Recognizer, arguments: &Args, writer: &TranscriptionWriter) -> Result<ExitCode> {
     // Options: defaults, and 0 for none.
     let StreamingArguments { pace, chunk, pause, latest, .. } = arguments.streaming;
-    let (pace, chunk, latest) =
-        (pace.unwrap_or(DEFAULT_PACE), chunk.unwrap_or(DEFAULT_CHUNK), latest.unwrap_or(DEFAULT_LATEST));
+    let (pace, chunk, latest) = (
+        pace.unwrap_or(DEFAULT_PACE),
+        chunk.unwrap_or(DEFAULT_CHUNK_MS),
+        latest.unwrap_or(DEFAULT_LATEST_SECONDS),
+    );
     let pause = pause.unwrap_or(EndpointConfig::default().silence_after_words);
     let latest = Some(latest).filter(|latest| *latest > 0.0);
     let endpoint =

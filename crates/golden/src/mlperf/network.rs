@@ -73,7 +73,7 @@ impl NetworkSizes {
         Some(format!("{module}.{kind}"))
     }
 
-    /// [`Self::parameter_name`], or an error about the case.
+    /// [`Self::find_parameter_name`], or an error about the case.
     pub fn parameter_name(&self, file: &MlPerfFile, name: &str) -> Result<String, RunError> {
         Ok(self
             .find_parameter_name(name)
