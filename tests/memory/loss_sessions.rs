@@ -492,6 +492,7 @@ fn calls_on_scores_stay_within_their_budgets() {
     }
     println!("{calls} calls");
     assert!(calls >= 900);
+    // Long lattices, many utterances, many classes.
     for (shapes, classes) in [(vec![(1, 0), (500, 99)], 9), (vec![(20, 4); 200], 20), (vec![(6, 2)], 65_536)]
     {
         for (kind, is_separate) in

@@ -178,14 +178,15 @@ impl Problem {
         type Search<'a> = (&'static str, Box<dyn Fn(&mut LatticeSession<f32>) -> Result<usize, Error> + 'a>);
         let lattice = RecognitionLattice::new(&self.context, self.alignment, weight_fn).unwrap();
         let frames = self.frames();
-        let paths = |utterances: Vec<Vec<LatticePath>>| {
+        // Bytes of the results.
+        let path_bytes = |utterances: Vec<Vec<LatticePath>>| {
             let item_bytes = |path: &LatticePath| 4 * path.alignment.capacity() + size_of::<LatticePath>();
             utterances
                 .iter()
                 .map(|list| 24 + list.iter().map(item_bytes).sum::<usize>() + 4 * size_of::<LatticePath>())
                 .sum()
         };
-        let strings = |utterances: Vec<Vec<WeightedString>>| {
+        let string_bytes = |utterances: Vec<Vec<WeightedString>>| {
             let item_bytes =
                 |string: &WeightedString| 4 * string.labels.capacity() + size_of::<WeightedString>();
             utterances
@@ -193,26 +194,31 @@ impl Problem {
                 .map(|list| 24 + list.iter().map(item_bytes).sum::<usize>() + 4 * size_of::<WeightedString>())
                 .sum()
         };
+        // All searches of a session.
         let n_best = NBestOptions { count: 2, merge: Merge::Max, max_prefixes: 150 };
         let searches: [Search; 5] = [
-            ("paths", Box::new(|session| session.n_best_paths(&lattice, &frames, 7).map(paths))),
-            ("samples", Box::new(|session| session.sample_paths(&lattice, &frames, 7, 1).map(paths))),
-            ("strings", Box::new(|session| session.n_best_strings(&lattice, &frames, n_best).map(strings))),
+            ("paths", Box::new(|session| session.n_best_paths(&lattice, &frames, 7).map(path_bytes))),
+            ("samples", Box::new(|session| session.sample_paths(&lattice, &frames, 7, 1).map(path_bytes))),
+            (
+                "strings",
+                Box::new(|session| session.n_best_strings(&lattice, &frames, n_best).map(string_bytes)),
+            ),
             (
                 "narrow",
                 Box::new(|session| {
                     let beam = BeamOptions { width: 2, merge: Merge::Sum };
-                    session.beam_search(&lattice, &frames, beam, &()).map(strings)
+                    session.beam_search(&lattice, &frames, beam, &()).map(string_bytes)
                 }),
             ),
             (
                 "wide",
                 Box::new(|session| {
                     let beam = BeamOptions { width: 40, merge: Merge::Max };
-                    session.beam_search(&lattice, &frames, beam, &()).map(strings)
+                    session.beam_search(&lattice, &frames, beam, &()).map(string_bytes)
                 }),
             ),
         ];
+        // Two calls with the smallest budget.
         for (name, search) in searches {
             let Err(Error::Budget { smallest, .. }) = search(&mut LatticeSession::new(Options::new(1)))
             else {

@@ -182,6 +182,7 @@ proptest! {
     fn gradients_of_projections_equal_autograd(problem in problems(), plan in plans(), seed in any::<u64>()) {
         let Problem { weights, width, max_frames, positions, .. } = &problem;
         let (batch, encoder_width, predictor_width) = (problem.batch(), 1 + seed as usize % 5, 1 + seed as usize / 5 % 5);
+        // Encoder and predictor rows, their projections, and the bias.
         let shapes = [
             vec![batch, *max_frames, encoder_width],
             vec![batch, *positions, predictor_width],
@@ -198,6 +199,7 @@ proptest! {
             .zip(&shapes)
             .map(|(v, shape)| Var::from_slice(v, shape.as_slice(), &Device::Cpu).unwrap())
             .collect();
+        // The dense loss with autograd.
         let project = |x: &Tensor, weight: &Tensor| x.broadcast_matmul(&weight.t().unwrap()).unwrap();
         let frame_rows = project(&vars[0], &vars[2]).broadcast_add(&vars[4]).unwrap();
         let label_rows = project(&vars[1], &vars[3]);
@@ -208,6 +210,7 @@ proptest! {
         let grads = (&loss * factors).unwrap().sum_all().unwrap().backward().unwrap();
         let expected = |var: &Var| tensor_values(grads.get(var).unwrap());
 
+        // The joint network on slices.
         let network = JointNetwork {
             encoder: &values[2],
             encoder_width,

@@ -59,6 +59,7 @@ fn pair_files(files: &[LatticeFile]) -> Result<Vec<LatticeCase<'_>>> {
 pub(super) fn report(files: &[LatticeFile], out: &mut dyn Write) -> Result<bool> {
     let cases = pair_files(files)?;
     let name_width = name_column_width(cases.iter().map(|case| case.name));
+    // Header.
     writeln!(
         out,
         "Tolerances, against LAST in f64: f64 1e-10 relative + 1e-12; f32 values 2e-5 relative + 1e-5 max|weight| T,"
@@ -76,6 +77,7 @@ pub(super) fn report(files: &[LatticeFile], out: &mut dyn Write) -> Result<bool>
         "{:name_width$}  type  tensors  {:>8}  {:>9}  error/tol  LAST's  verdict",
         "case", "values", "gradients"
     )?;
+    // One line per run.
     let (mut passed, mut failed) = (0, 0);
     for case in &cases {
         for (type_name, float_type) in [("f64", FloatType::F64), ("f32", FloatType::F32)] {

@@ -173,6 +173,7 @@ fn run_joint_network<F: Element>(case: &LossCase) -> Result<LossOutcome, RunErro
     let (encodings, predictions) = (input("h_enc")?, input("h_pred")?);
     let (encoder, predictor, bias) = (input("W_A")?, input("W_L")?, input("b_Z")?);
     let (head_weight, head_bias) = (input("W_O")?, input("b_O")?);
+    // The joint network.
     let network = JointNetwork {
         encoder: &encoder,
         encoder_width,
@@ -184,6 +185,7 @@ fn run_joint_network<F: Element>(case: &LossCase) -> Result<LossOutcome, RunErro
     let (mut session, weights) = (Session::new(&common_options(case))?, Reduction::Sum.weights(&targets));
     let inputs = NetworkInputs { encoder_rows: &encodings, predictor_rows: &predictions, layout };
     let output = network.sum(&mut session, inputs, &targets, &weights)?;
+    // Losses and gradients of all inputs and parameters.
     let mut outcome = LossOutcome::default();
     case.require(&["loss"])?;
     outcome.add_loss(case, "loss", &output.losses)?;
@@ -205,6 +207,7 @@ fn run_joint_network<F: Element>(case: &LossCase) -> Result<LossOutcome, RunErro
         let output = session.sum(scores, &targets, &weights)?;
         outcome.add_loss(case, "loss", &output.losses)?;
     }
+    // Gradients of padding.
     let batch = targets.batch();
     let is_real_frame: Vec<bool> =
         (0..batch * frames).map(|i| i % frames < targets.frames(i / frames)).collect();

@@ -125,12 +125,14 @@ fn report_losses(cases: &[LossCase], out: &mut dyn Write) -> Result<bool> {
     let (supported, unsupported): (Vec<_>, Vec<_>) =
         cases.iter().partition(|case| losses::is_supported(&case.kind));
     let name_width = name_column_width(supported.iter().map(|case| case.name.as_str()));
+    // Header.
     writeln!(out, "Tolerances: f64 loss 1e-9 relative, gradient 1e-9 absolute;")?;
     writeln!(
         out,
         "      f32 loss 2e-6 relative, gradient 2e-5 relative L2, or the best f32 peer if all exceed them."
     )?;
     writeln!(out, "{:name_width$}  {:18}  type  {:>8}  {:>8}  verdict", "case", "kind", "loss", "gradient")?;
+    // One line per run.
     let (mut passed, mut failed) = (0, 0);
     for case in &supported {
         for (type_name, float_type) in [("f64", FloatType::F64), ("f32", FloatType::F32)] {
@@ -162,6 +164,7 @@ fn report_losses(cases: &[LossCase], out: &mut dyn Write) -> Result<bool> {
             )?;
         }
     }
+    // Skipped kinds, and the summary.
     let mut skipped = BTreeMap::<&str, Vec<&str>>::new();
     for case in &unsupported {
         skipped.entry(&case.kind).or_default().push(&case.name);

@@ -10,11 +10,13 @@ fn the_average_of_a_run_is_evaluated_like_any_checkpoint() {
         ("epochs = 3", "epochs = 3\nkeep = 3"),
         ("max_frames = 200", "max_frames = 200\nmax_seconds = 1.0"),
     ]);
+    // A run with three checkpoints.
     let (code, out, err) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
     assert_eq!(code, Some(0), "{err}");
     assert!(out.starts_with("data.train: 1 of 6 utterances"), "{out}");
     assert!(out.contains("  padding "), "{out}");
 
+    // Valid calls; `evaluate` accepts the mean.
     for (arguments, count) in [
         (&["--last", "2", "run"][..], 2),
         (&["--best", "3", "run"], 3),
@@ -34,6 +36,7 @@ fn the_average_of_a_run_is_evaluated_like_any_checkpoint() {
         assert_eq!(code, Some(0), "{err}");
         assert!(out.contains("in 6 utterances"), "{out}");
     }
+    // Invalid calls write nothing.
     for (arguments, part) in [
         (&["none.safetensors"][..], "average: expected at least one checkpoint, found none"),
         (&["none.safetensors", "--last", "1"], "expected one run folder, found 0"),

@@ -13,6 +13,7 @@ fn a_bad_utterance_is_left_out() {
     toy.write("missing.jsonl", &lines.replace("4.wav", "gone.wav"));
     toy.write("unknown.jsonl", &lines.replace("\"low low high\"", "\"low tide high\""));
 
+    // `evaluate` and `merge`: a missing recording.
     let (code, out, err) =
         run(&["evaluate", CHECKPOINT, "missing.jsonl", "--hypotheses", "hypotheses.jsonl"]);
     assert_eq!(code, Some(0), "{err}");
@@ -27,6 +28,7 @@ fn a_bad_utterance_is_left_out() {
     assert_eq!(run(&merge), (Some(0), out, String::new()));
     assert_eq!(read("all.jsonl"), hypotheses);
 
+    // `align` and `merge`: an unknown word.
     let arguments = ["align", CHECKPOINT, "unknown.jsonl", "--json", "a.json", "--ctm", "a.ctm"];
     let (code, out, err) = run(&arguments);
     assert_eq!(code, Some(0), "{err}");
@@ -54,6 +56,7 @@ fn a_bad_utterance_is_left_out() {
         let (code, _, err) = run(&[command, CHECKPOINT, list, "--max-bad", "1.5"]);
         assert!(code == Some(2) && err.contains("from 0 to 1"), "{err}");
     }
+    // `transcribe`: a missing file.
     let arguments = ["transcribe", CHECKPOINT, "0.wav", "gone.wav", "3.wav", "--format", "json"];
     for (more, expected) in [(&[][..], 2), (&["--max-bad", "0.01"], 0)] {
         let (code, out, err) = run(&[&arguments, more].concat());

@@ -83,6 +83,7 @@ fn errors_name_the_argument_and_set_the_exit_status() {
             "{arguments:?}: {err}"
         );
     };
+    // Recipes.
     check(&["train", "none.toml"], &["none.toml"]);
     toy.recipe(&[("epochs = 3", "epochs = 1\nepoch = 1")]);
     check(&["train", "recipe.toml"], &["recipe recipe.toml", "unknown field `epoch`"]);
@@ -92,12 +93,14 @@ fn errors_name_the_argument_and_set_the_exit_status() {
     check(&["train", "recipe.toml", "--resume", "--force"], &["cannot be used with"]);
     assert!(!toy.path("runs").exists());
 
+    // Run folders.
     let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
     assert_eq!(code, Some(0), "{err}");
     check(&["train", "recipe.toml", "--run", "run"], &["run: expected a new folder, found a run"]);
     let (code, ..) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run", "--force"]));
     assert_eq!(code, Some(0));
 
+    // Checkpoints, manifests and recordings.
     let checkpoint = "run/last.safetensors";
     check(
         &["evaluate", "recipe.toml", "train.jsonl"],

@@ -88,6 +88,7 @@ fn n_best_lists_are_written() {
 fn unsupported_search_options_are_errors() {
     let toy = trained_corpus();
     let folder = toy.path("");
+    // Invalid language models and lists of phrases.
     toy.write("broken.arpa", "\\data\\\nngram 1=2\n\n\\1-grams:\n-0.3 low\nhigh\n\\end\\\n");
     toy.write("foreign.arpa", "\\data\\\nngram 1=1\n\n\\1-grams:\n-0.3 foreign\n\\end\\\n");
     std::fs::write(toy.path("latin.txt"), b"high\nl\xf6w\n").unwrap();
@@ -95,6 +96,7 @@ fn unsupported_search_options_are_errors() {
     toy.write("infinite.txt", "high\n\nlow\tinf\n");
     toy.write("large.txt", "high low\t1e12\n");
     toy.write("score-only.txt", "high\n\t2\n");
+    // Arguments, and parts of their error message.
     for (arguments, parts) in [
         (&["--beam", "0"][..], &["--beam: expected a number of hypotheses, from 1 to 10000, found 0"][..]),
         (&["--max-symbols", "0"], &["--max-symbols: expected a number of labels, from 1 to 1000, found 0"]),
@@ -125,6 +127,7 @@ fn unsupported_search_options_are_errors() {
             &["--beam", "2", "--ctc-weight", "nan"],
             &["--ctc-weight: expected a number from 0 to 1000, found nan"],
         ),
+        // Language models and phrases.
         (&["--internal-lm", "0.3"], &["internal_lm", "no internal language model"]),
         (&["--lm", "nowhere.arpa"], &["nowhere.arpa: could not read the file"]),
         (&["--lm", "broken.arpa"], &["broken.arpa", "line 6"]),
@@ -141,6 +144,7 @@ fn unsupported_search_options_are_errors() {
             &["--phrases", "score-only.txt"],
             &["score-only.txt: phrases, line 2: expected a phrase, found none"],
         ),
+        // Names and numbers.
         (&["--beam-search", "wide"], &["expected one of modified, malsd, alsd, maes"]),
         (&["--confidence", "gut"], &["expected one of max-prob"]),
         (
@@ -148,6 +152,7 @@ fn unsupported_search_options_are_errors() {
             &["--confidence-exponent: expected a number above 0, at most 10, found 0"],
         ),
         (&["--beam-search", "alsd"], &["ALSD", "labels that advance by a frame"]),
+        // Streaming, long recordings and formats.
         (&["--stream", "--beam", "2", "--nbest", "2"], &["--nbest: expected whole recordings"]),
         (&["--stream", "--latest", "nan"], &["--latest: expected a number from 0"]),
         (

@@ -151,6 +151,7 @@ fn sentence_marks_around_texts_are_removed() {
     };
     let (expected, err) = arpa("plain.txt");
     assert_eq!((arpa("plain.jsonl"), err.as_str()), ((expected.clone(), String::new()), ""));
+    // Marks at the ends are removed with a warning.
     for (lines, warning) in [
         (["<s> low high </s>", "<s> high </s>", "<s> low </s>"], "3 lines, the first is line 1"),
         (["low high", "<s>high</s>\r", "  <S> low"], "2 lines, the first is line 2"),
@@ -173,6 +174,7 @@ fn sentence_marks_around_texts_are_removed() {
             assert_eq!(err, warning, "{lines:?}");
         }
     }
+    // Marks within a text are errors.
     let check = |arguments: &[&str], part: &str| {
         let (code, _, err) = finish(panda(&folder, &[&["lm", "-o", "none.arpa"], arguments].concat()));
         assert!(code == Some(2) && err.contains(part), "{arguments:?}: {err}");

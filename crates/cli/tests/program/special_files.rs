@@ -107,6 +107,7 @@ fn a_pipe_in_a_run_folder_is_an_error() {
 fn named_pipes_as_inputs_are_errors() {
     let toy = trained_for_an_epoch();
     make_named_pipe(&toy.path("pipe"));
+    // Manifests with pipes as recordings, and recipes with pipes as inputs.
     let manifest = fs::read_to_string(toy.path("train.jsonl")).unwrap();
     let line = manifest.lines().next().unwrap();
     toy.write("sounds.jsonl", &line.replace("0.wav", "pipe"));
@@ -128,6 +129,7 @@ fn named_pipes_as_inputs_are_errors() {
     write("noise.toml", &[streamed, ("[augment]", &noise("pipe"))]);
     write("noises.toml", &[streamed, ("[augment]", &noise("sounds.jsonl"))]);
     write("init.toml", &[("[batch]", "[init]\nweights = \"pipe\"\n[batch]")]);
+    // Every command fails with the name of the pipe.
     let best = "run/best.safetensors";
     let commands: [&[&str]; 19] = [
         &["train", "pipe", "--run", "new"],

@@ -19,6 +19,7 @@ fn messages_contain_the_system_error() {
         assert!(recipe.contains(old), "{old}");
         toy.write(name, &recipe.replace(old, new));
     };
+    // Paths that cannot be opened, and the message of the system.
     let paths = [
         ("none/file", "No such file or directory (os error 2)"),
         ("taken", "Is a directory (os error 21)"),
@@ -31,6 +32,7 @@ fn messages_contain_the_system_error() {
         let line = fs::read_to_string(toy.path("train.jsonl")).unwrap();
         toy.write("sound.jsonl", &line.lines().next().unwrap().replace("0.wav", path));
         let commands: [&[&str]; 22] = [
+            // As outputs.
             &["evaluate", BEST, "train.jsonl", "--hypotheses", path],
             &["evaluate", BEST, "train.jsonl", "--format", "ctm", "--output", path],
             &["align", BEST, "train.jsonl", "--json", path],
@@ -39,6 +41,7 @@ fn messages_contain_the_system_error() {
             &["lm", "train.jsonl", "-o", path],
             &["report", "run", "-o", path],
             &["merge", path, "train.jsonl"],
+            // As inputs.
             &["train", path],
             &["train", "train.toml", "--run", "new"],
             &["train", "init.toml", "--run", "new"],

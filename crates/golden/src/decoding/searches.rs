@@ -41,6 +41,7 @@ fn compare_hypotheses(
     check.expect_equal("utterances", actual.len(), expected.len());
     for (b, expected) in expected.iter().enumerate().take(actual.len()) {
         check.set_location(format!("utterance {b}"));
+        // Labels, times and scores.
         let labels = actual.labels(b);
         check.expect_equal("tokens", &actual.get(b).ids(), &expected.tokens);
         check.expect_equal(
@@ -68,6 +69,7 @@ fn compare_hypotheses(
             &[expected.score_logit_sum],
             SUM_TOLERANCE,
         );
+        // Durations, and joint evaluations.
         if let Some(durations) = &expected.durations {
             check.expect_equal("durations", &labels.iter().map(|label| label.duration).collect(), durations);
             let log_probs = labels.iter().map(|label| label.duration_log_prob);

@@ -102,6 +102,7 @@ fn compare_backward<F: Element>(
     let utterance_row = |tensor: &str, b: usize| -> Result<&[f64], RunError> {
         Ok(check.file.rows(&name(tensor), states)?.nth(b).unwrap_or_default())
     };
+    // β and marginals of each utterance.
     let totals = &check.file.get(&name("log_z"))?.values;
     let (mut betas, mut blank_marginals, mut lexical_marginals) = (Vec::new(), Vec::new(), Vec::new());
     for (b, &total) in totals.iter().enumerate() {
