@@ -173,7 +173,8 @@ pub struct LossSizes {
     /// C
     pub classes: usize,
     /// Shape of the posteriors.
-    pub model: Posteriors,
+    #[serde(rename = "model")]
+    pub posteriors: Posteriors,
     /// Lengths of the utterances.
     pub lengths: LengthSpread,
 }

@@ -1,6 +1,6 @@
 //! Benchmark of greedy transducer search on given encoder outputs.
 mod synthetic;
-mod unprojected;
+mod unprojected_joint;
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use decoding::{
 };
 
 use self::synthetic::SyntheticWeights;
-use self::unprojected::{ENCODER_WIDTH, JOINT_WIDTH};
+use self::unprojected_joint::{ENCODER_WIDTH, JOINT_WIDTH};
 use super::case::{DecodeWork, GreedyVariant, Method};
 use super::error::{Error, Result};
 use super::gradients::NamedGradients;

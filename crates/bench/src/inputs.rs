@@ -91,7 +91,8 @@ impl LossInputs {
     /// # Errors
     /// If the loss does not support the sizes.
     pub fn synthetic(work: &LossSizes) -> Result<Self> {
-        let LossSizes { batch, frames: max_frames, labels: max_labels, hidden, classes, model, .. } = *work;
+        let LossSizes { batch, frames: max_frames, labels: max_labels, hidden, classes, posteriors, .. } =
+            *work;
         let targets = synthetic_targets(work)?;
         let sites = targets.lattices().num_sites();
         let sizes = BatchSizes { batch, frames: max_frames, labels: max_labels, hidden, classes, sites };
@@ -103,7 +104,7 @@ impl LossInputs {
             targets,
             sizes,
         };
-        inputs.set_posteriors(model);
+        inputs.set_posteriors(posteriors);
         Ok(inputs)
     }
 
@@ -112,12 +113,12 @@ impl LossInputs {
     /// Coordinate 0 of `f_t + g_u` is the number of due labels: above 0 the labels score above the
     /// blank, below 0 the blank scores above the labels. The other coordinates of `g_u` are a code
     /// of the next label, which is also its row of the weight.
-    fn set_posteriors(&mut self, model: Posteriors) {
+    fn set_posteriors(&mut self, posteriors: Posteriors) {
         let BatchSizes { frames: max_frames, labels: max_labels, hidden, classes, .. } = self.sizes;
         // `slope`: half of the maximum score difference of label and blank; `width`: number of
         // labels over which the difference changes sign; `margin`: score of the next label above
         // all others.
-        let (slope, width, margin) = match model {
+        let (slope, width, margin) = match posteriors {
             Posteriors::Flat => (0.02, 4.0, (classes as f32).ln() + 1.0),
             Posteriors::Peaked => (6.0, 1.5, (classes as f32).ln() + 3.0),
         };
@@ -224,14 +225,14 @@ mod tests {
 
     #[test]
     fn posteriors_are_peaked_or_flat() {
-        let loss = |model| {
+        let loss = |posteriors| {
             let work = LossSizes {
                 batch: 2,
                 frames: 40,
                 labels: 8,
                 hidden: 64,
                 classes: 50,
-                model,
+                posteriors,
                 lengths: LengthSpread::Ragged,
             };
             let mut workload =

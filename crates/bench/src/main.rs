@@ -124,7 +124,7 @@ fn run(arguments: &BenchArgs) -> Result<()> {
         if arguments.quick { (QUICK_REPEATS, QUICK_STEP_SECONDS) } else { (DEFAULT_REPEATS, STEP_SECONDS) };
     let options = SuiteOptions {
         quick: arguments.quick,
-        threads: arguments.threads.map_or_else(machine::cores, usize::from),
+        threads: arguments.threads.map_or_else(machine::available_cores, usize::from),
         budget: arguments.budget,
         model: arguments.checkpoint.clone().zip(arguments.manifest.clone()),
     };

@@ -79,7 +79,7 @@ mod tests {
                 labels: 12,
                 hidden: 32,
                 classes: 70,
-                model: Posteriors::Peaked,
+                posteriors: Posteriors::Peaked,
                 lengths,
             };
             let work = PrunedWork { loss, s_range: 4, scores };

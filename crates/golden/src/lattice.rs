@@ -5,7 +5,7 @@
 //! single steps.
 mod arc_weights;
 mod check;
-mod components;
+mod component_files;
 mod contexts;
 mod file;
 mod inputs;

@@ -1,7 +1,7 @@
 //! Golden test of transducer losses: runs a case and pairs results with stored values.
 //!
 //! The inputs of a case are scores, joint network outputs, or encoder and predictor outputs; each
-//! kind has a function. TDT and multi-blank transducers are in `topologies`, pruned ones in
+//! kind has a function. TDT and multi-blank transducers are in `duration_losses`, pruned ones in
 //! `pruned`.
 use rnnt_loss::Element;
 use rnnt_loss::{
@@ -11,7 +11,7 @@ use rnnt_loss::{
 
 use super::case::LossCase;
 use super::outcome::{LossOutcome, common_options, real_row_mask};
-use super::{pruned, topologies};
+use super::{duration_losses, pruned};
 use crate::error::RunError;
 
 /// Absolute score from which on a case is ill-conditioned: f32 programs are inexact.
@@ -30,9 +30,9 @@ pub(super) fn run<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> 
     match case.kind.as_str() {
         "rnnt_fused_linear" => run_hidden_rows::<F>(case),
         "rnnt_joint_network" => run_joint_network::<F>(case),
-        "tdt" => topologies::run_tdt::<F>(case),
+        "tdt" => duration_losses::run_tdt::<F>(case),
         "rnnt_pruned" => pruned::run_pruned::<F>(case),
-        "multiblank" => topologies::run_multi_blank::<F>(case),
+        "multiblank" => duration_losses::run_multi_blank::<F>(case),
         _ => run_dense_scores::<F>(case),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use decoding::{Activation, AffineLayer, DecodingModel, JointNetwork, JointScorer, LstmLayer, LstmPredictor};
 use rnnt_dp::Topology;
 
-use super::unprojected::{ENCODER_WIDTH, JOINT_WIDTH, LABEL_COUNT, PREDICTOR_WIDTH, UnprojectedJoint};
+use super::unprojected_joint::{ENCODER_WIDTH, JOINT_WIDTH, LABEL_COUNT, PREDICTOR_WIDTH, UnprojectedJoint};
 use crate::case::{DecodeWork, Family};
 use crate::error::Result;
 use crate::inputs::noise;

@@ -7,7 +7,7 @@ use crate::case::Posteriors::{Flat, Peaked};
 use crate::case::{
     Budget, Case, CaseWork, FirstPassScores, LossSizes, Method, Plan, PlotMark, PrunedWork, System,
 };
-use crate::machine::cores;
+use crate::machine::available_cores;
 
 const CLASSES_CLASSES: [usize; 10] = [512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072, 262_144];
 const CLASSES_QUICK: [usize; 2] = [1024, 8192];
@@ -58,7 +58,7 @@ pub fn batch(options: &SuiteOptions) -> Plan {
             labels: 27,
             hidden: 256,
             classes: 1024,
-            model: Flat,
+            posteriors: Flat,
             lengths: Ragged,
         }),
         systems: vec![options.panda(), options.dense()],
@@ -83,7 +83,8 @@ pub fn lengths(options: &SuiteOptions) -> Plan {
         let name = format!("{frames}x{labels}");
         let mark = is_plotted.then(|| PlotMark { x: (frames * (labels + 1)) as f64, label: name.clone() });
         let name = if is_plotted { name } else { format!("{name} H={hidden} C={classes}") };
-        let work = LossSizes { batch: 16, frames, labels, hidden, classes, model: Flat, lengths: Ragged };
+        let work =
+            LossSizes { batch: 16, frames, labels, hidden, classes, posteriors: Flat, lengths: Ragged };
         Case { name, mark, work: CaseWork::Loss(work), systems: vec![options.panda(), options.dense()] }
     };
     let grid = || LENGTHS_FRAMES.into_iter().zip(LENGTHS_LABELS);
@@ -108,7 +109,7 @@ pub fn lengths(options: &SuiteOptions) -> Plan {
 ///
 /// `panda` uses all cores, or the threads of the command line; other systems use fewer.
 pub fn threads(options: &SuiteOptions) -> Plan {
-    let max_threads = options.threads.max(cores().min(2));
+    let max_threads = options.threads.max(available_cores().min(2));
     let mut counts: Vec<usize> =
         std::iter::successors(Some(1), |n| Some(2 * n)).take_while(|&n| n < max_threads).collect();
     // The last system is the baseline: one thread.
@@ -146,7 +147,7 @@ const SKIP_UTTERANCES: usize = 64;
 const SKIP_QUICK_UTTERANCES: usize = 8;
 
 const fn peaked(batch: usize, [frames, labels]: [usize; 2], hidden: usize, classes: usize) -> LossSizes {
-    LossSizes { batch, frames, labels, hidden, classes, model: Peaked, lengths: Ragged }
+    LossSizes { batch, frames, labels, hidden, classes, posteriors: Peaked, lengths: Ragged }
 }
 
 /// Cases of the suite `skip`: a trained model if given, else synthetic peaked posteriors.
@@ -201,8 +202,15 @@ pub fn pruned(options: &SuiteOptions) -> Plan {
     let classes = if options.quick { &PRUNED_QUICK[..] } else { &PRUNED_CLASSES };
     let case = |&classes: &usize| {
         let batch = if options.quick { 2 } else { 8 };
-        let loss =
-            LossSizes { batch, frames: 200, labels: 50, hidden: 512, classes, model: Flat, lengths: Even };
+        let loss = LossSizes {
+            batch,
+            frames: 200,
+            labels: 50,
+            hidden: 512,
+            classes,
+            posteriors: Flat,
+            lengths: Even,
+        };
         let scores = if classes <= PRUNED_MAX_MATRIX_CLASSES {
             FirstPassScores::Matrices
         } else {

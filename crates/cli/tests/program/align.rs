@@ -2,7 +2,7 @@
 use serde_json::Value;
 
 use super::toy::{Toy, leftovers};
-use super::{finish, panda};
+use super::{panda, run_command};
 
 /// Trains a model (modified topology) until it recognizes the toy words.
 pub fn trained_corpus() -> Toy {
@@ -15,7 +15,7 @@ pub fn trained_corpus() -> Toy {
         ("max_frames = 200", "max_frames = 400"),
         ("epochs = 3", "epochs = 12\ntopology = \"modified\""),
     ]);
-    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
+    let (code, _, err) = run_command(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
     assert_eq!(code, Some(0), "{err}");
     toy
 }
@@ -38,7 +38,7 @@ fn words_have_times_in_ctm_and_json() {
     let outcomes = ["1", "2", "3"].map(|threads| {
         let mut command = panda(&folder, &arguments);
         command.env("RAYON_NUM_THREADS", threads);
-        let (code, out, err) = finish(command);
+        let (code, out, err) = run_command(command);
         assert_eq!(code, Some(0), "{err}");
         assert!(out.starts_with("6 utterances aligned, 1 without a path; a token is expected "), "{out}");
         assert!(err.starts_with("warning: too long: no path"), "{err}");
@@ -85,18 +85,18 @@ fn words_have_times_in_ctm_and_json() {
 
     // The alignment of an utterance does not depend on the batch.
     toy.write("last.jsonl", last);
-    let (code, out, _) = finish(panda(&folder, &["align", CHECKPOINT, "last.jsonl"]));
+    let (code, out, _) = run_command(panda(&folder, &["align", CHECKPOINT, "last.jsonl"]));
     assert!(code == Some(0) && ctm.ends_with(&out) && out.lines().count() == 4, "{out}");
     // The default is standard output; tokens are words in this model.
     for more in [&[][..], &["--tokens"]] {
-        let (code, out, _) = finish(panda(&folder, &[&arguments[..3], more].concat()));
+        let (code, out, _) = run_command(panda(&folder, &[&arguments[..3], more].concat()));
         assert_eq!((code, &out), (Some(0), ctm));
     }
     assert_eq!(leftovers(&folder), [] as [std::path::PathBuf; 0]);
 
     // Invalid arguments.
     let check = |arguments: &[&str], part: &str| {
-        let (code, out, err) = finish(panda(&folder, arguments));
+        let (code, out, err) = run_command(panda(&folder, arguments));
         assert_eq!((code, out.as_str()), (Some(2), ""), "{arguments:?}: {err}");
         assert!(err.starts_with("error: ") && err.contains(part), "{arguments:?}: {err}");
     };

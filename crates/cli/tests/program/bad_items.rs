@@ -1,13 +1,13 @@
 //! Tests of commands on unusable utterances and empty shards.
 use super::align::{CHECKPOINT, trained_corpus};
 use super::toy::Toy;
-use super::{finish, panda};
+use super::{panda, run_command};
 
 #[test]
 fn a_bad_utterance_is_left_out() {
     let toy = trained_corpus();
     let folder = toy.path("");
-    let run = |arguments: &[&str]| finish(panda(&folder, arguments));
+    let run = |arguments: &[&str]| run_command(panda(&folder, arguments));
     let read = |name: &str| std::fs::read_to_string(toy.path(name)).unwrap();
     let lines = read("train.jsonl");
     toy.write("missing.jsonl", &lines.replace("4.wav", "gone.wav"));
@@ -68,7 +68,7 @@ fn a_bad_utterance_is_left_out() {
 #[test]
 fn max_bad_of_train_overrides_the_recipe() {
     let toy = Toy::new();
-    let run = |arguments: &[&str]| finish(panda(&toy.path(""), arguments));
+    let run = |arguments: &[&str]| run_command(panda(&toy.path(""), arguments));
     let lines = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
     toy.write("train.jsonl", &lines.replace("4.wav", "gone.wav"));
     toy.recipe(&[("[data]\n", "[data]\nmax_bad = 0.0\n")]);
@@ -96,7 +96,7 @@ fn shards_without_an_utterance_are_valid() {
     let toy = trained_corpus();
     let folder = toy.path("");
     let run = |arguments: &[&str]| {
-        let (code, out, err) = finish(panda(&folder, arguments));
+        let (code, out, err) = run_command(panda(&folder, arguments));
         assert_eq!((code, err.as_str()), (Some(0), ""), "{arguments:?}");
         out
     };
@@ -127,6 +127,6 @@ fn shards_without_an_utterance_are_valid() {
     merge("all.json", "json", &[]);
     // The whole manifest must have an utterance.
     toy.write("none.jsonl", "\n");
-    let (code, _, err) = finish(panda(&folder, &["evaluate", CHECKPOINT, "none.jsonl"]));
+    let (code, _, err) = run_command(panda(&folder, &["evaluate", CHECKPOINT, "none.jsonl"]));
     assert!(code == Some(2) && err.contains("none.jsonl: expected at least one utterance"), "{err}");
 }

@@ -4,7 +4,7 @@
 use std::fs;
 
 use super::toy::Toy;
-use super::{finish, panda};
+use super::{panda, run_command};
 
 /// Forged lines, escape sequences and control characters.
 ///
@@ -70,7 +70,7 @@ fn malicious_names_and_texts_are_escaped() {
     let run = format!("run{MALICIOUS_TEXT}");
     let recipe_name = format!("recipe{MALICIOUS_TEXT}.toml");
     fs::copy(&recipe, toy.path(&recipe_name)).unwrap();
-    let done = finish(panda(&folder, &["train", &recipe_name, "--run", &run]));
+    let done = run_command(panda(&folder, &["train", &recipe_name, "--run", &run]));
     assert_eq!(done.0, Some(0), "{}", done.2);
     assert_output_is_escaped("train", done);
     let best = format!("{run}/best.safetensors");
@@ -125,7 +125,7 @@ fn malicious_names_and_texts_are_escaped() {
         &["train", &format!("--{MALICIOUS_TEXT}"), "x.toml"],
         &["train", "x.toml", MALICIOUS_TEXT],
     ] {
-        assert_output_is_escaped(&format!("{arguments:?}"), finish(panda(&folder, arguments)));
+        assert_output_is_escaped(&format!("{arguments:?}"), run_command(panda(&folder, arguments)));
     }
     let page = fs::read_to_string(toy.path(&format!("{run}/report.html"))).unwrap();
     let is_unescaped =
@@ -143,7 +143,7 @@ fn long_lines_and_keys_are_shortened_in_messages() {
     let toy = Toy::new();
     let folder = toy.path("");
     toy.recipe(&[("epochs = 3", "epochs = 1")]);
-    let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
+    let (code, _, err) = run_command(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
     assert_eq!(code, Some(0), "{err}");
     let best = "run/best.safetensors";
     let long = "long ".repeat(20_000);
@@ -197,7 +197,7 @@ fn long_lines_and_keys_are_shortened_in_messages() {
         &["evaluate", best, "train.jsonl", "--format", &word, "--output", "x"],
         &["lm", "marks.txt", "-o", "x.arpa", "--tokens", best],
     ] {
-        let (code, out, err) = finish(panda(&folder, arguments));
+        let (code, out, err) = run_command(panda(&folder, arguments));
         let shortened: Vec<&str> = arguments.iter().map(|text| &text[..text.len().min(40)]).collect();
         let start = &err[..err.len().min(MAX_MESSAGE_BYTES)];
         assert_eq!((code, out.as_str()), (Some(2), ""), "{shortened:?}: {start}");
@@ -206,7 +206,7 @@ fn long_lines_and_keys_are_shortened_in_messages() {
     }
     // A phrase that cannot be encoded is a warning.
     let phrases = ["evaluate", best, "train.jsonl", "--beam", "2", "--phrases", "phrases.txt"];
-    let (code, _, err) = finish(panda(&folder, &phrases));
+    let (code, _, err) = run_command(panda(&folder, &phrases));
     assert!(
         code == Some(0) && err.starts_with("warning: phrases.txt: "),
         "{}",
@@ -214,7 +214,7 @@ fn long_lines_and_keys_are_shortened_in_messages() {
     );
     assert!(err.len() < MAX_MESSAGE_BYTES, "{}", err.len());
     // A file name that is too long: the message of the system with a shortened name.
-    let (code, _, err) = finish(panda(&folder, &["evaluate", best, "file.jsonl"]));
+    let (code, _, err) = run_command(panda(&folder, &["evaluate", best, "file.jsonl"]));
     assert!(
         code == Some(2) && err.contains("File name too long"),
         "{}",

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::encoded::{FORMATS, has_encoders, repair_pages, signal, write_inputs};
 use super::mutants::{self, Random};
 use super::toy::{Toy, leftovers};
-use super::{finish, panda, trained_for_an_epoch};
+use super::{panda, run_command, trained_for_an_epoch};
 
 /// Time limit of a command.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -26,7 +26,7 @@ fn count_from_env(name: &str, default: u64) -> u64 {
 fn corpus_and_expected_files() -> (Toy, Vec<(&'static str, Vec<u8>)>) {
     let toy = Toy::new();
     toy.recipe(&[("epochs = 3", "epochs = 60\nevaluate_every = 7\ncheckpoint_every = 2")]);
-    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "whole"]));
+    let (code, _, err) = run_command(panda(&toy.path(""), &["train", "recipe.toml", "--run", "whole"]));
     assert_eq!(code, Some(0), "{err}");
     let names = ["last.safetensors", "best.safetensors", "evaluation.json", "test.hypotheses.jsonl"];
     let files = names.map(|name| (name, fs::read(toy.path("whole").join(name)).unwrap())).to_vec();

@@ -4,7 +4,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::toy::{Toy, leftovers};
-use super::{finish, panda, tfevents};
+use super::{panda, run_command, tfevents};
 
 /// Number of times that a run is killed.
 const KILLS: usize = 20;
@@ -49,7 +49,7 @@ fn wait_for_checkpoints(run: &mut Child, path: &Path, count: usize) -> bool {
 ///
 /// Measured values (wall times and memory) are excluded.
 fn assert_same_as_uninterrupted(toy: &Toy) {
-    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "whole"]));
+    let (code, _, err) = run_command(panda(&toy.path(""), &["train", "recipe.toml", "--run", "whole"]));
     assert_eq!(code, Some(0), "{err}");
     let read = |run: &str, name: &str| std::fs::read(toy.path(run).join(name)).unwrap();
     for name in

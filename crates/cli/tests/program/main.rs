@@ -42,7 +42,7 @@ fn panda(folder: &Path, arguments: &[&str]) -> Command {
 }
 
 /// Runs a command; returns exit status, standard output, standard error.
-fn finish(mut command: Command) -> (Option<i32>, String, String) {
+fn run_command(mut command: Command) -> (Option<i32>, String, String) {
     let output = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (output.status.code(), text(output.stdout), text(output.stderr))
@@ -52,7 +52,7 @@ fn finish(mut command: Command) -> (Option<i32>, String, String) {
 fn trained_for_an_epoch() -> toy::Toy {
     let toy = toy::Toy::new();
     toy.recipe(&[("epochs = 3", "epochs = 1")]);
-    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
+    let (code, _, err) = run_command(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
     assert_eq!(code, Some(0), "{err}");
     toy
 }

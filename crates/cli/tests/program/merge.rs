@@ -2,11 +2,11 @@
 use std::fs;
 use std::path::Path;
 
-use super::{finish, panda};
+use super::{panda, run_command};
 
 /// Merges parts; returns exit status, standard error and the written file.
 fn merge(folder: &Path, out: &str, parts: &[&str]) -> (Option<i32>, String, Option<String>) {
-    let (code, _, err) = finish(panda(folder, &[&["merge", out][..], parts].concat()));
+    let (code, _, err) = run_command(panda(folder, &[&["merge", out][..], parts].concat()));
     (code, err, fs::read_to_string(folder.join(out)).ok())
 }
 

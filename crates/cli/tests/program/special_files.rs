@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{finish, panda, trained_for_an_epoch};
+use crate::{panda, run_command, trained_for_an_epoch};
 
 /// Time limit of a command; a command that waits for a pipe exceeds it.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -189,14 +189,14 @@ fn outputs_do_not_replace_files_of_a_run() {
         &["merge", "run/recipe.path", "train.jsonl"],
     ];
     for arguments in commands {
-        let (code, _, err) = finish(panda(&folder, arguments));
+        let (code, _, err) = run_command(panda(&folder, arguments));
         assert_eq!(code, Some(2), "{arguments:?}: {err}");
         assert!(err.contains("uses for a file"), "{arguments:?}: {err}");
     }
     assert!(before == snapshot(&toy.path("run")));
     // Other names in the run folder are allowed; the report is written there by default.
     for arguments in [&["average", "run/mean.safetensors", copy][..], &["report", "run"]] {
-        let (code, _, err) = finish(panda(&folder, arguments));
+        let (code, _, err) = run_command(panda(&folder, arguments));
         assert_eq!(code, Some(0), "{arguments:?}: {err}");
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use super::toy::{Toy, leftovers};
-use super::{finish, panda, trained_for_an_epoch};
+use super::{panda, run_command, trained_for_an_epoch};
 
 const BEST: &str = "run/best.safetensors";
 
@@ -58,7 +58,7 @@ fn messages_contain_the_system_error() {
             &["info", path],
         ];
         for arguments in commands {
-            let (code, _, err) = finish(panda(&folder, arguments));
+            let (code, _, err) = run_command(panda(&folder, arguments));
             assert!(code == Some(2) && err.contains(message) && err.contains(path), "{arguments:?}: {err}");
         }
     }
@@ -78,7 +78,7 @@ fn names_of_255_bytes_are_written() {
             &["average", &mean, BEST],
             &["evaluate", &mean, "train.jsonl", "--hypotheses", &json],
         ] {
-            let (code, _, err) = finish(panda(&folder, arguments));
+            let (code, _, err) = run_command(panda(&folder, arguments));
             assert_eq!(code, Some(0), "{arguments:?}: {err}");
         }
         assert!([ctm, json, arpa, mean].iter().all(|name| toy.path(name).exists()));
@@ -98,7 +98,7 @@ fn a_file_size_limit_is_a_write_error() {
         let line = format!("ulimit -f 0; exec $P {arguments}");
         let mut command = Command::new("bash");
         command.args(["-c", &line]).current_dir(toy.path("")).env("P", env!("CARGO_BIN_EXE_panda"));
-        let (code, _, err) = finish(command);
+        let (code, _, err) = run_command(command);
         assert_eq!(code, Some(2), "{arguments}: {err}");
         assert!(err.contains(&format!("{output}: could not write")), "{arguments}: {err}");
         assert!(err.contains("File too large (os error 27)"), "{arguments}: {err}");
@@ -115,7 +115,7 @@ fn an_unwritable_feature_cache_is_disabled() {
     // A file in place of the folder has the effect of a full disk: no features can be written.
     fs::create_dir(toy.path("cache")).unwrap();
     toy.write("cache/planes", "");
-    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
+    let (code, _, err) = run_command(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
     assert_eq!(code, Some(0), "{err}");
     assert_eq!(err.matches("warning: data.cache: ").count(), 1, "{err}");
     assert!(err.contains("Not a directory (os error 20)"), "{err}");
@@ -125,7 +125,7 @@ fn an_unwritable_feature_cache_is_disabled() {
     // The result is that of a run without a cache.
     let plain = "stream = true\ntrain = [\"train.jsonl\"]";
     toy.recipe(&[("train = [\"train.jsonl\"]", plain), ("epochs = 3", "epochs = 2")]);
-    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "plain"]));
+    let (code, _, err) = run_command(panda(&toy.path(""), &["train", "recipe.toml", "--run", "plain"]));
     assert_eq!(code, Some(0), "{err}");
     let metrics = |run: &str| fs::read_to_string(toy.path(run).join("evaluation.json")).unwrap();
     assert_eq!(metrics("run"), metrics("plain"));

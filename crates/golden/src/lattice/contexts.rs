@@ -10,7 +10,7 @@ use rnnt_dp::semiring::{Differentiable, Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
 use super::check::{LatticeCheck, Quantity};
-use super::components::{configuration_keys, key_number, round_to_type};
+use super::component_files::{configuration_keys, key_number, round_to_type};
 use crate::error::RunError;
 
 /// Returns true if a tensor is a result.

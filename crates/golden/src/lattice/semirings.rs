@@ -5,7 +5,7 @@ use rnnt_dp::semiring::{
 use rnnt_loss::Element;
 
 use super::check::{LatticeCheck, Quantity};
-use super::components::round_to_type;
+use super::component_files::round_to_type;
 use crate::error::RunError;
 
 /// Pair of numbers: log weight and log of the weighted value.

@@ -8,7 +8,7 @@ use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
 use super::check::{LatticeCheck, Quantity};
-use super::components::{configuration_keys, key_number, round_to_type};
+use super::component_files::{configuration_keys, key_number, round_to_type};
 use super::file::LatticeFile;
 use crate::error::RunError;
 
