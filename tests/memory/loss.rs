@@ -66,7 +66,7 @@ fn check_loss() {
     };
     let ((few_sites, few_growth), (many_sites, many_growth)) = (sites_and_growth(100), sites_and_growth(200));
     let bytes_per_site = many_growth.saturating_sub(few_growth) / (many_sites - few_sites);
-    println!("per site: {bytes_per_site} bytes; a hidden row is {}", hidden_row_bytes);
+    println!("per site: {bytes_per_site} bytes; a hidden row is {hidden_row_bytes}");
     assert!(bytes_per_site < hidden_row_bytes, "{bytes_per_site} bytes per site: is its hidden row stored?");
 
     // In sample-wise mode, a batch eight times as large adds only its losses and gradients.

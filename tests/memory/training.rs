@@ -169,5 +169,5 @@ fn a_step_uses_at_most_the_planned_memory() {
             );
         }
     }
-    println!("measured of planned: {:.2} to {:.2}", min_ratio, max_ratio);
+    println!("measured of planned: {min_ratio:.2} to {max_ratio:.2}");
 }

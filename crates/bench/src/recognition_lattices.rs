@@ -95,8 +95,11 @@ impl RecognitionWork {
 
 /// Task of a step.
 enum LatticeStep {
+    /// Loss and gradients.
     Train(Budget),
+    /// Best path of each utterance.
     BestPath,
+    /// Sum over all paths of each utterance.
     Denominator,
 }
 
@@ -113,6 +116,7 @@ struct RecognitionBatch {
 }
 
 impl RecognitionBatch {
+    /// Draws parameters, frames and labels.
     fn synthetic(work: RecognitionWork) -> Result<Self> {
         // LeCun uniform initialization and zero biases, as in the reference implementation.
         let lecun = (3.0 / WIDTH as f32).sqrt();
@@ -127,7 +131,8 @@ impl RecognitionBatch {
         })
     }
 
-    fn weights(&self) -> JointWeightFn<'_, f32> {
+    /// Returns the weight function of the parameters.
+    fn weight_fn(&self) -> JointWeightFn<'_, f32> {
         let [embeddings, context, frame, bias, blank, blank_bias, lexical, lexical_bias] = &self.parameters;
         JointWeightFn {
             embeddings: Embeddings::Table(embeddings),
@@ -159,8 +164,8 @@ impl RecognitionBatch {
     /// (V + 1)^N paths none is above their sum, and the best one is not below their mean.
     fn check(&self, paths: &[LatticePath], sums: &[f64]) -> Result<()> {
         let RecognitionWork { batch, frames, .. } = self.work;
-        let weights = self.weights();
-        let mut bound_weights = weights.bind(&mut Vec::new())?;
+        let weight_fn = self.weight_fn();
+        let mut bound_weights = weight_fn.bind(&mut Vec::new())?;
         let utterance_of = |frame: usize| (frame / frames) as u32;
         bound_weights.set_frames(&self.frames, &(0..batch * frames).map(utterance_of).collect::<Vec<_>>())?;
         let mut lexical = vec![0.0; VOCABULARY];
@@ -243,8 +248,8 @@ impl Workload for RecognitionWorkload {
     fn step(&mut self) -> Result<NamedGradients> {
         self.result = LatticeResult::None;
         let Self { batch, session, step, result } = self;
-        let weights = batch.weights();
-        let lattice = RecognitionLattice::new(&batch.context, AlignmentLattice::FrameDependent, &weights)?;
+        let weight_fn = batch.weight_fn();
+        let lattice = RecognitionLattice::new(&batch.context, AlignmentLattice::FrameDependent, &weight_fn)?;
         let frames = batch.frames()?;
         match step {
             LatticeStep::Train(_) => {
@@ -263,8 +268,8 @@ impl Workload for RecognitionWorkload {
     /// Checks best paths and sums; gradients are compared with the other training step.
     fn check(&mut self) -> Result<()> {
         let batch = &self.batch;
-        let weights = batch.weights();
-        let lattice = RecognitionLattice::new(&batch.context, AlignmentLattice::FrameDependent, &weights)?;
+        let weight_fn = batch.weight_fn();
+        let lattice = RecognitionLattice::new(&batch.context, AlignmentLattice::FrameDependent, &weight_fn)?;
         let (frames, mut session) =
             (batch.frames()?, LatticeSession::new(session_options(Budget::Recompute)));
         match &self.result {

@@ -73,6 +73,7 @@ impl Family {
 impl SyntheticWeights {
     /// Draws the weights of a model.
     pub fn new(family: Family) -> Self {
+        // Arguments of `noise`: stream, number of values, scale.
         let mut embedding = noise(201, (LABEL_COUNT + 1) * PREDICTOR_WIDTH, 1.7);
         // The start of the sequence has a zero embedding.
         embedding[LABEL_COUNT * PREDICTOR_WIDTH..].fill(0.0);
