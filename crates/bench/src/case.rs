@@ -21,10 +21,8 @@ pub struct Plan {
 pub struct Case {
     /// Name in the table.
     pub name: String,
-    /// Position and label on the horizontal axis of the plot.
-    ///
-    /// None for cases that appear in the table only.
-    pub mark: Option<(f64, String)>,
+    /// Place on the horizontal axis of the plot; none for cases of the table only.
+    pub mark: Option<PlotMark>,
     /// The work.
     pub work: CaseWork,
     /// Systems to compare, panda first; see [`Case::baseline`].
@@ -47,6 +45,15 @@ impl Case {
         };
         (baseline != index).then_some(baseline)
     }
+}
+
+/// Place of a case on the horizontal axis of the plot.
+#[derive(Clone)]
+pub struct PlotMark {
+    /// Position; the axis is logarithmic.
+    pub x: f64,
+    /// Label of the axis at this position.
+    pub label: String,
 }
 
 /// An implementation that takes part in a comparison.
@@ -166,7 +173,8 @@ pub struct LossSizes {
     /// C
     pub classes: usize,
     /// Shape of the posteriors.
-    pub model: Posteriors,
+    #[serde(rename = "model")]
+    pub posteriors: Posteriors,
     /// Lengths of the utterances.
     pub lengths: LengthSpread,
 }

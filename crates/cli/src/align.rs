@@ -9,9 +9,8 @@ use crate::{
     audio::{AudioArguments, print_conversions},
     bad_items::{self, BadItemArguments},
     error::Result,
-    manifests,
-    out::{formatted, outln, warn_each, warnln},
-    outputs,
+    manifests, output_files,
+    printing::{outln, print_machine_readable, warn_each, warnln},
     shard::{self, Shard},
 };
 
@@ -46,11 +45,13 @@ pub struct Args {
 ///
 /// Utterances without a path and unusable utterances are reported and left out.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
+    // Read the manifest and open the outputs.
     let utterances = manifests::read(&arguments.manifest)?;
     let ids = OutputIds::for_ctm(utterances.iter().map(|utterance| utterance.id.as_str()));
     let utterances = shard::select_part(utterances, arguments.shard);
     let paths = [&arguments.ctm, &arguments.json];
-    let [ctm, json] = outputs::open(paths, &[&arguments.checkpoint, &arguments.manifest], &utterances)?;
+    let [ctm, json] = output_files::open(paths, &[&arguments.checkpoint, &arguments.manifest], &utterances)?;
+    // Load the model and align.
     let recognizer = arguments.audio.load(&arguments.checkpoint)?;
     let recognizer = arguments.bad.apply(recognizer)?;
     let alignments = recognizer.align(&utterances).map_err(|error| arguments.audio.advise(error))?;
@@ -60,6 +61,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         share_check?;
         return write_alignments(arguments, &alignments, &ids, ctm, json);
     }
+    // Print notes and warnings.
     print_conversions(&alignments.changes);
     let name = arguments.manifest.file_stem().unwrap_or_default().to_string_lossy();
     bad_items::warn(&name, &alignments.bad);
@@ -84,7 +86,7 @@ fn write_alignments(
     let unit = if arguments.tokens { CtmUnit::Tokens } else { CtmUnit::Words };
     let is_standard_output = [&ctm, &json].into_iter().flatten().any(OutputFile::is_standard);
     if ctm.is_none() && json.is_none() {
-        formatted(&alignments.ctm(unit, ids))?;
+        print_machine_readable(&alignments.ctm(unit, ids))?;
         return Ok(ExitCode::SUCCESS);
     }
     json.map_or(Ok(()), |json| json.write(alignments.json().as_bytes()))?;

@@ -1,9 +1,9 @@
-//! Unusable utterances: the allowed share, and the warnings about them.
+//! The argument `--max-bad`, and the warnings about unusable utterances.
 use recognizer::{BadItems, Recognizer};
 
 use crate::error::Result;
 use crate::numbers;
-use crate::out::warn_each;
+use crate::printing::warn_each;
 
 /// Arguments that limit how many utterances may be left out.
 #[derive(clap::Args)]

@@ -1,5 +1,5 @@
 //! `panda merge OUT PART...`: joins the outputs of runs sharded with `--shard I/N`.
-mod kind;
+mod part_kind;
 mod parts;
 
 use std::collections::{HashMap, HashSet};
@@ -11,7 +11,7 @@ use speech::files::is_same_file;
 use training::files::OutputFile;
 
 use crate::error::{Error, Result};
-use crate::out::outln;
+use crate::printing::outln;
 use crate::scores;
 use parts::MergeParts;
 
@@ -44,6 +44,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
             source,
         })
     };
+    // Read and check all parts before the output is written.
     let texts = arguments.parts.iter().map(read).collect::<std::result::Result<Vec<_>, _>>()?;
     let parts = MergeParts::parse(&arguments.parts, &texts)?;
     check_parts(&parts, arguments)?;
@@ -85,7 +86,7 @@ fn check_parts(parts: &MergeParts, arguments: &Args) -> Result<()> {
         expect_different_files(&arguments.parts)?;
     }
     if let Some(ids) = parts.ids() {
-        expect_once(&arguments.parts, &ids, &parts.left_out())?;
+        expect_each_utterance_once(&arguments.parts, &ids, &parts.left_out())?;
     }
     let Some(manifest) = &arguments.manifest else { return Ok(()) };
     match parts.ids().filter(|_| has_manifest_ids) {
@@ -110,7 +111,7 @@ fn expect_different_files(paths: &[PathBuf]) -> Result<()> {
 }
 
 /// Fails if an utterance occurs twice, in one part or in two.
-fn expect_once(paths: &[PathBuf], ids: &[Vec<&str>], left_out: &[Vec<&str>]) -> Result<()> {
+fn expect_each_utterance_once(paths: &[PathBuf], ids: &[Vec<&str>], left_out: &[Vec<&str>]) -> Result<()> {
     let mut first_paths: HashMap<&str, &Path> = HashMap::new();
     for ((path, ids), left_out) in paths.iter().zip(ids).zip(left_out) {
         for id in ids.iter().chain(left_out) {

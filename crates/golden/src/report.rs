@@ -22,8 +22,9 @@ use crate::{lattice, losses, mlperf};
 /// A missing folder or a folder without cases; a file that is missing, corrupt or does not fit its
 /// kind. All files are read before the first line is printed.
 pub fn report(dir: &Path, out: &mut dyn Write) -> Result<bool> {
-    let (mut losses, mut decoders, mut lattices) = (Vec::new(), Vec::new(), Vec::new());
-    let mut mlperf = Vec::new();
+    // Read all files, by kind.
+    let (mut losses, mut decoders) = (Vec::new(), Vec::new());
+    let (mut lattices, mut mlperf) = (Vec::new(), Vec::new());
     for stem in case_stems(dir)? {
         match GoldenFile::read(&stem)? {
             GoldenFile::Loss(case) => losses.push(case),
@@ -36,6 +37,7 @@ pub fn report(dir: &Path, out: &mut dyn Write) -> Result<bool> {
     if losses.is_empty() && decoders.is_empty() && lattices.is_empty() && mlperf.is_empty() {
         return Err(Error::NoCases { path: dir.into() });
     }
+    // Run all cases; a failure does not end the report.
     let losses_pass = losses.is_empty() || report_losses(&losses, out)?;
     let decoders_pass = decoders.is_empty() || report_decoders(&decoders, out)?;
     let mlperf_passes = mlperf.is_empty() || mlperf::report(&mlperf, out)?;
@@ -84,9 +86,14 @@ impl GoldenFile {
     }
 }
 
+/// Returns the width of the column `case`.
+pub(crate) fn name_column_width<'a>(names: impl Iterator<Item = &'a str>) -> usize {
+    names.map(str::len).max().unwrap_or(0).max("case".len())
+}
+
 /// Prints one line per decoder of each case; returns true if all pass.
 fn report_decoders(cases: &[DecodingCase], out: &mut dyn Write) -> Result<bool> {
-    let name_width = cases.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
+    let name_width = name_column_width(cases.iter().map(|case| case.name.as_str()));
     writeln!(
         out,
         "Tolerances: labels, times and durations equal; scores 1e-4, sums 1e-3, absolute or relative."
@@ -94,8 +101,8 @@ fn report_decoders(cases: &[DecodingCase], out: &mut dyn Write) -> Result<bool> 
     writeln!(out, "{:name_width$}  {:18}  {:22}  {:>8}  verdict", "case", "kind", "decode", "scores")?;
     let (mut passed, mut failed, mut skipped) = (0, 0, Vec::new());
     for case in cases {
-        let (results, unknown) = case.run()?;
-        skipped.extend(unknown);
+        let (results, unknown_ids) = case.run()?;
+        skipped.extend(unknown_ids);
         for DecodeResult { id, kind, max_error, failure } in results {
             let verdict = match &failure {
                 None => "pass".to_owned(),
@@ -117,13 +124,15 @@ fn report_decoders(cases: &[DecodingCase], out: &mut dyn Write) -> Result<bool> 
 fn report_losses(cases: &[LossCase], out: &mut dyn Write) -> Result<bool> {
     let (supported, unsupported): (Vec<_>, Vec<_>) =
         cases.iter().partition(|case| losses::is_supported(&case.kind));
-    let name_width = supported.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
+    let name_width = name_column_width(supported.iter().map(|case| case.name.as_str()));
+    // Header.
     writeln!(out, "Tolerances: f64 loss 1e-9 relative, gradient 1e-9 absolute;")?;
     writeln!(
         out,
         "      f32 loss 2e-6 relative, gradient 2e-5 relative L2, or the best f32 peer if all exceed them."
     )?;
     writeln!(out, "{:name_width$}  {:18}  type  {:>8}  {:>8}  verdict", "case", "kind", "loss", "gradient")?;
+    // One line per run.
     let (mut passed, mut failed) = (0, 0);
     for case in &supported {
         for (type_name, float_type) in [("f64", FloatType::F64), ("f32", FloatType::F32)] {
@@ -138,7 +147,7 @@ fn report_losses(cases: &[LossCase], out: &mut dyn Write) -> Result<bool> {
                     Verdict { loss: f64::NAN, gradient: f64::NAN, failures: vec![error], notes: Vec::new() }
                 }
             };
-            let (word, remarks) = if verdict.passed() {
+            let (verdict_text, remarks) = if verdict.passed() {
                 passed += 1;
                 ("pass", &verdict.notes)
             } else {
@@ -151,10 +160,11 @@ fn report_losses(cases: &[LossCase], out: &mut dyn Write) -> Result<bool> {
             let (case, kind) = (&case.name, &case.kind);
             writeln!(
                 out,
-                "{case:name_width$}  {kind:18}  {type_name}   {loss:>8.1e}  {gradient:>8.1e}  {word}{remarks}"
+                "{case:name_width$}  {kind:18}  {type_name}   {loss:>8.1e}  {gradient:>8.1e}  {verdict_text}{remarks}"
             )?;
         }
     }
+    // Skipped kinds, and the summary.
     let mut skipped = BTreeMap::<&str, Vec<&str>>::new();
     for case in &unsupported {
         skipped.entry(&case.kind).or_default().push(&case.name);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use recognizer::{Alignments, Evaluation};
 
-use super::kind::{IdLine, PartKind, ctm_fields, is_comment, lines, nonblank_lines};
+use super::part_kind::{IdLine, PartKind, ctm_fields, is_comment, lines, nonblank_lines};
 use crate::error::{Error, Result};
 
 /// Contents of the parts of a merge.

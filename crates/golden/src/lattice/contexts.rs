@@ -10,7 +10,7 @@ use rnnt_dp::semiring::{Differentiable, Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
 use super::check::{LatticeCheck, Quantity};
-use super::components::{configuration_keys, key_number, round_to_type};
+use super::component_files::{configuration_keys, key_number, round_to_type};
 use crate::error::RunError;
 
 /// Returns true if a tensor is a result.
@@ -25,7 +25,7 @@ pub fn compare_full_ngrams<F: Element>(check: &mut LatticeCheck) -> Result<(), R
         let context = FullNGram::new(key_number(check.file, &key, "v")?, key_number(check.file, &key, "n")?)?;
         let labels = context.vocabulary();
         let next_states = |p: usize| (0..=labels).map(move |y| context.next_state(p, y));
-        check.integers(&format!("{key}/next_state"), (0..context.states()).flat_map(next_states))?;
+        check.compare_integers(&format!("{key}/next_state"), (0..context.states()).flat_map(next_states))?;
         compare_context::<F>(check, &key, &context)?;
         compare_reduce_gradient::<F, Probability>(check, &key, "real", &context)?;
         compare_reduce_gradient::<F, Log>(check, &key, "log", &context)?;
@@ -53,14 +53,14 @@ fn compare_context<F: Element>(
 ) -> Result<(), RunError> {
     let (states, labels) = (context.states(), context.vocabulary());
     let next_states = |p: usize| (1..=labels).map(move |y| context.next_state(p, y));
-    check.integers(&format!("{key}/next_state_table"), (0..states).flat_map(next_states))?;
+    check.compare_integers(&format!("{key}/next_state_table"), (0..states).flat_map(next_states))?;
     let [_, width] = check.file.shape(&format!("{key}/walk_labels"))?;
     let mut walks = Vec::new();
     for string in check.file.rows(&format!("{key}/walk_labels"), width)? {
         let string: Vec<u32> = string.iter().map(|&y| y as u32).collect();
         walks.extend(walk_states(context, &string)?);
     }
-    check.integers(&format!("{key}/walk_states"), walks)?;
+    check.compare_integers(&format!("{key}/walk_states"), walks)?;
     compare_forward_reduce::<F, Probability>(check, key, "real", context)?;
     compare_forward_reduce::<F, Log>(check, key, "log", context)?;
     compare_forward_reduce::<F, Tropical>(check, key, "tropical", context)?;
@@ -69,7 +69,7 @@ fn compare_context<F: Element>(
     for (row, out) in values.chunks_exact(states).zip(broadcast.chunks_exact_mut(states * labels)) {
         backward_broadcast(context, row, out);
     }
-    Ok(check.values(&format!("{key}/backward_broadcast_out"), &broadcast)?)
+    Ok(check.compare_values(&format!("{key}/backward_broadcast_out"), &broadcast)?)
 }
 
 /// Checks the sum of arc weights into each next state.

@@ -1,4 +1,4 @@
-//! A golden file of recognition lattices: its tensors and its settings.
+//! A golden file of recognition lattices: its tensors and its settings, as read.
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -32,6 +32,7 @@ pub struct LatticeSettings {
     pub local: Option<LocalNormalization>,
 }
 
+/// How many labels a frame may emit: one (FD), or up to `expansions` (FLD).
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub enum AlignmentKind {
     #[serde(rename = "FD")]
@@ -40,14 +41,19 @@ pub enum AlignmentKind {
     FrameLabelDependent,
 }
 
+/// Source of the arc weights.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WeightSource {
+    /// Table of weights.
     Table,
+    /// Joint network over a table of context embeddings.
     Emb,
+    /// Joint network over the embeddings of a recurrent network.
     Rnn,
 }
 
+/// Normalization of the arc weights of each state.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LocalNormalization {

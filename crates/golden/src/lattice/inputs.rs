@@ -79,14 +79,16 @@ impl<'a, F: Element> LatticeInputs<'a, F> {
     }
 
     /// Returns all frames, padding included.
-    pub fn rows(&self) -> &[F] {
+    pub fn padded_frame_values(&self) -> &[F] {
         &self.frames
     }
 
     /// Returns the utterance of each frame, padding included.
-    pub fn utterances(&self) -> Vec<u32> {
+    pub fn utterance_of_frames(&self) -> Vec<u32> {
         let padded_frames = self.padded_frames();
-        (0..self.num_frames.len() * padded_frames).map(|row| (row / padded_frames) as u32).collect()
+        (0..self.num_frames.len() * padded_frames)
+            .map(|frame_index| (frame_index / padded_frames) as u32)
+            .collect()
     }
 
     /// Returns the padded number of frames, T.

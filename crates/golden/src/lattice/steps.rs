@@ -1,14 +1,14 @@
 //! Golden test of one frame of the lattice recursion, in f64.
 //!
-//! Unlike in a whole lattice, the arc weights differ per alignment state: the number of labels
-//! already emitted on the frame.
+//! A lexical arc emits a label. Unlike in a whole lattice, the arc weights differ per alignment
+//! state: the number of labels already emitted on the frame.
 use lattice::distance::{arc_sums_step, forward_step, string_forward_step};
 use lattice::{AlignmentLattice, ArcEnd, Arcs, FullNGram};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
 use super::check::{LatticeCheck, Quantity};
-use super::components::{configuration_keys, key_number, round_to_type};
+use super::component_files::{configuration_keys, key_number, round_to_type};
 use super::file::LatticeFile;
 use crate::error::RunError;
 
@@ -68,8 +68,9 @@ fn compare_forward<F: Element, S: Semiring<Weight = f64>>(
     context: &FullNGram,
     alignment: AlignmentLattice,
 ) -> Result<(), RunError> {
-    for string in ["", "string_"] {
-        let name = |tensor: &str| format!("{key}/{string}{tensor}");
+    // Tensors of given labels have the prefix `string_`.
+    for prefix in ["", "string_"] {
+        let name = |tensor: &str| format!("{key}/{prefix}{tensor}");
         let [_, width] = check.file.shape(&name("alpha"))?;
         let mut alphas = Vec::new();
         for (b, alpha) in check.file.rows(&name("alpha"), width)?.enumerate() {
@@ -78,7 +79,7 @@ fn compare_forward<F: Element, S: Semiring<Weight = f64>>(
                 utterance_values(check.file, &name("lexical"), b)?,
             );
             let arcs = Arcs { blank: &blank[..], lexical: &lexical };
-            alphas.extend(if string.is_empty() {
+            alphas.extend(if prefix.is_empty() {
                 forward_step::<S>(context, alignment, arcs, alpha)?
             } else {
                 string_forward_step::<S>(alignment, arcs, alpha)?
@@ -98,9 +99,10 @@ fn compare_backward<F: Element>(
 ) -> Result<(), RunError> {
     let name = |tensor: &str| format!("{key}/{tensor}");
     let [_, states] = check.file.shape(&name("alpha"))?;
-    let row = |tensor: &str, b: usize| -> Result<&[f64], RunError> {
+    let utterance_row = |tensor: &str, b: usize| -> Result<&[f64], RunError> {
         Ok(check.file.rows(&name(tensor), states)?.nth(b).unwrap_or_default())
     };
+    // β and marginals of each utterance.
     let totals = &check.file.get(&name("log_z"))?.values;
     let (mut betas, mut blank_marginals, mut lexical_marginals) = (Vec::new(), Vec::new(), Vec::new());
     for (b, &total) in totals.iter().enumerate() {
@@ -109,7 +111,13 @@ fn compare_backward<F: Element>(
             utterance_values(check.file, &name("lexical"), b)?,
         );
         let arcs = Arcs { blank: &blank[..], lexical: &lexical };
-        let sums = arc_sums_step::<Log>(context, alignment, arcs, row("alpha", b)?, row("beta", b)?)?;
+        let sums = arc_sums_step::<Log>(
+            context,
+            alignment,
+            arcs,
+            utterance_row("alpha", b)?,
+            utterance_row("beta", b)?,
+        )?;
         let (blank, lexical) = sums.marginals(total);
         betas.extend(sums.beta);
         blank_marginals.push(blank);

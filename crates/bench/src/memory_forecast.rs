@@ -4,8 +4,11 @@ use rnnt_loss::MemoryPlan;
 use super::case::{Case, CaseWork, LengthSpread, LossSizes, Method, PrunedWork, System};
 use super::inputs::{BatchSizes, ragged_lengths, synthetic_targets};
 use super::loss::session_options;
-use super::measurement::CaseShape;
-use super::{dense, pruned_dense};
+use super::workload::CaseShape;
+use super::{dense_baseline, pruned_baseline};
+
+/// Estimated bytes of a trained model's rows and head.
+const MODEL_INPUT_BYTES: u64 = 1 << 30;
 
 /// Prediction for one system.
 pub enum Forecast {
@@ -38,14 +41,14 @@ pub fn forecast(work: &CaseWork, system: &System) -> Forecast {
         | Method::Denominator
         | Method::Train { .. } => Forecast::Unknown,
         Method::PrunedBaseline => {
-            pruned.map_or(Forecast::Unknown, |work| Forecast::Bytes(pruned_dense::predicted_bytes(work)))
+            pruned.map_or(Forecast::Unknown, |work| Forecast::Bytes(pruned_baseline::predicted_bytes(work)))
         }
         Method::Baseline => {
             let (diagonals, max) = (work.frames + work.labels, oracle::dense::MAX_DIAGONALS);
             if diagonals > max {
                 return Forecast::Skipped(format!("{diagonals} anti-diagonals, its graph supports {max}"));
             }
-            Forecast::Bytes(dense::predicted_bytes(work))
+            Forecast::Bytes(dense_baseline::predicted_bytes(work))
         }
         Method::Panda { budget, skip, bf16 } => match synthetic_targets(work) {
             // The loss reports the error.
@@ -79,11 +82,12 @@ impl CaseWork {
         match self {
             Self::Loss(work) => work.sizes().bytes(),
             Self::Pruned(work) => work.loss.sizes().bytes() + work.first_pass_bytes(),
+            // Two emissions in `f64` per site.
             Self::Lattices { sizes } => 16 * sizes.iter().product::<usize>() as u64,
             Self::Decode(work) => work.input_bytes(),
             Self::Recognition(work) => work.input_bytes(),
             Self::Train(work) => work.input_bytes(),
-            Self::Model { .. } => 1 << 30,
+            Self::Model { .. } => MODEL_INPUT_BYTES,
         }
     }
 }

@@ -6,7 +6,7 @@ use rnnt_loss::{MemoryPlan, Options, Pruning, SimpleInputs, Targets};
 use super::case::{FirstPassScores, PrunedWork};
 use super::error::Result;
 use super::inputs::{LossInputs, synthetic_targets};
-use super::measurement::PruningReport;
+use super::workload::PruningReport;
 
 /// Scores of frames `am = f Wᵀ` and of labels `lm = g Wᵀ + b`.
 ///
@@ -40,16 +40,16 @@ impl SimpleScores {
                 Self::Heads { am: weight.clone(), lm: weight.clone(), bias: bias.clone() }
             }
             FirstPassScores::Matrices => {
-                let (h, c) = (sizes.hidden, sizes.classes);
-                let head = View::new(weight, c, h).transposed();
+                let (hidden, classes) = (sizes.hidden, sizes.classes);
+                let head = View::new(weight, classes, hidden).transposed();
                 let scores = |rows: &[f32], mut out: Vec<f32>| {
-                    let count = rows.len() / h;
-                    let view = ViewMut::new(&mut out, count, c);
-                    product(view, View::new(rows, count, h), head, 1.0, Accumulate::Add);
+                    let count = rows.len() / hidden;
+                    let view = ViewMut::new(&mut out, count, classes);
+                    product(view, View::new(rows, count, hidden), head, 1.0, Accumulate::Add);
                     out
                 };
-                let am = scores(frames, vec![0.0; frames.len() / h * c]);
-                let lm = scores(labels, bias.repeat(labels.len() / h));
+                let am = scores(frames, vec![0.0; frames.len() / hidden * classes]);
+                let lm = scores(labels, bias.repeat(labels.len() / hidden));
                 Self::Matrices { am, lm }
             }
         }
@@ -85,9 +85,9 @@ impl PrunedWork {
     }
 
     /// Returns the report for a number of retained sites.
-    pub fn pruning_report(&self, retained: usize) -> PruningReport {
-        let share = retained as f64 / self.loss.sizes().sites as f64;
-        PruningReport { scores: self.scores, retained, share }
+    pub fn pruning_report(&self, retained_sites: usize) -> PruningReport {
+        let share = retained_sites as f64 / self.loss.sizes().sites as f64;
+        PruningReport { scores: self.scores, retained_sites, share }
     }
 
     /// Returns the bytes of gradients of the first pass in `f32`.
@@ -96,6 +96,7 @@ impl PrunedWork {
     pub fn first_pass_bytes(&self) -> u64 {
         let sizes = self.loss.sizes();
         let rows = sizes.batch * (sizes.frames + sizes.labels + 1);
+        // Four bytes per value.
         4 * match self.scores {
             FirstPassScores::Matrices => rows * sizes.classes,
             FirstPassScores::Heads => rows * sizes.hidden + 2 * sizes.classes * (sizes.hidden + 1),

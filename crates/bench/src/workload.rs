@@ -1,4 +1,4 @@
-//! Results of one measured case, and the `Workload` trait that is measured.
+//! Trait of benchmarked systems (`Workload`), and measurements of one case.
 use serde::{Deserialize, Serialize};
 
 use super::case::{Family, FirstPassScores};
@@ -79,9 +79,11 @@ pub struct TrainingReport {
     /// Bytes that a step of the optimizer reads and writes.
     pub optimizer_bytes: u64,
     /// GB/s of cached reads of the size of a recurrent weight.
-    pub cached: f64,
+    #[serde(rename = "cached")]
+    pub cached_read_rate: f64,
     /// GB/s of reads from memory.
-    pub streamed: f64,
+    #[serde(rename = "streamed")]
+    pub memory_read_rate: f64,
 }
 
 /// Milliseconds of the parts of a step.
@@ -105,7 +107,8 @@ pub struct PruningReport {
     /// Source of the scores of the first pass.
     pub scores: FirstPassScores,
     /// Sites of the second pass.
-    pub retained: usize,
+    #[serde(rename = "retained")]
+    pub retained_sites: usize,
     /// Share of the sites of the full lattice.
     pub share: f64,
 }

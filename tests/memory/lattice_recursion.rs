@@ -1,7 +1,7 @@
-//! Tests that lattice recursions allocate nothing for a repeated batch.
+//! Tests that forward-backward of lattices allocates nothing for a repeated batch.
 use panda::rnnt_dp::{Lattices, Regularizers, Topology, Workspace};
 
-use crate::counting::{allocation_count, exclusive};
+use crate::counting_allocator::{allocation_count, exclusive};
 
 #[test]
 fn only_the_first_call_allocates() {

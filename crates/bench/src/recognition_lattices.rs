@@ -10,8 +10,8 @@ use super::case::{Budget, Method, RecognitionWork};
 use super::error::{Error, Result};
 use super::gradients::{GradientValues, NamedGradients};
 use super::inputs::{noise, random_labels};
-use super::measurement::CaseShape;
-use super::measurement::Workload;
+use super::workload::CaseShape;
+use super::workload::Workload;
 
 /// Returns the options of a session.
 fn session_options(budget: Budget) -> Options {
@@ -21,7 +21,7 @@ fn session_options(budget: Budget) -> Options {
 
 /// Number of labels, V.
 const VOCABULARY: usize = 32;
-/// Widths H, E and F.
+/// Widths H, E and F: joint network, context embeddings, frame features.
 const WIDTH: usize = 512;
 /// Relative tolerance of sums of `f32` weights.
 const WEIGHT_TOLERANCE: f64 = 1e-5;
@@ -95,8 +95,11 @@ impl RecognitionWork {
 
 /// Task of a step.
 enum LatticeStep {
+    /// Loss and gradients.
     Train(Budget),
+    /// Best path of each utterance.
     BestPath,
+    /// Sum over all paths of each utterance.
     Denominator,
 }
 
@@ -113,6 +116,7 @@ struct RecognitionBatch {
 }
 
 impl RecognitionBatch {
+    /// Draws parameters, frames and labels.
     fn synthetic(work: RecognitionWork) -> Result<Self> {
         // LeCun uniform initialization and zero biases, as in the reference implementation.
         let lecun = (3.0 / WIDTH as f32).sqrt();
@@ -127,7 +131,8 @@ impl RecognitionBatch {
         })
     }
 
-    fn weights(&self) -> JointWeightFn<'_, f32> {
+    /// Returns the weight function of the parameters.
+    fn weight_fn(&self) -> JointWeightFn<'_, f32> {
         let [embeddings, context, frame, bias, blank, blank_bias, lexical, lexical_bias] = &self.parameters;
         JointWeightFn {
             embeddings: Embeddings::Table(embeddings),
@@ -159,12 +164,13 @@ impl RecognitionBatch {
     /// (V + 1)^N paths none is above their sum, and the best one is not below their mean.
     fn check(&self, paths: &[LatticePath], sums: &[f64]) -> Result<()> {
         let RecognitionWork { batch, frames, .. } = self.work;
-        let weights = self.weights();
-        let mut bound_weights = weights.bind(&mut Vec::new())?;
+        let weight_fn = self.weight_fn();
+        let mut bound_weights = weight_fn.bind(&mut Vec::new())?;
         let utterance_of = |frame: usize| (frame / frames) as u32;
         bound_weights.set_frames(&self.frames, &(0..batch * frames).map(utterance_of).collect::<Vec<_>>())?;
         let mut lexical = vec![0.0; VOCABULARY];
         for (utterance, (path, &sum)) in paths.iter().zip(sums).enumerate() {
+            // Weight of the path from its arcs.
             let (mut state, mut weight) = (self.context.start(), 0.0);
             for (t, &label) in path.alignment.iter().enumerate() {
                 let blank = bound_weights.forward_state(utterance * frames + t, state, &mut lexical);
@@ -187,7 +193,7 @@ impl RecognitionBatch {
 }
 
 /// A session on a batch; buffers are reused, as in training.
-struct Recognition {
+struct RecognitionWorkload {
     batch: RecognitionBatch,
     session: LatticeSession<f32>,
     step: LatticeStep,
@@ -213,7 +219,7 @@ pub fn prepare(work: RecognitionWork, method: &Method) -> Result<Box<dyn Workloa
         _ => (LatticeStep::Denominator, Budget::Recompute),
     };
     let session = LatticeSession::new(session_options(budget));
-    Ok(Box::new(Recognition {
+    Ok(Box::new(RecognitionWorkload {
         batch: RecognitionBatch::synthetic(work)?,
         session,
         step,
@@ -221,7 +227,7 @@ pub fn prepare(work: RecognitionWork, method: &Method) -> Result<Box<dyn Workloa
     }))
 }
 
-impl Workload for Recognition {
+impl Workload for RecognitionWorkload {
     fn shape(&self) -> CaseShape {
         self.batch.work.shape()
     }
@@ -242,8 +248,8 @@ impl Workload for Recognition {
     fn step(&mut self) -> Result<NamedGradients> {
         self.result = LatticeResult::None;
         let Self { batch, session, step, result } = self;
-        let weights = batch.weights();
-        let lattice = RecognitionLattice::new(&batch.context, AlignmentLattice::FrameDependent, &weights)?;
+        let weight_fn = batch.weight_fn();
+        let lattice = RecognitionLattice::new(&batch.context, AlignmentLattice::FrameDependent, &weight_fn)?;
         let frames = batch.frames()?;
         match step {
             LatticeStep::Train(_) => {
@@ -262,8 +268,8 @@ impl Workload for Recognition {
     /// Checks best paths and sums; gradients are compared with the other training step.
     fn check(&mut self) -> Result<()> {
         let batch = &self.batch;
-        let weights = batch.weights();
-        let lattice = RecognitionLattice::new(&batch.context, AlignmentLattice::FrameDependent, &weights)?;
+        let weight_fn = batch.weight_fn();
+        let lattice = RecognitionLattice::new(&batch.context, AlignmentLattice::FrameDependent, &weight_fn)?;
         let (frames, mut session) =
             (batch.frames()?, LatticeSession::new(session_options(Budget::Recompute)));
         match &self.result {
@@ -292,9 +298,9 @@ mod tests {
 
     const SMALL: RecognitionWork = RecognitionWork { batch: 2, frames: 7, labels: 3, context: 1 };
 
-    fn prepared(step: LatticeStep) -> Recognition {
+    fn workload_with(step: LatticeStep) -> RecognitionWorkload {
         let session = LatticeSession::new(session_options(Budget::Recompute));
-        Recognition {
+        RecognitionWorkload {
             batch: RecognitionBatch::synthetic(SMALL).unwrap(),
             session,
             step,
@@ -304,23 +310,23 @@ mod tests {
 
     #[test]
     fn every_parameter_has_a_gradient() {
-        let gradients = prepared(LatticeStep::Train(Budget::Recompute)).step().unwrap();
-        let lengths = gradients.iter().map(|(name, values)| match values {
+        let gradients = workload_with(LatticeStep::Train(Budget::Recompute)).step().unwrap();
+        let counts = gradients.iter().map(|(name, values)| match values {
             GradientValues::Single(values) => {
-                let length: f32 = values.iter().map(|x| x * x).sum();
-                assert!(length.is_finite() && length > 0.0, "{name}: {length}");
+                let squared_norm: f32 = values.iter().map(|x| x * x).sum();
+                assert!(squared_norm.is_finite() && squared_norm > 0.0, "{name}: {squared_norm}");
                 values.len()
             }
             _ => 0,
         });
         let expected = [0, 2 * 7 * WIDTH].into_iter().chain(SMALL.parameter_sizes());
-        assert_eq!(lengths.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+        assert_eq!(counts.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
     }
 
     #[test]
     fn best_paths_and_sums_are_checked() {
         for step in [LatticeStep::BestPath, LatticeStep::Denominator] {
-            let mut workload = prepared(step);
+            let mut workload = workload_with(step);
             workload.step().unwrap();
             workload.check().unwrap();
             match &mut workload.result {

@@ -7,7 +7,7 @@ use panda::lattice::{
     PathSum, RecognitionLattice, WeightFn, WeightedString,
 };
 
-use super::counting;
+use super::counting_allocator;
 
 /// Bytes of threads and their queues, which plans do not include.
 const QUEUE_BYTES: usize = 16 << 10;
@@ -22,13 +22,14 @@ struct Problem {
     context: FullNGram,
     alignment: AlignmentLattice,
     /// Widths H, E and F.
-    size: usize,
+    width: usize,
+    /// Parameters in the order of [`JointWeightFn`].
     parameters: [Vec<f32>; 8],
     lengths: Vec<usize>,
-    padded: usize,
+    padded_frames: usize,
     frames: Vec<f32>,
     labels: Vec<u32>,
-    counts: Vec<usize>,
+    label_counts: Vec<usize>,
 }
 
 impl Problem {
@@ -36,25 +37,25 @@ impl Problem {
         vocabulary: usize,
         order: usize,
         alignment: AlignmentLattice,
-        size: usize,
+        width: usize,
         lengths: &[usize],
     ) -> Self {
         let context = FullNGram::new(vocabulary, order).unwrap();
-        let (c, h, v) = (context.states(), size, vocabulary);
+        let (c, h, v) = (context.states(), width, vocabulary);
         let sizes = [c * h, h * h, h * h, h, h, 1, h * v, v];
-        let padded = lengths.iter().copied().max().unwrap_or(0);
-        let counts: Vec<usize> = lengths.iter().map(|n| n / 4).collect();
-        let max_labels = padded / 4;
+        let padded_frames = lengths.iter().copied().max().unwrap_or(0);
+        let label_counts: Vec<usize> = lengths.iter().map(|n| n / 4).collect();
+        let max_labels = padded_frames / 4;
         Self {
             context,
             alignment,
-            size,
+            width,
             parameters: sizes.map(|count| test_values(count, 0.2)),
             lengths: lengths.to_vec(),
-            padded,
-            frames: test_values(lengths.len() * padded * size, 1.0),
+            padded_frames,
+            frames: test_values(lengths.len() * padded_frames * width, 1.0),
             labels: (0..lengths.len() * max_labels).map(|i| (i * 5 % vocabulary) as u32 + 1).collect(),
-            counts,
+            label_counts,
         }
     }
 
@@ -75,16 +76,17 @@ impl Problem {
     }
 
     fn frames(&self) -> Frames<'_, f32> {
-        Frames::new(&self.frames, &[self.lengths.len(), self.padded, self.size], &self.lengths).unwrap()
+        Frames::new(&self.frames, &[self.lengths.len(), self.padded_frames, self.width], &self.lengths)
+            .unwrap()
     }
 
     fn labels(&self) -> Labels<'_> {
-        let max_labels = self.padded / 4;
-        Labels::new(&self.labels, &[self.lengths.len(), max_labels], &self.counts).unwrap()
+        let max_labels = self.padded_frames / 4;
+        Labels::new(&self.labels, &[self.lengths.len(), max_labels], &self.label_counts).unwrap()
     }
 
     /// Bytes of a result.
-    fn bytes(output: &LatticeOutput<f32>) -> usize {
+    fn result_bytes(output: &LatticeOutput<f32>) -> usize {
         let names = output.parameters.iter().map(|(name, values)| 4 * values.capacity() + name.len() + 64);
         8 * output.sums.capacity() + 4 * output.frames.capacity() + names.sum::<usize>()
     }
@@ -103,15 +105,16 @@ impl Problem {
         assert!(planned <= budget.budget, "planned {planned} of {}", budget.budget);
         let mut sums = Vec::new();
         // The second call reuses the buffers of the first.
-        let (_, peak, results) = counting::measure(|| {
-            let first = session.sum(&lattice, &frames, &labels, &weights).unwrap();
-            let results = Self::bytes(&first);
-            sums = first.sums;
-            let second = session.sum(&lattice, &frames, &labels, &weights).unwrap();
-            assert_eq!(second.sums, sums);
-            results.max(Self::bytes(&second))
-        });
-        let case = format!("{:?}, {:?}, size {}", self.context, self.alignment, self.size);
+        let counting_allocator::Measurement { peak_growth: peak, result: results, .. } =
+            counting_allocator::measure(|| {
+                let first = session.sum(&lattice, &frames, &labels, &weights).unwrap();
+                let results = Self::result_bytes(&first);
+                sums = first.sums;
+                let second = session.sum(&lattice, &frames, &labels, &weights).unwrap();
+                assert_eq!(second.sums, sums);
+                results.max(Self::result_bytes(&second))
+            });
+        let case = format!("{:?}, {:?}, size {}", self.context, self.alignment, self.width);
         assert!(
             peak <= planned + results + 8 * sums.len() + QUEUE_BYTES,
             "{case}, {:?}: {peak} used, {planned} planned, {results} of results, {budget:?}",
@@ -127,20 +130,22 @@ impl Problem {
         let planned = session.plan_best_paths(&lattice, &frames).unwrap();
         let item_bytes = |path: &LatticePath| 4 * path.alignment.capacity() + size_of::<LatticePath>();
         for _ in 0..2 {
-            let (_, peak, results) = counting::measure(|| {
-                let paths = session.best_paths(&lattice, &frames).unwrap();
-                paths.iter().map(item_bytes).sum::<usize>()
-            });
+            let counting_allocator::Measurement { peak_growth: peak, result: results, .. } =
+                counting_allocator::measure(|| {
+                    let paths = session.best_paths(&lattice, &frames).unwrap();
+                    paths.iter().map(item_bytes).sum::<usize>()
+                });
             assert!(
                 peak <= planned.bytes + results + QUEUE_BYTES,
                 "{:?}, size {}, {:?}: {peak} used, {planned:?}, {results} of results",
                 self.context,
-                self.size,
+                self.width,
                 self.lengths
             );
         }
     }
 
+    /// Checks sums and best paths with budgets from the smallest to unlimited.
     fn check_budgets(&self, weight_fn: &dyn WeightFn<f32>) {
         let lattice = RecognitionLattice::new(&self.context, self.alignment, weight_fn).unwrap();
         let (frames, labels) = (self.frames(), self.labels());
@@ -162,8 +167,8 @@ impl Problem {
             self.check_sum(weight_fn, &mut session).unwrap();
             results.push(sums);
         }
-        let close = |a: &f64, b: &f64| (a - b).abs() <= 1e-4 * (1.0 + a.abs());
-        assert!(results.iter().all(|sums| sums.iter().zip(&results[0]).all(|(a, b)| close(a, b))));
+        let is_close = |a: &f64, b: &f64| (a - b).abs() <= 1e-4 * (1.0 + a.abs());
+        assert!(results.iter().all(|sums| sums.iter().zip(&results[0]).all(|(a, b)| is_close(a, b))));
     }
 }
 
@@ -173,14 +178,15 @@ impl Problem {
         type Search<'a> = (&'static str, Box<dyn Fn(&mut LatticeSession<f32>) -> Result<usize, Error> + 'a>);
         let lattice = RecognitionLattice::new(&self.context, self.alignment, weight_fn).unwrap();
         let frames = self.frames();
-        let paths = |utterances: Vec<Vec<LatticePath>>| {
+        // Bytes of the results.
+        let path_bytes = |utterances: Vec<Vec<LatticePath>>| {
             let item_bytes = |path: &LatticePath| 4 * path.alignment.capacity() + size_of::<LatticePath>();
             utterances
                 .iter()
                 .map(|list| 24 + list.iter().map(item_bytes).sum::<usize>() + 4 * size_of::<LatticePath>())
                 .sum()
         };
-        let strings = |utterances: Vec<Vec<WeightedString>>| {
+        let string_bytes = |utterances: Vec<Vec<WeightedString>>| {
             let item_bytes =
                 |string: &WeightedString| 4 * string.labels.capacity() + size_of::<WeightedString>();
             utterances
@@ -188,26 +194,31 @@ impl Problem {
                 .map(|list| 24 + list.iter().map(item_bytes).sum::<usize>() + 4 * size_of::<WeightedString>())
                 .sum()
         };
+        // All searches of a session.
         let n_best = NBestOptions { count: 2, merge: Merge::Max, max_prefixes: 150 };
         let searches: [Search; 5] = [
-            ("paths", Box::new(|session| session.n_best_paths(&lattice, &frames, 7).map(paths))),
-            ("samples", Box::new(|session| session.sample_paths(&lattice, &frames, 7, 1).map(paths))),
-            ("strings", Box::new(|session| session.n_best_strings(&lattice, &frames, n_best).map(strings))),
+            ("paths", Box::new(|session| session.n_best_paths(&lattice, &frames, 7).map(path_bytes))),
+            ("samples", Box::new(|session| session.sample_paths(&lattice, &frames, 7, 1).map(path_bytes))),
+            (
+                "strings",
+                Box::new(|session| session.n_best_strings(&lattice, &frames, n_best).map(string_bytes)),
+            ),
             (
                 "narrow",
                 Box::new(|session| {
                     let beam = BeamOptions { width: 2, merge: Merge::Sum };
-                    session.beam_search(&lattice, &frames, beam, &()).map(strings)
+                    session.beam_search(&lattice, &frames, beam, &()).map(string_bytes)
                 }),
             ),
             (
                 "wide",
                 Box::new(|session| {
                     let beam = BeamOptions { width: 40, merge: Merge::Max };
-                    session.beam_search(&lattice, &frames, beam, &()).map(strings)
+                    session.beam_search(&lattice, &frames, beam, &()).map(string_bytes)
                 }),
             ),
         ];
+        // Two calls with the smallest budget.
         for (name, search) in searches {
             let Err(Error::Budget { smallest, .. }) = search(&mut LatticeSession::new(Options::new(1)))
             else {
@@ -215,8 +226,9 @@ impl Problem {
             };
             let mut session = LatticeSession::new(Options::new(smallest));
             for _ in 0..2 {
-                let (_, peak, results) = counting::measure(|| search(&mut session).unwrap());
-                let case = format!("{name}, {:?}, {:?}, size {}", self.context, self.alignment, self.size);
+                let counting_allocator::Measurement { peak_growth: peak, result: results, .. } =
+                    counting_allocator::measure(|| search(&mut session).unwrap());
+                let case = format!("{name}, {:?}, {:?}, size {}", self.context, self.alignment, self.width);
                 assert!(
                     peak <= smallest + 2 * results + QUEUE_BYTES,
                     "{case}, {:?}: {peak} used, {smallest} planned, {results} of results",
@@ -229,7 +241,7 @@ impl Problem {
 
 #[test]
 fn searches_use_at_most_their_planned_memory() {
-    let _guard = counting::exclusive();
+    let _guard = counting_allocator::exclusive();
     let check = || {
         allocate_packing_buffers();
         for (i, ((vocabulary, order), size)) in
@@ -251,7 +263,7 @@ fn searches_use_at_most_their_planned_memory() {
 /// Contexts with shared successors, with budgets for all best-path algorithms.
 #[test]
 fn best_paths_use_at_most_their_planned_memory() {
-    let _guard = counting::exclusive();
+    let _guard = counting_allocator::exclusive();
     let check = || {
         allocate_packing_buffers();
         let mut screened = 0;
@@ -294,7 +306,7 @@ fn best_paths_use_at_most_their_planned_memory() {
 
 #[test]
 fn sums_use_at_most_their_planned_memory() {
-    let _guard = counting::exclusive();
+    let _guard = counting_allocator::exclusive();
     rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check_all_budgets);
 }
 
@@ -315,8 +327,8 @@ fn check_all_budgets() {
     }
 }
 
+/// Packs a large matrix on each thread, which allocates the packing buffers.
 fn allocate_packing_buffers() {
-    // Each thread packs a large matrix first, so that its packing buffer exists.
     let large = test_values(700 * 700, 0.1);
     rayon::broadcast(|_| {
         let (view, mut out) = (kernels::View::new(&large, 700, 700), vec![0.0; 700 * 700]);

@@ -1,11 +1,11 @@
-//! Tests that lattice workspaces allocate the planned bytes.
+//! Tests that workspaces of lattice recursions allocate the planned bytes.
 //!
 //! A lane is the buffers for one utterance at a time; there are at most as many lanes as threads.
 use std::sync::{LazyLock, MutexGuard};
 
 use panda::rnnt_dp::{Error, Lattices, Regularizers, Topology, Workspace, forward_backward};
 
-use crate::counting::{exclusive, live_bytes};
+use crate::counting_allocator::{Measurement, exclusive, live_bytes};
 
 /// Bytes of a thread pool: its queues and garbage collection.
 const QUEUE_BYTES: usize = 16 << 10;
@@ -13,7 +13,7 @@ const QUEUE_BYTES: usize = 16 << 10;
 /// Growth of the live bytes after `run`, and its peak.
 fn measure_growth(run: impl FnOnce()) -> (usize, usize) {
     let before = live_bytes();
-    let (_, peak, ()) = crate::counting::measure(run);
+    let Measurement { peak_growth: peak, .. } = crate::counting_allocator::measure(run);
     (live_bytes().saturating_sub(before), peak)
 }
 
@@ -42,6 +42,7 @@ fn shapes() -> Vec<Lattices> {
     ]
 }
 
+/// Returns one topology of each kind.
 fn topologies() -> Vec<Topology> {
     ["regular", "modified", "constrained", "regular+2,4", "tdt:0,1,2,4"]
         .map(|name| name.parse().unwrap())
@@ -70,7 +71,8 @@ impl<'a> ForwardBackwardCall<'a> {
         workspace.forward_backward(lattices, topology, emissions, regularizers, losses, adjoints)
     }
 
-    fn bytes(&self, lanes: usize) -> usize {
+    /// Returns the planned bytes of the workspace.
+    fn planned_bytes(&self, lanes: usize) -> usize {
         Workspace::scratch(self.lattices, self.topology, self.regularizers, lanes).bytes()
     }
 }
@@ -85,6 +87,7 @@ static POOLS: LazyLock<[rayon::ThreadPool; 4]> = LazyLock::new(|| {
     })
 });
 
+/// Locks the counters after the thread pools have been created.
 fn exclusive_with_pools() -> MutexGuard<'static, ()> {
     let guard = exclusive();
     LazyLock::force(&POOLS);
@@ -112,7 +115,7 @@ fn lanes_use_the_planned_bytes_and_give_equal_bits() {
         for pool in &POOLS[..2] {
             for lanes in [1, 2, 3, 64] {
                 let mut call = ForwardBackwardCall::new(lattices, topology, regularizers);
-                let planned = call.bytes(lanes);
+                let planned = call.planned_bytes(lanes);
                 let mut workspace = Workspace::with_lanes(lanes);
                 let (live, peak) = measure_growth(|| pool.install(|| call.run(&mut workspace).unwrap()));
                 assert!(
@@ -180,7 +183,7 @@ fn a_too_small_limit_is_an_error_with_the_smallest_one() {
         // As many lanes as threads, at most one per utterance.
         let mut workspace = Workspace::new();
         pool_of_64.install(|| call.run(&mut workspace).unwrap());
-        assert_eq!(workspace.allocated_bytes(), call.bytes(lattices.batch().min(64)));
+        assert_eq!(workspace.allocated_bytes(), call.planned_bytes(lattices.batch().min(64)));
     });
 }
 
@@ -216,14 +219,14 @@ fn lists_are_counted() {
     let lattices = Lattices::new(vec![1; 3000], vec![0; 3000]).unwrap();
     for lanes in [1, 2, 3000] {
         let mut call = ForwardBackwardCall::new(&lattices, &topology, &regularizers);
-        let planned = call.bytes(lanes);
+        let planned = call.planned_bytes(lanes);
         let mut workspace = Workspace::with_lanes(lanes);
         let (_, peak) = measure_growth(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
         assert!(peak <= planned + QUEUE_BYTES, "{lanes} lanes: planned {planned}, peak {peak}");
         assert_eq!(workspace.allocated_bytes(), planned);
     }
     let mut call = ForwardBackwardCall::new(&lattices, &topology, &regularizers);
-    let planned = call.bytes(1);
+    let planned = call.planned_bytes(1);
     let mut workspace = Workspace::with_budget(planned);
     for _ in 0..2 {
         let (_, peak) = measure_growth(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));

@@ -1,4 +1,4 @@
-//! Starts one benchmark child process; limits its memory and time.
+//! Starts a child process for each benchmark case; limits its memory and time.
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -9,10 +9,13 @@ use std::time::{Duration, Instant};
 
 use super::case::{CaseSpec, System};
 use super::error::{Error, Result};
-use super::measurement::CaseMeasurement;
+use super::workload::CaseMeasurement;
 
 /// First argument of a child process; the second is its [`CaseSpec`].
 pub const COMMAND: &str = "case";
+
+/// Time between checks of a running process.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Outcome of a process.
 pub enum ProcessOutcome {
@@ -111,7 +114,7 @@ impl ProcessLauncher {
             if let Some(status) = child.try_wait()? {
                 return Ok(Some(status));
             }
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(None)
     }

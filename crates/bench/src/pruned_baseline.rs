@@ -11,9 +11,9 @@ use super::case::PrunedWork;
 use super::error::Result;
 use super::gradients::{GradientValues, NamedGradients};
 use super::inputs::{BatchSizes, LossInputs};
-use super::measurement::Workload;
-use super::measurement::{CaseShape, PruningReport};
-use super::simple::{SimpleScores, first_pass_batch};
+use super::simple_joiner::{SimpleScores, first_pass_batch};
+use super::workload::Workload;
+use super::workload::{CaseShape, PruningReport};
 
 /// Peak memory in tensors of logits and hidden rows, measured; see `docs/pruned.md`.
 const PEAK_TENSORS: f64 = 8.0;
@@ -31,9 +31,10 @@ pub struct PrunedDenseWorkload {
     sizes: BatchSizes,
     variables: Variables,
     /// Retained sites of the last step.
-    retained: Option<usize>,
+    retained_sites: Option<usize>,
 }
 
+/// Differentiated inputs: rows of both networks, and the head.
 struct Variables {
     frames: Var,
     labels: Var,
@@ -43,7 +44,10 @@ struct Variables {
 
 /// Predicts the peak bytes of a step, without inputs and gradients.
 pub fn predicted_bytes(work: &PrunedWork) -> f64 {
-    PEAK_TENSORS * 4.0 * work.retained_sites() as f64 * (work.loss.classes + work.loss.hidden) as f64
+    PEAK_TENSORS
+        * size_of::<f32>() as f64
+        * work.retained_sites() as f64
+        * (work.loss.classes + work.loss.hidden) as f64
 }
 
 impl PrunedDenseWorkload {
@@ -62,7 +66,7 @@ impl PrunedDenseWorkload {
             bias: Var::from_vec(bias, classes, cpu)?,
         };
         let (frame_rows, label_rows) = (frames, labels);
-        Ok(Self { work, frame_rows, label_rows, simple, targets, sizes, variables, retained: None })
+        Ok(Self { work, frame_rows, label_rows, simple, targets, sizes, variables, retained_sites: None })
     }
 
     /// Runs both passes; returns the number of retained sites and the gradients.
@@ -70,12 +74,14 @@ impl PrunedDenseWorkload {
         let (targets, sizes, scales) = (&self.targets, &self.sizes, PassScales::default());
         let Pruning { s_range, lm_only_scale, am_only_scale, unigram } = self.work.pruning();
         let options = pruned::Options { lm_only_scale, am_only_scale, unigram, ..pruned::Options::default() };
+        // First pass, and the sites that it retains.
         let first_output =
             first_pass(source, &first_pass_batch(targets, sizes.frames, sizes.labels)?, &options)?;
         let ranges = first_output.ranges(s_range)?;
         let bands = |b: usize| (0..targets.frames(b)).map(|t| ranges.band(b, t)).collect();
         let retained = targets.with_bands((0..targets.batch()).map(bands).collect())?;
         let lattices = retained.lattices().clone();
+        // Second pass over the retained sites, and both backward passes.
         let losses =
             lattice_loss(&self.emissions(&retained)?, lattices, Topology::rnnt(), Regularizers::default())?;
         let gradients = (losses.sum_all()? * scales.pruned)?.backward()?;
@@ -132,15 +138,15 @@ impl Workload for PrunedDenseWorkload {
 
     fn step(&mut self) -> Result<NamedGradients> {
         let source = self.simple.first_pass_inputs(&self.frame_rows, &self.label_rows, self.sizes.hidden)?;
-        let (retained, gradients) = match source {
+        let (retained_sites, gradients) = match source {
             SimpleInputs::Matrices(source) => self.loss(&source)?,
             SimpleInputs::Heads(source) => self.loss(&source)?,
         };
-        self.retained = Some(retained);
+        self.retained_sites = Some(retained_sites);
         Ok(gradients)
     }
 
     fn pruning_report(&self) -> Option<PruningReport> {
-        Some(self.work.pruning_report(self.retained?))
+        Some(self.work.pruning_report(self.retained_sites?))
     }
 }

@@ -12,7 +12,7 @@ use panda_core::{
 
 use super::error::{Error, Result};
 use super::inputs::noise;
-use super::measurement::median;
+use super::workload::median;
 
 /// First argument of the program; the second is the name of a micro-benchmark.
 pub const COMMAND: &str = "micro";

@@ -1,4 +1,6 @@
 //! Opens the output files of a command before its work begins.
+//!
+//! An output that cannot be written, or that is an input, is an error before hours of work.
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -31,15 +33,16 @@ pub fn open<const N: usize>(
 
 /// Opens one output per recording in a folder and creates the folder.
 pub fn open_in_folder(folder: &Path, paths: &[TranscriptPath], inputs: &[&Path]) -> Result<Vec<OutputFile>> {
-    let io = |source| model::Error::Io { path: folder.to_owned(), action: "make the folder", source };
-    std::fs::create_dir_all(folder).map_err(io)?;
+    let io_error = |source| model::Error::Io { path: folder.to_owned(), action: "make the folder", source };
+    std::fs::create_dir_all(folder).map_err(io_error)?;
     let mut outputs: Vec<OutputFile> = Vec::with_capacity(paths.len());
+    // Recording of each output, by the file that is written.
     let mut recordings = HashMap::new();
     for TranscriptPath { recording, output } in paths {
         let output = OutputFile::new(output, inputs)?;
         // An output that is no link to another file is identified by its path.
-        let place = output.resolved_path().unwrap_or_else(|| output.path().to_owned());
-        if let Some(other) = recordings.insert(place, recording) {
+        let target = output.resolved_path().unwrap_or_else(|| output.path().to_owned());
+        if let Some(other) = recordings.insert(target, recording) {
             return Err(duplicate_name(output.path(), recording, other));
         }
         outputs.push(output);
@@ -83,6 +86,7 @@ pub fn transcript_paths(
     Ok(paths)
 }
 
+/// Creates an error about two recordings with one output.
 fn duplicate_name(output: &Path, file: &Path, other: &Path) -> Error {
     Error::DuplicateName { output: output.to_owned(), file: file.to_owned(), other: other.to_owned() }
 }

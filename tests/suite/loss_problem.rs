@@ -1,4 +1,4 @@
-//! Random batches for tests, with their composed and dense losses.
+//! Random batches for loss tests, with their composed and dense losses.
 //!
 //! The composed loss joins joint network, normalizer and lattice; the dense loss is the reference
 //! of the crate oracle.
@@ -17,12 +17,16 @@ use proptest::prelude::*;
 /// All values are exact in f32.
 #[derive(Clone, Debug)]
 pub struct Problem {
+    /// T of each utterance.
     pub frames: Vec<usize>,
     pub labels: Vec<Vec<u32>>,
     pub blank: u32,
+    /// T of the padded batch.
     pub max_frames: usize,
+    /// U + 1 of the padded batch.
     pub positions: usize,
     pub classes: usize,
+    /// H
     pub width: usize,
     pub activation: Activation,
     /// `[B, T, H]`
@@ -49,22 +53,28 @@ pub const GRADIENT_NAMES: [&str; 4] = ["frames", "labels", "weight", "bias"];
 
 impl Problem {
     /// Draws values and lengths; the first utterance fills the padded shape.
+    ///
+    /// `scale` is the standard deviation of weight and bias of the head.
     pub fn draw(
         seed: u64,
         batch: usize,
-        t: usize,
-        u: usize,
+        max_frames: usize,
+        max_labels: usize,
         classes: usize,
         width: usize,
         scale: f64,
     ) -> Self {
-        let count = |purpose: u64, below: usize| noise::integers(seed, purpose, batch, below as u32);
+        let draw_integers = |purpose: u64, below: usize| noise::integers(seed, purpose, batch, below as u32);
         let blank = noise::integers(seed, 0, 1, classes as u32)[0];
-        let mut frames: Vec<usize> = count(1, t).into_iter().map(|n| n as usize + 1).collect();
-        let mut counts: Vec<usize> = count(2, u + 1).into_iter().map(|n| n as usize).collect();
-        (frames[0], counts[0]) = (t, u);
-        let labels = (100..).zip(counts);
-        let labels = labels.map(|(p, n)| noise::labels(seed, p, n, classes as u32, blank)).collect();
+        let mut frames: Vec<usize> =
+            draw_integers(1, max_frames).into_iter().map(|n| n as usize + 1).collect();
+        let mut label_counts: Vec<usize> =
+            draw_integers(2, max_labels + 1).into_iter().map(|n| n as usize).collect();
+        (frames[0], label_counts[0]) = (max_frames, max_labels);
+        let labels = (100..)
+            .zip(label_counts)
+            .map(|(purpose, count)| noise::labels(seed, purpose, count, classes as u32, blank))
+            .collect();
         // Values exact in f32, so that both types get the same problem.
         let values = |purpose: u64, count: usize, scale: f64| -> Vec<f64> {
             noise::normal(seed, purpose, count, scale).into_iter().map(|x| f64::from(x as f32)).collect()
@@ -73,13 +83,13 @@ impl Problem {
             frames,
             labels,
             blank,
-            max_frames: t,
-            positions: u + 1,
+            max_frames,
+            positions: max_labels + 1,
             classes,
             width,
             activation: Activation::Tanh,
-            encoded: values(3, batch * t * width, 1.0),
-            predicted: values(4, batch * (u + 1) * width, 1.0),
+            encoded: values(3, batch * max_frames * width, 1.0),
+            predicted: values(4, batch * (max_labels + 1) * width, 1.0),
             head_weight: values(5, classes * width, scale),
             head_bias: values(6, classes, scale),
             weights: values(7, batch, 1.0),
@@ -191,8 +201,8 @@ pub fn tensor_values(tensor: &Tensor) -> Vec<f64> {
 pub fn problems() -> impl Strategy<Value = Problem> {
     let shape = (1_usize..5, 1_usize..9, 0_usize..6, 2_usize..45, 1_usize..9);
     (shape, any::<u64>(), 0.1..4.0_f64, any::<bool>()).prop_map(
-        |((batch, t, u, classes, width), seed, scale, relu)| {
-            let mut problem = Problem::draw(seed, batch, t, u, classes, width, scale);
+        |((batch, max_frames, max_labels, classes, width), seed, scale, relu)| {
+            let mut problem = Problem::draw(seed, batch, max_frames, max_labels, classes, width, scale);
             if relu {
                 problem.activation = Activation::Relu;
             }
@@ -206,9 +216,12 @@ pub fn problems() -> impl Strategy<Value = Problem> {
 /// A tile is a range of classes, a wave a range of lattice nodes; the last ones may be incomplete.
 pub fn plans() -> impl Strategy<Value = Plan<f32>> {
     (1_usize..20, 1_usize..9, 1_usize..17, 1_usize..5, 0_usize..60).prop_map(
-        |(wave, block, classes, tiles, kept)| {
+        |(wave_sites, block_sites, tile_classes, tiles, saved_scores)| {
             // The hidden rows of some sites are kept as well.
-            Plan { saved_hidden: kept / 2, ..Plan::custom(wave, block, classes, tiles, kept) }
+            Plan {
+                saved_hidden: saved_scores / 2,
+                ..Plan::custom(wave_sites, block_sites, tile_classes, tiles, saved_scores)
+            }
         },
     )
 }

@@ -13,10 +13,14 @@ use panda::rnnt_loss::{
     },
 };
 
-use crate::counting::{exclusive, measure, resident_growth};
+use crate::counting_allocator::{Measurement, exclusive, measure, resident_growth};
 
 /// Size of a huge page, the granularity of resident memory, in bytes.
 const HUGE_PAGE: usize = 2 << 20;
+
+/// Input widths of the linear layers of the simple joiner.
+const FRAME_WIDTH: usize = 9;
+const LABEL_WIDTH: usize = 7;
 
 /// A batch and a kind of loss.
 #[derive(Clone, Debug)]
@@ -35,17 +39,31 @@ struct SessionCase {
     has_dropout: bool,
 }
 
+/// Memory of a session: limit, and whether scores are kept for backward.
+#[derive(Clone, Copy, Debug)]
+struct BudgetCase {
+    bytes: usize,
+    keep_scores: bool,
+}
+
 /// Kind of loss and of its inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum InputKind {
+    /// Regular topology.
     Plain,
+    /// Constrained topology.
     Constrained,
+    /// Factored blank.
     Factored,
     BigBlanks,
+    /// Token-and-duration transducer.
     Durations,
     Ctc,
+    /// Given hidden rows instead of a joint network.
     Rows,
+    /// Pruned loss with score matrices of the simple joiner.
     PrunedMatrices,
+    /// Pruned loss with linear layers of the simple joiner.
     PrunedHeads,
 }
 
@@ -61,6 +79,7 @@ const INPUT_KINDS: [InputKind; 9] = [
     InputKind::PrunedHeads,
 ];
 
+/// Returns the loss of a kind with its options.
 fn loss_of_kind(kind: InputKind) -> Loss {
     match kind {
         InputKind::Plain | InputKind::Rows => Loss::rnnt(),
@@ -94,12 +113,15 @@ struct Arguments<F> {
     weight: Vec<F>,
     bias: Vec<F>,
     durations: Vec<F>,
+    /// Simple joiner: two score matrices, or two inputs and two weights.
     simple: [Vec<F>; 4],
 }
 
 impl SessionCase {
+    /// Returns synthetic arguments of the sizes of this case.
     fn arguments<F: Element>(&self) -> Arguments<F> {
         let Self { shapes, hidden: h, classes: c, kind, .. } = self;
+        // Targets, with bands and big blanks.
         let ids = (*c as u32 - 1).clamp(1, 30);
         let first_label = if *kind == InputKind::BigBlanks { 3 } else { 1 };
         let label = |u: usize| first_label + (u as u32 * 7 + 3) % (ids.saturating_sub(first_label).max(1));
@@ -117,6 +139,7 @@ impl SessionCase {
             let bands = shapes.iter().map(|&(frames, u)| (0..frames).map(|t| band(t, frames, u)).collect());
             targets = targets.with_bands(bands.collect()).unwrap();
         }
+        // Rows and layout.
         let (max_frames, max_positions) =
             (shapes.iter().map(|s| s.0).max().unwrap(), shapes.iter().map(|s| s.1 + 1).max().unwrap());
         let batch = shapes.len();
@@ -136,10 +159,13 @@ impl SessionCase {
         } else {
             frame_rows
         };
+        // Values.
         let scale = 2.0 / (*h as f64).sqrt();
         let simple = match kind {
             InputKind::PrunedMatrices => [frame_rows * c, label_rows * c, 0, 0],
-            InputKind::PrunedHeads => [frame_rows * 9, label_rows * 7, c * 9, c * 7],
+            InputKind::PrunedHeads => {
+                [frame_rows * FRAME_WIDTH, label_rows * LABEL_WIDTH, c * FRAME_WIDTH, c * LABEL_WIDTH]
+            }
             _ => [0; 4],
         };
         Arguments {
@@ -157,10 +183,18 @@ impl SessionCase {
         }
     }
 
+    /// Returns the options of the loss within a budget.
+    fn options_within(&self, budget: BudgetCase) -> Options {
+        let BudgetCase { bytes: budget, keep_scores } = budget;
+        Options { loss: loss_of_kind(self.kind), budget, keep_scores, ..self.options.clone() }
+    }
+
+    /// Returns the number of durations.
     fn durations(&self) -> usize {
         if self.kind == InputKind::Durations { 4 } else { 0 }
     }
 
+    /// Returns the inputs of a call on slices.
     fn inputs<'a, F: Element>(&self, arguments: &'a Arguments<F>) -> Inputs<'a, F> {
         if self.has_scores {
             return ScoreInputs {
@@ -190,8 +224,8 @@ impl SessionCase {
                     .into()
             }
             InputKind::PrunedHeads => {
-                let am = Linear::new(&arguments.simple[0], &arguments.simple[2], None, 9).unwrap();
-                let lm = Linear::new(&arguments.simple[1], &arguments.simple[3], None, 7).unwrap();
+                let am = Linear::new(&arguments.simple[0], &arguments.simple[2], None, FRAME_WIDTH).unwrap();
+                let lm = Linear::new(&arguments.simple[1], &arguments.simple[3], None, LABEL_WIDTH).unwrap();
                 let simple = SimpleInputs::Heads(panda::pruned::Heads::new(am, lm).unwrap());
                 PrunedInputs { simple, joint, scales: PassScales::default() }.into()
             }
@@ -199,11 +233,11 @@ impl SessionCase {
         }
     }
 
-    /// Runs the same call on padded tensors.
+    /// Runs the call of [`Self::run`] on padded tensors.
     fn run_tensors<F: Element + WithDType>(
         &self,
-        (budget, keep_scores): (usize, bool),
-        separate: bool,
+        budget: BudgetCase,
+        is_separate: bool,
     ) -> Result<(usize, usize), Error> {
         let (arguments, h, c, batch) = (self.arguments::<F>(), self.hidden, self.classes, self.shapes.len());
         let Layout::Padded { frames, positions } = arguments.layout else { panic!("tensors are padded") };
@@ -219,8 +253,8 @@ impl SessionCase {
         let predicted = var(&arguments.predicted, &[batch, positions, h]);
         let (weight, bias) = (var(&arguments.weight, &[c, h]), var(&arguments.bias, &[c]));
         let durations = var(&arguments.durations, &[4, h]);
-        let simple = [[batch, frames, 9], [batch, positions, 7]];
-        let [am, lm] = [(0, 9), (1, 7)].map(|(side, width)| {
+        let simple = [[batch, frames, FRAME_WIDTH], [batch, positions, LABEL_WIDTH]];
+        let [am, lm] = [(0, FRAME_WIDTH), (1, LABEL_WIDTH)].map(|(side, width)| {
             (self.kind == InputKind::PrunedHeads).then(|| {
                 (var(&arguments.simple[side], &simple[side]), var(&arguments.simple[side + 2], &[c, width]))
             })
@@ -244,12 +278,13 @@ impl SessionCase {
             _ if self.kind == InputKind::Ctc => HiddenTensors { hidden: &encoded, head }.into(),
             _ => joint.into(),
         };
-        let options = Options { loss: loss_of_kind(self.kind), budget, keep_scores, ..self.options.clone() };
+        let options = self.options_within(budget);
         let slices = Session::<F>::new(&options)?;
-        let planned = match separate {
+        let planned = match is_separate {
             true => slices.plan_forward(self.inputs(&arguments), &arguments.targets)?,
             false => slices.plan_sum(self.inputs(&arguments), &arguments.targets)?,
         };
+        // Run twice; the larger growth without the results counts.
         let (session, mut max_growth) = (LossSession::new(&options)?, 0);
         let weights = vec![1.0; batch];
         for _ in 0..2 {
@@ -258,18 +293,20 @@ impl SessionCase {
                 let sizes = || gradients.get_ids().filter_map(|id| gradients.get_id(*id)).map(tensor_bytes);
                 sizes().sum::<usize>() + extra * sizes().max().unwrap_or(0)
             };
-            let (resident, growth, results) = match separate {
+            let (resident, growth, results) = match is_separate {
                 true => {
                     let run = || {
                         Ok::<_, Error>(session.forward(inputs, &arguments.targets)?.sum_all()?.backward()?)
                     };
-                    let (resident, (_, growth, gradients)) = resident_growth(|| measure(run));
+                    let (resident, Measurement { peak_growth: growth, result: gradients, .. }) =
+                        resident_growth(|| measure(run));
                     // Candle adds each gradient to zeros.
                     (resident, growth, bytes(&gradients?, 2))
                 }
                 false => {
                     let run = || session.sum(inputs, &arguments.targets, &weights);
-                    let (resident, (_, growth, out)) = resident_growth(|| measure(run));
+                    let (resident, Measurement { peak_growth: growth, result: out, .. }) =
+                        resident_growth(|| measure(run));
                     (resident, growth, bytes(&out?.sum.backward()?, 0))
                 }
             };
@@ -281,42 +318,41 @@ impl SessionCase {
 
     /// Planned and measured bytes of a call, without arguments and results.
     ///
-    /// The call runs twice in one session; the larger measurement counts.
-    fn run<F: Element>(
-        &self,
-        (budget, keep_scores): (usize, bool),
-        separate: bool,
-    ) -> Result<(usize, usize), Error> {
+    /// The call runs twice in one session; the larger measurement counts. With `is_separate`,
+    /// backward is a call after forward.
+    fn run<F: Element>(&self, budget: BudgetCase, is_separate: bool) -> Result<(usize, usize), Error> {
         let arguments = self.arguments::<F>();
-        let options = Options { loss: loss_of_kind(self.kind), budget, keep_scores, ..self.options.clone() };
+        let options = self.options_within(budget);
         let weights = vec![1.0; self.shapes.len()];
         let session = Session::new(&options)?;
-        let planned = match separate {
+        let planned = match is_separate {
             true => session.plan_forward(self.inputs(&arguments), &arguments.targets)?,
             false => session.plan_sum(self.inputs(&arguments), &arguments.targets)?,
         };
         let (mut session, mut max_growth) = (session, 0);
         for _ in 0..2 {
-            let (resident, (_, growth, results)) = resident_growth(|| {
-                measure(|| {
-                    let out = match separate {
-                        true => session
-                            .forward(self.inputs(&arguments), &arguments.targets)?
-                            .backward(&weights)?,
-                        false => session.sum(self.inputs(&arguments), &arguments.targets, &weights)?,
-                    };
-                    Ok::<_, Error>(out)
-                })
-            });
+            let (resident, Measurement { peak_growth: growth, result: results, .. }) =
+                resident_growth(|| {
+                    measure(|| {
+                        let out = match is_separate {
+                            true => session
+                                .forward(self.inputs(&arguments), &arguments.targets)?
+                                .backward(&weights)?,
+                            false => session.sum(self.inputs(&arguments), &arguments.targets, &weights)?,
+                        };
+                        Ok::<_, Error>(out)
+                    })
+                });
             let out = results?;
             max_growth = max_growth.max(growth.saturating_sub(out.bytes()));
             self.expect_resident(resident, planned, out.bytes());
-            if self.has_scores && separate {
+            if self.has_scores && is_separate {
                 let mut scores = arguments.encoded.clone();
                 let shape = (self.classes, arguments.layout);
-                let (resident, (_, growth, losses)) = resident_growth(|| {
-                    measure(|| session.sum_in_place(&mut scores, shape, &arguments.targets, &weights))
-                });
+                let (resident, Measurement { peak_growth: growth, result: losses, .. }) =
+                    resident_growth(|| {
+                        measure(|| session.sum_in_place(&mut scores, shape, &arguments.targets, &weights))
+                    });
                 let losses = 8 * losses?.len();
                 max_growth = max_growth.max(growth.saturating_sub(losses));
                 self.expect_resident(resident, planned, losses);
@@ -335,32 +371,37 @@ impl SessionCase {
     }
 
     /// Checks budgets from the smallest to unlimited; returns the number of calls.
-    fn check<F: Element + WithDType>(&self, separate: bool) -> usize {
-        let smallest = match self.run::<F>((1, true), separate) {
+    fn check<F: Element + WithDType>(&self, is_separate: bool) -> usize {
+        let keeping = |bytes: usize| BudgetCase { bytes, keep_scores: true };
+        let smallest = match self.run::<F>(keeping(1), is_separate) {
             Err(Error::Budget { smallest, found: 1 }) => smallest,
             other => panic!("{self:?}: one byte gave {other:?}"),
         };
         assert!(matches!(
-            self.run::<F>((smallest - 1, true), separate),
+            self.run::<F>(keeping(smallest - 1), is_separate),
             Err(Error::Budget { smallest: repeated, .. }) if repeated == smallest
         ));
-        let budgets = [1.0, 1.3, 3.0, 20.0].map(|factor| ((smallest as f64 * factor) as usize, true));
-        let tensors = self.is_padded && !matches!(self.kind, InputKind::Rows | InputKind::PrunedMatrices);
-        for budget in budgets.into_iter().chain([(usize::MAX, false), (usize::MAX, true)]) {
-            let by_tensors = tensors.then(|| self.run_tensors::<F>(budget, separate));
-            for outcome in std::iter::once(self.run::<F>(budget, separate)).chain(by_tensors) {
+        let budgets = [1.0, 1.3, 3.0, 20.0].map(|factor| keeping((smallest as f64 * factor) as usize));
+        let has_tensors = self.is_padded && !matches!(self.kind, InputKind::Rows | InputKind::PrunedMatrices);
+        let unlimited = keeping(usize::MAX);
+        let recomputing = BudgetCase { keep_scores: false, ..unlimited };
+        for budget in budgets.into_iter().chain([recomputing, unlimited]) {
+            let by_tensors = has_tensors.then(|| self.run_tensors::<F>(budget, is_separate));
+            for outcome in std::iter::once(self.run::<F>(budget, is_separate)).chain(by_tensors) {
                 let ((planned, measured), name) = (outcome.unwrap(), std::any::type_name::<F>());
                 assert!(
                     measured <= planned,
-                    "{name} whole {separate} {budget:?} {self:?}: {measured} above {planned}"
+                    "{name} separate {is_separate} {budget:?} {self:?}: {measured} above {planned}"
                 );
-                assert!(planned <= budget.0, "{budget:?} {self:?}: planned {planned}");
+                assert!(planned <= budget.bytes, "{budget:?} {self:?}: planned {planned}");
             }
         }
-        if tensors { 12 } else { 6 }
+        // Six budgets, on slices and on tensors.
+        if has_tensors { 12 } else { 6 }
     }
 }
 
+/// Returns a case of packed rows without other options.
 fn new_case(shapes: &[(usize, usize)], hidden: usize, classes: usize, kind: InputKind) -> SessionCase {
     SessionCase {
         shapes: shapes.to_vec(),
@@ -431,11 +472,11 @@ fn calls_on_scores_stay_within_their_budgets() {
             let mut case = new_case(shapes, 1, [4, 30, 77][(i + j) % 3], kind);
             case.has_scores = true;
             case.band = (kind != InputKind::Ctc && j % 3 == 2).then_some(5);
-            for padded in [false, true] {
-                case.is_padded = padded;
+            for is_padded in [false, true] {
+                case.is_padded = is_padded;
                 case.options = Options::default();
-                calls += case.check::<f32>(padded == (j % 2 == 0));
-                calls += case.check::<f64>(padded != (j % 2 == 0));
+                calls += case.check::<f32>(is_padded == (j % 2 == 0));
+                calls += case.check::<f64>(is_padded != (j % 2 == 0));
                 case.options = Options {
                     fastemit: 0.1,
                     delay_penalty: 0.1,
@@ -444,21 +485,22 @@ fn calls_on_scores_stay_within_their_budgets() {
                     skip: if j % 4 >= 2 && kind != InputKind::Ctc { 1e-3 } else { 0.0 },
                     ..Options::default()
                 };
-                calls += case.check::<f32>(padded != (j % 2 == 0));
-                calls += case.check::<f64>(padded == (j % 2 == 0));
+                calls += case.check::<f32>(is_padded != (j % 2 == 0));
+                calls += case.check::<f64>(is_padded == (j % 2 == 0));
             }
         }
     }
     println!("{calls} calls");
     assert!(calls >= 900);
+    // Long lattices, many utterances, many classes.
     for (shapes, classes) in [(vec![(1, 0), (500, 99)], 9), (vec![(20, 4); 200], 20), (vec![(6, 2)], 65_536)]
     {
-        for (kind, separate) in
+        for (kind, is_separate) in
             [(InputKind::Plain, true), (InputKind::Durations, false), (InputKind::Ctc, false)]
         {
             let mut case = new_case(&shapes, 1, classes, kind);
             (case.has_scores, case.is_padded) = (true, shapes[0].0 > 1);
-            case.check::<f32>(separate);
+            case.check::<f32>(is_separate);
         }
     }
 }
@@ -471,8 +513,8 @@ fn lanes_of_ctc_fit_all_buffers_of_each_utterance() {
     for shapes in [[(14_900, 0), (100, 99)], [(100, 99), (14_900, 0)]] {
         let mut case = new_case(&shapes, 1, 9, InputKind::Ctc);
         case.has_scores = true;
-        for separate in [true, false] {
-            case.check::<f32>(separate);
+        for is_separate in [true, false] {
+            case.check::<f32>(is_separate);
         }
     }
 }
@@ -486,10 +528,10 @@ fn large_calls_stay_within_their_budgets() {
         (vec![(6, 2), (3, 1)], 32, 65_536),
         (vec![(20, 4); 200], 24, 200),
     ] {
-        for (kind, separate) in
+        for (kind, is_separate) in
             [(InputKind::Plain, true), (InputKind::Durations, false), (InputKind::Ctc, true)]
         {
-            new_case(&shapes, hidden, classes, kind).check::<f32>(separate);
+            new_case(&shapes, hidden, classes, kind).check::<f32>(is_separate);
         }
     }
 }
@@ -529,12 +571,12 @@ impl TwoLosses {
     }
 
     /// Bytes of the gradients.
-    fn results(&self) -> usize {
+    fn gradient_bytes(&self) -> usize {
         self.tensors.iter().map(|tensor| 4 * tensor.elem_count()).sum()
     }
 
     /// Planned bytes of a loss.
-    fn planned(&self, options: &Options) -> Result<usize, Error> {
+    fn planned_bytes(&self, options: &Options) -> Result<usize, Error> {
         let values = self.tensors.each_ref().map(|var| var.flatten_all().unwrap().to_vec1::<f32>().unwrap());
         let [encoded, predicted, hidden, weight, ctc_weight] = &values;
         let [_, frames, width] = *self.tensors[0].dims() else { panic!("three axes") };
@@ -555,23 +597,23 @@ fn a_transducer_and_a_ctc_loss_share_a_budget() {
     for shape in [[3, 60, 12, 48, 700], [6, 30, 9, 16, 40], [2, 200, 20, 64, 1500]] {
         let step = TwoLosses::new(shape);
         let options = |budget| [Loss::rnnt(), Loss::Ctc].map(|loss| Options { budget, ..Options::new(loss) });
-        let smallest = options(1).map(|options| match step.planned(&options) {
+        let smallest = options(1).map(|options| match step.planned_bytes(&options) {
             Err(Error::Budget { smallest, .. }) => smallest,
             other => panic!("{other:?}"),
         });
         let smallest = smallest.into_iter().max().unwrap();
         for budget in [smallest, smallest * 3 / 2, 4 * smallest, DEFAULT_BUDGET] {
             let options = options(budget);
-            let planned = options.each_ref().map(|options| step.planned(options).unwrap());
+            let planned = options.each_ref().map(|options| step.planned_bytes(options).unwrap());
             let planned = planned.into_iter().max().unwrap();
             let transducer = LossSession::new(&options[0]).unwrap();
             let ctc = transducer.with_shared_buffers(&options[1]).unwrap();
             let shared = [transducer, ctc];
-            let (_, growth, losses) = measure(|| {
+            let Measurement { peak_growth: growth, result: losses, .. } = measure(|| {
                 let run = |_| step.step(&shared).unwrap().map(|sum| sum.losses);
                 (0..3).map(run).next_back().unwrap()
             });
-            let measured = growth.saturating_sub(step.results());
+            let measured = growth.saturating_sub(step.gradient_bytes());
             assert!(measured <= planned, "{shape:?}, {budget}: {measured} above {planned}");
             assert!(planned <= budget, "{shape:?}: {planned} above {budget}");
             let unshared = options.map(|options| LossSession::new(&options).unwrap());

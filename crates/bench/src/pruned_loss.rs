@@ -6,9 +6,9 @@ use super::error::Result;
 use super::gradients::NamedGradients;
 use super::inputs::LossInputs;
 use super::loss::{joint_inputs, named_gradients, session_options};
-use super::measurement::Workload;
-use super::measurement::{CaseShape, PruningReport};
-use super::simple::SimpleScores;
+use super::simple_joiner::SimpleScores;
+use super::workload::Workload;
+use super::workload::{CaseShape, PruningReport};
 
 /// Both passes of a [`Session`] on a batch; buffers are reused, as in training.
 pub struct PrunedWorkload {
@@ -17,7 +17,7 @@ pub struct PrunedWorkload {
     simple: SimpleScores,
     session: Session<f32>,
     /// Retained sites of the last step.
-    retained: Option<usize>,
+    retained_sites: Option<usize>,
 }
 
 impl PrunedWorkload {
@@ -27,7 +27,7 @@ impl PrunedWorkload {
     /// If the loss does not support the options.
     pub fn new(work: PrunedWork, inputs: LossInputs, simple: SimpleScores, budget: Budget) -> Result<Self> {
         let options = Options { loss: Loss::pruned(work.pruning()), ..session_options(budget, 0.0, false) };
-        Ok(Self { work, inputs, simple, session: Session::new(&options)?, retained: None })
+        Ok(Self { work, inputs, simple, session: Session::new(&options)?, retained_sites: None })
     }
 }
 
@@ -52,12 +52,12 @@ impl Workload for PrunedWorkload {
         let simple = simple.first_pass_inputs(&inputs.frames, &inputs.labels, inputs.sizes.hidden)?;
         let joint = PrunedInputs { simple, joint: joint_inputs(inputs)?, scales: PassScales::default() };
         let out = session.sum(joint, &inputs.targets, &vec![1.0; inputs.sizes.batch])?;
-        self.retained = out.first_pass.as_ref().map(|first_pass| first_pass.ranges.sites());
+        self.retained_sites = out.first_pass.as_ref().map(|first_pass| first_pass.ranges.sites());
         Ok(named_gradients(out))
     }
 
     fn pruning_report(&self) -> Option<PruningReport> {
-        Some(self.work.pruning_report(self.retained?))
+        Some(self.work.pruning_report(self.retained_sites?))
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
                 labels: 12,
                 hidden: 32,
                 classes: 70,
-                model: Posteriors::Peaked,
+                posteriors: Posteriors::Peaked,
                 lengths,
             };
             let work = PrunedWork { loss, s_range: 4, scores };
@@ -87,14 +87,14 @@ mod tests {
             let step = |name: &str, method: Method| {
                 let mut workload = prepare_pruned(&work, &method).unwrap();
                 write_gradients(&folder.path().join(name), workload.step().unwrap()).unwrap();
-                workload.pruning_report().unwrap().retained
+                workload.pruning_report().unwrap().retained_sites
             };
-            let retained = [
+            let retained_sites = [
                 step("panda", Method::Pruned(Budget::Recompute)),
                 step("kept", Method::Pruned(Budget::Unlimited)),
                 step("dense", Method::PrunedBaseline),
             ];
-            assert_eq!(retained, [work.retained_sites(); 3]);
+            assert_eq!(retained_sites, [work.retained_sites(); 3]);
             for name in ["panda", "kept"] {
                 let difference =
                     largest_difference(&folder.path().join(name), &folder.path().join("dense")).unwrap();

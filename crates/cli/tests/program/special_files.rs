@@ -1,4 +1,4 @@
-//! Tests of links, pipes and reserved file names as inputs and outputs.
+//! Tests of links, named pipes and run files as inputs and outputs.
 #![cfg(unix)]
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, symlink};
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{finish, panda, trained_for_an_epoch};
+use crate::{panda, run_command, trained_for_an_epoch};
 
 /// Time limit of a command; a command that waits for a pipe exceeds it.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -107,6 +107,7 @@ fn a_pipe_in_a_run_folder_is_an_error() {
 fn named_pipes_as_inputs_are_errors() {
     let toy = trained_for_an_epoch();
     make_named_pipe(&toy.path("pipe"));
+    // Manifests with pipes as recordings, and recipes with pipes as inputs.
     let manifest = fs::read_to_string(toy.path("train.jsonl")).unwrap();
     let line = manifest.lines().next().unwrap();
     toy.write("sounds.jsonl", &line.replace("0.wav", "pipe"));
@@ -128,6 +129,7 @@ fn named_pipes_as_inputs_are_errors() {
     write("noise.toml", &[streamed, ("[augment]", &noise("pipe"))]);
     write("noises.toml", &[streamed, ("[augment]", &noise("sounds.jsonl"))]);
     write("init.toml", &[("[batch]", "[init]\nweights = \"pipe\"\n[batch]")]);
+    // Every command fails with the name of the pipe.
     let best = "run/best.safetensors";
     let commands: [&[&str]; 19] = [
         &["train", "pipe", "--run", "new"],
@@ -187,14 +189,14 @@ fn outputs_do_not_replace_files_of_a_run() {
         &["merge", "run/recipe.path", "train.jsonl"],
     ];
     for arguments in commands {
-        let (code, _, err) = finish(panda(&folder, arguments));
+        let (code, _, err) = run_command(panda(&folder, arguments));
         assert_eq!(code, Some(2), "{arguments:?}: {err}");
         assert!(err.contains("uses for a file"), "{arguments:?}: {err}");
     }
     assert!(before == snapshot(&toy.path("run")));
     // Other names in the run folder are allowed; the report is written there by default.
     for arguments in [&["average", "run/mean.safetensors", copy][..], &["report", "run"]] {
-        let (code, _, err) = finish(panda(&folder, arguments));
+        let (code, _, err) = run_command(panda(&folder, arguments));
         assert_eq!(code, Some(0), "{arguments:?}: {err}");
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of output targets (files, pipes, full disks) and of signals.
+//! Tests of output targets (links, pipes, full disks) and of signals.
 #![cfg(unix)]
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::toy::{Toy, leftovers};
-use super::{finish, panda, trained_for_an_epoch};
+use super::{panda, run_command, trained_for_an_epoch};
 
 const CHECKPOINT: &str = "run/last.safetensors";
 
@@ -16,7 +16,7 @@ const CHECKPOINT: &str = "run/last.safetensors";
 fn run_shell(folder: &Path, line: &str) -> (Option<i32>, String, String) {
     let mut command = Command::new("bash");
     command.args(["-c", line]).current_dir(folder).env("P", env!("CARGO_BIN_EXE_panda"));
-    finish(command)
+    run_command(command)
 }
 
 #[test]

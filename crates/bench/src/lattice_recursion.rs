@@ -1,4 +1,4 @@
-//! Benchmark of the lattice recursion alone, with given emissions.
+//! Benchmark of the lattice recursion (forward-backward) with given emissions.
 //!
 //! The baseline is a textbook forward-backward recursion. Emissions are the log-probabilities of
 //! blank and next label at each lattice node.
@@ -11,8 +11,8 @@ use super::error::Result;
 use super::gradients::{GradientValues, NamedGradients};
 use super::inputs::noise;
 use super::inputs::ragged_lengths;
-use super::measurement::CaseShape;
-use super::measurement::Workload;
+use super::workload::CaseShape;
+use super::workload::Workload;
 
 /// Lattices, and the log-probabilities of blank and next label at each site.
 struct LatticeBatch {
@@ -126,44 +126,46 @@ impl Workload for TextbookWorkload {
 /// respect to an emission.
 fn forward_backward_utterance(emissions: &[f64], frames: usize, labels: usize) -> (f64, Vec<f64>) {
     let positions = labels + 1;
-    let site = |t: usize, u: usize| t * positions + u;
-    let blank = |t: usize, u: usize| emissions[2 * site(t, u)];
-    let label = |t: usize, u: usize| emissions[2 * site(t, u) + 1];
+    let node = |t: usize, u: usize| t * positions + u;
+    let blank = |t: usize, u: usize| emissions[2 * node(t, u)];
+    let label = |t: usize, u: usize| emissions[2 * node(t, u) + 1];
     let mut alpha = vec![f64::NEG_INFINITY; frames * positions];
     let mut beta = alpha.clone();
+    // Forward recursion: α.
     alpha[0] = 0.0;
     for t in 0..frames {
         for u in 0..positions {
             if t > 0 {
-                alpha[site(t, u)] = log_add(alpha[site(t, u)], alpha[site(t - 1, u)] + blank(t - 1, u));
+                alpha[node(t, u)] = log_add(alpha[node(t, u)], alpha[node(t - 1, u)] + blank(t - 1, u));
             }
             if u > 0 {
-                alpha[site(t, u)] = log_add(alpha[site(t, u)], alpha[site(t, u - 1)] + label(t, u - 1));
+                alpha[node(t, u)] = log_add(alpha[node(t, u)], alpha[node(t, u - 1)] + label(t, u - 1));
             }
         }
     }
-    // β after a blank. After the last frame, a path ends; it must have emitted all labels.
+    // Backward recursion: β. After the last frame, a path ends; it must have emitted all labels.
     let beta_after_blank = |beta: &[f64], t: usize, u: usize| match (t + 1 < frames, u == labels) {
-        (true, _) => beta[site(t + 1, u)],
+        (true, _) => beta[node(t + 1, u)],
         (false, true) => 0.0,
         (false, false) => f64::NEG_INFINITY,
     };
     for t in (0..frames).rev() {
         for u in (0..positions).rev() {
-            beta[site(t, u)] = blank(t, u) + beta_after_blank(&beta, t, u);
+            beta[node(t, u)] = blank(t, u) + beta_after_blank(&beta, t, u);
             if u < labels {
-                beta[site(t, u)] = log_add(beta[site(t, u)], label(t, u) + beta[site(t, u + 1)]);
+                beta[node(t, u)] = log_add(beta[node(t, u)], label(t, u) + beta[node(t, u + 1)]);
             }
         }
     }
+    // Loss, and adjoints of both emissions of each node.
     let loss = -beta[0];
     let mut adjoints = vec![0.0; emissions.len()];
     for t in 0..frames {
         for u in 0..positions {
-            let log_prefix = alpha[site(t, u)] + loss;
-            adjoints[2 * site(t, u)] = -(log_prefix + blank(t, u) + beta_after_blank(&beta, t, u)).exp();
+            let log_prefix = alpha[node(t, u)] + loss;
+            adjoints[2 * node(t, u)] = -(log_prefix + blank(t, u) + beta_after_blank(&beta, t, u)).exp();
             if u < labels {
-                adjoints[2 * site(t, u) + 1] = -(log_prefix + label(t, u) + beta[site(t, u + 1)]).exp();
+                adjoints[2 * node(t, u) + 1] = -(log_prefix + label(t, u) + beta[node(t, u + 1)]).exp();
             }
         }
     }

@@ -57,15 +57,26 @@ pub fn exclusive() -> MutexGuard<'static, ()> {
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Largest allocation and peak growth of live bytes while `work` runs.
-///
-/// In bytes, over all threads, with the result of `work`.
-pub fn measure<T>(work: impl FnOnce() -> T) -> (usize, usize, T) {
+/// Memory of some work over all threads, and its result.
+pub struct Measurement<T> {
+    /// Largest single allocation, in bytes.
+    pub largest_allocation: usize,
+    /// Peak growth of the live bytes.
+    pub peak_growth: usize,
+    pub result: T,
+}
+
+/// Runs `work` and measures its memory.
+pub fn measure<T>(work: impl FnOnce() -> T) -> Measurement<T> {
     let before = LIVE_BYTES.load(Relaxed);
     LARGEST_BYTES.store(0, Relaxed);
     PEAK_BYTES.store(before, Relaxed);
     let result = work();
-    (LARGEST_BYTES.load(Relaxed), PEAK_BYTES.load(Relaxed) - before, result)
+    Measurement {
+        largest_allocation: LARGEST_BYTES.load(Relaxed),
+        peak_growth: PEAK_BYTES.load(Relaxed) - before,
+        result,
+    }
 }
 
 /// Sizes of all allocations of at least [`LARGE_ALLOCATION`] bytes while `work` runs.

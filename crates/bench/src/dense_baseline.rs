@@ -9,10 +9,10 @@ use super::case::LossSizes;
 use super::error::Result;
 use super::gradients::{GradientValues, NamedGradients};
 use super::inputs::{BatchSizes, LossInputs};
-use super::measurement::CaseShape;
-use super::measurement::Workload;
+use super::workload::CaseShape;
+use super::workload::Workload;
 
-/// Peak memory in tensors of the size of the logits, measured; see `docs/performance.md`.
+/// Peak memory, in tensors of the size of the logits, measured; see `docs/performance.md`.
 const PEAK_TENSORS: f64 = 8.5;
 
 /// Workload of [`oracle::dense`] on a batch.
@@ -30,7 +30,7 @@ pub struct DenseWorkload {
 /// Predicts the peak bytes of a step, without inputs and gradients.
 pub fn predicted_bytes(work: &LossSizes) -> f64 {
     let LossSizes { batch, frames, labels, classes, .. } = *work;
-    PEAK_TENSORS * 4.0 * (batch * frames) as f64 * ((labels + 1) * classes) as f64
+    PEAK_TENSORS * size_of::<f32>() as f64 * (batch * frames) as f64 * ((labels + 1) * classes) as f64
 }
 
 impl DenseWorkload {

@@ -1,4 +1,4 @@
-//! Robustness tests that take some minutes; `scripts/hostile` runs them.
+//! Fault-injection tests of the program, some minutes; `scripts/hostile` runs them.
 //!
 //! Kills at random moments, file size limits, two runs in one folder, and corrupted files of every
 //! kind that the program reads. Lost data, a panic or a hang is a failure; counts are printed.
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::encoded::{FORMATS, has_encoders, repair_pages, signal, write_inputs};
 use super::mutants::{self, Random};
 use super::toy::{Toy, leftovers};
-use super::{finish, panda, trained_for_an_epoch};
+use super::{panda, run_command, trained_for_an_epoch};
 
 /// Time limit of a command.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -26,7 +26,7 @@ fn count_from_env(name: &str, default: u64) -> u64 {
 fn corpus_and_expected_files() -> (Toy, Vec<(&'static str, Vec<u8>)>) {
     let toy = Toy::new();
     toy.recipe(&[("epochs = 3", "epochs = 60\nevaluate_every = 7\ncheckpoint_every = 2")]);
-    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "whole"]));
+    let (code, _, err) = run_command(panda(&toy.path(""), &["train", "recipe.toml", "--run", "whole"]));
     assert_eq!(code, Some(0), "{err}");
     let names = ["last.safetensors", "best.safetensors", "evaluation.json", "test.hypotheses.jsonl"];
     let files = names.map(|name| (name, fs::read(toy.path("whole").join(name)).unwrap())).to_vec();
@@ -157,17 +157,18 @@ fn two_runs_at_once() {
 /// Runs the program on corrupted files and counts exit codes.
 fn run_on_mutants(
     kind: &str,
-    good: &[Vec<u8>],
+    valid_files: &[Vec<u8>],
     words: &[&[u8]],
     run: impl Fn(&Path, &[u8]) -> Command + Sync,
 ) {
-    run_on_n_mutants(count_from_env("PANDA_BROKEN", 2000), kind, good, words, run);
+    run_on_counted_mutants(count_from_env("PANDA_BROKEN", 2000), kind, valid_files, words, run);
 }
 
-fn run_on_n_mutants(
+/// [`run_on_mutants`] with a given number of files.
+fn run_on_counted_mutants(
     cases: u64,
     kind: &str,
-    good: &[Vec<u8>],
+    valid_files: &[Vec<u8>],
     words: &[&[u8]],
     run: impl Fn(&Path, &[u8]) -> Command + Sync,
 ) {
@@ -182,7 +183,7 @@ fn run_on_n_mutants(
                     if case >= cases {
                         return;
                     }
-                    let mutant = mutants::mutant(kind, case, good, words);
+                    let mutant = mutants::mutant(kind, case, valid_files, words);
                     let mut command = run(folder.path(), &mutant);
                     // Somewhat more than the valid files need.
                     command.env("RAYON_NUM_THREADS", "1").env("PANDA_MEMORY", "2GiB");
@@ -213,22 +214,28 @@ fn corrupted_audio_of_every_format() {
         return;
     }
     let toy = trained_for_an_epoch();
-    let (home, inputs) = (toy.path(""), tempfile::tempdir().unwrap());
+    let (corpus_folder, inputs) = (toy.path(""), tempfile::tempdir().unwrap());
     write_inputs(inputs.path(), &signal(1201));
     let words: &[&[u8]] =
         &[b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff", b"ID3\x04\0\0\x7f\x7f\x7f\x7f"];
     for kind in ["wav", "aiff aif", "caf", "flac", "mp3 mp2", "aac", "mp4 m4a", "ogg oga opus"] {
         let extensions: Vec<&str> = kind.split(' ').collect();
         let formats = FORMATS.iter().filter(|format| extensions.contains(&format.ending));
-        let good: Vec<Vec<u8>> = formats.map(|format| format.encode(inputs.path())).collect();
-        run_on_n_mutants(count_from_env("PANDA_SOUNDS", 400), kind, &good, words, |folder, bytes| {
-            let path = folder.join("sound");
-            // Half of the corrupted Ogg pages get a valid checksum.
-            let bytes = if bytes.len() % 2 == 0 { repair_pages(bytes.to_vec()) } else { bytes.to_vec() };
-            fs::write(&path, bytes).unwrap();
-            let path = path.to_str().unwrap();
-            panda(&home, &["transcribe", CHECKPOINT, path, "--resample", "--channel", "1"])
-        });
+        let valid_files: Vec<Vec<u8>> = formats.map(|format| format.encode(inputs.path())).collect();
+        run_on_counted_mutants(
+            count_from_env("PANDA_SOUNDS", 400),
+            kind,
+            &valid_files,
+            words,
+            |folder, bytes| {
+                let path = folder.join("sound");
+                // Half of the corrupted Ogg pages get a valid checksum.
+                let bytes = if bytes.len() % 2 == 0 { repair_pages(bytes.to_vec()) } else { bytes.to_vec() };
+                fs::write(&path, bytes).unwrap();
+                let path = path.to_str().unwrap();
+                panda(&corpus_folder, &["transcribe", CHECKPOINT, path, "--resample", "--channel", "1"])
+            },
+        );
     }
 }
 
@@ -236,27 +243,29 @@ fn corrupted_audio_of_every_format() {
 #[ignore = "takes some minutes"]
 fn corrupted_files_of_every_kind() {
     let toy = trained_for_an_epoch();
-    let home = toy.path("");
+    let corpus_folder = toy.path("");
     let checkpoint = toy.path(CHECKPOINT);
-    let with = |arguments: &[&str]| panda(&home, arguments);
-    let put = |folder: &Path, name: &str, bytes: &[u8]| {
+    let command = |arguments: &[&str]| panda(&corpus_folder, arguments);
+    let write = |folder: &Path, name: &str, bytes: &[u8]| {
         let path = folder.join(name);
         fs::write(&path, bytes).unwrap();
         path.to_str().unwrap().to_owned()
     };
     let read = |name: &str| fs::read(toy.path(name)).unwrap();
 
+    // Audio files.
     let mut wav = mutants::wav_files();
     wav.push(read("0.wav"));
     run_on_mutants("wav", &wav, mutants::WAV_WORDS, |folder, bytes| {
-        with(&["transcribe", CHECKPOINT, &put(folder, "x.wav", bytes), "--resample", "--channel", "1"])
+        command(&["transcribe", CHECKPOINT, &write(folder, "x.wav", bytes), "--resample", "--channel", "1"])
     });
     let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/digits/audio");
     let flac = ["dev/digits-dev-0000.flac", "test/digits-test-0001.flac"];
     let flac = flac.map(|name| fs::read(digits.join(name)).unwrap());
     run_on_mutants("flac", &flac, &[b"fLaC", b"\xff\xf8", b"\xff\xf9"], |folder, bytes| {
-        with(&["transcribe", CHECKPOINT, &put(folder, "x.flac", bytes), "--resample"])
+        command(&["transcribe", CHECKPOINT, &write(folder, "x.flac", bytes), "--resample"])
     });
+    // Manifests, recipes, checkpoints and tokenizers.
     let words: &[&[u8]] =
         &[b"\"seconds\": ", b"\"id\": ", b"1e300", b"-1", b"null", b"\"lead_ms\": 4294967295", b"[", b"{"];
     run_on_mutants("manifest", &[read("train.jsonl")], words, |folder, bytes| {
@@ -266,7 +275,7 @@ fn corrupted_files_of_every_kind() {
                 fs::copy(toy.path(&format!("{name}.wav")), to).unwrap();
             }
         }
-        with(&["evaluate", CHECKPOINT, &put(folder, "x.jsonl", bytes)])
+        command(&["evaluate", CHECKPOINT, &write(folder, "x.jsonl", bytes)])
     });
     let words: &[&[u8]] =
         &[b"= 1e300\n", b"= 99999999999\n", b"hidden", b"layers", b"[loss]\nkind = \"tdt\"\n", b"[", b"\""];
@@ -275,12 +284,12 @@ fn corrupted_files_of_every_kind() {
         if !manifest.exists() {
             fs::copy(toy.path("train.jsonl"), manifest).unwrap();
         }
-        with(&["info", &put(folder, "x.toml", bytes)])
+        command(&["info", &write(folder, "x.toml", bytes)])
     });
     let words: &[&[u8]] =
         &[b"\"F32\"", b"[0,1]", b"data_offsets", b"\"version\":2", b"\xff\xff\xff\xff\xff\xff\xff\x7f"];
     run_on_mutants("checkpoint", &[read(CHECKPOINT)], words, |folder, bytes| {
-        with(&["transcribe", &put(folder, "x.safetensors", bytes), "0.wav"])
+        command(&["transcribe", &write(folder, "x.safetensors", bytes), "0.wav"])
     });
     let tokenizer = model::Checkpoint::read(&checkpoint).unwrap().tokenizer;
     run_on_mutants(
@@ -291,7 +300,7 @@ fn corrupted_files_of_every_kind() {
             let mut checkpoint = model::Checkpoint::read(&checkpoint).unwrap();
             checkpoint.tokenizer = String::from_utf8_lossy(bytes).into_owned();
             checkpoint.write(&folder.join("x.safetensors")).unwrap();
-            with(&["transcribe", folder.join("x.safetensors").to_str().unwrap(), "0.wav"])
+            command(&["transcribe", folder.join("x.safetensors").to_str().unwrap(), "0.wav"])
         },
     );
 }

@@ -1,4 +1,4 @@
-//! Writes to standard output and standard error; either may be closed.
+//! Prints to standard output and standard error; either may be closed.
 //!
 //! Names in a line (of files, utterances, speakers, tokens) are untrusted input. Control characters
 //! are escaped, so that a name can neither start a new line nor send an escape sequence to a
@@ -17,8 +17,8 @@ const MAX_WORD_BYTES: usize = 4096;
 ///
 /// # Errors
 /// [`Error::OutputClosed`] for a closed pipe; [`Error::Output`] for other errors.
-pub fn line(text: Arguments) -> Result<()> {
-    write(format_args!("{}\n", Printable(text)))
+pub fn print_line(text: Arguments) -> Result<()> {
+    print_unescaped(format_args!("{}\n", Printable(text)))
 }
 
 /// Prints machine-readable text, such as JSON or CTM, to standard output.
@@ -26,37 +26,37 @@ pub fn line(text: Arguments) -> Result<()> {
 /// On a terminal, control characters other than newlines are escaped.
 ///
 /// # Errors
-/// As [`line()`].
-pub fn formatted(text: &str) -> Result<()> {
+/// As [`print_line`].
+pub fn print_machine_readable(text: &str) -> Result<()> {
     if !std::io::stdout().is_terminal() {
-        return write(format_args!("{text}"));
+        return print_unescaped(format_args!("{text}"));
     }
     let lines = text.split_inclusive('\n');
     let escaped = lines.map(|line| match line.strip_suffix('\n') {
         Some(line) => format!("{}\n", Printable(line)),
         None => Printable(line).to_string(),
     });
-    write(format_args!("{}", escaped.collect::<String>()))
+    print_unescaped(format_args!("{}", escaped.collect::<String>()))
 }
 
 /// Writes text to standard output without escaping.
 ///
 /// # Errors
-/// As [`line()`].
-pub fn write(text: Arguments) -> Result<()> {
+/// As [`print_line`].
+pub fn print_unescaped(text: Arguments) -> Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_fmt(text).and_then(|()| out.flush()).map_err(Error::standard_output)
 }
 
 /// Prints a line to standard error with control characters escaped; ignores write errors.
-pub fn error_line(text: Arguments) {
+pub fn print_error_line(text: Arguments) {
     let text = shorten_words(&Printable(text).to_string());
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 /// Prints warnings to standard error.
 pub fn warn_each(warnings: impl IntoIterator<Item: std::fmt::Display>) {
-    warnings.into_iter().for_each(|warning| error_line(format_args!("warning: {warning}")));
+    warnings.into_iter().for_each(|warning| print_error_line(format_args!("warning: {warning}")));
 }
 
 /// Shortens words that are longer than any path.
@@ -68,14 +68,14 @@ fn shorten_words(text: &str) -> String {
     text.split_inclusive(' ').map(shorten).collect()
 }
 
-/// [`line()`] with the arguments of `format!`.
+/// [`print_line`] with the arguments of `format!`.
 macro_rules! outln {
-    ($($text:tt)*) => { $crate::out::line(format_args!($($text)*)) };
+    ($($text:tt)*) => { $crate::printing::print_line(format_args!($($text)*)) };
 }
 
-/// [`error_line`] with the arguments of `format!`.
+/// [`print_error_line`] with the arguments of `format!`.
 macro_rules! warnln {
-    ($($text:tt)*) => { $crate::out::error_line(format_args!($($text)*)) };
+    ($($text:tt)*) => { $crate::printing::print_error_line(format_args!($($text)*)) };
 }
 
 pub(crate) use {outln, warnln};

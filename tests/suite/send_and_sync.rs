@@ -1,4 +1,4 @@
-//! Tests that sessions and streams are `Send` and `Sync`.
+//! Tests that sessions, streams, models and errors are `Send` and `Sync`.
 use panda::{decoding, lattice, pruned, rnnt_loss, speech, training};
 
 fn assert_send_and_sync<T: Send + Sync>() {}

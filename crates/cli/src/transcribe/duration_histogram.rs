@@ -1,4 +1,4 @@
-//! Histogram of processing times, in constant memory.
+//! Histogram of the processing times of audio chunks, in constant memory.
 use std::time::Duration;
 
 /// Upper bound of the first bucket in seconds.
@@ -9,16 +9,16 @@ const BOUND_RATIO: f64 = 1.02;
 const BUCKET_COUNT: usize = 1200;
 
 /// Histogram of durations.
-pub struct Durations {
+pub struct DurationHistogram {
     counts: Vec<u64>,
     longest: Duration,
     total: Duration,
 }
 
-impl Durations {
+impl DurationHistogram {
     /// Creates an empty histogram.
     pub fn new() -> Self {
-        Durations { counts: vec![0; BUCKET_COUNT], longest: Duration::ZERO, total: Duration::ZERO }
+        DurationHistogram { counts: vec![0; BUCKET_COUNT], longest: Duration::ZERO, total: Duration::ZERO }
     }
 
     /// Adds a duration.
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_within_two_percent() {
-        let mut durations = Durations::new();
+        let mut durations = DurationHistogram::new();
         assert_eq!(
             (durations.quantile(0.5), durations.quantile(1.0), durations.total()),
             (0.0, 0.0, Duration::ZERO)
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(durations.total(), Duration::from_micros(500_050_000));
         durations.add(Duration::from_secs(1_000_000));
         assert_eq!(durations.quantile(1.0), 1e6);
-        let mut zero_durations = Durations::new();
+        let mut zero_durations = DurationHistogram::new();
         zero_durations.add(Duration::ZERO);
         assert_eq!(zero_durations.quantile(0.5), 0.0);
     }

@@ -1,4 +1,6 @@
 //! Golden test of losses with durations: TDT and multi-blank transducers.
+//!
+//! A case has the scores of the batch (`acts`), the loss and its gradient (`grad_acts`).
 use rnnt_loss::Element;
 use rnnt_loss::{
     Layout, Loss, LossOutput, Options, Reduction, ScoreInputs, Session, TokenNormalization, Topology,
@@ -8,7 +10,7 @@ use super::case::{self, LossCase};
 use super::outcome::{LossOutcome, common_options, real_row_mask};
 use crate::error::RunError;
 
-/// Computes the TDT loss of a case.
+/// Runs scores of a token-and-duration transducer: classes, then durations.
 pub(super) fn run_tdt<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
     let targets = case.targets()?;
     let [_, frames, positions, width] = case.shape("acts")?;
@@ -22,9 +24,9 @@ pub(super) fn run_tdt<F: Element>(case: &LossCase) -> Result<LossOutcome, RunErr
     let case::Options { sigma, omega, .. } = case.options;
     let options = Options { loss: Loss::Tdt { topology, sigma, omega }, ..common_options(case) };
     let layout = Layout::Padded { frames, positions };
-    let (scores, ones) = (case.values::<F>("acts")?, Reduction::Sum.weights(&targets));
+    let (scores, loss_weights) = (case.values::<F>("acts")?, Reduction::Sum.weights(&targets));
     let scores = ScoreInputs { scores: &scores, classes, layout };
-    let output = Session::new(&options)?.sum(scores, &targets, &ones)?;
+    let output = Session::new(&options)?.sum(scores, &targets, &loss_weights)?;
     compare_output(case, &output, width, &real_row_mask(&targets, frames, positions))
 }
 
@@ -37,9 +39,9 @@ pub(super) fn run_multi_blank<F: Element>(case: &LossCase) -> Result<LossOutcome
     let loss = Loss::Transducer { topology, tokens: TokenNormalization::Softmax, sigma: case.options.sigma };
     let options = Options { loss, ..common_options(case) };
     let layout = Layout::Padded { frames, positions };
-    let (scores, ones) = (case.values::<F>("acts")?, Reduction::Sum.weights(&targets));
+    let (scores, loss_weights) = (case.values::<F>("acts")?, Reduction::Sum.weights(&targets));
     let scores = ScoreInputs { scores: &scores, classes, layout };
-    let output = Session::new(&options)?.sum(scores, &targets, &ones)?;
+    let output = Session::new(&options)?.sum(scores, &targets, &loss_weights)?;
     compare_output(case, &output, classes, &real_row_mask(&targets, frames, positions))
 }
 
@@ -51,9 +53,7 @@ fn compare_output<F: Element>(
     is_real: &[bool],
 ) -> Result<LossOutcome, RunError> {
     let mut outcome = LossOutcome::default();
-    // Fail first if a stored value is missing.
-    case.get("loss")?;
-    case.get("grad_acts")?;
+    case.require(&["loss", "grad_acts"])?;
     let gradient = &output.gradients.scores;
     outcome.add_loss(case, "loss", &output.losses)?;
     outcome.add_gradient(case, "grad_acts", gradient)?;

@@ -1,12 +1,12 @@
-//! Tests of memory limits: too large sizes are errors before the allocation.
+//! Tests of `PANDA_MEMORY`: too large sizes are errors before the allocation.
 use super::toy::{RATE, Toy, write_wav};
-use super::{finish, flac_bytes, panda, trained_for_an_epoch};
+use super::{flac_bytes, panda, run_command, trained_for_an_epoch};
 
 /// Runs a command with a memory limit.
 fn run_with_limit(toy: &Toy, arguments: &[&str], memory: &str) -> (Option<i32>, String, String) {
     let mut command = panda(&toy.path(""), arguments);
     command.env("PANDA_MEMORY", memory);
-    finish(command)
+    run_command(command)
 }
 
 #[test]

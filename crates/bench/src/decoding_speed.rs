@@ -2,7 +2,7 @@
 use serde::Serialize;
 
 use super::case::Family;
-use super::measurement::DecodingReport;
+use super::workload::DecodingReport;
 
 /// Seconds per frame.
 const FRAME_SECONDS: f64 = 0.08;
@@ -17,7 +17,7 @@ pub const TORCH_SGEMM_GFLOPS: f64 = 430.0;
 
 /// Decoding speed at the median time.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Speed {
+pub struct DecodingSpeed {
     /// Counts of the decoded utterances.
     #[serde(flatten)]
     pub report: DecodingReport,
@@ -39,7 +39,7 @@ pub struct Speed {
     pub over_torch: Option<f64>,
 }
 
-impl Speed {
+impl DecodingSpeed {
     /// Computes the speed from the median time in milliseconds.
     pub fn new(report: DecodingReport, batch: Option<usize>, milliseconds: f64, sgemm: Option<f64>) -> Self {
         let seconds = milliseconds / 1e3;
@@ -73,9 +73,9 @@ mod tests {
     fn speeds_match_the_formulas() {
         let report =
             DecodingReport { family: Family::Tdt, utterances: 32, frames: 8000, labels: 2000, sites: 1 };
-        let speed = Speed::new(report, Some(16), 200.0, Some(215.0));
+        let speed = DecodingSpeed::new(report, Some(16), 200.0, Some(215.0));
         assert_eq!((speed.utterances_per_second, speed.rtfx, speed.labels_per_frame), (160.0, 3200.0, 0.25));
         assert!((speed.over_torch.unwrap() - 160.0 / (46.7 / 2.0)).abs() < 1e-9);
-        assert_eq!(Speed::new(report, Some(3), 200.0, Some(215.0)).torch, None);
+        assert_eq!(DecodingSpeed::new(report, Some(3), 200.0, Some(215.0)).torch, None);
     }
 }

@@ -1,4 +1,4 @@
-//! Detects what a part of `panda merge` contains: hypotheses, alignments, lines.
+//! Detects the contents of a part of `panda merge`: hypotheses, alignments, lines.
 use std::path::Path;
 
 use recognizer::{Alignments, Transcript};
@@ -60,6 +60,7 @@ impl PartKind {
         let Some((number, first)) = lines.next() else { return Ok(None) };
         let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
         let is_named = |extensions: &[&str]| extensions.iter().any(|&expected| extension == expected);
+        // JSON: hypotheses and lines with ids, or one object of alignments.
         let is_json_named = is_named(&["json", "jsonl"]) && lines.any(|(_, line)| line.starts_with('{'));
         if is_json_named || is_json_start(first) {
             let kind = nonblank_lines(text).filter(|(_, line)| !is_left_out(line)).find_map(|(_, line)| {
@@ -80,13 +81,15 @@ impl PartKind {
                 kind => return Ok(kind),
             }
         }
+        // CTM by name, or by at least half of the lines.
         let is_ctm = is_named(&["ctm"])
             || !is_named(&["txt"]) && {
                 let lines = nonblank_lines(text).filter(|(_, line)| !is_comment(line));
-                let count =
-                    |(total, ctm), (_, line)| (total + 1, ctm + usize::from(ctm_fields(line).is_some()));
-                let (total, ctm) = lines.fold((0, 0), count);
-                ctm > 0 && 2 * ctm >= total
+                let count = |(line_count, ctm_count), (_, line)| {
+                    (line_count + 1, ctm_count + usize::from(ctm_fields(line).is_some()))
+                };
+                let (line_count, ctm_count) = lines.fold((0, 0), count);
+                ctm_count > 0 && 2 * ctm_count >= line_count
             };
         Ok(Some(if is_ctm { PartKind::Ctm } else { PartKind::Text }))
     }
