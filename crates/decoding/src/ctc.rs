@@ -9,7 +9,7 @@ pub use prefix_scorer::CtcPrefixScorer;
 use kernels::{items_mut, par_for, parts};
 use rnnt_dp::semiring::{Log, Semiring};
 
-use crate::largest::largest;
+use crate::largest::select_largest;
 use crate::tree::{LabelTree, ROOT};
 use crate::{DecodedToken, Error, Fusion, Hypothesis, NBest, RankedHypothesis, Result};
 
@@ -72,7 +72,7 @@ pub fn ctc_greedy(log_probs: &[&[f32]], classes: usize, blank: u32) -> Result<Ve
         for (frame, row) in rows.chunks_exact(classes).enumerate() {
             check_row(row, frame)?;
             let mut best = [(0.0, 0)];
-            largest(row, &mut best);
+            select_largest(row, &mut best);
             let [(score, class)] = best;
             if class != blank && class != last_class {
                 labels.push(decoded_token(class, frame, score, 0.0));
@@ -261,7 +261,7 @@ struct CtcSearch<'a> {
     /// Index of each prefix's parent, if it is in the beam.
     parents: Vec<Option<usize>>,
     /// Largest scores of new labels, with their classes.
-    largest: Vec<(f32, u32)>,
+    largest_scores: Vec<(f32, u32)>,
     /// Log-probabilities of a frame plus the fusion scores of a prefix.
     fused_row: Vec<f32>,
 }
@@ -280,7 +280,7 @@ impl<'a> CtcSearch<'a> {
             parents: Vec::new(),
             // The blank, the last label and the existing children of a prefix are not new: this
             // many classes contain `width` new ones.
-            largest: vec![(0.0, 0); options.width.saturating_mul(2).saturating_add(2).min(classes)],
+            largest_scores: vec![(0.0, 0); options.width.saturating_mul(2).saturating_add(2).min(classes)],
             fused_row: Vec::new(),
         };
         search.slots[0].states = options.fusion.iter().map(|fusion| fusion.scorer.start()).collect();
@@ -380,7 +380,7 @@ impl<'a> CtcSearch<'a> {
 
     /// Collects candidates with a new label.
     fn collect_new(&mut self, row: &[f32]) {
-        let mut largest_scores = std::mem::take(&mut self.largest);
+        let mut largest_scores = std::mem::take(&mut self.largest_scores);
         let mut fused_row = std::mem::take(&mut self.fused_row);
         for index in 0..self.prefixes.len() {
             let prefix = self.prefixes[index];
@@ -389,10 +389,10 @@ impl<'a> CtcSearch<'a> {
                 fused_row.clear();
                 fused_row.extend_from_slice(row);
                 kernels::add(&mut fused_row, fused);
-                largest(&fused_row, &mut largest_scores);
+                select_largest(&fused_row, &mut largest_scores);
             } else if index == 0 {
                 // Without fusion, all prefixes have the same largest scores.
-                largest(row, &mut largest_scores);
+                select_largest(row, &mut largest_scores);
             }
             for &(_, class) in &largest_scores {
                 let exists = |(other, parent): (&Prefix, &Option<usize>)| {
@@ -406,7 +406,7 @@ impl<'a> CtcSearch<'a> {
                 self.push_candidate(Candidate { prefix: index, label: Some(class), sum });
             }
         }
-        (self.largest, self.fused_row) = (largest_scores, fused_row);
+        (self.largest_scores, self.fused_row) = (largest_scores, fused_row);
     }
 
     /// Inserts a candidate if it is among the best.
