@@ -1,8 +1,8 @@
-//! Selects the k largest scores of a row of classes, for beam search.
+//! Selects the k largest scores of a site, for beam search.
 
 /// Largest number of chunks into which a row is split.
 const MAX_CHUNKS: usize = 64;
-/// Number of values in a chunk, unless the row is too long for it or the chunks too few.
+/// Number of values in a chunk of a row of usual length.
 const CHUNK_LEN: usize = 64;
 /// Values that are compared at a time.
 const LANES: usize = 16;

@@ -3,7 +3,7 @@
 //! Alignment-length-synchronous decoding (Saon et al., ICASSP 2020): all hypotheses in the beam
 //! have taken the same number of steps, each a label or a blank. `beam.rs` explains the steps that
 //! all beam searches share.
-use super::utterance::{BeamPosition, Candidate};
+use super::utterance::{BeamHypothesis, BeamPosition, Candidate};
 use super::{BeamBuffers, BeamTask, nbest};
 use crate::Result;
 
@@ -44,18 +44,17 @@ impl BeamBuffers {
                 // Ended hypotheses compete for one step only.
                 utterance.hyps.retain(|hyp| hyp.frame < end_frame);
                 utterance.best_candidates.clear(width);
-                for i in 0..utterance.hyps.len() {
-                    let (hyp, site) = (utterance.hyps[i], utterance.first_site + i);
+                for hyp_index in 0..utterance.hyps.len() {
+                    let (hyp, site) = (utterance.hyps[hyp_index], utterance.first_site + hyp_index);
                     // A blank at the last frame ends the hypothesis.
                     let blank = self.top_k.blank(site);
                     let log_prob = hyp.log_prob + blank.value;
                     if hyp.frame + 1 == end_frame && log_prob > f64::NEG_INFINITY {
-                        let mut ended = hyp;
-                        (ended.frame, ended.log_prob) = (end_frame, log_prob);
+                        let mut ended_hyp = BeamHypothesis { frame: end_frame, log_prob, ..hyp };
                         if options.end_scores {
-                            ended.log_prob += self.rows.final_score(utterance, options, hyp.row)?;
+                            ended_hyp.log_prob += self.rows.final_score(utterance, options, hyp.row)?;
                         }
-                        utterance.ended_hyps.push(ended);
+                        utterance.ended_hyps.push(ended_hyp);
                     }
                     // Other hypotheses continue with a blank or, below the limit, a label; at most
                     // the best `width` classes of a hypothesis can be chosen.
@@ -63,11 +62,8 @@ impl BeamBuffers {
                     let blank = [blank];
                     for expansion in if may_extend { self.top_k.expansions(site) } else { &blank } {
                         let log_prob = hyp.log_prob + expansion.value;
-                        if !utterance.best_candidates.push(Candidate {
-                            hyp_index: i,
-                            expansion: Some(*expansion),
-                            log_prob,
-                        }) {
+                        let candidate = Candidate { hyp_index, expansion: Some(*expansion), log_prob };
+                        if !utterance.best_candidates.push(candidate) {
                             break;
                         }
                     }
@@ -83,10 +79,10 @@ impl BeamBuffers {
                 );
                 // Keep as many ended hypotheses as the result has.
                 let score = |hyp: &_| nbest::ranking_score(hyp, &utterance.tree, model, options);
-                let mut ended = utterance.ended_hyps.clone();
-                ended.sort_by(|a, b| score(b).total_cmp(&score(a)));
-                ended.truncate(options.nbest);
-                utterance.ended_hyps = ended;
+                let mut ended_hyps = utterance.ended_hyps.clone();
+                ended_hyps.sort_by(|a, b| score(b).total_cmp(&score(a)));
+                ended_hyps.truncate(options.nbest);
+                utterance.ended_hyps = ended_hyps;
             }
             self.extend(task)?;
         }

@@ -18,7 +18,8 @@ impl BeamBuffers {
     /// ```text
     /// while hypotheses are before the end of their utterances:
     ///   scores of these
-    ///   the best `CANDIDATES_PER_WIDTH · width` of hypotheses x classes x durations, and of ended hypotheses
+    ///   the best of hypotheses x classes x durations, and of ended hypotheses: at most
+    ///       `CANDIDATES_PER_WIDTH * width`
     ///   merge equal labels that have ended, or have the same frame and number of labels on it
     ///   the best `width` of these sums; predictor of the new labels
     /// ```
@@ -39,25 +40,19 @@ impl BeamBuffers {
                 }
                 // Candidates: ended hypotheses unchanged, the others with their best expansions.
                 utterance.best_candidates.clear(width.saturating_mul(CANDIDATES_PER_WIDTH));
-                for (i, hyp) in utterance.hyps.iter().enumerate() {
+                for (hyp_index, hyp) in utterance.hyps.iter().enumerate() {
                     if hyp.frame >= end_frame {
-                        utterance.best_candidates.push(Candidate {
-                            hyp_index: i,
-                            expansion: None,
-                            log_prob: hyp.log_prob,
-                        });
+                        let candidate = Candidate { hyp_index, expansion: None, log_prob: hyp.log_prob };
+                        utterance.best_candidates.push(candidate);
                         continue;
                     }
-                    let site = utterance.site_of_hyp[i] as usize;
+                    let site = utterance.site_of_hyp[hyp_index] as usize;
                     let blank = [self.top_k.blank(site)];
                     let is_frame_full = hyp.symbols >= max_symbols;
                     for expansion in if is_frame_full { &blank } else { self.top_k.expansions(site) } {
                         let log_prob = hyp.log_prob + expansion.value;
-                        if !utterance.best_candidates.push(Candidate {
-                            hyp_index: i,
-                            expansion: Some(*expansion),
-                            log_prob,
-                        }) {
+                        let candidate = Candidate { hyp_index, expansion: Some(*expansion), log_prob };
+                        if !utterance.best_candidates.push(candidate) {
                             // Expansions are sorted, so that the others are worse.
                             break;
                         }

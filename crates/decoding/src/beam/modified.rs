@@ -38,22 +38,16 @@ impl BeamBuffers {
                 }
                 // Candidates: waiting hypotheses unchanged, the others with their best classes.
                 utterance.best_candidates.clear(width);
-                for (i, hyp) in utterance.hyps.iter().enumerate() {
+                for (hyp_index, hyp) in utterance.hyps.iter().enumerate() {
                     if hyp.frame > frame {
-                        utterance.best_candidates.push(Candidate {
-                            hyp_index: i,
-                            expansion: None,
-                            log_prob: hyp.log_prob,
-                        });
+                        let candidate = Candidate { hyp_index, expansion: None, log_prob: hyp.log_prob };
+                        utterance.best_candidates.push(candidate);
                         continue;
                     }
                     for expansion in self.top_k.expansions(site) {
                         let log_prob = hyp.log_prob + expansion.value;
-                        if !utterance.best_candidates.push(Candidate {
-                            hyp_index: i,
-                            expansion: Some(*expansion),
-                            log_prob,
-                        }) {
+                        let candidate = Candidate { hyp_index, expansion: Some(*expansion), log_prob };
+                        if !utterance.best_candidates.push(candidate) {
                             break;
                         }
                     }

@@ -110,7 +110,7 @@ impl HypothesisRows {
         (self.next_row_id, self.step) = (0, 0);
     }
 
-    /// Adds a new row, with the stored states of a hypothesis that has [`NO_ROW`].
+    /// Adds a row with the stored states of a hypothesis with [`NO_ROW`].
     ///
     /// The lists have one row per hypothesis. [`HypothesisRows::store`] must follow.
     pub fn load(
@@ -199,7 +199,7 @@ impl HypothesisRows {
         self.store(model, options, utterances)
     }
 
-    /// Computes the fusion scores of new rows, and moves these to the cache.
+    /// Computes the fusion scores of new rows; moves the rows to the cache.
     ///
     /// # Errors
     /// [`Error::Fused`] if the fusion score of a label is NaN or +inf.

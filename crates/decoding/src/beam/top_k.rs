@@ -1,4 +1,4 @@
-//! Scores the sites of a beam search and finds the best expansions of each.
+//! Scores the sites of a beam search; finds their best expansions.
 //!
 //! A site is a frame and the label row (projected predictor output) of a hypothesis; an expansion
 //! is a class and, with durations, a duration. z: joint scores; C: classes; D: durations.
@@ -170,7 +170,7 @@ impl TopK {
 }
 
 impl RowRanking<'_> {
-    /// Writes the best expansions of a row of scores to `expansions`, best first.
+    /// Writes the best expansions by a row of scores, best first.
     ///
     /// `adjusted` receives the scores with temperature and fusion; without it they equal `scores`.
     /// `largest_scores` is scratch memory for the largest scores with their classes.
