@@ -67,7 +67,8 @@ const MIN_CAPACITY: usize = 16;
 
 /// Decoded labels of a batch.
 ///
-/// A row has the labels of one utterance. Labels are in one array `[B, capacity]` with a length per row; the capacity doubles when a row is full.
+/// A row has the labels of one utterance. All rows are in one array `[B, capacity]` with a length
+/// per row; the capacity doubles when a row is full.
 #[derive(Debug, Clone, Default)]
 pub struct Hypotheses {
     labels: Vec<DecodedToken>,

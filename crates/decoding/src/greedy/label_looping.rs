@@ -103,7 +103,7 @@ struct GreedyUtterance {
     frames_since_label: usize,
     /// Frames to score next.
     look_ahead: usize,
-    /// Index of the first of their sites in the list of the batch.
+    /// Index of the first of their sites in the batch.
     first_site: usize,
     /// Its next label; the predictor step that follows consumes it.
     next_label: Option<u32>,
@@ -348,7 +348,7 @@ impl GreedyBuffers {
         Ok(())
     }
 
-    /// Records the label of a site and estimates the frames until the next one.
+    /// Records the label of a site; estimates the frames until the next.
     ///
     /// `row` is the index of the utterance among the unfinished ones.
     fn emit(
