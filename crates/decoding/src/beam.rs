@@ -485,7 +485,7 @@ impl BeamBuffers {
     /// Computes the states of all new labels; removes dead labels from the trees.
     fn extend(&mut self, task: BeamTask) -> Result<()> {
         self.rows.extend(task.model, task.options, &mut self.utterances)?;
-        self.utterances.iter_mut().for_each(BeamUtterance::sweep_tree_if_overgrown);
+        self.utterances.iter_mut().for_each(BeamUtterance::sweep_tree_if_large);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Confidence of labels from the distribution over all classes.
+//! Confidence of decoded labels, from the distribution over all classes.
 //!
 //! Each of the seven measures is 0 for a uniform distribution and 1 for a one-hot distribution.
 use kernels::Excerpt;
@@ -82,6 +82,9 @@ pub struct Confidence {
     pub exponent: f64,
 }
 
+/// Exponents this close to 1 use Shannon's entropy, as the general forms cancel.
+const SHANNON_TOLERANCE: f64 = 1e-6;
+
 /// Tsallis entropy, exponentially normalized, with exponent 0.33.
 impl Default for Confidence {
     fn default() -> Self {
@@ -103,12 +106,11 @@ impl Confidence {
             return 1.0;
         }
         let max = scores.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
-        let exp = |score: f32| f64::from(score - max).exp();
-        let log_sum = scores.iter().map(|&score| exp(score)).sum::<f64>().ln();
+        let relative_exp = |score: f32| f64::from(score - max).exp();
+        let log_sum = scores.iter().map(|&score| relative_exp(score)).sum::<f64>().ln();
         let log_probs = || scores.iter().map(|&score| f64::from(score - max) - log_sum);
         let a = self.exponent;
-        // Near 1 the general forms cancel.
-        if (a - 1.0).abs() < 1e-6 {
+        if (a - 1.0).abs() < SHANNON_TOLERANCE {
             let terms = log_probs().filter(|lp| lp.is_finite()).map(|lp| lp.exp() * lp);
             return match self.measure {
                 ConfidenceMeasure::MaxProb => ((-log_sum).exp() * v - 1.0) / (v - 1.0),

@@ -190,7 +190,7 @@ impl BestPath {
     }
 }
 
-/// Paths of a sequence that end with a blank, or with its last label.
+/// Paths of a sequence that end alike: with a blank or a label.
 #[derive(Debug, Clone, Copy)]
 struct PrefixPaths {
     /// Log-probability of all paths: the logarithm of the sum.
@@ -339,7 +339,7 @@ impl<'a> CtcSearch<'a> {
         self.extend_existing(frame, row);
         self.collect_new_labels(row);
         self.replace_prefixes(frame, row)?;
-        if self.tree.is_overgrown() {
+        if self.tree.may_have_many_dead_nodes() {
             self.sweep();
         }
         Ok(())

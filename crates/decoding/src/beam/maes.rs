@@ -67,7 +67,7 @@ impl BeamBuffers {
                 utterance.hyps.sort_by(|a, b| b.log_prob.total_cmp(&a.log_prob));
                 utterance.hyps.truncate(width);
                 utterance.hyps.iter_mut().for_each(|hyp| (hyp.frame, hyp.symbols) = (hyp.frame + 1, 0));
-                utterance.sweep_tree_if_overgrown();
+                utterance.sweep_tree_if_large();
             }
         }
         Ok(())

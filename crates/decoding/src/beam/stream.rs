@@ -121,7 +121,7 @@ impl BeamStream {
     pub(super) fn commit(&mut self, best: &BeamHypothesis, labels: usize) -> Vec<DecodedToken> {
         let Self { tree, hyps, .. } = self;
         // The committed labels, as a node.
-        let max_depth = tree.taken().saturating_add(labels);
+        let max_depth = tree.removed_labels().saturating_add(labels);
         let committed_node = tree.ancestor_at(best.node, max_depth);
         let depth = tree.sequence(committed_node).len;
         // Keep the hypotheses that begin with them.
@@ -154,7 +154,7 @@ impl BeamStream {
 
     /// Number of labels that were removed so far.
     pub fn taken(&self) -> usize {
-        self.tree.taken()
+        self.tree.removed_labels()
     }
 
     /// Fails unless the state belongs to this model and number of fusions.
@@ -195,7 +195,7 @@ impl BeamStream {
             // Only a big blank extends beyond the chunk.
             let valid_frames =
                 self.frames..=self.frames.saturating_add(model.token_table().max_blank_frames() - 1);
-            self.frames.max(self.tree.taken()) <= MAX_COUNT
+            self.frames.max(self.tree.removed_labels()) <= MAX_COUNT
                 && self.tree.contains(hyp.node)
                 && valid_frames.contains(&hyp.frame)
                 && hyp.symbols == 0

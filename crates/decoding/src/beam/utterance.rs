@@ -274,8 +274,8 @@ impl BeamUtterance {
     }
 
     /// Removes dead labels from the tree if there may be many.
-    pub fn sweep_tree_if_overgrown(&mut self) {
-        if self.tree.is_overgrown() {
+    pub fn sweep_tree_if_large(&mut self) {
+        if self.tree.may_have_many_dead_nodes() {
             self.sweep_tree();
         }
     }

@@ -1,4 +1,4 @@
-//! LSTM predictor of a transducer over label embeddings, with weights packed for inference.
+//! LSTM predictor of a transducer, with weights packed for inference.
 //!
 //! A strip is a range of LSTM units whose four gates one parallel task computes. P: units of a
 //! layer, `hidden` in the code; D: width of its input; h, c: hidden and cell state.
