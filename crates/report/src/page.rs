@@ -60,14 +60,14 @@ fn summary(run: &Run) -> String {
     let selected = run.metric();
     let metrics =
         if selected == Metric::Wer { [Metric::Wer, Metric::Cer] } else { [Metric::Cer, Metric::Wer] };
-    for (name, transcripts) in run.sets.iter().rev() {
+    for (set, transcripts) in run.transcripts.iter().rev() {
         let score = Score::new(transcripts);
         for metric in metrics {
             let (unit, ends) = match metric {
                 Metric::Wer => ("WER", score.interval),
                 Metric::Cer => ("CER", score.cer_interval),
             };
-            cards.push((format!("{name} {unit}"), format_percent(score.rate(metric)), format_interval(ends)));
+            cards.push((format!("{set} {unit}"), format_percent(score.rate(metric)), format_interval(ends)));
         }
     }
     let total: usize = run.parameters.values().sum();
@@ -105,16 +105,16 @@ fn curves_section(run: &Run) -> Result<String> {
 fn scores_section(run: &Run) -> String {
     let mut rows = Vec::new();
     let mut details = String::new();
-    for (name, transcripts) in run.sets.iter().rev() {
-        rows.push((name.clone(), Score::new(transcripts)));
+    for (set, transcripts) in run.transcripts.iter().rev() {
+        rows.push((set.clone(), Score::new(transcripts)));
         let subsets = Score::group_by(transcripts, |transcript| transcript.subset.as_ref());
-        rows.extend(subsets.into_iter().map(|(subset, score)| (format!("{name}: {subset}"), score)));
-        details += &speaker_details(name, transcripts, run.metric());
+        rows.extend(subsets.into_iter().map(|(subset, score)| (format!("{set}: {subset}"), score)));
+        details += &speaker_details(set, transcripts, run.metric());
         details += &match tables::error_table(transcripts, run.metric()) {
             table if table.is_empty() => table,
             table => format!(
                 "<details><summary>Most frequent errors of {}</summary>{table}</details>\n",
-                escape(name)
+                escape(set)
             ),
         };
     }
@@ -127,7 +127,7 @@ fn scores_section(run: &Run) -> String {
 }
 
 /// Formats the error rates of each speaker, the worst first.
-fn speaker_details(name: &str, transcripts: &[Transcript], metric: Metric) -> String {
+fn speaker_details(set: &str, transcripts: &[Transcript], metric: Metric) -> String {
     let speakers = Score::group_by(transcripts, |transcript| transcript.speaker.as_ref());
     if speakers.is_empty() {
         return String::new();
@@ -135,14 +135,14 @@ fn speaker_details(name: &str, transcripts: &[Transcript], metric: Metric) -> St
     let mut rows: Vec<(String, Score)> = speakers.into_iter().collect();
     rows.sort_by(|a, b| b.1.rate(metric).total_cmp(&a.1.rate(metric)));
     let open = if rows.len() <= MAX_OPEN_ROWS { " open" } else { "" };
-    let (name, count) = (escape(name), rows.len());
-    let table = tables::score_table(&format!("Speakers of {name}, worst first"), "speaker", &rows);
-    format!("<details{open}><summary>{count} speakers of {name}</summary>{table}</details>\n")
+    let (set, count) = (escape(set), rows.len());
+    let table = tables::score_table(&format!("Speakers of {set}, worst first"), "speaker", &rows);
+    format!("<details{open}><summary>{count} speakers of {set}</summary>{table}</details>\n")
 }
 
 /// Formats the utterances of the last set with most errors, with audio.
 fn worst_section(run: &Run, options: &Options) -> String {
-    let Some((name, transcripts)) = run.sets.iter().next_back() else { return String::new() };
+    let Some((set, transcripts)) = run.transcripts.iter().next_back() else { return String::new() };
     let metric = run.metric();
     let chosen = worst::select_worst(transcripts, metric, options.worst);
     if chosen.is_empty() {
@@ -150,7 +150,7 @@ fn worst_section(run: &Run, options: &Options) -> String {
     }
     let sample_rate = run.recipe.as_ref().map_or(16_000, |recipe| recipe.features.sample_rate);
     let mut recordings = Recordings::new(sample_rate, options.max_audio_bytes);
-    let utterances = run.utterances.get(name);
+    let utterances = run.utterances.get(set);
     let mut cards = String::new();
     for transcript in &chosen {
         let recordings = Some(&mut recordings).filter(|_| options.max_audio_bytes > 0);
@@ -163,8 +163,8 @@ fn worst_section(run: &Run, options: &Options) -> String {
             format!(" Audio takes {} of this page; the limit is {}.", mib(used), mib(options.max_audio_bytes))
         }
     };
-    if recordings.left_out > 0 {
-        let (count, limit) = (recordings.left_out, mib(options.max_audio_bytes));
+    if recordings.left_out_count > 0 {
+        let (count, limit) = (recordings.left_out_count, mib(options.max_audio_bytes));
         audio += &format!(" {count} recordings did not fit into {limit} and are left out.");
     }
     let unit = if metric == Metric::Wer { "word" } else { "character" };
@@ -172,7 +172,7 @@ fn worst_section(run: &Run, options: &Options) -> String {
         "<section><h2 id=\"worst\">Worst utterances of {}</h2>\n<p>The {} utterances with most {unit} errors: \
          reference above hypothesis, with <span class=\"s\">substitutions</span>, <span class=\"d\">deletions</span> and \
          <span class=\"i\">insertions</span>.{audio}</p>\n<div class=\"worst\">{cards}</div></section>\n",
-        escape(name),
+        escape(set),
         chosen.len(),
     )
 }

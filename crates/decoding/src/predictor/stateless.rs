@@ -24,7 +24,7 @@ pub enum PredictorActivation {
 /// `W_k e(y)` is looked up in one table per context position, so that a step is a few additions.
 #[derive(Debug)]
 pub struct StatelessPredictor {
-    /// `W_k e(y)` of each position k and label y, *context x ids x P*.
+    /// `W_k e(y)` by position k and label y, *context x ids x P*.
     tables: Vec<f32>,
     bias: Vec<f32>,
     activation: PredictorActivation,
