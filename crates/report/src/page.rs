@@ -54,35 +54,48 @@ fn notes_section(run: &Run) -> String {
     run.notes.iter().map(|note| format!("<p class=\"note\">{}</p>\n", escape(note))).collect()
 }
 
+/// A number of the summary.
+struct SummaryCard {
+    name: String,
+    value: String,
+    /// Small text after the value, HTML.
+    detail: String,
+}
+
 /// Formats the summary: error rates, parameters, epochs, training time.
 fn summary(run: &Run) -> String {
     let mut cards = Vec::new();
-    let selected = run.metric();
+    let mut add_card =
+        |name: String, value: String, detail: String| cards.push(SummaryCard { name, value, detail });
     let metrics =
-        if selected == Metric::Wer { [Metric::Wer, Metric::Cer] } else { [Metric::Cer, Metric::Wer] };
+        if run.metric() == Metric::Wer { [Metric::Wer, Metric::Cer] } else { [Metric::Cer, Metric::Wer] };
     for (set, transcripts) in run.transcripts.iter().rev() {
         let score = Score::new(transcripts);
         for metric in metrics {
-            let (unit, ends) = match metric {
+            let (metric_name, interval) = match metric {
                 Metric::Wer => ("WER", score.interval),
                 Metric::Cer => ("CER", score.cer_interval),
             };
-            cards.push((format!("{set} {unit}"), format_percent(score.rate(metric)), format_interval(ends)));
+            add_card(
+                format!("{set} {metric_name}"),
+                format_percent(score.rate(metric)),
+                format_interval(interval),
+            );
         }
     }
-    let total: usize = run.parameters.values().sum();
-    if total > 0 {
-        cards.push(("parameters".to_owned(), format_count(total), String::new()));
+    let parameter_count: usize = run.parameters.values().sum();
+    if parameter_count > 0 {
+        add_card("parameters".to_owned(), format_count(parameter_count), String::new());
     }
     if let Some(epochs) = run.metrics.epochs.last() {
         let planned = run.recipe.as_ref().map(|recipe| format!("of {}", recipe.training.run.epochs));
-        cards.push(("epochs".to_owned(), format_count(*epochs as usize), planned.unwrap_or_default()));
+        add_card("epochs".to_owned(), format_count(*epochs as usize), planned.unwrap_or_default());
     }
     let seconds: f64 = run.metrics.values("seconds").iter().sum();
     if seconds > 0.0 {
-        cards.push(("training time".to_owned(), format_duration(seconds), String::new()));
+        add_card("training time".to_owned(), format_duration(seconds), String::new());
     }
-    let card = |(name, value, detail): &(String, String, String)| {
+    let card = |SummaryCard { name, value, detail }: &SummaryCard| {
         format!("<div><dt>{}</dt><dd>{value}<small>{detail}</small></dd></div>", escape(name))
     };
     format!("<dl class=\"cards\">{}</dl>", cards.iter().map(card).collect::<String>())

@@ -1,4 +1,4 @@
-//! The report's utterances with most errors: aligned texts and audio.
+//! Section of a report: utterances with most errors, aligned texts and audio.
 use std::collections::BTreeMap;
 
 use recognizer::Metric;

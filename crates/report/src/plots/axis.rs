@@ -1,4 +1,4 @@
-//! Plot axes with custom ticks, linear or logarithmic.
+//! `PlotAxis`: axes of report plots with custom ticks, linear or logarithmic.
 //!
 //! The ticks of the library `plotters` are too dense on logarithmic axes.
 use std::ops::Range;

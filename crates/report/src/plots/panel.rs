@@ -1,4 +1,4 @@
-//! `Panel`: one chart of a plot, with axes, lines and legend.
+//! `Panel`: one chart of an SVG plot, with axes, lines and legend.
 use plotters::coord::Shift;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
