@@ -1,4 +1,4 @@
-//! Tests of beam search: results match sums over all alignments.
+//! Tests of transducer and CTC beam search: results match sums over all alignments.
 //!
 //! The alignments of thousands of tiny random models are enumerated.
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ impl ModularPredictor {
 struct TableJoint {
     classes: usize,
     durations: usize,
-    walk: ModularPredictor,
+    predictor: ModularPredictor,
     scores: Arc<Vec<f32>>,
 }
 
@@ -47,8 +47,8 @@ impl TableJoint {
     fn row(&self, frame: usize, state: usize) -> &[f32] {
         let width = self.classes + self.durations;
         // Models without frames are evaluated as well.
-        let frame = frame.min(self.scores.len() / (width * self.walk.states) - 1);
-        &self.scores[(frame * self.walk.states + state) * width..][..width]
+        let frame = frame.min(self.scores.len() / (width * self.predictor.states) - 1);
+        &self.scores[(frame * self.predictor.states + state) * width..][..width]
     }
 }
 
@@ -131,7 +131,7 @@ struct TopologyCase {
 }
 
 fn topology_cases() -> Vec<TopologyCase> {
-    let kind = |name, topology, blanks: &[(u32, usize)], label_frames, durations: &[usize]| TopologyCase {
+    let case = |name, topology, blanks: &[(u32, usize)], label_frames, durations: &[usize]| TopologyCase {
         name,
         topology,
         blanks: blanks.to_vec(),
@@ -140,20 +140,20 @@ fn topology_cases() -> Vec<TopologyCase> {
     };
     let tdt = |durations: &[usize]| Topology::tdt(durations).unwrap();
     vec![
-        kind("rnnt", Topology::rnnt(), &[(0, 1)], 0, &[]),
-        kind("modified", Topology::modified(), &[(0, 1)], 1, &[]),
-        kind("multi-blank", Topology::multi_blank(&[2]).unwrap(), &[(0, 1), (1, 2)], 0, &[]),
-        kind(
+        case("rnnt", Topology::rnnt(), &[(0, 1)], 0, &[]),
+        case("modified", Topology::modified(), &[(0, 1)], 1, &[]),
+        case("multi-blank", Topology::multi_blank(&[2]).unwrap(), &[(0, 1), (1, 2)], 0, &[]),
+        case(
             "multi-modified",
             Topology::modified().with_big_blanks(&[2]).unwrap(),
             &[(0, 1), (1, 2)],
             1,
             &[],
         ),
-        kind("tdt", tdt(&[0, 1]), &[(0, 1)], 0, &[0, 1]),
-        kind("tdt", tdt(&[0, 1, 2]), &[(0, 1)], 0, &[0, 1, 2]),
-        kind("tdt", tdt(&[0, 2]), &[(0, 1)], 0, &[0, 2]),
-        kind("tdt without 0", tdt(&[1, 2]), &[(0, 1)], 0, &[1, 2]),
+        case("tdt", tdt(&[0, 1]), &[(0, 1)], 0, &[0, 1]),
+        case("tdt", tdt(&[0, 1, 2]), &[(0, 1)], 0, &[0, 1, 2]),
+        case("tdt", tdt(&[0, 2]), &[(0, 1)], 0, &[0, 2]),
+        case("tdt without 0", tdt(&[1, 2]), &[(0, 1)], 0, &[1, 2]),
     ]
 }
 
@@ -176,7 +176,7 @@ struct AlignmentLimits {
 /// Recursion over the alignments of an utterance.
 struct Enumeration<'a> {
     tables: &'a TableJoint,
-    kind: &'a TopologyCase,
+    case: &'a TopologyCase,
     limits: AlignmentLimits,
     frames: std::ops::Range<usize>,
     sums: SequenceLogProbs,
@@ -200,30 +200,30 @@ impl Enumeration<'_> {
         let (tokens, durations) = (log_softmax(tokens), log_softmax(durations));
         let duration_scores: Vec<(usize, f64)> = match durations.is_empty() {
             true => vec![(0, 0.0)],
-            false => self.kind.durations.iter().copied().zip(durations).collect(),
+            false => self.case.durations.iter().copied().zip(durations).collect(),
         };
-        let is_full = symbols >= self.limits.symbols;
+        let is_frame_full = symbols >= self.limits.symbols;
         let mut blanks = Vec::new();
-        for &(class, frames) in &self.kind.blanks {
+        for &(class, frames) in &self.case.blanks {
             for &(duration, log_prob) in &duration_scores {
-                let frames = if self.kind.durations.is_empty() { frames } else { duration.max(1) };
+                let frames = if self.case.durations.is_empty() { frames } else { duration.max(1) };
                 blanks.push((frames, tokens[class as usize] + log_prob));
             }
         }
-        if is_full {
+        if is_frame_full {
             blanks.sort_by(|a, b| b.1.total_cmp(&a.1));
             blanks.truncate(1);
         }
         for (frames, value) in blanks {
             self.enumerate_from(frame + frames, state, 0, labels, log_prob + value);
         }
-        if is_full || labels.len() >= self.limits.labels {
+        if is_frame_full || labels.len() >= self.limits.labels {
             return;
         }
-        for label in self.kind.blanks.len() as u32..self.tables.classes as u32 {
+        for label in self.case.blanks.len() as u32..self.tables.classes as u32 {
             for &(duration, duration_log_prob) in &duration_scores {
                 let mut frames =
-                    if self.kind.durations.is_empty() { self.kind.label_frames } else { duration };
+                    if self.case.durations.is_empty() { self.case.label_frames } else { duration };
                 if self.limits.labels_advance {
                     frames = 1;
                 }
@@ -232,7 +232,7 @@ impl Enumeration<'_> {
                 labels.push(label);
                 self.enumerate_from(
                     frame + frames,
-                    self.tables.walk.next(state, label),
+                    self.tables.predictor.next(state, label),
                     symbols,
                     labels,
                     value,
@@ -246,13 +246,13 @@ impl Enumeration<'_> {
 /// Log-probabilities of all label sequences, with fusion scores.
 fn enumerate(
     tables: &TableJoint,
-    kind: &TopologyCase,
+    case: &TopologyCase,
     limits: AlignmentLimits,
     frames: std::ops::Range<usize>,
     fusion: &[Fusion],
 ) -> SequenceLogProbs {
     let mut enumeration =
-        Enumeration { tables, kind, limits, frames: frames.clone(), sums: SequenceLogProbs::new() };
+        Enumeration { tables, case, limits, frames: frames.clone(), sums: SequenceLogProbs::new() };
     enumeration.enumerate_from(frames.start, 0, 0, &mut Vec::new(), 0.0);
     enumeration
         .sums
@@ -340,20 +340,20 @@ fn assert_at_most(name: &str, actual: &NBest, expected: &SequenceLogProbs) {
 /// A random model, small enough to enumerate, with two utterances.
 fn draw_model(
     draw: &mut RandomNumbers,
-    kind: &TopologyCase,
+    case: &TopologyCase,
 ) -> (DecodingModel, TableJoint, [std::ops::Range<usize>; 2], usize) {
     let (labels, limit) = (1 + draw.below(2), 1 + draw.below(3));
     // At most 4 labels per utterance, or 6 with one class.
     let max_labels = if labels == 1 { 6 / limit } else { (4 / limit).max(1) };
     let counts = [draw.below(max_labels + 1), draw.below(max_labels + 1)];
-    let classes = kind.blanks.len() + labels;
-    let durations = kind.durations.len();
+    let classes = case.blanks.len() + labels;
+    let durations = case.durations.len();
     let total = counts[0] + counts[1];
-    let walk = ModularPredictor { ids: classes, memory: 3, states: 5 };
-    let scores = (0..total.max(1) * walk.states * (classes + durations)).map(|_| draw.score()).collect();
-    let tables = TableJoint { classes, durations, walk, scores: Arc::new(scores) };
-    let big: Vec<u32> = kind.blanks[1..].iter().map(|blank| blank.0).collect();
-    let model = DecodingModel::new(Arc::new(walk), Arc::new(tables.clone()), 0, &big, &kind.topology);
+    let predictor = ModularPredictor { ids: classes, memory: 3, states: 5 };
+    let scores = (0..total.max(1) * predictor.states * (classes + durations)).map(|_| draw.score()).collect();
+    let tables = TableJoint { classes, durations, predictor, scores: Arc::new(scores) };
+    let big: Vec<u32> = case.blanks[1..].iter().map(|blank| blank.0).collect();
+    let model = DecodingModel::new(Arc::new(predictor), Arc::new(tables.clone()), 0, &big, &case.topology);
     (model.unwrap(), tables, [0..counts[0], counts[0]..total], limit)
 }
 
@@ -365,15 +365,15 @@ fn frame_rows(frames: &std::ops::Range<usize>) -> Vec<f32> {
 /// Compares searches of a random model with the sums over all alignments.
 fn check_model(
     draw: &mut RandomNumbers,
-    kind: &TopologyCase,
+    case: &TopologyCase,
     search: impl Fn(usize, &mut RandomNumbers) -> (BeamKind, AlignmentLimits),
 ) {
-    let (model, tables, utterances, limit) = draw_model(draw, kind);
+    let (model, tables, utterances, limit) = draw_model(draw, case);
     let (beam_kind, limits) = search(limit, draw);
-    let fusion = random_fusion(draw, kind.blanks.len() as u32, tables.classes);
-    let name = format!("{} {beam_kind:?} {utterances:?} {tables:?} {fusion:?}", kind.name);
+    let fusion = random_fusion(draw, case.blanks.len() as u32, tables.classes);
+    let name = format!("{} {beam_kind:?} {utterances:?} {tables:?} {fusion:?}", case.name);
     let expected =
-        utterances.each_ref().map(|frames| enumerate(&tables, kind, limits, frames.clone(), &fusion));
+        utterances.each_ref().map(|frames| enumerate(&tables, case, limits, frames.clone(), &fusion));
     let options = BeamOptions {
         kind: beam_kind,
         width: UNPRUNED_WIDTH,
@@ -405,12 +405,12 @@ fn check_model(
 
 /// Checks random models of each topology.
 fn check_random_models(
-    kinds: &[TopologyCase],
+    cases: &[TopologyCase],
     seed: u64,
     search: impl Fn(usize, &mut RandomNumbers) -> (BeamKind, AlignmentLimits) + Sync,
 ) {
     (0..MODEL_COUNT).into_par_iter().for_each(|number| {
-        check_model(&mut RandomNumbers(seed << 32 | number), &kinds[number as usize % kinds.len()], &search);
+        check_model(&mut RandomNumbers(seed << 32 | number), &cases[number as usize % cases.len()], &search);
     });
 }
 
@@ -484,11 +484,11 @@ fn ctc_matches_the_sum_over_all_paths() {
 /// The number of labels on a frame restricts the continuations.
 #[test]
 fn equal_labels_with_different_counts_on_the_frame_are_not_merged() {
-    let walk = ModularPredictor { ids: 3, memory: 0, states: 4 };
+    let predictor = ModularPredictor { ids: 3, memory: 0, states: 4 };
     let tables = |durations, scores: &[f32]| TableJoint {
         classes: 3,
         durations,
-        walk,
+        predictor,
         scores: Arc::new(scores.to_vec()),
     };
     let rnnt = tables(
@@ -510,7 +510,7 @@ fn equal_labels_with_different_counts_on_the_frame_are_not_merged() {
         (rnnt, Topology::rnnt(), 1, [(vec![1], -1.9351), (vec![1, 2], -2.1701)]),
         (tdt, Topology::tdt(&[0, 1]).unwrap(), 2, [(vec![1, 2, 2], -1.4079), (vec![2, 2], -1.7334)]),
     ] {
-        let model = DecodingModel::new(Arc::new(walk), Arc::new(tables), 0, &[], &topology).unwrap();
+        let model = DecodingModel::new(Arc::new(predictor), Arc::new(tables), 0, &[], &topology).unwrap();
         let kind = BeamKind::Malsd { max_symbols };
         let options =
             BeamOptions { kind, width: 64, nbest: 2, normalize_by_length: false, ..BeamOptions::default() };
