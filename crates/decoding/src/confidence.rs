@@ -101,6 +101,7 @@ impl Confidence {
     /// assert!((confidence.score(&[0.0, -200.0, -200.0]) - 1.0).abs() < 1e-12);
     /// ```
     pub fn score(self, scores: &[f32]) -> f64 {
+        // Symbols as in [`ConfidenceMeasure`].
         let v = scores.len() as f64;
         if scores.len() < 2 {
             return 1.0;
@@ -111,7 +112,8 @@ impl Confidence {
         let log_probs = || scores.iter().map(|&score| f64::from(score - max) - log_sum);
         let a = self.exponent;
         if (a - 1.0).abs() < SHANNON_TOLERANCE {
-            let terms = log_probs().filter(|lp| lp.is_finite()).map(|lp| lp.exp() * lp);
+            let terms =
+                log_probs().filter(|log_prob| log_prob.is_finite()).map(|log_prob| log_prob.exp() * log_prob);
             return match self.measure {
                 ConfidenceMeasure::MaxProb => ((-log_sum).exp() * v - 1.0) / (v - 1.0),
                 ConfidenceMeasure::GibbsLin | ConfidenceMeasure::TsallisLin | ConfidenceMeasure::RenyiLin => {
@@ -120,11 +122,12 @@ impl Confidence {
                 _ => (terms.sum::<f64>().exp() * v - 1.0) / (v - 1.0),
             };
         }
+        // S and G, the sums over all classes.
         let (mut s, mut g) = (0.0, 0.0);
-        for lp in log_probs().filter(|lp| lp.is_finite()) {
-            let power = (a * lp).exp();
+        for log_prob in log_probs().filter(|log_prob| log_prob.is_finite()) {
+            let power = (a * log_prob).exp();
             s += power;
-            g += power * lp;
+            g += power * log_prob;
         }
         // v^(1-a), the sum Σ p^a of a uniform distribution.
         let uniform_s = v.powf(1.0 - a);

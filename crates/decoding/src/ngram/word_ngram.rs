@@ -209,7 +209,7 @@ impl WordNgram {
     ///
     /// The words after it were scored by 1-grams. 0 if nodes x contexts fit into 32 bits.
     pub fn dropped_contexts(&self) -> u64 {
-        self.pairs.rejected()
+        self.pairs.rejected_lookups()
     }
 
     /// Node within a word that is not in the lexicon.
