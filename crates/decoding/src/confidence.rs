@@ -101,7 +101,7 @@ impl Confidence {
     /// assert!((confidence.score(&[0.0, -200.0, -200.0]) - 1.0).abs() < 1e-12);
     /// ```
     pub fn score(self, scores: &[f32]) -> f64 {
-        // Symbols as in [`ConfidenceMeasure`].
+        // Symbols as in the table of `ConfidenceMeasure`.
         let v = scores.len() as f64;
         if scores.len() < 2 {
             return 1.0;
