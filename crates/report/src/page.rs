@@ -14,6 +14,8 @@ const SCRIPT: &str = include_str!("page.js");
 /// Content security policy: the page loads nothing from other addresses.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; media-src data:";
+/// Sample rate of the audio if the recipe is invalid.
+const DEFAULT_SAMPLE_RATE: u32 = 16_000;
 /// Maximum number of rows of a table that is expanded initially.
 const MAX_OPEN_ROWS: usize = 12;
 
@@ -157,15 +159,15 @@ fn speaker_details(set: &str, transcripts: &[Transcript], metric: Metric) -> Str
 fn worst_section(run: &Run, options: &Options) -> String {
     let Some((set, transcripts)) = run.transcripts.iter().next_back() else { return String::new() };
     let metric = run.metric();
-    let chosen = worst::select_worst(transcripts, metric, options.worst);
-    if chosen.is_empty() {
+    let worst_transcripts = worst::select_worst(transcripts, metric, options.worst);
+    if worst_transcripts.is_empty() {
         return String::new();
     }
-    let sample_rate = run.recipe.as_ref().map_or(16_000, |recipe| recipe.features.sample_rate);
+    let sample_rate = run.recipe.as_ref().map_or(DEFAULT_SAMPLE_RATE, |recipe| recipe.features.sample_rate);
     let mut recordings = Recordings::new(sample_rate, options.max_audio_bytes);
     let utterances = run.utterances.get(set);
     let mut cards = String::new();
-    for transcript in &chosen {
+    for transcript in &worst_transcripts {
         let recordings = Some(&mut recordings).filter(|_| options.max_audio_bytes > 0);
         cards += &worst::utterance_card(transcript, metric, utterances, recordings);
     }
@@ -186,7 +188,7 @@ fn worst_section(run: &Run, options: &Options) -> String {
          reference above hypothesis, with <span class=\"s\">substitutions</span>, <span class=\"d\">deletions</span> and \
          <span class=\"i\">insertions</span>.{audio}</p>\n<div class=\"worst\">{cards}</div></section>\n",
         escape(set),
-        chosen.len(),
+        worst_transcripts.len(),
     )
 }
 

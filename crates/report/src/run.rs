@@ -48,6 +48,7 @@ impl Run {
     /// [`Error::Line`] for its unreadable files. With `recipe_path`, also for that file, and
     /// [`Error::Training`] for unreadable manifests.
     pub fn read(folder: &Path, recipe_path: Option<&Path>) -> Result<Self> {
+        // The recipe.
         let path = folder.join("recipe.toml");
         if !path.exists() {
             return Err(Error::NoRun { path: folder.to_owned() });
@@ -58,6 +59,7 @@ impl Run {
         let mut notes = Vec::new();
         let recipe =
             Recipe::parse_of_run(&recipe_text, &path).map_err(|error| notes.push(error.to_string())).ok();
+        // The other files of the folder.
         let (transcripts, bad_items) = read_sets(folder)?;
         let mut run = Run {
             name,
@@ -71,6 +73,7 @@ impl Run {
             notes,
             files: list_files(folder)?,
         };
+        // The manifests.
         if let Some(path) = recipe_path {
             run.compare_manifests(path)?;
             run.files.push(path.to_owned());
@@ -118,9 +121,9 @@ impl Run {
             let manifests: Vec<PathBuf> = manifests.iter().map(|path| base.join(path)).collect();
             self.files.extend(manifests.iter().cloned());
             let utterances = match training::data::read_manifests(set, &manifests) {
-                Ok(listed) => {
-                    self.notes.extend(listed.warnings);
-                    listed.utterances
+                Ok(manifest) => {
+                    self.notes.extend(manifest.warnings);
+                    manifest.utterances
                 }
                 Err(error) if recipe_path.is_some() => return Err(error.into()),
                 Err(error) => {
@@ -130,11 +133,11 @@ impl Run {
                 }
             };
             // Utterances by id; repeated ids are ambiguous.
-            let mut counts = BTreeMap::<String, usize>::new();
-            utterances.iter().for_each(|utterance| *counts.entry(utterance.id.clone()).or_default() += 1);
+            let mut id_counts = BTreeMap::<String, usize>::new();
+            utterances.iter().for_each(|utterance| *id_counts.entry(utterance.id.clone()).or_default() += 1);
             let with_ids = utterances.into_iter().map(|utterance| (utterance.id.clone(), utterance));
             let mut utterances: BTreeMap<String, Utterance> =
-                with_ids.filter(|(id, _)| counts[id] == 1).collect();
+                with_ids.filter(|(id, _)| id_counts[id] == 1).collect();
             // Speakers of the transcripts.
             for transcript in transcripts.iter_mut() {
                 let utterance = utterances.get(&transcript.id);
