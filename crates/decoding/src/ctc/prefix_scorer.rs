@@ -85,14 +85,14 @@ struct SequenceTable {
 
 /// Log-probabilities of the paths of a sequence y over t frames.
 #[derive(Debug, Clone, Copy)]
-struct PathSums {
+struct LogPathSums {
     /// `log n(y, t)`: paths that end with the last label.
     label: f64,
     /// `log b(y, t)`: paths that end with a blank.
     blank: f64,
 }
 
-impl PathSums {
+impl LogPathSums {
     /// Log-probability of all paths.
     fn total(&self) -> f64 {
         Log::plus(self.label, self.blank)
@@ -111,7 +111,7 @@ struct LabelSequence {
     /// `log ψ(y)`.
     log_prob: f64,
     /// Paths over t = `first_frame`, .. frames; -inf elsewhere.
-    paths: Vec<PathSums>,
+    paths: Vec<LogPathSums>,
     /// First number of frames t whose paths are stored.
     first_frame: usize,
     /// `score(c | y)`, if cached.
@@ -136,7 +136,7 @@ impl CtcPrefixScorer {
             return Err(Error::Frames { width: classes, found: scores.len() });
         }
         let mut probs = Vec::with_capacity(scores.len());
-        let mut paths = vec![PathSums { label: LOG_ZERO, blank: 0.0 }];
+        let mut paths = vec![LogPathSums { label: LOG_ZERO, blank: 0.0 }];
         let mut log_prob_of_blanks = 0.0;
         for (frame, scores) in scores.chunks_exact(classes).enumerate() {
             check_row(scores, frame)?;
@@ -146,7 +146,7 @@ impl CtcPrefixScorer {
             let sum: f64 = probs[row.clone()].iter().sum();
             probs[row.clone()].iter_mut().for_each(|p| *p /= sum);
             log_prob_of_blanks += probs[row.start + blank as usize].ln();
-            paths.push(PathSums { label: LOG_ZERO, blank: log_prob_of_blanks });
+            paths.push(LogPathSums { label: LOG_ZERO, blank: log_prob_of_blanks });
         }
         let empty = LabelSequence::new(None, 0.0, 0, &paths);
         let table = SequenceTable { sequences: vec![Arc::new(empty)], next_states: HashMap::new() };
@@ -177,7 +177,7 @@ impl CtcPrefixScorer {
         let score = |log_unit: f64, sum: f64| (log_unit + sum.ln() - sequence.log_prob).max(MIN_SCORE) as f32;
         // All labels, as if none of them were the last label of y.
         let mut sums = vec![0.0; self.classes];
-        let log_unit = self.for_each_phi(sequence, PathSums::total, |row, phi| {
+        let log_unit = self.for_each_phi(sequence, LogPathSums::total, |row, phi| {
             sums.iter_mut().zip(row).for_each(|(sum, p)| *sum += phi * p);
         });
         let mut scores: Vec<f32> = sums.iter().map(|&sum| score(log_unit, sum)).collect();
@@ -198,7 +198,7 @@ impl CtcPrefixScorer {
     fn for_each_phi(
         &self,
         sequence: &LabelSequence,
-        log_phi: impl Fn(&PathSums) -> f64,
+        log_phi: impl Fn(&LogPathSums) -> f64,
         mut add: impl FnMut(&[f64], f64),
     ) -> f64 {
         let log_unit = sequence.paths.iter().map(&log_phi).fold(f64::MIN, f64::max);
@@ -211,7 +211,7 @@ impl CtcPrefixScorer {
     /// Computes the sequence extended by a label.
     fn extend(&self, sequence: &LabelSequence, label: u32) -> LabelSequence {
         let (mut log_prob, mut largest) = (LOG_ZERO, LOG_ZERO);
-        let mut current = PathSums { label: LOG_ZERO, blank: LOG_ZERO };
+        let mut current = LogPathSums { label: LOG_ZERO, blank: LOG_ZERO };
         let mut paths = Vec::with_capacity(sequence.paths.len());
         for (i, row) in self.frames_from(sequence.first_frame).enumerate() {
             let (log_p, log_p_blank) = (row[label as usize].ln(), row[self.blank as usize].ln());
@@ -223,7 +223,7 @@ impl CtcPrefixScorer {
                 None => LOG_ZERO,
             };
             log_prob = Log::plus(log_prob, log_phi + log_p);
-            current = PathSums {
+            current = LogPathSums {
                 label: Log::plus(current.label, log_phi) + log_p,
                 blank: current.total() + log_p_blank,
             };
@@ -236,9 +236,9 @@ impl CtcPrefixScorer {
 
 impl LabelSequence {
     /// Creates a sequence without the frames at which its paths are negligible.
-    fn new(last_label: Option<u32>, log_prob: f64, first_frame: usize, paths: &[PathSums]) -> Self {
-        let largest = paths.iter().map(PathSums::max).fold(LOG_ZERO, f64::max);
-        let is_relevant = |paths: &PathSums| paths.max() > largest + MIN_RELATIVE_LOG_PROB;
+    fn new(last_label: Option<u32>, log_prob: f64, first_frame: usize, paths: &[LogPathSums]) -> Self {
+        let largest = paths.iter().map(LogPathSums::max).fold(LOG_ZERO, f64::max);
+        let is_relevant = |paths: &LogPathSums| paths.max() > largest + MIN_RELATIVE_LOG_PROB;
         let begin = paths.iter().position(is_relevant).unwrap_or(paths.len());
         let end = paths.iter().rposition(is_relevant).map_or(begin, |last| last + 1);
         let paths = paths[begin..end].to_vec();
@@ -303,7 +303,7 @@ impl Scorer for CtcPrefixScorer {
         let frames = self.probs.len() / self.classes;
         let final_paths =
             frames.checked_sub(sequence.first_frame).and_then(|index| sequence.paths.get(index));
-        let log_sum = final_paths.map_or(LOG_ZERO, PathSums::total);
+        let log_sum = final_paths.map_or(LOG_ZERO, LogPathSums::total);
         (log_sum - sequence.log_prob).max(MIN_SCORE) as f32
     }
 }

@@ -411,12 +411,12 @@ fn can_spell(word: &str, classes: &HashMap<&str, u32>, longest_name: usize) -> b
 /// Trie over the characters of the lexicon, whose arcs are tokens.
 struct LexiconTrie {
     nodes: Vec<WordNode>,
-    arcs: Vec<TokenArc>,
+    arcs: Vec<LexiconArc>,
 }
 
 /// An arc from a node over a token; arcs are sorted by node, then by class.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct TokenArc {
+struct LexiconArc {
     node: u32,
     class: u32,
     next_node: u32,
@@ -449,7 +449,7 @@ impl LexiconTrie {
                 self.nodes.push(WordNode { words: id..id, ..node(depth) });
                 for begin in end.saturating_sub(longest_name)..end {
                     if let Some(&class) = classes.get(&word[char_offsets[begin]..char_offsets[end]]) {
-                        self.arcs.push(TokenArc { node: path[begin], class, next_node: new_node });
+                        self.arcs.push(LexiconArc { node: path[begin], class, next_node: new_node });
                     }
                 }
                 path.push(new_node);
