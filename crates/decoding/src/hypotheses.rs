@@ -1,4 +1,4 @@
-//! Results of greedy search and CTC: decoded labels with their times.
+//! Results of greedy search and CTC decoding: labels with their frames.
 
 /// A decoded label with its frame and scores.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -62,17 +62,20 @@ impl Hypothesis {
     }
 }
 
-/// Initial capacity of a row of labels.
+/// Labels for which a row of [`Hypotheses`] has space initially.
 const MIN_CAPACITY: usize = 16;
 
 /// Decoded labels of a batch.
 ///
-/// One array `[B, capacity]` with a length per row; the capacity doubles when a row is full.
+/// A row has the labels of one utterance. All rows are in one array `[B, capacity]` with a length
+/// per row; the capacity doubles when a row is full.
 #[derive(Debug, Clone, Default)]
 pub struct Hypotheses {
     labels: Vec<DecodedToken>,
+    /// Labels for which a row has space.
     capacity: usize,
     rows: Vec<HypothesisRow>,
+    /// Decisions of each row; empty unless they are recorded.
     steps: Vec<Vec<DecodingStep>>,
 }
 
@@ -82,7 +85,8 @@ struct HypothesisRow {
     /// Number of labels.
     len: usize,
     /// [`Hypothesis::end_frame`].
-    end: usize,
+    end_frame: usize,
+    /// [`Hypothesis::is_capped`].
     is_capped: bool,
 }
 
@@ -91,9 +95,9 @@ impl Hypotheses {
     pub(crate) fn reset(&mut self, rows: usize, record_steps: bool) {
         self.rows.clear();
         self.rows.resize(rows, HypothesisRow::default());
-        let needed = rows * self.capacity;
-        if self.labels.len() < needed {
-            self.labels.resize(needed, DecodedToken::default());
+        let min_len = rows * self.capacity;
+        if self.labels.len() < min_len {
+            self.labels.resize(min_len, DecodedToken::default());
         }
         self.steps.iter_mut().for_each(Vec::clear);
         self.steps.resize(if record_steps { rows } else { 0 }, Vec::new());
@@ -127,8 +131,8 @@ impl Hypotheses {
     }
 
     /// Sets [`Hypothesis::end_frame`] and [`Hypothesis::is_capped`] of a row.
-    pub(crate) fn set_end(&mut self, row: usize, end: usize, is_capped: bool) {
-        (self.rows[row].end, self.rows[row].is_capped) = (end, is_capped);
+    pub(crate) fn set_end(&mut self, row: usize, end_frame: usize, is_capped: bool) {
+        (self.rows[row].end_frame, self.rows[row].is_capped) = (end_frame, is_capped);
     }
 
     /// Number of utterances.
@@ -151,7 +155,7 @@ impl Hypotheses {
 
     /// [`Hypothesis::end_frame`] of an utterance.
     pub fn end_frame(&self, utterance: usize) -> usize {
-        self.rows[utterance].end
+        self.rows[utterance].end_frame
     }
 
     /// [`Hypothesis::is_capped`] of an utterance.
@@ -166,8 +170,8 @@ impl Hypotheses {
 
     /// Copies the result of one utterance.
     pub fn get(&self, utterance: usize) -> Hypothesis {
-        let HypothesisRow { end, is_capped, .. } = self.rows[utterance];
-        Hypothesis { labels: self.labels(utterance).to_vec(), end_frame: end, is_capped }
+        let HypothesisRow { end_frame, is_capped, .. } = self.rows[utterance];
+        Hypothesis { labels: self.labels(utterance).to_vec(), end_frame, is_capped }
     }
 
     /// Iterates over the results of all utterances.

@@ -1,4 +1,7 @@
-//! Reads decoding models from safetensors files with tensor names of common toolkits.
+//! Reads transducers for decoding from safetensors files.
+//!
+//! Tensors have the names of common toolkits; V: labels without the blank, P: width of the
+//! predictor's output, E: width of the encoder output, H: joint width, D: durations.
 use std::sync::Arc;
 
 use rnnt_dp::Topology;
@@ -84,9 +87,9 @@ impl TensorFile<'_> {
     fn get(&self, name: &str, shape: &[usize]) -> Result<(Vec<f32>, Vec<usize>)> {
         let expected = || format!("f32 of {shape:?} (0: any)");
         let view = self.0.tensor(name).map_err(|_| Error::shape(name, expected(), "no such tensor"))?;
-        let fits = view.shape().len() == shape.len()
+        let has_shape = view.shape().len() == shape.len()
             && view.shape().iter().zip(shape).all(|(found, &size)| size == 0 || *found == size);
-        if view.dtype() != Dtype::F32 || !fits {
+        if view.dtype() != Dtype::F32 || !has_shape {
             let actual = format!("{:?} of {:?}", view.dtype(), view.shape());
             return Err(Error::shape(name, expected(), actual));
         }
@@ -133,6 +136,7 @@ impl DecodingModel {
         if config.blank as usize >= classes {
             return Err(Error::Blank { blank: config.blank, classes });
         }
+        // Predictor.
         let (embedding, shape) = weights.get("embed.weight", &[classes, 0])?;
         let width = shape[1];
         let predictor: Arc<dyn Predictor> = match config.predictor {
@@ -143,8 +147,8 @@ impl DecodingModel {
                 stateless_predictor(&weights, &embedding, width, context, conv_groups, config.blank)?
             }
         };
-        let durations = config.durations.as_deref().unwrap_or_default();
         // Joint network.
+        let durations = config.durations.as_deref().unwrap_or_default();
         let all_classes = classes.saturating_add(config.big_blanks.len());
         let head = weights.affine("out", all_classes.saturating_add(durations.len()), 0)?;
         let frames = weights.affine("enc_proj", head.inputs(), 0)?;
@@ -182,9 +186,9 @@ fn lstm_predictor(
     layers: usize,
     blank: u32,
 ) -> Result<Arc<dyn Predictor>> {
-    let mut tensors = Vec::new();
+    let mut layer_tensors = Vec::new();
     for index in 0..layers {
-        let name = |what: &str| format!("lstm.{what}_l{index}");
+        let name = |tensor: &str| format!("lstm.{tensor}_l{index}");
         let (recurrent, shape) = weights.get(&name("weight_hh"), &[0, 0])?;
         let hidden = shape[1];
         let inputs = if index == 0 { width } else { hidden };
@@ -193,10 +197,10 @@ fn lstm_predictor(
         if weights.has(&name("bias_hh")) {
             kernels::add(&mut bias, &weights.get(&name("bias_hh"), &[4 * hidden])?.0);
         }
-        tensors.push((input, recurrent, bias));
+        layer_tensors.push((input, recurrent, bias));
     }
     let layers: Vec<LstmLayer> =
-        tensors.iter().map(|(input, recurrent, bias)| LstmLayer { input, recurrent, bias }).collect();
+        layer_tensors.iter().map(|(input, recurrent, bias)| LstmLayer { input, recurrent, bias }).collect();
     Ok(Arc::new(LstmPredictor::new(embedding, width, &layers, blank)?))
 }
 
@@ -216,12 +220,12 @@ fn stateless_predictor(
     let group_width = width / groups;
     let (kernel, _) = weights.get("conv.weight", &[width, group_width, context])?;
     // A matrix [P, context, P] whose off-diagonal blocks are 0.
-    let mut dense = vec![0.0; width * context * width];
+    let mut dense_kernel = vec![0.0; width * context * width];
     for (output, kernel) in kernel.chunks_exact(group_width * context).enumerate() {
-        let first_input = output / group_width * group_width;
+        let group_start = output / group_width * group_width;
         for (input, kernel) in kernel.chunks_exact(context).enumerate() {
             for (position, &weight) in kernel.iter().enumerate() {
-                dense[(output * context + position) * width + first_input + input] = weight;
+                dense_kernel[(output * context + position) * width + group_start + input] = weight;
             }
         }
     }
@@ -230,7 +234,7 @@ fn stateless_predictor(
     let bias = vec![0.0; width];
     Ok(Arc::new(StatelessPredictor::new(
         (embedding, width),
-        &dense,
+        &dense_kernel,
         &bias,
         &start,
         PredictorActivation::Relu,

@@ -1,4 +1,4 @@
-//! Which classes are blanks, and how many frames each class advances.
+//! `TokenTable`: blanks of a transducer, and the frames that each class advances.
 use rnnt_dp::{Token, Topology};
 
 use crate::{Error, Result};
@@ -40,9 +40,9 @@ impl TokenTable {
             return Err(Error::BigBlank { class, classes });
         }
         let is_big_blank = |token: &&Token| matches!(token, Token::BigBlank(_));
-        let expected = topology.token_list().iter().filter(is_big_blank).count();
-        if expected != big_blanks.len() {
-            return Err(Error::BigBlanks { expected, found: big_blanks.len() });
+        let big_blank_count = topology.token_list().iter().filter(is_big_blank).count();
+        if big_blank_count != big_blanks.len() {
+            return Err(Error::BigBlanks { expected: big_blank_count, found: big_blanks.len() });
         }
         let advance_of = |token| {
             let column = topology.token_column(token)?;
@@ -50,18 +50,18 @@ impl TokenTable {
                 Some(frames) => FrameAdvance::Fixed(frames),
                 None => {
                     // A blank of duration 0 advances by one frame.
-                    let arc = |index| {
+                    let frames_of = |index| {
                         topology.duration_arc(column, index).map_or(1, |arc| topology.arcs()[arc].frames)
                     };
-                    FrameAdvance::PerDuration((0..topology.num_durations()).map(arc).collect())
+                    FrameAdvance::PerDuration((0..topology.num_durations()).map(frames_of).collect())
                 }
             })
         };
         let big_blank_advances =
-            (0..expected).map(|k| advance_of(Token::BigBlank(k))).collect::<Option<Vec<_>>>();
+            (0..big_blank_count).map(|k| advance_of(Token::BigBlank(k))).collect::<Option<Vec<_>>>();
         // Blank and label, and one label per arc.
         let is_supported =
-            topology.num_tokens() == 2 + expected && topology.arcs().iter().all(|arc| arc.labels <= 1);
+            topology.num_tokens() == 2 + big_blank_count && topology.arcs().iter().all(|arc| arc.labels <= 1);
         match (advance_of(Token::Blank), advance_of(Token::Label), big_blank_advances) {
             (Some(blank_advance), Some(label_advance), Some(big_blank_advances)) if is_supported => {
                 let durations = match &label_advance {
@@ -117,7 +117,7 @@ impl TokenTable {
     ///
     /// The index is ignored if the class has no durations.
     pub fn frame_advance(&self, class: u32, duration: usize) -> usize {
-        match self.advance(class) {
+        match self.advance_of(class) {
             FrameAdvance::Fixed(frames) => *frames,
             FrameAdvance::PerDuration(frames) => frames[duration],
         }
@@ -127,8 +127,8 @@ impl TokenTable {
     pub(crate) fn fingerprint_words(&self) -> Vec<u32> {
         let mut words = vec![self.classes as u32, self.blank, self.durations.len() as u32];
         words.extend(&self.big_blanks);
-        for frames in self.big_blank_advances.iter().chain([&self.blank_advance, &self.label_advance]) {
-            match frames {
+        for advance in self.big_blank_advances.iter().chain([&self.blank_advance, &self.label_advance]) {
+            match advance {
                 FrameAdvance::Fixed(frames) => words.push(*frames as u32),
                 FrameAdvance::PerDuration(frames) => words.extend(frames.iter().map(|&frames| frames as u32)),
             }
@@ -138,15 +138,15 @@ impl TokenTable {
 
     /// Most frames that a blank advances; 1 without big blanks and durations.
     pub(crate) fn max_blank_frames(&self) -> usize {
-        let longest = |frames: &FrameAdvance| match frames {
+        let max_frames = |advance: &FrameAdvance| match advance {
             FrameAdvance::Fixed(frames) => *frames,
             FrameAdvance::PerDuration(frames) => frames.iter().copied().max().unwrap_or(1),
         };
-        self.big_blank_advances.iter().chain([&self.blank_advance]).map(longest).fold(1, usize::max)
+        self.big_blank_advances.iter().chain([&self.blank_advance]).map(max_frames).fold(1, usize::max)
     }
 
-    fn advance(&self, class: u32) -> &FrameAdvance {
-        match self.big_blanks.iter().position(|&big| big == class) {
+    fn advance_of(&self, class: u32) -> &FrameAdvance {
+        match self.big_blanks.iter().position(|&big_blank| big_blank == class) {
             Some(k) => &self.big_blank_advances[k],
             None if class == self.blank => &self.blank_advance,
             None => &self.label_advance,

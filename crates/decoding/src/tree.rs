@@ -1,4 +1,4 @@
-//! Tree of the label sequences of beam hypotheses, for one utterance.
+//! `LabelTree`: label sequences of the beam hypotheses of one utterance.
 use serde::{Deserialize, Serialize};
 
 use crate::DecodedToken;
@@ -34,18 +34,20 @@ impl SequenceKey {
     }
 }
 
-/// Nodes in order of creation, parents before children.
+/// Tree of label sequences; nodes are in order of creation, parents before children.
 ///
+/// It belongs to a transducer or CTC beam search over one utterance.
 /// Several nodes may represent the same labels with different times. Hypotheses refer to nodes;
 /// nodes that no hypothesis reaches are dead until [`LabelTree::sweep`] removes them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct LabelTree {
     nodes: Vec<LabelNode>,
     /// Labels before the root, a common prefix that was removed.
-    taken: SequenceKey,
-    /// Nodes after the last sweep.
+    #[serde(rename = "taken")]
+    removed_prefix: SequenceKey,
+    /// Number of nodes after the last sweep.
     #[serde(skip)]
-    live: usize,
+    live_nodes: usize,
     /// Before a sweep the mark of each node (1: live), afterward its new index.
     #[serde(skip)]
     marks: Vec<u32>,
@@ -55,13 +57,13 @@ impl LabelTree {
     /// Removes all labels.
     pub fn clear(&mut self) {
         self.nodes.clear();
-        (self.taken, self.live) = (SequenceKey::default(), 0);
+        (self.removed_prefix, self.live_nodes) = (SequenceKey::default(), 0);
     }
 
     /// Copies another tree; memory is kept.
     pub fn clone_from(&mut self, other: &LabelTree) {
         self.nodes.clone_from(&other.nodes);
-        (self.taken, self.live) = (other.taken, other.live);
+        (self.removed_prefix, self.live_nodes) = (other.removed_prefix, other.live_nodes);
     }
 
     /// Adds a label after a node and returns the new node.
@@ -73,7 +75,7 @@ impl LabelTree {
 
     /// Key of a node's sequence, including the labels before the root.
     pub fn sequence(&self, node: u32) -> SequenceKey {
-        self.nodes.get(node as usize).map_or(self.taken, |node| node.sequence)
+        self.nodes.get(node as usize).map_or(self.removed_prefix, |node| node.sequence)
     }
 
     /// The last label and the node before it; none at the root.
@@ -108,7 +110,7 @@ impl LabelTree {
 
     /// Labels from the root to a node.
     pub fn labels(&self, node: u32) -> Vec<DecodedToken> {
-        let mut labels = Vec::with_capacity(self.sequence(node).len - self.taken.len);
+        let mut labels = Vec::with_capacity(self.sequence(node).len - self.removed_prefix.len);
         let mut current = node;
         while let Some(node) = self.nodes.get(current as usize) {
             labels.push(node.token);
@@ -119,8 +121,8 @@ impl LabelTree {
     }
 
     /// Returns whether dead nodes may outnumber live ones.
-    pub fn is_overgrown(&self) -> bool {
-        self.nodes.len() > 2 * self.live + MIN_NODES_TO_SWEEP
+    pub fn may_have_many_dead_nodes(&self) -> bool {
+        self.nodes.len() > 2 * self.live_nodes + MIN_NODES_TO_SWEEP
     }
 
     /// Clears all marks, the first step of a sweep.
@@ -152,7 +154,7 @@ impl LabelTree {
             }
         }
         self.nodes.truncate(count);
-        self.live = count;
+        self.live_nodes = count;
     }
 
     /// Index of a node after a sweep.
@@ -162,29 +164,29 @@ impl LabelTree {
 
     /// Removes the common prefix of nodes and returns its labels.
     pub fn take_common_prefix(&mut self, nodes: &mut [u32]) -> Vec<DecodedToken> {
-        // Number of children of each live node.
+        // Remove dead nodes, then count the children of each node.
         self.unmark();
         nodes.iter().for_each(|&node| self.mark(node));
         self.sweep();
         nodes.iter_mut().for_each(|node| *node = self.new_index(*node));
-        let mut children = vec![0; self.nodes.len()];
+        let mut child_counts = vec![0; self.nodes.len()];
         for node in &self.nodes {
-            if let Some(count) = children.get_mut(node.parent as usize) {
+            if let Some(count) = child_counts.get_mut(node.parent as usize) {
                 *count += 1;
             }
         }
         // Every leaf is one of `nodes`, so a chain of only children from node 0 precedes all of
         // them.
-        let has_single_child =
+        let has_single_first_node =
             self.nodes.iter().filter(|node| node.parent == ROOT).count() == 1 && !nodes.contains(&ROOT);
-        let mut shared = Vec::new();
-        let mut next = has_single_child.then_some(0);
+        let mut shared_labels = Vec::new();
+        let mut next = has_single_first_node.then_some(0);
         while let Some(index) = next {
-            shared.push(self.nodes[index].token);
-            self.taken = self.nodes[index].sequence;
+            shared_labels.push(self.nodes[index].token);
+            self.removed_prefix = self.nodes[index].sequence;
             let current = index as u32;
-            let continues = children[index] == 1 && !nodes.contains(&current);
-            next = continues.then(|| self.nodes.iter().position(|node| node.parent == current)).flatten();
+            let is_shared = child_counts[index] == 1 && !nodes.contains(&current);
+            next = is_shared.then(|| self.nodes.iter().position(|node| node.parent == current)).flatten();
             // The last shared node becomes the root.
             if next.is_none() {
                 nodes.iter_mut().filter(|node| **node == current).for_each(|node| *node = ROOT);
@@ -194,13 +196,13 @@ impl LabelTree {
                     .for_each(|node| node.parent = ROOT);
             }
         }
-        if !shared.is_empty() {
+        if !shared_labels.is_empty() {
             self.unmark();
             nodes.iter().for_each(|&node| self.mark(node));
             self.sweep();
             nodes.iter_mut().for_each(|node| *node = self.new_index(*node));
         }
-        shared
+        shared_labels
     }
 
     /// Ancestor of a node with at most `labels` labels.
@@ -221,7 +223,7 @@ impl LabelTree {
                 _ => *node = ROOT,
             }
         }
-        self.taken = prefix_key;
+        self.removed_prefix = prefix_key;
         self.unmark();
         nodes.iter().for_each(|&node| self.mark(node));
         self.sweep();
@@ -246,8 +248,8 @@ impl LabelTree {
     }
 
     /// Number of labels before the root.
-    pub fn taken(&self) -> usize {
-        self.taken.len
+    pub fn removed_labels(&self) -> usize {
+        self.removed_prefix.len
     }
 }
 
@@ -309,13 +311,13 @@ mod tests {
         assert_eq!((tree.ancestor_at(a, 2), tree.ancestor_at(c, 9), tree.ancestor_at(c, 0)), (1, c, ROOT));
         let mut nodes = [a, b, c];
         let taken: Vec<u32> = tree.take_prefix(b, &mut nodes).iter().map(|token| token.label).collect();
-        assert_eq!((taken, tree.taken()), (vec![1, 2], 2));
+        assert_eq!((taken, tree.removed_labels()), (vec![1, 2], 2));
         assert_eq!(nodes.map(|node| ids(&tree, node)), [vec![3], vec![], vec![4, 5]]);
         assert!(tree.is_valid(6) && tree.nodes.len() == 3);
-        assert!(tree.take_prefix(ROOT, &mut nodes).is_empty() && tree.taken() == 2);
+        assert!(tree.take_prefix(ROOT, &mut nodes).is_empty() && tree.removed_labels() == 2);
         assert_eq!(nodes.map(|node| ids(&tree, node)), [vec![3], vec![], vec![4, 5]]);
         let [a, ..] = nodes;
-        assert_eq!((tree.take_prefix(a, &mut [a]).len(), tree.taken(), tree.nodes.len()), (1, 3, 0));
+        assert_eq!((tree.take_prefix(a, &mut [a]).len(), tree.removed_labels(), tree.nodes.len()), (1, 3, 0));
     }
 
     #[test]
@@ -349,7 +351,7 @@ mod tests {
                 assert_eq!(ids(&tree, *node), labels[shared.len()..]);
                 assert_eq!(tree.sequence(*node), key);
             }
-            assert!(tree.taken() == shared.len() && tree.is_valid(8));
+            assert!(tree.removed_labels() == shared.len() && tree.is_valid(8));
             assert_eq!(tree.take_common_prefix(&mut nodes), []);
         }
     }

@@ -32,30 +32,31 @@ pub fn score_table(caption: &str, row_header: &str, rows: &[(String, Score)]) ->
     )
 }
 
-/// Formats the error rates of one part.
+/// Formats the row of one part: utterances, words, error rates with intervals, counts.
 fn score_row(name: &str, score: &Score, has_speakers: bool) -> String {
-    let number = |value: usize| format!("<td data-v=\"{value}\">{}</td>", format_count(value));
-    let rate = |value: f64| format!("<td data-v=\"{value}\"><b>{}</b></td>", format_percent(value));
-    let range = |ends: (f64, f64)| format!("<td data-v=\"{}\">{}</td>", ends.0, format_interval(ends));
-    let speaker_range = |ends: Option<(f64, f64)>| match (has_speakers, ends) {
-        (true, Some(ends)) => range(ends),
+    let number_cell = |value: usize| format!("<td data-v=\"{value}\">{}</td>", format_count(value));
+    let rate_cell = |value: f64| format!("<td data-v=\"{value}\"><b>{}</b></td>", format_percent(value));
+    let interval_cell =
+        |ends: (f64, f64)| format!("<td data-v=\"{}\">{}</td>", ends.0, format_interval(ends));
+    let speaker_cell = |ends: Option<(f64, f64)>| match (has_speakers, ends) {
+        (true, Some(ends)) => interval_cell(ends),
         (true, None) => "<td data-v=\"-1\"></td>".to_owned(),
         (false, _) => String::new(),
     };
     let speakers = score.over_speakers.as_ref();
     [
         format!("<tr><th scope=\"row\">{}</th>", escape(name)),
-        number(score.utterances),
-        number(score.words),
-        rate(score.wer),
-        range(score.interval),
-        speaker_range(speakers.map(|speakers| speakers.interval)),
-        rate(score.cer),
-        range(score.cer_interval),
-        speaker_range(speakers.map(|speakers| speakers.cer_interval)),
-        number(score.substitutions),
-        number(score.deletions),
-        number(score.insertions),
+        number_cell(score.utterances),
+        number_cell(score.words),
+        rate_cell(score.wer),
+        interval_cell(score.interval),
+        speaker_cell(speakers.map(|speakers| speakers.interval)),
+        rate_cell(score.cer),
+        interval_cell(score.cer_interval),
+        speaker_cell(speakers.map(|speakers| speakers.cer_interval)),
+        number_cell(score.substitutions),
+        number_cell(score.deletions),
+        number_cell(score.insertions),
         "</tr>".to_owned(),
     ]
     .concat()
@@ -86,30 +87,32 @@ pub fn bad_item_table(set: &str, items: &BadItems) -> String {
 
 /// Formats the most frequent errors: reference, hypothesis and kind.
 pub fn error_table(transcripts: &[Transcript], metric: Metric) -> String {
-    let confusions = count_errors(transcripts, metric);
-    if confusions.is_empty() {
+    let error_counts = count_errors(transcripts, metric);
+    if error_counts.is_empty() {
         return String::new();
     }
     let unit = |unit: &Option<String>| match unit {
         Some(unit) => format!("<td>{}</td>", escape(unit)),
         None => "<td class=\"none\">—</td>".to_owned(),
     };
-    let row = |(EditPair { reference, hypothesis }, times): &(EditPair, usize)| {
+    let row = |(EditPair { reference, hypothesis }, count): &(EditPair, usize)| {
         let (class, kind) = match (reference, hypothesis) {
             (Some(_), Some(_)) => ("s", "substitution"),
             (Some(_), None) => ("d", "deletion"),
             _ => ("i", "insertion"),
         };
         format!(
-            "<tr><td data-v=\"{times}\">{}</td>{}{}<td><span class=\"{class}\">{kind}</span></td></tr>",
-            format_count(*times),
+            "<tr><td data-v=\"{count}\">{}</td>{}{}<td><span class=\"{class}\">{kind}</span></td></tr>",
+            format_count(*count),
             unit(reference),
             unit(hypothesis),
         )
     };
-    let rows: String = confusions.iter().take(MAX_ROWS).map(row).collect();
-    let caption = match confusions.len() > MAX_ROWS {
-        true => format!("The {MAX_ROWS} most frequent of {} kinds of errors", format_count(confusions.len())),
+    let rows: String = error_counts.iter().take(MAX_ROWS).map(row).collect();
+    let caption = match error_counts.len() > MAX_ROWS {
+        true => {
+            format!("The {MAX_ROWS} most frequent of {} kinds of errors", format_count(error_counts.len()))
+        }
         false => "All kinds of errors".to_owned(),
     };
     format!(

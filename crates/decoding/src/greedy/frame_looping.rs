@@ -1,4 +1,6 @@
-//! Frame-looping: the conventional batched greedy search, a baseline for label-looping.
+//! Frame-looping: the conventional batched greedy search of transducers.
+//!
+//! It is a baseline for label-looping, which returns the same hypotheses.
 use super::{GreedyOptions, decoded_token, frame_count};
 use crate::best_class::{best_class, invalid_scores};
 use crate::{DecodingModel, Error, Hypotheses, NetworkScratch, Result, SiteBatch, SiteIndex, States};

@@ -1,4 +1,4 @@
-//! Stateless predictor: a function of the last few labels.
+//! Stateless predictor of a transducer: a function of the last few labels.
 use kernels::{add, par_for, parts, parts_mut, tanh};
 
 use super::Predictor;
@@ -24,12 +24,14 @@ pub enum PredictorActivation {
 /// `W_k e(y)` is looked up in one table per context position, so that a step is a few additions.
 #[derive(Debug)]
 pub struct StatelessPredictor {
-    /// *context x ids x P*
+    /// `W_k e(y)` by position k and label y, *context x ids x P*.
     tables: Vec<f32>,
     bias: Vec<f32>,
     activation: PredictorActivation,
+    /// Number of label ids.
     ids: usize,
-    start: Vec<u32>,
+    /// Context before any label, oldest label first.
+    start_context: Vec<u32>,
 }
 
 impl StatelessPredictor {
@@ -72,7 +74,7 @@ impl StatelessPredictor {
             let matrix = kernels::View::new(&position_weight, outputs, width).transposed();
             kernels::Affine::new(matrix, None).forward(embedding, table);
         }
-        Ok(Self { tables, bias: bias.to_vec(), activation, ids, start: start.to_vec() })
+        Ok(Self { tables, bias: bias.to_vec(), activation, ids, start_context: start.to_vec() })
     }
 
     /// Computes the output row after a context.
@@ -103,19 +105,19 @@ impl Predictor for StatelessPredictor {
 
     fn start(&self) -> (States, Vec<f32>) {
         let mut out = vec![0.0; self.bias.len()];
-        self.forward_row(&self.start, &mut out);
-        (States::from_row(self.start.clone(), Vec::new()), out)
+        self.forward_row(&self.start_context, &mut out);
+        (States::from_row(self.start_context.clone(), Vec::new()), out)
     }
 
     fn context(&self) -> usize {
-        self.start.len()
+        self.start_context.len()
     }
 
     fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], _: &mut NetworkScratch) {
-        let context = self.start.len();
-        for (row, &label) in states.labels_mut().chunks_exact_mut(context).zip(labels) {
-            row.copy_within(1.., 0);
-            row[context - 1] = label;
+        let context = self.start_context.len();
+        for (context_row, &label) in states.labels_mut().chunks_exact_mut(context).zip(labels) {
+            context_row.copy_within(1.., 0);
+            context_row[context - 1] = label;
         }
         let width = self.bias.len();
         par_for(
