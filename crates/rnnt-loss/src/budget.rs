@@ -32,7 +32,7 @@ pub(crate) struct CallSizes<'a> {
     pub hidden: usize,
     /// Number of classes C.
     pub classes: usize,
-    /// Bytes per site in each list of [`SiteIndices`](crate::site_buffers::SiteIndices).
+    /// Bytes per site in each list of [`RowIndices`](crate::site_buffers::RowIndices).
     pub index_bytes: [usize; 3],
     /// Bytes that the caller allocates, such as a first pass.
     pub caller_bytes: usize,

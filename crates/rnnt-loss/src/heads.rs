@@ -14,7 +14,7 @@ use panda_core::{Gradients, Head, Normalized, Selection};
 use rnnt_dp::Lattices;
 
 use crate::{
-    Error, HeadGradient, Options, Result, inputs::InputValues, joint_sites::SiteGradients,
+    Error, HeadGradient, Options, Result, inputs::InputValues, joint_hidden_rows::RowGradients,
     smoothing::MeanClass,
 };
 
@@ -50,7 +50,7 @@ pub(crate) struct HeadOutput<F> {
 const LIST_BYTES: usize = 1024;
 
 /// Gradients of a head; those of the first head include the input rows.
-pub(crate) type HeadGradients<F> = Gradients<F, SiteGradients<F>>;
+pub(crate) type HeadGradients<F> = Gradients<F, RowGradients<F>>;
 
 /// The heads of a call; their weights are among its [`InputValues`].
 pub(crate) struct HeadSet<F> {

@@ -17,7 +17,7 @@ use crate::{
     error::expect_len,
     heads::HeadOutput,
     objective::LatticeObjective,
-    site_buffers::{SiteIndices, take_front},
+    site_buffers::{RowIndices, take_front},
     skipped_sites::{SkippedMass, skip_sites},
     smoothing::{add_z_loss, add_z_loss_adjoints, smooth, unsmooth},
 };
@@ -25,7 +25,7 @@ use crate::{
 /// Result of a forward pass.
 pub(crate) struct ForwardPass<F> {
     /// Row indices of the sites.
-    pub indices: SiteIndices,
+    pub indices: RowIndices,
     pub state: LatticeState<F>,
 }
 

@@ -5,7 +5,8 @@ use panda_core::Real;
 use panda_core::{Plan, Shape};
 
 use crate::{
-    Loss, Options, Result, Targets, budget::CallSizes, joint_sites::JointSites, objective::LatticeObjective,
+    Loss, Options, Result, Targets, budget::CallSizes, joint_hidden_rows::JointHiddenRows,
+    objective::LatticeObjective,
 };
 
 /// Memory and floating-point operations of [`Session::sum`](crate::Session::sum).
@@ -90,7 +91,7 @@ impl MemoryPlan {
     ) -> Result<Self> {
         let (lattices, element, batch) = (targets.lattices(), size_of::<F>(), targets.batch());
         let objective = LatticeObjective::new(Cow::Borrowed(&options.loss), Cow::Borrowed(targets))?;
-        let index_bytes = JointSites::<F>::index_bytes(has_dropout);
+        let index_bytes = JointHiddenRows::<F>::index_bytes(has_dropout);
         let sizes = CallSizes {
             objective: &objective,
             options,

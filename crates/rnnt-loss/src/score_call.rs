@@ -16,7 +16,7 @@ use crate::{
     heads::{HeadOutput, HeadRole},
     lattice_state::{ForwardPass, LatticeState},
     objective::LatticeObjective,
-    site_buffers::SiteIndices,
+    site_buffers::RowIndices,
 };
 
 /// A checked call over scores; the values are arguments of each pass.
@@ -30,7 +30,7 @@ pub(crate) struct ScoreCall<'t> {
 
 /// A group of utterances of a call.
 #[derive(Clone, Copy)]
-struct ScoreGroup<'g> {
+struct ScoreCallGroup<'g> {
     objective: &'g LatticeObjective<'g>,
     /// Site of each row of the scores.
     site_of_row: &'g [u32],
@@ -130,7 +130,7 @@ impl<'t> ScoreCall<'t> {
             let site_of_row = self.layout.site_of_row(objective.site_targets());
             let entries = site_of_row.len() * (self.classes + self.durations);
             let scores = remaining_rows.split_off_mut(..entries).expect("scores of all rows were counted");
-            let group = ScoreGroup { objective: &objective, site_of_row: &site_of_row };
+            let group = ScoreCallGroup { objective: &objective, site_of_row: &site_of_row };
             let run_group = || {
                 let state = self.forward_group(group, scores, options, buffers)?;
                 self.backward_group(group, state, &weights[utterances], scores, options, buffers)
@@ -150,9 +150,9 @@ impl<'t> ScoreCall<'t> {
         let plan = self.sizes::<F>(options).all_at_once::<F>()?;
         buffers.apply_plan(&plan, 0, options)?;
         let site_of_row = self.layout.site_of_row(self.objective.site_targets());
-        let group = ScoreGroup { objective: &self.objective, site_of_row: &site_of_row };
+        let group = ScoreCallGroup { objective: &self.objective, site_of_row: &site_of_row };
         let state = self.forward_group(group, scores, options, buffers)?;
-        Ok(ForwardPass { indices: SiteIndices { rows: site_of_row, ..SiteIndices::default() }, state })
+        Ok(ForwardPass { indices: RowIndices { rows: site_of_row, ..RowIndices::default() }, state })
     }
 
     /// Computes the gradient in a copy of the scores.
@@ -178,14 +178,14 @@ impl<'t> ScoreCall<'t> {
         options: &Options,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<Vec<f64>> {
-        let group = ScoreGroup { objective: &self.objective, site_of_row: &indices.rows };
+        let group = ScoreCallGroup { objective: &self.objective, site_of_row: &indices.rows };
         self.backward_group(group, state, weights, scores, options, buffers)
     }
 
     /// Computes the losses of a group, and the state for their gradients.
     fn forward_group<F: Real>(
         &self,
-        ScoreGroup { objective, site_of_row }: ScoreGroup,
+        ScoreCallGroup { objective, site_of_row }: ScoreCallGroup,
         scores: &[F],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
@@ -211,7 +211,7 @@ impl<'t> ScoreCall<'t> {
     /// Overwrites the scores of a group with the gradient; returns the losses.
     fn backward_group<F: Real>(
         &self,
-        ScoreGroup { objective, site_of_row }: ScoreGroup,
+        ScoreCallGroup { objective, site_of_row }: ScoreCallGroup,
         mut state: LatticeState<F>,
         weights: &[f64],
         scores: &mut [F],

@@ -11,12 +11,12 @@ pub(crate) struct SiteBuffers {
     pub site_values: Vec<f64>,
     /// Selection of each head.
     pub selections: Vec<Selection>,
-    pub indices: SiteIndices,
+    pub indices: RowIndices,
 }
 
 /// Row indices of the sites, and keys of their dropout masks; unused lists are empty.
 #[derive(Debug, Default)]
-pub(crate) struct SiteIndices {
+pub(crate) struct RowIndices {
     /// Frame row (joint network) or hidden row of each site; for scores the site of each row.
     pub rows: Vec<u32>,
     /// Label row of each site of a joint network.
@@ -28,7 +28,7 @@ pub(crate) struct SiteIndices {
 impl SiteBuffers {
     /// Memory of the vectors: site values; ids and masks of the selections; indices.
     fn requirements(&self) -> [ScratchReq; 6] {
-        let Self { site_values, selections, indices: SiteIndices { rows, label_rows, mask_keys } } = self;
+        let Self { site_values, selections, indices: RowIndices { rows, label_rows, mask_keys } } = self;
         let selected: usize = selections.iter().map(Selection::capacity).sum();
         [
             site_values.requirement(),
