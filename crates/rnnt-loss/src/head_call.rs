@@ -305,9 +305,10 @@ impl<F: Real> HeadCallGroup<'_, F> {
         LatticeState::forward(outputs, self.objective, options, buffers)
     }
 
-    /// Adds the gradients of `Σ_b weights[b] loss[b]`; those of the input rows are in the first entry.
+    /// Adds the gradients of `Σ_b weights[b] loss[b]`.
     ///
-    /// Returns the losses and the skipped sites; all vectors return to the buffers.
+    /// Those of the input rows are in the first entry. Returns the losses and the skipped sites;
+    /// all vectors return to the buffers.
     pub fn backward(
         self,
         mut state: LatticeState<F>,

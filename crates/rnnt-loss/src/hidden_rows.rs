@@ -1,4 +1,4 @@
-//! Hidden rows at the sites of a transducer or CTC loss, computed or stored.
+//! Hidden rows of a transducer or CTC loss, computed or stored.
 //!
 //! A hidden row is the input of the heads at a site (a lattice node; for CTC a frame).
 //! [`HiddenRows`] is what the normalizers of `panda_core` read and whose gradient they compute: a

@@ -1,4 +1,4 @@
-//! Computes the hidden rows of a transducer's joint network on demand, and their gradients.
+//! Hidden rows of a transducer's joint network, computed on demand.
 //!
 //! A site is a lattice node (t, u). Its hidden row is `h(t,u) = dropout(act(encoded[t] +
 //! predicted[u]))`: of a frame row and a label row, whose indices are listed per site. Hidden rows

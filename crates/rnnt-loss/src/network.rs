@@ -1,9 +1,9 @@
-//! Transducer loss of a joint network that includes the projections of encoder and predictor.
+//! Transducer loss of a joint network, including its projections.
 //!
 //! [`JointNetwork::sum`] projects encoder rows and predictor rows to the joint width, calls
-//! [`Session::sum`], and computes the gradients of the projections from those of the projected rows.
-//! Padded rows are packed before all of this. E: width of an encoder row; P: of a predictor row;
-//! H: joint width; C: classes.
+//! [`Session::sum`], and computes the gradients of the projections from those of the projected
+//! rows. Padded rows are packed before. E: width of an encoder row; P: of a predictor row; H: joint
+//! width; C: classes.
 use kernels::{Accumulate, Affine, View};
 use panda_core::Head;
 use panda_core::Real;
@@ -195,7 +195,7 @@ impl<F: Real> Projection<'_, F> {
     }
 }
 
-/// Where the rows of each utterance are in a padded or packed matrix.
+/// Position of each utterance's rows in a padded or packed matrix.
 struct RaggedRows {
     utterances: Vec<UtteranceRows>,
     /// Rows of the matrix, padding included.

@@ -17,19 +17,19 @@ use crate::{
     site_buffers::clear_with_capacity,
 };
 
-/// Upper bound on the bytes of an utterance's entries and vectors, without their elements.
+/// Upper bound on an utterance's bytes in lists, without its labels.
 ///
-/// They are in the lists of labels, weights, classes, shapes and losses.
+/// They are entries in the lists of labels, weights, classes, shapes and losses.
 const UTTERANCE_BYTES: usize = 256;
 /// Bytes of a label: its id and its token weight.
 const LABEL_BYTES: usize = size_of::<u32>() + size_of::<f64>();
-/// Upper bound on the bytes of an utterance's two vectors of bands, without their elements.
+/// Upper bound on the bytes of two empty vectors of bands.
 const BAND_BYTES: usize = 64;
 /// Bytes of a frame's band: its first label position and its first site.
 const FRAME_BAND_BYTES: usize = 2 * size_of::<u32>();
 
-/// Emission columns of blank and next label, the first two of each site.
-const RNNT_COLUMNS: usize = 2;
+/// Leading emission columns of a site: blank and next label.
+pub(crate) const RNNT_COLUMNS: usize = 2;
 
 /// The objective of a loss over the lattices of a batch.
 pub(crate) enum LatticeObjective<'a> {

@@ -1,7 +1,9 @@
-//! Transducer and CTC losses and gradients from scores (logits).
+//! Computes transducer and CTC losses and gradients from scores (logits).
 //!
 //! A row has the scores of one site: a lattice node (t, u), or for CTC a frame. Utterances are
-//! consecutive in packed and padded layouts, so that a group of utterances is a range of rows.
+//! consecutive in packed and padded layouts, so that a group of utterances is a range of rows. The
+//! engine of a session creates a [`ScoreCall`]; it differs from a `HeadCall` in that no head
+//! computes the scores, and that their gradient overwrites a copy of them.
 use std::{borrow::Cow, ops::Range};
 
 use kernels::ScratchReq;
@@ -28,7 +30,7 @@ pub(crate) struct ScoreCall<'t> {
     durations: usize,
 }
 
-/// A group of utterances of a call.
+/// A range of utterances of a call.
 #[derive(Clone, Copy)]
 struct ScoreCallGroup<'g> {
     objective: &'g LatticeObjective<'g>,
@@ -60,20 +62,21 @@ impl<'t> ScoreCall<'t> {
         Ok(Self { objective, layout, classes, durations })
     }
 
-    /// Sizes that determine the bytes of the call.
+    /// Sizes that determine the bytes of the call; rows and sites take scratch memory.
     pub fn sizes<'s, F>(&'s self, options: &'s Options) -> CallSizes<'s> {
-        let element = size_of::<F>();
-        // Maxima, log-sums and emissions of each role; rows of sites; with durations, scores of one
-        // role.
-        let role_bytes = |role| element + 8 + 8 * self.objective.selected_classes(role);
-        let site_bytes = 8 + self.roles().map(role_bytes).sum::<usize>();
-        let copied_bytes = if self.durations > 0 { element * self.classes.max(self.durations) } else { 0 };
+        let score_bytes = size_of::<F>();
+        // Of a site: the row, and the largest score, log-sum and emissions of each role.
+        let role_bytes = |role| score_bytes + size_of::<f64>() * (1 + self.objective.selected_classes(role));
+        let site_bytes = size_of::<usize>() + self.roles().map(role_bytes).sum::<usize>();
+        // Of a row: the site, and with durations a copy of the scores of one role.
+        let copied_bytes =
+            if self.durations > 0 { score_bytes * self.classes.max(self.durations) } else { 0 };
         let scratch = move |utterances: usize, sites: usize| {
             let rows = match self.layout {
                 Layout::Packed => sites,
                 Layout::Padded { frames, positions } => utterances * frames * positions,
             };
-            let row_scratch = ScratchReq::from_bytes(4 + copied_bytes).times(rows);
+            let row_scratch = ScratchReq::from_bytes(size_of::<u32>() + copied_bytes).times(rows);
             row_scratch.and(ScratchReq::from_bytes(site_bytes).times(sites))
         };
         let score_scratch: Option<Box<dyn Fn(usize, usize) -> ScratchReq>> = Some(Box::new(scratch));
@@ -137,7 +140,7 @@ impl<'t> ScoreCall<'t> {
             };
             losses.extend(run_group().map_err(|error: Error| error.in_group(first_utterance))?);
         }
-        Ok(output(losses, gradient))
+        Ok(loss_output(losses, gradient))
     }
 
     /// Computes the losses of the batch, and the site of each row.
@@ -166,7 +169,7 @@ impl<'t> ScoreCall<'t> {
     ) -> Result<LossOutput<F>> {
         let mut gradient = scores.to_vec();
         let losses = self.backward_in_place(forward_pass, &mut gradient, weights, options, buffers)?;
-        Ok(output(losses, gradient))
+        Ok(loss_output(losses, gradient))
     }
 
     /// Computes the gradient in place: it overwrites the scores.
@@ -243,8 +246,8 @@ impl<'t> ScoreCall<'t> {
     }
 }
 
-/// The output of a call, without skipped sites.
-fn output<F>(losses: Vec<f64>, scores: Vec<F>) -> LossOutput<F> {
+/// The output of a call, which has no skipped sites.
+fn loss_output<F>(losses: Vec<f64>, scores: Vec<F>) -> LossOutput<F> {
     let gradients = Gradients { scores, ..Gradients::default() };
     LossOutput { losses, first_pass: None, gradients, skipped: SkippedSites::default() }
 }

@@ -1,16 +1,18 @@
-//! Reusable buffers of a loss call, with values for each site.
+//! Buffers with values for each site, which a loss session reuses.
 //!
-//! A site is a lattice node (t, u), or a frame for CTC.
+//! A site is a lattice node (t, u), or a frame for CTC. A call takes vectors from [`SiteBuffers`],
+//! and returns them at its end.
 use kernels::{ReusableBuffer, ScratchReq};
 use panda_core::Selection;
 
-/// Vectors that no call uses at present; a call takes them and returns them.
+/// Vectors that no call uses at present.
 #[derive(Debug, Default)]
 pub(crate) struct SiteBuffers {
     /// Adjoints of the columns, followed by scratch memory.
     pub site_values: Vec<f64>,
     /// Selection of each head.
     pub selections: Vec<Selection>,
+    /// Row indices of the sites.
     pub indices: RowIndices,
 }
 
