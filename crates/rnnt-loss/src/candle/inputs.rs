@@ -367,7 +367,7 @@ impl NamedTensors {
             Ok(Linear::new(slice_of(rows), weight, bias, width)?)
         };
         let joint = |dropout, durations| -> Result<JointInputs<'a, F>> {
-            let (encoded, predicted) = (slice_of(TensorName::Encoded), values(TensorName::Predicted));
+            let (encoded, predicted) = (slice_of(TensorName::Encoded), slice_of(TensorName::Predicted));
             let head = head(TensorName::HeadWeight, TensorName::HeadBias)?;
             Ok(JointInputs { encoded, predicted, head, durations, dropout, layout: self.layout })
         };
