@@ -22,9 +22,9 @@ pub(crate) const ROWS_PER_TASK: usize = 4;
 pub(crate) const SITES_PER_TASK: usize = 1 << 10;
 /// Steps of a weight that a task packs.
 const STEPS_PER_TASK: usize = 64;
-/// Steps of a weight that a task packs in groups with few tasks.
+/// Steps of a weight that a task packs if tasks are few.
 const STEPS_PER_SHORT_TASK: usize = 32;
-/// Pairs of left micro-panels whose products read the same right operand.
+/// Strips of the format whose products read the same right operand.
 pub(crate) const SHARED_STRIPS: usize = 8;
 /// Targeted number of tasks in a step: two for each of 64 threads.
 pub(crate) const MIN_TASKS: usize = 128;

@@ -1,4 +1,4 @@
-//! The head of the normalizer (last linear layer), and packing for its products.
+//! The normalizer's head (last linear layer), packed for its products.
 //!
 //! ```text
 //! Z = h Wᵀ      dW += Gᵀ h      dh += G W

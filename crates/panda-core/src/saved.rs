@@ -1,8 +1,8 @@
 //! Scores and hidden rows that the normalizer's forward pass saves for backward.
 //!
-//! They are those of the first sites, as many as the budget of the plan allows. A wave is a range of
-//! `wave_sites` sites that are processed together; a tile is a range of classes. Backward may run
-//! with another plan than forward: it uses what is compatible, and computes the rest again.
+//! They are those of the first sites, as many as the budget of the plan allows. A wave is a range
+//! of `wave_sites` sites that are processed together; a tile is a range of classes. Backward may
+//! run with another plan than forward: it uses what is compatible, and computes the rest again.
 use std::ops::Range;
 
 use crate::Plan;
