@@ -84,7 +84,7 @@ const SLACK_BYTES: usize = 16 << 10;
 const UTTERANCE_BYTES: usize = 1024;
 /// Bytes of a label position in the batch: label and token weight.
 const BATCH_POSITION_BYTES: usize = size_of::<u32>() + size_of::<f64>();
-/// Upper bound on the bytes of a frame in small lists of a group.
+/// Upper bound on the bytes of a frame in a group's lists.
 const GROUP_FRAME_BYTES: usize = 3;
 /// Upper bound on the bytes of a label position in these lists.
 const GROUP_POSITION_BYTES: usize = 96;

@@ -1,7 +1,7 @@
 //! Pruning ranges: the label positions of each frame that the second pass keeps.
 //!
-//! They are selected from the arc posteriors of the first pass (occupancies). t: one of T frames; u:
-//! label position from 0 to U; r: width of a band.
+//! They are selected from the arc posteriors of the first pass (occupancies). t: one of T frames;
+//! u: label position from 0 to U; r: width of a band.
 use std::ops::Range;
 
 use rayon::prelude::*;
