@@ -37,7 +37,7 @@ fn targets() -> Targets {
     Targets::new(2, vec![4, 2], vec![vec![0, 4], vec![1]]).unwrap()
 }
 
-/// The loss of a joint network equals a normalizer followed by a lattice loss.
+/// The loss equals a normalizer followed by a lattice loss.
 #[test]
 fn one_operation_matches_two_operations() {
     let (frames, labels) = (var(&[2, 4, 3], 1), var(&[2, 3, 3], 2));

@@ -113,7 +113,7 @@ impl InputKind {
         self.shapes()[tensor].len() == 1
     }
 
-    /// Assigns tensors in the order of [`InputKind::shapes`] to the arguments of a call.
+    /// Arguments of a call from tensors in the order of [`InputKind::shapes`].
     fn inputs<'a>(self, tensors: &[&'a Tensor], has_bias: bool) -> TensorInputs<'a> {
         let head =
             |index: usize| HeadTensors { weight: tensors[index], bias: has_bias.then(|| tensors[index + 1]) };
@@ -335,29 +335,29 @@ fn tensors_may_be_noncontiguous() {
         let vars = kind.vars(DType::F64);
         let (losses, expected) = kind.by_slices(&vars, true, &WEIGHTS);
         // The last two axes are transposed; a vector has stride 2.
-        let (mut gapped, mut stored) = (Vec::new(), Vec::new());
+        let (mut noncontiguous, mut sources) = (Vec::new(), Vec::new());
         for var in &vars {
             let rank = var.rank();
-            let inside = match rank {
+            let source = match rank {
                 1 => Tensor::stack(&[var.as_tensor(), var.as_tensor()], 1).unwrap(),
                 _ => var.transpose(rank - 2, rank - 1).unwrap().contiguous().unwrap(),
             };
-            let inside = Var::from_tensor(&inside.detach()).unwrap();
-            gapped.push(match rank {
-                1 => inside.narrow(1, 1, 1).unwrap().squeeze(1).unwrap(),
-                _ => inside.transpose(rank - 2, rank - 1).unwrap(),
+            let source = Var::from_tensor(&source.detach()).unwrap();
+            noncontiguous.push(match rank {
+                1 => source.narrow(1, 1, 1).unwrap().squeeze(1).unwrap(),
+                _ => source.transpose(rank - 2, rank - 1).unwrap(),
             });
-            stored.push(inside);
+            sources.push(source);
         }
-        assert!(gapped.iter().all(|tensor| !tensor.is_contiguous()));
-        let tensors: Vec<&Tensor> = gapped.iter().collect();
+        assert!(noncontiguous.iter().all(|tensor| !tensor.is_contiguous()));
+        let tensors: Vec<&Tensor> = noncontiguous.iter().collect();
         let losses_tensor = session.forward(kind.inputs(&tensors, true), &targets()).unwrap();
         assert_close(kind, &tensor_values(&losses_tensor), &losses, 1e-12);
         let sum = session.sum(kind.inputs(&tensors, true), &targets(), &WEIGHTS).unwrap().sum;
         for gradients in [weighted_sum(&losses_tensor, &WEIGHTS).backward().unwrap(), sum.backward().unwrap()]
         {
-            for ((stored, var), expected) in stored.iter().zip(&vars).zip(&expected) {
-                let actual = gradients.get(stored).unwrap();
+            for ((sources, var), expected) in sources.iter().zip(&vars).zip(&expected) {
+                let actual = gradients.get(sources).unwrap();
                 let actual = match var.rank() {
                     1 => {
                         let unused = actual.narrow(1, 0, 1).unwrap();

@@ -10,6 +10,7 @@ use rnnt_loss::{
 const H: usize = 3;
 /// Number of classes.
 const C: usize = 6;
+/// Frames that a token of the TDT loss may advance.
 const DURATIONS: [usize; 3] = [0, 1, 2];
 
 /// Pseudo-random values.
@@ -24,16 +25,18 @@ fn targets(blank: u32) -> Targets {
 }
 
 const PADDED: Layout = Layout::Padded { frames: 4, positions: 3 };
+/// Elements of frame rows, label rows, and both weights and biases.
 const SIZES: [usize; 6] = [2 * 4 * H, 2 * 3 * H, C * H, C, DURATIONS.len() * H, DURATIONS.len()];
 /// Weights of the utterances in the sum of losses.
 const WEIGHTS: [f64; 2] = [0.5, -2.0];
 
-/// Splits a list into frames, labels, token head and duration head.
+/// Splits inputs into frame rows, label rows, token head and duration head.
 fn split_inputs(all: &[f64]) -> [&[f64]; 6] {
     let mut rest = all;
     SIZES.map(|size| rest.split_off(..size).unwrap())
 }
 
+/// Frame rows, label rows, and both heads, concatenated.
 fn inputs() -> Vec<f64> {
     values(SIZES.iter().sum(), 5)
 }
