@@ -100,7 +100,7 @@ pub(crate) struct CtcLane {
 
 /// Scratch memory of a lane, by buffer.
 #[derive(Clone, Copy)]
-struct LaneScratch {
+struct CtcLaneScratch {
     /// Emissions and adjoints by label.
     label_values: ScratchReq,
     /// Forward and backward recursions.
@@ -109,7 +109,7 @@ struct LaneScratch {
     lists: ScratchReq,
 }
 
-impl LaneScratch {
+impl CtcLaneScratch {
     const EMPTY: Self =
         Self { label_values: ScratchReq::EMPTY, recursions: ScratchReq::EMPTY, lists: ScratchReq::EMPTY };
 
@@ -134,9 +134,9 @@ impl CtcLane {
     }
 
     /// Allocated memory by buffer.
-    fn allocated(&self) -> LaneScratch {
+    fn allocated(&self) -> CtcLaneScratch {
         let label_values = self.label_emissions.capacity().max(self.label_adjoints.capacity());
-        LaneScratch {
+        CtcLaneScratch {
             label_values: ScratchReq::new::<f64>(label_values).times(2),
             recursions: ScratchReq::from_bytes(self.recursions.allocated_bytes()),
             lists: ScratchReq::EMPTY,
@@ -200,17 +200,17 @@ impl CtcObjective {
     }
 
     /// Memory of each buffer of a lane for a range of utterances.
-    fn lane_scratch_by_buffer(&self, utterances: Range<usize>) -> LaneScratch {
+    fn lane_scratch_by_buffer(&self, utterances: Range<usize>) -> CtcLaneScratch {
         let utterance_scratch = utterances.map(|b| {
             let (frames, labels) = (self.frames.frames(b), self.utterances[b].labels.len());
-            LaneScratch {
+            CtcLaneScratch {
                 label_values: ScratchReq::new::<f64>(frames * (labels + 1)).times(2),
                 recursions: CtcWorkspace::scratch(frames, labels),
                 // The column of each label, and other lists.
                 lists: ScratchReq::from_bytes(size_of::<usize>() * labels + LIST_BYTES),
             }
         });
-        utterance_scratch.fold(LaneScratch::EMPTY, LaneScratch::or)
+        utterance_scratch.fold(CtcLaneScratch::EMPTY, CtcLaneScratch::or)
     }
 
     /// Selects the blank and the distinct labels at every frame.

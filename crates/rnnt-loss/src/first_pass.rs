@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Checked targets and options of a first pass.
-pub(crate) struct PruningPass {
+pub(crate) struct FirstPassCall {
     batch: Batch,
     options: ::pruned::Options,
     /// Label positions that each frame retains.
@@ -51,7 +51,7 @@ const LABEL_BYTES: usize = 40;
 /// Bytes of a frame in these copies, including bands.
 const FRAME_BYTES: usize = 64;
 
-impl PruningPass {
+impl FirstPassCall {
     /// Checks the inputs of the first pass.
     ///
     /// # Errors

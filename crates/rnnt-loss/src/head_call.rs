@@ -19,11 +19,11 @@ use crate::{
     budget::{CallSizes, SessionBuffers},
     ctc::CtcObjective,
     error::expect_rows,
-    heads::{HeadGradients, HeadOutput, HeadRole, HeadSet},
+    heads::{HeadOutput, HeadRole, HeadSet, NormalizerGradients},
     hidden_rows::{HiddenRows, StoredHiddenRows, stored_row_indices},
     inputs::InputValues,
     joint_hidden_rows::{JointHiddenRows, JointSpec, RowGradients},
-    lattice_state::{ForwardPass, LatticeState},
+    lattice_state::{ForwardResult, LatticeState},
     objective::LatticeObjective,
     site_buffers::RowIndices,
 };
@@ -31,11 +31,11 @@ use crate::{
 /// A checked call over hidden rows and heads; the values are arguments of each pass.
 pub(crate) struct HeadCall<'t, F> {
     objective: LatticeObjective<'t>,
-    inputs: HeadInputs<F>,
+    inputs: HeadCallInputs<F>,
 }
 
 /// Checked hidden rows and heads, without values and independent of the objective.
-pub(crate) struct HeadInputs<F> {
+pub(crate) struct HeadCallInputs<F> {
     row_source: HiddenRowSource,
     heads: HeadSet<F>,
 }
@@ -55,7 +55,7 @@ pub(crate) struct HeadCallGroup<'c, F> {
     heads: Vec<(HeadRole, Head<'c, F>)>,
 }
 
-impl<F: Real> HeadInputs<F> {
+impl<F: Real> HeadCallInputs<F> {
     /// Checks the inputs of a joint network.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
         targets: Cow<'t, Targets>,
         options: &Options,
     ) -> Result<Self> {
-        let inputs = HeadInputs::joint(joint, &targets, options)?;
+        let inputs = HeadCallInputs::joint(joint, &targets, options)?;
         Ok(inputs.with_objective(LatticeObjective::new(loss, targets)?))
     }
 
@@ -141,7 +141,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
         expect_rows("hidden", layout.score_rows(objective.site_targets()), width, hidden.len())?;
         let heads = HeadSet::new(&head, durations, blank, options)?;
         let row_source = HiddenRowSource::Stored { width, layout };
-        Ok(HeadInputs { row_source, heads }.with_objective(objective))
+        Ok(HeadCallInputs { row_source, heads }.with_objective(objective))
     }
 
     /// Sizes that determine the bytes of the call.
@@ -191,18 +191,18 @@ impl<'t, F: Real> HeadCall<'t, F> {
         options: &Options,
         caller_bytes: usize,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<ForwardPass<F>> {
+    ) -> Result<ForwardResult<F>> {
         let plan = self.sizes(options, caller_bytes).all_at_once::<F>()?;
         buffers.apply_plan(&plan, self.num_heads(options), options)?;
         let group = self.group(values, &self.objective, self.utterances(), buffers)?;
         let state = group.forward(options, buffers)?;
-        Ok(ForwardPass { indices: group.hidden_rows.into_indices(), state })
+        Ok(ForwardResult { indices: group.hidden_rows.into_indices(), state })
     }
 
     /// Computes the gradients of [`HeadCall::forward`].
     pub fn backward(
         &self,
-        ForwardPass { indices, state }: ForwardPass<F>,
+        ForwardResult { indices, state }: ForwardResult<F>,
         values: &InputValues<F>,
         weights: &[f64],
         options: &Options,
@@ -267,19 +267,19 @@ impl<'t, F: Real> HeadCall<'t, F> {
     }
 
     /// Zero gradients of each head; the first entry includes those of the input rows.
-    fn zero_gradients(&self, values: &InputValues<F>) -> Result<Vec<HeadGradients<F>>> {
+    fn zero_gradients(&self, values: &InputValues<F>) -> Result<Vec<NormalizerGradients<F>>> {
         let [encoded, predicted, hidden] =
             [values.encoded, values.predicted, values.hidden].map(|rows| kernels::zeros(rows.len()));
         let heads = self.inputs.heads.all_heads(values)?;
         let no_rows = RowGradients::default;
         let mut gradients: Vec<_> =
-            heads.iter().map(|(_, head)| HeadGradients::zero(no_rows(), head)).collect();
+            heads.iter().map(|(_, head)| NormalizerGradients::zero(no_rows(), head)).collect();
         gradients[0].sites = RowGradients { encoded, predicted, hidden };
         Ok(gradients)
     }
 
     /// Gradients by the names of the inputs.
-    fn named_gradients(&self, mut gradients: Vec<HeadGradients<F>>) -> Gradients<F> {
+    fn named_gradients(&self, mut gradients: Vec<NormalizerGradients<F>>) -> Gradients<F> {
         let RowGradients { encoded, predicted, hidden } = std::mem::take(&mut gradients[0].sites);
         let [head, durations] = self.inputs.heads.join_gradients(gradients);
         Gradients { encoded, predicted, hidden, head, durations, ..Gradients::default() }
@@ -315,7 +315,7 @@ impl<F: Real> HeadCallGroup<'_, F> {
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-        gradients: &mut [HeadGradients<F>],
+        gradients: &mut [NormalizerGradients<F>],
     ) -> Result<(Vec<f64>, SkippedSites)> {
         let Self { hidden_rows, heads, .. } = &self;
         let (lattices, mut active_sites) = (self.targets().lattices(), 0);

@@ -53,7 +53,7 @@ const LIST_BYTES: usize = 1024;
 const SINGLE_BIAS_BYTES: usize = 16;
 
 /// Gradients of a head; those of the first head include the input rows.
-pub(crate) type HeadGradients<F> = Gradients<F, RowGradients<F>>;
+pub(crate) type NormalizerGradients<F> = Gradients<F, RowGradients<F>>;
 
 /// The heads of a call; their weights are among its [`InputValues`].
 pub(crate) struct HeadSet<F> {
@@ -107,7 +107,7 @@ impl<F: Real> HeadSet<F> {
     }
 
     /// Combines the gradients of all heads by token head and duration head.
-    pub fn join_gradients(&self, gradients: Vec<HeadGradients<F>>) -> [HeadGradient<F>; 2] {
+    pub fn join_gradients(&self, gradients: Vec<NormalizerGradients<F>>) -> [HeadGradient<F>; 2] {
         let round = |bias: Vec<f64>| bias.into_iter().map(F::from_f64).collect();
         let mut gradients = gradients
             .into_iter()

@@ -22,8 +22,8 @@ use crate::{
     smoothing::{add_z_loss, add_z_loss_adjoints, smooth, unsmooth},
 };
 
-/// Result of a forward pass.
-pub(crate) struct ForwardPass<F> {
+/// Result of a call's forward pass, which its backward pass needs.
+pub(crate) struct ForwardResult<F> {
     /// Row indices of the sites.
     pub indices: RowIndices,
     pub state: LatticeState<F>,

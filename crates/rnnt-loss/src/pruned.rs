@@ -11,10 +11,10 @@ use panda_core::Real;
 use crate::{
     Error, Loss, LossOutput, Options, PassScales, PrunedInputs, PruningOutput, Result, SimpleInputs, Targets,
     budget::{CallPlan, SessionBuffers},
-    first_pass::{FirstPassPlan, PruningPass, retained_targets},
-    head_call::{HeadCall, HeadInputs},
+    first_pass::{FirstPassCall, FirstPassPlan, retained_targets},
+    head_call::{HeadCall, HeadCallInputs},
     inputs::InputValues,
-    lattice_state::ForwardPass,
+    lattice_state::ForwardResult,
     objective::LatticeObjective,
 };
 
@@ -81,15 +81,15 @@ pub(crate) fn second_pass_loss(loss: &Loss) -> Loss {
 
 /// A checked call of both passes.
 pub(crate) struct PrunedCall<'t, F> {
-    first_pass: PruningPass,
-    second_pass: HeadInputs<F>,
+    first_pass: FirstPassCall,
+    second_pass: HeadCallInputs<F>,
     second_pass_loss: Loss,
     targets: Cow<'t, Targets>,
     scales: PassScales,
 }
 
 /// State of the first pass for its backward pass.
-pub(crate) struct PruningState<F> {
+pub(crate) struct FirstPassState<F> {
     pub pass: FirstPass<F>,
     pub output: PruningOutput,
     pub scales: PassScales,
@@ -111,8 +111,8 @@ impl<'t, F: Real> PrunedCall<'t, F> {
         targets: Cow<'t, Targets>,
         options: &Options,
     ) -> Result<Self> {
-        let first_pass = PruningPass::new(options, inputs, &loss, &targets)?;
-        let second_pass = HeadInputs::joint(&inputs.joint, &targets, options)?;
+        let first_pass = FirstPassCall::new(options, inputs, &loss, &targets)?;
+        let second_pass = HeadCallInputs::joint(&inputs.joint, &targets, options)?;
         let second_pass_loss = second_pass_loss(&loss);
         Ok(Self { first_pass, second_pass, second_pass_loss, targets, scales: inputs.scales })
     }
@@ -200,14 +200,14 @@ impl<'t, F: Real> PrunedCall<'t, F> {
         values: &InputValues<F>,
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<(HeadCall<'static, F>, ForwardPass<F>, PruningState<F>)> {
+    ) -> Result<(HeadCall<'static, F>, ForwardResult<F>, FirstPassState<F>)> {
         let first_plan = self.apply_plans(values, options, true, buffers)?;
         let (pass, output) =
             self.first_pass.forward(simple_inputs(values)?, &first_plan, &mut buffers.pruning)?;
         let scales = self.scales;
         let second = self.into_second_pass(&output.ranges)?;
-        let forward_pass = second.forward(values, options, first_plan.bytes, buffers)?;
-        Ok((second, forward_pass, PruningState { pass, output, scales }))
+        let forward_result = second.forward(values, options, first_plan.bytes, buffers)?;
+        Ok((second, forward_result, FirstPassState { pass, output, scales }))
     }
 }
 

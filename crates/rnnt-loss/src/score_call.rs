@@ -16,7 +16,7 @@ use crate::{
     ctc::CtcObjective,
     error::expect_rows,
     heads::{HeadOutput, HeadRole},
-    lattice_state::{ForwardPass, LatticeState},
+    lattice_state::{ForwardResult, LatticeState},
     objective::LatticeObjective,
     site_buffers::RowIndices,
 };
@@ -149,33 +149,33 @@ impl<'t> ScoreCall<'t> {
         scores: &[F],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<ForwardPass<F>> {
+    ) -> Result<ForwardResult<F>> {
         let plan = self.sizes::<F>(options).all_at_once::<F>()?;
         buffers.apply_plan(&plan, 0, options)?;
         let site_of_row = self.layout.site_of_row(self.objective.site_targets());
         let group = ScoreCallGroup { objective: &self.objective, site_of_row: &site_of_row };
         let state = self.forward_group(group, scores, options, buffers)?;
-        Ok(ForwardPass { indices: RowIndices { rows: site_of_row, ..RowIndices::default() }, state })
+        Ok(ForwardResult { indices: RowIndices { rows: site_of_row, ..RowIndices::default() }, state })
     }
 
     /// Computes the gradient in a copy of the scores.
     pub fn backward<F: Real>(
         &self,
-        forward_pass: ForwardPass<F>,
+        forward_result: ForwardResult<F>,
         scores: &[F],
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<LossOutput<F>> {
         let mut gradient = scores.to_vec();
-        let losses = self.backward_in_place(forward_pass, &mut gradient, weights, options, buffers)?;
+        let losses = self.backward_in_place(forward_result, &mut gradient, weights, options, buffers)?;
         Ok(loss_output(losses, gradient))
     }
 
     /// Computes the gradient in place: it overwrites the scores.
     pub fn backward_in_place<F: Real>(
         &self,
-        ForwardPass { indices, state }: ForwardPass<F>,
+        ForwardResult { indices, state }: ForwardResult<F>,
         scores: &mut [F],
         weights: &[f64],
         options: &Options,
