@@ -64,11 +64,11 @@ pub(crate) fn values_per_site(columns: usize, options: &Options) -> usize {
     let forward = combined_emissions + rnnt_values;
     // Backward: adjoints by head (factored blank: of the label and of the blank's score), the
     // weight of a clamp, adjoints of the mean score and of logZ.
-    let head_adjoints = if has_durations { columns } else { 2 * usize::from(is_factored) };
+    let adjoints_by_head = if has_durations { columns } else { 2 * usize::from(is_factored) };
     let clamp_weights = usize::from(options.clamp.is_some());
     let smoothing_adjoints = 2 * usize::from(has_smoothing);
     let z_loss_adjoints = usize::from(options.z_loss > 0.0);
-    let backward = head_adjoints + clamp_weights + smoothing_adjoints + z_loss_adjoints;
+    let backward = adjoints_by_head + clamp_weights + smoothing_adjoints + z_loss_adjoints;
     columns + forward.max(backward)
 }
 
