@@ -57,7 +57,7 @@ pub(crate) fn is_combined<F>(outputs: &[HeadOutput<F>]) -> bool {
 pub(crate) fn values_per_site(columns: usize, options: &Options) -> usize {
     let loss = &options.loss;
     let (has_durations, is_factored, has_smoothing) =
-        (loss.durations() > 0, loss.factors_blank(), options.has_label_smoothing());
+        (loss.num_durations() > 0, loss.factors_blank(), options.has_label_smoothing());
     // Forward: combined emissions; for a TDT mixture, emissions and adjoints of the RNN-T loss.
     let combined_emissions = if has_durations || is_factored || has_smoothing { columns } else { 0 };
     let rnnt_values = if loss.omega() > 0.0 { 2 * RNNT_COLUMNS } else { 0 };

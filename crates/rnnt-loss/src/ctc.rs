@@ -22,7 +22,7 @@ const LIST_BYTES: usize = 4096;
 /// CTC targets of a batch.
 pub(crate) struct CtcObjective {
     /// Targets without labels, whose sites are the frames.
-    frames: Targets,
+    frame_targets: Targets,
     utterances: Vec<CtcUtterance>,
 }
 
@@ -150,18 +150,18 @@ impl CtcObjective {
     /// # Errors
     /// Targets with big blanks or bands.
     pub fn new(targets: &Targets) -> Result<Self> {
-        if targets.tokens() > 2 {
-            return Err(Error::incompatible("targets.big_blanks", FOR_CTC, targets.tokens() - 2));
+        if targets.num_tokens() > 2 {
+            return Err(Error::incompatible("targets.big_blanks", FOR_CTC, targets.num_tokens() - 2));
         }
         if !targets.lattices().is_full() {
             return Err(Error::incompatible("targets.retained", FOR_CTC, "bands"));
         }
         let utterances = 0..targets.batch();
         let frames = utterances.clone().map(|b| targets.frames(b)).collect();
-        let frames = Targets::new(targets.blank(), frames, vec![Vec::new(); targets.batch()])?;
+        let frame_targets = Targets::new(targets.blank(), frames, vec![Vec::new(); targets.batch()])?;
         let utterances =
             utterances.map(|b| CtcUtterance::new(targets.labels(b), targets.token_weights(b))).collect();
-        Ok(Self { frames, utterances })
+        Ok(Self { frame_targets, utterances })
     }
 
     /// Converts a layout of sites to one with a row per frame.
@@ -173,19 +173,19 @@ impl CtcObjective {
     }
 
     /// Targets without labels, whose sites are the frames.
-    pub fn frames(&self) -> &Targets {
-        &self.frames
+    pub fn frame_targets(&self) -> &Targets {
+        &self.frame_targets
     }
 
     /// Number of columns: the blank, and the most distinct labels of an utterance.
-    pub fn columns(&self) -> usize {
+    pub fn num_columns(&self) -> usize {
         1 + self.utterances.iter().map(|utterance| utterance.classes.len()).max().unwrap_or(0)
     }
 
     /// Objective of a range of utterances.
     pub fn part(&self, utterances: Range<usize>) -> Self {
-        let frames = self.frames.part(utterances.clone());
-        Self { frames, utterances: self.utterances[utterances].to_vec() }
+        let frame_targets = self.frame_targets.part(utterances.clone());
+        Self { frame_targets, utterances: self.utterances[utterances].to_vec() }
     }
 
     /// Bytes of a copy of an utterance.
@@ -202,7 +202,7 @@ impl CtcObjective {
     /// Memory of each buffer of a lane for a range of utterances.
     fn lane_scratch_by_buffer(&self, utterances: Range<usize>) -> CtcLaneScratch {
         let utterance_scratch = utterances.map(|b| {
-            let (frames, labels) = (self.frames.frames(b), self.utterances[b].labels.len());
+            let (frames, labels) = (self.frame_targets.frames(b), self.utterances[b].labels.len());
             CtcLaneScratch {
                 label_values: ScratchReq::new::<f64>(frames * (labels + 1)).times(2),
                 recursions: CtcWorkspace::scratch(frames, labels),
@@ -215,13 +215,13 @@ impl CtcObjective {
 
     /// Selects the blank and the distinct labels at every frame.
     pub fn selection(&self, spare: Selection) -> Result<Selection> {
-        let (blank, columns) = (self.frames.blank(), self.columns());
-        let entries = self.frames.lattices().num_sites() * columns;
+        let (blank, columns) = (self.frame_targets.blank(), self.num_columns());
+        let entries = self.frame_targets.lattices().num_sites() * columns;
         let (ids, active) = spare.into_parts();
         let (mut ids, mut active) = (clear_with_capacity(ids, entries), clear_with_capacity(active, entries));
         for (b, utterance) in self.utterances.iter().enumerate() {
             let selected = 1 + utterance.classes.len();
-            for _ in 0..self.frames.frames(b) {
+            for _ in 0..self.frame_targets.frames(b) {
                 ids.push(blank);
                 ids.extend_from_slice(&utterance.classes);
                 ids.extend(std::iter::repeat_n(blank, columns - selected));
@@ -245,7 +245,7 @@ impl CtcObjective {
         losses: &mut [f64],
         adjoints: &mut [f64],
     ) -> Result<()> {
-        let (width, lattices) = (self.columns(), self.frames.lattices());
+        let (width, lattices) = (self.num_columns(), self.frame_targets.lattices());
         // As many lanes as the budget allows; larger ones of earlier calls are freed if necessary.
         let needed = self.lane_scratch_by_buffer(0..self.utterances.len());
         let lane_bytes = needed.total().bytes();

@@ -68,8 +68,8 @@ impl<F: Real> HeadSet<F> {
     /// Checks the heads; `blank` is one of the classes.
     pub fn new(tokens: &Head<F>, durations: Option<Head<F>>, blank: u32, options: &Options) -> Result<Self> {
         let num_durations = durations.map_or(0, |head| head.classes());
-        if num_durations != options.loss.durations() {
-            let expected = options.loss.durations();
+        if num_durations != options.loss.num_durations() {
+            let expected = options.loss.num_durations();
             return Err(Error::Durations { expected, found: num_durations });
         }
         if let Some(durations) = durations
@@ -130,8 +130,8 @@ impl<F: Real> HeadSet<F> {
         if options.loss.factors_blank() {
             roles.push((HeadRole::Blank, 1));
         }
-        if options.loss.durations() > 0 {
-            roles.push((HeadRole::Durations, options.loss.durations()));
+        if options.loss.num_durations() > 0 {
+            roles.push((HeadRole::Durations, options.loss.num_durations()));
         }
         if options.has_label_smoothing() {
             roles.push((HeadRole::Mean, 1));
@@ -152,7 +152,7 @@ impl<F: Real> HeadSet<F> {
     /// Bytes in addition to heads and gradients of the caller.
     pub fn bytes(classes: usize, hidden: usize, options: &Options) -> usize {
         // Gradients of the biases in `f64`.
-        let bias_bytes = size_of::<f64>() * (classes + options.loss.durations());
+        let bias_bytes = size_of::<f64>() * (classes + options.loss.num_durations());
         // The masked bias; the gradient of the blank's weight.
         let blank_bytes = if options.loss.factors_blank() {
             size_of::<F>() * (classes + hidden) + SINGLE_BIAS_BYTES

@@ -54,7 +54,7 @@ impl<'a> LatticeObjective<'a> {
     pub fn site_targets(&self) -> &Targets {
         match self {
             Self::Transducer(transducer) => &transducer.targets,
-            Self::Ctc(ctc) => ctc.frames(),
+            Self::Ctc(ctc) => ctc.frame_targets(),
         }
     }
 
@@ -62,9 +62,9 @@ impl<'a> LatticeObjective<'a> {
     pub fn column_counts(&self) -> ColumnCounts {
         match self {
             Self::Transducer(transducer) => {
-                ColumnCounts { all: transducer.columns(), tokens: transducer.targets.tokens() }
+                ColumnCounts { all: transducer.num_columns(), tokens: transducer.targets.num_tokens() }
             }
-            Self::Ctc(ctc) => ColumnCounts { all: ctc.columns(), tokens: ctc.columns() },
+            Self::Ctc(ctc) => ColumnCounts { all: ctc.num_columns(), tokens: ctc.num_columns() },
         }
     }
 
@@ -139,7 +139,7 @@ impl<'a> LatticeObjective<'a> {
         match self {
             Self::Transducer(_) => 0,
             Self::Ctc(ctc) => {
-                (0..ctc.frames().batch()).map(|b| UTTERANCE_BYTES + ctc.utterance_bytes(b)).sum()
+                (0..ctc.frame_targets().batch()).map(|b| UTTERANCE_BYTES + ctc.utterance_bytes(b)).sum()
             }
         }
     }
@@ -228,7 +228,7 @@ impl TransducerObjective<'_> {
     }
 
     /// Number of emission columns of a site.
-    fn columns(&self) -> usize {
+    fn num_columns(&self) -> usize {
         self.topology().map_or(0, Topology::num_columns)
     }
 
@@ -286,7 +286,7 @@ impl TransducerObjective<'_> {
             // For ω = 1, (1 - ω) times an infinite loss would be NaN.
             *loss = if omega == 1.0 { rnnt_loss } else { (1.0 - omega) * *loss + omega * rnnt_loss };
         }
-        let columns = self.columns();
+        let columns = self.num_columns();
         let rows = adjoints.chunks_exact_mut(columns);
         for (row, rnnt_row) in rows.zip(rnnt_adjoints.chunks_exact(RNNT_COLUMNS)) {
             row.iter_mut().for_each(|adjoint| *adjoint *= 1.0 - omega);

@@ -52,7 +52,7 @@ impl<'t> ScoreCall<'t> {
         let ScoreInputs { scores, classes, layout } = *inputs;
         options.check_without_head()?;
         let (durations, layout) =
-            (loss.durations(), if *loss == Loss::Ctc { CtcObjective::layout(layout) } else { layout });
+            (loss.num_durations(), if *loss == Loss::Ctc { CtcObjective::layout(layout) } else { layout });
         let class_check = targets.check_classes(classes);
         let objective = LatticeObjective::new(loss, targets)?;
         layout.check(objective.site_targets())?;

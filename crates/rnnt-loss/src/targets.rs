@@ -200,7 +200,7 @@ impl Targets {
 
     /// Selects blank, next label and big blanks at every site; u = U has no next label.
     pub(crate) fn selection(&self, spare: Selection) -> Result<Selection> {
-        let tokens = self.tokens();
+        let tokens = self.num_tokens();
         let (ids, active) = spare.into_parts();
         let entries = tokens * self.lattices.num_sites();
         let (mut ids, mut active) = (clear_with_capacity(ids, entries), clear_with_capacity(active, entries));
@@ -234,7 +234,7 @@ impl Targets {
     }
 
     /// Number of classes that a site selects: blank, label and big blanks.
-    pub(crate) fn tokens(&self) -> usize {
+    pub(crate) fn num_tokens(&self) -> usize {
         2 + self.big_blanks.len()
     }
 }
