@@ -1,7 +1,8 @@
 //! Label log-probabilities of the internal language model of a transducer.
 //!
-//! The joint network runs on predictor rows with an encoder row of zeros, and the softmax excludes
-//! the blank (HAT, Variani et al., arXiv 2003.07705, section 3.2).
+//! `Session::internal_lm` calls this module. The joint network runs on predictor rows with an
+//! encoder row of zeros, and the softmax excludes the blank (HAT, Variani et al., arXiv 2003.07705,
+//! section 3.2).
 use panda_core::Real;
 use panda_core::{Head, Selection};
 
