@@ -10,12 +10,10 @@ use kernels::{ScratchReq, items_mut, par_find, parts_mut};
 use panda_core::Selection;
 use rnnt_dp::{Regularizers, ctc::CtcWorkspace};
 
-use crate::{Error, Layout, Result, Targets, site_buffers::clear_with_capacity};
+use crate::{Error, Layout, Result, Targets, budget::MAX_LANES, site_buffers::clear_with_capacity};
 
 /// Place of an incompatible argument, in errors.
 const FOR_CTC: &str = "for CTC";
-/// Most utterances that are processed in parallel.
-const MAX_LANES: usize = 64;
 /// Upper bound on the bytes of a lane's other lists.
 const LIST_BYTES: usize = 4096;
 
