@@ -1,8 +1,9 @@
 //! First pass of the pruned transducer: loss, arc posteriors and gradients.
 //!
-//! The simple joiner adds an encoder score `am` and a predictor score `lm` for each class.
-//! `forward.rs` computes the log-probabilities of arcs, `backward.rs` the gradient of a tile of
-//! classes.
+//! The simple joiner adds an encoder score `am` and a predictor score `lm` for each class. The pass
+//! is public API: `forward.rs` computes the log-probabilities of arcs, the crate `rnnt_dp` the
+//! losses and posteriors, `backward.rs` the gradient of a tile of classes. This module connects
+//! them and divides the batch into groups of utterances.
 use std::ops::Range;
 
 use kernels::{Real, WorkerSlots, ensure_len, items_mut, par_for, parts_mut, reset};
@@ -161,11 +162,11 @@ impl<F: Real> FirstPass<F> {
         reserve_slots(slots, self.plan.tasks, sizes.task_scratch::<F, S>(source));
         let sums = self.sums.split(&sizes.utterances);
         let groups = utterance_groups(&self.batch, self.plan.rows);
-        let [scratch_len, scratch_f64_len] =
+        let group_lens =
             sizes.max_over(&groups, |b| sizes.backward_lens::<F>(b, Derivatives::count_underflow(&sums[b])));
-        ensure_len(scratch, scratch_len, F::ZERO);
+        ensure_len(scratch, group_lens.scratch, F::ZERO);
         let shared_len = if shares_unigram { classes } else { 0 };
-        ensure_len(scratch_f64, shared_len + scratch_f64_len, 0.0);
+        ensure_len(scratch_f64, shared_len + group_lens.scratch_f64, 0.0);
         let (shared_gradient, scratch_f64) = scratch_f64.split_at_mut(shared_len);
         shared_gradient.fill(0.0);
         // Gradients of the scores, and from those of the unigrams the rest of the gradient.

@@ -87,9 +87,8 @@ impl<F: Real> UnigramDistribution<F> {
         // The average, which needs the sums of all classes, and then its largest probability.
         let relative = reset(recycled.relative, classes, F::ZERO);
         let mut distribution = Self { rows, max, sums, relative, max_probability: 0.0 };
-        // 1e100 is above the largest `f32`.
-        let min_probability =
-            if F::MAX.to_f64() < 1e100 { f64::from(f32::MIN_POSITIVE) } else { f64::MIN_POSITIVE };
+        let is_f32 = F::MAX.to_f64() <= f64::from(f32::MAX);
+        let min_probability = if is_f32 { f64::from(f32::MIN_POSITIVE) } else { f64::MIN_POSITIVE };
         let unigram = &mut unigram[..classes];
         unigram.fill(min_probability);
         distribution.for_each_softmax(source, max_classes, slots, |tile_classes, softmax, _| {

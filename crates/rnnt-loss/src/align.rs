@@ -80,7 +80,7 @@ fn align_group<F: Real>(
     utterances: Range<usize>,
     buffers: &mut SessionBuffers<F>,
 ) -> Result<Vec<Option<LabelAlignment>>> {
-    let objective = call.part(utterances.clone());
+    let objective = call.objective_of(utterances.clone());
     let group = call.group(values, &objective, utterances, buffers)?;
     let targets = group.targets();
     let lattices = targets.lattices();

@@ -1,7 +1,8 @@
-//! Targets of a loss: label sequences and frame counts of a batch; memory layouts.
+//! Targets of a transducer or CTC loss, and layouts of its inputs.
 //!
-//! A site is a lattice node (t, u). Frame rows and label rows are the projected encoder and
-//! predictor outputs.
+//! Targets are the label sequences and frame counts of a batch. A site is a lattice node (t, u).
+//! Frame rows and label rows are the projected encoder and predictor outputs; a packed layout has
+//! those of one utterance after another, a padded one is a tensor.
 use std::ops::Range;
 
 use panda_core::Selection;
@@ -199,7 +200,7 @@ impl Targets {
 
     /// Selects blank, next label and big blanks at every site; u = U has no next label.
     pub(crate) fn selection(&self, spare: Selection) -> Result<Selection> {
-        let tokens = self.tokens();
+        let tokens = self.num_tokens();
         let (ids, active) = spare.into_parts();
         let entries = tokens * self.lattices.num_sites();
         let (mut ids, mut active) = (clear_with_capacity(ids, entries), clear_with_capacity(active, entries));
@@ -233,7 +234,7 @@ impl Targets {
     }
 
     /// Number of classes that a site selects: blank, label and big blanks.
-    pub(crate) fn tokens(&self) -> usize {
+    pub(crate) fn num_tokens(&self) -> usize {
         2 + self.big_blanks.len()
     }
 }
@@ -304,17 +305,18 @@ impl Layout {
 
 /// First row of each utterance.
 pub(crate) enum RowStarts {
-    /// First rows, then the number of rows.
+    /// First row of each utterance, then the number of rows.
     Packed(Vec<usize>),
     /// The same number of rows for each of `batch` utterances.
     Padded { rows_per_utterance: usize, batch: usize },
 }
 
 impl RowStarts {
-    fn packed(batch: usize, rows: impl Fn(usize) -> usize) -> Self {
+    /// Takes the number of rows of each utterance.
+    fn packed(batch: usize, row_count: impl Fn(usize) -> usize) -> Self {
         let mut starts = Vec::with_capacity(batch + 1);
         starts.push(0);
-        (0..batch).for_each(|b| starts.push(starts[b] + rows(b)));
+        (0..batch).for_each(|b| starts.push(starts[b] + row_count(b)));
         Self::Packed(starts)
     }
 

@@ -1,8 +1,9 @@
-//! Computes the hidden rows of a transducer's joint network on demand.
+//! Hidden rows of a transducer's joint network, computed on demand.
 //!
-//! A site is a lattice node (t, u). Its hidden row is `h(t,u) = dropout(act(x))` with `x =
-//! encoded[t] + predicted[u]`, a frame row and a label row whose indices are listed per site.
-//! Hidden rows exist only for the sites that are processed at the time.
+//! A site is a lattice node (t, u). Its hidden row is `h(t,u) = dropout(act(encoded[t] +
+//! predicted[u]))`: of a frame row and a label row, whose indices are listed per site. Hidden rows
+//! exist only for the sites that the normalizer processes at the time; their gradients are added to
+//! those of frame rows and label rows.
 use std::ops::Range;
 
 use kernels::{par_for, parts_mut};
@@ -14,12 +15,12 @@ use crate::{
     Activation, Error, Result, Targets,
     dropout::DropoutMask,
     inputs::InputValues,
-    site_buffers::{SiteIndices, clear_with_capacity},
+    site_buffers::{RowIndices, clear_with_capacity},
     targets::RowStarts,
 };
 
-/// Joint network of a batch: `h(t,u) = dropout(act(encoded[t] + predicted[u]))`.
-pub(crate) struct JointSource {
+/// Checked joint network of a batch, without the values of its rows.
+pub(crate) struct JointSpec {
     pub width: usize,
     /// First frame row of each utterance.
     pub frames: RowStarts,
@@ -29,26 +30,27 @@ pub(crate) struct JointSource {
     pub mask: Option<DropoutMask>,
 }
 
-impl JointSource {
+impl JointSpec {
     /// Lists frame row, label row and mask key of each site.
     ///
     /// Sites are those of a range of utterances. Without dropout there are no keys.
     ///
     /// # Errors
     /// A row with an infinite value, which the nonlinearity would hide. Padding is not read.
-    pub fn indices<F: Real>(
+    pub fn row_indices<F: Real>(
         &self,
         values: &InputValues<F>,
         targets: &Targets,
         utterances: Range<usize>,
-        spare: SiteIndices,
-    ) -> Result<SiteIndices> {
+        spare: RowIndices,
+    ) -> Result<RowIndices> {
         let (Self { width, mask, .. }, lattices) = (self, targets.lattices());
-        let count = lattices.site_range(utterances.end - 1).end - lattices.site_range(utterances.start).start;
-        let SiteIndices { rows, label_rows, mask_keys } = spare;
-        let mut frame_rows = clear_with_capacity(rows, count);
-        let mut label_rows = clear_with_capacity(label_rows, count);
-        let mut mask_keys = clear_with_capacity(mask_keys, if mask.is_some() { count } else { 0 });
+        let num_sites =
+            lattices.site_range(utterances.end - 1).end - lattices.site_range(utterances.start).start;
+        let RowIndices { rows, label_rows, mask_keys } = spare;
+        let mut frame_rows = clear_with_capacity(rows, num_sites);
+        let mut label_rows = clear_with_capacity(label_rows, num_sites);
+        let mut mask_keys = clear_with_capacity(mask_keys, if mask.is_some() { num_sites } else { 0 });
         for b in utterances {
             let (first_frame_row, first_label_row) = (self.frames.start(b), self.labels.start(b));
             let rows = first_frame_row..first_frame_row + targets.frames(b);
@@ -61,38 +63,38 @@ impl JointSource {
                 mask_keys.extend(mask.map(|mask| mask.key(targets.id(b), site)));
             }
         }
-        Ok(SiteIndices { rows: frame_rows, label_rows, mask_keys })
+        Ok(RowIndices { rows: frame_rows, label_rows, mask_keys })
     }
 }
 
 /// Hidden units whose gradients are computed together with dropout.
 const UNITS_PER_BLOCK: usize = 64;
 
-/// Sites of a group of utterances.
-pub(crate) struct JointSites<'a, F> {
+/// Hidden rows of a group of utterances, computed when they are read.
+pub(crate) struct JointHiddenRows<'a, F> {
     encoded: &'a [F],
     predicted: &'a [F],
     width: usize,
     activation: Activation,
     mask: Option<DropoutMask>,
     /// Frame row, label row and mask key of each site.
-    indices: SiteIndices,
+    indices: RowIndices,
 }
 
-impl<'a, F: Real> JointSites<'a, F> {
-    /// Creates the sites of the indices from [`JointSource::indices`].
-    pub fn new(source: &JointSource, values: &InputValues<'a, F>, indices: SiteIndices) -> Self {
-        let JointSource { width, activation, mask, .. } = *source;
+impl<'a, F: Real> JointHiddenRows<'a, F> {
+    /// Creates the hidden rows of the sites that [`JointSpec::row_indices`] lists.
+    pub fn new(joint: &JointSpec, values: &InputValues<'a, F>, indices: RowIndices) -> Self {
+        let JointSpec { width, activation, mask, .. } = *joint;
         Self { encoded: values.encoded, predicted: values.predicted, width, activation, mask, indices }
     }
 
-    /// Bytes per site in each list of indices.
+    /// Bytes per site in each list of [`RowIndices`].
     pub fn index_bytes(has_dropout: bool) -> [usize; 3] {
-        [4, 4, if has_dropout { 8 } else { 0 }]
+        [size_of::<u32>(), size_of::<u32>(), if has_dropout { size_of::<u64>() } else { 0 }]
     }
 
     /// Releases the row indices of the sites.
-    pub fn into_indices(self) -> SiteIndices {
+    pub fn into_indices(self) -> RowIndices {
         self.indices
     }
 
@@ -101,25 +103,27 @@ impl<'a, F: Real> JointSites<'a, F> {
         row as usize * self.width..(row as usize + 1) * self.width
     }
 
-    fn scale(&self) -> f64 {
+    /// Factor of the units that dropout does not drop.
+    fn dropout_scale(&self) -> f64 {
         self.mask.map_or(1.0, |mask| mask.scale())
     }
 
     /// Bound on the derivative of a hidden unit by its inputs.
     pub fn max_slope(&self) -> f64 {
-        self.scale()
+        // The slope of every activation is at most 1.
+        self.dropout_scale()
     }
 }
 
 /// Gradients of the input rows, by the names of the inputs.
 #[derive(Debug)]
-pub(crate) struct SiteGradients<F> {
+pub(crate) struct RowGradients<F> {
     pub encoded: Vec<F>,
     pub predicted: Vec<F>,
     pub hidden: Vec<F>,
 }
 
-impl<F> Default for SiteGradients<F> {
+impl<F> Default for RowGradients<F> {
     fn default() -> Self {
         Self { encoded: Vec::new(), predicted: Vec::new(), hidden: Vec::new() }
     }
@@ -153,9 +157,9 @@ fn reject_infinite<F: Real>(
     Ok(())
 }
 
-impl<F: Real> Sites<F> for JointSites<'_, F> {
+impl<F: Real> Sites<F> for JointHiddenRows<'_, F> {
     /// Gradients of the encoder and predictor rows.
-    type Gradient = SiteGradients<F>;
+    type Gradient = RowGradients<F>;
 
     fn len(&self) -> usize {
         self.indices.rows.len()
@@ -170,9 +174,9 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
             let row = |&row: &u32| &rows[self.row_range(row)];
             indices.iter().flat_map(row).map(|value| value.to_f64().abs()).fold(0.0, f64::max)
         };
-        let sum =
+        let input_bound =
             || max_abs(self.encoded, &self.indices.rows) + max_abs(self.predicted, &self.indices.label_rows);
-        self.scale() * self.activation.bound(sum)
+        self.dropout_scale() * self.activation.bound(input_bound)
     }
 
     fn fill(&self, sites: &[usize], hidden: &mut [F]) {
@@ -203,14 +207,14 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
         }
     }
 
-    fn zero_gradient(&self) -> SiteGradients<F> {
+    fn zero_gradient(&self) -> RowGradients<F> {
         let [encoded, predicted] = [self.encoded, self.predicted].map(|rows| kernels::zeros(rows.len()));
-        SiteGradients { encoded, predicted, hidden: Vec::new() }
+        RowGradients { encoded, predicted, hidden: Vec::new() }
     }
 
-    fn scatter(&self, sites: &[usize], gradient: &[F], sums: &mut SiteGradients<F>) {
-        let SiteGradients { encoded, predicted, .. } = sums;
-        let SiteIndices { rows: frame_rows, label_rows, .. } = &self.indices;
+    fn scatter(&self, sites: &[usize], gradient: &[F], sums: &mut RowGradients<F>) {
+        let RowGradients { encoded, predicted, .. } = sums;
+        let RowIndices { rows: frame_rows, label_rows, .. } = &self.indices;
         let add = |indices: &[u32], sum: &mut [F]| {
             add_rows(gradient, self.width, |row| indices[sites[row]] as usize, sum);
         };
@@ -233,20 +237,20 @@ pub(crate) fn add_rows<F: Real>(
     row_of: impl Fn(usize) -> usize + Sync,
     sum: &mut [F],
 ) {
-    let rows = gradient.len() / width;
-    let bounds = (0..rows).map(&row_of).fold((usize::MAX, 0), |(min, max), row| (min.min(row), max.max(row)));
-    if rows == 0 {
+    let num_rows = gradient.len() / width;
+    let (min_row, max_row) =
+        (0..num_rows).map(&row_of).fold((usize::MAX, 0), |(min, max), row| (min.min(row), max.max(row)));
+    if num_rows == 0 {
         return;
     }
-    let (min_row, max_row) = bounds;
     let rows_per_task = (max_row + 1 - min_row).div_ceil(MAX_TASKS);
     let used_rows = &mut sum[min_row * width..(max_row + 1) * width];
     par_for(parts_mut(used_rows, rows_per_task * width), |task, task_sum| {
         let first_row = min_row + task * rows_per_task;
-        let range = first_row..first_row + task_sum.len() / width;
+        let task_rows = first_row..first_row + task_sum.len() / width;
         for (row, gradient) in gradient.chunks_exact(width).enumerate() {
             let sum_row = row_of(row);
-            if range.contains(&sum_row) {
+            if task_rows.contains(&sum_row) {
                 F::add_slice(&mut task_sum[(sum_row - first_row) * width..][..width], gradient);
             }
         }
