@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 use std::{marker::PhantomData, ops::Range};
 
-use super::{DiagonalPositions, LOG_ZERO, diagonal_positions};
+use super::{DiagonalPositions, LANES, LOG_ZERO, diagonal_positions};
 use crate::simd::SimdLevel;
 
 #[cfg(target_arch = "x86_64")]
@@ -30,8 +30,26 @@ pub fn gather(
     if let (2, SimdLevel::Avx512(token)) = (arcs, SimdLevel::best()) {
         return avx512::gather(token, values, positions, sites, prefetch, [arc_sites(0), arc_sites(1)], rows);
     }
-    let _ = (sites, prefetch);
+    prefetch_row(values.as_ptr(), values.len(), prefetch, arcs * sites);
     gather_plain(values, positions, arc_sites, arcs, rows)
+}
+
+/// Numbers of a matrix that a near cache holds, so that prefetching it has only cost.
+#[cfg(target_arch = "x86_64")]
+const CACHED_NUMBERS: usize = 1 << 13;
+
+/// Prefetches `count` numbers of a matrix of `len` numbers from an index on; any index is allowed.
+fn prefetch_row(matrix: *const f64, len: usize, index: usize, count: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if len > CACHED_NUMBERS {
+        for line in (0..count).step_by(LANES) {
+            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+            // SAFETY: a prefetch does not access memory, whatever the address.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(matrix.wrapping_add(index + line).cast()) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (matrix, len, index, count);
 }
 
 /// Portable version of [`gather`].
@@ -118,7 +136,10 @@ impl<'a> Diagonals<'a> {
             (2, SimdLevel::Avx512(token)) => unsafe {
                 avx512::scatter(token, rows, positions, sites, prefetch, self.values)
             },
-            _ => 0,
+            _ => {
+                prefetch_row(self.values, self.len, prefetch, self.arcs * sites);
+                0
+            }
         };
         for i in written_sites..sites {
             for arc in 0..self.arcs {
@@ -135,7 +156,7 @@ impl<'a> Diagonals<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::LANES, *};
+    use super::*;
 
     /// Returns varied ranges of sites at which an arc exists.
     fn arc_range(sites: usize, arc: usize, case: usize) -> Range<usize> {
