@@ -34,17 +34,19 @@ pub fn gather(
     gather_plain(values, positions, arc_sites, arcs, rows)
 }
 
-/// Numbers of a matrix that a near cache holds, so that prefetching it has only cost.
+/// Numbers of a matrix that a near cache holds without prefetching.
 #[cfg(target_arch = "x86_64")]
 const CACHED_NUMBERS: usize = 1 << 13;
 
-/// Prefetches `count` numbers of a matrix of `len` numbers from an index on; any index is allowed.
+/// Prefetches `count` numbers of a matrix from an index on.
+///
+/// The matrix has `len` numbers; any index is allowed.
 fn prefetch_row(matrix: *const f64, len: usize, index: usize, count: usize) {
     #[cfg(target_arch = "x86_64")]
     if len > CACHED_NUMBERS {
         for line in (0..count).step_by(LANES) {
             use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-            // SAFETY: a prefetch does not access memory, whatever the address.
+            // SAFETY: a prefetch of any address is allowed.
             unsafe { _mm_prefetch::<_MM_HINT_T1>(matrix.wrapping_add(index + line).cast()) };
         }
     }

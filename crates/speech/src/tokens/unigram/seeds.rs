@@ -71,7 +71,7 @@ pub(super) fn find<'a>(words: &[(&'a str, u64)]) -> Seeds<'a> {
         shorter_counts = counts;
     }
     // Sorts the pieces; a score is the logarithm of the relative weight.
-    characters.sort_unstable_by(|(_, text_a), (_, text_b)| text_a.cmp(text_b));
+    characters.sort_unstable_by_key(|&(_, text)| text);
     strings.sort_unstable_by(|(weight_a, text_a), (weight_b, text_b)| {
         weight_b.total_cmp(weight_a).then_with(|| text_a.cmp(text_b))
     });
