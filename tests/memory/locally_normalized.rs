@@ -35,12 +35,12 @@ fn peak_growth(weight_fn: &dyn WeightFn<f32>, frame_values: &[f32], frames: usiz
     let chain = LabelChain { states: &states, labels: &labels };
     let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
     weights.set_frames(frame_values, &vec![0; frames]).unwrap();
-    let (mut blank, mut lexical) = (vec![0.0; frames * POSITIONS], vec![0.0; frames * POSITIONS]);
-    let arcs = ArcsMut { blank: &mut blank, lexical: &mut lexical };
+    let (mut blank, mut label_arcs) = (vec![0.0; frames * POSITIONS], vec![0.0; frames * POSITIONS]);
+    let arcs = ArcsMut { blank: &mut blank, labels: &mut label_arcs };
     let Measurement { peak_growth: forward, result, .. } = measure(|| weights.forward_chain(0, chain, arcs));
     result.unwrap();
     let adjoints = (test_values(blank.len(), 1.0), test_values(blank.len(), 1.0));
-    let adjoints = Arcs { blank: &adjoints.0, lexical: &adjoints.1 };
+    let adjoints = Arcs { blank: &adjoints.0, labels: &adjoints.1 };
     let Measurement { peak_growth: backward, result, .. } =
         measure(|| weights.backward_chain(0, chain, adjoints));
     result.unwrap();
@@ -61,7 +61,7 @@ fn weights_of_a_joint_network_stay_within_their_budget() {
         test_values(VOCABULARY, 0.5),
     ];
     // The joint bias and the weight of the blank have the same values.
-    let [table, project_context, project_frame, bias_row, blank_bias, lexical, lexical_bias] = &parameters;
+    let [table, project_context, project_frame, bias_row, blank_bias, label_kernel, label_bias] = &parameters;
     let joint = JointWeightFn {
         embeddings: Embeddings::Table(table),
         states: STATES,
@@ -69,10 +69,10 @@ fn weights_of_a_joint_network_stay_within_their_budget() {
         project_context,
         project_frame,
         joint_bias: bias_row,
-        blank: bias_row,
+        blank_kernel: bias_row,
         blank_bias,
-        lexical,
-        lexical_bias,
+        label_kernel,
+        label_bias,
     };
     // Gradients of the head: of the normalizer and of the joint network.
     let heads = 2 * (1 + VOCABULARY) * (HIDDEN * 4 + 8);

@@ -60,7 +60,8 @@ impl Problem {
     }
 
     fn joint(&self) -> JointWeightFn<'_, f32> {
-        let [embeddings, context, frame, bias, blank, blank_bias, lexical, lexical_bias] = &self.parameters;
+        let [embeddings, context, frame, bias, blank_kernel, blank_bias, label_kernel, label_bias] =
+            &self.parameters;
         JointWeightFn {
             embeddings: Embeddings::Table(embeddings),
             states: self.context.states(),
@@ -68,10 +69,10 @@ impl Problem {
             project_context: context,
             project_frame: frame,
             joint_bias: bias,
-            blank,
+            blank_kernel,
             blank_bias,
-            lexical,
-            lexical_bias,
+            label_kernel,
+            label_bias,
         }
     }
 

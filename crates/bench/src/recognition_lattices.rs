@@ -133,7 +133,8 @@ impl RecognitionBatch {
 
     /// Returns the weight function of the parameters.
     fn weight_fn(&self) -> JointWeightFn<'_, f32> {
-        let [embeddings, context, frame, bias, blank, blank_bias, lexical, lexical_bias] = &self.parameters;
+        let [embeddings, context, frame, bias, blank_kernel, blank_bias, label_kernel, label_bias] =
+            &self.parameters;
         JointWeightFn {
             embeddings: Embeddings::Table(embeddings),
             states: self.context.states(),
@@ -141,10 +142,10 @@ impl RecognitionBatch {
             project_context: context,
             project_frame: frame,
             joint_bias: bias,
-            blank,
+            blank_kernel,
             blank_bias,
-            lexical,
-            lexical_bias,
+            label_kernel,
+            label_bias,
         }
     }
 
@@ -168,13 +169,13 @@ impl RecognitionBatch {
         let mut bound_weights = weight_fn.bind(&mut Vec::new())?;
         let utterance_of = |frame: usize| (frame / frames) as u32;
         bound_weights.set_frames(&self.frames, &(0..batch * frames).map(utterance_of).collect::<Vec<_>>())?;
-        let mut lexical = vec![0.0; VOCABULARY];
+        let mut label_arcs = vec![0.0; VOCABULARY];
         for (utterance, (path, &sum)) in paths.iter().zip(sums).enumerate() {
             // Weight of the path from its arcs.
             let (mut state, mut weight) = (self.context.start(), 0.0);
             for (t, &label) in path.alignment.iter().enumerate() {
-                let blank = bound_weights.forward_state(utterance * frames + t, state, &mut lexical);
-                weight += f64::from(if label == 0 { blank } else { lexical[label as usize - 1] });
+                let blank = bound_weights.forward_state(utterance * frames + t, state, &mut label_arcs);
+                weight += f64::from(if label == 0 { blank } else { label_arcs[label as usize - 1] });
                 state = self.context.next_state(state, label as usize);
             }
             let tolerance = WEIGHT_TOLERANCE * (1.0 + sum.abs());

@@ -70,7 +70,7 @@ impl AlignmentLattice {
     }
 
     /// Returns the target of a label arc from a state, if any.
-    pub fn lexical_next(&self, state: usize) -> Option<ArcEnd> {
+    pub fn label_next(&self, state: usize) -> Option<ArcEnd> {
         match *self {
             Self::FrameDependent => Some(ArcEnd::Frame),
             Self::FrameLabelDependent { expansions } => {

@@ -63,16 +63,16 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
         weights.set_frames(frames.utterance(utterance), &vec![utterance as u32; positions.frames])?;
         let mut arcs = Vec::new();
         let mut reachable = vec![vec![false; context.states()]; positions.per_frame() + 1];
-        let mut lexical = vec![F::ZERO; vocabulary];
+        let mut label_arcs = vec![F::ZERO; vocabulary];
         reachable[0][context.start()] = true;
         for position in 0..positions.end() {
             // Entry i of `reachable` has the reachable states of position + i: the rest of the
             // frame, and the start of the next one.
             let states = std::mem::take(&mut reachable[0]);
             for state in (0..states.len()).filter(|&state| states[state]) {
-                let blank = weights.forward_state(positions.frame(position), state, &mut lexical);
+                let blank = weights.forward_state(positions.frame(position), state, &mut label_arcs);
                 let labels = if positions.after_label(position).is_some() { vocabulary } else { 0 };
-                for (label, weight) in std::iter::once(&blank).chain(&lexical[..labels]).enumerate() {
+                for (label, weight) in std::iter::once(&blank).chain(&label_arcs[..labels]).enumerate() {
                     let weight = weight.to_f64();
                     if weight == f64::NEG_INFINITY {
                         continue;

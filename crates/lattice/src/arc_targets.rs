@@ -1,8 +1,8 @@
 //! Sums and maxima over the label arcs into each lattice state.
 //!
 //! They are the inner loops of the forward, backward and Viterbi recursions of one frame (`step`).
-//! p: source state; y: label, 1 to V; q = δ(p, y): target state; `l[p,y]` (`lexical`): weight of a
-//! label arc; `shifts[p]`: value that is added to all arcs from p, such as α.
+//! p: source state; y: label, 1 to V; q = δ(p, y): target state; `l[p,y]` (`label_arcs`): weight of
+//! a label arc; `shifts[p]`: value that is added to all arcs from p, such as α.
 //!
 //! In a context whose states lead to runs of successive states ([`NextStates::Run`]), the weights
 //! of a source state align with its run of target states. If there are many arcs and the runs do
@@ -74,26 +74,26 @@ impl<'a> ArcTargets<'a> {
     }
 
     /// Computes `max[q] = max(max[q], shifts[p] + l[p,y])`.
-    pub fn scatter_max<F: Real>(&self, lexical: &[F], shifts: &[F], max: &mut [F]) {
+    pub fn scatter_max<F: Real>(&self, label_arcs: &[F], shifts: &[F], max: &mut [F]) {
         match &self.runs {
-            None => self.for_each_arc(lexical, shifts, |_, target, w| {
+            None => self.for_each_arc(label_arcs, shifts, |_, target, w| {
                 max[target] = if w > max[target] { w } else { max[target] };
             }),
             Some(runs) => runs.for_each_block(max, &mut [], |block, max, _| {
-                runs.for_each_source_range(block, lexical, shifts, |arcs| F::scatter_max(max, arcs));
+                runs.for_each_source_range(block, label_arcs, shifts, |arcs| F::scatter_max(max, arcs));
             }),
         }
     }
 
     /// Computes `sums[q] += exp(shifts[p] + l[p,y] - max[q])`.
-    pub fn scatter_exp_sum<F: Real>(&self, lexical: &[F], shifts: &[F], max: &[F], sums: &mut [F]) {
+    pub fn scatter_exp_sum<F: Real>(&self, label_arcs: &[F], shifts: &[F], max: &[F], sums: &mut [F]) {
         match &self.runs {
-            None => self.for_each_arc(lexical, shifts, |_, target, w| {
+            None => self.for_each_arc(label_arcs, shifts, |_, target, w| {
                 sums[target] += F::from_f64((w - max[target]).to_f64().exp());
             }),
             Some(runs) => runs.for_each_block(sums, &mut [], |block, sums, _| {
                 let max = block.map_or(max, |block| &max[block.targets.clone()]);
-                runs.for_each_source_range(block, lexical, shifts, |arcs| {
+                runs.for_each_source_range(block, label_arcs, shifts, |arcs| {
                     F::scatter_exp_sum(sums, max, arcs)
                 });
             }),
@@ -105,19 +105,19 @@ impl<'a> ArcTargets<'a> {
     /// Writes its weight including the shift, and its number `p V + y`.
     pub fn scatter_argmax<F: Real>(
         &self,
-        lexical: &[F],
+        label_arcs: &[F],
         shifts: &[F],
         best: &mut [F],
         best_arcs: &mut [u32],
     ) {
         match &self.runs {
-            None => self.for_each_arc(lexical, shifts, |arc, target, w| {
+            None => self.for_each_arc(label_arcs, shifts, |arc, target, w| {
                 if w > best[target] {
                     (best[target], best_arcs[target]) = (w, arc as u32);
                 }
             }),
             Some(runs) => runs.for_each_block(best, best_arcs, |block, best, best_arcs| {
-                runs.for_each_source_range(block, lexical, shifts, |arcs| {
+                runs.for_each_source_range(block, label_arcs, shifts, |arcs| {
                     F::scatter_argmax(best, best_arcs, arcs)
                 });
             }),
@@ -127,25 +127,26 @@ impl<'a> ArcTargets<'a> {
     /// Computes `l[p,y] = exp(l[p,y] + next[δ(p,y)] + shifts[p])` and `sums[p] = Σ_y l[p,y]`.
     ///
     /// `next` has a value for each target state, such as β.
-    pub fn gather_exp<F: Real>(&self, lexical: &mut [F], shifts: &[F], next: &[F], sums: &mut [F]) {
+    pub fn gather_exp<F: Real>(&self, label_arcs: &mut [F], shifts: &[F], next: &[F], sums: &mut [F]) {
         let vocabulary = self.context.vocabulary();
         // Runs: contiguous reads of `next`, in parallel over source states.
         if let Some(StateRuns { starts, blocks, .. }) = &self.runs {
             if blocks.is_empty() {
-                return F::gather_exp(lexical, shifts, starts, next, sums);
+                return F::gather_exp(label_arcs, shifts, starts, next, sums);
             }
             let rows_per_task = starts.len().div_ceil(BLOCKS);
-            let row_tasks = (parts_mut(lexical, rows_per_task * vocabulary), parts_mut(sums, rows_per_task));
+            let row_tasks =
+                (parts_mut(label_arcs, rows_per_task * vocabulary), parts_mut(sums, rows_per_task));
             par_for(
                 (row_tasks, parts(shifts, rows_per_task), parts(starts, rows_per_task)),
-                |_, ((lexical, sums), shifts, starts)| {
-                    F::gather_exp(lexical, shifts, starts, next, sums);
+                |_, ((label_arcs, sums), shifts, starts)| {
+                    F::gather_exp(label_arcs, shifts, starts, next, sums);
                 },
             );
             return;
         }
         // Any other context: one arc at a time.
-        let rows = lexical.chunks_exact_mut(vocabulary).zip(sums).zip(shifts);
+        let rows = label_arcs.chunks_exact_mut(vocabulary).zip(sums).zip(shifts);
         for (state, ((row, sum), &shift)) in rows.enumerate() {
             let targets = self.context.next_states(state);
             *sum = F::ZERO;
@@ -158,9 +159,9 @@ impl<'a> ArcTargets<'a> {
     }
 
     /// Calls `visit(p V + y, target, weight + shift)` for each arc whose shift is above -inf.
-    fn for_each_arc<F: Real>(&self, lexical: &[F], shifts: &[F], mut visit: impl FnMut(usize, usize, F)) {
+    fn for_each_arc<F: Real>(&self, label_arcs: &[F], shifts: &[F], mut visit: impl FnMut(usize, usize, F)) {
         let vocabulary = self.context.vocabulary();
-        for (state, (row, &shift)) in lexical.chunks_exact(vocabulary).zip(shifts).enumerate() {
+        for (state, (row, &shift)) in label_arcs.chunks_exact(vocabulary).zip(shifts).enumerate() {
             let targets = self.context.next_states(state);
             if shift != F::NEG_INFINITY {
                 for (label, &w) in (1..).zip(row) {
@@ -236,17 +237,17 @@ impl StateRuns {
     fn for_each_source_range<F: Real>(
         &self,
         block: Option<&TargetBlock>,
-        lexical: &[F],
+        label_arcs: &[F],
         shifts: &[F],
         mut visit: impl FnMut(ArcScatter<F>),
     ) {
         let Some(block) = block else {
-            return visit(ArcScatter { rows: lexical, shifts, starts: &self.starts, first_row: 0 });
+            return visit(ArcScatter { rows: label_arcs, shifts, starts: &self.starts, first_row: 0 });
         };
-        let vocabulary = lexical.len() / self.starts.len();
+        let vocabulary = label_arcs.len() / self.starts.len();
         for sources in &block.source_ranges {
             visit(ArcScatter {
-                rows: &lexical[sources.start * vocabulary..sources.end * vocabulary],
+                rows: &label_arcs[sources.start * vocabulary..sources.end * vocabulary],
                 shifts: &shifts[sources.clone()],
                 starts: &self.starts_in_block[sources.clone()],
                 first_row: sources.start,
@@ -265,7 +266,7 @@ mod tests {
         let context = FullNGram::new(vocabulary, order).unwrap();
         let states = context.states();
         let value = |i: usize| F::from_f64(((i * 7919 % 1009) as f64 - 500.0) / 60.0);
-        let lexical: Vec<F> = (0..states * vocabulary).map(value).collect();
+        let label_arcs: Vec<F> = (0..states * vocabulary).map(value).collect();
         // Some states are unreachable.
         let shift = |i: usize| if i % 7 == 3 { F::NEG_INFINITY } else { value(i * 31) };
         let shifts: Vec<F> = (0..states).map(shift).collect();
@@ -276,12 +277,12 @@ mod tests {
         let results = [unsplit, split].map(|targets| {
             let (mut max, mut best, mut best_arcs) =
                 (vec![F::NEG_INFINITY; states], vec![F::ZERO; states], vec![0; states]);
-            targets.scatter_max(&lexical, &shifts, &mut max);
+            targets.scatter_max(&label_arcs, &shifts, &mut max);
             max.iter_mut().for_each(|m| *m = if *m == F::NEG_INFINITY { F::ZERO } else { *m });
-            targets.scatter_argmax(&lexical, &shifts, &mut best, &mut best_arcs);
+            targets.scatter_argmax(&label_arcs, &shifts, &mut best, &mut best_arcs);
             let (mut sums, mut arc_marginals, mut row_sums) =
-                (vec![F::ZERO; states], lexical.clone(), vec![F::ZERO; states]);
-            targets.scatter_exp_sum(&lexical, &shifts, &max, &mut sums);
+                (vec![F::ZERO; states], label_arcs.clone(), vec![F::ZERO; states]);
+            targets.scatter_exp_sum(&label_arcs, &shifts, &max, &mut sums);
             targets.gather_exp(&mut arc_marginals, &shifts, &max, &mut row_sums);
             (max, best, best_arcs, sums, arc_marginals, row_sums)
         });

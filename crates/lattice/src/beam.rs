@@ -121,7 +121,7 @@ struct FrameArcCache<'a, F> {
     /// Weight of the blank, by row.
     blank: Vec<F>,
     /// Weights of the labels, *rows x V*.
-    lexical: Vec<F>,
+    label_arcs: Vec<F>,
 }
 
 impl<'a, F: Real> FrameArcCache<'a, F> {
@@ -133,20 +133,20 @@ impl<'a, F: Real> FrameArcCache<'a, F> {
             vocabulary: context.vocabulary(),
             row_of_state: HashMap::new(),
             blank: Vec::new(),
-            lexical: Vec::new(),
+            label_arcs: Vec::new(),
         }
     }
 
     /// Returns the weights of blank and labels from a state.
     fn arcs(&mut self, state: u32) -> (F, &[F]) {
-        let Self { weights, frame, vocabulary: v, row_of_state, blank, lexical } = self;
+        let Self { weights, frame, vocabulary: v, row_of_state, blank, label_arcs } = self;
         let row = *row_of_state.entry(state).or_insert_with(|| {
             let row = blank.len();
-            lexical.resize((row + 1) * *v, F::ZERO);
-            blank.push(weights.forward_state(*frame, state as usize, &mut lexical[row * *v..]));
+            label_arcs.resize((row + 1) * *v, F::ZERO);
+            blank.push(weights.forward_state(*frame, state as usize, &mut label_arcs[row * *v..]));
             row
         });
-        (blank[row], &lexical[row * *v..][..*v])
+        (blank[row], &label_arcs[row * *v..][..*v])
     }
 }
 
@@ -187,7 +187,7 @@ impl<S: Clone> BeamState<S> {
             for &(node, weight) in &level {
                 let PrefixNode { context: context_state, fusion_score, scorer_state, .. } =
                     &self.nodes[node as usize];
-                let (blank, lexical) = arc_cache.arcs(*context_state);
+                let (blank, label_arcs) = arc_cache.arcs(*context_state);
                 let after_blank = StringCandidate {
                     node,
                     label: None,
@@ -198,7 +198,7 @@ impl<S: Clone> BeamState<S> {
                 if positions.after_label(position).is_none() {
                     continue;
                 }
-                for (label, w) in (1..).zip(lexical) {
+                for (label, w) in (1..).zip(label_arcs) {
                     let weight = weight + w.to_f64();
                     if weight == f64::NEG_INFINITY {
                         continue;

@@ -85,7 +85,7 @@ struct WaveUtterance<'a, F> {
     label_counts: &'a mut [u32],
     /// Weights of the arcs of the wave.
     blank: &'a [F],
-    lexical: &'a [F],
+    label_arcs: &'a [F],
     /// Sum of the maxima that were subtracted from `α`.
     offset: &'a mut f64,
 }
@@ -133,7 +133,7 @@ impl<F: Real> Backpointers<F> {
         group: &UtteranceGroup,
         wave_index: usize,
         wave: &Wave,
-        Arcs { mut blank, mut lexical }: Arcs<F>,
+        Arcs { mut blank, labels: mut label_arcs }: Arcs<F>,
         offsets: &mut [f64],
     ) {
         let (c, v) = (step.context().states(), step.context().vocabulary());
@@ -160,7 +160,7 @@ impl<F: Real> Backpointers<F> {
                     .split_off_mut(..frame_count * counts_per_frame)
                     .expect("each frame has backpointers"),
                 blank: blank.split_off(..frame_count * c).expect("each frame has arcs"),
-                lexical: lexical.split_off(..frame_count * c * v).expect("each frame has arcs"),
+                label_arcs: label_arcs.split_off(..frame_count * c * v).expect("each frame has arcs"),
                 offset,
             });
             best_arcs.split_off_mut(..later_frames * arcs_per_frame).expect("later frames exist");
@@ -171,7 +171,7 @@ impl<F: Real> Backpointers<F> {
             for t in 0..utterance.blank.len() / c {
                 let arcs = Arcs {
                     blank: &utterance.blank[t * c..][..c],
-                    lexical: &utterance.lexical[t * c * v..][..c * v],
+                    labels: &utterance.label_arcs[t * c * v..][..c * v],
                 };
                 let pointers = FrameBackpointers {
                     best_arcs: &mut utterance.best_arcs[t * arcs_per_frame..][..arcs_per_frame],

@@ -94,13 +94,13 @@ impl<'a, F: Real> BestPathStream<'a, F> {
         let (c, v) = (self.lattice.context().states(), self.lattice.context().vocabulary());
         let [arcs_per_frame, counts_per_frame] = self.step.backpointer_counts();
         let window = ARCS_PER_WAVE.div_ceil(c * (1 + v)).max(1);
-        let (mut blank, mut lexical) = (Vec::new(), Vec::new());
+        let (mut blank, mut label_arcs) = (Vec::new(), Vec::new());
         let frame_indices: Vec<usize> = (0..new_frames).collect();
         for wave in frame_indices.chunks(window) {
             blank.resize(wave.len() * c, F::ZERO);
-            lexical.resize(wave.len() * c * v, F::ZERO);
-            self.weights.forward(wave, ArcsMut { blank: &mut blank, lexical: &mut lexical });
-            for (blank, lexical) in blank.chunks_exact(c).zip(lexical.chunks_exact(c * v)) {
+            label_arcs.resize(wave.len() * c * v, F::ZERO);
+            self.weights.forward(wave, ArcsMut { blank: &mut blank, labels: &mut label_arcs });
+            for (blank, label_arcs) in blank.chunks_exact(c).zip(label_arcs.chunks_exact(c * v)) {
                 let (first_arc, first_count) = (self.best_arcs.len(), self.label_counts.len());
                 self.best_arcs.resize(first_arc + arcs_per_frame, 0);
                 self.label_counts.resize(first_count + counts_per_frame, 0);
@@ -108,7 +108,7 @@ impl<'a, F: Real> BestPathStream<'a, F> {
                     best_arcs: &mut self.best_arcs[first_arc..],
                     label_counts: &mut self.label_counts[first_count..],
                 };
-                let arcs = Arcs { blank, lexical };
+                let arcs = Arcs { blank, labels: label_arcs };
                 let offset = self
                     .step
                     .viterbi(&mut self.scratch, arcs, &self.alpha, &mut self.next_alpha, pointers)

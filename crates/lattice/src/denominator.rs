@@ -23,7 +23,7 @@ pub struct ArcBuffer<F> {
     /// Weights of blanks, *n x C*.
     blank: Vec<F>,
     /// Weights of labels, *n x C x V*.
-    lexical: Vec<F>,
+    label_arcs: Vec<F>,
 }
 
 impl<F: Real> ArcBuffer<F> {
@@ -31,14 +31,14 @@ impl<F: Real> ArcBuffer<F> {
     pub fn arcs_mut(&mut self, step: &FrameStep, frames: usize) -> ArcsMut<'_, F> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         kernels::ensure_len(&mut self.blank, frames * c, F::ZERO);
-        kernels::ensure_len(&mut self.lexical, frames * c * v, F::ZERO);
-        ArcsMut { blank: &mut self.blank[..frames * c], lexical: &mut self.lexical[..frames * c * v] }
+        kernels::ensure_len(&mut self.label_arcs, frames * c * v, F::ZERO);
+        ArcsMut { blank: &mut self.blank[..frames * c], labels: &mut self.label_arcs[..frames * c * v] }
     }
 
     /// Returns the arcs of `frames` frames.
     pub fn arcs(&self, step: &FrameStep, frames: usize) -> Arcs<'_, F> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
-        Arcs { blank: &self.blank[..frames * c], lexical: &self.lexical[..frames * c * v] }
+        Arcs { blank: &self.blank[..frames * c], labels: &self.label_arcs[..frames * c * v] }
     }
 }
 
@@ -90,7 +90,7 @@ struct SummedUtterance<'a, F> {
     /// Weights of the blanks of the wave, or their marginals.
     blank: &'a mut [F],
     /// Weights of the labels of the wave, or their marginals.
-    lexical: &'a mut [F],
+    label_arcs: &'a mut [F],
     /// Index of the utterance in the group.
     index: usize,
     /// Last frame with a wrong sum of posteriors, and the sum.
@@ -183,7 +183,7 @@ impl<F: Real> Denominator<F> {
 
     /// Memory of α, of arc weights, and of the scratch of utterances.
     pub fn allocated(&self) -> [ScratchReq; 3] {
-        let arcs = |buffer: &ArcBuffer<F>| buffer.blank.capacity() + buffer.lexical.capacity();
+        let arcs = |buffer: &ArcBuffer<F>| buffer.blank.capacity() + buffer.label_arcs.capacity();
         [
             ScratchReq::new::<F>(self.alpha.capacity() + self.offsets.capacity()),
             ScratchReq::new::<F>(self.buffers.iter().map(arcs).sum()),
@@ -286,7 +286,7 @@ impl<F: Real> Denominator<F> {
         run: impl Fn(&mut SummedUtterance<F>, FrameRange) + Sync,
     ) -> Option<(usize, usize, f64)> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
-        let (mut blank, mut lexical) = (arcs.blank, arcs.lexical);
+        let (mut blank, mut label_arcs) = (arcs.blank, arcs.labels);
         let (mut alpha, mut offsets) = (self.alpha.as_mut_slice(), self.offsets.as_mut_slice());
         let saves_alpha = self.saves_alpha;
         // Frames of α and offsets, and of the wave, before the current utterance.
@@ -310,7 +310,7 @@ impl<F: Real> Denominator<F> {
                 alpha: alpha.split_off_mut(..alpha_len(frame_count)).expect("each frame has α"),
                 offsets: offsets.split_off_mut(..frame_count).expect("each frame has an offset"),
                 blank: blank.split_off_mut(..frame_count * c).expect("each frame has arcs"),
-                lexical: lexical.split_off_mut(..frame_count * c * v).expect("each frame has arcs"),
+                label_arcs: label_arcs.split_off_mut(..frame_count * c * v).expect("each frame has arcs"),
                 index,
                 imprecise_frame: None,
             });
@@ -339,7 +339,7 @@ impl<F: Real> SummedUtterance<'_, F> {
         let mut next = vec![F::ZERO; c];
         for t in frames {
             let arcs =
-                Arcs { blank: &self.blank[t * c..][..c], lexical: &self.lexical[t * c * v..][..c * v] };
+                Arcs { blank: &self.blank[t * c..][..c], labels: &self.label_arcs[t * c * v..][..c * v] };
             if saves_alpha {
                 self.alpha[t * c..][..c].copy_from_slice(self.state_sums);
             }
@@ -353,10 +353,11 @@ impl<F: Real> SummedUtterance<'_, F> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let scale = F::from_f64(cotangent);
         for t in frames.rev() {
-            let (blank, lexical) = (&mut self.blank[t * c..][..c], &mut self.lexical[t * c * v..][..c * v]);
+            let (blank, label_arcs) =
+                (&mut self.blank[t * c..][..c], &mut self.label_arcs[t * c * v..][..c * v]);
             let sum = step.backward(
                 self.scratch,
-                ArcsMut { blank: &mut *blank, lexical: &mut *lexical },
+                ArcsMut { blank: &mut *blank, labels: &mut *label_arcs },
                 &self.alpha[t * c..][..c],
                 self.offsets[t],
                 self.state_sums,
@@ -365,7 +366,7 @@ impl<F: Real> SummedUtterance<'_, F> {
                 self.imprecise_frame = Some((t, sum));
             }
             if cotangent != 1.0 {
-                blank.iter_mut().chain(lexical).for_each(|g| *g *= scale);
+                blank.iter_mut().chain(label_arcs).for_each(|g| *g *= scale);
             }
         }
     }

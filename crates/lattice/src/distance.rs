@@ -107,9 +107,9 @@ fn fill_arcs<W>(
         for (index, blank) in arcs.blank.iter_mut().enumerate() {
             *blank = weight(t, FrameArc { alignment: index / states, context: index % states, label: 0 });
         }
-        for (index, lexical) in arcs.lexical.iter_mut().enumerate() {
+        for (index, label_arc) in arcs.labels.iter_mut().enumerate() {
             let (source, label) = (index / labels, index % labels + 1);
-            *lexical = weight(t, FrameArc { alignment: source / states, context: source % states, label });
+            *label_arc = weight(t, FrameArc { alignment: source / states, context: source % states, label });
         }
     }
 }
@@ -117,7 +117,7 @@ fn fill_arcs<W>(
 /// Weights of the arcs of a frame: one row for each alignment state, or one for all.
 struct FrameArcBuffer<S: Semiring> {
     blank: Vec<S::Weight>,
-    lexical: Vec<S::Weight>,
+    label_arcs: Vec<S::Weight>,
     /// Numbers of blank and label arcs of one row.
     row_sizes: [usize; 2],
 }
@@ -125,16 +125,16 @@ struct FrameArcBuffer<S: Semiring> {
 impl<S: Semiring> FrameArcBuffer<S> {
     fn new(context: &dyn Context, rows: usize) -> Self {
         let row_sizes = [context.states(), context.states() * context.vocabulary()];
-        let [blank, lexical] = row_sizes.map(|size| vec![S::ZERO; rows * size]);
-        Self { blank, lexical, row_sizes }
+        let [blank, label_arcs] = row_sizes.map(|size| vec![S::ZERO; rows * size]);
+        Self { blank, label_arcs, row_sizes }
     }
 
     fn arcs_mut(&mut self) -> ArcsMut<'_, S::Weight> {
-        ArcsMut { blank: &mut self.blank, lexical: &mut self.lexical }
+        ArcsMut { blank: &mut self.blank, labels: &mut self.label_arcs }
     }
 
     fn rows(&self) -> ArcRows<'_, S::Weight> {
-        ArcRows { arcs: Arcs { blank: &self.blank, lexical: &self.lexical }, row_sizes: self.row_sizes }
+        ArcRows { arcs: Arcs { blank: &self.blank, labels: &self.label_arcs }, row_sizes: self.row_sizes }
     }
 }
 
@@ -147,7 +147,7 @@ struct ArcRows<'a, W> {
 
 impl<'a, W> ArcRows<'a, W> {
     fn new(arcs: Arcs<'a, W>, alignment: AlignmentLattice, row_sizes: [usize; 2]) -> Result<Self> {
-        let lengths = [arcs.blank.len(), arcs.lexical.len()];
+        let lengths = [arcs.blank.len(), arcs.labels.len()];
         let all_rows = row_sizes.map(|size| size.saturating_mul(alignment.num_states()));
         if lengths == row_sizes || lengths == all_rows {
             return Ok(Self { arcs, row_sizes });
@@ -163,7 +163,7 @@ impl<'a, W> ArcRows<'a, W> {
         let row = if self.arcs.blank.len() == blank_count { 0 } else { alignment };
         (
             &self.arcs.blank[row * blank_count..][..blank_count],
-            &self.arcs.lexical[row * label_count..][..label_count],
+            &self.arcs.labels[row * label_count..][..label_count],
         )
     }
 }

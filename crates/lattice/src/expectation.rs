@@ -43,8 +43,8 @@ pub struct ExpectationGradient {
     pub mean: f64,
     /// Gradient of the weights of blank arcs, *N x C*.
     pub blank: Vec<f64>,
-    /// Gradient of the weights of lexical arcs, *N x C x V*.
-    pub lexical: Vec<f64>,
+    /// Gradient of the weights of label arcs, *N x C x V*.
+    pub labels: Vec<f64>,
 }
 
 /// Returns the cost function of alignment errors: 1 for an arc that differs from a reference.
@@ -59,12 +59,12 @@ pub struct ExpectationGradient {
 /// };
 /// let (context, alignment) = (FullNGram::new(1, 0)?, AlignmentLattice::FrameDependent);
 /// // Two frames, each with a blank or a label.
-/// let arcs = Arcs { blank: &[0.0; 2], lexical: &[0.0; 2] };
+/// let arcs = Arcs { blank: &[0.0; 2], labels: &[0.0; 2] };
 /// let cost = alignment_errors(alignment, &[1, 0]);
 /// let risk = expectation(&context, alignment, arcs, PathStatistic::Cost(&cost))?;
-/// assert!((risk.mean - 1.0).abs() < 1e-12 && (risk.lexical[0] + 0.25).abs() < 1e-12);
+/// assert!((risk.mean - 1.0).abs() < 1e-12 && (risk.labels[0] + 0.25).abs() < 1e-12);
 /// let entropy = expectation(&context, alignment, arcs, PathStatistic::Entropy)?;
-/// assert!((entropy.mean - 4f64.ln()).abs() < 1e-12 && entropy.lexical[0].abs() < 1e-12);
+/// assert!((entropy.mean - 4f64.ln()).abs() < 1e-12 && entropy.labels[0].abs() < 1e-12);
 /// # Ok::<(), lattice::Error>(())
 /// ```
 pub fn alignment_errors(alignment: AlignmentLattice, reference: &[u32]) -> impl Fn(usize, FrameArc) -> f64 {
@@ -94,25 +94,25 @@ pub fn expectation(
     let (blank_count, label_count) = (context.states(), context.states() * context.vocabulary());
     let frames = arcs.blank.len() / blank_count;
     expect_len("arcs.blank", frames * blank_count, arcs.blank.len())?;
-    expect_len("arcs.lexical", frames * label_count, arcs.lexical.len())?;
+    expect_len("arcs.lexical", frames * label_count, arcs.labels.len())?;
     let frame_arcs = |t: usize| Arcs {
         blank: &arcs.blank[t * blank_count..][..blank_count],
-        lexical: &arcs.lexical[t * label_count..][..label_count],
+        labels: &arcs.labels[t * label_count..][..label_count],
     };
     let copy_weights = |t: usize, out: ArcsMut<f64>| {
         out.blank.copy_from_slice(frame_arcs(t).blank);
-        out.lexical.copy_from_slice(frame_arcs(t).lexical);
+        out.labels.copy_from_slice(frame_arcs(t).labels);
     };
     let statistic_sums = StatisticSums { context, alignment, statistic };
     let distance = statistic_sums.forward(frames, copy_weights);
     let mean = statistic_sums.value(&distance.total, 0)?;
-    let (mut blank, mut lexical) = (vec![0.0; arcs.blank.len()], vec![0.0; arcs.lexical.len()]);
+    let (mut blank, mut label_arcs) = (vec![0.0; arcs.blank.len()], vec![0.0; arcs.labels.len()]);
     let mut backward = statistic_sums.backward(&distance);
     while let Some((t, gradient)) = backward.step(copy_weights) {
         blank[t * blank_count..][..blank_count].copy_from_slice(gradient.blank);
-        lexical[t * label_count..][..label_count].copy_from_slice(gradient.lexical);
+        label_arcs[t * label_count..][..label_count].copy_from_slice(gradient.labels);
     }
-    Ok(ExpectationGradient { log_sum: distance.total.log_prob, mean, blank, lexical })
+    Ok(ExpectationGradient { log_sum: distance.total.log_prob, mean, blank, labels: label_arcs })
 }
 
 impl<F: Real> RecognitionLattice<'_, F> {
@@ -189,14 +189,14 @@ impl<F: Real> RecognitionLattice<'_, F> {
 struct FrameArcs<'a, F: Real> {
     weights: Box<dyn BoundWeights<F> + 'a>,
     blank: Vec<F>,
-    lexical: Vec<F>,
+    label_arcs: Vec<F>,
 }
 
 impl<'a, F: Real> FrameArcs<'a, F> {
     fn new(lattice: &RecognitionLattice<'a, F>) -> Result<Self> {
         let (states, labels) = (lattice.context().states(), lattice.context().vocabulary());
         let weights = lattice.weight_fn().bind(&mut Vec::new())?;
-        Ok(Self { weights, blank: vec![F::ZERO; states], lexical: vec![F::ZERO; states * labels] })
+        Ok(Self { weights, blank: vec![F::ZERO; states], label_arcs: vec![F::ZERO; states * labels] })
     }
 
     /// Sets the frames of an utterance.
@@ -207,19 +207,19 @@ impl<'a, F: Real> FrameArcs<'a, F> {
 
     /// Computes the weights of a frame.
     fn compute(&mut self, t: usize, out: ArcsMut<f64>) {
-        self.weights.forward(&[t], ArcsMut { blank: &mut self.blank, lexical: &mut self.lexical });
+        self.weights.forward(&[t], ArcsMut { blank: &mut self.blank, labels: &mut self.label_arcs });
         out.blank.iter_mut().zip(&self.blank).for_each(|(out, w)| *out = w.to_f64());
-        out.lexical.iter_mut().zip(&self.lexical).for_each(|(out, w)| *out = w.to_f64());
+        out.labels.iter_mut().zip(&self.label_arcs).for_each(|(out, w)| *out = w.to_f64());
     }
 
     /// Adds `weight` times the gradient of a frame.
     fn add_gradient(&mut self, t: usize, gradient: Arcs<f64>, weight: f64) {
         self.blank.iter_mut().zip(gradient.blank).for_each(|(adjoint, g)| *adjoint = F::from_f64(weight * g));
-        self.lexical
+        self.label_arcs
             .iter_mut()
-            .zip(gradient.lexical)
+            .zip(gradient.labels)
             .for_each(|(adjoint, g)| *adjoint = F::from_f64(weight * g));
-        self.weights.backward(&[t], Arcs { blank: &self.blank, lexical: &self.lexical });
+        self.weights.backward(&[t], Arcs { blank: &self.blank, labels: &self.label_arcs });
     }
 }
 
@@ -260,11 +260,11 @@ impl StatisticSums<'_> {
             let (alignment, context) = (index / states, index % states);
             *out = value(weights.blank[context], FrameArc { alignment, context, label: 0 });
         }
-        for (index, out) in out.lexical.iter_mut().enumerate() {
+        for (index, out) in out.labels.iter_mut().enumerate() {
             let (state, label) = (index / labels, index % labels + 1);
             let (alignment, context) = (state / states, state % states);
             *out =
-                value(weights.lexical[context * labels + label - 1], FrameArc { alignment, context, label });
+                value(weights.labels[context * labels + label - 1], FrameArc { alignment, context, label });
         }
     }
 
@@ -274,10 +274,10 @@ impl StatisticSums<'_> {
         num_frames: usize,
         mut write_weights: impl FnMut(usize, ArcsMut<f64>),
     ) -> Distance<AverageWeight> {
-        let [mut blank, mut lexical] = self.arc_counts().map(|count| vec![0.0; count]);
+        let [mut blank, mut label_arcs] = self.arc_counts().map(|count| vec![0.0; count]);
         let fill = |t: usize, out: ArcsMut<AverageWeight>| {
-            write_weights(t, ArcsMut { blank: &mut blank, lexical: &mut lexical });
-            self.fill(t, Arcs { blank: &blank, lexical: &lexical }, out);
+            write_weights(t, ArcsMut { blank: &mut blank, labels: &mut label_arcs });
+            self.fill(t, Arcs { blank: &blank, labels: &label_arcs }, out);
         };
         distance::forward::<Average>(self.context, self.alignment, num_frames, self.rows(), fill)
     }
@@ -316,7 +316,7 @@ impl StatisticSums<'_> {
 
     /// Starts the gradients of the arc weights after the last frame.
     fn backward<'a>(&'a self, distance: &'a Distance<AverageWeight>) -> StatisticBackward<'a> {
-        let [blank, lexical] = self.arc_counts().map(|count| vec![0.0; count]);
+        let [blank, label_arcs] = self.arc_counts().map(|count| vec![0.0; count]);
         let steps = distance::DistanceBackward::new(self.context, self.alignment, self.rows());
         StatisticBackward {
             statistic_sums: self,
@@ -324,7 +324,7 @@ impl StatisticSums<'_> {
             remaining_frames: distance.alphas.len() / self.context.states(),
             steps,
             blank,
-            lexical,
+            label_arcs,
         }
     }
 }
@@ -337,7 +337,7 @@ struct StatisticBackward<'a> {
     remaining_frames: usize,
     steps: distance::DistanceBackward<'a, Average>,
     blank: Vec<f64>,
-    lexical: Vec<f64>,
+    label_arcs: Vec<f64>,
 }
 
 impl StatisticBackward<'_> {
@@ -347,15 +347,15 @@ impl StatisticBackward<'_> {
     fn step(&mut self, mut write_weights: impl FnMut(usize, ArcsMut<f64>)) -> Option<(usize, Arcs<'_, f64>)> {
         let t = self.remaining_frames.checked_sub(1)?;
         self.remaining_frames = t;
-        let Self { statistic_sums, distance, steps, blank, lexical, .. } = self;
+        let Self { statistic_sums, distance, steps, blank, label_arcs, .. } = self;
         let states = statistic_sums.context.states();
         let sums = steps.step(&distance.alphas[t * states..][..states], |out| {
-            write_weights(t, ArcsMut { blank, lexical });
-            statistic_sums.fill(t, Arcs { blank, lexical }, out);
+            write_weights(t, ArcsMut { blank, labels: label_arcs });
+            statistic_sums.fill(t, Arcs { blank, labels: label_arcs }, out);
         });
         sum_alignments(blank, &sums.blank, |mean| statistic_sums.derivative(mean, &distance.total));
-        sum_alignments(lexical, &sums.lexical, |mean| statistic_sums.derivative(mean, &distance.total));
-        Some((t, Arcs { blank, lexical }))
+        sum_alignments(label_arcs, &sums.labels, |mean| statistic_sums.derivative(mean, &distance.total));
+        Some((t, Arcs { blank, labels: label_arcs }))
     }
 }
 

@@ -70,7 +70,7 @@ impl<F: Real> LatticeSession<F> {
 /// Returns true if a weight is NaN; the string has `positions` positions.
 fn has_nan<F: Real>(arcs: Arcs<F>, positions: usize) -> bool {
     // No label follows the last position.
-    let labels = arcs.lexical.chunks_exact(positions).flat_map(|row| &row[..positions - 1]);
+    let labels = arcs.labels.chunks_exact(positions).flat_map(|row| &row[..positions - 1]);
     arcs.blank.iter().chain(labels).any(|w| w.to_f64().is_nan())
 }
 
@@ -90,7 +90,7 @@ fn align<F: Real>(alignment: AlignmentLattice, frames: usize, labels: &[u32], ar
     alpha[0] = 0.0;
     for (t, label_counts) in label_counts.chunks_exact_mut(positions).enumerate() {
         let b = |u: usize| arcs.blank[t * positions + u].to_f64();
-        let l = |u: usize| arcs.lexical[t * positions + u].to_f64();
+        let l = |u: usize| arcs.labels[t * positions + u].to_f64();
         (0..positions).for_each(|u| next[u] = alpha[u] + b(u));
         level.copy_from_slice(&alpha);
         for label_count in 1..=alignment.expansions().unwrap_or(1).min(labels.len()) {

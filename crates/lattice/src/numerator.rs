@@ -49,7 +49,8 @@ struct TranscriptStates {
 impl<F: Real> Numerator<F> {
     /// Memory of arc weights.
     pub fn allocated(&self) -> ScratchReq {
-        let lengths = self.arc_weights.iter().map(|(blank, lexical)| blank.capacity() + lexical.capacity());
+        let lengths =
+            self.arc_weights.iter().map(|(blank, label_arcs)| blank.capacity() + label_arcs.capacity());
         ScratchReq::new::<F>(lengths.sum())
     }
 
@@ -71,12 +72,12 @@ impl<F: Real> Numerator<F> {
         let transcripts = &self.transcripts;
         par_for(
             (items_mut(&mut results), items_mut(&mut self.arc_weights)),
-            |index, (result, (blank, lexical))| {
+            |index, (result, (blank, label_arcs))| {
                 if let Some(transcript) = &transcripts[index] {
                     let (frames, positions) = (group.frame_range(index).len(), transcript.states.len());
                     let lattice = TranscriptLattice { alignment, frames, positions };
                     let sites = frames * positions;
-                    *result = lattice.log_sum(&mut blank[..sites], &mut lexical[..sites], saves_marginals);
+                    *result = lattice.log_sum(&mut blank[..sites], &mut label_arcs[..sites], saves_marginals);
                 }
             },
         );
@@ -111,11 +112,11 @@ impl<F: Real> Numerator<F> {
             });
             let Some(transcript) = &self.transcripts[index] else { continue };
             let sites = group.frame_range(index).len() * transcript.states.len();
-            let (blank, lexical) = &mut self.arc_weights[index];
-            for buffer in [&mut *blank, &mut *lexical] {
+            let (blank, label_arcs) = &mut self.arc_weights[index];
+            for buffer in [&mut *blank, &mut *label_arcs] {
                 kernels::ensure_len(buffer, sites, F::ZERO);
             }
-            let arcs = ArcsMut { blank: &mut blank[..sites], lexical: &mut lexical[..sites] };
+            let arcs = ArcsMut { blank: &mut blank[..sites], labels: &mut label_arcs[..sites] };
             weights.forward_chain(group.frame_range(index).start, transcript.label_chain(), arcs)?;
         }
         Ok(())
@@ -127,8 +128,8 @@ impl<F: Real> Numerator<F> {
     pub fn labels_and_arcs(&self, group: &UtteranceGroup, index: usize) -> Option<(&[u32], Arcs<'_, F>)> {
         let transcript = self.transcripts[index].as_ref()?;
         let sites = group.frame_range(index).len() * transcript.states.len();
-        let (blank, lexical) = &self.arc_weights[index];
-        Some((&transcript.labels, Arcs { blank: &blank[..sites], lexical: &lexical[..sites] }))
+        let (blank, label_arcs) = &self.arc_weights[index];
+        Some((&transcript.labels, Arcs { blank: &blank[..sites], labels: &label_arcs[..sites] }))
     }
 
     /// Propagates the marginals, times `cotangents`, to parameters and frames.
@@ -144,14 +145,14 @@ impl<F: Real> Numerator<F> {
             if cotangent == 0.0 || sites == 0 {
                 continue;
             }
-            let (blank, lexical) = &mut self.arc_weights[index];
-            let (blank, lexical) = (&mut blank[..sites], &mut lexical[..sites]);
+            let (blank, label_arcs) = &mut self.arc_weights[index];
+            let (blank, label_arcs) = (&mut blank[..sites], &mut label_arcs[..sites]);
             let scale = F::from_f64(cotangent);
-            blank.iter_mut().chain(&mut *lexical).for_each(|marginal| *marginal *= scale);
+            blank.iter_mut().chain(&mut *label_arcs).for_each(|marginal| *marginal *= scale);
             weights.backward_chain(
                 group.frame_range(index).start,
                 transcript.label_chain(),
-                Arcs { blank, lexical },
+                Arcs { blank, labels: label_arcs },
             )?;
         }
         Ok(())
@@ -180,7 +181,7 @@ impl TranscriptLattice {
     fn log_sum<F: Real>(
         &self,
         blank: &mut [F],
-        lexical: &mut [F],
+        label_arcs: &mut [F],
         saves_marginals: bool,
     ) -> (f64, Option<(usize, f64)>) {
         let Self { frames, positions, .. } = *self;
@@ -192,7 +193,7 @@ impl TranscriptLattice {
             let (current, later) = alpha[t * positions..].split_at_mut(positions);
             let arcs = Arcs {
                 blank: &blank[t * positions..][..positions],
-                lexical: &lexical[t * positions..][..positions],
+                labels: &label_arcs[t * positions..][..positions],
             };
             self.forward(current, arcs, &mut later[..positions], &mut levels);
         }
@@ -206,11 +207,11 @@ impl TranscriptLattice {
         let mut imprecise_frame = None;
         for t in (0..frames).rev() {
             let blank = &mut blank[t * positions..][..positions];
-            let lexical = &mut lexical[t * positions..][..positions];
-            let arcs = ArcsMut { blank: &mut *blank, lexical: &mut *lexical };
+            let label_arcs = &mut label_arcs[t * positions..][..positions];
+            let arcs = ArcsMut { blank: &mut *blank, labels: &mut *label_arcs };
             self.backward(&alpha[t * positions..][..positions], arcs, &mut beta, &mut levels);
             // A path has one blank in each frame or, if a label ends the frame, exactly one arc.
-            let other_arcs: &[F] = if self.alignment.expansions().is_some() { &[] } else { lexical };
+            let other_arcs: &[F] = if self.alignment.expansions().is_some() { &[] } else { label_arcs };
             let frame_sum: f64 = blank.iter().chain(other_arcs).map(|marginal| marginal.to_f64()).sum();
             if log_sum.is_finite() && !POSTERIOR_SUM_RANGE.contains(&frame_sum) {
                 imprecise_frame = Some((t, frame_sum));
@@ -223,11 +224,11 @@ impl TranscriptLattice {
     fn forward<F: Real>(
         &self,
         alpha: &[f64],
-        Arcs { blank, lexical }: Arcs<F>,
+        Arcs { blank, labels: label_arcs }: Arcs<F>,
         next: &mut [f64],
         levels: &mut [f64],
     ) {
-        let [b, l] = [blank, lexical].map(|arcs| |u: usize| arcs[u].to_f64());
+        let [b, l] = [blank, label_arcs].map(|arcs| |u: usize| arcs[u].to_f64());
         match self.alignment.expansions() {
             None => {
                 next[0] = alpha[0] + b(0);
@@ -236,7 +237,7 @@ impl TranscriptLattice {
                 }
             }
             Some(labels) => {
-                self.write_levels(alpha, lexical, levels);
+                self.write_levels(alpha, label_arcs, levels);
                 next.fill(BLOCKED);
                 for level in levels.chunks_exact(alpha.len()).take(labels + 1) {
                     next.iter_mut().zip(level).for_each(|(next, &a)| *next = Log::plus(*next, a));
@@ -247,12 +248,12 @@ impl TranscriptLattice {
     }
 
     /// Writes `a_0 .. a_K`.
-    fn write_levels<F: Real>(&self, alpha: &[f64], lexical: &[F], levels: &mut [f64]) {
+    fn write_levels<F: Real>(&self, alpha: &[f64], label_arcs: &[F], levels: &mut [f64]) {
         levels[..alpha.len()].copy_from_slice(alpha);
         for i in 1..self.alignment.num_states() {
             let (level, next_level) = levels[(i - 1) * alpha.len()..].split_at_mut(alpha.len());
             next_level[0] = BLOCKED;
-            (1..alpha.len()).for_each(|u| next_level[u] = level[u - 1] + lexical[u - 1].to_f64());
+            (1..alpha.len()).for_each(|u| next_level[u] = level[u - 1] + label_arcs[u - 1].to_f64());
         }
     }
 
@@ -262,7 +263,7 @@ impl TranscriptLattice {
     fn backward<F: Real>(
         &self,
         alpha: &[f64],
-        ArcsMut { blank, lexical }: ArcsMut<F>,
+        ArcsMut { blank, labels: label_arcs }: ArcsMut<F>,
         beta: &mut [f64],
         levels: &mut [f64],
     ) {
@@ -273,18 +274,18 @@ impl TranscriptLattice {
                 for u in 0..=last_position {
                     let after_blank = blank[u].to_f64() + beta[u];
                     let after_label =
-                        if u < last_position { lexical[u].to_f64() + beta[u + 1] } else { BLOCKED };
+                        if u < last_position { label_arcs[u].to_f64() + beta[u + 1] } else { BLOCKED };
                     blank[u] = F::from_f64(exp(alpha[u] + after_blank));
-                    lexical[u] = F::from_f64(exp(alpha[u] + after_label));
+                    label_arcs[u] = F::from_f64(exp(alpha[u] + after_label));
                     beta[u] = Log::plus(after_blank, after_label);
                 }
             }
             Some(labels) => {
-                self.write_levels(alpha, lexical, levels);
+                self.write_levels(alpha, label_arcs, levels);
                 let after_blank: Vec<f64> =
                     beta.iter().zip(&*blank).map(|(beta, b)| beta + b.to_f64()).collect();
-                let label_weights: Vec<f64> = lexical.iter().map(|l| l.to_f64()).collect();
-                let (mut blank_sums, mut lexical_sums) =
+                let label_weights: Vec<f64> = label_arcs.iter().map(|l| l.to_f64()).collect();
+                let (mut blank_sums, mut label_sums) =
                     (vec![0.0; last_position + 1], vec![0.0; last_position + 1]);
                 for i in (0..=labels).rev() {
                     let level = &levels[i * alpha.len()..][..alpha.len()];
@@ -295,7 +296,7 @@ impl TranscriptLattice {
                         } else {
                             BLOCKED
                         };
-                        lexical_sums[u] += exp(level[u] + after_label);
+                        label_sums[u] += exp(level[u] + after_label);
                         // Position u + 1 is read before it is written, because it comes later.
                         beta[u] = Log::plus(after_blank[u], after_label);
                     }
@@ -304,7 +305,7 @@ impl TranscriptLattice {
                     out.iter_mut().zip(sums).for_each(|(out, sum)| *out = F::from_f64(sum));
                 };
                 write(blank, blank_sums);
-                write(lexical, lexical_sums);
+                write(label_arcs, label_sums);
             }
         }
     }

@@ -94,7 +94,7 @@ impl Positions {
 
     /// The position after a label; none without a label arc.
     pub fn after_label(&self, position: usize) -> Option<usize> {
-        self.alignment.lexical_next(position % self.per_frame()).map(|next| self.end_of_arc(position, next))
+        self.alignment.label_next(position % self.per_frame()).map(|next| self.end_of_arc(position, next))
     }
 
     /// The lattice state of a position and context state.
@@ -126,7 +126,7 @@ pub struct PathWalk<'a, F> {
 /// Arcs from one state: the blank, and each label.
 #[derive(Default)]
 pub struct StateArcs<F> {
-    lexical: Vec<F>,
+    label_arcs: Vec<F>,
     /// *1 + V*; -inf without an arc.
     pub weights: Vec<f64>,
     /// `weight + β` of the target.
@@ -163,13 +163,13 @@ impl<'a, F: Real> PathWalk<'a, F> {
     /// Computes the weights of the arcs from a state.
     pub fn arc_weights(&self, position: usize, state: usize, arcs: &mut StateArcs<F>) {
         let v = self.context.vocabulary();
-        arcs.lexical.resize(v, F::ZERO);
+        arcs.label_arcs.resize(v, F::ZERO);
         let frame = self.first_frame + self.positions.frame(position);
-        let blank = self.weights.forward_state(frame, state, &mut arcs.lexical);
+        let blank = self.weights.forward_state(frame, state, &mut arcs.label_arcs);
         arcs.weights.clear();
         arcs.weights.push(blank.to_f64());
         match self.positions.after_label(position) {
-            Some(_) => arcs.weights.extend(arcs.lexical.iter().map(|weight| weight.to_f64())),
+            Some(_) => arcs.weights.extend(arcs.label_arcs.iter().map(|weight| weight.to_f64())),
             None => arcs.weights.resize(1 + v, f64::NEG_INFINITY),
         }
     }
@@ -193,14 +193,14 @@ impl<'a, F: Real> PathWalk<'a, F> {
     pub fn label_weights(&self, state: usize, label: u32) -> Result<Vec<f64>> {
         let frames = self.positions.frames;
         let states = [state, self.context.next_state(state, label as usize)];
-        let (mut blank, mut lexical) = (vec![F::ZERO; 2 * frames], vec![F::ZERO; 2 * frames]);
-        let arcs = ArcsMut { blank: &mut blank, lexical: &mut lexical };
+        let (mut blank, mut label_arcs) = (vec![F::ZERO; 2 * frames], vec![F::ZERO; 2 * frames]);
+        let arcs = ArcsMut { blank: &mut blank, labels: &mut label_arcs };
         self.weights.forward_chain(
             self.first_frame,
             LabelChain { states: &states, labels: &[label] },
             arcs,
         )?;
-        Ok(lexical.iter().step_by(2).map(|weight| weight.to_f64()).collect())
+        Ok(label_arcs.iter().step_by(2).map(|weight| weight.to_f64()).collect())
     }
 
     /// Returns position and context state after an arc, which must exist.
@@ -278,7 +278,7 @@ impl<F: Real> LatticeSession<F> {
                     let wave_row = first_rows[index] + t;
                     let arcs = Arcs {
                         blank: &arcs.blank[wave_row * c..][..c],
-                        lexical: &arcs.lexical[wave_row * c * v..][..c * v],
+                        labels: &arcs.labels[wave_row * c * v..][..c * v],
                     };
                     potentials.backward(step, merge, wave_index * group.window + t, arcs);
                 }
@@ -305,7 +305,7 @@ impl Potentials {
         step: &FrameStep,
         merge: Merge,
         frame: usize,
-        Arcs { blank, lexical }: Arcs<F>,
+        Arcs { blank, labels: label_arcs }: Arcs<F>,
     ) {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let per_frame = self.positions.per_frame();
@@ -314,13 +314,13 @@ impl Potentials {
             let potentials = |next: usize| &later[(next - position - 1) * c..][..c];
             let blank_targets = potentials(self.positions.after_blank(position));
             let label_targets = self.positions.after_label(position).map(potentials);
-            let rows = earlier[position * c..].iter_mut().zip(blank.iter().zip(lexical.chunks_exact(v)));
-            for (state, (beta, (blank, lexical))) in rows.enumerate() {
+            let rows = earlier[position * c..].iter_mut().zip(blank.iter().zip(label_arcs.chunks_exact(v)));
+            for (state, (beta, (blank, label_arcs))) in rows.enumerate() {
                 let terms = &mut self.terms[..1 + label_targets.map_or(0, |_| v)];
                 terms[0] = blank.to_f64() + blank_targets[state];
                 if let Some(label_targets) = label_targets {
                     let targets = step.context().next_states(state);
-                    for (label, (term, w)) in (1..).zip(terms[1..].iter_mut().zip(lexical)) {
+                    for (label, (term, w)) in (1..).zip(terms[1..].iter_mut().zip(label_arcs)) {
                         *term = w.to_f64() + label_targets[targets.state(label)];
                     }
                 }

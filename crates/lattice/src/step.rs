@@ -51,7 +51,7 @@ pub struct StepScratch<F> {
     /// Sums of each state, *C*.
     sums: Vec<F>,
     /// Marginals summed over alignment states, *C x V*.
-    lexical: Vec<F>,
+    label_arcs: Vec<F>,
     /// Marginals of blanks in one alignment state, *C*.
     blank: Vec<F>,
 }
@@ -59,8 +59,8 @@ pub struct StepScratch<F> {
 impl<F: Real> StepScratch<F> {
     /// Allocated memory.
     pub fn allocated(&self) -> ScratchReq {
-        let Self { levels, shifts, max, sums, lexical, blank } = self;
-        let buffers = [levels, shifts, max, sums, lexical, blank];
+        let Self { levels, shifts, max, sums, label_arcs, blank } = self;
+        let buffers = [levels, shifts, max, sums, label_arcs, blank];
         ScratchReq::new::<F>(buffers.map(Vec::capacity).iter().sum())
     }
 
@@ -145,7 +145,7 @@ impl<'a> FrameStep<'a> {
     pub fn forward<F: Real>(
         &self,
         scratch: &mut StepScratch<F>,
-        Arcs { blank, lexical }: Arcs<F>,
+        Arcs { blank, labels: label_arcs }: Arcs<F>,
         alpha: &[F],
         next: &mut [F],
     ) -> F {
@@ -155,12 +155,12 @@ impl<'a> FrameStep<'a> {
                 next.iter_mut().zip(alpha.iter().zip(blank)).for_each(|(n, (&a, &b))| *n = a + b);
                 let max = resize(&mut scratch.max, next.len());
                 max.copy_from_slice(next);
-                self.targets.scatter_max(lexical, alpha, max);
-                self.log_add_arcs(lexical, alpha, max, next);
+                self.targets.scatter_max(label_arcs, alpha, max);
+                self.log_add_arcs(label_arcs, alpha, max, next);
             }
             Some(labels) => {
                 // Log-sum over all levels, and then the blanks.
-                self.write_levels(scratch, lexical, alpha);
+                self.write_levels(scratch, label_arcs, alpha);
                 let StepScratch { levels, max, sums, .. } = scratch;
                 let levels = &levels[..labels * alpha.len()];
                 let rows = || std::iter::once(alpha).chain(levels.chunks_exact(alpha.len()));
@@ -185,17 +185,17 @@ impl<'a> FrameStep<'a> {
     }
 
     /// Computes `next = log(exp next + Σ exp(shifts + l))`; `max` is the largest of all terms.
-    fn log_add_arcs<F: Real>(&self, lexical: &[F], shifts: &[F], max: &mut [F], next: &mut [F]) {
+    fn log_add_arcs<F: Real>(&self, label_arcs: &[F], shifts: &[F], max: &mut [F], next: &mut [F]) {
         replace_neg_infinity(max);
         next.iter_mut().zip(&*max).for_each(|(n, &m)| *n = *n - m);
         exp(next);
-        self.targets.scatter_exp_sum(lexical, shifts, max, next);
+        self.targets.scatter_exp_sum(label_arcs, shifts, max, next);
         ln(next);
         kernels::add(next, max);
     }
 
     /// Writes `a_1 .. a_K`.
-    fn write_levels<F: Real>(&self, scratch: &mut StepScratch<F>, lexical: &[F], alpha: &[F]) {
+    fn write_levels<F: Real>(&self, scratch: &mut StepScratch<F>, label_arcs: &[F], alpha: &[F]) {
         let labels = self.alignment.expansions().unwrap_or(0);
         let StepScratch { levels, max, .. } = scratch;
         let levels = resize(levels, labels * alpha.len());
@@ -206,8 +206,8 @@ impl<'a> FrameStep<'a> {
             let max = resize(max, alpha.len());
             max.fill(F::NEG_INFINITY);
             next_level.fill(F::NEG_INFINITY);
-            self.targets.scatter_max(lexical, level, max);
-            self.log_add_arcs(lexical, level, max, next_level);
+            self.targets.scatter_max(label_arcs, level, max);
+            self.log_add_arcs(label_arcs, level, max, next_level);
         }
     }
 
@@ -218,7 +218,7 @@ impl<'a> FrameStep<'a> {
     pub fn backward<F: Real>(
         &self,
         scratch: &mut StepScratch<F>,
-        ArcsMut { blank, lexical }: ArcsMut<F>,
+        ArcsMut { blank, labels: label_arcs }: ArcsMut<F>,
         alpha: &[F],
         offset: F,
         beta: &mut [F],
@@ -229,17 +229,17 @@ impl<'a> FrameStep<'a> {
             shifts.iter_mut().zip(alpha).for_each(|(s, &a)| *s = a - offset);
             blank.iter_mut().zip(shifts.iter().zip(&*beta)).for_each(|(b, (&s, &beta))| *b = *b + s + beta);
             exp(blank);
-            self.targets.gather_exp(lexical, shifts, beta, sums);
+            self.targets.gather_exp(label_arcs, shifts, beta, sums);
             kernels::add(sums, blank);
             return finish_beta(sums, alpha, beta);
         };
         // Levels of α, and buffers.
-        self.write_levels(scratch, lexical, alpha);
+        self.write_levels(scratch, label_arcs, alpha);
         let StepScratch {
             levels,
             shifts,
             sums,
-            lexical: arc_marginals,
+            label_arcs: arc_marginals,
             blank: blank_marginals,
             max: ends,
             ..
@@ -250,7 +250,7 @@ impl<'a> FrameStep<'a> {
         let ends = resize(ends, alpha.len());
         ends.iter_mut().zip(blank.iter().zip(&*beta)).for_each(|(e, (&b, &beta))| *e = b + beta - offset);
         let has_several_labels = labels > 1;
-        let arcs = if has_several_labels { lexical.len() } else { 0 };
+        let arcs = if has_several_labels { label_arcs.len() } else { 0 };
         let (arcs, marginal_sums) = resize(arc_marginals, 2 * arcs).split_at_mut(arcs);
         marginal_sums.fill(F::ZERO);
         let blank_marginals = resize(blank_marginals, alpha.len());
@@ -268,11 +268,11 @@ impl<'a> FrameStep<'a> {
                 // `β` inside the frame already has the offset subtracted.
                 shifts.copy_from_slice(a);
                 if has_several_labels {
-                    arcs.copy_from_slice(lexical);
+                    arcs.copy_from_slice(label_arcs);
                     self.targets.gather_exp(arcs, shifts, beta, sums);
                     kernels::add(marginal_sums, arcs);
                 } else {
-                    self.targets.gather_exp(lexical, shifts, beta, sums);
+                    self.targets.gather_exp(label_arcs, shifts, beta, sums);
                 }
             }
             kernels::add(sums, blank_marginals);
@@ -282,16 +282,16 @@ impl<'a> FrameStep<'a> {
             }
         }
         match labels {
-            0 => lexical.fill(F::ZERO),
+            0 => label_arcs.fill(F::ZERO),
             1 => {}
-            _ => lexical.copy_from_slice(marginal_sums),
+            _ => label_arcs.copy_from_slice(marginal_sums),
         }
         // Every path has one blank in the frame. A common error of all arcs of a frame would
         // accumulate over frames.
         let blanks: f64 = blank.iter().map(|x| x.to_f64()).sum();
         if blanks > 0.0 {
             let scale = F::from_f64(1.0 / blanks);
-            blank.iter_mut().chain(lexical).for_each(|x| *x *= scale);
+            blank.iter_mut().chain(label_arcs).for_each(|x| *x *= scale);
         }
         total
     }
@@ -302,13 +302,13 @@ impl<'a> FrameStep<'a> {
     pub fn viterbi<F: Real>(
         &self,
         scratch: &mut StepScratch<F>,
-        Arcs { blank, lexical }: Arcs<F>,
+        Arcs { blank, labels: label_arcs }: Arcs<F>,
         alpha: &[F],
         next: &mut [F],
         FrameBackpointers { best_arcs, label_counts }: FrameBackpointers,
     ) -> F {
         let has_nan = |arcs: &[F]| arcs.iter().any(|w| w.to_f64().is_nan());
-        if self.may_be_nan && (has_nan(blank) || has_nan(lexical)) {
+        if self.may_be_nan && (has_nan(blank) || has_nan(label_arcs)) {
             // Comparisons would ignore NaN.
             return F::from_f64(f64::NAN);
         }
@@ -317,7 +317,7 @@ impl<'a> FrameStep<'a> {
             None => {
                 next.iter_mut().zip(alpha.iter().zip(blank)).for_each(|(n, (&a, &b))| *n = a + b);
                 best_arcs.fill(0);
-                self.targets.scatter_argmax(lexical, alpha, next, best_arcs);
+                self.targets.scatter_argmax(label_arcs, alpha, next, best_arcs);
             }
             Some(labels) => {
                 let levels = resize(&mut scratch.levels, labels * state_count);
@@ -333,7 +333,7 @@ impl<'a> FrameStep<'a> {
                     );
                     next_level.fill(F::NEG_INFINITY);
                     self.targets.scatter_argmax(
-                        lexical,
+                        label_arcs,
                         a,
                         next_level,
                         &mut best_arcs[i * state_count..][..state_count],
@@ -395,7 +395,7 @@ mod tests {
     fn best_paths_do_not_hide_nan_of_unchecked_weights() {
         let context = FullNGram::new(2, 1).unwrap();
         let (mut alpha, mut next) = ([0.0f32; 3], [0.0; 3]);
-        for (blank, lexical) in
+        for (blank, label_arcs) in
             [([f32::NAN, 0.0, 0.0], [0.0; 6]), ([0.0; 3], [0.0, 0.0, 0.0, f32::NAN, 0.0, 0.0])]
         {
             let checked = FrameStep::new(&context, AlignmentLattice::FrameDependent);
@@ -406,7 +406,7 @@ mod tests {
                 let pointers = FrameBackpointers { best_arcs: &mut [0; 3], label_counts: &mut [] };
                 let offset = step.viterbi(
                     &mut StepScratch::default(),
-                    Arcs { blank: &blank, lexical: &lexical },
+                    Arcs { blank: &blank, labels: &label_arcs },
                     &alpha,
                     &mut next,
                     pointers,

@@ -1,7 +1,7 @@
 //! Golden test of lattices: path sums and marginals from stored arc weights.
 //!
-//! The slow functions of `lattice::distance` follow the definition. A lexical arc emits a label.
-//! C: context states, V: labels.
+//! The slow functions of `lattice::distance` follow the definition. The files call label arcs
+//! *lexical*. C: context states, V: labels.
 use lattice::distance::{FrameArc, arc_sums, distance, string_distance};
 use lattice::{Context, Labels};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
@@ -11,10 +11,10 @@ use super::check::{LatticeCheck, Quantity};
 use super::inputs::LatticeInputs;
 use crate::error::RunError;
 
-/// Arc weights of blanks `[B.., T, C]` and of labels `[B.., T, C, V]` (`lexical`).
+/// Arc weights of blanks `[B.., T, C]` and of labels `[B.., T, C, V]`.
 pub struct ArcWeights {
     pub blank: Vec<f64>,
-    pub lexical: Vec<f64>,
+    pub label_arcs: Vec<f64>,
 }
 
 impl ArcWeights {
@@ -39,7 +39,7 @@ impl ArcWeights {
         let state_index = frame_index * inputs.context.states() + arc.context;
         match arc.label {
             0 => self.blank[state_index],
-            label => self.lexical[state_index * inputs.context.vocabulary() + label - 1],
+            label => self.label_arcs[state_index * inputs.context.vocabulary() + label - 1],
         }
     }
 
@@ -92,19 +92,19 @@ impl ArcWeights {
         let (frames, padded_frames) = (inputs.frames()?, inputs.padded_frames());
         let frame_size = alignment.num_states() * context.states();
         let size = frames.utterances() * padded_frames * frame_size;
-        let (mut blank, mut lexical) = (vec![0.0; size], vec![0.0; size * context.vocabulary()]);
+        let (mut blank, mut label_arcs) = (vec![0.0; size], vec![0.0; size * context.vocabulary()]);
         for b in 0..frames.utterances() {
             let weight = |t: usize, arc: FrameArc| self.weight(inputs, b * padded_frames + t, arc);
             let total = distance::<Log>(context, alignment, frames.length(b), weight).total;
             arc_sums::<Log>(context, alignment, frames.length(b), weight, |t, sums| {
-                let (blank_marginals, lexical_marginals) = sums.marginals(total);
+                let (blank_marginals, label_marginals) = sums.marginals(total);
                 let offset = (b * padded_frames + t) * frame_size;
                 blank[offset..][..blank_marginals.len()].copy_from_slice(&blank_marginals);
-                lexical[offset * context.vocabulary()..][..lexical_marginals.len()]
-                    .copy_from_slice(&lexical_marginals);
+                label_arcs[offset * context.vocabulary()..][..label_marginals.len()]
+                    .copy_from_slice(&label_marginals);
             });
         }
         check.compare(Quantity::Gradient, "out/blank_marginals_by_state", &blank)?;
-        Ok(check.compare(Quantity::Gradient, "out/lexical_marginals_by_state", &lexical)?)
+        Ok(check.compare(Quantity::Gradient, "out/lexical_marginals_by_state", &label_arcs)?)
     }
 }

@@ -142,10 +142,10 @@ impl<'a, F: Element> LatticeInputs<'a, F> {
             project_context: weight("project_context_embeddings/kernel")?,
             project_frame: weight("project_frame/kernel")?,
             joint_bias: weight("joint_bias")?,
-            blank: weight("Dense_0/kernel")?,
+            blank_kernel: weight("Dense_0/kernel")?,
             blank_bias: weight("Dense_0/bias")?,
-            lexical: weight("Dense_1/kernel")?,
-            lexical_bias: weight("Dense_1/bias")?,
+            label_kernel: weight("Dense_1/kernel")?,
+            label_bias: weight("Dense_1/bias")?,
         })
     }
 }

@@ -1,8 +1,8 @@
 //! Golden test of best paths (Viterbi) and alignments of recognition lattices.
 //!
 //! The gradient of a best path's weight is 1 for each of its arcs and 0 elsewhere; the tests
-//! compute it from such indicators. A lexical arc emits a label. A: alignment states, C: context
-//! states, V: labels.
+//! compute it from such indicators. The files call label arcs *lexical*. A: alignment states, C:
+//! context states, V: labels.
 use lattice::{Arcs, Context, LatticePath, LatticeSession, RecognitionLattice};
 use rnnt_loss::Element;
 
@@ -40,7 +40,7 @@ pub fn compare_paths<F: Element>(
     check.compare_integers("out/shortest_path_num_labels", paths.iter().map(|path| path.labels().len()))?;
     let arcs = ArcIndicators::new(&paths, &inputs.context, inputs.padded_frames());
     check.compare(Quantity::Exact, "out/viterbi_blank_marginals_by_state", &arcs.blank)?;
-    check.compare(Quantity::Exact, "out/viterbi_lexical_marginals_by_state", &arcs.lexical)?;
+    check.compare(Quantity::Exact, "out/viterbi_lexical_marginals_by_state", &arcs.label_arcs)?;
     let (name, gradient) = arcs.backward(inputs, lattice)?;
     check.compare(Quantity::Gradient, &format!("out/grad_denom_tropical/{name}"), &gradient)?;
 
@@ -67,7 +67,7 @@ struct ArcIndicators {
     /// Blank arcs `[B.., T, A, C]`.
     blank: Vec<f64>,
     /// Lexical arcs `[B.., T, A, C, V]`.
-    lexical: Vec<f64>,
+    label_arcs: Vec<f64>,
     alignment_states: usize,
     context_states: usize,
     vocabulary: usize,
@@ -79,7 +79,7 @@ impl ArcIndicators {
         let alignment_states = paths.first().map_or(1, |path| path.per_frame);
         let (context_states, vocabulary) = (context.states(), context.vocabulary());
         let size = paths.len() * padded_frames * alignment_states * context_states;
-        let (mut blank, mut lexical) = (vec![0.0; size], vec![0.0; size * vocabulary]);
+        let (mut blank, mut label_arcs) = (vec![0.0; size], vec![0.0; size * vocabulary]);
         for (b, path) in paths.iter().enumerate().filter(|(_, path)| path.weight > f64::NEG_INFINITY) {
             for (t, arcs) in path.arcs(context).iter().enumerate() {
                 for arc in arcs {
@@ -88,12 +88,12 @@ impl ArcIndicators {
                         + arc.context;
                     match arc.label {
                         0 => blank[state_index] = 1.0,
-                        label => lexical[state_index * vocabulary + label - 1] = 1.0,
+                        label => label_arcs[state_index * vocabulary + label - 1] = 1.0,
                     }
                 }
             }
         }
-        Self { blank, lexical, alignment_states, context_states, vocabulary }
+        Self { blank, label_arcs, alignment_states, context_states, vocabulary }
     }
 
     /// Returns the name and gradient of the path weights times the cotangents.
@@ -117,11 +117,11 @@ impl ArcIndicators {
             sums
         };
         let blank = sum_alignment_states(&self.blank, self.context_states);
-        let lexical = sum_alignment_states(&self.lexical, self.context_states * self.vocabulary);
+        let label_arcs = sum_alignment_states(&self.label_arcs, self.context_states * self.vocabulary);
         let mut weights = lattice.weight_fn().bind(&mut Vec::new())?;
         weights.set_frames(inputs.padded_frame_values(), &inputs.utterance_of_frames())?;
         let frames: Vec<usize> = (0..frame_count).collect();
-        weights.backward(&frames, Arcs { blank: &blank, lexical: &lexical });
+        weights.backward(&frames, Arcs { blank: &blank, labels: &label_arcs });
         let frame_gradient = to_f64(&weights.frame_gradient(inputs.padded_frame_values()));
         let table = weights.finish().remove("table");
         Ok(table.map_or(("frames", frame_gradient), |table| ("table", to_f64(&table))))

@@ -1,7 +1,7 @@
 //! Golden test of one frame of the lattice recursion, in f64.
 //!
-//! A lexical arc emits a label. Unlike in a whole lattice, the arc weights differ per alignment
-//! state: the number of labels already emitted on the frame.
+//! The files call label arcs *lexical*. Unlike in a whole lattice, the arc weights differ per
+//! alignment state: the number of labels already emitted on the frame.
 use lattice::distance::{arc_sums_step, forward_step, string_forward_step};
 use lattice::{AlignmentLattice, ArcEnd, Arcs, FullNGram};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
@@ -35,9 +35,9 @@ pub fn compare_steps<F: Element>(check: &mut LatticeCheck) -> Result<(), RunErro
         };
         let alignment_states = || alignment.topological_visit();
         let blank: Vec<f64> = alignment_states().map(|a| end_code(Some(alignment.blank_next(a)))).collect();
-        let lexical: Vec<f64> = alignment_states().map(|a| end_code(alignment.lexical_next(a))).collect();
+        let label_ends: Vec<f64> = alignment_states().map(|a| end_code(alignment.label_next(a))).collect();
         check.compare(Quantity::Exact, &format!("{key}/blank_next"), &blank)?;
-        check.compare(Quantity::Exact, &format!("{key}/lexical_next"), &lexical)?;
+        check.compare(Quantity::Exact, &format!("{key}/lexical_next"), &label_ends)?;
         compare_forward::<F, Probability>(check, &key, "real", &context, alignment)?;
         compare_forward::<F, Log>(check, &key, "log", &context, alignment)?;
         compare_forward::<F, Tropical>(check, &key, "tropical", &context, alignment)?;
@@ -74,11 +74,11 @@ fn compare_forward<F: Element, S: Semiring<Weight = f64>>(
         let [_, width] = check.file.shape(&name("alpha"))?;
         let mut alphas = Vec::new();
         for (b, alpha) in check.file.rows(&name("alpha"), width)?.enumerate() {
-            let (blank, lexical) = (
+            let (blank, label_arcs) = (
                 utterance_values(check.file, &name("blank"), b)?,
                 utterance_values(check.file, &name("lexical"), b)?,
             );
-            let arcs = Arcs { blank: &blank[..], lexical: &lexical };
+            let arcs = Arcs { blank: &blank[..], labels: &label_arcs };
             alphas.extend(if prefix.is_empty() {
                 forward_step::<S>(context, alignment, arcs, alpha)?
             } else {
@@ -104,13 +104,13 @@ fn compare_backward<F: Element>(
     };
     // β and marginals of each utterance.
     let totals = &check.file.get(&name("log_z"))?.values;
-    let (mut betas, mut blank_marginals, mut lexical_marginals) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut betas, mut blank_marginals, mut label_marginals) = (Vec::new(), Vec::new(), Vec::new());
     for (b, &total) in totals.iter().enumerate() {
-        let (blank, lexical) = (
+        let (blank, label_arcs) = (
             utterance_values(check.file, &name("blank"), b)?,
             utterance_values(check.file, &name("lexical"), b)?,
         );
-        let arcs = Arcs { blank: &blank[..], lexical: &lexical };
+        let arcs = Arcs { blank: &blank[..], labels: &label_arcs };
         let sums = arc_sums_step::<Log>(
             context,
             alignment,
@@ -118,10 +118,10 @@ fn compare_backward<F: Element>(
             utterance_row("alpha", b)?,
             utterance_row("beta", b)?,
         )?;
-        let (blank, lexical) = sums.marginals(total);
+        let (blank, label_arcs) = sums.marginals(total);
         betas.extend(sums.beta);
         blank_marginals.push(blank);
-        lexical_marginals.push(lexical);
+        label_marginals.push(label_arcs);
     }
     // The alignment state is the first axis in the file.
     let transpose = |rows: &[Vec<f64>]| {
@@ -133,9 +133,5 @@ fn compare_backward<F: Element>(
     };
     check.compare(Quantity::Value, &name("backward_next_beta"), &round_to_type::<F>(betas))?;
     check.compare(Quantity::Gradient, &name("backward_blank_marginal"), &transpose(&blank_marginals))?;
-    Ok(check.compare(
-        Quantity::Gradient,
-        &name("backward_lexical_marginal"),
-        &transpose(&lexical_marginals),
-    )?)
+    Ok(check.compare(Quantity::Gradient, &name("backward_lexical_marginal"), &transpose(&label_marginals))?)
 }

@@ -1,7 +1,7 @@
 //! Golden test of lattices: arc weights, log-sums over paths with gradients, marginals.
 //!
-//! A lexical arc emits a label. The sums are those of a session; `arc_weights` checks the slow
-//! reference functions.
+//! The files call label arcs *lexical*. The sums are those of a session; `arc_weights` checks the
+//! slow reference functions.
 use lattice::{Frames, LatticeOutput, LatticeSession, Options, PathSum, RecognitionLattice};
 use rnnt_loss::Element;
 
@@ -20,29 +20,29 @@ pub fn compare_arc_weights<F: Element>(
     let num_frames = inputs.num_frames.len() * inputs.padded_frames();
     let mut weights = lattice.weight_fn().bind(&mut Vec::new())?;
     weights.set_frames(inputs.padded_frame_values(), &inputs.utterance_of_frames())?;
-    let (mut blank, mut lexical) =
+    let (mut blank, mut label_arcs) =
         (vec![F::ZERO; num_frames * states], vec![F::ZERO; num_frames * states * vocabulary]);
     let frames: Vec<usize> = (0..num_frames).collect();
-    weights.forward(&frames, lattice::ArcsMut { blank: &mut blank, lexical: &mut lexical });
-    let (blank_name, lexical_name) = ("out/blank_weights", "out/lexical_weights");
-    let stored = [&check.file.get(blank_name)?.values[..], &check.file.get(lexical_name)?.values].concat();
+    weights.forward(&frames, lattice::ArcsMut { blank: &mut blank, labels: &mut label_arcs });
+    let (blank_name, label_name) = ("out/blank_weights", "out/lexical_weights");
+    let stored = [&check.file.get(blank_name)?.values[..], &check.file.get(label_name)?.values].concat();
     check.set_scale(&stored, inputs.padded_frames());
     check.compare_values(blank_name, &blank)?;
-    check.compare_values(lexical_name, &lexical)?;
+    check.compare_values(label_name, &label_arcs)?;
     // Compute the same weights one state at a time.
-    let (mut state_blank, mut state_lexical) =
+    let (mut state_blank, mut state_label_arcs) =
         (vec![F::ZERO; num_frames * states], vec![F::ZERO; num_frames * states * vocabulary]);
-    for (state_index, (blank, lexical)) in
-        state_blank.iter_mut().zip(state_lexical.chunks_exact_mut(vocabulary)).enumerate()
+    for (state_index, (blank, label_arcs)) in
+        state_blank.iter_mut().zip(state_label_arcs.chunks_exact_mut(vocabulary)).enumerate()
     {
-        *blank = weights.forward_state(state_index / states, state_index % states, lexical);
+        *blank = weights.forward_state(state_index / states, state_index % states, label_arcs);
     }
     check.compare_values(blank_name, &state_blank)?;
-    check.compare_values(lexical_name, &state_lexical)?;
+    check.compare_values(label_name, &state_label_arcs)?;
     if check.file.find("out/context_embeddings_cache").is_some() {
         check.compare_values("out/context_embeddings_cache", &inputs.joint()?.context_embeddings()?)?;
     }
-    Ok(ArcWeights { blank: to_f64(&blank), lexical: to_f64(&lexical) })
+    Ok(ArcWeights { blank: to_f64(&blank), label_arcs: to_f64(&label_arcs) })
 }
 
 /// Compares all sums in the log semiring, with all memory budgets.
@@ -110,7 +110,7 @@ fn compare_marginals<F: Element>(
     lattice: &RecognitionLattice<F>,
     frames: &Frames<F>,
 ) -> Result<(), RunError> {
-    let (blank, lexical) = session.marginals(lattice, frames)?;
+    let (blank, label_arcs) = session.marginals(lattice, frames)?;
     check.compare_gradient("out/blank_marginals", &blank)?;
-    Ok(check.compare_gradient("out/lexical_marginals", &lexical)?)
+    Ok(check.compare_gradient("out/lexical_marginals", &label_arcs)?)
 }

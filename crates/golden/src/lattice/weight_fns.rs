@@ -43,11 +43,11 @@ fn all_arc_weights<F: Element>(
     states: usize,
     vocabulary: usize,
 ) -> (Vec<F>, Vec<F>) {
-    let (mut blank, mut lexical) =
+    let (mut blank, mut label_arcs) =
         (vec![F::ZERO; frames * states], vec![F::ZERO; frames * states * vocabulary]);
     let indices: Vec<usize> = (0..frames).collect();
-    weights.forward(&indices, ArcsMut { blank: &mut blank, lexical: &mut lexical });
-    (blank, lexical)
+    weights.forward(&indices, ArcsMut { blank: &mut blank, labels: &mut label_arcs });
+    (blank, label_arcs)
 }
 
 /// Propagates the cotangents of the first frames backward.
@@ -68,10 +68,10 @@ fn backpropagate_cotangents<F: Element>(
         }
         Ok(values)
     };
-    let (blank, lexical) =
+    let (blank, label_arcs) =
         (values("blank", frames * states)?, values("lexical", frames * states * vocabulary)?);
     let indices: Vec<usize> = (0..frames).collect();
-    weights.backward(&indices, Arcs { blank: &blank, lexical: &lexical });
+    weights.backward(&indices, Arcs { blank: &blank, labels: &label_arcs });
     Ok(())
 }
 
@@ -91,7 +91,7 @@ fn compare_joint<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     ];
     let parameters =
         names.iter().map(|name| tensor(&format!("params/{name}"))).collect::<Result<Vec<_>, _>>()?;
-    let [context, frame, bias, blank, blank_bias, lexical, lexical_bias] = &parameters[..] else {
+    let [context, frame, bias, blank_kernel, blank_bias, label_kernel, label_bias] = &parameters[..] else {
         unreachable!("one tensor per name");
     };
     let [frames, states, vocabulary] = file.shape("joint/lexical")?;
@@ -102,10 +102,10 @@ fn compare_joint<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
         project_context: context,
         project_frame: frame,
         joint_bias: bias,
-        blank,
+        blank_kernel,
         blank_bias,
-        lexical,
-        lexical_bias,
+        label_kernel,
+        label_bias,
     };
     // Weights of all arcs, and of the arcs of one state per frame.
     let mut weights = joint.bind(&mut Vec::new())?;
@@ -147,15 +147,15 @@ fn compare_joint<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
 /// Combines arc weights `[n, C]` and `[n, C, V]` to a table.
 fn weight_table<F: Element>(
     file: &LatticeFile,
-    [blank, lexical]: [&str; 2],
+    [blank_name, label_name]: [&str; 2],
     vocabulary: usize,
 ) -> Result<Vec<F>, RunError> {
-    let (blank, lexical) = (file.values::<F>(blank)?, file.values::<F>(lexical)?);
-    if lexical.len() != blank.len() * vocabulary || vocabulary == 0 {
-        let actual = format!("{} and {} values", blank.len(), lexical.len());
+    let (blank, label_arcs) = (file.values::<F>(blank_name)?, file.values::<F>(label_name)?);
+    if label_arcs.len() != blank.len() * vocabulary || vocabulary == 0 {
+        let actual = format!("{} and {} values", blank.len(), label_arcs.len());
         return Err(file.error("lexical", "V labels per blank, V at least 1", &actual).into());
     }
-    let rows = blank.iter().zip(lexical.chunks_exact(vocabulary));
+    let rows = blank.iter().zip(label_arcs.chunks_exact(vocabulary));
     Ok(rows.flat_map(|(&b, l)| std::iter::once(b).chain(l.iter().copied())).collect())
 }
 
@@ -170,17 +170,17 @@ fn compare_local_normalization<F: Element>(check: &mut LatticeCheck) -> Result<(
         let local = LocallyNormalized::new(inner, normalize);
         let mut weights = WeightFn::<F>::bind(&local, &mut Vec::new())?;
         weights.set_frames(&table_rows, &vec![0; frames])?;
-        let (blank, lexical) = all_arc_weights(&*weights, frames, states, vocabulary);
+        let (blank, label_arcs) = all_arc_weights(&*weights, frames, states, vocabulary);
         check.compare_values(&format!("{name}/blank"), &blank)?;
-        check.compare_values(&format!("{name}/lexical"), &lexical)?;
+        check.compare_values(&format!("{name}/lexical"), &label_arcs)?;
 
         backpropagate_cotangents(check, &mut *weights, "normalize", frames, states, vocabulary)?;
         let gradient = weights.finish().remove("table").unwrap_or_default();
         let gradient_rows = || gradient.chunks_exact(1 + vocabulary);
         let blank: Vec<F> = gradient_rows().map(|row| row[0]).collect();
-        let lexical: Vec<F> = gradient_rows().flat_map(|row| row[1..].iter().copied()).collect();
+        let label_arcs: Vec<F> = gradient_rows().flat_map(|row| row[1..].iter().copied()).collect();
         check.compare_gradient(&format!("{name}/grad_blank"), &blank)?;
-        check.compare_gradient(&format!("{name}/grad_lexical"), &lexical)?;
+        check.compare_gradient(&format!("{name}/grad_lexical"), &label_arcs)?;
     }
     Ok(())
 }
@@ -194,9 +194,9 @@ fn compare_extreme_blanks<F: Element>(check: &mut LatticeCheck) -> Result<(), Ru
     let local = LocallyNormalized::new(inner, Normalize::Hat);
     let mut weights = WeightFn::<F>::bind(&local, &mut Vec::new())?;
     weights.set_frames(&[F::ZERO], &[0])?;
-    let (blank, lexical) = all_arc_weights(&*weights, 1, states, vocabulary);
+    let (blank, label_arcs) = all_arc_weights(&*weights, 1, states, vocabulary);
     check.compare_values("hat_extreme/blank_exact", &blank)?;
-    Ok(check.compare_values("hat_extreme/lexical_exact", &lexical)?)
+    Ok(check.compare_values("hat_extreme/lexical_exact", &label_arcs)?)
 }
 
 /// Checks embeddings and gradients of the recurrent network over contexts.

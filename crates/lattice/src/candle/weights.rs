@@ -142,10 +142,10 @@ impl JointConfig {
             project_context: joint_values[0],
             project_frame: joint_values[1],
             joint_bias: joint_values[2],
-            blank: joint_values[3],
+            blank_kernel: joint_values[3],
             blank_bias: joint_values[4],
-            lexical: joint_values[5],
-            lexical_bias: joint_values[6],
+            label_kernel: joint_values[5],
+            label_bias: joint_values[6],
         }
     }
 

@@ -45,10 +45,10 @@ pub fn string_distance<S: Semiring>(
             let weight = |label| weight(t, FrameArc { alignment, context: states[u], label });
             (weight(0), labels.get(u).map_or(S::ZERO, |&y| weight(y as usize)))
         };
-        let (blank, lexical): (Vec<_>, Vec<_>) =
+        let (blank, label_arcs): (Vec<_>, Vec<_>) =
             (0..alignments * positions).map(|index| arcs(index / positions, index % positions)).unzip();
         alphas.extend_from_slice(&alpha);
-        alpha = string_forward_step::<S>(alignment, Arcs { blank: &blank, lexical: &lexical }, &alpha)?;
+        alpha = string_forward_step::<S>(alignment, Arcs { blank: &blank, labels: &label_arcs }, &alpha)?;
     }
     Ok(Distance { total: alpha[labels.len()], alphas })
 }
@@ -75,8 +75,8 @@ pub fn string_forward_step<S: Semiring>(
     expect_len("alpha", alpha.len().max(1), alpha.len())?;
     let rows = ArcRows::new(arcs, alignment, [alpha.len(); 2])?;
     if alignment.expansions().is_none() {
-        let (blank, lexical) = rows.row(0);
-        let labels = shift_labels::<S>(alpha, lexical);
+        let (blank, label_arcs) = rows.row(0);
+        let labels = shift_labels::<S>(alpha, label_arcs);
         return Ok(step::apply_blanks::<S>(alpha, blank)
             .zip(labels)
             .map(|(blank, label)| S::plus(blank, label))
@@ -90,7 +90,7 @@ pub fn string_forward_step<S: Semiring>(
 }
 
 /// Returns `shift(α ⊗ l)`.
-fn shift_labels<S: Semiring>(alpha: &[S::Weight], lexical: &[S::Weight]) -> Vec<S::Weight> {
-    let products = alpha.iter().zip(lexical).map(|(&alpha, &l)| S::times(alpha, l));
+fn shift_labels<S: Semiring>(alpha: &[S::Weight], label_arcs: &[S::Weight]) -> Vec<S::Weight> {
+    let products = alpha.iter().zip(label_arcs).map(|(&alpha, &l)| S::times(alpha, l));
     std::iter::once(S::ZERO).chain(products).take(alpha.len()).collect()
 }

@@ -151,20 +151,20 @@ impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
 
     fn forward(&self, frames: &[usize], arcs: ArcsMut<F>) {
         let TableWeightFn { values, states, vocabulary, .. } = self.table;
-        let arcs = (parts_mut(arcs.blank, states), parts_mut(arcs.lexical, states * vocabulary));
-        par_for(arcs, |index, (blank, lexical)| {
+        let arcs = (parts_mut(arcs.blank, states), parts_mut(arcs.labels, states * vocabulary));
+        par_for(arcs, |index, (blank, label_arcs)| {
             let rows = &values[self.row_start(frames[index], 0)..][..states * (1 + vocabulary)];
             let rows = rows.chunks_exact(1 + vocabulary);
-            for ((row, blank), lexical) in rows.zip(blank).zip(lexical.chunks_exact_mut(vocabulary)) {
+            for ((row, blank), label_arcs) in rows.zip(blank).zip(label_arcs.chunks_exact_mut(vocabulary)) {
                 *blank = row[0];
-                lexical.copy_from_slice(&row[1..]);
+                label_arcs.copy_from_slice(&row[1..]);
             }
         });
     }
 
-    fn forward_state(&self, frame: usize, state: usize, lexical: &mut [F]) -> F {
+    fn forward_state(&self, frame: usize, state: usize, label_arcs: &mut [F]) -> F {
         let row = &self.table.values[self.row_start(frame, state)..][..1 + self.table.vocabulary];
-        lexical.copy_from_slice(&row[1..]);
+        label_arcs.copy_from_slice(&row[1..]);
         row[0]
     }
 
@@ -172,24 +172,25 @@ impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
         let TableWeightFn { states, vocabulary, .. } = self.table;
         for (index, &frame) in frames.iter().enumerate() {
             let start = self.row_start(frame, 0);
-            let (blank, lexical) =
-                (&adjoints.blank[index * states..], &adjoints.lexical[index * states * vocabulary..]);
+            let (blank, label_arcs) =
+                (&adjoints.blank[index * states..], &adjoints.labels[index * states * vocabulary..]);
             let rows = self.gradient()[start..][..states * (1 + vocabulary)].chunks_exact_mut(1 + vocabulary);
-            for ((row, &blank), lexical) in rows.zip(blank).zip(lexical.chunks_exact(vocabulary)) {
+            for ((row, &blank), label_arcs) in rows.zip(blank).zip(label_arcs.chunks_exact(vocabulary)) {
                 row[0] += blank;
-                F::add_slice(&mut row[1..], lexical);
+                F::add_slice(&mut row[1..], label_arcs);
             }
         }
     }
 
     fn forward_chain(&self, first_frame: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
         let positions = chain.states.len();
-        let frames = arcs.blank.chunks_exact_mut(positions).zip(arcs.lexical.chunks_exact_mut(positions));
-        for (frame, (blank, lexical)) in (first_frame..).zip(frames) {
+        let frames = arcs.blank.chunks_exact_mut(positions).zip(arcs.labels.chunks_exact_mut(positions));
+        for (frame, (blank, label_arcs)) in (first_frame..).zip(frames) {
             for (position, &state) in chain.states.iter().enumerate() {
                 let row = &self.table.values[self.row_start(frame, state)..];
                 blank[position] = row[0];
-                lexical[position] = chain.labels.get(position).map_or(F::NEG_INFINITY, |&y| row[y as usize]);
+                label_arcs[position] =
+                    chain.labels.get(position).map_or(F::NEG_INFINITY, |&y| row[y as usize]);
             }
         }
         Ok(())
@@ -197,14 +198,14 @@ impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
 
     fn backward_chain(&mut self, first_frame: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
         let positions = chain.states.len();
-        let frames = adjoints.blank.chunks_exact(positions).zip(adjoints.lexical.chunks_exact(positions));
-        for (frame, (blank, lexical)) in (first_frame..).zip(frames) {
+        let frames = adjoints.blank.chunks_exact(positions).zip(adjoints.labels.chunks_exact(positions));
+        for (frame, (blank, label_arcs)) in (first_frame..).zip(frames) {
             for (position, &state) in chain.states.iter().enumerate() {
                 let start = self.row_start(frame, state);
                 let row = &mut self.gradient()[start..];
                 row[0] += blank[position];
                 if let Some(&label) = chain.labels.get(position) {
-                    row[label as usize] += lexical[position];
+                    row[label as usize] += label_arcs[position];
                 }
             }
         }

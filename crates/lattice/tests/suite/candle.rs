@@ -142,10 +142,10 @@ fn joint<'a, F: Real>(
         project_context: parameter("project_context_embeddings.kernel"),
         project_frame: parameter("project_frame.kernel"),
         joint_bias: parameter("joint_bias"),
-        blank: parameter("Dense_0.kernel"),
+        blank_kernel: parameter("Dense_0.kernel"),
         blank_bias: parameter("Dense_0.bias"),
-        lexical: parameter("Dense_1.kernel"),
-        lexical_bias: parameter("Dense_1.bias"),
+        label_kernel: parameter("Dense_1.kernel"),
+        label_bias: parameter("Dense_1.bias"),
     }
 }
 

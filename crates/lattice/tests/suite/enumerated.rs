@@ -155,7 +155,7 @@ proptest! {
         let mut frames = 0;
         let mut first_beta = None;
         let repeated = arc_sums::<Log>(&*context, alignment, tiny.frames, arc_weight, |t, computed| {
-            let (blank, lexical) = computed.marginals(total.total);
+            let (blank, label_arcs) = computed.marginals(total.total);
             let expected = |alignment: usize, p: usize, y: usize| {
                 let arc = PathArc { frame: t, alignment, context: p, label: y };
                 let sum = arc_totals.get(&arc).map_or(0.0, |sums| sums[0]);
@@ -164,11 +164,11 @@ proptest! {
             for (index, &blank) in blank.iter().enumerate() {
                 assert_sums(&[blank], &[expected(index / states, index % states, 0)]);
             }
-            for (index, &lexical) in lexical.iter().enumerate() {
+            for (index, &label_arc) in label_arcs.iter().enumerate() {
                 let (source, y) = (index / vocabulary, index % vocabulary + 1);
-                assert_sums(&[lexical], &[expected(source / states, source % states, y)]);
+                assert_sums(&[label_arc], &[expected(source / states, source % states, y)]);
             }
-            let (blanks, labels): (f64, f64) = (blank.iter().sum(), lexical.iter().sum());
+            let (blanks, labels): (f64, f64) = (blank.iter().sum(), label_arcs.iter().sum());
             let total_posterior = if all.exp_sum > 0.0 { 1.0 } else { 0.0 };
             match tiny.expansions {
                 None => assert_sums(&[blanks + labels], &[total_posterior]),
@@ -186,7 +186,7 @@ proptest! {
             value: tiny.cost(path_arc(t, arc)),
         };
         arc_sums::<Average>(&*context, alignment, tiny.frames, arc_weight, |t, computed| {
-            for (index, sums) in computed.lexical.iter().enumerate() {
+            for (index, sums) in computed.labels.iter().enumerate() {
                 let (source, label) = (index / vocabulary, index % vocabulary + 1);
                 let (alignment, context) = (source / states, source % states);
                 let arc = PathArc { frame: t, alignment, context, label };
@@ -223,8 +223,8 @@ proptest! {
 fn size_mismatches_are_reported() {
     let context = FullNGram::new(2, 1).unwrap();
     let alignment = AlignmentLattice::frame_label_dependent(1).unwrap();
-    let (blank, lexical) = ([0.0; 6], [0.0; 12]);
-    let arcs = |b: usize, l: usize| lattice::Arcs { blank: &blank[..b], lexical: &lexical[..l] };
+    let (blank, label_arcs) = ([0.0; 6], [0.0; 12]);
+    let arcs = |b: usize, l: usize| lattice::Arcs { blank: &blank[..b], labels: &label_arcs[..l] };
     for (b, l) in [(3, 6), (6, 12)] {
         forward_step::<Log>(&context, alignment, arcs(b, l), &[0.0; 3]).unwrap();
     }

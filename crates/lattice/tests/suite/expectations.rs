@@ -59,14 +59,14 @@ proptest! {
     #[test]
     fn means_equal_enumeration_and_gradients_equal_differences(tiny in tiny()) {
         let (context, alignment) = (tiny.automaton.context(), tiny.alignment());
-        let (blank, lexical) = arc_weights(&tiny);
+        let (blank, label_arcs) = arc_weights(&tiny);
         let blank_count = blank.len();
-        let weights = [blank, lexical].concat();
+        let weights = [blank, label_arcs].concat();
         let cost = |t: usize, arc: FrameArc| tiny.cost(path_arc(t, arc));
         let expected = enumerated(&tiny);
         for (index, statistic) in statistics(&cost).into_iter().enumerate() {
             let expectation_of = |weights: &[f64]| {
-                let arcs = Arcs { blank: &weights[..blank_count], lexical: &weights[blank_count..] };
+                let arcs = Arcs { blank: &weights[..blank_count], labels: &weights[blank_count..] };
                 expectation(&*context, alignment, arcs, statistic).unwrap()
             };
             let computed = expectation_of(&weights);
@@ -78,7 +78,7 @@ proptest! {
                 1e-10,
             );
             prop_assert_eq!(expected.is_none(), computed.log_sum == f64::NEG_INFINITY);
-            let gradient = [computed.blank, computed.lexical].concat();
+            let gradient = [computed.blank, computed.labels].concat();
             // Blocked arcs have no gradient; differences change only the others.
             let unblocked: Vec<usize> = (0..weights.len()).filter(|&i| weights[i].is_finite()).collect();
             let blocked = (0..weights.len()).filter(|i| !unblocked.contains(i));
@@ -155,12 +155,12 @@ fn batches_equal_single_utterances() {
                 let start = utterance * PADDED * states * (1 + labels);
                 let utterance_values = values[start..][..length * states * (1 + labels)].chunks(1 + labels);
                 let blank: Vec<f64> = utterance_values.clone().map(|row| row[0]).collect();
-                let lexical: Vec<f64> = utterance_values.flat_map(|row| row[1..].to_vec()).collect();
-                let arcs = Arcs { blank: &blank, lexical: &lexical };
-                let ExpectationGradient { mean, blank, lexical, .. } =
+                let label_arcs: Vec<f64> = utterance_values.flat_map(|row| row[1..].to_vec()).collect();
+                let arcs = Arcs { blank: &blank, labels: &label_arcs };
+                let ExpectationGradient { mean, blank, labels: label_arcs, .. } =
                     expectation(&context, alignment, arcs, statistic(utterance)).unwrap();
                 assert_eq!(computed.sums[utterance], mean);
-                for (row, (b, l)) in blank.iter().zip(lexical.chunks(labels)).enumerate() {
+                for (row, (b, l)) in blank.iter().zip(label_arcs.chunks(labels)).enumerate() {
                     let to = &mut expected[start + row * (1 + labels)..][..1 + labels];
                     to[0] = weights[utterance] * b;
                     to[1..].iter_mut().zip(l).for_each(|(to, l)| *to = weights[utterance] * l);
@@ -216,10 +216,10 @@ impl OwnedNetwork {
             project_context: wc,
             project_frame: wf,
             joint_bias: bias,
-            blank: w0,
+            blank_kernel: w0,
             blank_bias: c0,
-            lexical: w1,
-            lexical_bias: c1,
+            label_kernel: w1,
+            label_bias: c1,
         })
     }
 }
@@ -276,8 +276,8 @@ fn gradients_of_parameters_and_frames_equal_differences() {
 fn invalid_arguments_are_reported() {
     let context = FullNGram::new(1, 0).unwrap();
     let alignment = AlignmentLattice::FrameDependent;
-    let run = |blank: &[f64], lexical: &[f64], statistic: PathStatistic| {
-        expectation(&context, alignment, Arcs { blank, lexical }, statistic)
+    let run = |blank: &[f64], label_arcs: &[f64], statistic: PathStatistic| {
+        expectation(&context, alignment, Arcs { blank, labels: label_arcs }, statistic)
     };
     let nan = |_: usize, _: FrameArc| f64::NAN;
     let error = |result: Result<ExpectationGradient, Error>| result.unwrap_err().to_string();
@@ -293,11 +293,11 @@ fn invalid_arguments_are_reported() {
     // The cost of a blocked arc is not evaluated; without a path there is no mean.
     let blank_cost = |_: usize, arc: FrameArc| if arc.label == 0 { 2.0 } else { f64::NAN };
     let computed = run(&[0.0], &[blocked], PathStatistic::Cost(&blank_cost)).unwrap();
-    assert_eq!((computed.mean, computed.blank, computed.lexical), (2.0, vec![0.0], vec![0.0]));
+    assert_eq!((computed.mean, computed.blank, computed.labels), (2.0, vec![0.0], vec![0.0]));
     for statistic in [PathStatistic::Entropy, PathStatistic::Cost(&nan)] {
         let computed = run(&[blocked], &[blocked], statistic).unwrap();
         assert_eq!((computed.log_sum, computed.mean), (blocked, f64::INFINITY));
-        assert_eq!((computed.blank, computed.lexical), (vec![0.0], vec![0.0]));
+        assert_eq!((computed.blank, computed.labels), (vec![0.0], vec![0.0]));
     }
     let weight_fn = TableWeightFn::new(&[0.0, 0.0], &[1, 1, 2]).unwrap();
     let lattice = RecognitionLattice::new(&context, alignment, &weight_fn).unwrap();

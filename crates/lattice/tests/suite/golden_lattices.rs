@@ -180,9 +180,9 @@ fn alignment_steps_equal_golden_vectors() {
             };
             let visit = || alignment.topological_visit();
             let blank: Vec<i64> = visit().map(|a| next(Some(alignment.blank_next(a)))).collect();
-            let lexical: Vec<i64> = visit().map(|a| next(alignment.lexical_next(a))).collect();
+            let label_ends: Vec<i64> = visit().map(|a| next(alignment.label_next(a))).collect();
             assert_eq!(blank, case.tensors.integers(&format!("{key}/blank_next")), "{key}");
-            assert_eq!(lexical, case.tensors.integers(&format!("{key}/lexical_next")), "{key}");
+            assert_eq!(label_ends, case.tensors.integers(&format!("{key}/lexical_next")), "{key}");
             check_forward::<Probability>(&case, &key, "real", &context, alignment);
             check_forward::<Log>(&case, &key, "log", &context, alignment);
             check_forward::<Tropical>(&case, &key, "tropical", &context, alignment);
@@ -206,8 +206,8 @@ fn check_forward<S: Semiring<Weight = f64>>(
         let mut all = Vec::new();
         for (utterance, alpha) in tensors.values(&tensor("alpha")).chunks(width).enumerate() {
             let utterance_values = |name: &str| utterance_rows(tensors, &tensor(name), utterance);
-            let (blank, lexical) = (utterance_values("blank"), utterance_values("lexical"));
-            let arcs = Arcs { blank: &blank, lexical: &lexical };
+            let (blank, label_arcs) = (utterance_values("blank"), utterance_values("lexical"));
+            let arcs = Arcs { blank: &blank, labels: &label_arcs };
             let computed = match prefix {
                 "" => forward_step::<S>(context, alignment, arcs, alpha),
                 _ => string_forward_step::<S>(alignment, arcs, alpha),
@@ -231,13 +231,13 @@ fn check_backward(case: &Case, key: &str, context: &FullNGram, alignment: Alignm
     let mut betas = Vec::new();
     for (utterance, &log_z) in tensors.values(&tensor("log_z")).iter().enumerate() {
         let utterance_values = |name: &str| utterance_rows(tensors, &tensor(name), utterance);
-        let (blank, lexical) = (utterance_values("blank"), utterance_values("lexical"));
-        let arcs = Arcs { blank: &blank, lexical: &lexical };
+        let (blank, label_arcs) = (utterance_values("blank"), utterance_values("lexical"));
+        let arcs = Arcs { blank: &blank, labels: &label_arcs };
         let (alpha, beta) = (rows("alpha", utterance), rows("beta", utterance));
         let computed = arc_sums_step::<Log>(context, alignment, arcs, &alpha, &beta).unwrap();
-        let (blank, lexical) = computed.marginals(log_z);
+        let (blank, label_arcs) = computed.marginals(log_z);
         near("backward_blank_marginal", utterance, &blank);
-        near("backward_lexical_marginal", utterance, &lexical);
+        near("backward_lexical_marginal", utterance, &label_arcs);
         betas.extend(computed.beta);
     }
     case.near(&tensor("backward_next_beta"), &betas);
@@ -275,7 +275,7 @@ fn check_lattice(file: &Path, case: &serde_json::Value) {
         _ => AlignmentLattice::frame_label_dependent(option("K")).unwrap(),
     };
     let (states, vocabulary) = (context.states(), context.vocabulary());
-    let (blank, lexical) = (tensors.values("out/blank_weights"), tensors.values("out/lexical_weights"));
+    let (blank, label_arcs) = (tensors.values("out/blank_weights"), tensors.values("out/lexical_weights"));
     let (num_frames, num_labels) = (tensors.integers("in/num_frames"), tensors.integers("in/num_labels"));
     let labels = tensors.integers("in/labels");
     let (padded, width) = (blank.len() / states / num_frames.len(), labels.len() / num_frames.len());
@@ -288,7 +288,7 @@ fn check_lattice(file: &Path, case: &serde_json::Value) {
         let frames = (frames as usize).min(padded);
         let arc_weight = |t: usize, arc: FrameArc| {
             let state = (utterance * padded + t) * states + arc.context;
-            if arc.label == 0 { blank[state] } else { lexical[state * vocabulary + arc.label - 1] }
+            if arc.label == 0 { blank[state] } else { label_arcs[state * vocabulary + arc.label - 1] }
         };
         let string = labels[utterance * width..][..width].get(..count as usize);
         let string: Option<Vec<u32>> = string.map(|labels| labels.iter().map(|&y| y as u32).collect());
@@ -322,9 +322,9 @@ fn check_lattice(file: &Path, case: &serde_json::Value) {
             arc_sums::<Log>(&context, alignment, frames, arc_weight, |t, computed| {
                 marginals[t] = computed.marginals(total)
             });
-            let (blank, lexical): (Vec<_>, Vec<_>) = marginals.into_iter().unzip();
+            let (blank, label_arcs): (Vec<_>, Vec<_>) = marginals.into_iter().unzip();
             near("out/blank_marginals_by_state", utterance, &blank.concat());
-            near("out/lexical_marginals_by_state", utterance, &lexical.concat());
+            near("out/lexical_marginals_by_state", utterance, &label_arcs.concat());
         }
     }
 }

@@ -244,8 +244,9 @@ fn enormous_arc_weights_never_give_nan() {
                         assert!(largest < 2.2, "{scale:e} {seed}: {largest:e}");
                     }
                 }
-                if let Ok((blank, lexical)) = session.marginals(&lattice, &frames) {
-                    for (b, l) in blank.chunks(context.states()).zip(lexical.chunks(context.states() * v)) {
+                if let Ok((blank, label_arcs)) = session.marginals(&lattice, &frames) {
+                    for (b, l) in blank.chunks(context.states()).zip(label_arcs.chunks(context.states() * v))
+                    {
                         let sum = |values: &[F]| values.iter().map(|g| g.to_f64()).sum::<f64>();
                         let frame_sum = sum(b) + if expansions.is_none() { sum(l) } else { 0.0 };
                         let sums = session.distances(PathSum::Denominator, &lattice, &frames, None).unwrap();
@@ -344,10 +345,10 @@ fn joint(embeddings: Embeddings<f32>, states: usize, vocabulary: usize) -> Joint
         project_context: &[0.5],
         project_frame: &[0.5],
         joint_bias: &[0.5],
-        blank: &[0.5],
+        blank_kernel: &[0.5],
         blank_bias: &[0.5],
-        lexical: &[0.5],
-        lexical_bias: &[0.5],
+        label_kernel: &[0.5],
+        label_bias: &[0.5],
     }
 }
 
@@ -399,10 +400,10 @@ fn joint_networks_that_do_not_fit_are_errors() {
             0 => broken.project_context = empty,
             1 => broken.project_frame = &[0.5; 2],
             2 => broken.joint_bias = empty,
-            3 => broken.blank = empty,
+            3 => broken.blank_kernel = empty,
             4 => broken.blank_bias = empty,
-            5 => broken.lexical = empty,
-            _ => broken.lexical_bias = empty,
+            5 => broken.label_kernel = empty,
+            _ => broken.label_bias = empty,
         }
         if field == 1 {
             assert_eq!(WeightFn::<f32>::frame_size(&broken), Some(2));
@@ -435,8 +436,8 @@ fn enormous_contexts_are_planned_first() {
     let rnn =
         SharedRnn { vocabulary, order, embedding: &embedding, input: gates, recurrent: gates, bias: gates };
     let joint = JointWeightFn {
-        lexical: &[0.5; 2],
-        lexical_bias: &[0.5; 2],
+        label_kernel: &[0.5; 2],
+        label_bias: &[0.5; 2],
         ..joint(Embeddings::Rnn(rnn), context.states(), vocabulary)
     };
     let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &joint).unwrap();
@@ -471,8 +472,8 @@ fn empty_input_is_valid() {
                     let denominator = session.distances(PathSum::Denominator, lattice, frames, None).unwrap();
                     assert_eq!(denominator, vec![0.0; count]);
                     assert!(session.alphas(lattice, frames).unwrap().is_empty());
-                    let (blank, lexical) = session.marginals(lattice, frames).unwrap();
-                    assert!(blank.is_empty() && lexical.is_empty());
+                    let (blank, label_arcs) = session.marginals(lattice, frames).unwrap();
+                    assert!(blank.is_empty() && label_arcs.is_empty());
                     let paths = session.best_paths(lattice, frames).unwrap();
                     assert_eq!(paths, session.best_alignments(lattice, frames, labels).unwrap());
                     assert!(
@@ -598,31 +599,31 @@ fn steps_and_expectations_check_sizes() {
     let alignment = AlignmentLattice::frame_label_dependent(1).unwrap();
     let numbers = [0.0f64; 64];
     for blank in [0, 1, 3, 4, 6, 7] {
-        for lexical in [0, 1, 6, 7, 12, 13] {
+        for label_arcs in [0, 1, 6, 7, 12, 13] {
             for alpha in [0, 2, 3, 4] {
-                let arcs = Arcs { blank: &numbers[..blank], lexical: &numbers[..lexical] };
-                let fits = alpha == 3 && ((blank, lexical) == (3, 6) || (blank, lexical) == (6, 12));
+                let arcs = Arcs { blank: &numbers[..blank], labels: &numbers[..label_arcs] };
+                let fits = alpha == 3 && ((blank, label_arcs) == (3, 6) || (blank, label_arcs) == (6, 12));
                 let computed = forward_step::<Log>(&context, alignment, arcs, &numbers[..alpha]);
-                assert_eq!(computed.is_ok(), fits, "{blank} {lexical} {alpha}");
+                assert_eq!(computed.is_ok(), fits, "{blank} {label_arcs} {alpha}");
                 let computed =
                     arc_sums_step::<Log>(&context, alignment, arcs, &numbers[..alpha], &numbers[..alpha]);
-                assert_eq!(computed.is_ok(), fits, "{blank} {lexical} {alpha}");
-                let fits = alpha > 0 && blank == lexical && (blank == alpha || blank == 2 * alpha);
+                assert_eq!(computed.is_ok(), fits, "{blank} {label_arcs} {alpha}");
+                let fits = alpha > 0 && blank == label_arcs && (blank == alpha || blank == 2 * alpha);
                 let computed = string_forward_step::<Log>(alignment, arcs, &numbers[..alpha]);
-                assert_eq!(computed.is_ok(), fits, "{blank} {lexical} {alpha}");
+                assert_eq!(computed.is_ok(), fits, "{blank} {label_arcs} {alpha}");
             }
-            let arcs = Arcs { blank: &numbers[..blank], lexical: &numbers[..lexical] };
+            let arcs = Arcs { blank: &numbers[..blank], labels: &numbers[..label_arcs] };
             let computed = expectation(&context, alignment, arcs, PathStatistic::Entropy);
-            assert_eq!(computed.is_ok(), blank % 3 == 0 && lexical == 2 * blank, "{blank} {lexical}");
+            assert_eq!(computed.is_ok(), blank % 3 == 0 && label_arcs == 2 * blank, "{blank} {label_arcs}");
         }
     }
     for bad in [f64::NAN, f64::INFINITY] {
-        let arcs = Arcs { blank: &[0.0, bad, 0.0], lexical: &[0.0; 6] };
+        let arcs = Arcs { blank: &[0.0, bad, 0.0], labels: &[0.0; 6] };
         let computed = expectation(&context, alignment, arcs, PathStatistic::Entropy);
         // Only a label reaches the state in this frame, and its blank ends the frame.
         assert!(computed.is_err(), "{computed:?}");
         let cost = |_: usize, _: lattice::distance::FrameArc| bad;
-        let arcs = Arcs { blank: &[0.0; 3], lexical: &[0.0; 6] };
+        let arcs = Arcs { blank: &[0.0; 3], labels: &[0.0; 6] };
         assert!(expectation(&context, alignment, arcs, PathStatistic::Cost(&cost)).is_err());
     }
     let count = |_: usize, _: lattice::distance::FrameArc| 1;

@@ -62,10 +62,10 @@ impl<F: Real> OwnedJoint<F> {
             project_context: parameter("project_context_embeddings/kernel"),
             project_frame: parameter("project_frame/kernel"),
             joint_bias: parameter("joint_bias"),
-            blank: parameter("Dense_0/kernel"),
+            blank_kernel: parameter("Dense_0/kernel"),
             blank_bias: parameter("Dense_0/bias"),
-            lexical: parameter("Dense_1/kernel"),
-            lexical_bias: parameter("Dense_1/bias"),
+            label_kernel: parameter("Dense_1/kernel"),
+            label_bias: parameter("Dense_1/bias"),
         }
     }
 }
@@ -73,12 +73,12 @@ impl<F: Real> OwnedJoint<F> {
 /// Computes all arcs of all frames.
 pub fn arc_weights<F: Real>(weight_fn: &dyn WeightFn<F>, frames: &[F], count: usize) -> (Vec<F>, Vec<F>) {
     let arcs = count * weight_fn.states();
-    let (mut blank, mut lexical) = (vec![F::ZERO; arcs], vec![F::ZERO; arcs * weight_fn.vocabulary()]);
+    let (mut blank, mut label_arcs) = (vec![F::ZERO; arcs], vec![F::ZERO; arcs * weight_fn.vocabulary()]);
     let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
     weights.set_frames(frames, &vec![0; count]).unwrap();
     let frame_indices: Vec<usize> = (0..count).collect();
-    weights.forward(&frame_indices, ArcsMut { blank: &mut blank, lexical: &mut lexical });
-    (blank, lexical)
+    weights.forward(&frame_indices, ArcsMut { blank: &mut blank, labels: &mut label_arcs });
+    (blank, label_arcs)
 }
 
 /// Computes gradients of frames and parameters from adjoints of all arcs.
@@ -104,11 +104,13 @@ pub fn forward_chain<F: Real>(
     chain: LabelChain,
 ) -> (Vec<F>, Vec<F>) {
     let sites = (count - first_frame) * chain.states.len();
-    let (mut blank, mut lexical) = (vec![F::ONE; sites], vec![F::ONE; sites]);
+    let (mut blank, mut label_arcs) = (vec![F::ONE; sites], vec![F::ONE; sites]);
     let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
     weights.set_frames(frames, &vec![0; count]).unwrap();
-    weights.forward_chain(first_frame, chain, ArcsMut { blank: &mut blank, lexical: &mut lexical }).unwrap();
-    (blank, lexical)
+    weights
+        .forward_chain(first_frame, chain, ArcsMut { blank: &mut blank, labels: &mut label_arcs })
+        .unwrap();
+    (blank, label_arcs)
 }
 
 /// Computes gradients of frames and parameters from adjoints along a chain.
@@ -141,7 +143,7 @@ pub fn scatter_chain<F: Real>(
     FrameArcsShape { states, vocabulary, frames }: FrameArcsShape,
     first_frame: usize,
     chain: LabelChain,
-    Arcs { blank, lexical }: Arcs<F>,
+    Arcs { blank, labels: label_arcs }: Arcs<F>,
 ) -> (Vec<F>, Vec<F>) {
     let arcs = frames * states;
     let (mut blank_adjoints, mut label_adjoints) = (vec![F::ZERO; arcs], vec![F::ZERO; arcs * vocabulary]);
@@ -150,7 +152,7 @@ pub fn scatter_chain<F: Real>(
         let row = t * states + chain.states[u];
         blank_adjoints[row] += blank[site];
         if let Some(&label) = chain.labels.get(u) {
-            label_adjoints[row * vocabulary + label as usize - 1] += lexical[site];
+            label_adjoints[row * vocabulary + label as usize - 1] += label_arcs[site];
         }
     }
     (blank_adjoints, label_adjoints)
@@ -161,12 +163,12 @@ pub fn chain_weights<F: Real>(
     FrameArcsShape { states, vocabulary, frames }: FrameArcsShape,
     first_frame: usize,
     chain: LabelChain,
-    Arcs { blank, lexical }: Arcs<F>,
+    Arcs { blank, labels: label_arcs }: Arcs<F>,
 ) -> (Vec<F>, Vec<F>) {
     let rows = (first_frame..frames).flat_map(|t| chain.states.iter().map(move |&state| t * states + state));
     let labels = |(site, row): (usize, usize)| {
         let label = chain.labels.get(site % chain.states.len());
-        label.map_or(F::NEG_INFINITY, |&label| lexical[row * vocabulary + label as usize - 1])
+        label.map_or(F::NEG_INFINITY, |&label| label_arcs[row * vocabulary + label as usize - 1])
     };
     (rows.clone().map(|row| blank[row]).collect(), rows.enumerate().map(labels).collect())
 }
@@ -181,24 +183,24 @@ fn equals_last<F: Real>(values: Tolerance, gradients: Tolerance) {
     let &[count, states, vocabulary] = golden.shape("joint/lexical") else { panic!("n x C x V") };
     let owned = OwnedJoint { states, vocabulary, parameters, frames: golden.cast("joint/frame"), count };
     let joint = owned.borrow();
-    let (blank, lexical) = arc_weights(&joint, &owned.frames, count);
+    let (blank, label_arcs) = arc_weights(&joint, &owned.frames, count);
     assert_within("blank", &blank, golden.values("joint/blank"), values);
-    assert_within("lexical", &lexical, golden.values("joint/lexical"), values);
+    assert_within("lexical", &label_arcs, golden.values("joint/lexical"), values);
 
     let mut weights = joint.bind(&mut Vec::new()).unwrap();
     weights.set_frames(&owned.frames, &vec![0; count]).unwrap();
     for (frame, &state) in golden.values("joint/state").iter().enumerate() {
-        let mut lexical = vec![F::ZERO; vocabulary];
-        let blank = weights.forward_state(frame, state as usize, &mut lexical);
+        let mut label_arcs = vec![F::ZERO; vocabulary];
+        let blank = weights.forward_state(frame, state as usize, &mut label_arcs);
         assert_within("state_blank", &[blank], &golden.values("joint/state_blank")[frame..][..1], values);
         let expected = &golden.values("joint/state_lexical")[frame * vocabulary..][..vocabulary];
-        assert_within("state_lexical", &lexical, expected, values);
+        assert_within("state_lexical", &label_arcs, expected, values);
     }
 
     let adjoints: [Vec<F>; 2] =
         [golden.cast("joint/cotangent_blank"), golden.cast("joint/cotangent_lexical")];
     let (frame_gradient, computed) =
-        arc_gradients(&joint, &owned.frames, count, Arcs { blank: &adjoints[0], lexical: &adjoints[1] });
+        arc_gradients(&joint, &owned.frames, count, Arcs { blank: &adjoints[0], labels: &adjoints[1] });
     assert_within("grad_frame", &frame_gradient, golden.values("joint/grad_frame"), gradients);
     assert_within("grad_cache", &computed[EMBEDDINGS], golden.values("joint/grad_cache"), gradients);
     for name in golden.names_with_prefix("joint/grad_params/") {
@@ -236,7 +238,7 @@ pub fn check_gradients(owned: &mut OwnedJoint<f64>, run: &dyn Fn(&OwnedJoint<f64
             true => [count * owned.states, count * owned.states * owned.vocabulary],
             false => [(count - first_frame) * CHAIN_STATES.len(); 2],
         };
-        let [blank, lexical] = [random::<f64>(sizes[0], 40, 1.0), random::<f64>(sizes[1], 41, 1.0)];
+        let [blank, label_arcs] = [random::<f64>(sizes[0], 40, 1.0), random::<f64>(sizes[1], 41, 1.0)];
         let value = |owned: &OwnedJoint<f64>| {
             let mut value = 0.0;
             run(owned, &mut |weight_fn| {
@@ -245,13 +247,13 @@ pub fn check_gradients(owned: &mut OwnedJoint<f64>, run: &dyn Fn(&OwnedJoint<f64
                     false => forward_chain(weight_fn, &owned.frames, count, first_frame, chain),
                 };
                 let finite: Vec<f64> = l.iter().map(|&l| if l.is_finite() { l } else { 0.0 }).collect();
-                value = dot(&b, &blank) + dot(&finite, &lexical);
+                value = dot(&b, &blank) + dot(&finite, &label_arcs);
             });
             value
         };
         let mut computed = (Vec::new(), Parameters::new());
         run(owned, &mut |weight_fn| {
-            let adjoints = Arcs { blank: &blank[..], lexical: &lexical[..] };
+            let adjoints = Arcs { blank: &blank[..], labels: &label_arcs[..] };
             computed = match all_arcs {
                 true => arc_gradients(weight_fn, &owned.frames, count, adjoints),
                 false => backward_chain(weight_fn, &owned.frames, count, first_frame, chain, adjoints),
@@ -298,13 +300,13 @@ fn chains_and_single_states_equal_all_arcs() {
     let joint = owned.borrow();
     let chain = LabelChain { states: &[0, 2, 74, 33, 32, 2, 2], labels: &[2, 19, 7, 1, 2, 2] };
     let shape = FrameArcsShape { states, vocabulary, frames: count };
-    let (blank, lexical) = arc_weights(&joint, &owned.frames, count);
-    let (chain_blank, chain_lexical) = forward_chain(&joint, &owned.frames, count, first_frame, chain);
-    let (expected_blank, expected_lexical) =
-        chain_weights(shape, first_frame, chain, Arcs { blank: &blank, lexical: &lexical });
+    let (blank, label_arcs) = arc_weights(&joint, &owned.frames, count);
+    let (chain_blank, chain_label_arcs) = forward_chain(&joint, &owned.frames, count, first_frame, chain);
+    let (expected_blank, expected_label_arcs) =
+        chain_weights(shape, first_frame, chain, Arcs { blank: &blank, labels: &label_arcs });
     let tolerance = f32_values(10.0);
     assert_within("blank", &chain_blank, &widened(&expected_blank), tolerance);
-    assert_within("lexical", &chain_lexical, &widened(&expected_lexical), tolerance);
+    assert_within("lexical", &chain_label_arcs, &widened(&expected_label_arcs), tolerance);
     let mut weights = joint.bind(&mut Vec::new()).unwrap();
     weights.set_frames(&owned.frames, &vec![0; count]).unwrap();
     let mut row = vec![0.0; vocabulary];
@@ -312,16 +314,21 @@ fn chains_and_single_states_equal_all_arcs() {
         let b = weights.forward_state(frame, state, &mut row);
         let row_index = frame * states + state;
         assert_within("blank", &[b], &widened(&blank[row_index..=row_index]), tolerance);
-        assert_within("lexical", &row, &widened(&lexical[row_index * vocabulary..][..vocabulary]), tolerance);
+        assert_within(
+            "lexical",
+            &row,
+            &widened(&label_arcs[row_index * vocabulary..][..vocabulary]),
+            tolerance,
+        );
     }
 
     let sites = chain_blank.len();
     let mut adjoints = [random::<f32>(sites, 3, 1.0), random(sites, 4, 1.0)];
     adjoints.iter_mut().for_each(|a| a[3..9].fill(0.0));
-    let adjoints = Arcs { blank: &adjoints[0][..], lexical: &adjoints[1][..] };
+    let adjoints = Arcs { blank: &adjoints[0][..], labels: &adjoints[1][..] };
     let computed = backward_chain(&joint, &owned.frames, count, first_frame, chain, adjoints);
-    let (blank, lexical) = scatter_chain(shape, first_frame, chain, adjoints);
-    let arcs = Arcs { blank: &blank, lexical: &lexical };
+    let (blank, label_arcs) = scatter_chain(shape, first_frame, chain, adjoints);
+    let arcs = Arcs { blank: &blank, labels: &label_arcs };
     let expected = arc_gradients(&joint, &owned.frames, count, arcs);
     let tolerance = Tolerance { relative: 1e-4, absolute: 1e-4 };
     assert_within("frames", &computed.0, &widened(&expected.0), tolerance);
@@ -336,9 +343,9 @@ fn groups_of_frames_add_up() {
     let (states, vocabulary, count) = (40, 5, 9);
     let owned = OwnedJoint::<f64>::random(states, vocabulary, 8, count);
     let joint = owned.borrow();
-    let (blank, lexical) =
+    let (blank, label_arcs) =
         (random::<f64>(count * states, 5, 1.0), random(count * states * vocabulary, 6, 1.0));
-    let expected = arc_gradients(&joint, &owned.frames, count, Arcs { blank: &blank, lexical: &lexical });
+    let expected = arc_gradients(&joint, &owned.frames, count, Arcs { blank: &blank, labels: &label_arcs });
     let mut weights = joint.bind(&mut Vec::new()).unwrap();
     let mut frame_gradients = Vec::new();
     for (group, parts) in [(0..4, vec![0..3, 3..4]), (4..9, vec![2..5, 0..2])] {
@@ -346,8 +353,8 @@ fn groups_of_frames_add_up() {
         for part in parts {
             let frames: Vec<usize> = part.clone().collect();
             let arcs = (group.start + part.start) * states..(group.start + part.end) * states;
-            let lexical = &lexical[arcs.start * vocabulary..arcs.end * vocabulary];
-            weights.backward(&frames, Arcs { blank: &blank[arcs], lexical });
+            let label_arcs = &label_arcs[arcs.start * vocabulary..arcs.end * vocabulary];
+            weights.backward(&frames, Arcs { blank: &blank[arcs], labels: label_arcs });
         }
         frame_gradients.extend(weights.frame_gradient(&owned.frames[group.start * 2..group.end * 2]));
     }
@@ -363,14 +370,14 @@ fn results_do_not_depend_on_threads() {
     let (states, vocabulary, count) = (75, 19, 23);
     let owned = OwnedJoint::<f32>::random(states, vocabulary, 33, count);
     let joint = owned.borrow();
-    let (blank, lexical): (Vec<f32>, Vec<f32>) =
+    let (blank, label_arcs): (Vec<f32>, Vec<f32>) =
         (random(count * states, 5, 1.0), random(count * states * vocabulary, 6, 1.0));
     let chain = LabelChain { states: &CHAIN_STATES, labels: &CHAIN_LABELS };
     let sites = count * CHAIN_STATES.len();
     assert_thread_independent(|| {
         (
             arc_weights(&joint, &owned.frames, count),
-            arc_gradients(&joint, &owned.frames, count, Arcs { blank: &blank, lexical: &lexical }),
+            arc_gradients(&joint, &owned.frames, count, Arcs { blank: &blank, labels: &label_arcs }),
             forward_chain(&joint, &owned.frames, count, 0, chain),
             backward_chain(
                 &joint,
@@ -378,7 +385,7 @@ fn results_do_not_depend_on_threads() {
                 count,
                 0,
                 chain,
-                Arcs { blank: &blank[..sites], lexical: &lexical[..sites] },
+                Arcs { blank: &blank[..sites], labels: &label_arcs[..sites] },
             ),
         )
     });
@@ -388,8 +395,8 @@ fn results_do_not_depend_on_threads() {
 fn an_enormous_sum_gives_finite_weights() {
     let mut owned = OwnedJoint::<f32>::random(3, 2, 4, 2);
     owned.frames = narrow(&[1e30, 0.0, -1e30, 0.0]);
-    let (blank, lexical) = arc_weights(&owned.borrow(), &owned.frames, 2);
-    assert!(blank.iter().chain(&lexical).all(|w| w.is_finite()));
+    let (blank, label_arcs) = arc_weights(&owned.borrow(), &owned.frames, 2);
+    assert!(blank.iter().chain(&label_arcs).all(|w| w.is_finite()));
 }
 
 /// The first task that needs a row prepares it; others wait.

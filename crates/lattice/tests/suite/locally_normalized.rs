@@ -43,9 +43,9 @@ impl<F: Real> WeightFn<F> for GenericJoint<'_, F> {
 }
 
 /// Rows of a table, with the blank before the labels.
-fn table_rows<F: Real>(blank: &[f64], lexical: &[f64]) -> Vec<F> {
-    let labels = lexical.len() / blank.len();
-    let rows = blank.iter().zip(lexical.chunks_exact(labels));
+fn table_rows<F: Real>(blank: &[f64], label_arcs: &[f64]) -> Vec<F> {
+    let labels = label_arcs.len() / blank.len();
+    let rows = blank.iter().zip(label_arcs.chunks_exact(labels));
     rows.flat_map(|(&blank, row)| std::iter::once(blank).chain(row.iter().copied()))
         .map(F::from_f64)
         .collect()
@@ -60,13 +60,13 @@ fn equals_last<F: panda_core::Real>(values: Tolerance, gradients: Tolerance) {
         let table = TableWeightFn::new(&table, &[rows, states, 1 + v]).unwrap();
         let weight_fn = LocallyNormalized::new(table, normalize);
         let frames: Vec<F> = (0..rows).map(|row| F::from_f64(row as f64)).collect();
-        let (blank, lexical) = arc_weights(&weight_fn, &frames, rows);
+        let (blank, label_arcs) = arc_weights(&weight_fn, &frames, rows);
         assert_within("blank", &blank, golden.values(&format!("{name}/blank")), values);
-        assert_within("lexical", &lexical, golden.values(&format!("{name}/lexical")), values);
+        assert_within("lexical", &label_arcs, golden.values(&format!("{name}/lexical")), values);
         let adjoints: [Vec<F>; 2] =
             [golden.cast("normalize/cotangent_blank"), golden.cast("normalize/cotangent_lexical")];
         let (_, computed) =
-            arc_gradients(&weight_fn, &frames, rows, Arcs { blank: &adjoints[0], lexical: &adjoints[1] });
+            arc_gradients(&weight_fn, &frames, rows, Arcs { blank: &adjoints[0], labels: &adjoints[1] });
         let expected: Vec<f64> = table_rows(
             golden.values(&format!("{name}/grad_blank")),
             golden.values(&format!("{name}/grad_lexical")),
@@ -94,11 +94,11 @@ fn check_extremes<F: panda_core::Real>(tolerance: Tolerance) {
     let weight_fn =
         LocallyNormalized::new(TableWeightFn::new(&table, &[rows, 1, 1 + v]).unwrap(), Normalize::Hat);
     let frames: Vec<F> = (0..rows).map(|row| F::from_f64(row as f64)).collect();
-    let (blank, lexical) = arc_weights(&weight_fn, &frames, rows);
+    let (blank, label_arcs) = arc_weights(&weight_fn, &frames, rows);
     assert_within("blank", &blank, golden.values("hat_extreme/blank_exact"), tolerance);
-    assert_within("lexical", &lexical, golden.values("hat_extreme/lexical_exact"), tolerance);
-    let (blank, lexical) = (blank.map_finite(), lexical.map_finite());
-    let (_, computed) = arc_gradients(&weight_fn, &frames, rows, Arcs { blank: &blank, lexical: &lexical });
+    assert_within("lexical", &label_arcs, golden.values("hat_extreme/lexical_exact"), tolerance);
+    let (blank, label_arcs) = (blank.map_finite(), label_arcs.map_finite());
+    let (_, computed) = arc_gradients(&weight_fn, &frames, rows, Arcs { blank: &blank, labels: &label_arcs });
     assert!(computed["table"].iter().all(|g| g.to_f64().is_finite()));
 }
 
@@ -180,11 +180,11 @@ impl ChainCase {
         assert!(weight_fn.is_locally_normalized());
         let frames: Vec<F> = narrow(&self.owned.frames);
         let count = self.owned.count;
-        let (blank, lexical) = forward_chain(weight_fn, &frames, count, self.first_frame, self.chain());
+        let (blank, label_arcs) = forward_chain(weight_fn, &frames, count, self.first_frame, self.chain());
         assert_within(name, &blank, &expected.weights.0, values);
-        assert_within(name, &lexical, &expected.weights.1, values);
+        assert_within(name, &label_arcs, &expected.weights.1, values);
         let adjoints = self.adjoints.each_ref().map(|adjoints| narrow::<F>(adjoints));
-        let adjoints = Arcs { blank: &adjoints[0], lexical: &adjoints[1] };
+        let adjoints = Arcs { blank: &adjoints[0], labels: &adjoints[1] };
         let computed = backward_chain(weight_fn, &frames, count, self.first_frame, self.chain(), adjoints);
         assert_within(&format!("{name} frames"), &computed.0, &expected.gradients.0, gradients);
         assert_eq!(computed.1.len(), expected.gradients.1.len());
@@ -204,11 +204,11 @@ impl ChainCase {
     fn expected(&self, weight_fn: &dyn WeightFn<f64>) -> ChainResults {
         let OwnedJoint { states, vocabulary, count, frames, .. } = &self.owned;
         let shape = FrameArcsShape { states: *states, vocabulary: *vocabulary, frames: *count };
-        let (blank, lexical) = arc_weights(weight_fn, frames, *count);
-        let weights = Arcs { blank: &blank[..], lexical: &lexical[..] };
-        let adjoints = Arcs { blank: &self.adjoints[0][..], lexical: &self.adjoints[1][..] };
+        let (blank, label_arcs) = arc_weights(weight_fn, frames, *count);
+        let weights = Arcs { blank: &blank[..], labels: &label_arcs[..] };
+        let adjoints = Arcs { blank: &self.adjoints[0][..], labels: &self.adjoints[1][..] };
         let all_adjoints = scatter_chain(shape, self.first_frame, self.chain(), adjoints);
-        let all_adjoints = Arcs { blank: &all_adjoints.0[..], lexical: &all_adjoints.1[..] };
+        let all_adjoints = Arcs { blank: &all_adjoints.0[..], labels: &all_adjoints.1[..] };
         ChainResults {
             weights: chain_weights(shape, self.first_frame, self.chain(), weights),
             gradients: arc_gradients(weight_fn, frames, *count, all_adjoints),
@@ -260,17 +260,17 @@ fn chains_in_a_large_table_equal_all_arcs() {
     let chain = LabelChain { states: &positions, labels: &labels };
     let sites = positions.len() * (count - first_frame);
     let (blank_adjoints, label_adjoints) = (random::<f64>(sites, 2, 1.0), random::<f64>(sites, 3, 1.0));
-    let adjoints = Arcs { blank: &blank_adjoints[..], lexical: &label_adjoints[..] };
+    let adjoints = Arcs { blank: &blank_adjoints[..], labels: &label_adjoints[..] };
     for (normalize, name) in NORMALIZERS {
         let weight_fn = LocallyNormalized::new(table, normalize);
-        let (blank, lexical) = arc_weights(&weight_fn, &frames, count);
-        let arcs = Arcs { blank: &blank, lexical: &lexical };
+        let (blank, label_arcs) = arc_weights(&weight_fn, &frames, count);
+        let arcs = Arcs { blank: &blank, labels: &label_arcs };
         let expected = chain_weights(shape, first_frame, chain, arcs);
         let computed = forward_chain(&weight_fn, &frames, count, first_frame, chain);
         assert_within(name, &computed.0, &expected.0, F64);
         assert_within(name, &computed.1, &expected.1, F64);
-        let (blank, lexical) = scatter_chain(shape, first_frame, chain, adjoints);
-        let all_adjoints = Arcs { blank: &blank, lexical: &lexical };
+        let (blank, label_arcs) = scatter_chain(shape, first_frame, chain, adjoints);
+        let all_adjoints = Arcs { blank: &blank, labels: &label_arcs };
         let (_, expected) = arc_gradients(&weight_fn, &frames, count, all_adjoints);
         let (_, computed) = backward_chain(&weight_fn, &frames, count, first_frame, chain, adjoints);
         assert_within(name, &computed["table"], &expected["table"], F64);
@@ -285,11 +285,11 @@ fn a_budget_below_the_smallest_plan_is_an_error() {
     let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
     weights.set_frames(&owned.frames, &[0, 0]).unwrap();
     let chain = LabelChain { states: &[0, 1], labels: &[1] };
-    let (mut blank, mut lexical) = ([0.0; 4], [0.0; 4]);
-    let arcs = lattice::ArcsMut { blank: &mut blank, lexical: &mut lexical };
+    let (mut blank, mut label_arcs) = ([0.0; 4], [0.0; 4]);
+    let arcs = lattice::ArcsMut { blank: &mut blank, labels: &mut label_arcs };
     let error = weights.forward_chain(0, chain, arcs).unwrap_err();
     assert!(matches!(error, Error::Normalizer(panda_core::Error::Budget { .. })), "{error}");
-    let adjoints = Arcs { blank: &[1.0; 4], lexical: &[1.0; 4] };
+    let adjoints = Arcs { blank: &[1.0; 4], labels: &[1.0; 4] };
     assert!(weights.backward_chain(0, chain, adjoints).is_err());
     // Earlier gradients are unchanged.
     assert!(weights.finish().values().all(|gradient| gradient.iter().all(|g| g.is_finite())));
@@ -299,7 +299,7 @@ fn a_budget_below_the_smallest_plan_is_an_error() {
 fn results_do_not_depend_on_threads() {
     let (states, vocabulary, count) = (40, 30, 60);
     let owned = OwnedJoint::<f32>::random(states, vocabulary, 33, count);
-    let (blank, lexical): (Vec<f32>, Vec<f32>) =
+    let (blank, label_arcs): (Vec<f32>, Vec<f32>) =
         (random(count * states, 5, 1.0), random(count * states * vocabulary, 6, 1.0));
     let chain = LabelChain { states: &CHAIN_STATES, labels: &CHAIN_LABELS };
     let sites = count * CHAIN_STATES.len();
@@ -310,7 +310,12 @@ fn results_do_not_depend_on_threads() {
             let results = |weight_fn: &dyn WeightFn<f32>| {
                 (
                     arc_weights(weight_fn, &owned.frames, count),
-                    arc_gradients(weight_fn, &owned.frames, count, Arcs { blank: &blank, lexical: &lexical }),
+                    arc_gradients(
+                        weight_fn,
+                        &owned.frames,
+                        count,
+                        Arcs { blank: &blank, labels: &label_arcs },
+                    ),
                     forward_chain(weight_fn, &owned.frames, count, 0, chain),
                     backward_chain(
                         weight_fn,
@@ -318,7 +323,7 @@ fn results_do_not_depend_on_threads() {
                         count,
                         0,
                         chain,
-                        Arcs { blank: &blank[..sites], lexical: &lexical[..sites] },
+                        Arcs { blank: &blank[..sites], labels: &label_arcs[..sites] },
                     ),
                 )
             };
@@ -359,9 +364,9 @@ fn lattices_equal_last<F: panda_core::Real>(values: Tolerance, gradients: Tolera
 
         let &[batch, frames, size] = golden.shape("in/frames") else { panic!("B x T x F") };
         let frame_rows = golden.cast::<F>("in/frames");
-        let (blank, lexical) = arc_weights(weight_fn, &frame_rows, batch * frames);
+        let (blank, label_arcs) = arc_weights(weight_fn, &frame_rows, batch * frames);
         assert_within(case, &blank, golden.values("out/blank_weights"), values);
-        assert_within(case, &lexical, golden.values("out/lexical_weights"), values);
+        assert_within(case, &label_arcs, golden.values("out/lexical_weights"), values);
 
         let weighted = |name: &str| -> Vec<F> {
             let marginals = golden.values(name);
@@ -372,7 +377,7 @@ fn lattices_equal_last<F: panda_core::Real>(values: Tolerance, gradients: Tolera
         };
         let (b, l) = (weighted("out/blank_marginals"), weighted("out/lexical_marginals"));
         let (frame_gradient, computed) =
-            arc_gradients(weight_fn, &frame_rows, batch * frames, Arcs { blank: &b, lexical: &l });
+            arc_gradients(weight_fn, &frame_rows, batch * frames, Arcs { blank: &b, labels: &l });
         assert_eq!(frame_gradient.len(), batch * frames * size);
         assert_within(case, &frame_gradient, golden.values("out/grad_denom_log/frames"), gradients);
         let names: Vec<&str> = golden.names_with_prefix("out/grad_denom_log/params/").collect();
@@ -413,10 +418,10 @@ fn borrow<'a, F: Real>(
         project_context: parameter("project_context_embeddings/kernel"),
         project_frame: parameter("project_frame/kernel"),
         joint_bias: parameter("joint_bias"),
-        blank: parameter("Dense_0/kernel"),
+        blank_kernel: parameter("Dense_0/kernel"),
         blank_bias: parameter("Dense_0/bias"),
-        lexical: parameter("Dense_1/kernel"),
-        lexical_bias: parameter("Dense_1/bias"),
+        label_kernel: parameter("Dense_1/kernel"),
+        label_bias: parameter("Dense_1/bias"),
     }
 }
 
@@ -514,15 +519,15 @@ impl BoundWeights<f32> for UncheckedWeights {
     }
     fn forward(&self, _: &[usize], arcs: ArcsMut<f32>) {
         arcs.blank.fill(0.0);
-        arcs.lexical.fill(self.0);
+        arcs.labels.fill(self.0);
     }
-    fn forward_state(&self, _: usize, _: usize, lexical: &mut [f32]) -> f32 {
-        lexical.fill(self.0);
+    fn forward_state(&self, _: usize, _: usize, label_arcs: &mut [f32]) -> f32 {
+        label_arcs.fill(self.0);
         0.0
     }
     fn forward_chain(&self, _: usize, chain: LabelChain, arcs: ArcsMut<f32>) -> Result<()> {
         arcs.blank.fill(0.0);
-        for row in arcs.lexical.chunks_exact_mut(chain.states.len()) {
+        for row in arcs.labels.chunks_exact_mut(chain.states.len()) {
             row.fill(self.0);
             *row.last_mut().unwrap() = f32::NEG_INFINITY;
         }

@@ -176,10 +176,10 @@ impl<F: Real> Problem<F> {
             project_context: parameter("project_context_embeddings/kernel"),
             project_frame: parameter("project_frame/kernel"),
             joint_bias: parameter("joint_bias"),
-            blank: parameter("Dense_0/kernel"),
+            blank_kernel: parameter("Dense_0/kernel"),
             blank_bias: parameter("Dense_0/bias"),
-            lexical: parameter("Dense_1/kernel"),
-            lexical_bias: parameter("Dense_1/bias"),
+            label_kernel: parameter("Dense_1/kernel"),
+            label_bias: parameter("Dense_1/bias"),
         };
         let local = self.normalize.map(|normalize| LocallyNormalized::new(joint, normalize));
         let weight_fn: &dyn WeightFn<F> = match &local {

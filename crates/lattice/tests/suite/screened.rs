@@ -53,7 +53,8 @@ impl JointLattice {
     }
 
     fn with<T>(&self, run: impl FnOnce(&RecognitionLattice<f32>, &Frames<f32>) -> T) -> T {
-        let [embeddings, context, frame, bias, blank, blank_bias, lexical, lexical_bias] = &self.parameters;
+        let [embeddings, context, frame, bias, blank_kernel, blank_bias, label_kernel, label_bias] =
+            &self.parameters;
         let joint = JointWeightFn {
             embeddings: Embeddings::Table(embeddings),
             states: self.context.states(),
@@ -61,10 +62,10 @@ impl JointLattice {
             project_context: context,
             project_frame: frame,
             joint_bias: bias,
-            blank,
+            blank_kernel,
             blank_bias,
-            lexical,
-            lexical_bias,
+            label_kernel,
+            label_bias,
         };
         assert_eq!(joint.hidden(), self.hidden);
         let lattice = RecognitionLattice::new(&*self.context, self.alignment, &joint).unwrap();

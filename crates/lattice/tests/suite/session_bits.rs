@@ -255,14 +255,14 @@ fn marginals_sum_to_bias_gradients_and_label_counts() {
     for problem in problems::<f64>() {
         let (c, v) = (problem.context.states(), problem.context.vocabulary());
         let weights = [1.0; LENGTHS.len()];
-        let (blank, lexical, denominator, numerator) = problem.with(|lattice, frames, labels| {
+        let (blank, label_arcs, denominator, numerator) = problem.with(|lattice, frames, labels| {
             let mut session = LatticeSession::default();
-            let (blank, lexical) = session.marginals(lattice, frames).unwrap();
+            let (blank, label_arcs) = session.marginals(lattice, frames).unwrap();
             let denominator =
                 session.sum_paths(PathSum::Denominator, lattice, frames, None, &weights).unwrap();
             let numerator =
                 session.sum_paths(PathSum::Numerator, lattice, frames, Some(labels), &weights).unwrap();
-            (blank, lexical, denominator, numerator)
+            (blank, label_arcs, denominator, numerator)
         });
         let tolerance = Tolerance { relative: 1e-11, absolute: 1e-11 };
         let mut all_labels = 0.0;
@@ -270,7 +270,7 @@ fn marginals_sum_to_bias_gradients_and_label_counts() {
             for t in 0..problem.padded {
                 let row = b * problem.padded + t;
                 let frame_blanks: f64 = blank[row * c..][..c].iter().sum();
-                let frame_labels: f64 = lexical[row * c * v..][..c * v].iter().sum();
+                let frame_labels: f64 = label_arcs[row * c * v..][..c * v].iter().sum();
                 all_labels += frame_labels;
                 let expected = match (t < problem.num_frames[b], problem.alignment.expansions()) {
                     (false, _) => {

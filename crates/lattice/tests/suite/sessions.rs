@@ -216,8 +216,8 @@ impl Batch {
         let columns = self.table().1[3];
         let rows = || all_paths.iter().flat_map(|sums| sums.posteriors.chunks_exact(columns));
         near("blank marginals", &results.marginals.0, &rows().map(|row| row[0]).collect::<Vec<_>>());
-        let lexical: Vec<f64> = rows().flat_map(|row| row[1..].iter().copied()).collect();
-        near("lexical marginals", &results.marginals.1, &lexical);
+        let label_arcs: Vec<f64> = rows().flat_map(|row| row[1..].iter().copied()).collect();
+        near("lexical marginals", &results.marginals.1, &label_arcs);
         let weights = |paths: &[LatticePath]| paths.iter().map(|path| path.weight).collect::<Vec<_>>();
         near(
             "best",

@@ -107,10 +107,10 @@ fn long_streams_emit_labels_early() {
             project_context: &parameters[1],
             project_frame: &parameters[2],
             joint_bias: &parameters[3],
-            blank: &parameters[4],
+            blank_kernel: &parameters[4],
             blank_bias: &parameters[5],
-            lexical: &parameters[6],
-            lexical_bias: &parameters[7],
+            label_kernel: &parameters[6],
+            label_bias: &parameters[7],
         };
         assert_streams(&joint, alignment, &numbers::<f32>(9, FRAMES * features), features, f64::INFINITY);
     }

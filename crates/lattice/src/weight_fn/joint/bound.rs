@@ -80,10 +80,10 @@ impl<'a, F: Real> BoundJoint<'a, F> {
         }
         // The output layer as rows: the blank, then the labels.
         let columns = reuse(buffers, c.next_multiple_of(PANEL_COLUMNS) * h);
-        let mut head = joint.blank.to_vec();
+        let mut head = joint.blank_kernel.to_vec();
         head.resize((1 + v) * h, F::ZERO);
-        kernels::transpose(&mut head[h..], View::new(joint.lexical, h, v));
-        let bias = [joint.blank_bias, joint.lexical_bias].concat();
+        kernels::transpose(&mut head[h..], View::new(joint.label_kernel, h, v));
+        let bias = [joint.blank_bias, joint.label_bias].concat();
         let mut projections = Projections::new(contexts, head, bias, columns);
         // The remaining buffer is for frames, whose number is not known yet.
         projections.frames = TanhAddendRows::new(reuse(buffers, 0), h);
@@ -144,8 +144,8 @@ impl<F: Real> BoundWeights<F> for BoundJoint<'_, F> {
         frames::forward(&self.projections, frames, arcs);
     }
 
-    fn forward_state(&self, frame: usize, state: usize, lexical: &mut [F]) -> F {
-        chain::forward_state(&self.projections, frame, state, lexical)
+    fn forward_state(&self, frame: usize, state: usize, label_arcs: &mut [F]) -> F {
+        chain::forward_state(&self.projections, frame, state, label_arcs)
     }
 
     fn backward(&mut self, frames: &[usize], adjoints: Arcs<F>) {
@@ -212,8 +212,8 @@ impl<F: Real> BoundWeights<F> for BoundJoint<'_, F> {
         layer.backward_parameters(&[(&embeddings, &contexts)], &mut project_context, &mut joint_bias);
         let mut embedding_gradient = vec![F::ZERO; c * e];
         layer.backward_rows(&contexts, &mut embedding_gradient, Accumulate::Replace);
-        let mut lexical = vec![F::ZERO; h * v];
-        kernels::transpose(&mut lexical, View::new(&head[h..], v, h));
+        let mut label_kernel = vec![F::ZERO; h * v];
+        kernels::transpose(&mut label_kernel, View::new(&head[h..], v, h));
         head.truncate(h);
         let head_bias: Vec<F> = head_bias.into_iter().map(F::from_f64).collect();
         let values = [
@@ -222,7 +222,7 @@ impl<F: Real> BoundWeights<F> for BoundJoint<'_, F> {
             joint_bias,
             head,
             head_bias[..1].to_vec(),
-            lexical,
+            label_kernel,
             head_bias[1..].to_vec(),
         ];
         let mut parameters: Parameters<F> =

@@ -1,7 +1,7 @@
 //! Arc weights of a lattice's joint network along a label string (chain).
 //!
 //! The numerator of the loss needs two scores at each site, a frame t and a label position u: B of
-//! the blank (`blank`), and L of the chain's label after position u (`lexical`). P, Q: projected
+//! the blank (`blank`), and L of the chain's label after position u (`label_arcs`). P, Q: projected
 //! contexts and frames; c_u: context state after u labels; w0, w_y and c0, c_y: rows and biases of
 //! the output layer for the blank and label y; gB, gL: adjoints of B and L; d: gradient; H: width
 //! of h; U: labels of the chain.
@@ -44,11 +44,11 @@ pub fn forward_state<F: Real>(
     projections: &Projections<F>,
     frame: usize,
     state: usize,
-    lexical: &mut [F],
+    label_arcs: &mut [F],
 ) -> F {
     let mut hidden = projections.pool.acquire("task", projections.hidden);
     projections.hidden_row(frame, state, &mut hidden);
-    for (label, out) in (1..).zip(lexical) {
+    for (label, out) in (1..).zip(label_arcs) {
         *out = score(projections, &hidden, label);
     }
     score(projections, &hidden, BLANK)
@@ -64,16 +64,16 @@ pub fn forward<F: Real>(
     let positions = chain.states.len();
     let frames = (
         parts_mut(arcs.blank, FRAMES_PER_TASK * positions),
-        parts_mut(arcs.lexical, FRAMES_PER_TASK * positions),
+        parts_mut(arcs.labels, FRAMES_PER_TASK * positions),
     );
-    par_for(frames, |task, (blank, lexical)| {
+    par_for(frames, |task, (blank, label_arcs)| {
         let mut hidden = projections.pool.acquire("task", projections.hidden);
-        let frames = blank.chunks_exact_mut(positions).zip(lexical.chunks_exact_mut(positions));
-        for (frame, (blank, lexical)) in (first_frame + task * FRAMES_PER_TASK..).zip(frames) {
+        let frames = blank.chunks_exact_mut(positions).zip(label_arcs.chunks_exact_mut(positions));
+        for (frame, (blank, label_arcs)) in (first_frame + task * FRAMES_PER_TASK..).zip(frames) {
             for (u, &state) in chain.states.iter().enumerate() {
                 projections.hidden_row(frame, state, &mut hidden);
                 blank[u] = score(projections, &hidden, BLANK);
-                lexical[u] =
+                label_arcs[u] =
                     chain.labels.get(u).map_or(F::NEG_INFINITY, |&label| score(projections, &hidden, label));
             }
         }
@@ -121,7 +121,7 @@ pub fn backward<F: Real>(
     let frames = adjoints.blank.len() / positions;
     let adjoint = |t: usize, u: usize| SiteAdjoint {
         blank: adjoints.blank[t * positions + u],
-        label: adjoints.lexical[t * positions + u],
+        label: adjoints.labels[t * positions + u],
     };
     let has_adjoint = |t: usize, u: usize| (adjoint(t, u).blank, adjoint(t, u).label) != (F::ZERO, F::ZERO);
 
@@ -175,7 +175,7 @@ pub fn backward<F: Real>(
         gradients.bias[0] += sum(adjoints.blank);
         if let Some(&label) = chain.labels.get(u) {
             add(&mut gradients.head[label as usize * h..][..h], &rows[2 * h..]);
-            gradients.bias[label as usize] += sum(adjoints.lexical);
+            gradients.bias[label as usize] += sum(adjoints.labels);
         }
     }
 }

@@ -116,10 +116,10 @@ pub fn forward<F: Real>(projections: &Projections<F>, frames: &[usize], arcs: Ar
     let &Projections { hidden: h, states: c, vocabulary: v, .. } = projections;
     let (split, scratch_len) =
         (TaskSplit::new(c, frames.len()), TanhProducts::<F>::scratch_len(h) + PANEL_COLUMNS * (1 + v));
-    let ArcsMut { blank, lexical } = arcs;
-    // Scores panels of some frames; `blank` and `lexical` begin with the first state of the first
-    // panel, and the arcs of a frame start `c` states after those of the previous frame.
-    let score_panels = |frames: &[usize], panels: Range<usize>, blank: &mut [F], lexical: &mut [F]| {
+    let ArcsMut { blank, labels: label_arcs } = arcs;
+    // Scores panels of some frames; `blank` and `label_arcs` begin with the first state of the
+    // first panel, and the arcs of a frame start `c` states after those of the previous frame.
+    let score_panels = |frames: &[usize], panels: Range<usize>, blank: &mut [F], label_arcs: &mut [F]| {
         let mut buffer = projections.pool.acquire("task", scratch_len);
         let (scratch, tile) = buffer.split_at_mut(TanhProducts::<F>::scratch_len(h));
         let mut products = TanhProducts::new(&projections.head_left, scratch);
@@ -129,33 +129,34 @@ pub fn forward<F: Real>(projections: &Projections<F>, frames: &[usize], arcs: Ar
             let first_state = frame_index * c + (panel - first_panel) * PANEL_COLUMNS;
             let (blank_row, label_rows) = tile.split_at(PANEL_COLUMNS);
             blank[first_state..first_state + state_count].copy_from_slice(&blank_row[..state_count]);
-            let lexical = &mut lexical[first_state * v..][..state_count * v];
-            transpose(lexical, View::with_stride(label_rows, v, state_count, PANEL_COLUMNS));
+            let label_arcs = &mut label_arcs[first_state * v..][..state_count * v];
+            transpose(label_arcs, View::with_stride(label_rows, v, state_count, PANEL_COLUMNS));
         });
     };
     // Panels of states: a task has several frames, or several panels of one frame.
     let panel_count = split.column_states.div_ceil(PANEL_COLUMNS);
     let frame_tasks = (
         parts_mut(blank, split.frames_per_task * c),
-        parts_mut(lexical, split.frames_per_task * c * v),
+        parts_mut(label_arcs, split.frames_per_task * c * v),
         parts(frames, split.frames_per_task),
     );
-    par_for(frame_tasks, |_, (blank, lexical, frames)| {
+    par_for(frame_tasks, |_, (blank, label_arcs, frames)| {
         if frames.len() > 1 {
-            return score_panels(frames, 0..panel_count, blank, lexical);
+            return score_panels(frames, 0..panel_count, blank, label_arcs);
         }
-        let (blank, lexical) = (&mut blank[..split.column_states], &mut lexical[..split.column_states * v]);
+        let (blank, label_arcs) =
+            (&mut blank[..split.column_states], &mut label_arcs[..split.column_states * v]);
         let panel_tasks = (
             parts_mut(blank, split.panels_per_task * PANEL_COLUMNS),
-            parts_mut(lexical, split.panels_per_task * PANEL_COLUMNS * v),
+            parts_mut(label_arcs, split.panels_per_task * PANEL_COLUMNS * v),
         );
-        par_for(panel_tasks, |task, (blank, lexical)| {
+        par_for(panel_tasks, |task, (blank, label_arcs)| {
             let first_panel = task * split.panels_per_task;
             score_panels(
                 frames,
                 first_panel..first_panel + blank.len().div_ceil(PANEL_COLUMNS),
                 blank,
-                lexical,
+                label_arcs,
             );
         });
     });
@@ -164,8 +165,8 @@ pub fn forward<F: Real>(projections: &Projections<F>, frames: &[usize], arcs: Ar
     }
     // Remaining states, with frames as columns.
     let remaining_states: Vec<usize> = (split.column_states..c).collect();
-    let panel_tasks = (parts_mut(blank, PANEL_COLUMNS * c), parts_mut(lexical, PANEL_COLUMNS * c * v));
-    par_for((panel_tasks, parts(frames, PANEL_COLUMNS)), |_, ((blank, lexical), frames)| {
+    let panel_tasks = (parts_mut(blank, PANEL_COLUMNS * c), parts_mut(label_arcs, PANEL_COLUMNS * c * v));
+    par_for((panel_tasks, parts(frames, PANEL_COLUMNS)), |_, ((blank, label_arcs), frames)| {
         let mut buffer = projections.pool.acquire("task", scratch_len + PANEL_COLUMNS * h);
         let (panel, scratch) = buffer.split_at_mut(PANEL_COLUMNS * h);
         let (scratch, tile) = scratch.split_at_mut(TanhProducts::<F>::scratch_len(h));
@@ -174,11 +175,11 @@ pub fn forward<F: Real>(projections: &Projections<F>, frames: &[usize], arcs: Ar
         let mut products = TanhProducts::new(&projections.head_left, scratch);
         let panel = has_no_large_row.then_some(&*panel);
         projections.score_frames(frames, panel, &remaining_states, &mut products, tile, |state, tile| {
-            let frame_arcs = blank.chunks_exact_mut(c).zip(lexical.chunks_exact_mut(c * v));
-            for (frame_index, (blank, lexical)) in frame_arcs.enumerate() {
+            let frame_arcs = blank.chunks_exact_mut(c).zip(label_arcs.chunks_exact_mut(c * v));
+            for (frame_index, (blank, label_arcs)) in frame_arcs.enumerate() {
                 blank[state] = tile[frame_index];
                 let scores = tile[PANEL_COLUMNS + frame_index..].iter().step_by(PANEL_COLUMNS);
-                lexical[state * v..][..v].iter_mut().zip(scores).for_each(|(l, &score)| *l = score);
+                label_arcs[state * v..][..v].iter_mut().zip(scores).for_each(|(l, &score)| *l = score);
             }
         });
     });
@@ -286,7 +287,7 @@ pub fn backward<F: Real>(
                 for (state, (hidden, row)) in (first_state..).zip(state_rows) {
                     projections.hidden_row(frames[frame_index], state, hidden);
                     row[0] = adjoints.blank[frame_index * c + state];
-                    row[1..].copy_from_slice(&adjoints.lexical[(frame_index * c + state) * v..][..v]);
+                    row[1..].copy_from_slice(&adjoints.labels[(frame_index * c + state) * v..][..v]);
                 }
             }
             // dh, dW and dc.

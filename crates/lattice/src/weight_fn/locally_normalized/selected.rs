@@ -171,19 +171,19 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
 
     /// Computes both log-probabilities of all sites.
     pub fn forward(&self, first_frame: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
-        let ArcsMut { blank, lexical } = arcs;
+        let ArcsMut { blank, labels: label_arcs } = arcs;
         let all_sites = 0..blank.len();
         let head = self.head()?;
         self.with_workspace(|workspace| match self.normalize {
             Normalize::Hat => {
-                let arcs = ArcsMut { blank: &mut *blank, lexical: &mut *lexical };
+                let arcs = ArcsMut { blank: &mut *blank, labels: &mut *label_arcs };
                 chain::forward(&self.joint.projections, first_frame, chain, arcs);
                 self.for_each_group(all_sites.filter(|&site| next_label(chain, site).is_some()), |sites| {
                     let selection = self.selection(chain, sites)?;
                     let normalized =
                         forward(&self.chain_sites(first_frame, chain, sites), &head, &selection, workspace)?;
                     for (&site, &emission) in sites.iter().zip(&normalized.emissions) {
-                        lexical[site] = F::from_f64(emission + log_sigmoid(-blank[site].to_f64()));
+                        label_arcs[site] = F::from_f64(emission + log_sigmoid(-blank[site].to_f64()));
                     }
                     workspace.recycle(normalized);
                     Ok(())
@@ -198,7 +198,7 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
                 for (&site, emissions) in sites.iter().zip(normalized.emissions.as_chunks::<2>().0) {
                     blank[site] = F::from_f64(emissions[0]);
                     let label = next_label(chain, site);
-                    lexical[site] = label.map_or(F::NEG_INFINITY, |_| F::from_f64(emissions[1]));
+                    label_arcs[site] = label.map_or(F::NEG_INFINITY, |_| F::from_f64(emissions[1]));
                 }
                 workspace.recycle(normalized);
                 Ok(())
@@ -209,7 +209,7 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
     /// Propagates adjoints of both log-probabilities.
     pub fn backward(&mut self, first_frame: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
         let label_adjoint =
-            |site: usize| next_label(chain, site).map_or(0.0, |_| adjoints.lexical[site].to_f64());
+            |site: usize| next_label(chain, site).map_or(0.0, |_| adjoints.labels[site].to_f64());
         if self.normalize == Normalize::Hat {
             self.backward_blanks(first_frame, chain, adjoints);
         }
@@ -268,12 +268,13 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
         let positions = chain.states.len();
         let frames = (sites_per_group::<F>(self.classes(), self.budget) / positions).max(1);
         let sites = (frames * positions).min(adjoints.blank.len().max(1));
-        let (mut blank, mut lexical) = (vec![F::ZERO; sites], vec![F::ZERO; sites]);
-        let groups = adjoints.blank.chunks(sites).zip(adjoints.lexical.chunks(sites));
+        let (mut blank, mut label_arcs) = (vec![F::ZERO; sites], vec![F::ZERO; sites]);
+        let groups = adjoints.blank.chunks(sites).zip(adjoints.labels.chunks(sites));
         for (group, (blank_adjoint, label_adjoint)) in groups.enumerate() {
             let first_frame = first_frame + group * sites / positions;
-            let (blank, lexical) = (&mut blank[..blank_adjoint.len()], &mut lexical[..blank_adjoint.len()]);
-            let arcs = ArcsMut { blank: &mut *blank, lexical: &mut *lexical };
+            let (blank, label_arcs) =
+                (&mut blank[..blank_adjoint.len()], &mut label_arcs[..blank_adjoint.len()]);
+            let arcs = ArcsMut { blank: &mut *blank, labels: &mut *label_arcs };
             let (projections, gradients) = self.joint.gradients();
             chain::forward(projections, first_frame, chain, arcs);
             for (site, b) in blank.iter_mut().enumerate() {
@@ -281,8 +282,8 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
                 let label_adjoint = next_label(chain, site).map_or(0.0, |_| label_adjoint[site].to_f64());
                 *b = F::from_f64(blank_adjoint * sigmoid(-score) - label_adjoint * sigmoid(score));
             }
-            lexical.fill(F::ZERO);
-            chain::backward(projections, gradients, first_frame, chain, Arcs { blank, lexical });
+            label_arcs.fill(F::ZERO);
+            chain::backward(projections, gradients, first_frame, chain, Arcs { blank, labels: label_arcs });
         }
     }
 
