@@ -1,7 +1,8 @@
 //! Lists all arcs of a small recognition lattice, for inspection and export.
 //!
 //! t: frame; a: alignment state; p: context state; N frames, A alignment states, C context states,
-//! V labels.
+//! V labels. A *position* is the number `t A + a` of a frame and alignment state; arcs lead to later
+//! positions.
 use kernels::Real;
 
 use crate::{
@@ -63,16 +64,17 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
         weights.set_frames(frames.utterance(utterance), &vec![utterance as u32; positions.frames])?;
         let mut arcs = Vec::new();
         let mut reachable = vec![vec![false; context.states()]; positions.per_frame() + 1];
-        let mut label_arcs = vec![F::ZERO; vocabulary];
+        let mut label_weights = vec![F::ZERO; vocabulary];
         reachable[0][context.start()] = true;
         for position in 0..positions.end() {
             // Entry i of `reachable` has the reachable states of position + i: the rest of the
             // frame, and the start of the next one.
             let states = std::mem::take(&mut reachable[0]);
             for state in (0..states.len()).filter(|&state| states[state]) {
-                let blank = weights.forward_state(positions.frame(position), state, &mut label_arcs);
-                let labels = if positions.after_label(position).is_some() { vocabulary } else { 0 };
-                for (label, weight) in std::iter::once(&blank).chain(&label_arcs[..labels]).enumerate() {
+                let blank = weights.forward_state(positions.frame(position), state, &mut label_weights);
+                let num_labels = if positions.after_label(position).is_some() { vocabulary } else { 0 };
+                for (label, weight) in std::iter::once(&blank).chain(&label_weights[..num_labels]).enumerate()
+                {
                     let weight = weight.to_f64();
                     if weight == f64::NEG_INFINITY {
                         continue;

@@ -1,8 +1,8 @@
 //! Viterbi search over a recognition lattice, with backpointers.
 //!
 //! A wave is a range of frames of each utterance that is processed at a time. `α[p]` is the weight
-//! of the best path to context state p. Sizes: C context states, V labels, A alignment states of a
-//! frame.
+//! of the best path to context state p. Sizes: B utterances of a group, C context states, V labels,
+//! A alignment states of a frame.
 //!
 //! Ties are resolved in favor of the final state of lowest id. At a merge the blank wins (fewer
 //! labels in the frame), and among labels the source of lowest id.
@@ -18,7 +18,9 @@ use crate::{
 /// The best path of an utterance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LatticePath {
-    /// Labels of the arcs, by frame and alignment state, 0 without a label: *N x A*.
+    /// Labels of the arcs, by frame and alignment state, 0 without a label.
+    ///
+    /// *N x A*, with N frames.
     pub alignment: Vec<u32>,
     /// A, the number of alignment states of a frame.
     pub per_frame: usize,
@@ -66,7 +68,7 @@ impl LatticePath {
 pub struct Backpointers<F> {
     /// Best arcs to each state of each packed frame.
     ///
-    /// `p V + y` for label y, 1 to V, from state p; 0 for a blank.
+    /// 0: blank; otherwise `1 + p V + y - 1` for label y, 1 to V, from state p.
     best_arcs: Vec<u32>,
     /// Number of labels of each frame, by context state after it.
     label_counts: Vec<u32>,
@@ -146,7 +148,7 @@ impl<F: Real> Backpointers<F> {
         for ((index, &frame_count), ((scratch, alpha), offset)) in wave.counts.iter().enumerate().zip(buffers)
         {
             // Frames of each utterance: before the wave, in the wave, and later.
-            let earlier_frames = (wave_index * group.window).min(group.frame_range(index).len());
+            let earlier_frames = (wave_index * group.frames_per_wave).min(group.frame_range(index).len());
             let later_frames = group.frame_range(index).len() - earlier_frames - frame_count;
             best_arcs.split_off_mut(..earlier_frames * arcs_per_frame).expect("earlier frames exist");
             label_counts.split_off_mut(..earlier_frames * counts_per_frame).expect("earlier frames exist");

@@ -1,8 +1,8 @@
 //! Viterbi search over a stream of frames: emits labels as soon as they are final.
 //!
 //! The stream stores the best weight of each context state, and the backpointers of frames that are
-//! not final. A frame is final when the backpointers of all states meet before its end: later
-//! frames cannot change the best path up to there. States without a path are ignored. With a
+//! not final. A frame is final when the best paths to all states share one state at its end or
+//! later: later frames cannot change the best path up to there. States without a path are ignored. With a
 //! margin, states that are worse than the best one by more than the margin are ignored too, and
 //! discarded if their best path differs there. In a full n-gram no frame becomes final without a
 //! margin, because only blanks lead to the state without labels.
@@ -43,7 +43,9 @@ pub struct BestPathStream<'a, F> {
     next_alpha: Vec<F>,
     /// Sum of the maxima that were subtracted from `α`.
     offset: f64,
-    /// Backpointers of frames that are not final, coded as in `best_path.rs`.
+    /// Backpointers of frames that are not final: best arcs to each state.
+    ///
+    /// 0: blank; otherwise `1 + state · V + label - 1`, with the state before the arc, labels 1 to V.
     best_arcs: Vec<u32>,
     /// Numbers of labels of these frames, by context state.
     label_counts: Vec<u32>,
@@ -78,25 +80,28 @@ impl<'a, F: Real> BestPathStream<'a, F> {
         })
     }
 
-    /// Processes more frames, *n x F*; returns the alignment of newly final frames.
+    /// Processes more frames; returns the alignment of newly final frames.
     ///
-    /// The alignment has A labels per frame, oldest first.
+    /// `rows` has n frames of F features. The alignment has one label (0 for none) for each of the
+    /// A alignment states of a frame, oldest frame first.
     ///
     /// # Errors
     /// After invalid rows the stream is unchanged; after weights that are NaN or +inf it is
     /// unusable.
     ///
     /// # Cost
-    /// Arc weights of the frames; 4 bytes for each state, and for each label of a frame, of the
-    /// frames that are not final yet, which are traced once.
+    /// Arc weights of the new frames. For each frame that is not final, 4 C bytes, or 4 (K + 1) C
+    /// bytes if a frame may emit up to K labels, in a context of C states; each call traces these
+    /// frames once.
     pub fn push(&mut self, rows: &[F]) -> Result<Vec<u32>> {
         let new_frames = set_stream_frames(&self.lattice, &mut *self.weights, rows, self.frames)?;
         let (c, v) = (self.lattice.context().states(), self.lattice.context().vocabulary());
         let [arcs_per_frame, counts_per_frame] = self.step.backpointer_counts();
-        let window = ARCS_PER_WAVE.div_ceil(c * (1 + v)).max(1);
+        // Arc weights are computed for a wave of frames at a time.
+        let frames_per_wave = ARCS_PER_WAVE.div_ceil(c * (1 + v)).max(1);
         let (mut blank, mut label_arcs) = (Vec::new(), Vec::new());
         let frame_indices: Vec<usize> = (0..new_frames).collect();
-        for wave in frame_indices.chunks(window) {
+        for wave in frame_indices.chunks(frames_per_wave) {
             blank.resize(wave.len() * c, F::ZERO);
             label_arcs.resize(wave.len() * c * v, F::ZERO);
             self.weights.forward(wave, ArcsMut { blank: &mut blank, labels: &mut label_arcs });
@@ -151,12 +156,13 @@ impl<'a, F: Real> BestPathStream<'a, F> {
     fn take_final_frames(&mut self) -> Vec<u32> {
         let [arcs_per_frame, counts_per_frame] = self.step.backpointer_counts();
         // The largest α is 0.
-        let is_worse = |state: &usize| self.alpha[*state].to_f64() < -self.margin;
+        let is_outside_margin = |state: &usize| self.alpha[*state].to_f64() < -self.margin;
         let is_reachable = |state: &usize| self.alpha[*state] > F::NEG_INFINITY;
         let all_states = 0..self.alpha.len();
-        // Follows all backpointers until they meet in one state; frames before it are final.
+        // Follows the best paths to all states until they share one state; frames before it are
+        // final.
         let mut states: Vec<usize> =
-            all_states.clone().filter(|state| is_reachable(state) && !is_worse(state)).collect();
+            all_states.clone().filter(|state| is_reachable(state) && !is_outside_margin(state)).collect();
         let pending_frames = self.pending_frames();
         let mut final_frames = pending_frames;
         while states.len() > 1 && final_frames > 0 {
@@ -170,7 +176,9 @@ impl<'a, F: Real> BestPathStream<'a, F> {
             (final_frames..pending_frames).rev().fold(end, |state, t| self.previous_state(t, state, &mut []))
         };
         let discarded: Vec<usize> = all_states
-            .filter(|end| is_reachable(end) && is_worse(end) && state_after_final(*end) != common_state)
+            .filter(|end| {
+                is_reachable(end) && is_outside_margin(end) && state_after_final(*end) != common_state
+            })
             .collect();
         discarded.into_iter().for_each(|end| self.alpha[end] = F::NEG_INFINITY);
         // Removes the final frames.

@@ -264,7 +264,7 @@ impl<F: Real> Denominator<F> {
             if let Some((utterance, frame, sum)) = imprecise {
                 self.buffers = buffers;
                 let (utterance, frame) =
-                    (group.utterances.start + utterance, wave_index * group.window + frame);
+                    (group.utterances.start + utterance, wave_index * group.frames_per_wave + frame);
                 return Err(Error::Precision { utterance, frame, sum });
             }
             take_adjoints(weights, &wave.frames, current.arcs(step, wave.frames.len()))?;

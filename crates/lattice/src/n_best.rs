@@ -2,7 +2,7 @@
 //!
 //! The best continuation from any state, of weight β, is known (`potentials.rs`). A path is
 //! therefore determined by the arc where it deviates from the best continuation of another path,
-//! and by the loss there:
+//! and by the loss there (s: state; w: weight of an arc):
 //!
 //! ```text
 //! loss(arc from s) = max over arcs e from s of (w(e) + β(e)) - (w(arc) + β(arc))
@@ -21,6 +21,7 @@ use crate::{
 
 /// A deviation of a path from another one.
 struct PathDeviation {
+    /// Loss of the whole path: the weight of the best path minus its weight.
     loss: f64,
     /// Weight up to and including the arc.
     weight: f64,
@@ -36,7 +37,7 @@ struct PathDeviation {
 impl<F: Real> LatticeSession<F> {
     /// Returns the `count` best paths of each utterance, best first, all different.
     ///
-    /// There are fewer if not enough paths are unblocked.
+    /// There are fewer if fewer paths have a weight above -inf.
     ///
     /// Exact: the n-th path has the n-th largest weight. Ties are ordered by where paths deviate
     /// from earlier ones. The first path prefers the blank, then the lowest label, while
@@ -60,8 +61,9 @@ impl<F: Real> LatticeSession<F> {
     /// As [`distances`](Self::distances).
     ///
     /// # Cost
-    /// Arc weights of all frames once, and N A C numbers of 8 bytes per utterance; then, for each
-    /// path, the arcs of one state per frame.
+    /// Arc weights of all frames once, and N A C numbers of 8 bytes for an utterance of N frames,
+    /// with A alignment states and C context states; then, for each path, the arcs of one state per
+    /// frame and alignment state that it visits.
     pub fn n_best_paths(
         &mut self,
         lattice: &RecognitionLattice<F>,
@@ -95,9 +97,9 @@ fn n_best<F: Real>(walk: &PathWalk<F>, count: usize) -> Vec<LatticePath> {
             let (best_label, best_score) = first_max(&arcs.scores);
             for (label, &score) in arcs.scores.iter().enumerate() {
                 let loss = path_loss + (best_score - score);
-                let is_too_late =
+                let is_outranked =
                     deviations.len() >= remaining && deviations.last().is_none_or(|last| loss >= last.loss);
-                if label == best_label || score == f64::NEG_INFINITY || is_too_late {
+                if label == best_label || score == f64::NEG_INFINITY || is_outranked {
                     continue;
                 }
                 let index = deviations.partition_point(|deviation| deviation.loss <= loss);

@@ -1,7 +1,7 @@
 //! Numerator of the lattice loss: log-sum over the paths of a transcript.
 //!
 //! The weight function computes two arc weights at each site, a frame t and a label position u:
-//! `B[t,u]` of the blank (`blank`) and `L[t,u]` of the label after position u (`lexical`). Forward
+//! `B[t,u]` of the blank (`blank`) and `L[t,u]` of the label after position u (`label_arcs`). Forward
 //! returns `log S` of each utterance; backward propagates the marginals of these arcs. `α[u]`:
 //! log-sum over the paths to u; a_i (a level): the same over paths that emit i labels in the frame;
 //! N frames, M labels, at most K labels per frame.
@@ -168,9 +168,9 @@ impl TranscriptStates {
 /// The lattice of one transcript: frames x label positions.
 struct TranscriptLattice {
     alignment: AlignmentLattice,
-    /// N
+    /// N, the number of frames.
     frames: usize,
-    /// M + 1
+    /// M + 1, the number of label positions.
     positions: usize,
 }
 

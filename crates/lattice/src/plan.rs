@@ -193,38 +193,40 @@ impl Plan {
         operation: LatticeOperation,
         options: Options,
     ) -> Result<Self> {
-        // Window of a wave with the preferred number of arcs, and the smallest plan with such
-        // waves.
+        // Frames of each utterance in a wave with the preferred number of arcs, and the smallest
+        // plan with such waves.
         let utterance_count = lengths.len().max(1);
         let call = CallShape { lattice: *lattice, operation, lengths, features };
         let min_utterances = if operation.has_one_group { utterance_count } else { 1 };
-        let wide_window = |utterances: usize| {
+        let preferred_wave = |utterances: usize| {
             ARCS_PER_WAVE.div_ceil(call.arcs_per_frame().saturating_mul(utterances)).max(1)
         };
-        let smallest = call.plan(min_utterances, wide_window(min_utterances), false).bytes;
+        let smallest = call.plan(min_utterances, preferred_wave(min_utterances), false).bytes;
         let limit = options.limit(smallest).min(isize::MAX as usize);
-        // In order of preference: more utterances, kept arc weights, wide waves.
+        // In order of preference: more utterances, kept arc weights, long waves.
         let mut utterances = utterance_count;
         loop {
-            let window = wide_window(utterances);
-            let plan_within_limit = |window, keeps_arcs| {
-                Some(call.plan(utterances, window, keeps_arcs)).filter(|plan| plan.bytes <= limit)
+            let frames_per_wave = preferred_wave(utterances);
+            let plan_within_limit = |frames_per_wave, keeps_arcs| {
+                Some(call.plan(utterances, frames_per_wave, keeps_arcs)).filter(|plan| plan.bytes <= limit)
             };
             if operation.all_paths
                 && !operation.finds_best_paths
                 && operation.has_gradients
                 && options.keep_weights
-                && let Some(plan) = plan_within_limit(window, true)
+                && let Some(plan) = plan_within_limit(frames_per_wave, true)
             {
                 return Ok(plan);
             }
-            if let Some(plan) = plan_within_limit(window, false) {
+            if let Some(plan) = plan_within_limit(frames_per_wave, false) {
                 return Ok(Self { spare_bytes: limit - plan.bytes, ..plan });
             }
-            let narrower_windows = std::iter::successors(Some(window / 2), |&window| Some(window / 2));
-            if let Some(plan) = narrower_windows
-                .take_while(|&window| window > 0)
-                .find_map(|window| plan_within_limit(window, false))
+            let shorter_waves = std::iter::successors(Some(frames_per_wave / 2), |&frames_per_wave| {
+                Some(frames_per_wave / 2)
+            });
+            if let Some(plan) = shorter_waves
+                .take_while(|&frames_per_wave| frames_per_wave > 0)
+                .find_map(|frames_per_wave| plan_within_limit(frames_per_wave, false))
             {
                 return Ok(plan);
             }
@@ -271,13 +273,13 @@ impl<F: Real> CallShape<'_, F> {
 
     /// Returns the plan for given groups and waves.
     ///
-    /// Groups have `utterances` utterances, waves `window` frames of each utterance.
+    /// Groups have `utterances` utterances, waves `frames_per_wave` frames of each utterance.
     ///
     /// Buffers are kept from one group to the next, so each has its largest size of all groups.
-    fn plan(&self, utterances: usize, window: usize, keeps_arcs: bool) -> Plan {
+    fn plan(&self, utterances: usize, frames_per_wave: usize, keeps_arcs: bool) -> Plan {
         let (mut buffers, mut temporary) = ([ScratchReq::EMPTY; BUFFER_KINDS], ScratchReq::EMPTY);
         for group in self.lengths.chunks(utterances) {
-            let (group_buffers, group_temporary) = self.group_memory(group, window, keeps_arcs);
+            let (group_buffers, group_temporary) = self.group_memory(group, frames_per_wave, keeps_arcs);
             buffers.iter_mut().zip(group_buffers).for_each(|(buffer, size)| *buffer = buffer.or(size));
             temporary = temporary.or(group_temporary);
         }
@@ -285,22 +287,14 @@ impl<F: Real> CallShape<'_, F> {
         let fixed =
             ArcTargets::scratch(self.lattice.context().states()).and(ScratchReq::from_bytes(CALL_BYTES));
         let bytes = ScratchReq::all_of(buffers).and(temporary).and(fixed).bytes();
-        Plan {
-            utterances,
-            frames_per_wave: window,
-            keeps_arcs,
-            screened: false,
-            bytes,
-            spare_bytes: 0,
-            buffers,
-        }
+        Plan { utterances, frames_per_wave, keeps_arcs, screened: false, bytes, spare_bytes: 0, buffers }
     }
 
     /// Memory of a group: buffers that are kept, and temporary ones.
     fn group_memory(
         &self,
         group: &[UtteranceLength],
-        window: usize,
+        frames_per_wave: usize,
         keeps_arcs: bool,
     ) -> ([ScratchReq; BUFFER_KINDS], ScratchReq) {
         let (context, alignment) = (self.lattice.context(), self.lattice.alignment());
@@ -309,7 +303,7 @@ impl<F: Real> CallShape<'_, F> {
         let sum_of =
             |size: &dyn Fn(&UtteranceLength) -> usize| group.iter().map(size).fold(0, usize::saturating_add);
         let frames = sum_of(&|length| length.frames);
-        let wave = sum_of(&|length| length.frames.min(window));
+        let wave_frames = sum_of(&|length| length.frames.min(frames_per_wave));
         let saved_per_frame = match (all_paths, finds_best_paths) {
             (true, true) => ScratchReq::new::<u32>(backpointer_counts(context, alignment).iter().sum()),
             (true, false) => ScratchReq::new::<F>(if has_gradients { states + 1 } else { 1 }),
@@ -326,10 +320,15 @@ impl<F: Real> CallShape<'_, F> {
         let steps = StepScratch::<F>::scratch(context, alignment).and(state_row.times(2));
         let buffers = [
             saved_per_frame.times(frames),
-            frame_arcs.times(if keeps_arcs { frames } else { wave.saturating_mul(2) }),
+            frame_arcs.times(if keeps_arcs { frames } else { wave_frames.saturating_mul(2) }),
             ScratchReq::new::<[F; 2]>(sites),
             steps.times(if all_paths { group.len() } else { 0 }),
-            self.lattice.weight_fn().scratch(Workload { frames, wave, positions, gradients: has_gradients }),
+            self.lattice.weight_fn().scratch(Workload {
+                frames,
+                wave: wave_frames,
+                positions,
+                gradients: has_gradients,
+            }),
         ];
         // Sums along strings in f64 (for best paths, label counts of each frame), and rows of α of
         // one frame.
@@ -340,7 +339,7 @@ impl<F: Real> CallShape<'_, F> {
         let packed_row = ScratchReq::new::<F>(self.features).and(ScratchReq::new::<u32>(1));
         let lists = ScratchReq::all_of([
             packed_row.times(frames),
-            ScratchReq::from_bytes(FRAME_LIST_BYTES).times(wave),
+            ScratchReq::from_bytes(FRAME_LIST_BYTES).times(wave_frames),
             ScratchReq::from_bytes(UTTERANCE_LIST_BYTES).times(group.len()),
         ]);
         let walk = walks.unwrap_or_default();

@@ -2,14 +2,14 @@
 //!
 //! u: label position, 0 to U; c_u: context state after u labels; `α[u]`: sum over the paths to
 //! position u; b, l: weights of the blank and of the next label; K: largest number of labels of a
-//! frame.
+//! frame; N: frames; A: alignment states of a frame.
 use rnnt_dp::semiring::Semiring;
 
 use super::{ArcRows, Distance, FrameArc, step};
 use crate::{
     AlignmentLattice, Arcs, Context, Result,
     context::walk_states,
-    error::{Error, expect_len},
+    error::{Error, expect_nonempty},
 };
 
 /// Returns the sum over all paths of `num_frames` frames with these labels.
@@ -72,7 +72,7 @@ pub fn string_forward_step<S: Semiring>(
     arcs: Arcs<S::Weight>,
     alpha: &[S::Weight],
 ) -> Result<Vec<S::Weight>> {
-    expect_len("alpha", alpha.len().max(1), alpha.len())?;
+    expect_nonempty("alpha", alpha.len())?;
     let rows = ArcRows::new(arcs, alignment, [alpha.len(); 2])?;
     if alignment.expansions().is_none() {
         let (blank, label_arcs) = rows.row(0);

@@ -1,7 +1,9 @@
 //! Panels of the lattice search with screening: states with the same targets.
 //!
-//! A panel has up to 32 context states whose arcs lead to the same target states, which are a run:
-//! a range of V successive states. The states of a panel are the columns of a matrix product.
+//! Screening finds the few arcs that may be the best with quantized estimates, and scores only them.
+//! It estimates the arcs of a panel at once: of up to `PANEL_COLUMNS` context states whose label
+//! arcs lead to the same target states, which are a run: a range of V successive states, V being the
+//! number of labels. The states of a panel are the columns of a matrix product.
 use std::ops::Range;
 
 use kernels::{PANEL_COLUMNS, ScratchReq};
@@ -40,8 +42,9 @@ pub struct StateRun {
 impl StatePanels {
     /// Creates the panels of a context.
     ///
-    /// `starts` has the first state of the run of `vocabulary` target states of each state. None if
-    /// few states would be in panels, or if runs overlap.
+    /// `starts[s]` is the first target state of state s; its targets are the `vocabulary` states
+    /// from there on. None if more than a quarter of the states would have no panel, or if runs
+    /// overlap.
     pub fn new(starts: &[u32], vocabulary: usize) -> Option<Self> {
         // Source states, grouped by their run of target states.
         let mut sources: Vec<usize> = (0..starts.len()).collect();

@@ -1,9 +1,11 @@
 //! Screening for lattice search: quantized estimates of joint network arcs.
 //!
 //! The search (`screened`) uses them to exclude arcs that cannot be the best. A [`QuantizedArgmax`]
-//! (the *screen*) scores panels of up to 32 context states. The few states without a panel are
-//! scored exactly, in products whose columns are frames. Estimates are made about the center (mean)
-//! of the projected contexts. Sizes: C context states, V labels, H hidden units.
+//! (the *screen*) scores panels of up to `PANEL_COLUMNS` context states. The few states without a
+//! panel are scored exactly, in products whose columns are frames. Estimates are made about the
+//! center (mean) of the projected states P, the addends of tanh, which `joint/projections.rs` stores
+//! in exponential form, `exp(2P)`. A run is a range of V successive target states. Sizes: C context
+//! states, V labels, H hidden units.
 use std::sync::{Mutex, PoisonError};
 
 use kernels::{
@@ -23,15 +25,16 @@ use crate::{
 
 /// Minimum number of panels per frame, over utterances, for screening.
 ///
-/// Frames are searched one after another.
+/// Frames are searched one after another, each in parallel over its panels: with fewer panels a
+/// frame has too few tasks.
 const MIN_PANELS: usize = 16;
-/// Number of states from which the center of all contexts is estimated.
+/// Number of states from which the center of all states is estimated.
 const SAMPLED_STATES: usize = 64;
 /// States without a panel that one task scores.
 const STATES_PER_TASK: usize = 8;
 /// Relative margin of deviations.
 ///
-/// Both margins are larger than the rounding errors of `ln` and of the sums.
+/// The relative and the absolute margin are larger than the rounding errors of `ln` and of the sums.
 const DEVIATION_FACTOR: f64 = 1.001;
 /// Absolute margin of the deviation of one hidden unit.
 const DEVIATION_MARGIN: f64 = 1e-5;
@@ -49,9 +52,11 @@ const LANES: usize = 16;
 pub struct Screening<F> {
     screen: QuantizedArgmax<F>,
     panels: StatePanels,
-    /// Contexts of each panel in exponential form, *H x PANEL_COLUMNS*.
+    /// States of each panel in exponential form, *H x PANEL_COLUMNS*.
     addends: AlignedVec<F>,
-    /// Number of the arc before the first arc of each state.
+    /// Number of the arc before the first label arc of each state, `p V`.
+    ///
+    /// Label y then has the arc number `p V + y`, as in the backpointers.
     previous_arcs: Vec<[u32; PANEL_COLUMNS]>,
 }
 
@@ -61,7 +66,7 @@ impl<F: Real> Screening<F> {
     /// It takes the network's buffer for columns, which [`into_buffer`](Self::into_buffer) returns.
     pub fn new(projections: &mut Projections<F>, panels: StatePanels) -> Option<Self> {
         let (h, v) = (projections.hidden, projections.vocabulary);
-        if projections.contexts.has_large_rows() {
+        if projections.state_addends.has_overflow_rows() {
             return None;
         }
         let (center, deviation) = center_and_deviation(projections);
@@ -73,7 +78,7 @@ impl<F: Real> Screening<F> {
             let mut rows = projections.pool.acquire("task", PANEL_COLUMNS * h);
             rows.fill(F::ONE);
             for (row, &state) in rows.chunks_exact_mut(h).zip(&states[0]) {
-                row.copy_from_slice(&projections.contexts.rows[state * h..][..h]);
+                row.copy_from_slice(&projections.state_addends.rows[state * h..][..h]);
             }
             transpose(panel, View::new(&rows, PANEL_COLUMNS, h));
         });
@@ -119,7 +124,7 @@ pub fn scratch<F: Real>(
     let panels = panels::<F>(&sizes, &step, utterances)?;
     let (panel_count, unpaneled_count) = (panels.states.len(), panels.unpaneled.len());
     let elements = ScratchReq::new::<F>;
-    // Contexts as columns, with 16 bytes of lists for each state; the screen.
+    // States as columns, with 16 bytes of lists for each state; the screen.
     let columns = elements(h).and(ScratchReq::from_bytes(16)).times(PANEL_COLUMNS).times(panel_count);
     let screen = ScratchReq::from_bytes(QuantizedArgmax::<F>::bytes(h, v) + SLACK_BYTES);
     // Arcs of states without a panel and centers of some frames, blanks, α', frame slices and
@@ -130,7 +135,8 @@ pub fn scratch<F: Real>(
     let state_scratch = elements(1).and(ScratchReq::from_bytes(16)).times(c);
     let utterance_scratch =
         ScratchReq::all_of([unpaneled_scratch, panel_scratch, state_scratch, elements(PANEL_COLUMNS * h)]);
-    // Buffers of tasks, in addition to those of waves.
+    // Buffers of tasks, in addition to those of the search over all arcs, which scores waves
+    // (ranges of frames of each utterance).
     let tasks = utterances.div_ceil(2).saturating_mul(unpaneled_count.div_ceil(STATES_PER_TASK));
     let tasks = tasks.max(panel_count).max(c.div_ceil(PANEL_COLUMNS));
     let wave_tasks = utterances.saturating_mul(c.div_ceil(PANEL_COLUMNS)).min(2 * frames::MIN_TASKS);
@@ -146,11 +152,11 @@ pub fn scratch<F: Real>(
     (total.bytes() <= available).then_some(total)
 }
 
-/// Estimates the center of the contexts, and their largest deviation from it.
+/// Estimates the center of the states, and their largest deviation from it.
 ///
 /// The center is a mean of addends, not of their exponential form.
 fn center_and_deviation<F: Real>(projections: &Projections<F>) -> (Vec<F>, StateDeviation) {
-    let (rows, h) = (&projections.contexts.rows, projections.hidden);
+    let (rows, h) = (&projections.state_addends.rows, projections.hidden);
     let state_count = rows.len() / h;
     let sample: Vec<usize> = (0..state_count).step_by(state_count.div_ceil(SAMPLED_STATES).max(1)).collect();
     let (mut center, mut row) = (vec![F::ZERO; h], vec![F::ZERO; h]);
@@ -161,7 +167,7 @@ fn center_and_deviation<F: Real>(projections: &Projections<F>) -> (Vec<F>, State
     }
     let sample_weight = F::from_f64(1.0 / sample.len() as f64);
     center.iter_mut().for_each(|mean| *mean *= sample_weight);
-    // Largest distance of an element, and largest norm of the distances of a context.
+    // Largest distance of an element, and largest norm of the distances of a state.
     let max_difference = F::from_f64(MAX_TANH_DIFFERENCE);
     let deviation = Mutex::new(StateDeviation { max_abs: 0.0, max_norm: 0.0 });
     par_for(parts(rows, PANEL_COLUMNS * h), |_, rows| {
@@ -213,7 +219,7 @@ pub struct ScreenedFrames<'a, F: Real> {
 impl<'a, F: Real> ScreenedFrames<'a, F> {
     /// None if a frame has addends whose exponentials could overflow.
     pub fn new(projections: &'a Projections<F>, screening: &'a Screening<F>) -> Option<Self> {
-        (!projections.frames.has_large_rows()).then_some(Self { projections, screening })
+        (!projections.frame_addends.has_overflow_rows()).then_some(Self { projections, screening })
     }
 
     /// The panels of the context.
@@ -221,19 +227,19 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
         &self.screening.panels
     }
 
-    /// V
+    /// V, the number of labels.
     pub fn vocabulary(&self) -> usize {
         self.projections.vocabulary
     }
 
-    /// H
+    /// H, the width of the hidden layer.
     pub fn hidden(&self) -> usize {
         self.projections.hidden
     }
 
     /// Row of a projected frame, *H*.
     fn frame_row(&self, frame: usize) -> &'a [F] {
-        &self.projections.frames.rows[frame * self.hidden()..][..self.hidden()]
+        &self.projections.frame_addends.rows[frame * self.hidden()..][..self.hidden()]
     }
 
     /// Computes the center of all states at a frame.
@@ -253,7 +259,7 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
         (&self.screening.addends[panel * size..][..size], self.frame_row(frame))
     }
 
-    /// Returns the arc number before the first arc of each state.
+    /// Returns the arc number before the first label arc of each state of a panel.
     pub fn previous_arcs(&self, panel: usize) -> &'a [u32; PANEL_COLUMNS] {
         &self.screening.previous_arcs[panel]
     }
@@ -263,7 +269,7 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
         &self.screening.screen
     }
 
-    /// Computes the arcs of states without a panel, at up to 32 frames.
+    /// Computes the arcs of states without a panel, at up to `PANEL_COLUMNS` frames.
     ///
     /// `out` is *states x PANEL_COLUMNS x (1 + V)*.
     pub fn forward_unpaneled(&self, frames: &[usize], out: &mut [F]) {

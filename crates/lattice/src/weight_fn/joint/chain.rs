@@ -2,8 +2,8 @@
 //!
 //! The numerator of the loss needs two scores at each site, a frame t and a label position u: B of
 //! the blank (`blank`), and L of the chain's label after position u (`label_arcs`). P, Q: projected
-//! contexts and frames; c_u: context state after u labels; w0, w_y and c0, c_y: rows and biases of
-//! the output layer for the blank and label y; gB, gL: adjoints of B and L; d: gradient; H: width
+//! context states and frames; c_u: context state after u labels; w0, w_y and c0, c_y: rows and
+//! biases of the head for the blank and label y; gB, gL: adjoints of B and L; d: gradient; H: width
 //! of h; U: labels of the chain.
 //!
 //! ```text
@@ -20,9 +20,9 @@ use crate::{Arcs, ArcsMut, weight_fn::LabelChain};
 
 /// Frames of a task of forward, and of backward for frames.
 const FRAMES_PER_TASK: usize = 8;
-/// Label positions of a task of backward for contexts and the head.
+/// Label positions of a task of backward for states and the head.
 const POSITIONS_PER_TASK: usize = 4;
-/// Gradient rows of a label position: of its context, of the blank and of its label.
+/// Gradient rows of a label position: of its state, of the blank and of its label.
 const ROWS_PER_POSITION: usize = 3;
 
 /// Class of the blank; labels have the classes 1 to V.
@@ -126,7 +126,7 @@ pub fn backward<F: Real>(
     let has_adjoint = |t: usize, u: usize| (adjoint(t, u).blank, adjoint(t, u).label) != (F::ZERO, F::ZERO);
 
     // dQ: gradient of the frames, in parallel over frames.
-    let frame_rows = &mut gradients.frames[first_frame * h..][..frames * h];
+    let frame_rows = &mut gradients.frame_addends[first_frame * h..][..frames * h];
     par_for(
         (parts_mut(frame_rows, FRAMES_PER_TASK * h), range_parts(frames, FRAMES_PER_TASK)),
         |_, (out, task_frames)| {
@@ -169,7 +169,7 @@ pub fn backward<F: Real>(
     // Sums over positions, in order.
     let rows_by_position = position_gradients.chunks_exact(ROWS_PER_POSITION * h);
     for (u, (&state, rows)) in chain.states.iter().zip(rows_by_position).enumerate() {
-        add(&mut gradients.contexts[state * h..][..h], &rows[..h]);
+        add(&mut gradients.state_addends[state * h..][..h], &rows[..h]);
         add(&mut gradients.head[..h], &rows[h..2 * h]);
         let sum = |values: &[F]| (0..frames).map(|t| values[t * positions + u].to_f64()).sum::<f64>();
         gradients.bias[0] += sum(adjoints.blank);

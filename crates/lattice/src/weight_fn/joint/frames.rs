@@ -1,15 +1,15 @@
 //! Forward and backward of a lattice's joint network over whole frames.
 //!
 //! They compute all C (1 + V) arcs of a frame, for the denominator of the loss. P, Q: projected
-//! contexts and frames; W, c: output layer; (b, l): scores of blank and labels; gb, gl: their
+//! context states and frames; W, bias: the head; (b, l): scores of blank and labels; gb, gl: their
 //! adjoints; p: context state; t: frame; s: gradient before tanh; d: gradient; C context states, V
-//! labels, H hidden units. A panel has 32 columns of a product: states of one frame, or frames of
-//! one state.
+//! labels, H hidden units. A panel has `PANEL_COLUMNS` columns of a product: states of one frame,
+//! or frames of one state.
 //!
 //! ```text
-//! forward     h[p] = tanh(P[p] + Q_t)                (b, l)[p] = h[p] Wᵀ + c
+//! forward     h[p] = tanh(P[p] + Q_t)                (b, l)[p] = h[p] Wᵀ + bias
 //! backward    dh = (gb, gl) W     s = dh (1 - h²)     dQ_t = Σ_p s    dP[p] += Σ_t s
-//!             dW += Σ (gb, gl)ᵀ h    dc += Σ (gb, gl)
+//!             dW += Σ (gb, gl)ᵀ h    dbias += Σ (gb, gl)
 //! ```
 //! Forward computes `h` as panels of products (steps of the sum x states), backward as rows. A task
 //! of backward is a block of states and a run of frames with separate sums, which are added in a
@@ -92,7 +92,7 @@ pub fn scratch<F: Real>(sizes: &JointSizes, workload: Workload) -> ScratchReq {
     let backward_tasks = split.runs * split.blocks;
     let backward_task =
         ScratchReq::aligned::<F>(split.frames_per_product * split.block_states * (2 * h + 1 + v));
-    // Each run has sums of all contexts, and each block sums of the frames of all runs.
+    // Each run has sums of all states, and each block sums of the frames of all runs.
     let context_sums = ScratchReq::new::<F>(split.runs * c * h);
     let frame_sums = ScratchReq::new::<F>(split.blocks * (wave + split.runs) * h);
     ScratchReq::all_of([
@@ -170,10 +170,10 @@ pub fn forward<F: Real>(projections: &Projections<F>, frames: &[usize], arcs: Ar
         let mut buffer = projections.pool.acquire("task", scratch_len + PANEL_COLUMNS * h);
         let (panel, scratch) = buffer.split_at_mut(PANEL_COLUMNS * h);
         let (scratch, tile) = scratch.split_at_mut(TanhProducts::<F>::scratch_len(h));
-        let has_no_large_row =
+        let has_no_overflow_row =
             projections.write_frame_panel(frames, &mut scratch[..PANEL_COLUMNS * h], panel);
         let mut products = TanhProducts::new(&projections.head_left, scratch);
-        let panel = has_no_large_row.then_some(&*panel);
+        let panel = has_no_overflow_row.then_some(&*panel);
         projections.score_frames(frames, panel, &remaining_states, &mut products, tile, |state, tile| {
             let frame_arcs = blank.chunks_exact_mut(c).zip(label_arcs.chunks_exact_mut(c * v));
             for (frame_index, (blank, label_arcs)) in frame_arcs.enumerate() {
@@ -203,8 +203,8 @@ impl<F> Default for TaskSums<F> {
 /// Sums of one task: a block of states in a run of frames.
 #[derive(Default)]
 struct TaskSum<F> {
-    /// Sums of the block's contexts, *states x H*.
-    contexts: Vec<F>,
+    /// Sums of the block's states, *states x H*.
+    states: Vec<F>,
     /// *(1 + V) x H*
     head: Vec<F>,
     /// *1 + V*
@@ -214,12 +214,12 @@ struct TaskSum<F> {
 }
 
 impl<F: Real> TaskSums<F> {
-    /// Adds the sums of contexts to `out`.
-    pub fn add_contexts(&self, out: &mut [F]) {
+    /// Adds the sums of states to `out`.
+    pub fn add_states(&self, out: &mut [F]) {
         for (task, sums) in self.tasks.iter().enumerate() {
             let h = sums.head.len() / sums.bias.len();
             let start = task % self.blocks * self.block_states * h;
-            add(&mut out[start..start + sums.contexts.len()], &sums.contexts);
+            add(&mut out[start..start + sums.states.len()], &sums.states);
         }
     }
 
@@ -256,7 +256,7 @@ pub fn backward<F: Real>(
     let tasks = &mut sums.tasks;
     if tasks.is_empty() {
         tasks.extend((0..runs * blocks).map(|task| TaskSum {
-            contexts: vec![F::ZERO; (c - task % blocks * block_states).min(block_states) * h],
+            states: vec![F::ZERO; (c - task % blocks * block_states).min(block_states) * h],
             head: vec![F::ZERO; (1 + v) * h],
             bias: vec![0.0; 1 + v],
             frames: Vec::new(),
@@ -290,7 +290,7 @@ pub fn backward<F: Real>(
                     row[1..].copy_from_slice(&adjoints.labels[(frame_index * c + state) * v..][..v]);
                 }
             }
-            // dh, dW and dc.
+            // dh, dW and dbias.
             let g = View::new(site_adjoints, sites, 1 + v);
             product_packed(ViewMut::new(hidden_gradient, sites, h), g, head, Accumulate::Replace);
             let head_gradient = ViewMut::new(&mut task_sum.head, 1 + v, h);
@@ -301,7 +301,7 @@ pub fn backward<F: Real>(
             // s, the gradient before tanh, summed over frames (dP) and over states (dQ).
             F::tanh_slope(hidden_gradient, hidden);
             for (frame_index, slope) in product_range.zip(hidden_gradient.chunks_exact(states * h)) {
-                add(&mut task_sum.contexts, slope);
+                add(&mut task_sum.states, slope);
                 F::add_rows(&mut task_sum.frames[(frame_index - run_frames.start) * h..][..h], slope);
             }
         }

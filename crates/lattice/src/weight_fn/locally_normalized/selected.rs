@@ -1,10 +1,11 @@
 //! Locally normalized joint network of a lattice along one label string (chain).
 //!
 //! The selected normalizer of panda-core computes the log-probabilities of a few classes without
-//! storing all V scores. A site is a frame t and a label position u. P, Q: projected contexts and
+//! storing all V scores. A site is a frame t and a label position u. P, Q: projected states and
 //! frames; c_u: context state after u labels; b: score of the blank; r: log-probability of the next
 //! label among the labels; b', l': log-probabilities of the blank arc and of the label arc; gb, gl:
-//! their adjoints; d: gradient; w0, c0: blank row and bias of the output layer.
+//! their adjoints; d: gradient; w0, c0: row and bias of the blank in the head;
+//! H: width of h; V labels.
 //!
 //! ```text
 //! sites (t, u)     h = tanh(P[c_u] + Q_t), computed on the fly
@@ -220,9 +221,10 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
         let sites = (0..adjoints.blank.len())
             .filter(|&site| (blank_adjoint(site), label_adjoint(site)) != (0.0, 0.0));
 
-        // Gradients that the normalizer adds to: of projected contexts and frames, and of the head.
+        // Gradients that the normalizer adds to: of projected states and frames, and of the head.
         let (_, gradients) = self.joint.gradients();
-        let site_gradients = (std::mem::take(&mut gradients.contexts), std::mem::take(&mut gradients.frames));
+        let site_gradients =
+            (std::mem::take(&mut gradients.state_addends), std::mem::take(&mut gradients.frame_addends));
         let (mut weight, mut bias) =
             (std::mem::take(&mut self.head_gradient), std::mem::take(&mut self.bias_gradient));
         if weight.is_empty() {
@@ -257,7 +259,7 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
         // The sums become the gradients of the joint network and of this normalizer again.
         let Gradients { sites: site_gradients, weight, bias } = sums;
         if let Some(gradients) = &mut self.joint.gradients {
-            (gradients.contexts, gradients.frames) = site_gradients;
+            (gradients.state_addends, gradients.frame_addends) = site_gradients;
         }
         (self.head_gradient, self.bias_gradient) = (weight, bias);
         result
@@ -335,7 +337,7 @@ impl<F: Real> ChainSites<'_, F> {
 }
 
 impl<F: panda_core::Real> Sites<F> for ChainSites<'_, F> {
-    /// Gradients of projected contexts and frames.
+    /// Gradients of projected states and frames.
     type Gradient = (Vec<F>, Vec<F>);
 
     fn len(&self) -> usize {
@@ -362,20 +364,20 @@ impl<F: panda_core::Real> Sites<F> for ChainSites<'_, F> {
     }
 
     fn zero_gradient(&self) -> (Vec<F>, Vec<F>) {
-        let Projections { contexts, frames, .. } = self.projections;
-        (vec![F::ZERO; contexts.rows.len()], vec![F::ZERO; frames.rows.len()])
+        let Projections { state_addends, frame_addends, .. } = self.projections;
+        (vec![F::ZERO; state_addends.rows.len()], vec![F::ZERO; frame_addends.rows.len()])
     }
 
-    fn scatter(&self, sites: &[usize], gradient: &[F], (contexts, frames): &mut (Vec<F>, Vec<F>)) {
+    fn scatter(&self, sites: &[usize], gradient: &[F], (states, frames): &mut (Vec<F>, Vec<F>)) {
         let h = self.width();
         let scatter_frames = |frames: &mut [F]| {
             for (&site, gradient) in sites.iter().zip(gradient.chunks_exact(h)) {
                 F::add_slice(&mut frames[self.frame_and_state(site).0 * h..][..h], gradient);
             }
         };
-        // A context has sites in all frames, too many for one running sum: the sites of a wave are
+        // A state has sites in all frames, too many for one running sum: the sites of a wave are
         // summed first, and then the sums of the waves.
-        let scatter_contexts = |contexts: &mut [F]| {
+        let scatter_states = |states: &mut [F]| {
             let state = |(index, &site): (usize, &usize)| (self.frame_and_state(site).1, index);
             let mut sites_by_state: Vec<(usize, usize)> = sites.iter().enumerate().map(state).collect();
             sites_by_state.sort_unstable();
@@ -385,9 +387,9 @@ impl<F: panda_core::Real> Sites<F> for ChainSites<'_, F> {
                 sites
                     .iter()
                     .for_each(|&(_, index)| F::add_slice(&mut state_sum, &gradient[index * h..][..h]));
-                F::add_slice(&mut contexts[sites[0].0 * h..][..h], &state_sum);
+                F::add_slice(&mut states[sites[0].0 * h..][..h], &state_sum);
             }
         };
-        rayon::join(|| scatter_contexts(contexts), || scatter_frames(frames));
+        rayon::join(|| scatter_states(states), || scatter_frames(frames));
     }
 }
