@@ -1,8 +1,8 @@
 //! Lists all arcs of a small recognition lattice, for inspection and export.
 //!
 //! t: frame; a: alignment state; p: context state; N frames, A alignment states, C context states,
-//! V labels. A *position* is the number `t A + a` of a frame and alignment state; arcs lead to later
-//! positions.
+//! V labels. A *position* is the number `t A + a` of a frame and alignment state; arcs lead to
+//! later positions.
 use kernels::Real;
 
 use crate::{

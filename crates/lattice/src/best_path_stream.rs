@@ -2,10 +2,10 @@
 //!
 //! The stream stores the best weight of each context state, and the backpointers of frames that are
 //! not final. A frame is final when the best paths to all states share one state at its end or
-//! later: later frames cannot change the best path up to there. States without a path are ignored. With a
-//! margin, states that are worse than the best one by more than the margin are ignored too, and
-//! discarded if their best path differs there. In a full n-gram no frame becomes final without a
-//! margin, because only blanks lead to the state without labels.
+//! later: later frames cannot change the best path up to there. States without a path are ignored.
+//! With a margin, states that are worse than the best one by more than the margin are ignored too,
+//! and discarded if their best path differs there. In a full n-gram no frame becomes final without
+//! a margin, because only blanks lead to the state without labels.
 use kernels::Real;
 
 use crate::{
@@ -45,7 +45,8 @@ pub struct BestPathStream<'a, F> {
     offset: f64,
     /// Backpointers of frames that are not final: best arcs to each state.
     ///
-    /// 0: blank; otherwise `1 + state · V + label - 1`, with the state before the arc, labels 1 to V.
+    /// 0: blank; otherwise `1 + state · V + label - 1`, with the state before the arc, labels 1 to
+    /// V.
     best_arcs: Vec<u32>,
     /// Numbers of labels of these frames, by context state.
     label_counts: Vec<u32>,

@@ -1,10 +1,10 @@
 //! Numerator of the lattice loss: log-sum over the paths of a transcript.
 //!
 //! The weight function computes two arc weights at each site, a frame t and a label position u:
-//! `B[t,u]` of the blank (`blank`) and `L[t,u]` of the label after position u (`label_arcs`). Forward
-//! returns `log S` of each utterance; backward propagates the marginals of these arcs. `α[u]`:
-//! log-sum over the paths to u; a_i (a level): the same over paths that emit i labels in the frame;
-//! N frames, M labels, at most K labels per frame.
+//! `B[t,u]` of the blank (`blank`) and `L[t,u]` of the label after position u (`label_arcs`).
+//! Forward returns `log S` of each utterance; backward propagates the marginals of these arcs.
+//! `α[u]`: log-sum over the paths to u; a_i (a level): the same over paths that emit i labels in
+//! the frame; N frames, M labels, at most K labels per frame.
 //!
 //! ```text
 //! one label or a blank:  α'[u] = log(exp(α[u] + B[t,u]) + exp(α[u-1] + L[t,u-1]))

@@ -196,8 +196,8 @@ impl<'a, F: Real> PathWalk<'a, F> {
     pub fn label_weights(&self, state: usize, label: u32) -> Result<Vec<f64>> {
         let frames = self.positions.frames;
         let states = [state, self.context.next_state(state, label as usize)];
-        // A chain of one label has two states, so two blanks and two label weights in each frame; the
-        // first label weight is that of the label.
+        // A chain of one label has two states, so two blanks and two label weights in each frame.
+        // The first label weight is that of the label.
         let chain_len = states.len() * frames;
         let (mut blank, mut label_weights) = (vec![F::ZERO; chain_len], vec![F::ZERO; chain_len]);
         let arcs = ArcsMut { blank: &mut blank, labels: &mut label_weights };
@@ -273,8 +273,8 @@ impl<F: Real> LatticeSession<F> {
                 }
             })
             .collect();
-        // Arc weights are computed for a wave, a range of frames of each utterance, at a time; the last
-        // wave comes first.
+        // Arc weights are computed for a wave, a range of frames of each utterance, at a time; the
+        // last wave comes first.
         let mut buffers = self.buffers.denominator.take_buffers(1);
         for wave_index in (0..group.waves()).rev() {
             let wave = group.wave(wave_index);

@@ -3,8 +3,8 @@
 //! `path_search` uses it if the CPU, the network and the budget allow it. It is a search with
 //! screening: quantized estimates with an error bound exclude most arcs of a joint network. A run
 //! is a range of successive target states, a panel up to `PANEL_COLUMNS` source states whose arcs
-//! lead to the same run. States without a panel (*unpaneled*) are scored exactly. α is the weight of the best
-//! path to each context state.
+//! lead to the same run. States without a panel (*unpaneled*) are scored exactly. α is the weight
+//! of the best path to each context state.
 //!
 //! ```text
 //! for each frame:

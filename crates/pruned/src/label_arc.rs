@@ -23,7 +23,7 @@ pub(crate) struct LabelArc {
 impl LabelArc {
     /// Fails for unsupported topologies.
     pub fn new(topology: &Topology) -> Result<Self> {
-        let term = |column, labels| EmissionTerm { column, labels };
+        let term = |column, label_offset| EmissionTerm { column, label_offset };
         let expected_blank = TopologyArc { frames: 1, labels: 0, may_end: true };
         let describe = || {
             let [blank_arc, label_arc] = topology.arcs() else { return None };

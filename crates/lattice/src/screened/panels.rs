@@ -1,9 +1,9 @@
 //! Panels of the lattice search with screening: states with the same targets.
 //!
-//! Screening finds the few arcs that may be the best with quantized estimates, and scores only them.
-//! It estimates the arcs of a panel at once: of up to `PANEL_COLUMNS` context states whose label
-//! arcs lead to the same target states, which are a run: a range of V successive states, V being the
-//! number of labels. The states of a panel are the columns of a matrix product.
+//! Screening finds the few arcs that may be the best with quantized estimates, and scores only
+//! them. It estimates the arcs of a panel at once: of up to `PANEL_COLUMNS` context states whose
+//! label arcs lead to the same target states, which are a run: a range of V successive states, V
+//! being the number of labels. The states of a panel are the columns of a matrix product.
 use std::ops::Range;
 
 use kernels::{PANEL_COLUMNS, ScratchReq};

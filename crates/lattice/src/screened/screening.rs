@@ -3,9 +3,9 @@
 //! The search (`screened`) uses them to exclude arcs that cannot be the best. A [`QuantizedArgmax`]
 //! (the *screen*) scores panels of up to `PANEL_COLUMNS` context states. The few states without a
 //! panel are scored exactly, in products whose columns are frames. Estimates are made about the
-//! center (mean) of the projected states P, the addends of tanh, which `joint/projections.rs` stores
-//! in exponential form, `exp(2P)`. A run is a range of V successive target states. Sizes: C context
-//! states, V labels, H hidden units.
+//! center (mean) of the projected states P, the addends of tanh, which `joint/projections.rs`
+//! stores in exponential form, `exp(2P)`. A run is a range of V successive target states. Sizes: C
+//! context states, V labels, H hidden units.
 use std::sync::{Mutex, PoisonError};
 
 use kernels::{
@@ -34,7 +34,8 @@ const SAMPLED_STATES: usize = 64;
 const STATES_PER_TASK: usize = 8;
 /// Relative margin of deviations.
 ///
-/// The relative and the absolute margin are larger than the rounding errors of `ln` and of the sums.
+/// The relative and the absolute margin are larger than the rounding errors of `ln` and of the
+/// sums.
 const DEVIATION_FACTOR: f64 = 1.001;
 /// Absolute margin of the deviation of one hidden unit.
 const DEVIATION_MARGIN: f64 = 1e-5;
@@ -54,7 +55,7 @@ pub struct Screening<F> {
     panels: StatePanels,
     /// States of each panel in exponential form, *H x PANEL_COLUMNS*.
     addends: AlignedVec<F>,
-    /// Number of the arc before the first label arc of each state, `p V`.
+    /// Arc number before the first label arc of each state, `p V`.
     ///
     /// Label y then has the arc number `p V + y`, as in the backpointers.
     previous_arcs: Vec<[u32; PANEL_COLUMNS]>,
@@ -259,7 +260,7 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
         (&self.screening.addends[panel * size..][..size], self.frame_row(frame))
     }
 
-    /// Returns the arc number before the first label arc of each state of a panel.
+    /// Returns the arc numbers before the first label arcs of a panel.
     pub fn previous_arcs(&self, panel: usize) -> &'a [u32; PANEL_COLUMNS] {
         &self.screening.previous_arcs[panel]
     }
@@ -269,7 +270,9 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
         &self.screening.screen
     }
 
-    /// Computes the arcs of states without a panel, at up to `PANEL_COLUMNS` frames.
+    /// Computes the arcs of states without a panel at some frames.
+    ///
+    /// There are at most `PANEL_COLUMNS` frames.
     ///
     /// `out` is *states x PANEL_COLUMNS x (1 + V)*.
     pub fn forward_unpaneled(&self, frames: &[usize], out: &mut [F]) {

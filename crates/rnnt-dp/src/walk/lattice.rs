@@ -111,10 +111,10 @@ impl<'a> Lattice<'a> {
         source: Site,
         term: &EmissionTerm,
     ) -> Option<usize> {
-        match term.labels {
+        match term.label_offset {
             0 => Some(source_index),
-            labels => {
-                self.lattices.site_index(self.utterance, Site { label: source.label + labels, ..source })
+            offset => {
+                self.lattices.site_index(self.utterance, Site { label: source.label + offset, ..source })
             }
         }
     }

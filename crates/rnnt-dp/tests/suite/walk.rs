@@ -115,7 +115,7 @@ proptest! {
         let arc_weight = |arc: &Transition| {
             let source = lattice.site(arc.source);
             let values = topology.emission_terms(arc.arc).iter().map(|term| {
-                let term_site = rnnt_dp::Site { label: source.label + term.labels, ..source };
+                let term_site = rnnt_dp::Site { label: source.label + term.label_offset, ..source };
                 value(lattices.site_index(0, term_site).unwrap_or(0), term.column)
             });
             AverageWeight { log_prob: arc.log_prob, value: values.sum() }

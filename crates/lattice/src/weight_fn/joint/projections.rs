@@ -4,10 +4,10 @@
 //! P = e Wc + joint_bias          Q = x Wf
 //! h[t,p] = tanh(P[p] + Q_t)      (b, l)[t,p] = h[t,p] Wᵀ + bias
 //! ```
-//! p: context state (*state* below); t: frame; e, x: embeddings of states and features of frames; P,
-//! Q: their projections, the two addends of a site (t, p); (b, l): scores of blank and labels. The
-//! head has the weight W = (w0, W1)ᵀ and the bias (c0, c1): row 0 for the blank, rows 1 to V for
-//! the labels. Sizes: C states, V labels, H hidden units, n frames.
+//! p: context state (*state* below); t: frame; e, x: embeddings of states and features of frames;
+//! P, Q: their projections, the two addends of a site (t, p); (b, l): scores of blank and labels.
+//! The head has the weight W = (w0, W1)ᵀ and the bias (c0, c1): row 0 for the blank, rows 1 to V
+//! for the labels. Sizes: C states, V labels, H hidden units, n frames.
 //!
 //! In `f32` the addends are stored in exponential form, `exp(2P)` and `exp(2Q)`, so that each tanh
 //! costs a product and a quotient: `tanh(P + Q) = 1 - 2 / (1 + exp(2P) exp(2Q))`. An overflow row,
@@ -56,11 +56,11 @@ impl JointSizes {
     }
 }
 
-/// Addends of hidden rows in exponential form, *C x H* or *n x H*.
+/// Addends of hidden rows in exponential form: of states or frames.
 pub struct TanhAddendRows<F> {
     /// All addends in exponential form ([`Real::prepare_tanh_addends`]).
     pub rows: Vec<F>,
-    /// The addends of overflow rows as they are, by index of the row.
+    /// The addends of overflow rows as they are, by row.
     overflow_rows: BTreeMap<usize, Vec<F>>,
 }
 
@@ -87,7 +87,7 @@ impl<F: Real> TanhAddendRows<F> {
         Self { rows, overflow_rows: overflow_rows.into_inner().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    /// Returns the first overflow row with a NaN or infinite value, and the value.
+    /// Returns the first overflow row with a value that is not finite.
     ///
     /// In `f64`, where addends have no limit, only rows with NaN are overflow rows.
     pub fn first_not_finite(&self) -> Option<(usize, f64)> {
@@ -258,7 +258,7 @@ impl<F: Real> Projections<F> {
         F::tanh_sum(out, &addends(states, state, state_row), &addends(frames, frame, frame_row));
     }
 
-    /// Returns true if neither the frame nor the panel has an overflow row.
+    /// Returns true if a frame and a panel have no overflow row.
     fn has_no_overflow_row(&self, frame: usize, panel: usize) -> bool {
         let mut states = self.panel_states(panel);
         !self.frame_addends.is_overflow_row(frame)
@@ -335,8 +335,8 @@ impl<F: Real> Projections<F> {
 
     /// Computes the scores of states at a panel of frames.
     ///
-    /// `panel` is that of [`write_frame_panel`](Self::write_frame_panel), none if a frame has
-    /// an overflow row. Calls `receive_tile` with each state and its scores at the frames, *(1 + V) x
+    /// `panel` is that of [`write_frame_panel`](Self::write_frame_panel), none if a frame has an
+    /// overflow row. Calls `receive_tile` with each state and its scores at the frames, *(1 + V) x
     /// PANEL_COLUMNS*.
     pub fn score_frames(
         &self,
