@@ -114,7 +114,7 @@ const MAP_ENTRY_BYTES: usize = 64;
 struct FrameArcCache<'a, F> {
     weights: &'a dyn BoundWeights<F>,
     frame: usize,
-    /// V
+    /// V, the number of labels.
     vocabulary: usize,
     /// Row of each context state whose arcs have been computed.
     row_of_state: HashMap<u32, usize>,

@@ -3,10 +3,10 @@
 //! This module is a readable reference; [`LatticeSession`](crate::LatticeSession) is fast.
 //!
 //! ```text
-//! α_0[p] = 1 if p = start else 0      α_{t+1} = forward_step(α_t)      D = ⊕_p α_T[p]
+//! α_0[p] = 1 if p = start else 0      α_{t+1} = forward_step(α_t)      D = ⊕_p α_N[p]
 //! ```
 //!
-//! D: sum over all paths; `α_t[p]`: sum over the paths to context state p before frame t; T frames,
+//! D: sum over all paths; `α_t[p]`: sum over the paths to context state p before frame t; N frames,
 //! C context states, V labels, A alignment states. Arc weights are closures of the frame and the
 //! [`FrameArc`], and may depend on the alignment state. Sums are in the order by which ties are
 //! resolved: the blank before labels, sources by number.

@@ -1,6 +1,6 @@
 //! Expectations over the paths of a recognition lattice, with gradients.
 //!
-//! They are the entropy of the paths and the expected cost r of a path. w is the weight of a path
+//! They are the entropy H of the paths and the expected cost r of a path. w is the weight of a path
 //! or arc, and D the sum over all paths:
 //!
 //! ```text
@@ -13,7 +13,8 @@
 //!
 //! m is the posterior of an arc and `E[r | arc]` the mean over the paths through it, which is
 //! `α ⊗ w ⊗ β` in the semiring [`Average`] (Eisner 2002; Li and Eisner 2009). All sums are f64 and
-//! follow the definition in [`distance`](mod@distance).
+//! follow the definition in [`distance`](mod@distance). Sizes: N frames, A alignment states, C
+//! context states, V labels.
 use kernels::Real;
 use rnnt_dp::semiring::{Average, AverageWeight};
 

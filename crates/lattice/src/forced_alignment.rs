@@ -2,7 +2,7 @@
 //!
 //! u: label position; `α[u]`: weight of the best path to u; `B[t,u]`, `L[t,u]`: weights of the
 //! blank and of the next label at frame t; a_i: weights after i labels in the frame; K: largest
-//! number of labels of a frame.
+//! number of labels of a frame; N frames, M labels.
 //!
 //! ```text
 //! α'[u] = max(α[u] + B[t,u], α[u-1] + L[t,u-1])                      one label or a blank

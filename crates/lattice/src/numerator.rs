@@ -177,7 +177,7 @@ struct TranscriptLattice {
 impl TranscriptLattice {
     /// Computes `log S`; replaces the weights by marginals if `saves_marginals` is true.
     ///
-    /// Also returns a frame whose marginals do not sum to 1, and their sum.
+    /// Also returns an imprecise frame, whose marginals do not sum to 1, and their sum.
     fn log_sum<F: Real>(
         &self,
         blank: &mut [F],

@@ -11,8 +11,9 @@ use crate::{
 ///
 /// Weights depend on the frame and the context state.
 ///
-/// States are `(t, a, p)`, `0 <= t < N`, and the final states `(N, 0, p)`, all of weight 1̄. Paths
-/// start in `(0, 0, start)`. A blank arc keeps the context state p and has weight `b_t[p]`. An arc
+/// States are `(t, a, p)`: frame, alignment state, context state. `0 <= t < N` for N frames; the
+/// final states are `(N, 0, p)`, all of weight 1̄ (0 as a log-weight). Paths start in
+/// `(0, 0, start)`. A blank arc keeps the context state p and has weight `b_t[p]`. An arc
 /// with label y leads to `δ(p, y)` and has weight `l_t[p, y]`. The [`AlignmentLattice`] determines
 /// the next t and a. The lattice is never materialized. [`LatticeSession`](crate::LatticeSession)
 /// sums over its paths, with gradients, and finds the best ones.

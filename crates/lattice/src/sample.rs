@@ -1,7 +1,7 @@
 //! Samples paths of a recognition lattice from their posterior distribution.
 //!
-//! β of each state (`potentials.rs`) gives the probability of each arc from it; a path is sampled
-//! arc by arc.
+//! β, the log-sum over the paths from a state to the end (`potentials.rs`), gives the probability
+//! of each arc from it; a path is sampled arc by arc.
 use kernels::{Real, ScratchReq};
 use rnnt_dp::PathRng;
 
@@ -18,8 +18,10 @@ impl<F: Real> LatticeSession<F> {
     /// None where all paths are blocked.
     ///
     /// ```text
-    /// P(path) = exp(weight(path) - log D)        P(arc | state) = exp(w(arc) + β(arc) - β(state))
+    /// P(path) = exp(weight(path) - log D)        P(arc | state) = exp(w(arc) + β(target) - β(state))
     /// ```
+    /// D is the sum over all paths, w the weight of an arc, `target` its target state.
+    ///
     /// Each path has a separate random stream, determined by `seed` and the indices of utterance
     /// and path. Threads, other utterances and `count` do not change it.
     /// [`distances`](Self::distances) returns `log D`.

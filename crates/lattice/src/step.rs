@@ -1,10 +1,10 @@
 //! Optimized recursions of a recognition lattice over one frame.
 //!
 //! They are forward, backward and Viterbi, which `denominator.rs` and `best_path.rs` call frame by
-//! frame. α, β: log-sums over the paths to and from context states
-//! p, q; a_i: α after i labels in the frame; b, l: weights of blank and label arcs; mB, mL:
+//! frame. p, q: context states; y: label; α, β: log-sums over the paths to and from a context
+//! state; a_i: α after i labels in the frame; b, l: weights of blank and label arcs; mB, mL:
 //! marginals of these arcs; γ: marginals of states; Z: log-sum of the frame; K: largest number of
-//! labels of a frame; δ(p,y): target state.
+//! labels of a frame; δ(p,y): target state. Primes: after the frame.
 //!
 //! ```text
 //! forward     a_0 = α      a_{i+1}[q] = log Σ_{δ(p,y)=q} exp(a_i[p] + l[p,y])

@@ -163,12 +163,12 @@ impl AntiDiagonals {
         }
     }
 
-    /// T
+    /// T, the number of frames.
     pub fn frames(&self) -> usize {
         self.frames
     }
 
-    /// U
+    /// U, the number of labels.
     pub fn labels(&self) -> usize {
         self.labels
     }

@@ -9,10 +9,11 @@ use crate::{Error, Result, error::expect_len};
 
 /// Weights from a table: `(b_t[p], l_t[p, y]) = table[x_t, p, (0, y)]`.
 ///
-/// `x_t` is the first feature of a frame as an integer.
+/// `x_t` is the first feature of frame t as an integer; p: context state; y: label.
+///
 ///
 /// A table *B.. x X x C x (1 + V)* has separate rows for each utterance; one *X x C x (1 + V)* is
-/// shared by all.
+/// shared by all. X rows, C context states, V labels.
 #[derive(Debug, Clone, Copy)]
 pub struct TableWeightFn<'a, F> {
     values: &'a [F],

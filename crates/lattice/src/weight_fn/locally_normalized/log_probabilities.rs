@@ -1,7 +1,7 @@
 //! Local normalization of the arcs from one lattice state.
 //!
 //! The arc weights become log-probabilities. b, l: weights of the blank and of the labels; b', l':
-//! their log-probabilities; gb, gl: adjoints of b' and l'; d: gradient.
+//! their log-probabilities; gb, gl: adjoints of b' and l'; g: both; d: gradient; σ: sigmoid.
 //!
 //! ```text
 //! hat          b' = log σ(b)      l' = log softmax(l) + log σ(-b)

@@ -13,12 +13,12 @@ const BLOCK_ELEMENTS: usize = 1 << 18;
 /// Rows of a task.
 const ROWS_PER_TASK: usize = 16;
 
-/// C and V, the numbers of context states and labels.
+/// Numbers of context states and labels of arcs.
 #[derive(Debug, Clone, Copy)]
 pub struct ArcShape {
-    /// C
+    /// C, the number of context states.
     pub states: usize,
-    /// V
+    /// V, the number of labels.
     pub vocabulary: usize,
 }
 
