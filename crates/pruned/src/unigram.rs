@@ -35,9 +35,9 @@ impl<F: Real> UnigramDistribution<F> {
         Self { rows: 0..0, max: Vec::new(), sums: Vec::new(), relative: Vec::new(), max_probability: 0.0 }
     }
 
-    /// Returns the bytes that are held.
-    pub fn requirement(&self) -> ScratchReq {
-        self.max.requirement().and(self.sums.requirement()).and(self.relative.requirement())
+    /// Returns the allocated memory.
+    pub fn allocated(&self) -> ScratchReq {
+        self.max.allocated().and(self.sums.allocated()).and(self.relative.allocated())
     }
 
     /// Returns the scratch of a unigram over `rows` rows.
