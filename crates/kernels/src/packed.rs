@@ -43,7 +43,9 @@ pub trait OperandFormat<F: Real>: 'static {
     type Word: Copy + Send + Sync + std::fmt::Debug + 'static;
     /// The zero element.
     const ZERO: Self::Word;
-    /// Whether steps of a micro-panel are contiguous, and may be packed separately.
+    /// Whether steps of a micro-panel are contiguous.
+    ///
+    /// Then any range of steps may be packed separately.
     const STEPWISE: bool;
 
     /// Returns MR for a left operand or NR for a right one.
@@ -53,8 +55,7 @@ pub trait OperandFormat<F: Real>: 'static {
 
     /// Returns the rows that a task should multiply at once.
     ///
-    /// Packed rows may be split at multiples of it. Steps may be packed separately in multiples
-    /// of it.
+    /// Packed rows may be split at multiples of it.
     fn preferred_rows() -> usize;
 
     /// Returns the words of a packed operand.
@@ -67,8 +68,8 @@ pub trait OperandFormat<F: Real>: 'static {
     ///
     /// `depth` is the total number of steps.
     ///
-    /// Except at the end, the number of packed steps is a multiple of
-    /// [`preferred_rows`](Self::preferred_rows). Padding is filled with 0.
+    /// Unless the format is [`STEPWISE`](Self::STEPWISE), the number of packed steps is a multiple
+    /// of [`preferred_rows`](Self::preferred_rows), except at the end. Padding is filled with 0.
     fn pack(view: View<F>, operand: Operand, out: &mut [Self::Word], skip: usize, depth: usize);
 
     /// Computes `out (=|+=) left · right`.

@@ -43,7 +43,7 @@ pub struct Workspace<F> {
     pub(crate) gradient: Vec<F>,
     /// Scores that are not saved.
     pub(crate) score_slots: WorkerSlots<Vec<F>>,
-    /// Sums of the score gradient over the rows of each strip, by class.
+    /// Sums of the score gradient over each strip's rows, by class.
     pub(crate) column_sums: Vec<F>,
     /// Largest score and sum of exponentials of each row of each tile.
     pub(crate) statistics: Vec<(F, f64)>,
