@@ -77,13 +77,13 @@ impl CallPlan {
     }
 }
 
-/// Most sites of a group without kept scores: four full waves of most plans.
+/// Maximum sites of a group without kept scores: four full waves of most plans.
 ///
 /// A wave is the range of sites that the normalizer processes over all classes at a time.
 const MAX_GROUP_SITES: usize = 6272;
 /// Lower bound of the limit on the sites of a group.
 const MIN_GROUP_SITES: usize = 64;
-/// Most lattices of a group that are processed in parallel.
+/// Maximum number of lanes: lattices of a group that are processed in parallel.
 pub(crate) const MAX_LANES: usize = 64;
 /// Bytes for lists of lists and the thread pool's queues.
 const SLACK_BYTES: usize = 16 << 10;
