@@ -164,8 +164,8 @@ impl<'a, F: Real> Affine<'a, F> {
             return;
         }
         let width = if self.weight.transposed { inputs } else { outputs };
-        // Pack the right side of each run. Stored rows of the weight are inputs, or outputs if it
-        // is transposed.
+        // Pack the right operand of each run. Stored rows of the weight are inputs, or outputs if
+        // it is transposed.
         let operands = |&(x, dy): &(&'b [F], &'b [F])| if self.weight.transposed { (dy, x) } else { (x, dy) };
         let pack = |run: &(&'b [F], &'b [F])| {
             let (left, right) = operands(run);

@@ -33,9 +33,10 @@ pub fn zeros<F: Real>(len: usize) -> Vec<F> {
     buffer
 }
 
-/// Makes a buffer at least `len` elements long; `value` fills new memory.
+/// Makes a buffer at least `len` elements long.
 ///
-/// Growing discards the old elements; a sufficient buffer keeps its length and its contents.
+/// `value` fills new memory. Growing discards the old elements; a buffer that is long enough keeps
+/// its length and its contents.
 pub fn ensure_len<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
     if buffer.len() < len {
         *buffer = Vec::new();
@@ -81,13 +82,15 @@ impl<T> Default for AlignedVec<T> {
 }
 
 impl<T: Clone> AlignedVec<T> {
-    /// Returns `len` elements with unspecified contents.
+    /// Returns `len` elements with unspecified contents; `value` fills new memory.
     pub fn ensure_len(&mut self, len: usize, value: T) -> &mut [T] {
         self.ensure_bytes((len + CACHE_LINE / size_of::<T>()) * size_of::<T>(), value);
         &mut self.vector[self.start..][..len]
     }
 
     /// Allocates at least `bytes` bytes, as counted by [`AlignedVec::bytes`].
+    ///
+    /// `value` fills new memory.
     pub fn ensure_bytes(&mut self, bytes: usize, value: T) {
         ensure_len(&mut self.vector, bytes / size_of::<T>(), value);
         self.start = self.vector.as_ptr().align_offset(CACHE_LINE);
@@ -133,13 +136,13 @@ impl<T> std::ops::Deref for AlignedVec<T> {
 /// Memory that a workspace reuses from call to call.
 pub trait ReusableBuffer {
     /// Returns the allocated memory.
-    fn requirement(&self) -> ScratchReq;
+    fn allocated(&self) -> ScratchReq;
     /// Frees the memory.
     fn release(&mut self);
 }
 
 impl<T> ReusableBuffer for Vec<T> {
-    fn requirement(&self) -> ScratchReq {
+    fn allocated(&self) -> ScratchReq {
         ScratchReq::new::<T>(self.capacity())
     }
     fn release(&mut self) {
@@ -148,7 +151,7 @@ impl<T> ReusableBuffer for Vec<T> {
 }
 
 impl<T> ReusableBuffer for AlignedVec<T> {
-    fn requirement(&self) -> ScratchReq {
+    fn allocated(&self) -> ScratchReq {
         ScratchReq::from_bytes(self.bytes())
     }
     fn release(&mut self) {
@@ -156,17 +159,18 @@ impl<T> ReusableBuffer for AlignedVec<T> {
     }
 }
 
-/// Frees buffers that exceed their requirements, if the total would exceed `limit`.
+/// Frees buffers above their requirements, if the total would exceed `limit` bytes.
 ///
-/// Each buffer has the requirement of the next call, which needs `other_memory` in addition.
+/// A requirement is the memory of the buffer in the next call, which needs `other_memory` in
+/// addition.
 pub fn release_excess(
     limit: usize,
     other_memory: ScratchReq,
     buffers: &mut [(&mut dyn ReusableBuffer, ScratchReq)],
 ) {
-    let sizes_in_next_call = buffers.iter().map(|(buffer, required)| buffer.requirement().or(*required));
+    let sizes_in_next_call = buffers.iter().map(|(buffer, required)| buffer.allocated().or(*required));
     if ScratchReq::all_of(sizes_in_next_call).and(other_memory).bytes() > limit {
-        let exceeding = buffers.iter_mut().filter(|(buffer, required)| buffer.requirement() > *required);
+        let exceeding = buffers.iter_mut().filter(|(buffer, required)| buffer.allocated() > *required);
         exceeding.for_each(|(buffer, _)| buffer.release());
     }
 }

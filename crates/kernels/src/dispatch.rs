@@ -8,7 +8,7 @@ use super::{ArcScatter, lstm_cell, math, simd::SimdLevel};
 
 /// Defines functions that call the AVX-512 version or `math::NAME`.
 ///
-/// `math::NAME` is compiled twice: for AVX2, and for any CPU.
+/// `math::NAME` is compiled twice: for AVX2 (`FUSED` is true), and for any CPU (false).
 macro_rules! dispatched {
     ($(fn $name:ident($($arg:ident: $kind:ty),*) $(-> $out:ty)? = $wide:path;)*) => {$(
         #[inline]

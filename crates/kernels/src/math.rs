@@ -1,4 +1,4 @@
-//! Portable exp, ln, tanh, sigmoid and softmax for `f32` slices.
+//! Portable `f32` kernels: elementary functions, reductions, softmax, arc scatter.
 //!
 //! ```text
 //! exp x   = 2^k · p(r)          k = round(x / ln 2), r = x - k ln 2, |r| <= ln 2 / 2
@@ -8,7 +8,8 @@
 //! The compiler vectorizes the loops. The form of e has no cancellation near 0.
 //!
 //! `FUSED` is true where the code is compiled for fused multiply-add. Elsewhere `mul_add` would be
-//! a library call, so the portable version multiplies and adds.
+//! a library call, so the portable version multiplies and adds. Every function that `dispatch.rs`
+//! calls takes `FUSED`, used or not, because the macro there passes it to all of them.
 
 use crate::arc_scatter::{self, ArcScatter};
 
@@ -77,11 +78,13 @@ fn tanh_one<const FUSED: bool>(x: f32) -> f32 {
     if x.is_nan() { x } else { y }
 }
 
+/// Computes `1 / (1 + exp(-x))` of one number.
 #[inline(always)]
 fn sigmoid_one<const FUSED: bool>(x: f32) -> f32 {
     1.0 / (1.0 + exp_one::<FUSED>(-x))
 }
 
+/// Computes `exp x` in place.
 #[inline(always)]
 pub(super) fn exp<const FUSED: bool>(values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = exp_one::<FUSED>(*x));
@@ -122,26 +125,31 @@ pub(super) const LN_COEFFICIENTS: [f32; 9] = [
     3.333_333e-1,
 ];
 
+/// Computes `ln x` in place.
 #[inline(always)]
 pub(super) fn ln<const FUSED: bool>(values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = ln_one::<FUSED>(*x));
 }
 
+/// Updates the maximum of each destination state; see `arc_scatter.rs`.
 #[inline(always)]
 pub(super) fn scatter_max<const FUSED: bool>(out: &mut [f32], arcs: ArcScatter<f32>) {
     arc_scatter::scatter_max(out, arcs);
 }
 
+/// Adds exponentials to the sum of each destination state; see `arc_scatter.rs`.
 #[inline(always)]
 pub(super) fn scatter_exp_sum<const FUSED: bool>(sums: &mut [f32], max: &[f32], arcs: ArcScatter<f32>) {
     arc_scatter::scatter_exp_sum(sums, max, arcs, exp_one::<FUSED>);
 }
 
+/// Updates the best arc into each destination state; see `arc_scatter.rs`.
 #[inline(always)]
 pub(super) fn scatter_argmax<const FUSED: bool>(best: &mut [f32], from: &mut [u32], arcs: ArcScatter<f32>) {
     arc_scatter::scatter_argmax(best, from, arcs);
 }
 
+/// Merges the self-loop of each state; returns the largest result. See `arc_scatter.rs`.
 #[inline(always)]
 pub(super) fn merge_self_loops<const FUSED: bool>(
     best: &mut [f32],
@@ -153,6 +161,7 @@ pub(super) fn merge_self_loops<const FUSED: bool>(
     arc_scatter::merge_self_loops(best, from, alpha, blank, positions)
 }
 
+/// Overwrites arc weights by exponentials, and sums them by state; see `arc_scatter.rs`.
 #[inline(always)]
 pub(super) fn gather_exp<const FUSED: bool>(
     rows: &mut [f32],
@@ -164,6 +173,7 @@ pub(super) fn gather_exp<const FUSED: bool>(
     arc_scatter::gather_exp(rows, shifts, starts, next, sums, exp_one::<FUSED>);
 }
 
+/// Computes `tanh x` in place.
 #[inline(always)]
 pub(super) fn tanh<const FUSED: bool>(values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = tanh_one::<FUSED>(*x));
@@ -195,11 +205,13 @@ pub(super) fn tanh_panel<const FUSED: bool>(out: &mut [f32], panel: &[f32], row_
     }
 }
 
+/// Computes `1 / (1 + exp(-x))` in place.
 #[inline(always)]
 pub(super) fn sigmoid<const FUSED: bool>(values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = sigmoid_one::<FUSED>(*x));
 }
 
+/// Computes `out += row`.
 #[inline(always)]
 pub(super) fn add<const FUSED: bool>(out: &mut [f32], row: &[f32]) {
     out.iter_mut().zip(row).for_each(|(o, x)| *o += x);

@@ -1,8 +1,8 @@
 //! The trait `Real` of `f32` and `f64`, with all number-type-specific kernels.
 //!
-//! `f32` selects a vectorized version at run time; `f64` uses plain loops, for references. Public
-//! functions of the crate are generic over the trait and call its hidden methods: a kernel that
-//! differs between the types needs a method here.
+//! `f32` selects a vectorized version at run time; `f64` uses plain loops, except in matrix
+//! products, for references. Public functions of the crate are generic over the trait and call its
+//! hidden methods: a kernel that differs between the types needs a method here.
 use std::cell::RefCell;
 
 use crate::{
@@ -32,7 +32,9 @@ mod sealed {
     impl Sealed for f64 {}
 }
 
-/// `f32` (vectorized) or `f64` (plain, for references and checks); sealed.
+/// `f32` (vectorized) or `f64` (plain loops, except in matrix products); sealed.
+///
+/// `f64` is for references and checks.
 pub trait Real:
     sealed::Sealed
     + Copy
@@ -135,7 +137,7 @@ pub trait Real:
     /// Returns the scratch bytes of a [`QuantizedArgmax`], if it is available.
     #[doc(hidden)]
     fn quantized_argmax_bytes(depth: usize, blocks: usize) -> Option<usize>;
-    /// See [`QuantizedArgmax::update`].
+    /// See [`QuantizedArgmax::update`]; `token` proves that the CPU has the instructions.
     #[cfg(target_arch = "x86_64")]
     #[doc(hidden)]
     fn quantized_argmax(
@@ -177,16 +179,18 @@ pub trait Real:
     /// Returns rows and columns of the micro-kernel's tile: MR, NR.
     #[doc(hidden)]
     fn tile_shape(level: SimdLevel) -> [usize; 2];
-    /// Returns the right micro-panels that a tile of `rows` rows covers.
+    /// Returns the number of right micro-panels that a tile covers.
     #[doc(hidden)]
     fn panels(level: SimdLevel, rows: usize) -> usize;
-    /// Packs a micro-panel, from a row or column and a step on; see [`micro::pack`].
+    /// Packs a micro-panel; see [`micro::pack`].
+    ///
+    /// `start`: first row or column, and first step of the sum.
     #[doc(hidden)]
     fn pack_panel(
         level: SimdLevel,
         source: &OperandSource<Self>,
         start: (usize, usize),
-        side: usize,
+        panel_width: usize,
         out: &mut [Self],
     );
     /// Computes a tile of a product; see [`micro`].
@@ -199,7 +203,7 @@ pub trait Real:
         output: OutputTile<Self>,
         prefetch: &[Self],
     );
-    /// Multiplies panels of a strip of gates; see [`gates`].
+    /// Adds the product of rows and panels of gates; see [`gates`].
     #[doc(hidden)]
     fn multiply_panels(level: SimdLevel, rows: usize, panels: usize, product: GateProduct<Self>);
     /// Returns the square root.
@@ -235,7 +239,7 @@ pub trait Real:
     /// Calls `work` with the packing memory of this thread.
     #[doc(hidden)]
     fn with_scratch<R>(work: impl FnOnce(&mut AlignedVec<Self>) -> R) -> R;
-    /// Packs a tile of a bf16 operand, from a position on.
+    /// Packs a tile of a bf16 operand; `position`: its first row and column in the source.
     #[doc(hidden)]
     fn pack_tile(
         level: Bf16,
@@ -388,15 +392,15 @@ impl Real for f32 {
         level: SimdLevel,
         source: &OperandSource<f32>,
         start: (usize, usize),
-        side: usize,
+        panel_width: usize,
         out: &mut [f32],
     ) {
         match level {
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx512(token) => pack_avx512::pack(token, source, start, side, out),
+            SimdLevel::Avx512(token) => pack_avx512::pack(token, source, start, panel_width, out),
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx2(token) => pack_avx2::pack(token, source, start, side, out),
-            _ => micro::pack(source, start, side, out),
+            SimdLevel::Avx2(token) => pack_avx2::pack(token, source, start, panel_width, out),
+            _ => micro::pack(source, start, panel_width, out),
         }
     }
     fn micro_kernel(
@@ -607,11 +611,11 @@ impl Real for f64 {
         level: SimdLevel,
         source: &OperandSource<f64>,
         start: (usize, usize),
-        side: usize,
+        panel_width: usize,
         out: &mut [f64],
     ) {
         let _ = level;
-        micro::pack(source, start, side, out);
+        micro::pack(source, start, panel_width, out);
     }
     fn micro_kernel(
         level: SimdLevel,

@@ -15,7 +15,7 @@ use crate::{
 /// Columns of a panel.
 pub const PANEL_COLUMNS: usize = 32;
 
-/// Rows of a part of the left side; its sums leave registers for tanh.
+/// Rows of a part of the left operand; its sums leave registers for tanh.
 const ROWS_PER_PART: usize = 12;
 
 /// Prepared addends of tanh: a panel *k x 32*, and one addend for each of its rows, *k*.
@@ -37,7 +37,7 @@ pub struct TanhProducts<'a, F> {
 }
 
 impl<'a, F: Real> TanhProducts<'a, F> {
-    /// Packs a left side *m x k* for these products.
+    /// Packs a left operand *m x k* for these products.
     pub fn pack(left: View<F>) -> PackedLeft<F> {
         let rows = left.shape().0;
         PackedLeft::new(left, rows.div_ceil(rows.div_ceil(ROWS_PER_PART).max(1)).max(1))
@@ -48,7 +48,7 @@ impl<'a, F: Real> TanhProducts<'a, F> {
         2 * depth * PANEL_COLUMNS
     }
 
-    /// Starts products with a left side that was packed by [`pack`](Self::pack).
+    /// Starts products with a left operand that was packed by [`pack`](Self::pack).
     ///
     /// # Panics
     /// If the scratch has not [`scratch_len`](Self::scratch_len) elements.
@@ -114,7 +114,9 @@ pub(crate) fn product_then_tanh<F: Real>(
     }
 }
 
-/// Computes the product of a part of the left side; each element is one chain of sums.
+/// Computes the product of a part of the left operand.
+///
+/// Each element is one chain of sums.
 fn part_product<F: Real>(level: SimdLevel, out: &mut [F], left: &PackedLeft<F>, part: usize, hidden: &[F]) {
     let [mr, nr] = F::tile_shape(level);
     let (packed, (rows, k)) = left.part(part);

@@ -12,15 +12,15 @@ use crate::Real;
 pub struct AdamFactors {
     /// Factor of the gradient.
     pub scale: f32,
-    /// β₁
+    /// Decay β₁ of the first moment.
     pub beta1: f32,
-    /// β₂
+    /// Decay β₂ of the second moment.
     pub beta2: f32,
     /// Learning rate, divided by `1 - β₁ˢ`.
     pub rate: f32,
     /// `1 / (1 - β₂ˢ)`
     pub correction2: f32,
-    /// ε
+    /// ε, added to the root of the second moment.
     pub eps: f32,
     /// Fraction of a weight that decay keeps.
     pub retention: f32,
@@ -52,13 +52,13 @@ pub fn adam_update(
 pub struct LambFactors<F> {
     /// Factor of the gradient.
     pub scale: F,
-    /// β₁ and 1 - β₁.
+    /// Decay β₁ of the first moment, and 1 - β₁.
     pub beta1: [F; 2],
-    /// β₂ and 1 - β₂.
+    /// Decay β₂ of the second moment, and 1 - β₂.
     pub beta2: [F; 2],
     /// `1 / (1 - βˢ)` of both, or 1.
     pub corrections: [F; 2],
-    /// ε
+    /// ε, added to the root of the second moment.
     pub eps: F,
     /// λ, the weight decay.
     pub decay: F,

@@ -1,8 +1,10 @@
 //! Backward pass of the selected normalizer: gradients of hidden rows and head.
 //!
-//! Sites (lattice nodes) are processed in waves and classes in tiles. Symbols as in the crate
-//! documentation: h hidden rows, W head weight, Z scores, G score gradients, a adjoints, A their
-//! row sums.
+//! Sites (lattice nodes) are processed in waves and classes in tiles; [`Plan`] defines wave, block,
+//! tile and group, and a strip is the rows of one score task. Symbols as in the crate
+//! documentation: h hidden rows *N x H*, W and b head weight *C x H* and bias, Z scores, G score
+//! gradients, a adjoints *N x S*, A their row sums, m largest score of a site, s sum of exp(Z - m).
+//! x: input of the activation φ.
 use std::{ops::Range, sync::Mutex};
 
 use kernels::{
@@ -195,7 +197,7 @@ impl<F: Real> BackwardPass<'_, F> {
         num_active
     }
 
-    /// Adds the gradients of a wave, sites that are processed at once.
+    /// Adds the gradients of a wave.
     fn run_wave<N: OperandFormat<F>>(
         &self,
         sites: &dyn DynSites<F>,
@@ -269,7 +271,7 @@ impl<F: Real> BackwardPass<'_, F> {
         wave[0] >= self.score_sites
     }
 
-    /// Computes packed score gradients G, and column sums of each strip.
+    /// Computes packed score gradients G, and their sums over each strip.
     ///
     /// ```text
     /// par for each tile, par for each block, par for each strip:

@@ -24,8 +24,10 @@ pub(crate) const SITES_PER_TASK: usize = 1 << 10;
 const STEPS_PER_TASK: usize = 64;
 /// Steps of a weight that a task packs if tasks are few.
 const STEPS_PER_SHORT_TASK: usize = 32;
-/// Strips of the format whose products read the same right operand.
-pub(crate) const SHARED_STRIPS: usize = 8;
+/// Consecutive products that read the same right operand.
+///
+/// Each has the preferred rows of the operand format.
+pub(crate) const SHARED_PRODUCTS: usize = 8;
 /// Targeted number of tasks in a step: two for each of 64 threads.
 pub(crate) const MIN_TASKS: usize = 128;
 /// Maximum number of threads that compute unsaved scores at once; further threads wait.
@@ -65,7 +67,7 @@ impl Blocking {
     /// Selects the sizes for an operand format, with hidden width `h`.
     pub fn new<F: Real, N: OperandFormat<F>>(plan: &Plan<F>, h: usize) -> Self {
         let Plan { block_sites, tile_classes, group_tiles, .. } = *plan;
-        let (mr, nr) = (N::side(Operand::Left), N::side(Operand::Right));
+        let (mr, nr) = (N::panel_width(Operand::Left), N::panel_width(Operand::Right));
         let strip_rows = mr;
         let weights = group_tiles.saturating_mul(tile_classes).saturating_mul(h);
         // The average group is smaller than the largest.
@@ -76,7 +78,7 @@ impl Blocking {
             nr,
             strip_rows,
             task_rows: mr,
-            shared_rows: SHARED_STRIPS * N::strip(),
+            shared_rows: SHARED_PRODUCTS * N::preferred_rows(),
             steps_per_task: if N::STEPWISE { steps_per_task } else { DEPTH },
             strips_per_block: block_sites.div_ceil(strip_rows),
             h_left_words: N::words(Operand::Left, block_sites, h),

@@ -1,7 +1,8 @@
 //! Forward pass of the selected normalizer: log-probabilities of selected classes.
 //!
-//! Sites (lattice nodes) are processed in waves and classes in tiles. h: hidden rows; W, b: head
-//! weight and bias; Z: scores; r: emissions.
+//! Sites (lattice nodes) are processed in waves and classes in tiles; [`Plan`] defines wave, block,
+//! tile and group. h: hidden rows *N x H*; W, b: head weight *C x H* and bias; Z: scores; r:
+//! emissions *N x S*; j: tile; m: largest score of a site; s: sum of its exponentials.
 use std::ops::Range;
 
 use kernels::{
@@ -21,7 +22,7 @@ use crate::{
 ///
 /// ```text
 /// for each wave of sites, for each group of tiles, in parallel over tiles:
-///     Z = h Wᵀ + b;  m_j = max Z;  s_j = Σ exp(Z - m_j);  remember Z at the selected classes
+///     Z = h Wᵀ + b;  m_j = max Z;  s_j = Σ exp(Z - m_j);  copy Z at the selected classes
 /// for each site:  m = max_j m_j;  s = Σ_j s_j exp(m_j - m)
 ///     logZ = m + log s;  r = (Z_selected - m) - log s
 /// ```

@@ -5,12 +5,12 @@
 //! ```
 //! h: hidden rows; W: head weight; Z: scores; G: score gradients.
 //!
-//! Sites are divided into blocks and classes into tiles, as planned by [`Plan`]. Each side of a
+//! Sites are divided into blocks and classes into tiles, as planned by [`Plan`]. Each factor of a
 //! product needs its own order, so each of the six operands is packed once. Scores and their
-//! gradients exist for a few rows of a tile at a time, in the nearest cache. A task owns what it
-//! writes, and each sum has a fixed order over blocks and tiles for any schedule. Tasks that share
-//! a packed block write disjoint steps of its micro-panels; a lock protects what slices cannot
-//! express.
+//! gradients exist for a strip (a few rows) of a tile at a time, in the nearest cache. A task owns
+//! what it writes, and each sum has a fixed order over blocks and tiles for any schedule. Tasks
+//! that share a packed block write disjoint steps of its micro-panels; a lock protects what slices
+//! cannot express.
 use std::{ops::Range, sync::Mutex};
 
 use kernels::{

@@ -1,4 +1,6 @@
 //! Reusable buffers of the selected normalizer, and their memory requirements.
+//!
+//! [`Plan`] defines wave, block, tile and group; a strip is the rows of one score task.
 use std::sync::Mutex;
 
 use kernels::{
@@ -22,7 +24,7 @@ use crate::{
 /// Maximum bytes of the thread pool's queues during a call.
 const QUEUE_BYTES: usize = 16 << 10;
 
-/// Plans calls and reuses their buffers.
+/// Plans calls of the selected normalizer and reuses their buffers.
 ///
 /// A workspace serves any number of calls, one after the other; its contents never affect results.
 /// With a budget it never holds more bytes than that for calls of any shape: buffers of earlier
@@ -41,7 +43,7 @@ pub struct Workspace<F> {
     pub(crate) gradient: Vec<F>,
     /// Scores that are not saved.
     pub(crate) score_slots: WorkerSlots<Vec<F>>,
-    /// Column sums of each tile's strips.
+    /// Sums of the score gradient over each strip's rows, by class.
     pub(crate) column_sums: Vec<F>,
     /// Largest score and sum of exponentials of each row of each tile.
     pub(crate) statistics: Vec<(F, f64)>,
@@ -252,6 +254,7 @@ fn requirements<F: Real>(plan: &Plan<F>, shape: Shape, precision: Precision) -> 
     let strips = group_tiles.saturating_mul(blocks).saturating_mul(blocking.strips_per_block);
     let selected_scores = ScratchReq::new::<F>(selected.max(1)).times(wave_sites).times(group_tiles);
     let (hidden_sites, _) = plan.hidden_waves(blocking.strip_rows);
+    // h: hidden rows, w: weight, g: score gradient, t: transposed; left or right operand.
     let [h_left, h_right, wt_right, w_right, gt_left, g_left] = match precision {
         Precision::Full => operand_requirements::<F, FullFormat>(plan, h),
         Precision::Bf16 => operand_requirements::<F, Bf16Format>(plan, h),

@@ -5,9 +5,10 @@
 //! dL/dam[t,c] = A[t,c] Σ_u G[t,u] L[u,c] + selected
 //! dL/dlm[u,c] = L[u,c] Σ_t G[t,u] A[t,c] + selected
 //! ```
-//! A = exp(am - max), L = exp(lm - max); t: frame, u: label position, c: class; logZ: normalizer;
-//! selected: the derivative of the class's own score, for the blank and the next label. A tile is a
-//! range of classes whose scores exist at the same time.
+//! A = exp(am - max), L = exp(lm - max), with the maximum of each row; t: frame, u: label position,
+//! c: class; logZ: normalizer; L in dL: the loss; selected: the derivative of the class's own
+//! score, for the blank and the next label. A tile is a range of classes whose scores exist at the
+//! same time.
 use std::ops::Range;
 
 use kernels::{Accumulate, Real, View, ViewMut, WorkerSlots, par_for, parts, parts_mut, product_in};

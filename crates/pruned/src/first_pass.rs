@@ -37,7 +37,7 @@ pub struct FirstPass<F> {
     /// Posterior of each arc, *N x 2*: blank, next label; sites are packed as in
     /// `rnnt_dp::Lattices`.
     ///
-    /// It is 0 for arcs that do not exist and for impossible utterances.
+    /// It is 0 for arcs that do not exist and for utterances without a path.
     pub occupancies: Vec<f64>,
     pub(crate) sums: BatchSums<F>,
     /// Unigrams: none, one for all utterances, or one for each.
@@ -102,8 +102,8 @@ pub fn first_pass_with<F: Real, S: ScoreSource<F>>(
     // Losses, and their derivatives by the emissions: the negative posteriors of arcs.
     let mut losses = vec![0.0; batch.len()];
     let mut occupancies = reset(std::mem::take(&mut recycled.occupancies), emissions.len(), 0.0);
-    // The number of lanes depends only on shapes, so memory does not depend on the number of
-    // threads.
+    // The number of lanes (lattices in parallel) depends only on shapes, so memory does not depend
+    // on the number of threads.
     let bytes = rnnt_dp::Workspace::scratch(shapes, &arcs, &regularizers, plan.lanes(batch)).bytes();
     lattices.set_budget(bytes.max(lattices.allocated_bytes()));
     lattices.forward_backward(shapes, &arcs, emissions, &regularizers, &mut losses, &mut occupancies)?;
@@ -118,7 +118,7 @@ pub fn first_pass_with<F: Real, S: ScoreSource<F>>(
 impl<F: Real> FirstPass<F> {
     /// Returns the gradient of `Σ_b weights[b] losses[b]`.
     ///
-    /// `source` must be that of forward. Impossible utterances have no gradient.
+    /// `source` must be that of forward. Utterances without a path have no gradient.
     ///
     /// # Shapes
     /// `weights` *B*.

@@ -45,9 +45,9 @@ pub struct Plan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PassScratch {
     pub(crate) tasks: usize,
-    /// Scratch of a task; see [`TaskScratch::requirements`](crate::TaskScratch).
+    /// Scratch of a task; see [`TaskScratch::allocated_by_buffer`](crate::TaskScratch).
     pub(crate) task_scratch: [ScratchReq; 3],
-    /// In the order of [`Workspace::requirements`](crate::Workspace).
+    /// In the order of [`Workspace::allocated_by_buffer`](crate::Workspace).
     pub(crate) buffers: [ScratchReq; 9],
     /// Small lists.
     lists: ScratchReq,

@@ -1,11 +1,12 @@
 //! Class tiles and row blocks of the pruned first pass; row maxima and sums.
 //!
-//! A tile is a range of classes whose scores exist at the same time; a block is the rows of a task.
+//! A tile is a range of classes whose scores exist at the same time; a block is the range of rows
+//! that a task processes. Lanes are independent partial results, so that loops are vectorized.
 use std::ops::Range;
 
 use kernels::Real;
 
-/// Maximum rows (frames or label positions) of a block, a task's work.
+/// Maximum rows (frames or label positions) of a block.
 pub(crate) const BLOCK_ROWS: usize = 128;
 
 /// Independent running maxima of [`max_score`].

@@ -147,7 +147,7 @@ impl Alignments {
         for (example, alignment) in examples.iter().zip(alignments_by_example) {
             // If all scores are NaN or -inf, the best path has no labels.
             let is_valid = |alignment: &rnnt_loss::LabelAlignment| {
-                alignment.tokens.len() == example.labels.len() && alignment.log_prob.is_finite()
+                alignment.labels.len() == example.labels.len() && alignment.log_prob.is_finite()
             };
             match alignment.filter(is_valid) {
                 Some(alignment) => self.utterances.push(self.new_utterance(
@@ -177,10 +177,10 @@ impl Alignments {
         let to_seconds = |frames: f64| frames * frame_ms / 1000.0;
         let start_of = |frame: f64| to_seconds(frame) + example.lead;
         // 2. Tokens: each lasts until the next one is emitted.
-        let mut tokens = Vec::with_capacity(alignment.tokens.len());
-        let mut frame_spans = Vec::with_capacity(alignment.tokens.len());
-        for (index, token) in alignment.tokens.iter().enumerate() {
-            let next_frame = alignment.tokens.get(index + 1).map_or(0, |next| next.frame);
+        let mut tokens = Vec::with_capacity(alignment.labels.len());
+        let mut frame_spans = Vec::with_capacity(alignment.labels.len());
+        for (index, token) in alignment.labels.iter().enumerate() {
+            let next_frame = alignment.labels.get(index + 1).map_or(0, |next| next.frame);
             let span = token.frame..next_frame.max(token.frame + 1);
             tokens.push(TokenAlignment {
                 text: tokenizer.tokens()[token.label as usize].clone(),

@@ -49,7 +49,7 @@ pub(crate) struct CallPlan {
     pub lattice_bytes: usize,
     /// Budget of each head, tokens first.
     pub head_budgets: Vec<usize>,
-    /// Scratch memory of all sites, in the order of [`SiteBuffers::requirements`].
+    /// Scratch memory of all sites, in the order of [`SiteBuffers::allocated_by_buffer`].
     pub site_scratch: [ScratchReq; 6],
     /// Bytes that the caller allocates, such as those of a first pass.
     pub caller_bytes: usize,
@@ -77,13 +77,13 @@ impl CallPlan {
     }
 }
 
-/// Most sites of a group without kept scores: four full waves of most plans.
+/// Maximum sites of a group without kept scores: four full waves of most plans.
 ///
 /// A wave is the range of sites that the normalizer processes over all classes at a time.
 const MAX_GROUP_SITES: usize = 6272;
 /// Lower bound of the limit on the sites of a group.
 const MIN_GROUP_SITES: usize = 64;
-/// Most lattices of a group that are processed in parallel.
+/// Maximum number of lanes: lattices of a group that are processed in parallel.
 pub(crate) const MAX_LANES: usize = 64;
 /// Bytes for lists of lists and the thread pool's queues.
 const SLACK_BYTES: usize = 16 << 10;
@@ -286,7 +286,9 @@ impl CallSizes<'_> {
         HeadSet::<f32>::roles_and_classes(self.classes, self.options).into_iter().map(shape).collect()
     }
 
-    /// Scratch memory of sites in each vector, in the order of [`SiteBuffers::requirements`].
+    /// Scratch memory of sites in each vector.
+    ///
+    /// The order is that of [`SiteBuffers::allocated_by_buffer`].
     fn site_scratch(&self, sites: usize) -> [ScratchReq; 6] {
         let selected: usize = self.head_shapes(0).iter().map(|(_, shape)| shape.selected).sum();
         let [row_bytes, label_row_bytes, key_bytes] = self.index_bytes;

@@ -3,7 +3,7 @@
 //! A site of CTC is a frame. It needs the log-probabilities of the blank and of the distinct labels
 //! of its utterance (its selection), not those of all classes. `rnnt_dp::ctc` runs the
 //! forward-backward recursions; this module selects the classes, plans the memory, and distributes
-//! the utterances over parallel lanes, each with separate buffers.
+//! the utterances over lanes: parallel tasks, each with its own buffers and consecutive utterances.
 use std::ops::Range;
 
 use kernels::{ScratchReq, items_mut, par_find, parts_mut};
@@ -12,9 +12,9 @@ use rnnt_dp::{Regularizers, ctc::CtcWorkspace};
 
 use crate::{Error, Layout, Result, Targets, budget::MAX_LANES, site_buffers::clear_with_capacity};
 
-/// Place of an incompatible argument, in errors.
+/// Context that error messages name: an argument is incompatible *for CTC*.
 const FOR_CTC: &str = "for CTC";
-/// Upper bound on the bytes of a lane's other lists.
+/// Bytes of a lane for small vectors, an allowance.
 const LIST_BYTES: usize = 4096;
 
 /// CTC targets of a batch.
@@ -51,7 +51,7 @@ impl CtcUtterance {
     /// Computes the loss and the adjoints of the emissions.
     ///
     /// `emissions` and `adjoints` are *T x width*; `adjoints` must be 0. Repeated labels share a
-    /// column, so that emissions are first copied to one column per label.
+    /// column here; the recursions need a column for each label, so emissions are copied first.
     fn forward_backward(
         &self,
         emissions: &[f64],
@@ -148,8 +148,8 @@ impl CtcObjective {
     /// # Errors
     /// Targets with big blanks or bands.
     pub fn new(targets: &Targets) -> Result<Self> {
-        if targets.num_tokens() > 2 {
-            return Err(Error::incompatible("targets.big_blanks", FOR_CTC, targets.num_tokens() - 2));
+        if targets.num_big_blanks() > 0 {
+            return Err(Error::incompatible("targets.big_blanks", FOR_CTC, targets.num_big_blanks()));
         }
         if !targets.lattices().is_full() {
             return Err(Error::incompatible("targets.retained", FOR_CTC, "bands"));
@@ -186,7 +186,7 @@ impl CtcObjective {
         Self { frame_targets, utterances: self.utterances[utterances].to_vec() }
     }
 
-    /// Bytes of a copy of an utterance.
+    /// Bytes of a copy of an utterance's labels, classes and weights.
     pub fn utterance_bytes(&self, utterance: usize) -> usize {
         let CtcUtterance { labels, weights, classes } = &self.utterances[utterance];
         size_of::<u32>() * (labels.len() + classes.len()) + size_of::<f64>() * weights.len()
@@ -204,7 +204,7 @@ impl CtcObjective {
             CtcLaneScratch {
                 label_values: ScratchReq::new::<f64>(frames * (labels + 1)).times(2),
                 recursions: CtcWorkspace::scratch(frames, labels),
-                // The column of each label, and other lists.
+                // The column of each label, and the allowance for small vectors.
                 lists: ScratchReq::from_bytes(size_of::<usize>() * labels + LIST_BYTES),
             }
         });

@@ -269,6 +269,7 @@ impl Error {
             | Self::Lattice(
                 rnnt_dp::Error::Emission { utterance, .. } | rnnt_dp::Error::Overflow { utterance, .. },
             ) => *utterance += first_utterance,
+            // Others name no utterance, or are found in the whole batch before it is divided.
             _ => {}
         }
         self

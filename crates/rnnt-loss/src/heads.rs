@@ -1,15 +1,20 @@
 //! Heads of a transducer loss, and the classes that each selects.
 //!
-//! A head is an output layer: linear, over classes. A loss needs one to four, each with a softmax;
+//! A head is an output layer: linear, over classes. A loss needs one to three, each with a softmax;
 //! [`HeadSet`] derives them from the token head and the duration head of the caller, and adds up
-//! their gradients. To select a class is to compute its log-probability at a site (lattice node).
+//! their gradients. To select a class is to compute its log-probability at a site (lattice node). A
+//! factored blank is separate from the softmax over labels: its probability is the sigmoid of its
+//! score.
 //!
 //! | role | head | selects |
 //! |---|---|---|
-//! | tokens | all classes (a factored blank masked) | blank, next label, big blanks (the label only) |
+//! | tokens | all classes; a factored blank has the bias -inf | blank, next label, big blanks; with a factored blank the next label only |
 //! | durations | the duration head | all of its classes |
 //! | blank | the factored blank only: its score is the log-sum of this one class | none |
 //! | mean | one class, the mean of all classes, for label smoothing | none |
+//!
+//! The order of the heads is tokens, blank, durations, mean. [`HeadSet::all_heads`],
+//! [`HeadSet::join_gradients`] and [`HeadSet::roles_and_classes`] share it.
 use panda_core::Real;
 use panda_core::{Gradients, Head, Normalized, Selection};
 use rnnt_dp::Lattices;
@@ -47,6 +52,8 @@ pub(crate) struct HeadOutput<F> {
     pub normalized: Normalized<F>,
 }
 
+/// Heads of a TDT loss with label smoothing: tokens, durations, mean.
+const MAX_HEADS: usize = 3;
 /// Upper bound on the bytes of lists of heads and roles.
 const LIST_BYTES: usize = 1024;
 /// Bytes for the bias of a one-class head, and its gradient.
@@ -88,14 +95,14 @@ impl<F: Real> HeadSet<F> {
         })
     }
 
-    /// All heads: tokens first, mean last.
+    /// All heads, in the order of the roles.
     pub fn all_heads<'h>(&'h self, values: &InputValues<'h, F>) -> Result<Vec<(HeadRole, Head<'h, F>)>> {
         let tokens = values.head.ok_or(Error::Inputs { expected: "a head", found: "none" })?;
-        let mut heads = Vec::with_capacity(3);
+        let mut heads = Vec::with_capacity(MAX_HEADS);
         match &self.factored_blank {
             None => heads.push((HeadRole::Tokens, tokens)),
             Some(factored) => {
-                heads.push((HeadRole::Tokens, factored.label_head(&tokens)?));
+                heads.push((HeadRole::Tokens, factored.masked_token_head(&tokens)?));
                 heads.push((HeadRole::Blank, factored.blank_head(&tokens)?));
             }
         }
@@ -106,7 +113,7 @@ impl<F: Real> HeadSet<F> {
         Ok(heads)
     }
 
-    /// Combines the gradients of all heads by token head and duration head.
+    /// Combines the gradients of all heads: returns those of token head and duration head.
     pub fn join_gradients(&self, gradients: Vec<NormalizerGradients<F>>) -> [HeadGradient<F>; 2] {
         let round = |bias: Vec<f64>| bias.into_iter().map(F::from_f64).collect();
         let mut gradients = gradients
@@ -185,8 +192,8 @@ impl<F: Real> FactoredBlank<F> {
         Self { masked_bias, blank }
     }
 
-    /// The head of all classes with a masked blank.
-    fn label_head<'h>(&'h self, tokens: &Head<'h, F>) -> Result<Head<'h, F>> {
+    /// The token head, with all classes but a masked blank.
+    fn masked_token_head<'h>(&'h self, tokens: &Head<'h, F>) -> Result<Head<'h, F>> {
         Ok(Head::new(tokens.weight(), Some(&self.masked_bias), tokens.hidden())?)
     }
 
@@ -211,5 +218,5 @@ pub(crate) fn with_masked_blank<F: Real, T>(
     blank: u32,
     run: impl FnOnce(&Head<F>) -> Result<T>,
 ) -> Result<T> {
-    run(&FactoredBlank::new(&head, blank).label_head(&head)?)
+    run(&FactoredBlank::new(&head, blank).masked_token_head(&head)?)
 }

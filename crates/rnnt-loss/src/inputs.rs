@@ -72,7 +72,7 @@ pub struct PrunedInputs<'a, F> {
     pub simple: SimpleInputs<'a, F>,
     /// Inputs of the second pass.
     pub joint: JointInputs<'a, F>,
-    /// Factors of both losses in the sum, for this call.
+    /// Factors of the simple loss and the pruned loss, for this call.
     pub scales: PassScales,
 }
 
@@ -87,7 +87,9 @@ pub enum SimpleInputs<'a, F> {
     Heads(SimpleHeads<'a, F>),
 }
 
-/// Factors of the losses of both passes.
+/// Factors of the simple loss and the pruned loss in their sum.
+///
+/// The simple loss is that of the first pass, the pruned loss that of the second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PassScales {
     /// Factor of the simple joiner's loss.

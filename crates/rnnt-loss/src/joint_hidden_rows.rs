@@ -1,9 +1,10 @@
 //! Hidden rows of a transducer's joint network, computed on demand.
 //!
 //! A site is a lattice node (t, u). Its hidden row is `h(t,u) = dropout(act(encoded[t] +
-//! predicted[u]))`: of a frame row and a label row, whose indices are listed per site. Hidden rows
-//! exist only for the sites that the normalizer processes at the time; their gradients are added to
-//! those of frame rows and label rows.
+//! predicted[u]))`: of a frame row (projected encoder output) and a label row (projected predictor
+//! output), whose indices are listed per site. Hidden rows exist only for the sites that the
+//! normalizer processes at the time; their gradients are added to those of frame rows and label
+//! rows.
 use std::ops::Range;
 
 use kernels::{par_for, parts_mut};
@@ -33,7 +34,8 @@ pub(crate) struct JointSpec {
 impl JointSpec {
     /// Lists frame row, label row and mask key of each site.
     ///
-    /// Sites are those of a range of utterances. Without dropout there are no keys.
+    /// Sites are those of a range of utterances. Without dropout there are no keys. Reuses the
+    /// buffers of `spare`.
     ///
     /// # Errors
     /// A row with an infinite value, which the nonlinearity would hide. Padding is not read.

@@ -178,11 +178,11 @@ impl Loss {
     /// Fails unless the columns of the topology match the targets.
     pub(crate) fn check_columns(&self, targets: &Targets) -> Result<()> {
         let Some(topology) = self.topology() else { return Ok(()) };
-        if self.factors_blank() && targets.num_tokens() > 2 {
-            let big_blanks = targets.num_tokens() - 2;
+        let big_blanks = targets.num_big_blanks();
+        if self.factors_blank() && big_blanks > 0 {
             return Err(Error::incompatible("targets.big_blanks", "with a factored blank", big_blanks));
         }
-        let tokens = targets.num_tokens();
+        let tokens = targets.num_token_columns();
         for (expected, made_of, found) in [
             (tokens + self.num_durations(), "blank, label, big blanks, durations", topology.num_columns()),
             (tokens, "blank, label, big blanks, without durations", topology.num_tokens()),

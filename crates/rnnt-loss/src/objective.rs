@@ -62,7 +62,7 @@ impl<'a> LatticeObjective<'a> {
     pub fn column_counts(&self) -> ColumnCounts {
         match self {
             Self::Transducer(transducer) => {
-                ColumnCounts { all: transducer.num_columns(), tokens: transducer.targets.num_tokens() }
+                ColumnCounts { all: transducer.num_columns(), tokens: transducer.targets.num_token_columns() }
             }
             Self::Ctc(ctc) => ColumnCounts { all: ctc.num_columns(), tokens: ctc.num_columns() },
         }
@@ -79,7 +79,7 @@ impl<'a> LatticeObjective<'a> {
         }
     }
 
-    /// Selects the classes of a head; reuses the vectors of `spare`.
+    /// Selects the classes of a head at every site; reuses the buffers of `spare`.
     pub fn selection(&self, role: HeadRole, spare: Selection) -> Result<Selection> {
         match (role, self) {
             (HeadRole::Blank | HeadRole::Mean, _) => Ok(Selection::default()),

@@ -28,23 +28,23 @@ pub(crate) struct RowIndices {
 }
 
 impl SiteBuffers {
-    /// Memory of the vectors: site values; ids and masks of the selections; indices.
-    fn requirements(&self) -> [ScratchReq; 6] {
+    /// Allocated memory: site values; ids and masks of the selections; indices.
+    fn allocated_by_buffer(&self) -> [ScratchReq; 6] {
         let Self { site_values, selections, indices: RowIndices { rows, label_rows, mask_keys } } = self;
         let selected: usize = selections.iter().map(Selection::capacity).sum();
         [
-            site_values.requirement(),
+            site_values.allocated(),
             ScratchReq::new::<u32>(selected),
             ScratchReq::new::<bool>(selected),
-            rows.requirement(),
-            label_rows.requirement(),
-            mask_keys.requirement(),
+            rows.allocated(),
+            label_rows.allocated(),
+            mask_keys.allocated(),
         ]
     }
 
     /// Frees everything if more than `unused_bytes` bytes exceed a call's needs.
     pub fn keep_within(&mut self, needed: [ScratchReq; 6], unused_bytes: usize) {
-        let pairs = self.requirements().into_iter().zip(needed);
+        let pairs = self.allocated_by_buffer().into_iter().zip(needed);
         let excess: usize =
             pairs.map(|(current, needed)| current.bytes().saturating_sub(needed.bytes())).sum();
         if excess > unused_bytes {

@@ -1,7 +1,7 @@
 //! Matrix products with bf16 operands and `f32` sums: packing and dispatch.
 //!
 //! An operand is packed into [`Tile`]s of 1 KiB: 16 rows (left) or columns (right) by 32 steps of
-//! the sum. Two steps that one instruction combines are adjacent on both sides:
+//! the sum. Two steps that one instruction combines are adjacent in both operands:
 //!
 //! ```text
 //! left   tile[i][d] = bf16(a[16 s + i, 32 t + d])           i < 16, d < 32
@@ -43,16 +43,16 @@ impl<F: Real> OperandFormat<F> for Bf16Format {
     const ZERO: Tile = Tile([0; TILE_SIDE * DEPTH]);
     const STEPWISE: bool = false;
 
-    fn side(_operand: Operand) -> usize {
+    fn panel_width(_operand: Operand) -> usize {
         BLOCK_SIDE
     }
 
-    fn strip() -> usize {
+    fn preferred_rows() -> usize {
         BLOCK_SIDE
     }
 
-    fn words(_operand: Operand, side: usize, depth: usize) -> usize {
-        (side.div_ceil(BLOCK_SIDE) * 2).saturating_mul(depth.div_ceil(DEPTH))
+    fn words(_operand: Operand, len: usize, depth: usize) -> usize {
+        (len.div_ceil(BLOCK_SIDE) * 2).saturating_mul(depth.div_ceil(DEPTH))
     }
 
     fn pack(view: View<F>, operand: Operand, out: &mut [Tile], skip: usize, depth: usize) {
@@ -72,14 +72,13 @@ impl<F: Real> OperandFormat<F> for Bf16Format {
 /// ```
 fn pack<F: Real>(level: Bf16, view: View<F>, operand: Operand, out: &mut [Tile], skip: usize, depth: usize) {
     let source = OperandSource::new(view, operand);
-    let (side, steps) = source.sizes();
+    let (len, steps) = source.sizes();
     debug_assert!(skip.is_multiple_of(DEPTH), "the steps of a tile are packed at once");
     let (skipped_tiles, tiles_per_panel) = (skip / DEPTH, depth.div_ceil(DEPTH));
-    for panel in 0..2 * side.div_ceil(BLOCK_SIDE) {
+    for panel in 0..2 * len.div_ceil(BLOCK_SIDE) {
         for step_tile in 0..steps.div_ceil(DEPTH) {
-            let (first_side, first_step) = (panel * TILE_SIDE, step_tile * DEPTH);
-            let position =
-                if source.steps_are_rows { (first_step, first_side) } else { (first_side, first_step) };
+            let (first, first_step) = (panel * TILE_SIDE, step_tile * DEPTH);
+            let position = if source.steps_are_rows { (first_step, first) } else { (first, first_step) };
             let tile = &mut out[panel * tiles_per_panel + skipped_tiles + step_tile];
             F::pack_tile(level, &source, position, operand, tile);
         }
@@ -249,8 +248,8 @@ mod tests {
             equals_plain_loops(
                 [BLOCK_SIDE, BLOCK_SIDE],
                 |value: f32| f64::from(f32::from_bits(u32::from(to_bf16(value)) << 16)),
-                |view, operand, side, depth| {
-                    let count = <Bf16Format as OperandFormat<f32>>::words(operand, side, depth);
+                |view, operand, len, depth| {
+                    let count = <Bf16Format as OperandFormat<f32>>::words(operand, len, depth);
                     let mut out = vec![<Bf16Format as OperandFormat<f32>>::ZERO; count];
                     pack::<f32>(level, view, operand, &mut out, 0, depth);
                     out

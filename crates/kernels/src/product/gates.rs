@@ -26,7 +26,7 @@ pub const UNITS_PER_STRIP: usize = 16;
 pub const MAX_GATE_ROWS: usize = 8;
 /// Gates of a unit.
 const GATES: usize = 4;
-/// Maximum rows of a kernel with the panels of all gates.
+/// Maximum rows of a kernel that multiplies all four gates at once.
 const MAX_ROWS_OF_ALL_GATES: usize = 6;
 /// Maximum steps of a block of the sum.
 const MAX_STEPS: usize = 512;
@@ -245,7 +245,7 @@ impl<F: Real> PackedRecurrentWeight<F> {
     }
 }
 
-/// Portable version: plain loops, row by row.
+/// Adds the product of rows and panels to `out`: portable version, row by row.
 #[inline(always)]
 pub(crate) fn multiply_panels<F: Real, const FUSED: bool>(
     rows: usize,

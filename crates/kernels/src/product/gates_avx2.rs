@@ -12,7 +12,9 @@ const LANES: usize = 8;
 /// Maximum rows of a kernel.
 const MAX_ROWS: usize = 6;
 
-/// Multiplies rows and panels, as many at once as registers allow.
+/// Adds the product of rows and panels to `out`.
+///
+/// It multiplies as many at once as registers allow.
 pub(crate) fn multiply_panels(_token: Avx2Fma, rows: usize, panels: usize, product: GateProduct<f32>) {
     let GateProduct { left, right, steps, out } = product;
     let row_groups = rows.div_ceil(MAX_ROWS).max(1);
@@ -56,7 +58,7 @@ pub(crate) fn multiply_panels(_token: Avx2Fma, rows: usize, panels: usize, produ
     }
 }
 
-/// Multiplies M rows with P panels.
+/// Adds the product of M rows with P panels to `out`.
 #[target_feature(enable = "avx2,fma")]
 fn kernel<const M: usize, const P: usize>(product: GateProduct<f32>) {
     let GateProduct { left, right, steps, out } = product;

@@ -21,18 +21,23 @@ macro_rules! kernel_of {
     };
 }
 
-/// Multiplies `panels` = 1, 2 or 4 panels; 4 require at most 6 rows.
+/// Adds the product of 1, 2 or 4 panels with 1 to 8 rows to `out`.
+///
+/// 4 panels require at most 6 rows; 2 panels that share the rows are only used for 7 or 8 rows.
 pub(crate) fn multiply_panels(_token: Avx512, rows: usize, panels: usize, product: GateProduct<f32>) {
     match (panels, product.left.panel_stride == 0) {
         (4, true) => kernel_of!(rows, 4, true, product, 1 2 3 4 5 6),
         (2, true) => kernel_of!(rows, 2, true, product, 7 8),
         (4, false) => kernel_of!(rows, 4, false, product, 1 2 3 4 5 6),
         (2, false) => kernel_of!(rows, 2, false, product, 1 2 3 4 5 6 7 8),
-        _ => kernel_of!(rows, 1, false, product, 1 2 3 4 5 6 7 8),
+        (1, _) => kernel_of!(rows, 1, false, product, 1 2 3 4 5 6 7 8),
+        _ => unreachable!("no kernel has {panels} panels"),
     }
 }
 
-/// Multiplies M rows with P panels; with `SHARED_ROWS`, all panels share the rows.
+/// Adds the product of M rows with P panels to `out`.
+///
+/// With `SHARED_ROWS`, all panels share the rows.
 #[target_feature(enable = "avx512f,fma")]
 fn kernel<const M: usize, const P: usize, const SHARED_ROWS: bool>(product: GateProduct<f32>) {
     let GateProduct { left, right, steps, out } = product;

@@ -16,7 +16,7 @@ const STEPS_PER_PIECE: usize = 256;
 /// Minimum tasks for long micro-panels: two for each of 64 threads.
 const MIN_TASKS: usize = 128;
 
-/// A matrix *k x n*, packed as a right side.
+/// A matrix *k x n*, packed as a right operand.
 ///
 /// Examples are a recurrent weight and the weight of a head that scores rows one at a time.
 ///
@@ -32,6 +32,8 @@ const MIN_TASKS: usize = 128;
 #[derive(Debug)]
 pub struct PackedRight<F> {
     /// Micro-panels of NR columns, each with all k steps.
+    ///
+    /// NR: columns of a micro-kernel's tile.
     pub(super) panels: PooledBuffer<F>,
     pub(super) rows: usize,
     pub(super) cols: usize,

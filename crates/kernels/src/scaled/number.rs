@@ -52,9 +52,9 @@ const SERIES: [f64; 10] = [
 /// The number `(1 + mantissa) · 2^exponent`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scaled {
-    /// x
+    /// Mantissa x; the factor is 1 + x.
     pub mantissa: f64,
-    /// k
+    /// Exponent k, an integer.
     pub exponent: f64,
 }
 

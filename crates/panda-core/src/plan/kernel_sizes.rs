@@ -5,7 +5,7 @@
 use super::{BLOCK_SITES, MAX_WAVE_BLOCKS, Plan, even_size};
 use crate::{
     Precision, Real,
-    blocking::{Blocking, MIN_TASKS, SHARED_STRIPS},
+    blocking::{Blocking, MIN_TASKS, SHARED_PRODUCTS},
 };
 
 /// Units of a plan's sizes, for a kernel.
@@ -27,7 +27,7 @@ impl KernelSizes {
         let Blocking { mr, nr, shared_rows, .. } =
             Blocking::for_precision(&Plan::<F>::custom(1, 1, 1, 1, 0), 1, precision);
         let block_sites = BLOCK_SITES.next_multiple_of(shared_rows / 2);
-        Self { mr, nr, wave_unit: shared_rows / SHARED_STRIPS, block_sites }
+        Self { mr, nr, wave_unit: shared_rows / SHARED_PRODUCTS, block_sites }
     }
 
     /// Returns the sites of a wave, at most `max_sites`.

@@ -65,7 +65,7 @@ pub struct PrunedTensors<'a> {
     pub simple: SimpleTensors<'a>,
     /// Tensors of the joint network.
     pub joint: JointTensors<'a>,
-    /// Factors of both losses in the sum.
+    /// Factors of the simple loss and the pruned loss.
     pub scales: PassScales,
 }
 
@@ -89,7 +89,7 @@ pub struct SimpleTensors<'a> {
 pub enum TensorInputs<'a> {
     /// Projected rows, which a joint network adds.
     Joint(JointTensors<'a>),
-    /// Hidden rows of frames.
+    /// Hidden rows of frames, for CTC.
     Hidden(HiddenTensors<'a>),
     /// Scores (logits).
     Scores(ScoreTensors<'a>),
@@ -299,6 +299,7 @@ impl NamedTensors {
                     [_, frames, classes] => (Layout::Padded { frames, positions: 1 }, classes),
                     [_, frames, positions, classes] => (Layout::Padded { frames, positions }, classes),
                     _ => {
+                        // Always an error, as the rank is not 4.
                         expect_rank("scores", scores, "[B, T, U+1, C]", 4)?;
                         (Layout::Packed, 0)
                     }
@@ -327,7 +328,7 @@ impl NamedTensors {
         }
     }
 
-    /// Factors of both losses, only with pruning.
+    /// Factors of the simple loss and of the pruned loss; `None` without pruning.
     pub fn scales(&self) -> Option<PassScales> {
         if let InputKind::Pruned { scales, .. } = self.kind { Some(scales) } else { None }
     }

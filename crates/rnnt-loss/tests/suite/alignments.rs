@@ -100,10 +100,10 @@ impl Case {
             assert!((alignment.log_prob - paths[b].log_prob).abs() < 1e-12);
             let steps: Vec<_> = paths[b].label_steps(topology).collect();
             assert_eq!(
-                (alignment.tokens.len(), steps.len()),
+                (alignment.labels.len(), steps.len()),
                 (confidences[b].len(), self.targets.labels(b).len())
             );
-            for (u, token) in alignment.tokens.iter().enumerate() {
+            for (u, token) in alignment.labels.iter().enumerate() {
                 assert_eq!((token.label, token.frame), (self.targets.labels(b)[u], steps[u].site.frame));
                 assert!((token.log_prob - steps[u].log_prob).abs() < 1e-12);
                 assert!((token.confidence - confidences[b][u]).abs() < 1e-12);
@@ -182,7 +182,7 @@ fn alignments_do_not_depend_on_padding_and_batch() {
     let joint = JointInputs::new(&frames, &labels, case.joint().head).with_layout(layout);
     let padded = session.align(&joint, &case.targets).unwrap();
     assert_eq!(padded, packed);
-    assert!(packed[1].is_none() && packed[2].as_ref().unwrap().tokens.is_empty());
+    assert!(packed[1].is_none() && packed[2].as_ref().unwrap().labels.is_empty());
 }
 
 #[test]

@@ -83,7 +83,7 @@ pub(super) fn product(
     unsafe { asm!("tilerelease", options(nostack, nomem)) };
 }
 
-/// Computes 32 x 32 sums over two micro-panels of `step_tiles` tiles on either side.
+/// Computes 32 x 32 sums over two micro-panels of `step_tiles` tiles of each operand.
 ///
 /// # Safety
 /// The tile registers must be configured as above, and `out` must have 32 rows of 32 elements,
