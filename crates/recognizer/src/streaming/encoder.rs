@@ -123,7 +123,7 @@ impl StreamingEncoder {
         }
         Ok(StreamingEncoder {
             initial_stack: StackStream::new(input.rows.stack, input.rows.stride, input.features.mels)
-                .with_channels(input.rows.channels),
+                .with_min_dim(input.rows.channels),
             front_end,
             encoder,
             projection: model.packed_projection()?,

@@ -111,13 +111,13 @@ impl MonoSignal {
         ))
     }
 
-    /// Returns and removes the samples so far.
+    /// Returns and removes the samples since the last `take`.
     pub fn take(&mut self) -> Vec<f32> {
         self.num_taken += self.samples.len() as u64;
         std::mem::take(&mut self.samples)
     }
 
-    /// Returns the length of the signal so far.
+    /// Returns the length of the signal so far, including the samples that `take` returned.
     pub fn length(&self) -> u64 {
         self.num_taken + self.samples.len() as u64
     }

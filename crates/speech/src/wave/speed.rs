@@ -13,9 +13,9 @@ use crate::features::setting_error;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SpeedConfig {
-    /// Smallest and largest factor of the length, drawn uniformly.
+    /// Smallest and largest factor of the length; above 1: longer and slower.
     ///
-    /// The default, 0.85 and 1.15, is MLPerf's.
+    /// The factor is drawn uniformly. The default, 0.85 and 1.15, is MLPerf's.
     pub rates: [f64; 2],
     /// Probability of changing the speed of an utterance.
     pub probability: f64,
