@@ -117,7 +117,9 @@ impl MonoSignal {
         std::mem::take(&mut self.samples)
     }
 
-    /// Returns the length of the signal so far, including the samples that `take` returned.
+    /// Returns the length of the signal so far.
+    ///
+    /// It includes the samples that [`MonoSignal::take`] returned.
     pub fn length(&self) -> u64 {
         self.num_taken + self.samples.len() as u64
     }

@@ -235,7 +235,9 @@ impl MonoDecoder {
         self.signal.take()
     }
 
-    /// Returns the number of samples decoded so far, including those that `take` returned.
+    /// Returns the number of samples decoded so far.
+    ///
+    /// It includes those that [`MonoDecoder::take`] returned.
     pub fn length(&self) -> u64 {
         self.signal.length()
     }

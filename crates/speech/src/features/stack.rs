@@ -39,7 +39,9 @@ impl StackStream {
         Self { stack: stack.max(1), stride: stride.max(1), dim, min_dim: 0, skip: 0, pending: Vec::new() }
     }
 
-    /// Pads rows with zeros to `min_dim` values, as [`Features::stack_padded`](crate::Features::stack_padded).
+    /// Pads rows with zeros to `min_dim` values.
+    ///
+    /// The rows are those of [`Features::stack_padded`](crate::Features::stack_padded).
     pub fn with_min_dim(self, min_dim: usize) -> Self {
         Self { min_dim, ..self }
     }

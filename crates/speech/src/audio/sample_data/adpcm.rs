@@ -1,4 +1,6 @@
-//! Decodes ADPCM blocks: IMA and Microsoft ADPCM by symphonia, QuickTime's by [`ima4`](super::ima4).
+//! Decodes ADPCM blocks of audio files.
+//!
+//! IMA and Microsoft ADPCM are decoded by symphonia, QuickTime's by [`ima4`](super::ima4).
 
 use std::path::Path;
 

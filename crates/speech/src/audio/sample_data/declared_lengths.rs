@@ -55,7 +55,9 @@ impl DeclaredLengths {
         }
     }
 
-    /// Replaces 32-bit lengths by those of a `ds64` chunk, which has 64-bit lengths.
+    /// Replaces 32-bit lengths by the 64-bit lengths of a `ds64` chunk.
+    ///
+    /// Formats without 64-bit lengths ignore such a chunk.
     pub fn set_ds64(&mut self, riff_length: u64, data_length: u64) {
         if self.has_64_bit_lengths {
             self.declared_file_bytes = riff_length.saturating_add(RIFF_HEADER_BYTES);
