@@ -32,10 +32,11 @@ pub struct Case {
 impl Case {
     /// Returns the index of the system to compare a system's gradients with.
     ///
-    /// It is the last system. Pruned losses come in pairs of systems over the same sites, panda
-    /// first.
+    /// By default, it is the last system. The systems of a pruned case come in pairs over the same
+    /// sites, panda first.
     pub fn baseline(&self, index: usize) -> Option<usize> {
         let baseline = match self.work {
+            // The pairs are systems 0 and 1, and 2 and 3.
             CaseWork::Pruned(_) => index | 1,
             // Only the two training steps have gradients; the second one keeps all weights.
             CaseWork::Recognition(_) => index.max(1),
@@ -133,9 +134,10 @@ pub enum Budget {
 pub enum CaseWork {
     /// Transducer loss and gradients of synthetic projected rows and a head.
     Loss(LossSizes),
-    /// The same with a simple joiner, which may choose the sites.
+    /// The same with a simple joiner, whose first pass selects the sites.
     ///
     /// A simple joiner adds frame and label scores without activation; a site is a lattice node.
+    /// [`Method::Panda`] and [`Method::Baseline`] compute the loss over all sites.
     Pruned(PrunedWork),
     /// Loss and adjoints of lattices with given emissions.
     Lattices {

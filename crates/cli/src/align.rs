@@ -57,7 +57,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     let alignments = recognizer.align(&utterances).map_err(|error| arguments.audio.advise(error))?;
     let share_check = alignments.bad.check("alignment", utterances.len(), recognizer.max_bad());
     let share_check = share_check.map_err(|error| arguments.audio.advise(error));
-    if alignments.bad.left_out.len() == utterances.len() {
+    if alignments.bad.excluded.len() == utterances.len() {
         share_check?;
         return write_alignments(arguments, &alignments, &ids, ctm, json);
     }
@@ -98,10 +98,10 @@ fn write_alignments(
         format!("a token is expected {mean:.3} s after the start of its audio")
     });
     let (aligned, without_path) = (alignments.utterances.len(), alignments.without_path.len());
-    let left_out = match alignments.bad.left_out.len() {
+    let excluded = match alignments.bad.excluded.len() {
         0 => String::new(),
         count => format!(", {count} left out"),
     };
-    outln!("{aligned} utterances aligned, {without_path} without a path{left_out}; {latency}")?;
+    outln!("{aligned} utterances aligned, {without_path} without a path{excluded}; {latency}")?;
     Ok(ExitCode::SUCCESS)
 }

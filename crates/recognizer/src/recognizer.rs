@@ -353,7 +353,7 @@ impl Recognizer {
         result: &SearchResult,
     ) -> Result<Transcription> {
         if silence::is_silence(features, &self.tokenizer, result, self.min_posterior) {
-            return Ok(Transcription { silence: true, ..Transcription::default() });
+            return Ok(Transcription { is_discarded: true, ..Transcription::default() });
         }
         self.transcription_builder().build_from_result(&self.tokenizer, result)
     }

@@ -75,7 +75,7 @@ fn summary(run: &Run) -> String {
         let score = Score::new(transcripts);
         for metric in metrics {
             let (metric_name, interval) = match metric {
-                Metric::Wer => ("WER", score.interval),
+                Metric::Wer => ("WER", score.wer_interval),
                 Metric::Cer => ("CER", score.cer_interval),
             };
             add_card(

@@ -43,7 +43,7 @@ pub struct IdLine {
 
 /// Line about an unusable utterance.
 #[derive(serde::Deserialize)]
-struct LeftOutLine {
+struct ExcludedLine {
     #[serde(rename = "left_out")]
     _reason: String,
 }
@@ -55,15 +55,15 @@ impl PartKind {
     /// detected from the lines, `.ctm` and `.txt` from the extension of the name. With another
     /// extension, a part is CTM if at least half of its lines are.
     pub fn detect(path: &Path, text: &str) -> Result<Option<Self>> {
-        let is_left_out = |line: &str| serde_json::from_str::<LeftOutLine>(line).is_ok();
-        let mut lines = nonblank_lines(text).filter(|(_, line)| !is_left_out(line));
+        let is_excluded = |line: &str| serde_json::from_str::<ExcludedLine>(line).is_ok();
+        let mut lines = nonblank_lines(text).filter(|(_, line)| !is_excluded(line));
         let Some((number, first)) = lines.next() else { return Ok(None) };
         let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
         let is_named = |extensions: &[&str]| extensions.iter().any(|&expected| extension == expected);
         // JSON: hypotheses and lines with ids, or one object of alignments.
         let is_json_named = is_named(&["json", "jsonl"]) && lines.any(|(_, line)| line.starts_with('{'));
         if is_json_named || is_json_start(first) {
-            let kind = nonblank_lines(text).filter(|(_, line)| !is_left_out(line)).find_map(|(_, line)| {
+            let kind = nonblank_lines(text).filter(|(_, line)| !is_excluded(line)).find_map(|(_, line)| {
                 let hypotheses = serde_json::from_str::<Transcript>(line).ok().map(|_| PartKind::Hypotheses);
                 hypotheses.or_else(|| serde_json::from_str::<IdLine>(line).ok().map(|_| PartKind::Json))
             });

@@ -90,17 +90,17 @@ impl MergeParts {
     /// Returns the ids of the utterances that each part left out.
     ///
     /// Empty for lines, whose left-out utterances are in [`Self::ids`].
-    pub fn left_out(&self) -> Vec<Vec<&str>> {
+    pub fn excluded(&self) -> Vec<Vec<&str>> {
         match self {
             MergeParts::Alignments(parts) => {
                 let ids = parts.iter().map(|part| {
                     let without_path = part.without_path.iter().map(|id| &**id);
-                    without_path.chain(part.bad.left_out.iter().map(|bad| &*bad.id)).collect()
+                    without_path.chain(part.bad.excluded.iter().map(|bad| &*bad.id)).collect()
                 });
                 ids.collect()
             }
             MergeParts::Hypotheses(parts) => {
-                parts.iter().map(|part| part.bad.left_out.iter().map(|bad| &*bad.id).collect()).collect()
+                parts.iter().map(|part| part.bad.excluded.iter().map(|bad| &*bad.id).collect()).collect()
             }
             MergeParts::Lines { lines, .. } => vec![Vec::new(); lines.len()],
         }
