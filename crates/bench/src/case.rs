@@ -141,7 +141,7 @@ pub enum CaseWork {
     Pruned(PrunedWork),
     /// Loss and adjoints of lattices with given emissions.
     Lattices {
-        /// B, T, U; the lengths are ragged.
+        /// Utterances, frames and labels (B, T, U); the lengths are ragged.
         sizes: [usize; 3],
     },
     /// Greedy search on synthetic encoder outputs.
@@ -164,15 +164,15 @@ pub enum CaseWork {
 /// Sizes of a synthetic batch.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct LossSizes {
-    /// B
+    /// Utterances, B.
     pub batch: usize,
-    /// T of the longest utterance.
+    /// Frames of the longest utterance, T.
     pub frames: usize,
-    /// U of the longest utterance.
+    /// Labels of the longest utterance, U.
     pub labels: usize,
-    /// H
+    /// Width of the joint network, H.
     pub hidden: usize,
-    /// C
+    /// Classes, C.
     pub classes: usize,
     /// Shape of the posteriors.
     #[serde(rename = "model")]
@@ -206,20 +206,22 @@ pub struct PrunedWork {
 pub struct DecodeWork {
     /// Kind of model.
     pub family: Family,
-    /// B
+    /// Utterances, B.
     pub batch: usize,
     /// Total number of utterances.
     pub utterances: usize,
 }
 
-/// Recognition lattices with 32 labels, at most one per frame, H = E = F = 512.
+/// Recognition lattices with 32 labels, at most one per frame.
+///
+/// Joint network, context embeddings and frame features have width 512.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct RecognitionWork {
-    /// B
+    /// Utterances, B.
     pub batch: usize,
-    /// T of each utterance.
+    /// Frames of each utterance, T.
     pub frames: usize,
-    /// U of each utterance.
+    /// Labels of each utterance, U.
     pub labels: usize,
     /// Number of labels in a context state.
     pub context: usize,
@@ -228,11 +230,11 @@ pub struct RecognitionWork {
 /// Sizes of a model like [`model::ModelConfig::mlperf`], and of its batch.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct TrainWork {
-    /// B
+    /// Utterances, B.
     pub batch: usize,
     /// Encoder input rows per utterance, of 3 frames each; the encoder halves their number.
     pub rows: usize,
-    /// U of every utterance.
+    /// Labels of each utterance, U.
     pub labels: usize,
     /// Vocabulary size without the blank.
     pub tokens: usize,

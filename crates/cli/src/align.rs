@@ -43,7 +43,7 @@ pub struct Args {
 
 /// Aligns the utterances of a manifest and writes the alignments.
 ///
-/// Utterances without a path and unusable utterances are reported and left out.
+/// Utterances without a path and bad utterances are reported and excluded.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
     // Read the manifest and open the outputs.
     let utterances = manifests::read(&arguments.manifest)?;
@@ -70,7 +70,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     for id in &alignments.without_path {
         warnln!("warning: {}: no path, more labels than its frames can emit; left out", Excerpt(id));
     }
-    // Alignments are written even if too many utterances are unusable.
+    // Alignments are written even if too many utterances are bad.
     let code = write_alignments(arguments, &alignments, &ids, ctm, json)?;
     share_check.map(|()| code)
 }

@@ -126,7 +126,7 @@ fn expect_each_utterance_once(paths: &[PathBuf], ids: &[Vec<&str>], excluded: &[
 
 /// Fails if the parts differ from the manifest in utterances or order.
 ///
-/// Utterances that a shard left out with a reason may be missing.
+/// Utterances that a shard excluded with a reason may be missing.
 fn expect_manifest(
     manifest: &Path,
     paths: &[PathBuf],

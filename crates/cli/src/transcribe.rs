@@ -244,7 +244,7 @@ impl Transcriber<'_> {
         Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::from(2) })
     }
 
-    /// Writes why a recording was left out (JSON lines only).
+    /// Writes why a recording was excluded (JSON lines only).
     fn write_excluded(&self, index: usize, reason: &str) -> Result<()> {
         if self.arguments.format != Some(TranscriptFormat::Json) || self.arguments.output.is_some() {
             return Ok(());

@@ -192,7 +192,7 @@ fn worst_section(run: &Run, options: &Options) -> String {
     )
 }
 
-/// Formats the unusable utterances, one table per set.
+/// Formats the bad items, one table per set.
 fn bad_items_section(run: &Run) -> String {
     if run.bad_items.is_empty() {
         return String::new();

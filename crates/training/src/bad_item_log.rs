@@ -139,7 +139,7 @@ impl BadItemLog {
         ))
     }
 
-    /// Checks that the number of omitted items is within the limit.
+    /// Checks that the number of excluded items is within the limit.
     ///
     /// # Errors
     /// [`recognizer::Error::TooManyBad`].

@@ -41,7 +41,7 @@ pub struct IdLine {
     pub endpoint: Option<bool>,
 }
 
-/// Line about an unusable utterance.
+/// Line about an excluded utterance.
 #[derive(serde::Deserialize)]
 struct ExcludedLine {
     #[serde(rename = "left_out")]
@@ -51,7 +51,7 @@ struct ExcludedLine {
 impl PartKind {
     /// Detects the kind of a part; returns none if it fits every kind.
     ///
-    /// A part without lines, or with lines about unusable utterances only, fits every kind. JSON is
+    /// A part without lines, or with lines about excluded utterances only, fits every kind. JSON is
     /// detected from the lines, `.ctm` and `.txt` from the extension of the name. With another
     /// extension, a part is CTM if at least half of its lines are.
     pub fn detect(path: &Path, text: &str) -> Result<Option<Self>> {

@@ -109,7 +109,7 @@ impl StreamedSet {
         &self.bad
     }
 
-    /// Returns the number of utterances without concatenations, with unusable samples of shards.
+    /// Returns the number of utterances without concatenations, with bad samples of shards.
     pub(crate) fn listed_count(&self) -> usize {
         self.corpus_indices.len() + self.corpus.bad_samples().len()
     }
