@@ -90,12 +90,12 @@ impl SpeechGate {
 
     /// Opens the gate if the complete `words` of `labels` contain speech.
     ///
-    /// With a greedy search of the model only, its words count instead of `words`.
+    /// With a greedy search of the model only, its words count instead of `words`. `must_decide` is
+    /// true at a pause, at the end, and with too many pending labels:
     ///
-    /// - `must_decide` is true at a pause, at the end, and with too many pending labels. The last
-    ///   word of the greedy search then counts as complete.
+    /// - The last word of the greedy search then counts as complete.
     /// - If that search found no label since the last decision, its largest label probability
-    ///   counts instead.
+    ///   counts instead of a word.
     pub fn update(
         &mut self,
         tokenizer: &Tokenizer,
