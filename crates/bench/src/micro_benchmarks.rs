@@ -17,11 +17,11 @@ use super::workload::median;
 /// First argument of the program; the second is the name of a micro-benchmark.
 pub const COMMAND: &str = "micro";
 
-/// Sites x H x classes of a tile.
+/// Sites, width of the joint network (H), classes of a tile.
 const TILE_SIZES: [[usize; 3]; 4] = [[256, 512, 256], [1024, 512, 256], [1024, 512, 1024], [1024, 1024, 256]];
-/// The reference product of all suites.
+/// The reference product of all suites, in the same order.
 const LARGE_PRODUCT: [usize; 3] = [650, 512, 8192];
-/// Batch and H of a recurrent layer.
+/// Utterances of a batch, and width of a recurrent layer.
 const RECURRENT_SIZES: [[usize; 2]; 3] = [[16, 512], [16, 128], [1, 512]];
 /// Sizes of the normalizer calls whose blockings (waves, tiles) are compared.
 const SHAPE: Shape = Shape { sites: 2600, hidden: 512, classes: 4096, selected: 2 };
@@ -61,8 +61,9 @@ fn measure(name: &str, operations: u64, mut call: impl FnMut()) {
 
 /// Measures the matrix products of the loss and of recurrent layers.
 ///
-/// On tiles: `scores` h W^T, `hidden` g W, `weight` g^T h. `step` is a step of a recurrent layer
-/// with a packed weight.
+/// On tiles: `scores` h W^T, `hidden` g W, `weight` g^T h, with hidden rows h `[n, H]`, the weight
+/// W `[c, H]` of c classes, and the gradient g `[n, c]` of the scores. `step` is a step of a
+/// recurrent layer with a packed weight.
 fn measure_products() {
     for [n, h, c] in TILE_SIZES.into_iter().chain([LARGE_PRODUCT]) {
         let (hidden, weight, gradient) = (noise(1, n * h, 1.0), noise(2, c * h, 1.0), noise(3, n * c, 1.0));

@@ -15,7 +15,9 @@ use super::simple_joiner::{SimpleScores, first_pass_batch};
 use super::workload::Workload;
 use super::workload::{CaseShape, PruningReport};
 
-/// Peak memory in tensors of logits and hidden rows, measured; see `docs/pruned.md`.
+/// Measured peak, in multiples of one f32 tensor `[retained, C + H]`.
+///
+/// See `docs/pruned.md`.
 const PEAK_TENSORS: f64 = 8.0;
 
 /// Joint network, head and log-softmax of retained sites in candle, with autograd.
@@ -24,6 +26,7 @@ const PEAK_TENSORS: f64 = 8.0;
 /// compared.
 pub struct PrunedDenseWorkload {
     work: PrunedWork,
+    /// Slices for the first pass, which does not use candle.
     frame_rows: Vec<f32>,
     label_rows: Vec<f32>,
     simple: SimpleScores,
@@ -86,6 +89,7 @@ impl PrunedDenseWorkload {
             lattice_loss(&self.emissions(&retained)?, lattices, Topology::rnnt(), Regularizers::default())?;
         let gradients = (losses.sum_all()? * scales.pruned)?.backward()?;
         drop(losses);
+        // These gradients are part of the measured step but are not compared.
         drop(first_output.backward(source, &vec![scales.simple; sizes.batch])?);
         let Variables { frames, labels, weight, bias } = &self.variables;
         let gradient = |variable: &Var| -> Result<GradientValues> {

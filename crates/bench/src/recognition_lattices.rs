@@ -347,6 +347,7 @@ mod tests {
         let work = RecognitionWork { batch: 16, frames: 1024, labels: 256, context: 2 };
         let frames = 16 * 1024;
         assert_eq!(work.states(), 1057);
+        // 2 operations for each of 512 units; 33 arcs of 1057 states, 2 arcs of 257 positions.
         let denominator = 2 * 512 * 33 * 1057 * frames;
         let numerator = 2 * 512 * 2 * 257 * frames;
         let projections = 2 * 512 * 512 * (1057 + frames);

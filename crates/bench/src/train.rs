@@ -23,7 +23,7 @@ const LEARNING_RATE: f64 = 0.007447;
 const WEIGHT_DECAY: f64 = 1e-3;
 /// Decay of the moving average of MLPerf.
 const EMA_DECAY: f64 = 0.992;
-/// Number of values that fit in no cache.
+/// Number of values of an array larger than any cache.
 const STREAM_VALUES: usize = 1 << 26;
 
 /// Training of a model on one synthetic batch, repeated.
@@ -182,6 +182,8 @@ impl Workload for TrainingWorkload {
             parts: PartTimes {
                 encoder,
                 predictor,
+                // Not measured separately: joint network and loss are the rest of the forward pass,
+                // and the backward pass is the rest of the gradients.
                 loss: (forward - encoder - predictor).max(0.0),
                 backward: (gradients - forward).max(0.0),
                 optimizer,

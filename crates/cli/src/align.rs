@@ -43,7 +43,7 @@ pub struct Args {
 
 /// Aligns the utterances of a manifest and writes the alignments.
 ///
-/// Utterances without a path and unusable utterances are reported and left out.
+/// Utterances without a path and bad utterances are reported and excluded.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
     // Read the manifest and open the outputs.
     let utterances = manifests::read(&arguments.manifest)?;
@@ -57,7 +57,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     let alignments = recognizer.align(&utterances).map_err(|error| arguments.audio.advise(error))?;
     let share_check = alignments.bad.check("alignment", utterances.len(), recognizer.max_bad());
     let share_check = share_check.map_err(|error| arguments.audio.advise(error));
-    if alignments.bad.left_out.len() == utterances.len() {
+    if alignments.bad.excluded.len() == utterances.len() {
         share_check?;
         return write_alignments(arguments, &alignments, &ids, ctm, json);
     }
@@ -70,7 +70,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     for id in &alignments.without_path {
         warnln!("warning: {}: no path, more labels than its frames can emit; left out", Excerpt(id));
     }
-    // Alignments are written even if too many utterances are unusable.
+    // Alignments are written even if too many utterances are bad.
     let code = write_alignments(arguments, &alignments, &ids, ctm, json)?;
     share_check.map(|()| code)
 }
@@ -98,10 +98,10 @@ fn write_alignments(
         format!("a token is expected {mean:.3} s after the start of its audio")
     });
     let (aligned, without_path) = (alignments.utterances.len(), alignments.without_path.len());
-    let left_out = match alignments.bad.left_out.len() {
+    let excluded = match alignments.bad.excluded.len() {
         0 => String::new(),
         count => format!(", {count} left out"),
     };
-    outln!("{aligned} utterances aligned, {without_path} without a path{left_out}; {latency}")?;
+    outln!("{aligned} utterances aligned, {without_path} without a path{excluded}; {latency}")?;
     Ok(ExitCode::SUCCESS)
 }

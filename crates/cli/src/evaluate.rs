@@ -95,9 +95,9 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     // Print notes and warnings; write hypotheses, transcripts and captions.
     let name = arguments.manifest.file_stem().unwrap_or_default().to_string_lossy();
     print_conversions(&evaluation.changes);
-    if evaluation.discarded > 0 {
-        let texts = if evaluation.discarded == 1 { "text was" } else { "texts were" };
-        warnln!("note: {} {texts} discarded as silence; --silence 0 keeps them", evaluation.discarded);
+    if evaluation.num_discarded > 0 {
+        let texts = if evaluation.num_discarded == 1 { "text was" } else { "texts were" };
+        warnln!("note: {} {texts} discarded as silence; --silence 0 keeps them", evaluation.num_discarded);
     }
     bad_items::warn(&name, &evaluation.bad);
     let texts = utterances.iter().map(|utterance| utterance.text.as_str());

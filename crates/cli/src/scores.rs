@@ -31,7 +31,7 @@ fn format_score(name: &str, score: &Score) -> String {
     format!(
         "{name} WER {}  CER {}  {substitutions} sub, {deletions} del, {insertions} ins of {words} words in \
          {utterances} utterances",
-        format_rate(score.wer, score.interval),
+        format_rate(score.wer, score.wer_interval),
         format_rate(score.cer, score.cer_interval),
     )
 }

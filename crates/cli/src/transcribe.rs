@@ -233,7 +233,7 @@ impl Transcriber<'_> {
                     Err(message) => {
                         bar.suspend(|| warnln!("error: {message}"));
                         self.failures += 1;
-                        bar.suspend(|| self.write_left_out(index, &message))?;
+                        bar.suspend(|| self.write_excluded(index, &message))?;
                     }
                 }
                 bar.inc(1);
@@ -244,8 +244,8 @@ impl Transcriber<'_> {
         Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::from(2) })
     }
 
-    /// Writes why a recording was left out (JSON lines only).
-    fn write_left_out(&self, index: usize, reason: &str) -> Result<()> {
+    /// Writes why a recording was excluded (JSON lines only).
+    fn write_excluded(&self, index: usize, reason: &str) -> Result<()> {
         if self.arguments.format != Some(TranscriptFormat::Json) || self.arguments.output.is_some() {
             return Ok(());
         }
@@ -291,7 +291,7 @@ impl Transcriber<'_> {
     /// Writes a transcript to its file, or prints it.
     fn write(&mut self, index: usize, transcription: &Transcription) -> Result<()> {
         let path = &self.arguments.audio_files[index];
-        if transcription.silence {
+        if transcription.is_discarded {
             warnln!("note: {}: text was discarded as silence; --silence 0 keeps it", path.display());
         }
         let id = recording_id(path);

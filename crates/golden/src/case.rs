@@ -84,7 +84,9 @@ pub(super) struct LossCase {
 }
 
 impl LossCase {
-    /// Creates a case from the value of its sidecar; reads its tensors from `path`.
+    /// Reads the tensors at `path`.
+    ///
+    /// `value` is the content of the sidecar `json`, the JSON file of the same name.
     pub fn read(json: PathBuf, path: PathBuf, name: &str, value: serde_json::Value) -> Result<Self> {
         let sidecar: Sidecar =
             serde_json::from_value(value).map_err(|source| Error::Sidecar { path: json, source })?;

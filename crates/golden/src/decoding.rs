@@ -139,7 +139,9 @@ pub(super) struct DecodeResult {
 }
 
 impl DecodingCase {
-    /// Creates a case from the value of its sidecar; reads its tensors.
+    /// Reads the file `tensors`.
+    ///
+    /// `value` is the content of the sidecar `json`, the JSON file of the same name.
     pub fn read(json: &Path, tensors: &Path, name: &str, value: serde_json::Value) -> Result<Self> {
         let sidecar: Sidecar =
             serde_json::from_value(value).map_err(|source| Error::Sidecar { path: json.into(), source })?;

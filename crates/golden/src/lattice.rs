@@ -59,7 +59,7 @@ fn pair_files(files: &[LatticeFile]) -> Result<Vec<LatticeCase<'_>>> {
 pub(super) fn report(files: &[LatticeFile], out: &mut dyn Write) -> Result<bool> {
     let cases = pair_files(files)?;
     let name_width = name_column_width(cases.iter().map(|case| case.name));
-    // Header.
+    // Header, with the tolerances of `lattice/check.rs`.
     writeln!(
         out,
         "Tolerances, against LAST in f64: f64 1e-10 relative + 1e-12; f32 values 2e-5 relative + 1e-5 max|weight| T,"

@@ -78,6 +78,7 @@ impl GoldenFile {
             value if value.get("decodes").is_some() => {
                 GoldenFile::Decoding(DecodingCase::read(&json, &tensors, &name, value)?)
             }
+            // Sidecars of LAST have no kind; `made_with` has the versions of its packages.
             value if value["made_with"].get("last-asr").is_some() => {
                 GoldenFile::Lattice(lattice::LatticeFile::read(json, tensors, &name, value)?)
             }
@@ -94,6 +95,7 @@ pub(crate) fn name_column_width<'a>(names: impl Iterator<Item = &'a str>) -> usi
 /// Prints one line per decoder of each case; returns true if all pass.
 fn report_decoders(cases: &[DecodingCase], out: &mut dyn Write) -> Result<bool> {
     let name_width = name_column_width(cases.iter().map(|case| case.name.as_str()));
+    // The tolerances of `decoding.rs`.
     writeln!(
         out,
         "Tolerances: labels, times and durations equal; scores 1e-4, sums 1e-3, absolute or relative."
@@ -113,7 +115,7 @@ fn report_decoders(cases: &[DecodingCase], out: &mut dyn Write) -> Result<bool> 
         }
     }
     if !skipped.is_empty() {
-        writeln!(out, "skipped, unsupported kind: {}", skipped.join(", "))?;
+        writeln!(out, "skipped, of unsupported kind: decodes {}", skipped.join(", "))?;
     }
     let (cases, skips) = (cases.len(), skipped.len());
     writeln!(out, "{cases} cases of decoding: {passed} decodes passed, {failed} failed; {skips} skipped")?;
@@ -125,7 +127,7 @@ fn report_losses(cases: &[LossCase], out: &mut dyn Write) -> Result<bool> {
     let (supported, unsupported): (Vec<_>, Vec<_>) =
         cases.iter().partition(|case| losses::is_supported(&case.kind));
     let name_width = name_column_width(supported.iter().map(|case| case.name.as_str()));
-    // Header.
+    // Header, with the tolerances of `tolerances.rs`.
     writeln!(out, "Tolerances: f64 loss 1e-9 relative, gradient 1e-9 absolute;")?;
     writeln!(
         out,

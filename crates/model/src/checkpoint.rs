@@ -30,6 +30,8 @@ pub(crate) const FORMAT: &str = "panda checkpoint";
 pub(crate) const VERSION: u32 = 3;
 /// The first version that can still be read.
 const OLDEST_VERSION: u32 = 2;
+/// The key in [`StoredMetadata::checksums`] of the fields of the metadata.
+pub(crate) const FIELDS_KEY: &str = "";
 /// Kinds of tensors that have the names and shapes of the parameters.
 ///
 /// They are the weights, their average, and the moments of the built-in optimizers.
@@ -66,12 +68,12 @@ pub struct Progress {
     pub simple: u64,
     /// Utterances of the epoch without a path, which are omitted.
     pub skipped: u64,
-    /// Batches of the epoch that were skipped as not finite.
+    /// Steps of the epoch that were skipped as not finite.
     ///
-    /// They do not count as optimizer steps.
+    /// They do not count in `step`; their batches count in `batch`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub nonfinite: u64,
-    /// The number of consecutive skipped batches before the next batch.
+    /// The number of consecutive skipped steps before the next step.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub in_a_row: u64,
 }
@@ -130,7 +132,7 @@ pub(crate) struct StoredMetadata {
     pub data: Option<DataFingerprint>,
     /// The CRC-32 of each tensor by name, in hexadecimal.
     ///
-    /// The name "" has the CRC-32 of the other fields of the metadata.
+    /// [`FIELDS_KEY`] has the CRC-32 of the other fields of the metadata.
     #[serde(default)]
     pub checksums: BTreeMap<String, String>,
 }
@@ -229,16 +231,19 @@ impl Checkpoint {
         // Unknown tensors have no checksum; the model reports them by name.
         let mut check_checksum = |name: &str, found: String| match unused_checksums.remove(name) {
             Some(expected) if has_checksums && found != expected => {
-                let part = if name.is_empty() { "the metadata" } else { name };
+                let part = if name == FIELDS_KEY { "the metadata" } else { name };
                 Err(invalid(&format!("{part} with the checksum {expected}"), format!("{found}: damaged")))
             }
-            None if has_checksums && name.is_empty() => {
+            None if has_checksums && name == FIELDS_KEY => {
                 Err(invalid("checksums", "none, in a version that has them".to_owned()))
             }
             _ => Ok(()),
         };
         let fields_checksum = metadata.fields_checksum();
-        check_checksum("", fields_checksum.map_err(|error| invalid("metadata in JSON", error.to_string()))?)?;
+        check_checksum(
+            FIELDS_KEY,
+            fields_checksum.map_err(|error| invalid("metadata in JSON", error.to_string()))?,
+        )?;
 
         // Tensors, by kind and name.
         let mut shapes = BTreeMap::new();

@@ -1,10 +1,10 @@
-//! `CheckpointWriter`: checkpoints as safetensors files, without a copy of the weights.
+//! `CheckpointWriter`: writes checkpoints of a training run as safetensors files.
 //!
 //! ```text
 //! length of the header: u64    header in JSON: shapes, offsets, metadata    values of each tensor
 //! ```
-//! This is the layout of safetensors, little-endian. Values are read twice: for their checksums,
-//! and for writing.
+//! This is the layout of safetensors, little-endian. The weights are not copied:
+//! their values are read twice, for the checksums and for writing.
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
@@ -13,7 +13,7 @@ use candle_core::Var;
 use serde_json::{Map, Value, json};
 use speech::files::Destination;
 
-use crate::checkpoint::{Checkpoint, FORMAT, Progress, StoredMetadata, VERSION, Values};
+use crate::checkpoint::{Checkpoint, FIELDS_KEY, FORMAT, Progress, StoredMetadata, VERSION, Values};
 use crate::parameters::Shapes;
 use crate::tensors::with_slice;
 use crate::{DataFingerprint, Error, Parameters, Result};
@@ -96,7 +96,11 @@ impl<'a> CheckpointWriter<'a> {
             .map_err(Error::io(path, "write"))
     }
 
-    /// Returns the bytes of the file.
+    /// Returns the bytes of the file; errors name `path`.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] if the metadata cannot be serialized; [`Error::Io`] if the values
+    /// cannot be read.
     pub fn to_bytes(&self, path: &Path) -> Result<Vec<u8>> {
         let (header, mut bytes) = (self.header_bytes(path)?, Vec::new());
         self.write_to(&header, &mut bytes).map_err(Error::io(path, "write"))?;
@@ -149,7 +153,7 @@ impl<'a> CheckpointWriter<'a> {
 
         // Metadata with all checksums.
         let fields_checksum = metadata.fields_checksum().map_err(|error| metadata_error(&error))?;
-        metadata.checksums.insert(String::new(), fields_checksum);
+        metadata.checksums.insert(FIELDS_KEY.to_owned(), fields_checksum);
         let metadata_json = serde_json::to_string(&metadata).map_err(|error| metadata_error(&error))?;
         entries.insert("__metadata__".into(), json!({ "panda": metadata_json }));
 
@@ -171,7 +175,7 @@ impl Checkpoint {
         self.writer().write(path)
     }
 
-    /// Returns the bytes of the file.
+    /// Returns the bytes of the file; errors name `path`.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] if the metadata cannot be serialized.

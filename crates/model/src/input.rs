@@ -57,7 +57,7 @@ fn is_zero(count: &usize) -> bool {
 ///
 /// Returns rows `[B, T, stack · D]`, or of more channels, and the number of rows of each utterance.
 pub fn collate(features: &[&Features], config: &RowsConfig) -> Result<(Tensor, Vec<usize>)> {
-    let stack = |features: &&Features| features.stack_into(config.stack, config.stride, config.channels);
+    let stack = |features: &&Features| features.stack_padded(config.stack, config.stride, config.channels);
     let stacked: Vec<Features> = features.iter().map(stack).collect();
     let lengths: Vec<usize> = stacked.iter().map(|features| features.frames).collect();
     let frames = lengths.iter().copied().max().unwrap_or(0);

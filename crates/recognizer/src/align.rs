@@ -81,7 +81,7 @@ pub struct Alignments {
     ///
     /// They have too many labels for their frames, or no path with a positive probability.
     pub without_path: Vec<String>,
-    /// Unusable utterances, and recordings whose length differs from the manifest.
+    /// Excluded utterances, and recordings whose length differs from the manifest.
     #[serde(flatten)]
     pub bad: BadItems,
     /// The aligned utterances, in the order of the list.

@@ -86,7 +86,7 @@ pub(crate) fn load_with(
     load_each(utterances, front_end, tokenizer, conversion, stop).into_iter().collect()
 }
 
-/// Loads examples as [`load`] does, but excludes and returns unusable utterances.
+/// Loads examples as [`load`] does, but excludes and returns bad utterances.
 ///
 /// # Errors
 /// Those that do not concern one utterance.

@@ -196,7 +196,7 @@ impl Recognizer {
             transcription.append(stream.push(&chunk?)?.final_words);
         }
         let rest = stream.finish()?;
-        transcription.silence = rest.has_discarded;
+        transcription.is_discarded = rest.has_discarded;
         transcription.append(rest.final_words);
         Ok(transcription)
     }

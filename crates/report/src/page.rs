@@ -75,7 +75,7 @@ fn summary(run: &Run) -> String {
         let score = Score::new(transcripts);
         for metric in metrics {
             let (metric_name, interval) = match metric {
-                Metric::Wer => ("WER", score.interval),
+                Metric::Wer => ("WER", score.wer_interval),
                 Metric::Cer => ("CER", score.cer_interval),
             };
             add_card(
@@ -192,7 +192,7 @@ fn worst_section(run: &Run, options: &Options) -> String {
     )
 }
 
-/// Formats the unusable utterances, one table per set.
+/// Formats the bad items, one table per set.
 fn bad_items_section(run: &Run) -> String {
     if run.bad_items.is_empty() {
         return String::new();

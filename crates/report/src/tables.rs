@@ -49,8 +49,8 @@ fn score_row(name: &str, score: &Score, has_speakers: bool) -> String {
         number_cell(score.utterances),
         number_cell(score.words),
         rate_cell(score.wer),
-        interval_cell(score.interval),
-        speaker_cell(speakers.map(|speakers| speakers.interval)),
+        interval_cell(score.wer_interval),
+        speaker_cell(speakers.map(|speakers| speakers.wer_interval)),
         rate_cell(score.cer),
         interval_cell(score.cer_interval),
         speaker_cell(speakers.map(|speakers| speakers.cer_interval)),
@@ -67,19 +67,19 @@ pub fn bad_item_table(set: &str, items: &BadItems) -> String {
     let row = |id: &str, action: &str, reason: &str| {
         format!("<tr><th scope=\"row\">{}</th><td>{action}</td><td>{}</td></tr>", escape(id), escape(reason))
     };
-    let left_out = items.left_out.iter().map(|item| row(&item.id, "left out", &item.reason));
+    let excluded = items.excluded.iter().map(|item| row(&item.id, "left out", &item.reason));
     let lengths = items.other_length.iter().map(|item| {
         let (actual, expected) = (item.found_seconds, item.expected_seconds);
         row(&item.id, "used", &format!("{actual:.2} s instead of {expected:.2} s"))
     });
-    let rows: Vec<String> = left_out.chain(lengths).collect();
+    let rows: Vec<String> = excluded.chain(lengths).collect();
     let open = if rows.len() <= MAX_ROWS { " open" } else { "" };
     format!(
         "<details{open}><summary>{}: {} left out, {} with another length than in the manifest</summary><div class=\"wide\">\
          <table class=\"text\"><thead><tr><th scope=\"col\">utterance</th><th scope=\"col\">action</th>\
          <th scope=\"col\">reason</th></tr></thead><tbody>{}</tbody></table></div></details>\n",
         escape(set),
-        format_count(items.left_out.len()),
+        format_count(items.excluded.len()),
         format_count(items.other_length.len()),
         rows.concat(),
     )

@@ -226,7 +226,7 @@ pub(crate) fn count_samples(
     Ok((decoder.length(), decoder.sample_rate))
 }
 
-/// Samples of a WAV file decoded at a time, all channels together.
+/// Uncompressed samples that are decoded at a time, all channels together.
 const SAMPLES_PER_BLOCK: usize = 1 << 14;
 
 /// Reads a whole file at its own sample rate.

@@ -25,7 +25,7 @@
 //! let config: FeatureConfig = serde_json::from_str(table).unwrap();
 //! let samples = (0..16_000).map(|n| ((n * n) as f32 * 1e-5).sin()).collect();
 //! let features = FrontEnd::new(&config)?.log_mel(&Audio { samples, sample_rate: 16_000 })?;
-//! let rows = features.stack_into(3, 3, 256);
+//! let rows = features.stack_padded(3, 3, 256);
 //! assert_eq!((features.frames, rows.frames, rows.dim), (101, 34, 256));
 //! # Ok::<(), speech::Error>(())
 //! ```

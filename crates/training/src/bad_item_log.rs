@@ -1,4 +1,4 @@
-//! The log of a run's bad items (unusable utterances): list, warnings, limit.
+//! The log of a run's bad items: list, warnings, limit.
 //!
 //! The trainer records the items of each step here, writes the list as `bad_items.json`, and ends
 //! the run if there are too many.
@@ -27,15 +27,15 @@ pub(crate) struct BadItemLog {
     warned_count: usize,
     /// Number of utterances of the training set.
     num_utterances: usize,
-    /// Largest fraction of the training set that may be omitted.
+    /// Largest fraction of the training set that may be excluded.
     max_bad: f64,
 }
 
 /// Ids of bad items, for the removal of duplicates.
 #[derive(Debug, Clone, Default)]
 struct BadItemIds {
-    /// Ids of omitted utterances.
-    left_out: HashSet<String>,
+    /// Ids of excluded utterances.
+    excluded: HashSet<String>,
     /// Ids of recordings of another length.
     other_length: HashSet<String>,
 }
@@ -44,7 +44,7 @@ impl BadItemIds {
     /// Returns the ids of a list.
     fn new(items: &BadItems) -> Self {
         BadItemIds {
-            left_out: items.left_out.iter().map(|item| item.id.clone()).collect(),
+            excluded: items.excluded.iter().map(|item| item.id.clone()).collect(),
             other_length: items.other_length.iter().map(|item| item.id.clone()).collect(),
         }
     }
@@ -75,19 +75,19 @@ impl BadItemLog {
         if items.is_empty() {
             return;
         }
-        let BadItemIds { left_out, other_length } = &mut self.listed_ids;
+        let BadItemIds { excluded, other_length } = &mut self.listed_ids;
         let listed_items = self.sets.entry(TRAINING_SET.to_owned()).or_default();
-        let new = items.left_out.iter().filter(|item| left_out.insert(item.id.clone()));
-        listed_items.left_out.extend(new.cloned());
+        let new = items.excluded.iter().filter(|item| excluded.insert(item.id.clone()));
+        listed_items.excluded.extend(new.cloned());
         let new = items.other_length.iter().filter(|item| other_length.insert(item.id.clone()));
         listed_items.other_length.extend(new.cloned());
     }
 
     /// Adds the items of a step; returns warnings about the new ones.
     pub fn record(&mut self, items: BadItems) -> Vec<String> {
-        let BadItemIds { left_out, other_length } = &mut self.own_ids;
+        let BadItemIds { excluded, other_length } = &mut self.own_ids;
         let new_items = BadItems {
-            left_out: items.left_out.into_iter().filter(|item| left_out.insert(item.id.clone())).collect(),
+            excluded: items.excluded.into_iter().filter(|item| excluded.insert(item.id.clone())).collect(),
             other_length: items
                 .other_length
                 .into_iter()
@@ -96,7 +96,7 @@ impl BadItemLog {
         };
         // A warning for each of the first items, and one about further items.
         let mut warnings = Vec::new();
-        let numbered_items = (self.own_items.left_out.len()..).zip(&new_items.left_out);
+        let numbered_items = (self.own_items.excluded.len()..).zip(&new_items.excluded);
         for (position, item) in numbered_items.take_while(|(position, _)| *position <= MAX_NAMED_ITEMS) {
             warnings.push(match position < MAX_NAMED_ITEMS {
                 true => format!("{TRAINING_SET}: {}: {}; left out", item.id, item.reason),
@@ -125,8 +125,8 @@ impl BadItemLog {
     ///
     /// None while all items were named in warnings.
     pub fn count_warning(&mut self) -> Option<String> {
-        let BadItems { left_out, other_length } = &self.own_items;
-        let count = left_out.len().max(other_length.len());
+        let BadItems { excluded, other_length } = &self.own_items;
+        let count = excluded.len().max(other_length.len());
         if count <= MAX_NAMED_ITEMS || count == self.warned_count {
             return None;
         }
@@ -134,12 +134,12 @@ impl BadItemLog {
         Some(format!(
             "{TRAINING_SET}: {} utterances so far cannot be used and are left out, {} recordings have another length than in the \
              manifest; bad_items.json in the run folder lists all of them",
-            left_out.len(),
+            excluded.len(),
             other_length.len()
         ))
     }
 
-    /// Checks that the number of omitted items is within the limit.
+    /// Checks that the number of excluded items is within the limit.
     ///
     /// # Errors
     /// [`recognizer::Error::TooManyBad`].
@@ -165,10 +165,10 @@ mod tests {
 
     /// Items `u0`, `u1` and so on, each of both kinds.
     fn items(ids: std::ops::Range<usize>) -> BadItems {
-        let left_out =
+        let excluded =
             |n| ExcludedUtterance { id: format!("u{n}"), reason: "gone".into(), has_other_rate: false };
         let length = |n| LengthMismatch { id: format!("u{n}"), expected_seconds: 1.0, found_seconds: 2.0 };
-        BadItems { left_out: ids.clone().map(left_out).collect(), other_length: ids.map(length).collect() }
+        BadItems { excluded: ids.clone().map(excluded).collect(), other_length: ids.map(length).collect() }
     }
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
             log.count_warning().is_some_and(|count| count.contains("900 utterances"))
                 && log.count_warning().is_none()
         );
-        assert_eq!(log.train().left_out.len(), 900);
+        assert_eq!(log.train().excluded.len(), 900);
         assert!(log.check().is_err());
     }
 
@@ -191,10 +191,10 @@ mod tests {
         let mut log = BadItemLog::new(BTreeMap::new(), 10, 0.01);
         assert!(log.sets().is_none());
         log.resume(BTreeMap::from([(TRAINING_SET.to_owned(), items(0..5))]));
-        assert_eq!(log.train().left_out.len(), 5);
+        assert_eq!(log.train().excluded.len(), 5);
         assert!(log.check().is_ok());
         assert_eq!(log.record(items(4..6)).len(), 4);
-        assert_eq!(log.train().left_out.len(), 6);
+        assert_eq!(log.train().excluded.len(), 6);
         assert!(log.check().is_err(), "two of ten");
     }
 }

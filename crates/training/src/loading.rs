@@ -167,25 +167,25 @@ impl RunInputs {
                 }
                 UnreadSet::Memory(mut train, bad_samples) => {
                     let (mut examples, mut items) = load_examples(&train, Some(&tokenizer))?;
-                    let num_listed = train.len() + bad_samples.left_out.len();
+                    let num_listed = train.len() + bad_samples.excluded.len();
                     // In the order of the list, as the examples are.
-                    let mut omitted_ids = items.left_out.iter().map(|item| item.id.as_str()).peekable();
-                    train.retain(|utterance| omitted_ids.next_if_eq(&utterance.id.as_str()).is_none());
+                    let mut excluded_ids = items.excluded.iter().map(|item| item.id.as_str()).peekable();
+                    train.retain(|utterance| excluded_ids.next_if_eq(&utterance.id.as_str()).is_none());
                     let joined = data::joined_utterances(&train, recipe.augment.join, recipe.seed);
                     let (joined_examples, joined_items) = load_examples(&joined, Some(&tokenizer))?;
                     examples.extend(joined_examples);
-                    items.left_out.extend(joined_items.left_out);
+                    items.excluded.extend(joined_items.excluded);
                     items.extend(bad_samples);
                     record_bad_items(TRAINING_SET, items, num_listed)?;
                     UtteranceStore::Memory(examples)
                 }
             };
             let (dev_examples, mut items) = load_examples(&dev, None)?;
-            let num_listed = dev.len() + dev_list.bad.left_out.len();
+            let num_listed = dev.len() + dev_list.bad.excluded.len();
             items.extend(dev_list.bad);
             record_bad_items("data.dev", items, num_listed)?;
             let (test_examples, mut items) = load_examples(&test, None)?;
-            let num_listed = test.len() + test_list.bad.left_out.len();
+            let num_listed = test.len() + test_list.bad.excluded.len();
             items.extend(test_list.bad);
             record_bad_items("data.test", items, num_listed)?;
             Ok((train, dev_examples, test_examples))
@@ -202,7 +202,7 @@ impl RunInputs {
 
 /// A training set whose audio is not read yet.
 enum UnreadSet {
-    /// Utterances to be read into memory, and the unusable samples of shards.
+    /// Utterances to be read into memory, and the bad samples of shards.
     Memory(Vec<Utterance>, BadItems),
     /// Utterances that stay on disk.
     Disk(Box<StreamedSet>),
@@ -239,7 +239,7 @@ fn is_encodable(recipe: &Recipe, text: &str) -> bool {
 
 /// Trains the tokenizer of a recipe, and reports warnings about the texts.
 ///
-/// Texts that no tokenizer of this kind can encode are omitted, unless all are.
+/// Texts that no tokenizer of this kind can encode are not used, unless there are no others.
 ///
 /// # Errors
 /// [`Error::RecipeValue`](model::Error::RecipeValue) for a size that does not match the texts; the
@@ -252,7 +252,7 @@ pub fn train_tokenizer(recipe: &Recipe, texts: &[String], observer: &mut dyn Obs
         if !matches!(error, ReservedSymbol { .. } | SentenceMark { .. }) {
             return Err(error);
         }
-        // The utterance of such a text is omitted when its text is encoded.
+        // The utterance of such a text is excluded later, when its text is encoded.
         let encodable: Vec<&str> = texts.iter().copied().filter(|text| is_encodable(recipe, text)).collect();
         if encodable.is_empty() { Err(error) } else { Tokenizer::train_with(&options, &encodable) }
     });
@@ -281,8 +281,8 @@ pub fn train_tokenizer(recipe: &Recipe, texts: &[String], observer: &mut dyn Obs
 
 /// Reads the checkpoint of a resumed run; none for a new run.
 ///
-/// Recipe and data must be the same. Only the number of epochs may differ, if it was given outside
-/// of the recipe.
+/// The recipe must be the same. Only the number of epochs may differ, if it was given outside of
+/// the recipe. Data must be the same too, unless `start` is [`StartMode::ResumeChanged`].
 fn read_resumed_checkpoint(
     recipe: &Recipe,
     sets: DataSets,

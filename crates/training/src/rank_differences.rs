@@ -142,9 +142,9 @@ pub(crate) fn state_settings(
 ) -> Vec<SharedSetting<'static>> {
     let resumed = progress.map_or_else(|| "none".to_owned(), |progress| format!("{progress:?}"));
     let step = progress.map_or_else(String::new, |progress| format!("step {}, ", progress.step));
-    let left_out: Vec<String> = bad
+    let excluded: Vec<String> = bad
         .iter()
-        .flat_map(|(set, items)| items.left_out.iter().map(move |item| format!("{set}: {}", item.id)))
+        .flat_map(|(set, items)| items.excluded.iter().map(move |item| format!("{set}: {}", item.id)))
         .collect();
     let other_length: Vec<String> = bad
         .iter()
@@ -155,7 +155,7 @@ pub(crate) fn state_settings(
     vec![
         ("checkpoint", format!("{step}checksum {:016x}", random::hash_name(&resumed))),
         ("tokenizer", format!("checksum {:016x}", random::hash_name(tokenizer))),
-        ("utterances left out", join_or_none(left_out)),
+        ("utterances left out", join_or_none(excluded)),
         ("recordings of another length than in their manifest", join_or_none(other_length)),
     ]
 }

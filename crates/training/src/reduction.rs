@@ -71,7 +71,7 @@ struct RankStep {
     /// True for each parameter with a gradient, in order of names.
     has_gradient: Vec<bool>,
     loss_sums: LossSums,
-    /// The bad items (unusable utterances) of the rank's utterances.
+    /// The bad items among the rank's utterances.
     bad: BadItems,
     seconds: f64,
     /// Parameters whose gradients were sent during the backward pass, in this order.

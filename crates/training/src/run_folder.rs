@@ -10,7 +10,7 @@
 //! | `last.safetensors`, `best.safetensors` | checkpoints |
 //! | `epoch-N.safetensors` | checkpoints of the last `training.keep` epochs |
 //! | `.lock` | empty; locked while a process trains |
-//! | `bad_items.json` | bad utterances, and recordings of another length than in their manifest; only if there are any |
+//! | `bad_items.json` | bad items: excluded utterances, and recordings of another length than in their manifest; only if there are any |
 //! | `evaluation.json`, `SET.hypotheses.jsonl` | the final evaluation and its transcripts |
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -9,12 +9,12 @@
 //! | `exponential` | rate · min(1, S/warmup) · floor^p |
 //! | `hold` | rate · min(1, S/warmup) |
 //! | `noam` | rate · width^-½ · min(S^-½, S · warmup^-1½) |
-//! | `mlperf` | max(rate · f, min_rate) with f = (S+1)/(W+1) for S < W, then 1 for S < W + H, then gamma^(e - warm - hold) |
+//! | `mlperf` | max(rate · f, min_rate) with f = (S+1)/(W+1) for S < W, then 1 for S < W + H, then gamma^(e - warmup_epochs - hold_epochs) |
 //!
 //! Noam: Vaswani and others, "Attention is all you need", arXiv 1706.03762, section 5.3; its
 //! largest value, at the end of the warm-up, is rate / √(width · warmup). MLPerf: e is the epoch
-//! from 1, warm and hold are epochs, W and H the same in steps, with as many steps in an epoch as
-//! in this one. The rate is at its largest from step W to step W + H.
+//! from 1, W and H are `warmup_epochs` and `hold_epochs` in steps, with as many steps in an epoch
+//! as in this one. The rate is at its largest from step W to step W + H.
 use crate::optimizer::{Decay, MIN_RATE, OptimizerConfig};
 
 /// The position of a step in its run.

@@ -41,9 +41,9 @@ pub struct IdLine {
     pub endpoint: Option<bool>,
 }
 
-/// Line about an unusable utterance.
+/// Line about an excluded utterance.
 #[derive(serde::Deserialize)]
-struct LeftOutLine {
+struct ExcludedLine {
     #[serde(rename = "left_out")]
     _reason: String,
 }
@@ -51,19 +51,19 @@ struct LeftOutLine {
 impl PartKind {
     /// Detects the kind of a part; returns none if it fits every kind.
     ///
-    /// A part without lines, or with lines about unusable utterances only, fits every kind. JSON is
+    /// A part without lines, or with lines about excluded utterances only, fits every kind. JSON is
     /// detected from the lines, `.ctm` and `.txt` from the extension of the name. With another
     /// extension, a part is CTM if at least half of its lines are.
     pub fn detect(path: &Path, text: &str) -> Result<Option<Self>> {
-        let is_left_out = |line: &str| serde_json::from_str::<LeftOutLine>(line).is_ok();
-        let mut lines = nonblank_lines(text).filter(|(_, line)| !is_left_out(line));
+        let is_excluded = |line: &str| serde_json::from_str::<ExcludedLine>(line).is_ok();
+        let mut lines = nonblank_lines(text).filter(|(_, line)| !is_excluded(line));
         let Some((number, first)) = lines.next() else { return Ok(None) };
         let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
         let is_named = |extensions: &[&str]| extensions.iter().any(|&expected| extension == expected);
         // JSON: hypotheses and lines with ids, or one object of alignments.
         let is_json_named = is_named(&["json", "jsonl"]) && lines.any(|(_, line)| line.starts_with('{'));
         if is_json_named || is_json_start(first) {
-            let kind = nonblank_lines(text).filter(|(_, line)| !is_left_out(line)).find_map(|(_, line)| {
+            let kind = nonblank_lines(text).filter(|(_, line)| !is_excluded(line)).find_map(|(_, line)| {
                 let hypotheses = serde_json::from_str::<Transcript>(line).ok().map(|_| PartKind::Hypotheses);
                 hypotheses.or_else(|| serde_json::from_str::<IdLine>(line).ok().map(|_| PartKind::Json))
             });

@@ -1,4 +1,6 @@
 //! Histogram of the processing times of audio chunks, in constant memory.
+//!
+//! `transcribe --stream` adds the time of each chunk and prints quantiles after a recording.
 use std::time::Duration;
 
 /// Upper bound of the first bucket in seconds.

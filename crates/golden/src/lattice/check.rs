@@ -7,9 +7,9 @@
 //! | f64 | 1e-10 relative + 1e-12 | the same |
 //! | f32 | 2e-5 relative + 1e-5 max\|weight\| T | 1e-4 relative + 1e-5 |
 //!
-//! Both are compared with the f64 file. Labels, states and alignments must be equal, and so must
-//! infinities and NaN (NaN is stored only where it is the intended result). The errors of LAST's
-//! f32 file are computed in the same way, for comparison.
+//! weight: arc weight; T: frames. Both runs are compared with the f64 file. Labels, states and
+//! alignments must be equal, and so must infinities and NaN (NaN is stored only where it is the
+//! intended result). The errors of LAST's f32 file are computed in the same way, for comparison.
 use std::collections::BTreeSet;
 
 use rnnt_loss::Element;
@@ -183,13 +183,28 @@ impl MaxErrors {
     }
 }
 
+/// Tolerance of all numbers in f64, relative to the stored value.
+const F64_RELATIVE: f64 = 1e-10;
+/// Tolerance in f64 that is added.
+const F64_ABSOLUTE: f64 = 1e-12;
+/// Tolerance of values in f32, relative to the stored value.
+const F32_VALUE_RELATIVE: f64 = 2e-5;
+/// Tolerance of values in f32 that is added, relative to the scale.
+const F32_VALUE_OF_SCALE: f64 = 1e-5;
+/// Tolerance of gradients in f32, relative to the stored gradient.
+const F32_GRADIENT_RELATIVE: f64 = 1e-4;
+/// Tolerance of gradients in f32 that is added.
+const F32_GRADIENT_ABSOLUTE: f64 = 1e-5;
+
 /// Returns the largest allowed distance from a stored value.
+///
+/// `scale` is the largest arc weight, times the frames.
 fn tolerance(quantity: Quantity, float_type: FloatType, scale: f64, stored: f64) -> f64 {
     match (quantity, float_type) {
         (Quantity::Exact, _) => 0.0,
-        (_, FloatType::F64) => 1e-10 * stored.abs() + 1e-12,
-        (Quantity::Value, FloatType::F32) => 2e-5 * stored.abs() + 1e-5 * scale,
-        (Quantity::Gradient, FloatType::F32) => 1e-4 * stored.abs() + 1e-5,
+        (_, FloatType::F64) => F64_RELATIVE * stored.abs() + F64_ABSOLUTE,
+        (Quantity::Value, FloatType::F32) => F32_VALUE_RELATIVE * stored.abs() + F32_VALUE_OF_SCALE * scale,
+        (Quantity::Gradient, FloatType::F32) => F32_GRADIENT_RELATIVE * stored.abs() + F32_GRADIENT_ABSOLUTE,
     }
 }
 

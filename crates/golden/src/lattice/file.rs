@@ -15,7 +15,7 @@ struct Sidecar {
     case: Option<LatticeSettings>,
 }
 
-/// Components of a lattice; other sizes follow from the tensors.
+/// Settings of a whole lattice; other sizes follow from the tensors.
 #[derive(Debug, Clone, Deserialize)]
 pub struct LatticeSettings {
     /// Number of labels, V.
@@ -70,7 +70,9 @@ pub struct LatticeFile {
 }
 
 impl LatticeFile {
-    /// Creates a file from the value of its sidecar; reads its tensors from `path`.
+    /// Reads the tensors at `path`.
+    ///
+    /// `value` is the content of the sidecar `json`, the JSON file of the same name.
     pub fn read(json: PathBuf, path: PathBuf, name: &str, value: serde_json::Value) -> Result<Self> {
         let sidecar: Sidecar =
             serde_json::from_value(value).map_err(|source| Error::Sidecar { path: json, source })?;

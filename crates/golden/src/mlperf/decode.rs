@@ -12,7 +12,8 @@ const ENCODER_TOLERANCE: f32 = 2e-6;
 /// A search with its limits, and the expected hypotheses.
 #[derive(Debug, Deserialize)]
 struct DecodeCase {
-    form: StopRule,
+    #[serde(rename = "form")]
+    stop_rule: StopRule,
     max_symbols_per_step: usize,
     max_symbols_per_utterance: Option<usize>,
     utterances: Vec<DecodedUtterance>,
@@ -25,7 +26,8 @@ enum StopRule {
     /// At the start of a frame, after more labels than the cap.
     FrameStart,
     /// At the label that reaches the cap, which is dropped.
-    EveryStep,
+    #[serde(rename = "every_step")]
+    AtCap,
 }
 
 #[derive(Debug, Deserialize)]
@@ -68,12 +70,13 @@ pub fn compare(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let decoder = model.decoder()?;
     for (number, decode_case) in decodes.iter().enumerate() {
         let DecodeCase {
-            form,
+            stop_rule,
             max_symbols_per_step: max_symbols,
             max_symbols_per_utterance: label_cap,
             utterances,
         } = decode_case;
-        let max_labels = label_cap.filter(|_| *form == StopRule::EveryStep).map(|cap| cap - 1);
+        // The label that reaches the cap is dropped, so one fewer remains.
+        let max_labels = label_cap.filter(|_| *stop_rule == StopRule::AtCap).map(|cap| cap - 1);
         let options =
             GreedyOptions { max_symbols: Some(*max_symbols), max_labels, ..GreedyOptions::default() };
         let to_failure = |error: decoding::Error| RunError::Failed(error.to_string());
@@ -84,7 +87,7 @@ pub fn compare(check: &mut MlPerfCheck) -> Result<(), RunError> {
             let mut labels: Vec<(usize, usize)> =
                 hypothesis.labels.iter().map(|label| (label.label as usize, label.frame)).collect();
             let mut end = lengths[b];
-            if let Some(label_cap) = label_cap.filter(|_| *form == StopRule::FrameStart) {
+            if let Some(label_cap) = label_cap.filter(|_| *stop_rule == StopRule::FrameStart) {
                 // The first frame with more labels than the cap before it.
                 let exceeds_cap =
                     |&frame: &usize| labels.iter().filter(|(_, t)| *t < frame).count() > label_cap;

@@ -145,7 +145,7 @@ fn compare_signal(
         compare_f32(
             check,
             &full_name("spliced_256"),
-            &features_f32.stack_into(SPLICE, SPLICE, PADDED_CHANNELS),
+            &features_f32.stack_padded(SPLICE, SPLICE, PADDED_CHANNELS),
         )?;
     }
     compare_with_dali(check, prefix, &features, tolerances)?;
@@ -237,7 +237,7 @@ fn compare_batch(check: &mut MlPerfCheck, front_end: &FrontEnd) -> CheckResult {
     }
     let stacked: Vec<Features> = features.iter().map(|features| features.stack(SPLICE, SPLICE)).collect();
     let padded: Vec<Features> =
-        features.iter().map(|features| features.stack_into(SPLICE, SPLICE, PADDED_CHANNELS)).collect();
+        features.iter().map(|features| features.stack_padded(SPLICE, SPLICE, PADDED_CHANNELS)).collect();
     check.expect_equal("frame_lens", &features.iter().map(|features| features.frames).collect(), &lengths);
     check.expect_equal(
         "spliced_lens",

@@ -24,6 +24,7 @@ struct TensorShape {
 /// Compares names, shapes and the total number of parameters.
 pub fn compare_shapes(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let sizes: NetworkSizes = check.file.field("options")?;
+    // A field has the shapes for an input width: 240, or 256 with padding.
     for (field, inputs) in [("in_240", 240), ("in_256", 256)] {
         let ModelShapes { total, tensors } = check.file.field(field)?;
         let with_inputs = NetworkSizes { in_feats: inputs, ..sizes.clone() };
@@ -81,16 +82,18 @@ pub fn compare_distributions(check: &mut MlPerfCheck) -> Result<(), RunError> {
         let values = model.parameters().values()?;
         let mut compared_values = 0;
         for (name, distribution) in &expected {
-            let (tensor, part) = name.split_once('[').unwrap_or((name, ""));
+            // `TENSOR`, or `TENSOR[GATES]` for some gates of an LSTM.
+            let (tensor, gates) =
+                name.strip_suffix(']').and_then(|name| name.split_once('[')).unwrap_or((name, ""));
             let tensor_values = &values[&sizes.parameter_name(check.file, tensor)?];
             // Order of the gates of an LSTM: input, forget, cell, output.
             let gate_size = tensor_values.len() / 4;
             let part_values: Vec<f64> = tensor_values
                 .iter()
                 .enumerate()
-                .filter(|(index, _)| match part {
+                .filter(|(index, _)| match gates {
                     "" => true,
-                    "forget]" => index / gate_size == 1,
+                    "forget" => index / gate_size == 1,
                     _ => index / gate_size != 1,
                 })
                 .map(|(_, &value)| f64::from(value))

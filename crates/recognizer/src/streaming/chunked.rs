@@ -118,7 +118,7 @@ impl ChunkedEncoder {
         })
     }
 
-    /// Returns the width H of the rows.
+    /// Returns the width of the rows: H, that of the joint network.
     pub fn width(&self) -> usize {
         self.model.width()
     }

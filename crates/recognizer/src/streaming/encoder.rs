@@ -16,6 +16,8 @@ use model::encoders::{EncoderChunk, EncoderState, EncoderStream};
 /// push: samples ──► frames ──► pending stacked rows
 /// encode: pending rows of all utterances in one batch ──► projected rows [n, H]
 /// ```
+/// n: new rows of a stream; H: width of the joint network.
+///
 /// The rows of a stream have the bits of [`Model::encode`] on the whole utterance, independent of
 /// its chunks, of the other streams and of the number of threads.
 ///
@@ -93,7 +95,7 @@ impl StreamState {
 pub struct EncodedChunk {
     /// The stream.
     pub stream: StreamId,
-    /// Projected encoder rows `[n, H]`; n may be 0.
+    /// Projected encoder rows `[n, H]` (H: width of the joint network); n may be 0.
     pub rows: Vec<f32>,
     /// Whether the stream has ended with these rows.
     pub last: bool,
@@ -123,7 +125,7 @@ impl StreamingEncoder {
         }
         Ok(StreamingEncoder {
             initial_stack: StackStream::new(input.rows.stack, input.rows.stride, input.features.mels)
-                .with_channels(input.rows.channels),
+                .with_min_dim(input.rows.channels),
             front_end,
             encoder,
             projection: model.packed_projection()?,

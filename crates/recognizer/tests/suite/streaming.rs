@@ -152,7 +152,7 @@ fn features_of_several_channels_are_streamed() {
     encoder.finish(id).unwrap();
     let rows: Vec<f32> = encoder.encode().unwrap().into_iter().flat_map(|chunk| chunk.rows).collect();
     let front_end = FrontEnd::new(&config.input.features).unwrap();
-    let stacked = front_end.log_mel(&Audio { samples, sample_rate: 8000 }).unwrap().stack_into(3, 2, 32);
+    let stacked = front_end.log_mel(&Audio { samples, sample_rate: 8000 }).unwrap().stack_padded(3, 2, 32);
     let x = tensor(&stacked.data, &[1, stacked.frames, 32]);
     assert_eq!(bits(&rows), bits(&values(&model.encode(&x, &[stacked.frames]).unwrap().0)));
 }

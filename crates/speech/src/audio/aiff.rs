@@ -73,7 +73,7 @@ pub(super) fn open(path: &Path, mut file: BufReader<FileRange>) -> Result<Sample
     file.seek(SeekFrom::Start(sample_start)).map_err(read_error)?;
     // With ADPCM the count is that of packets; an unfinished header has 0 or too large a count,
     // both harmless.
-    let max_frames = if format.coding.bytes() > 0 { frames } else { 0 };
+    let max_frames = if format.coding.is_adpcm() { 0 } else { frames };
     SampleDataReader::new(path, file, format, data_bytes, max_frames)
 }
 

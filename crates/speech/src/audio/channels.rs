@@ -111,13 +111,15 @@ impl MonoSignal {
         ))
     }
 
-    /// Returns and removes the samples so far.
+    /// Returns and removes the samples since the last `take`.
     pub fn take(&mut self) -> Vec<f32> {
         self.num_taken += self.samples.len() as u64;
         std::mem::take(&mut self.samples)
     }
 
     /// Returns the length of the signal so far.
+    ///
+    /// It includes the samples that [`MonoSignal::take`] returned.
     pub fn length(&self) -> u64 {
         self.num_taken + self.samples.len() as u64
     }

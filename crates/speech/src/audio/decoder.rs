@@ -31,7 +31,7 @@ pub(crate) enum DurationLimit {
 /// Tolerated excess over the length in the manifest, in seconds.
 ///
 /// Manifest lengths are often rounded or estimated, so decoding stops only at 1.5 times the length
-/// or this much above it. The users of the audio apply their own, tighter limits.
+/// or this much above it, whichever is longer. Callers apply their own, tighter limits.
 const TOLERANCE_SECONDS: f64 = 5.0;
 
 impl DurationLimit {
@@ -152,8 +152,8 @@ pub(super) struct MonoDecoder {
     pub change: Option<AudioChange>,
     pub sample_rate: u32,
     /// Samples per channel that the header declares, or 0.
-    declared_frames: u64,
-    /// Largest number of samples allowed by the limit.
+    declared_samples: u64,
+    /// Largest number of samples that the [`DurationLimit`] allows.
     max_samples: u64,
 }
 
@@ -174,13 +174,13 @@ impl MonoDecoder {
         let file_bytes = range.len();
         let file = AudioFile::new(path, range)?;
         let (sample_rate, channels) = (file.sample_rate(), file.channels());
-        let (declared_frames, max_samples) = (file.declared_frames(), limit.samples(sample_rate));
-        if declared_frames > max_samples {
-            return Err(too_long_error(path, sample_rate, max_samples, declared_frames, true));
+        let (declared_samples, max_samples) = (file.declared_frames(), limit.samples(sample_rate));
+        if declared_samples > max_samples {
+            return Err(too_long_error(path, sample_rate, max_samples, declared_samples, true));
         }
         // The file size bounds the declared length, or is a fair estimate where constant blocks are
         // compressed.
-        let capacity = declared_frames.min(file_bytes.saturating_mul(2)).min(max_capacity as u64) as usize;
+        let capacity = declared_samples.min(file_bytes.saturating_mul(2)).min(max_capacity as u64) as usize;
         let (mut signal, change) = match (MonoSignal::new(channels, channel), channel) {
             (Some(mono_and_change), _) => mono_and_change,
             (None, Channel::Number(channel)) => {
@@ -189,7 +189,7 @@ impl MonoDecoder {
             (None, _) => return Err(Error::Channels { path: path.into(), found: channels }),
         };
         reserve(&mut signal.samples, capacity).map_err(|shortage| memory_error(path, shortage))?;
-        Ok(MonoDecoder { file, signal, change, sample_rate, declared_frames, max_samples })
+        Ok(MonoDecoder { file, signal, change, sample_rate, declared_samples, max_samples })
     }
 
     /// Decodes and checks the next samples; false after the last.
@@ -199,8 +199,8 @@ impl MonoDecoder {
     /// block beyond the limit; [`Error::Memory`] if the samples do not fit into memory.
     pub fn read(&mut self, path: &Path) -> Result<bool> {
         // A reservation for all declared samples is not doubled for the last block.
-        if self.signal.length() >= self.declared_frames
-            || self.signal.samples.capacity() < self.declared_frames as usize
+        if self.signal.length() >= self.declared_samples
+            || self.signal.samples.capacity() < self.declared_samples as usize
         {
             grow(&mut self.signal.samples, self.file.max_block_samples())
                 .map_err(|shortage| memory_error(path, shortage))?;
@@ -230,12 +230,14 @@ impl MonoDecoder {
         Ok((Audio { samples: self.take(), sample_rate: self.sample_rate }, self.change))
     }
 
-    /// Returns and removes the samples decoded so far.
+    /// Returns and removes the samples decoded since the last `take`.
     pub fn take(&mut self) -> Vec<f32> {
         self.signal.take()
     }
 
     /// Returns the number of samples decoded so far.
+    ///
+    /// It includes those that [`MonoDecoder::take`] returned.
     pub fn length(&self) -> u64 {
         self.signal.length()
     }

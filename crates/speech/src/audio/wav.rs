@@ -58,7 +58,7 @@ pub(super) fn open(path: &Path, mut file: BufReader<FileRange>) -> Result<Sample
                 let format = format::parse(path, &format_chunk, order)?;
                 let data_start = file.stream_position().map_err(read_error)?;
                 // ADPCM blocks are padded; the `fact` chunk gives the encoded samples.
-                let max_frames = if format.coding.bytes() == 0 { fact_samples } else { 0 };
+                let max_frames = if format.coding.is_adpcm() { fact_samples } else { 0 };
                 return SampleDataReader::new(
                     path,
                     file,

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! "panda index 3\n"   stamp of the source (4 x u64)
-//! 1 if the source has strings of recordings, else 0 (u64)   number of entries (u64)
+//! 1 if lines of the manifest have the key `recordings`, else 0 (u64)   number of entries (u64)
 //! entries (40 bytes each)   report in JSON   CRC-32 of all bytes before (u32)
 //! ```
 //! All numbers are little-endian. A damaged index, or one that does not match its source, is
@@ -85,12 +85,12 @@ pub(super) fn metadata_crc32(text: &[u8]) -> u32 {
 #[derive(Debug, PartialEq)]
 pub(super) struct Index {
     pub entries: Vec<IndexEntry>,
-    /// Whether the source has strings of recordings.
+    /// Whether utterances are strings of recordings: the manifest has the key `recordings`.
     pub has_recording_strings: bool,
     pub report: SourceReport,
 }
 
-/// First bytes of an index file.
+/// First bytes of an index file: raise the number when the layout changes.
 const MAGIC: &[u8] = b"panda index 3\n";
 /// Bytes at either end of a source that its stamp covers.
 const STAMP_END_BYTES: u64 = 1 << 16;

@@ -28,24 +28,24 @@ impl Features {
     /// `[T, D]` to `[ceil(T / stride), stack D]`; frames beyond the last one are zeros (the mean,
     /// after normalization). A `stack` or `stride` of 0 counts as 1.
     pub fn stack(&self, stack: usize, stride: usize) -> Features {
-        self.stack_into(stack, stride, 0)
+        self.stack_padded(stack, stride, 0)
     }
 
-    /// [`Features::stack`] with rows zero-padded to `channels` values.
+    /// [`Features::stack`] with rows zero-padded to `min_dim` values.
     ///
-    /// Fewer channels than `stack D` count as `stack D`. MLPerf pads 240 channels to 256 so that
-    /// products have even sizes.
+    /// Rows of `stack D` values or more are not padded. MLPerf pads rows of 240 values to 256, a
+    /// size for which its matrix products are faster.
     ///
     /// ```
     /// let features = speech::Features { frames: 4, dim: 2, data: (1..9).map(|x| x as f32).collect() };
-    /// let rows = features.stack_into(3, 3, 8);
+    /// let rows = features.stack_padded(3, 3, 8);
     /// assert_eq!((rows.frames, rows.dim), (2, 8));
     /// assert_eq!(rows.data, [1., 2., 3., 4., 5., 6., 0., 0., 7., 8., 0., 0., 0., 0., 0., 0.]);
     /// ```
-    pub fn stack_into(&self, stack: usize, stride: usize, channels: usize) -> Features {
+    pub fn stack_padded(&self, stack: usize, stride: usize, min_dim: usize) -> Features {
         let (stack, stride) = (stack.max(1), stride.max(1));
         let (frames, stacked_dim) = (self.frames.div_ceil(stride), stack * self.dim);
-        let dim = stacked_dim.max(channels);
+        let dim = stacked_dim.max(min_dim);
         let mut data = vec![0.0; frames * dim];
         for (t, row) in data.chunks_exact_mut(dim.max(1)).enumerate() {
             let start = t * stride * self.dim;

@@ -19,13 +19,14 @@ pub enum Normalization {
     /// The statistics of each bin decay with a time constant of 4 s and are combined with a
     /// constant prior equivalent to 2 s: a long pause moves the mean by at most two
     /// thirds, and the variance never vanishes. With frames every `hop`, `n = 2 s / hop`, `λ =
-    /// exp(-hop / 4 s)`, and a prior of mean `μ = -14` and deviation `σ = 3.5` (in nepers of power,
-    /// relative to a sine of amplitude 1):
+    /// exp(-hop / 4 s)`, and a prior of mean `μ = -14` and deviation `σ = 3.5` (natural log of
+    /// power, relative to a sine of amplitude 1):
     /// ```text
     /// y = x[t] - μ     S[t] = λ S[t-1] + y     Q[t] = λ Q[t-1] + y²     w[t] = λ w[t-1] + 1
     /// m = S[t] / (n + w[t])     v = (n σ² + Q[t]) / (n + w[t]) - m²     z[t] = (y - m) / √v
     /// ```
-    /// S, Q and w are 0 before the first frame.
+    /// x: a bin of frame t; S, Q, w: decayed sum, sum of squares and count of frames, 0 before the
+    /// first frame; m, v: mean and variance, with the prior; z: the normalized bin.
     Running,
     /// No normalization.
     None,

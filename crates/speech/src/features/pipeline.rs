@@ -27,7 +27,7 @@ pub struct FeatureStages {
     pub emphasized: Vec<f64>,
     /// Number of frames, T.
     pub frames: usize,
-    /// Bins of a spectrum, `F / 2 + 1`.
+    /// Bins of a spectrum: half the FFT size, plus 1.
     pub bins: usize,
     /// Squared magnitudes `[T, bins]`.
     pub power: Vec<f64>,

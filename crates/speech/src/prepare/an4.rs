@@ -65,7 +65,7 @@ fn read_set(
     root: &Path,
     set: &'static str,
     expected_count: usize,
-    is_excerpt: bool,
+    allow_incomplete: bool,
     ids: &mut IdLocations,
 ) -> Result<(Vec<CheckedUtterance>, usize)> {
     let list = root.join(format!("etc/an4_{set}.fileids"));
@@ -88,7 +88,7 @@ fn read_set(
             ));
         };
         let Some(path) = find_audio(&root.join("wav"), &file) else {
-            if is_excerpt {
+            if allow_incomplete {
                 excluded += 1;
                 continue;
             }
@@ -129,7 +129,7 @@ fn read_set(
             format!("`{id}`"),
         ));
     }
-    check_count(&list, expected_count, utterances.len(), is_excerpt)?;
+    check_count(&list, expected_count, utterances.len(), allow_incomplete)?;
     Ok((utterances, excluded))
 }
 

@@ -59,9 +59,9 @@ pub(super) fn check_sample_rate(path: &Path, expected: u32, found: u32) -> Resul
     }
 }
 
-/// Checks the number of utterances; an excerpt needs at least one.
-pub(super) fn check_count(path: &Path, expected: usize, found: usize, is_excerpt: bool) -> Result<()> {
-    match (found, is_excerpt) {
+/// Checks the number of utterances; with `allow_incomplete`, one is enough.
+pub(super) fn check_count(path: &Path, expected: usize, found: usize, allow_incomplete: bool) -> Result<()> {
+    match (found, allow_incomplete) {
         (0, _) => Err(path_error(path, "utterances", "none")),
         (_, false) if found != expected => {
             Err(path_error(path, format!("{expected} utterances, unless it is an excerpt"), found))

@@ -1,4 +1,6 @@
-//! Prepares the speech corpus LibriSpeech (Panayotov, Chen, Povey, Khudanpur, ICASSP 2015).
+//! Checks LibriSpeech and writes the list of utterances of each subset.
+//!
+//! The corpus: Panayotov, Chen, Povey, Khudanpur, ICASSP 2015.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -14,7 +16,7 @@ use crate::audio::{self, DurationLimit};
 
 /// Sample rate of the corpus in hertz.
 const SAMPLE_RATE: u32 = 16_000;
-/// Plausible lengths; its utterances last from about 1 to 35 seconds.
+/// Plausible lengths in seconds; the corpus has utterances of about 1 to 35 seconds.
 const SECONDS_RANGE: RangeInclusive<f64> = 0.1..=60.0;
 
 /// A subset as distributed.
@@ -23,7 +25,7 @@ struct Subset {
     split: &'static str,
     /// Number of utterances.
     utterances: usize,
-    /// Hours as distributed; the paper swaps those of the two `other` sets of 5 hours.
+    /// Hours as distributed; the paper swaps the hours of dev-other and test-other.
     hours: f64,
 }
 
@@ -115,18 +117,18 @@ struct SubsetContent {
 fn read_subset(
     folder: &Path,
     subset: &Subset,
-    is_excerpt: bool,
+    allow_incomplete: bool,
     ids: &mut IdLocations,
 ) -> Result<SubsetContent> {
     let mut content = SubsetContent { utterances: Vec::new(), excluded: 0 };
     for speaker in corpus_files::list_entries(folder)?.iter().filter(|path| path.is_dir()) {
         for chapter in corpus_files::list_entries(speaker)?.iter().filter(|path| path.is_dir()) {
-            read_chapter(chapter, subset, is_excerpt, ids, &mut content)?;
+            read_chapter(chapter, subset, allow_incomplete, ids, &mut content)?;
         }
     }
-    check_count(folder, subset.utterances, content.utterances.len(), is_excerpt)?;
+    check_count(folder, subset.utterances, content.utterances.len(), allow_incomplete)?;
     let hours = content.utterances.iter().map(CheckedUtterance::seconds).sum::<f64>() / 3600.0;
-    if !is_excerpt && (hours - subset.hours).abs() > MAX_HOURS_DIFFERENCE {
+    if !allow_incomplete && (hours - subset.hours).abs() > MAX_HOURS_DIFFERENCE {
         return Err(path_error(folder, format!("about {} hours", subset.hours), format!("{hours:.2}")));
     }
     Ok(content)
@@ -136,7 +138,7 @@ fn read_subset(
 fn read_chapter(
     chapter: &Path,
     subset: &Subset,
-    is_excerpt: bool,
+    allow_incomplete: bool,
     ids: &mut IdLocations,
     content: &mut SubsetContent,
 ) -> Result<()> {
@@ -171,7 +173,7 @@ fn read_chapter(
         let text = check::normalize_transcript(&transcripts, number, transcript)?;
         // The audio file and its length.
         if !audio_ids.remove(id) {
-            if is_excerpt {
+            if allow_incomplete {
                 content.excluded += 1;
                 continue;
             }

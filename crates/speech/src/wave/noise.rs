@@ -63,7 +63,9 @@ impl NoiseConfig {
 /// ```text
 /// y[n] = x[n] + g v[(start + n) mod len]     g² = 10^(-snr_db/10) Σ x² / Σ v²
 /// ```
-/// Sums are over the utterance. If either sum is 0, nothing is added.
+/// x: utterance; v: noise of `len` samples; g: gain. Sums are over the utterance.
+///
+/// If either sum is 0, nothing is added.
 pub fn add_noise(samples: &mut [f32], noise: &[f32], start: usize, snr_db: f64) {
     let energy = |x: f32| f64::from(x).powi(2);
     let repeated_noise = || noise.iter().cycle().skip(start % noise.len().max(1)).take(samples.len());

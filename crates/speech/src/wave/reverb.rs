@@ -62,6 +62,8 @@ fn all_zeros_error(sound: &Utterance) -> Error {
 /// ```text
 /// z[n] = Σ h[k] x[n + d - k]     y = z sqrt(Σ x² / Σ z²)     d the index of the largest |h|
 /// ```
+/// x: utterance; h: impulse response; z: reverberant signal; y: result.
+///
 /// The largest tap is taken as the direct path; its delay is removed, so that nothing moves in
 /// time.
 pub fn reverberate(samples: &[f32], response: &[f32]) -> Option<Vec<f32>> {

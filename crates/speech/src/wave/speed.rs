@@ -13,9 +13,9 @@ use crate::features::setting_error;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SpeedConfig {
-    /// Smallest and largest factor of the length, drawn uniformly.
+    /// Smallest and largest factor of the length; above 1: longer and slower.
     ///
-    /// The default, 0.85 and 1.15, is MLPerf's.
+    /// The factor is drawn uniformly. The default, 0.85 and 1.15, is MLPerf's.
     pub rates: [f64; 2],
     /// Probability of changing the speed of an utterance.
     pub probability: f64,
@@ -57,7 +57,7 @@ const TAPS: usize = 2 * LOBES;
 
 /// Stretches a signal by a factor r, changing the pitch.
 ///
-/// The signal is resampled to r times its rate and played at its original rate:
+/// The signal x of n samples is resampled to r times its rate and played at its original rate:
 ///
 /// ```text
 /// y[i] = Σ x[k] sinc(k - i/r) (1 + cos(π (k - i/r) / 16)) / 2
@@ -100,7 +100,7 @@ struct Kernel {
     sin: [f64; TAPS],
     /// `(-1)^(j+1)`.
     sign: [f64; TAPS],
-    /// j.
+    /// j: offset of the tap from the sample at or before the center.
     offset: [f64; TAPS],
 }
 
@@ -114,7 +114,9 @@ impl Kernel {
         Self { cos, sin, sign, offset }
     }
 
-    /// Returns the weighted sum of samples for a center at fraction `f`.
+    /// Returns the weighted sum of samples around a center.
+    ///
+    /// The center is a fraction `f` of a sample after the one at offset 0.
     ///
     /// `sinc(j - f) = (-1)^(j+1) sin(π f) / (π (j - f))` for f in 0..1, and the cosine of a
     /// difference is a sum of products, so two sines and one cosine serve all taps.

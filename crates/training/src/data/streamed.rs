@@ -29,7 +29,7 @@ pub struct StreamedSet {
     cache: Option<FeatureCache>,
     /// Seed of the augmentation.
     seed: u64,
-    /// Utterances whose recording is missing or whose text cannot be encoded.
+    /// Bad items: utterances whose recording is missing or whose text cannot be encoded.
     ///
     /// They stay in the plan of an epoch, so that a resumed run has the same batches when a file
     /// is restored.
@@ -109,7 +109,7 @@ impl StreamedSet {
         &self.bad
     }
 
-    /// Returns the number of utterances without concatenations, with unusable samples of shards.
+    /// Returns the number of utterances without concatenations, with bad samples of shards.
     pub(crate) fn listed_count(&self) -> usize {
         self.corpus_indices.len() + self.corpus.bad_samples().len()
     }
@@ -179,7 +179,7 @@ impl StreamedSet {
 
     /// Reads an utterance, augments its audio, and computes its features.
     ///
-    /// None if it cannot be used; the reason is then added to `bad`.
+    /// None if it is bad; the reason is then recorded in `bad`.
     pub(super) fn read_augmented(
         &self,
         epoch: u64,
@@ -235,7 +235,9 @@ impl StreamedSet {
         Ok((StreamedUtterance { id, seconds, labels, features }, other_length))
     }
 
-    /// Adds the utterances that cause an error to `bad`; a concatenation may have several.
+    /// Records in `bad` which utterances caused `error`.
+    ///
+    /// A concatenation may have several.
     fn add_bad_parts(
         &self,
         index: usize,
@@ -243,7 +245,7 @@ impl StreamedSet {
         front_end: &FrontEnd,
         bad: &mut BadItems,
     ) -> Result<()> {
-        let count_before = bad.left_out.len();
+        let count_before = bad.excluded.len();
         let concatenation = index.checked_sub(self.corpus_indices.len());
         let parts = concatenation.map(|concatenation| self.concatenations[concatenation].as_slice());
         for &part in parts.unwrap_or_default() {
@@ -255,10 +257,10 @@ impl StreamedSet {
                 self.read_entry(part).map_or_else(|_| self.fallback_name(part), |utterance| utterance.id);
             bad_items::record_bad(&id, result.map(drop), bad)?;
         }
-        if bad.left_out.len() == count_before {
+        if bad.excluded.len() == count_before {
             let id =
                 self.read_entry(index).map_or_else(|_| self.fallback_name(index), |utterance| utterance.id);
-            bad.left_out.push(ExcludedUtterance::new(&id, error));
+            bad.excluded.push(ExcludedUtterance::new(&id, error));
         }
         Ok(())
     }

@@ -200,7 +200,7 @@ impl BatchSource for TrainingSet<'_> {
                     if self.is_too_large(index, &features) {
                         let reason =
                             "it is longer than in its manifest, and a step of it exceeds batch.memory";
-                        bad.left_out.push(ExcludedUtterance {
+                        bad.excluded.push(ExcludedUtterance {
                             id,
                             reason: reason.to_owned(),
                             has_other_rate: false,

@@ -50,8 +50,8 @@ impl Trainer<'_> {
             steps().map(|(step, shard)| (step, shard.len())).collect();
         let prefetcher = Prefetcher::new(own_batches.len(), PREFETCHED_BATCHES);
         let load = |position: usize| {
-            // Dropout is selected by the index of an utterance, in whichever process it is
-            // computed.
+            // Dropout depends on the index of an utterance in the whole set, so that its masks are
+            // the same on any rank.
             source.batch(epoch, &own_batches[position]).map(|batch| {
                 let present = own_batches[position].iter().filter(|index| !batch.absent.contains(index));
                 Batch { indices: present.map(|&index| index as u64).collect(), ..batch }
@@ -92,6 +92,7 @@ impl Trainer<'_> {
                         }
                     }
                 }
+                // A failed step leaves batches unread; the next step starts at its own.
                 shard.for_each(drop);
                 if let Err(error) = self.bad_item_log.check() {
                     let saved = self.save_last();
@@ -165,17 +166,18 @@ impl Trainer<'_> {
         }
         add_to_progress(&mut self.progress, &loss_sums, norm, step_batches.len() as u64);
         let mean = |sum: f64| sum / loss_sums.utterances.max(1) as f64;
-        // Steps before this epoch; later epochs count like this one.
         let steps_of = |batches: u64| batches.div_ceil(self.batches_per_step as u64);
-        let steps = step + nonfinite - steps_of(batch);
-        let steps =
-            steps.saturating_add(steps_of(epoch_batches).saturating_mul(self.run_config.epochs - epoch));
+        // `step` does not count the skipped steps of this epoch, and `batch` does.
+        let steps_before_epoch = step + nonfinite - steps_of(batch);
+        // An estimate: later epochs have as many steps as this one.
+        let total_steps = steps_before_epoch
+            .saturating_add(steps_of(epoch_batches).saturating_mul(self.run_config.epochs - epoch));
         let report = StepReport {
             epoch,
             batch: self.progress.batch - 1,
             batches: epoch_batches,
             step,
-            steps,
+            steps: total_steps,
             loss: mean(loss_sums.loss),
             ctc_loss: mean(loss_sums.ctc_loss),
             simple_loss: mean(loss_sums.simple_loss),

@@ -1,4 +1,6 @@
-//! Decodes ADPCM blocks of audio files: QuickTime's here, those of WAV by symphonia.
+//! Decodes ADPCM blocks of audio files.
+//!
+//! IMA and Microsoft ADPCM are decoded by symphonia, QuickTime's by [`ima4`](super::ima4).
 
 use std::path::Path;
 
@@ -40,7 +42,7 @@ impl AdpcmBlockDecoder {
     /// Returns `None` for other codings.
     pub fn new(path: &Path, format: &SampleFormat) -> Result<Option<Self>> {
         let coding = format.coding;
-        if coding.bytes() > 0 {
+        if !coding.is_adpcm() {
             return Ok(None);
         }
         let (channels, block_bytes) = (u64::from(format.channels), u64::from(format.block_bytes));
@@ -51,7 +53,7 @@ impl AdpcmBlockDecoder {
         let (decoder, ima4, samples) = (None, Default::default(), Vec::new());
         let adpcm = AdpcmBlockDecoder { coding, channels, sample_rate, block_bytes, decoder, ima4, samples };
         if adpcm.frames(block_bytes) < 2 {
-            let expected = "ADPCM blocks of at least 8 bytes a channel";
+            let expected = "ADPCM blocks of at least two samples per channel";
             return Err(format_error(path, expected, format!("{block_bytes} bytes")));
         }
         Ok(Some(adpcm))

@@ -1,4 +1,4 @@
-//! Sample codings of audio files: integers, floats, mu-law and A-law.
+//! Sample codings of audio files: integers, floats, mu-law, A-law and ADPCM.
 
 use super::ByteOrder;
 use super::ima4::PACKET_BYTES;
@@ -66,7 +66,12 @@ impl SampleFormat {
 }
 
 impl Coding {
-    /// Returns the bytes of one sample of one channel; 0 for block codings.
+    /// Returns whether samples are in ADPCM blocks, which `AdpcmBlockDecoder` decodes.
+    pub fn is_adpcm(self) -> bool {
+        matches!(self, Coding::ImaAdpcm | Coding::MsAdpcm | Coding::QuickTimeAdpcm)
+    }
+
+    /// Returns the bytes of one sample of one channel; 0 for ADPCM.
     pub fn bytes(self) -> usize {
         match self {
             Coding::Unsigned8 | Coding::Signed8 | Coding::MuLaw | Coding::ALaw => 1,
@@ -77,7 +82,7 @@ impl Coding {
         }
     }
 
-    /// Decodes complete samples.
+    /// Decodes complete samples; none of ADPCM.
     pub fn decode(self, bytes: &[u8], output: &mut MonoSignal) {
         match self {
             Coding::Unsigned8 => {

@@ -9,6 +9,10 @@ const MAX_PLACEHOLDER_GAP: u64 = 1 << 24;
 /// Bytes at the start that the declared file length does not count.
 const RIFF_HEADER_BYTES: u64 = 8;
 const GIB: u64 = 1 << 30;
+/// File length of a header without one: no declared data length contradicts it.
+///
+/// It differs from `u64::MAX`, the placeholder of an unfinished `ds64` chunk.
+const UNKNOWN_FILE_BYTES: u64 = u64::MAX - 1;
 
 /// Length of the sample data in bytes.
 #[derive(Clone, Copy)]
@@ -21,12 +25,12 @@ pub(in crate::audio) struct DataBytes {
 
 /// The lengths that a header declares.
 pub(in crate::audio) struct DeclaredLengths {
-    /// Bytes of the whole file.
+    /// Bytes of the whole file; [`UNKNOWN_FILE_BYTES`] if the header does not declare them.
     declared_file_bytes: u64,
     /// The data chunk's length in `ds64`.
     ds64_data_bytes: Option<u64>,
     /// Whether the format has lengths of 64 bits.
-    is_long: bool,
+    has_64_bit_lengths: bool,
 }
 
 impl DeclaredLengths {
@@ -34,22 +38,28 @@ impl DeclaredLengths {
     ///
     /// `riff_length` is the length of the file without its first 8 bytes.
     pub fn new(riff_length: u64, magic: &[u8]) -> Self {
-        let is_long = magic == b"RF64" || magic == b"BW64";
+        let has_64_bit_lengths = magic == b"RF64" || magic == b"BW64";
         DeclaredLengths {
             declared_file_bytes: riff_length + RIFF_HEADER_BYTES,
             ds64_data_bytes: None,
-            is_long,
+            has_64_bit_lengths,
         }
     }
 
     /// The lengths of a header without the length of the file.
     pub fn without_file_length() -> Self {
-        DeclaredLengths { declared_file_bytes: u64::MAX - 1, ds64_data_bytes: None, is_long: true }
+        DeclaredLengths {
+            declared_file_bytes: UNKNOWN_FILE_BYTES,
+            ds64_data_bytes: None,
+            has_64_bit_lengths: true,
+        }
     }
 
     /// Replaces 32-bit lengths by the 64-bit lengths of a `ds64` chunk.
+    ///
+    /// Formats without 64-bit lengths ignore such a chunk.
     pub fn set_ds64(&mut self, riff_length: u64, data_length: u64) {
-        if self.is_long {
+        if self.has_64_bit_lengths {
             self.declared_file_bytes = riff_length.saturating_add(RIFF_HEADER_BYTES);
             self.ds64_data_bytes = Some(data_length);
         }
@@ -72,10 +82,11 @@ impl DeclaredLengths {
         let is_unfinished = match length {
             0 => {
                 self.declared_file_bytes == RIFF_HEADER_BYTES
-                    || self.declared_file_bytes + 1 < file_bytes
+                    || self.declared_file_bytes.saturating_add(1) < file_bytes
                     || self.declared_file_bytes == u64::from(u32::MAX) + RIFF_HEADER_BYTES
+                    || self.declared_file_bytes == u64::MAX
             }
-            _ if length == u64::from(u32::MAX) && !self.is_long => true,
+            _ if length == u64::from(u32::MAX) && !self.has_64_bit_lengths => true,
             _ => length > remaining && !self.is_truncated(length, start, remaining),
         };
         if is_unfinished {
@@ -153,6 +164,10 @@ mod tests {
             long.set_ds64(open, open);
             assert_eq!(declared_and_present(&long, u64::from(u32::MAX), 5000), (4956, 4956), "{open}");
         }
+        // A placeholder for the file's length, and no length of the data.
+        long.set_ds64(u64::MAX, 0);
+        assert_eq!(declared_and_present(&long, u64::from(u32::MAX), 5000), (4956, 4956));
+        assert_eq!(declared_and_present(&DeclaredLengths::without_file_length(), 0, 5000), (0, 0));
         // Without ds64 the length is unknown.
         let unknown = DeclaredLengths::new(u64::from(u32::MAX), b"RF64");
         assert_eq!(declared_and_present(&unknown, u64::from(u32::MAX), 5000), (4956, 4956));
