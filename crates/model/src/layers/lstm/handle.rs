@@ -1,5 +1,7 @@
 //! Passes an LSTM direction's weights to its candle operation without copies.
 //!
+//! W_ih, W_hh and b are the weights of input and state, and the bias (`LstmWeights`).
+//!
 //! A candle operation has at most three arguments, and a layer has up to seven. In one concatenated
 //! tensor, weights would be copied at every step, and their gradients three times more. Here the
 //! argument is a tensor of one number that represents them: the operation reads the weights
