@@ -61,13 +61,13 @@ pub(crate) fn lstm_layer(
     // The output after dropout, and a byte of mask for each value.
     let dropout_bytes = if has_dropout { (VALUE_BYTES + 1) * rows * out } else { 0 };
     let saved = VALUE_BYTES * rows * (out + tape) + dropout_bytes;
-    // Temporary: packed rows and gradients of the output,
+    // Temporary values of a row. Packed rows and gradients of the output:
     let output_values = 4 * out;
-    // of the gates,
+    // Packed gates and their gradients:
     let gate_values = 2 * GATES * out;
-    // of the input in each direction, and of the input as a sum over the directions.
+    // Packed inputs and gradients of each direction, and the gradients' sum over the directions:
     let input_values = 3 * directions * input_width + 2 * input_width;
-    // Packed operands of the products with input and recurrent weight.
+    // Packed operands of the products with input and recurrent weight, for all rows:
     let packed_weights = 3 * directions * GATES * hidden * (input_width + hidden);
     let values_per_row = output_values + gate_values + input_values;
     let scratch = VALUE_BYTES * (rows * values_per_row + packed_weights);

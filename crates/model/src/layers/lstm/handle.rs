@@ -47,7 +47,8 @@ impl WeightsHandle {
     pub fn store(&self, gradients: [Tensor; 3]) -> candle_core::Result<Tensor> {
         let this_thread = thread::current().id();
         let mut stored = self.stored.lock().expect("no panic while locked");
-        // Gradients of an earlier pass of this thread that failed before the node of the weights.
+        // Remove those of an earlier pass of this thread that failed before it reached the node of
+        // the weights. Other threads may still need theirs.
         stored.retain(|(thread, _)| *thread != this_thread);
         stored.push((this_thread, gradients));
         tensors::from_vec(vec![0f32], 1)
