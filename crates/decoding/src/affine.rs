@@ -1,6 +1,7 @@
 //! Affine layers of decoding networks: weights packed once, few rows per call.
 //!
-//! A strip is a range of outputs whose weights are packed separately; strips run in parallel.
+//! A strip is a range of outputs whose weights are packed separately; strips run in parallel. I:
+//! inputs of a layer; O: outputs; n: rows of a call.
 use kernels::{
     Accumulate, AlignedVec, PackedRight, View, ViewMut, add, par_for, parts, parts_mut, product_packed,
 };

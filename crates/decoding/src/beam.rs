@@ -84,7 +84,7 @@ pub enum BeamKind {
     ///
     /// ```text
     /// candidates   h + blank: log p(h) + log p(blank | t, h)      h + y: log p(h) + log p(y | t, h) + fused
-    /// keep         the best `width` of all, then sum those with equal labels
+    /// keep         the best `width` of all, then merge those with equal labels: add probabilities
     /// ```
     /// A label advances by one frame, as in the modified topology. A big blank advances by its
     /// frames; until then its hypothesis competes unchanged.
@@ -265,8 +265,8 @@ impl BeamSearch {
     /// Decodes whole utterances.
     ///
     /// # Shapes
-    /// `frames`: rows `[T_b, F]` of each utterance; an empty one returns one hypothesis without
-    /// labels. [`unpad`](crate::unpad) splits a padded batch.
+    /// `frames`: rows `[T_b, F]` of each of B utterances, T_b frames of width F; an empty one
+    /// returns one hypothesis without labels. [`unpad`](crate::unpad) splits a padded batch.
     ///
     /// # Errors
     /// [`Error::Utterance`] with the error of one utterance: rows that are not whole, or scores of
@@ -274,7 +274,7 @@ impl BeamSearch {
     ///
     /// Cost per utterance: scores of at most `width` sites a frame (ALSD: a step; mAES: more), and
     /// a predictor step for each new label of a hypothesis. Memory `O(B width (C + H))`, reused,
-    /// and the labels.
+    /// and the labels; C: classes; H: width of a label row.
     pub fn decode(&mut self, frames: &[&[f32]]) -> Result<&[NBest]> {
         self.decode_with(frames, vec![Vec::new(); frames.len()])
     }
@@ -355,7 +355,8 @@ impl BeamSearch {
     /// `labels` is their number, at most all. Hypotheses with a different prefix are
     /// dropped. Use it for words with a deadline and at pauses; [`BeamStream::take_stable`] removes
     /// the labels that all hypotheses share. Two hypotheses that differ only in an old label,
-    /// outside the predictor's context, continue alike and halve the beam until one is committed.
+    /// outside the predictor's context, have the same continuations, and each of these takes two
+    /// places in the beam until one hypothesis is committed.
     ///
     /// # Errors
     /// [`Error::Stream`] for a state of another model, which is then unchanged.
@@ -465,7 +466,7 @@ impl BeamBuffers {
         }
     }
 
-    /// Finds the best `count` expansions of each site.
+    /// Scores the sites; finds the best `count` expansions of each.
     fn score_sites(&mut self, task: BeamTask, count: usize) -> Result<()> {
         let BeamTask { model, options, chunks } = task;
         let outcome = self.top_k.find(model, options, chunks, &self.sites, &mut self.rows, count);

@@ -1,7 +1,7 @@
 //! Decoding of CTC models: greedy search and prefix beam search.
 //!
 //! A path has a class on every frame; its labels follow by merging repeated classes and removing
-//! blanks (Graves et al., ICML 2006).
+//! blanks (Graves et al., ICML 2006). T: frames of an utterance, T_b of utterance b; C: classes.
 mod prefix_scorer;
 
 pub use prefix_scorer::CtcPrefixScorer;
@@ -88,7 +88,8 @@ pub fn ctc_greedy(log_probs: &[&[f32]], classes: usize, blank: u32) -> Result<Ve
 /// The probability of a sequence is the sum over its paths (Hannun et al., arXiv 1408.2873).
 ///
 /// ```text
-/// b(y), n(y): sums over the paths of y that end with a blank, and with its last label
+/// b(y), n(y): probabilities of the paths of y that end with a blank, and with its last label;
+///             b' and n' are those after one more frame, p(c) the class probabilities there
 ///             ε: b = 1, n = 0
 /// b'(y)   = (b(y) + n(y)) p(blank)
 /// n'(y)   = n(y) p(last of y)

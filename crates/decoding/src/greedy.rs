@@ -133,14 +133,14 @@ pub(crate) fn check_weight(option: &'static str, weight: f32) -> Result<()> {
 /// After `max_symbols` labels on a frame the search continues with the next frame.
 ///
 /// # Shapes
-/// `frames`: rows `[T, F]` of the joint's frame width, row-major; `T = 0` returns an empty
-/// hypothesis.
+/// `frames`: T rows of the joint's frame width F, row-major; `T = 0` returns an empty hypothesis.
 ///
 /// # Errors
 /// [`Error::Frames`] if the rows are not whole; [`Error::Option`] for an option outside its range;
 /// [`Error::Score`] if the joint returns NaN or +inf, or -inf for every class or every duration.
 ///
-/// Cost: at most `T + U` joint evaluations and `U` predictor steps; memory `O(C + H)`.
+/// Cost: at most `T + U` joint evaluations and `U` predictor steps for U labels; memory `O(C + H)`,
+/// C the number of classes and H the width of a label row.
 pub fn greedy(model: &DecodingModel, frames: &[f32], options: &GreedyOptions) -> Result<Hypothesis> {
     options.check(model)?;
     let token_table = model.token_table();
@@ -258,6 +258,8 @@ pub(crate) fn frame_count(frames: &[f32], model: &DecodingModel) -> Result<usize
 }
 
 /// Splits a padded batch `[B, T, F]` into utterances without padding.
+///
+/// B: utterances; T: frames of the longest one; F: width of a frame row, `width`.
 ///
 /// # Errors
 /// [`Error::Frames`] if the rows are not whole; [`Error::Length`] if an utterance is longer than

@@ -1,4 +1,6 @@
 //! Results of greedy search and CTC decoding: labels with their frames.
+//!
+//! Frames are encoder frames. A search emits a label at a site: a frame after the labels so far.
 
 /// A decoded label with its frame and scores.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -30,7 +32,10 @@ pub struct DecodingStep {
     pub class: u32,
     /// Its natural log-probability among all classes.
     pub log_prob: f64,
-    /// Frames that the class advances; the last label that a frame may emit advances one more.
+    /// Frames that the class advances.
+    ///
+    /// After a label that advances by 0 and is the last that its frame may emit, the search
+    /// still continues with the next frame.
     pub frames: usize,
 }
 
@@ -39,9 +44,12 @@ pub struct DecodingStep {
 pub struct Hypothesis {
     /// Labels in order of time.
     pub labels: Vec<DecodedToken>,
-    /// Frame at which the search ended: the length, or more with durations.
+    /// Frame at which the search ended.
+    ///
+    /// The number of frames, or more if the last class advances beyond the end; less only if
+    /// [`Self::is_capped`].
     pub end_frame: usize,
-    /// Whether the limit on labels ended the search.
+    /// Whether the limit on the labels of an utterance ended the search.
     pub is_capped: bool,
 }
 
@@ -51,12 +59,14 @@ impl Hypothesis {
         self.labels.iter().map(|label| label.label).collect()
     }
 
-    /// Sum of the labels' log-probabilities.
+    /// Sum of the labels' [`DecodedToken::log_prob`].
+    ///
+    /// It does not include blanks, durations and fusion scores.
     pub fn score(&self) -> f64 {
         self.labels.iter().map(|label| label.log_prob).sum()
     }
 
-    /// Sum of the labels' logits.
+    /// Sum of the labels' [`DecodedToken::logit`].
     pub fn logit_sum(&self) -> f64 {
         self.labels.iter().map(|label| f64::from(label.logit)).sum()
     }
@@ -67,8 +77,8 @@ const MIN_CAPACITY: usize = 16;
 
 /// Decoded labels of a batch.
 ///
-/// A row has the labels of one utterance. All rows are in one array `[B, capacity]` with a length
-/// per row; the capacity doubles when a row is full.
+/// A row has the labels of one utterance. The rows of all B utterances are in one array
+/// `[B, capacity]` with a length per row; the capacity doubles when a row is full.
 #[derive(Debug, Clone, Default)]
 pub struct Hypotheses {
     labels: Vec<DecodedToken>,

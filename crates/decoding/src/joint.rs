@@ -11,7 +11,7 @@ const ROWS_PER_TASK: usize = 8;
 /// Sites to score.
 #[derive(Debug, Clone, Copy)]
 pub struct SiteBatch<'a> {
-    /// Frame rows of each utterance, `[T_b, width]`.
+    /// Frame rows of each utterance, `[T_b, F]`: T_b frames of [`JointScorer::frame_width`].
     pub frames: &'a [&'a [f32]],
     /// Label rows, *n x* [`JointScorer::label_row_width`].
     pub label_rows: &'a [f32],
@@ -45,9 +45,9 @@ impl<'a> SiteBatch<'a> {
 
 /// A joint network that scores many sites at once.
 ///
-/// Axes: `F` width of the frame rows, `P` of the predictor's output, `R` of the label rows, `C`
-/// classes including blanks, `D` durations (0 except for token-and-duration transducers). The
-/// scores of a site must depend on its two rows only.
+/// Axes: `n` sites, `F` width of the frame rows, `P` of the predictor's output, `R` of the label
+/// rows, `C` classes including blanks, `D` durations (0 except for token-and-duration transducers),
+/// `H` width of the joint network. The scores of a site must depend on its two rows only.
 pub trait JointScorer: Send + Sync {
     /// Width F of a frame row; H if frames are projected beforehand.
     fn frame_width(&self) -> usize;
@@ -89,6 +89,9 @@ pub trait JointScorer: Send + Sync {
 }
 
 /// The joint network of RNN-T: `z = W act(W_e x + b_e + W_p g + b_p) + b`.
+///
+/// x: encoder row; g: predictor output; W_e, W_p: their projections to the joint width H; W, b: the
+/// head; z: scores of classes and durations.
 ///
 /// Each projection is computed once: of a frame by [`JointNetwork::project_frames`], of a label
 /// when it is emitted.

@@ -13,7 +13,7 @@ const LANES: usize = 16;
 /// first: the *k*-th largest of them is a lower bound of the *k*-th value of the row, so that few
 /// values are compared one by one.
 ///
-/// Cost: `O(n)`, vectorized, and `O(k^2)` for the order.
+/// Cost: `O(n)` for n values, vectorized, and `O(k^2)` for the order of the k in `out`.
 pub(crate) fn select_largest(row: &[f32], out: &mut [(f32, u32)]) -> usize {
     // Maximum of each chunk.
     let chunk_len = row

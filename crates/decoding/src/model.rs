@@ -94,7 +94,7 @@ impl DecodingModel {
         self.fingerprint
     }
 
-    /// Width of a row of scores, C + D.
+    /// Width of a row of scores: classes C, then durations D.
     pub(crate) fn outputs(&self) -> usize {
         self.joint.classes() + self.joint.durations()
     }

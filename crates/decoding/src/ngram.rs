@@ -62,8 +62,9 @@ pub enum OutOfVocabulary {
 /// by (state, class); those of the empty context are a dense row.
 ///
 /// A class whose name the table does not list has the probability of `<unk>`, or 10^-100 without
-/// one. A step takes up to N binary searches; a row of scores is one pass over the classes and over
-/// the arcs of the context and its suffixes. Memory: 12 bytes per n-gram and per state.
+/// one. With order N, a step takes up to N binary searches; a row of scores is one pass over the
+/// classes and over the arcs of the context and its suffixes. Memory: 12 bytes per n-gram and per
+/// state.
 ///
 /// ```
 /// use decoding::{Scorer, ngram::{OutOfVocabulary, Ngram, NgramTable}};

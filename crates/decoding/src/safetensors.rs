@@ -1,7 +1,7 @@
 //! Reads transducers for decoding from safetensors files.
 //!
-//! Tensors have the names of common toolkits; V: labels without the blank, P: width of the
-//! predictor's output, E: width of the encoder output, H: joint width, D: durations.
+//! Tensors have the names of common toolkits. V: labels without the blank; K: big blanks; P: width
+//! of the predictor's output; E: width of the encoder output; H: joint width; D: durations.
 use std::sync::Arc;
 
 use rnnt_dp::Topology;
@@ -26,7 +26,7 @@ use crate::{
 pub struct DecodingModelConfig {
     /// Labels V, without the blank.
     pub vocab: usize,
-    /// The blank among the V + 1 classes.
+    /// Class id of the blank, from 0 to V.
     pub blank: u32,
     /// The predictor.
     #[serde(flatten)]
@@ -36,13 +36,17 @@ pub struct DecodingModelConfig {
     /// Durations of a token-and-duration transducer, in the order of their outputs.
     #[serde(default)]
     pub durations: Option<Vec<usize>>,
-    /// Frames of each big blank, whose classes follow the others.
+    /// Frames of each of the K big blanks.
+    ///
+    /// Their classes follow the V + 1 others.
     #[serde(default)]
     pub big_blanks: Vec<usize>,
     /// Whether the blank is factored (HAT).
     #[serde(default)]
     pub factored_blank: bool,
     /// Whether a label advances by one frame (the modified topology).
+    ///
+    /// It has no effect on token-and-duration models.
     #[serde(default)]
     pub modified: bool,
 }
@@ -119,9 +123,9 @@ impl DecodingModel {
     /// Reads a model and its joint network from a safetensors file.
     ///
     /// In addition to the predictor's tensors ([`PredictorConfig`]) the file contains
-    /// `enc_proj.weight [H, E]`, `pred_proj.weight [H, P]` and `out.weight [V + 1 + D, H]`, each
-    /// with an optional bias. Rows of `out` are the classes, big blanks last, then the durations.
-    /// All tensors are f32.
+    /// `enc_proj.weight [H, E]`, `pred_proj.weight [H, P]` and `out.weight [V + 1 + K + D, H]`,
+    /// each with an optional bias. Rows of `out` are the classes, big blanks last, then the
+    /// durations. All tensors are f32.
     ///
     /// # Errors
     /// [`Error::Shape`] for bytes that are not safetensors and for a tensor that is missing, has
@@ -161,7 +165,8 @@ impl DecodingModel {
         if config.factored_blank {
             network = network.with_factored_blank(config.blank)?;
         }
-        // Topology: frames and labels by which each class advances.
+        // Topology: frames and labels by which each class advances. Labels and blanks of a
+        // token-and-duration transducer advance by the durations, with or without `modified`.
         let topology = match (durations, config.modified) {
             ([], false) => Ok(Topology::rnnt()),
             ([], true) => Ok(Topology::modified()),
@@ -219,7 +224,7 @@ fn stateless_predictor(
     }
     let group_width = width / groups;
     let (kernel, _) = weights.get("conv.weight", &[width, group_width, context])?;
-    // A matrix [P, context, P] whose off-diagonal blocks are 0.
+    // A matrix [P, context, P], for each context position 0 outside the blocks of the groups.
     let mut dense_kernel = vec![0.0; width * context * width];
     for (output, kernel) in kernel.chunks_exact(group_width * context).enumerate() {
         let group_start = output / group_width * group_width;

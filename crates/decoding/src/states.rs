@@ -42,7 +42,7 @@ impl States {
         self.rows
     }
 
-    /// Labels of all rows, *n x labels*.
+    /// Labels of all n rows, *n x labels*.
     pub fn labels(&self) -> &[u32] {
         &self.labels
     }
@@ -52,7 +52,7 @@ impl States {
         &mut self.labels
     }
 
-    /// Values of all rows, *n x values*.
+    /// Values of all n rows, *n x values*.
     pub fn values(&self) -> &[f32] {
         &self.values
     }

@@ -1,4 +1,7 @@
 //! `LabelTree`: label sequences of the beam hypotheses of one utterance.
+//!
+//! Beam searches of transducers and CTC store only the newest node of a hypothesis; its labels are
+//! those from the root to the node. Streams save the tree between chunks.
 use serde::{Deserialize, Serialize};
 
 use crate::DecodedToken;
@@ -6,20 +9,30 @@ use crate::DecodedToken;
 /// The node before any label.
 pub(crate) const ROOT: u32 = u32::MAX;
 /// Odd multiplier that spreads the bits of a hash: 2^64 divided by the golden ratio.
+///
+/// Saved trees contain hashes: another value would make them invalid.
 const HASH_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Nodes that are always allowed before dead ones are removed.
+/// Shift that mixes high bits of a product into low ones.
+///
+/// Saved trees depend on it as well.
+const HASH_SHIFT: u32 = 29;
+/// Number of nodes up to which dead ones are not removed.
 const MIN_NODES_TO_SWEEP: usize = 256;
 
 /// A label after the label sequence of its parent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct LabelNode {
+    /// Index of the parent, or [`ROOT`].
     parent: u32,
     #[serde(rename = "emitted")]
     token: DecodedToken,
+    /// Key of the labels up to this one.
+    ///
+    /// Labels before the root are included.
     sequence: SequenceKey,
 }
 
-/// Length and hash of a label sequence; sequences that differ may have equal keys.
+/// Length and hash of a label sequence; different sequences may have equal keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct SequenceKey {
     pub len: usize,
@@ -29,8 +42,9 @@ pub(crate) struct SequenceKey {
 impl SequenceKey {
     /// Key of the sequence followed by a label.
     pub fn append(self, label: u32) -> Self {
+        // Adding 1 gives label 0 after hash 0 a hash other than 0.
         let mixed = (self.hash ^ u64::from(label)).wrapping_add(1).wrapping_mul(HASH_MULTIPLIER);
-        Self { len: self.len.saturating_add(1), hash: mixed ^ (mixed >> 29) }
+        Self { len: self.len.saturating_add(1), hash: mixed ^ (mixed >> HASH_SHIFT) }
     }
 }
 
@@ -205,9 +219,11 @@ impl LabelTree {
         shared_labels
     }
 
-    /// Ancestor of a node with at most `labels` labels.
-    pub fn ancestor_at(&self, mut node: u32, labels: usize) -> u32 {
-        while self.sequence(node).len > labels {
+    /// Nearest ancestor with at most `max_len` labels, or the node itself.
+    ///
+    /// Labels before the root count.
+    pub fn ancestor_at(&self, mut node: u32, max_len: usize) -> u32 {
+        while self.sequence(node).len > max_len {
             node = self.nodes[node as usize].parent;
         }
         node
@@ -231,13 +247,16 @@ impl LabelTree {
         labels
     }
 
-    /// Returns whether a deserialized tree is consistent, with labels below a limit.
-    pub fn is_valid(&self, labels: usize) -> bool {
+    /// Returns whether a deserialized tree is consistent.
+    ///
+    /// Parents must precede their children, labels be below `vocabulary_size`, and keys be those of
+    /// the labels.
+    pub fn is_valid(&self, vocabulary_size: usize) -> bool {
         self.nodes.iter().enumerate().all(|(index, node)| {
             let is_parent_valid = node.parent == ROOT || (node.parent as usize) < index;
             let label = node.token.label;
             is_parent_valid
-                && (label as usize) < labels
+                && (label as usize) < vocabulary_size
                 && node.sequence == self.sequence(node.parent).append(label)
         })
     }

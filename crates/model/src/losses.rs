@@ -39,6 +39,8 @@ impl LossSessions {
 }
 
 /// Input rows and labels of a padded batch.
+///
+/// B: utterances; T: rows of the longest one; D: width of an input row.
 #[derive(Debug, Clone, Copy)]
 pub struct LabeledRows<'a> {
     /// Input rows `[B, T, D]`.

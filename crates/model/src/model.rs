@@ -102,6 +102,9 @@ impl Network {
 }
 
 /// The inputs of the loss of a batch.
+///
+/// B: utterances; T: encoder frames, U: labels of the longest one; other letters are those of
+/// [`Model`].
 #[derive(Debug, Clone)]
 pub struct JointRows {
     /// Projected frames `[B, T, H]`.

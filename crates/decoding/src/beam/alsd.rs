@@ -12,10 +12,11 @@ impl BeamBuffers {
     ///
     /// ```text
     /// for each step i (a hypothesis with u labels is at frame t = i - u):
-    ///   scores of all hypotheses with t < T
+    ///   joint scores of all hypotheses with t < T, the number of frames
     ///   candidates: each with its blank, and its best labels while it has less than `max_labels`
     ///   a blank at t = T - 1 ends a hypothesis, which leaves the beam
-    ///   the best `width` candidates; equal labels are summed; predictor of the new labels
+    ///   the best `width` candidates; those with equal labels merge, their probabilities are added
+    ///   predictor states after the new labels
     /// ```
     pub(super) fn run_alsd(&mut self, task: BeamTask, max_labels: Option<usize>) -> Result<()> {
         let BeamTask { model, options, .. } = task;
@@ -64,6 +65,7 @@ impl BeamBuffers {
                         let log_prob = hyp.log_prob + expansion.value;
                         let candidate = Candidate { hyp_index, expansion: Some(*expansion), log_prob };
                         if !utterance.best_candidates.push(candidate) {
+                            // Expansions are in descending order: the rest are not better.
                             break;
                         }
                     }

@@ -10,7 +10,7 @@ use super::utterance::{BeamHypothesis, BeamUtterance, Expansion, NO_ROW, decoded
 use super::{BeamBuffers, BeamTask};
 use crate::{Result, SiteIndex};
 
-/// Parameters of [`BeamKind::Maes`](crate::BeamKind::Maes).
+/// Parameters of [`BeamKind::Maes`](crate::BeamKind::Maes), which documents them.
 pub(super) struct MaesOptions {
     pub expansions: usize,
     pub beta: usize,
@@ -26,9 +26,9 @@ impl BeamBuffers {
     ///   for s = 0 .. expansions - 1, all hypotheses with s labels on t:
     ///     the best `width + beta` classes of each that are at most `gamma` below its best, and
     ///     labels that lead to a hypothesis of the start of t, at most `prefix` labels longer
-    ///     a blank ends the frame; a label leads to s + 1; predictor of the new labels
+    ///     a blank ends the frame; a label leads to s + 1; predictor states after the new labels
     ///   hypotheses with `expansions` labels on t take their blank
-    ///   sum equal labels, keep the best `width`
+    ///   merge hypotheses with equal labels (their probabilities are added), keep the best `width`
     /// ```
     /// Hypotheses with equal labels but different numbers of labels on the frame have different
     /// continuations and are summed only when the frame has ended. With equal numbers they descend

@@ -17,11 +17,12 @@ impl BeamBuffers {
     ///
     /// ```text
     /// while hypotheses are before the end of their utterances:
-    ///   scores of these
+    ///   joint scores of these hypotheses
     ///   the best of hypotheses x classes x durations, and of ended hypotheses: at most
     ///       `CANDIDATES_PER_WIDTH * width`
-    ///   merge equal labels that have ended, or have the same frame and number of labels on it
-    ///   the best `width` of these sums; predictor of the new labels
+    ///   merge those with equal labels (their probabilities are added) that have ended, or have the
+    ///       same frame and number of labels on it
+    ///   the best `width` of the merged hypotheses; predictor states after the new labels
     /// ```
     /// Hypotheses with equal labels at a frame but different numbers of labels on it have different
     /// continuations, as `max_symbols` limits that number.
@@ -53,7 +54,7 @@ impl BeamBuffers {
                         let log_prob = hyp.log_prob + expansion.value;
                         let candidate = Candidate { hyp_index, expansion: Some(*expansion), log_prob };
                         if !utterance.best_candidates.push(candidate) {
-                            // Expansions are sorted, so that the others are worse.
+                            // Expansions are in descending order: the rest are not better.
                             break;
                         }
                     }

@@ -7,15 +7,18 @@ use super::utterance::{BeamPosition, BeamUtterance, Candidate};
 use super::{BeamBuffers, BeamTask};
 use crate::Result;
 
+/// Duration index of a model without durations; the search supports no others.
+const NO_DURATION: usize = 0;
+
 impl BeamBuffers {
     /// Runs modified beam search over the loaded chunks.
     ///
     /// ```text
     /// for each frame t:
-    ///   scores of all hypotheses at t
-    ///   the best `width` of hypotheses x classes, and of those that wait
-    ///   sum of equal labels at equal frames
-    ///   predictor of the new labels
+    ///   joint scores of the hypotheses at t
+    ///   the best `width` of (hypotheses at t) x classes and of the waiting hypotheses
+    ///   merge those with equal labels at equal frames: their probabilities are added
+    ///   predictor states after the new labels
     /// ```
     pub(super) fn run_modified(&mut self, task: BeamTask) -> Result<()> {
         let (token_table, width) = (task.model.token_table(), task.options.width);
@@ -31,6 +34,7 @@ impl BeamBuffers {
             for utterance in
                 self.utterances.iter_mut().filter(|utterance| chunk_frame < utterance.frame_count())
             {
+                // Sites are those of the hypotheses that do not wait, in the same order.
                 let (frame, mut site) = (utterance.first_frame + chunk_frame, utterance.first_site);
                 // Nothing changes if all hypotheses of the utterance wait.
                 if utterance.hyps.iter().all(|hyp| hyp.frame > frame) {
@@ -48,17 +52,20 @@ impl BeamBuffers {
                         let log_prob = hyp.log_prob + expansion.value;
                         let candidate = Candidate { hyp_index, expansion: Some(*expansion), log_prob };
                         if !utterance.best_candidates.push(candidate) {
+                            // Expansions are in descending order: the rest are not better.
                             break;
                         }
                     }
                     site += 1;
                 }
-                // The best candidates become the next hypotheses.
+                // The best candidates become the next hypotheses. Those with equal labels merge if
+                // they continue at the same frame: one with a big blank may be later.
                 utterance.advance_hypotheses(
                     token_table,
-                    |hyp, expansion| BeamPosition {
-                        frame: hyp.frame.saturating_add(token_table.frame_advance(expansion.class, 0).max(1)),
-                        symbols: 0,
+                    |hyp, expansion| {
+                        // Every class advances by at least one frame, in the regular topology too.
+                        let advance = token_table.frame_advance(expansion.class, NO_DURATION).max(1);
+                        BeamPosition { frame: hyp.frame.saturating_add(advance), symbols: 0 }
                     },
                     |position, other| position.frame == other.frame,
                 );

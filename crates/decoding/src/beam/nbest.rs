@@ -1,4 +1,4 @@
-//! N-best list of a transducer beam search: sums equal label sequences and ranks them.
+//! N-best list of a transducer beam search: merges equal label sequences and ranks them.
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -66,9 +66,10 @@ pub(super) fn ranking_score(
     hyp.log_prob / (tree.sequence(hyp.node).len as f64 + context as f64)
 }
 
-/// Sums hypotheses of equal labels, most probable first.
+/// Merges hypotheses with equal labels: adds their probabilities.
 ///
-/// Times are those of the most probable path.
+/// Times are those of the most probable one. The order is that of the most probable hypothesis of
+/// each label sequence, before the addition.
 pub(super) fn merge_equal(hyps: &[BeamHypothesis], tree: &LabelTree) -> Vec<BeamHypothesis> {
     let mut sorted = hyps.to_vec();
     sorted.sort_by(|a, b| b.log_prob.total_cmp(&a.log_prob));

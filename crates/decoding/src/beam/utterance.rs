@@ -1,8 +1,8 @@
 //! Hypotheses of one utterance in a transducer beam search, and their candidates.
 //!
 //! A step of a search pushes candidates to [`BestCandidates`];
-//! [`BeamUtterance::advance_hypotheses`] merges those with equal labels and makes them the
-//! hypotheses of the next step.
+//! [`BeamUtterance::advance_hypotheses`] merges those with equal labels, which adds their
+//! probabilities, and makes them the hypotheses of the next step.
 use rnnt_dp::semiring::{Log, Semiring};
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,9 @@ pub(super) const NO_ROW: u32 = u32::MAX;
 /// Next step of a hypothesis: a class and, with durations, a duration.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Expansion {
-    /// Increase of the hypothesis' log-probability, the sum of the next three.
+    /// Increase of the hypothesis' log-probability.
+    ///
+    /// The sum of `log_prob`, `duration_log_prob` and `fused`.
     pub value: f64,
     /// Log-probability among the classes.
     pub log_prob: f64,
@@ -36,13 +38,14 @@ pub(super) struct Expansion {
 pub(super) struct BeamHypothesis {
     /// Node of the newest label in the tree.
     pub node: u32,
-    /// Index in [`HypothesisRows`](super::rows::HypothesisRows).
+    /// Index in [`HypothesisRows`](super::rows::HypothesisRows), or [`NO_ROW`].
     pub row: u32,
     /// Current frame, counted over all chunks.
     #[serde(rename = "time")]
     pub frame: usize,
-    /// Labels on this frame.
+    /// Number of labels on this frame.
     pub symbols: usize,
+    /// Natural log-probability, with fusion scores.
     pub log_prob: f64,
 }
 
@@ -52,11 +55,12 @@ pub(super) struct Candidate {
     /// Index of the hypothesis in `BeamUtterance::hyps`.
     pub hyp_index: usize,
     pub expansion: Option<Expansion>,
+    /// Natural log-probability after the step, with fusion scores.
     pub log_prob: f64,
 }
 
 impl Candidate {
-    /// The new label, if the step is one.
+    /// The new label; none for a blank or an unchanged hypothesis.
     fn label(&self, token_table: &TokenTable) -> Option<u32> {
         self.expansion.as_ref().map(|expansion| expansion.class).filter(|&class| !token_table.is_blank(class))
     }
@@ -67,7 +71,7 @@ impl Candidate {
 pub(super) struct BeamPosition {
     /// Frame, counted over all chunks.
     pub frame: usize,
-    /// Labels on the frame.
+    /// Number of labels on the frame.
     pub symbols: usize,
 }
 
@@ -178,7 +182,8 @@ impl BeamUtterance {
     /// Makes the best candidates the next hypotheses.
     ///
     /// Candidates with equal labels that satisfy `is_mergeable` become one hypothesis, with the
-    /// times of the first and the sum of the probabilities. `position` returns where a step leads.
+    /// times of the best and the sum of the probabilities. `position` returns the position of a
+    /// hypothesis after an expansion.
     pub fn advance_hypotheses(
         &mut self,
         token_table: &TokenTable,
@@ -203,7 +208,7 @@ impl BeamUtterance {
         self.replace_hypotheses(token_table);
     }
 
-    /// Sums the candidates of each next hypothesis.
+    /// Merges candidates with equal labels, best first.
     fn merge_candidates(
         &mut self,
         token_table: &TokenTable,
@@ -223,7 +228,8 @@ impl BeamUtterance {
             let label = candidate.label(token_table);
             let parent_sequence = tree.sequence(parent.node);
             let hash = label.map_or(parent_sequence, |label| parent_sequence.append(label)).hash;
-            // Sum it with an earlier candidate of the same labels.
+            // Merge it with a better candidate of the same labels. A label may be the newest of one
+            // candidate and already in the tree for the other.
             let is_equal = |other: &NextHypothesis| {
                 let other_candidate = &best_candidates.candidates[other.candidate_index as usize];
                 let other_parent = hyps[other_candidate.hyp_index].node;
@@ -240,7 +246,7 @@ impl BeamUtterance {
                 let hyp = &mut next_hyps[index].hyp;
                 hyp.log_prob = Log::plus(hyp.log_prob, candidate.log_prob);
                 if label.is_none() && hyp.row == NO_ROW {
-                    // Equal labels have equal rows.
+                    // Equal labels have equal states: the row need not be computed.
                     hyp.row = parent.row;
                 }
                 continue;

@@ -1,4 +1,6 @@
 //! `CtcPrefixScorer`: CTC prefix scores of labels, for fusion with a transducer search.
+//!
+//! T: frames of the utterance, t one of them; C: classes, c one of them; y: a label sequence.
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,7 +28,7 @@ const CACHED_SEQUENCES: usize = 1024;
 ///
 /// ```text
 /// ψ(y)         = Σ p_CTC(z) over all z that begin with y
-/// score(c | y) = log ψ(y c) - log ψ(y)
+/// score(c | y) = log ψ(y c) - log ψ(y)                             y c: y followed by c
 /// end(y)       = log p_CTC(y) - log ψ(y)
 /// ```
 /// The scores of a sequence and its end sum to `log p_CTC(y)`, over all of its paths, and do not

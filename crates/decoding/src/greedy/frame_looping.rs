@@ -21,7 +21,8 @@ use crate::{DecodingModel, Error, Hypotheses, NetworkScratch, Result, SiteBatch,
 /// As [`GreedySearch::decode`](crate::GreedySearch::decode).
 ///
 /// # Cost
-/// About `Σ_t (1 + max_b labels of b on frame t)` steps of predictor and joint for the whole batch.
+/// About `Σ_t (1 + max_b labels of utterance b on frame t)` steps of predictor and joint for the
+/// whole batch.
 ///
 /// # Errors
 /// [`Error::Option`] for unsupported options; those of

@@ -2,7 +2,7 @@
 //!
 //! All utterances of a batch advance to their next label, then one predictor step processes all new
 //! labels (Bataev et al., arXiv 2406.06220). A site is a frame of an utterance and its label row,
-//! the projected predictor output.
+//! the projected predictor output. C: classes; D: durations.
 use kernels::{par_for, parts, parts_mut};
 
 use super::{GreedyOptions, GreedyStream, choose_label, decoded_token, frame_count};

@@ -1,6 +1,7 @@
 //! Estimates n-gram language models: interpolated modified Kneser-Ney smoothing.
 //!
-//! Chen and Goodman 1998; counts and interpolation as in Heafield et al. 2013.
+//! Chen and Goodman 1998; counts and interpolation as in Heafield et al. 2013. n_r: number of
+//! n-grams with count r, by order; h: context; w: word.
 use super::arpa::LOG10_ZERO;
 use super::table::{MAX_ORDER, NgramTable, OrderEntries, continuations, find};
 use super::vocabulary::{self, BEGIN, END, UNKNOWN, arpa_word};

@@ -1,6 +1,7 @@
 //! `StatePairs`: pairs (trie node, n-gram context) as states of a word n-gram.
 //!
-//! A scorer state is a `u32`; there may be more pairs than that.
+//! A node is a prefix of words in the trie of [`WordNgram`](super::WordNgram). A scorer state is a
+//! `u32`; there may be more pairs than that.
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 

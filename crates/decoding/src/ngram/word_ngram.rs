@@ -6,7 +6,7 @@ use super::state_pairs::StatePairs;
 use super::{Error, Ngram, NgramTable, OutOfVocabulary, Result, vocabulary};
 use crate::Scorer;
 
-/// Mark of word beginnings in tokens.
+/// Mark at the beginning of a word in tokens, as in SentencePiece.
 const WORD_MARK: char = '\u{2581}';
 /// Node without an open word.
 const ROOT: u32 = 0;

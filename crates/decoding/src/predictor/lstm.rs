@@ -1,7 +1,8 @@
 //! LSTM predictor of a transducer, with weights packed for inference.
 //!
-//! A strip is a range of LSTM units whose four gates one parallel task computes. P: units of a
-//! layer, `hidden` in the code; D: width of its input; h, c: hidden and cell state.
+//! A strip is a range of LSTM units whose four gates one parallel task computes. *hidden*: units of
+//! a layer, which are the width P of the predictor's output; D: width of a layer's input; *ids*:
+//! label ids; h, c: hidden and cell state.
 use kernels::{
     Accumulate, PackedRight, View, ViewMut, par_for, parts, parts_mut, product_packed, sigmoid, tanh,
 };
@@ -19,40 +20,44 @@ const STATE_VALUES: usize = 2;
 /// Weights of an LSTM layer, with gate order i, f, g, o.
 #[derive(Debug, Clone, Copy)]
 pub struct LstmLayer<'a> {
-    /// Input weight `[4P, D]`; D is the embedding width in the first layer, P above.
+    /// Input weight `[4·hidden, D]`.
+    ///
+    /// D is the embedding width in the first layer, *hidden* in the others.
     pub input: &'a [f32],
-    /// Recurrent weight `[4P, P]`.
+    /// Recurrent weight `[4·hidden, hidden]`.
     pub recurrent: &'a [f32],
-    /// Bias `[4P]`; the sum for toolkits with two biases.
+    /// Bias `[4·hidden]`; the sum for toolkits with two biases.
     pub bias: &'a [f32],
 }
 
-/// An LSTM of width P over label embeddings.
+/// An LSTM predictor: layers of one width over label embeddings.
 ///
 /// ```text
 /// [i f g o] = x W_ihᵀ + h W_hhᵀ + b     c' = σ(f) c + σ(i) tanh(g)     h' = σ(o) tanh(c')
 /// ```
+/// x: input of a layer; h, c: its states; W_ih, W_hh, b: its weights and bias.
+///
 /// `x W_ihᵀ + b` of the first layer is looked up in a table with one row per label, unless the
 /// table is too large. A step of a layer is one parallel loop over strips of units, each with the
 /// four gates of its units.
 pub struct LstmPredictor {
     first_input: FirstInput,
     layers: Vec<PackedLstmLayer>,
-    /// Width P of a layer.
+    /// Units of a layer; also the width of the output.
     hidden: usize,
     /// Units of a strip; the last strip may have fewer.
     units_per_strip: usize,
     /// Number of label ids.
     ids: usize,
-    /// State and output before any label.
+    /// State and output row before any label: after a step on the start label.
     start: (States, Vec<f32>),
 }
 
 /// Input product `x W_ihᵀ + b` of the first layer, in strip order.
 enum FirstInput {
-    /// *ids x 4P*
+    /// Input products of all labels, *ids x 4·hidden*.
     Table(Vec<f32>),
-    /// Embeddings *ids x D*, and the layer that computes table rows.
+    /// Embeddings *ids x D*, and the layer that computes input products.
     Embeddings(Vec<f32>, AffineLayer),
 }
 
@@ -70,7 +75,7 @@ struct UnitStrip {
     recurrent: PackedRight<f32>,
 }
 
-/// Gathers the gate rows of a strip's units from `[4P, D]`.
+/// Gathers the gate rows of a strip's units from `[4·hidden, D]`.
 fn gather_gates(matrix: &[f32], hidden: usize, units: std::ops::Range<usize>) -> Vec<f32> {
     let width = matrix.len() / (GATES * hidden);
     let gate =
@@ -79,35 +84,35 @@ fn gather_gates(matrix: &[f32], hidden: usize, units: std::ops::Range<usize>) ->
 }
 
 impl LstmPredictor {
-    /// Packs embeddings `[ids, D]` and layers.
+    /// Packs embeddings `[ids, embedding_width]` and layers.
     ///
     /// The start state is one step on the label `start` from zero states.
     ///
     /// # Errors
     /// [`Error::Shape`] if the shapes do not match, or the start label has no embedding.
-    pub fn new(embedding: &[f32], width: usize, layers: &[LstmLayer], start: u32) -> Result<Self> {
-        Self::with_table_limit(MAX_TABLE_BYTES, embedding, width, layers, start)
+    pub fn new(embedding: &[f32], embedding_width: usize, layers: &[LstmLayer], start: u32) -> Result<Self> {
+        Self::with_table_limit(MAX_TABLE_BYTES, embedding, embedding_width, layers, start)
     }
 
     /// [`Self::new`] with a limit on the bytes of the product table.
     ///
-    /// The table has *ids x 4P* values. The default is 256 MiB. Above the limit, an
-    /// embedding is multiplied in each step; results are the same bits.
+    /// The table has *ids x 4·hidden* values; the default limit is 256 MiB. Above the limit, the
+    /// embeddings of a step's labels are multiplied in the step; results are the same bits.
     ///
     /// # Errors
     /// As [`Self::new`].
     pub fn with_table_limit(
         max_table_bytes: usize,
         embedding: &[f32],
-        width: usize,
+        embedding_width: usize,
         layers: &[LstmLayer],
         start: u32,
     ) -> Result<Self> {
-        let ids = embedding.len() / width.max(1);
-        if width == 0 || ids == 0 || embedding.len() != ids * width {
+        let ids = embedding.len() / embedding_width.max(1);
+        if embedding_width == 0 || ids == 0 || embedding.len() != ids * embedding_width {
             return Err(Error::shape(
                 "embedding",
-                format!("whole rows of {width}, at least one"),
+                format!("whole rows of {embedding_width}, at least one"),
                 embedding.len(),
             ));
         }
@@ -124,7 +129,7 @@ impl LstmPredictor {
         // Weights of each layer, packed by strips.
         let mut packed_layers = Vec::with_capacity(layers.len());
         for (index, layer) in layers.iter().enumerate() {
-            let inputs = if index == 0 { width } else { hidden };
+            let inputs = if index == 0 { embedding_width } else { hidden };
             for (name, found, expected) in [
                 ("weight_ih", layer.input.len(), GATES * hidden * inputs),
                 ("weight_hh", layer.recurrent.len(), GATES * hidden * hidden),
@@ -135,9 +140,9 @@ impl LstmPredictor {
                     return Err(Error::shape(&name, format!("{expected} values"), found));
                 }
             }
-            let pack = |matrix: &[f32], width: usize, units: &std::ops::Range<usize>| {
+            let pack = |matrix: &[f32], inputs: usize, units: &std::ops::Range<usize>| {
                 let matrix = gather_gates(matrix, hidden, units.clone());
-                PackedRight::new(View::new(&matrix, GATES * units.len(), width).transposed())
+                PackedRight::new(View::new(&matrix, GATES * units.len(), inputs).transposed())
             };
             let strip = |units: std::ops::Range<usize>| UnitStrip {
                 input: (index > 0).then(|| pack(layer.input, inputs, &units)),
@@ -149,7 +154,8 @@ impl LstmPredictor {
         // Input products of the first layer, in a table if it is small enough.
         let weight: Vec<f32> =
             strips().flat_map(|units| gather_gates(layers[0].input, hidden, units)).collect();
-        let input_layer = AffineLayer::new("weight_ih", &weight, width, Some(&packed_layers[0].bias))?;
+        let input_layer =
+            AffineLayer::new("weight_ih", &weight, embedding_width, Some(&packed_layers[0].bias))?;
         let first_input =
             if (GATES * hidden).saturating_mul(ids).saturating_mul(size_of::<f32>()) <= max_table_bytes {
                 let mut table = vec![0.0; ids * GATES * hidden];
@@ -193,6 +199,8 @@ impl Predictor for LstmPredictor {
         self.start.clone()
     }
 
+    /// Advances each state row by a label.
+    ///
     /// ```text
     /// for layers:
     ///   for strips of units:  gates = h W_hh[strip]ᵀ + (table[label] | x W_ih[strip]ᵀ + b);  new h, c of the strip
@@ -203,7 +211,7 @@ impl Predictor for LstmPredictor {
         if rows == 0 {
             return;
         }
-        // Values of a row: gates and states of a layer, states of all layers.
+        // Values of one hypothesis: gates of a layer, states of a layer, states of all layers.
         let (layer_gates, layer_values) = (GATES * hidden, STATE_VALUES * hidden);
         let state_width = layer_values * self.layers.len();
         assert!(
@@ -211,25 +219,25 @@ impl Predictor for LstmPredictor {
             "lstm: {rows} labels, {} rows of states",
             states.rows()
         );
-        let product_len = match &self.first_input {
+        let input_scratch_len = match &self.first_input {
             FirstInput::Table(_) => 0,
             FirstInput::Embeddings(_, layer) => {
                 rows * (layer.inputs() + layer_gates) + layer.scratch_len(rows)
             }
         };
         let [gates, new_states, input_scratch] =
-            scratch.buffers([rows * layer_gates, rows * layer_values, product_len]);
-        // Without a table: input products of the first layer.
+            scratch.buffers([rows * layer_gates, rows * layer_values, input_scratch_len]);
+        // Without a table: input products of the first layer, from the embeddings of the labels.
         if let FirstInput::Embeddings(embedding, layer) = &self.first_input {
-            let width = layer.inputs();
+            let embedding_width = layer.inputs();
             let (products, rest) = input_scratch.split_at_mut(rows * layer_gates);
-            let (embedded, layer_scratch) = rest.split_at_mut(rows * width);
-            for (row, &label) in embedded.chunks_exact_mut(width).zip(labels) {
-                row.copy_from_slice(&embedding[label as usize * width..][..width]);
+            let (embedded, layer_scratch) = rest.split_at_mut(rows * embedding_width);
+            for (row, &label) in embedded.chunks_exact_mut(embedding_width).zip(labels) {
+                row.copy_from_slice(&embedding[label as usize * embedding_width..][..embedding_width]);
             }
             layer.forward_in(embedded, products, layer_scratch);
         }
-        let products = &input_scratch[..product_len.min(rows * layer_gates)];
+        let products = &input_scratch[..input_scratch_len.min(rows * layer_gates)];
         for (index, layer) in self.layers.iter().enumerate() {
             // New h and c of each strip, from h and c of this layer and the new h of the layer
             // below.
@@ -292,7 +300,9 @@ impl Predictor for LstmPredictor {
     }
 }
 
-/// LSTM cell of a range of units: gate activations, new cell and hidden state.
+/// Computes the LSTM cell of a range of units: new cell and hidden state.
+///
+/// `gates` are i, f, g and o of all units before their activations, which replace them.
 fn advance_cells(gates: &mut [f32], old_cell: &[f32], new_h: &mut [f32], new_cell: &mut [f32]) {
     let units = old_cell.len();
     let (input_and_forget, rest) = gates.split_at_mut(2 * units);

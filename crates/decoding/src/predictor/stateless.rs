@@ -20,11 +20,14 @@ pub enum PredictorActivation {
 
 /// A stateless predictor: `act(Σ_k W_k e(y_{u-context+k}) + b)`, labels oldest first.
 ///
+/// After u labels y; k is a position in the context, e(y) the embedding of a label, W_k the weight
+/// of a position, b the bias.
+///
 /// The convolution of k2's recipes and a linear layer over concatenated embeddings have this form.
 /// `W_k e(y)` is looked up in one table per context position, so that a step is a few additions.
 #[derive(Debug)]
 pub struct StatelessPredictor {
-    /// `W_k e(y)` by position k and label y, *context x ids x P*.
+    /// `W_k e(y)` by position k and label y: *context x ids x P*, P the output width.
     tables: Vec<f32>,
     bias: Vec<f32>,
     activation: PredictorActivation,
@@ -37,7 +40,8 @@ pub struct StatelessPredictor {
 impl StatelessPredictor {
     /// Builds the tables from embeddings, weight and bias.
     ///
-    /// Shapes: embeddings `[ids, E]`, weight `[P, context, E]`, bias `[P]`.
+    /// Shapes: embeddings `[ids, E]`, weight `[P, context, E]`, bias `[P]`; E is the width of an
+    /// embedding, P that of the output.
     /// `start` is the context before any label, oldest first; [`NO_LABEL`](crate::NO_LABEL) adds 0.
     ///
     /// # Errors

@@ -42,10 +42,19 @@ pub struct LstmEncoderConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimeReduction {
-    /// Number of layers before the reduction.
+    /// Number of layers before the reduction: the index of the first layer after it.
     pub after_layer: usize,
     /// Number of rows that are concatenated.
     pub factor: usize,
+}
+
+impl TimeReduction {
+    /// Returns true if a layer is the first one after the reduction.
+    ///
+    /// `layer` is its index.
+    pub(super) fn is_before(&self, layer: usize) -> bool {
+        self.after_layer == layer
+    }
 }
 
 impl BuildEncoder for LstmEncoderConfig {
@@ -103,7 +112,7 @@ impl LstmEncoder {
         let mut layers: Vec<Lstm> = Vec::new();
         for layer in 0..config.layers {
             if let Some(reduction) =
-                config.time_reduction.as_ref().filter(|reduction| reduction.after_layer == layer)
+                config.time_reduction.as_ref().filter(|reduction| reduction.is_before(layer))
             {
                 width *= reduction.factor;
             }
@@ -136,7 +145,7 @@ impl Encoder for LstmEncoder {
         };
         for (layer, lstm) in self.layers.iter().enumerate() {
             if let Some(reduction) =
-                self.config.time_reduction.as_ref().filter(|reduction| reduction.after_layer == layer)
+                self.config.time_reduction.as_ref().filter(|reduction| reduction.is_before(layer))
             {
                 x = concatenate_rows(&x, reduction.factor)?;
                 lengths.iter_mut().for_each(|length| *length = length.div_ceil(reduction.factor));
@@ -160,9 +169,7 @@ impl Encoder for LstmEncoder {
             total = footprint::chain(total, padding);
         }
         for (layer, lstm) in self.layers.iter().enumerate() {
-            if let Some(reduction) =
-                time_reduction.as_ref().filter(|reduction| reduction.after_layer == layer)
-            {
+            if let Some(reduction) = time_reduction.as_ref().filter(|reduction| reduction.is_before(layer)) {
                 (rows, width) = (rows.div_ceil(reduction.factor), width * reduction.factor);
                 // Copies for padding and for concatenation.
                 let copies = footprint::from_values(4 * batch * rows * self.width().max(width), 0);
@@ -189,6 +196,7 @@ impl Encoder for LstmEncoder {
 
 /// Concatenates `factor` adjacent rows: `[B, T, D]` to `[B, ⌈T/factor⌉, factor·D]`.
 ///
+/// B: utterances; T: frames of the longest one; D: width of a row.
 /// Zeros pad the last group of rows.
 fn concatenate_rows(x: &Tensor, factor: usize) -> Result<Tensor> {
     let (batch, frames, width) = x.dims3()?;

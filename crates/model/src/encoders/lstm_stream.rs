@@ -7,6 +7,8 @@ use crate::layers::lstm::{LstmState, StreamingLstm};
 
 /// [`super::LstmEncoder`] for streaming: packed weights, and states that callers own.
 ///
+/// N is the index of a layer, H the width of its states.
+///
 /// | state | size |
 /// |---|---|
 /// | `layers.N.h`, `layers.N.c` | `[H]` |
@@ -16,12 +18,15 @@ pub(super) struct LstmStream {
     subsampling: Option<SubsamplingStream>,
     layers: Vec<StreamingLstm>,
     reduction: Option<TimeReduction>,
-    /// The names of h and c of each layer in a state.
+    /// The names of each layer's h and c in an [`EncoderState`].
+    ///
+    /// h is the hidden state, c the cell state.
     part_names: Vec<[String; 2]>,
+    /// The allowed lengths of each part of a state.
     part_sizes: PartSizes,
 }
 
-/// The part of a state with the rows before a time reduction.
+/// The part of a state with the rows of an incomplete group.
 const WAITING_ROWS: &str = "reduction.rows";
 
 impl LstmStream {
@@ -38,6 +43,7 @@ impl LstmStream {
             .flat_map(|(names, layer)| names.iter().map(|name| (name.clone(), vec![layer.width()])))
             .collect();
         if let Some(reduction) = &reduction {
+            // `after_layer` is the index of the layer whose input rows are the concatenated ones.
             let width = layers[reduction.after_layer].input() / reduction.factor;
             part_sizes.insert(WAITING_ROWS.into(), (0..reduction.factor).map(|rows| rows * width).collect());
         }
@@ -47,9 +53,9 @@ impl LstmStream {
         LstmStream { subsampling, layers, reduction, part_names, part_sizes }
     }
 
-    /// Returns the time reduction before a layer.
+    /// Returns the time reduction directly before a layer, if there is one.
     fn reduction_before(&self, layer: usize) -> Option<&TimeReduction> {
-        self.reduction.as_ref().filter(|reduction| reduction.after_layer == layer)
+        self.reduction.as_ref().filter(|reduction| reduction.is_before(layer))
     }
 
     /// Applies one layer to the rows of all utterances.
@@ -105,7 +111,7 @@ impl EncoderStream for LstmStream {
             None => chunks.iter().map(|chunk| chunk.rows.to_vec()).collect(),
         };
         for layer in 0..self.layers.len() {
-            // Concatenate rows; those of an incomplete group wait for the next chunk.
+            // Concatenate rows; the rows of an incomplete group wait for the next chunk.
             if self.reduction_before(layer).is_some() {
                 let width = self.layers[layer].input();
                 for (chunk, rows) in chunks.iter_mut().zip(&mut rows) {
@@ -115,6 +121,7 @@ impl EncoderStream for LstmStream {
             }
             rows = self.apply_layer(layer, chunks, rows)?;
         }
+        // After the last chunk, the state is that of a new utterance.
         for chunk in chunks.iter_mut().filter(|chunk| chunk.is_last) {
             *chunk.state = self.start();
         }

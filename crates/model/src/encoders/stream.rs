@@ -32,7 +32,8 @@ pub trait EncoderStream: Send + Sync {
 
     /// Encodes the next rows of each utterance; returns rows `[n, W]` for each.
     ///
-    /// Each state is updated; after the end of an utterance, it is that of a new utterance.
+    /// n may be 0, if no row is complete yet. Each state is updated; after the end of an utterance,
+    /// it is that of a new utterance.
     ///
     /// # Errors
     /// Those of [`EncoderStream::check`]; [`Error::Shape`] for rows that are not finite or not a
@@ -62,10 +63,11 @@ pub struct EncoderState {
     pub values: BTreeMap<String, Vec<f32>>,
 }
 
-/// The valid numbers of values of each part of a state.
+/// The allowed lengths of each part of a state, by name.
 ///
-/// Parts have names, such as `layers.0.h`. A part with waiting or earlier rows has several valid
-/// numbers; the first is that at the start of an utterance.
+/// The name of a part is, for example, `layers.0.h`; a length is a number of values. A part with
+/// waiting or earlier rows has several allowed lengths; the first is its length at the start of an
+/// utterance.
 pub(super) type PartSizes = BTreeMap<String, Vec<usize>>;
 
 /// Checks the arguments of [`EncoderStream::step`].
@@ -107,7 +109,7 @@ impl EncoderState {
 
     /// Checks names, sizes and finiteness of the values.
     ///
-    /// `part_sizes` has the numbers of values that each part may have.
+    /// `part_sizes` has the allowed lengths of each part, by its name.
     ///
     /// # Errors
     /// [`Error::Shape`] for the first part that is missing, unknown or invalid.

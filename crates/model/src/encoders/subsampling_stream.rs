@@ -26,7 +26,7 @@ struct StreamingConvolution {
     shape: ConvolutionShape,
     weight: PackedRight<f32>,
     bias: Vec<f32>,
-    /// The name of its waiting frames in a state.
+    /// The name of its waiting frames in an [`EncoderState`](super::EncoderState).
     part_name: String,
 }
 
@@ -51,7 +51,7 @@ impl SubsamplingStream {
         self.layers[0].shape.width()
     }
 
-    /// Returns the valid numbers of values of each part of a state.
+    /// Returns the allowed lengths of each part of a state.
     pub fn part_sizes(&self) -> PartSizes {
         let sizes = |layer: &StreamingConvolution| {
             (layer.part_name.clone(), [1, 2].map(|frames| frames * layer.shape.width()).to_vec())

@@ -22,7 +22,8 @@ pub(crate) fn silu(x: &Tensor) -> Result<Tensor> {
 
 /// Computes `y = a ∘ σ(b)` of rows `[a b]`: `[N, 2W]` to `[N, W]`.
 ///
-/// Dauphin et al., arXiv 1612.08083.
+/// N: rows; W: width of a result row; ∘: product by element; σ: sigmoid (Dauphin et al., arXiv
+/// 1612.08083).
 ///
 /// # Errors
 /// Errors of candle for a tensor without two axes; [`crate::Error::Shape`] for a dtype other than

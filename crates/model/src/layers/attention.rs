@@ -7,8 +7,9 @@
 //! out        softmax(s) v
 //! ```
 //! A window is the whole utterance, or a chunk and the chunks before it. Ragged rows are the rows
-//! of all utterances without padding. Scores are computed for a block of queries at a time, and
-//! again in the backward pass, so that memory grows with the rows only.
+//! of all utterances without padding, T_b of utterance b. W is the width of all heads together.
+//! Scores are computed for a block of queries at a time, and again in the backward pass, so that
+//! memory grows with the rows only.
 //!
 //! Positions are rotary (Su et al., arXiv 2104.09864): a score depends on the distance of key and
 //! query only, as with the relative positions of Transformer-XL, but without a table of distances
@@ -59,7 +60,7 @@ pub(crate) fn attention(
     chunks: Option<ChunkSizes>,
 ) -> Result<Tensor> {
     let (rows, qkv_width) = qkv.dims2()?;
-    // q, k and v of each head, each of an even width.
+    // A head has q, k and v of the same, even width: a multiple of 3 · 2 values.
     let is_valid = heads > 0 && qkv_width > 0 && qkv_width.is_multiple_of(6 * heads);
     if !is_valid || rows != ragged.rows() {
         let expected = format!("[{}, a multiple of 6 for each of {heads} heads]", ragged.rows());

@@ -1,7 +1,7 @@
 //! The Conformer's depthwise convolution over time, as one candle operation.
 //!
 //! Each of W channels has a filter of k taps. Ragged rows are the frames of all utterances without
-//! padding.
+//! padding, T_b of utterance b.
 use std::sync::Arc;
 
 use candle_core::{Shape, Tensor};

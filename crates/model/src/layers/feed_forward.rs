@@ -2,7 +2,7 @@
 //!
 //! A graph of single operations saves three buffers of the inner width for each gradient. Here a
 //! task computes all layers for some rows, so that inner rows stay in its cache, and the backward
-//! pass computes them again.
+//! pass computes them again. N: rows; W: width of a row; F: inner width.
 use candle_core::{Shape, Tensor};
 use kernels::{
     Accumulate, Affine, PackedRight, Real, View, ViewMut, alloc, par_for, parts, parts_mut, product_packed,
@@ -22,7 +22,7 @@ const ROWS_PER_TASK: usize = 56;
 
 /// Adds half a feed-forward module with dropout masks m to its input.
 ///
-/// `y = x + ½ m₂ ∘ (W₂ (m₁ ∘ silu(W₁ n + b₁)) + b₂)`, `n = layer_norm(x)`; F is the inner width.
+/// `y = x + ½ m₂ ∘ (W₂ (m₁ ∘ silu(W₁ n + b₁)) + b₂)`, `n = layer_norm(x)`.
 ///
 /// # Shapes
 /// `x [N, W]`, the layers `[F, W]` and `[W, F]`; masks of `N·F` and `N·W` elements. Returns

@@ -1,4 +1,6 @@
 //! Layer normalization of encoder rows, as one candle operation.
+//!
+//! W: width of a row; μ, σ: mean and standard deviation of a row.
 use candle_core::{Shape, Tensor};
 use candle_nn::{Init, VarBuilder};
 use kernels::{Real, alloc, par_for, parts, parts_mut};

@@ -1,6 +1,7 @@
 //! The linear layer of all networks, `y = x Wᵀ + b`, as one candle operation.
 //!
-//! It replaces `candle_nn::Linear`: its bits do not depend on the number of threads.
+//! It replaces `candle_nn::Linear`: its bits do not depend on the number of threads. D: inputs; O:
+//! outputs.
 use candle_core::{Shape, Tensor};
 use candle_nn::{Init, Module, VarBuilder};
 use kernels::{Accumulate, Affine, Real, View};

@@ -55,6 +55,8 @@ impl Embedding {
 
     /// Returns the embedding of the label `distance` before each position: `[B, U+1, E]`.
     ///
+    /// B: utterances; U: labels of the longest one; E: width of an embedding.
+    ///
     /// # Errors
     /// Errors of candle, for instance for a label without an embedding.
     pub(crate) fn embed_preceding(&self, labels: &[Vec<u32>], distance: usize) -> Result<Tensor> {

@@ -40,7 +40,8 @@ impl BuildPredictor for StatelessPredictorConfig {
 
 /// A predictor `tanh(W [e(y_{u-context}), .., e(y_{u-1})] + b)`, labels oldest first.
 ///
-/// e(y) is the embedding of label y; the blank stands for labels before the first.
+/// e(y) is the embedding of label y, u the number of labels so far, W the weight and b the bias of
+/// a linear layer; the blank stands for labels before the first.
 #[derive(Debug, Clone)]
 pub struct StatelessPredictor {
     embedding: Embedding,
@@ -52,7 +53,7 @@ pub struct StatelessPredictor {
 impl StatelessPredictor {
     /// Creates the parameters `embedding.weight`, `context.weight` and `context.bias`.
     ///
-    /// `context.weight` is `[E, context · E]`.
+    /// `context.weight` is `[E, context · E]`; E is the width of an embedding and of the output.
     ///
     /// # Errors
     /// Errors of the builder `vb`.

@@ -1,6 +1,7 @@
 //! One Conformer layer: feed-forward, self-attention, convolution, feed-forward, layer norm.
 //!
-//! "Ragged rows" are the frames of all utterances, packed without padding: `[Σ T_b, W]`.
+//! "Ragged rows" are the frames of all utterances, packed without padding: `[Σ T_b, W]`. T_b:
+//! frames of utterance b; W: width of a row; k: taps of the depthwise convolution.
 use std::sync::Arc;
 
 use candle_core::Tensor;

@@ -27,8 +27,9 @@ pub(super) struct ConformerStream {
     width: usize,
     /// Rows of a chunk of attention.
     chunk_rows: usize,
-    /// The names of keys and tail of each layer in a state.
+    /// The names of keys and tail of each layer in an [`EncoderState`].
     part_names: Vec<[String; 2]>,
+    /// The allowed lengths of each part of a state.
     part_sizes: PartSizes,
 }
 

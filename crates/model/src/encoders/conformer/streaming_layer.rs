@@ -1,6 +1,7 @@
 //! One layer of the streaming Conformer: inference with packed weights.
 //!
-//! The caller owns the state of each utterance in the layer (`LayerState`).
+//! The caller owns the state of each utterance in the layer (`LayerState`). W: width of a row; k:
+//! taps of the depthwise convolution; m: chunks of left context in the state.
 use decoding::AffineLayer;
 
 use super::layer::{ConformerLayer, Convolution, FeedForward, SelfAttention};

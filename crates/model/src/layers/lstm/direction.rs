@@ -1,7 +1,8 @@
 //! Forward and backward pass of one direction of an LSTM layer.
 //!
-//! "Rows" are frames of all utterances, packed without padding (`layout.rs`). x: input; h: states;
-//! a: gates (i, f, g, o) before their nonlinearity; `d` in front of a name: the loss's gradient.
+//! "Rows" are frames of all utterances, packed without padding (`layout.rs`). D: width of the
+//! input; H: width of the states; t: frame; x: input; h: states; a: gates (i, f, g, o) before their
+//! nonlinearity; `d` in front of a name: the loss's gradient.
 //!
 //! ```text
 //! forward    pack x                        blocks of rows

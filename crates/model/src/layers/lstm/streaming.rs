@@ -4,9 +4,9 @@
 //! a = x W_ihᵀ + b       blocks of rows
 //! steps                 a task for each group, from h and c of each utterance to its next h and c
 //! ```
-//! x are input rows, a gates before their nonlinearity; rows are packed as in `layout.rs`. The sums
-//! and their order are those of `direction.rs`, with any other utterances in the batch: the results
-//! of chunks have the bits of those of the whole utterance.
+//! x are input rows, a gates before their nonlinearity, h and c hidden and cell states; rows are
+//! packed as in `layout.rs`. The sums and their order are those of `direction.rs`, with any other
+//! utterances in the batch: the results of chunks have the bits of those of the whole utterance.
 use decoding::AffineLayer;
 use kernels::{PackedRecurrentWeight, items_mut, par_for};
 use serde::{Deserialize, Serialize};
