@@ -153,7 +153,7 @@ impl<'a, W> ArcRows<'a, W> {
             return Ok(Self { arcs, row_sizes });
         }
         let expected =
-            format!("{row_sizes:?} blank and lexical weights, or {all_rows:?}, one row per alignment state");
+            format!("{row_sizes:?} blank and label weights, or {all_rows:?}, one row per alignment state");
         Err(Error::shape("arcs", expected, format!("{lengths:?}")))
     }
 

@@ -95,7 +95,7 @@ pub fn expectation(
     let (blank_count, label_count) = (context.states(), context.states() * context.vocabulary());
     let frames = arcs.blank.len() / blank_count;
     expect_len("arcs.blank", frames * blank_count, arcs.blank.len())?;
-    expect_len("arcs.lexical", frames * label_count, arcs.labels.len())?;
+    expect_len("arcs.labels", frames * label_count, arcs.labels.len())?;
     let frame_arcs = |t: usize| Arcs {
         blank: &arcs.blank[t * blank_count..][..blank_count],
         labels: &arcs.labels[t * label_count..][..label_count],

@@ -338,7 +338,7 @@ pub(super) fn check_forced_alignment(
         if expected.path_stable_in_f32 {
             check.expect_equal(
                 "timestamps",
-                &actual.tokens.iter().map(|t| t.frame).collect(),
+                &actual.labels.iter().map(|t| t.frame).collect(),
                 &expected.timestamps,
             );
         }

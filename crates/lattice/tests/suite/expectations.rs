@@ -282,7 +282,7 @@ fn invalid_arguments_are_reported() {
     let nan = |_: usize, _: FrameArc| f64::NAN;
     let error = |result: Result<ExpectationGradient, Error>| result.unwrap_err().to_string();
     let blocked = f64::NEG_INFINITY;
-    assert!(error(run(&[0.0], &[0.0, 0.0], PathStatistic::Entropy)).starts_with("arcs.lexical: expected 1"));
+    assert!(error(run(&[0.0], &[0.0, 0.0], PathStatistic::Entropy)).starts_with("arcs.labels: expected 1"));
     assert!(error(run(&[0.0], &[0.0], PathStatistic::Cost(&nan))).contains("NaN in utterance 0"));
     for wrong in [f64::NAN, f64::INFINITY] {
         assert!(matches!(
