@@ -1,4 +1,4 @@
-//! Trains a custom encoder (candle module) without recipe, manifests or audio.
+//! Example: trains a custom encoder (candle module) without recipe or audio.
 //!
 //! `cargo run --release --example custom_encoder`
 use std::sync::Arc;
@@ -19,10 +19,18 @@ use panda::training::{CheckpointMetadata, EpochReport, Learner, Observer, Result
 
 /// Number of labels, without the blank.
 const LABELS: usize = 3;
-/// Features of a frame.
+/// Features of a frame, D.
 const FEATURES: usize = 4;
+/// Channels of the convolution.
+const CHANNELS: usize = 32;
+/// Width of the encoder output, E.
+const ENCODER_WIDTH: usize = 16;
+/// Input frames per encoder row.
+const SUBSAMPLING: usize = 2;
+/// Frames of an utterance.
+const FRAMES: usize = 16;
 
-/// A convolution that keeps every other row, and a linear layer: `[B, T, D]` to `[B, ⌈T/2⌉, W]`.
+/// Convolution with stride 2, and a linear layer: `[B, T, D]` to `[B, ⌈T/2⌉, E]`.
 struct ConvolutionEncoder {
     convolution: Conv1d,
     output: Linear,
@@ -30,9 +38,9 @@ struct ConvolutionEncoder {
 
 impl ConvolutionEncoder {
     fn new(vb: &VarBuilder) -> panda::model::Result<Self> {
-        let config = Conv1dConfig { padding: 1, stride: 2, ..Conv1dConfig::default() };
-        let convolution = candle_nn::conv1d(FEATURES, 32, 3, config, vb.pp("convolution"))?;
-        let output = candle_nn::linear(32, 16, vb.pp("out"))?;
+        let config = Conv1dConfig { padding: 1, stride: SUBSAMPLING, ..Conv1dConfig::default() };
+        let convolution = candle_nn::conv1d(FEATURES, CHANNELS, 3, config, vb.pp("convolution"))?;
+        let output = candle_nn::linear(CHANNELS, ENCODER_WIDTH, vb.pp("out"))?;
         Ok(ConvolutionEncoder { convolution, output })
     }
 }
@@ -53,17 +61,16 @@ impl BatchSource for SyntheticBatches {
     }
 
     fn batch(&self, _: u64, utterances: &[usize]) -> Result<Batch> {
-        let frames = 16;
         let value = |n: usize, t: usize, d: usize| {
             let peak = d == n % LABELS && t % 8 == 2;
             if peak { 1.0 } else { 0.1 * ((n + 3 * t + 5 * d) as f32).sin() }
         };
         let rows = utterances
             .iter()
-            .flat_map(|&n| (0..frames * FEATURES).map(move |i| value(n, i / FEATURES, i % FEATURES)));
-        let rows = Tensor::from_iter(rows, &Device::Cpu)?.reshape((utterances.len(), frames, FEATURES))?;
+            .flat_map(|&n| (0..FRAMES * FEATURES).map(move |i| value(n, i / FEATURES, i % FEATURES)));
+        let rows = Tensor::from_iter(rows, &Device::Cpu)?.reshape((utterances.len(), FRAMES, FEATURES))?;
         let labels = utterances.iter().map(|&n| vec![(n % LABELS) as u32; 2]).collect();
-        Ok(Batch::new(rows, vec![frames; utterances.len()], labels))
+        Ok(Batch::new(rows, vec![FRAMES; utterances.len()], labels))
     }
 }
 
@@ -79,8 +86,8 @@ impl Observer for PrintEpochs {
 }
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    // Build the model from the custom encoder.
-    // The configuration gives only the subsampling factor of the encoder; the module is custom.
+    // Build the model from the custom encoder. The configuration gives only the subsampling factor
+    // of the encoder; the module is custom.
     let encoder = EncoderKind::Lstm(LstmEncoderConfig { layers: 1, hidden: 1, ..Default::default() });
     let predictor = StatelessPredictorConfig { embedding: 8, context: 1, ..Default::default() };
     // Each label consumes a frame.
@@ -92,7 +99,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         ..ModelConfig::new(encoder, JointConfig { width: 16, dropout: 0.0 })
     };
     let model = Model::with_parts(&config, LABELS, |encoder, vb| {
-        let encoder = ModuleEncoder::new(ConvolutionEncoder::new(&encoder)?, 16, 2)?;
+        let encoder = ModuleEncoder::new(ConvolutionEncoder::new(&encoder)?, ENCODER_WIDTH, SUBSAMPLING)?;
         Ok((Arc::new(encoder), predictor.build(LABELS + 1, LABELS as u32, &vb)?))
     })?;
     println!("{} parameters", model.parameters().count());

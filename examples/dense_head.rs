@@ -1,4 +1,4 @@
-//! Trains a recipe with dense transducer scores, as a custom objective.
+//! Example: trains a recipe with dense transducer scores, as a custom objective.
 //!
 //! The scores of all sites and classes are one candle tensor, `[B, T, U+1, C]`.
 //!

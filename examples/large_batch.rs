@@ -1,4 +1,4 @@
-//! Loss of a batch whose dense scores would take 847 GB, in 6 GB.
+//! Example: loss of a batch whose dense scores would take 847 GB, in 6 GB.
 //!
 //! 1,024 utterances of 500 frames and 100 labels, H = 1,024, C = 4,096. All encodings, predictions
 //! and their gradients are in memory at once, 5 GB; the loss is computed for the first utterances,
@@ -15,7 +15,9 @@ use panda::rnnt_loss::{Head, JointInputs, MemoryPlan, Options, Session, Targets}
 const BATCH: usize = 1024;
 /// Encoder frames of each utterance.
 const FRAMES: usize = 500;
+/// Labels of each utterance.
 const LABELS: usize = 100;
+/// Width of the joint network.
 const HIDDEN: usize = 1024;
 const CLASSES: usize = 4096;
 
@@ -42,6 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let head = Head::new(&weight, Some(&bias), HIDDEN)?;
     let targets = Targets::new(0, vec![FRAMES], vec![labels])?;
     let mut session = Session::new(&options)?;
+    // One utterance at a time; gradients of the head are summed.
     for b in 0..utterances.min(BATCH) {
         let start = Instant::now();
         let encoded_range = b * frame_values..(b + 1) * frame_values;

@@ -1,4 +1,4 @@
-//! Transducer loss and gradients with 20,000 classes in a few megabytes.
+//! Example: transducer loss and gradients with 20,000 classes in a few megabytes.
 //!
 //! `cargo run --release --example loss`
 use candle_core::{DType, Device, Tensor, Var};
@@ -18,6 +18,7 @@ fn main() -> Result<(), Error> {
     let weight = test_values(&[classes, width], 0.11)?;
     let bias = Var::zeros(classes, DType::F32, &device)?;
 
+    // The blank is class 0; the second utterance has 35 frames and three labels.
     let label_ids = vec![(1..=12).collect(), vec![7, 7, 19_999]];
     let targets = Targets::new(0, vec![frames, 35], label_ids)?;
     let losses = transducer_loss(&encoded, &predicted, &weight, &bias, &targets, &Options::default())?;
@@ -31,6 +32,7 @@ fn main() -> Result<(), Error> {
         let norm = gradient.sqr()?.sum_all()?.to_scalar::<f32>()?.sqrt();
         println!("gradient of {name:<10} {:?}, norm {norm:.4}", gradient.dims());
     }
+    // Four bytes per score.
     let sites = targets.lattices().num_sites();
     println!(
         "{sites} sites x {classes} classes would be {} MB of scores; none were kept",

@@ -1,4 +1,4 @@
-//! Pruned transducer loss with a vocabulary of 65,536, in little memory.
+//! Example: pruned transducer loss with 65,536 classes in little memory.
 //!
 //! Pruning retains a part of the sites; the selected normalizer stores no distributions over
 //! classes. A synthetic model with peaked distributions scores two utterances, T = 200 and U = 50:
@@ -18,9 +18,9 @@ const FRAMES: usize = 200;
 const LABELS: usize = 50;
 const HIDDEN: usize = 512;
 
-/// A deterministic pseudo-random sign: -1 or 1.
+/// A deterministic pseudo-random sign of a class and a coordinate: -1 or 1.
 fn sign(class: usize, k: usize) -> f32 {
-    let mixed = (class as u64 * 512 + k as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (class as u64 * HIDDEN as u64 + k as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     if (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 63 == 0 { 1.0 } else { -1.0 }
 }
 
@@ -47,6 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             );
         }
     }
+    // Head: the next label scores `margin` above the others, and the blank depends on coordinate 0.
     let margin = (classes as f32).ln() + 2.0;
     let scale = margin / (0.5f32.tanh() * (HIDDEN - 1) as f32);
     let weight_value = |class: usize, k: usize| match (class, k) {
@@ -62,8 +63,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // The simple joiner: one linear layer for frames, one for label positions; usually with
     // separate weights.
-    let acoustic = Linear::new(&encoded, &weight, None, HIDDEN)?;
-    let simple_joiner = Heads::new(acoustic, Linear::new(&predicted, &weight, Some(&bias), HIDDEN)?)?;
+    let frame_layer = Linear::new(&encoded, &weight, None, HIDDEN)?;
+    let simple_joiner = Heads::new(frame_layer, Linear::new(&predicted, &weight, Some(&bias), HIDDEN)?)?;
     let joint = JointInputs::new(&encoded, &predicted, head);
     let inputs =
         PrunedInputs { simple: SimpleInputs::Heads(simple_joiner), joint, scales: PassScales::default() };

@@ -3,7 +3,7 @@ use std::path::Path;
 
 use panda::speech::read_audio;
 
-use crate::counting::{exclusive, measure};
+use crate::counting_allocator::{Measurement, exclusive, measure};
 use crate::encoded::{FORMATS, has_encoders, repair_pages, signal, write_inputs};
 use crate::mutants::fuzz;
 
@@ -21,7 +21,7 @@ fn max_peak_bytes(name: &str, length: usize) -> usize {
 /// Reads a file; its peak memory must be within the limit.
 fn read_within_limit(path: &Path, name: &str, bytes: &[u8]) {
     std::fs::write(path, bytes).unwrap();
-    let (_, peak, _) = measure(|| drop(read_audio(path)));
+    let Measurement { peak_growth: peak, .. } = measure(|| drop(read_audio(path)));
     assert!(peak <= max_peak_bytes(name, bytes.len()), "{name}: {peak} bytes for a file of {}", bytes.len());
 }
 

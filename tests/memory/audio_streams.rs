@@ -6,10 +6,17 @@ use panda::recognizer::{ChunkedEncoder, StreamingEncoder, WindowConfig};
 use panda::speech::{AudioChunks, Channel, Conversion};
 use panda::training::Recipe;
 
-use crate::counting::{exclusive, measure};
+use crate::counting_allocator::{Measurement, exclusive, measure};
 
+/// Sample rate of the model in Hz.
 const RATE: usize = 8000;
+/// Sample rate of the WAV file in Hz.
+const FILE_RATE: u32 = 11_025;
+const JOINT_WIDTH: usize = 7;
+/// Allowed growth of the peak from one to ten minutes, in bytes.
+const MAX_GROWTH: usize = 4096;
 
+/// Returns an untrained model with an LSTM encoder.
 fn model(features: &str, bidirectional: bool) -> Model {
     let text = format!(
         r#"
@@ -18,7 +25,7 @@ fn model(features: &str, bidirectional: bool) -> Model {
         tokens = {{ kind = "words" }}
         encoder = {{ layers = 2, hidden = 16, bidirectional = {bidirectional} }}
         predictor = {{ kind = "stateless", embedding = 3, context = 1 }}
-        joint = {{ width = 7 }}
+        joint = {{ width = {JOINT_WIDTH} }}
         optimizer = {{ learning_rate = 1e-3 }}
         batch = {{ max_frames = 100, max_utterances = 4 }}
         training = {{ epochs = 1 }}
@@ -35,7 +42,7 @@ fn audio_pieces(pieces: usize) -> impl Iterator<Item = Vec<f32>> {
 
 /// Returns the peak bytes for one and for ten minutes of audio.
 fn peak_bytes(run: impl Fn(usize)) -> [usize; 2] {
-    [600, 6000].map(|pieces| measure(|| run(pieces)).1)
+    [600, 6000].map(|pieces| measure(|| run(pieces)).peak_growth)
 }
 
 #[test]
@@ -47,11 +54,12 @@ fn a_streaming_encoder_frees_returned_rows() {
         let (id, mut rows) = (encoder.open(), 0);
         for piece in audio_pieces(pieces) {
             encoder.push(id, &piece).unwrap();
-            rows += encoder.encode().unwrap().iter().map(|output| output.rows.len() / 7).sum::<usize>();
+            rows +=
+                encoder.encode().unwrap().iter().map(|output| output.rows.len() / JOINT_WIDTH).sum::<usize>();
         }
         assert!(rows > 3 * pieces, "{rows}");
     });
-    assert!(long < short + 4096, "{short} bytes for a minute, {long} for ten");
+    assert!(long < short + MAX_GROWTH, "{short} bytes for a minute, {long} for ten");
 }
 
 #[test]
@@ -66,7 +74,7 @@ fn a_chunked_encoder_frees_returned_rows() {
             rows.clear();
         }
     });
-    assert!(long < short + 4096, "{short} bytes for a minute, {long} for ten");
+    assert!(long < short + MAX_GROWTH, "{short} bytes for a minute, {long} for ten");
 }
 
 #[test]
@@ -75,22 +83,23 @@ fn files_are_read_in_pieces() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("long.wav");
     let [short, long] = [60, 600].map(|seconds: u32| {
-        let bytes = seconds * 4 * 11_025;
+        // Two channels of 16 bits.
+        let bytes = seconds * 4 * FILE_RATE;
         let mut file =
             [&b"RIFF"[..], &(36 + bytes).to_le_bytes(), b"WAVEfmt \x10\0\0\0\x01\0\x02\0"].concat();
         file.extend(
-            [11_025u32.to_le_bytes(), (4 * 11_025u32).to_le_bytes(), [4, 0, 16, 0], *b"data"].concat(),
+            [FILE_RATE.to_le_bytes(), (4 * FILE_RATE).to_le_bytes(), [4, 0, 16, 0], *b"data"].concat(),
         );
         file.extend(bytes.to_le_bytes());
         file.extend((0..bytes).map(|i| (i % 251) as u8));
         std::fs::write(&path, file).unwrap();
         let conversion = Conversion { channel: Channel::Mix, resample: true };
-        let (_, peak, samples) = measure(|| {
+        let Measurement { peak_growth: peak, result: samples, .. } = measure(|| {
             let pieces = AudioChunks::open(&path, RATE as u32, &conversion).unwrap();
             pieces.map(|piece| piece.unwrap().len()).sum::<usize>()
         });
-        assert_eq!(samples, (seconds as usize * 11_025 * RATE).div_ceil(11_025));
+        assert_eq!(samples, (seconds as usize * FILE_RATE as usize * RATE).div_ceil(FILE_RATE as usize));
         peak
     });
-    assert!(long < short + 4096, "{short} bytes for a minute, {long} for ten");
+    assert!(long < short + MAX_GROWTH, "{short} bytes for a minute, {long} for ten");
 }

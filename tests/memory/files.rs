@@ -3,9 +3,10 @@ use std::path::{Path, PathBuf};
 
 use panda::speech::{Corpus, Tokenizer, TokenizerKind, read_audio, read_manifest};
 
-use crate::counting::{exclusive, measure};
+use crate::counting_allocator::{Measurement, exclusive, measure};
 use crate::mutants::{WAV_WORDS, fuzz, wav, wav_files};
 
+/// Returns the path of a file of the digits corpus.
 fn digits_path(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("data/digits").join(file)
 }
@@ -17,7 +18,7 @@ fn declared_sizes_are_not_trusted() {
     let path = folder.path().join("a");
     let read_peak = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
-        let (_, peak, result) = measure(|| read_audio(&path));
+        let Measurement { peak_growth: peak, result, .. } = measure(|| read_audio(&path));
         assert!(result.is_err());
         peak
     };
@@ -39,7 +40,8 @@ fn declared_sizes_are_not_trusted() {
     let line = r#"{"id": "x", "file": "a", "text": "t", "sample_rate": 8000, "num_samples": 549755813888"#;
     for fields in ["", r#", "offset_samples": 0"#, r#", "seconds": 1e9, "offset_samples": 549755813888"#] {
         std::fs::write(&list, format!("{line}{fields}}}")).unwrap();
-        let (_, peak, result) = measure(|| read_manifest(&list).unwrap()[0].audio(8000));
+        let Measurement { peak_growth: peak, result, .. } =
+            measure(|| read_manifest(&list).unwrap()[0].audio(8000));
         assert!(result.is_err() && peak < 128 << 10, "{fields}: {peak} bytes");
     }
 }
@@ -50,28 +52,30 @@ fn long_records_and_ranges_are_limited_before_they_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.tar");
     for kind in [b'L', b'K', b'x'] {
-        // A record of 6 GiB, in a sparse file.
+        // A record of 6 GiB, in a sparse file. Fields of a tar header: name at byte 0, size in
+        // octal at 124, checksum at 148 (computed with blanks in its place), kind at 156.
         let mut header = [0u8; 512];
         header[..13].copy_from_slice(b"././@LongLink");
         header[124..135].copy_from_slice(b"60000000000");
         header[156] = kind;
         header[148..156].fill(b' ');
-        let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
-        header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+        let checksum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
+        header[148..155].copy_from_slice(format!("{checksum:06o}\0").as_bytes());
         std::fs::write(&path, header).unwrap();
         std::fs::File::options().write(true).open(&path).unwrap().set_len((6 << 30) + 1024).unwrap();
-        let (_, peak, result) = measure(|| Corpus::open(std::slice::from_ref(&path), None));
+        let Measurement { peak_growth: peak, result, .. } =
+            measure(|| Corpus::open(std::slice::from_ref(&path), None));
         let error = result.unwrap_err().to_string();
         assert!(error.contains("6442450944 bytes"), "{error}");
         assert!(peak < 128 << 10, "a record {:?}: {peak} bytes", char::from(kind));
     }
     // Names are expanded one at a time: the first file does not exist.
     let long = folder.path().join("n".repeat(200)).join("t-{000000..999999}.tar");
-    let (_, peak, result) = measure(|| Corpus::open(&[long], None));
+    let Measurement { peak_growth: peak, result, .. } = measure(|| Corpus::open(&[long], None));
     assert!(result.is_err() && peak < 64 << 10, "a million names: {peak} bytes");
     for (digits, end) in [(70_000, "3"), (5_000, "999999"), (1, "18446744073709551615")] {
         let name = format!("{{{}..{end}}}.tar", "0".repeat(digits));
-        let (_, peak, result) = measure(|| Corpus::open(&[name.into()], None));
+        let Measurement { peak_growth: peak, result, .. } = measure(|| Corpus::open(&[name.into()], None));
         assert!(result.is_err() && peak < 8 * digits + (64 << 10), "{digits} digits: {peak} bytes");
     }
 }
@@ -83,10 +87,10 @@ fn damaged_files_use_no_more_memory_than_valid_ones() {
     let path = folder.path().join("mutant");
     let (wav_path, flac_path, list) = (path.clone(), path.clone(), path);
     // A FLAC frame has up to 65,535 samples of eight channels, independent of its length in bytes.
-    let memory_check = |name: &'static str, constant: usize| {
+    let memory_check = |name: &'static str, constant_bytes: usize| {
         move |bytes: &[u8], work: &dyn Fn()| {
-            let (_, peak, ()) = measure(work);
-            let limit = constant + 64 * bytes.len();
+            let Measurement { peak_growth: peak, .. } = measure(work);
+            let limit = constant_bytes + 64 * bytes.len();
             assert!(peak <= limit, "{name}: {peak} bytes for a file of {}", bytes.len());
         }
     };

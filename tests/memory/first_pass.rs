@@ -6,7 +6,7 @@ use panda::pruned::{
     first_pass_with,
 };
 
-use crate::counting::{exclusive, measure};
+use crate::counting_allocator::{Measurement, exclusive, measure};
 
 /// Returns deterministic pseudo-random numbers.
 fn test_values(count: usize, scale: f32) -> Vec<f32> {
@@ -29,6 +29,9 @@ fn plans<S: ScoreSource<f32>>(source: &S, batch: &Batch, options: &Options) -> V
     [within(usize::MAX)].into_iter().chain(middle).chain([within(smallest)]).collect()
 }
 
+/// Input widths of the linear layers of the simple joiner.
+const FRAME_WIDTH: usize = 9;
+const LABEL_WIDTH: usize = 7;
 /// Bytes that a single allocation of a second pass may take.
 const LARGE_BYTES: usize = 64 << 10;
 
@@ -38,15 +41,16 @@ fn check_plans<S: ScoreSource<f32>>(source: &S, batch: &Batch, options: &Options
     let mut first: Option<FirstPass<f32>> = None;
     for plan in plans(source, batch, options) {
         let planned = plan.scratch(source, batch, options);
-        let before = crate::counting::live_bytes();
+        let before = crate::counting_allocator::live_bytes();
         let mut workspace = Workspace::default();
         for step in 0..2 {
             let mut gradient = source.zero_gradient();
-            let (largest, growth, pass) = measure(|| {
-                let pass = first_pass_with(source, batch, options, plan, &mut workspace).unwrap();
-                pass.backward_into(source, &weights, &mut gradient, &mut workspace).unwrap();
-                pass
-            });
+            let Measurement { largest_allocation: largest, peak_growth: growth, result: pass } =
+                measure(|| {
+                    let pass = first_pass_with(source, batch, options, plan, &mut workspace).unwrap();
+                    pass.backward_into(source, &weights, &mut gradient, &mut workspace).unwrap();
+                    pass
+                });
             match step {
                 0 => assert!(
                     growth <= planned.total().bytes(),
@@ -58,19 +62,16 @@ fn check_plans<S: ScoreSource<f32>>(source: &S, batch: &Batch, options: &Options
                 ),
             }
             let first = first.get_or_insert_with(|| pass.clone());
-            for (results, expected) in pass.losses.iter().zip(&first.losses) {
-                assert!(
-                    (results - expected).abs() <= 1e-5 * expected.abs(),
-                    "{plan:?}: {results} {expected}"
-                );
+            for (actual, expected) in pass.losses.iter().zip(&first.losses) {
+                assert!((actual - expected).abs() <= 1e-5 * expected.abs(), "{plan:?}: {actual} {expected}");
             }
-            for (results, expected) in pass.occupancies.iter().zip(&first.occupancies) {
-                assert!((results - expected).abs() < 1e-3, "{plan:?}: {results} {expected}");
+            for (actual, expected) in pass.occupancies.iter().zip(&first.occupancies) {
+                assert!((actual - expected).abs() < 1e-3, "{plan:?}: {actual} {expected}");
             }
             workspace.recycle(pass);
             drop(gradient);
         }
-        let live = crate::counting::live_bytes() - before;
+        let live = crate::counting_allocator::live_bytes() - before;
         assert!(
             live <= planned.total().bytes() + first.iter().map(cloned_bytes).sum::<usize>(),
             "{live} bytes live, planned {planned:?}"
@@ -80,9 +81,9 @@ fn check_plans<S: ScoreSource<f32>>(source: &S, batch: &Batch, options: &Options
 
 /// Returns the bytes of a cloned result.
 fn cloned_bytes(pass: &FirstPass<f32>) -> usize {
-    let before = crate::counting::live_bytes();
+    let before = crate::counting_allocator::live_bytes();
     let _clone = pass.clone();
-    crate::counting::live_bytes() - before
+    crate::counting_allocator::live_bytes() - before
 }
 
 #[test]
@@ -97,22 +98,27 @@ fn a_first_pass_uses_at_most_its_planned_memory() {
         shapes.iter().map(|shape| labels(shape.1)).collect(),
     );
     let batch = batch.unwrap();
-    let (t, p) = shapes.iter().fold((0, 0), |(t, p), shape| (t + shape.0, p + shape.1 + 1));
-    let mut rare = [false; 2];
+    let (frame_rows, label_rows) = shapes
+        .iter()
+        .fold((0, 0), |(frame_rows, label_rows), shape| (frame_rows + shape.0, label_rows + shape.1 + 1));
+    let mut has_rare_pairs = [false; 2];
     // Large differences of scores make sums of products underflow: rare pairs.
     for (i, scale) in [3.0, 3000.0].into_iter().enumerate() {
-        let (am, lm) = (test_values(t * classes, scale), test_values(p * classes + 5, scale));
+        let (am, lm) =
+            (test_values(frame_rows * classes, scale), test_values(label_rows * classes + 5, scale));
         let matrices = Matrices::new(&am, &lm[5..], classes).unwrap();
         let largest = |row: &[f32]| row.iter().copied().fold(f32::MIN, f32::max);
         let label = &lm[5..][..classes];
-        rare[i] = am.chunks_exact(classes).any(|frame| {
+        has_rare_pairs[i] = am.chunks_exact(classes).any(|frame| {
             let joint: Vec<f32> = frame.iter().zip(label).map(|(am, lm)| am + lm).collect();
             largest(&joint) - largest(frame) - largest(label) < -90.0
         });
-        let (x, y) = (test_values(t * 9, scale.sqrt()), test_values(p * 7, scale.sqrt()));
-        let (v, w) = (test_values(classes * 9, scale.sqrt()), test_values(classes * 7, scale.sqrt()));
-        let layers = (Linear::new(&x, &v, None, 9).unwrap(), Linear::new(&y, &w, None, 7).unwrap());
-        let heads = Heads::new(layers.0, layers.1).unwrap();
+        let values = |count: usize| test_values(count, scale.sqrt());
+        let (frame_inputs, frame_weight) = (values(frame_rows * FRAME_WIDTH), values(classes * FRAME_WIDTH));
+        let (label_inputs, label_weight) = (values(label_rows * LABEL_WIDTH), values(classes * LABEL_WIDTH));
+        let frame_head = Linear::new(&frame_inputs, &frame_weight, None, FRAME_WIDTH).unwrap();
+        let label_head = Linear::new(&label_inputs, &label_weight, None, LABEL_WIDTH).unwrap();
+        let heads = Heads::new(frame_head, label_head).unwrap();
         let smoothed = Options { lm_only_scale: 0.1, am_only_scale: 0.2, ..Options::default() };
         let all_rows = Options { unigram: Unigram::AllRows, ..smoothed.clone() };
         for options in [Options::default(), smoothed, all_rows] {
@@ -120,7 +126,7 @@ fn a_first_pass_uses_at_most_its_planned_memory() {
             check_plans(&heads, &batch, &options);
         }
     }
-    assert_eq!(rare, [false, true], "expected rare pairs with large scores only");
+    assert_eq!(has_rare_pairs, [false, true], "expected rare pairs with large scores only");
 }
 
 #[test]

@@ -3,8 +3,9 @@ use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap};
 use panda::model::Lstm;
 
-use crate::counting::{LARGE_ALLOCATION, exclusive, large_allocations};
+use crate::counting_allocator::{LARGE_ALLOCATION, exclusive, large_allocations};
 
+/// Widths of the input and of the state.
 const INPUT: usize = 56;
 const HIDDEN: usize = 72;
 
@@ -24,26 +25,31 @@ impl LstmStack {
         LstmStack { layers, directions }
     }
 
-    /// Sizes of the large allocations of a step, without outputs and gradients.
+    /// Returns the sizes of large allocations of a step.
+    ///
+    /// Outputs and gradients do not count.
     fn step(&self, lengths: &[usize]) -> Vec<usize> {
         let (batch, frames, width) =
             (lengths.len(), *lengths.iter().max().unwrap(), self.directions * HIDDEN);
-        let x = Var::randn(0f32, 1.0, (batch, frames, INPUT), &Device::Cpu).unwrap();
+        let input = Var::randn(0f32, 1.0, (batch, frames, INPUT), &Device::Cpu).unwrap();
         let output_gradient = Tensor::randn(0f32, 1.0, (batch, frames, width), &Device::Cpu).unwrap();
         let (sizes, gradients) = large_allocations(|| {
-            let rows = |x: Tensor, layer: &Lstm| layer.forward(&x, lengths).unwrap();
-            let out = self.layers.iter().fold(x.as_tensor().clone(), rows);
+            let apply_layer = |rows: Tensor, layer: &Lstm| layer.forward(&rows, lengths).unwrap();
+            let out = self.layers.iter().fold(input.as_tensor().clone(), apply_layer);
             (out * &output_gradient).unwrap().sum_all().unwrap().backward().unwrap()
         });
-        assert_eq!(gradients.get(&x).unwrap().dims(), x.dims());
-        let rows = [INPUT, width].map(|width| batch * frames * width);
-        let weights = [INPUT, HIDDEN, width].map(|inputs| 4 * HIDDEN * inputs);
-        let results: Vec<usize> = rows.into_iter().chain(weights).map(|numbers| 4 * numbers).collect();
+        assert_eq!(gradients.get(&input).unwrap().dims(), input.dims());
+        // Results: rows of both layers, and gradients of the weights of four gates, in f32.
+        let row_values = [INPUT, width].map(|width| batch * frames * width);
+        let weight_values = [INPUT, HIDDEN, width].map(|inputs| 4 * HIDDEN * inputs);
+        let results: Vec<usize> =
+            row_values.into_iter().chain(weight_values).map(|count| size_of::<f32>() * count).collect();
         assert!(results.iter().all(|&bytes| bytes >= LARGE_ALLOCATION), "results must be large allocations");
         sizes.into_iter().filter(|size| !results.contains(size)).collect()
     }
 }
 
+/// Frames of each utterance.
 const LENGTHS: [usize; 12] = [61, 60, 7, 33, 41, 20, 55, 58, 12, 1, 0, 47];
 
 #[test]

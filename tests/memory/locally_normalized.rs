@@ -1,17 +1,20 @@
-//! Tests the memory of locally normalized lattice weights: less than sites × V.
+//! Tests that locally normalized lattice weights need less memory than sites × V.
 //!
-//! A site is a frame with a position of the label chain.
+//! V is the number of labels. A site is a frame with a position of the label chain.
 use lattice::{
     Arcs, ArcsMut, Embeddings, JointWeightFn, LabelChain, LocallyNormalized, Normalize, TableWeightFn,
     WeightFn, Workload,
 };
 
-use crate::counting::{exclusive, measure};
+use crate::counting_allocator::{Measurement, exclusive, measure};
 
+/// Context states.
 const STATES: usize = 5;
 const VOCABULARY: usize = 3000;
 const HIDDEN: usize = 64;
+/// Positions of the label chain.
 const POSITIONS: usize = 41;
+/// In bytes.
 const BUDGET: usize = 8 << 20;
 
 /// Returns deterministic values.
@@ -26,19 +29,20 @@ fn workload(frames: usize) -> Workload {
 /// Peak growth in bytes of forward and backward along a chain.
 ///
 /// Without the bytes of the bound weight function.
-fn peak_growth(weight_fn: &dyn WeightFn<f32>, x: &[f32], frames: usize) -> usize {
+fn peak_growth(weight_fn: &dyn WeightFn<f32>, frame_values: &[f32], frames: usize) -> usize {
     let states: Vec<usize> = (0..POSITIONS).map(|u| u * u % STATES).collect();
     let labels: Vec<u32> = (1..POSITIONS as u32).map(|u| u * 70).collect();
     let chain = LabelChain { states: &states, labels: &labels };
     let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
-    weights.set_frames(x, &vec![0; frames]).unwrap();
-    let (mut blank, mut lexical) = (vec![0.0; frames * POSITIONS], vec![0.0; frames * POSITIONS]);
-    let arcs = ArcsMut { blank: &mut blank, lexical: &mut lexical };
-    let (_, forward, result) = measure(|| weights.forward_chain(0, chain, arcs));
+    weights.set_frames(frame_values, &vec![0; frames]).unwrap();
+    let (mut blank, mut label_arcs) = (vec![0.0; frames * POSITIONS], vec![0.0; frames * POSITIONS]);
+    let arcs = ArcsMut { blank: &mut blank, labels: &mut label_arcs };
+    let Measurement { peak_growth: forward, result, .. } = measure(|| weights.forward_chain(0, chain, arcs));
     result.unwrap();
     let adjoints = (test_values(blank.len(), 1.0), test_values(blank.len(), 1.0));
-    let adjoints = Arcs { blank: &adjoints.0, lexical: &adjoints.1 };
-    let (_, backward, result) = measure(|| weights.backward_chain(0, chain, adjoints));
+    let adjoints = Arcs { blank: &adjoints.0, labels: &adjoints.1 };
+    let Measurement { peak_growth: backward, result, .. } =
+        measure(|| weights.backward_chain(0, chain, adjoints));
     result.unwrap();
     forward.max(backward)
 }
@@ -46,35 +50,36 @@ fn peak_growth(weight_fn: &dyn WeightFn<f32>, x: &[f32], frames: usize) -> usize
 #[test]
 fn weights_of_a_joint_network_stay_within_their_budget() {
     let _guard = exclusive();
-    let (e, f) = (4, 3);
+    let (embedding_width, frame_width) = (4, 3);
     let parameters = [
-        test_values(STATES * e, 1.0),
-        test_values(e * HIDDEN, 0.5),
-        test_values(f * HIDDEN, 0.5),
+        test_values(STATES * embedding_width, 1.0),
+        test_values(embedding_width * HIDDEN, 0.5),
+        test_values(frame_width * HIDDEN, 0.5),
         test_values(HIDDEN, 0.5),
         test_values(1, 0.5),
         test_values(HIDDEN * VOCABULARY, 0.5),
         test_values(VOCABULARY, 0.5),
     ];
-    let [table, project_context, project_frame, row, single, lexical, lexical_bias] = &parameters;
+    // The joint bias and the weight of the blank have the same values.
+    let [table, project_context, project_frame, bias_row, blank_bias, label_kernel, label_bias] = &parameters;
     let joint = JointWeightFn {
         embeddings: Embeddings::Table(table),
         states: STATES,
         vocabulary: VOCABULARY,
         project_context,
         project_frame,
-        joint_bias: row,
-        blank: row,
-        blank_bias: single,
-        lexical,
-        lexical_bias,
+        joint_bias: bias_row,
+        blank_kernel: bias_row,
+        blank_bias,
+        label_kernel,
+        label_bias,
     };
     // Gradients of the head: of the normalizer and of the joint network.
     let heads = 2 * (1 + VOCABULARY) * (HIDDEN * 4 + 8);
     for normalize in [Normalize::Hat, Normalize::LogSoftmax] {
         let weight_fn = LocallyNormalized { inner: joint, normalize, budget: BUDGET };
         for frames in [120, 480] {
-            let peak = peak_growth(&weight_fn, &test_values(frames * f, 1.0), frames);
+            let peak = peak_growth(&weight_fn, &test_values(frames * frame_width, 1.0), frames);
             // Rows of the network for each frame and position; lists of a group of sites.
             let joint = (frames + 4 * POSITIONS) * HIDDEN * 4;
             let lists = 40 * (1 << 12);

@@ -1,28 +1,29 @@
 //! Memory tests of losses, models and file readers, with a counting allocator.
 //!
-//! The allocator counts for the whole process, so tests run one at a time: [`counting::exclusive`].
+//! Most tests compare measured with planned bytes. The allocator counts for the whole process, so
+//! tests run one at a time: [`counting_allocator::exclusive`].
 
 mod audio_files;
 mod audio_streams;
-#[allow(dead_code, reason = "only the problems are used here")]
-#[path = "../suite/common.rs"]
-mod common;
-mod counting;
+mod counting_allocator;
 mod decoding;
 #[path = "../../crates/speech/tests/suite/encoded.rs"]
 mod encoded;
 mod files;
 mod first_pass;
-mod lanes;
-mod lattices;
+mod lattice_recursion;
+mod lattice_workspaces;
 mod layers;
 mod locally_normalized;
 mod loss;
+#[allow(dead_code, reason = "only the problems are used here")]
+#[path = "../suite/loss_problem.rs"]
+mod loss_problem;
+mod loss_sessions;
 #[path = "../../crates/speech/tests/suite/mutants.rs"]
 mod mutants;
 mod normalizer;
-mod recognition;
-mod sessions;
+mod recognition_lattices;
 mod steps;
 mod streaming_recognition;
 mod training;

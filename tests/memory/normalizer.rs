@@ -6,15 +6,15 @@ use panda::panda_core::{
     Shape, Sites, Workspace, backward, forward,
 };
 
-use crate::counting::{exclusive, live_bytes};
+use crate::counting_allocator::{Measurement, exclusive, live_bytes};
 
 /// Peak growth of live bytes while `work` runs, with its result.
 fn measure<T>(work: impl FnOnce() -> T) -> (usize, T) {
-    let (_, growth, result) = crate::counting::measure(work);
+    let Measurement { peak_growth: growth, result, .. } = crate::counting_allocator::measure(work);
     (growth, result)
 }
 
-/// Arguments of a call.
+/// Arguments of a call of the normalizer.
 struct Problem<F> {
     shape: Shape,
     hidden: Vec<F>,
@@ -24,6 +24,7 @@ struct Problem<F> {
     adjoints: Vec<f64>,
 }
 
+/// Result of forward, and gradients of backward.
 type Outcome<F> = (Normalized<F>, Gradients<F, Vec<F>>);
 
 impl<F: Real> Problem<F> {
@@ -64,6 +65,7 @@ impl<F: Real> Problem<F> {
 
     /// Runs with budgets from the smallest on; returns the number of calls.
     fn check_budgets(&self, precision: Precision) -> usize {
+        // The smallest budget, and one byte less.
         let smallest = Plan::<F>::minimal(self.shape, precision).scratch(self.shape, precision).bytes();
         let unlimited = Plan::<F>::new(self.shape, precision, usize::MAX, true).unwrap();
         let unlimited = unlimited.scratch(self.shape, precision).bytes();
@@ -75,6 +77,7 @@ impl<F: Real> Problem<F> {
         let error = self.run(&mut below.with_precision(precision)).err();
         assert_eq!(error, Some(Error::Budget { smallest, found: smallest - 1 }), "{case}");
 
+        // All other budgets give the same result.
         let mut first: Option<Outcome<F>> = None;
         let settings =
             [(usize::MAX, false), (usize::MAX, true)].into_iter().chain(budgets.map(|bytes| (bytes, true)));
@@ -107,10 +110,10 @@ fn assert_close_outcomes<F: Real>(
         (Precision::Bf16, _) => 2e-3,
     };
     let to_f64 = |values: &[F]| values.iter().map(|v| v.to_f64()).collect::<Vec<_>>();
-    let settings = |(out, gradients): &Outcome<F>| {
+    let arrays = |(out, gradients): &Outcome<F>| {
         [out.emissions.clone(), to_f64(&gradients.weight), gradients.bias.clone(), to_f64(&gradients.sites)]
     };
-    for (result, expected) in settings(result).iter().zip(&settings(expected)) {
+    for (result, expected) in arrays(result).iter().zip(&arrays(expected)) {
         let error: f64 = result.iter().zip(expected).map(|(f, e)| (f - e).powi(2)).sum();
         let norm: f64 = expected.iter().map(|e| e * e).sum();
         assert!(
@@ -132,6 +135,7 @@ fn measured_bytes_are_at_most_planned_and_planned_at_most_the_budget() {
     rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check_shapes);
 }
 
+/// Checks all shapes and budgets, also with one workspace for different shapes.
 fn check_shapes() {
     let shapes = [
         // One size at a limit.
@@ -160,14 +164,14 @@ fn check_shapes() {
     assert!(calls >= 150, "expected at least 150 calls, found {calls}");
 
     // A tile of the best size would exceed the budget.
-    let issue_shape = shape(3957, 48, 5000, 2);
+    let many_classes = shape(3957, 48, 5000, 2);
     let budget = 4 << 20;
-    let planned = Plan::<f32>::new(issue_shape, Precision::Full, budget, true)
+    let planned = Plan::<f32>::new(many_classes, Precision::Full, budget, true)
         .unwrap()
-        .scratch(issue_shape, Precision::Full)
+        .scratch(many_classes, Precision::Full)
         .bytes();
-    let (measured, _) = Problem::<f32>::new(issue_shape).run(&mut Workspace::new(budget, true)).unwrap();
-    println!("{issue_shape:?}: {measured} measured, {planned} planned, budget {budget}");
+    let (measured, _) = Problem::<f32>::new(many_classes).run(&mut Workspace::new(budget, true)).unwrap();
+    println!("{many_classes:?}: {measured} measured, {planned} planned, budget {budget}");
     assert!(measured <= planned && planned <= budget);
 
     // One workspace for calls of different shapes, with a changing budget.

@@ -13,7 +13,7 @@ use panda::{
     },
 };
 
-use crate::counting::{exclusive, measure};
+use crate::counting_allocator::{Measurement, exclusive, measure};
 
 /// Largest single allocation allowed in a second step, in bytes.
 const LARGE_BYTES: usize = 64 << 10;
@@ -80,7 +80,7 @@ impl Batch {
         let weights = vec![1.0 / targets.batch() as f64; targets.batch()];
         [(); 2].map(|()| {
             let step = || session.sum(inputs, &targets, &weights).unwrap().sum.backward().unwrap();
-            let (largest, _, gradients) = measure(step);
+            let Measurement { largest_allocation: largest, result: gradients, .. } = measure(step);
             assert_eq!(gradients.get(weight).unwrap().dims(), weight.dims());
             largest
         })
@@ -111,18 +111,24 @@ fn a_second_step_of_a_shape_allocates_nothing_large() {
     for (budget, keep_scores) in [(usize::MAX, false), (6 << 20, true), (DEFAULT_BUDGET, true)] {
         for loss in &losses {
             let plain = Options { budget, keep_scores, ..Options::new(loss.clone()) };
-            let (ctc, factored) = (*loss == Loss::Ctc, *loss == Loss::hat());
+            let (is_ctc, is_factored) = (*loss == Loss::Ctc, *loss == Loss::hat());
             let smoothed = Options { label_smoothing: 0.1, z_loss: 1e-4, ..plain.clone() };
             let clamped = Options { clamp: Some(0.1), fastemit: 0.01, ..plain.clone() };
             let skipping = Options { skip: 1e-6, ..plain.clone() };
             let delayed = Options { delay_penalty: 0.01, ..plain.clone() };
-            let kinds =
-                [(plain, true), (smoothed, !factored), (clamped, true), (skipping, !ctc), (delayed, true)];
+            // Options, and whether the loss supports them.
+            let kinds = [
+                (plain, true),
+                (smoothed, !is_factored),
+                (clamped, true),
+                (skipping, !is_ctc),
+                (delayed, true),
+            ];
             // The second pass of the pruned loss has the options of a transducer; check only two.
             let limit = if matches!(loss, Loss::Pruned { .. }) { 2 } else { kinds.len() };
-            for (options, _) in kinds.iter().take(limit).filter(|(_, valid)| *valid) {
+            for (options, _) in kinds.iter().take(limit).filter(|(_, is_valid)| *is_valid) {
                 for dropout in [None, Some(Dropout { rate: 0.1, seed: 7 })] {
-                    if dropout.is_some() && ctc {
+                    if dropout.is_some() && is_ctc {
                         continue;
                     }
                     for batch in [&many_sites, &many_classes] {
@@ -142,16 +148,16 @@ fn a_second_step_of_a_shape_allocates_nothing_large() {
 #[test]
 fn a_second_call_of_the_normalizer_allocates_nothing_large() {
     let _guard = exclusive();
-    let (sites, hidden, classes, per_site) = (20_000, 8, 600, 2);
+    let (sites, hidden, classes, selected) = (20_000, 8, 600, 2);
     let numbers = |count: usize| (0..count).map(|i| (i * 37 % 101) as f32 / 101.0 - 0.5).collect::<Vec<_>>();
     let (hidden_rows, weight) = (numbers(sites * hidden), numbers(classes * hidden));
     let rows = &Rows::new(&hidden_rows, hidden).unwrap();
     let head = &Head::new(&weight, None, hidden).unwrap();
-    let ids = (0..sites * per_site).map(|i| (i % classes) as u32).collect();
-    let selection = &Selection::new(ids, vec![true; sites * per_site], per_site).unwrap();
-    let dense_adjoints = vec![-0.5; sites * per_site];
+    let ids = (0..sites * selected).map(|i| (i % classes) as u32).collect();
+    let selection = &Selection::new(ids, vec![true; sites * selected], selected).unwrap();
+    let dense_adjoints = vec![-0.5; sites * selected];
     let sparse_adjoints: Vec<_> =
-        (0..sites * per_site).map(|i| if i / per_site % 3 == 0 { 0.0 } else { -0.5 }).collect();
+        (0..sites * selected).map(|i| if i / selected % 3 == 0 { 0.0 } else { -0.5 }).collect();
     let mut gradients = Gradients::zero(rows.zero_gradient(), head);
     for (budget, keep_scores) in
         [(usize::MAX, false), (4 << 20, true), (DEFAULT_BUDGET, true), (usize::MAX, true)]
@@ -168,9 +174,9 @@ fn a_second_call_of_the_normalizer_allocates_nothing_large() {
                     assert!(sites_with_gradient >= sites / 2);
                     workspace.recycle(normalized);
                 };
-                let (first, ..) = measure(&mut step);
-                assert!(first > sites * per_site * 8, "the first step must allocate buffers: {first}");
-                let (second, growth, ()) = measure(&mut step);
+                let Measurement { largest_allocation: first, .. } = measure(&mut step);
+                assert!(first > sites * selected * 8, "the first step must allocate buffers: {first}");
+                let Measurement { largest_allocation: second, peak_growth: growth, .. } = measure(&mut step);
                 let case = format!("{budget}, {keep_scores}, {precision:?}");
                 assert!(second <= LARGE_BYTES, "{case}: an allocation of {second} bytes in the second step");
                 assert!(growth <= LARGE_BYTES, "{case}: {growth} bytes more in the second step");

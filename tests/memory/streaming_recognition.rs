@@ -9,12 +9,13 @@ use panda::recognizer::{EndpointConfig, Recognizer, SearchConfig, StreamingOptio
 use panda::speech::{Tokenizer, TokenizerKind};
 use panda::training::Recipe;
 
-use crate::counting::{exclusive, live_bytes};
+use crate::counting_allocator::{exclusive, live_bytes};
 
 /// Samples per chunk: 10 ms, one frame.
 const CHUNK_SAMPLES: usize = 80;
-const CHUNKS_BEFORE: usize = 1000;
-const CHUNKS_AFTER: usize = 10_000;
+/// Chunks before the first and before the second measurement.
+const FIRST_CHUNKS: usize = 1000;
+const ALL_CHUNKS: usize = 10_000;
 /// Allowed growth in bytes.
 const MAX_GROWTH: usize = 4096;
 /// Allowed growth in bytes of a beam: its open labels and unfinished words.
@@ -72,14 +73,14 @@ fn measure_live_bytes(recognizer: &Recognizer, options: &StreamingOptions) -> ([
     let mut stream = recognizer.stream(options).unwrap();
     let mut chunk = vec![0.0; CHUNK_SAMPLES];
     let (mut bytes, mut labels) = ([0; 2], 0);
-    for n in 0..CHUNKS_AFTER {
+    for n in 0..ALL_CHUNKS {
         for (i, sample) in chunk.iter_mut().enumerate() {
             *sample = 0.1 * ((n * CHUNK_SAMPLES + i) as f32 * 0.3).sin();
         }
         let update = stream.push(&chunk).unwrap();
         labels += update.final_words.tokens.len();
         drop(update);
-        if n + 1 == CHUNKS_BEFORE {
+        if n + 1 == FIRST_CHUNKS {
             bytes[0] = live_bytes();
         }
     }
@@ -118,7 +119,7 @@ fn memory_does_not_grow_with_the_number_of_chunks() {
             let labels =
                 check_growth(&format!("greedy {name} {silence}"), &greedy, &StreamingOptions::default());
             assert_eq!(
-                labels > CHUNKS_AFTER / 2,
+                labels > ALL_CHUNKS / 2,
                 preferred.is_some_and(|token| token != " ") || silence == 0.0 && preferred.is_some(),
                 "{name} {silence}: {labels}"
             );
@@ -153,10 +154,10 @@ fn a_best_path_stream_frees_what_is_final() {
     let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table).unwrap();
     let mut stream = BestPathStream::new(&lattice, 1.0).unwrap();
     let (mut bytes, mut labels) = ([0; 2], 0);
-    for n in 0..CHUNKS_AFTER {
+    for n in 0..ALL_CHUNKS {
         labels += stream.push(&[0.0]).unwrap().len();
-        bytes[usize::from(n >= CHUNKS_BEFORE)] = live_bytes();
+        bytes[usize::from(n >= FIRST_CHUNKS)] = live_bytes();
     }
-    assert!(labels > CHUNKS_AFTER / 2, "{labels}");
+    assert!(labels > ALL_CHUNKS / 2, "{labels}");
     assert!(bytes[1] <= bytes[0] + MAX_GROWTH, "{bytes:?}");
 }

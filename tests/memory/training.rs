@@ -4,7 +4,7 @@ use panda::model::Model;
 use panda::training::data::Batch;
 use panda::training::{BatchShape, Learner, Recipe, StepPosition, step_bytes};
 
-use crate::counting::{exclusive, live_bytes, measure};
+use crate::counting_allocator::{Measurement, exclusive, live_bytes, measure};
 
 /// A recipe with the given encoder, predictor and training options.
 fn parse_recipe(encoder: &str, predictor: &str, training_options: &str) -> Recipe {
@@ -24,6 +24,7 @@ fn parse_recipe(encoder: &str, predictor: &str, training_options: &str) -> Recip
     Recipe::parse(&text, std::path::Path::new("test.toml")).unwrap()
 }
 
+/// Returns a synthetic batch; utterance b has `labels - b` labels.
 fn batch(width: usize, lengths: &[usize], labels: usize, classes: usize) -> Batch {
     let rows = *lengths.iter().max().unwrap();
     let values = (0..lengths.len() * rows * width).map(|i| (i as f32 * 0.37).sin());
@@ -52,7 +53,7 @@ fn the_plan_of_a_recognition_lattice_allocates_no_model() {
             "#
         );
         let recipe = Recipe::parse(&text, std::path::Path::new("test.toml")).unwrap();
-        let (largest, peak, plan) =
+        let Measurement { largest_allocation: largest, peak_growth: peak, result: plan } =
             measure(|| Model::lattice_plan_for(&recipe.model_config(), labels, [16, 100, 20]));
         assert!(peak < 1 << 20, "context {context} of {labels} labels: {peak} bytes, {largest} at once");
         if (context, labels) == (1, 10) {
@@ -62,7 +63,8 @@ fn the_plan_of_a_recognition_lattice_allocates_no_model() {
     }
 }
 
-const TRAINING: &str = "training = { epochs = 1, ctc_weight = 0.3 }";
+/// Training options with an auxiliary CTC loss.
+const TRAINING_WITH_CTC: &str = "training = { epochs = 1, ctc_weight = 0.3 }";
 
 #[test]
 fn a_step_uses_at_most_the_planned_memory() {
@@ -84,10 +86,11 @@ fn a_step_uses_at_most_the_planned_memory() {
     let halved = format!("{single}, {conformer}, subsampling = {{ channels = 16, factor = 2 }}");
     let chunked = format!("stack = 2, stride = 2, {conformer}, attention = {{ chunk = 8, left = 2 }}");
     let wide_conformer = "stack = 2, stride = 2, kind = \"conformer\", layers = 1, width = 144, heads = 2, feed_forward = 576, kernel = 31";
-    let mut extremes = (f64::INFINITY, 0f64);
+    // Smallest and largest ratio of measured to planned bytes.
+    let (mut min_ratio, mut max_ratio) = (f64::INFINITY, 0f64);
     for (encoder, predictor, training_options, classes) in [
-        (lstm, stateless, TRAINING, 30),
-        (&bidirectional, recurrent, TRAINING, 30),
+        (lstm, stateless, TRAINING_WITH_CTC, 30),
+        (&bidirectional, recurrent, TRAINING_WITH_CTC, 30),
         (&reduced, recurrent, plain, 500),
         (&bidirectional, stateless, "loss = { kind = \"pruned\" }\ntraining = { epochs = 1 }", 300),
         (
@@ -97,8 +100,8 @@ fn a_step_uses_at_most_the_planned_memory() {
             30,
         ),
         (wide, recurrent, plain, 30),
-        (&convolutions, stateless, TRAINING, 30),
-        (&halved, stateless, TRAINING, 30),
+        (&convolutions, stateless, TRAINING_WITH_CTC, 30),
+        (&halved, stateless, TRAINING_WITH_CTC, 30),
         (&chunked, recurrent, plain, 30),
         (wide_conformer, stateless, plain, 30),
         (
@@ -124,7 +127,7 @@ fn a_step_uses_at_most_the_planned_memory() {
             let position = StepPosition { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
             let step = |learner: &mut Learner| {
                 let mut batches = std::iter::once(Ok(make_batch()));
-                let (_, measured, ()) = measure(|| {
+                let Measurement { peak_growth: measured, .. } = measure(|| {
                     let (gradients, _) = learner.gradients(&mut batches, lengths.len(), &position).unwrap();
                     learner.apply(&gradients, &position).unwrap();
                 });
@@ -150,13 +153,13 @@ fn a_step_uses_at_most_the_planned_memory() {
                 "{encoder}, {training_options}, {lengths:?}: {measured} of {planned} in a first step"
             );
             let ratio = measured as f64 / planned as f64;
-            extremes = (extremes.0.min(ratio), extremes.1.max(ratio));
+            (min_ratio, max_ratio) = (min_ratio.min(ratio), max_ratio.max(ratio));
 
             // Several batches: a step allocates the sum of gradients and those of one batch.
             let live = live_after_first_step.map_or(0, |first| live_bytes().saturating_sub(first));
             let first = batch(recipe.model_config().input.width(), &[3], 2, classes);
             let mut batches = [first, make_batch()].into_iter().map(Ok);
-            let (_, measured, ()) = measure(|| {
+            let Measurement { peak_growth: measured, .. } = measure(|| {
                 learner.gradients(&mut batches, 1 + lengths.len(), &position).map(drop).unwrap();
             });
             let (measured, planned) = (live + measured, planned + 4 * parameters);
@@ -166,5 +169,5 @@ fn a_step_uses_at_most_the_planned_memory() {
             );
         }
     }
-    println!("measured of planned: {:.2} to {:.2}", extremes.0, extremes.1);
+    println!("measured of planned: {min_ratio:.2} to {max_ratio:.2}");
 }

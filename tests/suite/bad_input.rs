@@ -1,6 +1,6 @@
-//! Tests of errors for bad input to the loss.
+//! Tests that bad input to the loss is an error.
 //!
-//! They name the argument and the expected value.
+//! Its message must name the argument, the expected and the found value.
 use candle_core::{DType, Device, Tensor};
 use panda::panda_core::{Head, Plan};
 use panda::rnnt_loss::{
@@ -8,7 +8,7 @@ use panda::rnnt_loss::{
     Session, Targets, candle,
 };
 
-use crate::common::Problem;
+use crate::loss_problem::Problem;
 
 #[track_caller]
 fn assert_error<T>(result: Result<T>, parts: &[&str]) -> Error {
@@ -144,9 +144,16 @@ fn nan_in_an_input_is_an_error() {
     let error_with_nan_at = |element: fn(&mut Problem) -> &mut f64| {
         let mut problem_with_nan = problem.clone();
         *element(&mut problem_with_nan) = f64::NAN;
-        let [f, g, w, b] = problem_with_nan.vars(DType::F32);
+        let [encoded, predicted, weight, bias] = problem_with_nan.vars(DType::F32);
         assert_error(
-            candle::transducer_loss(&f, &g, &w, &b, &problem_with_nan.targets(), &problem_with_nan.options()),
+            candle::transducer_loss(
+                &encoded,
+                &predicted,
+                &weight,
+                &bias,
+                &problem_with_nan.targets(),
+                &problem_with_nan.options(),
+            ),
             &["NaN"],
         )
     };
@@ -204,22 +211,28 @@ fn invalid_options_are_errors() {
 fn tensors_of_the_wrong_shape_or_type_are_errors() {
     let problem = Problem::draw(3, 2, 3, 2, 5, 4, 1.0);
     let (targets, options) = (problem.targets(), problem.options());
-    let [f, g, w, b] = problem.vars(DType::F32);
-    let call = |f: &Tensor, g: &Tensor, w: &Tensor, b: &Tensor| {
-        candle::transducer_loss(f, g, w, b, &targets, &options)
+    let [encoded, predicted, weight, bias] = problem.vars(DType::F32);
+    let call = |encoded: &Tensor, predicted: &Tensor, weight: &Tensor, bias: &Tensor| {
+        candle::transducer_loss(encoded, predicted, weight, bias, &targets, &options)
     };
     let zeros = |dims: &[usize]| Tensor::zeros(dims, DType::F32, &Device::Cpu).unwrap();
-    assert!(call(&f, &g, &w, &b).is_ok());
-    assert_error(call(&zeros(&[6, 4]), &g, &w, &b), &["encoded", "[B, T, H]", "[6, 4]"]);
-    assert_error(call(&zeros(&[1, 3, 4]), &g, &w, &b), &["encoded", "[2, 3, 4]", "[1, 3, 4]"]);
-    assert_error(call(&f, &zeros(&[2, 3, 5]), &w, &b), &["predicted", "[2, 3, 4]", "[2, 3, 5]"]);
-    assert_error(call(&f, &g, &zeros(&[5]), &b), &["head.weight", "[C, H]"]);
-    assert_error(call(&f, &g, &w, &zeros(&[4])), &["head.bias", "[5]", "[4]"]);
-    assert_error(call(&zeros(&[2, 2, 4]), &g, &w, &b), &["frames", "3 rows", "found 2"]);
-    let wide = g.to_dtype(DType::F64).unwrap();
-    assert_error(call(&f, &wide, &w, &b), &["predicted", "f32", "f64"]);
-    let half = f.to_dtype(DType::BF16).unwrap();
-    assert_error(call(&half, &g, &w, &b), &["encoded", "f32 or f64", "bf16"]);
+    assert!(call(&encoded, &predicted, &weight, &bias).is_ok());
+    assert_error(call(&zeros(&[6, 4]), &predicted, &weight, &bias), &["encoded", "[B, T, H]", "[6, 4]"]);
+    assert_error(
+        call(&zeros(&[1, 3, 4]), &predicted, &weight, &bias),
+        &["encoded", "[2, 3, 4]", "[1, 3, 4]"],
+    );
+    assert_error(
+        call(&encoded, &zeros(&[2, 3, 5]), &weight, &bias),
+        &["predicted", "[2, 3, 4]", "[2, 3, 5]"],
+    );
+    assert_error(call(&encoded, &predicted, &zeros(&[5]), &bias), &["head.weight", "[C, H]"]);
+    assert_error(call(&encoded, &predicted, &weight, &zeros(&[4])), &["head.bias", "[5]", "[4]"]);
+    assert_error(call(&zeros(&[2, 2, 4]), &predicted, &weight, &bias), &["frames", "3 rows", "found 2"]);
+    let wide = predicted.to_dtype(DType::F64).unwrap();
+    assert_error(call(&encoded, &wide, &weight, &bias), &["predicted", "f32", "f64"]);
+    let half = encoded.to_dtype(DType::BF16).unwrap();
+    assert_error(call(&half, &predicted, &weight, &bias), &["encoded", "f32 or f64", "bf16"]);
     assert_error(candle::scores_loss(&zeros(&[2, 3, 5]), &targets, &options), &["scores", "[B, T, U+1, C]"]);
     assert_error(candle::scores_loss(&zeros(&[1, 3, 3, 5]), &targets, &options), &["scores", "[2, 3, 3, 5]"]);
     assert_error(candle::ctc_loss(&zeros(&[2, 3]), &targets, &Options::default()), &["[B, T, C]"]);

@@ -1,11 +1,11 @@
-//! Tests that losses do not depend on batch or padding.
+//! Tests that losses and gradients do not depend on batch or padding.
 use candle_core::DType;
 use oracle::compare::assert_close;
 use panda::panda_core::Head;
 use panda::rnnt_loss::{HiddenInputs, Layout, NetworkInputs, Options, ScoreInputs, Session};
 use proptest::prelude::*;
 
-use crate::common::{LossGradients, Problem, problems, tensor_values};
+use crate::loss_problem::{LossGradients, Problem, problems, tensor_values};
 
 /// The values of utterance `b` in a padded array.
 fn utterance_values<'a>(values: &'a [f64], problem: &Problem, b: usize) -> &'a [f64] {
@@ -62,10 +62,12 @@ fn pad_to(problem: &Problem, frames: usize, positions: usize) -> Problem {
     }
 }
 
+/// Adds a gradient to a sum of gradients.
 fn add_to(sum: &mut [f64], term: &[f64]) {
     sum.iter_mut().zip(term).for_each(|(a, b)| *a += b);
 }
 
+/// Returns the composed loss of a problem in f64.
 fn composed_loss(problem: &Problem) -> LossGradients {
     problem.composed_loss(DType::F64, &problem.options())
 }
@@ -184,13 +186,13 @@ proptest! {
             let rows = values.chunks(problem.width).enumerate();
             rows.filter(|(row, _)| row % stride < row_count(row / stride)).flat_map(|(_, row)| row).copied().collect()
         };
-        let f = pack(&problem.encoded, problem.max_frames, &|b| problem.frames[b]);
-        let g = pack(&problem.predicted, problem.positions, &|b| problem.labels[b].len() + 1);
-        let run = |f: &[f64], g: &[f64], layout| {
-            let inputs = NetworkInputs { encoder_rows: f, predictor_rows: g, layout };
+        let frame_rows = pack(&problem.encoded, problem.max_frames, &|b| problem.frames[b]);
+        let label_rows = pack(&problem.predicted, problem.positions, &|b| problem.labels[b].len() + 1);
+        let run = |encoder_rows: &[f64], predictor_rows: &[f64], layout| {
+            let inputs = NetworkInputs { encoder_rows, predictor_rows, layout };
             network.sum(&mut Session::new(&options).unwrap(), inputs, &targets, &problem.weights).unwrap()
         };
-        let (padded_output, packed_output) = (run(&with_bad_padding.encoded, &with_bad_padding.predicted, padded), run(&f, &g, Layout::Packed));
+        let (padded_output, packed_output) = (run(&with_bad_padding.encoded, &with_bad_padding.predicted, padded), run(&frame_rows, &label_rows, Layout::Packed));
         prop_assert_eq!(&padded_output.losses, &packed_output.losses);
         prop_assert_eq!(&padded_output.head, &packed_output.head);
         prop_assert_eq!(&padded_output.encoder, &packed_output.encoder);

@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use oracle::{compare::difference, golden};
 use panda::rnnt_loss::{Options, Targets, candle};
 
-use crate::common::tensor_values;
+use crate::loss_problem::tensor_values;
 
 /// A golden case: its options and its tensors.
 struct GoldenCase {

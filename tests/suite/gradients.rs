@@ -8,7 +8,7 @@ use panda::rnnt_loss::{
 };
 use proptest::prelude::*;
 
-use crate::common::{GRADIENT_NAMES, LossGradients, Problem, plans, problems, tensor_values};
+use crate::loss_problem::{GRADIENT_NAMES, LossGradients, Problem, plans, problems, tensor_values};
 
 #[track_caller]
 fn assert_close_gradients(computed: &LossGradients, expected: &LossGradients, tolerance: f64) {
@@ -143,14 +143,14 @@ proptest! {
         let Problem { frames, labels, blank, weights, classes, width, max_frames, positions, .. } = &problem;
         let dims = (problem.batch(), *max_frames, *positions, *width);
         let hidden = noise::normal(9, 0, dims.0 * dims.1 * dims.2 * dims.3, 1.0);
-        let h = Var::from_vec(hidden.clone(), dims, &Device::Cpu).unwrap();
-        let [_, _, w, b] = problem.vars(DType::F64);
-        let flat_rows = h.reshape(((), *width)).unwrap().matmul(&w.t().unwrap()).unwrap();
-        let logits = flat_rows.broadcast_add(&b).unwrap().reshape((dims.0, dims.1, dims.2, *classes)).unwrap();
+        let hidden_var = Var::from_vec(hidden.clone(), dims, &Device::Cpu).unwrap();
+        let [_, _, weight_var, bias_var] = problem.vars(DType::F64);
+        let flat_rows = hidden_var.reshape(((), *width)).unwrap().matmul(&weight_var.t().unwrap()).unwrap();
+        let logits = flat_rows.broadcast_add(&bias_var).unwrap().reshape((dims.0, dims.1, dims.2, *classes)).unwrap();
         let loss = dense::transducer_loss(&logits, frames, labels, *blank).unwrap();
         let factors = Tensor::new(weights.as_slice(), &Device::Cpu).unwrap();
         let grads = (&loss * factors).unwrap().sum_all().unwrap().backward().unwrap();
-        let expected_h = tensor_values(grads.get(&h).unwrap());
+        let expected_hidden = tensor_values(grads.get(&hidden_var).unwrap());
 
         let is_site: Vec<bool> = (0..dims.0 * dims.1 * dims.2)
             .map(|i| {
@@ -165,28 +165,29 @@ proptest! {
         let head = Head::new(&problem.head_weight, Some(&problem.head_bias), *width).unwrap();
         let targets = problem.targets();
         let mut session = Session::new(&options).unwrap();
-        let (computed, expected_h) = if packed {
-            (session.sum(HiddenInputs::new(&pack(&hidden), head), &targets, weights).unwrap(), pack(&expected_h))
+        let (computed, expected_hidden) = if packed {
+            (session.sum(HiddenInputs::new(&pack(&hidden), head), &targets, weights).unwrap(), pack(&expected_hidden))
         } else {
             let layout = Layout::Padded { frames: *max_frames, positions: *positions };
             let rows = HiddenInputs::new(&hidden, head).with_layout(layout);
-            (session.sum(rows, &targets, weights).unwrap(), expected_h)
+            (session.sum(rows, &targets, weights).unwrap(), expected_hidden)
         };
         assert_close("losses", &computed.losses, &tensor_values(&loss), 1e-10);
-        assert_close("hidden", &computed.gradients.hidden, &expected_h, 1e-10);
-        assert_close("weight", &computed.gradients.head.weight, &tensor_values(grads.get(&w).unwrap()), 1e-10);
-        assert_close("bias", &computed.gradients.head.bias, &tensor_values(grads.get(&b).unwrap()), 1e-10);
+        assert_close("hidden", &computed.gradients.hidden, &expected_hidden, 1e-10);
+        assert_close("weight", &computed.gradients.head.weight, &tensor_values(grads.get(&weight_var).unwrap()), 1e-10);
+        assert_close("bias", &computed.gradients.head.bias, &tensor_values(grads.get(&bias_var).unwrap()), 1e-10);
     }
 
     #[test]
     fn gradients_of_projections_equal_autograd(problem in problems(), plan in plans(), seed in any::<u64>()) {
         let Problem { weights, width, max_frames, positions, .. } = &problem;
-        let (batch, ha, hl) = (problem.batch(), 1 + seed as usize % 5, 1 + seed as usize / 5 % 5);
+        let (batch, encoder_width, predictor_width) = (problem.batch(), 1 + seed as usize % 5, 1 + seed as usize / 5 % 5);
+        // Encoder and predictor rows, their projections, and the bias.
         let shapes = [
-            vec![batch, *max_frames, ha],
-            vec![batch, *positions, hl],
-            vec![*width, ha],
-            vec![*width, hl],
+            vec![batch, *max_frames, encoder_width],
+            vec![batch, *positions, predictor_width],
+            vec![*width, encoder_width],
+            vec![*width, predictor_width],
             vec![*width],
         ];
         let values: Vec<Vec<f64>> = (0..)
@@ -198,21 +199,23 @@ proptest! {
             .zip(&shapes)
             .map(|(v, shape)| Var::from_slice(v, shape.as_slice(), &Device::Cpu).unwrap())
             .collect();
-        let project = |x: &Tensor, w: &Tensor| x.broadcast_matmul(&w.t().unwrap()).unwrap();
-        let f = project(&vars[0], &vars[2]).broadcast_add(&vars[4]).unwrap();
-        let g = project(&vars[1], &vars[3]);
-        let [_, _, w, b] = problem.vars(DType::F64);
-        let logits = dense::joint_logits(&f, &g, &w, &b, problem.activation).unwrap();
+        // The dense loss with autograd.
+        let project = |x: &Tensor, weight: &Tensor| x.broadcast_matmul(&weight.t().unwrap()).unwrap();
+        let frame_rows = project(&vars[0], &vars[2]).broadcast_add(&vars[4]).unwrap();
+        let label_rows = project(&vars[1], &vars[3]);
+        let [_, _, head_weight, head_bias] = problem.vars(DType::F64);
+        let logits = dense::joint_logits(&frame_rows, &label_rows, &head_weight, &head_bias, problem.activation).unwrap();
         let loss = dense::transducer_loss(&logits, &problem.frames, &problem.labels, problem.blank).unwrap();
         let factors = Tensor::new(weights.as_slice(), &Device::Cpu).unwrap();
         let grads = (&loss * factors).unwrap().sum_all().unwrap().backward().unwrap();
         let expected = |var: &Var| tensor_values(grads.get(var).unwrap());
 
+        // The joint network on slices.
         let network = JointNetwork {
             encoder: &values[2],
-            encoder_width: ha,
+            encoder_width,
             predictor: &values[3],
-            predictor_width: hl,
+            predictor_width,
             bias: Some(&values[4]),
             head: Head::new(&problem.head_weight, Some(&problem.head_bias), *width).unwrap(),
         };
@@ -227,26 +230,26 @@ proptest! {
             ("encoder", &computed.encoder, &vars[2]),
             ("predictor", &computed.predictor, &vars[3]),
             ("bias", &computed.bias, &vars[4]),
-            ("head weight", &computed.head.weight, &w),
-            ("head bias", &computed.head.bias, &b),
+            ("head weight", &computed.head.weight, &head_weight),
+            ("head bias", &computed.head.bias, &head_bias),
         ] {
             assert_close(name, gradient, &expected(var), 1e-10);
         }
     }
 
     #[test]
-    fn ctc_equals_the_sum_over_all_labelings(seed in any::<u64>(), t in 1_usize..6, u in 0_usize..4, classes in 2_u32..5) {
+    fn ctc_equals_the_sum_over_all_labelings(seed in any::<u64>(), frame_count in 1_usize..6, label_count in 0_usize..4, classes in 2_u32..5) {
         let (batch, blank) = (2, noise::integers(seed, 0, 1, classes)[0]);
-        let logits = noise::normal(seed, 1, batch * t * classes as usize, 2.0);
-        let frames = vec![t, 1 + noise::integers(seed, 2, 1, t as u32)[0] as usize];
-        let labels: Vec<Vec<u32>> = (3..5).map(|p| noise::labels(seed, p, u, classes, blank)).collect();
-        let z = Var::from_slice(&logits, (batch, t, classes as usize), &Device::Cpu).unwrap();
+        let logits = noise::normal(seed, 1, batch * frame_count * classes as usize, 2.0);
+        let frames = vec![frame_count, 1 + noise::integers(seed, 2, 1, frame_count as u32)[0] as usize];
+        let labels: Vec<Vec<u32>> = (3..5).map(|p| noise::labels(seed, p, label_count, classes, blank)).collect();
+        let logits_var = Var::from_slice(&logits, (batch, frame_count, classes as usize), &Device::Cpu).unwrap();
         let targets = Targets::new(blank, frames.clone(), labels.clone()).unwrap();
-        let loss = candle::ctc_loss(&z, &targets, &Options::default()).unwrap();
+        let loss = candle::ctc_loss(&logits_var, &targets, &Options::default()).unwrap();
         let grads = loss.sum_all().unwrap().backward().unwrap();
-        let (losses, gradient) = (tensor_values(&loss), tensor_values(grads.get(&z).unwrap()));
+        let (losses, gradient) = (tensor_values(&loss), tensor_values(grads.get(&logits_var).unwrap()));
         for b in 0..batch {
-            let utterance_size = t * classes as usize;
+            let utterance_size = frame_count * classes as usize;
             let mut probs = logits[b * utterance_size..][..frames[b] * classes as usize].to_vec();
             probs.chunks_mut(classes as usize).for_each(reference::log_softmax);
             let all = ctc::sum_over_labelings(&probs, frames[b], classes as usize, &labels[b], blank).unwrap();
@@ -286,9 +289,10 @@ fn a_variable_used_twice_gets_both_gradients() {
     // One tensor as frame rows and label rows: candle must add the two gradients.
     let mut problem = Problem::draw(11, 1, 3, 2, 7, 4, 1.0);
     problem.encoded.clone_from(&problem.predicted);
-    let [shared, _, w, b] = problem.vars(DType::F64);
+    let [shared, _, weight, bias] = problem.vars(DType::F64);
     let loss =
-        candle::transducer_loss(&shared, &shared, &w, &b, &problem.targets(), &problem.options()).unwrap();
+        candle::transducer_loss(&shared, &shared, &weight, &bias, &problem.targets(), &problem.options())
+            .unwrap();
     let weights = Tensor::new(problem.weights.as_slice(), &Device::Cpu).unwrap();
     let grads = (loss * weights).unwrap().sum_all().unwrap().backward().unwrap();
     let separate = problem.dense(0.0).gradients;

@@ -6,7 +6,7 @@ use panda::rnnt_dp::{Regularizers, Topology, forward_backward};
 use panda::rnnt_loss::{Activation, Layout, Options, ScoreInputs, Session};
 use proptest::prelude::*;
 
-use crate::common::{Problem, plans, problems, tensor_values};
+use crate::loss_problem::{Problem, plans, problems, tensor_values};
 
 /// Emissions of the packed joint sites, by the selected normalizer.
 fn emissions(problem: &Problem) -> Vec<f64> {

@@ -4,7 +4,7 @@ use panda::panda_core::{DEFAULT_BUDGET, Head, Plan, Precision, Shape};
 use panda::rnnt_loss::{JointNetwork, Layout, NetworkInputs, Options, Session, candle};
 use rayon::ThreadPoolBuilder;
 
-use crate::common::{LossGradients, Problem, tensor_values};
+use crate::loss_problem::{LossGradients, Problem, tensor_values};
 
 /// Runs `work` with 1, 2, 5 and again 5 threads.
 fn with_thread_counts<T: Send>(work: impl Fn() -> T + Sync) -> Vec<T> {

@@ -21,10 +21,8 @@ pub struct Plan {
 pub struct Case {
     /// Name in the table.
     pub name: String,
-    /// Position and label on the horizontal axis of the plot.
-    ///
-    /// None for cases that appear in the table only.
-    pub mark: Option<(f64, String)>,
+    /// Place on the horizontal axis of the plot; none for cases of the table only.
+    pub mark: Option<PlotMark>,
     /// The work.
     pub work: CaseWork,
     /// Systems to compare, panda first; see [`Case::baseline`].
@@ -34,10 +32,11 @@ pub struct Case {
 impl Case {
     /// Returns the index of the system to compare a system's gradients with.
     ///
-    /// It is the last system. Pruned losses come in pairs of systems over the same sites, panda
-    /// first.
+    /// By default, it is the last system. The systems of a pruned case come in pairs over the same
+    /// sites, panda first.
     pub fn baseline(&self, index: usize) -> Option<usize> {
         let baseline = match self.work {
+            // The pairs are systems 0 and 1, and 2 and 3.
             CaseWork::Pruned(_) => index | 1,
             // Only the two training steps have gradients; the second one keeps all weights.
             CaseWork::Recognition(_) => index.max(1),
@@ -47,6 +46,15 @@ impl Case {
         };
         (baseline != index).then_some(baseline)
     }
+}
+
+/// Place of a case on the horizontal axis of the plot.
+#[derive(Clone)]
+pub struct PlotMark {
+    /// Position; the axis is logarithmic.
+    pub x: f64,
+    /// Label of the axis at this position.
+    pub label: String,
 }
 
 /// An implementation that takes part in a comparison.
@@ -126,13 +134,14 @@ pub enum Budget {
 pub enum CaseWork {
     /// Transducer loss and gradients of synthetic projected rows and a head.
     Loss(LossSizes),
-    /// The same with a simple joiner, which may choose the sites.
+    /// The same with a simple joiner, whose first pass selects the sites.
     ///
     /// A simple joiner adds frame and label scores without activation; a site is a lattice node.
+    /// [`Method::Panda`] and [`Method::Baseline`] compute the loss over all sites.
     Pruned(PrunedWork),
     /// Loss and adjoints of lattices with given emissions.
     Lattices {
-        /// B, T, U; the lengths are ragged.
+        /// Utterances, frames and labels (B, T, U); the lengths are ragged.
         sizes: [usize; 3],
     },
     /// Greedy search on synthetic encoder outputs.
@@ -155,18 +164,19 @@ pub enum CaseWork {
 /// Sizes of a synthetic batch.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct LossSizes {
-    /// B
+    /// Utterances, B.
     pub batch: usize,
-    /// T of the longest utterance.
+    /// Frames of the longest utterance, T.
     pub frames: usize,
-    /// U of the longest utterance.
+    /// Labels of the longest utterance, U.
     pub labels: usize,
-    /// H
+    /// Width of the joint network, H.
     pub hidden: usize,
-    /// C
+    /// Classes, C.
     pub classes: usize,
     /// Shape of the posteriors.
-    pub model: Posteriors,
+    #[serde(rename = "model")]
+    pub posteriors: Posteriors,
     /// Lengths of the utterances.
     pub lengths: LengthSpread,
 }
@@ -196,20 +206,22 @@ pub struct PrunedWork {
 pub struct DecodeWork {
     /// Kind of model.
     pub family: Family,
-    /// B
+    /// Utterances, B.
     pub batch: usize,
     /// Total number of utterances.
     pub utterances: usize,
 }
 
-/// Recognition lattices with 32 labels, at most one per frame, H = E = F = 512.
+/// Recognition lattices with 32 labels, at most one per frame.
+///
+/// Joint network, context embeddings and frame features have width 512.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct RecognitionWork {
-    /// B
+    /// Utterances, B.
     pub batch: usize,
-    /// T of each utterance.
+    /// Frames of each utterance, T.
     pub frames: usize,
-    /// U of each utterance.
+    /// Labels of each utterance, U.
     pub labels: usize,
     /// Number of labels in a context state.
     pub context: usize,
@@ -218,11 +230,11 @@ pub struct RecognitionWork {
 /// Sizes of a model like [`model::ModelConfig::mlperf`], and of its batch.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct TrainWork {
-    /// B
+    /// Utterances, B.
     pub batch: usize,
     /// Encoder input rows per utterance, of 3 frames each; the encoder halves their number.
     pub rows: usize,
-    /// U of every utterance.
+    /// Labels of each utterance, U.
     pub labels: usize,
     /// Vocabulary size without the blank.
     pub tokens: usize,

@@ -1,6 +1,6 @@
 //! Benchmark of greedy transducer search on given encoder outputs.
 mod synthetic;
-mod unprojected;
+mod unprojected_joint;
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use decoding::{
 };
 
 use self::synthetic::SyntheticWeights;
-use self::unprojected::{ENCODER, HIDDEN};
+use self::unprojected_joint::{ENCODER_WIDTH, JOINT_WIDTH};
 use super::case::{DecodeWork, GreedyVariant, Method};
 use super::error::{Error, Result};
 use super::gradients::NamedGradients;
-use super::measurement::Workload;
-use super::measurement::{CaseShape, DecodingReport};
+use super::workload::Workload;
+use super::workload::{CaseShape, DecodingReport};
 
 /// Labels per frame, as in the PyTorch figures to compare with.
 const MAX_SYMBOLS: usize = 2;
@@ -102,14 +102,16 @@ impl Search {
             Self::ByFrame(model) => {
                 collect(&frame_looping(
                     model,
-                    &split_utterances(encoded, lengths, ENCODER),
+                    &split_utterances(encoded, lengths, ENCODER_WIDTH),
                     &greedy_options(),
                 )?);
             }
-            Self::ByLabel(search) => collect(search.decode(&split_utterances(encoded, lengths, ENCODER))?),
+            Self::ByLabel(search) => {
+                collect(search.decode(&split_utterances(encoded, lengths, ENCODER_WIDTH))?)
+            }
             Self::ProjectedByLabel(search, network) => {
                 let frames = network.project_frames(encoded)?;
-                collect(search.decode(&split_utterances(&frames, lengths, HIDDEN))?);
+                collect(search.decode(&split_utterances(&frames, lengths, JOINT_WIDTH))?);
             }
         }
         Ok(())
@@ -133,8 +135,9 @@ impl Workload for DecodeWorkload {
         self.labels.clear();
         let labels = &mut self.labels;
         let mut remaining = &self.encoded[..];
+        // One batch at a time.
         for lengths in self.lengths.chunks(self.work.batch) {
-            let (encoded, following) = remaining.split_at(lengths.iter().sum::<usize>() * ENCODER);
+            let (encoded, following) = remaining.split_at(lengths.iter().sum::<usize>() * ENCODER_WIDTH);
             remaining = following;
             self.search.decode(encoded, lengths, &mut |batch| {
                 labels.extend((0..batch.len()).map(|b| to_labels(batch.labels(b))));
@@ -149,7 +152,7 @@ impl Workload for DecodeWorkload {
     fn check(&mut self) -> Result<()> {
         let (model, network) = self.weights.network()?;
         let frames = network.project_frames(&self.encoded)?;
-        let utterances = split_utterances(&frames, &self.lengths, HIDDEN);
+        let utterances = split_utterances(&frames, &self.lengths, JOINT_WIDTH);
         for (utterance, (frames, labels)) in utterances.iter().zip(&self.labels).enumerate() {
             let expected = to_labels(&greedy(&model, frames, &greedy_options())?.labels);
             if *labels != expected {
@@ -157,6 +160,7 @@ impl Workload for DecodeWorkload {
                 return Err(Error::Labels { utterance, expected, found });
             }
         }
+        // Count the sites on the paths.
         let mut search = GreedySearch::new(model, GreedyOptions { record_steps: true, ..greedy_options() })?;
         let hypotheses = search.decode(&utterances)?;
         self.sites = (0..hypotheses.len()).map(|b| hypotheses.steps(b).len()).sum();

@@ -9,6 +9,9 @@ use candle_core::Tensor;
 
 use super::error::{Error, Result};
 
+/// Size of the buffers of files.
+const BUFFER_BYTES: usize = 1 << 20;
+
 /// A gradient in the representation of its system, without a copy.
 pub enum GradientValues {
     /// Values in `f32`.
@@ -54,7 +57,7 @@ fn write_values<const W: usize>(
 ) -> Result<()> {
     let path = folder.join(name).with_extension(extension);
     let write = || {
-        let mut file = BufWriter::with_capacity(1 << 20, File::create(&path)?);
+        let mut file = BufWriter::with_capacity(BUFFER_BYTES, File::create(&path)?);
         for number in numbers {
             file.write_all(&number)?;
         }
@@ -82,6 +85,7 @@ pub fn largest_difference(actual: &Path, expected: &Path) -> Result<f64> {
         let length = |path: &Path| {
             std::fs::metadata(path).map(|data| data.len()).map_err(Error::file(path, "read a gradient"))
         };
+        // The extension is the type of the values.
         let value_size = if path.extension().is_some_and(|extension| extension == "f64") { 8 } else { 4 };
         let (expected_bytes, actual_bytes) = (length(&path)?, length(&actual_path)?);
         if expected_bytes != actual_bytes {
@@ -108,7 +112,8 @@ fn relative_difference<const W: usize>(
     expected: &Path,
     from_bytes: impl Fn([u8; W]) -> f64,
 ) -> std::io::Result<f64> {
-    let open = |path: &Path| Ok::<_, std::io::Error>(BufReader::with_capacity(1 << 20, File::open(path)?));
+    let open =
+        |path: &Path| Ok::<_, std::io::Error>(BufReader::with_capacity(BUFFER_BYTES, File::open(path)?));
     let (mut actual, mut expected) = (open(actual)?, open(expected)?);
     let (mut squared_difference, mut squared_norm) = (0.0, 0.0);
     let (mut actual_bytes, mut expected_bytes) = ([0; W], [0; W]);
@@ -132,7 +137,7 @@ mod tests {
     #[test]
     fn the_worst_tensor_counts_and_nan_is_infinite() {
         let folder = tempfile::tempdir().unwrap();
-        let save = |name: &str, weight: Vec<f32>, adjoints: Vec<f64>| {
+        let write = |name: &str, weight: Vec<f32>, adjoints: Vec<f64>| {
             let gradients = vec![
                 ("weight", GradientValues::Single(weight)),
                 ("adjoints", GradientValues::Double(adjoints)),
@@ -140,10 +145,10 @@ mod tests {
             write_gradients(&folder.path().join(name), gradients).unwrap();
         };
         let compare = |a: &str| largest_difference(&folder.path().join(a), &folder.path().join("baseline"));
-        save("baseline", vec![3.0, 4.0], vec![1.0]);
-        save("near", vec![3.0, 4.5], vec![1.2]);
-        save("nan", vec![f32::NAN, 4.0], vec![1.0]);
-        save("short", vec![3.0], vec![1.0]);
+        write("baseline", vec![3.0, 4.0], vec![1.0]);
+        write("near", vec![3.0, 4.5], vec![1.2]);
+        write("nan", vec![f32::NAN, 4.0], vec![1.0]);
+        write("short", vec![3.0], vec![1.0]);
         assert_eq!(compare("baseline").unwrap(), 0.0);
         assert!((compare("near").unwrap() - 0.2).abs() < 1e-12);
         assert_eq!(compare("nan").unwrap(), f64::INFINITY);

@@ -8,7 +8,7 @@ use rnnt_loss::Targets;
 
 use super::case::{LossSizes, Posteriors};
 use super::error::Result;
-use super::measurement::CaseShape;
+use super::workload::CaseShape;
 
 /// A padded batch and a head; all values are written and hence resident.
 pub struct LossInputs {
@@ -68,8 +68,8 @@ impl BatchSizes {
 ///
 /// From T to .907 T frames and from U to .542 U labels (arXiv 2211.16270).
 pub fn ragged_lengths(batch: usize, frames: usize, labels: usize) -> (Vec<usize>, Vec<usize>) {
-    let decreasing = |max: usize, share: f64| -> Vec<usize> {
-        let step = share / batch.saturating_sub(1).max(1) as f64;
+    let decreasing = |max: usize, total_decrease: f64| -> Vec<usize> {
+        let step = total_decrease / batch.saturating_sub(1).max(1) as f64;
         (0..batch).map(|i| (max as f64 * (1.0 - step * i as f64)).round() as usize).collect()
     };
     (decreasing(frames, 0.093), decreasing(labels, 0.458))
@@ -91,7 +91,8 @@ impl LossInputs {
     /// # Errors
     /// If the loss does not support the sizes.
     pub fn synthetic(work: &LossSizes) -> Result<Self> {
-        let LossSizes { batch, frames: max_frames, labels: max_labels, hidden, classes, model, .. } = *work;
+        let LossSizes { batch, frames: max_frames, labels: max_labels, hidden, classes, posteriors, .. } =
+            *work;
         let targets = synthetic_targets(work)?;
         let sites = targets.lattices().num_sites();
         let sizes = BatchSizes { batch, frames: max_frames, labels: max_labels, hidden, classes, sites };
@@ -103,7 +104,7 @@ impl LossInputs {
             targets,
             sizes,
         };
-        inputs.set_posteriors(model);
+        inputs.set_posteriors(posteriors);
         Ok(inputs)
     }
 
@@ -112,18 +113,21 @@ impl LossInputs {
     /// Coordinate 0 of `f_t + g_u` is the number of due labels: above 0 the labels score above the
     /// blank, below 0 the blank scores above the labels. The other coordinates of `g_u` are a code
     /// of the next label, which is also its row of the weight.
-    fn set_posteriors(&mut self, model: Posteriors) {
+    fn set_posteriors(&mut self, posteriors: Posteriors) {
         let BatchSizes { frames: max_frames, labels: max_labels, hidden, classes, .. } = self.sizes;
         // `slope`: half of the maximum score difference of label and blank; `width`: number of
         // labels over which the difference changes sign; `margin`: score of the next label above
         // all others.
-        let (slope, width, margin) = match model {
+        let (slope, width, margin) = match posteriors {
             Posteriors::Flat => (0.02, 4.0, (classes as f32).ln() + 1.0),
             Posteriors::Peaked => (6.0, 1.5, (classes as f32).ln() + 3.0),
         };
+        // Component k of the code of a class: 0.5 or -0.5.
         let code =
             |class: u32, k: usize| 0.5 * uniform(5, u64::from(class) * hidden as u64 + k as u64).signum();
+        // With this scale, the score of a code, after tanh, by its own class is the margin.
         let scale = margin / (0.5 * 0.5f32.tanh() * (hidden - 1) as f32);
+        // Rows of frames and label positions.
         for b in 0..self.targets.batch() {
             let (frames, labels) = (self.targets.frames(b), self.targets.labels(b));
             for t in 0..max_frames {
@@ -138,6 +142,7 @@ impl LossInputs {
                 row[0] = -(u as f32) / width;
             }
         }
+        // Head.
         for (class, row) in self.weight.chunks_exact_mut(hidden).enumerate() {
             row.iter_mut().enumerate().for_each(|(k, w)| *w = scale * code(class as u32, k));
             row[0] = slope;
@@ -220,14 +225,14 @@ mod tests {
 
     #[test]
     fn posteriors_are_peaked_or_flat() {
-        let loss = |model| {
+        let loss = |posteriors| {
             let work = LossSizes {
                 batch: 2,
                 frames: 40,
                 labels: 8,
                 hidden: 64,
                 classes: 50,
-                model,
+                posteriors,
                 lengths: LengthSpread::Ragged,
             };
             let mut workload =

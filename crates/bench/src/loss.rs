@@ -5,8 +5,8 @@ use super::case::Budget;
 use super::error::Result;
 use super::gradients::{GradientValues, NamedGradients};
 use super::inputs::LossInputs;
-use super::measurement::Workload;
-use super::measurement::{CaseShape, SkipReport};
+use super::workload::Workload;
+use super::workload::{CaseShape, SkipReport};
 
 /// A [`Session`] on a batch; buffers are reused, as in training.
 pub struct SessionWorkload {

@@ -1,14 +1,18 @@
-//! Lower bounds of training step times, from operations and bytes.
+//! Lower bounds of the times of training steps, from operations and bytes.
+//!
+//! The suite `train` compares measured times with them.
 use serde::Serialize;
 
 use super::case::TrainWork;
-use super::measurement::median;
-use super::measurement::{CaseShape, PartTimes, TrainingReport};
+use super::workload::median;
+use super::workload::{CaseShape, PartTimes, TrainingReport};
 
 /// Width of an encoder input row: 80 mel bands of 3 frames.
 const INPUT_WIDTH: usize = 240;
-/// Encoder layers before and after the time reduction by two.
-const ENCODER_LAYERS: [usize; 2] = [2, 3];
+/// Encoder layers before the time reduction by two.
+const LAYERS_BEFORE_REDUCTION: usize = 2;
+/// Encoder layers after the time reduction.
+const LAYERS_AFTER_REDUCTION: usize = 3;
 /// Predictor layers.
 const PREDICTOR_LAYERS: usize = 2;
 /// Bytes per parameter that a step of LAMB reads and writes.
@@ -50,13 +54,13 @@ impl TrainWork {
     fn lstm_layers(&self) -> Vec<LstmShape> {
         let [encoder, predictor, _] = self.widths;
         let layer = |rows, input, hidden| LstmShape { rows, input, hidden };
-        let before = (0..ENCODER_LAYERS[0]).map(|layer_index| {
+        let before = (0..LAYERS_BEFORE_REDUCTION).map(|layer_index| {
             layer(self.rows, if layer_index == 0 { INPUT_WIDTH } else { encoder }, encoder)
         });
         let after =
             |layer_index| layer(self.frames(), if layer_index == 0 { 2 * encoder } else { encoder }, encoder);
         let labels = (0..PREDICTOR_LAYERS).map(|_| layer(self.labels + 1, predictor, predictor));
-        before.chain((0..ENCODER_LAYERS[1]).map(after)).chain(labels).collect()
+        before.chain((0..LAYERS_AFTER_REDUCTION).map(after)).chain(labels).collect()
     }
 
     /// Returns the floating-point operations that a step requires.
@@ -64,6 +68,7 @@ impl TrainWork {
     /// Counts each matrix product forward, and backward for rows and weights; the input has no
     /// gradient. Recomputed products count once.
     pub fn operations(&self) -> u64 {
+        // Multiplications of one utterance; the four gates of an LSTM are one product.
         let Self { batch, rows, labels, tokens, widths: [encoder, predictor, joint] } = *self;
         let lstm: usize = self
             .lstm_layers()
@@ -112,7 +117,7 @@ impl TrainWork {
 pub struct LowerBounds {
     /// Matrix products at the rate of a large one.
     pub products: Option<f64>,
-    /// Reads of recurrent weights at every frame, at the rate `cached`.
+    /// Reads of recurrent weights at every frame, at [`TrainingReport::cached_read_rate`].
     pub recurrent: f64,
     /// Reads and writes of the optimizer, at the rate of the memory.
     pub optimizer: f64,
@@ -120,7 +125,7 @@ pub struct LowerBounds {
 
 /// Speed of training.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Training {
+pub struct TrainingSpeed {
     /// Medians over the processes.
     #[serde(flatten)]
     pub report: TrainingReport,
@@ -130,7 +135,7 @@ pub struct Training {
     pub lower_bounds: LowerBounds,
 }
 
-impl Training {
+impl TrainingSpeed {
     /// Computes speed and lower bounds from the median time of a step.
     ///
     /// Returns none without reports.
@@ -153,15 +158,15 @@ impl Training {
                 optimizer: median_of(|report| report.parts.optimizer),
             },
             resident_bytes: reports.iter().filter_map(|report| report.resident_bytes).max(),
-            cached: median_of(|report| report.cached),
-            streamed: median_of(|report| report.streamed),
+            cached_read_rate: median_of(|report| report.cached_read_rate),
+            memory_read_rate: median_of(|report| report.memory_read_rate),
             ..*first
         };
         let time = |bytes: u64, rate: f64| bytes as f64 / rate / 1e6;
         let lower_bounds = LowerBounds {
             products: operations.zip(sgemm).map(|(operations, sgemm)| operations as f64 / sgemm / 1e6),
-            recurrent: time(report.recurrent_bytes, report.cached),
-            optimizer: time(report.optimizer_bytes, report.streamed),
+            recurrent: time(report.recurrent_bytes, report.cached_read_rate),
+            optimizer: time(report.optimizer_bytes, report.memory_read_rate),
         };
         let utterances_per_second = report.utterances as f64 / milliseconds * 1e3;
         Some(Self { report, utterances_per_second, lower_bounds })
@@ -189,21 +194,21 @@ mod tests {
     #[test]
     fn lower_bounds_are_work_by_rate() {
         let parts = PartTimes::default();
-        let report = |cached| TrainingReport {
+        let report = |cached_read_rate| TrainingReport {
             utterances: 4,
             parameters: 10,
             parts,
             resident_bytes: None,
             recurrent_bytes: 2_000_000_000,
             optimizer_bytes: 500_000_000,
-            cached,
-            streamed: 50.0,
+            cached_read_rate,
+            memory_read_rate: 50.0,
         };
         let reports = [report(100.0), report(300.0), report(200.0)];
-        let training = Training::new(&reports, 500.0, Some(4_000_000_000), Some(400.0)).unwrap();
+        let training = TrainingSpeed::new(&reports, 500.0, Some(4_000_000_000), Some(400.0)).unwrap();
         let LowerBounds { products, recurrent, optimizer } = training.lower_bounds;
         assert_eq!((products, recurrent, optimizer), (Some(10.0), 10.0, 10.0));
         assert_eq!(training.utterances_per_second, 8.0);
-        assert!(Training::new(&[], 1.0, None, None).is_none());
+        assert!(TrainingSpeed::new(&[], 1.0, None, None).is_none());
     }
 }

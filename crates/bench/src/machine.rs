@@ -1,4 +1,4 @@
-//! Description of the machine, and resident memory of this process.
+//! Description of the benchmark machine, and resident memory of this process.
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -28,10 +28,11 @@ impl Machine {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let load = read("/proc/loadavg").split(' ').next().and_then(|load| load.parse().ok());
         Self {
-            cpu: field(&read("/proc/cpuinfo"), "model name").unwrap_or(std::env::consts::ARCH.to_owned()),
-            cores: cores(),
-            features: features(),
-            memory: field(&read("/proc/meminfo"), "MemTotal").as_deref().and_then(kilobytes),
+            cpu: find_field(&read("/proc/cpuinfo"), "model name")
+                .unwrap_or(std::env::consts::ARCH.to_owned()),
+            cores: available_cores(),
+            features: detect_features(),
+            memory: find_field(&read("/proc/meminfo"), "MemTotal").as_deref().and_then(parse_kilobytes),
             load,
             date: format_date(
                 SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
@@ -42,23 +43,23 @@ impl Machine {
 }
 
 /// Returns the number of cores that this process may use.
-pub fn cores() -> usize {
+pub fn available_cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Returns the value of the first `NAME : VALUE` line.
-pub fn field(text: &str, name: &str) -> Option<String> {
+pub fn find_field(text: &str, name: &str) -> Option<String> {
     let pairs = text.lines().filter_map(|line| line.split_once(':'));
     pairs.into_iter().find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_owned())
 }
 
 /// Converts `123 kB` to bytes.
-pub fn kilobytes(value: &str) -> Option<u64> {
+pub fn parse_kilobytes(value: &str) -> Option<u64> {
     value.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(target_arch = "x86_64")]
-fn features() -> Vec<&'static str> {
+fn detect_features() -> Vec<&'static str> {
     let known = [
         ("avx2", is_x86_feature_detected!("avx2")),
         ("fma", is_x86_feature_detected!("fma")),
@@ -69,7 +70,7 @@ fn features() -> Vec<&'static str> {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn features() -> Vec<&'static str> {
+fn detect_features() -> Vec<&'static str> {
     Vec::new()
 }
 
@@ -115,7 +116,7 @@ pub fn resident_peak() -> Option<u64> {
 }
 
 fn status_bytes(name: &str) -> Option<u64> {
-    kilobytes(&field(&std::fs::read_to_string("/proc/self/status").ok()?, name)?)
+    parse_kilobytes(&find_field(&std::fs::read_to_string("/proc/self/status").ok()?, name)?)
 }
 
 #[cfg(test)]
@@ -132,8 +133,8 @@ mod tests {
     #[test]
     fn fields_are_selected_by_name() {
         let text = "VmHWMs:\t1 kB\nVmHWM:\t  2048 kB\n";
-        assert_eq!(field(text, "VmHWM").as_deref().and_then(kilobytes), Some(2 << 20));
-        assert_eq!(field(text, "VmRSS"), None);
+        assert_eq!(find_field(text, "VmHWM").as_deref().and_then(parse_kilobytes), Some(2 << 20));
+        assert_eq!(find_field(text, "VmRSS"), None);
     }
 
     #[test]

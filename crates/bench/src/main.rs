@@ -1,38 +1,38 @@
 //! Compares speed and memory with other implementations, suite by suite.
 //!
 //! [`Suite::plan`] lists the cases and systems of a suite. For every case, system and repeat,
-//! [`runner::run`] starts a child process: this program with [`child::COMMAND`] and a description
-//! of the case. The child runs [`measure::run_case`] and prints one line of JSON. The
+//! [`runner::run`] starts a child process: this program with [`process_launcher::COMMAND`] and a
+//! description of the case. The child runs [`measure::run_case`] and prints one line of JSON. The
 //! [`report::Report`] is printed as a table and written as JSON or as a plot.
 #![warn(missing_docs)]
 
 mod case;
-mod child;
 mod decode;
-mod dense;
+mod decoding_speed;
+mod dense_baseline;
 mod error;
-mod forecast;
 mod gradients;
 mod inputs;
-mod lattices;
+mod lattice_recursion;
 mod loss;
 mod lower_bounds;
 mod machine;
 mod measure;
-mod measurement;
-mod micro;
+mod memory_forecast;
+mod micro_benchmarks;
 mod plot;
-mod pruned;
-mod pruned_dense;
+mod process_launcher;
+mod pruned_baseline;
+mod pruned_loss;
 mod rates;
-mod recognition;
+mod recognition_lattices;
 mod report;
 mod runner;
-mod simple;
-mod speed;
+mod simple_joiner;
 mod suites;
 mod table;
 mod train;
+mod workload;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -101,8 +101,8 @@ const STOPPED_STATUS: u8 = 130;
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     let outcome = match (words.next(), words.next()) {
-        (Some(command), Some(case)) if command == child::COMMAND => measure::run_case(&case),
-        (Some(command), Some(name)) if command == micro::COMMAND => micro::run(&name),
+        (Some(command), Some(case)) if command == process_launcher::COMMAND => measure::run_case(&case),
+        (Some(command), Some(name)) if command == micro_benchmarks::COMMAND => micro_benchmarks::run(&name),
         _ => run(&BenchArgs::parse()),
     };
     match outcome {
@@ -124,7 +124,7 @@ fn run(arguments: &BenchArgs) -> Result<()> {
         if arguments.quick { (QUICK_REPEATS, QUICK_STEP_SECONDS) } else { (DEFAULT_REPEATS, STEP_SECONDS) };
     let options = SuiteOptions {
         quick: arguments.quick,
-        threads: arguments.threads.map_or_else(machine::cores, usize::from),
+        threads: arguments.threads.map_or_else(machine::available_cores, usize::from),
         budget: arguments.budget,
         model: arguments.checkpoint.clone().zip(arguments.manifest.clone()),
     };

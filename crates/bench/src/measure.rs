@@ -1,16 +1,18 @@
 //! Child process of the benchmark: measures one system on one case.
+//!
+//! `process_launcher` starts it; its only output is one line of JSON.
 use std::time::{Duration, Instant};
 
 use super::case::{CaseSpec, CaseWork, Method, PrunedWork};
 use super::error::{Error, Result};
 use super::gradients;
 use super::machine::MemoryMeter;
-use super::measurement::{CaseMeasurement, Workload, median};
 use super::rates::Sgemm;
-use super::simple::SimpleScores;
+use super::simple_joiner::SimpleScores;
+use super::workload::{CaseMeasurement, Workload, median};
 use super::{
-    decode, dense::DenseWorkload, inputs::LossInputs, lattices, loss::SessionWorkload,
-    pruned::PrunedWorkload, pruned_dense::PrunedDenseWorkload, recognition, train,
+    decode, dense_baseline::DenseWorkload, inputs::LossInputs, lattice_recursion, loss::SessionWorkload,
+    pruned_baseline::PrunedDenseWorkload, pruned_loss::PrunedWorkload, recognition_lattices, train,
 };
 
 /// Duration from which a first step is timed, not a warm-up.
@@ -103,9 +105,9 @@ fn measure_case(spec: &CaseSpec) -> Result<CaseMeasurement> {
 /// Creates the workload of a case and a method.
 fn prepare_workload(spec: &CaseSpec) -> Result<Box<dyn Workload>> {
     let inputs = match &spec.work {
-        CaseWork::Lattices { sizes } => return lattices::prepare(*sizes, &spec.method),
+        CaseWork::Lattices { sizes } => return lattice_recursion::prepare(*sizes, &spec.method),
         CaseWork::Decode(work) => return decode::prepare(work, &spec.method),
-        CaseWork::Recognition(work) => return recognition::prepare(*work, &spec.method),
+        CaseWork::Recognition(work) => return recognition_lattices::prepare(*work, &spec.method),
         CaseWork::Train(work) => return train::prepare(work, &spec.method),
         CaseWork::Pruned(work) if matches!(spec.method, Method::Pruned(_) | Method::PrunedBaseline) => {
             return prepare_pruned(work, &spec.method);

@@ -73,11 +73,12 @@ fn new_panel<'a>(
     let mut marks: Vec<(f64, String)> = rows.iter().filter_map(|row| log_mark(row)).collect();
     marks.dedup_by(|a, b| a.0 == b.0);
     let (low, high) = min_max(marks.iter().map(|mark| mark.0)).unwrap_or((0.0, 1.0));
+    // In decades.
     let margin = (0.06 * (high - low)).max(0.05);
     let x = PlotAxis { range: low - margin..high + margin, ticks: marks.iter().map(|mark| mark.0).collect() };
     let values = lines.iter().flat_map(|line| line.points.iter().map(|point| point.1));
     let (low, high) = min_max(values).unwrap_or((0.0, 1.0));
-    // Leave space above for the legend and the crosses.
+    // Margins in decades; the space above is for the legend and the crosses.
     let y = PlotAxis::decades(low - 0.15, high + 0.15 + 0.3 * (high - low).max(0.5), 3.5);
     let mark_label = move |x: f64| {
         marks.iter().find(|mark| (mark.0 - x).abs() < 1e-9).map_or(String::new(), |mark| mark.1.clone())
@@ -97,7 +98,7 @@ fn new_panel<'a>(
 
 /// Returns the horizontal position (base-10 logarithm) and label of a row.
 fn log_mark(row: &ResultRow) -> Option<(f64, String)> {
-    row.mark.as_ref().map(|(x, name)| (x.log10(), name.clone()))
+    row.mark.as_ref().map(|mark| (mark.x.log10(), mark.label.clone()))
 }
 
 /// Creates one line per system; cases without memory are crosses.
@@ -138,8 +139,9 @@ fn system_names(rows: &[&ResultRow]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measurement::{CaseShape, DecodingReport};
-    use crate::speed::Speed;
+    use crate::case::PlotMark;
+    use crate::decoding_speed::DecodingSpeed;
+    use crate::workload::{CaseShape, DecodingReport};
 
     fn row(x: Option<f64>, system: &str, median_ms: Option<f64>) -> ResultRow {
         ResultRow {
@@ -160,7 +162,7 @@ mod tests {
             pruning: None,
             speed: None,
             training: None,
-            mark: x.map(|x| (x, format!("mark {x}"))),
+            mark: x.map(|x| PlotMark { x, label: format!("mark {x}") }),
         }
     }
 
@@ -189,7 +191,7 @@ mod tests {
     fn decoding_is_a_panel_for_each_kind_of_model() {
         let speed = |family, batch: usize| {
             let report = DecodingReport { family, utterances: 8, frames: 100, labels: 20, sites: 120 };
-            Speed::new(report, Some(batch), 10.0, Some(430.0))
+            DecodingSpeed::new(report, Some(batch), 10.0, Some(430.0))
         };
         let row = |family, batch: usize, system| ResultRow {
             speed: Some(speed(family, batch)),

@@ -1,4 +1,6 @@
 //! Reference rates of this machine: a large matrix product, and memory reads.
+//!
+//! Results are reported relative to them, so that they are comparable between machines.
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -8,13 +10,16 @@ use rayon::prelude::*;
 
 use super::error::Result;
 use super::inputs::noise;
-use super::measurement::median;
+use super::workload::median;
 
+/// Sizes of the reference product: rows, inner dimension, columns.
 const ROWS: usize = 2600;
 const DEPTH: usize = 512;
 const COLUMNS: usize = 8192;
 /// Columns per task; larger results are not reused by the allocator, and page faults would count.
 const COLUMNS_PER_TASK: usize = 512;
+/// Maximum number of stripes of rows.
+const MAX_STRIPES: usize = 4;
 
 /// The product `[2600, 512] · [512, 8192]`, both row-major, the library's fastest layout.
 pub struct Sgemm {
@@ -46,14 +51,15 @@ impl Sgemm {
     }
 
     fn run_in_tasks(&self) -> candle_core::Result<()> {
-        let stripes = rayon::current_num_threads().min(4);
-        let (rows, columns) = (ROWS.div_ceil(stripes), COLUMNS / COLUMNS_PER_TASK);
+        // A task multiplies a stripe of rows with a block of columns.
+        let stripes = rayon::current_num_threads().min(MAX_STRIPES);
+        let (stripe_rows, column_blocks) = (ROWS.div_ceil(stripes), COLUMNS / COLUMNS_PER_TASK);
         let threshold = gemm::get_threading_threshold();
         // One thread per product; the setting is global.
         gemm::set_threading_threshold(usize::MAX);
-        let result = (0..stripes * columns).into_par_iter().try_for_each(|task| {
-            let (row, column) = (task % stripes * rows, task / stripes * COLUMNS_PER_TASK);
-            let left = self.left.narrow(0, row, rows.min(ROWS - row))?;
+        let result = (0..stripes * column_blocks).into_par_iter().try_for_each(|task| {
+            let (row, column) = (task % stripes * stripe_rows, task / stripes * COLUMNS_PER_TASK);
+            let left = self.left.narrow(0, row, stripe_rows.min(ROWS - row))?;
             left.matmul(&self.right.narrow(1, column, COLUMNS_PER_TASK)?).map(drop)
         });
         gemm::set_threading_threshold(threshold);

@@ -1,11 +1,12 @@
-//! Results of a suite as JSON; all suites have the same schema.
+//! Results of a benchmark suite as JSON; all suites have the same schema.
 use serde::Serialize;
 
+use super::case::PlotMark;
+use super::decoding_speed::DecodingSpeed;
 use super::error::{Error, Result};
-use super::lower_bounds::Training;
+use super::lower_bounds::TrainingSpeed;
 use super::machine::Machine;
-use super::measurement::{CaseShape, PruningReport, SkipReport};
-use super::speed::Speed;
+use super::workload::{CaseShape, PruningReport, SkipReport};
 
 /// Results of a suite.
 #[derive(Serialize)]
@@ -68,13 +69,13 @@ pub struct ResultRow {
     pub pruning: Option<PruningReport>,
     /// Decoding speed, in the suite `decode`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub speed: Option<Speed>,
+    pub speed: Option<DecodingSpeed>,
     /// Training speed, in the suite `train`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub training: Option<Training>,
-    /// Position and label on the horizontal axis of the plot.
+    pub training: Option<TrainingSpeed>,
+    /// Place on the horizontal axis of the plot.
     #[serde(skip)]
-    pub mark: Option<(f64, String)>,
+    pub mark: Option<PlotMark>,
 }
 
 /// Outcome of a system on a case.

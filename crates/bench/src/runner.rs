@@ -1,4 +1,7 @@
 //! Runs all systems of each benchmark case and computes results.
+//!
+//! The steps of a case: predict the memory of each system, measure it in child processes, compare
+//! gradients with those of the baseline, compute one row of the report per system.
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -8,17 +11,17 @@ use indicatif::ProgressBar;
 use tempfile::TempDir;
 
 use super::case::{Case, CaseSpec, Plan, System};
-use super::child::{ProcessLauncher, ProcessName, ProcessOutcome};
+use super::decoding_speed::DecodingSpeed;
 use super::error::{Error, Result};
-use super::forecast::{Forecast, forecast};
 use super::gradients::largest_difference;
-use super::lower_bounds::Training;
+use super::lower_bounds::TrainingSpeed;
 use super::machine::Machine;
-use super::measurement::median;
-use super::measurement::{CaseMeasurement, CaseShape};
+use super::memory_forecast::{Forecast, forecast};
+use super::process_launcher::{ProcessLauncher, ProcessName, ProcessOutcome};
 use super::report::Report;
 use super::report::{ResultRow, Status, compare_speeds};
-use super::speed::Speed;
+use super::workload::median;
+use super::workload::{CaseMeasurement, CaseShape};
 
 /// Settings of a run of a suite.
 pub struct RunSettings {
@@ -117,7 +120,7 @@ impl Runner<'_> {
                 self.progress.inc(1);
             }
         }
-        // Compare gradients and compute the rows of the report.
+        // Compare gradients, and compute the rows of the report.
         let measured_shape = runs.iter().find_map(|run| Some(run.measurements.first()?.shape));
         let shape = measured_shape.unwrap_or_else(|| case.work.shape());
         let is_ok = |index: usize| runs[index].status == Status::Ok;
@@ -215,7 +218,7 @@ impl SystemRun<'_> {
             self.measurements.iter().filter_map(|measurement| measurement.sgemm).collect();
         let reports: Vec<_> =
             self.measurements.iter().filter_map(|measurement| measurement.training).collect();
-        let speed = |(report, time)| Speed::new(report, shape.B, time, median(&products));
+        let speed = |(report, time)| DecodingSpeed::new(report, shape.B, time, median(&products));
         ResultRow {
             case: case.name.clone(),
             system: self.system.name.clone(),
@@ -233,7 +236,8 @@ impl SystemRun<'_> {
             skip: self.measurements.iter().find_map(|measurement| measurement.skip),
             pruning: self.measurements.iter().find_map(|measurement| measurement.pruning),
             speed: decoding.map(speed),
-            training: median_ms.and_then(|time| Training::new(&reports, time, operations, median(&products))),
+            training: median_ms
+                .and_then(|time| TrainingSpeed::new(&reports, time, operations, median(&products))),
             mark: case.mark.clone(),
         }
     }

@@ -1,4 +1,4 @@
-//! Command-line suites of the benchmark, with their cases and systems.
+//! Suites of the program `bench`: names on the command line, cases and systems.
 mod losses;
 mod models;
 
@@ -75,7 +75,7 @@ impl Suite {
 
 /// One utterance of N = 2,600 sites, T = 100, U = 25, H = 512.
 const fn medium_utterance(classes: usize) -> LossSizes {
-    LossSizes { batch: 1, frames: 100, labels: 25, hidden: 512, classes, model: Flat, lengths: Ragged }
+    LossSizes { batch: 1, frames: 100, labels: 25, hidden: 512, classes, posteriors: Flat, lengths: Ragged }
 }
 
 /// Case S5: 16 short utterances of N = 6,662 sites.
@@ -85,7 +85,7 @@ const SHORT_UTTERANCES: LossSizes = LossSizes {
     labels: 10,
     hidden: 1024,
     classes: 4096,
-    model: Flat,
+    posteriors: Flat,
     lengths: Ragged,
 };
 

@@ -1,10 +1,10 @@
-//! Formats results as a table for the terminal.
+//! Formats benchmark results as a table for the terminal.
 use super::case::FirstPassScores;
-use super::lower_bounds::{LowerBounds, Training};
-use super::measurement::PruningReport;
-use super::measurement::median;
+use super::decoding_speed::TORCH_SGEMM_GFLOPS;
+use super::lower_bounds::{LowerBounds, TrainingSpeed};
 use super::report::{ResultRow, Status};
-use super::speed::TORCH_SGEMM_GFLOPS;
+use super::workload::PruningReport;
+use super::workload::median;
 
 /// Headers of the columns.
 const HEADERS: [&str; 9] =
@@ -120,13 +120,13 @@ fn skip_note(row: &ResultRow) -> Option<String> {
 
 /// Describes the retained sites of a row.
 fn pruning_note(row: &ResultRow) -> Option<String> {
-    let PruningReport { scores, retained, share } = row.pruning?;
+    let PruningReport { scores, retained_sites, share } = row.pruning?;
     let source = match scores {
         FirstPassScores::Matrices => "score matrices",
         FirstPassScores::Heads => "linear layers",
     };
     Some(format!(
-        "{}: {retained} of {} sites retained ({:.1} %), first pass from {source}",
+        "{}: {retained_sites} of {} sites retained ({:.1} %), first pass from {source}",
         row.case,
         row.shape.N.unwrap_or(0),
         100.0 * share,
@@ -201,8 +201,9 @@ const TRAINING_HEADERS: [&str; 15] = [
 /// Formats a row of a suite that trains.
 fn training_cells(row: &ResultRow, is_first: bool) -> [String; TRAINING_HEADERS.len()] {
     let training = row.training.as_ref();
-    let part =
-        |value: fn(&Training) -> f64| or_dash(training.map(|training| format_significant(value(training))));
+    let part = |value: fn(&TrainingSpeed) -> f64| {
+        or_dash(training.map(|training| format_significant(value(training))))
+    };
     let megabytes = |bytes: Option<u64>| or_dash(bytes.map(|bytes| format!("{:.0}", bytes as f64 / 1e6)));
     [
         case_name(row, is_first),
@@ -235,11 +236,11 @@ fn format_lower_bounds(bounds: &LowerBounds) -> String {
 
 /// Explains the columns.
 fn training_note(rows: &[ResultRow]) -> Option<String> {
-    let Training { report, .. } = rows.iter().find_map(|row| row.training)?;
+    let TrainingSpeed { report, .. } = rows.iter().find_map(|row| row.training)?;
     Some(format!(
         "{} parameters; encoder, predictor and loss: forward only; lower bounds: matrix products at the rate of sgemm + reads of \
          recurrent weights at every frame ({:.0} GB/s) + bytes of the optimizer ({:.0} GB/s)",
-        report.parameters, report.cached, report.streamed
+        report.parameters, report.cached_read_rate, report.memory_read_rate
     ))
 }
 
@@ -253,8 +254,8 @@ fn format_significant(value: f64) -> String {
 mod tests {
     use super::*;
     use crate::case::Family;
-    use crate::measurement::{CaseShape, DecodingReport};
-    use crate::speed::Speed;
+    use crate::decoding_speed::DecodingSpeed;
+    use crate::workload::{CaseShape, DecodingReport};
 
     fn row(case: &str, system: &str, median_ms: Option<f64>) -> ResultRow {
         ResultRow {
@@ -303,7 +304,7 @@ mod tests {
     fn a_suite_that_decodes_has_other_columns() {
         let report =
             DecodingReport { family: Family::Rnnt, utterances: 32, frames: 8000, labels: 2000, sites: 9000 };
-        let speed = Speed::new(report, Some(32), 160.0, Some(430.0));
+        let speed = DecodingSpeed::new(report, Some(32), 160.0, Some(430.0));
         let rows = [ResultRow { speed: Some(speed), ..row("RNN-T B=32", "panda", Some(160.0)) }];
         let lines = format_table(&rows);
         assert!(

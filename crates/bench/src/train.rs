@@ -12,10 +12,10 @@ use super::error::{Error, Result};
 use super::gradients::NamedGradients;
 use super::inputs::{noise, random_labels};
 use super::machine::resident_peak;
-use super::measurement::Workload;
-use super::measurement::median;
-use super::measurement::{CaseShape, PartTimes, TrainingReport};
 use super::rates::read_rate;
+use super::workload::Workload;
+use super::workload::median;
+use super::workload::{CaseShape, PartTimes, TrainingReport};
 
 /// Learning rate of MLPerf for a global batch of 1,024.
 const LEARNING_RATE: f64 = 0.007447;
@@ -23,13 +23,14 @@ const LEARNING_RATE: f64 = 0.007447;
 const WEIGHT_DECAY: f64 = 1e-3;
 /// Decay of the moving average of MLPerf.
 const EMA_DECAY: f64 = 0.992;
-/// Number of values that fit in no cache.
+/// Number of values of an array larger than any cache.
 const STREAM_VALUES: usize = 1 << 26;
 
 /// Training of a model on one synthetic batch, repeated.
 struct TrainingWorkload {
     work: TrainWork,
-    ema: bool,
+    /// True if the weights are averaged.
+    has_ema: bool,
     learner: Learner,
     rows: Tensor,
     lengths: Vec<usize>,
@@ -37,8 +38,15 @@ struct TrainingWorkload {
     step: u64,
     /// Sum of the losses of the last step.
     loss: f64,
-    /// Times of gradients and optimizer in each step.
-    times: Vec<[Duration; 2]>,
+    /// Times of each step.
+    times: Vec<StepTimes>,
+}
+
+/// Times of the parts of a step.
+struct StepTimes {
+    /// Forward and backward.
+    gradients: Duration,
+    optimizer: Duration,
 }
 
 /// Creates a model, its optimizer and a synthetic batch.
@@ -64,7 +72,7 @@ pub fn prepare(work: &TrainWork, method: &Method) -> Result<Box<dyn Workload>> {
     let sequence = |b| random_labels(510 + b as u64, work.labels, work.tokens);
     Ok(Box::new(TrainingWorkload {
         work: *work,
-        ema,
+        has_ema: ema,
         learner: Learner::new(model, &optimizer)?,
         rows: Tensor::from_vec(rows, (work.batch, work.rows, width), &Device::Cpu)?,
         lengths: vec![work.rows; work.batch],
@@ -80,7 +88,7 @@ impl TrainingWorkload {
         Batch::new(self.rows.clone(), self.lengths.clone(), self.labels.clone())
     }
 
-    /// Returns the dropout state, the same in every step.
+    /// Returns the dropout state, which is the same in every step.
     fn pass(&self) -> TrainingPass {
         TrainingPass::new(0, 0, &self.batch().indices)
     }
@@ -129,13 +137,14 @@ impl Workload for TrainingWorkload {
 
     /// Computes gradients and applies the optimizer, as in training.
     fn step(&mut self) -> Result<NamedGradients> {
-        let moment = StepPosition { step: self.step, epoch: 0, steps_per_epoch: 1 << 20, progress: 0.0 };
+        let position = StepPosition { step: self.step, epoch: 0, steps_per_epoch: 1 << 20, progress: 0.0 };
         let start = Instant::now();
         let (gradients, tally) =
-            self.learner.gradients(&mut std::iter::once(Ok(self.batch())), self.work.batch, &moment)?;
+            self.learner.gradients(&mut std::iter::once(Ok(self.batch())), self.work.batch, &position)?;
         let gradient_time = start.elapsed();
-        self.learner.apply(&gradients, &moment)?;
-        self.times.push([gradient_time, start.elapsed() - gradient_time]);
+        self.learner.apply(&gradients, &position)?;
+        let optimizer_time = start.elapsed() - gradient_time;
+        self.times.push(StepTimes { gradients: gradient_time, optimizer: optimizer_time });
         (self.step, self.loss) = (self.step + 1, tally.loss);
         Ok(Vec::new())
     }
@@ -160,11 +169,11 @@ impl Workload for TrainingWorkload {
     fn training_report(&mut self) -> Result<Option<TrainingReport>> {
         let resident_bytes = resident_peak();
         let timed_steps = &self.times[self.warm_up().min(self.times.len())..];
-        let median_of = |index: usize| {
-            median(&timed_steps.iter().map(|times| milliseconds(times[index])).collect::<Vec<_>>())
+        let median_of = |part: fn(&StepTimes) -> Duration| {
+            median(&timed_steps.iter().map(|times| milliseconds(part(times))).collect::<Vec<_>>())
                 .unwrap_or_default()
         };
-        let (gradients, optimizer) = (median_of(0), median_of(1));
+        let (gradients, optimizer) = (median_of(|times| times.gradients), median_of(|times| times.optimizer));
         let [encoder, predictor, forward] = self.measure_forward()?;
         let parameters = self.learner.model().parameters().count();
         Ok(Some(TrainingReport {
@@ -173,15 +182,17 @@ impl Workload for TrainingWorkload {
             parts: PartTimes {
                 encoder,
                 predictor,
+                // Not measured separately: joint network and loss are the rest of the forward pass,
+                // and the backward pass is the rest of the gradients.
                 loss: (forward - encoder - predictor).max(0.0),
                 backward: (gradients - forward).max(0.0),
                 optimizer,
             },
             resident_bytes,
             recurrent_bytes: self.work.recurrent_bytes(),
-            optimizer_bytes: TrainWork::optimizer_bytes(parameters, self.ema),
-            cached: read_rate(self.work.largest_recurrent()),
-            streamed: read_rate(STREAM_VALUES),
+            optimizer_bytes: TrainWork::optimizer_bytes(parameters, self.has_ema),
+            cached_read_rate: read_rate(self.work.largest_recurrent()),
+            memory_read_rate: read_rate(STREAM_VALUES),
         }))
     }
 }
@@ -202,6 +213,6 @@ mod tests {
         let PartTimes { encoder, predictor, optimizer, .. } = report.parts;
         assert!(encoder > 0.0 && predictor > 0.0 && optimizer > 0.0, "{report:?}");
         assert_eq!((report.utterances, report.optimizer_bytes), (2, 56 * report.parameters as u64));
-        assert!(report.cached > 0.0 && report.streamed > 0.0);
+        assert!(report.cached_read_rate > 0.0 && report.memory_read_rate > 0.0);
     }
 }

@@ -1,9 +1,12 @@
-//! Tests of the output of the `bench` program, without checks of speed.
+//! Tests of the program `bench`: schema of its results, agreement of the systems.
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+/// Maximum relative difference of gradients from the baseline's, which is `f32` throughout.
+const GRADIENT_TOLERANCE: f64 = 2e-5;
 
 /// Runs the program in a folder; returns status, standard output, standard error.
 fn bench(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -12,9 +15,6 @@ fn bench(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
-
-/// Maximum relative difference of gradients from the baseline's, which is `f32` throughout.
-const GRADIENT_TOLERANCE: f64 = 2e-5;
 
 /// Runs a suite with `--quick` and checks the schema; returns the rows.
 fn run_quick_suite(folder: &TempDir, suite: &str, options: &[&str]) -> Vec<Value> {

@@ -9,9 +9,8 @@ use crate::{
     audio::{AudioArguments, print_conversions},
     bad_items::{self, BadItemArguments},
     error::Result,
-    manifests,
-    out::{formatted, outln, warn_each, warnln},
-    outputs,
+    manifests, output_files,
+    printing::{outln, print_machine_readable, warn_each, warnln},
     shard::{self, Shard},
 };
 
@@ -44,22 +43,25 @@ pub struct Args {
 
 /// Aligns the utterances of a manifest and writes the alignments.
 ///
-/// Utterances without a path and unusable utterances are reported and left out.
+/// Utterances without a path and bad utterances are reported and excluded.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
+    // Read the manifest and open the outputs.
     let utterances = manifests::read(&arguments.manifest)?;
     let ids = OutputIds::for_ctm(utterances.iter().map(|utterance| utterance.id.as_str()));
     let utterances = shard::select_part(utterances, arguments.shard);
     let paths = [&arguments.ctm, &arguments.json];
-    let [ctm, json] = outputs::open(paths, &[&arguments.checkpoint, &arguments.manifest], &utterances)?;
+    let [ctm, json] = output_files::open(paths, &[&arguments.checkpoint, &arguments.manifest], &utterances)?;
+    // Load the model and align.
     let recognizer = arguments.audio.load(&arguments.checkpoint)?;
     let recognizer = arguments.bad.apply(recognizer)?;
     let alignments = recognizer.align(&utterances).map_err(|error| arguments.audio.advise(error))?;
     let share_check = alignments.bad.check("alignment", utterances.len(), recognizer.max_bad());
     let share_check = share_check.map_err(|error| arguments.audio.advise(error));
-    if alignments.bad.left_out.len() == utterances.len() {
+    if alignments.bad.excluded.len() == utterances.len() {
         share_check?;
         return write_alignments(arguments, &alignments, &ids, ctm, json);
     }
+    // Print notes and warnings.
     print_conversions(&alignments.changes);
     let name = arguments.manifest.file_stem().unwrap_or_default().to_string_lossy();
     bad_items::warn(&name, &alignments.bad);
@@ -68,7 +70,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     for id in &alignments.without_path {
         warnln!("warning: {}: no path, more labels than its frames can emit; left out", Excerpt(id));
     }
-    // Alignments are written even if too many utterances are unusable.
+    // Alignments are written even if too many utterances are bad.
     let code = write_alignments(arguments, &alignments, &ids, ctm, json)?;
     share_check.map(|()| code)
 }
@@ -84,7 +86,7 @@ fn write_alignments(
     let unit = if arguments.tokens { CtmUnit::Tokens } else { CtmUnit::Words };
     let is_standard_output = [&ctm, &json].into_iter().flatten().any(OutputFile::is_standard);
     if ctm.is_none() && json.is_none() {
-        formatted(&alignments.ctm(unit, ids))?;
+        print_machine_readable(&alignments.ctm(unit, ids))?;
         return Ok(ExitCode::SUCCESS);
     }
     json.map_or(Ok(()), |json| json.write(alignments.json().as_bytes()))?;
@@ -96,10 +98,10 @@ fn write_alignments(
         format!("a token is expected {mean:.3} s after the start of its audio")
     });
     let (aligned, without_path) = (alignments.utterances.len(), alignments.without_path.len());
-    let left_out = match alignments.bad.left_out.len() {
+    let excluded = match alignments.bad.excluded.len() {
         0 => String::new(),
         count => format!(", {count} left out"),
     };
-    outln!("{aligned} utterances aligned, {without_path} without a path{left_out}; {latency}")?;
+    outln!("{aligned} utterances aligned, {without_path} without a path{excluded}; {latency}")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -8,7 +8,7 @@ use kernels::Excerpt;
 use model::config::LossBudget;
 use speech::Channel;
 
-use crate::{Args, out};
+use crate::{Args, printing};
 
 /// Exit status for invalid arguments.
 const USAGE_ERROR: i32 = 2;
@@ -17,12 +17,12 @@ const USAGE_ERROR: i32 = 2;
 pub fn parse() -> Args {
     let matches = command().try_get_matches();
     let arguments = matches.and_then(|mut matches| Args::from_arg_matches_mut(&mut matches));
-    arguments.unwrap_or_else(|error| match value_message(&error) {
+    arguments.unwrap_or_else(|error| match value_error_message(&error) {
         Some(message) => {
-            out::warnln!("error: {message}");
+            printing::warnln!("error: {message}");
             std::process::exit(USAGE_ERROR)
         }
-        None => printable(error).exit(),
+        None => with_escaped_arguments(error).exit(),
     })
 }
 
@@ -50,7 +50,7 @@ fn is_numeric(arg: &Arg) -> bool {
 /// Formats an error of a value parser of this program: `--flag: expected ..., found ...`.
 ///
 /// Returns none for clap's own errors.
-fn value_message(error: &clap::Error) -> Option<String> {
+fn value_error_message(error: &clap::Error) -> Option<String> {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text),
         _ => None,
@@ -70,7 +70,7 @@ fn value_message(error: &clap::Error) -> Option<String> {
 }
 
 /// Escapes and shortens the arguments that an error quotes.
-fn printable(mut error: clap::Error) -> clap::Error {
+fn with_escaped_arguments(mut error: clap::Error) -> clap::Error {
     let context: Vec<(ContextKind, ContextValue)> =
         error.context().map(|(kind, value)| (kind, value.clone())).collect();
     for (kind, value) in context {
@@ -109,25 +109,25 @@ mod tests {
     )];
 
     /// Appends every argument of every command with the names of the command.
-    fn arguments(command: &Command, path: &[String], all: &mut Vec<(Vec<String>, Arg)>) {
+    fn collect_arguments(command: &Command, path: &[String], all_arguments: &mut Vec<(Vec<String>, Arg)>) {
         let path = [path, &[command.get_name().to_owned()]].concat();
-        all.extend(command.get_arguments().map(|arg| (path.clone(), arg.clone())));
-        command.get_subcommands().for_each(|inner| arguments(inner, &path, all));
+        all_arguments.extend(command.get_arguments().map(|arg| (path.clone(), arg.clone())));
+        command.get_subcommands().for_each(|inner| collect_arguments(inner, &path, all_arguments));
     }
 
     #[test]
     fn invalid_numbers_are_reported_with_the_name_of_the_flag() {
-        let mut all = Vec::new();
-        arguments(&command(), &[], &mut all);
-        all.retain(|(_, arg)| is_numeric(arg));
-        assert!(all.len() > 60, "{}", all.len());
-        for (path, arg) in all {
+        let mut all_arguments = Vec::new();
+        collect_arguments(&command(), &[], &mut all_arguments);
+        all_arguments.retain(|(_, arg)| is_numeric(arg));
+        assert!(all_arguments.len() > 60, "{}", all_arguments.len());
+        for (path, arg) in all_arguments {
             let flag = format!("--{}", arg.get_long().expect("numbers have flags"));
             for value in ["nan", "inf", "-inf", "-1", "1e400", "-1e400", "1e39", "-0x1", "1,5", "x", " 1", ""]
             {
                 let words = path.iter().chain([&flag]).map(String::as_str).chain([value]);
                 let error = command().try_get_matches_from(words).err();
-                let message = error.as_ref().and_then(value_message);
+                let message = error.as_ref().and_then(value_error_message);
                 let is_valid = VALID_VALUES
                     .iter()
                     .any(|(valid, flags)| *valid == value && flags.contains(&flag.as_str()));
@@ -147,14 +147,14 @@ mod tests {
     /// The compiler does not compare the types of parsers and fields.
     #[test]
     fn value_parsers_have_the_types_of_their_fields() {
-        let mut all = Vec::new();
-        arguments(&command(), &[], &mut all);
-        for (path, arg) in all.iter().filter(|(_, arg)| arg.get_action().takes_values()) {
+        let mut all_arguments = Vec::new();
+        collect_arguments(&command(), &[], &mut all_arguments);
+        for (path, arg) in all_arguments.iter().filter(|(_, arg)| arg.get_action().takes_values()) {
             let Some(flag) = arg.get_long() else { continue };
             let same_command = |other: &&(Vec<String>, Arg)| other.0 == *path;
             let required = |arg: &Arg| arg.is_required_set() && arg.get_long() != Some(flag);
             let mut words = path.clone();
-            for (_, other) in all.iter().filter(same_command).filter(|(_, other)| required(other)) {
+            for (_, other) in all_arguments.iter().filter(same_command).filter(|(_, other)| required(other)) {
                 words.extend(other.get_long().map(|name| format!("--{name}")));
                 words.push("name".to_owned());
             }
@@ -190,10 +190,11 @@ mod tests {
                 &["panda", "evaluate", "x", "y", "--beam-search", value],
             ] {
                 let error = command().try_get_matches_from(words).unwrap_err();
-                let message = value_message(&error).unwrap_or_else(|| printable(error).to_string());
+                let message =
+                    value_error_message(&error).unwrap_or_else(|| with_escaped_arguments(error).to_string());
                 assert!(message.len() < 1500, "{}", &message[..1500]);
-                let hostile = |c: char| c != '\n' && c.is_control() || c == '\u{202e}';
-                assert!(!message.contains(hostile) && !message.contains("\nerror: forged"), "{message}");
+                let is_unescaped = |c: char| c != '\n' && c.is_control() || c == '\u{202e}';
+                assert!(!message.contains(is_unescaped) && !message.contains("\nerror: forged"), "{message}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Arguments of the commands that read audio: channel, sample rate, silence filter.
+//! Command-line arguments of audio input: channel, sample rate, silence filter.
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use speech::{AudioChange, Channel, Conversion};
 
 use crate::error::{Error, Result};
 use crate::numbers;
-use crate::out::warnln;
+use crate::printing::warnln;
 
 /// Arguments that control how recordings are read.
 #[derive(clap::Args)]
@@ -46,12 +46,12 @@ impl AudioArguments {
     /// Adds advice to an error that an argument of this group avoids.
     pub fn advise(&self, error: recognizer::Error) -> Error {
         use speech::Error::{FileRate, SampleRate};
-        let rate = match &error {
+        let is_rate_error = match &error {
             recognizer::Error::Model(model::Error::Speech(FileRate { .. } | SampleRate { .. })) => true,
             recognizer::Error::TooManyBad { first, .. } => first.has_other_rate,
             _ => false,
         };
-        match rate && !self.resample {
+        match is_rate_error && !self.resample {
             true => Error::WithAdvice { source: error, advice: "--resample converts it" },
             false => error.into(),
         }

@@ -1,7 +1,7 @@
 //! `panda average OUT CHECKPOINT...`: the mean of several checkpoints.
 use std::{path::PathBuf, process::ExitCode};
 
-use crate::{error::Result, numbers, out::outln};
+use crate::{error::Result, numbers, printing::outln};
 
 /// Arguments of `panda average`.
 #[derive(clap::Args)]
@@ -12,10 +12,10 @@ pub struct Args {
     #[arg(value_name = "CHECKPOINT")]
     checkpoints: Vec<PathBuf>,
     /// Average the last K epochs of a run; the recipe must keep their checkpoints (training.keep)
-    #[arg(long, value_name = "K", conflicts_with = "best", value_parser = numbers::any)]
+    #[arg(long, value_name = "K", conflicts_with = "best", value_parser = numbers::nonnegative_integer)]
     last: Option<usize>,
     /// Average the K epochs with the lowest word error rate on dev
-    #[arg(long, value_name = "K", value_parser = numbers::any)]
+    #[arg(long, value_name = "K", value_parser = numbers::nonnegative_integer)]
     best: Option<usize>,
 }
 

@@ -1,11 +1,11 @@
-//! Unusable utterances: the allowed share, and the warnings about them.
+//! The argument `--max-bad`, and the warnings about bad items.
 use recognizer::{BadItems, Recognizer};
 
 use crate::error::Result;
 use crate::numbers;
-use crate::out::warn_each;
+use crate::printing::warn_each;
 
-/// Arguments that limit how many utterances may be left out.
+/// Arguments that limit how many utterances may be excluded.
 #[derive(clap::Args)]
 pub struct BadItemArguments {
     /// Fail if more than this share of utterances is unusable, rounded up; unusable utterances
@@ -21,7 +21,7 @@ impl BadItemArguments {
     }
 }
 
-/// Prints the warnings about unusable utterances of a set.
+/// Prints the warnings about the bad items of a set.
 pub fn warn(set: &str, bad: &BadItems) {
     warn_each(bad.warnings(set));
 }

@@ -1,4 +1,4 @@
-//! Arguments of caption formats (srt, vtt): durations, line width, lines.
+//! Command-line arguments of captions (srt, vtt): durations, line width, lines.
 use recognizer::{CaptionOptions, TranscriptFormat};
 
 use crate::error::{Error, Result};
@@ -14,13 +14,13 @@ const MAX_LINES: usize = 100;
 pub struct CaptionArguments {
     /// Show each caption (srt, vtt) for at least this time in seconds; the next caption may cut it
     /// short [default: 0.834]
-    #[arg(long, value_name = "SECONDS", value_parser = numbers::window)]
+    #[arg(long, value_name = "SECONDS", value_parser = numbers::positive_seconds)]
     caption_min: Option<f64>,
     /// Show each caption for at most this time in seconds [default: 6]
-    #[arg(long, value_name = "SECONDS", value_parser = numbers::window)]
+    #[arg(long, value_name = "SECONDS", value_parser = numbers::positive_seconds)]
     caption_max: Option<f64>,
     /// Start a new caption after a pause of this many seconds [default: 1]
-    #[arg(long, value_name = "SECONDS", value_parser = numbers::window)]
+    #[arg(long, value_name = "SECONDS", value_parser = numbers::positive_seconds)]
     caption_pause: Option<f64>,
     /// Limit the characters of a caption line; longer words are cut [default: 42]
     #[arg(long, value_name = "CHARACTERS", value_parser = numbers::within("expected a number of characters from 1 to 1000", 1..=MAX_LINE_CHARACTERS))]

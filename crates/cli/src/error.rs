@@ -217,7 +217,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Formats an error and its causes in one line.
 ///
 /// Causes that the text contains already are not repeated.
-pub fn chain(error: &dyn std::error::Error) -> String {
+pub fn message_with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -242,13 +242,13 @@ mod tests {
         let source = Some(Box::new(source.into()));
         let quantity = "score of every class";
         let error = training::Error::Diverged { step: 7, what: quantity.into(), found, utterances, source };
-        let text = chain(&Error::Training(error));
+        let text = message_with_causes(&Error::Training(error));
         assert!(text.starts_with("step 7: expected a finite score of every class; utterances"), "{text}");
         assert!(text.contains("; because of utterance 1, frame 2, label position 3"), "{text}");
         assert_eq!(text.matches("because of").count(), 1, "{text}");
 
         let source = std::io::Error::other("no space left");
         let error = model::Error::Io { path: "x".into(), action: "write", source };
-        assert_eq!(chain(&Error::from(error)), "x: could not write: no space left");
+        assert_eq!(message_with_causes(&Error::from(error)), "x: could not write: no space left");
     }
 }

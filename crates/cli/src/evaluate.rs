@@ -12,11 +12,11 @@ use crate::captions::CaptionArguments;
 use crate::search::SearchArguments;
 use crate::{
     error::Result,
-    manifests,
-    out::{outln, warn_each, warnln},
-    outputs, scores, shard,
+    manifests, output_files,
+    printing::{outln, warn_each, warnln},
+    scores, shard,
 };
-use outputs::TranscriptPath;
+use output_files::TranscriptPath;
 use shard::Shard;
 
 /// Arguments of `panda evaluate`.
@@ -76,10 +76,10 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     let joined_file =
         arguments.output.clone().filter(|_| arguments.format.is_some_and(TranscriptFormat::is_appendable));
     let [hypotheses, transcripts] =
-        outputs::open([&arguments.hypotheses, &joined_file], &inputs, &utterances)?;
+        output_files::open([&arguments.hypotheses, &joined_file], &inputs, &utterances)?;
     let captions = open_captions(arguments, &inputs, &utterances, &file_names)?;
     let mut pairs = captions.iter().flat_map(|caption| hypotheses.iter().map(move |file| (file, caption)));
-    pairs.try_for_each(|(hypotheses, caption)| outputs::expect_distinct(hypotheses, caption))?;
+    pairs.try_for_each(|(hypotheses, caption)| output_files::expect_distinct(hypotheses, caption))?;
     // Load the model and decode.
     let recognizer = arguments.audio.load(&arguments.checkpoint)?;
     let recognizer = arguments.silence.apply(recognizer)?;
@@ -95,9 +95,9 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     // Print notes and warnings; write hypotheses, transcripts and captions.
     let name = arguments.manifest.file_stem().unwrap_or_default().to_string_lossy();
     print_conversions(&evaluation.changes);
-    if evaluation.discarded > 0 {
-        let texts = if evaluation.discarded == 1 { "text was" } else { "texts were" };
-        warnln!("note: {} {texts} discarded as silence; --silence 0 keeps them", evaluation.discarded);
+    if evaluation.num_discarded > 0 {
+        let texts = if evaluation.num_discarded == 1 { "text was" } else { "texts were" };
+        warnln!("note: {} {texts} discarded as silence; --silence 0 keeps them", evaluation.num_discarded);
     }
     bad_items::warn(&name, &evaluation.bad);
     let texts = utterances.iter().map(|utterance| utterance.text.as_str());
@@ -141,5 +141,5 @@ fn open_captions(
         output: folder.join(format!("{}.{}", names.name(&utterance.id), format.name())),
     });
     let inputs = inputs.iter().map(|path| path.as_path());
-    outputs::open_in_folder(folder, &paths.collect::<Vec<_>>(), &inputs.collect::<Vec<_>>())
+    output_files::open_in_folder(folder, &paths.collect::<Vec<_>>(), &inputs.collect::<Vec<_>>())
 }

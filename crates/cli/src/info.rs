@@ -14,7 +14,7 @@ use crate::{
     bad_items,
     error::{Error, Result},
     numbers,
-    out::{outln, warn_each, warnln},
+    printing::{outln, warn_each, warnln},
 };
 
 /// Arguments of `panda info`.
@@ -24,13 +24,13 @@ pub struct Args {
     #[arg(required_unless_present_all = ["hidden", "classes"])]
     path: Option<PathBuf>,
     /// Plan memory for a batch of this many utterances
-    #[arg(long, default_value_t = 16, value_parser = numbers::any)]
+    #[arg(long, default_value_t = 16, value_parser = numbers::nonnegative_integer)]
     batch: usize,
     /// Plan for this many encoder frames per utterance
-    #[arg(long, default_value_t = 100, value_parser = numbers::any)]
+    #[arg(long, default_value_t = 100, value_parser = numbers::nonnegative_integer)]
     frames: usize,
     /// Plan for this many labels per utterance
-    #[arg(long, default_value_t = 20, value_parser = numbers::any)]
+    #[arg(long, default_value_t = 20, value_parser = numbers::nonnegative_integer)]
     labels: usize,
     /// Plan for this width of the joint network [default: the model's]
     #[arg(long, value_parser = numbers::within("expected a number from 1 to 268435456", 1..=MAX_WIDTH))]
@@ -68,6 +68,7 @@ impl Args {
 
 /// Prints the parameters and the memory plan without training or decoding.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
+    // Without a path, both sizes are arguments, which override the zeros.
     let Some(path) = &arguments.path else { return print_plan(0, 0, Options::default(), arguments) };
     if path.extension().is_some_and(|extension| extension == "toml") {
         let (recipe, _) = Recipe::read(path, None)?;
@@ -130,9 +131,10 @@ fn print_model(config: &ModelConfig, tokenizer: &Tokenizer, arguments: &Args) ->
 fn print_lattice(
     gnat: &GnatConfig,
     config: &ModelConfig,
-    labels: usize,
+    vocabulary: usize,
     arguments: &Args,
 ) -> Result<ExitCode> {
+    // Options that apply only to transducers are refused.
     let Args { hidden, classes, bf16, .. } = *arguments;
     let given = [("--hidden", hidden.is_some()), ("--classes", classes.is_some()), ("--bf16", bf16)];
     if let Some((argument, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
@@ -140,23 +142,27 @@ fn print_lattice(
         return Err(Error::Unsupported { argument, expected, found });
     }
     arguments.check()?;
+    // The lattice, with the budget of the command line or of the model.
     let mut config = config.clone();
     let options = &mut config.loss.options;
     options.budget = arguments.budget.unwrap_or(options.budget);
     let budget = options.budget;
-    let (context, alignment) = (gnat.ngram(labels)?, gnat.alignment()?);
+    let (context, alignment) = (gnat.ngram(vocabulary)?, gnat.alignment()?);
     let (states, frame_states) = (context.states(), alignment.num_states());
-    outln!("recognition lattice: the last {} of {labels} labels, {states} context states", gnat.context)?;
-    outln!("per frame: {frame_states} alignment states, {} arc weights", states * (1 + labels))?;
+    outln!("recognition lattice: the last {} of {vocabulary} labels, {states} context states", gnat.context)?;
+    outln!("per frame: {frame_states} alignment states, {} arc weights", states * (1 + vocabulary))?;
     let over = if gnat.normalize.normalize().is_some() { "each state's arcs" } else { "all paths" };
     outln!("normalized over {over}")?;
     outln!("memory budget of the loss: {}", budget)?;
+    // The memory plan of a batch.
     let Args { batch, frames, labels: positions, .. } = *arguments;
-    let plan = Model::lattice_plan_for(&config, labels, [batch, frames, positions])?;
-    if let Some(Plan { utterances, frames_per_wave: window, keeps_arcs: kept, bytes, .. }) = plan {
-        let weights = if kept { "are saved for backward" } else { "are recomputed in backward" };
+    let plan = Model::lattice_plan_for(&config, vocabulary, [batch, frames, positions])?;
+    if let Some(Plan { utterances, frames_per_wave, keeps_arcs, bytes, .. }) = plan {
+        let weights = if keeps_arcs { "are saved for backward" } else { "are recomputed in backward" };
         outln!("plan for {batch} utterances of {frames} frames and {positions} labels:")?;
-        outln!("  {utterances} utterances and {window} frames of each at a time; arc weights {weights}")?;
+        outln!(
+            "  {utterances} utterances and {frames_per_wave} frames of each at a time; arc weights {weights}"
+        )?;
         outln!("  at most {:.1} MB in addition to parameters, frames and gradients", bytes as f64 / 1e6)?;
     }
     Ok(ExitCode::SUCCESS)

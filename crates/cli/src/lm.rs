@@ -11,9 +11,8 @@ use speech::{
 
 use crate::{
     error::{Error, Result},
-    manifests, numbers,
-    out::{outln, warn_each, warnln},
-    outputs,
+    manifests, numbers, output_files,
+    printing::{outln, warn_each, warnln},
 };
 
 /// Name of the unknown word or token.
@@ -45,31 +44,32 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     let checkpoint = Some(&arguments.tokens).filter(|tokens| *tokens != Path::new("words"));
     let tokenizer = checkpoint.map(|path| Checkpoint::read(path)?.tokenizer(path)).transpose()?;
     let form = tokenizer.as_ref().map_or(UnicodeForm::default(), Tokenizer::unicode_form);
-    let texts = arguments.text.iter().map(|path| Text::read(path, form)).collect::<Result<Vec<_>>>()?;
-    let test = arguments.test.as_ref().map(|path| Text::read(path, form)).transpose()?;
+    let texts =
+        arguments.text.iter().map(|path| SentenceFile::read(path, form)).collect::<Result<Vec<_>>>()?;
+    let test = arguments.test.as_ref().map(|path| SentenceFile::read(path, form)).transpose()?;
     let inputs: Vec<&PathBuf> = arguments.text.iter().chain(checkpoint).chain(&arguments.test).collect();
     let utterances: Vec<Utterance> =
         texts.iter().chain(&test).flat_map(|text| text.utterances.iter().cloned()).collect();
-    let [output] = outputs::open([&Some(arguments.output.clone())], &inputs, &utterances)?;
+    let [output] = output_files::open([&Some(arguments.output.clone())], &inputs, &utterances)?;
 
     // Estimate and write the n-gram.
-    let units = match tokenizer {
-        Some(tokenizer) => Units::from_tokenizer(tokenizer),
-        None => Units::from_words(&texts),
+    let vocabulary = match tokenizer {
+        Some(tokenizer) => NgramVocabulary::from_tokenizer(tokenizer),
+        None => NgramVocabulary::from_words(&texts),
     };
-    let sentences = units.encode(texts.iter().flat_map(|text| &text.sentences))?;
-    let estimated = estimate(&sentences, &units.names, arguments.order)?;
+    let sentences = vocabulary.encode(texts.iter().flat_map(|text| &text.sentences))?;
+    let estimated = estimate(&sentences, &vocabulary.names, arguments.order)?;
     // Everything that can fail runs before the file is written.
-    let ngram = Ngram::new(&estimated.table, &units.names, OutOfVocabulary::Ignore)?;
-    let test = test.map(|test| units.encode(&test.sentences)).transpose()?;
+    let ngram = Ngram::new(&estimated.table, &vocabulary.names, OutOfVocabulary::Ignore)?;
+    let test = test.map(|test| vocabulary.encode(&test.sentences)).transpose()?;
     let is_standard_output = output.as_ref().is_some_and(training::files::OutputFile::is_standard);
     output.map_or(Ok(()), |output| output.write(estimated.table.write().as_bytes()))?;
     if is_standard_output {
         return Ok(ExitCode::SUCCESS);
     }
     // Print counts, discounts and perplexities.
-    for ((k, count), discounts) in (1..).zip(estimated.table.counts()).zip(&estimated.discounts) {
-        outln!("{k}-grams {count:>9}  discounts {}", format_discounts(discounts))?;
+    for ((order, count), discounts) in (1..).zip(estimated.table.counts()).zip(&estimated.discounts) {
+        outln!("{order}-grams {count:>9}  discounts {}", format_discounts(discounts))?;
     }
     let perplexity_of = |sentences: &[Vec<u32>]| ngram.perplexity(sentences.iter().map(Vec::as_slice));
     let unit = if checkpoint.is_some() { "tokens" } else { "words" };
@@ -80,6 +80,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Formats the discounts of the n-grams of one order.
 fn format_discounts(discounts: &Discounts) -> String {
     // Discounts of n-grams that occur once, twice, and more often.
     let [once, twice, more] = discounts.values;
@@ -90,6 +91,7 @@ fn format_discounts(discounts: &Discounts) -> String {
     }
 }
 
+/// Formats the perplexity of a text and its unknown words or tokens.
 fn format_perplexity(name: &str, unit: &str, perplexity: &Perplexity) -> String {
     format!(
         "{name}: perplexity {:.3} of {} {unit} and {} ends; {:.2} % unknown ({} of {})",
@@ -103,13 +105,13 @@ fn format_perplexity(name: &str, unit: &str, perplexity: &Perplexity) -> String 
 }
 
 /// Sentences of a file, without empty ones.
-struct Text {
+struct SentenceFile {
     sentences: Vec<String>,
     /// Utterances, if the file is a manifest.
     utterances: Vec<Utterance>,
 }
 
-impl Text {
+impl SentenceFile {
     /// Reads a file, converts its Unicode form and removes sentence marks.
     ///
     /// Only marks at the ends of a sentence are removed; a mark within it is an error.
@@ -171,7 +173,7 @@ fn numbered_lines(path: &Path) -> Result<Vec<(usize, String)>> {
 }
 
 /// Vocabulary of an n-gram: words or tokens.
-struct Units {
+struct NgramVocabulary {
     /// Tokens of the tokenizer, or sorted words; contains `<unk>`.
     names: Vec<String>,
     /// Id of `<unk>`.
@@ -180,7 +182,7 @@ struct Units {
     tokenizer: Option<Tokenizer>,
 }
 
-impl Units {
+impl NgramVocabulary {
     fn new(mut names: Vec<String>, tokenizer: Option<Tokenizer>) -> Self {
         let unknown = names.iter().position(|name| name == UNKNOWN).unwrap_or(names.len());
         if unknown == names.len() {
@@ -193,7 +195,7 @@ impl Units {
         Self::new(tokenizer.tokens().to_vec(), Some(tokenizer))
     }
 
-    fn from_words(texts: &[Text]) -> Self {
+    fn from_words(texts: &[SentenceFile]) -> Self {
         let sentences = texts.iter().flat_map(|text| &text.sentences);
         let words: BTreeSet<&str> = sentences.flat_map(|sentence| sentence.split_whitespace()).collect();
         // `<unk>` is last even if the text contains it, so that the others are sorted.

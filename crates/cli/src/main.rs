@@ -14,9 +14,9 @@ mod lm;
 mod manifests;
 mod merge;
 mod numbers;
-mod out;
-mod outputs;
+mod output_files;
 mod prepare;
+mod printing;
 mod report;
 mod scores;
 mod search;
@@ -86,7 +86,7 @@ fn main() -> ExitCode {
         // The reader of a closed pipe needs no message. The exit status is that of SIGPIPE.
         Err(error) if error.is_closed() => ExitCode::from(signals::CLOSED_STATUS),
         Err(error) => {
-            out::warnln!("error: {}", error::chain(&error));
+            printing::warnln!("error: {}", error::message_with_causes(&error));
             ExitCode::from(2)
         }
         Ok(code) => code,

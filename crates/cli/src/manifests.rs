@@ -4,7 +4,7 @@ use std::path::Path;
 use speech::{Manifest, Utterance};
 
 use crate::error::Result;
-use crate::out::warn_each;
+use crate::printing::warn_each;
 
 /// Reads a manifest; warns about blank lines.
 pub fn read_with_lines(path: &Path) -> Result<Manifest> {

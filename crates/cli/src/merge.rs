@@ -1,5 +1,5 @@
 //! `panda merge OUT PART...`: joins the outputs of runs sharded with `--shard I/N`.
-mod kind;
+mod part_kind;
 mod parts;
 
 use std::collections::{HashMap, HashSet};
@@ -11,7 +11,7 @@ use speech::files::is_same_file;
 use training::files::OutputFile;
 
 use crate::error::{Error, Result};
-use crate::out::outln;
+use crate::printing::outln;
 use crate::scores;
 use parts::MergeParts;
 
@@ -44,6 +44,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
             source,
         })
     };
+    // Read and check all parts before the output is written.
     let texts = arguments.parts.iter().map(read).collect::<std::result::Result<Vec<_>, _>>()?;
     let parts = MergeParts::parse(&arguments.parts, &texts)?;
     check_parts(&parts, arguments)?;
@@ -85,12 +86,12 @@ fn check_parts(parts: &MergeParts, arguments: &Args) -> Result<()> {
         expect_different_files(&arguments.parts)?;
     }
     if let Some(ids) = parts.ids() {
-        expect_once(&arguments.parts, &ids, &parts.left_out())?;
+        expect_each_utterance_once(&arguments.parts, &ids, &parts.excluded())?;
     }
     let Some(manifest) = &arguments.manifest else { return Ok(()) };
     match parts.ids().filter(|_| has_manifest_ids) {
         None => Err(part_error(&arguments.parts[0], "hypotheses or alignments", "other lines")),
-        Some(ids) => expect_manifest(manifest, &arguments.parts, &ids, &parts.left_out()),
+        Some(ids) => expect_manifest(manifest, &arguments.parts, &ids, &parts.excluded()),
     }
 }
 
@@ -110,10 +111,10 @@ fn expect_different_files(paths: &[PathBuf]) -> Result<()> {
 }
 
 /// Fails if an utterance occurs twice, in one part or in two.
-fn expect_once(paths: &[PathBuf], ids: &[Vec<&str>], left_out: &[Vec<&str>]) -> Result<()> {
+fn expect_each_utterance_once(paths: &[PathBuf], ids: &[Vec<&str>], excluded: &[Vec<&str>]) -> Result<()> {
     let mut first_paths: HashMap<&str, &Path> = HashMap::new();
-    for ((path, ids), left_out) in paths.iter().zip(ids).zip(left_out) {
-        for id in ids.iter().chain(left_out) {
+    for ((path, ids), excluded) in paths.iter().zip(ids).zip(excluded) {
+        for id in ids.iter().chain(excluded) {
             if let Some(other) = first_paths.insert(id, path) {
                 let duplicate = format!("{id} also in {}", other.display());
                 return Err(part_error(path, "every utterance once", duplicate));
@@ -125,17 +126,17 @@ fn expect_once(paths: &[PathBuf], ids: &[Vec<&str>], left_out: &[Vec<&str>]) -> 
 
 /// Fails if the parts differ from the manifest in utterances or order.
 ///
-/// Utterances that a shard left out with a reason may be missing.
+/// Utterances that a shard excluded with a reason may be missing.
 fn expect_manifest(
     manifest: &Path,
     paths: &[PathBuf],
     ids: &[Vec<&str>],
-    left_out: &[Vec<&str>],
+    excluded: &[Vec<&str>],
 ) -> Result<()> {
     let utterances = crate::manifests::read(manifest)?;
-    let left_out: HashSet<&str> = left_out.iter().flatten().copied().collect();
+    let excluded: HashSet<&str> = excluded.iter().flatten().copied().collect();
     let expected_ids = utterances.iter().map(|utterance| &*utterance.id);
-    let expected_ids = expected_ids.filter(|id| !left_out.contains(id)).map(Some);
+    let expected_ids = expected_ids.filter(|id| !excluded.contains(id)).map(Some);
     let part_ids = paths.iter().zip(ids).flat_map(|(path, ids)| ids.iter().map(move |&id| (path, id)));
     let mut part_ids = part_ids.map(Some).chain(std::iter::repeat(None));
     for (expected, actual) in expected_ids.chain([None]).zip(part_ids.by_ref()) {

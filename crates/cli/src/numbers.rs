@@ -1,4 +1,6 @@
 //! Parsers of numeric command-line arguments; their errors state the range.
+//!
+//! They are the `value_parser` of flags; `arguments` adds the flag and the given value to errors.
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
@@ -55,8 +57,8 @@ pub fn seconds(text: &str) -> Result<f64, &'static str> {
     within("expected a number of seconds, from 0 to 1000000000", 0.0..=1e9)(text)
 }
 
-/// Parses the length of a window in seconds.
-pub fn window(text: &str) -> Result<f64, &'static str> {
+/// Parses a duration of a window or a caption in seconds.
+pub fn positive_seconds(text: &str) -> Result<f64, &'static str> {
     within("expected a number of seconds above 0, at most 3600", f64::MIN_POSITIVE..=3600.0)(text)
 }
 
@@ -72,6 +74,6 @@ pub fn pace(text: &str) -> Result<f64, &'static str> {
 }
 
 /// Parses a nonnegative integer.
-pub fn any(text: &str) -> Result<usize, &'static str> {
+pub fn nonnegative_integer(text: &str) -> Result<usize, &'static str> {
     within("expected a whole number, at least 0", 0..=usize::MAX)(text)
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use speech::prepare::{CorpusSummary, PrepareOptions, StringCounts, an4, fsdd, librispeech};
 
-use crate::{error::Result, numbers, out::outln};
+use crate::{error::Result, numbers, printing::outln};
 
 /// Arguments of `panda prepare`.
 #[derive(clap::Args)]

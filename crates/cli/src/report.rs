@@ -7,7 +7,7 @@ use training::files::OutputFile;
 
 use crate::error::Result;
 use crate::numbers;
-use crate::out::outln;
+use crate::printing::outln;
 
 /// Arguments of `panda report`.
 #[derive(clap::Args)]
@@ -21,7 +21,7 @@ pub struct Args {
     #[arg(long, value_name = "RECIPE")]
     recipe: Option<PathBuf>,
     /// Show the N worst utterances
-    #[arg(long, value_name = "N", default_value_t = 30, value_parser = numbers::any)]
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = numbers::nonnegative_integer)]
     worst: usize,
     /// Limit the bytes of audio in the page
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, default_value = "16MiB", conflicts_with = "no_audio")]

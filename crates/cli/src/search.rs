@@ -1,4 +1,6 @@
 //! Command-line arguments of decoding: beam, language models, phrases, confidence.
+//!
+//! `evaluate` and `transcribe` have them; [`SearchArguments::apply`] sets a recognizer's search.
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use speech::{Tokenizer, TokenizerKind};
 
 use crate::error::{Error, Result};
 use crate::numbers;
-use crate::out::{warn_each, warnln};
+use crate::printing::{warn_each, warnln};
 
 /// Maximum of `--beam`.
 const MAX_BEAM_WIDTH: usize = 10_000;
@@ -100,7 +102,7 @@ pub struct SearchArguments {
     minus_lm_weight: f32,
     /// Units of the n-grams: auto, words, tokens
     #[arg(long, value_name = "UNITS", default_value = "auto", requires = "ngrams")]
-    lm_units: Units,
+    lm_units: NgramUnits,
     /// Add this score per character of an unknown word, besides `<unk>`; special words are exempt
     #[arg(
         long,
@@ -149,7 +151,9 @@ struct SupportedOptions {
     beam: bool,
     by_sum: bool,
     nbest: bool,
+    /// `--max-symbols`
     symbols: bool,
+    /// Confidence measures.
     confidence: bool,
 }
 
@@ -178,20 +182,20 @@ impl FromStr for BeamSearchKind {
 
 /// Units of an n-gram.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Units {
+enum NgramUnits {
     Auto,
     Words,
     Tokens,
 }
 
-impl FromStr for Units {
+impl FromStr for NgramUnits {
     type Err = &'static str;
 
     fn from_str(name: &str) -> std::result::Result<Self, Self::Err> {
         match name {
-            "auto" => Ok(Units::Auto),
-            "words" => Ok(Units::Words),
-            "tokens" => Ok(Units::Tokens),
+            "auto" => Ok(NgramUnits::Auto),
+            "words" => Ok(NgramUnits::Words),
+            "tokens" => Ok(NgramUnits::Tokens),
             _ => Err("expected one of auto, words, tokens"),
         }
     }
@@ -361,16 +365,19 @@ impl SearchArguments {
         let mut names = recognizer.tokenizer().tokens().to_vec();
         names.resize(recognizer.model().classes(), String::new());
         let mut fusion = Vec::new();
+        // Language models; the second one is subtracted.
         for (path, weight) in [(&self.lm, self.lm_weight), (&self.minus_lm, -self.minus_lm_weight)] {
             if let Some(path) = path {
                 let scorer = self.read_ngram(path, &names, recognizer.tokenizer())?;
                 fusion.push(Fusion { scorer, weight });
             }
         }
+        // Word bonus.
         if self.word_bonus != 0.0 {
             let bonus = ClassScores::new(recognizer.word_starts().into_iter().map(f32::from).collect())?;
             fusion.push(Fusion { scorer: Arc::new(bonus), weight: self.word_bonus });
         }
+        // Phrases.
         if let Some(path) = &self.phrases {
             let bytes = read_file(path)?;
             warn_conversions(path, &bytes, recognizer.tokenizer());
@@ -380,9 +387,9 @@ impl SearchArguments {
             warn_skipped(path, &list);
             let mut phrases = list.phrases;
             add_unmarked_variants(&mut phrases, recognizer.tokenizer().tokens());
-            let boost = PhraseBooster::with_boundaries(&phrases, &recognizer.word_boundaries(), 1.0)
+            let booster = PhraseBooster::with_boundaries(&phrases, &recognizer.word_boundaries(), 1.0)
                 .map_err(with_path)?;
-            fusion.push(Fusion { scorer: Arc::new(boost), weight: 1.0 });
+            fusion.push(Fusion { scorer: Arc::new(booster), weight: 1.0 });
         }
         Ok(fusion)
     }
@@ -400,12 +407,13 @@ impl SearchArguments {
         }
         let text = normalized.as_ref().map_or(&bytes[..], |text| text.as_bytes());
         let table = NgramTable::read(text).map_err(with_path)?;
+        // Words or tokens.
         let has_only_tokens = || Ngram::new(&table, names, OutOfVocabulary::Reject).is_ok();
         let is_of_tokens = match self.lm_units {
-            Units::Tokens => true,
+            NgramUnits::Tokens => true,
             _ if tokenizer.kind() == TokenizerKind::Words => true,
-            Units::Words => false,
-            Units::Auto => has_only_tokens(),
+            NgramUnits::Words => false,
+            NgramUnits::Auto => has_only_tokens(),
         };
         if is_of_tokens {
             return Ok(Arc::new(Ngram::new(&table, names, OutOfVocabulary::Ignore).map_err(with_path)?));
@@ -418,6 +426,7 @@ impl SearchArguments {
     }
 }
 
+/// Reads a file of a command-line argument.
 fn read_file(path: &Path) -> Result<Vec<u8>> {
     let io = |source| model::Error::Io { path: path.to_owned(), action: "read the file", source };
     Ok(speech::files::read_input(path).map_err(io)?)

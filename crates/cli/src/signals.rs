@@ -1,9 +1,11 @@
 //! Handles signals that request the end of the program, such as Ctrl-C.
+//!
+//! Training and streaming check the flag of [`watch`] and stop after the current step or chunk.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::Result;
-use crate::out::warnln;
+use crate::printing::warnln;
 
 /// Exit status of a command that a signal ended: 128 + SIGINT.
 pub const STOPPED_STATUS: u8 = 130;

@@ -15,10 +15,12 @@ use training::{EpochReport, Metrics, Observer, RunReport, StartMode, StepReport}
 use crate::{
     error::{Error, Result},
     numbers,
-    out::{outln, warnln},
+    printing::{outln, warnln},
     scores, signals,
 };
 
+/// Time between redraws of the progress bar.
+const BAR_REFRESH_INTERVAL: Duration = Duration::from_millis(500);
 /// File name of the loss curve in the run folder.
 const CURVE_FILE: &str = "curve.svg";
 
@@ -79,7 +81,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         _ => StartMode::Fresh,
     };
     // Train, in one process or as one rank of an MPI job.
-    let mut terminal = Terminal::default();
+    let mut printer = ProgressPrinter::default();
     let mut train = |group: &mut ProcessGroup| -> Result<training::RunOutcome> {
         let message = "stopping after the current step and saving; press Ctrl-C again to exit immediately";
         let stop = signals::watch(if group.rank() == 0 { message } else { "" })?;
@@ -92,8 +94,8 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         let Args { epochs, memory, max_bad, .. } = *arguments;
         let overrides = RecipeOverrides { epochs, memory, max_bad };
         let recipe = &arguments.recipe;
-        let outcome = training::train_with(recipe, overrides, &folder, start, group, &mut terminal, &stop);
-        terminal.finish();
+        let outcome = training::train_with(recipe, overrides, &folder, start, group, &mut printer, &stop);
+        printer.finish();
         Ok(outcome?)
     };
     #[cfg(feature = "mpi")]
@@ -106,7 +108,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     let outcome = train(&mut ProcessGroup::single())?;
     // Print how to continue a stopped run, or the error rates and the next commands.
     if outcome.stopped {
-        terminal.print(&match outcome.steps {
+        printer.print(&match outcome.steps {
             0 => "stopped before the first step; nothing is written".to_owned(),
             steps => {
                 let command = resume_command(arguments, arguments.epochs);
@@ -117,18 +119,18 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     }
     for (name, evaluation) in [("dev", &outcome.dev), ("test", &outcome.test)] {
         let Some(evaluation) = evaluation else { continue };
-        scores::format_scores(name, evaluation, false).iter().for_each(|line| terminal.print(line));
+        scores::format_scores(name, evaluation, false).iter().for_each(|line| printer.print(line));
     }
-    terminal.print(&format!("run folder: {}", folder.display()));
+    printer.print(&format!("run folder: {}", folder.display()));
     let checkpoint = ["best.safetensors", training::run_files::LAST_CHECKPOINT]
         .into_iter()
         .map(|name| folder.join(name))
         .find(|path| path.exists());
     if let Some(checkpoint) = checkpoint {
-        terminal.print(&format!("to transcribe: panda transcribe {} FILE.wav", shell_word(&checkpoint)));
-        terminal.print(&format!("to write an HTML report: panda report {}", shell_word(&folder)));
-        let longer = resume_command(arguments, Some(2 * terminal.epochs));
-        terminal.print(&format!("to train longer: {longer}"));
+        printer.print(&format!("to transcribe: panda transcribe {} FILE.wav", shell_word(&checkpoint)));
+        printer.print(&format!("to write an HTML report: panda report {}", shell_word(&folder)));
+        let longer = resume_command(arguments, Some(2 * printer.epochs));
+        printer.print(&format!("to train longer: {longer}"));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -164,17 +166,19 @@ fn shell_word(path: &Path) -> String {
 
 /// Prints one line per epoch, and a progress bar on a terminal.
 #[derive(Default)]
-struct Terminal {
+struct ProgressPrinter {
     /// True after a failed write to standard output; training continues without output.
     output_failed: bool,
     bar: Option<ProgressBar>,
+    /// Audio of all steps so far.
     audio_seconds: f64,
+    /// Time of all steps so far.
     seconds: f64,
     /// Number of epochs of the run.
     epochs: u64,
 }
 
-impl Terminal {
+impl ProgressPrinter {
     fn finish(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
@@ -201,7 +205,7 @@ impl Terminal {
     }
 }
 
-impl Observer for Terminal {
+impl Observer for ProgressPrinter {
     fn on_warning(&mut self, warning: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| warnln!("warning: {warning}")),
@@ -243,7 +247,7 @@ impl Observer for Terminal {
             // The speed estimate must not count steps before a resumption.
             let bar = bar.with_position(report.step);
             bar.reset_eta();
-            bar.enable_steady_tick(Duration::from_millis(500));
+            bar.enable_steady_tick(BAR_REFRESH_INTERVAL);
             bar
         });
         bar.set_length(report.steps);

@@ -1,5 +1,5 @@
 //! `panda transcribe CHECKPOINT AUDIO...`: transcribes files, or audio as it arrives.
-mod durations;
+mod duration_histogram;
 mod stdin;
 mod streaming;
 
@@ -15,10 +15,10 @@ use training::files::OutputFile;
 
 use crate::audio::{AudioArguments, SilenceArguments};
 use crate::captions::CaptionArguments;
-use crate::error::{Error, Result, chain};
+use crate::error::{Error, Result, message_with_causes};
 use crate::numbers;
-use crate::out::{formatted, outln, warnln};
-use crate::outputs::{self, TranscriptPath};
+use crate::output_files::{self, TranscriptPath};
+use crate::printing::{outln, print_machine_readable, warnln};
 use crate::search::SearchArguments;
 use crate::shard::{self, Shard};
 
@@ -83,7 +83,7 @@ pub struct LongArguments {
         long,
         value_name = "SECONDS",
         default_value_t = WindowConfig::default().seconds,
-        value_parser = numbers::window
+        value_parser = numbers::positive_seconds
     )]
     window: f64,
     /// Overlap of consecutive windows [default: a quarter of --window, at most 5]
@@ -119,7 +119,7 @@ pub fn run(mut arguments: Args) -> Result<ExitCode> {
         captions: arguments.captions.options(arguments.format)?,
     };
     let paths = match &arguments.output {
-        Some(folder) => outputs::transcript_paths(folder, &arguments.audio_files, writer.format)?,
+        Some(folder) => output_files::transcript_paths(folder, &arguments.audio_files, writer.format)?,
         None => Vec::new(),
     };
     let paths = shard::select_part(paths, arguments.shard);
@@ -174,9 +174,17 @@ impl OutputFiles {
         let mut inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
         inputs.push(&arguments.checkpoint);
         inputs.extend(arguments.search.files().map(PathBuf::as_path));
-        let outputs = outputs::open_in_folder(folder, paths, &inputs)?;
+        let outputs = output_files::open_in_folder(folder, paths, &inputs)?;
         Ok(Self { files: outputs.into_iter().enumerate().collect() })
     }
+}
+
+/// A recording that was read.
+struct LoadedRecording {
+    /// Transcription of a long recording; short ones are transcribed in a batch.
+    long_transcription: Option<Transcription>,
+    /// Conversions of the audio.
+    changes: Vec<AudioChange>,
 }
 
 /// Transcribes recordings and writes their transcripts.
@@ -195,24 +203,28 @@ impl Transcriber<'_> {
         let files = &self.arguments.audio_files;
         let bar = progress_bar(files.len());
         for batch_start in (0..files.len()).step_by(BATCH_SIZE) {
+            // Load a batch; its long recordings are transcribed here.
             let batch_indices = batch_start..files.len().min(batch_start + BATCH_SIZE);
             let mut short_recordings = Vec::new();
             let load_results: Vec<_> =
                 batch_indices.clone().map(|index| self.load(&files[index], &mut short_recordings)).collect();
             let mut transcriptions = self.recognizer.transcribe_all(&short_recordings).into_iter();
+            // Write the transcripts in the order of the files.
             for (index, load_result) in batch_indices.zip(load_results) {
                 let result = match load_result {
                     Err(message) => Err(message),
-                    Ok((transcription, changes)) => {
+                    Ok(LoadedRecording { long_transcription, changes }) => {
                         for change in changes {
                             warnln!("note: {}: {change}", files[index].display());
                         }
-                        match transcription {
+                        match long_transcription {
                             Some(transcription) => Ok(transcription),
                             None => transcriptions
                                 .next()
                                 .unwrap_or_else(|| Ok(Transcription::default()))
-                                .map_err(|error| format!("{}: {}", files[index].display(), chain(&error))),
+                                .map_err(|error| {
+                                    format!("{}: {}", files[index].display(), message_with_causes(&error))
+                                }),
                         }
                     }
                 };
@@ -221,7 +233,7 @@ impl Transcriber<'_> {
                     Err(message) => {
                         bar.suspend(|| warnln!("error: {message}"));
                         self.failures += 1;
-                        bar.suspend(|| self.write_left_out(index, &message))?;
+                        bar.suspend(|| self.write_excluded(index, &message))?;
                     }
                 }
                 bar.inc(1);
@@ -232,31 +244,31 @@ impl Transcriber<'_> {
         Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::from(2) })
     }
 
-    /// Writes why a recording was left out (JSON lines only).
-    fn write_left_out(&self, index: usize, reason: &str) -> Result<()> {
+    /// Writes why a recording was excluded (JSON lines only).
+    fn write_excluded(&self, index: usize, reason: &str) -> Result<()> {
         if self.arguments.format != Some(TranscriptFormat::Json) || self.arguments.output.is_some() {
             return Ok(());
         }
         let id = recording_id(&self.arguments.audio_files[index]);
-        formatted(&format!("{}\n", serde_json::json!({ "id": id, "left_out": reason })))
+        print_machine_readable(&format!("{}\n", serde_json::json!({ "id": id, "left_out": reason })))
     }
 
     /// Reads a recording; appends a short one to `short_recordings`, transcribes a long one.
     ///
-    /// Returns the transcription of a long recording and the conversions of the audio, or an error
-    /// message.
+    /// # Errors
+    /// The message of an error.
     fn load(
         &self,
         path: &Path,
         short_recordings: &mut Vec<Audio>,
-    ) -> std::result::Result<(Option<Transcription>, Vec<AudioChange>), String> {
+    ) -> std::result::Result<LoadedRecording, String> {
         let (recognizer, long) = (self.recognizer, &self.arguments.long);
-        let message = |error: recognizer::Error| chain(&self.arguments.audio.advise(error));
+        let message = |error: recognizer::Error| message_with_causes(&self.arguments.audio.advise(error));
         let rate = recognizer.model().config().input.features.sample_rate;
         let open = || AudioChunks::open(path, rate, recognizer.conversion());
         let mut chunks = open().map_err(|error| message(error.into()))?;
-        let streams = recognizer.search().supports_streams();
-        let max_samples = if streams { (long.long * f64::from(rate)) as usize } else { usize::MAX };
+        let supports_streams = recognizer.search().supports_streams();
+        let max_samples = if supports_streams { (long.long * f64::from(rate)) as usize } else { usize::MAX };
         let samples = chunks.read_up_to(max_samples).map_err(|error| message(error.into()))?;
         if samples.len() > max_samples {
             // Read the start of the file again instead of keeping it in memory.
@@ -267,19 +279,19 @@ impl Transcriber<'_> {
             let transcription = transcription.map_err(|error| match error {
                 // These errors contain the path.
                 error @ recognizer::Error::Model(model::Error::Speech(_)) => message(error),
-                error => format!("{}: {}", path.display(), chain(&error)),
+                error => format!("{}: {}", path.display(), message_with_causes(&error)),
             })?;
-            return Ok((Some(transcription), changes));
+            return Ok(LoadedRecording { long_transcription: Some(transcription), changes });
         }
         let changes = chunks.changes().to_vec();
         short_recordings.push(Audio { samples, sample_rate: rate });
-        Ok((None, changes))
+        Ok(LoadedRecording { long_transcription: None, changes })
     }
 
     /// Writes a transcript to its file, or prints it.
     fn write(&mut self, index: usize, transcription: &Transcription) -> Result<()> {
         let path = &self.arguments.audio_files[index];
-        if transcription.silence {
+        if transcription.is_discarded {
             warnln!("note: {}: text was discarded as silence; --silence 0 keeps it", path.display());
         }
         let id = recording_id(path);
@@ -290,7 +302,7 @@ impl Transcriber<'_> {
             Some(_) => {
                 let text = self.writer.write(&id, transcription);
                 let line_end = if text.ends_with('\n') { "" } else { "\n" };
-                formatted(&(text + line_end))
+                print_machine_readable(&(text + line_end))
             }
             None => {
                 outln!("{id}: {}", transcription.text)?;

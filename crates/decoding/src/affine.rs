@@ -1,6 +1,7 @@
-//! Affine layers of decoding: weights packed once, few rows per call.
+//! Affine layers of decoding networks: weights packed once, few rows per call.
 //!
-//! A strip is a range of outputs whose weights are packed separately; strips run in parallel.
+//! A strip is a range of outputs whose weights are packed separately; strips run in parallel. I:
+//! inputs of a layer; O: outputs; n: rows of a call.
 use kernels::{
     Accumulate, AlignedVec, PackedRight, View, ViewMut, add, par_for, parts, parts_mut, product_packed,
 };
@@ -118,7 +119,7 @@ impl AffineLayer {
             );
             return;
         }
-        // Few rows: a task computes a strip of outputs, then the strips are copied side by side.
+        // Few rows: a task computes a strip of outputs, then the strips are copied into the rows.
         let products = &mut scratch[..rows * outputs];
         let x = View::new(x, rows, inputs);
         par_for(

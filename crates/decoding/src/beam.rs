@@ -1,7 +1,17 @@
 //! Beam search over a transducer: finds the most probable label sequences.
 //!
 //! The probability of a sequence is the sum over its paths in the beam. A site is a frame of an
-//! utterance and a label sequence, at which the joint network is evaluated.
+//! utterance and a label sequence, at which the joint network is evaluated. The searches of
+//! [`BeamKind`] are the loops in `modified`, `alsd`, `malsd` and `maes`; their steps are the same:
+//!
+//! | module | step |
+//! |---|---|
+//! | this | collects the sites of the hypotheses |
+//! | `top_k` | scores the sites, finds the best expansions of each |
+//! | `utterance` | chooses candidates, merges those with equal labels |
+//! | `rows` | computes predictor and scorer states of the new labels |
+//! | `nbest` | ranks the hypotheses of the last frame |
+//! | `stream` | stores the state between the chunks of an utterance |
 mod alsd;
 mod maes;
 mod malsd;
@@ -74,7 +84,7 @@ pub enum BeamKind {
     ///
     /// ```text
     /// candidates   h + blank: log p(h) + log p(blank | t, h)      h + y: log p(h) + log p(y | t, h) + fused
-    /// keep         the best `width` of all, then sum those with equal labels
+    /// keep         the best `width` of all, then merge those with equal labels: add probabilities
     /// ```
     /// A label advances by one frame, as in the modified topology. A big blank advances by its
     /// frames; until then its hypothesis competes unchanged.
@@ -221,6 +231,7 @@ pub struct BeamSearch {
 struct BeamBuffers {
     utterances: Vec<BeamUtterance>,
     rows: HypothesisRows,
+    /// Sites of the current step.
     sites: Vec<SiteIndex>,
     top_k: TopK,
 }
@@ -230,6 +241,7 @@ struct BeamBuffers {
 struct BeamTask<'a> {
     model: &'a DecodingModel,
     options: &'a BeamOptions,
+    /// Frame rows of each utterance, a chunk or all of them.
     chunks: &'a [&'a [f32]],
 }
 
@@ -253,8 +265,8 @@ impl BeamSearch {
     /// Decodes whole utterances.
     ///
     /// # Shapes
-    /// `frames`: rows `[T_b, F]` of each utterance; an empty one returns one hypothesis without
-    /// labels. [`unpad`](crate::unpad) splits a padded batch.
+    /// `frames`: rows `[T_b, F]` of each of B utterances, T_b frames of width F; an empty one
+    /// returns one hypothesis without labels. [`unpad`](crate::unpad) splits a padded batch.
     ///
     /// # Errors
     /// [`Error::Utterance`] with the error of one utterance: rows that are not whole, or scores of
@@ -262,7 +274,7 @@ impl BeamSearch {
     ///
     /// Cost per utterance: scores of at most `width` sites a frame (ALSD: a step; mAES: more), and
     /// a predictor step for each new label of a hypothesis. Memory `O(B width (C + H))`, reused,
-    /// and the labels.
+    /// and the labels; C: classes; H: width of a label row.
     pub fn decode(&mut self, frames: &[&[f32]]) -> Result<&[NBest]> {
         self.decode_with(frames, vec![Vec::new(); frames.len()])
     }
@@ -323,14 +335,14 @@ impl BeamSearch {
         self.advance_streams(streams, chunks, false)?;
         for (stream, utterance) in streams.iter_mut().zip(&mut self.buffers.utterances) {
             stream.states.clear(self.model.start().0.shape());
-            stream.rows.clear();
+            stream.label_rows.clear();
             stream.scorer_states.clear();
-            let scorers = self.options.fusion.len() + stream.fusion.len();
+            let scorers_per_hyp = self.options.fusion.len() + stream.fusion.len();
             self.buffers.rows.save(
                 utterance,
-                scorers,
+                scorers_per_hyp,
                 &mut stream.states,
-                &mut stream.rows,
+                &mut stream.label_rows,
                 &mut stream.scorer_states,
             );
             stream.save(utterance);
@@ -343,13 +355,14 @@ impl BeamSearch {
     /// `labels` is their number, at most all. Hypotheses with a different prefix are
     /// dropped. Use it for words with a deadline and at pauses; [`BeamStream::take_stable`] removes
     /// the labels that all hypotheses share. Two hypotheses that differ only in an old label,
-    /// outside the predictor's context, continue alike and halve the beam until one is committed.
+    /// outside the predictor's context, have the same continuations, and each of these takes two
+    /// places in the beam until one hypothesis is committed.
     ///
     /// # Errors
     /// [`Error::Stream`] for a state of another model, which is then unchanged.
     pub fn commit(&self, stream: &mut BeamStream, labels: usize) -> Result<Vec<DecodedToken>> {
         stream.check(&self.model, self.options.fusion.len())?;
-        let best = nbest::best(&stream.hyps, &stream.tree, &self.model, &self.options);
+        let best = nbest::best_hypothesis(&stream.hyps, &stream.tree, &self.model, &self.options);
         Ok(best.map_or_else(Vec::new, |best| stream.commit(&best, labels)))
     }
 
@@ -363,6 +376,7 @@ impl BeamSearch {
         Ok(&self.results)
     }
 
+    /// Decodes a chunk of each stream, after a check of the streams.
     fn advance_streams(
         &mut self,
         streams: &mut [&mut BeamStream],
@@ -393,11 +407,11 @@ impl BeamSearch {
         kernels::run_in_pool(|| {
             buffers.load(task, streams, &frame_counts)?;
             match options.kind {
-                BeamKind::Modified => buffers.modified(task),
-                BeamKind::Alsd { max_labels } => buffers.alsd(task, max_labels),
-                BeamKind::Malsd { max_symbols } => buffers.malsd(task, max_symbols),
+                BeamKind::Modified => buffers.run_modified(task),
+                BeamKind::Alsd { max_labels } => buffers.run_alsd(task, max_labels),
+                BeamKind::Malsd { max_symbols } => buffers.run_malsd(task, max_symbols),
                 BeamKind::Maes { expansions, beta, gamma, prefix } => {
-                    buffers.maes(task, &maes::MaesOptions { expansions, beta, gamma, prefix })
+                    buffers.run_maes(task, &maes::MaesOptions { expansions, beta, gamma, prefix })
                 }
             }
         })?;
@@ -412,26 +426,26 @@ impl BeamSearch {
 }
 
 impl BeamBuffers {
-    /// Loads the state of each stream.
+    /// Loads the state of each stream; `frame_counts` are the frames of the chunks.
     fn load(&mut self, task: BeamTask, streams: &[&BeamStream], frame_counts: &[usize]) -> Result<()> {
         let Self { utterances, rows, .. } = self;
         utterances.resize_with(streams.len(), BeamUtterance::default);
-        for (b, (utterance, (stream, &frames))) in
+        for (b, (utterance, (stream, &chunk_frames))) in
             utterances.iter_mut().zip(streams.iter().zip(frame_counts)).enumerate()
         {
             utterance.index = b;
             utterance.tree.clone_from(&stream.tree);
             utterance.hyps.clone_from(&stream.hyps);
             utterance.hyps.iter_mut().for_each(|hyp| hyp.row = NO_ROW);
-            utterance.ended.clear();
+            utterance.ended_hyps.clear();
             utterance.fusion.clone_from(&stream.fusion);
-            (utterance.first_frame, utterance.end_frame) =
-                (stream.frames, stream.frames.saturating_add(frames));
+            utterance.first_frame = stream.frames;
+            utterance.end_frame = stream.frames.saturating_add(chunk_frames);
         }
         rows.reset(task.model, task.options, utterances);
         for (b, stream) in streams.iter().enumerate() {
-            for hyp in 0..stream.hyps.len() {
-                rows.load(b, hyp, &stream.states, &stream.rows, &stream.scorer_states);
+            for hyp_index in 0..stream.hyps.len() {
+                rows.load(b, hyp_index, &stream.states, &stream.label_rows, &stream.scorer_states);
             }
         }
         rows.store(task.model, task.options, utterances)
@@ -443,13 +457,16 @@ impl BeamBuffers {
         for utterance in &mut self.utterances {
             utterance.first_site = self.sites.len();
             for hyp in utterance.hyps.iter().filter(|hyp| filter(utterance, hyp)) {
-                let (frame, row) = (hyp.time - utterance.first_frame, hyp.row as usize);
-                self.sites.push(SiteIndex { utterance: utterance.index, frame, label_row: row });
+                self.sites.push(SiteIndex {
+                    utterance: utterance.index,
+                    frame: hyp.frame - utterance.first_frame,
+                    label_row: hyp.row as usize,
+                });
             }
         }
     }
 
-    /// Finds the best `count` expansions of each site.
+    /// Scores the sites; finds the best `count` expansions of each.
     fn score_sites(&mut self, task: BeamTask, count: usize) -> Result<()> {
         let BeamTask { model, options, chunks } = task;
         let outcome = self.top_k.find(model, options, chunks, &self.sites, &mut self.rows, count);
@@ -466,10 +483,10 @@ impl BeamBuffers {
         })
     }
 
-    /// Computes rows of all new labels; removes dead labels.
+    /// Computes the states of all new labels; removes dead labels from the trees.
     fn extend(&mut self, task: BeamTask) -> Result<()> {
         self.rows.extend(task.model, task.options, &mut self.utterances)?;
-        self.utterances.iter_mut().for_each(BeamUtterance::prune);
+        self.utterances.iter_mut().for_each(BeamUtterance::sweep_tree_if_large);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Best class, best duration and their log-probabilities at one site.
+//! Best class and duration at one site, for greedy transducer search.
 //!
 //! A site is a frame after some labels. Its row of scores has C classes and D durations.
 use kernels::Real;
@@ -28,7 +28,7 @@ pub(crate) fn best_class(scores: &[f32], token_table: &TokenTable) -> Option<Bes
     Some(BestClass { class: class as u32, logit: tokens[class], log_prob, duration, duration_log_prob })
 }
 
-/// Index and log-probability of the largest score; none for invalid scores.
+/// Returns index and log-probability of the largest score; none for invalid scores.
 fn best_index(scores: &[f32]) -> Option<(usize, f64)> {
     // A NaN or +inf makes the sum NaN, and -inf everywhere makes it 0.
     let (max, sum) = f32::row_statistics(scores);
@@ -45,7 +45,7 @@ fn position(scores: &[f32], value: f32) -> usize {
     chunk_start + scores[chunk_start..].iter().position(|&score| score == value).unwrap_or(0)
 }
 
-/// Log-probability of a class under softmax.
+/// Returns the log-probability of a class under softmax.
 pub(crate) fn log_prob(scores: &[f32], class: usize) -> f64 {
     let (max, sum) = f32::row_statistics(scores);
     f64::from(scores[class]) - f64::from(max) - sum.ln()

@@ -1,4 +1,4 @@
-//! Phrase boosting (contextual biasing): bonuses for phrases that are likely.
+//! Phrase boosting (contextual biasing) for decoding: bonuses for likely phrases.
 mod boundaries;
 mod list;
 mod trie;
@@ -82,20 +82,20 @@ impl Phrase {
 pub struct PhraseBooster {
     /// Word boundaries around each label; none for other classes.
     classes: Vec<Option<WordBoundaries>>,
-    /// Bonus paid in advance in each state.
-    advance: Vec<f32>,
+    /// Part of a bonus that is paid in advance in each state.
+    advances: Vec<f32>,
     /// Bonus of the phrases that a word boundary after a state completes.
-    completed: Vec<f32>,
-    /// Whether a word boundary always follows a state.
-    is_open: Vec<bool>,
+    completed_bonuses: Vec<f32>,
+    /// Whether a word boundary always follows the last label of a state.
+    ends_word: Vec<bool>,
     /// Offsets of the arcs of each state; all states have the arcs of the first two as well.
-    arcs: Vec<u32>,
+    arc_offsets: Vec<u32>,
     /// Class of each arc, ascending within a state.
-    arc_class: Vec<u32>,
-    /// Final bonus of each arc; for arcs of the first two states without `completed`.
-    arc_earned: Vec<f32>,
+    arc_classes: Vec<u32>,
+    /// Final bonus of each arc; for arcs of the first two states without `completed_bonuses`.
+    arc_bonuses: Vec<f32>,
     /// State after each arc.
-    arc_next: Vec<u32>,
+    arc_states: Vec<u32>,
 }
 
 impl PhraseBooster {
@@ -135,7 +135,7 @@ impl PhraseBooster {
 
     /// Number of states.
     pub fn states(&self) -> usize {
-        self.advance.len()
+        self.advances.len()
     }
 
     /// The state, or `AFTER_BOUNDARY` for an invalid number.
@@ -145,21 +145,22 @@ impl PhraseBooster {
 
     /// Arcs of a state: its own, and shared ones of the first two.
     fn arcs_of(&self, state: usize) -> [std::ops::Range<usize>; 2] {
-        let range = |state: usize| self.arcs[state] as usize..self.arcs[state + 1] as usize;
+        let range = |state: usize| self.arc_offsets[state] as usize..self.arc_offsets[state + 1] as usize;
         let own = if state == AFTER_BOUNDARY || state == WITHIN_WORD { 0..0 } else { range(state) };
-        [own, range(root(self.is_open[state]))]
+        [own, range(root(self.ends_word[state]))]
     }
 
     /// Score of an arc: the state's own, or one that it shares with the first two states.
     fn arc_score(&self, state: usize, arc: usize, is_own: bool) -> f32 {
-        let completed = if is_own { 0.0 } else { self.completed[state] };
-        completed + self.arc_earned[arc] + self.advance[self.arc_next[arc] as usize] - self.advance[state]
+        let completed = if is_own { 0.0 } else { self.completed_bonuses[state] };
+        completed + self.arc_bonuses[arc] + self.advances[self.arc_states[arc] as usize]
+            - self.advances[state]
     }
 
     /// Score of a label without an arc.
-    fn score_of_other(&self, state: usize, boundaries: WordBoundaries) -> f32 {
-        let completed = if boundaries.before { self.completed[state] } else { 0.0 };
-        completed - self.advance[state]
+    fn score_without_arc(&self, state: usize, boundaries: WordBoundaries) -> f32 {
+        let completed = if boundaries.before { self.completed_bonuses[state] } else { 0.0 };
+        completed - self.advances[state]
     }
 }
 
@@ -172,12 +173,12 @@ impl Scorer for PhraseBooster {
         let Some(&Some(boundaries)) = self.classes.get(class as usize) else { return (0.0, state) };
         let state = self.valid_state(state);
         for (arcs, is_own) in self.arcs_of(state).into_iter().zip([true, false]) {
-            if let Ok(offset) = self.arc_class[arcs.clone()].binary_search(&class) {
+            if let Ok(offset) = self.arc_classes[arcs.clone()].binary_search(&class) {
                 let arc = arcs.start + offset;
-                return (self.arc_score(state, arc, is_own), self.arc_next[arc]);
+                return (self.arc_score(state, arc, is_own), self.arc_states[arc]);
             }
         }
-        (self.score_of_other(state, boundaries), root(boundaries.after) as u32)
+        (self.score_without_arc(state, boundaries), root(boundaries.after) as u32)
     }
 
     fn add_scores(&self, state: u32, weight: f32, scores: &mut [f32]) {
@@ -185,7 +186,7 @@ impl Scorer for PhraseBooster {
         let limit = scores.len().min(self.classes.len());
         // Scores of labels without an arc, after a word boundary and within a word.
         let [boundary_score, inner_score] = [WordBoundaries::BOTH, WordBoundaries::NEITHER]
-            .map(|boundaries| weight * self.score_of_other(state, boundaries));
+            .map(|boundaries| weight * self.score_without_arc(state, boundaries));
         // The state's own arcs come last and replace the shared ones.
         let [mut own_arcs, mut shared_arcs] = self.arcs_of(state);
         for first_class in (0..limit).step_by(CLASSES_PER_BLOCK) {
@@ -204,9 +205,9 @@ impl Scorer for PhraseBooster {
             }
             for (arcs, is_own) in [(&mut shared_arcs, false), (&mut own_arcs, true)] {
                 while arcs.start < arcs.end
-                    && (self.arc_class[arcs.start] as usize) < first_class + block.len()
+                    && (self.arc_classes[arcs.start] as usize) < first_class + block.len()
                 {
-                    let offset = self.arc_class[arcs.start] as usize - first_class;
+                    let offset = self.arc_classes[arcs.start] as usize - first_class;
                     block[offset] = initial[offset] + weight * self.arc_score(state, arcs.start, is_own);
                     arcs.start += 1;
                 }
@@ -215,7 +216,7 @@ impl Scorer for PhraseBooster {
     }
 
     fn finish(&self, state: u32) -> f32 {
-        self.score_of_other(self.valid_state(state), WordBoundaries::BOTH)
+        self.score_without_arc(self.valid_state(state), WordBoundaries::BOTH)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Confidence of labels from the distribution over all classes.
+//! Confidence of decoded labels, from the distribution over all classes.
 //!
 //! Each of the seven measures is 0 for a uniform distribution and 1 for a one-hot distribution.
 use kernels::Excerpt;
@@ -82,6 +82,9 @@ pub struct Confidence {
     pub exponent: f64,
 }
 
+/// Exponents this close to 1 use Shannon's entropy, as the general forms cancel.
+const SHANNON_TOLERANCE: f64 = 1e-6;
+
 /// Tsallis entropy, exponentially normalized, with exponent 0.33.
 impl Default for Confidence {
     fn default() -> Self {
@@ -98,18 +101,19 @@ impl Confidence {
     /// assert!((confidence.score(&[0.0, -200.0, -200.0]) - 1.0).abs() < 1e-12);
     /// ```
     pub fn score(self, scores: &[f32]) -> f64 {
+        // Symbols as in the table of `ConfidenceMeasure`.
         let v = scores.len() as f64;
         if scores.len() < 2 {
             return 1.0;
         }
         let max = scores.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
-        let exp = |score: f32| f64::from(score - max).exp();
-        let log_sum = scores.iter().map(|&score| exp(score)).sum::<f64>().ln();
+        let relative_exp = |score: f32| f64::from(score - max).exp();
+        let log_sum = scores.iter().map(|&score| relative_exp(score)).sum::<f64>().ln();
         let log_probs = || scores.iter().map(|&score| f64::from(score - max) - log_sum);
         let a = self.exponent;
-        // Near 1 the general forms cancel.
-        if (a - 1.0).abs() < 1e-6 {
-            let terms = log_probs().filter(|lp| lp.is_finite()).map(|lp| lp.exp() * lp);
+        if (a - 1.0).abs() < SHANNON_TOLERANCE {
+            let terms =
+                log_probs().filter(|log_prob| log_prob.is_finite()).map(|log_prob| log_prob.exp() * log_prob);
             return match self.measure {
                 ConfidenceMeasure::MaxProb => ((-log_sum).exp() * v - 1.0) / (v - 1.0),
                 ConfidenceMeasure::GibbsLin | ConfidenceMeasure::TsallisLin | ConfidenceMeasure::RenyiLin => {
@@ -118,11 +122,12 @@ impl Confidence {
                 _ => (terms.sum::<f64>().exp() * v - 1.0) / (v - 1.0),
             };
         }
+        // S and G, the sums over all classes.
         let (mut s, mut g) = (0.0, 0.0);
-        for lp in log_probs().filter(|lp| lp.is_finite()) {
-            let power = (a * lp).exp();
+        for log_prob in log_probs().filter(|log_prob| log_prob.is_finite()) {
+            let power = (a * log_prob).exp();
             s += power;
-            g += power * lp;
+            g += power * log_prob;
         }
         // v^(1-a), the sum Σ p^a of a uniform distribution.
         let uniform_s = v.powf(1.0 - a);

@@ -1,7 +1,7 @@
-//! Greedy and prefix beam search for CTC.
+//! Decoding of CTC models: greedy search and prefix beam search.
 //!
 //! A path has a class on every frame; its labels follow by merging repeated classes and removing
-//! blanks (Graves et al., ICML 2006).
+//! blanks (Graves et al., ICML 2006). T: frames of an utterance, T_b of utterance b; C: classes.
 mod prefix_scorer;
 
 pub use prefix_scorer::CtcPrefixScorer;
@@ -9,7 +9,7 @@ pub use prefix_scorer::CtcPrefixScorer;
 use kernels::{items_mut, par_for, parts};
 use rnnt_dp::semiring::{Log, Semiring};
 
-use crate::largest::largest;
+use crate::largest::select_largest;
 use crate::tree::{LabelTree, ROOT};
 use crate::{DecodedToken, Error, Fusion, Hypothesis, NBest, RankedHypothesis, Result};
 
@@ -72,7 +72,7 @@ pub fn ctc_greedy(log_probs: &[&[f32]], classes: usize, blank: u32) -> Result<Ve
         for (frame, row) in rows.chunks_exact(classes).enumerate() {
             check_row(row, frame)?;
             let mut best = [(0.0, 0)];
-            largest(row, &mut best);
+            select_largest(row, &mut best);
             let [(score, class)] = best;
             if class != blank && class != last_class {
                 labels.push(decoded_token(class, frame, score, 0.0));
@@ -88,7 +88,8 @@ pub fn ctc_greedy(log_probs: &[&[f32]], classes: usize, blank: u32) -> Result<Ve
 /// The probability of a sequence is the sum over its paths (Hannun et al., arXiv 1408.2873).
 ///
 /// ```text
-/// b(y), n(y): sums over the paths of y that end with a blank, and with its last label
+/// b(y), n(y): probabilities of the paths of y that end with a blank, and with its last label;
+///             b' and n' are those after one more frame, p(c) the class probabilities there
 ///             ε: b = 1, n = 0
 /// b'(y)   = (b(y) + n(y)) p(blank)
 /// n'(y)   = n(y) p(last of y)
@@ -168,7 +169,7 @@ fn decoded_token(label: u32, frame: usize, log_prob: f32, fused: f32) -> Decoded
     }
 }
 
-/// Best path of a sequence: its node in the tree and its log-probability.
+/// Best path of a label sequence: its node in the tree and its log-probability.
 #[derive(Debug, Clone, Copy)]
 struct BestPath {
     log_prob: f64,
@@ -180,7 +181,7 @@ impl BestPath {
     const NONE: BestPath = BestPath { log_prob: f64::NEG_INFINITY, node: ROOT };
 
     /// The more probable of two paths; ties go to `self`.
-    fn or(self, other: BestPath) -> BestPath {
+    fn or_better(self, other: BestPath) -> BestPath {
         if other.log_prob > self.log_prob { other } else { self }
     }
 
@@ -190,25 +191,28 @@ impl BestPath {
     }
 }
 
-/// Paths of a sequence with the same kind of last class.
+/// Paths of a sequence that end alike: with a blank or a label.
 #[derive(Debug, Clone, Copy)]
 struct PrefixPaths {
-    /// Log-probability of all paths.
-    sum: f64,
-    best: BestPath,
+    /// Log-probability of all paths: the logarithm of the sum.
+    log_prob: f64,
+    best_path: BestPath,
 }
 
 impl PrefixPaths {
-    const NONE: PrefixPaths = PrefixPaths { sum: f64::NEG_INFINITY, best: BestPath::NONE };
+    const NONE: PrefixPaths = PrefixPaths { log_prob: f64::NEG_INFINITY, best_path: BestPath::NONE };
 
     /// Union of two sets of paths.
     fn plus(self, other: PrefixPaths) -> PrefixPaths {
-        PrefixPaths { sum: Log::plus(self.sum, other.sum), best: self.best.or(other.best) }
+        PrefixPaths {
+            log_prob: Log::plus(self.log_prob, other.log_prob),
+            best_path: self.best_path.or_better(other.best_path),
+        }
     }
 
     /// The paths extended by a step of this log-probability.
     fn times(self, log_prob: f64) -> PrefixPaths {
-        PrefixPaths { sum: self.sum + log_prob, best: self.best.times(log_prob) }
+        PrefixPaths { log_prob: self.log_prob + log_prob, best_path: self.best_path.times(log_prob) }
     }
 }
 
@@ -218,10 +222,10 @@ struct Prefix {
     /// Any node of the sequence.
     node: u32,
     /// Paths that end with a blank.
-    blank: PrefixPaths,
+    blank_paths: PrefixPaths,
     /// Paths that end with the last label.
-    label: PrefixPaths,
-    /// Index of its scorer states.
+    label_paths: PrefixPaths,
+    /// Index of its scorer states in [`CtcSearch::slots`].
     slot: usize,
 }
 
@@ -229,11 +233,11 @@ struct Prefix {
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     /// Index of the prefix that it keeps or extends.
-    prefix: usize,
+    prefix_index: usize,
     /// New label; none for an existing prefix.
     label: Option<u32>,
     /// Log-probability of its paths.
-    sum: f64,
+    log_prob: f64,
 }
 
 /// Scorer states of a prefix.
@@ -242,7 +246,7 @@ struct ScorerSlot {
     /// State of each scorer.
     states: Vec<u32>,
     /// Fusion score of each class.
-    fused: Vec<f32>,
+    fusion_scores: Vec<f32>,
     is_used: bool,
 }
 
@@ -254,61 +258,67 @@ struct CtcSearch<'a> {
     /// Label sequences in the beam.
     prefixes: Vec<Prefix>,
     /// The same label sequences one frame later.
-    advanced: Vec<Prefix>,
+    advanced_prefixes: Vec<Prefix>,
+    /// Scorer states of the prefixes, and unused ones.
     slots: Vec<ScorerSlot>,
     /// The best candidates of the next beam, best first.
     candidates: Vec<Candidate>,
     /// Index of each prefix's parent, if it is in the beam.
     parents: Vec<Option<usize>>,
     /// Largest scores of new labels, with their classes.
-    largest: Vec<(f32, u32)>,
+    largest_scores: Vec<(f32, u32)>,
     /// Log-probabilities of a frame plus the fusion scores of a prefix.
     fused_row: Vec<f32>,
 }
 
 impl<'a> CtcSearch<'a> {
     fn new(classes: usize, options: &'a CtcBeamOptions) -> Result<Self> {
-        let start = PrefixPaths { sum: 0.0, best: BestPath { log_prob: 0.0, node: ROOT } };
+        let start = PrefixPaths { log_prob: 0.0, best_path: BestPath { log_prob: 0.0, node: ROOT } };
         let mut search = CtcSearch {
             options,
             classes,
             tree: LabelTree::default(),
-            prefixes: vec![Prefix { node: ROOT, blank: start, label: PrefixPaths::NONE, slot: 0 }],
-            advanced: Vec::new(),
+            prefixes: vec![Prefix {
+                node: ROOT,
+                blank_paths: start,
+                label_paths: PrefixPaths::NONE,
+                slot: 0,
+            }],
+            advanced_prefixes: Vec::new(),
             slots: vec![ScorerSlot::default()],
             candidates: Vec::new(),
             parents: Vec::new(),
             // The blank, the last label and the existing children of a prefix are not new: this
             // many classes contain `width` new ones.
-            largest: vec![(0.0, 0); options.width.saturating_mul(2).saturating_add(2).min(classes)],
+            largest_scores: vec![(0.0, 0); options.width.saturating_mul(2).saturating_add(2).min(classes)],
             fused_row: Vec::new(),
         };
         search.slots[0].states = options.fusion.iter().map(|fusion| fusion.scorer.start()).collect();
-        search.fuse(0)?;
+        search.compute_fusion_scores(0)?;
         Ok(search)
     }
 
-    /// Computes the fusion scores after a prefix.
-    fn fuse(&mut self, slot: usize) -> Result<()> {
+    /// Computes the fusion scores after the prefix of a slot.
+    fn compute_fusion_scores(&mut self, slot: usize) -> Result<()> {
         if self.options.fusion.is_empty() {
             return Ok(());
         }
-        let ScorerSlot { states, fused, .. } = &mut self.slots[slot];
-        fused.clear();
-        fused.resize(self.classes, 0.0);
+        let ScorerSlot { states, fusion_scores, .. } = &mut self.slots[slot];
+        fusion_scores.clear();
+        fusion_scores.resize(self.classes, 0.0);
         for (fusion, &state) in self.options.fusion.iter().zip(&*states) {
-            fusion.add_scores(state, fused);
+            fusion.add_scores(state, fusion_scores);
         }
-        fused[self.options.blank as usize] = 0.0;
-        match fused.iter().position(|score| score.is_nan() || *score == f32::INFINITY) {
+        fusion_scores[self.options.blank as usize] = 0.0;
+        match fusion_scores.iter().position(|score| score.is_nan() || *score == f32::INFINITY) {
             None => Ok(()),
-            Some(class) => Err(Error::Fused { class, found: fused[class] }),
+            Some(class) => Err(Error::Fused { class, found: fusion_scores[class] }),
         }
     }
 
     /// Fusion score of a class after a prefix.
-    fn fused(&self, prefix: &Prefix, class: u32) -> f32 {
-        self.slots[prefix.slot].fused.get(class as usize).copied().unwrap_or(0.0)
+    fn fusion_score(&self, prefix: &Prefix, class: u32) -> f32 {
+        self.slots[prefix.slot].fusion_scores.get(class as usize).copied().unwrap_or(0.0)
     }
 
     /// Last label of a prefix.
@@ -319,8 +329,8 @@ impl<'a> CtcSearch<'a> {
     /// Paths of a prefix that a label may extend.
     fn extensible_paths(&self, prefix: &Prefix, label: u32) -> PrefixPaths {
         match self.last_label(prefix) == Some(label) {
-            true => prefix.blank,
-            false => prefix.blank.plus(prefix.label),
+            true => prefix.blank_paths,
+            false => prefix.blank_paths.plus(prefix.label_paths),
         }
     }
 
@@ -328,15 +338,15 @@ impl<'a> CtcSearch<'a> {
     fn advance(&mut self, frame: usize, row: &[f32]) -> Result<()> {
         self.find_parents();
         self.extend_existing(frame, row);
-        self.collect_new(row);
-        self.choose(frame, row)?;
-        if self.tree.is_overgrown() {
+        self.collect_new_labels(row);
+        self.replace_prefixes(frame, row)?;
+        if self.tree.may_have_many_dead_nodes() {
             self.sweep();
         }
         Ok(())
     }
 
-    /// Finds the prefix of each prefix without its last label.
+    /// Finds the parent of each prefix: the prefix without its last label.
     fn find_parents(&mut self) {
         self.parents.clear();
         for prefix in &self.prefixes {
@@ -347,73 +357,76 @@ impl<'a> CtcSearch<'a> {
         }
     }
 
-    /// Advances existing prefixes by a frame, into `advanced`; each is a candidate.
+    /// Advances existing prefixes by a frame, into `advanced_prefixes`; each is a candidate.
     fn extend_existing(&mut self, frame: usize, row: &[f32]) {
-        self.advanced.clear();
+        self.advanced_prefixes.clear();
         self.candidates.clear();
         for index in 0..self.prefixes.len() {
             let prefix = self.prefixes[index];
-            let blank = prefix.blank.plus(prefix.label).times(f64::from(row[self.options.blank as usize]));
-            let mut label = PrefixPaths::NONE;
+            let all_paths = prefix.blank_paths.plus(prefix.label_paths);
+            let blank_paths = all_paths.times(f64::from(row[self.options.blank as usize]));
+            let mut label_paths = PrefixPaths::NONE;
             if let Some(last) = self.last_label(&prefix) {
+                // Paths that repeat the last label.
                 let score = row[last as usize];
-                label = prefix.label.times(f64::from(score));
+                label_paths = prefix.label_paths.times(f64::from(score));
+                // Paths of the parent, which emit the last label on this frame.
                 if let Some(parent) = self.parents[index].map(|parent| self.prefixes[parent]) {
-                    let fused = self.fused(&parent, last);
-                    let mut new =
+                    let fused = self.fusion_score(&parent, last);
+                    let mut new_paths =
                         self.extensible_paths(&parent, last).times(f64::from(score) + f64::from(fused));
-                    if new.best.log_prob > label.best.log_prob {
-                        new.best.node =
-                            self.tree.push(new.best.node, decoded_token(last, frame, score, fused));
+                    if new_paths.best_path.log_prob > label_paths.best_path.log_prob {
+                        let token = decoded_token(last, frame, score, fused);
+                        new_paths.best_path.node = self.tree.push(new_paths.best_path.node, token);
                     }
-                    label = label.plus(new);
+                    label_paths = label_paths.plus(new_paths);
                 }
             }
-            self.advanced.push(Prefix { blank, label, ..prefix });
+            self.advanced_prefixes.push(Prefix { blank_paths, label_paths, ..prefix });
             self.push_candidate(Candidate {
-                prefix: index,
+                prefix_index: index,
                 label: None,
-                sum: Log::plus(blank.sum, label.sum),
+                log_prob: Log::plus(blank_paths.log_prob, label_paths.log_prob),
             });
         }
     }
 
     /// Collects candidates with a new label.
-    fn collect_new(&mut self, row: &[f32]) {
-        let mut largest_scores = std::mem::take(&mut self.largest);
+    fn collect_new_labels(&mut self, row: &[f32]) {
+        let mut largest_scores = std::mem::take(&mut self.largest_scores);
         let mut fused_row = std::mem::take(&mut self.fused_row);
         for index in 0..self.prefixes.len() {
             let prefix = self.prefixes[index];
-            let fused = &self.slots[prefix.slot].fused;
-            if !fused.is_empty() {
+            let fusion_scores = &self.slots[prefix.slot].fusion_scores;
+            if !fusion_scores.is_empty() {
                 fused_row.clear();
                 fused_row.extend_from_slice(row);
-                kernels::add(&mut fused_row, fused);
-                largest(&fused_row, &mut largest_scores);
+                kernels::add(&mut fused_row, fusion_scores);
+                select_largest(&fused_row, &mut largest_scores);
             } else if index == 0 {
                 // Without fusion, all prefixes have the same largest scores.
-                largest(row, &mut largest_scores);
+                select_largest(row, &mut largest_scores);
             }
             for &(_, class) in &largest_scores {
-                let exists = |(other, parent): (&Prefix, &Option<usize>)| {
+                let is_in_beam = |(other, parent): (&Prefix, &Option<usize>)| {
                     *parent == Some(index) && self.last_label(other) == Some(class)
                 };
-                if class == self.options.blank || self.prefixes.iter().zip(&self.parents).any(exists) {
+                if class == self.options.blank || self.prefixes.iter().zip(&self.parents).any(is_in_beam) {
                     continue;
                 }
-                let score = f64::from(row[class as usize]) + f64::from(self.fused(&prefix, class));
-                let sum = self.extensible_paths(&prefix, class).sum + score;
-                self.push_candidate(Candidate { prefix: index, label: Some(class), sum });
+                let score = f64::from(row[class as usize]) + f64::from(self.fusion_score(&prefix, class));
+                let log_prob = self.extensible_paths(&prefix, class).log_prob + score;
+                self.push_candidate(Candidate { prefix_index: index, label: Some(class), log_prob });
             }
         }
-        (self.largest, self.fused_row) = (largest_scores, fused_row);
+        (self.largest_scores, self.fused_row) = (largest_scores, fused_row);
     }
 
     /// Inserts a candidate if it is among the best.
     fn push_candidate(&mut self, candidate: Candidate) {
-        let is_better_than = |other: &Candidate| other.sum < candidate.sum;
+        let is_better_than = |other: &Candidate| other.log_prob < candidate.log_prob;
         let is_full = self.candidates.len() == self.options.width;
-        if candidate.sum == f64::NEG_INFINITY
+        if candidate.log_prob == f64::NEG_INFINITY
             || is_full && !self.candidates.last().is_some_and(is_better_than)
         {
             return;
@@ -426,25 +439,27 @@ impl<'a> CtcSearch<'a> {
     }
 
     /// Replaces the prefixes by the candidates.
-    fn choose(&mut self, frame: usize, row: &[f32]) -> Result<()> {
+    fn replace_prefixes(&mut self, frame: usize, row: &[f32]) -> Result<()> {
         let candidates = std::mem::take(&mut self.candidates);
         self.slots.iter_mut().for_each(|slot| slot.is_used = false);
         // The states of the parents are read below.
         self.prefixes.iter().for_each(|prefix| self.slots[prefix.slot].is_used = true);
-        let mut chosen = Vec::with_capacity(candidates.len());
-        for &Candidate { prefix, label, .. } in &candidates {
+        let mut next_prefixes = Vec::with_capacity(candidates.len());
+        for &Candidate { prefix_index, label, .. } in &candidates {
             let Some(class) = label else {
-                chosen.push(self.advanced[prefix]);
+                next_prefixes.push(self.advanced_prefixes[prefix_index]);
                 continue;
             };
-            let parent = self.prefixes[prefix];
-            let (score, fused) = (row[class as usize], self.fused(&parent, class));
-            let mut label = self.extensible_paths(&parent, class).times(f64::from(score) + f64::from(fused));
-            label.best.node = self.tree.push(label.best.node, decoded_token(class, frame, score, fused));
+            let parent = self.prefixes[prefix_index];
+            let (score, fused) = (row[class as usize], self.fusion_score(&parent, class));
+            let mut label_paths =
+                self.extensible_paths(&parent, class).times(f64::from(score) + f64::from(fused));
+            let node = self.tree.push(label_paths.best_path.node, decoded_token(class, frame, score, fused));
+            label_paths.best_path.node = node;
             let slot = self.extend_slot(parent.slot, class)?;
-            chosen.push(Prefix { node: label.best.node, blank: PrefixPaths::NONE, label, slot });
+            next_prefixes.push(Prefix { node, blank_paths: PrefixPaths::NONE, label_paths, slot });
         }
-        self.prefixes = chosen;
+        self.prefixes = next_prefixes;
         self.candidates = candidates;
         Ok(())
     }
@@ -461,7 +476,7 @@ impl<'a> CtcSearch<'a> {
         let states = self.options.fusion.iter().zip(&self.slots[parent_slot].states);
         let states: Vec<u32> = states.map(|(fusion, &state)| fusion.scorer.step(state, class).1).collect();
         (self.slots[slot].states, self.slots[slot].is_used) = (states, true);
-        self.fuse(slot)?;
+        self.compute_fusion_scores(slot)?;
         Ok(slot)
     }
 
@@ -470,13 +485,14 @@ impl<'a> CtcSearch<'a> {
         let Self { tree, prefixes, .. } = self;
         tree.unmark();
         for prefix in &*prefixes {
-            [prefix.node, prefix.blank.best.node, prefix.label.best.node]
+            [prefix.node, prefix.blank_paths.best_path.node, prefix.label_paths.best_path.node]
                 .into_iter()
                 .for_each(|node| tree.mark(node));
         }
         tree.sweep();
         for prefix in prefixes {
-            for node in [&mut prefix.node, &mut prefix.blank.best.node, &mut prefix.label.best.node] {
+            let (blank_paths, label_paths) = (&mut prefix.blank_paths, &mut prefix.label_paths);
+            for node in [&mut prefix.node, &mut blank_paths.best_path.node, &mut label_paths.best_path.node] {
                 *node = tree.new_index(*node);
             }
         }
@@ -486,8 +502,8 @@ impl<'a> CtcSearch<'a> {
     fn rank(&self) -> Result<NBest> {
         let mut hypotheses = Vec::with_capacity(self.prefixes.len());
         for prefix in &self.prefixes {
-            let paths = prefix.blank.plus(prefix.label);
-            let mut log_prob = paths.sum;
+            let paths = prefix.blank_paths.plus(prefix.label_paths);
+            let mut log_prob = paths.log_prob;
             if self.options.end_scores {
                 let scorers = self.options.fusion.iter().zip(&self.slots[prefix.slot].states);
                 let end_score: f64 = scorers.map(|(fusion, &state)| fusion.finish(state)).sum();
@@ -497,7 +513,7 @@ impl<'a> CtcSearch<'a> {
                 log_prob += end_score;
             }
             if log_prob > f64::NEG_INFINITY {
-                let labels = self.tree.labels(paths.best.node);
+                let labels = self.tree.labels(paths.best_path.node);
                 let score = if self.options.normalize_by_length {
                     log_prob / (labels.len() as f64 + 1.0)
                 } else {

@@ -27,10 +27,10 @@ pub fn factor_blank(scores: &mut [f32], blank: u32) {
     let blank = blank as usize;
     let z_blank = f64::from(std::mem::replace(&mut scores[blank], f32::NEG_INFINITY));
     let (max, sum) = f32::row_statistics(scores);
-    // Common term of the labels.
-    let shared = log_sigmoid(-z_blank) - (f64::from(max) + sum.ln());
+    // Term that all labels share.
+    let label_term = log_sigmoid(-z_blank) - (f64::from(max) + sum.ln());
     for score in &mut *scores {
-        *score = (f64::from(*score) + shared) as f32;
+        *score = (f64::from(*score) + label_term) as f32;
     }
     scores[blank] = log_sigmoid(z_blank) as f32;
 }

@@ -1,4 +1,4 @@
-//! Greedy search: takes the best class at each site.
+//! Greedy transducer search: takes the best class at each site.
 //!
 //! A site is a frame of an utterance after the labels so far. `greedy` is the reference for one
 //! utterance, `label_looping` the fast search over batches and streams, `frame_looping` a baseline.
@@ -107,9 +107,12 @@ pub(crate) fn check_weights(fusion: &[Fusion]) -> Result<()> {
     fusion.iter().try_for_each(|fusion| check_weight("fusion weight", fusion.weight))
 }
 
-/// Fails for a weight so large that sums of scores are inexact.
+/// Largest magnitude of a weight: sums of scores with larger ones would be inexact.
+const MAX_WEIGHT: f32 = 1e6;
+
+/// Fails for a weight beyond [`MAX_WEIGHT`].
 pub(crate) fn check_weight(option: &'static str, weight: f32) -> Result<()> {
-    if weight.abs() <= 1e6 {
+    if weight.abs() <= MAX_WEIGHT {
         return Ok(());
     }
     Err(Error::Option { option, expected: "a number from -1e6 to 1e6", found: f64::from(weight) })
@@ -130,18 +133,18 @@ pub(crate) fn check_weight(option: &'static str, weight: f32) -> Result<()> {
 /// After `max_symbols` labels on a frame the search continues with the next frame.
 ///
 /// # Shapes
-/// `frames`: rows `[T, F]` of the joint's frame width, row-major; `T = 0` returns an empty
-/// hypothesis.
+/// `frames`: T rows of the joint's frame width F, row-major; `T = 0` returns an empty hypothesis.
 ///
 /// # Errors
 /// [`Error::Frames`] if the rows are not whole; [`Error::Option`] for an option outside its range;
 /// [`Error::Score`] if the joint returns NaN or +inf, or -inf for every class or every duration.
 ///
-/// Cost: at most `T + U` joint evaluations and `U` predictor steps; memory `O(C + H)`.
+/// Cost: at most `T + U` joint evaluations and `U` predictor steps for U labels; memory `O(C + H)`,
+/// C the number of classes and H the width of a label row.
 pub fn greedy(model: &DecodingModel, frames: &[f32], options: &GreedyOptions) -> Result<Hypothesis> {
     options.check(model)?;
     let token_table = model.token_table();
-    let end = frame_count(frames, model)?;
+    let end_frame = frame_count(frames, model)?;
     let (mut states, mut label_row) = (model.start().0.clone(), model.start().1.to_vec());
     let (mut scratch, mut predicted) = (NetworkScratch::default(), Vec::new());
     let mut scores = vec![0.0; model.outputs()];
@@ -149,8 +152,9 @@ pub fn greedy(model: &DecodingModel, frames: &[f32], options: &GreedyOptions) ->
     let has_fusion = !scorer_states.is_empty() || options.internal_lm != 0.0;
     let mut fused = vec![0.0; token_table.classes()];
     let mut hypothesis = Hypothesis::default();
+    // Current frame, and the number of labels on it.
     let (mut t, mut symbols) = (0, 0);
-    while t < end {
+    while t < end_frame {
         // Best class at the site.
         let site = [SiteIndex { utterance: 0, frame: t, label_row: 0 }];
         let sites = SiteBatch { frames: &[frames], label_rows: &label_row, sites: &site };
@@ -201,7 +205,7 @@ pub fn greedy(model: &DecodingModel, frames: &[f32], options: &GreedyOptions) ->
     Ok(hypothesis)
 }
 
-/// The record of a label, without fusion scores.
+/// Creates the record of the best class, a label, without fusion scores.
 fn decoded_token(best: &BestClass, token_table: &TokenTable, frame: usize) -> DecodedToken {
     let BestClass { class, logit, log_prob, duration, duration_log_prob } = *best;
     DecodedToken {
@@ -218,6 +222,8 @@ fn decoded_token(best: &BestClass, token_table: &TokenTable, frame: usize) -> De
 
 /// Chooses the best label by joint and fusion scores.
 ///
+/// `fused` has the fusion score of each class; those of blanks become -inf.
+///
 /// # Errors
 /// [`Error::Fused`] if a fusion score is NaN or +inf, or every label is forbidden.
 fn choose_label(
@@ -228,18 +234,18 @@ fn choose_label(
 ) -> Result<DecodedToken> {
     check_fused(fused)?;
     token_table.blanks().for_each(|blank| fused[blank as usize] = f32::NEG_INFINITY);
-    let mut class = 0;
-    let mut best_sum = f32::NEG_INFINITY;
-    for (index, (score, added)) in scores.iter().zip(&*fused).enumerate() {
-        if score + added > best_sum {
-            (class, best_sum) = (index, score + added);
+    let (mut chosen_class, mut best_sum) = (0, f32::NEG_INFINITY);
+    for (class, (score, fusion_score)) in scores.iter().zip(&*fused).enumerate() {
+        if score + fusion_score > best_sum {
+            (chosen_class, best_sum) = (class, score + fusion_score);
         }
     }
     if best_sum == f32::NEG_INFINITY {
         return Err(Error::Fused { class: best.label as usize, found: best_sum });
     }
-    let (label, logit, log_prob) = (class as u32, scores[class], log_prob(scores, class));
-    Ok(DecodedToken { label, logit, log_prob, fused: fused[class], ..best })
+    let (label, logit) = (chosen_class as u32, scores[chosen_class]);
+    let log_prob = log_prob(scores, chosen_class);
+    Ok(DecodedToken { label, logit, log_prob, fused: fused[chosen_class], ..best })
 }
 
 /// Returns the number of frame rows; fails if they are not whole.
@@ -252,6 +258,8 @@ pub(crate) fn frame_count(frames: &[f32], model: &DecodingModel) -> Result<usize
 }
 
 /// Splits a padded batch `[B, T, F]` into utterances without padding.
+///
+/// B: utterances; T: frames of the longest one; F: width of a frame row, `width`.
 ///
 /// # Errors
 /// [`Error::Frames`] if the rows are not whole; [`Error::Length`] if an utterance is longer than
@@ -266,13 +274,13 @@ pub(crate) fn frame_count(frames: &[f32], model: &DecodingModel) -> Result<usize
 /// ```
 pub fn unpad<'a>(rows: &'a [f32], width: usize, lengths: &[usize]) -> Result<Vec<&'a [f32]>> {
     let batch = lengths.len();
-    let padded = rows.len() / (width * batch).max(1);
-    if width == 0 || rows.len() != padded * width * batch {
+    let padded_frames = rows.len() / (width * batch).max(1);
+    if width == 0 || rows.len() != padded_frames * width * batch {
         return Err(Error::Frames { width, found: rows.len() });
     }
-    let utterance = |(b, &length): (usize, &usize)| match length <= padded {
-        true => Ok(&rows[b * padded * width..][..length * width]),
-        false => Err(Error::Length { utterance: b, frames: padded, found: length }),
+    let utterance = |(b, &length): (usize, &usize)| match length <= padded_frames {
+        true => Ok(&rows[b * padded_frames * width..][..length * width]),
+        false => Err(Error::Length { utterance: b, frames: padded_frames, found: length }),
     };
     lengths.iter().enumerate().map(utterance).collect()
 }

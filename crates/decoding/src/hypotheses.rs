@@ -1,4 +1,6 @@
-//! Results of greedy search and CTC: decoded labels with their times.
+//! Results of greedy search and CTC decoding: labels with their frames.
+//!
+//! Frames are encoder frames. A search emits a label at a site: a frame after the labels so far.
 
 /// A decoded label with its frame and scores.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -30,7 +32,10 @@ pub struct DecodingStep {
     pub class: u32,
     /// Its natural log-probability among all classes.
     pub log_prob: f64,
-    /// Frames that the class advances; the last label that a frame may emit advances one more.
+    /// Frames that the class advances.
+    ///
+    /// After a label that advances by 0 and is the last that its frame may emit, the search
+    /// still continues with the next frame.
     pub frames: usize,
 }
 
@@ -39,9 +44,12 @@ pub struct DecodingStep {
 pub struct Hypothesis {
     /// Labels in order of time.
     pub labels: Vec<DecodedToken>,
-    /// Frame at which the search ended: the length, or more with durations.
+    /// Frame at which the search ended.
+    ///
+    /// The number of frames, or more if the last class advances beyond the end; less only if
+    /// [`Self::is_capped`].
     pub end_frame: usize,
-    /// Whether the limit on labels ended the search.
+    /// Whether the limit on the labels of an utterance ended the search.
     pub is_capped: bool,
 }
 
@@ -51,28 +59,33 @@ impl Hypothesis {
         self.labels.iter().map(|label| label.label).collect()
     }
 
-    /// Sum of the labels' log-probabilities.
+    /// Sum of the labels' [`DecodedToken::log_prob`].
+    ///
+    /// It does not include blanks, durations and fusion scores.
     pub fn score(&self) -> f64 {
         self.labels.iter().map(|label| label.log_prob).sum()
     }
 
-    /// Sum of the labels' logits.
+    /// Sum of the labels' [`DecodedToken::logit`].
     pub fn logit_sum(&self) -> f64 {
         self.labels.iter().map(|label| f64::from(label.logit)).sum()
     }
 }
 
-/// Initial capacity of a row of labels.
+/// Labels for which a row of [`Hypotheses`] has space initially.
 const MIN_CAPACITY: usize = 16;
 
 /// Decoded labels of a batch.
 ///
-/// One array `[B, capacity]` with a length per row; the capacity doubles when a row is full.
+/// A row has the labels of one utterance. The rows of all B utterances are in one array
+/// `[B, capacity]` with a length per row; the capacity doubles when a row is full.
 #[derive(Debug, Clone, Default)]
 pub struct Hypotheses {
     labels: Vec<DecodedToken>,
+    /// Labels for which a row has space.
     capacity: usize,
     rows: Vec<HypothesisRow>,
+    /// Decisions of each row; empty unless they are recorded.
     steps: Vec<Vec<DecodingStep>>,
 }
 
@@ -82,7 +95,8 @@ struct HypothesisRow {
     /// Number of labels.
     len: usize,
     /// [`Hypothesis::end_frame`].
-    end: usize,
+    end_frame: usize,
+    /// [`Hypothesis::is_capped`].
     is_capped: bool,
 }
 
@@ -91,9 +105,9 @@ impl Hypotheses {
     pub(crate) fn reset(&mut self, rows: usize, record_steps: bool) {
         self.rows.clear();
         self.rows.resize(rows, HypothesisRow::default());
-        let needed = rows * self.capacity;
-        if self.labels.len() < needed {
-            self.labels.resize(needed, DecodedToken::default());
+        let min_len = rows * self.capacity;
+        if self.labels.len() < min_len {
+            self.labels.resize(min_len, DecodedToken::default());
         }
         self.steps.iter_mut().for_each(Vec::clear);
         self.steps.resize(if record_steps { rows } else { 0 }, Vec::new());
@@ -127,8 +141,8 @@ impl Hypotheses {
     }
 
     /// Sets [`Hypothesis::end_frame`] and [`Hypothesis::is_capped`] of a row.
-    pub(crate) fn set_end(&mut self, row: usize, end: usize, is_capped: bool) {
-        (self.rows[row].end, self.rows[row].is_capped) = (end, is_capped);
+    pub(crate) fn set_end(&mut self, row: usize, end_frame: usize, is_capped: bool) {
+        (self.rows[row].end_frame, self.rows[row].is_capped) = (end_frame, is_capped);
     }
 
     /// Number of utterances.
@@ -151,7 +165,7 @@ impl Hypotheses {
 
     /// [`Hypothesis::end_frame`] of an utterance.
     pub fn end_frame(&self, utterance: usize) -> usize {
-        self.rows[utterance].end
+        self.rows[utterance].end_frame
     }
 
     /// [`Hypothesis::is_capped`] of an utterance.
@@ -166,8 +180,8 @@ impl Hypotheses {
 
     /// Copies the result of one utterance.
     pub fn get(&self, utterance: usize) -> Hypothesis {
-        let HypothesisRow { end, is_capped, .. } = self.rows[utterance];
-        Hypothesis { labels: self.labels(utterance).to_vec(), end_frame: end, is_capped }
+        let HypothesisRow { end_frame, is_capped, .. } = self.rows[utterance];
+        Hypothesis { labels: self.labels(utterance).to_vec(), end_frame, is_capped }
     }
 
     /// Iterates over the results of all utterances.

@@ -1,4 +1,4 @@
-//! Joint networks for decoding: scores of all classes at many sites.
+//! Joint networks of transducers for decoding: scores of all classes at many sites.
 //!
 //! A site is a frame row of an utterance and a label row, the projected predictor output.
 use kernels::{Activation, par_for, parts, parts_mut};
@@ -11,7 +11,7 @@ const ROWS_PER_TASK: usize = 8;
 /// Sites to score.
 #[derive(Debug, Clone, Copy)]
 pub struct SiteBatch<'a> {
-    /// Frame rows of each utterance, `[T_b, width]`.
+    /// Frame rows of each utterance, `[T_b, F]`: T_b frames of [`JointScorer::frame_width`].
     pub frames: &'a [&'a [f32]],
     /// Label rows, *n x* [`JointScorer::label_row_width`].
     pub label_rows: &'a [f32],
@@ -45,9 +45,9 @@ impl<'a> SiteBatch<'a> {
 
 /// A joint network that scores many sites at once.
 ///
-/// Axes: `F` width of the frame rows, `P` of the predictor's output, `R` of the label rows, `C`
-/// classes including blanks, `D` durations (0 except for token-and-duration transducers). The
-/// scores of a site must depend on its two rows only.
+/// Axes: `n` sites, `F` width of the frame rows, `P` of the predictor's output, `R` of the label
+/// rows, `C` classes including blanks, `D` durations (0 except for token-and-duration transducers),
+/// `H` width of the joint network. The scores of a site must depend on its two rows only.
 pub trait JointScorer: Send + Sync {
     /// Width F of a frame row; H if frames are projected beforehand.
     fn frame_width(&self) -> usize;
@@ -90,6 +90,9 @@ pub trait JointScorer: Send + Sync {
 
 /// The joint network of RNN-T: `z = W act(W_e x + b_e + W_p g + b_p) + b`.
 ///
+/// x: encoder row; g: predictor output; W_e, W_p: their projections to the joint width H; W, b: the
+/// head; z: scores of classes and durations.
+///
 /// Each projection is computed once: of a frame by [`JointNetwork::project_frames`], of a label
 /// when it is emitted.
 #[derive(Debug)]
@@ -121,14 +124,14 @@ impl JointNetwork {
         head: AffineLayer,
         durations: usize,
     ) -> Result<Self> {
-        let width = head.inputs();
+        let hidden_width = head.inputs();
         for (name, layer) in
             [("projection of frames", frames.as_ref()), ("projection of labels", Some(&predicted))]
         {
-            if let Some(layer) = layer.filter(|layer| layer.outputs() != width) {
+            if let Some(layer) = layer.filter(|layer| layer.outputs() != hidden_width) {
                 return Err(Error::shape(
                     name,
-                    format!("{width} outputs, as the head has inputs"),
+                    format!("{hidden_width} outputs, as the head has inputs"),
                     layer.outputs(),
                 ));
             }
@@ -211,8 +214,8 @@ impl JointScorer for JointNetwork {
             (parts_mut(hidden, ROWS_PER_TASK * width), parts(sites.sites, ROWS_PER_TASK)),
             |_, (hidden, sites_of_task)| {
                 for (hidden, &site) in hidden.chunks_exact_mut(width).zip(sites_of_task) {
-                    let (frame, row) = sites.rows_at(site, width, width);
-                    self.activation.forward(hidden, frame, row);
+                    let (frame_row, label_row) = sites.rows_at(site, width, width);
+                    self.activation.forward(hidden, frame_row, label_row);
                 }
             },
         );
@@ -238,13 +241,15 @@ impl JointScorer for JointNetwork {
         let count = rows.len() / width;
         let [hidden, head_scratch, scores] =
             scratch.buffers([(count + 1) * width, self.head.scratch_len(count), count * outputs]);
-        let (no_frame, hidden) = hidden.split_at_mut(width);
-        no_frame.fill(0.0);
+        // Hidden rows, with a frame row of zeros.
+        let (zero_frame, hidden) = hidden.split_at_mut(width);
+        zero_frame.fill(0.0);
         let hidden = &mut hidden[..count * width];
-        for (hidden, row) in hidden.chunks_exact_mut(width).zip(rows.chunks_exact(width)) {
-            self.activation.forward(hidden, no_frame, row);
+        for (hidden, label_row) in hidden.chunks_exact_mut(width).zip(rows.chunks_exact(width)) {
+            self.activation.forward(hidden, zero_frame, label_row);
         }
         self.head.forward_in(hidden, &mut scores[..count * outputs], head_scratch);
+        // Softmax over the labels; without a factored blank, `blank` is beyond the classes.
         let blank = self.factored_blank.map_or(classes, |blank| blank as usize);
         for (out, scores) in out.chunks_exact_mut(classes).zip(scores.chunks_exact(outputs)) {
             out.copy_from_slice(&scores[..classes]);

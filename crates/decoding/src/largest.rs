@@ -1,8 +1,8 @@
-//! Selects the k largest scores of a row, for beam search.
+//! Selects the k largest scores of a site, for beam search.
 
 /// Largest number of chunks into which a row is split.
 const MAX_CHUNKS: usize = 64;
-/// Usual number of values in a chunk.
+/// Number of values in a chunk of a row of usual length.
 const CHUNK_LEN: usize = 64;
 /// Values that are compared at a time.
 const LANES: usize = 16;
@@ -13,8 +13,8 @@ const LANES: usize = 16;
 /// first: the *k*-th largest of them is a lower bound of the *k*-th value of the row, so that few
 /// values are compared one by one.
 ///
-/// Cost: `O(n)`, vectorized, and `O(k^2)` for the order.
-pub(crate) fn largest(row: &[f32], out: &mut [(f32, u32)]) -> usize {
+/// Cost: `O(n)` for n values, vectorized, and `O(k^2)` for the order of the k in `out`.
+pub(crate) fn select_largest(row: &[f32], out: &mut [(f32, u32)]) -> usize {
     // Maximum of each chunk.
     let chunk_len = row
         .len()
@@ -57,7 +57,7 @@ pub(crate) fn largest(row: &[f32], out: &mut [(f32, u32)]) -> usize {
     count
 }
 
-/// Largest of the values, vectorized.
+/// Returns the largest value, vectorized.
 fn maximum(values: &[f32]) -> f32 {
     let (groups, rest) = values.as_chunks::<LANES>();
     let mut best = [f32::NEG_INFINITY; LANES];
@@ -92,7 +92,7 @@ mod tests {
                     let mut sorted: Vec<(f32, u32)> = row.iter().copied().zip(0..).collect();
                     sorted.sort_by(|a, b| b.0.total_cmp(&a.0));
                     let mut out = vec![(0.0, 0); k];
-                    assert_eq!(largest(&row, &mut out), k);
+                    assert_eq!(select_largest(&row, &mut out), k);
                     assert_eq!(out, sorted[..k], "{k} of {count}, {distinct_values}");
                 }
             }

@@ -49,8 +49,8 @@ impl DecodingModel {
             let expected = format!("{} durations, as the topology has", topology.num_durations());
             return Err(crate::Error::shape("joint", expected, joint.durations()));
         }
-        let labels = (0..joint.classes() as u32).rev().find(|&class| !token_table.is_blank(class));
-        if let Some(label) = labels.filter(|&label| label as usize >= predictor.label_ids()) {
+        let last_label = (0..joint.classes() as u32).rev().find(|&class| !token_table.is_blank(class));
+        if let Some(label) = last_label.filter(|&label| label as usize >= predictor.label_ids()) {
             return Err(crate::Error::shape(
                 "predictor",
                 format!("more than {label} ids"),
@@ -94,7 +94,7 @@ impl DecodingModel {
         self.fingerprint
     }
 
-    /// Width of a row of scores, C + D.
+    /// Width of a row of scores: classes C, then durations D.
     pub(crate) fn outputs(&self) -> usize {
         self.joint.classes() + self.joint.durations()
     }
@@ -130,7 +130,8 @@ fn model_fingerprint(
     label_row: &[f32],
 ) -> u64 {
     let mut words: Vec<u32> = Vec::new();
-    let mut add = |values: &[f32]| words.extend(values.iter().map(|value| value.to_bits()));
+    let mut add_words = |values: &[f32]| words.extend(values.iter().map(|value| value.to_bits()));
+    // Scores of a synthetic frame at the start.
     let frame: Vec<f32> = (0..joint.frame_width()).map(|i| (i as f32 + 1.0).sin()).collect();
     let mut scores = vec![0.0; joint.classes() + joint.durations()];
     let (mut scratch, site) =
@@ -140,14 +141,15 @@ fn model_fingerprint(
         &mut scores,
         &mut scratch,
     );
-    add(&scores);
-    add(label_row);
-    add(states.values());
+    add_words(&scores);
+    add_words(label_row);
+    add_words(states.values());
+    // A predictor step on the last label.
     if let Some(label) = (0..joint.classes() as u32).rev().find(|&class| !token_table.is_blank(class)) {
         let (mut states, mut predicted) = (states.clone(), vec![0.0; predictor.width()]);
         predictor.step(&[label], &mut states, &mut predicted, &mut scratch);
-        add(&predicted);
-        add(states.values());
+        add_words(&predicted);
+        add_words(states.values());
         words.extend(states.labels());
     }
     words.extend(states.labels());

@@ -23,7 +23,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::Scorer;
-use table::{Entries, MAX_ORDER, children};
+use table::{MAX_ORDER, OrderEntries, continuations};
 
 pub use error::{Error, Result};
 pub use estimate::{DiscountKind, Discounts, Estimate, estimate};
@@ -62,8 +62,9 @@ pub enum OutOfVocabulary {
 /// by (state, class); those of the empty context are a dense row.
 ///
 /// A class whose name the table does not list has the probability of `<unk>`, or 10^-100 without
-/// one. A step takes up to N binary searches; a row of scores is one pass over the classes and over
-/// the arcs of the context and its suffixes. Memory: 12 bytes per n-gram and per state.
+/// one. With order N, a step takes up to N binary searches; a row of scores is one pass over the
+/// classes and over the arcs of the context and its suffixes. Memory: 12 bytes per n-gram and per
+/// state.
 ///
 /// ```
 /// use decoding::{Scorer, ngram::{OutOfVocabulary, Ngram, NgramTable}};
@@ -86,29 +87,29 @@ pub struct Ngram {
     /// Words after the classes are `</s>` and, unless a class has this name, `<unk>`.
     word_of_class: Vec<u32>,
     /// Word of `<unk>`.
-    unknown: u32,
+    unknown_word: u32,
     /// Classes with the probability of `<unk>`, ascending.
-    unlisted: Vec<u32>,
+    unlisted_classes: Vec<u32>,
     /// Number of words of the table that are not classes.
     skipped_words: usize,
     /// State after `<s>`.
-    start: u32,
+    start_state: u32,
     /// Log-probability of each word in the empty context; -inf if the table has none.
     unigram_scores: Vec<f32>,
     /// State after each word in the empty context.
-    unigram_next: Vec<u32>,
+    unigram_states: Vec<u32>,
     /// Offset of each state's arcs; the empty context, state 0, has none here.
-    arcs: Vec<u32>,
+    arc_offsets: Vec<u32>,
     /// Back-off weight of each state, a natural logarithm.
-    backoff: Vec<f32>,
+    backoff_weights: Vec<f32>,
     /// State of the shorter context.
-    backoff_state: Vec<u32>,
+    backoff_states: Vec<u32>,
     /// Word of each arc.
-    arc_word: Vec<u32>,
+    arc_words: Vec<u32>,
     /// Log-probability of each arc.
-    arc_score: Vec<f32>,
+    arc_scores: Vec<f32>,
     /// State after each arc.
-    arc_next: Vec<u32>,
+    arc_states: Vec<u32>,
 }
 
 impl Ngram {
@@ -150,40 +151,40 @@ impl Ngram {
             return Err(Error::NoToken { found: table.words.len() });
         }
         // N-grams of classes, and the contexts that are states.
-        let orders: Vec<Entries> =
+        let orders: Vec<OrderEntries> =
             table.orders.iter().map(|entries| to_class_ids(entries, &words, begin, end)).collect();
         let contexts = Contexts::new(&orders, end);
 
         let mut ngram = Self {
             order: table.order(),
             word_of_class: Vec::new(),
-            unknown,
-            unlisted: Vec::new(),
+            unknown_word: unknown,
+            unlisted_classes: Vec::new(),
             skipped_words,
-            start: contexts.state_after(&[begin]),
+            start_state: contexts.state_after(&[begin]),
             unigram_scores: vec![f32::NEG_INFINITY; classes + 2],
-            unigram_next: vec![EMPTY_CONTEXT; classes + 2],
-            arcs: vec![0, 0],
-            backoff: vec![0.0],
-            backoff_state: vec![EMPTY_CONTEXT],
-            arc_word: Vec::new(),
-            arc_score: Vec::new(),
-            arc_next: Vec::new(),
+            unigram_states: vec![EMPTY_CONTEXT; classes + 2],
+            arc_offsets: vec![0, 0],
+            backoff_weights: vec![0.0],
+            backoff_states: vec![EMPTY_CONTEXT],
+            arc_words: Vec::new(),
+            arc_scores: Vec::new(),
+            arc_states: Vec::new(),
         };
         ngram.unigram_scores[unknown as usize] = natural_log(UNKNOWN_LOG10);
         // 1-grams.
         for index in 0..orders[0].len() {
-            let word = orders[0].row(index)[0];
+            let word = orders[0].ngram(index)[0];
             if word != begin {
-                ngram.unigram_scores[word as usize] = natural_log(orders[0].prob[index]);
-                ngram.unigram_next[word as usize] = contexts.state_after(&[word]);
+                ngram.unigram_scores[word as usize] = natural_log(orders[0].log10_probs[index]);
+                ngram.unigram_states[word as usize] = contexts.state_after(&[word]);
             }
         }
         // States and arcs of the longer contexts.
         for (shorter, longer) in orders.iter().zip(&orders[1..]) {
-            for (context, children) in contexts.children[shorter.width - 1].iter().enumerate() {
+            for (context, range) in contexts.continuations[shorter.width - 1].iter().enumerate() {
                 if contexts.states[shorter.width - 1][context].is_some() {
-                    ngram.push_state(&contexts, shorter, context, longer, children.clone());
+                    ngram.push_state(&contexts, shorter, context, longer, range.clone());
                 }
             }
         }
@@ -200,7 +201,7 @@ impl Ngram {
         };
         ngram.word_of_class = (0..).zip(names).map(|pair| word_of_class(&pair)).collect();
         // The row contains a class that is `<unk>` itself.
-        ngram.unlisted = (0..end)
+        ngram.unlisted_classes = (0..end)
             .filter(|&class| ngram.word_of_class[class as usize] == unknown && class != unknown)
             .collect();
         Ok(ngram)
@@ -212,20 +213,20 @@ impl Ngram {
     fn push_state(
         &mut self,
         contexts: &Contexts,
-        shorter: &Entries,
+        shorter: &OrderEntries,
         context: usize,
-        longer: &Entries,
-        children: Range<usize>,
+        longer: &OrderEntries,
+        continuations: Range<usize>,
     ) {
-        self.backoff.push(natural_log(shorter.backoff[context]));
-        self.backoff_state.push(contexts.state_after(&shorter.row(context)[1..]));
-        for child in children {
-            let row = longer.row(child);
-            self.arc_word.push(row[row.len() - 1]);
-            self.arc_score.push(natural_log(longer.prob[child]));
-            self.arc_next.push(contexts.state_after(row));
+        self.backoff_weights.push(natural_log(shorter.log10_backoffs[context]));
+        self.backoff_states.push(contexts.state_after(&shorter.ngram(context)[1..]));
+        for index in continuations {
+            let ngram = longer.ngram(index);
+            self.arc_words.push(ngram[ngram.len() - 1]);
+            self.arc_scores.push(natural_log(longer.log10_probs[index]));
+            self.arc_states.push(contexts.state_after(ngram));
         }
-        self.arcs.push(self.arc_word.len() as u32);
+        self.arc_offsets.push(self.arc_words.len() as u32);
     }
 
     /// Order N, the number of words of the longest n-grams.
@@ -235,7 +236,7 @@ impl Ngram {
 
     /// Number of states.
     pub fn states(&self) -> usize {
-        self.backoff.len()
+        self.backoff_weights.len()
     }
 
     /// Number of words of the table that are not classes.
@@ -245,7 +246,7 @@ impl Ngram {
 
     /// Returns whether a class is outside the table or `<unk>` itself.
     pub(crate) fn is_unknown(&self, class: u32) -> bool {
-        self.word_of_class.get(class as usize) == Some(&self.unknown)
+        self.word_of_class.get(class as usize) == Some(&self.unknown_word)
     }
 
     /// Score of a word in a state, and the next state.
@@ -253,19 +254,19 @@ impl Ngram {
         let (mut state, mut backoff_sum) = (self.valid_state(state), 0.0);
         while state != EMPTY_CONTEXT {
             let arcs = self.arcs_of(state);
-            if let Ok(offset) = self.arc_word[arcs.clone()].binary_search(&word) {
+            if let Ok(offset) = self.arc_words[arcs.clone()].binary_search(&word) {
                 let arc = arcs.start + offset;
-                return (backoff_sum + self.arc_score[arc], self.arc_next[arc]);
+                return (backoff_sum + self.arc_scores[arc], self.arc_states[arc]);
             }
-            backoff_sum += self.backoff[state as usize];
-            state = self.backoff_state[state as usize];
+            backoff_sum += self.backoff_weights[state as usize];
+            state = self.backoff_states[state as usize];
         }
-        (backoff_sum + self.unigram_scores[word as usize], self.unigram_next[word as usize])
+        (backoff_sum + self.unigram_scores[word as usize], self.unigram_states[word as usize])
     }
 
     /// Score of an unknown word in a state, and the next state.
     fn follow_unknown(&self, state: u32) -> (f32, u32) {
-        self.follow(state, self.unknown)
+        self.follow(state, self.unknown_word)
     }
 
     /// The state, or `EMPTY_CONTEXT` for an invalid number.
@@ -276,13 +277,13 @@ impl Ngram {
     /// Arcs of a state.
     fn arcs_of(&self, state: u32) -> Range<usize> {
         let state = state as usize;
-        self.arcs[state] as usize..self.arcs[state + 1] as usize
+        self.arc_offsets[state] as usize..self.arc_offsets[state + 1] as usize
     }
 }
 
 impl Scorer for Ngram {
     fn start(&self) -> u32 {
-        self.start
+        self.start_state
     }
 
     fn step(&self, state: u32, class: u32) -> (f32, u32) {
@@ -302,8 +303,8 @@ impl Scorer for Ngram {
         while context != EMPTY_CONTEXT {
             chain[length] = (self.arcs_of(context), backoff_sum);
             length += 1;
-            backoff_sum += self.backoff[context as usize];
-            context = self.backoff_state[context as usize];
+            backoff_sum += self.backoff_weights[context as usize];
+            context = self.backoff_states[context as usize];
         }
         let chain = &mut chain[..length];
         for first_class in (0..limit).step_by(CLASSES_PER_BLOCK) {
@@ -316,17 +317,17 @@ impl Scorer for Ngram {
             // The longest context overwrites the others.
             for (arcs, backoff_sum) in chain.iter_mut().rev() {
                 while arcs.start < arcs.end
-                    && (self.arc_word[arcs.start] as usize) < first_class + block.len()
+                    && (self.arc_words[arcs.start] as usize) < first_class + block.len()
                 {
-                    let offset = self.arc_word[arcs.start] as usize - first_class;
-                    block[offset] = initial[offset] + weight * (*backoff_sum + self.arc_score[arcs.start]);
+                    let offset = self.arc_words[arcs.start] as usize - first_class;
+                    block[offset] = initial[offset] + weight * (*backoff_sum + self.arc_scores[arcs.start]);
                     arcs.start += 1;
                 }
             }
         }
-        if !self.unlisted.is_empty() {
+        if !self.unlisted_classes.is_empty() {
             let (score, _) = self.follow_unknown(state);
-            let unlisted = self.unlisted.iter().map(|&class| class as usize);
+            let unlisted = self.unlisted_classes.iter().map(|&class| class as usize);
             unlisted.take_while(|&class| class < limit).for_each(|class| scores[class] += weight * score);
         }
     }
@@ -343,46 +344,47 @@ fn natural_log(log10: f32) -> f32 {
     (f64::from(log10) * std::f64::consts::LN_10) as f32
 }
 
-/// N-grams of known words with the ids of classes, sorted.
-fn to_class_ids(entries: &Entries, words: &[Option<u32>], begin: u32, end: u32) -> Entries {
-    let mut class_entries = Entries::new(entries.width);
+/// Returns the n-grams of known words with the ids of classes, sorted.
+fn to_class_ids(entries: &OrderEntries, words: &[Option<u32>], begin: u32, end: u32) -> OrderEntries {
+    let mut class_entries = OrderEntries::new(entries.width);
     for index in 0..entries.len() {
-        let row: Option<Vec<u32>> = entries.row(index).iter().map(|&id| words[id as usize]).collect();
-        let Some(row) = row else { continue };
+        let ngram: Option<Vec<u32>> = entries.ngram(index).iter().map(|&id| words[id as usize]).collect();
+        let Some(ngram) = ngram else { continue };
         // `<s>` must be first and `</s>` last.
-        if row[1..].contains(&begin) || row[..row.len() - 1].contains(&end) {
+        if ngram[1..].contains(&begin) || ngram[..ngram.len() - 1].contains(&end) {
             continue;
         }
-        class_entries.push(row, entries.prob[index], entries.backoff[index]);
+        class_entries.push(ngram, entries.log10_probs[index], entries.log10_backoffs[index]);
     }
     class_entries.sorted().0
 }
 
 /// N-grams that are states.
 struct Contexts<'a> {
-    orders: &'a [Entries],
+    orders: &'a [OrderEntries],
     /// By order and n-gram: its continuations in the next order.
-    children: Vec<Vec<Range<usize>>>,
+    continuations: Vec<Vec<Range<usize>>>,
     /// By order and n-gram: its state, if it is one; the longest n-grams are none.
     states: Vec<Vec<Option<u32>>>,
 }
 
 impl<'a> Contexts<'a> {
-    fn new(orders: &'a [Entries], end: u32) -> Self {
+    fn new(orders: &'a [OrderEntries], end: u32) -> Self {
         let mut last_state = EMPTY_CONTEXT;
-        let mut contexts = Self { orders, children: Vec::new(), states: Vec::new() };
+        let mut contexts = Self { orders, continuations: Vec::new(), states: Vec::new() };
         for (shorter, longer) in orders.iter().zip(&orders[1..]) {
-            let children = children(&shorter.ids, shorter.width, &longer.ids);
-            let state = |(context, children): (usize, &Range<usize>)| {
+            let ranges = continuations(&shorter.ids, shorter.width, &longer.ids);
+            let state = |(context, range): (usize, &Range<usize>)| {
                 // An n-gram without continuations and weight is equivalent to its suffix.
-                let has_weight = shorter.backoff[context] != 0.0 && !shorter.row(context).contains(&end);
-                (has_weight || !children.is_empty()).then(|| {
+                let has_weight =
+                    shorter.log10_backoffs[context] != 0.0 && !shorter.ngram(context).contains(&end);
+                (has_weight || !range.is_empty()).then(|| {
                     last_state += 1;
                     last_state
                 })
             };
-            contexts.states.push(children.iter().enumerate().map(state).collect());
-            contexts.children.push(children);
+            contexts.states.push(ranges.iter().enumerate().map(state).collect());
+            contexts.continuations.push(ranges);
         }
         contexts
     }

@@ -15,7 +15,7 @@ pub trait Predictor: Send + Sync {
     /// Width P of the output rows.
     fn width(&self) -> usize;
 
-    /// Number of label ids; labels are below it.
+    /// Number of label ids; every label is below it.
     fn label_ids(&self) -> usize;
 
     /// Returns state (one row) and output row `[P]` before any label.
@@ -24,7 +24,7 @@ pub trait Predictor: Send + Sync {
     /// Advances each state row by a label and writes its output row.
     ///
     /// # Shapes
-    /// `labels` *n*, `states` *n* rows, `out` *n x P*.
+    /// For *n* hypotheses: `labels` *n*, `states` *n* rows, `out` *n x P*.
     fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], scratch: &mut NetworkScratch);
 
     /// Number of labels before the first one: the context of a stateless predictor.

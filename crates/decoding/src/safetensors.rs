@@ -1,4 +1,7 @@
-//! Reads decoding models from safetensors files with tensor names of common toolkits.
+//! Reads transducers for decoding from safetensors files.
+//!
+//! Tensors have the names of common toolkits. V: labels without the blank; K: big blanks; P: width
+//! of the predictor's output; E: width of the encoder output; H: joint width; D: durations.
 use std::sync::Arc;
 
 use rnnt_dp::Topology;
@@ -23,7 +26,7 @@ use crate::{
 pub struct DecodingModelConfig {
     /// Labels V, without the blank.
     pub vocab: usize,
-    /// The blank among the V + 1 classes.
+    /// Class id of the blank, from 0 to V.
     pub blank: u32,
     /// The predictor.
     #[serde(flatten)]
@@ -33,13 +36,17 @@ pub struct DecodingModelConfig {
     /// Durations of a token-and-duration transducer, in the order of their outputs.
     #[serde(default)]
     pub durations: Option<Vec<usize>>,
-    /// Frames of each big blank, whose classes follow the others.
+    /// Frames of each of the K big blanks.
+    ///
+    /// Their classes follow the V + 1 others.
     #[serde(default)]
     pub big_blanks: Vec<usize>,
     /// Whether the blank is factored (HAT).
     #[serde(default)]
     pub factored_blank: bool,
     /// Whether a label advances by one frame (the modified topology).
+    ///
+    /// It has no effect on token-and-duration models.
     #[serde(default)]
     pub modified: bool,
 }
@@ -84,9 +91,9 @@ impl TensorFile<'_> {
     fn get(&self, name: &str, shape: &[usize]) -> Result<(Vec<f32>, Vec<usize>)> {
         let expected = || format!("f32 of {shape:?} (0: any)");
         let view = self.0.tensor(name).map_err(|_| Error::shape(name, expected(), "no such tensor"))?;
-        let fits = view.shape().len() == shape.len()
+        let has_shape = view.shape().len() == shape.len()
             && view.shape().iter().zip(shape).all(|(found, &size)| size == 0 || *found == size);
-        if view.dtype() != Dtype::F32 || !fits {
+        if view.dtype() != Dtype::F32 || !has_shape {
             let actual = format!("{:?} of {:?}", view.dtype(), view.shape());
             return Err(Error::shape(name, expected(), actual));
         }
@@ -116,9 +123,9 @@ impl DecodingModel {
     /// Reads a model and its joint network from a safetensors file.
     ///
     /// In addition to the predictor's tensors ([`PredictorConfig`]) the file contains
-    /// `enc_proj.weight [H, E]`, `pred_proj.weight [H, P]` and `out.weight [V + 1 + D, H]`, each
-    /// with an optional bias. Rows of `out` are the classes, big blanks last, then the durations.
-    /// All tensors are f32.
+    /// `enc_proj.weight [H, E]`, `pred_proj.weight [H, P]` and `out.weight [V + 1 + K + D, H]`,
+    /// each with an optional bias. Rows of `out` are the classes, big blanks last, then the
+    /// durations. All tensors are f32.
     ///
     /// # Errors
     /// [`Error::Shape`] for bytes that are not safetensors and for a tensor that is missing, has
@@ -133,6 +140,7 @@ impl DecodingModel {
         if config.blank as usize >= classes {
             return Err(Error::Blank { blank: config.blank, classes });
         }
+        // Predictor.
         let (embedding, shape) = weights.get("embed.weight", &[classes, 0])?;
         let width = shape[1];
         let predictor: Arc<dyn Predictor> = match config.predictor {
@@ -143,8 +151,8 @@ impl DecodingModel {
                 stateless_predictor(&weights, &embedding, width, context, conv_groups, config.blank)?
             }
         };
-        let durations = config.durations.as_deref().unwrap_or_default();
         // Joint network.
+        let durations = config.durations.as_deref().unwrap_or_default();
         let all_classes = classes.saturating_add(config.big_blanks.len());
         let head = weights.affine("out", all_classes.saturating_add(durations.len()), 0)?;
         let frames = weights.affine("enc_proj", head.inputs(), 0)?;
@@ -157,7 +165,8 @@ impl DecodingModel {
         if config.factored_blank {
             network = network.with_factored_blank(config.blank)?;
         }
-        // Topology: frames and labels by which each class advances.
+        // Topology: frames and labels by which each class advances. Labels and blanks of a
+        // token-and-duration transducer advance by the durations, with or without `modified`.
         let topology = match (durations, config.modified) {
             ([], false) => Ok(Topology::rnnt()),
             ([], true) => Ok(Topology::modified()),
@@ -182,9 +191,9 @@ fn lstm_predictor(
     layers: usize,
     blank: u32,
 ) -> Result<Arc<dyn Predictor>> {
-    let mut tensors = Vec::new();
+    let mut layer_tensors = Vec::new();
     for index in 0..layers {
-        let name = |what: &str| format!("lstm.{what}_l{index}");
+        let name = |tensor: &str| format!("lstm.{tensor}_l{index}");
         let (recurrent, shape) = weights.get(&name("weight_hh"), &[0, 0])?;
         let hidden = shape[1];
         let inputs = if index == 0 { width } else { hidden };
@@ -193,10 +202,10 @@ fn lstm_predictor(
         if weights.has(&name("bias_hh")) {
             kernels::add(&mut bias, &weights.get(&name("bias_hh"), &[4 * hidden])?.0);
         }
-        tensors.push((input, recurrent, bias));
+        layer_tensors.push((input, recurrent, bias));
     }
     let layers: Vec<LstmLayer> =
-        tensors.iter().map(|(input, recurrent, bias)| LstmLayer { input, recurrent, bias }).collect();
+        layer_tensors.iter().map(|(input, recurrent, bias)| LstmLayer { input, recurrent, bias }).collect();
     Ok(Arc::new(LstmPredictor::new(embedding, width, &layers, blank)?))
 }
 
@@ -215,13 +224,13 @@ fn stateless_predictor(
     }
     let group_width = width / groups;
     let (kernel, _) = weights.get("conv.weight", &[width, group_width, context])?;
-    // A matrix [P, context, P] whose off-diagonal blocks are 0.
-    let mut dense = vec![0.0; width * context * width];
+    // A matrix [P, context, P], for each context position 0 outside the blocks of the groups.
+    let mut dense_kernel = vec![0.0; width * context * width];
     for (output, kernel) in kernel.chunks_exact(group_width * context).enumerate() {
-        let first_input = output / group_width * group_width;
+        let group_start = output / group_width * group_width;
         for (input, kernel) in kernel.chunks_exact(context).enumerate() {
             for (position, &weight) in kernel.iter().enumerate() {
-                dense[(output * context + position) * width + first_input + input] = weight;
+                dense_kernel[(output * context + position) * width + group_start + input] = weight;
             }
         }
     }
@@ -230,7 +239,7 @@ fn stateless_predictor(
     let bias = vec![0.0; width];
     Ok(Arc::new(StatelessPredictor::new(
         (embedding, width),
-        &dense,
+        &dense_kernel,
         &bias,
         &start,
         PredictorActivation::Relu,

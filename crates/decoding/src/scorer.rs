@@ -1,4 +1,4 @@
-//! Scorers of label sequences for fusion: language models, phrases, CTC.
+//! Scorers of label sequences, for fusion in a search: language models, phrases, CTC.
 use std::sync::Arc;
 
 use crate::{Error, Result};

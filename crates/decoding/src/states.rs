@@ -1,4 +1,4 @@
-//! Predictor states of decoding (labels, LSTM values), one row per hypothesis.
+//! Predictor states in transducer decoding, one row per hypothesis.
 
 /// Sizes of a row of [`States`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -42,7 +42,7 @@ impl States {
         self.rows
     }
 
-    /// Labels of all rows, *n x labels*.
+    /// Labels of all n rows, *n x labels*.
     pub fn labels(&self) -> &[u32] {
         &self.labels
     }
@@ -52,7 +52,7 @@ impl States {
         &mut self.labels
     }
 
-    /// Values of all rows, *n x values*.
+    /// Values of all n rows, *n x values*.
     pub fn values(&self) -> &[f32] {
         &self.values
     }
@@ -100,31 +100,33 @@ impl States {
         single
     }
 
-    /// Overwrites row `to` with row `from` of `other`.
+    /// Overwrites a row with a row of `source`.
     ///
     /// # Panics
     /// If the shapes differ or there is no such row.
-    pub fn copy_row(&mut self, to: usize, other: &States, from: usize) {
-        assert_eq!(self.shape, other.shape, "states of one shape");
+    pub fn copy_row(&mut self, target_row: usize, source: &States, source_row: usize) {
+        assert_eq!(self.shape, source.shape, "states of one shape");
         let StateShape { labels, values } = self.shape;
-        self.labels[to * labels..][..labels].copy_from_slice(&other.labels[from * labels..][..labels]);
-        self.values[to * values..][..values].copy_from_slice(&other.values[from * values..][..values]);
+        self.labels[target_row * labels..][..labels]
+            .copy_from_slice(&source.labels[source_row * labels..][..labels]);
+        self.values[target_row * values..][..values]
+            .copy_from_slice(&source.values[source_row * values..][..values]);
     }
 
     /// Keeps the rows whose index satisfies `keep`, in order (compact).
     pub fn retain(&mut self, mut keep: impl FnMut(usize) -> bool) {
         let StateShape { labels, values } = self.shape;
-        let mut count = 0;
+        let mut kept_rows = 0;
         for row in 0..self.rows {
             if keep(row) {
-                self.labels.copy_within(row * labels..(row + 1) * labels, count * labels);
-                self.values.copy_within(row * values..(row + 1) * values, count * values);
-                count += 1;
+                self.labels.copy_within(row * labels..(row + 1) * labels, kept_rows * labels);
+                self.values.copy_within(row * values..(row + 1) * values, kept_rows * values);
+                kept_rows += 1;
             }
         }
-        self.rows = count;
-        self.labels.truncate(count * labels);
-        self.values.truncate(count * values);
+        self.rows = kept_rows;
+        self.labels.truncate(kept_rows * labels);
+        self.values.truncate(kept_rows * values);
     }
 }
 

@@ -1,4 +1,7 @@
-//! Tree of the label sequences of beam hypotheses, for one utterance.
+//! `LabelTree`: label sequences of the beam hypotheses of one utterance.
+//!
+//! Beam searches of transducers and CTC store only the newest node of a hypothesis; its labels are
+//! those from the root to the node. Streams save the tree between chunks.
 use serde::{Deserialize, Serialize};
 
 use crate::DecodedToken;
@@ -6,20 +9,30 @@ use crate::DecodedToken;
 /// The node before any label.
 pub(crate) const ROOT: u32 = u32::MAX;
 /// Odd multiplier that spreads the bits of a hash: 2^64 divided by the golden ratio.
+///
+/// Saved trees contain hashes: another value would make them invalid.
 const HASH_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Nodes that are always allowed before dead ones are removed.
+/// Shift that mixes high bits of a product into low ones.
+///
+/// Saved trees depend on it as well.
+const HASH_SHIFT: u32 = 29;
+/// Number of nodes up to which dead ones are not removed.
 const MIN_NODES_TO_SWEEP: usize = 256;
 
 /// A label after the label sequence of its parent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct LabelNode {
+    /// Index of the parent, or [`ROOT`].
     parent: u32,
     #[serde(rename = "emitted")]
     token: DecodedToken,
+    /// Key of the labels up to this one.
+    ///
+    /// Labels before the root are included.
     sequence: SequenceKey,
 }
 
-/// Length and hash of a label sequence; sequences that differ may have equal keys.
+/// Length and hash of a label sequence; different sequences may have equal keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct SequenceKey {
     pub len: usize,
@@ -29,23 +42,26 @@ pub(crate) struct SequenceKey {
 impl SequenceKey {
     /// Key of the sequence followed by a label.
     pub fn append(self, label: u32) -> Self {
+        // Adding 1 gives label 0 after hash 0 a hash other than 0.
         let mixed = (self.hash ^ u64::from(label)).wrapping_add(1).wrapping_mul(HASH_MULTIPLIER);
-        Self { len: self.len.saturating_add(1), hash: mixed ^ (mixed >> 29) }
+        Self { len: self.len.saturating_add(1), hash: mixed ^ (mixed >> HASH_SHIFT) }
     }
 }
 
-/// Nodes in order of creation, parents before children.
+/// Tree of label sequences; nodes are in order of creation, parents before children.
 ///
+/// It belongs to a transducer or CTC beam search over one utterance.
 /// Several nodes may represent the same labels with different times. Hypotheses refer to nodes;
 /// nodes that no hypothesis reaches are dead until [`LabelTree::sweep`] removes them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct LabelTree {
     nodes: Vec<LabelNode>,
     /// Labels before the root, a common prefix that was removed.
-    taken: SequenceKey,
-    /// Nodes after the last sweep.
+    #[serde(rename = "taken")]
+    removed_prefix: SequenceKey,
+    /// Number of nodes after the last sweep.
     #[serde(skip)]
-    live: usize,
+    live_nodes: usize,
     /// Before a sweep the mark of each node (1: live), afterward its new index.
     #[serde(skip)]
     marks: Vec<u32>,
@@ -55,13 +71,13 @@ impl LabelTree {
     /// Removes all labels.
     pub fn clear(&mut self) {
         self.nodes.clear();
-        (self.taken, self.live) = (SequenceKey::default(), 0);
+        (self.removed_prefix, self.live_nodes) = (SequenceKey::default(), 0);
     }
 
     /// Copies another tree; memory is kept.
     pub fn clone_from(&mut self, other: &LabelTree) {
         self.nodes.clone_from(&other.nodes);
-        (self.taken, self.live) = (other.taken, other.live);
+        (self.removed_prefix, self.live_nodes) = (other.removed_prefix, other.live_nodes);
     }
 
     /// Adds a label after a node and returns the new node.
@@ -73,7 +89,7 @@ impl LabelTree {
 
     /// Key of a node's sequence, including the labels before the root.
     pub fn sequence(&self, node: u32) -> SequenceKey {
-        self.nodes.get(node as usize).map_or(self.taken, |node| node.sequence)
+        self.nodes.get(node as usize).map_or(self.removed_prefix, |node| node.sequence)
     }
 
     /// The last label and the node before it; none at the root.
@@ -108,7 +124,7 @@ impl LabelTree {
 
     /// Labels from the root to a node.
     pub fn labels(&self, node: u32) -> Vec<DecodedToken> {
-        let mut labels = Vec::with_capacity(self.sequence(node).len - self.taken.len);
+        let mut labels = Vec::with_capacity(self.sequence(node).len - self.removed_prefix.len);
         let mut current = node;
         while let Some(node) = self.nodes.get(current as usize) {
             labels.push(node.token);
@@ -119,8 +135,8 @@ impl LabelTree {
     }
 
     /// Returns whether dead nodes may outnumber live ones.
-    pub fn is_overgrown(&self) -> bool {
-        self.nodes.len() > 2 * self.live + MIN_NODES_TO_SWEEP
+    pub fn may_have_many_dead_nodes(&self) -> bool {
+        self.nodes.len() > 2 * self.live_nodes + MIN_NODES_TO_SWEEP
     }
 
     /// Clears all marks, the first step of a sweep.
@@ -152,7 +168,7 @@ impl LabelTree {
             }
         }
         self.nodes.truncate(count);
-        self.live = count;
+        self.live_nodes = count;
     }
 
     /// Index of a node after a sweep.
@@ -162,29 +178,29 @@ impl LabelTree {
 
     /// Removes the common prefix of nodes and returns its labels.
     pub fn take_common_prefix(&mut self, nodes: &mut [u32]) -> Vec<DecodedToken> {
-        // Number of children of each live node.
+        // Remove dead nodes, then count the children of each node.
         self.unmark();
         nodes.iter().for_each(|&node| self.mark(node));
         self.sweep();
         nodes.iter_mut().for_each(|node| *node = self.new_index(*node));
-        let mut children = vec![0; self.nodes.len()];
+        let mut child_counts = vec![0; self.nodes.len()];
         for node in &self.nodes {
-            if let Some(count) = children.get_mut(node.parent as usize) {
+            if let Some(count) = child_counts.get_mut(node.parent as usize) {
                 *count += 1;
             }
         }
         // Every leaf is one of `nodes`, so a chain of only children from node 0 precedes all of
         // them.
-        let has_single_child =
+        let has_single_first_node =
             self.nodes.iter().filter(|node| node.parent == ROOT).count() == 1 && !nodes.contains(&ROOT);
-        let mut shared = Vec::new();
-        let mut next = has_single_child.then_some(0);
+        let mut shared_labels = Vec::new();
+        let mut next = has_single_first_node.then_some(0);
         while let Some(index) = next {
-            shared.push(self.nodes[index].token);
-            self.taken = self.nodes[index].sequence;
+            shared_labels.push(self.nodes[index].token);
+            self.removed_prefix = self.nodes[index].sequence;
             let current = index as u32;
-            let continues = children[index] == 1 && !nodes.contains(&current);
-            next = continues.then(|| self.nodes.iter().position(|node| node.parent == current)).flatten();
+            let is_shared = child_counts[index] == 1 && !nodes.contains(&current);
+            next = is_shared.then(|| self.nodes.iter().position(|node| node.parent == current)).flatten();
             // The last shared node becomes the root.
             if next.is_none() {
                 nodes.iter_mut().filter(|node| **node == current).for_each(|node| *node = ROOT);
@@ -194,18 +210,20 @@ impl LabelTree {
                     .for_each(|node| node.parent = ROOT);
             }
         }
-        if !shared.is_empty() {
+        if !shared_labels.is_empty() {
             self.unmark();
             nodes.iter().for_each(|&node| self.mark(node));
             self.sweep();
             nodes.iter_mut().for_each(|node| *node = self.new_index(*node));
         }
-        shared
+        shared_labels
     }
 
-    /// Ancestor of a node with at most `labels` labels.
-    pub fn ancestor_at(&self, mut node: u32, labels: usize) -> u32 {
-        while self.sequence(node).len > labels {
+    /// Nearest ancestor with at most `max_len` labels, or the node itself.
+    ///
+    /// Labels before the root count.
+    pub fn ancestor_at(&self, mut node: u32, max_len: usize) -> u32 {
+        while self.sequence(node).len > max_len {
             node = self.nodes[node as usize].parent;
         }
         node
@@ -221,7 +239,7 @@ impl LabelTree {
                 _ => *node = ROOT,
             }
         }
-        self.taken = prefix_key;
+        self.removed_prefix = prefix_key;
         self.unmark();
         nodes.iter().for_each(|&node| self.mark(node));
         self.sweep();
@@ -229,13 +247,16 @@ impl LabelTree {
         labels
     }
 
-    /// Returns whether a deserialized tree is consistent, with labels below a limit.
-    pub fn is_valid(&self, labels: usize) -> bool {
+    /// Returns whether a deserialized tree is consistent.
+    ///
+    /// Parents must precede their children, labels be below `vocabulary_size`, and keys be those of
+    /// the labels.
+    pub fn is_valid(&self, vocabulary_size: usize) -> bool {
         self.nodes.iter().enumerate().all(|(index, node)| {
             let is_parent_valid = node.parent == ROOT || (node.parent as usize) < index;
             let label = node.token.label;
             is_parent_valid
-                && (label as usize) < labels
+                && (label as usize) < vocabulary_size
                 && node.sequence == self.sequence(node.parent).append(label)
         })
     }
@@ -246,8 +267,8 @@ impl LabelTree {
     }
 
     /// Number of labels before the root.
-    pub fn taken(&self) -> usize {
-        self.taken.len
+    pub fn removed_labels(&self) -> usize {
+        self.removed_prefix.len
     }
 }
 
@@ -309,13 +330,13 @@ mod tests {
         assert_eq!((tree.ancestor_at(a, 2), tree.ancestor_at(c, 9), tree.ancestor_at(c, 0)), (1, c, ROOT));
         let mut nodes = [a, b, c];
         let taken: Vec<u32> = tree.take_prefix(b, &mut nodes).iter().map(|token| token.label).collect();
-        assert_eq!((taken, tree.taken()), (vec![1, 2], 2));
+        assert_eq!((taken, tree.removed_labels()), (vec![1, 2], 2));
         assert_eq!(nodes.map(|node| ids(&tree, node)), [vec![3], vec![], vec![4, 5]]);
         assert!(tree.is_valid(6) && tree.nodes.len() == 3);
-        assert!(tree.take_prefix(ROOT, &mut nodes).is_empty() && tree.taken() == 2);
+        assert!(tree.take_prefix(ROOT, &mut nodes).is_empty() && tree.removed_labels() == 2);
         assert_eq!(nodes.map(|node| ids(&tree, node)), [vec![3], vec![], vec![4, 5]]);
         let [a, ..] = nodes;
-        assert_eq!((tree.take_prefix(a, &mut [a]).len(), tree.taken(), tree.nodes.len()), (1, 3, 0));
+        assert_eq!((tree.take_prefix(a, &mut [a]).len(), tree.removed_labels(), tree.nodes.len()), (1, 3, 0));
     }
 
     #[test]
@@ -349,7 +370,7 @@ mod tests {
                 assert_eq!(ids(&tree, *node), labels[shared.len()..]);
                 assert_eq!(tree.sequence(*node), key);
             }
-            assert!(tree.taken() == shared.len() && tree.is_valid(8));
+            assert!(tree.removed_labels() == shared.len() && tree.is_valid(8));
             assert_eq!(tree.take_common_prefix(&mut nodes), []);
         }
     }

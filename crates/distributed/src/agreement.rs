@@ -12,7 +12,7 @@ pub trait SharedError: Sized + From<Error> {
     /// Returns the form in which other ranks receive the error.
     fn to_report(&self) -> Self::Report;
 
-    /// Returns the priority of a report: all ranks return the error of lowest order.
+    /// Returns the priority of a report: all ranks return the error of the lowest.
     fn priority(report: &Self::Report) -> usize;
 
     /// Returns the error of another rank.

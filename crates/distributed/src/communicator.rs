@@ -1,4 +1,4 @@
-//! `Communicator`: collective calls between ranks, with an all-reduce in a fixed order.
+//! `Communicator`: collective calls between processes; all-reduce in a fixed order.
 //!
 //! ```text
 //! values     cut into R blocks                              on rank r
@@ -66,21 +66,21 @@ pub trait Communicator {
     /// # Shapes
     /// `values` has the same length on all ranks.
     fn all_reduce(&mut self, values: &mut Vec<f32>, transfer: TransferFormat, buffers: &mut ReduceBuffers) {
-        let (size, length) = (self.size(), values.len());
-        let block_len = length.div_ceil(size);
+        let (size, value_count) = (self.size(), values.len());
+        let block_len = value_count.div_ceil(size);
         if block_len == 0 {
             return;
         }
         values.resize(size * block_len, 0.0);
-        let ReduceBuffers { received, sent_bf16, received_bf16 } = buffers;
+        let ReduceBuffers { received_f32, sent_bf16, received_bf16 } = buffers;
         match transfer {
             TransferFormat::F32 => {
                 // The blocks of all ranks, the first of which becomes the sum.
-                received.resize(size * block_len, 0.0);
-                self.all_to_all(bytemuck::cast_slice(values), bytemuck::cast_slice_mut(received));
-                let (sums, other_blocks) = received.split_at_mut(block_len);
+                received_f32.resize(size * block_len, 0.0);
+                self.all_to_all(bytemuck::cast_slice(values), bytemuck::cast_slice_mut(received_f32));
+                let (sums, other_blocks) = received_f32.split_at_mut(block_len);
                 for block in other_blocks.chunks_exact(block_len) {
-                    sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += x);
+                    sums.iter_mut().zip(block).for_each(|(sum, value)| *sum += value);
                 }
                 self.all_gather(bytemuck::cast_slice(sums), bytemuck::cast_slice_mut(values));
             }
@@ -89,21 +89,24 @@ pub trait Communicator {
                 round_to_bf16(sent_bf16, values);
                 received_bf16.resize(size * block_len, 0);
                 self.all_to_all(bytemuck::cast_slice(sent_bf16), bytemuck::cast_slice_mut(received_bf16));
-                received.clear();
-                received.resize(block_len, 0.0);
+                received_f32.clear();
+                received_f32.resize(block_len, 0.0);
                 for block in received_bf16.chunks_exact(block_len) {
-                    received.iter_mut().zip(block).for_each(|(sum, x)| *sum += bf16::from_bits(*x).to_f32());
+                    received_f32
+                        .iter_mut()
+                        .zip(block)
+                        .for_each(|(sum, bits)| *sum += bf16::from_bits(*bits).to_f32());
                 }
                 // Sums as bf16.
-                round_to_bf16(sent_bf16, received);
+                round_to_bf16(sent_bf16, received_f32);
                 self.all_gather(bytemuck::cast_slice(sent_bf16), bytemuck::cast_slice_mut(received_bf16));
                 values
                     .iter_mut()
                     .zip(received_bf16)
-                    .for_each(|(value, sum)| *value = bf16::from_bits(*sum).to_f32());
+                    .for_each(|(value, bits)| *value = bf16::from_bits(*bits).to_f32());
             }
         }
-        values.truncate(length);
+        values.truncate(value_count);
     }
 }
 
@@ -111,10 +114,12 @@ impl dyn Communicator + '_ {
     /// Receives bytes of any lengths from all ranks, in their order.
     pub(crate) fn all_gather_bytes(&mut self, mut bytes: Vec<u8>) -> Vec<Vec<u8>> {
         let size = self.size();
-        let mut lengths = vec![0; size * size_of::<u64>()];
-        self.all_gather(&(bytes.len() as u64).to_le_bytes(), &mut lengths);
-        let lengths = lengths.as_chunks().0.iter().map(|&bytes| u64::from_le_bytes(bytes) as usize);
-        let lengths: Vec<usize> = lengths.collect();
+        // Number of bytes of each rank.
+        let mut gathered_lengths = vec![0; size * size_of::<u64>()];
+        self.all_gather(&(bytes.len() as u64).to_le_bytes(), &mut gathered_lengths);
+        let lengths = gathered_lengths.as_chunks().0.iter();
+        let lengths: Vec<usize> = lengths.map(|&bytes| u64::from_le_bytes(bytes) as usize).collect();
+        // The bytes, padded to the longest.
         let longest = lengths.iter().copied().max().unwrap_or(0);
         let mut padded = vec![0; size * longest];
         bytes.resize(longest, 0);
@@ -132,10 +137,11 @@ impl dyn Communicator + '_ {
 /// Buffers of [`Communicator::all_reduce`] that are kept between calls.
 #[derive(Default)]
 pub struct ReduceBuffers {
-    received: Vec<f32>,
-    /// Bits of bf16 numbers.
+    /// Received terms of [`TransferFormat::F32`], or sums of [`TransferFormat::Bf16`].
+    received_f32: Vec<f32>,
+    /// Bits of the bf16 numbers that this rank sends.
     sent_bf16: Vec<u16>,
-    /// Bits of bf16 numbers.
+    /// Bits of the bf16 numbers that it receives.
     received_bf16: Vec<u16>,
 }
 

@@ -1,4 +1,4 @@
-//! `MpiCommunicator` (feature `mpi`): ranks of a run that `mpirun` has started.
+//! `MpiCommunicator` (feature `mpi`): processes of a run that `mpirun` has started.
 use std::marker::PhantomData;
 use std::process;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use ::mpi::topology::SimpleCommunicator;
 use ::mpi::traits::{Communicator as _, CommunicatorCollectives};
 
 use crate::unresponsive::Monitor;
-use crate::{Communicator, ProcessWatch, UnresponsiveRanks, watch};
+use crate::watch::{self, WatchedProcess};
+use crate::{Communicator, ProcessWatch, UnresponsiveRanks};
 
 /// Time between two progress calls while no thread waits for the result.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_micros(100);
@@ -31,8 +32,8 @@ pub struct MpiCommunicator {
     // Dropped before the universe.
     world: SimpleCommunicator,
     _universe: Universe,
-    /// Not `Send`.
-    thread: PhantomData<*mut ()>,
+    /// Makes the type not `Send`.
+    not_send: PhantomData<*mut ()>,
 }
 
 impl MpiCommunicator {
@@ -47,7 +48,7 @@ impl MpiCommunicator {
             monitor: None,
             world: universe.world(),
             _universe: universe,
-            thread: PhantomData,
+            not_send: PhantomData,
         };
         (granted >= Threading::Funneled).then(communicator)
     }
@@ -79,11 +80,12 @@ impl MpiCommunicator {
     pub fn watch(&mut self, report_ended: impl FnMut(usize, bool) + Send + 'static) -> ProcessWatch {
         let (this_rank, this_machine) = (self.rank(), watch::machine_id());
         let machines_and_processes = self.gather_pairs([this_machine.unwrap_or(0), u64::from(process::id())]);
-        let visible = |(rank, [machine, process]): (usize, [u64; 2])| {
-            (rank != this_rank && Some(machine) == this_machine).then_some((rank, process))
+        let visible_process = |(rank, [machine, process_id]): (usize, [u64; 2])| {
+            let is_visible = rank != this_rank && Some(machine) == this_machine;
+            is_visible.then_some(WatchedProcess { rank, process_id })
         };
-        let visible_ranks = machines_and_processes.into_iter().enumerate().filter_map(visible).collect();
-        ProcessWatch::start(this_rank, visible_ranks, report_ended)
+        let watched = machines_and_processes.into_iter().enumerate().filter_map(visible_process).collect();
+        ProcessWatch::start(this_rank, watched, report_ended)
     }
 
     /// Returns the pairs of all ranks.

@@ -1,6 +1,7 @@
 //! `ProcessGroup`: the ranks (processes) of a run, with all-reduces during computation.
 //!
-//! The communicator has a separate thread. A sum over all ranks is divided into buckets:
+//! Training calls it for the sums of gradients and to exchange values. The communicator has a
+//! separate thread. A sum over all ranks is divided into buckets:
 //!
 //! ```text
 //! begin_all_reduce   terms arrive in any order, each with its position
@@ -17,16 +18,17 @@ use serde::de::DeserializeOwned;
 
 use crate::{Communicator, Error, ReduceBuffers, Result, ThreadCommunicator, TransferFormat};
 
-/// Values of a bucket of 25 MB: latency is negligible, and it still fits into a cache.
-const BUCKET_VALUES: usize = 25_000_000 / size_of::<f32>();
+/// Bytes of a bucket: latency is negligible, and it still fits into a cache.
+const BUCKET_BYTES: usize = 25_000_000;
 
 /// This process as one of the ranks of a run.
 ///
 /// All ranks call the same methods in the same order, and each call waits for all ranks. The
 /// communicator has its own thread, so that an all-reduce runs while this thread computes.
 pub struct ProcessGroup {
-    pub(crate) thread: CommThread,
+    pub(crate) comm_thread: CommThread,
     transfer: TransferFormat,
+    /// Number of values of a full bucket.
     bucket_values: usize,
     buffers: Arc<Mutex<BucketBuffers>>,
     /// The step of the current calls, for messages about lost ranks.
@@ -58,9 +60,15 @@ impl ProcessGroup {
         connect: impl FnOnce() -> Option<C> + Send + 'static,
         transfer: TransferFormat,
     ) -> Option<Self> {
-        let thread = CommThread::start(connect)?;
+        let comm_thread = CommThread::start(connect)?;
         let (buffers, step) = (Arc::default(), Arc::default());
-        Some(ProcessGroup { thread, transfer, bucket_values: BUCKET_VALUES, buffers, step })
+        Some(ProcessGroup {
+            comm_thread,
+            transfer,
+            bucket_values: BUCKET_BYTES / size_of::<f32>(),
+            buffers,
+            step,
+        })
     }
 
     /// Sets the number of values of a bucket; it does not change the sums.
@@ -79,12 +87,12 @@ impl ProcessGroup {
 
     /// Returns the number of this process, from 0.
     pub fn rank(&self) -> usize {
-        self.thread.rank
+        self.comm_thread.rank
     }
 
     /// Returns the number of processes.
     pub fn size(&self) -> usize {
-        self.thread.size
+        self.comm_thread.size
     }
 
     /// Returns the number format of all-reduces.
@@ -103,7 +111,7 @@ impl ProcessGroup {
     /// [`Error::Rank`] for the first rank whose value is of another type.
     pub fn all_gather<T: Serialize + DeserializeOwned>(&mut self, value: &T) -> Result<Vec<T>> {
         let bytes = serde_json::to_vec(value).expect("maps have strings as keys");
-        let gathered = self.thread.begin(|communicator| communicator.all_gather_bytes(bytes)).wait();
+        let gathered = self.comm_thread.begin(|communicator| communicator.all_gather_bytes(bytes)).wait();
         let read = |(rank, bytes): (usize, Vec<u8>)| {
             serde_json::from_slice(&bytes).map_err(|error| Error::Rank { rank, message: error.to_string() })
         };
@@ -129,32 +137,32 @@ impl ProcessGroup {
         E: std::error::Error + Send + Sync + 'static,
     {
         let (transfer, bucket_values, buffers) = (self.transfer, self.bucket_values, self.buffers.clone());
-        self.thread.begin(move |communicator| {
+        self.comm_thread.begin(move |communicator| {
             let buffers = &mut *buffers.lock().unwrap_or_else(PoisonError::into_inner);
             buffers.bucket.clear();
             let sums = lengths.iter().map(|&length| Vec::with_capacity(length)).collect();
             let lengths = &lengths;
-            let sum = BucketedSum {
+            let bucketed_sum = BucketedSum {
                 communicator,
                 transfer,
                 buffers,
                 bucket_values,
                 lengths,
                 sums,
-                complete_sums: 0,
+                complete_sum_count: 0,
             };
-            sum.run(terms, read)
+            bucketed_sum.run(terms, read)
         })
     }
 
     /// Waits until all ranks have called it.
     pub fn barrier(&mut self) {
-        self.thread.begin(|communicator| communicator.barrier()).wait();
+        self.comm_thread.begin(|communicator| communicator.barrier()).wait();
     }
 
     /// Ends all processes.
     pub fn abort(&mut self) {
-        self.thread.begin(|communicator| communicator.abort()).wait();
+        self.comm_thread.begin(|communicator| communicator.abort()).wait();
     }
 }
 
@@ -177,7 +185,7 @@ struct BucketedSum<'a> {
     lengths: &'a [usize],
     sums: Vec<Vec<f32>>,
     /// Number of sums that are complete.
-    complete_sums: usize,
+    complete_sum_count: usize,
 }
 
 impl BucketedSum<'_> {
@@ -189,11 +197,11 @@ impl BucketedSum<'_> {
     ) -> Result<Vec<Vec<f32>>> {
         let expected = self.lengths.len();
         // Terms that have arrived before an earlier one.
-        let mut waiting_terms: Vec<Option<T>> = (0..expected).map(|_| None).collect();
+        let mut early_terms: Vec<Option<T>> = (0..expected).map(|_| None).collect();
         let (mut next_position, mut outcome) = (0, Ok(()));
         for (position, term) in terms {
-            waiting_terms[position] = Some(term);
-            while let Some(term) = waiting_terms.get_mut(next_position).and_then(Option::take) {
+            early_terms[position] = Some(term);
+            while let Some(term) = early_terms.get_mut(next_position).and_then(Option::take) {
                 if let Err(error) = read(&term, &mut |values| self.append_to_bucket(values)) {
                     // The other ranks wait for this many values of the term.
                     self.append_to_bucket(&vec![f32::NAN; self.lengths[next_position]]);
@@ -230,10 +238,11 @@ impl BucketedSum<'_> {
         self.communicator.all_reduce(bucket, self.transfer, reduce);
         let mut values = &bucket[..];
         while !values.is_empty() {
-            let (sum, length) = (&mut self.sums[self.complete_sums], self.lengths[self.complete_sums]);
-            let (missing, rest) = values.split_at(values.len().min(length - sum.len()));
-            sum.extend_from_slice(missing);
-            self.complete_sums += usize::from(sum.len() == length);
+            let (sum, length) =
+                (&mut self.sums[self.complete_sum_count], self.lengths[self.complete_sum_count]);
+            let (values_of_sum, rest) = values.split_at(values.len().min(length - sum.len()));
+            sum.extend_from_slice(values_of_sum);
+            self.complete_sum_count += usize::from(sum.len() == length);
             values = rest;
         }
         bucket.clear();
@@ -248,8 +257,10 @@ type CommJob = Box<dyn FnOnce(&mut dyn Communicator) + Send>;
 /// MPI libraries expect all calls from one thread: this thread makes all of them. A panic of the
 /// owner aborts the communicator, so that other ranks do not wait.
 pub(crate) struct CommThread {
-    jobs: Option<Sender<CommJob>>,
-    thread: Option<JoinHandle<()>>,
+    /// Queue of the thread; none once the owner is dropped.
+    job_sender: Option<Sender<CommJob>>,
+    handle: Option<JoinHandle<()>>,
+    /// True while the owner waits for a result.
     is_waiting: Arc<AtomicBool>,
     pub rank: usize,
     pub size: usize,
@@ -278,20 +289,20 @@ impl<T> Pending<T> {
 impl CommThread {
     /// Starts the thread, which creates the communicator; `None` if that fails.
     pub fn start<C: Communicator>(connect: impl FnOnce() -> Option<C> + Send + 'static) -> Option<Self> {
-        let (jobs, job_queue) = channel::<CommJob>();
-        let (rank_and_size, connected) = channel();
+        let (job_sender, job_receiver) = channel::<CommJob>();
+        let (rank_and_size_sender, rank_and_size_receiver) = channel();
         let is_waiting = Arc::new(AtomicBool::new(false));
         let waiting_flag = Arc::clone(&is_waiting);
-        let thread = thread::Builder::new().name("communication".into()).spawn(move || {
+        let handle = thread::Builder::new().name("communication".into()).spawn(move || {
             let Some(mut communicator) = connect() else { return };
             communicator.set_waiting_flag(waiting_flag);
-            if rank_and_size.send((communicator.rank(), communicator.size())).is_ok() {
-                job_queue.into_iter().for_each(|job| job(&mut communicator));
+            if rank_and_size_sender.send((communicator.rank(), communicator.size())).is_ok() {
+                job_receiver.into_iter().for_each(|job| job(&mut communicator));
             }
         });
-        let thread = thread.ok()?;
-        let (rank, size) = connected.recv().ok()?;
-        Some(CommThread { jobs: Some(jobs), thread: Some(thread), is_waiting, rank, size })
+        let handle = handle.ok()?;
+        let (rank, size) = rank_and_size_receiver.recv().ok()?;
+        Some(CommThread { job_sender: Some(job_sender), handle: Some(handle), is_waiting, rank, size })
     }
 
     /// Begins a job.
@@ -299,14 +310,14 @@ impl CommThread {
         &self,
         job: impl FnOnce(&mut dyn Communicator) -> T + Send + 'static,
     ) -> Pending<T> {
-        let (sender, result) = channel();
+        let (result_sender, result) = channel();
         let job = move |communicator: &mut dyn Communicator| {
             // Fails if the caller has dropped its Pending.
-            let _ = sender.send(job(communicator));
+            let _ = result_sender.send(job(communicator));
         };
-        if let Some(jobs) = &self.jobs {
+        if let Some(job_sender) = &self.job_sender {
             // Fails if the thread has panicked, which Pending::wait reports.
-            let _ = jobs.send(Box::new(job));
+            let _ = job_sender.send(Box::new(job));
         }
         Pending { result, is_waiting: Arc::clone(&self.is_waiting) }
     }
@@ -314,13 +325,13 @@ impl CommThread {
 
 impl Drop for CommThread {
     fn drop(&mut self) {
-        if let (true, Some(jobs)) = (thread::panicking(), &self.jobs) {
-            let _ = jobs.send(Box::new(|communicator| communicator.abort()));
+        if let (true, Some(job_sender)) = (thread::panicking(), &self.job_sender) {
+            let _ = job_sender.send(Box::new(|communicator| communicator.abort()));
         }
-        drop(self.jobs.take());
-        if let Some(thread) = self.thread.take() {
+        drop(self.job_sender.take());
+        if let Some(handle) = self.handle.take() {
             // The caller that waited for a result has reported a panic of the thread.
-            let _ = thread.join();
+            let _ = handle.join();
         }
     }
 }

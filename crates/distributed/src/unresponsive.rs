@@ -42,7 +42,7 @@ pub(crate) struct Monitor {
     query_number: u64,
 }
 
-/// One call that this rank waits in.
+/// The wait of this rank in one collective call.
 pub(crate) struct Wait {
     started: Instant,
     next_poll: Instant,
@@ -80,6 +80,7 @@ impl Monitor {
             return;
         }
         wait.next_poll = now + POLL_INTERVAL;
+        // Reply to queries, then record replies.
         while let Some((rank, number)) = receive(world, QUERY_TAG) {
             world.process_at_rank(rank).send_with_tag(&number, REPLY_TAG);
         }
@@ -88,6 +89,7 @@ impl Monitor {
                 query.replied[rank as usize] = true;
             }
         }
+        // Send a query if it is time, or evaluate the one that was sent.
         match wait.query.take() {
             None if now - wait.started >= wait.next_query => {
                 let mut replied = vec![false; world.size() as usize];
@@ -98,13 +100,15 @@ impl Monitor {
                 }
                 wait.query = Some(Query { sent_at: now, replied });
             }
-            Some(query) if now - query.sent_at >= REPLY_TIME => self.evaluate(world, wait, &query, now),
+            Some(query) if now - query.sent_at >= REPLY_TIME => {
+                self.evaluate_replies(world, wait, &query, now)
+            }
             query => wait.query = query,
         }
     }
 
     /// Reports ranks without a reply, if this is the lowest waiting rank.
-    fn evaluate(&mut self, world: &SimpleCommunicator, wait: &mut Wait, query: &Query, now: Instant) {
+    fn evaluate_replies(&mut self, world: &SimpleCommunicator, wait: &mut Wait, query: &Query, now: Instant) {
         let is_final = wait.next_query >= self.limit;
         wait.next_query =
             if is_final { wait.next_query + FIRST_REPORT } else { (2 * wait.next_query).min(self.limit) };

@@ -10,6 +10,12 @@ use std::time::Duration;
 /// Time between two checks of the other processes.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
+/// Another process of the run on this machine.
+pub(crate) struct WatchedProcess {
+    pub rank: usize,
+    pub process_id: u64,
+}
+
 /// A thread that checks other processes until it is stopped.
 pub struct ProcessWatch {
     is_running: Arc<AtomicBool>,
@@ -19,17 +25,17 @@ impl ProcessWatch {
     /// Starts a thread that reports the first process that has ended.
     ///
     /// The report is a call of `report_ended(rank, is_first)`, where `is_first` is true on the
-    /// lowest of the remaining ranks. `others` are ranks and process ids.
+    /// lowest of the remaining ranks.
     pub(crate) fn start(
         own_rank: usize,
-        others: Vec<(usize, u64)>,
+        watched: Vec<WatchedProcess>,
         mut report_ended: impl FnMut(usize, bool) + Send + 'static,
     ) -> Self {
         let watch = ProcessWatch { is_running: Arc::new(AtomicBool::new(true)) };
         let is_running = Arc::clone(&watch.is_running);
         thread::spawn(move || {
             let first_ended =
-                || others.iter().find(|(_, process)| has_ended(*process)).map(|(rank, _)| *rank);
+                || watched.iter().find(|other| has_ended(other.process_id)).map(|other| other.rank);
             while is_running.load(Ordering::SeqCst) {
                 thread::sleep(CHECK_INTERVAL);
                 let Some(ended_rank) = first_ended() else { continue };
@@ -38,7 +44,7 @@ impl ProcessWatch {
                 thread::sleep(CHECK_INTERVAL);
                 if is_running.load(Ordering::SeqCst) {
                     let is_first =
-                        others.iter().all(|(rank, process)| *rank > own_rank || has_ended(*process));
+                        watched.iter().all(|other| other.rank > own_rank || has_ended(other.process_id));
                     return report_ended(ended_rank, is_first);
                 }
             }
@@ -77,8 +83,8 @@ fn hash_text(text: &str) -> u64 {
 }
 
 /// Returns true if a process does not exist or is a zombie.
-fn has_ended(process: u64) -> bool {
-    match fs::read_to_string(format!("/proc/{process}/stat")) {
+fn has_ended(process_id: u64) -> bool {
+    match fs::read_to_string(format!("/proc/{process_id}/stat")) {
         Err(error) => error.kind() == ErrorKind::NotFound,
         Ok(stat) => {
             // The name, in parentheses, may contain any characters.

@@ -1,4 +1,4 @@
-//! Reads a golden case of a loss: tensors, options, errors of other programs.
+//! A golden case of a transducer loss: tensors, options, errors of other programs.
 //!
 //! A case is `NAME.safetensors` with inputs and results, and a JSON sidecar with its options. A
 //! peer is another program that computed the same results, for example in f32.
@@ -84,7 +84,9 @@ pub(super) struct LossCase {
 }
 
 impl LossCase {
-    /// Creates a case from the value of its sidecar; reads its tensors from `path`.
+    /// Reads the tensors at `path`.
+    ///
+    /// `value` is the content of the sidecar `json`, the JSON file of the same name.
     pub fn read(json: PathBuf, path: PathBuf, name: &str, value: serde_json::Value) -> Result<Self> {
         let sidecar: Sidecar =
             serde_json::from_value(value).map_err(|source| Error::Sidecar { path: json, source })?;
@@ -110,6 +112,14 @@ impl LossCase {
         self.find(name).ok_or_else(|| self.error(name, "a tensor of this name", "none"))
     }
 
+    /// Fails if a tensor is missing.
+    pub fn require(&self, names: &[&str]) -> Result<()> {
+        for name in names {
+            self.get(name)?;
+        }
+        Ok(())
+    }
+
     /// Returns the shape of a tensor with `N` axes.
     pub fn shape<const N: usize>(&self, name: &str) -> Result<[usize; N]> {
         let shape = &self.get(name)?.shape;
@@ -126,18 +136,19 @@ impl LossCase {
     /// Returns blank, lengths and labels.
     pub fn targets(&self) -> Result<Targets> {
         let blank = self.options.blank.ok_or_else(|| self.error("options.blank", "a class id", "none"))?;
-        let [batch, width] = self.shape("targets")?;
-        let lengths = if self.find("act_lens").is_some() { "act_lens" } else { "logit_lens" };
-        let frames = self.integers(lengths, batch)?;
-        let counts = self.integers("target_lens", batch)?;
-        let ids = self.integers("targets", batch * width)?;
+        let [batch, max_labels] = self.shape("targets")?;
+        let lengths_name = if self.find("act_lens").is_some() { "act_lens" } else { "logit_lens" };
+        let frames = self.integers(lengths_name, batch)?;
+        let label_counts = self.integers("target_lens", batch)?;
+        let ids = self.integers("targets", batch * max_labels)?;
         let mut labels = Vec::with_capacity(batch);
-        for (b, &count) in counts.iter().enumerate() {
-            if count > width {
-                let (expected, found) = (format!("at most {width}"), format!("{count} for utterance {b}"));
+        for (b, &count) in label_counts.iter().enumerate() {
+            if count > max_labels {
+                let (expected, found) =
+                    (format!("at most {max_labels}"), format!("{count} for utterance {b}"));
                 return Err(self.error("target_lens", &expected, &found));
             }
-            labels.push(ids[b * width..b * width + count].iter().map(|&id| id as u32).collect());
+            labels.push(ids[b * max_labels..][..count].iter().map(|&id| id as u32).collect());
         }
         Targets::new(blank, frames, labels)
             .map_err(|error| self.error("targets", "valid targets", &error.to_string()))

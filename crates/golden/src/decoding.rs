@@ -1,7 +1,7 @@
 //! Golden test of decoders: compares hypotheses with other programs' for equal weights.
 //!
 //! A case has the weights of a small transducer, encoder outputs, and the expected hypotheses of
-//! greedy search, streaming, beam search and forced alignment.
+//! greedy search, streaming, beam search and forced alignment. `searches` runs the decoders.
 mod searches;
 
 use std::path::{Path, PathBuf};
@@ -23,12 +23,12 @@ const SUM_TOLERANCE: f64 = 1e-3;
 struct Sidecar {
     model: DecodingModelConfig,
     lengths: Vec<usize>,
-    decodes: Vec<DecoderCase>,
+    decodes: Vec<DecoderSpec>,
 }
 
 /// A decoder with its options, and the expected hypotheses of each utterance.
 #[derive(Debug, Deserialize)]
-struct DecoderCase {
+struct DecoderSpec {
     id: String,
     #[serde(flatten)]
     kind: DecoderKind,
@@ -40,26 +40,26 @@ struct DecoderCase {
 enum DecoderKind {
     Greedy {
         max_symbols: Option<usize>,
-        utterances: Vec<GreedyCase>,
+        utterances: Vec<ExpectedGreedy>,
     },
     GreedyLmFusion {
         max_symbols: Option<usize>,
         alpha: f32,
-        utterances: Vec<GreedyCase>,
+        utterances: Vec<ExpectedGreedy>,
     },
     ChunkedGreedy {
         max_symbols: Option<usize>,
         chunk: usize,
-        utterances: Vec<Vec<ChunkCase>>,
+        utterances: Vec<Vec<ExpectedChunk>>,
     },
     ForcedAlignment {
-        utterances: Vec<Option<AlignedCase>>,
+        utterances: Vec<Option<ExpectedAlignment>>,
     },
     ModifiedBeam {
         beam: usize,
         blank_penalty: f32,
         temperature: f32,
-        utterances: Vec<Vec<RankedCase>>,
+        utterances: Vec<Vec<ExpectedNBestEntry>>,
     },
     #[serde(other)]
     Unknown,
@@ -67,7 +67,7 @@ enum DecoderKind {
 
 /// Expected hypothesis of greedy search.
 #[derive(Debug, Deserialize)]
-struct GreedyCase {
+struct ExpectedGreedy {
     tokens: Vec<u32>,
     timestamps: Vec<usize>,
     token_logp: Vec<f64>,
@@ -91,15 +91,15 @@ struct GreedyCase {
 
 /// Expected labels of a chunk of a stream.
 #[derive(Debug, Deserialize)]
-struct ChunkCase {
+struct ExpectedChunk {
     tokens: Vec<u32>,
     timestamps: Vec<usize>,
     time_jump: usize,
 }
 
-/// A hypothesis of an n-best list.
+/// Expected hypothesis of an n-best list.
 #[derive(Debug, Deserialize)]
-struct RankedCase {
+struct ExpectedNBestEntry {
     tokens: Vec<u32>,
     timestamps: Vec<usize>,
     log_prob: f64,
@@ -108,7 +108,7 @@ struct RankedCase {
 
 /// Expected forced alignment of an utterance.
 #[derive(Debug, Deserialize)]
-struct AlignedCase {
+struct ExpectedAlignment {
     labels: Vec<u32>,
     total_logp: f64,
     best_logp: f64,
@@ -139,7 +139,9 @@ pub(super) struct DecodeResult {
 }
 
 impl DecodingCase {
-    /// Creates a case from the value of its sidecar; reads its tensors.
+    /// Reads the file `tensors`.
+    ///
+    /// `value` is the content of the sidecar `json`, the JSON file of the same name.
     pub fn read(json: &Path, tensors: &Path, name: &str, value: serde_json::Value) -> Result<Self> {
         let sidecar: Sidecar =
             serde_json::from_value(value).map_err(|source| Error::Sidecar { path: json.into(), source })?;
@@ -177,10 +179,10 @@ impl DecodingCase {
 
     /// Runs the decoders of the case; returns their results and the ids of unknown kinds.
     pub fn run(&self) -> Result<(Vec<DecodeResult>, Vec<String>)> {
-        let (mut results, mut unknown) = (Vec::new(), Vec::new());
-        for decode in &self.sidecar.decodes {
+        let (mut results, mut unknown_ids) = (Vec::new(), Vec::new());
+        for decoder in &self.sidecar.decodes {
             let mut check = DecodingCheck::default();
-            let kind = match &decode.kind {
+            let kind = match &decoder.kind {
                 DecoderKind::Greedy { max_symbols, utterances } => {
                     searches::check_greedy(self, *max_symbols, utterances, &mut check);
                     "greedy"
@@ -209,18 +211,18 @@ impl DecodingCase {
                     "modified_beam"
                 }
                 DecoderKind::Unknown => {
-                    unknown.push(format!("{} {}", self.name, decode.id));
+                    unknown_ids.push(format!("{} {}", self.name, decoder.id));
                     continue;
                 }
             };
             results.push(DecodeResult {
-                id: decode.id.clone(),
+                id: decoder.id.clone(),
                 kind,
                 max_error: check.max_error,
                 failure: check.failure,
             });
         }
-        Ok((results, unknown))
+        Ok((results, unknown_ids))
     }
 }
 

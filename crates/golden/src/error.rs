@@ -1,4 +1,4 @@
-//! Errors of golden files and of runs.
+//! Errors of the crate `golden`: invalid files, and failures of the tested code.
 use std::path::PathBuf;
 
 use kernels::Excerpt;

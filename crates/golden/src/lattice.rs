@@ -5,7 +5,7 @@
 //! single steps.
 mod arc_weights;
 mod check;
-mod components;
+mod component_files;
 mod contexts;
 mod file;
 mod inputs;
@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use crate::error::RunError;
+use crate::report::name_column_width;
 use check::LatticeCheck;
 pub(super) use file::LatticeFile;
 use inputs::LatticeInputs;
@@ -57,7 +58,8 @@ fn pair_files(files: &[LatticeFile]) -> Result<Vec<LatticeCase<'_>>> {
 /// Prints one line per case and type; returns true if all pass.
 pub(super) fn report(files: &[LatticeFile], out: &mut dyn Write) -> Result<bool> {
     let cases = pair_files(files)?;
-    let name_width = cases.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
+    let name_width = name_column_width(cases.iter().map(|case| case.name));
+    // Header, with the tolerances of `lattice/check.rs`.
     writeln!(
         out,
         "Tolerances, against LAST in f64: f64 1e-10 relative + 1e-12; f32 values 2e-5 relative + 1e-5 max|weight| T,"
@@ -75,6 +77,7 @@ pub(super) fn report(files: &[LatticeFile], out: &mut dyn Write) -> Result<bool>
         "{:name_width$}  type  tensors  {:>8}  {:>9}  error/tol  LAST's  verdict",
         "case", "values", "gradients"
     )?;
+    // One line per run.
     let (mut passed, mut failed) = (0, 0);
     for case in &cases {
         for (type_name, float_type) in [("f64", FloatType::F64), ("f32", FloatType::F32)] {
@@ -82,7 +85,7 @@ pub(super) fn report(files: &[LatticeFile], out: &mut dyn Write) -> Result<bool>
                 FloatType::F64 => run::<f64>(case, float_type)?,
                 FloatType::F32 => run::<f32>(case, float_type)?,
             };
-            let word = if check.failures.is_empty() { "pass" } else { "FAIL" };
+            let verdict = if check.failures.is_empty() { "pass" } else { "FAIL" };
             *(if check.failures.is_empty() { &mut passed } else { &mut failed }) += 1;
             let remarks = [&check.failures[..], &check.notes].concat();
             let remarks =
@@ -95,8 +98,8 @@ pub(super) fn report(files: &[LatticeFile], out: &mut dyn Write) -> Result<bool>
             let errors = check.errors;
             writeln!(
                 out,
-                "{:name_width$}  {type_name}   {:>7}  {:>8.1e}  {:>9.1e}  {:>9.3}  {last_ratio:>6}  {word}{remarks}",
-                case.name, check.compared, errors.value, errors.gradient, errors.ratio,
+                "{:name_width$}  {type_name}   {:>7}  {:>8.1e}  {:>9.1e}  {:>9.3}  {last_ratio:>6}  {verdict}{remarks}",
+                case.name, check.compared_tensors, errors.value, errors.gradient, errors.ratio,
             )?;
         }
     }
@@ -141,6 +144,6 @@ fn compare_lattice<F: Element>(check: &mut LatticeCheck) -> std::result::Result<
     let lattice = RecognitionLattice::new(&inputs.context, inputs.alignment, &*weight_fn)?;
     let weights = sums::compare_arc_weights(check, &inputs, &lattice)?;
     weights.compare(check, &inputs)?;
-    sums::compare_path_sums(check, &inputs, &lattice)?;
+    sums::compare_session_sums(check, &inputs, &lattice)?;
     paths::compare_paths(check, &inputs, &lattice)
 }

@@ -8,6 +8,7 @@
 
 mod case;
 mod decoding;
+mod duration_losses;
 mod error;
 mod lattice;
 mod losses;
@@ -16,7 +17,6 @@ mod outcome;
 mod pruned;
 mod report;
 mod tolerances;
-mod topologies;
 
 pub use case::{PeerErrors, StoredTensor};
 pub use error::Error;

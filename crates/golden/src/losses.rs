@@ -1,7 +1,8 @@
 //! Golden test of transducer losses: runs a case and pairs results with stored values.
 //!
-//! Each kind of case has a function: given scores, joint network outputs, encoder and predictor
-//! outputs. Other modules have TDT, multi-blank and pruned transducers.
+//! The inputs of a case are scores, joint network outputs, or encoder and predictor outputs; each
+//! kind has a function. TDT and multi-blank transducers are in `duration_losses`, pruned ones in
+//! `pruned`.
 use rnnt_loss::Element;
 use rnnt_loss::{
     Head, HiddenInputs, JointNetwork, Layout, NetworkInputs, Options, Reduction, ScoreInputs, Session,
@@ -10,7 +11,7 @@ use rnnt_loss::{
 
 use super::case::LossCase;
 use super::outcome::{LossOutcome, common_options, real_row_mask};
-use super::{pruned, topologies};
+use super::{duration_losses, pruned};
 use crate::error::RunError;
 
 /// Absolute score from which on a case is ill-conditioned: f32 programs are inexact.
@@ -29,9 +30,9 @@ pub(super) fn run<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> 
     match case.kind.as_str() {
         "rnnt_fused_linear" => run_hidden_rows::<F>(case),
         "rnnt_joint_network" => run_joint_network::<F>(case),
-        "tdt" => topologies::run_tdt::<F>(case),
+        "tdt" => duration_losses::run_tdt::<F>(case),
         "rnnt_pruned" => pruned::run_pruned::<F>(case),
-        "multiblank" => topologies::run_multi_blank::<F>(case),
+        "multiblank" => duration_losses::run_multi_blank::<F>(case),
         _ => run_dense_scores::<F>(case),
     }
 }
@@ -50,9 +51,7 @@ fn run_dense_scores<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError
     let emissions = pending.emissions().into_owned();
     let output = pending.backward(&weights)?;
     let mut outcome = LossOutcome::default();
-    // Fail first if a stored value is missing.
-    case.get("loss")?;
-    case.get("grad_logits")?;
+    case.require(&["loss", "grad_logits"])?;
     // Losses, their reductions, and the sums of the recursion.
     add_losses(&mut outcome, case, &output.losses)?;
     add_log_sums(&mut outcome, case, &targets, &emissions, frames, positions)?;
@@ -140,15 +139,13 @@ fn run_hidden_rows<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError>
     let inputs = HiddenInputs::new(&hidden, head).with_layout(layout);
     let output = Session::new(&common_options(case))?.sum(inputs, &targets, &weights)?;
     let mut outcome = LossOutcome::default();
-    for name in ["loss", "grad_h", "grad_W"] {
-        case.get(name)?;
-    }
+    case.require(&["loss", "grad_h", "grad_W"])?;
     let gradients = output.gradients;
     outcome.add_loss(case, "loss", &output.losses)?;
     outcome.add_gradient(case, "grad_h", &gradients.hidden)?;
     outcome.add_gradient(case, "grad_W", &gradients.head.weight)?;
     if bias.is_some() {
-        case.get("grad_b")?;
+        case.require(&["grad_b"])?;
         outcome.add_gradient(case, "grad_b", &gradients.head.bias)?;
     }
     if layout != Layout::Packed {
@@ -176,6 +173,7 @@ fn run_joint_network<F: Element>(case: &LossCase) -> Result<LossOutcome, RunErro
     let (encodings, predictions) = (input("h_enc")?, input("h_pred")?);
     let (encoder, predictor, bias) = (input("W_A")?, input("W_L")?, input("b_Z")?);
     let (head_weight, head_bias) = (input("W_O")?, input("b_O")?);
+    // The joint network.
     let network = JointNetwork {
         encoder: &encoder,
         encoder_width,
@@ -187,9 +185,9 @@ fn run_joint_network<F: Element>(case: &LossCase) -> Result<LossOutcome, RunErro
     let (mut session, weights) = (Session::new(&common_options(case))?, Reduction::Sum.weights(&targets));
     let inputs = NetworkInputs { encoder_rows: &encodings, predictor_rows: &predictions, layout };
     let output = network.sum(&mut session, inputs, &targets, &weights)?;
+    // Losses and gradients of all inputs and parameters.
     let mut outcome = LossOutcome::default();
-    // Fail first if a stored value is missing.
-    case.get("loss")?;
+    case.require(&["loss"])?;
     outcome.add_loss(case, "loss", &output.losses)?;
     for (name, gradient) in [
         ("grad_h_enc", &output.encodings),
@@ -200,7 +198,7 @@ fn run_joint_network<F: Element>(case: &LossCase) -> Result<LossOutcome, RunErro
         ("grad_W_O", &output.head.weight),
         ("grad_b_O", &output.head.bias),
     ] {
-        case.get(name)?;
+        case.require(&[name])?;
         outcome.add_gradient(case, name, gradient)?;
     }
     if case.find("logits").is_some() {
@@ -209,6 +207,7 @@ fn run_joint_network<F: Element>(case: &LossCase) -> Result<LossOutcome, RunErro
         let output = session.sum(scores, &targets, &weights)?;
         outcome.add_loss(case, "loss", &output.losses)?;
     }
+    // Gradients of padding.
     let batch = targets.batch();
     let is_real_frame: Vec<bool> =
         (0..batch * frames).map(|i| i % frames < targets.frames(i / frames)).collect();

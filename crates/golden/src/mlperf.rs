@@ -1,4 +1,6 @@
 //! Golden test of MLPerf's RNN-T benchmark: front end, model, optimizer and batches.
+//!
+//! Each module tests one part; [`report`] runs all cases of a folder and prints one line per run.
 mod batching;
 mod check;
 mod decode;
@@ -15,6 +17,7 @@ mod specaugment;
 use std::io::Write;
 
 use crate::error::RunError;
+use crate::report::name_column_width;
 use check::MlPerfCheck;
 pub use check::{Tolerance, tolerance_ratio};
 pub(super) use file::MlPerfFile;
@@ -50,7 +53,7 @@ pub(super) fn is_supported(kind: &str) -> bool {
 
 /// Prints one line per case and type; returns true if all pass.
 pub(super) fn report(files: &[MlPerfFile], out: &mut dyn Write) -> Result<bool> {
-    let name_width = files.iter().map(|file| file.name.len()).max().unwrap_or(4).max(4);
+    let name_width = name_column_width(files.iter().map(|file| file.name.as_str()));
     writeln!(
         out,
         "Tolerances: those of the golden vectors' README; error/tol: ratio of error to tolerance."
@@ -65,16 +68,17 @@ pub(super) fn report(files: &[MlPerfFile], out: &mut dyn Write) -> Result<bool> 
                 Err(RunError::InvalidCase(error)) => return Err(error),
                 Err(RunError::Failed(error)) => check.failures.push(error),
             }
-            let word = if check.failures.is_empty() { "pass" } else { "FAIL" };
+            let verdict = if check.failures.is_empty() { "pass" } else { "FAIL" };
             *(if check.failures.is_empty() { &mut passed } else { &mut failed }) += 1;
             let remarks = match check.failures.is_empty() {
                 true => String::new(),
                 false => format!(" ({})", check.failures.join("; ")),
             };
-            let (name, kind, compared, ratio) = (&file.name, &file.kind, check.compared, check.ratio);
+            let (name, kind, compared, ratio) =
+                (&file.name, &file.kind, check.compared_quantities, check.ratio);
             writeln!(
                 out,
-                "{name:name_width$}  {kind:14}  {type_name:4}  {compared:>8}  {ratio:>9.3}  {word}{remarks}"
+                "{name:name_width$}  {kind:14}  {type_name:4}  {compared:>8}  {ratio:>9.3}  {verdict}{remarks}"
             )?;
         }
     }

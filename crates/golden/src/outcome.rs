@@ -1,4 +1,6 @@
 //! Results of one golden loss case, each paired with its stored values.
+//!
+//! `losses`, `duration_losses` and `pruned` fill a [`LossOutcome`]; `tolerances` evaluates it.
 use rnnt_loss::Element;
 use rnnt_loss::{Options, Targets};
 

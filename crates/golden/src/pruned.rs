@@ -21,17 +21,18 @@ pub(super) fn run_pruned<F: Element>(case: &LossCase) -> Result<LossOutcome, Run
     let layout = Layout::Padded { frames, positions };
     let input = |name: &str| case.values::<F>(name);
     let (am, lm) = (input("am")?, input("lm")?);
-    let source = Matrices::new(&am, &lm, classes).map_err(rnnt_loss::Error::from)?;
+    let simple_joiner = Matrices::new(&am, &lm, classes).map_err(rnnt_loss::Error::from)?;
     let topology = parse_topology(case)?;
     let loss_weights = Reduction::Sum.weights(&targets);
     let mut outcome = LossOutcome::default();
 
     // Both passes in one session, with the gradients of all inputs.
-    let (encoded, predicted, weight, bias) = (input("am_proj")?, input("lm_proj")?, input("W")?, input("b")?);
+    let (frame_rows, label_rows, weight, bias) =
+        (input("am_proj")?, input("lm_proj")?, input("W")?, input("b")?);
     let head = Head::new(&weight, Some(&bias), width).map_err(rnnt_loss::Error::from)?;
-    let joint = JointInputs::new(&encoded, &predicted, head).with_layout(layout);
+    let joint = JointInputs::new(&frame_rows, &label_rows, head).with_layout(layout);
     let scales = PassScales { simple: 1.0, pruned: 1.0 };
-    let inputs = PrunedInputs { simple: SimpleInputs::Matrices(source), joint, scales };
+    let inputs = PrunedInputs { simple: SimpleInputs::Matrices(simple_joiner), joint, scales };
     let (tokens, pruning) = (TokenNormalization::Softmax, parse_pruning(case)?);
     let case_options = Options {
         loss: Loss::Pruned { topology: topology.clone(), tokens, pruning },
@@ -53,7 +54,7 @@ pub(super) fn run_pruned<F: Element>(case: &LossCase) -> Result<LossOutcome, Run
         ("grad_W", &output.gradients.head.weight),
         ("grad_b", &output.gradients.head.bias),
     ] {
-        case.get(name)?;
+        case.require(&[name])?;
         outcome.add_gradient(case, name, gradient)?;
     }
     // The loss without pruning, and the results of each pass on its own inputs.
@@ -66,7 +67,7 @@ pub(super) fn run_pruned<F: Element>(case: &LossCase) -> Result<LossOutcome, Run
             &full_session.sum(joint, &targets, &loss_weights)?.losses,
         )?;
     }
-    compare_occupancies(&mut outcome, case, &source, &targets, frames, positions, &topology)?;
+    compare_occupancies(&mut outcome, case, &simple_joiner, &targets, frames, positions, &topology)?;
     compare_ranges(&mut outcome, case, &targets, &first_pass.ranges)?;
     compare_second_pass(&mut outcome, case, &targets, &first_pass.ranges, &mut full_session)?;
     let is_real_frame: Vec<bool> =
@@ -99,7 +100,7 @@ fn parse_pruning(case: &LossCase) -> Result<Pruning, RunError> {
 fn compare_occupancies<F: Element>(
     outcome: &mut LossOutcome,
     case: &LossCase,
-    source: &Matrices<F>,
+    simple_joiner: &Matrices<F>,
     targets: &Targets,
     frames: usize,
     positions: usize,
@@ -118,7 +119,7 @@ fn compare_occupancies<F: Element>(
     let lengths = utterances.clone().map(|b| targets.frames(b)).collect();
     let labels = utterances.clone().map(|b| targets.labels(b).to_vec()).collect();
     let batch = Batch::padded(targets.blank(), lengths, labels, frames, positions);
-    let output = batch.and_then(|batch| first_pass(source, &batch, &options));
+    let output = batch.and_then(|batch| first_pass(simple_joiner, &batch, &options));
     let output = output.map_err(rnnt_loss::Error::from)?;
     let [_, _, px_frames] = case.shape("px_grad")?;
     let mut px = vec![0.0; targets.batch() * (positions - 1) * px_frames];
@@ -126,6 +127,7 @@ fn compare_occupancies<F: Element>(
     let lattices = targets.lattices();
     for b in utterances {
         for (site_index, site) in lattices.site_range(b).zip(lattices.utterance_sites(b)) {
+            // A site has two arcs: blank and next label.
             let [blank, label] = [output.occupancies[2 * site_index], output.occupancies[2 * site_index + 1]];
             py[(b * positions + site.label) * frames + site.frame] = blank;
             if site.label < targets.labels(b).len() {
@@ -148,12 +150,12 @@ fn compare_ranges(
     let stored = &case.get("ranges")?.values;
     for b in 0..targets.batch() {
         for t in 0..targets.frames(b) {
-            let row = &stored[(b * frames + t) * width..][..width];
+            let stored_range = &stored[(b * frames + t) * width..][..width];
             let band = ranges.band(b, t);
             // Files pad the range of every frame to the same width; only the band itself is
             // compared.
-            let is_same_start = row[0] == band.start as f64 && band.len() <= width;
-            if !is_same_start || row[band.len() - 1] != (band.end - 1) as f64 {
+            let is_same_start = stored_range[0] == band.start as f64 && band.len() <= width;
+            if !is_same_start || stored_range[band.len() - 1] != (band.end - 1) as f64 {
                 outcome.mismatches.push("ranges");
                 return Ok(());
             }

@@ -22,8 +22,9 @@ use crate::{lattice, losses, mlperf};
 /// A missing folder or a folder without cases; a file that is missing, corrupt or does not fit its
 /// kind. All files are read before the first line is printed.
 pub fn report(dir: &Path, out: &mut dyn Write) -> Result<bool> {
-    let (mut losses, mut decoders, mut lattices) = (Vec::new(), Vec::new(), Vec::new());
-    let mut mlperf = Vec::new();
+    // Read all files, by kind.
+    let (mut losses, mut decoders) = (Vec::new(), Vec::new());
+    let (mut lattices, mut mlperf) = (Vec::new(), Vec::new());
     for stem in case_stems(dir)? {
         match GoldenFile::read(&stem)? {
             GoldenFile::Loss(case) => losses.push(case),
@@ -36,6 +37,7 @@ pub fn report(dir: &Path, out: &mut dyn Write) -> Result<bool> {
     if losses.is_empty() && decoders.is_empty() && lattices.is_empty() && mlperf.is_empty() {
         return Err(Error::NoCases { path: dir.into() });
     }
+    // Run all cases; a failure does not end the report.
     let losses_pass = losses.is_empty() || report_losses(&losses, out)?;
     let decoders_pass = decoders.is_empty() || report_decoders(&decoders, out)?;
     let mlperf_passes = mlperf.is_empty() || mlperf::report(&mlperf, out)?;
@@ -76,6 +78,7 @@ impl GoldenFile {
             value if value.get("decodes").is_some() => {
                 GoldenFile::Decoding(DecodingCase::read(&json, &tensors, &name, value)?)
             }
+            // Sidecars of LAST have no kind; `made_with` has the versions of its packages.
             value if value["made_with"].get("last-asr").is_some() => {
                 GoldenFile::Lattice(lattice::LatticeFile::read(json, tensors, &name, value)?)
             }
@@ -84,9 +87,15 @@ impl GoldenFile {
     }
 }
 
+/// Returns the width of the column `case`.
+pub(crate) fn name_column_width<'a>(names: impl Iterator<Item = &'a str>) -> usize {
+    names.map(str::len).max().unwrap_or(0).max("case".len())
+}
+
 /// Prints one line per decoder of each case; returns true if all pass.
 fn report_decoders(cases: &[DecodingCase], out: &mut dyn Write) -> Result<bool> {
-    let name_width = cases.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
+    let name_width = name_column_width(cases.iter().map(|case| case.name.as_str()));
+    // The tolerances of `decoding.rs`.
     writeln!(
         out,
         "Tolerances: labels, times and durations equal; scores 1e-4, sums 1e-3, absolute or relative."
@@ -94,8 +103,8 @@ fn report_decoders(cases: &[DecodingCase], out: &mut dyn Write) -> Result<bool> 
     writeln!(out, "{:name_width$}  {:18}  {:22}  {:>8}  verdict", "case", "kind", "decode", "scores")?;
     let (mut passed, mut failed, mut skipped) = (0, 0, Vec::new());
     for case in cases {
-        let (results, unknown) = case.run()?;
-        skipped.extend(unknown);
+        let (results, unknown_ids) = case.run()?;
+        skipped.extend(unknown_ids);
         for DecodeResult { id, kind, max_error, failure } in results {
             let verdict = match &failure {
                 None => "pass".to_owned(),
@@ -106,7 +115,7 @@ fn report_decoders(cases: &[DecodingCase], out: &mut dyn Write) -> Result<bool> 
         }
     }
     if !skipped.is_empty() {
-        writeln!(out, "skipped, unsupported kind: {}", skipped.join(", "))?;
+        writeln!(out, "skipped, of unsupported kind: decodes {}", skipped.join(", "))?;
     }
     let (cases, skips) = (cases.len(), skipped.len());
     writeln!(out, "{cases} cases of decoding: {passed} decodes passed, {failed} failed; {skips} skipped")?;
@@ -117,13 +126,15 @@ fn report_decoders(cases: &[DecodingCase], out: &mut dyn Write) -> Result<bool> 
 fn report_losses(cases: &[LossCase], out: &mut dyn Write) -> Result<bool> {
     let (supported, unsupported): (Vec<_>, Vec<_>) =
         cases.iter().partition(|case| losses::is_supported(&case.kind));
-    let name_width = supported.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
+    let name_width = name_column_width(supported.iter().map(|case| case.name.as_str()));
+    // Header, with the tolerances of `tolerances.rs`.
     writeln!(out, "Tolerances: f64 loss 1e-9 relative, gradient 1e-9 absolute;")?;
     writeln!(
         out,
         "      f32 loss 2e-6 relative, gradient 2e-5 relative L2, or the best f32 peer if all exceed them."
     )?;
     writeln!(out, "{:name_width$}  {:18}  type  {:>8}  {:>8}  verdict", "case", "kind", "loss", "gradient")?;
+    // One line per run.
     let (mut passed, mut failed) = (0, 0);
     for case in &supported {
         for (type_name, float_type) in [("f64", FloatType::F64), ("f32", FloatType::F32)] {
@@ -138,7 +149,7 @@ fn report_losses(cases: &[LossCase], out: &mut dyn Write) -> Result<bool> {
                     Verdict { loss: f64::NAN, gradient: f64::NAN, failures: vec![error], notes: Vec::new() }
                 }
             };
-            let (word, remarks) = if verdict.passed() {
+            let (verdict_text, remarks) = if verdict.passed() {
                 passed += 1;
                 ("pass", &verdict.notes)
             } else {
@@ -151,10 +162,11 @@ fn report_losses(cases: &[LossCase], out: &mut dyn Write) -> Result<bool> {
             let (case, kind) = (&case.name, &case.kind);
             writeln!(
                 out,
-                "{case:name_width$}  {kind:18}  {type_name}   {loss:>8.1e}  {gradient:>8.1e}  {word}{remarks}"
+                "{case:name_width$}  {kind:18}  {type_name}   {loss:>8.1e}  {gradient:>8.1e}  {verdict_text}{remarks}"
             )?;
         }
     }
+    // Skipped kinds, and the summary.
     let mut skipped = BTreeMap::<&str, Vec<&str>>::new();
     for case in &unsupported {
         skipped.entry(&case.kind).or_default().push(&case.name);

@@ -1,4 +1,4 @@
-//! Tolerances of losses and gradients, and the verdict on a case.
+//! Tolerances of golden losses and gradients, and the verdict on a case.
 //!
 //! | run | loss | gradient |
 //! |---|---|---|
@@ -42,11 +42,11 @@ pub struct Verdict {
     pub notes: Vec<String>,
 }
 
-/// Relative for losses, absolute for gradients.
+/// Tolerance in f64: relative for losses, absolute for gradients.
 const F64_TOLERANCE: f64 = 1e-9;
-/// Relative.
+/// Relative tolerance of losses in f32.
 const F32_LOSS_TOLERANCE: f64 = 2e-6;
-/// Relative, in the L2 norm of a tensor.
+/// Relative tolerance of gradients in f32, in the L2 norm.
 const F32_GRADIENT_TOLERANCE: f64 = 2e-5;
 
 /// Compares an outcome with the tolerances.
@@ -58,6 +58,7 @@ pub fn evaluate(outcome: &LossOutcome, peers: Option<PeerErrors>, float_type: Fl
     for name in &outcome.mismatches {
         verdict.failures.push(format!("{name} differ"));
     }
+    // Losses.
     for pair in &outcome.losses {
         let error = relative_error(pair);
         verdict.loss = verdict.loss.max(error);
@@ -67,6 +68,7 @@ pub fn evaluate(outcome: &LossOutcome, peers: Option<PeerErrors>, float_type: Fl
             peers.filter(|p| float_type == FloatType::F32 && pair.name == "loss" && p.loss > tolerance);
         verdict.check(pair.name, error, tolerance, best_peer.map(|p| (peer_loss_error(pair), p.loss)));
     }
+    // Gradients.
     let largest_norm = outcome.gradients.iter().map(|pair| l2_norm(&pair.stored.values)).fold(0.0, f64::max);
     for pair in &outcome.gradients {
         let (error, tolerance) = match float_type {
@@ -86,6 +88,7 @@ pub fn evaluate(outcome: &LossOutcome, peers: Option<PeerErrors>, float_type: Fl
             verdict.note("stored in f32");
         }
     }
+    // Ill-conditioned cases.
     if let (true, FloatType::F32, Some(peers)) = (outcome.is_ill_conditioned, float_type, peers) {
         let loss = max_or_infinity(outcome.losses.iter().filter(|p| p.name == "loss").map(peer_loss_error));
         let gradient = max_or_infinity(outcome.gradients.iter().map(peer_gradient_error));

@@ -103,7 +103,7 @@ impl<'a, F: Real> Affine<'a, F> {
         let stored_rows = if self.weight.transposed { outputs } else { inputs };
         let row_tasks = |columns| match task_shape(rows, inputs * outputs, columns) {
             _ if rows <= MAX_UNPACKED_ROWS => rows.div_ceil(unpacked_task_rows(inputs * outputs)),
-            [task_rows, width] => rows.div_ceil(task_rows) * columns.div_ceil(width),
+            [task_rows, task_columns] => rows.div_ceil(task_rows) * columns.div_ceil(task_columns),
         };
         AffineTasks {
             rows: row_tasks(outputs).min(row_tasks(inputs)),
@@ -164,16 +164,18 @@ impl<'a, F: Real> Affine<'a, F> {
             return;
         }
         let width = if self.weight.transposed { inputs } else { outputs };
-        // Stored rows of the weight are inputs, or outputs if it is transposed.
-        let sides = |&(x, dy): &(&'b [F], &'b [F])| if self.weight.transposed { (dy, x) } else { (x, dy) };
+        // Pack the right operand of each run. Stored rows of the weight are inputs, or outputs if
+        // it is transposed.
+        let operands = |&(x, dy): &(&'b [F], &'b [F])| if self.weight.transposed { (dy, x) } else { (x, dy) };
         let pack = |run: &(&'b [F], &'b [F])| {
-            let (left, right) = sides(run);
+            let (left, right) = operands(run);
             let rows = right.len() / width;
             let fits = right.len() == rows * width && left.len() == rows * (weight.len() / width);
             assert!(fits, "affine: runs of rows");
             (left, PackedRight::with_pool(self.pool, View::new(right, rows, width)))
         };
         let packed: Vec<_> = runs.iter().filter(|(x, _)| !x.is_empty()).map(pack).collect();
+        // Some rows of dW, and some elements of db.
         let weight_task = |task: usize, out: &mut [F]| {
             let (first_row, count) = (task * WEIGHT_ROWS_PER_TASK, out.len() / width);
             for (left, right) in &packed {
@@ -222,10 +224,10 @@ fn task_shape(rows: usize, weight_elements: usize, columns: usize) -> [usize; 2]
     ]
 }
 
-/// Computes `out (=|+=) rows · matrix`, and calls `after` with each task's output and columns.
+/// Computes `out (=|+=) rows · matrix`, then `finish(output, columns)` of each task.
 ///
 /// ```text
-/// for tasks of rows I and columns J:  out[I, J] (=|+=) rows[I] · matrix[J]
+/// for tasks of rows I and columns J:  out[I, J] (=|+=) rows[I] · matrix[J], finish(out[I, J], J)
 /// ```
 fn multiply_rows<F: Real>(
     pool: Option<&BufferPool<F>>,
@@ -233,53 +235,53 @@ fn multiply_rows<F: Real>(
     matrix: View<F>,
     out: &mut [F],
     accumulate: Accumulate,
-    after: impl Fn(&mut [F], Range<usize>) + Sync,
+    finish: impl Fn(&mut [F], Range<usize>) + Sync,
 ) {
     let (inputs, outputs) = matrix.shape();
     if out.is_empty() {
         return;
     }
-    let count = out.len() / outputs;
+    let row_count = out.len() / outputs;
     assert!(
-        out.len() == count * outputs && rows.len() == count * inputs,
+        out.len() == row_count * outputs && rows.len() == row_count * inputs,
         "affine: {} elements times {inputs} x {outputs} into {}",
         rows.len(),
         out.len()
     );
     // Few rows: each task reads the weight without packing.
-    if count <= MAX_UNPACKED_ROWS || inputs == 0 {
+    if row_count <= MAX_UNPACKED_ROWS || inputs == 0 {
         let task_rows = unpacked_task_rows(inputs * outputs);
         let run = |task: usize, out: &mut [F]| {
             let count = out.len() / outputs;
             let rows = View::new(&rows[task * task_rows * inputs..][..count * inputs], count, inputs);
             product(ViewMut::new(&mut *out, count, outputs), rows, matrix, F::ONE, accumulate);
-            after(out, 0..outputs);
+            finish(out, 0..outputs);
         };
         // A single task runs on the calling thread.
-        return if count <= task_rows {
+        return if row_count <= task_rows {
             run(0, out)
         } else {
             par_for(parts_mut(out, task_rows * outputs), run)
         };
     }
-    let [task_rows, width] = task_shape(count, inputs * outputs, outputs);
+    let [task_rows, task_columns] = task_shape(row_count, inputs * outputs, outputs);
     let right = PackedRight::with_pool(pool, matrix);
     // A weight that fits the caches: tasks have some rows and all columns.
-    if width == outputs {
+    if task_columns == outputs {
         par_for((parts_mut(out, task_rows * outputs), parts(rows, task_rows * inputs)), |_, (out, rows)| {
             let count = out.len() / outputs;
             let target = ViewMut::new(&mut *out, count, outputs);
             product_packed(target, View::new(rows, count, inputs), &right, accumulate);
-            after(out, 0..outputs);
+            finish(out, 0..outputs);
         });
         return;
     }
     // A larger weight: tasks have some rows and some columns.
-    let left = PackedLeft::with_pool(pool, View::new(rows, count, inputs), task_rows);
-    let (blocks, tiling) =
-        (count.div_ceil(task_rows), Tiling { rows: task_rows, planes: 1, columns: outputs, width });
+    let left = PackedLeft::with_pool(pool, View::new(rows, row_count, inputs), task_rows);
+    let blocks = row_count.div_ceil(task_rows);
+    let tiling = Tiling { rows: task_rows, planes: 1, columns: outputs, width: task_columns };
     par_for(tiles_mut(out, tiling), |task, mut tile| {
-        let (block, first_column) = (task % blocks, task / blocks * width);
+        let (block, first_column) = (task % blocks, task / blocks * task_columns);
         let (count, columns) = (tile.rows(), tile.row(0, 0).len());
         // Separate memory, so that sums over many blocks of steps stay in the cache.
         let mut sums = acquire(pool, "sums", count * columns);
@@ -292,7 +294,7 @@ fn multiply_rows<F: Real>(
             (&right, first_column),
             accumulate,
         );
-        after(&mut sums, first_column..first_column + columns);
+        finish(&mut sums, first_column..first_column + columns);
         (0..count).for_each(|row| tile.row(row, 0).copy_from_slice(&sums[row * columns..][..columns]));
     });
 }

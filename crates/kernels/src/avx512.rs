@@ -20,6 +20,8 @@ use super::math::{FLUSH_THRESHOLD, LN2_HIGH, LN2_LOW, MIN_EXP_ARGUMENT};
 
 /// Elements of a register.
 pub(super) const LANES: usize = 16;
+/// Registers of independent sums in [`dot`].
+const DOT_SUMS: usize = 4;
 /// Arguments of `exp` beyond this limit give +inf, as `2^k` overflows.
 const MAX_EXP_ARGUMENT: f32 = 89.0;
 
@@ -265,9 +267,9 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let b = &b[..a.len()];
     let ((a, last_a), (b, last_b)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
     // Independent sums, as an addition takes four cycles.
-    let mut sums = [_mm512_setzero_ps(); 4];
+    let mut sums = [_mm512_setzero_ps(); DOT_SUMS];
     for (index, (a, b)) in a.iter().zip(b).enumerate() {
-        sums[index % 4] = _mm512_fmadd_ps(load_full(a), load_full(b), sums[index % 4]);
+        sums[index % DOT_SUMS] = _mm512_fmadd_ps(load_full(a), load_full(b), sums[index % DOT_SUMS]);
     }
     sums[0] = _mm512_fmadd_ps(load(last_a, 0, 0.0), load(last_b, 0, 0.0), sums[0]);
     let [first, second, third, fourth] = sums;

@@ -54,21 +54,21 @@ impl<F> BufferPool<F> {
 impl<F: Real> BufferPool<F> {
     /// Acquires a buffer of `len` elements with unspecified contents; dropping returns it.
     pub fn acquire(&self, role: &'static str, len: usize) -> PooledBuffer<F> {
-        let mut buffer = self.remove(role, len).unwrap_or_default();
+        let mut buffer = self.take_best_fit(role, len).unwrap_or_default();
         buffer.ensure_len(len, F::ZERO);
         PooledBuffer { buffer, len, pool: Some((role, self.clone())) }
     }
 
     /// Removes the unused buffer of a role that fits best.
-    fn remove(&self, role: &'static str, len: usize) -> Option<AlignedVec<F>> {
+    fn take_best_fit(&self, role: &'static str, len: usize) -> Option<AlignedVec<F>> {
         let mut unused = lock(&self.0);
         // Sufficient buffers first, in ascending size; then the others, in descending size.
-        let order = |(_, (_, buffer)): &(usize, &(_, AlignedVec<F>))| match buffer.fits(len) {
+        let fit_order = |(_, (_, buffer)): &(usize, &(_, AlignedVec<F>))| match buffer.fits(len) {
             true => (false, buffer.bytes()),
             false => (true, usize::MAX - buffer.bytes()),
         };
         let candidates = unused.iter().enumerate().filter(|(_, (unused_role, _))| *unused_role == role);
-        let (best, _) = candidates.min_by_key(order)?;
+        let (best, _) = candidates.min_by_key(fit_order)?;
         Some(unused.swap_remove(best).1)
     }
 }

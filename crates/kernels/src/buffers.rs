@@ -33,9 +33,10 @@ pub fn zeros<F: Real>(len: usize) -> Vec<F> {
     buffer
 }
 
-/// Makes a buffer at least `len` elements long; `value` fills new memory.
+/// Makes a buffer at least `len` elements long.
 ///
-/// Growing discards the old elements; a sufficient buffer keeps its length and its contents.
+/// `value` fills new memory. Growing discards the old elements; a buffer that is long enough keeps
+/// its length and its contents.
 pub fn ensure_len<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
     if buffer.len() < len {
         *buffer = Vec::new();
@@ -70,35 +71,37 @@ pub fn reset<T: Clone>(mut buffer: Vec<T>, len: usize, value: T) -> Vec<T> {
 pub struct AlignedVec<T> {
     /// The elements, after up to one cache line of unused ones.
     vector: Vec<T>,
-    /// Index of the first element at a cache line.
-    first: usize,
+    /// Index of the first element that starts a cache line.
+    start: usize,
 }
 
 impl<T> Default for AlignedVec<T> {
     fn default() -> Self {
-        Self { vector: Vec::new(), first: 0 }
+        Self { vector: Vec::new(), start: 0 }
     }
 }
 
 impl<T: Clone> AlignedVec<T> {
-    /// Returns `len` elements with unspecified contents.
+    /// Returns `len` elements with unspecified contents; `value` fills new memory.
     pub fn ensure_len(&mut self, len: usize, value: T) -> &mut [T] {
         self.ensure_bytes((len + CACHE_LINE / size_of::<T>()) * size_of::<T>(), value);
-        &mut self.vector[self.first..][..len]
+        &mut self.vector[self.start..][..len]
     }
 
     /// Allocates at least `bytes` bytes, as counted by [`AlignedVec::bytes`].
+    ///
+    /// `value` fills new memory.
     pub fn ensure_bytes(&mut self, bytes: usize, value: T) {
         ensure_len(&mut self.vector, bytes / size_of::<T>(), value);
-        self.first = self.vector.as_ptr().align_offset(CACHE_LINE);
+        self.start = self.vector.as_ptr().align_offset(CACHE_LINE);
     }
 }
 
 impl<T> AlignedVec<T> {
     /// Aligns the elements of a vector.
     pub fn from_vec(vector: Vec<T>) -> Self {
-        let first = vector.as_ptr().align_offset(CACHE_LINE).min(vector.len());
-        Self { vector, first }
+        let start = vector.as_ptr().align_offset(CACHE_LINE).min(vector.len());
+        Self { vector, start }
     }
 
     /// Returns the underlying vector.
@@ -119,27 +122,27 @@ impl<T> AlignedVec<T> {
 
 impl<T> std::ops::DerefMut for AlignedVec<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        &mut self.vector[self.first..]
+        &mut self.vector[self.start..]
     }
 }
 
 impl<T> std::ops::Deref for AlignedVec<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        &self.vector[self.first..]
+        &self.vector[self.start..]
     }
 }
 
 /// Memory that a workspace reuses from call to call.
 pub trait ReusableBuffer {
     /// Returns the allocated memory.
-    fn requirement(&self) -> ScratchReq;
+    fn allocated(&self) -> ScratchReq;
     /// Frees the memory.
     fn release(&mut self);
 }
 
 impl<T> ReusableBuffer for Vec<T> {
-    fn requirement(&self) -> ScratchReq {
+    fn allocated(&self) -> ScratchReq {
         ScratchReq::new::<T>(self.capacity())
     }
     fn release(&mut self) {
@@ -148,7 +151,7 @@ impl<T> ReusableBuffer for Vec<T> {
 }
 
 impl<T> ReusableBuffer for AlignedVec<T> {
-    fn requirement(&self) -> ScratchReq {
+    fn allocated(&self) -> ScratchReq {
         ScratchReq::from_bytes(self.bytes())
     }
     fn release(&mut self) {
@@ -156,17 +159,18 @@ impl<T> ReusableBuffer for AlignedVec<T> {
     }
 }
 
-/// Frees buffers that exceed their requirements, if the total would exceed `limit`.
+/// Frees buffers above their requirements, if the total would exceed `limit` bytes.
 ///
-/// `others` is what the next call requires in addition to the buffers.
+/// A requirement is the memory of the buffer in the next call, which needs `other_memory` in
+/// addition.
 pub fn release_excess(
     limit: usize,
-    others: ScratchReq,
+    other_memory: ScratchReq,
     buffers: &mut [(&mut dyn ReusableBuffer, ScratchReq)],
 ) {
-    let sizes_in_next_call = buffers.iter().map(|(buffer, required)| buffer.requirement().or(*required));
-    if ScratchReq::all_of(sizes_in_next_call).and(others).bytes() > limit {
-        let exceeding = buffers.iter_mut().filter(|(buffer, required)| buffer.requirement() > *required);
+    let sizes_in_next_call = buffers.iter().map(|(buffer, required)| buffer.allocated().or(*required));
+    if ScratchReq::all_of(sizes_in_next_call).and(other_memory).bytes() > limit {
+        let exceeding = buffers.iter_mut().filter(|(buffer, required)| buffer.allocated() > *required);
         exceeding.for_each(|(buffer, _)| buffer.release());
     }
 }

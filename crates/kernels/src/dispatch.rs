@@ -8,7 +8,7 @@ use super::{ArcScatter, lstm_cell, math, simd::SimdLevel};
 
 /// Defines functions that call the AVX-512 version or `math::NAME`.
 ///
-/// `math::NAME` is compiled twice: for AVX2, and for any CPU.
+/// `math::NAME` is compiled twice: for AVX2 (`FUSED` is true), and for any CPU (false).
 macro_rules! dispatched {
     ($(fn $name:ident($($arg:ident: $kind:ty),*) $(-> $out:ty)? = $wide:path;)*) => {$(
         #[inline]
@@ -42,7 +42,7 @@ dispatched! {
     fn tanh(values: &mut [f32]) = avx512::tanh;
     fn tanh_sum(out: &mut [f32], a: &[f32], b: &[f32]) = avx512::tanh_sum;
     fn tanh_pairs(out: &mut [f32], a: &[f32], b: &[f32]) = avx512::tanh_pairs;
-    fn tanh_panel(out: &mut [f32], panel: &[f32], rows: &[f32]) = avx512::tanh_panel;
+    fn tanh_panel(out: &mut [f32], panel: &[f32], row_addends: &[f32]) = avx512::tanh_panel;
     fn ln(values: &mut [f32]) = math::ln::<true>;
     fn scatter_max(out: &mut [f32], arcs: ArcScatter<f32>) = avx512::scatter_max;
     fn scatter_exp_sum(sums: &mut [f32], max: &[f32], arcs: ArcScatter<f32>) = avx512::scatter_exp_sum;
@@ -240,6 +240,8 @@ mod tests {
     }
 
     /// Rows of many widths, overlapping runs, -inf weights and shifts.
+    ///
+    /// p: row; i: label; q: state; w: arc weight, as in `arc_scatter.rs`.
     #[test]
     fn arc_functions_equal_plain_loops() {
         for level in SimdLevel::all() {

@@ -1,15 +1,26 @@
-//! Numeric kernels over slices: products, vector mathematics, buffers.
+//! Numeric kernels of the toolkit, over slices: products, vector mathematics, buffers.
 //!
-//! - [`product()`] multiplies any two matrices; [`product_packed`] and [`product_of_parts`]
-//!   multiply packed ones ([`PackedRight`], [`PackedLeft`]), and [`packed`] has the formats of the
+//! - `product`, [`packed`]: [`product()`] of any two matrices; [`product_packed`] and
+//!   [`product_of_parts`] of packed ones ([`PackedRight`], [`PackedLeft`]); operand formats of the
 //!   loss engine. All use the same micro-kernels (terms of BLIS).
-//! - [`Affine`] is a linear layer over rows, forward and backward.
-//! - Vector functions ([`exp`], [`tanh`], ...) are one portable source, compiled for several
-//!   instruction sets and selected at run time (`dispatch.rs`); AVX-512 versions are hand-written.
-//! - [`adam_update`], [`lamb_update`] and [`move_average`] update weights.
-//! - [`scaled`] has rows of scaled numbers, for sums over lattices.
-//! - [`par_for`] is the parallel loop of all crates.
-//! - [`BufferPool`] and [`AlignedVec`] reuse memory; [`ScratchReq`] counts it.
+//! - `affine`: [`Affine`], a linear layer over rows, forward and backward.
+//! - `lstm_cell`, `product/gates`: [`lstm_cell_forward`] and [`lstm_cell_backward`] of one frame;
+//!   [`PackedRecurrentWeight`], the recurrent product.
+//! - `activation`, `tanh_product`: [`Activation`] of the joint network; [`TanhProducts`], its
+//!   scores with overlapped tanh.
+//! - `arc_scatter`, `quantized_argmax`: [`ArcScatter`] over the label arcs of a recognition
+//!   lattice; [`QuantizedArgmax`], a Viterbi step.
+//! - [`scaled`]: rows of scaled numbers, for sums over transducer lattices.
+//! - `weight_updates`: [`adam_update`], [`lamb_update`], [`move_average`].
+//! - `math`, `avx512`, `dispatch`: vector functions ([`exp`], [`tanh`], ...). One portable source
+//!   is compiled for several instruction sets and selected at run time; AVX-512 versions are
+//!   hand-written.
+//! - `real`, `simd`: [`Real`], the trait of `f32` and `f64`; detection of instruction sets.
+//! - `parts`, `tiles`: [`par_for`], the parallel loop of all crates; division of slices and
+//!   matrices into the parts of its tasks.
+//! - `buffers`, `buffer_pool`, `worker_slots`, `scratch_req`: [`AlignedVec`], [`BufferPool`] and
+//!   [`WorkerSlots`] reuse memory; [`ScratchReq`] counts it.
+//! - `text`: [`Excerpt`], [`Printable`] and [`ShortFloat`] in error messages.
 //!
 //! Start with [`View`], [`Real`] and [`ScratchReq`], then read [`product()`] and [`par_for`].
 //!

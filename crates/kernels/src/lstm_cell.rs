@@ -106,7 +106,7 @@ mod tests {
         let rows = 3;
         let wide = |values: &[f32]| values.iter().map(|&value| f64::from(value)).collect::<Vec<_>>();
         let [gates, previous_cell, dh, dc] =
-            [4, 1, 1, 1].map(|gates| synthetic::<f32>(gates * rows * UNITS_PER_STRIP, gates as u32));
+            [4, 1, 1, 1].map(|per_unit| synthetic::<f32>(per_unit * rows * UNITS_PER_STRIP, per_unit as u32));
         for level in SimdLevel::all() {
             let (mut a, mut c, mut h, mut cell_gradient) =
                 (gates.clone(), previous_cell.clone(), previous_cell.clone(), dc.clone());

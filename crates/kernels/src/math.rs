@@ -1,4 +1,4 @@
-//! Portable exp, ln, tanh, sigmoid and softmax for `f32` slices.
+//! Portable `f32` kernels: elementary functions, reductions, softmax, arc scatter.
 //!
 //! ```text
 //! exp x   = 2^k · p(r)          k = round(x / ln 2), r = x - k ln 2, |r| <= ln 2 / 2
@@ -8,7 +8,8 @@
 //! The compiler vectorizes the loops. The form of e has no cancellation near 0.
 //!
 //! `FUSED` is true where the code is compiled for fused multiply-add. Elsewhere `mul_add` would be
-//! a library call, so the portable version multiplies and adds.
+//! a library call, so the portable version multiplies and adds. Every function that `dispatch.rs`
+//! calls takes `FUSED`, used or not, because the macro there passes it to all of them.
 
 use crate::arc_scatter::{self, ArcScatter};
 
@@ -27,6 +28,7 @@ const MAX_EXP_ARGUMENT: f32 = 88.722_83;
 /// See [`super::Real::FLUSH_THRESHOLD`]; 2^-100.
 pub(super) const FLUSH_THRESHOLD: f32 = 7.888_609e-31;
 
+/// Computes `a b + c`, rounded once if `FUSED`.
 #[inline(always)]
 fn fma<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FUSED { a.mul_add(b, c) } else { a * b + c }
@@ -52,6 +54,7 @@ fn exp_parts<const FUSED: bool, const EXPONENT_SHIFT: u32>(x: f32) -> (f32, f32)
     (power, p)
 }
 
+/// Computes `exp x` of one number; NaN stays NaN.
 #[inline(always)]
 fn exp_one<const FUSED: bool>(x: f32) -> f32 {
     // e^88.7 is 2^127.99, whose 2^k overflows: take 2^(k-1) twice. The lower limit is 2^-125.
@@ -64,6 +67,7 @@ fn exp_one<const FUSED: bool>(x: f32) -> f32 {
     if x.is_nan() { x } else { y }
 }
 
+/// Computes `tanh x` of one number; NaN stays NaN.
 #[inline(always)]
 fn tanh_one<const FUSED: bool>(x: f32) -> f32 {
     let a = x.abs();
@@ -74,11 +78,13 @@ fn tanh_one<const FUSED: bool>(x: f32) -> f32 {
     if x.is_nan() { x } else { y }
 }
 
+/// Computes `1 / (1 + exp(-x))` of one number.
 #[inline(always)]
 fn sigmoid_one<const FUSED: bool>(x: f32) -> f32 {
     1.0 / (1.0 + exp_one::<FUSED>(-x))
 }
 
+/// Computes `exp x` in place.
 #[inline(always)]
 pub(super) fn exp<const FUSED: bool>(values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = exp_one::<FUSED>(*x));
@@ -119,26 +125,31 @@ pub(super) const LN_COEFFICIENTS: [f32; 9] = [
     3.333_333e-1,
 ];
 
+/// Computes `ln x` in place.
 #[inline(always)]
 pub(super) fn ln<const FUSED: bool>(values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = ln_one::<FUSED>(*x));
 }
 
+/// Updates the maximum of each destination state; see `arc_scatter.rs`.
 #[inline(always)]
 pub(super) fn scatter_max<const FUSED: bool>(out: &mut [f32], arcs: ArcScatter<f32>) {
     arc_scatter::scatter_max(out, arcs);
 }
 
+/// Adds exponentials to the sum of each destination state; see `arc_scatter.rs`.
 #[inline(always)]
 pub(super) fn scatter_exp_sum<const FUSED: bool>(sums: &mut [f32], max: &[f32], arcs: ArcScatter<f32>) {
     arc_scatter::scatter_exp_sum(sums, max, arcs, exp_one::<FUSED>);
 }
 
+/// Updates the best arc into each destination state; see `arc_scatter.rs`.
 #[inline(always)]
 pub(super) fn scatter_argmax<const FUSED: bool>(best: &mut [f32], from: &mut [u32], arcs: ArcScatter<f32>) {
     arc_scatter::scatter_argmax(best, from, arcs);
 }
 
+/// Merges the self-loop of each state; returns the largest result. See `arc_scatter.rs`.
 #[inline(always)]
 pub(super) fn merge_self_loops<const FUSED: bool>(
     best: &mut [f32],
@@ -150,6 +161,7 @@ pub(super) fn merge_self_loops<const FUSED: bool>(
     arc_scatter::merge_self_loops(best, from, alpha, blank, positions)
 }
 
+/// Overwrites arc weights by exponentials, and sums them by state; see `arc_scatter.rs`.
 #[inline(always)]
 pub(super) fn gather_exp<const FUSED: bool>(
     rows: &mut [f32],
@@ -161,6 +173,7 @@ pub(super) fn gather_exp<const FUSED: bool>(
     arc_scatter::gather_exp(rows, shifts, starts, next, sums, exp_one::<FUSED>);
 }
 
+/// Computes `tanh x` in place.
 #[inline(always)]
 pub(super) fn tanh<const FUSED: bool>(values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = tanh_one::<FUSED>(*x));
@@ -181,22 +194,24 @@ pub(super) fn tanh_pairs<const FUSED: bool>(out: &mut [f32], a: &[f32], b: &[f32
     out.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (&a, &b))| *o = pair(a, b));
 }
 
-/// Computes [`tanh_pairs`] of a panel, with a factor for each row.
+/// Computes [`tanh_pairs`] of a panel and an addend for each row.
 ///
-/// The panel is *k x width*.
+/// The panel is *k x width*, `row_addends` *k*.
 #[inline(always)]
-pub(super) fn tanh_panel<const FUSED: bool>(out: &mut [f32], panel: &[f32], rows: &[f32]) {
-    let width = (panel.len() / rows.len().max(1)).max(1);
-    for ((out, a), &b) in out.chunks_exact_mut(width).zip(panel.chunks_exact(width)).zip(rows) {
+pub(super) fn tanh_panel<const FUSED: bool>(out: &mut [f32], panel: &[f32], row_addends: &[f32]) {
+    let width = (panel.len() / row_addends.len().max(1)).max(1);
+    for ((out, a), &b) in out.chunks_exact_mut(width).zip(panel.chunks_exact(width)).zip(row_addends) {
         out.iter_mut().zip(a).for_each(|(o, &a)| *o = 1.0 - 2.0 / fma::<FUSED>(a, b, 1.0));
     }
 }
 
+/// Computes `1 / (1 + exp(-x))` in place.
 #[inline(always)]
 pub(super) fn sigmoid<const FUSED: bool>(values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = sigmoid_one::<FUSED>(*x));
 }
 
+/// Computes `out += row`.
 #[inline(always)]
 pub(super) fn add<const FUSED: bool>(out: &mut [f32], row: &[f32]) {
     out.iter_mut().zip(row).for_each(|(o, x)| *o += x);

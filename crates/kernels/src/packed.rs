@@ -25,46 +25,51 @@ pub(crate) use panels::{OutputTile, RightPanels};
 
 use crate::{Accumulate, Real, View, ViewMut, simd::SimdLevel};
 
-/// The side of a product that an operand is for.
+/// The position of an operand in a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
-    /// *m x k*, side m.
+    /// *m x k*: m rows, each with k steps.
     Left,
-    /// *k x n*, side n.
+    /// *k x n*: n columns, each with k steps.
     Right,
 }
 
 /// The layout of packed operands, and their product.
 ///
-/// A `side` counts rows of a left operand or columns of a right one; `depth` counts steps.
+/// `depth` counts the steps of the sum. MR and NR are the rows and columns of the tile of results
+/// that a micro-kernel computes.
 pub trait OperandFormat<F: Real>: 'static {
     /// Element of a packed operand.
     type Word: Copy + Send + Sync + std::fmt::Debug + 'static;
     /// The zero element.
     const ZERO: Self::Word;
-    /// Whether steps of a micro-panel are contiguous, and may be packed separately.
+    /// Whether steps of a micro-panel are contiguous.
+    ///
+    /// Then any range of steps may be packed separately.
     const STEPWISE: bool;
 
     /// Returns MR for a left operand or NR for a right one.
-    fn side(operand: Operand) -> usize;
+    ///
+    /// They are the rows or columns of a micro-panel, in bf16 of two micro-panels.
+    fn panel_width(operand: Operand) -> usize;
 
     /// Returns the rows that a task should multiply at once.
     ///
-    /// Packed rows may be split at multiples of it. Steps may be packed separately in multiples
-    /// of it.
-    fn strip() -> usize;
+    /// Packed rows may be split at multiples of it.
+    fn preferred_rows() -> usize;
 
-    /// Returns the words of an operand with `side` rows or columns.
+    /// Returns the words of a packed operand.
     ///
-    /// This is also the offset of row or column `side`, if it is a multiple of
-    /// [`side`](Self::side).
-    fn words(operand: Operand, side: usize, depth: usize) -> usize;
+    /// `len` are the rows of a left operand or the columns of a right one. The result is also the
+    /// offset of row or column `len`, if it is a multiple of [`panel_width`](Self::panel_width).
+    fn words(operand: Operand, len: usize, depth: usize) -> usize;
 
     /// Packs steps of an operand, from step `skip` on.
     ///
     /// `depth` is the total number of steps.
     ///
-    /// A partial operand has whole strips of steps, except at the end. Padding is filled with 0.
+    /// Unless the format is [`STEPWISE`](Self::STEPWISE), the number of packed steps is a multiple
+    /// of [`preferred_rows`](Self::preferred_rows), except at the end. Padding is filled with 0.
     fn pack(view: View<F>, operand: Operand, out: &mut [Self::Word], skip: usize, depth: usize);
 
     /// Computes `out (=|+=) left · right`.
@@ -94,9 +99,7 @@ impl<'a, F> OperandSource<'a, F> {
         Self { data, rows, cols, stride, steps_are_rows: (operand == Operand::Right) != transposed }
     }
 
-    /// Returns the sizes of the side and of the sum.
-    ///
-    /// The side has the rows of a left operand or the columns of a right one.
+    /// Returns the rows (left operand) or columns (right), and the steps.
     pub(crate) fn sizes(&self) -> (usize, usize) {
         if self.steps_are_rows { (self.cols, self.rows) } else { (self.rows, self.cols) }
     }
@@ -140,11 +143,13 @@ pub(crate) mod check {
         multiply: impl Fn(ViewMut<F>, &P, &P, usize, Accumulate),
         tolerance: f64,
     ) {
-        let around = |side: usize| [1, side - 1, side, side + 1, 2 * side, 2 * side + 1, 3 * side];
+        let around = |size: usize| [1, size - 1, size, size + 1, 2 * size, 2 * size + 1, 3 * size];
         let (rows, columns) = (around(tile_shape[0]), around(tile_shape[1]));
         let steps = [1, 3, 31, 32, 33, 64, 100];
         let shapes = (0..49).map(|i| (rows[i % 7], steps[(i + i / 7) % 7], columns[i / 7]));
         for (i, (m, k, n)) in shapes.enumerate() {
+            // Bits of a case: both transposes, and addition. Some shapes have all cases, the
+            // others one.
             for case in if i % 7 < 2 { 0..8 } else { i % 8..i % 8 + 1 } {
                 let (transpose_a, transpose_b, add) = (case & 1 != 0, case & 2 != 0, case & 4 != 0);
                 let (a, b): (Vec<F>, Vec<F>) = (synthetic(m * k, 1), synthetic(k * n, 2));

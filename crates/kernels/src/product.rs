@@ -143,7 +143,7 @@ pub fn product_in<F: Real>(
     multiply_in(packing, SimdLevel::best(), out, a, b, F::ONE, accumulate);
 }
 
-/// Computes a [`product`] with a packed right side; the bits are the same.
+/// Computes a [`product`] with a packed right operand; the bits are the same.
 ///
 /// # Shapes
 /// `a` *m x k*, `b` *k x n*, `out` *m x n*; any of them may be empty.
@@ -161,7 +161,7 @@ pub fn product_packed<F: Real>(out: ViewMut<F>, a: View<F>, b: &PackedRight<F>, 
     );
 }
 
-/// Computes a [`product`] of packed parts of both sides.
+/// Computes a [`product`] of packed parts of both operands.
 ///
 /// The bits are the same.
 ///
@@ -184,7 +184,9 @@ pub fn product_of_parts<F: Real>(
     multiply(SimdLevel::best(), out, (LeftOperand::Packed(rows), shape), columns, F::ONE, accumulate);
 }
 
-/// Computes a product with thread-local packing memory; a side is an operand with its shape.
+/// Computes a product with thread-local packing memory.
+///
+/// `a` and `b` are operands with their shapes.
 fn multiply<F: Real>(
     level: SimdLevel,
     out: ViewMut<F>,

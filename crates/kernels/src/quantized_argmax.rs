@@ -245,6 +245,7 @@ impl<F: Real> LabelBlock<F> {
         let quantized = block.quantized.ensure_len(block.quantized_len, 0);
         let weights = block.weights.ensure_len(k * PANEL_COLUMNS, F::ZERO);
         for (label, (row, &bias)) in rows.chunks_exact(k).zip(bias).enumerate() {
+            // Norms of the label's weights, and their scale.
             let abs = |w: F| w.to_f64().abs();
             let sum = |f: &dyn Fn(F) -> f64| row.iter().map(|&w| f(w)).sum::<f64>();
             let (max_abs, abs_sum) = (row.iter().map(|&w| abs(w)).fold(0.0, f64::max), sum(&abs));
@@ -262,10 +263,11 @@ impl<F: Real> LabelBlock<F> {
                 weights[step * PANEL_COLUMNS + label] = w;
             }
             let estimate_scale = if weight_scale > 0.0 { 1.0 / (weight_scale * tanh_scale) } else { 0.0 };
-            // 0.51 is half a unit of rounded tanh, with a margin.
+            // Rounding of weights and of tanh; 0.51 is half a unit of rounded tanh, with a margin.
             let estimate_error =
                 estimate_scale * (square_error.sqrt() * max_quantized_norm + 0.51 * weight_scale * abs_sum);
-            // A weight takes part in all sums from its step on.
+            // Rounding of f32 sums: of an exact score, where a weight takes part in all sums from
+            // its step on, and of the additions of bias, center and estimate.
             let chain_sum =
                 (2..).zip(row.iter().rev()).map(|(sums, &w)| f64::from(sums) * abs(w)).sum::<f64>();
             let rounding_error = HALF_ULP
@@ -281,6 +283,7 @@ impl<F: Real> LabelBlock<F> {
                 (block.estimate_scale[label], block.margin[label]) = (F::ZERO, F::from_f64(f64::INFINITY));
                 continue;
             }
+            // Twice the error, 2 ε, and rounding of this number itself.
             block.margin[label] = F::from_f64(2.001 * (estimate_error + rounding_error) + UNDERFLOW_ERROR);
         }
         block

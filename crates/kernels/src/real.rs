@@ -1,6 +1,8 @@
 //! The trait `Real` of `f32` and `f64`, with all number-type-specific kernels.
 //!
-//! `f32` selects a vectorized version at run time; `f64` uses plain loops, for references.
+//! `f32` selects a vectorized version at run time; `f64` uses plain loops, except in matrix
+//! products, for references. Public functions of the crate are generic over the trait and call its
+//! hidden methods: a kernel that differs between the types needs a method here.
 use std::cell::RefCell;
 
 use crate::{
@@ -30,7 +32,9 @@ mod sealed {
     impl Sealed for f64 {}
 }
 
-/// `f32` (vectorized) or `f64` (plain, for references and checks); sealed.
+/// `f32` (vectorized) or `f64` (plain loops, except in matrix products); sealed.
+///
+/// `f64` is for references and checks.
 pub trait Real:
     sealed::Sealed
     + Copy
@@ -124,16 +128,16 @@ pub trait Real:
     fn tanh_pairs(out: &mut [Self], a: &[Self], b: &[Self]);
     /// Computes [`Self::tanh_pairs`] of a panel and an addend for each row.
     ///
-    /// The panel is *k x width*.
+    /// The panel is *k x width*, `row_addends` *k*.
     #[doc(hidden)]
-    fn tanh_panel(out: &mut [Self], panel: &[Self], rows: &[Self]);
+    fn tanh_panel(out: &mut [Self], panel: &[Self], row_addends: &[Self]);
     /// See [`super::TanhProducts`].
     #[doc(hidden)]
     fn tanh_product(out: &mut [Self], left: &PackedLeft<Self>, hidden: &[Self], next: NextTanh<Self>);
     /// Returns the scratch bytes of a [`QuantizedArgmax`], if it is available.
     #[doc(hidden)]
     fn quantized_argmax_bytes(depth: usize, blocks: usize) -> Option<usize>;
-    /// See [`QuantizedArgmax::update`].
+    /// See [`QuantizedArgmax::update`]; `token` proves that the CPU has the instructions.
     #[cfg(target_arch = "x86_64")]
     #[doc(hidden)]
     fn quantized_argmax(
@@ -175,16 +179,18 @@ pub trait Real:
     /// Returns rows and columns of the micro-kernel's tile: MR, NR.
     #[doc(hidden)]
     fn tile_shape(level: SimdLevel) -> [usize; 2];
-    /// Returns the right micro-panels that a tile of `rows` rows covers.
+    /// Returns the number of right micro-panels that a tile covers.
     #[doc(hidden)]
     fn panels(level: SimdLevel, rows: usize) -> usize;
-    /// Packs a micro-panel, from a row or column and a step on; see [`micro::pack`].
+    /// Packs a micro-panel; see [`micro::pack`].
+    ///
+    /// `start`: first row or column, and first step of the sum.
     #[doc(hidden)]
     fn pack_panel(
         level: SimdLevel,
         source: &OperandSource<Self>,
         start: (usize, usize),
-        side: usize,
+        panel_width: usize,
         out: &mut [Self],
     );
     /// Computes a tile of a product; see [`micro`].
@@ -197,7 +203,7 @@ pub trait Real:
         output: OutputTile<Self>,
         prefetch: &[Self],
     );
-    /// Multiplies panels of a strip of gates; see [`gates`].
+    /// Adds the product of rows and panels of gates; see [`gates`].
     #[doc(hidden)]
     fn multiply_panels(level: SimdLevel, rows: usize, panels: usize, product: GateProduct<Self>);
     /// Returns the square root.
@@ -233,7 +239,7 @@ pub trait Real:
     /// Calls `work` with the packing memory of this thread.
     #[doc(hidden)]
     fn with_scratch<R>(work: impl FnOnce(&mut AlignedVec<Self>) -> R) -> R;
-    /// Packs a tile of a bf16 operand, from a position on.
+    /// Packs a tile of a bf16 operand; `position`: its first row and column in the source.
     #[doc(hidden)]
     fn pack_tile(
         level: Bf16,
@@ -242,13 +248,13 @@ pub trait Real:
         operand: Operand,
         tile: &mut Tile,
     );
-    /// Computes `out (=|+=) left · right` over `depth` tiles of the sum.
+    /// Computes `out (=|+=) left · right` over `step_tiles` tiles of the sum.
     #[doc(hidden)]
     fn bf16_product(
         level: Bf16,
         out: ViewMut<Self>,
         operands: (&[Tile], &[Tile]),
-        depth: usize,
+        step_tiles: usize,
         accumulate: Accumulate,
     );
 }
@@ -310,8 +316,8 @@ impl Real for f32 {
     fn tanh_pairs(out: &mut [f32], a: &[f32], b: &[f32]) {
         dispatch::tanh_pairs(SimdLevel::best(), out, a, b);
     }
-    fn tanh_panel(out: &mut [f32], panel: &[f32], rows: &[f32]) {
-        dispatch::tanh_panel(SimdLevel::best(), out, panel, rows);
+    fn tanh_panel(out: &mut [f32], panel: &[f32], row_addends: &[f32]) {
+        dispatch::tanh_panel(SimdLevel::best(), out, panel, row_addends);
     }
     fn tanh_product(out: &mut [f32], left: &PackedLeft<f32>, hidden: &[f32], next: NextTanh<f32>) {
         tanh_product::product_f32(SimdLevel::best(), out, left, hidden, next);
@@ -386,15 +392,15 @@ impl Real for f32 {
         level: SimdLevel,
         source: &OperandSource<f32>,
         start: (usize, usize),
-        side: usize,
+        panel_width: usize,
         out: &mut [f32],
     ) {
         match level {
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx512(token) => pack_avx512::pack(token, source, start, side, out),
+            SimdLevel::Avx512(token) => pack_avx512::pack(token, source, start, panel_width, out),
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx2(token) => pack_avx2::pack(token, source, start, side, out),
-            _ => micro::pack(source, start, side, out),
+            SimdLevel::Avx2(token) => pack_avx2::pack(token, source, start, panel_width, out),
+            _ => micro::pack(source, start, panel_width, out),
         }
     }
     fn micro_kernel(
@@ -463,11 +469,11 @@ impl Real for f32 {
         level: Bf16,
         out: ViewMut<f32>,
         operands: (&[Tile], &[Tile]),
-        depth: usize,
+        step_tiles: usize,
         accumulate: Accumulate,
     ) {
         let (left, right) = operands;
-        bf16::product_f32(level, out, left, right, depth, accumulate);
+        bf16::product_f32(level, out, left, right, step_tiles, accumulate);
     }
 }
 
@@ -530,10 +536,10 @@ impl Real for f64 {
     fn tanh_pairs(out: &mut [f64], a: &[f64], b: &[f64]) {
         Self::tanh_sum(out, a, b);
     }
-    fn tanh_panel(out: &mut [f64], panel: &[f64], rows: &[f64]) {
-        let width = panel.len() / rows.len().max(1);
+    fn tanh_panel(out: &mut [f64], panel: &[f64], row_addends: &[f64]) {
+        let width = panel.len() / row_addends.len().max(1);
         let steps = out.chunks_exact_mut(width.max(1)).zip(panel.chunks_exact(width.max(1)));
-        for ((out, panel), b) in steps.zip(rows) {
+        for ((out, panel), b) in steps.zip(row_addends) {
             out.iter_mut().zip(panel).for_each(|(out, a)| *out = (a + b).tanh());
         }
     }
@@ -605,11 +611,11 @@ impl Real for f64 {
         level: SimdLevel,
         source: &OperandSource<f64>,
         start: (usize, usize),
-        side: usize,
+        panel_width: usize,
         out: &mut [f64],
     ) {
         let _ = level;
-        micro::pack(source, start, side, out);
+        micro::pack(source, start, panel_width, out);
     }
     fn micro_kernel(
         level: SimdLevel,
@@ -671,10 +677,10 @@ impl Real for f64 {
         _: Bf16,
         out: ViewMut<f64>,
         operands: (&[Tile], &[Tile]),
-        depth: usize,
+        step_tiles: usize,
         accumulate: Accumulate,
     ) {
         let (left, right) = operands;
-        bf16::product_plain(out, left, right, depth, accumulate);
+        bf16::product_plain(out, left, right, step_tiles, accumulate);
     }
 }

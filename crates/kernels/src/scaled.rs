@@ -26,7 +26,7 @@ pub const LOG_ZERO: f64 = -1e290;
 /// A row of scaled numbers.
 #[derive(Debug, Clone, Copy)]
 pub struct ScaledRow<'a> {
-    /// Mantissas x.
+    /// Mantissas x of numbers `(1 + x) · 2^k`.
     pub mantissa: &'a [f64],
     /// Exponents k.
     pub exponent: &'a [f64],

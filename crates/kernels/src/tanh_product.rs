@@ -15,7 +15,7 @@ use crate::{
 /// Columns of a panel.
 pub const PANEL_COLUMNS: usize = 32;
 
-/// Rows of a part of the left side; its sums leave registers for tanh.
+/// Rows of a part of the left operand; its sums leave registers for tanh.
 const ROWS_PER_PART: usize = 12;
 
 /// Prepared addends of tanh: a panel *k x 32*, and one addend for each of its rows, *k*.
@@ -33,11 +33,11 @@ pub struct TanhProducts<'a, F> {
     /// tanh of the current panel and of the next one.
     hidden: [&'a mut [F]; 2],
     /// True if `hidden[0]` already has the tanh of the next call.
-    is_ready: bool,
+    is_tanh_computed: bool,
 }
 
 impl<'a, F: Real> TanhProducts<'a, F> {
-    /// Packs a left side *m x k* for these products.
+    /// Packs a left operand *m x k* for these products.
     pub fn pack(left: View<F>) -> PackedLeft<F> {
         let rows = left.shape().0;
         PackedLeft::new(left, rows.div_ceil(rows.div_ceil(ROWS_PER_PART).max(1)).max(1))
@@ -48,14 +48,14 @@ impl<'a, F: Real> TanhProducts<'a, F> {
         2 * depth * PANEL_COLUMNS
     }
 
-    /// Starts products with a left side that was packed by [`pack`](Self::pack).
+    /// Starts products with a left operand that was packed by [`pack`](Self::pack).
     ///
     /// # Panics
     /// If the scratch has not [`scratch_len`](Self::scratch_len) elements.
     pub fn new(left: &'a PackedLeft<F>, scratch: &'a mut [F]) -> Self {
         let (_, depth) = left.shape();
         assert_eq!(scratch.len(), Self::scratch_len(depth), "tanh_product: scratch for a depth of {depth}");
-        Self { left, hidden: scratch.split_at_mut(depth * PANEL_COLUMNS).into(), is_ready: false }
+        Self { left, hidden: scratch.split_at_mut(depth * PANEL_COLUMNS).into(), is_tanh_computed: false }
     }
 
     /// Computes `out += left · tanh(addends)`, *m x 32*.
@@ -74,13 +74,13 @@ impl<'a, F: Real> TanhProducts<'a, F> {
         }
         assert_eq!(out.len(), m * PANEL_COLUMNS, "tanh_product: {m} rows");
         let [hidden, next_hidden] = &mut self.hidden;
-        if !self.is_ready {
+        if !self.is_tanh_computed {
             let (panel, row) = addends;
             F::tanh_panel(hidden, panel, row);
         }
-        self.is_ready = next.is_some();
+        self.is_tanh_computed = next.is_some();
         F::tanh_product(out, self.left, hidden, next.map(|next| (&mut **next_hidden, next)));
-        if self.is_ready {
+        if self.is_tanh_computed {
             self.hidden.swap(0, 1);
         }
     }
@@ -90,7 +90,7 @@ impl<'a, F: Real> TanhProducts<'a, F> {
     /// # Panics
     /// If the lengths do not match.
     pub fn multiply_filled(&mut self, out: &mut [F], fill: impl FnOnce(&mut [F])) {
-        self.is_ready = false;
+        self.is_tanh_computed = false;
         fill(self.hidden[0]);
         assert_eq!(out.len(), self.left.shape().0 * PANEL_COLUMNS, "tanh_product: rows of the left side");
         F::tanh_product(out, self.left, self.hidden[0], None);
@@ -114,7 +114,9 @@ pub(crate) fn product_then_tanh<F: Real>(
     }
 }
 
-/// Computes the product of a part of the left side; each element is one chain of sums.
+/// Computes the product of a part of the left operand.
+///
+/// Each element is one chain of sums.
 fn part_product<F: Real>(level: SimdLevel, out: &mut [F], left: &PackedLeft<F>, part: usize, hidden: &[F]) {
     let [mr, nr] = F::tile_shape(level);
     let (packed, (rows, k)) = left.part(part);
@@ -161,7 +163,7 @@ fn product_with_tanh(
     out: &mut [f32],
     left: &PackedLeft<f32>,
     hidden: &[f32],
-    (next_hidden, (panel, rows)): (&mut [f32], TanhAddends<f32>),
+    (next_hidden, (panel, row_addends)): (&mut [f32], TanhAddends<f32>),
 ) {
     let (parts, (_, k)) = (left.parts(), left.shape());
     let (mut next_hidden, mut panel) = (next_hidden.as_chunks_mut().0, panel.as_chunks().0);
@@ -176,7 +178,7 @@ fn product_with_tanh(
         let job = TanhJob {
             out: next_hidden.split_off_mut(..registers_per_part).expect("two registers a step"),
             panel: panel.split_off(..registers_per_part).expect("two registers a step"),
-            rows,
+            row_addends,
             first_register: part * registers_per_part,
         };
         let out = &mut out[left.first_row(part) * PANEL_COLUMNS..][..row_count * PANEL_COLUMNS];

@@ -12,15 +12,15 @@ use crate::Real;
 pub struct AdamFactors {
     /// Factor of the gradient.
     pub scale: f32,
-    /// β₁
+    /// Decay β₁ of the first moment.
     pub beta1: f32,
-    /// β₂
+    /// Decay β₂ of the second moment.
     pub beta2: f32,
     /// Learning rate, divided by `1 - β₁ˢ`.
     pub rate: f32,
     /// `1 / (1 - β₂ˢ)`
     pub correction2: f32,
-    /// ε
+    /// ε, added to the root of the second moment.
     pub eps: f32,
     /// Fraction of a weight that decay keeps.
     pub retention: f32,
@@ -52,13 +52,13 @@ pub fn adam_update(
 pub struct LambFactors<F> {
     /// Factor of the gradient.
     pub scale: F,
-    /// β₁ and 1 - β₁.
+    /// Decay β₁ of the first moment, and 1 - β₁.
     pub beta1: [F; 2],
-    /// β₂ and 1 - β₂.
+    /// Decay β₂ of the second moment, and 1 - β₂.
     pub beta2: [F; 2],
     /// `1 / (1 - βˢ)` of both, or 1.
     pub corrections: [F; 2],
-    /// ε
+    /// ε, added to the root of the second moment.
     pub eps: F,
     /// λ, the weight decay.
     pub decay: F,
@@ -67,7 +67,7 @@ pub struct LambFactors<F> {
 impl<F: Real> LambFactors<F> {
     /// Returns `u = m correction1 / (√(v correction2) + ε) + λw` of one weight.
     #[inline(always)]
-    fn update(&self, w: F, m: F, v: F) -> F {
+    fn raw_update(&self, w: F, m: F, v: F) -> F {
         m * self.corrections[0] / ((v * self.corrections[1]).sqrt() + self.eps) + self.decay * w
     }
 }
@@ -135,7 +135,7 @@ fn check_lengths(expected: usize, lengths: &[usize]) {
 /// Number of interleaved sums of squares: one vector instruction, and a fixed order.
 const LANES: usize = 8;
 /// Updates that are stored until their squares are added; they fit into the first cache.
-const UPDATES_PER_ROW: usize = 512;
+const UPDATES_PER_BLOCK: usize = 512;
 
 /// Portable version of [`lamb_moments`].
 pub(crate) fn moments<F: Real>(
@@ -147,16 +147,16 @@ pub(crate) fn moments<F: Real>(
 ) -> [f64; 2] {
     let ([beta1, one_minus_beta1], [beta2, one_minus_beta2]) = (factors.beta1, factors.beta2);
     let (mut weight_squares, mut update_squares) = ([0.0; LANES], [0.0; LANES]);
-    let mut updates = [F::ZERO; UPDATES_PER_ROW];
-    let moments = m.chunks_mut(UPDATES_PER_ROW).zip(v.chunks_mut(UPDATES_PER_ROW));
-    let rows = w.chunks(UPDATES_PER_ROW).zip(g.chunks(UPDATES_PER_ROW)).zip(moments);
-    for ((w, g), (m, v)) in rows {
+    let mut updates = [F::ZERO; UPDATES_PER_BLOCK];
+    let moments = m.chunks_mut(UPDATES_PER_BLOCK).zip(v.chunks_mut(UPDATES_PER_BLOCK));
+    let blocks = w.chunks(UPDATES_PER_BLOCK).zip(g.chunks(UPDATES_PER_BLOCK)).zip(moments);
+    for ((w, g), (m, v)) in blocks {
         let u = &mut updates[..w.len()];
         for ((((u, &w), &g), m), v) in u.iter_mut().zip(w).zip(g).zip(m).zip(v) {
             let g = g * factors.scale;
             *m = beta1 * *m + one_minus_beta1 * g;
             *v = beta2 * *v + one_minus_beta2 * g * g;
-            *u = factors.update(w, *m, *v);
+            *u = factors.raw_update(w, *m, *v);
         }
         add_squares(&mut weight_squares, w);
         add_squares(&mut update_squares, u);
@@ -167,7 +167,7 @@ pub(crate) fn moments<F: Real>(
 /// Portable version of [`lamb_update`].
 pub(crate) fn update<F: Real>(w: &mut [F], m: &[F], v: &[F], rate: F, factors: &LambFactors<F>) {
     for ((w, &m), &v) in w.iter_mut().zip(m).zip(v) {
-        *w = *w - rate * factors.update(*w, m, v);
+        *w = *w - rate * factors.raw_update(*w, m, v);
     }
 }
 

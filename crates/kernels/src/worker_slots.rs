@@ -48,15 +48,15 @@ impl<T> WorkerSlots<T> {
         self.0.iter_mut().map(|slot| slot.get_mut().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the requirement of a slot with the given contents.
+    /// Returns the memory of a slot with the given contents.
     pub fn requirement_of(content: ScratchReq) -> ScratchReq {
         ScratchReq::new::<Mutex<T>>(1).and(content)
     }
 }
 
 impl<T: ReusableBuffer> ReusableBuffer for WorkerSlots<T> {
-    fn requirement(&self) -> ScratchReq {
-        ScratchReq::all_of(self.0.iter().map(|slot| Self::requirement_of(lock(slot).requirement())))
+    fn allocated(&self) -> ScratchReq {
+        ScratchReq::all_of(self.0.iter().map(|slot| Self::requirement_of(lock(slot).allocated())))
     }
 
     fn release(&mut self) {

@@ -1,4 +1,6 @@
 //! Alignment lattices: how many labels a frame may emit.
+//!
+//! One of the three components of a recognition lattice, next to contexts and weight functions.
 use crate::{Error, Result};
 
 /// One frame as an acyclic automaton over blank and labels; T frames are a chain of T copies.
@@ -68,7 +70,7 @@ impl AlignmentLattice {
     }
 
     /// Returns the target of a label arc from a state, if any.
-    pub fn lexical_next(&self, state: usize) -> Option<ArcEnd> {
+    pub fn label_next(&self, state: usize) -> Option<ArcEnd> {
         match *self {
             Self::FrameDependent => Some(ArcEnd::Frame),
             Self::FrameLabelDependent { expansions } => {

@@ -1,4 +1,8 @@
 //! Lists all arcs of a small recognition lattice, for inspection and export.
+//!
+//! t: frame; a: alignment state; p: context state; N frames, A alignment states, C context states,
+//! V labels. A *position* is the number `t A + a` of a frame and alignment state; arcs lead to
+//! later positions.
 use kernels::Real;
 
 use crate::{
@@ -60,16 +64,17 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
         weights.set_frames(frames.utterance(utterance), &vec![utterance as u32; positions.frames])?;
         let mut arcs = Vec::new();
         let mut reachable = vec![vec![false; context.states()]; positions.per_frame() + 1];
-        let mut lexical = vec![F::ZERO; vocabulary];
+        let mut label_weights = vec![F::ZERO; vocabulary];
         reachable[0][context.start()] = true;
         for position in 0..positions.end() {
             // Entry i of `reachable` has the reachable states of position + i: the rest of the
             // frame, and the start of the next one.
             let states = std::mem::take(&mut reachable[0]);
             for state in (0..states.len()).filter(|&state| states[state]) {
-                let blank = weights.forward_state(positions.frame(position), state, &mut lexical);
-                let labels = if positions.after_label(position).is_some() { vocabulary } else { 0 };
-                for (label, weight) in std::iter::once(&blank).chain(&lexical[..labels]).enumerate() {
+                let blank = weights.forward_state(positions.frame(position), state, &mut label_weights);
+                let num_labels = if positions.after_label(position).is_some() { vocabulary } else { 0 };
+                for (label, weight) in std::iter::once(&blank).chain(&label_weights[..num_labels]).enumerate()
+                {
                     let weight = weight.to_f64();
                     if weight == f64::NEG_INFINITY {
                         continue;
@@ -84,9 +89,10 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
                         Some(next) if label > 0 => next,
                         _ => positions.after_blank(position),
                     };
-                    let to = context.next_state(state, label);
-                    reachable[next - position][to] = true;
-                    let (from, to) = (positions.state_id(position, state), positions.state_id(next, to));
+                    let next_state = context.next_state(state, label);
+                    reachable[next - position][next_state] = true;
+                    let from = positions.state_id(position, state);
+                    let to = positions.state_id(next, next_state);
                     arcs.push(ListedArc { from, to, label: label as u32, weight });
                 }
             }

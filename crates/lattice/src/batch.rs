@@ -1,4 +1,6 @@
 //! Padded frames and labels of a batch for recognition lattices.
+//!
+//! They are checked views of the caller's slices; every call of a session takes them.
 use kernels::Real;
 
 use crate::{
@@ -14,11 +16,11 @@ pub struct Frames<'a, F> {
     values: &'a [F],
     /// The leading axes.
     batch: Vec<usize>,
-    /// T
+    /// T, the padded number of frames.
     padded: usize,
-    /// F
+    /// F, the number of features of a frame.
     frame_size: usize,
-    /// N of each utterance.
+    /// N, the number of frames of each utterance.
     lengths: Vec<usize>,
 }
 
@@ -102,8 +104,11 @@ impl<'a, F: Real> Frames<'a, F> {
 #[derive(Debug, Clone)]
 pub struct Labels<'a> {
     ids: &'a [u32],
+    /// The leading axes.
     batch: Vec<usize>,
+    /// U, the padded number of labels.
     padded: usize,
+    /// Number of labels of each utterance.
     lengths: Vec<usize>,
 }
 

@@ -20,7 +20,10 @@ use kernels::{Real, ScratchReq, items_mut, par_for};
 
 use crate::{
     BoundWeights, Context, Error, Frames, LatticeSession, Merge, PathSum, RecognitionLattice, Result,
-    WeightedString, execution::CallInputs, plan::LatticeOperation, potentials::Positions,
+    WeightedString,
+    execution::CallInputs,
+    plan::{LatticeOperation, WalkMemory},
+    potentials::Positions,
 };
 
 /// Options of a beam search.
@@ -62,13 +65,14 @@ impl LabelScorer for () {
 struct PrefixNode<S> {
     /// Node of the prefix.
     parent: u32,
+    /// The last label.
     label: u32,
-    /// Context state.
+    /// Context state after the string.
     context: u32,
     /// Sum of the scorer's scores of the labels.
-    fused: f64,
-    /// State of the scorer.
-    state: S,
+    fusion_score: f64,
+    /// State of the scorer after the string.
+    scorer_state: S,
 }
 
 /// A hypothesis or a new candidate: the string of a node, and possibly one more label.
@@ -79,12 +83,12 @@ struct StringCandidate<S> {
     /// Weight without the scores of the scorer.
     weight: f64,
     /// Sum of the scorer's scores.
-    fused: f64,
+    fusion_score: f64,
 }
 
 impl<S> StringCandidate<S> {
     fn score(&self) -> f64 {
-        self.weight + self.fused
+        self.weight + self.fusion_score
     }
 }
 
@@ -103,35 +107,53 @@ struct BeamState<S> {
 
 /// Smallest number of nodes at which the tree is pruned.
 const MIN_PRUNED_NODES: usize = 1024;
+/// Bytes of the hash map entries of a node or string.
+const MAP_ENTRY_BYTES: usize = 64;
 
 /// Cache of the arcs of one frame from states of hypotheses.
-struct ScoredStates<'a, F> {
+struct FrameArcCache<'a, F> {
     weights: &'a dyn BoundWeights<F>,
     frame: usize,
+    /// V, the number of labels.
     vocabulary: usize,
-    /// Row of each context state.
+    /// Row of each context state whose arcs have been computed.
     row_of_state: HashMap<u32, usize>,
+    /// Weight of the blank, by row.
     blank: Vec<F>,
-    lexical: Vec<F>,
+    /// Weights of the labels, *rows x V*.
+    label_arcs: Vec<F>,
 }
 
-impl<'a, F: Real> ScoredStates<'a, F> {
+impl<'a, F: Real> FrameArcCache<'a, F> {
+    /// Creates an empty cache of the arcs of a frame.
+    fn new(weights: &'a dyn BoundWeights<F>, frame: usize, context: &dyn Context) -> Self {
+        Self {
+            weights,
+            frame,
+            vocabulary: context.vocabulary(),
+            row_of_state: HashMap::new(),
+            blank: Vec::new(),
+            label_arcs: Vec::new(),
+        }
+    }
+
     /// Returns the weights of blank and labels from a state.
     fn arcs(&mut self, state: u32) -> (F, &[F]) {
-        let Self { weights, frame, vocabulary: v, row_of_state, blank, lexical } = self;
+        let Self { weights, frame, vocabulary: v, row_of_state, blank, label_arcs } = self;
         let row = *row_of_state.entry(state).or_insert_with(|| {
             let row = blank.len();
-            lexical.resize((row + 1) * *v, F::ZERO);
-            blank.push(weights.forward_state(*frame, state as usize, &mut lexical[row * *v..]));
+            label_arcs.resize((row + 1) * *v, F::ZERO);
+            blank.push(weights.forward_state(*frame, state as usize, &mut label_arcs[row * *v..]));
             row
         });
-        (blank[row], &lexical[row * *v..][..*v])
+        (blank[row], &label_arcs[row * *v..][..*v])
     }
 }
 
 impl<S: Clone> BeamState<S> {
-    fn new(context: &dyn Context, state: S) -> Self {
-        let root = PrefixNode { parent: 0, label: 0, context: context.start() as u32, fused: 0.0, state };
+    fn new(context: &dyn Context, scorer_state: S) -> Self {
+        let context = context.start() as u32;
+        let root = PrefixNode { parent: 0, label: 0, context, fusion_score: 0.0, scorer_state };
         Self {
             nodes: vec![root],
             children: HashMap::new(),
@@ -148,8 +170,9 @@ impl<S: Clone> BeamState<S> {
         positions: Positions,
         beam: BeamOptions,
         scorer: &impl LabelScorer<State = S>,
-        mut arcs: ScoredStates<F>,
+        mut arc_cache: FrameArcCache<F>,
     ) -> std::result::Result<(), SearchError> {
+        // Candidates after the frame; hypotheses of the current level, after 0, 1, 2 .. labels.
         let mut frame_ends: Vec<StringCandidate<S>> = Vec::new();
         // Index in `frame_ends` of the string of each node.
         let mut index_of_node: HashMap<u32, usize> = HashMap::new();
@@ -162,28 +185,34 @@ impl<S: Clone> BeamState<S> {
             };
             // Blanks end the frame; labels end it or lead to the next level.
             for &(node, weight) in &level {
-                let PrefixNode { context: context_state, fused, state, .. } = &self.nodes[node as usize];
-                let (blank, lexical) = arcs.arcs(*context_state);
-                let blank =
-                    StringCandidate { node, label: None, weight: weight + blank.to_f64(), fused: *fused };
-                merge_candidate(&mut frame_ends, &mut index_of_node, blank, beam.merge);
+                let PrefixNode { context: context_state, fusion_score, scorer_state, .. } =
+                    &self.nodes[node as usize];
+                let (blank, label_arcs) = arc_cache.arcs(*context_state);
+                let after_blank = StringCandidate {
+                    node,
+                    label: None,
+                    weight: weight + blank.to_f64(),
+                    fusion_score: *fusion_score,
+                };
+                merge_candidate(&mut frame_ends, &mut index_of_node, after_blank, beam.merge);
                 if positions.after_label(position).is_none() {
                     continue;
                 }
-                for (label, w) in (1..).zip(lexical) {
+                for (label, w) in (1..).zip(label_arcs) {
                     let weight = weight + w.to_f64();
                     if weight == f64::NEG_INFINITY {
                         continue;
                     }
-                    let (score, state) = scorer.score(state, label);
+                    let (score, next_scorer_state) = scorer.score(scorer_state, label);
                     if score.is_nan() || score == f64::INFINITY {
                         return Err(SearchError::Score(label, score));
                     }
-                    let fused = fused + score;
-                    let candidate = match self.children.get(&(node, label)) {
-                        Some(&node) => StringCandidate { node, label: None, weight, fused },
-                        None => StringCandidate { node, label: Some((label, state)), weight, fused },
+                    let fusion_score = fusion_score + score;
+                    let (node, new_label) = match self.children.get(&(node, label)) {
+                        Some(&child) => (child, None),
+                        None => (node, Some((label, next_scorer_state))),
                     };
+                    let candidate = StringCandidate { node, label: new_label, weight, fusion_score };
                     if ends_frame {
                         merge_candidate(&mut frame_ends, &mut index_of_node, candidate, beam.merge);
                     } else {
@@ -215,9 +244,9 @@ impl<S: Clone> BeamState<S> {
         candidates.sort_by(|a, b| b.score().total_cmp(&a.score()));
         candidates.truncate(width);
         let hypotheses =
-            candidates.into_iter().map(|StringCandidate { node, label, weight, fused }| match label {
+            candidates.into_iter().map(|StringCandidate { node, label, weight, fusion_score }| match label {
                 None => (node, weight),
-                Some((label, state)) => {
+                Some((label, scorer_state)) => {
                     let new_node = self.nodes.len() as u32;
                     let context =
                         context.next_state(self.nodes[node as usize].context as usize, label as usize);
@@ -225,8 +254,8 @@ impl<S: Clone> BeamState<S> {
                         parent: node,
                         label,
                         context: context as u32,
-                        fused,
-                        state,
+                        fusion_score,
+                        scorer_state,
                     });
                     self.children.insert((node, label), new_node);
                     (new_node, weight)
@@ -237,6 +266,7 @@ impl<S: Clone> BeamState<S> {
 
     /// Removes unused nodes, and the common prefix of all hypotheses.
     fn prune_tree(&mut self) {
+        // Nodes on the way to a hypothesis, and the number of their needed children.
         let mut needed = vec![false; self.nodes.len()];
         let mut is_hypothesis = vec![false; self.nodes.len()];
         let mut branch_counts = vec![0; self.nodes.len()];
@@ -290,7 +320,7 @@ impl<S: Clone> BeamState<S> {
             }
             labels.extend(self.common_prefix.iter().rev());
             labels.reverse();
-            WeightedString { labels, weight: weight + self.nodes[node as usize].fused }
+            WeightedString { labels, weight: weight + self.nodes[node as usize].fusion_score }
         };
         self.hypotheses.iter().map(string).collect()
     }
@@ -375,13 +405,14 @@ impl<F: Real> LatticeSession<F> {
         let inputs = CallInputs::new(lattice, frames, None, PathSum::Denominator)?;
         let (arc_count, per_frame) = (1 + lattice.context().vocabulary(), lattice.alignment().num_states());
         let max_strings = beam.width.saturating_mul(per_frame);
-        let node_bytes = ScratchReq::new::<PrefixNode<S::State>>(2).and(ScratchReq::from_bytes(64));
+        let node_bytes =
+            ScratchReq::new::<PrefixNode<S::State>>(2).and(ScratchReq::from_bytes(MAP_ENTRY_BYTES));
         let arc_bytes = ScratchReq::new::<F>(1).and(ScratchReq::new::<StringCandidate<S::State>>(2));
-        let string_bytes = arc_bytes.times(arc_count).and(ScratchReq::from_bytes(64));
-        let memory = [
-            node_bytes.times(max_strings),
-            string_bytes.times(max_strings).and(node_bytes.times(MIN_PRUNED_NODES)),
-        ];
+        let string_bytes = arc_bytes.times(arc_count).and(ScratchReq::from_bytes(MAP_ENTRY_BYTES));
+        let memory = WalkMemory {
+            per_frame: node_bytes.times(max_strings),
+            per_utterance: string_bytes.times(max_strings).and(node_bytes.times(MIN_PRUNED_NODES)),
+        };
         let (mut call, plan) = self.start_call(inputs, |_| LatticeOperation::walks(false, memory))?;
         let mut results = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
@@ -389,14 +420,14 @@ impl<F: Real> LatticeSession<F> {
             let mut group_results: Vec<Result<Vec<WeightedString>>> =
                 (0..group.len()).map(|_| Ok(Vec::new())).collect();
             par_for(items_mut(&mut group_results), |index, result| {
-                let mut hypotheses = BeamState::new(lattice.context(), scorer.start());
+                let mut beam_state = BeamState::new(lattice.context(), scorer.start());
                 let positions =
                     Positions { frames: group.frame_range(index).len(), alignment: lattice.alignment() };
                 let outcome = group.frame_range(index).try_for_each(|frame| {
-                    let arcs = scored_states(&*call.weights, frame, lattice.context());
-                    hypotheses.advance(lattice.context(), positions, beam, scorer, arcs)
+                    let arc_cache = FrameArcCache::new(&*call.weights, frame, lattice.context());
+                    beam_state.advance(lattice.context(), positions, beam, scorer, arc_cache)
                 });
-                let strings = outcome.map(|()| hypotheses.strings());
+                let strings = outcome.map(|()| beam_state.strings());
                 *result = strings.map_err(|error| error.into_error(group.utterances.start + index));
             });
             for result in group_results {
@@ -404,22 +435,6 @@ impl<F: Real> LatticeSession<F> {
             }
         }
         Ok(results)
-    }
-}
-
-/// Creates an empty cache of the arcs of a frame.
-fn scored_states<'a, F: Real>(
-    weights: &'a dyn BoundWeights<F>,
-    frame: usize,
-    context: &dyn Context,
-) -> ScoredStates<'a, F> {
-    ScoredStates {
-        weights,
-        frame,
-        vocabulary: context.vocabulary(),
-        row_of_state: HashMap::new(),
-        blank: Vec::new(),
-        lexical: Vec::new(),
     }
 }
 
@@ -448,9 +463,9 @@ fn scored_states<'a, F: Real>(
 pub struct LatticeBeamStream<'a, F, S: LabelScorer> {
     lattice: RecognitionLattice<'a, F>,
     weights: Box<dyn BoundWeights<F> + 'a>,
-    beam: BeamOptions,
+    options: BeamOptions,
     scorer: &'a S,
-    hypotheses: BeamState<S::State>,
+    beam_state: BeamState<S::State>,
     /// Number of frames so far.
     frames: usize,
 }
@@ -463,8 +478,8 @@ impl<'a, F: Real, S: LabelScorer> LatticeBeamStream<'a, F, S> {
     pub fn new(lattice: &RecognitionLattice<'a, F>, beam: BeamOptions, scorer: &'a S) -> Result<Self> {
         beam.check()?;
         let weights = lattice.weight_fn().bind(&mut Vec::new())?;
-        let hypotheses = BeamState::new(lattice.context(), scorer.start());
-        Ok(Self { lattice: *lattice, weights, beam, scorer, hypotheses, frames: 0 })
+        let beam_state = BeamState::new(lattice.context(), scorer.start());
+        Ok(Self { lattice: *lattice, weights, options: beam, scorer, beam_state, frames: 0 })
     }
 
     /// Processes more frames, *n x F*.
@@ -473,12 +488,12 @@ impl<'a, F: Real, S: LabelScorer> LatticeBeamStream<'a, F, S> {
     /// As [`LatticeSession::beam_search`]. After invalid rows the stream is unchanged; after
     /// invalid weights it is unusable.
     pub fn push(&mut self, rows: &[F]) -> Result<()> {
-        let new_frames = set_frames(&self.lattice, &mut *self.weights, rows, self.frames)?;
+        let new_frames = set_stream_frames(&self.lattice, &mut *self.weights, rows, self.frames)?;
         let context = self.lattice.context();
         let positions = Positions { frames: new_frames, alignment: self.lattice.alignment() };
         for frame in 0..new_frames {
-            let arcs = scored_states(&*self.weights, frame, context);
-            let outcome = self.hypotheses.advance(context, positions, self.beam, self.scorer, arcs);
+            let arc_cache = FrameArcCache::new(&*self.weights, frame, context);
+            let outcome = self.beam_state.advance(context, positions, self.options, self.scorer, arc_cache);
             outcome.map_err(|error| error.into_error(0))?;
             self.frames += 1;
         }
@@ -487,14 +502,14 @@ impl<'a, F: Real, S: LabelScorer> LatticeBeamStream<'a, F, S> {
 
     /// Returns the current hypotheses, best first.
     pub fn hypotheses(&self) -> Vec<WeightedString> {
-        self.hypotheses.strings()
+        self.beam_state.strings()
     }
 }
 
 /// Checks and sets rows of one utterance, and returns their number.
 ///
 /// `earlier_frames` is the number of earlier frames.
-pub(crate) fn set_frames<F: Real>(
+pub(crate) fn set_stream_frames<F: Real>(
     lattice: &RecognitionLattice<F>,
     weights: &mut dyn BoundWeights<F>,
     rows: &[F],

@@ -1,8 +1,8 @@
 //! Viterbi search over a recognition lattice, with backpointers.
 //!
 //! A wave is a range of frames of each utterance that is processed at a time. `α[p]` is the weight
-//! of the best path to context state p. Sizes: C context states, V labels, A alignment states of a
-//! frame.
+//! of the best path to context state p. Sizes: B utterances of a group, C context states, V labels,
+//! A alignment states of a frame.
 //!
 //! Ties are resolved in favor of the final state of lowest id. At a merge the blank wins (fewer
 //! labels in the frame), and among labels the source of lowest id.
@@ -18,7 +18,9 @@ use crate::{
 /// The best path of an utterance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LatticePath {
-    /// Labels of the arcs, by frame and alignment state, 0 without a label: *N x A*.
+    /// Labels of the arcs, by frame and alignment state, 0 without a label.
+    ///
+    /// *N x A*, with N frames.
     pub alignment: Vec<u32>,
     /// A, the number of alignment states of a frame.
     pub per_frame: usize,
@@ -66,25 +68,26 @@ impl LatticePath {
 pub struct Backpointers<F> {
     /// Best arcs to each state of each packed frame.
     ///
-    /// `p V + y` for label y, 1 to V, from state p; 0 for a blank.
+    /// 0: blank; otherwise `1 + p V + y - 1` for label y, 1 to V, from state p.
     best_arcs: Vec<u32>,
     /// Number of labels of each frame, by context state after it.
     label_counts: Vec<u32>,
     scratch: Vec<StepScratch<F>>,
     /// `α` of each utterance, *B x C*.
-    states: Vec<F>,
+    alphas: Vec<F>,
 }
 
 /// An utterance in a wave.
 struct WaveUtterance<'a, F> {
     scratch: &'a mut StepScratch<F>,
     /// `α`, *C*.
-    state: &'a mut [F],
+    alpha: &'a mut [F],
+    /// Backpointers and label counts of the frames of the wave.
     best_arcs: &'a mut [u32],
     label_counts: &'a mut [u32],
     /// Weights of the arcs of the wave.
     blank: &'a [F],
-    lexical: &'a [F],
+    label_arcs: &'a [F],
     /// Sum of the maxima that were subtracted from `α`.
     offset: &'a mut f64,
 }
@@ -95,7 +98,7 @@ impl<F: Real> Backpointers<F> {
         let scratch = ScratchReq::all_of(self.scratch.iter().map(StepScratch::allocated));
         [
             ScratchReq::new::<u32>(self.best_arcs.capacity() + self.label_counts.capacity()),
-            scratch.and(ScratchReq::new::<F>(self.states.capacity())),
+            scratch.and(ScratchReq::new::<F>(self.alphas.capacity())),
         ]
     }
 
@@ -105,23 +108,23 @@ impl<F: Real> Backpointers<F> {
         let [arcs_per_frame, counts_per_frame] = step.backpointer_counts();
         kernels::ensure_len(&mut self.best_arcs, group.frames() * arcs_per_frame, 0);
         kernels::ensure_len(&mut self.label_counts, group.frames() * counts_per_frame, 0);
-        kernels::ensure_len(&mut self.states, group.len() * c, F::ZERO);
+        kernels::ensure_len(&mut self.alphas, group.len() * c, F::ZERO);
         self.scratch.resize_with(self.scratch.len().max(group.len()), StepScratch::default);
-        self.states.chunks_exact_mut(c).take(group.len()).for_each(|state| step.start(state));
+        self.alphas.chunks_exact_mut(c).take(group.len()).for_each(|alpha| step.start(alpha));
     }
 
     /// `α` of each utterance, and all backpointers, frame after frame.
-    pub fn states_and_pointers(&mut self) -> (&mut [F], &mut [u32]) {
-        (&mut self.states, &mut self.best_arcs)
+    pub fn alphas_and_pointers(&mut self) -> (&mut [F], &mut [u32]) {
+        (&mut self.alphas, &mut self.best_arcs)
     }
 
     /// The weight of the best path of each utterance.
     pub fn path_weights(&self, state_count: usize, offsets: &[f64]) -> Vec<f64> {
-        let max = |state: &[F]| state.iter().fold(f64::NEG_INFINITY, |max, x| max.max(x.to_f64()));
-        self.states
+        let max = |alpha: &[F]| alpha.iter().fold(f64::NEG_INFINITY, |max, x| max.max(x.to_f64()));
+        self.alphas
             .chunks_exact(state_count)
             .zip(offsets)
-            .map(|(state, offset)| max(state) + offset)
+            .map(|(alpha, offset)| max(alpha) + offset)
             .collect()
     }
 
@@ -132,7 +135,7 @@ impl<F: Real> Backpointers<F> {
         group: &UtteranceGroup,
         wave_index: usize,
         wave: &Wave,
-        Arcs { mut blank, mut lexical }: Arcs<F>,
+        Arcs { mut blank, labels: mut label_arcs }: Arcs<F>,
         offsets: &mut [f64],
     ) {
         let (c, v) = (step.context().states(), step.context().vocabulary());
@@ -141,17 +144,17 @@ impl<F: Real> Backpointers<F> {
             (self.best_arcs.as_mut_slice(), self.label_counts.as_mut_slice());
         // Backpointers and arcs of each utterance in the wave.
         let mut utterances = Vec::with_capacity(group.len());
-        let buffers = self.scratch.iter_mut().zip(self.states.chunks_exact_mut(c)).zip(offsets);
-        for ((index, &frame_count), ((scratch, state), offset)) in wave.counts.iter().enumerate().zip(buffers)
+        let buffers = self.scratch.iter_mut().zip(self.alphas.chunks_exact_mut(c)).zip(offsets);
+        for ((index, &frame_count), ((scratch, alpha), offset)) in wave.counts.iter().enumerate().zip(buffers)
         {
             // Frames of each utterance: before the wave, in the wave, and later.
-            let earlier_frames = (wave_index * group.window).min(group.frame_range(index).len());
+            let earlier_frames = (wave_index * group.frames_per_wave).min(group.frame_range(index).len());
             let later_frames = group.frame_range(index).len() - earlier_frames - frame_count;
             best_arcs.split_off_mut(..earlier_frames * arcs_per_frame).expect("earlier frames exist");
             label_counts.split_off_mut(..earlier_frames * counts_per_frame).expect("earlier frames exist");
             utterances.push(WaveUtterance {
                 scratch,
-                state,
+                alpha,
                 best_arcs: best_arcs
                     .split_off_mut(..frame_count * arcs_per_frame)
                     .expect("each frame has backpointers"),
@@ -159,7 +162,7 @@ impl<F: Real> Backpointers<F> {
                     .split_off_mut(..frame_count * counts_per_frame)
                     .expect("each frame has backpointers"),
                 blank: blank.split_off(..frame_count * c).expect("each frame has arcs"),
-                lexical: lexical.split_off(..frame_count * c * v).expect("each frame has arcs"),
+                label_arcs: label_arcs.split_off(..frame_count * c * v).expect("each frame has arcs"),
                 offset,
             });
             best_arcs.split_off_mut(..later_frames * arcs_per_frame).expect("later frames exist");
@@ -170,15 +173,15 @@ impl<F: Real> Backpointers<F> {
             for t in 0..utterance.blank.len() / c {
                 let arcs = Arcs {
                     blank: &utterance.blank[t * c..][..c],
-                    lexical: &utterance.lexical[t * c * v..][..c * v],
+                    labels: &utterance.label_arcs[t * c * v..][..c * v],
                 };
                 let pointers = FrameBackpointers {
                     best_arcs: &mut utterance.best_arcs[t * arcs_per_frame..][..arcs_per_frame],
                     label_counts: &mut utterance.label_counts[t * counts_per_frame..][..counts_per_frame],
                 };
                 *utterance.offset +=
-                    step.best(utterance.scratch, arcs, utterance.state, &mut next, pointers).to_f64();
-                utterance.state.copy_from_slice(&next);
+                    step.viterbi(utterance.scratch, arcs, utterance.alpha, &mut next, pointers).to_f64();
+                utterance.alpha.copy_from_slice(&next);
             }
         });
     }
@@ -194,10 +197,11 @@ impl<F: Real> Backpointers<F> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let [arcs_per_frame, counts_per_frame] = step.backpointer_counts();
         let per_frame = step.alignment().num_states();
-        let ends = &self.states[utterance * c..][..c];
-        let larger = |best: usize, (state, &end): (usize, &F)| if end > ends[best] { state } else { best };
+        let last_alpha = &self.alphas[utterance * c..][..c];
+        let larger =
+            |best: usize, (state, &weight): (usize, &F)| if weight > last_alpha[best] { state } else { best };
         // The first of the best final states, and then its backpointers.
-        let mut state = ends.iter().enumerate().fold(0, larger);
+        let mut state = last_alpha.iter().enumerate().fold(0, larger);
         let mut alignment = vec![0; group.frame_range(utterance).len() * per_frame];
         if weight > f64::NEG_INFINITY {
             for (t, labels) in group.frame_range(utterance).zip(alignment.chunks_exact_mut(per_frame)).rev() {

@@ -72,9 +72,9 @@ pub struct Gnat {
     alignment: AlignmentLattice,
     weights: JointWeights,
     /// Session for tensors of `f32`.
-    single: Arc<Mutex<LatticeSession<f32>>>,
+    session_f32: Arc<Mutex<LatticeSession<f32>>>,
     /// Session for tensors of `f64`.
-    double: Arc<Mutex<LatticeSession<f64>>>,
+    session_f64: Arc<Mutex<LatticeSession<f64>>>,
 }
 
 /// A weighted sum of losses.
@@ -93,13 +93,13 @@ trait GnatDtype: Element + panda_core::Real {
 
 impl GnatDtype for f32 {
     fn session(gnat: &Gnat) -> &Arc<Mutex<LatticeSession<f32>>> {
-        &gnat.single
+        &gnat.session_f32
     }
 }
 
 impl GnatDtype for f64 {
     fn session(gnat: &Gnat) -> &Arc<Mutex<LatticeSession<f64>>> {
-        &gnat.double
+        &gnat.session_f64
     }
 }
 
@@ -130,13 +130,13 @@ impl Gnat {
                 return Err(Error::shape(argument, format!("{expected}, as in the context"), found));
             }
         }
-        let single = Arc::new(Mutex::new(LatticeSession::new(options)));
+        let session_f32 = Arc::new(Mutex::new(LatticeSession::new(options)));
         Ok(Self {
             context,
             alignment,
             weights,
-            single,
-            double: Arc::new(Mutex::new(LatticeSession::new(options))),
+            session_f32,
+            session_f64: Arc::new(Mutex::new(LatticeSession::new(options))),
         })
     }
 

@@ -17,11 +17,13 @@ use crate::{
     utterance_group::{UtteranceGroup, Wave},
 };
 
-/// Arc weights of the n frames of a wave: *n x C* for blanks, *n x C x V* for labels.
+/// Arc weights of a wave of n frames; backward writes marginals.
 #[derive(Default)]
 pub struct ArcBuffer<F> {
+    /// Weights of blanks, *n x C*.
     blank: Vec<F>,
-    lexical: Vec<F>,
+    /// Weights of labels, *n x C x V*.
+    label_arcs: Vec<F>,
 }
 
 impl<F: Real> ArcBuffer<F> {
@@ -29,14 +31,14 @@ impl<F: Real> ArcBuffer<F> {
     pub fn arcs_mut(&mut self, step: &FrameStep, frames: usize) -> ArcsMut<'_, F> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         kernels::ensure_len(&mut self.blank, frames * c, F::ZERO);
-        kernels::ensure_len(&mut self.lexical, frames * c * v, F::ZERO);
-        ArcsMut { blank: &mut self.blank[..frames * c], lexical: &mut self.lexical[..frames * c * v] }
+        kernels::ensure_len(&mut self.label_arcs, frames * c * v, F::ZERO);
+        ArcsMut { blank: &mut self.blank[..frames * c], labels: &mut self.label_arcs[..frames * c * v] }
     }
 
     /// Returns the arcs of `frames` frames.
     pub fn arcs(&self, step: &FrameStep, frames: usize) -> Arcs<'_, F> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
-        Arcs { blank: &self.blank[..frames * c], lexical: &self.lexical[..frames * c * v] }
+        Arcs { blank: &self.blank[..frames * c], labels: &self.label_arcs[..frames * c * v] }
     }
 }
 
@@ -73,14 +75,14 @@ pub struct Denominator<F> {
     keeps_arcs: bool,
     scratch: Vec<StepScratch<F>>,
     /// `α` or `β` of each utterance, *B x C*.
-    states: Vec<F>,
+    state_sums: Vec<F>,
 }
 
 /// An utterance in a wave.
 struct SummedUtterance<'a, F> {
     scratch: &'a mut StepScratch<F>,
     /// `α` or `β`, *C*.
-    state: &'a mut [F],
+    state_sums: &'a mut [F],
     /// `α` before each frame of the wave; empty if it is not saved.
     alpha: &'a mut [F],
     /// Maximum that was subtracted from `α` after each frame of the wave.
@@ -88,11 +90,11 @@ struct SummedUtterance<'a, F> {
     /// Weights of the blanks of the wave, or their marginals.
     blank: &'a mut [F],
     /// Weights of the labels of the wave, or their marginals.
-    lexical: &'a mut [F],
+    label_arcs: &'a mut [F],
     /// Index of the utterance in the group.
     index: usize,
     /// Last frame with a wrong sum of posteriors, and the sum.
-    imprecise: Option<(usize, f64)>,
+    imprecise_frame: Option<(usize, f64)>,
 }
 
 impl<F: Real> Denominator<F> {
@@ -106,18 +108,20 @@ impl<F: Real> Denominator<F> {
         group: &UtteranceGroup,
         saved: SavedState,
     ) -> Vec<f64> {
+        // Buffers, and α at the start.
         let (c, waves) = (step.context().states(), group.waves());
         let saves_alpha = saved != SavedState::Nothing;
         (self.saves_alpha, self.keeps_arcs) = (saves_alpha, saved == SavedState::AlphaAndArcs);
         let saved_frames = if saves_alpha { group.frames() } else { 0 };
         kernels::ensure_len(&mut self.alpha, saved_frames * c, F::ZERO);
         kernels::ensure_len(&mut self.offsets, group.frames(), F::ZERO);
-        kernels::ensure_len(&mut self.states, group.len() * c, F::ZERO);
+        kernels::ensure_len(&mut self.state_sums, group.len() * c, F::ZERO);
         self.scratch.resize_with(self.scratch.len().max(group.len()), StepScratch::default);
         let buffer_count = if self.keeps_arcs { waves } else { 2.min(waves) };
         let mut buffers = self.take_buffers(buffer_count);
-        self.states.chunks_exact_mut(c).take(group.len()).for_each(|state| step.start(state));
-        let mut previous_wave: Option<(Wave, usize)> = None;
+        self.state_sums.chunks_exact_mut(c).take(group.len()).for_each(|alpha| step.start(alpha));
+        // Arc weights of a wave, while α advances over the previous wave.
+        let mut previous_wave: Option<Wave> = None;
         for wave_index in 0..=waves {
             let wave = (wave_index < waves).then(|| group.wave(wave_index));
             let (current_slot, previous_slot) = self.buffer_indices(wave_index);
@@ -129,7 +133,7 @@ impl<F: Real> Denominator<F> {
                     }
                 },
                 || {
-                    if let (Some((wave, _)), Some(buffer)) = (&previous_wave, previous) {
+                    if let (Some(wave), Some(buffer)) = (&previous_wave, previous) {
                         self.for_each_utterance(
                             step,
                             group,
@@ -142,14 +146,15 @@ impl<F: Real> Denominator<F> {
                     }
                 },
             );
-            previous_wave = wave.map(|wave| (wave, wave_index));
+            previous_wave = wave;
         }
         self.buffers = buffers;
-        let states = self.states.chunks_exact(c).zip(0..group.len());
-        states
-            .map(|(state, utterance)| {
+        // log D: the log-sum of the last α, and the subtracted maxima.
+        let last_alphas = self.state_sums.chunks_exact(c).zip(0..group.len());
+        last_alphas
+            .map(|(alpha, utterance)| {
                 let offsets = &self.offsets[group.frame_range(utterance)];
-                log_sum(state) + offsets.iter().map(|offset| offset.to_f64()).sum::<f64>()
+                log_sum(alpha) + offsets.iter().map(|offset| offset.to_f64()).sum::<f64>()
             })
             .collect()
     }
@@ -169,21 +174,21 @@ impl<F: Real> Denominator<F> {
             alphas.extend(self.alpha[t * state_count..][..state_count].iter().map(|a| a.to_f64() + offset));
             offset += self.offsets[t].to_f64();
         }
-        let last = &self.states[utterance * state_count..][..state_count];
+        let last_alpha = &self.state_sums[utterance * state_count..][..state_count];
         for _ in frames.len()..padded {
-            alphas.extend(last.iter().map(|a| a.to_f64() + offset));
+            alphas.extend(last_alpha.iter().map(|a| a.to_f64() + offset));
         }
         alphas
     }
 
     /// Memory of α, of arc weights, and of the scratch of utterances.
     pub fn allocated(&self) -> [ScratchReq; 3] {
-        let arcs = |buffer: &ArcBuffer<F>| buffer.blank.capacity() + buffer.lexical.capacity();
+        let arcs = |buffer: &ArcBuffer<F>| buffer.blank.capacity() + buffer.label_arcs.capacity();
         [
             ScratchReq::new::<F>(self.alpha.capacity() + self.offsets.capacity()),
             ScratchReq::new::<F>(self.buffers.iter().map(arcs).sum()),
             ScratchReq::all_of(self.scratch.iter().map(StepScratch::allocated))
-                .and(ScratchReq::new::<F>(self.states.capacity())),
+                .and(ScratchReq::new::<F>(self.state_sums.capacity())),
         ]
     }
 
@@ -216,13 +221,14 @@ impl<F: Real> Denominator<F> {
         mut take_adjoints: impl FnMut(&mut dyn BoundWeights<F>, &[usize], Arcs<F>) -> Result<()>,
     ) -> Result<()> {
         let c = step.context().states();
-        let start_beta = |state: &mut [F]| {
-            // The state is still the last α. Without a path, all gradients are 0.
-            let total = log_sum(state);
-            state.fill(if total.is_finite() { F::from_f64(-total) } else { F::NEG_INFINITY });
+        let start_beta = |sums: &mut [F]| {
+            // The sums are still the last α. Without a path, all gradients are 0.
+            let total = log_sum(sums);
+            sums.fill(if total.is_finite() { F::from_f64(-total) } else { F::NEG_INFINITY });
             total.is_finite()
         };
-        let has_path: Vec<bool> = self.states.chunks_exact_mut(c).take(group.len()).map(start_beta).collect();
+        let has_path: Vec<bool> =
+            self.state_sums.chunks_exact_mut(c).take(group.len()).map(start_beta).collect();
         let mut buffers = self.take_buffers(0);
         let waves = group.waves();
         for wave_index in (0..waves).rev() {
@@ -236,11 +242,11 @@ impl<F: Real> Denominator<F> {
             };
             let (current, earlier_buffer) = pair_mut(&mut buffers, current_slot, earlier_slot);
             let current = current.expect("each wave has a buffer");
-            let shared = &*weights;
+            let shared_weights = &*weights;
             let (_, imprecise) = rayon::join(
                 || {
                     if let (Some(wave), Some(buffer)) = (&earlier_wave, earlier_buffer) {
-                        shared.forward(&wave.frames, buffer.arcs_mut(step, wave.frames.len()));
+                        shared_weights.forward(&wave.frames, buffer.arcs_mut(step, wave.frames.len()));
                     }
                 },
                 || {
@@ -258,7 +264,7 @@ impl<F: Real> Denominator<F> {
             if let Some((utterance, frame, sum)) = imprecise {
                 self.buffers = buffers;
                 let (utterance, frame) =
-                    (group.utterances.start + utterance, wave_index * group.window + frame);
+                    (group.utterances.start + utterance, wave_index * group.frames_per_wave + frame);
                 return Err(Error::Precision { utterance, frame, sum });
             }
             take_adjoints(weights, &wave.frames, current.arcs(step, wave.frames.len()))?;
@@ -280,15 +286,15 @@ impl<F: Real> Denominator<F> {
         run: impl Fn(&mut SummedUtterance<F>, FrameRange) + Sync,
     ) -> Option<(usize, usize, f64)> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
-        let (mut blank, mut lexical) = (arcs.blank, arcs.lexical);
+        let (mut blank, mut label_arcs) = (arcs.blank, arcs.labels);
         let (mut alpha, mut offsets) = (self.alpha.as_mut_slice(), self.offsets.as_mut_slice());
         let saves_alpha = self.saves_alpha;
         // Frames of α and offsets, and of the wave, before the current utterance.
         let mut split_frames = 0;
         let mut wave_row = 0;
         let mut utterances = Vec::with_capacity(group.len());
-        let states = self.scratch.iter_mut().zip(self.states.chunks_exact_mut(c));
-        for ((index, &frame_count), (scratch, state)) in wave.counts.iter().enumerate().zip(states) {
+        let buffers = self.scratch.iter_mut().zip(self.state_sums.chunks_exact_mut(c));
+        for ((index, &frame_count), (scratch, state_sums)) in wave.counts.iter().enumerate().zip(buffers) {
             let first_frame = wave.frames.get(wave_row).copied().unwrap_or(split_frames);
             let alpha_len = |frames: usize| if saves_alpha { frames * c } else { 0 };
             if frame_count > 0 {
@@ -300,20 +306,20 @@ impl<F: Real> Denominator<F> {
             }
             utterances.push(SummedUtterance {
                 scratch,
-                state,
+                state_sums,
                 alpha: alpha.split_off_mut(..alpha_len(frame_count)).expect("each frame has α"),
                 offsets: offsets.split_off_mut(..frame_count).expect("each frame has an offset"),
                 blank: blank.split_off_mut(..frame_count * c).expect("each frame has arcs"),
-                lexical: lexical.split_off_mut(..frame_count * c * v).expect("each frame has arcs"),
+                label_arcs: label_arcs.split_off_mut(..frame_count * c * v).expect("each frame has arcs"),
                 index,
-                imprecise: None,
+                imprecise_frame: None,
             });
             wave_row += frame_count;
         }
         par_for(items_mut(&mut utterances), |_, utterance| run(utterance, 0..utterance.offsets.len()));
         utterances
             .iter()
-            .find_map(|utterance| utterance.imprecise.map(|(frame, sum)| (utterance.index, frame, sum)))
+            .find_map(|utterance| utterance.imprecise_frame.map(|(frame, sum)| (utterance.index, frame, sum)))
     }
 }
 
@@ -333,12 +339,12 @@ impl<F: Real> SummedUtterance<'_, F> {
         let mut next = vec![F::ZERO; c];
         for t in frames {
             let arcs =
-                Arcs { blank: &self.blank[t * c..][..c], lexical: &self.lexical[t * c * v..][..c * v] };
+                Arcs { blank: &self.blank[t * c..][..c], labels: &self.label_arcs[t * c * v..][..c * v] };
             if saves_alpha {
-                self.alpha[t * c..][..c].copy_from_slice(self.state);
+                self.alpha[t * c..][..c].copy_from_slice(self.state_sums);
             }
-            self.offsets[t] = step.forward(self.scratch, arcs, self.state, &mut next);
-            self.state.copy_from_slice(&next);
+            self.offsets[t] = step.forward(self.scratch, arcs, self.state_sums, &mut next);
+            self.state_sums.copy_from_slice(&next);
         }
     }
 
@@ -347,19 +353,20 @@ impl<F: Real> SummedUtterance<'_, F> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let scale = F::from_f64(cotangent);
         for t in frames.rev() {
-            let (blank, lexical) = (&mut self.blank[t * c..][..c], &mut self.lexical[t * c * v..][..c * v]);
+            let (blank, label_arcs) =
+                (&mut self.blank[t * c..][..c], &mut self.label_arcs[t * c * v..][..c * v]);
             let sum = step.backward(
                 self.scratch,
-                ArcsMut { blank: &mut *blank, lexical: &mut *lexical },
+                ArcsMut { blank: &mut *blank, labels: &mut *label_arcs },
                 &self.alpha[t * c..][..c],
                 self.offsets[t],
-                self.state,
+                self.state_sums,
             );
-            if has_path && !POSTERIOR_SUM_RANGE.contains(&sum) && self.imprecise.is_none() {
-                self.imprecise = Some((t, sum));
+            if has_path && !POSTERIOR_SUM_RANGE.contains(&sum) && self.imprecise_frame.is_none() {
+                self.imprecise_frame = Some((t, sum));
             }
             if cotangent != 1.0 {
-                blank.iter_mut().chain(lexical).for_each(|g| *g *= scale);
+                blank.iter_mut().chain(label_arcs).for_each(|g| *g *= scale);
             }
         }
     }

@@ -3,10 +3,10 @@
 //! This module is a readable reference; [`LatticeSession`](crate::LatticeSession) is fast.
 //!
 //! ```text
-//! α_0[p] = 1 if p = start else 0      α_{t+1} = forward_step(α_t)      D = ⊕_p α_T[p]
+//! α_0[p] = 1 if p = start else 0      α_{t+1} = forward_step(α_t)      D = ⊕_p α_N[p]
 //! ```
 //!
-//! D: sum over all paths; `α_t[p]`: sum over the paths to context state p before frame t; T frames,
+//! D: sum over all paths; `α_t[p]`: sum over the paths to context state p before frame t; N frames,
 //! C context states, V labels, A alignment states. Arc weights are closures of the frame and the
 //! [`FrameArc`], and may depend on the alignment state. Sums are in the order by which ties are
 //! resolved: the blank before labels, sources by number.
@@ -74,9 +74,9 @@ pub fn distance<S: Semiring>(
     forward::<S>(context, alignment, num_frames, alignment.num_states(), fill_arcs(context, weight))
 }
 
-/// [`distance`] with weights of whole frames; `fill` writes `rows` rows.
+/// [`distance`] with weights of whole frames; `fill` writes those of a frame.
 ///
-/// There is one row for each alignment state, or one for all.
+/// They have `rows` rows, one for each alignment state or one for all.
 pub(crate) fn forward<S: Semiring>(
     context: &dyn Context,
     alignment: AlignmentLattice,
@@ -107,9 +107,9 @@ fn fill_arcs<W>(
         for (index, blank) in arcs.blank.iter_mut().enumerate() {
             *blank = weight(t, FrameArc { alignment: index / states, context: index % states, label: 0 });
         }
-        for (index, lexical) in arcs.lexical.iter_mut().enumerate() {
+        for (index, label_arc) in arcs.labels.iter_mut().enumerate() {
             let (source, label) = (index / labels, index % labels + 1);
-            *lexical = weight(t, FrameArc { alignment: source / states, context: source % states, label });
+            *label_arc = weight(t, FrameArc { alignment: source / states, context: source % states, label });
         }
     }
 }
@@ -117,23 +117,24 @@ fn fill_arcs<W>(
 /// Weights of the arcs of a frame: one row for each alignment state, or one for all.
 struct FrameArcBuffer<S: Semiring> {
     blank: Vec<S::Weight>,
-    lexical: Vec<S::Weight>,
+    label_arcs: Vec<S::Weight>,
     /// Numbers of blank and label arcs of one row.
-    sizes: [usize; 2],
+    row_sizes: [usize; 2],
 }
 
 impl<S: Semiring> FrameArcBuffer<S> {
     fn new(context: &dyn Context, rows: usize) -> Self {
-        let sizes = [context.states(), context.states() * context.vocabulary()];
-        Self { blank: vec![S::ZERO; rows * sizes[0]], lexical: vec![S::ZERO; rows * sizes[1]], sizes }
+        let row_sizes = [context.states(), context.states() * context.vocabulary()];
+        let [blank, label_arcs] = row_sizes.map(|size| vec![S::ZERO; rows * size]);
+        Self { blank, label_arcs, row_sizes }
     }
 
     fn arcs_mut(&mut self) -> ArcsMut<'_, S::Weight> {
-        ArcsMut { blank: &mut self.blank, lexical: &mut self.lexical }
+        ArcsMut { blank: &mut self.blank, labels: &mut self.label_arcs }
     }
 
     fn rows(&self) -> ArcRows<'_, S::Weight> {
-        ArcRows { arcs: Arcs { blank: &self.blank, lexical: &self.lexical }, sizes: self.sizes }
+        ArcRows { arcs: Arcs { blank: &self.blank, labels: &self.label_arcs }, row_sizes: self.row_sizes }
     }
 }
 
@@ -141,25 +142,28 @@ impl<S: Semiring> FrameArcBuffer<S> {
 struct ArcRows<'a, W> {
     arcs: Arcs<'a, W>,
     /// Numbers of blank and label arcs of one row.
-    sizes: [usize; 2],
+    row_sizes: [usize; 2],
 }
 
 impl<'a, W> ArcRows<'a, W> {
-    fn new(arcs: Arcs<'a, W>, alignment: AlignmentLattice, sizes: [usize; 2]) -> Result<Self> {
-        let lengths = [arcs.blank.len(), arcs.lexical.len()];
-        let all_rows = sizes.map(|size| size.saturating_mul(alignment.num_states()));
-        if lengths == sizes || lengths == all_rows {
-            return Ok(Self { arcs, sizes });
+    fn new(arcs: Arcs<'a, W>, alignment: AlignmentLattice, row_sizes: [usize; 2]) -> Result<Self> {
+        let lengths = [arcs.blank.len(), arcs.labels.len()];
+        let all_rows = row_sizes.map(|size| size.saturating_mul(alignment.num_states()));
+        if lengths == row_sizes || lengths == all_rows {
+            return Ok(Self { arcs, row_sizes });
         }
         let expected =
-            format!("{sizes:?} blank and lexical weights, or {all_rows:?}, one row per alignment state");
+            format!("{row_sizes:?} blank and label weights, or {all_rows:?}, one row per alignment state");
         Err(Error::shape("arcs", expected, format!("{lengths:?}")))
     }
 
     /// Returns the blank and label weights of an alignment state.
     fn row(&self, alignment: usize) -> (&'a [W], &'a [W]) {
-        let [blank, lexical] = self.sizes;
-        let row = if self.arcs.blank.len() == blank { 0 } else { alignment };
-        (&self.arcs.blank[row * blank..][..blank], &self.arcs.lexical[row * lexical..][..lexical])
+        let [blank_count, label_count] = self.row_sizes;
+        let row = if self.arcs.blank.len() == blank_count { 0 } else { alignment };
+        (
+            &self.arcs.blank[row * blank_count..][..blank_count],
+            &self.arcs.labels[row * label_count..][..label_count],
+        )
     }
 }

@@ -1,4 +1,4 @@
-//! Errors of recognition lattices.
+//! Errors of recognition lattices, and checks of arguments.
 use kernels::{ShortFloat, par_find, parts};
 
 /// Result with the crate's [`Error`].
@@ -18,7 +18,7 @@ pub enum Error {
         /// Value found.
         found: String,
     },
-    /// A context with too many states for their numbers.
+    /// More context states than the type of state indices can number.
     #[error("{argument}: expected at most {limit} context states, found {found}")]
     States {
         /// Name of the argument.
@@ -49,7 +49,7 @@ pub enum Error {
         utterance: usize,
         /// Index of the label.
         position: usize,
-        /// Number of labels V.
+        /// V, the number of labels.
         vocabulary: usize,
         /// The label.
         found: i64,
@@ -159,6 +159,11 @@ pub(crate) fn expect_len(argument: &str, expected: usize, found: usize) -> Resul
         return Ok(());
     }
     Err(Error::shape(argument, format!("{expected} values"), found))
+}
+
+/// Fails if a slice has no value.
+pub(crate) fn expect_nonempty(argument: &str, found: usize) -> Result<()> {
+    expect_len(argument, found.max(1), found)
 }
 
 /// Fails if the utterance does not exist.

@@ -1,9 +1,9 @@
 //! Loss and gradient of one batch over the recognition lattice.
 //!
-//! A session checks the inputs of a call ([`CallInputs`]) and binds the weight function
-//! ([`BoundCall`]), which computes what depends only on parameters. A group is a range of
-//! utterances that are processed together. D is the sum over all paths, S the sum over the paths of
-//! the labels.
+//! Sessions run their calls with this module: [`CallInputs`] are the checked arguments,
+//! [`BoundCall`] is the call with bound weights, and [`CallBuffers`] has the memory that is reused.
+//! A group is a range of utterances that are processed together. D is the sum over all paths, S the
+//! sum over the paths of the labels.
 use std::borrow::Cow;
 
 use kernels::{Real, ScratchReq};
@@ -13,7 +13,7 @@ use crate::{
     best_path::Backpointers,
     denominator::{Denominator, SavedState},
     numerator::Numerator,
-    plan::{BUFFERS, Plan},
+    plan::{BUFFER_KINDS, Plan},
     step::FrameStep,
     utterance_group::UtteranceGroup,
 };
@@ -71,7 +71,7 @@ impl<'a, F: Real> CallInputs<'a, F> {
 pub struct CallBuffers<F> {
     pub denominator: Denominator<F>,
     pub numerator: Numerator<F>,
-    pub best: Backpointers<F>,
+    pub backpointers: Backpointers<F>,
     /// Buffers of bound weights; empty during a call.
     pub weights: Vec<Vec<F>>,
 }
@@ -89,15 +89,15 @@ impl<F: Real> CallBuffers<F> {
             *self = Self {
                 denominator: Denominator::default(),
                 numerator: Numerator::default(),
-                best: Backpointers::default(),
+                backpointers: Backpointers::default(),
                 weights: Vec::new(),
             };
         }
     }
 
     /// Allocated memory in the order of [`Plan::buffers`].
-    fn allocated(&self) -> [ScratchReq; BUFFERS] {
-        let [pointers, best_scratch] = self.best.allocated();
+    fn allocated(&self) -> [ScratchReq; BUFFER_KINDS] {
+        let [pointers, best_scratch] = self.backpointers.allocated();
         let [alpha, arcs, sum_scratch] = self.denominator.allocated();
         let weights = self.weights.iter().map(|buffer| ScratchReq::new::<F>(buffer.capacity()));
         [

@@ -1,6 +1,6 @@
 //! Expectations over the paths of a recognition lattice, with gradients.
 //!
-//! They are the entropy of the paths and the expected cost r of a path. w is the weight of a path
+//! They are the entropy H of the paths and the expected cost r of a path. w is the weight of a path
 //! or arc, and D the sum over all paths:
 //!
 //! ```text
@@ -13,7 +13,8 @@
 //!
 //! m is the posterior of an arc and `E[r | arc]` the mean over the paths through it, which is
 //! `α ⊗ w ⊗ β` in the semiring [`Average`] (Eisner 2002; Li and Eisner 2009). All sums are f64 and
-//! follow the definition in [`distance`](mod@distance).
+//! follow the definition in [`distance`](mod@distance). Sizes: N frames, A alignment states, C
+//! context states, V labels.
 use kernels::Real;
 use rnnt_dp::semiring::{Average, AverageWeight};
 
@@ -43,8 +44,8 @@ pub struct ExpectationGradient {
     pub mean: f64,
     /// Gradient of the weights of blank arcs, *N x C*.
     pub blank: Vec<f64>,
-    /// Gradient of the weights of lexical arcs, *N x C x V*.
-    pub lexical: Vec<f64>,
+    /// Gradient of the weights of label arcs, *N x C x V*.
+    pub labels: Vec<f64>,
 }
 
 /// Returns the cost function of alignment errors: 1 for an arc that differs from a reference.
@@ -59,12 +60,12 @@ pub struct ExpectationGradient {
 /// };
 /// let (context, alignment) = (FullNGram::new(1, 0)?, AlignmentLattice::FrameDependent);
 /// // Two frames, each with a blank or a label.
-/// let arcs = Arcs { blank: &[0.0; 2], lexical: &[0.0; 2] };
+/// let arcs = Arcs { blank: &[0.0; 2], labels: &[0.0; 2] };
 /// let cost = alignment_errors(alignment, &[1, 0]);
 /// let risk = expectation(&context, alignment, arcs, PathStatistic::Cost(&cost))?;
-/// assert!((risk.mean - 1.0).abs() < 1e-12 && (risk.lexical[0] + 0.25).abs() < 1e-12);
+/// assert!((risk.mean - 1.0).abs() < 1e-12 && (risk.labels[0] + 0.25).abs() < 1e-12);
 /// let entropy = expectation(&context, alignment, arcs, PathStatistic::Entropy)?;
-/// assert!((entropy.mean - 4f64.ln()).abs() < 1e-12 && entropy.lexical[0].abs() < 1e-12);
+/// assert!((entropy.mean - 4f64.ln()).abs() < 1e-12 && entropy.labels[0].abs() < 1e-12);
 /// # Ok::<(), lattice::Error>(())
 /// ```
 pub fn alignment_errors(alignment: AlignmentLattice, reference: &[u32]) -> impl Fn(usize, FrameArc) -> f64 {
@@ -91,28 +92,28 @@ pub fn expectation(
     arcs: Arcs<f64>,
     statistic: PathStatistic,
 ) -> Result<ExpectationGradient> {
-    let sizes = [context.states(), context.states() * context.vocabulary()];
-    let frames = arcs.blank.len() / sizes[0];
-    expect_len("arcs.blank", frames * sizes[0], arcs.blank.len())?;
-    expect_len("arcs.lexical", frames * sizes[1], arcs.lexical.len())?;
+    let (blank_count, label_count) = (context.states(), context.states() * context.vocabulary());
+    let frames = arcs.blank.len() / blank_count;
+    expect_len("arcs.blank", frames * blank_count, arcs.blank.len())?;
+    expect_len("arcs.labels", frames * label_count, arcs.labels.len())?;
     let frame_arcs = |t: usize| Arcs {
-        blank: &arcs.blank[t * sizes[0]..][..sizes[0]],
-        lexical: &arcs.lexical[t * sizes[1]..][..sizes[1]],
+        blank: &arcs.blank[t * blank_count..][..blank_count],
+        labels: &arcs.labels[t * label_count..][..label_count],
     };
-    let load = |t: usize, out: ArcsMut<f64>| {
+    let copy_weights = |t: usize, out: ArcsMut<f64>| {
         out.blank.copy_from_slice(frame_arcs(t).blank);
-        out.lexical.copy_from_slice(frame_arcs(t).lexical);
+        out.labels.copy_from_slice(frame_arcs(t).labels);
     };
     let statistic_sums = StatisticSums { context, alignment, statistic };
-    let distance = statistic_sums.forward(frames, load);
+    let distance = statistic_sums.forward(frames, copy_weights);
     let mean = statistic_sums.value(&distance.total, 0)?;
-    let (mut blank, mut lexical) = (vec![0.0; arcs.blank.len()], vec![0.0; arcs.lexical.len()]);
+    let (mut blank, mut label_arcs) = (vec![0.0; arcs.blank.len()], vec![0.0; arcs.labels.len()]);
     let mut backward = statistic_sums.backward(&distance);
-    while let Some((t, gradient)) = backward.step(load) {
-        blank[t * sizes[0]..][..sizes[0]].copy_from_slice(gradient.blank);
-        lexical[t * sizes[1]..][..sizes[1]].copy_from_slice(gradient.lexical);
+    while let Some((t, gradient)) = backward.step(copy_weights) {
+        blank[t * blank_count..][..blank_count].copy_from_slice(gradient.blank);
+        label_arcs[t * label_count..][..label_count].copy_from_slice(gradient.labels);
     }
-    Ok(ExpectationGradient { log_sum: distance.total.log_prob, mean, blank, lexical })
+    Ok(ExpectationGradient { log_sum: distance.total.log_prob, mean, blank, labels: label_arcs })
 }
 
 impl<F: Real> RecognitionLattice<'_, F> {
@@ -137,7 +138,7 @@ impl<F: Real> RecognitionLattice<'_, F> {
         let value = |utterance| {
             arcs.set_frames(frames, utterance)?;
             let statistic_sums = self.statistic_sums(statistic(utterance));
-            let distance = statistic_sums.forward(frames.length(utterance), |t, out| arcs.load(t, out));
+            let distance = statistic_sums.forward(frames.length(utterance), |t, out| arcs.compute(t, out));
             statistic_sums.value(&distance.total, utterance)
         };
         (0..frames.utterances()).map(value).collect()
@@ -167,10 +168,10 @@ impl<F: Real> RecognitionLattice<'_, F> {
         for (utterance, &weight) in weights.iter().enumerate() {
             arcs.set_frames(frames, utterance)?;
             let statistic_sums = self.statistic_sums(statistic(utterance));
-            let distance = statistic_sums.forward(frames.length(utterance), |t, out| arcs.load(t, out));
+            let distance = statistic_sums.forward(frames.length(utterance), |t, out| arcs.compute(t, out));
             sums.push(statistic_sums.value(&distance.total, utterance)?);
             let mut backward = statistic_sums.backward(&distance);
-            while let Some((t, gradient)) = backward.step(|t, out| arcs.load(t, out)) {
+            while let Some((t, gradient)) = backward.step(|t, out| arcs.compute(t, out)) {
                 arcs.add_gradient(t, gradient, weight);
             }
             let rows = arcs.weights.frame_gradient(frames.utterance(utterance));
@@ -189,14 +190,14 @@ impl<F: Real> RecognitionLattice<'_, F> {
 struct FrameArcs<'a, F: Real> {
     weights: Box<dyn BoundWeights<F> + 'a>,
     blank: Vec<F>,
-    lexical: Vec<F>,
+    label_arcs: Vec<F>,
 }
 
 impl<'a, F: Real> FrameArcs<'a, F> {
     fn new(lattice: &RecognitionLattice<'a, F>) -> Result<Self> {
         let (states, labels) = (lattice.context().states(), lattice.context().vocabulary());
         let weights = lattice.weight_fn().bind(&mut Vec::new())?;
-        Ok(Self { weights, blank: vec![F::ZERO; states], lexical: vec![F::ZERO; states * labels] })
+        Ok(Self { weights, blank: vec![F::ZERO; states], label_arcs: vec![F::ZERO; states * labels] })
     }
 
     /// Sets the frames of an utterance.
@@ -206,20 +207,20 @@ impl<'a, F: Real> FrameArcs<'a, F> {
     }
 
     /// Computes the weights of a frame.
-    fn load(&mut self, t: usize, out: ArcsMut<f64>) {
-        self.weights.forward(&[t], ArcsMut { blank: &mut self.blank, lexical: &mut self.lexical });
+    fn compute(&mut self, t: usize, out: ArcsMut<f64>) {
+        self.weights.forward(&[t], ArcsMut { blank: &mut self.blank, labels: &mut self.label_arcs });
         out.blank.iter_mut().zip(&self.blank).for_each(|(out, w)| *out = w.to_f64());
-        out.lexical.iter_mut().zip(&self.lexical).for_each(|(out, w)| *out = w.to_f64());
+        out.labels.iter_mut().zip(&self.label_arcs).for_each(|(out, w)| *out = w.to_f64());
     }
 
     /// Adds `weight` times the gradient of a frame.
     fn add_gradient(&mut self, t: usize, gradient: Arcs<f64>, weight: f64) {
         self.blank.iter_mut().zip(gradient.blank).for_each(|(adjoint, g)| *adjoint = F::from_f64(weight * g));
-        self.lexical
+        self.label_arcs
             .iter_mut()
-            .zip(gradient.lexical)
+            .zip(gradient.labels)
             .for_each(|(adjoint, g)| *adjoint = F::from_f64(weight * g));
-        self.weights.backward(&[t], Arcs { blank: &self.blank, lexical: &self.lexical });
+        self.weights.backward(&[t], Arcs { blank: &self.blank, labels: &self.label_arcs });
     }
 }
 
@@ -240,7 +241,7 @@ impl StatisticSums<'_> {
     }
 
     /// Numbers of blank and label arcs of a frame.
-    fn sizes(&self) -> [usize; 2] {
+    fn arc_counts(&self) -> [usize; 2] {
         [self.context.states(), self.context.states() * self.context.vocabulary()]
     }
 
@@ -260,29 +261,29 @@ impl StatisticSums<'_> {
             let (alignment, context) = (index / states, index % states);
             *out = value(weights.blank[context], FrameArc { alignment, context, label: 0 });
         }
-        for (index, out) in out.lexical.iter_mut().enumerate() {
+        for (index, out) in out.labels.iter_mut().enumerate() {
             let (state, label) = (index / labels, index % labels + 1);
             let (alignment, context) = (state / states, state % states);
             *out =
-                value(weights.lexical[context * labels + label - 1], FrameArc { alignment, context, label });
+                value(weights.labels[context * labels + label - 1], FrameArc { alignment, context, label });
         }
     }
 
-    /// Returns the sum over all paths; `load` writes the weights of a frame.
+    /// Returns the sum over all paths; `write_weights` writes those of a frame.
     fn forward(
         &self,
         num_frames: usize,
-        mut load: impl FnMut(usize, ArcsMut<f64>),
+        mut write_weights: impl FnMut(usize, ArcsMut<f64>),
     ) -> Distance<AverageWeight> {
-        let [mut blank, mut lexical] = self.sizes().map(|size| vec![0.0; size]);
+        let [mut blank, mut label_arcs] = self.arc_counts().map(|count| vec![0.0; count]);
         let fill = |t: usize, out: ArcsMut<AverageWeight>| {
-            load(t, ArcsMut { blank: &mut blank, lexical: &mut lexical });
-            self.fill(t, Arcs { blank: &blank, lexical: &lexical }, out);
+            write_weights(t, ArcsMut { blank: &mut blank, labels: &mut label_arcs });
+            self.fill(t, Arcs { blank: &blank, labels: &label_arcs }, out);
         };
         distance::forward::<Average>(self.context, self.alignment, num_frames, self.rows(), fill)
     }
 
-    /// Returns the expectation of a total.
+    /// Returns the expectation from the sum over all paths.
     fn value(&self, total: &AverageWeight, utterance: usize) -> Result<f64> {
         if total.log_prob == f64::NEG_INFINITY {
             return Ok(f64::INFINITY);
@@ -316,15 +317,15 @@ impl StatisticSums<'_> {
 
     /// Starts the gradients of the arc weights after the last frame.
     fn backward<'a>(&'a self, distance: &'a Distance<AverageWeight>) -> StatisticBackward<'a> {
-        let [blank, lexical] = self.sizes().map(|size| vec![0.0; size]);
+        let [blank, label_arcs] = self.arc_counts().map(|count| vec![0.0; count]);
         let steps = distance::DistanceBackward::new(self.context, self.alignment, self.rows());
         StatisticBackward {
             statistic_sums: self,
             distance,
-            remaining: distance.alphas.len() / self.context.states(),
+            remaining_frames: distance.alphas.len() / self.context.states(),
             steps,
             blank,
-            lexical,
+            label_arcs,
         }
     }
 }
@@ -333,27 +334,29 @@ impl StatisticSums<'_> {
 struct StatisticBackward<'a> {
     statistic_sums: &'a StatisticSums<'a>,
     distance: &'a Distance<AverageWeight>,
-    /// Number of frames that are left.
-    remaining: usize,
+    /// Number of frames whose gradients are not computed yet.
+    remaining_frames: usize,
     steps: distance::DistanceBackward<'a, Average>,
     blank: Vec<f64>,
-    lexical: Vec<f64>,
+    label_arcs: Vec<f64>,
 }
 
 impl StatisticBackward<'_> {
     /// Returns the next frame and its gradient, *C* and *C x V*.
-    fn step(&mut self, mut load: impl FnMut(usize, ArcsMut<f64>)) -> Option<(usize, Arcs<'_, f64>)> {
-        let t = self.remaining.checked_sub(1)?;
-        self.remaining = t;
-        let Self { statistic_sums, distance, steps, blank, lexical, .. } = self;
+    ///
+    /// `write_weights` writes the weights of a frame.
+    fn step(&mut self, mut write_weights: impl FnMut(usize, ArcsMut<f64>)) -> Option<(usize, Arcs<'_, f64>)> {
+        let t = self.remaining_frames.checked_sub(1)?;
+        self.remaining_frames = t;
+        let Self { statistic_sums, distance, steps, blank, label_arcs, .. } = self;
         let states = statistic_sums.context.states();
         let sums = steps.step(&distance.alphas[t * states..][..states], |out| {
-            load(t, ArcsMut { blank, lexical });
-            statistic_sums.fill(t, Arcs { blank, lexical }, out);
+            write_weights(t, ArcsMut { blank, labels: label_arcs });
+            statistic_sums.fill(t, Arcs { blank, labels: label_arcs }, out);
         });
         sum_alignments(blank, &sums.blank, |mean| statistic_sums.derivative(mean, &distance.total));
-        sum_alignments(lexical, &sums.lexical, |mean| statistic_sums.derivative(mean, &distance.total));
-        Some((t, Arcs { blank, lexical }))
+        sum_alignments(label_arcs, &sums.labels, |mean| statistic_sums.derivative(mean, &distance.total));
+        Some((t, Arcs { blank, labels: label_arcs }))
     }
 }
 

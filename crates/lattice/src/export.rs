@@ -1,4 +1,7 @@
 //! Export of small recognition lattices: Graphviz graphs and OpenFst text.
+//!
+//! The arcs come from `arc_list.rs`. The formats are read by other programs: `dot` and
+//! `fstcompile`.
 use std::{
     collections::{BTreeSet, HashSet},
     fmt::Write,

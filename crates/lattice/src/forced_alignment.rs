@@ -2,7 +2,7 @@
 //!
 //! u: label position; `α[u]`: weight of the best path to u; `B[t,u]`, `L[t,u]`: weights of the
 //! blank and of the next label at frame t; a_i: weights after i labels in the frame; K: largest
-//! number of labels of a frame.
+//! number of labels of a frame; N frames, M labels.
 //!
 //! ```text
 //! α'[u] = max(α[u] + B[t,u], α[u-1] + L[t,u-1])                      one label or a blank
@@ -38,17 +38,17 @@ impl<F: Real> LatticeSession<F> {
     ) -> Result<Vec<LatticePath>> {
         let inputs = CallInputs::new(lattice, frames, Some(labels), PathSum::Numerator)?;
         let (mut call, plan) =
-            self.start_call(inputs, |all_paths| LatticeOperation::sum(all_paths).best())?;
+            self.start_call(inputs, |all_paths| LatticeOperation::sum(all_paths).with_best_paths())?;
         let (context, alignment) = (lattice.context(), lattice.alignment());
         let mut paths = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
             call.set_frames(&group)?;
-            self.buffers.numerator.set_arcs(context, alignment, &*call.weights, &group, labels)?;
+            self.buffers.numerator.compute_arc_weights(context, alignment, &*call.weights, &group, labels)?;
             let mut group_paths = vec![None; group.len()];
             let (numerator, may_be_nan) = (&self.buffers.numerator, call.step.may_be_nan());
             par_for(items_mut(&mut group_paths), |index, path| {
                 let frames = group.frame_range(index).len();
-                *path = Some(match numerator.string(&group, index) {
+                *path = Some(match numerator.labels_and_arcs(&group, index) {
                     // Comparisons would ignore NaN.
                     Some((labels, arcs)) if may_be_nan && has_nan(arcs, labels.len() + 1) => {
                         LatticePath { weight: f64::NAN, ..blocked_path(alignment, frames) }
@@ -70,7 +70,7 @@ impl<F: Real> LatticeSession<F> {
 /// Returns true if a weight is NaN; the string has `positions` positions.
 fn has_nan<F: Real>(arcs: Arcs<F>, positions: usize) -> bool {
     // No label follows the last position.
-    let labels = arcs.lexical.chunks_exact(positions).flat_map(|row| &row[..positions - 1]);
+    let labels = arcs.labels.chunks_exact(positions).flat_map(|row| &row[..positions - 1]);
     arcs.blank.iter().chain(labels).any(|w| w.to_f64().is_nan())
 }
 
@@ -90,7 +90,7 @@ fn align<F: Real>(alignment: AlignmentLattice, frames: usize, labels: &[u32], ar
     alpha[0] = 0.0;
     for (t, label_counts) in label_counts.chunks_exact_mut(positions).enumerate() {
         let b = |u: usize| arcs.blank[t * positions + u].to_f64();
-        let l = |u: usize| arcs.lexical[t * positions + u].to_f64();
+        let l = |u: usize| arcs.labels[t * positions + u].to_f64();
         (0..positions).for_each(|u| next[u] = alpha[u] + b(u));
         level.copy_from_slice(&alpha);
         for label_count in 1..=alignment.expansions().unwrap_or(1).min(labels.len()) {

@@ -2,7 +2,7 @@
 //!
 //! The best continuation from any state, of weight β, is known (`potentials.rs`). A path is
 //! therefore determined by the arc where it deviates from the best continuation of another path,
-//! and by the loss there:
+//! and by the loss there (s: state; w: weight of an arc):
 //!
 //! ```text
 //! loss(arc from s) = max over arcs e from s of (w(e) + β(e)) - (w(arc) + β(arc))
@@ -15,25 +15,29 @@ use kernels::{Real, ScratchReq};
 
 use crate::{
     Frames, LatticePath, LatticeSession, Merge, RecognitionLattice, Result,
+    plan::WalkMemory,
     potentials::{PathWalk, StateArcs},
 };
 
 /// A deviation of a path from another one.
 struct PathDeviation {
+    /// Loss of the whole path: the weight of the best path minus its weight.
     loss: f64,
     /// Weight up to and including the arc.
     weight: f64,
     /// Index of the path it deviates from.
     from: usize,
+    /// Position (frame and alignment state) and context state where the arc begins.
     position: usize,
     state: usize,
+    /// Label of the arc; 0 is the blank.
     label: u32,
 }
 
 impl<F: Real> LatticeSession<F> {
     /// Returns the `count` best paths of each utterance, best first, all different.
     ///
-    /// There are fewer if not enough paths are unblocked.
+    /// There are fewer if fewer paths have a weight above -inf.
     ///
     /// Exact: the n-th path has the n-th largest weight. Ties are ordered by where paths deviate
     /// from earlier ones. The first path prefers the blank, then the lowest label, while
@@ -57,8 +61,9 @@ impl<F: Real> LatticeSession<F> {
     /// As [`distances`](Self::distances).
     ///
     /// # Cost
-    /// Arc weights of all frames once, and N A C numbers of 8 bytes per utterance; then, for each
-    /// path, the arcs of one state per frame.
+    /// Arc weights of all frames once, and N A C numbers of 8 bytes for an utterance of N frames,
+    /// with A alignment states and C context states; then, for each path, the arcs of one state per
+    /// frame and alignment state that it visits.
     pub fn n_best_paths(
         &mut self,
         lattice: &RecognitionLattice<F>,
@@ -66,7 +71,8 @@ impl<F: Real> LatticeSession<F> {
         count: usize,
     ) -> Result<Vec<Vec<LatticePath>>> {
         let deviations = ScratchReq::new::<PathDeviation>(count.saturating_add(1));
-        let memory = [ScratchReq::EMPTY, deviations.and(StateArcs::<F>::scratch(lattice.context()))];
+        let per_utterance = deviations.and(StateArcs::<F>::scratch(lattice.context()));
+        let memory = WalkMemory { per_frame: ScratchReq::EMPTY, per_utterance };
         self.walks(lattice, frames, Merge::Max, memory, |_, walk| Ok(n_best(walk, count)))
     }
 }
@@ -78,6 +84,7 @@ fn n_best<F: Real>(walk: &PathWalk<F>, count: usize) -> Vec<LatticePath> {
     let mut deviations: Vec<PathDeviation> = Vec::new();
     let mut arcs = StateArcs::default();
     let per_frame = walk.positions.per_frame();
+    // The next path, its loss, and the position and state from which it is completed.
     let mut next = (walk.total() > f64::NEG_INFINITY && count > 0).then(|| {
         let path = LatticePath { alignment: vec![0; walk.positions.end()], per_frame, weight: 0.0 };
         (path, 0.0, 0, walk.context.start())
@@ -90,9 +97,9 @@ fn n_best<F: Real>(walk: &PathWalk<F>, count: usize) -> Vec<LatticePath> {
             let (best_label, best_score) = first_max(&arcs.scores);
             for (label, &score) in arcs.scores.iter().enumerate() {
                 let loss = path_loss + (best_score - score);
-                let is_too_late =
+                let is_outranked =
                     deviations.len() >= remaining && deviations.last().is_none_or(|last| loss >= last.loss);
-                if label == best_label || score == f64::NEG_INFINITY || is_too_late {
+                if label == best_label || score == f64::NEG_INFINITY || is_outranked {
                     continue;
                 }
                 let index = deviations.partition_point(|deviation| deviation.loss <= loss);

@@ -19,6 +19,7 @@ use kernels::{Real, ScratchReq};
 
 use crate::{
     Error, Frames, LatticeSession, Merge, RecognitionLattice, Result, WeightedString,
+    plan::WalkMemory,
     potentials::{PathWalk, StateArcs},
 };
 
@@ -37,6 +38,7 @@ pub struct NBestOptions {
 struct StringPrefix {
     /// Index of the prefix without the last label.
     parent: usize,
+    /// The last label.
     label: u32,
     /// Context state.
     state: usize,
@@ -48,9 +50,13 @@ struct StringPrefix {
 
 /// A prefix to expand, or a complete string (label 0).
 struct PrefixCandidate {
+    /// Upper bound of the weights of its strings.
     bound: f64,
+    /// Number of labels.
     depth: usize,
+    /// Index of the prefix without the last label.
     parent: usize,
+    /// The last label; 0 completes the parent's string.
     label: u32,
 }
 
@@ -90,18 +96,19 @@ impl<F: Real> LatticeSession<F> {
         frames: &Frames<F>,
         options: NBestOptions,
     ) -> Result<Vec<Vec<WeightedString>>> {
-        let labels = 1 + lattice.context().vocabulary();
+        let arc_count = 1 + lattice.context().vocabulary();
         let prefixes = ScratchReq::new::<f64>(options.max_prefixes);
         // Weights of the arcs of one label.
         let arcs = ScratchReq::new::<f64>(1).and(ScratchReq::new::<F>(4));
-        let candidates = ScratchReq::new::<PrefixCandidate>(labels)
+        let candidates = ScratchReq::new::<PrefixCandidate>(arc_count)
             .and(ScratchReq::new::<StringPrefix>(1))
             .times(options.max_prefixes);
-        let scores = ScratchReq::new::<f64>(labels);
-        let memory = [
-            prefixes.times(lattice.alignment().num_states()).and(arcs),
-            ScratchReq::all_of([prefixes, candidates, scores, StateArcs::<F>::scratch(lattice.context())]),
-        ];
+        let scores = ScratchReq::new::<f64>(arc_count);
+        let state_arcs = StateArcs::<F>::scratch(lattice.context());
+        let memory = WalkMemory {
+            per_frame: prefixes.times(lattice.alignment().num_states()).and(arcs),
+            per_utterance: ScratchReq::all_of([prefixes, candidates, scores, state_arcs]),
+        };
         self.walks(lattice, frames, options.merge, memory, |utterance, walk| search(walk, options, utterance))
     }
 }
@@ -147,7 +154,7 @@ fn search<F: Real>(
         match candidates.pop() {
             Some(PrefixCandidate { parent, label: 0, .. }) => {
                 strings.push(WeightedString {
-                    labels: labels(&prefixes, parent),
+                    labels: prefix_labels(&prefixes, parent),
                     weight: prefixes[parent].forward[walk.positions.end()],
                 });
             }
@@ -166,7 +173,7 @@ fn search<F: Real>(
 }
 
 /// Returns the labels of a prefix.
-fn labels(prefixes: &[StringPrefix], mut prefix: usize) -> Vec<u32> {
+fn prefix_labels(prefixes: &[StringPrefix], mut prefix: usize) -> Vec<u32> {
     let mut labels = Vec::with_capacity(prefixes[prefix].depth);
     while prefixes[prefix].depth > 0 {
         labels.push(prefixes[prefix].label);

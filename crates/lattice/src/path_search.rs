@@ -1,7 +1,8 @@
 //! Selects and runs the Viterbi search over a recognition lattice.
 //!
-//! The search computes all arc weights, or only those that are candidates (`screened.rs`).
-//! A group is a range of utterances that are processed together, a wave a range of their frames.
+//! The search computes all arc weights (here), or only those that may be the best (`screened.rs`);
+//! both write the backpointers of `best_path.rs`. A group is a range of utterances that are
+//! processed together, a wave a range of their frames.
 use kernels::Real;
 
 use crate::{
@@ -25,7 +26,7 @@ type SearchFn<F> = fn(&mut BoundCall<F>, &Plan, &mut CallBuffers<F>) -> Result<V
 impl<F: Real> PathSearch<F> {
     /// Selects the fastest search that fits into the budget; all find the same paths.
     pub fn new(lattice: &RecognitionLattice<F>, frames: &Frames<F>, options: Options) -> Result<Self> {
-        let plan = Plan::new(lattice, frames, None, LatticeOperation::sum(true).best(), options)?;
+        let plan = Plan::new(lattice, frames, None, LatticeOperation::sum(true).with_best_paths(), options)?;
         let all_arcs = Self { plan, run: best_paths };
         Ok(screened::search(lattice, &plan).unwrap_or(all_arcs))
     }
@@ -50,11 +51,11 @@ pub fn search_groups<'a, F: Real>(
     let mut paths = Vec::with_capacity(call.frames.utterances());
     for group in plan.groups(call.frames) {
         call.set_frames(&group)?;
-        buffers.best.start(&call.step, &group);
+        buffers.backpointers.start(&call.step, &group);
         let weights = search(call, &group, buffers);
         check_sums(&weights, &group)?;
         for (index, &weight) in weights.iter().enumerate() {
-            paths.push(buffers.best.trace_back(&call.step, &group, index, weight));
+            paths.push(buffers.backpointers.trace_back(&call.step, &group, index, weight));
         }
     }
     Ok(paths)
@@ -82,12 +83,12 @@ pub fn search_waves<F: Real>(
             || {
                 if let (Some(wave), Some(buffer)) = (&previous_wave, previous) {
                     let arcs = buffer.arcs(step, wave.frames.len());
-                    buffers.best.forward(step, group, wave_index - 1, wave, arcs, &mut offsets);
+                    buffers.backpointers.forward(step, group, wave_index - 1, wave, arcs, &mut offsets);
                 }
             },
         );
         previous_wave = wave;
     }
     buffers.denominator.return_buffers(arcs);
-    buffers.best.path_weights(step.context().states(), &offsets)
+    buffers.backpointers.path_weights(step.context().states(), &offsets)
 }

@@ -1,7 +1,9 @@
 //! Memory plan of a lattice call: groups of utterances, waves of frames, buffers.
 //!
-//! A group is a range of utterances that are processed together, a wave a range of their frames
-//! whose arc weights exist at the same time.
+//! Each call of a [`LatticeSession`](crate::LatticeSession) makes a plan before it allocates. A
+//! group is a range of utterances that are processed together, a wave a range of their frames whose
+//! arc weights exist at the same time. The plan has the largest groups and waves that fit into the
+//! budget.
 use kernels::{Real, ScratchReq};
 use panda_core::DEFAULT_BUDGET;
 
@@ -22,11 +24,17 @@ pub(crate) const ARCS_PER_WAVE: usize = 400_000;
 const CALL_BYTES: usize = 8192;
 /// Bytes of lists for each frame of a wave.
 const FRAME_LIST_BYTES: usize = 32;
+/// Rows of `f64` over label positions, for one frame of a string.
+///
+/// It is an upper bound of the rows of α, β and sums.
+const FRAME_ROWS: usize = 8;
 /// Bytes of lists for each utterance of a group.
 const UTTERANCE_LIST_BYTES: usize = 512;
 
 /// Number of kinds of buffers that a session keeps.
-pub(crate) const BUFFERS: usize = 5;
+pub(crate) const BUFFER_KINDS: usize = 5;
+/// Index of the buffers of bound weights in [`Plan::buffers`].
+const BOUND_WEIGHTS: usize = 4;
 
 /// Memory options of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,12 +94,12 @@ pub struct Plan {
     pub bytes: usize,
     /// Bytes of the budget left for a faster search; 0 if waves are narrower than
     /// [`ARCS_PER_WAVE`].
-    pub(crate) spare: usize,
+    pub(crate) spare_bytes: usize,
     /// Memory of the buffers that a session keeps.
     ///
     /// In order: α or backpointers, arc weights of waves, arc weights along strings, scratch of
     /// utterances, bound weights.
-    pub(crate) buffers: [ScratchReq; BUFFERS],
+    pub(crate) buffers: [ScratchReq; BUFFER_KINDS],
 }
 
 /// Frames of an utterance, and label positions of its string.
@@ -108,41 +116,46 @@ pub(crate) struct LatticeOperation {
     /// Whether it visits all paths.
     pub all_paths: bool,
     /// Whether it finds best paths, of all or of strings.
-    best: bool,
+    finds_best_paths: bool,
     /// Whether it has a backward pass.
-    gradients: bool,
+    has_gradients: bool,
     /// Whether all utterances are processed together.
-    all_utterances: bool,
-    /// Memory of walks, per frame and per utterance.
-    ///
-    /// A walk is a search that follows paths from the start state.
-    walks: Option<[ScratchReq; 2]>,
+    has_one_group: bool,
+    /// Memory of walks; none if there are no walks.
+    walks: Option<WalkMemory>,
+}
+
+/// Memory of a walk: a search that follows paths from the start state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct WalkMemory {
+    pub per_frame: ScratchReq,
+    pub per_utterance: ScratchReq,
 }
 
 impl LatticeOperation {
     /// A sum over paths.
     pub const fn sum(all_paths: bool) -> Self {
-        Self { all_paths, best: false, gradients: false, all_utterances: false, walks: None }
+        Self { all_paths, finds_best_paths: false, has_gradients: false, has_one_group: false, walks: None }
     }
 
     /// The best path in place of the sum.
-    pub const fn best(self) -> Self {
-        Self { best: true, ..self }
+    pub const fn with_best_paths(self) -> Self {
+        Self { finds_best_paths: true, ..self }
     }
 
-    /// A search by walks that needs `memory` per frame and per utterance.
-    pub const fn walks(all_paths: bool, memory: [ScratchReq; 2]) -> Self {
+    /// A search by walks that need `memory`.
+    pub const fn walks(all_paths: bool, memory: WalkMemory) -> Self {
         Self { walks: Some(memory), ..Self::sum(all_paths) }
     }
 
     /// Adds a backward pass.
     pub(crate) const fn with_gradients(self) -> Self {
-        Self { gradients: true, ..self }
+        Self { has_gradients: true, ..self }
     }
 
     /// Processes all utterances at once.
     pub const fn for_all_utterances(self) -> Self {
-        Self { all_utterances: true, ..self }
+        Self { has_one_group: true, ..self }
     }
 }
 
@@ -180,37 +193,40 @@ impl Plan {
         operation: LatticeOperation,
         options: Options,
     ) -> Result<Self> {
-        // Window of a wave with the preferred number of arcs, and the smallest plan with such
-        // waves.
+        // Frames of each utterance in a wave with the preferred number of arcs, and the smallest
+        // plan with such waves.
         let utterance_count = lengths.len().max(1);
         let call = CallShape { lattice: *lattice, operation, lengths, features };
-        let min_utterances = if operation.all_utterances { utterance_count } else { 1 };
-        let wide_window = |utterances: usize| {
+        let min_utterances = if operation.has_one_group { utterance_count } else { 1 };
+        let preferred_wave = |utterances: usize| {
             ARCS_PER_WAVE.div_ceil(call.arcs_per_frame().saturating_mul(utterances)).max(1)
         };
-        let smallest = call.plan(min_utterances, wide_window(min_utterances), false).bytes;
+        let smallest = call.plan(min_utterances, preferred_wave(min_utterances), false).bytes;
         let limit = options.limit(smallest).min(isize::MAX as usize);
-        // In order of preference: more utterances, kept arc weights, wide waves.
+        // In order of preference: more utterances, kept arc weights, long waves.
         let mut utterances = utterance_count;
         loop {
-            let window = wide_window(utterances);
-            let plan_within_limit =
-                |window, kept| Some(call.plan(utterances, window, kept)).filter(|plan| plan.bytes <= limit);
+            let frames_per_wave = preferred_wave(utterances);
+            let plan_within_limit = |frames_per_wave, keeps_arcs| {
+                Some(call.plan(utterances, frames_per_wave, keeps_arcs)).filter(|plan| plan.bytes <= limit)
+            };
             if operation.all_paths
-                && !operation.best
-                && operation.gradients
+                && !operation.finds_best_paths
+                && operation.has_gradients
                 && options.keep_weights
-                && let Some(plan) = plan_within_limit(window, true)
+                && let Some(plan) = plan_within_limit(frames_per_wave, true)
             {
                 return Ok(plan);
             }
-            if let Some(plan) = plan_within_limit(window, false) {
-                return Ok(Self { spare: limit - plan.bytes, ..plan });
+            if let Some(plan) = plan_within_limit(frames_per_wave, false) {
+                return Ok(Self { spare_bytes: limit - plan.bytes, ..plan });
             }
-            let narrower_windows = std::iter::successors(Some(window / 2), |&window| Some(window / 2));
-            if let Some(plan) = narrower_windows
-                .take_while(|&window| window > 0)
-                .find_map(|window| plan_within_limit(window, false))
+            let shorter_waves = std::iter::successors(Some(frames_per_wave / 2), |&frames_per_wave| {
+                Some(frames_per_wave / 2)
+            });
+            if let Some(plan) = shorter_waves
+                .take_while(|&frames_per_wave| frames_per_wave > 0)
+                .find_map(|frames_per_wave| plan_within_limit(frames_per_wave, false))
             {
                 return Ok(plan);
             }
@@ -226,10 +242,10 @@ impl Plan {
     ///
     /// `screening` is the memory that it needs in addition. None if that exceeds the budget.
     pub(crate) fn with_screening(self, screening: ScratchReq) -> Option<Self> {
-        let spare = self.spare.checked_sub(screening.bytes())?;
+        let spare_bytes = self.spare_bytes.checked_sub(screening.bytes())?;
         let mut buffers = self.buffers;
-        buffers[BUFFERS - 1] = buffers[BUFFERS - 1].and(screening);
-        Some(Self { screened: true, bytes: self.bytes + screening.bytes(), spare, buffers, ..self })
+        buffers[BOUND_WEIGHTS] = buffers[BOUND_WEIGHTS].and(screening);
+        Some(Self { screened: true, bytes: self.bytes + screening.bytes(), spare_bytes, buffers, ..self })
     }
 
     /// Splits the utterances into groups.
@@ -257,11 +273,13 @@ impl<F: Real> CallShape<'_, F> {
 
     /// Returns the plan for given groups and waves.
     ///
+    /// Groups have `utterances` utterances, waves `frames_per_wave` frames of each utterance.
+    ///
     /// Buffers are kept from one group to the next, so each has its largest size of all groups.
-    fn plan(&self, utterances: usize, window: usize, kept: bool) -> Plan {
-        let (mut buffers, mut temporary) = ([ScratchReq::EMPTY; BUFFERS], ScratchReq::EMPTY);
+    fn plan(&self, utterances: usize, frames_per_wave: usize, keeps_arcs: bool) -> Plan {
+        let (mut buffers, mut temporary) = ([ScratchReq::EMPTY; BUFFER_KINDS], ScratchReq::EMPTY);
         for group in self.lengths.chunks(utterances) {
-            let (group_buffers, group_temporary) = self.group_memory(group, window, kept);
+            let (group_buffers, group_temporary) = self.group_memory(group, frames_per_wave, keeps_arcs);
             buffers.iter_mut().zip(group_buffers).for_each(|(buffer, size)| *buffer = buffer.or(size));
             temporary = temporary.or(group_temporary);
         }
@@ -269,34 +287,26 @@ impl<F: Real> CallShape<'_, F> {
         let fixed =
             ArcTargets::scratch(self.lattice.context().states()).and(ScratchReq::from_bytes(CALL_BYTES));
         let bytes = ScratchReq::all_of(buffers).and(temporary).and(fixed).bytes();
-        Plan {
-            utterances,
-            frames_per_wave: window,
-            keeps_arcs: kept,
-            screened: false,
-            bytes,
-            spare: 0,
-            buffers,
-        }
+        Plan { utterances, frames_per_wave, keeps_arcs, screened: false, bytes, spare_bytes: 0, buffers }
     }
 
     /// Memory of a group: buffers that are kept, and temporary ones.
     fn group_memory(
         &self,
         group: &[UtteranceLength],
-        window: usize,
-        kept: bool,
-    ) -> ([ScratchReq; BUFFERS], ScratchReq) {
+        frames_per_wave: usize,
+        keeps_arcs: bool,
+    ) -> ([ScratchReq; BUFFER_KINDS], ScratchReq) {
         let (context, alignment) = (self.lattice.context(), self.lattice.alignment());
         let (states, state_row) = (context.states(), ScratchReq::new::<F>(context.states()));
-        let LatticeOperation { all_paths, best, gradients, walks, .. } = self.operation;
+        let LatticeOperation { all_paths, finds_best_paths, has_gradients, walks, .. } = self.operation;
         let sum_of =
             |size: &dyn Fn(&UtteranceLength) -> usize| group.iter().map(size).fold(0, usize::saturating_add);
         let frames = sum_of(&|length| length.frames);
-        let wave = sum_of(&|length| length.frames.min(window));
-        let saved_per_frame = match (all_paths, best) {
+        let wave_frames = sum_of(&|length| length.frames.min(frames_per_wave));
+        let saved_per_frame = match (all_paths, finds_best_paths) {
             (true, true) => ScratchReq::new::<u32>(backpointer_counts(context, alignment).iter().sum()),
-            (true, false) => ScratchReq::new::<F>(if gradients { states + 1 } else { 1 }),
+            (true, false) => ScratchReq::new::<F>(if has_gradients { states + 1 } else { 1 }),
             (false, _) => ScratchReq::EMPTY,
         };
         let frame_arcs = ScratchReq::new::<F>(if all_paths { self.arcs_per_frame() } else { 0 });
@@ -310,26 +320,37 @@ impl<F: Real> CallShape<'_, F> {
         let steps = StepScratch::<F>::scratch(context, alignment).and(state_row.times(2));
         let buffers = [
             saved_per_frame.times(frames),
-            frame_arcs.times(if kept { frames } else { wave.saturating_mul(2) }),
+            frame_arcs.times(if keeps_arcs { frames } else { wave_frames.saturating_mul(2) }),
             ScratchReq::new::<[F; 2]>(sites),
             steps.times(if all_paths { group.len() } else { 0 }),
-            self.lattice.weight_fn().scratch(Workload { frames, wave, positions, gradients }),
+            self.lattice.weight_fn().scratch(Workload {
+                frames,
+                wave: wave_frames,
+                positions,
+                gradients: has_gradients,
+            }),
         ];
         // Sums along strings in f64 (for best paths, label counts of each frame), and rows of α of
         // one frame.
-        let position_sums = sum_of(&|length| length.positions.saturating_mul(alignment.num_states() + 8));
+        let position_sums =
+            sum_of(&|length| length.positions.saturating_mul(alignment.num_states() + FRAME_ROWS));
         let sums = ScratchReq::new::<f64>(sites.saturating_add(position_sums));
         // Packed rows and their utterances; frames of waves; utterances of groups.
         let packed_row = ScratchReq::new::<F>(self.features).and(ScratchReq::new::<u32>(1));
         let lists = ScratchReq::all_of([
             packed_row.times(frames),
-            ScratchReq::from_bytes(FRAME_LIST_BYTES).times(wave),
+            ScratchReq::from_bytes(FRAME_LIST_BYTES).times(wave_frames),
             ScratchReq::from_bytes(UTTERANCE_LIST_BYTES).times(group.len()),
         ]);
-        let [walk_frame, walk_utterance] = walks.unwrap_or_default();
+        let walk = walks.unwrap_or_default();
         (
             buffers,
-            ScratchReq::all_of([sums, lists, walk_frame.times(frames), walk_utterance.times(group.len())]),
+            ScratchReq::all_of([
+                sums,
+                lists,
+                walk.per_frame.times(frames),
+                walk.per_utterance.times(group.len()),
+            ]),
         )
     }
 }

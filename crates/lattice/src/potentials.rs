@@ -1,20 +1,24 @@
 //! Potentials of lattice states: best path, or sum over paths, to the end.
 //!
+//! The n-best searches and the sampler walk from the start state and choose arcs by these
+//! potentials.
+//!
 //! ```text
 //! β(N,0,p) = 1̄
 //! β(t,a,p) = ⊕ ( b_t[p] ⊗ β(after a blank, p),  ⊕_y l_t[p,y] ⊗ β(after a label, δ(p,y)) )
 //! ```
 //! (t,a,p): frame, alignment state, context state; N frames; b, l: weights of blank and label arcs;
-//! ⊗ adds weights; ⊕ is `Merge`. All values are f64, without offsets. Following the arc of largest
+//! ⊗ adds weights; ⊕ is `Merge`. All values are f64, so that no maxima need to be
+//! subtracted from frame to frame. Following the arc of largest
 //! `weight ⊗ β` gives the best path without dead ends. Sampling arcs in proportion to it gives a
 //! path from the posterior.
 use kernels::{Real, ScratchReq, items_mut, par_for};
 
 use crate::{
-    AlignmentLattice, ArcsMut, BoundWeights, Context, Frames, LabelChain, LatticeSession, PathSum,
+    AlignmentLattice, Arcs, ArcsMut, BoundWeights, Context, Frames, LabelChain, LatticeSession, PathSum,
     RecognitionLattice, Result, StateId,
     execution::{BoundCall, CallInputs, check_sums},
-    plan::LatticeOperation,
+    plan::{LatticeOperation, WalkMemory},
     step::FrameStep,
     utterance_group::UtteranceGroup,
 };
@@ -92,7 +96,7 @@ impl Positions {
 
     /// The position after a label; none without a label arc.
     pub fn after_label(&self, position: usize) -> Option<usize> {
-        self.alignment.lexical_next(position % self.per_frame()).map(|next| self.end_of_arc(position, next))
+        self.alignment.label_next(position % self.per_frame()).map(|next| self.end_of_arc(position, next))
     }
 
     /// The lattice state of a position and context state.
@@ -124,8 +128,9 @@ pub struct PathWalk<'a, F> {
 /// Arcs from one state: the blank, and each label.
 #[derive(Default)]
 pub struct StateArcs<F> {
-    lexical: Vec<F>,
-    /// *1 + V*; -inf without an arc.
+    /// Weights of the labels as the weight function computes them, *V*.
+    label_weights: Vec<F>,
+    /// Weights of blank and labels, *1 + V*; -inf without an arc.
     pub weights: Vec<f64>,
     /// `weight + β` of the target.
     pub scores: Vec<f64>,
@@ -161,13 +166,13 @@ impl<'a, F: Real> PathWalk<'a, F> {
     /// Computes the weights of the arcs from a state.
     pub fn arc_weights(&self, position: usize, state: usize, arcs: &mut StateArcs<F>) {
         let v = self.context.vocabulary();
-        arcs.lexical.resize(v, F::ZERO);
+        arcs.label_weights.resize(v, F::ZERO);
         let frame = self.first_frame + self.positions.frame(position);
-        let blank = self.weights.forward_state(frame, state, &mut arcs.lexical);
+        let blank = self.weights.forward_state(frame, state, &mut arcs.label_weights);
         arcs.weights.clear();
         arcs.weights.push(blank.to_f64());
         match self.positions.after_label(position) {
-            Some(_) => arcs.weights.extend(arcs.lexical.iter().map(|weight| weight.to_f64())),
+            Some(_) => arcs.weights.extend(arcs.label_weights.iter().map(|weight| weight.to_f64())),
             None => arcs.weights.resize(1 + v, f64::NEG_INFINITY),
         }
     }
@@ -191,14 +196,17 @@ impl<'a, F: Real> PathWalk<'a, F> {
     pub fn label_weights(&self, state: usize, label: u32) -> Result<Vec<f64>> {
         let frames = self.positions.frames;
         let states = [state, self.context.next_state(state, label as usize)];
-        let (mut blank, mut lexical) = (vec![F::ZERO; 2 * frames], vec![F::ZERO; 2 * frames]);
-        let arcs = ArcsMut { blank: &mut blank, lexical: &mut lexical };
+        // A chain of one label has two states, so two blanks and two label weights in each frame.
+        // The first label weight is that of the label.
+        let chain_len = states.len() * frames;
+        let (mut blank, mut label_weights) = (vec![F::ZERO; chain_len], vec![F::ZERO; chain_len]);
+        let arcs = ArcsMut { blank: &mut blank, labels: &mut label_weights };
         self.weights.forward_chain(
             self.first_frame,
             LabelChain { states: &states, labels: &[label] },
             arcs,
         )?;
-        Ok(lexical.iter().step_by(2).map(|weight| weight.to_f64()).collect())
+        Ok(label_weights.iter().step_by(states.len()).map(|weight| weight.to_f64()).collect())
     }
 
     /// Returns position and context state after an arc, which must exist.
@@ -213,19 +221,24 @@ impl<'a, F: Real> PathWalk<'a, F> {
 impl<F: Real> LatticeSession<F> {
     /// Computes β of each utterance and calls `run(utterance, walk)` in parallel.
     ///
-    /// `memory` is the memory of `run` per frame and per utterance.
+    /// `memory` is the memory of `run`.
     pub(crate) fn walks<T: Send>(
         &mut self,
         lattice: &RecognitionLattice<F>,
         frames: &Frames<F>,
         merge: Merge,
-        memory: [ScratchReq; 2],
+        memory: WalkMemory,
         run: impl Fn(usize, &PathWalk<F>) -> Result<T> + Sync,
     ) -> Result<Vec<T>> {
         let inputs = CallInputs::new(lattice, frames, None, PathSum::Denominator)?;
-        let potential_row =
+        // β of the positions of one frame. An utterance has one position more, that after its last
+        // frame.
+        let frame_potentials =
             ScratchReq::new::<f64>(lattice.alignment().num_states() * lattice.context().states());
-        let memory = memory.map(|memory| memory.and(potential_row));
+        let memory = WalkMemory {
+            per_frame: memory.per_frame.and(frame_potentials),
+            per_utterance: memory.per_utterance.and(frame_potentials),
+        };
         let (mut call, plan) =
             self.start_call(inputs, |all_paths| LatticeOperation::walks(all_paths, memory))?;
         let mut results = Vec::with_capacity(frames.utterances());
@@ -260,18 +273,24 @@ impl<F: Real> LatticeSession<F> {
                 }
             })
             .collect();
+        // Arc weights are computed for a wave, a range of frames of each utterance, at a time; the
+        // last wave comes first.
         let mut buffers = self.buffers.denominator.take_buffers(1);
         for wave_index in (0..group.waves()).rev() {
             let wave = group.wave(wave_index);
             call.weights.forward(&wave.frames, buffers[0].arcs_mut(step, wave.frames.len()));
             let arcs = buffers[0].arcs(step, wave.frames.len());
+            // Row of the wave with the first frame of each utterance.
             let first_rows: Vec<usize> =
                 wave.counts.iter().scan(0, |row, count| Some(std::mem::replace(row, *row + count))).collect();
             par_for(items_mut(&mut utterances), |index, potentials| {
                 for t in (0..wave.counts[index]).rev() {
                     let wave_row = first_rows[index] + t;
-                    let arcs = (&arcs.blank[wave_row * c..][..c], &arcs.lexical[wave_row * c * v..][..c * v]);
-                    potentials.backward(step, merge, wave_index * group.window + t, arcs);
+                    let arcs = Arcs {
+                        blank: &arcs.blank[wave_row * c..][..c],
+                        labels: &arcs.labels[wave_row * c * v..][..c * v],
+                    };
+                    potentials.backward(step, merge, wave_index * group.frames_per_wave + t, arcs);
                 }
             });
         }
@@ -296,7 +315,7 @@ impl Potentials {
         step: &FrameStep,
         merge: Merge,
         frame: usize,
-        (blank, lexical): (&[F], &[F]),
+        Arcs { blank, labels: label_weights }: Arcs<F>,
     ) {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let per_frame = self.positions.per_frame();
@@ -305,13 +324,14 @@ impl Potentials {
             let potentials = |next: usize| &later[(next - position - 1) * c..][..c];
             let blank_targets = potentials(self.positions.after_blank(position));
             let label_targets = self.positions.after_label(position).map(potentials);
-            let rows = earlier[position * c..].iter_mut().zip(blank.iter().zip(lexical.chunks_exact(v)));
-            for (state, (beta, (blank, lexical))) in rows.enumerate() {
+            let rows =
+                earlier[position * c..].iter_mut().zip(blank.iter().zip(label_weights.chunks_exact(v)));
+            for (state, (beta, (blank, label_weights))) in rows.enumerate() {
                 let terms = &mut self.terms[..1 + label_targets.map_or(0, |_| v)];
                 terms[0] = blank.to_f64() + blank_targets[state];
                 if let Some(label_targets) = label_targets {
                     let targets = step.context().next_states(state);
-                    for (label, (term, w)) in (1..).zip(terms[1..].iter_mut().zip(lexical)) {
+                    for (label, (term, w)) in (1..).zip(terms[1..].iter_mut().zip(label_weights)) {
                         *term = w.to_f64() + label_targets[targets.state(label)];
                     }
                 }

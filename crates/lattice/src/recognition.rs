@@ -1,4 +1,6 @@
 //! The recognition lattice: context states x alignment states x arc weights.
+//!
+//! It only combines and checks its three components; sessions compute with it.
 use kernels::Real;
 
 use crate::{
@@ -9,8 +11,9 @@ use crate::{
 ///
 /// Weights depend on the frame and the context state.
 ///
-/// States are `(t, a, p)`, `0 <= t < N`, and the final states `(N, 0, p)`, all of weight 1̄. Paths
-/// start in `(0, 0, start)`. A blank arc keeps the context state p and has weight `b_t[p]`. An arc
+/// States are `(t, a, p)`: frame, alignment state, context state. `0 <= t < N` for N frames; the
+/// final states are `(N, 0, p)`, all of weight 1̄ (0 as a log-weight). Paths start in
+/// `(0, 0, start)`. A blank arc keeps the context state p and has weight `b_t[p]`. An arc
 /// with label y leads to `δ(p, y)` and has weight `l_t[p, y]`. The [`AlignmentLattice`] determines
 /// the next t and a. The lattice is never materialized. [`LatticeSession`](crate::LatticeSession)
 /// sums over its paths, with gradients, and finds the best ones.
@@ -58,8 +61,10 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
         }
         let is_invalid = |state: &usize| match context.next_states(*state) {
             NextStates::Run(first) => first.saturating_add(labels) > states,
-            NextStates::Same(to) => to >= states,
-            NextStates::List(to) => to.len() != labels || to.iter().any(|&to| to as usize >= states),
+            NextStates::Same(target) => target >= states,
+            NextStates::List(targets) => {
+                targets.len() != labels || targets.iter().any(|&target| target as usize >= states)
+            }
         };
         if let Some(state) = (0..states).find(is_invalid) {
             let expected = format!("a state below {states} after each of {labels} labels");

@@ -1,10 +1,14 @@
-//! Samples paths of a lattice from their posterior distribution.
+//! Samples paths of a recognition lattice from their posterior distribution.
+//!
+//! β, the log-sum over the paths from a state to the end (`potentials.rs`), gives the probability
+//! of each arc from it; a path is sampled arc by arc.
 use kernels::{Real, ScratchReq};
 use rnnt_dp::PathRng;
 
 use crate::{
     Error, Frames, LatticePath, LatticeSession, Merge, RecognitionLattice, Result,
     n_best::first_max,
+    plan::WalkMemory,
     potentials::{PathWalk, StateArcs},
 };
 
@@ -14,8 +18,10 @@ impl<F: Real> LatticeSession<F> {
     /// None where all paths are blocked.
     ///
     /// ```text
-    /// P(path) = exp(weight(path) - log D)        P(arc | state) = exp(w(arc) + β(arc) - β(state))
+    /// P(path) = exp(weight(path) - log D)        P(arc | state) = exp(w(arc) + β(target) - β(state))
     /// ```
+    /// D is the sum over all paths, w the weight of an arc, `target` its target state.
+    ///
     /// Each path has a separate random stream, determined by `seed` and the indices of utterance
     /// and path. Threads, other utterances and `count` do not change it.
     /// [`distances`](Self::distances) returns `log D`.
@@ -51,7 +57,8 @@ impl<F: Real> LatticeSession<F> {
         if count > max_paths {
             return Err(Error::shape("count", format!("at most {max_paths} paths"), count));
         }
-        let memory = [ScratchReq::EMPTY, StateArcs::<F>::scratch(lattice.context())];
+        let per_utterance = StateArcs::<F>::scratch(lattice.context());
+        let memory = WalkMemory { per_frame: ScratchReq::EMPTY, per_utterance };
         self.walks(lattice, frames, Merge::Sum, memory, |utterance, walk| {
             let count = if walk.total() > f64::NEG_INFINITY { count } else { 0 };
             let mut arcs = StateArcs::default();

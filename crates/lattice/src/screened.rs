@@ -1,17 +1,18 @@
 //! Viterbi search over a lattice that scores only possibly best arcs.
 //!
-//! It is a search with screening: quantized estimates with an error bound exclude most arcs of a
-//! joint network. A run is a range of successive target states, a panel up to 32 source states
-//! whose arcs lead to the same run. States without a panel (*unpaneled*) are scored exactly. α is
-//! the weight of the best path to each context state.
+//! `path_search` uses it if the CPU, the network and the budget allow it. It is a search with
+//! screening: quantized estimates with an error bound exclude most arcs of a joint network. A run
+//! is a range of successive target states, a panel up to `PANEL_COLUMNS` source states whose arcs
+//! lead to the same run. States without a panel (*unpaneled*) are scored exactly. α is the weight
+//! of the best path to each context state.
 //!
 //! ```text
 //! for each frame:
 //!     in parallel over tasks, for each utterance:  best arcs into the runs of states; blanks
 //!     in parallel over utterances:                 the blank where it is no worse
 //! ```
-//! Weights and backpointers are those of [`FrameStep::best`](crate::step::FrameStep::best), bit for
-//! bit. Other modules only use [`search`].
+//! Weights and backpointers are those of [`FrameStep::viterbi`](crate::step::FrameStep::viterbi),
+//! bit for bit. Other modules only use [`search`].
 mod panels;
 mod screening;
 
@@ -39,7 +40,7 @@ const FRAMES_PER_TASK: usize = 8;
 
 /// Returns the search with screening; none if it does not apply or exceeds the budget of `plan`.
 pub fn search<F: Real>(lattice: &RecognitionLattice<F>, plan: &Plan) -> Option<PathSearch<F>> {
-    let screening_memory = screening::scratch(lattice, plan.utterances, plan.spare)?;
+    let screening_memory = screening::scratch(lattice, plan.utterances, plan.spare_bytes)?;
     Some(PathSearch { plan: plan.with_screening(screening_memory)?, run: best_paths })
 }
 
@@ -86,18 +87,18 @@ fn search_group<F: Real>(
 ) -> Vec<f64> {
     let state_count = screened.panels().columns.len();
     let mut offsets = vec![0.0; group.len()];
-    let (states, mut best_arcs) = buffers.best.states_and_pointers();
-    let states_and_offsets = states.chunks_exact_mut(state_count).zip(&mut offsets).enumerate();
-    let utterance = |(index, (state, offset))| {
+    let (alphas, mut best_arcs) = buffers.backpointers.alphas_and_pointers();
+    let alphas_and_offsets = alphas.chunks_exact_mut(state_count).zip(&mut offsets).enumerate();
+    let utterance = |(index, (alpha, offset))| {
         let frames = group.frame_range(index);
         let best_arcs =
             best_arcs.split_off_mut(..frames.len() * state_count).expect("each frame has backpointers");
-        ScreenedUtterance { frames, state, best_arcs, offset }
+        ScreenedUtterance { frames, alpha, best_arcs, offset }
     };
-    let mut utterances: Vec<_> = states_and_offsets.map(utterance).collect();
+    let mut utterances: Vec<_> = alphas_and_offsets.map(utterance).collect();
     let mut chunks: Vec<_> = utterances.chunks_mut(UTTERANCES_PER_CHUNK).collect();
     par_for(items_mut(&mut chunks), |_, utterances| search_chunk(screened, utterances));
-    buffers.best.path_weights(state_count, &offsets)
+    buffers.backpointers.path_weights(state_count, &offsets)
 }
 
 /// An utterance and its search state.
@@ -105,7 +106,7 @@ struct ScreenedUtterance<'a, F> {
     /// Packed frames of the utterance.
     frames: Range<usize>,
     /// `α` with maximum 0, *C*.
-    state: &'a mut [F],
+    alpha: &'a mut [F],
     /// Backpointers, *N x C*.
     best_arcs: &'a mut [u32],
     /// Sum of the maxima that were subtracted from `α`.
@@ -165,18 +166,18 @@ fn search_chunk<F: Real>(screened: ScreenedFrames<F>, utterances: &mut [Screened
             let active =
                 utterances.iter().zip(&mut scratch).filter(|(utterance, _)| t < utterance.frames.len());
             for (utterance, scratch) in active {
-                scratch.prepare(screened, utterance.frames.clone().skip(t));
+                scratch.compute_frames(screened, utterance.frames.clone().skip(t));
             }
         }
         // Best label arcs, in parallel over tasks.
         let active =
             utterances.iter_mut().zip(&mut scratch).filter(|(utterance, _)| t < utterance.frames.len());
-        let mut remaining: Vec<FrameSlice<F>> =
+        let mut whole_frames: Vec<FrameSlice<F>> =
             active.map(|(utterance, scratch)| FrameSlice::new(screened, utterance, scratch, t)).collect();
-        let active_count = remaining.len();
+        let active_count = whole_frames.len();
         let mut slices = Vec::with_capacity(tasks.len() * active_count);
         for task in &tasks {
-            slices.extend(remaining.iter_mut().map(|slice| slice.split_off(task)));
+            slices.extend(whole_frames.iter_mut().map(|slice| slice.split_off(task)));
         }
         par_for((parts(&tasks, 1), parts_mut(&mut slices, active_count)), |_, (task, slices)| {
             task[0].best_arcs(screened, slices);
@@ -199,12 +200,12 @@ impl<'a, F: Real> FrameSlice<'a, F> {
         scratch: &'a mut UtteranceScratch<F>,
         t: usize,
     ) -> Self {
-        let (c, h, panels) = (utterance.state.len(), screened.hidden(), screened.panels());
+        let (c, h, panels) = (utterance.alpha.len(), screened.hidden(), screened.panels());
         let arcs = scratch.unpaneled.len() / (PANEL_COLUMNS * panels.unpaneled.len()).max(1);
         Self {
             frame: utterance.frames.start + t,
             center: &scratch.centers[t % PANEL_COLUMNS * h..][..h],
-            alpha: utterance.state,
+            alpha: utterance.alpha,
             unpaneled: &scratch.unpaneled[t % PANEL_COLUMNS * arcs..],
             next: &mut scratch.next,
             best_arcs: &mut utterance.best_arcs[t * c..][..c],
@@ -250,12 +251,13 @@ impl<'a> PanelTask<'a> {
         first.panels.start..last.panels.end
     }
 
-    /// Finds the best lexical arcs into the task's states, and blanks.
+    /// Finds the best label arcs into the task's states; computes blanks.
     fn best_arcs<F: Real>(&self, screened: ScreenedFrames<F>, slices: &mut [FrameSlice<F>]) {
         let (panels, vocabulary) = (screened.panels(), screened.vocabulary());
         let column_arcs = PANEL_COLUMNS * (1 + vocabulary);
+        // Panels of source states, and the best arcs into each run of target states.
         let mut sources = Vec::with_capacity(self.panels().len() * slices.len());
-        let mut winners = Vec::with_capacity(self.runs.len() * slices.len());
+        let mut run_arcs = Vec::with_capacity(self.runs.len() * slices.len());
         for FrameSlice { frame, center, alpha, unpaneled, next, best_arcs, blank } in slices {
             next.fill(F::NEG_INFINITY);
             best_arcs.fill(0);
@@ -267,6 +269,7 @@ impl<'a> PanelTask<'a> {
                     split_off_run(&mut best_arcs, run.start - split_states, vocabulary),
                 );
                 split_states = run.start + vocabulary;
+                // The arcs from states without a panel are known.
                 for (index, &state) in run.unpaneled.clone().zip(&panels.unpaneled[run.unpaneled.clone()]) {
                     let rows = &unpaneled[index * column_arcs + 1..][..vocabulary];
                     F::scatter_argmax(
@@ -280,13 +283,14 @@ impl<'a> PanelTask<'a> {
                     center,
                     shifts: screened.shifts(panel, alpha),
                     first_arcs: screened.previous_arcs(panel),
-                    target: winners.len(),
+                    target: run_arcs.len(),
                     blank,
                 }));
-                winners.push(BestArcs { weights: best_weights, arcs: best_arcs });
+                run_arcs.push(BestArcs { weights: best_weights, arcs: best_arcs });
             }
         }
-        screened.screen().update(&mut sources, &mut winners);
+        // Scores the arcs from panels, unless their estimates exclude them.
+        screened.screen().update(&mut sources, &mut run_arcs);
     }
 }
 
@@ -308,7 +312,7 @@ impl<F: Real> UtteranceScratch<F> {
     }
 
     /// Computes all values independent of `α` for the next frames.
-    fn prepare(&mut self, screened: ScreenedFrames<F>, frames: impl Iterator<Item = usize>) {
+    fn compute_frames(&mut self, screened: ScreenedFrames<F>, frames: impl Iterator<Item = usize>) {
         let frames: Vec<usize> = frames.take(PANEL_COLUMNS).collect();
         screened.forward_unpaneled(&frames, &mut self.unpaneled);
         let h = screened.hidden();
@@ -325,21 +329,22 @@ impl<F: Real> UtteranceScratch<F> {
 }
 
 impl<F: Real> ScreenedUtterance<'_, F> {
-    /// Adds the blanks of a frame and updates the search state.
+    /// Adds the blanks of a frame and updates α.
     fn finish_frame(&mut self, scratch: &mut UtteranceScratch<F>, screened: ScreenedFrames<F>, t: usize) {
         let (panels, vocabulary) = (screened.panels(), screened.vocabulary());
         let UtteranceScratch { next, blank, unpaneled, .. } = scratch;
-        let blank_rows = unpaneled
+        // Weights of the blanks of states without a panel.
+        let blank_weights = unpaneled
             .iter()
             .skip(t % PANEL_COLUMNS * (1 + vocabulary))
             .step_by(PANEL_COLUMNS * (1 + vocabulary));
         blank[panels.states.len() * PANEL_COLUMNS..]
             .iter_mut()
-            .zip(blank_rows)
+            .zip(blank_weights)
             .for_each(|(blank, &w)| *blank = w);
         let best_arcs = &mut self.best_arcs[t * next.len()..][..next.len()];
-        let max = F::merge_self_loops(next, best_arcs, self.state, blank, &panels.columns);
+        let max = F::merge_self_loops(next, best_arcs, self.alpha, blank, &panels.columns);
         *self.offset += subtract_max(next, max).to_f64();
-        self.state.copy_from_slice(next);
+        self.alpha.copy_from_slice(next);
     }
 }

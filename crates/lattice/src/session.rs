@@ -311,7 +311,7 @@ impl<F: Real> LatticeSession<F> {
         let (mut call, plan) =
             self.start_call(inputs, |all_paths| LatticeOperation::sum(all_paths).with_gradients())?;
         let padded_frames = frames.utterances() * frames.padded();
-        let (mut blank, mut lexical) =
+        let (mut blank, mut label_arcs) =
             (vec![F::ZERO; padded_frames * c], vec![F::ZERO; padded_frames * c * v]);
         for group in plan.groups(frames) {
             call.forward(&mut self.buffers, &group, SavedState::for_backward(plan.keeps_arcs))?;
@@ -326,13 +326,13 @@ impl<F: Real> LatticeSession<F> {
                     for (wave_row, &frame) in frames.iter().enumerate() {
                         let position = positions[frame];
                         blank[position * c..][..c].copy_from_slice(&adjoints.blank[wave_row * c..][..c]);
-                        lexical[position * c * v..][..c * v]
-                            .copy_from_slice(&adjoints.lexical[wave_row * c * v..][..c * v]);
+                        label_arcs[position * c * v..][..c * v]
+                            .copy_from_slice(&adjoints.labels[wave_row * c * v..][..c * v]);
                     }
                     Ok(())
                 },
             )?;
         }
-        Ok((blank, lexical))
+        Ok((blank, label_arcs))
     }
 }

@@ -1,9 +1,10 @@
 //! Optimized recursions of a recognition lattice over one frame.
 //!
-//! They are forward, backward and Viterbi. α, β: log-sums over the paths to and from context states
-//! p, q; a_i: α after i labels in the frame; b, l: weights of blank and label arcs; mB, mL:
+//! They are forward, backward and Viterbi, which `denominator.rs` and `best_path.rs` call frame by
+//! frame. p, q: context states; y: label; α, β: log-sums over the paths to and from a context
+//! state; a_i: α after i labels in the frame; b, l: weights of blank and label arcs; mB, mL:
 //! marginals of these arcs; γ: marginals of states; Z: log-sum of the frame; K: largest number of
-//! labels of a frame; δ(p,y): target state.
+//! labels of a frame; δ(p,y): target state. Primes: after the frame.
 //!
 //! ```text
 //! forward     a_0 = α      a_{i+1}[q] = log Σ_{δ(p,y)=q} exp(a_i[p] + l[p,y])
@@ -50,7 +51,7 @@ pub struct StepScratch<F> {
     /// Sums of each state, *C*.
     sums: Vec<F>,
     /// Marginals summed over alignment states, *C x V*.
-    lexical: Vec<F>,
+    label_arcs: Vec<F>,
     /// Marginals of blanks in one alignment state, *C*.
     blank: Vec<F>,
 }
@@ -58,8 +59,8 @@ pub struct StepScratch<F> {
 impl<F: Real> StepScratch<F> {
     /// Allocated memory.
     pub fn allocated(&self) -> ScratchReq {
-        let Self { levels, shifts, max, sums, lexical, blank } = self;
-        let buffers = [levels, shifts, max, sums, lexical, blank];
+        let Self { levels, shifts, max, sums, label_arcs, blank } = self;
+        let buffers = [levels, shifts, max, sums, label_arcs, blank];
         ScratchReq::new::<F>(buffers.map(Vec::capacity).iter().sum())
     }
 
@@ -73,7 +74,7 @@ impl<F: Real> StepScratch<F> {
 }
 
 /// Resizes a buffer to `len` elements with arbitrary values.
-fn resized<F: Real>(buffer: &mut Vec<F>, len: usize) -> &mut [F] {
+fn resize<F: Real>(buffer: &mut Vec<F>, len: usize) -> &mut [F] {
     kernels::ensure_len(buffer, len, F::ZERO);
     &mut buffer[..len]
 }
@@ -144,7 +145,7 @@ impl<'a> FrameStep<'a> {
     pub fn forward<F: Real>(
         &self,
         scratch: &mut StepScratch<F>,
-        Arcs { blank, lexical }: Arcs<F>,
+        Arcs { blank, labels: label_arcs }: Arcs<F>,
         alpha: &[F],
         next: &mut [F],
     ) -> F {
@@ -152,24 +153,24 @@ impl<'a> FrameStep<'a> {
             None => {
                 // The blank, and the log-sum of the label arcs.
                 next.iter_mut().zip(alpha.iter().zip(blank)).for_each(|(n, (&a, &b))| *n = a + b);
-                let max = resized(&mut scratch.max, next.len());
+                let max = resize(&mut scratch.max, next.len());
                 max.copy_from_slice(next);
-                self.targets.max(lexical, alpha, max);
-                self.log_add_arcs(lexical, alpha, max, next);
+                self.targets.scatter_max(label_arcs, alpha, max);
+                self.log_add_arcs(label_arcs, alpha, max, next);
             }
             Some(labels) => {
                 // Log-sum over all levels, and then the blanks.
-                self.write_levels(scratch, lexical, alpha);
+                self.write_levels(scratch, label_arcs, alpha);
                 let StepScratch { levels, max, sums, .. } = scratch;
                 let levels = &levels[..labels * alpha.len()];
                 let rows = || std::iter::once(alpha).chain(levels.chunks_exact(alpha.len()));
-                let max = resized(max, alpha.len());
+                let max = resize(max, alpha.len());
                 max.copy_from_slice(alpha);
                 for row in rows().skip(1) {
                     max.iter_mut().zip(row).for_each(|(m, &a)| *m = if a > *m { a } else { *m });
                 }
                 replace_neg_infinity(max);
-                let terms = resized(sums, alpha.len());
+                let terms = resize(sums, alpha.len());
                 next.fill(F::ZERO);
                 for row in rows() {
                     terms.iter_mut().zip(row.iter().zip(&*max)).for_each(|(t, (&a, &m))| *t = a - m);
@@ -184,29 +185,29 @@ impl<'a> FrameStep<'a> {
     }
 
     /// Computes `next = log(exp next + Σ exp(shifts + l))`; `max` is the largest of all terms.
-    fn log_add_arcs<F: Real>(&self, lexical: &[F], shifts: &[F], max: &mut [F], next: &mut [F]) {
+    fn log_add_arcs<F: Real>(&self, label_arcs: &[F], shifts: &[F], max: &mut [F], next: &mut [F]) {
         replace_neg_infinity(max);
         next.iter_mut().zip(&*max).for_each(|(n, &m)| *n = *n - m);
         exp(next);
-        self.targets.sum(lexical, shifts, max, next);
+        self.targets.scatter_exp_sum(label_arcs, shifts, max, next);
         ln(next);
         kernels::add(next, max);
     }
 
     /// Writes `a_1 .. a_K`.
-    fn write_levels<F: Real>(&self, scratch: &mut StepScratch<F>, lexical: &[F], alpha: &[F]) {
+    fn write_levels<F: Real>(&self, scratch: &mut StepScratch<F>, label_arcs: &[F], alpha: &[F]) {
         let labels = self.alignment.expansions().unwrap_or(0);
         let StepScratch { levels, max, .. } = scratch;
-        let levels = resized(levels, labels * alpha.len());
+        let levels = resize(levels, labels * alpha.len());
         for i in 0..labels {
             let (before, after) = levels.split_at_mut(i * alpha.len());
             let (level, next_level) =
                 (before.rchunks_exact(alpha.len()).next().unwrap_or(alpha), &mut after[..alpha.len()]);
-            let max = resized(max, alpha.len());
+            let max = resize(max, alpha.len());
             max.fill(F::NEG_INFINITY);
             next_level.fill(F::NEG_INFINITY);
-            self.targets.max(lexical, level, max);
-            self.log_add_arcs(lexical, level, max, next_level);
+            self.targets.scatter_max(label_arcs, level, max);
+            self.log_add_arcs(label_arcs, level, max, next_level);
         }
     }
 
@@ -217,42 +218,42 @@ impl<'a> FrameStep<'a> {
     pub fn backward<F: Real>(
         &self,
         scratch: &mut StepScratch<F>,
-        ArcsMut { blank, lexical }: ArcsMut<F>,
+        ArcsMut { blank, labels: label_arcs }: ArcsMut<F>,
         alpha: &[F],
         offset: F,
         beta: &mut [F],
     ) -> f64 {
         let Some(labels) = self.alignment.expansions() else {
             let StepScratch { shifts, sums, .. } = scratch;
-            let (shifts, sums) = (resized(shifts, alpha.len()), resized(sums, alpha.len()));
+            let (shifts, sums) = (resize(shifts, alpha.len()), resize(sums, alpha.len()));
             shifts.iter_mut().zip(alpha).for_each(|(s, &a)| *s = a - offset);
             blank.iter_mut().zip(shifts.iter().zip(&*beta)).for_each(|(b, (&s, &beta))| *b = *b + s + beta);
             exp(blank);
-            self.targets.backward(lexical, shifts, beta, sums);
+            self.targets.gather_exp(label_arcs, shifts, beta, sums);
             kernels::add(sums, blank);
             return finish_beta(sums, alpha, beta);
         };
         // Levels of α, and buffers.
-        self.write_levels(scratch, lexical, alpha);
+        self.write_levels(scratch, label_arcs, alpha);
         let StepScratch {
             levels,
             shifts,
             sums,
-            lexical: arc_marginals,
+            label_arcs: arc_marginals,
             blank: blank_marginals,
             max: ends,
             ..
         } = scratch;
         let levels = &levels[..labels * alpha.len()];
-        let (shifts, sums) = (resized(shifts, alpha.len()), resized(sums, alpha.len()));
+        let (shifts, sums) = (resize(shifts, alpha.len()), resize(sums, alpha.len()));
         // `β` after the frame plus the blank: the end of all alignment states.
-        let ends = resized(ends, alpha.len());
+        let ends = resize(ends, alpha.len());
         ends.iter_mut().zip(blank.iter().zip(&*beta)).for_each(|(e, (&b, &beta))| *e = b + beta - offset);
         let has_several_labels = labels > 1;
-        let arcs = if has_several_labels { lexical.len() } else { 0 };
-        let (arcs, marginal_sums) = resized(arc_marginals, 2 * arcs).split_at_mut(arcs);
+        let arcs = if has_several_labels { label_arcs.len() } else { 0 };
+        let (arcs, marginal_sums) = resize(arc_marginals, 2 * arcs).split_at_mut(arcs);
         marginal_sums.fill(F::ZERO);
-        let blank_marginals = resized(blank_marginals, alpha.len());
+        let blank_marginals = resize(blank_marginals, alpha.len());
         blank.fill(F::ZERO);
         // Alignment states, last first.
         let mut total = 0.0;
@@ -267,11 +268,11 @@ impl<'a> FrameStep<'a> {
                 // `β` inside the frame already has the offset subtracted.
                 shifts.copy_from_slice(a);
                 if has_several_labels {
-                    arcs.copy_from_slice(lexical);
-                    self.targets.backward(arcs, shifts, beta, sums);
+                    arcs.copy_from_slice(label_arcs);
+                    self.targets.gather_exp(arcs, shifts, beta, sums);
                     kernels::add(marginal_sums, arcs);
                 } else {
-                    self.targets.backward(lexical, shifts, beta, sums);
+                    self.targets.gather_exp(label_arcs, shifts, beta, sums);
                 }
             }
             kernels::add(sums, blank_marginals);
@@ -281,16 +282,16 @@ impl<'a> FrameStep<'a> {
             }
         }
         match labels {
-            0 => lexical.fill(F::ZERO),
+            0 => label_arcs.fill(F::ZERO),
             1 => {}
-            _ => lexical.copy_from_slice(marginal_sums),
+            _ => label_arcs.copy_from_slice(marginal_sums),
         }
         // Every path has one blank in the frame. A common error of all arcs of a frame would
         // accumulate over frames.
         let blanks: f64 = blank.iter().map(|x| x.to_f64()).sum();
         if blanks > 0.0 {
             let scale = F::from_f64(1.0 / blanks);
-            blank.iter_mut().chain(lexical).for_each(|x| *x *= scale);
+            blank.iter_mut().chain(label_arcs).for_each(|x| *x *= scale);
         }
         total
     }
@@ -298,16 +299,16 @@ impl<'a> FrameStep<'a> {
     /// Finds the best arc to each state.
     ///
     /// Computes `α' - max α'` and the backpointers; returns the maximum.
-    pub fn best<F: Real>(
+    pub fn viterbi<F: Real>(
         &self,
         scratch: &mut StepScratch<F>,
-        Arcs { blank, lexical }: Arcs<F>,
+        Arcs { blank, labels: label_arcs }: Arcs<F>,
         alpha: &[F],
         next: &mut [F],
         FrameBackpointers { best_arcs, label_counts }: FrameBackpointers,
     ) -> F {
         let has_nan = |arcs: &[F]| arcs.iter().any(|w| w.to_f64().is_nan());
-        if self.may_be_nan && (has_nan(blank) || has_nan(lexical)) {
+        if self.may_be_nan && (has_nan(blank) || has_nan(label_arcs)) {
             // Comparisons would ignore NaN.
             return F::from_f64(f64::NAN);
         }
@@ -316,10 +317,10 @@ impl<'a> FrameStep<'a> {
             None => {
                 next.iter_mut().zip(alpha.iter().zip(blank)).for_each(|(n, (&a, &b))| *n = a + b);
                 best_arcs.fill(0);
-                self.targets.best(lexical, alpha, next, best_arcs);
+                self.targets.scatter_argmax(label_arcs, alpha, next, best_arcs);
             }
             Some(labels) => {
-                let levels = resized(&mut scratch.levels, labels * state_count);
+                let levels = resize(&mut scratch.levels, labels * state_count);
                 next.iter_mut().zip(alpha.iter().zip(blank)).for_each(|(n, (&a, &b))| *n = a + b);
                 label_counts.fill(0);
                 best_arcs.fill(0);
@@ -331,8 +332,8 @@ impl<'a> FrameStep<'a> {
                         &mut after[..state_count],
                     );
                     next_level.fill(F::NEG_INFINITY);
-                    self.targets.best(
-                        lexical,
+                    self.targets.scatter_argmax(
+                        label_arcs,
                         a,
                         next_level,
                         &mut best_arcs[i * state_count..][..state_count],
@@ -394,7 +395,7 @@ mod tests {
     fn best_paths_do_not_hide_nan_of_unchecked_weights() {
         let context = FullNGram::new(2, 1).unwrap();
         let (mut alpha, mut next) = ([0.0f32; 3], [0.0; 3]);
-        for (blank, lexical) in
+        for (blank, label_arcs) in
             [([f32::NAN, 0.0, 0.0], [0.0; 6]), ([0.0; 3], [0.0, 0.0, 0.0, f32::NAN, 0.0, 0.0])]
         {
             let checked = FrameStep::new(&context, AlignmentLattice::FrameDependent);
@@ -403,9 +404,9 @@ mod tests {
             for (step, may_hide) in [(checked, true), (unchecked, false)] {
                 step.start(&mut alpha);
                 let pointers = FrameBackpointers { best_arcs: &mut [0; 3], label_counts: &mut [] };
-                let offset = step.best(
+                let offset = step.viterbi(
                     &mut StepScratch::default(),
-                    Arcs { blank: &blank, lexical: &lexical },
+                    Arcs { blank: &blank, labels: &label_arcs },
                     &alpha,
                     &mut next,
                     pointers,

@@ -1,7 +1,7 @@
 //! Groups of utterances of a lattice call, and waves of their frames.
 //!
 //! A group is a range of utterances that are processed together, with their frames packed. A wave
-//! has the next `window` frames of each utterance.
+//! has the next `frames_per_wave` frames of each utterance.
 use std::{borrow::Cow, ops::Range};
 
 use kernels::Real;
@@ -13,19 +13,19 @@ pub struct UtteranceGroup {
     /// Indices in the batch.
     pub utterances: Range<usize>,
     /// First packed frame of each utterance, and the end.
-    pub starts: Vec<usize>,
+    pub frame_starts: Vec<usize>,
     /// Frames of each utterance in a wave.
-    pub window: usize,
+    pub frames_per_wave: usize,
 }
 
 impl UtteranceGroup {
     /// Packs the frames of some utterances.
-    pub fn new<F: Real>(frames: &Frames<F>, utterances: Range<usize>, window: usize) -> Self {
-        let mut starts = vec![0];
+    pub fn new<F: Real>(frames: &Frames<F>, utterances: Range<usize>, frames_per_wave: usize) -> Self {
+        let mut frame_starts = vec![0];
         for utterance in utterances.clone() {
-            starts.push(starts.last().expect("the list is not empty") + frames.length(utterance));
+            frame_starts.push(frame_starts.last().expect("the list is not empty") + frames.length(utterance));
         }
-        Self { utterances, starts, window }
+        Self { utterances, frame_starts, frames_per_wave }
     }
 
     /// Number of utterances.
@@ -35,18 +35,18 @@ impl UtteranceGroup {
 
     /// Number of packed frames.
     pub fn frames(&self) -> usize {
-        self.starts[self.len()]
+        self.frame_starts[self.len()]
     }
 
     /// Packed frames of an utterance of the group.
     pub fn frame_range(&self, utterance: usize) -> Range<usize> {
-        self.starts[utterance]..self.starts[utterance + 1]
+        self.frame_starts[utterance]..self.frame_starts[utterance + 1]
     }
 
     /// Number of waves.
     pub fn waves(&self) -> usize {
         let longest = (0..self.len()).map(|utterance| self.frame_range(utterance).len()).max().unwrap_or(0);
-        longest.div_ceil(self.window)
+        longest.div_ceil(self.frames_per_wave)
     }
 
     /// Returns the packed frames of a wave, and their counts.
@@ -54,8 +54,8 @@ impl UtteranceGroup {
         let (mut frames, mut counts) = (Vec::new(), Vec::with_capacity(self.len()));
         for utterance in 0..self.len() {
             let frame_range = self.frame_range(utterance);
-            let start = (frame_range.start + wave_index * self.window).min(frame_range.end);
-            let end = (start + self.window).min(frame_range.end);
+            let start = (frame_range.start + wave_index * self.frames_per_wave).min(frame_range.end);
+            let end = (start + self.frames_per_wave).min(frame_range.end);
             frames.extend(start..end);
             counts.push(end - start);
         }

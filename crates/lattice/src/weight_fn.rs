@@ -1,5 +1,7 @@
 //! Weight functions: the weight of a lattice arc by frame, context and label.
 //!
+//! Two kinds of arcs leave a context state: the blank, and an arc for each label (*lexical* in
+//! LAST).
 //! A [`WeightFn`] borrows parameters. [`WeightFn::bind`] computes what depends only on parameters,
 //! once per call. Then, for each group of frames, [`BoundWeights::forward`] computes the arc
 //! weights of whole frames, and [`BoundWeights::forward_chain`] those along one label string.
@@ -30,22 +32,23 @@ pub type Parameters<F> = BTreeMap<String, Vec<F>>;
 
 /// Arc weights, or their adjoints, of some frames.
 ///
-/// *n x C* for blanks and *n x C x V* for labels; along a chain *n x (U + 1)* each.
+/// *n x C* for blanks and *n x C x V* for labels, with n frames, C context states and V labels;
+/// along a chain of U labels *n x (U + 1)* each.
 #[derive(Debug, Clone, Copy)]
 pub struct Arcs<'a, F> {
-    /// Weights of blanks, `b`.
+    /// Weights of blank arcs, `b`.
     pub blank: &'a [F],
-    /// Weights of labels, `l`.
-    pub lexical: &'a [F],
+    /// Weights of label arcs, `l`.
+    pub labels: &'a [F],
 }
 
 /// Mutable [`Arcs`].
 #[derive(Debug)]
 pub struct ArcsMut<'a, F> {
-    /// Weights of blanks, `b`.
+    /// Weights of blank arcs, `b`.
     pub blank: &'a mut [F],
-    /// Weights of labels, `l`.
-    pub lexical: &'a mut [F],
+    /// Weights of label arcs, `l`.
+    pub labels: &'a mut [F],
 }
 
 /// One label string in a context: the states `c_0 .. c_U`, and the label after each but the last.
@@ -64,7 +67,7 @@ pub struct LabelChain<'a> {
 pub struct Workload {
     /// Frames of the group.
     pub frames: usize,
-    /// Frames of one forward or backward.
+    /// Frames of a wave: of one call of `forward` or `backward`.
     pub wave: usize,
     /// *U + 1* of the longest chain; 0 without chains.
     pub positions: usize,
@@ -145,7 +148,7 @@ pub trait BoundWeights<F: Real>: Send + Sync {
     fn forward(&self, frames: &[usize], arcs: ArcsMut<F>);
 
     /// Computes the weights of the arcs from one state; returns the weight of the blank.
-    fn forward_state(&self, frame: usize, state: usize, lexical: &mut [F]) -> F;
+    fn forward_state(&self, frame: usize, state: usize, label_arcs: &mut [F]) -> F;
 
     /// Projections of the joint network, if this is one.
     #[doc(hidden)]
@@ -158,7 +161,7 @@ pub trait BoundWeights<F: Real>: Send + Sync {
 
     /// Computes weights along a chain in successive frames from `first_frame` on.
     ///
-    /// The last lexical weight of each frame is -inf.
+    /// The last label weight of each frame is -inf.
     fn forward_chain(&self, first_frame: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()>;
 
     /// Propagates adjoints of the results of [`forward_chain`](Self::forward_chain).

@@ -55,12 +55,12 @@ fn main() -> Result<()> {
         ..ConformerEncoderConfig::default()
     };
     let without_subsampling = ConformerEncoderConfig { subsampling: None, ..config.clone() };
-    for (name, config, frames, input) in
+    for (name, config, frames, input_width) in
         [("layers", without_subsampling, SUBSAMPLED_FRAMES, width), ("all", config, FRAMES, MELS)]
     {
         config.check()?;
-        let (parameters, encoder) = Parameters::build(1, |vb| config.build(input, &vb))?;
-        let (x, lengths) = (synthetic_rows(frames, input)?, [frames; BATCH]);
+        let (parameters, encoder) = Parameters::build(1, |vb| config.build(input_width, &vb))?;
+        let (x, lengths) = (synthetic_rows(frames, input_width)?, [frames; BATCH]);
         let mut times = Vec::new();
         for _ in 0..repetitions.max(1) {
             let start = Instant::now();

@@ -1,7 +1,7 @@
 //! Memory sizes such as `"6GiB"` in recipes and command lines.
 pub use speech::memory::parse_bytes as parse;
 
-/// Optional byte counts in recipes.
+/// Serde functions of optional byte counts in recipes: `#[serde(with = "bytes::optional")]`.
 pub mod optional {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 

@@ -30,8 +30,12 @@ pub(crate) const FORMAT: &str = "panda checkpoint";
 pub(crate) const VERSION: u32 = 3;
 /// The first version that can still be read.
 const OLDEST_VERSION: u32 = 2;
-/// Weights, their average, and the moments of the built-in optimizers.
-const KINDS: [&str; 4] = ["weight", "average", "first", "second"];
+/// The key in [`StoredMetadata::checksums`] of the fields of the metadata.
+pub(crate) const FIELDS_KEY: &str = "";
+/// Kinds of tensors that have the names and shapes of the parameters.
+///
+/// They are the weights, their average, and the moments of the built-in optimizers.
+const PARAMETER_KINDS: [&str; 4] = ["weight", "average", "first", "second"];
 
 /// The location of a recipe in errors about a checkpoint.
 pub const RECIPE_LOCATION: &str = "in the checkpoint";
@@ -64,12 +68,12 @@ pub struct Progress {
     pub simple: u64,
     /// Utterances of the epoch without a path, which are omitted.
     pub skipped: u64,
-    /// Batches of the epoch that were skipped as not finite.
+    /// Steps of the epoch that were skipped as not finite.
     ///
-    /// They do not count as optimizer steps.
+    /// They do not count in `step`; their batches count in `batch`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub nonfinite: u64,
-    /// The number of consecutive skipped batches before the next batch.
+    /// The number of consecutive skipped steps before the next step.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub in_a_row: u64,
 }
@@ -115,10 +119,10 @@ pub struct Checkpoint {
     pub has_checksums: bool,
 }
 
-/// The metadata of a checkpoint file.
+/// The metadata of a checkpoint file: the JSON under the key `panda`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Header {
+pub(crate) struct StoredMetadata {
     pub format: String,
     pub version: u32,
     pub recipe: String,
@@ -128,14 +132,14 @@ pub(crate) struct Header {
     pub data: Option<DataFingerprint>,
     /// The CRC-32 of each tensor by name, in hexadecimal.
     ///
-    /// The name "" has the CRC-32 of the other fields of the header.
+    /// [`FIELDS_KEY`] has the CRC-32 of the other fields of the metadata.
     #[serde(default)]
     pub checksums: BTreeMap<String, String>,
 }
 
-impl Header {
+impl StoredMetadata {
     /// Returns the checksum of all fields except the checksums.
-    pub fn header_checksum(&self) -> serde_json::Result<String> {
+    pub fn fields_checksum(&self) -> serde_json::Result<String> {
         let Self { format, version, recipe, tokenizer, progress, data, .. } = self;
         let fields = serde_json::to_vec(&(format, version, recipe, tokenizer, progress, data))?;
         Ok(checksum(&fields))
@@ -152,13 +156,15 @@ fn checksum(bytes: &[u8]) -> String {
 /// [`Error::Io`] if the file cannot be read, [`Error::Checkpoint`] if it does not begin as a
 /// safetensors file does.
 pub fn shapes(path: &Path) -> Result<Shapes> {
-    let error = |found: String| Error::checkpoint(path, "the head of a safetensors file", found);
-    let weights = read_header_entries(path)?.into_iter().filter_map(|(name, entry)| {
+    let header_error = |error: serde_json::Error| {
+        Error::checkpoint(path, "the head of a safetensors file", error.to_string())
+    };
+    let weight_shapes = read_header_entries(path)?.into_iter().filter_map(|(name, entry)| {
         let shape = entry.get("shape")?.clone();
         Some((name.strip_prefix("weight/")?.to_owned(), shape))
     });
-    let shape = |(name, shape)| Ok((name, serde_json::from_value(shape).map_err(|e| error(e.to_string()))?));
-    weights.map(shape).collect()
+    let parse = |(name, shape)| Ok((name, serde_json::from_value(shape).map_err(header_error)?));
+    weight_shapes.map(parse).collect()
 }
 
 /// Returns true if a safetensors file is a checkpoint of a run.
@@ -171,18 +177,18 @@ pub(crate) fn is_checkpoint(path: &Path) -> Result<bool> {
 
 /// Reads the header of a safetensors file: its entries by name.
 fn read_header_entries(path: &Path) -> Result<BTreeMap<String, serde_json::Value>> {
-    let io = |error| Error::io(path, "read the checkpoint")(error);
-    let error = |found: String| Error::checkpoint(path, "the head of a safetensors file", found);
-    let mut file = open_regular(path).map_err(io)?;
-    let mut length = [0; 8];
-    file.read_exact(&mut length).map_err(io)?;
-    let length = u64::from_le_bytes(length);
+    let io_error = |error| Error::io(path, "read the checkpoint")(error);
+    let header_error = |found: String| Error::checkpoint(path, "the head of a safetensors file", found);
+    let mut file = open_regular(path).map_err(io_error)?;
+    let mut length_bytes = [0; 8];
+    file.read_exact(&mut length_bytes).map_err(io_error)?;
+    let length = u64::from_le_bytes(length_bytes);
     let mut header = Vec::new();
-    file.take(length).read_to_end(&mut header).map_err(io)?;
+    file.take(length).read_to_end(&mut header).map_err(io_error)?;
     if header.len() as u64 != length {
-        return Err(error(format!("{} bytes of one of {length}", header.len())));
+        return Err(header_error(format!("{} bytes of one of {length}", header.len())));
     }
-    serde_json::from_slice(&header).map_err(|e| error(e.to_string()))
+    serde_json::from_slice(&header).map_err(|error| header_error(error.to_string()))
 }
 
 impl Checkpoint {
@@ -195,18 +201,18 @@ impl Checkpoint {
         let bytes = read_input(path).map_err(Error::io(path, "read the checkpoint"))?;
         let invalid = |expected: &str, found: String| Error::checkpoint(path, expected, found);
 
-        // Header: format, version, metadata.
+        // Metadata: format, version, recipe, tokenizer, progress.
         let whole_file = "a whole safetensors file";
-        let (_, metadata) =
+        let (_, file_header) =
             SafeTensors::read_metadata(&bytes).map_err(|error| invalid(whole_file, error.to_string()))?;
         let tensors =
             SafeTensors::deserialize(&bytes).map_err(|error| invalid(whole_file, error.to_string()))?;
-        let header = metadata.metadata().as_ref().and_then(|map| map.get("panda"));
-        let header = header.ok_or_else(|| {
+        let metadata_json = file_header.metadata().as_ref().and_then(|map| map.get("panda"));
+        let metadata_json = metadata_json.ok_or_else(|| {
             invalid("metadata with the key panda", "none: a file of another program".into())
         })?;
-        let fields: serde_json::Value =
-            serde_json::from_str(header).map_err(|error| invalid("metadata in JSON", error.to_string()))?;
+        let fields: serde_json::Value = serde_json::from_str(metadata_json)
+            .map_err(|error| invalid("metadata in JSON", error.to_string()))?;
         let version = fields["version"].as_u64().filter(|_| fields["format"] == FORMAT);
         if !version.is_some_and(|version| (u64::from(OLDEST_VERSION)..=u64::from(VERSION)).contains(&version))
         {
@@ -216,25 +222,28 @@ impl Checkpoint {
                 if is_older { ", whose parameters have other names; train the model again" } else { "" };
             return Err(invalid(&format!("format \"{FORMAT}\", version {VERSION}"), formats + hint));
         }
-        let header: Header = serde_json::from_value(fields)
+        let metadata: StoredMetadata = serde_json::from_value(fields)
             .map_err(|error| invalid("metadata with recipe, tokenizer and progress", error.to_string()))?;
 
         // Checksums, each of which must be used.
-        let has_checksums = header.version > OLDEST_VERSION;
-        let mut unused_checksums = header.checksums.clone();
+        let has_checksums = metadata.version > OLDEST_VERSION;
+        let mut unused_checksums = metadata.checksums.clone();
         // Unknown tensors have no checksum; the model reports them by name.
         let mut check_checksum = |name: &str, found: String| match unused_checksums.remove(name) {
             Some(expected) if has_checksums && found != expected => {
-                let part = if name.is_empty() { "the metadata" } else { name };
+                let part = if name == FIELDS_KEY { "the metadata" } else { name };
                 Err(invalid(&format!("{part} with the checksum {expected}"), format!("{found}: damaged")))
             }
-            None if has_checksums && name.is_empty() => {
+            None if has_checksums && name == FIELDS_KEY => {
                 Err(invalid("checksums", "none, in a version that has them".to_owned()))
             }
             _ => Ok(()),
         };
-        let header_checksum = header.header_checksum();
-        check_checksum("", header_checksum.map_err(|error| invalid("metadata in JSON", error.to_string()))?)?;
+        let fields_checksum = metadata.fields_checksum();
+        check_checksum(
+            FIELDS_KEY,
+            fields_checksum.map_err(|error| invalid("metadata in JSON", error.to_string()))?,
+        )?;
 
         // Tensors, by kind and name.
         let mut shapes = BTreeMap::new();
@@ -255,7 +264,7 @@ impl Checkpoint {
                 return Err(invalid(&format!("{full_name} of F32"), format!("{:?}", view.dtype())));
             }
             // The state of a custom optimizer need not belong to a parameter.
-            let shape = match KINDS.contains(&kind) {
+            let shape = match PARAMETER_KINDS.contains(&kind) {
                 true => shapes.entry(name.to_owned()).or_insert_with(|| view.shape().to_vec()),
                 false => &mut view.shape().to_vec(),
             };
@@ -266,7 +275,7 @@ impl Checkpoint {
                 ));
             }
             check_checksum(full_name, checksum(view.data()))?;
-            let bytes = view.data().chunks_exact(4);
+            let bytes = view.data().chunks_exact(size_of::<f32>());
             let numbers: Vec<f32> = bytes.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
             if let Some(index) = numbers.iter().position(|x| !x.is_finite()) {
                 return Err(invalid(
@@ -282,13 +291,13 @@ impl Checkpoint {
 
         let weights = values.remove("weight");
         Ok(Checkpoint {
-            recipe: old_names::translate(&header.recipe).into_owned(),
-            tokenizer: header.tokenizer.clone(),
-            progress: header.progress.clone(),
+            recipe: old_names::translate(&metadata.recipe).into_owned(),
+            tokenizer: metadata.tokenizer.clone(),
+            progress: metadata.progress.clone(),
             weights: weights.ok_or_else(|| invalid("tensors named weight/", "none".into()))?,
             average: values.remove("average"),
             optimizer_state: values,
-            data: header.data.clone(),
+            data: metadata.data.clone(),
             has_checksums,
             shapes,
         })
@@ -324,7 +333,7 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Checkpoint`] for the first parameter that is missing, unknown or of another shape.
     pub fn check(&self, path: &Path, expected: &Shapes) -> Result<()> {
-        for (kind, values) in self.kinds().filter(|(kind, _)| KINDS.contains(kind)) {
+        for (kind, values) in self.kinds().filter(|(kind, _)| PARAMETER_KINDS.contains(kind)) {
             for (name, shape) in expected {
                 if !values.contains_key(name) {
                     return Err(Error::checkpoint(path, format!("{kind}/{name} of shape {shape:?}"), "none"));

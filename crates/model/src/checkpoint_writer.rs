@@ -1,10 +1,10 @@
-//! `CheckpointWriter`: checkpoints as safetensors files, without a copy of the weights.
+//! `CheckpointWriter`: writes checkpoints of a training run as safetensors files.
 //!
 //! ```text
 //! length of the header: u64    header in JSON: shapes, offsets, metadata    values of each tensor
 //! ```
-//! This is the layout of safetensors, little-endian. Values are read twice: for their checksums,
-//! and for writing.
+//! This is the layout of safetensors, little-endian. The weights are not copied:
+//! their values are read twice, for the checksums and for writing.
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
@@ -13,7 +13,7 @@ use candle_core::Var;
 use serde_json::{Map, Value, json};
 use speech::files::Destination;
 
-use crate::checkpoint::{Checkpoint, FORMAT, Header, Progress, VERSION, Values};
+use crate::checkpoint::{Checkpoint, FIELDS_KEY, FORMAT, Progress, StoredMetadata, VERSION, Values};
 use crate::parameters::Shapes;
 use crate::tensors::with_slice;
 use crate::{DataFingerprint, Error, Parameters, Result};
@@ -56,6 +56,7 @@ impl TensorValues<'_> {
 /// Writes a checkpoint from borrowed values.
 pub struct CheckpointWriter<'a> {
     metadata: MetadataRef<'a>,
+    /// Shape and values of each tensor, by its name in the file.
     tensors: BTreeMap<String, (Vec<usize>, TensorValues<'a>)>,
 }
 
@@ -89,15 +90,19 @@ impl<'a> CheckpointWriter<'a> {
     /// # Errors
     /// [`Error::Io`] if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let header = self.header(path)?;
+        let header = self.header_bytes(path)?;
         Destination::open(path)
             .and_then(|file| file.write_with(&mut |file| self.write_to(&header, file)))
             .map_err(Error::io(path, "write"))
     }
 
-    /// Returns the bytes of the file.
+    /// Returns the bytes of the file; errors name `path`.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] if the metadata cannot be serialized; [`Error::Io`] if the values
+    /// cannot be read.
     pub fn to_bytes(&self, path: &Path) -> Result<Vec<u8>> {
-        let (header, mut bytes) = (self.header(path)?, Vec::new());
+        let (header, mut bytes) = (self.header_bytes(path)?, Vec::new());
         self.write_to(&header, &mut bytes).map_err(Error::io(path, "write"))?;
         Ok(bytes)
     }
@@ -120,12 +125,12 @@ impl<'a> CheckpointWriter<'a> {
     }
 
     /// Returns all bytes before the values.
-    fn header(&self, path: &Path) -> Result<Vec<u8>> {
-        let error = |error: &dyn std::fmt::Display| {
+    fn header_bytes(&self, path: &Path) -> Result<Vec<u8>> {
+        let metadata_error = |error: &dyn std::fmt::Display| {
             Error::checkpoint(path, "serializable metadata", error.to_string())
         };
         let MetadataRef { recipe, tokenizer, progress, data } = self.metadata;
-        let mut header = Header {
+        let mut metadata = StoredMetadata {
             format: FORMAT.into(),
             version: VERSION,
             recipe: recipe.to_owned(),
@@ -139,21 +144,21 @@ impl<'a> CheckpointWriter<'a> {
         let (mut entries, mut end_offset) = (Map::new(), 0usize);
         for (name, (shape, tensor)) in &self.tensors {
             let checksum_and_bytes = tensor.with_slice(|values| (checksum(values), size_of_val(values)));
-            let (checksum, bytes) = checksum_and_bytes.map_err(|e| error(&e))?;
-            header.checksums.insert(name.clone(), checksum);
+            let (checksum, bytes) = checksum_and_bytes.map_err(|error| metadata_error(&error))?;
+            metadata.checksums.insert(name.clone(), checksum);
             let offsets = [end_offset, end_offset + bytes];
             end_offset += bytes;
             entries.insert(name.clone(), json!({ "dtype": "F32", "shape": shape, "data_offsets": offsets }));
         }
 
         // Metadata with all checksums.
-        let header_checksum = header.header_checksum().map_err(|e| error(&e))?;
-        header.checksums.insert(String::new(), header_checksum);
-        let metadata = serde_json::to_string(&header).map_err(|e| error(&e))?;
-        entries.insert("__metadata__".into(), json!({ "panda": metadata }));
+        let fields_checksum = metadata.fields_checksum().map_err(|error| metadata_error(&error))?;
+        metadata.checksums.insert(FIELDS_KEY.to_owned(), fields_checksum);
+        let metadata_json = serde_json::to_string(&metadata).map_err(|error| metadata_error(&error))?;
+        entries.insert("__metadata__".into(), json!({ "panda": metadata_json }));
 
         // Length and text, so that values begin at a multiple of eight.
-        let mut text = serde_json::to_vec(&Value::Object(entries)).map_err(|e| error(&e))?;
+        let mut text = serde_json::to_vec(&Value::Object(entries)).map_err(|error| metadata_error(&error))?;
         text.resize(text.len().next_multiple_of(ALIGNMENT), b' ');
         let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
         bytes.extend(text);
@@ -170,7 +175,7 @@ impl Checkpoint {
         self.writer().write(path)
     }
 
-    /// Returns the bytes of the file.
+    /// Returns the bytes of the file; errors name `path`.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] if the metadata cannot be serialized.

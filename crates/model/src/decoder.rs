@@ -66,6 +66,9 @@ mod tests {
         training = { epochs = 1 }
     "#;
 
+    /// The value of `joint.width` in [`RECIPE`].
+    const JOINT_WIDTH: usize = 7;
+
     /// Compares rows of label-by-label decoding with those of a batch.
     fn expect_same_rows(predictor: &str) {
         let config =
@@ -98,35 +101,37 @@ mod tests {
         expect_same_rows("predictor = { kind = \"stateless\", embedding = 3, context = 2 }");
     }
 
-    const LSTM: &str = "predictor = { kind = \"lstm\", embedding = 3, hidden = 5, layers = 1 }";
+    const LSTM_PREDICTOR: &str = "predictor = { kind = \"lstm\", embedding = 3, hidden = 5, layers = 1 }";
 
     /// Computes the scores of one site.
-    fn site_scores(decoder: &decoding::DecodingModel, frame: &[f32], row: &[f32]) -> Vec<f32> {
+    fn site_scores(decoder: &decoding::DecodingModel, frame: &[f32], label_row: &[f32]) -> Vec<f32> {
         let sites = [SiteIndex { utterance: 0, frame: 0, label_row: 0 }];
         let mut scores = vec![0.0; decoder.token_table().classes() + decoder.token_table().durations()];
-        let batch = SiteBatch { frames: &[frame], label_rows: row, sites: &sites };
+        let batch = SiteBatch { frames: &[frame], label_rows: label_row, sites: &sites };
         decoder.joint().scores(&batch, &mut scores, &mut NetworkScratch::default());
         scores
     }
 
-    /// Returns the scores of a site, and the expected ones.
+    /// Returns a model, the scores of a site, and the expected ones.
     ///
     /// The model has four labels; expected are `z = activation(h) Wᵀ + b` for these parameters.
     fn found_and_expected_scores(
         loss: &str,
         parameters: &[&str],
     ) -> (decoding::DecodingModel, Vec<f32>, Vec<f32>) {
-        let text = format!("{RECIPE}\n{LSTM}\nloss = {loss}");
+        let text = format!("{RECIPE}\n{LSTM_PREDICTOR}\nloss = {loss}");
         let model = Model::new(&ModelConfig::from_recipe(&text, Path::new("test.toml")).unwrap(), 4).unwrap();
         let decoder = model.decoder().unwrap();
-        let (frame, row) = ([0.3, -0.2, 0.9, 0.0, -1.0, 0.5, 0.1], decoder.start().1);
-        let scores = site_scores(&decoder, &frame, row);
+        let frame: [f32; JOINT_WIDTH] = [0.3, -0.2, 0.9, 0.0, -1.0, 0.5, 0.1];
+        let (_, label_row) = decoder.start();
+        let scores = site_scores(&decoder, &frame, label_row);
         let activation = |x: f64| if loss.contains("relu") { x.max(0.0) } else { x.tanh() };
-        let hidden: Vec<f64> = frame.iter().zip(row).map(|(f, g)| activation(f64::from(f + g))).collect();
+        let hidden: Vec<f64> =
+            frame.iter().zip(label_row).map(|(f, g)| activation(f64::from(f + g))).collect();
         let values = model.parameters().values().unwrap();
         let expected = parameters
             .iter()
-            .flat_map(|name| values[*name].chunks_exact(7))
+            .flat_map(|name| values[*name].chunks_exact(JOINT_WIDTH))
             .map(|weight| weight.iter().zip(&hidden).map(|(&w, h)| f64::from(w) * h).sum::<f64>() as f32);
         let expected = expected.collect();
         (decoder, scores, expected)
@@ -164,7 +169,7 @@ mod tests {
             found_and_expected_scores("{ kind = \"rnnt\", activation = \"relu\" }", &heads);
         assert_close(&found, &expected);
         assert_ne!(found, tanh);
-        let scores = site_scores(&relu, &[f32::NAN; 7], &[0.0; 7]);
+        let scores = site_scores(&relu, &[f32::NAN; JOINT_WIDTH], &[0.0; JOINT_WIDTH]);
         assert!(scores.iter().all(|score| score.is_nan()));
     }
 

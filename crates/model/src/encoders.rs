@@ -26,6 +26,8 @@ use crate::config::table::part_kinds;
 use crate::training_pass::TrainingPass;
 
 /// An encoder of padded batches of input rows.
+///
+/// B: utterances; T, T': input rows and encoder rows of the longest one; D: width of an input row.
 pub trait Encoder: Send + Sync {
     /// Returns the width W of encoder rows.
     fn width(&self) -> usize;
@@ -82,11 +84,11 @@ pub trait BuildEncoder {
         false
     }
 
-    /// Creates the encoder for input rows of width `input`.
+    /// Creates the encoder for input rows of width `input_width`.
     ///
     /// # Errors
     /// Errors of the builder `vb`.
-    fn build(&self, input: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>>;
+    fn build(&self, input_width: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>>;
 }
 
 part_kinds! {

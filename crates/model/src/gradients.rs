@@ -1,6 +1,7 @@
 //! Gradients of a model for one step: summed over batches, sent to an all-reduce.
 //!
-//! The terms of the all-reduce are the gradients of this rank, one for each parameter.
+//! The trainer creates a [`GradientSum`] for each step. The terms of the all-reduce are the
+//! gradients of this rank, one for each parameter.
 //!
 //! ```text
 //! hooks      for the last forward pass of the step
@@ -32,7 +33,7 @@ pub type Gradients = BTreeMap<String, Tensor>;
 #[derive(Debug)]
 pub struct GradientSum<'a> {
     parameters: &'a Parameters,
-    values: Gradients,
+    sums: Gradients,
     sent: SentGradients,
 }
 
@@ -53,15 +54,15 @@ pub struct GradientTerms {
     /// `order[position]`: index of a parameter among the sorted names.
     order: Vec<usize>,
     /// True if terms may be sent during the last backward pass.
-    is_early: bool,
+    may_send_early: bool,
     sender: Sender<(usize, Tensor)>,
 }
 
 impl GradientTerms {
     /// Creates sender and receiver of terms, in this order of parameters.
-    pub fn new(order: &[usize], is_early: bool) -> (Self, Receiver<(usize, Tensor)>) {
+    pub fn new(order: &[usize], may_send_early: bool) -> (Self, Receiver<(usize, Tensor)>) {
         let (sender, receiver) = channel();
-        (GradientTerms { order: order.to_vec(), is_early, sender }, receiver)
+        (GradientTerms { order: order.to_vec(), may_send_early, sender }, receiver)
     }
 
     /// Calls `add` with the values of a term.
@@ -79,22 +80,22 @@ impl GradientTerms {
 impl<'a> GradientSum<'a> {
     /// Creates a sum of no gradients.
     pub fn new(parameters: &'a Parameters) -> Self {
-        GradientSum { parameters, values: Gradients::new(), sent: SentGradients::default() }
+        GradientSum { parameters, sums: Gradients::new(), sent: SentGradients::default() }
     }
 
     /// Returns hooks for the last pass of a step, if allowed.
     pub fn hooks(&self, terms: &GradientTerms) -> Option<GradientHooks> {
-        if !terms.is_early {
+        if !terms.may_send_early {
             return None;
         }
         let ids: Vec<TensorId> = self.parameters.iter().map(|(_, parameter)| parameter.id()).collect();
-        let positions = terms.order.iter().enumerate().map(|(position, &index)| (ids[index], position));
+        let position_by_id = terms.order.iter().enumerate().map(|(position, &index)| (ids[index], position));
         let earlier_sum =
-            |(name, parameter): (&str, &Var)| Some((parameter.id(), self.values.get(name)?.clone()));
+            |(name, parameter): (&str, &Var)| Some((parameter.id(), self.sums.get(name)?.clone()));
         let state = HookState {
-            positions: positions.collect(),
+            positions: position_by_id.collect(),
             earlier_sums: self.parameters.iter().filter_map(earlier_sum).collect(),
-            terms: terms.sender.clone(),
+            sender: terms.sender.clone(),
             sent: Vec::new(),
             is_incomplete: false,
         };
@@ -114,11 +115,11 @@ impl<'a> GradientSum<'a> {
         }
         for (name, variable) in self.parameters.iter() {
             let Some(gradient) = returned.remove(variable) else { continue };
-            let sum = match self.values.remove(name) {
+            let sum = match self.sums.remove(name) {
                 Some(earlier) => (earlier + gradient)?,
                 None => gradient.contiguous()?,
             };
-            self.values.insert(name.to_owned(), sum);
+            self.sums.insert(name.to_owned(), sum);
         }
         Ok(())
     }
@@ -130,12 +131,13 @@ impl<'a> GradientSum<'a> {
     /// # Errors
     /// Errors of candle.
     pub fn send(&self, terms: GradientTerms) -> Result<()> {
-        let GradientTerms { order, is_early, sender } = terms;
-        let sent = if is_early { &self.sent.positions[..] } else { &[] };
+        let GradientTerms { order, may_send_early, sender } = terms;
+        let sent_positions = if may_send_early { &self.sent.positions[..] } else { &[] };
         let parameters: Vec<(&str, &Var)> = self.parameters.iter().collect();
-        for (position, &index) in order.iter().enumerate().filter(|(position, _)| !sent.contains(position)) {
+        let is_unsent = |(position, _): &(usize, &usize)| !sent_positions.contains(position);
+        for (position, &index) in order.iter().enumerate().filter(is_unsent) {
             let (name, parameter) = parameters[index];
-            let gradient = match self.values.get(name) {
+            let gradient = match self.sums.get(name) {
                 Some(gradient) => gradient.clone(),
                 None => parameter.zeros_like()?,
             };
@@ -159,12 +161,12 @@ impl<'a> GradientSum<'a> {
     ///
     /// Parameters are in the order of their names.
     pub fn has_gradient(&self) -> Vec<bool> {
-        self.parameters.iter().map(|(name, _)| self.values.contains_key(name)).collect()
+        self.parameters.iter().map(|(name, _)| self.sums.contains_key(name)).collect()
     }
 
     /// Returns the sum.
     pub fn into_gradients(self) -> Gradients {
-        self.values
+        self.sums
     }
 }
 
@@ -181,8 +183,10 @@ struct HookState {
     positions: HashMap<TensorId, usize>,
     /// Sums of the gradients of the earlier passes of the step.
     earlier_sums: HashMap<TensorId, Tensor>,
-    terms: Sender<(usize, Tensor)>,
+    /// Sends terms, each with its position.
+    sender: Sender<(usize, Tensor)>,
     sent: Vec<SentGradient>,
+    /// See [`SentGradients::is_incomplete`].
     is_incomplete: bool,
 }
 
@@ -241,7 +245,7 @@ impl HookState {
             Ok((sum, checksum)) if !is_repeated => {
                 self.sent.push(SentGradient { position, parameter, checksum });
                 // Fails if the all-reduce has failed, which its result reports.
-                let _ = self.terms.send((position, sum));
+                let _ = self.sender.send((position, sum));
             }
             _ => self.is_incomplete = true,
         }

@@ -37,8 +37,8 @@ impl Parameters {
             "" => format!("weight_hh_l{layer}"),
             path => format!("{path}.weight_hh_l{layer}"),
         };
-        let &[gates, hidden] = self.get(&recurrent)?.dims() else { return None };
-        let is_lstm = gates == 4 * hidden && self.get(name)?.dim(0).is_ok_and(|rows| rows == gates);
+        let &[gate_rows, hidden] = self.get(&recurrent)?.dims() else { return None };
+        let is_lstm = gate_rows == 4 * hidden && self.get(name)?.dim(0).is_ok_and(|rows| rows == gate_rows);
         is_lstm.then_some((hidden, kind))
     }
 
@@ -46,7 +46,8 @@ impl Parameters {
     fn set_forget_biases(&self) -> Result<()> {
         for (name, variable) in self.iter() {
             if let Some((hidden, "bias_ih")) = self.lstm_parameter(name) {
-                update(variable, |values| values[hidden..2 * hidden].fill(1.0))?;
+                let forget_gate = hidden..2 * hidden;
+                update(variable, |values| values[forget_gate].fill(1.0))?;
             }
         }
         Ok(())

@@ -56,8 +56,9 @@ fn is_zero(count: &usize) -> bool {
 /// Stacks the frames of each utterance and pads with zeros.
 ///
 /// Returns rows `[B, T, stack · D]`, or of more channels, and the number of rows of each utterance.
+/// B: utterances; T: rows of the longest one; D: values of a frame.
 pub fn collate(features: &[&Features], config: &RowsConfig) -> Result<(Tensor, Vec<usize>)> {
-    let stack = |features: &&Features| features.stack_into(config.stack, config.stride, config.channels);
+    let stack = |features: &&Features| features.stack_padded(config.stack, config.stride, config.channels);
     let stacked: Vec<Features> = features.iter().map(stack).collect();
     let lengths: Vec<usize> = stacked.iter().map(|features| features.frames).collect();
     let frames = lengths.iter().copied().max().unwrap_or(0);

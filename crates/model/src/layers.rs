@@ -1,10 +1,10 @@
 //! Layers of encoders and predictors, as candle operations with hand-written gradients.
+pub(crate) mod activations;
 pub(crate) mod attention;
 pub(crate) mod convolution;
 pub(crate) mod depthwise;
 pub(crate) mod feed_forward;
 pub(crate) mod footprint;
-pub(crate) mod gates;
 pub(crate) mod layer_norm;
 pub(crate) mod linear;
 pub(crate) mod lstm;

@@ -39,6 +39,8 @@ impl LossSessions {
 }
 
 /// Input rows and labels of a padded batch.
+///
+/// B: utterances; T: rows of the longest one; D: width of an input row.
 #[derive(Debug, Clone, Copy)]
 pub struct LabeledRows<'a> {
     /// Input rows `[B, T, D]`.
@@ -190,6 +192,7 @@ impl Model {
         };
         let LossSum { sum: mean, losses: transducer, first_pass, .. } = match simple {
             None => session.sum(joint, &targets, &weights)?,
+            // The simple joiner's layers for encoder rows (am) and for predictor rows (lm).
             Some((am, lm)) => {
                 let simple = SimpleTensors {
                     frames: &encoded,

@@ -102,6 +102,9 @@ impl Network {
 }
 
 /// The inputs of the loss of a batch.
+///
+/// B: utterances; T: encoder frames, U: labels of the longest one; other letters are those of
+/// [`Model`].
 #[derive(Debug, Clone)]
 pub struct JointRows {
     /// Projected frames `[B, T, H]`.
@@ -309,12 +312,12 @@ impl Model {
     /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the input does not match the model, or
     /// the model is a recognition lattice.
     pub fn joint_rows(&self, x: &Tensor, lengths: &[usize], labels: &[Vec<u32>]) -> Result<JointRows> {
-        let TransducerNetwork { predictor: network, layers } = self.output.transducer()?;
+        let TransducerNetwork { predictor, layers } = self.output.transducer()?;
         let (frames, lengths) = self.encode(x, lengths)?;
-        let JointLayers { predictor, head, durations, .. } = layers;
+        let JointLayers { head, durations, .. } = layers;
         Ok(JointRows {
             frames,
-            labels: predictor.apply(&network.forward(labels, None)?)?,
+            labels: layers.predictor.apply(&predictor.forward(labels, None)?)?,
             weight: head.weight().clone(),
             bias: head.bias().clone(),
             durations: durations.as_ref().map(|head| (head.weight().clone(), head.bias().clone())),

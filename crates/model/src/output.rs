@@ -6,8 +6,7 @@ use candle_nn::VarBuilder;
 use lattice::Context;
 use lattice::candle::{BatchTensors, EmbeddingConfig, Gnat, JointConfig, JointWeights};
 
-use crate::config::LossBudget;
-use crate::config::{GnatConfig, LossKind};
+use crate::config::{GnatConfig, LossBudget, LossKind};
 use crate::predictors::Predictor;
 use crate::tensors::counts_tensor;
 use crate::{Error, Linear, ModelConfig, Result};
@@ -29,10 +28,11 @@ pub(crate) struct TransducerNetwork {
 /// The linear layers after encoder and predictor.
 #[derive(Debug, Clone)]
 pub(crate) struct JointLayers {
-    /// Projections to the joint width.
+    /// Projections to the joint width: of encoder rows, and of predictor rows.
     pub encoder: Linear,
     pub predictor: Linear,
     pub head: Linear,
+    /// The duration head of a token-and-duration transducer.
     pub durations: Option<Linear>,
     /// The layers of the simple joiner, for encoder rows and predictor rows.
     pub simple: Option<(Linear, Linear)>,
@@ -77,7 +77,7 @@ pub(crate) fn build_lattice(
     vb: &VarBuilder,
 ) -> Result<OutputModel> {
     let context = gnat.ngram(labels)?;
-    let sizes = JointConfig {
+    let joint_config = JointConfig {
         states: context.states(),
         vocabulary: labels,
         frame: encoder_width,
@@ -85,7 +85,7 @@ pub(crate) fn build_lattice(
         embeddings: EmbeddingConfig::Table { width: gnat.embedding },
         normalize: gnat.normalize.normalize(),
     };
-    let weights = JointWeights::new(sizes, vb)?;
+    let weights = JointWeights::new(joint_config, vb)?;
     let LossBudget { bytes, keep_scores } = config.loss.options.budget;
     let options = lattice::Options { budget: bytes, keep_weights: keep_scores };
     Ok(OutputModel::Lattice(Box::new(Gnat::new(Arc::new(context), gnat.alignment()?, weights, options)?)))

@@ -45,8 +45,8 @@ pub struct Pretrained {
 struct WeightFile {
     values: Values,
     shapes: Shapes,
-    /// Their name in the printed list.
-    kind: &'static str,
+    /// The name of the values in messages, such as "averaged weights".
+    description: &'static str,
 }
 
 impl Pretrained {
@@ -65,15 +65,15 @@ impl Pretrained {
     ) -> Result<Option<Self>> {
         let Some(path) = &config.weights else { return Ok(None) };
         let weights = match checkpoint::is_checkpoint(path)? {
-            true => from_checkpoint(path, model, tokenizer, report)?,
-            false => from_tensors(path)?,
+            true => read_checkpoint(path, model, tokenizer, report)?,
+            false => read_tensors(path)?,
         };
         let expected = Model::shapes(model, tokenizer.size())?;
         let names = NameMatches::compare(path, config, &expected, &weights.shapes)?;
         let (matched, total) = (names.matched.len(), expected.len());
-        let kind = weights.kind;
+        let description = weights.description;
         report(LoadMessage::Note(format!(
-            "init.weights: {}: {matched} of {total} parameters are initialized with its {kind}",
+            "init.weights: {}: {matched} of {total} parameters are initialized with its {description}",
             path.display()
         )));
         names.lines().into_iter().for_each(|line| report(LoadMessage::Note(line)));
@@ -125,9 +125,9 @@ impl NameMatches {
             let list = match found_shapes.get(name) {
                 _ if config.is_skipped(name) => &mut names.skipped,
                 None => &mut names.missing,
-                Some(other) if other == shape => &mut names.matched,
-                Some(other) => {
-                    mismatched.push((name, shape, other));
+                Some(file_shape) if file_shape == shape => &mut names.matched,
+                Some(file_shape) => {
+                    mismatched.push((name, shape, file_shape));
                     continue;
                 }
             };
@@ -135,13 +135,13 @@ impl NameMatches {
         }
         names.unused =
             found_shapes.keys().filter(|name| !expected_shapes.contains_key(*name)).cloned().collect();
-        if let Some((name, shape, other)) = mismatched.first() {
+        if let Some((name, shape, file_shape)) = mismatched.first() {
             let rest: Vec<&str> = mismatched[1..].iter().map(|(name, ..)| name.as_str()).collect();
             let also = if rest.is_empty() { String::new() } else { format!(" (also {})", rest.join(", ")) };
             return Err(error(
                 format!("{name} of shape {shape:?}"),
                 format!(
-                    "{other:?}{also}; init.skip = [\"{name}\"] keeps its random values, and accepts modules such as \"joint.head\" as well"
+                    "{file_shape:?}{also}; init.skip = [\"{name}\"] keeps its random values, and accepts modules such as \"joint.head\" as well"
                 ),
             ));
         }
@@ -170,7 +170,7 @@ impl NameMatches {
 /// Reads the weights of a checkpoint.
 ///
 /// Its tokens and features are compared with the model's.
-fn from_checkpoint(
+fn read_checkpoint(
     path: &Path,
     model: &ModelConfig,
     tokenizer: &Tokenizer,
@@ -192,10 +192,10 @@ fn from_checkpoint(
         Ok(other) => input_warning(model, &other).into_iter().for_each(&mut warn),
         Err(error) => warn(format!("its features cannot be compared: {error}")),
     }
-    let kind = if average.is_some() { "averaged weights" } else { "weights" };
+    let description = if average.is_some() { "averaged weights" } else { "weights" };
     let mut values = weights;
     values.extend(average.unwrap_or_default());
-    Ok(WeightFile { values, shapes, kind })
+    Ok(WeightFile { values, shapes, description })
 }
 
 /// Returns a warning if labels are other tokens in the file.
@@ -226,14 +226,14 @@ fn token_warning(tokens: &[String], file_tokens: &[String]) -> Option<String> {
 }
 
 /// Returns a warning if the input rows of the file's model differ.
-fn input_warning(model: &ModelConfig, other: &ModelConfig) -> Option<String> {
+fn input_warning(model: &ModelConfig, file_model: &ModelConfig) -> Option<String> {
     let table = |config: &ModelConfig| toml::Table::try_from(&config.input).ok();
-    let difference = first_difference("", &table(model)?, &table(other)?)?;
+    let difference = first_difference("", &table(model)?, &table(file_model)?)?;
     Some(format!("other input features: found {difference}"))
 }
 
 /// Reads the tensors of another safetensors file, by name.
-fn from_tensors(path: &Path) -> Result<WeightFile> {
+fn read_tensors(path: &Path) -> Result<WeightFile> {
     let invalid =
         |expected: String, found: String| Error::Pretrained { path: path.to_owned(), expected, found };
     let bytes = read_input(path).map_err(Error::io(path, "read the weights"))?;
@@ -257,5 +257,5 @@ fn from_tensors(path: &Path) -> Result<WeightFile> {
         }
         values.insert(name, numbers);
     }
-    Ok(WeightFile { values, shapes, kind: "tensors" })
+    Ok(WeightFile { values, shapes, description: "tensors" })
 }

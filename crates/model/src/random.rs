@@ -1,8 +1,9 @@
-//! Reproducible random streams of a training run, by seed, purpose and counters.
+//! Reproducible random streams of a training run; initial weights.
 //!
-//! A stream does not depend on the numbers drawn before, so that a resumed run has the same
-//! numbers. Each parameter has a separate stream, so that a new parameter does not change the
-//! others.
+//! A stream is selected by seed, purpose and two counters. It does not depend on the numbers drawn
+//! before, so that a resumed run has the same numbers. Initial weights and dropout masks use the
+//! streams here; crate `training` uses them for the order and the augmentation of utterances. Each
+//! parameter has a separate stream, so that a new parameter does not change the others.
 use candle_core::Shape;
 use candle_nn::Init;
 use candle_nn::init::NormalOrUniform;
@@ -10,6 +11,9 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 /// The purpose of a random stream; streams of different purposes are independent.
+///
+/// The numbers select the streams: another number would change the results of a seed. New purposes
+/// take the next number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Purpose {
@@ -31,20 +35,24 @@ pub enum Purpose {
     Joint = 8,
 }
 
-/// Returns the random stream of `(seed, purpose, a, b)`, such as epoch and utterance.
-pub fn stream(seed: u64, purpose: Purpose, a: u64, b: u64) -> ChaCha8Rng {
+/// Returns the random stream of a purpose and two counters.
+///
+/// The counters are, for example, epoch and utterance; unused ones are 0.
+pub fn stream(seed: u64, purpose: Purpose, counter1: u64, counter2: u64) -> ChaCha8Rng {
     let mut key = [0; 32];
-    for (bytes, word) in key.chunks_exact_mut(8).zip([seed, purpose as u64, a, b]) {
+    let words = [seed, purpose as u64, counter1, counter2];
+    for (bytes, word) in key.chunks_exact_mut(size_of::<u64>()).zip(words) {
         bytes.copy_from_slice(&word.to_le_bytes());
     }
     ChaCha8Rng::from_seed(key)
 }
 
-/// Constants of the 64-bit FNV-1a hash.
+/// Initial value of the 64-bit FNV-1a hash.
 const FNV_OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+/// Factor of the 64-bit FNV-1a hash.
 const FNV_PRIME: u64 = 0x0100_0000_01b3;
 
-/// Computes FNV-1a of a name, the same on all platforms.
+/// Returns the FNV-1a hash of a name, the same on all platforms.
 pub fn hash_name(name: &str) -> u64 {
     name.bytes().fold(FNV_OFFSET_BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME))
 }

@@ -13,7 +13,12 @@ use crate::{Error, Result};
 /// Number of values of a random byte.
 ///
 /// A dropout rate is rounded to a multiple of its inverse.
-const BYTE_VALUES: f32 = 256.0;
+const BYTE_VALUES: u16 = 256;
+
+/// Low bits of a random stream's counter: uses of dropout.
+///
+/// The high bits are the index of the utterance.
+const USE_BITS: u32 = 16;
 
 /// The state of a forward pass in training: its dropout masks, and hooks for gradients.
 ///
@@ -94,36 +99,39 @@ impl TrainingPass {
         )
     }
 
-    /// Applies dropout to a tensor with `values[b]` values for utterance b.
-    fn apply_by_utterance(&mut self, x: &Tensor, values: &[usize], rate: f32) -> Result<Tensor> {
-        match self.mask(values, rate) {
+    /// Applies dropout to a tensor with `value_counts[b]` values for utterance b.
+    fn apply_by_utterance(&mut self, x: &Tensor, value_counts: &[usize], rate: f32) -> Result<Tensor> {
+        match self.mask(value_counts, rate) {
             Some(mask) => Ok(x.contiguous()?.apply_op1(mask)?),
             None => Ok(x.clone()),
         }
     }
 
-    /// Returns a mask with `values[b]` values for utterance b; none if nothing is dropped.
+    /// Returns a mask of `value_counts[b]` values for utterance b.
+    ///
+    /// None if nothing is dropped.
     ///
     /// It is for operations that apply dropout themselves.
-    pub(crate) fn mask(&mut self, values: &[usize], rate: f32) -> Option<DropoutMask> {
-        let threshold = (rate * BYTE_VALUES).round().min(BYTE_VALUES) as u16;
+    pub(crate) fn mask(&mut self, value_counts: &[usize], rate: f32) -> Option<DropoutMask> {
+        let threshold = (rate * f32::from(BYTE_VALUES)).round().min(f32::from(BYTE_VALUES)) as u16;
         if threshold == 0 {
             return None;
         }
-        debug_assert_eq!(values.len(), self.utterances.len());
-        let mut bytes = vec![0; values.iter().sum()];
-        let mut rest = &mut bytes[..];
-        let mut utterance_bytes: Vec<(u64, &mut [u8])> = (self.utterances.iter().zip(values))
+        debug_assert_eq!(value_counts.len(), self.utterances.len());
+        let mut bytes = vec![0; value_counts.iter().sum()];
+        let mut remaining_bytes = &mut bytes[..];
+        let mut utterance_bytes: Vec<(u64, &mut [u8])> = (self.utterances.iter().zip(value_counts))
             .map(|(&utterance, &count)| {
-                (utterance, rest.split_off_mut(..count).expect("values of all utterances"))
+                (utterance, remaining_bytes.split_off_mut(..count).expect("values of all utterances"))
             })
             .collect();
         par_for(items_mut(&mut utterance_bytes), |_, (utterance, bytes)| {
-            let counter = (*utterance << 16) | self.used_streams;
+            let counter = (*utterance << USE_BITS) | self.used_streams;
             stream(self.seed, Purpose::Dropout, self.epoch, counter).fill_bytes(bytes);
         });
         self.used_streams += 1;
-        Some(DropoutMask { bytes, threshold, scale: BYTE_VALUES / f32::from((256 - threshold).max(1)) })
+        let kept_values = (BYTE_VALUES - threshold).max(1);
+        Some(DropoutMask { bytes, threshold, scale: f32::from(BYTE_VALUES) / f32::from(kept_values) })
     }
 }
 
@@ -139,7 +147,8 @@ pub(crate) struct DropoutMask {
 }
 
 impl DropoutMask {
-    fn masked(&self, x: &[f32]) -> Vec<f32> {
+    /// Applies the mask to a copy of all values.
+    fn apply_to(&self, x: &[f32]) -> Vec<f32> {
         let mut out = x.to_vec();
         self.multiply(0, &mut out);
         out
@@ -162,11 +171,11 @@ impl CustomOp1 for DropoutMask {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        Ok((CpuStorage::F32(self.masked(tensors::storage_slice(x, layout)?)), layout.shape().clone()))
+        Ok((CpuStorage::F32(self.apply_to(tensors::storage_slice(x, layout)?)), layout.shape().clone()))
     }
 
     fn bwd(&self, x: &Tensor, _: &Tensor, d_out: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let dx = with_slice(&d_out.contiguous()?, |d_out| Ok(self.masked(d_out)))?;
+        let dx = with_slice(&d_out.contiguous()?, |d_out| Ok(self.apply_to(d_out)))?;
         Ok(Some(tensors::from_vec(dx, x.shape().clone())?))
     }
 }

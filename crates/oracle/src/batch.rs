@@ -1,6 +1,6 @@
-//! Checks of the arguments of the reference losses: lengths, label ids and logits.
+//! Checks the arguments of the reference losses: lengths, label ids and logits.
 
-use crate::error::{Result, shape, value};
+use crate::error::{Result, shape_error, value_error};
 
 /// Lengths and labels of a padded batch of logits `[B, T, U + 1, C]`.
 pub(crate) struct Batch<'a> {
@@ -19,27 +19,32 @@ impl<'a> Batch<'a> {
     pub fn new(dims: [usize; 4], frames: &'a [usize], labels: &'a [Vec<u32>], blank: u32) -> Result<Self> {
         let [batch, max_frames, positions, classes] = dims;
         if batch == 0 || positions == 0 {
-            return Err(shape("logits", "at least one utterance and U + 1 >= 1", format!("{dims:?}")));
+            return Err(shape_error("logits", "at least one utterance and U + 1 >= 1", format!("{dims:?}")));
         }
         if frames.len() != batch {
-            return Err(shape("frames", format!("{batch} lengths"), frames.len()));
+            return Err(shape_error("frames", format!("{batch} lengths"), frames.len()));
         }
         if labels.len() != batch {
-            return Err(shape("labels", format!("{batch} label sequences"), labels.len()));
+            return Err(shape_error("labels", format!("{batch} label sequences"), labels.len()));
         }
         if blank as usize >= classes {
-            return Err(value("blank", 0, format!("an id below C = {classes}"), blank));
+            return Err(value_error("blank", 0, format!("an id below C = {classes}"), blank));
         }
         for (b, (&length, ids)) in frames.iter().zip(labels).enumerate() {
             if length == 0 || length > max_frames {
-                return Err(value("frames", b, format!("1 to T = {max_frames}"), length));
+                return Err(value_error("frames", b, format!("1 to T = {max_frames}"), length));
             }
             if ids.len() >= positions {
-                return Err(value("labels", b, format!("at most U = {} labels", positions - 1), ids.len()));
+                return Err(value_error(
+                    "labels",
+                    b,
+                    format!("at most U = {} labels", positions - 1),
+                    ids.len(),
+                ));
             }
             if let Some(&id) = ids.iter().find(|&&id| id as usize >= classes || id == blank) {
                 let expected = format!("ids below C = {classes} other than the blank {blank}");
-                return Err(value("labels", b, expected, id));
+                return Err(value_error("labels", b, expected, id));
             }
         }
         Ok(Self { dims, frames, labels, blank })
@@ -56,7 +61,11 @@ impl<'a> Batch<'a> {
     pub fn check_rows(&self, logits: &[f64]) -> Result<()> {
         let [batch, frames, positions, classes] = self.dims;
         if logits.len() != batch * frames * positions * classes {
-            return Err(shape("logits", format!("{:?} = B T (U + 1) C values", self.dims), logits.len()));
+            return Err(shape_error(
+                "logits",
+                format!("{:?} = B T (U + 1) C values", self.dims),
+                logits.len(),
+            ));
         }
         for (row, scores) in logits.chunks(classes).enumerate() {
             let (b, t, u) = (row / positions / frames, row / positions % frames, row % positions);
@@ -65,7 +74,7 @@ impl<'a> Batch<'a> {
                 && (is_impossible || scores.iter().any(|&score| score.is_nan() || score == f64::INFINITY))
             {
                 let expected = "no NaN, no +inf and at least one finite score in the row";
-                return Err(value("logits", row, expected, format!("{scores:?}")));
+                return Err(value_error("logits", row, expected, format!("{scores:?}")));
             }
         }
         Ok(())

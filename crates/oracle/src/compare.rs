@@ -1,6 +1,6 @@
 //! Largest and relative differences of two arrays, and assertions for tests.
 
-use crate::error::{Result, shape};
+use crate::error::{Result, shape_error};
 
 /// Difference between an array and its expected values.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,7 +26,7 @@ pub struct Difference {
 /// Different lengths.
 pub fn difference(found: &[f64], expected: &[f64]) -> Result<Difference> {
     if found.len() != expected.len() {
-        return Err(shape("found", format!("{} values", expected.len()), found.len()));
+        return Err(shape_error("found", format!("{} values", expected.len()), found.len()));
     }
     let mut largest = Difference { absolute: 0.0, index: 0, relative_l2: 0.0 };
     let (mut squared_difference, mut squared_norm) = (0.0, 0.0);

@@ -2,7 +2,7 @@
 //!
 //! A labeling is one class per frame, so there are `C^T` of them: tiny problems only.
 
-use crate::error::{Error, Result, shape, value};
+use crate::error::{Error, Result, shape_error, value_error};
 use crate::paths::log_sum;
 
 /// Largest number of labelings `C^T` that are enumerated.
@@ -40,16 +40,16 @@ pub fn sum_over_labelings(
 ) -> Result<Labelings> {
     if frames == 0 || classes == 0 || log_probs.len() != frames * classes {
         let expected = format!("T C = {frames} x {classes} values, at least one");
-        return Err(shape("log_probs", expected, log_probs.len()));
+        return Err(shape_error("log_probs", expected, log_probs.len()));
     }
     if blank as usize >= classes {
-        return Err(value("blank", 0, format!("an id below {classes}"), blank));
+        return Err(value_error("blank", 0, format!("an id below {classes}"), blank));
     }
     if let Some(i) = target.iter().position(|&id| id as usize >= classes || id == blank) {
-        return Err(value("target", i, format!("an id below {classes} other than {blank}"), target[i]));
+        return Err(value_error("target", i, format!("an id below {classes} other than {blank}"), target[i]));
     }
     if let Some(i) = log_probs.iter().position(|value| value.is_nan() || *value == f64::INFINITY) {
-        return Err(value("log_probs", i, "a number below +inf", log_probs[i]));
+        return Err(value_error("log_probs", i, "a number below +inf", log_probs[i]));
     }
     let count = (classes as f64).powi(i32::try_from(frames).unwrap_or(i32::MAX));
     if count > MAX_LABELINGS as f64 {
@@ -86,8 +86,8 @@ pub fn sum_over_labelings(
 
 /// Returns the labels of a labeling: runs of equal classes are merged, then blanks removed.
 pub fn collapse(labeling: &[u32], blank: u32) -> Vec<u32> {
-    let mut runs = labeling.to_vec();
-    runs.dedup();
-    runs.retain(|&class| class != blank);
-    runs
+    let mut labels = labeling.to_vec();
+    labels.dedup();
+    labels.retain(|&class| class != blank);
+    labels
 }

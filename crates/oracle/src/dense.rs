@@ -14,7 +14,7 @@ use candle_nn::ops::log_softmax;
 use kernels::Activation;
 
 use crate::batch::Batch;
-use crate::error::{Error, Result, shape};
+use crate::error::{Error, Result, shape_error};
 
 /// Log-probability of an impossible event.
 ///
@@ -46,19 +46,23 @@ pub fn joint_logits(
     let (batch, max_frames, width) = dims3("frames", frames)?;
     let (label_batch, positions, label_width) = dims3("labels", labels)?;
     if (label_batch, label_width) != (batch, width) {
-        return Err(shape("labels", format!("[{batch}, U + 1, {width}]"), format!("{:?}", labels.dims())));
+        return Err(shape_error(
+            "labels",
+            format!("[{batch}, U + 1, {width}]"),
+            format!("{:?}", labels.dims()),
+        ));
     }
     if weight.rank() != 2 || weight.dims()[1] != width {
-        return Err(shape("weight", format!("[C, {width}]"), format!("{:?}", weight.dims())));
+        return Err(shape_error("weight", format!("[C, {width}]"), format!("{:?}", weight.dims())));
     }
     let classes = weight.dims()[0];
     if bias.dims() != [classes] {
-        return Err(shape("bias", format!("[{classes}]"), format!("{:?}", bias.dims())));
+        return Err(shape_error("bias", format!("[{classes}]"), format!("{:?}", bias.dims())));
     }
-    let sum = frames.unsqueeze(2)?.broadcast_add(&labels.unsqueeze(1)?)?;
+    let joint_sum = frames.unsqueeze(2)?.broadcast_add(&labels.unsqueeze(1)?)?;
     let hidden = match activation {
-        Activation::Tanh => sum.tanh()?,
-        Activation::Relu => sum.relu()?,
+        Activation::Tanh => joint_sum.tanh()?,
+        Activation::Relu => joint_sum.relu()?,
     };
     let logits = head_logits(&hidden.reshape((batch * max_frames * positions, width))?, weight, bias)?;
     Ok(logits.reshape((batch, max_frames, positions, classes))?)
@@ -124,11 +128,11 @@ pub fn transducer_loss_fastemit(
 ) -> Result<Tensor> {
     let batch = check_batch(logits, frames, labels, blank)?;
     batch.check_rows(&logits.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>()?)?;
-    let [size, frames, positions, _] = batch.dims;
-    let is_site: Vec<u8> = (0..size * frames * positions)
+    let [batch_size, frames, positions, _] = batch.dims;
+    let is_site: Vec<u8> = (0..batch_size * frames * positions)
         .map(|i| u8::from(batch.is_site(i / positions / frames, i / positions % frames, i % positions)))
         .collect();
-    let is_site = Tensor::from_vec(is_site, (size, frames, positions, 1), logits.device())?;
+    let is_site = Tensor::from_vec(is_site, (batch_size, frames, positions, 1), logits.device())?;
     // Selection, not multiplication: 0 · NaN is NaN.
     let logits = is_site.broadcast_as(logits.shape())?.where_cond(logits, &logits.zeros_like()?)?;
     // Composed of primitive operations, because candle's `softmax_last_dim` has no gradient.
@@ -185,9 +189,9 @@ fn check_batch<'a>(
     let dims: [usize; 4] = logits
         .dims()
         .try_into()
-        .map_err(|_| shape("logits", "[B, T, U + 1, C]", format!("{:?}", logits.dims())))?;
+        .map_err(|_| shape_error("logits", "[B, T, U + 1, C]", format!("{:?}", logits.dims())))?;
     if !matches!(logits.dtype(), DType::F32 | DType::F64) {
-        return Err(shape("logits", "f32 or f64", format!("{:?}", logits.dtype())));
+        return Err(shape_error("logits", "f32 or f64", format!("{:?}", logits.dtype())));
     }
     let batch = Batch::new(dims, frames, labels, blank)?;
     let [_, max_frames, positions, _] = dims;
@@ -204,20 +208,20 @@ fn check_batch<'a>(
 
 /// The blank and the next label of each site, `[B, T, U + 1, 2]`.
 fn selected_classes(batch: &Batch, logits: &Tensor) -> Result<Tensor> {
-    let [size, frames, positions, _] = batch.dims;
+    let [batch_size, frames, positions, _] = batch.dims;
     // After the last label any id works: no path that ends at (T_b - 1, U_b) uses it.
     let next_label =
         |i: usize| batch.labels[i / positions / frames].get(i % positions).copied().unwrap_or(batch.blank);
-    let ids = (0..size * frames * positions).flat_map(|i| [batch.blank, next_label(i)]).collect();
-    Ok(Tensor::from_vec(ids, (size, frames, positions, 2), logits.device())?)
+    let ids = (0..batch_size * frames * positions).flat_map(|i| [batch.blank, next_label(i)]).collect();
+    Ok(Tensor::from_vec(ids, (batch_size, frames, positions, 2), logits.device())?)
 }
 
 /// Computes the loss of each utterance from `[B, T, U + 1, 2]` log-probabilities: blank and next
 /// label.
 fn loss_of_emissions(log_probs: &Tensor, batch: &Batch, lambda: f64) -> Result<Tensor> {
-    let [size, frames, positions, _] = batch.dims;
+    let [batch_size, frames, positions, _] = batch.dims;
     let log_probs = replace_impossible(log_probs)?;
-    let column = |column: usize| log_probs.narrow(3, column, 1)?.reshape((size, frames, positions));
+    let column = |column: usize| log_probs.narrow(3, column, 1)?.reshape((batch_size, frames, positions));
     let (blanks, labels) = (column(0)?, column(1)?);
     let labels = (&labels + ((&labels - labels.detach())? * lambda)?)?;
     let loss = log_likelihood(&skew_to_diagonals(&blanks)?, &skew_to_diagonals(&labels)?, batch)?.neg()?;
@@ -228,8 +232,8 @@ fn loss_of_emissions(log_probs: &Tensor, batch: &Batch, lambda: f64) -> Result<T
 
 /// Replaces -inf by [`NO_PATH`], cutting its gradient.
 fn replace_impossible(log_probs: &Tensor) -> Result<Tensor> {
-    let floor = no_path_tensor(log_probs.dims(), log_probs)?;
-    Ok(log_probs.gt(NO_PATH)?.where_cond(log_probs, &floor)?)
+    let no_path = no_path_tensor(log_probs.dims(), log_probs)?;
+    Ok(log_probs.gt(NO_PATH)?.where_cond(log_probs, &no_path)?)
 }
 
 /// A tensor of [`NO_PATH`] with the dtype of `like`.
@@ -261,12 +265,13 @@ fn skew_to_diagonals(by_frame: &Tensor) -> Result<Tensor> {
 /// α_d[u] = log(exp(α_{d-1}[u] + blank_{d-1}[u]) + exp(α_{d-1}[u-1] + label_{d-1}[u-1]))
 /// ```
 fn log_likelihood(blanks: &Tensor, labels: &Tensor, batch: &Batch) -> Result<Tensor> {
-    let (size, diagonals, positions) = blanks.dims3()?;
+    let (batch_size, diagonals, positions) = blanks.dims3()?;
     let device = blanks.device();
-    let no_path = no_path_tensor(&[size, 1], blanks)?;
+    let no_path = no_path_tensor(&[batch_size, 1], blanks)?;
     let start: Vec<f64> =
-        (0..size * positions).map(|i| if i % positions == 0 { 0.0 } else { NO_PATH }).collect();
-    let mut alpha = Tensor::from_vec(start, (size, positions), device)?.to_dtype(blanks.dtype())?;
+        (0..batch_size * positions).map(|i| if i % positions == 0 { 0.0 } else { NO_PATH }).collect();
+    let mut alpha = Tensor::from_vec(start, (batch_size, positions), device)?.to_dtype(blanks.dtype())?;
+    // α of each diagonal from the diagonal before it.
     // The path of utterance b ends with the blank that leaves diagonal T_b - 1 + U_b at label
     // position U_b.
     let mut ends = Vec::with_capacity(diagonals);
@@ -280,14 +285,14 @@ fn log_likelihood(blanks: &Tensor, labels: &Tensor, batch: &Batch) -> Result<Ten
         alpha = log_add(&by_blank, &by_label)?;
         ends.push(by_blank);
     }
-    let ends = Tensor::stack(&ends, 1)?.reshape((size, diagonals * positions))?;
-    let indices: Vec<u32> = (0..size)
+    let ends = Tensor::stack(&ends, 1)?.reshape((batch_size, diagonals * positions))?;
+    let indices: Vec<u32> = (0..batch_size)
         .map(|b| {
             let label_count = batch.labels[b].len();
             ((batch.frames[b] - 1 + label_count) * positions + label_count) as u32
         })
         .collect();
-    Ok(ends.gather(&Tensor::from_vec(indices, (size, 1), device)?, 1)?.squeeze(1)?)
+    Ok(ends.gather(&Tensor::from_vec(indices, (batch_size, 1), device)?, 1)?.squeeze(1)?)
 }
 
 /// `log(exp(a) + exp(b))`; the maximum is a constant, it cancels.
@@ -299,5 +304,5 @@ fn log_add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 
 /// Sizes of a tensor with three axes.
 fn dims3(argument: &'static str, tensor: &Tensor) -> Result<(usize, usize, usize)> {
-    tensor.dims3().map_err(|_| shape(argument, "three axes", format!("{:?}", tensor.dims())))
+    tensor.dims3().map_err(|_| shape_error(argument, "three axes", format!("{:?}", tensor.dims())))
 }

@@ -11,24 +11,24 @@ use crate::error::Result;
 /// 1e-12 for a well-scaled f64 function.
 ///
 /// # Shapes
-/// `at` and the returned gradient have the same length.
+/// `point` and the returned gradient have the same length.
 ///
 /// # Errors
 /// Those of `function`.
 ///
 /// Cost: four calls of `function` a value.
-pub fn central_difference<F>(mut function: F, at: &[f64]) -> Result<Vec<f64>>
+pub fn central_difference<F>(mut function: F, point: &[f64]) -> Result<Vec<f64>>
 where
     F: FnMut(&[f64]) -> Result<f64>,
 {
-    let mut point = at.to_vec();
-    let mut gradient = Vec::with_capacity(at.len());
-    for i in 0..at.len() {
-        let step = f64::EPSILON.powf(0.2) * at[i].abs().max(1.0);
+    let mut shifted_point = point.to_vec();
+    let mut gradient = Vec::with_capacity(point.len());
+    for i in 0..point.len() {
+        let step = f64::EPSILON.powf(0.2) * point[i].abs().max(1.0);
         let mut value_at = |steps: f64| -> Result<f64> {
-            point[i] = at[i] + steps * step;
-            let value = function(&point);
-            point[i] = at[i];
+            shifted_point[i] = point[i] + steps * step;
+            let value = function(&shifted_point);
+            shifted_point[i] = point[i];
             value
         };
         let near = value_at(1.0)? - value_at(-1.0)?;

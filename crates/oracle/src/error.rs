@@ -45,12 +45,12 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Creates [`Error::Shape`].
-pub(crate) fn shape(argument: &'static str, expected: impl ToString, found: impl ToString) -> Error {
+pub(crate) fn shape_error(argument: &'static str, expected: impl ToString, found: impl ToString) -> Error {
     Error::Shape { argument, expected: expected.to_string(), found: found.to_string() }
 }
 
 /// Creates [`Error::Value`].
-pub(crate) fn value(
+pub(crate) fn value_error(
     argument: &'static str,
     index: usize,
     expected: impl ToString,

@@ -1,4 +1,4 @@
-//! Golden vectors: results of independent programs, stored next to the repository.
+//! Reads golden vectors: results of independent programs, next to the repository.
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -8,7 +8,7 @@ pub fn normal(seed: u64, purpose: u64, count: usize, scale: f64) -> Vec<f64> {
     let mut rng = generator(seed, purpose);
     (0..count)
         .map(|_| {
-            // Box and Muller; 1 - x keeps the logarithm away from zero.
+            // The transform of Box and Muller; 1 - x keeps the logarithm away from zero.
             let (a, b) = (uniform(&mut rng), uniform(&mut rng));
             scale * (-2.0 * (1.0 - a).ln()).sqrt() * (std::f64::consts::TAU * b).cos()
         })

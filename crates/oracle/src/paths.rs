@@ -5,7 +5,7 @@
 //! the emission of its column at that site and leads to `(t + frames, u + labels)`. The path ends
 //! with an arc that leads exactly to `(T, U)` and may end a path.
 
-use crate::error::{Error, Result, shape, value};
+use crate::error::{Error, Result, shape_error, value_error};
 
 /// Largest number of paths that are enumerated.
 pub const MAX_PATHS: usize = 200_000;
@@ -69,20 +69,20 @@ pub fn sum_over_paths(
 ) -> Result<PathSums> {
     let positions = labels + 1;
     if frames == 0 || columns == 0 {
-        return Err(shape("frames, columns", "at least one of each", format!("{frames}, {columns}")));
+        return Err(shape_error("frames, columns", "at least one of each", format!("{frames}, {columns}")));
     }
     if emissions.len() != frames * positions * columns {
         let expected = format!("T (U + 1) columns = {}", frames * positions * columns);
-        return Err(shape("emissions", expected, emissions.len()));
+        return Err(shape_error("emissions", expected, emissions.len()));
     }
     for (i, arc) in arcs.iter().enumerate() {
         if arc.frames + arc.labels == 0 || arc.column >= columns {
             let expected = format!("an arc that moves, with a column below {columns}");
-            return Err(value("arcs", i, expected, format!("{arc:?}")));
+            return Err(value_error("arcs", i, expected, format!("{arc:?}")));
         }
     }
     if let Some(i) = emissions.iter().position(|value| value.is_nan() || *value == f64::INFINITY) {
-        return Err(value("emissions", i, "a number below +inf", emissions[i]));
+        return Err(value_error("emissions", i, "a number below +inf", emissions[i]));
     }
     let paths = enumerate_paths(frames, labels, columns, arcs)?;
     let scores: Vec<f64> = paths.iter().map(|path| path.iter().map(|&i| emissions[i]).sum()).collect();

@@ -1,4 +1,4 @@
-//! Inputs of backward: loss gradients of emissions, z-loss, and score clamp.
+//! Adjoints: loss gradients from which the normalizer's backward pass starts.
 //!
 //! An emission r is the log-probability of a selected class at a site, a lattice node (t, u).
 use kernels::{par_find, range_parts};

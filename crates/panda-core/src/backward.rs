@@ -1,8 +1,10 @@
-//! Backward of the selected normalizer: gradients of hidden rows and head.
+//! Backward pass of the selected normalizer: gradients of hidden rows and head.
 //!
-//! Sites (lattice nodes) are processed in waves and classes in tiles. Symbols as in the crate
-//! documentation: h hidden rows, W head weight, Z scores, G score gradients, a adjoints, A their
-//! row sums.
+//! Sites (lattice nodes) are processed in waves and classes in tiles; [`Plan`] defines wave, block,
+//! tile and group, and a strip is the rows of one score task. Symbols as in the crate
+//! documentation: h hidden rows *N x H*, W and b head weight *C x H* and bias, Z scores, G score
+//! gradients, a adjoints *N x S*, A their row sums, m largest score of a site, s sum of exp(Z - m).
+//! x: input of the activation φ.
 use std::{ops::Range, sync::Mutex};
 
 use kernels::{
@@ -124,20 +126,20 @@ pub(crate) fn backward_impl<F: Real>(
             blocking: Blocking::for_precision(&plan, head.hidden, workspace.precision),
             head,
             score_gradient: ScoreGradient { selection, normalized, adjoints },
-            score_sites: normalized.scores.sites_for(&plan, head.classes).min(sites.count()),
+            score_sites: normalized.saved_scores.compatible_sites(&plan, head.classes).min(sites.count()),
         };
         Ok(match workspace.precision {
             Precision::Full => {
                 let mut operands = std::mem::take(&mut workspace.full_operands);
-                let count = pass.run::<FullFormat>(sites, workspace, &mut operands, &mut sink);
+                let num_active = pass.run::<FullFormat>(sites, workspace, &mut operands, &mut sink);
                 workspace.full_operands = operands;
-                count
+                num_active
             }
             Precision::Bf16 => {
                 let mut operands = std::mem::take(&mut workspace.bf16_operands);
-                let count = pass.run::<Bf16Format>(sites, workspace, &mut operands, &mut sink);
+                let num_active = pass.run::<Bf16Format>(sites, workspace, &mut operands, &mut sink);
                 workspace.bf16_operands = operands;
-                count
+                num_active
             }
         })
     })
@@ -169,14 +171,14 @@ impl<F: Real> BackwardPass<'_, F> {
             score_sites,
             ..
         } = self;
-        let (mut wave_sites, mut active) =
-            (std::mem::take(&mut workspace.wave_sites), std::mem::take(&mut workspace.active));
+        let mut wave_sites = std::mem::take(&mut workspace.wave_sites);
+        let mut active_buffer = std::mem::take(&mut workspace.active);
         ensure_capacity(&mut wave_sites, plan.wave_sites);
-        ensure_len(&mut active, sites.count(), false);
-        let call_active = &mut active[..sites.count()];
-        par_for(parts_mut(call_active, SITES_PER_TASK), |task, active| {
-            for (site, active) in (task * SITES_PER_TASK..).zip(active) {
-                *active = adjoints.is_active::<F>(site, selection);
+        ensure_len(&mut active_buffer, sites.count(), false);
+        let active = &mut active_buffer[..sites.count()];
+        par_for(parts_mut(active, SITES_PER_TASK), |task, task_active| {
+            for (site, is_active) in (task * SITES_PER_TASK..).zip(task_active) {
+                *is_active = adjoints.is_active::<F>(site, selection);
             }
         });
         backward_waves(
@@ -184,18 +186,18 @@ impl<F: Real> BackwardPass<'_, F> {
             blocking.strip_rows,
             normalized,
             *score_sites,
-            call_active,
+            active,
             &mut wave_sites,
             |wave, has_saved_rows| {
                 self.run_wave::<N>(sites, wave, has_saved_rows, workspace, operands, sink);
             },
         );
-        let count = count_active(call_active);
-        (workspace.wave_sites, workspace.active) = (wave_sites, active);
-        count
+        let num_active = count_active(active);
+        (workspace.wave_sites, workspace.active) = (wave_sites, active_buffer);
+        num_active
     }
 
-    /// Adds the gradients of a wave, sites that are processed at once.
+    /// Adds the gradients of a wave.
     fn run_wave<N: OperandFormat<F>>(
         &self,
         sites: &dyn DynSites<F>,
@@ -218,26 +220,26 @@ impl<F: Real> BackwardPass<'_, F> {
         );
         ensure_len(gradient, plan.wave_sites * h, F::ZERO);
         let gradient = &mut gradient[..rows * h];
-        let right = &mut operands.h_right.ensure_len(max_blocks * blocking.h_right, N::ZERO)
-            [..blocks * blocking.h_right];
+        let h_right = &mut operands.h_right.ensure_len(max_blocks * blocking.h_right_words, N::ZERO)
+            [..blocks * blocking.h_right_words];
         // Hidden rows, packed for the products that need them.
         let hidden = if has_saved_rows {
-            let hidden = &score_gradient.normalized.hidden.rows[wave[0] * h..][..rows * h];
-            pack_right::<F, N>(plan, hidden, h, right);
+            let hidden = &score_gradient.normalized.saved_hidden.rows[wave[0] * h..][..rows * h];
+            pack_right::<F, N>(plan, hidden, h, h_right);
             hidden
         } else {
             ensure_len(hidden, plan.wave_sites * h, F::ZERO);
             let hidden = &mut hidden[..rows * h];
-            let left = recompute.then(|| {
-                &mut operands.h_left.ensure_len(max_blocks * blocking.h_left, N::ZERO)
-                    [..blocks * blocking.h_left]
+            let h_left = recompute.then(|| {
+                &mut operands.h_left.ensure_len(max_blocks * blocking.h_left_words, N::ZERO)
+                    [..blocks * blocking.h_left_words]
             });
-            fill_and_pack::<F, N>(plan, sites, wave, hidden, [left, Some(right)]);
+            fill_and_pack::<F, N>(plan, sites, wave, hidden, [h_left, Some(h_right)]);
             &*hidden
         };
         // Scores, their gradients, and the products with them, for some tiles at a time.
         for group in plan.tile_groups(head.classes) {
-            let sums = &mut column_sums[..group.len().div_ceil(plan.tile_classes)
+            let group_sums = &mut column_sums[..group.len().div_ceil(plan.tile_classes)
                 * blocks
                 * blocking.strips_per_block
                 * plan.tile_classes];
@@ -245,12 +247,14 @@ impl<F: Real> BackwardPass<'_, F> {
                 pack_for_scores::<F, N>(plan, head, &group, &mut operands.wt_right);
             }
             pack_for_gradient::<F, N>(plan, head, &group, &mut operands.w_right);
-            self.score_gradients::<N>(wave, &group, operands, score_slots, sums);
+            self.score_gradients::<N>(wave, &group, operands, score_slots, group_sums);
             let (operands, weight) = (&*operands, &mut sink.weight[group.start * h..group.end * h]);
             let (bias, gradient) = (&mut sink.bias[group.clone()], &mut *gradient);
             let head_task = || self.head_gradient::<N>(rows, operands, weight);
             let hidden_task = || self.hidden_gradient::<N>(rows, &group, operands, gradient);
-            rayon::join(head_task, || rayon::join(hidden_task, || self.bias_gradient(rows, sums, bias)));
+            rayon::join(head_task, || {
+                rayon::join(hidden_task, || self.bias_gradient(rows, group_sums, bias))
+            });
         }
         // Gradients of the inputs.
         let tasks = (
@@ -267,7 +271,7 @@ impl<F: Real> BackwardPass<'_, F> {
         wave[0] >= self.score_sites
     }
 
-    /// Computes packed score gradients G, and column sums of each strip.
+    /// Computes packed score gradients G, and their sums over each strip.
     ///
     /// ```text
     /// par for each tile, par for each block, par for each strip:
@@ -289,12 +293,12 @@ impl<F: Real> BackwardPass<'_, F> {
         let (tile_count, strip_rows) = (group.len().div_ceil(plan.tile_classes), blocking.strip_rows);
         let (mut gt_buffer, mut g_buffer) =
             (std::mem::take(&mut operands.gt_left), std::mem::take(&mut operands.g_left));
-        let gt_left = gt_buffer.ensure_len(tile_count * blocks * blocking.gt_left, N::ZERO);
-        let g_left = g_buffer.ensure_len(tile_count * blocks * blocking.g_left, N::ZERO);
+        let gt_left = gt_buffer.ensure_len(tile_count * blocks * blocking.gt_left_words, N::ZERO);
+        let g_left = g_buffer.ensure_len(tile_count * blocks * blocking.g_left_words, N::ZERO);
         let tiles = (
             parts_mut(sums, blocks * blocking.strips_per_block * plan.tile_classes),
-            parts_mut(gt_left, blocks * blocking.gt_left),
-            parts_mut(g_left, blocks * blocking.g_left),
+            parts_mut(gt_left, blocks * blocking.gt_left_words),
+            parts_mut(g_left, blocks * blocking.g_left_words),
         );
         par_for(tiles, |tile, (sums, gt_left, g_left)| {
             let first_class = group.start + tile * plan.tile_classes;
@@ -302,8 +306,8 @@ impl<F: Real> BackwardPass<'_, F> {
             let classes = first_class..first_class + width;
             let blocks = (
                 parts_mut(sums, blocking.strips_per_block * width),
-                parts_mut(gt_left, blocking.gt_left),
-                parts_mut(g_left, blocking.g_left),
+                parts_mut(gt_left, blocking.gt_left_words),
+                parts_mut(g_left, blocking.g_left_words),
                 parts(wave, plan.block_sites),
             );
             par_for(blocks, |block, (sums, gt_left, g_left, wave)| {
@@ -323,9 +327,9 @@ impl<F: Real> BackwardPass<'_, F> {
                         for (g, &site) in z.chunks_exact_mut(width).zip(sites) {
                             let z = match recompute {
                                 true => ScoreSource::InPlace(head.bias.map(|bias| &bias[classes.clone()])),
-                                false => {
-                                    ScoreSource::Saved(score_gradient.normalized.scores.row(site, &classes))
-                                }
+                                false => ScoreSource::Saved(
+                                    score_gradient.normalized.saved_scores.row(site, &classes),
+                                ),
                             };
                             score_gradient.write_row(site, first_class, z, g);
                         }
@@ -355,20 +359,21 @@ impl<F: Real> BackwardPass<'_, F> {
         operands: &PackedOperands<N::Word>,
         weight: &mut [F],
     ) {
-        let Self { plan, head, blocking: Blocking { shared_rows, task_rows, gt_left, h_right, .. }, .. } =
-            *self;
-        let PackedOperands { gt_left: packed, h_right: right, .. } = operands;
+        let Self { plan, head, blocking, .. } = *self;
+        let Blocking { shared_rows, task_rows, gt_left_words, h_right_words, .. } = blocking;
+        let PackedOperands { gt_left, h_right, .. } = operands;
         let (h, blocks) = (head.hidden, rows.div_ceil(plan.block_sites));
-        let tiles = (parts_mut(weight, plan.tile_classes * h), parts(packed, blocks * gt_left));
-        par_for(tiles, |_, (weight, packed)| {
+        let tiles = (parts_mut(weight, plan.tile_classes * h), parts(gt_left, blocks * gt_left_words));
+        par_for(tiles, |_, (weight, gt_left)| {
             par_for(parts_mut(weight, shared_rows * h), |piece, weight| {
-                for (block, packed) in packed.chunks(gt_left).enumerate() {
+                for (block, gt_left) in gt_left.chunks(gt_left_words).enumerate() {
                     let depth = plan.block_sites.min(rows - block * plan.block_sites);
                     par_for(parts_mut(weight, task_rows * h), |task, weight| {
                         let first_class = piece * shared_rows + task * task_rows;
-                        let left = &packed[N::words(Operand::Left, first_class, depth)..];
+                        let left = &gt_left[N::words(Operand::Left, first_class, depth)..];
+                        let right = &h_right[block * h_right_words..];
                         let out = ViewMut::new(weight, weight.len() / h, h);
-                        N::multiply(out, left, &right[block * h_right..], depth, Accumulate::Add);
+                        N::multiply(out, left, right, depth, Accumulate::Add);
                     });
                 }
             });
@@ -388,18 +393,21 @@ impl<F: Real> BackwardPass<'_, F> {
         operands: &PackedOperands<N::Word>,
         gradient: &mut [F],
     ) {
-        let Self { plan, head, blocking: Blocking { task_rows, g_left, w_right, .. }, .. } = *self;
+        let Self { plan, head, blocking: Blocking { task_rows, g_left_words, w_right_words, .. }, .. } =
+            *self;
+        let PackedOperands { g_left, w_right, .. } = operands;
         let (h, blocks) = (head.hidden, rows.div_ceil(plan.block_sites));
         par_for(parts_mut(gradient, plan.block_sites * h), |block, gradient| {
             for tile in 0..group.len().div_ceil(plan.tile_classes) {
                 let depth = plan.tile_classes.min(group.len() - tile * plan.tile_classes);
-                let packed = &operands.g_left[(tile * blocks + block) * g_left..];
+                let g_left = &g_left[(tile * blocks + block) * g_left_words..];
+                let right = &w_right[tile * w_right_words..];
                 let is_first = group.start == 0 && tile == 0;
                 let accumulate = if is_first { Accumulate::Replace } else { Accumulate::Add };
                 par_for(parts_mut(gradient, task_rows * h), |task, gradient| {
-                    let left = &packed[N::words(Operand::Left, task * task_rows, depth)..];
+                    let left = &g_left[N::words(Operand::Left, task * task_rows, depth)..];
                     let out = ViewMut::new(gradient, gradient.len() / h, h);
-                    N::multiply(out, left, &operands.w_right[tile * w_right..], depth, accumulate);
+                    N::multiply(out, left, right, depth, accumulate);
                 });
             }
         });
@@ -410,16 +418,17 @@ impl<F: Real> BackwardPass<'_, F> {
     /// ```text
     /// par for each tile, par for each NR classes of it:  db += Σ G, strip after strip
     /// ```
-    fn bias_gradient(&self, rows: usize, sums: &[F], bias: &mut [f64]) {
+    fn bias_gradient(&self, rows: usize, column_sums: &[F], bias: &mut [f64]) {
         let Self { plan, blocking: Blocking { nr, strip_rows, strips_per_block, .. }, .. } = *self;
-        let tile_sums = rows.div_ceil(plan.block_sites) * strips_per_block * plan.tile_classes;
-        par_for((parts_mut(bias, plan.tile_classes), parts(sums, tile_sums)), |_, (bias, sums)| {
+        let sums_per_tile = rows.div_ceil(plan.block_sites) * strips_per_block * plan.tile_classes;
+        let tiles = (parts_mut(bias, plan.tile_classes), parts(column_sums, sums_per_tile));
+        par_for(tiles, |_, (bias, tile_sums)| {
             let width = bias.len();
             par_for(parts_mut(bias, nr), |panel, bias| {
-                for (block, sums) in sums.chunks(strips_per_block * width).enumerate() {
+                for (block, block_sums) in tile_sums.chunks(strips_per_block * width).enumerate() {
                     let rows = plan.block_sites.min(rows.saturating_sub(block * plan.block_sites));
-                    for sums in sums.chunks_exact(width).take(rows.div_ceil(strip_rows)) {
-                        bias.iter_mut().zip(&sums[panel * nr..]).for_each(|(b, g)| *b += g.to_f64());
+                    for strip_sums in block_sums.chunks_exact(width).take(rows.div_ceil(strip_rows)) {
+                        bias.iter_mut().zip(&strip_sums[panel * nr..]).for_each(|(b, g)| *b += g.to_f64());
                     }
                 }
             });

@@ -1,4 +1,4 @@
-//! Selected normalizer as candle operations with autograd.
+//! The selected normalizer as a candle operation, and operations with custom gradients.
 //!
 //! Emissions are `f64` for rows of any type, as explained in the crate documentation. Gradients
 //! have the types of their arguments.
@@ -66,13 +66,13 @@ pub fn with_custom_grad(
 ) -> Result<Tensor> {
     let (shape, grad_fn) = (shape.into(), Arc::new(grad_fn) as Arc<GradFn>);
     let mut sum: Option<Tensor> = None;
-    for (tensor, argument) in tensors.iter().enumerate().filter(|(_, tensor)| tensor.track_op()) {
+    for (index, tensor) in tensors.iter().enumerate().filter(|(_, tensor)| tensor.track_op()) {
         let values = if sum.is_none() { values.clone() } else { vec![0.0; values.len()] };
-        let node = GradientNode { name, values, shape: shape.clone(), tensor, grad_fn: Arc::clone(&grad_fn) };
-        let node = argument.apply_op1_arc(Arc::new(Box::new(node)))?;
+        let node = GradientNode { name, values, shape: shape.clone(), index, grad_fn: Arc::clone(&grad_fn) };
+        let term = tensor.apply_op1_arc(Arc::new(Box::new(node)))?;
         sum = Some(match sum {
-            None => node,
-            Some(sum) => (sum + node)?,
+            None => term,
+            Some(sum) => (sum + term)?,
         });
     }
     sum.map_or_else(|| Tensor::from_vec(values, shape, &Device::Cpu), Ok)
@@ -90,7 +90,8 @@ struct GradientNode {
     name: &'static str,
     values: Vec<f64>,
     shape: Shape,
-    tensor: usize,
+    /// Index of the tensor.
+    index: usize,
     grad_fn: Arc<GradFn>,
 }
 
@@ -104,11 +105,11 @@ impl CustomOp1 for GradientNode {
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, upstream: &Tensor) -> Result<Option<Tensor>> {
-        (self.grad_fn)(self.tensor, upstream).map(Some)
+        (self.grad_fn)(self.index, upstream).map(Some)
     }
 }
 
-/// The candle operation; forward keeps its result for backward.
+/// The candle operation; `normalized` is the result of forward, for backward.
 struct SelectedNormalizer<F> {
     selection: Selection,
     workspace: Mutex<Workspace<F>>,
@@ -116,6 +117,7 @@ struct SelectedNormalizer<F> {
 }
 
 impl<F: Element> SelectedNormalizer<F> {
+    /// Computes the emissions; `width` is that of the rows.
     fn forward(&self, rows: &[F], weight: &[F], bias: &[F], width: usize) -> crate::Result<Normalized<F>> {
         let head = Head::new(weight, Some(bias), width)?;
         forward(&Rows::new(rows, width)?, &head, &self.selection, &mut lock(&self.workspace))
@@ -151,16 +153,16 @@ impl<F: Element> CustomOp3 for SelectedNormalizer<F> {
 
     fn cpu_fwd(
         &self,
-        s1: &CpuStorage,
-        l1: &Layout,
-        s2: &CpuStorage,
-        l2: &Layout,
-        s3: &CpuStorage,
-        l3: &Layout,
+        rows: &CpuStorage,
+        rows_layout: &Layout,
+        weight: &CpuStorage,
+        weight_layout: &Layout,
+        bias: &CpuStorage,
+        bias_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let (_, width) = l2.shape().dims2()?;
-        let out =
-            self.forward(values(s1, l1)?, values(s2, l2)?, values(s3, l3)?, width).map_err(Error::wrap)?;
+        let (_, width) = weight_layout.shape().dims2()?;
+        let (rows, weight) = (values(rows, rows_layout)?, values(weight, weight_layout)?);
+        let out = self.forward(rows, weight, values(bias, bias_layout)?, width).map_err(Error::wrap)?;
         let shape = Shape::from((out.max.len(), self.selection.per_site()));
         let emissions = CpuStorage::F64(out.emissions.clone());
         *lock(&self.normalized) = Some(out);
@@ -228,8 +230,8 @@ pub fn normalize_rows(
     bias: &Tensor,
     selection: Selection,
 ) -> Result<Tensor> {
-    let n = hidden.dim(0)?;
-    expect_dims("hidden", hidden, &[n, weight.dim(1)?])?;
+    let sites = hidden.dim(0)?;
+    expect_dims("hidden", hidden, &[sites, weight.dim(1)?])?;
     let (classes, width) = weight.dims2()?;
     expect_dims("weight", weight, &[classes.max(1), width.max(1)])?;
     expect_dims("bias", bias, &[classes])?;

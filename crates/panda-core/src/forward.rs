@@ -1,7 +1,8 @@
-//! Forward of the selected normalizer: exact log-probabilities of selected classes.
+//! Forward pass of the selected normalizer: log-probabilities of selected classes.
 //!
-//! Sites (lattice nodes) are processed in waves and classes in tiles. h: hidden rows; W, b: head
-//! weight and bias; Z: scores; r: emissions.
+//! Sites (lattice nodes) are processed in waves and classes in tiles; [`Plan`] defines wave, block,
+//! tile and group. h: hidden rows *N x H*; W, b: head weight *C x H* and bias; Z: scores; r:
+//! emissions *N x S*; j: tile; m: largest score of a site; s: sum of its exponentials.
 use std::ops::Range;
 
 use kernels::{
@@ -14,7 +15,6 @@ use crate::{
     Head, Normalized, Plan, Precision, Real, Result, Selection, Sites, Workspace,
     blocking::{Blocking, ROWS_PER_TASK, ensure_slots, forward_waves},
     head::{PackedOperands, fill_and_pack, pack_for_scores, strip_scores},
-    saved::SavedHidden,
     sites::DynSites,
 };
 
@@ -22,7 +22,7 @@ use crate::{
 ///
 /// ```text
 /// for each wave of sites, for each group of tiles, in parallel over tiles:
-///     Z = h Wᵀ + b;  m_j = max Z;  s_j = Σ exp(Z - m_j);  remember Z at the selected classes
+///     Z = h Wᵀ + b;  m_j = max Z;  s_j = Σ exp(Z - m_j);  copy Z at the selected classes
 /// for each site:  m = max_j m_j;  s = Σ_j s_j exp(m_j - m)
 ///     logZ = m + log s;  r = (Z_selected - m) - log s
 /// ```
@@ -117,24 +117,25 @@ impl<F: Real> ForwardPass<'_, F> {
         ensure_slots(score_slots, blocking.slot_count(plan));
         ensure_len(selected_scores, plan.wave_sites * plan.group_tiles * per_site, F::ZERO);
         ensure_len(statistics, plan.wave_sites * plan.group_tiles, (F::ZERO, 0.0));
-        let Normalized { max, log_sum, emissions, scores, hidden: saved_hidden } = out;
-        let SavedHidden { rows: saved_rows, sites: saved_sites, .. } = saved_hidden;
-        let (mut saved_rows, mut saved_scores) = (saved_rows.as_mut_slice(), scores.scores.as_mut_slice());
+        let Normalized { max, log_sum, emissions, saved_scores, saved_hidden } = out;
+        let hidden_sites = saved_hidden.sites;
+        let (mut saved_rows, mut saved_scores) =
+            (saved_hidden.rows.as_mut_slice(), saved_scores.scores.as_mut_slice());
         for wave in forward_waves(plan, sites.count(), blocking.strip_rows) {
             let rows = wave.len();
             wave_sites.clear();
             wave_sites.extend(wave.clone());
             // Hidden rows of the wave, in saved or in reused memory.
-            let hidden = match wave.end <= *saved_sites {
+            let hidden = match wave.end <= hidden_sites {
                 true => saved_rows.split_off_mut(..rows * h).expect("the buffer has all saved rows"),
                 false => {
                     ensure_len(hidden, plan.wave_sites * h, F::ZERO);
                     &mut hidden[..rows * h]
                 }
             };
-            let left = &mut operands.h_left.ensure_len(max_blocks * blocking.h_left, N::ZERO)
-                [..rows.div_ceil(plan.block_sites) * blocking.h_left];
-            fill_and_pack::<F, N>(plan, sites, wave_sites, hidden, [Some(left), None]);
+            let h_left = &mut operands.h_left.ensure_len(max_blocks * blocking.h_left_words, N::ZERO)
+                [..rows.div_ceil(plan.block_sites) * blocking.h_left_words];
+            fill_and_pack::<F, N>(plan, sites, wave_sites, hidden, [Some(h_left), None]);
             // Scores, for some tiles at a time.
             for group in plan.tile_groups(head.classes) {
                 let tiles = group.len().div_ceil(plan.tile_classes);
@@ -181,7 +182,8 @@ impl<F: Real> ForwardPass<'_, F> {
             let first_class = group.start + tile * plan.tile_classes;
             let width = plan.tile_classes.min(group.end - first_class);
             let bias = head.bias.map(|bias| &bias[first_class..first_class + width]);
-            let score_strip = |(block, first_row): (usize, usize),
+            let score_strip = |block: usize,
+                               first_row: usize,
                                z: &mut [F],
                                wave: &[usize],
                                statistics: &mut [_],
@@ -216,14 +218,14 @@ impl<F: Real> ForwardPass<'_, F> {
                 par_for(
                     (saved_scores, outputs, parts(wave, strip_rows)),
                     |strip, (saved_scores, (statistics, selected_scores), wave)| {
-                        let position = (block, strip * strip_rows);
+                        let first_row = strip * strip_rows;
                         match saved_scores {
-                            Some(z) => score_strip(position, z, wave, statistics, selected_scores),
+                            Some(z) => score_strip(block, first_row, z, wave, statistics, selected_scores),
                             None => {
                                 let z = &mut *slots.lock();
                                 ensure_len(z, wave.len() * width, F::ZERO);
                                 let z = &mut z[..wave.len() * width];
-                                score_strip(position, z, wave, statistics, selected_scores);
+                                score_strip(block, first_row, z, wave, statistics, selected_scores);
                             }
                         }
                     },
@@ -272,11 +274,11 @@ fn merge_tile_statistics<F: Real>(statistics: &[(F, f64)], max: &mut [F], sum: &
     par_for((parts_mut(max, ROWS_PER_TASK), parts_mut(sum, ROWS_PER_TASK)), |task, (max, sum)| {
         for (index, (max, sum)) in max.iter_mut().zip(sum).enumerate() {
             for &(tile_max, tile_sum) in statistics[task * ROWS_PER_TASK + index..].iter().step_by(rows) {
-                let (low, high) = if tile_max > *max { (*max, tile_max) } else { (tile_max, *max) };
+                let (smaller, larger) = if tile_max > *max { (*max, tile_max) } else { (tile_max, *max) };
                 // exp(-inf + inf) would be NaN; if both are -inf, the sums are added as they are.
-                let factor = if low == high { 1.0 } else { (low.to_f64() - high.to_f64()).exp() };
+                let factor = if smaller == larger { 1.0 } else { (smaller.to_f64() - larger.to_f64()).exp() };
                 *sum = if tile_max > *max { *sum * factor + tile_sum } else { *sum + tile_sum * factor };
-                *max = high;
+                *max = larger;
             }
         }
     });

@@ -1,16 +1,16 @@
-//! The head (last linear layer), and packing for its three matrix products.
+//! The normalizer's head (last linear layer), packed for its products.
 //!
 //! ```text
 //! Z = h Wᵀ      dW += Gᵀ h      dh += G W
 //! ```
 //! h: hidden rows; W: head weight; Z: scores; G: score gradients.
 //!
-//! Sites are divided into blocks and classes into tiles, as planned by [`Plan`]. Each side of a
+//! Sites are divided into blocks and classes into tiles, as planned by [`Plan`]. Each factor of a
 //! product needs its own order, so each of the six operands is packed once. Scores and their
-//! gradients exist for a few rows of a tile at a time, in the nearest cache. A task owns what it
-//! writes, and each sum has a fixed order over blocks and tiles for any schedule. Tasks that share
-//! a packed block write disjoint steps of its micro-panels; a lock protects what slices cannot
-//! express.
+//! gradients exist for a strip (a few rows) of a tile at a time, in the nearest cache. A task owns
+//! what it writes, and each sum has a fixed order over blocks and tiles for any schedule. Tasks
+//! that share a packed block write disjoint steps of its micro-panels; a lock protects what slices
+//! cannot express.
 use std::{ops::Range, sync::Mutex};
 
 use kernels::{
@@ -65,8 +65,8 @@ impl<'a, F: Real> Head<'a, F> {
             Precision::Full => F::ONE,
             Precision::Bf16 => F::from_f64(F::MAX.to_f64() / Precision::BF16_LIMIT),
         };
-        let has_bad = |_, weight: &[F]| has_infinite_or_nan(weight, scale).then_some(());
-        if par_find(parts(self.weight, WEIGHTS_PER_TASK), has_bad).is_none() {
+        let find_infinite = |_, weight: &[F]| has_infinite_or_nan(weight, scale).then_some(());
+        if par_find(parts(self.weight, WEIGHTS_PER_TASK), find_infinite).is_none() {
             return Ok(());
         }
         match self.weight.iter().position(|w| (*w * scale).to_f64().is_infinite()) {
@@ -131,16 +131,16 @@ pub(crate) fn operand_requirements<F: Real, N: OperandFormat<F>>(
     plan: &Plan<F>,
     h: usize,
 ) -> [ScratchReq; 6] {
-    let Blocking { h_left, h_right, wt_right, w_right, gt_left, g_left, .. } = Blocking::new::<F, N>(plan, h);
+    let blocking = Blocking::new::<F, N>(plan, h);
     let (tiles, blocks) = (plan.group_tiles, plan.wave_sites.div_ceil(plan.block_sites));
     let tile_blocks = tiles.saturating_mul(blocks);
     [
-        (blocks, h_left),
-        (blocks, h_right),
-        (tiles, wt_right),
-        (tiles, w_right),
-        (tile_blocks, gt_left),
-        (tile_blocks, g_left),
+        (blocks, blocking.h_left_words),
+        (blocks, blocking.h_right_words),
+        (tiles, blocking.wt_right_words),
+        (tiles, blocking.w_right_words),
+        (tile_blocks, blocking.gt_left_words),
+        (tile_blocks, blocking.g_left_words),
     ]
     .map(|(count, words)| ScratchReq::aligned::<N::Word>(count.saturating_mul(words)))
 }
@@ -171,9 +171,9 @@ pub(crate) fn fill_and_pack<F: Real, N: OperandFormat<F>>(
     [left, right]: [Option<&mut [N::Word]>; 2],
 ) {
     let h = sites.columns();
-    let Blocking { strip_rows, h_left, h_right, .. } = Blocking::new::<F, N>(plan, h);
-    let left = left.map(|left| parts_mut(left, h_left));
-    let right = right.map(|right| parts_mut(right, h_right));
+    let Blocking { strip_rows, h_left_words, h_right_words, .. } = Blocking::new::<F, N>(plan, h);
+    let left = left.map(|left| parts_mut(left, h_left_words));
+    let right = right.map(|right| parts_mut(right, h_right_words));
     let blocks = (parts_mut(hidden, plan.block_sites * h), parts(wave, plan.block_sites), left, right);
     par_for(blocks, |_, (hidden, wave, left, right)| {
         let (depth, right) = (wave.len(), right.map(Mutex::new));
@@ -206,8 +206,9 @@ pub(crate) fn pack_right<F: Real, N: OperandFormat<F>>(
     h: usize,
     right: &mut [N::Word],
 ) {
-    let Blocking { strip_rows, h_right, .. } = Blocking::new::<F, N>(plan, h);
-    par_for((parts(hidden, plan.block_sites * h), parts_mut(right, h_right)), |_, (hidden, right)| {
+    let Blocking { strip_rows, h_right_words, .. } = Blocking::new::<F, N>(plan, h);
+    let blocks = (parts(hidden, plan.block_sites * h), parts_mut(right, h_right_words));
+    par_for(blocks, |_, (hidden, right)| {
         let (depth, right) = (hidden.len() / h, Mutex::new(right));
         par_for(parts(hidden, strip_rows * h), |strip, hidden| {
             let view = View::new(hidden, hidden.len() / h, h);
@@ -229,9 +230,10 @@ pub(crate) fn pack_for_scores<F: Real, N: OperandFormat<F>>(
 ) {
     let h = head.hidden;
     let blocking = Blocking::new::<F, N>(plan, h);
-    let packed = buffer.ensure_len(group.len().div_ceil(plan.tile_classes) * blocking.wt_right, N::ZERO);
+    let packed =
+        buffer.ensure_len(group.len().div_ceil(plan.tile_classes) * blocking.wt_right_words, N::ZERO);
     let tiles = parts(&head.weight[group.start * h..group.end * h], plan.tile_classes * h);
-    par_for((parts_mut(packed, blocking.wt_right), tiles), |_, (packed, weight)| {
+    par_for((parts_mut(packed, blocking.wt_right_words), tiles), |_, (packed, weight)| {
         let panels = parts_mut(packed, N::words(Operand::Right, blocking.nr, h));
         par_for((panels, parts(weight, blocking.nr * h)), |_, (packed, weight)| {
             let view = |steps: Range<usize>| {
@@ -255,14 +257,14 @@ pub(crate) fn pack_for_gradient<F: Real, N: OperandFormat<F>>(
 ) {
     let h = head.hidden;
     let blocking = Blocking::new::<F, N>(plan, h);
-    let packed = buffer.ensure_len(group.len().div_ceil(plan.tile_classes) * blocking.w_right, N::ZERO);
+    let packed = buffer.ensure_len(group.len().div_ceil(plan.tile_classes) * blocking.w_right_words, N::ZERO);
     let tiles = parts(&head.weight[group.start * h..group.end * h], plan.tile_classes * h);
-    par_for((parts_mut(packed, blocking.w_right), tiles), |_, (packed, weight)| {
+    par_for((parts_mut(packed, blocking.w_right_words), tiles), |_, (packed, weight)| {
         let width = weight.len() / h;
         let panels = parts_mut(packed, N::words(Operand::Right, blocking.nr, width));
-        par_for((panels, range_parts(h, blocking.nr)), |_, (packed, cols)| {
+        par_for((panels, range_parts(h, blocking.nr)), |_, (packed, columns)| {
             let view = |steps: Range<usize>| {
-                View::with_stride(&weight[steps.start * h + cols.start..], steps.len(), cols.len(), h)
+                View::with_stride(&weight[steps.start * h + columns.start..], steps.len(), columns.len(), h)
             };
             pack_panels::<F, N>(&blocking, packed, width, view);
         });
@@ -308,6 +310,6 @@ pub(crate) fn strip_scores<F: Real, N: OperandFormat<F>>(
     out: ViewMut<F>,
 ) {
     let PackedOperands { h_left, wt_right, .. } = operands;
-    let left = &h_left[block * blocking.h_left + N::words(Operand::Left, first_row, h)..];
-    N::multiply(out, left, &wt_right[tile * blocking.wt_right..], h, Accumulate::Replace);
+    let left = &h_left[block * blocking.h_left_words + N::words(Operand::Left, first_row, h)..];
+    N::multiply(out, left, &wt_right[tile * blocking.wt_right_words..], h, Accumulate::Replace);
 }

@@ -25,8 +25,8 @@ pub struct Normalized<F> {
     pub log_sum: Vec<f64>,
     /// `z[i, id[i,s]] - logZ[i]`, *N x S*; 0 at inactive entries.
     pub emissions: Vec<f64>,
-    pub(crate) scores: SavedScores<F>,
-    pub(crate) hidden: SavedHidden<F>,
+    pub(crate) saved_scores: SavedScores<F>,
+    pub(crate) saved_hidden: SavedHidden<F>,
 }
 
 impl<F: Real> Normalized<F> {
@@ -49,8 +49,8 @@ impl<F: Real> Normalized<F> {
             max: vec![F::NEG_INFINITY; sites],
             log_sum: vec![0.0; sites],
             emissions: vec![0.0; sites * per_site],
-            scores: SavedScores::default(),
-            hidden: SavedHidden::default(),
+            saved_scores: SavedScores::default(),
+            saved_hidden: SavedHidden::default(),
         }
     }
 

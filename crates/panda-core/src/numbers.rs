@@ -26,7 +26,7 @@ pub trait Real: kernels::Real {
 }
 
 /// Implements `Real`; `inline(never)` makes this crate compile the engine.
-macro_rules! compiled {
+macro_rules! impl_real {
     ($($float:ty),*) => {$(
         impl Real for $float {
             #[inline(never)]
@@ -50,7 +50,7 @@ macro_rules! compiled {
     )*};
 }
 
-compiled!(f32, f64);
+impl_real!(f32, f64);
 
 /// Precision of the operands of the three large products (scores, two gradients).
 ///

@@ -1,14 +1,16 @@
-//! Block sizes and memory of a normalizer call, within a budget.
+//! Block sizes and memory of the selected normalizer, within a budget.
 //!
 //! A plan depends on shapes and budget only, never on the number of threads, so results are
-//! reproducible.
+//! reproducible. N: sites, H: width of hidden rows, C: classes, S: selected classes of a site.
+mod kernel_sizes;
+
 use std::{fmt, marker::PhantomData, ops::Range};
 
+use kernel_sizes::KernelSizes;
 use kernels::ScratchReq;
 
 use crate::{
     Error, Precision, Real, Result,
-    blocking::{Blocking, MIN_TASKS},
     workspace::{scratch, site_scratch},
 };
 
@@ -142,12 +144,14 @@ impl<F: Real> Plan<F> {
             return Self { saved_scores: score_sites.min(all_sites), ..plan };
         }
         // Scores and hidden rows of all sites, if they fit.
-        let wave = sizes.wave(all_sites, WAVE_BLOCKS * sizes.block, shape.classes, allow_long);
-        let tiles = plan.group_tiles.max(sizes.tiles(wave, plan.tile_classes, shape.classes));
+        let wave_sites =
+            sizes.wave_sites(all_sites, WAVE_BLOCKS * sizes.block_sites, shape.classes, allow_long);
+        let group_tiles =
+            plan.group_tiles.max(sizes.group_tiles(wave_sites, plan.tile_classes, shape.classes));
         let with_all = Self {
-            wave_sites: wave,
-            block_sites: sizes.block,
-            group_tiles: tiles,
+            wave_sites,
+            block_sites: sizes.block_sites,
+            group_tiles,
             saved_scores: all_sites,
             saved_hidden: all_sites,
             ..plan
@@ -168,12 +172,18 @@ impl<F: Real> Plan<F> {
     }
 
     /// Creates a custom plan, without saved hidden rows.
-    pub fn custom(wave: usize, block: usize, tile_classes: usize, tiles: usize, saved_scores: usize) -> Self {
+    pub fn custom(
+        wave_sites: usize,
+        block_sites: usize,
+        tile_classes: usize,
+        group_tiles: usize,
+        saved_scores: usize,
+    ) -> Self {
         Self {
-            wave_sites: wave,
-            block_sites: block,
+            wave_sites,
+            block_sites,
             tile_classes,
-            group_tiles: tiles,
+            group_tiles,
             saved_scores,
             saved_hidden: 0,
             marker: PhantomData,
@@ -199,42 +209,50 @@ impl<F: Real> Plan<F> {
     /// Five eighths of the limit are for the wave, three for the tiles of a group.
     fn fastest(shape: Shape, precision: Precision, limit: usize, allow_long: bool) -> Self {
         let (sites, hidden, classes) = (shape.sites.max(1), shape.hidden, shape.classes.max(1));
-        let sizes @ KernelSizes { nr, wave_unit, block, .. } = KernelSizes::new::<F>(precision);
+        let sizes @ KernelSizes { nr, wave_unit, block_sites, .. } = KernelSizes::new::<F>(precision);
         let (element_bytes, packed_bytes) = (size_of::<F>(), precision.bytes(size_of::<F>()));
-        // A hidden row and its gradient, and two packed copies of the row.
+        // Wave. A site needs a hidden row and its gradient, and two packed copies of the row.
         let row_bytes = hidden.saturating_mul(2 * (element_bytes + packed_bytes));
         let score_row_bytes = classes.saturating_mul(element_bytes);
-        let max_size =
-            (WAVE_SCORE_BYTES / score_row_bytes).clamp(WAVE_BLOCKS * block, MAX_WAVE_BLOCKS * block);
+        let max_sites = (WAVE_SCORE_BYTES / score_row_bytes)
+            .clamp(WAVE_BLOCKS * block_sites, MAX_WAVE_BLOCKS * block_sites);
         let max_rows = (limit / 8 * 5 / row_bytes.max(1)).max(wave_unit);
-        let wave = match sizes.wave(sites, max_size, classes, allow_long) {
-            wave if wave > max_rows => even_size(sites, max_size.min(max_rows), wave_unit),
-            wave => wave,
+        let wave_sites = match sizes.wave_sites(sites, max_sites, classes, allow_long) {
+            preferred if preferred > max_rows => even_size(sites, max_sites.min(max_rows), wave_unit),
+            preferred => preferred,
         };
-        let tile =
-            if classes > 4 * TILE_CLASSES { TILE_CLASSES } else { even_size(classes, TILE_CLASSES, nr) };
-        let tile_bytes = tile.saturating_mul(2 * packed_bytes).saturating_mul(wave.saturating_add(hidden));
+        // Tile. With many classes, a smaller last tile costs little.
+        let has_many_tiles = classes > 4 * TILE_CLASSES;
+        let tile_classes = if has_many_tiles { TILE_CLASSES } else { even_size(classes, TILE_CLASSES, nr) };
+        // Group. A class of a tile needs two packed copies of its weights and score gradients.
+        let tile_bytes =
+            tile_classes.saturating_mul(2 * packed_bytes).saturating_mul(wave_sites.saturating_add(hidden));
         let max_tiles = |bytes: usize| (limit / 8 * 3).min(bytes) / tile_bytes.max(1);
-        let tiles_for_tasks = sizes.tiles(wave, tile, classes).min(max_tiles(MAX_GROUP_BYTES));
-        let tiles = max_tiles(GROUP_BYTES).max(tiles_for_tasks).max(1);
-        let tiles = even_size(classes.div_ceil(tile), tiles, 1);
-        Self::custom(wave, block, tile, tiles, 0).fitted(sites, classes)
+        let tiles_for_tasks =
+            sizes.group_tiles(wave_sites, tile_classes, classes).min(max_tiles(MAX_GROUP_BYTES));
+        let max_group_tiles = max_tiles(GROUP_BYTES).max(tiles_for_tasks).max(1);
+        let group_tiles = even_size(classes.div_ceil(tile_classes), max_group_tiles, 1);
+        Self::custom(wave_sites, block_sites, tile_classes, group_tiles, 0).fitted(sites, classes)
     }
 
     /// Reduces the largest part of the scratch by an eighth.
     fn shrink(self, sizes: KernelSizes) -> Self {
         let reduce = |size: usize, unit: usize| (size / 8 * 7).min(size - 1) / unit * unit;
-        let Self { wave_sites: wave, tile_classes: tile, group_tiles: tiles, .. } = self;
+        let Self { wave_sites, tile_classes, group_tiles, .. } = self;
         // A row has four copies, a class two.
-        let reduce_wave = wave > sizes.mr && (2 * wave > tile || tile <= sizes.nr);
-        match (tiles, reduce_wave) {
-            (2.., _) => Self { group_tiles: tiles - tiles.div_ceil(8), ..self },
+        let can_reduce_wave =
+            wave_sites > sizes.mr && (2 * wave_sites > tile_classes || tile_classes <= sizes.nr);
+        match (group_tiles, can_reduce_wave) {
+            (2.., _) => Self { group_tiles: group_tiles - group_tiles.div_ceil(8), ..self },
             (_, true) => {
-                let unit = if wave > 2 * sizes.wave_unit { sizes.wave_unit } else { sizes.mr };
-                let wave = reduce(wave, unit).max(sizes.mr);
-                Self { wave_sites: wave, block_sites: self.block_sites.min(wave), ..self }
+                let unit = if wave_sites > 2 * sizes.wave_unit { sizes.wave_unit } else { sizes.mr };
+                let wave_sites = reduce(wave_sites, unit).max(sizes.mr);
+                Self { wave_sites, block_sites: self.block_sites.min(wave_sites), ..self }
             }
-            _ => Self { tile_classes: reduce(tile, sizes.nr).max(sizes.nr).min(tile), ..self },
+            _ => {
+                let reduced = reduce(tile_classes, sizes.nr).max(sizes.nr).min(tile_classes);
+                Self { tile_classes: reduced, ..self }
+            }
         }
     }
 
@@ -246,39 +264,36 @@ impl<F: Real> Plan<F> {
     /// Returns the floating-point operations: 8 N H C, less 2 H C for each saved site.
     pub fn operations(&self, shape: Shape) -> u64 {
         let Shape { sites, hidden, classes, .. } = shape;
-        // In quarters of a site's operations: three are needed, a fourth where scores are
+        // Four products of a site, 2 H C each: three are needed, a fourth where scores are
         // recomputed.
-        let quarters = 4 * sites as u128 - self.saved_scores.min(sites) as u128;
-        let quarter = (2 * hidden as u128).saturating_mul(classes as u128);
-        u64::try_from(quarters.saturating_mul(quarter)).unwrap_or(u64::MAX)
+        let products = 4 * sites as u128 - self.saved_scores.min(sites) as u128;
+        let product_operations = (2 * hidden as u128).saturating_mul(classes as u128);
+        u64::try_from(products.saturating_mul(product_operations)).unwrap_or(u64::MAX)
     }
 
     /// Returns the same plan for rows of another type.
     pub fn to<G: Real>(&self) -> Plan<G> {
-        let Self {
-            wave_sites: wave,
-            block_sites: block,
-            tile_classes,
-            group_tiles: tiles,
-            saved_scores,
+        let Self { wave_sites, block_sites, tile_classes, group_tiles, saved_scores, saved_hidden, .. } =
+            *self;
+        Plan {
             saved_hidden,
-            ..
-        } = *self;
-        Plan { saved_hidden, ..Plan::custom(wave, block, tile_classes, tiles, saved_scores) }
+            ..Plan::custom(wave_sites, block_sites, tile_classes, group_tiles, saved_scores)
+        }
     }
 
     /// Returns the plan without parts that `sites` and `classes` leave empty.
     pub(crate) fn fitted(&self, sites: usize, classes: usize) -> Self {
         let classes = classes.max(1);
-        let tile = self.tile_classes.clamp(1, classes);
-        let wave = self.wave_sites.clamp(1, sites.max(1));
-        let all_tiles = classes.div_ceil(tile);
+        let tile_classes = self.tile_classes.clamp(1, classes);
+        let wave_sites = self.wave_sites.clamp(1, sites.max(1));
+        let tiles = classes.div_ceil(tile_classes);
+        let groups = tiles.div_ceil(self.group_tiles.max(1));
         let saved_scores = self.saved_scores.min(sites);
         Self {
-            wave_sites: wave,
-            block_sites: self.block_sites.clamp(1, wave),
-            tile_classes: tile,
-            group_tiles: all_tiles.div_ceil(all_tiles.div_ceil(self.group_tiles.max(1))),
+            wave_sites,
+            block_sites: self.block_sites.clamp(1, wave_sites),
+            tile_classes,
+            group_tiles: tiles.div_ceil(groups),
             saved_scores,
             saved_hidden: self.saved_hidden.min(saved_scores),
             ..*self
@@ -295,20 +310,18 @@ impl<F: Real> Plan<F> {
     /// Returns the sites with saved hidden rows: total, and per wave.
     pub(crate) fn hidden_waves(&self, strip_rows: usize) -> (usize, usize) {
         let wave_sites = self.wave_sites(self.saved_scores, strip_rows);
-        (
-            if self.saved_hidden >= self.saved_scores {
-                self.saved_scores
-            } else {
-                self.saved_hidden / wave_sites * wave_sites
-            },
-            wave_sites,
-        )
+        let hidden_sites = if self.saved_hidden >= self.saved_scores {
+            self.saved_scores
+        } else {
+            self.saved_hidden / wave_sites * wave_sites
+        };
+        (hidden_sites, wave_sites)
     }
 
     /// Returns the groups of tiles as ranges of classes.
     pub(crate) fn tile_groups(&self, classes: usize) -> impl Iterator<Item = Range<usize>> + use<F> {
         let group_classes = self.group_tiles * self.tile_classes;
-        (0..classes).step_by(group_classes).map(move |first| first..(first + group_classes).min(classes))
+        (0..classes).step_by(group_classes).map(move |start| start..(start + group_classes).min(classes))
     }
 
     /// Fails if a size is zero.
@@ -326,60 +339,7 @@ impl<F: Real> Plan<F> {
     }
 }
 
-/// Units of a plan's sizes, for a kernel.
-#[derive(Clone, Copy)]
-struct KernelSizes {
-    /// Rows of a left micro-panel.
-    mr: usize,
-    /// Columns of a right micro-panel.
-    nr: usize,
-    /// Multiple of the sites of a wave, if possible.
-    wave_unit: usize,
-    /// Sites of a block.
-    block: usize,
-}
-
-impl KernelSizes {
-    fn new<F: Real>(precision: Precision) -> Self {
-        let Blocking { mr, nr, shared_rows, .. } =
-            Blocking::for_precision(&Plan::<F>::custom(1, 1, 1, 1, 0), 1, precision);
-        // `shared_rows` is eight pairs of micro-panels.
-        Self { mr, nr, wave_unit: shared_rows / 8, block: BLOCK_SITES.next_multiple_of(shared_rows / 2) }
-    }
-
-    /// Returns the sites of a wave, at most `max_size`.
-    ///
-    /// With `allow_long`, it is longer where few classes would leave a step with fewer tasks than
-    /// [`MIN_TASKS`].
-    fn wave(self, sites: usize, max_size: usize, classes: usize, allow_long: bool) -> usize {
-        let class_tasks = classes.div_ceil(self.mr).saturating_add(classes.div_ceil(self.nr));
-        let min_size =
-            MIN_TASKS.saturating_sub(class_tasks).saturating_mul(self.mr).min(MAX_WAVE_BLOCKS * self.block);
-        match even_size(sites, max_size, self.wave_unit) {
-            wave if allow_long && wave < min_size && wave < sites => {
-                let waves = (sites / min_size).max(1);
-                even_size(sites, sites.div_ceil(waves), self.wave_unit)
-            }
-            wave => wave,
-        }
-    }
-
-    /// Returns the tiles of a group with enough tasks.
-    ///
-    /// Each step of a wave has [`MIN_TASKS`] tasks on average, if all tiles have as many.
-    ///
-    /// Tasks of scores are the strips of sites in each tile. Tasks of gradients are as many strips
-    /// for the rows, and micro-panels of classes for head and bias.
-    fn tiles(self, wave: usize, tile: usize, classes: usize) -> usize {
-        let (tiles, strips) = (classes.div_ceil(tile), wave.div_ceil(self.mr));
-        let score_groups = tiles.saturating_mul(strips) / MIN_TASKS;
-        let gradient_tasks = classes.div_ceil(self.mr).saturating_add(classes.div_ceil(self.nr));
-        let tile_groups = score_groups.min(gradient_tasks / MIN_TASKS.saturating_sub(strips).max(1));
-        tiles.div_ceil(tile_groups.max(1))
-    }
-}
-
-/// Returns the size of nearly even parts of `count`, at most `max_size`.
+/// Returns the size of nearly even parts, at most `max_size`.
 ///
 /// It is a multiple of `unit` if `max_size` allows.
 fn even_size(count: usize, max_size: usize, unit: usize) -> usize {
@@ -423,9 +383,9 @@ impl<F> Eq for Plan<F> {}
 
 impl<F> fmt::Debug for Plan<F> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let [wave, block, tile_classes, tiles, saved_scores, saved_hidden] = self.sizes();
-        write!(f, "Plan {{ wave: {wave}, block: {block}, tile_classes: {tile_classes}, ")?;
-        write!(f, "tiles: {tiles}, saved_scores: {saved_scores}, saved_hidden: {saved_hidden} }}")
+        let [wave_sites, block_sites, tile_classes, group_tiles, saved_scores, saved_hidden] = self.sizes();
+        write!(f, "Plan {{ wave: {wave_sites}, block: {block_sites}, tile_classes: {tile_classes}, ")?;
+        write!(f, "tiles: {group_tiles}, saved_scores: {saved_scores}, saved_hidden: {saved_hidden} }}")
     }
 }
 

@@ -1,7 +1,8 @@
-//! Buffers of scores and hidden rows that the normalizer saves for backward.
+//! Scores and hidden rows that the normalizer's forward pass saves for backward.
 //!
-//! They hold those of the first sites, as many as the budget of the plan allows. A wave is a group
-//! of `wave_sites` consecutive sites that are processed together.
+//! They are those of the first sites, as many as the budget of the plan allows. A wave is a range
+//! of `wave_sites` sites that are processed together; a tile is a range of classes. Backward may
+//! run with another plan than forward: it uses what is compatible, and computes the rest again.
 use std::ops::Range;
 
 use crate::Plan;
@@ -11,26 +12,28 @@ use crate::Plan;
 /// In a wave they are stored tile after tile, and row-major in a tile.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct SavedScores<F> {
+    /// Scores of all saved sites, *sites x C* in this order.
     pub scores: Vec<F>,
     /// Number of sites whose scores are saved.
     pub sites: usize,
     /// Sites of a wave.
     wave_sites: usize,
+    /// Classes of a tile.
     tile_classes: usize,
+    /// Number of classes C.
     classes: usize,
 }
 
 impl<F> SavedScores<F> {
     /// Takes a buffer for a plan's scores, in waves of `wave_sites` sites.
     pub fn new(scores: Vec<F>, plan: &Plan<F>, wave_sites: usize, classes: usize) -> Self {
-        let Plan { saved_scores: sites, tile_classes, .. } = *plan;
-        Self { scores, sites, wave_sites, tile_classes, classes }
+        Self { scores, sites: plan.saved_scores, wave_sites, tile_classes: plan.tile_classes, classes }
     }
 
-    /// Returns the number of sites whose scores another plan may use.
+    /// Returns the number of sites whose scores a plan can read.
     ///
-    /// It is 0 for other tiles or classes.
-    pub fn sites_for(&self, plan: &Plan<F>, classes: usize) -> usize {
+    /// It is 0 if the tiles of the plan have another size, as a tile's scores are contiguous.
+    pub fn compatible_sites(&self, plan: &Plan<F>, classes: usize) -> usize {
         let is_compatible =
             self.tile_classes == plan.tile_classes && self.classes == classes && !self.scores.is_empty();
         if is_compatible { self.sites } else { 0 }
@@ -39,8 +42,8 @@ impl<F> SavedScores<F> {
     /// Returns the scores of a site in a tile.
     pub fn row(&self, site: usize, tile: &Range<usize>) -> &[F] {
         let first_site = site / self.wave_sites * self.wave_sites;
-        let rows = self.wave_sites.min(self.sites - first_site);
-        let tile_start = first_site * self.classes + rows * tile.start;
+        let sites_in_wave = self.wave_sites.min(self.sites - first_site);
+        let tile_start = first_site * self.classes + sites_in_wave * tile.start;
         &self.scores[tile_start + (site - first_site) * tile.len()..][..tile.len()]
     }
 }
@@ -48,9 +51,11 @@ impl<F> SavedScores<F> {
 /// Hidden rows of the first sites, wave after wave.
 #[derive(Debug)]
 pub(crate) struct SavedHidden<F> {
+    /// Hidden rows of all saved sites, *sites x H*.
     pub rows: Vec<F>,
     /// Number of sites whose rows are saved.
     pub sites: usize,
+    /// Sites of a wave.
     pub wave_sites: usize,
 }
 
@@ -75,16 +80,19 @@ impl<F> PartialEq for SavedHidden<F> {
 }
 
 impl<F> SavedHidden<F> {
-    /// Returns the waves of saved rows that another plan may use.
+    /// Returns the waves of saved rows that a plan can process.
     ///
-    /// There are none if the waves of the plan are shorter.
-    pub fn waves(
+    /// Either all waves or none: the buffers of the plan must have space for such a wave, and the
+    /// scores of all of these sites must be usable too (`score_sites` of them are), because a wave
+    /// has saved scores at all of its sites or at none.
+    pub fn compatible_waves(
         &self,
         plan: &Plan<F>,
         score_sites: usize,
     ) -> impl Iterator<Item = Range<usize>> + Clone + use<F> {
-        let fits = self.wave_sites <= plan.wave_sites && self.sites <= score_sites && !self.rows.is_empty();
-        let (sites, wave_sites) = (if fits { self.sites } else { 0 }, self.wave_sites);
-        (0..sites).step_by(wave_sites).map(move |first| first..(first + wave_sites).min(sites))
+        let is_compatible =
+            self.wave_sites <= plan.wave_sites && self.sites <= score_sites && !self.rows.is_empty();
+        let (sites, wave_sites) = (if is_compatible { self.sites } else { 0 }, self.wave_sites);
+        (0..sites).step_by(wave_sites).map(move |start| start..(start + wave_sites).min(sites))
     }
 }

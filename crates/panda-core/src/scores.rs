@@ -1,4 +1,4 @@
-//! Selected normalizer over given scores (logits), and the score gradient.
+//! The selected normalizer over given scores (logits), and the score gradient.
 //!
 //! The scores are a matrix *rows x C*, as losses of other toolkits receive it. `site_of_row` maps
 //! each row to a site (lattice node), or to [`PADDING`] for rows without a site. Padding rows are
@@ -13,7 +13,7 @@ pub const PADDING: u32 = u32::MAX;
 const SCORE_ROWS_PER_TASK: usize = 64;
 
 /// Returns the row of each site; fails unless each site has exactly one row.
-fn site_rows(site_of_row: &[u32], sites: usize) -> Result<Vec<usize>> {
+fn invert_site_of_row(site_of_row: &[u32], sites: usize) -> Result<Vec<usize>> {
     let count = site_of_row.iter().filter(|site| **site != PADDING).count();
     expect_len("site_of_row", sites, count)?;
     let mut rows = vec![usize::MAX; sites];
@@ -44,14 +44,14 @@ pub fn forward<F: Real>(
         return Err(Error::Zero { argument: "classes" });
     }
     expect_len("scores", site_of_row.len().saturating_mul(classes), scores.len())?;
-    let rows = site_rows(site_of_row, sites)?;
+    let row_of_site = invert_site_of_row(site_of_row, sites)?;
     selection.check(sites, classes)?;
     let per_site = selection.per_site();
     let mut out = Normalized::new(sites, per_site);
     let blocks = (
         parts_mut(&mut out.max, SCORE_ROWS_PER_TASK),
         parts_mut(&mut out.log_sum, SCORE_ROWS_PER_TASK),
-        parts(&rows, SCORE_ROWS_PER_TASK),
+        parts(&row_of_site, SCORE_ROWS_PER_TASK),
     );
     par_for(blocks, |_, (max, sum, rows)| {
         for ((max, sum), row) in max.iter_mut().zip(sum).zip(rows) {
@@ -60,7 +60,8 @@ pub fn forward<F: Real>(
     });
     for site in 0..sites {
         for (slot, class) in selection.active(site) {
-            out.emissions[site * per_site + slot] = scores[rows[site] * classes + class as usize].to_f64();
+            out.emissions[site * per_site + slot] =
+                scores[row_of_site[site] * classes + class as usize].to_f64();
         }
     }
     out.finish(selection)?;
@@ -93,7 +94,7 @@ pub fn backward_in_place<F: Real>(
     selection.check(sites, classes)?;
     normalized.check(sites, selection.per_site())?;
     adjoints.check::<F>(sites, selection)?;
-    site_rows(site_of_row, sites)?;
+    invert_site_of_row(site_of_row, sites)?;
     let gradient = ScoreGradient { selection, normalized, adjoints };
     par_for(
         (parts_mut(scores, SCORE_ROWS_PER_TASK * classes), parts(site_of_row, SCORE_ROWS_PER_TASK)),

@@ -1,6 +1,7 @@
-//! Source of hidden rows: a given matrix, or the joint network on demand.
+//! Source of the hidden rows that the selected normalizer reads.
 //!
-//! A site is a lattice node (t, u); its hidden row is the joint network's output.
+//! A site is a lattice node (t, u); its hidden row is the joint network's output. [`Rows`] is a
+//! matrix of hidden rows; a joint network implements [`Sites`] to compute them on demand.
 use crate::{Error, Real, Result, error::expect_len};
 
 /// N sites that compute hidden rows in blocks and propagate gradients.

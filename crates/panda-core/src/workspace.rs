@@ -1,4 +1,6 @@
-//! Reusable buffers of normalizer calls, and their memory requirements.
+//! Reusable buffers of the selected normalizer, and their memory requirements.
+//!
+//! [`Plan`] defines wave, block, tile and group; a strip is the rows of one score task.
 use std::sync::Mutex;
 
 use kernels::{
@@ -22,7 +24,7 @@ use crate::{
 /// Maximum bytes of the thread pool's queues during a call.
 const QUEUE_BYTES: usize = 16 << 10;
 
-/// Plans calls and reuses their buffers.
+/// Plans calls of the selected normalizer and reuses their buffers.
 ///
 /// A workspace serves any number of calls, one after the other; its contents never affect results.
 /// With a budget it never holds more bytes than that for calls of any shape: buffers of earlier
@@ -35,12 +37,13 @@ pub struct Workspace<F> {
     pub(crate) wave_sites: Vec<usize>,
     /// Whether each site is active.
     pub(crate) active: Vec<bool>,
-    /// Hidden rows of a wave and their gradient.
+    /// Hidden rows of a wave.
     pub(crate) hidden: Vec<F>,
+    /// Gradient of the hidden rows of a wave.
     pub(crate) gradient: Vec<F>,
     /// Scores that are not saved.
     pub(crate) score_slots: WorkerSlots<Vec<F>>,
-    /// Column sums of each tile's strips.
+    /// Sums of the score gradient over each strip's rows, by class.
     pub(crate) column_sums: Vec<F>,
     /// Largest score and sum of exponentials of each row of each tile.
     pub(crate) statistics: Vec<(F, f64)>,
@@ -160,7 +163,7 @@ impl<F: Real> Workspace<F> {
             recycled,
             ..
         } = self;
-        let Normalized { max, log_sum, emissions, scores, hidden: saved_hidden } = recycled;
+        let Normalized { max, log_sum, emissions, saved_scores, saved_hidden } = recycled;
         let wave_buffers: [&mut dyn ReusableBuffer; _] =
             [wave_sites, active, hidden, gradient, score_slots, column_sums, statistics, selected_scores];
         // The operands of the other precision are empty.
@@ -169,7 +172,7 @@ impl<F: Real> Workspace<F> {
             Precision::Bf16 => self.bf16_operands.buffers_mut(),
         };
         let result_buffers: [&mut dyn ReusableBuffer; _] =
-            [&mut scores.scores, &mut saved_hidden.rows, max, log_sum, emissions];
+            [&mut saved_scores.scores, &mut saved_hidden.rows, max, log_sum, emissions];
         let buffers = wave_buffers.into_iter().chain(operands).chain(result_buffers);
         let mut buffers: Vec<_> = buffers.zip(required).collect();
         kernels::release_excess(limit, task_scratch(plan), &mut buffers);
@@ -177,12 +180,12 @@ impl<F: Real> Workspace<F> {
 
     /// Keeps the memory of a result for the next call.
     pub fn recycle(&mut self, normalized: Normalized<F>) {
-        let Normalized { max, log_sum, emissions, scores, hidden } = normalized;
+        let Normalized { max, log_sum, emissions, saved_scores, saved_hidden } = normalized;
         keep_larger(&mut self.recycled.max, max);
         keep_larger(&mut self.recycled.log_sum, log_sum);
         keep_larger(&mut self.recycled.emissions, emissions);
-        keep_larger(&mut self.recycled.scores.scores, scores.scores);
-        keep_larger(&mut self.recycled.hidden.rows, hidden.rows);
+        keep_larger(&mut self.recycled.saved_scores.scores, saved_scores.scores);
+        keep_larger(&mut self.recycled.saved_hidden.rows, saved_hidden.rows);
     }
 
     /// Takes recycled buffers for the result of a forward.
@@ -196,19 +199,15 @@ impl<F: Real> Workspace<F> {
         let strip_rows = Blocking::for_precision(plan, head.hidden, self.precision).strip_rows;
         let recycled = std::mem::replace(&mut self.recycled, Normalized::empty());
         let (hidden_sites, wave_sites) = plan.hidden_waves(strip_rows);
-        let saved_scores = resize_exact(recycled.scores.scores, plan.saved_scores * head.classes);
-        let rows = resize_exact(recycled.hidden.rows, hidden_sites * head.hidden);
+        let score_wave_sites = plan.wave_sites(plan.saved_scores, strip_rows);
+        let scores = resize_exact(recycled.saved_scores.scores, plan.saved_scores * head.classes);
+        let rows = resize_exact(recycled.saved_hidden.rows, hidden_sites * head.hidden);
         Normalized {
             max: reset(recycled.max, sites, F::NEG_INFINITY),
             log_sum: reset(recycled.log_sum, sites, 0.0),
             emissions: reset(recycled.emissions, sites * per_site, 0.0),
-            scores: SavedScores::new(
-                saved_scores,
-                plan,
-                plan.wave_sites(plan.saved_scores, strip_rows),
-                head.classes,
-            ),
-            hidden: SavedHidden { rows, sites: hidden_sites, wave_sites },
+            saved_scores: SavedScores::new(scores, plan, score_wave_sites, head.classes),
+            saved_hidden: SavedHidden { rows, sites: hidden_sites, wave_sites },
         }
     }
 }
@@ -244,34 +243,30 @@ pub(crate) fn site_scratch<F>(shape: Shape) -> [ScratchReq; 4] {
 /// Returns the requirements of all buffers, in the order of [`Workspace::release_excess`].
 fn requirements<F: Real>(plan: &Plan<F>, shape: Shape, precision: Precision) -> [ScratchReq; 19] {
     let Shape { hidden: h, classes, selected, .. } = shape;
-    let Plan {
-        wave_sites: wave,
-        block_sites: block,
-        tile_classes: tile,
-        group_tiles: tiles,
-        saved_scores,
-        ..
-    } = *plan;
+    let Plan { wave_sites, block_sites, tile_classes, group_tiles, saved_scores, .. } = *plan;
     let blocking = Blocking::for_precision(plan, h, precision);
     let [max, log_sum, emissions, active] = site_scratch::<F>(shape);
-    let rows = ScratchReq::new::<F>(h).times(wave);
+    let rows = ScratchReq::new::<F>(h).times(wave_sites);
     let slot = WorkerSlots::<Vec<F>>::requirement_of(
-        ScratchReq::new::<F>(tile).times(blocking.strip_rows.min(wave)),
+        ScratchReq::new::<F>(tile_classes).times(blocking.strip_rows.min(wave_sites)),
     );
-    let strips = tiles.saturating_mul(wave.div_ceil(block)).saturating_mul(blocking.strips_per_block);
-    let selected_scores = ScratchReq::new::<F>(selected.max(1)).times(wave).times(tiles);
+    let blocks = wave_sites.div_ceil(block_sites);
+    let strips = group_tiles.saturating_mul(blocks).saturating_mul(blocking.strips_per_block);
+    let selected_scores = ScratchReq::new::<F>(selected.max(1)).times(wave_sites).times(group_tiles);
+    let (hidden_sites, _) = plan.hidden_waves(blocking.strip_rows);
+    // h: hidden rows, w: weight, g: score gradient, t: transposed; left or right operand.
     let [h_left, h_right, wt_right, w_right, gt_left, g_left] = match precision {
         Precision::Full => operand_requirements::<F, FullFormat>(plan, h),
         Precision::Bf16 => operand_requirements::<F, Bf16Format>(plan, h),
     };
     [
-        ScratchReq::new::<usize>(wave),
+        ScratchReq::new::<usize>(wave_sites),
         active,
         rows,
         rows,
         slot.times(blocking.slot_count(plan)),
-        ScratchReq::new::<F>(tile).times(strips),
-        ScratchReq::new::<(F, f64)>(wave).times(tiles),
+        ScratchReq::new::<F>(tile_classes).times(strips),
+        ScratchReq::new::<(F, f64)>(wave_sites).times(group_tiles),
         selected_scores,
         h_left,
         h_right,
@@ -280,7 +275,7 @@ fn requirements<F: Real>(plan: &Plan<F>, shape: Shape, precision: Precision) -> 
         gt_left,
         g_left,
         ScratchReq::new::<F>(classes).times(saved_scores),
-        ScratchReq::new::<F>(h).times(plan.hidden_waves(blocking.strip_rows).0),
+        ScratchReq::new::<F>(h).times(hidden_sites),
         max,
         log_sum,
         emissions,

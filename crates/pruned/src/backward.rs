@@ -5,9 +5,10 @@
 //! dL/dam[t,c] = A[t,c] Σ_u G[t,u] L[u,c] + selected
 //! dL/dlm[u,c] = L[u,c] Σ_t G[t,u] A[t,c] + selected
 //! ```
-//! A = exp(am - max), L = exp(lm - max); t: frame, u: label position, c: class; logZ: normalizer;
-//! selected: the derivative of the class's own score, for the blank and the next label. A tile is a
-//! range of classes whose scores exist at the same time.
+//! A = exp(am - max), L = exp(lm - max), with the maximum of each row; t: frame, u: label position,
+//! c: class; logZ: normalizer; L in dL: the loss; selected: the derivative of the class's own
+//! score, for the blank and the next label. A tile is a range of classes whose scores exist at the
+//! same time.
 use std::ops::Range;
 
 use kernels::{Accumulate, Real, View, ViewMut, WorkerSlots, par_for, parts, parts_mut, product_in};
@@ -58,12 +59,11 @@ pub(crate) fn tile_gradient<F: Real, S: ScoreSource<F>>(
         },
     );
 
-    // The sums of the contexts are computed first, because the gradient of the frames overwrites
-    // the exponentials of the frames.
-    let transposed = View::new(derivatives.pairs, frame_count, contexts).transposed();
+    // Σ_t G[t,u] A[t,c] of the contexts, before the gradient of the frames overwrites A.
+    let pairs_transposed = View::new(derivatives.pairs, frame_count, contexts).transposed();
     let target = ViewMut::new(&mut *context_sums, contexts, width);
     let frame_tile = View::new(frames, frame_count, width);
-    product_in(&mut slots.lock().packing, target, transposed, frame_tile, Accumulate::Replace);
+    product_in(&mut slots.lock().packing, target, pairs_transposed, frame_tile, Accumulate::Replace);
     let context_view = View::new(context_tile, contexts, width);
     // Gradient of the frames.
     let blocks = (parts_mut(frames, block_rows * width), parts(derivatives.pairs, block_rows * contexts));
@@ -80,8 +80,8 @@ pub(crate) fn tile_gradient<F: Real, S: ScoreSource<F>>(
             Accumulate::Replace,
         );
         out.iter_mut().zip(buffer.iter()).for_each(|(out, sum)| *out *= *sum);
-        for (t, row) in out.chunks_exact_mut(width).enumerate() {
-            let t = block * block_rows + t;
+        for (row_index, row) in out.chunks_exact_mut(width).enumerate() {
+            let t = block * block_rows + row_index;
             if let Some(blank) = utterance.blank_in(classes) {
                 row[blank] += derivatives.frame_blank[t];
             }

@@ -159,8 +159,8 @@ impl Batch {
     ///
     /// # Errors
     /// Too few rows, blank or labels outside the classes.
-    pub fn check(&self, frames: usize, labels: usize, classes: usize) -> Result<()> {
-        for (side, found) in [(Side::Frames, frames), (Side::Labels, labels)] {
+    pub fn check(&self, frame_rows: usize, label_rows: usize, classes: usize) -> Result<()> {
+        for (side, found) in [(Side::Frames, frame_rows), (Side::Labels, label_rows)] {
             for utterance in 0..self.len() {
                 let needed = self.row_starts(side)[utterance].saturating_add(self.row_count(side, utterance));
                 if needed > found {
@@ -179,6 +179,7 @@ impl Batch {
         Ok(())
     }
 
+    /// Returns the first row of each utterance.
     fn row_starts(&self, side: Side) -> &[usize] {
         match side {
             Side::Frames => &self.frame_starts,
@@ -186,6 +187,7 @@ impl Batch {
         }
     }
 
+    /// Returns the number of rows of an utterance: T, or U + 1.
     fn row_count(&self, side: Side, utterance: usize) -> usize {
         match side {
             Side::Frames => self.lattices.num_frames(utterance),

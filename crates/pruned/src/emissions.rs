@@ -27,8 +27,8 @@ fn scale_or_zero(scale: f64, value: f64) -> f64 {
 
 /// Writes the emissions of blank and next label, *T x (U+1) x 2*.
 ///
-/// The label at u = U is 0. If `forces_blank`, the label includes the blank that follows in its
-/// frame.
+/// The label at u = U is 0. If `forces_blank`, the label includes the blank that must follow in the
+/// same frame.
 pub(crate) fn write_emissions<F: Real, S: ScoreSource<F>>(
     utterance: &UtteranceScores<F, S>,
     sums: &UtteranceSums<F>,

@@ -55,7 +55,7 @@ pub enum Error {
         position: usize,
         /// The label given.
         label: u32,
-        /// C
+        /// Number of classes.
         classes: usize,
     },
     /// The blank lies outside the classes.
@@ -63,7 +63,7 @@ pub enum Error {
     BlankOutOfRange {
         /// The blank given.
         blank: u32,
-        /// C
+        /// Number of classes.
         classes: usize,
     },
     /// The rows of an utterance overlap those of the previous one.
@@ -136,9 +136,9 @@ pub enum Error {
     AllMasked {
         /// Index in the batch.
         utterance: usize,
-        /// t
+        /// Frame index.
         frame: usize,
-        /// u
+        /// Label position.
         position: usize,
     },
     /// A weight of a linear layer is NaN or infinite.
@@ -212,6 +212,7 @@ impl Error {
             | Self::Lattice(
                 rnnt_dp::Error::Emission { utterance, .. } | rnnt_dp::Error::Overflow { utterance, .. },
             ) => *utterance += offset,
+            // Others name no utterance, or are found in the whole batch before it is divided.
             _ => {}
         }
         self

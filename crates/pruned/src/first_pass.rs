@@ -1,8 +1,9 @@
 //! First pass of the pruned transducer: loss, arc posteriors and gradients.
 //!
-//! The simple joiner adds an encoder score `am` and a predictor score `lm` for each class.
-//! `forward.rs` computes the log-probabilities of arcs, `backward.rs` the gradient of a tile of
-//! classes.
+//! The simple joiner adds an encoder score `am` and a predictor score `lm` for each class. The pass
+//! is public API: `forward.rs` computes the log-probabilities of arcs, the crate `rnnt_dp` the
+//! losses and posteriors, `backward.rs` the gradient of a tile of classes. This module connects
+//! them and divides the batch into groups of utterances.
 use std::ops::Range;
 
 use kernels::{Real, WorkerSlots, ensure_len, items_mut, par_for, parts_mut, reset};
@@ -36,7 +37,7 @@ pub struct FirstPass<F> {
     /// Posterior of each arc, *N x 2*: blank, next label; sites are packed as in
     /// `rnnt_dp::Lattices`.
     ///
-    /// It is 0 for arcs that do not exist and for impossible utterances.
+    /// It is 0 for arcs that do not exist and for utterances without a path.
     pub occupancies: Vec<f64>,
     pub(crate) sums: BatchSums<F>,
     /// Unigrams: none, one for all utterances, or one for each.
@@ -101,8 +102,8 @@ pub fn first_pass_with<F: Real, S: ScoreSource<F>>(
     // Losses, and their derivatives by the emissions: the negative posteriors of arcs.
     let mut losses = vec![0.0; batch.len()];
     let mut occupancies = reset(std::mem::take(&mut recycled.occupancies), emissions.len(), 0.0);
-    // The number of lanes depends only on shapes, so memory does not depend on the number of
-    // threads.
+    // The number of lanes (lattices in parallel) depends only on shapes, so memory does not depend
+    // on the number of threads.
     let bytes = rnnt_dp::Workspace::scratch(shapes, &arcs, &regularizers, plan.lanes(batch)).bytes();
     lattices.set_budget(bytes.max(lattices.allocated_bytes()));
     lattices.forward_backward(shapes, &arcs, emissions, &regularizers, &mut losses, &mut occupancies)?;
@@ -117,7 +118,7 @@ pub fn first_pass_with<F: Real, S: ScoreSource<F>>(
 impl<F: Real> FirstPass<F> {
     /// Returns the gradient of `Σ_b weights[b] losses[b]`.
     ///
-    /// `source` must be that of forward. Impossible utterances have no gradient.
+    /// `source` must be that of forward. Utterances without a path have no gradient.
     ///
     /// # Shapes
     /// `weights` *B*.
@@ -161,11 +162,11 @@ impl<F: Real> FirstPass<F> {
         reserve_slots(slots, self.plan.tasks, sizes.task_scratch::<F, S>(source));
         let sums = self.sums.split(&sizes.utterances);
         let groups = utterance_groups(&self.batch, self.plan.rows);
-        let [scratch_len, scratch_f64_len] =
+        let group_lens =
             sizes.max_over(&groups, |b| sizes.backward_lens::<F>(b, Derivatives::count_underflow(&sums[b])));
-        ensure_len(scratch, scratch_len, F::ZERO);
+        ensure_len(scratch, group_lens.scratch, F::ZERO);
         let shared_len = if shares_unigram { classes } else { 0 };
-        ensure_len(scratch_f64, shared_len + scratch_f64_len, 0.0);
+        ensure_len(scratch_f64, shared_len + group_lens.scratch_f64, 0.0);
         let (shared_gradient, scratch_f64) = scratch_f64.split_at_mut(shared_len);
         shared_gradient.fill(0.0);
         // Gradients of the scores, and from those of the unigrams the rest of the gradient.

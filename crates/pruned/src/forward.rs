@@ -1,4 +1,4 @@
-//! Forward half of the pruned first pass: normalizer sums and arc log-probabilities.
+//! Forward part of the pruned first pass: normalizers and arc log-probabilities.
 //!
 //! The lattice recursions follow in `first_pass.rs`. Utterances are processed in groups that limit
 //! the memory.
@@ -50,15 +50,12 @@ pub(crate) fn compute_emissions<F: Real, S: ScoreSource<F>>(
     let sizes = GroupSizes::new(source.classes(), batch, options, plan);
     reserve_slots(slots, plan.tasks, sizes.task_scratch::<F, S>(source));
     let groups = utterance_groups(batch, plan.forward_rows());
-    let sites = batch.lattices().num_sites();
-    let [scratch_len, scratch_f64_len] = sizes.max_over(&groups, |b| sizes.forward_lens::<F>(b));
-    ensure_len(scratch, scratch_len, F::ZERO);
-    ensure_len(
-        scratch_f64,
-        2 * sites + scratch_f64_len.max(if shares_unigram { source.classes() } else { 0 }),
-        0.0,
-    );
-    let (mut emissions, scratch_f64) = scratch_f64.split_at_mut(2 * sites);
+    let group_lens = sizes.max_over(&groups, |b| sizes.forward_lens::<F>(b));
+    let shared_len = if shares_unigram { source.classes() } else { 0 };
+    let num_emissions = 2 * batch.lattices().num_sites();
+    ensure_len(scratch, group_lens.scratch, F::ZERO);
+    ensure_len(scratch_f64, num_emissions + group_lens.scratch_f64.max(shared_len), 0.0);
+    let (mut emissions, scratch_f64) = scratch_f64.split_at_mut(num_emissions);
     let mut recycled_unigrams = std::mem::take(&mut recycled.unigrams).into_iter();
     let mut sums = BatchSums::new(std::mem::take(&mut recycled.sums), &sizes.utterances);
     let average = |rows: Range<usize>, recycled: UnigramDistribution<F>, buffer: &mut [f64]| {
@@ -77,10 +74,10 @@ pub(crate) fn compute_emissions<F: Real, S: ScoreSource<F>>(
     for group in groups {
         let (mut scratch, mut scratch_f64) = (&mut scratch[..], &mut scratch_f64[..]);
         let work = group.clone().zip(utterance_sums.by_ref()).map(|(b, sums)| {
-            let [scratch_len, scratch_f64_len] = sizes.forward_lens::<F>(b);
+            let lens = sizes.forward_lens::<F>(b);
             let emissions = take_front(&mut emissions, 2 * batch.lattices().site_range(b).len());
             let (scratch, scratch_f64) =
-                (take_front(&mut scratch, scratch_len), take_front(&mut scratch_f64, scratch_f64_len));
+                (take_front(&mut scratch, lens.scratch), take_front(&mut scratch_f64, lens.scratch_f64));
             let recycled = if has_own_unigrams { recycled_unigrams.next() } else { None }
                 .unwrap_or_else(UnigramDistribution::empty);
             ForwardWork { emissions, sums, scratch, scratch_f64, recycled }
@@ -88,8 +85,8 @@ pub(crate) fn compute_emissions<F: Real, S: ScoreSource<F>>(
         let work: Vec<_> = work.collect();
         let shared_unigram = unigrams.first().filter(|_| !has_own_unigrams);
         let results: Vec<Result<Option<UnigramDistribution<F>>>> = (work.into_par_iter().enumerate())
-            .map(|(i, ForwardWork { emissions, mut sums, mut scratch, scratch_f64, recycled })| {
-                let b = group.start + i;
+            .map(|(index, ForwardWork { emissions, mut sums, mut scratch, scratch_f64, recycled })| {
+                let b = group.start + index;
                 let unigram = match has_own_unigrams {
                     true => Some(average(batch.rows(Side::Labels, b), recycled, scratch_f64)?),
                     false => None,

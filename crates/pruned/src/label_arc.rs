@@ -1,29 +1,30 @@
 //! Topologies that the pruned first pass supports, described by their label arc.
 //!
 //! Supported are the regular, modified and constrained topologies: one blank and one label arc. The
-//! blank arc is the same in all of them.
+//! blank arc is the same in all of them. t: frame; u: label position.
 use rnnt_dp::{EmissionTerm, Topology, TopologyArc};
 
 use crate::{Error, Result};
 
 /// The label arc of a supported topology.
 ///
-/// The blank leads to `(t+1, u)`, the label to `(t, u+1)` or `(t+1, u+1)`, possibly with the blank
-/// of its new context.
+/// From `(t, u)`, the blank leads to `(t+1, u)`, the label to `(t, u+1)` (regular) or `(t+1, u+1)`
+/// (modified; constrained, where the label is followed by the blank of its frame).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LabelArc {
     /// Frames that a label advances: 0 or 1.
     label_frames: usize,
-    /// Whether a label forces the blank of its frame.
+    /// Whether the label arc includes a blank in the same frame.
     ///
-    /// Then `e(label at (t,u)) += e(blank at (t,u+1))`.
+    /// The blank must follow the label. The log-probability of the arc is
+    /// `e(label at (t,u)) + e(blank at (t,u+1))`.
     pub forces_blank: bool,
 }
 
 impl LabelArc {
     /// Fails for unsupported topologies.
     pub fn new(topology: &Topology) -> Result<Self> {
-        let term = |column, labels| EmissionTerm { column, labels };
+        let term = |column, label_offset| EmissionTerm { column, label_offset };
         let expected_blank = TopologyArc { frames: 1, labels: 0, may_end: true };
         let describe = || {
             let [blank_arc, label_arc] = topology.arcs() else { return None };
@@ -44,19 +45,28 @@ impl LabelArc {
         describe().ok_or_else(|| Error::Topology { found: Box::new(topology.clone()) })
     }
 
-    /// Returns the minimum width of a band: the positions that the arcs of a frame use.
+    /// Returns the minimum width of a band.
+    ///
+    /// It is 2 if arcs use two label positions of the same frame: a label that stays in its frame,
+    /// or the blank after a label.
     pub fn min_width(self) -> usize {
         1 + usize::from(self.label_frames == 0 || self.forces_blank)
     }
 
     /// Returns the maximum distance between the starts of bands of consecutive frames.
+    ///
+    /// If labels stay in their frame, consecutive bands must share a position, where the blank
+    /// leads from one to the next. A label that advances a frame moves by one position. A width of
+    /// 1 occurs only without labels, where all starts are 0.
     pub fn max_start_step(self, width: usize) -> usize {
         if self.label_frames == 0 { width.max(2) - 1 } else { 1 }
     }
 
     /// Returns the minimum width of bands that can emit all labels.
     ///
-    /// It is 0 if a label advances a frame: then any width can.
+    /// If labels stay in their frame, starts advance by at most the width minus 1 per frame, and
+    /// the bands must reach the last label. It is 0 if a label advances a frame: then any width
+    /// can.
     pub fn feasible_width(self, frames: usize, labels: usize) -> usize {
         if self.label_frames == 0 { labels.div_ceil(frames) + 1 } else { 0 }
     }

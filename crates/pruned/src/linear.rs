@@ -56,11 +56,10 @@ impl<'a, F: Real> Linear<'a, F> {
         }
         // Only infinities and NaN give NaN when multiplied by 0. The loop has no early exit, so
         // that it is vectorized.
-        let has_invalid = |weights: &[F]| {
-            weights.iter().fold(false, |has_invalid, &w| has_invalid | (w * F::ZERO != F::ZERO))
-        };
-        if par_find(parts(weight, ELEMENTS_PER_TASK), |_, weights| has_invalid(weights).then_some(()))
-            .is_some()
+        let has_nonfinite =
+            |weights: &[F]| weights.iter().fold(false, |any, &w| any | (w * F::ZERO != F::ZERO));
+        let find_nonfinite = |_, weights: &[F]| has_nonfinite(weights).then_some(());
+        if par_find(parts(weight, WEIGHTS_PER_TASK), find_nonfinite).is_some()
             && let Some(index) = weight.iter().position(|w| !w.to_f64().is_finite())
         {
             let (class, value) = (index / hidden, weight[index].to_f64());
@@ -152,7 +151,7 @@ impl<'a, F: Real> Linear<'a, F> {
 }
 
 /// Weights of a task that checks them.
-const ELEMENTS_PER_TASK: usize = 1 << 16;
+const WEIGHTS_PER_TASK: usize = 1 << 16;
 /// Rows of a task of the hidden rows' gradient.
 const ROWS_PER_TASK: usize = 128;
 /// Classes of a task of the parameters' gradient.

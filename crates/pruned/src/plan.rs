@@ -1,7 +1,8 @@
 //! Tile sizes and memory of the pruned first pass, from shapes only.
 //!
-//! Contexts are the U + 1 label positions, and the unigram if any; a group is a run of utterances
-//! that are processed at once.
+//! A context is one of the U + 1 label positions, or the unigram; a pair is a frame and a context.
+//! A group is a run of utterances that are processed at once. A tile is a range of classes, and
+//! rows are frames and label positions.
 use std::ops::Range;
 
 use kernels::{Real, ScratchReq, packing_bytes_for};
@@ -44,9 +45,9 @@ pub struct Plan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PassScratch {
     pub(crate) tasks: usize,
-    /// Scratch of a task; see [`TaskScratch::requirements`](crate::TaskScratch).
+    /// Scratch of a task; see [`TaskScratch::allocated_by_buffer`](crate::TaskScratch).
     pub(crate) task_scratch: [ScratchReq; 3],
-    /// In the order of [`Workspace::requirements`](crate::Workspace).
+    /// In the order of [`Workspace::allocated_by_buffer`](crate::Workspace).
     pub(crate) buffers: [ScratchReq; 9],
     /// Small lists.
     lists: ScratchReq,
@@ -79,8 +80,42 @@ impl Default for Plan {
 
 /// Bytes of small lists, and of growing queues of the thread pool.
 const SLACK_BYTES: usize = 16 << 10;
-/// Bytes of small lists of an utterance.
+/// Upper bound on the bytes of an utterance in small lists.
 const UTTERANCE_BYTES: usize = 1024;
+/// Bytes of a label position in the batch: label and token weight.
+const BATCH_POSITION_BYTES: usize = size_of::<u32>() + size_of::<f64>();
+/// Upper bound on the bytes of a frame in a group's lists.
+const GROUP_FRAME_BYTES: usize = 3;
+/// Upper bound on the bytes of a label position in these lists.
+const GROUP_POSITION_BYTES: usize = 96;
+/// Upper bound on the bytes of a context in these lists.
+const GROUP_CONTEXT_BYTES: usize = 32;
+/// Upper bound on the bytes of a task, without its factors.
+const TASK_BYTES: usize = 64;
+/// Rows of a forward group for each row of a backward group.
+const FORWARD_ROW_FACTOR: usize = 4;
+
+/// Numbers of elements of the scratch vectors of a [`Workspace`](crate::Workspace).
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ScratchLens {
+    /// Elements of the vector of type `F`.
+    pub scratch: usize,
+    /// Elements of the vector of type `f64`.
+    pub scratch_f64: usize,
+}
+
+impl ScratchLens {
+    fn sum(self, other: Self) -> Self {
+        Self { scratch: self.scratch + other.scratch, scratch_f64: self.scratch_f64 + other.scratch_f64 }
+    }
+
+    fn max(self, other: Self) -> Self {
+        Self {
+            scratch: self.scratch.max(other.scratch),
+            scratch_f64: self.scratch_f64.max(other.scratch_f64),
+        }
+    }
+}
 
 impl Plan {
     /// Plans from the fastest to the smallest.
@@ -126,7 +161,7 @@ impl Plan {
         let (classes, lattices) = (source.classes(), batch.lattices());
         let sizes = GroupSizes::new(classes, batch, options, *self);
         let (shares_unigram, label_rows) = (options.shares_unigram(), source.rows(Side::Labels));
-        // Scratch of the largest group in forward and in backward: elements of `F` and of `f64`.
+        // Scratch of the largest group in forward and in backward.
         let forward =
             sizes.max_over(&utterance_groups(batch, self.forward_rows()), |b| sizes.forward_lens::<F>(b));
         // At worst, all pairs underflow.
@@ -134,13 +169,13 @@ impl Plan {
         let backward_groups = utterance_groups(batch, self.rows);
         let backward = sizes.max_over(&backward_groups, backward_lens);
         let shared_len = if shares_unigram { classes } else { 0 };
-        let scratch = forward[0].max(backward[0]).max(if sizes.has_unigram {
-            tiles::BLOCK_ROWS * sizes.tile_classes
-        } else {
-            0
-        });
+        let unigram_block_len = if sizes.has_unigram { tiles::BLOCK_ROWS * sizes.tile_classes } else { 0 };
+        let scratch = forward.scratch.max(backward.scratch).max(unigram_block_len);
+        // The emissions of all sites precede the scratch of a group in forward.
+        let num_emissions = 2 * lattices.num_sites();
         let scratch_f64 =
-            (2 * lattices.num_sites() + forward[1].max(shared_len)).max(shared_len + backward[1]);
+            (num_emissions + forward.scratch_f64.max(shared_len)).max(shared_len + backward.scratch_f64);
+        // Results: sums over classes, and unigrams.
         let sums = BatchSums::<F>::scratch(&sizes.utterances);
         let positions: usize = sizes.utterances.iter().map(|utterance| utterance.positions).sum();
         let own_unigram =
@@ -171,16 +206,20 @@ impl Plan {
             false => ScratchReq::EMPTY,
         };
         let batch_lists: usize =
-            sizes.utterances.iter().map(|utterance| 12 * utterance.positions + UTTERANCE_BYTES).sum();
-        let lists = |UtteranceSizes { frames, positions, contexts }: UtteranceSizes| {
-            UTTERANCE_BYTES + 3 * frames + 96 * positions + 32 * contexts
+            sizes.utterances.iter().map(|size| BATCH_POSITION_BYTES * size.positions + UTTERANCE_BYTES).sum();
+        let utterance_lists = |UtteranceSizes { frames, positions, contexts }: UtteranceSizes| {
+            UTTERANCE_BYTES
+                + GROUP_FRAME_BYTES * frames
+                + GROUP_POSITION_BYTES * positions
+                + GROUP_CONTEXT_BYTES * contexts
         };
-        let max_lists = |rows: usize| {
-            let group_sum = |group: Range<usize>| group.map(|b| lists(sizes.utterances[b])).sum();
-            utterance_groups(batch, rows).into_iter().map(group_sum).max().unwrap_or(0)
+        let max_lists = |max_rows: usize| {
+            let group_sum = |group: Range<usize>| group.map(|b| utterance_lists(sizes.utterances[b])).sum();
+            utterance_groups(batch, max_rows).into_iter().map(group_sum).max().unwrap_or(0)
         };
         let group_lists: usize = max_lists(self.forward_rows()).max(max_lists(self.rows));
-        let task_bytes = self.tasks * (8 * tiles::BLOCK_ROWS + 64);
+        // The factors of a block's rows, in `f64`.
+        let task_bytes = self.tasks * (size_of::<f64>() * tiles::BLOCK_ROWS + TASK_BYTES);
         PassScratch {
             tasks: self.tasks,
             task_scratch: sizes.task_scratch::<F, S>(source),
@@ -197,7 +236,7 @@ impl Plan {
 
     /// Returns the maximum rows of a group in forward.
     pub(crate) fn forward_rows(&self) -> usize {
-        4 * self.rows
+        FORWARD_ROW_FACTOR * self.rows
     }
 }
 
@@ -219,11 +258,13 @@ pub(crate) fn utterance_groups(batch: &Batch, max_rows: usize) -> Vec<Range<usiz
     groups
 }
 
-/// Buffer sizes of the utterances of a group.
+/// Sizes of a batch, which determine the buffers of each group.
 pub(crate) struct GroupSizes {
+    /// Sizes of all utterances of the batch.
     pub utterances: Vec<UtteranceSizes>,
     /// Classes of the widest tile.
     tile_classes: usize,
+    /// Number of classes C.
     classes: usize,
     has_unigram: bool,
     /// Whether all utterances share the unigram.
@@ -231,6 +272,7 @@ pub(crate) struct GroupSizes {
 }
 
 impl GroupSizes {
+    /// Computes the sizes of a batch of C classes.
     pub fn new(classes: usize, batch: &Batch, options: &Options, plan: Plan) -> Self {
         let (lattices, has_unigram) = (batch.lattices(), options.am_only_scale != 0.0);
         let size = |b: usize| {
@@ -248,24 +290,25 @@ impl GroupSizes {
         if self.has_unigram { self.classes } else { 0 }
     }
 
-    /// Returns the `F` and `f64` elements of an utterance in forward.
+    /// Returns the scratch elements of an utterance in forward.
     ///
     /// They are selected scores, a tile for all contexts, and a unigram.
-    pub fn forward_lens<F: Real>(&self, b: usize) -> [usize; 2] {
+    pub fn forward_lens<F: Real>(&self, b: usize) -> ScratchLens {
         let utterance = self.utterances[b];
         let context_tile = utterance.contexts * self.tile_classes;
-        [SelectedScores::<F>::buffer_len(utterance) + context_tile, self.unigram_len()]
+        let scratch = SelectedScores::<F>::buffer_len(utterance) + context_tile;
+        ScratchLens { scratch, scratch_f64: self.unigram_len() }
     }
 
-    /// Returns the `F` and `f64` elements of an utterance in backward.
+    /// Returns the scratch elements of an utterance in backward.
     ///
     /// They are derivatives, also of underflowed pairs, tiles for all contexts, gradients of a
     /// tile, and a unigram.
-    pub fn backward_lens<F: Real>(&self, b: usize, underflow_count: usize) -> [usize; 2] {
+    pub fn backward_lens<F: Real>(&self, b: usize, underflow_count: usize) -> ScratchLens {
         let utterance = self.utterances[b];
         let gradients = (utterance.frames + utterance.positions) * self.tile_classes;
         let scratch = Derivatives::<F>::buffer_len(utterance) + self.context_tiles_len(b) + gradients;
-        [scratch, underflow_count + self.unigram_len()]
+        ScratchLens { scratch, scratch_f64: underflow_count + self.unigram_len() }
     }
 
     /// Returns the elements of two tiles for all contexts.
@@ -273,12 +316,11 @@ impl GroupSizes {
         2 * self.utterances[b].contexts * self.tile_classes
     }
 
-    /// Returns the largest sum over a group's utterances, for both types.
-    pub fn max_over(&self, groups: &[Range<usize>], lens: impl Fn(usize) -> [usize; 2]) -> [usize; 2] {
-        groups.iter().fold([0; 2], |[scratch, scratch_f64], group| {
-            let sum = group.clone().map(&lens).fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
-            [scratch.max(sum[0]), scratch_f64.max(sum[1])]
-        })
+    /// Returns the largest sum over a group's utterances, for both vectors.
+    pub fn max_over(&self, groups: &[Range<usize>], lens: impl Fn(usize) -> ScratchLens) -> ScratchLens {
+        let group_lens =
+            |group: &Range<usize>| group.clone().map(&lens).fold(ScratchLens::default(), ScratchLens::sum);
+        groups.iter().map(group_lens).fold(ScratchLens::default(), ScratchLens::max)
     }
 
     /// Returns the scratch of a task: packing, scores, sums.
@@ -287,15 +329,15 @@ impl GroupSizes {
         let max_of = |size: fn(&UtteranceSizes) -> usize| self.utterances.iter().map(size).max().unwrap_or(0);
         let (frames, contexts) = (max_of(|size| size.frames), max_of(|size| size.contexts));
         let rows = frames.max(max_of(|size| size.positions)).max(shared_rows);
-        let (block, frame_block) = (rows.min(tiles::BLOCK_ROWS), frames.min(tiles::BLOCK_ROWS));
+        let (block_rows, block_frames) = (rows.min(tiles::BLOCK_ROWS), frames.min(tiles::BLOCK_ROWS));
         // Rows and inner dimension of each product of forward and backward.
-        let products = [(frame_block, self.tile_classes), (contexts, frames), (frame_block, contexts)];
+        let products = [(block_frames, self.tile_classes), (contexts, frames), (block_frames, contexts)];
         let packing = products.map(|(m, k)| packing_bytes_for::<F>(m, k)).into_iter().max().unwrap_or(0);
         let packing = packing.max(source.packing_bytes(rows, self.tile_classes));
         [
             ScratchReq::from_bytes(packing),
-            ScratchReq::new::<F>(self.tile_classes).times(block),
-            ScratchReq::new::<F>(contexts).times(block),
+            ScratchReq::new::<F>(self.tile_classes).times(block_rows),
+            ScratchReq::new::<F>(contexts).times(block_rows),
         ]
     }
 }

@@ -1,4 +1,7 @@
 //! Pruning ranges: the label positions of each frame that the second pass keeps.
+//!
+//! They are selected from the arc posteriors of the first pass (occupancies). t: one of T frames;
+//! u: label position from 0 to U; r: width of a band.
 use std::ops::Range;
 
 use rayon::prelude::*;
@@ -67,7 +70,7 @@ impl Ranges {
         topology: &Topology,
         s_range: usize,
     ) -> Result<Self> {
-        let label_arc = check(lattices, topology, s_range)?;
+        let label_arc = check_support(lattices, topology, s_range)?;
         expect_len("occupancies", 2 * lattices.num_sites(), occupancies.len())?;
         let utterance_occupancies =
             |b: usize| &occupancies[2 * lattices.site_range(b).start..2 * lattices.site_range(b).end];
@@ -76,7 +79,7 @@ impl Ranges {
                 return Err(Error::Occupancy { utterance, found });
             }
         }
-        let widths = widths(lattices, label_arc, s_range);
+        let widths = band_widths(lattices, label_arc, s_range);
         let starts: Vec<Vec<usize>> = (0..lattices.batch())
             .into_par_iter()
             .map(|b| {
@@ -99,9 +102,9 @@ impl Ranges {
     /// # Errors
     /// As [`Self::new`].
     pub fn with_zero_starts(lattices: &Lattices, topology: &Topology, s_range: usize) -> Result<Self> {
-        let label_arc = check(lattices, topology, s_range)?;
+        let label_arc = check_support(lattices, topology, s_range)?;
         let starts = (0..lattices.batch()).map(|b| vec![0; lattices.num_frames(b)]).collect();
-        Ok(Self::from_starts(starts, widths(lattices, label_arc, s_range)))
+        Ok(Self::from_starts(starts, band_widths(lattices, label_arc, s_range)))
     }
 
     /// Creates ranges from the starts of each utterance.
@@ -152,7 +155,7 @@ impl Ranges {
 }
 
 /// Fails for an unsupported topology, too narrow bands, or pruned lattices.
-fn check(lattices: &Lattices, topology: &Topology, s_range: usize) -> Result<LabelArc> {
+fn check_support(lattices: &Lattices, topology: &Topology, s_range: usize) -> Result<LabelArc> {
     let label_arc = LabelArc::new(topology)?;
     if s_range < label_arc.min_width() {
         let (topology, needed) = (Box::new(topology.clone()), label_arc.min_width());
@@ -162,7 +165,7 @@ fn check(lattices: &Lattices, topology: &Topology, s_range: usize) -> Result<Lab
 }
 
 /// Returns the band width r of each utterance.
-fn widths(lattices: &Lattices, label_arc: LabelArc, s_range: usize) -> Vec<usize> {
+fn band_widths(lattices: &Lattices, label_arc: LabelArc, s_range: usize) -> Vec<usize> {
     let width = |b: usize| {
         let (frames, labels) = (lattices.num_frames(b), lattices.num_labels(b));
         s_range.max(label_arc.feasible_width(frames, labels)).min(labels + 1)

@@ -1,4 +1,6 @@
 //! Interface to the scores of the pruned first pass: encoder (am) and predictor (lm).
+//!
+//! [`Matrices`](crate::Matrices) and [`Heads`](crate::Heads) implement it.
 use std::{fmt, ops::Range};
 
 use kernels::{AlignedVec, Real, WorkerSlots};

@@ -1,7 +1,11 @@
 //! Row maxima and sums of exponentials, which the first pass saves.
 //!
-//! A and L: exponentials of encoder and predictor scores minus the row's maximum; K contexts: label
-//! positions, and the unigram if any. A pair is a frame and a context.
+//! ```text
+//! A[t,c] = exp(am[t,c] - frame_max[t])      L[k,c] = exp(lm[k,c] - label_max[k])
+//! ```
+//! am: encoder scores of frame t; lm: predictor scores; c: class; k: one of K contexts, which are
+//! the label positions u and, if there is one, the unigram, whose L are its probabilities divided
+//! by the largest one. A pair is a frame and a context.
 use kernels::{Real, ScratchReq, reset};
 
 use crate::tiles::take_front;
@@ -9,11 +13,11 @@ use crate::tiles::take_front;
 /// Sizes of an utterance, which determine the lengths of its buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UtteranceSizes {
-    /// T
+    /// Number of frames T.
     pub frames: usize,
-    /// U + 1
+    /// Number of label positions U + 1.
     pub positions: usize,
-    /// K
+    /// Number of contexts K.
     pub contexts: usize,
 }
 
@@ -35,8 +39,9 @@ pub(crate) struct ClassSums<Scores, Sums> {
     pub label_sums: Sums,
     /// `Σ_c A[t,c] L[k,c]`, *T x K*; underflowed pairs store their logarithm.
     ///
-    /// A sum that is too small to have all digits is an *underflowed* pair. Its logarithm is
-    /// negative, while other sums are positive.
+    /// An *underflowed* pair has a sum below
+    /// [`min_reliable_sum`](crate::tiles::min_reliable_sum), so near to the smallest normal number
+    /// that digits are lost. Its logarithm is negative, while other sums are positive.
     pub pair_sums: Sums,
 }
 

@@ -1,9 +1,12 @@
-//! Class tiles and row blocks of the first pass; row maximum and sum.
+//! Class tiles and row blocks of the pruned first pass; row maxima and sums.
+//!
+//! A tile is a range of classes whose scores exist at the same time; a block is the range of rows
+//! that a task processes. Lanes are independent partial results, so that loops are vectorized.
 use std::ops::Range;
 
 use kernels::Real;
 
-/// Maximum rows (frames or label positions) of a block, a task's work.
+/// Maximum rows (frames or label positions) of a block.
 pub(crate) const BLOCK_ROWS: usize = 128;
 
 /// Independent running maxima of [`max_score`].
@@ -19,7 +22,7 @@ pub(crate) fn even_size(count: usize, max_size: usize) -> usize {
 /// Returns the class ranges of tiles of at most `max_size`.
 pub(crate) fn class_tiles(classes: usize, max_size: usize) -> impl Iterator<Item = Range<usize>> {
     let width = even_size(classes, max_size);
-    (0..classes).step_by(width).map(move |first| first..(first + width).min(classes))
+    (0..classes).step_by(width).map(move |start| start..(start + width).min(classes))
 }
 
 /// Returns the rows of a block of an utterance.
@@ -30,11 +33,11 @@ pub(crate) fn block_rows(rows: usize) -> usize {
 /// Splits a slice into parts of given lengths.
 pub(crate) fn split_lengths<T>(
     mut values: &mut [T],
-    counts: impl IntoIterator<Item = usize>,
+    lengths: impl IntoIterator<Item = usize>,
 ) -> Vec<&mut [T]> {
     let mut parts = Vec::new();
-    for count in counts {
-        let (part, remaining) = values.split_at_mut(count);
+    for length in lengths {
+        let (part, remaining) = values.split_at_mut(length);
         parts.push(part);
         values = remaining;
     }

@@ -1,8 +1,8 @@
 //! Recomputes normalizers of the pruned first pass whose sums of products underflow.
 //!
-//! A pair is a frame and a context (label position or unigram). The log-sum of a pair whose
-//! sum is not reliable is computed again over the sums of both scores, with the largest one
-//! subtracted.
+//! A pair is a frame and a context (label position or unigram). If the sum of a pair is not
+//! reliable, its logarithm is computed from the scores z = am + lm of all classes instead, as
+//! max z + log Σ exp(z - max z).
 use std::ops::Range;
 
 use kernels::{Real, WorkerSlots};
@@ -15,7 +15,7 @@ use crate::{
     utterance::UtteranceScores,
 };
 
-/// Writes the scores of contexts in a tile, less their maxima.
+/// Writes the scores of all contexts in a tile, minus their maxima.
 fn write_context_scores<F: Real, S: ScoreSource<F>>(
     utterance: &UtteranceScores<F, S>,
     label_max: &[F],
@@ -34,12 +34,14 @@ fn write_context_scores<F: Real, S: ScoreSource<F>>(
     }
 }
 
-/// Returns the sum of both scores of a pair for each class.
+/// Returns the sum of frame score and context score for each class.
 fn summed_scores<F: Real>(frame: &[F], context: &[F]) -> impl Iterator<Item = f64> + Clone {
     frame.iter().zip(context).map(|(am, lm)| am.to_f64() + lm.to_f64())
 }
 
-/// Replaces sums that are too small by their (negative) logarithms.
+/// Replaces unreliable sums by their logarithms.
+///
+/// These are negative, which is how [`sums::is_underflow`] recognizes them.
 ///
 /// `tile` is scratch memory for the scores of all contexts in a tile of classes, `max_sums` for the
 /// maximum of each pair.
@@ -116,8 +118,9 @@ pub(crate) fn recompute_underflow<F: Real, S: ScoreSource<F>>(
 
 /// Adds the gradient of underflowed pairs to tiles of frames and labels.
 ///
-/// `derivatives` are those of the pairs' log-normalizers. The gradient of the unigram's
-/// probabilities is added as well. The tile of contexts is overwritten.
+/// `derivatives` are those of the loss by the log-normalizers, one for each underflowed pair, in
+/// the order of [`UtteranceSums::pair_sums`](sums::ClassSums::pair_sums). The gradient of the
+/// unigram's probabilities is added as well. `tile`, the scores of all contexts, is overwritten.
 pub(crate) fn pull_back<F: Real, S: ScoreSource<F>>(
     utterance: &UtteranceScores<F, S>,
     sums: &UtteranceSums<F>,

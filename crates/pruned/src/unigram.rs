@@ -4,7 +4,7 @@
 //! s[r,c] = softmax_c lm[r]     unigram[c] = 1/R Σ_r s[r,c] + tiny
 //! dL/dlm[r,c] = 1/R s[r,c] (g[c] - Σ_c' s[r,c'] g[c'])     with g = dL/dunigram
 //! ```
-//! lm: predictor scores; r: one of R label rows; c: class.
+//! lm: predictor scores; r: one of R label rows; c: class; L: loss.
 //!
 //! `tiny` is the smallest normal number of the type, as in fast_rnnt: no class has probability 0.
 //! The unigram is used in the am-only term of the loss.
@@ -35,9 +35,9 @@ impl<F: Real> UnigramDistribution<F> {
         Self { rows: 0..0, max: Vec::new(), sums: Vec::new(), relative: Vec::new(), max_probability: 0.0 }
     }
 
-    /// Returns the bytes that are held.
-    pub fn requirement(&self) -> ScratchReq {
-        self.max.requirement().and(self.sums.requirement()).and(self.relative.requirement())
+    /// Returns the allocated memory.
+    pub fn allocated(&self) -> ScratchReq {
+        self.max.allocated().and(self.sums.allocated()).and(self.relative.allocated())
     }
 
     /// Returns the scratch of a unigram over `rows` rows.
@@ -47,7 +47,7 @@ impl<F: Real> UnigramDistribution<F> {
 
     /// Averages the softmax of some rows, in recycled vectors.
     ///
-    /// `unigram` is scratch memory of C elements.
+    /// `unigram` is scratch memory of C elements; `max_classes` limits the classes of a tile.
     ///
     /// # Errors
     /// The first row with NaN or +inf, or without a finite score.
@@ -71,6 +71,7 @@ impl<F: Real> UnigramDistribution<F> {
                 let (packing, tile, _) = scratch.split(block.len() * tile_classes.len(), 0);
                 source.fill_scores(Side::Labels, block, tile_classes.clone(), tile, packing);
                 for (row_index, row) in tile.chunks_exact_mut(tile_classes.len()).enumerate() {
+                    // Rescales the sum of earlier tiles to the new maximum.
                     sums[first_row + row_index] *= tiles::raise_max(row, &mut max[first_row + row_index]);
                 }
                 kernels::exp(tile);
@@ -87,11 +88,10 @@ impl<F: Real> UnigramDistribution<F> {
         // The average, which needs the sums of all classes, and then its largest probability.
         let relative = reset(recycled.relative, classes, F::ZERO);
         let mut distribution = Self { rows, max, sums, relative, max_probability: 0.0 };
-        // 1e100 is above the largest `f32`.
-        let min_probability =
-            if F::MAX.to_f64() < 1e100 { f64::from(f32::MIN_POSITIVE) } else { f64::MIN_POSITIVE };
+        let is_f32 = F::MAX.to_f64() <= f64::from(f32::MAX);
+        let tiny = if is_f32 { f64::from(f32::MIN_POSITIVE) } else { f64::MIN_POSITIVE };
         let unigram = &mut unigram[..classes];
-        unigram.fill(min_probability);
+        unigram.fill(tiny);
         distribution.for_each_softmax(source, max_classes, slots, |tile_classes, softmax, _| {
             let row_count = distribution.rows.len() as f64;
             unigram[tile_classes].iter_mut().zip(softmax).for_each(|(u, s)| *u += s.to_f64() / row_count);

@@ -5,10 +5,11 @@ use kernels::{AlignedVec, Real, WorkerSlots, par_for, parts_mut};
 
 use crate::{Batch, ScoreSource, Side, TaskScratch, tiles, unigram::UnigramDistribution};
 
-/// Scores of an utterance.
+/// Scores and labels of an utterance, as views of the batch.
 ///
 /// Its *contexts* are its U + 1 label rows and, if there is an am-only term, the unigram.
 pub(crate) struct UtteranceScores<'a, F, S> {
+    /// Scores of the whole batch.
     pub source: &'a S,
     /// Index in the batch.
     pub index: usize,
@@ -16,7 +17,9 @@ pub(crate) struct UtteranceScores<'a, F, S> {
     pub frames: Range<usize>,
     /// Rows of the label scores.
     pub labels: Range<usize>,
+    /// Class id of the blank.
     pub blank: usize,
+    /// Unigram of the am-only term, if there is one.
     pub unigram: Option<&'a UnigramDistribution<F>>,
     /// Next label of each position but the last.
     pub next_labels: &'a [u32],
@@ -27,6 +30,7 @@ pub(crate) struct UtteranceScores<'a, F, S> {
 }
 
 impl<'a, F: Real, S: ScoreSource<F>> UtteranceScores<'a, F, S> {
+    /// Selects an utterance of a batch.
     pub fn new(
         source: &'a S,
         batch: &'a Batch,

@@ -77,9 +77,9 @@ impl<F: Real> TaskScratch<F> {
         (&mut self.packing, &mut self.scores[..scores], &mut self.sums[..sums])
     }
 
-    /// Returns the bytes held: packing, scores, sums.
-    fn requirements(&self) -> [ScratchReq; 3] {
-        [self.packing.requirement(), self.scores.requirement(), self.sums.requirement()]
+    /// Returns the allocated memory: packing, scores, sums.
+    fn allocated_by_buffer(&self) -> [ScratchReq; 3] {
+        [self.packing.allocated(), self.scores.allocated(), self.sums.allocated()]
     }
 }
 
@@ -109,8 +109,8 @@ impl<F: Real> Workspace<F> {
                 .sum()
         };
         let slot_excess =
-            self.slots.iter_mut().map(|slot| excess_bytes(&slot.requirements(), &needed.task_scratch));
-        self.excess = slot_excess.sum::<usize>() + excess_bytes(&self.requirements(), &needed.buffers);
+            self.slots.iter_mut().map(|slot| excess_bytes(&slot.allocated_by_buffer(), &needed.task_scratch));
+        self.excess = slot_excess.sum::<usize>() + excess_bytes(&self.allocated_by_buffer(), &needed.buffers);
         if self.excess > max_excess {
             *self = Self::default();
         }
@@ -127,8 +127,8 @@ impl<F: Real> Workspace<F> {
         self.recycled = RecycledBuffers { sums, occupancies, unigrams };
     }
 
-    /// Returns the bytes of the buffers, in the order of [`PassScratch::buffers`].
-    fn requirements(&self) -> [ScratchReq; 9] {
+    /// Returns the allocated memory of the buffers, in the order of [`PassScratch::buffers`].
+    fn allocated_by_buffer(&self) -> [ScratchReq; 9] {
         let Self {
             lattices,
             scratch,
@@ -138,14 +138,14 @@ impl<F: Real> Workspace<F> {
         } = self;
         [
             ScratchReq::from_bytes(lattices.allocated_bytes()),
-            scratch.requirement(),
-            scratch_f64.requirement(),
-            sums.frame_max.requirement(),
-            sums.label_max.requirement(),
-            sums.label_sums.requirement(),
-            sums.pair_sums.requirement(),
-            occupancies.requirement(),
-            ScratchReq::all_of(unigrams.iter().map(UnigramDistribution::requirement)),
+            scratch.allocated(),
+            scratch_f64.allocated(),
+            sums.frame_max.allocated(),
+            sums.label_max.allocated(),
+            sums.label_sums.allocated(),
+            sums.pair_sums.allocated(),
+            occupancies.allocated(),
+            ScratchReq::all_of(unigrams.iter().map(UnigramDistribution::allocated)),
         ]
     }
 }

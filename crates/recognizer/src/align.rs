@@ -81,7 +81,7 @@ pub struct Alignments {
     ///
     /// They have too many labels for their frames, or no path with a positive probability.
     pub without_path: Vec<String>,
-    /// Unusable utterances, and recordings whose length differs from the manifest.
+    /// Excluded utterances, and recordings whose length differs from the manifest.
     #[serde(flatten)]
     pub bad: BadItems,
     /// The aligned utterances, in the order of the list.
@@ -134,6 +134,7 @@ impl Alignments {
         examples: &[Example],
     ) -> Result<()> {
         examples::count_changes(&mut self.changes, examples);
+        // 1. Best paths, batch by batch.
         let mut alignments_by_example = vec![None; examples.len()];
         for batch in examples::plan_batches(examples, &model.config().input.rows, batches, &|_, _| true) {
             let alignments = align_batch(model, examples, &batch)?;
@@ -142,10 +143,11 @@ impl Alignments {
                 .zip(alignments)
                 .for_each(|(index, alignment)| alignments_by_example[index] = alignment);
         }
+        // 2. Utterances with times, in the order of the examples.
         for (example, alignment) in examples.iter().zip(alignments_by_example) {
             // If all scores are NaN or -inf, the best path has no labels.
             let is_valid = |alignment: &rnnt_loss::LabelAlignment| {
-                alignment.tokens.len() == example.labels.len() && alignment.log_prob.is_finite()
+                alignment.labels.len() == example.labels.len() && alignment.log_prob.is_finite()
             };
             match alignment.filter(is_valid) {
                 Some(alignment) => self.utterances.push(self.new_utterance(
@@ -170,31 +172,34 @@ impl Alignments {
         example: &Example,
         alignment: &LabelAlignment,
     ) -> Result<AlignedUtterance> {
+        // 1. Times: trimmed silence precedes the first frame.
         let frame_ms = config.frame_ms();
-        let seconds = |frames: f64| frames * frame_ms / 1000.0;
-        let time = |frames: f64| seconds(frames) + example.lead;
-        let mut tokens = Vec::with_capacity(alignment.tokens.len());
-        let mut frame_spans = Vec::with_capacity(alignment.tokens.len());
-        for (index, token) in alignment.tokens.iter().enumerate() {
-            let next_frame = alignment.tokens.get(index + 1).map_or(0, |next| next.frame);
+        let to_seconds = |frames: f64| frames * frame_ms / 1000.0;
+        let start_of = |frame: f64| to_seconds(frame) + example.lead;
+        // 2. Tokens: each lasts until the next one is emitted.
+        let mut tokens = Vec::with_capacity(alignment.labels.len());
+        let mut frame_spans = Vec::with_capacity(alignment.labels.len());
+        for (index, token) in alignment.labels.iter().enumerate() {
+            let next_frame = alignment.labels.get(index + 1).map_or(0, |next| next.frame);
             let span = token.frame..next_frame.max(token.frame + 1);
             tokens.push(TokenAlignment {
                 text: tokenizer.tokens()[token.label as usize].clone(),
-                start: time(span.start as f64),
-                duration: seconds(span.len() as f64),
-                expected: time(token.expected_frame),
+                start: start_of(span.start as f64),
+                duration: to_seconds(span.len() as f64),
+                expected: start_of(token.expected_frame),
                 log_prob: token.log_prob,
                 confidence: token.confidence,
             });
             frame_spans.push(span);
         }
+        // 3. Words: from the first to the last of their tokens.
         let aligned_word = |range: std::ops::Range<usize>| -> Result<AlignedWord> {
             let (first_span, last_span) = (&frame_spans[range.start], &frame_spans[range.end - 1]);
             let confidences = tokens[range.clone()].iter().map(|token| token.confidence);
             Ok(AlignedWord {
                 text: tokenizer.decode(&example.labels[range.clone()])?,
-                start: time(first_span.start as f64),
-                duration: seconds((last_span.end - first_span.start) as f64),
+                start: start_of(first_span.start as f64),
+                duration: to_seconds((last_span.end - first_span.start) as f64),
                 confidence: confidences.fold(1.0, f64::min),
                 tokens: (range.start, range.end),
             })
@@ -266,19 +271,21 @@ fn mean_expected_time<'a>(tokens: impl Iterator<Item = &'a TokenAlignment>) -> O
     (count > 0).then(|| sum / f64::from(count))
 }
 
-/// Bytes per site of the best path, without the path sums.
+/// Bytes per site of the best path, without those of the loss.
 ///
 /// A site is a lattice node: an encoder frame and a label position.
 const BEST_PATH_BYTES_PER_SITE: usize = 32;
 
 /// Computes the best paths of a batch.
 fn align_batch(model: &Model, examples: &[Example], batch: &[usize]) -> Result<Vec<Option<LabelAlignment>>> {
+    // 1. Encoder and predictor: the inputs of the joint network.
     let features: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
     let (rows, lengths) = model::collate(&features, &model.config().input.rows)?;
     let labels: Vec<Vec<u32>> = batch.iter().map(|&index| examples[index].labels.clone()).collect();
     let JointRows { frames, labels, weight, bias, durations, targets } =
         model.joint_rows(&rows, &lengths, &labels)?;
     let ((_, padded_frames, width), (_, label_positions, _)) = (frames.dims3()?, labels.dims3()?);
+    // 2. The memory of the best paths, in addition to that of the loss.
     let mut loss_options =
         Options { budget: usize::MAX, keep_scores: false, ..model.config().loss_options()? };
     if let Loss::Pruned { .. } = loss_options.loss {
@@ -296,6 +303,7 @@ fn align_batch(model: &Model, examples: &[Example], batch: &[usize]) -> Result<V
         describe,
         plan.transient_bytes.saturating_add(num_sites.saturating_mul(BEST_PATH_BYTES_PER_SITE)),
     )?;
+    // 3. Best paths and posteriors.
     let layout = Layout::Padded { frames: padded_frames, positions: label_positions };
     let session = Session::new(&model.config().loss_options()?)?;
     // Each argument is a list of slices: (frames, labels), (weight, bias), (weight, bias).

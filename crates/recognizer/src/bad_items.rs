@@ -53,8 +53,8 @@ pub struct LengthMismatch {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct BadItems {
     /// Excluded utterances.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub left_out: Vec<ExcludedUtterance>,
+    #[serde(rename = "left_out", default, skip_serializing_if = "Vec::is_empty")]
+    pub excluded: Vec<ExcludedUtterance>,
     /// Recordings that are used as they are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_length: Vec<LengthMismatch>,
@@ -95,21 +95,21 @@ impl LengthMismatch {
 impl BadItems {
     /// Returns whether there are no bad items.
     pub fn is_empty(&self) -> bool {
-        self.left_out.is_empty() && self.other_length.is_empty()
+        self.excluded.is_empty() && self.other_length.is_empty()
     }
 
     /// Appends the items of another list.
     pub fn extend(&mut self, other: BadItems) {
-        self.left_out.extend(other.left_out);
+        self.excluded.extend(other.excluded);
         self.other_length.extend(other.other_length);
     }
 
     /// Returns warnings about a set: the first items by name, the others as a count.
     pub fn warnings(&self, set: &str) -> Vec<String> {
         let mut lines: Vec<String> =
-            self.left_out.iter().take(MAX_NAMED_ITEMS).map(|item| item.warning(set)).collect();
+            self.excluded.iter().take(MAX_NAMED_ITEMS).map(|item| item.warning(set)).collect();
         if let Some(remaining) =
-            self.left_out.len().checked_sub(MAX_NAMED_ITEMS).filter(|&remaining| remaining > 0)
+            self.excluded.len().checked_sub(MAX_NAMED_ITEMS).filter(|&remaining| remaining > 0)
         {
             lines.push(format!("{set}: {remaining} more utterances cannot be used; left out"));
         }
@@ -131,10 +131,10 @@ impl BadItems {
     /// # Errors
     /// [`Error::TooManyBad`].
     pub fn check(&self, set: &str, count: usize, max_bad: f64) -> Result<()> {
-        let bad = self.left_out.len();
+        let bad = self.excluded.len();
         // At least one item must remain.
         let allowed = max_bad_count(count, max_bad).min(count.saturating_sub(1));
-        match self.left_out.first() {
+        match self.excluded.first() {
             Some(first) if bad > allowed => Err(Error::TooManyBad {
                 set: set.to_owned(),
                 bad,
@@ -189,7 +189,7 @@ pub fn record_bad<T>(id: &str, result: Result<T>, bad: &mut BadItems) -> Result<
     match result {
         Ok(item) => Ok(Some(item)),
         Err(error) if is_item_error(&error) => {
-            bad.left_out.push(ExcludedUtterance::new(id, &error));
+            bad.excluded.push(ExcludedUtterance::new(id, &error));
             Ok(None)
         }
         Err(error) => Err(error),
@@ -209,7 +209,7 @@ mod tests {
             reason: "no such file".into(),
             has_other_rate: false,
         };
-        BadItems { left_out: (0..count).map(item).collect(), other_length: Vec::new() }
+        BadItems { excluded: (0..count).map(item).collect(), other_length: Vec::new() }
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub enum Error {
         of: usize,
         /// Unusable utterances allowed.
         allowed: usize,
-        /// The first unusable utterance.
+        /// The first excluded utterance.
         first: Box<ExcludedUtterance>,
     },
     /// The model needs whole utterances and cannot stream.

@@ -26,8 +26,9 @@ pub struct Evaluation {
     /// Utterances whose text was discarded as silence.
     ///
     /// See [`crate::Recognizer::with_silence`].
-    pub discarded: usize,
-    /// Unusable utterances, which are not scored, and recordings of another length.
+    #[serde(rename = "discarded")]
+    pub num_discarded: usize,
+    /// Excluded utterances, which are not scored, and recordings of another length.
     #[serde(flatten)]
     pub bad: BadItems,
     /// References and hypotheses, in the order of the manifest.
@@ -45,7 +46,7 @@ impl Evaluation {
             overall: Score::new(&transcripts),
             subsets: Score::group_by(&transcripts, |transcript| transcript.subset.as_ref()),
             speakers: Score::group_by(&transcripts, |transcript| transcript.speaker.as_ref()),
-            discarded: transcripts.iter().filter(|transcript| transcript.discarded).count(),
+            num_discarded: transcripts.iter().filter(|transcript| transcript.is_discarded).count(),
             bad: BadItems::default(),
             transcripts,
             changes: BTreeMap::new(),
@@ -53,6 +54,8 @@ impl Evaluation {
     }
 
     /// Scores the transcripts of several lists as one, in order.
+    ///
+    /// Conversions ([`Evaluation::changes`]) are not merged.
     pub fn merge(lists: impl IntoIterator<Item = Evaluation>) -> Self {
         let (mut transcripts, mut bad) = (Vec::new(), BadItems::default());
         for list in lists {
@@ -88,13 +91,13 @@ impl Evaluation {
     /// Formats one JSON line per utterance.
     ///
     /// A line has id, subset, speaker, reference, hypothesis and, if requested, the n-best texts. A
-    /// line `{"id": ..., "left_out": REASON}` for each unusable utterance follows.
+    /// line `{"id": ..., "left_out": REASON}` for each excluded utterance follows.
     pub fn hypotheses(&self) -> String {
         let transcripts = self.transcripts.iter().map(to_json_line);
-        let left_out = self.bad.left_out.iter();
-        let left_out = left_out
-            .map(|item| to_json_line(&ExcludedLine { id: item.id.clone(), left_out: item.reason.clone() }));
-        transcripts.chain(left_out).collect()
+        let to_excluded_line = |item: &ExcludedUtterance| {
+            to_json_line(&ExcludedLine { id: item.id.clone(), reason: item.reason.clone() })
+        };
+        transcripts.chain(self.bad.excluded.iter().map(to_excluded_line)).collect()
     }
 
     /// Reads the lines of [`Self::hypotheses`]; blank lines are skipped.
@@ -102,27 +105,28 @@ impl Evaluation {
     /// # Errors
     /// The parser's error, with the line number from 1.
     pub fn read(text: &str) -> std::result::Result<Self, (usize, serde_json::Error)> {
-        let (mut transcripts, mut left_out) = (Vec::new(), Vec::new());
+        let (mut transcripts, mut excluded) = (Vec::new(), Vec::new());
         let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
         for (number, line) in lines {
             match serde_json::from_str::<ExcludedLine>(line) {
-                Ok(ExcludedLine { id, left_out: reason }) => {
-                    left_out.push(ExcludedUtterance { id, reason, has_other_rate: false });
+                Ok(ExcludedLine { id, reason }) => {
+                    excluded.push(ExcludedUtterance { id, reason, has_other_rate: false });
                 }
                 Err(_) => transcripts.push(serde_json::from_str(line).map_err(|error| (number, error))?),
             }
         }
-        let bad = BadItems { left_out, other_length: Vec::new() };
+        let bad = BadItems { excluded, other_length: Vec::new() };
         Ok(Evaluation { bad, ..Evaluation::new(transcripts) })
     }
 }
 
-/// A line of [`Evaluation::hypotheses`] about an unusable utterance.
+/// A line of [`Evaluation::hypotheses`] about an excluded utterance.
 #[derive(Serialize, Deserialize)]
 struct ExcludedLine {
     #[serde(deserialize_with = "speech::names::required_id")]
     id: String,
-    left_out: String,
+    #[serde(rename = "left_out")]
+    reason: String,
 }
 
 fn to_json_line(value: &impl Serialize) -> String {
@@ -165,6 +169,8 @@ impl Recognizer {
     }
 
     /// Computes the inputs of the loss in one padded batch.
+    ///
+    /// Benchmarks run the loss on them.
     ///
     /// # Errors
     /// [`Error::Empty`] for an empty list; [`Error::Speech`](model::Error::Speech) for audio or

@@ -13,10 +13,12 @@ use speech::{AudioChange, Conversion, Features, FrontEnd, Tokenizer, Utterance};
 use crate::bad_items::{self, BadItems, LengthMismatch};
 use crate::{Error, Result};
 
-/// Upper bound of an example's other memory in bytes.
+/// Upper bound of the bytes of an example's short strings and lists.
 ///
-/// Short strings, the list of conversions, and the overhead of allocations.
+/// Subset, speaker, the list of conversions, and the overhead of allocations.
 const ALLOCATION_BYTES: usize = 256;
+/// Bytes of a feature value (`f32`) or a label (`u32`).
+const BYTES_PER_VALUE: usize = 4;
 
 /// An utterance, ready for training or evaluation.
 #[derive(Debug, Clone)]
@@ -51,7 +53,7 @@ impl Example {
             + ALLOCATION_BYTES
             + id.len()
             + text.len()
-            + 4 * (features.data.len() + labels.len())
+            + BYTES_PER_VALUE * (features.data.len() + labels.len())
     }
 }
 
@@ -84,7 +86,7 @@ pub(crate) fn load_with(
     load_each(utterances, front_end, tokenizer, conversion, stop).into_iter().collect()
 }
 
-/// Loads examples as [`load`] does, but excludes and returns unusable utterances.
+/// Loads examples as [`load`] does, but excludes and returns bad utterances.
 ///
 /// # Errors
 /// Those that do not concern one utterance.

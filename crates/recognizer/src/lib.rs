@@ -24,7 +24,7 @@
 //! | [`Recognizer::align`], [`Alignments`] | times of the words of given transcripts |
 //! | [`evaluate()`], [`Evaluation`], [`Score`] | error rates |
 //! | [`Transcription`], [`TranscriptFormat`] | texts with times, and their file formats |
-//! | [`BadItems`] | unusable utterances |
+//! | [`BadItems`] | excluded utterances, and recordings of another length |
 #![warn(missing_docs)]
 
 mod align;

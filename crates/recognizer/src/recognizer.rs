@@ -50,7 +50,7 @@ pub struct Recognizer {
     conversion: Conversion,
     /// Smallest posterior of a word that is not silence.
     min_posterior: f64,
-    /// Fraction of a list that may be excluded as unusable.
+    /// Fraction of a list that may be excluded.
     max_bad: f64,
     /// Whether texts omit special words.
     omits_special: bool,
@@ -147,7 +147,7 @@ impl Recognizer {
         Ok(self)
     }
 
-    /// Sets the fraction of a list that may be excluded as unusable.
+    /// Sets the fraction of a list that may be excluded.
     ///
     /// The default is [`DEFAULT_MAX_BAD`]; [`crate::max_bad_count`] describes the rounding.
     ///
@@ -212,7 +212,7 @@ impl Recognizer {
         &self.tokenizer
     }
 
-    /// Loads utterances with the allowed conversions, without unusable ones.
+    /// Loads utterances with the allowed conversions, without bad ones.
     pub(crate) fn load_examples(
         &self,
         utterances: &[Utterance],
@@ -225,7 +225,7 @@ impl Recognizer {
     /// Aligns transcripts with their audio.
     ///
     /// The result has the best path of each utterance, and posteriors over all paths. An utterance
-    /// without a path is not an error; the result names it. An unusable utterance, such as one with
+    /// without a path is not an error; the result names it. A bad utterance, such as one with
     /// an unreadable recording or an unknown symbol in its text, is excluded and listed;
     /// [`BadItems::check`] limits their number. Features of 64 utterances are in memory at a time.
     ///
@@ -353,7 +353,7 @@ impl Recognizer {
         result: &SearchResult,
     ) -> Result<Transcription> {
         if silence::is_silence(features, &self.tokenizer, result, self.min_posterior) {
-            return Ok(Transcription { silence: true, ..Transcription::default() });
+            return Ok(Transcription { is_discarded: true, ..Transcription::default() });
         }
         self.transcription_builder().build_from_result(&self.tokenizer, result)
     }

@@ -1,4 +1,7 @@
-//! Word and character error rates of a set, with bootstrap confidence intervals.
+//! `Transcript`: reference and hypothesis of an utterance; `Score`: error rates.
+//!
+//! A score has the word and the character error rate of a set of transcripts, with bootstrap
+//! confidence intervals.
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, Serializer};
@@ -33,8 +36,8 @@ pub struct Transcript {
     /// Whether the text was discarded as silence.
     ///
     /// The hypothesis is empty then.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub discarded: bool,
+    #[serde(rename = "discarded", skip_serializing_if = "std::ops::Not::not")]
+    pub is_discarded: bool,
     /// Word errors.
     #[serde(skip)]
     pub errors: ErrorCounts,
@@ -57,8 +60,8 @@ struct TranscriptLine {
     speaker: Option<String>,
     reference: String,
     hypothesis: String,
-    #[serde(default)]
-    discarded: bool,
+    #[serde(rename = "discarded", default)]
+    is_discarded: bool,
     #[serde(default)]
     nbest: Vec<RankedText>,
 }
@@ -77,9 +80,9 @@ fn has_no_nbest(transcription: &Transcription) -> bool {
 
 impl From<TranscriptLine> for Transcript {
     fn from(line: TranscriptLine) -> Self {
-        let TranscriptLine { id, subset, speaker, reference, hypothesis, discarded, nbest } = line;
+        let TranscriptLine { id, subset, speaker, reference, hypothesis, is_discarded, nbest } = line;
         let transcription =
-            Transcription { text: hypothesis, silence: discarded, nbest, ..Transcription::default() };
+            Transcription { text: hypothesis, is_discarded, nbest, ..Transcription::default() };
         Transcript::new(id, subset, speaker, reference, transcription)
     }
 }
@@ -101,7 +104,7 @@ impl Transcript {
             character_errors: character_errors(&reference, &transcription.text),
             reference,
             hypothesis: transcription.text.clone(),
-            discarded: transcription.silence,
+            is_discarded: transcription.is_discarded,
             transcription,
         }
     }
@@ -136,8 +139,8 @@ pub struct Score {
     #[serde(serialize_with = "serialize_finite")]
     pub wer: f64,
     /// Interval of `wer` over utterances; either bound may be infinite, in JSON null.
-    #[serde(serialize_with = "serialize_finite_pair")]
-    pub interval: (f64, f64),
+    #[serde(rename = "interval", serialize_with = "serialize_finite_pair")]
+    pub wer_interval: (f64, f64),
     /// Substituted words.
     pub substitutions: usize,
     /// Deleted words.
@@ -169,8 +172,8 @@ pub struct SpeakerIntervals {
     /// Number of speakers.
     pub speakers: usize,
     /// Interval of the word error rate.
-    #[serde(serialize_with = "serialize_finite_pair")]
-    pub interval: (f64, f64),
+    #[serde(rename = "interval", serialize_with = "serialize_finite_pair")]
+    pub wer_interval: (f64, f64),
     /// Interval of the character error rate.
     #[serde(serialize_with = "serialize_finite_pair")]
     pub cer_interval: (f64, f64),
@@ -182,7 +185,8 @@ impl Score {
         let transcripts: Vec<&Transcript> = transcripts.into_iter().collect();
         let interval =
             |counts: &[ErrorCounts]| bootstrap_interval(counts, BOOTSTRAP_RESAMPLES, BOOTSTRAP_SEED);
-        // Total, interval over utterances and, if there are several, over speakers.
+        // Returns the total, the interval over utterances and, if there are several speakers, their
+        // number and the interval over them.
         let summarize = |counts: fn(&Transcript) -> ErrorCounts| {
             let counts_by_utterance: Vec<ErrorCounts> =
                 transcripts.iter().map(|transcript| counts(transcript)).collect();
@@ -192,12 +196,12 @@ impl Score {
             let over_speakers = speakers.map(|speakers| (speakers.len(), interval(&speakers)));
             (counts_by_utterance.iter().sum::<ErrorCounts>(), interval(&counts_by_utterance), over_speakers)
         };
-        let (words, interval, speakers) = summarize(|transcript| transcript.errors);
+        let (words, wer_interval, speakers) = summarize(|transcript| transcript.errors);
         let (characters, cer_interval, character_speakers) =
             summarize(|transcript| transcript.character_errors);
         Score {
             wer: words.rate(),
-            interval,
+            wer_interval,
             substitutions: words.substitutions,
             deletions: words.deletions,
             insertions: words.insertions,
@@ -207,9 +211,9 @@ impl Score {
             characters,
             utterances: transcripts.len(),
             over_speakers: speakers.zip(character_speakers).map(
-                |((speakers, interval), (_, cer_interval))| SpeakerIntervals {
+                |((speakers, wer_interval), (_, cer_interval))| SpeakerIntervals {
                     speakers,
-                    interval,
+                    wer_interval,
                     cer_interval,
                 },
             ),
@@ -303,7 +307,7 @@ mod tests {
         assert_eq!((score.rate(Metric::Wer), score.rate(Metric::Cer)), (0.75, 0.2));
         let speakers = score.over_speakers.unwrap();
         assert_eq!(
-            (speakers.speakers, speakers.interval, speakers.cer_interval),
+            (speakers.speakers, speakers.wer_interval, speakers.cer_interval),
             (2, (0.5, 1.0), (1.0 / 6.0, 0.25))
         );
         let parts = Score::group_by(&transcripts, |transcript| transcript.speaker.as_ref());

@@ -61,9 +61,7 @@ impl SearchConfig {
             None => SearchConfig::default(),
         }
     }
-}
 
-impl SearchConfig {
     /// Returns whether the search supports streaming.
     ///
     /// True for greedy search, and for beam search with a single result and no CTC head whose kind
@@ -75,9 +73,7 @@ impl SearchConfig {
             SearchConfig::BeamWithCtc { .. } | SearchConfig::Ctc(_) | SearchConfig::Lattice(_) => false,
         }
     }
-}
 
-impl SearchConfig {
     /// Returns whether the silence filter needs a separate greedy search.
     ///
     /// True if results may differ from those of a plain greedy search.
@@ -126,7 +122,7 @@ impl SearchResult {
     }
 }
 
-/// A search with reused buffers.
+/// Encodes and decodes batches with one kind of search and reused buffers.
 pub(crate) struct Searcher {
     kind: SearchKind,
     /// Greedy search for the silence filter, if it needs one.
@@ -202,8 +198,10 @@ impl Searcher {
         features: &[&Features],
         filters_silence: bool,
     ) -> Result<Vec<SearchResult>> {
-        let (rows, lengths) = model::collate(features, &model.config().input.rows)?;
-        let (encoded, lengths) = model.encoder().forward(&rows, &lengths, None)?;
+        // 1. Encoder rows of the batch.
+        let (input_rows, lengths) = model::collate(features, &model.config().input.rows)?;
+        let (encoded, lengths) = model.encoder().forward(&input_rows, &lengths, None)?;
+        // 2. The search; those over the joint network project the encoder rows first.
         let Searcher { kind, unfused } = self;
         let mut unfused = unfused.as_mut().filter(|_| filters_silence);
         Ok(match kind {
@@ -218,6 +216,7 @@ impl Searcher {
                 })?
             }
             SearchKind::Beam { search, ctc_weight, nbest } => {
+                // The prefix scores of the CTC head are a fusion of each utterance.
                 let fusions = match ctc_weight {
                     Some(weight) => {
                         with_utterance_rows(&ctc_log_probs(model, &encoded)?, &lengths, |rows, classes| {
@@ -265,6 +264,7 @@ impl Searcher {
                 })?
             }
             SearchKind::Lattice(search) => {
+                // The lattice reads encoder rows without a projection.
                 let gnat = model.lattice().ok_or_else(no_lattice)?;
                 let num_frames = counts_tensor(&lengths)?;
                 match *search {
@@ -331,13 +331,15 @@ fn ctc_log_probs(model: &Model, encoded: &Tensor) -> Result<Tensor> {
 }
 
 /// Returns the CTC prefix scores of each utterance for fusion.
-fn ctc_fusions(utterances: &[&[f32]], classes: usize, weight: f32) -> decoding::Result<Vec<Vec<Fusion>>> {
+///
+/// `log_probs` are those of the CTC head, `[T_b, C]` each.
+fn ctc_fusions(log_probs: &[&[f32]], classes: usize, weight: f32) -> decoding::Result<Vec<Vec<Fusion>>> {
     let utterance_fusions = |(utterance, rows): (usize, &&[f32])| {
         let scorer = CtcPrefixScorer::new(rows, classes, ctc_blank(classes))
             .map_err(|source| decoding::Error::Utterance { utterance, source: Box::new(source) })?;
         Ok(vec![Fusion { scorer: Arc::new(scorer), weight }])
     };
-    utterances.par_iter().enumerate().map(utterance_fusions).collect()
+    log_probs.par_iter().enumerate().map(utterance_fusions).collect()
 }
 
 /// Returns the blank of the CTC head: its last class, as in the model.
@@ -362,7 +364,7 @@ pub(crate) fn with_posterior_confidence(mut labels: Vec<DecodedToken>) -> Vec<De
     labels
 }
 
-/// Converts lattice labels, which begin at 1, to tokenizer labels, which begin at 0.
+/// Converts a lattice path: its labels begin at 1, those of the tokenizer at 0.
 ///
 /// A lattice has sums over paths, but no confidence of single labels: all have confidence 1.
 fn lattice_hypothesis(labels: &[u32], frames: &[usize]) -> Hypothesis {

@@ -70,10 +70,14 @@ pub(crate) fn max_word_posterior(tokenizer: &Tokenizer, labels: &[DecodedToken])
 }
 
 /// Returns whether a letter is of a script without spaces between words.
-///
-/// Thai, Lao, Tibetan, Burmese, Khmer; Chinese and Japanese.
 fn is_of_unspaced_script(letter: char) -> bool {
-    matches!(letter, '\u{0e00}'..='\u{109f}' | '\u{1780}'..='\u{17ff}' | '\u{2e80}'..='\u{a4cf}' | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{3ffff}')
+    matches!(letter,
+        '\u{0e00}'..='\u{109f}' // Thai, Lao, Tibetan, Burmese
+        | '\u{1780}'..='\u{17ff}' // Khmer
+        | '\u{2e80}'..='\u{a4cf}' // Chinese, Japanese
+        | '\u{f900}'..='\u{faff}' // compatibility ideographs
+        | '\u{20000}'..='\u{3ffff}' // rare ideographs
+    )
 }
 
 #[cfg(test)]
@@ -83,6 +87,7 @@ mod tests {
 
     use super::*;
 
+    /// Labels of a text, each with its posterior.
     fn labels(tokenizer: &Tokenizer, text: &str, posteriors: &[f64]) -> Vec<DecodedToken> {
         let labels = tokenizer.encode(text).unwrap().into_iter().zip(posteriors);
         labels.map(|(label, p)| DecodedToken { label, log_prob: p.ln(), ..DecodedToken::default() }).collect()

@@ -105,17 +105,17 @@ pub struct StreamingRecognizer {
     search: StreamingSearch,
     tokenizer: Tokenizer,
     builder: TranscriptionBuilder,
-    endpoint: Option<EndpointConfig>,
+    endpoint_rules: Option<EndpointConfig>,
     gate: SpeechGate,
     /// Labels of words that are incomplete or not accepted yet.
     pending_labels: Vec<DecodedToken>,
     has_discarded: bool,
     /// Encoder rows that are not decoded yet.
     pending_rows: Vec<f32>,
-    /// First frame of the utterance.
-    first_frame: usize,
-    /// Number of labels of the utterance.
-    num_labels: usize,
+    /// First encoder frame of the current utterance.
+    utterance_start: usize,
+    /// Number of labels of the current utterance so far.
+    num_utterance_labels: usize,
 }
 
 /// The encoder of a stream, which computes encoder rows from samples.
@@ -169,13 +169,13 @@ impl Recognizer {
             search,
             tokenizer: self.tokenizer().clone(),
             builder: self.transcription_builder(),
-            endpoint: options.endpoint,
+            endpoint_rules: options.endpoint,
             gate: SpeechGate::new(self.min_posterior(), self.new_unfused_search()?),
             pending_labels: Vec::new(),
             has_discarded: false,
             pending_rows: Vec::new(),
-            first_frame: 0,
-            num_labels: 0,
+            utterance_start: 0,
+            num_utterance_labels: 0,
         })
     }
 
@@ -196,7 +196,7 @@ impl Recognizer {
             transcription.append(stream.push(&chunk?)?.final_words);
         }
         let rest = stream.finish()?;
-        transcription.silence = rest.has_discarded;
+        transcription.is_discarded = rest.has_discarded;
         transcription.append(rest.final_words);
         Ok(transcription)
     }
@@ -278,104 +278,115 @@ impl StreamingRecognizer {
     /// Decodes the pending rows; returns an update for each endpoint and for the rest.
     fn decode(&mut self, is_end: bool) -> Result<Vec<StreamingUpdate>> {
         let rows = std::mem::take(&mut self.pending_rows);
-        let (mut updates, mut new, mut start) = (Vec::new(), Transcription::default(), 0);
+        let (mut updates, mut final_words, mut start) = (Vec::new(), Transcription::default(), 0);
         while start < rows.len() {
             let end = if self.must_decode_by_frame() { start + self.search.row_width() } else { rows.len() };
-            let is_endpoint = self.decode_rows(&rows[start..end], &mut new)?;
+            let is_endpoint = self.decode_rows(&rows[start..end], &mut final_words)?;
             start = end;
             if is_endpoint {
-                updates.push(self.new_update(std::mem::take(&mut new), true)?);
+                updates.push(self.new_update(std::mem::take(&mut final_words), true)?);
             }
         }
         if is_end {
-            let rest = self.search.commit(true)?;
-            self.add_labels(rest);
-            new.append(self.take_words(true)?);
+            let last_labels = self.search.commit(true)?;
+            self.add_labels(last_labels);
+            final_words.append(self.take_final_words(true)?);
         }
-        updates.push(self.new_update(new, false)?);
+        updates.push(self.new_update(final_words, false)?);
         Ok(updates)
     }
 
     /// Returns whether decisions depend on the grouping of rows, unlike greedy labels.
     fn must_decode_by_frame(&self) -> bool {
-        self.search.is_beam() || self.endpoint.is_some() || !self.gate.is_open()
+        self.search.is_beam() || self.endpoint_rules.is_some() || !self.gate.is_open()
     }
 
     /// Decodes rows and appends final words; returns whether an utterance has ended.
-    fn decode_rows(&mut self, rows: &[f32], new: &mut Transcription) -> Result<bool> {
+    fn decode_rows(&mut self, rows: &[f32], final_words: &mut Transcription) -> Result<bool> {
         let labels = self.search.advance(rows)?;
         self.gate.push_rows(rows)?;
         let has_labels = !labels.is_empty();
         self.add_labels(labels);
-        let (is_pause, is_endpoint) = self.check_endpoint();
+        let (is_pause, is_endpoint) = self.detect_endpoint();
         if is_pause {
-            let rest = self.search.commit(false)?;
-            self.add_labels(rest);
+            let committed_labels = self.search.commit(false)?;
+            self.add_labels(committed_labels);
         }
         // An open gate returns nothing without new labels or a pause.
         if has_labels || is_pause || !self.gate.is_open() {
-            new.append(self.take_words(is_pause)?);
+            final_words.append(self.take_final_words(is_pause)?);
         }
         if is_endpoint {
-            (self.first_frame, self.num_labels) = (self.search.frames(), self.pending_labels.len());
+            (self.utterance_start, self.num_utterance_labels) =
+                (self.search.frames(), self.pending_labels.len());
         }
         Ok(is_endpoint)
     }
 
     /// Creates an update with new final words and the present partial text.
-    fn new_update(&self, new: Transcription, endpoint: bool) -> Result<StreamingUpdate> {
-        let partial_ids: Vec<u32> =
-            self.pending_labels.iter().chain(self.search.open_labels()).map(|label| label.label).collect();
+    fn new_update(&self, final_words: Transcription, endpoint: bool) -> Result<StreamingUpdate> {
+        let partial_ids: Vec<u32> = self
+            .pending_labels
+            .iter()
+            .chain(self.search.unstable_labels())
+            .map(|label| label.label)
+            .collect();
         Ok(StreamingUpdate {
-            final_words: new,
+            final_words,
             partial: self.builder.text(&self.tokenizer, &partial_ids)?,
             has_discarded: self.has_discarded,
             endpoint,
         })
     }
 
-    /// Returns the final words that the gate accepts; `is_over` makes all words final.
-    fn take_words(&mut self, is_over: bool) -> Result<Transcription> {
+    /// Removes and returns the final words, once the gate accepts words.
+    ///
+    /// `is_over` is true at a pause and at the end: all words are then final.
+    fn take_final_words(&mut self, is_over: bool) -> Result<Transcription> {
         let ids: Vec<u32> = self.pending_labels.iter().map(|label| label.label).collect();
         let words = word_ranges(&self.tokenizer, &ids);
-        // Without a pause, the last word may be incomplete; a single one with too many labels is
-        // split.
-        let is_cut = words.len() == 1 && self.pending_labels.len() > MAX_PENDING_LABELS;
-        let num_complete = words.len() - usize::from(!is_over && !is_cut && !words.is_empty());
+        // 1. Complete words: without a pause, the last word may continue. A single word with too
+        // many labels is split.
+        let must_split_word = words.len() == 1 && self.pending_labels.len() > MAX_PENDING_LABELS;
+        let num_complete = words.len() - usize::from(!is_over && !must_split_word && !words.is_empty());
+        // 2. The silence filter.
         let must_decide = is_over || self.pending_labels.len() > MAX_PENDING_LABELS;
         self.gate.update(&self.tokenizer, &self.pending_labels, &words[..num_complete], must_decide);
-        let end = match words.get(num_complete) {
+        // 3. Labels of final words become text; those of discarded words are dropped.
+        let num_final_labels = match words.get(num_complete) {
             _ if !self.gate.is_open() => 0,
             Some(word) => word.start,
             None => self.pending_labels.len(),
         };
-        let new = match end {
+        let final_words = match num_final_labels {
             0 => Transcription::default(),
-            _ => self.builder.build(&self.tokenizer, &self.pending_labels[..end])?,
+            _ => self.builder.build(&self.tokenizer, &self.pending_labels[..num_final_labels])?,
         };
-        self.pending_labels.drain(..end);
+        self.pending_labels.drain(..num_final_labels);
         if !self.gate.is_open() && !self.pending_labels.is_empty() && must_decide {
             self.has_discarded = true;
             self.pending_labels.clear();
         }
-        Ok(new)
+        Ok(final_words)
     }
 
+    /// Adds labels that the search has made final.
     fn add_labels(&mut self, labels: Vec<DecodedToken>) {
-        self.num_labels += labels.len();
+        self.num_utterance_labels += labels.len();
         self.pending_labels.extend(labels);
     }
 
     /// Returns whether there is a pause, and whether an utterance has ended.
-    fn check_endpoint(&self) -> (bool, bool) {
-        let Some(EndpointConfig { silence_after_words, silence_without_words, max_seconds }) = self.endpoint
+    fn detect_endpoint(&self) -> (bool, bool) {
+        let Some(EndpointConfig { silence_after_words, silence_without_words, max_seconds }) =
+            self.endpoint_rules
         else {
             return (false, false);
         };
-        let frames = self.search.frames() - self.first_frame;
+        let frames = self.search.frames() - self.utterance_start;
         let seconds = |frames: usize| frames as f64 * self.builder.frame_seconds();
         let silence = seconds(self.search.trailing_frames().min(frames));
-        let min_pause = if self.num_labels + self.search.open_labels().len() > 0 {
+        let min_pause = if self.num_utterance_labels + self.search.unstable_labels().len() > 0 {
             silence_after_words
         } else {
             silence_without_words

@@ -58,7 +58,8 @@ pub struct Transcription {
     /// Whether words were discarded as silence.
     ///
     /// See [`Recognizer::with_silence`](crate::Recognizer::with_silence).
-    pub silence: bool,
+    #[serde(rename = "silence")]
+    pub is_discarded: bool,
     /// The n-best texts, this one first, if a beam returns several.
     ///
     /// Duplicates are removed.

@@ -26,7 +26,7 @@ impl UnfusedResult {
 
     /// Computes the result of each utterance from a CTC head.
     ///
-    /// `rows` are log-probabilities `[T_b, C]`.
+    /// `rows` are log-probabilities `[T_b, C]`: frames of utterance b, classes.
     pub fn from_ctc(rows: &[&[f32]], classes: usize, blank: u32) -> decoding::Result<Vec<Self>> {
         let hypotheses = ctc_greedy(rows, classes, blank)?;
         let new_result = |(hypothesis, rows): (decoding::Hypothesis, &&[f32])| {
@@ -68,7 +68,7 @@ impl UnfusedSearch {
         Ok(UnfusedSearch(GreedySearch::new(decoder, options)?))
     }
 
-    /// Searches whole utterances, `[T_b, H]` each.
+    /// Searches whole utterances: projected encoder rows `[T_b, H]` of each.
     pub fn decode(&mut self, rows: &[&[f32]]) -> decoding::Result<Vec<UnfusedResult>> {
         let results = self.0.decode(rows)?;
         Ok((0..results.len())

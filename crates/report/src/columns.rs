@@ -1,17 +1,28 @@
-//! Reads the columns of a run's `metrics.csv`, of any version.
+//! Reads the columns of a run's `metrics.csv` for its report.
+//!
+//! Files of all versions of the program are read: columns are found by name.
 use std::path::Path;
 
 use speech::files::open_regular;
 
 use crate::{Error, Result};
 
+/// A numeric column with one cell per epoch.
+#[derive(Debug)]
+pub struct Column {
+    /// Name in the header.
+    pub name: String,
+    /// Values; none for cells without a finite number.
+    pub values: Vec<Option<f64>>,
+}
+
 /// Numeric columns of a table with one row per epoch.
 #[derive(Debug, Default)]
 pub struct Columns {
     /// Epoch of each row.
     pub epochs: Vec<f64>,
-    /// Name and values of each other column; none for cells without a finite number.
-    pub columns: Vec<(String, Vec<Option<f64>>)>,
+    /// The other columns.
+    pub columns: Vec<Column>,
 }
 
 impl Columns {
@@ -26,26 +37,28 @@ impl Columns {
         let metrics_error = |source| Error::Metrics { path: path.to_owned(), source };
         let file = open_regular(path).map_err(|error| metrics_error(error.into()))?;
         let mut reader = csv::Reader::from_reader(file);
-        let names: Vec<String> = reader.headers().map_err(metrics_error)?.iter().map(str::to_owned).collect();
-        let mut columns: Vec<(String, Vec<Option<f64>>)> =
-            names.into_iter().map(|name| (name, Vec::new())).collect();
+        // All columns of the table.
+        let header = reader.headers().map_err(metrics_error)?;
+        let mut columns: Vec<Column> =
+            header.iter().map(|name| Column { name: name.to_owned(), values: Vec::new() }).collect();
         let mut row_count = 0;
         for row in reader.records() {
             let row = row.map_err(metrics_error)?;
-            for (cell, (_, values)) in row.iter().zip(&mut columns) {
-                values.push(cell.trim().parse().ok().filter(|value: &f64| value.is_finite()));
+            for (cell, column) in row.iter().zip(&mut columns) {
+                column.values.push(cell.trim().parse().ok().filter(|value: &f64| value.is_finite()));
             }
             row_count += 1;
         }
-        let epochs = columns.iter().position(|(name, _)| name == "epoch");
-        let epochs = epochs.map_or(Vec::new(), |index| columns.remove(index).1);
-        let epochs = (0..row_count).map(|row| epochs.get(row).copied().flatten().unwrap_or(row as f64 + 1.0));
+        // The column of epochs; rows without one are numbered.
+        let epoch_index = columns.iter().position(|column| column.name == "epoch");
+        let cells = epoch_index.map_or(Vec::new(), |index| columns.remove(index).values);
+        let epochs = (0..row_count).map(|row| cells.get(row).copied().flatten().unwrap_or(row as f64 + 1.0));
         Ok(Self { epochs: epochs.collect(), columns })
     }
 
     /// Returns the values of a column without empty cells.
     pub fn values(&self, name: &str) -> Vec<f64> {
-        let column = self.columns.iter().find(|(column_name, _)| column_name == name);
-        column.map_or(Vec::new(), |(_, values)| values.iter().copied().flatten().collect())
+        let column = self.columns.iter().find(|column| column.name == name);
+        column.map_or(Vec::new(), |column| column.values.iter().copied().flatten().collect())
     }
 }

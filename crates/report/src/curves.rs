@@ -1,7 +1,7 @@
 //! Draws the report's training curves from `metrics.csv`: losses, error rates, memory.
 //!
 //! Each group of columns, such as all losses, has one plot; each unknown column has its own.
-use crate::columns::Columns;
+use crate::columns::{Column, Columns};
 use crate::plots::{self, Corner, Panel, Pen, PlotAxis, PlotLine, format_short, min_max, ticks_between};
 use crate::{Error, Result};
 
@@ -11,8 +11,20 @@ const PLOT_SIZE: (u32, u32) = (440, 270);
 const PENS: [Pen; 6] = [Pen::BLUE, Pen::ORANGE, Pen::GREEN, Pen::PURPLE, Pen::CYAN, Pen::GRAY];
 /// Ratio of maximum to minimum above which an axis is logarithmic.
 const LOG_AXIS_RATIO: f64 = 30.0;
+/// Decades from which on only whole decades have ticks.
+const MAX_DECADES: f64 = 2.0;
+/// Space above and below the values of a logarithmic axis, in decades.
+const LOG_MARGIN: f64 = 0.1;
+/// Space above the values of a linear axis, relative to their range.
+const LINEAR_MARGIN: f64 = 0.08;
+/// [`LINEAR_MARGIN`] with a legend.
+const LEGEND_MARGIN: f64 = 0.25;
+/// Length of the horizontal axis relative to the last epoch.
+const EPOCH_AXIS_LENGTH: f64 = 1.02;
+/// Bytes of a mebibyte.
+const MIB: f64 = 1_048_576.0;
 
-/// Columns of one plot.
+/// Columns of `metrics.csv` that share one plot.
 struct CurveGroup {
     title: String,
     unit: &'static str,
@@ -32,7 +44,7 @@ const GROUP_RULES: [GroupRule; 7] = [
     ("Learning rate", "step size", 1.0, |name| name.ends_with("learning_rate")),
     ("Gradient norm before clipping", "norm", 1.0, |name| name.starts_with("gradient_norm")),
     ("Padding", "% of frames", 100.0, |name| name.starts_with("padding")),
-    ("Memory", "MiB", 1.0 / 1_048_576.0, |name| name.ends_with("_bytes")),
+    ("Memory", "MiB", 1.0 / MIB, |name| name.ends_with("_bytes")),
     ("Time per epoch", "s", 1.0, |name| name == "seconds"),
 ];
 
@@ -41,18 +53,19 @@ const GROUP_RULES: [GroupRule; 7] = [
 /// Columns without values and columns of zeros are left out.
 pub fn draw(metrics: &Columns) -> Result<Vec<(String, String)>> {
     let has_values = |index: &usize| {
-        let (name, values) = &metrics.columns[*index];
+        let Column { name, values } = &metrics.columns[*index];
         name != "step" && values.iter().any(|value| value.is_some_and(|value| value != 0.0))
     };
     let mut remaining: Vec<usize> = (0..metrics.columns.len()).filter(has_values).collect();
     let mut groups: Vec<CurveGroup> = Vec::new();
     for (title, unit, factor, contains) in GROUP_RULES {
-        let (columns, rest) = remaining.into_iter().partition(|&index| contains(&metrics.columns[index].0));
+        let (columns, rest) =
+            remaining.into_iter().partition(|&index| contains(&metrics.columns[index].name));
         remaining = rest;
         groups.push(CurveGroup { title: title.to_owned(), unit, factor, columns });
     }
     groups.extend(remaining.into_iter().map(|index| {
-        let title = metrics.columns[index].0.clone();
+        let title = metrics.columns[index].name.clone();
         CurveGroup { title, unit: "", factor: 1.0, columns: vec![index] }
     }));
     let groups = groups.into_iter().filter(|group| !group.columns.is_empty());
@@ -62,15 +75,17 @@ pub fn draw(metrics: &Columns) -> Result<Vec<(String, String)>> {
 /// Draws the plot of a group as SVG.
 fn draw_group(group: &CurveGroup, metrics: &Columns) -> Result<String> {
     // Range of the values, and whether the axis is logarithmic.
-    let values = group.columns.iter().flat_map(|&index| metrics.columns[index].1.iter().flatten());
-    let (low, high) = min_max(values.map(|value| value * group.factor)).unwrap_or((0.0, 1.0));
+    let scaled_values = || {
+        let values = group.columns.iter().flat_map(|&index| metrics.columns[index].values.iter().flatten());
+        values.map(|value| value * group.factor)
+    };
+    let (low, high) = min_max(scaled_values()).unwrap_or((0.0, 1.0));
     // A loss of 0 (no such head in this epoch) does not affect the choice of the axis.
-    let values = group.columns.iter().flat_map(|&index| metrics.columns[index].1.iter().flatten());
-    let positive = min_max(values.map(|value| value * group.factor).filter(|&value| value > 0.0));
-    let is_log = low >= 0.0 && positive.is_some_and(|(low, high)| high / low > LOG_AXIS_RATIO);
+    let positive_range = min_max(scaled_values().filter(|&value| value > 0.0));
+    let is_log = low >= 0.0 && positive_range.is_some_and(|(low, high)| high / low > LOG_AXIS_RATIO);
     // Curve of each column.
     let line = |(&index, pen): (&usize, Pen)| {
-        let (name, values) = &metrics.columns[index];
+        let Column { name, values } = &metrics.columns[index];
         let axis_value = |value: f64| match is_log {
             true => (value > 0.0).then(|| value.log10()),
             false => Some(value),
@@ -86,11 +101,13 @@ fn draw_group(group: &CurveGroup, metrics: &Columns) -> Result<String> {
         }
     };
     // Vertical axis.
-    let y = match positive.filter(|_| is_log) {
-        Some((low, high)) => PlotAxis::decades(low.log10() - 0.1, high.log10() + 0.1, 2.0),
+    let y = match positive_range.filter(|_| is_log) {
+        Some((low, high)) => {
+            PlotAxis::decades(low.log10() - LOG_MARGIN, high.log10() + LOG_MARGIN, MAX_DECADES)
+        }
         None => {
-            // Space for a legend.
-            let margin = if group.columns.len() > 1 { 0.25 } else { 0.08 };
+            let has_legend = group.columns.len() > 1;
+            let margin = if has_legend { LEGEND_MARGIN } else { LINEAR_MARGIN };
             let margin = margin * (high - low.min(0.0)).max(f64::MIN_POSITIVE);
             let (low, high) = (if low < 0.0 { low - margin } else { 0.0 }, high.max(0.0) + margin);
             PlotAxis { range: low..high, ticks: ticks_between(low, high) }
@@ -104,7 +121,7 @@ fn draw_group(group: &CurveGroup, metrics: &Columns) -> Result<String> {
         title: group.title.clone(),
         x_name: "epoch",
         y_name: group.unit,
-        x: PlotAxis { range: 0.0..1.02 * last_epoch, ticks: ticks.collect() },
+        x: PlotAxis { range: 0.0..EPOCH_AXIS_LENGTH * last_epoch, ticks: ticks.collect() },
         y,
         x_label: Box::new(format_short),
         y_label: if is_log { |value| format_short(10f64.powf(value)) } else { format_short },
@@ -134,7 +151,10 @@ mod tests {
         let rows = columns[0].1.len();
         Columns {
             epochs: (1..=rows).map(|epoch| epoch as f64).collect(),
-            columns: columns.iter().map(|(name, values)| (name.to_string(), values.to_vec())).collect(),
+            columns: columns
+                .iter()
+                .map(|(name, values)| Column { name: name.to_string(), values: values.to_vec() })
+                .collect(),
         }
     }
 

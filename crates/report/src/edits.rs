@@ -1,4 +1,4 @@
-//! Aligns references with hypotheses, and counts the most frequent recognition errors.
+//! Recognition errors of a report: alignments of texts and counts by kind.
 use std::collections::BTreeMap;
 
 use recognizer::Metric;

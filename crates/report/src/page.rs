@@ -14,6 +14,8 @@ const SCRIPT: &str = include_str!("page.js");
 /// Content security policy: the page loads nothing from other addresses.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; media-src data:";
+/// Sample rate of the audio if the recipe is invalid.
+const DEFAULT_SAMPLE_RATE: u32 = 16_000;
 /// Maximum number of rows of a table that is expanded initially.
 const MAX_OPEN_ROWS: usize = 12;
 
@@ -54,35 +56,48 @@ fn notes_section(run: &Run) -> String {
     run.notes.iter().map(|note| format!("<p class=\"note\">{}</p>\n", escape(note))).collect()
 }
 
+/// A number of the summary.
+struct SummaryCard {
+    name: String,
+    value: String,
+    /// Small text after the value, HTML.
+    detail: String,
+}
+
 /// Formats the summary: error rates, parameters, epochs, training time.
 fn summary(run: &Run) -> String {
     let mut cards = Vec::new();
-    let selected = run.metric();
+    let mut add_card =
+        |name: String, value: String, detail: String| cards.push(SummaryCard { name, value, detail });
     let metrics =
-        if selected == Metric::Wer { [Metric::Wer, Metric::Cer] } else { [Metric::Cer, Metric::Wer] };
-    for (name, transcripts) in run.sets.iter().rev() {
+        if run.metric() == Metric::Wer { [Metric::Wer, Metric::Cer] } else { [Metric::Cer, Metric::Wer] };
+    for (set, transcripts) in run.transcripts.iter().rev() {
         let score = Score::new(transcripts);
         for metric in metrics {
-            let (unit, ends) = match metric {
-                Metric::Wer => ("WER", score.interval),
+            let (metric_name, interval) = match metric {
+                Metric::Wer => ("WER", score.wer_interval),
                 Metric::Cer => ("CER", score.cer_interval),
             };
-            cards.push((format!("{name} {unit}"), format_percent(score.rate(metric)), format_interval(ends)));
+            add_card(
+                format!("{set} {metric_name}"),
+                format_percent(score.rate(metric)),
+                format_interval(interval),
+            );
         }
     }
-    let total: usize = run.parameters.values().sum();
-    if total > 0 {
-        cards.push(("parameters".to_owned(), format_count(total), String::new()));
+    let parameter_count: usize = run.parameters.values().sum();
+    if parameter_count > 0 {
+        add_card("parameters".to_owned(), format_count(parameter_count), String::new());
     }
     if let Some(epochs) = run.metrics.epochs.last() {
         let planned = run.recipe.as_ref().map(|recipe| format!("of {}", recipe.training.run.epochs));
-        cards.push(("epochs".to_owned(), format_count(*epochs as usize), planned.unwrap_or_default()));
+        add_card("epochs".to_owned(), format_count(*epochs as usize), planned.unwrap_or_default());
     }
     let seconds: f64 = run.metrics.values("seconds").iter().sum();
     if seconds > 0.0 {
-        cards.push(("training time".to_owned(), format_duration(seconds), String::new()));
+        add_card("training time".to_owned(), format_duration(seconds), String::new());
     }
-    let card = |(name, value, detail): &(String, String, String)| {
+    let card = |SummaryCard { name, value, detail }: &SummaryCard| {
         format!("<div><dt>{}</dt><dd>{value}<small>{detail}</small></dd></div>", escape(name))
     };
     format!("<dl class=\"cards\">{}</dl>", cards.iter().map(card).collect::<String>())
@@ -105,16 +120,16 @@ fn curves_section(run: &Run) -> Result<String> {
 fn scores_section(run: &Run) -> String {
     let mut rows = Vec::new();
     let mut details = String::new();
-    for (name, transcripts) in run.sets.iter().rev() {
-        rows.push((name.clone(), Score::new(transcripts)));
+    for (set, transcripts) in run.transcripts.iter().rev() {
+        rows.push((set.clone(), Score::new(transcripts)));
         let subsets = Score::group_by(transcripts, |transcript| transcript.subset.as_ref());
-        rows.extend(subsets.into_iter().map(|(subset, score)| (format!("{name}: {subset}"), score)));
-        details += &speaker_details(name, transcripts, run.metric());
+        rows.extend(subsets.into_iter().map(|(subset, score)| (format!("{set}: {subset}"), score)));
+        details += &speaker_details(set, transcripts, run.metric());
         details += &match tables::error_table(transcripts, run.metric()) {
             table if table.is_empty() => table,
             table => format!(
                 "<details><summary>Most frequent errors of {}</summary>{table}</details>\n",
-                escape(name)
+                escape(set)
             ),
         };
     }
@@ -127,7 +142,7 @@ fn scores_section(run: &Run) -> String {
 }
 
 /// Formats the error rates of each speaker, the worst first.
-fn speaker_details(name: &str, transcripts: &[Transcript], metric: Metric) -> String {
+fn speaker_details(set: &str, transcripts: &[Transcript], metric: Metric) -> String {
     let speakers = Score::group_by(transcripts, |transcript| transcript.speaker.as_ref());
     if speakers.is_empty() {
         return String::new();
@@ -135,24 +150,24 @@ fn speaker_details(name: &str, transcripts: &[Transcript], metric: Metric) -> St
     let mut rows: Vec<(String, Score)> = speakers.into_iter().collect();
     rows.sort_by(|a, b| b.1.rate(metric).total_cmp(&a.1.rate(metric)));
     let open = if rows.len() <= MAX_OPEN_ROWS { " open" } else { "" };
-    let (name, count) = (escape(name), rows.len());
-    let table = tables::score_table(&format!("Speakers of {name}, worst first"), "speaker", &rows);
-    format!("<details{open}><summary>{count} speakers of {name}</summary>{table}</details>\n")
+    let (set, count) = (escape(set), rows.len());
+    let table = tables::score_table(&format!("Speakers of {set}, worst first"), "speaker", &rows);
+    format!("<details{open}><summary>{count} speakers of {set}</summary>{table}</details>\n")
 }
 
 /// Formats the utterances of the last set with most errors, with audio.
 fn worst_section(run: &Run, options: &Options) -> String {
-    let Some((name, transcripts)) = run.sets.iter().next_back() else { return String::new() };
+    let Some((set, transcripts)) = run.transcripts.iter().next_back() else { return String::new() };
     let metric = run.metric();
-    let chosen = worst::select_worst(transcripts, metric, options.worst);
-    if chosen.is_empty() {
+    let worst_transcripts = worst::select_worst(transcripts, metric, options.worst);
+    if worst_transcripts.is_empty() {
         return String::new();
     }
-    let sample_rate = run.recipe.as_ref().map_or(16_000, |recipe| recipe.features.sample_rate);
+    let sample_rate = run.recipe.as_ref().map_or(DEFAULT_SAMPLE_RATE, |recipe| recipe.features.sample_rate);
     let mut recordings = Recordings::new(sample_rate, options.max_audio_bytes);
-    let utterances = run.utterances.get(name);
+    let utterances = run.utterances.get(set);
     let mut cards = String::new();
-    for transcript in &chosen {
+    for transcript in &worst_transcripts {
         let recordings = Some(&mut recordings).filter(|_| options.max_audio_bytes > 0);
         cards += &worst::utterance_card(transcript, metric, utterances, recordings);
     }
@@ -163,8 +178,8 @@ fn worst_section(run: &Run, options: &Options) -> String {
             format!(" Audio takes {} of this page; the limit is {}.", mib(used), mib(options.max_audio_bytes))
         }
     };
-    if recordings.left_out > 0 {
-        let (count, limit) = (recordings.left_out, mib(options.max_audio_bytes));
+    if recordings.left_out_count > 0 {
+        let (count, limit) = (recordings.left_out_count, mib(options.max_audio_bytes));
         audio += &format!(" {count} recordings did not fit into {limit} and are left out.");
     }
     let unit = if metric == Metric::Wer { "word" } else { "character" };
@@ -172,12 +187,12 @@ fn worst_section(run: &Run, options: &Options) -> String {
         "<section><h2 id=\"worst\">Worst utterances of {}</h2>\n<p>The {} utterances with most {unit} errors: \
          reference above hypothesis, with <span class=\"s\">substitutions</span>, <span class=\"d\">deletions</span> and \
          <span class=\"i\">insertions</span>.{audio}</p>\n<div class=\"worst\">{cards}</div></section>\n",
-        escape(name),
-        chosen.len(),
+        escape(set),
+        worst_transcripts.len(),
     )
 }
 
-/// Formats the unusable utterances, one table per set.
+/// Formats the bad items, one table per set.
 fn bad_items_section(run: &Run) -> String {
     if run.bad_items.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! Line charts as SVG: one or more panels, one above the other.
+//! Line charts of reports and benchmarks as SVG: panels one above the other.
 //!
 //! The caller chooses the ticks of the axes. Training runs and benchmarks use the same pens, so
 //! that a color has the same meaning in all plots.

@@ -4,6 +4,12 @@ use speech::{Audio, Channel, Conversion, Utterance};
 
 /// Size of a WAV header in bytes.
 const HEADER_BYTES: usize = 44;
+/// Size of a sample in bytes.
+const SAMPLE_BYTES: usize = 2;
+/// Bytes of a RIFF file that its size field does not count.
+const RIFF_BYTES: u32 = 8;
+/// Size of the format chunk in bytes.
+const FORMAT_BYTES: u32 = 16;
 
 /// Encodes recordings at one sample rate within a byte limit.
 pub struct Recordings {
@@ -13,13 +19,13 @@ pub struct Recordings {
     /// Bytes of the encoded recordings.
     pub used_bytes: usize,
     /// Number of recordings beyond the limit.
-    pub left_out: usize,
+    pub left_out_count: usize,
 }
 
 impl Recordings {
     /// Creates an encoder; `max_bytes` limits the sum of all recordings.
     pub fn new(sample_rate: u32, max_bytes: usize) -> Self {
-        Self { sample_rate, max_bytes, used_bytes: 0, left_out: 0 }
+        Self { sample_rate, max_bytes, used_bytes: 0, left_out_count: 0 }
     }
 
     /// Encodes a recording as a data URI; returns `None` beyond the limit.
@@ -31,9 +37,9 @@ impl Recordings {
         let (audio, _) =
             utterance.audio_as(self.sample_rate, &conversion).map_err(|error| error.to_string())?;
         // Base64 has four characters for three bytes.
-        let size = (HEADER_BYTES + 2 * audio.samples.len()).div_ceil(3) * 4;
+        let size = (HEADER_BYTES + SAMPLE_BYTES * audio.samples.len()).div_ceil(3) * 4;
         if size > self.max_bytes.saturating_sub(self.used_bytes) || size > u32::MAX as usize {
-            self.left_out += 1;
+            self.left_out_count += 1;
             return Ok(None);
         }
         self.used_bytes += size;
@@ -43,12 +49,12 @@ impl Recordings {
 
 /// Encodes one channel of less than 4 GiB as 16-bit WAV.
 fn encode_wav(audio: &Audio) -> Vec<u8> {
-    let (sample_rate, data_bytes) = (audio.sample_rate, 2 * audio.samples.len() as u32);
+    let (sample_rate, data_bytes) = (audio.sample_rate, (SAMPLE_BYTES * audio.samples.len()) as u32);
     let mut bytes = Vec::with_capacity(HEADER_BYTES + data_bytes as usize);
     bytes.extend(b"RIFF");
-    bytes.extend((data_bytes + HEADER_BYTES as u32 - 8).to_le_bytes());
+    bytes.extend((data_bytes + HEADER_BYTES as u32 - RIFF_BYTES).to_le_bytes());
     bytes.extend(b"WAVEfmt ");
-    bytes.extend(16u32.to_le_bytes());
+    bytes.extend(FORMAT_BYTES.to_le_bytes());
     // Linear PCM, one channel; sample rate, bytes per second, bytes and bits per sample.
     [1u16, 1].iter().for_each(|field| bytes.extend(field.to_le_bytes()));
     [sample_rate, 2 * sample_rate].iter().for_each(|field| bytes.extend(field.to_le_bytes()));

@@ -23,7 +23,7 @@ pub struct Run {
     /// Columns of `metrics.csv`.
     pub(crate) metrics: Columns,
     /// References and hypotheses of each set.
-    pub(crate) sets: TranscriptsBySet,
+    pub(crate) transcripts: TranscriptsBySet,
     /// Unusable utterances and recordings of unexpected length of each set.
     pub(crate) bad_items: BTreeMap<String, BadItems>,
     /// Utterances of each set by id, from readable manifests.
@@ -48,6 +48,7 @@ impl Run {
     /// [`Error::Line`] for its unreadable files. With `recipe_path`, also for that file, and
     /// [`Error::Training`] for unreadable manifests.
     pub fn read(folder: &Path, recipe_path: Option<&Path>) -> Result<Self> {
+        // The recipe.
         let path = folder.join("recipe.toml");
         if !path.exists() {
             return Err(Error::NoRun { path: folder.to_owned() });
@@ -58,19 +59,21 @@ impl Run {
         let mut notes = Vec::new();
         let recipe =
             Recipe::parse_of_run(&recipe_text, &path).map_err(|error| notes.push(error.to_string())).ok();
-        let (sets, bad_items) = read_sets(folder)?;
+        // The other files of the folder.
+        let (transcripts, bad_items) = read_sets(folder)?;
         let mut run = Run {
             name,
             recipe_text,
             recipe,
             metrics: Columns::read(&folder.join("metrics.csv"))?,
-            sets,
+            transcripts,
             bad_items,
             utterances: BTreeMap::new(),
             parameters: count_parameters(folder),
             notes,
             files: list_files(folder)?,
         };
+        // The manifests.
         if let Some(path) = recipe_path {
             run.compare_manifests(path)?;
             run.files.push(path.to_owned());
@@ -113,28 +116,28 @@ impl Run {
         let Some(recipe) = &self.recipe else { return Ok(()) };
         let original_path = read_input_text(&folder.join("recipe.path")).map(PathBuf::from).ok();
         let base = recipe_path.or(original_path.as_deref()).and_then(Path::parent).unwrap_or(folder);
-        for (name, transcripts) in &mut self.sets {
-            let manifests = if name == "dev" { &recipe.data.dev } else { &recipe.data.test };
+        for (set, transcripts) in &mut self.transcripts {
+            let manifests = if set == "dev" { &recipe.data.dev } else { &recipe.data.test };
             let manifests: Vec<PathBuf> = manifests.iter().map(|path| base.join(path)).collect();
             self.files.extend(manifests.iter().cloned());
-            let utterances = match training::data::read_manifests(name, &manifests) {
-                Ok(listed) => {
-                    self.notes.extend(listed.warnings);
-                    listed.utterances
+            let utterances = match training::data::read_manifests(set, &manifests) {
+                Ok(manifest) => {
+                    self.notes.extend(manifest.warnings);
+                    manifest.utterances
                 }
                 Err(error) if recipe_path.is_some() => return Err(error.into()),
                 Err(error) => {
                     let advice = "give the path of the recipe with --recipe";
-                    self.notes.push(format!("The manifests of {name} cannot be read ({error}); {advice}."));
+                    self.notes.push(format!("The manifests of {set} cannot be read ({error}); {advice}."));
                     continue;
                 }
             };
             // Utterances by id; repeated ids are ambiguous.
-            let mut counts = BTreeMap::<String, usize>::new();
-            utterances.iter().for_each(|utterance| *counts.entry(utterance.id.clone()).or_default() += 1);
+            let mut id_counts = BTreeMap::<String, usize>::new();
+            utterances.iter().for_each(|utterance| *id_counts.entry(utterance.id.clone()).or_default() += 1);
             let with_ids = utterances.into_iter().map(|utterance| (utterance.id.clone(), utterance));
             let mut utterances: BTreeMap<String, Utterance> =
-                with_ids.filter(|(id, _)| counts[id] == 1).collect();
+                with_ids.filter(|(id, _)| id_counts[id] == 1).collect();
             // Speakers of the transcripts.
             for transcript in transcripts.iter_mut() {
                 let utterance = utterances.get(&transcript.id);
@@ -146,7 +149,7 @@ impl Run {
                     None => drop(utterances.remove(&transcript.id)),
                 }
             }
-            self.utterances.insert(name.clone(), utterances);
+            self.utterances.insert(set.clone(), utterances);
         }
         Ok(())
     }
@@ -163,13 +166,13 @@ fn list_files(folder: &Path) -> Result<Vec<PathBuf>> {
 /// Transcripts by the name of their set.
 type TranscriptsBySet = BTreeMap<String, Vec<Transcript>>;
 
-/// Reads the files `SET.hypotheses.jsonl` and the bad items of each set.
+/// Reads transcripts (`SET.hypotheses.jsonl`) and bad items of each set.
 fn read_sets(folder: &Path) -> Result<(TranscriptsBySet, BTreeMap<String, BadItems>)> {
-    let (mut sets, mut bad_items) = (BTreeMap::new(), training::run_folder::read_bad_items(folder));
+    let (mut transcripts, mut bad_items) = (BTreeMap::new(), training::run_folder::read_bad_items(folder));
     for entry in fs::read_dir(folder).map_err(Error::io(folder))? {
         let path = entry.map_err(Error::io(folder))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let Some(name) = name.strip_suffix(".hypotheses.jsonl").filter(|name| !name.starts_with('.')) else {
+        let Some(set) = name.strip_suffix(".hypotheses.jsonl").filter(|set| !set.starts_with('.')) else {
             continue;
         };
         let text = read_input_text(&path).map_err(Error::io(&path))?;
@@ -179,12 +182,12 @@ fn read_sets(folder: &Path) -> Result<(TranscriptsBySet, BTreeMap<String, BadIte
             source,
         })?;
         if !evaluation.bad.is_empty() {
-            bad_items.entry(format!("data.{name}")).or_insert(evaluation.bad);
+            bad_items.entry(format!("data.{set}")).or_insert(evaluation.bad);
         }
-        sets.insert(name.to_owned(), evaluation.transcripts);
+        transcripts.insert(set.to_owned(), evaluation.transcripts);
     }
     bad_items.retain(|_, items| !items.is_empty());
-    Ok((sets, bad_items))
+    Ok((transcripts, bad_items))
 }
 
 /// Counts parameters by the first part of their names.

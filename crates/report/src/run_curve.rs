@@ -6,6 +6,14 @@ use crate::{Error, Result};
 
 /// Width and height of the plot in pixels.
 const PLOT_SIZE: (u32, u32) = (820, 640);
+/// Decades of losses from which on only whole decades have ticks.
+const MAX_DECADES: f64 = 3.0;
+/// Space above and below the losses, in decades.
+const LOG_MARGIN: f64 = 0.1;
+/// Length of the error rate axis relative to the largest error rate.
+const ERROR_AXIS_LENGTH: f64 = 1.08;
+/// Length of the epoch axis relative to the last epoch.
+const EPOCH_AXIS_LENGTH: f64 = 1.02;
 
 /// Draws `curve.svg` of a run folder: losses above dev error rates, over the epochs.
 ///
@@ -27,8 +35,9 @@ fn loss_panel(rows: &[Metrics]) -> Panel<'static> {
     ];
     lines.retain(|line| !line.points.is_empty());
     let values = lines.iter().flat_map(|line| &line.points).map(|point| point.1);
-    let (low, high) = min_max(values).map_or((-1.0, 1.0), |(low, high)| (low - 0.1, high + 0.1));
-    let y = PlotAxis::decades(low, high, 3.0);
+    let (low, high) =
+        min_max(values).map_or((-1.0, 1.0), |(low, high)| (low - LOG_MARGIN, high + LOG_MARGIN));
+    let y = PlotAxis::decades(low, high, MAX_DECADES);
     panel("Training loss per utterance", "loss", y, |log| format_one_digit(10f64.powf(log)), lines, rows)
 }
 
@@ -38,7 +47,8 @@ fn error_rate_panel(rows: &[Metrics]) -> Panel<'static> {
         line("WER", Pen::GREEN, rows, |row| row.dev_wer.map(|wer| 100.0 * wer)),
         line("CER", Pen::ORANGE, rows, |row| row.dev_cer.map(|cer| 100.0 * cer)),
     ];
-    let high = 1.08 * lines.iter().flat_map(|line| &line.points).map(|point| point.1).fold(1.0, f64::max);
+    let largest_rate = lines.iter().flat_map(|line| &line.points).map(|point| point.1).fold(1.0, f64::max);
+    let high = ERROR_AXIS_LENGTH * largest_rate;
     let y = PlotAxis { range: 0.0..high, ticks: ticks_to(high) };
     panel("Error rate on the dev set", "error rate in %", y, |rate| rate.to_string(), lines, rows)
 }
@@ -67,7 +77,7 @@ fn panel(
         title: title.to_owned(),
         x_name: "epoch",
         y_name,
-        x: PlotAxis { range: 0.0..1.02 * last_epoch, ticks },
+        x: PlotAxis { range: 0.0..EPOCH_AXIS_LENGTH * last_epoch, ticks },
         y,
         x_label: Box::new(|epoch| epoch.to_string()),
         y_label,

@@ -32,30 +32,31 @@ pub fn score_table(caption: &str, row_header: &str, rows: &[(String, Score)]) ->
     )
 }
 
-/// Formats the error rates of one part.
+/// Formats the row of one part: utterances, words, error rates with intervals, counts.
 fn score_row(name: &str, score: &Score, has_speakers: bool) -> String {
-    let number = |value: usize| format!("<td data-v=\"{value}\">{}</td>", format_count(value));
-    let rate = |value: f64| format!("<td data-v=\"{value}\"><b>{}</b></td>", format_percent(value));
-    let range = |ends: (f64, f64)| format!("<td data-v=\"{}\">{}</td>", ends.0, format_interval(ends));
-    let speaker_range = |ends: Option<(f64, f64)>| match (has_speakers, ends) {
-        (true, Some(ends)) => range(ends),
+    let number_cell = |value: usize| format!("<td data-v=\"{value}\">{}</td>", format_count(value));
+    let rate_cell = |value: f64| format!("<td data-v=\"{value}\"><b>{}</b></td>", format_percent(value));
+    let interval_cell =
+        |ends: (f64, f64)| format!("<td data-v=\"{}\">{}</td>", ends.0, format_interval(ends));
+    let speaker_cell = |ends: Option<(f64, f64)>| match (has_speakers, ends) {
+        (true, Some(ends)) => interval_cell(ends),
         (true, None) => "<td data-v=\"-1\"></td>".to_owned(),
         (false, _) => String::new(),
     };
     let speakers = score.over_speakers.as_ref();
     [
         format!("<tr><th scope=\"row\">{}</th>", escape(name)),
-        number(score.utterances),
-        number(score.words),
-        rate(score.wer),
-        range(score.interval),
-        speaker_range(speakers.map(|speakers| speakers.interval)),
-        rate(score.cer),
-        range(score.cer_interval),
-        speaker_range(speakers.map(|speakers| speakers.cer_interval)),
-        number(score.substitutions),
-        number(score.deletions),
-        number(score.insertions),
+        number_cell(score.utterances),
+        number_cell(score.words),
+        rate_cell(score.wer),
+        interval_cell(score.wer_interval),
+        speaker_cell(speakers.map(|speakers| speakers.wer_interval)),
+        rate_cell(score.cer),
+        interval_cell(score.cer_interval),
+        speaker_cell(speakers.map(|speakers| speakers.cer_interval)),
+        number_cell(score.substitutions),
+        number_cell(score.deletions),
+        number_cell(score.insertions),
         "</tr>".to_owned(),
     ]
     .concat()
@@ -66,19 +67,19 @@ pub fn bad_item_table(set: &str, items: &BadItems) -> String {
     let row = |id: &str, action: &str, reason: &str| {
         format!("<tr><th scope=\"row\">{}</th><td>{action}</td><td>{}</td></tr>", escape(id), escape(reason))
     };
-    let left_out = items.left_out.iter().map(|item| row(&item.id, "left out", &item.reason));
+    let excluded = items.excluded.iter().map(|item| row(&item.id, "left out", &item.reason));
     let lengths = items.other_length.iter().map(|item| {
         let (actual, expected) = (item.found_seconds, item.expected_seconds);
         row(&item.id, "used", &format!("{actual:.2} s instead of {expected:.2} s"))
     });
-    let rows: Vec<String> = left_out.chain(lengths).collect();
+    let rows: Vec<String> = excluded.chain(lengths).collect();
     let open = if rows.len() <= MAX_ROWS { " open" } else { "" };
     format!(
         "<details{open}><summary>{}: {} left out, {} with another length than in the manifest</summary><div class=\"wide\">\
          <table class=\"text\"><thead><tr><th scope=\"col\">utterance</th><th scope=\"col\">action</th>\
          <th scope=\"col\">reason</th></tr></thead><tbody>{}</tbody></table></div></details>\n",
         escape(set),
-        format_count(items.left_out.len()),
+        format_count(items.excluded.len()),
         format_count(items.other_length.len()),
         rows.concat(),
     )
@@ -86,30 +87,32 @@ pub fn bad_item_table(set: &str, items: &BadItems) -> String {
 
 /// Formats the most frequent errors: reference, hypothesis and kind.
 pub fn error_table(transcripts: &[Transcript], metric: Metric) -> String {
-    let confusions = count_errors(transcripts, metric);
-    if confusions.is_empty() {
+    let error_counts = count_errors(transcripts, metric);
+    if error_counts.is_empty() {
         return String::new();
     }
     let unit = |unit: &Option<String>| match unit {
         Some(unit) => format!("<td>{}</td>", escape(unit)),
         None => "<td class=\"none\">—</td>".to_owned(),
     };
-    let row = |(EditPair { reference, hypothesis }, times): &(EditPair, usize)| {
+    let row = |(EditPair { reference, hypothesis }, count): &(EditPair, usize)| {
         let (class, kind) = match (reference, hypothesis) {
             (Some(_), Some(_)) => ("s", "substitution"),
             (Some(_), None) => ("d", "deletion"),
             _ => ("i", "insertion"),
         };
         format!(
-            "<tr><td data-v=\"{times}\">{}</td>{}{}<td><span class=\"{class}\">{kind}</span></td></tr>",
-            format_count(*times),
+            "<tr><td data-v=\"{count}\">{}</td>{}{}<td><span class=\"{class}\">{kind}</span></td></tr>",
+            format_count(*count),
             unit(reference),
             unit(hypothesis),
         )
     };
-    let rows: String = confusions.iter().take(MAX_ROWS).map(row).collect();
-    let caption = match confusions.len() > MAX_ROWS {
-        true => format!("The {MAX_ROWS} most frequent of {} kinds of errors", format_count(confusions.len())),
+    let rows: String = error_counts.iter().take(MAX_ROWS).map(row).collect();
+    let caption = match error_counts.len() > MAX_ROWS {
+        true => {
+            format!("The {MAX_ROWS} most frequent of {} kinds of errors", format_count(error_counts.len()))
+        }
         false => "All kinds of errors".to_owned(),
     };
     format!(

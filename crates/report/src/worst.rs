@@ -1,4 +1,4 @@
-//! The report's utterances with most errors: aligned texts and audio.
+//! Section of a report: utterances with most errors, aligned texts and audio.
 use std::collections::BTreeMap;
 
 use recognizer::Metric;
@@ -39,9 +39,11 @@ pub fn utterance_card(
     recordings: Option<&mut Recordings>,
 ) -> String {
     let ErrorCounts { substitutions, deletions, insertions, total } = error_counts(transcript, metric);
-    let counts = [(substitutions, "s", "sub"), (deletions, "d", "del"), (insertions, "i", "ins")];
-    let counts = counts.iter().filter(|count| count.0 > 0);
-    let counts: String = counts
+    // Error counts: number, style class and name of each kind.
+    let kinds = [(substitutions, "s", "sub"), (deletions, "d", "del"), (insertions, "i", "ins")];
+    let counts: String = kinds
+        .iter()
+        .filter(|(count, ..)| *count > 0)
         .map(|(count, class, name)| format!(" <span class=\"{class}\">{count} {name}</span>"))
         .collect();
     let unit = if metric == Metric::Wer { "words" } else { "characters" };
@@ -50,6 +52,7 @@ pub fn utterance_card(
         .flatten()
         .map(|tag| format!(" <span class=\"tag\">{}</span>", escape(tag)))
         .collect();
+    // Texts, aligned if they are not too long, then audio.
     let texts = match align_texts(transcript, metric) {
         Some(pairs) => {
             format!("<p class=\"lines\">{}</p>", pairs.iter().map(aligned_column).collect::<String>())

@@ -65,18 +65,22 @@ fn write_corpus_and_run(recipe: &str) -> (TempDir, PathBuf) {
 
 /// A WAV file of 16-bit samples at 8 kHz.
 fn wav_file(data: &[u8]) -> Vec<u8> {
-    let length = data.len() as u32;
-    let head: &[&[u8]] = &[
+    let data_bytes = data.len() as u32;
+    let parts: &[&[u8]] = &[
         b"RIFF",
-        &(length + 36).to_le_bytes(),
+        // The file without its first 8 bytes: 36 bytes of header and the data.
+        &(data_bytes + 36).to_le_bytes(),
+        // A format chunk of 16 bytes: PCM, one channel.
         b"WAVEfmt \x10\0\0\0\x01\0\x01\0",
+        // Samples per second, bytes per second.
         &8000u32.to_le_bytes(),
         &16000u32.to_le_bytes(),
+        // Bytes and bits per sample.
         b"\x02\0\x10\0data",
-        &length.to_le_bytes(),
+        &data_bytes.to_le_bytes(),
         data,
     ];
-    head.concat()
+    parts.concat()
 }
 
 /// The page of a run with the recipe next to the manifests.

@@ -1,9 +1,10 @@
 //! Anti-diagonal layout of a transducer lattice: where each site is stored.
 //!
-//! A site is a lattice node (t, u). An arc leads from diagonal `d = t + u` to diagonal
-//! `d + frames + labels`. The sites of a diagonal do not depend on each other, and the arc targets
-//! of neighboring sites are neighbors, so a diagonal is processed in vector registers. A row is a
-//! diagonal, ordered by u and padded to whole registers. Diagonal T + U is the end of all paths.
+//! The recursions of the loss use it. A site is a lattice node (t, u): frame, label position; T
+//! frames, U labels. An arc leads from diagonal `d = t + u` to diagonal `d + frames + labels`. The
+//! sites of a diagonal do not depend on each other, and the arc targets of neighboring sites are
+//! neighbors, so a diagonal is processed in vector registers. A row is a diagonal, ordered by u and
+//! padded to whole registers. Diagonal T + U is the end of all paths.
 //!
 //! ```text
 //! t\u  0 1 2        d = 0   (0,0)
@@ -110,6 +111,9 @@ impl RingSizes {
     }
 }
 
+/// Diagonals from the current one to the one that is prefetched.
+const PREFETCH_DIAGONALS: usize = 2;
+
 /// Positions of the sites of one utterance on anti-diagonals.
 #[derive(Debug, Default)]
 pub(crate) struct AntiDiagonals {
@@ -159,14 +163,17 @@ impl AntiDiagonals {
         }
     }
 
+    /// T, the number of frames.
     pub fn frames(&self) -> usize {
         self.frames
     }
 
+    /// U, the number of labels.
     pub fn labels(&self) -> usize {
         self.labels
     }
 
+    /// The arcs of the topology.
     pub fn arcs(&self) -> &[TopologyArc] {
         &self.arcs
     }
@@ -207,7 +214,7 @@ impl AntiDiagonals {
     fn arc_sources(&self, d: usize, arc: &TopologyArc) -> Range<usize> {
         let Some(last_source) = self.labels.checked_sub(arc.labels) else { return 0..0 };
         let (min_label, end_label) = (self.min_label(d), self.min_label(d) + self.sites(d));
-        let (first, end) = if arc.may_end && d + arc.frames == self.frames + last_source {
+        let (first_source, end_source) = if arc.may_end && d + arc.frames == self.frames + last_source {
             // The arc leads from u = last_source to (T, U), and from other sites of the diagonal
             // out of the lattice.
             (last_source, last_source + 1)
@@ -215,8 +222,8 @@ impl AntiDiagonals {
             // t + frames < T
             ((d + arc.frames + 1).saturating_sub(self.frames), last_source + 1)
         };
-        let first = first.clamp(min_label, end_label);
-        first - min_label..end.clamp(first, end_label) - min_label
+        let first_source = first_source.clamp(min_label, end_label);
+        first_source - min_label..end_source.clamp(first_source, end_label) - min_label
     }
 
     /// Gathers row-major emissions of a diagonal into one row for each arc.
@@ -227,13 +234,13 @@ impl AntiDiagonals {
     pub fn gather(&self, d: usize, is_forward: bool, emissions: &[f64], rows: &mut [f64]) -> bool {
         let arcs = self.arcs.len();
         let positions = scaled::diagonal_positions(d, self.min_label(d), self.labels, arcs);
-        let exists = |s: usize| self.arc_sources(d, &self.arcs[s]);
+        let arc_sources = |arc: usize| self.arc_sources(d, &self.arcs[arc]);
         scaled::gather(
             emissions,
             positions,
             self.sites(d),
             self.frame_offset(d, is_forward),
-            exists,
+            arc_sources,
             arcs,
             rows,
         )
@@ -246,9 +253,13 @@ impl AntiDiagonals {
 
     /// Returns the row-major offset of a frame near diagonal `d`, for prefetching.
     ///
-    /// It is a frame that the recursion reaches two diagonals later.
+    /// It is a frame that the recursion reaches [`PREFETCH_DIAGONALS`] diagonals later.
     fn frame_offset(&self, d: usize, is_forward: bool) -> usize {
-        let frame = if is_forward { d + 2 } else { d.saturating_sub(self.labels + 2) };
+        let frame = if is_forward {
+            d + PREFETCH_DIAGONALS
+        } else {
+            d.saturating_sub(self.labels + PREFETCH_DIAGONALS)
+        };
         frame * (self.labels + 1) * self.arcs.len()
     }
 }

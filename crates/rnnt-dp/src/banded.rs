@@ -1,8 +1,8 @@
 //! Transducer loss and adjoints of a pruned lattice, in the log semiring.
 //!
 //! Pruning retained a band of a few label positions for each frame. Anti-diagonals of a few sites
-//! would not pay off, so the arcs of the band are listed once, and the forward and the backward
-//! recursion iterate over the list.
+//! would not pay off, so the arcs of the band are listed once, and the forward (α) and the backward
+//! (β) recursion iterate over the list. Full lattices use `utterance.rs` instead.
 use kernels::{ScratchReq, ensure_capacity};
 
 use crate::{
@@ -16,7 +16,9 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct BandedScratch {
     arcs: Vec<BandArc>,
+    /// α of each retained site.
     alpha: Vec<f64>,
+    /// β of each retained site.
     beta: Vec<f64>,
 }
 
@@ -26,9 +28,9 @@ struct BandArc {
     /// Index of the arc's emission in the row-major emissions of the lattice.
     emission: usize,
     /// Index of the source site.
-    from: u32,
+    source: u32,
     /// Index of the target site, or [`END`].
-    to: u32,
+    target: u32,
 }
 
 /// Target of an arc that ends the path.
@@ -43,10 +45,10 @@ struct BandGraph<'a> {
 }
 
 impl BandGraph<'_> {
-    /// Returns an arc as a transition; its label is the index of its emission.
-    fn transition(&self, &BandArc { emission, from, to }: &BandArc) -> Transition {
-        let to = (to != END).then_some(to as usize);
-        Transition { source: from as usize, target: to, arc: emission, log_prob: self.emissions[emission] }
+    /// Returns an arc as a transition; its `arc` is the emission index.
+    fn transition(&self, &BandArc { emission, source, target }: &BandArc) -> Transition {
+        let target = (target != END).then_some(target as usize);
+        Transition { source: source as usize, target, arc: emission, log_prob: self.emissions[emission] }
     }
 }
 
@@ -64,8 +66,8 @@ impl Graph for BandGraph<'_> {
     }
 
     fn arcs_from(&self, state: usize) -> impl Iterator<Item = Transition> {
-        let first_arc = self.arcs.partition_point(|arc| (arc.from as usize) < state);
-        let arcs = self.arcs[first_arc..].iter().take_while(move |arc| arc.from as usize == state);
+        let first_arc = self.arcs.partition_point(|arc| (arc.source as usize) < state);
+        let arcs = self.arcs[first_arc..].iter().take_while(move |arc| arc.source as usize == state);
         arcs.map(|arc| self.transition(arc))
     }
 }
@@ -95,16 +97,17 @@ impl BandedScratch {
     ) -> f64 {
         let Self { arcs, alpha, beta } = self;
         let topology_arcs = lattice.topology().arcs();
+        // The list of arcs.
         arcs.clear();
-        // List the arcs.
         for (index, site) in lattice.indexed_sites() {
             arcs.extend((0..topology_arcs.len()).filter_map(|arc| {
-                let to = match lattice.arc_target(arc, site) {
+                let target = match lattice.arc_target(arc, site) {
                     ArcTarget::Site(target_index) => target_index as u32,
                     ArcTarget::End => END,
                     ArcTarget::Outside => return None,
                 };
-                Some(BandArc { emission: index * topology_arcs.len() + arc, from: index as u32, to })
+                let emission = index * topology_arcs.len() + arc;
+                Some(BandArc { emission, source: index as u32, target })
             }));
         }
         let graph = BandGraph { arcs, emissions, arcs_per_site: topology_arcs.len(), start: lattice.start() };

@@ -1,9 +1,15 @@
 //! The transducer lattice loss as a candle operation with autograd.
+//!
+//! Forward computes losses and adjoints; backward multiplies the adjoints of each utterance by the
+//! gradient of its loss.
 use std::sync::Mutex;
 
 use candle_core::{CpuStorage, CustomOp1, DType, Error, Layout, Result, Shape, Tensor};
 
 use crate::{Lattices, Posterior, Regularizers, Topology, forward_backward};
+
+/// Name of the operation in candle's errors.
+const OPERATION_NAME: &str = "lattice-loss";
 
 /// The candle operation; forward keeps its adjoints for backward.
 struct LatticeLoss {
@@ -15,12 +21,12 @@ struct LatticeLoss {
 
 impl CustomOp1 for LatticeLoss {
     fn name(&self) -> &'static str {
-        "lattice-loss"
+        OPERATION_NAME
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let Some((start, end)) = layout.contiguous_offsets() else {
-            return Err(Error::RequiresContiguous { op: "lattice-loss" }.bt());
+            return Err(Error::RequiresContiguous { op: OPERATION_NAME }.bt());
         };
         let emissions = &storage.as_slice::<f64>()?[start..end];
         let out = forward_backward(&self.lattices, &self.topology, emissions, &self.regularizers);
@@ -78,7 +84,7 @@ pub fn lattice_loss(
         return Err(Error::wrap(crate::Error::Shape { argument: "emissions", expected, found }));
     }
     if !matches!(emissions.dtype(), DType::F32 | DType::F64) {
-        return Err(Error::UnsupportedDTypeForOp(emissions.dtype(), "lattice-loss").bt());
+        return Err(Error::UnsupportedDTypeForOp(emissions.dtype(), OPERATION_NAME).bt());
     }
     let op = LatticeLoss { lattices, topology, regularizers, posterior: Mutex::new(None) };
     emissions.to_dtype(DType::F64)?.contiguous()?.apply_op1(op)

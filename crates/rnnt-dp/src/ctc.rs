@@ -3,8 +3,9 @@
 //! Graves et al. 2006. States alternate between blank and label, `∅ y1 ∅ y2 ∅ .. yU ∅`. State `s`
 //! is entered from itself, from `s - 1`, and from `s - 2` if `s` is a label that differs from the
 //! previous one. An emission belongs to a frame and not to a site, because it does not depend on
-//! earlier labels. CTC therefore has a graph separate from [`Topology`], for the same
-//! [`walk`](crate::walk). Emissions are compact: only the blank and the transcript's labels.
+//! earlier labels (T frames, U labels: *T x (U+1)* emissions). CTC therefore has a graph separate
+//! from [`Topology`], for the same [`walk`](crate::walk). Emissions are compact: only the blank and
+//! the transcript's labels.
 //!
 //! [`Topology`]: crate::Topology
 mod emission_times;

@@ -25,7 +25,7 @@ pub enum Error {
         /// Index in the batch.
         utterance: usize,
     },
-    /// The batch has more sites than a `u32` can count.
+    /// The batch has `u32::MAX` sites or more.
     #[error(
         "batch: expected at most {} sites, found more at utterance {utterance} ({frames} frames x ({labels} labels + 1))",
         u32::MAX
@@ -46,9 +46,9 @@ pub enum Error {
     Emission {
         /// Index in the batch.
         utterance: usize,
-        /// t
+        /// Frame t.
         frame: usize,
-        /// u
+        /// Label position u.
         label: usize,
         /// Index among the arcs of the topology; 0 for CTC, where `label` is the column.
         arc: usize,
@@ -106,9 +106,9 @@ pub enum Error {
     Band {
         /// Index in the batch.
         utterance: usize,
-        /// t
+        /// Frame t.
         frame: usize,
-        /// U + 1
+        /// U + 1, the number of label positions.
         positions: usize,
         /// The band.
         found: std::ops::Range<usize>,
@@ -120,7 +120,7 @@ pub enum Error {
     TokenWeights {
         /// Index in the batch.
         utterance: usize,
-        /// U
+        /// U, the number of labels.
         expected: usize,
         /// Number of weights.
         found: usize,
@@ -136,6 +136,8 @@ pub enum Error {
         found: f64,
     },
     /// A memory limit is below the memory of one lane.
+    ///
+    /// A lane is a worker with its own memory, which processes utterances one after the other.
     #[error("memory: expected a limit of at least {needed} bytes, found {found}")]
     Memory {
         /// Bytes of one lane; see [`Workspace::scratch`](crate::Workspace::scratch).
@@ -149,7 +151,7 @@ pub enum Error {
         /// The name.
         found: String,
     },
-    /// Big blanks were added to a topology with composed emissions.
+    /// Big blanks for a topology whose arcs sum several emission columns.
     #[error("big blanks: expected a topology with one emission column per arc, found {topology}")]
     BigBlanks {
         /// Name of the topology.

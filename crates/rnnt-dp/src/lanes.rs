@@ -1,6 +1,8 @@
 //! Runs the transducer lattices of a batch in parallel lanes.
 //!
 //! A lane is a worker with its own scratch memory that processes utterances one after the other.
+//! For each utterance it composes the emissions of arcs if necessary, runs both recursions, and
+//! writes loss and adjoints.
 use std::sync::Mutex;
 
 use kernels::{lock, run_in_pool};
@@ -48,6 +50,7 @@ impl BatchCall<'_> {
             let utterance_adjoints = adjoints.split_off_mut(..sites * columns).expect("as long as all sites");
             Some((loss, utterance_adjoints))
         };
+        // The outputs of each utterance, until a lane takes them.
         let mut slots = clear_with_capacity(std::mem::take(slot_buffer));
         slots.extend(losses.iter_mut().enumerate().map(utterance_slot));
         schedule.assign(&self.shapes, lanes.len());
@@ -58,9 +61,9 @@ impl BatchCall<'_> {
             slots[utterance].take().map(|slot| (utterance, slot))
         };
         // All utterances run, so that the same error is returned for every thread count.
-        let first_error = |a: LaneResult, b: LaneResult| match (a, b) {
-            (Err(a), Err(b)) => Err(if a.0 < b.0 { a } else { b }),
-            (a, b) => a.and(b),
+        let first_error = |left: LaneResult, right: LaneResult| match (left, right) {
+            (Err(left), Err(right)) => Err(if left.0 < right.0 { left } else { right }),
+            (left, right) => left.and(right),
         };
         let run_lane = |(lane, scratch): (usize, &mut LaneScratch)| {
             let mut outcome = Ok(());

@@ -19,11 +19,13 @@ pub struct Site {
 ///
 /// Sites are packed: utterance after utterance, t-major, without padding.
 ///
-/// Each lattice is full, or a band of label positions at each frame that pruning retained
-/// ([`Lattices::banded`]). An arc to a site that was not retained does not exist.
+/// Either all lattices are full, or each has a band of label positions at every frame, which
+/// pruning retained ([`Lattices::banded`]). An arc to a site that was not retained does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lattices {
+    /// T of each utterance, its number of frames.
     frames: Vec<usize>,
+    /// U of each utterance, its number of labels.
     labels: Vec<usize>,
     /// Number of sites before each utterance; the last entry is the total.
     offsets: Vec<usize>,
@@ -44,8 +46,8 @@ impl Lattices {
     /// Lattices of `T_b` frames and `U_b` labels.
     ///
     /// # Errors
-    /// No utterance, lists of different lengths, an utterance without frames, more sites than `u32`
-    /// indices.
+    /// No utterance; lists of different lengths; an utterance without frames; `u32::MAX` sites or
+    /// more, since `u32::MAX` is not the index of a site.
     pub fn new(frames: Vec<usize>, labels: Vec<usize>) -> Result<Self> {
         if frames.is_empty() {
             return Err(Error::EmptyBatch);
@@ -120,7 +122,7 @@ impl Lattices {
         Ok(())
     }
 
-    /// Returns true if every site of every lattice exists.
+    /// Returns true if the batch was built without bands.
     pub fn is_full(&self) -> bool {
         self.bands.is_empty()
     }
@@ -151,7 +153,7 @@ impl Lattices {
         self.offsets[self.batch()]
     }
 
-    /// T of an utterance.
+    /// T, the number of frames of an utterance.
     ///
     /// # Panics
     /// Here and below: if the utterance does not exist.
@@ -159,7 +161,7 @@ impl Lattices {
         self.frames[utterance]
     }
 
-    /// U of an utterance.
+    /// U, the number of labels of an utterance.
     pub fn num_labels(&self, utterance: usize) -> usize {
         self.labels[utterance]
     }

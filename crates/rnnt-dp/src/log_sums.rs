@@ -10,7 +10,7 @@ use crate::{
     walk::{self, Graph, Lattice},
 };
 
-/// Forward and backward log-sums of packed sites.
+/// Forward and backward log-sums of packed sites (N in the batch).
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogSums {
     /// `α`, *N*: log-sum over the partial paths from the start to a site; -inf if there is none.

@@ -1,8 +1,9 @@
 //! Forward (α) and backward (β) recursions of the transducer loss, by anti-diagonals.
 //!
-//! m and n: source and target site of an arc; p: its probability, exp of its emission; d = t + u:
-//! index of an anti-diagonal. Each recursion keeps a ring buffer of the recent diagonals that arcs
-//! span. Sums are scaled numbers, so that no step takes a logarithm.
+//! `utterance.rs` calls one step for each diagonal, and combines both recursions. m and n: source
+//! and target site of an arc; p: its probability, exp of its emission; d = t + u: index of an
+//! anti-diagonal. Each recursion keeps a ring buffer of the recent diagonals that arcs span. Sums
+//! are scaled numbers, so that no step takes a logarithm.
 use kernels::{
     AlignedVec, ScratchReq,
     scaled::{self, Scaled, ScaledRow, ScaledRowMut},
@@ -118,12 +119,12 @@ impl ForwardRecursion {
         let diagonal_emissions = &mut self.emissions[..arcs.len() * width];
         let is_valid = diagonals.gather(d, true, emissions, diagonal_emissions);
         let mut arc_alpha = self.arc_alpha.take(d);
-        // `arriving(s)` is α(m) p(m -> n) of arc s, shifted to its targets n. Elements before
-        // u = 0, and those from frames outside the diagonal, are zero.
-        let arriving = |s: usize| {
-            let source_d =
-                d.checked_sub(arcs[s].frames + arcs[s].labels).filter(|_| diagonals.arc_fits(&arcs[s]))?;
-            Some(self.arc_alpha.row(source_d, s, min_label, arcs[s].labels, width))
+        // `arriving(a)` is α(m) p(m -> n) of the arc of index a, shifted to its targets n. Elements
+        // before u = 0, and those from frames outside the diagonal, are zero.
+        let arriving = |arc_index: usize| {
+            let arc = &arcs[arc_index];
+            let source_d = d.checked_sub(arc.frames + arc.labels).filter(|_| diagonals.arc_fits(arc))?;
+            Some(self.arc_alpha.row(source_d, arc_index, min_label, arc.labels, width))
         };
         if let (2, Some(first), Some(second)) = (arcs.len(), arriving(0), arriving(arcs.len() - 1)) {
             // Two arcs, the usual case: one fused loop.
@@ -143,9 +144,9 @@ impl ForwardRecursion {
                 alpha.set(0, Scaled::ONE);
             }
             // α(m) p(m -> n) of each arc that leaves the diagonal.
-            for s in 0..arcs.len() {
-                let out = arc_alpha.row_mut(self.arc_alpha.index(s, min_label), width);
-                scaled::mul_exp(&diagonal_emissions[s * width..][..width], alpha.as_row(), out);
+            for arc in 0..arcs.len() {
+                let out = arc_alpha.row_mut(self.arc_alpha.index(arc, min_label), width);
+                scaled::mul_exp(&diagonal_emissions[arc * width..][..width], alpha.as_row(), out);
             }
         }
         self.arc_alpha.put(d, arc_alpha);
@@ -163,6 +164,7 @@ impl ForwardRecursion {
 pub(crate) struct BackwardRecursion {
     /// `p(m -> n) β(n)` of each arc at the sites m of the current diagonal.
     arc_beta: ScaledRows,
+    /// `β` of recent diagonals, one row each.
     beta: DiagonalRing,
     /// Emissions of the current diagonal, one row for each arc.
     emissions: AlignedVec<f64>,
@@ -196,9 +198,9 @@ impl BackwardRecursion {
         let is_valid = diagonals.gather(d, false, emissions, diagonal_emissions);
         let mut beta = self.beta.take(d);
         let mut out = beta.row_mut(self.beta.index(0, min_label), width);
-        // `target_beta(s)` is β(n) at the targets n of arc s.
-        let target_beta = |s: usize| {
-            let arc = arcs.get(s).filter(|arc| diagonals.arc_fits(arc))?;
+        // `target_beta(a)` is β(n) at the targets n of the arc of index a.
+        let target_beta = |arc_index: usize| {
+            let arc = arcs.get(arc_index).filter(|arc| diagonals.arc_fits(arc))?;
             Some(self.beta.row(d + arc.frames + arc.labels, 0, min_label + arc.labels, 0, width))
         };
         if let (2, Some(first), Some(second)) = (arcs.len(), target_beta(0), target_beta(1)) {
@@ -207,11 +209,11 @@ impl BackwardRecursion {
             scaled::mul_exp_then_add(diagonal_emissions.split_at(width), first, second, arc_beta, &mut out);
         } else {
             out.fill(Scaled::ZERO);
-            for s in 0..arcs.len() {
-                if let Some(beta) = target_beta(s) {
-                    let emissions = &diagonal_emissions[s * width..][..width];
-                    scaled::mul_exp(emissions, beta, self.arc_beta.row_mut(s * width, width));
-                    scaled::add(&mut out, self.arc_beta.row(s * width, width));
+            for arc in 0..arcs.len() {
+                if let Some(beta) = target_beta(arc) {
+                    let emissions = &diagonal_emissions[arc * width..][..width];
+                    scaled::mul_exp(emissions, beta, self.arc_beta.row_mut(arc * width, width));
+                    scaled::add(&mut out, self.arc_beta.row(arc * width, width));
                 }
             }
         }

@@ -1,4 +1,6 @@
 //! Reusable buffer for lattice diagonals of scaled numbers (mantissa and exponent).
+//!
+//! The recursions of the transducer loss store α and β in it.
 use kernels::{
     AlignedVec, ScratchReq,
     scaled::{Scaled, ScaledRow, ScaledRowMut},
@@ -28,6 +30,7 @@ impl ScaledRows {
         self.all_mut().fill(Scaled::ZERO);
     }
 
+    /// Returns `width` numbers from index `start` on.
     pub fn row(&self, start: usize, width: usize) -> ScaledRow<'_> {
         ScaledRow {
             mantissa: &self.mantissa[start..start + width],
@@ -35,6 +38,7 @@ impl ScaledRows {
         }
     }
 
+    /// Returns `width` mutable numbers from index `start` on.
     pub fn row_mut(&mut self, start: usize, width: usize) -> ScaledRowMut<'_> {
         ScaledRowMut {
             mantissa: &mut self.mantissa[start..start + width],
@@ -42,7 +46,9 @@ impl ScaledRows {
         }
     }
 
-    /// Returns two rows; the second must begin after the end of the first.
+    /// Returns two rows by their first indices.
+    ///
+    /// The second must begin after the end of the first.
     pub fn two_rows_mut(&mut self, [first, second]: [usize; 2], width: usize) -> [ScaledRowMut<'_>; 2] {
         let (left_mantissa, right_mantissa) = self.mantissa.split_at_mut(second);
         let (left_exponent, right_exponent) = self.exponent.split_at_mut(second);
@@ -55,6 +61,7 @@ impl ScaledRows {
         ]
     }
 
+    /// Returns all numbers.
     pub fn all_mut(&mut self) -> ScaledRowMut<'_> {
         ScaledRowMut { mantissa: &mut self.mantissa, exponent: &mut self.exponent }
     }

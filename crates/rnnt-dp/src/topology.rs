@@ -1,7 +1,8 @@
 //! Transducer topologies: which arcs leave a lattice site, and their emissions.
 //!
-//! A site is a lattice node (t, u); a column is one of the S log-probabilities of a site (blank,
-//! label, big blanks, durations). Losses, pruning, search and recipes share this description.
+//! A site is a lattice node (t, u): frame and label position; a column is one of the S
+//! log-probabilities of a site (blank, label, big blanks, durations). Losses, pruning, search and
+//! recipes share this description.
 mod constructors;
 mod name;
 
@@ -15,6 +16,8 @@ pub struct TopologyArc {
     /// Labels that the arc emits.
     pub labels: usize,
     /// Whether the arc may end a path by leading exactly to `(T, U)`.
+    ///
+    /// T: frames, U: labels of the utterance.
     pub may_end: bool,
 }
 
@@ -43,7 +46,7 @@ pub struct EmissionTerm {
     /// Index of the column.
     pub column: usize,
     /// Label positions from the source site to the site of the column.
-    pub labels: usize,
+    pub label_offset: usize,
 }
 
 /// The rule by which blank and label advance.

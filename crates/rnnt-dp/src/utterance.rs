@@ -106,6 +106,7 @@ impl LaneScratch {
         self.begin(frames, labels, arcs);
         let (end, middle) = (self.diagonals.end(), self.middle());
         let Self { diagonals, forward, backward, sums, .. } = self;
+        // α of the diagonals before the middle, β from the middle on.
         let (mut alpha, mut beta) = sums.all_mut().split_at(diagonals.offset(middle));
         let run_forward = || {
             let mut is_valid = true;
@@ -158,15 +159,16 @@ impl LaneScratch {
                 .find(is_exact)
                 .unwrap_or(quotient)
         };
+        // α continues over the stored β, one diagonal at a time.
         let run_forward = || {
             for d in middle..end {
                 let rows = &mut late_rows[..arcs.len() * diagonals.width(d)];
                 forward.step(diagonals, d, emissions, &mut alpha.row_mut(0, diagonals.width(d)));
-                for (s, (arc, out)) in arcs.iter().zip(rows.chunks_exact_mut(diagonals.width(d))).enumerate()
-                {
+                let arc_rows = arcs.iter().zip(rows.chunks_exact_mut(diagonals.width(d)));
+                for (arc_index, (arc, out)) in arc_rows.enumerate() {
                     match target_beta(diagonals, sums, d, arc) {
                         Some(beta) => {
-                            let arc_alpha = forward.arc_alpha(diagonals, d, s);
+                            let arc_alpha = forward.arc_alpha(diagonals, d, arc_index);
                             scaled::posterior(arc_alpha, beta, adjoint_scale(arc), total.exponent, out);
                         }
                         None => out.fill(0.0),
@@ -175,15 +177,16 @@ impl LaneScratch {
                 diagonals.scatter(d, true, rows, &mut late_adjoints);
             }
         };
+        // β continues over the stored α.
         let run_backward = || {
             for d in (0..middle).rev() {
                 let rows = &mut early_rows[..arcs.len() * diagonals.width(d)];
                 backward.step(diagonals, d, emissions);
                 let alpha = sums.row(diagonals.offset(d), diagonals.width(d));
-                for (s, (arc, out)) in arcs.iter().zip(rows.chunks_exact_mut(diagonals.width(d))).enumerate()
-                {
+                let arc_rows = arcs.iter().zip(rows.chunks_exact_mut(diagonals.width(d)));
+                for (arc_index, (arc, out)) in arc_rows.enumerate() {
                     if diagonals.arc_fits(arc) {
-                        let arc_beta = backward.arc_beta(diagonals, d, s);
+                        let arc_beta = backward.arc_beta(diagonals, d, arc_index);
                         scaled::posterior(arc_beta, alpha, adjoint_scale(arc), total.exponent, out);
                     } else {
                         out.fill(0.0);
@@ -226,10 +229,11 @@ impl LaneScratch {
     fn total(&self) -> Scaled {
         let (diagonals, middle) = (&self.diagonals, self.middle());
         let mut total = Scaled::ZERO;
-        for (s, arc) in diagonals.arcs().iter().enumerate().filter(|(_, arc)| diagonals.arc_fits(arc)) {
+        let fitting_arcs = diagonals.arcs().iter().enumerate().filter(|(_, arc)| diagonals.arc_fits(arc));
+        for (arc_index, arc) in fitting_arcs {
             for d in middle.saturating_sub(arc.frames + arc.labels)..middle {
                 if let Some(beta) = target_beta(diagonals, &self.sums, d, arc) {
-                    total = scaled::dot(total, self.forward.arc_alpha(diagonals, d, s), beta);
+                    total = scaled::dot(total, self.forward.arc_alpha(diagonals, d, arc_index), beta);
                 }
             }
         }

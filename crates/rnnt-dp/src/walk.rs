@@ -5,7 +5,8 @@
 //! β(end) = 1        β(m) = ⊕_{arcs m -> n} w(m -> n) ⊗ β(n)
 //! ```
 //!
-//! (Mohri 2002; in the log semiring the recursions of Graves 2012.) [`Lattice`] is the graph of a
+//! m, n: states of the graph; w: weight of an arc; ⊕, ⊗: sum and product of the semiring. (Mohri
+//! 2002; in the log semiring the recursions of Graves 2012.) [`Lattice`] is the graph of a
 //! transducer, full or banded, in any topology; CTC has a separate graph. Log-sums, best and
 //! sampled paths, CTC and banded lattices use this module; tests compare the scaled recursions of
 //! full lattices with it.

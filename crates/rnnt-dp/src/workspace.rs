@@ -1,4 +1,7 @@
 //! Transducer loss of a batch in reusable memory with a byte limit.
+//!
+//! The workspace decides the number of parallel lanes (workers) from the limit, and keeps their
+//! memory from call to call; `lanes.rs` runs them.
 use std::borrow::Borrow;
 
 use kernels::ScratchReq;

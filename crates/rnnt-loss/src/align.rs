@@ -28,11 +28,11 @@ pub struct AlignedLabel {
     pub expected_frame: f64,
 }
 
-/// The best path of an utterance.
+/// The best path of an utterance, label by label.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LabelAlignment {
     /// Aligned labels in order.
-    pub tokens: Vec<AlignedLabel>,
+    pub labels: Vec<AlignedLabel>,
     /// Log-probability of the best path.
     pub log_prob: f64,
     /// `-log P` over all paths.
@@ -40,13 +40,17 @@ pub struct LabelAlignment {
 }
 
 /// Implements [`Session::align`](crate::Session::align).
+///
+/// The result is `None` for an utterance without a path.
 pub(crate) fn alignments<F: Real>(
     session_options: &Options,
     joint: &JointInputs<F>,
     targets: &Targets,
 ) -> Result<Vec<Option<LabelAlignment>>> {
     // Regularizers are off, so that probabilities are those of the model. No scores are kept, as
-    // there is no backward pass.
+    // there is no backward pass. Without them, groups and waves are no larger than those of the
+    // default budget, so only a budget below it is passed on: others must not fail for a single
+    // long utterance.
     let (loss, topology) = without_regularization(&session_options.loss)?;
     let options = Options {
         loss,
@@ -72,6 +76,7 @@ pub(crate) fn alignments<F: Real>(
     Ok(alignments)
 }
 
+/// Aligns a group of utterances; `None` for an utterance without a path.
 fn align_group<F: Real>(
     call: &HeadCall<F>,
     values: &InputValues<F>,
@@ -80,7 +85,7 @@ fn align_group<F: Real>(
     utterances: Range<usize>,
     buffers: &mut SessionBuffers<F>,
 ) -> Result<Vec<Option<LabelAlignment>>> {
-    let objective = call.part(utterances.clone());
+    let objective = call.objective_of(utterances.clone());
     let group = call.group(values, &objective, utterances, buffers)?;
     let targets = group.targets();
     let lattices = targets.lattices();
@@ -92,12 +97,12 @@ fn align_group<F: Real>(
     let alignment = |utterance: usize| {
         let steps = paths[utterance].label_steps(topology).zip(targets.labels(utterance));
         let times = confidences[utterance].iter().zip(&expected_frames[utterance]);
-        let tokens = steps.zip(times).map(|((step, &label), (&confidence, &expected_frame))| {
+        let labels = steps.zip(times).map(|((step, &label), (&confidence, &expected_frame))| {
             let (frame, log_prob) = (step.site.frame, step.log_prob);
             AlignedLabel { label, frame, log_prob, confidence, expected_frame }
         });
         let (log_prob, loss) = (paths[utterance].log_prob, losses[utterance]);
-        loss.is_finite().then(|| LabelAlignment { tokens: tokens.collect(), log_prob, loss })
+        loss.is_finite().then(|| LabelAlignment { labels: labels.collect(), log_prob, loss })
     };
     let alignments = (0..lattices.batch()).map(alignment).collect();
     drop(emissions);
@@ -108,8 +113,9 @@ fn align_group<F: Real>(
 
 /// Returns the loss with the same arcs, without regularization.
 ///
-/// σ is logit under-normalization, ω the share of the RNN-T loss in TDT.
+/// σ (logit under-normalization) and ω (share of the RNN-T loss in TDT) become 0.
 fn without_regularization(loss: &Loss) -> Result<(Loss, Topology)> {
+    // A pruned loss becomes the transducer loss of its second pass; other losses stay the same.
     match second_pass_loss(loss) {
         Loss::Transducer { topology, tokens, .. } => {
             Ok((Loss::Transducer { topology: topology.clone(), tokens, sigma: 0.0 }, topology))

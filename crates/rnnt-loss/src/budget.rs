@@ -8,7 +8,7 @@
 //!                + lattices + Σ_heads plan of the normalizer
 //! ```
 //!
-//! The smallest possible budget is that of one utterance at a time: the numbers of its sites, the
+//! The smallest possible budget is that of one utterance at a time: the values of its sites, the
 //! buffers of one lattice recursion (a lane), and the smallest plan of each head.
 use std::ops::Range;
 
@@ -32,7 +32,7 @@ pub(crate) struct CallSizes<'a> {
     pub hidden: usize,
     /// Number of classes C.
     pub classes: usize,
-    /// Bytes per site in each list of [`SiteIndices`](crate::site_buffers::SiteIndices).
+    /// Bytes per site in each list of [`RowIndices`](crate::site_buffers::RowIndices).
     pub index_bytes: [usize; 3],
     /// Bytes that the caller allocates, such as a first pass.
     pub caller_bytes: usize,
@@ -49,7 +49,7 @@ pub(crate) struct CallPlan {
     pub lattice_bytes: usize,
     /// Budget of each head, tokens first.
     pub head_budgets: Vec<usize>,
-    /// Scratch memory of all sites, in the order of [`SiteBuffers::requirements`].
+    /// Scratch memory of all sites, in the order of [`SiteBuffers::allocated_by_buffer`].
     pub site_scratch: [ScratchReq; 6],
     /// Bytes that the caller allocates, such as those of a first pass.
     pub caller_bytes: usize,
@@ -77,16 +77,30 @@ impl CallPlan {
     }
 }
 
-/// Most sites of a group without kept scores: four full waves of most plans.
+/// Maximum sites of a group without kept scores: four full waves of most plans.
 ///
 /// A wave is the range of sites that the normalizer processes over all classes at a time.
 const MAX_GROUP_SITES: usize = 6272;
 /// Lower bound of the limit on the sites of a group.
 const MIN_GROUP_SITES: usize = 64;
-/// Most lattices of a group that are processed in parallel.
+/// Maximum number of lanes: lattices of a group that are processed in parallel.
 pub(crate) const MAX_LANES: usize = 64;
-/// Bytes for lists of lists and queues of the thread pool.
+/// Bytes for lists of lists and the thread pool's queues.
 const SLACK_BYTES: usize = 16 << 10;
+/// Upper bound on the bytes of an utterance in lists.
+///
+/// The lists are first rows of frames and labels, groups, losses, lattices of groups; for CTC
+/// copied frame counts.
+const UTTERANCE_BYTES: usize = 160;
+/// Bytes of a site in the occupancies that `skipped_sites` sorts.
+///
+/// A list that grows may have a capacity of twice its `f64` elements.
+const SKIP_BYTES: usize = 2 * size_of::<f64>();
+
+/// Returns whether the scores of three quarters of the sites are saved.
+fn keeps_most_scores(saved_sites: usize, sites: usize) -> bool {
+    saved_sites >= sites / 4 * 3
+}
 
 /// Groups neighbors up to a limit on their sum; an element above it is its own group.
 fn fill_groups(sizes: &[usize], limit: usize) -> Vec<Range<usize>> {
@@ -165,16 +179,15 @@ impl CallSizes<'_> {
             }
         };
         let lattices = self.objective.site_targets().lattices();
-        let size_of = |utterance| {
-            let sites = lattices.site_range(utterance).len();
+        // Size of an utterance in the unit of the limit: bytes or sites.
+        let utterance_size = |b| {
+            let sites = lattices.site_range(b).len();
             match &self.score_scratch {
-                Some(_) => {
-                    site_bytes.saturating_mul(sites) + self.group_bytes(&(utterance..utterance + 1), sites)
-                }
+                Some(_) => site_bytes.saturating_mul(sites) + self.group_bytes(&(b..b + 1), sites),
                 None => sites,
             }
         };
-        let sizes: Vec<usize> = (0..lattices.batch()).map(size_of).collect();
+        let sizes: Vec<usize> = (0..lattices.batch()).map(utterance_size).collect();
         balance_groups(&sizes, limit)
     }
 
@@ -206,7 +219,7 @@ impl CallSizes<'_> {
                 site_scratch: self.site_scratch(max_sites),
                 caller_bytes: self.caller_bytes,
                 unused_bytes: usize::MAX,
-                keeps_scores: plan.saved_scores >= max_sites / 4 * 3,
+                keeps_scores: keeps_most_scores(plan.saved_scores, max_sites),
                 bytes: fixed_bytes.saturating_add(all_lane_bytes).saturating_add(head_bytes),
             });
         }
@@ -245,7 +258,7 @@ impl CallSizes<'_> {
             let keep_scores = self.options.may_keep_scores(head);
             let plan = Plan::<F>::new(shape, self.options.precision, budget, keep_scores)?;
             bytes = bytes.saturating_add(self.plan_bytes(plan, shape));
-            keeps_scores &= plan.saved_scores >= shape.sites / 4 * 3;
+            keeps_scores &= keeps_most_scores(plan.saved_scores, shape.sites);
         }
         Ok(CallPlan {
             groups,
@@ -273,20 +286,22 @@ impl CallSizes<'_> {
         HeadSet::<f32>::roles_and_classes(self.classes, self.options).into_iter().map(shape).collect()
     }
 
-    /// Scratch memory of sites in each vector, in the order of [`SiteBuffers::requirements`].
+    /// Scratch memory of sites in each vector.
+    ///
+    /// The order is that of [`SiteBuffers::allocated_by_buffer`].
     fn site_scratch(&self, sites: usize) -> [ScratchReq; 6] {
         let selected: usize = self.head_shapes(0).iter().map(|(_, shape)| shape.selected).sum();
         let [row_bytes, label_row_bytes, key_bytes] = self.index_bytes;
         let columns = self.objective.column_counts().all;
-        let value_bytes = 8 * columns::values_per_site(columns, self.options);
-        [value_bytes, 4 * selected, selected, row_bytes, label_row_bytes, key_bytes]
+        let value_bytes = size_of::<f64>() * columns::values_per_site(columns, self.options);
+        let (id_bytes, mask_bytes) = (size_of::<u32>() * selected, size_of::<bool>() * selected);
+        [value_bytes, id_bytes, mask_bytes, row_bytes, label_row_bytes, key_bytes]
             .map(|bytes| ScratchReq::from_bytes(bytes).times(sites))
     }
 
     /// Bytes of a site in addition to those of the normalizer.
     fn site_bytes(&self) -> usize {
-        // `skipped_sites` sorts the occupancies of one of its buckets.
-        let skip_bytes = if self.options.skip > 0.0 { 16 } else { 0 };
+        let skip_bytes = if self.options.skip > 0.0 { SKIP_BYTES } else { 0 };
         ScratchReq::all_of(self.site_scratch(1)).bytes() + skip_bytes
     }
 
@@ -301,10 +316,9 @@ impl CallSizes<'_> {
     /// Bytes of a call, independent of its groups.
     fn call_bytes<F: Real>(&self) -> usize {
         let batch = self.objective.site_targets().batch();
-        // First rows of frames and labels, groups, losses, lattices of groups; for CTC copied frame
-        // counts.
-        let lists = 160 * batch + self.objective.call_bytes();
-        HeadSet::<F>::bytes(self.classes, self.hidden, self.options) + lists + self.caller_bytes + SLACK_BYTES
+        let list_bytes = UTTERANCE_BYTES * batch + self.objective.call_bytes();
+        let head_bytes = HeadSet::<F>::bytes(self.classes, self.hidden, self.options);
+        head_bytes + list_bytes + self.caller_bytes + SLACK_BYTES
     }
 
     /// Bytes of lattice recursions that run in a number of parallel lanes.
@@ -373,47 +387,4 @@ impl<F: Real> SessionBuffers<F> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Smallest possible maximum over a number of groups of neighbors.
-    fn min_largest_group(sizes: &[usize], count: usize) -> usize {
-        if count == 1 || sizes.len() <= 1 {
-            return sizes.iter().sum();
-        }
-        let split_at = |index: usize| {
-            sizes[..index].iter().sum::<usize>().max(min_largest_group(&sizes[index..], count - 1))
-        };
-        (1..=sizes.len()).map(split_at).min().unwrap_or(0)
-    }
-
-    #[test]
-    fn groups_are_minimal_and_balanced() {
-        let mut state = 1u32;
-        for case in 0..400 {
-            let mut draw = |limit: u32| {
-                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                (state >> 16) % limit
-            };
-            let sizes: Vec<usize> = (0..draw(9)).map(|_| draw(50) as usize).collect();
-            let limit = draw(120) as usize;
-            let groups = balance_groups(&sizes, limit);
-            let size_of = |group: &Range<usize>| sizes[group.clone()].iter().sum::<usize>();
-            assert!(groups.iter().flat_map(Range::clone).eq(0..sizes.len()), "{case}");
-            assert!(
-                groups.iter().all(|group| size_of(group) <= limit || group.len() == 1),
-                "{case}: {groups:?}"
-            );
-            assert_eq!(groups.len(), fill_groups(&sizes, limit).len(), "{case}");
-            let largest = groups.iter().map(size_of).max().unwrap_or(0);
-            if sizes.iter().all(|&size| size <= limit) && !sizes.is_empty() {
-                assert_eq!(
-                    largest,
-                    min_largest_group(&sizes, groups.len()),
-                    "{case}: {sizes:?} {limit} {groups:?}"
-                );
-            }
-        }
-        assert_eq!(balance_groups(&[1000; 8], 7058), [0..4, 4..8]);
-    }
-}
+mod tests;

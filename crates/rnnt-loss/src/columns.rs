@@ -1,7 +1,8 @@
-//! Combines the outputs of several heads into emissions of the loss's lattice.
+//! Combines the outputs of several heads into emissions of a transducer.
 //!
-//! Emissions are the log-probabilities that each lattice node (site) needs, one column per class;
-//! adjoints, which are split by head, are the derivatives of the loss with respect to them.
+//! Emissions are the log-probabilities that each lattice node (site) needs, one column per class.
+//! In the backward pass, their adjoints (derivatives of the loss with respect to them) are split by
+//! head again.
 //!
 //! | heads | emissions |
 //! |---|---|
@@ -20,6 +21,7 @@ use panda_core::Real;
 use crate::{
     Options,
     heads::{HeadOutput, HeadRole},
+    objective::RNNT_COLUMNS,
     site_buffers::take_front,
     smoothing::{self, log_z},
 };
@@ -39,6 +41,7 @@ pub(crate) struct HeadAdjoints<'a> {
     pub log_z: Option<&'a mut [f64]>,
 }
 
+/// Returns the output of the head with a role.
 fn find_role<F>(outputs: &[HeadOutput<F>], role: HeadRole) -> Option<&HeadOutput<F>> {
     outputs.iter().find(|output| output.role == role)
 }
@@ -54,16 +57,18 @@ pub(crate) fn is_combined<F>(outputs: &[HeadOutput<F>]) -> bool {
 pub(crate) fn values_per_site(columns: usize, options: &Options) -> usize {
     let loss = &options.loss;
     let (has_durations, is_factored, has_smoothing) =
-        (loss.durations() > 0, loss.factors_blank(), options.has_label_smoothing());
-    // Forward: combined emissions, and the token emissions and adjoints of the RNN-T loss in TDT.
-    let combined = if has_durations || is_factored || has_smoothing { columns } else { 0 };
-    let forward = combined + if loss.omega() > 0.0 { 4 } else { 0 };
-    // Backward: adjoints by head, weights of a clamp, adjoints of the mean and of logZ.
-    let by_head = if has_durations { columns } else { 2 * usize::from(is_factored) };
-    let backward = usize::from(options.clamp.is_some())
-        + 2 * usize::from(has_smoothing)
-        + usize::from(options.z_loss > 0.0)
-        + by_head;
+        (loss.num_durations() > 0, loss.factors_blank(), options.has_label_smoothing());
+    // Forward: combined emissions; for a TDT mixture, emissions and adjoints of the RNN-T loss.
+    let combined_emissions = if has_durations || is_factored || has_smoothing { columns } else { 0 };
+    let rnnt_values = if loss.omega() > 0.0 { 2 * RNNT_COLUMNS } else { 0 };
+    let forward = combined_emissions + rnnt_values;
+    // Backward: adjoints by head (factored blank: of the label and of the blank's score), the
+    // weight of a clamp, adjoints of the mean score and of logZ.
+    let adjoints_by_head = if has_durations { columns } else { 2 * usize::from(is_factored) };
+    let clamp_weights = usize::from(options.clamp.is_some());
+    let smoothing_adjoints = 2 * usize::from(has_smoothing);
+    let z_loss_adjoints = usize::from(options.z_loss > 0.0);
+    let backward = adjoints_by_head + clamp_weights + smoothing_adjoints + z_loss_adjoints;
     columns + forward.max(backward)
 }
 
@@ -88,13 +93,14 @@ pub(crate) fn write_emissions<F: Real>(outputs: &[HeadOutput<F>], out: &mut [f64
         let rows = tokens
             .chunks_exact(token_columns)
             .zip(durations.normalized.emissions.chunks_exact(duration_columns));
-        for (out, (tokens, durations)) in out.chunks_exact_mut(token_columns + duration_columns).zip(rows) {
-            out[..token_columns].copy_from_slice(tokens);
-            out[token_columns..].copy_from_slice(durations);
+        for (row, (tokens, durations)) in out.chunks_exact_mut(token_columns + duration_columns).zip(rows) {
+            row[..token_columns].copy_from_slice(tokens);
+            row[token_columns..].copy_from_slice(durations);
         }
     } else if let Some(blank) = find_role(outputs, HeadRole::Blank) {
-        for (out, (r, z)) in out.chunks_exact_mut(2).zip(tokens.iter().zip(log_z(&blank.normalized))) {
-            out.copy_from_slice(&[log_sigmoid(z), log_sigmoid(-z) + r]);
+        let scores = tokens.iter().zip(log_z(&blank.normalized));
+        for (row, (r, z)) in out.chunks_exact_mut(RNNT_COLUMNS).zip(scores) {
+            row.copy_from_slice(&[log_sigmoid(z), log_sigmoid(-z) + r]);
         }
     } else {
         out.copy_from_slice(tokens);
@@ -120,10 +126,10 @@ pub(crate) fn head_adjoints<'a, F: Real>(
         return vec![copy_columns(0..tokens), copy_columns(tokens..width)];
     }
     if let Some(blank) = find_role(outputs, HeadRole::Blank) {
-        let sites = emission_adjoints.len() / 2;
+        let sites = emission_adjoints.len() / RNNT_COLUMNS;
         let (labels, log_z) = (take_front(scratch, sites), take_front(scratch, sites));
         let out = labels.iter_mut().zip(&mut *log_z);
-        let rows = emission_adjoints.chunks_exact(2).zip(smoothing::log_z(&blank.normalized));
+        let rows = emission_adjoints.chunks_exact(RNNT_COLUMNS).zip(smoothing::log_z(&blank.normalized));
         for ((label, log_z), (row, z)) in out.zip(rows) {
             *label = row[1];
             // d log σ(z) = σ(-z), d log σ(-z) = -σ(z)

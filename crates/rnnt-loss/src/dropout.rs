@@ -28,6 +28,8 @@ pub struct Dropout {
     pub seed: u64,
 }
 
+/// Values of a unit's random byte; a rate is a multiple of the inverse.
+const BYTE_VALUES: u16 = 256;
 /// Units whose mask is in one word: one byte each.
 const UNITS_PER_WORD: usize = 8;
 /// Words of the mask that are computed together.
@@ -51,8 +53,8 @@ impl Dropout {
         if !(0.0..1.0).contains(&self.rate) {
             return Err(Error::Dropout { found: self.rate });
         }
-        let threshold = (self.rate * 256.0).round().min(255.0) as u8;
-        let scale = 256.0 / f64::from(256 - u16::from(threshold));
+        let threshold = (self.rate * f64::from(BYTE_VALUES)).round().min(255.0) as u8;
+        let scale = f64::from(BYTE_VALUES) / f64::from(BYTE_VALUES - u16::from(threshold));
         Ok((threshold > 0).then_some(DropoutMask { seed: self.seed, threshold, scale }))
     }
 }

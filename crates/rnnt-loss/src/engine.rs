@@ -1,7 +1,12 @@
-//! Dispatches transducer loss calls by the kind of their inputs.
+//! Dispatches the calls of a loss session by their kind of inputs.
 //!
-//! Inputs are rows of a joint network or hidden rows with heads, scores, or those of pruned
-//! training. `SessionEngine` is compiled once for `f32` and once for `f64`.
+//! | inputs | call |
+//! |---|---|
+//! | projected rows or hidden rows, with heads | [`HeadCall`] |
+//! | scores | [`ScoreCall`] |
+//! | pruned training | [`PrunedCall`]: first pass, then a [`HeadCall`] |
+//!
+//! `Session` uses [`SessionEngine`], which is compiled once for `f32` and once for `f64`.
 use std::borrow::Cow;
 
 use panda_core::{Head, Real};
@@ -15,8 +20,8 @@ use crate::{
     head_call::HeadCall,
     inputs::InputValues,
     internal_lm,
-    lattice_state::ForwardPass,
-    pruned::{PrunedCall, PruningState, scale_weights},
+    lattice_state::ForwardResult,
+    pruned::{FirstPassState, PrunedCall, scale_weights},
     score_call::ScoreCall,
 };
 
@@ -152,9 +157,9 @@ impl<F: Real> SessionEngine<F> for SessionBuffers<F> {
         expect_unpruned(&options.loss)?;
         let call =
             ScoreCall::new(&ScoreInputs { scores: &*scores, classes, layout }, loss, targets, options)?;
-        let forward_pass = call.forward(scores, options, self);
+        let forward_result = call.forward(scores, options, self);
         let losses =
-            forward_pass.and_then(|pass| call.backward_in_place(pass, scores, weights, options, self));
+            forward_result.and_then(|pass| call.backward_in_place(pass, scores, weights, options, self));
         losses.map_err(|error| error.for_loss(&options.loss))
     }
 
@@ -280,21 +285,21 @@ impl<F: Real> LossCall<'static, F> {
         buffers: &mut SessionBuffers<F>,
     ) -> Result<ForwardState<F>> {
         let run_forward = || {
-            let (call, forward_pass, pruning) = match self {
+            let (call, forward_result, first_pass) = match self {
                 Self::Heads(call) => {
-                    let forward_pass = call.forward(values, options, 0, buffers)?;
-                    (ForwardCall::Heads(call), forward_pass, None)
+                    let forward_result = call.forward(values, options, 0, buffers)?;
+                    (PendingCall::Heads(call), forward_result, None)
                 }
                 Self::Scores(call) => {
-                    let forward_pass = call.forward(values.scores, options, buffers)?;
-                    (ForwardCall::Scores(call), forward_pass, None)
+                    let forward_result = call.forward(values.scores, options, buffers)?;
+                    (PendingCall::Scores(call), forward_result, None)
                 }
                 Self::Pruned(call) => {
-                    let (call, forward_pass, pruning) = call.forward(values, options, buffers)?;
-                    (ForwardCall::Heads(call), forward_pass, Some(pruning))
+                    let (call, forward_result, first_pass) = call.forward(values, options, buffers)?;
+                    (PendingCall::Heads(call), forward_result, Some(first_pass))
                 }
             };
-            Ok(ForwardState { call, forward_pass, pruning })
+            Ok(ForwardState { call, forward_result, first_pass })
         };
         run_forward().map_err(|error: Error| error.for_loss(&options.loss))
     }
@@ -302,14 +307,14 @@ impl<F: Real> LossCall<'static, F> {
 
 /// State of the forward pass of a batch for its backward pass.
 pub struct ForwardState<F> {
-    call: ForwardCall<F>,
-    forward_pass: ForwardPass<F>,
+    call: PendingCall<F>,
+    forward_result: ForwardResult<F>,
     /// State of the first pass, only with pruning.
-    pruning: Option<PruningState<F>>,
+    first_pass: Option<FirstPassState<F>>,
 }
 
-/// The call of a forward pass, needed by its backward pass.
-enum ForwardCall<F> {
+/// The call of a pending loss, whose backward pass follows.
+enum PendingCall<F> {
     Heads(HeadCall<'static, F>),
     Scores(ScoreCall<'static>),
 }
@@ -328,22 +333,22 @@ impl<F: Real> ForwardState<F> {
 
     /// Loss of each utterance.
     pub fn losses(&self) -> &[f64] {
-        self.forward_pass.state.losses()
+        self.forward_result.state.losses()
     }
 
     /// Losses and ranges of the first pass, only with pruning.
     pub fn first_pass(&self) -> Option<&PruningOutput> {
-        self.pruning.as_ref().map(|pruning| &pruning.output)
+        self.first_pass.as_ref().map(|first_pass| &first_pass.output)
     }
 
     /// Emissions of all sites, before smoothing.
     pub fn emissions(&self) -> Cow<'_, [f64]> {
-        self.forward_pass.state.emissions()
+        self.forward_result.state.emissions()
     }
 
     /// Adjoints of the emissions.
     pub fn adjoints(&self) -> &[f64] {
-        self.forward_pass.state.adjoints()
+        self.forward_result.state.adjoints()
     }
 
     /// Computes gradients for weights of the utterances.
@@ -356,19 +361,21 @@ impl<F: Real> ForwardState<F> {
         options: &Options,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<LossOutput<F>> {
-        let Self { call, forward_pass, pruning } = self;
-        let loss_weights = match &pruning {
-            Some(pruning) => Cow::Owned(scale_weights(weights, pruning.scales.pruned)),
+        let Self { call, forward_result, first_pass } = self;
+        let loss_weights = match &first_pass {
+            Some(first_pass) => Cow::Owned(scale_weights(weights, first_pass.scales.pruned)),
             None => Cow::Borrowed(weights),
         };
         let outcome = match call {
-            ForwardCall::Heads(call) => call.backward(forward_pass, values, &loss_weights, options, buffers),
-            ForwardCall::Scores(call) => {
-                call.backward(forward_pass, values.scores, &loss_weights, options, buffers)
+            PendingCall::Heads(call) => {
+                call.backward(forward_result, values, &loss_weights, options, buffers)
+            }
+            PendingCall::Scores(call) => {
+                call.backward(forward_result, values.scores, &loss_weights, options, buffers)
             }
         };
         let mut out = outcome.map_err(|error| error.for_loss(&options.loss))?;
-        if let (Some(PruningState { pass, output, scales }), Some(simple)) = (pruning, &values.simple) {
+        if let (Some(FirstPassState { pass, output, scales }), Some(simple)) = (first_pass, &values.simple) {
             let simple_weights = scale_weights(weights, scales.simple);
             out.gradients.simple =
                 Some(first_pass_backward(pass, simple, &simple_weights, &mut buffers.pruning)?);

@@ -256,18 +256,20 @@ impl Error {
         Self::Inputs { expected: "hidden rows or scores for CTC", found: "those of a joint network" }
     }
 
+    /// An argument that is incompatible with other options; `place` names them.
     pub(crate) fn incompatible(argument: &'static str, place: &'static str, found: impl ToString) -> Self {
         Self::Incompatible { argument, place, found: found.to_string() }
     }
 
-    /// Converts the utterance index of a group that starts at `first`.
-    pub(crate) fn in_group(mut self, first: usize) -> Self {
+    /// Converts an utterance's index in a group to that in the batch.
+    pub(crate) fn in_group(mut self, first_utterance: usize) -> Self {
         match &mut self {
             Self::Weight { utterance, .. }
             | Self::Scores { utterance, .. }
             | Self::Lattice(
                 rnnt_dp::Error::Emission { utterance, .. } | rnnt_dp::Error::Overflow { utterance, .. },
-            ) => *utterance += first,
+            ) => *utterance += first_utterance,
+            // Others name no utterance, or are found in the whole batch before it is divided.
             _ => {}
         }
         self

@@ -1,8 +1,9 @@
-//! Runs the first pass of crate `pruned` within a session's budget.
+//! Runs the first pass of pruned transducer training within a budget.
 //!
 //! The simple joiner adds a frame score and a label score per class. Its loss and posteriors over
-//! the whole lattice select the sites (lattice nodes) of the second pass. A group is a range of
-//! utterances that are processed together.
+//! the whole lattice, which the crate `pruned` computes, select the sites (lattice nodes) of the
+//! second pass. This module plans the groups of utterances that are processed together, and
+//! converts targets, options and errors from one crate to the other.
 //!
 //! ```text
 //! budget >= targets of the call + first pass of a group (of all, in `forward`) + second pass
@@ -21,9 +22,10 @@ use crate::{
 };
 
 /// Checked targets and options of a first pass.
-pub(crate) struct PruningPass {
+pub(crate) struct FirstPassCall {
     batch: Batch,
     options: ::pruned::Options,
+    /// Label positions that each frame retains.
     s_range: usize,
 }
 
@@ -40,14 +42,16 @@ pub(crate) struct FirstPassPlan {
 
 /// Most utterances of a group.
 const MAX_GROUP_UTTERANCES: usize = 64;
-/// Upper bound of the target bytes per utterance: batch, group, retained sites.
+/// Upper bound on an utterance's bytes in three copies of targets.
+///
+/// They are those of the batch, of a group, and of the retained sites.
 const UTTERANCE_BYTES: usize = 1024;
-/// Bytes per label of these lists.
+/// Bytes of a label in these copies.
 const LABEL_BYTES: usize = 40;
-/// Bytes per frame of these lists, including bands.
+/// Bytes of a frame in these copies, including bands.
 const FRAME_BYTES: usize = 64;
 
-impl PruningPass {
+impl FirstPassCall {
     /// Checks the inputs of the first pass.
     ///
     /// # Errors
@@ -90,7 +94,7 @@ impl PruningPass {
     }
 
     /// Targets with the shapes of the retained sites, before these are known.
-    pub fn shapes(&self, targets: &Targets) -> Result<Targets> {
+    pub fn retained_shapes(&self, targets: &Targets) -> Result<Targets> {
         let ranges = Ranges::with_zero_starts(targets.lattices(), &self.options.topology, self.s_range)?;
         retained_targets(targets, &ranges)
     }
@@ -103,6 +107,7 @@ impl PruningPass {
         }
     }
 
+    /// Plans the pass over scores of one kind.
     fn plan_source<F: Real, S: ScoreSource<F>>(
         &self,
         source: &S,
@@ -112,12 +117,12 @@ impl PruningPass {
         let (lattices, count) = (self.batch.lattices(), self.batch.len());
         let utterance_bytes =
             |b| UTTERANCE_BYTES + LABEL_BYTES * lattices.num_labels(b) + FRAME_BYTES * lattices.num_frames(b);
-        let list_bytes: usize = (0..count).map(utterance_bytes).sum();
-        let available = bytes.saturating_sub(list_bytes);
+        let target_bytes: usize = (0..count).map(utterance_bytes).sum();
+        let available = bytes.saturating_sub(target_bytes);
         let plan_within_budget = |batch: &Batch| {
             Plan::within(source, batch, &self.options, available).unwrap_or_else(|_| Plan::minimal())
         };
-        // A unigram over all rows requires all utterances.
+        // One group: a pending loss, or a unigram over all rows, which requires all utterances.
         let has_global_unigram =
             self.options.am_only_scale != 0.0 && self.options.unigram == Unigram::AllRows;
         let scratch = |plan: Plan, batch: &Batch| plan.scratch(source, batch, &self.options);
@@ -129,7 +134,7 @@ impl PruningPass {
                 plan,
                 groups: single_group,
                 group_scratch,
-                bytes: list_bytes.saturating_add(group_scratch.total().bytes()),
+                bytes: target_bytes.saturating_add(group_scratch.total().bytes()),
             };
         }
         // The smallest of the plans of single utterances; groups grow as far as they fit.
@@ -152,7 +157,7 @@ impl PruningPass {
             plan,
             groups,
             group_scratch,
-            bytes: list_bytes.saturating_add(group_scratch.total().bytes()),
+            bytes: target_bytes.saturating_add(group_scratch.total().bytes()),
         }
     }
 
@@ -193,6 +198,7 @@ impl PruningPass {
         })
     }
 
+    /// Runs the pass over scores of one kind; the gradient is that of `Σ_b weights[b] loss[b]`.
     fn sum_source<F: Real, S: ScoreSource<F>>(
         &self,
         source: &S,
@@ -240,6 +246,7 @@ pub(crate) fn first_pass_backward<F: Real>(
     Ok(gradient)
 }
 
+/// Gradient of scores of one kind.
 fn source_gradient<F: Real, S: ScoreSource<F>>(
     pass: &FirstPass<F>,
     source: &S,

@@ -1,13 +1,12 @@
-//! Transducer and CTC losses from hidden rows and heads, with gradients.
+//! Computes transducer and CTC losses from hidden rows and heads, with gradients.
 //!
-//! A group is a range of utterances that are processed together. A head is the last linear layer
-//! over classes. Its normalizer computes log-probabilities of the classes that a site (lattice
-//! node) needs without storing the scores of all classes.
+//! A head is the last linear layer over classes. Its normalizer computes log-probabilities of the
+//! classes that a site (lattice node) needs without storing the scores of all classes. The engine
+//! of a session creates a [`HeadCall`], which processes a range of utterances (a group) at a time:
 //!
 //! ```text
-//! for each group of utterances:
-//!     sites ──► normalizer of each head ──► lattice state
-//!     lattice state ──► normalizer of each head ──► gradients
+//! forward:   hidden rows of the sites ──► normalizer of each head ──► lattice state, losses
+//! backward:  lattice state ──► normalizer of each head ──► gradients of heads and hidden rows
 //! ```
 use std::{borrow::Cow, ops::Range};
 
@@ -20,40 +19,43 @@ use crate::{
     budget::{CallSizes, SessionBuffers},
     ctc::CtcObjective,
     error::expect_rows,
-    heads::{HeadGradients, HeadOutput, HeadRole, HeadSet},
+    heads::{HeadOutput, HeadRole, HeadSet, NormalizerGradients},
+    hidden_rows::{HiddenRows, StoredHiddenRows, stored_row_indices},
     inputs::InputValues,
-    joint_sites::{JointSites, JointSource, SiteGradients},
-    lattice_state::{ForwardPass, LatticeState},
+    joint_hidden_rows::{JointHiddenRows, JointSpec, RowGradients},
+    lattice_state::{ForwardResult, LatticeState},
     objective::LatticeObjective,
-    site_buffers::SiteIndices,
-    sites::{GroupSites, HiddenSites, hidden_row_indices},
+    site_buffers::RowIndices,
 };
 
-/// Inputs whose shapes are checked once; each pass takes the values as arguments.
+/// A checked call over hidden rows and heads; the values are arguments of each pass.
 pub(crate) struct HeadCall<'t, F> {
     objective: LatticeObjective<'t>,
-    model: HeadInputs<F>,
+    inputs: HeadCallInputs<F>,
 }
 
-/// Source of the hidden rows and their heads, independent of the objective.
-pub(crate) struct HeadInputs<F> {
-    source: SiteSource,
+/// Checked hidden rows and heads, without values and independent of the objective.
+pub(crate) struct HeadCallInputs<F> {
+    row_source: HiddenRowSource,
     heads: HeadSet<F>,
 }
 
-enum SiteSource {
-    Joint(JointSource),
-    Hidden { width: usize, layout: Layout },
+/// Where the hidden rows of the sites come from.
+enum HiddenRowSource {
+    /// A joint network computes them from encoder and predictor rows.
+    Joint(JointSpec),
+    /// The caller stores them in a matrix.
+    Stored { width: usize, layout: Layout },
 }
 
-/// A group of utterances of a call.
-pub(crate) struct SiteGroup<'c, F> {
-    sites: GroupSites<'c, F>,
+/// A range of utterances of a call, with their values.
+pub(crate) struct HeadCallGroup<'c, F> {
+    hidden_rows: HiddenRows<'c, F>,
     objective: &'c LatticeObjective<'c>,
     heads: Vec<(HeadRole, Head<'c, F>)>,
 }
 
-impl<F: Real> HeadInputs<F> {
+impl<F: Real> HeadCallInputs<F> {
     /// Checks the inputs of a joint network.
     ///
     /// # Errors
@@ -71,14 +73,14 @@ impl<F: Real> HeadInputs<F> {
         expect_rows("encoded", frames.total(), width, encoded.len())?;
         expect_rows("predicted", labels.total(), width, predicted.len())?;
         let mask = dropout.map_or(Ok(None), |dropout| dropout.mask())?;
-        let source = JointSource { width, frames, labels, activation: options.activation, mask };
+        let joint_spec = JointSpec { width, frames, labels, activation: options.activation, mask };
         let heads = HeadSet::new(&head, durations, targets.blank(), options)?;
-        Ok(Self { source: SiteSource::Joint(source), heads })
+        Ok(Self { row_source: HiddenRowSource::Joint(joint_spec), heads })
     }
 
     /// Creates the call of an objective.
     pub fn with_objective(self, objective: LatticeObjective) -> HeadCall<F> {
-        HeadCall { objective, model: self }
+        HeadCall { objective, inputs: self }
     }
 
     /// Sizes that determine the bytes of a call.
@@ -90,9 +92,9 @@ impl<F: Real> HeadInputs<F> {
         options: &'s Options,
         caller_bytes: usize,
     ) -> CallSizes<'s> {
-        let index_bytes = match &self.source {
-            SiteSource::Joint(source) => JointSites::<F>::index_bytes(source.mask.is_some()),
-            SiteSource::Hidden { layout, .. } => HiddenSites::<F>::index_bytes(*layout),
+        let index_bytes = match &self.row_source {
+            HiddenRowSource::Joint(joint) => JointHiddenRows::<F>::index_bytes(joint.mask.is_some()),
+            HiddenRowSource::Stored { layout, .. } => StoredHiddenRows::<F>::index_bytes(*layout),
         };
         let (hidden, classes) = (self.heads.hidden(), self.heads.classes());
         CallSizes { objective, options, hidden, classes, index_bytes, caller_bytes, score_scratch: None }
@@ -115,8 +117,8 @@ impl<'t, F: Real> HeadCall<'t, F> {
         targets: Cow<'t, Targets>,
         options: &Options,
     ) -> Result<Self> {
-        let model = HeadInputs::joint(joint, &targets, options)?;
-        Ok(model.with_objective(LatticeObjective::new(loss, targets)?))
+        let inputs = HeadCallInputs::joint(joint, &targets, options)?;
+        Ok(inputs.with_objective(LatticeObjective::new(loss, targets)?))
     }
 
     /// Checks a call over hidden rows of sites or, for CTC, frames.
@@ -138,19 +140,20 @@ impl<'t, F: Real> HeadCall<'t, F> {
         layout.check(objective.site_targets())?;
         expect_rows("hidden", layout.score_rows(objective.site_targets()), width, hidden.len())?;
         let heads = HeadSet::new(&head, durations, blank, options)?;
-        Ok(HeadInputs { source: SiteSource::Hidden { width, layout }, heads }.with_objective(objective))
+        let row_source = HiddenRowSource::Stored { width, layout };
+        Ok(HeadCallInputs { row_source, heads }.with_objective(objective))
     }
 
     /// Sizes that determine the bytes of the call.
     ///
     /// `caller_bytes` are additional bytes of its caller.
     pub fn sizes<'s>(&'s self, options: &'s Options, caller_bytes: usize) -> CallSizes<'s> {
-        self.model.sizes(&self.objective, options, caller_bytes)
+        self.inputs.sizes(&self.objective, options, caller_bytes)
     }
 
     /// Number of heads.
     pub fn num_heads(&self, options: &Options) -> usize {
-        self.model.num_heads(options)
+        self.inputs.num_heads(options)
     }
 
     /// Computes losses and gradients, one group at a time.
@@ -188,27 +191,27 @@ impl<'t, F: Real> HeadCall<'t, F> {
         options: &Options,
         caller_bytes: usize,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<ForwardPass<F>> {
+    ) -> Result<ForwardResult<F>> {
         let plan = self.sizes(options, caller_bytes).all_at_once::<F>()?;
         buffers.apply_plan(&plan, self.num_heads(options), options)?;
         let group = self.group(values, &self.objective, self.utterances(), buffers)?;
         let state = group.forward(options, buffers)?;
-        Ok(ForwardPass { indices: group.sites.into_indices(), state })
+        Ok(ForwardResult { indices: group.hidden_rows.into_indices(), state })
     }
 
     /// Computes the gradients of [`HeadCall::forward`].
     pub fn backward(
         &self,
-        ForwardPass { indices, state }: ForwardPass<F>,
+        ForwardResult { indices, state }: ForwardResult<F>,
         values: &InputValues<F>,
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<LossOutput<F>> {
-        let (sites, heads) =
-            (self.sites(values, self.utterances(), indices), self.model.heads.all_heads(values)?);
-        let (group, mut gradients) =
-            (SiteGroup { sites, objective: &self.objective, heads }, self.zero_gradients(values)?);
+        let hidden_rows = self.hidden_rows(values, self.utterances(), indices);
+        let heads = self.inputs.heads.all_heads(values)?;
+        let group = HeadCallGroup { hidden_rows, objective: &self.objective, heads };
+        let mut gradients = self.zero_gradients(values)?;
         let (losses, skipped) = group.backward(state, weights, options, buffers, &mut gradients)?;
         Ok(LossOutput { losses, first_pass: None, gradients: self.named_gradients(gradients), skipped })
     }
@@ -219,7 +222,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
     }
 
     /// Objective of a range of utterances.
-    pub fn part(&self, utterances: Range<usize>) -> LatticeObjective<'_> {
+    pub fn objective_of(&self, utterances: Range<usize>) -> LatticeObjective<'_> {
         self.objective.part(utterances)
     }
 
@@ -233,55 +236,57 @@ impl<'t, F: Real> HeadCall<'t, F> {
         objective: &'c LatticeObjective<'c>,
         utterances: Range<usize>,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<SiteGroup<'c, F>> {
+    ) -> Result<HeadCallGroup<'c, F>> {
         let (targets, spare) = (self.objective.site_targets(), std::mem::take(&mut buffers.sites.indices));
-        let indices = match &self.model.source {
-            SiteSource::Joint(source) => source.indices(values, targets, utterances.clone(), spare)?,
-            SiteSource::Hidden { layout, .. } => {
-                hidden_row_indices(*layout, targets, utterances.clone(), spare)
+        let indices = match &self.inputs.row_source {
+            HiddenRowSource::Joint(joint) => joint.row_indices(values, targets, utterances.clone(), spare)?,
+            HiddenRowSource::Stored { layout, .. } => {
+                stored_row_indices(*layout, targets, utterances.clone(), spare)
             }
         };
-        let sites = self.sites(values, utterances, indices);
-        Ok(SiteGroup { sites, objective, heads: self.model.heads.all_heads(values)? })
+        let hidden_rows = self.hidden_rows(values, utterances, indices);
+        Ok(HeadCallGroup { hidden_rows, objective, heads: self.inputs.heads.all_heads(values)? })
     }
 
     /// Hidden rows of a range of utterances.
-    fn sites<'c>(
+    fn hidden_rows<'c>(
         &self,
         values: &InputValues<'c, F>,
         utterances: Range<usize>,
-        indices: SiteIndices,
-    ) -> GroupSites<'c, F> {
-        match &self.model.source {
-            SiteSource::Joint(source) => GroupSites::Joint(JointSites::new(source, values, indices)),
-            SiteSource::Hidden { width, layout } => {
+        indices: RowIndices,
+    ) -> HiddenRows<'c, F> {
+        match &self.inputs.row_source {
+            HiddenRowSource::Joint(joint) => HiddenRows::Joint(JointHiddenRows::new(joint, values, indices)),
+            HiddenRowSource::Stored { width, layout } => {
                 let (hidden, targets) = (values.hidden, self.objective.site_targets());
-                GroupSites::Hidden(HiddenSites::new(hidden, *width, *layout, targets, utterances, indices))
+                HiddenRows::Stored(StoredHiddenRows::new(
+                    hidden, *width, *layout, targets, utterances, indices,
+                ))
             }
         }
     }
 
     /// Zero gradients of each head; the first entry includes those of the input rows.
-    fn zero_gradients(&self, values: &InputValues<F>) -> Result<Vec<HeadGradients<F>>> {
+    fn zero_gradients(&self, values: &InputValues<F>) -> Result<Vec<NormalizerGradients<F>>> {
         let [encoded, predicted, hidden] =
             [values.encoded, values.predicted, values.hidden].map(|rows| kernels::zeros(rows.len()));
-        let heads = self.model.heads.all_heads(values)?;
-        let no_rows = SiteGradients::default;
+        let heads = self.inputs.heads.all_heads(values)?;
+        let no_rows = RowGradients::default;
         let mut gradients: Vec<_> =
-            heads.iter().map(|(_, head)| HeadGradients::zero(no_rows(), head)).collect();
-        gradients[0].sites = SiteGradients { encoded, predicted, hidden };
+            heads.iter().map(|(_, head)| NormalizerGradients::zero(no_rows(), head)).collect();
+        gradients[0].sites = RowGradients { encoded, predicted, hidden };
         Ok(gradients)
     }
 
     /// Gradients by the names of the inputs.
-    fn named_gradients(&self, mut gradients: Vec<HeadGradients<F>>) -> Gradients<F> {
-        let SiteGradients { encoded, predicted, hidden } = std::mem::take(&mut gradients[0].sites);
-        let [head, durations] = self.model.heads.join_gradients(gradients);
+    fn named_gradients(&self, mut gradients: Vec<NormalizerGradients<F>>) -> Gradients<F> {
+        let RowGradients { encoded, predicted, hidden } = std::mem::take(&mut gradients[0].sites);
+        let [head, durations] = self.inputs.heads.join_gradients(gradients);
         Gradients { encoded, predicted, hidden, head, durations, ..Gradients::default() }
     }
 }
 
-impl<F: Real> SiteGroup<'_, F> {
+impl<F: Real> HeadCallGroup<'_, F> {
     /// Targets of the group, with its sites.
     pub fn targets(&self) -> &Targets {
         self.objective.site_targets()
@@ -293,50 +298,56 @@ impl<F: Real> SiteGroup<'_, F> {
         for (index, &(role, ref head)) in self.heads.iter().enumerate() {
             let selection = self.objective.selection(role, buffers.sites.take_selection(index))?;
             let workspace = &mut buffers.normalizers[index];
-            let normalized = panda_core::forward(&self.sites, head, &selection, workspace)
+            let normalized = panda_core::forward(&self.hidden_rows, head, &selection, workspace)
                 .map_err(|error| role.convert_error(error, self.targets().lattices()))?;
             outputs.push(HeadOutput { role, selection, normalized });
         }
         LatticeState::forward(outputs, self.objective, options, buffers)
     }
 
-    /// Adds the gradients of `Σ_b weights[b] loss[b]`; those of the sites are in the first entry.
+    /// Adds the gradients of `Σ_b weights[b] loss[b]`.
     ///
-    /// Returns the losses and the skipped sites; all vectors return to the buffers.
+    /// Those of the input rows are in the first entry. Returns the losses and the skipped sites;
+    /// all vectors return to the buffers.
     pub fn backward(
         self,
         mut state: LatticeState<F>,
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-        gradients: &mut [HeadGradients<F>],
+        gradients: &mut [NormalizerGradients<F>],
     ) -> Result<(Vec<f64>, SkippedSites)> {
-        let Self { sites, heads, .. } = &self;
+        let Self { hidden_rows, heads, .. } = &self;
         let (lattices, mut active_sites) = (self.targets().lattices(), 0);
+        // Gradients of each head and of the input rows.
         for (index, (output, adjoints)) in state.backward(lattices, options, weights)?.into_iter().enumerate()
         {
             let HeadOutput { selection, normalized, .. } = output;
-            // Each head in turn adds to the gradients of the sites.
+            // Each head in turn adds to the gradients of the input rows.
             gradients[index].sites = std::mem::take(&mut gradients[0].sites);
+            let (_, head) = &heads[index];
             let arguments =
-                BackwardInputs { sites, head: &heads[index].1, selection, normalized, adjoints: &adjoints };
+                BackwardInputs { sites: hidden_rows, head, selection, normalized, adjoints: &adjoints };
             let outcome =
                 panda_core::backward(arguments, &mut buffers.normalizers[index], &mut gradients[index]);
             gradients[0].sites = std::mem::take(&mut gradients[index].sites);
             active_sites = active_sites.max(outcome.map_err(|error| Error::at_site(error, lattices))?);
         }
+        // Number of skipped sites, and bounds on the error of the gradients.
         let skipped = state.skipped_mass(weights).map_or_else(SkippedSites::default, |mass| {
             let max_weight = heads.iter().map(|(_, head)| head.max_abs_weight()).fold(0.0, f64::max);
-            SkippedSites::new(mass, state.gradient_bound(), sites.max_abs(), sites.max_slope() * max_weight)
+            let (max_hidden, max_slope) = (hidden_rows.max_abs(), hidden_rows.max_slope());
+            SkippedSites::new(mass, state.gradient_bound(), max_hidden, max_slope * max_weight)
         });
-        let skipped = SkippedSites { zero_sites: sites.len() - active_sites - skipped.sites, ..skipped };
+        let skipped =
+            SkippedSites { zero_sites: hidden_rows.len() - active_sites - skipped.sites, ..skipped };
         let losses = state.release(buffers);
         self.release(buffers);
         Ok((losses, skipped))
     }
 
-    /// Returns the indices of the sites to the buffers.
+    /// Returns the row indices of the sites to the buffers.
     pub fn release(self, buffers: &mut SessionBuffers<F>) {
-        buffers.sites.indices = self.sites.into_indices();
+        buffers.sites.indices = self.hidden_rows.into_indices();
     }
 }

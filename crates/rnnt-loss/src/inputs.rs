@@ -1,4 +1,4 @@
-//! Inputs of a transducer loss call, and its output: losses and gradients.
+//! Inputs of transducer and CTC losses, and their output: losses and gradients.
 //!
 //! Axes: B utterances, T frames, U+1 label positions, C classes, H joint width.
 use ::pruned::{Heads as SimpleHeads, HeadsGradient, LinearGradient, Matrices, MatrixGradient, Ranges};
@@ -72,7 +72,7 @@ pub struct PrunedInputs<'a, F> {
     pub simple: SimpleInputs<'a, F>,
     /// Inputs of the second pass.
     pub joint: JointInputs<'a, F>,
-    /// Factors of both losses in the sum, for this call.
+    /// Factors of the simple loss and the pruned loss, for this call.
     pub scales: PassScales,
 }
 
@@ -87,7 +87,9 @@ pub enum SimpleInputs<'a, F> {
     Heads(SimpleHeads<'a, F>),
 }
 
-/// Factors of the losses of both passes.
+/// Factors of the simple loss and the pruned loss in their sum.
+///
+/// The simple loss is that of the first pass, the pruned loss that of the second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PassScales {
     /// Factor of the simple joiner's loss.
@@ -229,16 +231,17 @@ impl<F> LossOutput<F> {
     pub fn bytes(&self) -> usize {
         let Self { losses, first_pass, gradients, .. } = self;
         let Gradients { encoded, predicted, hidden, scores, head, durations, simple } = gradients;
-        let rows: usize = [encoded, predicted, hidden, scores].map(Vec::len).iter().sum();
-        let heads: usize = [head, durations].map(|head| head.weight.len() + head.bias.len()).iter().sum();
-        let layer = |layer: &LinearGradient<F>| layer.rows.len() + layer.weight.len() + layer.bias.len();
-        let simple = match simple {
+        let row_len: usize = [encoded, predicted, hidden, scores].map(Vec::len).iter().sum();
+        let head_len: usize = [head, durations].map(|head| head.weight.len() + head.bias.len()).iter().sum();
+        let layer_len = |layer: &LinearGradient<F>| layer.rows.len() + layer.weight.len() + layer.bias.len();
+        let simple_len = match simple {
             None => 0,
             Some(SimpleGradient::Matrices(MatrixGradient { am, lm })) => am.len() + lm.len(),
-            Some(SimpleGradient::Heads(HeadsGradient { am, lm })) => layer(am) + layer(lm),
+            Some(SimpleGradient::Heads(HeadsGradient { am, lm })) => layer_len(am) + layer_len(lm),
         };
-        let pruning = first_pass.as_ref().map_or(0, PruningOutput::bytes);
-        8 * losses.len() + size_of::<F>() * (rows + heads + simple) + pruning
+        let first_pass_bytes = first_pass.as_ref().map_or(0, PruningOutput::bytes);
+        let gradient_bytes = size_of::<F>() * (row_len + head_len + simple_len);
+        size_of::<f64>() * losses.len() + gradient_bytes + first_pass_bytes
     }
 }
 
@@ -254,8 +257,11 @@ pub struct PruningOutput {
 impl PruningOutput {
     /// Bytes of its vectors.
     fn bytes(&self) -> usize {
-        let frames: usize = (0..self.ranges.batch()).map(|b| self.ranges.starts(b).len()).sum();
-        8 * (self.losses.len() + frames + 2 * self.ranges.batch() + 1)
+        let batch = self.ranges.batch();
+        let frames: usize = (0..batch).map(|b| self.ranges.starts(b).len()).sum();
+        // A start for each frame, a width and an offset for each utterance, and the last offset.
+        let range_bytes = size_of::<usize>() * (frames + 2 * batch + 1);
+        size_of::<f64>() * self.losses.len() + range_bytes
     }
 }
 

@@ -1,7 +1,8 @@
 //! Label log-probabilities of the internal language model of a transducer.
 //!
-//! The joint network runs on predictor rows with an encoder row of zeros, and the softmax excludes
-//! the blank (HAT, Variani et al., arXiv 2003.07705, section 3.2).
+//! `Session::internal_lm` calls this module. The joint network runs on predictor rows with an
+//! encoder row of zeros, and the softmax excludes the blank (HAT, Variani et al., arXiv 2003.07705,
+//! section 3.2).
 use panda_core::Real;
 use panda_core::{Head, Selection};
 
@@ -11,8 +12,8 @@ use crate::{
     error::expect_rows,
     heads::with_masked_blank,
     inputs::InputValues,
-    joint_sites::{JointSites, JointSource},
-    site_buffers::SiteIndices,
+    joint_hidden_rows::{JointHiddenRows, JointSpec},
+    site_buffers::RowIndices,
     targets::RowStarts,
 };
 
@@ -39,16 +40,16 @@ pub(crate) fn internal_lm<F: Real>(
     // All utterances share the encoder row.
     let frames = RowStarts::Padded { rows_per_utterance: 0, batch: targets.batch() };
     let activation = options.activation;
-    let source = JointSource { width, frames, labels: label_starts, activation, mask: None };
+    let joint = JointSpec { width, frames, labels: label_starts, activation, mask: None };
     let values = InputValues { encoded: &encoded, predicted, ..InputValues::none() };
-    let indices = source.indices(&values, &targets, 0..targets.batch(), SiteIndices::default())?;
-    let sites = JointSites::new(&source, &values, indices);
+    let indices = joint.row_indices(&values, &targets, 0..targets.batch(), RowIndices::default())?;
+    let hidden_rows = JointHiddenRows::new(&joint, &values, indices);
     let selection = targets.next_labels(Selection::default())?;
     // The head uses the whole budget.
     buffers.apply_plan(&CallPlan::single_head(options.budget), 1, options)?;
     let workspace = &mut buffers.normalizers[0];
     let normalized = with_masked_blank(head, targets.blank(), |head| {
-        panda_core::forward(&sites, head, &selection, workspace)
+        panda_core::forward(&hidden_rows, head, &selection, workspace)
             .map_err(|error| Error::at_site(error, lattices))
     })?;
     let log_probs =

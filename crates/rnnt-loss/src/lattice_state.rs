@@ -1,4 +1,4 @@
-//! Losses of the lattices, and the state that the backward pass needs.
+//! Losses of transducer or CTC lattices, with state for backward.
 //!
 //! The forward pass turns emissions (log-probabilities of the selected classes at each site, a
 //! lattice node) into losses and adjoints (derivatives of each loss with respect to emissions). The
@@ -17,19 +17,19 @@ use crate::{
     error::expect_len,
     heads::HeadOutput,
     objective::LatticeObjective,
-    site_buffers::{SiteIndices, take_front},
+    site_buffers::{RowIndices, take_front},
     skipped_sites::{SkippedMass, skip_sites},
     smoothing::{add_z_loss, add_z_loss_adjoints, smooth, unsmooth},
 };
 
-/// Result of a forward pass.
-pub(crate) struct ForwardPass<F> {
+/// Result of a call's forward pass, which its backward pass needs.
+pub(crate) struct ForwardResult<F> {
     /// Row indices of the sites.
-    pub indices: SiteIndices,
+    pub indices: RowIndices,
     pub state: LatticeState<F>,
 }
 
-/// Losses and the state for their gradients: numbers per site, and kept scores.
+/// Losses, adjoints of the emissions, and kept scores of the heads.
 pub(crate) struct LatticeState<F> {
     columns: ColumnCounts,
     /// Output of each head, tokens first.
@@ -39,6 +39,7 @@ pub(crate) struct LatticeState<F> {
     site_values: Vec<f64>,
     /// Number of adjoints, N S.
     num_adjoints: usize,
+    /// Skipped sites of each utterance; empty if skipping is disabled.
     skipped: Vec<SkippedMass>,
 }
 
@@ -51,9 +52,9 @@ impl<F: Real> LatticeState<F> {
         buffers: &mut SessionBuffers<F>,
     ) -> Result<Self> {
         let (lattices, columns) = (objective.site_targets().lattices(), objective.column_counts());
-        let (sites, num_adjoints) = (lattices.num_sites(), lattices.num_sites() * columns.all);
-        let site_values = std::mem::take(&mut buffers.sites.site_values);
-        let mut site_values = reset(site_values, sites * columns::values_per_site(columns.all, options), 0.0);
+        let num_adjoints = lattices.num_sites() * columns.all;
+        let num_values = lattices.num_sites() * columns::values_per_site(columns.all, options);
+        let mut site_values = reset(std::mem::take(&mut buffers.sites.site_values), num_values, 0.0);
         let mut losses = vec![0.0; lattices.batch()];
         let (adjoints, mut scratch) = site_values.split_at_mut(num_adjoints);
         // Emissions: those of the only head, or a combination of all heads.
@@ -123,8 +124,8 @@ impl<F: Real> LatticeState<F> {
     ) -> Result<Vec<(&HeadOutput<F>, Adjoints<'_>)>> {
         let Self { columns, outputs, losses, site_values, num_adjoints, .. } = self;
         expect_len("weights", lattices.batch(), weights.len())?;
-        // An utterance without a path has no gradient; its weight may be infinite, and 0 · inf is
-        // NaN.
+        // Weights. An utterance without a path has no gradient; its weight may be infinite, and 0 ·
+        // inf is NaN.
         let weight_with_path = |(weight, loss): (&f64, &f64)| if loss.is_finite() { *weight } else { 0.0 };
         let weights: Vec<f64> = weights.iter().zip(&*losses).map(weight_with_path).collect();
         if let Some(utterance) = weights.iter().position(|weight| !weight.is_finite()) {
@@ -150,6 +151,7 @@ impl<F: Real> LatticeState<F> {
                     .for_each(|adjoint| *adjoint *= weight);
             }
         }
+        // Adjoints of the log-probabilities of each head, of the mean score and of logZ.
         let mean_adjoints = options.has_label_smoothing().then(|| {
             let mean_adjoints = take_front(&mut scratch, sites);
             unsmooth(emission_adjoints, *columns, options.label_smoothing, mean_adjoints);

@@ -151,7 +151,7 @@ impl Loss {
     }
 
     /// Number of durations, whose columns follow those of the tokens.
-    pub(crate) fn durations(&self) -> usize {
+    pub(crate) fn num_durations(&self) -> usize {
         match self {
             Self::Tdt { topology, .. } => topology.num_columns() - topology.num_tokens(),
             _ => 0,
@@ -164,7 +164,7 @@ impl Loss {
             pruning.check()?;
         }
         if let Self::Tdt { topology, .. } = self
-            && self.durations() == 0
+            && self.num_durations() == 0
         {
             let (made_of, found) = ("blank, label, at least one duration", topology.num_columns());
             return Err(Error::Columns { expected: topology.num_tokens() + 1, made_of, found });
@@ -178,13 +178,13 @@ impl Loss {
     /// Fails unless the columns of the topology match the targets.
     pub(crate) fn check_columns(&self, targets: &Targets) -> Result<()> {
         let Some(topology) = self.topology() else { return Ok(()) };
-        if self.factors_blank() && targets.tokens() > 2 {
-            let big_blanks = targets.tokens() - 2;
+        let big_blanks = targets.num_big_blanks();
+        if self.factors_blank() && big_blanks > 0 {
             return Err(Error::incompatible("targets.big_blanks", "with a factored blank", big_blanks));
         }
-        let tokens = targets.tokens();
+        let tokens = targets.num_token_columns();
         for (expected, made_of, found) in [
-            (tokens + self.durations(), "blank, label, big blanks, durations", topology.num_columns()),
+            (tokens + self.num_durations(), "blank, label, big blanks, durations", topology.num_columns()),
             (tokens, "blank, label, big blanks, without durations", topology.num_tokens()),
         ] {
             if expected != found {

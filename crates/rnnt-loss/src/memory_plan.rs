@@ -5,7 +5,8 @@ use panda_core::Real;
 use panda_core::{Plan, Shape};
 
 use crate::{
-    Loss, Options, Result, Targets, budget::CallSizes, joint_sites::JointSites, objective::LatticeObjective,
+    Loss, Options, Result, Targets, budget::CallSizes, joint_hidden_rows::JointHiddenRows,
+    objective::LatticeObjective,
 };
 
 /// Memory and floating-point operations of [`Session::sum`](crate::Session::sum).
@@ -24,7 +25,7 @@ use crate::{
 pub struct MemoryPlan {
     /// Number of utterances B.
     pub batch: usize,
-    /// N, H, C and S of the whole batch.
+    /// Sites, joint width, classes and selected classes of the batch.
     pub shape: Shape,
     /// Number of groups of utterances, which are processed one at a time.
     pub groups: usize,
@@ -88,9 +89,10 @@ impl MemoryPlan {
         options: &Options,
         has_dropout: bool,
     ) -> Result<Self> {
-        let (lattices, element, batch) = (targets.lattices(), size_of::<F>(), targets.batch());
+        let (lattices, element_bytes, batch) = (targets.lattices(), size_of::<F>(), targets.batch());
+        // The plan of the call, as a session makes it.
         let objective = LatticeObjective::new(Cow::Borrowed(&options.loss), Cow::Borrowed(targets))?;
-        let index_bytes = JointSites::<F>::index_bytes(has_dropout);
+        let index_bytes = JointHiddenRows::<F>::index_bytes(has_dropout);
         let sizes = CallSizes {
             objective: &objective,
             options,
@@ -101,6 +103,7 @@ impl MemoryPlan {
             score_scratch: None,
         };
         let call = sizes.in_groups::<F>()?;
+        // Operations of all groups, each with the plan of its token head.
         let shape_of = |sites| sizes.head_shapes(sites)[0].1;
         let plan_of = |shape| match (options.plan, call.head_budgets.first()) {
             (None, Some(&budget)) => {
@@ -115,26 +118,27 @@ impl MemoryPlan {
             operations = operations.saturating_add(plan?.operations(shape_of(sites)));
             group_sites = group_sites.max(sites);
         }
-        let frames = (0..batch).map(|b| targets.frames(b)).max().unwrap_or(0);
-        let positions = (0..batch).map(|b| targets.labels(b).len() + 1).max().unwrap_or(0);
-        let rows = batch.saturating_mul(frames + positions);
-        let arguments = rows
+        // Sizes of the padded tensors.
+        let max_frames = (0..batch).map(|b| targets.frames(b)).max().unwrap_or(0);
+        let max_positions = (0..batch).map(|b| targets.labels(b).len() + 1).max().unwrap_or(0);
+        let rows = batch.saturating_mul(max_frames + max_positions);
+        let argument_bytes = rows
             .saturating_mul(hidden)
             .saturating_add(classes.saturating_mul(hidden.saturating_add(1)))
-            .saturating_mul(element);
+            .saturating_mul(element_bytes);
         Ok(Self {
             batch,
             shape: shape_of(lattices.num_sites()),
             groups: call.groups.len(),
             group_sites,
             plan: plan_of(shape_of(group_sites))?,
-            argument_bytes: arguments,
+            argument_bytes,
             transient_bytes: call.bytes,
             dense_bytes: batch
-                .saturating_mul(frames)
-                .saturating_mul(positions)
+                .saturating_mul(max_frames)
+                .saturating_mul(max_positions)
                 .saturating_mul(classes)
-                .saturating_mul(element),
+                .saturating_mul(element_bytes),
             operations,
         })
     }
@@ -143,14 +147,12 @@ impl MemoryPlan {
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let mb = |bytes: usize| bytes as f64 / 1e6;
-        let Plan {
-            wave_sites: wave, block_sites: block, tile_classes, group_tiles: tiles, saved_scores, ..
-        } = self.plan;
+        let Plan { wave_sites, block_sites, tile_classes, group_tiles, saved_scores, .. } = self.plan;
         let Shape { sites, hidden, classes, .. } = self.shape;
         writeln!(f, "loss of {} utterances: N = {sites}, H = {hidden}, C = {classes}", self.batch)?;
         writeln!(
             f,
-            "  {} groups of at most {} sites; waves of {wave} sites in blocks of {block}, {tiles} tiles of {tile_classes} classes in flight",
+            "  {} groups of at most {} sites; waves of {wave_sites} sites in blocks of {block_sites}, {group_tiles} tiles of {tile_classes} classes in flight",
             self.groups, self.group_sites
         )?;
         writeln!(

@@ -1,10 +1,15 @@
-//! Loss and gradients of a transducer's joint network with its two projections.
+//! Transducer loss of a joint network, including its projections.
+//!
+//! [`JointNetwork::sum`] projects encoder rows and predictor rows to the joint width, calls
+//! [`Session::sum`], and computes the gradients of the projections from those of the projected
+//! rows. Padded rows are packed before. E: width of an encoder row; P: of a predictor row; H: joint
+//! width; C: classes.
 use kernels::{Accumulate, Affine, View};
 use panda_core::Head;
 use panda_core::Real;
 
 use crate::{
-    Element, Error, Gradients, JointInputs, Layout, LossOutput, Result, Session, SkippedSites, Targets,
+    Element, Error, JointInputs, Layout, LossOutput, Result, Session, SkippedSites, Targets,
     error::{expect_len, expect_rows},
     targets::RowStarts,
 };
@@ -14,13 +19,13 @@ use crate::{
 /// `z = act(x_enc W_Aᵀ + x_pred W_Lᵀ + b_Z)`, `scores = z W_Oᵀ + b_O`.
 #[derive(Debug, Clone, Copy)]
 pub struct JointNetwork<'a, F> {
-    /// Projection of the encoder `W_A`, *H x Ha*.
+    /// Weight `W_A` of the encoder's projection, *H x E*.
     pub encoder: &'a [F],
-    /// Width Ha of an encoder row.
+    /// Width E of an encoder row.
     pub encoder_width: usize,
-    /// Projection of the predictor `W_L`, *H x Hl*.
+    /// Weight `W_L` of the predictor's projection, *H x P*.
     pub predictor: &'a [F],
-    /// Width Hl of a predictor row.
+    /// Width P of a predictor row.
     pub predictor_width: usize,
     /// Bias `b_Z`, *H*.
     pub bias: Option<&'a [F]>,
@@ -30,7 +35,7 @@ pub struct JointNetwork<'a, F> {
 
 /// Encoder rows and predictor rows of a batch.
 ///
-/// Shapes: *rows x Ha* and *rows x Hl* ([`Layout::Padded`]: *B x T x Ha* and *B x (U+1) x Hl*).
+/// Shapes: *rows x E* and *rows x P* ([`Layout::Padded`]: *B x T x E* and *B x (U+1) x P*).
 #[derive(Debug, Clone, Copy)]
 pub struct NetworkInputs<'a, F> {
     /// Encoder rows.
@@ -50,9 +55,9 @@ pub struct NetworkOutput<F> {
     pub encodings: Vec<F>,
     /// Gradient of the predictor rows; 0 in padding.
     pub predictions: Vec<F>,
-    /// Gradient of `W_A`.
+    /// Gradient of the encoder's projection `W_A`.
     pub encoder: Vec<F>,
-    /// Gradient of `W_L`.
+    /// Gradient of the predictor's projection `W_L`.
     pub predictor: Vec<F>,
     /// Gradient of `b_Z`; also present for a network without bias.
     pub bias: Vec<F>,
@@ -77,45 +82,59 @@ impl<F: Element> JointNetwork<'_, F> {
         targets: &Targets,
         weights: &[f64],
     ) -> Result<NetworkOutput<F>> {
+        // Checks, and copies of the rows without padding.
         self.check()?;
         let NetworkInputs { encoder_rows, predictor_rows, layout } = inputs;
         layout.check(targets)?;
         let (encoder_width, predictor_width) = (self.encoder_width, self.predictor_width);
-        let joint_width = self.head.hidden();
         let utterances = 0..targets.batch();
-        let frames =
-            RaggedRows::new(layout.frame_starts(targets), utterances.clone().map(|b| targets.frames(b)));
-        let labels = utterances.map(|b| targets.labels(b).len() + 1);
-        let positions = RaggedRows::new(layout.label_starts(targets), labels);
+        let frame_counts = utterances.clone().map(|b| targets.frames(b));
+        let position_counts = utterances.map(|b| targets.labels(b).len() + 1);
+        let frames = RaggedRows::new(layout.frame_starts(targets), frame_counts);
+        let positions = RaggedRows::new(layout.label_starts(targets), position_counts);
         expect_rows("encoder_rows", frames.total, encoder_width, encoder_rows.len())?;
         expect_rows("predictor_rows", positions.total, predictor_width, predictor_rows.len())?;
         let packed_encoder_rows = frames.pack(encoder_rows, encoder_width);
         let packed_predictor_rows = positions.pack(predictor_rows, predictor_width);
 
-        let encoded = project(&packed_encoder_rows, self.encoder, self.bias, encoder_width, joint_width);
-        let predicted = project(&packed_predictor_rows, self.predictor, None, predictor_width, joint_width);
+        // Forward: projections, then the loss with the gradients of the projected rows.
+        let (encoder_projection, predictor_projection) = self.projections();
+        let encoded = encoder_projection.forward(&packed_encoder_rows);
+        let predicted = predictor_projection.forward(&packed_predictor_rows);
         let out = session.sum(JointInputs::new(&encoded, &predicted, self.head), targets, weights)?;
         let LossOutput { losses, gradients, skipped, .. } = out;
-        let Gradients { encoded: d_encoded, predicted: d_predicted, head, .. } = gradients;
-        let encoder_gradients =
-            project_backward(&d_encoded, &packed_encoder_rows, self.encoder, encoder_width, joint_width);
-        let predictor_gradients = project_backward(
-            &d_predicted,
-            &packed_predictor_rows,
-            self.predictor,
-            predictor_width,
-            joint_width,
-        );
+
+        // Backward through the projections; gradients of padding are 0.
+        let encoder_gradient = encoder_projection.backward(&packed_encoder_rows, &gradients.encoded);
+        let predictor_gradient = predictor_projection.backward(&packed_predictor_rows, &gradients.predicted);
         Ok(NetworkOutput {
             losses,
-            encodings: frames.unpack(&encoder_gradients.x, encoder_width),
-            predictions: positions.unpack(&predictor_gradients.x, predictor_width),
-            encoder: encoder_gradients.weight,
-            predictor: predictor_gradients.weight,
-            bias: encoder_gradients.bias,
-            head,
+            encodings: frames.unpack(&encoder_gradient.rows, encoder_width),
+            predictions: positions.unpack(&predictor_gradient.rows, predictor_width),
+            encoder: encoder_gradient.weight,
+            predictor: predictor_gradient.weight,
+            bias: encoder_gradient.bias,
+            head: gradients.head,
             skipped,
         })
+    }
+
+    /// The projections of encoder rows and predictor rows; only the first has the bias.
+    fn projections(&self) -> (Projection<'_, F>, Projection<'_, F>) {
+        let joint_width = self.head.hidden();
+        let encoder = Projection {
+            weight: self.encoder,
+            bias: self.bias,
+            inputs: self.encoder_width,
+            outputs: joint_width,
+        };
+        let predictor = Projection {
+            weight: self.predictor,
+            bias: None,
+            inputs: self.predictor_width,
+            outputs: joint_width,
+        };
+        (encoder, predictor)
     }
 
     /// Fails for parameters whose shapes do not match.
@@ -134,40 +153,49 @@ impl<F: Element> JointNetwork<'_, F> {
     }
 }
 
-/// Computes `y = x Wᵀ + b`: `x` *n x in*, `weight` *out x in*, `bias` *out*.
-fn project<F: Real>(x: &[F], weight: &[F], bias: Option<&[F]>, inputs: usize, outputs: usize) -> Vec<F> {
-    let mut y = vec![F::ZERO; x.len() / inputs * outputs];
-    Affine::new(View::new(weight, outputs, inputs).transposed(), bias).forward(x, &mut y);
-    y
+/// A linear layer `y = x Wᵀ + b` from E or P inputs to H outputs.
+struct Projection<'a, F> {
+    /// Weight W, *outputs x inputs*.
+    weight: &'a [F],
+    /// Bias b, *outputs*.
+    bias: Option<&'a [F]>,
+    inputs: usize,
+    outputs: usize,
 }
 
-/// Gradients of [`project`].
-struct ProjectionGradients<F> {
-    x: Vec<F>,
+/// Gradients of a [`Projection`].
+struct ProjectionGradient<F> {
+    /// Gradient of the input rows.
+    rows: Vec<F>,
     weight: Vec<F>,
     bias: Vec<F>,
 }
 
-/// Computes `dx = dy W`, `dW = dyᵀ x`, `db = Σ dy`.
-fn project_backward<F: Real>(
-    dy: &[F],
-    x: &[F],
-    weight: &[F],
-    inputs: usize,
-    outputs: usize,
-) -> ProjectionGradients<F> {
-    let layer = Affine::new(View::new(weight, outputs, inputs).transposed(), None);
-    let mut gradient = ProjectionGradients {
-        x: vec![F::ZERO; x.len()],
-        weight: vec![F::ZERO; weight.len()],
-        bias: vec![F::ZERO; outputs],
-    };
-    layer.backward_rows(dy, &mut gradient.x, Accumulate::Replace);
-    layer.backward_parameters(&[(x, dy)], &mut gradient.weight, &mut gradient.bias);
-    gradient
+impl<F: Real> Projection<'_, F> {
+    /// Computes `y` *rows x outputs* from `x` *rows x inputs*.
+    fn forward(&self, x: &[F]) -> Vec<F> {
+        let mut y = vec![F::ZERO; x.len() / self.inputs * self.outputs];
+        let weight = View::new(self.weight, self.outputs, self.inputs);
+        Affine::new(weight.transposed(), self.bias).forward(x, &mut y);
+        y
+    }
+
+    /// Computes `dx = dy W`, `dW = dyᵀ x`, `db = Σ dy`.
+    fn backward(&self, x: &[F], dy: &[F]) -> ProjectionGradient<F> {
+        let weight = View::new(self.weight, self.outputs, self.inputs);
+        let layer = Affine::new(weight.transposed(), None);
+        let mut gradient = ProjectionGradient {
+            rows: vec![F::ZERO; x.len()],
+            weight: vec![F::ZERO; self.weight.len()],
+            bias: vec![F::ZERO; self.outputs],
+        };
+        layer.backward_rows(dy, &mut gradient.rows, Accumulate::Replace);
+        layer.backward_parameters(&[(x, dy)], &mut gradient.weight, &mut gradient.bias);
+        gradient
+    }
 }
 
-/// Rows of each utterance in a padded or packed matrix.
+/// Position of each utterance's rows in a padded or packed matrix.
 struct RaggedRows {
     utterances: Vec<UtteranceRows>,
     /// Rows of the matrix, padding included.
@@ -181,6 +209,7 @@ struct UtteranceRows {
 }
 
 impl RaggedRows {
+    /// Takes the first row and the number of rows of each utterance.
     fn new(starts: RowStarts, lens: impl Iterator<Item = usize>) -> Self {
         Self {
             utterances: lens
@@ -200,7 +229,7 @@ impl RaggedRows {
         packed
     }
 
-    /// Copies packed rows into a matrix of zeros.
+    /// Copies packed rows into the matrix; its padding is 0.
     fn unpack<F: Real>(&self, mut packed: &[F], width: usize) -> Vec<F> {
         let mut rows = vec![F::ZERO; self.total * width];
         for &UtteranceRows { start, len } in &self.utterances {

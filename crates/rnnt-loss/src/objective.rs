@@ -1,7 +1,9 @@
-//! What transducer and CTC losses compute differently: selections, memory, recursions.
+//! The objective of a loss, transducer or CTC: selected classes, memory, forward-backward.
 //!
-//! A site is a lattice node (t, u), for CTC a frame. Adjoints are derivatives of the loss with
-//! respect to the emissions (log-probabilities of the selected classes), one column per class.
+//! A call evaluates heads at sites (lattice nodes; for CTC frames) in the same way for all losses.
+//! [`LatticeObjective`] has the parts that differ: which classes each site selects, and how the
+//! emissions (log-probabilities of the selected classes, a column each) become losses and adjoints
+//! (derivatives of each loss with respect to the emissions).
 use std::{borrow::Cow, ops::Range};
 
 use panda_core::Selection;
@@ -14,6 +16,20 @@ use crate::{
     heads::HeadRole,
     site_buffers::clear_with_capacity,
 };
+
+/// Upper bound on an utterance's bytes in lists, without its labels.
+///
+/// They are entries in the lists of labels, weights, classes, shapes and losses.
+const UTTERANCE_BYTES: usize = 256;
+/// Bytes of a label: its id and its token weight.
+const LABEL_BYTES: usize = size_of::<u32>() + size_of::<f64>();
+/// Upper bound on the bytes of two empty vectors of bands.
+const BAND_BYTES: usize = 64;
+/// Bytes of a frame's band: its first label position and its first site.
+const FRAME_BAND_BYTES: usize = 2 * size_of::<u32>();
+
+/// Leading emission columns of a site: blank and next label.
+pub(crate) const RNNT_COLUMNS: usize = 2;
 
 /// The objective of a loss over the lattices of a batch.
 pub(crate) enum LatticeObjective<'a> {
@@ -38,7 +54,7 @@ impl<'a> LatticeObjective<'a> {
     pub fn site_targets(&self) -> &Targets {
         match self {
             Self::Transducer(transducer) => &transducer.targets,
-            Self::Ctc(ctc) => ctc.frames(),
+            Self::Ctc(ctc) => ctc.frame_targets(),
         }
     }
 
@@ -46,9 +62,9 @@ impl<'a> LatticeObjective<'a> {
     pub fn column_counts(&self) -> ColumnCounts {
         match self {
             Self::Transducer(transducer) => {
-                ColumnCounts { all: transducer.columns(), tokens: transducer.targets.tokens() }
+                ColumnCounts { all: transducer.num_columns(), tokens: transducer.targets.num_token_columns() }
             }
-            Self::Ctc(ctc) => ColumnCounts { all: ctc.columns(), tokens: ctc.columns() },
+            Self::Ctc(ctc) => ColumnCounts { all: ctc.num_columns(), tokens: ctc.num_columns() },
         }
     }
 
@@ -63,7 +79,7 @@ impl<'a> LatticeObjective<'a> {
         }
     }
 
-    /// Selects the classes of a head; reuses the vectors of `spare`.
+    /// Selects the classes of a head at every site; reuses the buffers of `spare`.
     pub fn selection(&self, role: HeadRole, spare: Selection) -> Result<Selection> {
         match (role, self) {
             (HeadRole::Blank | HeadRole::Mean, _) => Ok(Selection::default()),
@@ -75,14 +91,15 @@ impl<'a> LatticeObjective<'a> {
                 }
             }
             (HeadRole::Durations, _) => {
-                let ColumnCounts { all: columns, tokens } = self.column_counts();
-                let (sites, count) = (self.site_targets().lattices().num_sites(), columns - tokens);
+                let num_sites = self.site_targets().lattices().num_sites();
+                let durations = self.selected_classes(role);
+                let entries = num_sites * durations;
                 let (ids, active) = spare.into_parts();
                 let (mut ids, mut active) =
-                    (clear_with_capacity(ids, sites * count), clear_with_capacity(active, sites * count));
-                (0..sites).for_each(|_| ids.extend(0..count as u32));
-                active.resize(sites * count, true);
-                Ok(Selection::new(ids, active, count)?)
+                    (clear_with_capacity(ids, entries), clear_with_capacity(active, entries));
+                (0..num_sites).for_each(|_| ids.extend(0..durations as u32));
+                active.resize(entries, true);
+                Ok(Selection::new(ids, active, durations)?)
             }
         }
     }
@@ -93,6 +110,7 @@ impl<'a> LatticeObjective<'a> {
         match (role, self) {
             (HeadRole::Blank | HeadRole::Mean, _) => 0,
             (HeadRole::Durations, _) => columns - tokens,
+            // The next label only: the blank has a separate head.
             (HeadRole::Tokens, Self::Transducer(TransducerObjective { loss, .. }))
                 if loss.factors_blank() =>
             {
@@ -107,10 +125,12 @@ impl<'a> LatticeObjective<'a> {
         match self {
             Self::Transducer(TransducerObjective { targets, .. }) => {
                 let (frames, labels) = (targets.frames(utterance), targets.labels(utterance).len());
-                let bands = if targets.lattices().is_full() { 0 } else { 64 + 8 * (frames + 1) };
-                256 + 12 * labels + bands
+                let is_full = targets.lattices().is_full();
+                let band_bytes = if is_full { 0 } else { BAND_BYTES + FRAME_BAND_BYTES * (frames + 1) };
+                UTTERANCE_BYTES + LABEL_BYTES * labels + band_bytes
             }
-            Self::Ctc(ctc) => 512 + ctc.utterance_bytes(utterance),
+            // Both the copied targets of the frames and those of the labels.
+            Self::Ctc(ctc) => 2 * UTTERANCE_BYTES + ctc.utterance_bytes(utterance),
         }
     }
 
@@ -118,7 +138,9 @@ impl<'a> LatticeObjective<'a> {
     pub fn call_bytes(&self) -> usize {
         match self {
             Self::Transducer(_) => 0,
-            Self::Ctc(ctc) => (0..ctc.frames().batch()).map(|b| 256 + ctc.utterance_bytes(b)).sum(),
+            Self::Ctc(ctc) => {
+                (0..ctc.frame_targets().batch()).map(|b| UTTERANCE_BYTES + ctc.utterance_bytes(b)).sum()
+            }
         }
     }
 
@@ -142,14 +164,15 @@ impl<'a> LatticeObjective<'a> {
         adjoints: &mut [f64],
         scratch: &mut [f64],
     ) -> Result<()> {
-        let (regularizers, LatticeWorkspace { transducer: lattices, ctc_lanes, budget }) =
-            (options.regularizers(), workspace);
+        let regularizers = options.regularizers();
         match self {
-            Self::Transducer(transducer) => {
-                transducer.forward_backward(emissions, &regularizers, lattices, losses, adjoints, scratch)
+            Self::Transducer(objective) => {
+                let workspace = &mut workspace.transducer;
+                objective.forward_backward(emissions, &regularizers, workspace, losses, adjoints, scratch)
             }
-            Self::Ctc(ctc) => {
-                ctc.forward_backward(emissions, &regularizers, ctc_lanes, *budget, losses, adjoints)
+            Self::Ctc(objective) => {
+                let (lanes, budget) = (&mut workspace.ctc_lanes, workspace.budget);
+                objective.forward_backward(emissions, &regularizers, lanes, budget, losses, adjoints)
             }
         }
     }
@@ -180,6 +203,7 @@ impl LatticeWorkspace {
         unused_bytes - if *loss == Loss::Ctc { self.transducer.allocated_bytes() } else { self.ctc_bytes() }
     }
 
+    /// Bytes of the buffers of CTC.
     fn ctc_bytes(&self) -> usize {
         self.ctc_lanes.iter().map(CtcLane::bytes).sum()
     }
@@ -198,14 +222,17 @@ pub(crate) struct TransducerObjective<'a> {
 }
 
 impl TransducerObjective<'_> {
+    /// Arcs of the lattices.
     fn topology(&self) -> Option<&Topology> {
         self.loss.topology()
     }
 
-    fn columns(&self) -> usize {
+    /// Number of emission columns of a site.
+    fn num_columns(&self) -> usize {
         self.topology().map_or(0, Topology::num_columns)
     }
 
+    /// Computes losses and adjoints; `scratch` is for the RNN-T loss of a TDT mixture.
     fn forward_backward(
         &self,
         emissions: &[f64],
@@ -220,12 +247,13 @@ impl TransducerObjective<'_> {
         workspace.forward_backward(lattices, topology, emissions, regularizers, losses, adjoints)?;
         if self.loss.omega() > 0.0 {
             // Emissions and adjoints of blank and label, without durations.
-            let (token_emissions, token_adjoints) =
-                scratch[..4 * lattices.num_sites()].split_at_mut(2 * lattices.num_sites());
-            let rows =
-                token_emissions.chunks_exact_mut(2).zip(emissions.chunks_exact(topology.num_columns()));
-            rows.for_each(|(tokens, row)| tokens.copy_from_slice(&row[..2]));
-            self.mix_rnnt_loss(token_emissions, token_adjoints, regularizers, workspace, losses, adjoints)?;
+            let num_entries = RNNT_COLUMNS * lattices.num_sites();
+            let (rnnt_emissions, rnnt_adjoints) = scratch[..2 * num_entries].split_at_mut(num_entries);
+            let rows = rnnt_emissions
+                .chunks_exact_mut(RNNT_COLUMNS)
+                .zip(emissions.chunks_exact(topology.num_columns()));
+            rows.for_each(|(rnnt_row, row)| rnnt_row.copy_from_slice(&row[..RNNT_COLUMNS]));
+            self.mix_rnnt_loss(rnnt_emissions, rnnt_adjoints, regularizers, workspace, losses, adjoints)?;
         }
         self.targets.apply_token_weights(adjoints, topology.num_columns());
         Ok(())
@@ -236,8 +264,8 @@ impl TransducerObjective<'_> {
     /// NeMo chooses one of both losses at random; this is the expected value of that choice.
     fn mix_rnnt_loss(
         &self,
-        token_emissions: &[f64],
-        token_adjoints: &mut [f64],
+        rnnt_emissions: &[f64],
+        rnnt_adjoints: &mut [f64],
         regularizers: &Regularizers,
         workspace: &mut rnnt_dp::Workspace,
         losses: &mut [f64],
@@ -249,18 +277,18 @@ impl TransducerObjective<'_> {
         workspace.forward_backward(
             lattices,
             &topology,
-            token_emissions,
+            rnnt_emissions,
             &regularizers,
             &mut rnnt_losses,
-            token_adjoints,
+            rnnt_adjoints,
         )?;
         for (loss, rnnt_loss) in losses.iter_mut().zip(rnnt_losses) {
             // For ω = 1, (1 - ω) times an infinite loss would be NaN.
             *loss = if omega == 1.0 { rnnt_loss } else { (1.0 - omega) * *loss + omega * rnnt_loss };
         }
-        let columns = self.columns();
+        let columns = self.num_columns();
         let rows = adjoints.chunks_exact_mut(columns);
-        for (row, rnnt_row) in rows.zip(token_adjoints.chunks_exact(2)) {
+        for (row, rnnt_row) in rows.zip(rnnt_adjoints.chunks_exact(RNNT_COLUMNS)) {
             row.iter_mut().for_each(|adjoint| *adjoint *= 1.0 - omega);
             row.iter_mut().zip(rnnt_row).for_each(|(adjoint, rnnt)| *adjoint += omega * rnnt);
         }

@@ -6,8 +6,8 @@ use crate::{Activation, Error, Loss, Result};
 
 /// Options of a session; the default is the plain transducer loss with tanh.
 ///
-/// Losses are `-log P` under probabilities with label smoothing, delay penalty and σ, plus the
-/// z-loss.
+/// Losses are `-log P` under probabilities with label smoothing, delay penalty and σ (of [`Loss`]),
+/// plus the z-loss.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// The loss.
@@ -21,24 +21,24 @@ pub struct Options {
     /// Label smoothing ε, before the lattice sums over paths.
     ///
     /// Each token's log-probability is mixed with the mean over all classes, `(1 - ε) log p(c) +
-    /// ε/C Σ log p`. It requires a head and finite scores, and excludes a factored blank and a
-    /// clamp.
+    /// ε/C Σ log p`. It requires a head and finite scores, and cannot be combined with a factored
+    /// blank or a clamp.
     pub label_smoothing: f64,
     /// z-loss: adds `z_loss` times the mean of `logZ²` over the sites, so that scores stay small.
     ///
-    /// The mean is per utterance, over retained sites. With several heads, `logZ` is that of the
-    /// first: of tokens without durations, and of labels without a factored blank.
+    /// The mean is per utterance, over its sites (with pruning, the retained ones). `logZ` is that
+    /// of the token head; it includes neither durations nor a factored blank.
     pub z_loss: f64,
     /// Clips each element of the score gradient to `-clamp ..= clamp`, as in torchaudio.
     ///
-    /// It clips the gradient of one utterance's loss before the weight of the utterance. Not
-    /// together with label smoothing.
+    /// It clips the gradient of one utterance's loss before the weight of the utterance. It cannot
+    /// be combined with label smoothing.
     pub clamp: Option<f64>,
     /// Excludes sites of the lowest occupancy from the gradient; 0, the default, is exact.
     ///
     /// Their occupancies sum to less than `skip · (T + U)` in each utterance, and
     /// [`SkippedSites`](crate::SkippedSites) bounds the error; 1e-6 is below the rounding of `f32`.
-    /// Not together with a z-loss, and not for CTC, where all frames have the same occupancy.
+    /// It cannot be combined with a z-loss, nor with CTC, where all frames have the same occupancy.
     pub skip: f64,
     /// Limit on the bytes of a call; 56 MiB by default.
     ///

@@ -11,10 +11,10 @@ use panda_core::Real;
 use crate::{
     Error, Loss, LossOutput, Options, PassScales, PrunedInputs, PruningOutput, Result, SimpleInputs, Targets,
     budget::{CallPlan, SessionBuffers},
-    first_pass::{FirstPassPlan, PruningPass, retained_targets},
-    head_call::{HeadCall, HeadInputs},
+    first_pass::{FirstPassCall, FirstPassPlan, retained_targets},
+    head_call::{HeadCall, HeadCallInputs},
     inputs::InputValues,
-    lattice_state::ForwardPass,
+    lattice_state::ForwardResult,
     objective::LatticeObjective,
 };
 
@@ -81,15 +81,15 @@ pub(crate) fn second_pass_loss(loss: &Loss) -> Loss {
 
 /// A checked call of both passes.
 pub(crate) struct PrunedCall<'t, F> {
-    first_pass: PruningPass,
-    second_pass: HeadInputs<F>,
+    first_pass: FirstPassCall,
+    second_pass: HeadCallInputs<F>,
     second_pass_loss: Loss,
     targets: Cow<'t, Targets>,
     scales: PassScales,
 }
 
 /// State of the first pass for its backward pass.
-pub(crate) struct PruningState<F> {
+pub(crate) struct FirstPassState<F> {
     pub pass: FirstPass<F>,
     pub output: PruningOutput,
     pub scales: PassScales,
@@ -111,8 +111,8 @@ impl<'t, F: Real> PrunedCall<'t, F> {
         targets: Cow<'t, Targets>,
         options: &Options,
     ) -> Result<Self> {
-        let first_pass = PruningPass::new(options, inputs, &loss, &targets)?;
-        let second_pass = HeadInputs::joint(&inputs.joint, &targets, options)?;
+        let first_pass = FirstPassCall::new(options, inputs, &loss, &targets)?;
+        let second_pass = HeadCallInputs::joint(&inputs.joint, &targets, options)?;
         let second_pass_loss = second_pass_loss(&loss);
         Ok(Self { first_pass, second_pass, second_pass_loss, targets, scales: inputs.scales })
     }
@@ -131,21 +131,22 @@ impl<'t, F: Real> PrunedCall<'t, F> {
         options: &Options,
         all_at_once: bool,
     ) -> Result<(FirstPassPlan, CallPlan)> {
-        let (simple, shapes) = (simple(values)?, self.first_pass.shapes(&self.targets)?);
-        let objective = LatticeObjective::new(Cow::Borrowed(&self.second_pass_loss), Cow::Owned(shapes))?;
+        let (inputs, retained) = (simple_inputs(values)?, self.first_pass.retained_shapes(&self.targets)?);
+        let objective = LatticeObjective::new(Cow::Borrowed(&self.second_pass_loss), Cow::Owned(retained))?;
         let plans = |bytes: usize| {
-            let first = self.first_pass.plan(simple, bytes, all_at_once);
+            let first = self.first_pass.plan(inputs, bytes, all_at_once);
             let sizes = self.second_pass.sizes(&objective, options, first.bytes);
             let second = if all_at_once { sizes.all_at_once::<F>() } else { sizes.in_groups::<F>() };
             second.map(|second| (first, second))
         };
         let limit = options.working_bytes();
         match plans(limit / 2) {
-            Ok(half) if !half.1.keeps_scores => {
+            Ok((first, second)) if !second.keeps_scores => {
+                // Groups of at least two utterances on average.
                 let has_large_groups = |(first, _): &(FirstPassPlan, CallPlan)| {
                     first.groups.len() <= self.targets.batch().div_ceil(2)
                 };
-                Ok(plans(limit / 4).ok().filter(has_large_groups).unwrap_or(half))
+                Ok(plans(limit / 4).ok().filter(has_large_groups).unwrap_or((first, second)))
             }
             Err(Error::Budget { .. }) => plans(0),
             outcome => outcome,
@@ -185,7 +186,7 @@ impl<'t, F: Real> PrunedCall<'t, F> {
         let [first_weights, second_weights] =
             [self.scales.simple, self.scales.pruned].map(|scale| scale_weights(weights, scale));
         let (gradient, output) =
-            self.first_pass.sum(simple(values)?, &first_plan, &first_weights, &mut buffers.pruning)?;
+            self.first_pass.sum(simple_inputs(values)?, &first_plan, &first_weights, &mut buffers.pruning)?;
         let second = self.into_second_pass(&output.ranges)?;
         let mut out = second.sum(values, &second_weights, options, first_plan.bytes, buffers)?;
         out.gradients.simple = Some(gradient);
@@ -199,17 +200,18 @@ impl<'t, F: Real> PrunedCall<'t, F> {
         values: &InputValues<F>,
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<(HeadCall<'static, F>, ForwardPass<F>, PruningState<F>)> {
+    ) -> Result<(HeadCall<'static, F>, ForwardResult<F>, FirstPassState<F>)> {
         let first_plan = self.apply_plans(values, options, true, buffers)?;
-        let (pass, output) = self.first_pass.forward(simple(values)?, &first_plan, &mut buffers.pruning)?;
+        let (pass, output) =
+            self.first_pass.forward(simple_inputs(values)?, &first_plan, &mut buffers.pruning)?;
         let scales = self.scales;
         let second = self.into_second_pass(&output.ranges)?;
-        let forward_pass = second.forward(values, options, first_plan.bytes, buffers)?;
-        Ok((second, forward_pass, PruningState { pass, output, scales }))
+        let forward_result = second.forward(values, options, first_plan.bytes, buffers)?;
+        Ok((second, forward_result, FirstPassState { pass, output, scales }))
     }
 }
 
 /// Returns the inputs of the simple joiner.
-fn simple<'v, F>(values: &'v InputValues<F>) -> Result<&'v SimpleInputs<'v, F>> {
+fn simple_inputs<'v, F>(values: &'v InputValues<F>) -> Result<&'v SimpleInputs<'v, F>> {
     values.simple.as_ref().ok_or(Error::Inputs { expected: "a simple joiner", found: "none" })
 }

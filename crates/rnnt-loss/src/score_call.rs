@@ -1,7 +1,9 @@
-//! Transducer and CTC losses and gradients from scores (logits).
+//! Computes transducer and CTC losses and gradients from scores (logits).
 //!
 //! A row has the scores of one site: a lattice node (t, u), or for CTC a frame. Utterances are
-//! consecutive in packed and padded layouts, so that a group of utterances is a range of rows.
+//! consecutive in packed and padded layouts, so that a group of utterances is a range of rows. The
+//! engine of a session creates a [`ScoreCall`]; it differs from a `HeadCall` in that no head
+//! computes the scores, and that their gradient overwrites a copy of them.
 use std::{borrow::Cow, ops::Range};
 
 use kernels::ScratchReq;
@@ -14,9 +16,9 @@ use crate::{
     ctc::CtcObjective,
     error::expect_rows,
     heads::{HeadOutput, HeadRole},
-    lattice_state::{ForwardPass, LatticeState},
+    lattice_state::{ForwardResult, LatticeState},
     objective::LatticeObjective,
-    site_buffers::SiteIndices,
+    site_buffers::RowIndices,
 };
 
 /// A checked call over scores; the values are arguments of each pass.
@@ -28,9 +30,9 @@ pub(crate) struct ScoreCall<'t> {
     durations: usize,
 }
 
-/// A group of utterances of a call.
+/// A range of utterances of a call.
 #[derive(Clone, Copy)]
-struct ScoreGroup<'g> {
+struct ScoreCallGroup<'g> {
     objective: &'g LatticeObjective<'g>,
     /// Site of each row of the scores.
     site_of_row: &'g [u32],
@@ -50,7 +52,7 @@ impl<'t> ScoreCall<'t> {
         let ScoreInputs { scores, classes, layout } = *inputs;
         options.check_without_head()?;
         let (durations, layout) =
-            (loss.durations(), if *loss == Loss::Ctc { CtcObjective::layout(layout) } else { layout });
+            (loss.num_durations(), if *loss == Loss::Ctc { CtcObjective::layout(layout) } else { layout });
         let class_check = targets.check_classes(classes);
         let objective = LatticeObjective::new(loss, targets)?;
         layout.check(objective.site_targets())?;
@@ -60,20 +62,21 @@ impl<'t> ScoreCall<'t> {
         Ok(Self { objective, layout, classes, durations })
     }
 
-    /// Sizes that determine the bytes of the call.
+    /// Sizes that determine the bytes of the call; rows and sites take scratch memory.
     pub fn sizes<'s, F>(&'s self, options: &'s Options) -> CallSizes<'s> {
-        let element = size_of::<F>();
-        // Maxima, log-sums and emissions of each role; rows of sites; with durations, scores of one
-        // role.
-        let role_bytes = |role| element + 8 + 8 * self.objective.selected_classes(role);
-        let site_bytes = 8 + self.roles().map(role_bytes).sum::<usize>();
-        let copied_bytes = if self.durations > 0 { element * self.classes.max(self.durations) } else { 0 };
+        let score_bytes = size_of::<F>();
+        // Of a site: the row, and the largest score, log-sum and emissions of each role.
+        let role_bytes = |role| score_bytes + size_of::<f64>() * (1 + self.objective.selected_classes(role));
+        let site_bytes = size_of::<usize>() + self.roles().map(role_bytes).sum::<usize>();
+        // Of a row: the site, and with durations a copy of the scores of one role.
+        let copied_bytes =
+            if self.durations > 0 { score_bytes * self.classes.max(self.durations) } else { 0 };
         let scratch = move |utterances: usize, sites: usize| {
             let rows = match self.layout {
                 Layout::Packed => sites,
                 Layout::Padded { frames, positions } => utterances * frames * positions,
             };
-            let row_scratch = ScratchReq::from_bytes(4 + copied_bytes).times(rows);
+            let row_scratch = ScratchReq::from_bytes(size_of::<u32>() + copied_bytes).times(rows);
             row_scratch.and(ScratchReq::from_bytes(site_bytes).times(sites))
         };
         let score_scratch: Option<Box<dyn Fn(usize, usize) -> ScratchReq>> = Some(Box::new(scratch));
@@ -130,14 +133,14 @@ impl<'t> ScoreCall<'t> {
             let site_of_row = self.layout.site_of_row(objective.site_targets());
             let entries = site_of_row.len() * (self.classes + self.durations);
             let scores = remaining_rows.split_off_mut(..entries).expect("scores of all rows were counted");
-            let group = ScoreGroup { objective: &objective, site_of_row: &site_of_row };
+            let group = ScoreCallGroup { objective: &objective, site_of_row: &site_of_row };
             let run_group = || {
                 let state = self.forward_group(group, scores, options, buffers)?;
                 self.backward_group(group, state, &weights[utterances], scores, options, buffers)
             };
             losses.extend(run_group().map_err(|error: Error| error.in_group(first_utterance))?);
         }
-        Ok(output(losses, gradient))
+        Ok(loss_output(losses, gradient))
     }
 
     /// Computes the losses of the batch, and the site of each row.
@@ -146,46 +149,46 @@ impl<'t> ScoreCall<'t> {
         scores: &[F],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<ForwardPass<F>> {
+    ) -> Result<ForwardResult<F>> {
         let plan = self.sizes::<F>(options).all_at_once::<F>()?;
         buffers.apply_plan(&plan, 0, options)?;
         let site_of_row = self.layout.site_of_row(self.objective.site_targets());
-        let group = ScoreGroup { objective: &self.objective, site_of_row: &site_of_row };
+        let group = ScoreCallGroup { objective: &self.objective, site_of_row: &site_of_row };
         let state = self.forward_group(group, scores, options, buffers)?;
-        Ok(ForwardPass { indices: SiteIndices { rows: site_of_row, ..SiteIndices::default() }, state })
+        Ok(ForwardResult { indices: RowIndices { rows: site_of_row, ..RowIndices::default() }, state })
     }
 
     /// Computes the gradient in a copy of the scores.
     pub fn backward<F: Real>(
         &self,
-        forward_pass: ForwardPass<F>,
+        forward_result: ForwardResult<F>,
         scores: &[F],
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<LossOutput<F>> {
         let mut gradient = scores.to_vec();
-        let losses = self.backward_in_place(forward_pass, &mut gradient, weights, options, buffers)?;
-        Ok(output(losses, gradient))
+        let losses = self.backward_in_place(forward_result, &mut gradient, weights, options, buffers)?;
+        Ok(loss_output(losses, gradient))
     }
 
     /// Computes the gradient in place: it overwrites the scores.
     pub fn backward_in_place<F: Real>(
         &self,
-        ForwardPass { indices, state }: ForwardPass<F>,
+        ForwardResult { indices, state }: ForwardResult<F>,
         scores: &mut [F],
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<Vec<f64>> {
-        let group = ScoreGroup { objective: &self.objective, site_of_row: &indices.rows };
+        let group = ScoreCallGroup { objective: &self.objective, site_of_row: &indices.rows };
         self.backward_group(group, state, weights, scores, options, buffers)
     }
 
     /// Computes the losses of a group, and the state for their gradients.
     fn forward_group<F: Real>(
         &self,
-        ScoreGroup { objective, site_of_row }: ScoreGroup,
+        ScoreCallGroup { objective, site_of_row }: ScoreCallGroup,
         scores: &[F],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
@@ -211,7 +214,7 @@ impl<'t> ScoreCall<'t> {
     /// Overwrites the scores of a group with the gradient; returns the losses.
     fn backward_group<F: Real>(
         &self,
-        ScoreGroup { objective, site_of_row }: ScoreGroup,
+        ScoreCallGroup { objective, site_of_row }: ScoreCallGroup,
         mut state: LatticeState<F>,
         weights: &[f64],
         scores: &mut [F],
@@ -243,8 +246,8 @@ impl<'t> ScoreCall<'t> {
     }
 }
 
-/// The output of a call, without skipped sites.
-fn output<F>(losses: Vec<f64>, scores: Vec<F>) -> LossOutput<F> {
+/// The output of a call, which has no skipped sites.
+fn loss_output<F>(losses: Vec<f64>, scores: Vec<F>) -> LossOutput<F> {
     let gradients = Gradients { scores, ..Gradients::default() };
     LossOutput { losses, first_pass: None, gradients, skipped: SkippedSites::default() }
 }

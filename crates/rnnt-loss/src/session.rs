@@ -165,7 +165,9 @@ impl<F: Element> Session<F> {
     /// Mismatched shapes, labels outside the classes, scores that are NaN or +inf, the CTC loss.
     ///
     /// # Cost
-    /// 2 N H C floating-point operations; memory within [`Options::budget`].
+    /// 2 N H C floating-point operations. Memory is within [`Options::budget`] if that is below the
+    /// default; otherwise it is as for the default, and more only for a long utterance that needs
+    /// it.
     ///
     /// ```
     /// use rnnt_loss::{Head, JointInputs, Options, Session, Targets};
@@ -175,8 +177,8 @@ impl<F: Element> Session<F> {
     /// let targets = Targets::new(0, vec![3], vec![vec![1]])?;
     /// let joint = JointInputs::new(&encoded, &predicted, Head::new(&weight, None, 1)?);
     /// let alignments = Session::new(&Options::default())?.align(&joint, &targets)?;
-    /// let token = alignments[0].as_ref().unwrap().tokens[0];
-    /// assert_eq!((token.label, token.frame), (1, 1));
+    /// let first = alignments[0].as_ref().unwrap().labels[0];
+    /// assert_eq!((first.label, first.frame), (1, 1));
     /// # Ok::<(), rnnt_loss::Error>(())
     /// ```
     pub fn align(&self, joint: &JointInputs<F>, targets: &Targets) -> Result<Vec<Option<LabelAlignment>>> {

@@ -1,22 +1,24 @@
-//! Reusable buffers of a loss call, with values for each site.
+//! Buffers with values for each site, which a loss session reuses.
 //!
-//! A site is a lattice node (t, u), or a frame for CTC.
+//! A site is a lattice node (t, u), or a frame for CTC. A call takes vectors from [`SiteBuffers`],
+//! and returns them at its end.
 use kernels::{ReusableBuffer, ScratchReq};
 use panda_core::Selection;
 
-/// Vectors that no call uses at present; a call takes them and returns them.
+/// Vectors that no call uses at present.
 #[derive(Debug, Default)]
 pub(crate) struct SiteBuffers {
     /// Adjoints of the columns, followed by scratch memory.
     pub site_values: Vec<f64>,
     /// Selection of each head.
     pub selections: Vec<Selection>,
-    pub indices: SiteIndices,
+    /// Row indices of the sites.
+    pub indices: RowIndices,
 }
 
 /// Row indices of the sites, and keys of their dropout masks; unused lists are empty.
 #[derive(Debug, Default)]
-pub(crate) struct SiteIndices {
+pub(crate) struct RowIndices {
     /// Frame row (joint network) or hidden row of each site; for scores the site of each row.
     pub rows: Vec<u32>,
     /// Label row of each site of a joint network.
@@ -26,23 +28,23 @@ pub(crate) struct SiteIndices {
 }
 
 impl SiteBuffers {
-    /// Memory of the vectors: site values; ids and masks of the selections; indices.
-    fn requirements(&self) -> [ScratchReq; 6] {
-        let Self { site_values, selections, indices: SiteIndices { rows, label_rows, mask_keys } } = self;
+    /// Allocated memory: site values; ids and masks of the selections; indices.
+    fn allocated_by_buffer(&self) -> [ScratchReq; 6] {
+        let Self { site_values, selections, indices: RowIndices { rows, label_rows, mask_keys } } = self;
         let selected: usize = selections.iter().map(Selection::capacity).sum();
         [
-            site_values.requirement(),
+            site_values.allocated(),
             ScratchReq::new::<u32>(selected),
             ScratchReq::new::<bool>(selected),
-            rows.requirement(),
-            label_rows.requirement(),
-            mask_keys.requirement(),
+            rows.allocated(),
+            label_rows.allocated(),
+            mask_keys.allocated(),
         ]
     }
 
     /// Frees everything if more than `unused_bytes` bytes exceed a call's needs.
     pub fn keep_within(&mut self, needed: [ScratchReq; 6], unused_bytes: usize) {
-        let pairs = self.requirements().into_iter().zip(needed);
+        let pairs = self.allocated_by_buffer().into_iter().zip(needed);
         let excess: usize =
             pairs.map(|(current, needed)| current.bytes().saturating_sub(needed.bytes())).sum();
         if excess > unused_bytes {

@@ -1,4 +1,4 @@
-//! Excludes sites of low occupancy from the loss's gradient.
+//! Excludes sites of low occupancy from the gradient of a transducer loss.
 //!
 //! A site is a lattice node, its occupancy the probability that a path visits it. The error is
 //! bounded: a site whose selected classes s have adjoints `a_s` (derivatives of the loss with
@@ -20,7 +20,7 @@ use crate::columns::ColumnCounts;
 
 /// Sites excluded from a gradient, with bounds on the error.
 ///
-/// For an exact gradient, all fields except `zeros` are 0.
+/// For an exact gradient, all fields except `zero_sites` are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct SkippedSites {
     /// Number of excluded sites with nonzero adjoints.
@@ -42,16 +42,16 @@ pub struct SkippedSites {
 }
 
 impl SkippedSites {
-    /// Computes the bounds; `bound` is the factor 2 in the module documentation.
-    pub(crate) fn new(skipped: SkippedMass, bound: f64, max_hidden: f64, max_weight: f64) -> Self {
+    /// Computes the bounds; `gradient_bound` is the factor 2 in the module documentation.
+    pub(crate) fn new(skipped: SkippedMass, gradient_bound: f64, max_hidden: f64, max_weight: f64) -> Self {
         let SkippedMass { sites, mass } = skipped;
         Self {
             sites,
             zero_sites: 0,
             mass,
-            bias_error: bound * mass,
-            weight_error: bound * mass * max_hidden,
-            input_error: bound * mass * max_weight,
+            bias_error: gradient_bound * mass,
+            weight_error: gradient_bound * mass * max_hidden,
+            input_error: gradient_bound * mass * max_weight,
         }
     }
 
@@ -123,10 +123,10 @@ fn skip_utterance(adjoints: &mut [f64], columns: ColumnCounts, max_mass: f64) ->
     for mass in masses().filter(|mass| *mass <= max_mass) {
         bucket_masses[bucket_of(mass)] += mass;
     }
-    let mut sum = 0.0;
+    let mut skipped_mass = 0.0;
     let split_bucket = bucket_masses.iter().rposition(|bucket_mass| {
-        let fits = sum + bucket_mass <= max_mass;
-        sum += if fits { *bucket_mass } else { 0.0 };
+        let fits = skipped_mass + bucket_mass <= max_mass;
+        skipped_mass += if fits { *bucket_mass } else { 0.0 };
         !fits
     });
     // The exact threshold within that bucket.
@@ -138,11 +138,11 @@ fn skip_utterance(adjoints: &mut [f64], columns: ColumnCounts, max_mass: f64) ->
         threshold = masses[0];
         for equal_masses in masses.chunk_by(|a, b| a == b) {
             let added = equal_masses[0] * equal_masses.len() as f64;
-            if sum + added > max_mass {
+            if skipped_mass + added > max_mass {
                 threshold = equal_masses[0];
                 break;
             }
-            sum += added;
+            skipped_mass += added;
         }
     }
     // Exclude the sites below the threshold.

@@ -31,13 +31,13 @@ impl<F: Real> MeanClass<F> {
     /// Computes the means in `f64`.
     pub fn new(head: &Head<F>) -> Self {
         let (classes, width) = (head.classes() as f64, head.hidden());
-        let mut sum = vec![0.0; width];
+        let mut weight_sums = vec![0.0; width];
         for row in head.weight().chunks_exact(width) {
-            sum.iter_mut().zip(row).for_each(|(sum, w)| *sum += w.to_f64());
+            weight_sums.iter_mut().zip(row).for_each(|(sum, w)| *sum += w.to_f64());
         }
         let mean = |sum: f64| F::from_f64(sum / classes);
         let bias = head.bias().map(|bias| [mean(bias.iter().map(|b| b.to_f64()).sum())]);
-        Self { weight: sum.into_iter().map(mean).collect(), bias }
+        Self { weight: weight_sums.into_iter().map(mean).collect(), bias }
     }
 
     /// The head with one class.
@@ -78,9 +78,9 @@ pub(crate) fn smooth<F: Real>(
 /// Converts adjoints of smoothed columns to those of log-probabilities and mean scores.
 pub(crate) fn unsmooth(adjoints: &mut [f64], columns: ColumnCounts, epsilon: f64, mean_adjoints: &mut [f64]) {
     for (row, mean) in adjoints.chunks_exact_mut(columns.all).zip(mean_adjoints) {
-        let sum: f64 = row[..columns.tokens].iter().sum();
+        let total: f64 = row[..columns.tokens].iter().sum();
         row[..columns.tokens].iter_mut().for_each(|a| *a *= 1.0 - epsilon);
-        *mean = epsilon * sum;
+        *mean = epsilon * total;
     }
 }
 

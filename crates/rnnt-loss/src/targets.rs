@@ -1,13 +1,15 @@
-//! Targets of a loss: label sequences and frame counts of a batch; memory layouts.
+//! Targets of a transducer or CTC loss, and layouts of its inputs.
 //!
-//! A site is a lattice node (t, u). Frame rows and label rows are the projected encoder and
-//! predictor outputs.
+//! Targets are the label sequences and frame counts of a batch. A site is a lattice node (t, u): t
+//! is a frame, u a label position, from 0 to the number of labels U.
+//! Frame rows and label rows are the projected encoder and predictor outputs; a packed layout has
+//! those of one utterance after another, a padded one is a tensor.
 use std::ops::Range;
 
 use panda_core::Selection;
 use rnnt_dp::{Lattices, Site};
 
-use crate::{Error, Result, error::expect_len, site_buffers::clear_with_capacity};
+use crate::{Error, Result, error::expect_len, objective::RNNT_COLUMNS, site_buffers::clear_with_capacity};
 
 /// Label sequences and frame counts of a batch, and the blank.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,7 +45,8 @@ impl Targets {
     ///
     /// # Errors
     /// An empty batch, lists of different lengths, an utterance without frames, a label that equals
-    /// the blank. Labels outside the classes are errors of a call, which has the head.
+    /// the blank. Labels outside the classes are found when the loss is called, since only the head
+    /// has the number of classes.
     pub fn new(blank: u32, frames: Vec<usize>, labels: Vec<Vec<u32>>) -> Result<Self> {
         if frames.len() != labels.len() {
             return Err(Error::Batch { expected: frames.len(), found: labels.len() });
@@ -75,7 +78,7 @@ impl Targets {
         Ok(Self { big_blanks, ..self })
     }
 
-    /// Sets a weight for each label of each utterance.
+    /// Sets a weight for each label of each utterance, its token weight.
     ///
     /// It multiplies the gradient of the label's log-probability at all sites, not the loss.
     ///
@@ -197,11 +200,13 @@ impl Targets {
         Ok(())
     }
 
-    /// Selects blank, next label and big blanks at every site; u = U has no next label.
+    /// Selects blank, next label and big blanks at every site.
+    ///
+    /// u = U has no next label. Reuses the buffers of `spare`.
     pub(crate) fn selection(&self, spare: Selection) -> Result<Selection> {
-        let tokens = self.tokens();
+        let columns = self.num_token_columns();
         let (ids, active) = spare.into_parts();
-        let entries = tokens * self.lattices.num_sites();
+        let entries = columns * self.lattices.num_sites();
         let (mut ids, mut active) = (clear_with_capacity(ids, entries), clear_with_capacity(active, entries));
         for utterance in 0..self.batch() {
             let labels = self.labels(utterance);
@@ -213,10 +218,10 @@ impl Targets {
                 active.extend(self.big_blanks.iter().map(|_| true));
             }
         }
-        Ok(Selection::new(ids, active, tokens)?)
+        Ok(Selection::new(ids, active, columns)?)
     }
 
-    /// Selects the next label at every site.
+    /// Selects the next label at every site; reuses the buffers of `spare`.
     pub(crate) fn next_labels(&self, spare: Selection) -> Result<Selection> {
         let (ids, active) = spare.into_parts();
         let sites = self.lattices.num_sites();
@@ -232,9 +237,16 @@ impl Targets {
         Ok(Selection::new(ids, active, 1)?)
     }
 
-    /// Number of classes that a site selects: blank, label and big blanks.
-    pub(crate) fn tokens(&self) -> usize {
-        2 + self.big_blanks.len()
+    /// Number of emission columns of a site: blank, next label and big blanks.
+    ///
+    /// Durations have further columns.
+    pub(crate) fn num_token_columns(&self) -> usize {
+        RNNT_COLUMNS + self.big_blanks.len()
+    }
+
+    /// Number of big blanks.
+    pub(crate) fn num_big_blanks(&self) -> usize {
+        self.big_blanks.len()
     }
 }
 
@@ -278,7 +290,7 @@ impl Layout {
         }
     }
 
-    /// Rows of a scores matrix.
+    /// Rows of a score matrix.
     pub(crate) fn score_rows(&self, targets: &Targets) -> usize {
         match *self {
             Self::Packed => targets.lattices().num_sites(),
@@ -286,7 +298,7 @@ impl Layout {
         }
     }
 
-    /// Site of each row of a scores matrix; [`panda_core::scores::PADDING`] for padding.
+    /// Site of each row of a score matrix; [`panda_core::scores::PADDING`] for padding.
     pub(crate) fn site_of_row(&self, targets: &Targets) -> Vec<u32> {
         let lattices = targets.lattices();
         let Self::Padded { frames, positions } = *self else {
@@ -304,17 +316,18 @@ impl Layout {
 
 /// First row of each utterance.
 pub(crate) enum RowStarts {
-    /// First rows, then the number of rows.
+    /// First row of each utterance, then the number of rows.
     Packed(Vec<usize>),
     /// The same number of rows for each of `batch` utterances.
     Padded { rows_per_utterance: usize, batch: usize },
 }
 
 impl RowStarts {
-    fn packed(batch: usize, rows: impl Fn(usize) -> usize) -> Self {
+    /// Takes the number of rows of each utterance.
+    fn packed(batch: usize, row_count: impl Fn(usize) -> usize) -> Self {
         let mut starts = Vec::with_capacity(batch + 1);
         starts.push(0);
-        (0..batch).for_each(|b| starts.push(starts[b] + rows(b)));
+        (0..batch).for_each(|b| starts.push(starts[b] + row_count(b)));
         Self::Packed(starts)
     }
 

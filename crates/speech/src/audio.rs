@@ -1,25 +1,27 @@
 //! Audio files and raw PCM: reading, channel selection and resampling.
 //!
-//! FLAC is decoded by claxon, Opus by opus-decoder, and other compressed formats by symphonia.
-//! rubato resamples.
+//! [`read_audio`] reads a file at its own rate, [`read_audio_as`] converts it, and [`AudioChunks`]
+//! decodes it piece by piece. FLAC is decoded by claxon, Opus by opus-decoder, and other compressed
+//! formats by symphonia; rubato resamples. In this module, a *frame* is one sample of each channel.
 
 mod aiff;
 mod audio_chunks;
 mod caf;
 mod channels;
 mod decoder;
+mod file_format;
 mod file_range;
 mod flac;
 mod flac_check;
 mod iff;
-mod linear;
 mod mp4;
 mod opus;
 mod packets;
 mod panic_guard;
 mod pcm;
 mod resample;
-mod sound_format;
+mod sample_data;
+mod sample_memory;
 mod tags;
 mod vorbis;
 mod wav;
@@ -34,8 +36,8 @@ pub use resample::{ResampleStream, resample};
 
 pub(crate) use decoder::DurationLimit;
 use decoder::{AudioFile, MonoDecoder, open_range};
+pub(crate) use file_format::EXTENSIONS;
 pub(crate) use file_range::FileRange;
-pub(crate) use sound_format::EXTENSIONS;
 
 use crate::{Error, Result};
 
@@ -174,19 +176,19 @@ pub(crate) fn sample_rate(path: &Path) -> Result<u32> {
 /// Returns sample rate, channels and samples per channel of a file's header.
 pub(crate) fn read_header(path: &Path) -> Result<(u32, u32, u64)> {
     let file = AudioFile::new(path, open_range(path)?)?;
-    Ok((file.sample_rate(), file.channels(), file.declared()))
+    Ok((file.sample_rate(), file.channels(), file.declared_frames()))
 }
 
 /// Returns the samples per channel that a header declares, and the rate.
 ///
 /// # Errors
-/// [`Error::Truncated`] if a file with linear samples ends before them.
+/// [`Error::Truncated`] if a file of uncompressed samples or ADPCM ends before them.
 pub(crate) fn declared_length(path: &Path, range: FileRange) -> Result<(u64, u32)> {
     let file = AudioFile::new(path, range)?;
-    if let AudioFile::Linear(reader) = &file {
+    if let AudioFile::SampleData(reader) = &file {
         reader.check_length(path)?;
     }
-    Ok((file.declared(), file.sample_rate()))
+    Ok((file.declared_frames(), file.sample_rate()))
 }
 
 /// Returns samples and rate of a complete mono file.
@@ -224,7 +226,7 @@ pub(crate) fn count_samples(
     Ok((decoder.length(), decoder.sample_rate))
 }
 
-/// Samples of a WAV file decoded at a time, all channels together.
+/// Uncompressed samples that are decoded at a time, all channels together.
 const SAMPLES_PER_BLOCK: usize = 1 << 14;
 
 /// Reads a whole file at its own sample rate.

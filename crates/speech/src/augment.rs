@@ -29,7 +29,7 @@ use std::ops::Range;
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::features::setting;
+use crate::features::setting_error;
 use crate::{Features, Result};
 
 pub use mask_form::MaskForm;
@@ -80,13 +80,13 @@ impl SpecAugment {
     pub fn check(&self) -> Result<()> {
         for (field, masks) in [("freq_masks", self.freq_masks), ("time_masks", self.time_masks)] {
             if masks > MAX_MASKS {
-                return Err(setting(field, "0 to 1000", masks));
+                return Err(setting_error(field, "0 to 1000", masks));
             }
         }
         if (0.0..=1.0).contains(&self.time_width) {
             Ok(())
         } else {
-            Err(setting("time_width", "0 to 1", self.time_width))
+            Err(setting_error("time_width", "0 to 1", self.time_width))
         }
     }
 

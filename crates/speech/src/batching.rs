@@ -1,4 +1,4 @@
-//! Plans batches of utterances of similar length.
+//! Plans training batches of utterances of similar length.
 //!
 //! | function | purpose |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! Counts the blank lines of manifests, which are skipped.
+//! `BlankLines`: counts the blank lines of a manifest, which are skipped.
+
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};

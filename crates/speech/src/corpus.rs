@@ -1,20 +1,23 @@
 //! `Corpus`: reads the utterances of manifests and tar shards one at a time.
 //!
-//! Memory does not grow with the transcripts and the audio.
+//! [`Corpus::open`] indexes the sources; [`Corpus::utterance`] seeks to one utterance and parses
+//! it. Memory does not grow with the transcripts and the audio. Training reads its data through
+//! this type.
 
-mod index;
-mod members;
+mod index_file;
+mod indexing;
 mod name_range;
-mod scan;
 mod shard;
+mod shard_indexing;
 mod source_report;
+mod tar_members;
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use index::{Index, IndexEntry};
+use index_file::{Index, IndexEntry};
 use name_range::NameRange;
 pub use source_report::{BadSample, LengthMismatch};
 
@@ -56,13 +59,16 @@ pub struct Corpus {
 /// Number of shards whose unused members are named; those of further shards are counted.
 const MAX_NAMED_SHARDS: usize = 20;
 
+/// Characters of changed metadata that an error quotes.
+const MAX_EXCERPT_CHARACTERS: usize = 40;
+
 /// A manifest or shard.
 #[derive(Debug)]
 struct CorpusSource {
     path: PathBuf,
     /// Index of its first utterance in the corpus.
     first_index: usize,
-    /// Recordings that strings are made of.
+    /// Recordings of its strings, by id; empty without strings.
     recordings: HashMap<String, Utterance>,
 }
 
@@ -80,39 +86,44 @@ impl Corpus {
         let (sources, entries, warnings) = (Vec::new(), Vec::new(), Vec::new());
         let mut corpus =
             Corpus { sources, entries, warnings, bad_samples: Vec::new(), length_mismatches: Vec::new() };
-        let (mut cache, mut shards_with_unused, mut unnamed_unused) = (cache, 0, 0);
+        // Indexes the sources one after the other.
+        let (mut cache, mut num_reported_shards, mut num_unnamed_members) = (cache, 0, 0);
         for path in paths {
             for path in NameRange::new(path)? {
-                let (Index { entries, are_strings, report }, cache_error) =
-                    scan::read_or_build(&path, cache)?;
+                let (Index { entries, has_recording_strings, report }, cache_error) =
+                    indexing::read_or_build(&path, cache)?;
                 if let Some(error) = cache_error {
                     corpus.warnings.push(format!("data.cache: {error}; no index is kept there"));
                     cache = None;
                 }
+                // Collects the warnings and reports of the source.
                 let name = path.display();
                 // A manifest may be listed several times.
                 let warning = report.blank_lines.warning(&path);
                 corpus.warnings.extend(warning.filter(|warning| !corpus.warnings.contains(warning)));
                 if let Some(unused_warning) = report.unused_warning() {
-                    shards_with_unused += 1;
-                    match shards_with_unused <= MAX_NAMED_SHARDS {
+                    num_reported_shards += 1;
+                    match num_reported_shards <= MAX_NAMED_SHARDS {
                         true => corpus.warnings.push(format!("{name}: {unused_warning}")),
-                        false => unnamed_unused += report.unused,
+                        false => num_unnamed_members += report.num_unused,
                     }
                 }
                 if entries.is_empty() {
                     corpus.warnings.push(format!("{name}: a shard without members"));
                 }
-                corpus.bad_samples.extend(report.bad.into_iter().map(|bad| bad.with_shard(&path)));
-                corpus.length_mismatches.extend(report.other_length);
-                let recordings = if are_strings { manifest::read_recordings(&path)? } else { HashMap::new() };
+                corpus.bad_samples.extend(report.bad_samples.into_iter().map(|bad| bad.with_shard(&path)));
+                corpus.length_mismatches.extend(report.length_mismatches);
+                let recordings =
+                    if has_recording_strings { manifest::read_recordings(&path)? } else { HashMap::new() };
                 corpus.sources.push(CorpusSource { path, first_index: corpus.entries.len(), recordings });
                 corpus.entries.extend(entries);
             }
         }
-        if unnamed_unused > 0 {
-            let shards = shards_with_unused - MAX_NAMED_SHARDS;
-            corpus.warnings.push(format!("{unnamed_unused} members of {shards} further shards are not used"));
+        if num_unnamed_members > 0 {
+            let shards = num_reported_shards - MAX_NAMED_SHARDS;
+            corpus
+                .warnings
+                .push(format!("{num_unnamed_members} members of {shards} further shards are not used"));
         }
         if let Some(source) = corpus.sources.first().filter(|_| corpus.entries.is_empty()) {
             return Err(Error::EmptyManifest { path: source.path.clone() });
@@ -168,19 +179,19 @@ impl Corpus {
         match entry.audio_member() {
             Some(member) => shard::read_utterance(&source.path, index_in_source, entry, member),
             None => {
-                let io = |error| Error::Io { path: source.path.clone(), source: error };
-                let file = open_regular(&source.path).map_err(io)?;
+                let io_error = |error| Error::Io { path: source.path.clone(), source: error };
+                let file = open_regular(&source.path).map_err(io_error)?;
                 let line = read_bytes(&source.path, &file, entry.start, entry.length as usize)?;
-                let is_unchanged = !line.is_empty() && entry.crc32 == index::metadata_crc32(&line);
+                let is_unchanged = !line.is_empty() && entry.crc32 == index_file::metadata_crc32(&line);
                 let line = String::from_utf8_lossy(&line);
                 if !is_unchanged {
-                    let start = line.chars().take(40).collect();
+                    let excerpt = line.chars().take(MAX_EXCERPT_CHARACTERS).collect();
                     let expected = format!("the line with checksum {:08x}", entry.crc32);
                     return Err(Error::Index {
                         path: source.path.clone(),
                         index: index_in_source,
                         expected,
-                        found: start,
+                        found: excerpt,
                     });
                 }
                 manifest::parse_utterance(
@@ -206,9 +217,9 @@ impl Corpus {
 
 /// Reads bytes of a file; fewer if the file ends before.
 fn read_bytes(path: &Path, mut file: &File, start: u64, length: usize) -> Result<Vec<u8>> {
-    let io = |source| Error::Io { path: path.into(), source };
-    file.seek(SeekFrom::Start(start)).map_err(io)?;
+    let io_error = |source| Error::Io { path: path.into(), source };
+    file.seek(SeekFrom::Start(start)).map_err(io_error)?;
     let mut bytes = Vec::new();
-    file.take(length as u64).read_to_end(&mut bytes).map_err(io)?;
+    file.take(length as u64).read_to_end(&mut bytes).map_err(io_error)?;
     Ok(bytes)
 }

@@ -1,4 +1,4 @@
-//! Process-wide cache of decoded audio files that contain many recordings.
+//! Process-wide cache of decoded audio files that contain many utterances.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -23,12 +23,12 @@ struct CacheKey {
 }
 
 /// A decoded file and the conversion applied to it.
-type Decoded = (Arc<Audio>, Option<AudioChange>);
+type DecodedFile = (Arc<Audio>, Option<AudioChange>);
 
 /// Decoded files, oldest first.
 ///
 /// The lock is held while a file is decoded, so that threads share one decoding of it.
-static DECODED_FILES: Mutex<VecDeque<(CacheKey, Decoded)>> = Mutex::new(VecDeque::new());
+static DECODED_FILES: Mutex<VecDeque<(CacheKey, DecodedFile)>> = Mutex::new(VecDeque::new());
 
 /// Reads samples `[start, start + count)` of a file.
 ///
@@ -50,7 +50,7 @@ pub fn clear_decode_cache() {
 }
 
 /// Returns the decoded file, from the cache if possible.
-pub(crate) fn read_file(path: &Path, channel: Channel) -> Result<Decoded> {
+pub(crate) fn read_file(path: &Path, channel: Channel) -> Result<DecodedFile> {
     let metadata = std::fs::metadata(path).map_err(|source| Error::Io { path: path.into(), source })?;
     let key =
         CacheKey { path: path.into(), bytes: metadata.len(), modified: metadata.modified().ok(), channel };

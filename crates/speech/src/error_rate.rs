@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use crate::{Edit, UnicodeForm, align};
 
-/// Largest alignment table of characters; a larger one would take more than a few seconds.
-const MAX_CELLS: u64 = 16_000_000_000;
-/// Smallest alignment table of a part of a longer text.
-const MIN_PART_CELLS: u64 = 1_000_000_000;
+/// Largest alignment table of characters in cells; it takes a few seconds.
+const MAX_TABLE_CELLS: u64 = 16_000_000_000;
+/// Smallest alignment table, in cells, of a part of a longer text.
+const MIN_PART_TABLE_CELLS: u64 = 1_000_000_000;
 
 /// Edit counts against a reference, in words or characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -116,10 +116,10 @@ pub fn word_errors(reference: &str, hypothesis: &str) -> ErrorCounts {
 pub fn character_errors(reference: &str, hypothesis: &str) -> ErrorCounts {
     let [reference, hypothesis] = [reference, hypothesis].map(|text| UnicodeForm::Nfc.apply(text));
     let [reference_characters, hypothesis_characters] = [characters(&reference), characters(&hypothesis)];
-    if reference_characters.len() as u64 * hypothesis_characters.len() as u64 <= MAX_CELLS {
+    if reference_characters.len() as u64 * hypothesis_characters.len() as u64 <= MAX_TABLE_CELLS {
         return error_counts(&reference_characters, &hypothesis_characters);
     }
-    character_errors_in_parts(&words(&reference), &words(&hypothesis), MIN_PART_CELLS)
+    character_errors_in_parts(&words(&reference), &words(&hypothesis), MIN_PART_TABLE_CELLS)
 }
 
 /// Counts the fewest errors between two sequences (Levenshtein).
@@ -154,9 +154,10 @@ fn character_errors_in_parts(reference: &[&str], hypothesis: &[&str], min_cells:
         error_counts(&characters(&reference[reference_range]), &characters(&hypothesis[hypothesis_range]))
     };
     let mut counts = ErrorCounts::default();
-    // First words of the part, the words after it, and its characters; reference, hypothesis.
+    // First word of the part, the word after it, and its characters: [reference, hypothesis].
     let (mut part_start, mut part_end, mut part_characters) = ([0, 0], [0, 0], [0, 0]);
     for edit in align(reference, hypothesis) {
+        // Adds the words of the edit to the part.
         let advances = match edit {
             Edit::Match(..) | Edit::Substitution(..) => [true, true],
             Edit::Deletion(_) => [true, false],
@@ -170,7 +171,7 @@ fn character_errors_in_parts(reference: &[&str], hypothesis: &[&str], min_cells:
         }
         let part_cells = part_characters[0] * part_characters[1];
         // Without a matching word, cut anywhere.
-        if part_cells >= min_cells && matches!(edit, Edit::Match(..)) || part_cells >= MAX_CELLS {
+        if part_cells >= min_cells && matches!(edit, Edit::Match(..)) || part_cells >= MAX_TABLE_CELLS {
             counts += errors(part_start[0]..part_end[0], part_start[1]..part_end[1]);
             (part_start, part_characters) = (part_end, [0, 0]);
         }

@@ -25,7 +25,7 @@
 //! let config: FeatureConfig = serde_json::from_str(table).unwrap();
 //! let samples = (0..16_000).map(|n| ((n * n) as f32 * 1e-5).sin()).collect();
 //! let features = FrontEnd::new(&config)?.log_mel(&Audio { samples, sample_rate: 16_000 })?;
-//! let rows = features.stack_into(3, 3, 256);
+//! let rows = features.stack_padded(3, 3, 256);
 //! assert_eq!((features.frames, rows.frames, rows.dim), (101, 34, 256));
 //! # Ok::<(), speech::Error>(())
 //! ```
@@ -35,12 +35,12 @@ mod feature_matrix;
 mod framing;
 mod front_end;
 mod log_compression;
+mod mel_transform;
 mod normalization;
 mod pipeline;
+pub(crate) mod preemphasis;
 mod preset;
 mod running_stats;
-pub(crate) mod samples;
-mod spectra;
 mod stack;
 mod stream;
 mod trim;
@@ -57,13 +57,13 @@ pub use framing::{Framing, Window};
 pub use front_end::FrontEnd;
 pub use normalization::Normalization;
 pub use pipeline::FeatureStages;
+pub use preemphasis::InitialSample;
 pub use preset::Preset;
-pub use samples::InitialSample;
 pub use stack::StackStream;
 pub use stream::FeatureStream;
 pub use trim::trim;
 
 /// Returns the error of a setting that is out of range.
-pub(crate) fn setting(field: &'static str, expected: &str, found: impl Display + LowerExp) -> Error {
+pub(crate) fn setting_error(field: &'static str, expected: &str, found: impl Display + LowerExp) -> Error {
     Error::Setting { field, expected: expected.into(), found: ShortFloat(found).to_string() }
 }

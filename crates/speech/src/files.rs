@@ -1,10 +1,11 @@
-//! Safe reading, atomic writing and locking of files.
+//! Safe reading, atomic writing and locking of files, for all crates.
 //!
 //! | item | rule |
 //! |---|---|
 //! | [`Destination`] | results are written atomically; links are followed, pipes are written through |
 //! | [`open_regular`], [`read_input`] | inputs are regular files; a pipe is an error and is not waited for |
 //! | [`FileLock`] | one process at a time; a lock never modifies the file that its name refers to |
+
 mod destination;
 mod input;
 mod lock;

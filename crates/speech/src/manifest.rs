@@ -1,4 +1,7 @@
 //! Reads manifests: JSON Lines, one utterance per line, with our fields or NeMo's.
+//!
+//! `ManifestLine` has the fields of a line; `build_utterance` checks them and converts them to an
+//! [`Utterance`]. Shards use the same fields for their metadata.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -27,13 +30,13 @@ pub(crate) struct ManifestLine {
     split: Option<String>,
     text: Option<String>,
     crc32: Option<String>,
-    // Strings of recordings.
+    // Fields of strings: recordings that are joined with silence between them.
     #[serde(default, deserialize_with = "names::id_list")]
     recordings: Option<Vec<String>>,
     gaps_ms: Option<Vec<u32>>,
     lead_ms: Option<u32>,
     tail_ms: Option<u32>,
-    /// Noise or an impulse response, which needs fewer fields.
+    /// Whether this is noise or an impulse response, which needs fewer fields.
     #[serde(skip)]
     is_sound: bool,
     // NeMo's fields.
@@ -43,8 +46,8 @@ pub(crate) struct ManifestLine {
 }
 
 impl ManifestLine {
-    /// Returns whether the line is a string of recordings.
-    pub fn is_string(&self) -> bool {
+    /// Returns whether the audio is a string of recordings.
+    pub fn is_recording_string(&self) -> bool {
         self.recordings.is_some()
     }
 }
@@ -151,11 +154,11 @@ pub(crate) fn read_sounds(path: &Path) -> Result<Vec<Utterance>> {
 fn convert_lines(path: &Path, lines: Vec<(usize, ManifestLine)>) -> Result<Vec<Utterance>> {
     let has_strings = lines.iter().any(|(_, line)| line.recordings.is_some());
     let recordings = if has_strings { read_recordings(path)? } else { HashMap::new() };
-    let mut lines_of_ids = HashMap::new();
+    let mut line_numbers_by_id = HashMap::new();
     let mut utterances = Vec::with_capacity(lines.len());
     for (number, line) in lines {
         let utterance = build_utterance(&LinePosition { path, line: number }, line, &recordings)?;
-        if let Some(first) = lines_of_ids.insert(utterance.id.clone(), number) {
+        if let Some(first) = line_numbers_by_id.insert(utterance.id.clone(), number) {
             return Err(Error::DuplicateId { path: path.into(), line: number, id: utterance.id, first });
         }
         utterances.push(utterance);
@@ -258,14 +261,14 @@ fn read_lines(path: &Path) -> Result<(Vec<(usize, ManifestLine)>, BlankLines)> {
     let bytes = read_input(path).map_err(|source| Error::Io { path: path.into(), source })?;
     let text = String::from_utf8(bytes).map_err(|_| invalid("bytes that are not UTF-8".into()))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    let (mut lines, mut blank) = (Vec::new(), BlankLines::default());
+    let (mut lines, mut blank_lines) = (Vec::new(), BlankLines::default());
     for (number, line) in (1..).zip(text.lines()) {
         match line.trim().is_empty() {
-            true => blank.add(number),
+            true => blank_lines.add(number),
             false => lines.push((number, parse_line(path, number, line)?)),
         }
     }
-    Ok((lines, blank))
+    Ok((lines, blank_lines))
 }
 
 /// Checks the fields of a line and converts them to an utterance.

@@ -21,7 +21,7 @@ pub enum MelKind {
 }
 
 impl MelKind {
-    fn mel(self, hz: f64) -> f64 {
+    fn hz_to_mel(self, hz: f64) -> f64 {
         match self {
             MelKind::Htk => 1127.0 * (hz / 700.0).ln_1p(),
             MelKind::Slaney if hz < BREAK_HZ => hz / HZ_PER_MEL,
@@ -29,7 +29,7 @@ impl MelKind {
         }
     }
 
-    fn hertz(self, mel: f64) -> f64 {
+    fn mel_to_hz(self, mel: f64) -> f64 {
         match self {
             MelKind::Htk => 700.0 * (mel / 1127.0).exp_m1(),
             MelKind::Slaney if mel < BREAK_HZ / HZ_PER_MEL => mel * HZ_PER_MEL,
@@ -55,15 +55,16 @@ fn log_step() -> f64 {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MelScale {
     kind: MelKind,
-    low: f64,
-    high: f64,
+    /// Ends of the axis in mels.
+    low_mel: f64,
+    high_mel: f64,
     bins: usize,
 }
 
 impl MelScale {
     /// A scale of `bins` bins between two frequencies.
     pub(crate) fn new(kind: MelKind, low_hz: f64, high_hz: f64, bins: usize) -> Self {
-        Self { kind, low: kind.mel(low_hz), high: kind.mel(high_hz), bins }
+        Self { kind, low_mel: kind.hz_to_mel(low_hz), high_mel: kind.hz_to_mel(high_hz), bins }
     }
 
     /// Returns the number of bins.
@@ -73,23 +74,24 @@ impl MelScale {
 
     /// Returns the upper end of the axis in hertz.
     pub fn high_hz(&self) -> f64 {
-        self.kind.hertz(self.high)
+        self.kind.mel_to_hz(self.high_mel)
     }
 
+    /// Returns the distance of adjacent bins in mels.
     fn step(&self) -> f64 {
-        (self.high - self.low) / (self.bins + 1) as f64
+        (self.high_mel - self.low_mel) / (self.bins + 1) as f64
     }
 
     /// Returns the frequency of a (fractional) bin in hertz.
     ///
     /// Bins -1 and M are the ends of the axis.
     pub fn hz(&self, bin: f64) -> f64 {
-        self.kind.hertz(self.low + (bin + 1.0) * self.step())
+        self.kind.mel_to_hz(self.low_mel + (bin + 1.0) * self.step())
     }
 
     /// Returns the fractional bin of a frequency; the inverse of [`MelScale::hz`].
     pub fn bin(&self, hz: f64) -> f64 {
-        (self.kind.mel(hz.max(0.0)) - self.low) / self.step() - 1.0
+        (self.kind.hz_to_mel(hz.max(0.0)) - self.low_mel) / self.step() - 1.0
     }
 
     /// Returns the weight of a frequency in a bin's filter.
@@ -108,23 +110,23 @@ impl MelScale {
 }
 
 /// A triangular filter over the bins of a power spectrum, without zeros.
-pub(crate) struct Filter<F> {
+pub(crate) struct MelFilter<F> {
     /// First spectral bin of the weights.
     first_bin: usize,
     weights: Vec<F>,
 }
 
-impl<F: FeatureFloat> Filter<F> {
+impl<F: FeatureFloat> MelFilter<F> {
     /// Returns the filters of a scale over spectra of `size / 2 + 1` bins.
     ///
     /// `None` if a filter falls between two bins of the spectrum.
-    pub(crate) fn bank(scale: &MelScale, size: usize, sample_rate: u32) -> Option<Vec<Self>> {
+    pub(crate) fn filter_bank(scale: &MelScale, size: usize, sample_rate: u32) -> Option<Vec<Self>> {
         let hz = |k: usize| k as f64 * f64::from(sample_rate) / size as f64;
         let filter = |bin| {
             let weight = |k: &usize| F::cast(scale.weight(bin, hz(*k)));
-            let support: Vec<usize> = (0..=size / 2).filter(|k| weight(k) > F::zero()).collect();
-            let first_bin = *support.first()?;
-            Some(Filter { first_bin, weights: support.iter().map(weight).collect() })
+            let nonzero_bins: Vec<usize> = (0..=size / 2).filter(|k| weight(k) > F::zero()).collect();
+            let first_bin = *nonzero_bins.first()?;
+            Some(MelFilter { first_bin, weights: nonzero_bins.iter().map(weight).collect() })
         };
         (0..scale.bins()).map(filter).collect()
     }

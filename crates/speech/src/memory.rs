@@ -1,4 +1,6 @@
 //! Memory that this process may still allocate: system, cgroup and `PANDA_MEMORY`.
+//!
+//! Readers of audio compare with it before they allocate; other crates plan with it.
 
 /// Environment variable that limits the memory of a process, such as `8GiB`.
 pub(crate) const MEMORY_VARIABLE: &str = "PANDA_MEMORY";
@@ -8,8 +10,8 @@ pub(crate) const MEMORY_VARIABLE: &str = "PANDA_MEMORY";
 /// # Errors
 /// Any other text, and a number of bytes that does not fit into a `usize`.
 pub fn parse_bytes(text: &str) -> Result<usize, String> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
+    let num_digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(num_digits);
     let shift = match unit.trim() {
         "" | "B" => Some(0),
         "KiB" => Some(10),
@@ -45,15 +47,15 @@ pub fn limit_from_env() -> Result<Option<usize>, String> {
 pub fn available_bytes() -> Option<usize> {
     let limit = limit_from_env().ok().flatten();
     let read = |path: &str| std::fs::read_to_string(path).ok();
-    let in_system = read("/proc/meminfo").and_then(|text| {
+    let system_bytes = read("/proc/meminfo").and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
         line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
     });
-    let in_group = read("/sys/fs/cgroup/memory.max").zip(read("/sys/fs/cgroup/memory.current"));
-    let in_group = in_group.and_then(|(group_limit, used)| {
+    let group_files = read("/sys/fs/cgroup/memory.max").zip(read("/sys/fs/cgroup/memory.current"));
+    let group_bytes = group_files.and_then(|(group_limit, used)| {
         group_limit.trim().parse::<usize>().ok()?.checked_sub(used.trim().parse().ok()?)
     });
-    in_system.into_iter().chain(in_group).chain(limit).min()
+    system_bytes.into_iter().chain(group_bytes).chain(limit).min()
 }
 
 /// Formats bytes in MiB or GiB, for messages.

@@ -1,4 +1,4 @@
-//! Deserializes names of utterances and speakers, which JSON may give as numbers.
+//! Deserializes ids and names in manifests, which JSON may give as numbers.
 
 use serde::de::{Deserialize, Deserializer, Error};
 use serde_json::value::RawValue;
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 /// Any other value but null; the error names the key.
 pub(crate) fn optional_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let Some(raw) = Option::<Box<RawValue>>::deserialize(deserializer)? else { return Ok(None) };
-    parse_name(&raw).map(Some).map_err(|found| invalid("id", found))
+    parse_name(&raw).map(Some).map_err(|found| name_error("id", found))
 }
 
 /// Deserializes a required `id`: a string, or the text of a number.
@@ -19,7 +19,7 @@ pub(crate) fn optional_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
 /// # Errors
 /// Any other value; the error names the key.
 pub fn required_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    optional_id(deserializer)?.ok_or_else(|| invalid("id", "null"))
+    optional_id(deserializer)?.ok_or_else(|| name_error("id", "null"))
 }
 
 /// Deserializes the ids of `recordings`.
@@ -32,7 +32,7 @@ pub(crate) fn id_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
         Ok(list) => list,
         Err(_) => return Err(D::Error::custom("field `recordings`: expected a list of ids")),
     };
-    let names = list.iter().map(|raw| parse_name(raw).map_err(|found| invalid("recordings", found)));
+    let names = list.iter().map(|raw| parse_name(raw).map_err(|found| name_error("recordings", found)));
     names.collect::<Result<_, _>>().map(Some)
 }
 
@@ -47,7 +47,7 @@ pub fn report_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
     Ok(raw.map(|raw| parse_name(&raw).unwrap_or_else(|text| text.to_owned())))
 }
 
-fn invalid<E: Error>(key: &str, found: &str) -> E {
+fn name_error<E: Error>(key: &str, found: &str) -> E {
     E::custom(format_args!("field `{key}`: expected a string or a number, found {found}"))
 }
 

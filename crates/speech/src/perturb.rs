@@ -3,8 +3,8 @@
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 
-use crate::features::samples::gaussians;
-use crate::features::setting;
+use crate::features::preemphasis::gaussians;
+use crate::features::setting_error;
 use crate::{Features, MelScale, Normalization, Result};
 
 /// Random resampling of features in time and frequency; disabled by default.
@@ -42,10 +42,14 @@ impl Perturbation {
     pub fn check(&self) -> Result<()> {
         for (field, value) in [("speed", self.speed), ("tempo", self.tempo), ("warp", self.warp)] {
             if !(0.0..=0.5).contains(&value) {
-                return Err(setting(field, "0 to 0.5", value));
+                return Err(setting_error(field, "0 to 0.5", value));
             }
         }
-        if (0.0..=10.0).contains(&self.noise) { Ok(()) } else { Err(setting("noise", "0 to 10", self.noise)) }
+        if (0.0..=10.0).contains(&self.noise) {
+            Ok(())
+        } else {
+            Err(setting_error("noise", "0 to 10", self.noise))
+        }
     }
 
     /// Returns a resampled copy of features; deterministic for a generator state.
@@ -74,21 +78,22 @@ impl Perturbation {
             scale.bins(),
             "Perturbation::apply: features must have the bins of the scale and not be stacked"
         );
-        let mut factor = |range: f32| {
+        let mut draw_factor = |range: f32| {
             let range = f64::from(range).clamp(0.0, 0.5);
             if range > 0.0 { rng.random_range(1.0 - range..=1.0 + range) } else { 1.0 }
         };
-        let (speed, tempo, warp) = (factor(self.speed), factor(self.tempo), factor(self.warp));
+        let (speed, tempo, warp) = (draw_factor(self.speed), draw_factor(self.tempo), draw_factor(self.warp));
         let mut perturbed = if (speed, tempo, warp) == (1.0, 1.0, 1.0) {
             features.clone()
         } else {
+            // The source bin of each bin.
             let columns: Vec<Interpolation> = (0..features.dim)
                 .map(|m| {
                     let hz = unwarp(scale.hz(m as f64) / speed, warp, scale.high_hz());
                     Interpolation::new(scale.bin(hz), features.dim)
                 })
                 .collect();
-            let mut perturbed = resample(features, speed * tempo, &columns);
+            let mut perturbed = interpolate(features, speed * tempo, &columns);
             normalization.reapply(&mut perturbed);
             perturbed
         };
@@ -102,11 +107,15 @@ impl Perturbation {
 /// Inverts a warp: returns the source frequency of `hz`.
 ///
 /// It is `hz / warp` up to the bend, then linear to the upper end of the axis.
-fn unwarp(hz: f64, warp: f64, high: f64) -> f64 {
-    // The bend is at `source` before the warp and at `bend` after it, both within the axis.
-    let source = BEND_FRACTION * high * warp.recip().min(1.0);
-    let bend = source * warp;
-    if hz <= bend { hz / warp } else { source + (hz - bend) * (high - source) / (high - bend) }
+fn unwarp(hz: f64, warp: f64, high_hz: f64) -> f64 {
+    // The bend before and after the warp, both within the axis.
+    let source_bend = BEND_FRACTION * high_hz * warp.recip().min(1.0);
+    let bend = source_bend * warp;
+    if hz <= bend {
+        hz / warp
+    } else {
+        source_bend + (hz - bend) * (high_hz - source_bend) / (high_hz - bend)
+    }
 }
 
 /// A position between two grid points: `(1 - fraction) x[low] + fraction x[low + 1]`.
@@ -129,7 +138,7 @@ impl Interpolation {
 }
 
 /// Interpolates bilinearly: `T / rate` frames, each at the given columns.
-fn resample(features: &Features, rate: f64, columns: &[Interpolation]) -> Features {
+fn interpolate(features: &Features, rate: f64, columns: &[Interpolation]) -> Features {
     let (old_frames, dim) = (features.frames, features.dim);
     if old_frames == 0 {
         return features.clone();

@@ -1,4 +1,4 @@
-//! Prepares corpora as they are distributed: writes manifests or shards.
+//! Prepares speech corpora as they are distributed: writes manifests or shards.
 //!
 //! Everything is checked before anything is written.
 //!
@@ -14,20 +14,21 @@
 
 mod an4;
 mod check;
+mod corpus_files;
+mod corpus_list;
+mod digit_strings;
 mod fsdd;
 mod librispeech;
-mod list;
 mod sphere;
-mod strings;
 mod write;
 
 use std::path::{Path, PathBuf};
 
 pub use an4::an4;
+pub use corpus_list::CorpusSummary;
+pub use digit_strings::StringCounts;
 pub use fsdd::fsdd;
 pub use librispeech::librispeech;
-pub use list::CorpusSummary;
-pub use strings::StringCounts;
 
 /// Options of the preparation of a corpus.
 #[derive(Debug, Clone, PartialEq)]

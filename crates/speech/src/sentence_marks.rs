@@ -15,11 +15,11 @@ const MARKS: [&str; 2] = ["<s>", "</s>"];
 pub fn strip_sentence_marks(text: &str) -> &str {
     let trimmed = text.trim();
     let [start, end] = MARKS;
-    let starts = trimmed.get(..start.len()).is_some_and(|head| head.eq_ignore_ascii_case(start));
-    let rest = if starts { trimmed[start.len()..].trim_start() } else { trimmed };
+    let has_start_mark = trimmed.get(..start.len()).is_some_and(|head| head.eq_ignore_ascii_case(start));
+    let rest = if has_start_mark { trimmed[start.len()..].trim_start() } else { trimmed };
     let end_start = rest.len().wrapping_sub(end.len());
-    let ends = rest.get(end_start..).is_some_and(|tail| tail.eq_ignore_ascii_case(end));
-    match (starts, ends) {
+    let has_end_mark = rest.get(end_start..).is_some_and(|tail| tail.eq_ignore_ascii_case(end));
+    match (has_start_mark, has_end_mark) {
         (false, false) => text,
         (_, true) => rest[..end_start].trim_end(),
         (true, false) => rest,
@@ -37,11 +37,11 @@ pub fn find_sentence_mark(text: &str) -> Option<&str> {
     if !text.contains('<') {
         return None;
     }
-    let marked = |word: &&str| {
+    let has_mark = |word: &&str| {
         let word = word.to_ascii_lowercase();
         MARKS.iter().any(|mark| word.contains(mark))
     };
-    text.split_whitespace().find(marked)
+    text.split_whitespace().find(has_mark)
 }
 
 #[cfg(test)]

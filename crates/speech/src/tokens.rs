@@ -1,28 +1,30 @@
 //! `Tokenizer`: transcripts to label ids and back, based on the crate `tokenizers`.
+//!
+//! Tokens are words, characters or subwords ([`TokenizerKind`]). The crate's models encode and
+//! decode the ordinary tokens; special words, Unicode forms and the JSON form are added here.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokenizers::decoders::fuse::Fuse;
 use tokenizers::models::wordlevel::WordLevel;
-use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
-use tokenizers::pre_tokenizers::sequence::Sequence;
-use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
-use tokenizers::tokenizer::{
-    Model, ModelWrapper, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer,
-    SplitDelimiterBehavior,
-};
+use tokenizers::tokenizer::{Model, ModelWrapper};
 
 mod bpe;
 mod kind;
 mod special;
+mod splitting;
+mod stored_tokenizer;
 mod unigram;
 
 pub use special::find_bracketed;
 
-use crate::features::setting;
+use splitting::{TextRun, normalize_spaces, pre_tokenizer, split_at_special_words, split_text};
+use stored_tokenizer::{FORMAT, StoredTokenizer};
+
+use crate::features::setting_error;
 use crate::sentence_marks::{find_sentence_mark, strip_sentence_marks};
 use crate::unicode::{UnicodeForm, decompose};
 use crate::{Error, Result};
@@ -68,8 +70,6 @@ impl TokenizerKind {
 
 /// Marks word beginnings in tokens.
 const WORD_MARK: char = '\u{2581}';
-/// Format identifier of stored tokenizers.
-const FORMAT: &str = "panda-tokens/1";
 
 /// Training options of a tokenizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,28 +117,6 @@ impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         f.debug_struct("Tokenizer").field("kind", &self.kind).field("size", &self.size()).finish()
     }
-}
-
-/// The serialized form of a tokenizer.
-#[derive(Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StoredTokenizer {
-    format: String,
-    kind: TokenizerKind,
-    /// Missing in older files, whose texts were not converted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    normalize: Option<UnicodeForm>,
-    /// Words that are single tokens: the last tokens or, for kind words, any tokens.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    special: Vec<String>,
-    /// Tokens in the order of their ids.
-    tokens: Vec<String>,
-    /// Merges of byte-pair encoding, in order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    merges: Vec<(String, String)>,
-    /// Log-probabilities of the unigram model's tokens, in 2^-20 nats.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    scores: Vec<i32>,
 }
 
 impl Tokenizer {
@@ -201,8 +179,8 @@ impl Tokenizer {
             check_no_word_mark(kind, text)?;
             for run in split_at_special_words(kind, text, |word| special_words.contains(word)) {
                 match run {
-                    TextRun::Ordinary(text) => pieces.extend(split_text(&splitter, &text)?),
-                    TextRun::Special(_) => {}
+                    TextRun::OrdinaryWords(text) => pieces.extend(split_text(&splitter, &text)?),
+                    TextRun::SpecialWord(_) => {}
                 }
             }
         }
@@ -357,8 +335,8 @@ impl Tokenizer {
         let mut ids = Vec::new();
         for run in split_at_special_words(self.kind, text, |word| self.special.contains_key(word)) {
             match run {
-                TextRun::Special(word) => ids.push(self.special[word]),
-                TextRun::Ordinary(text) => {
+                TextRun::SpecialWord(word) => ids.push(self.special[word]),
+                TextRun::OrdinaryWords(text) => {
                     self.check_symbols(&text)?;
                     ids.extend(self.ordinary.encode_fast(&*text, false).map_err(library_error)?.get_ids());
                 }
@@ -401,6 +379,7 @@ impl Tokenizer {
         let first_special = (self.size() - self.special.len()) as u32;
         let mut text = String::new();
         let mut is_after_special = false;
+        // Decodes runs of ordinary tokens, and each special word.
         for part in ids.chunk_by(|&a, &b| a < first_special && b < first_special) {
             let (part, is_special) = match part {
                 &[id] if id >= first_special => {
@@ -437,124 +416,13 @@ impl Tokenizer {
     /// Other JSON, another format, no token, a duplicate or malformed token, merges of unknown
     /// tokens, or a number of scores that differs from that of tokens.
     pub fn from_json(json: &str) -> Result<Self> {
-        let invalid = |expected, found: String| Error::TokenizerFile { expected, found };
-        let stored: StoredTokenizer = serde_json::from_str(json).map_err(|e| {
-            invalid("JSON with `format`, `kind`, `tokens`, `merges` and `scores`", e.to_string())
-        })?;
-        if stored.format != FORMAT {
-            return Err(invalid("format panda-tokens/1", format!("{:?}", stored.format)));
-        }
-        if stored.tokens.is_empty() {
-            return Err(invalid("at least one token", "none".into()));
-        }
-        let ordinary = stored.ordinary_tokens()?;
-        let mut unique = HashSet::new();
-        for token in &stored.tokens {
-            if !unique.insert(token) {
-                return Err(invalid("unique tokens", format!("{token:?} twice")));
-            }
-        }
-        for token in ordinary {
-            if !is_well_formed(stored.kind, token) {
-                return Err(invalid(
-                    "well-formed tokens of their kind",
-                    format!("{token:?} for {:?}", stored.kind),
-                ));
-            }
-        }
-        if !stored.merges.is_empty() && !matches!(stored.kind, TokenizerKind::Bpe { .. }) {
-            return Err(invalid("merges with kind bpe only", format!("{} merges", stored.merges.len())));
-        }
-        let expected_scores =
-            if matches!(stored.kind, TokenizerKind::Unigram { .. }) { ordinary.len() } else { 0 };
-        if stored.scores.len() != expected_scores {
-            let scores =
-                format!("{} of {} tokens for {:?}", stored.scores.len(), ordinary.len(), stored.kind);
-            return Err(invalid("one score per token with kind unigram, otherwise no scores", scores));
-        }
-        for (a, b) in &stored.merges {
-            if let Some(unknown) =
-                [a, b, &format!("{a}{b}")].into_iter().find(|token| !unique.contains(*token))
-            {
-                return Err(invalid("merges of known tokens", format!("{unknown:?}")));
-            }
-        }
-        Self::build(stored)
-    }
-}
-
-impl StoredTokenizer {
-    /// Returns the ordinary tokens, and checks the position of special words.
-    fn ordinary_tokens(&self) -> Result<&[String]> {
-        let misplaced = |word: &String| Error::TokenizerFile {
-            expected: "one token per special word, after the ordinary tokens",
-            found: format!("{word:?} elsewhere"),
-        };
-        if self.kind == TokenizerKind::Words {
-            let unknown = |word: &&String| !special::is_valid(word) || !self.tokens.contains(word);
-            return self.special.iter().find(unknown).map_or(Ok(&self.tokens), |word| Err(misplaced(word)));
-        }
-        let first_special = self.tokens.len().checked_sub(self.special.len());
-        let Some(first_special) = first_special else { return Err(misplaced(&self.special[0])) };
-        let (ordinary, special) = self.tokens.split_at(first_special);
-        let fits = |(word, token): (&String, &String)| {
-            special::is_valid(word) && special_token(self.kind, word) == *token
-        };
-        match self.special.iter().zip(special).find(|&pair| !fits(pair)) {
-            Some((word, _)) => Err(misplaced(word)),
-            None => Ok(ordinary),
-        }
+        Self::build(StoredTokenizer::from_json(json)?)
     }
 }
 
 /// Returns the token of a special word, which begins a word.
 fn special_token(kind: TokenizerKind, word: &str) -> String {
     if has_word_marks(kind) { format!("{WORD_MARK}{word}") } else { word.to_owned() }
-}
-
-/// A run of words in a normalized text.
-enum TextRun<'a> {
-    /// Words between special words; for characters, with the spaces around them.
-    Ordinary(Cow<'a, str>),
-    /// A special word.
-    Special(&'a str),
-}
-
-/// Splits a normalized text at its special words.
-fn split_at_special_words(
-    kind: TokenizerKind,
-    text: &str,
-    is_special: impl Fn(&str) -> bool,
-) -> Vec<TextRun<'_>> {
-    if !text.split(' ').any(&is_special) {
-        return vec![TextRun::Ordinary(Cow::Borrowed(text))];
-    }
-    let (mut runs, mut run) = (Vec::new(), String::new());
-    let keeps_spaces = kind == TokenizerKind::Characters;
-    let flush = |run: &mut String, runs: &mut Vec<TextRun>| {
-        if !run.is_empty() {
-            runs.push(TextRun::Ordinary(Cow::Owned(std::mem::take(run))));
-        }
-    };
-    for (number, word) in text.split(' ').enumerate() {
-        let is_special = is_special(word);
-        if number > 0 && (keeps_spaces || !run.is_empty() && !is_special) {
-            run.push(' ');
-        }
-        if is_special {
-            flush(&mut run, &mut runs);
-            runs.push(TextRun::Special(word));
-        } else {
-            run += word;
-        }
-    }
-    flush(&mut run, &mut runs);
-    runs
-}
-
-/// Normalizes white space: single spaces, none at the ends.
-fn normalize_spaces(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Returns whether tokens that begin a word have the word mark.
@@ -576,47 +444,6 @@ fn check_no_sentence_mark(text: &str) -> Result<()> {
     }
 }
 
-/// Returns whether training can produce a token of this form.
-fn is_well_formed(kind: TokenizerKind, token: &str) -> bool {
-    let characters = token.chars().count();
-    let body = token.strip_prefix(WORD_MARK).unwrap_or(token);
-    match kind {
-        TokenizerKind::Words => !token.is_empty() && !token.contains(char::is_whitespace),
-        TokenizerKind::Characters => characters == 1,
-        TokenizerKind::InnerCharacters => body.chars().count() == 1 && !body.contains(WORD_MARK),
-        _ => !token.is_empty() && !body.contains(WORD_MARK),
-    }
-}
-
-/// Returns the pre-tokenizer: it splits text into tokens, or into words for subwords.
-fn pre_tokenizer(kind: TokenizerKind) -> Result<PreTokenizerWrapper> {
-    let regex = |pattern: &str| {
-        Split::new(SplitPattern::Regex(pattern.into()), SplitDelimiterBehavior::Isolated, false)
-            .map_err(library_error)
-    };
-    let marked = |split| Metaspace::new(WORD_MARK, PrependScheme::Always, split);
-    Ok(match kind {
-        TokenizerKind::Words => {
-            Split::new(SplitPattern::String(" ".into()), SplitDelimiterBehavior::Removed, false)
-                .map_err(library_error)?
-                .into()
-        }
-        TokenizerKind::Characters => regex("(?s).")?.into(),
-        TokenizerKind::InnerCharacters => {
-            Sequence::new(vec![marked(false).into(), regex("(?s)\u{2581}?.")?.into()]).into()
-        }
-        TokenizerKind::Bpe { .. } | TokenizerKind::Unigram { .. } => marked(true).into(),
-    })
-}
-
-/// Splits a text with a pre-tokenizer.
-fn split_text(splitter: &PreTokenizerWrapper, text: &str) -> Result<Vec<String>> {
-    let mut pieces = PreTokenizedString::from(text);
-    splitter.pre_tokenize(&mut pieces).map_err(library_error)?;
-    let splits = pieces.get_splits(OffsetReferential::Normalized, OffsetType::Byte);
-    Ok(splits.into_iter().map(|(piece, ..)| piece.to_owned()).filter(|piece| !piece.is_empty()).collect())
-}
-
 /// Checks that a vocabulary of `size` has all characters and special words.
 ///
 /// Returns the number of distinct characters.
@@ -627,7 +454,7 @@ fn check_alphabet(words: &[String], size: usize, special: usize) -> Result<usize
             0 => format!("at least the {alphabet} characters of the text"),
             _ => format!("at least the {alphabet} characters and {special} special words of the text"),
         };
-        return Err(setting("size", &expected, size));
+        return Err(setting_error("size", &expected, size));
     }
     Ok(alphabet)
 }

@@ -1,4 +1,4 @@
-//! `Utterance`: a transcript and the audio segments that it consists of.
+//! `Utterance`: a transcript and the audio segments of a manifest line; reads the audio.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -138,7 +138,7 @@ impl Utterance {
         let native_rate =
             if conversion.resample { self.native_rate()?.unwrap_or(sample_rate) } else { sample_rate };
         if native_rate != sample_rate {
-            audio::check_rate(self.first_path(), native_rate).map_err(|e| self.in_utterance(e))?;
+            audio::check_rate(self.first_path(), native_rate).map_err(|error| self.in_utterance(error))?;
         }
         let rate_error = |path: &Path, expected, found| Error::SampleRate {
             utterance: self.id.clone(),
@@ -161,7 +161,7 @@ impl Utterance {
                 AudioSegment::Sound { path, span } => {
                     let start = samples.len();
                     let (rate, change) = append_span(&mut samples, path, *span, conversion.channel, limit)
-                        .map_err(|e| self.in_utterance(e))?;
+                        .map_err(|error| self.in_utterance(error))?;
                     changes.extend(change);
                     if rate == native_rate {
                         continue;
@@ -172,10 +172,11 @@ impl Utterance {
                     if needs_one_rate || !conversion.resample {
                         return Err(rate_error(path, native_rate, rate));
                     }
+                    // Resamples the segment to the rate of the first one.
                     let audio = Audio { samples: samples.split_off(start), sample_rate: rate };
-                    let file_error = |e| Error::File { path: path.clone(), source: Box::new(e) };
-                    let audio =
-                        audio::resample(&audio, native_rate).map_err(|e| self.in_utterance(file_error(e)))?;
+                    let file_error = |error| Error::File { path: path.clone(), source: Box::new(error) };
+                    let audio = audio::resample(&audio, native_rate)
+                        .map_err(|error| self.in_utterance(file_error(error)))?;
                     samples.extend(audio.samples);
                     changes.insert(AudioChange::Resampled { from: rate, to: native_rate });
                 }
@@ -185,8 +186,8 @@ impl Utterance {
         let mut audio = Audio { samples, sample_rate: native_rate };
         self.check_audio(&audio)?;
         if native_rate != sample_rate {
-            audio = audio::resample(&audio, sample_rate).map_err(|e| {
-                let source = Box::new(e);
+            audio = audio::resample(&audio, sample_rate).map_err(|error| {
+                let source = Box::new(error);
                 self.in_utterance(Error::File { path: self.first_path().into(), source })
             })?;
             changes.insert(AudioChange::Resampled { from: native_rate, to: sample_rate });
@@ -198,7 +199,7 @@ impl Utterance {
     fn native_rate(&self) -> Result<Option<u32>> {
         match (self.sample_rate, self.first_path()) {
             (None, path) if path != Path::new("") => {
-                audio::sample_rate(path).map(Some).map_err(|e| self.in_utterance(e))
+                audio::sample_rate(path).map(Some).map_err(|error| self.in_utterance(error))
             }
             (rate, _) => Ok(rate),
         }
@@ -236,25 +237,25 @@ impl Utterance {
 }
 
 impl Span {
-    /// Returns first sample and sample count in a file.
-    fn samples(self, num_samples: u64, rate: u32) -> (u64, u64) {
+    /// Returns first sample and sample count, in a file of `num_samples`.
+    fn start_and_count(self, num_samples: u64, rate: u32) -> (u64, u64) {
         match self {
             Span::Whole | Span::Member { .. } => (0, num_samples),
             Span::Samples { start, count } => (start, count),
             Span::Seconds { start, length } => {
                 let rate = f64::from(rate);
-                let first = (start * rate).round() as u64;
+                let first_sample = (start * rate).round() as u64;
                 let end = ((start + length) * rate).round() as u64;
                 let tolerance = (END_TOLERANCE_SECONDS * rate) as u64;
                 let end = if end > num_samples && end <= num_samples + tolerance { num_samples } else { end };
-                (first, end.saturating_sub(first))
+                (first_sample, end.saturating_sub(first_sample))
             }
         }
     }
 
     /// Checks that a file of `num_samples` samples has this span.
     pub(crate) fn check(self, path: &Path, num_samples: u64, rate: u32) -> Result<()> {
-        let (start, count) = self.samples(num_samples, rate);
+        let (start, count) = self.start_and_count(num_samples, rate);
         match start.checked_add(count) {
             Some(end) if count > 0 && end <= num_samples => Ok(()),
             _ => Err(Error::Segment { path: path.into(), start, count, found: num_samples }),
@@ -288,7 +289,7 @@ fn append_span(
         return Ok((audio.sample_rate, change));
     }
     let (audio, change) = decode_cache::read_file(path, channel)?;
-    let (start, count) = span.samples(audio.samples.len() as u64, audio.sample_rate);
+    let (start, count) = span.start_and_count(audio.samples.len() as u64, audio.sample_rate);
     samples.extend_from_slice(audio::segment_samples(path, &audio, start, count)?);
     Ok((audio.sample_rate, change))
 }

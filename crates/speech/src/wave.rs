@@ -26,7 +26,7 @@ use rand::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::audio::check_samples;
-use crate::features::setting;
+use crate::features::setting_error;
 use crate::{Error, Result};
 
 pub use noise::{NoiseConfig, add_noise};
@@ -130,7 +130,7 @@ impl WaveAugment {
 
 /// Checks the probability of augmenting an utterance.
 fn check_probability(field: &'static str, probability: f64) -> Result<()> {
-    if (0.0..=1.0).contains(&probability) { Ok(()) } else { Err(setting(field, "0 to 1", probability)) }
+    if (0.0..=1.0).contains(&probability) { Ok(()) } else { Err(setting_error(field, "0 to 1", probability)) }
 }
 
 fn default_probability() -> f64 {

@@ -41,18 +41,20 @@ pub fn average(checkpoints: &[PathBuf], output: &Path) -> Result<AverageReport> 
     let Some((first, others)) = inputs.split_first() else {
         return Err(Error::NoCheckpoints);
     };
-    let file = OutputFile::new(output, &inputs)?;
+    // 1. The first checkpoint, which also has the recipe and the tokenizer of the result.
+    let output_file = OutputFile::new(output, &inputs)?;
     let mut mean = Checkpoint::read(first)?;
     mean.check(first, &mean.shapes)?;
     let recipe = Recipe::from_checkpoint(&mean, first)?;
-    let mut weights = WeightSums::new(&mean.weights);
-    let mut average = mean.average.as_ref().map(WeightSums::new);
+    let mut weight_sums = WeightSums::new(&mean.weights);
+    let mut moving_average_sums = mean.average.as_ref().map(WeightSums::new);
     let mut progress = mean.progress.clone();
+    // 2. The sums over all checkpoints, and the largest progress.
     for path in others {
         let checkpoint = Checkpoint::read(path)?;
         expect_same_model(path, &checkpoint, &mean, &recipe)?;
-        weights.add(&checkpoint.weights);
-        if let (Some(sums), Some(values)) = (&mut average, &checkpoint.average) {
+        weight_sums.add(&checkpoint.weights);
+        if let (Some(sums), Some(values)) = (&mut moving_average_sums, &checkpoint.average) {
             sums.add(values);
         }
         if checkpoint.progress.step > progress.step {
@@ -62,14 +64,15 @@ pub fn average(checkpoints: &[PathBuf], output: &Path) -> Result<AverageReport> 
             mean.data = None;
         }
     }
+    // 3. The means.
     let count = inputs.len();
     mean.progress = Progress { epoch: progress.epoch, step: progress.step, ..Progress::default() };
     mean.optimizer_state.clear();
-    weights.write_mean(count, &mut mean.weights);
-    if let (Some(sums), Some(values)) = (average, &mut mean.average) {
+    weight_sums.write_mean(count, &mut mean.weights);
+    if let (Some(sums), Some(values)) = (moving_average_sums, &mut mean.average) {
         sums.write_mean(count, values);
     }
-    file.write(&mean.to_bytes(output)?)?;
+    output_file.write(&mean.to_bytes(output)?)?;
     Ok(AverageReport {
         inputs: checkpoints.to_vec(),
         parameters: mean.weights.values().map(Vec::len).sum(),
@@ -88,13 +91,14 @@ pub fn average(checkpoints: &[PathBuf], output: &Path) -> Result<AverageReport> 
 pub fn select_checkpoints(folder: &Path, count: usize, best: bool) -> Result<Vec<PathBuf>> {
     let mut epochs = epoch_checkpoints(folder)?;
     if best {
-        let rows = RunFolder::read_metrics_in(folder, u64::MAX)?;
+        let metrics = RunFolder::read_metrics_in(folder, u64::MAX)?;
         // A folder without a recipe was not made by a run.
-        let recipe = folder.join("recipe.toml");
-        let metric = match recipe.exists() {
+        let recipe_path = folder.join("recipe.toml");
+        let metric = match recipe_path.exists() {
             true => {
-                let text = read_input_text(&recipe).map_err(Error::io(&recipe, "read the recipe"))?;
-                Recipe::parse_of_run(&text, &recipe)?.training.run.metric
+                let text =
+                    read_input_text(&recipe_path).map_err(Error::io(&recipe_path, "read the recipe"))?;
+                Recipe::parse_of_run(&text, &recipe_path)?.training.run.metric
             }
             false => Metric::default(),
         };
@@ -102,12 +106,12 @@ pub fn select_checkpoints(folder: &Path, count: usize, best: bool) -> Result<Vec
             Metric::Wer => row.dev_wer,
             Metric::Cer => row.dev_cer,
         };
-        let rate_of = |epoch: u64| rows.iter().find(|row| row.epoch == epoch).and_then(rate);
-        let mut rated: Vec<(f64, u64)> =
+        let rate_of = |epoch: u64| metrics.iter().find(|row| row.epoch == epoch).and_then(rate);
+        let mut rates_and_epochs: Vec<(f64, u64)> =
             epochs.iter().filter_map(|&(epoch, _)| Some((rate_of(epoch)?, epoch))).collect();
-        rated.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
-        rated.truncate(count);
-        epochs.retain(|(epoch, _)| rated.iter().any(|(_, n)| n == epoch));
+        rates_and_epochs.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
+        rates_and_epochs.truncate(count);
+        epochs.retain(|(epoch, _)| rates_and_epochs.iter().any(|(_, best_epoch)| best_epoch == epoch));
     }
     if count == 0 {
         return Err(Error::NoCheckpoints);

@@ -1,4 +1,7 @@
-//! The log of a run's bad items (unusable utterances): list, warnings, limit.
+//! The log of a run's bad items: list, warnings, limit.
+//!
+//! The trainer records the items of each step here, writes the list as `bad_items.json`, and ends
+//! the run if there are too many.
 use std::collections::{BTreeMap, HashSet};
 
 use crate::Result;
@@ -16,25 +19,44 @@ pub(crate) struct BadItemLog {
     ///
     /// The list of an earlier process may contain files that were restored since.
     own_items: BadItems,
-    /// Ids of `own_items`: omitted utterances, and recordings of another length.
-    own_ids: [HashSet<String>; 2],
-    /// Ids of the training set in `sets`: omitted utterances, and recordings of another length.
-    listed_ids: [HashSet<String>; 2],
+    /// Ids of `own_items`.
+    own_ids: BadItemIds,
+    /// Ids of the training set in `sets`.
+    listed_ids: BadItemIds,
     /// Number of items in the latest warning that counts them.
     warned_count: usize,
-    /// Number of items of the training set.
-    utterances: usize,
-    /// Largest fraction of the training set that may be omitted.
+    /// Number of utterances of the training set.
+    num_utterances: usize,
+    /// Largest fraction of the training set that may be excluded.
     max_bad: f64,
+}
+
+/// Ids of bad items, for the removal of duplicates.
+#[derive(Debug, Clone, Default)]
+struct BadItemIds {
+    /// Ids of excluded utterances.
+    excluded: HashSet<String>,
+    /// Ids of recordings of another length.
+    other_length: HashSet<String>,
+}
+
+impl BadItemIds {
+    /// Returns the ids of a list.
+    fn new(items: &BadItems) -> Self {
+        BadItemIds {
+            excluded: items.excluded.iter().map(|item| item.id.clone()).collect(),
+            other_length: items.other_length.iter().map(|item| item.id.clone()).collect(),
+        }
+    }
 }
 
 impl BadItemLog {
     /// Creates the log of a run with bad items already reported.
-    pub fn new(sets: BTreeMap<String, BadItems>, utterances: usize, max_bad: f64) -> Self {
+    pub fn new(sets: BTreeMap<String, BadItems>, num_utterances: usize, max_bad: f64) -> Self {
         let sets = sets.into_iter().filter(|(_, items)| !items.is_empty()).collect();
-        let mut log = BadItemLog { sets, utterances, max_bad, ..BadItemLog::default() };
+        let mut log = BadItemLog { sets, num_utterances, max_bad, ..BadItemLog::default() };
         log.own_items = log.sets.get(TRAINING_SET).cloned().unwrap_or_default();
-        log.own_ids = ids_of(&log.own_items);
+        log.own_ids = BadItemIds::new(&log.own_items);
         log.listed_ids = log.own_ids.clone();
         log
     }
@@ -53,34 +75,35 @@ impl BadItemLog {
         if items.is_empty() {
             return;
         }
-        let [left_out, other_length] = &mut self.listed_ids;
-        let set = self.sets.entry(TRAINING_SET.to_owned()).or_default();
-        let new = items.left_out.iter().filter(|item| left_out.insert(item.id.clone()));
-        set.left_out.extend(new.cloned());
+        let BadItemIds { excluded, other_length } = &mut self.listed_ids;
+        let listed_items = self.sets.entry(TRAINING_SET.to_owned()).or_default();
+        let new = items.excluded.iter().filter(|item| excluded.insert(item.id.clone()));
+        listed_items.excluded.extend(new.cloned());
         let new = items.other_length.iter().filter(|item| other_length.insert(item.id.clone()));
-        set.other_length.extend(new.cloned());
+        listed_items.other_length.extend(new.cloned());
     }
 
     /// Adds the items of a step; returns warnings about the new ones.
     pub fn record(&mut self, items: BadItems) -> Vec<String> {
-        let [left_out, other_length] = &mut self.own_ids;
-        let new = BadItems {
-            left_out: items.left_out.into_iter().filter(|item| left_out.insert(item.id.clone())).collect(),
+        let BadItemIds { excluded, other_length } = &mut self.own_ids;
+        let new_items = BadItems {
+            excluded: items.excluded.into_iter().filter(|item| excluded.insert(item.id.clone())).collect(),
             other_length: items
                 .other_length
                 .into_iter()
                 .filter(|item| other_length.insert(item.id.clone()))
                 .collect(),
         };
+        // A warning for each of the first items, and one about further items.
         let mut warnings = Vec::new();
-        let numbered_items = (self.own_items.left_out.len()..).zip(&new.left_out);
+        let numbered_items = (self.own_items.excluded.len()..).zip(&new_items.excluded);
         for (position, item) in numbered_items.take_while(|(position, _)| *position <= MAX_NAMED_ITEMS) {
             warnings.push(match position < MAX_NAMED_ITEMS {
                 true => format!("{TRAINING_SET}: {}: {}; left out", item.id, item.reason),
                 false => format!("{TRAINING_SET}: more utterances cannot be used; left out"),
             });
         }
-        let numbered_items = (self.own_items.other_length.len()..).zip(&new.other_length);
+        let numbered_items = (self.own_items.other_length.len()..).zip(&new_items.other_length);
         for (position, item) in numbered_items.take_while(|(position, _)| *position <= MAX_NAMED_ITEMS) {
             let (found, expected) = (item.found_seconds, item.expected_seconds);
             warnings.push(match position < MAX_NAMED_ITEMS {
@@ -93,8 +116,8 @@ impl BadItemLog {
                 ),
             });
         }
-        self.add_to_list(&new);
-        self.own_items.extend(new);
+        self.add_to_list(&new_items);
+        self.own_items.extend(new_items);
         warnings
     }
 
@@ -102,8 +125,8 @@ impl BadItemLog {
     ///
     /// None while all items were named in warnings.
     pub fn count_warning(&mut self) -> Option<String> {
-        let BadItems { left_out, other_length } = &self.own_items;
-        let count = left_out.len().max(other_length.len());
+        let BadItems { excluded, other_length } = &self.own_items;
+        let count = excluded.len().max(other_length.len());
         if count <= MAX_NAMED_ITEMS || count == self.warned_count {
             return None;
         }
@@ -111,17 +134,17 @@ impl BadItemLog {
         Some(format!(
             "{TRAINING_SET}: {} utterances so far cannot be used and are left out, {} recordings have another length than in the \
              manifest; bad_items.json in the run folder lists all of them",
-            left_out.len(),
+            excluded.len(),
             other_length.len()
         ))
     }
 
-    /// Checks that the number of omitted items is within the limit.
+    /// Checks that the number of excluded items is within the limit.
     ///
     /// # Errors
     /// [`recognizer::Error::TooManyBad`].
     pub fn check(&self) -> Result<()> {
-        Ok(self.own_items.check(TRAINING_SET, self.utterances, self.max_bad)?)
+        Ok(self.own_items.check(TRAINING_SET, self.num_utterances, self.max_bad)?)
     }
 
     /// Returns all bad items by set; none if there are none.
@@ -135,24 +158,17 @@ impl BadItemLog {
     }
 }
 
-/// Returns the ids of omitted utterances, and of recordings of another length.
-fn ids_of(items: &BadItems) -> [HashSet<String>; 2] {
-    [
-        items.left_out.iter().map(|item| item.id.clone()).collect(),
-        items.other_length.iter().map(|item| item.id.clone()).collect(),
-    ]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use recognizer::bad_items::{ExcludedUtterance, LengthMismatch};
 
+    /// Items `u0`, `u1` and so on, each of both kinds.
     fn items(ids: std::ops::Range<usize>) -> BadItems {
-        let left_out =
+        let excluded =
             |n| ExcludedUtterance { id: format!("u{n}"), reason: "gone".into(), has_other_rate: false };
         let length = |n| LengthMismatch { id: format!("u{n}"), expected_seconds: 1.0, found_seconds: 2.0 };
-        BadItems { left_out: ids.clone().map(left_out).collect(), other_length: ids.map(length).collect() }
+        BadItems { excluded: ids.clone().map(excluded).collect(), other_length: ids.map(length).collect() }
     }
 
     #[test]
@@ -166,7 +182,7 @@ mod tests {
             log.count_warning().is_some_and(|count| count.contains("900 utterances"))
                 && log.count_warning().is_none()
         );
-        assert_eq!(log.train().left_out.len(), 900);
+        assert_eq!(log.train().excluded.len(), 900);
         assert!(log.check().is_err());
     }
 
@@ -175,10 +191,10 @@ mod tests {
         let mut log = BadItemLog::new(BTreeMap::new(), 10, 0.01);
         assert!(log.sets().is_none());
         log.resume(BTreeMap::from([(TRAINING_SET.to_owned(), items(0..5))]));
-        assert_eq!(log.train().left_out.len(), 5);
+        assert_eq!(log.train().excluded.len(), 5);
         assert!(log.check().is_ok());
         assert_eq!(log.record(items(4..6)).len(), 4);
-        assert_eq!(log.train().left_out.len(), 6);
+        assert_eq!(log.train().excluded.len(), 6);
         assert!(log.check().is_err(), "two of ten");
     }
 }

@@ -55,7 +55,7 @@ pub fn read_manifests(set: &str, paths: &[PathBuf]) -> Result<UtteranceList> {
 
 /// Returns the bad items that are known from a corpus's shards.
 pub(crate) fn bad_samples(corpus: &Corpus) -> BadItems {
-    let left_out = |sample: &speech::corpus::BadSample| ExcludedUtterance {
+    let excluded = |sample: &speech::corpus::BadSample| ExcludedUtterance {
         id: sample.key.clone(),
         reason: sample.reason.clone(),
         has_other_rate: false,
@@ -66,7 +66,7 @@ pub(crate) fn bad_samples(corpus: &Corpus) -> BadItems {
         found_seconds: recording.found_seconds,
     };
     BadItems {
-        left_out: corpus.bad_samples().iter().map(left_out).collect(),
+        excluded: corpus.bad_samples().iter().map(excluded).collect(),
         other_length: corpus.length_mismatches().iter().map(other_length).collect(),
     }
 }

@@ -1,4 +1,6 @@
 //! Warnings about valid but suspicious data: duplicates, unknown words, floored features.
+//!
+//! The loading of a run passes them to its observer; `set` is the name of the set in messages.
 use std::collections::HashSet;
 
 use crate::Result;
@@ -8,7 +10,7 @@ use speech::batching::filter_by_duration;
 use speech::{Conversion, FeatureConfig, FrontEnd, Normalization, Tokenizer, Utterance};
 
 /// Returns a warning about utterances that a set contains more than once.
-pub fn duplicates(set: &str, utterances: &[Utterance]) -> Option<String> {
+pub fn duplicate_warning(set: &str, utterances: &[Utterance]) -> Option<String> {
     let mut distinct = HashSet::new();
     let repeated: Vec<&Utterance> = utterances
         .iter()
@@ -24,7 +26,7 @@ pub fn duplicates(set: &str, utterances: &[Utterance]) -> Option<String> {
 }
 
 /// Removes utterances longer than `max_seconds`; returns a note about them.
-pub fn remove_long(
+pub fn remove_long_utterances(
     set: &str,
     utterances: Vec<Utterance>,
     max_seconds: Option<f64>,
@@ -39,19 +41,15 @@ pub fn remove_long(
         selection.removed_seconds / 3600.0,
         seconds.iter().sum::<f64>() / 3600.0,
     );
+    // The indices are in the order of the list.
     let mut kept_indices = selection.kept_indices.into_iter().peekable();
     let indexed = utterances.into_iter().enumerate();
-    (
-        indexed
-            .filter(|(index, _)| kept_indices.next_if_eq(index).is_some())
-            .map(|(_, utterance)| utterance)
-            .collect(),
-        Some(note),
-    )
+    let remaining = indexed.filter(|(index, _)| kept_indices.next_if_eq(index).is_some());
+    (remaining.map(|(_, utterance)| utterance).collect(), Some(note))
 }
 
 /// Returns a warning about texts that the tokenizer cannot encode at all.
-pub fn unknown_words(set: &str, utterances: &[Utterance], tokenizer: &Tokenizer) -> Option<String> {
+pub fn unknown_words_warning(set: &str, utterances: &[Utterance], tokenizer: &Tokenizer) -> Option<String> {
     let is_unknown = |utterance: &&Utterance| {
         let mut words = utterance.text.split_whitespace().peekable();
         words.peek().is_some() && words.all(|word| tokenizer.encode(word).is_err())
@@ -86,15 +84,16 @@ pub(crate) fn floor_warning(
     }
     let front_end = FrontEnd::new(config)?;
     let conversion = Conversion { resample: config.resample, ..Conversion::default() };
-    // ln(p / full + floor) with p / full = floor.
-    let limit = std::f64::consts::LN_2 - f64::from(config.floor_db) * std::f64::consts::LN_10 / 10.0;
+    // The log feature of a power at the floor: ln(power / full_scale + floor) = ln(2 · floor).
+    let max_floored_value =
+        std::f64::consts::LN_2 - f64::from(config.floor_db) * std::f64::consts::LN_10 / 10.0;
     let (mut num_at_floor, mut num_values) = (0, 0);
     let count = list.count().min(EXAMINED_UTTERANCES);
     for index in 0..count {
         let Ok(utterance) = list.get(index * list.count() / count) else { continue };
         let Ok((audio, _)) = utterance.audio_as(config.sample_rate, &conversion) else { continue };
         let Ok(stages) = front_end.stages(&audio) else { continue };
-        num_at_floor += stages.log.iter().filter(|&&value| value <= limit).count();
+        num_at_floor += stages.log.iter().filter(|&&value| value <= max_floored_value).count();
         num_values += stages.log.len();
     }
     let fraction = num_at_floor as f64 / (num_values as f64).max(1.0);

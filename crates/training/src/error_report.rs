@@ -18,7 +18,9 @@ pub enum ErrorReport {
         /// Ids of the utterances of the rank.
         utterances: Vec<String>,
     },
-    /// An error that all ranks have found together: [`Error::Rank`].
+    /// An error already agreed on, with the rank that reported it.
+    ///
+    /// It is [`Error::Rank`] and is passed on unchanged.
     Rank {
         /// The rank.
         rank: usize,
@@ -44,6 +46,8 @@ impl SharedError for Error {
     }
 
     /// Orders fatal errors before a stop, and a stop before skipped steps.
+    ///
+    /// All ranks return the error of the smallest number.
     fn priority(report: &ErrorReport) -> usize {
         match report {
             ErrorReport::Other(_) | ErrorReport::Rank { .. } => 0,

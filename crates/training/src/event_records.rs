@@ -1,4 +1,4 @@
-//! Encodes and reads the records of TensorBoard event files.
+//! Encodes and reads the records of TensorBoard event files, for `events.rs`.
 //!
 //! Records are protocol buffer messages in TFRecord frames, little-endian:
 //!
@@ -19,6 +19,17 @@ const CRC_BYTES: u64 = 4;
 /// Bytes of the wall time at the start of each message.
 const WALL_TIME_BYTES: usize = 9;
 
+// Fields of `Event`.
+const WALL_TIME_FIELD: u64 = 1;
+const STEP_FIELD: u64 = 2;
+const VERSION_FIELD: u64 = 3;
+const SUMMARY_FIELD: u64 = 5;
+/// Field of `Summary`: a `Value`, repeated.
+const VALUE_FIELD: u64 = 1;
+// Fields of `Value`.
+const TAG_FIELD: u64 = 1;
+const NUMBER_FIELD: u64 = 2;
+
 // Wire types of protocol buffers, the low bits of a field's key.
 const VARINT: u64 = 0;
 const FIXED64: u64 = 1;
@@ -27,8 +38,8 @@ const FIXED32: u64 = 5;
 
 /// Encodes the first record of a file.
 pub(crate) fn encode_version(wall_time: f64) -> Vec<u8> {
-    let mut event = encode_f64(1, wall_time);
-    event.extend(encode_bytes(3, b"brain.Event:2"));
+    let mut event = encode_f64(WALL_TIME_FIELD, wall_time);
+    event.extend(encode_bytes(VERSION_FIELD, b"brain.Event:2"));
     encode_frame(&event)
 }
 
@@ -38,12 +49,17 @@ pub(crate) fn encode_scalars(
     step: u64,
     values: impl Iterator<Item = (String, f64)>,
 ) -> Vec<u8> {
-    let summary: Vec<u8> = values
-        .flat_map(|(tag, value)| {
-            encode_bytes(1, &[encode_bytes(1, tag.as_bytes()), encode_f32(2, value as f32)].concat())
-        })
-        .collect();
-    encode_frame(&[encode_f64(1, wall_time), encode_integer(2, step), encode_bytes(5, &summary)].concat())
+    let encode_value = |(tag, number): (String, f64)| {
+        let fields = [encode_bytes(TAG_FIELD, tag.as_bytes()), encode_f32(NUMBER_FIELD, number as f32)];
+        encode_bytes(VALUE_FIELD, &fields.concat())
+    };
+    let summary: Vec<u8> = values.flat_map(encode_value).collect();
+    let fields = [
+        encode_f64(WALL_TIME_FIELD, wall_time),
+        encode_integer(STEP_FIELD, step),
+        encode_bytes(SUMMARY_FIELD, &summary),
+    ];
+    encode_frame(&fields.concat())
 }
 
 /// Encodes a message with its length and checksums.
@@ -126,13 +142,11 @@ fn read_bytes(file: &mut impl Read, count: u64) -> io::Result<Option<Vec<u8>>> {
 /// Returns step and first tag of a message of [`encode_scalars`]; none for other messages.
 pub(crate) fn step_and_tag(message: &[u8]) -> Option<(u64, &[u8])> {
     let mut rest = message.get(WALL_TIME_BYTES..)?;
-    let step = read_field(&mut rest, &encode_key(2, VARINT))?;
+    let step = read_field(&mut rest, &encode_key(STEP_FIELD, VARINT))?;
     let mut length = 0;
-    for key in
-        [encode_key(5, LENGTH_DELIMITED), encode_key(1, LENGTH_DELIMITED), encode_key(1, LENGTH_DELIMITED)]
-    {
-        // Bytes of the summary, of its first value, and of the tag of this value.
-        length = read_field(&mut rest, &key)?;
+    // Bytes of the summary, of its first value, and of the tag of this value.
+    for field in [SUMMARY_FIELD, VALUE_FIELD, TAG_FIELD] {
+        length = read_field(&mut rest, &encode_key(field, LENGTH_DELIMITED))?;
     }
     Some((step, rest.get(..usize::try_from(length).ok()?)?))
 }

@@ -28,21 +28,21 @@ const STEPS_PER_EVENT: u64 = 10;
 /// Prefix of the tags of an epoch.
 const EPOCH_TAG: &str = "epoch/";
 
-/// The events of a run since its start in this process.
+/// Writes the event file of one start of a run.
 #[derive(Debug)]
-pub(crate) struct Events {
+pub(crate) struct EventWriter {
     /// The position from which the file continues.
     start: RunPosition,
     /// None before the first events are written.
     file: Option<File>,
-    /// Records since the last checkpoint.
-    records: Vec<u8>,
+    /// Encoded records since the last checkpoint.
+    pending_records: Vec<u8>,
 }
 
-impl Events {
-    /// Creates the log of a run at a checkpoint or its start.
+impl EventWriter {
+    /// Creates the writer of a run at a checkpoint or its start.
     pub(crate) fn new(progress: &Progress) -> Self {
-        Events { start: position(progress), file: None, records: Vec::new() }
+        EventWriter { start: position(progress), file: None, pending_records: Vec::new() }
     }
 
     /// Adds every tenth step under `step/NAME`; a loss of 0 (no such head) is omitted.
@@ -74,7 +74,7 @@ impl Events {
 
     /// Adds a record of named numbers.
     fn add(&mut self, step: u64, values: impl Iterator<Item = (String, f64)>) {
-        self.records.extend(encode_scalars(now(), step, values));
+        self.pending_records.extend(encode_scalars(seconds_since_1970(), step, values));
     }
 
     /// Appends the events since the last checkpoint, and flushes the file.
@@ -84,19 +84,19 @@ impl Events {
     /// # Errors
     /// [`Error::Io`](model::Error::Io).
     pub(crate) fn write(&mut self, run_folder: &Path) -> Result<()> {
-        if self.records.is_empty() {
+        if self.pending_records.is_empty() {
             return Ok(());
         }
         let folder = run_folder.join(EVENT_FOLDER);
         let path = folder.join(event_file_name(self.start));
-        let records = std::mem::take(&mut self.records);
-        let append = |open_file: &mut Option<File>| {
-            let file = match open_file {
+        let records = std::mem::take(&mut self.pending_records);
+        let append = |file_or_none: &mut Option<File>| {
+            let file = match file_or_none {
                 Some(file) => file,
                 None => {
                     fs::create_dir_all(&folder)?;
-                    let file = open_file.insert(File::create(&path)?);
-                    file.write_all(&encode_version(now()))?;
+                    let file = file_or_none.insert(File::create(&path)?);
+                    file.write_all(&encode_version(seconds_since_1970()))?;
                     file
                 }
             };
@@ -114,6 +114,7 @@ impl Events {
 /// # Errors
 /// [`Error::Io`](model::Error::Io).
 pub(crate) fn remove_repeated_events(run_folder: &Path, resumed: Option<&Progress>) -> Result<()> {
+    // 1. Files of earlier versions, which wrote into the run folder itself.
     let prefix = run_folder.join(EVENT_PREFIX.trim_end_matches('.'));
     remove_temporary_files(&prefix).map_err(Error::io(
         run_folder,
@@ -128,16 +129,18 @@ pub(crate) fn remove_repeated_events(run_folder: &Path, resumed: Option<&Progres
         let old = run_folder.join(&name);
         fs::rename(&old, folder.join(&name)).map_err(Error::io(&old, "move the event file"))?;
     }
+    // 2. Files that begin at the checkpoint or later.
     let files = event_files(&folder)?;
     let is_repeated = |start: RunPosition| resumed.is_none_or(|progress| start >= position(progress));
     for (_, name) in files.iter().filter(|(start, _)| is_repeated(*start)) {
         let old = folder.join(name);
         fs::remove_file(&old).map_err(Error::io(&old, "remove the old run's file"))?;
     }
+    // 3. The file before them, which may contain events after the checkpoint.
     let last = files.iter().rfind(|(start, _)| !is_repeated(*start));
-    if let (Some(((epoch, _), name)), Some(progress)) = (last, resumed) {
+    if let (Some((start, name)), Some(progress)) = (last, resumed) {
         let path = folder.join(name);
-        truncate(&path, *epoch, progress).map_err(Error::io(&path, "truncate the event file"))?;
+        truncate(&path, start.epoch, progress).map_err(Error::io(&path, "truncate the event file"))?;
     }
     Ok(())
 }
@@ -160,7 +163,7 @@ fn event_files(folder: &Path) -> Result<Vec<(RunPosition, String)>> {
     Ok(files)
 }
 
-/// Truncates a file from `epoch` to the events up to a checkpoint.
+/// Truncates a file, which begins at `epoch`, at a checkpoint.
 fn truncate(path: &Path, epoch: u64, progress: &Progress) -> io::Result<()> {
     let file = File::options().read(true).write(true).open(path)?;
     let bytes = bytes_up_to(&mut BufReader::new(&file), epoch, progress)?;
@@ -189,11 +192,11 @@ fn bytes_up_to(file: &mut impl Read, mut epoch: u64, progress: &Progress) -> io:
 
 /// Returns finished epochs and steps of a run.
 fn position(progress: &Progress) -> RunPosition {
-    (progress.epoch, progress.step)
+    RunPosition { epoch: progress.epoch, step: progress.step }
 }
 
 /// Returns the seconds since 1970.
-fn now() -> f64 {
+fn seconds_since_1970() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
@@ -210,8 +213,8 @@ mod tests {
     }
 
     /// Adds an event of a step or of an epoch.
-    fn add(events: &mut Events, step: u64, tag: &str) {
-        events.add(step, [(tag.to_owned(), 1.0)].into_iter());
+    fn add(writer: &mut EventWriter, step: u64, tag: &str) {
+        writer.add(step, [(tag.to_owned(), 1.0)].into_iter());
     }
 
     /// Returns steps and tags of the events in a file.
@@ -229,13 +232,13 @@ mod tests {
     #[test]
     fn a_start_writes_one_file_without_an_incomplete_record() {
         let run = tempfile::tempdir().unwrap();
-        let mut events = Events::new(&progress_at(3, 40));
-        events.write(run.path()).unwrap();
+        let mut writer = EventWriter::new(&progress_at(3, 40));
+        writer.write(run.path()).unwrap();
         assert!(!run.path().join(EVENT_FOLDER).exists());
         for step in [50, 60] {
-            add(&mut events, step, "step/loss");
-            events.write(run.path()).unwrap();
-            events.write(run.path()).unwrap();
+            add(&mut writer, step, "step/loss");
+            writer.write(run.path()).unwrap();
+            writer.write(run.path()).unwrap();
         }
         let folder = run.path().join(EVENT_FOLDER);
         assert_eq!(event_file_names(&folder), ["events.out.tfevents.00000003.0000000040.panda"]);
@@ -244,16 +247,16 @@ mod tests {
         let length = bytes_up_to(&mut File::open(&file).unwrap(), 3, &progress_at(9, 99)).unwrap();
         assert_eq!(length, file.metadata().unwrap().len());
         // A process that starts again at the checkpoint replaces the file.
-        let mut events = Events::new(&progress_at(3, 40));
-        add(&mut events, 50, "step/loss");
-        events.write(run.path()).unwrap();
+        let mut writer = EventWriter::new(&progress_at(3, 40));
+        add(&mut writer, 50, "step/loss");
+        writer.write(run.path()).unwrap();
         assert_eq!(read_steps_and_tags(&file).len(), 1);
     }
 
     #[test]
     fn events_after_the_checkpoint_are_removed() {
         // The events of epoch 4, which ends at step 45 of which the last are skipped, and of 5.
-        let logs = [(40, "step/loss"), (45, "epoch/loss"), (50, "step/loss"), (52, "epoch/loss")];
+        let events = [(40, "step/loss"), (45, "epoch/loss"), (50, "step/loss"), (52, "epoch/loss")];
         for (progress, count) in [
             (progress_at(3, 39), 0),
             (progress_at(3, 40), 1),
@@ -267,8 +270,8 @@ mod tests {
             let run = tempfile::tempdir().unwrap();
             let folder = run.path().join(EVENT_FOLDER);
             let (mut first, mut second) =
-                (Events::new(&progress_at(3, 35)), Events::new(&progress_at(5, 52)));
-            logs.iter().for_each(|&(step, tag)| add(&mut first, step, tag));
+                (EventWriter::new(&progress_at(3, 35)), EventWriter::new(&progress_at(5, 52)));
+            events.iter().for_each(|&(step, tag)| add(&mut first, step, tag));
             add(&mut second, 60, "step/loss");
             first.write(run.path()).unwrap();
             second.write(run.path()).unwrap();
@@ -281,7 +284,7 @@ mod tests {
             for _ in 0..2 {
                 remove_repeated_events(run.path(), Some(&progress)).unwrap();
                 let expected: Vec<_> =
-                    logs[..count].iter().map(|&(step, tag)| (step, tag.to_owned())).collect();
+                    events[..count].iter().map(|&(step, tag)| (step, tag.to_owned())).collect();
                 assert_eq!(read_steps_and_tags(&first), expected, "{progress:?}");
                 assert_eq!(second.exists(), progress.epoch > 5, "{progress:?}");
             }
@@ -294,7 +297,7 @@ mod tests {
     fn files_of_earlier_versions_are_moved() {
         let run = tempfile::tempdir().unwrap();
         let folder = run.path().join(EVENT_FOLDER);
-        let old = [(0, 0), (1, 4), (2, 8)].map(event_file_name);
+        let old = [(0, 0), (1, 4), (2, 8)].map(|(epoch, step)| event_file_name(RunPosition { epoch, step }));
         let temporary = run.path().join(".events.out.tfevents.00000002.0000000008.panda.abc123.tmp");
         fs::write(&temporary, "").unwrap();
         let records =

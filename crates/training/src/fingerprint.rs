@@ -1,4 +1,7 @@
 //! Fingerprints of data sets, which detect a resumed run with other data.
+//!
+//! A fingerprint is a text with eight digits for each utterance, so that an error can name the
+//! first difference. Checkpoints contain it, and ranks compare it.
 use model::DataFingerprint;
 use speech::{AudioSegment, Utterance};
 
@@ -40,21 +43,20 @@ impl DataSets<'_> {
     /// # Errors
     /// [`Error::DataChanged`] with the first difference; those of reading the lists.
     pub fn check(self, fingerprint: &DataFingerprint) -> Result<()> {
-        let present = self.fingerprint()?;
+        let current = self.fingerprint()?;
         let sets = [
-            ("data.train", &fingerprint.train, &present.train, self.train),
-            ("data.dev", &fingerprint.dev, &present.dev, self.dev),
-            ("data.test", &fingerprint.test, &present.test, self.test),
+            ("data.train", &fingerprint.train, &current.train, self.train),
+            ("data.dev", &fingerprint.dev, &current.dev, self.dev),
+            ("data.test", &fingerprint.test, &current.test, self.test),
         ];
         for (set, expected, found, utterances) in sets {
-            let entry = |digits: &str, index: usize| {
+            let digits_of = |digits: &str, index: usize| {
                 let range = index * DIGITS_PER_UTTERANCE..(index + 1) * DIGITS_PER_UTTERANCE;
                 digits.get(range).map(str::to_owned)
             };
-            let old_count = expected.len() / DIGITS_PER_UTTERANCE;
-            let differs = |&index: &usize| entry(expected, index) != entry(found, index);
-            if let Some(index) = (0..old_count.max(utterances.count())).find(differs) {
-                let count = utterances.count();
+            let (old_count, count) = (expected.len() / DIGITS_PER_UTTERANCE, utterances.count());
+            let differs = |&index: &usize| digits_of(expected, index) != digits_of(found, index);
+            if let Some(index) = (0..old_count.max(count)).find(differs) {
                 let id = if index < count { Some(utterances.get(index)?.id.clone()) } else { None };
                 let difference = match id {
                     Some(id) if index < old_count => {
@@ -75,11 +77,11 @@ impl DataSets<'_> {
 
 /// Returns the digits of an utterance.
 fn checksum_digits(utterance: &Utterance) -> String {
-    format!("{:08x}", crc32fast::hash(describe(utterance).as_bytes()))
+    format!("{:08x}", crc32fast::hash(format_entry(utterance).as_bytes()))
 }
 
 /// Formats the manifest entry of an utterance, without folders.
-pub(crate) fn describe(utterance: &Utterance) -> String {
+pub(crate) fn format_entry(utterance: &Utterance) -> String {
     let Utterance { id, text, subset, seconds, sample_rate, num_samples, crc32, segments, .. } = utterance;
     let segments: Vec<_> = segments
         .iter()
@@ -96,7 +98,7 @@ mod tests {
     use super::*;
 
     /// Reads a manifest with these ids, after a change of its text.
-    fn read(folder: &str, ids: &[&str], change: (&str, &str)) -> Vec<Utterance> {
+    fn read_manifest(folder: &str, ids: &[&str], change: (&str, &str)) -> Vec<Utterance> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("manifest.jsonl");
         let line = |id: &&str| {
@@ -112,11 +114,11 @@ mod tests {
     #[test]
     fn the_first_difference_is_named_and_folders_do_not_matter() {
         let same = ("", "");
-        let (train, dev) = (read("here", &["a", "b"], same), read("here", &["c"], same));
+        let (train, dev) = (read_manifest("here", &["a", "b"], same), read_manifest("here", &["c"], same));
         let sets = DataSets { train: &train, dev: &dev, test: &Vec::new() };
         let fingerprint = sets.fingerprint().unwrap();
         sets.check(&fingerprint).unwrap();
-        let moved = read("elsewhere", &["a", "b"], same);
+        let moved = read_manifest("elsewhere", &["a", "b"], same);
         DataSets { train: &moved, ..sets }.check(&fingerprint).unwrap();
 
         let (one, none) = (train[..1].to_vec(), Vec::new());
@@ -124,9 +126,9 @@ mod tests {
             let error = sets.check(&fingerprint).unwrap_err().to_string();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         };
-        let changed = read("here", &["a", "b"], ("say b", "no"));
+        let changed = read_manifest("here", &["a", "b"], ("say b", "no"));
         expect_error(DataSets { train: &changed, ..sets }, ["data.train", "at position 2: b"]);
-        let longer = read("here", &["a", "b"], ("1.5", "1.6"));
+        let longer = read_manifest("here", &["a", "b"], ("1.5", "1.6"));
         expect_error(DataSets { train: &longer, ..sets }, ["data.train", "at position 1: a"]);
         expect_error(DataSets { train: &one, ..sets }, ["data.train", "1 of its 2 utterances"]);
         expect_error(DataSets { dev: &none, ..sets }, ["data.dev", "0 of its 1 utterances"]);

@@ -3,7 +3,7 @@
 //! A step has three parts; all ranks (processes) take part in `reduce`:
 //!
 //! ```text
-//! gradients   Σ over the batches of the step, weighted as in the mean over its utterances
+//! gradients   Σ over the batches of the step, each divided by the step's number of utterances
 //! reduce      Σ over ranks, see `reduction.rs`
 //! apply       the optimizer, then the moving average
 //! ```
@@ -191,15 +191,16 @@ impl Learner {
         let started = Instant::now();
         let reduction = self.reduction.begin(group, self.model.parameters());
         let mut gradient_sum = GradientSum::new(self.model.parameters());
-        let terms = reduction.as_ref().map(|reduction| &reduction.terms);
-        let loss_sums = self.add_batches(&mut gradient_sum, &mut batches, step_utterances, position, terms);
+        let all_reduce_terms = reduction.as_ref().map(|reduction| &reduction.terms);
+        let loss_sums =
+            self.add_batches(&mut gradient_sum, &mut batches, step_utterances, position, all_reduce_terms);
         let seconds = started.elapsed().as_secs_f64();
         let (mut gradients, totals) =
             self.reduction.finish(group, reduction, gradient_sum, loss_sums, bad, seconds)?;
         // The mean is over the utterances that can be used.
         let StepTotals { loss_sums, bad, .. } = &totals;
         let is_partial = loss_sums.utterances > 0 && loss_sums.utterances < step_utterances as u64;
-        if is_partial && !bad.left_out.is_empty() {
+        if is_partial && !bad.excluded.is_empty() {
             for gradient in gradients.values_mut() {
                 *gradient = (&*gradient * (step_utterances as f64 / loss_sums.utterances as f64))?;
             }
@@ -208,14 +209,17 @@ impl Learner {
         Ok(FinishedStep { totals, norm, ids })
     }
 
-    /// Adds the gradients of batches; the last backward pass sends those that are final.
+    /// Adds the gradients of batches.
+    ///
+    /// With `all_reduce_terms`, the last backward pass sends each finished gradient to the
+    /// all-reduce.
     fn add_batches(
         &self,
         gradients: &mut GradientSum,
         batches: &mut dyn Iterator<Item = Result<Batch>>,
         step_utterances: usize,
         position: &StepPosition,
-        terms: Option<&GradientTerms>,
+        all_reduce_terms: Option<&GradientTerms>,
     ) -> Result<LossSums> {
         let mut loss_sums = LossSums::default();
         while let Some(batch) = batches.next() {
@@ -229,26 +233,27 @@ impl Learner {
             };
             let (is_last_batch, num_parts) = (batches.size_hint() == (0, Some(0)), parts.len());
             for (index, part) in parts.into_iter().enumerate() {
-                let terms = terms.filter(|_| is_last_batch && index + 1 == num_parts);
-                loss_sums += self.add_batch(gradients, &part, step_utterances, position, terms)?;
+                let all_reduce_terms = all_reduce_terms.filter(|_| is_last_batch && index + 1 == num_parts);
+                loss_sums += self.add_batch(gradients, &part, step_utterances, position, all_reduce_terms)?;
             }
         }
         Ok(loss_sums)
     }
 
-    /// Adds the gradients of one batch.
+    /// Adds the gradients of one batch; `all_reduce_terms` as in [`Self::add_batches`].
     fn add_batch(
         &self,
         gradients: &mut GradientSum,
         batch: &Batch,
         step_utterances: usize,
         position: &StepPosition,
-        terms: Option<&GradientTerms>,
+        all_reduce_terms: Option<&GradientTerms>,
     ) -> Result<LossSums> {
+        // 1. The losses; errors name the utterances.
         let StepPosition { step, progress, .. } = *position;
         let config = self.model.config();
         let utterances = || batch.ids.clone();
-        let hooks = terms.and_then(|terms| gradients.hooks(terms));
+        let hooks = all_reduce_terms.and_then(|all_reduce_terms| gradients.hooks(all_reduce_terms));
         let pass = TrainingPass::new(config.seed, position.epoch, &batch.indices);
         let mut pass = pass.with_gradient_hooks(hooks.clone());
         let losses = self.objective.losses(&self.model, batch, step_utterances, step, Some(&mut pass));
@@ -262,21 +267,23 @@ impl Learner {
             },
             error => error,
         })?;
+        // 2. The sums of the report, and the mean that the step minimizes.
         let (loss, mut skipped) = sum_finite(&losses.transducer);
         let (simple_loss, _) = sum_finite(losses.simple.as_deref().unwrap_or_default());
-        let (mut objective, mut ctc_loss) = (losses.mean, 0.0);
-        if let Some((values, tensor)) = losses.ctc {
-            let (value, without_path) = sum_finite(&values);
-            ctc_loss = value;
+        let (mut mean_loss, mut ctc_loss) = (losses.mean, 0.0);
+        if let Some((ctc_losses, ctc_mean)) = losses.ctc {
+            let (ctc_sum, without_path) = sum_finite(&ctc_losses);
+            ctc_loss = ctc_sum;
             skipped = skipped.max(without_path);
-            objective = (objective + (tensor * config.terms.ctc_weight(progress))?)?;
+            mean_loss = (mean_loss + (ctc_mean * config.terms.ctc_weight(progress))?)?;
         }
-        let total = loss + simple_loss + ctc_loss;
-        if !total.is_finite() {
-            let (what, found, source) = ("loss".into(), Some(total), None);
+        let total_loss = loss + simple_loss + ctc_loss;
+        if !total_loss.is_finite() {
+            let (what, found, source) = ("loss".into(), Some(total_loss), None);
             return Err(Error::Diverged { step, what, found, utterances: utterances(), source });
         }
-        gradients.backward(&objective, hooks)?;
+        // 3. The backward pass.
+        gradients.backward(&mean_loss, hooks)?;
         let (utterances, audio_seconds) = (batch.labels.len() as u64, batch.audio_seconds);
         Ok(LossSums { utterances, skipped, loss, ctc_loss, simple_loss, audio_seconds })
     }

@@ -1,4 +1,6 @@
 //! Loads checkpoint, tokenizer and data of a run, checked against each other.
+//!
+//! `train` calls [`RunInputs::new`] before the run folder is changed.
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -33,7 +35,7 @@ const MAX_NAMED_WORDS: usize = 5;
 
 /// The folder of a run, and how the run starts in it.
 #[derive(Clone, Copy)]
-pub(crate) struct Origin<'a> {
+pub(crate) struct RunOrigin<'a> {
     pub folder: &'a RunFolder,
     pub start: StartMode,
     /// True if a resumed run may change its number of epochs.
@@ -52,9 +54,9 @@ pub(crate) struct RunInputs {
     pub train: UtteranceStore,
     pub dev: Vec<Example>,
     pub test: Vec<Example>,
-    pub data: DataFingerprint,
+    pub fingerprint: DataFingerprint,
     /// Bad items by set.
-    pub bad: BTreeMap<String, BadItems>,
+    pub bad_items: BTreeMap<String, BadItems>,
 }
 
 /// Why inputs were not loaded.
@@ -75,7 +77,7 @@ impl RunInputs {
     /// Loads and checks all inputs of a run.
     pub fn new(
         recipe: &Recipe,
-        origin: Origin,
+        origin: RunOrigin,
         observer: &mut dyn Observer,
         stop: &AtomicBool,
     ) -> std::result::Result<Self, LoadError> {
@@ -84,28 +86,29 @@ impl RunInputs {
             true => Ok(UtteranceList::default()),
             false => data::read_manifests(set, manifests),
         };
-        let UtteranceList { utterances: dev, bad: dev_bad, warnings } =
-            read_list("data.dev", &recipe.data.dev)?;
-        warnings.iter().for_each(|warning| observer.on_warning(warning));
-        let UtteranceList { utterances: test, bad: test_bad, warnings } =
-            read_list("data.test", &recipe.data.test)?;
-        warnings.iter().for_each(|warning| observer.on_warning(warning));
+        let dev_list = read_list("data.dev", &recipe.data.dev)?;
+        dev_list.warnings.iter().for_each(|warning| observer.on_warning(warning));
+        let test_list = read_list("data.test", &recipe.data.test)?;
+        test_list.warnings.iter().for_each(|warning| observer.on_warning(warning));
+        let (dev, test) = (dev_list.utterances, test_list.utterances);
+        // Notes follow the warnings about the training set.
         let mut notes = Vec::new();
         let context_and_train = match recipe.data.stream {
             false => {
                 let train_list = data::read_manifests("data.train", &recipe.data.train)?;
-                let UtteranceList { utterances: train, bad, warnings } = train_list;
-                warnings.iter().for_each(|warning| observer.on_warning(warning));
+                train_list.warnings.iter().for_each(|warning| observer.on_warning(warning));
+                let train = train_list.utterances;
                 let sets = DataSets { train: &train, dev: &dev, test: &test };
                 let context = RunContext::new(recipe, sets, origin, observer)?;
-                let warning = data_warnings::duplicates("data.train", &train);
+                let warning = data_warnings::duplicate_warning("data.train", &train);
                 warning.iter().for_each(|warning| observer.on_warning(warning));
-                let (train, note) = data_warnings::remove_long("data.train", train, recipe.batch.max_seconds);
+                let (train, note) =
+                    data_warnings::remove_long_utterances("data.train", train, recipe.batch.max_seconds);
                 notes.extend(note);
                 if train.is_empty() {
                     return Err(data::all_too_long().into());
                 }
-                (context, UnreadSet::Memory(train, bad))
+                (context, UnreadSet::Memory(train, train_list.bad))
             }
             true => {
                 let corpus = Corpus::open(&recipe.data.train, data::index_folder(recipe).as_deref());
@@ -113,16 +116,17 @@ impl RunInputs {
                 corpus.warnings().iter().for_each(|warning| observer.on_warning(warning));
                 let sets = DataSets { train: &corpus, dev: &dev, test: &test };
                 let context = RunContext::new(recipe, sets, origin, observer)?;
-                let (tokenizer, all) = (context.tokenizer.clone(), corpus.len());
+                let (tokenizer, num_listed) = (context.tokenizer.clone(), corpus.len());
                 let set = StreamedSet::new(corpus, tokenizer, recipe)?;
-                notes.extend(set.length_note(all));
+                notes.extend(set.length_note(num_listed));
                 (context, UnreadSet::Disk(Box::new(set)))
             }
         };
-        let (RunContext { resumed, tokenizer, data }, train) = context_and_train;
+        let (RunContext { resumed, tokenizer, fingerprint }, train) = context_and_train;
         notes.iter().for_each(|note| observer.on_note(note));
+        // Warnings about texts that the tokenizer cannot encode or converts.
         for (set, utterances) in [("data.dev", &dev), ("data.test", &test)] {
-            let warning = data_warnings::unknown_words(set, utterances, &tokenizer);
+            let warning = data_warnings::unknown_words_warning(set, utterances, &tokenizer);
             warning.iter().for_each(|warning| observer.on_warning(warning));
             let texts = utterances.iter().map(|utterance| utterance.text.as_str());
             let warnings = conversion_warnings(set, texts, &tokenizer);
@@ -144,11 +148,11 @@ impl RunInputs {
 
         // 3. Features and labels in memory, without bad items.
         let front_end = FrontEnd::new(&recipe.features)?;
-        let mut bad = BTreeMap::new();
-        let mut record_bad_items = |set: &str, items: BadItems, count| {
-            items.check(set, count, recipe.data.max_bad)?;
+        let mut bad_items = BTreeMap::new();
+        let mut record_bad_items = |set: &str, items: BadItems, num_listed| {
+            items.check(set, num_listed, recipe.data.max_bad)?;
             items.warnings(set).iter().for_each(|warning| observer.on_warning(warning));
-            bad.insert(set.to_owned(), items);
+            bad_items.insert(set.to_owned(), items);
             Ok::<_, Error>(())
         };
         let conversion = Conversion { resample: recipe.features.resample, ..Conversion::default() };
@@ -161,44 +165,46 @@ impl RunInputs {
                     record_bad_items(TRAINING_SET, set.bad().clone(), set.listed_count())?;
                     UtteranceStore::Disk(set)
                 }
-                UnreadSet::Memory(mut train, bad) => {
+                UnreadSet::Memory(mut train, bad_samples) => {
                     let (mut examples, mut items) = load_examples(&train, Some(&tokenizer))?;
-                    let count = train.len() + bad.left_out.len();
+                    let num_listed = train.len() + bad_samples.excluded.len();
                     // In the order of the list, as the examples are.
-                    let mut omitted = items.left_out.iter().map(|item| item.id.as_str()).peekable();
-                    train.retain(|utterance| omitted.next_if_eq(&utterance.id.as_str()).is_none());
+                    let mut excluded_ids = items.excluded.iter().map(|item| item.id.as_str()).peekable();
+                    train.retain(|utterance| excluded_ids.next_if_eq(&utterance.id.as_str()).is_none());
                     let joined = data::joined_utterances(&train, recipe.augment.join, recipe.seed);
-                    let (joined, joined_bad) = load_examples(&joined, Some(&tokenizer))?;
-                    examples.extend(joined);
-                    items.left_out.extend(joined_bad.left_out);
-                    items.extend(bad);
-                    record_bad_items(TRAINING_SET, items, count)?;
+                    let (joined_examples, joined_items) = load_examples(&joined, Some(&tokenizer))?;
+                    examples.extend(joined_examples);
+                    items.excluded.extend(joined_items.excluded);
+                    items.extend(bad_samples);
+                    record_bad_items(TRAINING_SET, items, num_listed)?;
                     UtteranceStore::Memory(examples)
                 }
             };
             let (dev_examples, mut items) = load_examples(&dev, None)?;
-            let count = dev.len() + dev_bad.left_out.len();
-            items.extend(dev_bad);
-            record_bad_items("data.dev", items, count)?;
+            let num_listed = dev.len() + dev_list.bad.excluded.len();
+            items.extend(dev_list.bad);
+            record_bad_items("data.dev", items, num_listed)?;
             let (test_examples, mut items) = load_examples(&test, None)?;
-            let count = test.len() + test_bad.left_out.len();
-            items.extend(test_bad);
-            record_bad_items("data.test", items, count)?;
+            let num_listed = test.len() + test_list.bad.excluded.len();
+            items.extend(test_list.bad);
+            record_bad_items("data.test", items, num_listed)?;
             Ok((train, dev_examples, test_examples))
         };
         let (train, dev, test) = match load_all() {
             Err(Error::Stopped) => {
                 return Err(LoadError::Stopped(resumed.map_or(0, |checkpoint| checkpoint.progress.step)));
             }
-            loaded => loaded?,
+            sets => sets?,
         };
-        Ok(Self { resumed, pretrained, tokenizer, front_end, train, dev, test, data, bad })
+        Ok(Self { resumed, pretrained, tokenizer, front_end, train, dev, test, fingerprint, bad_items })
     }
 }
 
 /// A training set whose audio is not read yet.
 enum UnreadSet {
+    /// Utterances to be read into memory, and the bad samples of shards.
     Memory(Vec<Utterance>, BadItems),
+    /// Utterances that stay on disk.
     Disk(Box<StreamedSet>),
 }
 
@@ -206,11 +212,11 @@ enum UnreadSet {
 struct RunContext {
     resumed: Option<Checkpoint>,
     tokenizer: Tokenizer,
-    data: DataFingerprint,
+    fingerprint: DataFingerprint,
 }
 
 impl RunContext {
-    fn new(recipe: &Recipe, sets: DataSets, origin: Origin, observer: &mut dyn Observer) -> Result<Self> {
+    fn new(recipe: &Recipe, sets: DataSets, origin: RunOrigin, observer: &mut dyn Observer) -> Result<Self> {
         let resumed = read_resumed_checkpoint(recipe, sets, origin, observer)?;
         let tokenizer = match &resumed {
             Some(checkpoint) => checkpoint.tokenizer(&origin.folder.last_checkpoint())?,
@@ -221,7 +227,7 @@ impl RunContext {
                 train_tokenizer(recipe, &texts.collect::<Result<Vec<String>>>()?, observer)?
             }
         };
-        Ok(RunContext { resumed, tokenizer, data: sets.fingerprint()? })
+        Ok(RunContext { resumed, tokenizer, fingerprint: sets.fingerprint()? })
     }
 }
 
@@ -233,7 +239,7 @@ fn is_encodable(recipe: &Recipe, text: &str) -> bool {
 
 /// Trains the tokenizer of a recipe, and reports warnings about the texts.
 ///
-/// Texts that no tokenizer of this kind can encode are omitted, unless all are.
+/// Texts that no tokenizer of this kind can encode are not used, unless there are no others.
 ///
 /// # Errors
 /// [`Error::RecipeValue`](model::Error::RecipeValue) for a size that does not match the texts; the
@@ -241,16 +247,16 @@ fn is_encodable(recipe: &Recipe, text: &str) -> bool {
 pub fn train_tokenizer(recipe: &Recipe, texts: &[String], observer: &mut dyn Observer) -> Result<Tokenizer> {
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let options = recipe.tokens.options();
-    let trained = Tokenizer::train_with(&options, &texts).or_else(|error| {
+    let result = Tokenizer::train_with(&options, &texts).or_else(|error| {
         use speech::Error::{ReservedSymbol, SentenceMark};
         if !matches!(error, ReservedSymbol { .. } | SentenceMark { .. }) {
             return Err(error);
         }
-        // The utterance of such a text is omitted when its text is encoded.
+        // The utterance of such a text is excluded later, when its text is encoded.
         let encodable: Vec<&str> = texts.iter().copied().filter(|text| is_encodable(recipe, text)).collect();
         if encodable.is_empty() { Err(error) } else { Tokenizer::train_with(&options, &encodable) }
     });
-    let tokenizer = trained.map_err(|error| setting_error("tokens", error))?;
+    let tokenizer = result.map_err(|error| setting_error("tokens", error))?;
     for warning in conversion_warnings(TRAINING_SET, texts.iter().copied(), &tokenizer) {
         observer.on_warning(&warning);
     }
@@ -273,27 +279,26 @@ pub fn train_tokenizer(recipe: &Recipe, texts: &[String], observer: &mut dyn Obs
     Ok(tokenizer)
 }
 
-/// Reads the checkpoint of a resumed run.
+/// Reads the checkpoint of a resumed run; none for a new run.
 ///
-/// Recipe and data must be the same.
-///
-/// Only the number of epochs may differ, if it was given outside of the recipe.
+/// The recipe must be the same. Only the number of epochs may differ, if it was given outside of
+/// the recipe. Data must be the same too, unless `start` is [`StartMode::ResumeChanged`].
 fn read_resumed_checkpoint(
     recipe: &Recipe,
     sets: DataSets,
-    origin: Origin,
+    origin: RunOrigin,
     observer: &mut dyn Observer,
 ) -> Result<Option<Checkpoint>> {
-    let Origin { folder, start, has_new_epochs } = origin;
+    let RunOrigin { folder, start, has_new_epochs } = origin;
     let last = folder.last_checkpoint();
     if !(matches!(start, StartMode::Resume | StartMode::ResumeChanged) && last.exists()) {
         return Ok(None);
     }
     let checkpoint = folder.read_last()?;
-    let mut old = Recipe::from_checkpoint(&checkpoint, &last)?;
+    let mut old_recipe = Recipe::from_checkpoint(&checkpoint, &last)?;
     let epochs = recipe.training.run.epochs;
-    let old_epochs = std::mem::replace(&mut old.training.run.epochs, epochs);
-    if let Some(difference) = recipe.difference(&old) {
+    let old_epochs = std::mem::replace(&mut old_recipe.training.run.epochs, epochs);
+    if let Some(difference) = recipe.difference(&old_recipe) {
         return Err(Error::checkpoint(&last, "a run with the same recipe", difference));
     }
     if epochs != old_epochs {

@@ -1,4 +1,4 @@
-//! `Metrics`, a row of `metrics.csv`, and `LossSums` of a step.
+//! `Metrics`, a row of `metrics.csv`; `LossSums` of a step; `peak_resident_bytes`.
 use serde::{Deserialize, Serialize};
 
 /// A row of `metrics.csv`: one epoch.
@@ -21,7 +21,7 @@ pub struct Metrics {
     pub gradient_norm: f64,
     /// Utterances without a path, for one of the losses.
     pub skipped: u64,
-    /// Batches that were skipped because their loss or gradient was not finite.
+    /// Steps that were skipped because their loss or gradient was not finite.
     #[serde(default)]
     pub nonfinite: u64,
     /// Fraction of the rows of the epoch's batches that is padding.
@@ -47,7 +47,7 @@ pub struct Metrics {
 pub struct LossSums {
     /// Utterances.
     pub utterances: u64,
-    /// Utterances without a path, which are omitted.
+    /// Utterances without a path; they are not in the sums of losses.
     pub skipped: u64,
     /// Transducer losses; in pruned training those of the joint network.
     pub loss: f64,
@@ -55,7 +55,7 @@ pub struct LossSums {
     pub ctc_loss: f64,
     /// Losses with the simple joiner.
     pub simple_loss: f64,
-    /// Length of the audio in seconds.
+    /// Length of the audio of the utterances in seconds.
     pub audio_seconds: f64,
 }
 

@@ -105,27 +105,29 @@ pub fn gradient_norm(gradients: &Gradients) -> Result<f64> {
 
 /// Updates the values of a variable in place.
 ///
-/// `write` receives the values of the variable and of the gradient.
+/// `update` receives the values of the variable and of the gradient.
 ///
 /// # Errors
 /// Values that are not contiguous `f32` on the CPU; a gradient that is the variable itself.
 fn update_in_place<R>(
     variable: &Var,
     gradient: &Tensor,
-    write: impl FnOnce(&mut [f32], &[f32]) -> R,
+    update: impl FnOnce(&mut [f32], &[f32]) -> R,
 ) -> candle_core::Result<R> {
-    let operation = UpdateOperation { write: Cell::new(Some(write)), result: Cell::new(None) };
+    let operation = UpdateOperation { update: Cell::new(Some(update)), result: Cell::new(None) };
     variable.inplace_op2(gradient, &operation)?;
     operation.result.into_inner().ok_or_else(tensor_not_on_cpu)
 }
 
 /// A closure as a candle operation, as candle takes operations by reference.
-struct UpdateOperation<W, R> {
-    write: Cell<Option<W>>,
+struct UpdateOperation<U, R> {
+    /// The closure, until it is called.
+    update: Cell<Option<U>>,
+    /// Its result, after the call.
     result: Cell<Option<R>>,
 }
 
-impl<R, W: FnOnce(&mut [f32], &[f32]) -> R> InplaceOp2 for UpdateOperation<W, R> {
+impl<R, U: FnOnce(&mut [f32], &[f32]) -> R> InplaceOp2 for UpdateOperation<U, R> {
     fn name(&self) -> &'static str {
         "update"
     }
@@ -142,8 +144,8 @@ impl<R, W: FnOnce(&mut [f32], &[f32]) -> R> InplaceOp2 for UpdateOperation<W, R>
             candle_core::bail!("optimizer: expected contiguous weights of f32");
         };
         let gradient = contiguous_values(gradient, gradient_layout)?;
-        if let Some(write) = self.write.take() {
-            self.result.set(Some(write(&mut weights[start..end], gradient)));
+        if let Some(update) = self.update.take() {
+            self.result.set(Some(update(&mut weights[start..end], gradient)));
         }
         Ok(())
     }

@@ -1,4 +1,7 @@
 //! Checks that all ranks have the same settings, recipe and data.
+//!
+//! Each check gathers a value from all ranks, and compares them with that of rank 0. The error is
+//! the same on all ranks.
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -23,14 +26,14 @@ pub(crate) type SharedSetting<'a> = (&'a str, String);
 /// # Errors
 /// The same in all processes: [`Error::Rank`] with the first rank and its first setting that
 /// differ.
-pub(crate) fn expect_equal(group: &mut ProcessGroup, settings: &[SharedSetting]) -> Result<()> {
+pub(crate) fn expect_equal_settings(group: &mut ProcessGroup, settings: &[SharedSetting]) -> Result<()> {
     if group.size() == 1 {
         return Ok(());
     }
     let values: Vec<String> = settings.iter().map(|(_, value)| value.clone()).collect();
-    let all: Vec<Vec<String>> = group.all_gather(&values)?;
-    for (rank, found) in all.iter().enumerate() {
-        for ((name, _), (expected, found)) in settings.iter().zip(all[0].iter().zip(found)) {
+    let values_by_rank: Vec<Vec<String>> = group.all_gather(&values)?;
+    for (rank, found) in values_by_rank.iter().enumerate() {
+        for ((name, _), (expected, found)) in settings.iter().zip(values_by_rank[0].iter().zip(found)) {
             if expected != found {
                 let [expected, found] = [expected, found].map(|text| abbreviate(text));
                 return Err(difference_error(rank, format!("{name}: expected {expected}"), found));
@@ -70,12 +73,12 @@ pub(crate) fn expect_equal_recipe(group: &mut ProcessGroup, text: &str) -> Resul
     if group.size() == 1 {
         return Ok(());
     }
-    let all: Vec<String> = group.all_gather(&text.to_owned())?;
-    let Some((rank, found)) = all.iter().enumerate().find(|(_, found)| **found != all[0]) else {
+    let texts: Vec<String> = group.all_gather(&text.to_owned())?;
+    let Some((rank, found)) = texts.iter().enumerate().find(|(_, found)| **found != texts[0]) else {
         return Ok(());
     };
     let table = |text: &str| text.parse::<toml::Table>().unwrap_or_default();
-    let (found, expected) = (table(found), table(&all[0]));
+    let (found, expected) = (table(found), table(&texts[0]));
     Err(match model::config::table::first_differing_key("", &found, &expected) {
         Some((key, found, expected)) => difference_error(
             rank,
@@ -109,9 +112,9 @@ pub(crate) fn expect_equal_data(group: &mut ProcessGroup, data: &DataFingerprint
         checksum: random::hash_name(checksums),
     };
     let summaries: Vec<SetSummary> = sets.iter().map(|(_, checksums)| summarize(checksums)).collect();
-    let all: Vec<Vec<SetSummary>> = group.all_gather(&summaries)?;
-    for (rank, found) in all.iter().enumerate() {
-        for (index, (expected, found)) in all[0].iter().zip(found).enumerate() {
+    let summaries_by_rank: Vec<Vec<SetSummary>> = group.all_gather(&summaries)?;
+    for (rank, found) in summaries_by_rank.iter().enumerate() {
+        for (index, (expected, found)) in summaries_by_rank[0].iter().zip(found).enumerate() {
             let (set, checksums) = &sets[index];
             if expected.utterances != found.utterances {
                 let expected = format!("{set}: expected {} utterances", expected.utterances);
@@ -119,12 +122,12 @@ pub(crate) fn expect_equal_data(group: &mut ProcessGroup, data: &DataFingerprint
             }
             if expected.checksum != found.checksum {
                 // All processes take this branch together.
-                let lists: Vec<String> = group.all_gather(&(*checksums).to_owned())?;
+                let checksums_by_rank: Vec<String> = group.all_gather(&(*checksums).to_owned())?;
                 let [first, other] =
-                    [0, rank].map(|rank| lists[rank].as_bytes().chunks(DIGITS_PER_UTTERANCE));
+                    [0, rank].map(|rank| checksums_by_rank[rank].as_bytes().chunks(DIGITS_PER_UTTERANCE));
                 let position = first.zip(other).position(|(first, other)| first != other).unwrap_or(0) + 1;
-                let place = format!("another utterance, text or length at position {position}");
-                return Err(difference_error(rank, format!("{set}: expected the utterances"), place));
+                let difference = format!("another utterance, text or length at position {position}");
+                return Err(difference_error(rank, format!("{set}: expected the utterances"), difference));
             }
         }
     }
@@ -139,9 +142,9 @@ pub(crate) fn state_settings(
 ) -> Vec<SharedSetting<'static>> {
     let resumed = progress.map_or_else(|| "none".to_owned(), |progress| format!("{progress:?}"));
     let step = progress.map_or_else(String::new, |progress| format!("step {}, ", progress.step));
-    let left_out: Vec<String> = bad
+    let excluded: Vec<String> = bad
         .iter()
-        .flat_map(|(set, items)| items.left_out.iter().map(move |item| format!("{set}: {}", item.id)))
+        .flat_map(|(set, items)| items.excluded.iter().map(move |item| format!("{set}: {}", item.id)))
         .collect();
     let other_length: Vec<String> = bad
         .iter()
@@ -152,7 +155,7 @@ pub(crate) fn state_settings(
     vec![
         ("checkpoint", format!("{step}checksum {:016x}", random::hash_name(&resumed))),
         ("tokenizer", format!("checksum {:016x}", random::hash_name(tokenizer))),
-        ("utterances left out", join_or_none(left_out)),
+        ("utterances left out", join_or_none(excluded)),
         ("recordings of another length than in their manifest", join_or_none(other_length)),
     ]
 }
@@ -169,8 +172,8 @@ pub(crate) fn expect_equal_text(
     if group.size() == 1 {
         return Ok(());
     }
-    let all = group.all_gather(&random::hash_name(&text()))?;
-    match all.iter().position(|other| *other != all[0]) {
+    let checksums = group.all_gather(&random::hash_name(&text()))?;
+    match checksums.iter().position(|checksum| *checksum != checksums[0]) {
         None => Ok(()),
         Some(rank) => {
             Err(Error::Rank { rank, message: format!("expected the {what} of rank 0, found another") })

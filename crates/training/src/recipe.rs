@@ -65,7 +65,7 @@ pub struct RecipeOverrides {
     pub epochs: Option<u64>,
     /// Memory budget of the run in bytes.
     pub memory: Option<usize>,
-    /// Fraction of a set that may be omitted (`data.max_bad`).
+    /// Fraction of a set that may be excluded (`data.max_bad`).
     pub max_bad: Option<f64>,
 }
 

@@ -30,12 +30,13 @@ pub(crate) fn shard_step(step: &[Vec<usize>], rank: usize, ranks: usize) -> Vec<
     if step.len().is_multiple_of(ranks) {
         return step.iter().skip(rank).step_by(ranks).cloned().collect();
     }
-    let owner = |batch_index: usize, position: usize| {
+    let owner_rank = |batch_index: usize, position: usize| {
         let (round, turn) = (position / ranks, position % ranks);
         (batch_index + if round.is_multiple_of(2) { turn } else { ranks - 1 - turn }) % ranks
     };
     let shard_of_batch = |(batch_index, batch): (usize, &Vec<usize>)| {
-        let own = batch.iter().enumerate().filter(|&(position, _)| owner(batch_index, position) == rank);
+        let positions = batch.iter().enumerate();
+        let own = positions.filter(|&(position, _)| owner_rank(batch_index, position) == rank);
         own.map(|(_, &utterance)| utterance).collect()
     };
     step.iter().enumerate().map(shard_of_batch).filter(|shard: &Vec<usize>| !shard.is_empty()).collect()
@@ -70,7 +71,7 @@ struct RankStep {
     /// True for each parameter with a gradient, in order of names.
     has_gradient: Vec<bool>,
     loss_sums: LossSums,
-    /// The bad items (unusable utterances) of the rank's utterances.
+    /// The bad items among the rank's utterances.
     bad: BadItems,
     seconds: f64,
     /// Parameters whose gradients were sent during the backward pass, in this order.
@@ -84,7 +85,7 @@ struct RankStep {
 /// The all-reduce of the gradients of a run's steps.
 #[derive(Default)]
 pub(crate) struct GradientReduction {
-    /// Indices of the parameters in the order of their sums.
+    /// Indices of the parameters in the order of their all-reduce.
     ///
     /// Once a step has shown which gradients are final first, these come first.
     order: Vec<usize>,
@@ -92,7 +93,7 @@ pub(crate) struct GradientReduction {
     /// True if gradients are sent after the backward pass only.
     ///
     /// This is the case once a gradient was sent before it was final.
-    is_late: bool,
+    sends_after_backward: bool,
 }
 
 /// An all-reduce of a step that has begun.
@@ -111,14 +112,21 @@ impl GradientReduction {
         if self.order.is_empty() {
             self.order = (0..parameters.iter().count()).collect();
         }
-        Some(self.begin_sums(group, parameters, !self.is_late))
+        Some(self.begin_sums(group, parameters, !self.sends_after_backward))
     }
 
-    /// Begins an all-reduce; with `is_early`, a backward pass sends gradients once they are final.
-    fn begin_sums(&self, group: &mut ProcessGroup, parameters: &Parameters, is_early: bool) -> StepReduction {
+    /// Begins an all-reduce; with `is_overlapped`, during a backward pass.
+    ///
+    /// The backward pass then sends gradients once they are final.
+    fn begin_sums(
+        &self,
+        group: &mut ProcessGroup,
+        parameters: &Parameters,
+        is_overlapped: bool,
+    ) -> StepReduction {
         let counts: Vec<usize> = parameters.iter().map(|(_, parameter)| parameter.elem_count()).collect();
         let lengths = self.order.iter().map(|&parameter| counts[parameter]).collect();
-        let (terms, receiver) = GradientTerms::new(&self.order, is_early);
+        let (terms, receiver) = GradientTerms::new(&self.order, is_overlapped);
         StepReduction { terms, sums: group.begin_all_reduce(lengths, receiver, GradientTerms::read) }
     }
 
@@ -165,7 +173,7 @@ impl GradientReduction {
         first_error(group.rank(), reports, error.map_or(Ok(()), Err))?;
         // 3. If a gradient was sent before it was final, all are summed again.
         if rank_steps.iter().any(|rank_step| rank_step.is_incomplete) {
-            self.is_late = true;
+            self.sends_after_backward = true;
             let StepReduction { terms, sums: late_sums } =
                 self.begin_sums(group, gradients.parameters(), false);
             gradients.send(terms)?;

@@ -10,7 +10,7 @@
 //! | `last.safetensors`, `best.safetensors` | checkpoints |
 //! | `epoch-N.safetensors` | checkpoints of the last `training.keep` epochs |
 //! | `.lock` | empty; locked while a process trains |
-//! | `bad_items.json` | bad utterances, and recordings of another length than in their manifest; only if there are any |
+//! | `bad_items.json` | bad items: excluded utterances, and recordings of another length than in their manifest; only if there are any |
 //! | `evaluation.json`, `SET.hypotheses.jsonl` | the final evaluation and its transcripts |
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ pub struct RunFolder {
     /// Locked until the process ends in any way; none in a process that only reads.
     lock: Option<FileLock>,
     /// Folders that were created, the outermost last.
-    created: Vec<PathBuf>,
+    created_folders: Vec<PathBuf>,
 }
 
 impl RunFolder {
@@ -63,20 +63,21 @@ impl RunFolder {
     /// fresh start in a folder with a run; [`Error::ForeignRecipe`] for a folder with a recipe that
     /// no run has written; [`Error::NoCheckpoint`] if a resumed run has no checkpoint.
     pub fn new(path: &Path, start: StartMode) -> Result<Self> {
-        let created = path.ancestors().filter(|folder| *folder != Path::new(""));
-        let created = created.take_while(|folder| !folder.exists()).map(Path::to_owned).collect();
+        // 1. The folder and its lock.
+        let ancestors = path.ancestors().filter(|folder| *folder != Path::new(""));
+        let created_folders = ancestors.take_while(|folder| !folder.exists()).map(Path::to_owned).collect();
         std::fs::create_dir_all(path).map_err(Error::io(path, "make the run folder"))?;
-        let name = path.join(LOCK_FILE);
-        let lock = FileLock::acquire(&name).map_err(Error::io(&name, "lock the run folder"))?;
+        let lock_path = path.join(LOCK_FILE);
+        let lock = FileLock::acquire(&lock_path).map_err(Error::io(&lock_path, "lock the run folder"))?;
         let Some(lock) = lock else { return Err(Error::RunLocked { path: path.to_owned() }) };
-        let folder = RunFolder { path: path.to_owned(), lock: Some(lock), created };
+        let folder = RunFolder { path: path.to_owned(), lock: Some(lock), created_folders };
         if let Err(error) = folder.expect_regular_files() {
             folder.discard();
             return Err(error);
         }
-        let epochs = epoch_checkpoints(path)?;
-        let epochs = epochs.into_iter().map(|(_, path)| path);
-        let files = RUN_FILES.iter().map(|name| folder.file(name)).chain(epochs);
+        // 2. Files of an old run, which depend on the start mode.
+        let checkpoints = epoch_checkpoints(path)?.into_iter().map(|(_, path)| path);
+        let files = RUN_FILES.iter().map(|name| folder.file(name)).chain(checkpoints);
         // A run writes recipe.path before recipe.toml: without it, no run has written the recipe.
         let [recipe, recipe_path] = RECIPE_FILES.map(|name| folder.file(name));
         let is_foreign = recipe.exists() && !recipe_path.exists();
@@ -100,8 +101,8 @@ impl RunFolder {
     ///
     /// `tensorboard` is a folder.
     fn expect_regular_files(&self) -> Result<()> {
-        let epochs = epoch_checkpoints(&self.path)?.into_iter().map(|(_, path)| path);
-        for file in RUN_FILES.iter().chain(&RECIPE_FILES).map(|name| self.file(name)).chain(epochs) {
+        let checkpoints = epoch_checkpoints(&self.path)?.into_iter().map(|(_, path)| path);
+        for file in RUN_FILES.iter().chain(&RECIPE_FILES).map(|name| self.file(name)).chain(checkpoints) {
             files::check_regular(&file).map_err(Error::io(&file, "use this name in the run folder"))?;
         }
         let folder = self.file(EVENT_FOLDER);
@@ -116,11 +117,15 @@ impl RunFolder {
     ///
     /// # Errors
     /// [`Error::OutputIsInput`].
-    pub(crate) fn expect_no_input<'a>(&self, inputs: impl IntoIterator<Item = &'a Path>) -> Result<()> {
-        let epochs: Vec<PathBuf> = epoch_checkpoints(&self.path)?.into_iter().map(|(_, path)| path).collect();
+    pub(crate) fn expect_no_overwritten_input<'a>(
+        &self,
+        inputs: impl IntoIterator<Item = &'a Path>,
+    ) -> Result<()> {
+        let checkpoints: Vec<PathBuf> =
+            epoch_checkpoints(&self.path)?.into_iter().map(|(_, path)| path).collect();
         for input in inputs {
-            let own = RUN_FILES.iter().chain(&RECIPE_FILES).map(|name| self.file(name));
-            for output in own.chain(epochs.iter().cloned()) {
+            let fixed_outputs = RUN_FILES.iter().chain(&RECIPE_FILES).map(|name| self.file(name));
+            for output in fixed_outputs.chain(checkpoints.iter().cloned()) {
                 if files::is_same_file(&output, input) {
                     return Err(Error::OutputIsInput { output, input: input.to_owned() });
                 }
@@ -131,7 +136,7 @@ impl RunFolder {
 
     /// Opens the folder for reading while another process writes.
     pub(crate) fn read_only(path: &Path) -> Self {
-        RunFolder { path: path.to_owned(), lock: None, created: Vec::new() }
+        RunFolder { path: path.to_owned(), lock: None, created_folders: Vec::new() }
     }
 
     /// Removes the lock and the folders that [`Self::new`] has created.
@@ -140,7 +145,7 @@ impl RunFolder {
             lock.remove();
         }
         // Folders with other files remain.
-        let _ = self.created.iter().try_for_each(std::fs::remove_dir);
+        let _ = self.created_folders.iter().try_for_each(std::fs::remove_dir);
     }
 
     /// Removes files that the run does not continue with.
@@ -159,8 +164,8 @@ impl RunFolder {
             })
         })?;
         let files = || {
-            let epochs = epochs.iter().map(|&(epoch, _)| self.epoch_checkpoint(epoch));
-            RUN_FILES.iter().chain(&RECIPE_FILES).map(|name| self.file(name)).chain(epochs)
+            let checkpoints = epochs.iter().map(|&(epoch, _)| self.epoch_checkpoint(epoch));
+            RUN_FILES.iter().chain(&RECIPE_FILES).map(|name| self.file(name)).chain(checkpoints)
         };
         for file in files() {
             remove_temporary_files(&file)
@@ -207,8 +212,8 @@ impl RunFolder {
 
     /// Returns the path of the checkpoint of an epoch, from 1.
     pub fn epoch_checkpoint(&self, epoch: u64) -> PathBuf {
-        let [start, end] = EPOCH_CHECKPOINT_AFFIXES;
-        self.file(&format!("{start}{epoch}{end}"))
+        let [prefix, suffix] = EPOCH_CHECKPOINT_AFFIXES;
+        self.file(&format!("{prefix}{epoch}{suffix}"))
     }
 
     /// Removes all but the last `keep` epoch checkpoints up to `epoch`.
@@ -219,7 +224,7 @@ impl RunFolder {
     /// [`Error::Io`](model::Error::Io).
     pub(crate) fn remove_old_checkpoints(&self, epoch: u64, keep: u64) -> Result<()> {
         for (_, path) in
-            epoch_checkpoints(&self.path)?.iter().filter(|(n, _)| *n > epoch || epoch - n >= keep)
+            epoch_checkpoints(&self.path)?.iter().filter(|(old, _)| *old > epoch || epoch - old >= keep)
         {
             std::fs::remove_file(path).map_err(Error::io(path, "remove the checkpoint of an old epoch"))?;
         }
@@ -313,9 +318,9 @@ impl RunFolder {
         for (name, evaluation) in sets {
             self.write(&format!("{name}.hypotheses.jsonl"), evaluation.hypotheses().as_bytes())?;
         }
-        let sets = sets.iter().map(|&(name, evaluation)| (name, Section::Evaluation(evaluation)));
-        let train = Some(("train", Section::Training(train))).filter(|_| !train.is_empty());
-        let report: BTreeMap<_, _> = sets.chain(train).collect();
+        let evaluations = sets.iter().map(|&(name, evaluation)| (name, EvaluationEntry::Scored(evaluation)));
+        let train = Some(("train", EvaluationEntry::Training(train))).filter(|_| !train.is_empty());
+        let report: BTreeMap<_, _> = evaluations.chain(train).collect();
         let mut json = serde_json::to_vec_pretty(&report).map_err(io_error)?;
         json.push(b'\n');
         self.write("evaluation.json", &json)
@@ -325,8 +330,10 @@ impl RunFolder {
 /// An entry of `evaluation.json`.
 #[derive(serde::Serialize)]
 #[serde(untagged)]
-enum Section<'a> {
-    Evaluation(&'a Evaluation),
+enum EvaluationEntry<'a> {
+    /// The evaluation of the dev or the test set.
+    Scored(&'a Evaluation),
+    /// The training set, which is not evaluated.
     Training(&'a BadItems),
 }
 

@@ -16,6 +16,12 @@ use model::Model;
 use model::config::{LossKind, LossTerms};
 use speech::memory::format_bytes;
 
+/// Planned memory, divided by what an allocator loses of it.
+const ALLOCATOR_LOSS_DIVISOR: usize = 16;
+/// Copies of the weights and moments while a checkpoint is read.
+///
+/// Those of the model, and the checkpoint as bytes and as numbers.
+const COPIES_DURING_READ: usize = 3;
 /// Bytes of a number.
 const BYTES_PER_NUMBER: usize = size_of::<f32>();
 /// Numbers for each weight except gradients: itself, two moments, an average.
@@ -82,9 +88,9 @@ fn fixed_bytes(model: &Model) -> usize {
 /// Returns the bytes of prefetched batches, and of their inputs.
 fn prefetched_bytes(model: &Model, shape: BatchShape) -> usize {
     let rows = shape.utterances * shape.rows;
-    let batch = FEATURE_COPIES * BYTES_PER_NUMBER * rows * model.config().input.width()
+    let batch_bytes = FEATURE_COPIES * BYTES_PER_NUMBER * rows * model.config().input.width()
         + shape.utterances * (shape.labels * BYTES_PER_NUMBER + UTTERANCE_OVERHEAD_BYTES);
-    BATCHES_IN_MEMORY.saturating_mul(batch)
+    BATCHES_IN_MEMORY.saturating_mul(batch_bytes)
 }
 
 /// Returns an upper bound of the bytes of a batch's passes.
@@ -93,13 +99,15 @@ fn prefetched_bytes(model: &Model, shape: BatchShape) -> usize {
 pub fn step_bytes(model: &Model, shape: BatchShape) -> usize {
     let BatchShape { utterances, rows, labels } = shape;
     let config = model.config();
+    // 1. Encoder and predictor.
     let encoder = model.encoder().bytes(utterances, rows, config.input.width()).unwrap_or(usize::MAX);
     let predictor = model.predictor().and_then(|part| part.bytes(utterances, labels + 1));
     let frames = utterances * rows.div_ceil(config.encoder.reduction());
     let positions = utterances * (labels + 1);
     let (encoder_width, predictor_width) =
         (model.encoder().width(), model.predictor().map_or(0, |part| part.width()));
-    // Projected rows and their gradients, and gradients of the inputs, twice where they are added.
+    // 2. The rest of the graph. Joint network: projected rows and their gradients, and gradients of
+    // the inputs, twice where they are added.
     let joint = BYTES_PER_NUMBER
         * (4 * (frames + positions) * model.width()
             + 3 * (frames * encoder_width + positions * predictor_width));
@@ -111,7 +119,7 @@ pub fn step_bytes(model: &Model, shape: BatchShape) -> usize {
     };
     let ctc =
         if LossTerms::has_ctc(&config.terms) { 2 * BYTES_PER_NUMBER * frames * encoder_width } else { 0 };
-    // An auxiliary CTC loss shares the budget.
+    // 3. Losses; an auxiliary CTC loss shares the budget.
     let losses = config.loss.options.budget.bytes;
     // Losses keep the gradients of heads while the graph exists.
     let head_prefixes = ["joint.head", "joint.durations", "ctc", "simple"];
@@ -140,9 +148,9 @@ const PROGRAM_BYTES: usize = 48 << 20;
 
 /// Returns the bytes of a process before a model is created.
 ///
-/// `data` is the size of features and lists.
-pub(crate) fn baseline_bytes(data: usize) -> usize {
-    PROGRAM_BYTES + data + data / 16
+/// `data_bytes` is the size of features and lists.
+pub(crate) fn baseline_bytes(data_bytes: usize) -> usize {
+    PROGRAM_BYTES + data_bytes + data_bytes / ALLOCATOR_LOSS_DIVISOR
 }
 
 /// The memory plan of a run, in bytes.
@@ -184,12 +192,12 @@ impl RunPlan {
         min_utterances: usize,
     ) -> Result<Self> {
         check_step_bytes(model)?;
-        let single = step_bytes(model, shape_of_rows(model, 1, longest));
+        let longest_step = step_bytes(model, shape_of_rows(model, 1, longest));
         let prefetched = prefetched_bytes(model, shape_of_rows(model, min_utterances, longest));
         // No batches are prefetched during an evaluation.
         let evaluation = model.encoding_bytes(1, longest_evaluated).unwrap_or(usize::MAX);
-        let step = single.max(evaluation.saturating_sub(prefetched));
-        let reading = 3 * NUMBERS_PER_WEIGHT * BYTES_PER_NUMBER * model.parameters().count();
+        let step = longest_step.max(evaluation.saturating_sub(prefetched));
+        let reading = COPIES_DURING_READ * NUMBERS_PER_WEIGHT * BYTES_PER_NUMBER * model.parameters().count();
         let plan = RunPlan { budget, baseline, fixed: fixed_bytes(model), prefetched, step, reading };
         plan.check()?;
         // Batches may use all that remains.
@@ -198,7 +206,9 @@ impl RunPlan {
 
     /// Returns the bytes for a step and prefetched batches.
     fn available(&self) -> usize {
-        (self.budget.saturating_sub(self.baseline) / 17 * 16).saturating_sub(self.fixed)
+        let usable =
+            self.budget.saturating_sub(self.baseline) / (ALLOCATOR_LOSS_DIVISOR + 1) * ALLOCATOR_LOSS_DIVISOR;
+        usable.saturating_sub(self.fixed)
     }
 
     /// Returns true if a step of these utterances fits.
@@ -243,14 +253,14 @@ impl RunPlan {
     pub fn peak(&self) -> usize {
         let Self { baseline, fixed, prefetched, step, reading, .. } = *self;
         let planned = fixed.saturating_add(prefetched).saturating_add(step).max(reading);
-        baseline.saturating_add(planned).saturating_add(planned / 16)
+        baseline.saturating_add(planned).saturating_add(planned / ALLOCATOR_LOSS_DIVISOR)
     }
 
     /// Returns the reserve of the peak: a sixteenth, and memory for reading checkpoints.
     fn reserve(&self) -> usize {
         let Self { baseline, fixed, prefetched, step, .. } = *self;
-        let parts = baseline.saturating_add(fixed).saturating_add(prefetched).saturating_add(step);
-        self.peak().saturating_sub(parts)
+        let listed = baseline.saturating_add(fixed).saturating_add(prefetched).saturating_add(step);
+        self.peak().saturating_sub(listed)
     }
 
     /// Checks that the peak is within the budget.

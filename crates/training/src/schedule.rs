@@ -1,20 +1,20 @@
 //! Learning rate schedules: cosine, exponential, hold, Noam, MLPerf.
 //!
-//! s: step from 0; p: fraction of the run that is over; S = s + 1; rate, warmup and floor are the
-//! keys `learning_rate`, `warmup_steps` and `floor` of `[optimizer]`.
+//! s: step from 0; S = s + 1; p: fraction of the run that is over; rate, warmup, floor and width
+//! are the keys `learning_rate`, `warmup_steps`, `floor` and `model_width` of `[optimizer]`.
 //!
 //! | `decay` | learning rate |
 //! |---|---|
-//! | `cosine` | rate · min(1, (s+1)/warmup) · (floor + (1 - floor) (1 + cos πp) / 2) |
-//! | `exponential` | rate · min(1, (s+1)/warmup) · floor^p |
-//! | `hold` | rate · min(1, (s+1)/warmup) |
+//! | `cosine` | rate · min(1, S/warmup) · (floor + (1 - floor) (1 + cos πp) / 2) |
+//! | `exponential` | rate · min(1, S/warmup) · floor^p |
+//! | `hold` | rate · min(1, S/warmup) |
 //! | `noam` | rate · width^-½ · min(S^-½, S · warmup^-1½) |
-//! | `mlperf` | max(rate · f, min_rate) with f = (S+1)/(W+1) for S < W, then 1 for S < W + H, then gamma^(e - warm - hold) |
+//! | `mlperf` | max(rate · f, min_rate) with f = (S+1)/(W+1) for S < W, then 1 for S < W + H, then gamma^(e - warmup_epochs - hold_epochs) |
 //!
 //! Noam: Vaswani and others, "Attention is all you need", arXiv 1706.03762, section 5.3; its
 //! largest value, at the end of the warm-up, is rate / √(width · warmup). MLPerf: e is the epoch
-//! from 1, warm and hold are epochs, W and H the same in steps, with as many steps in an epoch as
-//! in this one. The rate is at its largest from step W to step W + H.
+//! from 1, W and H are `warmup_epochs` and `hold_epochs` in steps, with as many steps in an epoch
+//! as in this one. The rate is at its largest from step W to step W + H.
 use crate::optimizer::{Decay, MIN_RATE, OptimizerConfig};
 
 /// The position of a step in its run.
@@ -33,7 +33,7 @@ pub struct StepPosition {
 /// Returns the learning rate of an optimizer step.
 pub fn learning_rate(config: &OptimizerConfig, position: StepPosition) -> f64 {
     let StepPosition { step, progress, .. } = position;
-    let OptimizerConfig { learning_rate: rate, floor, .. } = *config;
+    let (rate, floor) = (config.learning_rate, config.floor);
     let warmup_factor = match config.warmup_steps {
         0 => 1.0,
         steps => ((step + 1) as f64 / steps as f64).min(1.0),
@@ -80,8 +80,8 @@ mod tests {
 
     use super::*;
 
-    fn config(decay: &str, more: &str) -> OptimizerConfig {
-        toml::from_str(&format!("learning_rate = 2.0\ndecay = \"{decay}\"\n{more}")).unwrap()
+    fn config(decay: &str, keys: &str) -> OptimizerConfig {
+        toml::from_str(&format!("learning_rate = 2.0\ndecay = \"{decay}\"\n{keys}")).unwrap()
     }
 
     fn position_at(step: u64, progress: f64) -> StepPosition {
@@ -130,11 +130,12 @@ mod tests {
     proptest! {
         #[test]
         fn mlperf_is_between_its_smallest_and_its_largest_rate(
-            warm in 0u64..5, hold in 0u64..5, gamma in 0.01f64..1.0,
-            step in any::<u32>(), epoch in 0u64..100, per in 0u64..50,
+            warmup_epochs in 0u64..5, hold_epochs in 0u64..5, gamma in 0.01f64..1.0,
+            step in any::<u32>(), epoch in 0u64..100, steps_per_epoch in 0u64..50,
         ) {
-            let keys = format!("warmup_epochs = {warm}\nhold_epochs = {hold}\ngamma = {gamma}\nmin_rate = 0.001");
-            let position = StepPosition { step: step.into(), epoch, steps_per_epoch: per, progress: 0.5 };
+            let epochs = format!("warmup_epochs = {warmup_epochs}\nhold_epochs = {hold_epochs}");
+            let keys = format!("{epochs}\ngamma = {gamma}\nmin_rate = 0.001");
+            let position = StepPosition { step: step.into(), epoch, steps_per_epoch, progress: 0.5 };
             let rate = learning_rate(&config("mlperf", &keys), position);
             prop_assert!((0.001..=2.0).contains(&rate), "{rate}");
         }

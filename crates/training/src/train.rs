@@ -7,9 +7,9 @@ use distributed::ProcessGroup;
 use crate::bad_item_log::BadItemLog;
 use crate::data::{BatchSource, LargestUtterance, TrainingSet, UtteranceStore};
 use crate::learner::Learner;
-use crate::loading::{LoadError, Origin, RunInputs};
+use crate::loading::{LoadError, RunInputs, RunOrigin};
 use crate::observer::{Observer, RunReport};
-use crate::rank_differences as differences;
+use crate::rank_differences;
 use crate::recipe::{CheckpointSelection, DataConfig, Recipe, RecipeOverrides};
 use crate::run_folder::{RunFolder, StartMode};
 use crate::run_plan::{self, RunPlan};
@@ -74,31 +74,32 @@ pub fn train_with(
     stop: &AtomicBool,
 ) -> Result<RunOutcome> {
     // 1. Settings, recipe and folder, which must be equal in all processes.
-    let writes = group.rank() == 0;
+    let is_writer = group.rank() == 0;
     let (recipe, text) = group.agree(Recipe::read(recipe_path, overrides))?;
-    let settings = differences::start_settings(start, folder, group.transfer());
-    differences::expect_equal(group, &settings)?;
-    differences::expect_equal_recipe(group, &text)?;
-    let run_folder = if writes { RunFolder::new(folder, start) } else { Ok(RunFolder::read_only(folder)) };
+    let settings = rank_differences::start_settings(start, folder, group.transfer());
+    rank_differences::expect_equal_settings(group, &settings)?;
+    rank_differences::expect_equal_recipe(group, &text)?;
+    let run_folder = if is_writer { RunFolder::new(folder, start) } else { Ok(RunFolder::read_only(folder)) };
     let folder = group.agree(run_folder)?;
     let resumes = matches!(start, StartMode::Resume | StartMode::ResumeChanged);
     let DataConfig { train, dev, test, .. } = &recipe.data;
-    let weights = &recipe.init.pretrained.weights;
+    let pretrained_weights = &recipe.init.pretrained.weights;
     let inputs = train.iter().chain(dev).chain(test).map(|path| path.as_path());
     // A resumed run may use the recipe in its folder.
     let is_resumed = resumes && folder.last_checkpoint().exists();
-    let new_inputs = [Some(recipe_path), weights.as_deref()].into_iter().flatten().filter(|_| !is_resumed);
-    let checked = folder.expect_no_input(inputs.chain(new_inputs));
-    if let Err(error) = group.agree(checked) {
+    let new_inputs =
+        [Some(recipe_path), pretrained_weights.as_deref()].into_iter().flatten().filter(|_| !is_resumed);
+    let inputs_differ_from_outputs = folder.expect_no_overwritten_input(inputs.chain(new_inputs));
+    if let Err(error) = group.agree(inputs_differ_from_outputs) {
         folder.discard();
         return Err(error);
     }
-    let observer: &mut dyn Observer = if writes { observer } else { &mut () };
+    let observer: &mut dyn Observer = if is_writer { observer } else { &mut () };
 
     // 2. Inputs: checkpoint of a resumed run, tokenizer, data.
     let stopped_outcome = |steps| Ok(RunOutcome { stopped: true, steps, dev: None, test: None });
     let mut steps = 0;
-    let origin = Origin { folder: &folder, start, has_new_epochs: overrides.epochs.is_some() };
+    let origin = RunOrigin { folder: &folder, start, has_new_epochs: overrides.epochs.is_some() };
     let inputs = RunInputs::new(&recipe, origin, observer, stop).map_err(|error| match error {
         LoadError::Failed(error) => error,
         LoadError::Stopped(steps_so_far) => {
@@ -116,10 +117,11 @@ pub fn train_with(
             return if let Error::Stopped = error { stopped_outcome(steps) } else { Err(error) };
         }
     };
-    let RunInputs { resumed, pretrained, tokenizer, front_end, train, dev, test, data, bad } = inputs;
+    let RunInputs { resumed, pretrained, tokenizer, front_end, train, dev, test, fingerprint, bad_items } =
+        inputs;
     // 3. Model, memory plan and batches, checked before the folder is changed.
     let source = TrainingSet::new(&train, &recipe, &front_end);
-    let prepare = || -> Result<_> {
+    let new_model_and_batches = || -> Result<_> {
         let model = Model::new(&recipe.model_config(), tokenizer.size())?;
         if let Some(pretrained) = pretrained {
             pretrained.apply(model.parameters())?;
@@ -145,12 +147,12 @@ pub fn train_with(
     };
     let progress = resumed.as_ref().map(|checkpoint| &checkpoint.progress);
     let tokenizer_json = tokenizer.to_json()?;
-    let state = differences::state_settings(&tokenizer_json, progress, &bad);
-    let prepared = differences::expect_equal_data(group, &data)
-        .and_then(|()| differences::expect_equal(group, &state))
-        .and_then(|()| prepare());
-    let (model, source, plan) = match group.agree(prepared) {
-        Ok(prepared) => prepared,
+    let state = rank_differences::state_settings(&tokenizer_json, progress, &bad_items);
+    let model_and_batches = rank_differences::expect_equal_data(group, &fingerprint)
+        .and_then(|()| rank_differences::expect_equal_settings(group, &state))
+        .and_then(|()| new_model_and_batches());
+    let (model, source, plan) = match group.agree(model_and_batches) {
+        Ok(model_and_batches) => model_and_batches,
         Err(error) => {
             folder.discard();
             return Err(error);
@@ -161,25 +163,27 @@ pub fn train_with(
         kernels::release_freed_memory();
     }
     // 4. Trainer; from here on, rank 0 writes to the folder.
-    let metadata = CheckpointMetadata { recipe: text.clone(), tokenizer: tokenizer_json, data: Some(data) };
+    let metadata =
+        CheckpointMetadata { recipe: text.clone(), tokenizer: tokenizer_json, data: Some(fingerprint) };
     let learner = Learner::new(model, &recipe.optimizer)?.with_plan(plan);
-    let bad_of = |name: &str| bad.get(&format!("data.{name}")).cloned().unwrap_or_default();
+    let bad_of = |name: &str| bad_items.get(&format!("data.{name}")).cloned().unwrap_or_default();
     let (dev_bad, test_bad) = (bad_of("dev"), bad_of("test"));
-    let utterances = match &train {
+    // Bad items of a set in memory are already checked, and steps add none.
+    let num_listed = match &train {
         UtteranceStore::Memory(_) => usize::MAX,
         UtteranceStore::Disk(set) => set.listed_count(),
     };
-    let bad = BadItemLog::new(bad, utterances, recipe.data.max_bad);
+    let bad_item_log = BadItemLog::new(bad_items, num_listed, recipe.data.max_bad);
     let (run, accumulate) = (&recipe.training.run, recipe.batch.accumulate);
     let trainer = Trainer::new(learner, run, accumulate, metadata, &folder, resumed.as_ref(), &mut *group)?;
-    let mut trainer = trainer.with_bad_items(bad)?;
-    let cleared = match writes {
+    let mut trainer = trainer.with_bad_items(bad_item_log)?;
+    let first_write = match is_writer {
         true => folder
             .clear(resumed.as_ref().map(|checkpoint| &checkpoint.progress))
             .and_then(|()| folder.write_recipe(&text, recipe_path)),
         false => Ok(()),
     };
-    trainer.agree(cleared)?;
+    trainer.agree(first_write)?;
     drop(resumed);
     trainer.set_plan(plan);
     observer.on_start(&RunReport {
@@ -203,14 +207,14 @@ pub fn train_with(
                 let recognizer =
                     recognizer.with_silence(0.0)?.with_special_omitted(recipe.tokens.ignore_special);
                 let fits = |count, rows| plan.is_none_or(|plan| plan.fits(model, count, rows));
-                let (rank, count) = (group.rank(), group.size());
+                let (rank, ranks) = (group.rank(), group.size());
                 let batches = recognizer.plan_batches(examples, &fits);
                 // Each process recognizes some batches, and all receive all texts.
-                let own = batches.into_iter().skip(rank).step_by(count);
-                let texts = recognizer.recognize_examples(examples, own, stop).map_err(Error::from);
+                let own_batches = batches.into_iter().skip(rank).step_by(ranks);
+                let texts = recognizer.recognize_examples(examples, own_batches, stop).map_err(Error::from);
                 let texts = group.agree(texts)?;
-                let all = if count == 1 { vec![texts] } else { group.all_gather(&texts)? };
-                Ok(Some(recognizer.score(examples, all.into_iter().flatten())))
+                let texts_by_rank = if ranks == 1 { vec![texts] } else { group.all_gather(&texts)? };
+                Ok(Some(recognizer.score(examples, texts_by_rank.into_iter().flatten())))
             }
         };
     // The evaluation of an epoch is not stopped: the run could not be resumed from the middle of
@@ -249,6 +253,6 @@ pub fn train_with(
     let outcome = RunOutcome { stopped: false, steps, dev, test };
     let sets = [("dev", &outcome.dev), ("test", &outcome.test)];
     let sets: Vec<_> = sets.iter().filter_map(|(name, set)| Some((*name, set.as_ref()?))).collect();
-    group.agree(if writes { folder.write_evaluations(&sets, &train_bad) } else { Ok(()) })?;
+    group.agree(if is_writer { folder.write_evaluations(&sets, &train_bad) } else { Ok(()) })?;
     Ok(outcome)
 }

@@ -17,7 +17,7 @@ use recognizer::Evaluation;
 
 use crate::bad_item_log::BadItemLog;
 use crate::data::BatchSource;
-use crate::events::Events;
+use crate::events::EventWriter;
 use crate::learner::Learner;
 use crate::metrics::Metrics;
 use crate::observer::Observer;
@@ -43,7 +43,7 @@ pub type Validator<'a> = dyn FnMut(&Model, &mut ProcessGroup) -> Result<Option<E
 /// The training loop over epochs in a run folder; rank 0 writes.
 pub struct Trainer<'a> {
     learner: Learner,
-    run: RunConfig,
+    run_config: RunConfig,
     /// Batches of a step.
     batches_per_step: usize,
     metadata: CheckpointMetadata,
@@ -57,7 +57,7 @@ pub struct Trainer<'a> {
     rank_seconds: Vec<f64>,
     /// Peak bytes of the plan, or 0.
     planned_bytes: u64,
-    events: Events,
+    event_writer: EventWriter,
     bad_item_log: BadItemLog,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Trainer<'a> {
     /// cannot be read.
     pub fn new(
         mut learner: Learner,
-        run: &RunConfig,
+        run_config: &RunConfig,
         accumulate: usize,
         metadata: CheckpointMetadata,
         folder: &'a RunFolder,
@@ -90,12 +90,11 @@ impl<'a> Trainer<'a> {
                 .map_err(|source| Error::Inside { path, source: Box::new(source) })?;
             metrics = folder.read_metrics(progress.epoch)?;
         }
-        let (run, accumulate) = (run.clone(), accumulate.max(1));
-        let events = Events::new(&progress);
+        let event_writer = EventWriter::new(&progress);
         Ok(Trainer {
             learner,
-            run,
-            batches_per_step: accumulate,
+            run_config: run_config.clone(),
+            batches_per_step: accumulate.max(1),
             metadata,
             folder,
             group,
@@ -104,7 +103,7 @@ impl<'a> Trainer<'a> {
             padding: 0.0,
             rank_seconds: Vec::new(),
             planned_bytes: 0,
-            events,
+            event_writer,
             bad_item_log: BadItemLog::default(),
         })
     }
@@ -113,12 +112,12 @@ impl<'a> Trainer<'a> {
     ///
     /// # Errors
     /// [`recognizer::Error::TooManyBad`].
-    pub(crate) fn with_bad_items(mut self, mut bad: BadItemLog) -> Result<Self> {
+    pub(crate) fn with_bad_items(mut self, mut log: BadItemLog) -> Result<Self> {
         if self.progress != Progress::default() {
-            bad.resume(self.folder.read_bad_items());
+            log.resume(self.folder.read_bad_items());
         }
-        bad.check()?;
-        self.bad_item_log = bad;
+        log.check()?;
+        self.bad_item_log = log;
         Ok(self)
     }
 
@@ -160,7 +159,7 @@ impl<'a> Trainer<'a> {
         observer: &mut dyn Observer,
         stop: &AtomicBool,
     ) -> Result<bool> {
-        while self.progress.epoch < self.run.epochs {
+        while self.progress.epoch < self.run_config.epochs {
             let started = Instant::now();
             if !self.train_epoch(source, observer, stop)? {
                 let saved = self.save_last();
@@ -182,7 +181,7 @@ impl<'a> Trainer<'a> {
         if !self.writes() {
             return Ok(());
         }
-        self.events.write(self.folder.path())?;
+        self.event_writer.write(self.folder.path())?;
         self.save(&self.folder.last_checkpoint())?;
         // After the checkpoint: without it, other files would make the folder invalid.
         self.bad_item_log.sets().map_or(Ok(()), |sets| self.folder.write_bad_items(sets))

@@ -6,27 +6,36 @@ use std::sync::Arc;
 use decoding::{Activation, AffineLayer, DecodingModel, JointNetwork, JointScorer, LstmLayer, LstmPredictor};
 use rnnt_dp::Topology;
 
-use super::unprojected::{ENCODER, HIDDEN, LABELS, PREDICTOR, UnprojectedJoint};
+use super::unprojected_joint::{ENCODER_WIDTH, JOINT_WIDTH, LABEL_COUNT, PREDICTOR_WIDTH, UnprojectedJoint};
 use crate::case::{DecodeWork, Family};
 use crate::error::Result;
 use crate::inputs::noise;
-use crate::measurement::CaseShape;
+use crate::workload::CaseShape;
 
 /// Class id of the blank, the last class.
-const BLANK: u32 = LABELS as u32;
+const BLANK: u32 = LABEL_COUNT as u32;
+/// Durations of the TDT model.
 const DURATIONS: [usize; 5] = [0, 1, 2, 3, 4];
 
 /// Random weights of a model.
 ///
 /// With the bias of the blank (`blank_bias`), about a quarter of the frames has a label.
 pub struct SyntheticWeights {
+    /// Label embeddings `[V + 1, P]`; the last row is the start of the sequence.
     embedding: Vec<f32>,
+    /// Input weight of the LSTM predictor `[4 P, P]`.
     input: Vec<f32>,
+    /// Recurrent weight of the LSTM predictor `[4 P, P]`.
     recurrent: Vec<f32>,
+    /// Bias of the LSTM predictor `[4 P]`.
     bias: Vec<f32>,
-    frames: Vec<f32>,
-    predicted: Vec<f32>,
+    /// Projection of encoder outputs `[H, E]`.
+    frame_projection: Vec<f32>,
+    /// Projection of predictor outputs `[H, P]`.
+    label_projection: Vec<f32>,
+    /// Head weight `[C + D, H]`.
     head: Vec<f32>,
+    /// Head bias `[C + D]`.
     head_bias: Vec<f32>,
     family: Family,
 }
@@ -42,7 +51,7 @@ impl Family {
 
     /// Returns the number of head outputs, C + D.
     pub fn outputs(self) -> usize {
-        LABELS + 1 + self.durations().len()
+        LABEL_COUNT + 1 + self.durations().len()
     }
 
     fn topology(self) -> Result<Topology> {
@@ -64,19 +73,20 @@ impl Family {
 impl SyntheticWeights {
     /// Draws the weights of a model.
     pub fn new(family: Family) -> Self {
-        let mut embedding = noise(201, (LABELS + 1) * PREDICTOR, 1.7);
+        // Arguments of `noise`: stream, number of values, scale.
+        let mut embedding = noise(201, (LABEL_COUNT + 1) * PREDICTOR_WIDTH, 1.7);
         // The start of the sequence has a zero embedding.
-        embedding[LABELS * PREDICTOR..].fill(0.0);
+        embedding[LABEL_COUNT * PREDICTOR_WIDTH..].fill(0.0);
         let mut head_bias = vec![0.0; family.outputs()];
-        head_bias[LABELS] = family.blank_bias();
+        head_bias[LABEL_COUNT] = family.blank_bias();
         Self {
             embedding,
-            input: noise(202, 4 * PREDICTOR * PREDICTOR, 0.06),
-            recurrent: noise(203, 4 * PREDICTOR * PREDICTOR, 0.06),
-            bias: noise(204, 4 * PREDICTOR, 0.06),
-            frames: noise(205, HIDDEN * ENCODER, 0.1),
-            predicted: noise(206, HIDDEN * PREDICTOR, 0.15),
-            head: noise(207, family.outputs() * HIDDEN, 0.25),
+            input: noise(202, 4 * PREDICTOR_WIDTH * PREDICTOR_WIDTH, 0.06),
+            recurrent: noise(203, 4 * PREDICTOR_WIDTH * PREDICTOR_WIDTH, 0.06),
+            bias: noise(204, 4 * PREDICTOR_WIDTH, 0.06),
+            frame_projection: noise(205, JOINT_WIDTH * ENCODER_WIDTH, 0.1),
+            label_projection: noise(206, JOINT_WIDTH * PREDICTOR_WIDTH, 0.15),
+            head: noise(207, family.outputs() * JOINT_WIDTH, 0.25),
             head_bias,
             family,
         }
@@ -87,10 +97,15 @@ impl SyntheticWeights {
     /// # Errors
     /// If layers do not fit together; the same holds for the other functions.
     pub fn network(&self) -> Result<(DecodingModel, Arc<JointNetwork>)> {
-        let [frames, predicted, head] = self.layers()?;
+        let [frame_projection, label_projection, head] = self.layers()?;
         let durations = self.family.durations().len();
-        let network =
-            Arc::new(JointNetwork::new(Activation::Tanh, Some(frames), predicted, head, durations)?);
+        let network = Arc::new(JointNetwork::new(
+            Activation::Tanh,
+            Some(frame_projection),
+            label_projection,
+            head,
+            durations,
+        )?);
         Ok((self.model(usize::MAX, network.clone())?, network))
     }
 
@@ -100,18 +115,19 @@ impl SyntheticWeights {
         self.model(0, Arc::new(UnprojectedJoint::new(self.layers()?, durations)))
     }
 
-    fn model(&self, table: usize, joint: Arc<dyn JointScorer>) -> Result<DecodingModel> {
+    fn model(&self, table_limit: usize, joint: Arc<dyn JointScorer>) -> Result<DecodingModel> {
         let layer = LstmLayer { input: &self.input, recurrent: &self.recurrent, bias: &self.bias };
-        let predictor = LstmPredictor::with_table_limit(table, &self.embedding, PREDICTOR, &[layer], BLANK)?;
+        let predictor =
+            LstmPredictor::with_table_limit(table_limit, &self.embedding, PREDICTOR_WIDTH, &[layer], BLANK)?;
         Ok(DecodingModel::new(Arc::new(predictor), joint, BLANK, &[], &self.family.topology()?)?)
     }
 
     /// Returns the projections of encoder and predictor outputs, and the head.
     fn layers(&self) -> Result<[AffineLayer; 3]> {
         Ok([
-            AffineLayer::new("frames", &self.frames, ENCODER, None)?,
-            AffineLayer::new("predicted", &self.predicted, PREDICTOR, None)?,
-            AffineLayer::new("head", &self.head, HIDDEN, Some(&self.head_bias))?,
+            AffineLayer::new("frames", &self.frame_projection, ENCODER_WIDTH, None)?,
+            AffineLayer::new("predicted", &self.label_projection, PREDICTOR_WIDTH, None)?,
+            AffineLayer::new("head", &self.head, JOINT_WIDTH, Some(&self.head_bias))?,
         ])
     }
 }
@@ -128,10 +144,10 @@ impl DecodeWork {
     pub fn encoded(&self) -> Vec<f32> {
         let mut encoded = Vec::new();
         for (b, &length) in self.lengths().iter().enumerate() {
-            let mut rows = noise(300 + b as u64, length * ENCODER, 1.7);
+            let mut rows = noise(300 + b as u64, length * ENCODER_WIDTH, 1.7);
             // 0.5² + 0.866² = 1 keeps the variance.
-            for index in ENCODER..rows.len() {
-                rows[index] = 0.5 * rows[index - ENCODER] + 0.866 * rows[index];
+            for index in ENCODER_WIDTH..rows.len() {
+                rows[index] = 0.5 * rows[index - ENCODER_WIDTH] + 0.866 * rows[index];
             }
             encoded.append(&mut rows);
         }
@@ -144,7 +160,7 @@ impl DecodeWork {
         CaseShape {
             B: Some(self.batch),
             T: self.lengths().into_iter().max(),
-            H: Some(HIDDEN),
+            H: Some(JOINT_WIDTH),
             C: Some(classes),
             ..CaseShape::default()
         }
@@ -152,10 +168,12 @@ impl DecodeWork {
 
     /// Returns the bytes of weights, packed weights and encoder outputs in `f32`.
     pub fn input_bytes(&self) -> u64 {
-        let table = (LABELS + 1) * 4 * PREDICTOR;
-        let lstm = 8 * PREDICTOR * PREDICTOR + (LABELS + 1) * PREDICTOR;
-        let joint = HIDDEN * (ENCODER + PREDICTOR + self.family.outputs());
-        let frames = self.lengths().iter().sum::<usize>() * ENCODER;
+        // Numbers of values. The table has the LSTM's input products of each label; weights exist
+        // twice, as given and packed.
+        let table = (LABEL_COUNT + 1) * 4 * PREDICTOR_WIDTH;
+        let lstm = 8 * PREDICTOR_WIDTH * PREDICTOR_WIDTH + (LABEL_COUNT + 1) * PREDICTOR_WIDTH;
+        let joint = JOINT_WIDTH * (ENCODER_WIDTH + PREDICTOR_WIDTH + self.family.outputs());
+        let frames = self.lengths().iter().sum::<usize>() * ENCODER_WIDTH;
         4 * (table + 2 * (lstm + joint) + frames) as u64
     }
 
@@ -163,9 +181,10 @@ impl DecodeWork {
     ///
     /// They are the matrix products of each frame, each label and each site on the path, once.
     pub fn operations(&self, labels: usize, sites: usize) -> u64 {
-        let frame = ENCODER * HIDDEN;
-        let label = PREDICTOR * (4 * PREDICTOR + HIDDEN);
+        // Multiplications for one frame, and for one label.
+        let per_frame = ENCODER_WIDTH * JOINT_WIDTH;
+        let per_label = PREDICTOR_WIDTH * (4 * PREDICTOR_WIDTH + JOINT_WIDTH);
         let frames: usize = self.lengths().iter().sum();
-        2 * (frames * frame + labels * label + sites * HIDDEN * self.family.outputs()) as u64
+        2 * (frames * per_frame + labels * per_label + sites * JOINT_WIDTH * self.family.outputs()) as u64
     }
 }

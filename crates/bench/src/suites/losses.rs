@@ -1,16 +1,18 @@
-//! Suites of losses: the transducer loss at many sizes, and lattice recursions.
+//! Benchmark suites of losses: the transducer loss at many sizes, lattice recursions.
 use rnnt_loss::DEFAULT_BUDGET;
 
 use super::{SHORT_UTTERANCES, SuiteOptions, medium_utterance, thousands};
 use crate::case::LengthSpread::{Even, Ragged};
 use crate::case::Posteriors::{Flat, Peaked};
-use crate::case::{Budget, Case, CaseWork, FirstPassScores, LossSizes, Method, Plan, PrunedWork, System};
-use crate::machine::cores;
+use crate::case::{
+    Budget, Case, CaseWork, FirstPassScores, LossSizes, Method, Plan, PlotMark, PrunedWork, System,
+};
+use crate::machine::available_cores;
 
 const CLASSES_CLASSES: [usize; 10] = [512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072, 262_144];
 const CLASSES_QUICK: [usize; 2] = [1024, 8192];
 
-/// N = 2,600 and H = 512; case S5 is in the table only.
+/// Cases of the suite `classes`: N = 2,600 and H = 512; case S5 is in the table only.
 pub fn classes(options: &SuiteOptions) -> Plan {
     let classes = if options.quick { &CLASSES_QUICK[..] } else { &CLASSES_CLASSES };
     let systems = || {
@@ -23,7 +25,7 @@ pub fn classes(options: &SuiteOptions) -> Plan {
         .iter()
         .map(|&classes| Case {
             name: format!("C={classes}"),
-            mark: Some((classes as f64, thousands(classes))),
+            mark: Some(PlotMark { x: classes as f64, label: thousands(classes) }),
             work: CaseWork::Loss(medium_utterance(classes)),
             systems: systems(),
         })
@@ -41,20 +43,22 @@ pub fn classes(options: &SuiteOptions) -> Plan {
 
 const BATCH_QUICK: [usize; 3] = [1, 2, 4];
 
+/// Cases of the suite `batch`.
+///
 /// Ragged batches of up to 139 frames and 27 labels, H = 256, C = 1,024.
 pub fn batch(options: &SuiteOptions) -> Plan {
     let powers: Vec<usize> = (0..=10).map(|power| 1 << power).collect();
     let batches = if options.quick { &BATCH_QUICK[..] } else { &powers };
     let case = |&batch: &usize| Case {
         name: format!("B={batch}"),
-        mark: Some((batch as f64, thousands(batch))),
+        mark: Some(PlotMark { x: batch as f64, label: thousands(batch) }),
         work: CaseWork::Loss(LossSizes {
             batch,
             frames: 139,
             labels: 27,
             hidden: 256,
             classes: 1024,
-            model: Flat,
+            posteriors: Flat,
             lengths: Ragged,
         }),
         systems: vec![options.panda(), options.dense()],
@@ -70,14 +74,17 @@ const LENGTHS_FLOPS_PER_THREAD: f64 = 1.5e11;
 /// Maximum estimated seconds of a step.
 const LENGTHS_MAX_SECONDS: f64 = 60.0;
 
-/// H = 256 and C = 1,024 in the plot; the paper's H = 1,024 and C = 4,096 in the table.
+/// Cases of the suite `lengths`.
+///
+/// H = 256 and C = 1,024 in the plot; H = 1,024 and C = 4,096 (arXiv 2211.16270) in the table.
 pub fn lengths(options: &SuiteOptions) -> Plan {
     let case = |(frames, labels): (usize, usize), hidden: usize, classes: usize| {
         let is_plotted = hidden == 256;
         let name = format!("{frames}x{labels}");
-        let mark = is_plotted.then(|| ((frames * (labels + 1)) as f64, name.clone()));
+        let mark = is_plotted.then(|| PlotMark { x: (frames * (labels + 1)) as f64, label: name.clone() });
         let name = if is_plotted { name } else { format!("{name} H={hidden} C={classes}") };
-        let work = LossSizes { batch: 16, frames, labels, hidden, classes, model: Flat, lengths: Ragged };
+        let work =
+            LossSizes { batch: 16, frames, labels, hidden, classes, posteriors: Flat, lengths: Ragged };
         Case { name, mark, work: CaseWork::Loss(work), systems: vec![options.panda(), options.dense()] }
     };
     let grid = || LENGTHS_FRAMES.into_iter().zip(LENGTHS_LABELS);
@@ -98,9 +105,11 @@ pub fn lengths(options: &SuiteOptions) -> Plan {
     Plan { suite: "lengths", title, axis: "frames x labels of the longest", cases }
 }
 
+/// Cases of the suite `threads`.
+///
 /// `panda` uses all cores, or the threads of the command line; other systems use fewer.
 pub fn threads(options: &SuiteOptions) -> Plan {
-    let max_threads = options.threads.max(cores().min(2));
+    let max_threads = options.threads.max(available_cores().min(2));
     let mut counts: Vec<usize> =
         std::iter::successors(Some(1), |n| Some(2 * n)).take_while(|&n| n < max_threads).collect();
     // The last system is the baseline: one thread.
@@ -116,7 +125,7 @@ pub fn threads(options: &SuiteOptions) -> Plan {
     let case = |(index, (name, work)): (usize, (&str, LossSizes))| Case {
         name: name.to_owned(),
         // The shapes have no common scale, so they are at equal distances.
-        mark: Some((2f64.powi(index as i32), name.to_owned())),
+        mark: Some(PlotMark { x: 2f64.powi(index as i32), label: name.to_owned() }),
         work: CaseWork::Loss(work),
         systems: std::iter::once(System { threads: max_threads, ..options.panda() })
             .chain(systems.clone())
@@ -138,10 +147,10 @@ const SKIP_UTTERANCES: usize = 64;
 const SKIP_QUICK_UTTERANCES: usize = 8;
 
 const fn peaked(batch: usize, [frames, labels]: [usize; 2], hidden: usize, classes: usize) -> LossSizes {
-    LossSizes { batch, frames, labels, hidden, classes, model: Peaked, lengths: Ragged }
+    LossSizes { batch, frames, labels, hidden, classes, posteriors: Peaked, lengths: Ragged }
 }
 
-/// Lattices of a trained model if given, otherwise synthetic peaked ones.
+/// Cases of the suite `skip`: a trained model if given, else synthetic peaked posteriors.
 pub fn skip(options: &SuiteOptions) -> Plan {
     let exact = System { name: "exact".to_owned(), ..options.panda() };
     let method = match exact.method.clone() {
@@ -149,7 +158,7 @@ pub fn skip(options: &SuiteOptions) -> Plan {
         method => method,
     };
     let skipping = System { method, ..options.panda() };
-    let case = |name: String, mark: (f64, String), work: CaseWork| Case {
+    let case = |name: String, mark: PlotMark, work: CaseWork| Case {
         name,
         mark: Some(mark),
         work,
@@ -160,7 +169,8 @@ pub fn skip(options: &SuiteOptions) -> Plan {
             let utterances = if options.quick { SKIP_QUICK_UTTERANCES } else { SKIP_UTTERANCES };
             let name = manifest.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             let (checkpoint, manifest) = (checkpoint.clone(), manifest.clone());
-            vec![case(name.clone(), (1.0, name), CaseWork::Model { checkpoint, manifest, utterances })]
+            let mark = PlotMark { x: 1.0, label: name.clone() };
+            vec![case(name, mark, CaseWork::Model { checkpoint, manifest, utterances })]
         }
         None => {
             let works = if options.quick { &SKIP_WORKS[..2] } else { &SKIP_WORKS };
@@ -168,7 +178,8 @@ pub fn skip(options: &SuiteOptions) -> Plan {
                 let LossSizes { batch, frames, labels, hidden, classes, .. } = *work;
                 let sites = work.sizes().sites;
                 let name = format!("B={batch} {frames}x{labels} H={hidden} C={classes}");
-                case(name, (sites as f64, thousands(sites)), CaseWork::Loss(*work))
+                let mark = PlotMark { x: sites as f64, label: thousands(sites) };
+                case(name, mark, CaseWork::Loss(*work))
             });
             cases.collect()
         }
@@ -184,13 +195,22 @@ const PRUNED_QUICK: [usize; 2] = [500, 4096];
 /// For more classes the matrices would be larger than all other memory.
 const PRUNED_MAX_MATRIX_CLASSES: usize = 4096;
 
-/// T 200, U 50, H 512, five positions per frame; B 8 as in measurements of k2, quick 2.
+/// Cases of the suite `pruned`.
+///
+/// T = 200, U = 50, H = 512, five positions per frame; B = 8 as in measurements of k2, quick 2.
 pub fn pruned(options: &SuiteOptions) -> Plan {
     let classes = if options.quick { &PRUNED_QUICK[..] } else { &PRUNED_CLASSES };
     let case = |&classes: &usize| {
         let batch = if options.quick { 2 } else { 8 };
-        let loss =
-            LossSizes { batch, frames: 200, labels: 50, hidden: 512, classes, model: Flat, lengths: Even };
+        let loss = LossSizes {
+            batch,
+            frames: 200,
+            labels: 50,
+            hidden: 512,
+            classes,
+            posteriors: Flat,
+            lengths: Even,
+        };
         let scores = if classes <= PRUNED_MAX_MATRIX_CLASSES {
             FirstPassScores::Matrices
         } else {
@@ -205,7 +225,7 @@ pub fn pruned(options: &SuiteOptions) -> Plan {
         ];
         Case {
             name: format!("C={classes}"),
-            mark: Some((classes as f64, thousands(classes))),
+            mark: Some(PlotMark { x: classes as f64, label: thousands(classes) }),
             work: CaseWork::Pruned(PrunedWork { loss, s_range: 5, scores }),
             systems,
         }
@@ -214,11 +234,12 @@ pub fn pruned(options: &SuiteOptions) -> Plan {
     Plan { suite: "pruned", title: "200 frames x 50 labels, H = 512, s_range 5", axis: "classes", cases }
 }
 
+/// B, T, U of each case.
 const DP_SIZES: [[usize; 3]; 6] =
     [[1, 50, 10], [16, 50, 10], [1, 500, 100], [16, 139, 27], [16, 500, 100], [4, 2000, 400]];
 const DP_QUICK: [[usize; 3]; 3] = [[16, 50, 10], [1, 500, 100], [16, 500, 100]];
 
-/// Lattices from one short utterance to many long ones.
+/// Cases of the suite `dp`: from one short utterance to many long ones.
 pub fn dp(options: &SuiteOptions) -> Plan {
     let sizes = if options.quick { &DP_QUICK[..] } else { &DP_SIZES };
     let case = |(index, &sizes): (usize, &[usize; 3])| {
@@ -226,7 +247,7 @@ pub fn dp(options: &SuiteOptions) -> Plan {
         Case {
             name: format!("B={batch} {frames}x{labels}"),
             // The shapes have no common scale, so they are at equal distances.
-            mark: Some((2f64.powi(index as i32), format!("{batch}x{frames}x{labels}"))),
+            mark: Some(PlotMark { x: 2f64.powi(index as i32), label: format!("{batch}x{frames}x{labels}") }),
             work: CaseWork::Lattices { sizes },
             systems: vec![options.panda(), options.system("textbook", options.dense().method)],
         }

@@ -1,12 +1,14 @@
-//! Suites of models: greedy search, recognition lattices, training steps.
+//! Benchmark suites of models: greedy search, recognition lattices, training steps.
 use super::{SuiteOptions, thousands};
 use crate::case::{
-    Case, CaseWork, DecodeWork, Family, GreedyVariant, Method, Plan, RecognitionWork, TrainWork,
+    Case, CaseWork, DecodeWork, Family, GreedyVariant, Method, Plan, PlotMark, RecognitionWork, TrainWork,
 };
 
 const DECODE_BATCHES: [usize; 4] = [1, 4, 16, 32];
 const DECODE_QUICK: [usize; 2] = [1, 4];
 
+/// Cases of the suite `decode`.
+///
 /// 32 utterances (quick 4) of 100 to 400 frames with an RNN-T and a TDT model.
 pub fn decode(options: &SuiteOptions) -> Plan {
     let (batches, utterances) =
@@ -19,7 +21,7 @@ pub fn decode(options: &SuiteOptions) -> Plan {
     ];
     let case = |family: Family, batch: usize| Case {
         name: format!("{} B={batch}", family.name()),
-        mark: Some((batch as f64, batch.to_string())),
+        mark: Some(PlotMark { x: batch as f64, label: batch.to_string() }),
         work: CaseWork::Decode(DecodeWork { family, batch, utterances }),
         systems: systems.map(|(name, search)| options.system(name, Method::Decode(search))).to_vec(),
     };
@@ -28,8 +30,9 @@ pub fn decode(options: &SuiteOptions) -> Plan {
     Plan { suite: "decode", title: "Greedy search", axis: "batch size", cases }
 }
 
-/// B 1 and 16, 128 frames and 32 labels, contexts of 0, 1 and 2 labels.
+/// Cases of the suite `lattice`.
 ///
+/// B = 1 and 16, 128 frames and 32 labels, contexts of 0, 1 and 2 labels.
 /// Without `quick` also the configuration of table 2 of arXiv 2304.13134.
 pub fn lattice(options: &SuiteOptions) -> Plan {
     let small = (0..=2)
@@ -46,7 +49,7 @@ pub fn lattice(options: &SuiteOptions) -> Plan {
         let RecognitionWork { batch, frames, labels, context } = work;
         Case {
             name: format!("context {context}, B={batch}, {frames}x{labels}"),
-            mark: Some((work.sites() as f64, thousands(work.sites()))),
+            mark: Some(PlotMark { x: work.sites() as f64, label: thousands(work.sites()) }),
             work: CaseWork::Recognition(work),
             systems: systems.clone(),
         }
@@ -63,7 +66,7 @@ pub fn lattice(options: &SuiteOptions) -> Plan {
 /// Batch sizes; utterances have 400 rows of 3 frames, 200 encoder frames, 60 of 1,023 labels.
 const TRAIN_BATCHES: [usize; 2] = [4, 16];
 
-/// The model of 49 million parameters; quick: a small one with a batch of 4.
+/// Cases of the suite `train`: 49 million parameters; quick: a small one with a batch of 4.
 pub fn train(options: &SuiteOptions) -> Plan {
     let full = |batch| TrainWork { batch, rows: 400, labels: 60, tokens: 1023, widths: [1024, 512, 512] };
     let small = TrainWork { batch: 4, rows: 40, labels: 6, tokens: 31, widths: [64, 32, 32] };
@@ -71,7 +74,7 @@ pub fn train(options: &SuiteOptions) -> Plan {
     let systems = [("panda", false), ("panda-ema", true)];
     let case = |work: TrainWork| Case {
         name: format!("B={}", work.batch),
-        mark: Some((work.batch as f64, work.batch.to_string())),
+        mark: Some(PlotMark { x: work.batch as f64, label: work.batch.to_string() }),
         work: CaseWork::Train(work),
         systems: systems.map(|(name, ema)| options.system(name, Method::Train { ema })).to_vec(),
     };

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use recognizer::{Alignments, Evaluation};
 
-use super::kind::{IdLine, PartKind, ctm_fields, is_comment, lines, nonblank_lines};
+use super::part_kind::{IdLine, PartKind, ctm_fields, is_comment, lines, nonblank_lines};
 use crate::error::{Error, Result};
 
 /// Contents of the parts of a merge.
@@ -87,20 +87,20 @@ impl MergeParts {
         }
     }
 
-    /// Returns the ids of the utterances that each part left out.
+    /// Returns the ids of the utterances that each part excludes.
     ///
-    /// Empty for lines, whose left-out utterances are in [`Self::ids`].
-    pub fn left_out(&self) -> Vec<Vec<&str>> {
+    /// Empty for lines, whose excluded utterances are in [`Self::ids`].
+    pub fn excluded(&self) -> Vec<Vec<&str>> {
         match self {
             MergeParts::Alignments(parts) => {
                 let ids = parts.iter().map(|part| {
                     let without_path = part.without_path.iter().map(|id| &**id);
-                    without_path.chain(part.bad.left_out.iter().map(|bad| &*bad.id)).collect()
+                    without_path.chain(part.bad.excluded.iter().map(|bad| &*bad.id)).collect()
                 });
                 ids.collect()
             }
             MergeParts::Hypotheses(parts) => {
-                parts.iter().map(|part| part.bad.left_out.iter().map(|bad| &*bad.id).collect()).collect()
+                parts.iter().map(|part| part.bad.excluded.iter().map(|bad| &*bad.id).collect()).collect()
             }
             MergeParts::Lines { lines, .. } => vec![Vec::new(); lines.len()],
         }
@@ -132,7 +132,7 @@ fn detect_common_kind(paths: &[PathBuf], texts: &[&str]) -> Result<PartKind> {
             }
         }
     }
-    // The parts have only lines about utterances that were left out.
+    // The parts have only lines about excluded utterances.
     let default = || {
         if texts.iter().any(|text| nonblank_lines(text).next().is_some()) {
             PartKind::Json
@@ -292,7 +292,7 @@ mod tests {
         let events = r#"{"id": "a.wav", "words": [], "partial": "", "endpoint": false}"#;
         assert_eq!(ids(&[("x.json", &format!("{events}\n{events}\n"))]), "a.wav");
         assert_eq!(ids(&[("x.json", "{\"id\": 17}\n{\"id\": \"17\"}\n")]), "17|17");
-        // Only utterances that were left out.
+        // Only excluded utterances.
         assert_eq!(ids(&[("x.jsonl", "{\"id\": \"a\", \"left_out\": \"gone\"}\n")]), "a");
     }
 }

@@ -8,8 +8,8 @@ use std::{process, thread};
 use distributed::{MpiCommunicator, ProcessGroup, TransferFormat, UnresponsiveRanks};
 use training::RunOutcome;
 
-use crate::error::{Error, Result, chain};
-use crate::out::warnln;
+use crate::error::{Error, Result, message_with_causes};
+use crate::printing::warnln;
 
 /// Time that other ranks wait for the failed rank to report.
 const ERROR_REPORT_TIME: Duration = Duration::from_secs(5);
@@ -28,13 +28,14 @@ pub fn run(
     let Some(launcher) = distributed::MpiLauncher::detect() else {
         return train(&mut ProcessGroup::single()).map(Some);
     };
+    // Connect the processes; watch for lost and unresponsive ranks.
     let step = Arc::new(AtomicU64::new(0));
     let time_limit = if timeout_seconds == 0 { Duration::MAX } else { Duration::from_secs(timeout_seconds) };
-    let (sender, started) = channel();
+    let (sender, receiver) = channel();
     let (lost_rank_step, unresponsive_step) = (Arc::clone(&step), Arc::clone(&step));
     let connect = move || {
         let mut mpi = MpiCommunicator::start()?;
-        let on_same_cores = mpi.processes_on_same_cores();
+        let processes_on_same_cores = mpi.processes_on_same_cores();
         let watch = mpi.watch(move |lost_rank, is_first| {
             if is_first {
                 let step = lost_rank_step.load(Ordering::SeqCst);
@@ -47,18 +48,19 @@ pub fn run(
         mpi.report_unresponsive(time_limit, move |unresponsive| {
             report_unresponsive(&unresponsive, unresponsive_step.load(Ordering::SeqCst));
         });
-        sender.send((on_same_cores, watch)).ok()?;
+        sender.send((processes_on_same_cores, watch)).ok()?;
         Some(mpi)
     };
     let group = ProcessGroup::connect(connect, transfer).ok_or(Error::Mpi)?;
     let mut group = group.with_step_counter(step);
-    let (on_same_cores, watch) = started.recv().map_err(|_| Error::Mpi)?;
+    let (processes_on_same_cores, watch) = receiver.recv().map_err(|_| Error::Mpi)?;
     let (rank, found) = (group.rank(), group.size());
     if let Some(expected) = launcher.size.filter(|&expected| expected != found) {
         watch.stop();
         return Err(Error::Launcher { expected, found });
     }
-    set_thread_count(on_same_cores);
+    // Train, then stop all ranks together.
+    set_thread_count(processes_on_same_cores);
     let outcome = train(&mut group);
     watch.stop();
     match outcome {
@@ -77,7 +79,7 @@ pub fn run(
             if prints_error {
                 match &error {
                     Error::Training(error @ training::Error::Rank { .. }) => warnln!("error: {error}"),
-                    error => warnln!("error: rank {rank}: {}", chain(error)),
+                    error => warnln!("error: rank {rank}: {}", message_with_causes(error)),
                 }
             } else {
                 thread::sleep(ERROR_REPORT_TIME);
@@ -104,11 +106,11 @@ fn report_unresponsive(unresponsive: &UnresponsiveRanks, step: u64) {
 /// Sets the number of threads of this process; `RAYON_NUM_THREADS` overrides it.
 ///
 /// It is the number of cores divided by the processes bound to the same cores.
-fn set_thread_count(on_same_cores: usize) {
+fn set_thread_count(processes_on_same_cores: usize) {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     if std::env::var_os("RAYON_NUM_THREADS").is_none() {
         // Fails if the pool exists already, which then stays unchanged.
-        let threads = (cores / on_same_cores.max(1)).max(1);
+        let threads = (cores / processes_on_same_cores.max(1)).max(1);
         let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
     }
 }

@@ -1,4 +1,4 @@
-//! Reads raw samples from standard input without blocking on a signal.
+//! Reads raw samples from standard input; a signal ends the wait for more.
 use std::io::{Cursor, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +25,9 @@ const FILE_SIGNATURES: [(&[u8], &str); 10] = [
     (b"ID3", "an MP3 file"),
     (b"\x1aE\xdf\xa3", "a Matroska or WebM file"),
 ];
+
+/// Length of the longest signature.
+const SIGNATURE_BYTES: u64 = 4;
 
 /// Iterator over chunks of samples, until the end or the stop flag.
 pub struct StdinChunks {
@@ -79,7 +82,7 @@ impl Iterator for StdinChunks {
 /// Returns a reader of the same bytes; fails if they start an audio file.
 fn reject_audio_files(mut source: impl Read) -> Result<impl Read> {
     let mut first_bytes = Vec::new();
-    let read = source.by_ref().take(4).read_to_end(&mut first_bytes);
+    let read = source.by_ref().take(SIGNATURE_BYTES).read_to_end(&mut first_bytes);
     read.map_err(|source| speech::Error::RawAudio { source })?;
     match FILE_SIGNATURES.iter().find(|(signature, _)| first_bytes.starts_with(signature)) {
         Some((_, found)) => Err(Error::EncodedStdin { found }),

@@ -1,4 +1,4 @@
-//! Streaming recognition: transcribes audio while it is played or spoken.
+//! `panda transcribe --stream` and `-`: transcribes audio as it arrives.
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,15 +14,24 @@ use recognizer::{
 use serde::Serialize;
 use speech::AudioChunks;
 
-use super::durations::Durations;
+use super::duration_histogram::DurationHistogram;
 use super::stdin::StdinChunks;
 use super::{Args, recording_id};
 use crate::error::{Error, Result};
-use crate::out::{formatted, outln, warnln, write};
+use crate::printing::{outln, print_machine_readable, print_unescaped, warnln};
 use crate::{numbers, signals};
 
 /// Returns to the start of the terminal's line and clears it.
 const CLEAR_LINE: &str = "\r\x1b[K";
+
+/// Characters of an unfinished line that a terminal shows.
+const MAX_PARTIAL_CHARACTERS: usize = 100;
+/// Default of `--pace`: real time.
+const DEFAULT_PACE: f64 = 1.0;
+/// Default of `--chunk`.
+const DEFAULT_CHUNK_MS: u32 = 200;
+/// Default of `--latest`.
+const DEFAULT_LATEST_SECONDS: f64 = 1.0;
 
 /// Arguments of streaming recognition.
 #[derive(clap::Args)]
@@ -101,8 +110,13 @@ pub fn check_arguments(arguments: &Args) -> Result<()> {
 
 /// Transcribes the recordings one after the other as their audio arrives.
 pub fn run(recognizer: &Recognizer, arguments: &Args, writer: &TranscriptionWriter) -> Result<ExitCode> {
+    // Options: defaults, and 0 for none.
     let StreamingArguments { pace, chunk, pause, latest, .. } = arguments.streaming;
-    let (pace, chunk, latest) = (pace.unwrap_or(1.0), chunk.unwrap_or(200), latest.unwrap_or(1.0));
+    let (pace, chunk, latest) = (
+        pace.unwrap_or(DEFAULT_PACE),
+        chunk.unwrap_or(DEFAULT_CHUNK_MS),
+        latest.unwrap_or(DEFAULT_LATEST_SECONDS),
+    );
     let pause = pause.unwrap_or(EndpointConfig::default().silence_after_words);
     let latest = Some(latest).filter(|latest| *latest > 0.0);
     let endpoint =
@@ -136,9 +150,9 @@ pub fn run(recognizer: &Recognizer, arguments: &Args, writer: &TranscriptionWrit
             pending_samples: Vec::new(),
             start: Instant::now(),
             played_samples: 0,
-            durations: Durations::new(),
+            durations: DurationHistogram::new(),
         };
-        // An error is returned after the words before it are printed.
+        // Play the audio. An error is returned after the words before it are printed.
         let mut input_error = None;
         if is_stdin(path) {
             for samples in StdinChunks::new(Arc::clone(&stop))? {
@@ -195,10 +209,11 @@ struct Player<'a> {
     /// Number of processed samples.
     played_samples: usize,
     /// Processing times of the chunks.
-    durations: Durations,
+    durations: DurationHistogram,
 }
 
 impl Player<'_> {
+    /// Returns true before the first sample.
     fn is_empty(&self) -> bool {
         self.played_samples == 0 && self.pending_samples.is_empty()
     }
@@ -282,40 +297,41 @@ struct UpdateEvent<'a> {
 }
 
 impl Printer<'_> {
+    /// Prints an update of the recognizer in the selected format.
     fn print(&mut self, update: StreamingUpdate) -> Result<()> {
-        let StreamingUpdate { final_words: new, partial, endpoint, .. } = update;
+        let StreamingUpdate { final_words, partial, endpoint, .. } = update;
         match self.format {
-            Some(TranscriptFormat::Json) if !new.words.is_empty() || endpoint => {
-                let event = UpdateEvent { id: &self.id, words: &new.words, partial: &partial, endpoint };
+            Some(TranscriptFormat::Json) if !final_words.words.is_empty() || endpoint => {
+                let event =
+                    UpdateEvent { id: &self.id, words: &final_words.words, partial: &partial, endpoint };
                 let text = serde_json::to_string(&event);
-                formatted(&(text.expect("numbers and strings are valid JSON") + "\n"))?;
+                print_machine_readable(&(text.expect("numbers and strings are valid JSON") + "\n"))?;
             }
-            Some(TranscriptFormat::Ctm) if !new.words.is_empty() => {
-                formatted(&self.writer.write(&self.id, &new))?;
+            Some(TranscriptFormat::Ctm) if !final_words.words.is_empty() => {
+                print_machine_readable(&self.writer.write(&self.id, &final_words))?;
             }
             Some(TranscriptFormat::Json | TranscriptFormat::Ctm) => {}
-            _ => self.print_text(new, &partial, endpoint)?,
+            _ => self.print_text(final_words, &partial, endpoint)?,
         }
         Ok(())
     }
 
     /// Prints one line per utterance; a terminal shows the partial line while it grows.
-    fn print_text(&mut self, new: Transcription, partial: &str, endpoint: bool) -> Result<()> {
-        self.line.append(new);
+    fn print_text(&mut self, final_words: Transcription, partial: &str, endpoint: bool) -> Result<()> {
+        self.line.append(final_words);
         if endpoint {
             let line = std::mem::take(&mut self.line);
             if self.is_terminal {
-                write(format_args!("{CLEAR_LINE}"))?;
+                print_unescaped(format_args!("{CLEAR_LINE}"))?;
             }
             if let (Some(first), Some(last)) = (line.words.first(), line.words.last()) {
                 outln!("[{:.2} - {:.2}] {}", first.start, last.end, line.text)?;
             }
         } else if self.is_terminal {
-            let max_columns = 100;
             let text = format!("{} {partial}", self.line.text);
-            let skip = text.chars().count().saturating_sub(max_columns);
-            let tail: String = text.chars().skip(skip).collect();
-            write(format_args!("{CLEAR_LINE}{}", Printable(tail.trim())))?;
+            let skipped = text.chars().count().saturating_sub(MAX_PARTIAL_CHARACTERS);
+            let tail: String = text.chars().skip(skipped).collect();
+            print_unescaped(format_args!("{CLEAR_LINE}{}", Printable(tail.trim())))?;
         }
         Ok(())
     }

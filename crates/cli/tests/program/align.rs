@@ -2,7 +2,7 @@
 use serde_json::Value;
 
 use super::toy::{Toy, leftovers};
-use super::{finish, panda};
+use super::{panda, run_command};
 
 /// Trains a model (modified topology) until it recognizes the toy words.
 pub fn trained_corpus() -> Toy {
@@ -15,11 +15,12 @@ pub fn trained_corpus() -> Toy {
         ("max_frames = 200", "max_frames = 400"),
         ("epochs = 3", "epochs = 12\ntopology = \"modified\""),
     ]);
-    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
+    let (code, _, err) = run_command(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
     assert_eq!(code, Some(0), "{err}");
     toy
 }
 
+/// Checkpoint of [`trained_corpus`].
 pub const CHECKPOINT: &str = "run/best.safetensors";
 
 #[test]
@@ -37,7 +38,7 @@ fn words_have_times_in_ctm_and_json() {
     let outcomes = ["1", "2", "3"].map(|threads| {
         let mut command = panda(&folder, &arguments);
         command.env("RAYON_NUM_THREADS", threads);
-        let (code, out, err) = finish(command);
+        let (code, out, err) = run_command(command);
         assert_eq!(code, Some(0), "{err}");
         assert!(out.starts_with("6 utterances aligned, 1 without a path; a token is expected "), "{out}");
         assert!(err.starts_with("warning: too long: no path"), "{err}");
@@ -46,10 +47,11 @@ fn words_have_times_in_ctm_and_json() {
     assert!(outcomes.iter().all(|outcome| outcome == &outcomes[0]), "threads");
     let [ctm, json] = &outcomes[0];
 
+    // The times of both files agree, and are in order.
     let json: Value = serde_json::from_str(json).unwrap();
     assert_eq!((&json["frame_seconds"], &json["without_path"][0]), (&0.04.into(), &"too long".into()));
     let mut lines = ctm.lines();
-    let (mut expected, mut tokens) = (0.0, 0.0);
+    let (mut expected_time_sum, mut token_count) = (0.0, 0.0);
     for (index, utterance) in json["utterances"].as_array().unwrap().iter().enumerate() {
         assert_eq!(utterance["id"], format!("toy-{index}"));
         let words = utterance["words"].as_array().unwrap();
@@ -57,8 +59,9 @@ fn words_have_times_in_ctm_and_json() {
         assert_eq!(texts.join(" "), utterance["text"].as_str().unwrap());
         assert!(utterance["best_path"].as_f64() <= utterance["log_likelihood"].as_f64());
         assert!(utterance["log_likelihood"].as_f64() < Some(0.0));
+        // Length of a recording of the toy corpus.
         let (mut end, seconds) = (0.0, 0.1 + 0.2625 * words.len() as f64);
-        for (place, word) in words.iter().enumerate() {
+        for (word_index, word) in words.iter().enumerate() {
             let number = |name: &str| word[name].as_f64().unwrap();
             let (start, duration) = (number("start"), number("duration"));
             let confidence = number("confidence");
@@ -66,33 +69,34 @@ fn words_have_times_in_ctm_and_json() {
             assert!(confidence > 0.0 && confidence <= 1.0, "{word}");
             end = start + duration;
             let line = lines.next().unwrap();
-            let text = texts[place];
+            let text = texts[word_index];
             assert_eq!(line, format!("toy-{index} 1 {start:.3} {duration:.3} {text} {confidence:.4}"));
-            assert_eq!(word["tokens"], serde_json::json!([place, place + 1]));
+            assert_eq!(word["tokens"], serde_json::json!([word_index, word_index + 1]));
         }
         assert!(end <= seconds + 0.04, "{end} of {seconds}");
         for token in utterance["tokens"].as_array().unwrap() {
             let time = token["expected"].as_f64().unwrap();
             assert!(time >= 0.0 && time <= seconds && token["log_prob"].as_f64() <= Some(0.0), "{token}");
-            (expected, tokens) = (expected + time, tokens + 1.0);
+            (expected_time_sum, token_count) = (expected_time_sum + time, token_count + 1.0);
         }
     }
     assert_eq!(lines.next(), None);
-    assert!((json["expected_latency"].as_f64().unwrap() - expected / tokens).abs() < 1e-12);
+    assert!((json["expected_latency"].as_f64().unwrap() - expected_time_sum / token_count).abs() < 1e-12);
 
     // The alignment of an utterance does not depend on the batch.
     toy.write("last.jsonl", last);
-    let (code, out, _) = finish(panda(&folder, &["align", CHECKPOINT, "last.jsonl"]));
+    let (code, out, _) = run_command(panda(&folder, &["align", CHECKPOINT, "last.jsonl"]));
     assert!(code == Some(0) && ctm.ends_with(&out) && out.lines().count() == 4, "{out}");
     // The default is standard output; tokens are words in this model.
     for more in [&[][..], &["--tokens"]] {
-        let (code, out, _) = finish(panda(&folder, &[&arguments[..3], more].concat()));
+        let (code, out, _) = run_command(panda(&folder, &[&arguments[..3], more].concat()));
         assert_eq!((code, &out), (Some(0), ctm));
     }
     assert_eq!(leftovers(&folder), [] as [std::path::PathBuf; 0]);
 
+    // Invalid arguments.
     let check = |arguments: &[&str], part: &str| {
-        let (code, out, err) = finish(panda(&folder, arguments));
+        let (code, out, err) = run_command(panda(&folder, arguments));
         assert_eq!((code, out.as_str()), (Some(2), ""), "{arguments:?}: {err}");
         assert!(err.starts_with("error: ") && err.contains(part), "{arguments:?}: {err}");
     };

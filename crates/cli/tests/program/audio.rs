@@ -1,9 +1,9 @@
-//! Tests of reading recordings: conversion, and recordings of silence.
+//! Tests of `panda` on recordings: channels, sample rates, silence.
 use std::path::Path;
 
 use super::align::{CHECKPOINT, trained_corpus};
 use super::toy::{RATE, Toy, write_wav};
-use super::{finish, panda};
+use super::{panda, run_command};
 
 /// Returns the samples of a file of the toy corpus.
 fn read_samples(toy: &Toy, name: &str) -> Vec<i16> {
@@ -27,7 +27,7 @@ fn write_stereo(path: &Path, left: &[i16], right: &[i16]) {
 fn unfitting_audio_is_converted_or_an_error() {
     let toy = trained_corpus();
     let folder = toy.path("");
-    let run = |arguments: &[&str]| finish(panda(&folder, arguments));
+    let run = |arguments: &[&str]| run_command(panda(&folder, arguments));
     let (left, right) = (read_samples(&toy, "2.wav"), read_samples(&toy, "5.wav"));
     let length = left.len().min(right.len());
     write_stereo(&toy.path("both.wav"), &left[..length], &right[..length]);
@@ -39,6 +39,7 @@ fn unfitting_audio_is_converted_or_an_error() {
         left.iter().zip(next).flat_map(|(&a, &b)| [a, ((i32::from(a) + i32::from(b)) / 2) as i16]).collect();
     write_wav(&toy.path("fast.wav"), 2 * RATE, &upsampled);
 
+    // Channels.
     let (code, out, err) = run(&["transcribe", CHECKPOINT, "2.wav", "left.wav"]);
     assert_eq!(code, Some(0), "{err}");
     assert_eq!(out, "2.wav: middle high middle\nleft.wav: middle high middle\n");
@@ -51,6 +52,7 @@ fn unfitting_audio_is_converted_or_an_error() {
     let (code, _, err) = run(&["transcribe", CHECKPOINT, "--channel", "0", "both.wav"]);
     assert!(code == Some(2) && err.contains("--channel"), "{err}");
 
+    // Sample rates.
     let (code, out, err) = run(&["transcribe", CHECKPOINT, "fast.wav"]);
     assert_eq!((code, out.as_str()), (Some(2), ""));
     assert_eq!(err, "error: fast.wav: expected audio at 8000 Hz, found 16000 Hz; --resample converts it\n");
@@ -115,7 +117,7 @@ fn silence_has_an_empty_transcript() {
     toy.write("silent.jsonl", &files.map(line).concat());
     let transcribe = |more: &[&str]| {
         let (code, out, err) =
-            finish(panda(&folder, &[&["transcribe", CHECKPOINT][..], &files, more].concat()));
+            run_command(panda(&folder, &[&["transcribe", CHECKPOINT][..], &files, more].concat()));
         assert_eq!(code, Some(0), "{err}");
         (out, err)
     };
@@ -123,7 +125,7 @@ fn silence_has_an_empty_transcript() {
     assert_eq!(out, "second.wav: \nlong.wav: \nsample.wav: \n");
     let evaluate = |more: &[&str]| {
         let (code, out, err) =
-            finish(panda(&folder, &[&["evaluate", CHECKPOINT, "silent.jsonl"], more].concat()));
+            run_command(panda(&folder, &[&["evaluate", CHECKPOINT, "silent.jsonl"], more].concat()));
         assert_eq!(code, Some(0), "{err}");
         out
     };
@@ -136,11 +138,11 @@ fn silence_has_an_empty_transcript() {
     assert!(err.contains("text was discarded as silence; --silence 0 keeps it"), "{err}");
     assert!(evaluate(&["--silence", "0"]).contains(" of 0 words in 3 utterances"));
     // Speech is still recognized.
-    let (_, out, _) = finish(panda(&folder, &["transcribe", CHECKPOINT, "0.wav", "5.wav"]));
+    let (_, out, _) = run_command(panda(&folder, &["transcribe", CHECKPOINT, "0.wav", "5.wav"]));
     assert_eq!(out, "0.wav: low\n5.wav: high middle low low\n");
     for value in ["-0.1", "1.5", "NaN"] {
         let argument = format!("--silence={value}");
-        let (code, _, err) = finish(panda(&folder, &["transcribe", CHECKPOINT, "0.wav", &argument]));
+        let (code, _, err) = run_command(panda(&folder, &["transcribe", CHECKPOINT, "0.wav", &argument]));
         assert!(code == Some(2) && err.contains("silence: expected a posterior from 0 to 1"), "{err}");
     }
 }
@@ -149,7 +151,7 @@ fn silence_has_an_empty_transcript() {
 fn bpe_without_a_size_is_an_error() {
     let toy = Toy::new();
     toy.recipe(&[("kind = \"words\"", "kind = \"bpe\"")]);
-    let (code, _, err) = finish(panda(&toy.path(""), &["info", "recipe.toml"]));
+    let (code, _, err) = run_command(panda(&toy.path(""), &["info", "recipe.toml"]));
     assert_eq!(code, Some(2));
     assert!(err.contains("kind `bpe` requires `size`") && err.contains("{ bpe = { size = 500 } }"), "{err}");
 }
@@ -158,15 +160,15 @@ fn bpe_without_a_size_is_an_error() {
 fn training_resamples_with_features_resample() {
     let toy = Toy::new();
     toy.recipe(&[("sample_rate = 8000", "sample_rate = 4000"), ("epochs = 3", "epochs = 1")]);
-    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
+    let (code, _, err) = run_command(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
     assert!(code == Some(2) && err.contains("toy-0: expected 4000 Hz, found 8000 Hz"), "{err}");
     toy.recipe(&[
         ("sample_rate = 8000", "sample_rate = 4000\nresample = true"),
         ("epochs = 3", "epochs = 1"),
     ]);
-    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
+    let (code, _, err) = run_command(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
     assert_eq!(code, Some(0), "{err}");
     // The checkpoint contains the setting.
-    let (code, _, err) = finish(panda(&toy.path(""), &["transcribe", "run/last.safetensors", "0.wav"]));
+    let (code, _, err) = run_command(panda(&toy.path(""), &["transcribe", "run/last.safetensors", "0.wav"]));
     assert!(code == Some(0) && err.starts_with("note: 0.wav: resampled from 8000 to 4000 Hz\n"), "{err}");
 }

@@ -1,18 +1,19 @@
 //! Tests of commands on unusable utterances and empty shards.
 use super::align::{CHECKPOINT, trained_corpus};
 use super::toy::Toy;
-use super::{finish, panda};
+use super::{panda, run_command};
 
 #[test]
 fn a_bad_utterance_is_left_out() {
     let toy = trained_corpus();
     let folder = toy.path("");
-    let run = |arguments: &[&str]| finish(panda(&folder, arguments));
+    let run = |arguments: &[&str]| run_command(panda(&folder, arguments));
     let read = |name: &str| std::fs::read_to_string(toy.path(name)).unwrap();
     let lines = read("train.jsonl");
     toy.write("missing.jsonl", &lines.replace("4.wav", "gone.wav"));
     toy.write("unknown.jsonl", &lines.replace("\"low low high\"", "\"low tide high\""));
 
+    // `evaluate` and `merge`: a missing recording.
     let (code, out, err) =
         run(&["evaluate", CHECKPOINT, "missing.jsonl", "--hypotheses", "hypotheses.jsonl"]);
     assert_eq!(code, Some(0), "{err}");
@@ -27,6 +28,7 @@ fn a_bad_utterance_is_left_out() {
     assert_eq!(run(&merge), (Some(0), out, String::new()));
     assert_eq!(read("all.jsonl"), hypotheses);
 
+    // `align` and `merge`: an unknown word.
     let arguments = ["align", CHECKPOINT, "unknown.jsonl", "--json", "a.json", "--ctm", "a.ctm"];
     let (code, out, err) = run(&arguments);
     assert_eq!(code, Some(0), "{err}");
@@ -54,6 +56,7 @@ fn a_bad_utterance_is_left_out() {
         let (code, _, err) = run(&[command, CHECKPOINT, list, "--max-bad", "1.5"]);
         assert!(code == Some(2) && err.contains("from 0 to 1"), "{err}");
     }
+    // `transcribe`: a missing file.
     let arguments = ["transcribe", CHECKPOINT, "0.wav", "gone.wav", "3.wav", "--format", "json"];
     for (more, expected) in [(&[][..], 2), (&["--max-bad", "0.01"], 0)] {
         let (code, out, err) = run(&[&arguments, more].concat());
@@ -65,7 +68,7 @@ fn a_bad_utterance_is_left_out() {
 #[test]
 fn max_bad_of_train_overrides_the_recipe() {
     let toy = Toy::new();
-    let run = |arguments: &[&str]| finish(panda(&toy.path(""), arguments));
+    let run = |arguments: &[&str]| run_command(panda(&toy.path(""), arguments));
     let lines = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
     toy.write("train.jsonl", &lines.replace("4.wav", "gone.wav"));
     toy.recipe(&[("[data]\n", "[data]\nmax_bad = 0.0\n")]);
@@ -93,7 +96,7 @@ fn shards_without_an_utterance_are_valid() {
     let toy = trained_corpus();
     let folder = toy.path("");
     let run = |arguments: &[&str]| {
-        let (code, out, err) = finish(panda(&folder, arguments));
+        let (code, out, err) = run_command(panda(&folder, arguments));
         assert_eq!((code, err.as_str()), (Some(0), ""), "{arguments:?}");
         out
     };
@@ -124,6 +127,6 @@ fn shards_without_an_utterance_are_valid() {
     merge("all.json", "json", &[]);
     // The whole manifest must have an utterance.
     toy.write("none.jsonl", "\n");
-    let (code, _, err) = finish(panda(&folder, &["evaluate", CHECKPOINT, "none.jsonl"]));
+    let (code, _, err) = run_command(panda(&folder, &["evaluate", CHECKPOINT, "none.jsonl"]));
     assert!(code == Some(2) && err.contains("none.jsonl: expected at least one utterance"), "{err}");
 }

@@ -1,13 +1,13 @@
-//! Tests of all commands: output, files and exit status.
+//! Tests of the commands of `panda`: output, files and exit status.
 use super::toy::{RATE, Toy, leftovers, write_wav};
-use super::{finish, panda};
+use super::{panda, run_command};
 
 #[test]
-fn from_a_recipe_to_text() {
+fn a_recipe_is_trained_evaluated_and_transcribed_with() {
     let toy = Toy::new();
     let folder = toy.path("");
     toy.recipe(&[]);
-    let (code, out, err) = finish(panda(&folder, &["train", "recipe.toml", "--epochs", "2"]));
+    let (code, out, err) = run_command(panda(&folder, &["train", "recipe.toml", "--epochs", "2"]));
     assert_eq!(code, Some(0), "{err}");
     let lines: Vec<&str> = out.lines().collect();
     assert!(lines[0].contains("4 classes; 6 utterances") && lines[0].ends_with("epochs 1 to 2"), "{out}");
@@ -28,7 +28,8 @@ fn from_a_recipe_to_text() {
     }
     assert!(std::fs::read_to_string(run.join("recipe.toml")).unwrap().contains("epochs = 2"));
 
-    let (code, out, _) = finish(panda(&folder, &["info", "recipe.toml", "--batch", "3"]));
+    // `info` prints the same about recipe and checkpoint.
+    let (code, out, _) = run_command(panda(&folder, &["info", "recipe.toml", "--batch", "3"]));
     assert_eq!(code, Some(0));
     for part in
         ["training data: 6 utterances", "tokens: 3", "one encoder frame: 40 ms", "[4, 16]", "of 3 utterances"]
@@ -36,24 +37,25 @@ fn from_a_recipe_to_text() {
         assert!(out.contains(part), "{part}: {out}");
     }
     let checkpoint = "runs/recipe/best.safetensors";
-    let (code, other, _) = finish(panda(&folder, &["info", checkpoint, "--batch", "3"]));
+    let (code, other, _) = run_command(panda(&folder, &["info", checkpoint, "--batch", "3"]));
     assert_eq!((code, out.split_once('\n').unwrap().1), (Some(0), other.as_str()));
 
+    // `evaluate` prints the rates of the training run.
     let arguments = ["evaluate", checkpoint, "train.jsonl", "--hypotheses", "hypotheses.jsonl"];
-    let (code, out, err) = finish(panda(&folder, &arguments));
+    let (code, out, err) = run_command(panda(&folder, &arguments));
     assert_eq!(code, Some(0), "{err}");
     assert!(out.lines().count() == 3 && out.lines().last().unwrap().starts_with("train "), "{out}");
     let hypotheses = std::fs::read_to_string(toy.path("hypotheses.jsonl")).unwrap();
     assert_eq!(hypotheses, std::fs::read_to_string(run.join("test.hypotheses.jsonl")).unwrap());
     assert_eq!(hypotheses.lines().count(), 6);
-    let (_, out, _) = finish(panda(&folder, &["evaluate", checkpoint, "train.jsonl", "--speakers"]));
+    let (_, out, _) = run_command(panda(&folder, &["evaluate", checkpoint, "train.jsonl", "--speakers"]));
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines.len(), 6, "{out}");
     assert!(lines[4].starts_with("train speaker wind   WER ") && lines[4].contains("]  CER "), "{out}");
 
     // The other files are transcribed even if one is missing.
     let arguments = ["transcribe", checkpoint, "0.wav", "none.wav", "3.wav", "--times"];
-    let (code, out, err) = finish(panda(&folder, &arguments));
+    let (code, out, err) = run_command(panda(&folder, &arguments));
     assert_eq!(code, Some(2));
     assert!(out.contains("0.wav: ") && out.contains("3.wav: "), "{out}");
     assert!(err.starts_with("error: ") && err.contains("none.wav"), "{err}");
@@ -62,7 +64,7 @@ fn from_a_recipe_to_text() {
     for line in &next_commands[1..] {
         let command = line.split_once(": panda ").unwrap().1.replace("FILE.wav", "0.wav");
         let arguments: Vec<&str> = command.split(' ').collect();
-        let (code, _, err) = finish(panda(&folder, &arguments));
+        let (code, _, err) = run_command(panda(&folder, &arguments));
         assert_eq!(code, Some(0), "{line}: {err}");
     }
     assert_eq!(std::fs::read_to_string(run.join("metrics.csv")).unwrap().lines().count(), 5);
@@ -74,13 +76,14 @@ fn errors_name_the_argument_and_set_the_exit_status() {
     let toy = Toy::new();
     let folder = toy.path("");
     let check = |arguments: &[&str], parts: &[&str]| {
-        let (code, out, err) = finish(panda(&folder, arguments));
+        let (code, out, err) = run_command(panda(&folder, arguments));
         assert_eq!(code, Some(2), "{arguments:?}: {out}{err}");
         assert!(
             err.starts_with("error: ") && parts.iter().all(|part| err.contains(part)),
             "{arguments:?}: {err}"
         );
     };
+    // Recipes.
     check(&["train", "none.toml"], &["none.toml"]);
     toy.recipe(&[("epochs = 3", "epochs = 1\nepoch = 1")]);
     check(&["train", "recipe.toml"], &["recipe recipe.toml", "unknown field `epoch`"]);
@@ -90,12 +93,14 @@ fn errors_name_the_argument_and_set_the_exit_status() {
     check(&["train", "recipe.toml", "--resume", "--force"], &["cannot be used with"]);
     assert!(!toy.path("runs").exists());
 
-    let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
+    // Run folders.
+    let (code, _, err) = run_command(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
     assert_eq!(code, Some(0), "{err}");
     check(&["train", "recipe.toml", "--run", "run"], &["run: expected a new folder, found a run"]);
-    let (code, ..) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run", "--force"]));
+    let (code, ..) = run_command(panda(&folder, &["train", "recipe.toml", "--run", "run", "--force"]));
     assert_eq!(code, Some(0));
 
+    // Checkpoints, manifests and recordings.
     let checkpoint = "run/last.safetensors";
     check(
         &["evaluate", "recipe.toml", "train.jsonl"],
@@ -142,10 +147,10 @@ fn resuming_is_reported() {
     let folder = toy.path("");
     toy.recipe(&[("epochs = 3", "epochs = 1")]);
     let resume = ["train", "recipe.toml", "--run", "run", "--resume"];
-    let (code, _, err) = finish(panda(&folder, &resume));
+    let (code, _, err) = run_command(panda(&folder, &resume));
     assert_eq!(code, Some(0), "{err}");
     assert_eq!(err, "note: run: no checkpoint to resume from; training starts from scratch\n");
-    let (code, out, err) = finish(panda(&folder, &resume));
+    let (code, out, err) = run_command(panda(&folder, &resume));
     assert!(code == Some(0) && err.is_empty(), "{err}");
     assert!(out.lines().next().unwrap().ends_with("all 1 epochs are done"), "{out}");
 }
@@ -158,7 +163,7 @@ fn inputs_are_never_overwritten() {
     toy.recipe(&[("epochs = 3", "epochs = 1")]);
     let recipe = std::fs::read_to_string(toy.path("recipe.toml")).unwrap();
     let check = |arguments: &[&str], part: &str| {
-        let (code, out, err) = finish(panda(&folder, arguments));
+        let (code, out, err) = run_command(panda(&folder, arguments));
         assert!(code == Some(2) && err.contains(part), "{arguments:?}: {out}{err}");
     };
     check(&["train", "recipe.toml", "--run", "."], "found another; select another folder");
@@ -178,9 +183,9 @@ fn inputs_are_never_overwritten() {
     check(&["train", "user/recipe.toml", "--run", "user", "--resume", "--epochs", "1"], "user/recipe.toml");
     assert_eq!(std::fs::read_to_string(toy.path("user/recipe.toml")).unwrap(), recipe);
 
-    let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
+    let (code, _, err) = run_command(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
     assert_eq!(code, Some(0), "{err}");
-    finish(panda(&folder, &["lm", "train.jsonl", "-o", "0.ctm"]));
+    run_command(panda(&folder, &["lm", "train.jsonl", "-o", "0.ctm"]));
     toy.write("0.txt", "high\n");
     let checkpoint = "run/best.safetensors";
     let beam = ["--beam", "2"];
@@ -212,17 +217,17 @@ fn huge_sizes_are_errors() {
         &["--batch", &max],
         &without_frames,
     ] {
-        let (code, _, err) = finish(panda(&toy.path(""), &[&plan[..], more].concat()));
+        let (code, _, err) = run_command(panda(&toy.path(""), &[&plan[..], more].concat()));
         assert!(code == Some(2) && err.contains("--batch x (--frames + --labels + 1)"), "{err}");
     }
     for (hidden, classes) in [("0", "10"), ("8", "1"), ("8", max.as_str())] {
         let (code, _, err) =
-            finish(panda(&toy.path(""), &["info", "--hidden", hidden, "--classes", classes]));
+            run_command(panda(&toy.path(""), &["info", "--hidden", hidden, "--classes", classes]));
         assert!(code == Some(2) && err.contains(": expected a number from"), "{err}");
     }
     for size in ["1000000000000", "9223372036854775807"] {
         toy.recipe(&[("kind = \"words\"", &format!("kind = {{ bpe = {{ size = {size} }} }}"))]);
-        let (code, out, err) = finish(panda(&toy.path(""), &["info", "recipe.toml"]));
+        let (code, out, err) = run_command(panda(&toy.path(""), &["info", "recipe.toml"]));
         assert!(code == Some(0) && out.contains("tokens: "), "{err}");
     }
 }
@@ -234,7 +239,7 @@ fn invalid_memory_limits_are_errors() {
     for (limit, status) in [("8G", 2), ("lots", 2), ("", 0), ("8GiB", 0)] {
         let mut command = panda(&toy.path(""), &["lm", "text.txt", "-o", "-"]);
         command.env("PANDA_MEMORY", limit);
-        let (code, out, err) = finish(command);
+        let (code, out, err) = run_command(command);
         assert_eq!(code, Some(status), "{limit}: {err}");
         match status {
             0 => assert!(out.starts_with("\\data\\") && out.trim_end().ends_with("\\end\\"), "{out}"),
@@ -250,7 +255,7 @@ fn panda_machine_limits_instructions_or_is_an_error() {
     let run = |machine: &str| {
         let mut command = panda(&toy.path(""), &["lm", "text.txt", "-o", "lm.arpa"]);
         command.env("PANDA_MACHINE", machine);
-        finish(command)
+        run_command(command)
     };
     std::fs::write(toy.path("text.txt"), lines.join("\n")).unwrap();
     for machine in ["", "avx2", "portable"] {
@@ -267,22 +272,22 @@ fn a_report_is_a_page_with_audio() {
     let toy = Toy::new();
     let folder = toy.path("");
     toy.recipe(&[("epochs = 3", "epochs = 2")]);
-    let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml"]));
+    let (code, _, err) = run_command(panda(&folder, &["train", "recipe.toml"]));
     assert_eq!(code, Some(0), "{err}");
-    let (code, out, err) = finish(panda(&folder, &["report", "runs/recipe"]));
+    let (code, out, err) = run_command(panda(&folder, &["report", "runs/recipe"]));
     assert_eq!(code, Some(0), "{err}");
     assert!(out.starts_with("runs/recipe/report.html: "), "{out}");
     let page = std::fs::read_to_string(toy.path("runs/recipe/report.html")).unwrap();
     assert!(page.contains("data:audio/wav") && page.contains("3 speakers of test"));
     let parameters = page.split("<dt>parameters</dt><dd>").nth(1).unwrap().split('<').next().unwrap();
-    let (_, info, _) = finish(panda(&folder, &["info", "recipe.toml"]));
+    let (_, info, _) = run_command(panda(&folder, &["info", "recipe.toml"]));
     let total = info.lines().find(|line| line.starts_with("total ")).unwrap();
     assert_eq!(parameters.replace('\u{202f}', ""), total.split_whitespace().last().unwrap());
     // The report is not a file of the run: training resumes, and a new report replaces it.
-    let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--resume"]));
+    let (code, _, err) = run_command(panda(&folder, &["train", "recipe.toml", "--resume"]));
     assert_eq!(code, Some(0), "{err}");
     let arguments = ["report", "runs/recipe", "-o", "other.html", "--no-audio", "--worst", "2"];
-    let (code, _, err) = finish(panda(&folder, &arguments));
+    let (code, _, err) = run_command(panda(&folder, &arguments));
     assert_eq!(code, Some(0), "{err}");
     let page = std::fs::read_to_string(toy.path("other.html")).unwrap();
     assert!(!page.contains("<audio") && page.matches("<article").count() == 2);
@@ -295,7 +300,7 @@ fn a_report_is_a_page_with_audio() {
         ),
         (["report", "runs/recipe", "-o", "0.wav"], "expected an output other than the inputs"),
     ] {
-        let (code, _, err) = finish(panda(&folder, &arguments));
+        let (code, _, err) = run_command(panda(&folder, &arguments));
         assert!(code == Some(2) && err.contains(part), "{err}");
     }
 }

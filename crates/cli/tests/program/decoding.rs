@@ -1,10 +1,10 @@
-//! Tests of decoding: searches, output formats, long recordings, streaming.
+//! Tests of decoding by `panda`: searches, formats, long recordings, streaming.
 use std::io::Write;
 use std::process::{Command, Stdio};
 
 use super::align::{CHECKPOINT, trained_corpus};
 use super::toy::{RATE, write_wav};
-use super::{finish, panda};
+use super::{panda, run_command};
 
 #[test]
 fn every_search_recognizes_the_toy_words() {
@@ -12,7 +12,7 @@ fn every_search_recognizes_the_toy_words() {
     let folder = toy.path("");
     toy.write("names.txt", "# words\nhigh low\t2\nmiddle\n");
     let lm = ["lm", "train.jsonl", "-o", "toy.arpa", "--order", "2"];
-    let (code, _, err) = finish(panda(&folder, &lm));
+    let (code, _, err) = run_command(panda(&folder, &lm));
     assert_eq!(code, Some(0), "{err}");
     for search in [
         &["--beam", "4"][..],
@@ -38,7 +38,8 @@ fn every_search_recognizes_the_toy_words() {
         &["--confidence", "renyi-exp", "--confidence-exponent", "0.33", "--word-confidence", "product"],
     ] {
         let run = |command: &str, file: &str| {
-            let (code, out, err) = finish(panda(&folder, &[&[command, CHECKPOINT, file], search].concat()));
+            let (code, out, err) =
+                run_command(panda(&folder, &[&[command, CHECKPOINT, file], search].concat()));
             assert_eq!(code, Some(0), "{search:?}: {err}");
             out
         };
@@ -54,7 +55,7 @@ fn n_best_lists_are_written() {
     let folder = toy.path("");
     for search in [&["--beam", "4"][..], &["--ctc", "--beam", "4"], &["--beam", "4", "--ctc-weight", "0.5"]] {
         let run = |arguments: &[&str]| {
-            let (code, out, err) = finish(panda(&folder, &[arguments, search].concat()));
+            let (code, out, err) = run_command(panda(&folder, &[arguments, search].concat()));
             assert_eq!(code, Some(0), "{search:?}: {err}");
             out
         };
@@ -77,7 +78,8 @@ fn n_best_lists_are_written() {
             run(&[&["evaluate", CHECKPOINT, "train.jsonl"][..], &options].concat());
             name
         });
-        let (code, merged, err) = finish(panda(&folder, &["merge", "train-all.jsonl", &parts[0], &parts[1]]));
+        let (code, merged, err) =
+            run_command(panda(&folder, &["merge", "train-all.jsonl", &parts[0], &parts[1]]));
         let last = |text: &str| text.lines().last().unwrap().split_once("WER").unwrap().1.to_owned();
         assert!(code == Some(0) && merged.contains("best of n-best"), "{merged}{err}");
         assert_eq!(last(&merged), last(&rates));
@@ -88,6 +90,7 @@ fn n_best_lists_are_written() {
 fn unsupported_search_options_are_errors() {
     let toy = trained_corpus();
     let folder = toy.path("");
+    // Invalid language models and lists of phrases.
     toy.write("broken.arpa", "\\data\\\nngram 1=2\n\n\\1-grams:\n-0.3 low\nhigh\n\\end\\\n");
     toy.write("foreign.arpa", "\\data\\\nngram 1=1\n\n\\1-grams:\n-0.3 foreign\n\\end\\\n");
     std::fs::write(toy.path("latin.txt"), b"high\nl\xf6w\n").unwrap();
@@ -95,6 +98,7 @@ fn unsupported_search_options_are_errors() {
     toy.write("infinite.txt", "high\n\nlow\tinf\n");
     toy.write("large.txt", "high low\t1e12\n");
     toy.write("score-only.txt", "high\n\t2\n");
+    // Arguments, and parts of their error message.
     for (arguments, parts) in [
         (&["--beam", "0"][..], &["--beam: expected a number of hypotheses, from 1 to 10000, found 0"][..]),
         (&["--max-symbols", "0"], &["--max-symbols: expected a number of labels, from 1 to 1000, found 0"]),
@@ -125,6 +129,7 @@ fn unsupported_search_options_are_errors() {
             &["--beam", "2", "--ctc-weight", "nan"],
             &["--ctc-weight: expected a number from 0 to 1000, found nan"],
         ),
+        // Language models and phrases.
         (&["--internal-lm", "0.3"], &["internal_lm", "no internal language model"]),
         (&["--lm", "nowhere.arpa"], &["nowhere.arpa: could not read the file"]),
         (&["--lm", "broken.arpa"], &["broken.arpa", "line 6"]),
@@ -141,6 +146,7 @@ fn unsupported_search_options_are_errors() {
             &["--phrases", "score-only.txt"],
             &["score-only.txt: phrases, line 2: expected a phrase, found none"],
         ),
+        // Names and numbers.
         (&["--beam-search", "wide"], &["expected one of modified, malsd, alsd, maes"]),
         (&["--confidence", "gut"], &["expected one of max-prob"]),
         (
@@ -148,6 +154,7 @@ fn unsupported_search_options_are_errors() {
             &["--confidence-exponent: expected a number above 0, at most 10, found 0"],
         ),
         (&["--beam-search", "alsd"], &["ALSD", "labels that advance by a frame"]),
+        // Streaming, long recordings and formats.
         (&["--stream", "--beam", "2", "--nbest", "2"], &["--nbest: expected whole recordings"]),
         (&["--stream", "--latest", "nan"], &["--latest: expected a number from 0"]),
         (
@@ -172,9 +179,9 @@ fn unsupported_search_options_are_errors() {
         (&["--output", "texts", "./0.wav"], &["texts/0.txt: expected one recording of this name"]),
         (&["--long", "0.5", "--window", "2", "--overlap", "2", "3.wav"], &["overlap: expected"]),
     ] {
-        let _ = finish(panda(&folder, &["lm", "train.jsonl", "-o", "toy.arpa"]));
+        let _ = run_command(panda(&folder, &["lm", "train.jsonl", "-o", "toy.arpa"]));
         let (code, out, err) =
-            finish(panda(&folder, &[&["transcribe", CHECKPOINT, "0.wav"], arguments].concat()));
+            run_command(panda(&folder, &[&["transcribe", CHECKPOINT, "0.wav"], arguments].concat()));
         assert_eq!(code, Some(2), "{arguments:?}: {out}{err}");
         assert!(parts.iter().all(|part| err.contains(part)), "{arguments:?}: {err}");
         assert!(!err.contains("panicked"), "{err}");
@@ -186,7 +193,8 @@ fn texts_are_written_in_every_format() {
     let toy = trained_corpus();
     let folder = toy.path("");
     let run = |arguments: &[&str]| {
-        let (code, out, err) = finish(panda(&folder, &[&["transcribe", CHECKPOINT][..], arguments].concat()));
+        let (code, out, err) =
+            run_command(panda(&folder, &[&["transcribe", CHECKPOINT][..], arguments].concat()));
         assert_eq!(code, Some(0), "{err}");
         out
     };
@@ -210,7 +218,7 @@ fn texts_are_written_in_every_format() {
 
     let evaluate = |format: &str, output: &str| {
         let arguments = ["evaluate", CHECKPOINT, "train.jsonl", "--format", format, "--output", output];
-        let (code, _, err) = finish(panda(&folder, &arguments));
+        let (code, _, err) = run_command(panda(&folder, &arguments));
         assert_eq!(code, Some(0), "{err}");
     };
     evaluate("ctm", "hypotheses.ctm");
@@ -240,7 +248,7 @@ fn long_recordings_are_transcribed_in_chunks() {
     write_wav(&toy.path("joined.wav"), RATE, &joined);
     let text = |arguments: &[&str]| {
         let (code, out, err) =
-            finish(panda(&folder, &[&["transcribe", CHECKPOINT, "joined.wav"], arguments].concat()));
+            run_command(panda(&folder, &[&["transcribe", CHECKPOINT, "joined.wav"], arguments].concat()));
         assert_eq!(code, Some(0), "{err}");
         out
     };
@@ -303,7 +311,7 @@ fn standard_input_is_transcribed_and_half_a_sample_is_an_error() {
 #[test]
 fn help_states_what_a_phrase_score_means() {
     for command in ["transcribe", "evaluate"] {
-        let (code, out, err) = finish(panda(std::path::Path::new("."), &[command, "--help"]));
+        let (code, out, err) = run_command(panda(std::path::Path::new("."), &[command, "--help"]));
         assert_eq!(code, Some(0), "{err}");
         let help = out.split_whitespace().collect::<Vec<_>>().join(" ");
         for part in ["a phrase matches whole words", "spread over the tokens of the phrase [default: 1]"] {
@@ -325,9 +333,9 @@ fn phrases_that_cannot_be_encoded_are_skipped_with_a_warning() {
         ("none.txt", &["none.txt: 50 of 50 phrases are skipped", " 19, 20 and others; line 1"]),
     ] {
         for command in [&["transcribe", CHECKPOINT, "5.wav"], &["evaluate", CHECKPOINT, "train.jsonl"]] {
-            let (_, plain, _) = finish(panda(&folder, &[command, &["--beam", "2"][..]].concat()));
+            let (_, plain, _) = run_command(panda(&folder, &[command, &["--beam", "2"][..]].concat()));
             let arguments = [command, &["--beam", "2", "--phrases", list][..]].concat();
-            let (code, out, err) = finish(panda(&folder, &arguments));
+            let (code, out, err) = run_command(panda(&folder, &arguments));
             assert_eq!((code, &out), (Some(0), &plain), "{err}");
             let warnings: Vec<&str> = err.lines().filter(|line| line.contains("phrases")).collect();
             assert!(warnings.len() == 1 && expected.iter().all(|part| warnings[0].contains(part)), "{err}");

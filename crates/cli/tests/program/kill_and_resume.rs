@@ -1,10 +1,13 @@
-//! Tests of training runs that are killed or interrupted and then resumed.
+//! Tests that killed or interrupted training runs resume bit for bit.
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::toy::{Toy, leftovers};
-use super::{finish, panda, tfevents};
+use super::{panda, run_command, tfevents};
+
+/// Number of times that a run is killed.
+const KILLS: usize = 20;
 
 /// Returns a corpus with a long run that saves every second step.
 fn long_run_corpus() -> Toy {
@@ -19,6 +22,7 @@ fn start_resumed_run(toy: &Toy) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }
 
+/// Returns the time of the last change of a file.
 fn modification_time(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|file| file.modified()).ok()
 }
@@ -45,7 +49,7 @@ fn wait_for_checkpoints(run: &mut Child, path: &Path, count: usize) -> bool {
 ///
 /// Measured values (wall times and memory) are excluded.
 fn assert_same_as_uninterrupted(toy: &Toy) {
-    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "whole"]));
+    let (code, _, err) = run_command(panda(&toy.path(""), &["train", "recipe.toml", "--run", "whole"]));
     assert_eq!(code, Some(0), "{err}");
     let read = |run: &str, name: &str| std::fs::read(toy.path(run).join(name)).unwrap();
     for name in
@@ -75,15 +79,16 @@ fn assert_same_as_uninterrupted(toy: &Toy) {
 }
 
 #[test]
-fn twenty_kills_at_any_moment_leave_the_same_final_weights() {
+fn kills_at_any_moment_leave_the_same_final_weights() {
     let toy = long_run_corpus();
     let path = toy.path("parts/last.safetensors");
-    let (mut kills, mut state) = (0, 1u64);
-    while kills < 20 {
+    let (mut kills, mut random_state) = (0, 1u64);
+    while kills < KILLS {
         let mut run = start_resumed_run(&toy);
         // Kill between checkpoints: during a step, the next checkpoint or an evaluation.
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let (count, wait_micros) = (1 + (state >> 33) as usize % 3, (state >> 40) % 20_000);
+        // A linear congruential generator with Knuth's constants.
+        random_state = random_state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let (count, wait_micros) = (1 + (random_state >> 33) as usize % 3, (random_state >> 40) % 20_000);
         assert!(wait_for_checkpoints(&mut run, &path, count), "the run ended after {kills} kills");
         std::thread::sleep(Duration::from_micros(wait_micros));
         run.kill().unwrap();

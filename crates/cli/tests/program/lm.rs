@@ -3,7 +3,7 @@ use std::fs;
 use std::path::Path;
 
 use super::toy::{Toy, leftovers};
-use super::{finish, panda};
+use super::{panda, run_command};
 
 #[test]
 fn an_n_gram_of_words() {
@@ -12,7 +12,7 @@ fn an_n_gram_of_words() {
     toy.write("more.txt", "low high\n\n  high \r\n");
     toy.write("test.txt", "low high\nlow noise\n");
     let arguments = ["lm", "train.jsonl", "more.txt", "-o", "lm.arpa", "--order", "2", "--test", "test.txt"];
-    let (code, out, err) = finish(panda(&folder, &arguments));
+    let (code, out, err) = run_command(panda(&folder, &arguments));
     assert_eq!(code, Some(0), "{err}");
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines.len(), 4, "{out}");
@@ -28,7 +28,7 @@ fn an_n_gram_of_words() {
     // Standard output receives the file and nothing else.
     let arguments = ["lm", "train.jsonl", "more.txt", "-o", "/dev/stdout", "--order", "2"];
     if cfg!(unix) {
-        assert_eq!(finish(panda(&folder, &arguments)), (Some(0), arpa, String::new()));
+        assert_eq!(run_command(panda(&folder, &arguments)), (Some(0), arpa, String::new()));
     }
     assert_eq!(leftovers(&folder), [] as [std::path::PathBuf; 0]);
 }
@@ -38,12 +38,12 @@ fn an_n_gram_of_a_model_s_tokens() {
     let toy = Toy::new();
     let folder = toy.path("");
     toy.recipe(&[("epochs = 3", "epochs = 1"), ("kind = \"words\"", "kind = \"characters\"")]);
-    let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
+    let (code, _, err) = run_command(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
     assert_eq!(code, Some(0), "{err}");
     toy.write("test.txt", "low zig\n");
     let checkpoint = "run/last.safetensors";
     let arguments = ["lm", "train.jsonl", "-o", "lm.arpa", "--tokens", checkpoint, "--test", "test.txt"];
-    let (code, out, err) = finish(panda(&folder, &arguments));
+    let (code, out, err) = run_command(panda(&folder, &arguments));
     assert_eq!(code, Some(0), "{err}");
     assert!(
         out.lines().last().unwrap().ends_with(" of 6 tokens and 1 ends; 14.29 % unknown (1 of 7)"),
@@ -53,7 +53,7 @@ fn an_n_gram_of_a_model_s_tokens() {
     assert!(arpa.contains("\tw <space> "), "{arpa}");
     let before = fs::read(toy.path(checkpoint)).unwrap();
     let (code, _, err) =
-        finish(panda(&folder, &["lm", "train.jsonl", "-o", checkpoint, "--tokens", checkpoint]));
+        run_command(panda(&folder, &["lm", "train.jsonl", "-o", checkpoint, "--tokens", checkpoint]));
     assert!(code == Some(2) && err.contains("expected an output other than the inputs"), "{err}");
     assert_eq!(fs::read(toy.path(checkpoint)).unwrap(), before);
 }
@@ -79,12 +79,12 @@ fn invalid_inputs_are_errors() {
         (&["train.jsonl", "--tokens", "train.jsonl"], "a whole safetensors file"),
     ] {
         let arguments: Vec<&str> = ["lm", "-o", "lm.arpa"].iter().chain(arguments).copied().collect();
-        let (code, _, err) = finish(panda(&folder, &arguments));
+        let (code, _, err) = run_command(panda(&folder, &arguments));
         assert_eq!(code, Some(2), "{arguments:?}");
         assert!(err.starts_with("error: ") && err.contains(part), "{arguments:?}: {err}");
     }
     assert!(!toy.path("lm.arpa").exists());
-    let (code, _, err) = finish(panda(&folder, &["lm", "train.jsonl", "-o", "./train.jsonl"]));
+    let (code, _, err) = run_command(panda(&folder, &["lm", "train.jsonl", "-o", "./train.jsonl"]));
     assert!(code == Some(2) && err.contains("expected an output other than the inputs"), "{err}");
 }
 
@@ -102,7 +102,8 @@ fn matches_kenlm_and_a_python_reference() {
     }
     let folder = tempfile::tempdir().unwrap();
     let [train, test] = ["train.jsonl", "test.jsonl"].map(|name| an4.join(name).display().to_string());
-    let (code, out, err) = finish(panda(folder.path(), &["lm", &train, "-o", "lm.arpa", "--test", &test]));
+    let (code, out, err) =
+        run_command(panda(folder.path(), &["lm", &train, "-o", "lm.arpa", "--test", &test]));
     assert_eq!(code, Some(0), "{err}");
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines[0], "1-grams       102  discounts 0.647 0.922 1.447");
@@ -127,7 +128,7 @@ fn errors_come_before_the_file_is_written() {
                 continue;
             }
             let arguments: Vec<&str> = ["lm", "-o", output].iter().chain(arguments).copied().collect();
-            let (code, out, err) = finish(panda(&folder, &arguments));
+            let (code, out, err) = run_command(panda(&folder, &arguments));
             assert!(code == Some(2) && err.contains("found none among its 3 words"), "{err}");
             assert_eq!(out, "", "{arguments:?}");
             assert!(!toy.path("new.arpa").exists(), "{arguments:?}");
@@ -145,12 +146,13 @@ fn sentence_marks_around_texts_are_removed() {
     toy.write("plain.txt", plain);
     toy.write("plain.jsonl", &manifest_of_texts(&["low high", "high", "low"]));
     let arpa = |text: &str| {
-        let (code, _, err) = finish(panda(&folder, &["lm", text, "-o", "out.arpa", "--order", "2"]));
+        let (code, _, err) = run_command(panda(&folder, &["lm", text, "-o", "out.arpa", "--order", "2"]));
         assert_eq!(code, Some(0), "{text}: {err}");
         (fs::read_to_string(toy.path("out.arpa")).unwrap(), err)
     };
     let (expected, err) = arpa("plain.txt");
     assert_eq!((arpa("plain.jsonl"), err.as_str()), ((expected.clone(), String::new()), ""));
+    // Marks at the ends are removed with a warning.
     for (lines, warning) in [
         (["<s> low high </s>", "<s> high </s>", "<s> low </s>"], "3 lines, the first is line 1"),
         (["low high", "<s>high</s>\r", "  <S> low"], "2 lines, the first is line 2"),
@@ -173,8 +175,9 @@ fn sentence_marks_around_texts_are_removed() {
             assert_eq!(err, warning, "{lines:?}");
         }
     }
+    // Marks within a text are errors.
     let check = |arguments: &[&str], part: &str| {
-        let (code, _, err) = finish(panda(&folder, &[&["lm", "-o", "none.arpa"], arguments].concat()));
+        let (code, _, err) = run_command(panda(&folder, &[&["lm", "-o", "none.arpa"], arguments].concat()));
         assert!(code == Some(2) && err.contains(part), "{arguments:?}: {err}");
         assert!(!toy.path("none.arpa").exists());
     };

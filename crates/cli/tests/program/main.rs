@@ -1,4 +1,4 @@
-//! Tests of the `panda` program on a synthetic corpus.
+//! Tests of the program `panda` by its command line; the corpus is synthetic.
 
 mod align;
 mod audio;
@@ -8,21 +8,21 @@ mod commands;
 mod decoding;
 #[path = "../../../speech/tests/suite/encoded.rs"]
 mod encoded;
-mod files;
+mod escaped_output;
+mod fault_injection;
 #[path = "../../../speech/tests/suite/flac_bytes.rs"]
 mod flac_bytes;
-mod hostile;
 mod kill_and_resume;
 mod lm;
+mod memory_limits;
 mod merge;
 #[path = "../../../speech/tests/suite/mutants.rs"]
 mod mutants;
 mod output_names;
+mod pipes_and_signals;
 mod prepare;
-mod printing;
 mod shards;
-mod sizes;
-mod streams;
+mod special_files;
 mod system_errors;
 mod texts;
 #[path = "../../../training/tests/suite/tfevents.rs"]
@@ -42,7 +42,7 @@ fn panda(folder: &Path, arguments: &[&str]) -> Command {
 }
 
 /// Runs a command; returns exit status, standard output, standard error.
-fn finish(mut command: Command) -> (Option<i32>, String, String) {
+fn run_command(mut command: Command) -> (Option<i32>, String, String) {
     let output = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (output.status.code(), text(output.stdout), text(output.stderr))
@@ -52,7 +52,7 @@ fn finish(mut command: Command) -> (Option<i32>, String, String) {
 fn trained_for_an_epoch() -> toy::Toy {
     let toy = toy::Toy::new();
     toy.recipe(&[("epochs = 3", "epochs = 1")]);
-    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
+    let (code, _, err) = run_command(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
     assert_eq!(code, Some(0), "{err}");
     toy
 }

@@ -2,11 +2,11 @@
 use std::fs;
 use std::path::Path;
 
-use super::{finish, panda};
+use super::{panda, run_command};
 
 /// Merges parts; returns exit status, standard error and the written file.
 fn merge(folder: &Path, out: &str, parts: &[&str]) -> (Option<i32>, String, Option<String>) {
-    let (code, _, err) = finish(panda(folder, &[&["merge", out][..], parts].concat()));
+    let (code, _, err) = run_command(panda(folder, &[&["merge", out][..], parts].concat()));
     (code, err, fs::read_to_string(folder.join(out)).ok())
 }
 
@@ -21,12 +21,15 @@ fn parts_without_a_final_newline_are_separated() {
         ("json", ["u1", "u2", "u3"].map(object)),
         ("txt", ["one two".to_owned(), String::new(), "{noise}".to_owned()]),
     ] {
-        let [one, two, three] = &lines;
-        let expected = format!("{one}\n{two}\n{three}\n");
-        for first in
-            [format!("{one}\n{two}\n"), format!("\u{feff}{one}\r\n{two}\r\n"), format!("{one}\r\n{two}\n")]
-        {
-            for second in [three.clone(), format!("{three}\n"), format!("\u{feff}{three}\r\n")] {
+        let [first_line, second_line, third_line] = &lines;
+        let expected = format!("{first_line}\n{second_line}\n{third_line}\n");
+        for first in [
+            format!("{first_line}\n{second_line}\n"),
+            format!("\u{feff}{first_line}\r\n{second_line}\r\n"),
+            format!("{first_line}\r\n{second_line}\n"),
+        ] {
+            for second in [third_line.clone(), format!("{third_line}\n"), format!("\u{feff}{third_line}\r\n")]
+            {
                 let name = |part: &str| format!("{part}.{extension}");
                 // An empty last line of a text is a transcript.
                 let first = if extension == "txt" { &first } else { first.trim_end_matches('\n') };

@@ -3,14 +3,14 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use super::align::{CHECKPOINT, trained_corpus};
-use super::{finish, panda};
+use super::{panda, run_command};
 
 #[test]
 fn recordings_have_unique_names_in_all_outputs() {
     let toy = trained_corpus();
     let folder = toy.path("");
     let run = |arguments: &[&str]| {
-        let (code, out, err) = finish(panda(&folder, arguments));
+        let (code, out, err) = run_command(panda(&folder, arguments));
         assert_eq!(code, Some(0), "{arguments:?}: {err}");
         out
     };
@@ -68,7 +68,7 @@ fn recordings_have_unique_names_in_all_outputs() {
     for shard in ["1/2", "2/2"] {
         let arguments =
             ["transcribe", CHECKPOINT, "2.wav", "more/2.wav", "--shard", shard, "--output", "texts"];
-        let (code, _, err) = finish(panda(&folder, &arguments));
+        let (code, _, err) = run_command(panda(&folder, &arguments));
         assert!(code == Some(2) && err.contains("2.txt: expected one recording of this name"), "{err}");
     }
     toy.write("ids.jsonl", &[("a/b", 0), ("a_b", 1), ("a\\nb", 2)].map(line).concat());
@@ -83,7 +83,7 @@ fn captions_follow_their_options() {
     let toy = trained_corpus();
     let folder = toy.path("");
     let run = |arguments: &[&str]| {
-        finish(panda(&folder, &[&["transcribe", CHECKPOINT, "5.wav"], arguments].concat()))
+        run_command(panda(&folder, &[&["transcribe", CHECKPOINT, "5.wav"], arguments].concat()))
     };
     let (code, out, err) = run(&["--format", "srt"]);
     assert_eq!(code, Some(0), "{err}");
@@ -121,7 +121,7 @@ fn captions_follow_their_options() {
         assert!(code == Some(2) && err.contains(part), "{arguments:?}: {err}");
     }
     for command in [["transcribe", CHECKPOINT, "5.wav"], ["evaluate", CHECKPOINT, "train.jsonl"]] {
-        let (code, _, err) = finish(panda(&folder, &[&command[..], &["--caption-lines", "1"]].concat()));
+        let (code, _, err) = run_command(panda(&folder, &[&command[..], &["--caption-lines", "1"]].concat()));
         assert!(code == Some(2) && err.contains("--caption-lines: expected captions (--format srt"), "{err}");
     }
 }

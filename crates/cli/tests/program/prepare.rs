@@ -2,7 +2,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::{finish, panda};
+use crate::{panda, run_command};
 
 /// Writes recordings of ten digits of one speaker, three takes each.
 fn write_digit_recordings(folder: &Path) {
@@ -27,13 +27,13 @@ fn write_digit_recordings(folder: &Path) {
 fn an_excerpt_needs_allow_incomplete() {
     let folder = tempfile::tempdir().unwrap();
     write_digit_recordings(folder.path());
-    let outcome = finish(panda(folder.path(), &["prepare", "fsdd", "."]));
-    assert_eq!(outcome.0, Some(2), "{outcome:?}");
-    assert!(outcome.2.contains("unless it is an excerpt"), "{}", outcome.2);
+    let (status, _, error) = run_command(panda(folder.path(), &["prepare", "fsdd", "."]));
+    assert_eq!(status, Some(2), "{error}");
+    assert!(error.contains("unless it is an excerpt"), "{error}");
     assert!(!folder.path().join("train.jsonl").exists());
 
     let arguments = ["prepare", "fsdd", ".", "--allow-incomplete", "--strings", "20", "--output", "lists"];
-    let (status, out, error) = finish(panda(folder.path(), &arguments));
+    let (status, out, error) = run_command(panda(folder.path(), &arguments));
     assert_eq!(status, Some(0), "{error}");
     let row = |name: &str| {
         let line = out.lines().find(|line| line.split_whitespace().next() == Some(name));
@@ -46,7 +46,7 @@ fn an_excerpt_needs_allow_incomplete() {
     assert_eq!(fs::read_to_string(folder.path().join("lists/test.jsonl")).unwrap().lines().count(), 10);
 
     let arguments = ["prepare", "fsdd", ".", "--allow-incomplete", "--shards", "8"];
-    let (status, out, error) = finish(panda(folder.path(), &arguments));
+    let (status, out, error) = run_command(panda(folder.path(), &arguments));
     assert_eq!(status, Some(0), "{error}");
     assert!(out.contains("train-{000000..000002}.tar"), "{out}");
 }
@@ -70,7 +70,7 @@ fn invalid_arguments_are_errors() {
             "--strings: expected a number of strings, at most",
         ),
     ] {
-        let (status, _, error) = finish(panda(folder.path(), arguments));
+        let (status, _, error) = run_command(panda(folder.path(), arguments));
         assert_eq!(status, Some(2), "{error}");
         assert!(error.to_lowercase().contains(part), "{error}\n{part}");
     }

@@ -1,12 +1,12 @@
 //! Tests of sharded runs (`--shard I/N`) and `panda merge`.
 use super::align::{CHECKPOINT, trained_corpus};
-use super::{finish, panda};
+use super::{panda, run_command};
 
 #[test]
 fn merged_shards_equal_an_unsharded_run() {
     let toy = trained_corpus();
     let folder = toy.path("");
-    let run = |arguments: &[&str]| finish(panda(&folder, arguments));
+    let run = |arguments: &[&str]| run_command(panda(&folder, arguments));
     let succeed = |arguments: &[&str]| {
         let (code, out, err) = run(arguments);
         assert_eq!(code, Some(0), "{arguments:?}: {err}");

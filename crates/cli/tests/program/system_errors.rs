@@ -1,10 +1,10 @@
-//! Tests that messages contain the system's error, the path and the action.
+//! Tests that error messages contain the system's error, path and action.
 #![cfg(unix)]
 use std::fs;
 use std::process::Command;
 
 use super::toy::{Toy, leftovers};
-use super::{finish, panda, trained_for_an_epoch};
+use super::{panda, run_command, trained_for_an_epoch};
 
 const BEST: &str = "run/best.safetensors";
 
@@ -15,10 +15,11 @@ fn messages_contain_the_system_error() {
     let long = "x".repeat(256);
     fs::create_dir(toy.path("taken")).unwrap();
     let recipe = fs::read_to_string(toy.path("recipe.toml")).unwrap();
-    let with = |name: &str, old: &str, new: &str| {
+    let write_recipe = |name: &str, old: &str, new: &str| {
         assert!(recipe.contains(old), "{old}");
         toy.write(name, &recipe.replace(old, new));
     };
+    // Paths that cannot be opened, and the message of the system.
     let paths = [
         ("none/file", "No such file or directory (os error 2)"),
         ("taken", "Is a directory (os error 21)"),
@@ -26,11 +27,12 @@ fn messages_contain_the_system_error() {
         (long.as_str(), "File name too long (os error 36)"),
     ];
     for (path, message) in paths {
-        with("train.toml", "train = [\"train.jsonl\"]", &format!("train = [\"{path}\"]"));
-        with("init.toml", "[batch]", &format!("[init]\nweights = \"{path}\"\n[batch]"));
+        write_recipe("train.toml", "train = [\"train.jsonl\"]", &format!("train = [\"{path}\"]"));
+        write_recipe("init.toml", "[batch]", &format!("[init]\nweights = \"{path}\"\n[batch]"));
         let line = fs::read_to_string(toy.path("train.jsonl")).unwrap();
         toy.write("sound.jsonl", &line.lines().next().unwrap().replace("0.wav", path));
         let commands: [&[&str]; 22] = [
+            // As outputs.
             &["evaluate", BEST, "train.jsonl", "--hypotheses", path],
             &["evaluate", BEST, "train.jsonl", "--format", "ctm", "--output", path],
             &["align", BEST, "train.jsonl", "--json", path],
@@ -39,6 +41,7 @@ fn messages_contain_the_system_error() {
             &["lm", "train.jsonl", "-o", path],
             &["report", "run", "-o", path],
             &["merge", path, "train.jsonl"],
+            // As inputs.
             &["train", path],
             &["train", "train.toml", "--run", "new"],
             &["train", "init.toml", "--run", "new"],
@@ -55,7 +58,7 @@ fn messages_contain_the_system_error() {
             &["info", path],
         ];
         for arguments in commands {
-            let (code, _, err) = finish(panda(&folder, arguments));
+            let (code, _, err) = run_command(panda(&folder, arguments));
             assert!(code == Some(2) && err.contains(message) && err.contains(path), "{arguments:?}: {err}");
         }
     }
@@ -75,7 +78,7 @@ fn names_of_255_bytes_are_written() {
             &["average", &mean, BEST],
             &["evaluate", &mean, "train.jsonl", "--hypotheses", &json],
         ] {
-            let (code, _, err) = finish(panda(&folder, arguments));
+            let (code, _, err) = run_command(panda(&folder, arguments));
             assert_eq!(code, Some(0), "{arguments:?}: {err}");
         }
         assert!([ctm, json, arpa, mean].iter().all(|name| toy.path(name).exists()));
@@ -95,7 +98,7 @@ fn a_file_size_limit_is_a_write_error() {
         let line = format!("ulimit -f 0; exec $P {arguments}");
         let mut command = Command::new("bash");
         command.args(["-c", &line]).current_dir(toy.path("")).env("P", env!("CARGO_BIN_EXE_panda"));
-        let (code, _, err) = finish(command);
+        let (code, _, err) = run_command(command);
         assert_eq!(code, Some(2), "{arguments}: {err}");
         assert!(err.contains(&format!("{output}: could not write")), "{arguments}: {err}");
         assert!(err.contains("File too large (os error 27)"), "{arguments}: {err}");
@@ -112,7 +115,7 @@ fn an_unwritable_feature_cache_is_disabled() {
     // A file in place of the folder has the effect of a full disk: no features can be written.
     fs::create_dir(toy.path("cache")).unwrap();
     toy.write("cache/planes", "");
-    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
+    let (code, _, err) = run_command(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
     assert_eq!(code, Some(0), "{err}");
     assert_eq!(err.matches("warning: data.cache: ").count(), 1, "{err}");
     assert!(err.contains("Not a directory (os error 20)"), "{err}");
@@ -122,7 +125,7 @@ fn an_unwritable_feature_cache_is_disabled() {
     // The result is that of a run without a cache.
     let plain = "stream = true\ntrain = [\"train.jsonl\"]";
     toy.recipe(&[("train = [\"train.jsonl\"]", plain), ("epochs = 3", "epochs = 2")]);
-    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "plain"]));
+    let (code, _, err) = run_command(panda(&toy.path(""), &["train", "recipe.toml", "--run", "plain"]));
     assert_eq!(code, Some(0), "{err}");
     let metrics = |run: &str| fs::read_to_string(toy.path(run).join("evaluation.json")).unwrap();
     assert_eq!(metrics("run"), metrics("plain"));

@@ -1,6 +1,6 @@
 //! Tests of Unicode forms, special words and blank lines of texts.
 use super::toy::Toy;
-use super::{finish, panda};
+use super::{panda, run_command};
 
 #[test]
 fn texts_are_normalized_and_special_words_are_single_labels() {
@@ -13,18 +13,18 @@ fn texts_are_normalized_and_special_words_are_single_labels() {
     let special = |list: &str| format!("kind = \"characters\"\nspecial = {list}");
     toy.recipe(&[("kind = \"words\"", &special("[\"[noise]\"]")), ("epochs = 3", "epochs = 1")]);
     let folder = toy.path("");
-    let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
+    let (code, _, err) = run_command(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
     assert_eq!(code, Some(0), "{err}");
     assert!(err.contains("data.train: 1 text is normalized (tokens.normalize = \"nfc\")"), "{err}");
     assert!(err.contains("data.train: 1 text contains `{x}`, which is spelled letter by letter"), "{err}");
-    let (code, out, _) = finish(panda(&folder, &["info", "run/last.safetensors"]));
+    let (code, out, _) = run_command(panda(&folder, &["info", "run/last.safetensors"]));
     assert_eq!(code, Some(0));
     assert!(out.contains("normalize = \"nfc\"") && out.contains("one token each: [noise]"), "{out}");
 
     let evaluate = ["evaluate", "run/last.safetensors", "train.jsonl", "--hypotheses", "h.jsonl"];
     for (more, reference) in [(&[][..], "hi\u{e9}gh [noise] low"), (&["--ignore-special"], "hi\u{e9}gh low")]
     {
-        let (code, _, err) = finish(panda(&folder, &[&evaluate, more].concat()));
+        let (code, _, err) = run_command(panda(&folder, &[&evaluate, more].concat()));
         assert_eq!(code, Some(0), "{err}");
         assert!(err.contains("train: 1 text is normalized"), "{err}");
         let hypotheses = std::fs::read_to_string(toy.path("h.jsonl")).unwrap();
@@ -38,7 +38,7 @@ fn texts_are_normalized_and_special_words_are_single_labels() {
         ("[\"h\"]", "\"h\", which is an ordinary token"),
     ] {
         toy.recipe(&[("kind = \"words\"", &special(list))]);
-        let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--run", "other"]));
+        let (code, _, err) = run_command(panda(&folder, &["train", "recipe.toml", "--run", "other"]));
         assert!(code == Some(2) && err.contains("tokens.special") && err.contains(part), "{list}: {err}");
     }
 }
@@ -55,7 +55,8 @@ fn features_at_the_floor_are_reported_before_the_first_step() {
         ("normalize = \"utterance\"", false),
     ] {
         toy.recipe(&[("mels = 12", &format!("mels = 12\n{keys}")), ("epochs = 3", "epochs = 1")]);
-        let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run", "--force"]));
+        let (code, _, err) =
+            run_command(panda(&folder, &["train", "recipe.toml", "--run", "run", "--force"]));
         assert_eq!(code, Some(0), "{err}");
         assert_eq!(err.contains("features.floor_db = 100"), warns, "{keys}: {err}");
     }
@@ -69,9 +70,9 @@ fn info_reports_texts_as_training_does() {
     toy.write("train.jsonl", &lines.replacen("\"low\"", "\"<s> low </s>\"", 1));
     toy.recipe(&[("epochs = 3", "epochs = 1")]);
     let folder = toy.path("");
-    let (code, out, info) = finish(panda(&folder, &["info", "recipe.toml"]));
+    let (code, out, info) = run_command(panda(&folder, &["info", "recipe.toml"]));
     assert!(code == Some(0) && out.contains("tokens: 3 and the blank"), "{info}");
-    let (code, _, train) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
+    let (code, _, train) = run_command(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
     assert_eq!(code, Some(0), "{train}");
     let data_warnings = |err: &str| -> Vec<String> {
         let lines = err.lines().filter(|line| line.starts_with("warning: data.train: "));
@@ -94,7 +95,7 @@ fn blank_lines_of_manifests_are_counted() {
     toy.recipe(&[("epochs = 3", "epochs = 1"), ("dev = [\"train.jsonl\"]", "dev = [\"blank.jsonl\"]")]);
     let folder = toy.path("");
     let run = |arguments: &[&str]| {
-        let (code, _, err) = finish(panda(&folder, arguments));
+        let (code, _, err) = run_command(panda(&folder, arguments));
         assert_eq!(code, Some(0), "{arguments:?}: {err}");
         err
     };

@@ -1,6 +1,6 @@
 //! Tests that results do not depend on the number of threads.
 use super::toy::Toy;
-use super::{finish, panda};
+use super::{panda, run_command};
 
 #[test]
 fn checkpoints_do_not_depend_on_the_number_of_threads() {
@@ -15,7 +15,7 @@ fn checkpoints_do_not_depend_on_the_number_of_threads() {
     let train = |threads: &str| {
         let mut command = panda(&toy.path(""), &["train", "recipe.toml", "--run", threads]);
         command.env("RAYON_NUM_THREADS", threads);
-        let (code, _, err) = finish(command);
+        let (code, _, err) = run_command(command);
         assert_eq!(code, Some(0), "{err}");
         ["last.safetensors", "evaluation.json", "test.hypotheses.jsonl"]
             .map(|name| std::fs::read(toy.path(threads).join(name)).unwrap())

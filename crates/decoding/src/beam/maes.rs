@@ -1,6 +1,8 @@
-//! Modified adaptive expansion search (mAES; Kim et al., arXiv 2010.14606).
+//! Transducer beam search mAES: the loop over frames.
 //!
-//! All hypotheses are at the same frame, which each may expand by several labels.
+//! Modified adaptive expansion search (Kim et al., arXiv 2010.14606): all hypotheses are at the
+//! same frame, on which each may emit several labels. `beam.rs` explains the steps that all beam
+//! searches share.
 use super::nbest;
 use super::rows::HypothesisRows;
 use super::top_k::TopK;
@@ -8,7 +10,7 @@ use super::utterance::{BeamHypothesis, BeamUtterance, Expansion, NO_ROW, decoded
 use super::{BeamBuffers, BeamTask};
 use crate::{Result, SiteIndex};
 
-/// Parameters of [`BeamKind::Maes`](crate::BeamKind::Maes).
+/// Parameters of [`BeamKind::Maes`](crate::BeamKind::Maes), which documents them.
 pub(super) struct MaesOptions {
     pub expansions: usize,
     pub beta: usize,
@@ -17,25 +19,25 @@ pub(super) struct MaesOptions {
 }
 
 impl BeamBuffers {
-    /// Runs mAES.
+    /// Runs mAES over the loaded chunks.
     ///
     /// ```text
     /// for each frame t:
     ///   for s = 0 .. expansions - 1, all hypotheses with s labels on t:
     ///     the best `width + beta` classes of each that are at most `gamma` below its best, and
     ///     labels that lead to a hypothesis of the start of t, at most `prefix` labels longer
-    ///     a blank ends the frame; a label leads to s + 1; predictor of the new labels
+    ///     a blank ends the frame; a label leads to s + 1; predictor states after the new labels
     ///   hypotheses with `expansions` labels on t take their blank
-    ///   sum equal labels, keep the best `width`
+    ///   merge hypotheses with equal labels (their probabilities are added), keep the best `width`
     /// ```
     /// Hypotheses with equal labels but different numbers of labels on the frame have different
     /// continuations and are summed only when the frame has ended. With equal numbers they descend
     /// from the same hypothesis at the start of t, so that they are one.
-    pub(super) fn maes(&mut self, task: BeamTask, options: &MaesOptions) -> Result<()> {
+    pub(super) fn run_maes(&mut self, task: BeamTask, options: &MaesOptions) -> Result<()> {
         let width = task.options.width;
-        let longest = self.utterances.iter().map(BeamUtterance::frames).max().unwrap_or(0);
+        let longest = self.utterances.iter().map(BeamUtterance::frame_count).max().unwrap_or(0);
         for chunk_frame in 0..longest {
-            let has_frame = |utterance: &BeamUtterance| chunk_frame < utterance.frames();
+            let has_frame = |utterance: &BeamUtterance| chunk_frame < utterance.frame_count();
             for utterance in &mut self.utterances {
                 utterance.frame_nodes.clear();
                 utterance.frame_nodes.extend(utterance.hyps.iter().map(|hyp| hyp.node));
@@ -46,12 +48,12 @@ impl BeamBuffers {
                 if self.sites.is_empty() {
                     break;
                 }
-                let is_last = symbols == options.expansions;
-                self.score_sites(task, if is_last { 1 } else { width.saturating_add(options.beta) })?;
+                let is_at_limit = symbols == options.expansions;
+                self.score_sites(task, if is_at_limit { 1 } else { width.saturating_add(options.beta) })?;
                 let scores = ExpansionScores { top_k: &self.top_k, rows: &self.rows, sites: &self.sites };
                 for utterance in self.utterances.iter_mut().filter(|utterance| has_frame(utterance)) {
-                    match is_last {
-                        true => take_blanks(utterance, &self.top_k),
+                    match is_at_limit {
+                        true => append_blanks(utterance, &self.top_k),
                         false => expand(utterance, task, &scores, options, symbols),
                     }
                 }
@@ -60,19 +62,19 @@ impl BeamBuffers {
             }
             // The frame has ended: sum equal labels and keep the best hypotheses.
             for utterance in self.utterances.iter_mut().filter(|utterance| has_frame(utterance)) {
-                utterance.hyps = nbest::merge_equal(&utterance.ended, &utterance.tree);
-                utterance.ended.clear();
+                utterance.hyps = nbest::merge_equal(&utterance.ended_hyps, &utterance.tree);
+                utterance.ended_hyps.clear();
                 utterance.hyps.sort_by(|a, b| b.log_prob.total_cmp(&a.log_prob));
                 utterance.hyps.truncate(width);
-                utterance.hyps.iter_mut().for_each(|hyp| (hyp.time, hyp.symbols) = (hyp.time + 1, 0));
-                utterance.prune();
+                utterance.hyps.iter_mut().for_each(|hyp| (hyp.frame, hyp.symbols) = (hyp.frame + 1, 0));
+                utterance.sweep_tree_if_large();
             }
         }
         Ok(())
     }
 }
 
-/// Scores at the sites of an expansion.
+/// Scores of the sites at which hypotheses are expanded.
 struct ExpansionScores<'a> {
     top_k: &'a TopK,
     rows: &'a HypothesisRows,
@@ -80,11 +82,11 @@ struct ExpansionScores<'a> {
 }
 
 /// Advances hypotheses at the limit of labels per frame by a blank.
-fn take_blanks(utterance: &mut BeamUtterance, top_k: &TopK) {
+fn append_blanks(utterance: &mut BeamUtterance, top_k: &TopK) {
     for (i, mut hyp) in std::mem::take(&mut utterance.hyps).into_iter().enumerate() {
         hyp.log_prob += top_k.blank(utterance.first_site + i).value;
         if hyp.log_prob > f64::NEG_INFINITY {
-            utterance.ended.push(hyp);
+            utterance.ended_hyps.push(hyp);
         }
     }
 }
@@ -102,37 +104,37 @@ fn expand(
     let token_table = task.model.token_table();
     let parents = std::mem::take(&mut utterance.hyps);
     utterance.parent_rows.clear();
-    let mut entries: Vec<Expansion> = Vec::new();
+    let mut chosen: Vec<Expansion> = Vec::new();
     for (i, hyp) in parents.iter().enumerate() {
         let site = utterance.first_site + i;
         // The best classes within `gamma` of the best.
-        let top_entries = scores.top_k.entries(site);
-        let threshold = top_entries.first().map_or(f64::NEG_INFINITY, |best| best.value - options.gamma);
-        entries.clear();
-        entries.extend(top_entries.iter().take_while(|entry| entry.value >= threshold));
+        let best_expansions = scores.top_k.expansions(site);
+        let threshold = best_expansions.first().map_or(f64::NEG_INFINITY, |best| best.value - options.gamma);
+        chosen.clear();
+        chosen.extend(best_expansions.iter().take_while(|expansion| expansion.value >= threshold));
         // Labels that lead toward a hypothesis of the start of the frame.
-        let is_complete = entries.len() == token_table.classes();
-        for &start in utterance.frame_nodes.iter().filter(|_| !is_complete) {
+        let has_all_classes = chosen.len() == token_table.classes();
+        for &start in utterance.frame_nodes.iter().filter(|_| !has_all_classes) {
             let Some(class) = next_label(utterance, hyp.node, start, options, symbols) else { continue };
-            if entries.iter().all(|entry| entry.class != class) {
-                let fused_index = scores.sites[site].label_row * token_table.classes() + class as usize;
-                let fused = scores.rows.fused().map_or(0.0, |fused| fused[fused_index]);
-                entries.push(scores.top_k.entry(site, class, fused));
+            if chosen.iter().all(|expansion| expansion.class != class) {
+                let score_index = scores.sites[site].label_row * token_table.classes() + class as usize;
+                let fused = scores.rows.fusion_scores().map_or(0.0, |fused| fused[score_index]);
+                chosen.push(scores.top_k.expansion(site, class, fused));
             }
         }
         // A blank ends the frame; a label stays on it.
-        for entry in &entries {
-            let log_prob = hyp.log_prob + entry.value;
+        for expansion in &chosen {
+            let log_prob = hyp.log_prob + expansion.value;
             if log_prob == f64::NEG_INFINITY {
                 continue;
             }
-            if token_table.is_blank(entry.class) {
-                utterance.ended.push(BeamHypothesis { log_prob, ..*hyp });
+            if token_table.is_blank(expansion.class) {
+                utterance.ended_hyps.push(BeamHypothesis { log_prob, ..*hyp });
                 continue;
             }
-            let node = utterance.tree.push(hyp.node, decoded_token(entry, token_table, hyp.time));
+            let node = utterance.tree.push(hyp.node, decoded_token(expansion, token_table, hyp.frame));
             let symbols = hyp.symbols + 1;
-            utterance.hyps.push(BeamHypothesis { node, row: NO_ROW, time: hyp.time, symbols, log_prob });
+            utterance.hyps.push(BeamHypothesis { node, row: NO_ROW, frame: hyp.frame, symbols, log_prob });
             utterance.parent_rows.push(hyp.row);
         }
     }

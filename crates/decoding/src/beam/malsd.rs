@@ -1,7 +1,8 @@
-//! Batched alignment-length-synchronous decoding (mALSD), as in NeMo.
+//! Transducer beam search mALSD: the loop over steps.
 //!
-//! Hypotheses advance independently of each other, and ended ones stay in the beam. ALSD: Saon et
-//! al., ICASSP 2020.
+//! Batched alignment-length-synchronous decoding, as in NeMo (ALSD: Saon et al., ICASSP 2020).
+//! Hypotheses advance independently of each other, and ended ones stay in the beam. `beam.rs`
+//! explains the steps that all beam searches share.
 use super::utterance::{BeamHypothesis, BeamPosition, Candidate};
 use super::{BeamBuffers, BeamTask};
 use crate::{Result, SiteIndex};
@@ -12,18 +13,20 @@ use crate::{Result, SiteIndex};
 const CANDIDATES_PER_WIDTH: usize = 4;
 
 impl BeamBuffers {
-    /// Runs mALSD.
+    /// Runs mALSD over the loaded utterances.
     ///
     /// ```text
     /// while hypotheses are before the end of their utterances:
-    ///   scores of these
-    ///   the best `4 width` of hypotheses x classes x durations, and of ended hypotheses
-    ///   merge equal labels that have ended, or have the same frame and number of labels on it
-    ///   the best `width` of these sums; predictor of the new labels
+    ///   joint scores of these hypotheses
+    ///   the best of hypotheses x classes x durations, and of ended hypotheses: at most
+    ///       `CANDIDATES_PER_WIDTH * width`
+    ///   merge those with equal labels (their probabilities are added) that have ended, or have the
+    ///       same frame and number of labels on it
+    ///   the best `width` of the merged hypotheses; predictor states after the new labels
     /// ```
     /// Hypotheses with equal labels at a frame but different numbers of labels on it have different
     /// continuations, as `max_symbols` limits that number.
-    pub(super) fn malsd(&mut self, task: BeamTask, max_symbols: usize) -> Result<()> {
+    pub(super) fn run_malsd(&mut self, task: BeamTask, max_symbols: usize) -> Result<()> {
         let (token_table, width) = (task.model.token_table(), task.options.width);
         loop {
             self.collect_shared_sites();
@@ -32,43 +35,48 @@ impl BeamBuffers {
             }
             self.score_sites(task, width)?;
             for utterance in &mut self.utterances {
-                let end = utterance.end_frame;
-                if utterance.hyps.iter().all(|hyp| hyp.time >= end) {
+                let end_frame = utterance.end_frame;
+                if utterance.hyps.iter().all(|hyp| hyp.frame >= end_frame) {
                     continue;
                 }
                 // Candidates: ended hypotheses unchanged, the others with their best expansions.
-                utterance.best.clear(width.saturating_mul(CANDIDATES_PER_WIDTH));
-                for (i, hyp) in utterance.hyps.iter().enumerate() {
-                    if hyp.time >= end {
-                        utterance.best.push(Candidate { hyp: i, expansion: None, log_prob: hyp.log_prob });
+                utterance.best_candidates.clear(width.saturating_mul(CANDIDATES_PER_WIDTH));
+                for (hyp_index, hyp) in utterance.hyps.iter().enumerate() {
+                    if hyp.frame >= end_frame {
+                        let candidate = Candidate { hyp_index, expansion: None, log_prob: hyp.log_prob };
+                        utterance.best_candidates.push(candidate);
                         continue;
                     }
-                    let site = utterance.sites[i] as usize;
+                    let site = utterance.site_of_hyp[hyp_index] as usize;
                     let blank = [self.top_k.blank(site)];
-                    let is_full = hyp.symbols >= max_symbols;
-                    for expansion in if is_full { &blank } else { self.top_k.entries(site) } {
+                    let is_frame_full = hyp.symbols >= max_symbols;
+                    for expansion in if is_frame_full { &blank } else { self.top_k.expansions(site) } {
                         let log_prob = hyp.log_prob + expansion.value;
-                        if !utterance.best.push(Candidate { hyp: i, expansion: Some(*expansion), log_prob }) {
-                            // Expansions are sorted, so that the others are worse.
+                        let candidate = Candidate { hyp_index, expansion: Some(*expansion), log_prob };
+                        if !utterance.best_candidates.push(candidate) {
+                            // Expansions are in descending order: the rest are not better.
                             break;
                         }
                     }
                 }
                 // Sum candidates with equal labels and positions, then keep the best.
-                utterance.choose_best(
+                utterance.advance_best_hypotheses(
                     token_table,
                     width,
                     |hyp, expansion| {
-                        let frames = token_table.frame_advance(expansion.class, expansion.duration as usize);
+                        let advance = token_table.frame_advance(expansion.class, expansion.duration as usize);
                         if token_table.is_blank(expansion.class) {
-                            return BeamPosition { time: hyp.time.saturating_add(frames.max(1)), symbols: 0 };
+                            return BeamPosition {
+                                frame: hyp.frame.saturating_add(advance.max(1)),
+                                symbols: 0,
+                            };
                         }
-                        let symbols = if frames == 0 { hyp.symbols + 1 } else { 0 };
-                        BeamPosition { time: hyp.time.saturating_add(frames), symbols }
+                        let symbols = if advance == 0 { hyp.symbols + 1 } else { 0 };
+                        BeamPosition { frame: hyp.frame.saturating_add(advance), symbols }
                     },
                     |position, other| {
-                        let ended = position.time >= end && other.time >= end;
-                        ended || (position.time, position.symbols) == (other.time, other.symbols)
+                        let both_ended = position.frame >= end_frame && other.frame >= end_frame;
+                        both_ended || (position.frame, position.symbols) == (other.frame, other.symbols)
                     },
                 );
             }
@@ -82,22 +90,25 @@ impl BeamBuffers {
     fn collect_shared_sites(&mut self) {
         self.sites.clear();
         for utterance in &mut self.utterances {
-            utterance.sites.clear();
+            utterance.site_of_hyp.clear();
             for i in 0..utterance.hyps.len() {
-                let BeamHypothesis { time, row, .. } = utterance.hyps[i];
-                let is_same =
-                    |&other: &usize| (utterance.hyps[other].time, utterance.hyps[other].row) == (time, row);
-                let site = match (0..i).find(is_same) {
-                    Some(other) => utterance.sites[other],
+                let BeamHypothesis { frame, row, .. } = utterance.hyps[i];
+                let has_same_site =
+                    |&other: &usize| (utterance.hyps[other].frame, utterance.hyps[other].row) == (frame, row);
+                let site = match (0..i).find(has_same_site) {
+                    Some(other) => utterance.site_of_hyp[other],
                     // Ended: its site is never read.
-                    None if time >= utterance.end_frame => u32::MAX,
+                    None if frame >= utterance.end_frame => u32::MAX,
                     None => {
-                        let (index, frame) = (utterance.index, time - utterance.first_frame);
-                        self.sites.push(SiteIndex { utterance: index, frame, label_row: row as usize });
+                        self.sites.push(SiteIndex {
+                            utterance: utterance.index,
+                            frame: frame - utterance.first_frame,
+                            label_row: row as usize,
+                        });
                         (self.sites.len() - 1) as u32
                     }
                 };
-                utterance.sites.push(site);
+                utterance.site_of_hyp.push(site);
             }
         }
     }

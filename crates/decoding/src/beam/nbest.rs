@@ -1,4 +1,4 @@
-//! N-best list of a beam search: sums equal label sequences and ranks them.
+//! N-best list of a transducer beam search: merges equal label sequences and ranks them.
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -48,8 +48,8 @@ impl RankedHypothesis {
     }
 }
 
-/// `log p`, or `log p / (labels + context)`; the context is 1 for ALSD and mALSD.
-pub(super) fn score(
+/// Returns `log p`, or `log p / (labels + context)`; the context is 1 for ALSD and mALSD.
+pub(super) fn ranking_score(
     hyp: &BeamHypothesis,
     tree: &LabelTree,
     model: &DecodingModel,
@@ -66,35 +66,39 @@ pub(super) fn score(
     hyp.log_prob / (tree.sequence(hyp.node).len as f64 + context as f64)
 }
 
-/// Sums hypotheses of equal labels, most probable first.
+/// Merges hypotheses with equal labels: adds their probabilities.
 ///
-/// Times are those of the most probable path.
+/// Times are those of the most probable one. The order is that of the most probable hypothesis of
+/// each label sequence, before the addition.
 pub(super) fn merge_equal(hyps: &[BeamHypothesis], tree: &LabelTree) -> Vec<BeamHypothesis> {
     let mut sorted = hyps.to_vec();
     sorted.sort_by(|a, b| b.log_prob.total_cmp(&a.log_prob));
-    let mut different: Vec<BeamHypothesis> = Vec::with_capacity(sorted.len());
+    let mut distinct_hyps: Vec<BeamHypothesis> = Vec::with_capacity(sorted.len());
     // First index of each key; sequences whose hashes collide are compared one by one.
     let mut first_indices: HashMap<SequenceKey, usize> = HashMap::with_capacity(sorted.len());
     for hyp in sorted {
-        let is_same = |other: &BeamHypothesis| tree.is_same_sequence(other.node, hyp.node);
+        let has_same_labels = |other: &BeamHypothesis| tree.is_same_sequence(other.node, hyp.node);
         let index = match first_indices.entry(tree.sequence(hyp.node)) {
             Entry::Vacant(vacant) => {
-                vacant.insert(different.len());
+                vacant.insert(distinct_hyps.len());
                 None
             }
-            Entry::Occupied(first) if is_same(&different[*first.get()]) => Some(*first.get()),
-            Entry::Occupied(_) => different.iter().position(is_same),
+            Entry::Occupied(first) if has_same_labels(&distinct_hyps[*first.get()]) => Some(*first.get()),
+            Entry::Occupied(_) => distinct_hyps.iter().position(has_same_labels),
         };
         match index {
-            Some(index) => different[index].log_prob = Log::plus(different[index].log_prob, hyp.log_prob),
-            None => different.push(hyp),
+            Some(index) => {
+                let sum = &mut distinct_hyps[index].log_prob;
+                *sum = Log::plus(*sum, hyp.log_prob);
+            }
+            None => distinct_hyps.push(hyp),
         }
     }
-    different
+    distinct_hyps
 }
 
-/// The first hypothesis of [`rank`] without final scores.
-pub(super) fn best(
+/// Returns the first hypothesis of [`rank`] without final scores.
+pub(super) fn best_hypothesis(
     hyps: &[BeamHypothesis],
     tree: &LabelTree,
     model: &DecodingModel,
@@ -102,7 +106,7 @@ pub(super) fn best(
 ) -> Option<BeamHypothesis> {
     // `max_by` returns the last of equal elements; `rev` makes it the first.
     let by_score = |a: &BeamHypothesis, b: &BeamHypothesis| {
-        score(a, tree, model, options).total_cmp(&score(b, tree, model, options))
+        ranking_score(a, tree, model, options).total_cmp(&ranking_score(b, tree, model, options))
     };
     merge_equal(hyps, tree).into_iter().rev().max_by(by_score)
 }
@@ -113,22 +117,22 @@ pub(super) fn rank(
     rows: &HypothesisRows,
     model: &DecodingModel,
     options: &BeamOptions,
-    end_scores: bool,
+    add_end_scores: bool,
 ) -> Result<NBest> {
-    let mut different = merge_equal(&utterance.hyps, &utterance.tree);
-    if end_scores {
-        for hyp in &mut different {
-            hyp.log_prob += rows.finish(utterance, options, hyp.row)?;
+    let mut distinct_hyps = merge_equal(&utterance.hyps, &utterance.tree);
+    if add_end_scores {
+        for hyp in &mut distinct_hyps {
+            hyp.log_prob += rows.final_score(utterance, options, hyp.row)?;
         }
-        different.retain(|hyp| hyp.log_prob > f64::NEG_INFINITY);
+        distinct_hyps.retain(|hyp| hyp.log_prob > f64::NEG_INFINITY);
     }
-    let score_of = |hyp: &BeamHypothesis| score(hyp, &utterance.tree, model, options);
-    different.sort_by(|a, b| score_of(b).total_cmp(&score_of(a)));
-    different.truncate(options.nbest);
-    let ranked = |hyp: &BeamHypothesis| RankedHypothesis {
+    let score_of = |hyp: &BeamHypothesis| ranking_score(hyp, &utterance.tree, model, options);
+    distinct_hyps.sort_by(|a, b| score_of(b).total_cmp(&score_of(a)));
+    distinct_hyps.truncate(options.nbest);
+    let to_ranked = |hyp: &BeamHypothesis| RankedHypothesis {
         labels: utterance.tree.labels(hyp.node),
         log_prob: hyp.log_prob,
         score: score_of(hyp),
     };
-    Ok(NBest { hypotheses: different.iter().map(ranked).collect() })
+    Ok(NBest { hypotheses: distinct_hyps.iter().map(to_ranked).collect() })
 }

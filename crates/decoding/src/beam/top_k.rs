@@ -1,4 +1,4 @@
-//! Scores the sites of a beam and finds their best expansions.
+//! Scores the sites of a beam search; finds their best expansions.
 //!
 //! A site is a frame and the label row (projected predictor output) of a hypothesis; an expansion
 //! is a class and, with durations, a duration. z: joint scores; C: classes; D: durations.
@@ -8,7 +8,7 @@ use super::utterance::Expansion;
 use super::{BeamOptions, rows::HypothesisRows};
 use crate::affine::resized;
 use crate::best_class::invalid_scores;
-use crate::largest::largest;
+use crate::largest::select_largest;
 use crate::{DecodingModel, Error, SiteIndex, TokenTable};
 
 /// Rows of one parallel task.
@@ -18,9 +18,9 @@ const ROWS_PER_TASK: usize = 4;
 #[derive(Debug, Clone, Copy, Default)]
 struct SiteSummary {
     /// Number of listed expansions; `None` if the scores are invalid.
-    count: Option<usize>,
-    /// The best blank.
-    blank: Expansion,
+    expansion_count: Option<usize>,
+    /// The best blank, with its best duration.
+    best_blank: Expansion,
     /// `log Σ exp` of the classes.
     log_sum: f64,
 }
@@ -42,14 +42,14 @@ pub(super) struct TopK {
     /// Scores of the joint at each site, less the blank penalty.
     scores: Vec<f32>,
     /// Scores with temperature and fusion; empty if they equal those of the joint.
-    adjusted: Vec<f32>,
+    adjusted_scores: Vec<f32>,
     summaries: Vec<SiteSummary>,
-    /// Best expansions of each site, `entries_per_site` for each.
-    entries: Vec<Expansion>,
+    /// Best expansions of each site, `expansions_per_site` for each.
+    expansions: Vec<Expansion>,
     /// Largest adjusted scores of each site with their classes.
-    largest: Vec<(f32, u32)>,
-    /// Capacity of a site's entries.
-    entries_per_site: usize,
+    largest_scores: Vec<(f32, u32)>,
+    /// Capacity of a site's list of expansions.
+    expansions_per_site: usize,
     /// Width of a row of scores, C + D.
     outputs: usize,
     /// Width of a row of adjusted scores, C.
@@ -81,55 +81,57 @@ impl TopK {
         let token_table = model.token_table();
         (self.outputs, self.classes) = (model.outputs(), token_table.classes());
         let (outputs, classes) = (self.outputs, self.classes);
-        self.entries_per_site = count.min(classes.saturating_mul(token_table.durations().max(1))).max(1);
+        self.expansions_per_site = count.min(classes.saturating_mul(token_table.durations().max(1))).max(1);
         let classes_per_site = count.clamp(1, classes);
         // Scores of all sites.
         let scores = resized(&mut self.scores, sites.len() * outputs);
-        rows.scores(model, frames, sites, scores);
+        rows.joint_scores(model, frames, sites, scores);
         self.summaries.clear();
         self.summaries.resize(sites.len(), SiteSummary::default());
         // Values of earlier steps are not read.
-        self.entries
-            .resize((sites.len() * self.entries_per_site).max(self.entries.len()), Expansion::default());
-        self.largest.resize((sites.len() * classes_per_site).max(self.largest.len()), (0.0, 0));
+        let expansions_len = (sites.len() * self.expansions_per_site).max(self.expansions.len());
+        self.expansions.resize(expansions_len, Expansion::default());
+        let largest_len = (sites.len() * classes_per_site).max(self.largest_scores.len());
+        self.largest_scores.resize(largest_len, (0.0, 0));
         self.inverse_temperature = 1.0 / options.temperature;
         let ranking = RowRanking {
             token_table,
             blank_penalty: options.blank_penalty,
             inverse_temperature: self.inverse_temperature,
         };
-        let fused = rows.fused();
-        let is_adjusted = fused.is_some() || ranking.inverse_temperature != 1.0;
-        let adjusted = resized(&mut self.adjusted, if is_adjusted { sites.len() * classes } else { 0 });
+        let fusion_scores = rows.fusion_scores();
+        let is_adjusted = fusion_scores.is_some() || ranking.inverse_temperature != 1.0;
+        let adjusted =
+            resized(&mut self.adjusted_scores, if is_adjusted { sites.len() * classes } else { 0 });
         let adjusted = is_adjusted.then(|| parts_mut(adjusted, ROWS_PER_TASK * classes));
-        let (entries_per_site, entries) =
-            (self.entries_per_site, &mut self.entries[..sites.len() * self.entries_per_site]);
-        let largest_of_sites = &mut self.largest[..sites.len() * classes_per_site];
+        let expansions_per_site = self.expansions_per_site;
+        let expansions = &mut self.expansions[..sites.len() * expansions_per_site];
+        let largest_scores = &mut self.largest_scores[..sites.len() * classes_per_site];
         // Ranking of each site, a few sites per task.
         let task_parts = (
             (parts_mut(&mut self.summaries, ROWS_PER_TASK), parts(sites, ROWS_PER_TASK)),
             (
-                parts_mut(entries, ROWS_PER_TASK * entries_per_site),
-                parts_mut(largest_of_sites, ROWS_PER_TASK * classes_per_site),
+                parts_mut(expansions, ROWS_PER_TASK * expansions_per_site),
+                parts_mut(largest_scores, ROWS_PER_TASK * classes_per_site),
             ),
             parts_mut(scores, ROWS_PER_TASK * outputs),
             adjusted,
         );
-        par_for(task_parts, |_, ((summaries, sites), (entries, largest_of_sites), scores, mut adjusted)| {
-            let lists = entries
-                .chunks_exact_mut(entries_per_site)
-                .zip(largest_of_sites.chunks_exact_mut(classes_per_site));
+        par_for(task_parts, |_, ((summaries, sites), (expansions, largest_scores), scores, mut adjusted)| {
+            let lists = expansions
+                .chunks_exact_mut(expansions_per_site)
+                .zip(largest_scores.chunks_exact_mut(classes_per_site));
             let scores = scores.chunks_exact_mut(outputs);
-            for (i, (((summary, site), (entries, largest_scores)), scores)) in
+            for (i, (((summary, site), (expansions, largest_scores)), scores)) in
                 summaries.iter_mut().zip(sites).zip(lists).zip(scores).enumerate()
             {
-                let fused = fused.map(|fused| &fused[site.label_row * classes..][..classes]);
+                let fused = fusion_scores.map(|fused| &fused[site.label_row * classes..][..classes]);
                 let adjusted =
                     adjusted.as_deref_mut().map(|adjusted| &mut adjusted[i * classes..][..classes]);
-                *summary = ranking.rank_row(scores, fused, adjusted, largest_scores, entries);
+                *summary = ranking.rank_row(scores, fused, adjusted, largest_scores, expansions);
             }
         });
-        match self.summaries.iter().position(|summary| summary.count.is_none()) {
+        match self.summaries.iter().position(|summary| summary.expansion_count.is_none()) {
             None => Ok(()),
             Some(site) => {
                 let scores = &self.scores[site * outputs..][..outputs];
@@ -139,22 +141,24 @@ impl TopK {
     }
 
     /// The best expansions of a site, best first.
-    pub fn entries(&self, site: usize) -> &[Expansion] {
-        &self.entries[site * self.entries_per_site..][..self.summaries[site].count.unwrap_or(0)]
+    pub fn expansions(&self, site: usize) -> &[Expansion] {
+        let count = self.summaries[site].expansion_count.unwrap_or(0);
+        &self.expansions[site * self.expansions_per_site..][..count]
     }
 
     /// The best blank of a site, with its best duration.
     pub fn blank(&self, site: usize) -> Expansion {
-        self.summaries[site].blank
+        self.summaries[site].best_blank
     }
 
     /// The expansion by a class with fusion score `fused`, without duration.
-    pub fn entry(&self, site: usize, class: u32, fused: f32) -> Expansion {
+    pub fn expansion(&self, site: usize, class: u32, fused: f32) -> Expansion {
         let logit = self.scores[site * self.outputs + class as usize];
-        let adjusted = self.adjusted.get(site * self.classes + class as usize).copied().unwrap_or(logit);
+        let adjusted_score =
+            self.adjusted_scores.get(site * self.classes + class as usize).copied().unwrap_or(logit);
         let log_sum = self.summaries[site].log_sum;
         Expansion {
-            value: f64::from(adjusted) - log_sum,
+            value: f64::from(adjusted_score) - log_sum,
             log_prob: f64::from(logit * self.inverse_temperature) - log_sum,
             duration_log_prob: 0.0,
             fused,
@@ -166,7 +170,7 @@ impl TopK {
 }
 
 impl RowRanking<'_> {
-    /// Writes the best expansions of a row to `entries`, best first.
+    /// Writes the best expansions by a row of scores, best first.
     ///
     /// `adjusted` receives the scores with temperature and fusion; without it they equal `scores`.
     /// `largest_scores` is scratch memory for the largest scores with their classes.
@@ -176,7 +180,7 @@ impl RowRanking<'_> {
         fused: Option<&[f32]>,
         adjusted: Option<&mut [f32]>,
         largest_scores: &mut [(f32, u32)],
-        entries: &mut [Expansion],
+        expansions: &mut [Expansion],
     ) -> SiteSummary {
         let invalid = SiteSummary::default();
         let (tokens, durations) = scores.split_at_mut(self.token_table.classes());
@@ -221,33 +225,34 @@ impl RowRanking<'_> {
             }
         };
         // Insertion sort of the largest classes with all durations.
-        let selected = largest(adjusted, largest_scores);
+        let class_count = select_largest(adjusted, largest_scores);
         let mut count = 0;
-        for &(_, class) in &largest_scores[..selected] {
+        for &(_, class) in &largest_scores[..class_count] {
             for duration in 0..durations.len().max(1) {
                 let new = expansion(class, duration);
                 // The larger value first; of equal values, the lower class and duration.
                 let is_better_than = |old: &Expansion| {
                     (old.value, new.class, new.duration) < (new.value, old.class, old.duration)
                 };
-                if count == entries.len() && !is_better_than(&entries[count - 1]) {
+                if count == expansions.len() && !is_better_than(&expansions[count - 1]) {
                     continue;
                 }
-                let mut position = count.min(entries.len() - 1);
-                while position > 0 && is_better_than(&entries[position - 1]) {
-                    entries[position] = entries[position - 1];
+                let mut position = count.min(expansions.len() - 1);
+                while position > 0 && is_better_than(&expansions[position - 1]) {
+                    expansions[position] = expansions[position - 1];
                     position -= 1;
                 }
-                entries[position] = new;
-                count = (count + 1).min(entries.len());
+                expansions[position] = new;
+                count = (count + 1).min(expansions.len());
             }
         }
         // The best blank with its best duration.
         let better = |best: Expansion, new: Expansion| if new.value > best.value { new } else { best };
-        let durations = 0..durations.len().max(1);
-        let blanks = self.token_table.blanks().flat_map(|blank| durations.clone().map(move |d| (blank, d)));
-        let blank =
+        let duration_indices = 0..durations.len().max(1);
+        let blanks =
+            self.token_table.blanks().flat_map(|blank| duration_indices.clone().map(move |d| (blank, d)));
+        let best_blank =
             blanks.map(|(blank, duration)| expansion(blank, duration)).reduce(better).unwrap_or_default();
-        SiteSummary { count: Some(count), blank, log_sum }
+        SiteSummary { expansion_count: Some(count), best_blank, log_sum }
     }
 }

@@ -1,4 +1,8 @@
-//! Hypotheses of one utterance in a beam search, and their candidates.
+//! Hypotheses of one utterance in a transducer beam search, and their candidates.
+//!
+//! A step of a search pushes candidates to [`BestCandidates`];
+//! [`BeamUtterance::advance_hypotheses`] merges those with equal labels, which adds their
+//! probabilities, and makes them the hypotheses of the next step.
 use rnnt_dp::semiring::{Log, Semiring};
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +16,9 @@ pub(super) const NO_ROW: u32 = u32::MAX;
 /// Next step of a hypothesis: a class and, with durations, a duration.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Expansion {
-    /// Increase of the hypothesis' log-probability, the sum of the next three.
+    /// Increase of the hypothesis' log-probability.
+    ///
+    /// The sum of `log_prob`, `duration_log_prob` and `fused`.
     pub value: f64,
     /// Log-probability among the classes.
     pub log_prob: f64,
@@ -32,26 +38,29 @@ pub(super) struct Expansion {
 pub(super) struct BeamHypothesis {
     /// Node of the newest label in the tree.
     pub node: u32,
-    /// Index in [`HypothesisRows`](super::rows::HypothesisRows).
+    /// Index in [`HypothesisRows`](super::rows::HypothesisRows), or [`NO_ROW`].
     pub row: u32,
     /// Current frame, counted over all chunks.
-    pub time: usize,
-    /// Labels on this frame.
+    #[serde(rename = "time")]
+    pub frame: usize,
+    /// Number of labels on this frame.
     pub symbols: usize,
+    /// Natural log-probability, with fusion scores.
     pub log_prob: f64,
 }
 
 /// A hypothesis with its next step; `None` keeps it unchanged.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
-    /// Index of the hypothesis.
-    pub hyp: usize,
+    /// Index of the hypothesis in `BeamUtterance::hyps`.
+    pub hyp_index: usize,
     pub expansion: Option<Expansion>,
+    /// Natural log-probability after the step, with fusion scores.
     pub log_prob: f64,
 }
 
 impl Candidate {
-    /// The new label, if the step is one.
+    /// The new label; none for a blank or an unchanged hypothesis.
     fn label(&self, token_table: &TokenTable) -> Option<u32> {
         self.expansion.as_ref().map(|expansion| expansion.class).filter(|&class| !token_table.is_blank(class))
     }
@@ -61,8 +70,8 @@ impl Candidate {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BeamPosition {
     /// Frame, counted over all chunks.
-    pub time: usize,
-    /// Labels on the frame.
+    pub frame: usize,
+    /// Number of labels on the frame.
     pub symbols: usize,
 }
 
@@ -76,8 +85,8 @@ pub(super) struct BeamUtterance {
     /// Row of the parent of each hypothesis.
     pub parent_rows: Vec<u32>,
     /// Hypotheses that have finished the frame (mAES) or the utterance (ALSD).
-    pub ended: Vec<BeamHypothesis>,
-    /// Nodes of the hypotheses at the start of a frame.
+    pub ended_hyps: Vec<BeamHypothesis>,
+    /// Nodes of the hypotheses at the start of a frame (mAES).
     pub frame_nodes: Vec<u32>,
     /// Fusions of this utterance only, in addition to those of the search.
     pub fusion: Vec<Fusion>,
@@ -87,13 +96,14 @@ pub(super) struct BeamUtterance {
     pub end_frame: usize,
     /// Index of the utterance's first site in the list of the batch.
     pub first_site: usize,
-    /// Site of each hypothesis; hypotheses may share one.
-    pub sites: Vec<u32>,
-    pub best: BestCandidates,
+    /// Index of each hypothesis' site in that list; hypotheses may share one (mALSD).
+    pub site_of_hyp: Vec<u32>,
+    /// Candidates of the current step.
+    pub best_candidates: BestCandidates,
     /// Hypotheses of the next step, while candidates are merged.
-    next: Vec<NextHypothesis>,
-    /// Hashes of the label sequences of `next`.
-    hashes: Vec<u64>,
+    next_hyps: Vec<NextHypothesis>,
+    /// Hashes of the label sequences of `next_hyps`.
+    next_hashes: Vec<u64>,
 }
 
 /// The best candidates; ties in the order of insertion.
@@ -153,8 +163,8 @@ impl BestCandidates {
 /// A next hypothesis whose label is not yet in the tree.
 #[derive(Debug)]
 struct NextHypothesis {
-    /// Index of its candidate.
-    candidate: u32,
+    /// Index of its candidate in `BestCandidates::candidates`.
+    candidate_index: u32,
     hyp: BeamHypothesis,
 }
 
@@ -165,60 +175,64 @@ impl BeamUtterance {
     }
 
     /// Number of frames of this chunk.
-    pub fn frames(&self) -> usize {
+    pub fn frame_count(&self) -> usize {
         self.end_frame - self.first_frame
     }
 
     /// Makes the best candidates the next hypotheses.
     ///
     /// Candidates with equal labels that satisfy `is_mergeable` become one hypothesis, with the
-    /// times of the first and the sum of the probabilities. `position` returns where a step leads.
-    pub fn choose(
+    /// times of the best and the sum of the probabilities. `position` returns the position of a
+    /// hypothesis after an expansion.
+    pub fn advance_hypotheses(
         &mut self,
         token_table: &TokenTable,
         position: impl Fn(&BeamHypothesis, &Expansion) -> BeamPosition,
         is_mergeable: impl Fn(&BeamPosition, &BeamHypothesis) -> bool,
     ) {
-        self.merge(token_table, position, is_mergeable);
+        self.merge_candidates(token_table, position, is_mergeable);
         self.replace_hypotheses(token_table);
     }
 
-    /// [`Self::choose`] that keeps the best `width` hypotheses, best first.
-    pub fn choose_best(
+    /// [`Self::advance_hypotheses`] that keeps the best `width` hypotheses, best first.
+    pub fn advance_best_hypotheses(
         &mut self,
         token_table: &TokenTable,
         width: usize,
         position: impl Fn(&BeamHypothesis, &Expansion) -> BeamPosition,
         is_mergeable: impl Fn(&BeamPosition, &BeamHypothesis) -> bool,
     ) {
-        self.merge(token_table, position, is_mergeable);
-        self.next.sort_by(|a, b| b.hyp.log_prob.total_cmp(&a.hyp.log_prob));
-        self.next.truncate(width);
+        self.merge_candidates(token_table, position, is_mergeable);
+        self.next_hyps.sort_by(|a, b| b.hyp.log_prob.total_cmp(&a.hyp.log_prob));
+        self.next_hyps.truncate(width);
         self.replace_hypotheses(token_table);
     }
 
-    /// Sums the candidates of each next hypothesis.
-    fn merge(
+    /// Merges candidates with equal labels, best first.
+    fn merge_candidates(
         &mut self,
         token_table: &TokenTable,
         position: impl Fn(&BeamHypothesis, &Expansion) -> BeamPosition,
         is_mergeable: impl Fn(&BeamPosition, &BeamHypothesis) -> bool,
     ) {
-        let Self { best, next, hashes, hyps, tree, .. } = self;
-        next.clear();
-        hashes.clear();
-        for &candidate_index in &best.indices {
-            let candidate = &best.candidates[candidate_index as usize];
-            let parent = &hyps[candidate.hyp];
-            let current = BeamPosition { time: parent.time, symbols: parent.symbols };
+        let Self { best_candidates, next_hyps, next_hashes, hyps, tree, .. } = self;
+        next_hyps.clear();
+        next_hashes.clear();
+        for &candidate_index in &best_candidates.indices {
+            // Labels and position to which the candidate leads.
+            let candidate = &best_candidates.candidates[candidate_index as usize];
+            let parent = &hyps[candidate.hyp_index];
+            let current = BeamPosition { frame: parent.frame, symbols: parent.symbols };
             let new_position =
                 candidate.expansion.as_ref().map_or(current, |expansion| position(parent, expansion));
             let label = candidate.label(token_table);
             let parent_sequence = tree.sequence(parent.node);
             let hash = label.map_or(parent_sequence, |label| parent_sequence.append(label)).hash;
-            let is_same = |other: &NextHypothesis| {
-                let other_candidate = &best.candidates[other.candidate as usize];
-                let other_parent = hyps[other_candidate.hyp].node;
+            // Merge it with a better candidate of the same labels. A label may be the newest of one
+            // candidate and already in the tree for the other.
+            let is_equal = |other: &NextHypothesis| {
+                let other_candidate = &best_candidates.candidates[other.candidate_index as usize];
+                let other_parent = hyps[other_candidate.hyp_index].node;
                 is_mergeable(&new_position, &other.hyp)
                     && match (label, other_candidate.label(token_table)) {
                         (Some(a), Some(b)) => a == b && tree.is_same_sequence(parent.node, other_parent),
@@ -227,57 +241,58 @@ impl BeamUtterance {
                         (None, None) => tree.is_same_sequence(parent.node, other_parent),
                     }
             };
-            let mergeable = positions_of(hashes, hash).find(|&index| is_same(&next[index]));
-            if let Some(index) = mergeable {
-                let hyp = &mut next[index].hyp;
+            let equal_index = positions_of(next_hashes, hash).find(|&index| is_equal(&next_hyps[index]));
+            if let Some(index) = equal_index {
+                let hyp = &mut next_hyps[index].hyp;
                 hyp.log_prob = Log::plus(hyp.log_prob, candidate.log_prob);
                 if label.is_none() && hyp.row == NO_ROW {
-                    // Equal labels have equal rows.
+                    // Equal labels have equal states: the row need not be computed.
                     hyp.row = parent.row;
                 }
                 continue;
             }
+            // Otherwise it becomes a new hypothesis.
             let row = if label.is_some() { NO_ROW } else { parent.row };
-            let BeamPosition { time, symbols } = new_position;
-            let hyp = BeamHypothesis { node: parent.node, row, time, symbols, log_prob: candidate.log_prob };
-            next.push(NextHypothesis { candidate: candidate_index, hyp });
-            hashes.push(hash);
+            let BeamPosition { frame, symbols } = new_position;
+            let hyp = BeamHypothesis { node: parent.node, row, frame, symbols, log_prob: candidate.log_prob };
+            next_hyps.push(NextHypothesis { candidate_index, hyp });
+            next_hashes.push(hash);
         }
     }
 
     /// Replaces the hypotheses by the next ones; their labels enter the tree.
     fn replace_hypotheses(&mut self, token_table: &TokenTable) {
-        let Self { best, next, tree, hyps, parent_rows, .. } = self;
+        let Self { best_candidates, next_hyps, tree, hyps, parent_rows, .. } = self;
         parent_rows.clear();
-        for NextHypothesis { candidate, hyp } in &mut *next {
-            let candidate = &best.candidates[*candidate as usize];
-            let parent = &hyps[candidate.hyp];
+        for NextHypothesis { candidate_index, hyp } in &mut *next_hyps {
+            let candidate = &best_candidates.candidates[*candidate_index as usize];
+            let parent = &hyps[candidate.hyp_index];
             if let Some(expansion) =
                 candidate.expansion.filter(|expansion| !token_table.is_blank(expansion.class))
             {
-                hyp.node = tree.push(parent.node, decoded_token(&expansion, token_table, parent.time));
+                hyp.node = tree.push(parent.node, decoded_token(&expansion, token_table, parent.frame));
             }
             parent_rows.push(parent.row);
         }
         hyps.clear();
-        hyps.extend(next.drain(..).map(|next| next.hyp));
-        best.clear(0);
+        hyps.extend(next_hyps.drain(..).map(|next| next.hyp));
+        best_candidates.clear(0);
     }
 
     /// Removes dead labels from the tree if there may be many.
-    pub fn prune(&mut self) {
-        if self.tree.is_overgrown() {
-            self.sweep();
+    pub fn sweep_tree_if_large(&mut self) {
+        if self.tree.may_have_many_dead_nodes() {
+            self.sweep_tree();
         }
     }
 
     /// Removes dead labels from the tree.
-    pub fn sweep(&mut self) {
-        let Self { tree, hyps, ended, .. } = self;
+    pub fn sweep_tree(&mut self) {
+        let Self { tree, hyps, ended_hyps, .. } = self;
         tree.unmark();
-        hyps.iter().chain(&*ended).for_each(|hyp| tree.mark(hyp.node));
+        hyps.iter().chain(&*ended_hyps).for_each(|hyp| tree.mark(hyp.node));
         tree.sweep();
-        hyps.iter_mut().chain(ended).for_each(|hyp| hyp.node = tree.new_index(hyp.node));
+        hyps.iter_mut().chain(ended_hyps).for_each(|hyp| hyp.node = tree.new_index(hyp.node));
     }
 }
 
@@ -293,7 +308,7 @@ fn positions_of(hashes: &[u64], hash: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The record of a label.
+/// Creates the record of a label that an expansion emits on `frame`.
 pub(super) fn decoded_token(expansion: &Expansion, token_table: &TokenTable, frame: usize) -> DecodedToken {
     let &Expansion { log_prob, duration_log_prob, fused, logit, class, duration, .. } = expansion;
     let duration = token_table.frame_advance(class, duration as usize);
@@ -306,15 +321,18 @@ mod tests {
 
     #[test]
     fn best_candidates_are_sorted_and_ties_keep_the_first() {
-        let mut best = BestCandidates::default();
-        best.clear(3);
+        let mut best_candidates = BestCandidates::default();
+        best_candidates.clear(3);
         let log_probs = [-3.0, -1.0, -2.0, -1.0, f64::NEG_INFINITY, -2.0, -0.5];
         let inserted: Vec<bool> = (0..log_probs.len())
-            .map(|hyp| best.push(Candidate { hyp, expansion: None, log_prob: log_probs[hyp] }))
+            .map(|hyp_index| {
+                let log_prob = log_probs[hyp_index];
+                best_candidates.push(Candidate { hyp_index, expansion: None, log_prob })
+            })
             .collect();
         assert_eq!(inserted, [true, true, true, true, false, false, true]);
-        let hyps: Vec<usize> =
-            best.indices.iter().map(|&index| best.candidates[index as usize].hyp).collect();
-        assert_eq!(hyps, [6, 1, 3]);
+        let hyp_of = |&index: &u32| best_candidates.candidates[index as usize].hyp_index;
+        let hyp_indices: Vec<usize> = best_candidates.indices.iter().map(hyp_of).collect();
+        assert_eq!(hyp_indices, [6, 1, 3]);
     }
 }

@@ -3,10 +3,13 @@ use unicode_normalization::char::is_combining_mark;
 
 use super::Phrase;
 
-/// Mark of word beginnings in tokens.
+/// Mark at the beginning of a word in tokens, as in SentencePiece.
 const WORD_MARK: char = '\u{2581}';
-/// Characters within words in addition to letters, digits and combining marks.
-const INNER_SYMBOLS: [char; 10] =
+/// Word characters other than letters, digits and combining marks.
+///
+/// They are apostrophe, underscore, right single quotation mark, full-width apostrophe, soft
+/// hyphen, middle dot (Catalan), Hebrew geresh and gershayim, zero-width non-joiner and joiner.
+const WORD_SYMBOLS: [char; 10] =
     ['\'', '_', '\u{2019}', '\u{ff07}', '\u{ad}', '\u{b7}', '\u{5f3}', '\u{5f4}', '\u{200c}', '\u{200d}'];
 /// Blocks of scripts that are written without spaces between words.
 const UNSPACED_SCRIPTS: [(char, char); 20] = [
@@ -49,7 +52,9 @@ const UNSPACED_SCRIPTS: [(char, char); 20] = [
 pub enum TokenStyle {
     /// Words: one label per word.
     Words,
-    /// Characters; if no token is a space, each may begin or end a word.
+    /// Characters; if no token is a space, every character is a word.
+    ///
+    /// Without a token that is a space, only the caller can select this style.
     Characters,
     /// Pieces of words; pieces that begin a word have the mark U+2581.
     Pieces,
@@ -58,7 +63,8 @@ pub enum TokenStyle {
 impl TokenStyle {
     /// Detects the style of token names.
     ///
-    /// Characters if one is a space, pieces if one begins with U+2581, words otherwise.
+    /// The style is characters if a name is a space, pieces if one begins with U+2581, and words
+    /// otherwise.
     pub fn from_names<S: AsRef<str>>(names: &[S]) -> Self {
         let any_name = |predicate: &dyn Fn(&str) -> bool| names.iter().any(|name| predicate(name.as_ref()));
         if any_name(&|name| name == " ") {
@@ -86,7 +92,7 @@ pub struct WordBoundaries {
 impl WordBoundaries {
     /// Boundaries of words, spaces, punctuation, special words and unspaced scripts.
     pub const BOTH: WordBoundaries = WordBoundaries { before: true, after: true };
-    /// Boundaries of letters within words.
+    /// No boundaries: a letter within a word.
     pub const NEITHER: WordBoundaries = WordBoundaries { before: false, after: false };
 
     /// Derives the boundaries of each class from its name; none for an empty name.
@@ -94,13 +100,13 @@ impl WordBoundaries {
     /// | style | before | after |
     /// |---|---|---|
     /// | words | always | always |
-    /// | characters | not for characters of words | not for characters of words |
-    /// | pieces | with the mark U+2581, or if the first character is not of a word | if the last character is not of a word |
+    /// | characters | unless it is a word character | unless it is a word character |
+    /// | pieces | with the mark U+2581, or unless the first character is a word character | unless the last character is a word character or the mark |
     ///
-    /// Characters of words are letters, digits, combining marks, apostrophes and underscores of
-    /// scripts with spaces. A token of several characters in a model of characters is a special
-    /// word. The names of pieces do not identify special words; these need
-    /// [`WordBoundaries::BOTH`].
+    /// Word characters are letters, digits, combining marks, apostrophes, underscores and some
+    /// rarer symbols, of scripts with spaces. Tokens of style characters have both boundaries if no
+    /// token is a space, and if they have several characters: these are special words. The names of
+    /// pieces do not identify special words; these need [`WordBoundaries::BOTH`].
     ///
     /// ```
     /// use decoding::{WordBoundaries, TokenStyle};
@@ -122,10 +128,10 @@ impl WordBoundaries {
 
     /// Boundaries of a piece of a word, or of one character.
     fn from_piece(name: &str) -> Self {
-        let is_inner = |c: Option<char>| c.is_some_and(is_inner);
-        // The mark itself does not end a word.
-        let after = !name.ends_with(WORD_MARK) && !is_inner(name.chars().next_back());
-        WordBoundaries { before: name.starts_with(WORD_MARK) || !is_inner(name.chars().next()), after }
+        let is_word_char = |c: Option<char>| c.is_some_and(is_word_char);
+        // The mark begins a word, so that no boundary follows it.
+        let after = !name.ends_with(WORD_MARK) && !is_word_char(name.chars().next_back());
+        WordBoundaries { before: name.starts_with(WORD_MARK) || !is_word_char(name.chars().next()), after }
     }
 }
 
@@ -134,9 +140,9 @@ fn is_space(name: &str) -> bool {
     !name.is_empty() && name.chars().all(char::is_whitespace)
 }
 
-/// Whether a character continues a word.
-fn is_inner(c: char) -> bool {
-    (c.is_alphanumeric() || is_combining_mark(c) || INNER_SYMBOLS.contains(&c)) && !is_unspaced(c)
+/// Returns whether a character is a word character.
+fn is_word_char(c: char) -> bool {
+    (c.is_alphanumeric() || is_combining_mark(c) || WORD_SYMBOLS.contains(&c)) && !is_unspaced(c)
 }
 
 /// Returns whether a character belongs to a script without spaces between words.
@@ -144,7 +150,7 @@ fn is_unspaced(c: char) -> bool {
     UNSPACED_SCRIPTS.iter().any(|&(first, last)| (first..=last).contains(&c))
 }
 
-/// Adds the variant without mark of phrases in unspaced scripts.
+/// Adds variants without the word mark to phrases in unspaced scripts.
 ///
 /// A model of marked pieces has two tokens for a character, one at the beginning of a text and one
 /// within it. The total score of a phrase does not change. A phrase whose first token has no

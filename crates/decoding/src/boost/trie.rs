@@ -7,6 +7,9 @@ use std::collections::{HashMap, VecDeque};
 
 use super::{AFTER_BOUNDARY, Phrase, PhraseBooster, WITHIN_WORD, WordBoundaries, bonus};
 
+/// Number of nodes that are empty prefixes: [`AFTER_BOUNDARY`] and [`WITHIN_WORD`].
+const ROOTS: usize = 2;
+
 /// A prefix of phrases.
 #[derive(Default)]
 struct TrieNode {
@@ -16,33 +19,33 @@ struct TrieNode {
     phrase_bonus: Option<f32>,
     /// Largest advance on the bonus of a longer phrase.
     longer_advance: f32,
-    /// Bonus of the longest phrase within this prefix, at a boundary.
-    earned: f32,
-    /// Added to `earned` if a word boundary follows.
-    gain: f32,
-    /// Sum of `gain` over this prefix and its suffixes.
-    completed: f32,
+    /// Bonus of the longest complete phrase within this prefix, at a boundary.
+    earned_bonus: f32,
+    /// Added to `earned_bonus` if a word boundary follows.
+    boundary_gain: f32,
+    /// Sum of `boundary_gain` over this prefix and its suffixes.
+    completed_bonus: f32,
     /// Bonus paid in advance.
     advance: f32,
-    /// Whether a word boundary always follows.
-    is_open: bool,
+    /// Whether a word boundary always follows the last label.
+    ends_word: bool,
     /// The longest proper suffix that is a phrase prefix at a boundary.
-    fail: usize,
+    fail_state: usize,
 }
 
 /// An arc: class, next state, and final bonus.
 #[derive(Clone, Copy)]
 struct TrieArc {
     class: u32,
-    next: usize,
-    earned: f32,
+    next_state: usize,
+    earned_bonus: f32,
 }
 
 /// Prefixes of phrases; the first two nodes are empty prefixes.
 pub(super) struct Trie<'a> {
     nodes: Vec<TrieNode>,
-    /// Nodes by depth, with their parents and classes.
-    order: Vec<(usize, u32, usize)>,
+    /// Indices of the nodes after the roots, shorter prefixes first.
+    nodes_by_depth: Vec<usize>,
     /// Word boundaries around each label; none for other classes.
     classes: &'a [Option<WordBoundaries>],
 }
@@ -50,8 +53,8 @@ pub(super) struct Trie<'a> {
 impl<'a> Trie<'a> {
     /// Builds the trie of phrases whose tokens are all labels.
     pub fn new(phrases: &[Phrase], classes: &'a [Option<WordBoundaries>], depth_scaling: f32) -> Self {
-        let roots = vec![TrieNode { is_open: true, ..TrieNode::default() }, TrieNode::default()];
-        let mut trie = Trie { nodes: roots, order: Vec::new(), classes };
+        let roots = vec![TrieNode { ends_word: true, ..TrieNode::default() }, TrieNode::default()];
+        let mut trie = Trie { nodes: roots, nodes_by_depth: Vec::new(), classes };
         phrases.iter().for_each(|phrase| trie.insert(phrase, depth_scaling));
         trie.link();
         trie
@@ -91,22 +94,23 @@ impl<'a> Trie<'a> {
             children.sort_unstable();
             for (class, index) in children {
                 let WordBoundaries { before, after } = self.boundaries(class);
-                let (fail, earned) = if parent == AFTER_BOUNDARY {
+                let (fail_state, earned_bonus) = if parent == AFTER_BOUNDARY {
                     (root(after), 0.0)
                 } else {
-                    let TrieNode { phrase_bonus, earned, is_open, fail, .. } = self.nodes[parent];
-                    let ended_phrase = phrase_bonus.filter(|_| before || is_open);
-                    (self.follow(fail, class), ended_phrase.unwrap_or(earned))
+                    let TrieNode { phrase_bonus, earned_bonus, ends_word, fail_state, .. } =
+                        self.nodes[parent];
+                    let ended_phrase = phrase_bonus.filter(|_| before || ends_word);
+                    (self.follow(fail_state, class), ended_phrase.unwrap_or(earned_bonus))
                 };
-                let completed = self.nodes[fail].completed;
+                let completed = self.nodes[fail_state].completed_bonus;
                 let node = &mut self.nodes[index];
-                node.fail = fail;
-                node.is_open = after;
-                node.earned = node.phrase_bonus.filter(|_| after).unwrap_or(earned);
-                node.gain = node.phrase_bonus.map_or(0.0, |total| total - node.earned);
-                node.completed = node.gain + completed;
-                node.advance = node.gain.max(node.longer_advance - node.earned).max(0.0);
-                self.order.push((parent, class, index));
+                node.fail_state = fail_state;
+                node.ends_word = after;
+                node.earned_bonus = node.phrase_bonus.filter(|_| after).unwrap_or(earned_bonus);
+                node.boundary_gain = node.phrase_bonus.map_or(0.0, |total| total - node.earned_bonus);
+                node.completed_bonus = node.boundary_gain + completed;
+                node.advance = node.boundary_gain.max(node.longer_advance - node.earned_bonus).max(0.0);
+                self.nodes_by_depth.push(index);
                 queue.push_back(index);
             }
         }
@@ -122,7 +126,7 @@ impl<'a> Trie<'a> {
             match (child, state) {
                 (Some(child), _) => return child,
                 (None, WITHIN_WORD | AFTER_BOUNDARY) => return root(self.boundaries(class).after),
-                (None, _) => state = self.nodes[state].fail,
+                (None, _) => state = self.nodes[state].fail_state,
             }
         }
     }
@@ -134,17 +138,18 @@ impl<'a> Trie<'a> {
     }
 
     /// Final bonus of a class in a state, over all suffixes.
-    fn earned_bonus(&self, state: usize, class: u32, arcs: &[Vec<TrieArc>]) -> f32 {
-        let first_token_bonus = |root| self.begin(root, class).map_or(0.0, |child| self.nodes[child].earned);
+    fn arc_bonus(&self, state: usize, class: u32, arcs: &[Vec<TrieArc>]) -> f32 {
+        let first_token_bonus =
+            |root| self.begin(root, class).map_or(0.0, |child| self.nodes[child].earned_bonus);
         if state == AFTER_BOUNDARY || state == WITHIN_WORD {
             return first_token_bonus(state);
         }
         if let Ok(index) = arcs[state].binary_search_by_key(&class, |arc| arc.class) {
-            return arcs[state][index].earned;
+            return arcs[state][index].earned_bonus;
         }
         let node = &self.nodes[state];
-        let completed = if self.boundaries(class).before { node.completed } else { 0.0 };
-        completed + first_token_bonus(root(node.is_open))
+        let completed = if self.boundaries(class).before { node.completed_bonus } else { 0.0 };
+        completed + first_token_bonus(root(node.ends_word))
     }
 
     /// Converts the trie to the arrays of a scorer.
@@ -155,34 +160,35 @@ impl<'a> Trie<'a> {
         for state in [AFTER_BOUNDARY, WITHIN_WORD] {
             let first_tokens = self.nodes[AFTER_BOUNDARY].children.keys();
             let arc = |class| {
-                let next = self.begin(state, class)?;
-                Some(TrieArc { class, next, earned: self.nodes[next].earned })
+                let next_state = self.begin(state, class)?;
+                Some(TrieArc { class, next_state, earned_bonus: self.nodes[next_state].earned_bonus })
             };
             arcs[state] = first_tokens.filter_map(|&class| arc(class)).collect();
         }
         // Shorter states first: a state inherits the arcs of its fail state, except those of the
         // first two.
-        for &(.., state) in &self.order {
+        for &state in &self.nodes_by_depth {
             let node = &self.nodes[state];
-            let mut next: HashMap<u32, usize> = match node.fail {
+            let mut next_states: HashMap<u32, usize> = match node.fail_state {
                 AFTER_BOUNDARY | WITHIN_WORD => HashMap::new(),
-                fail => arcs[fail].iter().map(|arc| (arc.class, arc.next)).collect(),
+                fail_state => arcs[fail_state].iter().map(|arc| (arc.class, arc.next_state)).collect(),
             };
-            next.extend(node.children.iter().map(|(&class, &child)| (class, child)));
-            let arc = |(class, next)| {
+            next_states.extend(node.children.iter().map(|(&class, &child)| (class, child)));
+            let arc = |(class, next_state)| {
                 let own_bonus = match node.children.get(&class) {
-                    Some(&child) => self.nodes[child].earned - node.earned,
-                    None if self.boundaries(class).before => node.gain,
+                    Some(&child) => self.nodes[child].earned_bonus - node.earned_bonus,
+                    None if self.boundaries(class).before => node.boundary_gain,
                     None => 0.0,
                 };
-                TrieArc { class, next, earned: own_bonus + self.earned_bonus(node.fail, class, &arcs) }
+                let suffix_bonus = self.arc_bonus(node.fail_state, class, &arcs);
+                TrieArc { class, next_state, earned_bonus: own_bonus + suffix_bonus }
             };
             // The suffixes of the child are separate prefixes with separate bonuses.
-            let state_arcs: Vec<TrieArc> = next.into_iter().map(arc).collect();
+            let state_arcs: Vec<TrieArc> = next_states.into_iter().map(arc).collect();
             arcs[state] = state_arcs;
             arcs[state].sort_unstable_by_key(|arc| arc.class);
         }
-        arcs[..2].iter_mut().for_each(|arcs| arcs.sort_unstable_by_key(|arc| arc.class));
+        arcs[..ROOTS].iter_mut().for_each(|arcs| arcs.sort_unstable_by_key(|arc| arc.class));
         // Flat arrays.
         let mut offsets = vec![0];
         offsets.extend(arcs.iter().scan(0, |sum, list| {
@@ -192,18 +198,18 @@ impl<'a> Trie<'a> {
         let all_arcs = || arcs.iter().flatten();
         PhraseBooster {
             classes: self.classes.to_vec(),
-            advance: self.nodes.iter().map(|node| node.advance).collect(),
-            completed: self.nodes.iter().map(|node| node.completed).collect(),
-            is_open: self.nodes.iter().map(|node| node.is_open).collect(),
-            arcs: offsets,
-            arc_class: all_arcs().map(|arc| arc.class).collect(),
-            arc_earned: all_arcs().map(|arc| arc.earned).collect(),
-            arc_next: all_arcs().map(|arc| arc.next as u32).collect(),
+            advances: self.nodes.iter().map(|node| node.advance).collect(),
+            completed_bonuses: self.nodes.iter().map(|node| node.completed_bonus).collect(),
+            ends_word: self.nodes.iter().map(|node| node.ends_word).collect(),
+            arc_offsets: offsets,
+            arc_classes: all_arcs().map(|arc| arc.class).collect(),
+            arc_bonuses: all_arcs().map(|arc| arc.earned_bonus).collect(),
+            arc_states: all_arcs().map(|arc| arc.next_state as u32).collect(),
         }
     }
 }
 
-/// The state of the empty prefix.
-pub(super) fn root(is_open: bool) -> usize {
-    if is_open { AFTER_BOUNDARY } else { WITHIN_WORD }
+/// Returns the empty prefix after a boundary or within a word.
+pub(super) fn root(is_after_boundary: bool) -> usize {
+    if is_after_boundary { AFTER_BOUNDARY } else { WITHIN_WORD }
 }

@@ -1,4 +1,6 @@
-//! CTC prefix scores of labels, for fusion with a transducer search.
+//! `CtcPrefixScorer`: CTC prefix scores of labels, for fusion with a transducer search.
+//!
+//! T: frames of the utterance, t one of them; C: classes, c one of them; y: a label sequence.
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,7 +28,7 @@ const CACHED_SEQUENCES: usize = 1024;
 ///
 /// ```text
 /// ψ(y)         = Σ p_CTC(z) over all z that begin with y
-/// score(c | y) = log ψ(y c) - log ψ(y)
+/// score(c | y) = log ψ(y c) - log ψ(y)                             y c: y followed by c
 /// end(y)       = log p_CTC(y) - log ψ(y)
 /// ```
 /// The scores of a sequence and its end sum to `log p_CTC(y)`, over all of its paths, and do not
@@ -79,19 +81,39 @@ pub struct CtcPrefixScorer {
 struct SequenceTable {
     /// Sequence of each state; the first is empty.
     sequences: Vec<Arc<LabelSequence>>,
-    /// Next state of a state and a label.
-    next: HashMap<(u32, u32), u32>,
+    /// State after a state and a label.
+    next_states: HashMap<(u32, u32), u32>,
+}
+
+/// Log-probabilities of the paths of a sequence y over t frames.
+#[derive(Debug, Clone, Copy)]
+struct LogPathSums {
+    /// `log n(y, t)`: paths that end with the last label.
+    label: f64,
+    /// `log b(y, t)`: paths that end with a blank.
+    blank: f64,
+}
+
+impl LogPathSums {
+    /// Log-probability of all paths.
+    fn total(&self) -> f64 {
+        Log::plus(self.label, self.blank)
+    }
+
+    /// The larger of the two log-probabilities.
+    fn max(&self) -> f64 {
+        self.label.max(self.blank)
+    }
 }
 
 /// A label sequence y.
 #[derive(Debug)]
 struct LabelSequence {
-    /// Its last label.
-    last: Option<u32>,
+    last_label: Option<u32>,
     /// `log ψ(y)`.
     log_prob: f64,
-    /// `log n(y, t)` and `log b(y, t)` at t = `first_frame`, ..; -inf elsewhere.
-    paths: Vec<[f64; 2]>,
+    /// Paths over t = `first_frame`, .. frames; -inf elsewhere.
+    paths: Vec<LogPathSums>,
     /// First number of frames t whose paths are stored.
     first_frame: usize,
     /// `score(c | y)`, if cached.
@@ -116,7 +138,7 @@ impl CtcPrefixScorer {
             return Err(Error::Frames { width: classes, found: scores.len() });
         }
         let mut probs = Vec::with_capacity(scores.len());
-        let mut paths = vec![[LOG_ZERO, 0.0]];
+        let mut paths = vec![LogPathSums { label: LOG_ZERO, blank: 0.0 }];
         let mut log_prob_of_blanks = 0.0;
         for (frame, scores) in scores.chunks_exact(classes).enumerate() {
             check_row(scores, frame)?;
@@ -126,13 +148,14 @@ impl CtcPrefixScorer {
             let sum: f64 = probs[row.clone()].iter().sum();
             probs[row.clone()].iter_mut().for_each(|p| *p /= sum);
             log_prob_of_blanks += probs[row.start + blank as usize].ln();
-            paths.push([LOG_ZERO, log_prob_of_blanks]);
+            paths.push(LogPathSums { label: LOG_ZERO, blank: log_prob_of_blanks });
         }
         let empty = LabelSequence::new(None, 0.0, 0, &paths);
-        let table = SequenceTable { sequences: vec![Arc::new(empty)], next: HashMap::new() };
+        let table = SequenceTable { sequences: vec![Arc::new(empty)], next_states: HashMap::new() };
         Ok(Self { probs, classes, blank, table: Mutex::new(table) })
     }
 
+    /// The label sequence of a state.
     fn sequence(&self, state: u32) -> Arc<LabelSequence> {
         lock(&self.table).get(state).1
     }
@@ -156,16 +179,15 @@ impl CtcPrefixScorer {
         let score = |log_unit: f64, sum: f64| (log_unit + sum.ln() - sequence.log_prob).max(MIN_SCORE) as f32;
         // All labels, as if none of them were the last label of y.
         let mut sums = vec![0.0; self.classes];
-        let extensible = |&[label, blank]: &[f64; 2]| Log::plus(label, blank);
-        let log_unit = self.for_each_phi(sequence, extensible, |row, phi| {
+        let log_unit = self.for_each_phi(sequence, LogPathSums::total, |row, phi| {
             sums.iter_mut().zip(row).for_each(|(sum, p)| *sum += phi * p);
         });
         let mut scores: Vec<f32> = sums.iter().map(|&sum| score(log_unit, sum)).collect();
         // The last label continues its run unless a blank precedes it.
-        if let Some(last) = sequence.last.map(|last| last as usize) {
+        if let Some(last) = sequence.last_label.map(|last| last as usize) {
             let mut sum = 0.0;
             let log_unit =
-                self.for_each_phi(sequence, |&[_, blank]| blank, |row, phi| sum += phi * row[last]);
+                self.for_each_phi(sequence, |paths| paths.blank, |row, phi| sum += phi * row[last]);
             scores[last] = score(log_unit, sum);
         }
         scores[self.blank as usize] = 0.0;
@@ -178,7 +200,7 @@ impl CtcPrefixScorer {
     fn for_each_phi(
         &self,
         sequence: &LabelSequence,
-        log_phi: impl Fn(&[f64; 2]) -> f64,
+        log_phi: impl Fn(&LogPathSums) -> f64,
         mut add: impl FnMut(&[f64], f64),
     ) -> f64 {
         let log_unit = sequence.paths.iter().map(&log_phi).fold(f64::MIN, f64::max);
@@ -190,20 +212,24 @@ impl CtcPrefixScorer {
 
     /// Computes the sequence extended by a label.
     fn extend(&self, sequence: &LabelSequence, label: u32) -> LabelSequence {
-        let (mut log_prob, mut largest, mut current) = (LOG_ZERO, LOG_ZERO, [LOG_ZERO; 2]);
+        let (mut log_prob, mut largest) = (LOG_ZERO, LOG_ZERO);
+        let mut current = LogPathSums { label: LOG_ZERO, blank: LOG_ZERO };
         let mut paths = Vec::with_capacity(sequence.paths.len());
         for (i, row) in self.frames_from(sequence.first_frame).enumerate() {
-            let (p, p_blank) = (row[label as usize].ln(), row[self.blank as usize].ln());
-            let phi = match sequence.paths.get(i) {
-                Some(&[_, blank]) if sequence.last == Some(label) => blank,
-                Some(&[label, blank]) => Log::plus(label, blank),
+            let (log_p, log_p_blank) = (row[label as usize].ln(), row[self.blank as usize].ln());
+            let log_phi = match sequence.paths.get(i) {
+                Some(paths) if sequence.last_label == Some(label) => paths.blank,
+                Some(paths) => paths.total(),
                 // Without new paths the sum only decreases.
-                None if current[0].max(current[1]) <= largest + MIN_RELATIVE_LOG_PROB => break,
+                None if current.max() <= largest + MIN_RELATIVE_LOG_PROB => break,
                 None => LOG_ZERO,
             };
-            log_prob = Log::plus(log_prob, phi + p);
-            current = [Log::plus(current[0], phi) + p, Log::plus(current[0], current[1]) + p_blank];
-            largest = largest.max(current[0]).max(current[1]);
+            log_prob = Log::plus(log_prob, log_phi + log_p);
+            current = LogPathSums {
+                label: Log::plus(current.label, log_phi) + log_p,
+                blank: current.total() + log_p_blank,
+            };
+            largest = largest.max(current.label).max(current.blank);
             paths.push(current);
         }
         LabelSequence::new(Some(label), log_prob, sequence.first_frame + 1, &paths)
@@ -211,17 +237,16 @@ impl CtcPrefixScorer {
 }
 
 impl LabelSequence {
-    /// Drops frames at which the paths are negligible.
-    fn new(last: Option<u32>, log_prob: f64, first_frame: usize, paths: &[[f64; 2]]) -> Self {
-        let log_max = |[label, blank]: &[f64; 2]| label.max(*blank);
-        let largest = paths.iter().map(log_max).fold(LOG_ZERO, f64::max);
-        let is_relevant = |paths: &[f64; 2]| log_max(paths) > largest + MIN_RELATIVE_LOG_PROB;
+    /// Creates a sequence without the frames at which its paths are negligible.
+    fn new(last_label: Option<u32>, log_prob: f64, first_frame: usize, paths: &[LogPathSums]) -> Self {
+        let largest = paths.iter().map(LogPathSums::max).fold(LOG_ZERO, f64::max);
+        let is_relevant = |paths: &LogPathSums| paths.max() > largest + MIN_RELATIVE_LOG_PROB;
         let begin = paths.iter().position(is_relevant).unwrap_or(paths.len());
         let end = paths.iter().rposition(is_relevant).map_or(begin, |last| last + 1);
         let paths = paths[begin..end].to_vec();
         // Finite, so that differences of log-probabilities are finite.
         let log_prob = log_prob.max(f64::MIN);
-        Self { last, log_prob, paths, first_frame: first_frame + begin, scores: Mutex::default() }
+        Self { last_label, log_prob, paths, first_frame: first_frame + begin, scores: Mutex::default() }
     }
 }
 
@@ -252,16 +277,16 @@ impl Scorer for CtcPrefixScorer {
         let (state, sequence) = lock(&self.table).get(state);
         let score = self.scores(&sequence)[class as usize];
         let mut table = lock(&self.table);
-        if let Some(&next) = table.next.get(&(state, class)) {
+        if let Some(&next) = table.next_states.get(&(state, class)) {
             return (score, next);
         }
         let next = table.sequences.len() as u32;
         table.sequences.push(Arc::new(self.extend(&sequence, class)));
-        table.next.insert((state, class), next);
-        if let Some(old) =
-            table.sequences.len().checked_sub(CACHED_SEQUENCES).and_then(|old| table.sequences.get(old))
-        {
-            *lock(&old.scores) = None;
+        table.next_states.insert((state, class), next);
+        // The scores of old sequences are computed again if they are needed.
+        let uncached_index = table.sequences.len().checked_sub(CACHED_SEQUENCES);
+        if let Some(sequence) = uncached_index.and_then(|index| table.sequences.get(index)) {
+            *lock(&sequence.scores) = None;
         }
         (score, next)
     }
@@ -280,7 +305,7 @@ impl Scorer for CtcPrefixScorer {
         let frames = self.probs.len() / self.classes;
         let final_paths =
             frames.checked_sub(sequence.first_frame).and_then(|index| sequence.paths.get(index));
-        let log_sum = final_paths.map_or(LOG_ZERO, |&[label, blank]| Log::plus(label, blank));
+        let log_sum = final_paths.map_or(LOG_ZERO, LogPathSums::total);
         (log_sum - sequence.log_prob).max(MIN_SCORE) as f32
     }
 }

@@ -1,4 +1,6 @@
-//! Frame-looping: the conventional batched greedy search, a baseline for label-looping.
+//! Frame-looping: the conventional batched greedy search of transducers.
+//!
+//! It is a baseline for label-looping, which returns the same hypotheses.
 use super::{GreedyOptions, decoded_token, frame_count};
 use crate::best_class::{best_class, invalid_scores};
 use crate::{DecodingModel, Error, Hypotheses, NetworkScratch, Result, SiteBatch, SiteIndex, States};
@@ -19,7 +21,8 @@ use crate::{DecodingModel, Error, Hypotheses, NetworkScratch, Result, SiteBatch,
 /// As [`GreedySearch::decode`](crate::GreedySearch::decode).
 ///
 /// # Cost
-/// About `Σ_t (1 + max_b labels of b on frame t)` steps of predictor and joint for the whole batch.
+/// About `Σ_t (1 + max_b labels of utterance b on frame t)` steps of predictor and joint for the
+/// whole batch.
 ///
 /// # Errors
 /// [`Error::Option`] for unsupported options; those of

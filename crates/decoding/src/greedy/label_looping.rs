@@ -1,8 +1,8 @@
-//! Label-looping: greedy search of batches and streams.
+//! Label-looping: the greedy transducer search of batches and streams.
 //!
 //! All utterances of a batch advance to their next label, then one predictor step processes all new
 //! labels (Bataev et al., arXiv 2406.06220). A site is a frame of an utterance and its label row,
-//! the projected predictor output.
+//! the projected predictor output. C: classes; D: durations.
 use kernels::{par_for, parts, parts_mut};
 
 use super::{GreedyOptions, GreedyStream, choose_label, decoded_token, frame_count};
@@ -86,8 +86,8 @@ struct GreedyUtterance {
     index: usize,
     /// Current frame of the chunk.
     t: usize,
-    /// Frames of the chunk.
-    frames: usize,
+    /// Number of frames of the chunk.
+    chunk_frames: usize,
     /// First frame of the chunk, counted over all chunks.
     first_frame: usize,
     /// Labels on the current frame.
@@ -103,10 +103,20 @@ struct GreedyUtterance {
     frames_since_label: usize,
     /// Frames to score next.
     look_ahead: usize,
-    /// Index of the first of their sites.
+    /// Index of the first of their sites in the batch.
     first_site: usize,
     /// Its next label; the predictor step that follows consumes it.
-    label: Option<u32>,
+    next_label: Option<u32>,
+}
+
+/// Arguments of the steps of a search.
+#[derive(Clone, Copy)]
+struct GreedyTask<'a> {
+    model: &'a DecodingModel,
+    options: &'a GreedyOptions,
+    streams: &'a [&'a mut GreedyStream],
+    /// Frame rows of each utterance, a chunk or all of them.
+    chunks: &'a [&'a [f32]],
 }
 
 impl GreedySearch {
@@ -192,7 +202,7 @@ impl GreedySearch {
         hypotheses.reset(chunks.len(), options.record_steps);
         kernels::run_in_pool(|| {
             buffers.load(model, streams, &frame_counts);
-            buffers.search(model, options, streams, chunks, hypotheses)
+            buffers.search(GreedyTask { model, options, streams, chunks }, hypotheses)
         })?;
         buffers.save(model, streams, &frame_counts, hypotheses);
         Ok(())
@@ -202,81 +212,80 @@ impl GreedySearch {
 impl GreedyBuffers {
     /// Loads the state of each utterance that has frames.
     fn load(&mut self, model: &DecodingModel, streams: &[&mut GreedyStream], frame_counts: &[usize]) {
-        let (states, row) = model.start();
+        let (states, label_row) = model.start();
         self.utterances.clear();
         self.states.clear(states.shape());
         self.label_rows.clear();
         self.finished.clear();
         self.finished.resize(streams.len(), None);
         self.end_states.clear(states.shape());
-        resized(&mut self.end_label_rows, streams.len() * row.len());
+        resized(&mut self.end_label_rows, streams.len() * label_row.len());
         self.scorer_states.resize_with(streams.len().max(self.scorer_states.len()), Vec::new);
-        for (b, (stream, &frames)) in streams.iter().zip(frame_counts).enumerate() {
+        for (b, (stream, &chunk_frames)) in streams.iter().zip(frame_counts).enumerate() {
             self.end_states.extend(&stream.states, [0]);
             self.scorer_states[b].clone_from(&stream.scorer_states);
-            if stream.jump >= frames || stream.capped.is_some() {
+            if stream.skipped_frames >= chunk_frames || stream.is_capped() {
                 continue;
             }
             self.states.extend(&stream.states, [0]);
-            self.label_rows.extend_from_slice(&stream.row);
+            self.label_rows.extend_from_slice(&stream.label_row);
             self.utterances.push(GreedyUtterance {
                 index: b,
-                t: stream.jump,
-                frames,
+                t: stream.skipped_frames,
+                chunk_frames,
                 first_frame: stream.frames,
                 symbols: 0,
                 labels: stream.labels,
-                newest_label_frame: stream.newest,
+                newest_label_frame: stream.newest_label_frame,
                 is_capped: false,
                 frames_per_label: INITIAL_FRAMES_PER_LABEL,
                 frames_since_label: 0,
                 look_ahead: INITIAL_FRAMES_PER_LABEL as usize,
                 first_site: 0,
-                label: None,
+                next_label: None,
             });
         }
     }
 
     /// Decodes the loaded chunks.
-    fn search(
-        &mut self,
-        model: &DecodingModel,
-        options: &GreedyOptions,
-        streams: &[&mut GreedyStream],
-        chunks: &[&[f32]],
-        hypotheses: &mut Hypotheses,
-    ) -> Result<()> {
-        self.fuse(model, options, streams);
+    fn search(&mut self, task: GreedyTask, hypotheses: &mut Hypotheses) -> Result<()> {
+        self.compute_fusion_scores(task);
         while !self.utterances.is_empty() {
             self.searching.clear();
             self.searching.extend(0..self.utterances.len());
             while !self.searching.is_empty() {
-                self.score_frames(model, options, chunks);
-                self.advance_frames(model, options, streams, hypotheses)?;
+                self.score_frames(task);
+                self.advance_frames(task, hypotheses)?;
             }
             // An utterance without a label is finished.
-            self.remove_finished(model, |utterance| utterance.label.is_none());
-            self.step(model);
-            self.remove_finished(model, |utterance| utterance.t >= utterance.frames || utterance.is_capped);
-            self.fuse(model, options, streams);
+            self.remove_finished(task.model, |utterance| utterance.next_label.is_none());
+            self.step(task.model);
+            self.remove_finished(task.model, |utterance| {
+                utterance.t >= utterance.chunk_frames || utterance.is_capped
+            });
+            self.compute_fusion_scores(task);
         }
         Ok(())
     }
 
     /// Scores the next frames of the utterances that search for a label.
-    fn score_frames(&mut self, model: &DecodingModel, options: &GreedyOptions, chunks: &[&[f32]]) {
+    fn score_frames(&mut self, task: GreedyTask) {
+        let GreedyTask { model, options, chunks, .. } = task;
         let Self { utterances, searching, sites, scores, best_classes, label_rows, scratch, .. } = self;
         let min_sites =
             if model.token_table().max_blank_frames() > 1 { MIN_SITES_WITH_SKIPS } else { MIN_SITES };
-        let limit = (min_sites / searching.len()).clamp(1, options.look_ahead);
+        let max_look_ahead = (min_sites / searching.len()).clamp(1, options.look_ahead);
+        // Sites of all utterances that search.
         sites.clear();
         for &row in &*searching {
             let utterance = &mut utterances[row];
             utterance.first_site = sites.len();
-            utterance.look_ahead = utterance.look_ahead.min(limit).min(utterance.frames - utterance.t);
+            let remaining_frames = utterance.chunk_frames - utterance.t;
+            utterance.look_ahead = utterance.look_ahead.min(max_look_ahead).min(remaining_frames);
             let site = |frame| SiteIndex { utterance: utterance.index, frame, label_row: row };
             sites.extend((utterance.t..utterance.t + utterance.look_ahead).map(site));
         }
+        // Their scores, in one product, and the best class of each.
         let outputs = model.outputs();
         let scores = resized(scores, sites.len() * outputs);
         model.joint().scores(&SiteBatch { frames: chunks, label_rows, sites }, scores, scratch);
@@ -295,25 +304,20 @@ impl GreedyBuffers {
     }
 
     /// Advances searching utterances to their next label, or past the scored frames.
-    fn advance_frames(
-        &mut self,
-        model: &DecodingModel,
-        options: &GreedyOptions,
-        streams: &[&mut GreedyStream],
-        hypotheses: &mut Hypotheses,
-    ) -> Result<()> {
-        let token_table = model.token_table();
+    fn advance_frames(&mut self, task: GreedyTask, hypotheses: &mut Hypotheses) -> Result<()> {
+        let (model, token_table) = (task.model, task.model.token_table());
         let mut searching = std::mem::take(&mut self.searching);
+        // Number of rows that still search; they move to the front of the list.
         let mut still_searching = 0;
         for index in 0..searching.len() {
             let row = searching[index];
             let utterance = &mut self.utterances[row];
-            let (first_scored, b) = (utterance.t, utterance.index);
-            utterance.label = None;
+            let (first_scored_frame, b) = (utterance.t, utterance.index);
+            utterance.next_label = None;
             // Skip blanks up to the next label or the last scored frame.
-            let mut label = None;
-            while utterance.t < first_scored + utterance.look_ahead && label.is_none() {
-                let site = utterance.first_site + utterance.t - first_scored;
+            let mut site_and_label = None;
+            while utterance.t < first_scored_frame + utterance.look_ahead && site_and_label.is_none() {
+                let site = utterance.first_site + utterance.t - first_scored_frame;
                 let Some(best) = self.best_classes[site] else {
                     let scores = &self.scores[site * model.outputs()..][..model.outputs()];
                     return Err(invalid_scores(scores, token_table, utterance.first_frame + utterance.t)
@@ -327,12 +331,12 @@ impl GreedyBuffers {
                     hypotheses.record_step(b, DecodingStep { frame, class, log_prob, frames });
                     (utterance.t, utterance.symbols) = (utterance.t.saturating_add(frames), 0);
                 } else {
-                    label = Some((site, best));
+                    site_and_label = Some((site, best));
                 }
             }
-            if let Some((site, best)) = label {
-                self.emit(row, site, &best, (model, options, streams), hypotheses)?;
-            } else if utterance.t < utterance.frames {
+            if let Some((site, best)) = site_and_label {
+                self.emit(task, row, site, &best, hypotheses)?;
+            } else if utterance.t < utterance.chunk_frames {
                 // The run of blanks is longer than estimated.
                 utterance.look_ahead *= 2;
                 searching[still_searching] = row;
@@ -344,23 +348,25 @@ impl GreedyBuffers {
         Ok(())
     }
 
-    /// Records a label and estimates the frames until the next one.
+    /// Records the label of a site; estimates the frames until the next.
     ///
     /// `row` is the index of the utterance among the unfinished ones.
     fn emit(
         &mut self,
+        task: GreedyTask,
         row: usize,
         site: usize,
         best: &BestClass,
-        (model, options, streams): (&DecodingModel, &GreedyOptions, &[&mut GreedyStream]),
         hypotheses: &mut Hypotheses,
     ) -> Result<()> {
+        let GreedyTask { model, options, streams, .. } = task;
         let (token_table, utterance) = (model.token_table(), &mut self.utterances[row]);
         let b = utterance.index;
         if utterance.labels >= options.label_limit(utterance.first_frame + utterance.t) {
             utterance.is_capped = true;
             return Ok(());
         }
+        // The label, its fusion score and its confidence.
         let scores = &self.scores[site * model.outputs()..][..token_table.classes()];
         let mut label = decoded_token(best, token_table, utterance.first_frame + utterance.t);
         if !self.fused.is_empty() {
@@ -381,8 +387,8 @@ impl GreedyBuffers {
         utterance.symbols += 1;
         utterance.labels += 1;
         utterance.newest_label_frame = Some(label.frame);
-        let is_full = Some(utterance.symbols) == options.max_symbols;
-        let frames = label.duration.max(usize::from(is_full));
+        let is_frame_full = Some(utterance.symbols) == options.max_symbols;
+        let frames = label.duration.max(usize::from(is_frame_full));
         if frames > 0 {
             (utterance.t, utterance.symbols) = (utterance.t.saturating_add(frames), 0);
         }
@@ -391,7 +397,7 @@ impl GreedyBuffers {
             (utterance.frames_since_label as f32 - utterance.frames_per_label) / AVERAGED_LABELS;
         (utterance.look_ahead, utterance.frames_since_label) =
             ((utterance.frames_per_label.round() as usize).max(1), 0);
-        utterance.label = Some(class);
+        utterance.next_label = Some(class);
         Ok(())
     }
 
@@ -399,17 +405,18 @@ impl GreedyBuffers {
     fn step(&mut self, model: &DecodingModel) {
         let Self { utterances, labels, states, label_rows, predicted, scratch, .. } = self;
         labels.clear();
-        labels.extend(utterances.iter().filter_map(|utterance| utterance.label));
+        labels.extend(utterances.iter().filter_map(|utterance| utterance.next_label));
         if !labels.is_empty() {
             model.step(labels, states, label_rows, predicted, scratch);
         }
     }
 
     /// Computes the fusion scores of each utterance's scorer states.
-    fn fuse(&mut self, model: &DecodingModel, options: &GreedyOptions, streams: &[&mut GreedyStream]) {
+    fn compute_fusion_scores(&mut self, task: GreedyTask) {
+        let GreedyTask { model, options, streams, .. } = task;
         let classes = model.token_table().classes();
-        let has_fusion = streams.iter().any(|stream| !stream.fusion.is_empty());
-        if options.fusion.is_empty() && !has_fusion && options.internal_lm == 0.0 {
+        let has_stream_fusion = streams.iter().any(|stream| !stream.fusion.is_empty());
+        if options.fusion.is_empty() && !has_stream_fusion && options.internal_lm == 0.0 {
             self.fused.clear();
             return;
         }
@@ -437,7 +444,8 @@ impl GreedyBuffers {
         }
         let width = model.start().1.len();
         let Self { utterances, states, label_rows, finished, end_states, end_label_rows, .. } = self;
-        let mut count = 0;
+        // Rows of unfinished utterances move to the front.
+        let mut unfinished_count = 0;
         for row in 0..utterances.len() {
             let utterance = utterances[row];
             if is_finished(&utterance) {
@@ -446,11 +454,11 @@ impl GreedyBuffers {
                     .copy_from_slice(&label_rows[row * width..][..width]);
                 finished[utterance.index] = Some(utterance);
             } else {
-                label_rows.copy_within(row * width..(row + 1) * width, count * width);
-                count += 1;
+                label_rows.copy_within(row * width..(row + 1) * width, unfinished_count * width);
+                unfinished_count += 1;
             }
         }
-        label_rows.truncate(count * width);
+        label_rows.truncate(unfinished_count * width);
         states.retain(|row| !is_finished(&utterances[row]));
         utterances.retain(|utterance| !is_finished(utterance));
     }
@@ -464,23 +472,25 @@ impl GreedyBuffers {
         hypotheses: &mut Hypotheses,
     ) {
         let width = model.start().1.len();
-        for (b, (stream, &frames)) in streams.iter_mut().zip(frame_counts).enumerate() {
+        for (b, (stream, &chunk_frames)) in streams.iter_mut().zip(frame_counts).enumerate() {
+            // Frame of the chunk, or beyond it, at which the search continues.
             let t = match self.finished[b] {
-                None => stream.jump,
+                None => stream.skipped_frames,
                 Some(utterance) => {
-                    let end = stream.frames.saturating_add(utterance.t);
+                    let end_frame = stream.frames.saturating_add(utterance.t);
                     stream.states.copy_row(0, &self.end_states, b);
-                    stream.row.copy_from_slice(&self.end_label_rows[b * width..][..width]);
+                    stream.label_row.copy_from_slice(&self.end_label_rows[b * width..][..width]);
                     stream.scorer_states.clone_from(&self.scorer_states[b]);
-                    (stream.labels, stream.newest) = (utterance.labels, utterance.newest_label_frame);
-                    stream.capped = utterance.is_capped.then_some(end);
+                    stream.labels = utterance.labels;
+                    stream.newest_label_frame = utterance.newest_label_frame;
+                    stream.capped_at = utterance.is_capped.then_some(end_frame);
                     utterance.t
                 }
             };
-            let end = stream.capped.unwrap_or(stream.frames.saturating_add(t));
-            hypotheses.set_end(b, end, stream.is_capped());
-            stream.jump = t.saturating_sub(frames);
-            stream.frames = stream.frames.saturating_add(frames);
+            let end_frame = stream.capped_at.unwrap_or(stream.frames.saturating_add(t));
+            hypotheses.set_end(b, end_frame, stream.is_capped());
+            stream.skipped_frames = t.saturating_sub(chunk_frames);
+            stream.frames = stream.frames.saturating_add(chunk_frames);
         }
     }
 }

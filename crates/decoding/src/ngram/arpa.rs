@@ -1,10 +1,10 @@
-//! Reads and writes n-gram tables as ARPA files.
+//! Reads and writes n-gram language models as ARPA files.
 use std::collections::HashMap;
 use std::fmt::Write;
 
 use kernels::Excerpt;
 
-use super::table::{Entries, MAX_ORDER, NgramTable};
+use super::table::{MAX_ORDER, NgramTable, OrderEntries};
 use super::vocabulary::UNKNOWN;
 use super::{Error, Result};
 
@@ -44,7 +44,7 @@ impl NgramTable {
         lines.next();
         let counts = read_header(&mut lines)?;
         let mut words = WordList::default();
-        let mut orders: Vec<Entries> = Vec::new();
+        let mut orders: Vec<OrderEntries> = Vec::new();
         for (index, &count) in counts.iter().enumerate() {
             let title = format!("\\{}-grams:", index + 1);
             if lines.expect(&title)? != title {
@@ -69,8 +69,9 @@ impl NgramTable {
         for (k, entries) in (1..).zip(&self.orders) {
             write_line(&mut text, format_args!("\n\\{k}-grams:"));
             for index in 0..entries.len() {
-                let words: Vec<&str> = self.spell(entries.row(index)).collect();
-                let (prob, words, backoff) = (entries.prob[index], words.join(" "), entries.backoff[index]);
+                let words: Vec<&str> = self.spell(entries.ngram(index)).collect();
+                let words = words.join(" ");
+                let (prob, backoff) = (entries.log10_probs[index], entries.log10_backoffs[index]);
                 match backoff {
                     0.0 => write_line(&mut text, format_args!("{prob}\t{words}")),
                     _ => write_line(&mut text, format_args!("{prob}\t{words}\t{backoff}")),
@@ -117,15 +118,15 @@ fn read_header(lines: &mut ArpaLines) -> Result<Vec<usize>> {
     }
 }
 
-/// Reads the n-grams of one order.
+/// Reads the n-grams of one order; `shorter` are those of the order below.
 fn read_section(
     lines: &mut ArpaLines,
     order: usize,
     expected: usize,
     words: &mut WordList,
-    shorter: Option<&Entries>,
-) -> Result<Entries> {
-    let mut entries = Entries::new(order);
+    shorter: Option<&OrderEntries>,
+) -> Result<OrderEntries> {
+    let mut entries = OrderEntries::new(order);
     let mut line_numbers = Vec::new();
     while !lines.expect("\\end\\")?.starts_with('\\') {
         if entries.len() == expected {
@@ -141,24 +142,24 @@ fn read_section(
     }
     let (entries, original_indices) = entries.sorted();
     let spell =
-        |row: &[u32]| row.iter().map(|&id| words.names[id as usize].as_str()).collect::<Vec<_>>().join(" ");
+        |ids: &[u32]| ids.iter().map(|&id| words.names[id as usize].as_str()).collect::<Vec<_>>().join(" ");
     for index in 0..entries.len() {
-        let (row, line) = (entries.row(index), line_numbers[original_indices[index]]);
-        if index > 0 && entries.row(index - 1) == row {
+        let (ngram, line) = (entries.ngram(index), line_numbers[original_indices[index]]);
+        if index > 0 && entries.ngram(index - 1) == ngram {
             return Err(Error::Duplicate {
                 line,
                 first: line_numbers[original_indices[index - 1]],
-                ngram: spell(row),
+                ngram: spell(ngram),
             });
         }
-        if shorter.is_some_and(|shorter| shorter.find(&row[..order - 1]).is_none()) {
-            return Err(Error::Context { line, ngram: spell(row) });
+        if shorter.is_some_and(|shorter| shorter.find(&ngram[..order - 1]).is_none()) {
+            return Err(Error::Context { line, ngram: spell(ngram) });
         }
     }
     Ok(entries)
 }
 
-/// Reads one line of a section.
+/// Reads one line of a section: word ids, log10 probability, log10 back-off weight.
 fn read_ngram(lines: &mut ArpaLines, order: usize, words: &mut WordList) -> Result<(Vec<u32>, f32, f32)> {
     let line = lines.expect("")?;
     let fields: Vec<&str> = line.split([' ', '\t']).filter(|field| !field.is_empty()).collect();

@@ -1,12 +1,13 @@
-//! Estimates n-grams from texts: interpolated modified Kneser-Ney smoothing.
+//! Estimates n-gram language models: interpolated modified Kneser-Ney smoothing.
 //!
-//! Chen and Goodman 1998; counts and interpolation as in Heafield et al. 2013.
+//! Chen and Goodman 1998; counts and interpolation as in Heafield et al. 2013. n_r: number of
+//! n-grams with count r, by order; h: context; w: word.
 use super::arpa::LOG10_ZERO;
-use super::table::{Entries, MAX_ORDER, NgramTable, children, find};
+use super::table::{MAX_ORDER, NgramTable, OrderEntries, continuations, find};
 use super::vocabulary::{self, BEGIN, END, UNKNOWN, arpa_word};
 use super::{Error, Result};
 
-/// Word ids of a table.
+// Word ids of the first words of a table.
 const UNKNOWN_ID: u32 = 0;
 const BEGIN_ID: u32 = 1;
 const END_ID: u32 = 2;
@@ -80,23 +81,23 @@ pub fn estimate<S: AsRef<str>>(texts: &[Vec<u32>], names: &[S], order: usize) ->
     let (words, ids) = vocabulary(names)?;
     // Counts of each order: occurrences of the longest n-grams, continuations of the others.
     let corpus = MarkedTexts::new(texts, &ids)?;
-    let mut levels: Vec<OrderCounts> =
+    let mut counts_by_order: Vec<OrderCounts> =
         (1..=order).map(|width| OrderCounts::new(&corpus, width, words.len())).collect();
     for k in (1..order).rev() {
-        let (shorter, longer) = levels.split_at_mut(k);
+        let (shorter, longer) = counts_by_order.split_at_mut(k);
         shorter[k - 1].count_continuations(&longer[0]);
     }
     // `<s>` is never predicted.
-    levels[0].counts[BEGIN_ID as usize] = 0;
+    counts_by_order[0].counts[BEGIN_ID as usize] = 0;
     // Discounts, then probabilities of each order from those of the order below.
     let discounts: Vec<Discounts> =
-        levels.iter().map(|level| Discounts::from_counts(&level.counts)).collect();
-    levels[0].interpolate_uniform(&discounts[0]);
+        counts_by_order.iter().map(|order| Discounts::from_counts(&order.counts)).collect();
+    counts_by_order[0].interpolate_uniform(&discounts[0]);
     for k in 1..order {
-        let (shorter, longer) = levels.split_at_mut(k);
+        let (shorter, longer) = counts_by_order.split_at_mut(k);
         longer[0].interpolate(&mut shorter[k - 1], &discounts[k]);
     }
-    let orders = levels.iter().map(OrderCounts::to_entries).collect();
+    let orders = counts_by_order.iter().map(OrderCounts::to_entries).collect();
     Ok(Estimate { table: NgramTable { words, orders }, discounts })
 }
 
@@ -118,9 +119,9 @@ fn vocabulary<S: AsRef<str>>(names: &[S]) -> Result<(Vec<String>, Vec<Option<u32
 
 /// All texts in one sequence, each enclosed in `<s>` and `</s>`.
 struct MarkedTexts {
-    text: Vec<u32>,
-    /// End of the text at each position.
-    end: Vec<usize>,
+    words: Vec<u32>,
+    /// End of the text to which each position belongs.
+    text_ends: Vec<usize>,
 }
 
 impl MarkedTexts {
@@ -128,21 +129,21 @@ impl MarkedTexts {
         if texts.iter().all(Vec::is_empty) {
             return Err(Error::NoText);
         }
-        let mut corpus = Self { text: Vec::new(), end: Vec::new() };
+        let mut corpus = Self { words: Vec::new(), text_ends: Vec::new() };
         for (sequence, tokens) in texts.iter().enumerate() {
-            corpus.text.push(BEGIN_ID);
+            corpus.words.push(BEGIN_ID);
             for (index, &id) in tokens.iter().enumerate() {
                 let word = ids.get(id as usize).copied().flatten();
-                corpus.text.push(word.ok_or(Error::Id { sequence, index, id, names: ids.len() })?);
+                corpus.words.push(word.ok_or(Error::Id { sequence, index, id, names: ids.len() })?);
             }
-            corpus.text.push(END_ID);
-            corpus.end.resize(corpus.text.len(), corpus.text.len());
+            corpus.words.push(END_ID);
+            corpus.text_ends.resize(corpus.words.len(), corpus.words.len());
         }
         Ok(corpus)
     }
 }
 
-/// The n-grams of one order, sorted.
+/// Counts and probabilities of the n-grams of one order, sorted.
 struct OrderCounts {
     /// Order of the n-grams.
     width: usize,
@@ -150,39 +151,40 @@ struct OrderCounts {
     ids: Vec<u32>,
     counts: Vec<u64>,
     /// Probability of the last word of each n-gram after the others.
-    prob: Vec<f64>,
+    probs: Vec<f64>,
     /// γ of the n-grams with continuations.
-    backoff: Vec<f64>,
+    backoffs: Vec<f64>,
 }
 
 impl OrderCounts {
     /// Counts the n-grams of a width; all words are 1-grams.
-    fn new(corpus: &MarkedTexts, width: usize, words: usize) -> Self {
-        let ngram = |position: usize| &corpus.text[position..position + width];
-        let mut positions: Vec<usize> =
-            (0..corpus.text.len()).filter(|&position| position + width <= corpus.end[position]).collect();
+    fn new(corpus: &MarkedTexts, width: usize, vocabulary_len: usize) -> Self {
+        let ngram = |position: usize| &corpus.words[position..position + width];
+        let mut positions: Vec<usize> = (0..corpus.words.len())
+            .filter(|&position| position + width <= corpus.text_ends[position])
+            .collect();
         positions.sort_unstable_by(|&a, &b| ngram(a).cmp(ngram(b)));
         let runs = positions.chunk_by(|&a, &b| ngram(a) == ngram(b));
         let (ids, counts) = if width == 1 {
-            let mut counts = vec![0; words];
-            runs.for_each(|run| counts[corpus.text[run[0]] as usize] = run.len() as u64);
-            ((0..words as u32).collect(), counts)
+            let mut counts = vec![0; vocabulary_len];
+            runs.for_each(|run| counts[corpus.words[run[0]] as usize] = run.len() as u64);
+            ((0..vocabulary_len as u32).collect(), counts)
         } else {
-            let (rows, counts): (Vec<&[u32]>, Vec<u64>) =
+            let (ngrams, counts): (Vec<&[u32]>, Vec<u64>) =
                 runs.map(|run| (ngram(run[0]), run.len() as u64)).unzip();
-            (rows.concat(), counts)
+            (ngrams.concat(), counts)
         };
         let zeros = vec![0.0; counts.len()];
-        Self { width, ids, counts, prob: zeros.clone(), backoff: zeros }
+        Self { width, ids, counts, probs: zeros.clone(), backoffs: zeros }
     }
 
     /// Word ids of an n-gram.
-    fn row(&self, index: usize) -> &[u32] {
+    fn ngram(&self, index: usize) -> &[u32] {
         &self.ids[index * self.width..][..self.width]
     }
 
-    /// Index of a longer row without its first word.
-    fn suffix(&self, longer: &[u32]) -> usize {
+    /// Returns the index of a longer n-gram without its first word.
+    fn suffix_index(&self, longer: &[u32]) -> usize {
         find(&self.ids, self.width, &longer[1..]).expect("the suffix of an n-gram is an n-gram")
     }
 
@@ -190,13 +192,13 @@ impl OrderCounts {
     ///
     /// N-grams that begin with `<s>` keep their counts.
     fn count_continuations(&mut self, longer: &Self) {
-        let may_have_predecessor = |level: &Self, index: usize| level.row(index)[0] != BEGIN_ID;
-        let counted = (0..self.counts.len()).filter(|&index| may_have_predecessor(self, index));
-        for index in counted.collect::<Vec<_>>() {
-            self.counts[index] = 0;
+        for index in 0..self.counts.len() {
+            if self.ngram(index)[0] != BEGIN_ID {
+                self.counts[index] = 0;
+            }
         }
         for index in 0..longer.counts.len() {
-            let suffix = self.suffix(longer.row(index));
+            let suffix = self.suffix_index(longer.ngram(index));
             self.counts[suffix] += 1;
         }
     }
@@ -207,34 +209,36 @@ impl OrderCounts {
         let gamma = discounts.gamma(&self.counts);
         let share = gamma / (self.counts.len() - 1) as f64;
         let prob = |&count| discounts.discounted(count) / total as f64 + share;
-        self.prob = self.counts.iter().map(prob).collect();
+        self.probs = self.counts.iter().map(prob).collect();
     }
 
     /// Interpolates with the next lower order, whose back-off weights are set.
     fn interpolate(&mut self, shorter: &mut Self, discounts: &Discounts) {
-        let contexts = children(&shorter.ids, shorter.width, &self.ids);
-        for (context, children) in contexts.into_iter().enumerate().filter(|(_, range)| !range.is_empty()) {
-            let counts = &self.counts[children.clone()];
+        let ranges = continuations(&shorter.ids, shorter.width, &self.ids);
+        for (context, range) in ranges.into_iter().enumerate().filter(|(_, range)| !range.is_empty()) {
+            let counts = &self.counts[range.clone()];
             let total: u64 = counts.iter().sum();
             let gamma = discounts.gamma(counts);
-            shorter.backoff[context] = gamma;
-            for index in children {
-                let lower_prob = shorter.prob[shorter.suffix(self.row(index))];
-                self.prob[index] =
+            shorter.backoffs[context] = gamma;
+            for index in range {
+                let lower_prob = shorter.probs[shorter.suffix_index(self.ngram(index))];
+                self.probs[index] =
                     discounts.discounted(self.counts[index]) / total as f64 + gamma * lower_prob;
             }
         }
     }
 
     /// Converts probabilities and back-off weights to decimal logarithms.
-    fn to_entries(&self) -> Entries {
-        let mut entries = Entries::new(self.width);
+    fn to_entries(&self) -> OrderEntries {
+        let mut entries = OrderEntries::new(self.width);
         for index in 0..self.counts.len() {
-            let row = self.row(index);
-            let prob = if row == [BEGIN_ID] { LOG10_ZERO } else { self.prob[index].log10().min(0.0) as f32 };
+            let ngram = self.ngram(index);
+            let log10_prob =
+                if ngram == [BEGIN_ID] { LOG10_ZERO } else { self.probs[index].log10().min(0.0) as f32 };
             // N-grams without continuations have no back-off weight.
-            let backoff = if self.backoff[index] > 0.0 { self.backoff[index].log10() as f32 } else { 0.0 };
-            entries.push(row.iter().copied(), prob, backoff);
+            let log10_backoff =
+                if self.backoffs[index] > 0.0 { self.backoffs[index].log10() as f32 } else { 0.0 };
+            entries.push(ngram.iter().copied(), log10_prob, log10_backoff);
         }
         entries
     }

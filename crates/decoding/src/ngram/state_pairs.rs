@@ -1,6 +1,7 @@
-//! Numbers pairs (trie node, n-gram context) as states of the word n-gram.
+//! `StatePairs`: pairs (trie node, n-gram context) as states of a word n-gram.
 //!
-//! A scorer state is a `u32`; there may be more pairs than that.
+//! A node is a prefix of words in the trie of [`WordNgram`](super::WordNgram). A scorer state is a
+//! `u32`; there may be more pairs than that.
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
@@ -25,7 +26,7 @@ pub(super) struct StatePairs {
 struct PairRegistry {
     /// Largest number of registered pairs.
     limit: usize,
-    registered: RwLock<RegisteredPairs>,
+    registered_pairs: RwLock<RegisteredPairs>,
 }
 
 /// Numbers of the registered pairs.
@@ -36,7 +37,7 @@ struct RegisteredPairs {
     /// Pairs in the order of their numbers.
     pairs: Vec<(u32, u32)>,
     /// Look-ups of a pair beyond the limit.
-    rejected: u64,
+    rejected_lookups: u64,
 }
 
 impl StatePairs {
@@ -44,14 +45,14 @@ impl StatePairs {
     pub fn new(nodes: u32, contexts: u32, limit: usize) -> Self {
         match u64::from(nodes) * u64::from(contexts) <= 1 << 32 {
             true => Self { nodes, contexts, registry: None },
-            false => Self::registered(nodes, contexts, limit),
+            false => Self::with_registry(nodes, contexts, limit),
         }
     }
 
     /// Registers pairs on first use.
-    pub fn registered(nodes: u32, contexts: u32, limit: usize) -> Self {
+    pub fn with_registry(nodes: u32, contexts: u32, limit: usize) -> Self {
         let limit = limit.min((u32::MAX - nodes) as usize);
-        Self { nodes, contexts, registry: Some(PairRegistry { limit, registered: RwLock::default() }) }
+        Self { nodes, contexts, registry: Some(PairRegistry { limit, registered_pairs: RwLock::default() }) }
     }
 
     /// The number of a pair.
@@ -63,16 +64,16 @@ impl StatePairs {
         let pair = (node, context);
         // Writers cannot panic, so that a poisoned lock is still consistent.
         if let Some(&number) =
-            registry.registered.read().unwrap_or_else(PoisonError::into_inner).numbers.get(&pair)
+            registry.registered_pairs.read().unwrap_or_else(PoisonError::into_inner).numbers.get(&pair)
         {
             return number;
         }
-        let mut registered = registry.registered.write().unwrap_or_else(PoisonError::into_inner);
+        let mut registered = registry.registered_pairs.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(&number) = registered.numbers.get(&pair) {
             return number;
         }
         if registered.pairs.len() == registry.limit {
-            registered.rejected += 1;
+            registered.rejected_lookups += 1;
             return node;
         }
         let number = self.nodes + registered.pairs.len() as u32;
@@ -87,7 +88,7 @@ impl StatePairs {
             None => (number % self.nodes, number / self.nodes),
             Some(_) if number < self.nodes => (number, 0),
             Some(registry) => {
-                let registered = registry.registered.read().unwrap_or_else(PoisonError::into_inner);
+                let registered = registry.registered_pairs.read().unwrap_or_else(PoisonError::into_inner);
                 registered.pairs.get((number - self.nodes) as usize).copied().unwrap_or_default()
             }
         };
@@ -95,11 +96,11 @@ impl StatePairs {
     }
 
     /// Number of lookups of a pair beyond the limit.
-    pub fn rejected(&self) -> u64 {
-        let rejected = |registry: &PairRegistry| {
-            registry.registered.read().unwrap_or_else(PoisonError::into_inner).rejected
+    pub fn rejected_lookups(&self) -> u64 {
+        let lookups_of = |registry: &PairRegistry| {
+            registry.registered_pairs.read().unwrap_or_else(PoisonError::into_inner).rejected_lookups
         };
-        self.registry.as_ref().map_or(0, rejected)
+        self.registry.as_ref().map_or(0, lookups_of)
     }
 }
 
@@ -114,17 +115,17 @@ mod tests {
             [(7, 5, 0, 35), (1 << 20, 1 << 20, 1000, 1000), (1 << 20, 1 << 20, 3, 3)]
         {
             let pairs = StatePairs::new(nodes, contexts, limit);
-            let mut count = 0;
+            let mut numbered_pairs = 0;
             for i in 0..35 {
                 let pair = (i % 7, i / 7);
                 let number = pairs.number(pair.0, pair.1);
                 assert_eq!(number, pairs.number(pair.0, pair.1));
                 let returned = pairs.pair(number);
                 assert!(returned == pair || returned == (pair.0, 0), "{pair:?} {returned:?}");
-                count += usize::from(returned == pair);
+                numbered_pairs += usize::from(returned == pair);
             }
-            assert_eq!(count, 35.min(capacity + 7), "{nodes} {limit}");
-            assert_eq!(pairs.rejected() > 0, capacity == 3);
+            assert_eq!(numbered_pairs, 35.min(capacity + 7), "{nodes} {limit}");
+            assert_eq!(pairs.rejected_lookups() > 0, capacity == 3);
             assert_eq!(pairs.pair(u32::MAX), (0, 0));
         }
     }

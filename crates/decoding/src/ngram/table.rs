@@ -1,4 +1,4 @@
-//! N-gram tables with probabilities, the contents of an ARPA file.
+//! N-gram tables of language models: the contents of an ARPA file.
 use std::cmp::Ordering;
 use std::ops::Range;
 
@@ -14,20 +14,20 @@ pub struct NgramTable {
     /// Words in the order of the 1-grams.
     pub(super) words: Vec<String>,
     /// N-grams of order k at k - 1.
-    pub(super) orders: Vec<Entries>,
+    pub(super) orders: Vec<OrderEntries>,
 }
 
 /// The n-grams of one order, sorted by their ids.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Entries {
-    /// Words of an n-gram: the order.
+pub(super) struct OrderEntries {
+    /// Number of words of an n-gram: the order.
     pub width: usize,
     /// Word ids, one row per n-gram.
     pub ids: Vec<u32>,
     /// log10 of the probabilities.
-    pub prob: Vec<f32>,
+    pub log10_probs: Vec<f32>,
     /// log10 of the back-off weights.
-    pub backoff: Vec<f32>,
+    pub log10_backoffs: Vec<f32>,
 }
 
 impl NgramTable {
@@ -38,7 +38,7 @@ impl NgramTable {
 
     /// Number of n-grams of each order, 1-grams first.
     pub fn counts(&self) -> Vec<usize> {
-        self.orders.iter().map(Entries::len).collect()
+        self.orders.iter().map(OrderEntries::len).collect()
     }
 
     /// Words of the 1-grams, including `<s>`, `</s>` and `<unk>`.
@@ -47,53 +47,54 @@ impl NgramTable {
     }
 }
 
-impl Entries {
+impl OrderEntries {
     /// Creates an empty list of n-grams of `width` words.
     pub fn new(width: usize) -> Self {
-        Self { width, ids: Vec::new(), prob: Vec::new(), backoff: Vec::new() }
+        Self { width, ids: Vec::new(), log10_probs: Vec::new(), log10_backoffs: Vec::new() }
     }
 
     /// Number of n-grams.
     pub fn len(&self) -> usize {
-        self.prob.len()
+        self.log10_probs.len()
     }
 
     /// Word ids of an n-gram.
-    pub fn row(&self, index: usize) -> &[u32] {
+    pub fn ngram(&self, index: usize) -> &[u32] {
         &self.ids[index * self.width..][..self.width]
     }
 
     /// Appends an n-gram.
-    pub fn push(&mut self, ids: impl IntoIterator<Item = u32>, prob: f32, backoff: f32) {
+    pub fn push(&mut self, ids: impl IntoIterator<Item = u32>, log10_prob: f32, log10_backoff: f32) {
         self.ids.extend(ids);
-        self.prob.push(prob);
-        self.backoff.push(backoff);
+        self.log10_probs.push(log10_prob);
+        self.log10_backoffs.push(log10_backoff);
     }
 
-    /// Sorted copy, and the original index of each row.
+    /// Returns a sorted copy, and the original index of each n-gram.
     pub fn sorted(&self) -> (Self, Vec<usize>) {
-        let mut order: Vec<usize> = (0..self.len()).collect();
-        // The sort is stable: an error reports the first of equal rows first.
-        order.sort_by(|&a, &b| self.row(a).cmp(self.row(b)));
+        let mut indices: Vec<usize> = (0..self.len()).collect();
+        // The sort is stable: an error reports the first of equal n-grams first.
+        indices.sort_by(|&a, &b| self.ngram(a).cmp(self.ngram(b)));
         let mut sorted = Self::new(self.width);
-        for &index in &order {
-            sorted.push(self.row(index).iter().copied(), self.prob[index], self.backoff[index]);
+        for &index in &indices {
+            let (log10_prob, log10_backoff) = (self.log10_probs[index], self.log10_backoffs[index]);
+            sorted.push(self.ngram(index).iter().copied(), log10_prob, log10_backoff);
         }
-        (sorted, order)
+        (sorted, indices)
     }
 
-    /// Index of a row.
-    pub fn find(&self, row: &[u32]) -> Option<usize> {
-        find(&self.ids, self.width, row)
+    /// Returns the index of an n-gram.
+    pub fn find(&self, ngram: &[u32]) -> Option<usize> {
+        find(&self.ids, self.width, ngram)
     }
 }
 
-/// Index of a row among sorted rows of a width.
-pub(super) fn find(rows: &[u32], width: usize, row: &[u32]) -> Option<usize> {
-    let (mut low, mut high) = (0, rows.len() / width);
+/// Returns the index of an n-gram among sorted ones of `width` words.
+pub(super) fn find(ids: &[u32], width: usize, ngram: &[u32]) -> Option<usize> {
+    let (mut low, mut high) = (0, ids.len() / width);
     while low < high {
         let middle = (low + high) / 2;
-        match rows[middle * width..][..width].cmp(row) {
+        match ids[middle * width..][..width].cmp(ngram) {
             Ordering::Less => low = middle + 1,
             Ordering::Greater => high = middle,
             Ordering::Equal => return Some(middle),
@@ -102,15 +103,17 @@ pub(super) fn find(rows: &[u32], width: usize, row: &[u32]) -> Option<usize> {
     None
 }
 
-/// Range of the sorted longer rows that begin with each row.
-pub(super) fn children(rows: &[u32], width: usize, longer: &[u32]) -> Vec<Range<usize>> {
-    let longer: Vec<&[u32]> = longer.chunks_exact(width + 1).collect();
+/// Returns the range of the longer n-grams that begin with each n-gram.
+///
+/// `ids` are sorted n-grams of `width` words, `longer_ids` sorted n-grams of one word more.
+pub(super) fn continuations(ids: &[u32], width: usize, longer_ids: &[u32]) -> Vec<Range<usize>> {
+    let longer_ngrams: Vec<&[u32]> = longer_ids.chunks_exact(width + 1).collect();
     let mut next = 0;
-    let range_of = |row: &[u32]| {
-        next += longer[next..].iter().take_while(|long| &long[..width] < row).count();
+    let range_of = |context: &[u32]| {
+        next += longer_ngrams[next..].iter().take_while(|longer| &longer[..width] < context).count();
         let begin = next;
-        next += longer[next..].iter().take_while(|long| &long[..width] == row).count();
+        next += longer_ngrams[next..].iter().take_while(|longer| &longer[..width] == context).count();
         begin..next
     };
-    rows.chunks_exact(width).map(range_of).collect()
+    ids.chunks_exact(width).map(range_of).collect()
 }

@@ -18,8 +18,11 @@ impl BackoffDefinition {
         let mut listed = HashMap::new();
         for entries in &table.orders {
             for index in 0..entries.len() {
-                let words = table.spell(entries.row(index)).map(String::from).collect();
-                listed.insert(words, (f64::from(entries.prob[index]), f64::from(entries.backoff[index])));
+                let words = table.spell(entries.ngram(index)).map(String::from).collect();
+                listed.insert(
+                    words,
+                    (f64::from(entries.log10_probs[index]), f64::from(entries.log10_backoffs[index])),
+                );
             }
         }
         Self { order: table.order(), listed }
@@ -80,7 +83,7 @@ fn tables() -> impl Strategy<Value = NgramTable> {
             let entries = rows.into_iter().enumerate().map(|(k, mut rows)| {
                 rows.sort();
                 rows.dedup();
-                let mut entries = Entries::new(k + 1);
+                let mut entries = OrderEntries::new(k + 1);
                 for row in rows {
                     let (prob, backoff) = numbers.next().unwrap();
                     // Some weights are 0.

@@ -1,4 +1,4 @@
-//! Word n-grams for models whose tokens are parts of words.
+//! `WordNgram`: word n-grams for models whose tokens are parts of words.
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use super::state_pairs::StatePairs;
 use super::{Error, Ngram, NgramTable, OutOfVocabulary, Result, vocabulary};
 use crate::Scorer;
 
-/// Mark of word beginnings in tokens.
+/// Mark at the beginning of a word in tokens, as in SentencePiece.
 const WORD_MARK: char = '\u{2581}';
 /// Node without an open word.
 const ROOT: u32 = 0;
@@ -63,11 +63,11 @@ pub struct WordNgram {
     /// Role of each class.
     tokens: Vec<WordToken>,
     /// Offset of the arcs of each node, and of the unknown word.
-    arcs: Vec<u32>,
+    arc_offsets: Vec<u32>,
     /// Class of each arc, ascending within a node.
-    arc_class: Vec<u32>,
+    arc_classes: Vec<u32>,
     /// Node after each arc.
-    arc_node: Vec<u32>,
+    arc_nodes: Vec<u32>,
     /// Node before the first character of a word without the mark.
     unmarked_root: u32,
     pairs: StatePairs,
@@ -83,8 +83,8 @@ struct WordNode {
     word: Option<u32>,
     /// Words with the prefix, in the order of the lexicon.
     words: Range<u32>,
-    /// Their best 1-gram score.
-    best: f32,
+    /// Best 1-gram score of these words.
+    best_score: f32,
 }
 
 /// Role of a token.
@@ -95,9 +95,9 @@ enum TokenRole {
     /// Ends a word.
     Space,
     /// Ends a word and begins another.
-    Begins,
+    BeginsWord,
     /// Continues a word, or begins one if none is open.
-    Inside,
+    InsideWord,
     /// Ends a word and is another: a word of the lexicon, or `<unk>`.
     Special(Option<u32>),
 }
@@ -188,15 +188,15 @@ impl WordNgram {
         trie.insert_words(&lexicon, &ngram, &classes, has_mark, longest_name);
         trie.arcs.sort_unstable();
         let unknown = trie.nodes.len() as u32;
-        let mut arcs = vec![0; unknown as usize + 2];
-        trie.arcs.iter().for_each(|&(node, ..)| arcs[node as usize + 1] += 1);
-        (1..arcs.len()).for_each(|node| arcs[node] += arcs[node - 1]);
+        let mut arc_offsets = vec![0; unknown as usize + 2];
+        trie.arcs.iter().for_each(|arc| arc_offsets[arc.node as usize + 1] += 1);
+        (1..arc_offsets.len()).for_each(|node| arc_offsets[node] += arc_offsets[node - 1]);
         Ok(Self {
             pairs: StatePairs::new(unknown + 1, ngram.states() as u32, options.max_pairs),
-            arc_class: trie.arcs.iter().map(|arc| arc.1).collect(),
-            arc_node: trie.arcs.iter().map(|arc| arc.2).collect(),
+            arc_classes: trie.arcs.iter().map(|arc| arc.class).collect(),
+            arc_nodes: trie.arcs.iter().map(|arc| arc.next_node).collect(),
             nodes: trie.nodes,
-            arcs,
+            arc_offsets,
             // All words begin with the mark, the first node after the root.
             unmarked_root: u32::from(has_mark),
             ngram,
@@ -209,7 +209,7 @@ impl WordNgram {
     ///
     /// The words after it were scored by 1-grams. 0 if nodes x contexts fit into 32 bits.
     pub fn dropped_contexts(&self) -> u64 {
-        self.pairs.rejected()
+        self.pairs.rejected_lookups()
     }
 
     /// Node within a word that is not in the lexicon.
@@ -224,7 +224,7 @@ impl WordNgram {
             let score = |word| self.ngram.follow(context, self.ngram.word_of_class[word as usize]).0;
             return prefix.words.clone().map(score).fold(f32::NEG_INFINITY, f32::max);
         }
-        prefix.best
+        prefix.best_score
     }
 
     /// Ends the open word, if any; returns its score and the next context.
@@ -255,11 +255,11 @@ impl WordNgram {
 
     /// Advances within a word; returns score, node and context.
     fn advance(&self, node: u32, context: u32, class: u32) -> (f32, u32, u32) {
-        let is_unmarked_start = node == ROOT && self.tokens[class as usize].role == TokenRole::Inside;
+        let is_unmarked_start = node == ROOT && self.tokens[class as usize].role == TokenRole::InsideWord;
         let arcs = self.arcs_of(if is_unmarked_start { self.unmarked_root } else { node });
-        match self.arc_class[arcs.clone()].binary_search(&class) {
+        match self.arc_classes[arcs.clone()].binary_search(&class) {
             Ok(offset) => {
-                let next = self.arc_node[arcs.start + offset];
+                let next = self.arc_nodes[arcs.start + offset];
                 (self.look_ahead(next, context) - self.look_ahead(node, context), next, context)
             }
             Err(_) => {
@@ -280,13 +280,13 @@ impl WordNgram {
 
     /// Arcs of a node.
     fn arcs_of(&self, node: u32) -> Range<usize> {
-        self.arcs[node as usize] as usize..self.arcs[node as usize + 1] as usize
+        self.arc_offsets[node as usize] as usize..self.arc_offsets[node as usize + 1] as usize
     }
 }
 
 impl Scorer for WordNgram {
     fn start(&self) -> u32 {
-        self.pairs.number(ROOT, self.ngram.start)
+        self.pairs.number(ROOT, self.ngram.start_state)
     }
 
     fn step(&self, state: u32, class: u32) -> (f32, u32) {
@@ -297,12 +297,12 @@ impl Scorer for WordNgram {
                 let (score, context) = self.end_word(node, context);
                 (score, self.pairs.number(ROOT, context))
             }
-            TokenRole::Begins => {
+            TokenRole::BeginsWord => {
                 let (end_score, context) = self.end_word(node, context);
                 let (score, node, context) = self.advance(ROOT, context, class);
                 (end_score + score, self.pairs.number(node, context))
             }
-            TokenRole::Inside => {
+            TokenRole::InsideWord => {
                 let (score, node, context) = self.advance(node, context, class);
                 (score, self.pairs.number(node, context))
             }
@@ -317,31 +317,35 @@ impl Scorer for WordNgram {
     fn add_scores(&self, state: u32, weight: f32, scores: &mut [f32]) {
         let (node, context) = self.pairs.pair(state);
         let (end_score, after) = self.end_word(node, context);
-        // Within the word and in a new one: cost of leaving the lexicon, look-ahead so far,
+        // Within the word and in a new one: score of leaving the lexicon, look-ahead so far,
         // remaining arcs.
-        let costs_of = |node, context| (self.leave_lexicon(node, context).0, self.look_ahead(node, context));
+        let scores_of = |node, context| (self.leave_lexicon(node, context).0, self.look_ahead(node, context));
         let ((leave_score, look_ahead), (leave_score_after, look_ahead_after)) =
-            (costs_of(node, context), costs_of(ROOT, after));
-        let mut inside = self.arcs_of(if node == ROOT { self.unmarked_root } else { node });
-        let mut begins = self.arcs_of(ROOT);
+            (scores_of(node, context), scores_of(ROOT, after));
+        let mut inside_arcs = self.arcs_of(if node == ROOT { self.unmarked_root } else { node });
+        let mut begin_arcs = self.arcs_of(ROOT);
         for (class, (score, token)) in (0..).zip(scores.iter_mut().zip(&self.tokens)) {
             let characters = self.options.unknown_character * token.length as f32;
-            let arc = |arcs: &mut Range<usize>, context, leave_score, look_ahead| {
-                while arcs.start < arcs.end && self.arc_class[arcs.start] < class {
+            let score_of_arc = |arcs: &mut Range<usize>, context, leave_score, look_ahead| {
+                while arcs.start < arcs.end && self.arc_classes[arcs.start] < class {
                     arcs.start += 1;
                 }
-                match arcs.start < arcs.end && self.arc_class[arcs.start] == class {
-                    true => self.look_ahead(self.arc_node[arcs.start], context) - look_ahead,
+                match arcs.start < arcs.end && self.arc_classes[arcs.start] == class {
+                    true => self.look_ahead(self.arc_nodes[arcs.start], context) - look_ahead,
                     false => leave_score + characters,
                 }
             };
             *score += match token.role {
                 TokenRole::Nameless => continue,
                 TokenRole::Space => weight * end_score,
-                TokenRole::Begins => {
-                    weight * (end_score + arc(&mut begins, after, leave_score_after, look_ahead_after))
+                TokenRole::BeginsWord => {
+                    weight
+                        * (end_score
+                            + score_of_arc(&mut begin_arcs, after, leave_score_after, look_ahead_after))
                 }
-                TokenRole::Inside => weight * arc(&mut inside, context, leave_score, look_ahead),
+                TokenRole::InsideWord => {
+                    weight * score_of_arc(&mut inside_arcs, context, leave_score, look_ahead)
+                }
                 TokenRole::Special(word) => weight * (end_score + self.follow_special(word, after).0),
             };
         }
@@ -360,14 +364,14 @@ impl WordToken {
         let role = match name {
             "" => TokenRole::Nameless,
             " " if !has_mark => TokenRole::Space,
-            _ if begins => TokenRole::Begins,
-            _ => TokenRole::Inside,
+            _ if begins => TokenRole::BeginsWord,
+            _ => TokenRole::InsideWord,
         };
         Self { role, length: (name.chars().count() - usize::from(begins)) as u32 }
     }
 }
 
-/// Sorted words of the table that tokens can spell.
+/// Returns the sorted words of the table that tokens can spell.
 ///
 /// They begin with the mark if tokens have it.
 fn lexicon(
@@ -407,8 +411,15 @@ fn can_spell(word: &str, classes: &HashMap<&str, u32>, longest_name: usize) -> b
 /// Trie over the characters of the lexicon, whose arcs are tokens.
 struct LexiconTrie {
     nodes: Vec<WordNode>,
-    /// (node, class, next node)
-    arcs: Vec<(u32, u32, u32)>,
+    arcs: Vec<LexiconArc>,
+}
+
+/// An arc from a node over a token; arcs are sorted by node, then by class.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct LexiconArc {
+    node: u32,
+    class: u32,
+    next_node: u32,
 }
 
 impl LexiconTrie {
@@ -421,7 +432,7 @@ impl LexiconTrie {
         has_mark: bool,
         longest_name: usize,
     ) {
-        let node = |depth| WordNode { depth, word: None, words: 0..0, best: f32::NEG_INFINITY };
+        let node = |depth| WordNode { depth, word: None, words: 0..0, best_score: f32::NEG_INFINITY };
         self.nodes.push(node(0));
         let mut previous = "";
         // Nodes from the root to the end of the previous word.
@@ -438,7 +449,7 @@ impl LexiconTrie {
                 self.nodes.push(WordNode { words: id..id, ..node(depth) });
                 for begin in end.saturating_sub(longest_name)..end {
                     if let Some(&class) = classes.get(&word[char_offsets[begin]..char_offsets[end]]) {
-                        self.arcs.push((path[begin], class, new_node));
+                        self.arcs.push(LexiconArc { node: path[begin], class, next_node: new_node });
                     }
                 }
                 path.push(new_node);
@@ -448,7 +459,7 @@ impl LexiconTrie {
             for &node in &path {
                 let prefix = &mut self.nodes[node as usize];
                 prefix.words.end = id + 1;
-                prefix.best = prefix.best.max(score);
+                prefix.best_score = prefix.best_score.max(score);
             }
             self.nodes[path[path.len() - 1] as usize].word = Some(id);
             previous = word;

@@ -1,7 +1,8 @@
-//! LSTM predictor over label embeddings, with weights packed for inference.
+//! LSTM predictor of a transducer, with weights packed for inference.
 //!
-//! A strip is a range of LSTM units whose four gates one parallel task computes. P: units of a
-//! layer; D: width of its input; h, c: hidden and cell state.
+//! A strip is a range of LSTM units whose four gates one parallel task computes. *hidden*: units of
+//! a layer, which are the width P of the predictor's output; D: width of a layer's input; *ids*:
+//! label ids; h, c: hidden and cell state.
 use kernels::{
     Accumulate, PackedRight, View, ViewMut, par_for, parts, parts_mut, product_packed, sigmoid, tanh,
 };
@@ -11,44 +12,52 @@ use crate::{AffineLayer, Error, NetworkScratch, Result, States, affine::strip_ou
 
 /// Default limit on the bytes of the table of first-layer input products.
 const MAX_TABLE_BYTES: usize = 256 << 20;
+/// Gates of a unit: i, f, g, o.
+const GATES: usize = 4;
+/// State values of a unit: h and c.
+const STATE_VALUES: usize = 2;
 
 /// Weights of an LSTM layer, with gate order i, f, g, o.
 #[derive(Debug, Clone, Copy)]
 pub struct LstmLayer<'a> {
-    /// Input weight `[4P, D]`; D is the embedding width in the first layer, P above.
+    /// Input weight `[4·hidden, D]`.
+    ///
+    /// D is the embedding width in the first layer, *hidden* in the others.
     pub input: &'a [f32],
-    /// Recurrent weight `[4P, P]`.
+    /// Recurrent weight `[4·hidden, hidden]`.
     pub recurrent: &'a [f32],
-    /// Bias `[4P]`; the sum for toolkits with two biases.
+    /// Bias `[4·hidden]`; the sum for toolkits with two biases.
     pub bias: &'a [f32],
 }
 
-/// An LSTM of width P over label embeddings.
+/// An LSTM predictor: layers of one width over label embeddings.
 ///
 /// ```text
 /// [i f g o] = x W_ihᵀ + h W_hhᵀ + b     c' = σ(f) c + σ(i) tanh(g)     h' = σ(o) tanh(c')
 /// ```
+/// x: input of a layer; h, c: its states; W_ih, W_hh, b: its weights and bias.
+///
 /// `x W_ihᵀ + b` of the first layer is looked up in a table with one row per label, unless the
 /// table is too large. A step of a layer is one parallel loop over strips of units, each with the
 /// four gates of its units.
 pub struct LstmPredictor {
-    input: FirstInput,
+    first_input: FirstInput,
     layers: Vec<PackedLstmLayer>,
-    /// Width P of a layer.
+    /// Units of a layer; also the width of the output.
     hidden: usize,
     /// Units of a strip; the last strip may have fewer.
     units_per_strip: usize,
     /// Number of label ids.
     ids: usize,
-    /// State and output before any label.
+    /// State and output row before any label: after a step on the start label.
     start: (States, Vec<f32>),
 }
 
 /// Input product `x W_ihᵀ + b` of the first layer, in strip order.
 enum FirstInput {
-    /// *ids x 4P*
+    /// Input products of all labels, *ids x 4·hidden*.
     Table(Vec<f32>),
-    /// Embeddings *ids x D*, and the layer that computes table rows.
+    /// Embeddings *ids x D*, and the layer that computes input products.
     Embeddings(Vec<f32>, AffineLayer),
 }
 
@@ -66,74 +75,74 @@ struct UnitStrip {
     recurrent: PackedRight<f32>,
 }
 
-/// Gathers the gate rows of a strip's units from `[4P, D]`.
+/// Gathers the gate rows of a strip's units from `[4·hidden, D]`.
 fn gather_gates(matrix: &[f32], hidden: usize, units: std::ops::Range<usize>) -> Vec<f32> {
-    let width = matrix.len() / (4 * hidden);
+    let width = matrix.len() / (GATES * hidden);
     let gate =
         |gate: usize| &matrix[(gate * hidden + units.start) * width..(gate * hidden + units.end) * width];
-    (0..4).flat_map(|index| gate(index).iter().copied()).collect()
+    (0..GATES).flat_map(|index| gate(index).iter().copied()).collect()
 }
 
 impl LstmPredictor {
-    /// Packs embeddings `[ids, D]` and layers.
+    /// Packs embeddings `[ids, embedding_width]` and layers.
     ///
     /// The start state is one step on the label `start` from zero states.
     ///
     /// # Errors
     /// [`Error::Shape`] if the shapes do not match, or the start label has no embedding.
-    pub fn new(embedding: &[f32], width: usize, layers: &[LstmLayer], start: u32) -> Result<Self> {
-        Self::with_table_limit(MAX_TABLE_BYTES, embedding, width, layers, start)
+    pub fn new(embedding: &[f32], embedding_width: usize, layers: &[LstmLayer], start: u32) -> Result<Self> {
+        Self::with_table_limit(MAX_TABLE_BYTES, embedding, embedding_width, layers, start)
     }
 
     /// [`Self::new`] with a limit on the bytes of the product table.
     ///
-    /// The table has *ids x 4P* values. The default is 256 MiB. Above the limit, an
-    /// embedding is multiplied in each step; results are the same bits.
+    /// The table has *ids x 4·hidden* values; the default limit is 256 MiB. Above the limit, the
+    /// embeddings of a step's labels are multiplied in the step; results are the same bits.
     ///
     /// # Errors
     /// As [`Self::new`].
     pub fn with_table_limit(
-        bytes: usize,
+        max_table_bytes: usize,
         embedding: &[f32],
-        width: usize,
+        embedding_width: usize,
         layers: &[LstmLayer],
         start: u32,
     ) -> Result<Self> {
-        let ids = embedding.len() / width.max(1);
-        if width == 0 || ids == 0 || embedding.len() != ids * width {
+        let ids = embedding.len() / embedding_width.max(1);
+        if embedding_width == 0 || ids == 0 || embedding.len() != ids * embedding_width {
             return Err(Error::shape(
                 "embedding",
-                format!("whole rows of {width}, at least one"),
+                format!("whole rows of {embedding_width}, at least one"),
                 embedding.len(),
             ));
         }
         if start as usize >= ids {
             return Err(Error::shape("start", format!("a label below {ids}"), start));
         }
-        let hidden = layers.first().map_or(0, |layer| layer.bias.len() / 4);
+        let hidden = layers.first().map_or(0, |layer| layer.bias.len() / GATES);
         if hidden == 0 {
             return Err(Error::shape("layers", "at least one, with a bias of 4P".into(), layers.len()));
         }
-        let units_per_strip = (strip_outputs(hidden) / 4).min(hidden);
+        let units_per_strip = (strip_outputs(hidden) / GATES).min(hidden);
         let strips =
-            || (0..hidden).step_by(units_per_strip).map(|first| first..hidden.min(first + units_per_strip));
+            || (0..hidden).step_by(units_per_strip).map(|begin| begin..hidden.min(begin + units_per_strip));
         // Weights of each layer, packed by strips.
         let mut packed_layers = Vec::with_capacity(layers.len());
         for (index, layer) in layers.iter().enumerate() {
-            let inputs = if index == 0 { width } else { hidden };
+            let inputs = if index == 0 { embedding_width } else { hidden };
             for (name, found, expected) in [
-                ("weight_ih", layer.input.len(), 4 * hidden * inputs),
-                ("weight_hh", layer.recurrent.len(), 4 * hidden * hidden),
-                ("bias", layer.bias.len(), 4 * hidden),
+                ("weight_ih", layer.input.len(), GATES * hidden * inputs),
+                ("weight_hh", layer.recurrent.len(), GATES * hidden * hidden),
+                ("bias", layer.bias.len(), GATES * hidden),
             ] {
                 if found != expected {
                     let name = format!("{name} of layer {index}");
                     return Err(Error::shape(&name, format!("{expected} values"), found));
                 }
             }
-            let pack = |matrix: &[f32], width: usize, units: &std::ops::Range<usize>| {
+            let pack = |matrix: &[f32], inputs: usize, units: &std::ops::Range<usize>| {
                 let matrix = gather_gates(matrix, hidden, units.clone());
-                PackedRight::new(View::new(&matrix, 4 * units.len(), width).transposed())
+                PackedRight::new(View::new(&matrix, GATES * units.len(), inputs).transposed())
             };
             let strip = |units: std::ops::Range<usize>| UnitStrip {
                 input: (index > 0).then(|| pack(layer.input, inputs, &units)),
@@ -145,18 +154,20 @@ impl LstmPredictor {
         // Input products of the first layer, in a table if it is small enough.
         let weight: Vec<f32> =
             strips().flat_map(|units| gather_gates(layers[0].input, hidden, units)).collect();
-        let input_layer = AffineLayer::new("weight_ih", &weight, width, Some(&packed_layers[0].bias))?;
-        let input = if (4 * hidden).saturating_mul(ids).saturating_mul(4) <= bytes {
-            let mut table = vec![0.0; ids * 4 * hidden];
-            input_layer.forward(embedding, &mut table, &mut NetworkScratch::default());
-            FirstInput::Table(table)
-        } else {
-            FirstInput::Embeddings(embedding.to_vec(), input_layer)
-        };
+        let input_layer =
+            AffineLayer::new("weight_ih", &weight, embedding_width, Some(&packed_layers[0].bias))?;
+        let first_input =
+            if (GATES * hidden).saturating_mul(ids).saturating_mul(size_of::<f32>()) <= max_table_bytes {
+                let mut table = vec![0.0; ids * GATES * hidden];
+                input_layer.forward(embedding, &mut table, &mut NetworkScratch::default());
+                FirstInput::Table(table)
+            } else {
+                FirstInput::Embeddings(embedding.to_vec(), input_layer)
+            };
         // Start state: a step on the start label from zero states.
-        let zero = States::from_row(Vec::new(), vec![0.0; 2 * hidden * layers.len()]);
+        let zero = States::from_row(Vec::new(), vec![0.0; STATE_VALUES * hidden * layers.len()]);
         let mut predictor = Self {
-            input,
+            first_input,
             layers: packed_layers,
             hidden,
             units_per_strip,
@@ -188,96 +199,110 @@ impl Predictor for LstmPredictor {
         self.start.clone()
     }
 
+    /// Advances each state row by a label.
+    ///
     /// ```text
     /// for layers:
     ///   for strips of units:  gates = h W_hh[strip]ᵀ + (table[label] | x W_ih[strip]ᵀ + b);  new h, c of the strip
     ///   h, c of all strips into the states
     /// ```
     fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], scratch: &mut NetworkScratch) {
-        let (rows, h) = (labels.len(), self.hidden);
+        let (rows, hidden) = (labels.len(), self.hidden);
         if rows == 0 {
             return;
         }
-        let width = 2 * h * self.layers.len();
+        // Values of one hypothesis: gates of a layer, states of a layer, states of all layers.
+        let (layer_gates, layer_values) = (GATES * hidden, STATE_VALUES * hidden);
+        let state_width = layer_values * self.layers.len();
         assert!(
-            states.values().len() == rows * width && out.len() == rows * h,
+            states.values().len() == rows * state_width && out.len() == rows * hidden,
             "lstm: {rows} labels, {} rows of states",
             states.rows()
         );
-        let product_len = match &self.input {
+        let input_scratch_len = match &self.first_input {
             FirstInput::Table(_) => 0,
-            FirstInput::Embeddings(_, layer) => rows * (layer.inputs() + 4 * h) + layer.scratch_len(rows),
+            FirstInput::Embeddings(_, layer) => {
+                rows * (layer.inputs() + layer_gates) + layer.scratch_len(rows)
+            }
         };
-        let [gates, new_states, input_scratch] = scratch.buffers([rows * 4 * h, rows * 2 * h, product_len]);
-        // Without a table: input products of the first layer.
-        if let FirstInput::Embeddings(embedding, layer) = &self.input {
-            let width = layer.inputs();
-            let (products, rest) = input_scratch.split_at_mut(rows * 4 * h);
-            let (embedded, layer_scratch) = rest.split_at_mut(rows * width);
-            for (row, &label) in embedded.chunks_exact_mut(width).zip(labels) {
-                row.copy_from_slice(&embedding[label as usize * width..][..width]);
+        let [gates, new_states, input_scratch] =
+            scratch.buffers([rows * layer_gates, rows * layer_values, input_scratch_len]);
+        // Without a table: input products of the first layer, from the embeddings of the labels.
+        if let FirstInput::Embeddings(embedding, layer) = &self.first_input {
+            let embedding_width = layer.inputs();
+            let (products, rest) = input_scratch.split_at_mut(rows * layer_gates);
+            let (embedded, layer_scratch) = rest.split_at_mut(rows * embedding_width);
+            for (row, &label) in embedded.chunks_exact_mut(embedding_width).zip(labels) {
+                row.copy_from_slice(&embedding[label as usize * embedding_width..][..embedding_width]);
             }
             layer.forward_in(embedded, products, layer_scratch);
         }
-        let products = &input_scratch[..product_len.min(rows * 4 * h)];
+        let products = &input_scratch[..input_scratch_len.min(rows * layer_gates)];
         for (index, layer) in self.layers.iter().enumerate() {
             // New h and c of each strip, from h and c of this layer and the new h of the layer
             // below.
             let values = states.values();
-            let old_h = View::with_stride(&values[index * 2 * h..], rows, h, width);
+            let old_h = View::with_stride(&values[index * layer_values..], rows, hidden, state_width);
             let layer_below = index.checked_sub(1);
-            let input_h =
-                layer_below.map(|below| View::with_stride(&values[below * 2 * h..], rows, h, width));
+            let input_h = layer_below
+                .map(|below| View::with_stride(&values[below * layer_values..], rows, hidden, state_width));
             let units_per_strip = self.units_per_strip;
             let task_parts = (
-                parts_mut(&mut gates[..rows * 4 * h], rows * 4 * units_per_strip),
-                parts_mut(&mut new_states[..rows * 2 * h], rows * 2 * units_per_strip),
+                parts_mut(&mut gates[..rows * layer_gates], rows * GATES * units_per_strip),
+                parts_mut(&mut new_states[..rows * layer_values], rows * STATE_VALUES * units_per_strip),
                 parts(&layer.strips, 1),
             );
             par_for(task_parts, |strip, (gates, new_states, weights)| {
-                let (units, first_unit) = (new_states.len() / (2 * rows), strip * units_per_strip);
+                let (units, first_unit) = (new_states.len() / (STATE_VALUES * rows), strip * units_per_strip);
+                let (strip_gates, strip_values) = (GATES * units, STATE_VALUES * units);
                 let [weights] = weights else { unreachable!("one strip a part") };
-                let target = ViewMut::new(&mut *gates, rows, 4 * units);
+                let target = ViewMut::new(&mut *gates, rows, strip_gates);
                 product_packed(target, old_h, &weights.recurrent, Accumulate::Replace);
                 if let (Some(input), Some(input_h)) = (&weights.input, input_h) {
-                    let target = ViewMut::new(&mut *gates, rows, 4 * units);
+                    let target = ViewMut::new(&mut *gates, rows, strip_gates);
                     product_packed(target, input_h, input, Accumulate::Add);
                 }
                 for (row, &label) in labels.iter().enumerate() {
-                    let input = match (&self.input, index) {
-                        (FirstInput::Table(table), 0) => &table[label as usize * 4 * h..][..4 * h],
-                        (FirstInput::Embeddings(..), 0) => &products[row * 4 * h..][..4 * h],
+                    let input = match (&self.first_input, index) {
+                        (FirstInput::Table(table), 0) => {
+                            &table[label as usize * layer_gates..][..layer_gates]
+                        }
+                        (FirstInput::Embeddings(..), 0) => &products[row * layer_gates..][..layer_gates],
                         _ => &layer.bias,
                     };
-                    add_to_row(gates, 4 * units, row, &input[4 * first_unit..][..4 * units]);
-                    let old_cell = &values[row * width + index * 2 * h + h + first_unit..][..units];
-                    let gates = &mut gates[row * 4 * units..][..4 * units];
-                    let (new_h, new_cell) = new_states[row * 2 * units..][..2 * units].split_at_mut(units);
+                    add_to_row(gates, strip_gates, row, &input[GATES * first_unit..][..strip_gates]);
+                    let old_cell =
+                        &values[row * state_width + index * layer_values + hidden + first_unit..][..units];
+                    let gates = &mut gates[row * strip_gates..][..strip_gates];
+                    let (new_h, new_cell) =
+                        new_states[row * strip_values..][..strip_values].split_at_mut(units);
                     advance_cells(gates, old_cell, new_h, new_cell);
                 }
             });
             // Copy h and c of all strips into the states.
             for (strip, new_states) in
-                new_states[..rows * 2 * h].chunks(rows * 2 * units_per_strip).enumerate()
+                new_states[..rows * layer_values].chunks(rows * STATE_VALUES * units_per_strip).enumerate()
             {
-                let units = new_states.len() / (2 * rows);
-                for (row, new_state) in new_states.chunks_exact(2 * units).enumerate() {
-                    let offset = row * width + index * 2 * h + strip * units_per_strip;
+                let units = new_states.len() / (STATE_VALUES * rows);
+                for (row, new_state) in new_states.chunks_exact(STATE_VALUES * units).enumerate() {
+                    let offset = row * state_width + index * layer_values + strip * units_per_strip;
                     let values = states.values_mut();
                     values[offset..][..units].copy_from_slice(&new_state[..units]);
-                    values[offset + h..][..units].copy_from_slice(&new_state[units..]);
+                    values[offset + hidden..][..units].copy_from_slice(&new_state[units..]);
                 }
             }
         }
         // The output is h of the last layer.
-        let top_offset = (self.layers.len() - 1) * 2 * h;
-        for (out, values) in out.chunks_exact_mut(h).zip(states.values().chunks_exact(width)) {
-            out.copy_from_slice(&values[top_offset..][..h]);
+        let top_offset = (self.layers.len() - 1) * layer_values;
+        for (out, values) in out.chunks_exact_mut(hidden).zip(states.values().chunks_exact(state_width)) {
+            out.copy_from_slice(&values[top_offset..][..hidden]);
         }
     }
 }
 
-/// LSTM cell of a range of units: gate activations, new cell and hidden state.
+/// Computes the LSTM cell of a range of units: new cell and hidden state.
+///
+/// `gates` are i, f, g and o of all units before their activations, which replace them.
 fn advance_cells(gates: &mut [f32], old_cell: &[f32], new_h: &mut [f32], new_cell: &mut [f32]) {
     let units = old_cell.len();
     let (input_and_forget, rest) = gates.split_at_mut(2 * units);

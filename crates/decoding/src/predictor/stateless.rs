@@ -1,4 +1,4 @@
-//! Stateless predictor: a function of the last few labels.
+//! Stateless predictor of a transducer: a function of the last few labels.
 use kernels::{add, par_for, parts, parts_mut, tanh};
 
 use super::Predictor;
@@ -20,22 +20,28 @@ pub enum PredictorActivation {
 
 /// A stateless predictor: `act(Σ_k W_k e(y_{u-context+k}) + b)`, labels oldest first.
 ///
+/// After u labels y; k is a position in the context, e(y) the embedding of a label, W_k the weight
+/// of a position, b the bias.
+///
 /// The convolution of k2's recipes and a linear layer over concatenated embeddings have this form.
 /// `W_k e(y)` is looked up in one table per context position, so that a step is a few additions.
 #[derive(Debug)]
 pub struct StatelessPredictor {
-    /// *context x ids x P*
+    /// `W_k e(y)` by position k and label y: *context x ids x P*, P the output width.
     tables: Vec<f32>,
     bias: Vec<f32>,
     activation: PredictorActivation,
+    /// Number of label ids.
     ids: usize,
-    start: Vec<u32>,
+    /// Context before any label, oldest label first.
+    start_context: Vec<u32>,
 }
 
 impl StatelessPredictor {
     /// Builds the tables from embeddings, weight and bias.
     ///
-    /// Shapes: embeddings `[ids, E]`, weight `[P, context, E]`, bias `[P]`.
+    /// Shapes: embeddings `[ids, E]`, weight `[P, context, E]`, bias `[P]`; E is the width of an
+    /// embedding, P that of the output.
     /// `start` is the context before any label, oldest first; [`NO_LABEL`](crate::NO_LABEL) adds 0.
     ///
     /// # Errors
@@ -72,7 +78,7 @@ impl StatelessPredictor {
             let matrix = kernels::View::new(&position_weight, outputs, width).transposed();
             kernels::Affine::new(matrix, None).forward(embedding, table);
         }
-        Ok(Self { tables, bias: bias.to_vec(), activation, ids, start: start.to_vec() })
+        Ok(Self { tables, bias: bias.to_vec(), activation, ids, start_context: start.to_vec() })
     }
 
     /// Computes the output row after a context.
@@ -103,19 +109,19 @@ impl Predictor for StatelessPredictor {
 
     fn start(&self) -> (States, Vec<f32>) {
         let mut out = vec![0.0; self.bias.len()];
-        self.forward_row(&self.start, &mut out);
-        (States::from_row(self.start.clone(), Vec::new()), out)
+        self.forward_row(&self.start_context, &mut out);
+        (States::from_row(self.start_context.clone(), Vec::new()), out)
     }
 
     fn context(&self) -> usize {
-        self.start.len()
+        self.start_context.len()
     }
 
     fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], _: &mut NetworkScratch) {
-        let context = self.start.len();
-        for (row, &label) in states.labels_mut().chunks_exact_mut(context).zip(labels) {
-            row.copy_within(1.., 0);
-            row[context - 1] = label;
+        let context = self.start_context.len();
+        for (context_row, &label) in states.labels_mut().chunks_exact_mut(context).zip(labels) {
+            context_row.copy_within(1.., 0);
+            context_row[context - 1] = label;
         }
         let width = self.bias.len();
         par_for(

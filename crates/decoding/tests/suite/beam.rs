@@ -1,4 +1,4 @@
-//! Tests of beam search: results match sums over all paths of tiny models.
+//! Tests of transducer beam search: results match sums over all paths of tiny models.
 use std::sync::Arc;
 
 use decoding::{
@@ -21,12 +21,12 @@ fn an_exhaustive_modified_beam_finds_every_sum() {
             random_models(seed, 3.0).into_iter().filter(|(topology, _)| topology.num_durations() == 0)
         {
             let rows = frames(seed as usize, 5);
-            let paths = PathLimits { labels_advance: true, max_symbols: 9, max_labels: 9 };
+            let limits = PathLimits { labels_advance: true, max_symbols: 9, max_labels: 9 };
             let actual = beam_search(&model, &beam_options(BeamKind::Modified, UNPRUNED_WIDTH), &[&rows]);
             assert_sums(
                 &format!("{topology} {seed}"),
                 &actual[0],
-                &sum_over_paths(&model, &rows, paths),
+                &sum_over_paths(&model, &rows, limits),
                 9,
                 1e-5,
             );
@@ -39,7 +39,7 @@ fn an_exhaustive_malsd_finds_every_sum_below_the_frame_limit() {
     for seed in 0..4 {
         for (topology, model) in random_models(seed, 2.0) {
             let rows = frames(7, 3);
-            let paths = PathLimits { labels_advance: false, max_symbols: 9, max_labels: 2 };
+            let limits = PathLimits { labels_advance: false, max_symbols: 9, max_labels: 2 };
             let actual = beam_search(
                 &model,
                 &beam_options(BeamKind::Malsd { max_symbols: 3 }, UNPRUNED_WIDTH),
@@ -48,7 +48,7 @@ fn an_exhaustive_malsd_finds_every_sum_below_the_frame_limit() {
             assert_sums(
                 &format!("{topology} {seed}"),
                 &actual[0],
-                &sum_over_paths(&model, &rows, paths),
+                &sum_over_paths(&model, &rows, limits),
                 2,
                 1e-5,
             );
@@ -74,6 +74,9 @@ impl ReferenceHypothesis {
     }
 }
 
+/// Candidates of mALSD before merging, as a multiple of the beam width.
+const CANDIDATES_PER_WIDTH: usize = 4;
+
 /// Reference implementation of mALSD, section 10 of the decoding specification.
 fn reference_malsd(
     model: &DecodingModel,
@@ -81,17 +84,18 @@ fn reference_malsd(
     width: usize,
     max_symbols: usize,
 ) -> Vec<ReferenceHypothesis> {
-    let (token_table, end) = (model.token_table(), rows.len());
+    let (token_table, end_frame) = (model.token_table(), rows.len());
     let mut hyps = vec![ReferenceHypothesis { labels: vec![], frame: 0, symbols: 0, log_prob: 0.0 }];
-    while hyps.iter().any(|hyp| hyp.frame < end) {
+    while hyps.iter().any(|hyp| hyp.frame < end_frame) {
         // Candidates: ended hypotheses unchanged, the others with their best steps.
         let mut candidates: Vec<ReferenceHypothesis> = Vec::new();
         for hyp in &hyps {
-            if hyp.frame >= end {
+            if hyp.frame >= end_frame {
                 candidates.push(hyp.clone());
                 continue;
             }
             let (tokens, durations) = site_log_probs(model, rows, hyp.frame, &hyp.ids());
+            // Class, index of the duration, and log-probability of each step.
             let mut steps = Vec::new();
             for (class, token) in tokens.iter().enumerate() {
                 for duration in 0..durations.len().max(1) {
@@ -119,13 +123,13 @@ fn reference_malsd(
             }
         }
         candidates.sort_by(|a, b| b.log_prob.total_cmp(&a.log_prob));
-        candidates.truncate(4 * width);
+        candidates.truncate(CANDIDATES_PER_WIDTH * width);
         // Sum candidates with equal labels at equal positions.
         hyps.clear();
         for new in candidates {
             let is_mergeable = |old: &&mut ReferenceHypothesis| {
-                let ended = old.frame >= end && new.frame >= end;
-                old.ids() == new.ids() && (ended || (old.frame, old.symbols) == (new.frame, new.symbols))
+                let both_ended = old.frame >= end_frame && new.frame >= end_frame;
+                old.ids() == new.ids() && (both_ended || (old.frame, old.symbols) == (new.frame, new.symbols))
             };
             match hyps.iter_mut().find(is_mergeable) {
                 Some(old) => old.log_prob = log_add(old.log_prob, new.log_prob),
@@ -173,8 +177,8 @@ fn exhaustive_alsd_and_malsd_find_every_sum() {
             &beam_options(BeamKind::Alsd { max_labels: Some(3) }, UNPRUNED_WIDTH),
             &[&rows],
         );
-        let paths = PathLimits { labels_advance: false, max_symbols: 3, max_labels: 3 };
-        let expected = sum_over_paths(&model, &rows, paths);
+        let limits = PathLimits { labels_advance: false, max_symbols: 3, max_labels: 3 };
+        let expected = sum_over_paths(&model, &rows, limits);
         assert_sums("alsd", &actual[0], &expected, 3, 1e-5);
         let malsd =
             beam_search(&model, &beam_options(BeamKind::Malsd { max_symbols: 3 }, UNPRUNED_WIDTH), &[&rows]);
@@ -199,8 +203,8 @@ fn an_exhaustive_maes_finds_every_sum_of_few_labels() {
                 prefix: labels,
             };
             let actual = beam_search(&model, &beam_options(kind, UNPRUNED_WIDTH), &[&rows]);
-            let paths = PathLimits { labels_advance: false, max_symbols: 9, max_labels: labels };
-            for (ids, sum) in sum_over_paths(&model, &rows, paths) {
+            let limits = PathLimits { labels_advance: false, max_symbols: 9, max_labels: labels };
+            for (ids, sum) in sum_over_paths(&model, &rows, limits) {
                 let ranked = actual[0].hypotheses.iter().find(|ranked| ranked.ids() == ids).unwrap();
                 assert!(
                     (ranked.log_prob - sum).abs() < 1e-5,
@@ -220,8 +224,8 @@ fn the_widest_beam_is_exact_and_best() {
         let best_log_prob = |width| {
             beam_search(&model, &beam_options(BeamKind::Modified, width), &[&rows])[0].hypotheses[0].log_prob
         };
-        let paths = PathLimits { labels_advance: true, max_symbols: 9, max_labels: 9 };
-        let exact = sum_over_paths(&model, &rows, paths).into_values().fold(f64::NEG_INFINITY, f64::max);
+        let limits = PathLimits { labels_advance: true, max_symbols: 9, max_labels: 9 };
+        let exact = sum_over_paths(&model, &rows, limits).into_values().fold(f64::NEG_INFINITY, f64::max);
         assert!((best_log_prob(UNPRUNED_WIDTH) - exact).abs() < 1e-5);
         // The best score may decrease with the width, as a wider beam may drop a hypothesis later.
         for width in 1..12 {
@@ -406,9 +410,10 @@ fn invalid_scores_name_utterance_and_frame() {
     for kind in
         [BeamKind::Modified, BeamKind::Malsd { max_symbols: 2 }, BeamKind::Alsd { max_labels: None }, MAES]
     {
-        for (first, class) in [(7, 1), (8, 0), (9, 0)] {
+        // Number of the frame with invalid scores, and the class that the error names.
+        for (bad_frame, class) in [(7, 1), (8, 0), (9, 0)] {
             let mut search = BeamSearch::new(model.clone(), beam_options(kind, 3)).unwrap();
-            let error = search.decode(&[&frames(0, 2), &[0.0, 1.0, first as f32], &[]]).unwrap_err();
+            let error = search.decode(&[&frames(0, 2), &[0.0, 1.0, bad_frame as f32], &[]]).unwrap_err();
             let Error::Utterance { utterance: 1, source } = &error else { panic!("{error}") };
             assert!(
                 matches!(**source, Error::Score { frame: 2, class: actual, .. } if actual == class),
@@ -418,7 +423,7 @@ fn invalid_scores_name_utterance_and_frame() {
                 let mut stream = search.stream().unwrap();
                 search.advance(&mut [&mut stream], &[&frames(0, 2)]).unwrap();
                 let before = serde_json::to_string(&stream).unwrap();
-                let error = search.advance(&mut [&mut stream], &[&frames(first, 1)]).unwrap_err();
+                let error = search.advance(&mut [&mut stream], &[&frames(bad_frame, 1)]).unwrap_err();
                 assert!(error.to_string().contains("at frame 2"), "{error}");
                 assert_eq!(serde_json::to_string(&stream).unwrap(), before);
             }

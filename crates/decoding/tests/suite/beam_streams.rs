@@ -1,4 +1,4 @@
-//! Tests of beam search over streams: chunks, serialization, committed labels.
+//! Tests of transducer beam search over streams: chunks, serialization, committed labels.
 use std::sync::Arc;
 
 use decoding::{
@@ -103,32 +103,32 @@ proptest! {
 
     #[test]
     fn committing_keeps_hypotheses_with_the_prefix_of_the_best(
-        seed in 0u32..1000, first in 1usize..8, second in 0usize..8, width in 1usize..7, labels in 0usize..6, take: bool,
+        seed in 0u32..1000, frames_before in 1usize..8, frames_after in 0usize..8, width in 1usize..7, labels in 0usize..6, take: bool,
     ) {
         for (topology, model) in random_models(seed, 2.0) {
             for kind in [BeamKind::Modified, MAES] {
                 let mut options = BeamOptions { kind, width, nbest: 100, end_scores: false, ..BeamOptions::default() };
                 options.fusion.push(Fusion { scorer: Arc::new(LastLabelScorer), weight: 0.4 });
                 let Ok(mut search) = BeamSearch::new(model.clone(), options) else { continue };
-                let rows = frames(0, first + second);
-                let (before, after) = rows.split_at(first * model.frame_width());
+                let rows = frames(0, frames_before + frames_after);
+                let (before, after) = rows.split_at(frames_before * model.frame_width());
                 let mut stream = search.stream().unwrap();
                 let hypotheses = search.advance(&mut [&mut stream], &[before]).unwrap()[0].hypotheses.clone();
                 let mut taken = if take { stream.take_stable() } else { vec![] };
-                let stable = taken.len();
+                let stable_count = taken.len();
                 taken.extend(search.commit(&mut stream, labels).unwrap());
                 let best = &hypotheses[0].labels;
-                let until = (stable + labels).min(best.len());
-                prop_assert_eq!((&taken[..], stream.taken()), (&best[..until], until), "{} {:?}", topology, kind);
+                let removed_count = (stable_count + labels).min(best.len());
+                prop_assert_eq!((&taken[..], stream.taken()), (&best[..removed_count], removed_count), "{} {:?}", topology, kind);
 
                 // Hypotheses with the same prefix remain in order; times of removed labels may
                 // differ.
-                let prefix: Vec<u32> = best[..until].iter().map(|label| label.label).collect();
+                let prefix: Vec<u32> = best[..removed_count].iter().map(|label| label.label).collect();
                 let actual = search.advance(&mut [&mut stream], &[&[]]).unwrap()[0].hypotheses.clone();
                 let expected: Vec<&RankedHypothesis> = hypotheses.iter().filter(|ranked| ranked.ids().starts_with(&prefix)).collect();
                 prop_assert_eq!(actual.len(), expected.len());
                 for (actual, expected) in actual.iter().zip(expected) {
-                    prop_assert_eq!(&actual.labels[..], &expected.labels[until..]);
+                    prop_assert_eq!(&actual.labels[..], &expected.labels[removed_count..]);
                     prop_assert_eq!((actual.log_prob, actual.score), (expected.log_prob, expected.score));
                 }
 
@@ -160,11 +160,11 @@ proptest! {
                 // The stream continues as if the removed prefix had not existed.
                 let all_share_prefix = hypotheses.iter().all(|ranked| ranked.ids().starts_with(&prefix));
                 let actual = search.advance(&mut [&mut stream], &[after]).unwrap()[0].hypotheses[0].clone();
-                prop_assert_eq!(stream.frames(), first + second);
+                prop_assert_eq!(stream.frames(), frames_before + frames_after);
                 if all_share_prefix {
                     let complete = search.decode(&[&rows]).unwrap()[0].hypotheses[0].clone();
                     prop_assert_eq!(actual.score, complete.score);
-                    prop_assert_eq!(&actual.labels[..], &complete.labels[until..]);
+                    prop_assert_eq!(&actual.labels[..], &complete.labels[removed_count..]);
                 }
             }
         }

@@ -49,39 +49,40 @@ pub struct SequenceSum {
     /// Probability of all paths.
     pub sum: f64,
     /// Log-probability of the best path.
-    best: f64,
+    best_log_prob: f64,
     /// Frames of the labels on the best path.
-    times: Vec<usize>,
+    label_frames: Vec<usize>,
 }
 
 /// Sum and best path of every label sequence.
 pub fn all_paths(rows: &[f32], classes: usize, blank: u32) -> BTreeMap<Vec<u32>, SequenceSum> {
     let frames = rows.len() / classes;
     let mut sums: BTreeMap<Vec<u32>, SequenceSum> = BTreeMap::new();
-    for mut code in 0..classes.pow(frames as u32) {
-        let (mut labels, mut times, mut log_prob, mut last_class) = (vec![], vec![], 0.0, blank);
+    // The digits of a path's number to the base `classes` are its classes.
+    for mut path_number in 0..classes.pow(frames as u32) {
+        let (mut labels, mut label_frames, mut log_prob, mut last_class) = (vec![], vec![], 0.0, blank);
         for t in 0..frames {
-            let class = (code % classes) as u32;
-            code /= classes;
+            let class = (path_number % classes) as u32;
+            path_number /= classes;
             log_prob += f64::from(rows[t * classes + class as usize]);
             if class != blank && class != last_class {
                 labels.push(class);
-                times.push(t);
+                label_frames.push(t);
             }
             last_class = class;
         }
-        let sequence =
-            sums.entry(labels).or_insert(SequenceSum { sum: 0.0, best: f64::NEG_INFINITY, times: vec![] });
+        let no_paths = SequenceSum { sum: 0.0, best_log_prob: f64::NEG_INFINITY, label_frames: vec![] };
+        let sequence = sums.entry(labels).or_insert(no_paths);
         sequence.sum += log_prob.exp();
-        if log_prob > sequence.best {
-            (sequence.best, sequence.times) = (log_prob, times);
+        if log_prob > sequence.best_log_prob {
+            (sequence.best_log_prob, sequence.label_frames) = (log_prob, label_frames);
         }
     }
     sums
 }
 
 #[test]
-fn an_exhaustive_beam_finds_every_sum_and_the_times_of_the_best_path() {
+fn an_exhaustive_beam_finds_every_sum_and_the_frames_of_the_best_path() {
     for seed in 0..20 {
         let blank = seed % 3;
         let rows = random_log_probs(6, 3, seed, 3.0);
@@ -91,11 +92,11 @@ fn an_exhaustive_beam_finds_every_sum_and_the_times_of_the_best_path() {
             let options =
                 CtcBeamOptions { blank, width: 500, nbest: 500, fusion, ..CtcBeamOptions::default() };
             let actual = &ctc_beam(&[&rows], 3, &options).unwrap()[0].hypotheses;
-            let known = all_paths(&rows, 3, blank);
-            assert_eq!(actual.len(), known.len());
+            let sequence_sums = all_paths(&rows, 3, blank);
+            assert_eq!(actual.len(), sequence_sums.len());
             for ranked in actual {
-                let known = &known[&ranked.ids()];
-                let mut expected = known.sum.ln();
+                let sequence = &sequence_sums[&ranked.ids()];
+                let mut expected = sequence.sum.ln();
                 if let Some(weight) = weight {
                     let mut state = BigramScorer.start();
                     for label in &ranked.labels {
@@ -106,11 +107,43 @@ fn an_exhaustive_beam_finds_every_sum_and_the_times_of_the_best_path() {
                     expected += f64::from(weight * BigramScorer.finish(state));
                 }
                 assert!((ranked.log_prob - expected).abs() < 1e-5, "{seed} {}: {expected}", ranked.log_prob);
-                let times: Vec<usize> = ranked.labels.iter().map(|label| label.frame).collect();
-                assert_eq!(times, known.times, "{seed} {:?}", ranked.ids());
+                let label_frames: Vec<usize> = ranked.labels.iter().map(|label| label.frame).collect();
+                assert_eq!(label_frames, sequence.label_frames, "{seed} {:?}", ranked.ids());
             }
             assert!(actual.is_sorted_by(|a, b| a.score >= b.score));
         }
+    }
+}
+
+/// A prefix of the reference searches, with probabilities of its paths.
+#[derive(Clone)]
+struct ReferencePrefix {
+    labels: Vec<u32>,
+    /// Probability of the paths that end with a blank.
+    blank_prob: f64,
+    /// Probability of the paths that end with the last label.
+    label_prob: f64,
+}
+
+impl ReferencePrefix {
+    /// The empty sequence before the first frame.
+    fn start() -> Self {
+        Self { labels: Vec::new(), blank_prob: 1.0, label_prob: 0.0 }
+    }
+
+    fn prob(&self) -> f64 {
+        self.blank_prob + self.label_prob
+    }
+}
+
+/// Adds the probabilities of paths to those of the same sequence.
+fn add_paths(prefixes: &mut Vec<ReferencePrefix>, labels: Vec<u32>, blank_prob: f64, label_prob: f64) {
+    match prefixes.iter_mut().find(|prefix| prefix.labels == labels) {
+        Some(prefix) => {
+            prefix.blank_prob += blank_prob;
+            prefix.label_prob += label_prob;
+        }
+        None => prefixes.push(ReferencePrefix { labels, blank_prob, label_prob }),
     }
 }
 
@@ -122,43 +155,42 @@ fn reference_beam(
     width: usize,
     weight: f64,
 ) -> Vec<(Vec<u32>, f64)> {
-    // Sequence y, and the probabilities of its paths that end with a blank and with its last label.
-    let mut beam = vec![(Vec::<u32>::new(), 1.0f64, 0.0f64)];
+    let mut beam = vec![ReferencePrefix::start()];
     for row in rows.chunks(classes) {
-        let mut next: Vec<(Vec<u32>, f64, f64)> =
-            beam.iter().map(|(y, _, _)| (y.clone(), 0.0, 0.0)).collect();
-        for (y, b, n) in &beam {
+        let without_paths =
+            |prefix: &ReferencePrefix| ReferencePrefix { blank_prob: 0.0, label_prob: 0.0, ..prefix.clone() };
+        let mut next: Vec<ReferencePrefix> = beam.iter().map(without_paths).collect();
+        for prefix in &beam {
+            let labels = &prefix.labels;
             let mut state = BigramScorer.start();
-            y.iter().for_each(|&label| state = BigramScorer.step(state, label).1);
+            labels.iter().for_each(|&label| state = BigramScorer.step(state, label).1);
             for (class, &score) in row.iter().enumerate() {
-                let p = f64::from(score).exp();
-                let mut add_paths = |labels: Vec<u32>, blank: f64, label: f64| match next
-                    .iter_mut()
-                    .find(|hyp| hyp.0 == labels)
-                {
-                    Some(same) => (same.1, same.2) = (same.1 + blank, same.2 + label),
-                    None => next.push((labels, blank, label)),
-                };
+                let prob = f64::from(score).exp();
                 if class as u32 == blank {
-                    add_paths(y.clone(), (b + n) * p, 0.0);
+                    add_paths(&mut next, labels.clone(), prefix.prob() * prob, 0.0);
                     continue;
                 }
-                let repeats = y.last() == Some(&(class as u32));
+                let repeats = labels.last() == Some(&(class as u32));
                 if repeats {
-                    add_paths(y.clone(), 0.0, n * p);
+                    add_paths(&mut next, labels.clone(), 0.0, prefix.label_prob * prob);
                 }
-                let mut longer = y.clone();
+                let mut longer = labels.clone();
                 longer.push(class as u32);
                 let fused = (weight * f64::from(BigramScorer.step(state, class as u32).0)).exp();
-                add_paths(longer, 0.0, p * fused * if repeats { *b } else { b + n });
+                let extensible_prob = if repeats { prefix.blank_prob } else { prefix.prob() };
+                add_paths(&mut next, longer, 0.0, prob * fused * extensible_prob);
             }
         }
-        next.sort_by(|a, b| (b.1 + b.2).total_cmp(&(a.1 + a.2)));
+        next.sort_by(|a, b| b.prob().total_cmp(&a.prob()));
         next.truncate(width);
-        next.retain(|hyp| hyp.1 + hyp.2 > 0.0);
+        next.retain(|prefix| prefix.prob() > 0.0);
         beam = next;
     }
-    beam.into_iter().map(|(y, b, n)| (y, (b + n).ln())).collect()
+    let with_log_prob = |prefix: ReferencePrefix| {
+        let log_prob = prefix.prob().ln();
+        (prefix.labels, log_prob)
+    };
+    beam.into_iter().map(with_log_prob).collect()
 }
 
 proptest! {
@@ -190,18 +222,16 @@ proptest! {
 fn long_utterances_match_the_best_path_and_the_reference_beam() {
     let rows = random_log_probs(3000, 5, 4, 9.0);
     let actual = ctc_greedy(&[&rows], 5, 0).unwrap();
-    let expected: Vec<(u32, usize)> = {
-        let mut last = 0;
-        let mut all = vec![];
-        for (t, row) in rows.chunks(5).enumerate() {
-            let class = (0..5).rev().max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap() as u32;
-            if class != 0 && class != last {
-                all.push((class, t));
-            }
-            last = class;
+    // Labels of the best path, with their frames.
+    let mut expected: Vec<(u32, usize)> = vec![];
+    let mut last_class = 0;
+    for (t, row) in rows.chunks(5).enumerate() {
+        let class = (0..5).rev().max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap() as u32;
+        if class != 0 && class != last_class {
+            expected.push((class, t));
         }
-        all
-    };
+        last_class = class;
+    }
     let labels: Vec<(u32, usize)> = actual[0].labels.iter().map(|label| (label.label, label.frame)).collect();
     assert_eq!((labels, actual[0].end_frame), (expected, 3000));
     let best = ctc_beam(&[&rows], 5, &CtcBeamOptions { width: 6, ..CtcBeamOptions::default() }).unwrap();
@@ -211,35 +241,36 @@ fn long_utterances_match_the_best_path_and_the_reference_beam() {
 
 /// Labels of the reference search with rescaled frames, which do not underflow.
 fn reference_beam_ids(rows: &[f32]) -> Vec<u32> {
-    let mut beam = vec![(Vec::<u32>::new(), 1.0f64, 0.0f64)];
+    let mut beam = vec![ReferencePrefix::start()];
     for row in rows.chunks(5) {
-        let mut next: Vec<(Vec<u32>, f64, f64)> = Vec::new();
-        for (y, b, n) in &beam {
+        let mut next: Vec<ReferencePrefix> = Vec::new();
+        for prefix in &beam {
+            let labels = &prefix.labels;
             for (class, &score) in row.iter().enumerate() {
-                let p = f64::from(score).exp();
-                let repeats = class != 0 && y.last() == Some(&(class as u32));
-                let mut longer = y.clone();
+                let prob = f64::from(score).exp();
+                let repeats = class != 0 && labels.last() == Some(&(class as u32));
+                let mut longer = labels.clone();
                 longer.push(class as u32);
-                let steps = match (class, repeats) {
-                    (0, _) => vec![(y.clone(), (b + n) * p, 0.0)],
-                    (_, true) => vec![(y.clone(), 0.0, n * p), (longer, 0.0, b * p)],
-                    _ => vec![(longer, 0.0, (b + n) * p)],
-                };
-                for (labels, blank, label) in steps {
-                    match next.iter_mut().find(|hyp| hyp.0 == labels) {
-                        Some(same) => (same.1, same.2) = (same.1 + blank, same.2 + label),
-                        None => next.push((labels, blank, label)),
+                match (class, repeats) {
+                    (0, _) => add_paths(&mut next, labels.clone(), prefix.prob() * prob, 0.0),
+                    (_, true) => {
+                        add_paths(&mut next, labels.clone(), 0.0, prefix.label_prob * prob);
+                        add_paths(&mut next, longer, 0.0, prefix.blank_prob * prob);
                     }
+                    _ => add_paths(&mut next, longer, 0.0, prefix.prob() * prob),
                 }
             }
         }
-        next.sort_by(|a, b| (b.1 + b.2).total_cmp(&(a.1 + a.2)));
+        next.sort_by(|a, b| b.prob().total_cmp(&a.prob()));
         next.truncate(6);
-        let best = next[0].1 + next[0].2;
-        next.iter_mut().for_each(|hyp| (hyp.1, hyp.2) = (hyp.1 / best, hyp.2 / best));
+        let best_prob = next[0].prob();
+        for prefix in &mut next {
+            prefix.blank_prob /= best_prob;
+            prefix.label_prob /= best_prob;
+        }
         beam = next;
     }
-    beam.swap_remove(0).0
+    beam.swap_remove(0).labels
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests of beam search: results match sums over all alignments.
+//! Tests of transducer and CTC beam search: results match sums over all alignments.
 //!
 //! The alignments of thousands of tiny random models are enumerated.
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ impl ModularPredictor {
 struct TableJoint {
     classes: usize,
     durations: usize,
-    walk: ModularPredictor,
+    predictor: ModularPredictor,
     scores: Arc<Vec<f32>>,
 }
 
@@ -47,8 +47,8 @@ impl TableJoint {
     fn row(&self, frame: usize, state: usize) -> &[f32] {
         let width = self.classes + self.durations;
         // Models without frames are evaluated as well.
-        let frame = frame.min(self.scores.len() / (width * self.walk.states) - 1);
-        &self.scores[(frame * self.walk.states + state) * width..][..width]
+        let frame = frame.min(self.scores.len() / (width * self.predictor.states) - 1);
+        &self.scores[(frame * self.predictor.states + state) * width..][..width]
     }
 }
 
@@ -131,7 +131,7 @@ struct TopologyCase {
 }
 
 fn topology_cases() -> Vec<TopologyCase> {
-    let kind = |name, topology, blanks: &[(u32, usize)], label_frames, durations: &[usize]| TopologyCase {
+    let case = |name, topology, blanks: &[(u32, usize)], label_frames, durations: &[usize]| TopologyCase {
         name,
         topology,
         blanks: blanks.to_vec(),
@@ -140,20 +140,20 @@ fn topology_cases() -> Vec<TopologyCase> {
     };
     let tdt = |durations: &[usize]| Topology::tdt(durations).unwrap();
     vec![
-        kind("rnnt", Topology::rnnt(), &[(0, 1)], 0, &[]),
-        kind("modified", Topology::modified(), &[(0, 1)], 1, &[]),
-        kind("multi-blank", Topology::multi_blank(&[2]).unwrap(), &[(0, 1), (1, 2)], 0, &[]),
-        kind(
+        case("rnnt", Topology::rnnt(), &[(0, 1)], 0, &[]),
+        case("modified", Topology::modified(), &[(0, 1)], 1, &[]),
+        case("multi-blank", Topology::multi_blank(&[2]).unwrap(), &[(0, 1), (1, 2)], 0, &[]),
+        case(
             "multi-modified",
             Topology::modified().with_big_blanks(&[2]).unwrap(),
             &[(0, 1), (1, 2)],
             1,
             &[],
         ),
-        kind("tdt", tdt(&[0, 1]), &[(0, 1)], 0, &[0, 1]),
-        kind("tdt", tdt(&[0, 1, 2]), &[(0, 1)], 0, &[0, 1, 2]),
-        kind("tdt", tdt(&[0, 2]), &[(0, 1)], 0, &[0, 2]),
-        kind("tdt without 0", tdt(&[1, 2]), &[(0, 1)], 0, &[1, 2]),
+        case("tdt", tdt(&[0, 1]), &[(0, 1)], 0, &[0, 1]),
+        case("tdt", tdt(&[0, 1, 2]), &[(0, 1)], 0, &[0, 1, 2]),
+        case("tdt", tdt(&[0, 2]), &[(0, 1)], 0, &[0, 2]),
+        case("tdt without 0", tdt(&[1, 2]), &[(0, 1)], 0, &[1, 2]),
     ]
 }
 
@@ -166,9 +166,9 @@ fn log_softmax(scores: &[f32]) -> Vec<f64> {
 #[derive(Debug, Clone, Copy)]
 struct AlignmentLimits {
     /// Most labels on a frame; at the limit, the best blank follows.
-    symbols: usize,
+    max_symbols: usize,
     /// Most labels.
-    labels: usize,
+    max_labels: usize,
     /// Whether labels advance by a frame in every topology.
     labels_advance: bool,
 }
@@ -176,7 +176,7 @@ struct AlignmentLimits {
 /// Recursion over the alignments of an utterance.
 struct Enumeration<'a> {
     tables: &'a TableJoint,
-    kind: &'a TopologyCase,
+    case: &'a TopologyCase,
     limits: AlignmentLimits,
     frames: std::ops::Range<usize>,
     sums: SequenceLogProbs,
@@ -200,30 +200,32 @@ impl Enumeration<'_> {
         let (tokens, durations) = (log_softmax(tokens), log_softmax(durations));
         let duration_scores: Vec<(usize, f64)> = match durations.is_empty() {
             true => vec![(0, 0.0)],
-            false => self.kind.durations.iter().copied().zip(durations).collect(),
+            false => self.case.durations.iter().copied().zip(durations).collect(),
         };
-        let is_full = symbols >= self.limits.symbols;
+        let is_frame_full = symbols >= self.limits.max_symbols;
+        // Blanks; at the limit of labels on the frame, only the best one.
         let mut blanks = Vec::new();
-        for &(class, frames) in &self.kind.blanks {
+        for &(class, frames) in &self.case.blanks {
             for &(duration, log_prob) in &duration_scores {
-                let frames = if self.kind.durations.is_empty() { frames } else { duration.max(1) };
+                let frames = if self.case.durations.is_empty() { frames } else { duration.max(1) };
                 blanks.push((frames, tokens[class as usize] + log_prob));
             }
         }
-        if is_full {
+        if is_frame_full {
             blanks.sort_by(|a, b| b.1.total_cmp(&a.1));
             blanks.truncate(1);
         }
         for (frames, value) in blanks {
             self.enumerate_from(frame + frames, state, 0, labels, log_prob + value);
         }
-        if is_full || labels.len() >= self.limits.labels {
+        // Labels, unless a limit is reached.
+        if is_frame_full || labels.len() >= self.limits.max_labels {
             return;
         }
-        for label in self.kind.blanks.len() as u32..self.tables.classes as u32 {
+        for label in self.case.blanks.len() as u32..self.tables.classes as u32 {
             for &(duration, duration_log_prob) in &duration_scores {
                 let mut frames =
-                    if self.kind.durations.is_empty() { self.kind.label_frames } else { duration };
+                    if self.case.durations.is_empty() { self.case.label_frames } else { duration };
                 if self.limits.labels_advance {
                     frames = 1;
                 }
@@ -232,7 +234,7 @@ impl Enumeration<'_> {
                 labels.push(label);
                 self.enumerate_from(
                     frame + frames,
-                    self.tables.walk.next(state, label),
+                    self.tables.predictor.next(state, label),
                     symbols,
                     labels,
                     value,
@@ -246,13 +248,13 @@ impl Enumeration<'_> {
 /// Log-probabilities of all label sequences, with fusion scores.
 fn enumerate(
     tables: &TableJoint,
-    kind: &TopologyCase,
+    case: &TopologyCase,
     limits: AlignmentLimits,
     frames: std::ops::Range<usize>,
     fusion: &[Fusion],
 ) -> SequenceLogProbs {
     let mut enumeration =
-        Enumeration { tables, kind, limits, frames: frames.clone(), sums: SequenceLogProbs::new() };
+        Enumeration { tables, case, limits, frames: frames.clone(), sums: SequenceLogProbs::new() };
     enumeration.enumerate_from(frames.start, 0, 0, &mut Vec::new(), 0.0);
     enumeration
         .sums
@@ -279,13 +281,13 @@ const ARPA: &str = "\\data\\\nngram 1=4\nngram 2=3\n\\1-grams:\n-0.6 a -0.3\n-0.
     \\2-grams:\n-0.2 <s> a\n-0.4 a b\n-0.7 b b\n\\end\\";
 
 /// No fusion, an n-gram, phrases, or both, for labels from `first_label` on.
-fn random_fusion(draw: &mut RandomNumbers, first_label: u32, classes: usize) -> Vec<Fusion> {
+fn random_fusion(random: &mut RandomNumbers, first_label: u32, classes: usize) -> Vec<Fusion> {
     let name = |class: usize| {
         if class < first_label as usize { "" } else { ["a", "b"][class - first_label as usize] }
     };
     let names: Vec<&str> = (0..classes).map(name).collect();
     let mut fusion: Vec<Fusion> = Vec::new();
-    let choice = draw.below(4);
+    let choice = random.below(4);
     if choice & 1 > 0 {
         let ngram =
             Ngram::new(&NgramTable::read(ARPA.as_bytes()).unwrap(), &names, OutOfVocabulary::Ignore).unwrap();
@@ -293,19 +295,19 @@ fn random_fusion(draw: &mut RandomNumbers, first_label: u32, classes: usize) -> 
     }
     if choice & 2 > 0 {
         let labels = classes - first_label as usize;
-        let phrases: Vec<Phrase> = (0..1 + draw.below(3))
+        let phrases: Vec<Phrase> = (0..1 + random.below(3))
             .map(|_| {
                 let tokens =
-                    (0..1 + draw.below(3)).map(|_| first_label + draw.below(labels) as u32).collect();
-                Phrase { tokens, score: draw.score() / 2.0 }
+                    (0..1 + random.below(3)).map(|_| first_label + random.below(labels) as u32).collect();
+                Phrase { tokens, score: random.score() / 2.0 }
             })
             .collect();
         // Words, or labels with random word boundaries.
-        let is_word = draw.below(2) == 0;
+        let is_word = random.below(2) == 0;
         let boundaries: Vec<Option<WordBoundaries>> = (0..classes as u32)
             .map(|class| {
                 let random_boundaries =
-                    WordBoundaries { before: draw.below(2) == 0, after: draw.below(3) == 0 };
+                    WordBoundaries { before: random.below(2) == 0, after: random.below(3) == 0 };
                 (class >= first_label).then_some(if is_word {
                     WordBoundaries::BOTH
                 } else {
@@ -338,23 +340,32 @@ fn assert_at_most(name: &str, actual: &NBest, expected: &SequenceLogProbs) {
 }
 
 /// A random model, small enough to enumerate, with two utterances.
-fn draw_model(
-    draw: &mut RandomNumbers,
-    kind: &TopologyCase,
-) -> (DecodingModel, TableJoint, [std::ops::Range<usize>; 2], usize) {
-    let (labels, limit) = (1 + draw.below(2), 1 + draw.below(3));
-    // At most 4 labels per utterance, or 6 with one class.
-    let max_labels = if labels == 1 { 6 / limit } else { (4 / limit).max(1) };
-    let counts = [draw.below(max_labels + 1), draw.below(max_labels + 1)];
-    let classes = kind.blanks.len() + labels;
-    let durations = kind.durations.len();
+struct RandomModel {
+    model: DecodingModel,
+    tables: TableJoint,
+    /// Frames of each utterance.
+    utterances: [std::ops::Range<usize>; 2],
+    /// Most labels of a frame.
+    max_symbols: usize,
+}
+
+fn random_model(random: &mut RandomNumbers, case: &TopologyCase) -> RandomModel {
+    let (labels, max_symbols) = (1 + random.below(2), 1 + random.below(3));
+    // At most 6 labels per utterance, or 4 if there are two different ones.
+    let max_frames = if labels == 1 { 6 / max_symbols } else { (4 / max_symbols).max(1) };
+    let counts = [random.below(max_frames + 1), random.below(max_frames + 1)];
+    let classes = case.blanks.len() + labels;
+    let durations = case.durations.len();
     let total = counts[0] + counts[1];
-    let walk = ModularPredictor { ids: classes, memory: 3, states: 5 };
-    let scores = (0..total.max(1) * walk.states * (classes + durations)).map(|_| draw.score()).collect();
-    let tables = TableJoint { classes, durations, walk, scores: Arc::new(scores) };
-    let big: Vec<u32> = kind.blanks[1..].iter().map(|blank| blank.0).collect();
-    let model = DecodingModel::new(Arc::new(walk), Arc::new(tables.clone()), 0, &big, &kind.topology);
-    (model.unwrap(), tables, [0..counts[0], counts[0]..total], limit)
+    let predictor = ModularPredictor { ids: classes, memory: 3, states: 5 };
+    let scores =
+        (0..total.max(1) * predictor.states * (classes + durations)).map(|_| random.score()).collect();
+    let tables = TableJoint { classes, durations, predictor, scores: Arc::new(scores) };
+    let big_blanks: Vec<u32> = case.blanks[1..].iter().map(|blank| blank.0).collect();
+    let model =
+        DecodingModel::new(Arc::new(predictor), Arc::new(tables.clone()), 0, &big_blanks, &case.topology);
+    let utterances = [0..counts[0], counts[0]..total];
+    RandomModel { model: model.unwrap(), tables, utterances, max_symbols }
 }
 
 /// Rows of frames: their numbers.
@@ -363,17 +374,19 @@ fn frame_rows(frames: &std::ops::Range<usize>) -> Vec<f32> {
 }
 
 /// Compares searches of a random model with the sums over all alignments.
+///
+/// `search` returns the algorithm and its limits for a number of labels per frame.
 fn check_model(
-    draw: &mut RandomNumbers,
-    kind: &TopologyCase,
+    random: &mut RandomNumbers,
+    case: &TopologyCase,
     search: impl Fn(usize, &mut RandomNumbers) -> (BeamKind, AlignmentLimits),
 ) {
-    let (model, tables, utterances, limit) = draw_model(draw, kind);
-    let (beam_kind, limits) = search(limit, draw);
-    let fusion = random_fusion(draw, kind.blanks.len() as u32, tables.classes);
-    let name = format!("{} {beam_kind:?} {utterances:?} {tables:?} {fusion:?}", kind.name);
+    let RandomModel { model, tables, utterances, max_symbols } = random_model(random, case);
+    let (beam_kind, limits) = search(max_symbols, random);
+    let fusion = random_fusion(random, case.blanks.len() as u32, tables.classes);
+    let name = format!("{} {beam_kind:?} {utterances:?} {tables:?} {fusion:?}", case.name);
     let expected =
-        utterances.each_ref().map(|frames| enumerate(&tables, kind, limits, frames.clone(), &fusion));
+        utterances.each_ref().map(|frames| enumerate(&tables, case, limits, frames.clone(), &fusion));
     let options = BeamOptions {
         kind: beam_kind,
         width: UNPRUNED_WIDTH,
@@ -382,6 +395,7 @@ fn check_model(
         fusion: fusion.clone(),
         ..BeamOptions::default()
     };
+    // A beam that prunes nothing finds every sum: in a batch, separately, and frame by frame.
     let chunks = utterances.each_ref().map(frame_rows);
     let mut search = BeamSearch::new(model.clone(), options.clone()).unwrap();
     let actual = search.decode(&[&chunks[0], &chunks[1]]).unwrap().to_vec();
@@ -396,8 +410,10 @@ fn check_model(
         }
         assert_eq!(search.finish(&mut [&mut stream]).unwrap(), &actual[..1], "stream {name}");
     }
-    let narrow = BeamOptions { width: 1 + draw.below(4), ..options };
-    let actual = BeamSearch::new(model, narrow).unwrap().decode(&[&chunks[0], &chunks[1]]).unwrap().to_vec();
+    // A narrow beam may miss paths.
+    let narrow_options = BeamOptions { width: 1 + random.below(4), ..options };
+    let actual =
+        BeamSearch::new(model, narrow_options).unwrap().decode(&[&chunks[0], &chunks[1]]).unwrap().to_vec();
     for (actual, expected) in actual.iter().zip(&expected) {
         assert_at_most(&name, actual, expected);
     }
@@ -405,38 +421,38 @@ fn check_model(
 
 /// Checks random models of each topology.
 fn check_random_models(
-    kinds: &[TopologyCase],
+    cases: &[TopologyCase],
     seed: u64,
     search: impl Fn(usize, &mut RandomNumbers) -> (BeamKind, AlignmentLimits) + Sync,
 ) {
     (0..MODEL_COUNT).into_par_iter().for_each(|number| {
-        check_model(&mut RandomNumbers(seed << 32 | number), &kinds[number as usize % kinds.len()], &search);
+        check_model(&mut RandomNumbers(seed << 32 | number), &cases[number as usize % cases.len()], &search);
     });
 }
 
-const UNLIMITED: AlignmentLimits = AlignmentLimits { symbols: 99, labels: 99, labels_advance: false };
+const UNLIMITED: AlignmentLimits = AlignmentLimits { max_symbols: 99, max_labels: 99, labels_advance: false };
 
 #[test]
 fn malsd_matches_the_sum_over_all_alignments() {
-    check_random_models(&topology_cases(), 1, |limit, _| {
-        (BeamKind::Malsd { max_symbols: limit }, AlignmentLimits { symbols: limit, ..UNLIMITED })
+    check_random_models(&topology_cases(), 1, |max_symbols, _| {
+        (BeamKind::Malsd { max_symbols }, AlignmentLimits { max_symbols, ..UNLIMITED })
     });
 }
 
 #[test]
 fn maes_matches_the_sum_over_all_alignments() {
-    check_random_models(&topology_cases()[..1], 2, |limit, draw| {
-        let (beta, prefix) = (draw.below(3), draw.below(4));
-        let kind = BeamKind::Maes { expansions: limit, beta, gamma: f64::INFINITY, prefix };
-        (kind, AlignmentLimits { symbols: limit, ..UNLIMITED })
+    check_random_models(&topology_cases()[..1], 2, |max_symbols, random| {
+        let (beta, prefix) = (random.below(3), random.below(4));
+        let kind = BeamKind::Maes { expansions: max_symbols, beta, gamma: f64::INFINITY, prefix };
+        (kind, AlignmentLimits { max_symbols, ..UNLIMITED })
     });
 }
 
 #[test]
 fn alsd_matches_the_sum_over_all_alignments() {
-    check_random_models(&topology_cases()[..1], 3, |limit, draw| {
-        let max_labels = limit + draw.below(3);
-        (BeamKind::Alsd { max_labels: Some(max_labels) }, AlignmentLimits { labels: max_labels, ..UNLIMITED })
+    check_random_models(&topology_cases()[..1], 3, |max_symbols, random| {
+        let max_labels = max_symbols + random.below(3);
+        (BeamKind::Alsd { max_labels: Some(max_labels) }, AlignmentLimits { max_labels, ..UNLIMITED })
     });
 }
 
@@ -450,12 +466,12 @@ fn modified_matches_the_sum_over_all_alignments() {
 #[test]
 fn ctc_matches_the_sum_over_all_paths() {
     (0..MODEL_COUNT).into_par_iter().for_each(|number| {
-        let mut draw = RandomNumbers(5 << 32 | number);
-        let (frames, classes) = (draw.below(6), 2 + draw.below(2));
+        let mut random = RandomNumbers(5 << 32 | number);
+        let (frames, classes) = (random.below(6), 2 + random.below(2));
         let rows: Vec<f64> = (0..frames)
-            .flat_map(|_| log_softmax(&(0..classes).map(|_| draw.score()).collect::<Vec<_>>()))
+            .flat_map(|_| log_softmax(&(0..classes).map(|_| random.score()).collect::<Vec<_>>()))
             .collect();
-        let fusion = random_fusion(&mut draw, 1, classes);
+        let fusion = random_fusion(&mut random, 1, classes);
         let mut sums = SequenceLogProbs::new();
         for path in 0..classes.pow(frames as u32) {
             let path: Vec<usize> = (0..frames as u32).map(|t| path / classes.pow(t) % classes).collect();
@@ -476,19 +492,19 @@ fn ctc_matches_the_sum_over_all_paths() {
         };
         let actual = ctc_beam(&[&[], &rows], classes, &options).unwrap();
         assert_sums(&name, &actual[1], &expected);
-        let narrow = CtcBeamOptions { width: 1 + draw.below(4), ..options };
-        assert_at_most(&name, &ctc_beam(&[&rows], classes, &narrow).unwrap()[0], &expected);
+        let narrow_options = CtcBeamOptions { width: 1 + random.below(4), ..options };
+        assert_at_most(&name, &ctc_beam(&[&rows], classes, &narrow_options).unwrap()[0], &expected);
     });
 }
 
 /// The number of labels on a frame restricts the continuations.
 #[test]
 fn equal_labels_with_different_counts_on_the_frame_are_not_merged() {
-    let walk = ModularPredictor { ids: 3, memory: 0, states: 4 };
+    let predictor = ModularPredictor { ids: 3, memory: 0, states: 4 };
     let tables = |durations, scores: &[f32]| TableJoint {
         classes: 3,
         durations,
-        walk,
+        predictor,
         scores: Arc::new(scores.to_vec()),
     };
     let rnnt = tables(
@@ -510,7 +526,7 @@ fn equal_labels_with_different_counts_on_the_frame_are_not_merged() {
         (rnnt, Topology::rnnt(), 1, [(vec![1], -1.9351), (vec![1, 2], -2.1701)]),
         (tdt, Topology::tdt(&[0, 1]).unwrap(), 2, [(vec![1, 2, 2], -1.4079), (vec![2, 2], -1.7334)]),
     ] {
-        let model = DecodingModel::new(Arc::new(walk), Arc::new(tables), 0, &[], &topology).unwrap();
+        let model = DecodingModel::new(Arc::new(predictor), Arc::new(tables), 0, &[], &topology).unwrap();
         let kind = BeamKind::Malsd { max_symbols };
         let options =
             BeamOptions { kind, width: 64, nbest: 2, normalize_by_length: false, ..BeamOptions::default() };

@@ -1,4 +1,4 @@
-//! Tests of greedy search: decisions match models with prescribed scores.
+//! Tests of greedy transducer search: decisions match models with prescribed scores.
 use std::sync::Arc;
 
 use decoding::{DecodingModel, Error, GreedyOptions, Hypothesis, Result, greedy};

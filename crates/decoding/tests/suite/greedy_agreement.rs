@@ -1,4 +1,4 @@
-//! Tests of greedy search: all implementations return equal results.
+//! Tests of greedy transducer search: all implementations return equal results.
 use std::sync::Arc;
 
 use decoding::{
@@ -132,9 +132,9 @@ proptest! {
         while (0..all.len()).any(|b| offsets[b] < all[b].len()) {
             round += 1;
             // Not every utterance is in every batch.
-            let present: Vec<usize> = (0..all.len()).filter(|b| (b + round) % 3 > 0 || round > 50).collect();
-            let ends: Vec<usize> = present.iter().map(|&b| all[b].len().min(offsets[b] + cuts.next().unwrap() + round / 60)).collect();
-            let chunks: Vec<&[f32]> = present.iter().zip(&ends).map(|(&b, &end)| &all[b][offsets[b]..end]).collect();
+            let batch_members: Vec<usize> = (0..all.len()).filter(|b| (b + round) % 3 > 0 || round > 50).collect();
+            let ends: Vec<usize> = batch_members.iter().map(|&b| all[b].len().min(offsets[b] + cuts.next().unwrap() + round / 60)).collect();
+            let chunks: Vec<&[f32]> = batch_members.iter().zip(&ends).map(|(&b, &end)| &all[b][offsets[b]..end]).collect();
             // Streams survive serialization.
             for stream in &mut streams {
                 let text = serde_json::to_string(stream).unwrap();
@@ -143,9 +143,9 @@ proptest! {
                 *stream = read.restore_fusion(stream_fusion()).unwrap();
             }
             let mut selected: Vec<&mut GreedyStream> =
-                streams.iter_mut().enumerate().filter(|(b, _)| present.contains(b)).map(|(_, s)| s).collect();
+                streams.iter_mut().enumerate().filter(|(b, _)| batch_members.contains(b)).map(|(_, s)| s).collect();
             let new = search.advance(&mut selected, &chunks).unwrap();
-            for (index, &b) in present.iter().enumerate() {
+            for (index, &b) in batch_members.iter().enumerate() {
                 actual[b].extend(new.labels(index));
                 offsets[b] = ends[index];
             }

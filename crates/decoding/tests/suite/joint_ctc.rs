@@ -1,4 +1,4 @@
-//! Tests of transducer search with CTC prefix scores: sums match all paths of both.
+//! Tests of transducer beam search with CTC prefix scores: sums match all paths of both.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -63,18 +63,19 @@ proptest! {
             let sum = row.iter().map(|&z| f64::from(z).exp()).sum::<f64>().ln() as f32;
             row.iter_mut().for_each(|z| *z -= sum);
         }
-        let known = all_paths(&normalized, classes, blank);
+        let sequence_sums = all_paths(&normalized, classes, blank);
         // Logits are as valid as log-probabilities.
         rows.iter_mut().for_each(|z| *z += shift);
         let ctc = CtcPrefixScorer::new(&rows, classes, blank).unwrap();
         for labels in label_sequences(3, blank, count + 1) {
-            let begin: f64 = known.iter().filter(|(ids, _)| ids.starts_with(&labels)).map(|(_, known)| known.sum).sum();
-            let complete = known.get(&labels).map_or(0.0, |known| known.sum);
+            let prefix_prob: f64 =
+                sequence_sums.iter().filter(|(ids, _)| ids.starts_with(&labels)).map(|(_, sequence)| sequence.sum).sum();
+            let complete_prob = sequence_sums.get(&labels).map_or(0.0, |sequence| sequence.sum);
             let (score, state) = score_sequence(&ctc, &labels);
             let tolerance = if shift == 0.0 { 1e-5 } else { 2e-3 };
-            prop_assert!((score.exp() - begin).abs() < tolerance * begin.max(1e-30) + 1e-12, "{labels:?}: {} is not {begin}", score.exp());
+            prop_assert!((score.exp() - prefix_prob).abs() < tolerance * prefix_prob.max(1e-30) + 1e-12, "{labels:?}: {} is not {prefix_prob}", score.exp());
             let end = (score + f64::from(ctc.finish(state))).exp();
-            prop_assert!((end - complete).abs() < tolerance * complete + 1e-12, "{labels:?} ends: {end} is not {complete}");
+            prop_assert!((end - complete_prob).abs() < tolerance * complete_prob + 1e-12, "{labels:?} ends: {end} is not {complete_prob}");
 
             // `add_scores` matches `step` bit by bit, and equal sequences have one state.
             let mut row = [0.5f32; 3];

@@ -19,8 +19,8 @@ pub fn log_add(a: f64, b: f64) -> f64 {
 }
 
 pub fn log_softmax(scores: &[f32]) -> Vec<f64> {
-    let sum = scores.iter().map(|&z| f64::from(z)).reduce(log_add).unwrap_or(0.0);
-    scores.iter().map(|&z| f64::from(z) - sum).collect()
+    let log_sum = scores.iter().map(|&z| f64::from(z)).reduce(log_add).unwrap_or(0.0);
+    scores.iter().map(|&z| f64::from(z) - log_sum).collect()
 }
 
 /// Log-probabilities of classes and of durations at a site.
@@ -60,28 +60,38 @@ pub struct PathLimits {
 }
 
 /// The sum over all paths of each label sequence.
-pub fn sum_over_paths(model: &DecodingModel, rows: &[f32], paths: PathLimits) -> BTreeMap<Vec<u32>, f64> {
-    let mut all = BTreeMap::new();
-    add_paths(model, rows, paths, (0, 0, 0.0), &mut Vec::new(), &mut all);
-    all
+pub fn sum_over_paths(model: &DecodingModel, rows: &[f32], limits: PathLimits) -> BTreeMap<Vec<u32>, f64> {
+    let mut sums = BTreeMap::new();
+    let start = PathEnd { frame: 0, symbols: 0, log_prob: 0.0 };
+    add_paths(model, rows, limits, start, &mut Vec::new(), &mut sums);
+    sums
 }
 
-/// Adds all paths from a frame on to the sums.
+/// End of a partial path.
+struct PathEnd {
+    frame: usize,
+    /// Labels on the frame.
+    symbols: usize,
+    log_prob: f64,
+}
+
+/// Adds all continuations of a partial path to the sums; `labels` are those of the path.
 fn add_paths(
     model: &DecodingModel,
     rows: &[f32],
-    paths: PathLimits,
-    (t, symbols, log_prob): (usize, usize, f64),
+    limits: PathLimits,
+    PathEnd { frame, symbols, log_prob }: PathEnd,
     labels: &mut Vec<u32>,
-    all: &mut BTreeMap<Vec<u32>, f64>,
+    sums: &mut BTreeMap<Vec<u32>, f64>,
 ) {
-    if t >= rows.len() / model.frame_width() {
-        let sum = all.entry(labels.clone()).or_insert(f64::NEG_INFINITY);
+    if frame >= rows.len() / model.frame_width() {
+        let sum = sums.entry(labels.clone()).or_insert(f64::NEG_INFINITY);
         *sum = if *sum == f64::NEG_INFINITY { log_prob } else { log_add(*sum, log_prob) };
         return;
     }
     let token_table = model.token_table();
-    let (tokens, durations) = site_log_probs(model, rows, t, labels);
+    let (tokens, durations) = site_log_probs(model, rows, frame, labels);
+    // Class, frames and log-probability of each step.
     let mut steps = Vec::new();
     for class in 0..tokens.len() as u32 {
         for duration in 0..durations.len().max(1) {
@@ -89,23 +99,25 @@ fn add_paths(
             steps.push((class, token_table.frame_advance(class, duration), value));
         }
     }
-    if symbols >= paths.max_symbols || labels.len() >= paths.max_labels {
+    if symbols >= limits.max_symbols || labels.len() >= limits.max_labels {
         steps.retain(|step| token_table.is_blank(step.0));
     }
-    if symbols >= paths.max_symbols {
+    if symbols >= limits.max_symbols {
         // Only the best blank.
         steps.sort_by(|a, b| b.2.total_cmp(&a.2));
         steps.truncate(1);
     }
     for (class, frames, value) in steps {
+        let log_prob = log_prob + value;
         if token_table.is_blank(class) {
-            add_paths(model, rows, paths, (t + frames.max(1), 0, log_prob + value), labels, all);
+            let end = PathEnd { frame: frame + frames.max(1), symbols: 0, log_prob };
+            add_paths(model, rows, limits, end, labels, sums);
             continue;
         }
-        let frames = if paths.labels_advance { 1 } else { frames };
+        let frames = if limits.labels_advance { 1 } else { frames };
         let symbols = if frames == 0 { symbols + 1 } else { 0 };
         labels.push(class);
-        add_paths(model, rows, paths, (t + frames, symbols, log_prob + value), labels, all);
+        add_paths(model, rows, limits, PathEnd { frame: frame + frames, symbols, log_prob }, labels, sums);
         labels.pop();
     }
 }
@@ -129,9 +141,9 @@ pub fn assert_sums(
     tolerance: f64,
 ) {
     let mut previous_score = f64::INFINITY;
-    let short = |ranked: &&RankedHypothesis| ranked.labels.len() <= max_labels;
-    assert_eq!(actual.hypotheses.iter().filter(short).count(), expected.len(), "{name}");
-    for ranked in actual.hypotheses.iter().filter(short) {
+    let is_short = |ranked: &&RankedHypothesis| ranked.labels.len() <= max_labels;
+    assert_eq!(actual.hypotheses.iter().filter(is_short).count(), expected.len(), "{name}");
+    for ranked in actual.hypotheses.iter().filter(is_short) {
         let sum = expected[&ranked.ids()];
         assert!(
             (ranked.log_prob - sum).abs() <= tolerance,
@@ -160,8 +172,8 @@ pub fn random_models(seed: u32, score_scale: f32) -> Vec<(Topology, DecodingMode
         (big_modified, 4, vec![3]),
     ]
     .into_iter()
-    .map(|(topology, classes, big)| {
-        let model = random_model(&topology, classes, 1, &big, seed, score_scale);
+    .map(|(topology, classes, big_blanks)| {
+        let model = random_model(&topology, classes, 1, &big_blanks, seed, score_scale);
         (topology, model)
     })
     .collect()

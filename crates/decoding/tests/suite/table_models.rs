@@ -1,4 +1,4 @@
-//! Test models of decoding: a row of scores per frame and label history.
+//! Test transducers of decoding: a row of scores per frame and label history.
 use std::sync::Arc;
 
 use decoding::{DecodingModel, JointScorer, NetworkScratch, Predictor, Scorer, SiteBatch, States};
@@ -168,7 +168,7 @@ pub fn random_model(
     .unwrap()
 }
 
-/// Rows of `count` frames, numbered from `first`.
-pub fn frames(first: usize, count: usize) -> Vec<f32> {
-    (first..first + count).map(|t| t as f32).collect()
+/// Rows of `count` frames, numbered from `first_frame`.
+pub fn frames(first_frame: usize, count: usize) -> Vec<f32> {
+    (first_frame..first_frame + count).map(|t| t as f32).collect()
 }

@@ -1,14 +1,14 @@
-//! Tests of `agree`: all ranks return the same error when one fails.
+//! Tests of `ProcessGroup::agree`: all ranks return the same error when one fails.
 use distributed::{Error, ProcessGroup, SharedError, ThreadCommunicator, TransferFormat, first_error};
 use proptest::prelude::*;
 
 /// An error, of this rank or received from another.
 #[derive(Debug, PartialEq)]
 enum Failure {
-    /// An error of this rank, with its order.
+    /// An error of this rank, with its priority.
     Own(usize),
-    /// Rank and order of the error of another rank.
-    Received(usize, usize),
+    /// An error of another rank, with its priority.
+    Received { rank: usize, priority: usize },
     /// An error of a collective call.
     Call(String),
 }
@@ -23,8 +23,8 @@ impl SharedError for Failure {
     type Report = usize;
 
     fn to_report(&self) -> usize {
-        let (Failure::Own(order) | Failure::Received(_, order)) = self else { panic!("{self:?}") };
-        *order
+        let (Failure::Own(priority) | Failure::Received { priority, .. }) = self else { panic!("{self:?}") };
+        *priority
     }
 
     fn priority(report: &usize) -> usize {
@@ -32,23 +32,26 @@ impl SharedError for Failure {
     }
 
     fn from_report(rank: usize, report: usize) -> Self {
-        Failure::Received(rank, report)
+        Failure::Received { rank, priority: report }
     }
 }
 
 #[test]
-fn all_ranks_return_the_error_of_lowest_order() {
-    let agree = |results: [Option<usize>; 3]| {
+fn all_ranks_return_the_error_of_lowest_priority() {
+    // Rank r fails with the priority `priorities[r]`, if there is one.
+    let agree = |priorities: [Option<usize>; 3]| {
         ThreadCommunicator::run(3, |communicator| {
             let mut group = ProcessGroup::new(communicator, TransferFormat::F32);
-            let result = results[group.rank()].map_or(Ok(group.rank()), |order| Err(Failure::Own(order)));
+            let result =
+                priorities[group.rank()].map_or(Ok(group.rank()), |priority| Err(Failure::Own(priority)));
             group.agree(result)
         })
     };
     assert_eq!(agree([None; 3]), [Ok(0), Ok(1), Ok(2)]);
-    let expected = [Failure::Received(1, 2), Failure::Own(2), Failure::Received(1, 2)];
+    let received = |rank, priority| Failure::Received { rank, priority };
+    let expected = [received(1, 2), Failure::Own(2), received(1, 2)];
     assert_eq!(agree([None, Some(2), None]), expected.map(Err));
-    let expected = [Failure::Own(1), Failure::Received(0, 1), Failure::Received(0, 1)];
+    let expected = [Failure::Own(1), received(0, 1), received(0, 1)];
     assert_eq!(agree([Some(1), Some(2), Some(1)]), expected.map(Err));
 }
 

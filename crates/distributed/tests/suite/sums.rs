@@ -1,4 +1,4 @@
-//! Tests of all-reduce: sums have the same bits on all ranks.
+//! Tests of all-reduce between processes: sums have the same bits on all ranks.
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -49,7 +49,7 @@ fn all_reduce(size: usize, lengths: &[usize], bucket_values: usize, transfer: Tr
         assert_eq!(sums.iter().map(Vec::len).collect::<Vec<_>>(), lengths);
         sums.concat()
     });
-    let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
     assert!(sums_by_rank.iter().all(|sums| bits(sums) == bits(&sums_by_rank[0])), "ranks differ");
     sums_by_rank.into_iter().next().unwrap()
 }
@@ -115,7 +115,7 @@ impl Communicator for CountingCommunicator {
 
 #[test]
 fn a_bucket_is_sent_while_others_are_computed() {
-    let all = ThreadCommunicator::run(2, |communicator| {
+    let outcomes = ThreadCommunicator::run(2, |communicator| {
         let calls = Arc::new(AtomicUsize::new(0));
         let communicator = CountingCommunicator { inner: communicator, calls: calls.clone() };
         let mut group = ProcessGroup::new(communicator, TransferFormat::F32).with_bucket_values(4);
@@ -131,12 +131,15 @@ fn a_bucket_is_sent_while_others_are_computed() {
         drop(sender);
         (early_calls, sums.wait().unwrap(), calls.load(Ordering::SeqCst))
     });
-    assert_eq!(all, [const { 2 }; 2].map(|early_calls| (early_calls, vec![vec![2.0; 8], vec![2.0; 3]], 3)));
+    assert_eq!(
+        outcomes,
+        [const { 2 }; 2].map(|early_calls| (early_calls, vec![vec![2.0; 8], vec![2.0; 3]], 3))
+    );
 }
 
 #[test]
 fn missing_and_unreadable_terms_are_errors() {
-    let all = ThreadCommunicator::run(2, |communicator| {
+    let outcomes = ThreadCommunicator::run(2, |communicator| {
         let mut group = ProcessGroup::new(communicator, TransferFormat::F32);
         let (sender, receiver) = channel();
         sender.send((1, vec![1.0])).unwrap();
@@ -156,8 +159,8 @@ fn missing_and_unreadable_terms_are_errors() {
         });
         unreadable.wait()
     });
-    assert!(all[0].as_ref().unwrap()[0].iter().all(|sum| sum.is_nan()));
-    assert!(matches!(all[1], Err(Error::Term(_))), "{:?}", all[1]);
+    assert!(outcomes[0].as_ref().unwrap()[0].iter().all(|sum| sum.is_nan()));
+    assert!(matches!(outcomes[1], Err(Error::Term(_))), "{:?}", outcomes[1]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Runs each decoder of a golden case and compares its hypotheses.
+//! Golden test of decoders: one function runs and compares each decoder.
 use std::sync::Arc;
 
 use decoding::{
@@ -8,9 +8,14 @@ use decoding::{
 use rnnt_loss::{Head, JointInputs, Options, Session, Targets};
 
 use super::{
-    AlignedCase, ChunkCase, DecodingCase, DecodingCheck, GreedyCase, RankedCase, Result, SCORE_TOLERANCE,
-    SUM_TOLERANCE,
+    DecodingCase, DecodingCheck, ExpectedAlignment, ExpectedChunk, ExpectedGreedy, ExpectedNBestEntry,
+    Result, SCORE_TOLERANCE, SUM_TOLERANCE,
 };
+
+/// Numbers of frames whose joint scores are computed in one product.
+const LOOK_AHEADS: [usize; 3] = [1, 5, 32];
+/// Exponent of the confidence measures in the cases; names that end in `_a1` have 1.
+const CONFIDENCE_EXPONENT: f64 = 0.33;
 
 impl DecodingCase {
     /// Returns the frames of each utterance.
@@ -29,13 +34,14 @@ fn greedy_options(max_symbols: Option<usize>) -> decoding::GreedyOptions {
 /// With `compare_steps`, also compares the site of every joint evaluation.
 fn compare_hypotheses(
     actual: &Hypotheses,
-    expected: &[GreedyCase],
+    expected: &[ExpectedGreedy],
     compare_steps: bool,
     check: &mut DecodingCheck,
 ) {
     check.expect_equal("utterances", actual.len(), expected.len());
     for (b, expected) in expected.iter().enumerate().take(actual.len()) {
         check.set_location(format!("utterance {b}"));
+        // Labels, times and scores.
         let labels = actual.labels(b);
         check.expect_equal("tokens", &actual.get(b).ids(), &expected.tokens);
         check.expect_equal(
@@ -63,6 +69,7 @@ fn compare_hypotheses(
             &[expected.score_logit_sum],
             SUM_TOLERANCE,
         );
+        // Durations, and joint evaluations.
         if let Some(durations) = &expected.durations {
             check.expect_equal("durations", &labels.iter().map(|label| label.duration).collect(), durations);
             let log_probs = labels.iter().map(|label| label.duration_log_prob);
@@ -74,6 +81,7 @@ fn compare_hypotheses(
         if compare_steps {
             check.expect_equal("joint_steps", actual.steps(b).len(), expected.joint_steps);
             for (actual, expected) in actual.steps(b).iter().zip(&expected.steps) {
+                // Frame, class, log-probability and, with durations, frames to advance.
                 let exact = [actual.frame as f64, f64::from(actual.class)];
                 check.expect_close("steps", exact, &expected[..expected.len().min(2)], 0.0);
                 check.expect_close(
@@ -96,20 +104,23 @@ fn compare_hypotheses(
 pub(super) fn check_greedy(
     case: &DecodingCase,
     max_symbols: Option<usize>,
-    expected: &[GreedyCase],
+    expected: &[ExpectedGreedy],
     check: &mut DecodingCheck,
 ) {
     let (frames, options) = (case.utterances(), greedy_options(max_symbols));
-    for look_ahead in [1, 5, 32] {
+    // Label looping.
+    for look_ahead in LOOK_AHEADS {
         let options = decoding::GreedyOptions { look_ahead, ..options.clone() };
         decode_and_compare(case, options, check, |actual, check| {
             compare_hypotheses(actual, expected, true, check)
         });
     }
+    // Frame looping, which records no steps.
     let without_steps = decoding::GreedyOptions { record_steps: false, ..options.clone() };
     if let Some(actual) = check.expect_ok(frame_looping(&case.model, &frames, &without_steps)) {
         compare_hypotheses(&actual, expected, false, check);
     }
+    // One utterance at a time.
     for (b, (frames, expected)) in frames.iter().zip(expected).enumerate() {
         check.set_location(format!("single utterance {b}"));
         if let Some(actual) = check.expect_ok(decoding::greedy(&case.model, frames, &options)) {
@@ -121,7 +132,9 @@ pub(super) fn check_greedy(
             );
         }
     }
-    let measures = ConfidenceMeasure::ALL.map(|measure| (measure.name().replace('-', "_"), measure, 0.33));
+    // Confidence measures with both exponents of the reference.
+    let measures = ConfidenceMeasure::ALL
+        .map(|measure| (measure.name().replace('-', "_"), measure, CONFIDENCE_EXPONENT));
     for (name, measure, exponent) in
         measures.into_iter().chain([("max_prob_a1".into(), ConfidenceMeasure::MaxProb, 1.0)])
     {
@@ -168,18 +181,19 @@ fn decode_and_compare(
 #[derive(Debug)]
 struct Bigram {
     table: Vec<f32>,
-    labels: usize,
+    /// Number of labels, V.
+    label_count: usize,
     blank: u32,
 }
 
 impl Scorer for Bigram {
     fn start(&self) -> u32 {
-        self.labels as u32
+        self.label_count as u32
     }
 
     fn step(&self, state: u32, class: u32) -> (f32, u32) {
         let label = class - u32::from(class > self.blank);
-        (self.table[state as usize * self.labels + label as usize], label)
+        (self.table[state as usize * self.label_count + label as usize], label)
     }
 
     fn add_scores(&self, state: u32, weight: f32, scores: &mut [f32]) {
@@ -197,14 +211,14 @@ pub(super) fn check_greedy_with_lm(
     case: &DecodingCase,
     max_symbols: Option<usize>,
     weight: f32,
-    expected: &[GreedyCase],
+    expected: &[ExpectedGreedy],
     check: &mut DecodingCheck,
 ) -> Result<()> {
     let table = case.read_f32("lm.log_prob")?;
-    let (labels, blank) = (case.sidecar.model.vocab, case.sidecar.model.blank);
-    check.expect_equal("lm.log_prob", table.len(), (labels + 1) * labels);
+    let (label_count, blank) = (case.sidecar.model.vocab, case.sidecar.model.blank);
+    check.expect_equal("lm.log_prob", table.len(), (label_count + 1) * label_count);
     if check.failure.is_none() {
-        let fusion = vec![Fusion { scorer: Arc::new(Bigram { table, labels, blank }), weight }];
+        let fusion = vec![Fusion { scorer: Arc::new(Bigram { table, label_count, blank }), weight }];
         let options = decoding::GreedyOptions { fusion, ..greedy_options(max_symbols) };
         decode_and_compare(case, options, check, |actual, check| {
             compare_hypotheses(actual, expected, true, check)
@@ -218,7 +232,7 @@ pub(super) fn check_chunked_greedy(
     case: &DecodingCase,
     max_symbols: Option<usize>,
     chunk: usize,
-    expected: &[Vec<ChunkCase>],
+    expected: &[Vec<ExpectedChunk>],
     check: &mut DecodingCheck,
 ) {
     let (frames, width) = (case.utterances(), case.model.frame_width());
@@ -230,9 +244,10 @@ pub(super) fn check_chunked_greedy(
     let mut streams: Vec<GreedyStream> = frames.iter().map(|_| search.stream()).collect();
     let chunk_count = expected.iter().map(Vec::len).max().unwrap_or(0);
     for chunk_index in 0..chunk_count {
-        let start = |frames: &&[f32], index: usize| (index.saturating_mul(chunk * width)).min(frames.len());
+        let chunk_start =
+            |frames: &&[f32], index: usize| (index.saturating_mul(chunk * width)).min(frames.len());
         let chunks: Vec<&[f32]> =
-            frames.iter().map(|f| &f[start(f, chunk_index)..start(f, chunk_index + 1)]).collect();
+            frames.iter().map(|f| &f[chunk_start(f, chunk_index)..chunk_start(f, chunk_index + 1)]).collect();
         let mut batch: Vec<&mut GreedyStream> = streams.iter_mut().collect();
         let Some(actual) = check.expect_ok(search.advance(&mut batch, &chunks)) else { return };
         for (b, expected) in expected.iter().enumerate().take(chunks.len()) {
@@ -252,7 +267,7 @@ pub(super) fn check_chunked_greedy(
 pub(super) fn check_modified_beam(
     case: &DecodingCase,
     options: decoding::BeamOptions,
-    expected: &[Vec<RankedCase>],
+    expected: &[Vec<ExpectedNBestEntry>],
     check: &mut DecodingCheck,
 ) {
     let Some(mut search) = check.expect_ok(BeamSearch::new(case.model.clone(), options)) else { return };
@@ -275,7 +290,7 @@ pub(super) fn check_modified_beam(
 /// Checks best paths and sums over all paths of a training session.
 pub(super) fn check_forced_alignment(
     case: &DecodingCase,
-    expected: &[Option<AlignedCase>],
+    expected: &[Option<ExpectedAlignment>],
     check: &mut DecodingCheck,
 ) -> Result<()> {
     let width = case.model.frame_width();
@@ -287,9 +302,9 @@ pub(super) fn check_forced_alignment(
             check.expect_equal("frames", frames.len(), 0);
             continue;
         };
-        let (states, row) = case.model.start();
         // Projected predictor rows of all label positions.
-        let (mut states, mut label_rows) = (states.clone(), row.to_vec());
+        let (start_states, start_row) = case.model.start();
+        let (mut states, mut label_rows) = (start_states.clone(), start_row.to_vec());
         let mut predicted = vec![0.0; case.model.predictor().width()];
         let mut projected = vec![0.0; width];
         for &label in &expected.labels {
@@ -302,6 +317,7 @@ pub(super) fn check_forced_alignment(
             case.model.joint().project(&predicted, &mut projected, &mut NetworkScratch::default());
             label_rows.extend_from_slice(&projected);
         }
+        // Best path and sum over all paths.
         let actual = (|| -> rnnt_loss::Result<_> {
             let head = Head::new(&weight, Some(&bias), width)?;
             let joint = JointInputs::new(frames, &label_rows, head);
@@ -322,7 +338,7 @@ pub(super) fn check_forced_alignment(
         if expected.path_stable_in_f32 {
             check.expect_equal(
                 "timestamps",
-                &actual.tokens.iter().map(|t| t.frame).collect(),
+                &actual.labels.iter().map(|t| t.frame).collect(),
                 &expected.timestamps,
             );
         }

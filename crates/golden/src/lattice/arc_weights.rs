@@ -1,6 +1,7 @@
-//! Checks path sums and marginals of lattices from explicit arc weights.
+//! Golden test of lattices: path sums and marginals from stored arc weights.
 //!
-//! The slow functions of `lattice::distance` follow the definition. C: context states, V: labels.
+//! The slow functions of `lattice::distance` follow the definition. The files call label arcs
+//! *lexical*. C: context states, V: labels.
 use lattice::distance::{FrameArc, arc_sums, distance, string_distance};
 use lattice::{Context, Labels};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
@@ -10,10 +11,10 @@ use super::check::{LatticeCheck, Quantity};
 use super::inputs::LatticeInputs;
 use crate::error::RunError;
 
-/// Arc weights of blanks `[B.., T, C]` and of labels `[B.., T, C, V]` (`lexical`).
+/// Arc weights of blanks `[B.., T, C]` and of labels `[B.., T, C, V]`.
 pub struct ArcWeights {
     pub blank: Vec<f64>,
-    pub lexical: Vec<f64>,
+    pub label_arcs: Vec<f64>,
 }
 
 impl ArcWeights {
@@ -31,12 +32,14 @@ impl ArcWeights {
         self.compare_marginals(check, inputs)
     }
 
-    /// Returns the weight of an arc; label 0 is the blank, and `row` is utterance and frame.
-    fn weight<F: Element>(&self, inputs: &LatticeInputs<F>, row: usize, arc: FrameArc) -> f64 {
-        let state_index = row * inputs.context.states() + arc.context;
+    /// Returns the weight of an arc; label 0 is the blank.
+    ///
+    /// `frame_index` counts the frames of the padded batch.
+    fn weight<F: Element>(&self, inputs: &LatticeInputs<F>, frame_index: usize, arc: FrameArc) -> f64 {
+        let state_index = frame_index * inputs.context.states() + arc.context;
         match arc.label {
             0 => self.blank[state_index],
-            label => self.lexical[state_index * inputs.context.vocabulary() + label - 1],
+            label => self.label_arcs[state_index * inputs.context.vocabulary() + label - 1],
         }
     }
 
@@ -86,22 +89,22 @@ impl ArcWeights {
         inputs: &LatticeInputs<F>,
     ) -> Result<(), RunError> {
         let (context, alignment) = (&inputs.context, inputs.alignment);
-        let (frames, padded) = (inputs.frames()?, inputs.padded_frames());
+        let (frames, padded_frames) = (inputs.frames()?, inputs.padded_frames());
         let frame_size = alignment.num_states() * context.states();
-        let size = frames.utterances() * padded * frame_size;
-        let (mut blank, mut lexical) = (vec![0.0; size], vec![0.0; size * context.vocabulary()]);
+        let size = frames.utterances() * padded_frames * frame_size;
+        let (mut blank, mut label_arcs) = (vec![0.0; size], vec![0.0; size * context.vocabulary()]);
         for b in 0..frames.utterances() {
-            let weight = |t: usize, arc: FrameArc| self.weight(inputs, b * padded + t, arc);
+            let weight = |t: usize, arc: FrameArc| self.weight(inputs, b * padded_frames + t, arc);
             let total = distance::<Log>(context, alignment, frames.length(b), weight).total;
             arc_sums::<Log>(context, alignment, frames.length(b), weight, |t, sums| {
-                let (blank_marginals, lexical_marginals) = sums.marginals(total);
-                let offset = (b * padded + t) * frame_size;
+                let (blank_marginals, label_marginals) = sums.marginals(total);
+                let offset = (b * padded_frames + t) * frame_size;
                 blank[offset..][..blank_marginals.len()].copy_from_slice(&blank_marginals);
-                lexical[offset * context.vocabulary()..][..lexical_marginals.len()]
-                    .copy_from_slice(&lexical_marginals);
+                label_arcs[offset * context.vocabulary()..][..label_marginals.len()]
+                    .copy_from_slice(&label_marginals);
             });
         }
         check.compare(Quantity::Gradient, "out/blank_marginals_by_state", &blank)?;
-        Ok(check.compare(Quantity::Gradient, "out/lexical_marginals_by_state", &lexical)?)
+        Ok(check.compare(Quantity::Gradient, "out/lexical_marginals_by_state", &label_arcs)?)
     }
 }

@@ -1,13 +1,15 @@
-//! Compares results with a file within tolerances, and checks completeness.
+//! Comparison of lattice results with a golden file of LAST, within tolerances.
+//!
+//! It also fails if a stored result is never compared.
 //!
 //! | run | values | gradients, marginals |
 //! |---|---|---|
 //! | f64 | 1e-10 relative + 1e-12 | the same |
 //! | f32 | 2e-5 relative + 1e-5 max\|weight\| T | 1e-4 relative + 1e-5 |
 //!
-//! Both are compared with the f64 file. Labels, states and alignments must be equal, and so must
-//! infinities and NaN (NaN is stored only where it is the intended result). The errors of LAST's
-//! f32 file are computed in the same way, for comparison.
+//! weight: arc weight; T: frames. Both runs are compared with the f64 file. Labels, states and
+//! alignments must be equal, and so must infinities and NaN (NaN is stored only where it is the
+//! intended result). The errors of LAST's f32 file are computed in the same way, for comparison.
 use std::collections::BTreeSet;
 
 use rnnt_loss::Element;
@@ -47,7 +49,7 @@ pub struct LatticeCheck<'a> {
     /// Results that are not compared yet.
     pending: BTreeSet<&'a str>,
     /// Number of compared tensors.
-    pub compared: usize,
+    pub compared_tensors: usize,
     pub errors: MaxErrors,
     /// Errors of LAST in f32.
     pub last_errors: MaxErrors,
@@ -70,7 +72,7 @@ impl<'a> LatticeCheck<'a> {
             float_type,
             tolerance_scale: 1.0,
             pending: file.names().filter(|name| is_result(name)).collect(),
-            compared: 0,
+            compared_tensors: 0,
             errors: MaxErrors::default(),
             last_errors: MaxErrors::default(),
             failures: Vec::new(),
@@ -85,22 +87,22 @@ impl<'a> LatticeCheck<'a> {
     }
 
     /// Compares a tensor that the file must have.
-    pub fn compare(&mut self, kind: Quantity, name: &str, actual: &[f64]) -> Result<()> {
-        self.compare_where(kind, name, actual, |_| true)
+    pub fn compare(&mut self, quantity: Quantity, name: &str, actual: &[f64]) -> Result<()> {
+        self.compare_where(quantity, name, actual, |_| true)
     }
 
     /// Compares values.
-    pub fn values<F: Element>(&mut self, name: &str, actual: &[F]) -> Result<()> {
+    pub fn compare_values<F: Element>(&mut self, name: &str, actual: &[F]) -> Result<()> {
         self.compare(Quantity::Value, name, &to_f64(actual))
     }
 
     /// Compares a gradient.
-    pub fn gradient<F: Element>(&mut self, name: &str, actual: &[F]) -> Result<()> {
+    pub fn compare_gradient<F: Element>(&mut self, name: &str, actual: &[F]) -> Result<()> {
         self.compare(Quantity::Gradient, name, &to_f64(actual))
     }
 
     /// Compares integers, which must be equal.
-    pub fn integers(&mut self, name: &str, actual: impl IntoIterator<Item = usize>) -> Result<()> {
+    pub fn compare_integers(&mut self, name: &str, actual: impl IntoIterator<Item = usize>) -> Result<()> {
         let actual: Vec<f64> = actual.into_iter().map(|x| x as f64).collect();
         self.compare(Quantity::Exact, name, &actual)
     }
@@ -108,7 +110,7 @@ impl<'a> LatticeCheck<'a> {
     /// Compares the elements of a tensor selected by index.
     pub fn compare_where(
         &mut self,
-        kind: Quantity,
+        quantity: Quantity,
         name: &str,
         actual: &[f64],
         is_compared: impl Fn(usize) -> bool,
@@ -118,20 +120,20 @@ impl<'a> LatticeCheck<'a> {
             let shape = format!("{:?}", self.file.get(name)?.shape);
             return Err(self.file.error(name, &format!("{} values", actual.len()), &shape));
         }
-        self.compared += usize::from(self.pending.remove(name));
+        self.compared_tensors += usize::from(self.pending.remove(name));
         let last_values = &self.f32_file.get(name)?.values;
         // Ratio and index of the largest error above its tolerance.
         let mut largest_violation: Option<(f64, usize)> = None;
         let elements = actual.iter().zip(stored).enumerate();
         for (index, (&actual, &stored)) in elements.filter(|(index, _)| is_compared(*index)) {
-            let tolerance = tolerance(kind, self.float_type, self.tolerance_scale, stored);
-            let ratio = self.errors.add(kind, actual, stored, tolerance);
+            let tolerance = tolerance(quantity, self.float_type, self.tolerance_scale, stored);
+            let ratio = self.errors.add(quantity, actual, stored, tolerance);
             if ratio > 1.0 && largest_violation.is_none_or(|(largest_ratio, _)| ratio > largest_ratio) {
                 largest_violation = Some((ratio, index));
             }
-            if self.float_type == FloatType::F32 && kind != Quantity::Exact {
+            if self.float_type == FloatType::F32 && quantity != Quantity::Exact {
                 let last_value = last_values.get(index).copied().unwrap_or(f64::NAN);
-                self.last_errors.add(kind, last_value, stored, tolerance);
+                self.last_errors.add(quantity, last_value, stored, tolerance);
             }
         }
         if let Some((_, index)) = largest_violation {
@@ -166,14 +168,14 @@ impl<'a> LatticeCheck<'a> {
 
 impl MaxErrors {
     /// Adds the error of a number; returns its ratio to the tolerance.
-    fn add(&mut self, kind: Quantity, actual: f64, stored: f64, tolerance: f64) -> f64 {
+    fn add(&mut self, quantity: Quantity, actual: f64, stored: f64, tolerance: f64) -> f64 {
         if actual == stored || (actual.is_nan() && stored.is_nan()) {
             return 0.0;
         }
         let distance = (actual - stored).abs();
         let distance = if distance.is_nan() { f64::INFINITY } else { distance };
         let error = distance / if stored.is_finite() { stored.abs().max(1.0) } else { 1.0 };
-        let max_error = if kind == Quantity::Gradient { &mut self.gradient } else { &mut self.value };
+        let max_error = if quantity == Quantity::Gradient { &mut self.gradient } else { &mut self.value };
         *max_error = max_error.max(error);
         let ratio = if distance.is_infinite() { distance } else { distance / tolerance };
         self.ratio = self.ratio.max(ratio);
@@ -181,13 +183,28 @@ impl MaxErrors {
     }
 }
 
+/// Tolerance of all numbers in f64, relative to the stored value.
+const F64_RELATIVE: f64 = 1e-10;
+/// Tolerance in f64 that is added.
+const F64_ABSOLUTE: f64 = 1e-12;
+/// Tolerance of values in f32, relative to the stored value.
+const F32_VALUE_RELATIVE: f64 = 2e-5;
+/// Tolerance of values in f32 that is added, relative to the scale.
+const F32_VALUE_OF_SCALE: f64 = 1e-5;
+/// Tolerance of gradients in f32, relative to the stored gradient.
+const F32_GRADIENT_RELATIVE: f64 = 1e-4;
+/// Tolerance of gradients in f32 that is added.
+const F32_GRADIENT_ABSOLUTE: f64 = 1e-5;
+
 /// Returns the largest allowed distance from a stored value.
-fn tolerance(kind: Quantity, float_type: FloatType, scale: f64, stored: f64) -> f64 {
-    match (kind, float_type) {
+///
+/// `scale` is the largest arc weight, times the frames.
+fn tolerance(quantity: Quantity, float_type: FloatType, scale: f64, stored: f64) -> f64 {
+    match (quantity, float_type) {
         (Quantity::Exact, _) => 0.0,
-        (_, FloatType::F64) => 1e-10 * stored.abs() + 1e-12,
-        (Quantity::Value, FloatType::F32) => 2e-5 * stored.abs() + 1e-5 * scale,
-        (Quantity::Gradient, FloatType::F32) => 1e-4 * stored.abs() + 1e-5,
+        (_, FloatType::F64) => F64_RELATIVE * stored.abs() + F64_ABSOLUTE,
+        (Quantity::Value, FloatType::F32) => F32_VALUE_RELATIVE * stored.abs() + F32_VALUE_OF_SCALE * scale,
+        (Quantity::Gradient, FloatType::F32) => F32_GRADIENT_RELATIVE * stored.abs() + F32_GRADIENT_ABSOLUTE,
     }
 }
 

@@ -10,7 +10,7 @@ use rnnt_dp::semiring::{Differentiable, Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
 use super::check::{LatticeCheck, Quantity};
-use super::components::{configuration_keys, key_number, round_to_type};
+use super::component_files::{configuration_keys, key_number, round_to_type};
 use crate::error::RunError;
 
 /// Returns true if a tensor is a result.
@@ -23,9 +23,9 @@ pub fn is_result(name: &str) -> bool {
 pub fn compare_full_ngrams<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     for key in configuration_keys(check.file) {
         let context = FullNGram::new(key_number(check.file, &key, "v")?, key_number(check.file, &key, "n")?)?;
-        let labels = context.vocabulary();
-        let next_states = |p: usize| (0..=labels).map(move |y| context.next_state(p, y));
-        check.integers(&format!("{key}/next_state"), (0..context.states()).flat_map(next_states))?;
+        let vocabulary = context.vocabulary();
+        let next_states = |p: usize| (0..=vocabulary).map(move |y| context.next_state(p, y));
+        check.compare_integers(&format!("{key}/next_state"), (0..context.states()).flat_map(next_states))?;
         compare_context::<F>(check, &key, &context)?;
         compare_reduce_gradient::<F, Probability>(check, &key, "real", &context)?;
         compare_reduce_gradient::<F, Log>(check, &key, "log", &context)?;
@@ -38,9 +38,9 @@ pub fn compare_full_ngrams<F: Element>(check: &mut LatticeCheck) -> Result<(), R
 pub fn compare_state_tables<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     for key in configuration_keys(check.file) {
         let name = format!("{key}/next_state_table");
-        let [states, labels] = check.file.shape(&name)?;
+        let [states, vocabulary] = check.file.shape(&name)?;
         let table: Vec<i64> = check.file.integers(&name)?.into_iter().map(|state| state as i64).collect();
-        compare_context::<F>(check, &key, &NextStateTable::new(&table, states, labels)?)?;
+        compare_context::<F>(check, &key, &NextStateTable::new(&table, states, vocabulary)?)?;
     }
     Ok(())
 }
@@ -51,25 +51,25 @@ fn compare_context<F: Element>(
     key: &str,
     context: &dyn Context,
 ) -> Result<(), RunError> {
-    let (states, labels) = (context.states(), context.vocabulary());
-    let next_states = |p: usize| (1..=labels).map(move |y| context.next_state(p, y));
-    check.integers(&format!("{key}/next_state_table"), (0..states).flat_map(next_states))?;
+    let (states, vocabulary) = (context.states(), context.vocabulary());
+    let next_states = |p: usize| (1..=vocabulary).map(move |y| context.next_state(p, y));
+    check.compare_integers(&format!("{key}/next_state_table"), (0..states).flat_map(next_states))?;
     let [_, width] = check.file.shape(&format!("{key}/walk_labels"))?;
     let mut walks = Vec::new();
     for string in check.file.rows(&format!("{key}/walk_labels"), width)? {
         let string: Vec<u32> = string.iter().map(|&y| y as u32).collect();
         walks.extend(walk_states(context, &string)?);
     }
-    check.integers(&format!("{key}/walk_states"), walks)?;
+    check.compare_integers(&format!("{key}/walk_states"), walks)?;
     compare_forward_reduce::<F, Probability>(check, key, "real", context)?;
     compare_forward_reduce::<F, Log>(check, key, "log", context)?;
     compare_forward_reduce::<F, Tropical>(check, key, "tropical", context)?;
     let values = check.file.values::<F>(&format!("{key}/backward_broadcast_in"))?;
-    let mut broadcast = vec![F::ZERO; values.len() * labels];
-    for (row, out) in values.chunks_exact(states).zip(broadcast.chunks_exact_mut(states * labels)) {
+    let mut broadcast = vec![F::ZERO; values.len() * vocabulary];
+    for (row, out) in values.chunks_exact(states).zip(broadcast.chunks_exact_mut(states * vocabulary)) {
         backward_broadcast(context, row, out);
     }
-    Ok(check.values(&format!("{key}/backward_broadcast_out"), &broadcast)?)
+    Ok(check.compare_values(&format!("{key}/backward_broadcast_out"), &broadcast)?)
 }
 
 /// Checks the sum of arc weights into each next state.
@@ -79,9 +79,9 @@ fn compare_forward_reduce<F: Element, S: Semiring<Weight = f64>>(
     semiring: &str,
     context: &dyn Context,
 ) -> Result<(), RunError> {
-    let (states, labels) = (context.states(), context.vocabulary());
+    let (states, vocabulary) = (context.states(), context.vocabulary());
     let mut sums = Vec::new();
-    for weights in check.file.rows(&format!("{key}/weights"), states * labels)? {
+    for weights in check.file.rows(&format!("{key}/weights"), states * vocabulary)? {
         let mut out = vec![S::ZERO; states];
         forward_reduce::<S>(context, weights, &mut out);
         sums.extend(out);
@@ -100,13 +100,13 @@ fn compare_reduce_gradient<F: Element, S: Differentiable>(
     semiring: &str,
     context: &dyn Context,
 ) -> Result<(), RunError> {
-    let (states, labels) = (context.states(), context.vocabulary());
+    let (states, vocabulary) = (context.states(), context.vocabulary());
     let name = format!("{key}/forward_reduce_{semiring}");
-    let weights = check.file.rows(&format!("{key}/weights"), states * labels)?;
+    let weights = check.file.rows(&format!("{key}/weights"), states * vocabulary)?;
     let cotangents = check.file.rows(&format!("{name}_cotangent"), states)?;
     let mut gradients = Vec::new();
     for (weights, cotangents) in weights.zip(cotangents) {
-        let mut gradient = vec![0.0; states * labels];
+        let mut gradient = vec![0.0; states * vocabulary];
         forward_reduce_backward::<S>(context, weights, cotangents, &mut gradient);
         gradients.extend(gradient);
     }

@@ -1,4 +1,4 @@
-//! A golden file of recognition lattices: its tensors and its settings.
+//! A golden file of recognition lattices: its tensors and its settings, as read.
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ struct Sidecar {
     case: Option<LatticeSettings>,
 }
 
-/// Components of a lattice; other sizes follow from the tensors.
+/// Settings of a whole lattice; other sizes follow from the tensors.
 #[derive(Debug, Clone, Deserialize)]
 pub struct LatticeSettings {
     /// Number of labels, V.
@@ -32,6 +32,7 @@ pub struct LatticeSettings {
     pub local: Option<LocalNormalization>,
 }
 
+/// How many labels a frame may emit: one (FD), or up to `expansions` (FLD).
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub enum AlignmentKind {
     #[serde(rename = "FD")]
@@ -40,14 +41,19 @@ pub enum AlignmentKind {
     FrameLabelDependent,
 }
 
+/// Source of the arc weights.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WeightSource {
+    /// Table of weights.
     Table,
+    /// Joint network over a table of context embeddings.
     Emb,
+    /// Joint network over the embeddings of a recurrent network.
     Rnn,
 }
 
+/// Normalization of the arc weights of each state.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LocalNormalization {
@@ -64,7 +70,9 @@ pub struct LatticeFile {
 }
 
 impl LatticeFile {
-    /// Creates a file from the value of its sidecar; reads its tensors from `path`.
+    /// Reads the tensors at `path`.
+    ///
+    /// `value` is the content of the sidecar `json`, the JSON file of the same name.
     pub fn read(json: PathBuf, path: PathBuf, name: &str, value: serde_json::Value) -> Result<Self> {
         let sidecar: Sidecar =
             serde_json::from_value(value).map_err(|source| Error::Sidecar { path: json, source })?;

@@ -79,14 +79,16 @@ impl<'a, F: Element> LatticeInputs<'a, F> {
     }
 
     /// Returns all frames, padding included.
-    pub fn rows(&self) -> &[F] {
+    pub fn padded_frame_values(&self) -> &[F] {
         &self.frames
     }
 
     /// Returns the utterance of each frame, padding included.
-    pub fn utterances(&self) -> Vec<u32> {
+    pub fn utterance_of_frames(&self) -> Vec<u32> {
         let padded_frames = self.padded_frames();
-        (0..self.num_frames.len() * padded_frames).map(|row| (row / padded_frames) as u32).collect()
+        (0..self.num_frames.len() * padded_frames)
+            .map(|frame_index| (frame_index / padded_frames) as u32)
+            .collect()
     }
 
     /// Returns the padded number of frames, T.
@@ -140,10 +142,10 @@ impl<'a, F: Element> LatticeInputs<'a, F> {
             project_context: weight("project_context_embeddings/kernel")?,
             project_frame: weight("project_frame/kernel")?,
             joint_bias: weight("joint_bias")?,
-            blank: weight("Dense_0/kernel")?,
+            blank_kernel: weight("Dense_0/kernel")?,
             blank_bias: weight("Dense_0/bias")?,
-            lexical: weight("Dense_1/kernel")?,
-            lexical_bias: weight("Dense_1/bias")?,
+            label_kernel: weight("Dense_1/kernel")?,
+            label_bias: weight("Dense_1/bias")?,
         })
     }
 }

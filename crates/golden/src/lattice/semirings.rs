@@ -5,7 +5,7 @@ use rnnt_dp::semiring::{
 use rnnt_loss::Element;
 
 use super::check::{LatticeCheck, Quantity};
-use super::components::round_to_type;
+use super::component_files::round_to_type;
 use crate::error::RunError;
 
 /// Pair of numbers: log weight and log of the weighted value.
@@ -35,10 +35,18 @@ pub fn compare_semirings<F: Element>(check: &mut LatticeCheck) -> Result<(), Run
     // A Cartesian product applies both semirings to the same numbers.
     type Twins = Cartesian<Log, Tropical>;
     let values: Vec<LogPair> = check.file.get("cartesian/in")?.values.iter().map(|&x| (x, x)).collect();
-    let rows = tensor_axis(check, "cartesian/in", -1)?;
+    let last_axis = tensor_axis(check, "cartesian/in", -1)?;
     let names = |operation: &str| [format!("cartesian/{operation}_x"), format!("cartesian/{operation}_y")];
-    compare_pairs::<F>(check, names("sum"), &rows.sum::<Twins>(&values).map_err(|e| axis_error(check, e))?)?;
-    compare_pairs::<F>(check, names("prod"), &rows.prod::<Twins>(&values).map_err(|e| axis_error(check, e))?)
+    compare_pairs::<F>(
+        check,
+        names("sum"),
+        &last_axis.sum::<Twins>(&values).map_err(|e| axis_error(check, e))?,
+    )?;
+    compare_pairs::<F>(
+        check,
+        names("prod"),
+        &last_axis.prod::<Twins>(&values).map_err(|e| axis_error(check, e))?,
+    )
 }
 
 /// Checks a semiring of single numbers: real, log or tropical.
@@ -49,6 +57,7 @@ fn compare_number_semiring<F: Element, S: Differentiable>(
     let tensor = |operation: &str| format!("{name}/{operation}");
     check.compare(Quantity::Value, &tensor("zero"), &round_to_type::<F>([S::ZERO]))?;
     check.compare(Quantity::Value, &tensor("one"), &round_to_type::<F>([S::ONE]))?;
+    // Operations on pairs of numbers, with the derivatives by both operands.
     let (a, b) = (&check.file.get("a")?.values, &check.file.get("b")?.values);
     let map_pairs = |f: &dyn Fn(f64, f64) -> f64| round_to_type::<F>(a.iter().zip(b).map(|(&a, &b)| f(a, b)));
     check.compare(Quantity::Value, &tensor("plus"), &map_pairs(&S::plus))?;
@@ -59,20 +68,22 @@ fn compare_number_semiring<F: Element, S: Differentiable>(
         let times = map_pairs(&|a, b| S::times_backward(a, b, 1.0)[operand_index]);
         check.compare(Quantity::Gradient, &tensor(&format!("times_grad_{side}")), &times)?;
     }
-    let (values, rows) = (&check.file.get("rows")?.values, tensor_axis(check, "rows", -1)?);
-    let [count, _] = check.file.shape("rows")?;
-    let cotangents = vec![1.0; count];
+    // Sums and products of rows, with gradients.
+    let (values, last_axis) = (&check.file.get("rows")?.values, tensor_axis(check, "rows", -1)?);
+    let [row_count, _] = check.file.shape("rows")?;
+    let cotangents = vec![1.0; row_count];
     let to_case_error = |error| axis_error(check, error);
-    let sums = rows.sum::<S>(values).map_err(to_case_error)?;
-    let products = rows.prod::<S>(values).map_err(to_case_error)?;
-    let sum_gradients = rows.sum_backward::<S>(values, &cotangents).map_err(to_case_error)?;
-    let product_gradients = rows.prod_backward::<S>(values, &cotangents).map_err(to_case_error)?;
+    let sums = last_axis.sum::<S>(values).map_err(to_case_error)?;
+    let products = last_axis.prod::<S>(values).map_err(to_case_error)?;
+    let sum_gradients = last_axis.sum_backward::<S>(values, &cotangents).map_err(to_case_error)?;
+    let product_gradients = last_axis.prod_backward::<S>(values, &cotangents).map_err(to_case_error)?;
     check.compare(Quantity::Value, &tensor("sum"), &round_to_type::<F>(sums))?;
     check.compare(Quantity::Value, &tensor("prod"), &round_to_type::<F>(products))?;
     check.compare(Quantity::Gradient, &tensor("sum_grad"), &round_to_type::<F>(sum_gradients))?;
     if check.file.find(&tensor("prod_grad")).is_some() {
         check.compare(Quantity::Gradient, &tensor("prod_grad"), &round_to_type::<F>(product_gradients))?;
     }
+    // Sums of no numbers.
     for axis_index in [0, 1] {
         let empty = Axis::new(&[0, 2], axis_index).and_then(|axis| axis.sum::<S>(&[]));
         let empty = empty.map_err(|error| axis_error(check, error))?;
@@ -96,8 +107,8 @@ fn compare_expectation_semiring<F: Element>(check: &mut LatticeCheck) -> Result<
     };
     let values = weighted("expectation/log_probs", "expectation/log_values")?;
     compare_pairs::<F>(check, names("weighted"), &values)?;
-    let rows = tensor_axis(check, "expectation/log_probs", 1)?;
-    compare_pairs::<F>(check, names("sum"), &rows.sum::<E>(&values).map_err(|e| axis_error(check, e))?)?;
+    let last_axis = tensor_axis(check, "expectation/log_probs", 1)?;
+    compare_pairs::<F>(check, names("sum"), &last_axis.sum::<E>(&values).map_err(|e| axis_error(check, e))?)?;
     let [_, columns] = check.file.shape("expectation/log_probs")?;
     // Combines the first two rows.
     let combine_rows = |f: fn(LogPair, LogPair) -> LogPair| {

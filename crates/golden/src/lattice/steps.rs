@@ -1,14 +1,14 @@
 //! Golden test of one frame of the lattice recursion, in f64.
 //!
-//! Unlike in a whole lattice, the arc weights differ per alignment state: the number of labels
-//! already emitted on the frame.
+//! The files call label arcs *lexical*. Unlike in a whole lattice, the arc weights differ per
+//! alignment state: the number of labels already emitted on the frame.
 use lattice::distance::{arc_sums_step, forward_step, string_forward_step};
 use lattice::{AlignmentLattice, ArcEnd, Arcs, FullNGram};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
 use super::check::{LatticeCheck, Quantity};
-use super::components::{configuration_keys, key_number, round_to_type};
+use super::component_files::{configuration_keys, key_number, round_to_type};
 use super::file::LatticeFile;
 use crate::error::RunError;
 
@@ -35,9 +35,9 @@ pub fn compare_steps<F: Element>(check: &mut LatticeCheck) -> Result<(), RunErro
         };
         let alignment_states = || alignment.topological_visit();
         let blank: Vec<f64> = alignment_states().map(|a| end_code(Some(alignment.blank_next(a)))).collect();
-        let lexical: Vec<f64> = alignment_states().map(|a| end_code(alignment.lexical_next(a))).collect();
+        let label_ends: Vec<f64> = alignment_states().map(|a| end_code(alignment.label_next(a))).collect();
         check.compare(Quantity::Exact, &format!("{key}/blank_next"), &blank)?;
-        check.compare(Quantity::Exact, &format!("{key}/lexical_next"), &lexical)?;
+        check.compare(Quantity::Exact, &format!("{key}/lexical_next"), &label_ends)?;
         compare_forward::<F, Probability>(check, &key, "real", &context, alignment)?;
         compare_forward::<F, Log>(check, &key, "log", &context, alignment)?;
         compare_forward::<F, Tropical>(check, &key, "tropical", &context, alignment)?;
@@ -68,17 +68,18 @@ fn compare_forward<F: Element, S: Semiring<Weight = f64>>(
     context: &FullNGram,
     alignment: AlignmentLattice,
 ) -> Result<(), RunError> {
-    for string in ["", "string_"] {
-        let name = |tensor: &str| format!("{key}/{string}{tensor}");
+    // Tensors of given labels have the prefix `string_`.
+    for prefix in ["", "string_"] {
+        let name = |tensor: &str| format!("{key}/{prefix}{tensor}");
         let [_, width] = check.file.shape(&name("alpha"))?;
         let mut alphas = Vec::new();
         for (b, alpha) in check.file.rows(&name("alpha"), width)?.enumerate() {
-            let (blank, lexical) = (
+            let (blank, label_arcs) = (
                 utterance_values(check.file, &name("blank"), b)?,
                 utterance_values(check.file, &name("lexical"), b)?,
             );
-            let arcs = Arcs { blank: &blank[..], lexical: &lexical };
-            alphas.extend(if string.is_empty() {
+            let arcs = Arcs { blank: &blank[..], labels: &label_arcs };
+            alphas.extend(if prefix.is_empty() {
                 forward_step::<S>(context, alignment, arcs, alpha)?
             } else {
                 string_forward_step::<S>(alignment, arcs, alpha)?
@@ -98,22 +99,29 @@ fn compare_backward<F: Element>(
 ) -> Result<(), RunError> {
     let name = |tensor: &str| format!("{key}/{tensor}");
     let [_, states] = check.file.shape(&name("alpha"))?;
-    let row = |tensor: &str, b: usize| -> Result<&[f64], RunError> {
+    let utterance_row = |tensor: &str, b: usize| -> Result<&[f64], RunError> {
         Ok(check.file.rows(&name(tensor), states)?.nth(b).unwrap_or_default())
     };
+    // β and marginals of each utterance.
     let totals = &check.file.get(&name("log_z"))?.values;
-    let (mut betas, mut blank_marginals, mut lexical_marginals) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut betas, mut blank_marginals, mut label_marginals) = (Vec::new(), Vec::new(), Vec::new());
     for (b, &total) in totals.iter().enumerate() {
-        let (blank, lexical) = (
+        let (blank, label_arcs) = (
             utterance_values(check.file, &name("blank"), b)?,
             utterance_values(check.file, &name("lexical"), b)?,
         );
-        let arcs = Arcs { blank: &blank[..], lexical: &lexical };
-        let sums = arc_sums_step::<Log>(context, alignment, arcs, row("alpha", b)?, row("beta", b)?)?;
-        let (blank, lexical) = sums.marginals(total);
+        let arcs = Arcs { blank: &blank[..], labels: &label_arcs };
+        let sums = arc_sums_step::<Log>(
+            context,
+            alignment,
+            arcs,
+            utterance_row("alpha", b)?,
+            utterance_row("beta", b)?,
+        )?;
+        let (blank, label_arcs) = sums.marginals(total);
         betas.extend(sums.beta);
         blank_marginals.push(blank);
-        lexical_marginals.push(lexical);
+        label_marginals.push(label_arcs);
     }
     // The alignment state is the first axis in the file.
     let transpose = |rows: &[Vec<f64>]| {
@@ -125,9 +133,5 @@ fn compare_backward<F: Element>(
     };
     check.compare(Quantity::Value, &name("backward_next_beta"), &round_to_type::<F>(betas))?;
     check.compare(Quantity::Gradient, &name("backward_blank_marginal"), &transpose(&blank_marginals))?;
-    Ok(check.compare(
-        Quantity::Gradient,
-        &name("backward_lexical_marginal"),
-        &transpose(&lexical_marginals),
-    )?)
+    Ok(check.compare(Quantity::Gradient, &name("backward_lexical_marginal"), &transpose(&label_marginals))?)
 }

@@ -1,4 +1,7 @@
-//! Golden test of arc weights, log-sums over paths with gradients, and marginals.
+//! Golden test of lattices: arc weights, log-sums over paths with gradients, marginals.
+//!
+//! The files call label arcs *lexical*. The sums are those of a session; `arc_weights` checks the
+//! slow reference functions.
 use lattice::{Frames, LatticeOutput, LatticeSession, Options, PathSum, RecognitionLattice};
 use rnnt_loss::Element;
 
@@ -13,37 +16,37 @@ pub fn compare_arc_weights<F: Element>(
     inputs: &LatticeInputs<F>,
     lattice: &RecognitionLattice<F>,
 ) -> Result<ArcWeights, RunError> {
-    // C: context states, V: labels.
-    let (c, v) = (lattice.context().states(), lattice.context().vocabulary());
+    let (states, vocabulary) = (lattice.context().states(), lattice.context().vocabulary());
     let num_frames = inputs.num_frames.len() * inputs.padded_frames();
     let mut weights = lattice.weight_fn().bind(&mut Vec::new())?;
-    weights.set_frames(inputs.rows(), &inputs.utterances())?;
-    let (mut blank, mut lexical) = (vec![F::ZERO; num_frames * c], vec![F::ZERO; num_frames * c * v]);
+    weights.set_frames(inputs.padded_frame_values(), &inputs.utterance_of_frames())?;
+    let (mut blank, mut label_arcs) =
+        (vec![F::ZERO; num_frames * states], vec![F::ZERO; num_frames * states * vocabulary]);
     let frames: Vec<usize> = (0..num_frames).collect();
-    weights.forward(&frames, lattice::ArcsMut { blank: &mut blank, lexical: &mut lexical });
-    let [blank_name, lexical_name] = ["out/blank_weights", "out/lexical_weights"];
-    let stored = [&check.file.get(blank_name)?.values[..], &check.file.get(lexical_name)?.values].concat();
+    weights.forward(&frames, lattice::ArcsMut { blank: &mut blank, labels: &mut label_arcs });
+    let (blank_name, label_name) = ("out/blank_weights", "out/lexical_weights");
+    let stored = [&check.file.get(blank_name)?.values[..], &check.file.get(label_name)?.values].concat();
     check.set_scale(&stored, inputs.padded_frames());
-    check.values("out/blank_weights", &blank)?;
-    check.values("out/lexical_weights", &lexical)?;
+    check.compare_values(blank_name, &blank)?;
+    check.compare_values(label_name, &label_arcs)?;
     // Compute the same weights one state at a time.
-    let (mut state_blank, mut state_lexical) =
-        (vec![F::ZERO; num_frames * c], vec![F::ZERO; num_frames * c * v]);
-    for (state_index, (blank, lexical)) in
-        state_blank.iter_mut().zip(state_lexical.chunks_exact_mut(v)).enumerate()
+    let (mut state_blank, mut state_label_arcs) =
+        (vec![F::ZERO; num_frames * states], vec![F::ZERO; num_frames * states * vocabulary]);
+    for (state_index, (blank, label_arcs)) in
+        state_blank.iter_mut().zip(state_label_arcs.chunks_exact_mut(vocabulary)).enumerate()
     {
-        *blank = weights.forward_state(state_index / c, state_index % c, lexical);
+        *blank = weights.forward_state(state_index / states, state_index % states, label_arcs);
     }
-    check.values("out/blank_weights", &state_blank)?;
-    check.values("out/lexical_weights", &state_lexical)?;
+    check.compare_values(blank_name, &state_blank)?;
+    check.compare_values(label_name, &state_label_arcs)?;
     if check.file.find("out/context_embeddings_cache").is_some() {
-        check.values("out/context_embeddings_cache", &inputs.joint()?.context_embeddings()?)?;
+        check.compare_values("out/context_embeddings_cache", &inputs.joint()?.context_embeddings()?)?;
     }
-    Ok(ArcWeights { blank: to_f64(&blank), lexical: to_f64(&lexical) })
+    Ok(ArcWeights { blank: to_f64(&blank), label_arcs: to_f64(&label_arcs) })
 }
 
 /// Compares all sums in the log semiring, with all memory budgets.
-pub fn compare_path_sums<F: Element>(
+pub fn compare_session_sums<F: Element>(
     check: &mut LatticeCheck,
     inputs: &LatticeInputs<F>,
     lattice: &RecognitionLattice<F>,
@@ -91,11 +94,11 @@ fn compare_gradients<F: Element>(
     output: &LatticeOutput<F>,
 ) -> Result<(), RunError> {
     if let Some(table) = output.parameters.get("table") {
-        return Ok(check.gradient(&format!("{prefix}/table"), table)?);
+        return Ok(check.compare_gradient(&format!("{prefix}/table"), table)?);
     }
-    check.gradient(&format!("{prefix}/frames"), &output.frames)?;
+    check.compare_gradient(&format!("{prefix}/frames"), &output.frames)?;
     for (name, gradient) in &output.parameters {
-        check.gradient(&format!("{prefix}/params/{name}"), gradient)?;
+        check.compare_gradient(&format!("{prefix}/params/{name}"), gradient)?;
     }
     Ok(())
 }
@@ -107,7 +110,7 @@ fn compare_marginals<F: Element>(
     lattice: &RecognitionLattice<F>,
     frames: &Frames<F>,
 ) -> Result<(), RunError> {
-    let (blank, lexical) = session.marginals(lattice, frames)?;
-    check.gradient("out/blank_marginals", &blank)?;
-    Ok(check.gradient("out/lexical_marginals", &lexical)?)
+    let (blank, label_arcs) = session.marginals(lattice, frames)?;
+    check.compare_gradient("out/blank_marginals", &blank)?;
+    Ok(check.compare_gradient("out/lexical_marginals", &label_arcs)?)
 }

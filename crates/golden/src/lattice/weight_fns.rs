@@ -1,7 +1,7 @@
 //! Golden test of weight functions: the arc weights of a lattice.
 //!
 //! They are the joint network, local normalization (HAT, log-softmax) and a recurrent network over
-//! contexts. `c`: context states, `v`: labels; a blank arc has one weight per state, label arcs V.
+//! contexts. A context state has one weight for the blank arc and one for each label, V in all.
 use lattice::weight_fn::Normalize;
 use lattice::{
     Arcs, ArcsMut, BoundWeights, Embeddings, JointWeightFn, LocallyNormalized, Parameters, SharedRnn,
@@ -40,12 +40,14 @@ pub fn compare_weight_fns<F: Element>(check: &mut LatticeCheck) -> Result<(), Ru
 fn all_arc_weights<F: Element>(
     weights: &dyn BoundWeights<F>,
     frames: usize,
-    [c, v]: [usize; 2],
+    states: usize,
+    vocabulary: usize,
 ) -> (Vec<F>, Vec<F>) {
-    let (mut blank, mut lexical) = (vec![F::ZERO; frames * c], vec![F::ZERO; frames * c * v]);
+    let (mut blank, mut label_arcs) =
+        (vec![F::ZERO; frames * states], vec![F::ZERO; frames * states * vocabulary]);
     let indices: Vec<usize> = (0..frames).collect();
-    weights.forward(&indices, ArcsMut { blank: &mut blank, lexical: &mut lexical });
-    (blank, lexical)
+    weights.forward(&indices, ArcsMut { blank: &mut blank, labels: &mut label_arcs });
+    (blank, label_arcs)
 }
 
 /// Propagates the cotangents of the first frames backward.
@@ -53,11 +55,12 @@ fn backpropagate_cotangents<F: Element>(
     check: &LatticeCheck,
     weights: &mut dyn BoundWeights<F>,
     prefix: &str,
-    [c, v]: [usize; 2],
     frames: usize,
+    states: usize,
+    vocabulary: usize,
 ) -> Result<(), RunError> {
-    let values = |what: &str, count: usize| -> Result<Vec<F>, RunError> {
-        let name = format!("{prefix}/cotangent_{what}");
+    let values = |arc_kind: &str, count: usize| -> Result<Vec<F>, RunError> {
+        let name = format!("{prefix}/cotangent_{arc_kind}");
         let values = check.file.values::<F>(&name)?;
         if values.len() != count {
             let actual = format!("{} values", values.len());
@@ -65,9 +68,10 @@ fn backpropagate_cotangents<F: Element>(
         }
         Ok(values)
     };
-    let (blank, lexical) = (values("blank", frames * c)?, values("lexical", frames * c * v)?);
+    let (blank, label_arcs) =
+        (values("blank", frames * states)?, values("lexical", frames * states * vocabulary)?);
     let indices: Vec<usize> = (0..frames).collect();
-    weights.backward(&indices, Arcs { blank: &blank, lexical: &lexical });
+    weights.backward(&indices, Arcs { blank: &blank, labels: &label_arcs });
     Ok(())
 }
 
@@ -87,7 +91,7 @@ fn compare_joint<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     ];
     let parameters =
         names.iter().map(|name| tensor(&format!("params/{name}"))).collect::<Result<Vec<_>, _>>()?;
-    let [context, frame, bias, blank, blank_bias, lexical, lexical_bias] = &parameters[..] else {
+    let [context, frame, bias, blank_kernel, blank_bias, label_kernel, label_bias] = &parameters[..] else {
         unreachable!("one tensor per name");
     };
     let [frames, states, vocabulary] = file.shape("joint/lexical")?;
@@ -98,23 +102,23 @@ fn compare_joint<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
         project_context: context,
         project_frame: frame,
         joint_bias: bias,
-        blank,
+        blank_kernel,
         blank_bias,
-        lexical,
-        lexical_bias,
+        label_kernel,
+        label_bias,
     };
     // Weights of all arcs, and of the arcs of one state per frame.
     let mut weights = joint.bind(&mut Vec::new())?;
     let frame_size = joint.frame_size().unwrap_or(0);
-    let rows = tensor("frame")?;
-    if rows.len() != frames * frame_size {
+    let frame_values = tensor("frame")?;
+    if frame_values.len() != frames * frame_size {
         let expected = format!("{frames} frames of {frame_size}");
-        return Err(file.error("joint/frame", &expected, &format!("{} values", rows.len())).into());
+        return Err(file.error("joint/frame", &expected, &format!("{} values", frame_values.len())).into());
     }
-    weights.set_frames(&rows, &vec![0; frames])?;
-    let (blank_weights, label_weights) = all_arc_weights(&*weights, frames, [states, vocabulary]);
-    check.values("joint/blank", &blank_weights)?;
-    check.values("joint/lexical", &label_weights)?;
+    weights.set_frames(&frame_values, &vec![0; frames])?;
+    let (blank_weights, label_weights) = all_arc_weights(&*weights, frames, states, vocabulary);
+    check.compare_values("joint/blank", &blank_weights)?;
+    check.compare_values("joint/lexical", &label_weights)?;
     let (mut blank_weights, mut label_weights) = (Vec::new(), vec![F::ZERO; frames * vocabulary]);
     let states_of_frames = file.integers("joint/state")?;
     if let Some(state) = states_of_frames.iter().find(|&&state| state >= states) {
@@ -124,18 +128,18 @@ fn compare_joint<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     for (frame, (&state, label_weights)) in state_weights.enumerate() {
         blank_weights.push(weights.forward_state(frame, state, label_weights));
     }
-    check.values("joint/state_blank", &blank_weights)?;
-    check.values("joint/state_lexical", &label_weights)?;
+    check.compare_values("joint/state_blank", &blank_weights)?;
+    check.compare_values("joint/state_lexical", &label_weights)?;
 
     // Gradients of frames and parameters.
-    backpropagate_cotangents(check, &mut *weights, "joint", [states, vocabulary], frames)?;
-    check.gradient("joint/grad_frame", &weights.frame_gradient(&rows))?;
+    backpropagate_cotangents(check, &mut *weights, "joint", frames, states, vocabulary)?;
+    check.compare_gradient("joint/grad_frame", &weights.frame_gradient(&frame_values))?;
     for (name, gradient) in weights.finish() {
         let name = match name.strip_prefix("weight_fn/") {
             Some(name) => format!("joint/grad_params/{name}"),
             None => "joint/grad_cache".into(),
         };
-        check.gradient(&name, &gradient)?;
+        check.compare_gradient(&name, &gradient)?;
     }
     Ok(())
 }
@@ -143,15 +147,15 @@ fn compare_joint<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
 /// Combines arc weights `[n, C]` and `[n, C, V]` to a table.
 fn weight_table<F: Element>(
     file: &LatticeFile,
-    [blank, lexical]: [&str; 2],
+    [blank_name, label_name]: [&str; 2],
     vocabulary: usize,
 ) -> Result<Vec<F>, RunError> {
-    let (blank, lexical) = (file.values::<F>(blank)?, file.values::<F>(lexical)?);
-    if lexical.len() != blank.len() * vocabulary || vocabulary == 0 {
-        let actual = format!("{} and {} values", blank.len(), lexical.len());
+    let (blank, label_arcs) = (file.values::<F>(blank_name)?, file.values::<F>(label_name)?);
+    if label_arcs.len() != blank.len() * vocabulary || vocabulary == 0 {
+        let actual = format!("{} and {} values", blank.len(), label_arcs.len());
         return Err(file.error("lexical", "V labels per blank, V at least 1", &actual).into());
     }
-    let rows = blank.iter().zip(lexical.chunks_exact(vocabulary));
+    let rows = blank.iter().zip(label_arcs.chunks_exact(vocabulary));
     Ok(rows.flat_map(|(&b, l)| std::iter::once(b).chain(l.iter().copied())).collect())
 }
 
@@ -159,23 +163,24 @@ fn weight_table<F: Element>(
 fn compare_local_normalization<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     let [frames, states, vocabulary] = check.file.shape("normalize/lexical")?;
     let values = weight_table::<F>(check.file, ["normalize/blank", "normalize/lexical"], vocabulary)?;
-    let rows: Vec<F> = (0..frames).map(|row| F::from_f64(row as f64)).collect();
+    // A frame of a table function is its row in the table.
+    let table_rows: Vec<F> = (0..frames).map(|t| F::from_f64(t as f64)).collect();
     for (name, normalize) in [("hat", Normalize::Hat), ("log_softmax", Normalize::LogSoftmax)] {
         let inner = TableWeightFn::new(&values, &[frames, states, 1 + vocabulary])?;
         let local = LocallyNormalized::new(inner, normalize);
         let mut weights = WeightFn::<F>::bind(&local, &mut Vec::new())?;
-        weights.set_frames(&rows, &vec![0; frames])?;
-        let (blank, lexical) = all_arc_weights(&*weights, frames, [states, vocabulary]);
-        check.values(&format!("{name}/blank"), &blank)?;
-        check.values(&format!("{name}/lexical"), &lexical)?;
+        weights.set_frames(&table_rows, &vec![0; frames])?;
+        let (blank, label_arcs) = all_arc_weights(&*weights, frames, states, vocabulary);
+        check.compare_values(&format!("{name}/blank"), &blank)?;
+        check.compare_values(&format!("{name}/lexical"), &label_arcs)?;
 
-        backpropagate_cotangents(check, &mut *weights, "normalize", [states, vocabulary], frames)?;
+        backpropagate_cotangents(check, &mut *weights, "normalize", frames, states, vocabulary)?;
         let gradient = weights.finish().remove("table").unwrap_or_default();
-        let rows = || gradient.chunks_exact(1 + vocabulary);
-        let blank: Vec<F> = rows().map(|row| row[0]).collect();
-        let lexical: Vec<F> = rows().flat_map(|row| row[1..].iter().copied()).collect();
-        check.gradient(&format!("{name}/grad_blank"), &blank)?;
-        check.gradient(&format!("{name}/grad_lexical"), &lexical)?;
+        let gradient_rows = || gradient.chunks_exact(1 + vocabulary);
+        let blank: Vec<F> = gradient_rows().map(|row| row[0]).collect();
+        let label_arcs: Vec<F> = gradient_rows().flat_map(|row| row[1..].iter().copied()).collect();
+        check.compare_gradient(&format!("{name}/grad_blank"), &blank)?;
+        check.compare_gradient(&format!("{name}/grad_lexical"), &label_arcs)?;
     }
     Ok(())
 }
@@ -189,9 +194,9 @@ fn compare_extreme_blanks<F: Element>(check: &mut LatticeCheck) -> Result<(), Ru
     let local = LocallyNormalized::new(inner, Normalize::Hat);
     let mut weights = WeightFn::<F>::bind(&local, &mut Vec::new())?;
     weights.set_frames(&[F::ZERO], &[0])?;
-    let (blank, lexical) = all_arc_weights(&*weights, 1, [states, vocabulary]);
-    check.values("hat_extreme/blank_exact", &blank)?;
-    Ok(check.values("hat_extreme/lexical_exact", &lexical)?)
+    let (blank, label_arcs) = all_arc_weights(&*weights, 1, states, vocabulary);
+    check.compare_values("hat_extreme/blank_exact", &blank)?;
+    Ok(check.compare_values("hat_extreme/lexical_exact", &label_arcs)?)
 }
 
 /// Checks embeddings and gradients of the recurrent network over contexts.
@@ -210,7 +215,7 @@ fn compare_recurrent_network<F: Element>(check: &mut LatticeCheck) -> Result<(),
     })?;
     let [states, width] = file.shape("rnn_cacher/out")?;
     rnn.check(states)?;
-    check.values("rnn_cacher/out", &rnn.forward()?)?;
+    check.compare_values("rnn_cacher/out", &rnn.forward()?)?;
     let cotangent = file.values::<F>("rnn_cacher/cotangent")?;
     if cotangent.len() != states * width {
         let actual = format!("{} values", cotangent.len());
@@ -218,12 +223,12 @@ fn compare_recurrent_network<F: Element>(check: &mut LatticeCheck) -> Result<(),
     }
     for (name, gradient) in rnn.backward(&cotangent) {
         let name = name.trim_start_matches("weight_fn_cacher/");
-        check.gradient(&format!("rnn_cacher/grad_params/{name}"), &gradient)?;
+        check.compare_gradient(&format!("rnn_cacher/grad_params/{name}"), &gradient)?;
     }
     Ok(())
 }
 
-/// Creates a recurrent cacher from named parameters.
+/// Creates the recurrent network over contexts from named parameters.
 pub fn shared_rnn<'a, F: Element>(
     vocabulary: usize,
     order: usize,

@@ -1,4 +1,6 @@
-//! Compares a run with an MLPerf case within tolerances, and checks completeness.
+//! Comparison of a run with an MLPerf case, within tolerances.
+//!
+//! It also fails if a stored tensor is never read.
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
@@ -27,7 +29,7 @@ pub struct MlPerfCheck<'a> {
     /// Tensors that are not read yet.
     unread: BTreeSet<&'a str>,
     /// Number of compared tensors and entries.
-    pub compared: usize,
+    pub compared_quantities: usize,
     /// Largest ratio of error to tolerance.
     pub ratio: f64,
     pub failures: Vec<String>,
@@ -36,27 +38,28 @@ pub struct MlPerfCheck<'a> {
 impl<'a> MlPerfCheck<'a> {
     pub fn new(file: &'a MlPerfFile) -> Self {
         let unread = file.tensors.keys().map(String::as_str).collect();
-        MlPerfCheck { file, unread, compared: 0, ratio: 0.0, failures: Vec::new() }
+        MlPerfCheck { file, unread, compared_quantities: 0, ratio: 0.0, failures: Vec::new() }
     }
 
-    fn stored(&mut self, name: &str) -> Result<&'a StoredTensor> {
+    /// Returns a stored tensor and marks it as read.
+    fn read_stored(&mut self, name: &str) -> Result<&'a StoredTensor> {
         self.unread.remove(name);
         self.file.tensors.get(name).ok_or_else(|| self.file.error(name, "a tensor of this name", "none"))
     }
 
     /// Returns an input tensor.
     pub fn input<F: Element>(&mut self, name: &str) -> Result<Vec<F>> {
-        Ok(self.stored(name)?.values.iter().map(|&value| F::from_f64(value)).collect())
+        Ok(self.read_stored(name)?.values.iter().map(|&value| F::from_f64(value)).collect())
     }
 
-    /// Returns an input of `rows` nonempty rows of equal width.
-    pub fn rows<F: Element>(&mut self, name: &str, rows: usize) -> Result<Vec<Vec<F>>> {
+    /// Returns an input of `row_count` nonempty rows of equal width.
+    pub fn input_rows<F: Element>(&mut self, name: &str, row_count: usize) -> Result<Vec<Vec<F>>> {
         let values = self.input(name)?;
-        if rows == 0 || values.is_empty() || !values.len().is_multiple_of(rows) {
+        if row_count == 0 || values.is_empty() || !values.len().is_multiple_of(row_count) {
             let actual = format!("{} numbers", values.len());
-            return Err(self.file.error(name, &format!("{rows} rows of numbers"), &actual));
+            return Err(self.file.error(name, &format!("{row_count} rows of numbers"), &actual));
         }
-        Ok(values.chunks_exact(values.len() / rows).map(<[F]>::to_vec).collect())
+        Ok(values.chunks_exact(values.len() / row_count).map(<[F]>::to_vec).collect())
     }
 
     /// Returns an input of nonnegative integers.
@@ -76,12 +79,12 @@ impl<'a> MlPerfCheck<'a> {
 
     /// Compares a result.
     pub fn compare<F: Element>(&mut self, name: &str, actual: &[F], tolerance: Tolerance) -> Result<()> {
-        let stored = self.stored(name)?;
+        let stored = self.read_stored(name)?;
         if stored.values.len() != actual.len() {
             let shape = format!("{:?}", stored.shape);
             return Err(self.file.error(name, &format!("{} numbers", actual.len()), &shape));
         }
-        self.compared += 1;
+        self.compared_quantities += 1;
         let max_magnitude = stored.values.iter().fold(0.0, |max, value| value.abs().max(max));
         // Ratio and index of the largest error above its tolerance.
         let mut largest_violation: Option<(f64, usize)> = None;
@@ -100,14 +103,14 @@ impl<'a> MlPerfCheck<'a> {
     }
 
     /// Compares integers.
-    pub fn integers(&mut self, name: &str, actual: &[usize]) -> Result<()> {
+    pub fn compare_integers(&mut self, name: &str, actual: &[usize]) -> Result<()> {
         let actual: Vec<f64> = actual.iter().map(|&value| value as f64).collect();
         self.compare(name, &actual, Tolerance::Exact)
     }
 
     /// Compares a value of a sidecar.
-    pub fn equal<T: PartialEq + Debug>(&mut self, name: &str, actual: &T, stored: &T) {
-        self.compared += 1;
+    pub fn expect_equal<T: PartialEq + Debug>(&mut self, name: &str, actual: &T, stored: &T) {
+        self.compared_quantities += 1;
         if actual != stored {
             self.ratio = f64::INFINITY;
             self.failures.push(format!("{name}: expected {stored:?}, found {actual:?}"));
@@ -120,7 +123,7 @@ impl<'a> MlPerfCheck<'a> {
             let names: Vec<&str> = self.unread.iter().copied().collect();
             self.failures.push(format!("never read: {}", names.join(", ")));
         }
-        if self.failures.is_empty() && self.compared == 0 {
+        if self.failures.is_empty() && self.compared_quantities == 0 {
             self.failures.push("nothing was compared".into());
         }
     }

@@ -6,10 +6,14 @@ use super::check::MlPerfCheck;
 use super::network::{self, NetworkSizes, candle_failure};
 use crate::error::RunError;
 
+/// Largest error of an encoder output.
+const ENCODER_TOLERANCE: f32 = 2e-6;
+
 /// A search with its limits, and the expected hypotheses.
 #[derive(Debug, Deserialize)]
 struct DecodeCase {
-    form: StopRule,
+    #[serde(rename = "form")]
+    stop_rule: StopRule,
     max_symbols_per_step: usize,
     max_symbols_per_utterance: Option<usize>,
     utterances: Vec<DecodedUtterance>,
@@ -22,7 +26,8 @@ enum StopRule {
     /// At the start of a frame, after more labels than the cap.
     FrameStart,
     /// At the label that reaches the cap, which is dropped.
-    EveryStep,
+    #[serde(rename = "every_step")]
+    AtCap,
 }
 
 #[derive(Debug, Deserialize)]
@@ -39,31 +44,39 @@ pub fn compare(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let model = network::load(check.file, &sizes)?;
     let (features, lengths) = network::features(check, &sizes)?;
     let (encoded, encoded_lengths) = model.encoder().forward(&features, &lengths, None)?;
-    check.integers("enc_lens", &encoded_lengths)?;
-    let rows: Vec<f32> = encoded.flatten_all().and_then(|rows| rows.to_vec1()).map_err(candle_failure)?;
+    check.compare_integers("enc_lens", &encoded_lengths)?;
+    let encoder_rows: Vec<f32> =
+        encoded.flatten_all().and_then(|rows| rows.to_vec1()).map_err(candle_failure)?;
     // Encoder outputs, each frame within a tolerance.
     let width = model.encoder().width();
     let stored = check.input::<f32>("enc_out")?;
     let padded_frames = stored.len() / (encoded_lengths.len() * width).max(1);
     for (b, &length) in encoded_lengths.iter().enumerate() {
-        for (t, row) in rows[b * padded_frames * width..][..length * width].chunks_exact(width).enumerate() {
+        for (t, row) in
+            encoder_rows[b * padded_frames * width..][..length * width].chunks_exact(width).enumerate()
+        {
             let expected = &stored[(b * padded_frames + t) * width..][..width];
-            let is_close = row.iter().zip(expected).all(|(a, b)| (a - b).abs() <= 2e-6);
-            check.equal(&format!("enc_out of utterance {b}, frame {t}, within 2e-6"), &is_close, &true);
+            let is_close = row.iter().zip(expected).all(|(a, b)| (a - b).abs() <= ENCODER_TOLERANCE);
+            check.expect_equal(
+                &format!("enc_out of utterance {b}, frame {t}, within 2e-6"),
+                &is_close,
+                &true,
+            );
         }
     }
     // Hypotheses and numbers of joint evaluations of each search.
     let (frames, lengths) = model.encode(&features, &lengths)?;
     let frames: Vec<f32> = frames.flatten_all().and_then(|rows| rows.to_vec1()).map_err(candle_failure)?;
     let decoder = model.decoder()?;
-    for (number, decode) in decodes.iter().enumerate() {
+    for (number, decode_case) in decodes.iter().enumerate() {
         let DecodeCase {
-            form,
+            stop_rule,
             max_symbols_per_step: max_symbols,
             max_symbols_per_utterance: label_cap,
             utterances,
-        } = decode;
-        let max_labels = label_cap.filter(|_| *form == StopRule::EveryStep).map(|cap| cap - 1);
+        } = decode_case;
+        // The label that reaches the cap is dropped, so one fewer remains.
+        let max_labels = label_cap.filter(|_| *stop_rule == StopRule::AtCap).map(|cap| cap - 1);
         let options =
             GreedyOptions { max_symbols: Some(*max_symbols), max_labels, ..GreedyOptions::default() };
         let to_failure = |error: decoding::Error| RunError::Failed(error.to_string());
@@ -74,7 +87,7 @@ pub fn compare(check: &mut MlPerfCheck) -> Result<(), RunError> {
             let mut labels: Vec<(usize, usize)> =
                 hypothesis.labels.iter().map(|label| (label.label as usize, label.frame)).collect();
             let mut end = lengths[b];
-            if let Some(label_cap) = label_cap.filter(|_| *form == StopRule::FrameStart) {
+            if let Some(label_cap) = label_cap.filter(|_| *stop_rule == StopRule::FrameStart) {
                 // The first frame with more labels than the cap before it.
                 let exceeds_cap =
                     |&frame: &usize| labels.iter().filter(|(_, t)| *t < frame).count() > label_cap;
@@ -89,9 +102,9 @@ pub fn compare(check: &mut MlPerfCheck) -> Result<(), RunError> {
                 *max_symbols,
                 hypothesis.is_capped,
             );
-            check.equal(&name("tokens"), &tokens, &expected.tokens);
-            check.equal(&name("frames"), &frames, &expected.frames);
-            check.equal(&name("joint evaluations"), &steps, &expected.steps);
+            check.expect_equal(&name("tokens"), &tokens, &expected.tokens);
+            check.expect_equal(&name("frames"), &frames, &expected.frames);
+            check.expect_equal(&name("joint evaluations"), &steps, &expected.steps);
         }
     }
     Ok(())

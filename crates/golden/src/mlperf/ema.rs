@@ -20,8 +20,8 @@ pub fn compare<F: Element>(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let options: Options = check.file.field("options")?;
     let is_f32 = size_of::<F>() == size_of::<f32>();
     let tolerance = Tolerance::Absolute(if is_f32 { 2e-6 } else { 1e-12 });
-    let weights = check.rows::<F>("weights", options.steps + 1)?;
-    let f16_weights = check.rows::<F>("weights_f16", options.steps + 1)?;
+    let weights = check.input_rows::<F>("weights", options.steps + 1)?;
+    let f16_weights = check.input_rows::<F>("weights_f16", options.steps + 1)?;
     let rounded_weights: Vec<f64> =
         weights.iter().flatten().map(|w| half::f16::from_f64(w.to_f64()).to_f64()).collect();
     check.compare("weights_f16", &rounded_weights, Tolerance::Exact)?;

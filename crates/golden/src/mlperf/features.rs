@@ -32,6 +32,8 @@ const SAMPLE_RATE: u32 = 16_000;
 const MELS: usize = 80;
 /// Adjacent frames that are joined ("spliced") into one encoder input row.
 const SPLICE: usize = 3;
+/// Values of 16-bit samples per unit of amplitude.
+const INT16_SCALE: f64 = 32_768.0;
 /// Channels of a padded spliced row.
 const PADDED_CHANNELS: usize = 256;
 
@@ -101,16 +103,17 @@ fn compare_signal(
     };
     let full_name = |name: &str| format!("{prefix}{name}");
     let file = check.file;
-    let has = |name: &str| file.tensors.contains_key(&full_name(name));
-    check.integers(&full_name("trim"), &[range.start, range.len()])?;
-    if is_f64 && has("preemphasized") {
+    let has_tensor = |name: &str| file.tensors.contains_key(&full_name(name));
+    // Intermediate stages.
+    check.compare_integers(&full_name("trim"), &[range.start, range.len()])?;
+    if is_f64 && has_tensor("preemphasized") {
         check.compare(
             &full_name("preemphasized"),
             &emphasized,
             Tolerance::RelativeToMax(STORED_F32_TOLERANCE),
         )?;
     }
-    if is_f64 && has("power") {
+    if is_f64 && has_tensor("power") {
         let frame_indices = check.input_integers(&full_name("power_frame_index"))?;
         let mut rows = Vec::new();
         for t in frame_indices {
@@ -125,23 +128,24 @@ fn compare_signal(
         }
         check.compare(&full_name("power"), &rows, Tolerance::RelativeToMax(LINEAR_STAGE_TOLERANCE))?;
     }
-    if is_f64 && has("mel") {
+    if is_f64 && has_tensor("mel") {
         check.compare(&full_name("mel"), &mel, Tolerance::RelativeToMax(STORED_F32_TOLERANCE))?;
     }
-    if has("log_mel") {
+    // Features, also stacked, and the features of other programs.
+    if has_tensor("log_mel") {
         check.compare(&full_name("log_mel"), &log, Tolerance::Absolute(tolerances.log))?;
     }
-    if has("normalized") {
+    if has_tensor("normalized") {
         check.compare(&full_name("normalized"), &features, Tolerance::Absolute(tolerances.normalized))?;
     }
-    if has("spliced") {
+    if has_tensor("spliced") {
         compare_f32(check, &full_name("spliced"), &features_f32.stack(SPLICE, SPLICE))?;
     }
-    if has("spliced_256") {
+    if has_tensor("spliced_256") {
         compare_f32(
             check,
             &full_name("spliced_256"),
-            &features_f32.stack_into(SPLICE, SPLICE, PADDED_CHANNELS),
+            &features_f32.stack_padded(SPLICE, SPLICE, PADDED_CHANNELS),
         )?;
     }
     compare_with_dali(check, prefix, &features, tolerances)?;
@@ -194,7 +198,7 @@ fn compare_with_script(check: &mut MlPerfCheck, prefix: &str, features: &[f64]) 
         let stored = peer[measure].as_f64().unwrap_or(f64::NAN);
         let is_close =
             features.len() == script_features.len() && (actual - stored).abs() < STORED_F32_TOLERANCE;
-        check.equal(&format!("{name}: {measure} is {actual}, not {stored}"), &is_close, &true);
+        check.expect_equal(&format!("{name}: {measure} is {actual}, not {stored}"), &is_close, &true);
     }
     Ok(())
 }
@@ -207,7 +211,7 @@ fn compare_resampling(
     is_f64: bool,
 ) -> CheckResult {
     let samples: Vec<f32> = check.input::<f64>("audio")?.into_iter().map(|x| x as f32).collect();
-    let int16_samples: Vec<f64> = samples.iter().map(|&x| f64::from(x) * 32_768.0).collect();
+    let int16_samples: Vec<f64> = samples.iter().map(|&x| f64::from(x) * INT16_SCALE).collect();
     check.compare("audio_int16_as_int32", &int16_samples, Tolerance::Exact)?;
     for (i, rate) in check.input::<f64>("rates")?.into_iter().enumerate() {
         let name = format!("r{i}.resampled");
@@ -233,9 +237,13 @@ fn compare_batch(check: &mut MlPerfCheck, front_end: &FrontEnd) -> CheckResult {
     }
     let stacked: Vec<Features> = features.iter().map(|features| features.stack(SPLICE, SPLICE)).collect();
     let padded: Vec<Features> =
-        features.iter().map(|features| features.stack_into(SPLICE, SPLICE, PADDED_CHANNELS)).collect();
-    check.equal("frame_lens", &features.iter().map(|features| features.frames).collect(), &lengths);
-    check.equal("spliced_lens", &stacked.iter().map(|features| features.frames).collect(), &spliced_lengths);
+        features.iter().map(|features| features.stack_padded(SPLICE, SPLICE, PADDED_CHANNELS)).collect();
+    check.expect_equal("frame_lens", &features.iter().map(|features| features.frames).collect(), &lengths);
+    check.expect_equal(
+        "spliced_lens",
+        &stacked.iter().map(|features| features.frames).collect(),
+        &spliced_lengths,
+    );
     for (name, batch) in [("normalized", features), ("spliced", stacked), ("spliced_256", padded)] {
         let longest = batch.iter().map(|features| features.data.len()).max().unwrap_or(0);
         let mut values = Vec::new();

@@ -24,18 +24,19 @@ struct TensorShape {
 /// Compares names, shapes and the total number of parameters.
 pub fn compare_shapes(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let sizes: NetworkSizes = check.file.field("options")?;
+    // A field has the shapes for an input width: 240, or 256 with padding.
     for (field, inputs) in [("in_240", 240), ("in_256", 256)] {
         let ModelShapes { total, tensors } = check.file.field(field)?;
         let with_inputs = NetworkSizes { in_feats: inputs, ..sizes.clone() };
         let mut shapes = Model::shapes(&with_inputs.config(), sizes.n_classes - 1)?;
         let parameters: usize = shapes.values().map(|shape| shape.iter().product::<usize>()).sum();
-        check.equal(&format!("{field}: parameters"), &parameters, &total);
+        check.expect_equal(&format!("{field}: parameters"), &parameters, &total);
         for (name, TensorShape { shape, count }) in tensors {
-            let shape_of_model = shapes.remove(&sizes.name(check.file, &name)?);
-            check.equal(&format!("{field}: {name}"), &shape_of_model, &Some(shape.clone()));
-            check.equal(&format!("{field}: {name}"), &shape.iter().product(), &count);
+            let shape_of_model = shapes.remove(&sizes.parameter_name(check.file, &name)?);
+            check.expect_equal(&format!("{field}: {name}"), &shape_of_model, &Some(shape.clone()));
+            check.expect_equal(&format!("{field}: {name}"), &shape.iter().product(), &count);
         }
-        check.equal(&format!("{field}: others"), &shapes.keys().next(), &None);
+        check.expect_equal(&format!("{field}: others"), &shapes.keys().next(), &None);
     }
     Ok(())
 }
@@ -53,6 +54,10 @@ struct Distribution {
     count: usize,
 }
 
+/// Largest error of a constant value, which is stored in f32.
+const CONSTANT_TOLERANCE: f64 = 1e-7;
+/// Largest distance of a value from the range of its distribution.
+const RANGE_TOLERANCE: f64 = 1e-8;
 /// Maximum deviation of mean and standard deviation, in units of 1/√count.
 const MAX_SIGMAS: f64 = 5.0;
 
@@ -77,29 +82,31 @@ pub fn compare_distributions(check: &mut MlPerfCheck) -> Result<(), RunError> {
         let values = model.parameters().values()?;
         let mut compared_values = 0;
         for (name, distribution) in &expected {
-            let (tensor, part) = name.split_once('[').unwrap_or((name, ""));
-            let tensor_values = &values[&sizes.name(check.file, tensor)?];
+            // `TENSOR`, or `TENSOR[GATES]` for some gates of an LSTM.
+            let (tensor, gates) =
+                name.strip_suffix(']').and_then(|name| name.split_once('[')).unwrap_or((name, ""));
+            let tensor_values = &values[&sizes.parameter_name(check.file, tensor)?];
             // Order of the gates of an LSTM: input, forget, cell, output.
             let gate_size = tensor_values.len() / 4;
             let part_values: Vec<f64> = tensor_values
                 .iter()
                 .enumerate()
-                .filter(|(index, _)| match part {
+                .filter(|(index, _)| match gates {
                     "" => true,
-                    "forget]" => index / gate_size == 1,
+                    "forget" => index / gate_size == 1,
                     _ => index / gate_size != 1,
                 })
                 .map(|(_, &value)| f64::from(value))
                 .collect();
-            check.equal(&format!("{setting}: {name}: count"), &part_values.len(), &distribution.count);
-            check.equal(
+            check.expect_equal(&format!("{setting}: {name}: count"), &part_values.len(), &distribution.count);
+            check.expect_equal(
                 &format!("{setting}: {name}: mismatch"),
                 &find_mismatch(&part_values, distribution),
                 &None,
             );
             compared_values += part_values.len();
         }
-        check.equal(&format!("{setting}: total count"), &compared_values, &model.parameters().count());
+        check.expect_equal(&format!("{setting}: total count"), &compared_values, &model.parameters().count());
     }
     Ok(())
 }
@@ -110,12 +117,14 @@ fn find_mismatch(values: &[f64], distribution: &Distribution) -> Option<String> 
     let mean = values.iter().sum::<f64>() / count;
     let deviation = (values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count).sqrt();
     if let Some(exact) = distribution.exact {
-        // Values are in f32.
-        return values.iter().find(|&&x| (x - exact).abs() > 1e-7).map(|x| format!("{x} is not {exact}"));
+        return values
+            .iter()
+            .find(|&&x| (x - exact).abs() > CONSTANT_TOLERANCE)
+            .map(|x| format!("{x} is not {exact}"));
     }
     let (low, high) =
         (distribution.low.unwrap_or(f64::NEG_INFINITY), distribution.high.unwrap_or(f64::INFINITY));
-    if let Some(x) = values.iter().find(|&&x| x < low - 1e-8 || x > high + 1e-8) {
+    if let Some(x) = values.iter().find(|&&x| x < low - RANGE_TOLERANCE || x > high + RANGE_TOLERANCE) {
         return Some(format!("{x} is not within {low} and {high}"));
     }
     let tolerance = MAX_SIGMAS / count.sqrt();

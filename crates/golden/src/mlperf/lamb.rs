@@ -68,14 +68,14 @@ pub fn compare<F: Element>(check: &mut MlPerfCheck) -> Result<(), RunError> {
         weight_decay: options.weight_decay,
         bias_correction: options.bias_correction,
     };
-    let mut tensors = Vec::new();
+    let mut parameters = Vec::new();
     for name in &options.tensors {
         let weights = check.input::<F>(&format!("init.{name}"))?;
-        let gradients = check.rows(&format!("grad.{name}"), options.steps)?;
+        let gradients = check.input_rows(&format!("grad.{name}"), options.steps)?;
         let zeros = vec![F::ZERO; weights.len()];
         let has_weight_decay = !options.no_decay.contains(name);
         let (first_moment, second_moment) = (zeros.clone(), zeros);
-        tensors.push(ParameterState {
+        parameters.push(ParameterState {
             name: name.clone(),
             has_weight_decay,
             gradients,
@@ -94,15 +94,17 @@ pub fn compare<F: Element>(check: &mut MlPerfCheck) -> Result<(), RunError> {
     // Run all steps; compare weights and moments after the stored ones.
     let (mut norms, mut divisors, mut trust_ratios) = (Vec::new(), Vec::new(), Vec::new());
     for (step_index, &rate) in rates.iter().enumerate() {
-        let squares =
-            tensors.iter().flat_map(|tensor| &tensor.gradients[step_index]).map(|g| g.to_f64().powi(2));
+        let squares = parameters
+            .iter()
+            .flat_map(|parameter| &parameter.gradients[step_index])
+            .map(|g| g.to_f64().powi(2));
         let norm = squares.sum::<f64>().sqrt();
         let divisor = clip.divisor(norm);
         norms.push(norm);
         divisors.push(divisor);
         let step = LambStep::new(&config, step_index as u64 + 1, rate, divisor);
         for ParameterState { has_weight_decay, gradients, weights, first_moment, second_moment, .. } in
-            &mut tensors
+            &mut parameters
         {
             trust_ratios.push(step.update_tensor(
                 *has_weight_decay,
@@ -113,10 +115,10 @@ pub fn compare<F: Element>(check: &mut MlPerfCheck) -> Result<(), RunError> {
             )?);
         }
         if options.kept_steps.contains(&(step_index + 1)) {
-            for tensor in &tensors {
-                let actual = [&tensor.weights, &tensor.first_moment, &tensor.second_moment];
+            for parameter in &parameters {
+                let actual = [&parameter.weights, &parameter.first_moment, &parameter.second_moment];
                 for ((kind, tolerance), actual) in tolerances(is_f32).into_iter().zip(actual) {
-                    let name = format!("step{}.{kind}.{}", step_index + 1, tensor.name);
+                    let name = format!("step{}.{kind}.{}", step_index + 1, parameter.name);
                     check.compare(&name, actual, tolerance)?;
                     if is_f32 {
                         check.compare(&format!("f32.{name}"), actual, tolerance)?;

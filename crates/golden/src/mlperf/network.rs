@@ -45,8 +45,8 @@ impl NetworkSizes {
         config
     }
 
-    /// Returns the name of a parameter of the reference in this workspace.
-    pub fn own_name(&self, name: &str) -> Option<String> {
+    /// Returns this workspace's name of a parameter of the reference; none if unknown.
+    pub fn find_parameter_name(&self, name: &str) -> Option<String> {
         let parse_layer = |rest: &str, first: usize| {
             let (kind, layer) = rest.rsplit_once("_l")?;
             Some((kind.to_owned(), first + layer.parse::<usize>().ok()?))
@@ -73,9 +73,11 @@ impl NetworkSizes {
         Some(format!("{module}.{kind}"))
     }
 
-    /// [`Self::own_name`], or an error about the case.
-    pub fn name(&self, file: &MlPerfFile, name: &str) -> Result<String, RunError> {
-        Ok(self.own_name(name).ok_or_else(|| file.error(name, "a parameter of the reference", "another"))?)
+    /// [`Self::find_parameter_name`], or an error about the case.
+    pub fn parameter_name(&self, file: &MlPerfFile, name: &str) -> Result<String, RunError> {
+        Ok(self
+            .find_parameter_name(name)
+            .ok_or_else(|| file.error(name, "a parameter of the reference", "another"))?)
     }
 }
 
@@ -85,11 +87,11 @@ pub fn load(file: &MlPerfFile, sizes: &NetworkSizes) -> Result<Model, RunError> 
     let mut values = model.parameters().values()?;
     let mut remaining = values.len();
     for (name, stored) in file.weights()? {
-        let own_name = sizes.name(file, &name)?;
-        let parameter = values.get_mut(&own_name);
+        let parameter_name = sizes.parameter_name(file, &name)?;
+        let parameter = values.get_mut(&parameter_name);
         let Some(parameter) = parameter.filter(|parameter| parameter.len() == stored.values.len()) else {
             return Err(file
-                .error(&name, &format!("the size of {own_name}"), &format!("{:?}", stored.shape))
+                .error(&name, &format!("the size of {parameter_name}"), &format!("{:?}", stored.shape))
                 .into());
         };
         *parameter = stored.values.iter().map(|&value| value as f32).collect();

@@ -16,6 +16,8 @@ const MAX_SIGMAS: f64 = 5.0;
 const SEED: u64 = 7203;
 /// Bins per frame.
 const BINS_PER_FRAME: usize = 80;
+/// Adjacent frames that are joined ("spliced") into one encoder input row.
+const SPLICE: usize = 3;
 const FORMS: [(MaskForm, &str); 2] = [(MaskForm::Reference, "reference"), (MaskForm::Nvidia, "nvidia")];
 
 /// Compares one of two kinds of cases, by its tensors.
@@ -30,11 +32,12 @@ pub fn compare(check: &mut MlPerfCheck) -> CheckResult {
 /// Compares the masked cells of given masks, which must be equal.
 fn compare_given_masks(check: &mut MlPerfCheck) -> CheckResult {
     let lengths = check.input_integers("lens")?;
-    let rows = check.rows::<f64>("input", lengths.len())?;
+    let rows = check.input_rows::<f64>("input", lengths.len())?;
     let frames = rows.first().map_or(0, Vec::len) / BINS_PER_FRAME;
     for (form, name) in [(MaskForm::Reference, "output"), (MaskForm::Nvidia, "output_inclusive")] {
         let mut utterance_masks = vec![Masks::default(); lengths.len()];
         for (tensor, size) in [("freq_masks", BINS_PER_FRAME), ("time_masks", frames)] {
+            // A stored mask has utterance, start and width.
             for mask in check.input_integers(tensor)?.chunks_exact(3) {
                 let &[utterance, start, width] = mask else { continue };
                 let Some(masks) = utterance_masks.get_mut(utterance) else {
@@ -54,8 +57,8 @@ fn compare_given_masks(check: &mut MlPerfCheck) -> CheckResult {
             outputs.extend(features.data.iter().map(|&x| f64::from(x)));
             features.frames = length.min(frames);
             features.data.truncate(features.frames * BINS_PER_FRAME);
-            spliced.extend(features.stack(3, 3).data.iter().map(|&x| f64::from(x)));
-            let padded_size = frames.div_ceil(3) * 3 * BINS_PER_FRAME;
+            spliced.extend(features.stack(SPLICE, SPLICE).data.iter().map(|&x| f64::from(x)));
+            let padded_size = frames.div_ceil(SPLICE) * SPLICE * BINS_PER_FRAME;
             spliced.resize(spliced.len().next_multiple_of(padded_size.max(1)), 0.0);
         }
         check.compare(name, &outputs, Tolerance::Exact)?;
@@ -103,7 +106,7 @@ fn compare_mask_frequencies(check: &mut MlPerfCheck) -> CheckResult {
     };
     for MaxWidth { len, max_width } in check.file.field::<Vec<MaxWidth>>("max_width_of_length")? {
         let width = settings(MaskForm::Reference).max_time_width(len);
-        check.equal(&format!("widest mask of {len} frames"), &width, &max_width);
+        check.expect_equal(&format!("widest mask of {len} frames"), &width, &max_width);
     }
     settings(MaskForm::Reference).check()?;
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);
@@ -117,8 +120,12 @@ fn compare_mask_frequencies(check: &mut MlPerfCheck) -> CheckResult {
                 let expected = format!("{} numbers, for {} frames of an utterance", pair.padded, pair.len);
                 return Err(check.file.error(&tensor, &expected, &stored.to_string()).into());
             }
-            check.equal(&format!("p{i}: widest mask, {name}"), &settings.max_time_width(pair.len), &widest);
-            let zero_counts = |size| MaskCounts(vec![(0, 0); size]);
+            check.expect_equal(
+                &format!("p{i}: widest mask, {name}"),
+                &settings.max_time_width(pair.len),
+                &widest,
+            );
+            let zero_counts = |size| MaskCounts(vec![CellCount::default(); size]);
             let (mut bin_counts, mut frame_counts) = (zero_counts(BINS_PER_FRAME), zero_counts(pair.padded));
             for draw in 1..=DRAWS_PER_DISTRIBUTION {
                 let masks = settings.draw_masks((pair.len, BINS_PER_FRAME), pair.padded, &mut rng);
@@ -132,16 +139,25 @@ fn compare_mask_frequencies(check: &mut MlPerfCheck) -> CheckResult {
     Ok(())
 }
 
-/// Number of masks of each cell, and its last masked draw.
-struct MaskCounts(Vec<(usize, usize)>);
+/// How often a cell was masked.
+#[derive(Clone, Default)]
+struct CellCount {
+    /// Number of draws that mask the cell.
+    draws: usize,
+    /// The last of these draws; 0 for none.
+    last_draw: usize,
+}
+
+/// Counts of all cells of an axis: bins or frames.
+struct MaskCounts(Vec<CellCount>);
 
 impl MaskCounts {
-    /// Counts each cell that is masked in a draw once.
+    /// Counts each cell that is masked in a draw once; draws are numbered from 1.
     fn add(&mut self, draw: usize, masks: &[std::ops::Range<usize>]) {
         for cell in masks.iter().cloned().flatten() {
-            let (count, last) = &mut self.0[cell];
-            *count += usize::from(*last != draw);
-            *last = draw;
+            let count = &mut self.0[cell];
+            count.draws += usize::from(count.last_draw != draw);
+            count.last_draw = draw;
         }
     }
 }
@@ -149,11 +165,11 @@ impl MaskCounts {
 /// Compares frequencies over the draws with probabilities.
 fn compare_frequencies(check: &mut MlPerfCheck, name: &str, MaskCounts(counts): &MaskCounts) -> CheckResult {
     let expected = check.input::<f64>(name)?;
-    check.equal(&format!("{name}: cells"), &expected.len(), &counts.len());
-    check.compared += 1;
-    for (cell, (&(count, _), p)) in counts.iter().zip(expected).enumerate() {
+    check.expect_equal(&format!("{name}: cells"), &expected.len(), &counts.len());
+    check.compared_quantities += 1;
+    for (cell, (count, p)) in counts.iter().zip(expected).enumerate() {
         let (frequency, deviation) = (
-            count as f64 / DRAWS_PER_DISTRIBUTION as f64,
+            count.draws as f64 / DRAWS_PER_DISTRIBUTION as f64,
             (p * (1.0 - p) / DRAWS_PER_DISTRIBUTION as f64).sqrt(),
         );
         let ratio = if frequency == p { 0.0 } else { (frequency - p).abs() / (MAX_SIGMAS * deviation) };

@@ -29,9 +29,10 @@ fn copy_case(case: &str) -> Option<tempfile::TempDir> {
 
 /// Returns the byte range of a tensor in a file.
 fn byte_range(file: &[u8], tensor: &str) -> std::ops::Range<usize> {
+    // A file has the size of the header in 8 bytes, the header, and the tensors.
     let start = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
     let header: serde_json::Value = serde_json::from_slice(&file[8..start]).unwrap();
-    let offset = |end: usize| start + header[tensor]["data_offsets"][end].as_u64().unwrap() as usize;
+    let offset = |index: usize| start + header[tensor]["data_offsets"][index].as_u64().unwrap() as usize;
     offset(0)..offset(1)
 }
 
@@ -85,11 +86,12 @@ fn a_wrong_value_fails_with_its_name() {
 
 #[test]
 fn all_results_must_be_compared() {
+    const STORED_NAME: &[u8] = b"out/denom_real";
     let Some(dir) = copy_case("table_fd_c1_real") else { return };
     for width in ["f32", "f64"] {
         change_file(&dir.path().join(format!("table_fd_c1_real.{width}.safetensors")), |file| {
-            let offset = file.windows(14).position(|name| name == b"out/denom_real").unwrap();
-            file[offset..offset + 14].copy_from_slice(b"out/denom_else");
+            let offset = file.windows(STORED_NAME.len()).position(|name| name == STORED_NAME).unwrap();
+            file[offset..offset + STORED_NAME.len()].copy_from_slice(b"out/denom_else");
         });
     }
     let (passed, text) = run_report(dir.path());

@@ -7,6 +7,7 @@ use oracle::golden;
 
 use ::golden::{Error, report};
 
+/// Returns true if all runs pass, and the text of the report.
 fn run_report(dir: &Path) -> (bool, String) {
     let mut out = Vec::new();
     let passed = report(dir, &mut out).unwrap();

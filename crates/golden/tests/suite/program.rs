@@ -1,4 +1,4 @@
-//! Exit status and output of the program `golden`.
+//! Tests of the program `golden`: exit status, standard output, error messages.
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -60,7 +60,7 @@ fn a_missing_file_is_an_error() {
 }
 
 #[test]
-fn control_characters_of_names_are_escaped() {
+fn control_characters_of_paths_are_escaped() {
     let out = run_golden(Path::new("x\nfake 0.00 %\r\nfake\u{1b}[2J\u{9b}31m\u{202e}"));
     let text = String::from_utf8(out.stderr).unwrap();
     assert_eq!(out.status.code(), Some(2), "{text}");
@@ -68,9 +68,8 @@ fn control_characters_of_names_are_escaped() {
     assert!(!text.lines().any(|line| line.starts_with("fake")), "{text}");
 }
 
-/// All golden cases of decoding pass.
 #[test]
-fn golden_decoders_agree() {
+fn golden_cases_of_decoding_pass() {
     let Some(dir) = golden::system_folder("decoding") else { return };
     let out = run_golden(&dir);
     let text = String::from_utf8_lossy(&out.stdout);

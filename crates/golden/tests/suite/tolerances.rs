@@ -1,14 +1,15 @@
-//! Tests of the verdict on a case: tolerances of losses and gradients.
+//! Tests of `evaluate`: which errors of losses and gradients pass.
 use golden::{Comparison, FloatType, LossOutcome, PeerErrors, StoredTensor, evaluate};
 
-fn outcome(actual: f64, gradient: f64) -> LossOutcome {
+/// Returns an outcome with one loss (stored: 2) and one gradient (stored: 0.5).
+fn outcome(loss: f64, gradient: f64) -> LossOutcome {
     let pair = |name, actual, stored| Comparison {
         name,
         actual: vec![actual],
         stored: StoredTensor { shape: vec![1], values: vec![stored], is_stored_in_f32: false },
     };
     LossOutcome {
-        losses: vec![pair("loss", actual, 2.0)],
+        losses: vec![pair("loss", loss, 2.0)],
         gradients: vec![pair("grad_logits", gradient, 0.5)],
         ..LossOutcome::default()
     }

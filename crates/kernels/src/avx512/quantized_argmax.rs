@@ -39,10 +39,10 @@ const SUM_ERROR: f32 = 1.0 / (1 << 21) as f32;
 ///
 /// Quantized rows and estimate tiles store the bits of integers in it.
 type PanelRow = [[f32; LANES]; REGISTERS];
-/// One value for each register of the labels, or of the states.
+/// One value for each register of the labels, or of the states; `half` is the index of one.
 type PerRegister<T> = [T; REGISTERS];
 
-/// Scratch elements: tanh values, quantized words, and estimates.
+/// Returns the scratch elements of tanh values, quantized words and estimates.
 const fn scratch_sizes(depth: usize, blocks: usize) -> [usize; 3] {
     // The first block uses words piece by piece; further blocks read them again.
     let pieces = if blocks > 1 { PANELS_PER_PASS * depth.div_ceil(STEPS_PER_PIECE) } else { 2 };
@@ -53,7 +53,7 @@ const fn scratch_sizes(depth: usize, blocks: usize) -> [usize; 3] {
     ]
 }
 
-/// Bytes of the scratch of [`update`].
+/// Returns the scratch bytes of [`update`].
 pub const fn scratch_bytes(depth: usize, blocks: usize) -> usize {
     let [hidden, words, tiles] = scratch_sizes(depth, blocks);
     (hidden + words + tiles + LANES) * size_of::<f32>()
@@ -155,27 +155,38 @@ fn compute_tanh_and_estimates<const N: usize>(
     tiles: &mut [[PanelRow; PANEL_COLUMNS]],
 ) {
     let k = argmax.depth();
-    let pieces = k.div_ceil(STEPS_PER_PIECE);
-    // Pieces are numbered over all panels; `i` is the number of a piece.
-    let steps = |i: usize| i % pieces * STEPS_PER_PIECE..k.min((i % pieces + 1) * STEPS_PER_PIECE);
-    let (count, slots) = (N * pieces, quantized.len() / PAIRS_PER_PIECE);
-    let slot = |i: usize| i % slots * PAIRS_PER_PIECE..(i % slots + 1) * PAIRS_PER_PIECE;
-    for i in 0..count {
-        let (tile, is_first) = (&mut tiles[i / pieces], i % pieces == 0);
-        if i == 0 {
+    let pieces_per_panel = k.div_ceil(STEPS_PER_PIECE);
+    let (piece_count, slot_count) = (N * pieces_per_panel, quantized.len() / PAIRS_PER_PIECE);
+    // Pieces are numbered over all panels. A slot has the quantized words of a piece.
+    let steps = |piece: usize| {
+        let index = piece % pieces_per_panel;
+        index * STEPS_PER_PIECE..k.min((index + 1) * STEPS_PER_PIECE)
+    };
+    let slot = |piece: usize| {
+        let index = piece % slot_count;
+        index * PAIRS_PER_PIECE..(index + 1) * PAIRS_PER_PIECE
+    };
+    for piece in 0..piece_count {
+        let (tile, is_first) = (&mut tiles[piece / pieces_per_panel], piece % pieces_per_panel == 0);
+        if piece == 0 {
             TanhPiece::new(panel_arcs[0], steps(0), hidden, &mut quantized[slot(0)]).finish();
         }
-        let weights =
-            argmax.blocks[0].pieces(PAIRS_PER_PIECE).nth(i % pieces).expect("weights of each piece");
-        if i + 1 == count {
-            add_estimates(&quantized[slot(i)], weights.as_chunks().0, tile, is_first, None, None);
+        let weights = argmax.blocks[0]
+            .pieces(PAIRS_PER_PIECE)
+            .nth(piece % pieces_per_panel)
+            .expect("weights of each piece");
+        if piece + 1 == piece_count {
+            add_estimates(&quantized[slot(piece)], weights.as_chunks().0, tile, is_first, None, None);
             break;
         }
-        let [current, next] = quantized.get_disjoint_mut([slot(i), slot(i + 1)]).expect("distinct slots");
-        let panel = (i + 1) / pieces;
-        let mut next = TanhPiece::new(panel_arcs[panel], steps(i + 1), &mut hidden[panel * k..], next);
-        let prefetch = (i + 2 < count)
-            .then(|| panel_rows(panel_arcs[(i + 2) / pieces].addends.0)[steps(i + 2)].as_ptr());
+        // Estimates of this piece, meanwhile tanh of the next one; its successor is prefetched.
+        let [current, next] =
+            quantized.get_disjoint_mut([slot(piece), slot(piece + 1)]).expect("distinct slots");
+        let panel = (piece + 1) / pieces_per_panel;
+        let mut next = TanhPiece::new(panel_arcs[panel], steps(piece + 1), &mut hidden[panel * k..], next);
+        let prefetch = (piece + 2 < piece_count).then(|| {
+            panel_rows(panel_arcs[(piece + 2) / pieces_per_panel].addends.0)[steps(piece + 2)].as_ptr()
+        });
         add_estimates(current, weights.as_chunks().0, tile, is_first, Some(&mut next), prefetch);
         next.finish();
     }

@@ -33,19 +33,19 @@ pub fn tanh_pairs(out: &mut [f32], a: &[f32], b: &[f32]) {
 
 /// As [`crate::math::tanh_panel`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub fn tanh_panel(out: &mut [f32], panel: &[f32], rows: &[f32]) {
-    let width = (panel.len() / rows.len().max(1)).max(1);
+pub fn tanh_panel(out: &mut [f32], panel: &[f32], row_addends: &[f32]) {
+    let width = (panel.len() / row_addends.len().max(1)).max(1);
     if width == PANEL_COLUMNS {
         let steps = out.as_chunks_mut::<LANES>().0.as_chunks_mut::<2>().0.iter_mut();
         let steps = steps.zip(panel.as_chunks::<LANES>().0.as_chunks::<2>().0);
-        for (([first, second], [first_a, second_a]), &b) in steps.zip(rows) {
+        for (([first, second], [first_a, second_a]), &b) in steps.zip(row_addends) {
             let b = _mm512_set1_ps(b);
             store_full(first, pair_lanes(load_full(first_a), b));
             store_full(second, pair_lanes(load_full(second_a), b));
         }
         return;
     }
-    for ((out, a), &b) in out.chunks_exact_mut(width).zip(panel.chunks_exact(width)).zip(rows) {
+    for ((out, a), &b) in out.chunks_exact_mut(width).zip(panel.chunks_exact(width)).zip(row_addends) {
         let b = _mm512_set1_ps(b);
         lanes!(width, |offset| {
             store_to::<FULL>(out, offset, pair_lanes(load_from::<FULL>(a, offset, 1.0), b));
@@ -53,11 +53,13 @@ pub fn tanh_panel(out: &mut [f32], panel: &[f32], rows: &[f32]) {
     }
 }
 
-/// A tanh job: `out = 1 - 2 / (1 + panel row)`, register by register, two registers for each row.
+/// A tanh job: `out = 1 - 2 / (1 + a b)` for a part of a panel, two registers for each row.
 pub struct TanhJob<'a> {
     pub out: &'a mut [[f32; LANES]],
+    /// The prepared addends a of the panel.
     pub panel: &'a [[f32; LANES]],
-    pub rows: &'a [f32],
+    /// The prepared addends b, one for each row of the whole panel.
+    pub row_addends: &'a [f32],
     /// Index of the first register.
     pub first_register: usize,
 }
@@ -115,8 +117,8 @@ fn tile<const M: usize, const R: usize>(left: &[f32], hidden: &[f32], out: &mut 
     for (step, ((left, hidden), (to, from))) in steps.zip(job_steps).enumerate() {
         for (register, (to, from)) in to.iter_mut().zip(from).enumerate() {
             let register = job.first_register + step * R + register;
-            let row = _mm512_set1_ps(job.rows[register / 2]);
-            store_full(to, pair_lanes(load_full(from), row));
+            let row_addend = _mm512_set1_ps(job.row_addends[register / 2]);
+            store_full(to, pair_lanes(load_full(from), row_addend));
         }
         let [a, b] = hidden.as_chunks::<LANES>().0 else { unreachable!("a step has two registers") };
         let (a, b) = (load_full(a), load_full(b));

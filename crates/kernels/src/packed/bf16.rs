@@ -1,7 +1,7 @@
 //! Matrix products with bf16 operands and `f32` sums: packing and dispatch.
 //!
 //! An operand is packed into [`Tile`]s of 1 KiB: 16 rows (left) or columns (right) by 32 steps of
-//! the sum. Two steps that one instruction combines are adjacent on both sides:
+//! the sum. Two steps that one instruction combines are adjacent in both operands:
 //!
 //! ```text
 //! left   tile[i][d] = bf16(a[16 s + i, 32 t + d])           i < 16, d < 32
@@ -23,6 +23,8 @@ use crate::{Accumulate, Real, View, ViewMut, simd::Bf16};
 /// Rows of a left tile, columns of a right one.
 pub(crate) const TILE_SIDE: usize = 16;
 /// Steps of the sum in a tile.
+///
+/// `depth` counts the steps of an operand, `step_tiles` its tiles of steps.
 pub const DEPTH: usize = 32;
 /// Rows and columns of the block that a kernel computes.
 pub(crate) const BLOCK_SIDE: usize = 2 * TILE_SIDE;
@@ -41,16 +43,16 @@ impl<F: Real> OperandFormat<F> for Bf16Format {
     const ZERO: Tile = Tile([0; TILE_SIDE * DEPTH]);
     const STEPWISE: bool = false;
 
-    fn side(_operand: Operand) -> usize {
+    fn panel_width(_operand: Operand) -> usize {
         BLOCK_SIDE
     }
 
-    fn strip() -> usize {
+    fn preferred_rows() -> usize {
         BLOCK_SIDE
     }
 
-    fn words(_operand: Operand, side: usize, depth: usize) -> usize {
-        (side.div_ceil(BLOCK_SIDE) * 2).saturating_mul(depth.div_ceil(DEPTH))
+    fn words(_operand: Operand, len: usize, depth: usize) -> usize {
+        (len.div_ceil(BLOCK_SIDE) * 2).saturating_mul(depth.div_ceil(DEPTH))
     }
 
     fn pack(view: View<F>, operand: Operand, out: &mut [Tile], skip: usize, depth: usize) {
@@ -70,10 +72,10 @@ impl<F: Real> OperandFormat<F> for Bf16Format {
 /// ```
 fn pack<F: Real>(level: Bf16, view: View<F>, operand: Operand, out: &mut [Tile], skip: usize, depth: usize) {
     let source = OperandSource::new(view, operand);
-    let (side, steps) = source.sizes();
+    let (len, steps) = source.sizes();
     debug_assert!(skip.is_multiple_of(DEPTH), "the steps of a tile are packed at once");
     let (skipped_tiles, tiles_per_panel) = (skip / DEPTH, depth.div_ceil(DEPTH));
-    for panel in 0..2 * side.div_ceil(BLOCK_SIDE) {
+    for panel in 0..2 * len.div_ceil(BLOCK_SIDE) {
         for step_tile in 0..steps.div_ceil(DEPTH) {
             let (first, first_step) = (panel * TILE_SIDE, step_tile * DEPTH);
             let position = if source.steps_are_rows { (first_step, first) } else { (first, first_step) };
@@ -105,25 +107,25 @@ pub(crate) fn pack_tile_f32(
     }
 }
 
-/// Computes `out (=|+=) left · right` over `depth` tiles of the sum.
+/// Computes `out (=|+=) left · right` over `step_tiles` tiles of the sum.
 pub(crate) fn product_f32(
     level: Bf16,
     out: ViewMut<f32>,
     left: &[Tile],
     right: &[Tile],
-    depth: usize,
+    step_tiles: usize,
     accumulate: Accumulate,
 ) {
     match level {
-        Bf16::Portable => product_plain(out, left, right, depth, accumulate),
+        Bf16::Portable => product_plain(out, left, right, step_tiles, accumulate),
         #[cfg(target_arch = "x86_64")]
         Bf16::Avx512(token) => {
-            for_each_block(out, left, right, depth, accumulate, |left, right| {
-                avx512::multiply_block(token, left, right, depth)
+            for_each_block(out, left, right, step_tiles, accumulate, |left, right| {
+                avx512::multiply_block(token, left, right, step_tiles)
             });
         }
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        Bf16::Amx(token, _) => amx::product(token, out, left, right, depth, accumulate),
+        Bf16::Amx(token, _) => amx::product(token, out, left, right, step_tiles, accumulate),
     }
 }
 
@@ -170,22 +172,23 @@ fn to_bf16<F: Real>(value: F) -> u16 {
     ((sign | rounded) >> 16) as u16
 }
 
-/// Portable product in plain loops.
+/// Portable product in plain loops, over `step_tiles` tiles of the sum.
 pub(crate) fn product_plain<F: Real>(
     out: ViewMut<F>,
     left: &[Tile],
     right: &[Tile],
-    depth: usize,
+    step_tiles: usize,
     accumulate: Accumulate,
 ) {
-    for_each_block(out, left, right, depth, accumulate, |left, right| {
+    for_each_block(out, left, right, step_tiles, accumulate, |left, right| {
         let to_f32 = |bits: u16| f32::from_bits(u32::from(bits) << 16);
         let mut block = [0.0; BLOCK_SIDE * BLOCK_SIDE];
         for (index, sum) in block.iter_mut().enumerate() {
             let (row, col) = (index / BLOCK_SIDE, index % BLOCK_SIDE);
-            for step in 0..depth {
-                let left_row = &left[row / TILE_SIDE * depth + step].0[row % TILE_SIDE * DEPTH..][..DEPTH];
-                let right_pairs = &right[col / TILE_SIDE * depth + step].0[2 * (col % TILE_SIDE)..];
+            for step_tile in 0..step_tiles {
+                let left_row =
+                    &left[row / TILE_SIDE * step_tiles + step_tile].0[row % TILE_SIDE * DEPTH..][..DEPTH];
+                let right_pairs = &right[col / TILE_SIDE * step_tiles + step_tile].0[2 * (col % TILE_SIDE)..];
                 for (pair, left) in left_row.chunks_exact(2).enumerate() {
                     let right = &right_pairs[pair * DEPTH..];
                     *sum += to_f32(left[0]) * to_f32(right[0]) + to_f32(left[1]) * to_f32(right[1]);
@@ -198,6 +201,8 @@ pub(crate) fn product_plain<F: Real>(
 
 /// Calls the kernel for each block and writes the results.
 ///
+/// The sum has `step_tiles` tiles of steps.
+///
 /// ```text
 /// for rows I of 32, for columns J of 32:  out[I, J] (=|+=) kernel(left[I], right[J])
 /// ```
@@ -205,15 +210,15 @@ fn for_each_block<F: Real>(
     out: ViewMut<F>,
     left: &[Tile],
     right: &[Tile],
-    depth: usize,
+    step_tiles: usize,
     accumulate: Accumulate,
     kernel: impl Fn(&[Tile], &[Tile]) -> [f32; BLOCK_SIDE * BLOCK_SIDE],
 ) {
     let ViewMut { data, rows, cols, stride } = out;
     for row in (0..rows).step_by(BLOCK_SIDE) {
         for col in (0..cols).step_by(BLOCK_SIDE) {
-            let left = &left[row / TILE_SIDE * depth..][..2 * depth];
-            let block = kernel(left, &right[col / TILE_SIDE * depth..][..2 * depth]);
+            let left = &left[row / TILE_SIDE * step_tiles..][..2 * step_tiles];
+            let block = kernel(left, &right[col / TILE_SIDE * step_tiles..][..2 * step_tiles]);
             let out = &mut data[row * stride + col..];
             write_block(&block, OutputTile { out, rows: rows - row, cols: cols - col, stride, accumulate });
         }
@@ -243,8 +248,8 @@ mod tests {
             equals_plain_loops(
                 [BLOCK_SIDE, BLOCK_SIDE],
                 |value: f32| f64::from(f32::from_bits(u32::from(to_bf16(value)) << 16)),
-                |view, operand, side, depth| {
-                    let count = <Bf16Format as OperandFormat<f32>>::words(operand, side, depth);
+                |view, operand, len, depth| {
+                    let count = <Bf16Format as OperandFormat<f32>>::words(operand, len, depth);
                     let mut out = vec![<Bf16Format as OperandFormat<f32>>::ZERO; count];
                     pack::<f32>(level, view, operand, &mut out, 0, depth);
                     out

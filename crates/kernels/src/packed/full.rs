@@ -17,16 +17,16 @@ impl<F: Real> OperandFormat<F> for FullFormat {
     const ZERO: F = F::ZERO;
     const STEPWISE: bool = true;
 
-    fn side(operand: Operand) -> usize {
-        panels::side::<F>(SimdLevel::best(), operand)
+    fn panel_width(operand: Operand) -> usize {
+        panels::panel_width::<F>(SimdLevel::best(), operand)
     }
 
-    fn strip() -> usize {
+    fn preferred_rows() -> usize {
         2 * F::tile_shape(SimdLevel::best())[0]
     }
 
-    fn words(operand: Operand, side: usize, depth: usize) -> usize {
-        panels::words::<F>(SimdLevel::best(), operand, side, depth)
+    fn words(operand: Operand, len: usize, depth: usize) -> usize {
+        panels::words::<F>(SimdLevel::best(), operand, len, depth)
     }
 
     fn pack(view: View<F>, operand: Operand, out: &mut [F], skip: usize, depth: usize) {
@@ -48,8 +48,8 @@ mod tests {
             equals_plain_loops(
                 F::tile_shape(level),
                 |value: F| value.to_f64(),
-                |view, operand, side, depth| {
-                    let mut out = vec![F::ONE; panels::words::<F>(level, operand, side, depth)];
+                |view, operand, len, depth| {
+                    let mut out = vec![F::ONE; panels::words::<F>(level, operand, len, depth)];
                     panels::pack(level, view, operand, &mut out, 0, depth);
                     out
                 },

@@ -7,25 +7,26 @@
 //! ```
 //! AVX-512 (`micro_avx512.rs`) and AVX2 (`micro_avx2.rs`) versions are hand-written; this file has
 //! plain loops that the compiler vectorizes. Each element is one chain of sums in the order of the
-//! steps, whichever tile contains it.
+//! steps, whichever tile contains it. `FUSED` selects fused multiply-add.
 use super::{
     OperandSource,
     panels::{OutputTile, RightPanels},
 };
 use crate::{Accumulate, Real};
 
-/// Packs a micro-panel of `side` rows or columns from `first` on.
+/// Packs a micro-panel of an operand.
 ///
-/// It has `out.len() / side` steps from `first_step` on; padding is 0.
+/// The micro-panel has `panel_width` rows of a left operand, or columns of a right one, from row or
+/// column `first` on, and `out.len() / panel_width` steps from `first_step` on. Padding is 0.
 pub(crate) fn pack<F: Real>(
     source: &OperandSource<F>,
     (first, first_step): (usize, usize),
-    side: usize,
+    panel_width: usize,
     out: &mut [F],
 ) {
     let OperandSource { data, stride, steps_are_rows, .. } = *source;
-    let count = side.min(source.sizes().0 - first);
-    for (step, out) in (first_step..).zip(out.chunks_exact_mut(side)) {
+    let count = panel_width.min(source.sizes().0 - first);
+    for (step, out) in (first_step..).zip(out.chunks_exact_mut(panel_width)) {
         match steps_are_rows {
             true => out[..count].copy_from_slice(&data[step * stride + first..][..count]),
             false => (0..count).for_each(|i| out[i] = data[(first + i) * stride + step]),

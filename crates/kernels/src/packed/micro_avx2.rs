@@ -1,20 +1,20 @@
 //! AVX2 micro-kernels of matrix products, for `f32` and `f64`.
 //!
-//! Up to 6 rows by two registers of columns use 12 registers of sums, two of the right side, and
-//! one for a broadcast element of the left side. Fewer rows use more columns at once, for as many
-//! independent sums.
+//! Up to 6 rows by two registers of columns use 12 registers of sums, two of the right operand,
+//! and one for a broadcast element of the left operand. Fewer rows use more columns at once, for as
+//! many independent sums.
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
 use super::panels::{OutputTile, RightPanels};
 use crate::{Accumulate, simd::Avx2Fma};
 
-/// Rows of a tile.
+/// Maximum rows of a tile.
 pub(crate) const MR: usize = 6;
 /// Registers of a right micro-panel.
 const REGISTERS_PER_PANEL: usize = 2;
 
-/// Returns the right micro-panels that a tile of `rows` rows covers.
+/// Returns the number of right micro-panels that a tile covers.
 pub(crate) fn panels(rows: usize) -> usize {
     match rows {
         0..=1 => 4,

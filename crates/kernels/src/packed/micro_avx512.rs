@@ -1,22 +1,22 @@
 //! AVX-512 micro-kernels of matrix products, for `f32` and `f64`.
 //!
-//! Up to 14 rows by two registers of columns use 28 registers of sums, two of the right side, and
-//! one for a broadcast element of the left side. Fewer rows use more columns at once, for as many
-//! independent sums.
+//! Up to 14 rows by two registers of columns use 28 registers of sums, two of the right operand,
+//! and one for a broadcast element of the left operand. Fewer rows use more columns at once, for as
+//! many independent sums.
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
 use super::panels::{OutputTile, RightPanels};
 use crate::{Accumulate, avx512::lane_mask, simd::Avx512};
 
-/// Rows of a tile.
+/// Maximum rows of a tile.
 pub(crate) const MR: usize = 14;
 /// Registers of a right micro-panel.
 const REGISTERS_PER_PANEL: usize = 2;
-/// Prefetch distance of the right side, in steps.
+/// Prefetch distance of the right operand, in steps.
 const PREFETCH_DISTANCE: usize = 16;
 
-/// Returns the right micro-panels that a tile of `rows` rows covers.
+/// Returns the number of right micro-panels that a tile covers.
 pub(crate) fn panels(rows: usize) -> usize {
     match rows {
         0..=2 => 4,

@@ -15,33 +15,34 @@ pub(crate) fn pack(
     _token: Avx2Fma,
     source: &OperandSource<f32>,
     (first, first_step): (usize, usize),
-    side: usize,
+    panel_width: usize,
     out: &mut [f32],
 ) {
-    match (source.steps_are_rows, side) {
+    // Usual sizes of micro-panels: 16 columns of a right operand, and up to 6 rows of a left one.
+    match (source.steps_are_rows, panel_width) {
         (true, 16) if first + 16 <= source.cols => pack_whole_columns::<16>(source, first, first_step, out),
         (true, 6) if first + 6 <= source.cols => pack_whole_columns::<6>(source, first, first_step, out),
         (true, 5) if first + 5 <= source.cols => pack_whole_columns::<5>(source, first, first_step, out),
         (true, 4) if first + 4 <= source.cols => pack_whole_columns::<4>(source, first, first_step, out),
-        (true, _) => micro::pack(source, (first, first_step), side, out),
+        (true, _) => micro::pack(source, (first, first_step), panel_width, out),
         (false, 1) if first < source.rows => {
             out.copy_from_slice(&source.data[first * source.stride + first_step..][..out.len()]);
         }
         // SAFETY: the token proves the features.
-        (false, _) => unsafe { pack_rows(source, first, first_step, side, out) },
+        (false, _) => unsafe { pack_rows(source, first, first_step, panel_width, out) },
     }
 }
 
 /// Packs columns that all exist.
-fn pack_whole_columns<const SIDE: usize>(
+fn pack_whole_columns<const WIDTH: usize>(
     source: &OperandSource<f32>,
-    first: usize,
+    first_column: usize,
     first_step: usize,
     out: &mut [f32],
 ) {
-    for (step, out) in (first_step..).zip(out.as_chunks_mut::<SIDE>().0) {
-        let row = &source.data[step * source.stride + first..];
-        *out = *row.first_chunk::<SIDE>().expect("the columns are there");
+    for (step, out) in (first_step..).zip(out.as_chunks_mut::<WIDTH>().0) {
+        let row = &source.data[step * source.stride + first_column..];
+        *out = *row.first_chunk::<WIDTH>().expect("the columns are there");
     }
 }
 
@@ -52,10 +53,16 @@ fn pack_whole_columns<const SIDE: usize>(
 ///   for each 8 steps:  load a register for each row, transpose, store a register for each step
 /// ```
 #[target_feature(enable = "avx2,fma")]
-fn pack_rows(source: &OperandSource<f32>, first: usize, first_step: usize, side: usize, out: &mut [f32]) {
-    let steps = out.len() / side;
-    for lane in (0..side).step_by(LANES) {
-        let (first_row, width) = (first + lane, LANES.min(side - lane));
+fn pack_rows(
+    source: &OperandSource<f32>,
+    first: usize,
+    first_step: usize,
+    panel_width: usize,
+    out: &mut [f32],
+) {
+    let steps = out.len() / panel_width;
+    for lane in (0..panel_width).step_by(LANES) {
+        let (first_row, width) = (first + lane, LANES.min(panel_width - lane));
         let row_count = width.min(source.rows.saturating_sub(first_row));
         for step in (0..steps).step_by(LANES) {
             let count = LANES.min(steps - step);
@@ -74,11 +81,11 @@ fn pack_rows(source: &OperandSource<f32>, first: usize, first_step: usize, side:
             });
             transpose(&mut block);
             for (i, values) in block.into_iter().enumerate().take(count) {
-                let to = &mut out[(step + i) * side + lane..];
+                let to = &mut out[(step + i) * panel_width + lane..];
                 // A narrow step also writes to the next one, which is written later.
                 match to.first_chunk_mut::<LANES>() {
                     // SAFETY: as many elements as lanes.
-                    Some(to) if width == LANES || side < LANES => unsafe {
+                    Some(to) if width == LANES || panel_width < LANES => unsafe {
                         _mm256_storeu_ps(to.as_mut_ptr(), values)
                     },
                     _ => {
@@ -138,14 +145,14 @@ mod tests {
             let view = View::with_stride(&matrix, rows, cols, stride);
             for operand in [Operand::Left, Operand::Right] {
                 let source = OperandSource::new(view, operand);
-                let (sides, steps) = source.sizes();
-                for side in [1, 2, 4, 5, 6, 7, 8, 11, 16, sides] {
-                    for (first, first_step) in [(0, 0), (sides / 2, steps / 3), (sides - 1, steps - 1)] {
-                        let mut actual = vec![f32::NAN; side * (steps - first_step)];
+                let (len, steps) = source.sizes();
+                for panel_width in [1, 2, 4, 5, 6, 7, 8, 11, 16, len] {
+                    for (first, first_step) in [(0, 0), (len / 2, steps / 3), (len - 1, steps - 1)] {
+                        let mut actual = vec![f32::NAN; panel_width * (steps - first_step)];
                         let mut expected = actual.clone();
-                        pack(token, &source, (first, first_step), side, &mut actual);
-                        micro::pack(&source, (first, first_step), side, &mut expected);
-                        let case = format!("{rows} x {cols} {operand:?} {side} {first} {first_step}");
+                        pack(token, &source, (first, first_step), panel_width, &mut actual);
+                        micro::pack(&source, (first, first_step), panel_width, &mut expected);
+                        let case = format!("{rows} x {cols} {operand:?} {panel_width} {first} {first_step}");
                         assert_eq!(actual, expected, "{case}");
                     }
                 }

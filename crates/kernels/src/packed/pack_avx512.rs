@@ -17,47 +17,55 @@ pub(crate) fn pack(
     _token: Avx512,
     source: &OperandSource<f32>,
     (first, first_step): (usize, usize),
-    side: usize,
+    panel_width: usize,
     out: &mut [f32],
 ) {
     // SAFETY: the token proves the features.
     unsafe {
-        match (source.steps_are_rows, side) {
+        // Usual sizes of micro-panels: 32 columns of a right operand, and 14 rows of a left one.
+        match (source.steps_are_rows, panel_width) {
             (true, 32) if first + 32 <= source.cols => {
                 pack_whole_columns::<32>(source, first, first_step, out)
             }
             (true, 14) if first + 14 <= source.cols => {
                 pack_whole_columns::<14>(source, first, first_step, out)
             }
-            (true, _) => pack_columns(source, first, first_step, side, out),
+            (true, _) => pack_columns(source, first, first_step, panel_width, out),
             (false, 1) if first < source.rows => {
                 out.copy_from_slice(&source.data[first * source.stride + first_step..][..out.len()]);
             }
-            (false, _) => pack_rows(source, first, first_step, side, out),
+            (false, _) => pack_rows(source, first, first_step, panel_width, out),
         }
     }
 }
 
 /// Packs columns that all exist.
 #[target_feature(enable = "avx512f")]
-fn pack_whole_columns<const SIDE: usize>(
+fn pack_whole_columns<const WIDTH: usize>(
     source: &OperandSource<f32>,
-    first: usize,
+    first_column: usize,
     first_step: usize,
     out: &mut [f32],
 ) {
-    for (step, out) in (first_step..).zip(out.as_chunks_mut::<SIDE>().0) {
-        let row = &source.data[step * source.stride + first..];
-        *out = *row.first_chunk::<SIDE>().expect("the columns are there");
+    for (step, out) in (first_step..).zip(out.as_chunks_mut::<WIDTH>().0) {
+        let row = &source.data[step * source.stride + first_column..];
+        *out = *row.first_chunk::<WIDTH>().expect("the columns are there");
     }
 }
 
 /// Packs columns; padding is 0.
 #[target_feature(enable = "avx512f")]
-fn pack_columns(source: &OperandSource<f32>, first: usize, first_step: usize, side: usize, out: &mut [f32]) {
-    for (step, out) in (first_step..).zip(out.chunks_exact_mut(side)) {
-        let row = &source.data[step * source.stride..][first..source.cols.min(first + side)];
-        for lane in (0..side).step_by(LANES) {
+fn pack_columns(
+    source: &OperandSource<f32>,
+    first_column: usize,
+    first_step: usize,
+    panel_width: usize,
+    out: &mut [f32],
+) {
+    for (step, out) in (first_step..).zip(out.chunks_exact_mut(panel_width)) {
+        let row =
+            &source.data[step * source.stride..][first_column..source.cols.min(first_column + panel_width)];
+        for lane in (0..panel_width).step_by(LANES) {
             let (from, to) = (&row[lane.min(row.len())..], &mut out[lane..]);
             // SAFETY: the masks contain only lanes that have elements.
             unsafe {
@@ -75,12 +83,18 @@ fn pack_columns(source: &OperandSource<f32>, first: usize, first_step: usize, si
 ///   for each 16 steps:  load a register for each row, transpose, store a register for each step
 /// ```
 #[target_feature(enable = "avx512f")]
-fn pack_rows(source: &OperandSource<f32>, first: usize, first_step: usize, side: usize, out: &mut [f32]) {
-    let (steps, len) = (out.len() / side, out.len());
-    assert!(out.len() == steps * side);
-    for lane in (0..side).step_by(LANES) {
-        let (first_row, lanes) = (first + lane, lane_mask(side - lane));
-        let row_count = LANES.min(side - lane).min(source.rows.saturating_sub(first_row));
+fn pack_rows(
+    source: &OperandSource<f32>,
+    first: usize,
+    first_step: usize,
+    panel_width: usize,
+    out: &mut [f32],
+) {
+    let (steps, len) = (out.len() / panel_width, out.len());
+    assert!(out.len() == steps * panel_width);
+    for lane in (0..panel_width).step_by(LANES) {
+        let (first_row, lanes) = (first + lane, lane_mask(panel_width - lane));
+        let row_count = LANES.min(panel_width - lane).min(source.rows.saturating_sub(first_row));
         let end = (first_row + row_count.max(1) - 1) * source.stride + first_step + steps;
         assert!(row_count == 0 || first_step + steps <= source.cols && end <= source.data.len());
         let rows = source.data.as_ptr().wrapping_add(first_row * source.stride + first_step);
@@ -96,12 +110,14 @@ fn pack_rows(source: &OperandSource<f32>, first: usize, first_step: usize, side:
             });
             transpose(&mut block);
             for (i, values) in block.into_iter().enumerate() {
-                let index = (step + i) * side + lane;
+                let index = (step + i) * panel_width + lane;
                 let to = out.as_mut_ptr().wrapping_add(index).cast();
                 // SAFETY: all writes are inside `out`. A narrow step also writes to the next one,
                 // which is written later.
                 unsafe {
-                    if side - lane >= LANES && index < len || side < LANES && index + LANES <= len {
+                    if panel_width - lane >= LANES && index < len
+                        || panel_width < LANES && index + LANES <= len
+                    {
                         _mm512_storeu_epi32(to, values);
                     } else if index < len {
                         _mm512_mask_storeu_epi32(to, lanes, values);

@@ -1,8 +1,10 @@
 //! Packing and products of whole micro-panel operands, and micro-kernel arguments.
+//!
+//! [`FullFormat`](super::FullFormat) consists of these functions; each SIMD level has its sizes.
 use super::{Operand, OperandSource};
 use crate::{Accumulate, Real, View, ViewMut, simd::SimdLevel};
 
-/// The right side of a micro-kernel.
+/// The right operand of a micro-kernel.
 ///
 /// The columns of a micro-panel are contiguous at each step of the sum.
 #[derive(Clone, Copy)]
@@ -35,14 +37,19 @@ impl<'a, F> RightPanels<'a, F> {
 }
 
 /// Returns the tile's rows MR (left) or columns NR (right).
-pub(super) fn side<F: Real>(level: SimdLevel, operand: Operand) -> usize {
+pub(super) fn panel_width<F: Real>(level: SimdLevel, operand: Operand) -> usize {
     F::tile_shape(level)[if operand == Operand::Left { 0 } else { 1 }]
 }
 
 /// Returns the words of a packed operand.
+///
+/// `count` are the rows of a left operand or the columns of a right one.
 pub(super) fn words<F: Real>(level: SimdLevel, operand: Operand, count: usize, depth: usize) -> usize {
     // Plans also evaluate sizes that do not fit the address space.
-    count.checked_next_multiple_of(side::<F>(level, operand)).unwrap_or(usize::MAX).saturating_mul(depth)
+    count
+        .checked_next_multiple_of(panel_width::<F>(level, operand))
+        .unwrap_or(usize::MAX)
+        .saturating_mul(depth)
 }
 
 /// Packs steps of an operand of `depth` steps, from `skip` on.
@@ -55,8 +62,8 @@ pub(super) fn pack<F: Real>(
     depth: usize,
 ) {
     let source = OperandSource::new(view, operand);
-    let (width, (sides, steps)) = (side::<F>(level, operand), source.sizes());
-    for (first, out) in (0..sides).step_by(width).zip(out.chunks_mut(width * depth)) {
+    let (width, (len, steps)) = (panel_width::<F>(level, operand), source.sizes());
+    for (first, out) in (0..len).step_by(width).zip(out.chunks_mut(width * depth)) {
         F::pack_panel(level, &source, (first, 0), width, &mut out[skip * width..][..steps * width]);
     }
 }

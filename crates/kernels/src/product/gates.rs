@@ -26,6 +26,8 @@ pub const UNITS_PER_STRIP: usize = 16;
 pub const MAX_GATE_ROWS: usize = 8;
 /// Gates of a unit.
 const GATES: usize = 4;
+/// Maximum rows of a kernel that multiplies all four gates at once.
+const MAX_ROWS_OF_ALL_GATES: usize = 6;
 /// Maximum steps of a block of the sum.
 const MAX_STEPS: usize = 512;
 
@@ -41,20 +43,39 @@ pub struct PackedRecurrentWeight<F> {
     steps_per_block: usize,
 }
 
-/// Rows and the panels that are multiplied with them at once.
+/// The arguments of a kernel: rows, and the panels that are multiplied with them at once.
 pub struct GateProduct<'a, F> {
-    /// Rows `[steps][width]`, `left_panel_stride` elements from panel to panel (0: shared).
-    pub(crate) left: &'a [F],
-    pub(crate) width: usize,
-    pub(crate) left_panel_stride: usize,
-    /// Panels `[steps][16]`, `right_panel_stride` elements apart.
-    pub(crate) right: &'a [F],
-    pub(crate) right_panel_stride: usize,
+    pub(crate) left: GateRows<'a, F>,
+    pub(crate) right: GatePanels<'a, F>,
+    /// Steps of the sums.
     pub(crate) steps: usize,
-    /// Rows, `stride` elements apart; panels are `out_panel_stride` apart (0: shared).
-    pub(crate) out: &'a mut [F],
-    pub(crate) stride: usize,
-    pub(crate) out_panel_stride: usize,
+    pub(crate) out: GateOutput<'a, F>,
+}
+
+/// Rows of a [`GateProduct`], stored as `[steps][width]`.
+#[derive(Clone, Copy)]
+pub(crate) struct GateRows<'a, F> {
+    pub data: &'a [F],
+    pub width: usize,
+    /// Elements between the rows of two panels; 0 if panels share them.
+    pub panel_stride: usize,
+}
+
+/// Panels of a [`GateProduct`], each stored as `[steps][16]`.
+#[derive(Clone, Copy)]
+pub(crate) struct GatePanels<'a, F> {
+    pub data: &'a [F],
+    /// Elements from a panel to the next one.
+    pub panel_stride: usize,
+}
+
+/// Sums of a [`GateProduct`]: 16 lanes for each row and panel.
+pub(crate) struct GateOutput<'a, F> {
+    pub data: &'a mut [F],
+    /// Elements from a row to the next one.
+    pub row_stride: usize,
+    /// Elements from a panel to the next one; 0 if panels add to the same lanes.
+    pub panel_stride: usize,
 }
 
 impl<F: Real> PackedRecurrentWeight<F> {
@@ -169,25 +190,27 @@ impl<F: Real> PackedRecurrentWeight<F> {
         if rows == 0 {
             return;
         }
-        let (panel_len, stride) = (self.steps * UNITS_PER_STRIP, self.lanes());
+        let (panel_len, row_stride) = (self.steps * UNITS_PER_STRIP, self.lanes());
         let panels = &self.panels[strip * self.panels_per_strip * panel_len..];
-        // More panels of more rows would need more registers of sums than there are.
-        let max_panels = if rows <= 6 { GATES } else { GATES / 2 };
+        // Each row and panel takes a register of sums, of which a kernel has at most 24.
+        let max_panels = if rows <= MAX_ROWS_OF_ALL_GATES { GATES } else { GATES / 2 };
         if self.panels_per_strip > 1 {
             // Forward: the panels are gates, which share the rows.
             for first_step in (0..self.steps).step_by(self.steps_per_block) {
                 let steps = self.steps_per_block.min(self.steps - first_step);
                 for gate in (0..GATES).step_by(max_panels) {
                     let product = GateProduct {
-                        left: &left[first_step * width..],
-                        width,
-                        left_panel_stride: 0,
-                        right: &panels[gate * panel_len + first_step * UNITS_PER_STRIP..],
-                        right_panel_stride: panel_len,
+                        left: GateRows { data: &left[first_step * width..], width, panel_stride: 0 },
+                        right: GatePanels {
+                            data: &panels[gate * panel_len + first_step * UNITS_PER_STRIP..],
+                            panel_stride: panel_len,
+                        },
                         steps,
-                        out: &mut out[gate * UNITS_PER_STRIP..],
-                        stride,
-                        out_panel_stride: UNITS_PER_STRIP,
+                        out: GateOutput {
+                            data: &mut out[gate * UNITS_PER_STRIP..],
+                            row_stride,
+                            panel_stride: UNITS_PER_STRIP,
+                        },
                     };
                     F::multiply_panels(level, rows, max_panels, product);
                 }
@@ -204,15 +227,17 @@ impl<F: Real> PackedRecurrentWeight<F> {
                 _ => (1 << whole_blocks.ilog2(), self.steps_per_block),
             };
             let product = GateProduct {
-                left: &left[first_step * width..],
-                width,
-                left_panel_stride: self.steps_per_block * width,
-                right: &panels[first_step * UNITS_PER_STRIP..],
-                right_panel_stride: self.steps_per_block * UNITS_PER_STRIP,
+                left: GateRows {
+                    data: &left[first_step * width..],
+                    width,
+                    panel_stride: self.steps_per_block * width,
+                },
+                right: GatePanels {
+                    data: &panels[first_step * UNITS_PER_STRIP..],
+                    panel_stride: self.steps_per_block * UNITS_PER_STRIP,
+                },
                 steps,
-                out: &mut *out,
-                stride,
-                out_panel_stride: 0,
+                out: GateOutput { data: &mut *out, row_stride, panel_stride: 0 },
             };
             F::multiply_panels(level, rows, blocks, product);
             first_step += blocks * steps;
@@ -220,38 +245,27 @@ impl<F: Real> PackedRecurrentWeight<F> {
     }
 }
 
-/// Portable version: plain loops, row by row.
+/// Adds the product of rows and panels to `out`: portable version, row by row.
 #[inline(always)]
 pub(crate) fn multiply_panels<F: Real, const FUSED: bool>(
     rows: usize,
     panels: usize,
     product: GateProduct<F>,
 ) {
-    let GateProduct {
-        left,
-        width,
-        left_panel_stride,
-        right,
-        right_panel_stride,
-        steps,
-        out,
-        stride,
-        out_panel_stride,
-    } = product;
+    let GateProduct { left, right, steps, out } = product;
     for panel in 0..panels {
-        let right =
-            right[panel * right_panel_stride..][..steps * UNITS_PER_STRIP].as_chunks::<UNITS_PER_STRIP>().0;
+        let panel_data = &right.data[panel * right.panel_stride..][..steps * UNITS_PER_STRIP];
+        let panel_steps = panel_data.as_chunks::<UNITS_PER_STRIP>().0;
         for row in 0..rows {
             let mut sums = [F::ZERO; UNITS_PER_STRIP];
-            for (right, left) in
-                right.iter().zip(left[panel * left_panel_stride + row..].iter().step_by(width))
-            {
+            let row_steps = left.data[panel * left.panel_stride + row..].iter().step_by(left.width);
+            for (right, left) in panel_steps.iter().zip(row_steps) {
                 for (sum, &right) in sums.iter_mut().zip(right) {
                     *sum = if FUSED { left.mul_add(right, *sum) } else { *left * right + *sum };
                 }
             }
-            let out = &mut out[row * stride + panel * out_panel_stride..][..UNITS_PER_STRIP];
-            out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum);
+            let lanes = &mut out.data[row * out.row_stride + panel * out.panel_stride..][..UNITS_PER_STRIP];
+            lanes.iter_mut().zip(sums).for_each(|(lane, sum)| *lane += sum);
         }
     }
 }

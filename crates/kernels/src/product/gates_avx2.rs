@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
-use super::gates::{GateProduct, UNITS_PER_STRIP};
+use super::gates::{GateOutput, GatePanels, GateProduct, GateRows, UNITS_PER_STRIP};
 use crate::simd::Avx2Fma;
 
 /// Lanes of a register.
@@ -12,19 +12,11 @@ const LANES: usize = 8;
 /// Maximum rows of a kernel.
 const MAX_ROWS: usize = 6;
 
-/// Multiplies rows and panels, as many at once as registers allow.
+/// Adds the product of rows and panels to `out`.
+///
+/// It multiplies as many at once as registers allow.
 pub(crate) fn multiply_panels(_token: Avx2Fma, rows: usize, panels: usize, product: GateProduct<f32>) {
-    let GateProduct {
-        left,
-        width,
-        left_panel_stride,
-        right,
-        right_panel_stride,
-        steps,
-        out,
-        stride,
-        out_panel_stride,
-    } = product;
+    let GateProduct { left, right, steps, out } = product;
     let row_groups = rows.div_ceil(MAX_ROWS).max(1);
     for group in 0..row_groups {
         let [first_row, end_row] = [group, group + 1].map(|group| group * rows / row_groups);
@@ -36,15 +28,14 @@ pub(crate) fn multiply_panels(_token: Avx2Fma, rows: usize, panels: usize, produ
                 _ => 1,
             };
             let part = GateProduct {
-                left: &left[panel * left_panel_stride + first_row..],
-                width,
-                left_panel_stride,
-                right: &right[panel * right_panel_stride..],
-                right_panel_stride,
+                left: GateRows { data: &left.data[panel * left.panel_stride + first_row..], ..left },
+                right: GatePanels { data: &right.data[panel * right.panel_stride..], ..right },
                 steps,
-                out: &mut out[first_row * stride + panel * out_panel_stride..],
-                stride,
-                out_panel_stride,
+                out: GateOutput {
+                    data: &mut out.data[first_row * out.row_stride + panel * out.panel_stride..],
+                    row_stride: out.row_stride,
+                    panel_stride: out.panel_stride,
+                },
             };
             // SAFETY: the token proves the features.
             unsafe {
@@ -67,55 +58,52 @@ pub(crate) fn multiply_panels(_token: Avx2Fma, rows: usize, panels: usize, produ
     }
 }
 
-/// Multiplies M rows with P panels.
+/// Adds the product of M rows with P panels to `out`.
 #[target_feature(enable = "avx2,fma")]
 fn kernel<const M: usize, const P: usize>(product: GateProduct<f32>) {
-    let GateProduct {
-        left,
-        width,
-        left_panel_stride,
-        right,
-        right_panel_stride,
-        steps,
-        out,
-        stride,
-        out_panel_stride,
-    } = product;
+    let GateProduct { left, right, steps, out } = product;
     let last_step = steps.saturating_sub(1);
-    assert!((P - 1) * left_panel_stride + last_step * width + M <= left.len(), "the rows have all steps");
     assert!(
-        (P - 1) * right_panel_stride + steps * UNITS_PER_STRIP <= right.len(),
+        (P - 1) * left.panel_stride + last_step * left.width + M <= left.data.len(),
+        "the rows have all steps"
+    );
+    assert!(
+        (P - 1) * right.panel_stride + steps * UNITS_PER_STRIP <= right.data.len(),
         "the panels have all steps"
     );
     let mut sums = [[[_mm256_setzero_ps(); UNITS_PER_STRIP / LANES]; P]; M];
-    let (mut rows, mut lanes) = (left.as_ptr(), right.as_ptr());
+    let (mut row_pointer, mut panel_pointer) = (left.data.as_ptr(), right.data.as_ptr());
     for _ in 0..steps {
         let columns: [[_; UNITS_PER_STRIP / LANES]; P] = std::array::from_fn(|panel| {
             std::array::from_fn(|register| {
-                // SAFETY: inside of `right` at each step, as checked.
-                unsafe { _mm256_loadu_ps(lanes.wrapping_add(panel * right_panel_stride + register * LANES)) }
+                // SAFETY: inside of `right.data` at each step, as checked.
+                unsafe {
+                    _mm256_loadu_ps(panel_pointer.wrapping_add(panel * right.panel_stride + register * LANES))
+                }
             })
         });
         for (row, sums) in sums.iter_mut().enumerate() {
             for (panel, (sums, columns)) in sums.iter_mut().zip(columns).enumerate() {
-                // SAFETY: inside of `left` at each step, as checked.
-                let value = _mm256_set1_ps(unsafe { *rows.wrapping_add(panel * left_panel_stride + row) });
+                // SAFETY: inside of `left.data` at each step, as checked.
+                let value =
+                    _mm256_set1_ps(unsafe { *row_pointer.wrapping_add(panel * left.panel_stride + row) });
                 for (sum, column) in sums.iter_mut().zip(columns) {
                     *sum = _mm256_fmadd_ps(value, column, *sum);
                 }
             }
         }
-        (rows, lanes) = (rows.wrapping_add(width), lanes.wrapping_add(UNITS_PER_STRIP));
+        (row_pointer, panel_pointer) =
+            (row_pointer.wrapping_add(left.width), panel_pointer.wrapping_add(UNITS_PER_STRIP));
     }
     for (row, sums) in sums.into_iter().enumerate() {
         for (panel, sums) in sums.into_iter().enumerate() {
-            let out: &mut [f32; UNITS_PER_STRIP] = out[row * stride + panel * out_panel_stride..]
-                .first_chunk_mut()
-                .expect("a place for all lanes");
-            for (out, sum) in out.as_chunks_mut::<LANES>().0.iter_mut().zip(sums) {
+            let start = row * out.row_stride + panel * out.panel_stride;
+            let target: &mut [f32; UNITS_PER_STRIP] =
+                out.data[start..].first_chunk_mut().expect("a place for all lanes");
+            for (lanes, sum) in target.as_chunks_mut::<LANES>().0.iter_mut().zip(sums) {
                 // SAFETY: the chunk has as many elements as a register.
                 unsafe {
-                    _mm256_storeu_ps(out.as_mut_ptr(), _mm256_add_ps(_mm256_loadu_ps(out.as_ptr()), sum));
+                    _mm256_storeu_ps(lanes.as_mut_ptr(), _mm256_add_ps(_mm256_loadu_ps(lanes.as_ptr()), sum));
                 }
             }
         }

@@ -6,7 +6,7 @@ use crate::{
     simd::SimdLevel,
 };
 
-/// A matrix *m x k*, packed in parts as a left side.
+/// A matrix *m x k*, packed in parts as a left operand.
 ///
 /// ```
 /// use kernels::{Accumulate, PackedLeft, PackedRight, View, ViewMut, product_of_parts};

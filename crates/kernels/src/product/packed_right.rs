@@ -2,6 +2,7 @@
 use super::blocked::RightOperand;
 use crate::{
     BufferPool, PooledBuffer, Real, View, acquire,
+    buffers::CACHE_LINE,
     packed::{Operand, OperandSource},
     par_for, parts_mut,
     simd::SimdLevel,
@@ -15,7 +16,7 @@ const STEPS_PER_PIECE: usize = 256;
 /// Minimum tasks for long micro-panels: two for each of 64 threads.
 const MIN_TASKS: usize = 128;
 
-/// A matrix *k x n*, packed as a right side.
+/// A matrix *k x n*, packed as a right operand.
 ///
 /// Examples are a recurrent weight and the weight of a head that scores rows one at a time.
 ///
@@ -31,6 +32,8 @@ const MIN_TASKS: usize = 128;
 #[derive(Debug)]
 pub struct PackedRight<F> {
     /// Micro-panels of NR columns, each with all k steps.
+    ///
+    /// NR: columns of a micro-kernel's tile.
     pub(super) panels: PooledBuffer<F>,
     pub(super) rows: usize,
     pub(super) cols: usize,
@@ -116,7 +119,7 @@ impl<F: Real> PackedRight<F> {
         let elements = cols.checked_next_multiple_of(nr).and_then(|cols| cols.checked_mul(rows));
         elements
             .and_then(|elements| elements.checked_mul(size_of::<F>()))
-            .map_or(usize::MAX, |bytes| bytes.saturating_add(64))
+            .map_or(usize::MAX, |bytes| bytes.saturating_add(CACHE_LINE))
     }
 }
 

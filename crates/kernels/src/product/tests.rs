@@ -40,7 +40,9 @@ fn equals_plain_loops<F: Real>(level: SimdLevel, tolerance: f64) {
         let (transpose_a, transpose_b, has_padding, add) =
             (case & 1 != 0, case & 2 != 0, case & 4 != 0, case & 8 != 0);
         let pad = if has_padding { 3 } else { 0 };
-        let shape = |t: bool, r: usize, c: usize| if t { (c, r) } else { (r, c) };
+        let shape = |is_transposed: bool, rows: usize, cols: usize| {
+            if is_transposed { (cols, rows) } else { (rows, cols) }
+        };
         let ((a_rows, a_cols), (b_rows, b_cols)) = (shape(transpose_a, m, k), shape(transpose_b, k, n));
         let a: Vec<F> = synthetic(a_rows * (a_cols + pad), 5);
         let b: Vec<F> = synthetic(b_rows * (b_cols + pad), 6);
@@ -79,11 +81,11 @@ fn equals_plain_loops<F: Real>(level: SimdLevel, tolerance: f64) {
         let joint = run(RightOperand::View(view_b), 1.0);
         check(&joint, 1.0);
         check(&run(RightOperand::View(view_b), 0.5), 0.5);
-        // A packed right side gives the same bits.
+        // A packed right operand gives the same bits.
         let mut packed = PackedRight::default();
         packed.pack_for(level, view_b);
         assert_eq!(run(packed.columns(), 1.0), joint, "{level:?}, {m}x{k}x{n}, case {case}");
-        // So do parts of the left side, with or without padding of the right side's rows.
+        // So do parts of the left operand, with or without padding of the right operand's rows.
         let padded_columns = n.next_multiple_of(16);
         let mut padded = vec![F::from_f64(f64::NAN); k * padded_columns];
         (0..k).for_each(|l| (0..n).for_each(|j| padded[l * padded_columns + j] = b_element(l, j)));

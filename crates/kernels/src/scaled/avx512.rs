@@ -37,19 +37,19 @@ fn range_mask(range: &Range<usize>, indices: __m512i) -> __mmask8 {
     _mm512_mask_cmplt_epi64_mask(after_start, indices, _mm512_set1_epi64(range.end as i64))
 }
 
-/// Stores four pairs; the opposite of [`load_four_pairs`].
+/// Stores four pairs, each `distance` numbers before the previous one.
 ///
 /// # Safety
 /// As [`load_four_pairs`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq")]
-unsafe fn store_four_pairs(first: *mut f64, back: usize, pairs: __m512d) {
+unsafe fn store_four_pairs(first: *mut f64, distance: usize, pairs: __m512d) {
     // SAFETY: guaranteed by the caller.
     unsafe {
         _mm_storeu_pd(first, _mm512_castpd512_pd128(pairs));
-        _mm_storeu_pd(first.sub(back), _mm512_extractf64x2_pd::<1>(pairs));
-        _mm_storeu_pd(first.sub(2 * back), _mm512_extractf64x2_pd::<2>(pairs));
-        _mm_storeu_pd(first.sub(3 * back), _mm512_extractf64x2_pd::<3>(pairs));
+        _mm_storeu_pd(first.sub(distance), _mm512_extractf64x2_pd::<1>(pairs));
+        _mm_storeu_pd(first.sub(2 * distance), _mm512_extractf64x2_pd::<2>(pairs));
+        _mm_storeu_pd(first.sub(3 * distance), _mm512_extractf64x2_pd::<3>(pairs));
     }
 }
 
@@ -60,11 +60,11 @@ pub(super) fn gather(
     positions: DiagonalPositions,
     sites: usize,
     prefetch: usize,
-    exists: [Range<usize>; 2],
+    arc_sites: [Range<usize>; 2],
     rows: &mut [f64],
 ) -> bool {
     // SAFETY: the token proves the features.
-    unsafe { gather_wide(values, positions, sites, prefetch, exists, rows) }
+    unsafe { gather_wide(values, positions, sites, prefetch, arc_sites, rows) }
 }
 
 /// Gathers the sites of a diagonal, eight at a time.
@@ -78,7 +78,7 @@ fn gather_wide(
     positions: DiagonalPositions,
     sites: usize,
     prefetch: usize,
-    exists: [Range<usize>; 2],
+    arc_sites: [Range<usize>; 2],
     rows: &mut [f64],
 ) -> bool {
     // Hence each register has a site.
@@ -108,8 +108,8 @@ fn gather_wide(
         invalid |= _mm512_cmp_pd_mask::<_CMP_NLT_UQ>(a, infinite);
         invalid |= _mm512_cmp_pd_mask::<_CMP_NLT_UQ>(b, infinite);
         // A maximum with NaN returns its second argument.
-        let a = _mm512_mask_max_pd(log_zero, range_mask(&exists[0], site_indices), a, log_zero);
-        let b = _mm512_mask_max_pd(log_zero, range_mask(&exists[1], site_indices), b, log_zero);
+        let a = _mm512_mask_max_pd(log_zero, range_mask(&arc_sites[0], site_indices), a, log_zero);
+        let b = _mm512_mask_max_pd(log_zero, range_mask(&arc_sites[1], site_indices), b, log_zero);
         site_indices = _mm512_add_epi64(site_indices, _mm512_set1_epi64(LANES as i64));
         // SAFETY: each chunk has eight numbers.
         unsafe {

@@ -14,7 +14,7 @@ use super::avx512;
 
 /// Gathers the sites of a diagonal, one row for each arc.
 ///
-/// `exists` returns the sites of the diagonal at which an arc exists. NaN, -inf, and other sites
+/// `arc_sites` returns the sites of the diagonal at which an arc exists. NaN, -inf, and other sites
 /// become [`LOG_ZERO`]. Returns whether all numbers are below +inf (false also for NaN). The matrix
 /// from index `prefetch` on is prefetched.
 pub fn gather(
@@ -22,29 +22,31 @@ pub fn gather(
     positions: DiagonalPositions,
     sites: usize,
     prefetch: usize,
-    exists: impl Fn(usize) -> Range<usize>,
+    arc_sites: impl Fn(usize) -> Range<usize>,
     arcs: usize,
     rows: &mut [f64],
 ) -> bool {
     #[cfg(target_arch = "x86_64")]
     if let (2, SimdLevel::Avx512(token)) = (arcs, SimdLevel::best()) {
-        return avx512::gather(token, values, positions, sites, prefetch, [exists(0), exists(1)], rows);
+        return avx512::gather(token, values, positions, sites, prefetch, [arc_sites(0), arc_sites(1)], rows);
     }
     prefetch_row(values.as_ptr(), values.len(), prefetch, arcs * sites);
-    gather_plain(values, positions, exists, arcs, rows)
+    gather_plain(values, positions, arc_sites, arcs, rows)
 }
 
-/// Numbers of a matrix that a near cache holds, so that prefetching it has only cost.
+/// Numbers of a matrix that a near cache holds without prefetching.
 #[cfg(target_arch = "x86_64")]
 const CACHED_NUMBERS: usize = 1 << 13;
 
-/// Prefetches `count` numbers of a matrix of `len` numbers from an index on; any index is allowed.
+/// Prefetches `count` numbers of a matrix from an index on.
+///
+/// The matrix has `len` numbers; any index is allowed.
 fn prefetch_row(matrix: *const f64, len: usize, index: usize, count: usize) {
     #[cfg(target_arch = "x86_64")]
     if len > CACHED_NUMBERS {
         for line in (0..count).step_by(LANES) {
             use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-            // SAFETY: a prefetch does not access memory, whatever the address.
+            // SAFETY: a prefetch of any address is allowed.
             unsafe { _mm_prefetch::<_MM_HINT_T1>(matrix.wrapping_add(index + line).cast()) };
         }
     }
@@ -60,14 +62,14 @@ fn prefetch_row(matrix: *const f64, len: usize, index: usize, count: usize) {
 fn gather_plain(
     values: &[f64],
     positions: DiagonalPositions,
-    exists: impl Fn(usize) -> Range<usize>,
+    arc_sites: impl Fn(usize) -> Range<usize>,
     arcs: usize,
     rows: &mut [f64],
 ) -> bool {
     let mut is_valid = true;
     for (arc, row) in rows.chunks_exact_mut(rows.len() / arcs).enumerate() {
         row.fill(LOG_ZERO);
-        for i in exists(arc) {
+        for i in arc_sites(arc) {
             let value = values[positions.first - i * positions.distance + arc];
             is_valid &= value < f64::INFINITY;
             row[i] = if value > LOG_ZERO { value } else { LOG_ZERO };
@@ -199,9 +201,9 @@ mod tests {
                                 values[(t * (labels + 1) + u) * 2 + arc].max(LOG_ZERO);
                         }
                     }
-                    let exists = |arc| arc_range(sites, arc, d);
+                    let arc_sites = |arc| arc_range(sites, arc, d);
                     let mut actual = vec![f64::NAN; 2 * width];
-                    let is_valid = gather_plain(&values, positions, exists, 2, &mut actual);
+                    let is_valid = gather_plain(&values, positions, arc_sites, 2, &mut actual);
                     assert_eq!(actual, expected, "U {labels}, d {d}");
                     let has_infinity = expected.contains(&f64::INFINITY);
                     assert!(is_valid || bad.is_some() && (has_infinity || values.iter().any(|v| v.is_nan())));
@@ -209,9 +211,9 @@ mod tests {
                         #[cfg(target_arch = "x86_64")]
                         if let SimdLevel::Avx512(token) = level {
                             actual.fill(f64::NAN);
-                            let exists = [exists(0), exists(1)];
+                            let arc_sites = [arc_sites(0), arc_sites(1)];
                             let is_valid =
-                                avx512::gather(token, &values, positions, sites, 0, exists, &mut actual);
+                                avx512::gather(token, &values, positions, sites, 0, arc_sites, &mut actual);
                             assert_eq!(actual, expected, "{level:?}, U {labels}, d {d}");
                             // This version checks all sites of the diagonal.
                             assert_eq!(is_valid, bad.is_none());

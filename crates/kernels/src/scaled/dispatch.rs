@@ -117,6 +117,7 @@ mod tests {
         }
         inputs.push((Scaled::ZERO, Scaled { mantissa: 1e-17, exponent: 0.0 }));
         inputs.resize(inputs.len().next_multiple_of(LANES), inputs[0]);
+        // Mantissas and exponents of both numbers of each pair.
         let column = |f: fn(&(Scaled, Scaled)) -> f64| inputs.iter().map(f).collect::<Vec<f64>>();
         let (ax, ak) = (column(|p| p.0.mantissa), column(|p| p.0.exponent));
         let (bx, bk) = (column(|p| p.1.mantissa), column(|p| p.1.exponent));
@@ -131,11 +132,11 @@ mod tests {
                     assert!((-0.25..0.5).contains(&x[i]), "{name} at {a:?} + {b:?}: mantissa {}", x[i]);
                     let (large, small) = if a.exponent > b.exponent { (a, b) } else { (b, a) };
                     let scale = (small.exponent - large.exponent).exp2();
-                    let up = (k[i] - large.exponent).exp2();
+                    let scale_gain = (k[i] - large.exponent).exp2();
                     if (-1074.0..=-1022.0).contains(&(small.exponent - large.exponent)) {
                         continue; // negligible, whether flushed to zero or not
                     }
-                    if up == 1.0 {
+                    if scale_gain == 1.0 {
                         // A small mantissa loses no digit when added to 1.
                         let expected = large.mantissa + (1.0 + small.mantissa) * scale;
                         let error = (x[i] - expected).abs();
@@ -145,7 +146,7 @@ mod tests {
                         );
                     } else {
                         let expected = 1.0 + large.mantissa + (1.0 + small.mantissa) * scale;
-                        close(&name, (a, b), (1.0 + x[i]) * up, expected, 1e-15);
+                        close(&name, (a, b), (1.0 + x[i]) * scale_gain, expected, 1e-15);
                     }
                 }
             }
@@ -187,6 +188,9 @@ mod tests {
     }
 
     /// Compares fused kernels with their parts and with logarithms.
+    ///
+    /// a and b are rows with mantissas `ax`, `bx` and exponents `ak`, `bk`; e and f are the
+    /// emissions of both arcs, p and q the products.
     #[test]
     fn fused_rows_equal_their_parts_and_logarithms() {
         for level in SimdLevel::all() {

@@ -52,9 +52,9 @@ const SERIES: [f64; 10] = [
 /// The number `(1 + mantissa) · 2^exponent`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scaled {
-    /// x
+    /// Mantissa x; the factor is 1 + x.
     pub mantissa: f64,
-    /// k
+    /// Exponent k, an integer.
     pub exponent: f64,
 }
 
@@ -73,6 +73,7 @@ impl Scaled {
     }
 }
 
+/// Computes `a b + c`, rounded once if `FUSED`.
 #[inline(always)]
 fn fma<const FUSED: bool>(a: f64, b: f64, c: f64) -> f64 {
     if FUSED { a.mul_add(b, c) } else { a * b + c }

@@ -1,14 +1,15 @@
 //! Loops of forward-backward over one anti-diagonal of a lattice, in scaled numbers.
 //!
 //! ```text
-//! number      x · 2^k, mantissa x and exponent k, in place of its logarithm
-//! products    out = exp(e) · w
-//! sums        out = a + b
+//! number            (1 + x) · 2^k, mantissa x and exponent k, in place of its logarithm
+//! mul_exp           out = exp(e) · w      e: emissions; w: weights
+//! add               out = a + b
+//! posterior         out = a · b · factor · 2^-shift
 //! ```
 //! A row is an anti-diagonal, stored as mantissas `x` and exponents `k`. `FUSED`: with fused
-//! multiply-add. Inner loops have separate slices as arguments, so that the compiler can assume
-//! that they do not overlap, and vectorizes. A step with two arcs runs one loop after another on
-//! the same row, which stays in the first-level cache.
+//! multiply-add. The loops are in functions of slices (`.._slices`), so that the compiler can
+//! assume that the slices do not overlap, and vectorizes. A step with two arcs runs one loop after
+//! another on the same row, which stays in the first-level cache.
 use super::{
     ScaledRow, ScaledRowMut,
     number::{self, Scaled},
@@ -19,7 +20,13 @@ pub(super) type RowPair<'a> = (&'a [f64], &'a [f64]);
 
 /// Computes `out = exp(e) · w`.
 #[inline(always)]
-fn products<const FUSED: bool>(e: &[f64], w_x: &[f64], w_k: &[f64], out_x: &mut [f64], out_k: &mut [f64]) {
+fn mul_exp_slices<const FUSED: bool>(
+    e: &[f64],
+    w_x: &[f64],
+    w_k: &[f64],
+    out_x: &mut [f64],
+    out_k: &mut [f64],
+) {
     let n = out_x.len();
     let (e, w_x, w_k, out_k) = (&e[..n], &w_x[..n], &w_k[..n], &mut out_k[..n]);
     for i in 0..n {
@@ -31,7 +38,7 @@ fn products<const FUSED: bool>(e: &[f64], w_x: &[f64], w_k: &[f64], out_x: &mut 
 
 /// Computes `out = a + b`.
 #[inline(always)]
-fn sums<const FUSED: bool>(
+fn add_slices<const FUSED: bool>(
     a_x: &[f64],
     a_k: &[f64],
     b_x: &[f64],
@@ -52,12 +59,13 @@ fn sums<const FUSED: bool>(
 /// Computes `out = exp(emissions) · weights`.
 #[inline(always)]
 pub(super) fn mul_exp<const FUSED: bool>(emissions: &[f64], weights: ScaledRow<'_>, out: ScaledRowMut<'_>) {
-    products::<FUSED>(emissions, weights.mantissa, weights.exponent, out.mantissa, out.exponent);
+    mul_exp_slices::<FUSED>(emissions, weights.mantissa, weights.exponent, out.mantissa, out.exponent);
 }
 
+/// Computes `out = a + b` of rows.
 #[inline(always)]
-fn sum<const FUSED: bool>([a, b]: [ScaledRow<'_>; 2], out: ScaledRowMut<'_>) {
-    sums::<FUSED>(a.mantissa, a.exponent, b.mantissa, b.exponent, out.mantissa, out.exponent);
+fn add_rows<const FUSED: bool>([a, b]: [ScaledRow<'_>; 2], out: ScaledRowMut<'_>) {
+    add_slices::<FUSED>(a.mantissa, a.exponent, b.mantissa, b.exponent, out.mantissa, out.exponent);
 }
 
 /// Computes `a + b`, and its products with both exponentials.
@@ -68,7 +76,7 @@ pub(super) fn add_then_mul_exp<const FUSED: bool>(
     mut total: ScaledRowMut<'_>,
     [first_out, second_out]: [ScaledRowMut<'_>; 2],
 ) {
-    sum::<FUSED>(terms, total.reborrow());
+    add_rows::<FUSED>(terms, total.reborrow());
     mul_exp::<FUSED>(first_emissions, total.as_row(), first_out);
     mul_exp::<FUSED>(second_emissions, total.as_row(), second_out);
 }
@@ -83,12 +91,12 @@ pub(super) fn mul_exp_then_add<const FUSED: bool>(
 ) {
     mul_exp::<FUSED>(first_emissions, a, first_out.reborrow());
     mul_exp::<FUSED>(second_emissions, b, second_out.reborrow());
-    sum::<FUSED>([first_out.as_row(), second_out.as_row()], total);
+    add_rows::<FUSED>([first_out.as_row(), second_out.as_row()], total);
 }
 
 /// Computes `total += term`.
 #[inline(always)]
-fn sums_in_place<const FUSED: bool>(
+fn add_slices_in_place<const FUSED: bool>(
     term_x: &[f64],
     term_k: &[f64],
     total_x: &mut [f64],
@@ -106,12 +114,12 @@ fn sums_in_place<const FUSED: bool>(
 
 #[inline(always)]
 pub(super) fn add<const FUSED: bool>(term: ScaledRow<'_>, total: ScaledRowMut<'_>) {
-    sums_in_place::<FUSED>(term.mantissa, term.exponent, total.mantissa, total.exponent);
+    add_slices_in_place::<FUSED>(term.mantissa, term.exponent, total.mantissa, total.exponent);
 }
 
 /// Computes `out = a · b · factor · 2^-shift`.
 #[inline(always)]
-fn scaled_products<const FUSED: bool>(
+fn posterior_slices<const FUSED: bool>(
     [a_x, a_k, b_x, b_k]: [&[f64]; 4],
     factor: f64,
     shift: f64,
@@ -133,5 +141,5 @@ pub(super) fn posterior<const FUSED: bool>(
     shift: f64,
     out: &mut [f64],
 ) {
-    scaled_products::<FUSED>([a.mantissa, a.exponent, b.mantissa, b.exponent], factor, shift, out);
+    posterior_slices::<FUSED>([a.mantissa, a.exponent, b.mantissa, b.exponent], factor, shift, out);
 }

@@ -1,6 +1,6 @@
 //! Packed matrix operands, packed in pieces as the normalizer does.
 //!
-//! The pieces are strips of steps of the sum and strips of rows.
+//! A strip is a range of rows, or of steps of the sum.
 use kernels::{
     Accumulate, View, ViewMut,
     packed::{FullFormat, Operand, OperandFormat, bf16::Bf16Format},
@@ -8,25 +8,32 @@ use kernels::{
 
 use super::common::{plain_product, synthetic};
 
-/// Packs and multiplies a left side in strips.
-fn strips_equal_plain_loops<N: OperandFormat<f32>>(tolerance: f64) {
-    let strip_len = N::strip();
-    for m in [1, strip_len - 1, strip_len, strip_len + 1, 2 * strip_len + 5, 3 * strip_len] {
-        let (k, n) = (2 * strip_len + 7, 75);
+/// Packs and multiplies a left operand in strips.
+fn strips_equal_plain_loops<Format: OperandFormat<f32>>(tolerance: f64) {
+    let rows_per_product = Format::preferred_rows();
+    for m in [
+        1,
+        rows_per_product - 1,
+        rows_per_product,
+        rows_per_product + 1,
+        2 * rows_per_product + 5,
+        3 * rows_per_product,
+    ] {
+        let (k, n) = (2 * rows_per_product + 7, 75);
         let (a, b): (Vec<f32>, Vec<f32>) = (synthetic(m * k, 1), synthetic(k * n, 2));
-        let mut left = vec![N::ZERO; N::words(Operand::Left, m, k)];
-        for first_step in (0..k).step_by(strip_len) {
-            let steps = strip_len.min(k - first_step);
+        let mut left = vec![Format::ZERO; Format::words(Operand::Left, m, k)];
+        for first_step in (0..k).step_by(rows_per_product) {
+            let steps = rows_per_product.min(k - first_step);
             let view = View::with_stride(&a[first_step..], m, steps, k);
-            N::pack(view, Operand::Left, &mut left, first_step, k);
+            Format::pack(view, Operand::Left, &mut left, first_step, k);
         }
-        let mut right = vec![N::ZERO; N::words(Operand::Right, n, k)];
-        N::pack(View::new(&b, k, n), Operand::Right, &mut right, 0, k);
+        let mut right = vec![Format::ZERO; Format::words(Operand::Right, n, k)];
+        Format::pack(View::new(&b, k, n), Operand::Right, &mut right, 0, k);
         let mut out = vec![0.0f32; m * n];
-        for (i, out) in out.chunks_mut(strip_len * n).enumerate() {
+        for (i, out) in out.chunks_mut(rows_per_product * n).enumerate() {
             let rows = out.len() / n;
-            let left = &left[N::words(Operand::Left, i * strip_len, k)..];
-            N::multiply(ViewMut::new(out, rows, n), left, &right, k, Accumulate::Replace);
+            let left = &left[Format::words(Operand::Left, i * rows_per_product, k)..];
+            Format::multiply(ViewMut::new(out, rows, n), left, &right, k, Accumulate::Replace);
         }
         for (actual, expected) in out.iter().zip(plain_product(&a, &b, [m, k, n])) {
             assert!(

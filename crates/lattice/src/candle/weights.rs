@@ -1,6 +1,7 @@
 //! Parameters of a lattice's joint network as candle tensors, with LAST names.
 //!
-//! LAST is the toolkit of Wu et al., arXiv 2304.13134.
+//! LAST is the toolkit of Wu et al., arXiv 2304.13134. [`Gnat`](super::Gnat) trains them;
+//! [`JointWeights::save`] and [`load`] use LAST's files.
 use std::{collections::HashMap, path::Path};
 
 use candle_core::{DType, Device, Tensor};
@@ -72,10 +73,12 @@ impl JointConfig {
                 width
             }
             EmbeddingConfig::Rnn { width, label, .. } => {
-                let cell_parameters = |from: char, parameter: &str, shape: &[usize], init: InitialValues| {
-                    let name = move |gate| format!("weight_fn_cacher/rnn_cell/{from}{gate}/{parameter}");
-                    ['i', 'f', 'g', 'o'].map(|gate| (name(gate), shape.to_vec(), init))
-                };
+                let cell_parameters =
+                    |source: char, parameter: &str, shape: &[usize], init: InitialValues| {
+                        let name =
+                            move |gate| format!("weight_fn_cacher/rnn_cell/{source}{gate}/{parameter}");
+                        ['i', 'f', 'g', 'o'].map(|gate| (name(gate), shape.to_vec(), init))
+                    };
                 let name = "weight_fn_cacher/Embed_0/embedding".to_owned();
                 parameters.push((
                     name,
@@ -119,6 +122,7 @@ impl JointConfig {
     pub(super) fn joint<'a, F>(&self, values: &[&'a [F]]) -> JointWeightFn<'a, F> {
         let Self { states, vocabulary, embeddings, .. } = *self;
         let (embedding_values, joint_values) = values.split_at(values.len() - JOINT_PARAMETERS);
+        // The label embeddings, and then input kernels, recurrent kernels and biases of four gates.
         let gates = |first_gate: usize| [0, 1, 2, 3].map(|gate| embedding_values[first_gate + gate]);
         let embeddings = match embeddings {
             EmbeddingConfig::Table { .. } => Embeddings::Table(embedding_values[0]),
@@ -138,10 +142,10 @@ impl JointConfig {
             project_context: joint_values[0],
             project_frame: joint_values[1],
             joint_bias: joint_values[2],
-            blank: joint_values[3],
+            blank_kernel: joint_values[3],
             blank_bias: joint_values[4],
-            lexical: joint_values[5],
-            lexical_bias: joint_values[6],
+            label_kernel: joint_values[5],
+            label_bias: joint_values[6],
         }
     }
 

@@ -7,6 +7,7 @@ use crate::{Error, Result};
 /// States are ordered by length, then lexicographically, oldest label first.
 ///
 /// ```text
+/// V labels y; states p; δ(p, y): next state
 /// O = Σ_{i<n} V^i                                       states shorter than n
 /// δ(p, y) = p V + y                                     p < O
 /// δ(p, y) = O + ((p - O) mod V^(n-1)) V + (y - 1)       p >= O

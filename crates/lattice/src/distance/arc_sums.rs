@@ -17,7 +17,7 @@ pub struct ArcSums<W> {
     /// Sum over all paths through each blank, *A x C*.
     pub blank: Vec<W>,
     /// Sum over all paths through each label, *A x C x V*.
-    pub lexical: Vec<W>,
+    pub labels: Vec<W>,
 }
 
 impl ArcSums<f64> {
@@ -26,7 +26,7 @@ impl ArcSums<f64> {
     /// The results are *A x C* and *A x C x V*; 0 if there is no path.
     pub fn marginals(&self, total: f64) -> (Vec<f64>, Vec<f64>) {
         let probability = |&sum: &f64| if total == f64::NEG_INFINITY { 0.0 } else { (sum - total).exp() };
-        (self.blank.iter().map(probability).collect(), self.lexical.iter().map(probability).collect())
+        (self.blank.iter().map(probability).collect(), self.labels.iter().map(probability).collect())
     }
 }
 
@@ -127,7 +127,7 @@ fn backward<S: Semiring>(
     let (states, labels, alignments) = (context.states(), context.vocabulary(), alignment.num_states());
     let levels = step::levels::<S>(context, alignment, rows, alpha);
     let mut blank = vec![S::ZERO; alignments * states];
-    let mut lexical = vec![S::ZERO; alignments * states * labels];
+    let mut label_arcs = vec![S::ZERO; alignments * states * labels];
     let mut products = vec![S::ZERO; labels];
     // β at the next alignment state.
     let mut next_beta = beta.to_vec();
@@ -138,14 +138,14 @@ fn backward<S: Semiring>(
             let alpha = levels[i][p];
             let end = S::times(b[p], beta[p]);
             blank[i * states + p] = S::times(alpha, end);
-            current_beta.push(match alignment.lexical_next(i) {
+            current_beta.push(match alignment.label_next(i) {
                 None => end,
                 Some(next) => {
                     let target = if next == ArcEnd::Frame { beta } else { &next_beta };
                     let targets = context.next_states(p);
                     for (y, product) in products.iter_mut().enumerate() {
                         *product = S::times(l[p * labels + y], target[targets.state(y + 1)]);
-                        lexical[(i * states + p) * labels + y] = S::times(alpha, *product);
+                        label_arcs[(i * states + p) * labels + y] = S::times(alpha, *product);
                     }
                     S::plus(end, S::sum(products.iter().copied()))
                 }
@@ -153,5 +153,5 @@ fn backward<S: Semiring>(
         }
         next_beta = current_beta;
     }
-    ArcSums { beta: next_beta, blank, lexical }
+    ArcSums { beta: next_beta, blank, labels: label_arcs }
 }

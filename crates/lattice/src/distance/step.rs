@@ -42,8 +42,8 @@ pub(super) fn forward<S: Semiring>(
 ) -> Vec<S::Weight> {
     match alignment.expansions() {
         None => {
-            let (blank, lexical) = rows.row(0);
-            let labels = apply_labels::<S>(context, alpha, lexical);
+            let (blank, label_arcs) = rows.row(0);
+            let labels = apply_labels::<S>(context, alpha, label_arcs);
             apply_blanks::<S>(alpha, blank).zip(labels).map(|(blank, label)| S::plus(blank, label)).collect()
         }
         Some(_) => sum_blank_ends::<S>(rows, &levels::<S>(context, alignment, rows, alpha)),
@@ -89,11 +89,11 @@ pub(super) fn apply_blanks<S: Semiring>(
 fn apply_labels<S: Semiring>(
     context: &dyn Context,
     alpha: &[S::Weight],
-    lexical: &[S::Weight],
+    label_arcs: &[S::Weight],
 ) -> Vec<S::Weight> {
     let labels = context.vocabulary();
     let weights: Vec<_> =
-        lexical.iter().enumerate().map(|(arc, &l)| S::times(alpha[arc / labels], l)).collect();
+        label_arcs.iter().enumerate().map(|(arc, &l)| S::times(alpha[arc / labels], l)).collect();
     let mut out = vec![S::ZERO; alpha.len()];
     forward_reduce::<S>(context, &weights, &mut out);
     out

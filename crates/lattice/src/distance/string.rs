@@ -2,14 +2,14 @@
 //!
 //! u: label position, 0 to U; c_u: context state after u labels; `α[u]`: sum over the paths to
 //! position u; b, l: weights of the blank and of the next label; K: largest number of labels of a
-//! frame.
+//! frame; N: frames; A: alignment states of a frame.
 use rnnt_dp::semiring::Semiring;
 
 use super::{ArcRows, Distance, FrameArc, step};
 use crate::{
     AlignmentLattice, Arcs, Context, Result,
     context::walk_states,
-    error::{Error, expect_len},
+    error::{Error, expect_nonempty},
 };
 
 /// Returns the sum over all paths of `num_frames` frames with these labels.
@@ -45,10 +45,10 @@ pub fn string_distance<S: Semiring>(
             let weight = |label| weight(t, FrameArc { alignment, context: states[u], label });
             (weight(0), labels.get(u).map_or(S::ZERO, |&y| weight(y as usize)))
         };
-        let (blank, lexical): (Vec<_>, Vec<_>) =
+        let (blank, label_arcs): (Vec<_>, Vec<_>) =
             (0..alignments * positions).map(|index| arcs(index / positions, index % positions)).unzip();
         alphas.extend_from_slice(&alpha);
-        alpha = string_forward_step::<S>(alignment, Arcs { blank: &blank, lexical: &lexical }, &alpha)?;
+        alpha = string_forward_step::<S>(alignment, Arcs { blank: &blank, labels: &label_arcs }, &alpha)?;
     }
     Ok(Distance { total: alpha[labels.len()], alphas })
 }
@@ -72,11 +72,11 @@ pub fn string_forward_step<S: Semiring>(
     arcs: Arcs<S::Weight>,
     alpha: &[S::Weight],
 ) -> Result<Vec<S::Weight>> {
-    expect_len("alpha", alpha.len().max(1), alpha.len())?;
+    expect_nonempty("alpha", alpha.len())?;
     let rows = ArcRows::new(arcs, alignment, [alpha.len(); 2])?;
     if alignment.expansions().is_none() {
-        let (blank, lexical) = rows.row(0);
-        let labels = shift_labels::<S>(alpha, lexical);
+        let (blank, label_arcs) = rows.row(0);
+        let labels = shift_labels::<S>(alpha, label_arcs);
         return Ok(step::apply_blanks::<S>(alpha, blank)
             .zip(labels)
             .map(|(blank, label)| S::plus(blank, label))
@@ -90,7 +90,7 @@ pub fn string_forward_step<S: Semiring>(
 }
 
 /// Returns `shift(α ⊗ l)`.
-fn shift_labels<S: Semiring>(alpha: &[S::Weight], lexical: &[S::Weight]) -> Vec<S::Weight> {
-    let products = alpha.iter().zip(lexical).map(|(&alpha, &l)| S::times(alpha, l));
+fn shift_labels<S: Semiring>(alpha: &[S::Weight], label_arcs: &[S::Weight]) -> Vec<S::Weight> {
+    let products = alpha.iter().zip(label_arcs).map(|(&alpha, &l)| S::times(alpha, l));
     std::iter::once(S::ZERO).chain(products).take(alpha.len()).collect()
 }

@@ -21,7 +21,7 @@ use crate::{
 /// The weights of a joint network of frame and context.
 ///
 /// ```text
-/// h[t,p] = tanh(joint_bias + e[p] Wc + x_t Wf)
+/// h[t,p] = tanh(joint_bias + e[p] Wc + x_t Wf)      for frame t and context state p
 /// b_t[p] = h w0 + c0        l_t[p,y] = (h W1 + c1)[y-1]
 /// ```
 /// (Variani et al., arXiv 2205.13674; LAST's `JointWeightFn`.) As in LAST, matrices are inputs x
@@ -29,7 +29,7 @@ use crate::{
 ///
 /// # Cost
 /// 2 C H (V + 1) floating-point operations and C H hyperbolic tangents per frame; the projections
-/// of contexts once per call.
+/// of states once per call.
 #[derive(Debug, Clone, Copy)]
 pub struct JointWeightFn<'a, F> {
     /// Source of the context embeddings `e` *C x E*.
@@ -44,14 +44,14 @@ pub struct JointWeightFn<'a, F> {
     pub project_frame: &'a [F],
     /// Bias of the hidden layer, *H*.
     pub joint_bias: &'a [F],
-    /// `w0` *H x 1*, `Dense_0/kernel`.
-    pub blank: &'a [F],
+    /// `w0` of the head *H x 1*, `Dense_0/kernel`.
+    pub blank_kernel: &'a [F],
     /// `c0` *1*, `Dense_0/bias`.
     pub blank_bias: &'a [F],
-    /// `W1` *H x V*, `Dense_1/kernel`.
-    pub lexical: &'a [F],
+    /// `W1` of the head *H x V*, `Dense_1/kernel`.
+    pub label_kernel: &'a [F],
     /// `c1` *V*, `Dense_1/bias`.
-    pub lexical_bias: &'a [F],
+    pub label_bias: &'a [F],
 }
 
 /// Source of context embeddings; LAST's cacher.
@@ -97,10 +97,10 @@ impl<'a, F: Real> JointWeightFn<'a, F> {
             self.project_context,
             self.project_frame,
             self.joint_bias,
-            self.blank,
+            self.blank_kernel,
             self.blank_bias,
-            self.lexical,
-            self.lexical_bias,
+            self.label_kernel,
+            self.label_bias,
         ]
     }
 
@@ -123,8 +123,8 @@ impl<'a, F: Real> JointWeightFn<'a, F> {
             expect_finite(name, parameter)?;
         }
         let max_abs = |values: &[F]| values.iter().map(|w| w.to_f64().abs()).fold(0.0, f64::max);
-        let max_score = max_abs(self.lexical).max(max_abs(self.blank)) * h as f64
-            + max_abs(self.lexical_bias).max(max_abs(self.blank_bias));
+        let max_score = max_abs(self.label_kernel).max(max_abs(self.blank_kernel)) * h as f64
+            + max_abs(self.label_bias).max(max_abs(self.blank_bias));
         if max_score > F::MAX.to_f64() {
             return Err(Error::shape("weight_fn/Dense", "weights whose sums are finite", max_score));
         }

@@ -142,9 +142,9 @@ impl<F: panda_core::Real> BoundWeights<F> for BoundNormalized<'_, F> {
         rows::forward(self.inner.weights(), self.normalize, self.shape, frames, arcs);
     }
 
-    fn forward_state(&self, frame: usize, state: usize, lexical: &mut [F]) -> F {
-        let mut blank = self.inner.weights().forward_state(frame, state, lexical);
-        self.normalize.forward(&mut blank, lexical);
+    fn forward_state(&self, frame: usize, state: usize, label_arcs: &mut [F]) -> F {
+        let mut blank = self.inner.weights().forward_state(frame, state, label_arcs);
+        self.normalize.forward(&mut blank, label_arcs);
         blank
     }
 

@@ -1,13 +1,15 @@
 //! Context embeddings of a lattice from an LSTM over label histories.
 //!
-//! A level has the histories of equal length; the parent of a history lacks its last label y. K_i,
-//! K_h: input and recurrent kernels of all four gates; X, G: their results; a: gates before σ and
-//! tanh; c, h: cell and output; d: gradient; σ: sigmoid; symbol: the start symbol 0 or a label.
+//! All states of a level are computed together. A level has the histories of equal length; the
+//! parent of a history lacks its last label y. Symbol: the start symbol 0 or a label, 1 to V. K_i,
+//! K_h: input and recurrent kernels of all four gates; X, G: their products with label embeddings
+//! and parent outputs; a: gates before σ and tanh; c, h: cell and output; d: gradient; σ: sigmoid;
+//! R: width of c and h; RE: width of a label embedding.
 //!
 //! ```text
-//! X = Embed K_i                                  rows of symbols, once
+//! X = Embed K_i                                  a row for each symbol, once
 //! level by level:
-//!     G = h K_h + bias                           rows of parents: once for V children
+//!     G = h K_h + bias                           a row for each parent, shared by its V children
 //!     a = X[y] + G[parent]        i, f, o = σ(a_i, a_f, a_o)     g = tanh(a_g)
 //!     c = f c[parent] + i g       h = o tanh(c)
 //! backward, from the last level, given dh:
@@ -58,6 +60,14 @@ const EMBEDDING_NAME: &str = "weight_fn_cacher/Embed_0/embedding";
 const GATES: [char; 4] = ['i', 'f', 'g', 'o'];
 /// States of one parallel task.
 const STATES_PER_TASK: usize = 8;
+/// Numbers of memory for each unit of a context state.
+///
+/// h, c, their gradients, and the gates of a level and of its parents, with reserve.
+const NUMBERS_PER_STATE_UNIT: usize = 14;
+/// Numbers of memory for each unit and parameter row.
+///
+/// The four gates of a row: concatenated, packed, and as gradients, with reserve.
+const NUMBERS_PER_PARAMETER_UNIT: usize = 24;
 
 /// Name of a parameter of the cell; `source` is `i` for the input and `h` for the output.
 fn parameter_name(source: char, gate: usize, parameter: &str) -> String {
@@ -142,9 +152,16 @@ impl<F: Real> SharedRnn<'_, F> {
     }
 
     /// [`Self::scratch`] from the sizes C, V, R and RE.
-    pub(crate) fn scratch_for(states: usize, vocabulary: usize, width: usize, label: usize) -> ScratchReq {
-        let cell = ScratchReq::new::<F>(24 * width).times(vocabulary.saturating_add(1 + width + label));
-        ScratchReq::new::<F>(14 * width).times(states).and(cell)
+    pub(crate) fn scratch_for(
+        states: usize,
+        vocabulary: usize,
+        width: usize,
+        embedding_width: usize,
+    ) -> ScratchReq {
+        // Rows of X (V + 1), K_h (R) and K_i (RE).
+        let parameter_rows = vocabulary.saturating_add(1 + width + embedding_width);
+        let parameters = ScratchReq::new::<F>(NUMBERS_PER_PARAMETER_UNIT * width).times(parameter_rows);
+        ScratchReq::new::<F>(NUMBERS_PER_STATE_UNIT * width).times(states).and(parameters)
     }
 
     /// Returns the embeddings `e`, *C x R*.
@@ -153,7 +170,7 @@ impl<F: Real> SharedRnn<'_, F> {
     /// As [`SharedRnn::check`].
     pub fn forward(&self) -> Result<Vec<F>> {
         self.check(self.states())?;
-        Ok(self.run(&Cell::new(self)).outputs)
+        Ok(self.lstm_states(&LstmCell::new(self)).outputs)
     }
 
     /// Returns the levels of states, shortest histories first.
@@ -168,18 +185,19 @@ impl<F: Real> SharedRnn<'_, F> {
     }
 
     /// Computes the states of all histories, level by level.
-    fn run(&self, cell: &Cell<F>) -> LevelStates<F> {
+    fn lstm_states(&self, cell: &LstmCell<F>) -> LstmStates<F> {
         let r = self.width();
         let zeros = || kernels::alloc(self.states() * r, F::ZERO);
-        let mut level_states = LevelStates { outputs: zeros(), cells: zeros(), zero: vec![F::ZERO; r] };
+        let mut lstm_states =
+            LstmStates { outputs: zeros(), cells: zeros(), initial_state: vec![F::ZERO; r] };
         let mut parents = None;
         for level in self.levels() {
             let level_elements = level.states.start * r..level.states.end * r;
-            let recurrent_gates = cell.recurrent_gates(level_states.parent_states(&parents, r)[0]);
-            let LevelStates { outputs, cells, zero } = &mut level_states;
+            let recurrent_gates = cell.recurrent_gates(lstm_states.parent_states(&parents, r)[0]);
+            let LstmStates { outputs, cells, initial_state } = &mut lstm_states;
             let (earlier_cells, cells) = cells[..level_elements.end].split_at_mut(level_elements.start);
             let parent_cells = match &parents {
-                None => &*zero,
+                None => &*initial_state,
                 Some(parents) => &earlier_cells[element_range(parents, r)],
             };
             let tasks = (
@@ -203,7 +221,7 @@ impl<F: Real> SharedRnn<'_, F> {
             });
             parents = Some(level.states);
         }
-        level_states
+        lstm_states
     }
 
     /// Returns the gradients of the parameters, by name.
@@ -214,17 +232,17 @@ impl<F: Real> SharedRnn<'_, F> {
     /// If lengths do not match; [`SharedRnn::forward`] checks those of the parameters.
     pub fn backward(&self, gradient: &[F]) -> Parameters<F> {
         let (r, re) = (self.width(), self.embedding_width());
-        let cell = Cell::new(self);
-        let states = self.run(&cell);
-        // States, and the gradients that levels pass to earlier ones.
+        let cell = LstmCell::new(self);
+        let states = self.lstm_states(&cell);
+        // Gradients of h and c, which each level passes to its parents, and of the parameters.
         let mut output_gradients = gradient.to_vec();
         let mut cell_gradients = kernels::alloc(gradient.len(), F::ZERO);
         let mut symbol_gradients = vec![F::ZERO; cell.symbol_gates.len()];
-        let mut recurrent_gradient = vec![F::ZERO; cell.recurrent.len()];
+        let mut recurrent_gradient = vec![F::ZERO; cell.recurrent_kernel.len()];
         let mut bias_gradient = vec![F::ZERO; cell.bias.len()];
         let levels = self.levels();
-        for (k, level) in levels.iter().enumerate().rev() {
-            let parents = k.checked_sub(1).map(|previous| levels[previous].states.clone());
+        for (level_index, level) in levels.iter().enumerate().rev() {
+            let parents = level_index.checked_sub(1).map(|previous| levels[previous].states.clone());
             let [parent_outputs, parent_cells] = states.parent_states(&parents, r);
             let level_elements = level.states.start * r..level.states.end * r;
             let recurrent_gates = cell.recurrent_gates(parent_outputs);
@@ -242,16 +260,13 @@ impl<F: Real> SharedRnn<'_, F> {
                     let row_pairs = gates.chunks_exact_mut(4 * r).zip(carried_gradients.chunks_exact_mut(r));
                     for (row, (gates, carried)) in (task * STATES_PER_TASK..).zip(row_pairs) {
                         let (parent, symbol) = level.parent_and_symbol(row);
-                        let elements =
-                            element_range(&(level.states.start + row..level.states.start + row + 1), r);
+                        let state = level.states.start + row;
+                        let elements = element_range(&(state..state + 1), r);
                         tanh_c.copy_from_slice(&states.cells[elements.clone()]);
                         tanh(&mut tanh_c);
                         let gates = cell.gates(&recurrent_gates, parent, symbol, gates);
-                        gate_gradients(
-                            gates,
-                            [&output_gradients[elements], &tanh_c, &parent_cells[parent * r..][..r]],
-                            carried,
-                        );
+                        let parent_cell = &parent_cells[parent * r..][..r];
+                        gate_gradients(gates, &output_gradients[elements], &tanh_c, parent_cell, carried);
                     }
                 },
             );
@@ -286,8 +301,9 @@ impl<F: Real> SharedRnn<'_, F> {
             }
         }
         // Gradients of the input kernel and of the label embeddings.
-        let layer = Affine::new(View::new(&cell.input, re, 4 * r), None);
-        let (mut input_gradient, mut unused_bias) = (vec![F::ZERO; cell.input.len()], vec![F::ZERO; 4 * r]);
+        let layer = Affine::new(View::new(&cell.input_kernel, re, 4 * r), None);
+        let (mut input_gradient, mut unused_bias) =
+            (vec![F::ZERO; cell.input_kernel.len()], vec![F::ZERO; 4 * r]);
         layer.backward_parameters(
             &[(self.embedding, &symbol_gradients)],
             &mut input_gradient,
@@ -310,7 +326,7 @@ impl<F: Real> SharedRnn<'_, F> {
 }
 
 impl HistoryLevel {
-    /// Parent and symbol of a row.
+    /// Returns the parent and symbol of a row; both rows count within their levels.
     fn parent_and_symbol(&self, row: usize) -> (usize, usize) {
         let children = self.symbols.len();
         (row / children, self.symbols.start + row % children)
@@ -322,20 +338,21 @@ fn element_range(states: &Range<usize>, width: usize) -> Range<usize> {
     states.start * width..states.end * width
 }
 
-/// LSTM states of all contexts, *C x R*, and a zero state.
-struct LevelStates<F> {
-    /// `h`
+/// LSTM states of all context states.
+struct LstmStates<F> {
+    /// `h`, *C x R*
     outputs: Vec<F>,
-    /// `c`
+    /// `c`, *C x R*
     cells: Vec<F>,
-    zero: Vec<F>,
+    /// `h` and `c` before the start symbol: zeros, *R*.
+    initial_state: Vec<F>,
 }
 
-impl<F> LevelStates<F> {
-    /// `h` and `c` of parents, or the zero state.
+impl<F> LstmStates<F> {
+    /// Returns `h` and `c` of parents, or the initial state.
     fn parent_states(&self, parents: &Option<Range<usize>>, r: usize) -> [&[F]; 2] {
         match parents {
-            None => [&self.zero, &self.zero],
+            None => [&self.initial_state, &self.initial_state],
             Some(parents) => {
                 [&self.outputs[element_range(parents, r)], &self.cells[element_range(parents, r)]]
             }
@@ -343,19 +360,19 @@ impl<F> LevelStates<F> {
     }
 }
 
-/// The cell with its gates concatenated.
-struct Cell<F> {
+/// Parameters of the LSTM cell; kernels have the columns of four gates.
+struct LstmCell<F> {
     /// `K_i` *RE x 4R*
-    input: Vec<F>,
+    input_kernel: Vec<F>,
     /// `K_h` *R x 4R*
-    recurrent: Vec<F>,
+    recurrent_kernel: Vec<F>,
     /// *4R*
     bias: Vec<F>,
     /// `X` *(V + 1) x 4R*
     symbol_gates: Vec<F>,
 }
 
-impl<F: Real> Cell<F> {
+impl<F: Real> LstmCell<F> {
     fn new(rnn: &SharedRnn<F>) -> Self {
         let r = rnn.width();
         let concatenate = |kernels: [&[F]; 4]| -> Vec<F> {
@@ -363,17 +380,18 @@ impl<F: Real> Cell<F> {
                 (0..kernels[0].len() / r).flat_map(|row| kernels.map(|kernel| &kernel[row * r..][..r]));
             rows.flatten().copied().collect()
         };
-        let input = concatenate(rnn.input);
+        let input_kernel = concatenate(rnn.input);
         let mut symbol_gates = vec![F::ZERO; (rnn.vocabulary + 1) * 4 * r];
-        let layer = Affine::new(View::new(&input, rnn.embedding_width(), 4 * r), None);
+        let layer = Affine::new(View::new(&input_kernel, rnn.embedding_width(), 4 * r), None);
         layer.forward(rnn.embedding, &mut symbol_gates);
-        Self { input, recurrent: concatenate(rnn.recurrent), bias: concatenate(rnn.bias), symbol_gates }
+        let recurrent_kernel = concatenate(rnn.recurrent);
+        Self { input_kernel, recurrent_kernel, bias: concatenate(rnn.bias), symbol_gates }
     }
 
-    /// The recurrent layer.
+    /// The layer `h K_h + bias`.
     fn recurrent_layer(&self) -> Affine<'_, F> {
-        let width = self.bias.len();
-        Affine::new(View::new(&self.recurrent, width / 4, width), Some(&self.bias))
+        let gates_width = self.bias.len();
+        Affine::new(View::new(&self.recurrent_kernel, gates_width / 4, gates_width), Some(&self.bias))
     }
 
     /// Computes `G` of parents.
@@ -383,29 +401,35 @@ impl<F: Real> Cell<F> {
         out
     }
 
-    /// Computes i, f, g, o of one state.
+    /// Computes i, f, g, o of one state in `gates`; `recurrent_gates` is `G` of its level.
     fn gates<'g>(
         &self,
-        recurrent: &[F],
+        recurrent_gates: &[F],
         parent: usize,
         symbol: usize,
         gates: &'g mut [F],
     ) -> [&'g mut [F]; 4] {
-        let width = self.bias.len();
-        gates.copy_from_slice(&recurrent[parent * width..][..width]);
-        add(gates, &self.symbol_gates[symbol * width..][..width]);
-        let (input_and_forget, cell_and_output) = gates.split_at_mut(width / 2);
-        let (g, o) = cell_and_output.split_at_mut(width / 4);
+        let gates_width = self.bias.len();
+        gates.copy_from_slice(&recurrent_gates[parent * gates_width..][..gates_width]);
+        add(gates, &self.symbol_gates[symbol * gates_width..][..gates_width]);
+        let (input_and_forget, cell_and_output) = gates.split_at_mut(gates_width / 2);
+        let (g, o) = cell_and_output.split_at_mut(gates_width / 4);
         sigmoid(input_and_forget);
         tanh(g);
         sigmoid(o);
-        let (i, f) = input_and_forget.split_at_mut(width / 4);
+        let (i, f) = input_and_forget.split_at_mut(gates_width / 4);
         [i, f, g, o]
     }
 }
 
-/// Replaces gates by `da`; `dc` is that of the children and becomes that of the parent.
-fn gate_gradients<F: Real>([i, f, g, o]: [&mut [F]; 4], [dh, tanh_c, parent_cell]: [&[F]; 3], dc: &mut [F]) {
+/// Replaces gates by `da`; `dc` comes from the children and becomes that of the parent.
+fn gate_gradients<F: Real>(
+    [i, f, g, o]: [&mut [F]; 4],
+    dh: &[F],
+    tanh_c: &[F],
+    parent_cell: &[F],
+    dc: &mut [F],
+) {
     for k in 0..dc.len() {
         let cell_gradient = dc[k] + dh[k] * o[k] * (F::ONE - tanh_c[k] * tanh_c[k]);
         dc[k] = cell_gradient * f[k];

@@ -1,4 +1,7 @@
-//! Arc weights of a lattice from a table.
+//! Arc weights of a recognition lattice from a table.
+//!
+//! It is for tests, examples, and weights that are computed elsewhere. Its gradient has the name
+//! `table`.
 use kernels::{Real, ScratchReq, par_for, parts_mut};
 
 use super::{Arcs, ArcsMut, BoundWeights, LabelChain, Parameters, WeightFn, Workload};
@@ -6,17 +9,18 @@ use crate::{Error, Result, error::expect_len};
 
 /// Weights from a table: `(b_t[p], l_t[p, y]) = table[x_t, p, (0, y)]`.
 ///
-/// `x_t` is the first feature of a frame as an integer.
+/// `x_t` is the first feature of frame t as an integer; p: context state; y: label.
+///
 ///
 /// A table *B.. x X x C x (1 + V)* has separate rows for each utterance; one *X x C x (1 + V)* is
-/// shared by all.
+/// shared by all. X rows, C context states, V labels.
 #[derive(Debug, Clone, Copy)]
 pub struct TableWeightFn<'a, F> {
     values: &'a [F],
     /// Number of utterances with separate rows; none for a shared table.
     utterances: Option<usize>,
-    /// X
-    rows: usize,
+    /// X, the number of rows of an utterance.
+    row_count: usize,
     states: usize,
     vocabulary: usize,
 }
@@ -29,7 +33,7 @@ impl<'a, F: Real> TableWeightFn<'a, F> {
     /// arc.
     pub fn new(values: &'a [F], shape: &[usize]) -> Result<Self> {
         let dims = || format!("{shape:?}");
-        let [batch @ .., rows, states, columns] = shape else {
+        let [batch @ .., row_count, states, columns] = shape else {
             return Err(Error::shape("table", "axes B.., X, C and 1 + V", dims()));
         };
         if *columns < 2 {
@@ -43,7 +47,7 @@ impl<'a, F: Real> TableWeightFn<'a, F> {
             return Err(Error::Parameter { argument, expected: "a finite value or -inf", index, value });
         }
         let utterances = (!batch.is_empty()).then(|| batch.iter().product());
-        Ok(Self { values, utterances, rows: *rows, states: *states, vocabulary: columns - 1 })
+        Ok(Self { values, utterances, row_count: *row_count, states: *states, vocabulary: columns - 1 })
     }
 }
 
@@ -71,20 +75,25 @@ impl<F: Real> WeightFn<F> for TableWeightFn<'_, F> {
     fn scratch(&self, workload: Workload) -> ScratchReq {
         let gradient = if workload.gradients { self.values.len() } else { 0 };
         // Frames usually have one feature; the gradients of others are zero.
-        let starts = ScratchReq::new::<usize>(workload.frames);
-        starts.and(ScratchReq::new::<F>(workload.frames)).and(ScratchReq::new::<F>(gradient))
+        let frame_starts = ScratchReq::new::<usize>(workload.frames);
+        frame_starts.and(ScratchReq::new::<F>(workload.frames)).and(ScratchReq::new::<F>(gradient))
     }
 
     fn bind(&self, _buffers: &mut Vec<Vec<F>>) -> Result<Box<dyn BoundWeights<F> + '_>> {
-        Ok(Box::new(BoundTable { table: *self, starts: Vec::new(), frame_size: 0, gradient: Vec::new() }))
+        Ok(Box::new(BoundTable {
+            table: *self,
+            frame_starts: Vec::new(),
+            frame_size: 0,
+            gradient: Vec::new(),
+        }))
     }
 }
 
 /// A table with the frames of a group.
 struct BoundTable<'a, F> {
     table: TableWeightFn<'a, F>,
-    /// Start of the row of each frame.
-    starts: Vec<usize>,
+    /// Start of the table row of each frame.
+    frame_starts: Vec<usize>,
     /// F, the number of features of a frame.
     frame_size: usize,
     /// Gradient of the table; empty before the first backward.
@@ -92,9 +101,9 @@ struct BoundTable<'a, F> {
 }
 
 impl<F: Real> BoundTable<'_, F> {
-    /// Returns the start of the row of a frame and state.
+    /// Returns the index of the blank of a frame and state; labels follow.
     fn row_start(&self, frame: usize, state: usize) -> usize {
-        self.starts[frame] + state * (1 + self.table.vocabulary)
+        self.frame_starts[frame] + state * (1 + self.table.vocabulary)
     }
 
     /// Returns the gradient of the table, which is initially zero.
@@ -108,9 +117,8 @@ impl<F: Real> BoundTable<'_, F> {
 
 impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
     fn set_frames(&mut self, rows: &[F], utterances: &[u32]) -> Result<()> {
-        let TableWeightFn { utterances: table_utterances, rows: row_count, states, vocabulary, .. } =
-            self.table;
-        self.starts.clear();
+        let TableWeightFn { utterances: table_utterances, row_count, states, vocabulary, .. } = self.table;
+        self.frame_starts.clear();
         self.frame_size = rows.len() / utterances.len().max(1);
         if self.frame_size == 0 && !utterances.is_empty() {
             return Err(Error::shape("frames", "at least 1 feature, the row of the table", 0));
@@ -137,27 +145,27 @@ impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
                 return Err(Error::shape("table", "rows for each utterance of the frames", description));
             }
             let table_row = table_utterances.map_or(0, |_| utterance) * row_count + row as usize;
-            self.starts.push(table_row * states * (1 + vocabulary));
+            self.frame_starts.push(table_row * states * (1 + vocabulary));
         }
         Ok(())
     }
 
     fn forward(&self, frames: &[usize], arcs: ArcsMut<F>) {
         let TableWeightFn { values, states, vocabulary, .. } = self.table;
-        let arcs = (parts_mut(arcs.blank, states), parts_mut(arcs.lexical, states * vocabulary));
-        par_for(arcs, |index, (blank, lexical)| {
+        let arcs = (parts_mut(arcs.blank, states), parts_mut(arcs.labels, states * vocabulary));
+        par_for(arcs, |index, (blank, label_arcs)| {
             let rows = &values[self.row_start(frames[index], 0)..][..states * (1 + vocabulary)];
             let rows = rows.chunks_exact(1 + vocabulary);
-            for ((row, blank), lexical) in rows.zip(blank).zip(lexical.chunks_exact_mut(vocabulary)) {
+            for ((row, blank), label_arcs) in rows.zip(blank).zip(label_arcs.chunks_exact_mut(vocabulary)) {
                 *blank = row[0];
-                lexical.copy_from_slice(&row[1..]);
+                label_arcs.copy_from_slice(&row[1..]);
             }
         });
     }
 
-    fn forward_state(&self, frame: usize, state: usize, lexical: &mut [F]) -> F {
+    fn forward_state(&self, frame: usize, state: usize, label_arcs: &mut [F]) -> F {
         let row = &self.table.values[self.row_start(frame, state)..][..1 + self.table.vocabulary];
-        lexical.copy_from_slice(&row[1..]);
+        label_arcs.copy_from_slice(&row[1..]);
         row[0]
     }
 
@@ -165,24 +173,25 @@ impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
         let TableWeightFn { states, vocabulary, .. } = self.table;
         for (index, &frame) in frames.iter().enumerate() {
             let start = self.row_start(frame, 0);
-            let (blank, lexical) =
-                (&adjoints.blank[index * states..], &adjoints.lexical[index * states * vocabulary..]);
+            let (blank, label_arcs) =
+                (&adjoints.blank[index * states..], &adjoints.labels[index * states * vocabulary..]);
             let rows = self.gradient()[start..][..states * (1 + vocabulary)].chunks_exact_mut(1 + vocabulary);
-            for ((row, &blank), lexical) in rows.zip(blank).zip(lexical.chunks_exact(vocabulary)) {
+            for ((row, &blank), label_arcs) in rows.zip(blank).zip(label_arcs.chunks_exact(vocabulary)) {
                 row[0] += blank;
-                F::add_slice(&mut row[1..], lexical);
+                F::add_slice(&mut row[1..], label_arcs);
             }
         }
     }
 
     fn forward_chain(&self, first_frame: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
         let positions = chain.states.len();
-        let frames = arcs.blank.chunks_exact_mut(positions).zip(arcs.lexical.chunks_exact_mut(positions));
-        for (frame, (blank, lexical)) in (first_frame..).zip(frames) {
+        let frames = arcs.blank.chunks_exact_mut(positions).zip(arcs.labels.chunks_exact_mut(positions));
+        for (frame, (blank, label_arcs)) in (first_frame..).zip(frames) {
             for (position, &state) in chain.states.iter().enumerate() {
                 let row = &self.table.values[self.row_start(frame, state)..];
                 blank[position] = row[0];
-                lexical[position] = chain.labels.get(position).map_or(F::NEG_INFINITY, |&y| row[y as usize]);
+                label_arcs[position] =
+                    chain.labels.get(position).map_or(F::NEG_INFINITY, |&y| row[y as usize]);
             }
         }
         Ok(())
@@ -190,14 +199,14 @@ impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
 
     fn backward_chain(&mut self, first_frame: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
         let positions = chain.states.len();
-        let frames = adjoints.blank.chunks_exact(positions).zip(adjoints.lexical.chunks_exact(positions));
-        for (frame, (blank, lexical)) in (first_frame..).zip(frames) {
+        let frames = adjoints.blank.chunks_exact(positions).zip(adjoints.labels.chunks_exact(positions));
+        for (frame, (blank, label_arcs)) in (first_frame..).zip(frames) {
             for (position, &state) in chain.states.iter().enumerate() {
                 let start = self.row_start(frame, state);
                 let row = &mut self.gradient()[start..];
                 row[0] += blank[position];
                 if let Some(&label) = chain.labels.get(position) {
-                    row[label as usize] += lexical[position];
+                    row[label as usize] += label_arcs[position];
                 }
             }
         }
@@ -205,7 +214,7 @@ impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
     }
 
     fn frame_gradient(&mut self, _rows: &[F]) -> Vec<F> {
-        vec![F::ZERO; self.starts.len() * self.frame_size]
+        vec![F::ZERO; self.frame_starts.len() * self.frame_size]
     }
 
     fn finish(mut self: Box<Self>) -> Parameters<F> {

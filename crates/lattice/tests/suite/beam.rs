@@ -1,4 +1,7 @@
 //! Beam search over lattices compared with all paths and with its definition.
+//!
+//! A beam that is wide enough must return all strings, a narrow one those of the definition, and a
+//! stream those of the batch search.
 use std::collections::{BTreeMap, BTreeSet};
 
 use lattice::{
@@ -8,18 +11,24 @@ use lattice::{
 
 use crate::table_lattices::{Random, TableLattice, merged, strings};
 
-/// A score for each pair of successive labels.
+/// Largest number of labels, and the start symbol 0.
+const SYMBOLS: u32 = 4;
+
+/// A score for each pair of successive labels: *SYMBOLS x SYMBOLS*.
 struct Bigrams(Vec<f64>);
 
 impl Bigrams {
     fn new(seed: u64) -> Self {
         let mut numbers = Random::new(seed + 1000);
-        Self((0..16).map(|_| numbers.number()).collect())
+        Self((0..SYMBOLS * SYMBOLS).map(|_| numbers.number()).collect())
     }
 
     fn total_score(&self, labels: &[u32]) -> f64 {
         let previous_labels = std::iter::once(&0).chain(labels);
-        previous_labels.zip(labels).map(|(&previous, &label)| self.0[(previous * 4 + label) as usize]).sum()
+        previous_labels
+            .zip(labels)
+            .map(|(&previous, &label)| self.0[(previous * SYMBOLS + label) as usize])
+            .sum()
     }
 }
 
@@ -31,14 +40,14 @@ impl LabelScorer for Bigrams {
     }
 
     fn score(&self, previous: &u32, label: u32) -> (f64, u32) {
-        (self.0[(previous * 4 + label) as usize], label)
+        (self.0[(previous * SYMBOLS + label) as usize], label)
     }
 }
 
 /// Returns the best strings by weight and score.
 ///
 /// None if equal scores are separated.
-fn prune(
+fn keep_best(
     strings: BTreeMap<Vec<u32>, f64>,
     width: usize,
     scores: Option<&Bigrams>,
@@ -91,9 +100,9 @@ fn reference<'a>(
                     }
                 }
             }
-            level = prune(extended, beam.width, scores)?;
+            level = keep_best(extended, beam.width, scores)?;
         }
-        hypotheses = prune(frame_ends, beam.width, scores)?;
+        hypotheses = keep_best(frame_ends, beam.width, scores)?;
     }
     let with_scores = |(labels, weight): (Vec<u32>, f64)| {
         let weight = weight + scores.map_or(0.0, |scores| scores.total_score(&labels));
@@ -212,8 +221,8 @@ fn a_stream_equals_the_batch_search_for_any_chunk_size() {
 
 #[test]
 fn invalid_arguments_are_reported() {
-    struct Broken;
-    impl LabelScorer for Broken {
+    struct NanScorer;
+    impl LabelScorer for NanScorer {
         type State = ();
         fn start(&self) {}
         fn score(&self, (): &(), label: u32) -> (f64, ()) {
@@ -224,7 +233,7 @@ fn invalid_arguments_are_reported() {
         (FullNGram::new(2, 0).unwrap(), TableWeightFn::new(&[0.0; 3], &[1, 1, 3]).unwrap());
     let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table).unwrap();
     let beam = BeamOptions { width: 2, merge: Merge::Max };
-    let mut stream = LatticeBeamStream::new(&lattice, beam, &Broken).unwrap();
+    let mut stream = LatticeBeamStream::new(&lattice, beam, &NanScorer).unwrap();
     assert!(matches!(stream.push(&[0.0]), Err(Error::Fusion { label: 2, .. })));
     let error =
         LatticeBeamStream::new(&lattice, BeamOptions { width: 0, ..beam }, &()).map(drop).unwrap_err();

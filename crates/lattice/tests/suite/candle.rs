@@ -1,4 +1,7 @@
 //! Lattice losses and best paths over candle tensors compared with slices.
+//!
+//! Gradients are compared with central differences and with golden vectors of LAST; parameters must
+//! be read from and written to files of LAST.
 use std::{collections::HashMap, sync::Arc};
 
 use candle_core::{DType, Device, Tensor, Var};
@@ -139,10 +142,10 @@ fn joint<'a, F: Real>(
         project_context: parameter("project_context_embeddings.kernel"),
         project_frame: parameter("project_frame.kernel"),
         joint_bias: parameter("joint_bias"),
-        blank: parameter("Dense_0.kernel"),
+        blank_kernel: parameter("Dense_0.kernel"),
         blank_bias: parameter("Dense_0.bias"),
-        lexical: parameter("Dense_1.kernel"),
-        lexical_bias: parameter("Dense_1.bias"),
+        label_kernel: parameter("Dense_1.kernel"),
+        label_bias: parameter("Dense_1.bias"),
     }
 }
 
@@ -318,8 +321,8 @@ fn a_string_without_a_path_is_infinite_and_left_out_of_sums() {
     let sizes = config(&context, EmbeddingConfig::Table { width: 2 }, None);
     let (gnat, variables) = gnat(sizes, context, AlignmentLattice::FrameDependent);
     let batch = TestBatch::new();
-    let short = integers(&[4, 0], &[2]);
-    let batch = BatchTensors { num_frames: &short, ..batch.tensors() };
+    let no_frames = integers(&[4, 0], &[2]);
+    let batch = BatchTensors { num_frames: &no_frames, ..batch.tensors() };
     assert_eq!(vector(&gnat.losses(batch).unwrap())[1], f64::INFINITY);
     let with_infinite = gnat.loss_sum(batch, &[0.5, 0.5]).unwrap();
     assert_eq!(with_infinite.losses[1], f64::INFINITY);
@@ -343,7 +346,7 @@ fn parameters(golden: &Golden, dtype: DType) -> HashMap<String, Var> {
         let tensor = Tensor::from_vec(golden.values(&full).to_vec(), golden.shape(&full), CPU).unwrap();
         (name.replace('/', "."), Var::from_tensor(&tensor.to_dtype(dtype).unwrap()).unwrap())
     };
-    golden.names_below(start).map(variable).collect()
+    golden.names_with_prefix(start).map(variable).collect()
 }
 
 /// Compares losses, gradients and best paths with a golden file of LAST.

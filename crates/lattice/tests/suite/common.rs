@@ -33,6 +33,7 @@ impl Golden {
         &self.0[name].0
     }
 
+    /// The values of a tensor.
     pub fn values(&self, name: &str) -> &[f64] {
         &self.0[name].1
     }
@@ -43,8 +44,8 @@ impl Golden {
     }
 
     /// Names with a prefix, without the prefix.
-    pub fn names_below<'a>(&'a self, start: &'a str) -> impl Iterator<Item = &'a str> + 'a {
-        self.0.keys().filter_map(move |name| name.strip_prefix(start))
+    pub fn names_with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> + 'a {
+        self.0.keys().filter_map(move |name| name.strip_prefix(prefix))
     }
 }
 
@@ -74,13 +75,15 @@ pub fn f32_values(largest: f64) -> Tolerance {
     Tolerance { relative: 2e-5, absolute: 1e-5 * largest }
 }
 
+/// Asserts that values are within a tolerance of the expected ones.
 #[track_caller]
 pub fn assert_within<F: Real>(name: &str, computed: &[F], expected: &[f64], tolerance: Tolerance) {
     assert_eq!(computed.len(), expected.len(), "{name}: number of values");
     for (index, (computed, &expected)) in computed.iter().zip(expected).enumerate() {
         let computed = computed.to_f64();
-        let close = (computed - expected).abs() <= tolerance.relative * expected.abs() + tolerance.absolute;
-        assert!(computed == expected || close, "{name}: {computed:e} against {expected:e} at {index}");
+        let is_close =
+            (computed - expected).abs() <= tolerance.relative * expected.abs() + tolerance.absolute;
+        assert!(computed == expected || is_close, "{name}: {computed:e} against {expected:e} at {index}");
     }
 }
 

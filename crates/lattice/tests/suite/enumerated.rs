@@ -1,4 +1,7 @@
 //! Sums over paths of tiny recognition lattices, compared with enumeration.
+//!
+//! The sums are those of `lattice::distance`, in all semirings: over all paths, over the paths of a
+//! string, and over the paths through each arc.
 use std::collections::BTreeMap;
 
 use lattice::{
@@ -19,25 +22,28 @@ use rnnt_dp::semiring::{
 /// Sums over some paths.
 struct Sums {
     /// `Σ exp(weight)`
-    real: f64,
+    exp_sum: f64,
     /// Largest weight.
     best: f64,
     /// Number of paths that are not blocked.
     count: u64,
-    /// `Σ p(path) cost(path)`, with costs as they are and with their magnitudes.
-    costs: [f64; 2],
+    /// `Σ exp(weight) cost`
+    cost_sum: f64,
+    /// `Σ exp(weight) Σ |cost of an arc|`
+    abs_cost_sum: f64,
 }
 
+/// Sums over given paths.
 fn sums<'a>(tiny: &TinyLattice, paths: impl Iterator<Item = &'a Vec<PathArc>>) -> Sums {
-    let mut sums = Sums { real: 0.0, best: f64::NEG_INFINITY, count: 0, costs: [0.0; 2] };
+    let mut sums = Sums { exp_sum: 0.0, best: f64::NEG_INFINITY, count: 0, cost_sum: 0.0, abs_cost_sum: 0.0 };
     for path in paths {
         let weight: f64 = path.iter().map(|&arc| tiny.weight(arc)).sum();
         if weight > f64::NEG_INFINITY {
-            sums.real += weight.exp();
+            sums.exp_sum += weight.exp();
             sums.best = sums.best.max(weight);
             sums.count += 1;
-            sums.costs[0] += weight.exp() * path.iter().map(|&arc| tiny.cost(arc)).sum::<f64>();
-            sums.costs[1] += weight.exp() * path.iter().map(|&arc| tiny.cost(arc).abs()).sum::<f64>();
+            sums.cost_sum += weight.exp() * path.iter().map(|&arc| tiny.cost(arc)).sum::<f64>();
+            sums.abs_cost_sum += weight.exp() * path.iter().map(|&arc| tiny.cost(arc).abs()).sum::<f64>();
         }
     }
     sums
@@ -49,11 +55,15 @@ fn assert_sums(computed: &[f64], expected: &[f64]) {
 }
 
 /// A sum over all paths, or over those with some labels.
-struct Total<'a>(&'a TinyLattice, Option<&'a [u32]>);
+struct Total<'a> {
+    tiny: &'a TinyLattice,
+    /// None for all paths.
+    labels: Option<&'a [u32]>,
+}
 
 impl Total<'_> {
     fn sum<S: Semiring>(&self, arc_weight: impl Fn(usize, FrameArc) -> S::Weight) -> S::Weight {
-        let Self(tiny, labels) = self;
+        let Self { tiny, labels } = self;
         let context = tiny.automaton.context();
         match labels {
             None => distance::<S>(&*context, tiny.alignment(), tiny.frames, arc_weight).total,
@@ -67,13 +77,13 @@ impl Total<'_> {
 }
 
 /// Compares sums in all semirings.
-fn check(total: &Total, expected: &Sums) {
-    let Total(tiny, _) = total;
+fn assert_total(total: &Total, expected: &Sums) {
+    let tiny = total.tiny;
     let weight = |t: usize, arc: FrameArc| tiny.weight(path_arc(t, arc));
     let cost = |t: usize, arc: FrameArc| tiny.cost(path_arc(t, arc));
-    let log_sum = expected.real.ln();
+    let log_sum = expected.exp_sum.ln();
     assert_sums(&[total.sum::<Log>(weight)], &[log_sum]);
-    assert_sums(&[total.sum::<Probability>(|t, arc| weight(t, arc).exp())], &[expected.real]);
+    assert_sums(&[total.sum::<Probability>(|t, arc| weight(t, arc).exp())], &[expected.exp_sum]);
     assert_sums(&[total.sum::<Tropical>(weight)], &[expected.best]);
     let is_path = |t: usize, arc: FrameArc| u64::from(weight(t, arc) > f64::NEG_INFINITY);
     assert_eq!(total.sum::<Count>(is_path), expected.count);
@@ -81,13 +91,13 @@ fn check(total: &Total, expected: &Sums) {
     let magnitude =
         |t: usize, arc: FrameArc| LogLogExpectation::weighted(weight(t, arc), cost(t, arc).abs().ln());
     let computed = total.sum::<LogLogExpectation>(magnitude);
-    assert_sums(&[computed.0, computed.1], &[log_sum, expected.costs[1].ln()]);
+    assert_sums(&[computed.0, computed.1], &[log_sum, expected.abs_cost_sum.ln()]);
     type Signed = Expectation<Log, Probability, LogToProbability>;
     let computed = total.sum::<Signed>(|t, arc| Signed::weighted(weight(t, arc), cost(t, arc)));
-    assert_sums(&[computed.0, computed.1], &[log_sum, expected.costs[0]]);
+    assert_sums(&[computed.0, computed.1], &[log_sum, expected.cost_sum]);
     let computed =
         total.sum::<Average>(|t, arc| AverageWeight { log_prob: weight(t, arc), value: cost(t, arc) });
-    let mean = if expected.count == 0 { 0.0 } else { expected.costs[0] / expected.real };
+    let mean = if expected.count == 0 { 0.0 } else { expected.cost_sum / expected.exp_sum };
     assert_sums(&[computed.log_prob, computed.value], &[log_sum, mean]);
     // Several semirings at once.
     type All = Cartesian<Cartesian<Log, Tropical>, Cartesian<LogLogExpectation, Count>>;
@@ -95,7 +105,7 @@ fn check(total: &Total, expected: &Sums) {
     let ((log, best), ((log_again, magnitude), count)) = total.sum::<All>(weights);
     assert_sums(
         &[log, best, log_again, magnitude],
-        &[log_sum, expected.best, log_sum, expected.costs[1].ln()],
+        &[log_sum, expected.best, log_sum, expected.abs_cost_sum.ln()],
     );
     assert_eq!(count, expected.count);
 }
@@ -104,7 +114,7 @@ proptest! {
     #[test]
     fn sums_over_all_paths_equal_enumeration(tiny in tiny()) {
         let expected = sums(&tiny, tiny.paths().iter());
-        check(&Total(&tiny, None), &expected);
+        assert_total(&Total { tiny: &tiny, labels: None }, &expected);
     }
 
     #[test]
@@ -118,7 +128,7 @@ proptest! {
             path.iter().map(|arc| arc.label as u32).filter(|&y| y > 0).eq(labels.iter().copied())
         };
         let expected = sums(&tiny, tiny.paths().iter().filter(has_labels));
-        check(&Total(&tiny, Some(&labels)), &expected);
+        assert_total(&Total { tiny: &tiny, labels: Some(&labels) }, &expected);
         if !tiny.alignment().has_path(tiny.frames, labels.len()) {
             prop_assert_eq!(expected.count, 0);
         }
@@ -131,11 +141,11 @@ proptest! {
         let all = sums(&tiny, paths.iter());
         let mut arc_totals: BTreeMap<PathArc, [f64; 2]> = BTreeMap::new();
         for path in &paths {
-            let real = path.iter().map(|&arc| tiny.weight(arc)).sum::<f64>().exp();
+            let exp_weight = path.iter().map(|&arc| tiny.weight(arc)).sum::<f64>().exp();
             let cost: f64 = path.iter().map(|&arc| tiny.cost(arc)).sum();
             for &arc in path {
                 let sums = arc_totals.entry(arc).or_default();
-                *sums = [sums[0] + real, sums[1] + real * cost];
+                *sums = [sums[0] + exp_weight, sums[1] + exp_weight * cost];
             }
         }
         let (context, alignment) = (tiny.automaton.context(), tiny.alignment());
@@ -145,21 +155,21 @@ proptest! {
         let mut frames = 0;
         let mut first_beta = None;
         let repeated = arc_sums::<Log>(&*context, alignment, tiny.frames, arc_weight, |t, computed| {
-            let (blank, lexical) = computed.marginals(total.total);
+            let (blank, label_arcs) = computed.marginals(total.total);
             let expected = |alignment: usize, p: usize, y: usize| {
                 let arc = PathArc { frame: t, alignment, context: p, label: y };
                 let sum = arc_totals.get(&arc).map_or(0.0, |sums| sums[0]);
-                if all.real == 0.0 { 0.0 } else { sum / all.real }
+                if all.exp_sum == 0.0 { 0.0 } else { sum / all.exp_sum }
             };
             for (index, &blank) in blank.iter().enumerate() {
                 assert_sums(&[blank], &[expected(index / states, index % states, 0)]);
             }
-            for (index, &lexical) in lexical.iter().enumerate() {
+            for (index, &label_arc) in label_arcs.iter().enumerate() {
                 let (source, y) = (index / vocabulary, index % vocabulary + 1);
-                assert_sums(&[lexical], &[expected(source / states, source % states, y)]);
+                assert_sums(&[label_arc], &[expected(source / states, source % states, y)]);
             }
-            let (blanks, labels): (f64, f64) = (blank.iter().sum(), lexical.iter().sum());
-            let total_posterior = if all.real > 0.0 { 1.0 } else { 0.0 };
+            let (blanks, labels): (f64, f64) = (blank.iter().sum(), label_arcs.iter().sum());
+            let total_posterior = if all.exp_sum > 0.0 { 1.0 } else { 0.0 };
             match tiny.expansions {
                 None => assert_sums(&[blanks + labels], &[total_posterior]),
                 Some(_) => assert_sums(&[blanks], &[total_posterior]),
@@ -169,20 +179,20 @@ proptest! {
         });
         prop_assert_eq!(&repeated, &total);
         prop_assert_eq!(frames, tiny.frames);
-        assert_sums(&[first_beta.unwrap_or(0.0)], &[all.real.ln()]);
+        assert_sums(&[first_beta.unwrap_or(0.0)], &[all.exp_sum.ln()]);
 
         let arc_weight = |t: usize, arc: FrameArc| AverageWeight {
             log_prob: arc_weight(t, arc),
             value: tiny.cost(path_arc(t, arc)),
         };
         arc_sums::<Average>(&*context, alignment, tiny.frames, arc_weight, |t, computed| {
-            for (index, sums) in computed.lexical.iter().enumerate() {
+            for (index, sums) in computed.labels.iter().enumerate() {
                 let (source, label) = (index / vocabulary, index % vocabulary + 1);
                 let (alignment, context) = (source / states, source % states);
                 let arc = PathArc { frame: t, alignment, context, label };
-                let [real, cost] = arc_totals.get(&arc).copied().unwrap_or_default();
-                assert_sums(&[sums.log_prob], &[real.ln()]);
-                assert_sums(&[sums.value], &[if real == 0.0 { 0.0 } else { cost / real }]);
+                let [exp_weight, cost] = arc_totals.get(&arc).copied().unwrap_or_default();
+                assert_sums(&[sums.log_prob], &[exp_weight.ln()]);
+                assert_sums(&[sums.value], &[if exp_weight == 0.0 { 0.0 } else { cost / exp_weight }]);
             }
         });
     }
@@ -194,9 +204,9 @@ proptest! {
         let paths = tiny.paths();
         let (mut sum, mut labels) = (0.0, 0.0);
         for path in &paths {
-            let real = path.iter().map(|&arc| tiny.weight(arc)).sum::<f64>().exp();
-            sum += real;
-            labels += real * label_count(path);
+            let exp_weight = path.iter().map(|&arc| tiny.weight(arc)).sum::<f64>().exp();
+            sum += exp_weight;
+            labels += exp_weight * label_count(path);
         }
         let context = tiny.automaton.context();
         let arc_weight = |t: usize, arc: FrameArc| tiny.weight(path_arc(t, arc));
@@ -213,8 +223,8 @@ proptest! {
 fn size_mismatches_are_reported() {
     let context = FullNGram::new(2, 1).unwrap();
     let alignment = AlignmentLattice::frame_label_dependent(1).unwrap();
-    let (blank, lexical) = ([0.0; 6], [0.0; 12]);
-    let arcs = |b: usize, l: usize| lattice::Arcs { blank: &blank[..b], lexical: &lexical[..l] };
+    let (blank, label_arcs) = ([0.0; 6], [0.0; 12]);
+    let arcs = |b: usize, l: usize| lattice::Arcs { blank: &blank[..b], labels: &label_arcs[..l] };
     for (b, l) in [(3, 6), (6, 12)] {
         forward_step::<Log>(&context, alignment, arcs(b, l), &[0.0; 3]).unwrap();
     }

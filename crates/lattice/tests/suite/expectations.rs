@@ -17,8 +17,8 @@ fn weight(tiny: &TinyLattice, arc: PathArc) -> f64 {
     tiny.weight(PathArc { alignment: 0, ..arc })
 }
 
-/// Returns all weights, *N x C* and *N x C x V*.
-fn arrays(tiny: &TinyLattice) -> (Vec<f64>, Vec<f64>) {
+/// Returns the arc weights: *N x C* and *N x C x V*.
+fn arc_weights(tiny: &TinyLattice) -> (Vec<f64>, Vec<f64>) {
     let (states, labels) = (tiny.automaton.rows().len(), tiny.automaton.rows()[0].len());
     let arc_weight = |row: usize, label: usize| {
         weight(tiny, PathArc { frame: row / states, alignment: 0, context: row % states, label })
@@ -38,13 +38,13 @@ fn enumerated(tiny: &TinyLattice) -> Option<[f64; 2]> {
     let paths = tiny.paths();
     let weights: Vec<f64> =
         paths.iter().map(|path| path.iter().map(|&arc| weight(tiny, arc)).sum()).collect();
-    let all: f64 = weights.iter().map(|w: &f64| w.exp()).sum();
-    if all == 0.0 {
+    let total: f64 = weights.iter().map(|w: &f64| w.exp()).sum();
+    if total == 0.0 {
         return None;
     }
     let (mut entropy, mut risk) = (0.0, 0.0);
     for (path, w) in paths.iter().zip(weights) {
-        let p = w.exp() / all;
+        let p = w.exp() / total;
         if p > 0.0 {
             entropy -= p * p.ln();
             risk += p * path.iter().map(|&arc| tiny.cost(arc)).sum::<f64>();
@@ -59,17 +59,17 @@ proptest! {
     #[test]
     fn means_equal_enumeration_and_gradients_equal_differences(tiny in tiny()) {
         let (context, alignment) = (tiny.automaton.context(), tiny.alignment());
-        let (blank, lexical) = arrays(&tiny);
-        let blanks = blank.len();
-        let all = [blank, lexical].concat();
+        let (blank, label_arcs) = arc_weights(&tiny);
+        let blank_count = blank.len();
+        let weights = [blank, label_arcs].concat();
         let cost = |t: usize, arc: FrameArc| tiny.cost(path_arc(t, arc));
         let expected = enumerated(&tiny);
         for (index, statistic) in statistics(&cost).into_iter().enumerate() {
-            let expectation_of = |all: &[f64]| {
-                let arcs = Arcs { blank: &all[..blanks], lexical: &all[blanks..] };
+            let expectation_of = |weights: &[f64]| {
+                let arcs = Arcs { blank: &weights[..blank_count], labels: &weights[blank_count..] };
                 expectation(&*context, alignment, arcs, statistic).unwrap()
             };
-            let computed = expectation_of(&all);
+            let computed = expectation_of(&weights);
             assert_near(
                 "mean",
                 &[computed.mean],
@@ -78,23 +78,23 @@ proptest! {
                 1e-10,
             );
             prop_assert_eq!(expected.is_none(), computed.log_sum == f64::NEG_INFINITY);
-            let gradient = [computed.blank, computed.lexical].concat();
+            let gradient = [computed.blank, computed.labels].concat();
             // Blocked arcs have no gradient; differences change only the others.
-            let open: Vec<usize> = (0..all.len()).filter(|&i| all[i].is_finite()).collect();
-            let blocked = (0..all.len()).filter(|i| !open.contains(i));
+            let unblocked: Vec<usize> = (0..weights.len()).filter(|&i| weights[i].is_finite()).collect();
+            let blocked = (0..weights.len()).filter(|i| !unblocked.contains(i));
             prop_assert!(blocked.into_iter().all(|i| gradient[i] == 0.0));
             let differences = if expected.is_none() {
-                vec![0.0; open.len()]
+                vec![0.0; unblocked.len()]
             } else {
-                let moved = |values: &[f64]| {
-                    let mut all = all.clone();
-                    open.iter().zip(values).for_each(|(&i, &value)| all[i] = value);
-                    Ok(expectation_of(&all).mean)
+                let mean_at = |values: &[f64]| {
+                    let mut weights = weights.clone();
+                    unblocked.iter().zip(values).for_each(|(&i, &value)| weights[i] = value);
+                    Ok(expectation_of(&weights).mean)
                 };
-                let point: Vec<f64> = open.iter().map(|&i| all[i]).collect();
-                differences::central_difference(moved, &point).unwrap()
+                let point: Vec<f64> = unblocked.iter().map(|&i| weights[i]).collect();
+                differences::central_difference(mean_at, &point).unwrap()
             };
-            let gradient: Vec<f64> = open.iter().map(|&i| gradient[i]).collect();
+            let gradient: Vec<f64> = unblocked.iter().map(|&i| gradient[i]).collect();
             assert_near("gradient", &gradient, &differences, 1e-8, 1e-8);
         }
     }
@@ -155,12 +155,12 @@ fn batches_equal_single_utterances() {
                 let start = utterance * PADDED * states * (1 + labels);
                 let utterance_values = values[start..][..length * states * (1 + labels)].chunks(1 + labels);
                 let blank: Vec<f64> = utterance_values.clone().map(|row| row[0]).collect();
-                let lexical: Vec<f64> = utterance_values.flat_map(|row| row[1..].to_vec()).collect();
-                let arcs = Arcs { blank: &blank, lexical: &lexical };
-                let ExpectationGradient { mean, blank, lexical, .. } =
+                let label_arcs: Vec<f64> = utterance_values.flat_map(|row| row[1..].to_vec()).collect();
+                let arcs = Arcs { blank: &blank, labels: &label_arcs };
+                let ExpectationGradient { mean, blank, labels: label_arcs, .. } =
                     expectation(&context, alignment, arcs, statistic(utterance)).unwrap();
                 assert_eq!(computed.sums[utterance], mean);
-                for (row, (b, l)) in blank.iter().zip(lexical.chunks(labels)).enumerate() {
+                for (row, (b, l)) in blank.iter().zip(label_arcs.chunks(labels)).enumerate() {
                     let to = &mut expected[start + row * (1 + labels)..][..1 + labels];
                     to[0] = weights[utterance] * b;
                     to[1..].iter_mut().zip(l).for_each(|(to, l)| *to = weights[utterance] * l);
@@ -193,15 +193,15 @@ fn single_precision_is_close_to_double() {
     assert_near("table", &gradient, &expected.parameters["table"], 1e-7, 1e-9);
 }
 
-/// Parameters of a joint network.
-struct Net {
+/// A joint network that owns its parameters.
+struct OwnedNetwork {
     parameters: Vec<Vec<f64>>,
 }
 
 /// Numbers of elements of the parameters.
 const SIZES: [usize; 8] = [3 * 2, 2 * 4, 3 * 4, 4, 4, 1, 4 * 2, 2];
 
-impl Net {
+impl OwnedNetwork {
     fn new() -> Self {
         let sizes = SIZES.iter().enumerate();
         Self { parameters: sizes.map(|(i, &size)| normal(9, i as u64, size, 0.7)).collect() }
@@ -216,10 +216,10 @@ impl Net {
             project_context: wc,
             project_frame: wf,
             joint_bias: bias,
-            blank: w0,
+            blank_kernel: w0,
             blank_bias: c0,
-            lexical: w1,
-            lexical_bias: c1,
+            label_kernel: w1,
+            label_bias: c1,
         })
     }
 }
@@ -237,16 +237,16 @@ fn gradients_of_parameters_and_frames_equal_differences() {
         "weight_fn/Dense_1/bias",
     ];
     let context = FullNGram::new(2, 1).unwrap();
-    let (net, rows, weights) = (Net::new(), normal(11, 1, 2 * 3 * 3, 1.0), [1.5, -0.5]);
+    let (network, rows, weights) = (OwnedNetwork::new(), normal(11, 1, 2 * 3 * 3, 1.0), [1.5, -0.5]);
     for alignment in [AlignmentLattice::FrameDependent, AlignmentLattice::frame_label_dependent(1).unwrap()] {
         let label_costs: Vec<_> = (0..2).map(costs(alignment)).collect();
         for entropy in [true, false] {
             let statistic = |utterance: usize| {
                 if entropy { PathStatistic::Entropy } else { PathStatistic::Cost(&*label_costs[utterance]) }
             };
-            let run = |net: &Net, rows: &[f64]| -> LatticeOutput<f64> {
+            let run = |network: &OwnedNetwork, rows: &[f64]| -> LatticeOutput<f64> {
                 let frames = Frames::new(rows, &[2, 3, 3], &[3, 2]).unwrap();
-                net.with(|weight_fn| {
+                network.with(|weight_fn| {
                     let lattice = RecognitionLattice::new(&context, alignment, weight_fn).unwrap();
                     lattice.expectation_gradients(&frames, statistic, &weights).unwrap()
                 })
@@ -254,17 +254,18 @@ fn gradients_of_parameters_and_frames_equal_differences() {
             let total = |output: LatticeOutput<f64>| {
                 output.sums.iter().zip(weights).map(|(sum, w)| sum * w).sum::<f64>()
             };
-            let computed = run(&net, &rows);
-            let expected = differences::central_difference(|rows| Ok(total(run(&net, rows))), &rows).unwrap();
+            let computed = run(&network, &rows);
+            let expected =
+                differences::central_difference(|rows| Ok(total(run(&network, rows))), &rows).unwrap();
             assert_near("frames", &computed.frames, &expected, 1e-8, 1e-8);
             assert!(computed.frames[15..].iter().all(|&g| g == 0.0), "padding");
             for (i, name) in NAMES.iter().enumerate() {
-                let moved = |values: &[f64]| {
-                    let mut parameters = net.parameters.clone();
+                let total_at = |values: &[f64]| {
+                    let mut parameters = network.parameters.clone();
                     parameters[i] = values.to_vec();
-                    Ok(total(run(&Net { parameters }, &rows)))
+                    Ok(total(run(&OwnedNetwork { parameters }, &rows)))
                 };
-                let expected = differences::central_difference(moved, &net.parameters[i]).unwrap();
+                let expected = differences::central_difference(total_at, &network.parameters[i]).unwrap();
                 assert_near(name, &computed.parameters[*name], &expected, 1e-8, 1e-8);
             }
         }
@@ -275,13 +276,13 @@ fn gradients_of_parameters_and_frames_equal_differences() {
 fn invalid_arguments_are_reported() {
     let context = FullNGram::new(1, 0).unwrap();
     let alignment = AlignmentLattice::FrameDependent;
-    let run = |blank: &[f64], lexical: &[f64], statistic: PathStatistic| {
-        expectation(&context, alignment, Arcs { blank, lexical }, statistic)
+    let run = |blank: &[f64], label_arcs: &[f64], statistic: PathStatistic| {
+        expectation(&context, alignment, Arcs { blank, labels: label_arcs }, statistic)
     };
     let nan = |_: usize, _: FrameArc| f64::NAN;
     let error = |result: Result<ExpectationGradient, Error>| result.unwrap_err().to_string();
-    let low = f64::NEG_INFINITY;
-    assert!(error(run(&[0.0], &[0.0, 0.0], PathStatistic::Entropy)).starts_with("arcs.lexical: expected 1"));
+    let blocked = f64::NEG_INFINITY;
+    assert!(error(run(&[0.0], &[0.0, 0.0], PathStatistic::Entropy)).starts_with("arcs.labels: expected 1"));
     assert!(error(run(&[0.0], &[0.0], PathStatistic::Cost(&nan))).contains("NaN in utterance 0"));
     for wrong in [f64::NAN, f64::INFINITY] {
         assert!(matches!(
@@ -290,13 +291,13 @@ fn invalid_arguments_are_reported() {
         ));
     }
     // The cost of a blocked arc is not evaluated; without a path there is no mean.
-    let only = |_: usize, arc: FrameArc| if arc.label == 0 { 2.0 } else { f64::NAN };
-    let computed = run(&[0.0], &[low], PathStatistic::Cost(&only)).unwrap();
-    assert_eq!((computed.mean, computed.blank, computed.lexical), (2.0, vec![0.0], vec![0.0]));
+    let blank_cost = |_: usize, arc: FrameArc| if arc.label == 0 { 2.0 } else { f64::NAN };
+    let computed = run(&[0.0], &[blocked], PathStatistic::Cost(&blank_cost)).unwrap();
+    assert_eq!((computed.mean, computed.blank, computed.labels), (2.0, vec![0.0], vec![0.0]));
     for statistic in [PathStatistic::Entropy, PathStatistic::Cost(&nan)] {
-        let computed = run(&[low], &[low], statistic).unwrap();
-        assert_eq!((computed.log_sum, computed.mean), (low, f64::INFINITY));
-        assert_eq!((computed.blank, computed.lexical), (vec![0.0], vec![0.0]));
+        let computed = run(&[blocked], &[blocked], statistic).unwrap();
+        assert_eq!((computed.log_sum, computed.mean), (blocked, f64::INFINITY));
+        assert_eq!((computed.blank, computed.labels), (vec![0.0], vec![0.0]));
     }
     let weight_fn = TableWeightFn::new(&[0.0, 0.0], &[1, 1, 2]).unwrap();
     let lattice = RecognitionLattice::new(&context, alignment, &weight_fn).unwrap();
@@ -304,7 +305,8 @@ fn invalid_arguments_are_reported() {
     for weights in [vec![1.0], vec![1.0, f64::NAN]] {
         assert!(lattice.expectation_gradients(&frames, |_| PathStatistic::Entropy, &weights).is_err());
     }
-    let second = |utterance| if utterance == 1 { PathStatistic::Cost(&nan) } else { PathStatistic::Entropy };
-    let computed = lattice.expectations(&frames, second).unwrap_err().to_string();
+    let statistic =
+        |utterance| if utterance == 1 { PathStatistic::Cost(&nan) } else { PathStatistic::Entropy };
+    let computed = lattice.expectations(&frames, statistic).unwrap_err().to_string();
     assert!(computed.contains("NaN in utterance 1"), "{computed}");
 }

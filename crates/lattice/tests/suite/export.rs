@@ -1,59 +1,84 @@
 //! Exported lattices, compared with all paths after reading them back.
+//!
+//! OpenFst's text must contain all paths with their labels and weights, a graph every arc.
 use std::collections::BTreeMap;
 
 use lattice::{Error, OpenFstText};
 
 use crate::table_lattices::{Random, TableLattice, log_sum};
 
-/// Reads OpenFst's text: arcs by source state, final states, and the start.
+/// An arc of OpenFst's text.
+#[derive(Clone, Copy)]
+struct FstArc {
+    target: usize,
+    input: u32,
+    output: u32,
+    cost: f64,
+}
+
+/// A path from the start to a final state.
+#[derive(Clone, Default)]
+struct FstPath {
+    inputs: Vec<u32>,
+    /// Without epsilon.
+    outputs: Vec<u32>,
+    cost: f64,
+}
+
+/// OpenFst's text after parsing.
 struct ParsedFst {
-    arcs: BTreeMap<usize, Vec<(usize, u32, u32, f64)>>,
+    /// Arcs by source state.
+    arcs: BTreeMap<usize, Vec<FstArc>>,
     finals: Vec<usize>,
     start: Option<usize>,
 }
 
 impl ParsedFst {
     fn new(text: &str) -> Self {
-        let mut read = Self { arcs: BTreeMap::new(), finals: Vec::new(), start: None };
+        let mut parsed = Self { arcs: BTreeMap::new(), finals: Vec::new(), start: None };
         for line in text.lines() {
             let fields: Vec<&str> = line.split('\t').collect();
-            let number = |at: usize| fields[at].parse::<usize>().unwrap();
-            read.start.get_or_insert(number(0));
+            let number = |index: usize| fields[index].parse::<usize>().unwrap();
+            parsed.start.get_or_insert(number(0));
             match fields.len() {
-                1 => read.finals.push(number(0)),
-                5 => read.arcs.entry(number(0)).or_default().push((
-                    number(1),
-                    number(2) as u32,
-                    number(3) as u32,
-                    fields[4].parse().unwrap(),
-                )),
+                1 => parsed.finals.push(number(0)),
+                5 => parsed.arcs.entry(number(0)).or_default().push(FstArc {
+                    target: number(1),
+                    input: number(2) as u32,
+                    output: number(3) as u32,
+                    cost: fields[4].parse().unwrap(),
+                }),
                 _ => panic!("no line: {line:?}"),
             }
         }
-        read
+        parsed
     }
 
-    /// Returns inputs, outputs and cost of each path.
-    fn paths(&self) -> Vec<(Vec<u32>, Vec<u32>, f64)> {
+    /// Returns all paths.
+    fn paths(&self) -> Vec<FstPath> {
         let mut paths = Vec::new();
-        let mut unfinished: Vec<_> =
-            self.start.map(|start| (start, vec![], vec![], 0.0)).into_iter().collect();
-        while let Some((state, inputs, outputs, cost)) = unfinished.pop() {
-            for &(to, input, output, arc_cost) in self.arcs.get(&state).into_iter().flatten() {
-                let inputs = [&inputs[..], &[input]].concat();
-                let outputs =
-                    [&outputs[..], if output > 0 { std::slice::from_ref(&output) } else { &[] }].concat();
-                unfinished.push((to, inputs, outputs, cost + arc_cost));
+        let mut unfinished: Vec<(usize, FstPath)> =
+            self.start.map(|start| (start, FstPath::default())).into_iter().collect();
+        while let Some((state, path)) = unfinished.pop() {
+            for &FstArc { target, input, output, cost } in self.arcs.get(&state).into_iter().flatten() {
+                let mut extended = path.clone();
+                extended.inputs.push(input);
+                if output > 0 {
+                    extended.outputs.push(output);
+                }
+                extended.cost += cost;
+                unfinished.push((target, extended));
             }
             if self.finals.contains(&state) {
-                paths.push((inputs, outputs, cost));
+                paths.push(path);
             }
         }
         paths
     }
 }
 
-fn text(tiny: &TableLattice, utterance: usize) -> OpenFstText {
+/// Exports one utterance of a batch.
+fn openfst_text(tiny: &TableLattice, utterance: usize) -> OpenFstText {
     tiny.with(|_, lattice, frames| lattice.arc_list(frames, utterance, 100_000)?.to_openfst(None)).unwrap()
 }
 
@@ -64,11 +89,11 @@ fn all_paths_can_be_read_from_openfst_text() {
         let tiny = TableLattice::new(seed);
         let blank = 1 + tiny.context.vocabulary() as u32;
         for utterance in 0..tiny.lengths.len() {
-            let read = ParsedFst::new(&text(&tiny, utterance).arcs).paths();
-            let mut all = tiny.paths(utterance);
-            assert_eq!(read.len(), all.len(), "seed {seed}");
-            let (sum, expected) =
-                (log_sum(read.iter().map(|path| -path.2)), log_sum(all.iter().map(|path| path.weight)));
+            let mut exported = ParsedFst::new(&openfst_text(&tiny, utterance).arcs).paths();
+            let mut listed = tiny.paths(utterance);
+            assert_eq!(exported.len(), listed.len(), "seed {seed}");
+            let sum = log_sum(exported.iter().map(|path| -path.cost));
+            let expected = log_sum(listed.iter().map(|path| path.weight));
             assert!(sum == expected || (sum - expected).abs() < 1e-12, "seed {seed}: {sum}, not {expected}");
             // Labels and blanks in order, without the padding of an alignment.
             let per_frame = tiny.alignment.num_states();
@@ -83,14 +108,14 @@ fn all_paths_can_be_read_from_openfst_text() {
                 }
                 arcs
             };
-            let mut read: Vec<_> = read;
-            read.sort_by(|a, b| a.0.cmp(&b.0));
-            all.sort_by_key(|path| symbols(&path.alignment));
-            for (read, listed) in read.iter().zip(&all) {
-                assert_eq!((&read.0, &read.1), (&symbols(&listed.alignment), &listed.labels), "seed {seed}");
-                assert!((read.2 + listed.weight).abs() < 1e-12);
+            exported.sort_by(|a, b| a.inputs.cmp(&b.inputs));
+            listed.sort_by_key(|path| symbols(&path.alignment));
+            for (exported, listed) in exported.iter().zip(&listed) {
+                assert_eq!(exported.inputs, symbols(&listed.alignment), "seed {seed}");
+                assert_eq!(exported.outputs, listed.labels, "seed {seed}");
+                assert!((exported.cost + listed.weight).abs() < 1e-12);
             }
-            num_paths += all.len();
+            num_paths += listed.len();
         }
     }
     assert!(num_paths > 1000);

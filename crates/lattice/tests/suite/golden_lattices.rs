@@ -1,4 +1,7 @@
 //! Lattice contexts, single frames and sums compared with golden vectors of LAST.
+//!
+//! They test the readable recursions of `lattice::context` and `lattice::distance`; every tensor of
+//! a file must be compared.
 use std::path::Path;
 
 use lattice::{
@@ -62,7 +65,8 @@ fn number(key: &str, letters: &str) -> Option<usize> {
     key.split('_').find_map(|part| part.strip_prefix(letters)?.parse().ok())
 }
 
-fn fullngram(key: &str) -> FullNGram {
+/// Returns the context of a name such as `v3_n1`.
+fn n_gram_of_key(key: &str) -> FullNGram {
     FullNGram::new(number(key, "v").unwrap(), number(key, "n").unwrap()).unwrap()
 }
 
@@ -70,7 +74,7 @@ fn fullngram(key: &str) -> FullNGram {
 fn full_n_gram_contexts_equal_golden_vectors() {
     for case in Case::read_both("contexts_fullngram") {
         for key in case.keys() {
-            let context = fullngram(&key);
+            let context = n_gram_of_key(&key);
             check_context(&case, &key, &context);
             let next: Vec<i64> = (0..context.states())
                 .flat_map(|p| (0..=context.vocabulary()).map(move |y| context.next_state(p, y) as i64))
@@ -164,7 +168,7 @@ fn utterance_rows(tensors: &GoldenTensors, name: &str, utterance: usize) -> Vec<
 fn alignment_steps_equal_golden_vectors() {
     for case in Case::read_both("alignment_steps") {
         for key in case.keys() {
-            let context = fullngram(&key);
+            let context = n_gram_of_key(&key);
             let alignment = match number(&key, "fld") {
                 None => AlignmentLattice::FrameDependent,
                 Some(expansions) => AlignmentLattice::frame_label_dependent(expansions).unwrap(),
@@ -176,9 +180,9 @@ fn alignment_steps_equal_golden_vectors() {
             };
             let visit = || alignment.topological_visit();
             let blank: Vec<i64> = visit().map(|a| next(Some(alignment.blank_next(a)))).collect();
-            let lexical: Vec<i64> = visit().map(|a| next(alignment.lexical_next(a))).collect();
+            let label_ends: Vec<i64> = visit().map(|a| next(alignment.label_next(a))).collect();
             assert_eq!(blank, case.tensors.integers(&format!("{key}/blank_next")), "{key}");
-            assert_eq!(lexical, case.tensors.integers(&format!("{key}/lexical_next")), "{key}");
+            assert_eq!(label_ends, case.tensors.integers(&format!("{key}/lexical_next")), "{key}");
             check_forward::<Probability>(&case, &key, "real", &context, alignment);
             check_forward::<Log>(&case, &key, "log", &context, alignment);
             check_forward::<Tropical>(&case, &key, "tropical", &context, alignment);
@@ -202,8 +206,8 @@ fn check_forward<S: Semiring<Weight = f64>>(
         let mut all = Vec::new();
         for (utterance, alpha) in tensors.values(&tensor("alpha")).chunks(width).enumerate() {
             let utterance_values = |name: &str| utterance_rows(tensors, &tensor(name), utterance);
-            let (blank, lexical) = (utterance_values("blank"), utterance_values("lexical"));
-            let arcs = Arcs { blank: &blank, lexical: &lexical };
+            let (blank, label_arcs) = (utterance_values("blank"), utterance_values("lexical"));
+            let arcs = Arcs { blank: &blank, labels: &label_arcs };
             let computed = match prefix {
                 "" => forward_step::<S>(context, alignment, arcs, alpha),
                 _ => string_forward_step::<S>(alignment, arcs, alpha),
@@ -227,23 +231,26 @@ fn check_backward(case: &Case, key: &str, context: &FullNGram, alignment: Alignm
     let mut betas = Vec::new();
     for (utterance, &log_z) in tensors.values(&tensor("log_z")).iter().enumerate() {
         let utterance_values = |name: &str| utterance_rows(tensors, &tensor(name), utterance);
-        let (blank, lexical) = (utterance_values("blank"), utterance_values("lexical"));
-        let arcs = Arcs { blank: &blank, lexical: &lexical };
+        let (blank, label_arcs) = (utterance_values("blank"), utterance_values("lexical"));
+        let arcs = Arcs { blank: &blank, labels: &label_arcs };
         let (alpha, beta) = (rows("alpha", utterance), rows("beta", utterance));
         let computed = arc_sums_step::<Log>(context, alignment, arcs, &alpha, &beta).unwrap();
-        let (blank, lexical) = computed.marginals(log_z);
+        let (blank, label_arcs) = computed.marginals(log_z);
         near("backward_blank_marginal", utterance, &blank);
-        near("backward_lexical_marginal", utterance, &lexical);
+        near("backward_lexical_marginal", utterance, &label_arcs);
         betas.extend(computed.beta);
     }
     case.near(&tensor("backward_next_beta"), &betas);
 }
 
+/// Number of golden lattices in the shared data.
+const GOLDEN_LATTICES: usize = 27;
+
 /// Distances, α and marginals of all lattices, from their arc weights.
 #[test]
 fn lattices_equal_golden_vectors() {
     let Some(folder) = golden::system_folder("last") else { return };
-    let mut done = 0;
+    let mut lattice_count = 0;
     for entry in std::fs::read_dir(&folder).unwrap() {
         let path = entry.unwrap().path();
         if !path.to_str().unwrap().ends_with(".f64.json") {
@@ -252,10 +259,10 @@ fn lattices_equal_golden_vectors() {
         let sidecar: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         if sidecar["case"]["align"].is_string() {
             check_lattice(&path.with_extension("safetensors"), &sidecar["case"]);
-            done += 1;
+            lattice_count += 1;
         }
     }
-    assert_eq!(done, 27, "lattices in {}", folder.display());
+    assert_eq!(lattice_count, GOLDEN_LATTICES, "lattices in {}", folder.display());
 }
 
 /// Compares distances, α, best paths and marginals of a golden lattice.
@@ -268,7 +275,7 @@ fn check_lattice(file: &Path, case: &serde_json::Value) {
         _ => AlignmentLattice::frame_label_dependent(option("K")).unwrap(),
     };
     let (states, vocabulary) = (context.states(), context.vocabulary());
-    let (blank, lexical) = (tensors.values("out/blank_weights"), tensors.values("out/lexical_weights"));
+    let (blank, label_arcs) = (tensors.values("out/blank_weights"), tensors.values("out/lexical_weights"));
     let (num_frames, num_labels) = (tensors.integers("in/num_frames"), tensors.integers("in/num_labels"));
     let labels = tensors.integers("in/labels");
     let (padded, width) = (blank.len() / states / num_frames.len(), labels.len() / num_frames.len());
@@ -281,7 +288,7 @@ fn check_lattice(file: &Path, case: &serde_json::Value) {
         let frames = (frames as usize).min(padded);
         let arc_weight = |t: usize, arc: FrameArc| {
             let state = (utterance * padded + t) * states + arc.context;
-            if arc.label == 0 { blank[state] } else { lexical[state * vocabulary + arc.label - 1] }
+            if arc.label == 0 { blank[state] } else { label_arcs[state * vocabulary + arc.label - 1] }
         };
         let string = labels[utterance * width..][..width].get(..count as usize);
         let string: Option<Vec<u32>> = string.map(|labels| labels.iter().map(|&y| y as u32).collect());
@@ -315,9 +322,9 @@ fn check_lattice(file: &Path, case: &serde_json::Value) {
             arc_sums::<Log>(&context, alignment, frames, arc_weight, |t, computed| {
                 marginals[t] = computed.marginals(total)
             });
-            let (blank, lexical): (Vec<_>, Vec<_>) = marginals.into_iter().unzip();
+            let (blank, label_arcs): (Vec<_>, Vec<_>) = marginals.into_iter().unzip();
             near("out/blank_marginals_by_state", utterance, &blank.concat());
-            near("out/lexical_marginals_by_state", utterance, &lexical.concat());
+            near("out/lexical_marginals_by_state", utterance, &label_arcs.concat());
         }
     }
 }
@@ -341,17 +348,25 @@ fn distances<S: Semiring<Weight = f64>>(
 /// A semiring of best paths, which shows the order of sums.
 struct BestLabels;
 
+/// Bits of a label in a [`LabelPath`].
+const BITS_PER_LABEL: usize = 5;
+
+/// Score and labels of a partial path.
 #[derive(Clone, Copy, PartialEq)]
 struct LabelPath {
     score: f64,
-    /// Five bits per label, the last label lowest.
+    /// [`BITS_PER_LABEL`] bits per entry, the last label lowest; 0 without a label.
     labels: u128,
+    /// Number of alignment states that the path passes.
     entries: usize,
 }
 
 impl LabelPath {
     fn labels(&self) -> Vec<f64> {
-        (0..self.entries).rev().map(|entry| (self.labels >> (5 * entry) & 31) as f64).collect()
+        (0..self.entries)
+            .rev()
+            .map(|entry| (self.labels >> (BITS_PER_LABEL * entry) & ((1 << BITS_PER_LABEL) - 1)) as f64)
+            .collect()
     }
 }
 
@@ -366,7 +381,11 @@ impl Semiring for BestLabels {
 
     fn times(a: LabelPath, b: LabelPath) -> LabelPath {
         let entries = a.entries + b.entries;
-        assert!(entries <= 25, "more labels than bits");
-        LabelPath { score: a.score + b.score, labels: a.labels << (5 * b.entries) | b.labels, entries }
+        assert!(entries * BITS_PER_LABEL < 128, "more labels than bits");
+        LabelPath {
+            score: a.score + b.score,
+            labels: a.labels << (BITS_PER_LABEL * b.entries) | b.labels,
+            entries,
+        }
     }
 }

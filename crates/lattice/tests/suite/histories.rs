@@ -39,17 +39,17 @@ fn states_are_the_longest_suffixes_among_the_histories() {
         let labels = string(200);
         let pruned = NextStateTable::from_histories(vocabulary, histories).unwrap();
         let states = context::histories(vocabulary, histories).unwrap();
-        let suffixes: BTreeSet<&[u32]> = histories
+        let prefixes: BTreeSet<&[u32]> = histories
             .iter()
-            .flat_map(|string| (0..=string.len()).map(|n| &string[..n]))
+            .flat_map(|string| (0..=string.len()).map(|length| &string[..length]))
             .chain([&[][..]])
             .collect();
-        assert_eq!(states.iter().map(Vec::as_slice).collect::<BTreeSet<_>>(), suffixes);
+        assert_eq!(states.iter().map(Vec::as_slice).collect::<BTreeSet<_>>(), prefixes);
         assert_eq!(states.len(), pruned.states());
         let path_states = context::walk_states(&pruned, &labels).unwrap();
         for (length, &state) in path_states.iter().enumerate() {
             let expected =
-                (0..=length).map(|start| &labels[start..length]).find(|end| suffixes.contains(end));
+                (0..=length).map(|start| &labels[start..length]).find(|suffix| prefixes.contains(suffix));
             assert_eq!(Some(&states[state][..]), expected, "seed {seed}");
         }
     }

@@ -1,4 +1,7 @@
 //! Lattice weights of a joint network: values, gradients and label chains.
+//!
+//! They are compared with LAST (golden vectors), with central differences, and with each other. The
+//! helpers are also for locally normalized weights.
 use lattice::{Arcs, ArcsMut, Embeddings, JointWeightFn, LabelChain, Parameters, Real, WeightFn};
 use oracle::differences::central_difference;
 
@@ -16,12 +19,14 @@ pub struct OwnedJoint<F> {
     pub parameters: Parameters<F>,
     /// *n x F*
     pub frames: Vec<F>,
+    /// n
     pub count: usize,
 }
 
 impl<F: Real> OwnedJoint<F> {
     pub fn random(states: usize, vocabulary: usize, hidden: usize, frames: usize) -> Self {
         let (e, f) = (3, 2);
+        // Name, number of elements and scale of each parameter.
         let shapes = [
             (EMBEDDINGS, states * e, 1.0),
             ("weight_fn/project_context_embeddings/kernel", e * hidden, 0.7),
@@ -57,10 +62,10 @@ impl<F: Real> OwnedJoint<F> {
             project_context: parameter("project_context_embeddings/kernel"),
             project_frame: parameter("project_frame/kernel"),
             joint_bias: parameter("joint_bias"),
-            blank: parameter("Dense_0/kernel"),
+            blank_kernel: parameter("Dense_0/kernel"),
             blank_bias: parameter("Dense_0/bias"),
-            lexical: parameter("Dense_1/kernel"),
-            lexical_bias: parameter("Dense_1/bias"),
+            label_kernel: parameter("Dense_1/kernel"),
+            label_bias: parameter("Dense_1/bias"),
         }
     }
 }
@@ -68,12 +73,12 @@ impl<F: Real> OwnedJoint<F> {
 /// Computes all arcs of all frames.
 pub fn arc_weights<F: Real>(weight_fn: &dyn WeightFn<F>, frames: &[F], count: usize) -> (Vec<F>, Vec<F>) {
     let arcs = count * weight_fn.states();
-    let (mut blank, mut lexical) = (vec![F::ZERO; arcs], vec![F::ZERO; arcs * weight_fn.vocabulary()]);
+    let (mut blank, mut label_arcs) = (vec![F::ZERO; arcs], vec![F::ZERO; arcs * weight_fn.vocabulary()]);
     let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
     weights.set_frames(frames, &vec![0; count]).unwrap();
     let frame_indices: Vec<usize> = (0..count).collect();
-    weights.forward(&frame_indices, ArcsMut { blank: &mut blank, lexical: &mut lexical });
-    (blank, lexical)
+    weights.forward(&frame_indices, ArcsMut { blank: &mut blank, labels: &mut label_arcs });
+    (blank, label_arcs)
 }
 
 /// Computes gradients of frames and parameters from adjoints of all arcs.
@@ -99,11 +104,13 @@ pub fn forward_chain<F: Real>(
     chain: LabelChain,
 ) -> (Vec<F>, Vec<F>) {
     let sites = (count - first_frame) * chain.states.len();
-    let (mut blank, mut lexical) = (vec![F::ONE; sites], vec![F::ONE; sites]);
+    let (mut blank, mut label_arcs) = (vec![F::ONE; sites], vec![F::ONE; sites]);
     let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
     weights.set_frames(frames, &vec![0; count]).unwrap();
-    weights.forward_chain(first_frame, chain, ArcsMut { blank: &mut blank, lexical: &mut lexical }).unwrap();
-    (blank, lexical)
+    weights
+        .forward_chain(first_frame, chain, ArcsMut { blank: &mut blank, labels: &mut label_arcs })
+        .unwrap();
+    (blank, label_arcs)
 }
 
 /// Computes gradients of frames and parameters from adjoints along a chain.
@@ -136,7 +143,7 @@ pub fn scatter_chain<F: Real>(
     FrameArcsShape { states, vocabulary, frames }: FrameArcsShape,
     first_frame: usize,
     chain: LabelChain,
-    Arcs { blank, lexical }: Arcs<F>,
+    Arcs { blank, labels: label_arcs }: Arcs<F>,
 ) -> (Vec<F>, Vec<F>) {
     let arcs = frames * states;
     let (mut blank_adjoints, mut label_adjoints) = (vec![F::ZERO; arcs], vec![F::ZERO; arcs * vocabulary]);
@@ -145,7 +152,7 @@ pub fn scatter_chain<F: Real>(
         let row = t * states + chain.states[u];
         blank_adjoints[row] += blank[site];
         if let Some(&label) = chain.labels.get(u) {
-            label_adjoints[row * vocabulary + label as usize - 1] += lexical[site];
+            label_adjoints[row * vocabulary + label as usize - 1] += label_arcs[site];
         }
     }
     (blank_adjoints, label_adjoints)
@@ -156,12 +163,12 @@ pub fn chain_weights<F: Real>(
     FrameArcsShape { states, vocabulary, frames }: FrameArcsShape,
     first_frame: usize,
     chain: LabelChain,
-    Arcs { blank, lexical }: Arcs<F>,
+    Arcs { blank, labels: label_arcs }: Arcs<F>,
 ) -> (Vec<F>, Vec<F>) {
     let rows = (first_frame..frames).flat_map(|t| chain.states.iter().map(move |&state| t * states + state));
     let labels = |(site, row): (usize, usize)| {
         let label = chain.labels.get(site % chain.states.len());
-        label.map_or(F::NEG_INFINITY, |&label| lexical[row * vocabulary + label as usize - 1])
+        label.map_or(F::NEG_INFINITY, |&label| label_arcs[row * vocabulary + label as usize - 1])
     };
     (rows.clone().map(|row| blank[row]).collect(), rows.enumerate().map(labels).collect())
 }
@@ -171,44 +178,44 @@ fn equals_last<F: Real>(values: Tolerance, gradients: Tolerance) {
     let Some(golden) = golden("weight_fns.f64") else { return };
     let start = "joint/params/";
     let named = |name: &str| (format!("weight_fn/{name}"), golden.cast(&format!("{start}{name}")));
-    let mut parameters: Parameters<F> = golden.names_below(start).map(named).collect();
+    let mut parameters: Parameters<F> = golden.names_with_prefix(start).map(named).collect();
     parameters.insert(EMBEDDINGS.to_owned(), golden.cast("joint/cache"));
     let &[count, states, vocabulary] = golden.shape("joint/lexical") else { panic!("n x C x V") };
     let owned = OwnedJoint { states, vocabulary, parameters, frames: golden.cast("joint/frame"), count };
     let joint = owned.borrow();
-    let (blank, lexical) = arc_weights(&joint, &owned.frames, count);
+    let (blank, label_arcs) = arc_weights(&joint, &owned.frames, count);
     assert_within("blank", &blank, golden.values("joint/blank"), values);
-    assert_within("lexical", &lexical, golden.values("joint/lexical"), values);
+    assert_within("lexical", &label_arcs, golden.values("joint/lexical"), values);
 
     let mut weights = joint.bind(&mut Vec::new()).unwrap();
     weights.set_frames(&owned.frames, &vec![0; count]).unwrap();
     for (frame, &state) in golden.values("joint/state").iter().enumerate() {
-        let mut lexical = vec![F::ZERO; vocabulary];
-        let blank = weights.forward_state(frame, state as usize, &mut lexical);
+        let mut label_arcs = vec![F::ZERO; vocabulary];
+        let blank = weights.forward_state(frame, state as usize, &mut label_arcs);
         assert_within("state_blank", &[blank], &golden.values("joint/state_blank")[frame..][..1], values);
         let expected = &golden.values("joint/state_lexical")[frame * vocabulary..][..vocabulary];
-        assert_within("state_lexical", &lexical, expected, values);
+        assert_within("state_lexical", &label_arcs, expected, values);
     }
 
     let adjoints: [Vec<F>; 2] =
         [golden.cast("joint/cotangent_blank"), golden.cast("joint/cotangent_lexical")];
     let (frame_gradient, computed) =
-        arc_gradients(&joint, &owned.frames, count, Arcs { blank: &adjoints[0], lexical: &adjoints[1] });
+        arc_gradients(&joint, &owned.frames, count, Arcs { blank: &adjoints[0], labels: &adjoints[1] });
     assert_within("grad_frame", &frame_gradient, golden.values("joint/grad_frame"), gradients);
     assert_within("grad_cache", &computed[EMBEDDINGS], golden.values("joint/grad_cache"), gradients);
-    for name in golden.names_below("joint/grad_params/") {
+    for name in golden.names_with_prefix("joint/grad_params/") {
         let expected = golden.values(&format!("joint/grad_params/{name}"));
         assert_within(name, &computed[&format!("weight_fn/{name}")], expected, gradients);
     }
 }
 
 #[test]
-fn f64_equals_last() {
+fn f64_values_and_gradients_equal_last() {
     equals_last::<f64>(F64, F64);
 }
 
 #[test]
-fn f32_equals_last() {
+fn f32_values_and_gradients_equal_last() {
     equals_last::<f32>(f32_values(4.0), F32_GRADIENTS);
 }
 
@@ -224,32 +231,32 @@ pub type UseWeightFn<'a> = &'a mut dyn FnMut(&dyn WeightFn<f64>);
 /// Any weight function of a joint network can be checked, in frames and parameters.
 pub fn check_gradients(owned: &mut OwnedJoint<f64>, run: &dyn Fn(&OwnedJoint<f64>, UseWeightFn)) {
     let tolerance = Tolerance { relative: 1e-8, absolute: 1e-9 };
-    let (count, first) = (owned.count, 1);
+    let (count, first_frame) = (owned.count, 1);
     let chain = LabelChain { states: &CHAIN_STATES, labels: &CHAIN_LABELS };
     for all_arcs in [true, false] {
         let sizes = match all_arcs {
             true => [count * owned.states, count * owned.states * owned.vocabulary],
-            false => [(count - first) * CHAIN_STATES.len(); 2],
+            false => [(count - first_frame) * CHAIN_STATES.len(); 2],
         };
-        let [blank, lexical] = [random::<f64>(sizes[0], 40, 1.0), random::<f64>(sizes[1], 41, 1.0)];
+        let [blank, label_arcs] = [random::<f64>(sizes[0], 40, 1.0), random::<f64>(sizes[1], 41, 1.0)];
         let value = |owned: &OwnedJoint<f64>| {
             let mut value = 0.0;
             run(owned, &mut |weight_fn| {
                 let (b, l) = match all_arcs {
                     true => arc_weights(weight_fn, &owned.frames, count),
-                    false => forward_chain(weight_fn, &owned.frames, count, first, chain),
+                    false => forward_chain(weight_fn, &owned.frames, count, first_frame, chain),
                 };
                 let finite: Vec<f64> = l.iter().map(|&l| if l.is_finite() { l } else { 0.0 }).collect();
-                value = dot(&b, &blank) + dot(&finite, &lexical);
+                value = dot(&b, &blank) + dot(&finite, &label_arcs);
             });
             value
         };
         let mut computed = (Vec::new(), Parameters::new());
         run(owned, &mut |weight_fn| {
-            let adjoints = Arcs { blank: &blank[..], lexical: &lexical[..] };
+            let adjoints = Arcs { blank: &blank[..], labels: &label_arcs[..] };
             computed = match all_arcs {
                 true => arc_gradients(weight_fn, &owned.frames, count, adjoints),
-                false => backward_chain(weight_fn, &owned.frames, count, first, chain, adjoints),
+                false => backward_chain(weight_fn, &owned.frames, count, first_frame, chain, adjoints),
             };
         });
         let (frame_gradient, parameter_gradients) = computed;
@@ -286,20 +293,20 @@ fn gradients_are_central_differences() {
 /// Some addends are large.
 #[test]
 fn chains_and_single_states_equal_all_arcs() {
-    let (states, vocabulary, count, first) = (75, 19, 23, 2);
+    let (states, vocabulary, count, first_frame) = (75, 19, 23, 2);
     let mut owned = OwnedJoint::<f32>::random(states, vocabulary, 33, count);
     owned.parameters.get_mut(EMBEDDINGS).unwrap()[3 * 2] = 60.0;
     owned.frames[2 * 20] = -70.0;
     let joint = owned.borrow();
     let chain = LabelChain { states: &[0, 2, 74, 33, 32, 2, 2], labels: &[2, 19, 7, 1, 2, 2] };
     let shape = FrameArcsShape { states, vocabulary, frames: count };
-    let (blank, lexical) = arc_weights(&joint, &owned.frames, count);
-    let (b, l) = forward_chain(&joint, &owned.frames, count, first, chain);
-    let (expected_b, expected_l) =
-        chain_weights(shape, first, chain, Arcs { blank: &blank, lexical: &lexical });
+    let (blank, label_arcs) = arc_weights(&joint, &owned.frames, count);
+    let (chain_blank, chain_label_arcs) = forward_chain(&joint, &owned.frames, count, first_frame, chain);
+    let (expected_blank, expected_label_arcs) =
+        chain_weights(shape, first_frame, chain, Arcs { blank: &blank, labels: &label_arcs });
     let tolerance = f32_values(10.0);
-    assert_within("blank", &b, &widened(&expected_b), tolerance);
-    assert_within("lexical", &l, &widened(&expected_l), tolerance);
+    assert_within("blank", &chain_blank, &widened(&expected_blank), tolerance);
+    assert_within("lexical", &chain_label_arcs, &widened(&expected_label_arcs), tolerance);
     let mut weights = joint.bind(&mut Vec::new()).unwrap();
     weights.set_frames(&owned.frames, &vec![0; count]).unwrap();
     let mut row = vec![0.0; vocabulary];
@@ -307,15 +314,21 @@ fn chains_and_single_states_equal_all_arcs() {
         let b = weights.forward_state(frame, state, &mut row);
         let row_index = frame * states + state;
         assert_within("blank", &[b], &widened(&blank[row_index..=row_index]), tolerance);
-        assert_within("lexical", &row, &widened(&lexical[row_index * vocabulary..][..vocabulary]), tolerance);
+        assert_within(
+            "lexical",
+            &row,
+            &widened(&label_arcs[row_index * vocabulary..][..vocabulary]),
+            tolerance,
+        );
     }
 
-    let mut adjoints = [random::<f32>(b.len(), 3, 1.0), random(b.len(), 4, 1.0)];
+    let sites = chain_blank.len();
+    let mut adjoints = [random::<f32>(sites, 3, 1.0), random(sites, 4, 1.0)];
     adjoints.iter_mut().for_each(|a| a[3..9].fill(0.0));
-    let adjoints = Arcs { blank: &adjoints[0][..], lexical: &adjoints[1][..] };
-    let computed = backward_chain(&joint, &owned.frames, count, first, chain, adjoints);
-    let (blank, lexical) = scatter_chain(shape, first, chain, adjoints);
-    let arcs = Arcs { blank: &blank, lexical: &lexical };
+    let adjoints = Arcs { blank: &adjoints[0][..], labels: &adjoints[1][..] };
+    let computed = backward_chain(&joint, &owned.frames, count, first_frame, chain, adjoints);
+    let (blank, label_arcs) = scatter_chain(shape, first_frame, chain, adjoints);
+    let arcs = Arcs { blank: &blank, labels: &label_arcs };
     let expected = arc_gradients(&joint, &owned.frames, count, arcs);
     let tolerance = Tolerance { relative: 1e-4, absolute: 1e-4 };
     assert_within("frames", &computed.0, &widened(&expected.0), tolerance);
@@ -330,9 +343,9 @@ fn groups_of_frames_add_up() {
     let (states, vocabulary, count) = (40, 5, 9);
     let owned = OwnedJoint::<f64>::random(states, vocabulary, 8, count);
     let joint = owned.borrow();
-    let (blank, lexical) =
+    let (blank, label_arcs) =
         (random::<f64>(count * states, 5, 1.0), random(count * states * vocabulary, 6, 1.0));
-    let expected = arc_gradients(&joint, &owned.frames, count, Arcs { blank: &blank, lexical: &lexical });
+    let expected = arc_gradients(&joint, &owned.frames, count, Arcs { blank: &blank, labels: &label_arcs });
     let mut weights = joint.bind(&mut Vec::new()).unwrap();
     let mut frame_gradients = Vec::new();
     for (group, parts) in [(0..4, vec![0..3, 3..4]), (4..9, vec![2..5, 0..2])] {
@@ -340,8 +353,8 @@ fn groups_of_frames_add_up() {
         for part in parts {
             let frames: Vec<usize> = part.clone().collect();
             let arcs = (group.start + part.start) * states..(group.start + part.end) * states;
-            let lexical = &lexical[arcs.start * vocabulary..arcs.end * vocabulary];
-            weights.backward(&frames, Arcs { blank: &blank[arcs], lexical });
+            let label_arcs = &label_arcs[arcs.start * vocabulary..arcs.end * vocabulary];
+            weights.backward(&frames, Arcs { blank: &blank[arcs], labels: label_arcs });
         }
         frame_gradients.extend(weights.frame_gradient(&owned.frames[group.start * 2..group.end * 2]));
     }
@@ -357,14 +370,14 @@ fn results_do_not_depend_on_threads() {
     let (states, vocabulary, count) = (75, 19, 23);
     let owned = OwnedJoint::<f32>::random(states, vocabulary, 33, count);
     let joint = owned.borrow();
-    let (blank, lexical): (Vec<f32>, Vec<f32>) =
+    let (blank, label_arcs): (Vec<f32>, Vec<f32>) =
         (random(count * states, 5, 1.0), random(count * states * vocabulary, 6, 1.0));
     let chain = LabelChain { states: &CHAIN_STATES, labels: &CHAIN_LABELS };
     let sites = count * CHAIN_STATES.len();
     assert_thread_independent(|| {
         (
             arc_weights(&joint, &owned.frames, count),
-            arc_gradients(&joint, &owned.frames, count, Arcs { blank: &blank, lexical: &lexical }),
+            arc_gradients(&joint, &owned.frames, count, Arcs { blank: &blank, labels: &label_arcs }),
             forward_chain(&joint, &owned.frames, count, 0, chain),
             backward_chain(
                 &joint,
@@ -372,7 +385,7 @@ fn results_do_not_depend_on_threads() {
                 count,
                 0,
                 chain,
-                Arcs { blank: &blank[..sites], lexical: &lexical[..sites] },
+                Arcs { blank: &blank[..sites], labels: &label_arcs[..sites] },
             ),
         )
     });
@@ -382,8 +395,8 @@ fn results_do_not_depend_on_threads() {
 fn an_enormous_sum_gives_finite_weights() {
     let mut owned = OwnedJoint::<f32>::random(3, 2, 4, 2);
     owned.frames = narrow(&[1e30, 0.0, -1e30, 0.0]);
-    let (blank, lexical) = arc_weights(&owned.borrow(), &owned.frames, 2);
-    assert!(blank.iter().chain(&lexical).all(|w| w.is_finite()));
+    let (blank, label_arcs) = arc_weights(&owned.borrow(), &owned.frames, 2);
+    assert!(blank.iter().chain(&label_arcs).all(|w| w.is_finite()));
 }
 
 /// The first task that needs a row prepares it; others wait.

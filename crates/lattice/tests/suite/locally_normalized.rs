@@ -1,4 +1,7 @@
 //! Locally normalized weight functions of lattices: values and gradients.
+//!
+//! They are compared with LAST (golden vectors), with central differences, and along chains with
+//! all arcs.
 use lattice::{
     AlignmentLattice, Arcs, ArcsMut, BoundWeights, Embeddings, Error, Frames, FullNGram, JointWeightFn,
     LabelChain, Labels, LatticeSession, LocallyNormalized, Normalize, Parameters, Real, RecognitionLattice,
@@ -40,9 +43,9 @@ impl<F: Real> WeightFn<F> for GenericJoint<'_, F> {
 }
 
 /// Rows of a table, with the blank before the labels.
-fn table_rows<F: Real>(blank: &[f64], lexical: &[f64]) -> Vec<F> {
-    let labels = lexical.len() / blank.len();
-    let rows = blank.iter().zip(lexical.chunks_exact(labels));
+fn table_rows<F: Real>(blank: &[f64], label_arcs: &[f64]) -> Vec<F> {
+    let labels = label_arcs.len() / blank.len();
+    let rows = blank.iter().zip(label_arcs.chunks_exact(labels));
     rows.flat_map(|(&blank, row)| std::iter::once(blank).chain(row.iter().copied()))
         .map(F::from_f64)
         .collect()
@@ -57,13 +60,13 @@ fn equals_last<F: panda_core::Real>(values: Tolerance, gradients: Tolerance) {
         let table = TableWeightFn::new(&table, &[rows, states, 1 + v]).unwrap();
         let weight_fn = LocallyNormalized::new(table, normalize);
         let frames: Vec<F> = (0..rows).map(|row| F::from_f64(row as f64)).collect();
-        let (blank, lexical) = arc_weights(&weight_fn, &frames, rows);
+        let (blank, label_arcs) = arc_weights(&weight_fn, &frames, rows);
         assert_within("blank", &blank, golden.values(&format!("{name}/blank")), values);
-        assert_within("lexical", &lexical, golden.values(&format!("{name}/lexical")), values);
+        assert_within("lexical", &label_arcs, golden.values(&format!("{name}/lexical")), values);
         let adjoints: [Vec<F>; 2] =
             [golden.cast("normalize/cotangent_blank"), golden.cast("normalize/cotangent_lexical")];
         let (_, computed) =
-            arc_gradients(&weight_fn, &frames, rows, Arcs { blank: &adjoints[0], lexical: &adjoints[1] });
+            arc_gradients(&weight_fn, &frames, rows, Arcs { blank: &adjoints[0], labels: &adjoints[1] });
         let expected: Vec<f64> = table_rows(
             golden.values(&format!("{name}/grad_blank")),
             golden.values(&format!("{name}/grad_lexical")),
@@ -73,12 +76,12 @@ fn equals_last<F: panda_core::Real>(values: Tolerance, gradients: Tolerance) {
 }
 
 #[test]
-fn f64_equals_last() {
+fn f64_values_and_gradients_equal_last() {
     equals_last::<f64>(F64, F64);
 }
 
 #[test]
-fn f32_equals_last() {
+fn f32_values_and_gradients_equal_last() {
     equals_last::<f32>(f32_values(2.0), F32_GRADIENTS);
 }
 
@@ -91,11 +94,11 @@ fn check_extremes<F: panda_core::Real>(tolerance: Tolerance) {
     let weight_fn =
         LocallyNormalized::new(TableWeightFn::new(&table, &[rows, 1, 1 + v]).unwrap(), Normalize::Hat);
     let frames: Vec<F> = (0..rows).map(|row| F::from_f64(row as f64)).collect();
-    let (blank, lexical) = arc_weights(&weight_fn, &frames, rows);
+    let (blank, label_arcs) = arc_weights(&weight_fn, &frames, rows);
     assert_within("blank", &blank, golden.values("hat_extreme/blank_exact"), tolerance);
-    assert_within("lexical", &lexical, golden.values("hat_extreme/lexical_exact"), tolerance);
-    let (blank, lexical) = (blank.map_finite(), lexical.map_finite());
-    let (_, computed) = arc_gradients(&weight_fn, &frames, rows, Arcs { blank: &blank, lexical: &lexical });
+    assert_within("lexical", &label_arcs, golden.values("hat_extreme/lexical_exact"), tolerance);
+    let (blank, label_arcs) = (blank.map_finite(), label_arcs.map_finite());
+    let (_, computed) = arc_gradients(&weight_fn, &frames, rows, Arcs { blank: &blank, labels: &label_arcs });
     assert!(computed["table"].iter().all(|g| g.to_f64().is_finite()));
 }
 
@@ -139,26 +142,26 @@ fn gradients_of_any_weights_equal_central_differences() {
 }
 
 /// Frames of a larger network, and a chain with adjoints.
-struct Case {
+struct ChainCase {
     owned: OwnedJoint<f64>,
-    first: usize,
+    first_frame: usize,
     states: Vec<usize>,
     labels: Vec<u32>,
     adjoints: [Vec<f64>; 2],
 }
 
-impl Case {
+impl ChainCase {
     /// Some successive sites have no adjoints.
     fn new(vocabulary: usize, count: usize) -> Self {
-        let (states, first) = (9, 3);
-        let sites = 37 * (count - first);
+        let (states, first_frame, positions) = (9, 3, 37);
+        let sites = positions * (count - first_frame);
         let mut adjoints = [random::<f64>(sites, 3, 1.0), random(sites, 4, 1.0)];
         adjoints.iter_mut().for_each(|a| a[300..700].fill(0.0));
         Self {
             owned: OwnedJoint::random(states, vocabulary, 24, count),
-            first,
-            states: (0..37).map(|u| u * u % states).collect(),
-            labels: (0..36).map(|u| (u * 77 % vocabulary + 1) as u32).collect(),
+            first_frame,
+            states: (0..positions).map(|u| u * u % states).collect(),
+            labels: (0..positions - 1).map(|u| (u * 77 % vocabulary + 1) as u32).collect(),
             adjoints,
         }
     }
@@ -177,12 +180,12 @@ impl Case {
         assert!(weight_fn.is_locally_normalized());
         let frames: Vec<F> = narrow(&self.owned.frames);
         let count = self.owned.count;
-        let (blank, lexical) = forward_chain(weight_fn, &frames, count, self.first, self.chain());
+        let (blank, label_arcs) = forward_chain(weight_fn, &frames, count, self.first_frame, self.chain());
         assert_within(name, &blank, &expected.weights.0, values);
-        assert_within(name, &lexical, &expected.weights.1, values);
+        assert_within(name, &label_arcs, &expected.weights.1, values);
         let adjoints = self.adjoints.each_ref().map(|adjoints| narrow::<F>(adjoints));
-        let adjoints = Arcs { blank: &adjoints[0], lexical: &adjoints[1] };
-        let computed = backward_chain(weight_fn, &frames, count, self.first, self.chain(), adjoints);
+        let adjoints = Arcs { blank: &adjoints[0], labels: &adjoints[1] };
+        let computed = backward_chain(weight_fn, &frames, count, self.first_frame, self.chain(), adjoints);
         assert_within(&format!("{name} frames"), &computed.0, &expected.gradients.0, gradients);
         assert_eq!(computed.1.len(), expected.gradients.1.len());
         for (parameter, expected) in &expected.gradients.1 {
@@ -197,17 +200,17 @@ struct ChainResults {
     gradients: (Vec<f64>, Parameters<f64>),
 }
 
-impl Case {
+impl ChainCase {
     fn expected(&self, weight_fn: &dyn WeightFn<f64>) -> ChainResults {
         let OwnedJoint { states, vocabulary, count, frames, .. } = &self.owned;
         let shape = FrameArcsShape { states: *states, vocabulary: *vocabulary, frames: *count };
-        let (blank, lexical) = arc_weights(weight_fn, frames, *count);
-        let weights = Arcs { blank: &blank[..], lexical: &lexical[..] };
-        let adjoints = Arcs { blank: &self.adjoints[0][..], lexical: &self.adjoints[1][..] };
-        let all_adjoints = scatter_chain(shape, self.first, self.chain(), adjoints);
-        let all_adjoints = Arcs { blank: &all_adjoints.0[..], lexical: &all_adjoints.1[..] };
+        let (blank, label_arcs) = arc_weights(weight_fn, frames, *count);
+        let weights = Arcs { blank: &blank[..], labels: &label_arcs[..] };
+        let adjoints = Arcs { blank: &self.adjoints[0][..], labels: &self.adjoints[1][..] };
+        let all_adjoints = scatter_chain(shape, self.first_frame, self.chain(), adjoints);
+        let all_adjoints = Arcs { blank: &all_adjoints.0[..], labels: &all_adjoints.1[..] };
         ChainResults {
-            weights: chain_weights(shape, self.first, self.chain(), weights),
+            weights: chain_weights(shape, self.first_frame, self.chain(), weights),
             gradients: arc_gradients(weight_fn, frames, *count, all_adjoints),
         }
     }
@@ -218,7 +221,7 @@ impl Case {
 /// Labels exceed a tile, and sites exceed a wave.
 #[test]
 fn chains_equal_all_arcs() {
-    let case = Case::new(500, 130);
+    let case = ChainCase::new(500, 130);
     let single = case.owned.narrow();
     for (normalize, name) in NORMALIZERS {
         let expected = case.expected(&LocallyNormalized::new(case.owned.borrow(), normalize));
@@ -237,7 +240,7 @@ fn chains_equal_all_arcs() {
 /// With a normalizer of rows.
 #[test]
 fn chains_of_any_weights_equal_all_arcs() {
-    let case = Case::new(60, 22);
+    let case = ChainCase::new(60, 22);
     for (normalize, name) in NORMALIZERS {
         let generic = LocallyNormalized::new(GenericJoint(case.owned.borrow()), normalize);
         case.check(name, &case.expected(&generic), &generic, [F64, F64]);
@@ -247,7 +250,7 @@ fn chains_of_any_weights_equal_all_arcs() {
 /// Rows are so long that frames and positions are processed in parts.
 #[test]
 fn chains_in_a_large_table_equal_all_arcs() {
-    let (states, vocabulary, count, first) = (3, 8000, 14, 1);
+    let (states, vocabulary, count, first_frame) = (3, 8000, 14, 1);
     let table: Vec<f64> = random(2 * states * (1 + vocabulary), 1, 4.0);
     let table = TableWeightFn::new(&table, &[2, states, 1 + vocabulary]).unwrap();
     let frames: Vec<f64> = (0..count).map(|t| f64::from(t as u32 % 3 % 2)).collect();
@@ -255,21 +258,21 @@ fn chains_in_a_large_table_equal_all_arcs() {
     let labels: Vec<u32> = (0..39).map(|u| u * 200 + 1).collect();
     let shape = FrameArcsShape { states, vocabulary, frames: count };
     let chain = LabelChain { states: &positions, labels: &labels };
-    let sites = positions.len() * (count - first);
+    let sites = positions.len() * (count - first_frame);
     let (blank_adjoints, label_adjoints) = (random::<f64>(sites, 2, 1.0), random::<f64>(sites, 3, 1.0));
-    let adjoints = Arcs { blank: &blank_adjoints[..], lexical: &label_adjoints[..] };
+    let adjoints = Arcs { blank: &blank_adjoints[..], labels: &label_adjoints[..] };
     for (normalize, name) in NORMALIZERS {
         let weight_fn = LocallyNormalized::new(table, normalize);
-        let (blank, lexical) = arc_weights(&weight_fn, &frames, count);
-        let arcs = Arcs { blank: &blank, lexical: &lexical };
-        let expected = chain_weights(shape, first, chain, arcs);
-        let computed = forward_chain(&weight_fn, &frames, count, first, chain);
+        let (blank, label_arcs) = arc_weights(&weight_fn, &frames, count);
+        let arcs = Arcs { blank: &blank, labels: &label_arcs };
+        let expected = chain_weights(shape, first_frame, chain, arcs);
+        let computed = forward_chain(&weight_fn, &frames, count, first_frame, chain);
         assert_within(name, &computed.0, &expected.0, F64);
         assert_within(name, &computed.1, &expected.1, F64);
-        let (blank, lexical) = scatter_chain(shape, first, chain, adjoints);
-        let all_adjoints = Arcs { blank: &blank, lexical: &lexical };
+        let (blank, label_arcs) = scatter_chain(shape, first_frame, chain, adjoints);
+        let all_adjoints = Arcs { blank: &blank, labels: &label_arcs };
         let (_, expected) = arc_gradients(&weight_fn, &frames, count, all_adjoints);
-        let (_, computed) = backward_chain(&weight_fn, &frames, count, first, chain, adjoints);
+        let (_, computed) = backward_chain(&weight_fn, &frames, count, first_frame, chain, adjoints);
         assert_within(name, &computed["table"], &expected["table"], F64);
     }
 }
@@ -282,11 +285,11 @@ fn a_budget_below_the_smallest_plan_is_an_error() {
     let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
     weights.set_frames(&owned.frames, &[0, 0]).unwrap();
     let chain = LabelChain { states: &[0, 1], labels: &[1] };
-    let (mut blank, mut lexical) = ([0.0; 4], [0.0; 4]);
-    let arcs = lattice::ArcsMut { blank: &mut blank, lexical: &mut lexical };
+    let (mut blank, mut label_arcs) = ([0.0; 4], [0.0; 4]);
+    let arcs = lattice::ArcsMut { blank: &mut blank, labels: &mut label_arcs };
     let error = weights.forward_chain(0, chain, arcs).unwrap_err();
     assert!(matches!(error, Error::Normalizer(panda_core::Error::Budget { .. })), "{error}");
-    let adjoints = Arcs { blank: &[1.0; 4], lexical: &[1.0; 4] };
+    let adjoints = Arcs { blank: &[1.0; 4], labels: &[1.0; 4] };
     assert!(weights.backward_chain(0, chain, adjoints).is_err());
     // Earlier gradients are unchanged.
     assert!(weights.finish().values().all(|gradient| gradient.iter().all(|g| g.is_finite())));
@@ -296,7 +299,7 @@ fn a_budget_below_the_smallest_plan_is_an_error() {
 fn results_do_not_depend_on_threads() {
     let (states, vocabulary, count) = (40, 30, 60);
     let owned = OwnedJoint::<f32>::random(states, vocabulary, 33, count);
-    let (blank, lexical): (Vec<f32>, Vec<f32>) =
+    let (blank, label_arcs): (Vec<f32>, Vec<f32>) =
         (random(count * states, 5, 1.0), random(count * states * vocabulary, 6, 1.0));
     let chain = LabelChain { states: &CHAIN_STATES, labels: &CHAIN_LABELS };
     let sites = count * CHAIN_STATES.len();
@@ -307,7 +310,12 @@ fn results_do_not_depend_on_threads() {
             let results = |weight_fn: &dyn WeightFn<f32>| {
                 (
                     arc_weights(weight_fn, &owned.frames, count),
-                    arc_gradients(weight_fn, &owned.frames, count, Arcs { blank: &blank, lexical: &lexical }),
+                    arc_gradients(
+                        weight_fn,
+                        &owned.frames,
+                        count,
+                        Arcs { blank: &blank, labels: &label_arcs },
+                    ),
                     forward_chain(weight_fn, &owned.frames, count, 0, chain),
                     backward_chain(
                         weight_fn,
@@ -315,7 +323,7 @@ fn results_do_not_depend_on_threads() {
                         count,
                         0,
                         chain,
-                        Arcs { blank: &blank[..sites], lexical: &lexical[..sites] },
+                        Arcs { blank: &blank[..sites], labels: &label_arcs[..sites] },
                     ),
                 )
             };
@@ -342,7 +350,7 @@ fn lattices_equal_last<F: panda_core::Real>(values: Tolerance, gradients: Tolera
         let order = case.split("_c").nth(1).unwrap()[..1].parse().unwrap();
         let start = "in/params/";
         let parameters: Parameters<F> = golden
-            .names_below(start)
+            .names_with_prefix(start)
             .map(|name| (name.to_owned(), golden.cast(&format!("{start}{name}"))))
             .collect();
         let joint = borrow(&golden, &parameters, prefix, order);
@@ -356,9 +364,9 @@ fn lattices_equal_last<F: panda_core::Real>(values: Tolerance, gradients: Tolera
 
         let &[batch, frames, size] = golden.shape("in/frames") else { panic!("B x T x F") };
         let frame_rows = golden.cast::<F>("in/frames");
-        let (blank, lexical) = arc_weights(weight_fn, &frame_rows, batch * frames);
+        let (blank, label_arcs) = arc_weights(weight_fn, &frame_rows, batch * frames);
         assert_within(case, &blank, golden.values("out/blank_weights"), values);
-        assert_within(case, &lexical, golden.values("out/lexical_weights"), values);
+        assert_within(case, &label_arcs, golden.values("out/lexical_weights"), values);
 
         let weighted = |name: &str| -> Vec<F> {
             let marginals = golden.values(name);
@@ -369,10 +377,10 @@ fn lattices_equal_last<F: panda_core::Real>(values: Tolerance, gradients: Tolera
         };
         let (b, l) = (weighted("out/blank_marginals"), weighted("out/lexical_marginals"));
         let (frame_gradient, computed) =
-            arc_gradients(weight_fn, &frame_rows, batch * frames, Arcs { blank: &b, lexical: &l });
+            arc_gradients(weight_fn, &frame_rows, batch * frames, Arcs { blank: &b, labels: &l });
         assert_eq!(frame_gradient.len(), batch * frames * size);
         assert_within(case, &frame_gradient, golden.values("out/grad_denom_log/frames"), gradients);
-        let names: Vec<&str> = golden.names_below("out/grad_denom_log/params/").collect();
+        let names: Vec<&str> = golden.names_with_prefix("out/grad_denom_log/params/").collect();
         assert_eq!(names.len(), computed.len());
         for name in names {
             let expected = golden.values(&format!("out/grad_denom_log/params/{name}"));
@@ -410,10 +418,10 @@ fn borrow<'a, F: Real>(
         project_context: parameter("project_context_embeddings/kernel"),
         project_frame: parameter("project_frame/kernel"),
         joint_bias: parameter("joint_bias"),
-        blank: parameter("Dense_0/kernel"),
+        blank_kernel: parameter("Dense_0/kernel"),
         blank_bias: parameter("Dense_0/bias"),
-        lexical: parameter("Dense_1/kernel"),
-        lexical_bias: parameter("Dense_1/bias"),
+        label_kernel: parameter("Dense_1/kernel"),
+        label_bias: parameter("Dense_1/bias"),
     }
 }
 
@@ -443,7 +451,7 @@ fn losses_equal_last<F: panda_core::Real>(values: Tolerance, gradients: Toleranc
         let order = case.split("_c").nth(1).unwrap()[..1].parse().unwrap();
         let start = "in/params/";
         let parameters: Parameters<F> = golden
-            .names_below(start)
+            .names_with_prefix(start)
             .map(|name| (name.to_owned(), golden.cast(&format!("{start}{name}"))))
             .collect();
         let joint = borrow(&golden, &parameters, "weight_fn/weight_fn", order);
@@ -462,7 +470,7 @@ fn losses_equal_last<F: panda_core::Real>(values: Tolerance, gradients: Toleranc
             let computed = session.sum(&lattice, &frames, &labels, weights).unwrap();
             assert_within(case, &computed.sums, golden.values("out/loss"), values);
             assert_within(case, &computed.frames, golden.values("out/grad_loss/frames"), gradients);
-            let names: Vec<&str> = golden.names_below("out/grad_loss/params/").collect();
+            let names: Vec<&str> = golden.names_with_prefix("out/grad_loss/params/").collect();
             assert_eq!(names.len(), computed.parameters.len());
             for name in names {
                 let expected = golden.values(&format!("out/grad_loss/params/{name}"));
@@ -485,9 +493,9 @@ fn f32_equals_losses_of_last() {
 
 /// All labels have one weight, without checks; blanks have weight 0.
 #[derive(Clone, Copy)]
-struct Unchecked(f32);
+struct UncheckedWeights(f32);
 
-impl WeightFn<f32> for Unchecked {
+impl WeightFn<f32> for UncheckedWeights {
     fn vocabulary(&self) -> usize {
         2
     }
@@ -505,21 +513,21 @@ impl WeightFn<f32> for Unchecked {
     }
 }
 
-impl BoundWeights<f32> for Unchecked {
+impl BoundWeights<f32> for UncheckedWeights {
     fn set_frames(&mut self, _: &[f32], _: &[u32]) -> Result<()> {
         Ok(())
     }
     fn forward(&self, _: &[usize], arcs: ArcsMut<f32>) {
         arcs.blank.fill(0.0);
-        arcs.lexical.fill(self.0);
+        arcs.labels.fill(self.0);
     }
-    fn forward_state(&self, _: usize, _: usize, lexical: &mut [f32]) -> f32 {
-        lexical.fill(self.0);
+    fn forward_state(&self, _: usize, _: usize, label_arcs: &mut [f32]) -> f32 {
+        label_arcs.fill(self.0);
         0.0
     }
     fn forward_chain(&self, _: usize, chain: LabelChain, arcs: ArcsMut<f32>) -> Result<()> {
         arcs.blank.fill(0.0);
-        for row in arcs.lexical.chunks_exact_mut(chain.states.len()) {
+        for row in arcs.labels.chunks_exact_mut(chain.states.len()) {
             row.fill(self.0);
             *row.last_mut().unwrap() = f32::NEG_INFINITY;
         }
@@ -544,7 +552,7 @@ fn nan_in_unchecked_weights_is_detected() {
     let frames = Frames::new(&[0.0f32, 1.0], &[1, 2, 1], &[2]).unwrap();
     let labels = Labels::new(&[1], &[1, 1], &[1]).unwrap();
     for (weight, fails) in [(f32::NAN, true), (-7.0, false)] {
-        let weight_fn = Unchecked(weight);
+        let weight_fn = UncheckedWeights(weight);
         let lattice =
             RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &weight_fn).unwrap();
         let mut session = LatticeSession::default();

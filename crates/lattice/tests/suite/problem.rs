@@ -1,4 +1,6 @@
-//! Random batches for lattices of joint networks.
+//! Helper of the lattice tests: random batches with a joint network.
+//!
+//! A [`Problem`] owns frames, labels and parameters, and lends them to a test as a lattice.
 use lattice::{
     AlignmentLattice, Context, Embeddings, Frames, FullNGram, JointWeightFn, Labels, LocallyNormalized,
     Normalize, Parameters, RecognitionLattice, SharedRnn, WeightFn,
@@ -22,7 +24,9 @@ pub struct Problem<F> {
     /// By their names in a joint network that is not normalized.
     pub parameters: Parameters<F>,
     pub axes: Vec<usize>,
+    /// T
     pub padded: usize,
+    /// U
     pub padded_labels: usize,
     /// *B x T x 2*
     pub frames: Vec<F>,
@@ -35,9 +39,10 @@ pub struct Problem<F> {
 pub const FEATURES: usize = 2;
 
 impl<F: Real> Problem<F> {
-    /// Creates utterances of the given numbers of frames and labels.
+    /// Creates utterances of `lengths`: the numbers of frames and labels of each.
     ///
-    /// The context is a full n-gram.
+    /// The context is a full n-gram; `expansions` is the largest number of labels of a frame, none
+    /// if a label ends the frame.
     pub fn random(
         (vocabulary, order): (usize, usize),
         expansions: Option<usize>,
@@ -46,6 +51,7 @@ impl<F: Real> Problem<F> {
     ) -> Self {
         let context = FullNGram::new(vocabulary, order).unwrap();
         let (c, e) = (context.states(), 3);
+        // Name, number of elements and scale of each parameter.
         let mut shapes: Vec<(String, usize, f64)> = [
             ("project_context_embeddings/kernel", e * hidden, 0.9),
             ("project_frame/kernel", FEATURES * hidden, 1.2),
@@ -70,8 +76,8 @@ impl<F: Real> Problem<F> {
         }
         let parameters =
             (1..).zip(shapes).map(|(seed, (name, size, scale))| (name, random(size, seed, scale)));
-        let padded = lengths.iter().map(|l| l.0).max().unwrap_or(0);
-        let padded_labels = lengths.iter().map(|l| l.1).max().unwrap_or(0);
+        let padded = lengths.iter().map(|&(frames, _)| frames).max().unwrap_or(0);
+        let padded_labels = lengths.iter().map(|&(_, labels)| labels).max().unwrap_or(0);
         Self {
             context,
             alignment: match expansions {
@@ -85,9 +91,9 @@ impl<F: Real> Problem<F> {
             padded,
             padded_labels,
             frames: random(lengths.len() * padded * FEATURES, 90, 1.0),
-            num_frames: lengths.iter().map(|l| l.0).collect(),
+            num_frames: lengths.iter().map(|&(frames, _)| frames).collect(),
             labels: (0..lengths.len() * padded_labels).map(|i| (i * 7 % vocabulary) as u32 + 1).collect(),
-            num_labels: lengths.iter().map(|l| l.1).collect(),
+            num_labels: lengths.iter().map(|&(_, labels)| labels).collect(),
         }
     }
 
@@ -134,10 +140,10 @@ impl<F: Real> Problem<F> {
         let (padded, padded_labels) = (self.padded + extra, self.padded_labels + extra);
         let (mut frames, mut labels) = (Vec::new(), Vec::new());
         for utterance in 0..self.num_frames.len() {
-            let Self { frames: x, labels: y, .. } = self.single(utterance);
-            frames.extend(x);
+            let single = self.single(utterance);
+            frames.extend(single.frames);
             frames.resize((utterance + 1) * padded * FEATURES, F::from_f64(value));
-            labels.extend(y);
+            labels.extend(single.labels);
             labels.resize((utterance + 1) * padded_labels, label);
         }
         Self { padded, padded_labels, frames, labels, ..self.clone() }
@@ -170,10 +176,10 @@ impl<F: Real> Problem<F> {
             project_context: parameter("project_context_embeddings/kernel"),
             project_frame: parameter("project_frame/kernel"),
             joint_bias: parameter("joint_bias"),
-            blank: parameter("Dense_0/kernel"),
+            blank_kernel: parameter("Dense_0/kernel"),
             blank_bias: parameter("Dense_0/bias"),
-            lexical: parameter("Dense_1/kernel"),
-            lexical_bias: parameter("Dense_1/bias"),
+            label_kernel: parameter("Dense_1/kernel"),
+            label_bias: parameter("Dense_1/bias"),
         };
         let local = self.normalize.map(|normalize| LocallyNormalized::new(joint, normalize));
         let weight_fn: &dyn WeightFn<F> = match &local {

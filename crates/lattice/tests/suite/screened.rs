@@ -1,4 +1,6 @@
 //! Best lattice paths with screening, compared with those from all weights.
+//!
+//! Paths and the bits of their weights must be equal, for any network, context and utterances.
 use lattice::{
     AlignmentLattice, Context, Embeddings, Error, Frames, FullNGram, JointWeightFn, LatticePath,
     LatticeSession, NextStateTable, Options, RecognitionLattice,
@@ -12,6 +14,7 @@ struct JointLattice {
     context: Box<dyn Context>,
     alignment: AlignmentLattice,
     hidden: usize,
+    /// In the order of the fields of [`JointWeightFn`].
     parameters: [Vec<f32>; 8],
     lengths: Vec<usize>,
     frames: Vec<f32>,
@@ -50,7 +53,8 @@ impl JointLattice {
     }
 
     fn with<T>(&self, run: impl FnOnce(&RecognitionLattice<f32>, &Frames<f32>) -> T) -> T {
-        let [embeddings, context, frame, bias, blank, blank_bias, lexical, lexical_bias] = &self.parameters;
+        let [embeddings, context, frame, bias, blank_kernel, blank_bias, label_kernel, label_bias] =
+            &self.parameters;
         let joint = JointWeightFn {
             embeddings: Embeddings::Table(embeddings),
             states: self.context.states(),
@@ -58,10 +62,10 @@ impl JointLattice {
             project_context: context,
             project_frame: frame,
             joint_bias: bias,
-            blank,
+            blank_kernel,
             blank_bias,
-            lexical,
-            lexical_bias,
+            label_kernel,
+            label_bias,
         };
         assert_eq!(joint.hidden(), self.hidden);
         let lattice = RecognitionLattice::new(&*self.context, self.alignment, &joint).unwrap();
@@ -89,7 +93,7 @@ impl JointLattice {
 }
 
 /// Compares paths and the bits of their weights.
-fn check(joint_lattice: &JointLattice) {
+fn assert_screening_is_exact(joint_lattice: &JointLattice) {
     let [computed, expected] = joint_lattice.screened_and_exact();
     let weights = |paths: &[LatticePath]| paths.iter().map(|path| path.weight.to_bits()).collect::<Vec<_>>();
     assert_eq!(weights(&computed), weights(&expected));
@@ -109,7 +113,7 @@ proptest! {
         sizes in [0.0..3.0, 0.0..3.0, 0.0..3.0].prop_map(|sizes: [f64; 3]| sizes.map(|x| x * x)),
     ) {
         let lengths = if order > 1 { &lengths[..lengths.len().min(3)] } else { &lengths[..] };
-        check(&JointLattice::random(FullNGram::new(vocabulary, order).unwrap(), hidden, lengths, sizes));
+        assert_screening_is_exact(&JointLattice::random(FullNGram::new(vocabulary, order).unwrap(), hidden, lengths, sizes));
     }
 
     /// Tables whose states have runs of successive states or not.
@@ -129,29 +133,40 @@ proptest! {
             table.swap(state * v, state * v + 1);
         }
         let context = NextStateTable::new(&table, states, v).unwrap();
-        check(&JointLattice::random(context, 24, &[9, 17, 0, 30], [1.0; 3]));
+        assert_screening_is_exact(&JointLattice::random(context, 24, &[9, 17, 0, 30], [1.0; 3]));
     }
 }
 
-/// A frame or a context is out of the range of screening.
+/// A frame or a context has addends whose exponentials could overflow.
 #[test]
-fn addends_out_of_range_are_scored_exactly() {
+fn addends_too_large_for_screening_are_scored_exactly() {
+    // An embedding, and the projection of contexts.
     for (parameter, index, value) in [(0, 77, 1e4), (1, 0, 300.0)] {
         let mut joint_lattice = JointLattice::random(FullNGram::new(32, 1).unwrap(), 40, &[30; 17], [1.0; 3]);
         joint_lattice.parameters[parameter][index] = value;
-        check(&joint_lattice);
+        assert_screening_is_exact(&joint_lattice);
     }
     let mut joint_lattice = JointLattice::random(FullNGram::new(32, 1).unwrap(), 40, &[30; 17], [1.0; 3]);
     joint_lattice.frames[40] = 1e5;
-    check(&joint_lattice);
+    assert_screening_is_exact(&joint_lattice);
 }
 
 /// Equal states tie everywhere; nearly equal states tie by rounding.
 #[test]
 fn ties_are_broken_in_the_same_way() {
     for scale in [0.0, 1e-7, 1e-5] {
-        check(&JointLattice::random(FullNGram::new(30, 2).unwrap(), 33, &[12, 7], [scale, 1.0, 1.0]));
-        check(&JointLattice::random(FullNGram::new(30, 2).unwrap(), 33, &[12, 7], [scale, 0.0, 1.0]));
+        assert_screening_is_exact(&JointLattice::random(
+            FullNGram::new(30, 2).unwrap(),
+            33,
+            &[12, 7],
+            [scale, 1.0, 1.0],
+        ));
+        assert_screening_is_exact(&JointLattice::random(
+            FullNGram::new(30, 2).unwrap(),
+            33,
+            &[12, 7],
+            [scale, 0.0, 1.0],
+        ));
     }
 }
 

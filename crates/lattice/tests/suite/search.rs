@@ -40,8 +40,11 @@ fn the_n_best_paths_are_the_first_of_all_paths_in_order() {
                 long_lists += usize::from(computed.len() > 5);
                 for (path, ListedPath { weight, .. }) in computed.iter().zip(&all_paths) {
                     assert!((path.weight - weight).abs() < 1e-12, "seed {seed}: {path:?}, not {weight}");
-                    let listed = weights[&path.alignment];
-                    assert!((path.weight - listed).abs() < 1e-12, "seed {seed}: {path:?}, not {listed}");
+                    let listed_weight = weights[&path.alignment];
+                    assert!(
+                        (path.weight - listed_weight).abs() < 1e-12,
+                        "seed {seed}: {path:?}, not {listed_weight}"
+                    );
                 }
                 let mut different: Vec<_> = computed.iter().map(|path| &path.alignment).collect();
                 different.sort();
@@ -126,15 +129,15 @@ fn frequencies_of_sampled_paths_match_their_posteriors() {
 fn samples_depend_on_seed_and_utterance_only() {
     let tiny =
         (0..).map(TableLattice::new).find(|tiny| tiny.lengths.len() > 1 && tiny.paths(1).len() > 50).unwrap();
-    let draw = |count, seed| {
+    let sample = |count, seed| {
         tiny.with(|session, lattice, frames| session.sample_paths(lattice, frames, count, seed)).unwrap()
     };
-    let (five, twenty, other_seed) = (draw(5, 1), draw(20, 1), draw(20, 2));
+    let (five, twenty, other_seed) = (sample(5, 1), sample(20, 1), sample(20, 2));
     assert_eq!(five[1], twenty[1][..5]);
     assert_ne!(twenty[1], other_seed[1]);
     let [one_thread, two_threads] = [1, 2].map(|threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| draw(20, 1))
+        pool.install(|| sample(20, 1))
     });
     assert_eq!(one_thread, two_threads);
 }

@@ -1,4 +1,6 @@
 //! Lattice results do not depend on batches, padding, threads or earlier calls.
+//!
+//! They are equal bit for bit, except for parameter gradients, which sum over utterances.
 use lattice::{
     Context, Error, Frames, FullNGram, Labels, LatticeOutput, LatticeSession, Options, PathSum,
     RecognitionLattice, context::NextStates,
@@ -132,9 +134,9 @@ fn smallest<F: Real>(problem: &Problem<F>) -> usize {
 /// Returns budgets from the smallest to unlimited.
 fn budgets<F: Real>(problem: &Problem<F>) -> Vec<Options> {
     let smallest = smallest(problem);
-    let spare = [0, 1, 10_000, 50_000, 200_000, 1_000_000, 4_000_000, 20_000_000];
-    let bytes = spare.map(|spare| Options::new(smallest + spare));
-    [&bytes[..], &[Options::new(usize::MAX).recompute(), Options::new(usize::MAX)]].concat()
+    let spare_bytes = [0, 1, 10_000, 50_000, 200_000, 1_000_000, 4_000_000, 20_000_000];
+    let limited = spare_bytes.map(|spare| Options::new(smallest + spare));
+    [&limited[..], &[Options::new(usize::MAX).recompute(), Options::new(usize::MAX)]].concat()
 }
 
 fn check_threads<F: Real>() {
@@ -170,13 +172,14 @@ fn threads_do_not_change_results_of_local_weights() {
 fn check_budgets<F: Real>(tolerance: Tolerance) {
     for problem in problems::<F>() {
         let expected = sum(&problem, &mut LatticeSession::new(Options::new(usize::MAX)), &WEIGHTS);
-        let mut cuts = Vec::new();
+        // Utterances of a group, frames of a wave, and whether arc weights are kept.
+        let mut splits = Vec::new();
         for budget in budgets(&problem) {
             let mut session = LatticeSession::new(budget);
             problem.with(|lattice, frames, labels| {
                 let plan = session.plan(lattice, frames, labels).unwrap();
                 assert!(plan.bytes <= budget.budget);
-                cuts.push((plan.utterances, plan.frames_per_wave, plan.keeps_arcs));
+                splits.push((plan.utterances, plan.frames_per_wave, plan.keeps_arcs));
             });
             let computed = sum(&problem, &mut session, &WEIGHTS);
             assert_eq!(computed.sums, expected.sums, "{budget:?}");
@@ -185,11 +188,11 @@ fn check_budgets<F: Real>(tolerance: Tolerance) {
                 assert_within(name, values, &widened(&expected.parameters[name]), tolerance);
             }
         }
-        assert!(cuts[0].0 == 1 && cuts[0].1 == 1 && !cuts[0].2, "{cuts:?}");
-        assert!(
-            cuts.last().unwrap().2 && cuts.iter().any(|cut| cut.0 == LENGTHS.len() && !cut.2),
-            "{cuts:?}"
-        );
+        assert_eq!(splits[0], (1, 1, false), "{splits:?}");
+        let (_, _, last_keeps_arcs) = *splits.last().unwrap();
+        let has_undivided_batch =
+            splits.iter().any(|&(utterances, _, keeps_arcs)| utterances == LENGTHS.len() && !keeps_arcs);
+        assert!(last_keeps_arcs && has_undivided_batch, "{splits:?}");
     }
 }
 
@@ -210,10 +213,10 @@ fn earlier_calls_do_not_change_results() {
         Problem::<f32>::random((37, 1), Some(2), (19, false), &LENGTHS),
         Problem::<f32>::random((3, 2), None, (5, true), &[(4, 2), (2, 1), (0, 0), (3, 3), (1, 0)]),
     ];
-    let none = Problem::random((3, 2), None, (5, true), &[]);
-    let floor = smallest(&large).max(smallest(&small));
+    let empty = Problem::random((3, 2), None, (5, true), &[]);
+    let smallest_budget = smallest(&large).max(smallest(&small));
     let all_at_once = large.with(|lattice, frames, labels| {
-        let mut session = LatticeSession::<f32>::new(Options::new(floor));
+        let mut session = LatticeSession::<f32>::new(Options::new(smallest_budget));
         match session.forward(lattice, frames, labels).map(|_| ()) {
             Err(Error::Budget { smallest, .. }) => smallest,
             other => panic!("{other:?}"),
@@ -241,7 +244,7 @@ fn earlier_calls_do_not_change_results() {
                 let computed = (output, forward, denominator, marginals, paths, alignments, alphas);
                 assert!(format!("{computed:?}") == fresh[index], "round {round}, {budget:?}");
             });
-            assert!(sum(&none, &mut session, &[]).sums.is_empty());
+            assert!(sum(&empty, &mut session, &[]).sums.is_empty());
         }
     }
 }
@@ -252,14 +255,14 @@ fn marginals_sum_to_bias_gradients_and_label_counts() {
     for problem in problems::<f64>() {
         let (c, v) = (problem.context.states(), problem.context.vocabulary());
         let weights = [1.0; LENGTHS.len()];
-        let (blank, lexical, denominator, numerator) = problem.with(|lattice, frames, labels| {
+        let (blank, label_arcs, denominator, numerator) = problem.with(|lattice, frames, labels| {
             let mut session = LatticeSession::default();
-            let (blank, lexical) = session.marginals(lattice, frames).unwrap();
+            let (blank, label_arcs) = session.marginals(lattice, frames).unwrap();
             let denominator =
                 session.sum_paths(PathSum::Denominator, lattice, frames, None, &weights).unwrap();
             let numerator =
                 session.sum_paths(PathSum::Numerator, lattice, frames, Some(labels), &weights).unwrap();
-            (blank, lexical, denominator, numerator)
+            (blank, label_arcs, denominator, numerator)
         });
         let tolerance = Tolerance { relative: 1e-11, absolute: 1e-11 };
         let mut all_labels = 0.0;
@@ -267,7 +270,7 @@ fn marginals_sum_to_bias_gradients_and_label_counts() {
             for t in 0..problem.padded {
                 let row = b * problem.padded + t;
                 let frame_blanks: f64 = blank[row * c..][..c].iter().sum();
-                let frame_labels: f64 = lexical[row * c * v..][..c * v].iter().sum();
+                let frame_labels: f64 = label_arcs[row * c * v..][..c * v].iter().sum();
                 all_labels += frame_labels;
                 let expected = match (t < problem.num_frames[b], problem.alignment.expansions()) {
                     (false, _) => {

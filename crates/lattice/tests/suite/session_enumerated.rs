@@ -92,8 +92,8 @@ fn check<F: Real>(batch: &Batch, session: &mut LatticeSession<F>, tolerances: &T
             }
         }
 
-        let (blank, lexical) = session.marginals(lattice, frames).unwrap();
-        let rows = blank.iter().zip(lexical.chunks_exact(batch.vocabulary()));
+        let (blank, label_arcs) = session.marginals(lattice, frames).unwrap();
+        let rows = blank.iter().zip(label_arcs.chunks_exact(batch.vocabulary()));
         let computed: Vec<F> = rows.flat_map(|(&b, l)| [&[b], l].concat()).collect();
         let posteriors: Vec<f64> = expected.iter().flat_map(|k| k.all.posteriors.clone()).collect();
         assert_within("marginals", &computed, &posteriors, tolerances.gradients);

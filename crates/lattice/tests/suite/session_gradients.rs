@@ -1,6 +1,7 @@
 //! Loss gradients of lattices with joint networks, compared with differences.
 //!
-//! Gradients in single precision are compared with double precision, also for long utterances.
+//! Gradients in single precision are compared with double precision, also for long utterances and
+//! large weights.
 use lattice::{LatticeOutput, LatticeSession, Normalize};
 use oracle::differences::central_difference;
 use panda_core::Real;
@@ -16,8 +17,8 @@ fn sum<F: Real>(problem: &Problem<F>, weights: &[f64]) -> LatticeOutput<F> {
     })
 }
 
-/// Checks every parameter and all frames.
-fn check(mut problem: Problem<f64>, case: &str) {
+/// Compares the gradients of all parameters and frames with differences.
+fn assert_gradients(mut problem: Problem<f64>, case: &str) {
     let tolerance = Tolerance { relative: 2e-9, absolute: 2e-9 };
     let weights: Vec<f64> = (0..problem.num_frames.len()).map(|b| 1.0 - 0.7 * b as f64).collect();
     let computed = sum(&problem, &weights);
@@ -63,7 +64,7 @@ fn gradients_equal_central_differences() {
             for (expansions, order) in [(None, 1), (Some(2), 1), (None, 2), (Some(1), 0)] {
                 let problem = Problem::random((3, order), expansions, (4, rnn), &lengths);
                 let case = format!("{normalize:?}, rnn {rnn}, K {expansions:?}, order {order}");
-                check(Problem { normalize, ..problem }, &case);
+                assert_gradients(Problem { normalize, ..problem }, &case);
             }
         }
     }
@@ -105,7 +106,7 @@ fn relative_errors(narrow: &Problem<f32>, weights: &[f64]) -> (RelativeErrors, V
     (errors, exact.sums)
 }
 
-/// Sums of projections are too large to prepare (|x| > 21).
+/// Projections are too large for their exponential form (|x| > 21).
 ///
 /// Large values are in contexts and in frames.
 #[test]
@@ -113,8 +114,8 @@ fn large_sums_inside_tangents_are_accurate() {
     for (expansions, normalize) in [(None, None), (Some(2), None), (Some(1), Some(Normalize::Hat))] {
         let problem = Problem::<f32>::random((37, 1), expansions, (19, false), &[(13, 4), (6, 2)]);
         let mut problem = Problem { normalize, ..problem };
-        for point in [3 * 5, 3 * 33 + 1] {
-            problem.parameters.get_mut("weight_fn_cacher/context_embeddings").unwrap()[point] = 60.0;
+        for index in [3 * 5, 3 * 33 + 1] {
+            problem.parameters.get_mut("weight_fn_cacher/context_embeddings").unwrap()[index] = 60.0;
         }
         (problem.frames[2 * 4], problem.frames[2 * 15 + 1]) = (-55.0, 80.0);
         let (errors, losses) = relative_errors(&problem, &[1.0, -2.0]);

@@ -1,4 +1,7 @@
 //! Lattice sessions compared with all paths, with several budgets and batches.
+//!
+//! Sums, gradients, α, marginals and paths must equal enumeration. Long utterances are compared
+//! across precisions, budgets, batches and threads.
 use std::ops::Range;
 
 use lattice::{
@@ -54,7 +57,7 @@ struct EnumeratedSums {
     /// Posteriors of arcs, *T x C x (1 + V)*.
     posteriors: Vec<f64>,
     /// Weight of the best path.
-    best: f64,
+    best_weight: f64,
 }
 
 const SUMS: [PathSum; 3] = [PathSum::Denominator, PathSum::Numerator, PathSum::Loss];
@@ -174,11 +177,11 @@ impl Batch {
         if total > 0.0 {
             posteriors.iter_mut().for_each(|posterior| *posterior /= total);
         }
-        EnumeratedSums { log_sum: total.ln(), posteriors, best }
+        EnumeratedSums { log_sum: total.ln(), posteriors, best_weight: best }
     }
 
     /// Compares results with enumeration.
-    fn check(&self, results: &Results) {
+    fn assert_enumerated(&self, results: &Results) {
         let all_paths: Vec<_> = (0..self.utterances.len()).map(|b| self.enumerate(b, None)).collect();
         let forced_paths: Vec<_> =
             (0..self.utterances.len()).map(|b| self.enumerate(b, Some(&self.strings[b]))).collect();
@@ -190,6 +193,7 @@ impl Batch {
         let loss = |(&d, &s): (&f64, &f64)| if s == f64::NEG_INFINITY { f64::INFINITY } else { d - s };
         let losses: Vec<f64> = denominators.iter().zip(&numerators).map(loss).collect();
         let sums = [denominators, numerators, losses];
+        // Factors of the posteriors of all paths, and of those of the string.
         let factors = [[1.0, 0.0], [0.0, 1.0], [1.0, -1.0]];
         for (((computed, distances), sums), [all_factor, forced_factor]) in
             results.outputs.iter().zip(&results.distances).zip(&sums).zip(factors)
@@ -212,14 +216,18 @@ impl Batch {
         let columns = self.table().1[3];
         let rows = || all_paths.iter().flat_map(|sums| sums.posteriors.chunks_exact(columns));
         near("blank marginals", &results.marginals.0, &rows().map(|row| row[0]).collect::<Vec<_>>());
-        let lexical: Vec<f64> = rows().flat_map(|row| row[1..].iter().copied()).collect();
-        near("lexical marginals", &results.marginals.1, &lexical);
+        let label_arcs: Vec<f64> = rows().flat_map(|row| row[1..].iter().copied()).collect();
+        near("lexical marginals", &results.marginals.1, &label_arcs);
         let weights = |paths: &[LatticePath]| paths.iter().map(|path| path.weight).collect::<Vec<_>>();
-        near("best", &weights(&results.best), &all_paths.iter().map(|sums| sums.best).collect::<Vec<_>>());
+        near(
+            "best",
+            &weights(&results.best),
+            &all_paths.iter().map(|sums| sums.best_weight).collect::<Vec<_>>(),
+        );
         near(
             "aligned",
             &weights(&results.aligned),
-            &forced_paths.iter().map(|sums| sums.best).collect::<Vec<_>>(),
+            &forced_paths.iter().map(|sums| sums.best_weight).collect::<Vec<_>>(),
         );
         let context = self.utterances[0].automaton.context();
         for (path, (b, is_forced)) in results
@@ -254,12 +262,17 @@ proptest! {
         let mut session = LatticeSession::new(Options::new(usize::MAX));
         let mut recompute = LatticeSession::new(Options::new(usize::MAX).recompute());
         for batch in [&first, &second, &first] {
-            batch.check(&batch.run_all(&mut session));
-            batch.check(&batch.run_all(&mut recompute));
-            batch.check(&batch.run_all(&mut LatticeSession::new(batch.smallest())));
+            batch.assert_enumerated(&batch.run_all(&mut session));
+            batch.assert_enumerated(&batch.run_all(&mut recompute));
+            batch.assert_enumerated(&batch.run_all(&mut LatticeSession::new(batch.smallest())));
         }
     }
 }
+
+/// States of a context of the last two of three labels.
+const LONG_STATES: usize = 1 + 3 + 9;
+/// Arcs of a state: the blank and three labels.
+const LONG_ARCS: usize = 1 + 3;
 
 /// A lattice of many frames, with labels.
 struct LongBatch {
@@ -276,7 +289,7 @@ impl LongBatch {
     fn new(alignment: lattice::AlignmentLattice, lengths: Vec<usize>, scale: f64, seed: u64) -> Self {
         let context = FullNGram::new(3, 2).unwrap();
         let rows = *lengths.iter().max().unwrap();
-        let table = random(lengths.len() * rows * 13 * 4, seed, scale);
+        let table = random(lengths.len() * rows * LONG_STATES * LONG_ARCS, seed, scale);
         let string = |&length: &usize| (0..length / 3).map(|u| (u * 7 % 5 % 3) as u32 + 1).collect();
         let strings = lengths.iter().map(string).collect();
         Self { table, rows, context, lengths, strings, alignment }
@@ -287,9 +300,9 @@ impl LongBatch {
         budget: Options,
         utterances: Range<usize>,
     ) -> Result<(LatticeOutput<F>, Vec<LatticePath>)> {
-        let (count, size) = (utterances.len(), self.rows * 13 * 4);
+        let (count, size) = (utterances.len(), self.rows * LONG_STATES * LONG_ARCS);
         let table: Vec<F> = narrow(&self.table[utterances.start * size..utterances.end * size]);
-        let weights = TableWeightFn::new(&table, &[count, self.rows, 13, 4]).unwrap();
+        let weights = TableWeightFn::new(&table, &[count, self.rows, LONG_STATES, LONG_ARCS]).unwrap();
         let lattice = RecognitionLattice::new(&self.context, self.alignment, &weights).unwrap();
         let rows: Vec<F> = (0..count * self.rows).map(|row| F::from_f64((row % self.rows) as f64)).collect();
         let frames = Frames::new(&rows, &[count, self.rows, 1], &self.lengths[utterances.clone()]).unwrap();
@@ -321,8 +334,10 @@ fn single_precision_is_accurate_for_long_utterances_and_large_weights() {
             let relative: Vec<f64> =
                 computed.sums.iter().zip(&exact.sums).map(|(f, e)| (f - e).abs() / e.abs()).collect();
             let (computed, exact) = (widened(&computed.parameters["table"]), &exact.parameters["table"]);
-            let worst = computed.iter().zip(exact).map(|(f, e)| (f - e).abs()).fold(0.0, f64::max);
-            println!("{alignment:?} scale {scale}: losses off by {relative:?}, a gradient by {worst:e}");
+            let largest_error = computed.iter().zip(exact).map(|(f, e)| (f - e).abs()).fold(0.0, f64::max);
+            println!(
+                "{alignment:?} scale {scale}: losses off by {relative:?}, a gradient by {largest_error:e}"
+            );
             assert!(relative.iter().all(|&error| error < 2e-5));
             assert_near("gradient", &computed, exact, 1e-4, 1e-5);
         }

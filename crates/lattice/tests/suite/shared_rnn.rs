@@ -1,4 +1,7 @@
 //! Lattice context embeddings of an LSTM, compared with their definition.
+//!
+//! The definition evaluates one state after the other. Values and gradients are also compared with
+//! LAST (golden vectors), gradients with central differences.
 use lattice::{Context, Error, FullNGram, Parameters, Real, SharedRnn};
 use oracle::differences::central_difference;
 
@@ -13,6 +16,7 @@ struct OwnedRnn<F> {
     parameters: Parameters<F>,
 }
 
+/// Returns the name of a parameter of the LSTM cell.
 fn cell(name: &str) -> String {
     format!("weight_fn_cacher/rnn_cell/{name}")
 }
@@ -20,6 +24,7 @@ fn cell(name: &str) -> String {
 const EMBEDDING: &str = "weight_fn_cacher/Embed_0/embedding";
 
 impl<F: Real> OwnedRnn<F> {
+    /// Random parameters of a shape: V, order n, label embedding width RE, and width R.
     fn random([vocabulary, order, re, r]: [usize; 4]) -> Self {
         let mut parameters =
             Parameters::from([(EMBEDDING.to_owned(), random((vocabulary + 1) * re, 1, 1.0))]);
@@ -45,11 +50,12 @@ impl<F: Real> OwnedRnn<F> {
     }
 }
 
+/// Compares with golden vectors of LAST.
 fn equals_last<F: Real>(values: Tolerance, gradients: Tolerance) {
     let Some(golden) = golden("weight_fns.f64") else { return };
     let start = "rnn_cacher/params/";
     let parameters = golden
-        .names_below(start)
+        .names_with_prefix(start)
         .map(|name| (format!("weight_fn_cacher/{name}"), golden.cast(&format!("{start}{name}"))));
     let [vocabulary, order] = golden.values("rnn_cacher/vocab_context") else { panic!("two numbers") };
     let (vocabulary, order) = (*vocabulary as usize, *order as usize);
@@ -58,7 +64,7 @@ fn equals_last<F: Real>(values: Tolerance, gradients: Tolerance) {
     rnn.check(FullNGram::new(vocabulary, order).unwrap().states()).unwrap();
     assert_within("out", &rnn.forward().unwrap(), golden.values("rnn_cacher/out"), values);
     let computed = rnn.backward(&golden.cast::<F>("rnn_cacher/cotangent"));
-    let names: Vec<&str> = golden.names_below("rnn_cacher/grad_params/").collect();
+    let names: Vec<&str> = golden.names_with_prefix("rnn_cacher/grad_params/").collect();
     assert_eq!(computed.len(), names.len());
     for name in names {
         let expected = golden.values(&format!("rnn_cacher/grad_params/{name}"));
@@ -67,12 +73,12 @@ fn equals_last<F: Real>(values: Tolerance, gradients: Tolerance) {
 }
 
 #[test]
-fn f64_equals_last() {
+fn f64_values_and_gradients_equal_last() {
     equals_last::<f64>(F64, F64);
 }
 
 #[test]
-fn f32_equals_last() {
+fn f32_values_and_gradients_equal_last() {
     equals_last::<f32>(f32_values(1.0), F32_GRADIENTS);
 }
 
@@ -105,7 +111,7 @@ fn embeddings_by_state(rnn: &SharedRnn<f64>) -> Vec<f64> {
 }
 
 #[test]
-fn results_equal_state_by_state_evaluation() {
+fn embeddings_equal_state_by_state_evaluation() {
     for shape in [[2, 0, 3, 2], [3, 1, 2, 5], [2, 4, 3, 4], [1, 5, 2, 3], [5, 3, 4, 7]] {
         let owned = OwnedRnn::<f64>::random(shape);
         let rnn = owned.borrow();
@@ -153,21 +159,21 @@ fn errors_name_the_parameter() {
         change(&mut rnn);
         rnn.check(7).unwrap_err().to_string()
     };
-    static BAD: [f64; 4] = [0.0, f64::NAN, 0.0, 0.0];
-    static HUGE: [f64; 6] = [f64::MAX; 6];
-    assert!(message(&|rnn| rnn.recurrent[1] = &BAD).contains("weight_fn_cacher/rnn_cell/hf/kernel"));
+    static WITH_NAN: [f64; 4] = [0.0, f64::NAN, 0.0, 0.0];
+    static LARGEST: [f64; 6] = [f64::MAX; 6];
+    assert!(message(&|rnn| rnn.recurrent[1] = &WITH_NAN).contains("weight_fn_cacher/rnn_cell/hf/kernel"));
     assert!(
-        message(&|rnn| rnn.input[2] = &BAD[2..])
+        message(&|rnn| rnn.input[2] = &WITH_NAN[2..])
             .contains("weight_fn_cacher/rnn_cell/ig/kernel: expected 6 values")
     );
     assert!(message(&|rnn| rnn.bias[3] = &[]).contains("weight_fn_cacher/rnn_cell/ho/bias"));
     assert!(message(&|rnn| rnn.bias = [&[]; 4]).contains("weight_fn_cacher/rnn_cell/hi/bias"));
-    assert!(message(&|rnn| rnn.embedding = &BAD).contains("Embed_0/embedding: expected 3 values"));
+    assert!(message(&|rnn| rnn.embedding = &WITH_NAN).contains("Embed_0/embedding: expected 3 values"));
     assert!(message(&|rnn| rnn.embedding = &[]).contains("weight_fn_cacher/Embed_0/embedding"));
     assert!(message(&|rnn| rnn.order = 3).contains("7 context states"));
     assert!(message(&|rnn| rnn.order = usize::MAX).contains("7 context states"));
-    assert!(message(&|rnn| rnn.input[0] = &HUGE).contains("sums are finite"));
+    assert!(message(&|rnn| rnn.input[0] = &LARGEST).contains("sums are finite"));
     let owned = OwnedRnn::<f64>::random([2, 2, 3, 2]);
-    let wrong = SharedRnn { bias: [&BAD; 4], ..owned.borrow() };
+    let wrong = SharedRnn { bias: [&WITH_NAN; 4], ..owned.borrow() };
     assert!(matches!(wrong.forward(), Err(Error::Shape { .. } | Error::Parameter { .. })));
 }

@@ -1,4 +1,6 @@
 //! Best lattice paths of streams, compared with complete utterances.
+//!
+//! For any chunk size a stream must end with the best path, and labels must be final early.
 use lattice::{
     AlignmentLattice, BestPathStream, Context, Embeddings, Error, Frames, FullNGram, JointWeightFn,
     LatticeSession, Real, RecognitionLattice, TableWeightFn, WeightFn,
@@ -6,8 +8,8 @@ use lattice::{
 
 use crate::table_lattices::{Random, TableLattice};
 
-/// Pushes chunks; returns alignment, weight, and the number of labels before the end.
-fn stream<F: Real>(
+/// Pushes chunks; returns the alignment, its weight, and its length before the end.
+fn stream_path<F: Real>(
     lattice: &RecognitionLattice<F>,
     rows: &[F],
     values_per_chunk: usize,
@@ -18,10 +20,10 @@ fn stream<F: Real>(
     for rows in rows.chunks(values_per_chunk) {
         alignment.extend(stream.push(rows).unwrap());
     }
-    let early = alignment.len();
+    let early_len = alignment.len();
     let end = stream.finish();
     alignment.extend(&end.alignment);
-    (alignment, end.weight, early)
+    (alignment, end.weight, early_len)
 }
 
 #[test]
@@ -31,7 +33,7 @@ fn streams_end_with_the_best_path() {
         tiny.with(|session, lattice, frames| {
             let best = session.best_paths(lattice, frames)?.remove(0);
             for size in [1, 2, 100] {
-                let (alignment, weight, _) = stream(lattice, frames.utterance(0), size, f64::INFINITY);
+                let (alignment, weight, _) = stream_path(lattice, frames.utterance(0), size, f64::INFINITY);
                 assert_eq!(weight, best.weight, "seed {seed}");
                 if weight > f64::NEG_INFINITY {
                     assert_eq!(alignment, best.alignment, "seed {seed}, chunks of {size}");
@@ -63,11 +65,15 @@ fn assert_streams<F: Real>(
     let frames = Frames::new(rows, &[1, count, features], &[count]).unwrap();
     let best = LatticeSession::default().best_paths(&lattice, &frames).unwrap().remove(0);
     for size in [1, 8, 64] {
-        let (alignment, weight, early) = stream(&lattice, rows, size * features, margin);
+        let (alignment, weight, early_len) = stream_path(&lattice, rows, size * features, margin);
         assert_eq!(alignment, best.alignment, "chunks of {size}");
         assert!((weight - best.weight).abs() < 1e-4 * best.weight.abs());
         if margin.is_finite() {
-            assert!(early > alignment.len() / 2, "only {early} of {} were certain early", alignment.len());
+            assert!(
+                early_len > alignment.len() / 2,
+                "only {early_len} of {} were certain early",
+                alignment.len()
+            );
         }
     }
 }
@@ -87,8 +93,9 @@ fn long_streams_emit_labels_early() {
         let rows: Vec<f64> = (0..FRAMES).map(|t| t as f64).collect();
         assert_streams(&table, alignment, &rows, 1, 30.0);
         assert_streams(&table, alignment, &rows, 1, f64::INFINITY);
-        let (e, h, f) = (6, 16, 3);
-        let parameters: Vec<Vec<f32>> = [states * e, e * h, f * h, h, h, 1, h * 4, 4]
+        // Widths of embeddings, hidden layer and frames.
+        let (e, h, features) = (6, 16, 3);
+        let parameters: Vec<Vec<f32>> = [states * e, e * h, features * h, h, h, 1, h * 4, 4]
             .into_iter()
             .zip(2..)
             .map(|(count, seed)| numbers(seed, count))
@@ -100,12 +107,12 @@ fn long_streams_emit_labels_early() {
             project_context: &parameters[1],
             project_frame: &parameters[2],
             joint_bias: &parameters[3],
-            blank: &parameters[4],
+            blank_kernel: &parameters[4],
             blank_bias: &parameters[5],
-            lexical: &parameters[6],
-            lexical_bias: &parameters[7],
+            label_kernel: &parameters[6],
+            label_bias: &parameters[7],
         };
-        assert_streams(&joint, alignment, &numbers::<f32>(9, FRAMES * f), f, f64::INFINITY);
+        assert_streams(&joint, alignment, &numbers::<f32>(9, FRAMES * features), features, f64::INFINITY);
     }
 }
 
@@ -114,24 +121,24 @@ fn long_streams_emit_labels_early() {
 /// This holds even if a margin lost the best path.
 #[test]
 fn with_any_margin_the_path_has_the_reported_weight() {
-    let mut worse = 0;
+    let mut worse_paths = 0;
     for seed in 0..300 {
         let tiny = TableLattice::new(seed).only(0);
         let all = tiny.paths(0);
         tiny.with(|_, lattice, frames| {
             for margin in [0.0, 0.5, 2.0] {
-                let (alignment, weight, _) = stream(lattice, frames.utterance(0), 1, margin);
+                let (alignment, weight, _) = stream_path(lattice, frames.utterance(0), 1, margin);
                 if weight > f64::NEG_INFINITY {
                     let path = all.iter().find(|path| path.alignment == alignment).expect("it is a path");
                     assert!((path.weight - weight).abs() < 1e-12, "seed {seed}");
-                    worse += usize::from(all.iter().any(|path| path.weight > weight + 1e-9));
+                    worse_paths += usize::from(all.iter().any(|path| path.weight > weight + 1e-9));
                 }
             }
             Ok(())
         })
         .unwrap();
     }
-    assert!(worse > 10);
+    assert!(worse_paths > 10);
 }
 
 #[test]

@@ -19,10 +19,10 @@ fn the_n_best_strings_are_the_first_of_all_strings_in_order() {
                 .with(|session, lattice, frames| session.n_best_strings(lattice, frames, options))
                 .unwrap();
             for (utterance, computed) in computed.iter().enumerate() {
-                let all = strings(tiny.paths(utterance), merge);
-                let mut weights: Vec<f64> = all.values().copied().collect();
+                let all_strings = strings(tiny.paths(utterance), merge);
+                let mut weights: Vec<f64> = all_strings.values().copied().collect();
                 weights.sort_by(|a, b| b.total_cmp(a));
-                assert_eq!(computed.len(), count.min(all.len()), "seed {seed}");
+                assert_eq!(computed.len(), count.min(all_strings.len()), "seed {seed}");
                 long_lists += usize::from(computed.len() > 3);
                 for (computed, weight) in computed.iter().zip(weights) {
                     assert!(
@@ -30,7 +30,7 @@ fn the_n_best_strings_are_the_first_of_all_strings_in_order() {
                         "seed {seed}: {computed:?}, not {weight}"
                     );
                     assert!(
-                        (computed.weight - all[&computed.labels]).abs() < 1e-12,
+                        (computed.weight - all_strings[&computed.labels]).abs() < 1e-12,
                         "seed {seed}: {computed:?}"
                     );
                 }
@@ -51,8 +51,8 @@ fn the_best_string_needs_only_its_own_prefixes() {
     for seed in 0..200 {
         let tiny = TableLattice::new(seed);
         for utterance in 0..tiny.lengths.len() {
-            let all = strings(tiny.paths(utterance), Merge::Max);
-            let longest = all.keys().map(Vec::len).max().unwrap_or(0);
+            let all_strings = strings(tiny.paths(utterance), Merge::Max);
+            let longest = all_strings.keys().map(Vec::len).max().unwrap_or(0);
             let options = NBestOptions { count: 1, merge: Merge::Max, max_prefixes: longest + 1 };
             tiny.only(utterance)
                 .with(|session, lattice, frames| session.n_best_strings(lattice, frames, options))

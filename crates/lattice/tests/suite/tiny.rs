@@ -56,7 +56,7 @@ pub struct TinyLattice {
     pub frames: usize,
     pub seed: u64,
     /// Arcs whose normal random number is smaller are blocked.
-    pub blocked: f64,
+    pub blocked_below: f64,
 }
 
 /// An arc of a path; label 0 is the blank.
@@ -117,7 +117,7 @@ impl TinyLattice {
 
     /// Returns the weight of an arc; -inf if it is blocked.
     pub fn weight(&self, arc: PathArc) -> f64 {
-        if self.noise(1, arc) < self.blocked { f64::NEG_INFINITY } else { self.noise(2, arc) }
+        if self.noise(1, arc) < self.blocked_below { f64::NEG_INFINITY } else { self.noise(2, arc) }
     }
 
     /// Returns the cost of an arc, for expectations.
@@ -146,11 +146,11 @@ pub fn tiny() -> impl Strategy<Value = TinyLattice> {
         any::<u64>(),
         prop_oneof![Just(-9.0), Just(-1.0), Just(0.5)],
     )
-        .prop_map(|(automaton, expansions, frames, seed, blocked)| TinyLattice {
+        .prop_map(|(automaton, expansions, frames, seed, blocked_below)| TinyLattice {
             automaton,
             expansions,
             frames,
             seed,
-            blocked,
+            blocked_below,
         })
 }

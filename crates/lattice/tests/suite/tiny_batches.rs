@@ -18,14 +18,15 @@ const MAX_PATHS: usize = 1500;
 /// One utterance.
 #[derive(Debug, Clone)]
 pub struct TinyUtterance {
-    /// N; `excess_frames` is how much the reported number exceeds T.
+    /// N
     pub frames: usize,
+    /// How much the reported number of frames exceeds T.
     pub excess_frames: usize,
     pub labels: Vec<u32>,
-    /// How much the reported number exceeds U.
+    /// How much the reported number of labels exceeds U.
     pub excess_labels: usize,
     /// The share of blocked arcs.
-    pub blocked: f64,
+    pub blocked_fraction: f64,
 }
 
 /// Utterances over one automaton, and the weights of their arcs.
@@ -71,7 +72,7 @@ impl Batch {
 
     pub fn tiny(&self, frames: usize) -> TinyLattice {
         let Self { automaton, expansions, seed, .. } = self.clone();
-        TinyLattice { automaton, expansions, frames, seed, blocked: 0.0 }
+        TinyLattice { automaton, expansions, frames, seed, blocked_below: 0.0 }
     }
 
     /// Returns the arc weights of an utterance, *T x C x (1 + V)*.
@@ -80,9 +81,9 @@ impl Batch {
         let purpose = 2 * utterance as u64;
         let uniform = oracle::noise::integers(self.seed, purpose, count, 1000);
         let weights = oracle::noise::normal(self.seed, purpose + 1, count, 1.5);
-        let blocked = (1000.0 * self.utterances[utterance].blocked) as u32;
-        let weight = |(&u, &w): (&u32, &f64)| {
-            if u < blocked { f64::NEG_INFINITY } else { (w / self.step).round() * self.step }
+        let blocked_below = (1000.0 * self.utterances[utterance].blocked_fraction) as u32;
+        let weight = |(&draw, &w): (&u32, &f64)| {
+            if draw < blocked_below { f64::NEG_INFINITY } else { (w / self.step).round() * self.step }
         };
         uniform.iter().zip(&weights).map(weight).collect()
     }
@@ -118,7 +119,8 @@ impl Batch {
                 sums.posteriors[self.arc_index(arc)] += weight(path).exp() / total_probability;
             }
         }
-        let best = paths.iter().filter(|path| weight(path) == sums.best).min_by_key(|path| self.order(path));
+        let best =
+            paths.iter().filter(|path| weight(path) == sums.best).min_by_key(|path| self.tie_order(path));
         sums.best_labels = self.alignment_labels(best.unwrap());
         sums
     }
@@ -146,7 +148,7 @@ impl Batch {
     /// Returns a key for the order of section 10 of the specification.
     ///
     /// Final states come first; then, from the end, fewer labels in a frame and smaller sources.
-    fn order(&self, path: &[PathArc]) -> impl Ord + use<> {
+    fn tie_order(&self, path: &[PathArc]) -> impl Ord + use<> {
         let frames = path.iter().map(|arc| arc.frame + 1).max().unwrap_or(0);
         let mut order = vec![(end_state(&self.automaton.rows(), path), 0)];
         for t in (0..frames).rev() {
@@ -264,12 +266,12 @@ fn utterance(frames: usize, vocabulary: u32) -> impl Strategy<Value = TinyUttera
         prop_oneof![7 => Just(0), 1 => 1usize..3, 1 => Just(usize::MAX)],
         prop_oneof![4 => Just(0.0), 2 => Just(0.15), 1 => Just(0.6), 1 => Just(1.0)],
     )
-        .prop_map(|(frames, excess_frames, labels, excess_labels, blocked)| TinyUtterance {
+        .prop_map(|(frames, excess_frames, labels, excess_labels, blocked_fraction)| TinyUtterance {
             frames,
             excess_frames,
             labels,
             excess_labels,
-            blocked,
+            blocked_fraction,
         })
 }
 

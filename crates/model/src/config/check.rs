@@ -23,17 +23,25 @@ impl ModelConfig {
     pub fn check(&self) -> Result<()> {
         FrontEnd::new(&self.input.features).map_err(|error| setting_error("features", error))?;
         self.check_parts()?;
-        // Ranges are checked before combinations, so that a message names the invalid key.
-        self.check_terms()?;
+        // `check_loss` combines keys of `[training]` with keys of `[loss]`. The ranges of the
+        // former are checked before, so that an error names the key that is out of range.
+        self.check_training_terms()?;
         self.check_loss()?;
         self.init.check()
     }
 
-    /// Checks the keys of `[loss]`, and the topology that they require.
+    /// Checks the keys of `[loss]`, and that the topology supports them.
     fn check_loss(&self) -> Result<()> {
         let topology = &self.terms.topology;
-        let names = || Topology::names().collect::<Vec<_>>().join(", ");
-        ensure("training.topology", &format!("one of {}", names()), topology.num_columns() == 2, topology)?;
+        let topology_names = || Topology::names().collect::<Vec<_>>().join(", ");
+        // Big blanks and durations are not part of `training.topology`, but keys of `[loss]`.
+        let has_blank_and_label_only = topology.num_columns() == 2;
+        ensure(
+            "training.topology",
+            &format!("one of {}", topology_names()),
+            has_blank_and_label_only,
+            topology,
+        )?;
         self.check_loss_options()?;
         match &self.loss.kind {
             LossKind::Rnnt { .. } => return Ok(()),
@@ -57,6 +65,7 @@ impl ModelConfig {
                 ensure("loss.durations", "one or more of at least 2", is_valid, format!("{durations:?}"))?;
             }
         }
+        // Durations of tokens (TDT) or of big blanks (multi-blank); the other list is empty.
         let durations = [self.loss.kind.durations(), self.loss.kind.big_blanks()].concat();
         for (index, &frames) in durations.iter().enumerate() {
             ensure("loss.durations", &format!("at most {MAX_DURATION}"), frames <= MAX_DURATION, frames)?;
@@ -104,8 +113,8 @@ impl ModelConfig {
         check_dropout("joint.dropout", joint.dropout)
     }
 
-    /// Checks the keys of `[training]` for the objective.
-    fn check_terms(&self) -> Result<()> {
+    /// Checks the keys of `[training]` that are terms of the objective.
+    fn check_training_terms(&self) -> Result<()> {
         let terms = &self.terms;
         check_non_negative("training.ctc_weight", terms.ctc_weight)?;
         check_non_negative("training.ctc_weight_end", terms.ctc_weight_end.unwrap_or(0.0))?;

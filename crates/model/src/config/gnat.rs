@@ -67,10 +67,10 @@ impl GnatConfig {
     pub fn ngram(&self, labels: usize) -> Result<FullNGram> {
         FullNGram::new(labels, self.context).map_err(|error| match error {
             lattice::Error::States { limit, .. } => {
-                let states: f64 = (0..=self.context as i32).map(|i| (labels as f64).powi(i)).sum();
-                let states = format!("{}, or {states:.1e} states with {labels} labels", self.context);
+                let states: f64 = (0..=self.context as i32).map(|length| (labels as f64).powi(length)).sum();
+                let description = format!("{}, or {states:.1e} states with {labels} labels", self.context);
                 let expected = format!("a context with at most {limit} states");
-                Error::RecipeValue { key: "loss.context".into(), expected, found: states }
+                Error::RecipeValue { key: "loss.context".into(), expected, found: description }
             }
             error => error.into(),
         })

@@ -34,8 +34,9 @@ pub enum LossKind {
         #[serde(default)]
         sigma: f64,
     },
-    /// Pruned transducer: a simple joiner over the whole lattice selects sites for the joint
-    /// network.
+    /// Pruned transducer: a simple joiner selects sites for the joint network.
+    ///
+    /// The simple joiner adds a frame score and a label score, over the whole lattice.
     Pruned {
         /// Label positions retained for each frame, at least 2.
         #[serde(default = "default_s_range")]
@@ -90,7 +91,7 @@ impl LossKind {
         }
     }
 
-    /// Returns the durations of the duration head.
+    /// Returns the durations of the duration head of TDT; none for other kinds.
     pub fn durations(&self) -> &[usize] {
         match self {
             Self::Tdt { durations, .. } => durations,

@@ -1,14 +1,14 @@
-//! Model configuration: old names of recipe keys and values.
+//! Old names of recipe keys and values, from earlier versions.
 //!
-//! Old names are those of earlier versions. A recipe file with one of them is an error that
-//! contains the new name. Recipes in checkpoints and run folders are translated.
+//! Recipes in checkpoints and run folders are translated to the new names ([`translate`]). A recipe
+//! file with an old name is an error that contains the new one ([`reject`]).
 use std::borrow::Cow;
 
 use toml::{Table, Value};
 
 use crate::{Error, Result};
 
-/// Old keys with their tables, and their new names.
+/// Old dotted keys, and the new last part of each.
 const RENAMED_KEYS: [(&str, &str); 6] = [
     ("optimiser", "optimizer"),
     ("loss.normalise", "normalize"),
@@ -18,12 +18,13 @@ const RENAMED_KEYS: [(&str, &str); 6] = [
     ("augment.noise.share", "probability"),
 ];
 
-/// Keys with their tables, and old and new values.
+/// Dotted keys, each with an old and a new value.
 const RENAMED_VALUES: [(&str, &str, &str); 1] = [("features.framing", "centred", "centered")];
 
-/// Replaces old names in the recipe of a checkpoint or run.
+/// Replaces old names in the recipe of a checkpoint or run folder.
 ///
-/// A recipe without old names, or with invalid TOML, is returned unchanged.
+/// If a table has an old and a new name of the same key, it keeps the value of the new one. A
+/// recipe without old names, or with invalid TOML, is returned unchanged.
 pub fn translate(text: &str) -> Cow<'_, str> {
     let Ok(mut recipe) = text.parse::<Table>() else { return text.into() };
     if replace_old_names(&mut recipe).is_empty() {
@@ -32,16 +33,18 @@ pub fn translate(text: &str) -> Cow<'_, str> {
     toml::to_string(&recipe).map_or(text.into(), Cow::Owned)
 }
 
-/// Checks that the text of a recipe file has no old names; invalid TOML is ignored.
+/// Fails if the text of a recipe file contains an old name.
+///
+/// Invalid TOML is accepted here: the parser that runs next reports it.
 ///
 /// # Errors
-/// [`Error::RecipeValue`] with the new name of an old one.
+/// [`Error::RecipeValue`] for the first old name, with the new one.
 pub fn reject(text: &str) -> Result<()> {
     let Ok(mut recipe) = text.parse::<Table>() else { return Ok(()) };
     replace_old_names(&mut recipe).into_iter().next().map_or(Ok(()), Err)
 }
 
-/// Replaces the old names in a recipe; returns an error for each of them.
+/// Replaces the old names in a recipe; returns an error for each old name.
 fn replace_old_names(recipe: &mut Table) -> Vec<Error> {
     let mut errors = Vec::new();
     let mut add_error = |key: &str, old: &str, new: &str| {
@@ -52,6 +55,7 @@ fn replace_old_names(recipe: &mut Table) -> Vec<Error> {
     for (key, new) in RENAMED_KEYS {
         let Some((table, old)) = find_table(recipe, key) else { continue };
         if let Some(value) = table.remove(old) {
+            // A value under the new name has priority.
             table.entry(new).or_insert(value);
             add_error(key, old, new);
         }
@@ -67,7 +71,7 @@ fn replace_old_names(recipe: &mut Table) -> Vec<Error> {
     errors
 }
 
-/// Returns the table and the last part of a dotted key.
+/// Returns the table of a dotted key, and the key's last part.
 fn find_table<'a, 'b>(recipe: &'a mut Table, key: &'b str) -> Option<(&'a mut Table, &'b str)> {
     let (tables, name) = key.rsplit_once('.').unwrap_or(("", key));
     let mut names = tables.split('.').filter(|name| !name.is_empty());

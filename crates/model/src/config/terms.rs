@@ -1,6 +1,7 @@
-//! Model configuration: `[training]` keys of the objective.
+//! Model configuration: the keys of `[training]` that are terms of the objective.
 //!
-//! They are topology, regularizers, CTC weight and precision.
+//! They are topology, regularizers, CTC weight and precision. The kind of loss and its options are
+//! keys of `[loss]` (`loss.rs`, `loss_options.rs`).
 use rnnt_loss::{Precision, Topology};
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +27,7 @@ pub struct LossTerms {
     pub ctc_weight: f64,
     /// The weight at the end, reached linearly; by default that at the start.
     pub ctc_weight_end: Option<f64>,
-    /// FastEmit's λ.
+    /// Weight λ of FastEmit, which favors labels over blanks.
     pub fastemit: f64,
     /// Penalty of each frame of delay of a label, in log-probability.
     pub delay_penalty: f64,

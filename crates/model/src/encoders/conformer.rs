@@ -60,7 +60,7 @@ use crate::{Linear, Result};
 #[derive(Debug, Clone)]
 pub struct ConformerEncoder {
     config: ConformerEncoderConfig,
-    input: InputLayer,
+    input_layer: InputLayer,
     layers: Vec<ConformerLayer>,
 }
 
@@ -72,21 +72,24 @@ enum InputLayer {
 }
 
 impl ConformerEncoder {
-    /// Creates the layers for input rows of width `input`.
+    /// Creates the layers for input rows of width `input_width`.
     ///
     /// # Errors
     /// Errors of the builder `vb`.
-    pub fn new(config: &ConformerEncoderConfig, input: usize, vb: &VarBuilder) -> Result<Self> {
+    pub fn new(config: &ConformerEncoderConfig, input_width: usize, vb: &VarBuilder) -> Result<Self> {
         let pre_encode = vb.pp("pre_encode");
         let input_layer = match &config.subsampling {
-            None => InputLayer::Linear(Linear::new(input, config.width, &pre_encode.pp("out"))?),
-            Some(sizes) => {
-                InputLayer::Subsampling(Box::new(Subsampling::new(sizes, input, config.width, &pre_encode)?))
-            }
+            None => InputLayer::Linear(Linear::new(input_width, config.width, &pre_encode.pp("out"))?),
+            Some(subsampling) => InputLayer::Subsampling(Box::new(Subsampling::new(
+                subsampling,
+                input_width,
+                config.width,
+                &pre_encode,
+            )?)),
         };
         let layer = |index: usize| ConformerLayer::new(config, &vb.pp("layers").pp(index));
         let layers = (0..config.layers).map(layer).collect::<Result<_>>()?;
-        Ok(ConformerEncoder { config: config.clone(), input: input_layer, layers })
+        Ok(ConformerEncoder { config: config.clone(), input_layer, layers })
     }
 }
 
@@ -101,11 +104,11 @@ impl Encoder for ConformerEncoder {
         lengths: &[usize],
         mut pass: Option<&mut TrainingPass>,
     ) -> Result<(Tensor, Vec<usize>)> {
-        let (mut x, ragged) = match &self.input {
-            InputLayer::Subsampling(input) => input.forward(x, lengths)?,
-            InputLayer::Linear(input) => {
+        let (mut x, ragged) = match &self.input_layer {
+            InputLayer::Subsampling(subsampling) => subsampling.forward(x, lengths)?,
+            InputLayer::Linear(linear) => {
                 let ragged = Ragged::new(lengths);
-                (input.apply(&ragged.pack(x)?)?, ragged)
+                (linear.apply(&ragged.pack(x)?)?, ragged)
             }
         };
         if let Some(pass) = pass.as_deref_mut() {
@@ -119,10 +122,10 @@ impl Encoder for ConformerEncoder {
 
     fn bytes(&self, batch: usize, rows: usize, width: usize) -> Option<usize> {
         let mut rows = rows;
-        let mut total = match &self.input {
-            InputLayer::Subsampling(input) => {
-                let total = input.footprint(batch, rows);
-                rows = rows.div_ceil(input.factor());
+        let mut total = match &self.input_layer {
+            InputLayer::Subsampling(subsampling) => {
+                let total = subsampling.footprint(batch, rows);
+                rows = rows.div_ceil(subsampling.factor());
                 total
             }
             InputLayer::Linear(_) => {
@@ -141,7 +144,7 @@ impl Encoder for ConformerEncoder {
 
     fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {
         let AttentionKind::Chunked(chunks) = &self.config.attention else { return Ok(None) };
-        let stream = ConformerStream::new(&self.input, &self.layers, self.config.width, chunks)?;
+        let stream = ConformerStream::new(&self.input_layer, &self.layers, self.config.width, chunks)?;
         Ok(Some(Arc::new(stream)))
     }
 }

@@ -42,10 +42,19 @@ pub struct LstmEncoderConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimeReduction {
-    /// Number of layers before the reduction.
+    /// Number of layers before the reduction: the index of the first layer after it.
     pub after_layer: usize,
     /// Number of rows that are concatenated.
     pub factor: usize,
+}
+
+impl TimeReduction {
+    /// Returns true if a layer is the first one after the reduction.
+    ///
+    /// `layer` is its index.
+    pub(super) fn is_before(&self, layer: usize) -> bool {
+        self.after_layer == layer
+    }
 }
 
 impl BuildEncoder for LstmEncoderConfig {
@@ -70,8 +79,8 @@ impl BuildEncoder for LstmEncoderConfig {
         self.subsampling.is_some()
     }
 
-    fn build(&self, input: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>> {
-        Ok(Arc::new(LstmEncoder::new(self, input, vb)?))
+    fn build(&self, input_width: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>> {
+        Ok(Arc::new(LstmEncoder::new(self, input_width, vb)?))
     }
 }
 
@@ -86,24 +95,24 @@ pub struct LstmEncoder {
 }
 
 impl LstmEncoder {
-    /// Creates the layers for input rows of width `input`.
+    /// Creates the layers for input rows of width `input_width`.
     ///
     /// Parameters are those of [`Lstm`] under `layers.N` and, with subsampling, those of
     /// [`ConformerEncoder`](super::ConformerEncoder) under `pre_encode`.
     ///
     /// # Errors
     /// Errors of the builder `vb`.
-    pub fn new(config: &LstmEncoderConfig, input: usize, vb: &VarBuilder) -> Result<Self> {
+    pub fn new(config: &LstmEncoderConfig, input_width: usize, vb: &VarBuilder) -> Result<Self> {
         let pre_encode = vb.pp("pre_encode");
         let subsampling = config.subsampling.as_ref();
         let subsampling = subsampling
-            .map(|sizes| Subsampling::new(sizes, input, config.hidden, &pre_encode))
+            .map(|subsampling| Subsampling::new(subsampling, input_width, config.hidden, &pre_encode))
             .transpose()?;
-        let mut width = if subsampling.is_some() { config.hidden } else { input };
+        let mut width = if subsampling.is_some() { config.hidden } else { input_width };
         let mut layers: Vec<Lstm> = Vec::new();
         for layer in 0..config.layers {
             if let Some(reduction) =
-                config.time_reduction.as_ref().filter(|reduction| reduction.after_layer == layer)
+                config.time_reduction.as_ref().filter(|reduction| reduction.is_before(layer))
             {
                 width *= reduction.factor;
             }
@@ -136,7 +145,7 @@ impl Encoder for LstmEncoder {
         };
         for (layer, lstm) in self.layers.iter().enumerate() {
             if let Some(reduction) =
-                self.config.time_reduction.as_ref().filter(|reduction| reduction.after_layer == layer)
+                self.config.time_reduction.as_ref().filter(|reduction| reduction.is_before(layer))
             {
                 x = concatenate_rows(&x, reduction.factor)?;
                 lengths.iter_mut().for_each(|length| *length = length.div_ceil(reduction.factor));
@@ -160,17 +169,16 @@ impl Encoder for LstmEncoder {
             total = footprint::chain(total, padding);
         }
         for (layer, lstm) in self.layers.iter().enumerate() {
-            if let Some(reduction) =
-                time_reduction.as_ref().filter(|reduction| reduction.after_layer == layer)
-            {
+            if let Some(reduction) = time_reduction.as_ref().filter(|reduction| reduction.is_before(layer)) {
                 (rows, width) = (rows.div_ceil(reduction.factor), width * reduction.factor);
                 // Copies for padding and for concatenation.
                 let copies = footprint::from_values(4 * batch * rows * self.width().max(width), 0);
                 total = footprint::chain(total, copies);
             }
             let directions = lstm.width() / hidden;
-            let layer = footprint::lstm_layer(batch * rows, width, *hidden, directions, *dropout > 0.0);
-            total = footprint::chain(total, layer);
+            let layer_footprint =
+                footprint::lstm_layer(batch * rows, width, *hidden, directions, *dropout > 0.0);
+            total = footprint::chain(total, layer_footprint);
             width = lstm.width();
         }
         Some(footprint::peak_bytes(total))
@@ -188,6 +196,7 @@ impl Encoder for LstmEncoder {
 
 /// Concatenates `factor` adjacent rows: `[B, T, D]` to `[B, ⌈T/factor⌉, factor·D]`.
 ///
+/// B: utterances; T: frames of the longest one; D: width of a row.
 /// Zeros pad the last group of rows.
 fn concatenate_rows(x: &Tensor, factor: usize) -> Result<Tensor> {
     let (batch, frames, width) = x.dims3()?;

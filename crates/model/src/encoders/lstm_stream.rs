@@ -1,12 +1,13 @@
 //! `LstmStream`: streaming inference with an LSTM encoder of one direction.
-use std::collections::BTreeMap;
-
+use super::stream::PartSizes;
 use super::subsampling_stream::SubsamplingStream;
 use super::{EncoderChunk, EncoderState, EncoderStream, TimeReduction, stream};
 use crate::Result;
 use crate::layers::lstm::{LstmState, StreamingLstm};
 
 /// [`super::LstmEncoder`] for streaming: packed weights, and states that callers own.
+///
+/// N is the index of a layer, H the width of its states.
 ///
 /// | state | size |
 /// |---|---|
@@ -17,13 +18,15 @@ pub(super) struct LstmStream {
     subsampling: Option<SubsamplingStream>,
     layers: Vec<StreamingLstm>,
     reduction: Option<TimeReduction>,
-    /// Names of h and c of each layer.
-    names: Vec<[String; 2]>,
-    /// The valid sizes of each part of a state.
-    sizes: BTreeMap<String, Vec<usize>>,
+    /// The names of each layer's h and c in an [`EncoderState`].
+    ///
+    /// h is the hidden state, c the cell state.
+    part_names: Vec<[String; 2]>,
+    /// The allowed lengths of each part of a state.
+    part_sizes: PartSizes,
 }
 
-/// The part of a state with the rows before a time reduction.
+/// The part of a state with the rows of an incomplete group.
 const WAITING_ROWS: &str = "reduction.rows";
 
 impl LstmStream {
@@ -33,25 +36,26 @@ impl LstmStream {
         layers: Vec<StreamingLstm>,
         reduction: Option<TimeReduction>,
     ) -> Self {
-        let names: Vec<[String; 2]> =
+        let part_names: Vec<[String; 2]> =
             (0..layers.len()).map(|layer| ["h", "c"].map(|part| format!("layers.{layer}.{part}"))).collect();
-        let parts = names.iter().zip(&layers);
-        let mut sizes: BTreeMap<String, Vec<usize>> = parts
+        let layer_parts = part_names.iter().zip(&layers);
+        let mut part_sizes: PartSizes = layer_parts
             .flat_map(|(names, layer)| names.iter().map(|name| (name.clone(), vec![layer.width()])))
             .collect();
         if let Some(reduction) = &reduction {
+            // `after_layer` is the index of the layer whose input rows are the concatenated ones.
             let width = layers[reduction.after_layer].input() / reduction.factor;
-            sizes.insert(WAITING_ROWS.into(), (0..reduction.factor).map(|rows| rows * width).collect());
+            part_sizes.insert(WAITING_ROWS.into(), (0..reduction.factor).map(|rows| rows * width).collect());
         }
         if let Some(subsampling) = &subsampling {
-            sizes.extend(subsampling.sizes());
+            part_sizes.extend(subsampling.part_sizes());
         }
-        LstmStream { subsampling, layers, reduction, names, sizes }
+        LstmStream { subsampling, layers, reduction, part_names, part_sizes }
     }
 
-    /// Returns the time reduction before a layer.
+    /// Returns the time reduction directly before a layer, if there is one.
     fn reduction_before(&self, layer: usize) -> Option<&TimeReduction> {
-        self.reduction.as_ref().filter(|reduction| reduction.after_layer == layer)
+        self.reduction.as_ref().filter(|reduction| reduction.is_before(layer))
     }
 
     /// Applies one layer to the rows of all utterances.
@@ -61,18 +65,18 @@ impl LstmStream {
         chunks: &mut [EncoderChunk],
         rows: Vec<Vec<f32>>,
     ) -> Result<Vec<Vec<f32>>> {
-        let (lstm, names) = (&self.layers[layer], &self.names[layer]);
+        let (lstm, [h_name, c_name]) = (&self.layers[layer], &self.part_names[layer]);
         let lengths: Vec<usize> = rows.iter().map(|rows| rows.len() / lstm.input()).collect();
-        let take_values = |chunk: &mut EncoderChunk, part: usize| {
-            chunk.state.values.get_mut(&names[part]).map(std::mem::take).unwrap_or_default()
+        let take_values = |chunk: &mut EncoderChunk, name: &str| {
+            chunk.state.values.get_mut(name).map(std::mem::take).unwrap_or_default()
         };
         let mut states: Vec<LstmState> = chunks
             .iter_mut()
-            .map(|chunk| LstmState { h: take_values(chunk, 0), c: take_values(chunk, 1) })
+            .map(|chunk| LstmState { h: take_values(chunk, h_name), c: take_values(chunk, c_name) })
             .collect();
         let out = lstm.forward(&rows.concat(), &lengths, &mut states);
         for (chunk, LstmState { h, c }) in chunks.iter_mut().zip(states) {
-            chunk.state.values.extend([(names[0].clone(), h), (names[1].clone(), c)]);
+            chunk.state.values.extend([(h_name.clone(), h), (c_name.clone(), c)]);
         }
         let out = out?;
         Ok(stream::split_rows(&out, &lengths, lstm.width()))
@@ -82,7 +86,7 @@ impl LstmStream {
 impl EncoderStream for LstmStream {
     fn input(&self) -> usize {
         if let Some(subsampling) = &self.subsampling {
-            return subsampling.input();
+            return subsampling.input_width();
         }
         let width = self.layers[0].input();
         self.reduction_before(0).map_or(width, |reduction| width / reduction.factor)
@@ -93,11 +97,11 @@ impl EncoderStream for LstmStream {
     }
 
     fn start(&self) -> EncoderState {
-        EncoderState::empty(&self.sizes)
+        EncoderState::initial(&self.part_sizes)
     }
 
     fn check(&self, state: &EncoderState) -> Result<()> {
-        state.check(&self.sizes)
+        state.check(&self.part_sizes)
     }
 
     fn step(&self, chunks: &mut [EncoderChunk]) -> Result<Vec<Vec<f32>>> {
@@ -107,7 +111,7 @@ impl EncoderStream for LstmStream {
             None => chunks.iter().map(|chunk| chunk.rows.to_vec()).collect(),
         };
         for layer in 0..self.layers.len() {
-            // Concatenate rows; those of an incomplete group wait for the next chunk.
+            // Concatenate rows; the rows of an incomplete group wait for the next chunk.
             if self.reduction_before(layer).is_some() {
                 let width = self.layers[layer].input();
                 for (chunk, rows) in chunks.iter_mut().zip(&mut rows) {
@@ -117,6 +121,7 @@ impl EncoderStream for LstmStream {
             }
             rows = self.apply_layer(layer, chunks, rows)?;
         }
+        // After the last chunk, the state is that of a new utterance.
         for chunk in chunks.iter_mut().filter(|chunk| chunk.is_last) {
             *chunk.state = self.start();
         }

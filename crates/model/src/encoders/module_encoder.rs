@@ -9,7 +9,8 @@ use crate::{Error, Result};
 /// A candle module as an encoder.
 ///
 /// The module maps `[B, T, D]` to `[B, T', W]`, and may shorten time: an utterance of `l` rows has
-/// `⌈l / factor⌉` encoder rows, at most T'. Every [`candle_nn::Module`] is a [`ModuleT`] as well.
+/// `⌈l / factor⌉` encoder rows, at most T'. B: utterances; T, T': rows of the longest one; D, W:
+/// widths of rows. Every [`candle_nn::Module`] is a [`ModuleT`] as well.
 /// Dropout in a module uses candle's own generator, so that runs with it are not reproducible.
 #[derive(Debug, Clone)]
 pub struct ModuleEncoder<M> {

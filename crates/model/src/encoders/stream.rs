@@ -1,6 +1,7 @@
 //! `EncoderStream`: the trait of streaming encoders, and the state of an utterance.
 //!
-//! Rows arrive in chunks of any size; the state between chunks is a plain value.
+//! Rows arrive in chunks of any size; the state between chunks is a plain value. The LSTM and the
+//! chunked Conformer implement the trait, and the streaming recognizer calls it.
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -31,7 +32,8 @@ pub trait EncoderStream: Send + Sync {
 
     /// Encodes the next rows of each utterance; returns rows `[n, W]` for each.
     ///
-    /// Each state is updated; after the end of an utterance, it is that of a new utterance.
+    /// n may be 0, if no row is complete yet. Each state is updated; after the end of an utterance,
+    /// it is that of a new utterance.
     ///
     /// # Errors
     /// Those of [`EncoderStream::check`]; [`Error::Shape`] for rows that are not finite or not a
@@ -61,16 +63,23 @@ pub struct EncoderState {
     pub values: BTreeMap<String, Vec<f32>>,
 }
 
+/// The allowed lengths of each part of a state, by name.
+///
+/// The name of a part is, for example, `layers.0.h`; a length is a number of values. A part with
+/// waiting or earlier rows has several allowed lengths; the first is its length at the start of an
+/// utterance.
+pub(super) type PartSizes = BTreeMap<String, Vec<usize>>;
+
 /// Checks the arguments of [`EncoderStream::step`].
 ///
 /// # Errors
 /// Those of [`EncoderStream::step`].
 pub(super) fn check_chunks(stream: &impl EncoderStream, chunks: &[EncoderChunk]) -> Result<()> {
-    let width = stream.input();
+    let input_width = stream.input();
     for chunk in chunks {
         stream.check(chunk.state)?;
-        if !chunk.rows.len().is_multiple_of(width) {
-            let expected = format!("rows of {width} values");
+        if !chunk.rows.len().is_multiple_of(input_width) {
+            let expected = format!("rows of {input_width} values");
             return Err(Error::shape("rows", expected, format!("{} values", chunk.rows.len())));
         }
         if let Some(value) = chunk.rows.iter().find(|value| !value.is_finite()) {
@@ -82,30 +91,30 @@ pub(super) fn check_chunks(stream: &impl EncoderStream, chunks: &[EncoderChunk])
 
 /// Divides rows of `width` values into those of each utterance.
 pub(super) fn split_rows(rows: &[f32], lengths: &[usize], width: usize) -> Vec<Vec<f32>> {
-    let mut rest = rows;
-    let mut next_rows = |length: &usize| {
-        let (rows, after) = rest.split_at(length * width);
-        rest = after;
-        rows.to_vec()
+    let mut remaining = rows;
+    let mut split_utterance = |length: &usize| {
+        let (utterance, later) = remaining.split_at(length * width);
+        remaining = later;
+        utterance.to_vec()
     };
-    lengths.iter().map(&mut next_rows).collect()
+    lengths.iter().map(&mut split_utterance).collect()
 }
 
 impl EncoderState {
-    /// Creates a state of zeros; each part has the first of its sizes.
-    pub(super) fn empty(sizes: &BTreeMap<String, Vec<usize>>) -> Self {
+    /// Creates the state at the start of an utterance: zeros.
+    pub(super) fn initial(part_sizes: &PartSizes) -> Self {
         let zeros = |(name, sizes): (&String, &Vec<usize>)| (name.clone(), vec![0.0; sizes[0]]);
-        EncoderState { values: sizes.iter().map(zeros).collect() }
+        EncoderState { values: part_sizes.iter().map(zeros).collect() }
     }
 
     /// Checks names, sizes and finiteness of the values.
     ///
-    /// Each part must have one of its `sizes`.
+    /// `part_sizes` has the allowed lengths of each part, by its name.
     ///
     /// # Errors
-    /// [`Error::Shape`] for the first part that does not.
-    pub fn check(&self, sizes: &BTreeMap<String, Vec<usize>>) -> Result<()> {
-        for (name, sizes) in sizes {
+    /// [`Error::Shape`] for the first part that is missing, unknown or invalid.
+    pub fn check(&self, part_sizes: &BTreeMap<String, Vec<usize>>) -> Result<()> {
+        for (name, sizes) in part_sizes {
             let expected = || format!("{sizes:?} values");
             let Some(values) = self.values.get(name) else {
                 return Err(Error::shape(format!("state {name}"), expected(), "none"));
@@ -117,7 +126,7 @@ impl EncoderState {
                 return Err(Error::shape(format!("state {name}"), "finite values", value.to_string()));
             }
         }
-        match self.values.keys().find(|name| !sizes.contains_key(*name)) {
+        match self.values.keys().find(|name| !part_sizes.contains_key(*name)) {
             Some(name) => Err(Error::shape("state", "the encoder's own values only", name.clone())),
             None => Ok(()),
         }

@@ -47,18 +47,18 @@ impl SubsamplingConfig {
 ///
 /// ```text
 /// conv    stride 2 over time and mel; then 2 over mel and factor/2 over time; zero padding
-/// norm    over the ⌈⌈F/2⌉/2⌉ · C values of a row, channels innermost
+/// norm    over the ⌈⌈M/2⌉/2⌉ · C values of a row, channels innermost
 /// out     to W values
 /// ```
-/// F: mel bins of a frame; C: channels; W: width of the encoder's rows. The norm is required as
+/// M: mel bins of a frame; C: channels; W: width of the encoder's rows. The norm is required as
 /// values after ReLU are positive: without it, a step of the optimizer changes all values of a row
 /// together. With factor 4, a row depends on seven frames, up to the third after its first.
 ///
 /// | parameter | shape |
 /// |---|---|
 /// | `conv.0.weight`, `conv.2.weight`, each with a bias | `[C, 1, 3, 3]`, `[C, C, 3, 3]` |
-/// | `norm.weight`, with a bias | `[⌈⌈F/2⌉/2⌉ · C]` |
-/// | `out.weight`, with a bias | `[W, ⌈⌈F/2⌉/2⌉ · C]` |
+/// | `norm.weight`, with a bias | `[⌈⌈M/2⌉/2⌉ · C]` |
+/// | `out.weight`, with a bias | `[W, ⌈⌈M/2⌉/2⌉ · C]` |
 #[derive(Debug, Clone)]
 pub(super) struct Subsampling {
     shapes: [ConvolutionShape; 2],
@@ -87,7 +87,9 @@ impl Subsampling {
         Ok(Subsampling { shapes, convolutions, norm, out })
     }
 
-    /// Applies the layers: `[B, T, F]` to ragged rows `[Σ T'_b, W]`.
+    /// Applies the layers: frames `[B, T, M]` to ragged rows `[Σ T'_b, W]`.
+    ///
+    /// B: utterances; T: frames of the longest one; T'_b: rows of utterance b.
     pub fn forward(&self, x: &Tensor, lengths: &[usize]) -> Result<(Tensor, Arc<Ragged>)> {
         let mut ragged = Ragged::new(lengths);
         let mut x = ragged.pack(x)?;
@@ -116,7 +118,7 @@ impl Subsampling {
             total = footprint::chain(total, shape.footprint(batch, input_frames, rows));
         }
         let (conv_width, rows) = (self.shapes[1].width_out(), batch * rows);
-        // The rows of norm and linear layer, gradients of both, packed operands.
+        // Saved: the rows of norm and linear layer. Temporary: their gradients, packed operands.
         let linear = footprint::from_values(
             rows * (conv_width + width),
             rows * (4 * conv_width + 3 * width) + 3 * conv_width * width,

@@ -1,11 +1,10 @@
-//! Convolutional subsampling in front of a streaming encoder.
-use std::collections::BTreeMap;
-
+//! `SubsamplingStream`: convolutional subsampling in front of a streaming encoder.
 use candle_core::Tensor;
 use decoding::AffineLayer;
 use kernels::PackedRight;
 
 use super::EncoderChunk;
+use super::stream::PartSizes;
 use crate::Result;
 use crate::layers::convolution::{ConvolutionShape, WindowPosition, flatten_weight};
 use crate::layers::layer_norm::InferenceNorm;
@@ -27,8 +26,8 @@ struct StreamingConvolution {
     shape: ConvolutionShape,
     weight: PackedRight<f32>,
     bias: Vec<f32>,
-    /// Name of its frames in the state.
-    name: String,
+    /// The name of its waiting frames in an [`EncoderState`](super::EncoderState).
+    part_name: String,
 }
 
 impl SubsamplingStream {
@@ -41,23 +40,23 @@ impl SubsamplingStream {
         let layer = |index: usize| -> Result<StreamingConvolution> {
             let [weight, bias] = &weights[index];
             let weight = to_vec::<f32>(&flatten_weight(weight)?.contiguous()?)?;
-            let (shape, name) = (shapes[index], format!("subsampling.{index}"));
-            Ok(StreamingConvolution { weight: shape.pack(&weight), bias: to_vec(bias)?, shape, name })
+            let (shape, part_name) = (shapes[index], format!("subsampling.{index}"));
+            Ok(StreamingConvolution { weight: shape.pack(&weight), bias: to_vec(bias)?, shape, part_name })
         };
         Ok(SubsamplingStream { layers: [layer(0)?, layer(1)?], norm, out })
     }
 
     /// Returns the width of an input frame.
-    pub fn input(&self) -> usize {
+    pub fn input_width(&self) -> usize {
         self.layers[0].shape.width()
     }
 
-    /// Returns the valid sizes of each part of a state; the first is that at the start.
-    pub fn sizes(&self) -> BTreeMap<String, Vec<usize>> {
-        let size = |layer: &StreamingConvolution| {
-            (layer.name.clone(), [1, 2].map(|frames| frames * layer.shape.width()).to_vec())
+    /// Returns the allowed lengths of each part of a state.
+    pub fn part_sizes(&self) -> PartSizes {
+        let sizes = |layer: &StreamingConvolution| {
+            (layer.part_name.clone(), [1, 2].map(|frames| frames * layer.shape.width()).to_vec())
         };
-        self.layers.iter().map(size).collect()
+        self.layers.iter().map(sizes).collect()
     }
 
     /// Computes the next rows of each utterance.
@@ -65,7 +64,7 @@ impl SubsamplingStream {
         let rows = chunks.iter_mut().map(|chunk| {
             let mut rows = chunk.rows.to_vec();
             for layer in &self.layers {
-                let Some(waiting) = chunk.state.values.get_mut(&layer.name) else { continue };
+                let Some(waiting) = chunk.state.values.get_mut(&layer.part_name) else { continue };
                 rows = layer.step(waiting, &rows, chunk.is_last);
             }
             self.out.forward_rows(&self.norm.apply(&rows))
@@ -78,11 +77,13 @@ impl StreamingConvolution {
     /// Computes output frames from waiting and new frames.
     ///
     /// These are the frames with all of their input or, at the end, all frames.
-    fn step(&self, waiting: &mut Vec<f32>, rows: &[f32], is_last: bool) -> Vec<f32> {
+    fn step(&self, waiting: &mut Vec<f32>, new_frames: &[f32], is_last: bool) -> Vec<f32> {
         let ConvolutionShape { stride, .. } = self.shape;
         let width = self.shape.width();
-        waiting.extend_from_slice(rows);
-        // The window of output frame t is s t .. s t + 2; the frame exists if the middle one does.
+        waiting.extend_from_slice(new_frames);
+        // The window of output frame t is the three frames s t .. s t + 2, s the stride. The frame
+        // exists if the middle one does, and is complete with the last one: for t up to
+        // ⌈(inputs - 2) / s⌉ - 1.
         let inputs = waiting.len() / width;
         let outputs = if is_last {
             (inputs - 1).div_ceil(stride)

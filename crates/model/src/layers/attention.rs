@@ -7,8 +7,9 @@
 //! out        softmax(s) v
 //! ```
 //! A window is the whole utterance, or a chunk and the chunks before it. Ragged rows are the rows
-//! of all utterances without padding. Scores are computed for a block of queries at a time, and
-//! again in the backward pass, so that memory grows with the rows only.
+//! of all utterances without padding, T_b of utterance b. W is the width of all heads together.
+//! Scores are computed for a block of queries at a time, and again in the backward pass, so that
+//! memory grows with the rows only.
 //!
 //! Positions are rotary (Su et al., arXiv 2104.09864): a score depends on the distance of key and
 //! query only, as with the relative positions of Transformer-XL, but without a table of distances
@@ -59,7 +60,7 @@ pub(crate) fn attention(
     chunks: Option<ChunkSizes>,
 ) -> Result<Tensor> {
     let (rows, qkv_width) = qkv.dims2()?;
-    // q, k and v of each head, each of an even width.
+    // A head has q, k and v of the same, even width: a multiple of 3 · 2 values.
     let is_valid = heads > 0 && qkv_width > 0 && qkv_width.is_multiple_of(6 * heads);
     if !is_valid || rows != ragged.rows() {
         let expected = format!("[{}, a multiple of 6 for each of {heads} heads]", ragged.rows());
@@ -81,6 +82,13 @@ pub(crate) struct HeadShape {
 /// `heads` is the number of heads of all utterances together, `rows` the length of the longest.
 pub(crate) fn max_scores_in_memory(heads: usize, rows: usize, chunks: Option<ChunkSizes>) -> usize {
     heads.min(planned_threads()) * head::QUERIES_PER_BLOCK * rows.min(position_count(rows, chunks))
+}
+
+/// The values of one head in one utterance, all frames.
+struct HeadValues<'a, F> {
+    utterance: usize,
+    head_index: usize,
+    values: &'a mut [F],
 }
 
 /// The operation of [`attention`].
@@ -121,12 +129,12 @@ fn position_count(longest: usize, chunks: Option<ChunkSizes>) -> usize {
 
 /// Queries, keys and values of an utterance, `[T, 3W]`.
 ///
-/// The first `context` rows are keys and values only: earlier chunks of a stream.
+/// The first `context_rows` rows are keys and values only: earlier chunks of a stream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttentionInput<'a, F> {
     pub qkv: &'a [F],
-    /// A multiple of the chunk, and 0 without chunks.
-    pub context: usize,
+    /// A multiple of the rows of a chunk, and 0 without chunks.
+    pub context_rows: usize,
 }
 
 /// Computes the results of all queries, one utterance after another.
@@ -136,18 +144,19 @@ pub(crate) fn forward<F: Real>(
     chunks: Option<ChunkSizes>,
 ) -> Vec<F> {
     let row_count = |utterance: &AttentionInput<F>| utterance.qkv.len() / (3 * heads.total_width);
-    let query_counts: Vec<usize> = utterances.iter().map(|input| row_count(input) - input.context).collect();
+    let query_counts: Vec<usize> =
+        utterances.iter().map(|input| row_count(input) - input.context_rows).collect();
     let longest = utterances.iter().map(row_count).max().unwrap_or(0);
     let (ragged, rotary) =
         (Ragged::new(&query_counts), Rotary::new(position_count(longest, chunks), heads.head_width()));
     let mut by_heads = kernels::alloc(ragged.rows() * heads.total_width, F::ZERO);
-    par_for(items_mut(&mut heads.split_by_head(&ragged, &mut by_heads, 1)), |_, (b, head_index, out)| {
-        let AttentionInput { qkv, context } = utterances[*b];
-        let head = AttentionHead::new(qkv, heads, *head_index, &rotary);
-        for window in windows(row_count(&utterances[*b]), context, chunks) {
-            let [start, end] =
-                [window.queries.start, window.queries.end].map(|t| (t - context) * heads.head_width());
-            head.forward(&window, &mut out[start..end]);
+    par_for(items_mut(&mut heads.split_by_head(&ragged, &mut by_heads, 1)), |_, out| {
+        let input = &utterances[out.utterance];
+        let head = AttentionHead::new(input.qkv, heads, out.head_index, &rotary);
+        for window in windows(row_count(input), input.context_rows, chunks) {
+            let [start, end] = [window.queries.start, window.queries.end]
+                .map(|t| (t - input.context_rows) * heads.head_width());
+            head.forward(&window, &mut out.values[start..end]);
         }
     });
     heads.merge_heads(&ragged, &by_heads, 1)
@@ -163,17 +172,17 @@ impl HeadShape {
     ///
     /// The buffer has a row of `matrices · W` values for each frame: 1 matrix of results, or 3 of
     /// q, k and v. It is ordered by utterance, head and frame until `merge_heads` reorders it.
-    /// Returns the index of the utterance, that of the head, and its values.
     fn split_by_head<'a, F>(
         &self,
         ragged: &Ragged,
         buffer: &'a mut [F],
         matrices: usize,
-    ) -> Vec<(usize, usize, &'a mut [F])> {
+    ) -> Vec<HeadValues<'a, F>> {
         let utterances = ragged.split_mut(buffer, matrices * self.total_width).into_iter().enumerate();
-        let split_utterance = |(b, values): (usize, &'a mut [F])| {
+        let split_utterance = |(utterance, values): (usize, &'a mut [F])| {
             let head_len = (values.len() / self.count).max(1);
-            values.chunks_mut(head_len).enumerate().map(move |(head_index, head)| (b, head_index, head))
+            let heads = values.chunks_mut(head_len).enumerate();
+            heads.map(move |(head_index, values)| HeadValues { utterance, head_index, values })
         };
         utterances.flat_map(split_utterance).collect()
     }
@@ -209,7 +218,7 @@ impl SliceOperation<1> for Attention {
     fn forward<F: Real>(&self, [qkv]: [&[F]; 1]) -> Vec<F> {
         let input = |b| {
             let qkv = self.ragged.utterance(qkv, 3 * self.heads.total_width, b);
-            AttentionInput { qkv, context: 0 }
+            AttentionInput { qkv, context_rows: 0 }
         };
         let utterances: Vec<_> = (0..self.ragged.utterances()).map(input).collect();
         forward(&utterances, self.heads, self.chunks)
@@ -221,12 +230,13 @@ impl SliceOperation<1> for Attention {
         let rotary = Rotary::new(position_count(longest, *chunks), heads.head_width());
         let mut by_heads = kernels::alloc(qkv.len(), F::ZERO);
         let mut head_gradients = heads.split_by_head(ragged, &mut by_heads, 3);
-        par_for(items_mut(&mut head_gradients), |_, (b, head_index, gradient)| {
-            let qkv = ragged.utterance(qkv, 3 * heads.total_width, *b);
-            let head = AttentionHead::new(qkv, *heads, *head_index, &rotary);
-            let [out, d_out] = [out, d_out].map(|rows| ragged.utterance(rows, heads.total_width, *b));
-            for window in windows(ragged.range(*b).len(), 0, *chunks) {
-                head.backward(&window, out, d_out, gradient);
+        par_for(items_mut(&mut head_gradients), |_, gradient| {
+            let b = gradient.utterance;
+            let qkv = ragged.utterance(qkv, 3 * heads.total_width, b);
+            let head = AttentionHead::new(qkv, *heads, gradient.head_index, &rotary);
+            let [out, d_out] = [out, d_out].map(|rows| ragged.utterance(rows, heads.total_width, b));
+            for window in windows(ragged.range(b).len(), 0, *chunks) {
+                head.backward(&window, out, d_out, gradient.values);
             }
         });
         [heads.merge_heads(ragged, &by_heads, 3)]

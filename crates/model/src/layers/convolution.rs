@@ -1,8 +1,10 @@
 //! The encoder's subsampling convolution: 3 x 3 over time and mel bands, ReLU.
 //!
 //! It is a matrix product of patches: the 3 x 3 x C input values of an output frame and bin,
-//! gathered for some frames at a time. A frame is F mel bins of C channels, channels innermost; O
+//! gathered for some frames at a time. A frame is M mel bins of C channels, channels innermost; O
 //! is the number of output channels, s the stride over time; the stride over mel bins is always 2.
+//! T_b: input frames of utterance b; x: input; w: weight; y: result; z: result before ReLU; `d` in
+//! front of a name: the gradient of the loss.
 use std::sync::Arc;
 
 use candle_core::{Shape, Tensor};
@@ -53,16 +55,17 @@ impl WindowPosition {
 ///
 /// `input_rows` and `output_rows` are the frames of each utterance before and after.
 ///
-/// `y[t, f, o] = max(0, b_o + Σ w[o, c, i, j] x[st + i - 1, 2f + j - 1, c])`
+/// `y[t, m, o] = max(0, bias_o + Σ w[o, c, i, j] x[s·t + i - 1, 2m + j - 1, c])`, the sum over
+/// channels c and taps i, j
 ///
 /// # Shapes
-/// `x [Σ T_b, F·C]`, channels innermost; `weight [O, C, 3, 3]`; `bias [O]`. Returns
-/// `[Σ ⌈T_b/s⌉, ⌈F/2⌉·O]`.
+/// `x [Σ T_b, M·C]`, channels innermost; `weight [O, C, 3, 3]`; `bias [O]`. Returns
+/// `[Σ ⌈T_b/s⌉, ⌈M/2⌉·O]`.
 ///
 /// # Errors
 /// [`Error::Shape`] if shapes or dtypes do not match.
 ///
-/// Cost: `O(Σ ⌈T_b/s⌉ · F · C · O)` time; only `x` and the result are saved: patches are gathered
+/// Cost: `O(Σ ⌈T_b/s⌉ · M · C · O)` time; only `x` and the result are saved: patches are gathered
 /// for 16 frames at a time, and again in the backward pass.
 pub(crate) fn convolution(
     x: &Tensor,
@@ -137,26 +140,28 @@ impl ConvolutionShape {
             let t =
                 ((position.first_output + frame) * self.stride + tap).checked_sub(position.padding_frames);
             let Some(t) = t.filter(|&t| t < input_frames) else { continue };
-            for f in 0..self.bins_out() {
-                visit(t, f, (frame * self.bins_out() + f) * self.patch_len() + tap * tap_len);
+            for bin in 0..self.bins_out() {
+                visit(t, bin, (frame * self.bins_out() + bin) * self.patch_len() + tap * tap_len);
             }
         }
     }
 
-    /// Returns the input columns of output bin `f`.
+    /// Returns the input columns of an output bin.
     ///
-    /// Their offset in one tap of the patch is returned as well.
-    fn columns(&self, f: usize) -> (std::ops::Range<usize>, usize) {
-        let (first_bin, end_bin) = ((2 * f).saturating_sub(1), self.bins.min(2 * f + 2));
-        let padding = if f == 0 { self.inputs } else { 0 };
+    /// The window of output bin m has the input bins 2m - 1 to 2m + 1, except padding. The offset
+    /// of the columns in one tap of the patch is returned as well.
+    fn columns(&self, output_bin: usize) -> (std::ops::Range<usize>, usize) {
+        let first_bin = (2 * output_bin).saturating_sub(1);
+        let end_bin = self.bins.min(2 * output_bin + 2);
+        let padding = if output_bin == 0 { self.inputs } else { 0 };
         (first_bin * self.inputs..end_bin * self.inputs, padding)
     }
 
     /// Gathers the patches of `output_frames` frames of an utterance.
     fn gather<F: Real>(&self, x: &[F], position: WindowPosition, output_frames: usize, patches: &mut [F]) {
         patches.fill(F::ZERO);
-        self.for_each_tap(position, output_frames, x.len() / self.width(), |t, f, offset| {
-            let (columns, padding) = self.columns(f);
+        self.for_each_tap(position, output_frames, x.len() / self.width(), |t, bin, offset| {
+            let (columns, padding) = self.columns(bin);
             let target = &mut patches[offset + padding..][..columns.len()];
             target.copy_from_slice(&x[t * self.width()..][columns]);
         });
@@ -165,8 +170,8 @@ impl ConvolutionShape {
     /// Adds patches to the frames that [`Self::gather`] reads: its transpose.
     fn scatter<F: Real>(&self, patches: &[F], position: WindowPosition, output_frames: usize, x: &mut [F]) {
         let width = self.width();
-        self.for_each_tap(position, output_frames, x.len() / width, |t, f, offset| {
-            let (columns, padding) = self.columns(f);
+        self.for_each_tap(position, output_frames, x.len() / width, |t, bin, offset| {
+            let (columns, padding) = self.columns(bin);
             let patch = &patches[offset + padding..][..columns.len()];
             kernels::add(&mut x[t * width..][columns], patch);
         });
@@ -201,19 +206,22 @@ impl ConvolutionShape {
     ///
     /// Each utterance has `input_frames` frames, which become `output_frames`.
     pub fn footprint(&self, utterances: usize, input_frames: usize, output_frames: usize) -> Footprint {
-        let [inputs, outputs] = [input_frames, output_frames].map(|frames| utterances * frames);
+        let [input_rows, output_rows] = [input_frames, output_frames].map(|frames| utterances * frames);
         let parameters = self.outputs * (self.patch_len() + 1);
         // Patches of the frames that threads process, and the gradients of these frames.
-        let frames_in_tasks = outputs
+        let frames_in_tasks = output_rows
             .max(utterances * FRAMES_PER_BLOCK)
             .min(planned_threads() * FRAMES_PER_BLOCK)
             .next_multiple_of(FRAMES_PER_BLOCK);
-        let gathered = frames_in_tasks * self.bins_out();
-        let gathered = gathered * (self.patch_len() + self.outputs);
-        // Gradients of input and result; sums of the weight's gradient for each utterance.
-        let temporary =
-            inputs * self.width() + 2 * outputs * self.width_out() + gathered + (utterances + 3) * parameters;
-        footprint::from_values(outputs * self.width_out() + parameters, temporary)
+        let patches_and_gradients = frames_in_tasks * self.bins_out() * (self.patch_len() + self.outputs);
+        // Gradients of weight and bias: a partial sum for each utterance, their total, and candle's
+        // gradient before and after it adds the total.
+        let parameter_gradients = (utterances + 3) * parameters;
+        let input_gradient = input_rows * self.width();
+        let output_gradients = 2 * output_rows * self.width_out();
+        let temporary = input_gradient + output_gradients + patches_and_gradients + parameter_gradients;
+        // Saved: the result, and the weight in the order of a patch.
+        footprint::from_values(output_rows * self.width_out() + parameters, temporary)
     }
 
     /// Packs the weight of [`flatten_weight`] for [`Self::forward`].

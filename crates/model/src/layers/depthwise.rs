@@ -1,7 +1,7 @@
 //! The Conformer's depthwise convolution over time, as one candle operation.
 //!
 //! Each of W channels has a filter of k taps. Ragged rows are the frames of all utterances without
-//! padding.
+//! padding, T_b of utterance b.
 use std::sync::Arc;
 
 use candle_core::{Shape, Tensor};
@@ -18,7 +18,7 @@ const CHANNELS_PER_BLOCK: usize = 16;
 
 /// Convolves each channel of an utterance over time, with zero padding.
 ///
-/// `y[t] = b + Σ_j w[:, j] ∘ x[t + j - before]`
+/// `y[t] = b + Σ_j w[:, j] ∘ x[t + j - past_taps]`
 ///
 /// # Shapes
 /// `x [Σ T_b, W]`, `weight [W, k]`, `bias [W]`; returns `[Σ T_b, W]`.
@@ -32,16 +32,16 @@ pub(crate) fn depthwise(
     ragged: &Arc<Ragged>,
     weight: &Tensor,
     bias: &Tensor,
-    before: usize,
+    past_taps: usize,
 ) -> Result<Tensor> {
     let (_, width) = x.dims2()?;
-    let is_valid = matches!(weight.dims(), &[w, k] if w == width && k > before) && bias.dims() == [width];
+    let is_valid = matches!(weight.dims(), &[w, k] if w == width && k > past_taps) && bias.dims() == [width];
     if !is_valid || x.dims()[0] != ragged.rows() {
-        let expected = format!("[{width}, more than {before}], a bias and {} rows", ragged.rows());
+        let expected = format!("[{width}, more than {past_taps}], a bias and {} rows", ragged.rows());
         let actual = format!("{:?}, {:?} and {} rows", weight.dims(), bias.dims(), x.dims()[0]);
         return Err(Error::shape("weight", expected, actual));
     }
-    let operation = Depthwise { ragged: ragged.clone(), width, taps: weight.dim(1)?, before };
+    let operation = Depthwise { ragged: ragged.clone(), width, taps: weight.dim(1)?, past_taps };
     apply3(operation, x, weight, bias)
 }
 
@@ -51,7 +51,7 @@ struct Depthwise {
     width: usize,
     taps: usize,
     /// Taps that apply to earlier frames.
-    before: usize,
+    past_taps: usize,
 }
 
 /// Transposes a weight `[W, k]` to `[k, W]`.
@@ -62,21 +62,21 @@ pub(crate) fn transpose_weight<F: Real>(weight: &[F], taps: usize) -> Vec<F> {
 
 /// Computes the outputs `first_row ..` of an utterance `x`, with a weight `[k, W]`.
 ///
-/// `before` taps apply to earlier frames, the next one to the output's own frame.
+/// `past_taps` taps apply to earlier frames, the next one to the output's own frame.
 pub(crate) fn forward_rows<F: Real>(
     x: &[F],
     first_row: usize,
     weight: &[F],
     bias: &[F],
-    before: usize,
+    past_taps: usize,
     out: &mut [F],
 ) {
     let width = bias.len();
     let (taps, frames) = (weight.len() / width, x.len() / width);
     for (t, out) in (first_row..).zip(out.chunks_exact_mut(width)) {
         // Taps outside the utterance are omitted.
-        let first_tap = before.saturating_sub(t);
-        let end_tap = taps.min(frames + before - t);
+        let first_tap = past_taps.saturating_sub(t);
+        let end_tap = taps.min(frames + past_taps - t);
         for (channel, out) in (0..).step_by(CHANNELS_PER_BLOCK).zip(out.chunks_mut(CHANNELS_PER_BLOCK)) {
             let channels = out.len();
             if let Ok(out) = <&mut [F; CHANNELS_PER_BLOCK]>::try_from(&mut *out) {
@@ -84,7 +84,7 @@ pub(crate) fn forward_rows<F: Real>(
                 let mut sums: [F; CHANNELS_PER_BLOCK] =
                     bias[channel..channel + CHANNELS_PER_BLOCK].try_into().expect("a block of channels");
                 for j in first_tap..end_tap {
-                    let x = &x[(t + j - before) * width + channel..][..CHANNELS_PER_BLOCK];
+                    let x = &x[(t + j - past_taps) * width + channel..][..CHANNELS_PER_BLOCK];
                     let w = &weight[j * width + channel..][..CHANNELS_PER_BLOCK];
                     sums.iter_mut().zip(x.iter().zip(w)).for_each(|(sum, (&x, &w))| *sum += x * w);
                 }
@@ -94,7 +94,7 @@ pub(crate) fn forward_rows<F: Real>(
             // The last block may have fewer channels.
             out.copy_from_slice(&bias[channel..channel + channels]);
             for j in first_tap..end_tap {
-                let x = &x[(t + j - before) * width + channel..][..channels];
+                let x = &x[(t + j - past_taps) * width + channel..][..channels];
                 let w = &weight[j * width + channel..][..channels];
                 out.iter_mut().zip(x.iter().zip(w)).for_each(|(sum, (&x, &w))| *sum += x * w);
             }
@@ -104,11 +104,11 @@ pub(crate) fn forward_rows<F: Real>(
 
 impl Depthwise {
     /// Convolves all utterances, with a weight `[k, W]`.
-    fn convolve<F: Real>(&self, x: &[F], weight: &[F], bias: &[F], before: usize) -> Vec<F> {
+    fn convolve<F: Real>(&self, x: &[F], weight: &[F], bias: &[F], past_taps: usize) -> Vec<F> {
         let mut out = kernels::alloc(x.len(), F::ZERO);
         par_for(items_mut(&mut self.ragged.blocks(&mut out, self.width, ROWS_PER_TASK)), |_, block| {
             let x = self.ragged.utterance(x, self.width, block.utterance);
-            forward_rows(x, block.first_row, weight, bias, before, block.rows);
+            forward_rows(x, block.first_row, weight, bias, past_taps, block.rows);
         });
         out
     }
@@ -122,20 +122,20 @@ impl SliceOperation<3> for Depthwise {
     }
 
     fn forward<F: Real>(&self, [x, weight, bias]: [&[F]; 3]) -> Vec<F> {
-        self.convolve(x, &transpose_weight(weight, self.taps), bias, self.before)
+        self.convolve(x, &transpose_weight(weight, self.taps), bias, self.past_taps)
     }
 
     /// Computes the gradients.
     ///
     /// ```text
-    /// dx[s] = Σ_j w[:, j] ∘ dy[s - j + before]      dw[:, j] = Σ_t dy[t] ∘ x[t + j - before]
+    /// dx[s] = Σ_j w[:, j] ∘ dy[s - j + past_taps]      dw[:, j] = Σ_t dy[t] ∘ x[t + j - past_taps]
     /// db = Σ dy
     /// ```
     fn backward<F: Real>(&self, [x, weight, _]: [&[F]; 3], _: &[F], d_out: &[F], _: bool) -> [Vec<F>; 3] {
-        let (width, taps, before) = (self.width, self.taps, self.before);
+        let (width, taps, past_taps) = (self.width, self.taps, self.past_taps);
         let reversed: Vec<F> = weight.chunks_exact(taps).flat_map(|w| w.iter().rev().copied()).collect();
         let zeros = vec![F::ZERO; width];
-        let dx = self.convolve(d_out, &transpose_weight(&reversed, taps), &zeros, taps - 1 - before);
+        let dx = self.convolve(d_out, &transpose_weight(&reversed, taps), &zeros, taps - 1 - past_taps);
         // Gradients of weight and bias, of each utterance.
         let parameter_count = (taps + 1) * width;
         let mut partials = vec![F::ZERO; self.ragged.utterances() * parameter_count];
@@ -144,10 +144,10 @@ impl SliceOperation<3> for Depthwise {
             let (dw, db) = partial.split_at_mut(taps * width);
             for (t, dy) in d_out.chunks_exact(width).enumerate() {
                 db.iter_mut().zip(dy).for_each(|(db, &dy)| *db += dy);
-                let first_tap = before.saturating_sub(t);
-                let end_tap = taps.min(x.len() / width + before - t);
+                let first_tap = past_taps.saturating_sub(t);
+                let end_tap = taps.min(x.len() / width + past_taps - t);
                 for j in first_tap..end_tap {
-                    let x = &x[(t + j - before) * width..][..width];
+                    let x = &x[(t + j - past_taps) * width..][..width];
                     let dw = &mut dw[j * width..][..width];
                     dw.iter_mut().zip(x.iter().zip(dy)).for_each(|(dw, (&x, &dy))| *dw += x * dy);
                 }
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn values_are_plain_sums_and_gradients_equal_finite_differences() {
-        for (lengths, width, taps, before) in [
+        for (lengths, width, taps, past_taps) in [
             (&[3, 0, 7][..], 3, 5, 2),
             (&[4, 1], 3, 4, 3),
             (&[9], 17, 3, 0),
@@ -179,18 +179,20 @@ mod tests {
                 test_values(&[width, taps], 1.1),
                 test_values(&[width], 0.9),
             ];
-            let run = |a: &[candle_core::Var]| depthwise(&a[0], &ragged, &a[1], &a[2], before).unwrap();
+            let run = |a: &[candle_core::Var]| depthwise(&a[0], &ragged, &a[1], &a[2], past_taps).unwrap();
             let y = values(&run(&[x.clone(), w.clone(), b.clone()]));
             let [rows, weight, bias] = [&x, &w, &b].map(|v| values(v));
-            for (u, &length) in lengths.iter().enumerate() {
-                let first = ragged.range(u).start;
-                for (t, c) in (0..length).flat_map(|t| (0..width).map(move |c| (t, c))) {
-                    let tap = |j: usize| match (t + j).checked_sub(before) {
-                        Some(s) if s < length => weight[c * taps + j] * rows[(first + s) * width + c],
+            for (b, &length) in lengths.iter().enumerate() {
+                let first_row = ragged.range(b).start;
+                for (t, channel) in (0..length).flat_map(|t| (0..width).map(move |channel| (t, channel))) {
+                    let term = |j: usize| match (t + j).checked_sub(past_taps) {
+                        Some(frame) if frame < length => {
+                            weight[channel * taps + j] * rows[(first_row + frame) * width + channel]
+                        }
                         _ => 0.0,
                     };
-                    let expected = bias[c] + (0..taps).map(tap).sum::<f64>();
-                    assert!((y[(first + t) * width + c] - expected).abs() < 1e-13);
+                    let expected = bias[channel] + (0..taps).map(term).sum::<f64>();
+                    assert!((y[(first_row + t) * width + channel] - expected).abs() < 1e-13);
                 }
             }
             if ragged.rows() < 20 {
@@ -202,8 +204,8 @@ mod tests {
     #[test]
     fn errors_of_shapes_name_the_argument() {
         let (x, ragged) = (test_values(&[5, 3], 1.0), Ragged::new(&[5]));
-        let expect_error = |weight: &[usize], bias: &[usize], before| {
-            let error = depthwise(&x, &ragged, &test_values(weight, 1.0), &test_values(bias, 1.0), before)
+        let expect_error = |weight: &[usize], bias: &[usize], past_taps| {
+            let error = depthwise(&x, &ragged, &test_values(weight, 1.0), &test_values(bias, 1.0), past_taps)
                 .unwrap_err();
             assert!(error.to_string().starts_with("weight: expected [3, more than"), "{error}");
         };

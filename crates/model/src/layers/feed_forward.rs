@@ -2,13 +2,13 @@
 //!
 //! A graph of single operations saves three buffers of the inner width for each gradient. Here a
 //! task computes all layers for some rows, so that inner rows stay in its cache, and the backward
-//! pass computes them again.
+//! pass computes them again. N: rows; W: width of a row; F: inner width.
 use candle_core::{Shape, Tensor};
 use kernels::{
     Accumulate, Affine, PackedRight, Real, View, ViewMut, alloc, par_for, parts, parts_mut, product_packed,
 };
 
-use crate::layers::gates::{silu_backward, silu_in_place};
+use crate::layers::activations::{silu_backward, silu_in_place};
 use crate::layers::layer_norm;
 use crate::layers::layer_norm::LayerNorm;
 use crate::layers::operation::{SliceOperation, apply3, sum_partials};
@@ -22,7 +22,7 @@ const ROWS_PER_TASK: usize = 56;
 
 /// Adds half a feed-forward module with dropout masks m to its input.
 ///
-/// `y = x + ½ m₂ ∘ (W₂ (m₁ ∘ silu(W₁ n + b₁)) + b₂)`, `n = layer_norm(x)`; F is the inner width.
+/// `y = x + ½ m₂ ∘ (W₂ (m₁ ∘ silu(W₁ n + b₁)) + b₂)`, `n = layer_norm(x)`.
 ///
 /// # Shapes
 /// `x [N, W]`, the layers `[F, W]` and `[W, F]`; masks of `N·F` and `N·W` elements. Returns
@@ -96,7 +96,7 @@ impl FeedForward {
     }
 
     /// Returns views of both weights, `[O, D]`.
-    fn views<'a, F: Real>(&self, parameters: &FeedForwardWeights<'a, F>) -> [View<'a, F>; 2] {
+    fn weight_views<'a, F: Real>(&self, parameters: &FeedForwardWeights<'a, F>) -> [View<'a, F>; 2] {
         let [inner, outer] = parameters.weights;
         [View::new(inner, self.inner_width, self.width), View::new(outer, self.width, self.inner_width)]
     }
@@ -113,20 +113,21 @@ impl SliceOperation<3> for FeedForward {
         let (width, inner_width) = (self.width, self.inner_width);
         let parameters = self.parameters(weights, biases);
         let [inner_weight, outer_weight] =
-            self.views(&parameters).map(|weight| PackedRight::new(weight.transposed()));
-        let FeedForwardWeights { biases, norm, .. } = parameters;
+            self.weight_views(&parameters).map(|weight| PackedRight::new(weight.transposed()));
+        let FeedForwardWeights { biases: [inner_bias, outer_bias], norm: [norm_weight, norm_bias], .. } =
+            parameters;
         let mut out = alloc(x.len(), F::ZERO);
         let task_parts = (parts_mut(&mut out, ROWS_PER_TASK * width), parts(x, ROWS_PER_TASK * width));
         par_for(task_parts, |task, (out, x)| {
             let rows = x.len() / width;
             let (mut n, mut h) = (vec![F::ZERO; x.len()], vec![F::ZERO; rows * inner_width]);
-            layer_norm::forward_rows(x, norm[0], norm[1], &mut n);
-            multiply(&n, &inner_weight, Some(biases[0]), &mut h);
+            layer_norm::forward_rows(x, norm_weight, norm_bias, &mut n);
+            multiply(&n, &inner_weight, Some(inner_bias), &mut h);
             silu_in_place(&mut h);
             apply_mask(&self.masks[0], task * ROWS_PER_TASK * inner_width, &mut h);
             // The result of the second layer replaces n.
             let y = &mut n;
-            multiply(&h, &outer_weight, Some(biases[1]), y);
+            multiply(&h, &outer_weight, Some(outer_bias), y);
             apply_mask(&self.masks[1], task * ROWS_PER_TASK * width, y);
             out.copy_from_slice(x);
             kernels::add_scaled(out, F::from_f64(0.5), y);
@@ -151,27 +152,27 @@ impl SliceOperation<3> for FeedForward {
     ) -> [Vec<F>; 3] {
         let (width, inner_width) = (self.width, self.inner_width);
         let parameters = self.parameters(weights, biases);
-        let views = self.views(&parameters);
-        let inner_weight = PackedRight::new(views[0].transposed());
-        let [inner_transposed, outer_transposed] = views.map(PackedRight::new);
-        let FeedForwardWeights { biases: [inner_bias, _], norm, .. } = parameters;
+        let [inner_view, outer_view] = self.weight_views(&parameters);
+        let inner_weight = PackedRight::new(inner_view.transposed());
+        let [inner_transposed, outer_transposed] = [inner_view, outer_view].map(PackedRight::new);
+        let FeedForwardWeights { biases: [inner_bias, _], norm: [norm_weight, norm_bias], .. } = parameters;
 
         // Buffers, and their parts for each task.
         let [mut dx, mut n, mut du] = [0; 3].map(|_| alloc(x.len(), F::ZERO));
         let [mut a, mut dh] = [0; 2].map(|_| alloc(self.rows * inner_width, F::ZERO));
         let mut norm_partials = vec![F::ZERO; self.rows.div_ceil(ROWS_PER_TASK) * 2 * width];
-        let narrow = (
+        let row_parts = (
             parts_mut(&mut dx, ROWS_PER_TASK * width),
             parts_mut(&mut n, ROWS_PER_TASK * width),
             parts_mut(&mut du, ROWS_PER_TASK * width),
         );
-        let wide =
+        let inner_row_parts =
             (parts_mut(&mut a, ROWS_PER_TASK * inner_width), parts_mut(&mut dh, ROWS_PER_TASK * inner_width));
-        let inputs = (parts(x, ROWS_PER_TASK * width), parts(d_out, ROWS_PER_TASK * width));
-        let task_parts = (narrow, wide, inputs, parts_mut(&mut norm_partials, 2 * width));
+        let input_parts = (parts(x, ROWS_PER_TASK * width), parts(d_out, ROWS_PER_TASK * width));
+        let task_parts = (row_parts, inner_row_parts, input_parts, parts_mut(&mut norm_partials, 2 * width));
         par_for(task_parts, |task, ((dx, n, du), (a, dh), (x, d_out), norm_gradients)| {
             // Forward pass of the first layer: h (in dh), a.
-            layer_norm::forward_rows(x, norm[0], norm[1], n);
+            layer_norm::forward_rows(x, norm_weight, norm_bias, n);
             multiply(n, &inner_weight, Some(inner_bias), dh);
             a.copy_from_slice(dh);
             silu_in_place(a);
@@ -187,7 +188,7 @@ impl SliceOperation<3> for FeedForward {
             // Backward pass of the first layer and of the layer norm: dn, dx.
             let mut dn = vec![F::ZERO; dx.len()];
             multiply(dh, &inner_transposed, None, &mut dn);
-            layer_norm::backward_rows(x, norm[0], &dn, dx, norm_gradients);
+            layer_norm::backward_rows(x, norm_weight, &dn, dx, norm_gradients);
             kernels::add(dx, d_out);
         });
 
@@ -196,7 +197,7 @@ impl SliceOperation<3> for FeedForward {
         let mut db = vec![F::ZERO; inner_width + width];
         let ((dw1, dw2), (db1, db2)) = (dw.split_at_mut(inner_width * width), db.split_at_mut(inner_width));
         for (view, inputs, d_outputs, dw, db) in
-            [(views[0], &n, &dh, dw1, db1), (views[1], &a, &du, dw2, db2)]
+            [(inner_view, &n, &dh, dw1, db1), (outer_view, &a, &du, dw2, db2)]
         {
             Affine::new(view.transposed(), None).backward_parameters(&[(inputs, d_outputs)], dw, db);
         }
@@ -211,7 +212,7 @@ mod tests {
 
     use super::*;
     use crate::TrainingPass;
-    use crate::layers::gates::silu;
+    use crate::layers::activations::silu;
     use crate::layers::linear::linear;
     use crate::layers::operation::tests::{check_gradients, test_values, values};
 
@@ -222,29 +223,29 @@ mod tests {
     }
 
     /// Applies the fused module to the variables of [`arguments`].
-    fn fused_module(a: &[Var], rate: f32) -> Tensor {
-        let norm = LayerNorm { weight: a[5].as_tensor().clone(), bias: a[6].as_tensor().clone() };
-        let layer = |weight: usize| {
-            Linear::from_parts(a[weight].as_tensor().clone(), a[weight + 1].as_tensor().clone())
-        };
-        feed_forward(&a[0], &norm, &layer(1), &layer(3), masks(a[0].dims()[0], rate)).unwrap()
+    fn fused_module(arguments: &[Var], rate: f32) -> Tensor {
+        let [x, w1, b1, w2, b2, norm_weight, norm_bias] = arguments else { panic!("seven arguments") };
+        let layer = |w: &Var, b: &Var| Linear::from_parts(w.as_tensor().clone(), b.as_tensor().clone());
+        let norm = LayerNorm { weight: norm_weight.as_tensor().clone(), bias: norm_bias.as_tensor().clone() };
+        feed_forward(x, &norm, &layer(w1, b1), &layer(w2, b2), masks(x.dims()[0], rate)).unwrap()
     }
 
     /// Computes the same from separate operations.
-    fn plain_module(a: &[Var], rate: f32) -> Tensor {
-        let rows = a[0].dims()[0];
+    fn plain_module(arguments: &[Var], rate: f32) -> Tensor {
+        let [x, w1, b1, w2, b2, norm_weight, norm_bias] = arguments else { panic!("seven arguments") };
+        let rows = x.dims()[0];
         let factors = |index: usize, width: usize| {
             let mut factors = vec![1.0; rows * width];
             apply_mask(&masks(rows, rate)[index], 0, &mut factors);
             Tensor::from_vec(factors, (rows, width), &candle_core::Device::Cpu).unwrap()
         };
-        let n = layer_norm::layer_norm(&a[0], &a[5], &a[6]).unwrap();
-        let inner = (silu(&linear(&n, &a[1], &a[2]).unwrap()).unwrap() * factors(0, 5)).unwrap();
-        let y = (linear(&inner, &a[3], &a[4]).unwrap() * factors(1, 3)).unwrap();
-        (a[0].as_tensor() + (y * 0.5).unwrap()).unwrap()
+        let n = layer_norm::layer_norm(x, norm_weight, norm_bias).unwrap();
+        let inner = (silu(&linear(&n, w1, b1).unwrap()).unwrap() * factors(0, 5)).unwrap();
+        let y = (linear(&inner, w2, b2).unwrap() * factors(1, 3)).unwrap();
+        (x.as_tensor() + (y * 0.5).unwrap()).unwrap()
     }
 
-    /// Returns x, both layers, then weight and bias of the layer norm.
+    /// Returns x, then the parameters of both layers and the layer norm.
     fn arguments(rows: usize) -> Vec<Var> {
         let shapes: [&[usize]; 7] = [&[rows, 3], &[5, 3], &[5], &[3, 5], &[3], &[3], &[3]];
         shapes.iter().enumerate().map(|(k, shape)| test_values(shape, 0.7 + 0.2 * k as f64)).collect()
@@ -253,7 +254,7 @@ mod tests {
     #[test]
     fn gradients_equal_finite_differences() {
         for rate in [0.0, 0.4] {
-            check_gradients(|a| fused_module(a, rate), &arguments(4));
+            check_gradients(|arguments| fused_module(arguments, rate), &arguments(4));
         }
     }
 

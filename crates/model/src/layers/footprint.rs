@@ -1,10 +1,14 @@
 //! Upper bounds of a layer's memory in training: forward and backward pass.
 //!
-//! Recipes with a memory budget plan batches with them. Bounds depend on shapes only.
+//! Recipes with a memory budget plan batches with them. Bounds depend on shapes only. Layers have a
+//! method `footprint`; the footprint of an LSTM layer is here, as encoder and predictor share it.
 use kernels::ScratchReq;
 
 /// Bytes of an `f32` value.
 const VALUE_BYTES: usize = size_of::<f32>();
+
+/// Gates of an LSTM unit: i, f, g, o.
+const GATES: usize = 4;
 
 /// Smallest number of threads that a plan assumes.
 const MIN_PLANNED_THREADS: usize = 64;
@@ -42,23 +46,30 @@ pub(crate) fn peak_bytes(footprint: Footprint) -> usize {
 
 /// Returns the footprint of an LSTM layer.
 ///
-/// It has `directions` directions with states of width `hidden`.
+/// `rows` are those of the padded batch. The layer has `directions` directions, each with states of
+/// width `hidden`.
 pub(crate) fn lstm_layer(
     rows: usize,
-    input: usize,
+    input_width: usize,
     hidden: usize,
     directions: usize,
     has_dropout: bool,
 ) -> Footprint {
     let out = hidden * directions;
-    // The output; the tape (4H gates and H cell states for a direction); the output after dropout,
-    // and a byte of mask for each value.
-    let saved =
-        VALUE_BYTES * rows * (out + 5 * out) + if has_dropout { (VALUE_BYTES + 1) * rows * out } else { 0 };
-    // Packed rows and gradients: of the output, of gates, of inputs by direction and added.
-    let values_per_row = 4 * out + 8 * out + 3 * directions * input + 2 * input;
-    // Packed operands of the products.
-    let packed_weights = 3 * directions * 4 * hidden * (input + hidden);
+    // Saved: the output, and the tape of gates and cell states.
+    let tape = (GATES + 1) * out;
+    // The output after dropout, and a byte of mask for each value.
+    let dropout_bytes = if has_dropout { (VALUE_BYTES + 1) * rows * out } else { 0 };
+    let saved = VALUE_BYTES * rows * (out + tape) + dropout_bytes;
+    // Temporary values of a row. Packed rows and gradients of the output:
+    let output_values = 4 * out;
+    // Packed gates and their gradients:
+    let gate_values = 2 * GATES * out;
+    // Packed inputs and gradients of each direction, and the gradients' sum over the directions:
+    let input_values = 3 * directions * input_width + 2 * input_width;
+    // Packed operands of the products with input and recurrent weight, for all rows:
+    let packed_weights = 3 * directions * GATES * hidden * (input_width + hidden);
+    let values_per_row = output_values + gate_values + input_values;
     let scratch = VALUE_BYTES * (rows * values_per_row + packed_weights);
     Footprint { saved: ScratchReq::from_bytes(saved), scratch: ScratchReq::from_bytes(scratch) }
 }

@@ -1,4 +1,6 @@
 //! Layer normalization of encoder rows, as one candle operation.
+//!
+//! W: width of a row; μ, σ: mean and standard deviation of a row.
 use candle_core::{Shape, Tensor};
 use candle_nn::{Init, VarBuilder};
 use kernels::{Real, alloc, par_for, parts, parts_mut};
@@ -78,7 +80,7 @@ struct LayerNormOperation(Shape);
 
 /// Computes Σ f(a, b) over a row, in a fixed order.
 #[inline(always)]
-fn sum<F: Real>(a: &[F], b: &[F], f: impl Fn(F, F) -> F) -> F {
+fn sum_over_row<F: Real>(a: &[F], b: &[F], f: impl Fn(F, F) -> F) -> F {
     let mut partial_sums = [F::ZERO; ACCUMULATORS];
     let (blocks_a, rest_a) = a.as_chunks::<ACCUMULATORS>();
     let (blocks_b, rest_b) = b.as_chunks::<ACCUMULATORS>();
@@ -92,8 +94,8 @@ fn sum<F: Real>(a: &[F], b: &[F], f: impl Fn(F, F) -> F) -> F {
 /// Computes μ and 1 / √(σ² + ε) of a row.
 fn moments<F: Real>(x: &[F]) -> (F, F) {
     let inverse_width = F::from_f64(1.0 / x.len() as f64);
-    let mean = sum(x, x, |a, _| a) * inverse_width;
-    let variance = sum(x, x, |a, _| (a - mean) * (a - mean)) * inverse_width;
+    let mean = sum_over_row(x, x, |a, _| a) * inverse_width;
+    let variance = sum_over_row(x, x, |a, _| (a - mean) * (a - mean)) * inverse_width;
     (mean, F::from_f64(1.0 / (variance.to_f64() + EPSILON).sqrt()))
 }
 
@@ -166,8 +168,8 @@ pub(crate) fn backward_rows<F: Real>(
         dx.iter_mut().zip(d_out.iter().zip(weight)).for_each(|(g, (&dy, &w))| *g = dy * w);
         dw.iter_mut().zip(d_out.iter().zip(&n)).for_each(|(dw, (&dy, &n))| *dw += dy * n);
         db.iter_mut().zip(d_out).for_each(|(db, &dy)| *db += dy);
-        let mean_g = sum(dx, dx, |g, _| g) * inverse_width;
-        let mean_gn = sum(dx, &n, |g, n| g * n) * inverse_width;
+        let mean_g = sum_over_row(dx, dx, |g, _| g) * inverse_width;
+        let mean_gn = sum_over_row(dx, &n, |g, n| g * n) * inverse_width;
         dx.iter_mut().zip(&n).for_each(|(g, &n)| *g = (*g - mean_g - n * mean_gn) * scale);
     }
 }

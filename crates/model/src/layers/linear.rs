@@ -1,6 +1,7 @@
 //! The linear layer of all networks, `y = x Wᵀ + b`, as one candle operation.
 //!
-//! It replaces `candle_nn::Linear`: its bits do not depend on the number of threads.
+//! It replaces `candle_nn::Linear`: its bits do not depend on the number of threads. D: inputs; O:
+//! outputs.
 use candle_core::{Shape, Tensor};
 use candle_nn::{Init, Module, VarBuilder};
 use kernels::{Accumulate, Affine, Real, View};
@@ -78,11 +79,11 @@ pub(crate) fn pack(name: &str, weight: &Tensor, bias: &Tensor) -> Result<decodin
 ///
 /// Cost: `O(rows · D · O)` time, no memory except the results.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
-    let input = x.dims().last().copied().unwrap_or(0);
-    let is_valid = input > 0 && matches!(weight.dims(), &[o, d] if o > 0 && d == input && bias.dims() == [o]);
+    let width = x.dims().last().copied().unwrap_or(0);
+    let is_valid = width > 0 && matches!(weight.dims(), &[o, d] if o > 0 && d == width && bias.dims() == [o]);
     if !is_valid {
         let shapes = format!("{:?} and bias {:?}", weight.dims(), bias.dims());
-        return Err(Error::shape("weight", format!("[O, {input}] and bias [O]"), shapes));
+        return Err(Error::shape("weight", format!("[O, {width}] and bias [O]"), shapes));
     }
     let mut shape = x.dims().to_vec();
     shape.pop();

@@ -96,7 +96,7 @@ fn lstm_in_context(
     lengths: &[usize],
     directions: &[LstmWeights],
 ) -> Result<Tensor> {
-    let (batch, frames, input) =
+    let (batch, frames, input_width) =
         x.dims3().map_err(|_| Error::shape("x", "three axes [B, T, D]", format!("{:?}", x.dims())))?;
     if lengths.len() != batch {
         return Err(Error::shape("lengths", format!("{batch} entries"), format!("{}", lengths.len())));
@@ -114,7 +114,7 @@ fn lstm_in_context(
     let hidden = first_direction.recurrent.dims().last().copied().unwrap_or(0);
     for LstmWeights { input: w_ih, recurrent, bias } in directions {
         let shapes: [(&str, &Tensor, &[usize]); 3] = [
-            ("weight_ih", w_ih, &[4 * hidden, input]),
+            ("weight_ih", w_ih, &[4 * hidden, input_width]),
             ("weight_hh", recurrent, &[4 * hidden, hidden]),
             ("bias_ih", bias, &[4 * hidden]),
         ];
@@ -129,7 +129,7 @@ fn lstm_in_context(
             }
         }
     }
-    let (x, sizes) = (x.contiguous()?, LayerSizes { frames, input, hidden });
+    let (x, sizes) = (x.contiguous()?, LayerSizes { frames, input_width, hidden });
     match x.dtype() {
         candle_core::DType::F32 => apply::<f32>(context, &x, lengths, sizes, directions),
         candle_core::DType::F64 => apply::<f64>(context, &x, lengths, sizes, directions),
@@ -227,10 +227,10 @@ impl<F: Real + WithDType> LstmOperation<F> {
 
     /// Runs the forward pass; returns the tape of each direction, and the padded output.
     fn forward(&self, x: &[F], weights: &[DirectionWeights<F>]) -> (Vec<Tape<F>>, Vec<F>) {
-        let LayerSizes { frames, input, hidden } = self.sizes;
+        let LayerSizes { frames, input_width, hidden } = self.sizes;
         let width = hidden * weights.len();
-        let x = |b: usize, t: usize| &x[(b * frames + t) * input..][..input];
-        let run = |(layout, &weights)| direction::forward(self.direction_context(layout), x, weights);
+        let input_row = |b: usize, t: usize| &x[(b * frames + t) * input_width..][..input_width];
+        let run = |(layout, &weights)| direction::forward(self.direction_context(layout), input_row, weights);
         let (tapes, states): (Vec<_>, Vec<_>) =
             self.run_directions(self.layouts.iter().zip(weights).collect(), run).into_iter().unzip();
         let mut out = kernels::alloc(self.batch * frames * width, F::ZERO);
@@ -271,27 +271,35 @@ impl<F: Real + WithDType> LstmOperation<F> {
                 let tapes = tapes.unwrap_or_else(|| self.forward(x, weights).0);
                 let directions = self.layouts.iter().zip(weights).zip(tapes).enumerate().collect();
                 Ok(self.run_directions(directions, |(direction, ((layout, &weights), tape))| {
-                    let LayerSizes { frames, input, hidden } = self.sizes;
-                    let x = |b: usize, t: usize| &x[(b * frames + t) * input..][..input];
-                    let [out, d_out] = [out, d_out].map(|rows| {
+                    let LayerSizes { frames, input_width, hidden } = self.sizes;
+                    let input_row = |b: usize, t: usize| &x[(b * frames + t) * input_width..][..input_width];
+                    let [out_row, d_out_row] = [out, d_out].map(|rows| {
                         move |b: usize, t: usize| {
                             &rows[((b * frames + t) * arguments.len() + direction) * hidden..][..hidden]
                         }
                     });
                     let mask =
                         GradientMask { input: is_input_needed, weights: arguments[direction].track_op() };
-                    direction::backward(self.direction_context(layout), tape, weights, mask, &x, &out, &d_out)
+                    direction::backward(
+                        self.direction_context(layout),
+                        tape,
+                        weights,
+                        mask,
+                        &input_row,
+                        &out_row,
+                        &d_out_row,
+                    )
                 }))
             })
         })?;
         let (inputs, weights): (Vec<_>, Vec<_>) =
             gradients.into_iter().map(|DirectionGradients { input, weights }| (input, weights)).unzip();
         let dx = if is_input_needed { Some(self.unpack_sum(inputs)?) } else { None };
-        let LayerSizes { input, hidden, .. } = self.sizes;
+        let LayerSizes { input_width, hidden, .. } = self.sizes;
         let weights = self.handles.iter().zip(weights).map(|(handle, gradients)| {
             let Some([d_input, d_recurrent, d_bias]) = gradients else { return Ok(None) };
             let gradients = [
-                tensors::from_vec(d_input, (4 * hidden, input))?,
+                tensors::from_vec(d_input, (4 * hidden, input_width))?,
                 tensors::from_vec(d_recurrent, (4 * hidden, hidden))?,
                 tensors::from_vec(d_bias, 4 * hidden)?,
             ];
@@ -302,15 +310,15 @@ impl<F: Real + WithDType> LstmOperation<F> {
 
     /// Adds the directions' packed gradients of the input, as a padded tensor.
     fn unpack_sum(&self, gradients: Vec<Option<PooledBuffer<F>>>) -> candle_core::Result<Tensor> {
-        let LayerSizes { frames, input, .. } = self.sizes;
-        let mut dx = kernels::alloc(self.batch * frames * input, <F as Real>::ZERO);
-        direction::for_each_row(&mut dx, input, |index, dx_row| {
+        let LayerSizes { frames, input_width, .. } = self.sizes;
+        let mut dx = kernels::alloc(self.batch * frames * input_width, <F as Real>::ZERO);
+        direction::for_each_row(&mut dx, input_width, |index, dx_row| {
             for (layout, rows) in self.layouts.iter().zip(gradients.iter().flatten()) {
                 let Some(row) = layout.row(index / frames, index % frames) else { continue };
-                kernels::add(dx_row, &rows[row * input..][..input]);
+                kernels::add(dx_row, &rows[row * input_width..][..input_width]);
             }
         });
-        tensors::from_vec(dx, (self.batch, frames, input))
+        tensors::from_vec(dx, (self.batch, frames, input_width))
     }
 }
 

@@ -1,6 +1,7 @@
 //! `Ragged`: batches of encoder rows without padding, and their conversion from tensors.
 //!
-//! The rows of the batch's utterances follow each other: `[Σ T_b, D]` instead of `[B, T, D]`.
+//! The rows of the batch's utterances follow each other: `[Σ T_b, D]` instead of `[B, T, D]`. B:
+//! utterances; T_b: rows of utterance b; T: rows of the longest one; D: width of a row.
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -51,7 +52,7 @@ impl Ragged {
     }
 
     pub fn lengths(&self) -> Vec<usize> {
-        self.starts.windows(2).map(|range| range[1] - range[0]).collect()
+        self.starts.windows(2).map(|bounds| bounds[1] - bounds[0]).collect()
     }
 
     /// Returns the values of an utterance's rows of `width`.

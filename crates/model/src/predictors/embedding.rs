@@ -55,9 +55,11 @@ impl Embedding {
 
     /// Returns the embedding of the label `distance` before each position: `[B, U+1, E]`.
     ///
+    /// B: utterances; U: labels of the longest one; E: width of an embedding.
+    ///
     /// # Errors
     /// Errors of candle, for instance for a label without an embedding.
-    pub(crate) fn preceding(&self, labels: &[Vec<u32>], distance: usize) -> Result<Tensor> {
+    pub(crate) fn embed_preceding(&self, labels: &[Vec<u32>], distance: usize) -> Result<Tensor> {
         let positions = labels.iter().map(Vec::len).max().unwrap_or(0) + 1;
         let ids: Vec<u32> = labels
             .iter()

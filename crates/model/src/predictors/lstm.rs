@@ -94,7 +94,7 @@ impl Predictor for LstmPredictor {
         let LstmPredictorConfig { dropout, embedding_dropout, .. } = self.config;
         let lengths: Vec<usize> = labels.iter().map(|labels| labels.len() + 1).collect();
         let mut x =
-            apply_dropout(self.embedding.preceding(labels, 1)?, embedding_dropout.unwrap_or(dropout))?;
+            apply_dropout(self.embedding.embed_preceding(labels, 1)?, embedding_dropout.unwrap_or(dropout))?;
         for layer in &self.layers {
             x = apply_dropout(layer.forward_with_hooks(&x, &lengths, hooks.as_ref())?, dropout)?;
         }

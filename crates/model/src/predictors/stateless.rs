@@ -40,11 +40,12 @@ impl BuildPredictor for StatelessPredictorConfig {
 
 /// A predictor `tanh(W [e(y_{u-context}), .., e(y_{u-1})] + b)`, labels oldest first.
 ///
-/// e(y) is the embedding of label y; the blank stands for labels before the first.
+/// e(y) is the embedding of label y, u the number of labels so far, W the weight and b the bias of
+/// a linear layer; the blank stands for labels before the first.
 #[derive(Debug, Clone)]
 pub struct StatelessPredictor {
     embedding: Embedding,
-    context: Linear,
+    context_layer: Linear,
     config: StatelessPredictorConfig,
     blank: u32,
 }
@@ -52,7 +53,7 @@ pub struct StatelessPredictor {
 impl StatelessPredictor {
     /// Creates the parameters `embedding.weight`, `context.weight` and `context.bias`.
     ///
-    /// `context.weight` is `[E, context · E]`.
+    /// `context.weight` is `[E, context · E]`; E is the width of an embedding and of the output.
     ///
     /// # Errors
     /// Errors of the builder `vb`.
@@ -65,8 +66,8 @@ impl StatelessPredictor {
         let width = config.embedding;
         let start = StartEmbedding::Blank;
         let embedding = Embedding::new(tokens, width, blank, start, &vb.pp("embedding"))?;
-        let context = Linear::new(config.context * width, width, &vb.pp("context"))?;
-        Ok(StatelessPredictor { embedding, context, config: config.clone(), blank })
+        let context_layer = Linear::new(config.context * width, width, &vb.pp("context"))?;
+        Ok(StatelessPredictor { embedding, context_layer, config: config.clone(), blank })
     }
 }
 
@@ -78,13 +79,13 @@ impl Predictor for StatelessPredictor {
     fn forward(&self, labels: &[Vec<u32>], pass: Option<&mut TrainingPass>) -> Result<Tensor> {
         let distances = (1..=self.config.context).rev();
         let embeddings = distances
-            .map(|distance| self.embedding.preceding(labels, distance))
+            .map(|distance| self.embedding.embed_preceding(labels, distance))
             .collect::<Result<Vec<_>>>()?;
         let mut x = Tensor::cat(&embeddings, 2)?;
         if let Some(pass) = pass {
             x = pass.apply(&x, self.config.dropout)?;
         }
-        Ok(self.context.apply(&x)?.tanh()?)
+        Ok(self.context_layer.apply(&x)?.tanh()?)
     }
 
     fn bytes(&self, batch: usize, rows: usize) -> Option<usize> {
@@ -98,7 +99,7 @@ impl Predictor for StatelessPredictor {
 
     fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>> {
         let (table, width) = self.embedding.to_table()?;
-        let (weight, bias) = (to_vec(self.context.weight())?, to_vec(self.context.bias())?);
+        let (weight, bias) = (to_vec(self.context_layer.weight())?, to_vec(self.context_layer.bias())?);
         let start = vec![self.blank; self.config.context];
         let table = (&table[..], width);
         Ok(Arc::new(decoding::StatelessPredictor::new(

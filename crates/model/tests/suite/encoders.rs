@@ -49,38 +49,38 @@ proptest! {
     fn an_lstm_in_chunks_has_the_bits_of_one_call(
         lengths in prop::collection::vec(0usize..14, 1..19),
         cuts in prop::collection::vec(0usize..14, 0..4),
-        d in 1usize..20,
-        h in prop::sample::select(vec![1usize, 5, 16, 33]),
+        input_width in 1usize..20,
+        hidden in prop::sample::select(vec![1usize, 5, 16, 33]),
         seed in any::<u64>(),
     ) {
         let weights = [
-            ("weight_ih_l0", tensor(&random(4 * h * d, seed, 0.5), &[4 * h, d])),
-            ("weight_hh_l0", tensor(&random(4 * h * h, seed ^ 1, 0.5), &[4 * h, h])),
-            ("bias_ih_l0", tensor(&random(4 * h, seed ^ 2, 0.5), &[4 * h])),
+            ("weight_ih_l0", tensor(&random(4 * hidden * input_width, seed, 0.5), &[4 * hidden, input_width])),
+            ("weight_hh_l0", tensor(&random(4 * hidden * hidden, seed ^ 1, 0.5), &[4 * hidden, hidden])),
+            ("bias_ih_l0", tensor(&random(4 * hidden, seed ^ 2, 0.5), &[4 * hidden])),
         ];
         let weights = weights.map(|(name, weight)| (name.to_owned(), weight)).into();
         let vb = VarBuilder::from_tensors(weights, DType::F32, &Device::Cpu);
-        let layer = Lstm::new(d, h, 0, false, &vb).unwrap();
-        let utterance = |(b, n): (usize, &usize)| random(n * d, seed ^ (b as u64 + 3), 1.0);
+        let layer = Lstm::new(input_width, hidden, 0, false, &vb).unwrap();
+        let utterance = |(b, n): (usize, &usize)| random(n * input_width, seed ^ (b as u64 + 3), 1.0);
         let utterances: Vec<Vec<f32>> = lengths.iter().enumerate().map(utterance).collect();
-        let (x, lengths) = padded(&utterances, d);
+        let (x, lengths) = padded(&utterances, input_width);
         let full = unpadded((layer.forward(&x, &lengths).unwrap(), lengths.clone()));
 
         // All utterances are cut at the same times, so that short ones have empty chunks.
         let streaming = layer.streaming().unwrap().unwrap();
-        let mut states = vec![LstmState::new(h); lengths.len()];
+        let mut states = vec![LstmState::new(hidden); lengths.len()];
         let mut streamed = vec![Vec::new(); lengths.len()];
         for bounds in cut(14, &cuts).windows(2) {
             let chunk = |b: usize| {
-                let [start, end] = [bounds[0], bounds[1]].map(|bound| bound.min(lengths[b]) * d);
+                let [start, end] = [bounds[0], bounds[1]].map(|bound| bound.min(lengths[b]) * input_width);
                 &utterances[b][start..end]
             };
             let chunks: Vec<&[f32]> = (0..lengths.len()).map(chunk).collect();
-            let counts: Vec<usize> = chunks.iter().map(|chunk| chunk.len() / d).collect();
+            let counts: Vec<usize> = chunks.iter().map(|chunk| chunk.len() / input_width).collect();
             let mut rows = &streaming.forward(&chunks.concat(), &counts, &mut states).unwrap()[..];
             for (streamed, count) in streamed.iter_mut().zip(counts) {
-                streamed.extend_from_slice(&rows[..count * h]);
-                rows = &rows[count * h..];
+                streamed.extend_from_slice(&rows[..count * hidden]);
+                rows = &rows[count * hidden..];
             }
         }
         for (streamed, full) in streamed.iter().zip(&full) {
@@ -95,11 +95,11 @@ proptest! {
         layers in 1usize..4,
         after in 0usize..3,
         factor in 1usize..4,
-        order in any::<u64>(),
+        seed in any::<u64>(),
     ) {
         let reduction = TimeReduction { after_layer: after % layers, factor };
         let (encoder, stream) = lstm_encoder(layers, Some(reduction));
-        expect_same_bits_in_chunks(&encoder, stream.as_ref(), &lengths, &cuts, order);
+        expect_same_bits_in_chunks(&encoder, stream.as_ref(), &lengths, &cuts, seed);
     }
 }
 
@@ -113,10 +113,10 @@ fn expect_same_bits_in_chunks(
     cuts: &[Vec<usize>],
     seed: u64,
 ) {
-    let d = stream.input();
+    let input_width = stream.input();
     let utterances: Vec<Vec<f32>> =
-        lengths.iter().enumerate().map(|(b, n)| random(n * d, seed ^ b as u64, 1.0)).collect();
-    let (x, all_lengths) = padded(&utterances, d);
+        lengths.iter().enumerate().map(|(b, n)| random(n * input_width, seed ^ b as u64, 1.0)).collect();
+    let (x, all_lengths) = padded(&utterances, input_width);
     let full = unpadded(encoder.forward(&x, &all_lengths, None).unwrap());
 
     // Random chunks of the utterances, of which some are encoded in one call.
@@ -135,7 +135,7 @@ fn expect_same_bits_in_chunks(
                 let bounds = &remaining[*b];
                 EncoderChunk {
                     state,
-                    rows: &utterances[*b][bounds[0] * d..bounds[1] * d],
+                    rows: &utterances[*b][bounds[0] * input_width..bounds[1] * input_width],
                     is_last: bounds.len() == 2,
                 }
             })
@@ -248,16 +248,16 @@ proptest! {
         left in 0usize..3,
         kernel in 1usize..6,
         factor in prop::sample::select(vec![1usize, 2, 4]),
-        order in any::<u64>(),
+        seed in any::<u64>(),
     ) {
         let config = conformer(chunks(chunk, left), kernel, factor);
         let encoder = config.build(BINS, &builder()).unwrap();
         let stream = encoder.stream().unwrap().unwrap();
-        expect_same_bits_in_chunks(encoder.as_ref(), stream.as_ref(), &lengths, &cuts, order);
+        expect_same_bits_in_chunks(encoder.as_ref(), stream.as_ref(), &lengths, &cuts, seed);
         if factor > 1 {
             let encoder = lstm(false, factor).build(BINS, &builder()).unwrap();
             let stream = encoder.stream().unwrap().unwrap();
-            expect_same_bits_in_chunks(encoder.as_ref(), stream.as_ref(), &lengths, &cuts, order);
+            expect_same_bits_in_chunks(encoder.as_ref(), stream.as_ref(), &lengths, &cuts, seed);
         }
     }
 }

@@ -63,8 +63,14 @@ fn dense_loss_checks_values_and_types() {
 #[test]
 fn joint_shapes_must_fit() {
     let zeros = |dims: &[usize]| Tensor::zeros(dims, DType::F64, &Device::Cpu).unwrap();
-    let call = |a: &[usize], b: &[usize], c: &[usize], d: &[usize]| {
-        dense::joint_logits(&zeros(a), &zeros(b), &zeros(c), &zeros(d), kernels::Activation::Tanh)
+    let call = |frames: &[usize], labels: &[usize], weight: &[usize], bias: &[usize]| {
+        dense::joint_logits(
+            &zeros(frames),
+            &zeros(labels),
+            &zeros(weight),
+            &zeros(bias),
+            kernels::Activation::Tanh,
+        )
     };
     assert!(call(&[1, 2, 4], &[1, 3, 4], &[5, 4], &[5]).is_ok());
     expect_error(call(&[2, 4], &[1, 3, 4], &[5, 4], &[5]), "frames: expected three axes");
@@ -91,7 +97,9 @@ fn invalid_arcs_and_too_many_paths_are_errors() {
 
 #[test]
 fn invalid_ctc_arguments_and_too_many_labelings_are_errors() {
-    let call = |n, t, c, target: &[u32], blank| ctc::sum_over_labelings(&vec![0.0; n], t, c, target, blank);
+    let call = |count, frames, classes, target: &[u32], blank| {
+        ctc::sum_over_labelings(&vec![0.0; count], frames, classes, target, blank)
+    };
     expect_error(call(5, 2, 3, &[1], 0), "log_probs");
     expect_error(call(0, 0, 3, &[], 0), "log_probs");
     expect_error(call(6, 2, 3, &[0], 0), "target[0]");

@@ -79,11 +79,13 @@ fn check_case(name: &str, golden: &GoldenCase) {
         Some(limit) => gradient.iter().map(|g| g.clamp(-limit, limit)).collect(),
         None => gradient.to_vec(),
     };
+    // Stored values.
     let loss = golden.values("loss").unwrap();
     let loss_tolerance = 1e-9 * loss.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
     let gradient = golden.values("grad_logits").unwrap();
     let gradient_tolerance = tolerance(golden, "grad_logits");
 
+    // The f64 recursion.
     let flat = golden.values("logits").unwrap();
     let computed = reference::transducer_loss(&flat, dims, &frames, &labels, blank, fastemit).unwrap();
     assert_close(&format!("{name} reference loss"), &computed.loss, &loss, loss_tolerance);
@@ -103,6 +105,7 @@ fn check_case(name: &str, golden: &GoldenCase) {
         assert_close(&format!("{name} plain gradient"), &plain.gradient, &expected, 1e-9);
     }
 
+    // The dense loss with candle's autograd.
     let logits = Var::from_tensor(&logits).unwrap();
     let dense_loss = dense::transducer_loss_fastemit(&logits, &frames, &labels, blank, fastemit).unwrap();
     let grads = dense_loss.sum_all().unwrap().backward().unwrap();

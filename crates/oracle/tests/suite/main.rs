@@ -1,4 +1,4 @@
-//! The references compared with each other and with other programs.
+//! Tests of the reference losses: compared with each other and with other programs.
 
 mod errors;
 mod functions;

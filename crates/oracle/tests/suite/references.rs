@@ -1,6 +1,6 @@
-//! Tests of the loss references: each matches the next.
+//! Tests of the reference losses: each matches the next.
 //!
-//! In this order: sums over all paths, the f64 recursion, candle's autograd, central differences.
+//! The order is: sums over all paths, the f64 recursion, candle's autograd, central differences.
 
 use candle_core::{DType, Device, Tensor, Var};
 use kernels::Activation;
@@ -101,12 +101,14 @@ proptest! {
                     assert_close("sum over classes", &[row.iter().sum()], &[0.0], 1e-12);
                     let mut probs = case.logits[site * classes..][..classes].to_vec();
                     log_softmax(&mut probs);
-                    let taken = &paths.occupancies[(t * (label_count + 1) + u) * 2..][..2];
+                    let emission_index = (t * (label_count + 1) + u) * 2;
+                    let [blank_occupancy, label_occupancy] =
+                        [0, 1].map(|column| paths.occupancies[emission_index + column]);
                     let mut expected: Vec<f64> =
-                        probs.iter().map(|p| p.exp() * (taken[0] + taken[1])).collect();
-                    expected[case.blank as usize] -= taken[0];
+                        probs.iter().map(|p| p.exp() * (blank_occupancy + label_occupancy)).collect();
+                    expected[case.blank as usize] -= blank_occupancy;
                     if u < label_count {
-                        expected[case.labels[b][u] as usize] -= taken[1];
+                        expected[case.labels[b][u] as usize] -= label_occupancy;
                     }
                     assert_close("gradient", row, &expected, 1e-11);
                 }
@@ -148,10 +150,10 @@ proptest! {
         // A log-probability is accurate to a few ULPs of its logits: a loss near 0 has no relative
         // accuracy.
         let largest = case.logits.iter().fold(1.0f64, |m, z| m.max(z.abs()));
-        for (b, (found, want)) in loss.iter().zip(&case.reference(0.0).loss).enumerate() {
+        for (b, (actual, expected)) in loss.iter().zip(&case.reference(0.0).loss).enumerate() {
             let arcs = (case.frames[b] + case.labels[b].len()) as f64;
             let bound = 4.0 * arcs * f64::from(f32::EPSILON) * largest;
-            prop_assert!((found - want).abs() <= bound, "{found} against {want}, bound {bound:e}");
+            prop_assert!((actual - expected).abs() <= bound, "{actual} against {expected}, bound {bound:e}");
         }
     }
 }
@@ -278,13 +280,13 @@ fn joint_gradients_match_central_differences() {
     for (activation, loss) in cases.into_iter().flatten() {
         let inputs = noise::normal(3, 0, sizes.iter().sum(), 1.0);
         let split = |flat: &[f64]| -> Vec<Var> {
-            let mut rest = flat;
-            let cut = shapes.iter().zip(&sizes).map(|(shape, &size)| {
-                let (head, tail) = rest.split_at(size);
-                rest = tail;
-                Var::from_slice(head, shape.clone(), &Device::Cpu).unwrap()
+            let mut remaining = flat;
+            let variables = shapes.iter().zip(&sizes).map(|(shape, &size)| {
+                let (values, following) = remaining.split_at(size);
+                remaining = following;
+                Var::from_slice(values, shape.clone(), &Device::Cpu).unwrap()
             });
-            cut.collect()
+            variables.collect()
         };
         let total = |vars: &[Var]| {
             let logits = dense::joint_logits(&vars[0], &vars[1], &vars[2], &vars[3], activation)?;
@@ -319,17 +321,17 @@ fn ctc_probabilities_match_sums_by_hand_and_total_one() {
     // A repeated label needs a blank in between: impossible in two frames.
     let none = ctc::sum_over_labelings(&probs, 2, 3, &[1, 1], 0).unwrap();
     assert_eq!((none.count, none.log_likelihood), (0, f64::NEG_INFINITY));
-    // The probabilities of all targets sum to 1.
-    let flat = noise::normal(1, 0, 12, 1.0);
-    let mut flat: Vec<Vec<f64>> = flat.chunks(3).map(<[f64]>::to_vec).collect();
-    flat.iter_mut().for_each(|row| log_softmax(row));
+    // The probabilities of all targets of four frames and three classes sum to 1.
+    let logits = noise::normal(1, 0, 12, 1.0);
+    let mut log_probs: Vec<Vec<f64>> = logits.chunks(3).map(<[f64]>::to_vec).collect();
+    log_probs.iter_mut().for_each(|row| log_softmax(row));
     let mut targets: Vec<Vec<u32>> =
         (0..81_u32).map(|n| ctc::collapse(&[n % 3, n / 3 % 3, n / 9 % 3, n / 27], 2)).collect();
     targets.sort();
     targets.dedup();
     let total: f64 = targets
         .iter()
-        .map(|t| ctc::sum_over_labelings(&flat.concat(), 4, 3, t, 2).unwrap().log_likelihood.exp())
+        .map(|t| ctc::sum_over_labelings(&log_probs.concat(), 4, 3, t, 2).unwrap().log_likelihood.exp())
         .sum();
     assert_close("all targets", &[total], &[1.0], 1e-13);
 }

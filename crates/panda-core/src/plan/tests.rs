@@ -1,4 +1,4 @@
-//! Tests of plans: extreme sizes, budgets, and number of parallel tasks.
+//! Tests of the normalizer's plans: extreme sizes, budgets, number of parallel tasks.
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::{
@@ -36,7 +36,7 @@ struct Tasks {
 }
 
 /// Returns the tasks that pack a weight on the right: NR columns and some steps each.
-fn packing(blocking: &Blocking, columns: usize, depth: usize) -> usize {
+fn packing_tasks(blocking: &Blocking, columns: usize, depth: usize) -> usize {
     columns.div_ceil(blocking.nr).saturating_mul(depth.div_ceil(blocking.steps_per_task))
 }
 
@@ -46,31 +46,31 @@ impl<F: Real> Plan<F> {
         let Shape { sites, hidden: h, classes, .. } = shape;
         let plan = self.fitted(sites, classes);
         let blocking = Blocking::for_precision(&plan, h, precision);
-        let wave = [plan.saved_scores, sites - plan.saved_scores]
+        let longest_wave = [plan.saved_scores, sites - plan.saved_scores]
             .map(|sites| plan.wave_sites(sites, blocking.strip_rows))
             .into_iter()
             .max();
-        let wave = wave.unwrap_or(1).min(sites);
+        let wave_sites = longest_wave.unwrap_or(1).min(sites);
         let tiles = classes.div_ceil(plan.tile_classes);
         let tile_groups = tiles.div_ceil(plan.group_tiles).max(1);
         let per_group =
             |tasks: &dyn Fn(usize) -> usize| sum_tasks(classes, plan.tile_classes, tasks) / tile_groups;
-        let strips = sum_tasks(wave, plan.block_sites, |rows| rows.div_ceil(blocking.strip_rows));
+        let strips = sum_tasks(wave_sites, plan.block_sites, |rows| rows.div_ceil(blocking.strip_rows));
         let scores = per_group(&|_| strips);
         Tasks {
-            rows: sum_tasks(wave, plan.block_sites, |rows| {
+            rows: sum_tasks(wave_sites, plan.block_sites, |rows| {
                 sum_tasks(rows, blocking.strip_rows, |rows| rows.div_ceil(ROWS_PER_TASK))
             }),
-            weights_for_scores: per_group(&|width| packing(&blocking, width, h)),
-            weights_for_gradient: per_group(&|width| packing(&blocking, h, width)),
+            weights_for_scores: per_group(&|width| packing_tasks(&blocking, width, h)),
+            weights_for_gradient: per_group(&|width| packing_tasks(&blocking, h, width)),
             scores,
             score_gradients: scores,
             head: per_group(&|width| {
                 sum_tasks(width, blocking.shared_rows, |classes| classes.div_ceil(blocking.task_rows))
             }),
-            hidden: sum_tasks(wave, plan.block_sites, |rows| rows.div_ceil(blocking.task_rows)),
+            hidden: sum_tasks(wave_sites, plan.block_sites, |rows| rows.div_ceil(blocking.task_rows)),
             bias: per_group(&|width| width.div_ceil(blocking.nr)),
-            pull_back: wave.div_ceil(ROWS_PER_TASK),
+            pull_back: wave_sites.div_ceil(ROWS_PER_TASK),
         }
     }
 }
@@ -174,10 +174,10 @@ fn each_step_has_tasks_for_many_threads() {
                             tasks.pull_back,
                         ];
                         // A longer wave would exceed the budget or displace saved scores.
-                        let tight = precision == Precision::Bf16
+                        let has_short_wave = precision == Precision::Bf16
                             && (sites, classes) == (2600, 1024)
                             && (!keep_scores || budget == DEFAULT_BUDGET && hidden == 1024);
-                        let min_tasks = if tight { 105 } else { 128 };
+                        let min_tasks = if has_short_wave { 105 } else { 128 };
                         let case = format!("{shape:?} {precision:?} {budget} {keep_scores} {plan:?}");
                         assert!(steps.iter().all(|step| *step >= min_tasks), "{case}: {tasks:?}");
                     }
@@ -188,12 +188,13 @@ fn each_step_has_tasks_for_many_threads() {
 }
 
 /// Rows of ones that count calls.
-struct Counting {
+struct CountingSites {
     sites: usize,
-    calls: [AtomicUsize; 2],
+    fill_calls: AtomicUsize,
+    pull_back_calls: AtomicUsize,
 }
 
-impl Sites<f32> for Counting {
+impl Sites<f32> for CountingSites {
     type Gradient = ();
     fn len(&self) -> usize {
         self.sites
@@ -205,16 +206,17 @@ impl Sites<f32> for Counting {
         1.0
     }
     fn fill(&self, _sites: &[usize], hidden: &mut [f32]) {
-        self.calls[0].fetch_add(1, Relaxed);
+        self.fill_calls.fetch_add(1, Relaxed);
         hidden.fill(1.0);
     }
     fn pull_back(&self, _sites: &[usize], _hidden: &[f32], _gradient: &mut [f32]) {
-        self.calls[1].fetch_add(1, Relaxed);
+        self.pull_back_calls.fetch_add(1, Relaxed);
     }
     fn zero_gradient(&self) {}
     fn scatter(&self, _sites: &[usize], _gradient: &[f32], _into: &mut ()) {}
 }
 
+/// The counted tasks are those that forward and backward run.
 #[test]
 fn tasks_are_as_many_as_calls() {
     let (n, classes) = (1234, 50);
@@ -223,10 +225,11 @@ fn tasks_are_as_many_as_calls() {
     let selection = &Selection::new(vec![1; n], vec![true; n], 1).unwrap();
     let emissions = vec![-1.0; n];
     let adjoints = &Adjoints::new(&emissions);
-    for (wave, block) in [(n, 224), (n, 100), (n, n), (617, 224), (617, 101)] {
+    for (wave_sites, block_sites) in [(n, 224), (n, 100), (n, n), (617, 224), (617, 101)] {
         for precision in [Precision::Full, Precision::Bf16] {
-            let sites = &Counting { sites: n, calls: Default::default() };
-            let plan = Plan::custom(wave, block, 40, 1, 0);
+            let (fill_calls, pull_back_calls) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            let sites = &CountingSites { sites: n, fill_calls, pull_back_calls };
+            let plan = Plan::custom(wave_sites, block_sites, 40, 1, 0);
             let mut workspace = Workspace::with_plan(plan).unwrap().with_precision(precision);
             let normalized = &forward(sites, head, selection, &mut workspace).unwrap();
             let mut into = Gradients::zero((), head);
@@ -237,9 +240,9 @@ fn tasks_are_as_many_as_calls() {
             )
             .unwrap();
             let shape = Shape { sites: n, hidden: 3, classes, selected: 1 };
-            let (tasks, waves) = (plan.tasks(shape, precision), n / wave);
-            let calls = sites.calls.each_ref().map(|calls| calls.load(Relaxed));
-            assert_eq!(calls, [2 * waves * tasks.rows, waves * tasks.pull_back], "{plan:?}");
+            let (tasks, waves) = (plan.tasks(shape, precision), n / wave_sites);
+            assert_eq!(sites.fill_calls.load(Relaxed), 2 * waves * tasks.rows, "{plan:?}");
+            assert_eq!(sites.pull_back_calls.load(Relaxed), waves * tasks.pull_back, "{plan:?}");
         }
     }
 }

@@ -1,4 +1,8 @@
-//! The selected normalizer compared with a dense f64 softmax, and its invariants.
+//! The selected normalizer compared with a dense `f64` softmax, and its invariants.
+//!
+//! Emissions and gradients must match the formula, and must not depend on plan, threads or recycled
+//! buffers; errors must name the invalid argument. N: sites, H: width, C: classes, S: selected
+//! classes of a site.
 use panda_core::{
     Adjoints, BackwardInputs, Clamp, DEFAULT_BUDGET, Error, Gradients, Head, Normalized, Plan, Precision,
     Real, Rows, Selection, Shape, Sites, Workspace, scores,
@@ -32,7 +36,7 @@ fn backward<F: Real, S: Sites<F>>(
 }
 
 /// Returns the plan of the default budget.
-fn planned(sites: usize, hidden: usize, classes: usize) -> Plan<f32> {
+fn default_plan(sites: usize, hidden: usize, classes: usize) -> Plan<f32> {
     let shape = Shape { sites, hidden, classes, selected: 2 };
     Plan::new(shape, Precision::Full, DEFAULT_BUDGET, true).unwrap()
 }
@@ -47,9 +51,12 @@ struct Case {
     hidden: Vec<f64>,
     weight: Vec<f64>,
     bias: Vec<f64>,
+    /// Selected classes and their mask.
     ids: Vec<u32>,
     active: Vec<bool>,
+    /// Adjoints of the emissions.
     adjoints: Vec<f64>,
+    /// Adjoints of the normalizers.
     log_z: Vec<f64>,
     plan: Plan<f64>,
 }
@@ -65,7 +72,7 @@ impl Case {
             (0..self.h).map(|k| self.hidden[i * self.h + k] * self.weight[c * self.h + k]).sum::<f64>()
                 + self.bias[c]
         };
-        (0..self.n * self.c).map(|x| z(x / self.c, x % self.c)).collect()
+        (0..self.n * self.c).map(|entry| z(entry / self.c, entry % self.c)).collect()
     }
 
     /// Returns the gradient of the scores from the formula, *N x C*.
@@ -83,11 +90,16 @@ impl Case {
     }
 }
 
+/// Random problems with random plans.
 fn cases() -> impl Strategy<Value = Case> {
     let shape = (0usize..40, 1usize..9, 1usize..70, 0usize..6, any::<u64>());
+    // Sizes of waves, blocks, tiles and groups; sites with saved scores, and with saved rows.
     let plan = (1usize..20, 1usize..20, 1usize..30, 1usize..4, 0usize..50, 0usize..50);
     (shape, plan).prop_map(
-        |((n, h, c, s, seed), (wave, block, classes, tiles, saved_scores, saved_hidden))| {
+        |(
+            (n, h, c, s, seed),
+            (wave_sites, block_sites, tile_classes, group_tiles, saved_scores, saved_hidden),
+        )| {
             let mut state = seed | 1;
             let mut uniform = move || {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -111,13 +123,14 @@ fn cases() -> impl Strategy<Value = Case> {
                     }
                 }
             }
-            let plan = Plan { saved_hidden, ..Plan::custom(wave, block, classes, tiles, saved_scores) };
+            let plan = Plan::custom(wave_sites, block_sites, tile_classes, group_tiles, saved_scores);
+            let plan = Plan { saved_hidden, ..plan };
             Case { n, h, c, s, hidden, weight, bias, ids, active, adjoints, log_z, plan }
         },
     )
 }
 
-fn close(actual: &[f64], expected: &[f64], tolerance: f64) {
+fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
     assert_eq!(actual.len(), expected.len());
     for (i, (actual, expected)) in actual.iter().zip(expected).enumerate() {
         let error = (actual - expected).abs();
@@ -159,9 +172,9 @@ proptest! {
             (0..outer).map(|o| (0..inner).map(|i| f(o, i)).sum()).collect()
         };
         let (n, h, c) = (case.n, case.h, case.c);
-        close(&grads.bias, &sum(&|k, i| g[i * c + k], c, n), 1e-11);
-        close(&grads.sites, &sum(&|x, k| g[x / h * c + k] * case.weight[k * h + x % h], n * h, c), 1e-11);
-        close(&grads.weight, &sum(&|x, i| g[i * c + x / h] * case.hidden[i * h + x % h], c * h, n), 1e-11);
+        assert_close(&grads.bias, &sum(&|k, i| g[i * c + k], c, n), 1e-11);
+        assert_close(&grads.sites, &sum(&|x, k| g[x / h * c + k] * case.weight[k * h + x % h], n * h, c), 1e-11);
+        assert_close(&grads.weight, &sum(&|x, i| g[i * c + x / h] * case.hidden[i * h + x % h], c * h, n), 1e-11);
     }
 
     #[test]
@@ -174,17 +187,15 @@ proptest! {
         let mut adjoints = Adjoints::new(&case.adjoints);
         adjoints.log_z = Some(&case.log_z);
         let grads = backward(&rows, &head, &selection, &out, &adjoints, &case.plan.to()).unwrap();
-        let mut wide = case.clone();
-        wide.hidden = hidden.iter().map(|v| f64::from(*v)).collect();
-        wide.weight = weight.iter().map(|v| f64::from(*v)).collect();
-        wide.bias = bias.iter().map(|v| f64::from(*v)).collect();
-        let head = Head::new(&wide.weight, Some(&wide.bias), case.h).unwrap();
-        let rows = Rows::new(&wide.hidden, case.h).unwrap();
+        // The same values in double precision.
+        let to_f64 = |values: &[f32]| values.iter().map(|value| f64::from(*value)).collect::<Vec<_>>();
+        let (hidden, weight, bias) = (to_f64(&hidden), to_f64(&weight), to_f64(&bias));
+        let head = Head::new(&weight, Some(&bias), case.h).unwrap();
+        let rows = Rows::new(&hidden, case.h).unwrap();
         let exact = forward(&rows, &head, &selection, &case.plan).unwrap();
-        close(&out.emissions, &exact.emissions, 2e-5);
+        assert_close(&out.emissions, &exact.emissions, 2e-5);
         let expected = backward(&rows, &head, &selection, &exact, &adjoints, &case.plan).unwrap();
-        let wide = |values: &[f32]| values.iter().map(|v| f64::from(*v)).collect::<Vec<_>>();
-        let actual = [wide(&grads.weight), grads.bias, wide(&grads.sites)];
+        let actual = [to_f64(&grads.weight), grads.bias, to_f64(&grads.sites)];
         for (actual, expected) in actual.iter().zip([&expected.weight, &expected.bias, &expected.sites]) {
             let error: f64 = actual.iter().zip(expected).map(|(actual, exact)| (actual - exact).powi(2)).sum();
             let norm: f64 = expected.iter().map(|exact| exact * exact).sum();
@@ -203,11 +214,14 @@ proptest! {
             let grads = backward(&rows, &head, &selection, &out, &adjoints, plan).unwrap();
             (out, grads)
         };
-        let (a, b) = (run(&case.plan.to()), run(&planned(case.n, case.h, case.c)));
-        close(&a.0.emissions, &b.0.emissions, 1e-5);
-        for (a, b) in [(&a.1.weight, &b.1.weight), (&a.1.sites, &b.1.sites)] {
-            let wide = |v: &[f32]| v.iter().map(|v| f64::from(*v)).collect::<Vec<_>>();
-            close(&wide(a), &wide(b), 2e-5);
+        let (out, grads) = run(&case.plan.to());
+        let (expected_out, expected_grads) = run(&default_plan(case.n, case.h, case.c));
+        assert_close(&out.emissions, &expected_out.emissions, 1e-5);
+        for (actual, expected) in
+            [(&grads.weight, &expected_grads.weight), (&grads.sites, &expected_grads.sites)]
+        {
+            let to_f64 = |values: &[f32]| values.iter().map(|value| f64::from(*value)).collect::<Vec<_>>();
+            assert_close(&to_f64(actual), &to_f64(expected), 2e-5);
         }
     }
 
@@ -229,7 +243,7 @@ proptest! {
         for (row, g) in z.chunks_exact(case.c).enumerate() {
             match site_of_row[row] {
                 scores::PADDING => prop_assert!(g.iter().all(|g| *g == 0.0)),
-                site => close(g, &expected[site as usize * case.c..][..case.c], 1e-11),
+                site => assert_close(g, &expected[site as usize * case.c..][..case.c], 1e-11),
             }
         }
     }
@@ -313,6 +327,7 @@ impl Sites<f64> for JointSites<'_> {
 fn sites_equal_their_rows() {
     let (h, c, frames, labels) = (3, 11, 4, 3);
     let value = |i: usize| ((i * 37 % 23) as f64 - 11.0) / 9.0;
+    // Frame rows and label rows.
     let f: Vec<f64> = (0..frames * h).map(value).collect();
     let g: Vec<f64> = (0..labels * h).map(|i| value(i + 50)).collect();
     let weight: Vec<f64> = (0..c * h).map(|i| value(i + 100)).collect();
@@ -338,8 +353,8 @@ fn sites_equal_their_rows() {
         df[i / h / labels * h + i % h] += slope * rows_gradients.sites[i];
         dg[i / h % labels * h + i % h] += slope * rows_gradients.sites[i];
     }
-    close(&joint_gradients.sites[0], &df, 1e-13);
-    close(&joint_gradients.sites[1], &dg, 1e-13);
+    assert_close(&joint_gradients.sites[0], &df, 1e-13);
+    assert_close(&joint_gradients.sites[1], &dg, 1e-13);
     assert_eq!(joint_gradients.weight, rows_gradients.weight);
 }
 
@@ -391,7 +406,7 @@ fn one_class_has_no_gradient_and_large_offsets_keep_their_digits() {
     assert_eq!(out.emissions, [0.0]);
     let out = forward_one_site(&[0.0; 3], &[1e6, 1e6 + 1.0, 1e6 - 2.0], vec![0, 1, 2], 2).unwrap();
     let log_sum = (1.0 + (-1f64).exp() + (-3f64).exp()).ln();
-    close(&out.emissions, &[-1.0 - log_sum, -log_sum, -3.0 - log_sum], 1e-7);
+    assert_close(&out.emissions, &[-1.0 - log_sum, -log_sum, -3.0 - log_sum], 1e-7);
 }
 
 #[test]
@@ -402,7 +417,7 @@ fn a_clamp_clips_before_weighting() {
     let clamp = Clamp { limit: 0.2, weights: &[10.0] };
     let adjoints = Adjoints { clamp: Some(clamp), ..Adjoints::new(&[-0.4]) };
     scores::backward_in_place(&mut z, 4, &site_of_row, &selection, &out, &adjoints).unwrap();
-    close(&z, &[-2.0, 1.0, 1.0, 1.0], 1e-12); // -0.3 is clipped, 0.1 is not
+    assert_close(&z, &[-2.0, 1.0, 1.0, 1.0], 1e-12); // -0.3 is clipped, 0.1 is not
 }
 
 #[test]
@@ -425,17 +440,26 @@ fn errors_name_the_invalid_argument() {
 
     let selection = Selection::new(vec![0], vec![true], 1).unwrap();
     let (rows, head) = (Rows::new(&[1.0f32], 1).unwrap(), Head::new(&[1.0f32, 2.0], None, 1).unwrap());
-    let mut plan = planned(1, 1, 2);
+    let mut plan = default_plan(1, 1, 2);
     let out = forward(&rows, &head, &selection, &plan).unwrap();
-    let back = |adjoints: &Adjoints, plan: &Plan<f32>| {
+    let backward_error = |adjoints: &Adjoints, plan: &Plan<f32>| {
         backward(&rows, &head, &selection, &out, adjoints, plan).err()
     };
-    assert!(matches!(back(&Adjoints::new(&[f64::NAN]), &plan), Some(Error::Adjoint { site: 0, .. })));
-    assert!(matches!(back(&Adjoints::new(&[]), &plan), Some(Error::Length { .. })));
+    assert!(matches!(
+        backward_error(&Adjoints::new(&[f64::NAN]), &plan),
+        Some(Error::Adjoint { site: 0, .. })
+    ));
+    assert!(matches!(backward_error(&Adjoints::new(&[]), &plan), Some(Error::Length { .. })));
     let clamp = Some(Clamp { limit: -1.0, weights: &[1.0] });
-    assert_eq!(back(&Adjoints { clamp, ..Adjoints::new(&[1.0]) }, &plan), Some(Error::Clamp { limit: -1.0 }));
+    assert_eq!(
+        backward_error(&Adjoints { clamp, ..Adjoints::new(&[1.0]) }, &plan),
+        Some(Error::Clamp { limit: -1.0 })
+    );
     plan.tile_classes = 0;
-    assert_eq!(back(&Adjoints::new(&[1.0]), &plan), Some(Error::Zero { argument: "plan.tile_classes" }));
+    assert_eq!(
+        backward_error(&Adjoints::new(&[1.0]), &plan),
+        Some(Error::Zero { argument: "plan.tile_classes" })
+    );
 
     let forward = |site_of_row: &[u32], sites: usize| {
         let selection = Selection::new(vec![0; sites], vec![true; sites], 1).unwrap();
@@ -460,7 +484,7 @@ fn infinite_weights_and_adjoints_are_refused() {
 
     let (rows, head) = (Rows::new(&[1.0f32], 1).unwrap(), Head::new(&[1.0f32, 2.0], None, 1).unwrap());
     let selection = Selection::new(vec![0, 1], vec![true, true], 2).unwrap();
-    let plan = planned(1, 1, 2);
+    let plan = default_plan(1, 1, 2);
     let out = forward(&rows, &head, &selection, &plan).unwrap();
     // 1e39 is no f32; 1e308 + 1e308 is no f64 either.
     for adjoints in [[1e39, 0.0], [3e38, 3e38], [1e308, 1e308]] {
@@ -477,23 +501,24 @@ fn the_first_bad_site_is_named() {
     let (rows, head) = (Rows::new(&hidden, 1).unwrap(), Head::new(&weight, None, 1).unwrap());
     let ids = |wrong: &[usize]| (0..n).map(|site| if wrong.contains(&site) { 9 } else { 0 }).collect();
     let selection = |wrong: &[usize]| Selection::new(ids(wrong), vec![true; n], 1).unwrap();
-    let plan = planned(n, 1, 2);
+    let plan = default_plan(n, 1, 2);
     let out = forward(&rows, &head, &selection(&[19_999, 7001, 12_000]), &plan);
     assert_eq!(out, Err(Error::ClassOutOfRange { site: 7001, slot: 0, class: 9, classes: 2 }));
     let selection = selection(&[]);
     let out = forward(&rows, &head, &selection, &plan).unwrap();
-    let with = |wrong: &[usize]| -> Vec<f64> {
+    let adjoints_with = |wrong: &[usize]| -> Vec<f64> {
         (0..n).map(|site| if wrong.contains(&site) { f64::from(site as u32) * 1e300 } else { -1.0 }).collect()
     };
-    let back = |adjoints: &Adjoints| backward(&rows, &head, &selection, &out, adjoints, &plan).unwrap_err();
-    let (good, bad) = (with(&[]), with(&[15_000, 6500, 18_000]));
+    let backward_error =
+        |adjoints: &Adjoints| backward(&rows, &head, &selection, &out, adjoints, &plan).unwrap_err();
+    let (good, bad) = (adjoints_with(&[]), adjoints_with(&[15_000, 6500, 18_000]));
     let check = |argument, error| {
         assert_eq!(error, Error::Adjoint { argument, site: 6500, value: 6500.0 * 1e300 });
     };
-    check("adjoints.emissions", back(&Adjoints::new(&bad)));
-    check("adjoints.log_z", back(&Adjoints { log_z: Some(&bad), ..Adjoints::new(&good) }));
+    check("adjoints.emissions", backward_error(&Adjoints::new(&bad)));
+    check("adjoints.log_z", backward_error(&Adjoints { log_z: Some(&bad), ..Adjoints::new(&good) }));
     let clamp = Some(Clamp { limit: 1.0, weights: &bad });
-    check("adjoints.clamp.weights", back(&Adjoints { clamp, ..Adjoints::new(&good) }));
+    check("adjoints.clamp.weights", backward_error(&Adjoints { clamp, ..Adjoints::new(&good) }));
 }
 
 /// Buffers of earlier calls do not affect results.
@@ -545,13 +570,13 @@ fn a_plan_larger_than_the_problem_equals_one_that_fits() {
 /// For a confident model, `a - A p` is a difference of nearly equal numbers.
 #[test]
 fn a_confident_model_keeps_its_gradient_in_single_precision() {
-    let (mut z, mut wide) = ([20.0f32, 0.0, -3.0], [20.0f64, 0.0, -3.0]);
+    let (mut z_f32, mut z_f64) = ([20.0f32, 0.0, -3.0], [20.0f64, 0.0, -3.0]);
     let selection = Selection::new(vec![0], vec![true], 1).unwrap();
-    let out = scores::forward(&z, 3, &[0], 1, &selection).unwrap();
-    scores::backward_in_place(&mut z, 3, &[0], &selection, &out, &Adjoints::new(&[-1.0])).unwrap();
-    let out = scores::forward(&wide, 3, &[0], 1, &selection).unwrap();
-    scores::backward_in_place(&mut wide, 3, &[0], &selection, &out, &Adjoints::new(&[-1.0])).unwrap();
-    for (actual, expected) in z.iter().zip(wide) {
+    let out = scores::forward(&z_f32, 3, &[0], 1, &selection).unwrap();
+    scores::backward_in_place(&mut z_f32, 3, &[0], &selection, &out, &Adjoints::new(&[-1.0])).unwrap();
+    let out = scores::forward(&z_f64, 3, &[0], 1, &selection).unwrap();
+    scores::backward_in_place(&mut z_f64, 3, &[0], &selection, &out, &Adjoints::new(&[-1.0])).unwrap();
+    for (actual, expected) in z_f32.iter().zip(z_f64) {
         assert!((f64::from(*actual) - expected).abs() <= 3e-7 * expected.abs(), "{actual} {expected}");
     }
 }
@@ -577,18 +602,18 @@ fn tensors_have_gradients_and_checked_shapes() {
     let vars: Vec<Var> = arguments.iter().map(|t| Var::from_tensor(t).unwrap()).collect();
     let tracked: Vec<Tensor> = vars.iter().map(|v| v.as_tensor().clone()).collect();
     let gradients = loss(&tracked).backward().unwrap();
-    for (which, var) in vars.iter().enumerate() {
+    for (index, var) in vars.iter().enumerate() {
         let actual = gradients.get(var).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
         for (i, actual) in actual.iter().enumerate() {
-            let shifted = |d: f64| {
-                let mut a = arguments.to_vec();
-                let mut values = a[which].flatten_all().unwrap().to_vec1::<f64>().unwrap();
-                values[i] += d;
-                a[which] = Tensor::from_vec(values, a[which].shape(), &Device::Cpu).unwrap();
-                loss(&a).to_scalar::<f64>().unwrap()
+            let shifted_loss = |shift: f64| {
+                let mut shifted = arguments.to_vec();
+                let mut values = shifted[index].flatten_all().unwrap().to_vec1::<f64>().unwrap();
+                values[i] += shift;
+                shifted[index] = Tensor::from_vec(values, shifted[index].shape(), &Device::Cpu).unwrap();
+                loss(&shifted).to_scalar::<f64>().unwrap()
             };
-            let expected = (shifted(1e-5) - shifted(-1e-5)) / 2e-5;
-            assert!((actual - expected).abs() < 1e-9, "argument {which}, element {i}: {actual} {expected}");
+            let expected = (shifted_loss(1e-5) - shifted_loss(-1e-5)) / 2e-5;
+            assert!((actual - expected).abs() < 1e-9, "argument {index}, element {i}: {actual} {expected}");
         }
     }
 

@@ -1,4 +1,7 @@
-//! The normalizer's bf16 products compared with full precision, and invariants.
+//! The selected normalizer with bf16 products compared with full precision.
+//!
+//! Errors stay within the documented bounds; plans, threads and masked classes behave as in full
+//! precision.
 use panda_core::{
     Adjoints, BackwardInputs, Gradients, Head, Normalized, Plan, Precision, Rows, Selection, Sites,
     Workspace, backward, forward,
@@ -20,9 +23,16 @@ struct Problem {
     adjoints: Vec<f64>,
 }
 
+/// Pseudo-random values, uniform in an interval of length `scale` around 0.
 fn synthetic(count: usize, seed: u32, scale: f64) -> Vec<f32> {
     let hash = |i: u32| (i ^ seed).wrapping_mul(0x9e37_79b9).rotate_left(13).wrapping_mul(0x85eb_ca6b);
     (0..count as u32).map(|i| ((f64::from(hash(i)) / f64::from(u32::MAX) - 0.5) * scale) as f32).collect()
+}
+
+/// Results of forward and backward.
+struct Output {
+    normalized: Normalized<f32>,
+    gradients: Gradients<f32, Vec<f32>>,
 }
 
 impl Problem {
@@ -45,8 +55,8 @@ impl Problem {
         self
     }
 
-    fn run(&self, workspace: Workspace<f32>) -> (Normalized<f32>, Gradients<f32, Vec<f32>>) {
-        let mut workspace = workspace;
+    /// Runs forward and backward.
+    fn run(&self, mut workspace: Workspace<f32>) -> Output {
         let rows = Rows::new(&self.hidden, H).unwrap();
         let head = Head::new(&self.weight, Some(&self.bias), H).unwrap();
         let out = forward(&rows, &head, &self.selection, &mut workspace).unwrap();
@@ -59,10 +69,11 @@ impl Problem {
             &mut into,
         )
         .unwrap();
-        (out, into)
+        Output { normalized: out, gradients: into }
     }
 
-    fn run_with(&self, precision: Precision) -> (Normalized<f32>, Gradients<f32, Vec<f32>>) {
+    /// Runs forward and backward in a precision, with unlimited memory.
+    fn run_with(&self, precision: Precision) -> Output {
         self.run(Workspace::new(usize::MAX, false).with_precision(precision))
     }
 }
@@ -89,13 +100,15 @@ fn emissions_stay_within_the_documented_bound() {
             .fold(0.0, f64::max)
             / 128.0;
         for slot in 0..2 {
-            let error = (bf16.0.emissions[2 * site + slot] - full.0.emissions[2 * site + slot]).abs();
+            let entry = 2 * site + slot;
+            let error = (bf16.normalized.emissions[entry] - full.normalized.emissions[entry]).abs();
             assert!(error <= 2.0 * bound, "site {site}: {error} {bound}");
             max_error = max_error.max(error);
         }
     }
     assert!(max_error > 1e-5, "bf16 was not used: {max_error}");
-    for (actual, expected) in [(&bf16.1.weight, &full.1.weight), (&bf16.1.sites, &full.1.sites)] {
+    let (bf16, full) = (bf16.gradients, full.gradients);
+    for (actual, expected) in [(&bf16.weight, &full.weight), (&bf16.sites, &full.sites)] {
         let error = relative_error(actual, expected);
         assert!((1e-5..1e-2).contains(&error), "{error}");
     }
@@ -151,14 +164,15 @@ fn masked_classes_and_bad_rows_behave_as_in_full_precision() {
 #[test]
 fn f64_references_are_rounded_equally() {
     let problem = Problem::new();
-    let wide = |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
-    let (hidden, weight, bias) = (wide(&problem.hidden), wide(&problem.weight), wide(&problem.bias));
+    let to_f64 = |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
+    let (hidden, weight, bias) = (to_f64(&problem.hidden), to_f64(&problem.weight), to_f64(&problem.bias));
     let mut workspace = Workspace::new(usize::MAX, false).with_precision(Precision::Bf16);
     let rows = Rows::new(&hidden, H).unwrap();
     let head = Head::new(&weight, Some(&bias), H).unwrap();
     let out = forward(&rows, &head, &problem.selection, &mut workspace).unwrap();
-    for (wide, single) in out.emissions.iter().zip(&problem.run_with(Precision::Bf16).0.emissions) {
-        assert!((wide - single).abs() < 1e-5, "{wide} {single}");
+    for (double, single) in out.emissions.iter().zip(&problem.run_with(Precision::Bf16).normalized.emissions)
+    {
+        assert!((double - single).abs() < 1e-5, "{double} {single}");
     }
 }
 
@@ -166,22 +180,23 @@ fn f64_references_are_rounded_equally() {
 fn operands_exact_in_bf16_give_exact_emissions() {
     let problem = Problem::new().rounded();
     let (full, bf16) = (problem.run_with(Precision::Full), problem.run_with(Precision::Bf16));
-    for (bf16, full) in bf16.0.emissions.iter().zip(&full.0.emissions) {
+    for (bf16, full) in bf16.normalized.emissions.iter().zip(&full.normalized.emissions) {
         assert!((bf16 - full).abs() < 1e-5, "{bf16} {full}");
     }
     // Bias gradients are summed before rounding.
-    for (bf16, full) in bf16.1.bias.iter().zip(&full.1.bias) {
+    let (bf16, full) = (bf16.gradients, full.gradients);
+    for (bf16, full) in bf16.bias.iter().zip(&full.bias) {
         assert!((bf16 - full).abs() < 1e-5, "{bf16} {full}");
     }
-    assert!(relative_error(&bf16.1.weight, &full.1.weight) < 4e-3);
-    assert!(relative_error(&bf16.1.sites, &full.1.sites) < 4e-3);
+    assert!(relative_error(&bf16.weight, &full.weight) < 4e-3);
+    assert!(relative_error(&bf16.sites, &full.sites) < 4e-3);
 }
 
 #[test]
 fn plans_and_saved_scores_change_only_rounding() {
     let problem = Problem::new();
     let expected = problem.run_with(Precision::Bf16);
-    for (wave, block, classes, tiles, saved_scores, saved_hidden) in [
+    for (wave_sites, block_sites, tile_classes, group_tiles, saved_scores, saved_hidden) in [
         (300, 256, 448, 2, 0, 0),
         (300, 256, 448, 2, 300, 0),
         (300, 256, 448, 2, 300, 300),
@@ -189,13 +204,15 @@ fn plans_and_saved_scores_change_only_rounding() {
         (7, 3, 5, 2, 20, 14),
         (40, 50, 33, 1, 0, 0),
     ] {
-        let plan = Plan { saved_hidden, ..Plan::custom(wave, block, classes, tiles, saved_scores) };
-        let (out, grads) = problem.run(Workspace::with_plan(plan).unwrap().with_precision(Precision::Bf16));
-        for (actual, expected) in out.emissions.iter().zip(&expected.0.emissions) {
+        let plan = Plan::custom(wave_sites, block_sites, tile_classes, group_tiles, saved_scores);
+        let plan = Plan { saved_hidden, ..plan };
+        let actual = problem.run(Workspace::with_plan(plan).unwrap().with_precision(Precision::Bf16));
+        for (actual, expected) in actual.normalized.emissions.iter().zip(&expected.normalized.emissions) {
             assert!((actual - expected).abs() < 1e-5, "{plan:?}");
         }
-        assert!(relative_error(&grads.weight, &expected.1.weight) < 1e-5, "{plan:?}");
-        assert!(relative_error(&grads.sites, &expected.1.sites) < 1e-5, "{plan:?}");
+        let (actual, expected) = (&actual.gradients, &expected.gradients);
+        assert!(relative_error(&actual.weight, &expected.weight) < 1e-5, "{plan:?}");
+        assert!(relative_error(&actual.sites, &expected.sites) < 1e-5, "{plan:?}");
     }
 }
 
@@ -204,10 +221,11 @@ fn threads_change_no_bit() {
     let problem = Problem::new();
     let bits = |threads: usize| -> Vec<u64> {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        let (out, grads) = pool.install(|| problem.run_with(Precision::Bf16));
-        let single = |x: &f32| u64::from(x.to_bits());
-        let compact = out.emissions.iter().chain(&grads.bias).map(|x| x.to_bits());
-        compact.chain(grads.weight.iter().map(single)).chain(grads.sites.iter().map(single)).collect()
+        let Output { normalized, gradients } = pool.install(|| problem.run_with(Precision::Bf16));
+        let single_bits = |x: &f32| u64::from(x.to_bits());
+        let doubles = normalized.emissions.iter().chain(&gradients.bias).map(|x| x.to_bits());
+        let singles = gradients.weight.iter().chain(&gradients.sites).map(single_bits);
+        doubles.chain(singles).collect()
     };
     let expected = bits(1);
     [2, 3, 5].into_iter().for_each(|threads| assert!(bits(threads) == expected, "{threads} threads"));

@@ -1,6 +1,7 @@
 //! The pruned first pass compared with plain loops and path sums.
 //!
-//! Gradients are compared with central differences.
+//! Losses and posteriors are compared with sums over all paths, gradients with central differences,
+//! for random shapes, topologies and smoothing; underflowed products and tiles separately.
 use oracle::{compare::assert_close, differences::central_difference, noise, paths::sum_over_paths};
 use proptest::prelude::*;
 use pruned::{FirstPass, Matrices, Options, Unigram, first_pass};

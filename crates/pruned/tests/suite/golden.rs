@@ -1,4 +1,7 @@
-//! The pruned first pass compared with golden vectors of fast_rnnt.
+//! The pruned first pass compared with golden vectors of fast_rnnt (k2).
+//!
+//! Each case of `../shared` is a safetensors file with inputs and outputs, and a JSON file with
+//! options. Losses, posteriors, gradients and pruning ranges must match.
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -87,22 +90,27 @@ impl Case {
         (pass, to_f64(gradient.am), to_f64(gradient.lm))
     }
 
-    /// Packed occupancies as the padded `px_grad [B,S,T(+1)]` and `py_grad [B,S+1,T]`.
+    /// Converts packed occupancies to the padded `px_grad` and `py_grad` of fast_rnnt.
+    ///
+    /// They are the posteriors of labels, *B x U x T* (or T + 1), and of blanks, *B x (U+1) x T*.
     fn padded(&self, occupancies: &[f64]) -> (Vec<f64>, Vec<f64>) {
-        let (px, py) = (&self.tensors["px_grad"].0, &self.tensors["py_grad"].0);
-        let mut out = (vec![0.0; px.iter().product()], vec![0.0; py.iter().product()]);
+        let (label_shape, blank_shape) = (&self.tensors["px_grad"].0, &self.tensors["py_grad"].0);
+        let mut labels = vec![0.0; label_shape.iter().product()];
+        let mut blanks = vec![0.0; blank_shape.iter().product()];
         let lattices = self.batch.lattices();
         for b in 0..self.batch.len() {
             for (site, position) in lattices.site_range(b).zip(lattices.utterance_sites(b)) {
-                out.1[(b * py[1] + position.label) * py[2] + position.frame] = occupancies[2 * site];
+                let index_in = |shape: &[usize]| (b * shape[1] + position.label) * shape[2] + position.frame;
+                blanks[index_in(blank_shape)] = occupancies[2 * site];
                 if position.label < lattices.num_labels(b) {
-                    out.0[(b * px[1] + position.label) * px[2] + position.frame] = occupancies[2 * site + 1];
+                    labels[index_in(label_shape)] = occupancies[2 * site + 1];
                 }
             }
         }
-        out
+        (labels, blanks)
     }
 
+    /// Compares losses, posteriors and gradients with those of the file.
     fn check<F: Real>(&self, loss_tolerance: f64, tolerance: f64) {
         let (pass, am, lm) = self.run::<F>();
         let expected_values = |name: &str| &self.tensors[name].1;

@@ -1,4 +1,4 @@
-//! Pruned first pass with scores from linear layers, compared with matrices.
+//! The pruned first pass over linear layers (`Heads`) compared with matrices.
 //!
 //! Gradients are compared with the chain rule in plain loops.
 use kernels::Real;
@@ -27,7 +27,8 @@ struct Layers {
     options: Options,
 }
 
-fn layers(seed: u64, classes: usize, options: Options, has_bias: bool) -> Layers {
+/// Creates random layers for three utterances of different lengths.
+fn random_layers(seed: u64, classes: usize, options: Options, has_bias: bool) -> Layers {
     let shapes = [(6, 3), (140, 5), (1, 0)];
     let problem = Problem::random(seed, &shapes, classes, 1.0, options.clone());
     let rows = [shapes.len() * problem.max_frames, shapes.len() * problem.positions];
@@ -43,6 +44,7 @@ fn layers(seed: u64, classes: usize, options: Options, has_bias: bool) -> Layers
 }
 
 impl Layers {
+    /// Losses and gradients of `Heads` over the layers, in the type `F`.
     fn run<F: Real>(&self) -> (Vec<f64>, HeadsGradient<F>) {
         let cast = |v: &[f64]| v.iter().map(|&v| F::from_f64(v)).collect::<Vec<F>>();
         let sides = self.sides.each_ref().map(|side| Layer {
@@ -60,7 +62,7 @@ impl Layers {
         (pass.losses, gradient)
     }
 
-    /// Losses and, for each side, gradients of rows, weight and bias.
+    /// Expected losses and, for each side, gradients of rows, weight and bias.
     fn expected(&self) -> (Vec<f64>, [[Vec<f64>; 3]; 2]) {
         let classes = self.classes;
         let scores = self.sides.each_ref().map(|Layer { rows, weight, bias, hidden }| {
@@ -112,7 +114,7 @@ impl Layers {
 fn heads_equal_matrices_of_their_scores() {
     let plain = Options::default();
     let smooth = Options { lm_only_scale: 0.2, am_only_scale: 0.1, ..plain.clone() };
-    for (seed, classes, options, bias) in [
+    for (seed, classes, options, has_bias) in [
         (1, 7, plain.clone(), true),
         (2, 2100, plain, false),
         (3, 1500, smooth.clone(), true),
@@ -124,7 +126,7 @@ fn heads_equal_matrices_of_their_scores() {
         ),
         (5, 1030, Options { unigram: Unigram::AllRows, ..smooth }, true),
     ] {
-        let layers = layers(seed, classes, options, bias);
+        let layers = random_layers(seed, classes, options, has_bias);
         layers.check::<f64>(1e-11);
         layers.check::<f32>(2e-5);
     }
@@ -132,7 +134,7 @@ fn heads_equal_matrices_of_their_scores() {
 
 #[test]
 fn masked_classes_get_no_gradient() {
-    let mut layers = layers(6, 40, Options { lm_only_scale: 0.2, ..Options::default() }, true);
+    let mut layers = random_layers(6, 40, Options { lm_only_scale: 0.2, ..Options::default() }, true);
     let blank = layers.batch.blank();
     let is_used = |c: u32| c == blank || (0..3).any(|b| layers.batch.labels(b).contains(&c));
     let masked = (0..40).find(|&c| !is_used(c)).unwrap() as usize;

@@ -1,4 +1,4 @@
-//! Reference of the pruned first pass: plain `f64` loops over all sites.
+//! Reference of the pruned first pass for its tests: plain `f64` loops over all sites.
 
 use oracle::{noise, paths::PathArc};
 use pruned::{Batch, Options, Unigram};
@@ -39,13 +39,15 @@ impl Problem {
         options: Options,
     ) -> Self {
         let blank = (seed % classes as u64) as u32;
-        let max_frames = shapes.iter().map(|s| s.0).max().unwrap() + 1;
-        let positions = shapes.iter().map(|s| s.1).max().unwrap() + 2;
-        let labels = shapes.iter().enumerate();
-        let labels = labels.map(|(b, s)| noise::labels(seed, 10 + b as u64, s.1, classes as u32, blank));
+        let max_frames = shapes.iter().map(|&(frames, _)| frames).max().unwrap() + 1;
+        let positions = shapes.iter().map(|&(_, labels)| labels).max().unwrap() + 2;
+        let labels = shapes
+            .iter()
+            .enumerate()
+            .map(|(b, &(_, labels))| noise::labels(seed, 10 + b as u64, labels, classes as u32, blank));
         let single = |v: Vec<f64>| v.into_iter().map(|v| f64::from(v as f32)).collect();
         Self {
-            frames: shapes.iter().map(|s| s.0).collect(),
+            frames: shapes.iter().map(|&(frames, _)| frames).collect(),
             labels: labels.collect(),
             blank,
             classes,
@@ -70,6 +72,7 @@ impl Problem {
         row * self.classes..(row + 1) * self.classes
     }
 
+    /// Returns the scores of a row of `lm`.
     fn label_row<'a>(&self, lm: &'a [f64], row: usize) -> &'a [f64] {
         &lm[row * self.classes..][..self.classes]
     }

@@ -1,4 +1,4 @@
-//! Pruning ranges: invariants, ties, and that the bands contain a path.
+//! Pruning ranges of the pruned transducer: invariants, ties, and that they keep a path.
 use oracle::noise;
 use proptest::prelude::*;
 use pruned::{Error, Ranges};
@@ -40,7 +40,7 @@ fn keeps_a_path(ranges: &Ranges, frames: usize, labels: usize, kind: TopologyKin
 /// Returns arbitrary occupancies, which are no posteriors.
 fn random_occupancies(seed: u64, frames: usize, labels: usize, levels: u32) -> Vec<f64> {
     let values = noise::integers(seed, 7, 2 * frames * (labels + 1), levels);
-    values.into_iter().map(|v| f64::from(v) / f64::from(levels)).collect()
+    values.into_iter().map(|value| f64::from(value) / f64::from(levels)).collect()
 }
 
 proptest! {

@@ -1,4 +1,7 @@
 //! Robustness of the pruned first pass: padding, threads, invalid arguments.
+//!
+//! Results of an utterance do not depend on padding, on other utterances or on the number of
+//! threads; an utterance without a path has the loss +inf; errors name the invalid value.
 use pruned::{Batch, Error, Matrices, MatrixGradient, Options, Side, Unigram, first_pass};
 use rnnt_dp::Topology;
 
@@ -9,17 +12,22 @@ fn smooth() -> Options {
     Options { lm_only_scale: 0.2, am_only_scale: 0.1, delay_penalty: 0.1, ..Options::default() }
 }
 
-/// Losses, occupancies and gradients.
-type Output = (Vec<f64>, Vec<f64>, MatrixGradient<f32>);
+/// Results of forward and backward.
+#[derive(PartialEq)]
+struct Output {
+    losses: Vec<f64>,
+    occupancies: Vec<f64>,
+    gradient: MatrixGradient<f32>,
+}
 
 /// Runs forward and backward in `f32`.
 fn run(am: &[f64], lm: &[f64], classes: usize, batch: &Batch, options: &Options) -> Output {
-    let to_f32 = |v: &[f64]| v.iter().map(|&v| v as f32).collect::<Vec<_>>();
+    let to_f32 = |scores: &[f64]| scores.iter().map(|&score| score as f32).collect::<Vec<_>>();
     let (am, lm) = (to_f32(am), to_f32(lm));
     let source = Matrices::new(&am, &lm, classes).unwrap();
     let pass = first_pass(&source, batch, options).unwrap();
     let gradient = pass.backward(&source, &vec![1.0; batch.len()]).unwrap();
-    (pass.losses, pass.occupancies, gradient)
+    Output { losses: pass.losses, occupancies: pass.occupancies, gradient }
 }
 
 /// Returns the rows of utterances without padding.
@@ -57,23 +65,23 @@ fn other_utterances_padding_and_threads_change_no_bit() {
         let batch = problem.batch();
         for b in 0..4 {
             let (am, lm, single_batch) = pack(&problem, b..b + 1);
-            let (losses, occupancies, gradient) = run(&am, &lm, c, &single_batch, &options);
+            let Output { losses, occupancies, gradient } = run(&am, &lm, c, &single_batch, &options);
             let sites = batch.lattices().site_range(b);
-            assert_eq!(losses[0], reference.0[b]);
-            assert!(occupancies == reference.1[2 * sites.start..2 * sites.end]);
+            assert_eq!(losses[0], reference.losses[b]);
+            assert!(occupancies == reference.occupancies[2 * sites.start..2 * sites.end]);
             let (first_element, count) = (b * problem.max_frames * c, problem.frames[b] * c);
             assert!(
-                gradient.am == reference.2.am[first_element..first_element + count],
+                gradient.am == reference.gradient.am[first_element..first_element + count],
                 "am of utterance {b}"
             );
             assert!(
-                reference.2.am[first_element + count..(b + 1) * problem.max_frames * c]
+                reference.gradient.am[first_element + count..(b + 1) * problem.max_frames * c]
                     .iter()
                     .all(|g| *g == 0.0)
             );
             let (first_element, count) = (b * problem.positions * c, (problem.labels[b].len() + 1) * c);
             assert!(
-                gradient.lm == reference.2.lm[first_element..first_element + count],
+                gradient.lm == reference.gradient.lm[first_element..first_element + count],
                 "lm of utterance {b}"
             );
         }
@@ -85,10 +93,10 @@ fn other_utterances_padding_and_threads_change_no_bit() {
 fn the_average_over_all_rows_depends_on_padding() {
     let options = Options { unigram: Unigram::AllRows, ..smooth() };
     let mut problem = Problem::random(5, &[(5, 2), (4, 1)], 6, 1.0, options.clone());
-    let before = run(&problem.am, &problem.lm, 6, &problem.batch(), &options).0;
+    let before = run(&problem.am, &problem.lm, 6, &problem.batch(), &options).losses;
     let last = problem.lm.len() - 1;
     problem.lm[last] += 1.0;
-    let after = run(&problem.am, &problem.lm, 6, &problem.batch(), &options).0;
+    let after = run(&problem.am, &problem.lm, 6, &problem.batch(), &options).losses;
     assert!(before.iter().zip(&after).all(|(a, b)| a != b));
     problem.lm[last] = f64::NAN;
     let source = Matrices::new(&problem.am, &problem.lm, 6).unwrap();
@@ -102,7 +110,8 @@ fn impossible_utterances_are_values() {
     for topology in [Topology::modified(), Topology::constrained()] {
         let options = Options { topology, ..smooth() };
         let problem = Problem::random(8, &shapes, 6, 1.0, options.clone());
-        let (losses, occupancies, gradient) = run(&problem.am, &problem.lm, 6, &problem.batch(), &options);
+        let Output { losses, occupancies, gradient } =
+            run(&problem.am, &problem.lm, 6, &problem.batch(), &options);
         assert!(losses[0] == f64::INFINITY && losses[1].is_finite());
         assert!(occupancies[..2 * 2 * 4].iter().all(|o| *o == 0.0));
         assert!(gradient.am[..problem.max_frames * 6].iter().all(|g| *g == 0.0));
@@ -113,7 +122,8 @@ fn impossible_utterances_are_values() {
     let mut problem = Problem::random(9, &[(3, 1)], 6, 1.0, Options::default());
     let label = problem.labels[0][0] as usize;
     problem.am.chunks_exact_mut(6).for_each(|row| row[label] = f64::NEG_INFINITY);
-    let (losses, _, gradient) = run(&problem.am, &problem.lm, 6, &problem.batch(), &Options::default());
+    let Output { losses, gradient, .. } =
+        run(&problem.am, &problem.lm, 6, &problem.batch(), &Options::default());
     assert_eq!(losses, [f64::INFINITY]);
     assert!(gradient.am.iter().chain(&gradient.lm).all(|g| *g == 0.0));
 }

@@ -65,12 +65,12 @@ pub struct ChunkedEncoder {
     /// Rows between the starts of adjacent windows.
     stride_rows: usize,
     /// Rows dropped at either end of a window, half of the overlap.
-    half_overlap: usize,
+    half_overlap_rows: usize,
     /// Samples from the start of the next window on.
-    pending: Vec<f32>,
+    pending_samples: Vec<f32>,
     /// Number of samples so far.
     total_samples: u64,
-    /// Rows of the next window that were already returned.
+    /// Rows of the next window that the previous one has already returned.
     skipped_rows: usize,
 }
 
@@ -108,17 +108,17 @@ impl ChunkedEncoder {
             window_samples: front_end.samples(window_rows * frames_per_row),
             window_rows,
             stride_rows: window_rows - overlap_rows,
-            half_overlap: overlap_rows / 2,
+            half_overlap_rows: overlap_rows / 2,
             samples_per_row,
             model: model.clone(),
             front_end,
-            pending: Vec::new(),
+            pending_samples: Vec::new(),
             total_samples: 0,
             skipped_rows: 0,
         })
     }
 
-    /// Returns the width H of the rows.
+    /// Returns the width of the rows: H, that of the joint network.
     pub fn width(&self) -> usize {
         self.model.width()
     }
@@ -143,17 +143,19 @@ impl ChunkedEncoder {
     pub fn push(&mut self, samples: &[f32], rows: &mut Vec<f32>) -> Result<usize> {
         speech::check_samples(self.total_samples, samples)?;
         self.total_samples += samples.len() as u64;
-        let (mut rest, mut num_rows) = (samples, 0);
-        while !rest.is_empty() {
+        let (mut remaining, mut num_rows) = (samples, 0);
+        while !remaining.is_empty() {
             // A sample beyond the window shows that it is not the last one.
-            let (head, tail) = rest.split_at(rest.len().min(self.window_samples + 1 - self.pending.len()));
-            self.pending.extend_from_slice(head);
-            rest = tail;
-            if self.pending.len() > self.window_samples {
-                let window = self.pending[..self.window_samples].to_vec();
-                num_rows += self.encode_window(window, Some(self.stride_rows + self.half_overlap), rows)?;
-                self.pending.drain(..self.stride_rows * self.samples_per_row);
-                self.skipped_rows = self.half_overlap;
+            let num_missing = self.window_samples + 1 - self.pending_samples.len();
+            let (head, tail) = remaining.split_at(remaining.len().min(num_missing));
+            self.pending_samples.extend_from_slice(head);
+            remaining = tail;
+            if self.pending_samples.len() > self.window_samples {
+                let window = self.pending_samples[..self.window_samples].to_vec();
+                num_rows +=
+                    self.encode_window(window, Some(self.stride_rows + self.half_overlap_rows), rows)?;
+                self.pending_samples.drain(..self.stride_rows * self.samples_per_row);
+                self.skipped_rows = self.half_overlap_rows;
             }
         }
         Ok(num_rows)
@@ -166,8 +168,8 @@ impl ChunkedEncoder {
     /// # Errors
     /// Candle's errors.
     pub fn finish(&mut self, rows: &mut Vec<f32>) -> Result<usize> {
-        let rest = std::mem::take(&mut self.pending);
-        let num_rows = if rest.is_empty() { 0 } else { self.encode_window(rest, None, rows)? };
+        let last_window = std::mem::take(&mut self.pending_samples);
+        let num_rows = if last_window.is_empty() { 0 } else { self.encode_window(last_window, None, rows)? };
         (self.total_samples, self.skipped_rows) = (0, 0);
         Ok(num_rows)
     }
@@ -175,6 +177,7 @@ impl ChunkedEncoder {
     /// Appends the rows `skipped_rows..end` of a window; no `end` in the last window.
     fn encode_window(&self, samples: Vec<f32>, end: Option<usize>, rows: &mut Vec<f32>) -> Result<usize> {
         let sample_rate = self.front_end.config().sample_rate;
+        // The window is a batch of one utterance.
         let features = self.front_end.log_mel(&Audio { samples, sample_rate })?;
         let (input_rows, lengths) = model::collate(&[&features], &self.model.config().input.rows)?;
         let (encoded, lengths) = self.model.encode(&input_rows, &lengths)?;

@@ -16,6 +16,8 @@ use model::encoders::{EncoderChunk, EncoderState, EncoderStream};
 /// push: samples ──► frames ──► pending stacked rows
 /// encode: pending rows of all utterances in one batch ──► projected rows [n, H]
 /// ```
+/// n: new rows of a stream; H: width of the joint network.
+///
 /// The rows of a stream have the bits of [`Model::encode`] on the whole utterance, independent of
 /// its chunks, of the other streams and of the number of threads.
 ///
@@ -45,8 +47,8 @@ use model::encoders::{EncoderChunk, EncoderState, EncoderStream};
 /// ```
 pub struct StreamingEncoder {
     front_end: FrontEnd,
-    /// The initial stacking state of a stream.
-    stack: StackStream,
+    /// The stacking state at the start of a stream.
+    initial_stack: StackStream,
     encoder: Arc<dyn EncoderStream>,
     projection: AffineLayer,
     /// Checksum of weights and features; states of another model are rejected.
@@ -60,7 +62,7 @@ pub struct StreamingEncoder {
 struct OpenStream {
     state: StreamState,
     /// Stacked rows that are not encoded yet.
-    pending: Vec<f32>,
+    pending_rows: Vec<f32>,
     /// Whether the signal has ended.
     has_ended: bool,
 }
@@ -93,7 +95,7 @@ impl StreamState {
 pub struct EncodedChunk {
     /// The stream.
     pub stream: StreamId,
-    /// Projected encoder rows `[n, H]`; n may be 0.
+    /// Projected encoder rows `[n, H]` (H: width of the joint network); n may be 0.
     pub rows: Vec<f32>,
     /// Whether the stream has ended with these rows.
     pub last: bool,
@@ -122,8 +124,8 @@ impl StreamingEncoder {
             }));
         }
         Ok(StreamingEncoder {
-            stack: StackStream::new(input.rows.stack, input.rows.stride, input.features.mels)
-                .with_channels(input.rows.channels),
+            initial_stack: StackStream::new(input.rows.stack, input.rows.stride, input.features.mels)
+                .with_min_dim(input.rows.channels),
             front_end,
             encoder,
             projection: model.packed_projection()?,
@@ -150,10 +152,10 @@ impl StreamingEncoder {
         let state = StreamState {
             model: self.model_checksum,
             features,
-            stack: self.stack.clone(),
+            stack: self.initial_stack.clone(),
             encoder: self.encoder.start(),
         };
-        self.insert(state)
+        self.add_stream(state)
     }
 
     /// Resumes a stream from its state.
@@ -168,7 +170,7 @@ impl StreamingEncoder {
                 format!("a state of {:08x}", state.model),
             );
         }
-        if !state.stack.is_compatible(&self.stack) {
+        if !state.stack.is_compatible(&self.initial_stack) {
             return mismatch("stacking as in the recipe".into(), "another".into());
         }
         let mut features = state.features.clone();
@@ -178,14 +180,14 @@ impl StreamingEncoder {
         if let Err(error) = self.encoder.check(&state.encoder) {
             return mismatch("a state of this encoder".into(), error.to_string());
         }
-        Ok(self.insert(state))
+        Ok(self.add_stream(state))
     }
 
     /// Adds a stream with a new id.
-    fn insert(&mut self, state: StreamState) -> StreamId {
+    fn add_stream(&mut self, state: StreamState) -> StreamId {
         let id = self.next_id;
         self.next_id += 1;
-        self.streams.insert(id, OpenStream { state, pending: Vec::new(), has_ended: false });
+        self.streams.insert(id, OpenStream { state, pending_rows: Vec::new(), has_ended: false });
         StreamId(id)
     }
 
@@ -203,10 +205,10 @@ impl StreamingEncoder {
     /// Cost: that of [`FrontEnd::push`].
     pub fn push(&mut self, stream: StreamId, samples: &[f32]) -> Result<()> {
         let Self { front_end, streams, .. } = self;
-        let OpenStream { state, pending, .. } = Self::find_open(streams, stream)?;
+        let OpenStream { state, pending_rows, .. } = Self::find_open(streams, stream)?;
         let mut frames = Vec::new();
         front_end.push(&mut state.features, samples, &mut frames)?;
-        state.stack.push(&frames, pending);
+        state.stack.push(&frames, pending_rows);
         Ok(())
     }
 
@@ -216,11 +218,11 @@ impl StreamingEncoder {
     /// [`Error::NoStream`] as in [`StreamingEncoder::push`].
     pub fn finish(&mut self, stream: StreamId) -> Result<()> {
         let Self { front_end, streams, .. } = self;
-        let OpenStream { state, pending, has_ended } = Self::find_open(streams, stream)?;
+        let OpenStream { state, pending_rows, has_ended } = Self::find_open(streams, stream)?;
         let mut frames = Vec::new();
         front_end.finish(&mut state.features, &mut frames)?;
-        state.stack.push(&frames, pending);
-        state.stack.finish(pending);
+        state.stack.push(&frames, pending_rows);
+        state.stack.finish(pending_rows);
         *has_ended = true;
         Ok(())
     }
@@ -230,8 +232,8 @@ impl StreamingEncoder {
     /// # Errors
     /// [`Error::NoStream`] if it does not exist.
     pub fn close(&mut self, stream: StreamId) -> Result<()> {
-        let open = self.streams.len();
-        self.streams.remove(&stream.0).map(drop).ok_or(Error::NoStream { id: stream.0, open })
+        let num_open = self.streams.len();
+        self.streams.remove(&stream.0).map(drop).ok_or(Error::NoStream { id: stream.0, open: num_open })
     }
 
     /// Returns the state of a stream, after encoding its pending rows.
@@ -255,23 +257,29 @@ impl StreamingEncoder {
     ///
     /// Cost: that of the encoder for these rows; memory for them.
     pub fn encode(&mut self) -> Result<Vec<EncodedChunk>> {
-        let has_output = |stream: &OpenStream| stream.has_ended || !stream.pending.is_empty();
-        let (ids, mut streams): (Vec<u64>, Vec<&mut OpenStream>) =
-            self.streams.iter_mut().filter(|(_, stream)| has_output(stream)).map(|(&id, s)| (id, s)).unzip();
+        let has_output = |stream: &OpenStream| stream.has_ended || !stream.pending_rows.is_empty();
+        let (ids, mut streams): (Vec<u64>, Vec<&mut OpenStream>) = self
+            .streams
+            .iter_mut()
+            .filter(|(_, stream)| has_output(stream))
+            .map(|(&id, stream)| (id, stream))
+            .unzip();
         if ids.is_empty() {
             return Ok(Vec::new());
         }
         let rows = encode_pending(self.encoder.as_ref(), &self.projection, &mut streams)?;
-        let last: Vec<bool> = streams.iter().map(|stream| stream.has_ended).collect();
+        let is_last: Vec<bool> = streams.iter().map(|stream| stream.has_ended).collect();
         self.streams.retain(|_, stream| !stream.has_ended);
-        let chunks = ids.into_iter().zip(rows).zip(last);
+        let chunks = ids.into_iter().zip(rows).zip(is_last);
         Ok(chunks.map(|((id, rows), last)| EncodedChunk { stream: StreamId(id), rows, last }).collect())
     }
 
     /// Returns a stream that accepts samples.
     fn find_open(streams: &mut BTreeMap<u64, OpenStream>, stream: StreamId) -> Result<&mut OpenStream> {
-        let (id, open) = (stream.0, streams.values().filter(|stream| !stream.has_ended).count());
-        streams.get_mut(&id).filter(|stream| !stream.has_ended).ok_or(Error::NoStream { id, open })
+        let id = stream.0;
+        let num_open = streams.values().filter(|stream| !stream.has_ended).count();
+        let open_stream = streams.get_mut(&id).filter(|stream| !stream.has_ended);
+        open_stream.ok_or(Error::NoStream { id, open: num_open })
     }
 }
 
@@ -281,18 +289,20 @@ fn encode_pending(
     projection: &AffineLayer,
     streams: &mut [&mut OpenStream],
 ) -> Result<Vec<Vec<f32>>> {
-    let chunks = streams.iter_mut().map(|OpenStream { state, pending, has_ended }| EncoderChunk {
+    let chunks = streams.iter_mut().map(|OpenStream { state, pending_rows, has_ended }| EncoderChunk {
         state: &mut state.encoder,
-        rows: pending,
+        rows: pending_rows,
         is_last: *has_ended,
     });
     let encoded = encoder.step(&mut chunks.collect::<Vec<_>>())?;
-    streams.iter_mut().for_each(|stream| stream.pending = Vec::new());
+    streams.iter_mut().for_each(|stream| stream.pending_rows = Vec::new());
+    // One matrix product projects the rows of all streams; they are then divided again.
     let projected = projection.forward_rows(&encoded.concat());
-    let mut rest = &projected[..];
-    let mut take_projected = |rows: Vec<f32>| {
-        let (stream_rows, tail) = rest.split_at(rows.len() / encoder.width() * projection.outputs());
-        rest = tail;
+    let mut remaining = &projected[..];
+    let mut take_projected = |encoder_rows: Vec<f32>| {
+        let num_rows = encoder_rows.len() / encoder.width();
+        let (stream_rows, tail) = remaining.split_at(num_rows * projection.outputs());
+        remaining = tail;
         stream_rows.to_vec()
     };
     Ok(encoded.into_iter().map(&mut take_projected).collect())

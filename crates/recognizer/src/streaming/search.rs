@@ -1,24 +1,25 @@
 //! Greedy or beam search of a stream, continued across audio chunks.
 //!
-//! Final labels do not change any more; open labels are the rest of the best hypothesis.
+//! Labels are final if they do not change any more; the other labels of the best hypothesis of a
+//! beam are unstable. All labels of a greedy search are final.
 use decoding::{BeamOptions, BeamSearch, BeamStream, DecodedToken, GreedySearch, GreedyStream};
 
 use crate::recognizer::Recognizer;
 use crate::search::{SearchConfig, with_posterior_confidence};
 use crate::{Error, Result};
 
-/// Largest number of open labels; the oldest of more labels become final.
-const MAX_OPEN_LABELS: usize = 1000;
+/// Largest number of unstable labels; the oldest of more labels become final.
+const MAX_UNSTABLE_LABELS: usize = 1000;
 
 /// A search and its state.
 pub(super) struct StreamingSearch {
     search: SearchWithStream,
     /// Frame of the newest final label.
-    newest_frame: Option<usize>,
+    newest_final_frame: Option<usize>,
     /// Labels of the best hypothesis after the final ones.
-    open_labels: Vec<DecodedToken>,
+    unstable_labels: Vec<DecodedToken>,
     /// Frames after which a label becomes final although hypotheses differ.
-    max_open_frames: usize,
+    max_unstable_frames: usize,
     /// Width of an encoder row.
     row_width: usize,
 }
@@ -32,7 +33,7 @@ enum SearchWithStream {
 impl StreamingSearch {
     /// Creates a search at the start of a recording.
     ///
-    /// `latest` is the number of seconds after which an open label becomes final.
+    /// `latest` is the number of seconds after which an unstable label becomes final.
     ///
     /// # Errors
     /// [`Error::Shape`] for a search that cannot stream; [`Error::Decoding`] for a kind of beam
@@ -61,8 +62,14 @@ impl StreamingSearch {
         };
         let row_width = decoder()?.frame_width();
         let frame_seconds = recognizer.transcription_builder().frame_seconds();
-        let max_open_frames = latest.map_or(usize::MAX, |seconds| (seconds / frame_seconds) as usize);
-        Ok(Self { search, newest_frame: None, open_labels: Vec::new(), max_open_frames, row_width })
+        let max_unstable_frames = latest.map_or(usize::MAX, |seconds| (seconds / frame_seconds) as usize);
+        Ok(Self {
+            search,
+            newest_final_frame: None,
+            unstable_labels: Vec::new(),
+            max_unstable_frames,
+            row_width,
+        })
     }
 
     /// Searches further rows; returns the new final labels.
@@ -75,18 +82,21 @@ impl StreamingSearch {
             SearchWithStream::Beam(beam) => {
                 let (search, stream) = &mut **beam;
                 let best = search.advance(&mut [stream], &[rows])?[0].best();
-                self.open_labels = best.map_or_else(Vec::new, |best| best.labels.clone());
+                self.unstable_labels = best.map_or_else(Vec::new, |best| best.labels.clone());
+                // Old labels are committed although hypotheses differ in them.
                 let frames = stream.frames();
-                let is_late = |label: &DecodedToken| frames - label.frame.min(frames) > self.max_open_frames;
-                let num_late = self.open_labels.iter().take_while(|label| is_late(label)).count();
-                let num_late = num_late.max(self.open_labels.len().saturating_sub(MAX_OPEN_LABELS));
+                let is_late =
+                    |label: &DecodedToken| frames - label.frame.min(frames) > self.max_unstable_frames;
+                let num_late = self.unstable_labels.iter().take_while(|label| is_late(label)).count();
+                let num_late = num_late.max(self.unstable_labels.len().saturating_sub(MAX_UNSTABLE_LABELS));
                 let mut labels = if num_late > 0 { search.commit(stream, num_late)? } else { Vec::new() };
+                // Further labels are final because all hypotheses share them.
                 labels.extend(stream.take_stable());
-                self.open_labels.drain(..labels.len());
+                self.unstable_labels.drain(..labels.len());
                 with_posterior_confidence(labels)
             }
         };
-        Ok(self.record_newest(labels))
+        Ok(self.record_final_labels(labels))
     }
 
     /// Commits the labels of the best hypothesis.
@@ -99,21 +109,21 @@ impl StreamingSearch {
             let best = search.finish(&mut [stream])?[0].best();
             best.map_or_else(Vec::new, |best| best.labels.clone())
         } else {
-            search.commit(stream, self.open_labels.len())?
+            search.commit(stream, self.unstable_labels.len())?
         };
-        self.open_labels.clear();
-        Ok(self.record_newest(with_posterior_confidence(labels)))
+        self.unstable_labels.clear();
+        Ok(self.record_final_labels(with_posterior_confidence(labels)))
     }
 
     /// Records the frame of the newest final label; returns the labels.
-    fn record_newest(&mut self, labels: Vec<DecodedToken>) -> Vec<DecodedToken> {
-        self.newest_frame = labels.last().map(|label| label.frame).or(self.newest_frame);
+    fn record_final_labels(&mut self, labels: Vec<DecodedToken>) -> Vec<DecodedToken> {
+        self.newest_final_frame = labels.last().map(|label| label.frame).or(self.newest_final_frame);
         labels
     }
 
     /// Returns the labels of the best hypothesis after the final ones.
-    pub fn open_labels(&self) -> &[DecodedToken] {
-        &self.open_labels
+    pub fn unstable_labels(&self) -> &[DecodedToken] {
+        &self.unstable_labels
     }
 
     /// Returns the width of an encoder row.
@@ -138,7 +148,7 @@ impl StreamingSearch {
 
     /// Returns the frames since the newest label, or since the start.
     pub fn trailing_frames(&self) -> usize {
-        let newest_frame = self.open_labels.last().map(|label| label.frame).or(self.newest_frame);
+        let newest_frame = self.unstable_labels.last().map(|label| label.frame).or(self.newest_final_frame);
         newest_frame.map_or(self.frames(), |newest_frame| self.frames().saturating_sub(newest_frame + 1))
     }
 }

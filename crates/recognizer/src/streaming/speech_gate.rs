@@ -1,4 +1,6 @@
-//! The silence filter of a stream: withholds its words until one is certain enough.
+//! The speech gate of a stream, its silence filter.
+//!
+//! It withholds the words of a stream until one has a sufficient posterior.
 use std::ops::Range;
 
 use decoding::{DecodedToken, GreedyStream};
@@ -12,18 +14,18 @@ use crate::words::word_ranges;
 
 /// Decides whether the words of a stream are speech; once open, it stays open.
 ///
-/// It opens at the first complete word with the smallest accepted posterior: a word of the stream's
-/// search or, if language models, phrases or penalties take part in it, a word of a greedy search
-/// without them on the same rows.
+/// It opens at the first complete word whose posterior is at least `min_posterior`. This is a word
+/// of the stream's search or, if language models, phrases or penalties take part in it, a word of a
+/// greedy search without them on the same rows.
 pub(super) struct SpeechGate {
-    /// Smallest accepted posterior of a word.
+    /// Smallest posterior of a word that opens the gate.
     min_posterior: f64,
     is_open: bool,
     /// The first sample.
     first_sample: Option<f32>,
     /// Whether any other sample differs from the first.
     has_varying_samples: bool,
-    /// The greedy search of the model only, if the filter needs it.
+    /// The greedy search of the model only, if the gate needs it.
     unfused: Option<UnfusedStream>,
 }
 
@@ -88,9 +90,12 @@ impl SpeechGate {
 
     /// Opens the gate if the complete `words` of `labels` contain speech.
     ///
-    /// If `must_decide` (at a pause, at the end, with too many pending labels), the last word of
-    /// the greedy search is complete too, and without words, the largest probability of any label
-    /// counts.
+    /// With a greedy search of the model only, its words count instead of `words`. `must_decide` is
+    /// true at a pause, at the end, and with too many pending labels:
+    ///
+    /// - The last word of the greedy search then counts as complete.
+    /// - If that search found no label since the last decision, its largest label probability
+    ///   counts instead of a word.
     pub fn update(
         &mut self,
         tokenizer: &Tokenizer,

@@ -1,4 +1,7 @@
 //! Tests that streamed and windowed encoding give the rows of complete audio.
+//!
+//! Covers [`StreamingEncoder`] and [`ChunkedEncoder`]; `cuts` are the positions in samples where a
+//! signal is divided into chunks.
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,6 +16,8 @@ use crate::rows::{bits, builder, cut, random, tensor, values};
 
 /// Width of the joint network, which is that of the projected rows.
 const WIDTH: usize = 7;
+/// Sample rate of all features here, in Hz.
+const SAMPLE_RATE: f64 = 8000.0;
 /// Features that can be streamed.
 const FEATURES: &str = r#"{ sample_rate = 8000, mels = 6, normalize = "running", floor_db = 90.0 }"#;
 
@@ -38,6 +43,7 @@ fn new_model(features: &str, encoder: &str, seed: u64) -> Model {
     Model::new(&parse_config(features, encoder, seed), 4).unwrap()
 }
 
+/// A model with a causal encoder; time reduction joins `factor` rows.
 fn forward_model(stack: usize, stride: usize, factor: usize) -> Model {
     let reduction = format!("time_reduction = {{ after_layer = 1, factor = {factor} }}");
     let encoder = format!("{{ stack = {stack}, stride = {stride}, layers = 2, hidden = 9, {reduction} }}");
@@ -75,16 +81,18 @@ proptest! {
     ) {
         let model = forward_model(stack, stride, factor);
         let signals: Vec<Vec<f32>> =
-            lengths.iter().enumerate().map(|(b, &n)| random(n, seed ^ b as u64, 0.3)).collect();
+            lengths.iter().enumerate().map(|(b, &length)| random(length, seed ^ b as u64, 0.3)).collect();
         let mut encoder = StreamingEncoder::new(&model).unwrap();
         let mut ids: Vec<_> = signals.iter().map(|_| encoder.open()).collect();
         let mut stream_rows = vec![Vec::new(); signals.len()];
-        let mut remaining: Vec<Vec<usize>> = lengths.iter().zip(&cuts).map(|(&n, cuts)| cut(n, cuts)).collect();
-        while remaining.iter().any(|ends| ends.len() > 1) {
-            for b in 0..remaining.len() {
-                let &[from, to, ref later @ ..] = &remaining[b][..] else { continue };
-                encoder.push(ids[b], &signals[b][from..to]).unwrap();
-                if later.is_empty() {
+        // Where the remaining chunks of each signal start and end.
+        let mut remaining_bounds: Vec<Vec<usize>> =
+            lengths.iter().zip(&cuts).map(|(&length, cuts)| cut(length, cuts)).collect();
+        while remaining_bounds.iter().any(|bounds| bounds.len() > 1) {
+            for b in 0..remaining_bounds.len() {
+                let &[start, end, ref later_bounds @ ..] = &remaining_bounds[b][..] else { continue };
+                encoder.push(ids[b], &signals[b][start..end]).unwrap();
+                if later_bounds.is_empty() {
                     encoder.finish(ids[b]).unwrap();
                 } else if resumes_elsewhere {
                     // Through text into a second encoder, and back.
@@ -92,13 +100,13 @@ proptest! {
                     stream_rows[b].extend(rows);
                     let text = serde_json::to_string(&state).unwrap();
                     let state: StreamState = serde_json::from_str(&text).unwrap();
-                    prop_assert_eq!(state.samples(), to as u64);
+                    prop_assert_eq!(state.samples(), end as u64);
                     encoder.close(ids[b]).unwrap();
                     let mut second = StreamingEncoder::new(&model).unwrap();
                     let id = second.resume(state).unwrap();
                     ids[b] = encoder.resume(second.state(id).unwrap().0).unwrap();
                 }
-                remaining[b].remove(0);
+                remaining_bounds[b].remove(0);
             }
             if seed % 2 == 0 {
                 encode_ready(&mut encoder, &ids, &mut stream_rows);
@@ -116,7 +124,7 @@ proptest! {
 fn rows_do_not_depend_on_the_number_of_threads() {
     let model = forward_model(3, 3, 2);
     let signals: Vec<Vec<f32>> = (0..40).map(|b| random(3000 + 100 * b, b as u64, 0.3)).collect();
-    let run = |threads| {
+    let encode_on = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
             let mut encoder = StreamingEncoder::new(&model).unwrap();
@@ -127,8 +135,9 @@ fn rows_do_not_depend_on_the_number_of_threads() {
             encoder.encode().unwrap().iter().flat_map(|chunk| bits(&chunk.rows)).collect::<Vec<_>>()
         })
     };
-    let single_threaded = run(1);
-    assert!(!single_threaded.is_empty() && single_threaded == run(2) && single_threaded == run(5));
+    let single_threaded = encode_on(1);
+    assert!(!single_threaded.is_empty());
+    assert!(single_threaded == encode_on(2) && single_threaded == encode_on(5));
 }
 
 #[test]
@@ -143,7 +152,7 @@ fn features_of_several_channels_are_streamed() {
     encoder.finish(id).unwrap();
     let rows: Vec<f32> = encoder.encode().unwrap().into_iter().flat_map(|chunk| chunk.rows).collect();
     let front_end = FrontEnd::new(&config.input.features).unwrap();
-    let stacked = front_end.log_mel(&Audio { samples, sample_rate: 8000 }).unwrap().stack_into(3, 2, 32);
+    let stacked = front_end.log_mel(&Audio { samples, sample_rate: 8000 }).unwrap().stack_padded(3, 2, 32);
     let x = tensor(&stacked.data, &[1, stacked.frames, 32]);
     assert_eq!(bits(&rows), bits(&values(&model.encode(&x, &[stacked.frames]).unwrap().0)));
 }
@@ -190,7 +199,7 @@ fn invalid_streams_samples_and_states_are_typed_errors() {
         .resume(state.clone());
     let error = error.unwrap_err();
     assert!(matches!(error, Error::StreamState { .. }), "{error}");
-    let good = serde_json::to_value(&state).unwrap();
+    let valid = serde_json::to_value(&state).unwrap();
     for (pointer, value) in [
         ("/features/frames", serde_json::json!(3)),
         ("/stack/stride", serde_json::json!(2)),
@@ -198,7 +207,7 @@ fn invalid_streams_samples_and_states_are_typed_errors() {
         ("/encoder/layers.0.h", serde_json::json!([0.0])),
         ("/model", serde_json::json!(1)),
     ] {
-        let mut damaged = good.clone();
+        let mut damaged = valid.clone();
         *damaged.pointer_mut(pointer).unwrap() = value;
         let error = encoder.resume(serde_json::from_value(damaged).unwrap()).unwrap_err();
         assert!(matches!(error, Error::StreamState { .. }), "{pointer}: {error}");
@@ -227,6 +236,7 @@ fn invalid_streams_samples_and_states_are_typed_errors() {
 /// Features that are normalized by whole utterances.
 const UTTERANCE_FEATURES: &str = "{ sample_rate = 8000, mels = 6 }";
 
+/// A model that needs whole utterances; time reduction joins `factor` rows.
 fn bidirectional_model(factor: usize) -> Model {
     let encoder = format!(
         "{{ stack = 4, stride = 3, layers = 2, hidden = 9, bidirectional = true, time_reduction = {{ after_layer = 1, factor = {factor} }} }}"
@@ -234,15 +244,16 @@ fn bidirectional_model(factor: usize) -> Model {
     new_model(UTTERANCE_FEATURES, &encoder, 1)
 }
 
+/// The rows of all windows of a signal, which arrives in chunks.
 fn encode_windows(model: &Model, config: WindowConfig, samples: &[f32], cuts: &[usize]) -> Vec<f32> {
-    let (mut windows, mut rows) = (ChunkedEncoder::new(model, config).unwrap(), Vec::new());
-    for ends in cut(samples.len(), cuts).windows(2) {
-        let before = rows.len();
-        let count = windows.push(&samples[ends[0]..ends[1]], &mut rows).unwrap();
-        assert_eq!(rows.len() - before, count * WIDTH);
+    let (mut encoder, mut rows) = (ChunkedEncoder::new(model, config).unwrap(), Vec::new());
+    for bounds in cut(samples.len(), cuts).windows(2) {
+        let old_length = rows.len();
+        let num_rows = encoder.push(&samples[bounds[0]..bounds[1]], &mut rows).unwrap();
+        assert_eq!(rows.len() - old_length, num_rows * WIDTH);
     }
-    windows.finish(&mut rows).unwrap();
-    assert_eq!(windows.finish(&mut rows).unwrap(), 0);
+    encoder.finish(&mut rows).unwrap();
+    assert_eq!(encoder.finish(&mut rows).unwrap(), 0);
     rows
 }
 
@@ -251,19 +262,22 @@ proptest! {
 
     #[test]
     fn windows_give_as_many_rows_as_complete_audio(
-        n in 1usize..30_000,
+        num_samples in 1usize..30_000,
         cuts in prop::collection::vec(0usize..30_000, 0..6),
-        config in prop::sample::select(vec![(1.0, 0.3), (0.5, 0.25), (0.33, 0.12), (2.0, 1.9), (20.0, 5.0)]),
+        (seconds, overlap) in prop::sample::select(
+            vec![(1.0, 0.3), (0.5, 0.25), (0.33, 0.12), (2.0, 1.9), (20.0, 5.0)]
+        ),
         factor in 1usize..3,
     ) {
-        let (model, samples) = (bidirectional_model(factor), random(n, 5, 0.3));
-        let config = WindowConfig { seconds: config.0, overlap: config.1 };
-        let at_once = encode_windows(&model, config, &samples, &[]);
-        prop_assert_eq!(bits(&encode_windows(&model, config, &samples, &cuts)), bits(&at_once));
+        let (model, samples) = (bidirectional_model(factor), random(num_samples, 5, 0.3));
+        let config = WindowConfig { seconds, overlap };
+        let windowed = encode_windows(&model, config, &samples, &[]);
+        prop_assert_eq!(bits(&encode_windows(&model, config, &samples, &cuts)), bits(&windowed));
         let complete = encode_at_once(&model, UTTERANCE_FEATURES, 4, 3, &samples);
-        prop_assert_eq!(at_once.len(), complete.len());
-        if n as f64 <= 8000.0 * config.seconds {
-            prop_assert_eq!(bits(&at_once), bits(&complete));
+        prop_assert_eq!(windowed.len(), complete.len());
+        // One window is the complete audio.
+        if num_samples as f64 <= SAMPLE_RATE * seconds {
+            prop_assert_eq!(bits(&windowed), bits(&complete));
         }
     }
 }
@@ -274,14 +288,14 @@ proptest! {
 #[test]
 fn rows_of_windows_are_at_the_same_time() {
     let config = parse_config(UTTERANCE_FEATURES, "{ stack = 3, stride = 3, layers = 1, hidden = 4 }", 3);
-    let make = |factor| {
+    let new_context_free_model = |factor| {
         Model::with_parts(&config, 4, |encoder, predictor| {
             let encoder = ModuleEncoder::new(candle_nn::linear(18, 5, encoder)?, 5, factor)?;
             let predictor = config.predictor.as_ref().unwrap().build(5, 4, &predictor)?;
             Ok((Arc::new(encoder), predictor))
         })
     };
-    let (model, samples) = (make(1).unwrap(), random(40_000, 8, 0.3));
+    let (model, samples) = (new_context_free_model(1).unwrap(), random(40_000, 8, 0.3));
     let complete = encode_at_once(&model, UTTERANCE_FEATURES, 3, 3, &samples);
     let config = WindowConfig { seconds: 1.0, overlap: 0.4 };
     let windowed = encode_windows(&model, config, &samples, &[]);
@@ -291,7 +305,7 @@ fn rows_of_windows_are_at_the_same_time() {
     };
     assert!(distance(0) < 0.2 * distance(1), "{} {}", distance(0), distance(1));
     // An encoder with a time reduction that is not in the recipe would return misplaced rows.
-    let mut windows = ChunkedEncoder::new(&make(2).unwrap(), config).unwrap();
+    let mut windows = ChunkedEncoder::new(&new_context_free_model(2).unwrap(), config).unwrap();
     let error = windows.push(&samples, &mut Vec::new()).unwrap_err().to_string();
     assert!(error.starts_with("encoder: expected 34 rows per window, as in the recipe, found 17"), "{error}");
 }
@@ -322,13 +336,15 @@ fn invalid_windows_are_refused() {
 }
 
 #[test]
-fn audio_of_the_length_of_a_window_is_one_window() {
+fn audio_of_the_length_of_a_window_is_encoded_in_one_window() {
     // 2 s are 33 1/3 rows of 60 ms: with 33 rows, the last 39 samples would be in a second window.
     let (model, samples) = (bidirectional_model(2), random(16_000, 5, 0.3));
-    for n in [15_960, 15_961, 16_000] {
+    for num_samples in [15_960, 15_961, 16_000] {
         let config = WindowConfig { seconds: 2.0, overlap: 1.9 };
-        let complete = encode_at_once(&model, UTTERANCE_FEATURES, 4, 3, &samples[..n]);
-        assert_eq!(bits(&encode_windows(&model, config, &samples[..n], &[])), bits(&complete), "{n}");
+        let samples = &samples[..num_samples];
+        let complete = encode_at_once(&model, UTTERANCE_FEATURES, 4, 3, samples);
+        let windowed = encode_windows(&model, config, samples, &[]);
+        assert_eq!(bits(&windowed), bits(&complete), "{num_samples}");
     }
 }
 

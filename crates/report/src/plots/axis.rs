@@ -1,9 +1,15 @@
-//! Plot axes with custom ticks, linear or logarithmic.
+//! `PlotAxis`: axes of report plots with custom ticks, linear or logarithmic.
 //!
 //! The ticks of the library `plotters` are too dense on logarithmic axes.
 use std::ops::Range;
 
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
+
+/// Distances of ticks in a decade; the last one is the first of the next decade.
+const TICK_DISTANCES: [f64; 4] = [1.0, 2.0, 5.0, 10.0];
+/// Most distances between ticks of [`ticks_to`] and of [`ticks_between`].
+const MAX_STEPS_TO: f64 = 10.0;
+const MAX_STEPS_BETWEEN: f64 = 8.0;
 
 /// A linear axis; values of a logarithmic axis are logarithms to base 10.
 #[derive(Clone, Debug)]
@@ -56,23 +62,25 @@ pub fn min_max(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
 
 /// Formats a number with one significant digit, so that 10^0.301… is 2.
 pub fn format_one_digit(value: f64) -> String {
+    // 1e-9: a power of ten with a rounding error counts as that power.
     let decimals = (-value.log10() - 1e-9).ceil().max(0.0) as usize;
     format!("{value:.decimals$}")
 }
 
 /// Returns round numbers from 0 to `high`, at most eleven.
 pub fn ticks_to(high: f64) -> Vec<f64> {
-    let decade = 10f64.powf((high / 10.0).log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].map(|tick| tick * decade).into_iter().find(|step| high / step <= 10.0);
-    let step = step.unwrap_or(high);
+    let decade = 10f64.powf((high / MAX_STEPS_TO).log10().floor());
+    let steps = TICK_DISTANCES.map(|distance| distance * decade);
+    let step = steps.into_iter().find(|step| high / step <= MAX_STEPS_TO).unwrap_or(high);
+    // Rounded, so that a label has no digits of a rounding error.
     (0..=(high / step) as u32).map(|k| (f64::from(k) * step * 1e6).round() / 1e6).collect()
 }
 
 /// Returns round numbers from `low` to `high`, at most nine.
 pub fn ticks_between(low: f64, high: f64) -> Vec<f64> {
-    let decade = 10f64.powf(((high - low) / 8.0).log10().floor());
-    let step =
-        [1.0, 2.0, 5.0, 10.0].map(|tick| tick * decade).into_iter().find(|step| (high - low) / step <= 8.0);
+    let decade = 10f64.powf(((high - low) / MAX_STEPS_BETWEEN).log10().floor());
+    let steps = TICK_DISTANCES.map(|distance| distance * decade);
+    let step = steps.into_iter().find(|step| (high - low) / step <= MAX_STEPS_BETWEEN);
     match step.filter(|step| step.is_finite() && *step > 0.0) {
         Some(step) => {
             ((low / step).ceil() as i64..=(high / step).floor() as i64).map(|k| k as f64 * step).collect()

@@ -1,4 +1,4 @@
-//! `Panel`: one chart of a plot, with axes, lines and legend.
+//! `Panel`: one chart of an SVG plot, with axes, lines and legend.
 use plotters::coord::Shift;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
@@ -8,6 +8,26 @@ use super::axis::PlotAxis;
 use super::pen::Pen;
 
 const FONT: &str = "sans-serif";
+/// Font sizes in pixels.
+const TITLE_SIZE: i32 = 17;
+const AXIS_NAME_SIZE: i32 = 14;
+const LABEL_SIZE: i32 = 13;
+/// Space around a panel in pixels.
+const MARGIN: i32 = 12;
+/// Space below the horizontal axis in pixels.
+const X_LABEL_HEIGHT: i32 = 42;
+/// Space left of the vertical axis in pixels.
+const Y_LABEL_WIDTH: i32 = 70;
+/// Widths of lines, points and crosses in pixels.
+const LINE_WIDTH: u32 = 2;
+const POINT_RADIUS: i32 = 3;
+const CROSS_RADIUS: i32 = 5;
+/// Distance of crosses from the upper edge, relative to the axis.
+const CROSS_DISTANCE: f64 = 0.03;
+/// Opacity of the background of the legend.
+const LEGEND_OPACITY: f64 = 0.85;
+/// Length of a line in the legend, in pixels.
+const LEGEND_LINE_PIXELS: i32 = 18;
 /// Color of axes and text.
 const TEXT_COLOR: RGBColor = RGBColor(51, 51, 51);
 /// Color of grid lines and of the border of the legend.
@@ -62,12 +82,12 @@ impl Panel<'_> {
     /// Draws axes, lines, crosses and legend.
     pub(crate) fn draw(&self, area: &DrawingArea<SVGBackend, Shift>) -> Result<(), super::DrawError> {
         let font = |size: i32| (FONT, size).into_font().color(&TEXT_COLOR);
-        let cross_height = self.y.range.end - 0.03 * (self.y.range.end - self.y.range.start);
+        let cross_height = self.y.range.end - CROSS_DISTANCE * (self.y.range.end - self.y.range.start);
         let mut chart = ChartBuilder::on(area)
-            .caption(&self.title, font(17))
-            .margin(12)
-            .x_label_area_size(42)
-            .y_label_area_size(70)
+            .caption(&self.title, font(TITLE_SIZE))
+            .margin(MARGIN)
+            .x_label_area_size(X_LABEL_HEIGHT)
+            .y_label_area_size(Y_LABEL_WIDTH)
             .build_cartesian_2d(self.x.clone(), self.y.clone())?;
         chart
             .configure_mesh()
@@ -78,13 +98,13 @@ impl Panel<'_> {
             .axis_style(TEXT_COLOR)
             .bold_line_style(GRID_COLOR)
             .light_line_style(TRANSPARENT)
-            .label_style(font(13))
-            .axis_desc_style(font(14))
+            .label_style(font(LABEL_SIZE))
+            .axis_desc_style(font(AXIS_NAME_SIZE))
             .draw()?;
         // Lines, points and crosses.
         for PlotLine { name, pen, points, crosses, cross_label } in &self.lines {
             let (Pen { color, dash }, positions) = (*pen, points.iter().copied());
-            let style = color.stroke_width(2);
+            let style = color.stroke_width(LINE_WIDTH);
             match dash {
                 None => chart.draw_series(LineSeries::new(positions, style))?,
                 Some((on, off)) => chart.draw_series(DashedLineSeries::new(positions, on, off, style))?,
@@ -94,12 +114,13 @@ impl Panel<'_> {
                 let (on, off) = dash.unwrap_or((LEGEND_LINE_PIXELS, 0));
                 DashedPathElement::new([(x, y), (x + LEGEND_LINE_PIXELS, y)], on, off, style)
             });
-            chart.draw_series(points.iter().map(|&point| Circle::new(point, 3, color.filled())))?;
+            chart
+                .draw_series(points.iter().map(|&point| Circle::new(point, POINT_RADIUS, color.filled())))?;
             if !crosses.is_empty() {
                 chart
-                    .draw_series(crosses.iter().map(|&x| Cross::new((x, cross_height), 5, style)))?
+                    .draw_series(crosses.iter().map(|&x| Cross::new((x, cross_height), CROSS_RADIUS, style)))?
                     .label(format!("{name}: {cross_label}"))
-                    .legend(move |(x, y)| Cross::new((x + LEGEND_LINE_PIXELS / 2, y), 5, style));
+                    .legend(move |(x, y)| Cross::new((x + LEGEND_LINE_PIXELS / 2, y), CROSS_RADIUS, style));
             }
         }
         // Legend.
@@ -111,13 +132,10 @@ impl Panel<'_> {
                     Corner::UpperRight => SeriesLabelPosition::UpperRight,
                 })
                 .border_style(GRID_COLOR)
-                .background_style(WHITE.mix(0.85))
-                .label_font(font(13))
+                .background_style(WHITE.mix(LEGEND_OPACITY))
+                .label_font(font(LABEL_SIZE))
                 .draw()?;
         }
         Ok(())
     }
 }
-
-/// Length of a line in the legend, in pixels.
-const LEGEND_LINE_PIXELS: i32 = 18;

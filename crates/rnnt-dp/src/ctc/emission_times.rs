@@ -1,4 +1,6 @@
 //! CTC emission times of labels, and confidences, from posteriors.
+//!
+//! T: frames, U: labels of the utterance.
 use super::{CtcPath, Trellis};
 use crate::{
     Error, Regularizers, Result,

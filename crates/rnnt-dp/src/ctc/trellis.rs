@@ -1,7 +1,8 @@
 //! CTC trellis: the 2U + 1 states of an utterance at each frame, as a graph.
 //!
-//! An arc has the emission of its target state. Arcs from the last frame to the end have weight 1.
-//! Index 0 is the start; t is a frame, s a state (even: blank, odd: label).
+//! The CTC loss and its paths walk over it. An arc has the emission of its target state; arcs from
+//! the last frame to the end have log-probability 0. Index 0 is the start of the graph; t is a
+//! frame, s a state of a frame (even: blank, odd: label); T frames, U labels.
 use std::ops::Range;
 
 use crate::{
@@ -56,7 +57,7 @@ impl<'a> Trellis<'a> {
         if state.is_multiple_of(2) { 0 } else { state.div_ceil(2) }
     }
 
-    /// Returns true if a state may be entered from `s - 2`.
+    /// Returns true if a state may be entered from `s - 2`: a label after another label.
     fn may_skip_to(&self, s: usize) -> bool {
         s % 2 == 1 && s >= 3 && self.labels[s / 2] != self.labels[s / 2 - 1]
     }
@@ -100,20 +101,21 @@ impl<'a> Trellis<'a> {
         ((index - 1) / self.states_per_frame(), (index - 1) % self.states_per_frame())
     }
 
-    /// The arc from index `from` to a state of a frame.
-    fn arc(&self, from: usize, t: usize, s: usize, is_stay: bool) -> Transition {
+    /// The arc from index `source` to a state of a frame.
+    fn arc(&self, source: usize, t: usize, s: usize, is_stay: bool) -> Transition {
         let log_prob = if is_stay { self.stay_emission(t, s) } else { self.entry_emission(t, s) };
-        Transition { source: from, target: Some(self.state_index(t, s)), arc: Self::column(s), log_prob }
+        Transition { source, target: Some(self.state_index(t, s)), arc: Self::column(s), log_prob }
     }
 
     /// The arcs from a state at a frame: to the next frame, or to the end.
     fn arcs_from_state(&self, t: usize, s: usize) -> impl DoubleEndedIterator<Item = Transition> + '_ {
-        let (from, is_last_frame) = (self.state_index(t, s), t + 1 == self.frames);
+        let (source, is_last_frame) = (self.state_index(t, s), t + 1 == self.frames);
         let next_states = if is_last_frame { [None; 3] } else { self.next_states(s) };
-        let arcs = next_states.into_iter().flatten().map(move |next| self.arc(from, t + 1, next, next == s));
+        let arcs =
+            next_states.into_iter().flatten().map(move |next| self.arc(source, t + 1, next, next == s));
         let may_end = is_last_frame && self.last_states().contains(&s);
         let end_arc =
-            may_end.then_some(Transition { source: from, target: None, arc: Self::column(s), log_prob: 0.0 });
+            may_end.then_some(Transition { source, target: None, arc: Self::column(s), log_prob: 0.0 });
         arcs.chain(end_arc)
     }
 

@@ -14,6 +14,7 @@ use crate::{
 /// ```text
 /// v(end) = 0      v(m) = max_{arcs m -> n} e(m -> n) + v(n)      log_prob = v(0,0)
 /// ```
+/// m, n: sites; e: emission of an arc; v: largest sum of emissions from a site to the end.
 ///
 /// Ties are resolved at the first site where paths differ, in favor of the arc of lowest index:
 /// with the blank as arc 0, labels are emitted late. Regularizers do not apply.

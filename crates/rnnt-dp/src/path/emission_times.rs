@@ -1,7 +1,9 @@
-//! Transducer emission times of labels, and confidences, from the loss's adjoints.
+//! Transducer emission times of labels, and confidences, from the adjoints of `forward_backward`.
 //!
-//! An adjoint is the negative posterior of an arc, so the adjoints of a label's
-//! arcs give the distribution of its emission frame.
+//! The adjoint of a site and token is minus the posterior of its arcs: the probability that a path
+//! uses one of them. The adjoints of the label tokens thus give the distribution of the frame at
+//! which a label is emitted. N: sites of the batch; S: emission columns of a site, tokens first; U:
+//! labels of an utterance.
 use crate::{AlignmentPath, Lattices, Result, Topology, forward_backward::expect_len, path::map_utterances};
 
 /// Returns the expected frame at which each label is emitted.

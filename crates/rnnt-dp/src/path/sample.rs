@@ -1,6 +1,7 @@
 //! Samples transducer alignment paths from their posterior.
 //!
 //! β of the log semiring gives the posterior of each arc from a site; a path is sampled arc by arc.
+//! [`PathRng`] is the random stream of a path, here and in CTC and recognition lattices.
 use crate::{
     AlignmentPath, Lattices, Result, Topology, log_sums,
     path::map_utterances,
@@ -69,7 +70,7 @@ impl PathRng {
     /// At least one weight must be positive.
     pub fn weighted_index(&mut self, weights: &[f64]) -> usize {
         self.0 = self.0.wrapping_add(INCREMENT);
-        // The upper 53 bits, as a number from 0 to 1.
+        // The upper 53 of 64 bits, the precision of `f64`, as a number from 0 to 1.
         let uniform = (mix(self.0) >> 11) as f64 / (1u64 << 53) as f64;
         // The weights sum to 1 up to rounding.
         let mut remaining = uniform * weights.iter().sum::<f64>();

@@ -26,25 +26,25 @@ impl Semiring for Log {
         a + b
     }
 
-    /// `m + log Σ exp(a_i - m)`, where m is the largest value.
+    /// `max + log Σ exp(a_i - max)`, where max is the largest value.
     ///
-    /// m is 0 if the largest value is not finite.
+    /// max is 0 if the largest value is not finite.
     fn sum<I>(values: I) -> f64
     where
         I: IntoIterator<Item = f64, IntoIter: Clone>,
     {
         let values = values.into_iter();
-        let m = finite_max(values.clone());
-        m + values.map(|a| (a - m).exp()).sum::<f64>().ln()
+        let max = finite_max(values.clone());
+        max + values.map(|a| (a - max).exp()).sum::<f64>().ln()
     }
 }
 
 impl Differentiable for Log {
-    /// `cotangent · e_i / z` where `e_i = exp(a_i - m)` and `z = Σ e_i`, or 1 if that is 0.
+    /// `cotangent · e_i / z` where `e_i = exp(a_i - max)` and `z = Σ e_i`, or 1 if that is 0.
     fn sum_backward(values: &[f64], cotangent: f64, gradient: &mut [f64]) {
         expect_gradient_len(values, gradient);
-        let m = finite_max(values.iter().copied());
-        gradient.iter_mut().zip(values).for_each(|(e, a)| *e = (a - m).exp());
+        let max = finite_max(values.iter().copied());
+        gradient.iter_mut().zip(values).for_each(|(e, a)| *e = (a - max).exp());
         let z: f64 = gradient.iter().sum();
         let z = if z == 0.0 { 1.0 } else { z };
         gradient.iter_mut().for_each(|e| *e = cotangent * *e / z);
@@ -58,6 +58,6 @@ impl Differentiable for Log {
 
 /// The largest value, or 0 if that is not finite.
 fn finite_max(values: impl Iterator<Item = f64>) -> f64 {
-    let m = values.fold(f64::NEG_INFINITY, f64::max);
-    if m.is_finite() { m } else { 0.0 }
+    let max = values.fold(f64::NEG_INFINITY, f64::max);
+    if max.is_finite() { max } else { 0.0 }
 }

@@ -1,9 +1,15 @@
 //! Constructors of transducer topologies: regular, modified, constrained, big blanks, TDT, custom.
+//!
+//! (t, u) is a site: frame t and label position u of an utterance with T frames and U labels. A
+//! column is one of the log-probabilities of a site; an arc's emission is the sum of its terms.
 use super::{EmissionTerm, Error, Result, Token, TokenArc, Topology, TopologyArc, TopologyKind};
 
-/// The blank's column at the source site; `LABEL` is the label's.
-const BLANK: EmissionTerm = EmissionTerm { column: 0, labels: 0 };
-const LABEL: EmissionTerm = EmissionTerm { column: 1, labels: 0 };
+/// The blank's column at the source site.
+const BLANK: EmissionTerm = EmissionTerm { column: 0, label_offset: 0 };
+/// The label's column at the source site.
+const LABEL: EmissionTerm = EmissionTerm { column: 1, label_offset: 0 };
+/// Number of duration columns of a topology without durations.
+const NO_DURATIONS: usize = 0;
 
 impl Topology {
     /// A topology of a blank of one frame and a label.
@@ -12,7 +18,7 @@ impl Topology {
             TokenArc { token: 0, arc: TopologyArc::blank(1), terms: vec![BLANK] },
             TokenArc { token: 1, arc: label, terms: label_terms },
         ];
-        Self::from_token_arcs(kind, vec![Token::Blank, Token::Label], 0, token_arcs)
+        Self::from_token_arcs(kind, vec![Token::Blank, Token::Label], NO_DURATIONS, token_arcs)
     }
 
     /// Regular RNN-T (Graves 2012).
@@ -45,11 +51,12 @@ impl Topology {
     /// A label is followed by the blank of the same frame: its arc has the emission
     /// `label(t,u) + blank(t,u+1)`. See [`modified`](Self::modified).
     pub fn constrained() -> Self {
-        let forced = EmissionTerm { labels: 1, ..BLANK };
+        // The blank of the context with the label.
+        let forced_blank = EmissionTerm { label_offset: 1, ..BLANK };
         Self::blank_and_label(
             TopologyKind::Constrained,
             TopologyArc { frames: 1, labels: 1, may_end: true },
-            vec![LABEL, forced],
+            vec![LABEL, forced_blank],
         )
     }
 
@@ -72,10 +79,10 @@ impl Topology {
         for (index, &frames) in durations.iter().enumerate() {
             let token = self.tokens.len();
             self.tokens.push(Token::BigBlank(existing + index));
-            let terms = vec![EmissionTerm { column: token, labels: 0 }];
+            let terms = vec![EmissionTerm { column: token, label_offset: 0 }];
             self.token_arcs.push(TokenArc { token, arc: TopologyArc::blank(frames), terms });
         }
-        let topology = Self::from_token_arcs(self.kind, self.tokens, 0, self.token_arcs);
+        let topology = Self::from_token_arcs(self.kind, self.tokens, NO_DURATIONS, self.token_arcs);
         check_spans(&topology.arcs)?;
         Ok(topology)
     }
@@ -101,7 +108,7 @@ impl Topology {
     pub fn tdt(durations: &[usize]) -> Result<Self> {
         expect_distinct(durations)?;
         // Durations follow the columns of blank and label.
-        let duration_term = |duration: usize| EmissionTerm { column: 2 + duration, labels: 0 };
+        let duration_term = |duration: usize| EmissionTerm { column: 2 + duration, label_offset: 0 };
         let indexed_durations = || durations.iter().copied().enumerate();
         let blanks = indexed_durations().filter(|(_, frames)| *frames > 0);
         let blanks = blanks.map(|(duration, frames)| TokenArc {
@@ -145,9 +152,9 @@ impl Topology {
         let token_arcs = token_arcs.map(|(column, arc)| TokenArc {
             token: column,
             arc,
-            terms: vec![EmissionTerm { column, labels: 0 }],
+            terms: vec![EmissionTerm { column, label_offset: 0 }],
         });
-        Ok(Self::from_token_arcs(TopologyKind::Custom, tokens, 0, token_arcs.collect()))
+        Ok(Self::from_token_arcs(TopologyKind::Custom, tokens, NO_DURATIONS, token_arcs.collect()))
     }
 }
 

@@ -53,8 +53,8 @@ impl<'a> Lattice<'a> {
     pub(crate) fn check_emissions(&self) -> Result<()> {
         match self.arcs().find(|arc| arc.log_prob.is_nan() || arc.log_prob == f64::INFINITY) {
             None => Ok(()),
-            Some(Transition { source: from, arc, log_prob: value, .. }) => {
-                let Site { frame, label } = self.site(from);
+            Some(Transition { source, arc, log_prob: value, .. }) => {
+                let Site { frame, label } = self.site(source);
                 Err(Error::Emission { utterance: self.utterance, frame, label, arc, value })
             }
         }
@@ -111,10 +111,10 @@ impl<'a> Lattice<'a> {
         source: Site,
         term: &EmissionTerm,
     ) -> Option<usize> {
-        match term.labels {
+        match term.label_offset {
             0 => Some(source_index),
-            labels => {
-                self.lattices.site_index(self.utterance, Site { label: source.label + labels, ..source })
+            offset => {
+                self.lattices.site_index(self.utterance, Site { label: source.label + offset, ..source })
             }
         }
     }
@@ -127,13 +127,13 @@ impl<'a> Lattice<'a> {
     ) -> impl DoubleEndedIterator<Item = Transition> + use<'a> {
         let lattice = *self;
         (0..self.topology.arcs().len()).filter_map(move |arc| {
-            let to = match lattice.arc_target(arc, source) {
+            let target = match lattice.arc_target(arc, source) {
                 ArcTarget::Site(target_index) => Some(target_index),
                 ArcTarget::End => None,
                 ArcTarget::Outside => return None,
             };
             let log_prob = lattice.emission(source_index, source, arc);
-            Some(Transition { source: source_index, target: to, arc, log_prob })
+            Some(Transition { source: source_index, target, arc, log_prob })
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Viterbi and sampled alignments compared with a list of all paths.
 //!
-//! The tests cover every topology, full lattices and bands.
+//! The tests cover every topology, full lattices and bands, emission times and confidences, and the
+//! same functions of CTC.
 use std::{collections::HashMap, ops::Range};
 
 use oracle::ctc::collapse;
@@ -24,15 +25,15 @@ enum EmissionKind {
 
 fn topologies() -> Vec<(Topology, EmissionKind)> {
     let arc = |frames, labels, may_end| TopologyArc { frames, labels, may_end };
-    let new = |arcs| (Topology::new(arcs).unwrap(), EmissionKind::Plain);
+    let custom = |arcs| (Topology::new(arcs).unwrap(), EmissionKind::Plain);
     vec![
         (Topology::rnnt(), EmissionKind::Plain),
         (Topology::modified(), EmissionKind::Plain),
         (Topology::constrained(), EmissionKind::Constrained),
         (Topology::multi_blank(&[2, 4]).unwrap(), EmissionKind::Plain),
         (Topology::tdt(&DURATIONS).unwrap(), EmissionKind::Tdt),
-        new(vec![arc(2, 0, true), arc(1, 1, false), arc(0, 2, false), arc(1, 0, true)]),
-        new(vec![arc(1, 1, true)]),
+        custom(vec![arc(2, 0, true), arc(1, 1, false), arc(0, 2, false), arc(1, 0, true)]),
+        custom(vec![arc(1, 1, true)]),
     ]
 }
 
@@ -69,13 +70,13 @@ fn every_path(
         for (arc, topology_arc) in topology.arcs().iter().enumerate() {
             let mut steps: Vec<rnnt_dp::PathStep> = steps.clone();
             steps.push(rnnt_dp::PathStep { site, arc, log_prob: emission(site, arc) });
-            let to =
+            let target =
                 Site { frame: site.frame + topology_arc.frames, label: site.label + topology_arc.labels };
-            if (to.frame, to.label) == (frames, labels) && topology_arc.may_end {
+            if (target.frame, target.label) == (frames, labels) && topology_arc.may_end {
                 let log_prob = steps.iter().map(|step| step.log_prob).sum();
                 complete.push(AlignmentPath { log_prob, steps });
             } else {
-                partial.push((to, steps));
+                partial.push((target, steps));
             }
         }
     }
@@ -301,13 +302,13 @@ fn results_do_not_depend_on_threads_batch_or_count() {
         });
         assert!(outcomes.iter().all(|outcome| outcome == &outcomes[0]));
         let (best, samples) = &outcomes[0];
-        let first = &emissions[..lattices.site_range(0).end * topology.num_columns()];
-        let alone = Lattices::new(vec![50], vec![20]).unwrap();
-        assert_eq!(best_path(&alone, &topology, first).unwrap()[0], best[0]);
-        let short = sample_paths(&alone, &topology, first, 4, 8).unwrap();
+        let first_emissions = &emissions[..lattices.site_range(0).end * topology.num_columns()];
+        let single = Lattices::new(vec![50], vec![20]).unwrap();
+        assert_eq!(best_path(&single, &topology, first_emissions).unwrap()[0], best[0]);
+        let short = sample_paths(&single, &topology, first_emissions, 4, 8).unwrap();
         assert_eq!(short[0], samples[0][..short[0].len()]);
         if !samples[0].is_empty() && samples[0][0] != samples[0][1] {
-            assert_ne!(sample_paths(&alone, &topology, first, 9, 7).unwrap()[0], samples[0]);
+            assert_ne!(sample_paths(&single, &topology, first_emissions, 9, 7).unwrap()[0], samples[0]);
         }
     }
 }

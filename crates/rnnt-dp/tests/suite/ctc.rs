@@ -1,4 +1,6 @@
 //! CTC losses and paths compared with every labeling of the frames.
+//!
+//! A labeling assigns a class to each frame; those that collapse to the labels are alignments.
 use oracle::ctc::collapse;
 use proptest::prelude::*;
 use rnnt_dp::{Error, Regularizers, ctc, delay_shift};
@@ -68,8 +70,8 @@ proptest! {
             prop_assert!(computed.adjoints.iter().all(|a| *a == 0.0));
             return Ok(());
         }
-        let p: f64 = all.iter().map(|alignment| alignment.score.exp()).sum();
-        prop_assert!((computed.loss + p.ln()).abs() < 1e-11, "{} {}", computed.loss, -p.ln());
+        let total: f64 = all.iter().map(|alignment| alignment.score.exp()).sum();
+        prop_assert!((computed.loss + total.ln()).abs() < 1e-11, "{} {}", computed.loss, -total.ln());
         let plain = alignments(&log_probs, &labels, &Regularizers::default());
         let plain: f64 = plain.iter().map(|alignment| alignment.score.exp()).sum();
         let sum = ctc::log_prob(&labels, &emissions).unwrap();
@@ -78,8 +80,8 @@ proptest! {
         let frames = log_probs.len() / CLASSES;
         for t in 0..frames {
             for class in 0..CLASSES as u32 {
-                let on = all.iter().filter(|alignment| alignment.classes[t] == class);
-                let posterior: f64 = on.map(|alignment| alignment.score.exp() / p).sum();
+                let with_class = all.iter().filter(|alignment| alignment.classes[t] == class);
+                let posterior: f64 = with_class.map(|alignment| alignment.score.exp() / total).sum();
                 let columns = std::iter::once(0).chain(labels.iter().copied()).enumerate();
                 let columns = columns.filter(|(_, c)| *c == class);
                 let sum: f64 = columns.map(|(j, _)| -computed.adjoints[t * (labels.len() + 1) + j]).sum();
@@ -93,7 +95,7 @@ proptest! {
     fn emission_times_match_the_alignments((log_probs, labels) in inputs()) {
         let (plain, emissions) = (Regularizers::default(), compact_emissions(&log_probs, &labels));
         let all = alignments(&log_probs, &labels, &plain);
-        let p: f64 = all.iter().map(|alignment| alignment.score.exp()).sum();
+        let total: f64 = all.iter().map(|alignment| alignment.score.exp()).sum();
         let computed = ctc::emission_posteriors(&labels, &emissions).unwrap();
         let means = ctc::expected_emission_frames(&labels, &emissions).unwrap();
         let best = ctc::best_path(&labels, &emissions).unwrap();
@@ -107,7 +109,7 @@ proptest! {
             let mut mean = 0.0;
             for t in 0..log_probs.len() / CLASSES {
                 let beginning = all.iter().filter(|alignment| alignment.begins[label] == t);
-                let expected: f64 = beginning.map(|alignment| alignment.score.exp() / p).sum();
+                let expected: f64 = beginning.map(|alignment| alignment.score.exp() / total).sum();
                 mean += expected * t as f64;
                 let computed = computed[t * labels.len() + label];
                 prop_assert!((computed - expected).abs() < 1e-11, "{computed} {expected}");

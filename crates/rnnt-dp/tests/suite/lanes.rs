@@ -1,4 +1,6 @@
 //! Parallel lanes (workers) of a loss call: results, errors and memory depend only on shapes.
+//!
+//! The number of lanes and earlier calls must not change a result or the reported error.
 use proptest::prelude::*;
 use rnnt_dp::{Error, Lattices, Regularizers, Topology, Workspace};
 

@@ -1,6 +1,7 @@
 //! Scaled recursions of the transducer loss compared with `log_sums`.
 //!
-//! `log_sums` has the same recursions over logarithms.
+//! `log_sums` has the same recursions over logarithms. Losses and adjoints must be accurate for any
+//! size of lattice and of emissions. `t`, `u`: numbers of frames and labels.
 use proptest::prelude::*;
 use rnnt_dp::{
     Lattices, LogSums, Posterior, Regularizers, Topology, TopologyArc, Workspace, forward_backward, log_sums,
@@ -49,6 +50,7 @@ fn posteriors_from_log_sums(
     (-log_p, adjoints)
 }
 
+/// Returns loss and adjoints from scaled numbers, and from log-sums.
 fn run(t: usize, u: usize, topology: &Topology, emissions: &[f64]) -> (Posterior, (f64, Vec<f64>)) {
     let lattices = Lattices::new(vec![t], vec![u]).unwrap();
     let computed = forward_backward(&lattices, topology, emissions, &Regularizers::default()).unwrap();
@@ -56,6 +58,7 @@ fn run(t: usize, u: usize, topology: &Topology, emissions: &[f64]) -> (Posterior
     (computed, posteriors_from_log_sums(t, u, topology, emissions, &sums))
 }
 
+/// Returns a generator of numbers from 0 to 1.
 fn noise(seed: u64) -> impl FnMut() -> f64 {
     let mut state = seed.wrapping_mul(2) + 1;
     move || {
@@ -104,9 +107,9 @@ proptest! {
         let (mut frame, mut label, mut expected) = (0, 0, 0.0);
         while frame < t {
             let is_blank = label == u || (frame + 1 < t && noise() < 0.5);
-            let e = -noise() * 2f64.powi(-size);
-            expected -= e;
-            emissions[2 * (frame * (u + 1) + label) + usize::from(!is_blank)] = e;
+            let emission = -noise() * 2f64.powi(-size);
+            expected -= emission;
+            emissions[2 * (frame * (u + 1) + label) + usize::from(!is_blank)] = emission;
             if is_blank { frame += 1 } else { label += 1 }
         }
         let (computed, _) = run(t, u, &Topology::rnnt(), &emissions);
@@ -173,14 +176,14 @@ fn a_long_lattice_is_accurate() {
 #[test]
 fn extreme_emissions_neither_overflow_nor_underflow() {
     let (t, u) = (4000, 30);
-    for e in [-1e5, -700.0, 5.0] {
+    for emission in [-1e5, -700.0, 5.0] {
         let lattices = Lattices::new(vec![t], vec![u]).unwrap();
-        let emissions = vec![e; lattices.num_sites() * 2];
+        let emissions = vec![emission; lattices.num_sites() * 2];
         let out =
             forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularizers::default()).unwrap();
         // C(T+U-1, U) paths of T + U arcs.
-        let paths: f64 = (1..=u).map(|i| ((t - 1 + i) as f64 / i as f64).ln()).sum();
-        let expected = -e * (t + u) as f64 - paths;
+        let log_paths: f64 = (1..=u).map(|i| ((t - 1 + i) as f64 / i as f64).ln()).sum();
+        let expected = -emission * (t + u) as f64 - log_paths;
         assert!((out.losses[0] - expected).abs() < 1e-12 * expected.abs(), "{} {expected}", out.losses[0]);
         assert!((out.adjoints.iter().sum::<f64>() + (t + u) as f64).abs() < 1e-9);
     }

@@ -1,6 +1,7 @@
 //! Transducer losses of regular and modified lattices compared with path sums.
 //!
-//! Gradients are also compared with central differences.
+//! Gradients are also compared with central differences. T frames, U labels; `t`, `u`: their
+//! numbers.
 use oracle::{
     differences::central_difference,
     paths::{PathArc, sum_over_paths},
@@ -23,14 +24,16 @@ fn arcs(topology: &Topology) -> Vec<PathArc> {
     topology.arcs().iter().enumerate().map(column).collect()
 }
 
-/// T, U and emissions, including impossible ones.
+/// T, U and emissions *N x 2*, including impossible ones.
 fn lattices() -> impl Strategy<Value = (usize, usize, Vec<f64>)> {
+    // A tenth of the emissions is blocked.
     (1usize..6, 0usize..5).prop_flat_map(|(t, u)| {
         let emission = prop_oneof![9 => -6.0..0.0f64, 1 => Just(f64::NEG_INFINITY)];
         (Just(t), Just(u), prop::collection::vec(emission, 2 * t * (u + 1)))
     })
 }
 
+/// Returns loss and adjoints of one lattice.
 fn run(t: usize, u: usize, topology: &Topology, emissions: &[f64]) -> rnnt_dp::Posterior {
     let lattices = Lattices::new(vec![t], vec![u]).unwrap();
     forward_backward(&lattices, topology, emissions, &Regularizers::default()).unwrap()

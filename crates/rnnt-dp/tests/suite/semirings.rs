@@ -1,4 +1,6 @@
 //! Semirings of lattice sums compared with golden vectors and central differences.
+//!
+//! Sums with infinite and NaN weights, and sums along array axes, are tested too.
 use oracle::{
     compare::assert_near,
     differences,
@@ -56,9 +58,10 @@ fn compare_number_semiring<S: Differentiable>(file: &GoldenTensors, name: &str, 
     };
     values("zero", &[S::ZERO]);
     values("one", &[S::ONE]);
-    let ab: Vec<_> = file.values("a").iter().copied().zip(file.values("b").iter().copied()).collect();
-    let map =
-        |operation: &dyn Fn(f64, f64) -> f64| ab.iter().map(|&(a, b)| operation(a, b)).collect::<Vec<_>>();
+    let operands: Vec<_> = file.values("a").iter().copied().zip(file.values("b").iter().copied()).collect();
+    let map = |operation: &dyn Fn(f64, f64) -> f64| {
+        operands.iter().map(|&(a, b)| operation(a, b)).collect::<Vec<_>>()
+    };
     values("plus", &map(&S::plus));
     values("times", &map(&S::times));
     for (side, operand) in ["a", "b"].into_iter().zip(0..) {
@@ -167,36 +170,35 @@ fn axes_are_checked() {
     assert_eq!(Axis::new(&[3, 0, 2], 1).unwrap().prod::<Log>(&[]).unwrap(), [0.0; 6]);
 }
 
-fn check_gradients<S: Differentiable>(values: &[f64], g: f64, ops: [bool; 2]) {
+/// Compares gradients of a product, and of a smooth sum.
+fn check_gradients<S: Differentiable>(values: &[f64], cotangent: f64, has_smooth_sum: bool) {
     let mut gradient = vec![f64::NAN; values.len()];
-    if ops[0] {
-        S::sum_backward(values, g, &mut gradient);
+    if has_smooth_sum {
+        S::sum_backward(values, cotangent, &mut gradient);
         let expected =
-            differences::central_difference(|values| Ok(g * S::sum(values.iter().copied())), values).unwrap();
+            differences::central_difference(|values| Ok(cotangent * S::sum(values.iter().copied())), values)
+                .unwrap();
         assert_near("sum", &gradient, &expected, 1e-8, 1e-8);
     }
-    if ops[1] {
-        S::prod_backward(values, g, &mut gradient);
-        let expected =
-            differences::central_difference(|values| Ok(g * S::prod(values.iter().copied())), values)
-                .unwrap();
-        assert_near("prod", &gradient, &expected, 1e-8, 1e-8);
-    }
+    S::prod_backward(values, cotangent, &mut gradient);
+    let product = |values: &[f64]| Ok(cotangent * S::prod(values.iter().copied()));
+    let expected = differences::central_difference(product, values).unwrap();
+    assert_near("prod", &gradient, &expected, 1e-8, 1e-8);
 }
 
 proptest! {
     #[test]
     fn gradients_match_central_differences(
         values in prop::collection::vec(-3.0..3.0f64, 0..6),
-        g in -2.0..2.0f64,
+        cotangent in -2.0..2.0f64,
     ) {
-        check_gradients::<Log>(&values, g, [true; 2]);
-        check_gradients::<Probability>(&values, g, [true; 2]);
+        check_gradients::<Log>(&values, cotangent, true);
+        check_gradients::<Probability>(&values, cotangent, true);
         let mut sorted = values.clone();
         sorted.sort_by(f64::total_cmp);
         // Where two values are nearly equal, differences depend on both.
         let is_distinct = sorted.windows(2).all(|pair| pair[1] - pair[0] > 0.1);
-        check_gradients::<Tropical>(&values, g, [is_distinct, true]);
+        check_gradients::<Tropical>(&values, cotangent, is_distinct);
     }
 
     /// Sums and products equal folds of `plus` and `times`.

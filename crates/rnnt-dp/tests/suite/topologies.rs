@@ -1,4 +1,7 @@
 //! Transducer losses of all topologies and bands compared with path sums.
+//!
+//! Other tests check gradients, regularizers, special cases and errors of topologies. `t`, `u`:
+//! numbers of frames and labels.
 use oracle::{
     differences::central_difference,
     paths::{PathArc, sum_over_paths},
@@ -11,10 +14,13 @@ const DURATIONS: [usize; 4] = [0, 1, 2, 4];
 /// A topology and its arcs.
 struct Case {
     topology: Topology,
-    /// The oracle's arcs, each with its emission terms: (column, label offset).
-    arcs: Vec<(PathArc, Vec<(usize, usize)>)>,
+    arcs: Vec<CaseArc>,
 }
 
+/// An arc of the oracle with its emission terms: (column, label offset).
+type CaseArc = (PathArc, Vec<(usize, usize)>);
+
+/// Every kind of topology, with arcs independent of its description.
 fn cases() -> Vec<Case> {
     let arc = |frames, labels, may_end| PathArc { frames, labels, column: 0, may_end };
     let case = |topology, arcs| Case { topology, arcs };
@@ -79,17 +85,19 @@ fn is_close(computed: f64, expected: f64) -> bool {
     computed == expected || (computed - expected).abs() < 1e-11 * (1.0 + expected.abs())
 }
 
+/// Returns losses and adjoints without regularizers.
 fn run(lattices: &Lattices, topology: &Topology, emissions: &[f64]) -> Posterior {
     forward_backward(lattices, topology, emissions, &Regularizers::default()).unwrap()
 }
 
-fn noise(seed: u64, blocked: f64) -> impl FnMut() -> f64 {
+/// Returns a generator of emissions, a fraction of them blocked.
+fn noise(seed: u64, blocked_fraction: f64) -> impl FnMut() -> f64 {
     let mut state = seed.wrapping_mul(2) + 1;
     let mut unit = move || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 11) as f64 / (1u64 << 53) as f64
     };
-    move || if unit() < blocked { f64::NEG_INFINITY } else { -6.0 * unit() }
+    move || if unit() < blocked_fraction { f64::NEG_INFINITY } else { -6.0 * unit() }
 }
 
 proptest! {
@@ -98,10 +106,10 @@ proptest! {
         t in 1usize..6,
         u in 0usize..4,
         seed: u64,
-        blocked in prop_oneof![Just(0.0), Just(0.1)],
+        blocked_fraction in prop_oneof![Just(0.0), Just(0.1)],
     ) {
         for case in cases() {
-            let mut noise = noise(seed, blocked);
+            let mut noise = noise(seed, blocked_fraction);
             let emissions: Vec<f64> =
                 (0..t * (u + 1) * case.topology.num_columns()).map(|_| noise()).collect();
             let lattices = Lattices::new(vec![t], vec![u]).unwrap();
@@ -250,10 +258,10 @@ fn special_cases_have_equal_losses() {
     let computed = run(&lattices, &topology, &durations(half, half)).losses[0];
     // The same as a custom topology of three arcs.
     let arc = |frames, labels, may_end| rnnt_dp::TopologyArc { frames, labels, may_end };
-    let three = Topology::new(vec![arc(1, 0, true), arc(0, 1, false), arc(1, 1, false)]).unwrap();
+    let three_arcs = Topology::new(vec![arc(1, 0, true), arc(0, 1, false), arc(1, 1, false)]).unwrap();
     let arcs: Vec<f64> =
         tokens.iter().flat_map(|&[blank, label]| [blank, label, label].map(|e| e + half)).collect();
-    assert!(is_close(computed, run(&lattices, &three, &arcs).losses[0]));
+    assert!(is_close(computed, run(&lattices, &three_arcs, &arcs).losses[0]));
     // A single duration.
     let one_duration = Topology::tdt(&[1]).unwrap();
     let columns: Vec<f64> = tokens.iter().flat_map(|&[blank, label]| [blank, label, 0.0]).collect();
@@ -322,19 +330,19 @@ fn errors_name_the_invalid_argument() {
             matches!(topology, Err(Error::ArcTooLong { arc: computed, frames, .. }) if computed == arc && frames == huge)
         );
     }
-    let odd = rnnt_dp::TopologyArc { frames: 0, labels: huge, may_end: false };
-    assert!(matches!(Topology::new(vec![odd]), Err(Error::ArcTooLong { arc: 0, .. })));
+    let long_arc = rnnt_dp::TopologyArc { frames: 0, labels: huge, may_end: false };
+    assert!(matches!(Topology::new(vec![long_arc]), Err(Error::ArcTooLong { arc: 0, .. })));
     // An arc longer than the lattice does not change the cost of others.
-    let long = Topology::tdt(&[1, u32::MAX as usize]).unwrap();
+    let long_duration = Topology::tdt(&[1, u32::MAX as usize]).unwrap();
     let out = forward_backward(
         &Lattices::new(vec![2], vec![1]).unwrap(),
-        &long,
+        &long_duration,
         &[-1.0; 16],
         &Regularizers::default(),
     );
     assert!((out.unwrap().losses[0] - 4.0).abs() < 1e-12); // label and blank, a frame each
-    let still = rnnt_dp::TopologyArc { frames: 0, labels: 0, may_end: true };
-    assert_eq!(Topology::new(vec![still]), Err(Error::SelfLoop { arc: 0 }));
+    let self_loop = rnnt_dp::TopologyArc { frames: 0, labels: 0, may_end: true };
+    assert_eq!(Topology::new(vec![self_loop]), Err(Error::SelfLoop { arc: 0 }));
     let banded = |bands| Lattices::banded(vec![2], vec![bands]);
     assert!(matches!(banded(vec![0..2, 1..4]), Err(Error::Band { frame: 1, positions: 3, .. })));
     assert!(matches!(banded(vec![0..2, 1..1]), Err(Error::Band { frame: 1, .. })));

@@ -1,4 +1,7 @@
 //! Semiring sums over lattice paths compared with path sums and losses.
+//!
+//! Sums from the start and from the end must be equal, and semirings must satisfy their laws. `t`,
+//! `u`: numbers of frames and labels.
 use oracle::paths::sum_over_paths;
 use proptest::prelude::*;
 use rnnt_dp::{
@@ -33,6 +36,7 @@ fn lattices() -> impl Strategy<Value = Lattices> {
     })
 }
 
+/// Random emissions, more of them blocked for a larger fraction.
 fn emissions(count: usize, seed: u64, blocked_fraction: f64) -> Vec<f64> {
     oracle::noise::normal(seed, 3, count, 1.5)
         .into_iter()
@@ -82,8 +86,8 @@ proptest! {
             column,
             may_end: arc.may_end,
         };
-        let all: Vec<_> = arcs.iter().enumerate().map(column).collect();
-        let expected = sum_over_paths(&emissions, t, u, arcs.len(), &all).unwrap();
+        let path_arcs: Vec<_> = arcs.iter().enumerate().map(column).collect();
+        let expected = sum_over_paths(&emissions, t, u, arcs.len(), &path_arcs).unwrap();
         let lattice = Lattice::new(&lattices, &topology, &emissions, 0).unwrap();
         let log = |arc: &Transition| arc.log_prob;
         prop_assert!(is_near(total::<Log>(&lattice, log, is_near), expected.log_likelihood));
@@ -109,10 +113,10 @@ proptest! {
         // The value of an arc is the sum of a value for each of its columns.
         let value = |site: usize, column: usize| ((site * 7 + column * 3) % 5) as f64 - 1.5;
         let arc_weight = |arc: &Transition| {
-            let at = lattice.site(arc.source);
+            let source = lattice.site(arc.source);
             let values = topology.emission_terms(arc.arc).iter().map(|term| {
-                let source = rnnt_dp::Site { label: at.label + term.labels, ..at };
-                value(lattices.site_index(0, source).unwrap_or(0), term.column)
+                let term_site = rnnt_dp::Site { label: source.label + term.label_offset, ..source };
+                value(lattices.site_index(0, term_site).unwrap_or(0), term.column)
             });
             AverageWeight { log_prob: arc.log_prob, value: values.sum() }
         };
@@ -131,13 +135,13 @@ proptest! {
     fn arcs_are_ordered_by_their_states(lattices in lattices(), topology in topologies(), seed: u64) {
         let emissions = emissions(lattices.num_sites() * topology.num_columns(), seed, 0.0);
         let lattice = Lattice::new(&lattices, &topology, &emissions, 0).unwrap();
-        let all: Vec<_> = lattice.arcs().collect();
+        let all_arcs: Vec<_> = lattice.arcs().collect();
         let concatenated: Vec<_> = (0..lattice.states()).flat_map(|state| lattice.arcs_from(state)).collect();
-        prop_assert_eq!(&all, &concatenated);
-        prop_assert!(all.iter().all(|arc| arc.target.is_none_or(|to| to > arc.source && to < lattice.states())));
+        prop_assert_eq!(&all_arcs, &concatenated);
+        prop_assert!(all_arcs.iter().all(|arc| arc.target.is_none_or(|to| to > arc.source && to < lattice.states())));
         let mut reversed: Vec<_> = lattice.arcs().rev().collect();
         reversed.reverse();
-        prop_assert_eq!(all, reversed);
+        prop_assert_eq!(all_arcs, reversed);
         for (state, site) in lattices.utterance_sites(0).enumerate() {
             prop_assert_eq!(lattices.site(0, state), site);
         }
@@ -170,6 +174,7 @@ fn weights() -> impl Strategy<Value = f64> {
     prop_oneof![6 => -8.0..3.0f64, 1 => Just(f64::NEG_INFINITY), 1 => Just(0.0)]
 }
 
+/// Checks identities, commutativity, associativity and distributivity.
 fn check_laws<S: Semiring>([a, b, c]: [S::Weight; 3], is_equal: impl Fn(S::Weight, S::Weight) -> bool) {
     let (plus, times) = (S::plus, S::times);
     assert!(is_equal(plus(S::ZERO, a), a) && is_equal(plus(a, S::ZERO), a));

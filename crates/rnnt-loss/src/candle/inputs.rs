@@ -1,4 +1,4 @@
-//! Candle tensors as inputs of a loss, with checks of their shapes.
+//! Candle tensors as inputs of transducer losses, with checks of their shapes.
 //!
 //! Axes: B utterances, T frames, U+1 label positions, C classes, H joint width; Ha and Hl are the
 //! widths of the encoder and predictor rows of the simple joiner. `am` (acoustic model) and `lm`
@@ -65,7 +65,7 @@ pub struct PrunedTensors<'a> {
     pub simple: SimpleTensors<'a>,
     /// Tensors of the joint network.
     pub joint: JointTensors<'a>,
-    /// Factors of both losses in the sum.
+    /// Factors of the simple loss and the pruned loss.
     pub scales: PassScales,
 }
 
@@ -89,7 +89,7 @@ pub struct SimpleTensors<'a> {
 pub enum TensorInputs<'a> {
     /// Projected rows, which a joint network adds.
     Joint(JointTensors<'a>),
-    /// Hidden rows of frames.
+    /// Hidden rows of frames, for CTC.
     Hidden(HiddenTensors<'a>),
     /// Scores (logits).
     Scores(ScoreTensors<'a>),
@@ -228,15 +228,16 @@ impl<'a> CheckedTensors<'a> {
     ) -> Result<()> {
         let HeadTensors { weight, bias } = head;
         expect_rank(weight_name.text(), weight, "[C, H]", 2)?;
-        let dims = weight.dims2()?;
-        if dims.0 == 0 || dims.1 == 0 {
+        let (weight_classes, weight_width) = weight.dims2()?;
+        if weight_classes == 0 || weight_width == 0 {
             let (expected, found) = ("[C, H], both at least 1".into(), format!("{:?}", weight.dims()));
             return Err(Error::Shape { argument: weight_name.text(), expected, found });
         }
-        self.add(weight_name, weight, &[classes.unwrap_or(dims.0), hidden])?;
-        bias.map_or(Ok(()), |bias| self.add(bias_name, bias, &[dims.0]))
+        self.add(weight_name, weight, &[classes.unwrap_or(weight_classes), hidden])?;
+        bias.map_or(Ok(()), |bias| self.add(bias_name, bias, &[weight_classes]))
     }
 
+    /// Checks the types; makes the tensors contiguous.
     fn finish(self, kind: InputKind, layout: Layout) -> Result<NamedTensors> {
         let named: Vec<_> = self.0.iter().map(|(name, tensor)| (name.text(), *tensor)).collect();
         let dtype = expect_dtype(&named)?;
@@ -298,6 +299,7 @@ impl NamedTensors {
                     [_, frames, classes] => (Layout::Padded { frames, positions: 1 }, classes),
                     [_, frames, positions, classes] => (Layout::Padded { frames, positions }, classes),
                     _ => {
+                        // Always an error, as the rank is not 4.
                         expect_rank("scores", scores, "[B, T, U+1, C]", 4)?;
                         (Layout::Packed, 0)
                     }
@@ -314,17 +316,19 @@ impl NamedTensors {
                 expect_rank("simple.labels", labels, "[B, U+1, Hl]", 3)?;
                 let classes = Some(joint.head.weight.dim(0)?);
                 let shape_of_rows = |rows: &Tensor, width| [rows.dims()[0], rows.dims()[1], width];
-                let (ha, hl) = (frames.dim(2)?, labels.dim(2)?);
-                checked.add(TensorName::SimpleFrames, frames, &shape_of_rows(joint.encoded, ha))?;
-                checked.add_head(TensorName::AmWeight, TensorName::AmBias, am, classes, ha)?;
-                checked.add(TensorName::SimpleLabels, labels, &shape_of_rows(joint.predicted, hl))?;
-                checked.add_head(TensorName::LmWeight, TensorName::LmBias, lm, classes, hl)?;
+                let (encoder_width, predictor_width) = (frames.dim(2)?, labels.dim(2)?);
+                let frames_shape = shape_of_rows(joint.encoded, encoder_width);
+                let labels_shape = shape_of_rows(joint.predicted, predictor_width);
+                checked.add(TensorName::SimpleFrames, frames, &frames_shape)?;
+                checked.add_head(TensorName::AmWeight, TensorName::AmBias, am, classes, encoder_width)?;
+                checked.add(TensorName::SimpleLabels, labels, &labels_shape)?;
+                checked.add_head(TensorName::LmWeight, TensorName::LmBias, lm, classes, predictor_width)?;
                 checked.finish(InputKind::Pruned { scales: *scales, dropout: joint.dropout }, layout)
             }
         }
     }
 
-    /// Factors of both losses, only with pruning.
+    /// Factors of the simple loss and of the pruned loss; `None` without pruning.
     pub fn scales(&self) -> Option<PassScales> {
         if let InputKind::Pruned { scales, .. } = self.kind { Some(scales) } else { None }
     }
@@ -349,22 +353,22 @@ impl NamedTensors {
     /// Assembles the inputs from the values of the tensors.
     fn inputs<'a, F: Element>(&self, slices: &[(TensorName, &'a [F], &Tensor)]) -> Result<Inputs<'a, F>> {
         let find = |name| slices.iter().find(|slice| slice.0 == name);
-        let rows = |name| find(name).map(|&(_, values, _)| values).unwrap_or_default();
+        let slice_of = |name| find(name).map(|&(_, values, _)| values).unwrap_or_default();
         // Weight, bias and width of a linear layer.
         let layer = |weight, bias| -> Result<_> {
             let width = find(weight).map_or(Ok(0), |(_, _, tensor)| tensor.dim(1))?;
-            Ok((rows(weight), find(bias).map(|&(_, values, _)| values), width))
+            Ok((slice_of(weight), find(bias).map(|&(_, values, _)| values), width))
         };
         let head = |weight, bias| -> Result<Head<'a, F>> {
             let (weight, bias, width) = layer(weight, bias)?;
             Ok(Head::new(weight, bias, width)?)
         };
-        let linear = |name, weight, bias| -> Result<Linear<'a, F>> {
+        let linear = |rows, weight, bias| -> Result<Linear<'a, F>> {
             let (weight, bias, width) = layer(weight, bias)?;
-            Ok(Linear::new(rows(name), weight, bias, width)?)
+            Ok(Linear::new(slice_of(rows), weight, bias, width)?)
         };
         let joint = |dropout, durations| -> Result<JointInputs<'a, F>> {
-            let (encoded, predicted) = (rows(TensorName::Encoded), rows(TensorName::Predicted));
+            let (encoded, predicted) = (slice_of(TensorName::Encoded), slice_of(TensorName::Predicted));
             let head = head(TensorName::HeadWeight, TensorName::HeadBias)?;
             Ok(JointInputs { encoded, predicted, head, durations, dropout, layout: self.layout })
         };
@@ -377,12 +381,14 @@ impl NamedTensors {
             }
             InputKind::Hidden => {
                 let (hidden, head) =
-                    (rows(TensorName::Hidden), head(TensorName::HeadWeight, TensorName::HeadBias)?);
+                    (slice_of(TensorName::Hidden), head(TensorName::HeadWeight, TensorName::HeadBias)?);
                 Inputs::Hidden(HiddenInputs { hidden, head, durations: None, layout: self.layout })
             }
-            InputKind::Scores { classes } => {
-                Inputs::Scores(ScoreInputs { scores: rows(TensorName::Scores), classes, layout: self.layout })
-            }
+            InputKind::Scores { classes } => Inputs::Scores(ScoreInputs {
+                scores: slice_of(TensorName::Scores),
+                classes,
+                layout: self.layout,
+            }),
             InputKind::Pruned { scales, dropout } => {
                 let am = linear(TensorName::SimpleFrames, TensorName::AmWeight, TensorName::AmBias)?;
                 let lm = linear(TensorName::SimpleLabels, TensorName::LmWeight, TensorName::LmBias)?;

@@ -178,7 +178,7 @@ impl LossSession {
         } else if let TensorInputs::Scores(scores) = inputs {
             super::expect_rank("scores", scores.scores, "[B, T, U+1, C]", 4)?;
         }
-        NamedTensors::new(&inputs, targets, self.options.loss.durations())
+        NamedTensors::new(&inputs, targets, self.options.loss.num_durations())
     }
 
     fn forward_typed<F: SessionDtype>(&self, arguments: NamedTensors, targets: &Targets) -> Result<Tensor> {

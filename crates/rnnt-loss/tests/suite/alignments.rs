@@ -1,4 +1,6 @@
 //! Alignments of a loss session compared with best paths of dense scores.
+//!
+//! The reference computes the emissions of every site from the definition, in `f64`.
 use rnnt_dp::{Regularizers, best_path, confidences, expected_emission_frames, forward_backward};
 use rnnt_loss::{
     Error, Head, JointInputs, Layout, Loss, Options, Plan, Session, Targets, TokenNormalization, Topology,
@@ -16,11 +18,17 @@ const CLASSES: usize = 6;
 /// Class id of the blank.
 const BLANK: usize = 2;
 
+/// Inputs of a packed batch, and weights of the heads.
 struct Case {
+    /// Projected encoder rows.
     frames: Vec<f64>,
+    /// Projected predictor rows.
     labels: Vec<f64>,
+    /// Weight of the token head.
     head: Vec<f64>,
+    /// Weight of the duration head.
     durations: Vec<f64>,
+    /// Bias of the token head.
     bias: Vec<f64>,
     targets: Targets,
 }
@@ -51,14 +59,13 @@ impl Case {
             let rows = weight.chunks(HIDDEN).zip(bias);
             rows.map(|(row, bias)| row.iter().zip(h).map(|(w, h)| w * h).sum::<f64>() + bias).collect()
         };
-        let (mut out, mut frame_row, mut label_row) = (Vec::new(), 0, 0);
+        let (mut out, mut first_frame, mut first_label) = (Vec::new(), 0, 0);
         for b in 0..self.targets.batch() {
             let labels = self.targets.labels(b);
             for site in self.targets.lattices().utterance_sites(b) {
-                let (f, g) = (frame_row + site.frame, label_row + site.label);
-                let rows =
-                    self.frames[f * HIDDEN..][..HIDDEN].iter().zip(&self.labels[g * HIDDEN..][..HIDDEN]);
-                let h: Vec<f64> = rows.map(|(f, g)| (f + g).tanh()).collect();
+                let frame_row = &self.frames[(first_frame + site.frame) * HIDDEN..][..HIDDEN];
+                let label_row = &self.labels[(first_label + site.label) * HIDDEN..][..HIDDEN];
+                let h: Vec<f64> = frame_row.iter().zip(label_row).map(|(f, g)| (f + g).tanh()).collect();
                 let next = labels.get(site.label).map(|&label| label as usize);
                 out.extend(tokens(&scores(&h, &self.head, &self.bias), next));
                 if with_durations {
@@ -66,8 +73,8 @@ impl Case {
                     out.extend((0..3).map(|d| z[d] - log_sum(&z)));
                 }
             }
-            frame_row += self.targets.frames(b);
-            label_row += labels.len() + 1;
+            first_frame += self.targets.frames(b);
+            first_label += labels.len() + 1;
         }
         out
     }
@@ -76,6 +83,7 @@ impl Case {
         JointInputs::new(&self.frames, &self.labels, Head::new(&self.head, Some(&self.bias), HIDDEN).unwrap())
     }
 
+    /// Compares the alignments of a session with best paths of emissions.
     fn check(&self, emissions: &[f64], durations: Option<Head<f64>>, options: &Options) {
         let (lattices, topology) = (self.targets.lattices(), options.loss.topology().unwrap());
         let joint = JointInputs { durations, ..self.joint() };
@@ -92,10 +100,10 @@ impl Case {
             assert!((alignment.log_prob - paths[b].log_prob).abs() < 1e-12);
             let steps: Vec<_> = paths[b].label_steps(topology).collect();
             assert_eq!(
-                (alignment.tokens.len(), steps.len()),
+                (alignment.labels.len(), steps.len()),
                 (confidences[b].len(), self.targets.labels(b).len())
             );
-            for (u, token) in alignment.tokens.iter().enumerate() {
+            for (u, token) in alignment.labels.iter().enumerate() {
                 assert_eq!((token.label, token.frame), (self.targets.labels(b)[u], steps[u].site.frame));
                 assert!((token.log_prob - steps[u].log_prob).abs() < 1e-12);
                 assert!((token.confidence - confidences[b][u]).abs() < 1e-12);
@@ -109,6 +117,7 @@ fn log_sum(z: &[f64]) -> f64 {
     z.iter().map(|z| z.exp()).sum::<f64>().ln()
 }
 
+/// Log-probabilities of blank and next label; -1 if there is no next label.
 fn softmax(z: &[f64], next: Option<usize>) -> [f64; 2] {
     [z[BLANK] - log_sum(z), next.map_or(-1.0, |next| z[next] - log_sum(z))]
 }
@@ -122,9 +131,9 @@ fn alignments_match_best_paths_of_dense_scores() {
     for topology in [Topology::rnnt(), Topology::modified(), Topology::constrained()] {
         let plain = Options::new(Loss::with_topology(topology));
         case.check(&case.emissions(softmax, false), None, &plain);
-        let cut = Options { plan: Some(plan), fastemit: 0.3, delay_penalty: 0.1, skip: 0.5, ..plain };
-        case.check(&case.emissions(softmax, false), None, &cut);
-        let with_z_loss = Options { skip: 0.0, z_loss: 0.1, ..cut };
+        let grouped = Options { plan: Some(plan), fastemit: 0.3, delay_penalty: 0.1, skip: 0.5, ..plain };
+        case.check(&case.emissions(softmax, false), None, &grouped);
+        let with_z_loss = Options { skip: 0.0, z_loss: 0.1, ..grouped };
         case.check(&case.emissions(softmax, false), None, &with_z_loss);
     }
 }
@@ -156,21 +165,24 @@ fn alignments_do_not_depend_on_padding_and_batch() {
     let session = Session::new(&Options::new(Loss::with_topology(Topology::modified()))).unwrap();
     let packed = session.align(&case.joint(), &case.targets).unwrap();
     let (mut frames, mut labels) = (vec![f64::NAN; 3 * 7 * HIDDEN], vec![f64::NAN; 3 * 5 * HIDDEN]);
-    for (b, (f, g)) in [(0, 0), (4, 3), (6, 7)].into_iter().enumerate() {
-        let (t, u) = (case.targets.frames(b) * HIDDEN, (case.targets.labels(b).len() + 1) * HIDDEN);
-        frames[b * 7 * HIDDEN..][..t].copy_from_slice(&case.frames[f * HIDDEN..][..t]);
-        labels[b * 5 * HIDDEN..][..u].copy_from_slice(&case.labels[g * HIDDEN..][..u]);
-        let lengths = vec![case.targets.frames(b)];
-        let alone = Targets::new(BLANK as u32, lengths, vec![case.targets.labels(b).to_vec()]).unwrap();
-        let (f, g) = (&case.frames[f * HIDDEN..][..t], &case.labels[g * HIDDEN..][..u]);
-        let alone = session.align(&JointInputs::new(f, g, case.joint().head), &alone).unwrap();
-        assert_eq!(alone[0], packed[b]);
+    for (b, (first_frame, first_label)) in [(0, 0), (4, 3), (6, 7)].into_iter().enumerate() {
+        let frames_len = case.targets.frames(b) * HIDDEN;
+        let labels_len = (case.targets.labels(b).len() + 1) * HIDDEN;
+        let utterance_frames = &case.frames[first_frame * HIDDEN..][..frames_len];
+        let utterance_labels = &case.labels[first_label * HIDDEN..][..labels_len];
+        frames[b * 7 * HIDDEN..][..frames_len].copy_from_slice(utterance_frames);
+        labels[b * 5 * HIDDEN..][..labels_len].copy_from_slice(utterance_labels);
+        let frame_counts = vec![case.targets.frames(b)];
+        let targets =
+            Targets::new(BLANK as u32, frame_counts, vec![case.targets.labels(b).to_vec()]).unwrap();
+        let joint = JointInputs::new(utterance_frames, utterance_labels, case.joint().head);
+        assert_eq!(session.align(&joint, &targets).unwrap()[0], packed[b]);
     }
     let layout = Layout::Padded { frames: 7, positions: 5 };
     let joint = JointInputs::new(&frames, &labels, case.joint().head).with_layout(layout);
     let padded = session.align(&joint, &case.targets).unwrap();
     assert_eq!(padded, packed);
-    assert!(packed[1].is_none() && packed[2].as_ref().unwrap().tokens.is_empty());
+    assert!(packed[1].is_none() && packed[2].as_ref().unwrap().labels.is_empty());
 }
 
 #[test]

@@ -51,19 +51,27 @@ struct Case {
     heads: [(Vec<f64>, Vec<f64>); 2],
 }
 
+/// A site of the reference.
+struct HiddenSite {
+    hidden: Vec<f64>,
+    utterance: usize,
+    label: usize,
+}
+
 /// Gradients of weight and bias.
 type HeadGradient = (Vec<f64>, Vec<f64>);
 
 /// Losses, and gradients of frame rows, label rows and both heads.
 struct LossAndGradients {
     losses: Vec<f64>,
-    rows: [Vec<f64>; 2],
-    heads: Vec<HeadGradient>,
+    row_gradients: [Vec<f64>; 2],
+    head_gradients: Vec<HeadGradient>,
     skipped: SkippedSites,
 }
 
 impl Case {
-    fn new(kind: HeadKind, bands: bool, sigma: f64, options: Options) -> Self {
+    /// Creates the batch of a kind of heads, with or without bands.
+    fn new(kind: HeadKind, has_bands: bool, sigma: f64, options: Options) -> Self {
         let labels = vec![vec![1, 5], vec![], vec![0, 0, 3]];
         let token_weights = vec![vec![0.5, 2.0], vec![], vec![1.5, 0.0, 0.7]];
         let mut targets = Targets::new(BLANK, FRAMES.to_vec(), labels).unwrap();
@@ -71,7 +79,7 @@ impl Case {
         if kind == HeadKind::BigBlank {
             targets = targets.with_big_blanks(vec![BIG_BLANK]).unwrap();
         }
-        if bands {
+        if has_bands {
             targets = targets
                 .with_bands(vec![vec![0..2, 0..3, 1..3, 1..3], vec![0..1], vec![0..4, 0..4, 2..4]])
                 .unwrap();
@@ -100,6 +108,7 @@ impl Case {
         }
     }
 
+    /// Runs the loss of a session.
     fn run(&self) -> LossAndGradients {
         let [tokens, durations] = self.heads.each_ref().map(|(w, b)| Head::new(w, Some(b), H).unwrap());
         let mut joint = JointInputs::new(&self.frames, &self.labels, tokens);
@@ -114,21 +123,22 @@ impl Case {
         } else {
             assert!(actual.durations.weight.is_empty() && actual.durations.bias.is_empty());
         }
-        let rows = [actual.encoded, actual.predicted];
-        LossAndGradients { losses: out.losses, rows, heads, skipped: out.skipped }
+        let row_gradients = [actual.encoded, actual.predicted];
+        LossAndGradients { losses: out.losses, row_gradients, head_gradients: heads, skipped: out.skipped }
     }
 
-    /// Hidden row of every site, and its utterance and label position.
-    fn sites(&self) -> Vec<(Vec<f64>, usize, usize)> {
-        let (mut out, mut frame, mut label) = (Vec::new(), 0, 0);
+    /// Hidden row of every site, with its utterance and label position.
+    fn sites(&self) -> Vec<HiddenSite> {
+        let (mut out, mut first_frame, mut first_label) = (Vec::new(), 0, 0);
         for b in 0..3 {
             for site in self.targets.lattices().utterance_sites(b) {
-                let (f, g) =
-                    (&self.frames[(frame + site.frame) * H..], &self.labels[(label + site.label) * H..]);
-                out.push(((0..H).map(|k| (f[k] + g[k]).tanh()).collect(), b, site.label));
+                let f = &self.frames[(first_frame + site.frame) * H..];
+                let g = &self.labels[(first_label + site.label) * H..];
+                let hidden = (0..H).map(|k| (f[k] + g[k]).tanh()).collect();
+                out.push(HiddenSite { hidden, utterance: b, label: site.label });
             }
-            frame += self.targets.frames(b);
-            label += self.targets.labels(b).len() + 1;
+            first_frame += self.targets.frames(b);
+            first_label += self.targets.labels(b).len() + 1;
         }
         out
     }
@@ -141,24 +151,26 @@ impl Case {
             w.chunks(H).zip(b).map(|(w, b)| dot(w) + b).collect()
         };
         // Softmax over the unmasked classes.
-        let softmax = |z: &[f64], counts: &dyn Fn(usize) -> bool| -> Vec<f64> {
-            let e: Vec<f64> =
-                z.iter().enumerate().map(|(c, z)| if counts(c) { z.exp() } else { 0.0 }).collect();
-            let sum: f64 = e.iter().sum();
-            e.into_iter().map(|e| e / sum).collect()
+        let softmax = |z: &[f64], is_included: &dyn Fn(usize) -> bool| -> Vec<f64> {
+            let exps: Vec<f64> =
+                z.iter().enumerate().map(|(c, z)| if is_included(c) { z.exp() } else { 0.0 }).collect();
+            let sum: f64 = exps.iter().sum();
+            exps.into_iter().map(|exp| exp / sum).collect()
         };
         let factored = self.kind == HeadKind::Factored;
-        let counts = |c: usize| !factored || c != BLANK as usize;
+        let is_token = |c: usize| !factored || c != BLANK as usize;
         let sigmoid = |z: f64| 1.0 / (1.0 + (-z).exp());
+        // Classes of the token columns of a site; none for a missing next label.
         let classes = |b: usize, u: usize| {
             let next = self.targets.labels(b).get(u).copied();
             let big = (self.kind == HeadKind::BigBlank).then_some(Some(BIG_BLANK));
             [Some(BLANK), next].into_iter().chain(big).collect::<Vec<_>>()
         };
+        // Emissions of all sites.
         let mut emissions = Vec::new();
-        for (h, b, u) in &sites {
+        for HiddenSite { hidden: h, utterance: b, label: u } in &sites {
             let z = score(&self.heads[0], h);
-            let p = softmax(&z, &counts);
+            let p = softmax(&z, &is_token);
             let blank = z[BLANK as usize];
             emissions.extend(classes(*b, *u).into_iter().enumerate().map(|(column, class)| match class {
                 None => 0.0,
@@ -170,11 +182,13 @@ impl Case {
                 emissions.extend(softmax(&score(&self.heads[1], h), &|_| true).into_iter().map(f64::ln));
             }
         }
+        // Losses and adjoints of the emissions.
         let Options { loss, fastemit, delay_penalty, clamp, .. } = &self.options;
         let topology = loss.topology().unwrap();
         let regularizers =
             Regularizers { fastemit: *fastemit, delay_penalty: *delay_penalty, sigma: self.sigma };
         let out = forward_backward(self.targets.lattices(), topology, &emissions, &regularizers).unwrap();
+        // Gradients of the heads, site by site: clipped, then times the weight of the utterance.
         let token_weights = [vec![0.5, 2.0], vec![], vec![1.5, 0.0, 0.7]];
         let clip = |g: f64| clamp.map_or(g, |limit| g.clamp(-limit, limit));
         let mut heads = [(vec![0.0; C * H], vec![0.0; C]), (vec![0.0; 3 * H], vec![0.0; 3])];
@@ -186,11 +200,12 @@ impl Case {
                 (0..H).for_each(|k| weight[c * H + k] += g * h[k]);
             }
         };
-        for ((h, b, u), adjoints) in sites.iter().zip(out.adjoints.chunks(topology.num_columns())) {
+        let site_adjoints = sites.iter().zip(out.adjoints.chunks(topology.num_columns()));
+        for (HiddenSite { hidden: h, utterance: b, label: u }, adjoints) in site_adjoints {
             let mut a = adjoints.to_vec();
             a[1] *= token_weights[*b].get(*u).unwrap_or(&1.0);
             let z = score(&self.heads[0], h);
-            let p = softmax(&z, &counts);
+            let p = softmax(&z, &is_token);
             let mut g = vec![0.0; C];
             for (column, class) in classes(*b, *u).into_iter().enumerate() {
                 let Some(class) = class else { continue };
@@ -239,8 +254,8 @@ fn head_gradients_match_plain_loops() {
                 for (actual, expected) in actual.losses.iter().zip(&losses) {
                     assert!((actual - expected).abs() < 1e-11, "{kind:?}: {actual} {expected}");
                 }
-                assert_eq!(actual.heads.len(), heads.len());
-                for (actual, expected) in actual.heads.iter().zip(&heads) {
+                assert_eq!(actual.head_gradients.len(), heads.len());
+                for (actual, expected) in actual.head_gradients.iter().zip(&heads) {
                     let (actual, expected) =
                         ([&actual.0[..], &actual.1].concat(), [&expected.0[..], &expected.1].concat());
                     for (actual, expected) in actual.iter().zip(expected) {
@@ -261,30 +276,23 @@ fn skipping_errors_are_within_the_bound_for_every_head() {
     for kind in HEAD_KINDS {
         let mut skipped_any = false;
         for skip in [1e-3, 0.02, 0.1, 0.4] {
-            for wave in [1, 100] {
+            for wave_sites in [1, 100] {
                 let options = Options { fastemit: 0.5, ..Options::default() };
                 let exact = Case::new(kind, false, 0.0, options.clone()).run();
-                let sizes = Plan::custom(wave, 8, 4, 2, 0);
-                let actual =
-                    Case::new(kind, false, 0.0, Options { skip, plan: Some(sizes), ..options }).run();
-                let SkippedSites {
-                    sites,
-                    mass,
-                    bias_error: bias,
-                    weight_error: weight,
-                    input_error: inputs,
-                    ..
-                } = actual.skipped;
+                let plan = Some(Plan::custom(wave_sites, 8, 4, 2, 0));
+                let actual = Case::new(kind, false, 0.0, Options { skip, plan, ..options }).run();
+                let SkippedSites { sites, mass, bias_error, weight_error, input_error, .. } = actual.skipped;
                 skipped_any |= sites > 0;
                 let max_difference =
                     |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-                for (actual, exact) in actual.heads.iter().zip(&exact.heads) {
-                    let sum: f64 = actual.1.iter().zip(&exact.1).map(|(a, b)| (a - b).abs()).sum();
-                    assert!(sum <= bias + 1e-12, "{kind:?} {skip}: {sum} above {bias}");
-                    assert!(max_difference(&actual.0, &exact.0) <= weight + 1e-12);
+                let pairs = actual.head_gradients.iter().zip(&exact.head_gradients);
+                for ((weight, bias), (exact_weight, exact_bias)) in pairs {
+                    let sum: f64 = bias.iter().zip(exact_bias).map(|(a, b)| (a - b).abs()).sum();
+                    assert!(sum <= bias_error + 1e-12, "{kind:?} {skip}: {sum} above {bias_error}");
+                    assert!(max_difference(weight, exact_weight) <= weight_error + 1e-12);
                 }
-                for (actual, exact) in actual.rows.iter().zip(&exact.rows) {
-                    assert!(max_difference(actual, exact) <= inputs + 1e-12);
+                for (actual, exact) in actual.row_gradients.iter().zip(&exact.row_gradients) {
+                    assert!(max_difference(actual, exact) <= input_error + 1e-12);
                 }
                 let max_mass: f64 = WEIGHTS
                     .iter()
@@ -313,8 +321,8 @@ fn the_internal_language_model_depends_on_labels_only() {
         assert_eq!(actual.iter().map(Vec::len).collect::<Vec<_>>(), [2, 0, 3]);
         let padded: Vec<f64> = [(0, 3), (3, 4), (4, 8)]
             .into_iter()
-            .flat_map(|(from, to)| {
-                let mut rows = case.labels[from * H..to * H].to_vec();
+            .flat_map(|(start, end)| {
+                let mut rows = case.labels[start * H..end * H].to_vec();
                 rows.resize(5 * H, f64::NAN);
                 rows
             })

@@ -1,4 +1,7 @@
 //! CTC losses compared with all labelings, central differences, and other batches.
+//!
+//! `inputs` are hidden rows and a head, concatenated, so that gradients can be compared with
+//! central differences.
 use candle_core::{Device, Tensor, Var};
 use oracle::{ctc::sum_over_labelings, differences::central_difference};
 use rnnt_dp::delay_shift;
@@ -32,7 +35,7 @@ fn num_rows() -> usize {
     FRAMES.iter().sum()
 }
 
-/// HiddenInputs, weight, bias.
+/// Hidden rows, and weight and bias of the head, concatenated.
 fn inputs() -> Vec<f64> {
     [values(num_rows() * H, 1), values(C * H, 2), values(C, 3)].concat()
 }
@@ -41,6 +44,7 @@ fn options() -> Options {
     Options::new(Loss::Ctc)
 }
 
+/// Runs the loss of the concatenated inputs.
 fn run(all: &[f64], targets: &Targets, options: &Options) -> LossOutput<f64> {
     let (rows, rest) = all.split_at(all.len() - C * H - C);
     let (weight, bias) = rest.split_at(C * H);
@@ -53,9 +57,9 @@ fn run(all: &[f64], targets: &Targets, options: &Options) -> LossOutput<f64> {
 fn dense_log_probs(all: &[f64], utterance: usize, epsilon: f64) -> (Vec<f64>, f64) {
     let (rows, rest) = all.split_at(num_rows() * H);
     let (weight, bias) = rest.split_at(C * H);
-    let (first, frames) = (FRAMES[..utterance].iter().sum::<usize>(), FRAMES[utterance]);
+    let (first_row, frames) = (FRAMES[..utterance].iter().sum::<usize>(), FRAMES[utterance]);
     let (mut out, mut squares) = (Vec::new(), 0.0);
-    for x in rows[first * H..(first + frames) * H].chunks(H) {
+    for x in rows[first_row * H..(first_row + frames) * H].chunks(H) {
         let score = |c: usize| weight[c * H..][..H].iter().zip(x).map(|(w, x)| w * x).sum::<f64>() + bias[c];
         let log_z = (0..C).map(|c| score(c).exp()).sum::<f64>().ln();
         let mean = (0..C).map(score).sum::<f64>() / C as f64 - log_z;
@@ -130,11 +134,11 @@ fn fastemit_and_token_weights_scale_labels() {
     let (all, targets) = (inputs(), targets());
     let plain = run(&all, &targets, &options());
     let fastemit = run(&all, &targets, &Options { fastemit: 0.25, ..options() });
-    let weights = |w: f64| (0..4).map(|b| vec![w; targets.labels(b).len()]).collect::<Vec<_>>();
-    let weighed = |w| run(&all, &targets.clone().with_token_weights(weights(w)).unwrap(), &options());
-    assert_eq!(plain, weighed(1.0));
-    assert_eq!(fastemit.losses, weighed(1.25).losses);
-    for (a, b) in fastemit.gradients.head.weight.iter().zip(&weighed(1.25).gradients.head.weight) {
+    let weights = |weight: f64| (0..4).map(|b| vec![weight; targets.labels(b).len()]).collect::<Vec<_>>();
+    let run_weighted = |w| run(&all, &targets.clone().with_token_weights(weights(w)).unwrap(), &options());
+    assert_eq!(plain, run_weighted(1.0));
+    assert_eq!(fastemit.losses, run_weighted(1.25).losses);
+    for (a, b) in fastemit.gradients.head.weight.iter().zip(&run_weighted(1.25).gradients.head.weight) {
         assert!((a - b).abs() < 1e-12);
     }
     assert_ne!(fastemit.gradients.head.weight, plain.gradients.head.weight);
@@ -154,9 +158,9 @@ fn results_do_not_depend_on_batch_groups_padding_and_threads() {
     let expected = run(&all, &targets, &options);
     // Groups of one utterance each.
     let plan = Plan { wave_sites: 1, ..options_plan() };
-    let alone = run(&all, &targets, &Options { plan: Some(plan), ..options.clone() });
-    assert_eq!(alone.losses, expected.losses);
-    for (a, b) in alone.gradients.hidden.iter().zip(&expected.gradients.hidden) {
+    let grouped = run(&all, &targets, &Options { plan: Some(plan), ..options.clone() });
+    assert_eq!(grouped.losses, expected.losses);
+    for (a, b) in grouped.gradients.hidden.iter().zip(&expected.gradients.hidden) {
         assert!((a - b).abs() < 1e-13);
     }
     let (weight, bias) = all[num_rows() * H..].split_at(C * H);
@@ -174,8 +178,8 @@ fn results_do_not_depend_on_batch_groups_padding_and_threads() {
     assert_eq!((&actual.losses, &actual.gradients.head), (&expected.losses, &expected.gradients.head));
     let mut row = 0;
     for (b, frames) in FRAMES.into_iter().enumerate() {
-        let (own, padding) = actual.gradients.hidden[b * 6 * H..][..6 * H].split_at(frames * H);
-        assert_eq!(own, &expected.gradients.hidden[row * H..(row + frames) * H]);
+        let (utterance_rows, padding) = actual.gradients.hidden[b * 6 * H..][..6 * H].split_at(frames * H);
+        assert_eq!(utterance_rows, &expected.gradients.hidden[row * H..(row + frames) * H]);
         assert!(padding.iter().all(|g| *g == 0.0));
         row += frames;
     }
@@ -200,20 +204,20 @@ fn scores_and_hidden_rows_have_equal_losses() {
     let options = Options { delay_penalty: 0.1, fastemit: 0.2, z_loss: 0.05, ..options() };
     let scores = x.broadcast_matmul(&w.t().unwrap()).unwrap().broadcast_add(&b).unwrap();
     let weights = Tensor::new(&[0.5f64, 2.0], &Device::Cpu).unwrap();
-    let lazy = candle::ctc_loss(&scores, &targets, &options).unwrap();
+    let from_scores = candle::ctc_loss(&scores, &targets, &options).unwrap();
     let rows = HiddenTensors { hidden: &x, head: HeadTensors { weight: &w, bias: Some(&b) } };
-    let eager = LossSession::new(&options).unwrap().sum(rows, &targets, &[0.5, 2.0]).unwrap();
-    for (a, b) in lazy.to_vec1::<f64>().unwrap().iter().zip(&eager.losses) {
+    let from_rows = LossSession::new(&options).unwrap().sum(rows, &targets, &[0.5, 2.0]).unwrap();
+    for (a, b) in from_scores.to_vec1::<f64>().unwrap().iter().zip(&from_rows.losses) {
         assert!((a - b).abs() < 1e-12);
     }
-    let lazy = (lazy * weights).unwrap().sum_all().unwrap().backward().unwrap();
+    let from_scores = (from_scores * weights).unwrap().sum_all().unwrap().backward().unwrap();
     // Later operations scale the gradient.
-    let eager = (eager.sum * 3.0).unwrap().backward().unwrap();
+    let from_rows = (from_rows.sum * 3.0).unwrap().backward().unwrap();
     for variable in [&x, &w, &b] {
-        let [lazy, eager] = [&lazy, &eager]
+        let [from_scores, from_rows] = [&from_scores, &from_rows]
             .map(|g| g.get(variable).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap());
-        for (lazy, eager) in lazy.iter().zip(&eager) {
-            assert!((3.0 * lazy - eager).abs() < 1e-12, "{lazy} {eager}");
+        for (from_scores, from_rows) in from_scores.iter().zip(&from_rows) {
+            assert!((3.0 * from_scores - from_rows).abs() < 1e-12, "{from_scores} {from_rows}");
         }
     }
 }
@@ -259,7 +263,7 @@ fn invalid_arguments_are_errors() {
     let joint = JointInputs::new(rows, rows, head);
     let actual = Session::new(&plain).unwrap().sum(joint, &targets, &WEIGHTS);
     assert!(matches!(actual, Err(Error::Inputs { .. })));
-    let lasting = HiddenInputs { durations: Some(head), ..HiddenInputs::new(rows, head) };
-    let actual = Session::new(&plain).unwrap().sum(lasting, &targets, &WEIGHTS);
+    let with_durations = HiddenInputs { durations: Some(head), ..HiddenInputs::new(rows, head) };
+    let actual = Session::new(&plain).unwrap().sum(with_durations, &targets, &WEIGHTS);
     assert!(matches!(actual, Err(Error::Durations { expected: 0, found: C })));
 }

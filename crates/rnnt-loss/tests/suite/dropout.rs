@@ -6,7 +6,7 @@ use rnnt_loss::{
     Options, PassScales, Plan, PrunedInputs, Pruning, Session, SimpleInputs, Targets,
 };
 
-/// Not a multiple of the length of a word of the mask.
+/// Width of the joint network; not a multiple of the units in a word of the mask.
 const H: usize = 11;
 /// Number of classes.
 const C: usize = 5;
@@ -22,9 +22,10 @@ fn values(len: usize, salt: u64) -> Vec<f64> {
     oracle::noise::normal(salt, 0, len, 0.8)
 }
 
-/// A packed batch.
+/// A packed batch: frame rows, label rows, and the head.
 #[derive(Clone)]
 struct Batch {
+    /// Frames T and labels U of each utterance.
     shapes: Vec<(usize, usize)>,
     targets: Targets,
     frames: Vec<f64>,
@@ -65,10 +66,11 @@ impl Batch {
         [&self.frames[..], &self.labels, &self.weight, &self.bias].concat()
     }
 
-    fn with(&self, mut all: &[f64]) -> Self {
-        let mut next = |len: usize| all.split_off(..len).unwrap().to_vec();
+    /// The same batch with other values, in the order of [`Batch::all`].
+    fn with_values(&self, mut all: &[f64]) -> Self {
+        let mut take_values = |len: usize| all.split_off(..len).unwrap().to_vec();
         let [frames, labels, weight, bias] =
-            [self.frames.len(), self.labels.len(), self.weight.len(), self.bias.len()].map(&mut next);
+            [self.frames.len(), self.labels.len(), self.weight.len(), self.bias.len()].map(&mut take_values);
         Self { frames, labels, weight, bias, ..self.clone() }
     }
 }
@@ -104,7 +106,7 @@ fn mix(z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Factor of a unit.
+/// Factor of unit k at a site, by definition: 0, or 1 / (1 - rate).
 fn mask_factor(Dropout { rate, seed }: Dropout, b: usize, t: usize, u: usize, k: usize) -> f64 {
     let key =
         mix(mix(mix(seed).wrapping_add(b as u64)).wrapping_add((t as u64) << 32).wrapping_add(u as u64));
@@ -118,7 +120,8 @@ fn mask_factor(Dropout { rate, seed }: Dropout, b: usize, t: usize, u: usize, k:
 fn losses_match_those_of_explicitly_masked_rows() {
     let batch = Batch::new(&SHAPES);
     for activation in ACTIVATIONS {
-        let (mut hidden, mut slopes, mut places) = (Vec::new(), Vec::new(), Vec::new());
+        // Of each unit of each site: value, slope, and indices of the values that it adds.
+        let (mut hidden, mut slopes, mut indices) = (Vec::new(), Vec::new(), Vec::new());
         let (mut frame, mut label) = (0, 0);
         for (b, &(t, u)) in SHAPES.iter().enumerate() {
             for site in batch.targets.lattices().utterance_sites(b) {
@@ -129,10 +132,10 @@ fn losses_match_those_of_explicitly_masked_rows() {
                         Activation::Tanh => (x.tanh(), 1.0 - x.tanh() * x.tanh()),
                         Activation::Relu => (x.max(0.0), f64::from(u8::from(x > 0.0))),
                     };
-                    let kept = mask_factor(DROPOUT, b, site.frame, site.label, k);
-                    hidden.push(kept * value);
-                    slopes.push(kept * slope);
-                    places.push((f, g));
+                    let factor = mask_factor(DROPOUT, b, site.frame, site.label, k);
+                    hidden.push(factor * value);
+                    slopes.push(factor * slope);
+                    indices.push((f, g));
                 }
             }
             (frame, label) = (frame + t, label + u + 1);
@@ -147,7 +150,7 @@ fn losses_match_those_of_explicitly_masked_rows() {
         assert_close(&actual.gradients.head.weight, &expected.gradients.head.weight, 1e-12);
         assert_close(&actual.gradients.head.bias, &expected.gradients.head.bias, 1e-12);
         let (mut frames, mut labels) = (vec![0.0; batch.frames.len()], vec![0.0; batch.labels.len()]);
-        for ((g, slope), (frame, label)) in expected.gradients.hidden.iter().zip(slopes).zip(places) {
+        for ((g, slope), (frame, label)) in expected.gradients.hidden.iter().zip(slopes).zip(indices) {
             frames[frame] += g * slope;
             labels[label] += g * slope;
         }
@@ -171,7 +174,8 @@ fn gradients_match_central_differences() {
                 ..options_with(activation)
             };
             let actual = concatenate_gradients(&batch.run(&options, Some(DROPOUT)).gradients);
-            let loss = |all: &[f64]| Ok(weighted_sum(&batch.with(all).run(&options, Some(DROPOUT)).losses));
+            let loss =
+                |all: &[f64]| Ok(weighted_sum(&batch.with_values(all).run(&options, Some(DROPOUT)).losses));
             assert_close(&actual, &central_difference(loss, &batch.all()).unwrap(), 3e-7);
         }
     }
@@ -180,13 +184,14 @@ fn gradients_match_central_differences() {
 #[test]
 fn durations_and_pruning_use_the_same_masks() {
     let batch = Batch::new(&SHAPES);
-    let (v, c) = (values(3 * H, 8), values(3, 9));
+    let (duration_weight, duration_bias) = (values(3 * H, 8), values(3, 9));
+    let durations = Head::new(&duration_weight, Some(&duration_bias), H).unwrap();
     let options = Options::new(Loss::tdt(&[0, 1, 2]).unwrap());
     let run = |batch: &Batch| {
-        let joint = batch.joint().with_durations(Head::new(&v, Some(&c), H).unwrap()).with_dropout(DROPOUT);
+        let joint = batch.joint().with_durations(durations).with_dropout(DROPOUT);
         Session::new(&options).unwrap().sum(joint, &batch.targets, &WEIGHTS).unwrap()
     };
-    let loss = |all: &[f64]| Ok(weighted_sum(&run(&batch.with(all)).losses));
+    let loss = |all: &[f64]| Ok(weighted_sum(&run(&batch.with_values(all)).losses));
     assert_close(
         &concatenate_gradients(&run(&batch).gradients),
         &central_difference(loss, &batch.all()).unwrap(),
@@ -214,11 +219,11 @@ fn durations_and_pruning_use_the_same_masks() {
 fn results_do_not_depend_on_padding_groups_blocking_and_threads() {
     let batch = Batch::new(&SHAPES);
     let (frames, positions) = (6, 5);
-    let pad = |rows: &[f64], stride: usize, own: &dyn Fn(usize) -> usize| {
+    let pad = |rows: &[f64], stride: usize, row_count: &dyn Fn(usize) -> usize| {
         let mut rest = rows;
         let mut padded = vec![f64::NAN; SHAPES.len() * stride * H];
         for (b, padded) in padded.chunks_mut(stride * H).enumerate() {
-            padded[..own(b) * H].copy_from_slice(rest.split_off(..own(b) * H).unwrap());
+            padded[..row_count(b) * H].copy_from_slice(rest.split_off(..row_count(b) * H).unwrap());
         }
         padded
     };
@@ -232,8 +237,9 @@ fn results_do_not_depend_on_padding_groups_blocking_and_threads() {
         let mut session = Session::new(&options).unwrap();
         let padded = session.sum(joint, &batch.targets, &WEIGHTS).unwrap();
         assert_eq!((&padded.losses, &padded.gradients.head), (&expected.losses, &expected.gradients.head));
-        let unpad = |rows: &[f64], stride: usize, own: &dyn Fn(usize) -> usize| -> Vec<f64> {
-            rows.chunks(stride * H).enumerate().flat_map(|(b, rows)| &rows[..own(b) * H]).copied().collect()
+        let unpad = |rows: &[f64], stride: usize, row_count: &dyn Fn(usize) -> usize| -> Vec<f64> {
+            let utterances = rows.chunks(stride * H).enumerate();
+            utterances.flat_map(|(b, rows)| &rows[..row_count(b) * H]).copied().collect()
         };
         assert_eq!(unpad(&padded.gradients.encoded, frames, &|b| SHAPES[b].0), expected.gradients.encoded);
         let predicted = unpad(&padded.gradients.predicted, positions, &|b| SHAPES[b].1 + 1);
@@ -248,12 +254,14 @@ fn results_do_not_depend_on_padding_groups_blocking_and_threads() {
             &concatenate_gradients(&expected.gradients),
             1e-12,
         );
-        for (wave, block, classes, kept) in [(1, 1, 2, 0), (8, 3, 4, 5), (100, 8, 5, 0), (100, 100, 1, 100)] {
-            let plan = Some(Plan::custom(wave, block, classes, 2, kept));
-            let cut = batch.run(&Options { plan, ..options.clone() }, Some(DROPOUT));
-            assert_close(&cut.losses, &expected.losses, 1e-12);
+        for (wave_sites, block_sites, tile_classes, saved_scores) in
+            [(1, 1, 2, 0), (8, 3, 4, 5), (100, 8, 5, 0), (100, 100, 1, 100)]
+        {
+            let plan = Some(Plan::custom(wave_sites, block_sites, tile_classes, 2, saved_scores));
+            let actual = batch.run(&Options { plan, ..options.clone() }, Some(DROPOUT));
+            assert_close(&actual.losses, &expected.losses, 1e-12);
             assert_close(
-                &concatenate_gradients(&cut.gradients),
+                &concatenate_gradients(&actual.gradients),
                 &concatenate_gradients(&expected.gradients),
                 1e-12,
             );
@@ -263,8 +271,8 @@ fn results_do_not_depend_on_padding_groups_blocking_and_threads() {
             assert_eq!(pool.install(|| batch.run(&options, Some(DROPOUT))), expected, "{threads} threads");
         }
         // The bits of losses do not depend on the group.
-        let grouped = |wave| {
-            let plan = Some(Plan::custom(wave, 1, C, 1, 0));
+        let grouped = |wave_sites| {
+            let plan = Some(Plan::custom(wave_sites, 1, C, 1, 0));
             batch.run(&Options { plan, ..options.clone() }, Some(DROPOUT))
         };
         assert_eq!(grouped(1).losses, grouped(100).losses);
@@ -274,15 +282,16 @@ fn results_do_not_depend_on_padding_groups_blocking_and_threads() {
 /// Masks depend on the index in the batch, not on other utterances.
 #[test]
 fn results_do_not_depend_on_batch_mates() {
-    let alike = |shapes: [(usize, usize); 3]| {
+    // Loss and encoder gradient of the second utterance.
+    let second_utterance = |shapes: [(usize, usize); 3]| {
         let batch = Batch::new(&shapes);
         let out = batch.run(&Options::default(), Some(DROPOUT));
-        let (first, own) = (shapes[0].0 * H, shapes[1].0 * H);
-        (out.losses[1], out.gradients.encoded[first..first + own].to_vec())
+        let (start, len) = (shapes[0].0 * H, shapes[1].0 * H);
+        (out.losses[1], out.gradients.encoded[start..start + len].to_vec())
     };
-    let expected = alike([(4, 2), (3, 3), (1, 0)]);
-    assert_eq!(alike([(1, 1), (3, 3), (7, 2)]), expected);
-    assert_eq!(alike([(9, 4), (3, 3), (3, 3)]), expected);
+    let expected = second_utterance([(4, 2), (3, 3), (1, 0)]);
+    assert_eq!(second_utterance([(1, 1), (3, 3), (7, 2)]), expected);
+    assert_eq!(second_utterance([(9, 4), (3, 3), (3, 3)]), expected);
     // The same utterance at another index has a different mask.
     let elsewhere = Batch::new(&[(3, 3)]).run(&Options::default(), Some(DROPOUT));
     assert_ne!(elsewhere.losses[0], expected.0);
@@ -294,11 +303,11 @@ fn a_rate_of_zero_has_no_effect_and_seeds_differ() {
     for activation in ACTIVATIONS {
         let options = options_with(activation);
         let plain = batch.run(&options, None);
-        let with = |rate, seed| batch.run(&options, Some(Dropout { rate, seed }));
-        assert_eq!(with(0.0, 3), plain);
-        assert_ne!(with(0.375, 3).losses, plain.losses);
-        assert_ne!(with(0.375, 3).losses, with(0.375, 4).losses);
-        assert_eq!(with(0.375, 3), with(0.375, 3));
+        let run_with = |rate, seed| batch.run(&options, Some(Dropout { rate, seed }));
+        assert_eq!(run_with(0.0, 3), plain);
+        assert_ne!(run_with(0.375, 3).losses, plain.losses);
+        assert_ne!(run_with(0.375, 3).losses, run_with(0.375, 4).losses);
+        assert_eq!(run_with(0.375, 3), run_with(0.375, 3));
     }
     // Alignment ignores dropout.
     let session = Session::new(&Options::default()).unwrap();

@@ -1,4 +1,6 @@
-//! Transducer loss functions match sessions; invalid arguments are errors.
+//! Loss functions of candle tensors match sessions over slices.
+//!
+//! Further tests: paddings, reductions, utterances without a path, invalid arguments.
 use candle_core::{DType, Device, Tensor, Var};
 use panda_core::{Selection, candle::normalize_rows};
 use rnnt_dp::{Lattices, Regularizers, Topology, candle::lattice_loss};
@@ -21,11 +23,12 @@ fn var(shape: &[usize], salt: usize) -> Var {
     Var::from_tensor(&Tensor::from_vec(values(len, salt), shape, &DEVICE).unwrap()).unwrap()
 }
 
-fn assert_close(a: &Tensor, b: &Tensor, tolerance: f64) {
-    let flat = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f64>().unwrap();
-    assert_eq!(a.elem_count(), b.elem_count());
-    for (a, b) in flat(a).iter().zip(flat(b)) {
-        assert!((a - b).abs() <= tolerance * (1.0 + b.abs()), "{a} {b}");
+/// Compares tensors of any shape, element by element.
+fn assert_close(actual: &Tensor, expected: &Tensor, tolerance: f64) {
+    let flat = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+    assert_eq!(actual.elem_count(), expected.elem_count());
+    for (actual, expected) in flat(actual).iter().zip(flat(expected)) {
+        assert!((actual - expected).abs() <= tolerance * (1.0 + expected.abs()), "{actual} {expected}");
     }
 }
 
@@ -34,17 +37,19 @@ fn targets() -> Targets {
     Targets::new(2, vec![4, 2], vec![vec![0, 4], vec![1]]).unwrap()
 }
 
+/// The loss equals a normalizer followed by a lattice loss.
 #[test]
 fn one_operation_matches_two_operations() {
     let (frames, labels) = (var(&[2, 4, 3], 1), var(&[2, 3, 3], 2));
     let (weight, bias) = (var(&[5, 3], 3), var(&[5], 4));
     let targets = targets();
     let factors = Tensor::new(&[0.5f64, -2.0], &DEVICE).unwrap();
-    let (mut indices, mut ids) = ((vec![], vec![]), vec![]);
+    // Frame row, label row and selected classes of each site; 99 is an inactive class.
+    let (mut frame_indices, mut label_indices, mut ids) = (vec![], vec![], vec![]);
     for b in 0..2 {
         for site in targets.lattices().utterance_sites(b) {
-            indices.0.push((b * 4 + site.frame) as u32);
-            indices.1.push((b * 3 + site.label) as u32);
+            frame_indices.push((b * 4 + site.frame) as u32);
+            label_indices.push((b * 3 + site.label) as u32);
             ids.extend([2, targets.labels(b).get(site.label).copied().unwrap_or(99)]);
         }
     }
@@ -57,40 +62,41 @@ fn one_operation_matches_two_operations() {
             let indices = Tensor::new(indices, &DEVICE).unwrap();
             rows.reshape(((), 3)).unwrap().index_select(&indices, 0).unwrap()
         };
-        let sum = (rows(&frames, &indices.0) + rows(&labels, &indices.1)).unwrap();
+        let sum = (rows(&frames, &frame_indices) + rows(&labels, &label_indices)).unwrap();
         let hidden = match activation {
             Activation::Tanh => sum.tanh(),
             Activation::Relu => sum.relu(),
         };
         let emissions = normalize_rows(&hidden.unwrap(), &weight, &bias, selection.clone()).unwrap();
         let lattices = Lattices::new(vec![4, 2], vec![2, 1]).unwrap();
-        let two = lattice_loss(
+        let composed = lattice_loss(
             &emissions,
             lattices,
             Topology::rnnt(),
             Regularizers { fastemit: 0.1, ..Regularizers::default() },
         )
         .unwrap();
-        assert_close(&single, &two, 1e-14);
+        assert_close(&single, &composed, 1e-14);
         let gradients = |loss: &Tensor| (loss * &factors).unwrap().sum_all().unwrap().backward().unwrap();
-        let (one, two) = (gradients(&single), gradients(&two));
-        for v in [&frames, &labels, &weight, &bias] {
-            assert_close(one.get(v).unwrap(), two.get(v).unwrap(), 1e-12);
+        let (actual, expected) = (gradients(&single), gradients(&composed));
+        for var in [&frames, &labels, &weight, &bias] {
+            assert_close(actual.get(var).unwrap(), expected.get(var).unwrap(), 1e-12);
         }
     }
 }
 
 #[test]
 fn sessions_over_slices_match_tensor_functions() {
-    let (ha, hl, h, c) = (3, 2, 4, 5);
-    let (x, y) = (values(2 * 4 * ha, 10), values(2 * 3 * hl, 11));
+    // Widths of encoder, predictor and joint network; classes.
+    let (e, p, h, c) = (3, 2, 4, 5);
+    let (x, y) = (values(2 * 4 * e, 10), values(2 * 3 * p, 11));
     let (wa, wl, bz, wo, bo) =
-        (values(h * ha, 12), values(h * hl, 13), values(h, 14), values(c * h, 15), values(c, 16));
+        (values(h * e, 12), values(h * p, 13), values(h, 14), values(c * h, 15), values(c, 16));
     let network = JointNetwork {
         encoder: &wa,
-        encoder_width: ha,
+        encoder_width: e,
         predictor: &wl,
-        predictor_width: hl,
+        predictor_width: p,
         bias: Some(&bz),
         head: Head::new(&wo, Some(&bo), h).unwrap(),
     };
@@ -102,17 +108,17 @@ fn sessions_over_slices_match_tensor_functions() {
     let inputs = NetworkInputs { encoder_rows: &x, predictor_rows: &y, layout };
     let actual = network.sum(&mut session, inputs, &targets, &weights).unwrap();
 
-    let make = |v: &[f64], shape: &[usize]| {
-        Var::from_tensor(&Tensor::from_slice(v, shape, &DEVICE).unwrap()).unwrap()
+    let new_var = |values: &[f64], shape: &[usize]| {
+        Var::from_tensor(&Tensor::from_slice(values, shape, &DEVICE).unwrap()).unwrap()
     };
     let vars = [
-        make(&x, &[2, 4, ha]),
-        make(&y, &[2, 3, hl]),
-        make(&wa, &[h, ha]),
-        make(&wl, &[h, hl]),
-        make(&bz, &[h]),
-        make(&wo, &[c, h]),
-        make(&bo, &[c]),
+        new_var(&x, &[2, 4, e]),
+        new_var(&y, &[2, 3, p]),
+        new_var(&wa, &[h, e]),
+        new_var(&wl, &[h, p]),
+        new_var(&bz, &[h]),
+        new_var(&wo, &[c, h]),
+        new_var(&bo, &[c]),
     ];
     let [x, y, wa, wl, bz, wo, bo] = &vars;
     let frames = x.broadcast_matmul(&wa.t().unwrap()).unwrap().broadcast_add(bz).unwrap();
@@ -130,10 +136,10 @@ fn sessions_over_slices_match_tensor_functions() {
         &actual.head.weight,
         &actual.head.bias,
     ];
-    for (v, g) in vars.iter().zip(explicit) {
+    for (var, gradient) in vars.iter().zip(explicit) {
         assert_close(
-            gradients.get(v).unwrap(),
-            &Tensor::new(g.as_slice(), &DEVICE).unwrap().reshape(v.shape()).unwrap(),
+            gradients.get(var).unwrap(),
+            &Tensor::new(gradient.as_slice(), &DEVICE).unwrap().reshape(var.shape()).unwrap(),
             1e-12,
         );
     }
@@ -147,25 +153,28 @@ fn padded_rows_match_packed_rows() {
     let targets = targets();
     let packed = values(targets.lattices().num_sites() * h, 3);
     let mut padded = vec![f64::NAN; 2 * 4 * 3 * h];
-    let mut place = vec![];
+    // Row of each site in the padded matrix.
+    let mut padded_rows = vec![];
     for b in 0..2 {
-        place.extend(targets.lattices().utterance_sites(b).map(|s| (b * 4 + s.frame) * 3 + s.label));
+        padded_rows
+            .extend(targets.lattices().utterance_sites(b).map(|site| (b * 4 + site.frame) * 3 + site.label));
     }
-    for (row, &at) in packed.chunks_exact(h).zip(&place) {
-        padded[at * h..][..h].copy_from_slice(row);
+    for (row, &index) in packed.chunks_exact(h).zip(&padded_rows) {
+        padded[index * h..][..h].copy_from_slice(row);
     }
     let run = |rows: &[f64], layout| {
         let mut session = Session::new(&Options::default()).unwrap();
         session.sum(HiddenInputs::new(rows, head).with_layout(layout), &targets, &[1.0, 2.0]).unwrap()
     };
-    let a = run(&packed, Layout::Packed);
-    let b = run(&padded, Layout::Padded { frames: 4, positions: 3 });
-    assert_eq!((&a.losses, &a.gradients.head), (&b.losses, &b.gradients.head));
-    for (row, &at) in a.gradients.hidden.chunks_exact(h).zip(&place) {
-        assert_eq!(row, &b.gradients.hidden[at * h..][..h]);
+    let expected = run(&packed, Layout::Packed);
+    let actual = run(&padded, Layout::Padded { frames: 4, positions: 3 });
+    assert_eq!((&actual.losses, &actual.gradients.head), (&expected.losses, &expected.gradients.head));
+    let gradient_row = |index: usize| &actual.gradients.hidden[index * h..][..h];
+    for (row, &index) in expected.gradients.hidden.chunks_exact(h).zip(&padded_rows) {
+        assert_eq!(row, gradient_row(index));
     }
-    let padding = (0..24).filter(|at| !place.contains(at));
-    padding.for_each(|at| assert_eq!(b.gradients.hidden[at * h..][..h], [0.0; 3]));
+    let padding = (0..2 * 4 * 3).filter(|index| !padded_rows.contains(index));
+    padding.for_each(|index| assert_eq!(gradient_row(index), [0.0; 3]));
 }
 
 #[test]
@@ -315,9 +324,9 @@ fn ctc_gradients_are_accurate_for_certain_models() {
 #[test]
 fn infinite_activations_are_errors_except_in_padding() {
     let targets = targets();
-    let run = |at: usize| {
+    let run = |index: usize| {
         let mut frames = vec![0.1f32; 2 * 4 * 3];
-        frames[at] = f32::INFINITY;
+        frames[index] = f32::INFINITY;
         let tensor = |v: Vec<f32>, shape: &[usize]| Tensor::from_vec(v, shape, &DEVICE).unwrap();
         let (frames, labels) = (tensor(frames, &[2, 4, 3]), tensor(vec![0.1; 18], &[2, 3, 3]));
         let (weight, bias) = (tensor(vec![0.1; 15], &[5, 3]), tensor(vec![0.0; 5], &[5]));

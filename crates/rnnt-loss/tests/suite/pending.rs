@@ -17,8 +17,11 @@ const D: usize = 3;
 const BLANK: u32 = 2;
 /// Frames T and labels U of each utterance.
 const SHAPES: [(usize, usize); 3] = [(4, 2), (1, 0), (3, 3)];
+/// Frames of the batch.
 const FRAMES: usize = 8;
+/// Label positions of the batch.
 const POSITIONS: usize = 8;
+/// Sites of the batch.
 const SITES: usize = 4 * 3 + 1 + 3 * 4;
 /// Weights of the utterances in the sum of losses.
 const WEIGHTS: [f64; 3] = [0.5, 1.0, -2.0];
@@ -32,12 +35,17 @@ fn values(len: usize, salt: u64) -> Vec<f64> {
 struct InputData {
     encoded: Vec<f64>,
     predicted: Vec<f64>,
+    /// Hidden rows of the sites.
     hidden: Vec<f64>,
-    by_frame: Vec<f64>,
+    /// Hidden rows of the frames, for CTC.
+    frame_hidden: Vec<f64>,
     scores: Vec<f64>,
-    lasting: Vec<f64>,
+    scores_with_durations: Vec<f64>,
+    /// Weight and bias of the token head.
     head: [Vec<f64>; 2],
+    /// Weight and bias of the duration head.
     durations: [Vec<f64>; 2],
+    /// Matrices `am` and `lm`, and weights of linear layers for both.
     simple: [Vec<f64>; 4],
 }
 
@@ -47,9 +55,9 @@ impl InputData {
             encoded: values(FRAMES * H, 1),
             predicted: values(POSITIONS * H, 2),
             hidden: values(SITES * H, 3),
-            by_frame: values(FRAMES * H, 4),
+            frame_hidden: values(FRAMES * H, 4),
             scores: values(SITES * C, 5),
-            lasting: values(SITES * (C + D), 6),
+            scores_with_durations: values(SITES * (C + D), 6),
             head: [values(C * H, 7), values(C, 8)],
             durations: [values(D * H, 9), values(D, 10)],
             simple: [values(FRAMES * C, 11), values(POSITIONS * C, 12), values(C * H, 13), values(C * H, 14)],
@@ -68,20 +76,21 @@ impl InputData {
         JointInputs::new(&self.encoded, &self.predicted, self.head())
     }
 
-    fn pruned(&self, heads: bool) -> PrunedInputs<'_, f64> {
-        let [am, lm, of_am, of_lm] = &self.simple;
-        let simple = match heads {
+    /// Pruned inputs, with a simple joiner of linear layers or of matrices.
+    fn pruned(&self, has_layers: bool) -> PrunedInputs<'_, f64> {
+        let [am, lm, am_weight, lm_weight] = &self.simple;
+        let simple = match has_layers {
             false => SimpleInputs::Matrices(Matrices::new(am, lm, C).unwrap()),
             true => {
-                let am = Linear::new(&self.encoded, of_am, None, H).unwrap();
-                let lm = Linear::new(&self.predicted, of_lm, Some(&self.head[1]), H).unwrap();
+                let am = Linear::new(&self.encoded, am_weight, None, H).unwrap();
+                let lm = Linear::new(&self.predicted, lm_weight, Some(&self.head[1]), H).unwrap();
                 SimpleInputs::Heads(Heads::new(am, lm).unwrap())
             }
         };
         PrunedInputs { simple, joint: self.joint(), scales: PassScales { simple: 0.25, pruned: 0.75 } }
     }
 
-    /// All combinations of loss and inputs.
+    /// All combinations of loss and inputs, with their names in messages.
     fn cases(&self) -> Vec<(&'static str, Options, Inputs<'_, f64>, Targets)> {
         let scores = |scores, classes| ScoreInputs { scores, classes, layout: rnnt_loss::Layout::Packed };
         let tdt = || Loss::Tdt { topology: Topology::tdt(&[0, 1, 2]).unwrap(), sigma: 0.05, omega: 0.25 };
@@ -101,8 +110,8 @@ impl InputData {
             tokens: TokenNormalization::FactoredBlank,
             pruning,
         };
-        let dropped = self.joint().with_dropout(Dropout { rate: 0.25, seed: 3 });
-        let lasting = HiddenInputs {
+        let joint_with_dropout = self.joint().with_dropout(Dropout { rate: 0.25, seed: 3 });
+        let hidden_with_durations = HiddenInputs {
             durations: Some(self.durations()),
             ..HiddenInputs::new(&self.hidden, self.head())
         };
@@ -111,13 +120,13 @@ impl InputData {
             ("clamp", Options { clamp: Some(0.05), ..Options::default() }, self.joint().into(), targets()),
             ("skip", Options { skip: 0.02, ..Options::default() }, self.joint().into(), targets()),
             ("smoothing", regularized, self.joint().into(), targets()),
-            ("dropout", with(Loss::rnnt()), dropped.into(), targets()),
+            ("dropout", with(Loss::rnnt()), joint_with_dropout.into(), targets()),
             ("bands", with(Loss::rnnt()), self.joint().into(), banded.clone()),
             ("big blanks", with(Loss::multi_blank(&[2]).unwrap()), self.joint().into(), big),
             ("factored", with(factored), self.joint().into(), targets()),
             ("durations", with(tdt()), self.joint().with_durations(self.durations()).into(), targets()),
             ("rows", with(Loss::rnnt()), HiddenInputs::new(&self.hidden, self.head()).into(), targets()),
-            ("rows with durations", with(tdt()), lasting.into(), targets()),
+            ("rows with durations", with(tdt()), hidden_with_durations.into(), targets()),
             (
                 "factored rows",
                 with(Loss::hat()),
@@ -125,8 +134,8 @@ impl InputData {
                 targets(),
             ),
             ("scores", with(Loss::rnnt()), scores(&self.scores, C).into(), targets()),
-            ("scores with durations", with(tdt()), scores(&self.lasting, C).into(), targets()),
-            ("ctc", with(Loss::Ctc), HiddenInputs::new(&self.by_frame, self.head()).into(), targets()),
+            ("scores with durations", with(tdt()), scores(&self.scores_with_durations, C).into(), targets()),
+            ("ctc", with(Loss::Ctc), HiddenInputs::new(&self.frame_hidden, self.head()).into(), targets()),
             ("ctc scores", with(Loss::Ctc), scores(&self.scores[..FRAMES * C], C).into(), targets()),
             ("pruned", with(Loss::pruned(pruning)), self.pruned(false).into(), targets()),
             ("pruned heads", with(modified), self.pruned(true).into(), targets()),
@@ -173,10 +182,10 @@ fn forward_and_backward_match_sum() {
         let mut session = Session::new(&options).unwrap();
         let sum = session.sum(inputs, &targets, &WEIGHTS).unwrap();
         let pending = session.forward(inputs, &targets).unwrap();
-        let found_first = pending.first_pass().cloned();
+        let first_pass = pending.first_pass().cloned();
         assert_close(name, pending.losses(), &sum.losses);
         let out = pending.backward(&WEIGHTS).unwrap();
-        assert_eq!(found_first, out.first_pass, "{name}");
+        assert_eq!(first_pass, out.first_pass, "{name}");
         assert_eq!(sum.first_pass.is_some(), matches!(options.loss, Loss::Pruned { .. }), "{name}");
         if let (Some(actual), Some(expected)) = (&out.first_pass, &sum.first_pass) {
             assert_eq!((&actual.losses, &actual.ranges), (&expected.losses, &expected.ranges), "{name}");

@@ -1,4 +1,7 @@
 //! Pruned transducer loss: invariants, edge cases, errors; golden vectors check the values.
+//!
+//! A simple joiner (matrices `am` and `lm`) selects the sites of a joint network (frame rows and
+//! label rows).
 use oracle::differences::central_difference;
 use pruned::{Heads, Linear, Matrices, MatrixGradient};
 use rnnt_loss::{
@@ -19,41 +22,45 @@ struct Batch {
     targets: Targets,
     layout: Layout,
     classes: usize,
+    /// Scores of the simple joiner.
     am: Vec<f64>,
     lm: Vec<f64>,
+    /// Rows of the joint network.
     frames: Vec<f64>,
     labels: Vec<f64>,
+    /// Head of the joint network.
     weight: Vec<f64>,
     bias: Vec<f64>,
+    /// Weights of the utterances in the sum of losses.
     weights: Vec<f64>,
 }
 
 impl Batch {
+    /// Creates utterances of T frames and U labels each.
     fn new(shapes: &[(usize, usize)], classes: usize, salt: usize) -> Self {
         let labels: Vec<Vec<u32>> = shapes
             .iter()
             .map(|&(_, u)| (0..u).map(|i| 1 + ((i * 5 + salt) % (classes - 1)) as u32).collect())
             .collect();
-        let (most, positions) = (
-            shapes.iter().map(|s| s.0).max().unwrap() + 1,
-            shapes.iter().map(|s| s.1 + 1).max().unwrap() + 1,
-        );
-        let targets = Targets::new(0, shapes.iter().map(|s| s.0).collect(), labels).unwrap();
-        let padded = |rows: usize, width: usize, salt: usize, real: &dyn Fn(usize) -> usize| {
-            let mut all = values(shapes.len() * rows * width, salt);
-            for (b, all) in all.chunks_mut(rows * width).enumerate() {
-                all[real(b) * width..].fill(f64::NAN);
+        let (frame_count, position_count) = (|b: usize| shapes[b].0, |b: usize| shapes[b].1 + 1);
+        let utterances = 0..shapes.len();
+        let max_frames = utterances.clone().map(frame_count).max().unwrap() + 1;
+        let positions = utterances.clone().map(position_count).max().unwrap() + 1;
+        let targets = Targets::new(0, utterances.map(frame_count).collect(), labels).unwrap();
+        let padded = |rows: usize, width: usize, salt: usize, row_count: &dyn Fn(usize) -> usize| {
+            let mut tensor = values(shapes.len() * rows * width, salt);
+            for (b, utterance) in tensor.chunks_mut(rows * width).enumerate() {
+                utterance[row_count(b) * width..].fill(f64::NAN);
             }
-            all
+            tensor
         };
-        let (t, u) = (|b: usize| shapes[b].0, |b: usize| shapes[b].1 + 1);
         Self {
-            layout: Layout::Padded { frames: most, positions },
+            layout: Layout::Padded { frames: max_frames, positions },
             classes,
-            am: padded(most, classes, salt, &t),
-            lm: padded(positions, classes, salt + 1, &u),
-            frames: padded(most, H, salt + 2, &t),
-            labels: padded(positions, H, salt + 3, &u),
+            am: padded(max_frames, classes, salt, &frame_count),
+            lm: padded(positions, classes, salt + 1, &position_count),
+            frames: padded(max_frames, H, salt + 2, &frame_count),
+            labels: padded(positions, H, salt + 3, &position_count),
             weight: values(classes * H, salt + 4),
             bias: values(classes, salt + 5),
             weights: (0..shapes.len()).map(|b| 1.0 - 0.25 * b as f64).collect(),
@@ -131,12 +138,12 @@ fn edge_cases_have_finite_results() {
             let topology = pruning.topology().unwrap();
             let full = batch.run_unpruned(topology);
             for (b, (&(t, u), loss)) in SHAPES.iter().zip(&actual.losses).enumerate() {
-                let possible = *topology == Topology::rnnt() || u <= t;
-                assert_eq!(loss.is_finite(), possible, "{topology:?} {b}");
-                assert_eq!(first_pass_losses(&actual)[b].is_finite(), possible);
+                let has_path = *topology == Topology::rnnt() || u <= t;
+                assert_eq!(loss.is_finite(), has_path, "{topology:?} {b}");
+                assert_eq!(first_pass_losses(&actual)[b].is_finite(), has_path);
                 // Fewer paths.
                 assert!(
-                    !possible || *loss >= full.losses[b] - 1e-12 * loss.abs(),
+                    !has_path || *loss >= full.losses[b] - 1e-12 * loss.abs(),
                     "{loss} {}",
                     full.losses[b]
                 );
@@ -203,23 +210,24 @@ fn gradients_match_central_differences_for_fixed_bands() {
             };
             sum(first_pass_losses(&out), 0.3) + sum(&out.losses, 0.7)
         };
-        let with = |change: &dyn Fn(&mut Batch)| {
+        let loss_with = |change: &dyn Fn(&mut Batch)| {
             let mut changed = Batch::new(&[(5, 3), (3, 2)], 5, 3);
             change(&mut changed);
             loss(&changed)
         };
         let compare = |gradient: &[f64], start: &[f64], set: &dyn Fn(&mut Batch, Vec<f64>)| {
-            let real: Vec<usize> = (0..start.len()).filter(|&i| !start[i].is_nan()).collect();
-            let inside: Vec<f64> = real.iter().map(|&i| start[i]).collect();
+            // Only values outside of the padding are varied.
+            let unpadded: Vec<usize> = (0..start.len()).filter(|&i| !start[i].is_nan()).collect();
+            let unpadded_values: Vec<f64> = unpadded.iter().map(|&i| start[i]).collect();
             let expected = central_difference(
-                |inside| {
+                |values| {
                     let mut all = start.to_vec();
-                    real.iter().zip(inside).for_each(|(&i, value)| all[i] = *value);
-                    Ok(with(&|batch| set(batch, all.clone())))
+                    unpadded.iter().zip(values).for_each(|(&i, value)| all[i] = *value);
+                    Ok(loss_with(&|batch| set(batch, all.clone())))
                 },
-                &inside,
+                &unpadded_values,
             );
-            for (&i, expected) in real.iter().zip(expected.unwrap()) {
+            for (&i, expected) in unpadded.iter().zip(expected.unwrap()) {
                 assert!((gradient[i] - expected).abs() < 1e-6, "{i}: {} {expected}", gradient[i]);
             }
             let padding = gradient.iter().zip(start).filter(|(_, x)| x.is_nan());
@@ -287,19 +295,20 @@ fn tiled_scores_match_matrices() {
         let inputs = PrunedInputs { simple, joint: JointInputs::new(&f, &g, head), scales: SCALES };
         Session::new(&Options::new(loss.clone())).unwrap().sum(inputs, &targets, &[1.0]).unwrap()
     };
-    let (mut one, mut two) = (run(SimpleInputs::Heads(heads)), run(SimpleInputs::Matrices(matrices)));
-    assert_eq!(ranges(&one), ranges(&two));
-    assert!((first_pass_losses(&one)[0] - first_pass_losses(&two)[0]).abs() < 1e-11);
-    let of_matrices = simple_gradient(&two).clone();
-    let Some(SimpleGradient::Heads(of_heads)) = one.gradients.simple.take() else {
+    let mut actual = run(SimpleInputs::Heads(heads));
+    let mut expected = run(SimpleInputs::Matrices(matrices));
+    assert_eq!(ranges(&actual), ranges(&expected));
+    assert!((first_pass_losses(&actual)[0] - first_pass_losses(&expected)[0]).abs() < 1e-11);
+    let matrix_gradient = simple_gradient(&expected).clone();
+    let Some(SimpleGradient::Heads(heads_gradient)) = actual.gradients.simple.take() else {
         panic!("heads were given")
     };
-    two.gradients.simple = None;
-    assert_eq!((&one.losses, &one.gradients), (&two.losses, &two.gradients));
-    for (frame, row) in of_matrices.am.chunks(c).enumerate() {
+    expected.gradients.simple = None;
+    assert_eq!((&actual.losses, &actual.gradients), (&expected.losses, &expected.gradients));
+    for (frame, row) in matrix_gradient.am.chunks(c).enumerate() {
         for k in 0..width {
             let expected: f64 = row.iter().zip(a.chunks(width)).map(|(g, w)| g * w[k]).sum();
-            assert!((of_heads.am.rows[frame * width + k] - expected).abs() < 1e-11);
+            assert!((heads_gradient.am.rows[frame * width + k] - expected).abs() < 1e-11);
         }
     }
 }

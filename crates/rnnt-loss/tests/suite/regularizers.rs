@@ -1,4 +1,6 @@
-//! Regularizers of the loss (label smoothing, z-loss, token weights): definitions, gradients.
+//! Regularizers of the transducer loss: label smoothing, z-loss, token weights.
+//!
+//! Losses are compared with the definitions, gradients with central differences.
 use candle_core::{Device, Tensor, Var, backprop::GradStore};
 use oracle::differences::central_difference;
 use rnnt_dp::{Lattices, Regularizers, forward_backward};
@@ -12,6 +14,7 @@ use rnnt_loss::{
 const H: usize = 3;
 /// Number of classes.
 const C: usize = 5;
+/// Elements of frame rows, label rows, weight and bias.
 const SIZES: [usize; 4] = [(4 + 2) * H, (3 + 2) * H, C * H, C];
 /// Weights of the utterances in the sum of losses.
 const WEIGHTS: [f64; 2] = [0.5, -2.0];
@@ -26,10 +29,12 @@ fn targets() -> Targets {
     Targets::new(1, vec![4, 2], vec![vec![0, 4], vec![2]]).unwrap()
 }
 
+/// Splits inputs into frame rows, label rows, weight and bias.
 fn split_inputs(mut all: &[f64]) -> [&[f64]; 4] {
     SIZES.map(|size| all.split_off(..size).unwrap())
 }
 
+/// Frame rows, label rows, weight and bias, concatenated.
 fn inputs() -> Vec<f64> {
     values(SIZES.iter().sum(), 3)
 }
@@ -46,6 +51,7 @@ fn concatenate_gradients(gradients: Gradients<f64>) -> Vec<f64> {
     [encoded, predicted, head.weight, head.bias].concat()
 }
 
+/// Compares the gradients with central differences of the weighted losses.
 fn check_gradient(out: LossOutput<f64>, all: &[f64], targets: &Targets, options: &Options) {
     let gradient = concatenate_gradients(out.gradients);
     let loss =
@@ -58,14 +64,15 @@ fn check_gradient(out: LossOutput<f64>, all: &[f64], targets: &Targets, options:
 /// Losses with smoothing and z-loss, by definition.
 fn dense_losses(all: &[f64], targets: &Targets, epsilon: f64, z_loss: f64) -> Vec<f64> {
     let [frames, labels, w, b] = split_inputs(all);
-    let (mut row, mut column) = (0, 0);
+    let (mut first_frame, mut first_label) = (0, 0);
     let mut losses = Vec::new();
     for utterance in 0..2 {
         let (t, u) = (targets.frames(utterance), targets.labels(utterance).len());
         let (mut emissions, mut squares) = (Vec::new(), 0.0);
         for frame in 0..t {
             for label in 0..=u {
-                let (f, g) = (&frames[(row + frame) * H..][..H], &labels[(column + label) * H..][..H]);
+                let f = &frames[(first_frame + frame) * H..][..H];
+                let g = &labels[(first_label + label) * H..][..H];
                 let h: Vec<f64> = f.iter().zip(g).map(|(f, g)| (f + g).tanh()).collect();
                 let dot = |w: &[f64]| w.iter().zip(&h).map(|(w, h)| w * h).sum::<f64>();
                 let z: Vec<f64> = w.chunks(H).zip(b).map(|(w, b)| dot(w) + b).collect();
@@ -80,7 +87,7 @@ fn dense_losses(all: &[f64], targets: &Targets, epsilon: f64, z_loss: f64) -> Ve
         let lattices = Lattices::new(vec![t], vec![u]).unwrap();
         let out = forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularizers::default());
         losses.push(out.unwrap().losses[0] + z_loss * squares / (t * (u + 1)) as f64);
-        (row, column) = (row + t, column + u + 1);
+        (first_frame, first_label) = (first_frame + t, first_label + u + 1);
     }
     losses
 }
@@ -131,14 +138,15 @@ fn all_inputs_with_a_head_support_smoothing_and_factored_blanks() {
     let (all, targets) = (inputs(), targets());
     let [frames, labels, w, b] = split_inputs(&all);
     let head = Head::new(w, Some(b), H).unwrap();
-    let (mut hidden, mut row, mut column) = (Vec::new(), 0, 0);
+    let (mut hidden, mut first_frame, mut first_label) = (Vec::new(), 0, 0);
     for utterance in 0..targets.batch() {
         for site in targets.lattices().utterance_sites(utterance) {
-            let (f, g) = (&frames[(row + site.frame) * H..], &labels[(column + site.label) * H..]);
+            let f = &frames[(first_frame + site.frame) * H..];
+            let g = &labels[(first_label + site.label) * H..];
             hidden.extend((0..H).map(|k| (f[k] + g[k]).tanh()));
         }
-        row += targets.frames(utterance);
-        column += targets.labels(utterance).len() + 1;
+        first_frame += targets.frames(utterance);
+        first_label += targets.labels(utterance).len() + 1;
     }
     let smoothed = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::default() };
     let factored = Options { z_loss: 0.1, ..Options::new(Loss::hat()) };
@@ -171,15 +179,15 @@ fn the_two_step_operation_supports_smoothing_and_factored_blanks() {
     let smoothed = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::default() };
     let factored = Options { z_loss: 0.1, ..Options::new(Loss::hat()) };
     for options in [smoothed, factored] {
-        let lazy = transducer_loss(&frames, &labels, &w, &b, &targets, &options).unwrap();
-        let eager = transducer_loss_sum(&frames, &labels, &w, &b, &targets, &options, &[1.0]).unwrap();
-        assert_eq!(lazy.to_vec1::<f64>().unwrap(), eager.losses);
-        let (lazy, eager) = (lazy.sum_all().unwrap().backward().unwrap(), eager.sum.backward().unwrap());
+        let forward = transducer_loss(&frames, &labels, &w, &b, &targets, &options).unwrap();
+        let sum = transducer_loss_sum(&frames, &labels, &w, &b, &targets, &options, &[1.0]).unwrap();
+        assert_eq!(forward.to_vec1::<f64>().unwrap(), sum.losses);
+        let (forward, sum) = (forward.sum_all().unwrap().backward().unwrap(), sum.sum.backward().unwrap());
         for variable in [&frames, &labels, &w, &b] {
             let values = |gradients: &GradStore| {
                 gradients.get(variable).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap()
             };
-            assert_eq!(values(&lazy), values(&eager));
+            assert_eq!(values(&forward), values(&sum));
         }
     }
 }

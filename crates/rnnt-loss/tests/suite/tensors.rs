@@ -1,6 +1,7 @@
 //! Loss sessions over candle tensors match sessions over slices.
 //!
-//! All types and layouts are compared.
+//! Losses and gradients of all kinds of inputs are compared, in both float types, for tensors that
+//! are contiguous or not, tracked or not.
 use candle_core::{DType, Device, Tensor, Var, backprop::GradStore};
 use pruned::{Heads, Linear};
 use rnnt_loss::{
@@ -112,34 +113,36 @@ impl InputKind {
         self.shapes()[tensor].len() == 1
     }
 
-    /// The tensors by name; without `bias`, heads have no bias.
-    fn inputs<'a>(self, t: &[&'a Tensor], bias: bool) -> TensorInputs<'a> {
-        let head = |at: usize| HeadTensors { weight: t[at], bias: bias.then(|| t[at + 1]) };
+    /// Arguments of a call from tensors in the order of [`InputKind::shapes`].
+    fn inputs<'a>(self, tensors: &[&'a Tensor], has_bias: bool) -> TensorInputs<'a> {
+        let head =
+            |index: usize| HeadTensors { weight: tensors[index], bias: has_bias.then(|| tensors[index + 1]) };
         let joint = || JointTensors {
-            encoded: t[0],
-            predicted: t[1],
+            encoded: tensors[0],
+            predicted: tensors[1],
             head: head(2),
             durations: (self == Self::Durations).then(|| head(4)),
             dropout: self.dropout(),
         };
         match self {
             Self::Joint | Self::Dropout | Self::Durations => joint().into(),
-            Self::CtcRows => HiddenTensors { hidden: t[0], head: head(1) }.into(),
+            Self::CtcRows => HiddenTensors { hidden: tensors[0], head: head(1) }.into(),
             Self::Scores | Self::ScoresWithDurations | Self::CtcScores => {
-                ScoreTensors { scores: t[0] }.into()
+                ScoreTensors { scores: tensors[0] }.into()
             }
             Self::Pruned => {
-                let simple = SimpleTensors { frames: t[4], labels: t[7], am: head(5), lm: head(8) };
+                let simple =
+                    SimpleTensors { frames: tensors[4], labels: tensors[7], am: head(5), lm: head(8) };
                 PrunedTensors { simple, joint: joint(), scales: SCALES }.into()
             }
         }
     }
 
     /// Losses, and gradients of all tensors in order, from slices.
-    fn by_slices(self, vars: &[Var], bias: bool, weights: &[f64]) -> (Vec<f64>, Vec<Vec<f64>>) {
+    fn by_slices(self, vars: &[Var], has_bias: bool, weights: &[f64]) -> (Vec<f64>, Vec<Vec<f64>>) {
         let v: Vec<Vec<f64>> = vars.iter().map(|var| tensor_values(var)).collect();
-        let bias_of = |at: usize| bias.then(|| &v[at][..]);
-        let head = |at: usize, width| Head::new(&v[at], bias_of(at + 1), width).unwrap();
+        let bias_of = |index: usize| has_bias.then(|| &v[index][..]);
+        let head = |index: usize, width| Head::new(&v[index], bias_of(index + 1), width).unwrap();
         let joint = || {
             let joint = JointInputs { dropout: self.dropout(), ..JointInputs::new(&v[0], &v[1], head(2, H)) };
             joint.with_layout(LAYOUT)
@@ -179,8 +182,8 @@ impl InputKind {
             Self::CtcRows => vec![hidden, head.weight, head.bias],
             Self::Scores | Self::ScoresWithDurations | Self::CtcScores => vec![scores],
             Self::Pruned => {
-                let Some(SimpleGradient::Heads(of)) = simple else { panic!("heads were given") };
-                let simple = [of.am, of.lm].map(|side| [side.rows, side.weight, side.bias]);
+                let Some(SimpleGradient::Heads(heads)) = simple else { panic!("heads were given") };
+                let simple = [heads.am, heads.lm].map(|side| [side.rows, side.weight, side.bias]);
                 let joint = [encoded, predicted, head.weight, head.bias];
                 joint.into_iter().chain(simple.into_iter().flatten()).collect()
             }
@@ -212,16 +215,16 @@ fn check_gradients(
     gradients: &GradStore,
     vars: &[Var],
     expected: &[Vec<f64>],
-    bias: bool,
+    has_bias: bool,
     tolerance: f64,
 ) {
-    for (at, (var, expected)) in vars.iter().zip(expected).enumerate() {
+    for (index, (var, expected)) in vars.iter().zip(expected).enumerate() {
         match gradients.get(var) {
             Some(actual) => {
-                assert_eq!((actual.dims(), actual.dtype()), (var.dims(), var.dtype()), "{kind:?} {at}");
+                assert_eq!((actual.dims(), actual.dtype()), (var.dims(), var.dtype()), "{kind:?} {index}");
                 assert_close(kind, &tensor_values(actual), expected, tolerance);
             }
-            None => assert!(kind.is_bias(at) && !bias, "{kind:?}: tensor {at} has no gradient"),
+            None => assert!(kind.is_bias(index) && !has_bias, "{kind:?}: tensor {index} has no gradient"),
         }
     }
 }
@@ -234,20 +237,20 @@ fn borrow(vars: &[Var]) -> Vec<&Tensor> {
 fn tensor_sessions_match_slices_in_both_types() {
     for kind in INPUT_KINDS {
         let session = LossSession::new(&kind.options()).unwrap();
-        for (dtype, loss_bar, tolerance) in [(DType::F64, 1e-12, 1e-12), (DType::F32, 2e-6, 2e-5)] {
+        for (dtype, loss_tolerance, tolerance) in [(DType::F64, 1e-12, 1e-12), (DType::F32, 2e-6, 2e-5)] {
             for bias in [true, false] {
                 let vars = kind.vars(dtype);
                 let (losses, expected) = kind.by_slices(&vars, bias, &WEIGHTS);
                 let tensors = borrow(&vars);
                 let actual = session.forward(kind.inputs(&tensors, bias), &targets()).unwrap();
                 assert_eq!((actual.dims(), actual.dtype()), (&[3][..], DType::F64));
-                assert_close(kind, &tensor_values(&actual), &losses, loss_bar);
+                assert_close(kind, &tensor_values(&actual), &losses, loss_tolerance);
                 let gradients = weighted_sum(&actual, &WEIGHTS).backward().unwrap();
                 check_gradients(kind, &gradients, &vars, &expected, bias, tolerance);
 
                 let out = session.sum(kind.inputs(&tensors, bias), &targets(), &WEIGHTS).unwrap();
                 let value: f64 = losses.iter().zip(WEIGHTS).map(|(loss, weight)| loss * weight).sum();
-                assert_close(kind, &tensor_values(&out.sum), &[value], loss_bar);
+                assert_close(kind, &tensor_values(&out.sum), &[value], loss_tolerance);
                 assert_eq!(out.first_pass.is_some(), kind == InputKind::Pruned);
                 check_gradients(kind, &out.sum.backward().unwrap(), &vars, &expected, bias, tolerance);
             }
@@ -311,8 +314,8 @@ fn any_tensor_may_be_untracked() {
                     &expected[only],
                     1e-12,
                 );
-                for (at, tensor) in detached.iter().enumerate() {
-                    assert!(gradients.get(tensor).is_none(), "{kind:?}: tensor {at} has a gradient");
+                for (index, tensor) in detached.iter().enumerate() {
+                    assert!(gradients.get(tensor).is_none(), "{kind:?}: tensor {index} has a gradient");
                 }
             }
         }
@@ -332,29 +335,29 @@ fn tensors_may_be_noncontiguous() {
         let vars = kind.vars(DType::F64);
         let (losses, expected) = kind.by_slices(&vars, true, &WEIGHTS);
         // The last two axes are transposed; a vector has stride 2.
-        let (mut gapped, mut stored) = (Vec::new(), Vec::new());
+        let (mut noncontiguous, mut sources) = (Vec::new(), Vec::new());
         for var in &vars {
             let rank = var.rank();
-            let inside = match rank {
+            let source = match rank {
                 1 => Tensor::stack(&[var.as_tensor(), var.as_tensor()], 1).unwrap(),
                 _ => var.transpose(rank - 2, rank - 1).unwrap().contiguous().unwrap(),
             };
-            let inside = Var::from_tensor(&inside.detach()).unwrap();
-            gapped.push(match rank {
-                1 => inside.narrow(1, 1, 1).unwrap().squeeze(1).unwrap(),
-                _ => inside.transpose(rank - 2, rank - 1).unwrap(),
+            let source = Var::from_tensor(&source.detach()).unwrap();
+            noncontiguous.push(match rank {
+                1 => source.narrow(1, 1, 1).unwrap().squeeze(1).unwrap(),
+                _ => source.transpose(rank - 2, rank - 1).unwrap(),
             });
-            stored.push(inside);
+            sources.push(source);
         }
-        assert!(gapped.iter().all(|tensor| !tensor.is_contiguous()));
-        let tensors: Vec<&Tensor> = gapped.iter().collect();
+        assert!(noncontiguous.iter().all(|tensor| !tensor.is_contiguous()));
+        let tensors: Vec<&Tensor> = noncontiguous.iter().collect();
         let losses_tensor = session.forward(kind.inputs(&tensors, true), &targets()).unwrap();
         assert_close(kind, &tensor_values(&losses_tensor), &losses, 1e-12);
         let sum = session.sum(kind.inputs(&tensors, true), &targets(), &WEIGHTS).unwrap().sum;
         for gradients in [weighted_sum(&losses_tensor, &WEIGHTS).backward().unwrap(), sum.backward().unwrap()]
         {
-            for ((stored, var), expected) in stored.iter().zip(&vars).zip(&expected) {
-                let actual = gradients.get(stored).unwrap();
+            for ((sources, var), expected) in sources.iter().zip(&vars).zip(&expected) {
+                let actual = gradients.get(sources).unwrap();
                 let actual = match var.rank() {
                     1 => {
                         let unused = actual.narrow(1, 0, 1).unwrap();

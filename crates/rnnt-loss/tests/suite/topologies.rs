@@ -1,4 +1,7 @@
 //! Losses of multi-blank, TDT, factored blanks and retained sites: values, gradients, errors.
+//!
+//! Losses of a joint network must equal those of its dense scores, or the definition in plain
+//! loops; gradients must equal central differences. Tensors are padded: B = 2, T = 4, U + 1 = 3.
 use oracle::differences::central_difference;
 use rnnt_dp::{Lattices, Regularizers, forward_backward};
 use rnnt_loss::{
@@ -10,6 +13,7 @@ use rnnt_loss::{
 const H: usize = 3;
 /// Number of classes.
 const C: usize = 6;
+/// Frames that a token of the TDT loss may advance.
 const DURATIONS: [usize; 3] = [0, 1, 2];
 
 /// Pseudo-random values.
@@ -24,16 +28,24 @@ fn targets(blank: u32) -> Targets {
 }
 
 const PADDED: Layout = Layout::Padded { frames: 4, positions: 3 };
+/// Elements of frame rows, label rows, and both weights and biases.
 const SIZES: [usize; 6] = [2 * 4 * H, 2 * 3 * H, C * H, C, DURATIONS.len() * H, DURATIONS.len()];
 /// Weights of the utterances in the sum of losses.
 const WEIGHTS: [f64; 2] = [0.5, -2.0];
 
-/// Splits a list into frames, labels, token head and duration head.
-fn split_inputs(all: &[f64]) -> [&[f64]; 6] {
-    let mut rest = all;
-    SIZES.map(|size| rest.split_off(..size).unwrap())
+/// Splits inputs into frame rows, label rows, token head and duration head.
+///
+/// A head is a weight and a bias.
+fn split_inputs(mut all: &[f64]) -> [&[f64]; 6] {
+    SIZES.map(|size| all.split_off(..size).unwrap())
 }
 
+/// Splits inputs without durations into frame rows, label rows and token head.
+fn split_joint_inputs(mut all: &[f64]) -> [&[f64]; 4] {
+    [0, 1, 2, 3].map(|i| all.split_off(..SIZES[i]).unwrap())
+}
+
+/// Frame rows, label rows, and both heads, concatenated.
 fn inputs() -> Vec<f64> {
     values(SIZES.iter().sum(), 5)
 }
@@ -44,9 +56,8 @@ fn session<F: rnnt_loss::Real>(options: &Options) -> Session<F> {
 
 /// Runs the loss with one head for all tokens.
 fn run_joint(all: &[f64], targets: &Targets, options: &Options) -> LossOutput<f64> {
-    let mut rest = all;
-    let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
-    let head = Head::new(w, Some(b), H).unwrap();
+    let [frames, labels, weight, bias] = split_joint_inputs(all);
+    let head = Head::new(weight, Some(bias), H).unwrap();
     session(options)
         .sum(JointInputs::new(frames, labels, head).with_layout(PADDED), targets, &WEIGHTS)
         .unwrap()
@@ -73,7 +84,7 @@ fn check_gradient(gradient: &[f64], inputs: &[f64], losses: impl Fn(&[f64]) -> V
     }
 }
 
-/// Scores of all padded sites.
+/// Scores of all padded sites, by the definition of the joint network.
 fn dense_scores(frames: &[f64], labels: &[f64], weight: &[f64], bias: &[f64]) -> Vec<f64> {
     let mut z = Vec::new();
     for site in 0..2 * 4 * 3 {
@@ -93,17 +104,20 @@ fn tdt_matches_the_loss_of_its_scores() {
         let topology = Topology::tdt(&DURATIONS).unwrap();
         let options = Options { fastemit, ..Options::new(Loss::Tdt { topology, sigma: 0.05, omega }) };
         let run = |all: &[f64]| {
-            let [frames, labels, w, b, v, c] = split_inputs(all);
-            let (tokens, durations) = (Head::new(w, Some(b), H).unwrap(), Head::new(v, Some(c), H).unwrap());
+            let [frames, labels, weight, bias, duration_weight, duration_bias] = split_inputs(all);
+            let tokens = Head::new(weight, Some(bias), H).unwrap();
+            let durations = Head::new(duration_weight, Some(duration_bias), H).unwrap();
             let joint =
                 JointInputs::new(frames, labels, tokens).with_durations(durations).with_layout(PADDED);
             session(&options).sum(joint, &targets, &WEIGHTS).unwrap()
         };
         let actual = run(&all);
-        let [frames, labels, w, b, v, c] = split_inputs(&all);
-        let (z, d) = (dense_scores(frames, labels, w, b), dense_scores(frames, labels, v, c));
-        let rows = z.chunks(C).zip(d.chunks(DURATIONS.len()));
-        let rows: Vec<f64> = rows.flat_map(|(z, d)| z.iter().chain(d)).copied().collect();
+        let [frames, labels, weight, bias, duration_weight, duration_bias] = split_inputs(&all);
+        let token_scores = dense_scores(frames, labels, weight, bias);
+        let duration_scores = dense_scores(frames, labels, duration_weight, duration_bias);
+        let rows = token_scores.chunks(C).zip(duration_scores.chunks(DURATIONS.len()));
+        let rows: Vec<f64> =
+            rows.flat_map(|(tokens, durations)| tokens.iter().chain(durations)).copied().collect();
         let dense = loss_of_scores(&rows, &targets, &options).unwrap();
         for (a, b) in actual.losses.iter().zip(&dense.losses) {
             assert!((a - b).abs() < 1e-12 * b);
@@ -124,8 +138,10 @@ fn tdt_losses_agree_in_single_precision_and_every_budget() {
             Options { budget: usize::MAX, keep_scores, ..Options::new(Loss::tdt(&DURATIONS).unwrap()) };
         let all: Vec<f32> = all.iter().map(|&x| x as f32).collect();
         let mut rest = all.as_slice();
-        let [frames, labels, w, b, v, c] = SIZES.map(|size| rest.split_off(..size).unwrap());
-        let (tokens, durations) = (Head::new(w, Some(b), H).unwrap(), Head::new(v, Some(c), H).unwrap());
+        let [frames, labels, weight, bias, duration_weight, duration_bias] =
+            SIZES.map(|size| rest.split_off(..size).unwrap());
+        let tokens = Head::new(weight, Some(bias), H).unwrap();
+        let durations = Head::new(duration_weight, Some(duration_bias), H).unwrap();
         let joint = JointInputs::new(frames, labels, tokens).with_durations(durations).with_layout(PADDED);
         session(&options).sum(joint, &targets, &WEIGHTS).unwrap()
     };
@@ -146,10 +162,10 @@ fn hat_losses(z: &[f64], targets: &Targets, blank: usize) -> Vec<f64> {
             for u in 0..=labels.len() {
                 let row = &z[((b * 4 + t) * 3 + u) * C..][..C];
                 let label_sum = (0..C).filter(|&c| c != blank).map(|c| row[c].exp()).sum::<f64>();
-                let blank_p = 1.0 / (1.0 + (-row[blank]).exp());
-                emissions.push(blank_p.ln());
-                let label = labels.get(u).map_or(0.0, |&l| row[l as usize].exp() / label_sum);
-                emissions.push(((1.0 - blank_p) * label).ln());
+                let blank_probability = 1.0 / (1.0 + (-row[blank]).exp());
+                emissions.push(blank_probability.ln());
+                let label_share = labels.get(u).map_or(0.0, |&label| row[label as usize].exp() / label_sum);
+                emissions.push(((1.0 - blank_probability) * label_share).ln());
             }
         }
         let lattices = Lattices::new(vec![frames], vec![labels.len()]).unwrap();
@@ -167,9 +183,8 @@ fn a_factored_blank_matches_the_definition() {
         let targets = targets(blank);
         let run = |all: &[f64]| run_joint(all, &targets, &options);
         let actual = run(all);
-        let mut rest = all;
-        let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
-        let expected = hat_losses(&dense_scores(frames, labels, w, b), &targets, blank as usize);
+        let [frames, labels, weight, bias] = split_joint_inputs(all);
+        let expected = hat_losses(&dense_scores(frames, labels, weight, bias), &targets, blank as usize);
         for (actual, expected) in actual.losses.iter().zip(&expected) {
             assert!((actual - expected).abs() < 1e-12 * expected, "{actual} {expected}");
         }
@@ -197,9 +212,8 @@ fn big_blanks_are_classes() {
         Options::new(Loss::Transducer { topology, tokens: TokenNormalization::Softmax, sigma: 0.1 });
     let run = |all: &[f64]| run_joint(all, &targets, &options);
     let actual = run(all);
-    let mut rest = all;
-    let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
-    let z = dense_scores(frames, labels, w, b);
+    let [frames, labels, weight, bias] = split_joint_inputs(all);
+    let z = dense_scores(frames, labels, weight, bias);
     let dense = loss_of_scores(&z, &targets, &options).unwrap();
     for (actual, expected) in actual.losses.iter().zip(&dense.losses) {
         assert!((actual - expected).abs() < 1e-12 * expected);
@@ -220,9 +234,8 @@ fn all_inputs_support_retained_sites() {
         for (kept, whole) in actual.losses.iter().zip(&unrestricted.losses) {
             assert!(kept >= whole, "{kept} {whole}");
         }
-        let mut rest = all;
-        let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
-        let mut z = dense_scores(frames, labels, w, b);
+        let [frames, labels, weight, bias] = split_joint_inputs(all);
+        let mut z = dense_scores(frames, labels, weight, bias);
         // Sites that are not retained are never read.
         for (b, t, u) in [(0, 0, 2), (0, 1, 2), (0, 2, 0), (0, 3, 0), (1, 0, 1)] {
             z[((b * 4 + t) * 3 + u) * C..][..C].fill(f64::NAN);

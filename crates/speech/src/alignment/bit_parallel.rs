@@ -1,4 +1,4 @@
-//! Bit-parallel Levenshtein alignment: 64 reference units at a time.
+//! Bit-parallel alignment for word error rates: 64 reference units at a time.
 //!
 //! Myers 1999, "A fast bit-vector algorithm for approximate string matching based on dynamic
 //! programming", in blocks as by Hyyrö 2003. `e[i, j]` is the number of errors of the first `i`
@@ -85,8 +85,9 @@ impl BitRow {
 /// Returns the alignment with the fewest errors; all units are below `num_units`.
 pub(super) fn align(reference: &[u32], hypothesis: &[u32], num_units: usize) -> Vec<Edit> {
     let num_strips = reference.len().div_ceil(STRIP_ROWS);
-    // A saved row has two bits a column.
-    let interval = if num_strips * hypothesis.len() / 4 <= MAX_SAVED_BYTES { 1 } else { num_strips.isqrt() };
+    // A saved row has two bits, a quarter of a byte, per column.
+    let saved_bytes = num_strips * hypothesis.len() / 4;
+    let interval = if saved_bytes <= MAX_SAVED_BYTES { 1 } else { num_strips.isqrt() };
     align_saving_rows(reference, hypothesis, num_units, interval)
 }
 
@@ -187,33 +188,33 @@ mod tests {
     proptest! {
         #[test]
         fn edits_match_the_full_table(
-            distinct in 1_u32..6,
-            a in prop::collection::vec(0_u32..6, 0..300),
-            b in prop::collection::vec(0_u32..6, 0..300),
+            num_units in 1_u32..6,
+            reference in prop::collection::vec(0_u32..6, 0..300),
+            hypothesis in prop::collection::vec(0_u32..6, 0..300),
         ) {
-            let [a, b] = [a, b].map(|units| units.iter().map(|unit| unit % distinct).collect::<Vec<u32>>());
-            let expected = align_by_full_table(&a, &b);
+            let [reference, hypothesis] = [reference, hypothesis].map(|units| units.iter().map(|unit| unit % num_units).collect::<Vec<u32>>());
+            let expected = align_by_full_table(&reference, &hypothesis);
             for interval in 1..4 {
-                prop_assert_eq!(&align_saving_rows(&a, &b, distinct as usize, interval), &expected);
+                prop_assert_eq!(&align_saving_rows(&reference, &hypothesis, num_units as usize, interval), &expected);
             }
         }
 
         #[test]
         fn edits_of_similar_texts_match_the_full_table(
-            a in prop::collection::vec(0_u32..50, 60..400),
+            reference in prop::collection::vec(0_u32..50, 60..400),
             changes in prop::collection::vec((0_usize..400, 0_u32..50, 0_usize..3), 0..30),
         ) {
-            let mut b = a.clone();
+            let mut hypothesis = reference.clone();
             for (index, unit, kind) in changes {
-                let index = index % b.len();
+                let index = index % hypothesis.len();
                 match kind {
-                    0 => b[index] = unit,
-                    1 => b.insert(index, unit),
-                    _ if b.len() > 1 => drop(b.remove(index)),
+                    0 => hypothesis[index] = unit,
+                    1 => hypothesis.insert(index, unit),
+                    _ if hypothesis.len() > 1 => drop(hypothesis.remove(index)),
                     _ => {}
                 }
             }
-            prop_assert_eq!(align_saving_rows(&a, &b, 50, 2), align_by_full_table(&a, &b));
+            prop_assert_eq!(align_saving_rows(&reference, &hypothesis, 50, 2), align_by_full_table(&reference, &hypothesis));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Reads AIFF and AIFF-C files.
+//! Parses the headers of AIFF and AIFF-C audio files.
 //!
 //! A COMM chunk has the sample coding, an SSND chunk the samples; either may come first.
 
@@ -8,8 +8,8 @@ use std::path::Path;
 use super::file_range::FileRange;
 use super::format_error;
 use super::iff::{ByteOrder, MAX_CHUNK_BYTES, lossy_text, read_array, read_bytes, skip_bytes};
-use super::linear::{Coding, DeclaredLengths, LinearReader, SampleFormat};
-use crate::Result;
+use super::sample_data::{Coding, DeclaredLengths, SampleDataReader, SampleFormat};
+use crate::{Error, Result};
 
 const EXPECTED: &str = "a well-formed AIFF file";
 /// Bytes of a COMM chunk without a compression type.
@@ -21,11 +21,11 @@ pub(super) fn is_aiff(start: &[u8]) -> bool {
 }
 
 /// Parses the chunks and seeks to the samples.
-pub(super) fn open(path: &Path, mut file: BufReader<FileRange>) -> Result<LinearReader> {
+pub(super) fn open(path: &Path, mut file: BufReader<FileRange>) -> Result<SampleDataReader> {
     let file_bytes = file.get_ref().len();
     let read_error = |error: io::Error| match error.kind() {
         ErrorKind::UnexpectedEof => format_error(path, EXPECTED, "the end of the file within a header"),
-        _ => crate::Error::Io { path: path.into(), source: error },
+        _ => Error::Io { path: path.into(), source: error },
     };
     let form_header: [u8; 12] = read_array(&mut file).map_err(read_error)?;
     let lengths = DeclaredLengths::new(ByteOrder::Big.decode::<4>(&form_header[4..]), &form_header[..4]);
@@ -42,12 +42,17 @@ pub(super) fn open(path: &Path, mut file: BufReader<FileRange>) -> Result<Linear
                 comm_chunk = Some(read_bytes(&mut file, length).map_err(read_error)?)
             }
             b"SSND" => {
+                // Offset of the first sample (4) and block size (4), before the samples.
                 let fields: [u8; 8] = read_array(&mut file).map_err(read_error)?;
                 let offset = ByteOrder::Big.decode::<4>(&fields);
                 let sample_start = file.stream_position().map_err(read_error)? + offset;
                 sample_data = Some((
                     sample_start,
-                    lengths.data_bytes(length.saturating_sub(8 + offset), sample_start, file_bytes),
+                    lengths.data_bytes(
+                        length.saturating_sub(fields.len() as u64 + offset),
+                        sample_start,
+                        file_bytes,
+                    ),
                 ));
                 if chunk_end > file_bytes {
                     break;
@@ -68,8 +73,8 @@ pub(super) fn open(path: &Path, mut file: BufReader<FileRange>) -> Result<Linear
     file.seek(SeekFrom::Start(sample_start)).map_err(read_error)?;
     // With ADPCM the count is that of packets; an unfinished header has 0 or too large a count,
     // both harmless.
-    let max_frames = if format.coding.bytes() > 0 { frames } else { 0 };
-    LinearReader::new(path, file, format, data_bytes, max_frames)
+    let max_frames = if format.coding.is_adpcm() { 0 } else { frames };
+    SampleDataReader::new(path, file, format, data_bytes, max_frames)
 }
 
 /// Parses a COMM chunk.

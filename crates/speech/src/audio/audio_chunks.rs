@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::channels::grow;
 use super::decoder::{DurationLimit, MonoDecoder, memory_error, open_range};
+use super::sample_memory::grow;
 use super::{AudioChange, Conversion, ResampleStream, SAMPLES_PER_BLOCK, check_rate};
 use crate::{Error, Result};
 

@@ -1,9 +1,10 @@
 //! Converts audio to mono: selects or averages channels, and reports the changes.
+//!
+//! [`Conversion`] is the request of the caller, [`AudioChange`] what was done, and [`MonoSignal`]
+//! the output buffer of all decoders.
 
 use std::fmt;
 use std::str::FromStr;
-
-use crate::memory;
 
 /// How a file of several channels becomes a mono signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -76,48 +77,15 @@ impl fmt::Display for AudioChange {
     }
 }
 
-/// Signals of fewer bytes are read without checking the available memory.
-const UNCHECKED_BYTES: usize = 64 << 20;
-
-/// Memory that a signal needs and cannot have.
-#[derive(Clone, Copy)]
-pub(super) struct MemoryShortage {
-    /// Bytes required.
-    pub required: usize,
-    /// Bytes available; 0 if unknown.
-    pub available: usize,
-}
-
-/// Reserves memory for `additional` samples.
-pub(super) fn reserve(samples: &mut Vec<f32>, additional: usize) -> Result<(), MemoryShortage> {
-    if samples.capacity() - samples.len() >= additional {
-        return Ok(());
-    }
-    let required = (samples.len() + additional).saturating_mul(size_of::<f32>());
-    // Reading the available memory takes longer than decoding a block.
-    if required > UNCHECKED_BYTES
-        && let Some(available) = memory::available_bytes().filter(|&available| available < required)
-    {
-        return Err(MemoryShortage { required, available });
-    }
-    samples.try_reserve_exact(additional).map_err(|_| MemoryShortage { required, available: 0 })
-}
-
-/// Reserves memory for `additional` samples; a reallocation at least doubles the length.
-pub(super) fn grow(samples: &mut Vec<f32>, additional: usize) -> Result<(), MemoryShortage> {
-    let length = samples.len();
-    if samples.capacity() - length < additional { reserve(samples, length.max(additional)) } else { Ok(()) }
-}
-
 /// A mono signal, reduced from interleaved channels.
 pub(super) struct MonoSignal {
     /// The signal so far, without the samples that [`MonoSignal::take`] returned.
     pub samples: Vec<f32>,
     /// Samples that [`MonoSignal::take`] returned.
-    taken: u64,
+    num_taken: u64,
     channels: u32,
     /// The selected channel, from 0; `None` averages all channels.
-    selected: Option<u32>,
+    selected_channel: Option<u32>,
     /// Channel of the next sample.
     next_channel: u32,
     /// Sum of the channels so far, or the selected sample.
@@ -127,7 +95,7 @@ pub(super) struct MonoSignal {
 impl MonoSignal {
     /// Returns `None` if the file does not have the requested channel.
     pub fn new(channels: u32, channel: Channel) -> Option<(Self, Option<AudioChange>)> {
-        let (selected, change) = match channel {
+        let (selected_channel, change) = match channel {
             Channel::Only | Channel::Mix | Channel::Number(1) if channels == 1 => (None, None),
             Channel::Only => return None,
             Channel::Mix if channels == 0 => return None,
@@ -137,18 +105,23 @@ impl MonoSignal {
             }
             Channel::Number(_) => return None,
         };
-        Some((Self { samples: Vec::new(), taken: 0, channels, selected, next_channel: 0, sum: 0.0 }, change))
+        Some((
+            Self { samples: Vec::new(), num_taken: 0, channels, selected_channel, next_channel: 0, sum: 0.0 },
+            change,
+        ))
     }
 
-    /// Returns and removes the samples so far.
+    /// Returns and removes the samples since the last `take`.
     pub fn take(&mut self) -> Vec<f32> {
-        self.taken += self.samples.len() as u64;
+        self.num_taken += self.samples.len() as u64;
         std::mem::take(&mut self.samples)
     }
 
     /// Returns the length of the signal so far.
+    ///
+    /// It includes the samples that [`MonoSignal::take`] returned.
     pub fn length(&self) -> u64 {
-        self.taken + self.samples.len() as u64
+        self.num_taken + self.samples.len() as u64
     }
 
     /// Appends interleaved samples.
@@ -161,16 +134,17 @@ impl MonoSignal {
         }
     }
 
+    /// Appends the next sample of the next channel.
     fn push_interleaved(&mut self, sample: f64) {
-        match self.selected {
+        match self.selected_channel {
             None => self.sum += sample,
-            Some(selected) if selected == self.next_channel => self.sum = sample,
+            Some(selected_channel) if selected_channel == self.next_channel => self.sum = sample,
             Some(_) => {}
         }
         self.next_channel += 1;
         if self.next_channel == self.channels {
-            let count = if self.selected.is_some() { 1.0 } else { f64::from(self.channels) };
-            self.samples.push((self.sum / count) as f32);
+            let divisor = if self.selected_channel.is_some() { 1.0 } else { f64::from(self.channels) };
+            self.samples.push((self.sum / divisor) as f32);
             (self.next_channel, self.sum) = (0, 0.0);
         }
     }

@@ -1,15 +1,19 @@
-//! Decodes any supported audio file to one channel, block by block.
+//! `MonoDecoder`: decodes any supported audio file to one channel, block by block.
+//!
+//! [`AudioFile`] selects the reader of the file's format; [`MonoDecoder`] adds the selection of a
+//! channel and the checks of samples, duration and memory. All functions that read audio use it.
 
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
-use super::channels::{MemoryShortage, MonoSignal, grow, reserve};
+use super::channels::MonoSignal;
+use super::file_format::{self, AudioFormat};
 use super::file_range::FileRange;
 use super::packets::{self, Container};
-use super::sound_format::{self, AudioFormat};
+use super::sample_memory::{MemoryShortage, grow, reserve};
 use super::{
-    Audio, AudioChange, Channel, SAMPLES_PER_BLOCK, aiff, caf, check_samples, flac, format_error, linear,
-    tags, wav,
+    Audio, AudioChange, Channel, SAMPLES_PER_BLOCK, aiff, caf, check_samples, flac, format_error,
+    sample_data, tags, wav,
 };
 use crate::{Error, Result};
 
@@ -27,7 +31,7 @@ pub(crate) enum DurationLimit {
 /// Tolerated excess over the length in the manifest, in seconds.
 ///
 /// Manifest lengths are often rounded or estimated, so decoding stops only at 1.5 times the length
-/// or this much above it. The users of the audio apply their own, tighter limits.
+/// or this much above it, whichever is longer. Callers apply their own, tighter limits.
 const TOLERANCE_SECONDS: f64 = 5.0;
 
 impl DurationLimit {
@@ -45,9 +49,9 @@ impl DurationLimit {
     }
 }
 
-/// An audio file whose header has been parsed.
+/// An audio file, in the reader of its format.
 pub(super) enum AudioFile {
-    Linear(linear::LinearReader),
+    SampleData(sample_data::SampleDataReader),
     Flac(flac::FlacReader),
     Packets(packets::PacketReader),
 }
@@ -58,18 +62,18 @@ impl AudioFile {
         let io_error = |source| Error::Io { path: path.into(), source };
         let file_bytes = range.len();
         let mut range = tags::without_leading_tags(range).map_err(io_error)?;
-        let mut start = Vec::new();
-        (&mut range).take(sound_format::MAGIC_BYTES as u64).read_to_end(&mut start).map_err(io_error)?;
+        let mut magic_bytes = Vec::new();
+        (&mut range).take(file_format::MAGIC_BYTES as u64).read_to_end(&mut magic_bytes).map_err(io_error)?;
         range.rewind().map_err(io_error)?;
-        let file = match sound_format::detect(&start) {
-            AudioFormat::Wav => AudioFile::Linear(wav::open(path, BufReader::new(range))?),
+        let file = match file_format::detect(&magic_bytes) {
+            AudioFormat::Wav => AudioFile::SampleData(wav::open(path, BufReader::new(range))?),
             AudioFormat::Flac => {
                 let range = tags::without_trailing_tags(range).map_err(io_error)?;
                 AudioFile::Flac(flac::open(path, BufReader::new(range))?)
             }
-            AudioFormat::Aiff => AudioFile::Linear(aiff::open(path, BufReader::new(range))?),
+            AudioFormat::Aiff => AudioFile::SampleData(aiff::open(path, BufReader::new(range))?),
             AudioFormat::Caf => match caf::open(path, BufReader::new(range))? {
-                caf::CafData::Linear(reader) => AudioFile::Linear(*reader),
+                caf::CafData::SampleData(reader) => AudioFile::SampleData(*reader),
                 caf::CafData::Packets(range) => {
                     AudioFile::Packets(packets::open(path, range, Container::Caf)?)
                 }
@@ -80,13 +84,13 @@ impl AudioFile {
                 return Err(format_error(path, EXPECTED, format));
             }
             AudioFormat::Unknown => {
-                let start = if file_bytes < 4 {
+                let description = if file_bytes < 4 {
                     format!("a file of {file_bytes} bytes")
                 } else {
-                    let magic = &start[..start.len().min(4)];
+                    let magic = &magic_bytes[..magic_bytes.len().min(4)];
                     format!("a file that starts with {:?}", String::from_utf8_lossy(magic))
                 };
-                return Err(format_error(path, EXPECTED, start));
+                return Err(format_error(path, EXPECTED, description));
             }
         };
         match file.sample_rate() {
@@ -97,7 +101,7 @@ impl AudioFile {
 
     pub fn sample_rate(&self) -> u32 {
         match self {
-            AudioFile::Linear(reader) => reader.sample_rate(),
+            AudioFile::SampleData(reader) => reader.sample_rate(),
             AudioFile::Flac(reader) => reader.info().sample_rate,
             AudioFile::Packets(reader) => reader.sample_rate(),
         }
@@ -105,18 +109,18 @@ impl AudioFile {
 
     pub fn channels(&self) -> u32 {
         match self {
-            AudioFile::Linear(reader) => reader.channels(),
+            AudioFile::SampleData(reader) => reader.channels(),
             AudioFile::Flac(reader) => reader.info().channels,
             AudioFile::Packets(reader) => reader.channels(),
         }
     }
 
     /// Returns the samples per channel that the header declares, or 0.
-    pub fn declared(&self) -> u64 {
+    pub fn declared_frames(&self) -> u64 {
         match self {
-            AudioFile::Linear(reader) => reader.declared(),
+            AudioFile::SampleData(reader) => reader.declared_frames(),
             AudioFile::Flac(reader) => reader.info().samples.unwrap_or(0),
-            AudioFile::Packets(reader) => reader.declared(),
+            AudioFile::Packets(reader) => reader.declared_frames(),
         }
     }
 
@@ -125,7 +129,7 @@ impl AudioFile {
     /// An estimate where the header does not bound them.
     fn max_block_samples(&self) -> usize {
         match self {
-            AudioFile::Linear(reader) => reader.remaining().min(SAMPLES_PER_BLOCK as u64) as usize,
+            AudioFile::SampleData(reader) => reader.remaining_frames().min(SAMPLES_PER_BLOCK as u64) as usize,
             AudioFile::Flac(_) | AudioFile::Packets(_) => SAMPLES_PER_BLOCK,
         }
     }
@@ -143,20 +147,20 @@ pub(super) fn open_range(path: &Path) -> Result<FileRange> {
 /// Decodes a file to one channel, block by block.
 pub(super) struct MonoDecoder {
     file: AudioFile,
-    mono: MonoSignal,
+    signal: MonoSignal,
     /// How the channels were reduced to one, if there are several.
     pub change: Option<AudioChange>,
     pub sample_rate: u32,
     /// Samples per channel that the header declares, or 0.
-    declared: u64,
-    /// Largest number of samples allowed by the limit.
+    declared_samples: u64,
+    /// Largest number of samples that the [`DurationLimit`] allows.
     max_samples: u64,
 }
 
 impl MonoDecoder {
     /// Opens a file or byte range and selects a channel.
     ///
-    /// Reserves memory for the declared samples, at most `capacity` of them.
+    /// Reserves memory for the declared samples, at most `max_capacity` of them.
     ///
     /// # Errors
     /// [`Error::TooLong`] if the header declares more than the limit.
@@ -165,27 +169,27 @@ impl MonoDecoder {
         range: FileRange,
         channel: Channel,
         limit: DurationLimit,
-        capacity: usize,
+        max_capacity: usize,
     ) -> Result<Self> {
-        let bytes = range.len();
+        let file_bytes = range.len();
         let file = AudioFile::new(path, range)?;
         let (sample_rate, channels) = (file.sample_rate(), file.channels());
-        let (declared, max_samples) = (file.declared(), limit.samples(sample_rate));
-        if declared > max_samples {
-            return Err(too_long_error(path, sample_rate, max_samples, declared, true));
+        let (declared_samples, max_samples) = (file.declared_frames(), limit.samples(sample_rate));
+        if declared_samples > max_samples {
+            return Err(too_long_error(path, sample_rate, max_samples, declared_samples, true));
         }
         // The file size bounds the declared length, or is a fair estimate where constant blocks are
         // compressed.
-        let capacity = declared.min(bytes.saturating_mul(2)).min(capacity as u64) as usize;
-        let (mut mono, change) = match (MonoSignal::new(channels, channel), channel) {
-            (Some(mono), _) => mono,
+        let capacity = declared_samples.min(file_bytes.saturating_mul(2)).min(max_capacity as u64) as usize;
+        let (mut signal, change) = match (MonoSignal::new(channels, channel), channel) {
+            (Some(mono_and_change), _) => mono_and_change,
             (None, Channel::Number(channel)) => {
                 return Err(Error::Channel { path: path.into(), channel, found: channels });
             }
             (None, _) => return Err(Error::Channels { path: path.into(), found: channels }),
         };
-        reserve(&mut mono.samples, capacity).map_err(|shortage| memory_error(path, shortage))?;
-        Ok(MonoDecoder { file, mono, change, sample_rate, declared, max_samples })
+        reserve(&mut signal.samples, capacity).map_err(|shortage| memory_error(path, shortage))?;
+        Ok(MonoDecoder { file, signal, change, sample_rate, declared_samples, max_samples })
     }
 
     /// Decodes and checks the next samples; false after the last.
@@ -195,18 +199,20 @@ impl MonoDecoder {
     /// block beyond the limit; [`Error::Memory`] if the samples do not fit into memory.
     pub fn read(&mut self, path: &Path) -> Result<bool> {
         // A reservation for all declared samples is not doubled for the last block.
-        if self.mono.length() >= self.declared || self.mono.samples.capacity() < self.declared as usize {
-            grow(&mut self.mono.samples, self.file.max_block_samples())
+        if self.signal.length() >= self.declared_samples
+            || self.signal.samples.capacity() < self.declared_samples as usize
+        {
+            grow(&mut self.signal.samples, self.file.max_block_samples())
                 .map_err(|shortage| memory_error(path, shortage))?;
         }
-        let old_length = self.mono.samples.len();
+        let old_length = self.signal.samples.len();
         let has_more = match &mut self.file {
-            AudioFile::Linear(reader) => reader.read(path, &mut self.mono)?,
-            AudioFile::Flac(reader) => reader.read(path, &mut self.mono)?,
-            AudioFile::Packets(reader) => reader.read(path, &mut self.mono)?,
+            AudioFile::SampleData(reader) => reader.read(path, &mut self.signal)?,
+            AudioFile::Flac(reader) => reader.read(path, &mut self.signal)?,
+            AudioFile::Packets(reader) => reader.read(path, &mut self.signal)?,
         };
-        let length = self.mono.length();
-        let new_samples = &self.mono.samples[old_length..];
+        let length = self.signal.length();
+        let new_samples = &self.signal.samples[old_length..];
         check_samples(length - new_samples.len() as u64, new_samples)
             .map_err(|source| Error::File { path: path.into(), source: Box::new(source) })?;
         if length > self.max_samples {
@@ -224,14 +230,16 @@ impl MonoDecoder {
         Ok((Audio { samples: self.take(), sample_rate: self.sample_rate }, self.change))
     }
 
-    /// Returns and removes the samples decoded so far.
+    /// Returns and removes the samples decoded since the last `take`.
     pub fn take(&mut self) -> Vec<f32> {
-        self.mono.take()
+        self.signal.take()
     }
 
     /// Returns the number of samples decoded so far.
+    ///
+    /// It includes those that [`MonoDecoder::take`] returned.
     pub fn length(&self) -> u64 {
-        self.mono.length()
+        self.signal.length()
     }
 }
 

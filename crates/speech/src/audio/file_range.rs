@@ -1,4 +1,4 @@
-//! Reads a byte range of a file: an audio file in a tar shard.
+//! `FileRange`: reads a byte range of a file, such as an audio file in a tar shard.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};

@@ -1,4 +1,4 @@
-//! Reads FLAC files, which the crate claxon decodes.
+//! Decodes FLAC audio files with the crate claxon, and checks their MD5.
 //!
 //! symphonia is faster but less strict: it skips damaged frames, loses the last frame where other
 //! bytes follow it, and rejects streams with a constant block size whose header gives a smaller
@@ -12,8 +12,11 @@ use super::file_range::FileRange;
 use super::{format_error, full_scale};
 use crate::{Error, Result};
 
-/// What error messages expect.
+/// The expected format in error messages.
 const EXPECTED: &str = "a well-formed FLAC file";
+
+/// MD5 of a header whose encoder did not compute one.
+const NO_MD5: [u8; 16] = [0; 16];
 
 /// A FLAC file whose header has been parsed.
 pub(super) struct FlacReader {
@@ -28,11 +31,12 @@ pub(super) struct FlacReader {
 
 /// Parses the header.
 pub(super) fn open(path: &Path, file: BufReader<FileRange>) -> Result<FlacReader> {
-    let decoder = claxon::FlacReader::new(file).map_err(|e| format_error(path, EXPECTED, e))?;
+    let decoder = claxon::FlacReader::new(file).map_err(|error| format_error(path, EXPECTED, error))?;
     Ok(FlacReader { decoder, md5: md5::Context::new(), block_buffer: Vec::new(), md5_bytes: Vec::new() })
 }
 
 impl FlacReader {
+    /// Returns the header (STREAMINFO).
     pub fn info(&self) -> claxon::metadata::StreamInfo {
         self.decoder.streaminfo()
     }
@@ -48,6 +52,7 @@ impl FlacReader {
         let FlacReader { decoder, md5, block_buffer, md5_bytes } = self;
         let outcome = match decoder.blocks().read_next_or_eof(std::mem::take(block_buffer)) {
             Ok(Some(block)) => {
+                // Appends the samples of the block.
                 let channels = block.channels();
                 if channels == 1 {
                     output
@@ -55,12 +60,12 @@ impl FlacReader {
                 } else {
                     for index in 0..block.duration() {
                         output.append_interleaved(
-                            (0..channels).map(|c| f64::from(block.sample(c, index)) * scale),
+                            (0..channels).map(|channel| f64::from(block.sample(channel, index)) * scale),
                         );
                     }
                 }
-                // Encoders write zeros if they did not compute an MD5.
-                if header_md5 != [0; 16] {
+                // Hashes the interleaved little-endian samples.
+                if header_md5 != NO_MD5 {
                     md5_bytes.resize((block.duration() * channels) as usize * sample_bytes, 0);
                     for channel in 0..channels {
                         let offset = channel as usize * sample_bytes;
@@ -82,12 +87,12 @@ impl FlacReader {
                 };
             }
             Ok(None) => Ok(()),
-            Err(e) => Err(e),
+            Err(error) => Err(error),
         };
         // The stream has ended: the outcome decides between success, truncation and damage.
         let decoded = output.length();
         // All samples are present, which the MD5 can prove: some programs append other bytes.
-        let is_complete = header_md5 != [0; 16] && info.samples == Some(decoded) && decoded > 0;
+        let is_complete = header_md5 != NO_MD5 && info.samples == Some(decoded) && decoded > 0;
         match (outcome, info.samples) {
             (Err(claxon::Error::IoError(source)), _) if source.kind() != ErrorKind::UnexpectedEof => {
                 return Err(Error::Io { path: path.into(), source });
@@ -101,11 +106,11 @@ impl FlacReader {
                 });
             }
             (Err(_), _) if is_complete => {}
-            (Err(e), _) => return Err(format_error(path, EXPECTED, e)),
+            (Err(error), _) => return Err(format_error(path, EXPECTED, error)),
             (Ok(()), _) => {}
         }
         let digest = self.md5.clone().finalize();
-        if header_md5 != [0; 16] && header_md5 != digest.0 && decoded > 0 {
+        if header_md5 != NO_MD5 && header_md5 != digest.0 && decoded > 0 {
             let expected = format!("{:x}", md5::Digest(header_md5));
             return Err(Error::Md5 { path: path.into(), expected, found: format!("{digest:x}") });
         }

@@ -1,4 +1,4 @@
-//! Checks that a FLAC file is complete without decoding it.
+//! Checks that a FLAC audio file is complete, without decoding it.
 //!
 //! The header of the last frame has the number of its samples (RFC 9639, sections 9.1 and 9.3).
 //!
@@ -38,6 +38,7 @@ pub(super) fn is_complete(file: &mut (impl Read + Seek), info: &StreamInfo) -> i
 /// Returns the index of the sample after a frame; `None` without a frame header.
 fn end_sample(frame: &[u8], info: &StreamInfo) -> Option<u64> {
     let &[0xff, strategy_byte, codes, channel_byte, number_byte, ..] = frame else { return None };
+    // The end of the sync code, and the two bits that are 0.
     if strategy_byte & 0xfe != 0xf8 || channel_byte & 1 != 0 {
         return None;
     }
@@ -58,15 +59,16 @@ fn end_sample(frame: &[u8], info: &StreamInfo) -> Option<u64> {
         offset += count;
         Some(bytes.iter().fold(0u64, |value, &byte| (value << 8) | u64::from(byte)))
     };
-    let block_samples = match codes >> 4 {
+    let (block_size_code, rate_code) = (codes >> 4, codes & 15);
+    let block_samples = match block_size_code {
         0 => return None,
         1 => 192,
-        n @ 2..=5 => 576 << (n - 2),
+        code @ 2..=5 => 576 << (code - 2),
         6 => read_number(1)? + 1,
         7 => read_number(2)? + 1,
-        n => 256 << (n - 8),
+        code => 256 << (code - 8),
     };
-    read_number(match codes & 15 {
+    read_number(match rate_code {
         12 => 1,
         13 | 14 => 2,
         15 => return None,

@@ -1,4 +1,4 @@
-//! Reads chunks and their numbers, for WAV, AIFF and CAF files (IFF).
+//! Reads the chunks of WAV, AIFF and CAF audio files.
 
 use std::borrow::Cow;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};

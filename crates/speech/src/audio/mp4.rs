@@ -1,6 +1,7 @@
-//! Parses the edit list of MP4 files, which symphonia does not apply.
+//! Parses the edit list of MP4 audio files.
 //!
-//! It declares the encoder delay: the samples to drop at the start.
+//! symphonia does not apply it. It declares the encoder delay: the samples that
+//! [`packets`](super::packets) drops at the start.
 //!
 //! ```text
 //! moov > trak > mdia > hdlr "soun", mdhd (timescale)
@@ -33,43 +34,44 @@ pub(super) struct MediaTime {
 /// Returns the media time at which the first audio track starts.
 ///
 /// `None` without an edit list.
-pub(super) fn audio_start(range: &mut FileRange) -> io::Result<Option<MediaTime>> {
-    let file = Atom { name: *b"file", start: 0, end: range.len() };
-    let Some(moov) = child(range, file, b"moov")? else { return Ok(None) };
-    for track in children(range, moov)?.into_iter().filter(|atom| atom.name == *b"trak") {
-        let Some(media) = child(range, track, b"mdia")? else { continue };
-        let handler = child(range, media, b"hdlr")?;
-        let Some(handler) = handler.map(|atom| read_start::<12>(range, atom)).transpose()?.flatten() else {
+pub(super) fn read_audio_start(file: &mut FileRange) -> io::Result<Option<MediaTime>> {
+    let root = Atom { name: *b"file", start: 0, end: file.len() };
+    let Some(moov) = find_child(file, root, b"moov")? else { return Ok(None) };
+    for track in read_children(file, moov)?.into_iter().filter(|atom| atom.name == *b"trak") {
+        let Some(media) = find_child(file, track, b"mdia")? else { continue };
+        let handler = find_child(file, media, b"hdlr")?;
+        let Some(handler) = handler.map(|atom| read_start::<12>(file, atom)).transpose()?.flatten() else {
             continue;
         };
         if &handler[8..] != b"soun" {
             continue;
         }
-        let Some(header) = child(range, media, b"mdhd")? else { return Ok(None) };
-        let timescale = match read_start::<24>(range, header)? {
+        let Some(header) = find_child(file, media, b"mdhd")? else { return Ok(None) };
+        // Version 1 has times of 64 bits before the timescale.
+        let timescale = match read_start::<24>(file, header)? {
             Some(header) if header[0] == 1 => parse_number(&header[20..24]),
             Some(header) => parse_number(&header[12..16]),
             None => return Ok(None),
         };
-        let Some(edits) = child(range, track, b"edts")? else { return Ok(None) };
-        let Some(list) = child(range, edits, b"elst")? else { return Ok(None) };
-        let start = media_time(range, list)?.zip(Some(timescale).filter(|&scale| scale > 0));
+        let Some(edits) = find_child(file, track, b"edts")? else { return Ok(None) };
+        let Some(list) = find_child(file, edits, b"elst")? else { return Ok(None) };
+        let start = read_first_media_time(file, list)?.zip(Some(timescale).filter(|&scale| scale > 0));
         return Ok(start.map(|(units, timescale)| MediaTime { units, timescale }));
     }
     Ok(None)
 }
 
 /// Returns the media time of the first edit that is not empty.
-fn media_time(range: &mut FileRange, list: Atom) -> io::Result<Option<u64>> {
-    let Some(header) = read_start::<8>(range, list)? else { return Ok(None) };
+fn read_first_media_time(file: &mut FileRange, list: Atom) -> io::Result<Option<u64>> {
+    let Some(header) = read_start::<8>(file, list)? else { return Ok(None) };
     // Version 1 has times of 64 bits.
     let is_long = header[0] == 1;
     let entry_bytes = if is_long { 20 } else { 12 };
     for index in 0..parse_number(&header[4..8]).min(MAX_ATOMS as u64) {
         let edit = Atom { start: list.start + 8 + index * entry_bytes, ..list };
         let time = match is_long {
-            true => read_start::<16>(range, edit)?.map(|edit| parse_number(&edit[8..16]) as i64),
-            false => read_start::<8>(range, edit)?.map(|edit| i64::from(parse_number(&edit[4..8]) as i32)),
+            true => read_start::<16>(file, edit)?.map(|edit| parse_number(&edit[8..16]) as i64),
+            false => read_start::<8>(file, edit)?.map(|edit| i64::from(parse_number(&edit[4..8]) as i32)),
         };
         match time {
             None => break,
@@ -82,19 +84,19 @@ fn media_time(range: &mut FileRange, list: Atom) -> io::Result<Option<u64>> {
 }
 
 /// Returns the first child of that name.
-fn child(range: &mut FileRange, parent: Atom, name: &[u8; 4]) -> io::Result<Option<Atom>> {
-    Ok(children(range, parent)?.into_iter().find(|atom| atom.name == *name))
+fn find_child(file: &mut FileRange, parent: Atom, name: &[u8; 4]) -> io::Result<Option<Atom>> {
+    Ok(read_children(file, parent)?.into_iter().find(|atom| atom.name == *name))
 }
 
 /// Returns the atoms within an atom.
-fn children(range: &mut FileRange, parent: Atom) -> io::Result<Vec<Atom>> {
+fn read_children(file: &mut FileRange, parent: Atom) -> io::Result<Vec<Atom>> {
     // An atom begins with a length of 4 bytes (1: 8 bytes follow; 0: up to the end) and a name.
     let (mut atoms, mut offset) = (Vec::new(), parent.start);
     while offset < parent.end && atoms.len() < MAX_ATOMS {
-        let Some(header) = read_start::<8>(range, Atom { start: offset, ..parent })? else { break };
+        let Some(header) = read_start::<8>(file, Atom { start: offset, ..parent })? else { break };
         let (header_bytes, length) = match parse_number(&header[..4]) {
             0 => (8, parent.end - offset),
-            1 => match read_start::<16>(range, Atom { start: offset, ..parent })? {
+            1 => match read_start::<16>(file, Atom { start: offset, ..parent })? {
                 Some(header) => (16, parse_number(&header[8..])),
                 None => break,
             },
@@ -115,13 +117,13 @@ fn children(range: &mut FileRange, parent: Atom) -> io::Result<Vec<Atom>> {
 }
 
 /// Reads the first bytes of an atom; `None` if it is shorter.
-fn read_start<const N: usize>(range: &mut FileRange, atom: Atom) -> io::Result<Option<[u8; N]>> {
+fn read_start<const N: usize>(file: &mut FileRange, atom: Atom) -> io::Result<Option<[u8; N]>> {
     if atom.start.checked_add(N as u64).is_none_or(|end| end > atom.end) {
         return Ok(None);
     }
-    range.seek(SeekFrom::Start(atom.start))?;
+    file.seek(SeekFrom::Start(atom.start))?;
     let mut bytes = [0; N];
-    range.read_exact(&mut bytes)?;
+    file.read_exact(&mut bytes)?;
     Ok(Some(bytes))
 }
 

@@ -1,9 +1,9 @@
-//! Decodes Opus packets (RFC 6716) with the Ogg header of RFC 7845.
+//! Decodes Opus audio packets (RFC 6716) with the Ogg header of RFC 7845.
 
 use opus_decoder::OpusDecoder;
 
 /// Largest number of samples per channel in a packet: 120 ms at 48 kHz.
-const MAX_FRAMES: usize = 5760;
+const MAX_PACKET_FRAMES: usize = 5760;
 /// Sample rate of all decoded Opus, independent of the original rate.
 pub(super) const SAMPLE_RATE: u32 = 48_000;
 
@@ -23,8 +23,8 @@ impl OpusPacketDecoder {
     /// Parses the header.
     ///
     /// ```text
-    /// "OpusHead" version channels pre-skip (2) input rate (4) gain (2, dB in 1/256)
-    /// mapping family ...
+    /// "OpusHead" version (1) channels (1) pre-skip (2) input rate (4) gain (2, dB in 1/256)
+    /// mapping family (1) ...
     /// ```
     pub fn new(header: &[u8]) -> Result<Self, String> {
         let field_u16 = |offset: usize| {
@@ -44,7 +44,7 @@ impl OpusPacketDecoder {
             gain => 10f32.powf(f32::from(gain as i16) / (20.0 * 256.0)),
         };
         let decoder = OpusDecoder::new(SAMPLE_RATE, channels).map_err(|error| error.to_string())?;
-        let samples = vec![0.0; MAX_FRAMES * channels];
+        let samples = vec![0.0; MAX_PACKET_FRAMES * channels];
         Ok(OpusPacketDecoder { decoder, channels, gain, pre_skip: u64::from(pre_skip), samples })
     }
 

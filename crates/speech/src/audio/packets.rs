@@ -1,4 +1,4 @@
-//! Decodes compressed audio files with symphonia: MP3, AAC, MP4, Ogg, CAF.
+//! `PacketReader`: decodes compressed audio files with symphonia (MP3, AAC, MP4, Ogg, CAF).
 //!
 //! Encoder delay and padding are removed where the file declares them: in LAME's header of MP3, the
 //! edit list and the durations of MP4, the granule positions of Ogg, and the packet table of CAF.
@@ -28,14 +28,14 @@ use crate::{Error, Result};
 /// Largest number of samples per channel in a packet.
 ///
 /// Decoders allocate by this field of the file.
-const MAX_FRAMES: u64 = 1 << 16;
+const MAX_PACKET_FRAMES: u64 = 1 << 16;
 /// Largest number of channels; decoders allocate by it.
 const MAX_CHANNELS: usize = 32;
 /// Largest number of leading packets without samples.
 const MAX_EMPTY_PACKETS: usize = 64;
 
 /// Limit on the packets and their bytes, per byte of the file.
-const BUDGET_FACTOR: u64 = 4;
+const MAX_PACKET_BYTES_PER_FILE_BYTE: u64 = 4;
 
 /// A packet container.
 #[derive(Clone, Copy, PartialEq)]
@@ -48,7 +48,7 @@ pub(super) enum Container {
 }
 
 impl Container {
-    /// Returns what error messages expect.
+    /// Returns the expected format in error messages.
     fn expected(self) -> &'static str {
         match self {
             Container::Mpeg => "a well-formed MP3 file",
@@ -75,16 +75,16 @@ pub(super) struct PacketReader {
     container: Container,
     format: Box<dyn FormatReader>,
     /// Id of the audio track.
-    track: u32,
+    track_id: u32,
     decoder: PacketDecoder,
     sample_rate: u32,
     channels: u32,
     /// Samples per channel that the file declares; 0 if it does not declare them exactly.
-    declared: u64,
+    declared_frames: u64,
     /// Largest number of samples per channel; later ones are padding.
     max_frames: u64,
     /// Samples per channel that are still to be dropped.
-    skip: u64,
+    frames_to_skip: u64,
     /// Interleaved samples of the first packet, until they are read.
     first_block: Option<Vec<f32>>,
     /// Interleaved samples of the last packet.
@@ -92,9 +92,10 @@ pub(super) struct PacketReader {
     /// Bytes of packets that may still be read.
     ///
     /// Packet tables may list the same bytes repeatedly, or packets without bytes.
-    budget: u64,
+    remaining_packet_bytes: u64,
 }
 
+/// The decoder of a codec.
 enum PacketDecoder {
     Symphonia(Box<dyn AudioDecoder>),
     Opus(Box<OpusPacketDecoder>),
@@ -113,8 +114,8 @@ impl MediaSource for FileRange {
 /// Parses the header and decodes the first packet.
 pub(super) fn open(path: &Path, mut range: FileRange, container: Container) -> Result<PacketReader> {
     let io_error = |source| Error::Io { path: path.into(), source };
-    let start = match container {
-        Container::Mp4 => mp4::audio_start(&mut range).map_err(io_error)?,
+    let start_time = match container {
+        Container::Mp4 => mp4::read_audio_start(&mut range).map_err(io_error)?,
         Container::Ogg if !has_end_of_stream(&mut range).map_err(io_error)? => {
             let missing = "no page that is marked as the last: truncated";
             return Err(format_error(path, container.expected(), missing));
@@ -122,7 +123,7 @@ pub(super) fn open(path: &Path, mut range: FileRange, container: Container) -> R
         _ => None,
     };
     range.rewind().map_err(io_error)?;
-    let budget = range.len().saturating_mul(BUDGET_FACTOR);
+    let remaining_packet_bytes = range.len().saturating_mul(MAX_PACKET_BYTES_PER_FILE_BYTE);
     call_symphonia(path, container, || {
         let source = MediaSourceStream::new(Box::new(range), Default::default());
         let options = FormatOptions::default();
@@ -135,21 +136,21 @@ pub(super) fn open(path: &Path, mut range: FileRange, container: Container) -> R
         };
         Ok(format)
     })
-    .and_then(|format| build_reader(path, format, container, start, budget))
+    .and_then(|format| build_reader(path, format, container, start_time, remaining_packet_bytes))
 }
 
 /// Selects the audio track and determines which of its samples are padding.
 ///
-/// `start` is the first edit of an MP4 file.
+/// `start_time` is the first edit of an MP4 file.
 fn build_reader(
     path: &Path,
     format: Box<dyn FormatReader>,
     container: Container,
-    start: Option<MediaTime>,
-    budget: u64,
+    start_time: Option<MediaTime>,
+    remaining_packet_bytes: u64,
 ) -> Result<PacketReader> {
     let invalid = |found: String| format_error(path, container.expected(), found);
-    // The default audio track.
+    // The default audio track, otherwise the first.
     let tracks = format.tracks().iter();
     let mut audio_tracks = tracks.filter_map(|track| match &track.codec_params {
         Some(CodecParameters::Audio(parameters)) => Some((track, parameters)),
@@ -166,7 +167,7 @@ fn build_reader(
         return Err(Error::Channels { path: path.into(), found: channels as u32 });
     }
     let packet_frames = [parameters.max_frames_per_packet, parameters.frames_per_block];
-    if let Some(frames) = packet_frames.into_iter().flatten().find(|&frames| frames > MAX_FRAMES) {
+    if let Some(frames) = packet_frames.into_iter().flatten().find(|&frames| frames > MAX_PACKET_FRAMES) {
         return Err(invalid(format!("packets of {frames} samples")));
     }
     let decoder = create_decoder(path, container, parameters)?;
@@ -181,16 +182,16 @@ fn build_reader(
     let mut reader = PacketReader {
         container,
         format,
-        track: track_id,
+        track_id,
         decoder,
         sample_rate: 0,
         channels: 0,
-        declared: 0,
+        declared_frames: 0,
         max_frames: u64::MAX,
-        skip: 0,
+        frames_to_skip: 0,
         first_block: None,
         block: Vec::new(),
-        budget,
+        remaining_packet_bytes,
     };
     // The first packet determines the sample rate, the unit of the lengths.
     reader.decode_first_block(path)?;
@@ -199,27 +200,28 @@ fn build_reader(
         0 => 0,
         timescale => (u128::from(units) * u128::from(rate) / u128::from(timescale)) as u64,
     };
+    // Each container declares delay and length in its own way.
     match container {
-        Container::Mpeg => reader.declared = if has_lame_header { track_frames } else { 0 },
+        Container::Mpeg => reader.declared_frames = if has_lame_header { track_frames } else { 0 },
         Container::Mp4 => {
-            reader.skip = start.map_or(0, |start| to_samples(start.units, start.timescale));
-            reader.declared = to_samples(duration, timescale).saturating_sub(reader.skip);
+            reader.frames_to_skip = start_time.map_or(0, |start| to_samples(start.units, start.timescale));
+            reader.declared_frames = to_samples(duration, timescale).saturating_sub(reader.frames_to_skip);
         }
         Container::Ogg => {
             if let PacketDecoder::Opus(opus) = &reader.decoder {
-                reader.skip = opus.pre_skip;
+                reader.frames_to_skip = opus.pre_skip;
             }
-            reader.declared = track_frames.saturating_sub(reader.skip);
+            reader.declared_frames = track_frames.saturating_sub(reader.frames_to_skip);
         }
         Container::Caf => {
             // Some writers count the samples that pad the last packet.
-            (reader.skip, reader.max_frames) =
+            (reader.frames_to_skip, reader.max_frames) =
                 (delay, if track_frames > 0 { track_frames } else { u64::MAX });
         }
         Container::Adts => {}
     }
-    if reader.declared > 0 {
-        reader.max_frames = reader.declared;
+    if reader.declared_frames > 0 {
+        reader.max_frames = reader.declared_frames;
     }
     Ok(reader)
 }
@@ -262,14 +264,14 @@ impl PacketReader {
         self.channels
     }
 
-    pub fn declared(&self) -> u64 {
-        self.declared
+    pub fn declared_frames(&self) -> u64 {
+        self.declared_frames
     }
 
     /// Decodes up to the first samples, which determine sample rate and channels.
     fn decode_first_block(&mut self, path: &Path) -> Result<()> {
         for _ in 0..MAX_EMPTY_PACKETS {
-            if !self.decode_next(path)? {
+            if !self.decode_next_packet(path)? {
                 break;
             }
             if !self.block.is_empty() {
@@ -288,9 +290,9 @@ impl PacketReader {
         match self.first_block.take() {
             Some(block) => self.block = block,
             None => {
-                if !self.decode_next(path)? {
-                    if output.length() < self.declared {
-                        let (format, expected) = (self.container.name(), self.declared);
+                if !self.decode_next_packet(path)? {
+                    if output.length() < self.declared_frames {
+                        let (format, expected) = (self.container.name(), self.declared_frames);
                         return Err(Error::Truncated {
                             path: path.into(),
                             format,
@@ -305,18 +307,19 @@ impl PacketReader {
         // Drops the encoder delay at the start and the padding at the end.
         let channels = self.channels as usize;
         let frames = (self.block.len() / channels.max(1)) as u64;
-        let skip = self.skip.min(frames);
-        self.skip -= skip;
-        let count = (frames - skip).min(self.max_frames - output.length());
-        let samples = self.block.iter().skip(skip as usize * channels).take(count as usize * channels);
+        let dropped_frames = self.frames_to_skip.min(frames);
+        self.frames_to_skip -= dropped_frames;
+        let kept_frames = (frames - dropped_frames).min(self.max_frames - output.length());
+        let samples =
+            self.block.iter().skip(dropped_frames as usize * channels).take(kept_frames as usize * channels);
         output.append_interleaved(samples.map(|&sample| f64::from(sample)));
         Ok(true)
     }
 
     /// Decodes the next packet of the track into `block`; false after the last.
-    fn decode_next(&mut self, path: &Path) -> Result<bool> {
-        let PacketReader { container, format, track, budget, .. } = self;
-        let mut is_budget_spent = false;
+    fn decode_next_packet(&mut self, path: &Path) -> Result<bool> {
+        let PacketReader { container, format, track_id, remaining_packet_bytes, .. } = self;
+        let mut is_limit_exceeded = false;
         let packet = call_symphonia(path, *container, || {
             loop {
                 let packet = match format.next_packet() {
@@ -328,14 +331,14 @@ impl PacketReader {
                     }
                     other => return other,
                 };
-                *budget = budget.saturating_sub(packet.data.len() as u64 + 1);
-                is_budget_spent = *budget == 0;
-                if packet.track_id == *track || is_budget_spent {
+                *remaining_packet_bytes = remaining_packet_bytes.saturating_sub(packet.data.len() as u64 + 1);
+                is_limit_exceeded = *remaining_packet_bytes == 0;
+                if packet.track_id == *track_id || is_limit_exceeded {
                     return Ok(Some(packet));
                 }
             }
         })?;
-        if is_budget_spent {
+        if is_limit_exceeded {
             let excess = "packets of more bytes than the file has";
             return Err(format_error(path, container.expected(), excess));
         }
@@ -345,6 +348,7 @@ impl PacketReader {
         }
     }
 
+    /// Decodes a packet into `block` and checks its sample rate and channels.
     fn decode(&mut self, path: &Path, packet: &Packet) -> Result<()> {
         let PacketReader { container, decoder, block, .. } = self;
         let (rate, channels) = match decoder {
@@ -387,9 +391,9 @@ impl PacketReader {
 fn call_symphonia<T>(
     path: &Path,
     container: Container,
-    work: impl FnOnce() -> Result<T, SymphoniaError>,
+    call: impl FnOnce() -> Result<T, SymphoniaError>,
 ) -> Result<T> {
-    let reason = match catch_panic(work) {
+    let reason = match catch_panic(call) {
         Some(Ok(value)) => return Ok(value),
         Some(Err(SymphoniaError::IoError(source))) if source.kind() != ErrorKind::UnexpectedEof => {
             return Err(Error::Io { path: path.into(), source });

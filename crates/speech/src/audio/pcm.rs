@@ -23,14 +23,15 @@ const BLOCK_BYTES: usize = 1 << 16;
 pub struct PcmDecoder {
     /// First byte of an incomplete sample.
     low_byte: Option<u8>,
-    bytes: u64,
+    /// Number of bytes so far.
+    num_bytes: u64,
 }
 
 impl PcmDecoder {
     /// Appends the complete samples of `bytes`: `i / 32768` for an integer `i`.
     pub fn push(&mut self, bytes: &[u8], samples: &mut Vec<f32>) {
         let sample = |low: u8, high: u8| f32::from(i16::from_le_bytes([low, high])) / 32768.0;
-        self.bytes += bytes.len() as u64;
+        self.num_bytes += bytes.len() as u64;
         let rest = match (self.low_byte, bytes.split_first()) {
             (Some(low), Some((&high, rest))) => {
                 samples.push(sample(low, high));
@@ -39,9 +40,9 @@ impl PcmDecoder {
             (None, _) => bytes,
             (Some(_), None) => return,
         };
-        let (pairs, half) = rest.as_chunks();
+        let (pairs, last_byte) = rest.as_chunks();
         samples.extend(pairs.iter().map(|&[low, high]| sample(low, high)));
-        self.low_byte = half.first().copied();
+        self.low_byte = last_byte.first().copied();
     }
 
     /// Ends the signal.
@@ -50,7 +51,7 @@ impl PcmDecoder {
     /// [`Error::HalfSample`] if the signal ends within a sample.
     pub fn finish(&self) -> Result<()> {
         if self.low_byte.is_some() {
-            return Err(Error::HalfSample { bytes: self.bytes });
+            return Err(Error::HalfSample { bytes: self.num_bytes });
         }
         Ok(())
     }

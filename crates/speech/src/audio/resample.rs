@@ -4,7 +4,7 @@ use rubato::audioadapter_buffers::direct::InterleavedSlice;
 use rubato::{Async, FixedAsync, Indexing, Resampler, SincInterpolationParameters};
 
 use super::{Audio, SAMPLE_RATES};
-use crate::features::setting;
+use crate::features::setting_error;
 use crate::{Error, Result};
 
 /// Samples filtered at a time.
@@ -43,9 +43,9 @@ pub struct ResampleStream {
     input_rate: usize,
     output_rate: usize,
     /// Samples of the next chunk.
-    pending: Vec<f32>,
+    pending_samples: Vec<f32>,
     /// Output samples before the start of the signal.
-    delay: usize,
+    remaining_delay: usize,
     /// Input samples so far.
     num_input: u64,
     /// Output samples so far, without the delay.
@@ -60,7 +60,7 @@ impl ResampleStream {
     pub fn new(from: u32, to: u32) -> Result<Self> {
         for rate in [from, to] {
             if !SAMPLE_RATES.contains(&rate) {
-                return Err(setting("sample_rate", "1000 to 768000", rate));
+                return Err(setting_error("sample_rate", "1000 to 768000", rate));
             }
         }
         let (input_rate, output_rate) = (from as usize, to as usize);
@@ -68,25 +68,24 @@ impl ResampleStream {
             resampler: None,
             input_rate,
             output_rate,
-            pending: Vec::new(),
-            delay: 0,
+            pending_samples: Vec::new(),
+            remaining_delay: 0,
             num_input: 0,
             num_output: 0,
         };
         if input_rate == output_rate {
             return Ok(stream);
         }
-        let (ratio, filter) =
-            (output_rate as f64 / input_rate as f64, SincInterpolationParameters::default());
-        let resampler = Async::<f32>::new_sinc(ratio, 1.0, &filter, CHUNK_SAMPLES, 1, FixedAsync::Input);
+        let (ratio, sinc) = (output_rate as f64 / input_rate as f64, SincInterpolationParameters::default());
+        let resampler = Async::<f32>::new_sinc(ratio, 1.0, &sinc, CHUNK_SAMPLES, 1, FixedAsync::Input);
         stream.resampler = Some(resampler.map_err(|error| rubato_error(&error))?);
         // Output sample n lies n + 1 output steps after the start of the filter, half of which
         // precedes the first input sample. With this much leading silence, input and output start
         // together.
-        let half_filter = filter.sinc_len / 2;
+        let half_filter = sinc.sinc_len / 2;
         let first_input = half_filter.next_multiple_of(input_rate / gcd(input_rate, output_rate));
-        stream.pending.resize(first_input - half_filter, 0.0);
-        stream.delay = first_input * output_rate / input_rate - 1;
+        stream.pending_samples.resize(first_input - half_filter, 0.0);
+        stream.remaining_delay = first_input * output_rate / input_rate - 1;
         Ok(stream)
     }
 
@@ -102,15 +101,15 @@ impl ResampleStream {
             return Ok(());
         }
         let mut remaining = samples;
-        while self.pending.len() + remaining.len() >= CHUNK_SAMPLES {
+        while self.pending_samples.len() + remaining.len() >= CHUNK_SAMPLES {
             // The leading silence may be longer than a chunk.
-            let (chunk_rest, unused_samples) =
-                remaining.split_at(CHUNK_SAMPLES.saturating_sub(self.pending.len()));
-            self.pending.extend_from_slice(chunk_rest);
-            remaining = unused_samples;
-            self.filter(CHUNK_SAMPLES, out)?;
+            let (chunk_end, later_samples) =
+                remaining.split_at(CHUNK_SAMPLES.saturating_sub(self.pending_samples.len()));
+            self.pending_samples.extend_from_slice(chunk_end);
+            remaining = later_samples;
+            self.filter_chunk(CHUNK_SAMPLES, out)?;
         }
-        self.pending.extend_from_slice(remaining);
+        self.pending_samples.extend_from_slice(remaining);
         Ok(())
     }
 
@@ -121,7 +120,7 @@ impl ResampleStream {
     pub fn finish(mut self, out: &mut Vec<f32>) -> Result<()> {
         let expected = self.output_length(self.num_input);
         while self.num_output < expected {
-            self.filter(self.pending.len().min(CHUNK_SAMPLES), out)?;
+            self.filter_chunk(self.pending_samples.len().min(CHUNK_SAMPLES), out)?;
         }
         out.truncate(out.len() - (self.num_output - expected) as usize);
         Ok(())
@@ -133,16 +132,16 @@ impl ResampleStream {
     }
 
     /// Filters the first `count` pending samples, padded with zeros to a chunk.
-    fn filter(&mut self, count: usize, out: &mut Vec<f32>) -> Result<()> {
+    fn filter_chunk(&mut self, count: usize, out: &mut Vec<f32>) -> Result<()> {
         let Some(resampler) = &mut self.resampler else { return Ok(()) };
-        let input = InterleavedSlice::new(&self.pending, 1, self.pending.len())
+        let input = InterleavedSlice::new(&self.pending_samples, 1, self.pending_samples.len())
             .map_err(|error| rubato_error(&error))?;
         let indexing = Indexing::new().partial_len(count);
         let output =
             resampler.process(&input, Some(&indexing)).map_err(|error| rubato_error(&error))?.take_data();
-        self.pending.drain(..count);
-        let skipped = self.delay.min(output.len());
-        self.delay -= skipped;
+        self.pending_samples.drain(..count);
+        let skipped = self.remaining_delay.min(output.len());
+        self.remaining_delay -= skipped;
         self.num_output += (output.len() - skipped) as u64;
         out.extend_from_slice(&output[skipped..]);
         Ok(())

@@ -1,6 +1,4 @@
-//! Skips metadata tags before and after the audio of a file.
-//!
-//! ID3 version 1 and 2, APE version 2, Lyrics3.
+//! Skips metadata tags before and after the audio of a file: ID3, APE, Lyrics3.
 //!
 //! ```text
 //! before: "ID3" version (2) flags size (4 x 7 bits) ... [footer of 10 bytes]
@@ -23,18 +21,18 @@ const LYRICS3_END_BYTES: u64 = 15;
 const MAX_TAGS: usize = 16;
 
 /// Returns the file after its ID3v2 tags.
-pub(super) fn without_leading_tags(mut range: FileRange) -> io::Result<FileRange> {
+pub(super) fn without_leading_tags(mut file: FileRange) -> io::Result<FileRange> {
     let mut start = 0;
     for _ in 0..MAX_TAGS {
-        let Some(header) = read_bytes::<10>(&mut range, start)? else { break };
+        let Some(header) = read_bytes_at::<10>(&mut file, start)? else { break };
         let Some(length) = id3v2_length(&header) else { break };
-        if start + length > range.len() {
+        if start + length > file.len() {
             break;
         }
         start += length;
     }
-    let length = range.len() - start;
-    range.within(start, length)
+    let length = file.len() - start;
+    file.within(start, length)
 }
 
 /// Returns the length of a tag with header and footer; `None` without a header.
@@ -50,42 +48,43 @@ fn id3v2_length(header: &[u8; 10]) -> Option<u64> {
 }
 
 /// Returns the file before its trailing tags.
-pub(super) fn without_trailing_tags(mut range: FileRange) -> io::Result<FileRange> {
-    let mut length = range.len();
+pub(super) fn without_trailing_tags(mut file: FileRange) -> io::Result<FileRange> {
+    let mut length = file.len();
     for _ in 0..MAX_TAGS {
-        match trailing_tag_length(&mut range, length)? {
+        match trailing_tag_length(&mut file, length)? {
             Some(tag_length) if tag_length > 0 && tag_length <= length => length -= tag_length,
             _ => break,
         }
     }
-    range.within(0, length)
+    file.within(0, length)
 }
 
 /// Returns the length of the tag that ends at byte `end`.
-fn trailing_tag_length(range: &mut FileRange, end: u64) -> io::Result<Option<u64>> {
+fn trailing_tag_length(file: &mut FileRange, end: u64) -> io::Result<Option<u64>> {
     const ID3V1_BYTES: u64 = 128;
     const ID3V1_EXTENSION_BYTES: u64 = 227;
     if let Some(offset) = end.checked_sub(ID3V1_BYTES)
-        && read_bytes::<3>(range, offset)?.as_ref() == Some(b"TAG")
+        && read_bytes_at::<3>(file, offset)?.as_ref() == Some(b"TAG")
     {
         let extension = offset.checked_sub(ID3V1_EXTENSION_BYTES);
-        return Ok(match extension.map(|offset| read_bytes::<4>(range, offset)).transpose()?.flatten() {
+        return Ok(match extension.map(|offset| read_bytes_at::<4>(file, offset)).transpose()?.flatten() {
             Some([b'T', b'A', b'G', b'+']) => Some(ID3V1_BYTES + ID3V1_EXTENSION_BYTES),
             _ => Some(ID3V1_BYTES),
         });
     }
     if let Some(offset) = end.checked_sub(APE_HEADER_BYTES)
-        && let Some(footer) = read_bytes::<32>(range, offset)?
+        && let Some(footer) = read_bytes_at::<32>(file, offset)?
         && footer.starts_with(b"APETAGEX")
     {
-        let number = |offset: usize| {
-            footer[offset..offset + 4].iter().rev().fold(0, |n, &byte| (n << 8) | u64::from(byte))
+        let field = |offset: usize| {
+            footer[offset..offset + 4].iter().rev().fold(0, |number, &byte| (number << 8) | u64::from(byte))
         };
-        let has_header = number(20) >> 31 != 0;
-        return Ok(Some(number(12) + if has_header { APE_HEADER_BYTES } else { 0 }));
+        let (size, flags) = (field(12), field(20));
+        let has_header = flags >> 31 != 0;
+        return Ok(Some(size + if has_header { APE_HEADER_BYTES } else { 0 }));
     }
     if let Some(offset) = end.checked_sub(LYRICS3_END_BYTES)
-        && let Some(footer) = read_bytes::<15>(range, offset)?
+        && let Some(footer) = read_bytes_at::<15>(file, offset)?
         && footer.ends_with(b"LYRICS200")
     {
         let size = std::str::from_utf8(&footer[..6]).ok().and_then(|digits| digits.parse::<u64>().ok());
@@ -95,12 +94,12 @@ fn trailing_tag_length(range: &mut FileRange, end: u64) -> io::Result<Option<u64
 }
 
 /// Reads `N` bytes at `offset`; `None` if the file ends before.
-fn read_bytes<const N: usize>(range: &mut FileRange, offset: u64) -> io::Result<Option<[u8; N]>> {
-    if offset.checked_add(N as u64).is_none_or(|end| end > range.len()) {
+fn read_bytes_at<const N: usize>(file: &mut FileRange, offset: u64) -> io::Result<Option<[u8; N]>> {
+    if offset.checked_add(N as u64).is_none_or(|end| end > file.len()) {
         return Ok(None);
     }
-    range.seek(SeekFrom::Start(offset))?;
+    file.seek(SeekFrom::Start(offset))?;
     let mut bytes = [0; N];
-    range.read_exact(&mut bytes)?;
+    file.read_exact(&mut bytes)?;
     Ok(Some(bytes))
 }

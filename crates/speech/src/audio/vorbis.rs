@@ -10,9 +10,11 @@
 //! table stores only a root of its entries.
 
 /// Largest number of values in all lookup tables; encoders use a tenth of it.
-const MAX_VALUES: u64 = 1 << 22;
+const MAX_LOOKUP_VALUES: u64 = 1 << 22;
 /// Largest number of entries in all codebooks.
 const MAX_ENTRIES: u64 = 1 << 19;
+/// Bits of a codeword's length.
+const LENGTH_BITS: u64 = 5;
 /// First 24 bits of a codebook.
 const CODEBOOK_SYNC: u32 = 0x56_43_42;
 /// Bytes of the identification header.
@@ -27,7 +29,7 @@ pub(super) fn check_codebooks(headers: &[u8]) -> Result<(), String> {
     let malformed = || "a setup header without its codebooks".to_owned();
     let setup = setup_header(headers).and_then(|setup| setup.strip_prefix(b"\x05vorbis"));
     let mut bits = BitReader { bytes: setup.ok_or_else(malformed)?, position: 0 };
-    let (mut values, mut entries) = (0, 0);
+    let (mut num_values, mut entries) = (0, 0);
     for _ in 0..bits.take(8).ok_or_else(malformed)? + 1 {
         if bits.take(24).ok_or_else(malformed)? != CODEBOOK_SYNC {
             return Err(malformed());
@@ -35,9 +37,9 @@ pub(super) fn check_codebooks(headers: &[u8]) -> Result<(), String> {
         let dimensions = u64::from(bits.take(16).ok_or_else(malformed)?);
         let count = u64::from(bits.take(24).ok_or_else(malformed)?);
         entries += count;
-        values += count * dimensions;
-        if values > MAX_VALUES || entries > MAX_ENTRIES {
-            return Err(format!("codebooks of {entries} entries and {values} values or more"));
+        num_values += count * dimensions;
+        if num_values > MAX_LOOKUP_VALUES || entries > MAX_ENTRIES {
+            return Err(format!("codebooks of {entries} entries and {num_values} values or more"));
         }
         skip_lengths(&mut bits, count).ok_or_else(malformed)?;
         skip_lookup(&mut bits, count, dimensions).ok_or_else(malformed)?;
@@ -57,6 +59,7 @@ fn setup_header(headers: &[u8]) -> Option<&[u8]> {
         loop {
             let (&length, tail) = rest.split_first()?;
             (skipped_bytes, rest) = (skipped_bytes + usize::from(length), tail);
+            // A length is a sum of bytes, of which the last is below 255.
             if length < 255 {
                 break;
             }
@@ -69,7 +72,8 @@ fn setup_header(headers: &[u8]) -> Option<&[u8]> {
 fn skip_lengths(bits: &mut BitReader, entries: u64) -> Option<()> {
     let is_ordered = bits.take(1)? == 1;
     if is_ordered {
-        bits.skip(5)?;
+        // The first length, then the number of entries of each length.
+        bits.skip(LENGTH_BITS)?;
         let mut skipped = 0;
         while skipped < entries {
             let width = u64::BITS - (entries - skipped).leading_zeros();
@@ -79,11 +83,11 @@ fn skip_lengths(bits: &mut BitReader, entries: u64) -> Option<()> {
     }
     let is_sparse = bits.take(1)? == 1;
     if !is_sparse {
-        return bits.skip(5 * entries);
+        return bits.skip(LENGTH_BITS * entries);
     }
     for _ in 0..entries {
         if bits.take(1)? == 1 {
-            bits.skip(5)?;
+            bits.skip(LENGTH_BITS)?;
         }
     }
     Some(())
@@ -97,7 +101,7 @@ fn skip_lookup(bits: &mut BitReader, entries: u64, dimensions: u64) -> Option<()
         2 => entries * dimensions,
         _ => return None,
     };
-    // Minimum and step of the values.
+    // Minimum and step of the values, their width, and a flag for cumulative values.
     bits.skip(64)?;
     let width = u64::from(bits.take(4)?) + 1;
     bits.skip(1)?;

@@ -1,7 +1,8 @@
-//! Parses WAV files, including those whose header lengths were never filled in.
+//! Parses the headers of WAV audio files.
 //!
-//! Decoding libraries reject such lengths. Containers: RIFF, big-endian RIFX, and RF64 and BW64
-//! with lengths of 64 bits (EBU Tech 3306, ITU-R BS.2088).
+//! Lengths that the writer never filled in are accepted; decoding libraries reject them.
+//! Containers: RIFF, big-endian RIFX, and RF64 and BW64 with lengths of 64 bits (EBU Tech 3306,
+//! ITU-R BS.2088).
 
 mod format;
 
@@ -11,7 +12,7 @@ use std::path::Path;
 use super::file_range::FileRange;
 use super::format_error;
 use super::iff::{ByteOrder, MAX_CHUNK_BYTES, lossy_text, read_array, read_bytes, skip_bytes};
-use super::linear::{DeclaredLengths, LinearReader};
+use super::sample_data::{DeclaredLengths, SampleDataReader};
 use crate::{Error, Result};
 
 const EXPECTED: &str = "a WAV file";
@@ -22,7 +23,7 @@ pub(super) fn is_wav(start: &[u8]) -> bool {
 }
 
 /// Parses the chunks up to the samples.
-pub(super) fn open(path: &Path, mut file: BufReader<FileRange>) -> Result<LinearReader> {
+pub(super) fn open(path: &Path, mut file: BufReader<FileRange>) -> Result<SampleDataReader> {
     let file_bytes = file.get_ref().len();
     let read_error = |error: io::Error| match error.kind() {
         ErrorKind::UnexpectedEof => format_error(path, EXPECTED, "the end of the file before any sample"),
@@ -43,6 +44,7 @@ pub(super) fn open(path: &Path, mut file: BufReader<FileRange>) -> Result<Linear
             b"fmt " if length <= MAX_CHUNK_BYTES => {
                 format_chunk = Some(read_bytes(&mut file, length).map_err(read_error)?);
             }
+            // Lengths of the file and of the data (8 bytes each).
             b"ds64" if (16..=MAX_CHUNK_BYTES).contains(&length) => {
                 let chunk = read_bytes(&mut file, length).map_err(read_error)?;
                 lengths.set_ds64(order.decode::<8>(&chunk), order.decode::<8>(&chunk[8..]));
@@ -54,14 +56,14 @@ pub(super) fn open(path: &Path, mut file: BufReader<FileRange>) -> Result<Linear
                 let format_chunk =
                     format_chunk.ok_or_else(|| format_error(path, EXPECTED, "no `fmt ` before the data"))?;
                 let format = format::parse(path, &format_chunk, order)?;
-                let start_of_data = file.stream_position().map_err(read_error)?;
+                let data_start = file.stream_position().map_err(read_error)?;
                 // ADPCM blocks are padded; the `fact` chunk gives the encoded samples.
-                let max_frames = if format.coding.bytes() == 0 { fact_samples } else { 0 };
-                return LinearReader::new(
+                let max_frames = if format.coding.is_adpcm() { fact_samples } else { 0 };
+                return SampleDataReader::new(
                     path,
                     file,
                     format,
-                    lengths.data_bytes(length, start_of_data, file_bytes),
+                    lengths.data_bytes(length, data_start, file_bytes),
                     max_frames,
                 );
             }

@@ -1,4 +1,5 @@
-//! Equal-sized batches from buckets of similar length, as in MLPerf's RNN-T.
+//! Equal-sized training batches from buckets of similar length, as in MLPerf's RNN-T.
+
 use rand::seq::{SliceRandom, index};
 use rand_chacha::ChaCha8Rng;
 
@@ -21,7 +22,7 @@ use crate::{Error, Result};
 pub fn split_into_buckets(durations: &[f64], count: usize) -> Result<Vec<Vec<usize>>> {
     let num_utterances = durations.len();
     if count == 0 {
-        return Err(setting("buckets", "at least 1", count));
+        return Err(setting_error("buckets", "at least 1", count));
     }
     if num_utterances < count {
         return Err(Error::EmptyBucket {
@@ -55,7 +56,7 @@ pub fn split_into_buckets(durations: &[f64], count: usize) -> Result<Vec<Vec<usi
 pub fn bucket_batches(buckets: &[Vec<usize>], batch: usize, rng: &mut ChaCha8Rng) -> Result<Vec<Vec<usize>>> {
     let num_utterances: usize = buckets.iter().map(Vec::len).sum();
     if batch == 0 || batch > num_utterances {
-        return Err(setting("batch", &format!("1 to {num_utterances} utterances"), batch));
+        return Err(setting_error("batch", &format!("1 to {num_utterances} utterances"), batch));
     }
     let mut joined = Vec::with_capacity(num_utterances);
     for bucket in buckets {
@@ -93,33 +94,40 @@ pub struct EpochSize {
 }
 
 impl EpochSize {
-    /// An epoch over `n` utterances.
+    /// An epoch over `num_utterances` utterances.
     ///
-    /// Each of `workers` workers takes `micro` utterances at once and accumulates `accumulation`
-    /// gradients a step.
+    /// Each of `workers` workers takes `micro_batch` utterances at once and accumulates
+    /// `accumulation` gradients a step.
     ///
     /// # Errors
     /// [`Error::Setting`] for an argument that is 0, or a batch size that overflows.
-    pub fn new(n: usize, micro: usize, workers: usize, accumulation: usize) -> Result<Self> {
-        for (field, value) in [("micro_batch", micro), ("workers", workers), ("accumulation", accumulation)] {
+    pub fn new(
+        num_utterances: usize,
+        micro_batch: usize,
+        workers: usize,
+        accumulation: usize,
+    ) -> Result<Self> {
+        for (field, value) in
+            [("micro_batch", micro_batch), ("workers", workers), ("accumulation", accumulation)]
+        {
             if value == 0 {
-                return Err(setting(field, "at least 1", value));
+                return Err(setting_error(field, "at least 1", value));
             }
         }
         // Utterances of all workers: of a micro-batch each, and of an optimizer step.
-        let products = micro
+        let products = micro_batch
             .checked_mul(workers)
             .and_then(|micro_step| Some((micro_step, micro_step.checked_mul(accumulation)?)));
         let Some((micro_step_utterances, step_utterances)) = products else {
             let expected = "a product with workers and accumulation below 2^64";
-            return Err(setting("micro_batch", expected, micro));
+            return Err(setting_error("micro_batch", expected, micro_batch));
         };
-        let micro_batches = n / micro_step_utterances;
+        let micro_batches = num_utterances / micro_step_utterances;
         let steps = micro_batches / accumulation;
         let utterances = micro_batches * micro_step_utterances;
         Ok(EpochSize {
             utterances,
-            dropped: n - utterances,
+            dropped: num_utterances - utterances,
             micro_batches,
             steps,
             trained: steps * step_utterances,
@@ -128,6 +136,6 @@ impl EpochSize {
 }
 
 /// Returns the error of a setting that is out of range.
-pub(super) fn setting(field: &'static str, expected: &str, found: usize) -> Error {
+pub(super) fn setting_error(field: &'static str, expected: &str, found: usize) -> Error {
     Error::Setting { field, expected: expected.into(), found: found.to_string() }
 }

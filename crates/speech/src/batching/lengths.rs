@@ -1,7 +1,8 @@
 //! Lengths of utterances in training batches: limits, orders, offsets, padding.
+
 use std::ops::AddAssign;
 
-use super::buckets::setting;
+use super::buckets::setting_error;
 use crate::Result;
 
 /// Numbers of frames in the stages of a front end and encoder.
@@ -47,10 +48,10 @@ impl FrameCounts {
 /// ```
 pub fn static_lengths(longest: usize, count: usize) -> Result<Vec<usize>> {
     if longest == 0 || longest.checked_mul(count).is_none() {
-        return Err(setting("longest", "at least 1, and a product with count below 2^64", longest));
+        return Err(setting_error("longest", "at least 1, and a product with count below 2^64", longest));
     }
     if count == 0 {
-        return Err(setting("count", "at least 1", count));
+        return Err(setting_error("count", "at least 1", count));
     }
     Ok((0..count).map(|i| longest - i * longest / count).collect())
 }
@@ -104,6 +105,7 @@ pub fn presort(durations: &[f64]) -> Vec<usize> {
     order.sort_by(|&a, &b| durations[a].total_cmp(&durations[b]));
     let mut sorted = order.into_iter();
     let mut position = 0;
+    // The shortest remaining utterance, then the longest, and so on.
     std::iter::from_fn(|| {
         position += 1;
         if position % 2 == 1 { sorted.next() } else { sorted.next_back() }
@@ -124,14 +126,18 @@ pub fn presort(durations: &[f64]) -> Vec<usize> {
 /// ```
 pub fn packed_offsets(frames: &[usize], labels: &[usize]) -> Result<Vec<usize>> {
     if frames.len() != labels.len() {
-        return Err(setting("labels", &format!("{} counts, as many as frames", frames.len()), labels.len()));
+        return Err(setting_error(
+            "labels",
+            &format!("{} counts, as many as frames", frames.len()),
+            labels.len(),
+        ));
     }
     let mut end = 0usize;
     let ends = frames.iter().zip(labels).map(|(&t, &u)| {
         let rows = u.checked_add(1).and_then(|positions| t.checked_mul(positions));
         end = rows
             .and_then(|rows| end.checked_add(rows))
-            .ok_or_else(|| setting("frames", "fewer than 2^64 rows", t))?;
+            .ok_or_else(|| setting_error("frames", "fewer than 2^64 rows", t))?;
         Ok(end)
     });
     ends.collect()

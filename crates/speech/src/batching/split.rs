@@ -1,7 +1,8 @@
 //! Splits training batches by utterances (joint network) or time (recurrent layers).
+
 use std::ops::Range;
 
-use super::buckets::setting;
+use super::buckets::setting_error;
 use crate::Result;
 
 /// Equal parts of a batch; their gradients sum to the whole.
@@ -27,10 +28,10 @@ pub struct BatchSplit {
 /// ```
 pub fn split_batch(batch: usize, factor: usize, accumulation: usize) -> Result<BatchSplit> {
     if factor == 0 || batch == 0 || !batch.is_multiple_of(factor) {
-        return Err(setting("batch_split", &format!("a divisor of the batch, {batch}"), factor));
+        return Err(setting_error("batch_split", &format!("a divisor of the batch, {batch}"), factor));
     }
     let Some(loss_divisor) = factor.checked_mul(accumulation).filter(|&divisor| divisor > 0) else {
-        return Err(setting(
+        return Err(setting_error(
             "accumulation",
             "at least 1, and a product with factor below 2^64",
             accumulation,
@@ -64,8 +65,8 @@ pub struct SequenceSplit {
 /// Splits a batch of sequences in time.
 ///
 /// The pivot is the length at position B/2 of the order, rounded up to a multiple of `stack`, so
-/// that no group of stacked frames is divided. The batch is split if at least `min_second` frames
-/// remain after the pivot.
+/// that no group of stacked frames is divided. The batch is split if at least
+/// `min_second_part_frames` frames remain after the pivot.
 ///
 /// # Errors
 /// [`crate::Error::Setting`] for no sequence, or a `stack` of 0.
@@ -76,12 +77,16 @@ pub struct SequenceSplit {
 /// assert!(split.is_split && split.rows_of_second_part == 2);
 /// # Ok::<(), speech::Error>(())
 /// ```
-pub fn split_sequences(lengths: &[usize], stack: usize, min_second: usize) -> Result<SequenceSplit> {
+pub fn split_sequences(
+    lengths: &[usize],
+    stack: usize,
+    min_second_part_frames: usize,
+) -> Result<SequenceSplit> {
     if lengths.is_empty() {
-        return Err(setting("lengths", "at least one sequence", 0));
+        return Err(setting_error("lengths", "at least one sequence", 0));
     }
     if stack == 0 {
-        return Err(setting("stack", "at least 1", stack));
+        return Err(setting_error("stack", "at least 1", stack));
     }
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(lengths[index]));
@@ -89,6 +94,6 @@ pub fn split_sequences(lengths: &[usize], stack: usize, min_second: usize) -> Re
     let longest = lengths[order[0]];
     let pivot = lengths[order[half_batch]].checked_next_multiple_of(stack).unwrap_or(usize::MAX);
     let second_part_frames = longest.saturating_sub(pivot);
-    let is_split = half_batch > 0 && second_part_frames > 0 && second_part_frames >= min_second;
+    let is_split = half_batch > 0 && second_part_frames > 0 && second_part_frames >= min_second_part_frames;
     Ok(SequenceSplit { order, rows_of_second_part: half_batch, pivot, second_part_frames, is_split })
 }

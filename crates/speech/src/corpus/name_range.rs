@@ -14,9 +14,9 @@ const MAX_DIGITS: usize = 20;
 /// The paths that a name with a range expands to.
 pub(super) enum NameRange {
     /// A path without a range, until it is returned.
-    Single(Option<PathBuf>),
+    OnePath(Option<PathBuf>),
     /// Numbers `next..=last` of at least `digits` digits.
-    Range { prefix: String, suffix: String, digits: usize, next: u64, last: u64 },
+    NumberedPaths { prefix: String, suffix: String, digits: usize, next: u64, last: u64 },
 }
 
 impl NameRange {
@@ -28,33 +28,35 @@ impl NameRange {
     /// [`Error::NameRange`] for numbers of more than [`MAX_DIGITS`] digits and for more than
     /// [`MAX_NAMES`] names.
     pub fn new(path: &Path) -> Result<Self> {
-        let single = || Ok(NameRange::Single(Some(path.to_owned())));
-        let Some((prefix, range, suffix)) = path.to_str().and_then(split_at_range) else { return single() };
+        let unchanged = || Ok(NameRange::OnePath(Some(path.to_owned())));
+        let Some((prefix, range, suffix)) = path.to_str().and_then(split_at_range) else {
+            return unchanged();
+        };
         let [first_text, last_text] = range;
-        let invalid = |expected: String, found: String| Error::NameRange {
+        let range_error = |expected: String, found: String| Error::NameRange {
             path: Excerpt(path.display()).to_string(),
             expected,
             found,
         };
-        let longest = first_text.len().max(last_text.len());
-        if longest > MAX_DIGITS {
+        let max_digits = first_text.len().max(last_text.len());
+        if max_digits > MAX_DIGITS {
             let expected = format!("numbers of at most {MAX_DIGITS} digits");
-            return Err(invalid(expected, format!("{longest} digits")));
+            return Err(range_error(expected, format!("{max_digits} digits")));
         }
         let (Ok(first), Ok(last)) = (first_text.parse::<u64>(), last_text.parse::<u64>()) else {
-            return Err(invalid(
+            return Err(range_error(
                 format!("numbers of at most {}", u64::MAX),
                 format!("{first_text}..{last_text}"),
             ));
         };
         match last.checked_sub(first) {
-            None => single(),
+            None => unchanged(),
             Some(steps) if steps >= MAX_NAMES => {
-                Err(invalid(format!("at most {MAX_NAMES} names"), format!("{}", u128::from(steps) + 1)))
+                Err(range_error(format!("at most {MAX_NAMES} names"), format!("{}", u128::from(steps) + 1)))
             }
             Some(_) => {
                 let (prefix, suffix) = (prefix.to_owned(), suffix.to_owned());
-                Ok(NameRange::Range { prefix, suffix, digits: first_text.len(), next: first, last })
+                Ok(NameRange::NumberedPaths { prefix, suffix, digits: first_text.len(), next: first, last })
             }
         }
     }
@@ -74,8 +76,8 @@ impl Iterator for NameRange {
 
     fn next(&mut self) -> Option<PathBuf> {
         match self {
-            NameRange::Single(path) => path.take(),
-            NameRange::Range { prefix, suffix, digits, next, last } => {
+            NameRange::OnePath(path) => path.take(),
+            NameRange::NumberedPaths { prefix, suffix, digits, next, last } => {
                 if *next > *last {
                     return None;
                 }
@@ -95,13 +97,13 @@ impl Iterator for NameRange {
 mod tests {
     use super::*;
 
-    fn names(text: &str) -> Result<Vec<String>> {
+    fn expand_names(text: &str) -> Result<Vec<String>> {
         Ok(NameRange::new(Path::new(text))?.map(|path| path.display().to_string()).collect())
     }
 
     #[test]
     fn ranges_expand_to_numbers_with_as_many_digits() {
-        let expand = |text: &str| names(text).unwrap();
+        let expand = |text: &str| expand_names(text).unwrap();
         assert_eq!(
             expand("a/t-{008..011}.tar"),
             ["a/t-008.tar", "a/t-009.tar", "a/t-010.tar", "a/t-011.tar"]
@@ -128,7 +130,7 @@ mod tests {
             ("{0..18446744073709551616}".to_owned(), "at most 18446744073709551615"),
             ("{0..18446744073709551615}".to_owned(), "found 18446744073709551616"),
         ] {
-            let error = names(&text).unwrap_err().to_string();
+            let error = expand_names(&text).unwrap_err().to_string();
             assert!(error.contains(part) && error.len() < 500, "{error}");
         }
     }

@@ -1,297 +1,28 @@
-//! Indexes and reads tar shards of utterances, in the layout of WebDataset.
+//! Reads the utterances of tar shards, in the layout of WebDataset.
 //!
 //! ```text
 //! utt1.flac  utt1.json  utt2.flac  utt2.json  ...     members of a sample in any order
 //! ```
 //! The key of a member is its name up to the last dot of the file name. WebDataset itself cuts at
 //! the first dot, so that `sp0.9-a.wav` would be a member `9-a.wav` of `sp0`.
+//!
+//! [`shard_indexing`](super::shard_indexing) creates the index entries of the samples.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Cursor, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use kernels::Excerpt;
-
-use super::index::{self, AudioMember, IndexEntry, MAX_METADATA_BYTES};
-use super::members::{self, BLOCK_BYTES, MAX_HEADER_BYTES, TarMembers};
-use super::read_bytes;
-use super::source_report::{BadSample, LengthMismatch, SourceReport};
-use crate::audio::{self, Channel, DurationLimit, FileRange};
+use super::index_file::{self, AudioMember, IndexEntry};
+use super::tar_members::TarMembers;
+use super::{MAX_EXCERPT_CHARACTERS, read_bytes};
+use crate::audio::{self, FileRange};
 use crate::files::open_regular;
 use crate::{Error, Result, Span, Utterance, manifest};
 
-/// The position of a sample's member.
-#[derive(Clone, Copy)]
-struct MemberRange {
-    /// First byte of the headers, including long names.
-    header_start: u64,
-    start: u64,
-    length: u64,
-}
-
-/// The members of the current sample.
-#[derive(Default)]
-struct SampleMembers {
-    key: String,
-    sound: Option<MemberRange>,
-    json: Option<MemberRange>,
-    txt: Option<MemberRange>,
-    /// Name of the `txt` member.
-    txt_name: String,
-    /// Why the sample cannot be used.
-    problem: Option<String>,
-}
-
-/// The samples of a shard so far.
-struct ShardIndexer<'a> {
-    path: &'a Path,
-    file: File,
-    entries: Vec<IndexEntry>,
-    report: SourceReport,
-    /// Number of the sample with each id.
-    numbers_of_ids: HashMap<String, usize>,
-}
-
-/// Returns the entries of a shard, and its unused parts.
-pub(super) fn index_shard(path: &Path) -> Result<(Vec<IndexEntry>, SourceReport)> {
-    let read_error = |error: std::io::Error| match error.kind() {
-        ErrorKind::InvalidData | ErrorKind::UnexpectedEof | ErrorKind::Other => {
-            shard_error(path, "a complete tar file", error.to_string())
-        }
-        _ => Error::Io { path: path.into(), source: error },
-    };
-    let file = open(path)?;
-    let shard_bytes = file.metadata().map_err(read_error)?.len();
-    let mut members = TarMembers::new(open(path)?);
-    let (entries, report, numbers_of_ids) = (Vec::new(), SourceReport::default(), HashMap::new());
-    let mut indexer = ShardIndexer { path, file, entries, report, numbers_of_ids };
-    let mut sample = SampleMembers::default();
-    while let Some(member) = members.next().map_err(read_error)? {
-        let name = Excerpt(&member.name).to_string();
-        if member.is_sparse {
-            return Err(shard_error(path, &format!("{name}: all of its bytes"), "a sparse file"));
-        }
-        if member.start.saturating_add(member.length) > shard_bytes {
-            let expected = format!("{name} of {} bytes", member.length);
-            return Err(shard_error(path, &expected, format!("{shard_bytes} bytes in all: truncated")));
-        }
-        if member.kind.is_dir() || member.kind.is_pax_global_extensions() {
-            continue;
-        }
-        let Some((key, extension)) = split_name(&member.name) else {
-            indexer.report.add_unused(&member.name);
-            continue;
-        };
-        let extension = extension.to_ascii_lowercase();
-        if !(extension == "json" || extension == "txt" || audio::EXTENSIONS.contains(&extension.as_str())) {
-            indexer.report.add_unused(&member.name);
-            continue;
-        }
-        if key != sample.key {
-            let next = SampleMembers { key: key.to_owned(), ..SampleMembers::default() };
-            indexer.finish_sample(std::mem::replace(&mut sample, next))?;
-        }
-        sample.add(&member, &extension);
-    }
-    indexer.finish_sample(sample)?;
-    check_end(path, &indexer.file, members.end())?;
-    let ShardIndexer { mut entries, report, .. } = indexer;
-    if entries.is_empty() && !report.is_empty() {
-        return Err(shard_error(
-            path,
-            "samples of KEY.wav (or other audio) and KEY.json or KEY.txt",
-            report.describe(),
-        ));
-    }
-    entries.shrink_to_fit();
-    Ok((entries, report))
-}
-
-impl SampleMembers {
-    fn add(&mut self, member: &members::TarMember, extension: &str) {
-        let name = Excerpt(&member.name).to_string();
-        if !(member.kind.is_file() || member.kind.is_contiguous()) {
-            let problem = format!("{name}: expected a separate file, found {:?}", member.kind);
-            self.problem.get_or_insert(problem);
-            return;
-        }
-        let range =
-            MemberRange { header_start: member.header_start, start: member.start, length: member.length };
-        let (kind, slot) = match extension {
-            "json" => (extension, &mut self.json),
-            "txt" => (extension, &mut self.txt),
-            _ => ("audio file", &mut self.sound),
-        };
-        if slot.replace(range).is_some() {
-            self.problem.get_or_insert(format!("{name}: expected one {kind}, found a second one"));
-        }
-        if extension == "txt" {
-            self.txt_name = member.name.clone();
-        }
-    }
-}
-
-impl ShardIndexer<'_> {
-    /// Adds a complete sample.
-    ///
-    /// # Errors
-    /// [`Error::DuplicateId`], and errors that do not concern the sample.
-    fn finish_sample(&mut self, sample: SampleMembers) -> Result<()> {
-        let SampleMembers { key, sound, json, txt, txt_name, problem } = sample;
-        if json.is_some() && txt.is_some() {
-            self.report.add_unused(&txt_name);
-        }
-        let name = Excerpt(&key).to_string();
-        let indexed = match (problem, sound, json.or(txt)) {
-            (Some(problem), ..) => Err(problem),
-            (None, None, None) => return Ok(()),
-            (None, Some(_), None) => Err(format!("expected {name}.json or {name}.txt, found only audio")),
-            (None, None, Some(_)) => {
-                Err(format!("expected {name}.wav, {name}.flac or other audio, found only a text"))
-            }
-            (None, Some(sound), Some(metadata)) => {
-                match index_sample(self.path, &self.file, &key, sound, metadata, json.is_some()) {
-                    Ok(entry) => Ok(entry),
-                    Err(error) if is_system_error(&error) => return Err(error),
-                    Err(error) => Err(short_message(error)),
-                }
-            }
-        };
-        match indexed {
-            Err(reason) => self.report.bad.push(BadSample { key: name, reason }),
-            Ok((utterance, entry, audio_seconds)) => {
-                let number = self.entries.len() + 1;
-                if let Some(first) = self.numbers_of_ids.insert(utterance.id.clone(), number) {
-                    return Err(Error::DuplicateId {
-                        path: self.path.into(),
-                        line: number,
-                        id: utterance.id,
-                        first,
-                    });
-                }
-                if lengths_differ(utterance.seconds, audio_seconds) {
-                    let (expected_seconds, found_seconds) = (utterance.seconds, audio_seconds);
-                    self.report.other_length.push(LengthMismatch {
-                        id: utterance.id,
-                        expected_seconds,
-                        found_seconds,
-                    });
-                }
-                self.entries.push(entry);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Returns whether an error concerns the machine and not a sample.
-fn is_system_error(error: &Error) -> bool {
-    match error {
-        Error::Utterance { source, .. } | Error::File { source, .. } => is_system_error(source),
-        Error::Io { source, .. } => crate::error::is_system_error(source),
-        _ => false,
-    }
-}
-
-/// Returns an error message without sample and shard names.
-fn short_message(error: Error) -> String {
-    match error {
-        Error::Utterance { source, .. } => short_message(*source),
-        Error::Format { expected, found, .. } => format!("expected {expected}, found {found}"),
-        Error::Shard { expected, found, .. } => format!("expected {expected}, found {found}"),
-        Error::ManifestSyntax { source, .. } => {
-            format!("expected a JSON object of manifest fields: {source}")
-        }
-        other => other.to_string(),
-    }
-}
-
-/// Checks that only zeros follow the last member.
-///
-/// A missing end mark means a truncated file; other bytes mean that a second archive was appended,
-/// which would not be read.
-fn check_end(path: &Path, mut file: &File, end: u64) -> Result<()> {
-    let io = |source| Error::Io { path: path.into(), source };
-    file.seek(SeekFrom::Start(end)).map_err(io)?;
-    let (mut buffer, mut zeros) = (vec![0; 1 << 16], 0);
-    loop {
-        match file.read(&mut buffer).map_err(io)? {
-            0 if zeros < BLOCK_BYTES => {
-                return Err(shard_error(path, "an end mark of zeros", "none: truncated"));
-            }
-            0 => return Ok(()),
-            count if buffer[..count].iter().any(|&byte| byte != 0) => {
-                return Err(shard_error(path, "one tar file, up to its end mark", "other bytes after it"));
-            }
-            count => zeros += count as u64,
-        }
-    }
-}
-
-/// Returns the utterance and entry of a sample, and its audio seconds.
-fn index_sample(
-    path: &Path,
-    file: &File,
-    key: &str,
-    sound: MemberRange,
-    metadata: MemberRange,
-    is_json: bool,
-) -> Result<(Utterance, IndexEntry, f64)> {
-    // Limits of the index and of the memory.
-    if metadata.length > MAX_METADATA_BYTES {
-        let expected = format!("a text of at most {MAX_METADATA_BYTES} bytes");
-        return Err(shard_error(path, &expected, metadata.length.to_string()));
-    }
-    let header_bytes = sound.start.saturating_sub(sound.header_start);
-    if header_bytes > MAX_HEADER_BYTES {
-        let expected = format!("headers of at most {MAX_HEADER_BYTES} bytes");
-        return Err(shard_error(path, &expected, header_bytes.to_string()));
-    }
-    let Ok(audio_length) = u32::try_from(sound.length) else {
-        return Err(shard_error(path, "audio of less than 4 GiB", format!("{} bytes", sound.length)));
-    };
-    let text = read_bytes(path, file, metadata.start, metadata.length as usize)?;
-    let crc32 = index::metadata_crc32(&text);
-    let Ok(text) = String::from_utf8(text) else {
-        let extension = if is_json { "json" } else { "txt" };
-        return Err(shard_error(
-            path,
-            &format!("{}.{extension}: text in UTF-8", Excerpt(key)),
-            "other bytes",
-        ));
-    };
-    let member = AudioMember {
-        start: sound.start,
-        length: audio_length,
-        header_bytes: header_bytes as u32,
-        has_json: is_json,
-    };
-    let mut entry = IndexEntry {
-        seconds: 0.0,
-        start: metadata.start,
-        length: metadata.length as u32,
-        crc32,
-        line_or_headers: member.encode_headers(),
-        audio_length,
-        audio_start: sound.start,
-    };
-    if read_key_before(path, file, member)?.as_deref() != Some(key) {
-        return Err(shard_error(path, "a header with the name of the sample", "another one"));
-    }
-    // The utterance, and the length of its audio.
-    let metadata = metadata_json(&text, member);
-    let (mut samples, rate) = audio::declared_length(path, audio_range(path, file, member)?)?;
-    if samples == 0 {
-        // The header has no length: decode the audio once.
-        let limit = manifest::declared_seconds(path, &metadata)?
-            .map_or(DurationLimit::None, DurationLimit::approximately);
-        samples = audio::count_samples(path, audio_range(path, file, member)?, Channel::Mix, limit)?.0;
-    }
-    entry.seconds = samples as f64 / f64::from(rate);
-    let seconds = entry.seconds;
-    Ok((parse_utterance(path, member, key, &metadata, seconds, rate)?, entry, seconds))
-}
+/// Smallest difference in seconds between two lengths that is reported.
+const MIN_LENGTH_DIFFERENCE: f64 = 0.1;
+/// The same relative to the length of the audio.
+const MIN_RELATIVE_LENGTH_DIFFERENCE: f64 = 0.02;
 
 /// Reads the utterance of an indexed sample.
 pub(super) fn read_utterance(
@@ -304,11 +35,11 @@ pub(super) fn read_utterance(
         |expected: String, found: String| Error::Index { path: path.into(), index, expected, found };
     let file = open(path)?;
     let text = read_bytes(path, &file, entry.start, entry.length as usize)?;
-    let is_unchanged = index::metadata_crc32(&text) == entry.crc32;
+    let is_unchanged = index_file::metadata_crc32(&text) == entry.crc32;
     let text = String::from_utf8_lossy(&text);
     if !is_unchanged {
-        let start = text.chars().take(40).collect();
-        return Err(index_error(format!("a text with checksum {:08x}", entry.crc32), start));
+        let excerpt = text.chars().take(MAX_EXCERPT_CHARACTERS).collect();
+        return Err(index_error(format!("a text with checksum {:08x}", entry.crc32), excerpt));
     }
     let Some(key) = read_key_before(path, &file, member)? else {
         return Err(index_error("the header of an audio file".into(), "other bytes".into()));
@@ -331,20 +62,22 @@ pub(super) fn read_utterance(
 }
 
 /// Returns whether a length differs by more than 0.1 s and 2 %.
-fn lengths_differ(declared: f64, found: f64) -> bool {
-    (found - declared).abs() > 0.1f64.max(0.02 * found)
+pub(super) fn lengths_differ(declared: f64, found: f64) -> bool {
+    (found - declared).abs() > MIN_LENGTH_DIFFERENCE.max(MIN_RELATIVE_LENGTH_DIFFERENCE * found)
 }
 
 /// Returns the key in the headers before a member; `None` without such headers.
-fn read_key_before(path: &Path, mut file: &File, member: AudioMember) -> Result<Option<String>> {
-    let io = |source| Error::Io { path: path.into(), source };
+pub(super) fn read_key_before(path: &Path, mut file: &File, member: AudioMember) -> Result<Option<String>> {
+    let io_error = |source| Error::Io { path: path.into(), source };
     let mut headers = vec![0; member.header_bytes as usize];
-    let Some(first) = member.start.checked_sub(u64::from(member.header_bytes)) else { return Ok(None) };
-    file.seek(SeekFrom::Start(first)).map_err(io)?;
+    let Some(headers_start) = member.start.checked_sub(u64::from(member.header_bytes)) else {
+        return Ok(None);
+    };
+    file.seek(SeekFrom::Start(headers_start)).map_err(io_error)?;
     match file.read_exact(&mut headers) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
-        Err(error) => return Err(io(error)),
+        Err(error) => return Err(io_error(error)),
     }
     let Ok(Some(header)) = TarMembers::new(Cursor::new(headers)).next() else { return Ok(None) };
     let is_adjacent = header.start == u64::from(member.header_bytes);
@@ -355,7 +88,7 @@ fn read_key_before(path: &Path, mut file: &File, member: AudioMember) -> Result<
 ///
 /// The key extends to the last dot of the file name. `None` if either is empty, and for hidden
 /// files.
-fn split_name(name: &str) -> Option<(&str, &str)> {
+pub(super) fn split_name(name: &str) -> Option<(&str, &str)> {
     let name = name.strip_prefix("./").unwrap_or(name);
     let file_start = name.rfind('/').map_or(0, |slash| slash + 1);
     let dot = name[file_start..].rfind('.')? + file_start;
@@ -364,7 +97,7 @@ fn split_name(name: &str) -> Option<(&str, &str)> {
 }
 
 /// Returns the JSON of a sample, or wraps its text in JSON.
-fn metadata_json(text: &str, member: AudioMember) -> String {
+pub(super) fn metadata_json(text: &str, member: AudioMember) -> String {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match member.has_json {
         true => text.to_owned(),
@@ -375,7 +108,7 @@ fn metadata_json(text: &str, member: AudioMember) -> String {
 /// Parses the utterance of a sample.
 ///
 /// `seconds` and `rate` are those of its audio.
-fn parse_utterance(
+pub(super) fn parse_utterance(
     path: &Path,
     member: AudioMember,
     key: &str,
@@ -388,16 +121,16 @@ fn parse_utterance(
 }
 
 /// Returns the byte range of a sample's audio.
-fn audio_range(path: &Path, file: &File, member: AudioMember) -> Result<FileRange> {
+pub(super) fn audio_range(path: &Path, file: &File, member: AudioMember) -> Result<FileRange> {
     let range =
         file.try_clone().and_then(|file| FileRange::new(file, member.start, u64::from(member.length)));
     range.map_err(|source| Error::Io { path: path.into(), source })
 }
 
-fn open(path: &Path) -> Result<File> {
+pub(super) fn open(path: &Path) -> Result<File> {
     open_regular(path).map_err(|source| Error::Io { path: path.into(), source })
 }
 
-fn shard_error(path: &Path, expected: &str, found: impl Into<String>) -> Error {
+pub(super) fn shard_error(path: &Path, expected: &str, found: impl Into<String>) -> Error {
     Error::Shard { path: path.into(), expected: expected.to_owned(), found: found.into() }
 }

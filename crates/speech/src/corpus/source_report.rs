@@ -1,4 +1,4 @@
-//! Reports members and samples of shards that a corpus does not use.
+//! Reports the unused members and samples of tar shards of speech.
 
 use std::path::Path;
 
@@ -39,33 +39,39 @@ pub struct LengthMismatch {
     pub found_seconds: f64,
 }
 
-/// The unused parts of a source.
+/// The unused and unexpected parts of a source; the index file stores it as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct SourceReport {
     /// Members that belong to no sample.
-    pub unused: usize,
+    #[serde(rename = "unused")]
+    pub num_unused: usize,
     /// Names of the first of these members.
-    pub names: Vec<String>,
+    #[serde(rename = "names")]
+    pub unused_names: Vec<String>,
     /// Blank lines of a manifest.
     #[serde(default)]
     pub blank_lines: BlankLines,
-    pub bad: Vec<BadSample>,
-    pub other_length: Vec<LengthMismatch>,
+    /// Samples that cannot be used.
+    #[serde(rename = "bad")]
+    pub bad_samples: Vec<BadSample>,
+    /// Samples whose audio length differs from their JSON.
+    #[serde(rename = "other_length")]
+    pub length_mismatches: Vec<LengthMismatch>,
 }
 
 impl SourceReport {
     /// Returns whether every member and sample is used.
     pub fn is_empty(&self) -> bool {
-        self.unused == 0 && self.bad.is_empty()
+        self.num_unused == 0 && self.bad_samples.is_empty()
     }
 
     /// Describes why a shard has no usable sample.
     pub fn describe(&self) -> String {
-        let bad = match &self.bad[..] {
+        let bad = match &self.bad_samples[..] {
             [] => None,
             [sample] => Some(format!("1 sample that cannot be used, {}: {}", sample.key, sample.reason)),
             [first, ..] => {
-                let count = self.bad.len();
+                let count = self.bad_samples.len();
                 Some(format!(
                     "{count} samples that cannot be used, the first {}: {}",
                     first.key, first.reason
@@ -77,17 +83,17 @@ impl SourceReport {
 
     /// Counts an unused member.
     pub fn add_unused(&mut self, name: &str) {
-        self.unused += 1;
-        if self.names.len() < MAX_NAMED_MEMBERS {
-            self.names.push(Excerpt(name).to_string());
+        self.num_unused += 1;
+        if self.unused_names.len() < MAX_NAMED_MEMBERS {
+            self.unused_names.push(Excerpt(name).to_string());
         }
     }
 
     /// Returns a warning about unused members, if any.
     pub fn unused_warning(&self) -> Option<String> {
-        let names = self.names.join(", ");
-        let ellipsis = if self.unused > self.names.len() { ", ..." } else { "" };
-        match self.unused {
+        let names = self.unused_names.join(", ");
+        let ellipsis = if self.num_unused > self.unused_names.len() { ", ..." } else { "" };
+        match self.num_unused {
             0 => None,
             1 => Some(format!("1 member is not used: {names}")),
             count => Some(format!("{count} members are not used: {names}{ellipsis}")),

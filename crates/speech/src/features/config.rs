@@ -2,14 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Framing, InitialSample, Normalization, Preset, Window, setting};
+use super::{Framing, InitialSample, Normalization, Preset, Window, setting_error};
 use crate::audio::SAMPLE_RATES;
 use crate::{MelKind, Result};
 
 /// Declares [`FeatureConfig`] and its serialized table.
 ///
-/// Keys are written `always`, or only if `changed` from the default, so that older tables stay
-/// valid.
+/// Each line is a rule of serialization, a key, its type and its default. Keys that were added
+/// later are written only if changed, so that older tables stay valid.
 macro_rules! settings {
     ($($(#[$doc:meta])* $rule:ident $name:ident: $kind:ty = $default:expr,)*) => {
         /// Settings of a [`FrontEnd`](super::FrontEnd).
@@ -53,68 +53,70 @@ macro_rules! settings {
     };
 }
 
-fn always<T>(value: T, _: T) -> Option<T> {
+/// Rule of a key that is always written.
+fn serialize_always<T>(value: T, _: T) -> Option<T> {
     Some(value)
 }
 
-fn changed<T: PartialEq>(value: T, default: T) -> Option<T> {
+/// Rule of a key that is written only if changed.
+fn serialize_if_changed<T: PartialEq>(value: T, default: T) -> Option<T> {
     (value != default).then_some(value)
 }
 
 settings! {
     /// Sample rate of the audio in hertz.
-    always sample_rate: u32 = 16_000,
+    serialize_always sample_rate: u32 = 16_000,
     /// Resamples training audio of another rate, which is otherwise an error.
-    changed resample: bool = false,
+    serialize_if_changed resample: bool = false,
     /// Window length in milliseconds.
-    always window_ms: f32 = 25.0,
+    serialize_always window_ms: f32 = 25.0,
     /// Hop length in milliseconds.
-    always hop_ms: f32 = 10.0,
+    serialize_always hop_ms: f32 = 10.0,
     /// Number of mel bins.
-    always mels: usize = 80,
+    serialize_always mels: usize = 80,
     /// Lower end of the mel axis in hertz.
-    always low_hz: f32 = 0.0,
+    serialize_always low_hz: f32 = 0.0,
     /// Upper end of the mel axis in hertz.
     ///
     /// 0 means half the sample rate; a negative value is relative to half the sample rate.
-    always high_hz: f32 = 0.0,
+    serialize_always high_hz: f32 = 0.0,
     /// Coefficient `a` of `y[n] = x[n] - a x[n-1]`; 0 disables pre-emphasis.
-    always preemphasis: f32 = 0.97,
+    serialize_always preemphasis: f32 = 0.97,
     /// Floor in decibels below a reference level; digital silence becomes finite.
     ///
     /// The reference is the utterance's largest mel bin or, with running or no normalization, a
     /// sine of amplitude 1.
-    always floor_db: f32 = 60.0,
+    serialize_always floor_db: f32 = 60.0,
     /// Automatic gain control window in milliseconds; 0 disables it.
     ///
     /// The reference of a frame is the largest mel bin within this distance of it, but at most 30
     /// dB below the utterance's largest, so that words of very different loudness have similar
     /// features. Only if whole utterances are normalized.
-    changed agc_ms: f32 = 0.0,
+    serialize_if_changed agc_ms: f32 = 0.0,
     /// Normalization of the features.
-    changed normalize: Normalization = Normalization::Utterance,
+    serialize_if_changed normalize: Normalization = Normalization::Utterance,
     /// Position of the frames.
-    changed framing: Framing = Framing::Inside,
+    serialize_if_changed framing: Framing = Framing::Inside,
     /// Window function of the frames.
-    changed window: Window = Window::Hann,
+    serialize_if_changed window: Window = Window::Hann,
     /// Subtracts the mean of each frame before any other processing.
-    changed remove_mean: bool = false,
+    serialize_if_changed remove_mean: bool = false,
     /// The sample before the first one in the pre-emphasis.
-    changed preemphasis_before: InitialSample = InitialSample::Silence,
+    serialize_if_changed preemphasis_before: InitialSample = InitialSample::Silence,
     /// Mel scale and shape of the filters.
-    changed mel_scale: MelKind = MelKind::Htk,
+    serialize_if_changed mel_scale: MelKind = MelKind::Htk,
     /// Smallest power of a mel bin: `ln max(p, floor_power)`.
     ///
     /// If above 0, it replaces `floor_db`, and features are computed in f64.
-    changed floor_power: f64 = 0.0,
+    serialize_if_changed floor_power: f64 = 0.0,
     /// Removes silence at both ends, this many decibels below the loudest part.
     ///
     /// See [`trim`](super::trim()). 0 disables trimming.
-    changed trim_db: f32 = 0.0,
+    serialize_if_changed trim_db: f32 = 0.0,
     /// Standard deviation of Gaussian noise added to every sample.
     ///
     /// Evaluation adds noise too, the same to each utterance.
-    changed dither: f32 = 0.0,
+    serialize_if_changed dither: f32 = 0.0,
 }
 
 impl FeatureConfig {
@@ -130,26 +132,30 @@ impl FeatureConfig {
         let check_duration = |field, ms: f32| {
             // At least one sample, at most ten seconds.
             let is_valid = ms.is_finite() && f64::from(ms) * rate >= 1000.0 && ms <= 10_000.0;
-            if is_valid { Ok(()) } else { Err(setting(field, "at least one sample and at most 10000", ms)) }
+            if is_valid {
+                Ok(())
+            } else {
+                Err(setting_error(field, "at least one sample and at most 10000", ms))
+            }
         };
         if !SAMPLE_RATES.contains(&self.sample_rate) {
-            return Err(setting("sample_rate", "1000 to 768000", self.sample_rate));
+            return Err(setting_error("sample_rate", "1000 to 768000", self.sample_rate));
         }
         check_duration("window_ms", self.window_ms)?;
         check_duration("hop_ms", self.hop_ms)?;
         if !(1..=4096).contains(&self.mels) {
-            return Err(setting("mels", "1 to 4096", self.mels));
+            return Err(setting_error("mels", "1 to 4096", self.mels));
         }
         if !(high <= rate / 2.0 && high > 0.0) {
             let expected =
                 format!("above 0 and at most {0}, 0 for {0}, or a negative offset from {0}", rate / 2.0);
-            return Err(setting("high_hz", &expected, self.high_hz));
+            return Err(setting_error("high_hz", &expected, self.high_hz));
         }
         if !(f64::from(self.low_hz) < high && self.low_hz >= 0.0) {
-            return Err(setting("low_hz", &format!("at least 0 and below {high}"), self.low_hz));
+            return Err(setting_error("low_hz", &format!("at least 0 and below {high}"), self.low_hz));
         }
         let check_value = |field, expected: &str, is_valid: bool, found: f64| {
-            if is_valid { Ok(()) } else { Err(setting(field, expected, found)) }
+            if is_valid { Ok(()) } else { Err(setting_error(field, expected, found)) }
         };
         let preemphasis = self.preemphasis;
         check_value("preemphasis", "0 to 1", (0.0..=1.0).contains(&preemphasis), preemphasis.into())?;

@@ -28,28 +28,28 @@ impl Features {
     /// `[T, D]` to `[ceil(T / stride), stack D]`; frames beyond the last one are zeros (the mean,
     /// after normalization). A `stack` or `stride` of 0 counts as 1.
     pub fn stack(&self, stack: usize, stride: usize) -> Features {
-        self.stack_into(stack, stride, 0)
+        self.stack_padded(stack, stride, 0)
     }
 
-    /// [`Features::stack`] with rows zero-padded to `channels` values.
+    /// [`Features::stack`] with rows zero-padded to `min_dim` values.
     ///
-    /// Fewer channels than `stack D` count as `stack D`. MLPerf pads 240 channels to 256 so that
-    /// products have even sizes.
+    /// Rows of `stack D` values or more are not padded. MLPerf pads rows of 240 values to 256, a
+    /// size for which its matrix products are faster.
     ///
     /// ```
     /// let features = speech::Features { frames: 4, dim: 2, data: (1..9).map(|x| x as f32).collect() };
-    /// let rows = features.stack_into(3, 3, 8);
+    /// let rows = features.stack_padded(3, 3, 8);
     /// assert_eq!((rows.frames, rows.dim), (2, 8));
     /// assert_eq!(rows.data, [1., 2., 3., 4., 5., 6., 0., 0., 7., 8., 0., 0., 0., 0., 0., 0.]);
     /// ```
-    pub fn stack_into(&self, stack: usize, stride: usize, channels: usize) -> Features {
+    pub fn stack_padded(&self, stack: usize, stride: usize, min_dim: usize) -> Features {
         let (stack, stride) = (stack.max(1), stride.max(1));
-        let (frames, width) = (self.frames.div_ceil(stride), stack * self.dim);
-        let dim = width.max(channels);
+        let (frames, stacked_dim) = (self.frames.div_ceil(stride), stack * self.dim);
+        let dim = stacked_dim.max(min_dim);
         let mut data = vec![0.0; frames * dim];
         for (t, row) in data.chunks_exact_mut(dim.max(1)).enumerate() {
             let start = t * stride * self.dim;
-            let end = (start + width).min(self.data.len());
+            let end = (start + stacked_dim).min(self.data.len());
             row[..end - start].copy_from_slice(&self.data[start..end]);
         }
         Features { frames, dim, data }
@@ -60,26 +60,26 @@ impl Features {
     /// Moments are computed in f64. A column whose deviation is below 0.05 is scaled as if it were
     /// 0.05, so that a constant column becomes zeros.
     pub fn normalize(&mut self) {
-        normalize_columns(&mut self.data, self.dim, MIN_DEVIATION);
+        normalize_columns(&mut self.data, self.dim, DEFAULT_DIVISOR);
     }
 }
 
-/// The smallest divisor of [`Features::normalize`].
-pub(super) const MIN_DEVIATION: Deviation = Deviation::AtLeast(0.05);
+/// The divisor of [`Features::normalize`]: the deviation, but at least 0.05.
+pub(super) const DEFAULT_DIVISOR: Divisor = Divisor::DeviationAtLeast(0.05);
 
-/// The divisor of a column.
+/// How the divisor of a column follows from its standard deviation.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Deviation {
+pub(super) enum Divisor {
     /// The deviation, with a lower bound.
-    AtLeast(f64),
+    DeviationAtLeast(f64),
     /// The deviation; a constant column becomes zeros.
-    Exact,
+    ExactDeviation,
 }
 
 /// Subtracts the mean of each column and divides by its deviation; `[T, dim]`.
 ///
 /// Moments over all T are computed in f64.
-pub(super) fn normalize_columns<F: FeatureFloat>(data: &mut [F], dim: usize, deviation: Deviation) {
+pub(super) fn normalize_columns<F: FeatureFloat>(data: &mut [F], dim: usize, divisor: Divisor) {
     if data.is_empty() || dim == 0 {
         return;
     }
@@ -95,12 +95,12 @@ pub(super) fn normalize_columns<F: FeatureFloat>(data: &mut [F], dim: usize, dev
         scale.iter_mut().zip(row).zip(&mean).for_each(|((sum, x), mean)| *sum += (x.to_f64() - mean).powi(2));
     }
     for (column, scale) in scale.iter_mut().enumerate() {
-        let exact = (*scale / num_frames).sqrt();
-        *scale = match deviation {
-            Deviation::AtLeast(minimum) => 1.0 / exact.max(minimum),
+        let deviation = (*scale / num_frames).sqrt();
+        *scale = match divisor {
+            Divisor::DeviationAtLeast(minimum) => 1.0 / deviation.max(minimum),
             // Rounding the mean would give a constant column a deviation.
-            Deviation::Exact if exact == 0.0 || is_constant(data, dim, column) => 0.0,
-            Deviation::Exact => 1.0 / exact,
+            Divisor::ExactDeviation if deviation == 0.0 || is_constant(data, dim, column) => 0.0,
+            Divisor::ExactDeviation => 1.0 / deviation,
         };
     }
     for row in data.chunks_exact_mut(dim) {

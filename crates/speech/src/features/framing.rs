@@ -40,32 +40,32 @@ impl Framing {
         }
     }
 
-    /// Returns the number of frames of `n` samples.
-    pub(super) fn frames(self, n: usize, length: usize, hop: usize) -> usize {
+    /// Returns the number of frames of `num_samples` samples.
+    pub(super) fn frames(self, num_samples: usize, window_length: usize, hop_length: usize) -> usize {
         match self {
-            Framing::Inside => 1 + n.saturating_sub(length) / hop,
-            Framing::Centered => 1 + n / hop,
-            Framing::Middle => ((n + hop / 2) / hop).max(1),
+            Framing::Inside => 1 + num_samples.saturating_sub(window_length) / hop_length,
+            Framing::Centered => 1 + num_samples / hop_length,
+            Framing::Middle => ((num_samples + hop_length / 2) / hop_length).max(1),
         }
     }
 
     /// Returns the fewest samples that have `frames` frames, at least one.
-    pub(super) fn samples(self, frames: usize, length: usize, hop: usize) -> usize {
-        let offset = frames.saturating_sub(1) * hop;
+    pub(super) fn samples(self, frames: usize, window_length: usize, hop_length: usize) -> usize {
+        let offset = frames.saturating_sub(1) * hop_length;
         match self {
-            Framing::Inside => offset + length,
+            Framing::Inside => offset + window_length,
             Framing::Centered => offset,
-            Framing::Middle => offset + hop - hop / 2,
+            Framing::Middle => offset + hop_length - hop_length / 2,
         }
     }
 
     /// Returns the first sample of frame `t`.
-    pub(super) fn start(self, t: usize, length: usize, hop: usize) -> isize {
-        let start = (t * hop) as isize;
+    pub(super) fn start(self, t: usize, window_length: usize, hop_length: usize) -> isize {
+        let start = (t * hop_length) as isize;
         match self {
             Framing::Inside => start,
-            Framing::Centered => start - (length / 2) as isize,
-            Framing::Middle => start + (hop / 2) as isize - (length / 2) as isize,
+            Framing::Centered => start - (window_length / 2) as isize,
+            Framing::Middle => start + (hop_length / 2) as isize - (window_length / 2) as isize,
         }
     }
 

@@ -1,48 +1,51 @@
 //! `FrontEnd`: computes log-mel features of audio, as a configuration specifies.
+//!
+//! This file has the public functions and the plan of a front end;
+//! [`FeaturePipeline`](super::pipeline::FeaturePipeline) has the computation.
 
 use std::ops::Range;
 
 use rand::Rng;
 
 use super::log_compression::ReferenceLevel;
+use super::mel_transform::MelTransform;
 use super::pipeline::FeatureStages;
+use super::preemphasis::evaluation_rng;
 use super::running_stats::RunningConstants;
-use super::samples::evaluation_rng;
-use super::spectra::Spectra;
-use super::{FeatureConfig, Features, setting, trim};
+use super::{FeatureConfig, Features, setting_error, trim};
 use crate::audio::check_samples;
 use crate::{Audio, Error, MelScale, Result};
 
 /// A planned log-mel front end, which threads can share.
 pub struct FrontEnd {
     pub(super) config: FeatureConfig,
-    scale: MelScale,
+    mel_scale: MelScale,
     /// Hop length in samples.
-    pub(super) hop: usize,
+    pub(super) hop_length: usize,
     /// Window length in samples.
-    pub(super) length: usize,
-    pub(super) spectra: PlannedSpectra,
+    pub(super) window_length: usize,
+    pub(super) mel_transform: PlannedMelTransform,
     pub(super) running_constants: RunningConstants,
 }
 
-/// The planned spectra, in the floating-point type of the computation.
+/// The planned mel transform, in the floating-point type of the computation.
 ///
 /// It is f64 where the floor is a power, which may be far below the resolution of f32 at 1.
-pub(super) enum PlannedSpectra {
-    Single(Spectra<f32>),
-    Double(Spectra<f64>),
+pub(super) enum PlannedMelTransform {
+    F32(MelTransform<f32>),
+    F64(MelTransform<f64>),
 }
 
 /// Evaluates a block with the feature pipeline of either type.
 macro_rules! with_pipeline {
     ($front_end:expr, |$pipeline:ident| $body:expr) => {
-        match &$front_end.spectra {
-            $crate::features::front_end::PlannedSpectra::Single(spectra) => {
-                let $pipeline = $crate::features::pipeline::FeaturePipeline::new($front_end, spectra);
+        match &$front_end.mel_transform {
+            $crate::features::front_end::PlannedMelTransform::F32(mel_transform) => {
+                let $pipeline = $crate::features::pipeline::FeaturePipeline::new($front_end, mel_transform);
                 $body
             }
-            $crate::features::front_end::PlannedSpectra::Double(spectra) => {
-                let $pipeline = $crate::features::pipeline::FeaturePipeline::new($front_end, spectra);
+            $crate::features::front_end::PlannedMelTransform::F64(mel_transform) => {
+                let $pipeline = $crate::features::pipeline::FeaturePipeline::new($front_end, mel_transform);
                 $body
             }
         }
@@ -61,20 +64,30 @@ impl FrontEnd {
     pub fn new(config: &FeatureConfig) -> Result<Self> {
         config.check()?;
         let rate = f64::from(config.sample_rate);
-        let samples = |ms: f32| (f64::from(ms) * rate / 1000.0).round() as usize;
-        let (length, hop) = (samples(config.window_ms), samples(config.hop_ms));
-        let scale = MelScale::new(config.mel_scale, f64::from(config.low_hz), config.max_hz(), config.mels);
-        let spectra = match ReferenceLevel::new(config) {
-            ReferenceLevel::One => Spectra::new(config, &scale, length).map(PlannedSpectra::Double),
-            ReferenceLevel::Loudest | ReferenceLevel::Sine => {
-                Spectra::new(config, &scale, length).map(PlannedSpectra::Single)
+        let to_samples = |ms: f32| (f64::from(ms) * rate / 1000.0).round() as usize;
+        let (window_length, hop_length) = (to_samples(config.window_ms), to_samples(config.hop_ms));
+        let mel_scale =
+            MelScale::new(config.mel_scale, f64::from(config.low_hz), config.max_hz(), config.mels);
+        let mel_transform = match ReferenceLevel::new(config) {
+            ReferenceLevel::One => {
+                MelTransform::new(config, &mel_scale, window_length).map(PlannedMelTransform::F64)
+            }
+            ReferenceLevel::LargestPower | ReferenceLevel::FullScaleSine => {
+                MelTransform::new(config, &mel_scale, window_length).map(PlannedMelTransform::F32)
             }
         };
-        let spectra = spectra.ok_or_else(|| {
-            setting("mels", "fewer bins, within the frequency resolution of the window", config.mels)
+        let mel_transform = mel_transform.ok_or_else(|| {
+            setting_error("mels", "fewer bins, within the frequency resolution of the window", config.mels)
         })?;
-        let running_constants = RunningConstants::new(hop as f64 / rate);
-        Ok(Self { config: config.clone(), scale, hop, length, spectra, running_constants })
+        let running_constants = RunningConstants::new(hop_length as f64 / rate);
+        Ok(Self {
+            config: config.clone(),
+            mel_scale,
+            hop_length,
+            window_length,
+            mel_transform,
+            running_constants,
+        })
     }
 
     /// Returns the settings.
@@ -84,17 +97,17 @@ impl FrontEnd {
 
     /// Returns the frequency axis of the features.
     pub fn mel_scale(&self) -> MelScale {
-        self.scale
+        self.mel_scale
     }
 
     /// Returns the window length in samples.
     pub fn window(&self) -> usize {
-        self.length
+        self.window_length
     }
 
     /// Returns the hop length in samples.
     pub fn hop(&self) -> usize {
-        self.hop
+        self.hop_length
     }
 
     /// Returns the samples that remain after trimming; the first frame begins there.
@@ -109,12 +122,12 @@ impl FrontEnd {
     ///
     /// See [`Framing`](super::Framing).
     pub fn frames(&self, samples: usize) -> usize {
-        self.config.framing.frames(samples, self.length, self.hop)
+        self.config.framing.frames(samples, self.window_length, self.hop_length)
     }
 
     /// Returns the fewest samples with `frames` frames, if none is trimmed.
     pub fn samples(&self, frames: usize) -> usize {
-        self.config.framing.samples(frames, self.length, self.hop)
+        self.config.framing.samples(frames, self.window_length, self.hop_length)
     }
 
     /// Computes the normalized log-mel features of a signal.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::feature_matrix::{Deviation, Features, MIN_DEVIATION, normalize_columns};
+use super::feature_matrix::{DEFAULT_DIVISOR, Divisor, Features, normalize_columns};
 use crate::feature_float::FeatureFloat;
 
 /// How features are normalized.
@@ -19,13 +19,14 @@ pub enum Normalization {
     /// The statistics of each bin decay with a time constant of 4 s and are combined with a
     /// constant prior equivalent to 2 s: a long pause moves the mean by at most two
     /// thirds, and the variance never vanishes. With frames every `hop`, `n = 2 s / hop`, `λ =
-    /// exp(-hop / 4 s)`, and a prior of mean `μ = -14` and deviation `σ = 3.5` (in nepers of power,
-    /// relative to a sine of amplitude 1):
+    /// exp(-hop / 4 s)`, and a prior of mean `μ = -14` and deviation `σ = 3.5` (natural log of
+    /// power, relative to a sine of amplitude 1):
     /// ```text
     /// y = x[t] - μ     S[t] = λ S[t-1] + y     Q[t] = λ Q[t-1] + y²     w[t] = λ w[t-1] + 1
     /// m = S[t] / (n + w[t])     v = (n σ² + Q[t]) / (n + w[t]) - m²     z[t] = (y - m) / √v
     /// ```
-    /// S, Q and w are 0 before the first frame.
+    /// x: a bin of frame t; S, Q, w: decayed sum, sum of squares and count of frames, 0 before the
+    /// first frame; m, v: mean and variance, with the prior; z: the normalized bin.
     Running,
     /// No normalization.
     None,
@@ -43,23 +44,23 @@ impl Normalization {
     }
 
     /// Returns the scaling of whole utterances, if they are normalized.
-    fn deviation(self) -> Option<Deviation> {
+    fn divisor(self) -> Option<Divisor> {
         match self {
-            Normalization::Utterance => Some(MIN_DEVIATION),
-            Normalization::Standard => Some(Deviation::Exact),
+            Normalization::Utterance => Some(DEFAULT_DIVISOR),
+            Normalization::Standard => Some(Divisor::ExactDeviation),
             Normalization::Running | Normalization::None => None,
         }
     }
 
     /// Returns whether each value depends on the whole utterance.
     pub(super) fn needs_whole_utterance(self) -> bool {
-        self.deviation().is_some()
+        self.divisor().is_some()
     }
 
     /// Normalizes a whole utterance, unless normalization is running or none.
     pub(super) fn apply<F: FeatureFloat>(self, data: &mut [F], dim: usize) {
-        if let Some(deviation) = self.deviation() {
-            normalize_columns(data, dim, deviation);
+        if let Some(divisor) = self.divisor() {
+            normalize_columns(data, dim, divisor);
         }
     }
 

@@ -1,13 +1,18 @@
 //! `FeaturePipeline`: the steps from samples to log-mel features, in f32 or f64.
+//!
+//! ```text
+//! trim, dither -> pre-emphasis -> frames -> mel powers -> logarithms -> normalization
+//! ```
+//! [`FrontEnd`] calls it for whole signals and streams. Each step is in the module of its name.
 
 use std::ops::Range;
 
 use rand::Rng;
 
 use super::log_compression::{self, LogCompression, ReferenceLevel};
+use super::mel_transform::{FrameTransform, MelTransform};
+use super::preemphasis::{Preemphasis, dither};
 use super::running_stats::RunningStats;
-use super::samples::{Emphasis, dither};
-use super::spectra::{FrameSpectra, Spectra};
 use super::{FrontEnd, Normalization};
 use crate::feature_float::FeatureFloat;
 
@@ -22,7 +27,7 @@ pub struct FeatureStages {
     pub emphasized: Vec<f64>,
     /// Number of frames, T.
     pub frames: usize,
-    /// Bins of a spectrum, `F / 2 + 1`.
+    /// Bins of a spectrum: half the FFT size, plus 1.
     pub bins: usize,
     /// Squared magnitudes `[T, bins]`.
     pub power: Vec<f64>,
@@ -34,15 +39,15 @@ pub struct FeatureStages {
     pub features: Vec<f64>,
 }
 
-/// The computation of a front end, with its planned spectra.
+/// The computation of a front end, with its mel transform.
 pub(super) struct FeaturePipeline<'a, F> {
     front_end: &'a FrontEnd,
-    spectra: &'a Spectra<F>,
+    mel_transform: &'a MelTransform<F>,
 }
 
 impl<'a, F: FeatureFloat> FeaturePipeline<'a, F> {
-    pub fn new(front_end: &'a FrontEnd, spectra: &'a Spectra<F>) -> Self {
-        Self { front_end, spectra }
+    pub fn new(front_end: &'a FrontEnd, mel_transform: &'a MelTransform<F>) -> Self {
+        Self { front_end, mel_transform }
     }
 
     /// Computes the features of a signal of at least one sample.
@@ -58,11 +63,11 @@ impl<'a, F: FeatureFloat> FeaturePipeline<'a, F> {
     pub fn stages(&self, samples: &[f32], rng: &mut (impl Rng + ?Sized)) -> FeatureStages {
         let range = self.front_end.trimmed_range(samples);
         let samples = dither(&samples[range.clone()], self.front_end.config.dither, rng);
-        let emphasis = self.emphasis(&samples);
+        let preemphasis = self.preemphasis(&samples);
         let emphasized = samples
             .iter()
             .enumerate()
-            .map(|(i, &x)| emphasis.apply(x, emphasis.predecessor(&samples, i)).to_f64());
+            .map(|(i, &x)| preemphasis.apply(x, preemphasis.predecessor(&samples, i)).to_f64());
         let emphasized = emphasized.collect();
         let mut power = Vec::new();
         let mut data =
@@ -72,7 +77,7 @@ impl<'a, F: FeatureFloat> FeaturePipeline<'a, F> {
         self.take_logarithms(&mut data);
         let log = to_f64(&data);
         self.normalize(&mut data);
-        let bins = self.spectra.bins();
+        let bins = self.mel_transform.bins();
         FeatureStages {
             range,
             emphasized,
@@ -86,73 +91,73 @@ impl<'a, F: FeatureFloat> FeaturePipeline<'a, F> {
     }
 
     pub fn window_weights(&self) -> Vec<f64> {
-        self.spectra.window.iter().map(|w| w.to_f64()).collect()
+        self.mel_transform.window.iter().map(|w| w.to_f64()).collect()
     }
 
     pub fn mel_matrix(&self) -> Vec<f64> {
-        self.spectra.filters.iter().flat_map(|filter| filter.row(self.spectra.bins())).collect()
+        self.mel_transform.filters.iter().flat_map(|filter| filter.row(self.mel_transform.bins())).collect()
     }
 
     /// Returns the pre-emphasis of a whole signal.
-    fn emphasis(&self, samples: &[f32]) -> Emphasis<F> {
+    fn preemphasis(&self, samples: &[f32]) -> Preemphasis<F> {
         let config = &self.front_end.config;
         let gain = match ReferenceLevel::new(config) {
-            ReferenceLevel::Loudest => {
+            ReferenceLevel::LargestPower => {
                 // The loudest sample becomes 1, so that no power overflows or underflows.
                 let loudest = samples.iter().fold(0f32, |maximum, x| maximum.max(x.abs()));
                 if loudest > 0.0 { 1.0 / f64::from(loudest) } else { 0.0 }
             }
-            ReferenceLevel::Sine | ReferenceLevel::One => 1.0,
+            ReferenceLevel::FullScaleSine | ReferenceLevel::One => 1.0,
         };
-        Emphasis::new(config.preemphasis, config.preemphasis_before, gain)
+        Preemphasis::new(config.preemphasis, config.preemphasis_before, gain)
     }
 
     /// Computes the powers of the mel bins; `visit` receives each spectrum.
     fn mel_powers(&self, samples: &[f32], mut visit: impl FnMut(&[F])) -> Vec<F> {
-        let FrontEnd { config, hop, length, .. } = self.front_end;
-        let (framing, emphasis) = (config.framing, self.emphasis(samples));
-        let count = framing.frames(samples.len(), *length, *hop);
-        let mut data = Vec::with_capacity(count * self.spectra.filters.len());
-        let mut spectra = self.spectra.allocate_buffers();
-        for t in 0..count {
-            let start = framing.start(t, *length, *hop);
+        let FrontEnd { config, hop_length, window_length, .. } = self.front_end;
+        let (framing, preemphasis) = (config.framing, self.preemphasis(samples));
+        let num_frames = framing.frames(samples.len(), *window_length, *hop_length);
+        let mut data = Vec::with_capacity(num_frames * self.mel_transform.filters.len());
+        let mut frame_transform = self.mel_transform.allocate_buffers();
+        for t in 0..num_frames {
+            let start = framing.start(t, *window_length, *hop_length);
             // Frames within the signal are slices; others have padding or reflected samples.
             match usize::try_from(start) {
-                Ok(start) if start + length <= samples.len() => {
-                    let frame = &samples[start..start + length];
-                    self.push_frame(
-                        &mut spectra,
-                        &emphasis,
+                Ok(start) if start + window_length <= samples.len() => {
+                    let frame = &samples[start..start + window_length];
+                    self.append_frame_powers(
+                        &mut frame_transform,
+                        &preemphasis,
                         frame,
-                        emphasis.predecessor(samples, start),
+                        preemphasis.predecessor(samples, start),
                         &mut data,
                     );
                 }
                 _ => {
-                    let indices = start..start + *length as isize;
+                    let indices = start..start + *window_length as isize;
                     let folded = indices.map_while(|i| framing.fold_index(i, samples.len()));
                     let emphasized =
-                        folded.map(|i| emphasis.apply(samples[i], emphasis.predecessor(samples, i)));
-                    spectra.append_mel_powers(emphasized, &mut data);
+                        folded.map(|i| preemphasis.apply(samples[i], preemphasis.predecessor(samples, i)));
+                    frame_transform.append_mel_powers(emphasized, &mut data);
                 }
             }
-            visit(&spectra.power);
+            visit(&frame_transform.power);
         }
         data
     }
 
     /// Computes one frame of consecutive samples, given the sample before them.
-    fn push_frame(
+    fn append_frame_powers(
         &self,
-        spectra: &mut FrameSpectra<F>,
-        emphasis: &Emphasis<F>,
+        frame_transform: &mut FrameTransform<F>,
+        preemphasis: &Preemphasis<F>,
         samples: &[f32],
         predecessor: f32,
         out: &mut Vec<F>,
     ) {
         let predecessors = std::iter::once(&predecessor).chain(samples);
-        spectra.append_mel_powers(
-            samples.iter().zip(predecessors).map(|(&x, &predecessor)| emphasis.apply(x, predecessor)),
+        frame_transform.append_mel_powers(
+            samples.iter().zip(predecessors).map(|(&x, &predecessor)| preemphasis.apply(x, predecessor)),
             out,
         );
     }
@@ -162,9 +167,9 @@ impl<'a, F: FeatureFloat> FeaturePipeline<'a, F> {
         let FrontEnd { config, .. } = self.front_end;
         if config.agc_ms > 0.0 {
             let radius = (config.agc_ms / config.hop_ms).round() as usize;
-            let maxima = log_compression::local_maxima(data, config.mels, radius);
-            for (frame, maximum) in data.chunks_exact_mut(config.mels).zip(maxima) {
-                LogCompression::relative(maximum, config.floor_db)
+            let references = log_compression::local_reference_levels(data, config.mels, radius);
+            for (frame, reference) in data.chunks_exact_mut(config.mels).zip(references) {
+                LogCompression::relative(reference, config.floor_db)
                     .into_iter()
                     .for_each(|compression| compression.apply(frame));
             }
@@ -182,17 +187,17 @@ impl<'a, F: FeatureFloat> FeaturePipeline<'a, F> {
     fn log_compression(&self, loudest: F) -> Option<LogCompression<F>> {
         let config = &self.front_end.config;
         match ReferenceLevel::new(config) {
-            ReferenceLevel::Loudest => LogCompression::relative(loudest, config.floor_db),
-            ReferenceLevel::Sine => {
+            ReferenceLevel::LargestPower => LogCompression::relative(loudest, config.floor_db),
+            ReferenceLevel::FullScaleSine => {
                 // A window of one or two samples has no weight at all.
                 let (sine_power, minimum) =
-                    (self.spectra.full_scale_power(), F::cast(f64::from(f32::MIN_POSITIVE)));
+                    (self.mel_transform.full_scale_power(), F::cast(f64::from(f32::MIN_POSITIVE)));
                 LogCompression::relative(
                     if sine_power > minimum { sine_power } else { minimum },
                     config.floor_db,
                 )
             }
-            ReferenceLevel::One => Some(LogCompression::Absolute { floor: F::cast(config.floor_power) }),
+            ReferenceLevel::One => Some(LogCompression::WithMinimum { floor: F::cast(config.floor_power) }),
         }
     }
 
@@ -210,20 +215,26 @@ impl<'a, F: FeatureFloat> FeaturePipeline<'a, F> {
     ///
     /// For front ends that do not need whole utterances. Each frame begins at one of `starts` in
     /// the `pending` samples; samples after their end are zeros.
-    pub fn push_frames(
+    pub fn append_stream_frames(
         &self,
         pending: &[f32],
         starts: impl Iterator<Item = usize>,
         running: &mut RunningStats,
         out: &mut Vec<f32>,
     ) {
-        let FrontEnd { config, running_constants, length, .. } = self.front_end;
-        let (emphasis, compression) = (self.emphasis(pending), self.log_compression(F::zero()));
-        let (mut spectra, mut data) = (self.spectra.allocate_buffers(), Vec::new());
+        let FrontEnd { config, running_constants, window_length, .. } = self.front_end;
+        let (preemphasis, compression) = (self.preemphasis(pending), self.log_compression(F::zero()));
+        let (mut frame_transform, mut data) = (self.mel_transform.allocate_buffers(), Vec::new());
         for start in starts {
             data.clear();
-            let frame = &pending[start..pending.len().min(start + length)];
-            self.push_frame(&mut spectra, &emphasis, frame, emphasis.predecessor(pending, start), &mut data);
+            let frame = &pending[start..pending.len().min(start + window_length)];
+            self.append_frame_powers(
+                &mut frame_transform,
+                &preemphasis,
+                frame,
+                preemphasis.predecessor(pending, start),
+                &mut data,
+            );
             if let Some(compression) = compression {
                 compression.apply(&mut data);
             }

@@ -13,7 +13,7 @@ const PRIOR_SECONDS: f64 = 2.0;
 const DECAY_SECONDS: f64 = 4.0;
 /// Mean μ of the prior.
 ///
-/// In nepers of power, relative to a sine of amplitude 1.
+/// Natural log of power, relative to a sine of amplitude 1.
 const PRIOR_MEAN: f32 = -14.0;
 /// Standard deviation σ of the prior, in the same unit.
 const PRIOR_DEVIATION: f32 = 3.5;
@@ -21,16 +21,16 @@ const PRIOR_DEVIATION: f32 = 3.5;
 /// Constants of running normalization, which depend on the hop length.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunningConstants {
-    /// λ
+    /// λ, factor on the statistics of past frames per hop.
     decay: f32,
-    /// n
-    prior: f32,
+    /// n, weight of the prior in frames.
+    prior_weight: f32,
 }
 
 impl RunningConstants {
     pub fn new(hop_seconds: f64) -> Self {
         let decay = (-hop_seconds / DECAY_SECONDS).exp() as f32;
-        Self { decay, prior: (PRIOR_SECONDS / hop_seconds) as f32 }
+        Self { decay, prior_weight: (PRIOR_SECONDS / hop_seconds) as f32 }
     }
 }
 
@@ -38,11 +38,11 @@ impl RunningConstants {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RunningStats {
-    /// w
+    /// w, sum of the decayed weights of all frames so far.
     weight: f32,
-    /// S
+    /// S, decayed sum of `y` of each bin.
     sums: Vec<f32>,
-    /// Q
+    /// Q, decayed sum of `y²` of each bin.
     squares: Vec<f32>,
 }
 
@@ -61,16 +61,16 @@ impl RunningStats {
 
     /// Updates the statistics with a frame and normalizes it.
     pub fn normalize<F: FeatureFloat>(&mut self, constants: RunningConstants, frame: &mut [F]) {
-        let RunningConstants { decay, prior } = constants;
+        let RunningConstants { decay, prior_weight } = constants;
         self.weight = decay * self.weight + 1.0;
-        let inverse_weight = 1.0 / (prior + self.weight);
+        let inverse_weight = 1.0 / (prior_weight + self.weight);
         for ((x, sum), square) in frame.iter_mut().zip(&mut self.sums).zip(&mut self.squares) {
             let y = x.to_f64() as f32 - PRIOR_MEAN;
             *sum = decay * *sum + y;
             *square = decay * *square + y * y;
             let mean = *sum * inverse_weight;
             let variance =
-                (prior * (PRIOR_DEVIATION * PRIOR_DEVIATION) + *square) * inverse_weight - mean * mean;
+                (prior_weight * (PRIOR_DEVIATION * PRIOR_DEVIATION) + *square) * inverse_weight - mean * mean;
             *x = F::cast(f64::from((y - mean) / variance.sqrt()));
         }
     }

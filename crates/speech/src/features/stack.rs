@@ -23,9 +23,9 @@ pub struct StackStream {
     stack: usize,
     stride: usize,
     dim: usize,
-    /// Smallest row width.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    channels: usize,
+    /// Smallest row width; shorter rows are padded with zeros.
+    #[serde(rename = "channels", default, skip_serializing_if = "is_zero")]
+    min_dim: usize,
     /// Frames to skip before the next row.
     skip: usize,
     /// Frames of the next row.
@@ -36,17 +36,19 @@ pub struct StackStream {
 impl StackStream {
     /// A stream of frames of `dim` values; a `stack` or `stride` of 0 counts as 1.
     pub fn new(stack: usize, stride: usize, dim: usize) -> Self {
-        Self { stack: stack.max(1), stride: stride.max(1), dim, channels: 0, skip: 0, pending: Vec::new() }
+        Self { stack: stack.max(1), stride: stride.max(1), dim, min_dim: 0, skip: 0, pending: Vec::new() }
     }
 
-    /// Pads rows with zeros as [`Features::stack_into`](crate::Features::stack_into).
-    pub fn with_channels(self, channels: usize) -> Self {
-        Self { channels, ..self }
+    /// Pads rows with zeros to `min_dim` values.
+    ///
+    /// The rows are those of [`Features::stack_padded`](crate::Features::stack_padded).
+    pub fn with_min_dim(self, min_dim: usize) -> Self {
+        Self { min_dim, ..self }
     }
 
     /// Returns whether this state is valid for the settings of `other`.
     pub fn is_compatible(&self, other: &StackStream) -> bool {
-        let settings = |s: &StackStream| (s.stack, s.stride, s.dim, s.channels);
+        let settings = |s: &StackStream| (s.stack, s.stride, s.dim, s.min_dim);
         let (num_pending, width) = (self.pending.len(), self.stack.saturating_mul(self.dim));
         settings(self) == settings(other)
             && self.skip <= self.stride.saturating_sub(self.stack)
@@ -57,7 +59,7 @@ impl StackStream {
 
     /// Consumes `[n, dim]` frames and appends the complete rows.
     ///
-    /// Rows have `stack dim` values, or more with [`StackStream::with_channels`].
+    /// Rows have `stack dim` values, or more with [`StackStream::with_min_dim`].
     ///
     /// Cost: O(values of frames and rows) time; the stream keeps fewer than `stack` frames.
     pub fn push(&mut self, frames: &[f32], rows: &mut Vec<f32>) {
@@ -83,13 +85,13 @@ impl StackStream {
     }
 
     fn emit_row(&mut self, rows: &mut Vec<f32>) {
-        let end = rows.len() + (self.stack * self.dim).max(self.channels);
+        let end = rows.len() + (self.stack * self.dim).max(self.min_dim);
         rows.extend_from_slice(&self.pending);
         rows.resize(end, 0.0);
         self.pending.drain(..self.pending.len().min(self.stride * self.dim));
     }
 }
 
-fn is_zero(channels: &usize) -> bool {
-    *channels == 0
+fn is_zero(min_dim: &usize) -> bool {
+    *min_dim == 0
 }

@@ -1,4 +1,7 @@
 //! `FeatureStream`: log-mel features of audio that arrives in chunks.
+//!
+//! The stream is a plain value; [`FrontEnd::push`] and [`FrontEnd::finish`] advance it. The frames
+//! have the bits of [`FrontEnd::log_mel`].
 
 use serde::{Deserialize, Serialize};
 
@@ -107,16 +110,21 @@ impl FrontEnd {
         check_samples(stream.samples, samples)?;
         let FeatureStream { samples: num_samples, frames, pending, running } = stream;
         // If the hop exceeds the window, samples between two frames are never stored.
-        let unused = self.first_sample_of(*frames).saturating_sub(*num_samples).min(samples.len() as u64);
-        pending.extend_from_slice(&samples[unused as usize..]);
+        let num_unused =
+            self.first_sample_needed_by(*frames).saturating_sub(*num_samples).min(samples.len() as u64);
+        pending.extend_from_slice(&samples[num_unused as usize..]);
         *num_samples += samples.len() as u64;
         let pending_start = *num_samples - pending.len() as u64;
-        let (window, hop, first_frame) = (self.length as u64, self.hop as u64, *frames);
-        *frames = num_samples.checked_sub(window).map_or(0, |rest| 1 + rest / hop);
-        let starts = (first_frame..*frames).map(|t| (t * hop - pending_start) as usize);
-        with_pipeline!(self, |pipeline| pipeline.push_frames(pending, starts, running, out));
-        let consumed = self.first_sample_of(*frames).saturating_sub(pending_start).min(pending.len() as u64);
-        pending.drain(..consumed as usize);
+        let (window_length, hop_length, first_frame) =
+            (self.window_length as u64, self.hop_length as u64, *frames);
+        *frames = num_samples.checked_sub(window_length).map_or(0, |rest| 1 + rest / hop_length);
+        // Computes the frames that are complete now.
+        let starts = (first_frame..*frames).map(|t| (t * hop_length - pending_start) as usize);
+        with_pipeline!(self, |pipeline| pipeline.append_stream_frames(pending, starts, running, out));
+        // Keeps the samples that the next frame needs.
+        let num_consumed =
+            self.first_sample_needed_by(*frames).saturating_sub(pending_start).min(pending.len() as u64);
+        pending.drain(..num_consumed as usize);
         Ok((*frames - first_frame) as usize)
     }
 
@@ -133,7 +141,7 @@ impl FrontEnd {
         if samples == 0 || frames > 0 {
             return Ok(0);
         }
-        with_pipeline!(self, |pipeline| pipeline.push_frames(
+        with_pipeline!(self, |pipeline| pipeline.append_stream_frames(
             &pending,
             std::iter::once(0),
             &mut running,
@@ -143,17 +151,17 @@ impl FrontEnd {
     }
 
     /// Returns the first sample that frame `t` needs, including pre-emphasis.
-    fn first_sample_of(&self, t: u64) -> u64 {
-        (t * self.hop as u64).saturating_sub(1)
+    fn first_sample_needed_by(&self, t: u64) -> u64 {
+        (t * self.hop_length as u64).saturating_sub(1)
     }
 
     /// Checks that a stream belongs to this front end.
     fn check_stream(&self, stream: &FeatureStream) -> Result<()> {
         self.stream()?;
         let FeatureStream { samples, frames, pending, running } = stream;
-        let (window, hop) = (self.length as u64, self.hop as u64);
-        let complete_frames = samples.checked_sub(window).map_or(0, |rest| 1 + rest / hop);
-        let expected_pending = samples.saturating_sub(frames.saturating_mul(hop).saturating_sub(1));
+        let (window_length, hop_length) = (self.window_length as u64, self.hop_length as u64);
+        let complete_frames = samples.checked_sub(window_length).map_or(0, |rest| 1 + rest / hop_length);
+        let expected_pending = samples.saturating_sub(frames.saturating_mul(hop_length).saturating_sub(1));
         let stream_error = |expected: String, found: String| Err(Error::Stream { expected, found });
         if *frames != complete_frames {
             return stream_error(

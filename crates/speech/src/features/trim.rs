@@ -29,22 +29,22 @@ const MAX_WINDOW: usize = 2048;
 pub fn trim(samples: &[f32], db: f64) -> Range<usize> {
     let window = MAX_WINDOW.min(samples.len());
     let mut loudest = 0f64;
-    powers(samples, window, |_, power| loudest = loudest.max(power));
+    visit_powers(samples, window, |_, power| loudest = loudest.max(power));
     let threshold = 10f64.powf(-db / 10.0) * loudest;
-    let (mut first, mut last) = (None, 0);
-    powers(samples, window, |j, power| {
+    let (mut first, mut end) = (None, 0);
+    visit_powers(samples, window, |j, power| {
         if power >= threshold {
             first.get_or_insert(j);
-            last = j + 1;
+            end = j + 1;
         }
     });
-    first.unwrap_or(0).saturating_sub(window.saturating_sub(1))..last
+    first.unwrap_or(0).saturating_sub(window.saturating_sub(1))..end
 }
 
 /// Calls `visit` with `w P[j]` of every sample.
 ///
 /// It is the sum of the end of the previous block and of this block so far; a block has w samples.
-fn powers(samples: &[f32], window: usize, mut visit: impl FnMut(usize, f64)) {
+fn visit_powers(samples: &[f32], window: usize, mut visit: impl FnMut(usize, f64)) {
     let square = |x: f32| f64::from(x).powi(2);
     // tails[i]: sum of the previous block from its index i.
     let mut tails = vec![0f64; window + 1];
@@ -68,7 +68,7 @@ mod tests {
     fn powers_match_the_definition() {
         let samples: Vec<f32> = (0..23).map(|i| ((i * 7) % 5) as f32).collect();
         for window in [1, 2, 5, 22, 23] {
-            powers(&samples, window, |j, power| {
+            visit_powers(&samples, window, |j, power| {
                 let start = (j + 1).saturating_sub(window);
                 let exact: f32 = samples[start..=j].iter().map(|x| x * x).sum();
                 assert_eq!(power, f64::from(exact), "{window} {j}");

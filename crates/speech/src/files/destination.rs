@@ -1,5 +1,7 @@
 //! `Destination`: writes files atomically; a failed write keeps the old file.
 //!
+//! Part of `speech::files`, through which all crates write their results.
+//!
 //! | existing file | result |
 //! |---|---|
 //! | none, or a regular file | a temporary file next to it is written, flushed to disk and renamed |
@@ -7,6 +9,7 @@
 //! | a pipe that a process reads, a device, another open file of the process | the bytes are written through it |
 //! | a pipe that no process reads within 10 s | an error |
 //! | a folder | an error |
+
 use std::cell::Cell;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -35,7 +38,7 @@ pub struct Destination(DestinationKind);
 #[derive(Debug)]
 enum DestinationKind {
     /// A regular file, existing or not, after following all links.
-    Regular(PathBuf),
+    RegularFile(PathBuf),
     /// An open file that cannot be replaced.
     OpenFile(File),
     /// Standard output of this process.
@@ -61,11 +64,11 @@ impl Destination {
                     target = parent_folder(&target).join(fs::read_link(&target)?);
                     continue;
                 }
-                Ok(metadata) if metadata.is_dir() => return Err(is_a_directory()),
-                Ok(metadata) if metadata.is_file() => DestinationKind::Regular(target),
+                Ok(metadata) if metadata.is_dir() => return Err(directory_error()),
+                Ok(metadata) if metadata.is_file() => DestinationKind::RegularFile(target),
                 Ok(metadata) => DestinationKind::OpenFile(open_through(&target, &metadata, READER_TIMEOUT)?),
                 Err(error) if error.kind() == ErrorKind::NotFound && target.file_name().is_some() => {
-                    DestinationKind::Regular(target)
+                    DestinationKind::RegularFile(target)
                 }
                 Err(error) => return Err(error),
             };
@@ -80,7 +83,7 @@ impl Destination {
     /// Those of the system.
     pub fn check_writable(&self) -> io::Result<()> {
         match &self.0 {
-            DestinationKind::Regular(path) => create_temporary_file(path).map(drop),
+            DestinationKind::RegularFile(path) => create_temporary_file(path).map(drop),
             DestinationKind::OpenFile(_) | DestinationKind::StandardOutput => Ok(()),
         }
     }
@@ -88,7 +91,7 @@ impl Destination {
     /// Returns the regular file after all links; `None` for pipes and standard output.
     pub fn resolved_path(&self) -> Option<PathBuf> {
         match &self.0 {
-            DestinationKind::Regular(target) => {
+            DestinationKind::RegularFile(target) => {
                 Some(parent_folder(target).canonicalize().ok()?.join(target.file_name()?))
             }
             DestinationKind::OpenFile(_) | DestinationKind::StandardOutput => None,
@@ -120,7 +123,7 @@ impl Destination {
                 write(&mut out)?;
                 out.flush()
             }
-            DestinationKind::Regular(_) => self.stage(write)?.commit(),
+            DestinationKind::RegularFile(_) => self.stage(write)?.commit(),
         }
     }
 
@@ -131,7 +134,7 @@ impl Destination {
     /// # Errors
     /// Those of [`Self::write_with`].
     pub(crate) fn stage(self, write: WriteFn) -> io::Result<StagedFile> {
-        let DestinationKind::Regular(path) = self.0 else {
+        let DestinationKind::RegularFile(path) = self.0 else {
             let mut bytes = Vec::new();
             write(&mut bytes)?;
             return Ok(StagedFile(StagedContent::Bytes(bytes, self)));
@@ -191,13 +194,13 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Returns whether two paths refer to the same regular file.
 pub fn is_same_file(a: &Path, b: &Path) -> bool {
-    let identity_a = identity(a);
-    identity_a.is_some() && identity(b) == identity_a
+    let identity_a = file_identity(a);
+    identity_a.is_some() && file_identity(b) == identity_a
 }
 
 /// Returns an identifier shared by all paths of a regular file.
 #[cfg(unix)]
-fn identity(path: &Path) -> Option<(u64, u64)> {
+fn file_identity(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     fs::metadata(path)
         .ok()
@@ -206,7 +209,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 }
 
 #[cfg(not(unix))]
-fn identity(path: &Path) -> Option<PathBuf> {
+fn file_identity(path: &Path) -> Option<PathBuf> {
     fs::canonicalize(path).ok()
 }
 
@@ -286,17 +289,17 @@ fn open_through(path: &Path, _: &fs::Metadata, _: Duration) -> io::Result<File> 
 fn create_temporary_file(path: &Path) -> io::Result<NamedTempFile> {
     let prefix = temporary_prefix(path);
     // `tempfile` adds its path to errors; the user needs only the system's error.
-    let system_error = Cell::new(None);
+    let last_error = Cell::new(None);
     let create = |path: &Path| {
         // Permissions follow the umask of the process, as for any new file.
         let created = OpenOptions::new().read(true).write(true).create_new(true).open(path);
-        created.inspect_err(|error| system_error.set(error.raw_os_error()))
+        created.inspect_err(|error| last_error.set(error.raw_os_error()))
     };
     let mut builder = tempfile::Builder::new();
     builder.prefix(&prefix).rand_bytes(RANDOM_CHARACTERS).suffix(TEMPORARY_SUFFIX);
     builder
         .make_in(parent_folder(path), create)
-        .map_err(|error| system_error.get().map_or(error, io::Error::from_raw_os_error))
+        .map_err(|error| last_error.get().map_or(error, io::Error::from_raw_os_error))
 }
 
 /// Returns the prefix of a file's temporary files.
@@ -308,7 +311,7 @@ fn temporary_prefix(path: &Path) -> String {
 }
 
 /// Returns the system's error for a folder in place of a file.
-pub(super) fn is_a_directory() -> io::Error {
+pub(super) fn directory_error() -> io::Error {
     #[cfg(unix)]
     return io::Error::from_raw_os_error(libc::EISDIR);
     #[cfg(not(unix))]

@@ -1,13 +1,16 @@
 //! Opens input files; rejects pipes and devices where regular files are required.
 //!
+//! Part of `speech::files`, through which all crates read their inputs.
+//!
 //! Opening a pipe blocks until a process writes it, and reading a device may never end. Files named
 //! in a list must be regular files and are rejected before they are opened. A file given by the
 //! user may also be a pipe that is already open, as in `panda lm <(zcat text.gz)`.
+
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-use super::destination::{is_a_directory, is_open_file, parent_folder};
+use super::destination::{directory_error, is_open_file, parent_folder};
 
 /// Largest number of links that are followed, as on Linux.
 const MAX_LINKS: usize = 40;
@@ -17,7 +20,7 @@ const MAX_LINKS: usize = 40;
 /// # Errors
 /// Those of the system; a pipe, socket, device or folder, without waiting for it.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    open_if(path, |metadata| metadata.is_file())
+    open_if_accepted(path, |metadata| metadata.is_file())
 }
 
 /// Opens a file given by the user: a regular file or an open pipe.
@@ -27,7 +30,9 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// # Errors
 /// Those of [`open_regular`].
 pub(crate) fn open_input(path: &Path) -> io::Result<File> {
-    open_if(path, |metadata| metadata.is_file() || is_pipe(metadata.file_type()) && leads_to_open_file(path))
+    open_if_accepted(path, |metadata| {
+        metadata.is_file() || is_pipe(metadata.file_type()) && leads_to_open_file(path)
+    })
 }
 
 /// Reads a file as opened by [`open_regular`].
@@ -62,7 +67,7 @@ pub fn read_input_text(path: &Path) -> io::Result<String> {
 pub fn check_regular(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => Ok(()),
-        Ok(metadata) => Err(not_regular(&metadata)),
+        Ok(metadata) => Err(not_regular_error(&metadata)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     }
@@ -75,9 +80,10 @@ fn read_all(mut file: File) -> io::Result<Vec<u8>> {
 }
 
 /// Opens a file that `accepts` returns true for, without waiting.
-fn open_if(path: &Path, accepts: impl Fn(&Metadata) -> bool) -> io::Result<File> {
+fn open_if_accepted(path: &Path, accepts: impl Fn(&Metadata) -> bool) -> io::Result<File> {
     // Checked before opening, since opening a device may have effects, and again when open.
-    let check = |metadata: Metadata| if accepts(&metadata) { Ok(()) } else { Err(not_regular(&metadata)) };
+    let check =
+        |metadata: Metadata| if accepts(&metadata) { Ok(()) } else { Err(not_regular_error(&metadata)) };
     check(fs::metadata(path)?)?;
     let mut options = OpenOptions::new();
     options.read(true);
@@ -107,9 +113,9 @@ fn leads_to_open_file(path: &Path) -> bool {
     false
 }
 
-fn not_regular(metadata: &Metadata) -> io::Error {
+fn not_regular_error(metadata: &Metadata) -> io::Error {
     if metadata.is_dir() {
-        return is_a_directory();
+        return directory_error();
     }
     io::Error::other(format!("expected a regular file, found {}", type_name(metadata.file_type())))
 }

@@ -1,6 +1,8 @@
-//! `FileLock`: locks a file against other processes.
+//! `FileLock`: locks a file against other processes (part of `speech::files`).
 //!
-//! The lock file itself is never written.
+//! For example, two processes must not write the same run folder. The lock file itself is never
+//! written.
+
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,7 +39,7 @@ impl FileLock {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => true,
                 Err(error) => return Err(error),
             };
-            let file = open_unchanged(path)?;
+            let file = open_without_truncation(path)?;
             check_lock_file(&file.metadata()?)?;
             match file.try_lock() {
                 Ok(()) => {}
@@ -45,7 +47,7 @@ impl FileLock {
                 Err(TryLockError::Error(error)) => return Err(error),
             }
             // Another process may have removed the name between opening and locking.
-            if is_named(&file, path) {
+            if is_file_at(&file, path) {
                 return Ok(Some(FileLock { file, path: path.to_owned(), is_new }));
             }
         }
@@ -67,7 +69,7 @@ impl FileLock {
 }
 
 /// Opens the file without changing it.
-fn open_unchanged(path: &Path) -> io::Result<File> {
+fn open_without_truncation(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false);
     #[cfg(unix)]
@@ -77,17 +79,17 @@ fn open_unchanged(path: &Path) -> io::Result<File> {
 
 /// Checks that a lock file is a regular file with one name.
 fn check_lock_file(metadata: &Metadata) -> io::Result<()> {
-    let rejected = |kind: &str| {
+    let rejection = |kind: &str| {
         io::Error::other(format!(
             "expected a regular file with one name, found {kind}; remove it if no process uses it"
         ))
     };
     if !metadata.is_file() {
-        return Err(rejected(input::type_name(metadata.file_type())));
+        return Err(rejection(input::type_name(metadata.file_type())));
     }
     match num_links(metadata) {
         0 | 1 => Ok(()),
-        count => Err(rejected(&format!("a file with {count} names (hard links)"))),
+        count => Err(rejection(&format!("a file with {count} names (hard links)"))),
     }
 }
 
@@ -103,7 +105,7 @@ fn num_links(_: &Metadata) -> u64 {
 
 /// Returns whether the open file is the one at `path`.
 #[cfg(unix)]
-fn is_named(file: &File, path: &Path) -> bool {
+fn is_file_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let identity = |metadata: Metadata| (metadata.dev(), metadata.ino());
     let open_identity = file.metadata().ok().map(identity);
@@ -111,7 +113,7 @@ fn is_named(file: &File, path: &Path) -> bool {
 }
 
 #[cfg(not(unix))]
-fn is_named(_: &File, path: &Path) -> bool {
+fn is_file_at(_: &File, path: &Path) -> bool {
     path.exists()
 }
 
@@ -165,7 +167,7 @@ mod tests {
         let in_folder = |name: &str| folder.path().join(name);
         fs::write(in_folder("victim"), "precious").unwrap();
         let lock = in_folder(".lock");
-        let rejected = |kind: &str| {
+        let check_rejection = |kind: &str| {
             let error = FileLock::acquire(&lock).unwrap_err().to_string();
             assert!(
                 error.starts_with("expected a regular file with one name, found ") && error.contains(kind),
@@ -175,16 +177,16 @@ mod tests {
             fs::remove_file(&lock).or_else(|_| fs::remove_dir(&lock)).unwrap();
         };
         symlink("victim", &lock).unwrap();
-        rejected("a symbolic link");
+        check_rejection("a symbolic link");
         symlink("nowhere", &lock).unwrap();
-        rejected("a symbolic link");
+        check_rejection("a symbolic link");
         assert!(!in_folder("nowhere").exists());
         fs::hard_link(in_folder("victim"), &lock).unwrap();
-        rejected("2 names");
+        check_rejection("2 names");
         assert!(std::process::Command::new("mkfifo").arg(&lock).status().unwrap().success());
-        rejected("a named pipe");
+        check_rejection("a named pipe");
         fs::create_dir(&lock).unwrap();
-        rejected("a folder");
+        check_rejection("a folder");
         // A lock file with content is not emptied.
         fs::write(&lock, "12345").unwrap();
         FileLock::acquire(&lock).unwrap().unwrap();

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use super::check::{self, Ids, check_count, check_sample_rate, check_seconds, line_error, path_error};
-use super::list::{AudioSource, CheckedUtterance, CorpusList, CorpusSummary};
-use super::{PrepareOptions, sphere, subfolder_or_self, write};
+use super::check::{
+    self, IdLocations, check_count, check_sample_rate, check_seconds, line_error, path_error,
+};
+use super::corpus_list::{AudioSource, CheckedUtterance, CorpusList, CorpusSummary};
+use super::{PrepareOptions, corpus_files, sphere, subfolder_or_self, write};
 use crate::{Result, audio};
 
 /// Sample rate of the corpus in hertz.
@@ -42,32 +44,36 @@ const DEV_SPEAKERS: [&str; 6] = ["fbbh", "fejs", "mgah", "mrab", "msmn", "msrb"]
 pub fn an4(dir: &Path, prepare: &PrepareOptions) -> Result<Vec<CorpusSummary>> {
     let output = write::OutputFolder::new(prepare, dir)?;
     let root = subfolder_or_self(dir, "an4");
-    let mut ids = Ids::default();
-    let (training, excluded) =
+    let mut ids = IdLocations::default();
+    let (training, excluded_training) =
         read_set(&root, "train", TRAIN_UTTERANCES, prepare.allow_incomplete, &mut ids)?;
     let (test, excluded_test) = read_set(&root, "test", TEST_UTTERANCES, prepare.allow_incomplete, &mut ids)?;
-    let list = |name, items: Vec<_>, excluded| CorpusList { name, items, is_union: false, excluded };
-    let in_split = |split| training.iter().filter(|item| item.split == split).collect::<Vec<_>>();
-    let mut lists = vec![list("train", in_split("train"), excluded)];
+    let list =
+        |name, utterances: Vec<_>, excluded| CorpusList { name, utterances, is_union: false, excluded };
+    let in_split = |split| training.iter().filter(|utterance| utterance.split == split).collect::<Vec<_>>();
+    let mut lists = vec![list("train", in_split("train"), excluded_training)];
     lists.push(list("dev", in_split("dev"), 0));
     lists.push(list("test", test.iter().collect(), excluded_test));
-    lists.retain(|list| !list.items.is_empty());
+    lists.retain(|list| !list.utterances.is_empty());
     write::write_lists(output, prepare, &lists, &[])
 }
 
-/// Reads the utterances of a set; also returns the number of transcripts without audio.
+/// Reads the utterances of a set, `train` or `test`.
+///
+/// Also returns the number of transcripts without audio.
 fn read_set(
     root: &Path,
     set: &'static str,
-    count: usize,
-    is_excerpt: bool,
-    ids: &mut Ids,
+    expected_count: usize,
+    allow_incomplete: bool,
+    ids: &mut IdLocations,
 ) -> Result<(Vec<CheckedUtterance>, usize)> {
     let list = root.join(format!("etc/an4_{set}.fileids"));
     let transcription = root.join(format!("etc/an4_{set}.transcription"));
     let mut texts = read_transcripts(&transcription)?;
-    let (mut items, mut excluded) = (Vec::new(), 0);
-    for (number, file) in check::read_lines(&list)? {
+    let (mut utterances, mut excluded) = (Vec::new(), 0);
+    for (number, file) in corpus_files::read_lines(&list)? {
+        // The id, its speaker, transcript and audio file.
         let id = file.rsplit('/').next().unwrap_or(&file).to_owned();
         let &[_, speaker, _] = id.split('-').collect::<Vec<_>>().as_slice() else {
             return Err(line_error(&list, number, "FOLDER/PROMPT-SPEAKER-TAKE", format!("`{file}`")));
@@ -82,33 +88,39 @@ fn read_set(
             ));
         };
         let Some(path) = find_audio(&root.join("wav"), &file) else {
-            if is_excerpt {
+            if allow_incomplete {
                 excluded += 1;
                 continue;
             }
             return Err(line_error(&list, number, format!("wav/{file}.sph, .raw or .wav"), "no such file"));
         };
-        let needs_conversion = !check::has_extension(&path, "wav");
+        // Reads and checks the audio.
+        let needs_conversion = !corpus_files::has_extension(&path, "wav");
         let audio = if needs_conversion {
             sphere::read_audio(&path)?
         } else {
             audio::read_within(&path, 2.0 * SECONDS_RANGE.end())?
         };
         check_sample_rate(&path, SAMPLE_RATE, audio.sample_rate)?;
-        let samples = audio.samples.len() as u64;
-        check_seconds(&path, samples, SAMPLE_RATE, &SECONDS_RANGE)?;
-        items.push(CheckedUtterance {
+        let num_samples = audio.samples.len() as u64;
+        check_seconds(&path, num_samples, SAMPLE_RATE, &SECONDS_RANGE)?;
+        utterances.push(CheckedUtterance {
             text,
             split: if set == "train" && DEV_SPEAKERS.contains(&speaker) { "dev" } else { set },
             speaker: speaker.to_owned(),
             id,
             subset: None,
-            sound: if needs_conversion { AudioSource::Convert(path) } else { AudioSource::Supported(path) },
-            samples,
-            rate: SAMPLE_RATE,
+            audio_file: if needs_conversion {
+                AudioSource::FileToConvert(path)
+            } else {
+                AudioSource::ReadableFile(path)
+            },
+            num_samples,
+            sample_rate: SAMPLE_RATE,
             crc32: Some(audio.crc32()),
         });
     }
+    // Every transcript has an id in the list.
     if let Some((id, (line, _))) = texts.iter().min_by_key(|(_, (line, _))| *line) {
         return Err(line_error(
             &transcription,
@@ -117,14 +129,14 @@ fn read_set(
             format!("`{id}`"),
         ));
     }
-    check_count(&list, count, items.len(), is_excerpt)?;
-    Ok((items, excluded))
+    check_count(&list, expected_count, utterances.len(), allow_incomplete)?;
+    Ok((utterances, excluded))
 }
 
 /// Returns line and text of each id: `<s> TEXT </s> (ID)`, or without marks.
 fn read_transcripts(path: &Path) -> Result<HashMap<String, (usize, String)>> {
     let mut transcripts = HashMap::new();
-    for (number, line) in check::read_lines(path)? {
+    for (number, line) in corpus_files::read_lines(path)? {
         let Some((text, id)) = line.strip_suffix(')').and_then(|line| line.rsplit_once('(')) else {
             return Err(line_error(path, number, "TEXT (ID)", format!("{line:?}")));
         };

@@ -1,11 +1,9 @@
-//! Checks transcripts, lengths and ids of corpora that are prepared.
+//! Checks transcripts, lengths and ids of speech corpora that are prepared.
 
 use std::collections::HashMap;
-use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use crate::files::read_input_text;
 use crate::{Error, Result};
 
 /// Returns the error of a file or folder.
@@ -61,9 +59,9 @@ pub(super) fn check_sample_rate(path: &Path, expected: u32, found: u32) -> Resul
     }
 }
 
-/// Checks the number of utterances; an excerpt needs at least one.
-pub(super) fn check_count(path: &Path, expected: usize, found: usize, is_excerpt: bool) -> Result<()> {
-    match (found, is_excerpt) {
+/// Checks the number of utterances; with `allow_incomplete`, one is enough.
+pub(super) fn check_count(path: &Path, expected: usize, found: usize, allow_incomplete: bool) -> Result<()> {
+    match (found, allow_incomplete) {
         (0, _) => Err(path_error(path, "utterances", "none")),
         (_, false) if found != expected => {
             Err(path_error(path, format!("{expected} utterances, unless it is an excerpt"), found))
@@ -72,43 +70,11 @@ pub(super) fn check_count(path: &Path, expected: usize, found: usize, is_excerpt
     }
 }
 
-/// Returns the entries of a folder sorted by name, without hidden ones.
-pub(super) fn list_entries(folder: &Path) -> Result<Vec<PathBuf>> {
-    let io_error = |source| Error::Io { path: folder.into(), source };
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(folder).map_err(io_error)? {
-        let entry = entry.map_err(io_error)?;
-        if !entry.file_name().as_encoded_bytes().starts_with(b".") {
-            paths.push(entry.path());
-        }
-    }
-    paths.sort();
-    Ok(paths)
-}
-
-/// Returns the non-blank lines of a text file with their numbers.
-pub(super) fn read_lines(path: &Path) -> Result<Vec<(usize, String)>> {
-    let text = read_input_text(path).map_err(|source| Error::Io { path: path.into(), source })?;
-    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
-    Ok(lines.map(|(number, line)| (number, line.trim().to_owned())).collect())
-}
-
-/// Returns whether a file has an extension, ignoring case.
-pub(super) fn has_extension(path: &Path, extension: &str) -> bool {
-    path.extension().is_some_and(|found| found.eq_ignore_ascii_case(extension))
-}
-
-/// Returns the file name without extension.
-pub(super) fn file_stem(path: &Path) -> String {
-    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// The ids so far, with file and line.
+/// The file and line of each id so far.
 #[derive(Default)]
-pub(super) struct Ids(HashMap<String, (PathBuf, usize)>);
+pub(super) struct IdLocations(HashMap<String, (PathBuf, usize)>);
 
-impl Ids {
+impl IdLocations {
     /// Adds an id, which must be new.
     pub fn insert(&mut self, id: &str, path: &Path, line: usize) -> Result<()> {
         match self.0.insert(id.to_owned(), (path.to_owned(), line)) {

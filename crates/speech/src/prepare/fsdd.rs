@@ -1,13 +1,15 @@
 //! Prepares the speech corpus FSDD (Free Spoken Digit Dataset).
+//!
+//! Optionally draws strings of its digits, whose audio is joined from the recordings.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use super::check::{self, check_sample_rate, check_seconds, path_error};
-use super::list::{AudioSource, CheckedUtterance, CorpusList, CorpusSummary};
-use super::strings::{self, Recording, StringCounts};
-use super::{PrepareOptions, subfolder_or_self, write};
+use super::check::{check_sample_rate, check_seconds, path_error};
+use super::corpus_list::{AudioSource, CheckedUtterance, CorpusList, CorpusSummary};
+use super::digit_strings::{self, Recording, StringCounts};
+use super::{PrepareOptions, corpus_files, subfolder_or_self, write};
 use crate::{Error, Result, audio};
 
 /// Sample rate of the corpus in hertz.
@@ -18,7 +20,7 @@ const DIGITS: [&str; 10] = ["zero", "one", "two", "three", "four", "five", "six"
 /// The original speakers, each with fifty takes of every digit.
 const SPEAKERS: [&str; 6] = ["george", "jackson", "lucas", "nicolas", "theo", "yweweler"];
 const TAKES_PER_DIGIT: u32 = 50;
-/// Takes 0 to 4 are the test set.
+/// Number of takes, from take 0, that are the test set.
 const TEST_TAKES: u32 = 5;
 
 /// Prepares a checkout of the Free Spoken Digit Dataset.
@@ -47,13 +49,16 @@ pub fn fsdd(
     let output = write::OutputFolder::new(prepare, dir)?;
     let folder = subfolder_or_self(dir, "recordings");
     // Checks and decodes all recordings.
-    let (mut items, mut recordings, mut takes) = (Vec::new(), Vec::new(), BTreeSet::new());
-    for path in check::list_entries(&folder)?.into_iter().filter(|path| check::has_extension(path, "wav")) {
-        let id = check::file_stem(&path);
+    let (mut utterances, mut recordings, mut recorded_takes) = (Vec::new(), Vec::new(), BTreeSet::new());
+    for path in corpus_files::list_entries(&folder)?
+        .into_iter()
+        .filter(|path| corpus_files::has_extension(path, "wav"))
+    {
+        let id = corpus_files::file_stem(&path);
         let Some((digit, speaker, take)) = parse_name(&id) else {
             return Err(path_error(&path, "a name DIGIT_SPEAKER_TAKE.wav", id));
         };
-        if !takes.insert((speaker.to_owned(), digit, take)) {
+        if !recorded_takes.insert((speaker.to_owned(), digit, take)) {
             return Err(path_error(
                 &path,
                 "recordings that occur once",
@@ -67,28 +72,31 @@ pub fn fsdd(
             let (id, speaker, samples) = (id.clone(), speaker.to_owned(), audio.i16_samples().collect());
             recordings.push(Recording { id, speaker, digit, word: DIGITS[digit as usize], take, samples });
         }
-        items.push(CheckedUtterance {
+        utterances.push(CheckedUtterance {
             text: DIGITS[digit as usize].to_owned(),
             speaker: speaker.to_owned(),
             split: if take < TEST_TAKES { "test" } else { "train" },
             id,
             subset: None,
-            sound: AudioSource::Supported(path),
-            samples: audio.samples.len() as u64,
-            rate: SAMPLE_RATE,
+            audio_file: AudioSource::ReadableFile(path),
+            num_samples: audio.samples.len() as u64,
+            sample_rate: SAMPLE_RATE,
             crc32: Some(audio.crc32()),
         });
     }
-    if items.is_empty() {
+    if utterances.is_empty() {
         return Err(path_error(&folder, "recordings DIGIT_SPEAKER_TAKE.wav", "none"));
     }
     if !prepare.allow_incomplete {
-        check_complete(&folder, &takes)?;
+        check_complete(&folder, &recorded_takes)?;
     }
     // Sorts them into lists, and draws strings.
     let list = |name, split: Option<&str>| CorpusList {
         name,
-        items: items.iter().filter(|item| split.is_none_or(|split| item.split == split)).collect(),
+        utterances: utterances
+            .iter()
+            .filter(|utterance| split.is_none_or(|split| utterance.split == split))
+            .collect(),
         is_union: split.is_none(),
         excluded: 0,
     };
@@ -96,13 +104,14 @@ pub fn fsdd(
     if strings.is_some() {
         lists.insert(0, list("recordings", None));
     }
-    lists.retain(|list| !list.items.is_empty());
-    let drawn =
-        strings.map(|strings| strings::draw_lists(&folder, &recordings, strings, SAMPLE_RATE)).transpose()?;
-    write::write_lists(output, prepare, &lists, &drawn.unwrap_or_default())
+    lists.retain(|list| !list.utterances.is_empty());
+    let string_lists = strings
+        .map(|strings| digit_strings::draw_lists(&folder, &recordings, strings, SAMPLE_RATE))
+        .transpose()?;
+    write::write_lists(output, prepare, &lists, &string_lists.unwrap_or_default())
 }
 
-/// Parses digit, speaker and take.
+/// Parses digit, speaker and take in the name of a recording.
 fn parse_name(id: &str) -> Option<(u32, &str, u32)> {
     let (digit, rest) = id.split_once('_')?;
     let (speaker, take) = rest.rsplit_once('_')?;
@@ -112,13 +121,13 @@ fn parse_name(id: &str) -> Option<(u32, &str, u32)> {
 }
 
 /// Checks that every speaker has all takes of all digits.
-fn check_complete(folder: &Path, takes: &BTreeSet<(String, u32, u32)>) -> Result<()> {
-    let names = takes.iter().map(|(speaker, ..)| speaker.as_str());
+fn check_complete(folder: &Path, recorded_takes: &BTreeSet<(String, u32, u32)>) -> Result<()> {
+    let names = recorded_takes.iter().map(|(speaker, ..)| speaker.as_str());
     let speakers: BTreeSet<&str> = names.chain(SPEAKERS).collect();
     for speaker in speakers {
         for digit in 0..10 {
             for take in 0..TAKES_PER_DIGIT {
-                if !takes.contains(&(speaker.to_owned(), digit, take)) {
+                if !recorded_takes.contains(&(speaker.to_owned(), digit, take)) {
                     let expected = format!("{digit}_{speaker}_{take}.wav, unless it is an excerpt");
                     return Err(path_error(folder, expected, "no such file"));
                 }

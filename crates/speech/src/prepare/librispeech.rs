@@ -1,26 +1,31 @@
-//! Prepares the speech corpus LibriSpeech (Panayotov, Chen, Povey, Khudanpur, ICASSP 2015).
+//! Checks LibriSpeech and writes the list of utterances of each subset.
+//!
+//! The corpus: Panayotov, Chen, Povey, Khudanpur, ICASSP 2015.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use super::check::{self, Ids, check_count, check_sample_rate, check_seconds, line_error, path_error};
-use super::list::{AudioSource, CheckedUtterance, CorpusList, CorpusSummary};
-use super::{PrepareOptions, subfolder_or_self, write};
+use super::check::{
+    self, IdLocations, check_count, check_sample_rate, check_seconds, line_error, path_error,
+};
+use super::corpus_list::{AudioSource, CheckedUtterance, CorpusList, CorpusSummary};
+use super::{PrepareOptions, corpus_files, subfolder_or_self, write};
 use crate::Result;
 use crate::audio::{self, DurationLimit};
 
 /// Sample rate of the corpus in hertz.
 const SAMPLE_RATE: u32 = 16_000;
-/// Plausible lengths; its utterances last from about 1 to 35 seconds.
+/// Plausible lengths in seconds; the corpus has utterances of about 1 to 35 seconds.
 const SECONDS_RANGE: RangeInclusive<f64> = 0.1..=60.0;
 
 /// A subset as distributed.
 struct Subset {
     name: &'static str,
     split: &'static str,
+    /// Number of utterances.
     utterances: usize,
-    /// Hours as distributed; the paper swaps those of the two `other` sets of 5 hours.
+    /// Hours as distributed; the paper swaps the hours of dev-other and test-other.
     hours: f64,
 }
 
@@ -72,8 +77,8 @@ const TRAIN_UNION: &str = "train-960";
 pub fn librispeech(dir: &Path, prepare: &PrepareOptions) -> Result<Vec<CorpusSummary>> {
     let output = write::OutputFolder::new(prepare, dir)?;
     let root = subfolder_or_self(dir, "LibriSpeech");
-    let mut ids = Ids::default();
-    let mut subsets: Vec<(&Subset, SubsetItems)> = Vec::new();
+    let mut ids = IdLocations::default();
+    let mut subsets: Vec<(&Subset, SubsetContent)> = Vec::new();
     for subset in &SUBSETS {
         let folder = root.join(subset.name);
         if folder.is_dir() {
@@ -84,71 +89,77 @@ pub fn librispeech(dir: &Path, prepare: &PrepareOptions) -> Result<Vec<CorpusSum
         let names = SUBSETS.map(|subset| subset.name).join(", ");
         return Err(path_error(dir, format!("LibriSpeech with some of {names}"), "none of them"));
     }
-    let train: Vec<&SubsetItems> =
-        subsets.iter().filter(|(subset, _)| subset.split == "train").map(|(_, items)| items).collect();
+    let train: Vec<&SubsetContent> =
+        subsets.iter().filter(|(subset, _)| subset.split == "train").map(|(_, content)| content).collect();
     let num_training_sets = SUBSETS.iter().filter(|subset| subset.split == "train").count();
     let train_union = (train.len() == num_training_sets).then(|| CorpusList {
         name: TRAIN_UNION,
-        items: train.iter().flat_map(|items| &items.items).collect(),
+        utterances: train.iter().flat_map(|content| &content.utterances).collect(),
         is_union: true,
-        excluded: train.iter().map(|items| items.excluded).sum(),
+        excluded: train.iter().map(|content| content.excluded).sum(),
     });
-    let lists = subsets.iter().map(|(subset, items)| CorpusList {
+    let lists = subsets.iter().map(|(subset, content)| CorpusList {
         name: subset.name,
-        items: items.items.iter().collect(),
+        utterances: content.utterances.iter().collect(),
         is_union: false,
-        excluded: items.excluded,
+        excluded: content.excluded,
     });
     write::write_lists(output, prepare, &train_union.into_iter().chain(lists).collect::<Vec<_>>(), &[])
 }
 
 /// Checked utterances of a subset, and number of transcripts without audio.
-struct SubsetItems {
-    items: Vec<CheckedUtterance>,
+struct SubsetContent {
+    utterances: Vec<CheckedUtterance>,
     excluded: usize,
 }
 
 /// Reads the chapters of a subset.
-fn read_subset(folder: &Path, subset: &Subset, is_excerpt: bool, ids: &mut Ids) -> Result<SubsetItems> {
-    let mut items = SubsetItems { items: Vec::new(), excluded: 0 };
-    for speaker in check::list_entries(folder)?.iter().filter(|path| path.is_dir()) {
-        for chapter in check::list_entries(speaker)?.iter().filter(|path| path.is_dir()) {
-            read_chapter(chapter, subset, is_excerpt, ids, &mut items)?;
+fn read_subset(
+    folder: &Path,
+    subset: &Subset,
+    allow_incomplete: bool,
+    ids: &mut IdLocations,
+) -> Result<SubsetContent> {
+    let mut content = SubsetContent { utterances: Vec::new(), excluded: 0 };
+    for speaker in corpus_files::list_entries(folder)?.iter().filter(|path| path.is_dir()) {
+        for chapter in corpus_files::list_entries(speaker)?.iter().filter(|path| path.is_dir()) {
+            read_chapter(chapter, subset, allow_incomplete, ids, &mut content)?;
         }
     }
-    check_count(folder, subset.utterances, items.items.len(), is_excerpt)?;
-    let hours = items.items.iter().map(CheckedUtterance::seconds).sum::<f64>() / 3600.0;
-    if !is_excerpt && (hours - subset.hours).abs() > MAX_HOURS_DIFFERENCE {
+    check_count(folder, subset.utterances, content.utterances.len(), allow_incomplete)?;
+    let hours = content.utterances.iter().map(CheckedUtterance::seconds).sum::<f64>() / 3600.0;
+    if !allow_incomplete && (hours - subset.hours).abs() > MAX_HOURS_DIFFERENCE {
         return Err(path_error(folder, format!("about {} hours", subset.hours), format!("{hours:.2}")));
     }
-    Ok(items)
+    Ok(content)
 }
 
-/// Reads the transcripts of a chapter and measures its audio.
+/// Adds the utterances of a chapter: reads its transcripts and measures its audio.
 fn read_chapter(
     chapter: &Path,
     subset: &Subset,
-    is_excerpt: bool,
-    ids: &mut Ids,
-    output: &mut SubsetItems,
+    allow_incomplete: bool,
+    ids: &mut IdLocations,
+    content: &mut SubsetContent,
 ) -> Result<()> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let speaker = chapter.parent().map(name).unwrap_or_default();
     let prefix = format!("{speaker}-{}", name(chapter));
     let transcripts = chapter.join(format!("{prefix}.trans.txt"));
-    let mut audio_ids: BTreeSet<String> = check::list_entries(chapter)?
+    let mut audio_ids: BTreeSet<String> = corpus_files::list_entries(chapter)?
         .iter()
-        .filter(|path| check::has_extension(path, "flac"))
-        .map(|path| check::file_stem(path))
+        .filter(|path| corpus_files::has_extension(path, "flac"))
+        .map(|path| corpus_files::file_stem(path))
         .collect();
     if !transcripts.is_file() {
         let missing = format!("none next to {} FLAC files", audio_ids.len());
         return Err(path_error(&transcripts, "the transcripts of the chapter", missing));
     }
-    for (number, line) in check::read_lines(&transcripts)? {
+    for (number, line) in corpus_files::read_lines(&transcripts)? {
+        // Id and transcript.
         let (id, transcript) = line.split_once(char::is_whitespace).unwrap_or((&line, ""));
-        let number_part = id.strip_prefix(&prefix).and_then(|rest| rest.strip_prefix('-'));
-        if !number_part
+        let digits = id.strip_prefix(&prefix).and_then(|rest| rest.strip_prefix('-'));
+        if !digits
             .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
         {
             return Err(line_error(
@@ -160,27 +171,28 @@ fn read_chapter(
         }
         ids.insert(id, &transcripts, number)?;
         let text = check::normalize_transcript(&transcripts, number, transcript)?;
+        // The audio file and its length.
         if !audio_ids.remove(id) {
-            if is_excerpt {
-                output.excluded += 1;
+            if allow_incomplete {
+                content.excluded += 1;
                 continue;
             }
             return Err(line_error(&transcripts, number, format!("{id}.flac next to it"), "no such file"));
         }
         let path = chapter.join(format!("{id}.flac"));
-        let (samples, rate) =
+        let (num_samples, sample_rate) =
             audio::measure_length(&path, DurationLimit::Seconds(2.0 * SECONDS_RANGE.end()))?;
-        check_sample_rate(&path, SAMPLE_RATE, rate)?;
-        check_seconds(&path, samples, rate, &SECONDS_RANGE)?;
-        output.items.push(CheckedUtterance {
+        check_sample_rate(&path, SAMPLE_RATE, sample_rate)?;
+        check_seconds(&path, num_samples, sample_rate, &SECONDS_RANGE)?;
+        content.utterances.push(CheckedUtterance {
             id: id.to_owned(),
             text,
             speaker: speaker.clone(),
             split: subset.split,
             subset: Some(subset.name),
-            sound: AudioSource::Supported(path),
-            samples,
-            rate,
+            audio_file: AudioSource::ReadableFile(path),
+            num_samples,
+            sample_rate,
             crc32: None,
         });
     }

@@ -1,4 +1,4 @@
-//! Reads NIST's SPHERE audio files and raw samples; converts them to WAV.
+//! Converts the audio of AN4 to WAV: NIST's SPHERE files and raw samples.
 //!
 //! ```text
 //! "NIST_1A\n"  "   1024\n"  NAME -TYPE VALUE\n ...  end_head\n  blanks up to byte 1024
@@ -65,13 +65,14 @@ pub(super) fn wav_bytes(path: &Path) -> Result<Vec<u8>> {
 
 /// Parses a SPHERE file.
 fn parse_sphere(path: &Path, bytes: &[u8]) -> Result<SphereSamples> {
-    let number = |name: &str, text: &str| {
+    let parse_number = |name: &str, text: &str| {
         text.trim()
             .parse::<usize>()
             .map_err(|_| path_error(path, format!("a number as {name}"), format!("{text:?}")))
     };
+    // The header: its length, then its fields.
     let length_text = String::from_utf8_lossy(bytes.get(8..16).unwrap_or_default()).into_owned();
-    let length = number("the length of the header", &length_text)?;
+    let length = parse_number("the length of the header", &length_text)?;
     let Some((header, data)) = bytes.split_at_checked(length).filter(|_| length >= 16) else {
         return Err(path_error(
             path,
@@ -87,7 +88,7 @@ fn parse_sphere(path: &Path, bytes: &[u8]) -> Result<SphereSamples> {
             value.trim().to_owned()
         })
     };
-    let required =
+    let required_field =
         |name: &str| field(name).ok_or_else(|| path_error(path, format!("a field `{name}`"), "none"));
     for (name, expected) in [("channel_count", "1"), ("sample_n_bytes", "2"), ("sample_coding", "pcm")] {
         if let Some(found) = field(name).filter(|found| found != expected) {
@@ -95,13 +96,13 @@ fn parse_sphere(path: &Path, bytes: &[u8]) -> Result<SphereSamples> {
         }
     }
     // Byte order, number of samples and rate.
-    let is_little_endian = match required("sample_byte_format")?.as_str() {
+    let is_little_endian = match required_field("sample_byte_format")?.as_str() {
         "01" => true,
         "10" => false,
         other => return Err(path_error(path, "`sample_byte_format` 01 or 10", other)),
     };
-    let count = number("sample_count", &required("sample_count")?)?;
-    let rate = number("sample_rate", &required("sample_rate")?)?;
+    let count = parse_number("sample_count", &required_field("sample_count")?)?;
+    let rate = parse_number("sample_rate", &required_field("sample_rate")?)?;
     let rate = u32::try_from(rate).ok().filter(|&rate| rate > 0);
     let rate = rate.ok_or_else(|| path_error(path, "a sample rate", "0 or beyond 32 bits"))?;
     if data.len() / 2 < count {
@@ -112,10 +113,11 @@ fn parse_sphere(path: &Path, bytes: &[u8]) -> Result<SphereSamples> {
             found: data.len() as u64 / 2,
         });
     }
+    // The samples and their checksum.
     let samples = decode_i16(&data[..2 * count], is_little_endian);
     if let Some(checksum) = field("sample_checksum") {
         let computed = samples.iter().fold(0u16, |sum, &sample| sum.wrapping_add(sample as u16));
-        if number("sample_checksum", &checksum)? != usize::from(computed) {
+        if parse_number("sample_checksum", &checksum)? != usize::from(computed) {
             return Err(path_error(path, format!("samples with checksum {checksum}"), computed));
         }
     }
@@ -136,6 +138,7 @@ fn decode_raw(path: &Path, bytes: &[u8]) -> Result<SphereSamples> {
     };
     let ((big_roughness, big_samples), (little_roughness, little_samples)) =
         (roughness(false), roughness(true));
+    // One signal must be less than half as rough as the other.
     let samples = match () {
         () if big_roughness == little_roughness || 2 * big_roughness < little_roughness => big_samples,
         () if 2 * little_roughness < big_roughness => little_samples,

@@ -1,4 +1,7 @@
-//! Writes manifests and shards of a prepared corpus; incomplete ones keep temporary names.
+//! Writes manifests and shards of a prepared speech corpus.
+//!
+//! All files are written under temporary names and moved into place at the end, so that an error
+//! changes nothing. A lock excludes other processes from the output folder.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -6,9 +9,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::check::{has_extension, path_error};
-use super::list::{AudioSource, CheckedUtterance, CorpusList, CorpusSummary};
-use super::strings::StringList;
+use super::check::path_error;
+use super::corpus_files::has_extension;
+use super::corpus_list::{AudioSource, CheckedUtterance, CorpusList, CorpusSummary};
+use super::digit_strings::DigitStringList;
 use super::{PrepareOptions, sphere};
 use crate::files::{Destination, FileLock, StagedFile, make_folder, read_regular};
 use crate::{Error, Result};
@@ -23,7 +27,7 @@ pub(super) struct OutputFolder {
     corpus: PathBuf,
     lock: Option<FileLock>,
     /// Folders that did not exist before, the outermost last.
-    created: Vec<PathBuf>,
+    created_folders: Vec<PathBuf>,
 }
 
 impl OutputFolder {
@@ -34,9 +38,10 @@ impl OutputFolder {
     pub fn new(prepare: &PrepareOptions, corpus: &Path) -> Result<Self> {
         std::fs::metadata(corpus).map_err(|source| Error::Io { path: corpus.into(), source })?;
         let path = &prepare.output;
-        let missing = path.ancestors().filter(|folder| *folder != Path::new(""));
-        let created = missing.take_while(|folder| !folder.exists()).map(Path::to_owned).collect();
-        let mut folder = OutputFolder { path: path.clone(), corpus: corpus.to_owned(), lock: None, created };
+        let ancestors = path.ancestors().filter(|folder| *folder != Path::new(""));
+        let created_folders = ancestors.take_while(|folder| !folder.exists()).map(Path::to_owned).collect();
+        let mut folder =
+            OutputFolder { path: path.clone(), corpus: corpus.to_owned(), lock: None, created_folders };
         make_folder(path)?;
         let name = path.join(LOCK_FILE);
         folder.lock = FileLock::acquire(&name).map_err(|source| Error::Write { path: name, source })?;
@@ -53,7 +58,7 @@ impl Drop for OutputFolder {
             lock.remove();
         }
         // Removes the created folders that are empty.
-        let _ = self.created.iter().try_for_each(std::fs::remove_dir);
+        let _ = self.created_folders.iter().try_for_each(std::fs::remove_dir);
     }
 }
 
@@ -76,18 +81,18 @@ struct OutputLine<'a> {
 }
 
 impl<'a> OutputLine<'a> {
-    fn new(item: &'a CheckedUtterance, file: Option<String>) -> Self {
+    fn new(utterance: &'a CheckedUtterance, file: Option<String>) -> Self {
         OutputLine {
-            id: &item.id,
+            id: &utterance.id,
             file,
-            num_samples: item.samples,
-            sample_rate: item.rate,
-            seconds: item.seconds(),
-            speaker: &item.speaker,
-            text: &item.text,
-            split: item.split,
-            subset: item.subset,
-            crc32: item.crc32.map(|sum| format!("{sum:08x}")),
+            num_samples: utterance.num_samples,
+            sample_rate: utterance.sample_rate,
+            seconds: utterance.seconds(),
+            speaker: &utterance.speaker,
+            text: &utterance.text,
+            split: utterance.split,
+            subset: utterance.subset,
+            crc32: utterance.crc32.map(|crc32| format!("{crc32:08x}")),
         }
     }
 }
@@ -97,7 +102,7 @@ pub(super) fn write_lists(
     folder: OutputFolder,
     prepare: &PrepareOptions,
     lists: &[CorpusList],
-    strings: &[StringList],
+    strings: &[DigitStringList],
 ) -> Result<Vec<CorpusSummary>> {
     if prepare.shards == Some(0) {
         let (expected, found) = ("at least one utterance".into(), "0".into());
@@ -183,15 +188,15 @@ impl<'a> StagedFiles<'a> {
     /// Writes a manifest and the audio files that are converted.
     fn stage_manifest(&mut self, list: &CorpusList) -> Result<PathBuf> {
         let path = self.folder.path.join(format!("{}.jsonl", list.name));
-        let mut files = Vec::with_capacity(list.items.len());
-        for item in &list.items {
-            files.push(match &item.sound {
-                AudioSource::Supported(path) => self.relative_path(path)?,
-                AudioSource::Convert(path) => {
-                    let file = format!("audio/{}/{}.wav", item.split, item.id);
-                    let to = self.folder.path.join(&file);
+        let mut files = Vec::with_capacity(list.utterances.len());
+        for utterance in &list.utterances {
+            files.push(match &utterance.audio_file {
+                AudioSource::ReadableFile(path) => self.relative_path(path)?,
+                AudioSource::FileToConvert(path) => {
+                    let file = format!("audio/{}/{}.wav", utterance.split, utterance.id);
+                    let target = self.folder.path.join(&file);
                     let bytes = sphere::wav_bytes(path)?;
-                    let staged = self.stage(&to, |writer| writer.write_all(&bytes))?;
+                    let staged = self.stage(&target, |writer| writer.write_all(&bytes))?;
                     self.audio_files.push(staged);
                     file
                 }
@@ -199,7 +204,7 @@ impl<'a> StagedFiles<'a> {
         }
         self.stage_lines(
             &path,
-            list.items.iter().zip(files).map(|(item, file)| OutputLine::new(item, Some(file))),
+            list.utterances.iter().zip(files).map(|(utterance, file)| OutputLine::new(utterance, Some(file))),
         )?;
         Ok(path)
     }
@@ -208,13 +213,13 @@ impl<'a> StagedFiles<'a> {
     ///
     /// Paths outside the folder are returned in full.
     fn relative_path(&self, path: &Path) -> Result<String> {
-        let io = |source| Error::Io { path: path.into(), source };
+        let io_error = |source| Error::Io { path: path.into(), source };
         let folder = &self.folder.path;
         let relative = match path.strip_prefix(folder) {
             Ok(relative) => relative.to_owned(),
             Err(_) => {
                 let (full_path, folder) =
-                    (path.canonicalize().map_err(io)?, folder.canonicalize().map_err(io)?);
+                    (path.canonicalize().map_err(io_error)?, folder.canonicalize().map_err(io_error)?);
                 full_path.strip_prefix(&folder).map(Path::to_owned).unwrap_or(full_path)
             }
         };
@@ -234,30 +239,30 @@ impl<'a> StagedFiles<'a> {
     }
 
     /// Writes shards `NAME-000000.tar` and so on.
-    fn stage_shards(&mut self, list: &CorpusList, size: usize) -> Result<PathBuf> {
+    fn stage_shards(&mut self, list: &CorpusList, utterances_per_shard: usize) -> Result<PathBuf> {
         let folder = &self.folder.path;
         let shard_path = |number: &str| folder.join(format!("{}-{number}.tar", list.name));
         let (mut last_number, mut staged_shards) = (0, Vec::new());
         // WebDataset groups members by their names up to the first dot.
-        if let Some(item) = list.items.iter().find(|item| item.id.contains('.')) {
-            return Err(path_error(folder, "ids without a dot, as shards need", &*item.id));
+        if let Some(utterance) = list.utterances.iter().find(|utterance| utterance.id.contains('.')) {
+            return Err(path_error(folder, "ids without a dot, as shards need", &*utterance.id));
         }
-        for (number, items) in list.items.chunks(size).enumerate() {
+        for (number, utterances) in list.utterances.chunks(utterances_per_shard).enumerate() {
             let path = shard_path(&format!("{number:06}"));
             let mut result = Ok(());
             let staged = self.stage(&path, |writer| {
                 let mut archive = tar::Builder::new(writer);
-                for item in items {
-                    let (extension, sound) = match read_sound(item) {
+                for utterance in utterances {
+                    let (extension, audio) = match read_audio_file(utterance) {
                         Ok(file) => file,
                         Err(error) => {
                             result = Err(error);
                             return Ok(());
                         }
                     };
-                    append_member(&mut archive, &format!("{}.{extension}", item.id), &sound)?;
-                    let metadata = serde_json::to_vec(&OutputLine::new(item, None))?;
-                    append_member(&mut archive, &format!("{}.json", item.id), &metadata)?;
+                    append_member(&mut archive, &format!("{}.{extension}", utterance.id), &audio)?;
+                    let metadata = serde_json::to_vec(&OutputLine::new(utterance, None))?;
+                    append_member(&mut archive, &format!("{}.json", utterance.id), &metadata)?;
                 }
                 archive.into_inner().map(drop)
             })?;
@@ -290,10 +295,10 @@ impl<'a> StagedFiles<'a> {
 }
 
 /// Returns extension and bytes of an audio file.
-fn read_sound(item: &CheckedUtterance) -> Result<(&'static str, Vec<u8>)> {
-    match &item.sound {
-        AudioSource::Convert(path) => Ok(("wav", sphere::wav_bytes(path)?)),
-        AudioSource::Supported(path) => {
+fn read_audio_file(utterance: &CheckedUtterance) -> Result<(&'static str, Vec<u8>)> {
+    match &utterance.audio_file {
+        AudioSource::FileToConvert(path) => Ok(("wav", sphere::wav_bytes(path)?)),
+        AudioSource::ReadableFile(path) => {
             let bytes = read_regular(path).map_err(|source| Error::Io { path: path.into(), source })?;
             Ok((if has_extension(path, "flac") { "flac" } else { "wav" }, bytes))
         }

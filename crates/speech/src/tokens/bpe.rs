@@ -1,4 +1,4 @@
-//! Trains subword tokenizers by byte-pair encoding (BPE).
+//! Byte-pair encoding (BPE) tokenizer: trains a subword vocabulary.
 
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::tokenizer::Trainer;

@@ -1,4 +1,4 @@
-//! Deserializes `TokenizerKind`, the kind of a tokenizer in a recipe.
+//! Deserializes `TokenizerKind`, with errors that name a missing vocabulary size.
 
 use std::fmt;
 

@@ -7,7 +7,7 @@ use super::WORD_MARK;
 use crate::{Error, Result, UnicodeForm, find_sentence_mark};
 
 /// Returns whether a word has the form `<...>`.
-pub(super) fn is_angled(word: &str) -> bool {
+pub(super) fn is_angle_bracketed(word: &str) -> bool {
     let inside = word.strip_prefix('<').and_then(|rest| rest.strip_suffix('>'));
     inside.is_some_and(|inside| !inside.is_empty() && !inside.contains(['<', '>']))
 }
@@ -25,18 +25,18 @@ const MAX_MARK_BYTES: usize = 60;
 /// assert_eq!(marks, ["[door slams]", "<unk>"]);
 /// ```
 pub fn find_bracketed(text: &str) -> impl Iterator<Item = Range<usize>> {
-    let opens = text.match_indices(['<', '[', '{']);
-    opens.filter_map(|(start, open)| {
+    let opening_brackets = text.match_indices(['<', '[', '{']);
+    opening_brackets.filter_map(|(start, bracket)| {
         let inside = &text[start + 1..];
         let length = inside.find(['<', '>', '[', ']', '{', '}'])?;
-        let close = match open {
+        let closing_bracket = match bracket {
             "<" => '>',
             "[" => ']',
             _ => '}',
         };
-        let is_mark = inside[length..].starts_with(close)
+        let is_mark = inside[length..].starts_with(closing_bracket)
             && (1..=MAX_MARK_BYTES).contains(&inside[..length].trim().len())
-            && !(open == "<" && inside[..length].contains(char::is_whitespace));
+            && !(bracket == "<" && inside[..length].contains(char::is_whitespace));
         is_mark.then_some(start..start + length + 2)
     })
 }
@@ -45,24 +45,24 @@ pub fn find_bracketed(text: &str) -> impl Iterator<Item = Range<usize>> {
 ///
 /// Without a list, these are all words of the form `<...>` in the texts.
 pub(super) fn find_words(
-    listed: Option<&[String]>,
+    list: Option<&[String]>,
     form: UnicodeForm,
     texts: &[String],
 ) -> Result<Vec<String>> {
-    let words: BTreeSet<String> = match listed {
-        Some(listed) => return from_list(listed, form),
+    let words: BTreeSet<String> = match list {
+        Some(list) => return from_list(list, form),
         None => {
             let words = texts.iter().flat_map(|text| text.split_whitespace());
-            words.filter(|word| is_angled(word) && is_valid(word)).map(str::to_owned).collect()
+            words.filter(|word| is_angle_bracketed(word) && is_valid(word)).map(str::to_owned).collect()
         }
     };
     Ok(words.into_iter().collect())
 }
 
 /// Returns the special words of a list in a Unicode form, sorted.
-pub(super) fn from_list(listed: &[String], form: UnicodeForm) -> Result<Vec<String>> {
+pub(super) fn from_list(list: &[String], form: UnicodeForm) -> Result<Vec<String>> {
     let mut words = BTreeSet::new();
-    for word in listed.iter().map(|word| form.apply(word).into_owned()) {
+    for word in list.iter().map(|word| form.apply(word).into_owned()) {
         if !is_valid(&word) {
             let expected = "words without white space and U+2581, other than <s> and </s>".into();
             return Err(Error::Setting { field: "special", expected, found: format!("{word:?}") });

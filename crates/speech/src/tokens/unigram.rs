@@ -1,4 +1,4 @@
-//! Trains subword tokenizers by a unigram language model, as in SentencePiece.
+//! Unigram tokenizer: trains a subword vocabulary, as in SentencePiece.
 //!
 //! ```text
 //! score(pieces) = Σ_i log p(piece_i);   a word is split into the pieces with the highest score
@@ -37,6 +37,18 @@ const MIN_EXPECTED_COUNT: f64 = 0.5;
 /// Tokens by decreasing score, and their scores in 2^-20 nats.
 pub(super) type Vocabulary = (Vec<String>, Vec<i32>);
 
+/// A subword and its log-probability.
+struct Piece<'a> {
+    text: &'a str,
+    score: f64,
+}
+
+/// All segmentations of a distinct word, and its number in the text.
+struct WordLattice {
+    lattice: SegmentLattice,
+    count: f64,
+}
+
 /// Trains a vocabulary of at most `size` tokens on marked words.
 ///
 /// The first `num_characters` pieces are the characters of the words, at most `size`.
@@ -44,22 +56,25 @@ pub(super) type Vocabulary = (Vec<String>, Vec<i32>);
 /// Cost: a round is O(16 · characters of the distinct words); there are about
 /// 7 log(repeated strings / size) rounds.
 pub(super) fn train(words: &[String], size: usize, num_characters: usize) -> Vocabulary {
-    // Distinct words with their counts, and all repeated strings as initial pieces.
+    // The distinct words with their counts, and all repeated strings as initial pieces.
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for word in words {
         *counts.entry(word).or_default() += 1;
     }
     let words: Vec<(&str, u64)> = counts.into_iter().collect();
     let Seeds { mut pieces, lattices } = seeds::find(&words);
-    let mut words: Vec<(SegmentLattice, f64)> =
-        lattices.into_iter().zip(&words).map(|(lattice, word)| (lattice, word.1 as f64)).collect();
+    let mut words: Vec<WordLattice> = lattices
+        .into_iter()
+        .zip(&words)
+        .map(|(lattice, &(_, count))| WordLattice { lattice, count: count as f64 })
+        .collect();
     // Slightly more than `size`: the last pieces to go are those of the lowest score.
     let target_size = size.saturating_add(size / 10);
     loop {
         for _ in 0..EM_ROUNDS {
-            let expected = run_em_round(&mut pieces, &words);
+            let expected_counts = run_em_round(&mut pieces, &words);
             retain_pieces(&mut pieces, &mut words, |id| {
-                id < num_characters || expected[id] >= MIN_EXPECTED_COUNT
+                id < num_characters || expected_counts[id] >= MIN_EXPECTED_COUNT
             });
         }
         if pieces.len() <= target_size {
@@ -80,82 +95,77 @@ pub(super) fn train(words: &[String], size: usize, num_characters: usize) -> Voc
         retain_pieces(&mut pieces, &mut words, |id| is_kept[id]);
     }
     // The pieces with the highest scores and all characters, by decreasing score.
-    let quantize = |&(piece, score): &(&str, f64)| ((score * UNITS_PER_NAT).round() as i32, piece.to_owned());
-    let sorted = |pieces: &[(&str, f64)]| {
-        let mut pieces: Vec<(i32, String)> = pieces.iter().map(quantize).collect();
-        pieces.sort_unstable_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-        pieces
+    let quantize = |piece: &Piece| ((piece.score * UNITS_PER_NAT).round() as i32, piece.text.to_owned());
+    let quantize_and_sort = |pieces: &[Piece]| {
+        let mut tokens: Vec<(i32, String)> = pieces.iter().map(quantize).collect();
+        tokens.sort_unstable_by(|(score_a, text_a), (score_b, text_b)| {
+            score_b.cmp(score_a).then_with(|| text_a.cmp(text_b))
+        });
+        tokens
     };
-    let mut vocabulary = sorted(&pieces[num_characters..]);
+    let mut vocabulary = quantize_and_sort(&pieces[num_characters..]);
     vocabulary.truncate(size - num_characters);
-    vocabulary.extend(sorted(&pieces[..num_characters]));
-    vocabulary.sort_by_key(|piece| std::cmp::Reverse(piece.0));
-    vocabulary.into_iter().map(|(score, piece)| (piece, score)).unzip()
+    vocabulary.extend(quantize_and_sort(&pieces[..num_characters]));
+    vocabulary.sort_by_key(|&(score, _)| std::cmp::Reverse(score));
+    vocabulary.into_iter().map(|(score, text)| (text, score)).unzip()
 }
 
 /// Runs a round of expectation maximization; returns the expected counts.
 ///
 /// As in SentencePiece, the new log-probability is Ψ(count) - Ψ(sum), the mean under a Dirichlet
 /// posterior, which makes rare pieces less likely.
-fn run_em_round(pieces: &mut [(&str, f64)], words: &[(SegmentLattice, f64)]) -> Vec<f64> {
-    let scores: Vec<f64> = pieces.iter().map(|piece| piece.1).collect();
-    let mut expected = vec![0.0; pieces.len()];
-    words.iter().for_each(|(lattice, count)| lattice.add_expected(&scores, *count, &mut expected));
-    let sum = digamma(expected.iter().map(|count| count.max(MIN_EXPECTED_COUNT)).sum());
-    for (piece, count) in pieces.iter_mut().zip(&expected) {
-        piece.1 = digamma(count.max(MIN_EXPECTED_COUNT)) - sum;
+fn run_em_round(pieces: &mut [Piece], words: &[WordLattice]) -> Vec<f64> {
+    let scores: Vec<f64> = pieces.iter().map(|piece| piece.score).collect();
+    let mut expected_counts = vec![0.0; pieces.len()];
+    words.iter().for_each(|word| word.lattice.add_expected_counts(&scores, word.count, &mut expected_counts));
+    let digamma_of_sum = digamma(expected_counts.iter().map(|count| count.max(MIN_EXPECTED_COUNT)).sum());
+    for (piece, count) in pieces.iter_mut().zip(&expected_counts) {
+        piece.score = digamma(count.max(MIN_EXPECTED_COUNT)) - digamma_of_sum;
     }
-    expected
+    expected_counts
 }
 
 /// Returns the approximate likelihood loss of removing each piece.
 ///
 /// The loss is that of replacing a piece by its next best segmentation; -inf for pieces without a
 /// use.
-fn removal_losses(
-    pieces: &[(&str, f64)],
-    words: &[(SegmentLattice, f64)],
-    num_characters: usize,
-) -> Vec<f64> {
-    let scores: Vec<f64> = pieces.iter().map(|piece| piece.1).collect();
+fn removal_losses(pieces: &[Piece], words: &[WordLattice], num_characters: usize) -> Vec<f64> {
+    let scores: Vec<f64> = pieces.iter().map(|piece| piece.score).collect();
+    // How often the best segmentations of the text use each piece.
     let mut uses = vec![0.0; pieces.len()];
-    for (lattice, count) in words {
-        lattice.best_path(&scores, None).into_iter().for_each(|id| uses[id] += count);
+    for word in words {
+        word.lattice.best_path(&scores, None).into_iter().for_each(|id| uses[id] += word.count);
     }
     let sum: f64 = uses.iter().sum();
-    let ids: HashMap<&str, usize> = pieces.iter().enumerate().map(|(id, piece)| (piece.0, id)).collect();
+    let ids: HashMap<&str, usize> = pieces.iter().enumerate().map(|(id, piece)| (piece.text, id)).collect();
     let loss = |id: usize| {
         if id < num_characters || uses[id] == 0.0 {
             return f64::NEG_INFINITY;
         }
-        let replacement = SegmentLattice::new(pieces[id].0, &ids).best_path(&scores, Some(id));
+        let replacement = SegmentLattice::new(pieces[id].text, &ids).best_path(&scores, Some(id));
         // Its uses become uses of each replacement piece.
         let log_sum = (sum + uses[id] * (replacement.len() as f64 - 1.0)).ln();
-        let replacement =
+        let replacement_score =
             replacement.into_iter().map(|piece| (uses[piece] + uses[id]).ln() - log_sum).sum::<f64>();
-        uses[id] * (uses[id].ln() - sum.ln() - replacement)
+        uses[id] * (uses[id].ln() - sum.ln() - replacement_score)
     };
     (0..pieces.len()).map(loss).collect()
 }
 
 /// Removes the pieces that `is_kept` rejects.
-fn retain_pieces(
-    pieces: &mut Vec<(&str, f64)>,
-    words: &mut [(SegmentLattice, f64)],
-    is_kept: impl Fn(usize) -> bool,
-) {
+fn retain_pieces(pieces: &mut Vec<Piece>, words: &mut [WordLattice], is_kept: impl Fn(usize) -> bool) {
     let mut num_kept = 0;
-    let ids: Vec<Option<u32>> = (0..pieces.len())
+    let new_ids: Vec<Option<u32>> = (0..pieces.len())
         .map(|id| {
             num_kept += u32::from(is_kept(id));
             is_kept(id).then(|| num_kept - 1)
         })
         .collect();
-    words.iter_mut().for_each(|(lattice, _)| lattice.renumber_pieces(&ids));
+    words.iter_mut().for_each(|word| word.lattice.renumber_pieces(&new_ids));
     let mut id = 0;
     pieces.retain(|_| {
         id += 1;
-        ids[id - 1].is_some()
+        new_ids[id - 1].is_some()
     });
 }
 
@@ -200,16 +210,21 @@ mod tests {
     fn a_piece_without_a_good_replacement_has_the_largest_loss() {
         let words = [("abab", 10), ("abc", 3), ("ca", 4)];
         let Seeds { mut pieces, lattices } = seeds::find(&words);
-        let words: Vec<(SegmentLattice, f64)> = lattices.into_iter().zip([10.0, 3.0, 4.0]).collect();
+        let words: Vec<WordLattice> = lattices
+            .into_iter()
+            .zip([10.0, 3.0, 4.0])
+            .map(|(lattice, count)| WordLattice { lattice, count })
+            .collect();
         for _ in 0..9 {
-            let expected = run_em_round(&mut pieces, &words);
+            let counts = run_em_round(&mut pieces, &words);
             // Each segmentation covers its word.
-            let letters: f64 = pieces.iter().zip(&expected).map(|(p, e)| p.0.len() as f64 * e).sum();
+            let letters: f64 =
+                pieces.iter().zip(&counts).map(|(piece, count)| piece.text.len() as f64 * count).sum();
             assert!((letters - (40.0 + 9.0 + 8.0)).abs() < 1e-9, "{letters}");
         }
         let losses = removal_losses(&pieces, &words, 3);
-        let loss = |name: &str| losses[pieces.iter().position(|piece| piece.0 == name).unwrap()];
-        assert!(loss("abab") > loss("ca") && loss("ca") > 0.0, "{pieces:?} {losses:?}");
+        let loss = |text: &str| losses[pieces.iter().position(|piece| piece.text == text).unwrap()];
+        assert!(loss("abab") > loss("ca") && loss("ca") > 0.0, "{losses:?}");
         assert_eq!(loss("a"), f64::NEG_INFINITY);
     }
 }

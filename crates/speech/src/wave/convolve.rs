@@ -8,6 +8,8 @@ const MIN_FFT_SIZE: usize = 4096;
 
 /// Returns `y[n] = Σ h[k] x[n + offset - k]` for the n of the signal, in f64.
 ///
+/// x: signal; h: response.
+///
 /// Overlap-add: blocks of the signal are transformed, multiplied and added where they overlap
 /// (Stockham 1966).
 ///

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::sound_set::SoundSet;
 use super::{check_probability, default_probability};
 use crate::Result;
-use crate::features::setting;
+use crate::features::setting_error;
 
 /// Settings of random noise at random levels.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ impl NoiseConfig {
         let [low, high] = self.snr_db;
         for db in [low, high] {
             if !(-40.0..=100.0).contains(&db) || low > high {
-                return Err(setting("noise.snr_db", "two ratios from -40 to 100, in order", db));
+                return Err(setting_error("noise.snr_db", "two ratios from -40 to 100, in order", db));
             }
         }
         check_probability("noise.probability", self.probability)
@@ -63,16 +63,18 @@ impl NoiseConfig {
 /// ```text
 /// y[n] = x[n] + g v[(start + n) mod len]     g² = 10^(-snr_db/10) Σ x² / Σ v²
 /// ```
-/// Sums are over the utterance. If either sum is 0, nothing is added.
+/// x: utterance; v: noise of `len` samples; g: gain. Sums are over the utterance.
+///
+/// If either sum is 0, nothing is added.
 pub fn add_noise(samples: &mut [f32], noise: &[f32], start: usize, snr_db: f64) {
     let energy = |x: f32| f64::from(x).powi(2);
-    let repeated = || noise.iter().cycle().skip(start % noise.len().max(1)).take(samples.len());
+    let repeated_noise = || noise.iter().cycle().skip(start % noise.len().max(1)).take(samples.len());
     let (signal_energy, noise_energy): (f64, f64) =
-        (samples.iter().copied().map(energy).sum(), repeated().copied().map(energy).sum());
+        (samples.iter().copied().map(energy).sum(), repeated_noise().copied().map(energy).sum());
     if signal_energy == 0.0 || noise_energy == 0.0 {
         return;
     }
     let gain = (signal_energy / noise_energy).sqrt() * 10f64.powf(-snr_db / 20.0);
-    let added: Vec<f64> = repeated().map(|&v| gain * f64::from(v)).collect();
-    samples.iter_mut().zip(added).for_each(|(x, v)| *x = (f64::from(*x) + v) as f32);
+    let scaled_noise: Vec<f64> = repeated_noise().map(|&v| gain * f64::from(v)).collect();
+    samples.iter_mut().zip(scaled_noise).for_each(|(x, v)| *x = (f64::from(*x) + v) as f32);
 }

@@ -32,19 +32,19 @@ impl ReverbConfig {
     pub(super) fn apply(
         &self,
         samples: Vec<f32>,
-        sounds: &SoundSet,
+        responses: &SoundSet,
         rng: &mut (impl Rng + ?Sized),
     ) -> Result<Vec<f32>> {
         if rng.random::<f64>() >= self.probability {
             return Ok(samples);
         }
-        let (response, sound) = sounds.draw(rng)?;
+        let (response, sound) = responses.draw(rng)?;
         reverberate(&samples, &response.samples).ok_or_else(|| all_zeros_error(sound))
     }
 
     /// Checks that no impulse response is all zeros.
-    pub(super) fn check_responses(sounds: &SoundSet) -> Result<()> {
-        sounds.check_each(|response, sound| match response.samples.iter().any(|&tap| tap != 0.0) {
+    pub(super) fn check_responses(responses: &SoundSet) -> Result<()> {
+        responses.check_each(|response, sound| match response.samples.iter().any(|&tap| tap != 0.0) {
             true => Ok(()),
             false => Err(all_zeros_error(sound)),
         })
@@ -62,6 +62,8 @@ fn all_zeros_error(sound: &Utterance) -> Error {
 /// ```text
 /// z[n] = Σ h[k] x[n + d - k]     y = z sqrt(Σ x² / Σ z²)     d the index of the largest |h|
 /// ```
+/// x: utterance; h: impulse response; z: reverberant signal; y: result.
+///
 /// The largest tap is taken as the direct path; its delay is removed, so that nothing moves in
 /// time.
 pub fn reverberate(samples: &[f32], response: &[f32]) -> Option<Vec<f32>> {

@@ -1,4 +1,4 @@
-//! `SoundSet`: noise recordings or impulse responses listed in a manifest.
+//! `SoundSet`: noise recordings or impulse responses for waveform augmentation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -81,11 +81,11 @@ impl SoundSet {
 
     /// Decodes each recording once and applies a check.
     pub fn check_each(&self, check: impl Fn(&Audio, &Utterance) -> Result<()>) -> Result<()> {
-        let mut checked: Vec<&[AudioSegment]> = Vec::new();
+        let mut checked_segments: Vec<&[AudioSegment]> = Vec::new();
         for sound in &self.sounds {
-            if checked.last().is_none_or(|segments| *segments != sound.segments) {
+            if checked_segments.last().is_none_or(|segments| *segments != sound.segments) {
                 check(&self.decode(sound)?, sound)?;
-                checked.push(&sound.segments);
+                checked_segments.push(&sound.segments);
             }
         }
         Ok(())

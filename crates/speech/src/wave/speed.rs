@@ -1,4 +1,4 @@
-//! Waveform augmentation: changes tempo and pitch together, as MLPerf does.
+//! Waveform augmentation: random speed, which changes tempo and pitch together.
 
 use std::f64::consts::PI;
 
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{check_probability, default_probability};
 use crate::Result;
-use crate::features::setting;
+use crate::features::setting_error;
 
 /// Settings of random speeds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SpeedConfig {
-    /// Smallest and largest factor of the length, drawn uniformly.
+    /// Smallest and largest factor of the length; above 1: longer and slower.
     ///
-    /// The default, 0.85 and 1.15, is MLPerf's.
+    /// The factor is drawn uniformly. The default, 0.85 and 1.15, is MLPerf's.
     pub rates: [f64; 2],
     /// Probability of changing the speed of an utterance.
     pub probability: f64,
@@ -32,7 +32,7 @@ impl SpeedConfig {
         let [low, high] = self.rates;
         for rate in [low, high] {
             if !RATE_RANGE.contains(&rate) || low > high {
-                return Err(setting("speed.rates", "two factors from 0.5 to 2, in order", rate));
+                return Err(setting_error("speed.rates", "two factors from 0.5 to 2, in order", rate));
             }
         }
         check_probability("speed.probability", self.probability)
@@ -57,7 +57,7 @@ const TAPS: usize = 2 * LOBES;
 
 /// Stretches a signal by a factor r, changing the pitch.
 ///
-/// The signal is resampled to r times its rate and played at its original rate:
+/// The signal x of n samples is resampled to r times its rate and played at its original rate:
 ///
 /// ```text
 /// y[i] = Σ x[k] sinc(k - i/r) (1 + cos(π (k - i/r) / 16)) / 2
@@ -73,7 +73,7 @@ const TAPS: usize = 2 * LOBES;
 /// Cost: O(r n) of 32 products each, in f64.
 pub fn change_speed(samples: &[f32], rate: f64) -> Result<Vec<f32>> {
     if !RATE_RANGE.contains(&rate) {
-        return Err(setting("rate", "0.5 to 2", rate));
+        return Err(setting_error("rate", "0.5 to 2", rate));
     }
     if rate == 1.0 {
         return Ok(samples.to_vec());
@@ -100,7 +100,7 @@ struct Kernel {
     sin: [f64; TAPS],
     /// `(-1)^(j+1)`.
     sign: [f64; TAPS],
-    /// j.
+    /// j: offset of the tap from the sample at or before the center.
     offset: [f64; TAPS],
 }
 
@@ -114,7 +114,9 @@ impl Kernel {
         Self { cos, sin, sign, offset }
     }
 
-    /// Returns the weighted sum of samples for a center at fraction `f`.
+    /// Returns the weighted sum of samples around a center.
+    ///
+    /// The center is a fraction `f` of a sample after the one at offset 0.
     ///
     /// `sinc(j - f) = (-1)^(j+1) sin(π f) / (π (j - f))` for f in 0..1, and the cosine of a
     /// difference is a sum of products, so two sines and one cosine serve all taps.

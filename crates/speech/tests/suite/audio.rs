@@ -1,4 +1,4 @@
-//! Tests of reading audio: formats, and files that differ from their headers.
+//! Tests of `read_audio` and `read_segment`: WAV and FLAC files, and damaged ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ fn write_flac(folder: &TempDir, change: impl Fn(&mut Vec<u8>)) -> PathBuf {
 }
 
 /// Checks that an error names the file.
-fn check_path(error: &Error, path: &Path) {
+fn check_names_file(error: &Error, path: &Path) {
     assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
 }
 
@@ -76,7 +76,7 @@ fn the_error_names_a_missing_file() {
     let path = Path::new("no/such/file.wav");
     let error = read_audio(path).unwrap_err();
     assert!(matches!(error, Error::Io { .. }), "{error}");
-    check_path(&error, path);
+    check_names_file(&error, path);
     assert!(matches!(read_segment(path, 0, 1), Err(Error::Io { .. })));
 }
 
@@ -86,7 +86,7 @@ fn several_channels_are_refused() {
     let path = write_wav(&folder, spec(2, 16, SampleFormat::Int), &[1i16, 2]);
     let error = read_audio(&path).unwrap_err();
     assert!(matches!(error, Error::Channels { found: 2, .. }), "{error}");
-    check_path(&error, &path);
+    check_names_file(&error, &path);
     // STREAMINFO: 20 bits of sample rate, then three bits of channels - 1.
     let path = write_flac(&folder, |bytes| bytes[20] |= 1 << 1);
     assert!(matches!(read_audio(&path), Err(Error::Channels { found: 2, .. })));
@@ -106,7 +106,7 @@ fn errors_for_truncated_files_report_the_lengths() {
             "{error}"
         );
         assert!(error.to_string().contains("its WAV header"), "{error}");
-        check_path(&error, &path);
+        check_names_file(&error, &path);
     }
     let expected_samples = read_audio(&write_flac(&folder, |_| {})).unwrap().samples.len() as u64;
     for cut in [1, 10, 3000] {
@@ -117,7 +117,7 @@ fn errors_for_truncated_files_report_the_lengths() {
             "{error}"
         );
         assert!(error.to_string().contains("its FLAC header"), "{error}");
-        check_path(&error, &path);
+        check_names_file(&error, &path);
     }
 }
 
@@ -141,7 +141,7 @@ fn damaged_files_are_format_errors() {
         let path = write_flac(&folder, change);
         let error = read_audio(&path).unwrap_err();
         assert!(matches!(error, Error::Format { .. }), "{error}");
-        check_path(&error, &path);
+        check_names_file(&error, &path);
     }
     let path = folder.path().join("b.wav");
     fs::write(&path, b"RIFF\x04\0\0\0WAVE").unwrap();
@@ -154,7 +154,7 @@ fn files_without_samples_are_errors() {
     let path = write_wav::<i16>(&folder, spec(1, 16, SampleFormat::Int), &[]);
     let error = read_audio(&path).unwrap_err();
     assert!(matches!(error, Error::EmptyAudio { .. }), "{error}");
-    check_path(&error, &path);
+    check_names_file(&error, &path);
     // STREAMINFO only (marked as the last block), with a length of 0 for unknown.
     let path = write_flac(&folder, |bytes| {
         bytes.truncate(42);
@@ -175,7 +175,7 @@ fn segments_are_read_from_a_file_that_can_change() {
         let error = read_segment(&path, start, count).unwrap_err();
         assert!(matches!(error, Error::Segment { found: 4, .. }), "{error}");
         assert!(!error.to_string().contains("1844674407370"), "{error}");
-        check_path(&error, &path);
+        check_names_file(&error, &path);
     }
     write_wav(&folder, spec(1, 16, SampleFormat::Int), &[9i16, 8]);
     assert_eq!(read_segment(&path, 0, 2).unwrap().samples, [9, 8].map(value));
@@ -198,7 +198,7 @@ proptest! {
         };
         match read_audio(&path) {
             Ok(audio) => prop_assert!(!audio.samples.is_empty()),
-            Err(error) => check_path(&error, &path),
+            Err(error) => check_names_file(&error, &path),
         }
     }
 }

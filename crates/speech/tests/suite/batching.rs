@@ -41,18 +41,23 @@ proptest! {
 fn seeds_mix_neighbors_but_keep_padding_small() {
     let lengths: Vec<usize> = (0..1000).map(|i| 100 + (i * 37) % 300).collect();
     let plan = |seed| plan_batches(&lengths, 4000, 64, Some(&mut ChaCha8Rng::seed_from_u64(seed)));
-    let (a, b) = (plan(1), plan(2));
-    assert_ne!(a, b);
+    let (batches, other_batches) = (plan(1), plan(2));
+    assert_ne!(batches, other_batches);
     let sorted = |mut batches: Vec<Vec<usize>>| {
-        batches.iter_mut().for_each(|b| b.sort_unstable());
+        batches.iter_mut().for_each(|batch| batch.sort_unstable());
         batches.sort();
         batches
     };
-    assert_ne!(sorted(a.clone()), sorted(b), "different batches, not only a different order");
-    let padded: usize = a.iter().map(|b| b.len() * b.iter().map(|&i| lengths[i]).max().unwrap()).sum();
-    let real: usize = lengths.iter().sum();
-    assert!((padded as f64) < 1.25 * real as f64, "{padded} padded frames for {real}");
-    let first_lengths: Vec<usize> = a.iter().map(|b| lengths[b[0]]).collect();
+    assert_ne!(
+        sorted(batches.clone()),
+        sorted(other_batches),
+        "different batches, not only a different order"
+    );
+    let padded: usize =
+        batches.iter().map(|batch| batch.len() * batch.iter().map(|&i| lengths[i]).max().unwrap()).sum();
+    let unpadded: usize = lengths.iter().sum();
+    assert!((padded as f64) < 1.25 * unpadded as f64, "{padded} padded frames for {unpadded}");
+    let first_lengths: Vec<usize> = batches.iter().map(|batch| lengths[batch[0]]).collect();
     assert!(!first_lengths.is_sorted(), "batches are shuffled");
 }
 

@@ -1,6 +1,4 @@
-//! Tests of audio conversion: channels, sample rates, checks before resampling.
-//!
-//! They have several channels, other sample rates, invalid samples or another MD5.
+//! Tests of audio conversion: channels, sample rates, and checks of files and utterances.
 
 use std::f64::consts::TAU;
 use std::fs;

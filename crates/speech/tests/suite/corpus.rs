@@ -1,4 +1,5 @@
-//! Tests of `Corpus`: access to utterances of manifests and shards by index.
+//! Tests of `Corpus`: utterances of manifests and shards by index, and damaged sources.
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -144,7 +145,7 @@ fn errors_name_what_a_shard_lacks() {
         assert!(bad.reason.contains(part) && bad.reason.contains("t.tar"), "{bad:?}");
         assert_eq!((bad.key.as_str(), corpus.len()), (&members[0].0[..1], 1));
     }
-    let twice: [(&str, &[u8]); 6] = [
+    let with_repeated_key: [(&str, &[u8]); 6] = [
         ("a.wav", &audio),
         ("a.txt", b"one"),
         ("b.txt", b"x"),
@@ -152,7 +153,7 @@ fn errors_name_what_a_shard_lacks() {
         ("a.wav", &audio),
         ("a.txt", b"one"),
     ];
-    write_tar(&path, &twice);
+    write_tar(&path, &with_repeated_key);
     let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
     assert!(error.contains("id `a`"), "{error}");
     write_tar(&path, &[("README", b"empty")]);
@@ -320,7 +321,7 @@ fn errors_name_duplicate_and_invalid_members() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.tar");
     let audio = wav_file(8000);
-    let big = vec![b' '; (1 << 24) + 1];
+    let too_long_text = vec![b' '; (1 << 24) + 1];
     for (members, part) in [
         (
             &[("a.wav", &audio[..]), ("a.flac", &audio), ("a.txt", b"one")][..],
@@ -342,7 +343,7 @@ fn errors_name_duplicate_and_invalid_members() {
         (&[("a.wav", b""), ("a.txt", b"one")], "the first a: "),
         (&[("a.wav", &audio[..44]), ("a.txt", b"one")], "the first a: "),
         (&[("a.wav", &audio), ("a.txt", b"caf\xe9")], "a.txt: text in UTF-8"),
-        (&[("a.wav", &audio), ("a.txt", &big)], "a text of at most 16777216 bytes"),
+        (&[("a.wav", &audio), ("a.txt", &too_long_text)], "a text of at most 16777216 bytes"),
     ] {
         write_tar(&path, members);
         let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
@@ -409,9 +410,9 @@ fn a_shard_without_or_with_two_end_marks_is_an_error() {
     });
     let huge = fs::read(&path).unwrap();
     assert!(error(&huge).contains("truncated"));
-    let packed = folder.path().join("t.tar.gz");
-    fs::write(&packed, b"\x1f\x8b").unwrap();
-    let error = Corpus::open(&[packed], None).unwrap_err().to_string();
+    let compressed = folder.path().join("t.tar.gz");
+    fs::write(&compressed, b"\x1f\x8b").unwrap();
+    let error = Corpus::open(&[compressed], None).unwrap_err().to_string();
     assert!(error.contains("expected a tar file that is not compressed"), "{error}");
 }
 
@@ -496,8 +497,8 @@ fn shards_are_read_fast() {
     let count = 10_000;
     let mut archive = tar::Builder::new(std::io::BufWriter::new(fs::File::create(&path).unwrap()));
     for n in 0..count {
-        let about = format!("{{\"text\": \"word {n}\", \"num_samples\": 32000, \"speaker\": \"s\"}}");
-        for (ending, bytes) in [("flac", &audio[..]), ("json", about.as_bytes())] {
+        let metadata = format!("{{\"text\": \"word {n}\", \"num_samples\": 32000, \"speaker\": \"s\"}}");
+        for (ending, bytes) in [("flac", &audio[..]), ("json", metadata.as_bytes())] {
             let mut header = tar::Header::new_ustar();
             header.set_size(bytes.len() as u64);
             archive.append_data(&mut header, format!("set/utterance-{n:05}.{ending}"), bytes).unwrap();

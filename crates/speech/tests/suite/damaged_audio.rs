@@ -1,6 +1,6 @@
 //! Tests of truncated and damaged audio files of every format.
 //!
-//! The result is a typed error that names the file, or a prefix of the samples.
+//! The result must be a typed error that names the file, or a prefix of the samples.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::fuzzing::{fuzz_audio, read_all_ways};
 use crate::mutants::{Random, fuzz};
 
 /// Names of chunks, atoms and pages: a file is cut before, within and after each.
-const NAMES: &[&[u8]] = &[
+const CHUNK_NAMES: &[&[u8]] = &[
     b"RIFF",
     b"fmt ",
     b"data",
@@ -65,7 +65,7 @@ const NAMES: &[&[u8]] = &[
 /// Cut positions of a file: near its start, its end, all names, and random positions.
 fn cut_positions(file: &[u8], seed: u64) -> Vec<usize> {
     let mut cuts: Vec<usize> = (0..100).chain(file.len() - 12..file.len()).collect();
-    for name in NAMES {
+    for name in CHUNK_NAMES {
         let starts = file.windows(name.len()).enumerate().filter(|(_, window)| window == name);
         for (start, _) in starts.take(8) {
             let end = start + name.len();
@@ -81,7 +81,7 @@ fn cut_positions(file: &[u8], seed: u64) -> Vec<usize> {
 }
 
 /// The error in the result of reading a truncated file, if any.
-fn check_cut(path: &Path, complete: &Audio, channel: Channel) -> Option<String> {
+fn cut_file_failure(path: &Path, complete: &Audio, channel: Channel) -> Option<String> {
     match read_audio_as(path, complete.sample_rate, &Conversion { channel, resample: false }) {
         Ok((prefix, _)) => {
             let is_prefix = !prefix.samples.is_empty() && complete.samples.starts_with(&prefix.samples);
@@ -114,7 +114,7 @@ fn cut_files_are_errors_or_give_a_prefix() {
             let mut failures = Vec::new();
             for cut in cut_positions(&file, number as u64) {
                 fs::write(&path, &file[..cut]).unwrap();
-                if let Some(failure) = check_cut(&path, &complete, channel) {
+                if let Some(failure) = cut_file_failure(&path, &complete, channel) {
                     failures.push(format!("{}, {cut} of {} bytes: {failure}", format.name, file.len()));
                 }
             }

@@ -1,4 +1,4 @@
-//! Encodes audio files of every supported format for tests, with other programs.
+//! Test helper: encodes audio files of every supported format with other programs.
 //!
 //! The encoders are ffmpeg, sox, lame, opusenc, oggenc and flac. Any test program can include this
 //! file with `#[path]`.
@@ -8,40 +8,45 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Tolerance of the samples of a format.
+/// The expected samples of a decoded file.
 ///
-/// The reference is an independent decoder.
+/// The reference is an independent decoder, unless it does not support the format.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
+pub enum SampleCheck {
     /// Equal, and within one step of this many bits of the input.
-    Exact(u32),
+    EqualToReference(u32),
     /// Equal to the encoder's input, of this many bits.
     ///
     /// The independent decoder does not support the format.
-    Source(u32),
-    /// The same number of samples, equal up to this tolerance.
-    Close(f32),
+    EqualToInput(u32),
+    /// As many samples as the reference has, equal up to this tolerance.
+    CloseToReference(f32),
     /// As many samples as the encoder's input, equal up to this tolerance.
     ///
     /// The independent decoder also returns the encoder's padding.
-    Trimmed(f32),
+    CloseWithoutPadding(f32),
 }
 
-/// A format: name, file name extension, encoder command and expected tolerance.
-///
-/// In the command, `IN` and `OUT` are files.
+/// A file format with the command of an encoder.
 pub struct Format {
     pub name: &'static str,
+    /// File name extension.
     pub ending: &'static str,
+    /// Command of the encoder; `IN`, `IN32`, `IN2`, `OUT` are files.
     command: &'static str,
-    pub kind: Kind,
+    pub check: SampleCheck,
 }
 
-const fn format(name: &'static str, ending: &'static str, command: &'static str, kind: Kind) -> Format {
-    Format { name, ending, command, kind }
+const fn format(
+    name: &'static str,
+    ending: &'static str,
+    command: &'static str,
+    check: SampleCheck,
+) -> Format {
+    Format { name, ending, command, check }
 }
 
-use Kind::{Close, Exact, Source, Trimmed};
+use SampleCheck::{CloseToReference, CloseWithoutPadding, EqualToInput, EqualToReference};
 
 /// Sample rate of the inputs.
 pub const RATE: u32 = 16_000;
@@ -57,84 +62,84 @@ const SILK_TOLERANCE: f32 = 4e-3;
 /// Every format of docs/data.md. `IN` has 16 bits, `IN32` 32 bits, `IN2` two channels of 16 bits.
 #[rustfmt::skip]
 pub const FORMATS: &[Format] = &[
-    format("WAV, 8 bits", "wav", "ffmpeg -i IN -c:a pcm_u8 OUT", Exact(8)),
-    format("WAV, 16 bits", "wav", "ffmpeg -i IN -c:a pcm_s16le OUT", Exact(16)),
-    format("WAV, 24 bits", "wav", "ffmpeg -i IN32 -c:a pcm_s24le OUT", Exact(24)),
-    format("WAV, 32 bits", "wav", "ffmpeg -i IN32 -c:a pcm_s32le OUT", Exact(31)),
-    format("WAV, float", "wav", "ffmpeg -i IN32 -c:a pcm_f32le OUT", Exact(24)),
-    format("WAV, double", "wav", "ffmpeg -i IN32 -c:a pcm_f64le OUT", Exact(31)),
-    format("WAV, mu-law", "wav", "ffmpeg -i IN -c:a pcm_mulaw OUT", Close(0.0)),
-    format("WAV, A-law", "wav", "ffmpeg -i IN -c:a pcm_alaw OUT", Close(0.0)),
-    format("WAV, IMA ADPCM", "wav", "ffmpeg -i IN -c:a adpcm_ima_wav OUT", Close(0.0)),
-    format("WAV, IMA ADPCM, two channels", "wav", "ffmpeg -i IN2 -c:a adpcm_ima_wav OUT", Close(0.0)),
-    format("WAV, Microsoft ADPCM", "wav", "ffmpeg -i IN -c:a adpcm_ms OUT", Close(0.0)),
-    format("WAV, Microsoft ADPCM, two channels", "wav", "ffmpeg -i IN2 -c:a adpcm_ms OUT", Close(0.0)),
-    format("WAV, RF64", "wav", "ffmpeg -i IN -c:a pcm_s16le -rf64 always OUT", Exact(16)),
-    format("WAV, two channels", "wav", "ffmpeg -i IN2 -c:a pcm_s24le OUT", Exact(16)),
-    format("WAV, sox, 8 bits", "wav", "sox -D IN -b 8 OUT", Exact(8)),
-    format("WAV, sox, extensible, 24 bits", "wav", "sox -D IN32 -b 24 OUT", Exact(24)),
-    format("WAV, sox, extensible, 32 bits", "wav", "sox -D IN32 -b 32 OUT", Exact(31)),
-    format("WAV, sox, float", "wav", "sox -D IN32 -e floating-point -b 32 OUT", Exact(24)),
-    format("WAV, sox, double", "wav", "sox -D IN32 -e floating-point -b 64 OUT", Exact(31)),
-    format("WAV, sox, mu-law", "wav", "sox -D IN -e mu-law OUT", Close(0.0)),
-    format("WAV, sox, A-law", "wav", "sox -D IN -e a-law OUT", Close(0.0)),
-    format("WAV, sox, IMA ADPCM", "wav", "sox -D IN -e ima-adpcm OUT", Trimmed(0.0)),
-    format("WAV, sox, Microsoft ADPCM", "wav", "sox -D IN -e ms-adpcm OUT", Trimmed(0.0)),
-    format("WAV, sox, big-endian", "wav", "sox -D IN -B OUT", Source(16)),
-    format("FLAC", "flac", "ffmpeg -i IN -c:a flac OUT", Exact(16)),
-    format("FLAC, 24 bits", "flac", "ffmpeg -i IN32 -c:a flac -sample_fmt s32 OUT", Exact(24)),
-    format("FLAC, flac", "flac", "flac --silent --force -8 -o OUT IN", Exact(16)),
-    format("FLAC, flac, two channels", "flac", "flac --silent --force -5 -o OUT IN2", Exact(16)),
-    format("FLAC, sox", "flac", "sox -D IN OUT", Exact(16)),
-    format("FLAC in Ogg", "ogg", "ffmpeg -i IN -c:a flac -f ogg OUT", Exact(16)),
-    format("FLAC in Ogg, flac", "oga", "flac --silent --force --ogg -o OUT IN", Exact(16)),
-    format("FLAC in MP4", "mp4", "ffmpeg -i IN -c:a flac -strict -2 -f mp4 OUT", Exact(16)),
-    format("MP3, lame", "mp3", "lame --quiet -b 64 IN OUT", Close(DECODER_TOLERANCE)),
-    format("MP3, lame, variable rate", "mp3", "lame --quiet -V 2 IN OUT", Close(DECODER_TOLERANCE)),
-    format("MP3, lame, joint stereo", "mp3", "lame --quiet -m j -b 96 IN2 OUT", Close(DECODER_TOLERANCE)),
-    format("MP3, ffmpeg", "mp3", "ffmpeg -i IN -c:a libmp3lame OUT", Close(DECODER_TOLERANCE)),
-    format("MP3, 44.1 kHz", "mp3", "ffmpeg -i IN -ar 44100 -c:a libmp3lame OUT", Close(DECODER_TOLERANCE)),
-    format("MP3, 8 kHz", "mp3", "ffmpeg -i IN -ar 8000 -c:a libmp3lame OUT", Close(DECODER_TOLERANCE)),
-    format("MP3 without LAME's header", "mp3", "ffmpeg -i IN -c:a libmp3lame -write_xing 0 OUT", Close(DECODER_TOLERANCE)),
-    format("MPEG layer 2", "mp2", "ffmpeg -i IN -c:a mp2 OUT", Close(ROUNDING_TOLERANCE)),
-    format("AAC in ADTS", "aac", "ffmpeg -i IN -c:a aac OUT", Close(DECODER_TOLERANCE)),
-    format("AAC in M4A", "m4a", "ffmpeg -i IN -c:a aac OUT", Trimmed(DECODER_TOLERANCE)),
-    format("AAC in M4A, two channels", "m4a", "ffmpeg -i IN2 -c:a aac OUT", Trimmed(DECODER_TOLERANCE)),
-    format("AAC in M4A, header in front", "m4a", "ffmpeg -i IN -c:a aac -movflags faststart OUT", Trimmed(DECODER_TOLERANCE)),
-    format("ALAC in M4A", "m4a", "ffmpeg -i IN -c:a alac OUT", Exact(16)),
-    format("ALAC in M4A, 24 bits", "m4a", "ffmpeg -i IN32 -c:a alac -sample_fmt s32p OUT", Exact(24)),
-    format("ALAC in M4A, two channels", "m4a", "ffmpeg -i IN2 -c:a alac OUT", Exact(16)),
-    format("ALAC in M4A, fragments", "m4a", "ffmpeg -i IN -c:a alac -movflags frag_keyframe+empty_moov OUT", Exact(16)),
-    format("Opus in MP4", "mp4", "ffmpeg -i IN -c:a libopus -f mp4 OUT", Trimmed(ROUNDING_TOLERANCE)),
-    format("Vorbis, oggenc", "ogg", "oggenc --quiet -o OUT IN", Trimmed(DECODER_TOLERANCE)),
-    format("Vorbis, oggenc, two channels", "ogg", "oggenc --quiet -q 6 -o OUT IN2", Trimmed(DECODER_TOLERANCE)),
-    format("Vorbis, ffmpeg", "ogg", "ffmpeg -i IN -c:a libvorbis OUT", Trimmed(DECODER_TOLERANCE)),
-    format("Opus, opusenc", "opus", "opusenc --quiet IN OUT", Trimmed(ROUNDING_TOLERANCE)),
-    format("Opus, opusenc, two channels", "opus", "opusenc --quiet --bitrate 96 IN2 OUT", Trimmed(ROUNDING_TOLERANCE)),
-    format("Opus, SILK", "opus", "ffmpeg -i IN -c:a libopus -b:a 12k -application voip OUT", Trimmed(SILK_TOLERANCE)),
-    format("Opus, both layers", "opus", "ffmpeg -i IN -c:a libopus -b:a 24k OUT", Trimmed(ROUNDING_TOLERANCE)),
-    format("Opus, frames of 60 ms", "opus", "ffmpeg -i IN -c:a libopus -frame_duration 60 OUT", Trimmed(ROUNDING_TOLERANCE)),
-    format("Opus, frames of 2.5 ms", "opus", "ffmpeg -i IN -c:a libopus -frame_duration 2.5 OUT", Trimmed(ROUNDING_TOLERANCE)),
-    format("AIFF, 16 bits", "aiff", "ffmpeg -i IN -c:a pcm_s16be OUT", Exact(16)),
-    format("AIFF, 24 bits", "aiff", "ffmpeg -i IN32 -c:a pcm_s24be OUT", Exact(24)),
-    format("AIFF, two channels", "aiff", "ffmpeg -i IN2 OUT", Exact(16)),
-    format("AIFF, sox, 8 bits", "aiff", "sox -D IN -b 8 OUT", Exact(8)),
-    format("AIFF, sox, 32 bits", "aiff", "sox -D IN32 -b 32 OUT", Exact(31)),
-    format("AIFF-C, float", "aif", "ffmpeg -i IN32 -c:a pcm_f32be -f aiff OUT", Exact(24)),
-    format("AIFF-C, double", "aif", "ffmpeg -i IN32 -c:a pcm_f64be -f aiff OUT", Exact(31)),
-    format("AIFF-C, mu-law", "aif", "ffmpeg -i IN -c:a pcm_mulaw -f aiff OUT", Close(0.0)),
-    format("AIFF-C, A-law", "aif", "ffmpeg -i IN -c:a pcm_alaw -f aiff OUT", Close(0.0)),
-    format("AIFF-C, little-endian", "aif", "ffmpeg -i IN -c:a pcm_s16le -f aiff OUT", Exact(16)),
-    format("AIFF-C, IMA ADPCM", "aif", "ffmpeg -i IN -c:a adpcm_ima_qt -f aiff OUT", Close(0.0)),
-    format("CAF, 16 bits", "caf", "ffmpeg -i IN -c:a pcm_s16le OUT", Exact(16)),
-    format("CAF, 24 bits, big-endian", "caf", "ffmpeg -i IN32 -c:a pcm_s24be OUT", Exact(24)),
-    format("CAF, float", "caf", "ffmpeg -i IN32 -c:a pcm_f32le OUT", Exact(24)),
-    format("CAF, A-law", "caf", "ffmpeg -i IN -c:a pcm_alaw OUT", Close(0.0)),
-    format("CAF, IMA ADPCM", "caf", "ffmpeg -i IN -c:a adpcm_ima_qt OUT", Close(0.0)),
-    format("CAF, IMA ADPCM, two channels", "caf", "ffmpeg -i IN2 -c:a adpcm_ima_qt OUT", Close(0.0)),
-    format("CAF, ALAC", "caf", "ffmpeg -i IN -c:a alac OUT", Exact(16)),
-    format("CAF, sox, 8 bits", "caf", "sox -D IN -b 8 OUT", Exact(8)),
-    format("CAF, sox, mu-law", "caf", "sox -D IN -e mu-law OUT", Close(0.0)),
+    format("WAV, 8 bits", "wav", "ffmpeg -i IN -c:a pcm_u8 OUT", EqualToReference(8)),
+    format("WAV, 16 bits", "wav", "ffmpeg -i IN -c:a pcm_s16le OUT", EqualToReference(16)),
+    format("WAV, 24 bits", "wav", "ffmpeg -i IN32 -c:a pcm_s24le OUT", EqualToReference(24)),
+    format("WAV, 32 bits", "wav", "ffmpeg -i IN32 -c:a pcm_s32le OUT", EqualToReference(31)),
+    format("WAV, float", "wav", "ffmpeg -i IN32 -c:a pcm_f32le OUT", EqualToReference(24)),
+    format("WAV, double", "wav", "ffmpeg -i IN32 -c:a pcm_f64le OUT", EqualToReference(31)),
+    format("WAV, mu-law", "wav", "ffmpeg -i IN -c:a pcm_mulaw OUT", CloseToReference(0.0)),
+    format("WAV, A-law", "wav", "ffmpeg -i IN -c:a pcm_alaw OUT", CloseToReference(0.0)),
+    format("WAV, IMA ADPCM", "wav", "ffmpeg -i IN -c:a adpcm_ima_wav OUT", CloseToReference(0.0)),
+    format("WAV, IMA ADPCM, two channels", "wav", "ffmpeg -i IN2 -c:a adpcm_ima_wav OUT", CloseToReference(0.0)),
+    format("WAV, Microsoft ADPCM", "wav", "ffmpeg -i IN -c:a adpcm_ms OUT", CloseToReference(0.0)),
+    format("WAV, Microsoft ADPCM, two channels", "wav", "ffmpeg -i IN2 -c:a adpcm_ms OUT", CloseToReference(0.0)),
+    format("WAV, RF64", "wav", "ffmpeg -i IN -c:a pcm_s16le -rf64 always OUT", EqualToReference(16)),
+    format("WAV, two channels", "wav", "ffmpeg -i IN2 -c:a pcm_s24le OUT", EqualToReference(16)),
+    format("WAV, sox, 8 bits", "wav", "sox -D IN -b 8 OUT", EqualToReference(8)),
+    format("WAV, sox, extensible, 24 bits", "wav", "sox -D IN32 -b 24 OUT", EqualToReference(24)),
+    format("WAV, sox, extensible, 32 bits", "wav", "sox -D IN32 -b 32 OUT", EqualToReference(31)),
+    format("WAV, sox, float", "wav", "sox -D IN32 -e floating-point -b 32 OUT", EqualToReference(24)),
+    format("WAV, sox, double", "wav", "sox -D IN32 -e floating-point -b 64 OUT", EqualToReference(31)),
+    format("WAV, sox, mu-law", "wav", "sox -D IN -e mu-law OUT", CloseToReference(0.0)),
+    format("WAV, sox, A-law", "wav", "sox -D IN -e a-law OUT", CloseToReference(0.0)),
+    format("WAV, sox, IMA ADPCM", "wav", "sox -D IN -e ima-adpcm OUT", CloseWithoutPadding(0.0)),
+    format("WAV, sox, Microsoft ADPCM", "wav", "sox -D IN -e ms-adpcm OUT", CloseWithoutPadding(0.0)),
+    format("WAV, sox, big-endian", "wav", "sox -D IN -B OUT", EqualToInput(16)),
+    format("FLAC", "flac", "ffmpeg -i IN -c:a flac OUT", EqualToReference(16)),
+    format("FLAC, 24 bits", "flac", "ffmpeg -i IN32 -c:a flac -sample_fmt s32 OUT", EqualToReference(24)),
+    format("FLAC, flac", "flac", "flac --silent --force -8 -o OUT IN", EqualToReference(16)),
+    format("FLAC, flac, two channels", "flac", "flac --silent --force -5 -o OUT IN2", EqualToReference(16)),
+    format("FLAC, sox", "flac", "sox -D IN OUT", EqualToReference(16)),
+    format("FLAC in Ogg", "ogg", "ffmpeg -i IN -c:a flac -f ogg OUT", EqualToReference(16)),
+    format("FLAC in Ogg, flac", "oga", "flac --silent --force --ogg -o OUT IN", EqualToReference(16)),
+    format("FLAC in MP4", "mp4", "ffmpeg -i IN -c:a flac -strict -2 -f mp4 OUT", EqualToReference(16)),
+    format("MP3, lame", "mp3", "lame --quiet -b 64 IN OUT", CloseToReference(DECODER_TOLERANCE)),
+    format("MP3, lame, variable rate", "mp3", "lame --quiet -V 2 IN OUT", CloseToReference(DECODER_TOLERANCE)),
+    format("MP3, lame, joint stereo", "mp3", "lame --quiet -m j -b 96 IN2 OUT", CloseToReference(DECODER_TOLERANCE)),
+    format("MP3, ffmpeg", "mp3", "ffmpeg -i IN -c:a libmp3lame OUT", CloseToReference(DECODER_TOLERANCE)),
+    format("MP3, 44.1 kHz", "mp3", "ffmpeg -i IN -ar 44100 -c:a libmp3lame OUT", CloseToReference(DECODER_TOLERANCE)),
+    format("MP3, 8 kHz", "mp3", "ffmpeg -i IN -ar 8000 -c:a libmp3lame OUT", CloseToReference(DECODER_TOLERANCE)),
+    format("MP3 without LAME's header", "mp3", "ffmpeg -i IN -c:a libmp3lame -write_xing 0 OUT", CloseToReference(DECODER_TOLERANCE)),
+    format("MPEG layer 2", "mp2", "ffmpeg -i IN -c:a mp2 OUT", CloseToReference(ROUNDING_TOLERANCE)),
+    format("AAC in ADTS", "aac", "ffmpeg -i IN -c:a aac OUT", CloseToReference(DECODER_TOLERANCE)),
+    format("AAC in M4A", "m4a", "ffmpeg -i IN -c:a aac OUT", CloseWithoutPadding(DECODER_TOLERANCE)),
+    format("AAC in M4A, two channels", "m4a", "ffmpeg -i IN2 -c:a aac OUT", CloseWithoutPadding(DECODER_TOLERANCE)),
+    format("AAC in M4A, header in front", "m4a", "ffmpeg -i IN -c:a aac -movflags faststart OUT", CloseWithoutPadding(DECODER_TOLERANCE)),
+    format("ALAC in M4A", "m4a", "ffmpeg -i IN -c:a alac OUT", EqualToReference(16)),
+    format("ALAC in M4A, 24 bits", "m4a", "ffmpeg -i IN32 -c:a alac -sample_fmt s32p OUT", EqualToReference(24)),
+    format("ALAC in M4A, two channels", "m4a", "ffmpeg -i IN2 -c:a alac OUT", EqualToReference(16)),
+    format("ALAC in M4A, fragments", "m4a", "ffmpeg -i IN -c:a alac -movflags frag_keyframe+empty_moov OUT", EqualToReference(16)),
+    format("Opus in MP4", "mp4", "ffmpeg -i IN -c:a libopus -f mp4 OUT", CloseWithoutPadding(ROUNDING_TOLERANCE)),
+    format("Vorbis, oggenc", "ogg", "oggenc --quiet -o OUT IN", CloseWithoutPadding(DECODER_TOLERANCE)),
+    format("Vorbis, oggenc, two channels", "ogg", "oggenc --quiet -q 6 -o OUT IN2", CloseWithoutPadding(DECODER_TOLERANCE)),
+    format("Vorbis, ffmpeg", "ogg", "ffmpeg -i IN -c:a libvorbis OUT", CloseWithoutPadding(DECODER_TOLERANCE)),
+    format("Opus, opusenc", "opus", "opusenc --quiet IN OUT", CloseWithoutPadding(ROUNDING_TOLERANCE)),
+    format("Opus, opusenc, two channels", "opus", "opusenc --quiet --bitrate 96 IN2 OUT", CloseWithoutPadding(ROUNDING_TOLERANCE)),
+    format("Opus, SILK", "opus", "ffmpeg -i IN -c:a libopus -b:a 12k -application voip OUT", CloseWithoutPadding(SILK_TOLERANCE)),
+    format("Opus, both layers", "opus", "ffmpeg -i IN -c:a libopus -b:a 24k OUT", CloseWithoutPadding(ROUNDING_TOLERANCE)),
+    format("Opus, frames of 60 ms", "opus", "ffmpeg -i IN -c:a libopus -frame_duration 60 OUT", CloseWithoutPadding(ROUNDING_TOLERANCE)),
+    format("Opus, frames of 2.5 ms", "opus", "ffmpeg -i IN -c:a libopus -frame_duration 2.5 OUT", CloseWithoutPadding(ROUNDING_TOLERANCE)),
+    format("AIFF, 16 bits", "aiff", "ffmpeg -i IN -c:a pcm_s16be OUT", EqualToReference(16)),
+    format("AIFF, 24 bits", "aiff", "ffmpeg -i IN32 -c:a pcm_s24be OUT", EqualToReference(24)),
+    format("AIFF, two channels", "aiff", "ffmpeg -i IN2 OUT", EqualToReference(16)),
+    format("AIFF, sox, 8 bits", "aiff", "sox -D IN -b 8 OUT", EqualToReference(8)),
+    format("AIFF, sox, 32 bits", "aiff", "sox -D IN32 -b 32 OUT", EqualToReference(31)),
+    format("AIFF-C, float", "aif", "ffmpeg -i IN32 -c:a pcm_f32be -f aiff OUT", EqualToReference(24)),
+    format("AIFF-C, double", "aif", "ffmpeg -i IN32 -c:a pcm_f64be -f aiff OUT", EqualToReference(31)),
+    format("AIFF-C, mu-law", "aif", "ffmpeg -i IN -c:a pcm_mulaw -f aiff OUT", CloseToReference(0.0)),
+    format("AIFF-C, A-law", "aif", "ffmpeg -i IN -c:a pcm_alaw -f aiff OUT", CloseToReference(0.0)),
+    format("AIFF-C, little-endian", "aif", "ffmpeg -i IN -c:a pcm_s16le -f aiff OUT", EqualToReference(16)),
+    format("AIFF-C, IMA ADPCM", "aif", "ffmpeg -i IN -c:a adpcm_ima_qt -f aiff OUT", CloseToReference(0.0)),
+    format("CAF, 16 bits", "caf", "ffmpeg -i IN -c:a pcm_s16le OUT", EqualToReference(16)),
+    format("CAF, 24 bits, big-endian", "caf", "ffmpeg -i IN32 -c:a pcm_s24be OUT", EqualToReference(24)),
+    format("CAF, float", "caf", "ffmpeg -i IN32 -c:a pcm_f32le OUT", EqualToReference(24)),
+    format("CAF, A-law", "caf", "ffmpeg -i IN -c:a pcm_alaw OUT", CloseToReference(0.0)),
+    format("CAF, IMA ADPCM", "caf", "ffmpeg -i IN -c:a adpcm_ima_qt OUT", CloseToReference(0.0)),
+    format("CAF, IMA ADPCM, two channels", "caf", "ffmpeg -i IN2 -c:a adpcm_ima_qt OUT", CloseToReference(0.0)),
+    format("CAF, ALAC", "caf", "ffmpeg -i IN -c:a alac OUT", EqualToReference(16)),
+    format("CAF, sox, 8 bits", "caf", "sox -D IN -b 8 OUT", EqualToReference(8)),
+    format("CAF, sox, mu-law", "caf", "sox -D IN -e mu-law OUT", CloseToReference(0.0)),
 ];
 
 /// The programs of [`FORMATS`].

@@ -45,32 +45,36 @@ fn edit_distance(a: &[u8], b: &[u8]) -> usize {
     }
 }
 
+/// A text of words, one per id.
 fn text(ids: &[u8]) -> String {
     ids.iter().map(|i| format!("w{i} ")).collect()
 }
 
 proptest! {
     #[test]
-    fn error_counts_are_minimal_and_consistent(a in prop::collection::vec(0u8..3, 0..7), b in prop::collection::vec(0u8..3, 0..7)) {
-        let errors = word_errors(&text(&a), &text(&b));
-        prop_assert_eq!(errors.errors(), edit_distance(&a, &b));
-        prop_assert_eq!(errors.total, a.len());
-        prop_assert_eq!(a.len() + errors.insertions, b.len() + errors.deletions);
-        prop_assert!(errors.substitutions + errors.deletions <= a.len());
-        prop_assert_eq!(word_errors(&text(&b), &text(&a)).errors(), errors.errors());
+    fn error_counts_are_minimal_and_consistent(
+        reference in prop::collection::vec(0u8..3, 0..7),
+        hypothesis in prop::collection::vec(0u8..3, 0..7),
+    ) {
+        let counts = word_errors(&text(&reference), &text(&hypothesis));
+        prop_assert_eq!(counts.errors(), edit_distance(&reference, &hypothesis));
+        prop_assert_eq!(counts.total, reference.len());
+        prop_assert_eq!(reference.len() + counts.insertions, hypothesis.len() + counts.deletions);
+        prop_assert!(counts.substitutions + counts.deletions <= reference.len());
+        prop_assert_eq!(word_errors(&text(&hypothesis), &text(&reference)).errors(), counts.errors());
     }
 
     #[test]
     fn alignments_have_the_counts_and_cover_both_sequences(
-        a in prop::collection::vec(0u8..3, 0..9),
-        b in prop::collection::vec(0u8..3, 0..9),
+        reference in prop::collection::vec(0u8..3, 0..9),
+        hypothesis in prop::collection::vec(0u8..3, 0..9),
     ) {
-        let (mut i, mut j, mut counts) = (0, 0, ErrorCounts { total: a.len(), ..ErrorCounts::default() });
-        for edit in align(&a, &b) {
+        let (mut i, mut j, mut counts) = (0, 0, ErrorCounts { total: reference.len(), ..ErrorCounts::default() });
+        for edit in align(&reference, &hypothesis) {
             let (position, step) = match edit {
                 Edit::Match(x, y) | Edit::Substitution(x, y) => {
-                    prop_assert_eq!(matches!(edit, Edit::Match(..)), a[x] == b[y]);
-                    counts.substitutions += usize::from(a[x] != b[y]);
+                    prop_assert_eq!(matches!(edit, Edit::Match(..)), reference[x] == hypothesis[y]);
+                    counts.substitutions += usize::from(reference[x] != hypothesis[y]);
                     ((x, y), (1, 1))
                 }
                 Edit::Deletion(x) => {
@@ -85,8 +89,8 @@ proptest! {
             prop_assert_eq!(position, (i, j));
             (i, j) = (i + step.0, j + step.1);
         }
-        prop_assert_eq!((i, j), (a.len(), b.len()));
-        prop_assert_eq!(counts, error_counts(&a, &b));
+        prop_assert_eq!((i, j), (reference.len(), hypothesis.len()));
+        prop_assert_eq!(counts, error_counts(&reference, &hypothesis));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tests of the log-mel front end: tones, level independence, no empty bins.
+//! Tests of the log-mel front end: tones, normalization, frame counts, settings, stacking.
 
 use std::f32::consts::TAU;
 
@@ -18,7 +18,7 @@ fn audio(samples: Vec<f32>) -> Audio {
 }
 
 /// A chirp with some noise, silent in the middle.
-fn speechlike(n: usize) -> Audio {
+fn chirp_with_pause(num_samples: usize) -> Audio {
     let mut state = 1u32;
     let mut noise = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -26,13 +26,13 @@ fn speechlike(n: usize) -> Audio {
     };
     let sample = |i: usize| {
         let t = i as f32 / 8000.0;
-        if (n / 2..n * 5 / 8).contains(&i) {
+        if (num_samples / 2..num_samples * 5 / 8).contains(&i) {
             0.0
         } else {
             0.3 * (TAU * (300.0 + 900.0 * t) * t).sin() + 0.1 * noise()
         }
     };
-    audio((0..n).map(sample).collect())
+    audio((0..num_samples).map(sample).collect())
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn each_tone_appears_in_its_bin() {
 
 #[test]
 fn every_bin_has_mean_zero_and_variance_one() {
-    let features = front_end().log_mel(&speechlike(16_000)).unwrap();
+    let features = front_end().log_mel(&chirp_with_pause(16_000)).unwrap();
     assert_eq!((features.frames, features.dim, features.data.len()), (198, 40, 198 * 40));
     for m in 0..features.dim {
         let column: Vec<f64> = (0..features.frames).map(|t| f64::from(features.frame(t)[m])).collect();
@@ -71,7 +71,7 @@ fn frames_follow_the_formula() {
     // Window 200, hop 80.
     for (samples, frames) in [(1, 1), (199, 1), (200, 1), (279, 1), (280, 2), (8000, 98)] {
         assert_eq!(front_end.frames(samples), frames);
-        assert_eq!(front_end.log_mel(&speechlike(samples)).unwrap().frames, frames);
+        assert_eq!(front_end.log_mel(&chirp_with_pause(samples)).unwrap().frames, frames);
     }
 }
 
@@ -89,7 +89,7 @@ fn defaults_and_narrow_filters_leave_no_bin_empty() {
     for mels in [80, 128] {
         let front_end =
             FrontEnd::new(&FeatureConfig { sample_rate: 8000, mels, ..FeatureConfig::default() }).unwrap();
-        let features = front_end.log_mel(&speechlike(8000)).unwrap();
+        let features = front_end.log_mel(&chirp_with_pause(8000)).unwrap();
         for m in 0..mels {
             assert!((0..features.frames).any(|t| features.frame(t)[m] != 0.0), "bin {m} of {mels}");
         }
@@ -149,17 +149,17 @@ fn gain_control_makes_quiet_words_as_loud_as_the_first() {
     // Two bursts with a pause longer than the range of the gain control; the second is 20 dB
     // below the first.
     let word = |n: usize, gain: f32| gain * (n as f32 * (0.3 + 1e-5 * (n % 1600) as f32)).sin();
-    let samples = |second: f32| {
+    let two_bursts = |second_gain: f32| {
         let burst = |n: usize| match n % 4800 {
-            position @ 0..1600 => word(position, if n < 4800 { 0.5 } else { second }),
+            position @ 0..1600 => word(position, if n < 4800 { 0.5 } else { second_gain }),
             _ => 0.0,
         };
         (0..9600).map(burst).collect::<Vec<f32>>()
     };
-    let difference = |config: FeatureConfig, second: f32| {
+    let difference = |config: FeatureConfig, second_gain: f32| {
         let front_end = FrontEnd::new(&config).unwrap();
         let [even, uneven] =
-            [0.5, second].map(|second| front_end.log_mel(&audio(samples(second))).unwrap().data);
+            [0.5, second_gain].map(|gain| front_end.log_mel(&audio(two_bursts(gain))).unwrap().data);
         even.iter().zip(uneven).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
     };
     let config = FeatureConfig { floor_db: 30.0, preemphasis: 0.0, ..config() };
@@ -191,7 +191,7 @@ proptest! {
     #[test]
     fn features_do_not_depend_on_the_level(gain in 1e-4f32..2.0, n in 400usize..6000) {
         let front_end = front_end();
-        let loud = speechlike(n);
+        let loud = chirp_with_pause(n);
         let quiet = audio(loud.samples.iter().map(|x| x * gain).collect());
         let (a, b) = (front_end.log_mel(&loud).unwrap(), front_end.log_mel(&quiet).unwrap());
         for (x, y) in a.data.iter().zip(&b.data) {

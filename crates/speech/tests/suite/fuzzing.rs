@@ -1,6 +1,6 @@
-//! Fuzz tests: every parser of this crate reads damaged files.
+//! Fuzz tests: the parsers of audio, manifests and tokenizers read damaged files.
 //!
-//! The result is a value or an error that names the file, without a panic or a hang.
+//! The result must be a value or an error that names the file, without a panic or a hang.
 //! `tests/memory` of the workspace tests the memory of the same parsers.
 
 use std::fs;
@@ -38,14 +38,19 @@ pub fn read_all_ways(path: &Path) {
 }
 
 /// Reads damaged copies of valid audio files.
-pub fn fuzz_audio(target: &'static str, good: Vec<Vec<u8>>, words: &'static [&'static [u8]], cases: u64) {
+pub fn fuzz_audio(
+    target: &'static str,
+    valid_files: Vec<Vec<u8>>,
+    words: &'static [&'static [u8]],
+    cases: u64,
+) {
     let folder = tempdir().unwrap();
     let path = folder.path().join("mutant");
-    for file in &good {
+    for file in &valid_files {
         fs::write(&path, file).unwrap();
         read_audio_as(&path, 8000, &Conversion { channel: Channel::Mix, resample: true }).unwrap();
     }
-    fuzz(target, good, words, cases, move |bytes| {
+    fuzz(target, valid_files, words, cases, move |bytes| {
         fs::write(&path, bytes).unwrap();
         read_all_ways(&path);
     });
@@ -58,15 +63,15 @@ fn damaged_wav_files_are_errors_or_audio() {
 
 #[test]
 fn damaged_flac_files_are_errors_or_audio() {
-    let good = ["audio/dev/digits-dev-0000.flac", "audio/test/digits-test-0001.flac"];
-    let good = good.map(|file| fs::read(digits(file)).unwrap()).to_vec();
-    fuzz_audio("flac", good, &[b"fLaC", b"\xff\xf8", b"\xff\xf9"], 1000);
+    let valid_files = ["audio/dev/digits-dev-0000.flac", "audio/test/digits-test-0001.flac"];
+    let valid_files = valid_files.map(|file| fs::read(digits(file)).unwrap()).to_vec();
+    fuzz_audio("flac", valid_files, &[b"fLaC", b"\xff\xf8", b"\xff\xf9"], 1000);
 }
 
 #[test]
 fn any_bytes_are_raw_audio() {
-    let good = vec![(0..100).collect(), vec![0, 128, 255, 127]];
-    fuzz("raw-sound", good, &[b"RIFF"], 1000, |bytes| {
+    let valid_files = vec![(0..100).collect(), vec![0, 128, 255, 127]];
+    fuzz("raw-sound", valid_files, &[b"RIFF"], 1000, |bytes| {
         let (mut pcm, mut samples) = (PcmDecoder::default(), Vec::new());
         bytes.chunks(7).for_each(|chunk| pcm.push(chunk, &mut samples));
         assert_eq!(samples.len(), bytes.len() / 2);
@@ -90,12 +95,12 @@ fn damaged_manifests_are_errors_or_utterances() {
     fs::write(folder.path().join("a.wav"), &wav_files()[0]).unwrap();
     let recording = r#"{"id": "r", "file": "a.wav", "offset_samples": 1, "num_samples": 9, "sample_rate": 8000, "text": "r"}"#;
     fs::write(folder.path().join("recordings.jsonl"), recording).unwrap();
-    let good =
+    let valid_files =
         [MANIFEST_LINES.join("\n"), format!("\u{feff}{}\r\n\r\n{}", MANIFEST_LINES[2], MANIFEST_LINES[3])];
-    let good = good.map(String::into_bytes).to_vec();
+    let valid_files = valid_files.map(String::into_bytes).to_vec();
     let words: &[&[u8]] =
         &[b"\n", b"null", b"1e300", b"-1", b"\"offset\": 1e9,", b"\"gaps_ms\": [4294967295],", b"[", b"{"];
-    fuzz("manifest", good, words, 3000, move |bytes| {
+    fuzz("manifest", valid_files, words, 3000, move |bytes| {
         fs::write(&path, bytes).unwrap();
         match read_manifest(&path) {
             Ok(utterances) => {
@@ -116,11 +121,11 @@ fn damaged_tokenizers_are_errors_or_encode() {
     let texts = ["the cat sat", "a cat's hat", "that bat"];
     let kinds =
         [Words, Characters, InnerCharacters, Bpe { size: 16 }, Bpe { size: 40 }, Unigram { size: 30 }];
-    let good =
+    let valid_files =
         kinds.map(|kind| Tokenizer::train(kind, &texts).unwrap().to_json().unwrap().into_bytes()).to_vec();
     let words: &[&[u8]] =
         &[b"\xe2\x96\x81", b"\"\",", b"\"bpe\"", b"{\"bpe\":{\"size\":0}}", b"\"words\"", b"[]"];
-    fuzz("tokenizer", good, words, 3000, move |bytes| {
+    fuzz("tokenizer", valid_files, words, 3000, move |bytes| {
         match Tokenizer::from_json(&String::from_utf8_lossy(bytes)) {
             Ok(tokenizer) => {
                 let all: Vec<u32> = (0..tokenizer.size() as u32).collect();

@@ -1,4 +1,4 @@
-//! Fuzz test helper: damages valid files for parsers that must not panic or hang.
+//! Fuzz test helper: damages valid files for parsers, which must not panic or hang.
 //!
 //! A mutant depends only on its target and its number. `PANDA_FUZZ_CASES` is the number of mutants,
 //! `PANDA_FUZZ_FIRST` the number of the first one. Any test program can include this file with
@@ -19,7 +19,7 @@ const CASE_TIMEOUT: Duration = Duration::from_secs(30);
 /// or written over other parts.
 pub fn fuzz(
     target: &'static str,
-    good: Vec<Vec<u8>>,
+    valid_files: Vec<Vec<u8>>,
     words: &'static [&'static [u8]],
     cases: u64,
     parse: impl Fn(&[u8]) + Send + 'static,
@@ -29,20 +29,20 @@ pub fn fuzz(
     let last = first + number("PANDA_FUZZ_CASES").unwrap_or(cases);
     let (sender, receiver) = channel();
     let worker = std::thread::spawn(move || {
-        for file in &good {
+        for file in &valid_files {
             parse(file);
         }
         for case in first..last {
-            let mutant = mutant(target, case, &good, words);
+            let mutant = mutant(target, case, &valid_files, words);
             let outcome = catch_unwind(AssertUnwindSafe(|| parse(&mutant)));
-            let failed = outcome.is_err();
-            if failed {
+            let has_failed = outcome.is_err();
+            if has_failed {
                 let path = std::env::temp_dir().join(format!("panda-{target}-{case}"));
                 let written = std::fs::write(&path, &mutant);
                 eprintln!("{target}: case {case} failed; the input is in {} ({written:?})", path.display());
             }
-            if sender.send(case).is_err() || failed {
-                assert!(!failed, "{target}: case {case}");
+            if sender.send(case).is_err() || has_failed {
+                assert!(!has_failed, "{target}: case {case}");
                 return;
             }
         }
@@ -106,10 +106,10 @@ pub const WAV_WORDS: &[&[u8]] =
     &[b"RIFF", b"WAVE", b"fmt ", b"data", b"LIST", b"data\xff\xff\xff\xff", b"data\0\0\0\0"];
 
 /// Returns a damaged file.
-pub fn mutant(target: &str, case: u64, good: &[Vec<u8>], words: &[&[u8]]) -> Vec<u8> {
+pub fn mutant(target: &str, case: u64, valid_files: &[Vec<u8>], words: &[&[u8]]) -> Vec<u8> {
     let seed = target.bytes().fold(case, |seed, byte| (seed ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
     let mut random = Random(seed);
-    let mut bytes = good[random.below(good.len())].clone();
+    let mut bytes = valid_files[random.below(valid_files.len())].clone();
     for _ in 0..=random.below(4) {
         // Headers are short, and damage has the largest effect there.
         let limit = if random.below(2) == 0 { bytes.len().min(64) } else { bytes.len() };
@@ -123,7 +123,7 @@ pub fn mutant(target: &str, case: u64, good: &[Vec<u8>], words: &[&[u8]]) -> Vec
                 bytes.splice(end..end, copy);
             }
             3 => {
-                let second = &good[random.below(good.len())];
+                let second = &valid_files[random.below(valid_files.len())];
                 let start = random.below(second.len() + 1);
                 bytes.splice(position.., second[start..].iter().copied());
             }

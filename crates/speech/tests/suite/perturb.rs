@@ -14,13 +14,13 @@ fn front_end() -> FrontEnd {
 /// A tone that is on and off four times a second.
 ///
 /// Its bin differs from the others over time.
-fn beep(front_end: &FrontEnd, hz: f32) -> Features {
+fn beeping_tone(front_end: &FrontEnd, hz: f32) -> Features {
     let sample = |i: usize| if i % 2000 < 1000 { (TAU * hz * i as f32 / 8000.0).sin() } else { 0.0 };
     front_end.log_mel(&Audio { samples: (0..8000).map(sample).collect(), sample_rate: 8000 }).unwrap()
 }
 
 /// Features with a peak that changes its sign every ten frames.
-fn peak(scale: &MelScale, hz: f64) -> Features {
+fn alternating_peak(scale: &MelScale, hz: f64) -> Features {
     let (frames, dim) = (100, scale.bins());
     let center = scale.bin(hz);
     let value = |t: usize, m: usize| {
@@ -32,14 +32,13 @@ fn peak(scale: &MelScale, hz: f64) -> Features {
 
 /// Center of mass over bins of the power over time.
 fn center_bin(features: &Features) -> f64 {
-    let deviation =
-        |m: usize| (0..features.frames).map(|t| f64::from(features.frame(t)[m]).powi(2)).sum::<f64>();
-    let (mut sum, mut mass) = (0.0, 0.0);
+    let power = |m: usize| (0..features.frames).map(|t| f64::from(features.frame(t)[m]).powi(2)).sum::<f64>();
+    let (mut moment, mut mass) = (0.0, 0.0);
     for m in 0..features.dim {
-        sum += m as f64 * deviation(m);
-        mass += deviation(m);
+        moment += m as f64 * power(m);
+        mass += power(m);
     }
-    sum / mass
+    moment / mass
 }
 
 proptest! {
@@ -72,7 +71,7 @@ proptest! {
 #[test]
 fn the_default_changes_nothing() {
     let front_end = front_end();
-    let features = beep(&front_end, 900.0);
+    let features = beeping_tone(&front_end, 900.0);
     let same = Perturbation::default().apply(
         &features,
         &front_end.mel_scale(),
@@ -90,7 +89,7 @@ fn speed_perturbation_resembles_a_faster_tape() {
     let perturb = Perturbation { speed: 0.2, ..Perturbation::default() };
     for seed in 0..8 {
         let faster = perturb.apply(
-            &beep(&front_end, 1000.0),
+            &beeping_tone(&front_end, 1000.0),
             &scale,
             Normalization::Utterance,
             &mut ChaCha8Rng::seed_from_u64(seed),
@@ -107,9 +106,8 @@ fn speed_perturbation_resembles_a_faster_tape() {
             front_end.log_mel(&Audio { samples: (0..n).map(sample).collect(), sample_rate: 8000 }).unwrap();
         let bin = scale.bin(f64::from(hz)).round() as usize;
         let frames = tape.frames.min(faster.frames);
-        let product =
-            |a: usize| (0..frames).map(|t| f64::from(tape.frame(t)[bin] * faster.frame(t)[a])).sum::<f64>();
-        let correlation = product(bin) / frames as f64;
+        let product: f64 = (0..frames).map(|t| f64::from(tape.frame(t)[bin] * faster.frame(t)[bin])).sum();
+        let correlation = product / frames as f64;
         assert!(correlation > 0.9, "seed {seed}, rate {rate:.3}: correlation {correlation:.3}");
     }
 }
@@ -119,7 +117,7 @@ fn speed_perturbation_resembles_a_faster_tape() {
 fn pitch_and_warp_scale_hertz() {
     let front_end = front_end();
     let scale = front_end.mel_scale();
-    let features = peak(&scale, 1000.0);
+    let features = alternating_peak(&scale, 1000.0);
     let before = scale.hz(center_bin(&features));
     assert!((before - 1000.0).abs() < 20.0, "{before}");
     for perturb in [
@@ -166,7 +164,7 @@ fn pitch_and_warp_scale_hertz() {
 #[test]
 fn tempo_keeps_the_bins() {
     let scale = front_end().mel_scale();
-    let features = peak(&scale, 1000.0);
+    let features = alternating_peak(&scale, 1000.0);
     let mut normalized = features.clone();
     normalized.normalize();
     for seed in 0..10 {

@@ -1,4 +1,4 @@
-//! Tests of front-end presets (MLPerf, Kaldi) and of combinations of settings.
+//! Tests of front-end presets (MLPerf, Kaldi) and combinations of feature settings.
 //!
 //! The default front end equals its formula bit by bit.
 
@@ -161,9 +161,10 @@ fn mlperf_normalizes_every_bin_and_maps_constants_to_zero() {
 fn dither_is_reproducible() {
     let front_end = FrontEnd::new(&FeatureConfig { dither: 1e-2, ..Preset::Mlperf.config() }).unwrap();
     let audio_input = audio(noise(3001, 6));
-    let with = |seed| front_end.log_mel_with(&audio_input, &mut ChaCha8Rng::seed_from_u64(seed)).unwrap();
-    assert_eq!(with(1), with(1));
-    assert_ne!(with(1), with(2));
+    let features_with =
+        |seed| front_end.log_mel_with(&audio_input, &mut ChaCha8Rng::seed_from_u64(seed)).unwrap();
+    assert_eq!(features_with(1), features_with(1));
+    assert_ne!(features_with(1), features_with(2));
     assert_eq!(front_end.log_mel(&audio_input).unwrap(), front_end.log_mel(&audio_input).unwrap());
     // Its standard deviation is that of the setting.
     let silent = FeatureConfig { trim_db: 0.0, preemphasis: 0.0, ..front_end.config().clone() };
@@ -229,6 +230,7 @@ proptest! {
         }
         let range = trim(&samples, 60.0);
         let window = samples.len().min(2048);
+        // Sum of squares of the window that ends at sample j.
         let power = |j: usize| {
             let start = (j + 1).saturating_sub(window);
             samples[start..=j].iter().map(|&x| f64::from(x).powi(2)).sum::<f64>()

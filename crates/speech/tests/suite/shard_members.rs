@@ -1,6 +1,5 @@
-//! Tests of shard members: keys with dots, audio formats, long names.
-//!
-//! Members that are not used are reported.
+//! Tests of the members of tar shards: keys with dots, unused members, long names.
+
 use std::fs;
 use std::path::Path;
 

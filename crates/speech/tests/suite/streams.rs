@@ -1,4 +1,6 @@
 //! Tests that streamed audio gives the same bits as complete audio.
+//!
+//! Streams of feature frames, stacked rows, resampled audio, raw PCM and chunks of files.
 
 use std::fs;
 use std::io::{self, Read};

@@ -1,4 +1,4 @@
-//! Tests of tokenizers: round trips, order of texts, files of other programs.
+//! Tests of tokenizers: vocabularies, round trips, reproducible training, invalid files.
 
 use proptest::prelude::*;
 use speech::TokenizerKind::{Bpe, Characters, InnerCharacters, Unigram, Words};
@@ -16,7 +16,7 @@ const KINDS: [TokenizerKind; 7] = [
     Unigram { size: 60 },
 ];
 
-fn trained(kind: TokenizerKind) -> Tokenizer {
+fn train_tokenizer(kind: TokenizerKind) -> Tokenizer {
     Tokenizer::train(kind, &TEXTS).unwrap()
 }
 
@@ -34,8 +34,9 @@ fn vocabularies_are_as_expected() {
 #[test]
 fn encodings_are_as_expected() {
     let encode = |kind, text: &str| {
-        let t = trained(kind);
-        t.encode(text).unwrap().iter().map(|&id| t.tokens()[id as usize].clone()).collect::<Vec<_>>()
+        let tokenizer = train_tokenizer(kind);
+        let ids = tokenizer.encode(text).unwrap();
+        ids.iter().map(|&id| tokenizer.tokens()[id as usize].clone()).collect::<Vec<_>>()
     };
     assert_eq!(encode(Words, "cat the"), ["cat", "the"]);
     assert_eq!(encode(Characters, "a cat"), ["a", " ", "c", "a", "t"]);
@@ -49,7 +50,7 @@ fn training_does_not_depend_on_the_order_of_texts() {
     let mut reversed = TEXTS;
     reversed.reverse();
     for kind in KINDS {
-        let json = trained(kind).to_json().unwrap();
+        let json = train_tokenizer(kind).to_json().unwrap();
         for _ in 0..5 {
             assert_eq!(json, Tokenizer::train(kind, &reversed).unwrap().to_json().unwrap());
         }
@@ -82,20 +83,21 @@ fn unigram_pieces_are_the_most_probable() {
         );
         Tokenizer::from_json(&json).unwrap()
     };
-    let pieces = |t: &Tokenizer, text: &str| {
-        t.encode(text).unwrap().iter().map(|&id| t.tokens()[id as usize].clone()).collect::<Vec<_>>()
+    let pieces = |tokenizer: &Tokenizer, text: &str| {
+        let ids = tokenizer.encode(text).unwrap();
+        ids.iter().map(|&id| tokenizer.tokens()[id as usize].clone()).collect::<Vec<_>>()
     };
     let letters = r#""▁", "a", "b", "c""#;
-    let t = stored(&format!(r#"{letters}, "ab", "bc", "▁a""#), "-30, -20, -20, -20, -25, -24, -40");
+    let tokenizer = stored(&format!(r#"{letters}, "ab", "bc", "▁a""#), "-30, -20, -20, -20, -25, -24, -40");
     // ▁ + a + bc = -74, ▁ + ab + c = -75, ▁a + bc = -64.
-    assert_eq!(pieces(&t, "abc"), ["▁a", "bc"]);
-    assert_eq!(pieces(&t, "bab ab"), ["▁", "b", "ab", "▁", "ab"]);
+    assert_eq!(pieces(&tokenizer, "abc"), ["▁a", "bc"]);
+    assert_eq!(pieces(&tokenizer, "bab ab"), ["▁", "b", "ab", "▁", "ab"]);
     // With equal scores, the longest last piece is chosen.
-    let t = stored(&format!(r#"{letters}, "ab", "bc""#), "-30, -20, -20, -20, -25, -25");
-    assert_eq!(pieces(&t, "abc"), ["▁", "a", "bc"]);
+    let tokenizer = stored(&format!(r#"{letters}, "ab", "bc""#), "-30, -20, -20, -20, -25, -25");
+    assert_eq!(pieces(&tokenizer, "abc"), ["▁", "a", "bc"]);
     // Sums must be exact when scores differ by much less than a nat.
-    let t = stored(&format!(r#"{letters}, "ab", "bc""#), "-9, -1, -1, -2147483648, -2147483647, -2");
-    assert_eq!(pieces(&t, "abcab"), ["▁", "a", "bc", "a", "b"]);
+    let tokenizer = stored(&format!(r#"{letters}, "ab", "bc""#), "-9, -1, -1, -2147483648, -2147483647, -2");
+    assert_eq!(pieces(&tokenizer, "abcab"), ["▁", "a", "bc", "a", "b"]);
 }
 
 #[test]
@@ -112,7 +114,7 @@ fn repeated_parts_of_words_are_unigram_pieces() {
 #[test]
 fn unigram_vocabularies_have_the_configured_size() {
     // There are 16 different characters, including the mark.
-    let size = |size| trained(Unigram { size }).size();
+    let size = |size| train_tokenizer(Unigram { size }).size();
     assert_eq!([size(16), size(17), size(20)], [16, 17, 20]);
     assert!(size(1_000_000_000_000) < 100);
     assert!(Tokenizer::train(Unigram { size: 2 }, &["a"]).unwrap().size() == 2);
@@ -127,8 +129,8 @@ fn unigram_vocabularies_have_the_configured_size() {
 
 #[test]
 fn bpe_vocabularies_have_the_configured_size_if_possible() {
-    assert_eq!(trained(Bpe { size: 16 }).size(), 16);
-    assert!(trained(Bpe { size: 1000 }).size() < 100);
+    assert_eq!(train_tokenizer(Bpe { size: 16 }).size(), 16);
+    assert!(train_tokenizer(Bpe { size: 1000 }).size() < 100);
     let error = Tokenizer::train(Bpe { size: 3 }, &TEXTS).unwrap_err();
     assert!(matches!(error, Error::Setting { field: "size", .. }), "{error}");
 }
@@ -141,23 +143,23 @@ fn unknown_symbols_are_reported() {
             InnerCharacters => ("the cat xat", "▁x"),
             _ => ("the cat xat", "x"),
         };
-        let error = trained(kind).encode(text).unwrap_err();
+        let error = train_tokenizer(kind).encode(text).unwrap_err();
         assert!(
             matches!(&error, Error::UnknownSymbol { symbol: s, text: t } if s == symbol && t == text),
             "{kind:?}: {error}"
         );
     }
     // Known characters, but not at the beginning of a word.
-    assert!(matches!(trained(InnerCharacters).encode("kcat"), Err(Error::UnknownSymbol { .. })));
+    assert!(matches!(train_tokenizer(InnerCharacters).encode("kcat"), Err(Error::UnknownSymbol { .. })));
     // The unknown token of the library is an ordinary unknown word.
-    assert!(matches!(trained(Words).encode("<unk>"), Err(Error::UnknownSymbol { .. })));
+    assert!(matches!(train_tokenizer(Words).encode("<unk>"), Err(Error::UnknownSymbol { .. })));
 }
 
 #[test]
 fn marks_in_texts_are_refused() {
     for kind in [InnerCharacters, Bpe { size: 16 }, Unigram { size: 16 }] {
         assert!(matches!(Tokenizer::train(kind, &["a ▁b"]), Err(Error::ReservedSymbol { symbol: '▁', .. })));
-        assert!(matches!(trained(kind).encode("▁a"), Err(Error::ReservedSymbol { .. })));
+        assert!(matches!(train_tokenizer(kind).encode("▁a"), Err(Error::ReservedSymbol { .. })));
     }
 }
 
@@ -165,7 +167,7 @@ fn marks_in_texts_are_refused() {
 fn no_text_and_unknown_ids_are_errors() {
     for kind in KINDS {
         assert!(matches!(Tokenizer::train(kind, &[" ", ""]), Err(Error::NoText)));
-        let tokenizer = trained(kind);
+        let tokenizer = train_tokenizer(kind);
         let size = tokenizer.size();
         let error = tokenizer.decode(&[0, size as u32]).unwrap_err();
         assert!(matches!(error, Error::UnknownId { index: 1, .. }), "{error}");
@@ -177,7 +179,7 @@ fn no_text_and_unknown_ids_are_errors() {
 #[test]
 fn any_ids_decode() {
     // Recognized tokens need not start with a token that begins a word.
-    let tokenizer = trained(InnerCharacters);
+    let tokenizer = train_tokenizer(InnerCharacters);
     let id = |token: &str| tokenizer.tokens().iter().position(|t| t == token).unwrap() as u32;
     assert_eq!(tokenizer.decode(&[id("a"), id("t"), id("▁c")]).unwrap(), "at c");
 }
@@ -185,7 +187,7 @@ fn any_ids_decode() {
 #[test]
 fn json_round_trips() {
     for kind in KINDS {
-        let tokenizer = trained(kind);
+        let tokenizer = train_tokenizer(kind);
         let json = tokenizer.to_json().unwrap();
         let again = Tokenizer::from_json(&json).unwrap();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Tests of waveform augmentation: formulas, random choices, errors.
+//! Tests of waveform augmentation: formulas, reproducible random choices, errors.
 
 use std::path::{Path, PathBuf};
 
@@ -54,10 +54,10 @@ fn speed_change_equals_its_formula() {
         for (i, &y) in changed.iter().enumerate() {
             let position = i as f64 / rate;
             let term = |k: usize| {
-                let d = k as f64 - position;
-                let angle = std::f64::consts::PI * d;
-                let sinc = if d == 0.0 { 1.0 } else { angle.sin() / angle };
-                let window = if d.abs() <= 16.0 { (1.0 + (angle / 16.0).cos()) / 2.0 } else { 0.0 };
+                let distance = k as f64 - position;
+                let angle = std::f64::consts::PI * distance;
+                let sinc = if distance == 0.0 { 1.0 } else { angle.sin() / angle };
+                let window = if distance.abs() <= 16.0 { (1.0 + (angle / 16.0).cos()) / 2.0 } else { 0.0 };
                 f64::from(samples[k]) * sinc * window
             };
             let exact: f64 = (0..200).map(term).sum();
@@ -109,8 +109,9 @@ fn reverberation_equals_its_formula() {
             x.map_or(0.0, |&x| f64::from(response[k]) * f64::from(x))
         };
         let exact: Vec<f64> = (0..9000).step_by(91).map(|n| (0..taps).map(|k| tap(n, k)).sum()).collect();
-        let all: f64 = (0..9000).map(|n| (0..taps).map(|k| tap(n, k)).sum::<f64>().powi(2)).sum();
-        let gain = (energy(&samples) / all).sqrt();
+        let reverberant_energy: f64 =
+            (0..9000).map(|n| (0..taps).map(|k| tap(n, k)).sum::<f64>().powi(2)).sum();
+        let gain = (energy(&samples) / reverberant_energy).sqrt();
         for (index, exact) in exact.iter().enumerate() {
             let y = f64::from(reverberated[91 * index]);
             assert!((y - gain * exact).abs() < 1e-6, "{taps} taps, {}: {y} for {}", 91 * index, gain * exact);

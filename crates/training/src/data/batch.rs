@@ -38,21 +38,22 @@ impl Batch {
 
     /// Splits the batch after `first_count` utterances.
     ///
-    /// Padding that is not needed any more is removed.
+    /// Padding that is not needed any more is removed. The length of the audio is divided by the
+    /// number of utterances.
     ///
     /// # Errors
     /// Errors of candle.
     pub fn split(&self, first_count: usize) -> Result<[Batch; 2]> {
         let num_utterances = self.lengths.len();
-        let part = |from: usize, to: usize| -> Result<Batch> {
-            let lengths = self.lengths[from..to].to_vec();
+        let part = |start: usize, end: usize| -> Result<Batch> {
+            let lengths = self.lengths[start..end].to_vec();
             let longest = lengths.iter().copied().max().unwrap_or(0);
-            let rows = self.rows.narrow(0, from, to - from)?.narrow(1, 0, longest)?.contiguous()?;
-            let fraction = (to - from) as f64 / num_utterances as f64;
-            let ids = self.ids.get(from..to).map(<[String]>::to_vec).unwrap_or_default();
-            let (indices, labels) = (self.indices[from..to].to_vec(), self.labels[from..to].to_vec());
-            let seconds = fraction * self.audio_seconds;
-            Ok(Batch { ids, audio_seconds: seconds, indices, ..Batch::new(rows, lengths, labels) })
+            let rows = self.rows.narrow(0, start, end - start)?.narrow(1, 0, longest)?.contiguous()?;
+            let fraction = (end - start) as f64 / num_utterances as f64;
+            let ids = self.ids.get(start..end).map(<[String]>::to_vec).unwrap_or_default();
+            let (indices, labels) = (self.indices[start..end].to_vec(), self.labels[start..end].to_vec());
+            let audio_seconds = fraction * self.audio_seconds;
+            Ok(Batch { ids, audio_seconds, indices, ..Batch::new(rows, lengths, labels) })
         };
         Ok([part(0, first_count)?, part(first_count, num_utterances)?])
     }
@@ -76,19 +77,19 @@ impl Batch {
 pub(super) fn plan_training_batches(
     row_counts: &[usize],
     seconds: &[f64],
-    batches: &BatchConfig,
+    config: &BatchConfig,
     fits: &dyn Fn(usize, usize) -> bool,
     rng: &mut ChaCha8Rng,
 ) -> Result<Vec<Vec<usize>>> {
-    if batches.buckets == 0 {
-        let size = batches.size();
+    if config.buckets == 0 {
+        let size = config.size();
         let fits = |count: usize, longest: usize| size.fits(count, longest) && fits(count, longest);
         return Ok(speech::batching::plan_batches_with(row_counts, &fits, Some(rng)));
     }
-    let buckets = speech::batching::split_into_buckets(seconds, batches.buckets)?;
+    let buckets = speech::batching::split_into_buckets(seconds, config.buckets)?;
     // The utterances of a step belong to one bucket or to two adjacent buckets. All steps have the
     // same number of utterances.
-    let step_utterances = batches.max_utterances.saturating_mul(batches.accumulate);
+    let step_utterances = config.max_utterances.saturating_mul(config.accumulate);
     let steps = speech::batching::bucket_batches(&buckets, step_utterances, rng)?;
-    Ok(steps.iter().flat_map(|step| step.chunks(batches.max_utterances)).map(<[usize]>::to_vec).collect())
+    Ok(steps.iter().flat_map(|step| step.chunks(config.max_utterances)).map(<[usize]>::to_vec).collect())
 }

@@ -1,6 +1,7 @@
 //! Cache of log-mel features on disk.
 //!
-//! With it, epochs do not decode the audio again.
+//! With it, epochs do not decode the audio again. A file, called plane, contains the feature matrix
+//! of an utterance:
 //!
 //! ```text
 //! FOLDER/planes/SETTINGS/ab/ab...32 digits.plane
@@ -18,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 use speech::files::{read_regular, write_atomically};
 use speech::{FeatureConfig, Features, Utterance};
 
-use crate::fingerprint::describe;
+use crate::fingerprint::format_entry;
 use model::Error;
 use recognizer::Result;
 
@@ -60,7 +61,7 @@ impl FeatureCache {
         compute: impl FnOnce() -> Result<Features>,
     ) -> Result<Features> {
         // An audio file that is written again is another file.
-        let stamp = |file: &Path| {
+        let path_size_and_time = |file: &Path| {
             let metadata = file.metadata().ok();
             (
                 file.canonicalize().unwrap_or(file.to_owned()),
@@ -68,8 +69,8 @@ impl FeatureCache {
                 metadata.and_then(|metadata| metadata.modified().ok()),
             )
         };
-        let files: Vec<_> = utterance.files().map(stamp).collect();
-        let name = format!("{:x}", md5::compute(format!("{} {files:?}", describe(utterance))));
+        let files: Vec<_> = utterance.files().map(path_size_and_time).collect();
+        let name = format!("{:x}", md5::compute(format!("{} {files:?}", format_entry(utterance))));
         let path = self.folder.join(&name[..2]).join(format!("{name}.plane"));
         if let Some(features) = read_regular(&path).ok().and_then(|bytes| from_bytes(&bytes)) {
             return Ok(features);
@@ -133,24 +134,25 @@ mod tests {
         let cache = FeatureCache::new(folder.path(), &FeatureConfig::default()).unwrap();
         let features = Features { frames: 3, dim: 2, data: (0..6).map(|i| (i as f32).exp()).collect() };
         let mut num_computed = 0;
-        let mut read = || {
+        let mut read_or_compute = || {
             cache.get_or_compute(utterance, || {
                 num_computed += 1;
                 Ok(features.clone())
             })
         };
         for _ in 0..3 {
-            assert_eq!(read().unwrap(), features);
+            assert_eq!(read_or_compute().unwrap(), features);
         }
-        let find = |parent: &Path| std::fs::read_dir(parent).unwrap().next().unwrap().unwrap().path();
-        let path = find(&find(&cache.folder));
+        let first_entry = |parent: &Path| std::fs::read_dir(parent).unwrap().next().unwrap().unwrap().path();
+        let path = first_entry(&first_entry(&cache.folder));
         let mut bytes = std::fs::read(&path).unwrap();
-        // A flipped bit of the values, then a truncated file.
-        bytes[40] ^= 1;
+        // A flipped bit of the values, then a file that ends in its header.
+        let header_bytes = FILE_SIGNATURE.len() + 2 * size_of::<u64>();
+        bytes[header_bytes + 10] ^= 1;
         std::fs::write(&path, &bytes).unwrap();
-        assert_eq!(read().unwrap(), features);
-        std::fs::write(&path, &bytes[..20]).unwrap();
-        assert_eq!(read().unwrap(), features);
+        assert_eq!(read_or_compute().unwrap(), features);
+        std::fs::write(&path, &bytes[..header_bytes - 10]).unwrap();
+        assert_eq!(read_or_compute().unwrap(), features);
         assert_eq!(num_computed, 3);
         let changed = FeatureConfig { mels: 3, ..FeatureConfig::default() };
         assert_ne!(FeatureCache::new(folder.path(), &changed).unwrap().folder, cache.folder);
@@ -186,15 +188,13 @@ mod tests {
         let mut seen = std::collections::HashMap::new();
         // With so many, two of them have the same 32 bits almost certainly.
         let pair = utterances.iter().find_map(|utterance| {
-            let checksum = crc32fast::hash(describe(utterance).as_bytes());
+            let checksum = crc32fast::hash(format_entry(utterance).as_bytes());
             seen.insert(checksum, utterance).map(|other| [other.clone(), utterance.clone()])
         });
         let [a, b] = pair.unwrap();
-        let moved = |id: &str| {
-            std::fs::write(&list, line(id, "y")).unwrap();
-            speech::read_manifest(&list).unwrap().remove(0)
-        };
-        let moved = moved(&a.id);
+        // The first of them again, with its file in another folder.
+        std::fs::write(&list, line(&a.id, "y")).unwrap();
+        let moved = speech::read_manifest(&list).unwrap().remove(0);
         let cache = FeatureCache::new(folder.path(), &FeatureConfig::default()).unwrap();
         for _ in 0..2 {
             for (value, utterance) in [(1.0, &a), (2.0, &b), (3.0, &moved)] {

@@ -1,4 +1,7 @@
 //! `augment.join`: training on concatenations of several utterances.
+//!
+//! Models trained on them continue after the end of an utterance. Each group of utterances becomes
+//! one utterance with the segments, texts and lengths of all.
 use rand::seq::SliceRandom;
 use speech::Utterance;
 
@@ -7,8 +10,8 @@ use model::random::{Purpose, stream};
 /// Divides utterances into groups of `count` in a random order.
 ///
 /// The last group has the remaining utterances, if there are at least two.
-pub(super) fn random_groups(utterances: usize, count: usize, seed: u64) -> Vec<Vec<usize>> {
-    let mut order: Vec<usize> = (0..utterances).collect();
+pub(super) fn random_groups(num_utterances: usize, count: usize, seed: u64) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..num_utterances).collect();
     order.shuffle(&mut stream(seed, Purpose::Concatenation, 0, 0));
     order.chunks(count.max(1)).filter(|group| group.len() > 1).map(<[usize]>::to_vec).collect()
 }

@@ -1,4 +1,7 @@
 //! `StreamedSet`: a training set on disk, read and augmented batch by batch.
+//!
+//! [`TrainingSet`](super::TrainingSet) reads its utterances by index: those of the corpus that are
+//! not too long come first, then the concatenations.
 use std::path::PathBuf;
 
 use rayon::prelude::*;
@@ -26,7 +29,7 @@ pub struct StreamedSet {
     cache: Option<FeatureCache>,
     /// Seed of the augmentation.
     seed: u64,
-    /// Utterances whose recording is missing or whose text cannot be encoded.
+    /// Bad items: utterances whose recording is missing or whose text cannot be encoded.
     ///
     /// They stay in the plan of an epoch, so that a resumed run has the same batches when a file
     /// is restored.
@@ -70,13 +73,13 @@ impl StreamedSet {
             bad: BadItems::default(),
         };
         set.bad = bad_samples(&set.corpus);
-        let unusable = set.find_bad()?;
-        set.bad.extend(unusable);
+        let bad_items = set.find_bad_items()?;
+        set.bad.extend(bad_items);
         Ok(set)
     }
 
     /// Finds the utterances that cannot be used, without reading audio.
-    fn find_bad(&self) -> Result<BadItems> {
+    fn find_bad_items(&self) -> Result<BadItems> {
         let check = |index: usize| -> Result<(String, Result<()>)> {
             let utterance = match self.read_entry(index) {
                 Err(error) if bad_items::is_item_error(&error) => {
@@ -91,10 +94,11 @@ impl StreamedSet {
             };
             Ok((utterance.id, result))
         };
-        let checked: Vec<_> = (0..self.corpus_indices.len()).into_par_iter().map(check).collect();
+        // Results are collected, so that bad items are in the order of the list.
+        let results: Vec<_> = (0..self.corpus_indices.len()).into_par_iter().map(check).collect();
         let mut bad = BadItems::default();
-        for checked in checked {
-            let (id, result) = checked?;
+        for result in results {
+            let (id, result) = result?;
             bad_items::record_bad(&id, result, &mut bad)?;
         }
         Ok(bad)
@@ -105,7 +109,7 @@ impl StreamedSet {
         &self.bad
     }
 
-    /// Returns the number of utterances without concatenations, with unusable samples of shards.
+    /// Returns the number of utterances without concatenations, with bad samples of shards.
     pub(crate) fn listed_count(&self) -> usize {
         self.corpus_indices.len() + self.corpus.bad_samples().len()
     }
@@ -128,15 +132,16 @@ impl StreamedSet {
         self.corpus_indices.len() + self.concatenations.len()
     }
 
-    /// Returns a note about the utterances that are too long, of `all`.
-    pub(crate) fn length_note(&self, all: usize) -> Option<String> {
-        let omitted = all - self.corpus_indices.len();
+    /// Returns a note about the utterances that are too long, of `num_listed`.
+    pub(crate) fn length_note(&self, num_listed: usize) -> Option<String> {
+        let num_omitted = num_listed - self.corpus_indices.len();
         let note = || {
             format!(
-                "data.train: {omitted} of {all} utterances are longer than batch.max_seconds and left out"
+                "data.train: {num_omitted} of {num_listed} utterances are longer than batch.max_seconds and \
+                 left out"
             )
         };
-        (omitted > 0).then(note)
+        (num_omitted > 0).then(note)
     }
 
     /// Returns the length of an utterance, known without reading it.
@@ -144,7 +149,9 @@ impl StreamedSet {
         let seconds_of = |index: usize| self.corpus.seconds(self.corpus_indices[index] as usize);
         match index.checked_sub(self.corpus_indices.len()) {
             None => seconds_of(index),
-            Some(joined) => self.concatenations[joined].iter().map(|&part| seconds_of(part)).sum(),
+            Some(concatenation) => {
+                self.concatenations[concatenation].iter().map(|&part| seconds_of(part)).sum()
+            }
         }
     }
 
@@ -160,8 +167,8 @@ impl StreamedSet {
         let read_single = |index: usize| Ok(self.corpus.utterance(self.corpus_indices[index] as usize)?);
         match index.checked_sub(self.corpus_indices.len()) {
             None => read_single(index),
-            Some(joined) => {
-                let parts: Vec<Utterance> = self.concatenations[joined]
+            Some(concatenation) => {
+                let parts: Vec<Utterance> = self.concatenations[concatenation]
                     .iter()
                     .map(|&part| read_single(part))
                     .collect::<Result<_>>()?;
@@ -172,7 +179,7 @@ impl StreamedSet {
 
     /// Reads an utterance, augments its audio, and computes its features.
     ///
-    /// None if it cannot be used; the reason is then added to `bad`.
+    /// None if it is bad; the reason is then recorded in `bad`.
     pub(super) fn read_augmented(
         &self,
         epoch: u64,
@@ -228,7 +235,9 @@ impl StreamedSet {
         Ok((StreamedUtterance { id, seconds, labels, features }, other_length))
     }
 
-    /// Adds the utterances that cause an error to `bad`; a concatenation may have several.
+    /// Records in `bad` which utterances caused `error`.
+    ///
+    /// A concatenation may have several.
     fn add_bad_parts(
         &self,
         index: usize,
@@ -236,9 +245,9 @@ impl StreamedSet {
         front_end: &FrontEnd,
         bad: &mut BadItems,
     ) -> Result<()> {
-        let count_before = bad.left_out.len();
-        let parts =
-            index.checked_sub(self.corpus_indices.len()).map(|joined| self.concatenations[joined].as_slice());
+        let count_before = bad.excluded.len();
+        let concatenation = index.checked_sub(self.corpus_indices.len());
+        let parts = concatenation.map(|concatenation| self.concatenations[concatenation].as_slice());
         for &part in parts.unwrap_or_default() {
             let result = self.read_entry(part).and_then(|utterance| {
                 self.encode_labels(&utterance)?;
@@ -248,10 +257,10 @@ impl StreamedSet {
                 self.read_entry(part).map_or_else(|_| self.fallback_name(part), |utterance| utterance.id);
             bad_items::record_bad(&id, result.map(drop), bad)?;
         }
-        if bad.left_out.len() == count_before {
+        if bad.excluded.len() == count_before {
             let id =
                 self.read_entry(index).map_or_else(|_| self.fallback_name(index), |utterance| utterance.id);
-            bad.left_out.push(ExcludedUtterance::new(&id, error));
+            bad.excluded.push(ExcludedUtterance::new(&id, error));
         }
         Ok(())
     }

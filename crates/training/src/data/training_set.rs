@@ -90,9 +90,9 @@ impl<'a> TrainingSet<'a> {
         self
     }
 
-    /// Returns true if a step of these utterances fits into memory.
-    fn fits(&self, utterances: usize, rows: usize) -> bool {
-        self.plan.as_ref().is_none_or(|(plan, model)| plan.fits(model, utterances, rows))
+    /// Returns true if a step of such utterances fits into memory.
+    fn fits(&self, num_utterances: usize, rows: usize) -> bool {
+        self.plan.as_ref().is_none_or(|(plan, model)| plan.fits(model, num_utterances, rows))
     }
 
     /// Returns the input rows of the longest utterance.
@@ -112,6 +112,7 @@ impl<'a> TrainingSet<'a> {
         match self.store {
             UtteranceStore::Memory(examples) => {
                 let longest = indexed_rows().map(|(index, rows)| (rows, index)).max();
+                // The number of sites without time reduction.
                 let size_and_index =
                     |(index, rows): (usize, usize)| (rows * (examples[index].labels.len() + 1), index);
                 let describe = |(_, index): (usize, usize)| {
@@ -161,7 +162,7 @@ impl BatchSource for TrainingSet<'_> {
     fn plan(&self, epoch: u64) -> Result<Vec<Vec<usize>>> {
         let mut rng = stream(self.recipe.seed, Purpose::BatchOrder, epoch, 0);
         let seconds: Vec<f64> = (0..self.store.count()).map(|index| self.store.seconds(index)).collect();
-        let fits = |utterances, rows| self.fits(utterances, rows);
+        let fits = |num_utterances, rows| self.fits(num_utterances, rows);
         batch::plan_training_batches(&self.row_counts, &seconds, &self.recipe.batch, &fits, &mut rng)
     }
 
@@ -182,9 +183,10 @@ impl BatchSource for TrainingSet<'_> {
 
     fn batch(&self, epoch: u64, utterances: &[usize]) -> Result<Batch> {
         let (mut absent, mut bad) = (Vec::new(), BadItems::default());
-        let (mut ids, mut labels, mut features, mut seconds) = (Vec::new(), Vec::new(), Vec::new(), 0.0);
+        let (mut ids, mut labels, mut features) = (Vec::new(), Vec::new(), Vec::new());
+        let mut audio_seconds = 0.0;
         for &index in utterances {
-            let (id, label_ids, audio_seconds, augmented) = match self.store {
+            let (id, utterance_labels, seconds, augmented_features) = match self.store {
                 UtteranceStore::Memory(examples) => {
                     let Example { id, labels, seconds, features, .. } = &examples[index];
                     (id.clone(), labels.clone(), *seconds, self.augment(epoch, index, features))
@@ -198,7 +200,7 @@ impl BatchSource for TrainingSet<'_> {
                     if self.is_too_large(index, &features) {
                         let reason =
                             "it is longer than in its manifest, and a step of it exceeds batch.memory";
-                        bad.left_out.push(ExcludedUtterance {
+                        bad.excluded.push(ExcludedUtterance {
                             id,
                             reason: reason.to_owned(),
                             has_other_rate: false,
@@ -210,12 +212,12 @@ impl BatchSource for TrainingSet<'_> {
                 }
             };
             ids.push(id);
-            labels.push(label_ids);
-            seconds += audio_seconds;
-            features.push(augmented);
+            labels.push(utterance_labels);
+            audio_seconds += seconds;
+            features.push(augmented_features);
         }
         let features: Vec<&Features> = features.iter().collect();
         let (rows, lengths) = model::collate(&features, &self.recipe.encoder.rows)?;
-        Ok(Batch { ids, audio_seconds: seconds, absent, bad, ..Batch::new(rows, lengths, labels) })
+        Ok(Batch { ids, audio_seconds, absent, bad, ..Batch::new(rows, lengths, labels) })
     }
 }

@@ -1,6 +1,7 @@
 //! Clipping of the global gradient norm, in two forms.
 //!
-//! Optimizers divide every gradient by [`Clip::divisor`].
+//! Optimizers divide every gradient by [`Clip::divisor`]. The forms are those of MLPerf's RNN-T:
+//! for one process, and for a distributed run.
 
 /// Term that [`Clip::Distributed`] adds to the norm.
 const EPSILON: f64 = 1e-6;

@@ -157,8 +157,8 @@ impl OptimizerConfig {
     /// # Errors
     /// [`model::Error::RecipeValue`] for the first one outside its range.
     pub(crate) fn check(&self) -> Result<()> {
-        let OptimizerConfig { learning_rate: rate, floor, eps, ema, .. } = *self;
-        check_positive("optimizer.learning_rate", rate)?;
+        let OptimizerConfig { learning_rate, floor, eps, ema, .. } = *self;
+        check_positive("optimizer.learning_rate", learning_rate)?;
         ensure("optimizer.floor", "a number above 0, at most 1", floor > 0.0 && floor <= 1.0, floor)?;
         check_positive("optimizer.eps", eps)?;
         check_non_negative("optimizer.weight_decay", self.weight_decay)?;

@@ -33,7 +33,7 @@ pub struct DataConfig {
     /// Largest fraction of bad utterances in a set.
     ///
     /// Rounded up to whole utterances.
-    #[serde(default = "max_bad", skip_serializing_if = "is_max_bad")]
+    #[serde(default = "default_max_bad", skip_serializing_if = "is_default_max_bad")]
     pub max_bad: f64,
     /// Folder of a cache for streaming: the index and, without audio augmentation, the features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -102,9 +102,10 @@ impl AugmentConfig {
 
     /// Returns the largest factor of the length of an utterance.
     pub(crate) fn stretch(&self) -> f64 {
-        let waves = self.speed.as_ref().map_or(1.0, |speed| speed.rates[1].max(1.0));
+        // The second rate is the largest factor of the length of the audio.
+        let audio_stretch = self.speed.as_ref().map_or(1.0, |speed| speed.rates[1].max(1.0));
         let Perturbation { speed, tempo, .. } = self.perturb;
-        waves / ((1.0 - f64::from(speed)) * (1.0 - f64::from(tempo)))
+        audio_stretch / ((1.0 - f64::from(speed)) * (1.0 - f64::from(tempo)))
     }
 
     /// Iterates over the manifests of noise and impulse responses.
@@ -151,12 +152,12 @@ impl TokenConfig {
     }
 }
 
-fn max_bad() -> f64 {
+fn default_max_bad() -> f64 {
     DEFAULT_MAX_BAD
 }
 
-fn is_max_bad(fraction: &f64) -> bool {
-    *fraction == max_bad()
+fn is_default_max_bad(fraction: &f64) -> bool {
+    *fraction == default_max_bad()
 }
 
 pub(super) fn default_workers() -> usize {

@@ -22,7 +22,7 @@ pub struct BatchConfig {
     /// Batches of an optimizer step; gradients are divided by the utterances of all of them.
     #[serde(default = "default_accumulate", skip_serializing_if = "is_one")]
     pub accumulate: usize,
-    /// Training utterances that are longer in their manifest, in seconds, are omitted.
+    /// Training utterances that are longer in their manifest, in seconds, are removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_seconds: Option<f64>,
     /// Number of buckets of similar lengths; 0 makes batches of up to `max_frames`.

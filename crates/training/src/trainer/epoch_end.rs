@@ -27,8 +27,10 @@ impl Trainer<'_> {
             ));
         }
         self.bad_item_log.count_warning().iter().for_each(|count| observer.on_warning(count));
-        let run = self.run.clone();
-        let Progress { batch: batches, step, best, skipped, nonfinite, in_a_row, .. } = self.progress;
+        let run_config = self.run_config.clone();
+        let Progress { step, best, skipped, nonfinite, in_a_row, .. } = self.progress;
+        // All batches of the epoch are finished.
+        let batches = self.progress.batch;
         let steps = batches.div_ceil(self.batches_per_step as u64);
         let [loss_sum, ctc_sum, norm_sum, num_utterances] = self.progress.sums.map(f64::from_bits);
         let simple_sum = f64::from_bits(self.progress.simple);
@@ -44,17 +46,17 @@ impl Trainer<'_> {
             epoch: self.progress.epoch,
             step: step.saturating_sub(1),
             steps_per_epoch: steps,
-            progress: (self.progress.epoch as f64 + fraction_before_last_step) / run.epochs as f64,
+            progress: (self.progress.epoch as f64 + fraction_before_last_step) / run_config.epochs as f64,
         };
         // 2. Evaluation and metrics. Other files in the folder require a checkpoint to resume from.
         let saved = if self.folder.last_checkpoint().exists() { Ok(()) } else { self.save_last() };
         self.agree(saved)?;
         let epoch = self.progress.epoch + 1;
         self.progress = Progress { epoch, step, best, in_a_row, ..Progress::default() };
-        let is_due = epoch.is_multiple_of(run.evaluate_every) || epoch == run.epochs;
+        let is_due = epoch.is_multiple_of(run_config.evaluate_every) || epoch == run_config.epochs;
         let evaluation = if is_due { self.evaluate(validate)? } else { None };
         let score = evaluation.as_ref().map(|evaluation| &evaluation.overall);
-        let error_rate = score.map(|score| score.rate(run.metric));
+        let error_rate = score.map(|score| score.rate(run_config.metric));
         let metrics = Metrics {
             epoch,
             step,
@@ -81,21 +83,21 @@ impl Trainer<'_> {
         let written =
             if self.writes() { self.write_epoch(&metrics, best_rate.is_some(), observer) } else { Ok(()) };
         self.agree(written)?;
-        observer.on_epoch(&EpochReport { metrics, epochs: self.run.epochs, evaluation });
+        observer.on_epoch(&EpochReport { metrics, epochs: self.run_config.epochs, evaluation });
         Ok(())
     }
 
     /// Writes the files of an epoch.
     fn write_epoch(&mut self, metrics: &Metrics, is_best: bool, observer: &mut dyn Observer) -> Result<()> {
-        self.events.add_epoch(metrics);
+        self.event_writer.add_epoch(metrics);
         if is_best {
             self.save(&self.folder.best_checkpoint())?;
         }
         self.folder.write_metrics(&self.metrics)?;
         observer.write_epoch(self.folder, &self.metrics)?;
-        if self.run.keep > 0 {
+        if self.run_config.keep > 0 {
             self.save(&self.folder.epoch_checkpoint(metrics.epoch))?;
-            self.folder.remove_old_checkpoints(metrics.epoch, self.run.keep)?;
+            self.folder.remove_old_checkpoints(metrics.epoch, self.run_config.keep)?;
         }
         // The last write of the epoch: a run killed before repeats the end of the epoch.
         self.save_last()

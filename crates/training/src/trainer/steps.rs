@@ -50,8 +50,8 @@ impl Trainer<'_> {
             steps().map(|(step, shard)| (step, shard.len())).collect();
         let prefetcher = Prefetcher::new(own_batches.len(), PREFETCHED_BATCHES);
         let load = |position: usize| {
-            // Dropout is selected by the index of an utterance, in whichever process it is
-            // computed.
+            // Dropout depends on the index of an utterance in the whole set, so that its masks are
+            // the same on any rank.
             source.batch(epoch, &own_batches[position]).map(|batch| {
                 let present = own_batches[position].iter().filter(|index| !batch.absent.contains(index));
                 Batch { indices: present.map(|&index| index as u64).collect(), ..batch }
@@ -60,19 +60,19 @@ impl Trainer<'_> {
         // 3. One optimizer step after the other, with checkpoints between them.
         std::thread::scope(|scope| {
             let mut batches = prefetcher.run(scope, source.workers(), &load);
-            for (step, num_own_batches) in steps_and_counts {
+            for (step_batches, num_own_batches) in steps_and_counts {
                 if self.group.any_rank(stop.load(Ordering::Relaxed))? {
                     return Ok(false);
                 }
                 let started = Instant::now();
                 let epoch_batches = plan.len() as u64;
                 let mut shard = batches.by_ref().take(num_own_batches);
-                match self.make_step(&mut shard, step, epoch_batches) {
+                match self.make_step(&mut shard, step_batches, epoch_batches) {
                     Ok((report, bad)) => {
                         let warnings = [source.warnings(), self.bad_item_log.record(bad)].concat();
                         warnings.iter().for_each(|warning| observer.on_warning(warning));
                         if rank == 0 {
-                            self.events.add_step(&report);
+                            self.event_writer.add_step(&report);
                         }
                         let seconds = started.elapsed().as_secs_f64();
                         observer.on_step(&StepReport { seconds, ..report });
@@ -83,7 +83,7 @@ impl Trainer<'_> {
                             Error::Model(model::Error::Speech(_) | model::Error::Io { .. })
                                 | Error::Rank { .. }
                         );
-                        if let Err(error) = self.skip_step(error, step, epoch_batches, observer) {
+                        if let Err(error) = self.skip_step(error, step_batches, epoch_batches, observer) {
                             // The step has changed nothing, and the steps before it are saved.
                             if is_input_error {
                                 let _ = self.save_last();
@@ -92,6 +92,7 @@ impl Trainer<'_> {
                         }
                     }
                 }
+                // A failed step leaves batches unread; the next step starts at its own.
                 shard.for_each(drop);
                 if let Err(error) = self.bad_item_log.check() {
                     let saved = self.save_last();
@@ -99,7 +100,7 @@ impl Trainer<'_> {
                     return Err(error);
                 }
                 // The end of the epoch writes its own checkpoint.
-                let interval = self.run.checkpoint_every;
+                let interval = self.run_config.checkpoint_every;
                 let is_last = self.progress.batch == epoch_batches;
                 if interval > 0 && !is_last && self.progress.step.is_multiple_of(interval) {
                     let saved = self.save_last();
@@ -118,11 +119,11 @@ impl Trainer<'_> {
     fn skip_step(
         &mut self,
         error: Error,
-        step: &[Vec<usize>],
+        step_batches: &[Vec<usize>],
         epoch_batches: u64,
         observer: &mut dyn Observer,
     ) -> Result<()> {
-        let policy = NonFinitePolicy { max_in_a_row: self.run.skip_nonfinite };
+        let policy = NonFinitePolicy { max_in_a_row: self.run_config.skip_nonfinite };
         let progress = &mut self.progress;
         let is_skipped = policy.skips(
             &error,
@@ -135,7 +136,7 @@ impl Trainer<'_> {
             return Err(error);
         }
         observer.on_warning(&policy.warning(&error, progress.in_a_row));
-        progress.batch += step.len() as u64;
+        progress.batch += step_batches.len() as u64;
         progress.nonfinite += 1;
         progress.in_a_row += 1;
         Ok(())
@@ -143,35 +144,40 @@ impl Trainer<'_> {
 
     /// Makes one optimizer step in an epoch of `epoch_batches` batches.
     ///
-    /// The caller sets the `seconds` of the report.
+    /// `batches` is the share of this rank, `step_batches` are the utterances of all ranks. The
+    /// caller sets the `seconds` of the report.
     fn make_step(
         &mut self,
         batches: &mut dyn Iterator<Item = Result<Batch>>,
-        utterances: &[Vec<usize>],
+        step_batches: &[Vec<usize>],
         epoch_batches: u64,
     ) -> Result<(StepReport, BadItems)> {
         let position = self.next_position(epoch_batches);
         let Progress { epoch, batch, step, nonfinite, .. } = self.progress;
-        let step_utterances: usize = utterances.iter().map(Vec::len).sum();
-        let finished = self.learner.step(self.group, batches, step_utterances, &position)?;
-        let FinishedStep { totals: StepTotals { loss_sums, bad, seconds }, norm, ids } = finished;
+        let step_utterances: usize = step_batches.iter().map(Vec::len).sum();
+        let FinishedStep { totals, norm, ids } =
+            self.learner.step(self.group, batches, step_utterances, &position)?;
+        let StepTotals { loss_sums, bad, seconds } = totals;
         self.rank_seconds.resize(seconds.len(), 0.0);
         self.rank_seconds.iter_mut().zip(seconds).for_each(|(sum, seconds)| *sum += seconds);
         if !norm.is_finite() {
             let (what, found, source) = ("gradient norm".into(), Some(norm), None);
             return Err(Error::Diverged { step, what, found, utterances: ids, source });
         }
-        add_to_progress(&mut self.progress, &loss_sums, norm, utterances.len() as u64);
+        add_to_progress(&mut self.progress, &loss_sums, norm, step_batches.len() as u64);
         let mean = |sum: f64| sum / loss_sums.utterances.max(1) as f64;
         let steps_of = |batches: u64| batches.div_ceil(self.batches_per_step as u64);
-        let steps = step + nonfinite - steps_of(batch);
-        let steps = steps.saturating_add(steps_of(epoch_batches).saturating_mul(self.run.epochs - epoch));
+        // `step` does not count the skipped steps of this epoch, and `batch` does.
+        let steps_before_epoch = step + nonfinite - steps_of(batch);
+        // An estimate: later epochs have as many steps as this one.
+        let total_steps = steps_before_epoch
+            .saturating_add(steps_of(epoch_batches).saturating_mul(self.run_config.epochs - epoch));
         let report = StepReport {
             epoch,
             batch: self.progress.batch - 1,
             batches: epoch_batches,
             step,
-            steps,
+            steps: total_steps,
             loss: mean(loss_sums.loss),
             ctc_loss: mean(loss_sums.ctc_loss),
             simple_loss: mean(loss_sums.simple_loss),
@@ -188,7 +194,7 @@ impl Trainer<'_> {
     /// `batches` is the number of batches of the epoch.
     fn next_position(&self, batches: u64) -> StepPosition {
         let Progress { epoch, batch, step, .. } = self.progress;
-        let progress = (epoch as f64 + batch as f64 / batches as f64) / self.run.epochs as f64;
+        let progress = (epoch as f64 + batch as f64 / batches as f64) / self.run_config.epochs as f64;
         StepPosition {
             epoch,
             step,

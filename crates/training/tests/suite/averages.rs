@@ -41,35 +41,35 @@ fn a_run_keeps_only_the_last_epochs() {
 fn the_average_is_the_mean_and_can_be_evaluated() {
     let toy = Toy::new();
     let folder = run(&toy, "run", &[("epochs = 3", "epochs = 4\nkeep = 3")]);
-    let out = toy.path("average.safetensors");
-    let from = select_checkpoints(&folder, 3, false).unwrap();
-    let averaged = average(&from, &out).unwrap();
-    assert!(averaged.has_moving_average && averaged.inputs.len() == 3);
-    let output = Checkpoint::read(&out).unwrap();
-    let inputs: Vec<Checkpoint> = from.iter().map(|path| Checkpoint::read(path).unwrap()).collect();
-    let (mut compared, mut changed) = (0, 0);
+    let output_path = toy.path("average.safetensors");
+    let input_paths = select_checkpoints(&folder, 3, false).unwrap();
+    let report = average(&input_paths, &output_path).unwrap();
+    assert!(report.has_moving_average && report.inputs.len() == 3);
+    let output = Checkpoint::read(&output_path).unwrap();
+    let inputs: Vec<Checkpoint> = input_paths.iter().map(|path| Checkpoint::read(path).unwrap()).collect();
+    let (mut num_compared, mut num_changed) = (0, 0);
     for (name, values) in &output.weights {
-        for (i, &value) in values.iter().enumerate() {
-            let sum: f64 = inputs.iter().map(|input| f64::from(input.weights[name][i])).sum();
-            assert_eq!(value, (sum / 3.0) as f32, "{name}[{i}]");
-            let moving_average = |input: &Checkpoint| f64::from(input.average.as_ref().unwrap()[name][i]);
+        for (index, &value) in values.iter().enumerate() {
+            let sum: f64 = inputs.iter().map(|input| f64::from(input.weights[name][index])).sum();
+            assert_eq!(value, (sum / 3.0) as f32, "{name}[{index}]");
+            let moving_average = |input: &Checkpoint| f64::from(input.average.as_ref().unwrap()[name][index]);
             let mean = (inputs.iter().map(moving_average).sum::<f64>() / 3.0) as f32;
-            assert_eq!(output.average.as_ref().unwrap()[name][i], mean, "{name}[{i}]");
-            changed += usize::from(value != inputs[0].weights[name][i]);
-            compared += 1;
+            assert_eq!(output.average.as_ref().unwrap()[name][index], mean, "{name}[{index}]");
+            num_changed += usize::from(value != inputs[0].weights[name][index]);
+            num_compared += 1;
         }
     }
-    assert!(compared == averaged.parameters && changed > compared / 2);
+    assert!(num_compared == report.parameters && num_changed > num_compared / 2);
     assert!(output.optimizer_state.is_empty() && output.data == inputs[0].data);
     assert_eq!((output.progress.epoch, output.progress.step), (4, inputs[2].progress.step));
-    let recognizer = Recognizer::load(&out).unwrap();
+    let recognizer = Recognizer::load(&output_path).unwrap();
     let utterances = speech::read_manifest(&toy.path("train.jsonl")).unwrap();
     assert_eq!(recognizer::evaluate(&recognizer, &utterances).unwrap().overall.utterances, 6);
 
     // The average of one checkpoint has its weights, and no state of the optimizer.
-    average(&from[..1], &out).unwrap();
-    assert_eq!(Checkpoint::read(&out).unwrap().weights, inputs[0].weights);
-    std::fs::copy(&out, folder.join("last.safetensors")).unwrap();
+    average(&input_paths[..1], &output_path).unwrap();
+    assert_eq!(Checkpoint::read(&output_path).unwrap().weights, inputs[0].weights);
+    std::fs::copy(&output_path, folder.join("last.safetensors")).unwrap();
     let recipe = toy.path("recipe.toml");
     let error = train(&recipe, None, &folder, StartMode::Resume, &mut (), &AtomicBool::new(false));
     assert!(error.unwrap_err().to_string().contains("moments"));
@@ -91,25 +91,25 @@ fn the_best_epochs_are_selected_by_error_rate() {
         writer.flush().unwrap();
     };
     write(rates.map(Some));
-    let selected = |count, best| {
+    let select = |count, best| {
         select_checkpoints(&folder, count, best).map(|paths| {
             let name = |path: &PathBuf| path.file_stem().unwrap().to_string_lossy().into_owned();
             paths.iter().map(name).collect::<Vec<_>>()
         })
     };
     // Epoch 1 is the best, but its file is deleted. Of two equal epochs the later one is taken.
-    assert_eq!(selected(1, true).unwrap(), ["epoch-3"]);
-    assert_eq!(selected(2, true).unwrap(), ["epoch-3", "epoch-4"]);
-    assert_eq!(selected(2, false).unwrap(), ["epoch-4", "epoch-5"]);
-    let error = selected(5, false).unwrap_err();
+    assert_eq!(select(1, true).unwrap(), ["epoch-3"]);
+    assert_eq!(select(2, true).unwrap(), ["epoch-3", "epoch-4"]);
+    assert_eq!(select(2, false).unwrap(), ["epoch-4", "epoch-5"]);
+    let error = select(5, false).unwrap_err();
     assert!(matches!(error, Error::TooFewCheckpoints { found: 4, .. }), "{error}");
     assert!(
         error.to_string().contains("expected 5 epochs with a checkpoint, found 4; training.keep"),
         "{error}"
     );
-    assert!(matches!(selected(0, false), Err(Error::NoCheckpoints)));
+    assert!(matches!(select(0, false), Err(Error::NoCheckpoints)));
     write([Some(0.1), None, Some(0.3), None, None]);
-    assert!(matches!(selected(2, true), Err(Error::TooFewCheckpoints { found: 1, .. })));
+    assert!(matches!(select(2, true), Err(Error::TooFewCheckpoints { found: 1, .. })));
     assert!(matches!(
         select_checkpoints(&toy.path("none"), 1, false),
         Err(Error::Model(model::Error::Io { .. }))

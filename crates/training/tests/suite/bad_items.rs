@@ -122,9 +122,9 @@ const DAMAGES: [&str; 8] =
     ["missing", "folder", "truncated", "noise", "no sample", "other rate", "other samples", "beyond the end"];
 
 /// Asserts that only this utterance is left out, for this reason.
-fn expect_left_out(items: &BadItems, id: &str, reason: &str) {
-    assert_eq!(items.left_out.len(), 1, "{items:?}");
-    let item = &items.left_out[0];
+fn expect_excluded(items: &BadItems, id: &str, reason: &str) {
+    assert_eq!(items.excluded.len(), 1, "{items:?}");
+    let item = &items.excluded[0];
     assert!(item.id == id && item.reason.contains(reason), "{item:?}: {reason}");
 }
 
@@ -147,7 +147,7 @@ fn a_run_leaves_out_one_bad_recording_and_names_it() {
             assert_eq!(warnings.len(), 3, "{kind} {data}: {warnings:?}");
             let bad = read_bad_items(&toy.path("run"));
             for set in ["data.train", "data.dev", "data.test"] {
-                expect_left_out(&bad[set], "toy-1", reason);
+                expect_excluded(&bad[set], "toy-1", reason);
             }
             let report = std::fs::read_to_string(toy.path("run/evaluation.json")).unwrap();
             let report: serde_json::Value = serde_json::from_str(&report).unwrap();
@@ -186,7 +186,7 @@ fn a_recording_with_another_length_than_in_the_manifest_is_used() {
             "{warnings:?}"
         );
         let items = &read_bad_items(&toy.path("run"))["data.train"];
-        assert_eq!((items.left_out.len(), items.other_length.len()), (0, 1));
+        assert_eq!((items.excluded.len(), items.other_length.len()), (0, 1));
         assert_eq!(
             (items.other_length[0].expected_seconds, items.other_length[0].id.as_str()),
             (0.8, "toy-1")
@@ -220,7 +220,7 @@ fn too_many_bad_items_end_a_run_before_its_first_step_or_after_a_checkpoint() {
                 assert!(!observer.started && !last.exists(), "{kind} {stream}");
                 continue;
             }
-            assert!(last.exists() && read_bad_items(&toy.path("run"))["data.train"].left_out.len() == 1);
+            assert!(last.exists() && read_bad_items(&toy.path("run"))["data.train"].excluded.len() == 1);
             // With a larger limit the run continues, to the result of a run without the stop.
             let keys = "max_bad = 0.1\nstream = true";
             let resumed = run(&toy, keys, &no_evaluation, "run", &mut RunObserver::default()).unwrap();
@@ -251,7 +251,7 @@ fn a_run_with_bad_items_resumes_to_the_same_bits() {
             parts.weights == uninterrupted.weights && parts.optimizer_state == uninterrupted.optimizer_state,
             "{stream}"
         );
-        assert_eq!(read_bad_items(&toy.path("parts"))["data.train"].left_out.len(), 1);
+        assert_eq!(read_bad_items(&toy.path("parts"))["data.train"].excluded.len(), 1);
     }
 }
 
@@ -268,7 +268,7 @@ fn an_evaluation_and_an_alignment_leave_out_unusable_utterances() {
     let all = evaluate(&recognizer(0.01), &utterances).unwrap();
     let reason = damage(&toy, "truncated");
     let evaluation = evaluate(&recognizer(0.01), &utterances).unwrap();
-    expect_left_out(&evaluation.bad, "toy-1", reason);
+    expect_excluded(&evaluation.bad, "toy-1", reason);
     let without_item = |list: &[recognizer::Transcript]| -> Vec<_> {
         list.iter().filter(|transcript| transcript.id != "toy-1").cloned().collect()
     };
@@ -282,9 +282,9 @@ fn an_evaluation_and_an_alignment_leave_out_unusable_utterances() {
     // An alignment leaves out a text that the tokens cannot spell; an evaluation uses it.
     utterances[2].text = "low tide".into();
     let aligned = recognizer(0.01).align(&utterances).unwrap();
-    let ids: Vec<&str> = aligned.bad.left_out.iter().map(|item| item.id.as_str()).collect();
+    let ids: Vec<&str> = aligned.bad.excluded.iter().map(|item| item.id.as_str()).collect();
     assert_eq!((ids, aligned.utterances.len()), (vec!["toy-1", "toy-2"], 4));
-    assert!(aligned.bad.left_out[1].reason.contains("tide"));
+    assert!(aligned.bad.excluded[1].reason.contains("tide"));
     assert!(
         aligned.bad.check("alignment", 6, 0.01).is_err() && aligned.bad.check("alignment", 6, 0.3).is_ok()
     );

@@ -1,4 +1,4 @@
-//! Tests of checkpoint files, valid and damaged.
+//! Tests of checkpoint files: valid ones are read bit for bit, damaged ones are errors.
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -47,7 +47,7 @@ fn a_checkpoint_is_read_with_the_bits_that_were_written() {
 }
 
 /// A checkpoint with this `[loss]`, and the shapes that it adds.
-fn with_loss(loss: &str) -> (Toy, PathBuf, Vec<(String, Vec<usize>)>) {
+fn checkpoint_with_loss(loss: &str) -> (Toy, PathBuf, Vec<(String, Vec<usize>)>) {
     let toy = Toy::new();
     let loss = format!("ctc_weight = 0.3\n[loss]\n{loss}");
     let recipe = toy.recipe(&[("epochs = 3", "epochs = 1"), ("ctc_weight = 0.3", &loss)]);
@@ -89,20 +89,21 @@ fn parameters_of_every_loss_are_written_and_read() {
         ("kind = \"rnnt\"\nfactored_blank = true", &[]),
     ];
     for (loss, names) in cases {
-        let (toy, path, added) = with_loss(loss);
+        let (toy, path, added) = checkpoint_with_loss(loss);
         assert_eq!(added, shapes(names), "{loss}");
         let checkpoint = Checkpoint::read(&path).unwrap();
         let copy = toy.path("copy.safetensors");
         checkpoint.write(&copy).unwrap();
         assert!(std::fs::read(&path).unwrap() == std::fs::read(&copy).unwrap());
-        let model = Recognizer::load(&copy).unwrap();
-        let values = model.model().parameters().values().unwrap();
+        let recognizer = Recognizer::load(&copy).unwrap();
+        let values = recognizer.model().parameters().values().unwrap();
         assert_eq!(Some(values), checkpoint.average, "{loss}");
 
         if let Some((name, _)) = added.first() {
-            let mut rnnt = checkpoint;
-            rnnt.recipe = rnnt.recipe.split("[loss]").next().unwrap().to_owned();
-            rnnt.write(&copy).unwrap();
+            // The recipe of a plain transducer does not match the parameters.
+            let mut mismatched = checkpoint;
+            mismatched.recipe = mismatched.recipe.split("[loss]").next().unwrap().to_owned();
+            mismatched.write(&copy).unwrap();
             expect_error(
                 &copy,
                 if name == "joint.head.bias" { "joint.head.bias of shape [4]" } else { "only" },
@@ -159,13 +160,14 @@ fn other_files_are_errors() {
     write(with_metadata(&bytes, |header| header.replace("\"step\"", "\"stop\"")));
     expect_error(&other_file, "metadata with recipe, tokenizer and progress", "stop");
     let other_tokenizer = |fields: &mut serde_json::Value| fields["tokenizer"] = "{}".into();
-    write(with_metadata(&bytes, |header| changed(header, other_tokenizer)));
+    write(with_metadata(&bytes, |header| with_fields(header, other_tokenizer)));
     expect_error(&other_file, "the metadata with the checksum", "damaged");
-    write(with_metadata(&bytes, |header| changed(&without_checksums(header), other_tokenizer)));
+    write(with_metadata(&bytes, |header| with_fields(&without_checksums(header), other_tokenizer)));
     expect_error(&other_file, "a tokenizer", "");
 }
 
-fn changed(header: &str, change: impl Fn(&mut serde_json::Value)) -> String {
+/// The metadata with changed fields.
+fn with_fields(header: &str, change: impl Fn(&mut serde_json::Value)) -> String {
     let mut fields: serde_json::Value = serde_json::from_str(header).unwrap();
     change(&mut fields);
     fields.to_string()
@@ -173,7 +175,7 @@ fn changed(header: &str, change: impl Fn(&mut serde_json::Value)) -> String {
 
 /// The metadata in version 2 of the format, which has no checksums.
 fn without_checksums(header: &str) -> String {
-    changed(header, |fields| {
+    with_fields(header, |fields| {
         fields["version"] = 2.into();
         fields.as_object_mut().unwrap().retain(|key, _| !["checksums", "data"].contains(&key.as_str()));
     })
@@ -184,14 +186,15 @@ fn a_flipped_bit_anywhere_is_an_error() {
     let (toy, path) = valid_checkpoint();
     let bytes = std::fs::read(&path).unwrap();
     let damaged = toy.path("damaged.safetensors");
-    // An odd step through the whole file: all bits of a byte, the header and every tensor.
-    let bits = 8 * bytes.len();
-    let step = (bits / 997) | 1;
-    for bit in (0..bits).step_by(step) {
+    // About a thousand bits. As the step is odd, they have all positions in a byte, and are in the
+    // header and in every tensor.
+    let num_bits = 8 * bytes.len();
+    let step = (num_bits / 997) | 1;
+    for bit in (0..num_bits).step_by(step) {
         let mut flipped = bytes.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
         std::fs::write(&damaged, flipped).unwrap();
-        assert!(Checkpoint::read(&damaged).is_err(), "bit {bit} of {bits}");
+        assert!(Checkpoint::read(&damaged).is_err(), "bit {bit} of {num_bits}");
     }
     let mut changed = Checkpoint::read(&path).unwrap();
     assert!(changed.has_checksums);
@@ -249,7 +252,7 @@ fn checkpoints_and_run_folders_with_old_names_of_recipe_keys_are_read() {
         assert!(Recipe::parse(&text, &path).is_err());
         fields["recipe"] = text.into();
     };
-    let bytes = with_metadata(&bytes, |header| changed(&without_checksums(header), with_old_names));
+    let bytes = with_metadata(&bytes, |header| with_fields(&without_checksums(header), with_old_names));
     std::fs::write(&path, bytes).unwrap();
     let old = Checkpoint::read(&path).unwrap();
     let recipes = [&old, &expected].map(|checkpoint| Recipe::from_checkpoint(checkpoint, &path).unwrap());

@@ -25,9 +25,9 @@ fn gradients(kind: &EncoderKind, threads: usize) -> BTreeMap<String, Vec<f32>> {
     pool.install(|| {
         let learner = Learner::new(model(kind.clone()), &OptimizerConfig::new(1e-3)).unwrap();
         let (x, lengths) = padded(&utterances(), BINS);
-        let keep = [0, 3, 4];
-        let x = x.index_select(&Tensor::new(&[0u32, 3, 4], &Device::Cpu).unwrap(), 0).unwrap();
-        let lengths = keep.map(|b| lengths[b]).to_vec();
+        let batch_utterances = [0u32, 3, 4];
+        let x = x.index_select(&Tensor::new(&batch_utterances, &Device::Cpu).unwrap(), 0).unwrap();
+        let lengths = batch_utterances.map(|b| lengths[b as usize]).to_vec();
         let batch = Batch::new(x, lengths, vec![vec![0, 4], vec![1, 3, 2], vec![2]]);
         let position = StepPosition { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
         let mut batches = std::iter::once(Ok(batch));

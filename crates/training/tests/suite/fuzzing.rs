@@ -8,17 +8,17 @@ use super::mutants::fuzz;
 use super::toy::Toy;
 
 #[test]
-fn recipe() {
+fn damaged_recipes_never_cause_a_panic() {
     let losses = [
         "",
         "[loss]\nkind = \"tdt\"\ndurations = [0, 1, 2]\nomega = 0.1",
         "[loss]\nkind = \"pruned\"\ns_range = 3",
     ];
     let toy = Toy::new();
-    let read = |loss| {
+    let read_recipe_with = |loss| {
         std::fs::read(toy.recipe(&[("ctc_weight = 0.3", &format!("ctc_weight = 0.3\n{loss}"))])).unwrap()
     };
-    let good = losses.map(read).to_vec();
+    let valid_recipes = losses.map(read_recipe_with).to_vec();
     let words: &[&[u8]] = &[
         b"= 1e300\n",
         b"= 99999999999\n",
@@ -33,7 +33,7 @@ fn recipe() {
         b"[",
         b"\"",
     ];
-    fuzz("recipe", good, words, 2000, |bytes| {
+    fuzz("recipe", valid_recipes, words, 2000, |bytes| {
         let text = String::from_utf8_lossy(bytes);
         match Recipe::parse(&text, Path::new("some.toml")) {
             // A valid recipe has a plan of its model, which costs no memory.
@@ -44,13 +44,13 @@ fn recipe() {
 }
 
 #[test]
-fn checkpoint() {
+fn damaged_checkpoints_are_errors_or_have_the_values_that_were_written() {
     let toy = Toy::new();
     let recipe = toy.recipe(&[("epochs = 3", "epochs = 1")]);
     let stop = std::sync::atomic::AtomicBool::new(false);
     training::train(&recipe, None, &toy.path("run"), training::StartMode::Fresh, &mut (), &stop).unwrap();
     let valid_bytes = std::fs::read(toy.path("run/last.safetensors")).unwrap();
-    let good = Checkpoint::read(&toy.path("run/last.safetensors")).unwrap();
+    let valid = Checkpoint::read(&toy.path("run/last.safetensors")).unwrap();
     let words: &[&[u8]] = &[
         b"\"F32\"",
         b"\"F64\"",
@@ -68,11 +68,11 @@ fn checkpoint() {
             && read.has_checksums
         {
             assert!(
-                read.weights == good.weights
-                    && read.recipe == good.recipe
-                    && read.optimizer_state == good.optimizer_state
+                read.weights == valid.weights
+                    && read.recipe == valid.recipe
+                    && read.optimizer_state == valid.optimizer_state
             );
-            assert!(read.tokenizer == good.tokenizer && read.progress == good.progress);
+            assert!(read.tokenizer == valid.tokenizer && read.progress == valid.progress);
         }
         let _ = recognizer::Recognizer::load(&path);
     });

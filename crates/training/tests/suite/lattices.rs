@@ -13,13 +13,14 @@ use super::toy::{RECIPE, Toy};
 const PREDICTOR: &str = "[predictor]\nkind = \"lstm\"\nembedding = 8\nhidden = 16\nlayers = 1\n";
 
 /// The changes of the toy recipe for a recognition lattice.
-fn changes(loss: &str) -> [(&'static str, String); 2] {
+fn lattice_changes(loss: &str) -> [(&'static str, String); 2] {
     let loss = format!("ctc_weight = 0.3\n[loss]\nkind = \"gnat\"\nembedding = 8\n{loss}");
     [(PREDICTOR, String::new()), ("ctc_weight = 0.3", loss)]
 }
 
-fn text(loss: &str) -> String {
-    changes(loss).iter().fold(RECIPE.to_owned(), |text, (old, new)| text.replace(old, new))
+/// The toy recipe for a recognition lattice.
+fn recipe_text(loss: &str) -> String {
+    lattice_changes(loss).iter().fold(RECIPE.to_owned(), |text, (old, new)| text.replace(old, new))
 }
 
 fn parse(text: &str) -> training::Result<Recipe> {
@@ -29,8 +30,8 @@ fn parse(text: &str) -> training::Result<Recipe> {
 #[test]
 fn a_budget_that_is_too_small_is_an_error_before_the_first_step() {
     let toy = Toy::new();
-    let all = changes("context = 1\nbudget = \"1KiB\"\n");
-    let recipe = toy.recipe(&all.each_ref().map(|(old, new)| (*old, new.as_str())));
+    let changes = lattice_changes("context = 1\nbudget = \"1KiB\"\n");
+    let recipe = toy.recipe(&changes.each_ref().map(|(old, new)| (*old, new.as_str())));
     let folder = toy.path("run");
     let error =
         train(&recipe, Some(1), &folder, StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap_err();
@@ -51,9 +52,9 @@ fn expect_learning(loss: &str) {
         ("max_utterances = 2", "max_utterances = 6".into()),
         ("max_frames = 200", "max_frames = 400".into()),
     ];
-    let all: Vec<_> = changes(loss).into_iter().chain(learning).collect();
-    let all: Vec<_> = all.iter().map(|(old, new)| (*old, new.as_str())).collect();
-    let (recipe, folder) = (toy.recipe(&all), toy.path("run"));
+    let changes: Vec<_> = lattice_changes(loss).into_iter().chain(learning).collect();
+    let changes: Vec<_> = changes.iter().map(|(old, new)| (*old, new.as_str())).collect();
+    let (recipe, folder) = (toy.recipe(&changes), toy.path("run"));
     let outcome =
         train(&recipe, Some(24), &folder, StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     let test = outcome.test.unwrap();
@@ -94,23 +95,27 @@ fn locally_normalized_lattices_learn() {
 }
 
 #[test]
-fn a_stopped_lattice_run_resumes_to_the_same_bits_with_names_of_last() {
+fn a_stopped_lattice_run_resumes_to_the_same_bits_and_has_parameter_names_of_last() {
     let toy = Toy::new();
-    let changes = changes("context = 1");
+    let changes = lattice_changes("context = 1");
     let recipe = toy.recipe(&changes.iter().map(|(old, new)| (*old, new.as_str())).collect::<Vec<_>>());
     let run = |folder: &str, start, stop: &AtomicBool| {
         train(&recipe, None, &toy.path(folder), start, &mut (), stop).unwrap()
     };
     run("whole", StartMode::Fresh, &AtomicBool::new(false));
-    struct StopAfter<'a>(u64, &'a AtomicBool);
-    impl training::Observer for StopAfter<'_> {
+    /// Sets the flag from a step on.
+    struct StopAt<'a> {
+        step: u64,
+        stop: &'a AtomicBool,
+    }
+    impl training::Observer for StopAt<'_> {
         fn on_step(&mut self, report: &training::StepReport) {
-            self.1.store(report.step >= self.0, std::sync::atomic::Ordering::Relaxed);
+            self.stop.store(report.step >= self.step, std::sync::atomic::Ordering::Relaxed);
         }
     }
     let stop = AtomicBool::new(false);
-    let half =
-        train(&recipe, None, &toy.path("half"), StartMode::Fresh, &mut StopAfter(3, &stop), &stop).unwrap();
+    let mut observer = StopAt { step: 3, stop: &stop };
+    let half = train(&recipe, None, &toy.path("half"), StartMode::Fresh, &mut observer, &stop).unwrap();
     assert!(half.stopped);
     run("half", StartMode::Resume, &AtomicBool::new(false));
     let [uninterrupted, half] =
@@ -121,7 +126,7 @@ fn a_stopped_lattice_run_resumes_to_the_same_bits_with_names_of_last() {
     let lattice =
         checkpoint.shapes.iter().filter_map(|(name, shape)| Some((name.strip_prefix("lattice.")?, shape)));
     let lattice: Vec<_> = lattice.map(|(name, shape)| (name, shape.as_slice())).collect();
-    // Three labels; both directions of 16 make encoder rows of 32.
+    // Names of the program LAST. Three labels; both directions of 16 make encoder rows of 32.
     let expected: [(&str, &[usize]); 8] = [
         ("weight_fn.Dense_0.bias", &[1]),
         ("weight_fn.Dense_0.kernel", &[16, 1]),
@@ -141,14 +146,15 @@ fn a_stopped_lattice_run_resumes_to_the_same_bits_with_names_of_last() {
 #[test]
 fn recipes_configure_lattices() {
     let recipe =
-        parse(&text("context = 2\nalignment = { labels_per_frame = 3 }\nnormalize = \"hat\"")).unwrap();
+        parse(&recipe_text("context = 2\nalignment = { labels_per_frame = 3 }\nnormalize = \"hat\""))
+            .unwrap();
     let config = recipe.loss.kind.gnat().unwrap().clone();
     assert_eq!((config.context, config.embedding), (2, 8));
     assert_eq!(
         (config.alignment, config.normalize),
         (AlignmentKind::LabelsPerFrame(3), LatticeNormalization::Hat)
     );
-    let plain = parse(&text("context = 0")).unwrap();
+    let plain = parse(&recipe_text("context = 0")).unwrap();
     let plain = plain.loss.kind.gnat().unwrap();
     assert_eq!(
         (plain.alignment, plain.normalize),
@@ -157,7 +163,7 @@ fn recipes_configure_lattices() {
 
     // The recipe with another number of epochs has the same lattice.
     let toy = Toy::new();
-    let path = toy.write("lattice.toml", &text("context = 2\nalignment = { labels_per_frame = 3 }"));
+    let path = toy.write("lattice.toml", &recipe_text("context = 2\nalignment = { labels_per_frame = 3 }"));
     let (recipe, written) = Recipe::read(&path, Some(9)).unwrap();
     assert_eq!(parse(&written).unwrap().loss, recipe.loss);
     assert_eq!(parse(&written).unwrap().predictor, None);
@@ -171,17 +177,17 @@ fn settings_that_no_lattice_has_are_errors() {
         assert_eq!(name, key);
         assert!(error.to_string().contains(found), "{error}");
     };
-    let plain = text("context = 1");
+    let plain = recipe_text("context = 1");
     expect_error(&plain.replace("[joint]", &format!("{PREDICTOR}[joint]")), "predictor", "a predictor");
     expect_error(&RECIPE.replace(PREDICTOR, ""), "predictor", "none");
     expect_error(&plain.replace("width = 16", "width = 16\ndropout = 0.1"), "joint.dropout", "0.1");
-    expect_error(&text("context = 101"), "loss.context", "101");
-    expect_error(&text("context = 1\nskip = 0.1"), "loss.skip", "0.1");
-    expect_error(&text("context = 1\nclamp = 0.1"), "loss.clamp", "0.1");
-    expect_error(&text("context = 1\nactivation = \"relu\""), "loss.activation", "tanh");
+    expect_error(&recipe_text("context = 101"), "loss.context", "101");
+    expect_error(&recipe_text("context = 1\nskip = 0.1"), "loss.skip", "0.1");
+    expect_error(&recipe_text("context = 1\nclamp = 0.1"), "loss.clamp", "0.1");
+    expect_error(&recipe_text("context = 1\nactivation = \"relu\""), "loss.activation", "tanh");
     expect_error(&plain.replace("embedding = 8", "embedding = 0"), "loss.embedding", "0");
     let labels = "loss.alignment.labels_per_frame";
-    expect_error(&text("context = 1\nalignment = { labels_per_frame = 0 }"), labels, "0");
+    expect_error(&recipe_text("context = 1\nalignment = { labels_per_frame = 0 }"), labels, "0");
     for (key, value) in [
         ("topology", "\"modified\""),
         ("precision", "\"bf16\""),
@@ -194,19 +200,19 @@ fn settings_that_no_lattice_has_are_errors() {
         expect_error(&text, &format!("training.{key}"), value.trim_matches('"'));
     }
     assert!(matches!(
-        parse(&text("context = 1\ndurations = [1]")),
+        parse(&recipe_text("context = 1\ndurations = [1]")),
         Err(Error::Model(model::Error::RecipeSyntax { .. }))
     ));
-    assert!(matches!(parse(&text("")), Err(Error::Model(model::Error::RecipeSyntax { .. }))));
+    assert!(matches!(parse(&recipe_text("")), Err(Error::Model(model::Error::RecipeSyntax { .. }))));
 
     // The number of states depends on that of the labels.
-    let deep = parse(&text("context = 60")).unwrap();
+    let deep = parse(&recipe_text("context = 60")).unwrap();
     let error = Model::new(&deep.model_config(), 3).err().unwrap().to_string();
     assert!(
         error.starts_with("recipe key loss.context") && error.contains("6.4e28 states with 3 labels"),
         "{error}"
     );
-    let wide = parse(&text("context = 3")).unwrap();
+    let wide = parse(&recipe_text("context = 3")).unwrap();
     let error = Model::new(&wide.model_config(), 1200).err().unwrap().to_string();
     assert!(error.contains("loss.context = 3") && error.contains("[1729441201, 8]"), "{error}");
 }
@@ -214,7 +220,7 @@ fn settings_that_no_lattice_has_are_errors() {
 #[test]
 fn operations_of_transducers_are_errors_for_lattices() {
     let toy = Toy::new();
-    let changes = changes("context = 1");
+    let changes = lattice_changes("context = 1");
     let recipe = toy.recipe(&changes.iter().map(|(old, new)| (*old, new.as_str())).collect::<Vec<_>>());
     train(&recipe, Some(1), &toy.path("run"), StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     let load = || Recognizer::load(&toy.path("run").join("last.safetensors")).unwrap();

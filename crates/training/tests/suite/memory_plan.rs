@@ -1,4 +1,4 @@
-//! Tests of runs within a memory budget (`batch.memory`).
+//! Tests of runs within a memory budget (`batch.memory`): plans and errors.
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -10,20 +10,27 @@ use training::{
 
 use crate::toy::{RATE, Toy, write_wav};
 
+/// Bytes by which budgets are above or below the smallest.
+const MARGIN_BYTES: usize = 64 << 10;
+
 /// Counts the steps and stores the plan.
 #[derive(Default)]
-struct PlanObserver(u64, Option<RunPlan>);
+struct PlanObserver {
+    num_steps: u64,
+    plan: Option<RunPlan>,
+}
 
 impl Observer for PlanObserver {
     fn on_start(&mut self, report: &RunReport) {
-        self.1 = report.plan;
+        self.plan = report.plan;
     }
 
     fn on_step(&mut self, _: &StepReport) {
-        self.0 += 1;
+        self.num_steps += 1;
     }
 }
 
+/// Trains one epoch with a memory budget in bytes.
 fn run(recipe: &Path, memory: Option<usize>, folder: &Path) -> (Result<RunOutcome>, PlanObserver) {
     let (mut observer, stop) = (PlanObserver::default(), AtomicBool::new(false));
     let overrides = RecipeOverrides { epochs: Some(1), memory, ..RecipeOverrides::default() };
@@ -50,24 +57,30 @@ fn a_budget_that_is_too_small_is_an_error_with_the_smallest_possible() {
     let Err(Error::Budget { budget, smallest }) = error else { panic!("{error:?}") };
     assert_eq!(budget, 1 << 20);
     assert!(!toy.path("small").exists());
-    let (none, _) = run(&recipe, Some(smallest - (64 << 10)), &toy.path("less"));
-    assert!(matches!(none, Err(Error::Budget { .. })));
+    let (error, _) = run(&recipe, Some(smallest - MARGIN_BYTES), &toy.path("less"));
+    assert!(matches!(error, Err(Error::Budget { .. })));
 
-    let (outcome, free) = run(&recipe, None, &toy.path("free"));
-    assert!(outcome.is_ok() && free.1.is_none());
-    let (least, tight) = run(&recipe, Some(smallest + (64 << 10)), &toy.path("least"));
-    least.unwrap();
-    let plan = tight.1.unwrap();
+    let (outcome, without_budget) = run(&recipe, None, &toy.path("free"));
+    assert!(outcome.is_ok() && without_budget.plan.is_none());
+    let (outcome, with_smallest) = run(&recipe, Some(smallest + MARGIN_BYTES), &toy.path("least"));
+    outcome.unwrap();
+    let plan = with_smallest.plan.unwrap();
     assert!(plan.peak() <= plan.budget && plan.baseline > 0 && plan.step > 0, "{plan:?}");
     // Utterances that do not fit together are computed in separate steps.
-    assert!(tight.0 > free.0, "{} steps, {} without a budget", tight.0, free.0);
-    let (wide, loose) = run(&recipe, Some(1 << 30), &toy.path("wide"));
-    wide.unwrap();
-    assert_eq!(loose.0, free.0);
+    assert!(
+        with_smallest.num_steps > without_budget.num_steps,
+        "{} steps, {} without a budget",
+        with_smallest.num_steps,
+        without_budget.num_steps
+    );
+    let (outcome, with_large) = run(&recipe, Some(1 << 30), &toy.path("wide"));
+    outcome.unwrap();
+    assert_eq!(with_large.num_steps, without_budget.num_steps);
     let metrics = std::fs::read_to_string(toy.path("wide").join("metrics.csv")).unwrap();
     let (names, values) = metrics.split_once('\n').unwrap();
     let column = names.split(',').position(|name| name == "planned_bytes").unwrap();
-    assert_eq!(values.trim().split(',').nth(column), Some((loose.1.unwrap().peak()).to_string().as_str()));
+    let planned_bytes = with_large.plan.unwrap().peak().to_string();
+    assert_eq!(values.trim().split(',').nth(column), Some(planned_bytes.as_str()));
 }
 
 #[test]
@@ -91,9 +104,9 @@ fn the_plan_includes_evaluations() {
 fn a_loss_budget_that_is_too_small_is_an_error_before_the_first_step() {
     let toy = Toy::new();
     let train = "train = [\"train.jsonl\"]";
-    for (more, streams) in [("", false), ("stream = true\n", true)] {
+    for (stream_key, streams) in [("", false), ("stream = true\n", true)] {
         let loss = "[loss]\nkind = \"rnnt\"\nbudget = \"1KiB\"\n[training]";
-        let recipe = toy.recipe(&[("[training]", loss), (train, &format!("{more}{train}"))]);
+        let recipe = toy.recipe(&[("[training]", loss), (train, &format!("{stream_key}{train}"))]);
         let (error, _) = run(&recipe, None, &toy.path("none"));
         let Err(Error::Model(model::Error::LossBudget { smallest, found, utterances })) = error else {
             panic!("{streams}: {error:?}")
@@ -101,7 +114,7 @@ fn a_loss_budget_that_is_too_small_is_an_error_before_the_first_step() {
         assert!(found == 1024 && smallest > found && utterances.len() == 1, "{smallest} {utterances:?}");
         assert!(!toy.path("none").exists());
         let sufficient = format!("[loss]\nkind = \"rnnt\"\nbudget = \"{}\"\n[training]", smallest + 4096);
-        let recipe = toy.recipe(&[("[training]", &sufficient), (train, &format!("{more}{train}"))]);
+        let recipe = toy.recipe(&[("[training]", &sufficient), (train, &format!("{stream_key}{train}"))]);
         run(&recipe, None, &toy.path(&format!("enough-{streams}"))).0.unwrap();
     }
 }

@@ -7,7 +7,8 @@ use training::data::Batch;
 use training::optimizer::OptimizerConfig;
 use training::{Learner, Recipe, StepPosition};
 
-fn small() -> ModelConfig {
+/// The model of MLPerf with small layers.
+fn small_config() -> ModelConfig {
     let mut config = ModelConfig::mlperf_with_widths(12, 8, 10);
     config.input.features.mels = 3;
     config
@@ -16,7 +17,7 @@ fn small() -> ModelConfig {
 /// Both biases of a layer have the same gradient.
 #[test]
 fn two_biases_have_the_same_gradient_and_unused_labels_have_none() {
-    let model = Model::new(&small(), 5).unwrap();
+    let model = Model::new(&small_config(), 5).unwrap();
     let rows: Vec<f32> = (0..2 * 9 * 9).map(|i| (0.37 * i as f32).sin()).collect();
     let rows = Tensor::from_vec(rows, (2, 9, 9), &Device::Cpu).unwrap();
     let batch = Batch::new(rows, vec![9, 6], vec![vec![0, 4, 1], vec![]]);

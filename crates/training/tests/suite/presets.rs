@@ -1,4 +1,4 @@
-//! Tests of feature presets and waveform augmentation in recipes.
+//! Tests of recipes with feature presets, trimmed silence and waveform augmentation.
 use std::sync::atomic::AtomicBool;
 
 use model::Model;
@@ -23,13 +23,14 @@ fn a_preset_is_written_with_all_keys_and_read_again() {
     let written = Recipe::parse(&text, &path).unwrap();
     assert_eq!((&written.features, &written.encoder.rows), (&recipe.features, &recipe.encoder.rows));
     assert_eq!(recipe.encoder.rows.width(12), 64);
-    let inputs = |recipe| {
-        let shapes = Model::new(recipe, 3).unwrap().parameters().values().unwrap();
-        shapes.values().map(|values| values.len()).sum::<usize>()
+    let count_weights = |config| {
+        let weights = Model::new(config, 3).unwrap().parameters().values().unwrap();
+        weights.values().map(|values| values.len()).sum::<usize>()
     };
     let (narrow, _) = Recipe::read(&toy.recipe(&[]), None).unwrap();
-    // Two directions with 4 x 16 gates.
-    assert_eq!(inputs(&recipe.model_config()) - inputs(&narrow.model_config()), 2 * 4 * 16 * (64 - 48));
+    // Two directions with four gates of 16 cells; the other recipe has 4 · 12 inputs.
+    let additional_weights = count_weights(&recipe.model_config()) - count_weights(&narrow.model_config());
+    assert_eq!(additional_weights, 2 * 4 * 16 * (64 - 48));
 }
 
 #[test]

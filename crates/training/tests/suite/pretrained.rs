@@ -8,6 +8,7 @@ use training::{Error, Observer, Result, StartMode, train};
 
 use super::toy::Toy;
 
+/// Collects notes and warnings.
 #[derive(Debug, Default)]
 struct Messages {
     notes: Vec<String>,
@@ -30,7 +31,8 @@ fn run(recipe: &Path, folder: &Path, start: StartMode) -> Result<Messages> {
     Ok(messages)
 }
 
-fn read(folder: &Path) -> Checkpoint {
+/// Reads the last checkpoint of a run.
+fn read_last(folder: &Path) -> Checkpoint {
     Checkpoint::read(&folder.join("last.safetensors")).unwrap()
 }
 
@@ -45,10 +47,10 @@ fn recipe_with_init(toy: &Toy, init: &str, changes: &[(&str, &str)]) -> std::pat
 }
 
 /// A toy corpus with a trained model in `first`.
-fn trained() -> (Toy, Checkpoint) {
+fn toy_with_trained_model() -> (Toy, Checkpoint) {
     let toy = Toy::new();
     run(&toy.recipe(&[ONE_EPOCH]), &toy.path("first"), StartMode::Fresh).unwrap();
-    let checkpoint = read(&toy.path("first"));
+    let checkpoint = read_last(&toy.path("first"));
     (toy, checkpoint)
 }
 
@@ -56,7 +58,7 @@ const INIT: &str = "[init]\nweights = \"first/last.safetensors\"";
 
 #[test]
 fn a_run_starts_from_the_averaged_weights_of_a_checkpoint_and_resumes_without_it() {
-    let (toy, first) = trained();
+    let (toy, first) = toy_with_trained_model();
     let average = first.average.clone().unwrap();
     assert_ne!(average, first.weights);
     let (recipe, folder) = (recipe_with_init(&toy, INIT, &[]), toy.path("second"));
@@ -72,7 +74,7 @@ fn a_run_starts_from_the_averaged_weights_of_a_checkpoint_and_resumes_without_it
         messages.notes
     );
     assert_eq!((messages.notes.len(), messages.warnings.len()), (2, 0), "{:?}", messages.warnings);
-    let second = read(&folder);
+    let second = read_last(&folder);
     // The moving average starts from them too.
     assert_eq!(second.weights, average);
     for (name, values) in second.average.as_ref().unwrap() {
@@ -87,7 +89,7 @@ fn a_run_starts_from_the_averaged_weights_of_a_checkpoint_and_resumes_without_it
     std::fs::rename(toy.path("first"), toy.path("elsewhere")).unwrap();
     let moved = recipe_with_init(&toy, "[init]\nweights = \"no/such/file\"", &[]);
     assert!(run(&moved, &folder, StartMode::Resume).unwrap().notes.is_empty());
-    assert_eq!(read(&folder).weights, average);
+    assert_eq!(read_last(&folder).weights, average);
     // A new run reads the file before it writes anything.
     let error = run(&moved, &toy.path("third"), StartMode::Fresh).unwrap_err();
     assert!(
@@ -99,7 +101,7 @@ fn a_run_starts_from_the_averaged_weights_of_a_checkpoint_and_resumes_without_it
 
 #[test]
 fn all_parameters_are_listed_and_shapes_must_match() {
-    let (toy, first) = trained();
+    let (toy, first) = toy_with_trained_model();
     let expect_error = |init: &str, changes: &[(&str, &str)], parts: &[&str]| {
         let error =
             run(&recipe_with_init(&toy, init, changes), &toy.path("second"), StartMode::Fresh).unwrap_err();
@@ -108,6 +110,7 @@ fn all_parameters_are_listed_and_shapes_must_match() {
         assert!(parts.iter().all(|part| text.contains(part)), "{text}");
         assert!(!toy.path("second").exists());
     };
+    // Shapes that differ, and names to skip that no parameter has.
     let wider = ("embedding = 8", "embedding = 9");
     let shape =
         ["predictor.embedding.weight of shape [4, 9]", "found [4, 8] (also predictor.layers.0.", "init.skip"];
@@ -140,7 +143,7 @@ fn all_parameters_are_listed_and_shapes_must_match() {
         &changes,
     );
     let messages = run(&recipe, &folder, StartMode::Fresh).unwrap();
-    let second = read(&folder);
+    let second = read_last(&folder);
     let lines: BTreeMap<&str, Vec<&str>> = messages.notes[1..]
         .iter()
         .map(|line| line.split_once(": ").unwrap())
@@ -157,7 +160,7 @@ fn all_parameters_are_listed_and_shapes_must_match() {
     // Parameters that are not from the file are those of a run without it.
     let without_init = toy.recipe(&[&changes[..], &[ONE_EPOCH, CONSTANT_WEIGHTS]].concat());
     run(&without_init, &toy.path("random"), StartMode::Fresh).unwrap();
-    let random = read(&toy.path("random"));
+    let random = read_last(&toy.path("random"));
     let skipped = &lines["skipped (init.skip), initialized at random"];
     for (name, values) in &second.weights {
         let is_random = missing.contains(&&**name) || skipped.contains(&&**name);
@@ -168,7 +171,7 @@ fn all_parameters_are_listed_and_shapes_must_match() {
 
 #[test]
 fn other_tokens_and_other_features_give_warnings() {
-    let (toy, _) = trained();
+    let (toy, _) = toy_with_trained_model();
     let manifest = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
     toy.write("train.jsonl", &manifest.replace("high", "alto"));
     let recipe = recipe_with_init(&toy, INIT, &[("mels = 12", "mels = 12\nlow_hz = 50.0")]);
@@ -205,6 +208,7 @@ fn tensors_of_other_programs_are_assigned_by_name() {
     let bytes = |values: &[f32]| values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
     let doubles = |values: &[f64]| values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
     let path = toy.path("other.safetensors");
+    // Two tensors of the model in other formats; integers and an unknown name are not used.
     let head = ("joint.head.bias", F64, vec![4], doubles(&[1.0, 2.0, 3.0, 4.5]));
     let tensors = [
         head.clone(),
@@ -221,11 +225,12 @@ fn tensors_of_other_programs_are_assigned_by_name() {
         "{notes:?}"
     );
     assert!(notes[3].ends_with("not used: decoder.weight, joint.encoder.bias (I64)"), "{notes:?}");
-    let weights = read(&toy.path("run")).weights;
+    let weights = read_last(&toy.path("run")).weights;
     assert_eq!(weights["joint.head.bias"], [1.0, 2.0, 3.0, 4.5]);
     let is_close = |(a, b): (&f32, f32)| (a - b).abs() < 1e-20;
     assert!(weights["ctc.bias"].iter().zip([1.0, 0.0, 0.0, -2.0]).all(is_close), "{:?}", weights["ctc.bias"]);
 
+    // Invalid values, no parameter of the model, and damaged files.
     let expect_error = |expected: &str| {
         let error = run(&recipe, &toy.path("none"), StartMode::Fresh).unwrap_err().to_string();
         assert!(error.contains("other.safetensors") && error.contains(expected), "{error}");
@@ -245,7 +250,7 @@ fn tensors_of_other_programs_are_assigned_by_name() {
 
 #[test]
 fn a_run_does_not_overwrite_the_weights_that_it_starts_from() {
-    let (toy, _) = trained();
+    let (toy, _) = toy_with_trained_model();
     for name in ["last", "best"] {
         let recipe = recipe_with_init(&toy, &format!("[init]\nweights = \"first/{name}.safetensors\""), &[]);
         let error = run(&recipe, &toy.path("first"), StartMode::Force).unwrap_err();

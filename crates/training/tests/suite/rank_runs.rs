@@ -1,4 +1,6 @@
 //! Tests of data-parallel training: the same run on one, two and four ranks.
+//!
+//! Weights and losses agree up to rounding; with the same number of ranks, they have the same bits.
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -76,32 +78,32 @@ fn relative_distance(a: &[f32], b: &[f32]) -> f64 {
 fn losses_and_weights_are_those_of_one_rank_to_rounding_and_reproducible_to_the_bit() {
     let folder = tempfile::tempdir().unwrap();
     let recipe = write_digits_recipe(folder.path(), |text| text);
-    let run = |name: &str, count| {
+    let train_in = |name: &str, ranks| {
         let run = folder.path().join(name);
-        for outcome in train_on_ranks(&recipe, &run, count, StartMode::Fresh, u64::MAX) {
+        for outcome in train_on_ranks(&recipe, &run, ranks, StartMode::Fresh, u64::MAX) {
             let outcome = outcome.unwrap();
             assert!(!outcome.stopped && outcome.steps > 10 && outcome.dev.is_some());
         }
         run
     };
-    let single = run("single", 1);
-    let (weights_of_one, losses) = (read_weights(&single), read_metrics(&single));
-    assert_eq!(losses.len(), 2);
-    for count in [2, 4] {
-        let ranks = run(&format!("{count}"), count);
-        let difference = relative_distance(&read_weights(&ranks), &weights_of_one);
-        assert!(difference < 1e-3, "{count} ranks: weights {difference}");
+    let single = train_in("single", 1);
+    let (expected_weights, expected_metrics) = (read_weights(&single), read_metrics(&single));
+    assert_eq!(expected_metrics.len(), 2);
+    for ranks in [2, 4] {
+        let run = train_in(&format!("{ranks}"), ranks);
+        let difference = relative_distance(&read_weights(&run), &expected_weights);
+        assert!(difference < 1e-3, "{ranks} ranks: weights {difference}");
         for ([loss, ctc, wer], [expected, expected_ctc, expected_wer]) in
-            read_metrics(&ranks).into_iter().zip(&losses)
+            read_metrics(&run).into_iter().zip(&expected_metrics)
         {
-            assert!((loss / expected - 1.0).abs() < 1e-4, "{count} ranks: {loss} instead of {expected}");
-            assert!((ctc / expected_ctc - 1.0).abs() < 1e-4, "{count} ranks: {ctc}");
+            assert!((loss / expected - 1.0).abs() < 1e-4, "{ranks} ranks: {loss} instead of {expected}");
+            assert!((ctc / expected_ctc - 1.0).abs() < 1e-4, "{ranks} ranks: {ctc}");
             assert!((wer - expected_wer).abs() < 0.05 || wer.is_nan() && expected_wer.is_nan());
         }
-        let repeated = run(&format!("{count} repeated"), count);
-        assert!(read_weights(&repeated) == read_weights(&ranks));
+        let repeated = train_in(&format!("{ranks} repeated"), ranks);
+        assert!(read_weights(&repeated) == read_weights(&run));
         for file in ["evaluation.json", "dev.hypotheses.jsonl", "test.hypotheses.jsonl"] {
-            let [a, b] = [&repeated, &ranks].map(|run| std::fs::read(run.join(file)).unwrap());
+            let [a, b] = [&repeated, &run].map(|run| std::fs::read(run.join(file)).unwrap());
             assert!(a == b, "{file}");
         }
     }
@@ -115,17 +117,17 @@ fn a_run_resumes_with_another_number_of_ranks_and_with_the_same_number_bit_for_b
     train_on_ranks(&recipe, &uninterrupted, 2, StartMode::Fresh, u64::MAX)
         .into_iter()
         .for_each(|outcome| assert!(!outcome.unwrap().stopped));
-    for (count, limit) in [(2, 0.0), (4, 1e-3), (1, 1e-3)] {
-        let run = folder.path().join(format!("to {count}"));
+    for (ranks, max_difference) in [(2, 0.0), (4, 1e-3), (1, 1e-3)] {
+        let run = folder.path().join(format!("to {ranks}"));
         for outcome in train_on_ranks(&recipe, &run, 2, StartMode::Fresh, 17) {
             let outcome = outcome.unwrap();
             assert!(outcome.stopped && outcome.steps == 17, "{outcome:?}");
         }
-        train_on_ranks(&recipe, &run, count, StartMode::Resume, u64::MAX)
+        train_on_ranks(&recipe, &run, ranks, StartMode::Resume, u64::MAX)
             .into_iter()
             .for_each(|outcome| assert!(!outcome.unwrap().stopped));
         let difference = relative_distance(&read_weights(&run), &read_weights(&uninterrupted));
-        assert!(difference <= limit, "{count} ranks: {difference}");
+        assert!(difference <= max_difference, "{ranks} ranks: {difference}");
     }
 }
 
@@ -134,9 +136,9 @@ fn accumulated_batches_are_not_split_between_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let recipe =
         write_digits_recipe(folder.path(), |text| text.replace("[batch]", "[batch]\naccumulate = 2"));
-    let [one, two] = [1, 2].map(|count| {
-        let run = folder.path().join(format!("{count}"));
-        train_on_ranks(&recipe, &run, count, StartMode::Fresh, u64::MAX)
+    let [one, two] = [1, 2].map(|ranks| {
+        let run = folder.path().join(format!("{ranks}"));
+        train_on_ranks(&recipe, &run, ranks, StartMode::Fresh, u64::MAX)
             .into_iter()
             .for_each(|outcome| drop(outcome.unwrap()));
         read_weights(&run)
@@ -148,9 +150,9 @@ fn accumulated_batches_are_not_split_between_ranks() {
 fn an_error_of_one_rank_ends_all_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let recipe = write_digits_recipe(folder.path(), |text| text);
-    let second = folder.path().join("other");
-    std::fs::create_dir(&second).unwrap();
-    let second = write_digits_recipe(&second, |text| text.replace("seed = 1", "seed = 2"));
+    let other_folder = folder.path().join("other");
+    std::fs::create_dir(&other_folder).unwrap();
+    let other_recipe = write_digits_recipe(&other_folder, |text| text.replace("seed = 1", "seed = 2"));
     let run = folder.path().join("run");
     let train_both = |recipes: [&Path; 2]| {
         ThreadCommunicator::run(2, |communicator| {
@@ -161,14 +163,14 @@ fn an_error_of_one_rank_ends_all_ranks() {
                 .unwrap_err()
         })
     };
-    for error in train_both([&recipe, &second]) {
+    for error in train_both([&recipe, &other_recipe]) {
         assert!(
             matches!(&error, Error::Rank { rank: 1, message } if message.contains("recipe: expected seed = 1")),
             "{error}"
         );
     }
-    let none = folder.path().join("none.toml");
-    let errors = train_both([&recipe, &none]);
+    let missing_recipe = folder.path().join("none.toml");
+    let errors = train_both([&recipe, &missing_recipe]);
     assert!(
         matches!(&errors[0], Error::Rank { rank: 1, message } if message.contains("none.toml")),
         "{}",

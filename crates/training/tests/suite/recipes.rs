@@ -11,7 +11,8 @@ fn parse(text: &str) -> training::Result<Recipe> {
     Recipe::parse(text, Path::new("some.toml"))
 }
 
-fn toy(changes: &[(&str, &str)]) -> String {
+/// The text of the toy recipe with these replacements.
+fn toy_recipe(changes: &[(&str, &str)]) -> String {
     std::fs::read_to_string(Toy::new().recipe(changes)).unwrap()
 }
 
@@ -77,7 +78,7 @@ fn unknown_and_missing_keys_are_errors_with_the_key() {
         ("ctc_weight = 0.3", "metric = \"ser\"", "ser"),
         ("ctc_weight = 0.3", "[init]\nkind = \"plain\"\nscale = 0.5", "scale"),
     ] {
-        let error = parse(&toy(&[(old, new)])).unwrap_err();
+        let error = parse(&toy_recipe(&[(old, new)])).unwrap_err();
         assert!(matches!(error, Error::Model(model::Error::RecipeSyntax { .. })), "{new}: {error}");
         let message = error.to_string();
         assert!(message.starts_with("recipe some.toml: ") && message.contains(key), "{new}: {message}");
@@ -100,31 +101,33 @@ fn errors_of_unknown_keys_list_all_keys() {
             &["kind", "budget", "factored_blank"],
         ),
     ] {
-        let message = parse(&toy(&[(old, new)])).unwrap_err().to_string();
+        let message = parse(&toy_recipe(&[(old, new)])).unwrap_err().to_string();
         assert!(message.contains("expected one of `"), "{message}");
         assert!(known.iter().all(|key| message.contains(&format!("`{key}`"))), "{message}");
     }
 }
 
-/// The keys of MLPerf's schedule, with `gamma` or others in `more`.
-fn mlperf(more: &str) -> String {
-    format!("decay = \"mlperf\"\nwarmup_epochs = 2\nhold_epochs = 3\n{more}")
+/// The keys of MLPerf's schedule, with `gamma` and others in `keys`.
+fn mlperf_schedule(keys: &str) -> String {
+    format!("decay = \"mlperf\"\nwarmup_epochs = 2\nhold_epochs = 3\n{keys}")
 }
 
 #[test]
 fn every_schedule_and_optimizer_has_its_keys() {
     for text in [
-        mlperf("gamma = 0.9"),
-        mlperf("gamma = 1.0\nmin_rate = 0.0\nkind = \"lamb\"\nclip = \"distributed\"\nclip_norm = 1.0"),
+        mlperf_schedule("gamma = 0.9"),
+        mlperf_schedule(
+            "gamma = 1.0\nmin_rate = 0.0\nkind = \"lamb\"\nclip = \"distributed\"\nclip_norm = 1.0",
+        ),
         "decay = \"noam\"\nwarmup_steps = 10\nmodel_width = 64\nema_warmup = false".to_owned(),
         "kind = \"adamw\"\nclip = \"single\"\nbias_correction = true\nfloor = 0.1".to_owned(),
         "kind = \"lamb\"\nbias_correction = false".to_owned(),
     ] {
-        let recipe = parse(&toy(&[("ema = 0.9", &text)])).unwrap();
+        let recipe = parse(&toy_recipe(&[("ema = 0.9", &text)])).unwrap();
         // A recipe that is written again, as with another number of epochs, is the same.
         assert_eq!(parse(&toml::to_string(&recipe).unwrap()).unwrap(), recipe, "{text}");
     }
-    let error = parse(&toy(&[("ema = 0.9", "kind = \"adam\"")])).unwrap_err().to_string();
+    let error = parse(&toy_recipe(&[("ema = 0.9", "kind = \"adam\"")])).unwrap_err().to_string();
     assert!(error.contains("adamw") && error.contains("lamb"), "{error}");
 }
 
@@ -145,7 +148,7 @@ fn old_names_are_errors_with_the_new_names() {
         ),
         ("[tokens]", "[augment.noise]\nshare = 1\n[tokens]", "augment.noise.share", ["share", "probability"]),
     ] {
-        let error = parse(&toy(&[(old, new)])).unwrap_err().to_string();
+        let error = parse(&toy_recipe(&[(old, new)])).unwrap_err().to_string();
         let [old_name, new_name] = names;
         let expected =
             format!("recipe key {name}: expected the new name {new_name}, found the old name {old_name}");
@@ -212,16 +215,16 @@ fn values_out_of_range_are_errors_with_the_key() {
         ("ema = 0.9", "decay = \"mlperf\"\nhold_epochs = 2\ngamma = 0.9", "optimizer.warmup_epochs"),
         ("ema = 0.9", "decay = \"mlperf\"\nwarmup_epochs = 2\ngamma = 0.9", "optimizer.hold_epochs"),
         ("ema = 0.9", "decay = \"mlperf\"\nwarmup_epochs = 2\nhold_epochs = 0", "optimizer.gamma"),
-        ("ema = 0.9", &mlperf("gamma = 0.0"), "optimizer.gamma"),
-        ("ema = 0.9", &mlperf("gamma = nan"), "optimizer.gamma"),
-        ("ema = 0.9", &mlperf("gamma = 0.9\nmin_rate = 0.1"), "optimizer.min_rate"),
-        ("ema = 0.9", &mlperf("gamma = 0.9\nmin_rate = nan"), "optimizer.min_rate"),
-        ("ema = 0.9", &mlperf("gamma = 0.9\nwarmup_steps = 7"), "optimizer.warmup_steps"),
-        ("ema = 0.9", &mlperf("gamma = 0.9\nfloor = 0.5"), "optimizer.floor"),
-        ("ema = 0.9", &mlperf("gamma = 0.9\nmodel_width = 64"), "optimizer.model_width"),
+        ("ema = 0.9", &mlperf_schedule("gamma = 0.0"), "optimizer.gamma"),
+        ("ema = 0.9", &mlperf_schedule("gamma = nan"), "optimizer.gamma"),
+        ("ema = 0.9", &mlperf_schedule("gamma = 0.9\nmin_rate = 0.1"), "optimizer.min_rate"),
+        ("ema = 0.9", &mlperf_schedule("gamma = 0.9\nmin_rate = nan"), "optimizer.min_rate"),
+        ("ema = 0.9", &mlperf_schedule("gamma = 0.9\nwarmup_steps = 7"), "optimizer.warmup_steps"),
+        ("ema = 0.9", &mlperf_schedule("gamma = 0.9\nfloor = 0.5"), "optimizer.floor"),
+        ("ema = 0.9", &mlperf_schedule("gamma = 0.9\nmodel_width = 64"), "optimizer.model_width"),
         (
             "learning_rate = 1e-2",
-            &("learning_rate = 1e-6\n".to_owned() + &mlperf("gamma = 1.0")),
+            &("learning_rate = 1e-6\n".to_owned() + &mlperf_schedule("gamma = 1.0")),
             "optimizer.learning_rate",
         ),
         ("ema = 0.9", "decay = \"noam\"\nwarmup_steps = 10", "optimizer.model_width"),
@@ -279,7 +282,7 @@ fn values_out_of_range_are_errors_with_the_key() {
             "loss.lm_only_scale + am_only_scale",
         ),
     ] {
-        let error = parse(&toy(&[(old, new)])).unwrap_err();
+        let error = parse(&toy_recipe(&[(old, new)])).unwrap_err();
         let Error::Model(model::Error::RecipeValue { key, expected, .. }) = &error else {
             panic!("{new}: {error}")
         };
@@ -288,7 +291,7 @@ fn values_out_of_range_are_errors_with_the_key() {
     }
     let stateless = "kind = \"stateless\"\nembedding = 8\ncontext = 0";
     let lstm = "kind = \"lstm\"\nembedding = 8\nhidden = 16\nlayers = 1";
-    let error = parse(&toy(&[(lstm, stateless)])).unwrap_err();
+    let error = parse(&toy_recipe(&[(lstm, stateless)])).unwrap_err();
     assert!(
         error.to_string().starts_with("recipe key predictor.context: expected 1 to 100, found 0"),
         "{error}"
@@ -297,7 +300,7 @@ fn values_out_of_range_are_errors_with_the_key() {
 
 #[test]
 fn the_default_loss_is_rnnt_and_all_kinds_are_written_and_read() {
-    assert_eq!(parse(&toy(&[])).unwrap().loss.kind, LossKind::Rnnt { factored_blank: false });
+    assert_eq!(parse(&toy_recipe(&[])).unwrap().loss.kind, LossKind::Rnnt { factored_blank: false });
     for loss in [
         "kind = \"rnnt\"\nfactored_blank = true",
         "kind = \"tdt\"\ndurations = [0, 1, 2]\nsigma = 0.05\nomega = 0.1",
@@ -320,18 +323,18 @@ fn the_default_loss_is_rnnt_and_all_kinds_are_written_and_read() {
 fn every_kind_of_loss_takes_the_shared_keys() {
     let all = "budget = \"8MiB\"\nskip = 1e-6\nclamp = 0.5\nactivation = \"relu\"";
     for kind in ["kind = \"rnnt\"", "kind = \"tdt\"\ndurations = [1]", "kind = \"pruned\""] {
-        let text = toy(&[("ctc_weight = 0.3", &format!("[loss]\n{kind}\n{all}"))]);
+        let text = toy_recipe(&[("ctc_weight = 0.3", &format!("[loss]\n{kind}\n{all}"))]);
         let loss = parse(&text).unwrap().loss.options;
         assert_eq!(loss.budget.bytes, 8 << 20);
         assert_eq!((loss.skip, loss.clamp, loss.activation), (1e-6, Some(0.5), ActivationKind::Relu));
     }
-    assert_eq!(parse(&toy(&[])).unwrap().loss.options, LossOptions::default());
+    assert_eq!(parse(&toy_recipe(&[])).unwrap().loss.options, LossOptions::default());
 }
 
 #[test]
 fn an_encoder_without_a_kind_is_the_lstm() {
-    let plain = parse(&toy(&[])).unwrap();
-    let named = parse(&toy(&[("stack = 4", "kind = \"lstm\"\nstack = 4")])).unwrap();
+    let plain = parse(&toy_recipe(&[])).unwrap();
+    let named = parse(&toy_recipe(&[("stack = 4", "kind = \"lstm\"\nstack = 4")])).unwrap();
     assert_eq!(plain.encoder, named.encoder);
     assert_eq!((plain.encoder.rows.stack, plain.encoder.kind.reduction()), (4, 1));
 }
@@ -363,27 +366,28 @@ fn another_number_of_epochs_changes_only_that_number() {
 
 #[test]
 fn a_row_of_the_encoder_lasts_hop_times_stride_times_reduction() {
-    let recipe = parse(&toy(&[])).unwrap();
+    let recipe = parse(&toy_recipe(&[])).unwrap();
     assert_eq!(recipe.model_config().frame_ms(), 40.0);
-    let reduced = toy(&[("dropout = 0.1", "time_reduction = { after_layer = 0, factor = 2 }")]);
+    let reduced = toy_recipe(&[("dropout = 0.1", "time_reduction = { after_layer = 0, factor = 2 }")]);
     assert_eq!(parse(&reduced).unwrap().model_config().frame_ms(), 80.0);
 }
 
 /// Adds the dotted keys of all numbers in a table.
-fn number_keys(table: &toml::Table, path: &str, keys: &mut Vec<String>) {
+fn add_number_keys(table: &toml::Table, path: &str, keys: &mut Vec<String>) {
     for (key, value) in table {
         let name = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
         match value {
-            toml::Value::Table(inner) => number_keys(inner, &name, keys),
+            toml::Value::Table(inner) => add_number_keys(inner, &name, keys),
             toml::Value::Integer(_) | toml::Value::Float(_) => keys.push(name),
             _ => {}
         }
     }
 }
 
-fn set(table: &mut toml::Table, name: &str, value: toml::Value) {
+/// Sets the value of a dotted key.
+fn set_value(table: &mut toml::Table, name: &str, value: toml::Value) {
     match name.split_once('.') {
-        Some((first, rest)) => set(table[first].as_table_mut().unwrap(), rest, value),
+        Some((first, rest)) => set_value(table[first].as_table_mut().unwrap(), rest, value),
         None => drop(table.insert(name.to_owned(), value)),
     }
 }
@@ -396,18 +400,18 @@ fn absurd_numbers_are_short_errors_or_harmless() {
         "kind = \"pruned\"",
         "kind = \"multi-blank\"\ndurations = [2]",
     ] {
-        let text = toy(&[("ctc_weight = 0.3", &format!("ctc_weight = 0.3\n[loss]\n{loss}"))]);
+        let text = toy_recipe(&[("ctc_weight = 0.3", &format!("ctc_weight = 0.3\n[loss]\n{loss}"))]);
         // All keys, also those with a default.
         let complete = toml::Table::try_from(parse(&text).unwrap()).unwrap();
         let mut names = Vec::new();
-        number_keys(&complete, "", &mut names);
+        add_number_keys(&complete, "", &mut names);
         assert!(names.len() > 40, "{names:?}");
         for name in &names {
-            let large = [1_000_000_000_000, i64::MAX, i64::MIN, -1, 0].map(toml::Value::Integer);
+            let integers = [1_000_000_000_000, i64::MAX, i64::MIN, -1, 0].map(toml::Value::Integer);
             let floats = [1e300, -1e300, 1e39, f64::NAN, f64::INFINITY, -0.5].map(toml::Value::Float);
-            for value in large.into_iter().chain(floats) {
+            for value in integers.into_iter().chain(floats) {
                 let mut table = complete.clone();
-                set(&mut table, name, value.clone());
+                set_value(&mut table, name, value.clone());
                 let text = toml::to_string(&table).unwrap();
                 match parse(&text).and_then(|recipe| Ok((Model::shapes(&recipe.model_config(), 30)?, recipe)))
                 {
@@ -439,15 +443,15 @@ fn absurd_numbers_are_short_errors_or_harmless() {
 }
 
 /// Adds the positions of all numbers, as keys and indices.
-fn number_positions(value: &toml::Value, position: &[String], positions: &mut Vec<Vec<String>>) {
+fn add_number_positions(value: &toml::Value, position: &[String], positions: &mut Vec<Vec<String>>) {
     let inner = |key: String| [position, &[key]].concat();
     match value {
         toml::Value::Table(table) => {
-            table.iter().for_each(|(key, value)| number_positions(value, &inner(key.clone()), positions))
+            table.iter().for_each(|(key, value)| add_number_positions(value, &inner(key.clone()), positions))
         }
         toml::Value::Array(list) => {
             for (index, value) in list.iter().enumerate() {
-                number_positions(value, &inner(index.to_string()), positions);
+                add_number_positions(value, &inner(index.to_string()), positions);
             }
         }
         toml::Value::Integer(_) | toml::Value::Float(_) => positions.push(position.to_vec()),
@@ -462,7 +466,7 @@ fn value_at<'a>(value: &'a mut toml::Value, position: &[String]) -> &'a mut toml
     })
 }
 
-/// Includes lists and keys that are missing by default.
+/// The variants of the recipe contain all keys, even those without defaults.
 #[test]
 fn numbers_that_are_not_finite_or_negative_are_errors_for_every_key() {
     /// Keys with valid negative numbers: decibels, and a frequency below the upper end.
@@ -475,11 +479,11 @@ fn numbers_that_are_not_finite_or_negative_are_errors_for_every_key() {
     let stream = ("train = [\"train.jsonl\"]", "stream = true\nmax_bad = 0.5\ntrain = [\"train.jsonl\"]");
     let wave = "speed = { rates = [0.9, 1.1] }\nnoise = { manifest = \"a\", snr_db = [0.0, 9.0], probability = 0.5 }\n\
                 reverb = { manifest = \"a\", probability = 0.5 }\nperturb =";
-    let mlperf = mlperf("gamma = 0.9\nmin_rate = 0.001");
+    let schedule = mlperf_schedule("gamma = 0.9\nmin_rate = 0.001");
     let variants: [&[(&str, &str)]; 7] = [
         &[stream, ("perturb =", wave), ("max_frames = 200", "max_frames = 200\nmax_seconds = 9.5")],
         &[
-            ("ema = 0.9", &mlperf),
+            ("ema = 0.9", &schedule),
             ("ctc_weight = 0.3", "ctc_weight = 0.3\nctc_weight_end = 0.1\nz_loss = 0.1"),
         ],
         &[
@@ -504,10 +508,10 @@ fn numbers_that_are_not_finite_or_negative_are_errors_for_every_key() {
     ];
     let mut count = 0;
     for changes in variants {
-        let recipe = parse(&toy(changes)).unwrap_or_else(|error| panic!("{changes:?}: {error}"));
+        let recipe = parse(&toy_recipe(changes)).unwrap_or_else(|error| panic!("{changes:?}: {error}"));
         let complete = toml::Value::try_from(recipe).unwrap();
         let mut positions = Vec::new();
-        number_positions(&complete, &[], &mut positions);
+        add_number_positions(&complete, &[], &mut positions);
         for position in positions {
             let name = position.join(".");
             let mut marked = complete.clone();
@@ -516,6 +520,7 @@ fn numbers_that_are_not_finite_or_negative_are_errors_for_every_key() {
             for number in ["nan", "-nan", "inf", "-inf", "1e400", "-1e400", "-1", "-1.0", "-0.5", "\"\""] {
                 count += 1;
                 let parsed = parse(&marked.replace(&format!("\"{PLACEHOLDER}\""), number));
+                // Not -inf and -nan, and not -1e400, which is parsed as -inf.
                 let is_negative = number.starts_with("-0") || number.starts_with("-1") && number.len() < 5;
                 match parsed {
                     Err(Error::Model(model::Error::RecipeValue { key, .. })) => {
@@ -570,10 +575,10 @@ fn a_model_larger_than_the_memory_is_an_error_before_allocation() {
 
 #[test]
 fn recipes_without_a_metric_are_written_without_it() {
-    let plain = parse(&toy(&[])).unwrap();
+    let plain = parse(&toy_recipe(&[])).unwrap();
     assert_eq!(plain.training.run.metric, recognizer::Metric::Wer);
     assert!(!toml::to_string(&plain).unwrap().contains("metric"));
-    let characters = parse(&toy(&[("ctc_weight = 0.3", "metric = \"cer\"")])).unwrap();
+    let characters = parse(&toy_recipe(&[("ctc_weight = 0.3", "metric = \"cer\"")])).unwrap();
     assert!(toml::to_string(&characters).unwrap().contains("metric = \"cer\""));
 }
 

@@ -1,4 +1,7 @@
 //! Tests of training runs: files in the folder, stops, resumption, errors.
+//!
+//! A run that was stopped, or whose process was killed, must continue with the bits of an
+//! uninterrupted run.
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -163,6 +166,7 @@ fn each_start_of_a_run_writes_one_event_file() {
     assert!(all.len() > values.len() && all.starts_with(&values));
     // A killed run leaves events after its last checkpoint, and an incomplete record.
     let second = std::fs::read(&tfevents::files(&folder)[1]).unwrap();
+    // The first record: 16 bytes of a frame, and a message of the length in its first eight bytes.
     let version_bytes = 16 + u64::from_le_bytes(second[..8].try_into().unwrap()) as usize;
     let written = std::fs::read(&first[0]).unwrap();
     std::fs::write(&first[0], [&written[..], &second[version_bytes..], &second[..20]].concat()).unwrap();

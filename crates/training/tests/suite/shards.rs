@@ -62,7 +62,7 @@ fn unused_samples_and_members_give_warnings_in_memory_and_streamed() {
         }
         for set in ["data.train", "data.dev", "data.test"] {
             let bad = &read_bad_items(&toy.path("run"))[set];
-            let [item] = &bad.left_out[..] else { panic!("{bad:?}") };
+            let [item] = &bad.excluded[..] else { panic!("{bad:?}") };
             assert!(item.id == "bad" && item.reason.contains("t.tar: expected a WAV"), "{item:?}");
         }
         weights.push(Checkpoint::read(&toy.path("run/last.safetensors")).unwrap().weights);

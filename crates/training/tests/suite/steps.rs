@@ -1,4 +1,6 @@
 //! Tests of `Learner`: gradients, update and restored state of a step.
+//!
+//! The utterances of the tests have 5, 7, 9 and 11 input rows and 1 to 4 labels.
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -36,15 +38,21 @@ fn new_learner() -> Learner {
     Learner::new(Model::new(&model_config(), 4).unwrap(), &optimizer_config()).unwrap()
 }
 
+/// Width D of the input rows: `mels` times `stack`.
+const INPUT_WIDTH: usize = 10;
+
 /// A batch of these utterances of a pseudorandom set.
 fn batch(range: std::ops::Range<usize>) -> Batch {
-    let lengths: Vec<usize> = range.clone().map(|b| 5 + 2 * b).collect();
-    let frames = *lengths.iter().max().unwrap();
+    let length = |b: usize| 5 + 2 * b;
+    let lengths: Vec<usize> = range.clone().map(length).collect();
+    let longest = *lengths.iter().max().unwrap();
     let value = |b: usize, t: usize, d: usize| {
-        if t < 5 + 2 * b { ((1 + b) as f32 * 0.7 + t as f32 * 0.9 + d as f32).sin() } else { 0.0 }
+        if t < length(b) { ((1 + b) as f32 * 0.7 + t as f32 * 0.9 + d as f32).sin() } else { 0.0 }
     };
-    let rows = range.clone().flat_map(|b| (0..frames * 10).map(move |i| value(b, i / 10, i % 10)));
-    let rows = Tensor::from_iter(rows, &Device::Cpu).unwrap().reshape((range.len(), frames, 10)).unwrap();
+    let utterance_values =
+        |b: usize| (0..longest * INPUT_WIDTH).map(move |i| value(b, i / INPUT_WIDTH, i % INPUT_WIDTH));
+    let rows = Tensor::from_iter(range.clone().flat_map(utterance_values), &Device::Cpu).unwrap();
+    let rows = rows.reshape((range.len(), longest, INPUT_WIDTH)).unwrap();
     let labels = range.clone().map(|b| (0..1 + b as u32).map(|u| (u + b as u32) % 4).collect()).collect();
     Batch { indices: range.map(|b| b as u64).collect(), ..Batch::new(rows, lengths, labels) }
 }
@@ -73,21 +81,22 @@ fn expect_close(values: &[f32], expected: &[f32]) {
 #[test]
 fn a_step_of_several_batches_is_the_step_of_all_their_utterances() {
     let learner = new_learner();
-    let (full, whole_sums) = step_gradients(&learner, &[0, 4]);
-    assert_eq!((whole_sums.utterances, whole_sums.skipped), (4, 0));
+    let (single_batch, expected_sums) = step_gradients(&learner, &[0, 4]);
+    assert_eq!((expected_sums.utterances, expected_sums.skipped), (4, 0));
+    let expected_norm = gradient_norm(&single_batch).unwrap();
     for cuts in [&[0, 2, 4][..], &[0, 1, 4], &[0, 1, 2, 3, 4]] {
-        let (parts, sums) = step_gradients(&learner, cuts);
-        expect_close(&flatten(&parts), &flatten(&full));
-        assert!((gradient_norm(&parts).unwrap() / gradient_norm(&full).unwrap() - 1.0).abs() < 1e-6);
+        let (several_batches, sums) = step_gradients(&learner, cuts);
+        expect_close(&flatten(&several_batches), &flatten(&single_batch));
+        assert!((gradient_norm(&several_batches).unwrap() / expected_norm - 1.0).abs() < 1e-6);
         assert_eq!(sums.utterances, 4);
         assert!(
-            (sums.loss / whole_sums.loss - 1.0).abs() < 1e-6
-                && (sums.ctc_loss / whole_sums.ctc_loss - 1.0).abs() < 1e-6
+            (sums.loss / expected_sums.loss - 1.0).abs() < 1e-6
+                && (sums.ctc_loss / expected_sums.ctc_loss - 1.0).abs() < 1e-6
         );
     }
     // Half of the utterances have other gradients.
     let (half, _) = step_gradients(&learner, &[0, 2]);
-    assert!(flatten(&half).iter().zip(flatten(&full)).any(|(a, b)| (a - b).abs() > 1e-3));
+    assert!(flatten(&half).iter().zip(flatten(&single_batch)).any(|(a, b)| (a - b).abs() > 1e-3));
 }
 
 #[test]
@@ -177,13 +186,14 @@ fn a_custom_optimizer_replaces_the_built_in_ones() {
     let mut learner =
         Learner::with_optimizer(model(), &optimizer_config(), Box::new(CountingDescent { num_steps: 0.0 }))
             .unwrap();
-    let (before, _) = step_gradients(&learner, &[0, 4]);
+    let (gradients, _) = step_gradients(&learner, &[0, 4]);
     let weights = learner.model().parameters().values().unwrap();
-    learner.apply(&before, &START).unwrap();
+    learner.apply(&gradients, &START).unwrap();
     let name = "joint.head.bias";
-    let gradient: Vec<f32> = before.get(name).unwrap().to_vec1().unwrap();
+    let gradient: Vec<f32> = gradients.get(name).unwrap().to_vec1().unwrap();
     let after = &learner.model().parameters().values().unwrap()[name];
     for ((new, old), g) in after.iter().zip(&weights[name]).zip(&gradient) {
+        // The learning rate is constant.
         assert!((new - (old - 1e-2 * g)).abs() < 1e-6);
     }
     assert_eq!(learner.optimizer_state()["steps"]["count"], [1.0]);
@@ -195,15 +205,15 @@ fn a_custom_optimizer_replaces_the_built_in_ones() {
 #[test]
 fn the_state_of_a_custom_optimizer_is_in_the_checkpoint() {
     let parent = tempfile::tempdir().unwrap();
-    let source = |_| Ok(batch(0..4));
-    struct ConstantSource<F>(F);
-    impl<F: Fn(u64) -> Result<Batch> + Sync> BatchSource for ConstantSource<F> {
+    /// The same four utterances in both steps of an epoch.
+    struct ConstantSource;
+    impl BatchSource for ConstantSource {
         fn plan(&self, _: u64) -> Result<Vec<Vec<usize>>> {
             Ok(vec![vec![0, 1, 2, 3]; 2])
         }
 
-        fn batch(&self, epoch: u64, _: &[usize]) -> Result<Batch> {
-            (self.0)(epoch)
+        fn batch(&self, _: u64, _: &[usize]) -> Result<Batch> {
+            Ok(batch(0..4))
         }
     }
     let run = |epochs: u64, name: &str| {
@@ -219,7 +229,7 @@ fn the_state_of_a_custom_optimizer_is_in_the_checkpoint() {
         let (resumed, metadata) = (resumed.as_ref(), CheckpointMetadata::default());
         let mut trainer = Trainer::new(learner, &run, 1, metadata, &folder, resumed, &mut group).unwrap();
         let stop = AtomicBool::new(false);
-        assert!(trainer.fit(&ConstantSource(source), &mut |_, _| Ok(None), &mut (), &stop).unwrap());
+        assert!(trainer.fit(&ConstantSource, &mut |_, _| Ok(None), &mut (), &stop).unwrap());
         Checkpoint::read(&folder.last_checkpoint()).unwrap()
     };
     let uninterrupted = run(2, "whole");

@@ -86,12 +86,15 @@ fn shards_give_the_same_weights_as_their_files() {
 const SPEED: (&str, &str) = ("[augment]", "[augment]\nspeed = { rates = [0.9, 1.1] }");
 
 /// Sets the flag after a number of steps.
-struct StopAfter<'a>(u64, &'a AtomicBool);
+struct StopAfter<'a> {
+    remaining_steps: u64,
+    stop: &'a AtomicBool,
+}
 
 impl Observer for StopAfter<'_> {
     fn on_step(&mut self, _: &StepReport) {
-        self.0 -= 1;
-        self.1.store(self.0 == 0, Ordering::Relaxed);
+        self.remaining_steps -= 1;
+        self.stop.store(self.remaining_steps == 0, Ordering::Relaxed);
     }
 }
 
@@ -103,7 +106,7 @@ fn speed_changes_resume_to_the_same_bits_within_an_epoch() {
     let uninterrupted = run(&recipe, &toy.path("whole")).unwrap();
     for steps in [1, 2, 1, 3] {
         let stop = AtomicBool::new(false);
-        let mut observer = StopAfter(steps, &stop);
+        let mut observer = StopAfter { remaining_steps: steps, stop: &stop };
         assert!(
             train(&recipe, None, &toy.path("parts"), StartMode::Resume, &mut observer, &stop)
                 .unwrap()

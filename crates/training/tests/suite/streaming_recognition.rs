@@ -9,6 +9,9 @@ use training::{StartMode, train};
 
 use super::toy::{RATE, Toy};
 
+/// Largest time from the sound of a word to its label.
+const EMISSION_DELAY_SECONDS: f64 = 0.2;
+
 /// A model that recognizes the toy corpus without error.
 pub(super) struct TrainedModel {
     /// Samples of each utterance.
@@ -39,7 +42,7 @@ impl TrainedModel {
 /// A model whose encoder is causal or bidirectional.
 ///
 /// Statics are never dropped, so that the model does not keep its training folder.
-pub(super) fn trained(is_causal: bool) -> &'static TrainedModel {
+pub(super) fn trained_model(is_causal: bool) -> &'static TrainedModel {
     static MODELS: [OnceLock<TrainedModel>; 2] = [OnceLock::new(), OnceLock::new()];
     MODELS[usize::from(is_causal)].get_or_init(|| {
         let toy = Toy::new();
@@ -67,34 +70,36 @@ pub(super) fn trained(is_causal: bool) -> &'static TrainedModel {
     })
 }
 
-/// All words of a streaming recognition, in pieces of these sizes.
-pub(super) fn live(
+/// Words and number of endpoints of a stream.
+///
+/// The samples arrive in pieces of these sizes, in turn.
+pub(super) fn recognize_pieces(
     recognizer: &Recognizer,
     samples: &[f32],
     sizes: &[usize],
     options: &StreamingOptions,
 ) -> (Transcription, usize) {
-    let mut live = recognizer.stream(options).unwrap();
-    let (mut all, mut endpoints, mut rest) = (Transcription::default(), 0, samples);
+    let mut stream = recognizer.stream(options).unwrap();
+    let (mut words, mut num_endpoints, mut remaining) = (Transcription::default(), 0, samples);
     for &size in sizes.iter().cycle() {
-        let (piece, after) = rest.split_at(size.min(rest.len()));
-        rest = after;
-        let update = live.push(piece).unwrap();
-        endpoints += usize::from(update.endpoint);
-        all.append(update.final_words);
-        if rest.is_empty() {
+        let (piece, tail) = remaining.split_at(size.min(remaining.len()));
+        remaining = tail;
+        let update = stream.push(piece).unwrap();
+        num_endpoints += usize::from(update.endpoint);
+        words.append(update.final_words);
+        if remaining.is_empty() {
             break;
         }
     }
-    let update = live.finish().unwrap();
+    let update = stream.finish().unwrap();
     assert_eq!(update.partial, "");
-    all.append(update.final_words);
-    (all, endpoints)
+    words.append(update.final_words);
+    (words, num_endpoints)
 }
 
 #[test]
 fn pieces_of_any_size_give_the_words_of_the_whole() {
-    let model = trained(true);
+    let model = trained_model(true);
     let recognizer = &model.recognizer;
     let samples = model.recording(0);
     let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
@@ -103,7 +108,7 @@ fn pieces_of_any_size_give_the_words_of_the_whole() {
     assert!(recognizer.stream(&StreamingOptions::default()).unwrap().is_immediate());
     for sizes in [&[1600][..], &[1, 7, 4000, 0, 333], &[samples.len()], &[80]] {
         assert_eq!(
-            live(recognizer, &samples, sizes, &StreamingOptions::default()).0,
+            recognize_pieces(recognizer, &samples, sizes, &StreamingOptions::default()).0,
             transcription,
             "{sizes:?}"
         );
@@ -114,14 +119,14 @@ fn pieces_of_any_size_give_the_words_of_the_whole() {
 fn a_beam_gives_the_same_words_for_pieces_and_the_whole() {
     let maes = BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 1 };
     for kind in [BeamKind::Modified, maes] {
-        let model = trained(true);
+        let model = trained_model(true);
         let recognizer = model.with_beam(kind);
         let samples = model.recording(0);
         let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
         let transcription = recognizer.transcribe(&audio).unwrap();
         assert!(transcription.words.len() > 8, "{}", transcription.text);
         for sizes in [&[1600][..], &[1, 7, 4000, 0, 333], &[samples.len()]] {
-            let streamed = live(&recognizer, &samples, sizes, &StreamingOptions::default()).0;
+            let streamed = recognize_pieces(&recognizer, &samples, sizes, &StreamingOptions::default()).0;
             assert_eq!(streamed, transcription, "{kind:?} {sizes:?}");
         }
         // A pause commits the best text, which is correct here in any case.
@@ -129,13 +134,13 @@ fn a_beam_gives_the_same_words_for_pieces_and_the_whole() {
         let endpoint =
             EndpointConfig { silence_after_words: 1.0, silence_without_words: 100.0, max_seconds: 100.0 };
         let options = StreamingOptions { endpoint: Some(endpoint), ..StreamingOptions::default() };
-        let (streamed, count) = live(&recognizer, &samples, &[400], &options);
+        let (streamed, count) = recognize_pieces(&recognizer, &samples, &[400], &options);
         assert_eq!(streamed.text, transcription.text);
         assert!((4..=6).contains(&count), "{count}");
     }
     // Words are committed before the end, and incomplete ones are shown. The blank penalty makes
     // the text differ from that of greedy search.
-    let model = trained(true);
+    let model = trained_model(true);
     let penalized = BeamOptions { width: 8, blank_penalty: 6.0, ..BeamOptions::default() };
     let recognizer = model.with_search(SearchConfig::Beam(penalized));
     let samples = model.recording(0);
@@ -144,31 +149,32 @@ fn a_beam_gives_the_same_words_for_pieces_and_the_whole() {
     assert_ne!(transcription.text, model.recognizer.transcribe(&audio).unwrap().text);
     for latest in [None, Some(0.5), Some(0.0)] {
         let options = StreamingOptions { latest, ..StreamingOptions::default() };
-        let mut live = recognizer.stream(&options).unwrap();
-        let (mut streamed, mut received, mut shown) = (Transcription::default(), 0, 0);
+        let mut stream = recognizer.stream(&options).unwrap();
+        let (mut streamed, mut num_samples, mut num_partial) = (Transcription::default(), 0, 0);
         for piece in samples.chunks(400) {
-            let update = live.push(piece).unwrap();
-            received += piece.len();
-            shown += usize::from(!update.partial.is_empty());
+            let update = stream.push(piece).unwrap();
+            num_samples += piece.len();
+            num_partial += usize::from(!update.partial.is_empty());
             streamed.append(update.final_words);
         }
-        let before = streamed.words.len();
-        let rest = live.finish().unwrap().final_words;
+        let words_before_end = streamed.words.len();
+        let last_words = stream.finish().unwrap().final_words;
         if let Some(latest) = latest {
             // The last word may continue; a label is emitted some frames after its sound.
-            let late = rest.words.iter().rev().skip(1);
-            let from = received as f64 / f64::from(RATE) - latest - 0.2;
-            assert!(late.clone().all(|word| word.start >= from), "{latest} {from} {:?}", rest.words);
+            let mut other_words = last_words.words.iter().rev().skip(1);
+            let earliest = num_samples as f64 / f64::from(RATE) - latest - EMISSION_DELAY_SECONDS;
+            let are_late = other_words.all(|word| word.start >= earliest);
+            assert!(are_late, "{latest} {earliest} {:?}", last_words.words);
         }
-        streamed.append(rest);
-        assert!(before > 5 && shown > 20, "{latest:?}: {before} {shown}");
+        streamed.append(last_words);
+        assert!(words_before_end > 5 && num_partial > 20, "{latest:?}: {words_before_end} {num_partial}");
         match latest {
             None => assert_eq!(streamed, transcription),
             Some(_) => assert!(streamed.words.len() > 8, "{}", streamed.text),
         }
     }
 
-    let model = trained(false);
+    let model = trained_model(false);
     let recognizer = model.with_beam(BeamKind::Modified);
     let samples = model.recording(0);
     let transcription =
@@ -178,35 +184,37 @@ fn a_beam_gives_the_same_words_for_pieces_and_the_whole() {
     assert_eq!(recognizer.transcribe_chunks(pieces, wide).unwrap(), transcription);
 }
 
-/// The words of each utterance, in pieces of these sizes in turn.
-fn utterances(
+/// The words of each utterance of a stream, as [`recognize_pieces`].
+///
+/// Returns in addition whether words were discarded as silence.
+fn recognize_utterances(
     recognizer: &Recognizer,
     samples: &[f32],
     sizes: &[usize],
     options: &StreamingOptions,
 ) -> (Vec<Transcription>, bool) {
-    let mut live = recognizer.stream(options).unwrap();
-    let (mut all, mut rest) = (vec![Transcription::default()], samples);
-    let add = |all: &mut Vec<Transcription>, updates: Vec<recognizer::StreamingUpdate>| {
+    let mut stream = recognizer.stream(options).unwrap();
+    let (mut utterances, mut remaining) = (vec![Transcription::default()], samples);
+    let add = |utterances: &mut Vec<Transcription>, updates: Vec<recognizer::StreamingUpdate>| {
         for update in updates {
-            all.last_mut().unwrap().append(update.final_words);
+            utterances.last_mut().unwrap().append(update.final_words);
             if update.endpoint {
-                all.push(Transcription::default());
+                utterances.push(Transcription::default());
             }
         }
     };
     for &size in sizes.iter().cycle() {
-        let (piece, after) = rest.split_at(size.min(rest.len()));
-        rest = after;
-        add(&mut all, live.push_split(piece).unwrap());
-        if rest.is_empty() {
+        let (piece, tail) = remaining.split_at(size.min(remaining.len()));
+        remaining = tail;
+        add(&mut utterances, stream.push_split(piece).unwrap());
+        if remaining.is_empty() {
             break;
         }
     }
-    let updates = live.finish_split().unwrap();
-    let left_out = updates.last().unwrap().has_discarded;
-    add(&mut all, updates);
-    (all, left_out)
+    let updates = stream.finish_split().unwrap();
+    let has_discarded = updates.last().unwrap().has_discarded;
+    add(&mut utterances, updates);
+    (utterances, has_discarded)
 }
 
 #[test]
@@ -226,7 +234,7 @@ fn decisions_do_not_depend_on_the_sizes_of_pieces() {
         EndpointConfig { silence_after_words: 100.0, silence_without_words: 100.0, max_seconds: 0.7 };
     let mut is_different = false;
     for is_causal in [true, false] {
-        let model = trained(is_causal);
+        let model = trained_model(is_causal);
         let samples = model.recording(RATE as usize / 2);
         let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
         for (search, silence) in searches.iter().flat_map(|search| [(search, 0.0), (search, 0.999)]) {
@@ -236,11 +244,11 @@ fn decisions_do_not_depend_on_the_sizes_of_pieces() {
                 [(Some(0.0), None), (Some(0.1), Some(length)), (None, Some(pause)), (Some(0.2), Some(pause))]
             {
                 let options = StreamingOptions { latest, endpoint, ..StreamingOptions::default() };
-                let expected = utterances(&recognizer, &samples, &[80], &options);
+                let expected = recognize_utterances(&recognizer, &samples, &[80], &options);
                 let texts: Vec<&str> = expected.0.iter().map(|part| &part.text[..]).collect();
                 is_different |= texts.join(" ") != transcription.text;
                 for sizes in [&[samples.len()][..], &[1600], &[1, 7, 4000, 0, 333], &[12_345, 2]] {
-                    let streamed = utterances(&recognizer, &samples, sizes, &options);
+                    let streamed = recognize_utterances(&recognizer, &samples, sizes, &options);
                     assert_eq!(streamed, expected, "{is_causal} {search:?} {silence} {options:?} {sizes:?}");
                 }
             }
@@ -251,12 +259,12 @@ fn decisions_do_not_depend_on_the_sizes_of_pieces() {
 
 #[test]
 fn searches_without_streaming_are_errors() {
-    let recognizer = trained(false).with_beam(BeamKind::Malsd { max_symbols: 3 });
+    let recognizer = trained_model(false).with_beam(BeamKind::Malsd { max_symbols: 3 });
     let error = recognizer.stream(&StreamingOptions::default()).err().unwrap().to_string();
     assert!(error.contains("mALSD beam search does not support streams"), "{error}");
     let with_ctc = SearchConfig::BeamWithCtc { beam: BeamOptions::default(), weight: 0.5 };
     for search in [SearchConfig::Ctc(None), with_ctc] {
-        let recognizer = trained(false).with_search(search);
+        let recognizer = trained_model(false).with_search(search);
         let error = recognizer.stream(&StreamingOptions::default()).err().unwrap().to_string();
         assert!(error.contains("a greedy search or a beam with the joint network only"), "{error}");
     }
@@ -264,7 +272,7 @@ fn searches_without_streaming_are_errors() {
 
 #[test]
 fn a_pause_ends_an_utterance_and_changes_no_word() {
-    let model = trained(true);
+    let model = trained_model(true);
     let recognizer = &model.recognizer;
     let samples = model.recording(RATE as usize * 3 / 2);
     let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
@@ -272,14 +280,14 @@ fn a_pause_ends_an_utterance_and_changes_no_word() {
     let options = |endpoint| StreamingOptions { endpoint: Some(endpoint), ..StreamingOptions::default() };
     let endpoint =
         EndpointConfig { silence_after_words: 1.0, silence_without_words: 100.0, max_seconds: 100.0 };
-    let (streamed, count) = live(recognizer, &samples, &[400], &options(endpoint));
+    let (streamed, count) = recognize_pieces(recognizer, &samples, &[400], &options(endpoint));
     assert_eq!(streamed, transcription);
     // One for each recognized sentence.
     assert!((4..=6).contains(&count), "{count}");
     // A limit on the length ends utterances as early as possible, but never within a word.
     let endpoint =
         EndpointConfig { silence_after_words: 100.0, silence_without_words: 100.0, max_seconds: 1.0 };
-    let (streamed, count) = live(recognizer, &samples, &[400], &options(endpoint));
+    let (streamed, count) = recognize_pieces(recognizer, &samples, &[400], &options(endpoint));
     let seconds = samples.len() / RATE as usize;
     assert_eq!(streamed, transcription);
     assert!((seconds / 2..=seconds).contains(&count), "{count} of {seconds} s");
@@ -287,7 +295,7 @@ fn a_pause_ends_an_utterance_and_changes_no_word() {
 
 #[test]
 fn windows_of_a_bidirectional_model_give_the_words_of_one_window() {
-    let model = trained(false);
+    let model = trained_model(false);
     let recognizer = &model.recognizer;
     let samples = model.recording(0);
     let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
@@ -312,18 +320,15 @@ fn windows_of_a_bidirectional_model_give_the_words_of_one_window() {
 #[test]
 fn silence_has_no_words_and_invalid_samples_are_errors() {
     for is_causal in [true, false] {
-        let recognizer = &trained(is_causal).recognizer;
-        let (transcription, _) = {
-            let mut live = recognizer.stream(&StreamingOptions::default()).unwrap();
-            for _ in 0..30 {
-                assert_eq!(live.push(&[0.0; 1000]).unwrap().final_words, Transcription::default());
-            }
-            (live.finish().unwrap().final_words, 0)
-        };
-        assert_eq!(transcription, Transcription::default());
-        let mut live = recognizer.stream(&StreamingOptions::default()).unwrap();
-        let error = live.push(&[0.0, f32::NAN]).unwrap_err().to_string();
+        let recognizer = &trained_model(is_causal).recognizer;
+        let mut stream = recognizer.stream(&StreamingOptions::default()).unwrap();
+        for _ in 0..30 {
+            assert_eq!(stream.push(&[0.0; 1000]).unwrap().final_words, Transcription::default());
+        }
+        assert_eq!(stream.finish().unwrap().final_words, Transcription::default());
+        let mut stream = recognizer.stream(&StreamingOptions::default()).unwrap();
+        let error = stream.push(&[0.0, f32::NAN]).unwrap_err().to_string();
         assert!(error.contains("NaN"), "{error}");
-        assert_eq!(live.finish().unwrap().final_words, Transcription::default());
+        assert_eq!(stream.finish().unwrap().final_words, Transcription::default());
     }
 }

@@ -14,7 +14,7 @@ fn probability(table: &NgramTable, words: &str) -> f64 {
         .map(|word| table.words.iter().position(|other| other == word).unwrap() as u32)
         .collect();
     let entries = &table.orders[ids.len() - 1];
-    10f64.powf(f64::from(entries.prob[entries.find(&ids).unwrap()]))
+    10f64.powf(f64::from(entries.log10_probs[entries.find(&ids).unwrap()]))
 }
 
 #[test]
@@ -38,7 +38,8 @@ fn probabilities_match_a_tiny_text_computed_by_hand() {
     ] {
         assert!((probability(&estimate.table, words) - expected).abs() < 1e-7, "{words}");
     }
-    let weights: Vec<f32> = estimate.table.orders[0].backoff.iter().map(|log| 10f32.powf(*log)).collect();
+    let weights: Vec<f32> =
+        estimate.table.orders[0].log10_backoffs.iter().map(|log| 10f32.powf(*log)).collect();
     for (actual, expected) in weights.iter().zip([1.0, 0.3, 1.0, 0.6, 0.6]) {
         assert!((actual - expected).abs() < 1e-6, "{weights:?}");
     }

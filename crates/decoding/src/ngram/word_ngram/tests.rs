@@ -105,8 +105,8 @@ proptest! {
         let mut registered = WordNgram::new(&table, &PIECES, WordNgramOptions::default()).unwrap();
         let mut full = WordNgram::new(&table, &PIECES, WordNgramOptions::default()).unwrap();
         let nodes = registered.nodes.len() as u32 + 1;
-        registered.pairs = StatePairs::registered(nodes, computed.ngram.states() as u32, 1000);
-        full.pairs = StatePairs::registered(nodes, computed.ngram.states() as u32, 0);
+        registered.pairs = StatePairs::with_registry(nodes, computed.ngram.states() as u32, 1000);
+        full.pairs = StatePairs::with_registry(nodes, computed.ngram.states() as u32, 0);
         let total = |words: &WordNgram| {
             let (sum, state) = sequence_score(words, &pieces);
             sum + words.finish(state)
@@ -181,7 +181,8 @@ fn threads_with_registered_pairs_compute_equal_scores() {
         (sum + words.finish(state)).to_bits()
     };
     let expected: Vec<u32> = paths.iter().map(|classes| total(&words, classes)).collect();
-    words.pairs = StatePairs::registered(words.nodes.len() as u32 + 1, words.ngram.states() as u32, 1 << 20);
+    words.pairs =
+        StatePairs::with_registry(words.nodes.len() as u32 + 1, words.ngram.states() as u32, 1 << 20);
     std::thread::scope(|scope| {
         for shift in 0..4 {
             let (words, paths, expected) = (&words, &paths, &expected);

@@ -13,18 +13,25 @@ use crate::{Accumulate, ViewMut, packed::OutputTile, simd::Amx};
 struct TileConfig([u8; 64]);
 
 const TILE_CONFIG: TileConfig = {
-    let mut shapes = [0; 64];
-    shapes[0] = 1;
+    // Layout of `ldtilecfg`: the palette, 16-bit bytes per row from 16 on, rows from 48 on.
+    const PALETTE: usize = 0;
+    const ROW_BYTES: usize = 16;
+    const ROWS: usize = 48;
+    let mut config = [0; 64];
+    config[PALETTE] = 1;
     let mut tile = 0;
     while tile < 8 {
-        shapes[16 + 2 * tile] = 64;
-        shapes[48 + tile] = TILE_SIDE as u8;
+        config[ROW_BYTES + 2 * tile] = TILE_ROW_BYTES as u8;
+        config[ROWS + tile] = TILE_SIDE as u8;
         tile += 1;
     }
-    TileConfig(shapes)
+    TileConfig(config)
 };
 
-/// Computes `out (=|+=) left · right` over an inner dimension of `depth` tiles.
+/// Bytes of a row of a tile register.
+const TILE_ROW_BYTES: usize = 64;
+
+/// Computes `out (=|+=) left · right` over `step_tiles` tiles of the sum.
 ///
 /// ```text
 /// for rows I of 32, for columns J of 32:
@@ -37,26 +44,33 @@ pub(super) fn product(
     out: ViewMut<f32>,
     left: &[Tile],
     right: &[Tile],
-    depth: usize,
+    step_tiles: usize,
     accumulate: Accumulate,
 ) {
     let ViewMut { data, rows, cols, stride } = out;
     // SAFETY: the token proves that the registers are there; the shapes are legal.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &TILE_CONFIG, options(nostack, readonly)) };
     for row in (0..rows).step_by(BLOCK_SIDE) {
-        let left = &left[row / TILE_SIDE * depth..][..2 * depth];
+        let left = &left[row / TILE_SIDE * step_tiles..][..2 * step_tiles];
         for col in (0..cols).step_by(BLOCK_SIDE) {
-            let right = &right[col / TILE_SIDE * depth..][..2 * depth];
+            let right = &right[col / TILE_SIDE * step_tiles..][..2 * step_tiles];
             let to = &mut data[row * stride + col..];
             if rows - row >= BLOCK_SIDE && cols - col >= BLOCK_SIDE {
                 assert!(to.len() >= (BLOCK_SIDE - 1) * stride + BLOCK_SIDE);
                 // SAFETY: `to` has 32 rows of 32 elements at this stride.
-                unsafe { multiply_block(left, right, depth, to.as_mut_ptr(), stride, accumulate) };
+                unsafe { multiply_block(left, right, step_tiles, to.as_mut_ptr(), stride, accumulate) };
             } else {
                 let mut sums = [0.0; BLOCK_SIDE * BLOCK_SIDE];
                 // SAFETY: the array has 32 rows of 32 elements.
                 unsafe {
-                    multiply_block(left, right, depth, sums.as_mut_ptr(), BLOCK_SIDE, Accumulate::Replace)
+                    multiply_block(
+                        left,
+                        right,
+                        step_tiles,
+                        sums.as_mut_ptr(),
+                        BLOCK_SIDE,
+                        Accumulate::Replace,
+                    )
                 };
                 write_block(
                     &sums,
@@ -69,7 +83,7 @@ pub(super) fn product(
     unsafe { asm!("tilerelease", options(nostack, nomem)) };
 }
 
-/// Computes 32 x 32 sums over two micro-panels of `depth` tiles on either side.
+/// Computes 32 x 32 sums over two micro-panels of `step_tiles` tiles of each operand.
 ///
 /// # Safety
 /// The tile registers must be configured as above, and `out` must have 32 rows of 32 elements,
@@ -77,15 +91,18 @@ pub(super) fn product(
 unsafe fn multiply_block(
     left: &[Tile],
     right: &[Tile],
-    depth: usize,
+    step_tiles: usize,
     out: *mut f32,
     stride: usize,
     accumulate: Accumulate,
 ) {
-    assert!(depth > 0 && left.len() == 2 * depth && right.len() == 2 * depth);
+    assert!(step_tiles > 0 && left.len() == 2 * step_tiles && right.len() == 2 * step_tiles);
     let bytes = stride * size_of::<f32>();
-    // SAFETY: the loop reads `depth` tiles of each micro-panel, and writes memory that the caller
-    // guarantees.
+    // tmm0 to tmm3 are the sums: left and right half of the upper 16 rows, then of the lower ones.
+    // tmm4 and tmm5 are tiles of the two left micro-panels, tmm6 and tmm7 of the right ones; a tile
+    // has 1024 bytes.
+    // SAFETY: the loop reads `step_tiles` tiles of each micro-panel, and writes memory that the
+    // caller guarantees.
     unsafe {
         asm!(
             "test {add:e}, {add:e}",
@@ -123,12 +140,12 @@ unsafe fn multiply_block(
             out = in(reg) out,
             below = in(reg) out.add(TILE_SIDE * stride),
             bytes = in(reg) bytes,
-            row = in(reg) 64usize,
+            row = in(reg) TILE_ROW_BYTES,
             l0 = inout(reg) left.as_ptr() => _,
-            l1 = inout(reg) left[depth..].as_ptr() => _,
+            l1 = inout(reg) left[step_tiles..].as_ptr() => _,
             r0 = inout(reg) right.as_ptr() => _,
-            r1 = inout(reg) right[depth..].as_ptr() => _,
-            steps = inout(reg) depth => _,
+            r1 = inout(reg) right[step_tiles..].as_ptr() => _,
+            steps = inout(reg) step_tiles => _,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack),

@@ -61,39 +61,41 @@ fn pack_tile_wide(
     }
 }
 
-/// Computes a block of `left · right` from two micro-panels of `depth` tiles each.
+/// Computes a block of `left · right` from two micro-panels of `step_tiles` tiles each.
 pub(super) fn multiply_block(
     _token: Avx512Bf16,
     left: &[Tile],
     right: &[Tile],
-    depth: usize,
+    step_tiles: usize,
 ) -> [f32; BLOCK_SIDE * BLOCK_SIDE] {
     // SAFETY: the token proves the features.
-    unsafe { multiply_block_wide(left, right, depth) }
+    unsafe { multiply_block_wide(left, right, step_tiles) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn multiply_block_wide(left: &[Tile], right: &[Tile], depth: usize) -> [f32; BLOCK_SIDE * BLOCK_SIDE] {
+fn multiply_block_wide(left: &[Tile], right: &[Tile], step_tiles: usize) -> [f32; BLOCK_SIDE * BLOCK_SIDE] {
     let mut out = [0.0; BLOCK_SIDE * BLOCK_SIDE];
-    for (row, left) in left.chunks_exact(depth).enumerate() {
-        for (col, right) in right.chunks_exact(depth).enumerate() {
+    for (left_panel, left) in left.chunks_exact(step_tiles).enumerate() {
+        for (right_panel, right) in right.chunks_exact(step_tiles).enumerate() {
             let mut sums = [_mm512_setzero_ps(); TILE_SIDE];
             for (left, right) in left.iter().zip(right) {
                 for pair in 0..TILE_SIDE {
                     // SAFETY: a row of a tile has 64 bytes, four of them at `2 * pair`.
                     unsafe {
-                        let r = _mm512_load_si512(right.0.as_ptr().add(pair * 2 * TILE_SIDE).cast());
-                        let r: __m512bh = std::mem::transmute(r);
+                        let columns = _mm512_load_si512(right.0.as_ptr().add(pair * 2 * TILE_SIDE).cast());
+                        let columns: __m512bh = std::mem::transmute(columns);
                         for (i, sum) in sums.iter_mut().enumerate() {
-                            let l = left.0.as_ptr().add(i * 2 * TILE_SIDE + 2 * pair).cast::<i32>().read();
-                            let l: __m512bh = std::mem::transmute(_mm512_set1_epi32(l));
-                            *sum = _mm512_dpbf16_ps(*sum, l, r);
+                            let row_pair =
+                                left.0.as_ptr().add(i * 2 * TILE_SIDE + 2 * pair).cast::<i32>().read();
+                            let row_pair: __m512bh = std::mem::transmute(_mm512_set1_epi32(row_pair));
+                            *sum = _mm512_dpbf16_ps(*sum, row_pair, columns);
                         }
                     }
                 }
             }
             for (i, sum) in sums.into_iter().enumerate() {
-                let to = &mut out[(row * TILE_SIDE + i) * BLOCK_SIDE + col * TILE_SIDE..][..TILE_SIDE];
+                let start = (left_panel * TILE_SIDE + i) * BLOCK_SIDE + right_panel * TILE_SIDE;
+                let to = &mut out[start..][..TILE_SIDE];
                 // SAFETY: the slice has the 16 elements that are written.
                 unsafe { _mm512_storeu_ps(to.as_mut_ptr(), sum) };
             }

@@ -1,15 +1,15 @@
 //! A lattice's joint network bound to its parameters.
 //!
-//! Binding projects the context embeddings once; whole frames are computed by `frames.rs`, the arcs
-//! along a label string by `chain.rs`. e: embeddings; Wf: frame projection; sizes: C context
-//! states, V labels, H hidden units, E embedding width.
+//! Binding projects the embeddings of the context states once; whole frames are computed by
+//! `frames.rs`, the arcs along a label string by `chain.rs`. e: embeddings; Wf: frame projection;
+//! sizes: C context states, V labels, H hidden units, E embedding width.
 use std::borrow::Cow;
 
 use kernels::{Accumulate, Affine, PANEL_COLUMNS, PackedRight, Real, ScratchReq, View};
 
 use super::{
     JointWeightFn, PARAMETER_NAMES, chain, frames,
-    projections::{JointSizes, PreparedRows, ProjectionGradients, Projections},
+    projections::{JointSizes, ProjectionGradients, Projections, TanhAddendRows},
 };
 use crate::{
     Arcs, ArcsMut, Error, Result,
@@ -63,30 +63,30 @@ fn scratch<F: Real>(sizes: &JointSizes, workload: Workload) -> ScratchReq {
 }
 
 impl<'a, F: Real> BoundJoint<'a, F> {
-    /// Checks the parameters and projects the contexts.
+    /// Checks the parameters and projects the embeddings of the states.
     ///
     /// Reuses the buffers of earlier calls.
     pub fn new(joint: JointWeightFn<'a, F>, buffers: &mut Vec<Vec<F>>) -> Result<Self> {
         joint.check()?;
         let (c, h, v, e) = (joint.states, joint.hidden(), joint.vocabulary, joint.embedding());
         let embeddings = joint.context_embeddings()?;
-        let mut contexts = reuse(buffers, c * h);
+        let mut state_addends = reuse(buffers, c * h);
         Affine::new(View::new(joint.project_context, e, h), Some(joint.joint_bias))
-            .forward(&embeddings, &mut contexts);
-        let contexts = PreparedRows::new(contexts, h);
-        if let Some((state, value)) = contexts.first_not_finite() {
+            .forward(&embeddings, &mut state_addends);
+        let state_addends = TanhAddendRows::new(state_addends, h);
+        if let Some((state, value)) = state_addends.first_not_finite() {
             let row = format!("{value} for state {state}");
             return Err(Error::shape(PARAMETER_NAMES[0], "finite projections of embeddings", row));
         }
-        // The output layer as rows: the blank, then the labels.
+        // The head as rows: the blank, then the labels.
         let columns = reuse(buffers, c.next_multiple_of(PANEL_COLUMNS) * h);
-        let mut head = joint.blank.to_vec();
+        let mut head = joint.blank_kernel.to_vec();
         head.resize((1 + v) * h, F::ZERO);
-        kernels::transpose(&mut head[h..], View::new(joint.lexical, h, v));
-        let bias = [joint.blank_bias, joint.lexical_bias].concat();
-        let mut projections = Projections::new(contexts, head, bias, columns);
+        kernels::transpose(&mut head[h..], View::new(joint.label_kernel, h, v));
+        let bias = [joint.blank_bias, joint.label_bias].concat();
+        let mut projections = Projections::new(state_addends, head, bias, columns);
         // The remaining buffer is for frames, whose number is not known yet.
-        projections.frames = PreparedRows::new(reuse(buffers, 0), h);
+        projections.frame_addends = TanhAddendRows::new(reuse(buffers, 0), h);
         Ok(Self {
             joint,
             embeddings,
@@ -100,10 +100,11 @@ impl<'a, F: Real> BoundJoint<'a, F> {
 
     /// Returns the projections and their gradients, which are initially zero.
     pub fn gradients(&mut self) -> (&Projections<F>, &mut ProjectionGradients<F>) {
-        let frames = self.projections.frames.rows.len();
+        let frames = self.projections.frame_addends.rows.len();
         let gradients = self.gradients.get_or_insert_with(|| ProjectionGradients::zeros(&self.projections));
-        if gradients.frames.len() != frames {
-            gradients.frames = kernels::reset(std::mem::take(&mut gradients.frames), frames, F::ZERO);
+        if gradients.frame_addends.len() != frames {
+            gradients.frame_addends =
+                kernels::reset(std::mem::take(&mut gradients.frame_addends), frames, F::ZERO);
         }
         (&self.projections, gradients)
     }
@@ -118,21 +119,21 @@ impl<'a, F: Real> BoundJoint<'a, F> {
 impl<F: Real> BoundWeights<F> for BoundJoint<'_, F> {
     fn set_frames(&mut self, rows: &[F], utterances: &[u32]) -> Result<()> {
         let h = self.joint.hidden();
-        let mut frames = std::mem::take(&mut self.projections.frames.rows);
+        let mut frames = std::mem::take(&mut self.projections.frame_addends.rows);
         kernels::ensure_capacity(&mut frames, utterances.len() * h);
         frames.resize(utterances.len() * h, F::ZERO);
         if !rows.is_empty() {
             self.frame_layer().forward(rows, &mut frames);
         }
-        self.projections.frames = PreparedRows::new(frames, h);
-        if let Some((row, value)) = self.projections.frames.first_not_finite() {
+        self.projections.frame_addends = TanhAddendRows::new(frames, h);
+        if let Some((row, value)) = self.projections.frame_addends.first_not_finite() {
             let utterance = utterances[row];
             let frame = utterances[..row].iter().rev().take_while(|&&other| other == utterance).count();
             let row = format!("{value} for frame {frame} of utterance {utterance}");
             return Err(Error::shape(PARAMETER_NAMES[1], "finite projections of frames", row));
         }
         if let Some(gradients) = &mut self.gradients {
-            gradients.frames.clear();
+            gradients.frame_addends.clear();
         }
         if !self.projections.defers_columns {
             self.projections.require_columns();
@@ -144,8 +145,8 @@ impl<F: Real> BoundWeights<F> for BoundJoint<'_, F> {
         frames::forward(&self.projections, frames, arcs);
     }
 
-    fn forward_state(&self, frame: usize, state: usize, lexical: &mut [F]) -> F {
-        chain::forward_state(&self.projections, frame, state, lexical)
+    fn forward_state(&self, frame: usize, state: usize, label_arcs: &mut [F]) -> F {
+        chain::forward_state(&self.projections, frame, state, label_arcs)
     }
 
     fn backward(&mut self, frames: &[usize], adjoints: Arcs<F>) {
@@ -155,7 +156,7 @@ impl<F: Real> BoundWeights<F> for BoundJoint<'_, F> {
             PackedRight::new(View::new(&projections.head, projections.bias.len(), projections.hidden))
         });
         let gradients = gradients.as_mut().expect("gradients are allocated");
-        frames::backward(projections, head, task_sums, &mut gradients.frames, frames, adjoints);
+        frames::backward(projections, head, task_sums, &mut gradients.frame_addends, frames, adjoints);
     }
 
     fn forward_chain(&self, first_frame: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
@@ -175,16 +176,16 @@ impl<F: Real> BoundWeights<F> for BoundJoint<'_, F> {
         let gradients = self.gradients.as_mut().expect("gradients are allocated");
         let mut gradient_rows = vec![F::ZERO; frame_rows.len()];
         if !frame_rows.is_empty() {
-            layer.backward_rows(&gradients.frames, &mut gradient_rows, Accumulate::Replace);
+            layer.backward_rows(&gradients.frame_addends, &mut gradient_rows, Accumulate::Replace);
             let mut unused_bias = vec![F::ZERO; self.joint.hidden()];
             self.project_frame.resize(self.joint.project_frame.len(), F::ZERO);
             layer.backward_parameters(
-                &[(frame_rows, &gradients.frames)],
+                &[(frame_rows, &gradients.frame_addends)],
                 &mut self.project_frame,
                 &mut unused_bias,
             );
         }
-        gradients.frames.fill(F::ZERO);
+        gradients.frame_addends.fill(F::ZERO);
         gradient_rows
     }
 
@@ -199,21 +200,21 @@ impl<F: Real> BoundWeights<F> for BoundJoint<'_, F> {
     fn finish(mut self: Box<Self>) -> Parameters<F> {
         self.gradients();
         let Self { joint, embeddings, gradients, mut project_frame, task_sums, .. } = *self;
-        let ProjectionGradients { mut contexts, mut head, bias: mut head_bias, .. } =
+        let ProjectionGradients { mut state_addends, mut head, bias: mut head_bias, .. } =
             gradients.expect("gradients are allocated");
         let (c, h, v, e) = (joint.states, joint.hidden(), joint.vocabulary, joint.embedding());
         project_frame.resize(joint.project_frame.len(), F::ZERO);
-        task_sums.add_contexts(&mut contexts);
+        task_sums.add_states(&mut state_addends);
         task_sums.add_head(&mut head, &mut head_bias);
 
-        // Gradients of the projection of contexts, and of the embeddings.
+        // Gradients of the projection of states, and of the embeddings.
         let layer = Affine::new(View::new(joint.project_context, e, h), None);
         let (mut project_context, mut joint_bias) = (vec![F::ZERO; e * h], vec![F::ZERO; h]);
-        layer.backward_parameters(&[(&embeddings, &contexts)], &mut project_context, &mut joint_bias);
+        layer.backward_parameters(&[(&embeddings, &state_addends)], &mut project_context, &mut joint_bias);
         let mut embedding_gradient = vec![F::ZERO; c * e];
-        layer.backward_rows(&contexts, &mut embedding_gradient, Accumulate::Replace);
-        let mut lexical = vec![F::ZERO; h * v];
-        kernels::transpose(&mut lexical, View::new(&head[h..], v, h));
+        layer.backward_rows(&state_addends, &mut embedding_gradient, Accumulate::Replace);
+        let mut label_kernel = vec![F::ZERO; h * v];
+        kernels::transpose(&mut label_kernel, View::new(&head[h..], v, h));
         head.truncate(h);
         let head_bias: Vec<F> = head_bias.into_iter().map(F::from_f64).collect();
         let values = [
@@ -222,7 +223,7 @@ impl<F: Real> BoundWeights<F> for BoundJoint<'_, F> {
             joint_bias,
             head,
             head_bias[..1].to_vec(),
-            lexical,
+            label_kernel,
             head_bias[1..].to_vec(),
         ];
         let mut parameters: Parameters<F> =

@@ -1,9 +1,10 @@
-//! Arc weights of a lattice's joint network along a label string.
+//! Arc weights of a lattice's joint network along a label string (chain).
 //!
-//! It computes the scores of the blank and of the next label. Site: a frame t and a label position
-//! u. P, Q: projected contexts and frames; c_u: context state after u labels; w0, w_y and c0, c_y:
-//! rows and biases of the output layer for the blank and label y; B, L: scores of the blank and of
-//! the next label; gB, gL: their adjoints; d: gradient.
+//! The numerator of the loss needs two scores at each site, a frame t and a label position u: B of
+//! the blank (`blank`), and L of the chain's label after position u (`label_arcs`). P, Q: projected
+//! context states and frames; c_u: context state after u labels; w0, w_y and c0, c_y: rows and
+//! biases of the head for the blank and label y; gB, gL: adjoints of B and L; d: gradient; H: width
+//! of h; U: labels of the chain.
 //!
 //! ```text
 //! forward     h = tanh(P[c_u] + Q_t)   B[t,u] = h · w0 + c0   L[t,u] = h · w_y + c_y, y = y_{u+1}
@@ -19,31 +20,41 @@ use crate::{Arcs, ArcsMut, weight_fn::LabelChain};
 
 /// Frames of a task of forward, and of backward for frames.
 const FRAMES_PER_TASK: usize = 8;
-/// Label positions of a task of backward for contexts and the head.
+/// Label positions of a task of backward for states and the head.
 const POSITIONS_PER_TASK: usize = 4;
+/// Gradient rows of a label position: of its state, of the blank and of its label.
+const ROWS_PER_POSITION: usize = 3;
 
-/// Returns the head's row of a label; 0 is the blank.
-fn head_row<F: Real>(projections: &Projections<F>, label: u32) -> &[F] {
+/// Class of the blank; labels have the classes 1 to V.
+const BLANK: u32 = 0;
+
+/// Returns the head's row of a class.
+fn head_row<F: Real>(projections: &Projections<F>, class: u32) -> &[F] {
     let h = projections.hidden;
-    &projections.head[label as usize * h..][..h]
+    &projections.head[class as usize * h..][..h]
 }
 
-/// Computes the weights of the arcs from one state; returns the weight of the blank.
+/// Returns the score of a class for a hidden row.
+fn score<F: Real>(projections: &Projections<F>, hidden: &[F], class: u32) -> F {
+    dot(hidden, head_row(projections, class)) + projections.bias[class as usize]
+}
+
+/// Computes the scores of all V labels from one state; returns that of the blank.
 pub fn forward_state<F: Real>(
     projections: &Projections<F>,
     frame: usize,
     state: usize,
-    lexical: &mut [F],
+    label_arcs: &mut [F],
 ) -> F {
     let mut hidden = projections.pool.acquire("task", projections.hidden);
     projections.hidden_row(frame, state, &mut hidden);
-    for (label, out) in (1..).zip(lexical) {
-        *out = dot(&hidden, head_row(projections, label)) + projections.bias[label as usize];
+    for (label, out) in (1..).zip(label_arcs) {
+        *out = score(projections, &hidden, label);
     }
-    dot(&hidden, head_row(projections, 0)) + projections.bias[0]
+    score(projections, &hidden, BLANK)
 }
 
-/// Computes both scores of all sites.
+/// Computes B and L of all sites.
 pub fn forward<F: Real>(
     projections: &Projections<F>,
     first_frame: usize,
@@ -53,41 +64,49 @@ pub fn forward<F: Real>(
     let positions = chain.states.len();
     let frames = (
         parts_mut(arcs.blank, FRAMES_PER_TASK * positions),
-        parts_mut(arcs.lexical, FRAMES_PER_TASK * positions),
+        parts_mut(arcs.labels, FRAMES_PER_TASK * positions),
     );
-    par_for(frames, |task, (blank, lexical)| {
+    par_for(frames, |task, (blank, label_arcs)| {
         let mut hidden = projections.pool.acquire("task", projections.hidden);
-        let frames = blank.chunks_exact_mut(positions).zip(lexical.chunks_exact_mut(positions));
-        for (frame, (blank, lexical)) in (first_frame + task * FRAMES_PER_TASK..).zip(frames) {
+        let frames = blank.chunks_exact_mut(positions).zip(label_arcs.chunks_exact_mut(positions));
+        for (frame, (blank, label_arcs)) in (first_frame + task * FRAMES_PER_TASK..).zip(frames) {
             for (u, &state) in chain.states.iter().enumerate() {
                 projections.hidden_row(frame, state, &mut hidden);
-                blank[u] = dot(&hidden, head_row(projections, 0)) + projections.bias[0];
-                lexical[u] = chain.labels.get(u).map_or(F::NEG_INFINITY, |&label| {
-                    dot(&hidden, head_row(projections, label)) + projections.bias[label as usize]
-                });
+                blank[u] = score(projections, &hidden, BLANK);
+                label_arcs[u] =
+                    chain.labels.get(u).map_or(F::NEG_INFINITY, |&label| score(projections, &hidden, label));
             }
         }
     });
 }
 
+/// gB and gL of a site.
+#[derive(Clone, Copy)]
+struct SiteAdjoint<F> {
+    blank: F,
+    label: F,
+}
+
 /// Computes `s = (gB w0 + gL w_y) (1 - h²)`, the gradient before tanh.
+///
+/// `label` is y, none at the last position.
 fn site_slope<F: Real>(
     projections: &Projections<F>,
     hidden: &[F],
-    (blank, lexical): (F, F),
+    adjoint: SiteAdjoint<F>,
     label: Option<u32>,
     out: &mut [F],
 ) {
-    out.iter_mut().zip(head_row(projections, 0)).for_each(|(out, &w)| *out = blank * w);
+    out.iter_mut().zip(head_row(projections, BLANK)).for_each(|(out, &w)| *out = adjoint.blank * w);
     if let Some(label) = label {
-        add_scaled(out, lexical, head_row(projections, label));
+        add_scaled(out, adjoint.label, head_row(projections, label));
     }
     F::tanh_slope(out, hidden);
 }
 
 /// Memory of [`backward`] for a chain of `positions` positions.
 pub fn scratch<F: Real>(hidden: usize, positions: usize) -> ScratchReq {
-    ScratchReq::new::<F>(3 * positions * hidden)
+    ScratchReq::new::<F>(ROWS_PER_POSITION * positions * hidden)
 }
 
 /// Propagates adjoints of both scores to projections and head.
@@ -100,19 +119,21 @@ pub fn backward<F: Real>(
 ) {
     let (h, positions) = (projections.hidden, chain.states.len());
     let frames = adjoints.blank.len() / positions;
-    let adjoint =
-        |t: usize, u: usize| (adjoints.blank[t * positions + u], adjoints.lexical[t * positions + u]);
-    let zero = (F::ZERO, F::ZERO);
+    let adjoint = |t: usize, u: usize| SiteAdjoint {
+        blank: adjoints.blank[t * positions + u],
+        label: adjoints.labels[t * positions + u],
+    };
+    let has_adjoint = |t: usize, u: usize| (adjoint(t, u).blank, adjoint(t, u).label) != (F::ZERO, F::ZERO);
 
-    // Gradient of the frames.
-    let frame_rows = &mut gradients.frames[first_frame * h..][..frames * h];
+    // dQ: gradient of the frames, in parallel over frames.
+    let frame_rows = &mut gradients.frame_addends[first_frame * h..][..frames * h];
     par_for(
         (parts_mut(frame_rows, FRAMES_PER_TASK * h), range_parts(frames, FRAMES_PER_TASK)),
         |_, (out, task_frames)| {
-            let mut rows = projections.pool.acquire("task", 2 * h);
-            let (hidden, slope) = rows.split_at_mut(h);
+            let mut buffer = projections.pool.acquire("task", 2 * h);
+            let (hidden, slope) = buffer.split_at_mut(h);
             for (t, out) in task_frames.zip(out.chunks_exact_mut(h)) {
-                for (u, &state) in chain.states.iter().enumerate().filter(|&(u, _)| adjoint(t, u) != zero) {
+                for (u, &state) in chain.states.iter().enumerate().filter(|&(u, _)| has_adjoint(t, u)) {
                     projections.hidden_row(first_frame + t, state, hidden);
                     site_slope(projections, hidden, adjoint(t, u), chain.labels.get(u).copied(), slope);
                     add(out, slope);
@@ -121,37 +142,40 @@ pub fn backward<F: Real>(
         },
     );
 
-    // Three gradient rows of each position: of its context, of the blank and of its label.
-    let mut rows = vec![F::ZERO; positions * 3 * h];
+    // dP, dw0 and dw_y of each position, in parallel over positions.
+    let mut position_gradients = vec![F::ZERO; positions * ROWS_PER_POSITION * h];
     par_for(
-        (parts_mut(&mut rows, POSITIONS_PER_TASK * 3 * h), parts(chain.states, POSITIONS_PER_TASK)),
-        |task, (out, states)| {
-            let mut rows = projections.pool.acquire("task", 2 * h);
-            let (hidden, slope) = rows.split_at_mut(h);
-            for (u, (&state, out)) in
-                (task * POSITIONS_PER_TASK..).zip(states.iter().zip(out.chunks_exact_mut(3 * h)))
-            {
-                let (context, head_gradients) = out.split_at_mut(h);
-                let (blank_row, label_row) = head_gradients.split_at_mut(h);
-                for t in (0..frames).filter(|&t| adjoint(t, u) != zero) {
+        (
+            parts_mut(&mut position_gradients, POSITIONS_PER_TASK * ROWS_PER_POSITION * h),
+            parts(chain.states, POSITIONS_PER_TASK),
+        ),
+        |task, (task_gradients, states)| {
+            let mut buffer = projections.pool.acquire("task", 2 * h);
+            let (hidden, slope) = buffer.split_at_mut(h);
+            let gradients = task_gradients.chunks_exact_mut(ROWS_PER_POSITION * h);
+            for (u, (&state, rows)) in (task * POSITIONS_PER_TASK..).zip(states.iter().zip(gradients)) {
+                let (context_row, head_rows) = rows.split_at_mut(h);
+                let (blank_row, label_row) = head_rows.split_at_mut(h);
+                for t in (0..frames).filter(|&t| has_adjoint(t, u)) {
                     projections.hidden_row(first_frame + t, state, hidden);
                     site_slope(projections, hidden, adjoint(t, u), chain.labels.get(u).copied(), slope);
-                    add(context, slope);
-                    add_scaled(blank_row, adjoint(t, u).0, hidden);
-                    add_scaled(label_row, adjoint(t, u).1, hidden);
+                    add(context_row, slope);
+                    add_scaled(blank_row, adjoint(t, u).blank, hidden);
+                    add_scaled(label_row, adjoint(t, u).label, hidden);
                 }
             }
         },
     );
     // Sums over positions, in order.
-    for (u, (&state, rows)) in chain.states.iter().zip(rows.chunks_exact(3 * h)).enumerate() {
-        add(&mut gradients.contexts[state * h..][..h], &rows[..h]);
+    let rows_by_position = position_gradients.chunks_exact(ROWS_PER_POSITION * h);
+    for (u, (&state, rows)) in chain.states.iter().zip(rows_by_position).enumerate() {
+        add(&mut gradients.state_addends[state * h..][..h], &rows[..h]);
         add(&mut gradients.head[..h], &rows[h..2 * h]);
         let sum = |values: &[F]| (0..frames).map(|t| values[t * positions + u].to_f64()).sum::<f64>();
         gradients.bias[0] += sum(adjoints.blank);
         if let Some(&label) = chain.labels.get(u) {
             add(&mut gradients.head[label as usize * h..][..h], &rows[2 * h..]);
-            gradients.bias[label as usize] += sum(adjoints.lexical);
+            gradients.bias[label as usize] += sum(adjoints.labels);
         }
     }
 }

@@ -1,13 +1,15 @@
-//! A lattice's joint network over all arcs of whole frames.
+//! Forward and backward of a lattice's joint network over whole frames.
 //!
-//! P, Q: projected contexts and frames; W, c: output layer; (b, l): scores of blank and labels; gb,
-//! gl: their adjoints; p: context state; t: frame; u: gradient before tanh; d: gradient. A panel
-//! has 32 columns of a product: states of one frame, or frames of one state.
+//! They compute all C (1 + V) arcs of a frame, for the denominator of the loss. P, Q: projected
+//! context states and frames; W, bias: the head; (b, l): scores of blank and labels; gb, gl: their
+//! adjoints; p: context state; t: frame; s: gradient before tanh; d: gradient; C context states, V
+//! labels, H hidden units. A panel has `PANEL_COLUMNS` columns of a product: states of one frame,
+//! or frames of one state.
 //!
 //! ```text
-//! forward     h[p] = tanh(P[p] + Q_t)                (b, l)[p] = h[p] Wᵀ + c
-//! backward    dh = (gb, gl) W     u = dh (1 - h²)     dQ_t = Σ_p u    dP[p] += Σ_t u
-//!             dW += Σ (gb, gl)ᵀ h    dc += Σ (gb, gl)
+//! forward     h[p] = tanh(P[p] + Q_t)                (b, l)[p] = h[p] Wᵀ + bias
+//! backward    dh = (gb, gl) W     s = dh (1 - h²)     dQ_t = Σ_p s    dP[p] += Σ_t s
+//!             dW += Σ (gb, gl)ᵀ h    dbias += Σ (gb, gl)
 //! ```
 //! Forward computes `h` as panels of products (steps of the sum x states), backward as rows. A task
 //! of backward is a block of states and a run of frames with separate sums, which are added in a
@@ -22,11 +24,11 @@ use kernels::{
 use super::projections::{JointSizes, Projections};
 use crate::{Arcs, ArcsMut, weight_fn::Workload};
 
-/// Approximate smallest number of tasks of forward.
+/// Approximate smallest number of tasks of one pass.
 pub const MIN_TASKS: usize = 32;
-/// Largest number of states of a block of backward.
+/// Largest number of states of a block in backward.
 const MAX_BLOCK_STATES: usize = 32;
-/// Rows (states x frames) of one matrix product of backward.
+/// Rows (states x frames) of one matrix product in backward.
 const ROWS_PER_PRODUCT: usize = 128;
 
 /// How forward and backward are split into tasks, by shape.
@@ -34,22 +36,24 @@ struct TaskSplit {
     /// States that forward computes as panels; the others have frames as columns if that is
     /// cheaper.
     column_states: usize,
-    /// Frames of a task of forward.
+    /// Frames of a task in forward.
     frames_per_task: usize,
-    /// Panels of a task of forward.
+    /// Panels of a task in forward.
     panels_per_task: usize,
-    /// Number of runs of frames of backward.
+    /// Number of runs of frames in backward.
     runs: usize,
-    /// Number of blocks of states of backward.
+    /// Number of blocks of states in backward.
     blocks: usize,
     /// States of a block.
     block_states: usize,
-    /// Frames of one product of backward.
+    /// Frames of one product in backward.
     frames_per_product: usize,
 }
 
 impl TaskSplit {
     fn new(states: usize, frames: usize) -> Self {
+        // The last panel of states may be partly empty; its states are columns only if that needs
+        // fewer products than panels of frames.
         let partial_panel_states = states % PANEL_COLUMNS;
         let column_states = if partial_panel_states * frames.div_ceil(PANEL_COLUMNS) < frames {
             states - partial_panel_states
@@ -71,7 +75,7 @@ impl TaskSplit {
     }
 }
 
-/// Memory of the tasks of [`forward_tasks`] and [`backward`].
+/// Memory of the tasks of [`forward`] and [`backward`].
 pub fn scratch<F: Real>(sizes: &JointSizes, workload: Workload) -> ScratchReq {
     let JointSizes { states: c, hidden: h, vocabulary: v, .. } = *sizes;
     let Workload { wave, gradients, .. } = workload;
@@ -88,7 +92,7 @@ pub fn scratch<F: Real>(sizes: &JointSizes, workload: Workload) -> ScratchReq {
     let backward_tasks = split.runs * split.blocks;
     let backward_task =
         ScratchReq::aligned::<F>(split.frames_per_product * split.block_states * (2 * h + 1 + v));
-    // Each run has sums of all contexts, and each block sums of the frames of all runs.
+    // Each run has sums of all states, and each block sums of the frames of all runs.
     let context_sums = ScratchReq::new::<F>(split.runs * c * h);
     let frame_sums = ScratchReq::new::<F>(split.blocks * (wave + split.runs) * h);
     ScratchReq::all_of([
@@ -112,9 +116,10 @@ pub fn forward<F: Real>(projections: &Projections<F>, frames: &[usize], arcs: Ar
     let &Projections { hidden: h, states: c, vocabulary: v, .. } = projections;
     let (split, scratch_len) =
         (TaskSplit::new(c, frames.len()), TanhProducts::<F>::scratch_len(h) + PANEL_COLUMNS * (1 + v));
-    let ArcsMut { blank, lexical } = arcs;
-    // Panels of some frames; arcs of a frame start `c` states after those of the previous frame.
-    let score_panels = |frames: &[usize], panels: Range<usize>, blank: &mut [F], lexical: &mut [F]| {
+    let ArcsMut { blank, labels: label_arcs } = arcs;
+    // Scores panels of some frames; `blank` and `label_arcs` begin with the first state of the
+    // first panel, and the arcs of a frame start `c` states after those of the previous frame.
+    let score_panels = |frames: &[usize], panels: Range<usize>, blank: &mut [F], label_arcs: &mut [F]| {
         let mut buffer = projections.pool.acquire("task", scratch_len);
         let (scratch, tile) = buffer.split_at_mut(TanhProducts::<F>::scratch_len(h));
         let mut products = TanhProducts::new(&projections.head_left, scratch);
@@ -124,33 +129,34 @@ pub fn forward<F: Real>(projections: &Projections<F>, frames: &[usize], arcs: Ar
             let first_state = frame_index * c + (panel - first_panel) * PANEL_COLUMNS;
             let (blank_row, label_rows) = tile.split_at(PANEL_COLUMNS);
             blank[first_state..first_state + state_count].copy_from_slice(&blank_row[..state_count]);
-            let lexical = &mut lexical[first_state * v..][..state_count * v];
-            transpose(lexical, View::with_stride(label_rows, v, state_count, PANEL_COLUMNS));
+            let label_arcs = &mut label_arcs[first_state * v..][..state_count * v];
+            transpose(label_arcs, View::with_stride(label_rows, v, state_count, PANEL_COLUMNS));
         });
     };
-    // Panels of states.
+    // Panels of states: a task has several frames, or several panels of one frame.
     let panel_count = split.column_states.div_ceil(PANEL_COLUMNS);
     let frame_tasks = (
         parts_mut(blank, split.frames_per_task * c),
-        parts_mut(lexical, split.frames_per_task * c * v),
+        parts_mut(label_arcs, split.frames_per_task * c * v),
         parts(frames, split.frames_per_task),
     );
-    par_for(frame_tasks, |_, (blank, lexical, frames)| {
+    par_for(frame_tasks, |_, (blank, label_arcs, frames)| {
         if frames.len() > 1 {
-            return score_panels(frames, 0..panel_count, blank, lexical);
+            return score_panels(frames, 0..panel_count, blank, label_arcs);
         }
-        let (blank, lexical) = (&mut blank[..split.column_states], &mut lexical[..split.column_states * v]);
+        let (blank, label_arcs) =
+            (&mut blank[..split.column_states], &mut label_arcs[..split.column_states * v]);
         let panel_tasks = (
             parts_mut(blank, split.panels_per_task * PANEL_COLUMNS),
-            parts_mut(lexical, split.panels_per_task * PANEL_COLUMNS * v),
+            parts_mut(label_arcs, split.panels_per_task * PANEL_COLUMNS * v),
         );
-        par_for(panel_tasks, |task, (blank, lexical)| {
+        par_for(panel_tasks, |task, (blank, label_arcs)| {
             let first_panel = task * split.panels_per_task;
             score_panels(
                 frames,
                 first_panel..first_panel + blank.len().div_ceil(PANEL_COLUMNS),
                 blank,
-                lexical,
+                label_arcs,
             );
         });
     });
@@ -159,20 +165,21 @@ pub fn forward<F: Real>(projections: &Projections<F>, frames: &[usize], arcs: Ar
     }
     // Remaining states, with frames as columns.
     let remaining_states: Vec<usize> = (split.column_states..c).collect();
-    let panel_tasks = (parts_mut(blank, PANEL_COLUMNS * c), parts_mut(lexical, PANEL_COLUMNS * c * v));
-    par_for((panel_tasks, parts(frames, PANEL_COLUMNS)), |_, ((blank, lexical), frames)| {
+    let panel_tasks = (parts_mut(blank, PANEL_COLUMNS * c), parts_mut(label_arcs, PANEL_COLUMNS * c * v));
+    par_for((panel_tasks, parts(frames, PANEL_COLUMNS)), |_, ((blank, label_arcs), frames)| {
         let mut buffer = projections.pool.acquire("task", scratch_len + PANEL_COLUMNS * h);
         let (panel, scratch) = buffer.split_at_mut(PANEL_COLUMNS * h);
         let (scratch, tile) = scratch.split_at_mut(TanhProducts::<F>::scratch_len(h));
-        let in_range = projections.write_frame_panel(frames, &mut scratch[..PANEL_COLUMNS * h], panel);
+        let has_no_overflow_row =
+            projections.write_frame_panel(frames, &mut scratch[..PANEL_COLUMNS * h], panel);
         let mut products = TanhProducts::new(&projections.head_left, scratch);
-        let panel = (frames, in_range.then_some(&*panel));
-        projections.score_frames(panel, &remaining_states, &mut products, tile, |state, tile| {
-            let frame_arcs = blank.chunks_exact_mut(c).zip(lexical.chunks_exact_mut(c * v));
-            for (frame_index, (blank, lexical)) in frame_arcs.enumerate() {
+        let panel = has_no_overflow_row.then_some(&*panel);
+        projections.score_frames(frames, panel, &remaining_states, &mut products, tile, |state, tile| {
+            let frame_arcs = blank.chunks_exact_mut(c).zip(label_arcs.chunks_exact_mut(c * v));
+            for (frame_index, (blank, label_arcs)) in frame_arcs.enumerate() {
                 blank[state] = tile[frame_index];
                 let scores = tile[PANEL_COLUMNS + frame_index..].iter().step_by(PANEL_COLUMNS);
-                lexical[state * v..][..v].iter_mut().zip(scores).for_each(|(l, &score)| *l = score);
+                label_arcs[state * v..][..v].iter_mut().zip(scores).for_each(|(l, &score)| *l = score);
             }
         });
     });
@@ -196,8 +203,8 @@ impl<F> Default for TaskSums<F> {
 /// Sums of one task: a block of states in a run of frames.
 #[derive(Default)]
 struct TaskSum<F> {
-    /// Sums of the block's contexts, *states x H*.
-    contexts: Vec<F>,
+    /// Sums of the block's states, *states x H*.
+    states: Vec<F>,
     /// *(1 + V) x H*
     head: Vec<F>,
     /// *1 + V*
@@ -207,12 +214,12 @@ struct TaskSum<F> {
 }
 
 impl<F: Real> TaskSums<F> {
-    /// Adds the sums of contexts to `out`.
-    pub fn add_contexts(&self, out: &mut [F]) {
+    /// Adds the sums of states to `out`.
+    pub fn add_states(&self, out: &mut [F]) {
         for (task, sums) in self.tasks.iter().enumerate() {
             let h = sums.head.len() / sums.bias.len();
             let start = task % self.blocks * self.block_states * h;
-            add(&mut out[start..start + sums.contexts.len()], &sums.contexts);
+            add(&mut out[start..start + sums.states.len()], &sums.states);
         }
     }
 
@@ -229,8 +236,8 @@ impl<F: Real> TaskSums<F> {
 ///
 /// ```text
 /// in parallel over runs of frames and blocks of states:
-///     for each product of frames:
-///         h;  dh = g W;  dW += gᵀ h;  dc += Σ g;  u = dh (1 - h²);  dP += Σ_t u;  dQ = Σ_p u
+///     for each product of frames:                         g = (gb, gl)
+///         h;  dh = g W;  dW += gᵀ h;  dc += Σ g;  s = dh (1 - h²);  dP += Σ_t s;  dQ = Σ_p s
 /// for each frame:  dQ = Σ_blocks dQ
 /// ```
 pub fn backward<F: Real>(
@@ -245,10 +252,11 @@ pub fn backward<F: Real>(
     let TaskSplit { runs, blocks, block_states, frames_per_product, .. } = TaskSplit::new(c, frames.len());
     let frames_per_run = frames.len().div_ceil(runs).max(1);
     (sums.blocks, sums.block_states) = (blocks, block_states);
+    // The sums continue over the calls of backward, so they are created once.
     let tasks = &mut sums.tasks;
     if tasks.is_empty() {
         tasks.extend((0..runs * blocks).map(|task| TaskSum {
-            contexts: vec![F::ZERO; (c - task % blocks * block_states).min(block_states) * h],
+            states: vec![F::ZERO; (c - task % blocks * block_states).min(block_states) * h],
             head: vec![F::ZERO; (1 + v) * h],
             bias: vec![0.0; 1 + v],
             frames: Vec::new(),
@@ -261,43 +269,44 @@ pub fn backward<F: Real>(
             (run * frames_per_run).min(frames.len())..((run + 1) * frames_per_run).min(frames.len());
         task_sum.frames.clear();
         task_sum.frames.resize(run_frames.len() * h, F::ZERO);
+        // Hidden rows, their gradients, and adjoints as rows, for the sites of one product.
         let product_frames = frames_per_product.min(run_frames.len().max(1));
         let mut buffer = projections.pool.acquire("task", product_frames * states * (2 * h + 1 + v));
         let (hidden, later_buffer) = buffer.split_at_mut(product_frames * states * h);
-        let (slope, scores) = later_buffer.split_at_mut(product_frames * states * h);
+        let (hidden_gradient, site_adjoints) = later_buffer.split_at_mut(product_frames * states * h);
         for first_frame in run_frames.clone().step_by(product_frames) {
             let product_range = first_frame..(first_frame + product_frames).min(run_frames.end);
-            let rows = product_range.len() * states;
-            let (hidden, slope) = (&mut hidden[..rows * h], &mut slope[..rows * h]);
-            let scores = &mut scores[..rows * (1 + v)];
-            // h, and the adjoints as rows.
+            let sites = product_range.len() * states;
+            let (hidden, hidden_gradient) = (&mut hidden[..sites * h], &mut hidden_gradient[..sites * h]);
+            let site_adjoints = &mut site_adjoints[..sites * (1 + v)];
+            // h, and the adjoints (gb, gl) as rows.
             let frame_rows =
-                hidden.chunks_exact_mut(states * h).zip(scores.chunks_exact_mut(states * (1 + v)));
-            for (frame_index, (hidden, scores)) in product_range.clone().zip(frame_rows) {
-                let state_rows = hidden.chunks_exact_mut(h).zip(scores.chunks_exact_mut(1 + v));
-                for (state, (hidden, scores)) in (first_state..).zip(state_rows) {
+                hidden.chunks_exact_mut(states * h).zip(site_adjoints.chunks_exact_mut(states * (1 + v)));
+            for (frame_index, (hidden, site_adjoints)) in product_range.clone().zip(frame_rows) {
+                let state_rows = hidden.chunks_exact_mut(h).zip(site_adjoints.chunks_exact_mut(1 + v));
+                for (state, (hidden, row)) in (first_state..).zip(state_rows) {
                     projections.hidden_row(frames[frame_index], state, hidden);
-                    scores[0] = adjoints.blank[frame_index * c + state];
-                    scores[1..].copy_from_slice(&adjoints.lexical[(frame_index * c + state) * v..][..v]);
+                    row[0] = adjoints.blank[frame_index * c + state];
+                    row[1..].copy_from_slice(&adjoints.labels[(frame_index * c + state) * v..][..v]);
                 }
             }
-            // dh, dW and dc.
-            let g = View::new(scores, rows, 1 + v);
-            product_packed(ViewMut::new(slope, rows, h), g, head, Accumulate::Replace);
+            // dh, dW and dbias.
+            let g = View::new(site_adjoints, sites, 1 + v);
+            product_packed(ViewMut::new(hidden_gradient, sites, h), g, head, Accumulate::Replace);
             let head_gradient = ViewMut::new(&mut task_sum.head, 1 + v, h);
-            product(head_gradient, g.transposed(), View::new(hidden, rows, h), F::ONE, Accumulate::Add);
-            for row in scores.chunks_exact(1 + v) {
+            product(head_gradient, g.transposed(), View::new(hidden, sites, h), F::ONE, Accumulate::Add);
+            for row in site_adjoints.chunks_exact(1 + v) {
                 task_sum.bias.iter_mut().zip(row).for_each(|(sum, g)| *sum += g.to_f64());
             }
-            // Gradient before tanh, summed over frames and over states.
-            F::tanh_slope(slope, hidden);
-            for (frame_index, slope) in product_range.zip(slope.chunks_exact(states * h)) {
-                add(&mut task_sum.contexts, slope);
+            // s, the gradient before tanh, summed over frames (dP) and over states (dQ).
+            F::tanh_slope(hidden_gradient, hidden);
+            for (frame_index, slope) in product_range.zip(hidden_gradient.chunks_exact(states * h)) {
+                add(&mut task_sum.states, slope);
                 F::add_rows(&mut task_sum.frames[(frame_index - run_frames.start) * h..][..h], slope);
             }
         }
     });
-    // Gradients of frames: sums over blocks of states, in order.
+    // dQ: sums over blocks of states, in order.
     for (frame_index, &frame) in frames.iter().enumerate() {
         let (run, row) = (frame_index / frames_per_run, frame_index % frames_per_run);
         let out = &mut frame_gradient[frame * h..][..h];

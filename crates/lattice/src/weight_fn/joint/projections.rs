@@ -1,13 +1,19 @@
-//! Projected contexts and frames of a lattice's joint network, and their scores.
+//! Projected states and frames of a lattice's joint network, and their scores.
 //!
 //! ```text
-//! h[t,p] = tanh(P[p] + Q_t)        (b, l)[t,p] = h[t,p] Wᵀ + c
+//! P = e Wc + joint_bias          Q = x Wf
+//! h[t,p] = tanh(P[p] + Q_t)      (b, l)[t,p] = h[t,p] Wᵀ + bias
 //! ```
-//! P, Q: projected contexts p and frames t; W, c: output layer; (b, l): scores of blank and labels;
-//! a site is a pair (t, p). The addends P and Q are prepared once, so that each tanh costs a
-//! product and a quotient. Matrix products read them as panels of 32 columns: the states of one
-//! frame, or the frames of one state. Rows that are too large for this preparation are also stored
-//! unprepared; their tanh is computed from the sum.
+//! p: context state (*state* below); t: frame; e, x: embeddings of states and features of frames;
+//! P, Q: their projections, the two addends of a site (t, p); (b, l): scores of blank and labels.
+//! The head has the weight W = (w0, W1)ᵀ and the bias (c0, c1): row 0 for the blank, rows 1 to V
+//! for the labels. Sizes: C states, V labels, H hidden units, n frames.
+//!
+//! In `f32` the addends are stored in exponential form, `exp(2P)` and `exp(2Q)`, so that each tanh
+//! costs a product and a quotient: `tanh(P + Q) = 1 - 2 / (1 + exp(2P) exp(2Q))`. An overflow row,
+//! in which an exponential could overflow, is also stored as it is; tanh of its sites is computed
+//! from the sum. In `f64` addends are stored as they are. Matrix products read the addends as
+//! panels of `PANEL_COLUMNS` columns: the states of one frame, or the frames of one state.
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -23,16 +29,16 @@ use crate::weight_fn::Workload;
 
 /// Sizes of a [`JointWeightFn`](super::JointWeightFn).
 ///
-/// They implement `WeightFn` for memory plans only: binding them is an error.
+/// As a `WeightFn` they serve to plan memory before weights exist; `bind` returns an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JointSizes {
-    /// C, the number of context states.
+    /// C, the number of states.
     pub states: usize,
     /// V, the number of labels.
     pub vocabulary: usize,
     /// H, the width of the hidden layer.
     pub hidden: usize,
-    /// E, the width of a context embedding.
+    /// E, the width of the embedding of a state.
     pub embedding: usize,
     /// F, the number of features of a frame.
     pub features: usize,
@@ -50,82 +56,87 @@ impl JointSizes {
     }
 }
 
-/// Addends of hidden rows, prepared for the tangent, *n x H*.
-pub struct PreparedRows<F> {
-    /// Prepared rows.
+/// Addends of hidden rows in exponential form: of states or frames.
+pub struct TanhAddendRows<F> {
+    /// All addends in exponential form ([`Real::prepare_tanh_addends`]).
     pub rows: Vec<F>,
-    /// Unprepared rows that are out of the range of preparation.
-    out_of_range: BTreeMap<usize, Vec<F>>,
+    /// The addends of overflow rows as they are, by row.
+    overflow_rows: BTreeMap<usize, Vec<F>>,
 }
 
-impl<F: Real> PreparedRows<F> {
-    /// Memory of `row_count` rows, all of them out of range at worst.
+impl<F: Real> TanhAddendRows<F> {
+    /// Memory of `row_count` rows, all of them overflow rows at worst.
     fn scratch(row_count: usize, h: usize) -> ScratchReq {
         ScratchReq::new::<F>(2 * row_count * h)
     }
 
-    /// Prepares rows in place.
+    /// Converts addends to exponential form, in place.
     pub fn new(mut rows: Vec<F>, h: usize) -> Self {
-        let out_of_range = Mutex::new(BTreeMap::new());
+        let overflow_rows = Mutex::new(BTreeMap::new());
         par_for(parts_mut(&mut rows, ROWS_PER_TASK * h), |task, rows| {
-            for (row, values) in (task * ROWS_PER_TASK..).zip(rows.chunks_exact(h)) {
-                if is_out_of_range(values) {
-                    out_of_range.lock().unwrap_or_else(PoisonError::into_inner).insert(row, values.to_vec());
+            for (row_index, row) in (task * ROWS_PER_TASK..).zip(rows.chunks_exact(h)) {
+                if may_overflow(row) {
+                    overflow_rows
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .insert(row_index, row.to_vec());
                 }
             }
             F::prepare_tanh_addends(rows);
         });
-        Self { rows, out_of_range: out_of_range.into_inner().unwrap_or_else(PoisonError::into_inner) }
+        Self { rows, overflow_rows: overflow_rows.into_inner().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    /// Returns the first row with a NaN or infinite value; such rows are out of range.
+    /// Returns the first overflow row with a value that is not finite.
+    ///
+    /// In `f64`, where addends have no limit, only rows with NaN are overflow rows.
     pub fn first_not_finite(&self) -> Option<(usize, f64)> {
         let invalid_value = |row: &Vec<F>| row.iter().map(|x| x.to_f64()).find(|x| !x.is_finite());
-        self.out_of_range
+        self.overflow_rows
             .iter()
             .find_map(|(&row_index, row)| invalid_value(row).map(|value| (row_index, value)))
     }
 
-    /// Returns true if some row is out of range.
-    pub fn has_out_of_range(&self) -> bool {
-        !self.out_of_range.is_empty()
+    /// Returns true if an exponential of any row could overflow.
+    pub fn has_overflow_rows(&self) -> bool {
+        !self.overflow_rows.is_empty()
     }
 
-    /// Returns true if a row is out of range.
-    fn is_out_of_range(&self, row: usize) -> bool {
-        !self.out_of_range.is_empty() && self.out_of_range.contains_key(&row)
+    /// Returns true if an exponential of this row could overflow.
+    fn is_overflow_row(&self, row: usize) -> bool {
+        !self.overflow_rows.is_empty() && self.overflow_rows.contains_key(&row)
     }
 }
 
-/// Rows that a task prepares.
+/// Rows that a task converts.
 const ROWS_PER_TASK: usize = 16;
-/// Independent counts of [`is_out_of_range`].
+/// Independent counts of [`may_overflow`].
 const LANES: usize = 16;
 
-/// Returns true if an element is NaN or too large for preparation.
-fn is_out_of_range<F: Real>(row: &[F]) -> bool {
+/// Returns true if an addend is NaN or its exponential could overflow.
+fn may_overflow<F: Real>(row: &[F]) -> bool {
     let limit = F::from_f64(F::MAX_TANH_ADDEND);
-    // NaN is out of range as well.
+    // Comparisons with NaN are false, so that NaN is outside. Each lane counts addends outside.
     let is_outside = |x: F| if (x <= limit) & (-x <= limit) { F::ZERO } else { F::ONE };
     // In lanes, so that the loop vectorizes.
     let mut lanes = [F::ZERO; LANES];
     let (chunks, remainder) = row.as_chunks::<LANES>();
-    chunks.iter().for_each(|row| lanes.iter_mut().zip(row).for_each(|(lane, &x)| *lane += is_outside(x)));
+    chunks.iter().for_each(|chunk| lanes.iter_mut().zip(chunk).for_each(|(lane, &x)| *lane += is_outside(x)));
     lanes.into_iter().chain(remainder.iter().map(|&x| is_outside(x))).any(|count| count > F::ZERO)
 }
 
-/// Returns prepared contexts as columns: panels of *H x PANEL_COLUMNS*, in a given buffer.
-fn contexts_as_columns<F: Real>(contexts: &[F], h: usize, mut out: Vec<F>) -> Vec<F> {
-    out.resize((contexts.len() / h.max(1)).next_multiple_of(PANEL_COLUMNS) * h, F::ONE);
+/// Returns rows of states as columns: panels *H x PANEL_COLUMNS*, in a given buffer.
+fn states_as_columns<F: Real>(states: &[F], h: usize, mut out: Vec<F>) -> Vec<F> {
+    out.resize((states.len() / h.max(1)).next_multiple_of(PANEL_COLUMNS) * h, F::ONE);
     par_for(
-        (parts_mut(&mut out, PANEL_COLUMNS * h), parts(contexts, PANEL_COLUMNS * h)),
-        |_, (panel, contexts)| {
-            if contexts.len() == PANEL_COLUMNS * h {
-                return transpose(panel, View::new(contexts, PANEL_COLUMNS, h));
+        (parts_mut(&mut out, PANEL_COLUMNS * h), parts(states, PANEL_COLUMNS * h)),
+        |_, (panel, states)| {
+            if states.len() == PANEL_COLUMNS * h {
+                return transpose(panel, View::new(states, PANEL_COLUMNS, h));
             }
-            // Columns after the last context are computed and not used.
+            // Columns after the last state are computed and not used.
             panel.fill(F::ONE);
-            for (column, row) in contexts.chunks_exact(h).enumerate() {
+            for (column, row) in states.chunks_exact(h).enumerate() {
                 panel
                     .chunks_exact_mut(PANEL_COLUMNS)
                     .zip(row)
@@ -136,21 +147,21 @@ fn contexts_as_columns<F: Real>(contexts: &[F], h: usize, mut out: Vec<F>) -> Ve
     out
 }
 
-/// Projections of contexts and frames, and the output layer.
+/// Projections of states and frames, and the head.
 ///
 /// The scores of all sites are computed from them.
 pub struct Projections<F: Real> {
-    /// C, the number of context states.
+    /// C, the number of states.
     pub states: usize,
     /// V, the number of labels.
     pub vocabulary: usize,
     /// H, the width of the hidden layer.
     pub hidden: usize,
-    /// `e Wc + joint_bias`, *C x H*.
-    pub contexts: PreparedRows<F>,
-    /// `x Wf`, *n x H*.
-    pub frames: PreparedRows<F>,
-    /// Contexts as columns; empty until [`require_columns`](Self::require_columns).
+    /// P, *C x H*.
+    pub state_addends: TanhAddendRows<F>,
+    /// Q, *n x H*.
+    pub frame_addends: TanhAddendRows<F>,
+    /// P as columns; empty until [`require_columns`](Self::require_columns).
     columns: Vec<F>,
     /// Buffer for columns, reused from earlier calls.
     pub column_buffer: Vec<F>,
@@ -158,39 +169,43 @@ pub struct Projections<F: Real> {
     ///
     /// If false, setting frames computes them.
     pub defers_columns: bool,
-    /// `w0` and `W1` as rows, *(1 + V) x H*.
+    /// W, *(1 + V) x H*.
     pub head: Vec<F>,
-    /// `c0` and `c1`, *1 + V*.
+    /// Bias of the head, *1 + V*.
     pub bias: Vec<F>,
-    /// The head packed for products.
+    /// W packed as the left factor of products.
     pub head_left: PackedLeft<F>,
     /// Buffers of tasks.
     pub pool: BufferPool<F>,
 }
 
 impl<F: Real> Projections<F> {
-    /// Memory for `frames` frames; the head is stored as rows and packed twice.
+    /// Memory for `frames` frames.
+    ///
+    /// W counts three times: as rows, packed as a left factor, and packed as a right factor, which
+    /// the caller creates for its backward pass.
     pub fn scratch(sizes: &JointSizes, frames: usize) -> ScratchReq {
         let JointSizes { states: c, vocabulary: v, hidden: h, .. } = *sizes;
         let columns = c.next_multiple_of(PANEL_COLUMNS) * h;
         let head = 2 * (1 + v) * h + (1 + v) * h.next_multiple_of(PANEL_COLUMNS);
         ScratchReq::all_of([
-            PreparedRows::<F>::scratch(c, h),
-            PreparedRows::<F>::scratch(frames, h),
+            TanhAddendRows::<F>::scratch(c, h),
+            TanhAddendRows::<F>::scratch(frames, h),
             ScratchReq::new::<F>(columns + head),
         ])
     }
 
-    /// Projections without frames: prepared contexts, the head *(1 + V) x H*, and a buffer for
-    /// columns.
-    pub fn new(contexts: PreparedRows<F>, head: Vec<F>, bias: Vec<F>, column_buffer: Vec<F>) -> Self {
+    /// Creates projections without frames.
+    ///
+    /// `head` is W, *(1 + V) x H*; `column_buffer` is for P as columns.
+    pub fn new(state_addends: TanhAddendRows<F>, head: Vec<F>, bias: Vec<F>, column_buffer: Vec<F>) -> Self {
         let (classes, hidden) = (bias.len(), head.len() / bias.len());
         Self {
-            states: contexts.rows.len() / hidden,
+            states: state_addends.rows.len() / hidden,
             vocabulary: classes - 1,
             hidden,
-            contexts,
-            frames: PreparedRows::new(Vec::new(), hidden),
+            state_addends,
+            frame_addends: TanhAddendRows::new(Vec::new(), hidden),
             columns: Vec::new(),
             column_buffer,
             defers_columns: false,
@@ -201,52 +216,53 @@ impl<F: Real> Projections<F> {
         }
     }
 
-    /// Computes the contexts as columns, if not yet computed.
+    /// Computes P as columns, if not yet computed.
     pub fn require_columns(&mut self) {
         if self.columns.is_empty() {
             let buffer = std::mem::take(&mut self.column_buffer);
-            self.columns = contexts_as_columns(&self.contexts.rows, self.hidden, buffer);
+            self.columns = states_as_columns(&self.state_addends.rows, self.hidden, buffer);
         }
     }
 
-    /// Returns true if the contexts are computed as columns.
+    /// Returns true if P is available as columns.
     pub fn has_columns(&self) -> bool {
         !self.columns.is_empty()
     }
 
-    /// Removes the large buffers, for later calls.
+    /// Removes the largest buffers and returns them, for later calls.
     pub fn take_buffers(&mut self) -> Vec<Vec<F>> {
         let columns = if self.columns.is_empty() { &mut self.column_buffer } else { &mut self.columns };
-        [&mut self.contexts.rows, columns, &mut self.frames.rows].map(std::mem::take).into()
+        [&mut self.state_addends.rows, columns, &mut self.frame_addends.rows].map(std::mem::take).into()
     }
 
     /// Computes `h` of one site.
     pub fn hidden_row(&self, frame: usize, state: usize, out: &mut [F]) {
         let h = self.hidden;
-        let (contexts, frames) = (&self.contexts, &self.frames);
-        let (context_row, frame_row) = (&contexts.rows[state * h..][..h], &frames.rows[frame * h..][..h]);
-        if !contexts.is_out_of_range(state) && !frames.is_out_of_range(frame) {
-            return F::tanh_pairs(out, context_row, frame_row);
+        let (states, frames) = (&self.state_addends, &self.frame_addends);
+        let (state_row, frame_row) = (&states.rows[state * h..][..h], &frames.rows[frame * h..][..h]);
+        if !states.is_overflow_row(state) && !frames.is_overflow_row(frame) {
+            return F::tanh_pairs(out, state_row, frame_row);
         }
-        // Preparation is invertible.
-        let unprepared = |addends: &PreparedRows<F>, row_index: usize, prepared: &[F]| match addends
-            .out_of_range
+        // A row that is not an overflow row has its exponential form only, which is invertible.
+        let addends = |rows: &TanhAddendRows<F>, row_index: usize, exponential_form: &[F]| match rows
+            .overflow_rows
             .get(&row_index)
         {
-            Some(unprepared) => unprepared.clone(),
+            Some(row) => row.clone(),
             None => {
-                let mut unprepared = prepared.to_vec();
-                F::restore_tanh_addends(&mut unprepared);
-                unprepared
+                let mut row = exponential_form.to_vec();
+                F::restore_tanh_addends(&mut row);
+                row
             }
         };
-        F::tanh_sum(out, &unprepared(contexts, state, context_row), &unprepared(frames, frame, frame_row));
+        F::tanh_sum(out, &addends(states, state, state_row), &addends(frames, frame, frame_row));
     }
 
-    /// Returns true if a frame and a panel's states are in range.
-    fn is_in_range(&self, frame: usize, panel: usize) -> bool {
+    /// Returns true if a frame and a panel have no overflow row.
+    fn has_no_overflow_row(&self, frame: usize, panel: usize) -> bool {
         let mut states = self.panel_states(panel);
-        !self.frames.is_out_of_range(frame) && !states.any(|state| self.contexts.is_out_of_range(state))
+        !self.frame_addends.is_overflow_row(frame)
+            && !states.any(|state| self.state_addends.is_overflow_row(state))
     }
 
     /// The states of a panel.
@@ -257,29 +273,35 @@ impl<F: Real> Projections<F> {
     /// Addends of a panel of states at a frame.
     fn addends(&self, frame: usize, panel: usize) -> TanhAddends<'_, F> {
         let h = self.hidden;
-        (&self.columns[panel * PANEL_COLUMNS * h..][..PANEL_COLUMNS * h], &self.frames.rows[frame * h..][..h])
+        (
+            &self.columns[panel * PANEL_COLUMNS * h..][..PANEL_COLUMNS * h],
+            &self.frame_addends.rows[frame * h..][..h],
+        )
     }
 
     /// Computes the scores of panels of states at some frames.
     ///
-    /// Calls `take` with the index of the frame in `frames`, the panel, and the scores including
-    /// biases, *(1 + V) x PANEL_COLUMNS*.
+    /// Calls `receive_tile` with the index of the frame in `frames`, the panel, and the scores
+    /// including biases, *(1 + V) x PANEL_COLUMNS*. `tile` is scratch memory for these scores.
     pub fn score_states(
         &self,
         frames: &[usize],
         panels: Range<usize>,
         products: &mut TanhProducts<F>,
         tile: &mut [F],
-        mut take: impl FnMut(usize, usize, &[F]),
+        mut receive_tile: impl FnMut(usize, usize, &[F]),
     ) {
-        let tile_at = |tile: usize| (tile / panels.len(), panels.start + tile % panels.len());
+        // A tile is a panel of states at a frame; all panels of a frame come before the next frame.
+        let frame_and_panel =
+            |tile_index: usize| (tile_index / panels.len(), panels.start + tile_index % panels.len());
+        // None if the tile does not exist, or if its tanh needs the sums of overflow rows.
         let addends = |tile_index: usize| {
-            let (frame_index, panel) = tile_at(tile_index);
+            let (frame_index, panel) = frame_and_panel(tile_index);
             let &frame = frames.get(frame_index)?;
-            self.is_in_range(frame, panel).then(|| self.addends(frame, panel))
+            self.has_no_overflow_row(frame, panel).then(|| self.addends(frame, panel))
         };
         for tile_index in 0..frames.len() * panels.len() {
-            let (frame_index, panel) = tile_at(tile_index);
+            let (frame_index, panel) = frame_and_panel(tile_index);
             self.write_bias(tile);
             match addends(tile_index) {
                 Some(current) => products.multiply(tile, current, addends(tile_index + 1)),
@@ -288,7 +310,7 @@ impl<F: Real> Projections<F> {
                     self.score_sites(sites, products, tile);
                 }
             }
-            take(frame_index, panel, tile);
+            receive_tile(frame_index, panel, tile);
         }
     }
 
@@ -297,35 +319,38 @@ impl<F: Real> Projections<F> {
         tile.chunks_exact_mut(PANEL_COLUMNS).zip(&self.bias).for_each(|(row, &bias)| row.fill(bias));
     }
 
-    /// Writes some frames as a panel; returns true if all of them are in range.
+    /// Writes some frames as a panel; returns true if none has an overflow row.
     ///
     /// `rows` *PANEL_COLUMNS x H* is scratch memory.
     pub fn write_frame_panel(&self, frames: &[usize], rows: &mut [F], panel: &mut [F]) -> bool {
         let h = self.hidden;
         for (row, &frame) in rows.chunks_exact_mut(h).zip(frames) {
-            row.copy_from_slice(&self.frames.rows[frame * h..][..h]);
+            row.copy_from_slice(&self.frame_addends.rows[frame * h..][..h]);
         }
         // Columns after the last frame are computed and not used.
         rows[frames.len() * h..].fill(F::ONE);
         transpose(panel, View::new(rows, PANEL_COLUMNS, h));
-        !frames.iter().any(|&frame| self.frames.is_out_of_range(frame))
+        !frames.iter().any(|&frame| self.frame_addends.is_overflow_row(frame))
     }
 
     /// Computes the scores of states at a panel of frames.
     ///
-    /// Calls `take` as [`score_states`](Self::score_states).
+    /// `panel` is that of [`write_frame_panel`](Self::write_frame_panel), none if a frame has an
+    /// overflow row. Calls `receive_tile` with each state and its scores at the frames, *(1 + V) x
+    /// PANEL_COLUMNS*.
     pub fn score_frames(
         &self,
-        (frames, panel): (&[usize], Option<&[F]>),
+        frames: &[usize],
+        panel: Option<&[F]>,
         states: &[usize],
         products: &mut TanhProducts<F>,
         tile: &mut [F],
-        mut take: impl FnMut(usize, &[F]),
+        mut receive_tile: impl FnMut(usize, &[F]),
     ) {
         let h = self.hidden;
         let addends = |index: usize| {
-            let state = *states.get(index).filter(|&&state| !self.contexts.is_out_of_range(state))?;
-            panel.map(|panel| (panel, &self.contexts.rows[state * h..][..h]))
+            let state = *states.get(index).filter(|&&state| !self.state_addends.is_overflow_row(state))?;
+            panel.map(|panel| (panel, &self.state_addends.rows[state * h..][..h]))
         };
         for (index, &state) in states.iter().enumerate() {
             self.write_bias(tile);
@@ -333,11 +358,13 @@ impl<F: Real> Projections<F> {
                 Some(current) => products.multiply(tile, current, addends(index + 1)),
                 None => self.score_sites(frames.iter().map(|&frame| (frame, state)), products, tile),
             }
-            take(state, tile);
+            receive_tile(state, tile);
         }
     }
 
-    /// Computes the scores of any sites (frame, state), one per column.
+    /// Computes the scores of sites (frame, state), one per column.
+    ///
+    /// The sites may have overflow rows.
     fn score_sites(
         &self,
         sites: impl Iterator<Item = (usize, usize)>,
@@ -357,15 +384,15 @@ impl<F: Real> Projections<F> {
     }
 }
 
-/// Gradients of projections and head.
+/// Gradients of projections and head; d: gradient.
 pub struct ProjectionGradients<F> {
-    /// *C x H*
-    pub contexts: Vec<F>,
-    /// *n x H*
-    pub frames: Vec<F>,
-    /// *(1 + V) x H*
+    /// dP, *C x H*.
+    pub state_addends: Vec<F>,
+    /// dQ, *n x H*.
+    pub frame_addends: Vec<F>,
+    /// dW, *(1 + V) x H*.
     pub head: Vec<F>,
-    /// *1 + V*
+    /// Gradient of the head's bias, *1 + V*.
     pub bias: Vec<f64>,
 }
 
@@ -380,8 +407,8 @@ impl<F: Real> ProjectionGradients<F> {
     pub fn zeros(projections: &Projections<F>) -> Self {
         let &Projections { states, hidden, vocabulary, .. } = projections;
         Self {
-            contexts: vec![F::ZERO; states * hidden],
-            frames: Vec::new(),
+            state_addends: vec![F::ZERO; states * hidden],
+            frame_addends: Vec::new(),
             head: vec![F::ZERO; (1 + vocabulary) * hidden],
             bias: vec![0.0; 1 + vocabulary],
         }

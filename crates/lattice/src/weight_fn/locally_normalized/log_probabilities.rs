@@ -1,7 +1,7 @@
 //! Local normalization of the arcs from one lattice state.
 //!
 //! The arc weights become log-probabilities. b, l: weights of the blank and of the labels; b', l':
-//! their log-probabilities; gb, gl: adjoints of b' and l'; d: gradient.
+//! their log-probabilities; gb, gl: adjoints of b' and l'; g: both; d: gradient; σ: sigmoid.
 //!
 //! ```text
 //! hat          b' = log σ(b)      l' = log softmax(l) + log σ(-b)
@@ -71,9 +71,9 @@ impl NormalizedState {
 
 impl Normalize {
     /// Computes the statistics of the weights of a state.
-    pub fn state<F: Real>(self, blank: F, lexical: &[F]) -> NormalizedState {
+    pub fn state<F: Real>(self, blank: F, label_arcs: &[F]) -> NormalizedState {
         let blank = blank.to_f64();
-        let (max, sum) = F::row_statistics(lexical);
+        let (max, sum) = F::row_statistics(label_arcs);
         let max = max.to_f64();
         match self {
             Self::Hat => {
@@ -95,18 +95,24 @@ impl Normalize {
     }
 
     /// Replaces weights by log-probabilities.
-    pub fn forward<F: Real>(self, blank: &mut F, lexical: &mut [F]) {
-        let state = self.state(*blank, lexical);
+    pub fn forward<F: Real>(self, blank: &mut F, label_arcs: &mut [F]) {
+        let state = self.state(*blank, label_arcs);
         *blank = F::from_f64(state.blank);
-        lexical.iter_mut().for_each(|w| *w = F::from_f64(state.label_log_probability(w.to_f64())));
+        label_arcs.iter_mut().for_each(|w| *w = F::from_f64(state.label_log_probability(w.to_f64())));
     }
 
     /// Replaces weights by gradients, without the adjoints of the labels.
     ///
     /// The arguments are the adjoint of `b'` and the sum of the adjoints of `l'`. The caller adds
     /// the adjoints of `l'`.
-    pub fn backward<F: Real>(self, blank_adjoint: f64, label_adjoint: f64, blank: &mut F, lexical: &mut [F]) {
-        let NormalizedState { blank: log_blank, labels, .. } = self.state(*blank, lexical);
+    pub fn backward<F: Real>(
+        self,
+        blank_adjoint: f64,
+        label_adjoint: f64,
+        blank: &mut F,
+        label_arcs: &mut [F],
+    ) {
+        let NormalizedState { blank: log_blank, labels, .. } = self.state(*blank, label_arcs);
         let (blank_gradient, softmax_factor) = match self {
             Self::Hat => {
                 let b = blank.to_f64();
@@ -120,10 +126,10 @@ impl Normalize {
         *blank = F::from_f64(blank_gradient);
         if labels.max.is_finite() {
             let softmax_factor = F::from_f64(-softmax_factor * (-labels.log_sum).exp());
-            F::row_softmax(lexical, None, None, F::from_f64(labels.max), softmax_factor);
+            F::row_softmax(label_arcs, None, None, F::from_f64(labels.max), softmax_factor);
         } else {
             // No label has a probability: all weights are -inf, or the blank is +inf.
-            lexical.fill(F::ZERO);
+            label_arcs.fill(F::ZERO);
         }
     }
 }
@@ -135,42 +141,43 @@ mod tests {
     const BLOCKED: f64 = f64::NEG_INFINITY;
     const NORMALIZATIONS: [Normalize; 2] = [Normalize::Hat, Normalize::LogSoftmax];
 
-    fn forward(normalize: Normalize, mut blank: f64, lexical: &[f64]) -> (f64, Vec<f64>) {
-        let mut lexical = lexical.to_vec();
-        normalize.forward(&mut blank, &mut lexical);
-        (blank, lexical)
+    fn forward(normalize: Normalize, mut blank: f64, label_arcs: &[f64]) -> (f64, Vec<f64>) {
+        let mut label_arcs = label_arcs.to_vec();
+        normalize.forward(&mut blank, &mut label_arcs);
+        (blank, label_arcs)
     }
 
     /// Computes gradients in both types, which must match.
     fn backward(
         normalize: Normalize,
         blank: f64,
-        lexical: &[f64],
+        label_arcs: &[f64],
         blank_adjoint: f64,
         label_adjoint: f64,
     ) -> (f64, Vec<f64>) {
-        let (mut blank_f64, mut lexical_f64) = (blank, lexical.to_vec());
-        normalize.backward(blank_adjoint, label_adjoint, &mut blank_f64, &mut lexical_f64);
-        let (mut blank_f32, mut lexical_f32) =
-            (blank as f32, lexical.iter().map(|&l| l as f32).collect::<Vec<_>>());
-        normalize.backward(blank_adjoint, label_adjoint, &mut blank_f32, &mut lexical_f32);
-        for (a, b) in lexical_f64.iter().chain([&blank_f64]).zip(lexical_f32.iter().chain([&blank_f32])) {
+        let (mut blank_f64, mut label_arcs_f64) = (blank, label_arcs.to_vec());
+        normalize.backward(blank_adjoint, label_adjoint, &mut blank_f64, &mut label_arcs_f64);
+        let (mut blank_f32, mut label_arcs_f32) =
+            (blank as f32, label_arcs.iter().map(|&l| l as f32).collect::<Vec<_>>());
+        normalize.backward(blank_adjoint, label_adjoint, &mut blank_f32, &mut label_arcs_f32);
+        for (a, b) in label_arcs_f64.iter().chain([&blank_f64]).zip(label_arcs_f32.iter().chain([&blank_f32]))
+        {
             assert!((a - f64::from(*b)).abs() < 1e-6, "{a} against {b}");
         }
-        (blank_f64, lexical_f64)
+        (blank_f64, label_arcs_f64)
     }
 
     #[test]
     fn probabilities_sum_to_one_for_any_weights() {
         for normalize in NORMALIZATIONS {
             for blank in [-1e300, -1e4, -800.0, -3.0, 0.0, 50.0, 1e4, 1e300] {
-                for lexical in
+                for label_arcs in
                     [[0.0, 1.0, -2.0], [1e4, 9999.0, -1e4], [1e300, 1e300, 0.0], [BLOCKED, 2.0, BLOCKED]]
                 {
-                    let (b, l) = forward(normalize, blank, &lexical);
+                    let (b, l) = forward(normalize, blank, &label_arcs);
                     let sum = b.exp() + l.iter().map(|l| l.exp()).sum::<f64>();
-                    assert!((sum - 1.0).abs() < 1e-14, "{normalize:?} of {blank} and {lexical:?}: {sum}");
-                    assert!(l.iter().zip(lexical).all(|(l, w)| w > BLOCKED || *l == BLOCKED));
+                    assert!((sum - 1.0).abs() < 1e-14, "{normalize:?} of {blank} and {label_arcs:?}: {sum}");
+                    assert!(l.iter().zip(label_arcs).all(|(l, w)| w > BLOCKED || *l == BLOCKED));
                 }
             }
         }

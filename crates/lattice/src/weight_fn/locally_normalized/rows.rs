@@ -1,23 +1,24 @@
-//! Local normalization of the arcs of any weight function, row by row.
+//! Local normalization of lattice arcs for any weight function.
 //!
-//! A row has the V label weights of a context state at a frame. A chain is one label string; a site
-//! of it is a frame t and a label position u.
+//! All V weights of a state are computed; `selected.rs` is the faster way for joint networks. A row
+//! has the V label weights of a context state at a frame. A chain is one label string; a site of it
+//! is a frame t and a label position u.
 use kernels::{BufferPool, Real, ScratchReq, items_mut, par_for, parts, parts_mut};
 
 use super::log_probabilities::Normalize;
 use crate::{Arcs, ArcsMut, BoundWeights, LabelChain, Result};
 
-/// Elements of the rows of one block.
+/// Weights of one block of frames or sites in backward.
 const BLOCK_ELEMENTS: usize = 1 << 18;
 /// Rows of a task.
 const ROWS_PER_TASK: usize = 16;
 
-/// C and V, the numbers of context states and labels.
+/// Numbers of context states and labels of arcs.
 #[derive(Debug, Clone, Copy)]
 pub struct ArcShape {
-    /// C
+    /// C, the number of context states.
     pub states: usize,
-    /// V
+    /// V, the number of labels.
     pub vocabulary: usize,
 }
 
@@ -40,8 +41,9 @@ impl ArcShape {
 
     /// Memory of a [`backward_chain`].
     pub fn chain_scratch<F>(self) -> ScratchReq {
-        // One more position per frame at most doubles the number of sites.
-        ScratchReq::new::<F>(self.sites_per_block()).times(self.vocabulary.saturating_add(5))
+        // A site has V + 1 weights and two adjoints of the chain. One more position per frame at
+        // most doubles the number of adjoints.
+        ScratchReq::new::<F>(self.sites_per_block()).times(self.vocabulary.saturating_add(1 + 2 * 2))
     }
 }
 
@@ -53,14 +55,14 @@ pub fn forward<F: Real>(
     frames: &[usize],
     arcs: ArcsMut<F>,
 ) {
-    let ArcsMut { blank, lexical } = arcs;
-    inner.forward(frames, ArcsMut { blank, lexical });
+    let ArcsMut { blank, labels: label_arcs } = arcs;
+    inner.forward(frames, ArcsMut { blank, labels: label_arcs });
     let v = shape.vocabulary;
     par_for(
-        (parts_mut(blank, ROWS_PER_TASK), parts_mut(lexical, ROWS_PER_TASK * v)),
-        |_, (blank, lexical)| {
-            for (blank, lexical) in blank.iter_mut().zip(lexical.chunks_exact_mut(v)) {
-                normalize.forward(blank, lexical);
+        (parts_mut(blank, ROWS_PER_TASK), parts_mut(label_arcs, ROWS_PER_TASK * v)),
+        |_, (blank, label_arcs)| {
+            for (blank, label_arcs) in blank.iter_mut().zip(label_arcs.chunks_exact_mut(v)) {
+                normalize.forward(blank, label_arcs);
             }
         },
     );
@@ -76,28 +78,29 @@ pub fn backward<F: Real>(
 ) {
     let ArcShape { states, vocabulary: v } = shape;
     let block_states = shape.frames_per_block().min(frames.len()) * states;
-    let (mut blank, mut lexical) = (vec![F::ZERO; block_states], vec![F::ZERO; block_states * v]);
+    let (mut blank, mut label_arcs) = (vec![F::ZERO; block_states], vec![F::ZERO; block_states * v]);
     let adjoint_blocks =
-        adjoints.blank.chunks(block_states.max(1)).zip(adjoints.lexical.chunks((block_states * v).max(1)));
+        adjoints.blank.chunks(block_states.max(1)).zip(adjoints.labels.chunks((block_states * v).max(1)));
     for (frames, (blank_adjoint, label_adjoints)) in
         frames.chunks(shape.frames_per_block()).zip(adjoint_blocks)
     {
-        let (blank, lexical) = (&mut blank[..blank_adjoint.len()], &mut lexical[..label_adjoints.len()]);
-        inner.forward(frames, ArcsMut { blank: &mut *blank, lexical: &mut *lexical });
-        let weights = (parts_mut(blank, ROWS_PER_TASK), parts_mut(lexical, ROWS_PER_TASK * v));
+        let (blank, label_arcs) =
+            (&mut blank[..blank_adjoint.len()], &mut label_arcs[..label_adjoints.len()]);
+        inner.forward(frames, ArcsMut { blank: &mut *blank, labels: &mut *label_arcs });
+        let weights = (parts_mut(blank, ROWS_PER_TASK), parts_mut(label_arcs, ROWS_PER_TASK * v));
         par_for(
             (weights, parts(blank_adjoint, ROWS_PER_TASK), parts(label_adjoints, ROWS_PER_TASK * v)),
             |_, (weights, blank_adjoint, label_adjoints)| {
                 let adjoints = blank_adjoint.iter().zip(label_adjoints.chunks_exact(v));
                 let weights = weights.0.iter_mut().zip(weights.1.chunks_exact_mut(v));
-                for ((blank, lexical), (blank_adjoint, label_adjoints)) in weights.zip(adjoints) {
+                for ((blank, label_arcs), (blank_adjoint, label_adjoints)) in weights.zip(adjoints) {
                     let sum = label_adjoints.iter().map(|g| g.to_f64()).sum();
-                    normalize.backward(blank_adjoint.to_f64(), sum, blank, lexical);
-                    F::add_slice(lexical, label_adjoints);
+                    normalize.backward(blank_adjoint.to_f64(), sum, blank, label_arcs);
+                    F::add_slice(label_arcs, label_adjoints);
                 }
             },
         );
-        inner.backward(frames, Arcs { blank, lexical });
+        inner.backward(frames, Arcs { blank, labels: label_arcs });
     }
 }
 
@@ -113,15 +116,15 @@ pub fn forward_chain<F: Real>(
 ) {
     let positions = chain.states.len();
     par_for(
-        (parts_mut(arcs.blank, ROWS_PER_TASK), parts_mut(arcs.lexical, ROWS_PER_TASK)),
-        |task, (blank, lexical)| {
+        (parts_mut(arcs.blank, ROWS_PER_TASK), parts_mut(arcs.labels, ROWS_PER_TASK)),
+        |task, (blank, label_arcs)| {
             let mut row = pool.acquire("task", shape.vocabulary);
-            for (site, (blank, lexical)) in (task * ROWS_PER_TASK..).zip(blank.iter_mut().zip(lexical)) {
+            for (site, (blank, label_arc)) in (task * ROWS_PER_TASK..).zip(blank.iter_mut().zip(label_arcs)) {
                 let (t, u) = (site / positions, site % positions);
                 let state =
                     normalize.state(inner.forward_state(first_frame + t, chain.states[u], &mut row), &row);
                 *blank = F::from_f64(state.blank);
-                *lexical = chain.labels.get(u).map_or(F::NEG_INFINITY, |&label| {
+                *label_arc = chain.labels.get(u).map_or(F::NEG_INFINITY, |&label| {
                     F::from_f64(state.label_log_probability(row[label as usize - 1].to_f64()))
                 });
             }
@@ -149,7 +152,7 @@ pub fn backward_chain<F: Real>(
     let block_positions = shape.sites_per_block().min(positions);
     let frames_per_block = (shape.sites_per_block() / block_positions).clamp(1, frame_count.max(1));
     let mut blank = vec![F::ZERO; frames_per_block * block_positions];
-    let mut lexical = vec![F::ZERO; frames_per_block * block_positions * v];
+    let mut label_arcs = vec![F::ZERO; frames_per_block * block_positions * v];
     // The inner function gets one more position, because no label follows the last position.
     let mut chain_adjoints = vec![F::ZERO; 2 * frames_per_block * (block_positions + 1)];
     for block_start in (0..positions).step_by(block_positions) {
@@ -158,12 +161,13 @@ pub fn backward_chain<F: Real>(
         states.push(chain.states[block.end - 1]);
         for block_frame in (0..frame_count).step_by(frames_per_block) {
             let site_count = frames_per_block.min(frame_count - block_frame) * block.len();
-            let (blank, lexical) = (&mut blank[..site_count], &mut lexical[..site_count * v]);
+            let (blank, label_arcs) = (&mut blank[..site_count], &mut label_arcs[..site_count * v]);
+            // Weights of the rows, and their gradients.
             let weights = &*inner;
-            par_for((items_mut(blank), parts_mut(lexical, v)), |site, (blank, row)| {
+            par_for((items_mut(blank), parts_mut(label_arcs, v)), |site, (blank, row)| {
                 let (t, u) = (block_frame + site / block.len(), block.start + site % block.len());
                 let (index, label) = (t * positions + u, chain.labels.get(u));
-                let label_adjoint = label.map_or(F::ZERO, |_| adjoints.lexical[index]);
+                let label_adjoint = label.map_or(F::ZERO, |_| adjoints.labels[index]);
                 if adjoints.blank[index] == F::ZERO && label_adjoint == F::ZERO {
                     *blank = F::ZERO;
                     return row.fill(F::ZERO);
@@ -179,11 +183,12 @@ pub fn backward_chain<F: Real>(
                 chain_adjoints.split_at_mut(frames_per_block * (block_positions + 1));
             let (blank_adjoint, label_adjoint) =
                 (&mut blank_adjoint[..chain_sites], &mut label_adjoint[..chain_sites]);
+            // The gradients of one label at a time, as adjoints of a chain; the blank's only once.
             for label_index in 0..v {
                 for site in 0..site_count {
                     let index = site / block.len() * states.len() + site % block.len();
                     blank_adjoint[index] = if label_index == 0 { blank[site] } else { F::ZERO };
-                    label_adjoint[index] = lexical[site * v + label_index];
+                    label_adjoint[index] = label_arcs[site * v + label_index];
                 }
                 for unused_site in (block.len()..chain_sites).step_by(states.len()) {
                     (blank_adjoint[unused_site], label_adjoint[unused_site]) = (F::ZERO, F::ZERO);
@@ -193,7 +198,7 @@ pub fn backward_chain<F: Real>(
                 inner.backward_chain(
                     first_frame + block_frame,
                     chain,
-                    Arcs { blank: blank_adjoint, lexical: label_adjoint },
+                    Arcs { blank: blank_adjoint, labels: label_adjoint },
                 )?;
             }
         }

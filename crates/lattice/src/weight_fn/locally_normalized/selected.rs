@@ -1,9 +1,11 @@
-//! Locally normalized joint network along one label string (chain).
+//! Locally normalized joint network of a lattice along one label string (chain).
 //!
 //! The selected normalizer of panda-core computes the log-probabilities of a few classes without
-//! storing all V scores. P, Q: projected contexts and frames; c_u: context state after u labels; b,
-//! r: score of the blank, log-probability of the label; primes: log-probabilities of arcs; gb, gl:
-//! their adjoints; w0, c0: blank row and bias of the output layer.
+//! storing all V scores. A site is a frame t and a label position u. P, Q: projected states and
+//! frames; c_u: context state after u labels; b: score of the blank; r: log-probability of the next
+//! label among the labels; b', l': log-probabilities of the blank arc and of the label arc; gb, gl:
+//! their adjoints; d: gradient; w0, c0: row and bias of the blank in the head;
+//! H: width of h; V labels.
 //!
 //! ```text
 //! sites (t, u)     h = tanh(P[c_u] + Q_t), computed on the fly
@@ -51,23 +53,31 @@ pub struct SelectedNormalizer<'a, F: Real> {
     bias_gradient: Vec<f64>,
 }
 
-/// Numbers of classes of the normalizer and of a site.
-fn class_counts(vocabulary: usize, normalize: Normalize) -> [usize; 2] {
+/// Number of classes of the normalizer.
+fn class_count(vocabulary: usize, normalize: Normalize) -> usize {
     match normalize {
-        Normalize::Hat => [vocabulary, 1],
-        Normalize::LogSoftmax => [1 + vocabulary, 2],
+        Normalize::Hat => vocabulary,
+        Normalize::LogSoftmax => 1 + vocabulary,
     }
 }
 
-/// Sites of a group: about as many as half of a budget can keep the scores of.
-fn group_sites<F>(classes: usize, budget: usize) -> usize {
+/// Number of selected classes of a site: the next label, and the blank if it is a class.
+fn selected_count(normalize: Normalize) -> usize {
+    match normalize {
+        Normalize::Hat => 1,
+        Normalize::LogSoftmax => 2,
+    }
+}
+
+/// Sites of a group: half of the budget keeps their scores.
+fn sites_per_group<F>(classes: usize, budget: usize) -> usize {
     (budget / 2 / (classes.max(1) * size_of::<F>())).clamp(MIN_GROUP_SITES, MAX_GROUP_SITES)
 }
 
 /// Memory that the normalizer allocates in addition to a joint network.
 pub fn scratch<F: panda_core::Real>(sizes: &JointSizes, normalize: Normalize, budget: usize) -> ScratchReq {
-    let [classes, selected] = class_counts(sizes.vocabulary, normalize);
-    let sites = group_sites::<F>(classes, budget);
+    let (classes, selected) = (class_count(sizes.vocabulary, normalize), selected_count(normalize));
+    let sites = sites_per_group::<F>(classes, budget);
     let shape = panda_core::Shape { sites, hidden: sizes.hidden, classes, selected };
     let plan = Plan::<F>::new(shape, Precision::Full, budget, true);
     let plan = plan.unwrap_or_else(|_| Plan::minimal(shape, Precision::Full)).scratch(shape, Precision::Full);
@@ -108,7 +118,7 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
 
     /// Number of classes of the normalizer.
     fn classes(&self) -> usize {
-        class_counts(self.joint.projections.vocabulary, self.normalize)[0]
+        class_count(self.joint.projections.vocabulary, self.normalize)
     }
 
     /// Calls `work` with a workspace that no other call uses.
@@ -127,7 +137,8 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
         mut work: impl FnMut(&[usize]) -> Result<()>,
     ) -> Result<()> {
         let count = sites.clone().count();
-        let group_size = count.div_ceil(count.div_ceil(group_sites::<F>(self.classes(), self.budget)).max(1));
+        let max_group_size = sites_per_group::<F>(self.classes(), self.budget);
+        let group_size = count.div_ceil(count.div_ceil(max_group_size).max(1));
         let (mut sites, mut group) = (sites, Vec::with_capacity(group_size));
         loop {
             group.clear();
@@ -141,7 +152,7 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
 
     /// Returns the classes that the sites of a group select.
     fn selection(&self, chain: LabelChain, sites: &[usize]) -> Result<Selection> {
-        let [_, per_site] = class_counts(self.joint.projections.vocabulary, self.normalize);
+        let per_site = selected_count(self.normalize);
         let (mut ids, mut active) = (Vec::new(), Vec::new());
         ids.reserve_exact(sites.len() * per_site);
         active.reserve_exact(sites.len() * per_site);
@@ -161,19 +172,19 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
 
     /// Computes both log-probabilities of all sites.
     pub fn forward(&self, first_frame: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
-        let ArcsMut { blank, lexical } = arcs;
+        let ArcsMut { blank, labels: label_arcs } = arcs;
         let all_sites = 0..blank.len();
         let head = self.head()?;
         self.with_workspace(|workspace| match self.normalize {
             Normalize::Hat => {
-                let arcs = ArcsMut { blank: &mut *blank, lexical: &mut *lexical };
+                let arcs = ArcsMut { blank: &mut *blank, labels: &mut *label_arcs };
                 chain::forward(&self.joint.projections, first_frame, chain, arcs);
                 self.for_each_group(all_sites.filter(|&site| next_label(chain, site).is_some()), |sites| {
                     let selection = self.selection(chain, sites)?;
                     let normalized =
                         forward(&self.chain_sites(first_frame, chain, sites), &head, &selection, workspace)?;
                     for (&site, &emission) in sites.iter().zip(&normalized.emissions) {
-                        lexical[site] = F::from_f64(emission + log_sigmoid(-blank[site].to_f64()));
+                        label_arcs[site] = F::from_f64(emission + log_sigmoid(-blank[site].to_f64()));
                     }
                     workspace.recycle(normalized);
                     Ok(())
@@ -188,7 +199,7 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
                 for (&site, emissions) in sites.iter().zip(normalized.emissions.as_chunks::<2>().0) {
                     blank[site] = F::from_f64(emissions[0]);
                     let label = next_label(chain, site);
-                    lexical[site] = label.map_or(F::NEG_INFINITY, |_| F::from_f64(emissions[1]));
+                    label_arcs[site] = label.map_or(F::NEG_INFINITY, |_| F::from_f64(emissions[1]));
                 }
                 workspace.recycle(normalized);
                 Ok(())
@@ -199,7 +210,7 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
     /// Propagates adjoints of both log-probabilities.
     pub fn backward(&mut self, first_frame: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
         let label_adjoint =
-            |site: usize| next_label(chain, site).map_or(0.0, |_| adjoints.lexical[site].to_f64());
+            |site: usize| next_label(chain, site).map_or(0.0, |_| adjoints.labels[site].to_f64());
         if self.normalize == Normalize::Hat {
             self.backward_blanks(first_frame, chain, adjoints);
         }
@@ -210,9 +221,10 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
         let sites = (0..adjoints.blank.len())
             .filter(|&site| (blank_adjoint(site), label_adjoint(site)) != (0.0, 0.0));
 
-        // Gradients that the normalizer adds to.
+        // Gradients that the normalizer adds to: of projected states and frames, and of the head.
         let (_, gradients) = self.joint.gradients();
-        let site_gradients = (std::mem::take(&mut gradients.contexts), std::mem::take(&mut gradients.frames));
+        let site_gradients =
+            (std::mem::take(&mut gradients.state_addends), std::mem::take(&mut gradients.frame_addends));
         let (mut weight, mut bias) =
             (std::mem::take(&mut self.head_gradient), std::mem::take(&mut self.bias_gradient));
         if weight.is_empty() {
@@ -244,9 +256,10 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
                 Ok(())
             })
         });
+        // The sums become the gradients of the joint network and of this normalizer again.
         let Gradients { sites: site_gradients, weight, bias } = sums;
         if let Some(gradients) = &mut self.joint.gradients {
-            (gradients.contexts, gradients.frames) = site_gradients;
+            (gradients.state_addends, gradients.frame_addends) = site_gradients;
         }
         (self.head_gradient, self.bias_gradient) = (weight, bias);
         result
@@ -255,14 +268,15 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
     /// Propagates adjoints to the blank scores of hat, in groups of frames.
     fn backward_blanks(&mut self, first_frame: usize, chain: LabelChain, adjoints: Arcs<F>) {
         let positions = chain.states.len();
-        let frames = (group_sites::<F>(self.classes(), self.budget) / positions).max(1);
+        let frames = (sites_per_group::<F>(self.classes(), self.budget) / positions).max(1);
         let sites = (frames * positions).min(adjoints.blank.len().max(1));
-        let (mut blank, mut lexical) = (vec![F::ZERO; sites], vec![F::ZERO; sites]);
-        let groups = adjoints.blank.chunks(sites).zip(adjoints.lexical.chunks(sites));
+        let (mut blank, mut label_arcs) = (vec![F::ZERO; sites], vec![F::ZERO; sites]);
+        let groups = adjoints.blank.chunks(sites).zip(adjoints.labels.chunks(sites));
         for (group, (blank_adjoint, label_adjoint)) in groups.enumerate() {
             let first_frame = first_frame + group * sites / positions;
-            let (blank, lexical) = (&mut blank[..blank_adjoint.len()], &mut lexical[..blank_adjoint.len()]);
-            let arcs = ArcsMut { blank: &mut *blank, lexical: &mut *lexical };
+            let (blank, label_arcs) =
+                (&mut blank[..blank_adjoint.len()], &mut label_arcs[..blank_adjoint.len()]);
+            let arcs = ArcsMut { blank: &mut *blank, labels: &mut *label_arcs };
             let (projections, gradients) = self.joint.gradients();
             chain::forward(projections, first_frame, chain, arcs);
             for (site, b) in blank.iter_mut().enumerate() {
@@ -270,8 +284,8 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
                 let label_adjoint = next_label(chain, site).map_or(0.0, |_| label_adjoint[site].to_f64());
                 *b = F::from_f64(blank_adjoint * sigmoid(-score) - label_adjoint * sigmoid(score));
             }
-            lexical.fill(F::ZERO);
-            chain::backward(projections, gradients, first_frame, chain, Arcs { blank, lexical });
+            label_arcs.fill(F::ZERO);
+            chain::backward(projections, gradients, first_frame, chain, Arcs { blank, labels: label_arcs });
         }
     }
 
@@ -292,7 +306,8 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
         chain: LabelChain<'s>,
         sites: &'s [usize],
     ) -> ChainSites<'s, F> {
-        ChainSites { projections: &self.joint.projections, first_frame, states: chain.states, sites }
+        let projections = &self.joint.projections;
+        ChainSites { projections, first_frame, states: chain.states, site_numbers: sites }
     }
 }
 
@@ -308,24 +323,25 @@ struct ChainSites<'a, F: Real> {
     first_frame: usize,
     /// Context states, *U + 1*.
     states: &'a [usize],
-    /// Numbers of the sites.
-    sites: &'a [usize],
+    /// Numbers of the selected sites.
+    site_numbers: &'a [usize],
 }
 
 impl<F: Real> ChainSites<'_, F> {
-    /// Frame and context state of a site.
-    fn frame_and_state(&self, site: usize) -> (usize, usize) {
-        let (t, u) = (self.sites[site] / self.states.len(), self.sites[site] % self.states.len());
+    /// Frame and context state of a site, by index in `site_numbers`.
+    fn frame_and_state(&self, index: usize) -> (usize, usize) {
+        let number = self.site_numbers[index];
+        let (t, u) = (number / self.states.len(), number % self.states.len());
         (self.first_frame + t, self.states[u])
     }
 }
 
 impl<F: panda_core::Real> Sites<F> for ChainSites<'_, F> {
-    /// Gradients of projected contexts and frames.
+    /// Gradients of projected states and frames.
     type Gradient = (Vec<F>, Vec<F>);
 
     fn len(&self) -> usize {
-        self.sites.len()
+        self.site_numbers.len()
     }
 
     fn width(&self) -> usize {
@@ -348,20 +364,20 @@ impl<F: panda_core::Real> Sites<F> for ChainSites<'_, F> {
     }
 
     fn zero_gradient(&self) -> (Vec<F>, Vec<F>) {
-        let Projections { contexts, frames, .. } = self.projections;
-        (vec![F::ZERO; contexts.rows.len()], vec![F::ZERO; frames.rows.len()])
+        let Projections { state_addends, frame_addends, .. } = self.projections;
+        (vec![F::ZERO; state_addends.rows.len()], vec![F::ZERO; frame_addends.rows.len()])
     }
 
-    fn scatter(&self, sites: &[usize], gradient: &[F], (contexts, frames): &mut (Vec<F>, Vec<F>)) {
+    fn scatter(&self, sites: &[usize], gradient: &[F], (states, frames): &mut (Vec<F>, Vec<F>)) {
         let h = self.width();
         let scatter_frames = |frames: &mut [F]| {
             for (&site, gradient) in sites.iter().zip(gradient.chunks_exact(h)) {
                 F::add_slice(&mut frames[self.frame_and_state(site).0 * h..][..h], gradient);
             }
         };
-        // A context has sites in all frames, too many for one running sum: the sites of a wave are
+        // A state has sites in all frames, too many for one running sum: the sites of a wave are
         // summed first, and then the sums of the waves.
-        let scatter_contexts = |contexts: &mut [F]| {
+        let scatter_states = |states: &mut [F]| {
             let state = |(index, &site): (usize, &usize)| (self.frame_and_state(site).1, index);
             let mut sites_by_state: Vec<(usize, usize)> = sites.iter().enumerate().map(state).collect();
             sites_by_state.sort_unstable();
@@ -371,9 +387,9 @@ impl<F: panda_core::Real> Sites<F> for ChainSites<'_, F> {
                 sites
                     .iter()
                     .for_each(|&(_, index)| F::add_slice(&mut state_sum, &gradient[index * h..][..h]));
-                F::add_slice(&mut contexts[sites[0].0 * h..][..h], &state_sum);
+                F::add_slice(&mut states[sites[0].0 * h..][..h], &state_sum);
             }
         };
-        rayon::join(|| scatter_contexts(contexts), || scatter_frames(frames));
+        rayon::join(|| scatter_states(states), || scatter_frames(frames));
     }
 }

@@ -85,9 +85,9 @@ impl Serialize for AttentionKind {
 
 impl<'de> Deserialize<'de> for AttentionKind {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct KindVisitor;
+        struct AttentionVisitor;
 
-        impl<'de> Visitor<'de> for KindVisitor {
+        impl<'de> Visitor<'de> for AttentionVisitor {
             type Value = AttentionKind;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -107,7 +107,7 @@ impl<'de> Deserialize<'de> for AttentionKind {
             }
         }
 
-        deserializer.deserialize_any(KindVisitor)
+        deserializer.deserialize_any(AttentionVisitor)
     }
 }
 
@@ -144,7 +144,7 @@ impl BuildEncoder for ConformerEncoderConfig {
         self.subsampling.is_some()
     }
 
-    fn build(&self, input: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>> {
-        Ok(Arc::new(ConformerEncoder::new(self, input, vb)?))
+    fn build(&self, input_width: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>> {
+        Ok(Arc::new(ConformerEncoder::new(self, input_width, vb)?))
     }
 }

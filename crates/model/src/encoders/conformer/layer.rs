@@ -1,18 +1,19 @@
 //! One Conformer layer: feed-forward, self-attention, convolution, feed-forward, layer norm.
 //!
-//! "Ragged rows" are the frames of all utterances, packed without padding: `[Σ T_b, W]`.
+//! "Ragged rows" are the frames of all utterances, packed without padding: `[Σ T_b, W]`. T_b:
+//! frames of utterance b; W: width of a row; k: taps of the depthwise convolution.
 use std::sync::Arc;
 
 use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
 
 use super::ConformerEncoderConfig;
+use crate::layers::activations::{glu, silu};
 use crate::layers::attention;
 use crate::layers::attention::{ChunkSizes, attention};
 use crate::layers::depthwise::depthwise;
 use crate::layers::feed_forward::feed_forward;
 use crate::layers::footprint::{self, Footprint};
-use crate::layers::gates::{glu, silu};
 use crate::layers::layer_norm::LayerNorm;
 use crate::layers::linear::linear;
 use crate::layers::ragged::Ragged;
@@ -56,8 +57,8 @@ pub(super) struct Convolution {
     pub pointwise1: Linear,
     /// Weight `[W, k]` and bias `[W]`.
     pub depthwise: [Tensor; 2],
-    /// Number of frames before the current one in the window.
-    pub before: usize,
+    /// Taps of the depthwise convolution that apply to earlier frames.
+    pub past_taps: usize,
     pub inner_norm: LayerNorm,
     pub pointwise2: Linear,
 }
@@ -79,8 +80,8 @@ impl RowDropout<'_> {
 
     /// Returns a mask of rows of `width` values.
     fn mask(&mut self, width: usize) -> Option<DropoutMask> {
-        let values = || self.ragged.lengths().iter().map(|rows| rows * width).collect::<Vec<_>>();
-        self.pass.as_deref_mut().and_then(|pass| pass.mask(&values(), self.rate))
+        let value_counts = || self.ragged.lengths().iter().map(|rows| rows * width).collect::<Vec<_>>();
+        self.pass.as_deref_mut().and_then(|pass| pass.mask(&value_counts(), self.rate))
     }
 }
 
@@ -120,7 +121,7 @@ impl ConformerLayer {
                     )?,
                     depthwise.get_with_hints(width, "bias", Init::Const(0.0))?,
                 ],
-                before: if chunks.is_some() { config.kernel - 1 } else { config.kernel / 2 },
+                past_taps: if chunks.is_some() { config.kernel - 1 } else { config.kernel / 2 },
                 inner_norm: norm("conv.norm")?,
                 pointwise2: linear("conv.pointwise_conv2", width, width)?,
             },
@@ -149,10 +150,12 @@ impl ConformerLayer {
     ///
     /// ```text
     /// saved       values of a row: feed_forward 2 x (W, masks)   attention 8W   convolution 10W
-    ///             norm W; masks: a byte for each value
+    ///             norm W; masks: a byte for each of W + F values
     /// temporary   the inner rows and gradients of a feed-forward module, or rotated heads, the
     ///             gradients and scores of q|k|v
     /// ```
+    /// W is the width of rows, F the inner width. Parameters are counted where operations
+    /// concatenate them or return their gradients.
     pub fn footprint(&self, batch: usize, rows: usize) -> Footprint {
         let width = self.norm_out.bias.elem_count();
         let inner = self.feed_forward1.linear1.bias().elem_count();
@@ -161,7 +164,9 @@ impl ConformerLayer {
         let scores =
             3 * attention::max_scores_in_memory(batch * self.attention.heads, rows, self.attention.chunks);
         let temporary = all_rows * (20 * width + 4 * inner) + 7 * width * inner + 12 * width * width + scores;
-        footprint::from_values(all_rows * (22 * width + inner.div_ceil(2)) + parameters, temporary)
+        // 21 W values, and the bytes of two masks: at most W + F / 2 values.
+        let saved_per_row = 22 * width + inner.div_ceil(2);
+        footprint::from_values(all_rows * saved_per_row + parameters, temporary)
     }
 }
 
@@ -193,7 +198,7 @@ impl Convolution {
     fn forward(&self, x: &Tensor, ragged: &Arc<Ragged>) -> Result<Tensor> {
         let gated = glu(&self.pointwise1.apply(&self.norm.apply(x)?)?)?;
         let [weight, bias] = &self.depthwise;
-        let convolved = depthwise(&gated, ragged, weight, bias, self.before)?;
+        let convolved = depthwise(&gated, ragged, weight, bias, self.past_taps)?;
         self.pointwise2.apply(&silu(&self.inner_norm.apply(&convolved)?)?)
     }
 }

@@ -1,12 +1,11 @@
 //! `ConformerStream`: streaming inference with a Conformer encoder of chunked attention.
-use std::collections::BTreeMap;
-
 use decoding::AffineLayer;
 
 use super::layer::ConformerLayer;
 use super::streaming_layer::{LayerState, StreamingLayer};
 use super::{ChunkedAttention, InputLayer};
 use crate::Result;
+use crate::encoders::stream::PartSizes;
 use crate::encoders::subsampling_stream::SubsamplingStream;
 use crate::encoders::{EncoderChunk, EncoderState, EncoderStream, stream};
 
@@ -28,10 +27,10 @@ pub(super) struct ConformerStream {
     width: usize,
     /// Rows of a chunk of attention.
     chunk_rows: usize,
-    /// Names of keys and tail of each layer.
-    names: Vec<[String; 2]>,
-    /// The valid sizes of each part of a state.
-    sizes: BTreeMap<String, Vec<usize>>,
+    /// The names of keys and tail of each layer in an [`EncoderState`].
+    part_names: Vec<[String; 2]>,
+    /// The allowed lengths of each part of a state.
+    part_sizes: PartSizes,
 }
 
 /// [`InputLayer`] with packed weights.
@@ -41,25 +40,27 @@ enum StreamingInputLayer {
 }
 
 /// The part of a state with the rows of an incomplete chunk.
-const WAITING: &str = "waiting";
+const WAITING_ROWS: &str = "waiting";
 
 impl ConformerStream {
     pub fn new(
         input_layer: &InputLayer,
         layers: &[ConformerLayer],
         width: usize,
-        chunks: &ChunkedAttention,
+        attention: &ChunkedAttention,
     ) -> Result<Self> {
-        let &ChunkedAttention { chunk, left } = chunks;
-        let names: Vec<[String; 2]> = (0..layers.len())
+        let (chunk_rows, left_chunks) = (attention.chunk, attention.left);
+        let part_names: Vec<[String; 2]> = (0..layers.len())
             .map(|layer| ["keys", "tail"].map(|part| format!("layers.{layer}.{part}")))
             .collect();
-        let mut sizes = BTreeMap::new();
-        for ([keys, tail], layer) in names.iter().zip(layers) {
-            sizes.insert(keys.clone(), (0..=left).map(|chunks| 2 * chunks * chunk * width).collect());
-            sizes.insert(tail.clone(), (0..=layer.convolution.before).map(|rows| rows * width).collect());
+        let mut part_sizes = PartSizes::new();
+        for ([keys, tail], layer) in part_names.iter().zip(layers) {
+            let context_rows = (0..=left_chunks).map(|context_chunks| context_chunks * chunk_rows);
+            part_sizes.insert(keys.clone(), context_rows.map(|rows| 2 * rows * width).collect());
+            let tail_rows = 0..=layer.convolution.past_taps;
+            part_sizes.insert(tail.clone(), tail_rows.map(|rows| rows * width).collect());
         }
-        sizes.insert(WAITING.into(), (0..chunk).map(|rows| rows * width).collect());
+        part_sizes.insert(WAITING_ROWS.into(), (0..chunk_rows).map(|rows| rows * width).collect());
         let input_layer = match input_layer {
             InputLayer::Linear(linear) => StreamingInputLayer::Linear(linear.pack("pre_encode.out")?),
             InputLayer::Subsampling(subsampling) => {
@@ -67,10 +68,10 @@ impl ConformerStream {
             }
         };
         if let StreamingInputLayer::Subsampling(subsampling) = &input_layer {
-            sizes.extend(subsampling.sizes());
+            part_sizes.extend(subsampling.part_sizes());
         }
         let layers = layers.iter().map(StreamingLayer::new).collect::<Result<_>>()?;
-        Ok(ConformerStream { input_layer, layers, width, chunk_rows: chunk, names, sizes })
+        Ok(ConformerStream { input_layer, layers, width, chunk_rows, part_names, part_sizes })
     }
 }
 
@@ -78,7 +79,7 @@ impl EncoderStream for ConformerStream {
     fn input(&self) -> usize {
         match &self.input_layer {
             StreamingInputLayer::Linear(linear) => linear.inputs(),
-            StreamingInputLayer::Subsampling(subsampling) => subsampling.input(),
+            StreamingInputLayer::Subsampling(subsampling) => subsampling.input_width(),
         }
     }
 
@@ -87,11 +88,11 @@ impl EncoderStream for ConformerStream {
     }
 
     fn start(&self) -> EncoderState {
-        EncoderState::empty(&self.sizes)
+        EncoderState::initial(&self.part_sizes)
     }
 
     fn check(&self, state: &EncoderState) -> Result<()> {
-        state.check(&self.sizes)
+        state.check(&self.part_sizes)
     }
 
     fn step(&self, chunks: &mut [EncoderChunk]) -> Result<Vec<Vec<f32>>> {
@@ -105,7 +106,7 @@ impl EncoderStream for ConformerStream {
 
         // Take complete chunks; the rows of an incomplete one wait.
         for (chunk, rows) in chunks.iter_mut().zip(&mut rows) {
-            let Some(waiting) = chunk.state.values.get_mut(WAITING) else { continue };
+            let Some(waiting) = chunk.state.values.get_mut(WAITING_ROWS) else { continue };
             waiting.append(rows);
             let complete_len = if chunk.is_last {
                 waiting.len()
@@ -118,7 +119,7 @@ impl EncoderStream for ConformerStream {
         // Apply the layers, each with its part of the states.
         let lengths: Vec<usize> = rows.iter().map(|rows| rows.len() / self.width).collect();
         let mut x = rows.concat();
-        for (layer, names) in self.layers.iter().zip(&self.names) {
+        for (layer, names) in self.layers.iter().zip(&self.part_names) {
             let mut state_values: Vec<[Vec<f32>; 2]> = chunks
                 .iter_mut()
                 .map(|chunk| {

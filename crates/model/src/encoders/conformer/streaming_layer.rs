@@ -1,14 +1,15 @@
 //! One layer of the streaming Conformer: inference with packed weights.
 //!
-//! The caller owns the state of each utterance in the layer (`LayerState`).
+//! The caller owns the state of each utterance in the layer (`LayerState`). W: width of a row; k:
+//! taps of the depthwise convolution; m: chunks of left context in the state.
 use decoding::AffineLayer;
 
 use super::layer::{ConformerLayer, Convolution, FeedForward, SelfAttention};
 use crate::Result;
+use crate::layers::activations::{glu_rows, silu_rows};
 use crate::layers::attention;
 use crate::layers::attention::{AttentionInput, ChunkSizes, HeadShape};
 use crate::layers::depthwise;
-use crate::layers::gates::{glu_rows, silu_rows};
 use crate::layers::layer_norm::InferenceNorm;
 use crate::layers::linear::pack;
 use crate::layers::ragged::Ragged;
@@ -79,6 +80,8 @@ impl StreamingLayer {
 
     /// Computes the next rows of each utterance: whole chunks, or its end.
     ///
+    /// The modules and factors are those of [`super::ConformerEncoder`].
+    ///
     /// `x` has the rows of one utterance after another, `lengths` their numbers. States are
     /// updated.
     pub fn step(&self, x: Vec<f32>, lengths: &[usize], states: &mut [LayerState]) -> Vec<f32> {
@@ -111,23 +114,29 @@ impl StreamingAttention {
 
     fn step(&self, x: &[f32], lengths: &[usize], states: &mut [LayerState]) -> Vec<f32> {
         let width = self.heads.total_width;
+        let (keys_width, qkv_width) = (2 * width, 3 * width);
         let new_qkv = self.qkv.forward_rows(&self.norm.apply(x));
         let ragged = Ragged::new(lengths);
         // Earlier rows are keys and values only, without a query.
-        let with_context = |b: usize, state: &LayerState| {
-            let context = state.keys.chunks_exact(2 * width);
+        let qkv_with_context = |b: usize, state: &LayerState| {
+            let context = state.keys.chunks_exact(keys_width);
             let context = context.flat_map(|keys| std::iter::repeat_n(&0.0, width).chain(keys)).copied();
-            context.chain(ragged.utterance(&new_qkv, 3 * width, b).iter().copied()).collect::<Vec<f32>>()
+            context.chain(ragged.utterance(&new_qkv, qkv_width, b).iter().copied()).collect::<Vec<f32>>()
         };
-        let qkv: Vec<Vec<f32>> = states.iter().enumerate().map(|(b, state)| with_context(b, state)).collect();
-        let context_rows = states.iter().map(|state| state.keys.len() / (2 * width));
-        let utterances: Vec<AttentionInput<f32>> =
-            qkv.iter().zip(context_rows).map(|(qkv, context)| AttentionInput { qkv, context }).collect();
+        let qkv: Vec<Vec<f32>> =
+            states.iter().enumerate().map(|(b, state)| qkv_with_context(b, state)).collect();
+        let context_rows = states.iter().map(|state| state.keys.len() / keys_width);
+        let utterances: Vec<AttentionInput<f32>> = qkv
+            .iter()
+            .zip(context_rows)
+            .map(|(qkv, context_rows)| AttentionInput { qkv, context_rows })
+            .collect();
         let out = attention::forward(&utterances, self.heads, self.chunks);
         let max_context = self.chunks.map_or(0, |chunks| chunks.left_chunks * chunks.chunk_rows);
+        // The last rows become the context of the next chunk.
         for (state, qkv) in states.iter_mut().zip(&qkv) {
-            let rows = qkv.len() / (3 * width);
-            let next_context = qkv.chunks_exact(3 * width).skip(rows.saturating_sub(max_context));
+            let rows = qkv.len() / qkv_width;
+            let next_context = qkv.chunks_exact(qkv_width).skip(rows.saturating_sub(max_context));
             *state.keys = next_context.flat_map(|row| row[width..].iter().copied()).collect();
         }
         self.out.forward_rows(&out)
@@ -152,17 +161,17 @@ impl StreamingConvolution {
 
     fn step(&self, x: &[f32], lengths: &[usize], states: &mut [LayerState]) -> Vec<f32> {
         let width = self.bias.len();
-        let before = self.weight.len() / width - 1;
+        let past_taps = self.weight.len() / width - 1;
         let [first, second] = &self.pointwise;
         let gated = glu_rows(&first.forward_rows(&self.norm.apply(x)), width);
         let ragged = Ragged::new(lengths);
         let mut convolved = vec![0.0; gated.len()];
         for (b, (state, out)) in states.iter_mut().zip(ragged.split_mut(&mut convolved, width)).enumerate() {
-            let context = state.tail.len() / width;
+            let context_rows = state.tail.len() / width;
             state.tail.extend_from_slice(ragged.utterance(&gated, width, b));
-            depthwise::forward_rows(state.tail, context, &self.weight, &self.bias, before, out);
+            depthwise::forward_rows(state.tail, context_rows, &self.weight, &self.bias, past_taps, out);
             let rows = state.tail.len() / width;
-            state.tail.drain(..rows.saturating_sub(before) * width);
+            state.tail.drain(..rows.saturating_sub(past_taps) * width);
         }
         second.forward_rows(&silu_rows(&self.inner_norm.apply(&convolved)))
     }

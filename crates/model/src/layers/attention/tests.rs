@@ -58,6 +58,7 @@ fn plain_attention(qkv: &Tensor, ragged: &Ragged, heads: usize, chunks: Option<C
     Tensor::cat(&rows, 0).unwrap()
 }
 
+/// Full attention, and chunks of several sizes.
 const WINDOWS: [Option<ChunkSizes>; 4] = [
     None,
     Some(ChunkSizes { chunk_rows: 3, left_chunks: 1 }),
@@ -100,9 +101,10 @@ fn scores_depend_on_the_distance_of_key_and_query_only() {
     let qkv = test_values(&[6, 12], 0.9);
     let chunks = Some(ChunkSizes { chunk_rows: 2, left_chunks: 1 });
     let full = values(&attention(&qkv, &Ragged::new(&[6]), 1, chunks).unwrap());
-    let rest = qkv.narrow(0, 2, 4).unwrap();
-    let rest = values(&attention(&rest, &Ragged::new(&[4]), 1, chunks).unwrap());
-    assert_eq!(full[16..], rest[8..]);
+    // Without the first chunk of two rows; a row of results has four values.
+    let later_rows = qkv.narrow(0, 2, 4).unwrap();
+    let later = values(&attention(&later_rows, &Ragged::new(&[4]), 1, chunks).unwrap());
+    assert_eq!(full[16..], later[8..]);
 }
 
 #[test]
@@ -110,10 +112,11 @@ fn context_rows_are_keys_only_and_do_not_change_the_bits() {
     let heads = HeadShape { count: 2, total_width: 8 };
     let qkv: Vec<f32> = values(&test_values(&[14, 24], 0.9)).into_iter().map(|x| x as f32).collect();
     let chunks = Some(ChunkSizes { chunk_rows: 4, left_chunks: 1 });
-    let full = forward(&[AttentionInput { qkv: &qkv, context: 0 }], heads, chunks);
+    let full = forward(&[AttentionInput { qkv: &qkv, context_rows: 0 }], heads, chunks);
     // Two chunks, then the third with the second as its context.
     let (start, end) = (&qkv[..8 * 24], &qkv[4 * 24..]);
-    let inputs = [AttentionInput { qkv: start, context: 0 }, AttentionInput { qkv: end, context: 4 }];
+    let inputs =
+        [AttentionInput { qkv: start, context_rows: 0 }, AttentionInput { qkv: end, context_rows: 4 }];
     let chunked = forward(&inputs, heads, chunks);
     assert_eq!(chunked, full);
 }
@@ -134,8 +137,9 @@ fn bits_do_not_depend_on_threads_or_other_utterances() {
     };
     let all = run(&lengths, 0, 1);
     assert!(all == run(&lengths, 0, 2) && all == run(&lengths, 0, 5));
-    let single = run(&[77], 41, 2);
-    assert!(all.0[41 * 12..] == single.0 && all.1[41 * 36..] == single.1);
+    // The last utterance follows 41 rows; it has 12 values of each of q, k and v.
+    let ((all_out, all_gradient), (out, gradient)) = (all, run(&[77], 41, 2));
+    assert!(all_out[41 * 12..] == out && all_gradient[41 * 36..] == gradient);
 }
 
 #[test]

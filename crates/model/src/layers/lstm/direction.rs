@@ -1,7 +1,8 @@
 //! Forward and backward pass of one direction of an LSTM layer.
 //!
-//! "Rows" are frames of all utterances, packed without padding (`layout.rs`). x: input; h: states;
-//! a: gates (i, f, g, o) before their nonlinearity; `d` in front of a name: the loss's gradient.
+//! "Rows" are frames of all utterances, packed without padding (`layout.rs`). D: width of the
+//! input; H: width of the states; t: frame; x: input; h: states; a: gates (i, f, g, o) before their
+//! nonlinearity; `d` in front of a name: the loss's gradient.
 //!
 //! ```text
 //! forward    pack x                        blocks of rows
@@ -64,10 +65,10 @@ pub(super) fn forward<'a, F: Real>(
     x: impl Fn(usize, usize) -> &'a [F] + Sync,
     weights: DirectionWeights<F>,
 ) -> (Tape<F>, PooledBuffer<F>) {
-    let DirectionContext { layout, sizes: LayerSizes { input, hidden, .. }, pool } = context;
+    let DirectionContext { layout, sizes: LayerSizes { input_width, hidden, .. }, pool } = context;
     let mut gates = context.acquire_rows("gates of frames", 4 * hidden);
-    let packed_x = pack_rows(context, input, |row| Some(layout.frame(row)), x);
-    Affine::new(View::new(weights.input, 4 * hidden, input).transposed(), Some(weights.bias))
+    let packed_x = pack_rows(context, input_width, |row| Some(layout.frame(row)), x);
+    Affine::new(View::new(weights.input, 4 * hidden, input_width).transposed(), Some(weights.bias))
         .with_pool(pool)
         .forward(&packed_x, &mut gates);
     drop(packed_x);
@@ -110,9 +111,10 @@ pub(super) fn backward<'a, F: Real>(
     out: &(dyn Fn(usize, usize) -> &'a [F] + Sync),
     d_out: &(dyn Fn(usize, usize) -> &'a [F] + Sync),
 ) -> DirectionGradients<F> {
-    let DirectionContext { layout, sizes: LayerSizes { input, hidden, .. }, pool } = context;
+    let DirectionContext { layout, sizes: LayerSizes { input_width, hidden, .. }, pool } = context;
     let Tape { gates: mut da, mut cell } = tape;
     let frame = |row: usize| Some(layout.frame(row));
+    // The steps: da replaces the gates.
     {
         let mut d_out = pack_rows(context, hidden, frame, d_out);
         let recurrent = PackedRecurrentWeight::for_backward(pool, weights.recurrent, hidden);
@@ -122,13 +124,14 @@ pub(super) fn backward<'a, F: Real>(
         });
     }
     drop(cell);
-    // Before the gradients of the weights exist, as it needs more temporary memory.
+    // dx, before the gradients of the weights exist, as it needs more temporary memory.
     let input_gradient = mask.input.then(|| {
-        let mut dx = context.acquire_rows("gradients of inputs", input);
-        let weight = View::new(weights.input, 4 * hidden, input).transposed();
+        let mut dx = context.acquire_rows("gradients of inputs", input_width);
+        let weight = View::new(weights.input, 4 * hidden, input_width).transposed();
         Affine::new(weight, None).with_pool(pool).backward_rows(&da, &mut dx, Accumulate::Replace);
         dx
     });
+    // dW_ih, db and dW_hh.
     let weight_gradients = mask.weights.then(|| {
         let gradients_of = |weight: &[F], rows: PooledBuffer<F>, width: usize| {
             let (mut d_weight, mut d_bias) = (kernels::zeros(weight.len()), vec![F::ZERO; 4 * hidden]);
@@ -139,7 +142,7 @@ pub(super) fn backward<'a, F: Real>(
         let previous_frame = |row: usize| layout.previous_frame(row);
         // The bias is added once, with the input's part.
         let ((d_input, d_bias), (d_recurrent, _)) = rayon::join(
-            || gradients_of(weights.input, pack_rows(context, input, frame, x), input),
+            || gradients_of(weights.input, pack_rows(context, input_width, frame, x), input_width),
             || gradients_of(weights.recurrent, pack_rows(context, hidden, previous_frame, out), hidden),
         );
         [d_input, d_recurrent, d_bias]

@@ -1,5 +1,7 @@
 //! Passes an LSTM direction's weights to its candle operation without copies.
 //!
+//! W_ih, W_hh and b are the weights of input and state, and the bias (`LstmWeights`).
+//!
 //! A candle operation has at most three arguments, and a layer has up to seven. In one concatenated
 //! tensor, weights would be copied at every step, and their gradients three times more. Here the
 //! argument is a tensor of one number that represents them: the operation reads the weights
@@ -15,6 +17,9 @@ use crate::gradients::GradientHooks;
 use crate::tensors;
 
 /// Gradients of W_ih, W_hh and b, by thread of the backward pass.
+///
+/// Several threads may run backward passes of the same graph at the same time. In each, the
+/// operation and the node of the weights run on the same thread.
 type StoredGradients = Arc<Mutex<Vec<(ThreadId, [Tensor; 3])>>>;
 
 /// Weights, and the gradients that the operation has computed for them.
@@ -42,6 +47,8 @@ impl WeightsHandle {
     pub fn store(&self, gradients: [Tensor; 3]) -> candle_core::Result<Tensor> {
         let this_thread = thread::current().id();
         let mut stored = self.stored.lock().expect("no panic while locked");
+        // Remove those of an earlier pass of this thread that failed before it reached the node of
+        // the weights. Other threads may still need theirs.
         stored.retain(|(thread, _)| *thread != this_thread);
         stored.push((this_thread, gradients));
         tensors::from_vec(vec![0f32], 1)
@@ -49,9 +56,13 @@ impl WeightsHandle {
 }
 
 /// The graph node between the weights and the argument.
+///
+/// Its backward pass returns the gradients that [`WeightsHandle::store`] has stored.
 struct WeightsNode {
     stored: StoredGradients,
+    /// The tensors W_ih, W_hh and b.
     weights: [TensorId; 3],
+    /// Receive the gradients as soon as they are known.
     hooks: Option<GradientHooks>,
 }
 

@@ -31,7 +31,7 @@ pub struct Lstm {
 impl Lstm {
     /// Creates layer number `layer`.
     ///
-    /// Input rows have width `input`, states width `hidden`.
+    /// Input rows have width `input_width`, states width `hidden`.
     ///
     /// Weights are uniform within ±1/√H, biases 0; see
     /// [`InitKind`](crate::config::InitKind).
@@ -39,19 +39,19 @@ impl Lstm {
     /// # Errors
     /// Errors of the builder `vb`.
     pub fn new(
-        input: usize,
+        input_width: usize,
         hidden: usize,
         layer: usize,
         bidirectional: bool,
         vb: &VarBuilder,
     ) -> Result<Self> {
         let suffixes: &[&str] = if bidirectional { &["", "_reverse"] } else { &[""] };
-        let start = random::uniform(hidden);
+        let init = random::uniform(hidden);
         let direction = |suffix: &&str| -> Result<LstmWeights> {
             let name = |parameter: &str| format!("{parameter}_l{layer}{suffix}");
             Ok(LstmWeights {
-                input: vb.get_with_hints((4 * hidden, input), &name("weight_ih"), start)?,
-                recurrent: vb.get_with_hints((4 * hidden, hidden), &name("weight_hh"), start)?,
+                input: vb.get_with_hints((4 * hidden, input_width), &name("weight_ih"), init)?,
+                recurrent: vb.get_with_hints((4 * hidden, hidden), &name("weight_hh"), init)?,
                 bias: vb.get_with_hints(4 * hidden, &name("bias_ih"), Init::Const(0.0))?,
             })
         };

@@ -34,7 +34,7 @@ pub(super) const ROWS_PER_BLOCK: usize = 8;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LayerSizes {
     pub frames: usize,
-    pub input: usize,
+    pub input_width: usize,
     pub hidden: usize,
 }
 

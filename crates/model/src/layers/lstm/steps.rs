@@ -18,6 +18,11 @@ use kernels::{
 
 use super::layout::RowGroup;
 
+/// Gates of a unit: i, f, g, o.
+const GATES: usize = 4;
+/// Units of a strip, for all utterances of a band.
+const UNITS_PER_BAND: usize = UNITS_PER_STRIP * MAX_GATE_ROWS;
+
 /// Packed rows of one group of utterances.
 ///
 /// `gates` are *rows x 4H* in candle's order i, f, g, o; `cell` and `state` are *rows x H*.
@@ -119,7 +124,10 @@ pub(super) fn forward<F: Real>(
             _ => &earlier_cells[group.previous_rows(t).start * hidden..],
         };
         let tiles = (
-            tiles_mut(&mut gates[frame.start * 4 * hidden..frame.end * 4 * hidden], tiling.row_tiles(4)),
+            tiles_mut(
+                &mut gates[frame.start * GATES * hidden..frame.end * GATES * hidden],
+                tiling.row_tiles(GATES),
+            ),
             tiles_mut(&mut new_cells[..frame.len() * hidden], tiling.row_tiles(1)),
             tiles_mut(&mut state[frame.start * hidden..frame.end * hidden], tiling.row_tiles(1)),
             tiles_mut(&mut new_h.resize(transposed_len)[..bands * band_len], tiling.transposed_tiles(1)),
@@ -130,11 +138,10 @@ pub(super) fn forward<F: Real>(
             let strip_width = gates.row(0, 0).len();
 
             // Copy the tile into arrays whose sizes are constants: a, c and h of the band.
-            let (mut a, mut c) =
-                ([F::ZERO; 4 * UNITS_PER_STRIP * MAX_GATE_ROWS], [F::ZERO; UNITS_PER_STRIP * MAX_GATE_ROWS]);
+            let (mut a, mut c) = ([F::ZERO; GATES * UNITS_PER_BAND], [F::ZERO; UNITS_PER_BAND]);
             let mut h = c;
-            for (j, gate) in (0..utterances).flat_map(|j| (0..4).map(move |gate| (j, gate))) {
-                copy(&mut a[(4 * j + gate) * UNITS_PER_STRIP..], gates.row(j, gate));
+            for (j, gate) in (0..utterances).flat_map(|j| (0..GATES).map(move |gate| (j, gate))) {
+                copy(&mut a[(GATES * j + gate) * UNITS_PER_STRIP..], gates.row(j, gate));
             }
 
             // a[t] += h[t-1] W_hhᵀ
@@ -152,15 +159,17 @@ pub(super) fn forward<F: Real>(
                 (0..utterances).for_each(|j| copy(&mut c[j * UNITS_PER_STRIP..], previous_cell(j)));
             }
             lstm_cell_forward(
-                &mut a[..4 * UNITS_PER_STRIP * utterances],
+                &mut a[..GATES * UNITS_PER_STRIP * utterances],
                 &mut c[..UNITS_PER_STRIP * utterances],
                 &mut h[..UNITS_PER_STRIP * utterances],
             );
 
             // Store gates, cells and states, and the states transposed.
             for j in 0..utterances {
-                for gate in 0..4 {
-                    gates.row(j, gate).copy_from_slice(&a[(4 * j + gate) * UNITS_PER_STRIP..][..strip_width]);
+                for gate in 0..GATES {
+                    gates
+                        .row(j, gate)
+                        .copy_from_slice(&a[(GATES * j + gate) * UNITS_PER_STRIP..][..strip_width]);
                 }
                 cell.row(j, 0).copy_from_slice(&c[j * UNITS_PER_STRIP..][..strip_width]);
                 state.row(j, 0).copy_from_slice(&h[j * UNITS_PER_STRIP..][..strip_width]);
@@ -186,7 +195,7 @@ pub(super) fn backward<F: Real>(
     let StepRows { gates, cell, state: d_out } = rows;
     let (cell, d_out) = (&**cell, &**d_out);
     let tiling = FrameTiling::new(group, hidden);
-    let [cell_len, gates_len] = [1, 4].map(|values_per_unit| tiling.transposed_len(values_per_unit));
+    let [cell_len, gates_len] = [1, GATES].map(|values_per_unit| tiling.transposed_len(values_per_unit));
     let bands = tiling.band_count(group.size());
 
     // da[t+1] and da[t], transposed; da after the last frame is empty, as it is 0.
@@ -202,9 +211,12 @@ pub(super) fn backward<F: Real>(
         let next_utterances = group.next_rows(t).len();
         let bands = tiling.band_count(frame.len());
         let tiles = (
-            tiles_mut(&mut gates[frame.start * 4 * hidden..frame.end * 4 * hidden], tiling.row_tiles(4)),
+            tiles_mut(
+                &mut gates[frame.start * GATES * hidden..frame.end * GATES * hidden],
+                tiling.row_tiles(GATES),
+            ),
             tiles_mut(&mut cell_gradient[..bands * cell_len], tiling.transposed_tiles(1)),
-            tiles_mut(&mut new_da.resize(bands * gates_len)[..], tiling.transposed_tiles(4)),
+            tiles_mut(&mut new_da.resize(bands * gates_len)[..], tiling.transposed_tiles(GATES)),
         );
         let next_gates = &next_da[..];
         for_each_task(is_shared, tiles, |task, (mut gates, mut dc, mut transposed)| {
@@ -212,12 +224,13 @@ pub(super) fn backward<F: Real>(
             let strip_width = gates.row(0, 0).len();
 
             // Copy the tile into arrays whose sizes are constants: a, c, c[t-1] and dh of the band.
-            let (mut a, mut c) =
-                ([F::ZERO; 4 * UNITS_PER_STRIP * MAX_GATE_ROWS], [F::ZERO; UNITS_PER_STRIP * MAX_GATE_ROWS]);
+            let (mut a, mut c) = ([F::ZERO; GATES * UNITS_PER_BAND], [F::ZERO; UNITS_PER_BAND]);
             let (mut previous_c, mut dh) = (c, c);
             for j in 0..utterances {
                 let unit = (band * tiling.band_size + j) * hidden + strip * UNITS_PER_STRIP;
-                (0..4).for_each(|gate| copy(&mut a[(4 * j + gate) * UNITS_PER_STRIP..], gates.row(j, gate)));
+                (0..GATES).for_each(|gate| {
+                    copy(&mut a[(GATES * j + gate) * UNITS_PER_STRIP..], gates.row(j, gate))
+                });
                 copy(&mut c[j * UNITS_PER_STRIP..], &cell[frame.start * hidden + unit..][..strip_width]);
                 copy(&mut dh[j * UNITS_PER_STRIP..], &d_out[frame.start * hidden + unit..][..strip_width]);
                 if t > 0 {
@@ -234,16 +247,16 @@ pub(super) fn backward<F: Real>(
             }
             let units = [&c, &previous_c, &dh].map(|values| &values[..UNITS_PER_STRIP * utterances]);
             lstm_cell_backward(
-                &mut a[..4 * UNITS_PER_STRIP * utterances],
+                &mut a[..GATES * UNITS_PER_STRIP * utterances],
                 units,
                 &mut dc.row(0, 0)[..UNITS_PER_STRIP * utterances],
             );
 
             // Store da, also transposed.
-            for (j, gate) in (0..utterances).flat_map(|j| (0..4).map(move |gate| (j, gate))) {
-                gates.row(j, gate).copy_from_slice(&a[(4 * j + gate) * UNITS_PER_STRIP..][..strip_width]);
+            for (j, gate) in (0..utterances).flat_map(|j| (0..GATES).map(move |gate| (j, gate))) {
+                gates.row(j, gate).copy_from_slice(&a[(GATES * j + gate) * UNITS_PER_STRIP..][..strip_width]);
             }
-            transpose(transposed.row(0, 0), View::new(&a, tiling.band_size, 4 * UNITS_PER_STRIP));
+            transpose(transposed.row(0, 0), View::new(&a, tiling.band_size, GATES * UNITS_PER_STRIP));
         });
         std::mem::swap(&mut next_da, &mut new_da);
     }

@@ -4,9 +4,9 @@
 //! a = x W_ihᵀ + b       blocks of rows
 //! steps                 a task for each group, from h and c of each utterance to its next h and c
 //! ```
-//! x are input rows, a gates before their nonlinearity; rows are packed as in `layout.rs`. The sums
-//! and their order are those of `direction.rs`, with any other utterances in the batch: the results
-//! of chunks have the bits of those of the whole utterance.
+//! x are input rows, a gates before their nonlinearity, h and c hidden and cell states; rows are
+//! packed as in `layout.rs`. The sums and their order are those of `direction.rs`, with any other
+//! utterances in the batch: the results of chunks have the bits of those of the whole utterance.
 use decoding::AffineLayer;
 use kernels::{PackedRecurrentWeight, items_mut, par_for};
 use serde::{Deserialize, Serialize};
@@ -96,13 +96,13 @@ impl StreamingLstm {
     ///
     /// Cost: `O(Σ n · (D + H) · H)` time, `O(Σ n · (D + H))` memory.
     pub fn forward(&self, x: &[f32], lengths: &[usize], states: &mut [LstmState]) -> Result<Vec<f32>> {
-        let (input, hidden) = (self.input(), self.hidden);
+        let (input_width, hidden) = (self.input(), self.hidden);
         let rows: usize = lengths.iter().sum();
         let check = |argument: &str, expected: usize, found: usize| match expected == found {
             true => Ok(()),
             false => Err(Error::shape(argument, expected.to_string(), found.to_string())),
         };
-        check("x: values", rows * input, x.len())?;
+        check("x: values", rows * input_width, x.len())?;
         check("states", lengths.len(), states.len())?;
         for state in &*states {
             check("states: width of h", hidden, state.h.len())?;
@@ -123,16 +123,16 @@ impl StreamingLstm {
             let (b, t) = layout.frame(row);
             first_rows[b] + t
         };
-        let mut packed_x = vec![0.0; rows * input];
-        for_each_row(&mut packed_x, input, |row, packed| {
-            packed.copy_from_slice(&x[source_row(row) * input..][..input]);
+        let mut packed_x = vec![0.0; rows * input_width];
+        for_each_row(&mut packed_x, input_width, |row, packed| {
+            packed.copy_from_slice(&x[source_row(row) * input_width..][..input_width]);
         });
         let mut gates = self.input.forward_rows(&packed_x);
 
         // Run the steps of each group from the states of its utterances.
         let zeros = || vec![0.0; rows * hidden];
         let (mut cell, mut state) = (zeros(), zeros());
-        let initial: Vec<[Vec<f32>; 2]> = layout
+        let initial_states: Vec<[Vec<f32>; 2]> = layout
             .groups
             .iter()
             .map(|group| {
@@ -144,7 +144,7 @@ impl StreamingLstm {
             .collect();
         let mut groups = split_by_group(&layout, hidden, &mut gates, &mut cell, &mut state);
         par_for(items_mut(&mut groups), |group, rows| {
-            let [h, c] = &initial[group];
+            let [h, c] = &initial_states[group];
             steps::forward(
                 &layout.groups[group],
                 hidden,

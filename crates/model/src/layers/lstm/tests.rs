@@ -29,7 +29,7 @@ fn plain_direction(x: &Tensor, weights: &LstmWeights, is_reverse: bool) -> Tenso
         let a = x.narrow(0, t, 1).unwrap().matmul(&weights.input.t().unwrap()).unwrap();
         let a = (a + h.matmul(&weights.recurrent.t().unwrap()).unwrap()).unwrap();
         let a = a.broadcast_add(&weights.bias).unwrap();
-        let gate = |k: usize| a.narrow(1, k * hidden, hidden).unwrap();
+        let gate = |index: usize| a.narrow(1, index * hidden, hidden).unwrap();
         let (i, f, o) = (sigmoid(gate(0)), sigmoid(gate(1)), sigmoid(gate(3)));
         c = ((f * &c).unwrap() + (i * gate(2).tanh().unwrap()).unwrap()).unwrap();
         h = (o * c.tanh().unwrap()).unwrap();
@@ -55,20 +55,24 @@ fn assert_close(a: &Tensor, b: &Tensor, tolerance: f64) {
 
 /// Frames of each utterance of a test case.
 const LENGTHS: [usize; 5] = [3, 7, 0, 1, 7];
-/// B, T and D of a test case.
-const SHAPE: [usize; 3] = [5, 7, 3];
+/// Utterances of a test case.
+const BATCH: usize = LENGTHS.len();
+/// Frames of the padded tensor of a test case.
+const FRAMES: usize = 7;
+/// Input width of a test case.
+const INPUT_WIDTH: usize = 3;
 /// State width of a test case.
 const HIDDEN: usize = 4;
 
 /// Creates the weights of a direction, and variables that share their storage.
 fn random_direction(
-    input: usize,
+    input_width: usize,
     hidden: usize,
     seed: u64,
     scale: f64,
     dtype: DType,
 ) -> (Vec<Var>, LstmWeights) {
-    let shapes: [&[usize]; 3] = [&[4 * hidden, input], &[4 * hidden, hidden], &[4 * hidden]];
+    let shapes: [&[usize]; 3] = [&[4 * hidden, input_width], &[4 * hidden, hidden], &[4 * hidden]];
     let variable = |(k, shape): (usize, &&[usize])| {
         Var::from_tensor(&random_tensor(shape, 10 * seed + k as u64, scale).to_dtype(dtype).unwrap()).unwrap()
     };
@@ -79,10 +83,10 @@ fn random_direction(
 
 /// Returns input, variables, weights and the gradient of the output.
 fn test_case(directions: usize) -> (Var, Vec<Var>, Vec<LstmWeights>, Tensor) {
-    let x = Var::from_tensor(&random_tensor(&SHAPE, 1, 1.0)).unwrap();
+    let x = Var::from_tensor(&random_tensor(&[BATCH, FRAMES, INPUT_WIDTH], 1, 1.0)).unwrap();
     let (variables, weights): (Vec<_>, Vec<_>) =
-        (0..directions).map(|k| random_direction(SHAPE[2], HIDDEN, 2 + k as u64, 0.8, DType::F64)).unzip();
-    let d_out = random_tensor(&[SHAPE[0], SHAPE[1], directions * HIDDEN], 9, 1.0);
+        (0..directions).map(|k| random_direction(INPUT_WIDTH, HIDDEN, 2 + k as u64, 0.8, DType::F64)).unzip();
+    let d_out = random_tensor(&[BATCH, FRAMES, directions * HIDDEN], 9, 1.0);
     (x, variables.concat(), weights, d_out)
 }
 
@@ -95,7 +99,7 @@ fn check_against_plain(directions: usize) {
     let mut rows = Vec::new();
     for (b, &length) in LENGTHS.iter().enumerate() {
         let width = directions * HIDDEN;
-        let padding = Tensor::zeros((SHAPE[1] - length, width), DType::F64, &Device::Cpu).unwrap();
+        let padding = Tensor::zeros((FRAMES - length, width), DType::F64, &Device::Cpu).unwrap();
         if length == 0 {
             rows.push(padding);
             continue;
@@ -104,7 +108,7 @@ fn check_against_plain(directions: usize) {
         let directions: Vec<Tensor> =
             weights.iter().enumerate().map(|(k, w)| plain_direction(&utterance, w, k == 1)).collect();
         let full = Tensor::cat(&directions, 1).unwrap();
-        rows.push(if length < SHAPE[1] { Tensor::cat(&[full, padding], 0).unwrap() } else { full });
+        rows.push(if length < FRAMES { Tensor::cat(&[full, padding], 0).unwrap() } else { full });
     }
     let expected = Tensor::stack(&rows, 0).unwrap();
     let expected_grads = (&expected * &d_out).unwrap().sum_all().unwrap().backward().unwrap();
@@ -170,17 +174,17 @@ fn training_step<F: kernels::Real + WithDType>(
     pools: Option<&BufferPools>,
     lengths: &[usize],
     blocking: LayerBlocking,
-    input: usize,
+    input_width: usize,
     hidden: usize,
     directions: usize,
     scale: f64,
 ) -> Vec<Vec<f64>> {
     let frames = lengths.iter().max().copied().unwrap_or(0) + 1;
-    let shape = [lengths.len(), frames, input];
+    let shape = [lengths.len(), frames, input_width];
     let x = Var::from_tensor(&random_tensor(&shape, 3, scale).to_dtype(F::DTYPE).unwrap()).unwrap();
     let (variables, weights): (Vec<_>, Vec<_>) =
-        (0..directions).map(|k| random_direction(input, hidden, 4 + k as u64, 0.3, F::DTYPE)).unzip();
-    let sizes = LayerSizes { frames, input, hidden };
+        (0..directions).map(|k| random_direction(input_width, hidden, 4 + k as u64, 0.3, F::DTYPE)).unzip();
+    let sizes = LayerSizes { frames, input_width, hidden };
     let context = LstmContext { pools, hooks: None };
     let out = apply_with_blocking::<F>(context, &x, lengths, blocking, sizes, &weights).unwrap();
     let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
@@ -192,7 +196,7 @@ fn training_step<F: kernels::Real + WithDType>(
 fn check_used_buffers<F: kernels::Real + WithDType>() {
     let pools = BufferPools::default();
     let ragged: Vec<usize> = (0..37).map(|b| (b * 7) % 12).collect();
-    for (lengths, [input, hidden], directions) in [
+    for (lengths, [input_width, hidden], directions) in [
         (ragged.clone(), [20, 24], 2),
         (vec![9; 21], [520, 512], 1),
         (vec![1, 9, 4], [20, 37], 2),
@@ -201,12 +205,12 @@ fn check_used_buffers<F: kernels::Real + WithDType>() {
     ] {
         for blocking in [LayerBlocking::Groups(8), LayerBlocking::Strips] {
             let step = |pools, scale| {
-                training_step::<F>(pools, &lengths, blocking, input, hidden, directions, scale)
+                training_step::<F>(pools, &lengths, blocking, input_width, hidden, directions, scale)
             };
             let fresh = step(None, 1.0);
             let poisoned = step(Some(&pools), f64::NAN);
             assert!(poisoned[0].iter().any(|value| value.is_nan()));
-            assert!(step(Some(&pools), 1.0) == fresh, "{lengths:?}, {input} to {hidden}, {blocking:?}");
+            assert!(step(Some(&pools), 1.0) == fresh, "{lengths:?}, {input_width} to {hidden}, {blocking:?}");
         }
     }
     assert!(pools.get::<F>().bytes() > 0);
@@ -264,13 +268,13 @@ fn results_by_utterance(
     lengths: &[usize],
     selected: &[usize],
 ) -> Vec<[Vec<f64>; 2]> {
-    let (input, hidden, frames) = (20, 40, 9);
-    let full = random_tensor(&[lengths.len(), frames, input], 3, 1.0).to_dtype(DType::F32).unwrap();
+    let (input_width, hidden, frames) = (20, 40, 9);
+    let full = random_tensor(&[lengths.len(), frames, input_width], 3, 1.0).to_dtype(DType::F32).unwrap();
     let rows: Vec<Tensor> = selected.iter().map(|&b| full.get(b).unwrap()).collect();
     let x = Var::from_tensor(&Tensor::stack(&rows, 0).unwrap()).unwrap();
-    let (_, weights) = random_direction(input, hidden, 4, 0.3, DType::F32);
+    let (_, weights) = random_direction(input_width, hidden, 4, 0.3, DType::F32);
     let lengths: Vec<usize> = selected.iter().map(|&b| lengths[b]).collect();
-    let sizes = LayerSizes { frames, input, hidden };
+    let sizes = LayerSizes { frames, input_width, hidden };
     let context = LstmContext::default();
     let out = apply_with_blocking::<f32>(context, &x, &lengths, blocking, sizes, &[weights]).unwrap();
     let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
@@ -391,21 +395,25 @@ fn weights_can_be_exchanged_with_candle() {
     let vb = candle_nn::VarBuilder::from_varmap(&map, DType::F64, &Device::Cpu);
     let candle_layer = |direction| {
         let config = LSTMConfig { b_hh_init: None, direction, layer_idx: 1, ..LSTMConfig::default() };
-        candle_nn::lstm(SHAPE[2], 4, config, vb.clone()).unwrap()
+        candle_nn::lstm(INPUT_WIDTH, HIDDEN, config, vb.clone()).unwrap()
     };
     let (first, second) = (candle_layer(Direction::Forward), candle_layer(Direction::Backward));
     let count = map.all_vars().len();
-    let layer = super::Lstm::new(SHAPE[2], 4, 1, true, &vb).unwrap();
-    assert_eq!((map.all_vars().len(), layer.width()), (count, 8), "a name that candle does not have");
+    let layer = super::Lstm::new(INPUT_WIDTH, HIDDEN, 1, true, &vb).unwrap();
+    assert_eq!(
+        (map.all_vars().len(), layer.width()),
+        (count, 2 * HIDDEN),
+        "a name that candle does not have"
+    );
     for variable in map.all_vars() {
         variable.set(&random_tensor(variable.dims(), variable.elem_count() as u64, 0.8)).unwrap();
     }
-    let x = random_tensor(&[2, 7, 3], 1, 1.0);
+    let x = random_tensor(&[2, FRAMES, INPUT_WIDTH], 1, 1.0);
     let run = |layer: &candle_nn::LSTM, x: &Tensor| layer.states_to_tensor(&layer.seq(x).unwrap()).unwrap();
-    let reversed = Tensor::from_vec((0..7u32).rev().collect(), 7, &Device::Cpu).unwrap();
+    let reversed = Tensor::from_vec((0..FRAMES as u32).rev().collect(), FRAMES, &Device::Cpu).unwrap();
     let reverse = |x: Tensor| x.index_select(&reversed, 1).unwrap();
     let expected = Tensor::cat(&[run(&first, &x), reverse(run(&second, &reverse(x.clone())))], 2).unwrap();
-    assert_close(&layer.forward(&x, &[7, 7]).unwrap(), &expected, 1e-12);
+    assert_close(&layer.forward(&x, &[FRAMES; 2]).unwrap(), &expected, 1e-12);
 }
 
 #[test]

@@ -44,14 +44,15 @@ fn a_pause_ends_a_caption() {
     );
     assert!(format_vtt(&[word("<b>", 0.0, 1.0)], &options).contains("&lt;b&gt;"));
     // A word longer than a line is split.
-    let lines = |length| {
-        let all = default_captions(&[word(&"x".repeat(length), 0.0, 1.0), word("y", 1.0, 1.5)]);
-        all.iter()
+    let line_lengths = |length| {
+        let captions = default_captions(&[word(&"x".repeat(length), 0.0, 1.0), word("y", 1.0, 1.5)]);
+        captions
+            .iter()
             .map(|caption| caption.lines.iter().map(|line| count_characters(line)).collect())
             .collect::<Vec<Vec<_>>>()
     };
-    assert_eq!(lines(60), [[42, 20]]);
-    assert_eq!(lines(126), [vec![42, 42], vec![42, 1]]);
+    assert_eq!(line_lengths(60), [[42, 20]]);
+    assert_eq!(line_lengths(126), [vec![42, 42], vec![42, 1]]);
     let times = default_times(&[word(&"x".repeat(126), 0.0, 3.0)]);
     assert_eq!(times, [(0, 2000), (2000, 3000)]);
 }
@@ -99,14 +100,15 @@ fn a_full_caption_ends_at_a_pause() {
     assert_eq!(counts(&words(&[])), [12, 6]);
     assert_eq!(counts(&words(&[9])), [9, 9]);
     assert_eq!(counts(&words(&[7, 10])), [10, 8]);
-    // A pause in the first half would give a short caption.
+    // A pause in the first half is ignored: the caption would be short.
     assert_eq!(counts(&words(&[4])), [12, 6]);
 }
 
+/// Words with pauses, overlaps, times of 0, and texts longer than a line.
 fn any_words() -> impl Strategy<Value = Vec<TimedWord>> {
     let word_and_times = ("[a-z<&é]{1,12}|[a-z]{50,130}", 0.0..2.5f64, -0.1..1.5f64);
-    let steps = [Just(1.0), Just(0.1), Just(0.0)];
-    let scale = proptest::strategy::Union::new(steps);
+    let time_scales = [Just(1.0), Just(0.1), Just(0.0)];
+    let scale = proptest::strategy::Union::new(time_scales);
     (proptest::collection::vec(word_and_times, 0..60), scale, 0.0..1e5f64).prop_map(
         |(list, scale, mut start)| {
             let mut next_word = |(text, step, length): (String, f64, f64)| {
@@ -124,11 +126,11 @@ proptest! {
         words in any_words(),
         pause_seconds in 0.05..3.0f64,
         min_seconds in 0.01..2.0f64,
-        longer in 0.0..6.0f64,
+        additional_seconds in 0.0..6.0f64,
         line_characters in 1usize..60,
         lines in 1usize..4,
     ) {
-        let max_seconds = min_seconds + longer;
+        let max_seconds = min_seconds + additional_seconds;
         let options = CaptionOptions { pause_seconds, min_seconds, max_seconds, line_characters, lines };
         let captions = split_into_captions(&words, &options);
         for caption in &captions {

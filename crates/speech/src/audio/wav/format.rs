@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::Result;
 use crate::audio::format_error;
 use crate::audio::iff::ByteOrder;
-use crate::audio::linear::{Coding, SampleFormat};
+use crate::audio::sample_data::{Coding, SampleFormat};
 
 const EXPECTED: &str = "PCM, float, mu-law, A-law or ADPCM samples";
 // Format tags (mmreg.h).

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::Piece;
 use super::segmentation::SegmentLattice;
 
 /// Characters of the longest piece, as in SentencePiece.
@@ -14,7 +15,7 @@ pub(super) struct Seeds<'a> {
     /// Pieces with initial log-probabilities.
     ///
     /// First the characters, sorted, then other strings by decreasing count × length.
-    pub pieces: Vec<(&'a str, f64)>,
+    pub pieces: Vec<Piece<'a>>,
     /// The lattice of each word.
     pub lattices: Vec<SegmentLattice>,
 }
@@ -33,12 +34,16 @@ pub(super) fn find<'a>(words: &[(&'a str, u64)]) -> Seeds<'a> {
         let end = *offsets[word].get(start + length)?;
         Some(&words[word].0[offsets[word][start]..end])
     };
+    // Word and first character of the strings that may be repeated.
     let mut starts: Vec<(usize, usize)> = (0..words.len())
         .flat_map(|word| (0..offsets[word].len() - 1).map(move |start| (word, start)))
         .collect();
-    let mut shorter: HashMap<&str, u64> = HashMap::new();
+    // Counts of the strings that are one character shorter.
+    let mut shorter_counts: HashMap<&str, u64> = HashMap::new();
+    // Characters and longer strings with their weights: count × length.
     let (mut characters, mut strings) = (Vec::new(), Vec::new());
     for length in 1..=MAX_PIECE_CHARACTERS + 1 {
+        // Counts the strings of this length, from repeated starts only.
         let mut counts: HashMap<&str, u64> = HashMap::new();
         for &(word, start) in &starts {
             if let Some(string) = string(word, start, length) {
@@ -46,32 +51,35 @@ pub(super) fn find<'a>(words: &[(&'a str, u64)]) -> Seeds<'a> {
             }
         }
         counts.retain(|_, count| length == 1 || *count > 1);
+        // Collects the shorter strings, except those that one character always continues.
         let prefix =
             |string: &'a str| &string[..string.char_indices().next_back().map_or(0, |(offset, _)| offset)];
-        let continued: HashSet<&str> = counts
+        let always_continued: HashSet<&str> = counts
             .iter()
             .map(|(string, count)| (prefix(string), count))
-            .filter(|(prefix, count)| shorter.get(prefix) == Some(count))
+            .filter(|(prefix, count)| shorter_counts.get(prefix) == Some(count))
             .map(|(prefix, _)| prefix)
             .collect();
-        let complete = shorter.iter().filter(|(string, _)| length == 2 || !continued.contains(*string));
+        let pieces =
+            shorter_counts.iter().filter(|(string, _)| length == 2 || !always_continued.contains(*string));
         match length {
             1 => {}
-            2 => characters.extend(complete.map(|(&string, &count)| (count as f64, string))),
-            _ => {
-                strings.extend(complete.map(|(&string, &count)| (count as f64 * (length - 1) as f64, string)))
-            }
+            2 => characters.extend(pieces.map(|(&string, &count)| (count as f64, string))),
+            _ => strings.extend(pieces.map(|(&string, &count)| (count as f64 * (length - 1) as f64, string))),
         }
         starts.retain(|&(word, start)| string(word, start, length).is_some_and(|s| counts.contains_key(s)));
-        shorter = counts;
+        shorter_counts = counts;
     }
-    characters.sort_unstable_by(|a, b| a.1.cmp(b.1));
-    strings.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));
+    // Sorts the pieces; a score is the logarithm of the relative weight.
+    characters.sort_unstable_by_key(|&(_, text)| text);
+    strings.sort_unstable_by(|(weight_a, text_a), (weight_b, text_b)| {
+        weight_b.total_cmp(weight_a).then_with(|| text_a.cmp(text_b))
+    });
     strings.truncate(MAX_SEEDS);
     let sum: f64 = characters.iter().chain(&strings).map(|(weight, _)| weight).sum();
-    let pieces: Vec<(&str, f64)> =
-        characters.into_iter().chain(strings).map(|(weight, string)| (string, (weight / sum).ln())).collect();
-    let ids = pieces.iter().enumerate().map(|(id, piece)| (piece.0, id)).collect();
+    let piece = |(weight, text): (f64, &'a str)| Piece { text, score: (weight / sum).ln() };
+    let pieces: Vec<Piece> = characters.into_iter().chain(strings).map(piece).collect();
+    let ids = pieces.iter().enumerate().map(|(id, piece)| (piece.text, id)).collect();
     let lattices = words.iter().map(|(word, _)| SegmentLattice::new(word, &ids)).collect();
     Seeds { pieces, lattices }
 }
@@ -83,16 +91,16 @@ mod tests {
     #[test]
     fn repeated_strings_with_different_continuations_are_found() {
         let Seeds { pieces, lattices } = find(&[("banana", 1), ("band", 3), ("one", 1)]);
-        let names: Vec<&str> = pieces.iter().map(|piece| piece.0).collect();
-        assert_eq!(names[..6], ["a", "b", "d", "e", "n", "o"]);
+        let texts: Vec<&str> = pieces.iter().map(|piece| piece.text).collect();
+        assert_eq!(texts[..6], ["a", "b", "d", "e", "n", "o"]);
         // "ba" and "nd" are repeated, but "ba" is always followed by "n"; "ana" and "na" are
         // repeated in one word.
-        let mut strings = names[6..].to_vec();
+        let mut strings = texts[6..].to_vec();
         strings.sort_unstable();
         assert_eq!(strings, ["an", "ana", "and", "ban", "band", "na", "nd"]);
         assert_eq!(lattices.len(), 3);
         // "ban" 4 times 3, "an" 5 times 2; each of six characters once, "band" 3 times 4.
-        assert_eq!(pieces[6].0, "ban");
-        assert!(pieces.iter().all(|piece| piece.1 < 0.0));
+        assert_eq!(pieces[6].text, "ban");
+        assert!(pieces.iter().all(|piece| piece.score < 0.0));
     }
 }

@@ -1,6 +1,7 @@
-//! Segmentations of a word into subword pieces, as a lattice (unigram model).
+//! `SegmentLattice`: all segmentations of a word into subword pieces (unigram model).
 //!
-//! The nodes are the positions before, between and after the characters.
+//! The nodes are the positions before, between and after the characters; an arc is a piece.
+//! Training needs expected counts (forward-backward) and the best segmentation (Viterbi).
 
 use std::collections::HashMap;
 
@@ -51,7 +52,7 @@ impl SegmentLattice {
     ///
     /// `P(arc) = exp(α[from] + score + β[to] - α[end])`, with α and β the log-sums of the
     /// segmentations before and after a position.
-    pub(super) fn add_expected(&self, scores: &[f64], count: f64, expected: &mut [f64]) {
+    pub(super) fn add_expected_counts(&self, scores: &[f64], count: f64, expected_counts: &mut [f64]) {
         let mut alpha = vec![f64::NEG_INFINITY; self.length + 1];
         let mut beta = alpha.clone();
         (alpha[0], beta[self.length]) = (0.0, 0.0);
@@ -65,7 +66,7 @@ impl SegmentLattice {
         }
         for &SegmentArc { from, to, piece } in &self.arcs {
             let score = alpha[from as usize] + scores[piece as usize] + beta[to as usize];
-            expected[piece as usize] += count * (score - alpha[self.length]).exp();
+            expected_counts[piece as usize] += count * (score - alpha[self.length]).exp();
         }
     }
 
@@ -130,7 +131,7 @@ mod tests {
                 path.iter().for_each(|&id| expected_counts[id] += 3.0 * score.exp() / sum);
             }
             let mut counts = [0.0; 5];
-            lattice(word).add_expected(&SCORES, 3.0, &mut counts);
+            lattice(word).add_expected_counts(&SCORES, 3.0, &mut counts);
             assert!(
                 expected_counts.iter().zip(counts).all(|(expected, count)| (expected - count).abs() < 1e-12),
                 "{word}: {expected_counts:?} {counts:?}"

@@ -1,4 +1,6 @@
 //! Tests of LAMB: steps computed by hand, threads, clipping, restored state.
+//!
+//! w: weights; g: gradient; m, v: first and second moment; u: update, as in [`LambStep`].
 
 use approx::assert_relative_eq;
 use candle_core::{Device, Tensor};
@@ -59,8 +61,8 @@ fn the_trust_ratio_is_1_if_it_is_not_defined() {
 #[test]
 fn slices_of_different_lengths_are_rejected() {
     let step = LambStep::new(&CONFIG, 1, 0.1, 1.0);
-    for (g, m, v) in [(2, 3, 3), (3, 4, 3), (3, 3, 0)] {
-        let (g, mut m, mut v) = (vec![0f32; g], vec![0.0; m], vec![0.0; v]);
+    for (g_length, m_length, v_length) in [(2, 3, 3), (3, 4, 3), (3, 3, 0)] {
+        let (g, mut m, mut v) = (vec![0f32; g_length], vec![0.0; m_length], vec![0.0; v_length]);
         let error = step.update_tensor(true, &mut [0.0; 3], &g, &mut m, &mut v).unwrap_err();
         assert!(matches!(error, Error::Model(model::Error::Shape { .. })), "{error}");
     }
@@ -99,10 +101,10 @@ proptest! {
         w in prop::collection::vec(-10.0f64..10.0, 1..40), seed in any::<u32>(), scale in -20i32..20,
     ) {
         let g: Vec<f64> = (0..w.len()).map(|index| 2f64.powi(scale) * ((index as f64) + f64::from(seed)).sin()).collect();
-        let (mut new, mut m, mut v) = (w.clone(), vec![0.0; w.len()], vec![0.0; w.len()]);
-        let trust = LambStep::new(&CONFIG, 1, 0.1, 1.0).update_tensor(true, &mut new, &g, &mut m, &mut v).unwrap();
+        let (mut new_w, mut m, mut v) = (w.clone(), vec![0.0; w.len()], vec![0.0; w.len()]);
+        let trust = LambStep::new(&CONFIG, 1, 0.1, 1.0).update_tensor(true, &mut new_w, &g, &mut m, &mut v).unwrap();
         let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
-        let (weight_norm, step_norm) = (norm(&mut w.iter().copied()), norm(&mut w.iter().zip(&new).map(|(a, b)| a - b)));
+        let (weight_norm, step_norm) = (norm(&mut w.iter().copied()), norm(&mut w.iter().zip(&new_w).map(|(a, b)| a - b)));
         prop_assert!(trust > 0.0);
         if trust != 1.0 {
             prop_assert!((step_norm - 0.1 * weight_norm).abs() <= 1e-9 * weight_norm, "{} of {}", step_norm, weight_norm);
