@@ -21,7 +21,6 @@ use crate::{
 #[derive(clap::Args)]
 pub struct Args {
     /// Checkpoint or recipe (*.toml); optional if --hidden and --classes are given
-    #[arg(required_unless_present_all = ["hidden", "classes"])]
     path: Option<PathBuf>,
     /// Plan memory for a batch of this many utterances
     #[arg(long, default_value_t = 16, value_parser = numbers::nonnegative_integer)]
@@ -53,6 +52,17 @@ const MAX_ROWS: usize = 1 << 24;
 const MAX_WIDTH: usize = 1 << 28;
 
 impl Args {
+    /// Returns joint width and classes of a plan without a model.
+    fn sizes(&self) -> Result<(usize, usize)> {
+        let missing = |argument, found| Error::Unsupported { argument, expected: "a value", found };
+        match (self.hidden, self.classes) {
+            (Some(hidden), Some(classes)) => Ok((hidden, classes)),
+            (Some(_), None) => Err(missing("--classes", "--hidden without it")),
+            (None, Some(_)) => Err(missing("--hidden", "--classes without it")),
+            (None, None) => Err(missing("PATH", "neither PATH nor --hidden and --classes")),
+        }
+    }
+
     /// Fails if the batch has more rows than a plan supports.
     fn check(&self) -> Result<()> {
         let Args { batch, frames, labels, .. } = *self;
@@ -68,8 +78,10 @@ impl Args {
 
 /// Prints the parameters and the memory plan without training or decoding.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
-    // Without a path, both sizes are arguments, which override the zeros.
-    let Some(path) = &arguments.path else { return print_plan(0, 0, Options::default(), arguments) };
+    let Some(path) = &arguments.path else {
+        let (hidden, classes) = arguments.sizes()?;
+        return print_plan(hidden, classes, Options::default(), arguments);
+    };
     if path.extension().is_some_and(|extension| extension == "toml") {
         let (recipe, _) = Recipe::read(path, None)?;
         let listed = training::data::read_manifests("data.train", &recipe.data.train)?;

@@ -29,11 +29,14 @@ impl Borrowed {
     /// An object without DLPack; another rank or device.
     pub fn new(argument: &'static str, array: &Bound<PyAny>, rank: usize) -> PyResult<Self> {
         let tensor = from_dlpack(array.as_borrowed(), None, None)?;
-        let view = tensor.validate().map_err(|error| PyValueError::new_err(format!("{argument}: {error}")))?;
+        let view =
+            tensor.validate().map_err(|error| PyValueError::new_err(format!("{argument}: {error}")))?;
         let shape: Vec<usize> = view.shape().iter().map(|&size| size as usize).collect();
         if view.device() != DLDevice::CPU {
-            let found = view.device();
-            return Err(PyValueError::new_err(format!("{argument}: expected an array on the CPU, found {found:?}")));
+            let device = view.device();
+            return Err(PyValueError::new_err(format!(
+                "{argument}: expected an array on the CPU, found {device:?}"
+            )));
         }
         if shape.len() != rank {
             return Err(PyValueError::new_err(format!("{argument}: expected {rank} axes, found {shape:?}")));
@@ -140,7 +143,7 @@ pub struct Array {
 }
 
 impl Array {
-    /// Returns the address of the elements, their type, and its name for NumPy.
+    /// Returns address, type, and NumPy's type name of the elements.
     fn parts(&self) -> (*mut c_void, DLDataType, &'static str) {
         match &self.elements {
             Elements::F32(elements) => (elements.as_ptr() as *mut c_void, DLDataType::F32, "<f4"),

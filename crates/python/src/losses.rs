@@ -77,7 +77,8 @@ pub fn joint_loss(
                 dropout: None,
                 layout,
             };
-            let (losses, gradients) = compute::<$type>(py, inputs.into(), &targets, weights, session_options)?;
+            let (losses, gradients) =
+                compute::<$type>(py, inputs.into(), &targets, weights, session_options)?;
             let gradients = gradients.map_or_else(Vec::new, |gradients| {
                 let Gradients { encoded, predicted, head: tokens, durations, .. } = gradients;
                 let [weight, bias] = head.gradient(tokens, durations);
@@ -125,7 +126,8 @@ pub fn hidden_loss(
         ($type:ty) => {{
             let (token_head, durations) = head.heads::<$type>()?;
             let inputs = HiddenInputs { hidden: hidden.elements()?, head: token_head, durations, layout };
-            let (losses, gradients) = compute::<$type>(py, inputs.into(), &targets, weights, session_options)?;
+            let (losses, gradients) =
+                compute::<$type>(py, inputs.into(), &targets, weights, session_options)?;
             let gradients = gradients.map_or_else(Vec::new, |gradients| {
                 let [weight, bias] = head.gradient(gradients.head, gradients.durations);
                 vec![<$type>::array(gradients.hidden, vec![batch, frames, width]), weight, bias]
@@ -168,16 +170,17 @@ pub fn score_loss(
     }
     let classes = token_classes("logits", columns, &options)?;
     let sizes = PaddedSizes { batch, frames, positions, classes };
-    let targets =
-        read_targets(targets, logit_lengths, target_lengths, &sizes, &options)?;
+    let targets = read_targets(targets, logit_lengths, target_lengths, &sizes, &options)?;
     let weights = weights.map(|weights| read_weights(weights, batch)).transpose()?;
     let layout = sizes.layout(&targets);
     let session_options = options.session_options()?;
-    let shape: Vec<usize> = [Some(batch), Some(frames), positions, Some(columns)].into_iter().flatten().collect();
+    let shape: Vec<usize> =
+        [Some(batch), Some(frames), positions, Some(columns)].into_iter().flatten().collect();
     macro_rules! call {
         ($type:ty) => {{
             let inputs = ScoreInputs { scores: scores.elements()?, classes, layout };
-            let (losses, gradients) = compute::<$type>(py, inputs.into(), &targets, weights, session_options)?;
+            let (losses, gradients) =
+                compute::<$type>(py, inputs.into(), &targets, weights, session_options)?;
             let gradients = gradients.map(|gradients| <$type>::array(gradients.scores, shape));
             Ok((losses, gradients.into_iter().collect()))
         }};
@@ -303,5 +306,7 @@ fn expect_width(argument: &str, expected: usize, found: usize) -> PyResult<()> {
     if expected == found {
         return Ok(());
     }
-    Err(PyValueError::new_err(format!("{argument}: expected rows of {expected} numbers, as encoded, found {found}")))
+    Err(PyValueError::new_err(format!(
+        "{argument}: expected rows of {expected} numbers, as encoded, found {found}"
+    )))
 }

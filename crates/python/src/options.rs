@@ -10,7 +10,7 @@ pub struct LossOptions {
     loss: String,
     /// Class of the blank.
     pub blank: u32,
-    /// Classes of the big blanks, one for each of the durations of a multi-blank loss.
+    /// Classes of the big blanks, one for each duration.
     pub big_blanks: Vec<u32>,
     durations: Vec<usize>,
     activation: String,
@@ -40,7 +40,7 @@ impl LossOptions {
         serde_json::from_str(text).map_err(|error| PyValueError::new_err(format!("options: {error}")))
     }
 
-    /// Number of durations of a TDT loss, the last rows of the head; 0 for other losses.
+    /// Number of durations of a TDT loss; 0 for other losses.
     pub fn duration_classes(&self) -> usize {
         if self.loss == "tdt" { self.durations.len() } else { 0 }
     }

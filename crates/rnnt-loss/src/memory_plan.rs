@@ -155,15 +155,17 @@ impl fmt::Display for MemoryPlan {
             "  {} groups of at most {} sites; waves of {wave_sites} sites in blocks of {block_sites}, {group_tiles} tiles of {tile_classes} classes in flight",
             self.groups, self.group_sites
         )?;
-        writeln!(
-            f,
-            "  scores of {} sites of a group are kept, the others recomputed",
-            saved_scores.min(self.group_sites)
-        )?;
+        match saved_scores {
+            0 => writeln!(f, "  all scores are recomputed")?,
+            saved if saved >= self.group_sites => writeln!(f, "  all scores of a group are kept")?,
+            saved => writeln!(f, "  scores of {saved} sites of a group are kept, the others recomputed")?,
+        }
         writeln!(f, "  arguments {:>12.1} MB (frame rows, label rows, head)", mb(self.argument_bytes))?;
         writeln!(f, "  gradients {:>12.1} MB", mb(self.argument_bytes))?;
         writeln!(f, "  transient {:>12.1} MB", mb(self.transient_bytes))?;
-        writeln!(f, "  all scores would be {:.1} MB", mb(self.dense_bytes))?;
+        let total_bytes = self.argument_bytes.saturating_mul(2).saturating_add(self.transient_bytes);
+        writeln!(f, "  total     {:>12.1} MB", mb(total_bytes))?;
+        writeln!(f, "  all scores would be {:.1} MB, and their gradient as much", mb(self.dense_bytes))?;
         write!(f, "  {:.2} GFLOP forward and backward", self.operations as f64 / 1e9)
     }
 }

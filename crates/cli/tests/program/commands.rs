@@ -88,6 +88,9 @@ fn errors_name_the_argument_and_set_the_exit_status() {
     toy.recipe(&[("epochs = 3", "epochs = 1\nepoch = 1")]);
     check(&["train", "recipe.toml"], &["recipe recipe.toml", "unknown field `epoch`"]);
     check(&["info", "recipe.toml"], &["unknown field `epoch`"]);
+    check(&["info", "--classes", "10"], &["--hidden: expected a value, found --classes without it"]);
+    check(&["info", "--hidden", "10"], &["--classes: expected a value"]);
+    check(&["info"], &["PATH: expected a value"]);
     toy.recipe(&[("epochs = 3", "epochs = 1")]);
     check(&["train", "recipe.toml", "--epochs", "0"], &["training.epochs"]);
     check(&["train", "recipe.toml", "--resume", "--force"], &["cannot be used with"]);

@@ -715,5 +715,6 @@ def _without_second_derivative(gradients: list[Tensor | None]) -> list[Tensor | 
     if not torch.is_grad_enabled():
         return gradients
     anchor = torch.zeros((), requires_grad=True)
-    present = iter(_FirstDerivative.apply(anchor, *[g for g in gradients if g is not None]))
+    recorded = _FirstDerivative.apply(anchor, *[g for g in gradients if g is not None])  # type: ignore[no-untyped-call]
+    present = iter(recorded)
     return [None if gradient is None else next(present) for gradient in gradients]
