@@ -3,7 +3,7 @@
     python benchmarks/loss_step.py [--batch 1] [--frames 188] [--labels 60] [--classes 8193] [--rounds 5]
 
 Systems run in alternation; each time is a median. Memory is the growth of the resident set during a
-step of a fresh process, gradients included, against the state after the inputs exist.
+step of a new process, gradients included, against the state after a small step and the inputs.
 """
 
 from __future__ import annotations
@@ -127,7 +127,9 @@ def resident() -> int:
 
 
 def measure_memory(name: str, sizes: argparse.Namespace) -> int:
-    """Growth of the resident set during the second step, gradients freed before."""
+    """Growth of the resident set during a step, after a small one that loads the code."""
+    small = argparse.Namespace(**{**vars(sizes), "batch": 1, "frames": 8, "labels": 5, "classes": 16})
+    SYSTEMS[name](small)()
     step = SYSTEMS[name](sizes)
     before, peak, done = resident(), [0], threading.Event()
 

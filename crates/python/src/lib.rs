@@ -5,12 +5,18 @@
 #![warn(missing_docs)]
 
 mod arrays;
+#[cfg(target_os = "linux")]
+mod large_blocks;
 mod losses;
 mod options;
 mod targets;
 mod threads;
 
 use pyo3::{Bound, PyResult, pymodule, types::PyModule, types::PyModuleMethods, wrap_pyfunction};
+
+#[cfg(target_os = "linux")]
+#[global_allocator]
+static ALLOCATOR: large_blocks::LargeBlocks = large_blocks::LargeBlocks;
 
 /// Losses and searches of the panda toolkit.
 #[pymodule]
