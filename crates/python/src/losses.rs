@@ -50,6 +50,7 @@ pub fn joint_loss(
     options: &str,
 ) -> PyResult<LossAndGradients> {
     let options = LossOptions::parse(options)?;
+    options.expect_ctc(false)?;
     let encoded = Borrowed::new("encoded", encoded, 3)?;
     let predicted = Borrowed::new("predicted", predicted, 3)?;
     let head = HeadArrays::new(weight, bias, &options)?;
@@ -113,6 +114,7 @@ pub fn hidden_loss(
     options: &str,
 ) -> PyResult<LossAndGradients> {
     let options = LossOptions::parse(options)?;
+    options.expect_ctc(true)?;
     let hidden = Borrowed::new("encoded", hidden, 3)?;
     let head = HeadArrays::new(weight, bias, &options)?;
     let [batch, frames, width] = hidden.shape();

@@ -50,6 +50,16 @@ impl LossOptions {
         self.loss == "ctc"
     }
 
+    /// Fails unless `predicted` is absent exactly for CTC.
+    pub fn expect_ctc(&self, is_ctc: bool) -> PyResult<()> {
+        if self.is_ctc() == is_ctc {
+            return Ok(());
+        }
+        let (expected, found) = if is_ctc { ("an array", "None") } else { ("None", "an array") };
+        let loss = &self.loss;
+        Err(PyValueError::new_err(format!("predicted: expected {expected} for loss '{loss}', found {found}")))
+    }
+
     /// Returns the options of a session.
     ///
     /// # Errors

@@ -19,9 +19,14 @@ struct ProcessPool {
     process_id: u32,
     threads: usize,
     pool: ThreadPool,
+    /// The pool that was created before, if any.
+    previous: *const ProcessPool,
 }
 
-static CURRENT: AtomicPtr<ProcessPool> = AtomicPtr::new(std::ptr::null_mut());
+/// Largest number of threads; more would exhaust the system and not the processors.
+const MAX_THREADS: usize = 1024;
+
+static LATEST: AtomicPtr<ProcessPool> = AtomicPtr::new(std::ptr::null_mut());
 /// Number of threads that the user chose; 0 is the default of rayon.
 static CHOSEN_THREADS: AtomicUsize = AtomicUsize::new(0);
 
@@ -33,20 +38,22 @@ pub fn install<T: Send>(work: impl FnOnce() -> T + Send) -> PyResult<T> {
 /// Returns the pool of this process; creates it for the first call.
 fn process_pool() -> PyResult<&'static ProcessPool> {
     let (process_id, threads) = (process::id(), CHOSEN_THREADS.load(Ordering::Acquire));
-    let current = CURRENT.load(Ordering::Acquire);
-    // SAFETY: the pointer is null or comes from `Box::leak`, and pools are never freed.
-    if let Some(pool) = unsafe { current.as_ref() }
-        && (pool.process_id, pool.threads) == (process_id, threads)
-    {
-        return Ok(pool);
+    let latest = LATEST.load(Ordering::Acquire);
+    let mut next: *const ProcessPool = latest;
+    // SAFETY: the pointers are null or come from `Box::leak`, and pools are never freed.
+    while let Some(pool) = unsafe { next.as_ref() } {
+        if (pool.process_id, pool.threads) == (process_id, threads) {
+            return Ok(pool);
+        }
+        next = pool.previous;
     }
     let pool = ThreadPoolBuilder::new().num_threads(threads).thread_name(|index| format!("panda-{index}"));
     let pool = pool.build().map_err(|error| PyRuntimeError::new_err(format!("threads: {error}")))?;
-    // A pool that is replaced is not freed: calls of other threads may use it, and in a forked
-    // child its destructor would wait for threads that do not exist.
-    let pool: &'static mut ProcessPool = Box::leak(Box::new(ProcessPool { process_id, threads, pool }));
+    // Pools are kept, one for each number of threads: calls of other threads may use them, and in a
+    // forked child a destructor would wait for threads that do not exist.
+    let pool = Box::leak(Box::new(ProcessPool { process_id, threads, pool, previous: latest }));
     let pool = std::ptr::from_mut(pool);
-    CURRENT.store(pool, Ordering::Release);
+    LATEST.store(pool, Ordering::Release);
     // SAFETY: the pool was leaked above.
     Ok(unsafe { &*pool })
 }
@@ -60,8 +67,10 @@ pub fn num_threads() -> PyResult<usize> {
 /// Sets the number of threads of later calls; the results do not depend on it.
 #[pyfunction]
 pub fn set_num_threads(threads: usize) -> PyResult<()> {
-    if threads == 0 {
-        return Err(PyValueError::new_err("threads: expected a number from 1, found 0"));
+    if !(1..=MAX_THREADS).contains(&threads) {
+        return Err(PyValueError::new_err(format!(
+            "threads: expected a number from 1 to {MAX_THREADS}, found {threads}"
+        )));
     }
     CHOSEN_THREADS.store(threads, Ordering::Release);
     Ok(())

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import panda_rnnt
 import pytest
 import reference
@@ -87,7 +88,8 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"precision": "int8"}, r"precision: expected 'full' or 'bf16', found 'int8'"),
     ({"reduction": "average"}, r"reduction: expected one of.*found 'average'"),
     ({"blank": 9}, r"blank: expected a class from 0 to 6, found 9"),
-    ({"blank": -1}, r"blank: expected numbers from 0, found -1"),
+    ({"blank": -1}, r"blank: expected numbers from 0 .*, found -1"),
+    ({"blank": 2**32}, r"blank: expected numbers from 0 .*, found 4294967296"),
     ({"loss": "tdt"}, r"durations: expected at least one duration"),
     ({"durations": (1, 2)}, r"durations: expected none for loss 'rnnt'"),
     ({"loss": "multi_blank", "durations": (2,)}, r"big_blanks: expected 1 classes"),
@@ -108,6 +110,37 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
     batch = reference.random_batch(0)
     with pytest.raises(ValueError, match=message):
         transducer_loss(*batch.floats(), *batch.indices(), **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"blank": True},
+        {"blank": 1.0},
+        {"durations": [1.5]},
+        {"sigma": "0.1"},
+        {"clamp": True},
+        {"budget": 1e9},
+    ],
+    ids=str,
+)
+def test_options_of_another_type(options: dict[str, Any]) -> None:
+    batch = reference.random_batch(0)
+    for _ in range(2):
+        with pytest.raises(TypeError, match=next(iter(options))):
+            transducer_loss(*batch.floats(), *batch.indices(), **options)
+
+
+def test_options_take_numbers_of_numpy_and_lists() -> None:
+    options = panda_rnnt.LossOptions(loss="tdt", durations=[0, np.int64(2)], fastemit=np.float32(0.5))
+    assert options.durations == (0, 2) and options.fastemit == 0.5
+    assert hash(options) == hash(panda_rnnt.LossOptions(loss="tdt", durations=(0, 2), fastemit=0.5))
+
+
+@pytest.mark.parametrize("threads", [0, 10**9])
+def test_numbers_of_threads(threads: int) -> None:
+    with pytest.raises(ValueError, match=f"threads: expected a number from 1 to 1024, found {threads}"):
+        panda_rnnt.set_num_threads(threads)
 
 
 def test_options_are_checked_when_they_are_created() -> None:

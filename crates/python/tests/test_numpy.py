@@ -63,10 +63,24 @@ def test_ctc_takes_hidden_rows() -> None:
 
 def test_wrong_types_are_refused() -> None:
     inputs = arguments()
-    with pytest.raises(TypeError, match="integers"):
+    with pytest.raises(TypeError, match="targets: expected integers"):
         transducer_loss(*inputs[:4], inputs[4].astype(float), *inputs[5:])
-    with pytest.raises(TypeError, match="floating-point"):
+    with pytest.raises(TypeError, match="encoded: expected floating-point"):
         transducer_loss(inputs[0].astype(int), *inputs[1:])
+    with pytest.raises(TypeError, match="bias: expected floating-point"):
+        transducer_loss(*inputs[:3], inputs[3].astype(complex), *inputs[4:])
+    with pytest.raises(ValueError, match="predicted: expected an array for loss 'rnnt', found None"):
+        transducer_loss(inputs[0], None, *inputs[2:])
+    with pytest.raises(ValueError, match="predicted: expected None for loss 'ctc'"):
+        transducer_loss(*inputs, options=panda_rnnt.LossOptions(loss="ctc"))
+
+
+def test_unaligned_and_fortran_arrays_are_copied() -> None:
+    inputs = arguments()
+    expected = transducer_loss(*inputs).losses
+    raw = np.frombuffer(b"x" + inputs[0].tobytes(), np.uint8)[1:].view(np.float64).reshape(inputs[0].shape)
+    found = transducer_loss(raw, np.asfortranarray(inputs[1]), *inputs[2:]).losses
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_torch_is_not_imported() -> None:

@@ -267,14 +267,41 @@ def test_modules_equal_functions_and_survive_copies() -> None:
     assert dataclasses.asdict(pickle.loads(pickle.dumps(options))) == dataclasses.asdict(options)
 
 
-def test_second_derivatives_are_refused() -> None:
+@pytest.mark.parametrize("reduction", ["sum", "none"])
+def test_second_derivatives_are_refused(reduction: Any) -> None:
     batch = reference.random_batch(12)
-    batch.encoded.requires_grad_()
-    for reduction in ("sum", "none"):
-        loss = transducer_loss(*batch.floats(), *batch.indices(), reduction=reduction).sum()  # type: ignore[arg-type]
-        (gradient,) = torch.autograd.grad(loss, batch.encoded, create_graph=True)
+    x = batch.encoded.requires_grad_()
+    for function in (
+        lambda: transducer_loss(x**3, *batch.floats()[1:], *batch.indices(), reduction=reduction),
+        lambda: rnnt_loss(
+            torch.tanh((x**3)[:, :, None] + batch.predicted[:, None]) @ batch.weight.T,
+            *batch.indices(),
+            reduction=reduction,
+        ),
+    ):
+        (gradient,) = torch.autograd.grad(function().sum(), x, create_graph=True)
         with pytest.raises(RuntimeError, match="second derivatives"):
-            gradient.sum().backward()
+            torch.autograd.grad(gradient.sum(), x)
+
+
+def test_weights_that_are_not_finite_give_nan_gradients() -> None:
+    batch = reference.random_batch(14)
+    for value in (torch.inf, torch.nan):
+        batch.encoded.grad = None
+        losses = transducer_loss(
+            batch.encoded.requires_grad_(), *batch.floats()[1:], *batch.indices(), reduction="none"
+        )
+        (losses * value).sum().backward()
+        assert batch.encoded.grad is not None and batch.encoded.grad.isnan().any()
+
+
+def test_modules_use_the_options_that_they_show() -> None:
+    batch = reference.random_batch(15)
+    module = TransducerLoss()
+    module.options = panda_rnnt.LossOptions(sigma=0.4)
+    expected = transducer_loss(*batch.floats(), *batch.indices(), sigma=0.4)
+    assert torch.equal(module(*batch.floats(), *batch.indices()), expected)
+    assert "sigma=0.4" in repr(module)
 
 
 def test_autocast_computes_in_float32() -> None:

@@ -156,6 +156,15 @@ def test_adapters_of_lora() -> None:
         torch.testing.assert_close(gradients[name], gradient, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("options", [{"use_dora": True}, {"lora_bias": True}], ids=str)
+def test_other_adapters_are_refused(options: dict[str, Any]) -> None:
+    peft = pytest.importorskip("peft")
+    model, _ = model_and_inputs("rnnt")
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["head"], **options))
+    with pytest.raises(ValueError, match="expected plain LoRA"):
+        fuse(adapted)
+
+
 def test_other_models_are_refused() -> None:
     with pytest.raises(TypeError, match=r"model: expected ParakeetForRNNT.*found Linear"):
         fuse(torch.nn.Linear(2, 2))

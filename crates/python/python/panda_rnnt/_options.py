@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
-from typing import Literal
+import numbers
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 from panda_rnnt import _native
 
@@ -53,7 +55,8 @@ class LossOptions:
         precision: ``bf16`` rounds the factors of the head's products to bf16.
 
     Raises:
-        ValueError: A value out of range or an unknown name.
+        ValueError: An unknown name, or numbers that are negative or infinite.
+        TypeError: A value of another type.
     """
 
     loss: LossName = "rnnt"
@@ -73,20 +76,45 @@ class LossOptions:
     precision: Precision = "full"
 
     def __post_init__(self) -> None:
+        for name in ("blank", "budget"):
+            self._set(name, _integer)
+        for name in ("durations", "big_blanks"):
+            self._set(name, lambda name, values: tuple(_integer(name, value) for value in values))
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"{field.name}: expected a finite number, found {value}")
-        for name in ("blank", "durations", "big_blanks", "budget"):
-            value = getattr(self, name)
-            numbers = [value] if isinstance(value, int) else value or ()
-            if any(number < 0 for number in numbers):
-                raise ValueError(f"{name}: expected numbers from 0, found {value}")
+            if isinstance(field.default, float) or field.name == "clamp":
+                self._set(field.name, _finite)
         _native.check_options(self.to_json())
+
+    def _set(self, name: str, convert: Callable[[str, Any], object]) -> None:
+        value = getattr(self, name)
+        if value is not None:
+            object.__setattr__(self, name, convert(name, value))
 
     def to_json(self) -> str:
         """Returns the options as text, the form that the native module reads."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        fields["durations"] = [int(duration) for duration in self.durations]
-        fields["big_blanks"] = [int(blank) for blank in self.big_blanks]
-        return json.dumps(fields)
+        return json.dumps({field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
+
+
+def _integer(name: str, value: Any) -> int:
+    try:
+        integer = operator.index(value)
+    except TypeError:
+        integer = None
+    if integer is None or isinstance(value, bool):
+        raise TypeError(f"{name}: expected integers, found {value!r}")
+    limit = 2**63 if name == "budget" else 2**32
+    if not 0 <= integer < limit:
+        raise ValueError(f"{name}: expected numbers from 0 to below {limit}, found {integer}")
+    return integer
+
+
+def _finite(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}: expected a number, found {value!r}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{name}: expected a finite number, found {value!r}")
+    return number

@@ -73,9 +73,10 @@ def transducer_loss(
         ValueError: Shapes, lengths or labels that do not match; scores that are NaN.
         TypeError: Arrays of another type.
     """
-    dtype = _result_type(encoded, weight)
+    dtype = _result_type(encoded=encoded, predicted=predicted, weight=weight, bias=bias)
     rows = [_floats(array, dtype) for array in (encoded, predicted, weight, bias)]
-    rest = (_integers(targets), _integers(logit_lengths), _integers(target_lengths), _weights(weights))
+    indices = _indices(targets, logit_lengths, target_lengths)
+    rest = (*indices, _weights(weights))
     text = (options or LossOptions()).to_json()
     if predicted is None:
         losses, gradients = _native.hidden_loss(rows[0], rows[2], rows[3], *rest, text)
@@ -115,31 +116,52 @@ def rnnt_loss(
         ValueError: Shapes, lengths or labels that do not match; scores that are NaN.
         TypeError: Arrays of another type.
     """
-    scores = _floats(logits, _result_type(logits))
-    rest = (_integers(targets), _integers(logit_lengths), _integers(target_lengths), _weights(weights))
+    scores = _floats(logits, _result_type(logits=logits))
+    indices = _indices(targets, logit_lengths, target_lengths)
+    rest = (*indices, _weights(weights))
     losses, gradients = _native.score_loss(scores, *rest, (options or LossOptions()).to_json())
     gradient = np.asarray(gradients[0]) if gradients else None
     return ScoreLoss(np.asarray(losses), gradient)
 
 
-def _result_type(*arrays: FloatArray) -> np.dtype[Any]:
+def _result_type(**arrays: FloatArray | None) -> np.dtype[Any]:
     """Returns float64 if any array has it, float32 otherwise."""
-    types = [np.asarray(array).dtype for array in arrays]
-    if not all(np.issubdtype(dtype, np.floating) for dtype in types):
-        raise TypeError(f"expected arrays of floating-point numbers, found {[str(dtype) for dtype in types]}")
+    types = [_check_floats(name, array) for name, array in arrays.items() if array is not None]
     return np.dtype(np.float64 if np.float64 in types else np.float32)
 
 
+def _check_floats(name: str, array: FloatArray) -> np.dtype[Any]:
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{name}: expected an array without a mask")
+    dtype = np.asarray(array).dtype
+    if dtype not in (np.float16, np.float32, np.float64):
+        raise TypeError(f"{name}: expected floating-point numbers of at most 64 bits, found {dtype}")
+    return dtype
+
+
 def _floats(array: FloatArray | None, dtype: np.dtype[Any]) -> FloatArray | None:
-    return None if array is None else np.ascontiguousarray(array, dtype)
+    return None if array is None else np.require(array, dtype, ["C", "A"])
 
 
-def _integers(array: IntArray) -> IntArray:
-    array = np.asarray(array)
-    if not np.issubdtype(array.dtype, np.integer):
-        raise TypeError(f"expected an array of integers, found {array.dtype}")
-    return np.ascontiguousarray(array, np.int64)
+def _indices(
+    targets: IntArray, logit_lengths: IntArray, target_lengths: IntArray
+) -> tuple[IntArray, IntArray, IntArray]:
+    return (
+        _integers("targets", targets),
+        _integers("logit_lengths", logit_lengths),
+        _integers("target_lengths", target_lengths),
+    )
+
+
+def _integers(name: str, array: IntArray) -> IntArray:
+    dtype = np.asarray(array).dtype
+    if not np.issubdtype(dtype, np.integer) or dtype == np.uint64:
+        raise TypeError(f"{name}: expected integers of at most 63 bits, found {dtype}")
+    return np.require(array, np.int64, ["C", "A"])
 
 
 def _weights(weights: FloatArray | None) -> FloatArray | None:
-    return None if weights is None else np.ascontiguousarray(weights, np.float64)
+    if weights is None:
+        return None
+    _check_floats("weights", weights)
+    return np.require(weights, np.float64, ["C", "A"])

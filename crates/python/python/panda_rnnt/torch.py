@@ -9,8 +9,8 @@ backward pass. Second derivatives are refused.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -97,8 +97,8 @@ def transducer_loss(
     options = _options_text(
         loss=loss,
         blank=blank,
-        durations=tuple(durations),
-        big_blanks=tuple(big_blanks),
+        durations=durations,
+        big_blanks=big_blanks,
         activation=activation,
         sigma=sigma,
         omega=omega,
@@ -145,6 +145,8 @@ def _transducer_loss(
         expected = "None" if loss == "ctc" else "a tensor"
         found = "None" if predicted is None else "a tensor"
         raise ValueError(f"predicted: expected {expected} for loss {loss!r}, found {found}")
+    if encoded.dim() != 3:
+        raise ValueError(f"encoded: expected 3 axes, found {tuple(encoded.shape)}")
     named = {"encoded": encoded, "predicted": predicted, "weight": weight, "bias": bias}
     floats = {name: tensor for name, tensor in named.items() if tensor is not None}
     dtype = _result_type(floats)
@@ -209,8 +211,8 @@ def rnnt_loss(
     options = _options_text(
         loss=loss,
         blank=blank,
-        durations=tuple(durations),
-        big_blanks=tuple(big_blanks),
+        durations=durations,
+        big_blanks=big_blanks,
         sigma=sigma,
         omega=omega,
         fastemit=fastemit,
@@ -232,6 +234,8 @@ def _rnnt_loss(
     zero_infinity: bool,
     device: str | None,
 ) -> Tensor:
+    if logits.dim() not in (3, 4):
+        raise ValueError(f"logits: expected 4 axes, 3 for CTC, found {tuple(logits.shape)}")
     dtype = _result_type({"logits": logits})
     indices = {"targets": targets, "logit_lengths": logit_lengths, "target_lengths": target_lengths}
     target_device = _common_device({"logits": logits, **indices}, device)
@@ -248,7 +252,25 @@ def _rnnt_loss(
     return value
 
 
-class TransducerLoss(torch.nn.Module):
+class _LossModule(torch.nn.Module):
+    """Options of a loss, and their text for the operations."""
+
+    reduction: Reduction
+
+    @property
+    def options(self) -> LossOptions:
+        return self._options
+
+    @options.setter
+    def options(self, options: LossOptions) -> None:
+        self._options = options
+        self._options_text = options.to_json()
+
+    def extra_repr(self) -> str:
+        return f"{self.options}, reduction={self.reduction!r}"
+
+
+class TransducerLoss(_LossModule):
     """The module of :func:`transducer_loss`; options are those of :class:`panda_rnnt.LossOptions`."""
 
     def __init__(
@@ -264,7 +286,6 @@ class TransducerLoss(torch.nn.Module):
         self.reduction = _check_reduction(reduction)
         self.zero_infinity = zero_infinity
         self.device = device
-        self._options_text = self.options.to_json()
 
     def forward(
         self,
@@ -292,11 +313,8 @@ class TransducerLoss(torch.nn.Module):
             self.device,
         )
 
-    def extra_repr(self) -> str:
-        return f"{self.options}, reduction={self.reduction!r}"
 
-
-class RnntLoss(torch.nn.Module):
+class RnntLoss(_LossModule):
     """The module of :func:`rnnt_loss`; options are those of :class:`panda_rnnt.LossOptions`."""
 
     def __init__(
@@ -312,7 +330,6 @@ class RnntLoss(torch.nn.Module):
         self.reduction = _check_reduction(reduction)
         self.zero_infinity = zero_infinity
         self.device = device
-        self._options_text = self.options.to_json()
 
     def forward(
         self, logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor
@@ -328,9 +345,6 @@ class RnntLoss(torch.nn.Module):
             self.zero_infinity,
             self.device,
         )
-
-    def extra_repr(self) -> str:
-        return f"{self.options}, reduction={self.reduction!r}"
 
 
 # Operations. `joint_loss_sum` and `score_loss_sum` return their gradients as results, and their
@@ -361,9 +375,20 @@ def _joint_loss_sum(
     zero_infinity: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Returns the weighted sum, the losses, and the gradients of the first four arguments."""
+    is_finite = bool(weights.isfinite().all())
     losses, gradients = _call_joint(
-        encoded, predicted, weight, bias, targets, logit_lengths, target_lengths, weights, options
+        encoded,
+        predicted,
+        weight,
+        bias,
+        targets,
+        logit_lengths,
+        target_lengths,
+        weights if is_finite else torch.zeros_like(weights),
+        options,
     )
+    if not is_finite:
+        gradients = [gradient.fill_(torch.nan) for gradient in gradients]
     if predicted is None:
         gradients.insert(1, encoded.new_empty(0))
     value = _weighted_sum(losses, weights, zero_infinity)
@@ -399,9 +424,10 @@ def _save_joint_gradients(
 ) -> None:
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output[2:])
     ctx.has_predicted = inputs[1] is not None  # type: ignore[attr-defined]
     ctx.has_bias = inputs[3] is not None  # type: ignore[attr-defined]
+    floats = [tensor for tensor in inputs[:4] if isinstance(tensor, Tensor)]
+    ctx.save_for_backward(*output[2:], *floats)
 
 
 def _scale_joint_gradients(
@@ -410,9 +436,10 @@ def _scale_joint_gradients(
     if d_value is None:
         return (None,) * 10
     is_present = (True, ctx.has_predicted, True, ctx.has_bias)  # type: ignore[attr-defined]
-    gradients = zip(ctx.saved_tensors, is_present, strict=True)  # type: ignore[attr-defined]
-    scaled = [gradient * d_value if present else None for gradient, present in gradients]
-    return (*_without_second_derivative(scaled), None, None, None, None, None, None)
+    gradients, floats = ctx.saved_tensors[:4], ctx.saved_tensors[4:]  # type: ignore[attr-defined]
+    pairs = zip(gradients, is_present, strict=True)
+    scaled = [gradient * d_value if present else None for gradient, present in pairs]
+    return (*_without_second_derivative(floats, scaled), None, None, None, None, None, None)
 
 
 _joint_loss_sum.register_autograd(_scale_joint_gradients, setup_context=_save_joint_gradients)
@@ -477,8 +504,9 @@ def _joint_losses_backward(
     gradients: list[Tensor | None] = list(
         torch.ops.panda_rnnt.joint_loss_sum(*arguments, weights, ctx.options, False)[2:]  # type: ignore[attr-defined]
     )
+    floats = [tensor for tensor in arguments[:4] if tensor is not None]
     kept = [gradient if arguments[i] is not None else None for i, gradient in enumerate(gradients)]
-    return (*_without_second_derivative(kept), None, None, None, None)
+    return (*_without_second_derivative(floats, kept), None, None, None, None)
 
 
 _joint_losses.register_autograd(_joint_losses_backward, setup_context=_save_arguments)
@@ -499,7 +527,11 @@ def _score_loss_sum(
     zero_infinity: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the weighted sum, the losses, and the gradient of the scores."""
-    losses, gradients = _call_scores(logits, targets, logit_lengths, target_lengths, weights, options)
+    is_finite = bool(weights.isfinite().all())
+    finite_weights = weights if is_finite else torch.zeros_like(weights)
+    losses, gradients = _call_scores(logits, targets, logit_lengths, target_lengths, finite_weights, options)
+    if not is_finite:
+        gradients = [gradient.fill_(torch.nan) for gradient in gradients]
     value = _weighted_sum(losses, weights, zero_infinity)
     return value.to(logits.dtype), losses.to(logits.dtype), gradients[0]
 
@@ -523,7 +555,7 @@ def _save_score_gradient(
 ) -> None:
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(output[2])
+    ctx.save_for_backward(output[2], *inputs[:1])  # type: ignore[arg-type]
 
 
 def _scale_score_gradient(
@@ -531,8 +563,8 @@ def _scale_score_gradient(
 ) -> tuple[Tensor | None, ...]:
     if d_value is None:
         return (None,) * 7
-    (gradient,) = ctx.saved_tensors  # type: ignore[attr-defined]
-    return (*_without_second_derivative([gradient * d_value]), None, None, None, None, None, None)
+    gradient, logits = ctx.saved_tensors  # type: ignore[attr-defined]
+    return (*_without_second_derivative([logits], [gradient * d_value]), None, None, None, None, None, None)
 
 
 _score_loss_sum.register_autograd(_scale_score_gradient, setup_context=_save_score_gradient)
@@ -560,7 +592,8 @@ def _score_losses_backward(
     arguments, losses = _saved_arguments(ctx)
     weights = _finite_weights(d_losses, losses)
     gradient = torch.ops.panda_rnnt.score_loss_sum(*arguments, weights, ctx.options, False)[2]  # type: ignore[attr-defined]
-    return (*_without_second_derivative([gradient]), None, None, None, None)
+    floats = [tensor for tensor in arguments[:1] if tensor is not None]
+    return (*_without_second_derivative(floats, [gradient]), None, None, None, None)
 
 
 _score_losses.register_autograd(_score_losses_backward, setup_context=_save_arguments)
@@ -611,13 +644,8 @@ def _array(tensor: Tensor | None) -> Tensor | None:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _options_text(**options: object) -> str:
-    return _cached_options_text(tuple(options.items()))
-
-
-@functools.lru_cache(maxsize=256)
-def _cached_options_text(items: tuple[tuple[str, object], ...]) -> str:
-    return LossOptions(**dict(items)).to_json()  # type: ignore[arg-type]
+def _options_text(**options: Any) -> str:
+    return LossOptions(**options).to_json()
 
 
 def _result_type(tensors: dict[str, Tensor]) -> torch.dtype:
@@ -697,24 +725,25 @@ def _finite_weights(d_losses: Tensor, losses: Tensor) -> Tensor:
 
 
 class _FirstDerivative(torch.autograd.Function):
-    """Passes gradients on; its own derivative is an error."""
+    """Passes gradients on; its derivative with respect to the inputs is an error."""
 
     @staticmethod
     def forward(
-        ctx: torch.autograd.function.FunctionCtx, anchor: Tensor, *gradients: Tensor
+        ctx: torch.autograd.function.FunctionCtx, num_inputs: int, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
-        return gradients
+        return tensors[num_inputs:]
 
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, *_: Tensor) -> tuple[None, ...]:
         raise RuntimeError("panda_rnnt: second derivatives of a transducer loss are not supported")
 
 
-def _without_second_derivative(gradients: list[Tensor | None]) -> list[Tensor | None]:
+def _without_second_derivative(
+    inputs: Sequence[Tensor], gradients: list[Tensor | None]
+) -> list[Tensor | None]:
     """Makes the second derivative an error where autograd records the backward pass."""
     if not torch.is_grad_enabled():
         return gradients
-    anchor = torch.zeros((), requires_grad=True)
-    recorded = _FirstDerivative.apply(anchor, *[g for g in gradients if g is not None])  # type: ignore[no-untyped-call]
-    present = iter(recorded)
-    return [None if gradient is None else next(present) for gradient in gradients]
+    present = [gradient for gradient in gradients if gradient is not None]
+    recorded = iter(_FirstDerivative.apply(len(inputs), *inputs, *present))  # type: ignore[no-untyped-call]
+    return [None if gradient is None else next(recorded) for gradient in gradients]

@@ -158,7 +158,7 @@ def _fused_class(original: Any) -> type[PreTrainedModel]:
     return type(original.__name__, (fused, original), {"__module__": original.__module__})
 
 
-def _restore(original: type[PreTrainedModel]) -> PreTrainedModel:
+def _restore(original: Any) -> PreTrainedModel:
     fused = _fused_class(original)
     return fused.__new__(fused)
 
@@ -302,15 +302,25 @@ def _effective_head(model: Any) -> tuple[Tensor, Tensor | None]:
     if not isinstance(base, nn.Linear | nn.Conv1d):
         raise ValueError(f"model: expected a linear last layer, found {type(base).__name__}")
     weight = base.weight
-    if base is not layer and not layer.merged and not layer.disable_adapters:
-        if not hasattr(layer, "get_delta_weight") or not hasattr(layer, "lora_A"):
-            raise ValueError(
-                f"model: expected adapters of LoRA on the last layer, found {type(layer).__name__}"
-            )
+    if base is not layer:
+        _check_adapters(layer)
         for adapter in layer.active_adapters:
-            if adapter not in layer.lora_A:
-                continue
-            if layer.training and not isinstance(layer.lora_dropout[adapter], nn.Identity):
-                raise ValueError("model: expected adapters without dropout on the last layer")
-            weight = weight + layer.get_delta_weight(adapter)
+            if adapter in layer.lora_A and not layer.merged and not layer.disable_adapters:
+                weight = weight + layer.get_delta_weight(adapter)
     return weight.reshape(weight.shape[0], -1), base.bias
+
+
+def _check_adapters(layer: Any) -> None:
+    """Raises ValueError unless the adapters of the last layer only add to its weight."""
+    if not hasattr(layer, "get_delta_weight") or not hasattr(layer, "lora_A"):
+        raise ValueError(f"model: expected adapters of LoRA on the last layer, found {type(layer).__name__}")
+    if layer.merged and layer.disable_adapters:
+        raise ValueError("model: expected adapters on the last layer that are not both merged and disabled")
+    for adapter in layer.active_adapters:
+        if adapter not in layer.lora_A:
+            continue
+        variant = getattr(layer, "lora_variant", {})
+        if layer.use_dora.get(adapter) or adapter in variant or layer.lora_B[adapter].bias is not None:
+            raise ValueError("model: expected plain LoRA on the last layer, without DoRA or a bias")
+        if layer.training and not isinstance(layer.lora_dropout[adapter], nn.Identity):
+            raise ValueError("model: expected adapters without dropout on the last layer")
