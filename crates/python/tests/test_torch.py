@@ -13,6 +13,7 @@ import reference
 import torch
 from panda_rnnt.torch import RnntLoss, TransducerLoss, rnnt_loss, transducer_loss
 from torch import Tensor
+from torch.autograd import forward_ad
 
 LOSSES: list[dict[str, Any]] = [
     {"loss": "rnnt"},
@@ -282,6 +283,18 @@ def test_second_derivatives_are_refused(reduction: Any) -> None:
         (gradient,) = torch.autograd.grad(function().sum(), x, create_graph=True)
         with pytest.raises(RuntimeError, match="second derivatives"):
             torch.autograd.grad(gradient.sum(), x)
+
+
+def test_forward_mode_is_refused() -> None:
+    batch = reference.random_batch(16)
+
+    def function(encoded: Tensor) -> Tensor:
+        return transducer_loss(encoded, *batch.floats()[1:], *batch.indices())
+
+    with pytest.raises(RuntimeError, match="encoded: forward-mode derivatives"):
+        torch.func.jvp(function, (batch.encoded,), (batch.encoded,))
+    with forward_ad.dual_level(), pytest.raises(RuntimeError, match="encoded: forward-mode"):
+        function(forward_ad.make_dual(batch.encoded, batch.encoded))
 
 
 def test_weights_that_are_not_finite_give_nan_gradients() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils.dlpack import from_dlpack
 
 from panda_rnnt import _native
@@ -653,6 +654,8 @@ def _result_type(tensors: dict[str, Tensor]) -> torch.dtype:
     for name, tensor in tensors.items():
         if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
             raise TypeError(f"{name}: expected float16, bfloat16, float32 or float64, found {tensor.dtype}")
+        if not torch.compiler.is_compiling() and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise RuntimeError(f"{name}: forward-mode derivatives of a transducer loss are not supported")
     is_double = any(tensor.dtype == torch.float64 for tensor in tensors.values())
     return torch.float64 if is_double else torch.float32
 
