@@ -654,7 +654,9 @@ def _result_type(tensors: dict[str, Tensor]) -> torch.dtype:
     for name, tensor in tensors.items():
         if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
             raise TypeError(f"{name}: expected float16, bfloat16, float32 or float64, found {tensor.dtype}")
-        if not torch.compiler.is_compiling() and forward_ad.unpack_dual(tensor).tangent is not None:
+        if torch.compiler.is_compiling():
+            continue
+        if forward_ad.unpack_dual(tensor).tangent is not None:  # type: ignore[no-untyped-call]
             raise RuntimeError(f"{name}: forward-mode derivatives of a transducer loss are not supported")
     is_double = any(tensor.dtype == torch.float64 for tensor in tensors.values())
     return torch.float64 if is_double else torch.float32
