@@ -1,5 +1,16 @@
 from typing import Any, final
 
+__all__ = [
+    "Array",
+    "__version__",
+    "check_options",
+    "hidden_loss",
+    "joint_loss",
+    "num_threads",
+    "score_loss",
+    "set_num_threads",
+]
+
 __version__: str
 
 @final
