@@ -1,6 +1,6 @@
 //! Native module of the Python package `panda_rnnt`: losses over arrays of other libraries.
 //!
-//! Arrays enter by DLPack and leave as [`arrays::Array`], without copies. The modules in
+//! Arrays enter by DLPack and leave as `Array`, without copies. The modules in
 //! `python/panda_rnnt` check devices and types, and define the operations of each library.
 #![warn(missing_docs)]
 
