@@ -256,7 +256,19 @@ def _rnnt_loss(
 class _LossModule(torch.nn.Module):
     """Options of a loss, and their text for the operations."""
 
-    reduction: Reduction
+    def __init__(
+        self,
+        options: LossOptions | None = None,
+        *,
+        reduction: Reduction = "mean",
+        zero_infinity: bool = False,
+        device: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.options = options or LossOptions()
+        self.reduction = _check_reduction(reduction)
+        self.zero_infinity = zero_infinity
+        self.device = device
 
     @property
     def options(self) -> LossOptions:
@@ -273,20 +285,6 @@ class _LossModule(torch.nn.Module):
 
 class TransducerLoss(_LossModule):
     """The module of :func:`transducer_loss`; options are those of :class:`panda_rnnt.LossOptions`."""
-
-    def __init__(
-        self,
-        options: LossOptions | None = None,
-        *,
-        reduction: Reduction = "mean",
-        zero_infinity: bool = False,
-        device: str | None = None,
-    ) -> None:
-        super().__init__()
-        self.options = options or LossOptions()
-        self.reduction = _check_reduction(reduction)
-        self.zero_infinity = zero_infinity
-        self.device = device
 
     def forward(
         self,
@@ -317,20 +315,6 @@ class TransducerLoss(_LossModule):
 
 class RnntLoss(_LossModule):
     """The module of :func:`rnnt_loss`; options are those of :class:`panda_rnnt.LossOptions`."""
-
-    def __init__(
-        self,
-        options: LossOptions | None = None,
-        *,
-        reduction: Reduction = "mean",
-        zero_infinity: bool = False,
-        device: str | None = None,
-    ) -> None:
-        super().__init__()
-        self.options = options or LossOptions()
-        self.reduction = _check_reduction(reduction)
-        self.zero_infinity = zero_infinity
-        self.device = device
 
     def forward(
         self, logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor
