@@ -16,10 +16,9 @@ from pathlib import Path
 import soundfile
 import torch
 import torchaudio
+from panda_rnnt import transducer_loss
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-
-from panda_rnnt import transducer_loss
 
 BLANK = 0
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -53,10 +52,13 @@ class Transducer(nn.Module):
         rows, state = self.predictor(self.embedding(labels), state)
         return self.predictor_projection(rows), state
 
-    def loss(self, utterances: list[Utterance]) -> Tensor:
+    def forward(self, utterances: list[Utterance]) -> Tensor:
+        """Returns the mean loss of the utterances."""
         features, labels = zip(*utterances, strict=True)
         # The blank starts the label sequence, so that there are U+1 predictor rows.
-        predictor_input = pad_sequence([nn.functional.pad(label, (1, 0), value=BLANK) for label in labels], True)
+        predictor_input = pad_sequence(
+            [nn.functional.pad(label, (1, 0), value=BLANK) for label in labels], True
+        )
         return transducer_loss(
             self.encode(pad_sequence(list(features), batch_first=True)),
             self.predict(predictor_input)[0],
@@ -82,7 +84,8 @@ class Transducer(nn.Module):
         return labels
 
 
-def load(manifest: Path, limit: int | None) -> list[Utterance]:
+def load(manifest: Path, limit: int | None, stacked: int = STACKED_FRAMES) -> list[Utterance]:
+    """Reads recordings as rows of `stacked` frames of log-mel features, and their labels from 1."""
     mel = torchaudio.transforms.MelSpectrogram(8000, n_fft=256, hop_length=80, n_mels=40)
     utterances = []
     for line in manifest.read_text().splitlines()[:limit]:
@@ -90,9 +93,9 @@ def load(manifest: Path, limit: int | None) -> list[Utterance]:
         samples, _ = soundfile.read(manifest.parent / entry["file"], dtype="float32")
         features = mel(torch.from_numpy(samples)).clamp(min=1e-6).log().T
         features = (features - features.mean(0)) / features.std(0).clamp(min=0.05)
-        frames = len(features) // STACKED_FRAMES * STACKED_FRAMES
+        frames = len(features) // stacked * stacked
         labels = [1 + WORDS.index(word) for word in entry["text"].split()]
-        utterances.append((features[:frames].reshape(-1, 40 * STACKED_FRAMES), torch.tensor(labels)))
+        utterances.append((features[:frames].reshape(-1, 40 * stacked), torch.tensor(labels)))
     return utterances
 
 
@@ -103,6 +106,12 @@ def edit_distance(reference: list[int], hypothesis: list[int]) -> int:
         for j, found in enumerate(hypothesis):
             previous, row[j + 1] = row[j + 1], min(row[j] + 1, row[j + 1] + 1, previous + (expected != found))
     return row[-1]
+
+
+def print_word_error_rate(model: Transducer, test: list[Utterance]) -> None:
+    errors = sum(edit_distance(labels.tolist(), model.recognize(features)) for features, labels in test)
+    words = sum(len(labels) for _, labels in test)
+    print(f"test: {100 * errors / words:.2f} % word error rate ({errors} of {words} words)")
 
 
 def main() -> None:
@@ -124,16 +133,14 @@ def main() -> None:
         random.shuffle(train)
         losses = []
         for first in range(0, len(train), arguments.batch):
-            loss = model.loss(train[first : first + arguments.batch])
+            loss = model(train[first : first + arguments.batch])
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(model.parameters(), 5.0)
             optimizer.step()
             losses.append(float(loss.detach()))
         print(f"epoch {epoch + 1}: loss {sum(losses) / len(losses):.3f}", flush=True)
-    errors = sum(edit_distance(labels.tolist(), model.recognize(features)) for features, labels in test)
-    words = sum(len(labels) for _, labels in test)
-    print(f"test: {100 * errors / words:.2f} % word error rate ({errors} of {words} words)")
+    print_word_error_rate(model, test)
 
 
 if __name__ == "__main__":

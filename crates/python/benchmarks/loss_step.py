@@ -1,9 +1,11 @@
 """Time and memory of one loss step: joint network, last layer, loss and all gradients.
 
-    python benchmarks/loss_step.py [--batch 1] [--frames 188] [--labels 60] [--classes 8193] [--rounds 5]
+    python benchmarks/loss_step.py [--batch 1] [--frames 188] [--labels 60] [--classes 8193 ...]
+        [--rounds 5] [--systems NAME ...] [--svg FILE]
 
 Systems run in alternation; each time is a median. Memory is the growth of the resident set during a
-step of a new process, gradients included, against the state after a small step and the inputs.
+step of a new process, gradients included, against the state after a small step and the inputs. With
+``--svg``, time and memory over several numbers of classes are drawn (this needs matplotlib).
 """
 
 from __future__ import annotations
@@ -146,6 +148,50 @@ def measure_memory(name: str, sizes: argparse.Namespace) -> int:
     return max(peak[0], resident()) - before
 
 
+def measure_time(sizes: argparse.Namespace) -> dict[str, float]:
+    """Median seconds of a step of each system, after one step without measurement."""
+    steps = {name: SYSTEMS[name](sizes) for name in sizes.systems}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for round_index in range(sizes.rounds + 1):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            step()
+            if round_index > 0:
+                seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def measure(sizes: argparse.Namespace) -> dict[str, tuple[float, float]]:
+    """Seconds and MiB of a step of each system."""
+    results = {}
+    for name, seconds in measure_time(sizes).items():
+        command = [sys.executable, __file__, "--memory-of", json.dumps({**vars(sizes), "memory_of": name})]
+        grown = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        results[name] = (seconds, grown / 2**20)
+    return results
+
+
+def draw(results: dict[int, dict[str, tuple[float, float]]], path: str) -> None:
+    """Draws time and memory over the number of classes; gray text is legible on white and black."""
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({"svg.hashsalt": "panda", "text.color": "gray", "axes.edgecolor": "gray"})
+    plt.rcParams.update({"axes.labelcolor": "gray", "xtick.color": "gray", "ytick.color": "gray"})
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for axis, index, label in zip(
+        axes, (0, 1), ("time of a step (s)", "memory of a step (MiB)"), strict=True
+    ):
+        for name in next(iter(results.values())):
+            points = [(classes, row[name][index]) for classes, row in results.items()]
+            axis.plot(*zip(*points, strict=True), marker="o", label=name)
+        axis.set(xscale="log", yscale="log", xlabel="classes", ylabel=label)
+        axis.set_xticks(list(results), [f"{classes:,}" for classes in results])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0].legend(frameon=False)
+    figure.savefig(path, transparent=True, metadata={"Date": None})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -155,36 +201,36 @@ def main() -> None:
         "frames": 188,
         "labels": 60,
         "width": 640,
-        "classes": 8193,
         "budget": 48,
         "rounds": 5,
         "threads": 2,
     }.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--systems", nargs="*", default=list(SYSTEMS))
-    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
-    sizes = parser.parse_args()
+    parser.add_argument("--classes", type=int, nargs="+", default=[8193])
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument("--svg", help="draw time and memory over the classes")
+    parser.add_argument("--memory-of", type=json.loads, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    sizes = argparse.Namespace(**(arguments.memory_of or vars(arguments)))
     torch.set_num_threads(sizes.threads)
     import panda_rnnt
 
     panda_rnnt.set_num_threads(sizes.threads)
-    if sizes.memory_of:
+    if arguments.memory_of:
         print(json.dumps(measure_memory(sizes.memory_of, sizes)))
         return
-    steps = {name: SYSTEMS[name](sizes) for name in sizes.systems}
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for round_index in range(sizes.rounds + 1):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step()
-            if round_index > 0:
-                seconds[name].append(time.perf_counter() - start)
-    base = statistics.median(seconds[next(iter(steps))])
-    for name, times in seconds.items():
-        command = [sys.executable, __file__, *sys.argv[1:], "--memory-of", name]
-        grown = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        median = statistics.median(times)
-        print(f"{name:18} {median:8.3f} s  {median / base:6.2f} x  {grown / 2**20:8.1f} MiB")
+    results = {}
+    for classes in arguments.classes:
+        results[classes] = measure(argparse.Namespace(**{**vars(arguments), "classes": classes}))
+        base, _ = next(iter(results[classes].values()))
+        for name, (seconds, memory) in results[classes].items():
+            ratio = seconds / base
+            print(
+                f"{classes:6} classes  {name:18} {seconds:8.3f} s  {ratio:6.2f} x  {memory:8.1f} MiB",
+                flush=True,
+            )
+    if arguments.svg:
+        draw(results, arguments.svg)
 
 
 if __name__ == "__main__":
