@@ -12,7 +12,6 @@ use crate::{
     inputs::{Arguments, InputArrays, LossElement, NamedArrays, utterance_inputs},
     losses::vector,
     options::{LossOptions, value_error},
-    targets::read_targets,
     threads,
 };
 
@@ -80,8 +79,8 @@ impl Call {
             ));
         }
         let inputs = InputArrays::new(&arguments, &options)?;
-        let targets = read_targets(&arguments, &inputs.sizes, &options)?;
-        let [_, max_labels] = arguments.required("targets", 2, &options)?.shape();
+        let targets = arguments.targets(&inputs.sizes, &options)?;
+        let max_labels = arguments.max_labels()?;
         let big_blanks = options.big_blanks.clone();
         let options = options.session_options()?;
         // Without kept scores, only a budget below the default limits the blocking; others must not

@@ -12,13 +12,13 @@ use pyo3::{
 };
 use rnnt_loss::{
     Element, Gradients, Head, HeadGradient, HiddenInputs, Inputs, JointInputs, Layout, PassScales,
-    PrunedInputs, ScoreInputs, SimpleGradient, SimpleInputs,
+    PrunedInputs, ScoreInputs, SimpleGradient, SimpleInputs, Targets,
 };
 
 use crate::{
     arrays::{Array, ArrayElement, Borrowed},
     options::{LossOptions, value_error},
-    targets::{PaddedSizes, expect_batch},
+    targets::{PaddedSizes, expect_batch, read_targets, with_token_weights},
 };
 
 /// Returned arrays by name, a dictionary in Python.
@@ -53,6 +53,32 @@ impl<'py> Arguments<'_, 'py> {
             let loss = options.name();
             PyValueError::new_err(format!("{name}: expected an array for loss '{loss}', found None"))
         })
+    }
+
+    /// Reads the targets, with the weights of the labels if present.
+    ///
+    /// # Errors
+    /// Those of [`read_targets`]; weights of another shape, or not finite.
+    pub fn targets(&self, sizes: &PaddedSizes, options: &LossOptions) -> PyResult<Targets> {
+        let [labels, frames, lengths] =
+            ["targets", "logit_lengths", "target_lengths"].map(|name| self.present(name));
+        let targets = read_targets(&labels?, &frames?, &lengths?, sizes, options)?;
+        match self.optional("token_weights", 2)? {
+            Some(weights) => with_token_weights(targets, &weights, self.max_labels()?),
+            None => Ok(targets),
+        }
+    }
+
+    /// Number of labels of the padded targets.
+    pub fn max_labels(&self) -> PyResult<usize> {
+        let [_, max_labels] = Borrowed::new("targets", &self.present("targets")?, 2)?.shape();
+        Ok(max_labels)
+    }
+
+    /// Returns an array that every call has.
+    fn present(&self, name: &'static str) -> PyResult<Bound<'py, PyAny>> {
+        self.array(name)?
+            .ok_or_else(|| PyValueError::new_err(format!("{name}: expected an array, found None")))
     }
 
     /// Fails if an array is present.

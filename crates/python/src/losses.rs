@@ -9,7 +9,7 @@ use crate::{
     arrays::{Array, ArrayElement},
     inputs::{Arguments, InputArrays, LossElement, NamedArrays},
     options::{LossOptions, value_error},
-    targets::{PaddedSizes, expect_batch, read_targets},
+    targets::{PaddedSizes, expect_batch},
     threads,
 };
 
@@ -58,7 +58,7 @@ fn typed_loss<F: LossElement>(
     options: &LossOptions,
 ) -> PyResult<NamedLosses> {
     let sizes = &arrays.sizes;
-    let targets = read_targets(arguments, sizes, options)?;
+    let targets = arguments.targets(sizes, options)?;
     let weights = read_weights(arguments, sizes.batch)?;
     let has_gradients = weights.is_some();
     let inputs = arrays.inputs::<F>(sizes.layout(&targets))?;

@@ -1,9 +1,9 @@
 //! Targets of a batch: padded label sequences and lengths, checked with the names of Python.
-use pyo3::{PyResult, exceptions::PyValueError};
+use pyo3::{Bound, PyAny, PyResult, exceptions::PyValueError};
 use rnnt_loss::{Layout, Targets};
 
 use crate::{
-    inputs::Arguments,
+    arrays::Borrowed,
     options::{LossOptions, value_error},
 };
 
@@ -27,20 +27,24 @@ impl PaddedSizes {
     }
 }
 
-/// Reads `targets` `[B, U]`, `logit_lengths` `[B]` and `target_lengths` `[B]`; padding is not read.
-///
-/// Also reads the weights of the labels, `token_weights` `[B, U]`, if present.
+/// Reads targets `[B, U]`, `logit_lengths` `[B]` and `target_lengths` `[B]`; padding is not read.
 ///
 /// # Errors
 /// Shapes or types that do not match; lengths out of range; a label that is the blank or not a
-/// class; a weight that is not finite.
-pub fn read_targets(arguments: &Arguments, sizes: &PaddedSizes, options: &LossOptions) -> PyResult<Targets> {
-    let padded = arguments.required("targets", 2, options)?;
+/// class.
+pub fn read_targets(
+    targets: &Bound<PyAny>,
+    logit_lengths: &Bound<PyAny>,
+    target_lengths: &Bound<PyAny>,
+    sizes: &PaddedSizes,
+    options: &LossOptions,
+) -> PyResult<Targets> {
+    let padded = Borrowed::new("targets", targets, 2)?;
     let [batch, max_labels] = padded.shape();
     expect_batch("targets", sizes.batch, batch)?;
     let max_target_length = sizes.positions.map_or(max_labels, |positions| max_labels.min(positions - 1));
-    let frames = read_lengths(arguments, "logit_lengths", sizes.batch, 1..=sizes.frames, options)?;
-    let lengths = read_lengths(arguments, "target_lengths", sizes.batch, 0..=max_target_length, options)?;
+    let frames = read_lengths("logit_lengths", logit_lengths, sizes.batch, 1..=sizes.frames)?;
+    let lengths = read_lengths("target_lengths", target_lengths, sizes.batch, 0..=max_target_length)?;
     let padded = padded.integers()?;
     let blanks = |label: i64| {
         let is_big_blank = options.big_blanks.iter().any(|&blank| i64::from(blank) == label);
@@ -64,40 +68,34 @@ pub fn read_targets(arguments: &Arguments, sizes: &PaddedSizes, options: &LossOp
         labels.push(row.iter().map(|&label| label as u32).collect());
     }
     let targets = Targets::new(options.blank, frames, labels).map_err(value_error)?;
-    let targets = targets.with_big_blanks(options.big_blanks.clone()).map_err(value_error)?;
-    match read_token_weights(arguments, [batch, max_labels], &lengths)? {
-        Some(weights) => targets.with_token_weights(weights).map_err(value_error),
-        None => Ok(targets),
-    }
+    targets.with_big_blanks(options.big_blanks.clone()).map_err(value_error)
 }
 
-/// Reads one weight per label, if present.
-fn read_token_weights(
-    arguments: &Arguments,
-    expected: [usize; 2],
-    lengths: &[usize],
-) -> PyResult<Option<Vec<Vec<f64>>>> {
-    let Some(padded) = arguments.optional("token_weights", 2)? else { return Ok(None) };
-    let found = padded.shape();
+/// Reads weights of the labels `[B, U]`; padding is not read.
+///
+/// # Errors
+/// Another shape than `[B, max_labels]`; a weight that is not finite.
+pub fn with_token_weights(targets: Targets, weights: &Borrowed, max_labels: usize) -> PyResult<Targets> {
+    let (expected, found) = ([targets.batch(), max_labels], weights.shape());
     if expected != found {
         return Err(PyValueError::new_err(format!(
             "token_weights: expected shape {expected:?}, as targets, found {found:?}"
         )));
     }
-    let (elements, [_, max_labels]) = (padded.elements::<f64>()?, expected);
-    let row = |(utterance, &length): (usize, &usize)| elements[utterance * max_labels..][..length].to_vec();
-    Ok(Some(lengths.iter().enumerate().map(row).collect()))
+    let elements = weights.elements::<f64>()?;
+    let row = |utterance| elements[utterance * max_labels..][..targets.labels(utterance).len()].to_vec();
+    let rows = (0..targets.batch()).map(row).collect();
+    targets.with_token_weights(rows).map_err(value_error)
 }
 
 /// Reads one length per utterance.
 fn read_lengths(
-    arguments: &Arguments,
     argument: &'static str,
+    lengths: &Bound<PyAny>,
     batch: usize,
     range: std::ops::RangeInclusive<usize>,
-    options: &LossOptions,
 ) -> PyResult<Vec<usize>> {
-    let lengths = arguments.required(argument, 1, options)?;
+    let lengths = Borrowed::new(argument, lengths, 1)?;
     let [found] = lengths.shape();
     expect_batch(argument, batch, found)?;
     let lengths = lengths.integers()?;

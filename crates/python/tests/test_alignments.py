@@ -129,7 +129,7 @@ def ctc_paths(frames: int, labels: list[int]) -> list[list[int]]:
     for columns in itertools.product(range(len(labels) + 1), repeat=frames):
         runs = [column for column, _ in itertools.groupby(columns)]
         emitted = [column for column in runs if column > 0]
-        adjacent = zip(runs, runs[1:], strict=False)
+        adjacent = itertools.pairwise(runs)
         merged = any(a > 0 and b > 0 and labels[a - 1] == labels[b - 1] for a, b in adjacent)
         if emitted == list(range(1, len(labels) + 1)) and not merged:
             paths.append(list(columns))

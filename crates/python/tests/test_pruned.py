@@ -192,7 +192,7 @@ def test_reductions_and_weights(reduction: Any) -> None:
 
 
 def test_gradcheck_with_one_band() -> None:
-    batch, simple = batch_with_joiner(9, batch=2)
+    batch, _ = batch_with_joiner(9, batch=2)
     floats = [tensor.requires_grad_() for tensor in (*batch.floats(), *layers(batch, 9))]  # type: ignore[union-attr]
 
     def function(*tensors: Tensor) -> Tensor:
@@ -240,12 +240,12 @@ def test_module_compile_and_opcheck() -> None:
     pairs = zip(torch.autograd.grad(found, floats), torch.autograd.grad(expected, floats), strict=True)
     for gradient, expected_gradient in pairs:
         torch.testing.assert_close(gradient, expected_gradient)
-    inputs = [None, *batch.floats(), *simple]
+    inputs = [*batch.floats(), *simple]
     text, weights = module.options.to_json(), torch.ones(3, dtype=torch.float64)
     operations = torch.ops.panda_rnnt
-    torch.library.opcheck(operations.losses.default, (*inputs, *batch.indices(), None, text))
+    torch.library.opcheck(operations.pruned_losses.default, (*inputs, *batch.indices(), None, text))
     torch.library.opcheck(
-        operations.loss_sum.default, (*inputs, *batch.indices(), None, weights, text, False)
+        operations.pruned_loss_sum.default, (*inputs, *batch.indices(), None, weights, text, False)
     )
 
 

@@ -166,17 +166,15 @@ def test_opcheck() -> None:
     operations = torch.ops.panda_rnnt
     logits = reference.scores(batch).detach().requires_grad_()
     ctc = panda_rnnt.LossOptions(loss="ctc").to_json()
-    indices, no_joiner = (*batch.indices(), None), (None,) * 6
-    joint = (None, *floats, *no_joiner, *indices)
-    hidden = (None, floats[0], None, floats[2], None, *no_joiner, *indices)
-    scores = (logits, *(None,) * 4, *no_joiner, *indices)
+    without, indices = (floats[0], None, floats[2], None), (*batch.indices(), None)
+    weighted_tokens = (*batch.indices(), torch.ones(3, 4, dtype=torch.float64))
     for operation, arguments in [
-        (operations.loss_sum, (*joint, weights, text, False)),
-        (operations.losses, (*joint, text)),
-        (operations.loss_sum, (*hidden, weights, ctc, True)),
-        (operations.loss_sum, (*scores, weights, text, False)),
-        (operations.losses, (*scores, text)),
-        (operations.losses, (*joint[:-1], torch.ones(3, 4).double(), text)),
+        (operations.joint_loss_sum, (*floats, *indices, weights, text, False)),
+        (operations.joint_losses, (*floats, *indices, text)),
+        (operations.joint_losses, (*floats, *weighted_tokens, text)),
+        (operations.joint_loss_sum, (*without, *indices, weights, ctc, True)),
+        (operations.score_loss_sum, (logits, *indices, weights, text, False)),
+        (operations.score_losses, (logits, *indices, text)),
     ]:
         torch.library.opcheck(operation.default, arguments)
 

@@ -475,16 +475,20 @@ def _loss(
 ) -> tuple[Tensor, Sequence[Tensor]]:
     """Returns the reduced loss and the outputs of the first pass."""
     arguments = _arguments(inputs, {**indices, "weights": weights}, device)
-    tensors = [arguments.get(name) for name in _TENSORS]
-    batch = _first(tensors).shape[0]
-    factors = _utterance_weights(arguments["target_lengths"], batch, reduction, arguments.get("weights"))
-    floats = [tensor for tensor in tensors[: len(_INPUTS)] if tensor is not None]
-    needs_gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in floats)
-    if reduction == "none" or not needs_gradients or factors.requires_grad:
-        losses, *parts = torch.ops.panda_rnnt.losses(*tensors, options)
-        return _reduce(losses, factors, reduction, zero_infinity), parts
-    value, *results = torch.ops.panda_rnnt.loss_sum(*tensors, factors, options, zero_infinity)
-    return value, results[len(_INPUTS) :]
+    operations = _operations(inputs)
+    floats = [arguments.get(name) for name in operations.inputs]
+    tensors = (*floats, *(arguments.get(name) for name in _INDICES))
+    lengths, weights = arguments["target_lengths"], arguments.get("weights")
+    is_trained = any(tensor is not None and tensor.requires_grad for tensor in floats)
+    has_trained_weights = weights is not None and weights.requires_grad
+    if reduction == "none" or not torch.is_grad_enabled() or not is_trained or has_trained_weights:
+        results = operations.losses(*tensors, options)
+        losses, *parts = results if operations.parts else (results,)
+        return _reduce(losses, lengths, reduction, zero_infinity, weights), parts
+    batch = arguments[operations.inputs[0]].shape[0]
+    factors = _utterance_weights(lengths, batch, reduction, weights)
+    value, *results = operations.loss_sum(*tensors, factors, options, zero_infinity)
+    return value, results[1 + len(floats) :]
 
 
 def _align(
@@ -511,152 +515,176 @@ def _posteriors(
     return split_posteriors(columns, losses, options)
 
 
-# Operations. `loss_sum` returns the gradients as results, and its backward pass scales them; `losses`
-# calls it in the backward pass. All tensors are arguments of both, None if absent; the results of
-# absent ones are empty. Schemas are explicit, since torch 2.4 does not read postponed annotations.
+# Operations, for each kind of inputs. `loss_sum` returns the gradients as results, and its backward pass
+# scales them; `losses` calls it in the backward pass. Schemas are explicit, since torch 2.4 does not read
+# postponed annotations.
 
-_INPUTS = (
-    "logits",
-    "encoded",
-    "predicted",
-    "weight",
-    "bias",
-    "simple_encoded",
-    "simple_predicted",
-    "simple_encoded_weight",
-    "simple_encoded_bias",
-    "simple_predicted_weight",
-    "simple_predicted_bias",
-)
-_TENSORS = (*_INPUTS, "targets", "logit_lengths", "target_lengths", "token_weights")
+_INDICES = ("targets", "logit_lengths", "target_lengths", "token_weights")
 _PARTS = ("simple_losses", "pruned_losses", "bands")
-_SCHEMA = ", ".join(f"Tensor? {name}" for name in _TENSORS)
 
 
-def _results(count: int) -> str:
-    return ", ".join(["Tensor"] * count)
+class _Operations(NamedTuple):
+    """Operations over inputs of some names."""
+
+    inputs: tuple[str, ...]
+    parts: tuple[str, ...]
+    loss_sum: Any
+    losses: Any
 
 
-@torch.library.custom_op(
-    "panda_rnnt::loss_sum",
-    mutates_args=(),
-    schema=f"({_SCHEMA}, Tensor weights, str options, bool zero_infinity) -> "
-    f"({_results(1 + len(_INPUTS) + len(_PARTS))})",
-)
-def _loss_sum(*arguments: Any) -> tuple[Tensor, ...]:
-    """Returns the weighted sum, the gradients of the inputs, and the outputs of the first pass."""
-    *tensors, weights, options, zero_infinity = arguments
-    is_finite = bool(weights.isfinite().all())
-    losses, gradients, parts = _call(tensors, weights if is_finite else torch.zeros_like(weights), options)
-    if not is_finite:
-        gradients = {name: gradient.fill_(torch.nan) for name, gradient in gradients.items()}
-    first = _first(tensors)
-    value = _weighted(losses, weights, zero_infinity).sum().to(first.dtype)
-    results = [
-        first.new_empty(0) if tensor is None else gradients[name]
-        for name, tensor in zip(_INPUTS, tensors, strict=False)
-    ]
-    return value, *results, *parts
+def _define_operations(kind: str, inputs: tuple[str, ...], parts: tuple[str, ...] = ()) -> _Operations:
+    """Defines ``{kind}_loss_sum`` and ``{kind}_losses``.
 
+    Their arguments are the inputs and indices, all but the first input may be None, and options. Both
+    return losses and ``parts``, outputs of the first pass.
+    """
+    count, num_tensors = len(inputs), len(inputs) + len(_INDICES)
+    tensors = ", ".join([f"Tensor {inputs[0]}", *(f"Tensor? {name}" for name in (*inputs[1:], *_INDICES))])
 
-@_loss_sum.register_fake
-def _(*arguments: Any) -> tuple[Tensor, ...]:
-    *tensors, weights, _options, _zero_infinity = arguments
-    _check_same_device(*tensors, weights)
-    first = _first(tensors)
-    inputs = tensors[: len(_INPUTS)]
-    gradients = [
-        first.new_empty(0) if tensor is None else tensor.new_empty(tensor.shape) for tensor in inputs
-    ]
-    return first.new_empty(()), *gradients, *_empty_parts(tensors)
+    def results(number: int) -> str:
+        return ", ".join(["Tensor"] * number)
 
+    def call(arguments: Sequence[Any], weights: Tensor | None, options: str) -> tuple[Any, Any, Any]:
+        arrays = {name: _array(tensor) for name, tensor in zip(inputs + _INDICES, arguments, strict=True)}
+        losses, gradients, outputs, _ = _native.loss({**arrays, "weights": _array(weights)}, options)
+        named = {name: from_dlpack(gradient) for name, gradient in gradients.items()}
+        return from_dlpack(losses), named, [from_dlpack(outputs[name]) for name in parts]
 
-def _save_gradients(
-    ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
-) -> None:
-    ctx.mark_non_differentiable(*output[1:])
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs[: len(_INPUTS)], *output[1 : 1 + len(_INPUTS)])
-    ctx.num_arguments = len(inputs)  # type: ignore[attr-defined]
+    def fake_parts(first: Tensor) -> list[Tensor]:
+        batch, frames = first.shape[:2]
+        shapes = {"bands": ((batch, frames, 2), torch.int64)}
+        of_part = [shapes.get(name, ((batch,), torch.float64)) for name in parts]
+        return [first.new_empty(shape, dtype=dtype) for shape, dtype in of_part]
 
+    @torch.library.custom_op(
+        f"panda_rnnt::{kind}_loss_sum",
+        mutates_args=(),
+        schema=f"({tensors}, Tensor weights, str options, bool zero_infinity) -> "
+        f"({results(2 + count + len(parts))})",
+    )
+    def loss_sum(*arguments: Any) -> tuple[Tensor, ...]:
+        """Returns the weighted sum, the losses, the gradients of the inputs, and the parts."""
+        *call_arguments, weights, options, zero_infinity = arguments
+        first = arguments[0]
+        is_finite = bool(weights.isfinite().all())
+        finite_weights = weights if is_finite else torch.zeros_like(weights)
+        losses, named, outputs = call(call_arguments, finite_weights, options)
+        pairs = zip(inputs, arguments, strict=False)
+        gradients = [first.new_empty(0) if tensor is None else named[name] for name, tensor in pairs]
+        if not is_finite:
+            gradients = [gradient.fill_(torch.nan) for gradient in gradients]
+        value = _weighted_sum(losses, weights, zero_infinity).to(first.dtype)
+        return value, losses.to(first.dtype), *gradients, *outputs
 
-def _scale_gradients(
-    ctx: torch.autograd.function.FunctionCtx, d_value: Tensor | None, *_: None
-) -> tuple[Tensor | None, ...]:
-    count = ctx.num_arguments  # type: ignore[attr-defined]
-    if d_value is None:
-        return (None,) * count
-    saved = ctx.saved_tensors  # type: ignore[attr-defined]
-    inputs, gradients = saved[: len(_INPUTS)], saved[len(_INPUTS) :]
-    pairs = zip(inputs, gradients, strict=True)
-    scaled = [None if tensor is None else gradient * d_value for tensor, gradient in pairs]
-    return _pad(_without_second_derivative(inputs, scaled), count)
+    @loss_sum.register_fake
+    def _(*arguments: Any) -> tuple[Tensor, ...]:
+        *call_arguments, weights, _, _ = arguments
+        _check_same_device(*call_arguments, weights)
+        first, floats = arguments[0], arguments[:count]
+        gradients = [first.new_empty(0) if x is None else x.new_empty(x.shape) for x in floats]
+        return first.new_empty(()), first.new_empty(first.shape[0]), *gradients, *fake_parts(first)
 
+    def save_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs[:count], *output[2 : 2 + count])
 
-_loss_sum.register_autograd(_scale_gradients, setup_context=_save_gradients)
+    def scale_gradients(ctx: Any, d_value: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        if d_value is None:
+            return (None,) * (num_tensors + 3)
+        floats, gradients = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        pairs = zip(floats, gradients, strict=True)
+        scaled = [None if tensor is None else gradient * d_value for tensor, gradient in pairs]
+        recorded = _without_second_derivative(floats, scaled)
+        return (*recorded, *[None] * (num_tensors + 3 - count))
 
+    loss_sum.register_autograd(scale_gradients, setup_context=save_gradients)
 
-@torch.library.custom_op(
-    "panda_rnnt::losses",
-    mutates_args=(),
-    schema=f"({_SCHEMA}, str options) -> ({_results(1 + len(_PARTS))})",
-)
-def _losses(*arguments: Any) -> tuple[Tensor, ...]:
-    """Returns the losses and the outputs of the first pass."""
-    *tensors, options = arguments
-    losses, _, parts = _call(tensors, None, options)
-    return losses.to(_first(tensors).dtype), *parts
+    @torch.library.custom_op(
+        f"panda_rnnt::{kind}_losses",
+        mutates_args=(),
+        schema=f"({tensors}, str options) -> ({results(1 + len(parts))})",
+    )
+    def losses(*arguments: Any) -> Any:
+        *call_arguments, options = arguments
+        losses, _, outputs = call(call_arguments, None, options)
+        losses = losses.to(arguments[0].dtype)
+        return (losses, *outputs) if parts else losses
 
+    @losses.register_fake
+    def _(*arguments: Any) -> Any:
+        _check_same_device(*arguments[:num_tensors])
+        first = arguments[0]
+        losses = first.new_empty(first.shape[0])
+        return (losses, *fake_parts(first)) if parts else losses
 
-@_losses.register_fake
-def _(*arguments: Any) -> tuple[Tensor, ...]:
-    *tensors, _options = arguments
-    _check_same_device(*tensors)
-    first = _first(tensors)
-    return first.new_empty(first.shape[0]), *_empty_parts(tensors)
+    def save_arguments(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        losses, *outputs = output if parts else (output,)
+        ctx.mark_non_differentiable(*outputs)
+        ctx.set_materialize_grads(False)
+        _save_arguments(ctx, inputs, losses)
+
+    def losses_backward(ctx: Any, d_losses: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        if d_losses is None:
+            return (None,) * (num_tensors + 1)
+        arguments, losses = _saved_arguments(ctx)
+        weights = _finite_weights(d_losses, losses)
+        results = operations.loss_sum(*arguments, weights, ctx.options, False)[2 : 2 + count]
+        pairs = zip(arguments, results, strict=False)
+        gradients = [None if tensor is None else gradient for tensor, gradient in pairs]
+        recorded = _without_second_derivative(arguments[:count], gradients)
+        return (*recorded, *[None] * (num_tensors + 1 - count))
+
+    losses.register_autograd(losses_backward, setup_context=save_arguments)
+    names = (f"{kind}_loss_sum", f"{kind}_losses")
+    operations = _Operations(inputs, parts, *(getattr(torch.ops.panda_rnnt, name) for name in names))
+    return operations
 
 
 def _save_arguments(
-    ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
+    ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: Tensor
 ) -> None:
-    *tensors, options = inputs
-    ctx.mark_non_differentiable(*output[1:])
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors, output[0])
-    ctx.options = options  # type: ignore[attr-defined]
+    tensors = [argument for argument in inputs if isinstance(argument, Tensor)]
+    ctx.save_for_backward(*tensors, output)
+    ctx.is_tensor = [isinstance(argument, Tensor) for argument in inputs]  # type: ignore[attr-defined]
+    ctx.options = inputs[-1]  # type: ignore[attr-defined]
 
 
-def _losses_backward(
-    ctx: torch.autograd.function.FunctionCtx, d_losses: Tensor | None, *_: None
-) -> tuple[Tensor | None, ...]:
+def _saved_arguments(ctx: torch.autograd.function.FunctionCtx) -> tuple[list[Tensor | None], Tensor]:
+    """Returns the tensor arguments, None for those that were, and the losses."""
     *tensors, losses = ctx.saved_tensors  # type: ignore[attr-defined]
-    if d_losses is None:
-        return (None,) * (len(tensors) + 1)
-    weights = _finite_weights(d_losses, losses)
-    options = ctx.options  # type: ignore[attr-defined]
-    results = torch.ops.panda_rnnt.loss_sum(*tensors, weights, options, False)
-    inputs = tensors[: len(_INPUTS)]
-    pairs = zip(inputs, results[1 : 1 + len(_INPUTS)], strict=True)
-    gradients = [None if tensor is None else gradient for tensor, gradient in pairs]
-    return _pad(_without_second_derivative(inputs, gradients), len(tensors) + 1)
+    remaining = iter(tensors)
+    is_tensor = ctx.is_tensor[:-1]  # type: ignore[attr-defined]
+    return [next(remaining) if given else None for given in is_tensor], losses
 
 
-_losses.register_autograd(_losses_backward, setup_context=_save_arguments)
+_JOINT_INPUTS = ("encoded", "predicted", "weight", "bias")
+_SIMPLE_INPUTS = tuple(f"simple_{name}" for name in SimpleJoiner._fields)
+_SCORE_OPERATIONS = _define_operations("score", ("logits",))
+_JOINT_OPERATIONS = _define_operations("joint", _JOINT_INPUTS)
+_PRUNED_OPERATIONS = _define_operations("pruned", _JOINT_INPUTS + _SIMPLE_INPUTS, _PARTS)
 
 
-def _call(
-    tensors: Sequence[Tensor | None], weights: Tensor | None, options: str
-) -> tuple[Tensor, dict[str, Tensor], list[Tensor]]:
-    """Returns losses, gradients by name, and the outputs of the first pass."""
-    arguments = {name: _array(tensor) for name, tensor in zip(_TENSORS, tensors, strict=True)}
-    losses, gradients, parts, _ = _native.loss({**arguments, "weights": _array(weights)}, options)
-    by_name = {name: from_dlpack(gradient) for name, gradient in gradients.items()}
-    empty_parts = _empty_parts(tensors)
-    outputs = [
-        from_dlpack(parts[name]) if name in parts else empty
-        for name, empty in zip(_PARTS, empty_parts, strict=True)
-    ]
-    return from_dlpack(losses), by_name, outputs
+def _operations(inputs: Mapping[str, Tensor | None]) -> _Operations:
+    """Returns the operations over some inputs."""
+    if "logits" in inputs:
+        return _SCORE_OPERATIONS
+    return _PRUNED_OPERATIONS if "simple_encoded" in inputs else _JOINT_OPERATIONS
+
+
+def _call_scores(
+    logits: Tensor,
+    targets: Tensor,
+    logit_lengths: Tensor,
+    target_lengths: Tensor,
+    weights: Tensor | None,
+    options: str,
+) -> tuple[Tensor, list[Tensor]]:
+    """Returns losses of scores and their gradient, for operations of other modules."""
+    arguments = {**_indices(targets, logit_lengths, target_lengths), "logits": logits, "weights": weights}
+    arrays = {name: _array(tensor) for name, tensor in arguments.items()}
+    losses, gradients, _, _ = _native.loss(arrays, options)
+    return from_dlpack(losses), [from_dlpack(gradient) for gradient in gradients.values()]
 
 
 def _array(tensor: Tensor | None) -> Tensor | None:
@@ -668,20 +696,6 @@ def _array(tensor: Tensor | None) -> Tensor | None:
 
 def _first(tensors: Sequence[Tensor | None]) -> Tensor:
     return next(tensor for tensor in tensors if tensor is not None)
-
-
-def _empty_parts(tensors: Sequence[Tensor | None]) -> list[Tensor]:
-    """Returns outputs of the first pass without contents, of size 0 without a simple joiner."""
-    first = _first(tensors)
-    is_pruned = tensors[_INPUTS.index("simple_encoded")] is not None
-    batch, frames = first.shape[:2] if is_pruned else (0, 0)
-    losses = [first.new_empty(batch, dtype=torch.float64) for _ in range(2)]
-    return [*losses, first.new_empty((batch, frames, 2), dtype=torch.int64)]
-
-
-def _pad(gradients: list[Tensor | None], count: int) -> tuple[Tensor | None, ...]:
-    """Appends None for arguments without gradients."""
-    return (*gradients, *[None] * (count - len(gradients)))
 
 
 # Checks and reductions.
@@ -761,35 +775,49 @@ def _check_reduction(reduction: Reduction) -> Reduction:
 
 
 def _utterance_weights(
-    target_lengths: Tensor, batch: int, reduction: Reduction, weights: Tensor | None
+    target_lengths: Tensor, batch: int, reduction: Reduction, weights: Tensor | None = None
 ) -> Tensor:
     """Returns the factor of each utterance's loss in the sum."""
     _check_reduction(reduction)
-    ones = torch.ones(batch, dtype=torch.float64, device=target_lengths.device)
+    factors = torch.ones(batch, dtype=torch.float64, device=target_lengths.device)
     if weights is not None:
         _result_type({"weights": weights})
         if weights.shape != (batch,):
             raise ValueError(f"weights: expected shape ({batch},), found {tuple(weights.shape)}")
-        ones = weights.to(torch.float64)
+        factors = weights.to(torch.float64)
     if reduction == "mean":
-        return ones / max(batch, 1)
+        return factors / max(batch, 1)
     labels = target_lengths.to(torch.float64)
     if reduction == "mean_per_target":
-        return ones / (batch * labels.clamp(min=1))
+        return factors / (batch * labels.clamp(min=1))
     if reduction == "mean_volume":
-        return ones / labels.sum().clamp(min=1)
-    return ones
+        return factors / labels.sum().clamp(min=1)
+    return factors
 
 
-def _reduce(losses: Tensor, factors: Tensor, reduction: Reduction, zero_infinity: bool) -> Tensor:
-    weighted = _weighted(losses, factors, zero_infinity)
-    return (weighted if reduction == "none" else weighted.sum()).to(losses.dtype)
+def _reduce(
+    losses: Tensor,
+    target_lengths: Tensor,
+    reduction: Reduction,
+    zero_infinity: bool,
+    weights: Tensor | None = None,
+) -> Tensor:
+    factors = _utterance_weights(target_lengths, losses.shape[0], reduction, weights)
+    if reduction != "none":
+        return _weighted_sum(losses, factors, zero_infinity).to(losses.dtype)
+    if weights is None:
+        return losses.masked_fill(losses.isinf(), 0.0) if zero_infinity else losses
+    return _weighted(losses, factors, zero_infinity).to(losses.dtype)
 
 
-def _weighted(losses: Tensor, factors: Tensor, zero_infinity: bool) -> Tensor:
+def _weighted_sum(losses: Tensor, weights: Tensor, zero_infinity: bool) -> Tensor:
+    return _weighted(losses, weights, zero_infinity).sum()
+
+
+def _weighted(losses: Tensor, weights: Tensor, zero_infinity: bool) -> Tensor:
     # 0 times an infinite loss is not a number.
-    is_dropped = losses.isinf() if zero_infinity else losses.isinf() & (factors == 0)
-    return losses.to(torch.float64).masked_fill(is_dropped, 0.0) * factors
+    is_dropped = losses.isinf() if zero_infinity else losses.isinf() & (weights == 0)
+    return losses.to(torch.float64).masked_fill(is_dropped, 0.0) * weights
 
 
 def _finite_weights(d_losses: Tensor, losses: Tensor) -> Tensor:
