@@ -551,10 +551,10 @@ def _define_operations(kind: str, inputs: tuple[str, ...], parts: tuple[str, ...
         return from_dlpack(losses), named, [from_dlpack(outputs[name]) for name in parts]
 
     def fake_parts(first: Tensor) -> list[Tensor]:
-        batch, frames = first.shape[:2]
-        shapes = {"bands": ((batch, frames, 2), torch.int64)}
-        of_part = [shapes.get(name, ((batch,), torch.float64)) for name in parts]
-        return [first.new_empty(shape, dtype=dtype) for shape, dtype in of_part]
+        if not parts:
+            return []
+        losses = [first.new_empty(first.shape[0], dtype=torch.float64) for _ in range(2)]
+        return [*losses, first.new_empty((*first.shape[:2], 2), dtype=torch.int64)]
 
     @torch.library.custom_op(
         f"panda_rnnt::{kind}_loss_sum",
@@ -692,10 +692,6 @@ def _array(tensor: Tensor | None) -> Tensor | None:
     if tensor is not None and tensor.is_meta:
         raise ValueError("expected tensors with data, found one on device meta")
     return None if tensor is None else tensor.detach().contiguous()
-
-
-def _first(tensors: Sequence[Tensor | None]) -> Tensor:
-    return next(tensor for tensor in tensors if tensor is not None)
 
 
 # Checks and reductions.
