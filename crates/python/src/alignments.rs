@@ -32,9 +32,9 @@ pub fn align(py: Python, arguments: &Bound<PyDict>, options: &str) -> PyResult<N
 
 /// Returns the posteriors of the emission columns of each site.
 ///
-/// `arguments` are those of [`align`]. The result has `posteriors` `[B, T, U+1, S]` with the columns
-/// blank, next label, then big blanks or durations, and `losses` `[B]`. For CTC `posteriors` are
-/// `[B, T, U+1]`: the blank, then the labels.
+/// `arguments` are those of [`align`]. The result has `posteriors` `[B, T, U+1, S]` with the
+/// columns blank, next label, then big blanks or durations, and `losses` `[B]`. For CTC
+/// `posteriors` are `[B, T, U+1]`: the blank, then the labels.
 #[pyfunction]
 pub fn posteriors(py: Python, arguments: &Bound<PyDict>, options: &str) -> PyResult<NamedArrays> {
     let call = Call::new(arguments, options)?;
@@ -220,9 +220,9 @@ fn ctc_best_path(labels: &[u32], emissions: &[f64]) -> rnnt_loss::Result<BestPat
     Ok(BestPath { labels: labels.collect(), score: path.log_prob })
 }
 
-/// Emissions of CTC with a column for the blank and each label, *T x (U+1)*.
+/// Emissions of CTC, *T x (U+1)*: the blank and each label.
 ///
-/// Those of a session have a column for each distinct label, in ascending order.
+/// A session has a column for each distinct label, in ascending order.
 fn ctc_emissions<F: LossElement>(pending: &PendingLoss<F>, targets: &Targets) -> Vec<f64> {
     let labels = targets.labels(0);
     let mut classes = labels.to_vec();
@@ -235,7 +235,7 @@ fn ctc_emissions<F: LossElement>(pending: &PendingLoss<F>, targets: &Targets) ->
     rows.flat_map(|row| std::iter::once(row[0]).chain(columns.iter().map(|&column| row[column]))).collect()
 }
 
-/// Converts the index of an utterance in a batch of one to that in the batch.
+/// Converts the utterance index of an error in a batch of one.
 fn in_utterance(mut error: Error, index: usize) -> Error {
     match &mut error {
         Error::Scores { utterance, .. }

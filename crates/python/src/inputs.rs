@@ -255,7 +255,9 @@ impl InputArrays {
     }
 }
 
-/// Returns the inputs of an utterance of a padded batch, without those of a simple joiner.
+/// Returns the inputs of an utterance of a padded batch.
+///
+/// Those of a simple joiner are left out.
 pub fn utterance_inputs<'a, F: LossElement>(
     inputs: &Inputs<'a, F>,
     batch: usize,
@@ -490,9 +492,9 @@ fn expect_shape<const RANK: usize>(
     expected: &[usize; RANK],
     array: &Borrowed,
 ) -> PyResult<()> {
-    let found = array.shape::<RANK>();
-    if *expected == found {
+    let shape = array.shape::<RANK>();
+    if *expected == shape {
         return Ok(());
     }
-    Err(PyValueError::new_err(format!("{argument}: expected shape {expected:?}, found {found:?}")))
+    Err(PyValueError::new_err(format!("{argument}: expected shape {expected:?}, found {shape:?}")))
 }

@@ -13,7 +13,7 @@ use crate::{
     threads,
 };
 
-/// Losses `[B]` (float64), gradients and outputs of the first pass by name, and skipped sites.
+/// Losses `[B]`, gradients, outputs of the first pass, and skipped sites.
 type NamedLosses = (Array, NamedArrays, NamedArrays, SkippedNumbers);
 
 /// The fields of [`SkippedSites`].
@@ -36,10 +36,11 @@ pub fn check_options(options: &str) -> PyResult<()> {
 /// | a joint network | `encoded` `[B, T, H]`, `predicted` `[B, U+1, H]`, `weight`, `bias` |
 /// | CTC | `encoded` `[B, T, H]`, `weight`, `bias` |
 /// | pruning | the joint network, and `simple_encoded`, `simple_predicted` and their layers |
-/// | all | `targets` `[B, U]`, `logit_lengths`, `target_lengths`, `weights` `[B]`, `token_weights` `[B, U]` |
+/// | all | `targets`, `token_weights` `[B, U]`, `logit_lengths`, `target_lengths`, `weights` `[B]` |
 ///
 /// With pruning, the losses are the sum of both passes, and the outputs of the first pass are
-/// `simple_losses`, `pruned_losses` `[B]`, and `bands` `[B, T, 2]`: first and last label position + 1.
+/// `simple_losses`, `pruned_losses` `[B]`, and `bands` `[B, T, 2]`: the first label position, and
+/// the last one + 1.
 #[pyfunction]
 pub fn loss(py: Python, arguments: &Bound<PyDict>, options: &str) -> PyResult<NamedLosses> {
     let (options, arguments) = (LossOptions::parse(options)?, Arguments(arguments));

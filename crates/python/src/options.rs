@@ -71,7 +71,9 @@ impl LossOptions {
         PassScales { simple: self.simple_loss_scale, pruned: self.pruned_loss_scale }
     }
 
-    /// Returns the options without regularization, so that probabilities are those of the model.
+    /// Returns the options without regularization.
+    ///
+    /// Probabilities are then those of the model.
     pub fn without_regularization(&self) -> Self {
         Self {
             sigma: 0.0,
@@ -163,23 +165,23 @@ impl LossOptions {
         };
         let smallest = if self.topology == "modified" { 1 } else { 2 };
         if self.prune_range < smallest {
-            let found = self.prune_range;
             return Err(PyValueError::new_err(format!(
-                "prune_range: expected at least {smallest} label positions, found {found}"
+                "prune_range: expected at least {smallest} label positions, found {}",
+                self.prune_range
             )));
         }
         let (lm_only_scale, am_only_scale) = (self.lm_only_scale, self.am_only_scale);
-        for (argument, found, max) in [
+        for (argument, value, max) in [
             ("simple_loss_scale", self.simple_loss_scale, f64::INFINITY),
             ("pruned_loss_scale", self.pruned_loss_scale, f64::INFINITY),
             ("lm_only_scale", lm_only_scale, 1.0),
             ("am_only_scale", am_only_scale, 1.0),
             ("lm_only_scale + am_only_scale", lm_only_scale + am_only_scale, 1.0),
         ] {
-            if !(0.0..=max).contains(&found) {
+            if !(0.0..=max).contains(&value) {
                 let expected = if max == 1.0 { "from 0 to 1" } else { "of at least 0" };
                 return Err(PyValueError::new_err(format!(
-                    "{argument}: expected a number {expected}, found {found}"
+                    "{argument}: expected a number {expected}, found {value}"
                 )));
             }
         }

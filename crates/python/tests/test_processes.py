@@ -31,7 +31,7 @@ def pruned(seed: int) -> np.ndarray:
     floats, indices = arguments(seed)
     simple = SimpleJoiner(floats[0] @ floats[2].T, floats[1] @ floats[2].T)
     options = LossOptions(loss="pruned", prune_range=2)
-    return pruned_loss(*floats, simple, *indices, weights=np.ones(2), options=options).losses
+    return pruned_loss(*floats, *indices, simple=simple, weights=np.ones(2), options=options).losses
 
 
 def best_scores(seed: int) -> np.ndarray:

@@ -100,8 +100,8 @@ def test_pruned_loss_equals_dense_losses(options: dict[str, Any], seed: int, has
     if has_layers:
         simple = layers(batch, seed)
     floats = [tensor.requires_grad_() for tensor in (*batch.floats(), *simple) if tensor is not None]
-    arguments = (*batch.floats(), simple, *batch.indices())
-    found = pruned_loss(*arguments, reduction="none", **options)
+    arguments = (*batch.floats(), *batch.indices())
+    found = pruned_loss(*arguments, simple=simple, reduction="none", **options)
     scores = matrices(simple) if has_layers else simple
     simple_losses, pruned_losses = expected_losses(batch, scores, found.bands, options)
     has_path = simple_losses.isfinite()
@@ -112,7 +112,7 @@ def test_pruned_loss_equals_dense_losses(options: dict[str, Any], seed: int, has
     torch.testing.assert_close(found.loss[has_path], expected[has_path], rtol=1e-11, atol=1e-11)
     assert found.loss[~has_path].isinf().all()
     expected_gradients = torch.autograd.grad(finite_sum(expected), floats)
-    summed = pruned_loss(*arguments, reduction="sum", zero_infinity=True, **options)
+    summed = pruned_loss(*arguments, simple=simple, reduction="sum", zero_infinity=True, **options)
     torch.testing.assert_close(summed.loss, finite_sum(expected), rtol=1e-11, atol=1e-11)
     assert torch.equal(summed.bands, found.bands)
     for loss in (finite_sum(found.loss), summed.loss):
@@ -130,7 +130,7 @@ def test_pruned_loss_equals_dense_losses(options: dict[str, Any], seed: int, has
 def test_bands_keep_the_most_occupancy(seed: int) -> None:
     batch, simple = batch_with_joiner(seed)
     width = 3
-    bands = pruned_loss(*batch.floats(), simple, *batch.indices(), prune_range=width).bands
+    bands = pruned_loss(*batch.floats(), *batch.indices(), simple=simple, prune_range=width).bands
     tokens = simple_arcs(simple, batch, {}).tokens.detach().requires_grad_()
     losses = reference.path_losses(reference.Arcs(tokens, [(0, 1)], [0]), batch)
     posterior = -torch.autograd.grad(losses.sum(), tokens)[0]
@@ -161,7 +161,7 @@ def test_bands_keep_the_most_occupancy(seed: int) -> None:
 
 def test_wide_bands_give_the_full_loss() -> None:
     batch, simple = batch_with_joiner(7)
-    found = pruned_loss(*batch.floats(), simple, *batch.indices(), prune_range=6, reduction="none")
+    found = pruned_loss(*batch.floats(), *batch.indices(), simple=simple, prune_range=6, reduction="none")
     full = transducer_loss(*batch.floats(), *batch.indices(), reduction="none")
     torch.testing.assert_close(found.pruned_losses, full)
 
@@ -171,8 +171,8 @@ def test_reductions_and_weights(reduction: Any) -> None:
     batch, simple = batch_with_joiner(8)
     floats = [tensor.requires_grad_() for tensor in (*batch.floats(), *simple) if tensor is not None]
     weights = torch.tensor([0.5, 0.0, 2.0])
-    arguments = (*batch.floats(), simple, *batch.indices())
-    deferred = pruned_loss(*arguments, reduction="none", weights=weights).loss
+    arguments = (*batch.floats(), *batch.indices())
+    deferred = pruned_loss(*arguments, simple=simple, reduction="none", weights=weights).loss
     lengths = batch.target_lengths.double()
     factors = {
         "sum": torch.ones(3).double(),
@@ -180,7 +180,7 @@ def test_reductions_and_weights(reduction: Any) -> None:
         "mean_per_target": 1 / (3 * lengths.clamp(min=1)),
         "mean_volume": torch.ones(3).double() / lengths.sum(),
     }[reduction]
-    found = pruned_loss(*arguments, reduction=reduction, weights=weights)
+    found = pruned_loss(*arguments, simple=simple, reduction=reduction, weights=weights)
     torch.testing.assert_close(found.loss, (deferred * factors).sum())
     pairs = zip(
         torch.autograd.grad(found.loss, floats),
@@ -197,14 +197,14 @@ def test_gradcheck_with_one_band() -> None:
 
     def function(*tensors: Tensor) -> Tensor:
         joiner = SimpleJoiner(*tensors[4:])
-        return pruned_loss(*tensors[:4], joiner, *batch.indices(), prune_range=6, reduction="sum").loss
+        return pruned_loss(*tensors[:4], *batch.indices(), simple=joiner, prune_range=6, reduction="sum").loss
 
     assert torch.autograd.gradcheck(function, floats)
 
 
 def test_padding_has_no_influence_and_no_gradient() -> None:
     batch, simple = batch_with_joiner(10, dtype=torch.float32)
-    expected = pruned_loss(*batch.floats(), simple, *batch.indices(), reduction="none")
+    expected = pruned_loss(*batch.floats(), *batch.indices(), simple=simple, reduction="none")
     for b in range(3):
         for rows, length in (
             (batch.encoded, batch.logit_lengths[b]),
@@ -216,7 +216,7 @@ def test_padding_has_no_influence_and_no_gradient() -> None:
     rows = [batch.encoded, batch.predicted, simple.encoded, simple.predicted]
     for tensor in rows:
         tensor.requires_grad_()
-    found = pruned_loss(*batch.floats(), simple, *batch.indices(), reduction="none")
+    found = pruned_loss(*batch.floats(), *batch.indices(), simple=simple, reduction="none")
     assert torch.equal(found.loss, expected.loss) and torch.equal(found.bands, expected.bands)
     found.loss.sum().backward()
     for tensor in rows:
@@ -256,13 +256,15 @@ def test_numpy_has_the_same_losses_and_gradients() -> None:
         options = LossOptions(loss="pruned", prune_range=3)
         weights = torch.tensor([1.0, 2.0, 0.5])
         expected = pruned_loss(
-            *batch.floats(), simple, *batch.indices(), prune_range=3, reduction="sum", weights=weights
+            *batch.floats(), *batch.indices(), simple=simple, prune_range=3, reduction="sum", weights=weights
         )
         arrays = [tensor.detach().numpy() for tensor in batch.floats()]
         joiner = [None if tensor is None else tensor.detach().numpy() for tensor in simple]
-        arguments = (*arrays, panda_rnnt.numpy.SimpleJoiner(*joiner))  # type: ignore[arg-type]
-        indices = [tensor.numpy() for tensor in batch.indices()]
-        found = panda_rnnt.numpy.pruned_loss(*arguments, *indices, weights=weights.numpy(), options=options)
+        array_joiner = panda_rnnt.numpy.SimpleJoiner(*joiner)  # type: ignore[arg-type]
+        arguments = (*arrays, *(tensor.numpy() for tensor in batch.indices()))
+        found = panda_rnnt.numpy.pruned_loss(
+            *arguments, simple=array_joiner, weights=weights.numpy(), options=options
+        )
         assert np.dot(found.losses, weights.numpy()) == pytest.approx(expected.loss.item(), rel=1e-12)
         assert np.array_equal(found.bands, expected.bands.numpy())
         assert np.array_equal(found.simple_losses, expected.simple_losses.numpy())
@@ -275,7 +277,7 @@ def test_numpy_has_the_same_losses_and_gradients() -> None:
         )
         for gradient, other in pairs:
             np.testing.assert_allclose(gradient, other.numpy(), rtol=1e-11, atol=1e-12)
-        without = panda_rnnt.numpy.pruned_loss(*arguments, *indices, options=options)
+        without = panda_rnnt.numpy.pruned_loss(*arguments, simple=array_joiner, options=options)
         assert without.gradients is None and without.simple_gradients is None
         np.testing.assert_allclose(without.losses, found.losses, rtol=1e-12)
 
@@ -295,7 +297,7 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
 def test_bad_options(options: dict[str, Any], message: str) -> None:
     batch, simple = batch_with_joiner(13)
     with pytest.raises(ValueError, match=message):
-        pruned_loss(*batch.floats(), simple, *batch.indices(), **options)
+        pruned_loss(*batch.floats(), *batch.indices(), simple=simple, **options)
 
 
 def test_bad_joiners() -> None:
@@ -318,4 +320,4 @@ def test_bad_joiners() -> None:
         (simple._replace(encoded=simple.encoded * torch.nan), r"NaN|nan"),
     ]:
         with pytest.raises(ValueError, match=message):
-            pruned_loss(*batch.floats(), joiner, *batch.indices())
+            pruned_loss(*batch.floats(), *batch.indices(), simple=joiner)

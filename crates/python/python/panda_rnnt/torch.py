@@ -204,11 +204,11 @@ def pruned_loss(
     predicted: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    simple: SimpleJoiner,
     targets: Tensor,
     logit_lengths: Tensor,
     target_lengths: Tensor,
     *,
+    simple: SimpleJoiner,
     weights: Tensor | None = None,
     token_weights: Tensor | None = None,
     reduction: Reduction = "mean",
@@ -226,7 +226,7 @@ def pruned_loss(
     Example::
 
         simple = SimpleJoiner(am_projection(encoder_output), lm_projection(predictor_output))
-        result = pruned_loss(encoded, predicted, head.weight, head.bias, simple, *targets)
+        result = pruned_loss(encoded, predicted, head.weight, head.bias, *targets, simple=simple)
         result.loss.backward()
     """
     inputs = _inputs(encoded, predicted, weight, bias, simple)
