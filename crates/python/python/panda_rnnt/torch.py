@@ -697,17 +697,21 @@ def _array(tensor: Tensor | None) -> Tensor | None:
 # Checks and reductions.
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _options_text(**options: Any) -> str:
+def _loss_text(**options: Any) -> str:
     return LossOptions(**options).to_json()
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _score_options_text(**options: Any) -> str:
+def _score_loss_text(**options: Any) -> str:
     for name in options:
         if name not in ScoreLossArguments.__annotations__:
             raise TypeError(f"{name}: expected options of a loss of scores, found another argument")
     return LossOptions(**options).to_json()
+
+
+# Functions whose results are constants of `torch.compile`. Torch 2.4 assigns a result to the global name
+# of the function, so that names of calls must differ from it.
+_options_text = torch.compiler.assume_constant_result(_loss_text)  # type: ignore[no-untyped-call]
+_score_options_text = torch.compiler.assume_constant_result(_score_loss_text)  # type: ignore[no-untyped-call]
 
 
 def _constants(options: dict[str, Any]) -> dict[str, Any]:
