@@ -50,6 +50,11 @@ impl Borrowed {
         std::array::from_fn(|axis| self.shape[axis])
     }
 
+    /// Returns an array of this shape.
+    pub fn array_like<T: ArrayElement>(&self, elements: Vec<T>) -> Array {
+        T::array(elements, self.shape.clone())
+    }
+
     /// Type of the elements.
     pub fn dtype(&self) -> DLDataType {
         self.dtype

@@ -4,7 +4,9 @@
 //! `python/panda_rnnt` check devices and types, and define the operations of each library.
 #![warn(missing_docs)]
 
+mod alignments;
 mod arrays;
+mod inputs;
 #[cfg(target_os = "linux")]
 mod large_blocks;
 mod losses;
@@ -23,10 +25,10 @@ static ALLOCATOR: large_blocks::LargeBlocks = large_blocks::LargeBlocks;
 fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<arrays::Array>()?;
+    module.add_function(wrap_pyfunction!(alignments::align, module)?)?;
+    module.add_function(wrap_pyfunction!(alignments::posteriors, module)?)?;
     module.add_function(wrap_pyfunction!(losses::check_options, module)?)?;
-    module.add_function(wrap_pyfunction!(losses::joint_loss, module)?)?;
-    module.add_function(wrap_pyfunction!(losses::hidden_loss, module)?)?;
-    module.add_function(wrap_pyfunction!(losses::score_loss, module)?)?;
+    module.add_function(wrap_pyfunction!(losses::loss, module)?)?;
     module.add_function(wrap_pyfunction!(threads::num_threads, module)?)?;
     module.add_function(wrap_pyfunction!(threads::set_num_threads, module)?)?;
     Ok(())

@@ -1,28 +1,23 @@
 //! Losses of padded batches, with the gradients of their weighted sum.
-//!
-//! Axes: B utterances, T frames, U+1 label positions, H joint width, C classes, D durations.
 use dlpark::ffi::DLDataType;
-use pyo3::{Bound, PyAny, PyResult, Python, exceptions::PyValueError, pyfunction};
+use pyo3::{Bound, PyResult, Python, pyfunction, types::PyDict};
 use rnnt_loss::{
-    Element, Gradients, Head, HeadGradient, HiddenInputs, Inputs, JointInputs, Options, ScoreInputs, Session,
-    Targets,
+    Gradients, Inputs, LossOutput, Options, PassScales, PruningOutput, Session, SkippedSites, Targets,
 };
 
 use crate::{
-    arrays::{Array, ArrayElement, Borrowed},
+    arrays::{Array, ArrayElement},
+    inputs::{Arguments, InputArrays, LossElement, NamedArrays},
     options::{LossOptions, value_error},
-    targets::{PaddedSizes, expect_batch, read_targets},
+    targets::{PaddedSizes, expect_batch},
     threads,
 };
 
-/// Losses `[B]` (float64), and the gradients of their weighted sum by argument; empty without.
-type LossAndGradients = (Array, Vec<Array>);
+/// Losses `[B]`, gradients, outputs of the first pass, and skipped sites.
+type NamedLosses = (Array, NamedArrays, NamedArrays, SkippedNumbers);
 
-/// An element type of losses, in both directions.
-trait LossElement: Element + ArrayElement {}
-
-impl LossElement for f32 {}
-impl LossElement for f64 {}
+/// The fields of [`SkippedSites`].
+type SkippedNumbers = (usize, usize, f64, f64, f64, f64);
 
 /// Fails unless the options are valid.
 #[pyfunction]
@@ -31,284 +26,117 @@ pub fn check_options(options: &str) -> PyResult<()> {
     Session::<f32>::new(&options).map(drop).map_err(value_error)
 }
 
-/// Losses of a joint network `act(encoded + predicted)` and its head.
-///
-/// Returns the losses, and the gradients of encoded, predicted, weight and bias.
-#[pyfunction]
-#[pyo3(signature = (encoded, predicted, weight, bias, targets, logit_lengths, target_lengths, weights, options))]
-#[expect(clippy::too_many_arguments, reason = "the arguments of the operation in torch")]
-pub fn joint_loss(
-    py: Python,
-    encoded: &Bound<PyAny>,
-    predicted: &Bound<PyAny>,
-    weight: &Bound<PyAny>,
-    bias: Option<&Bound<PyAny>>,
-    targets: &Bound<PyAny>,
-    logit_lengths: &Bound<PyAny>,
-    target_lengths: &Bound<PyAny>,
-    weights: Option<&Bound<PyAny>>,
-    options: &str,
-) -> PyResult<LossAndGradients> {
-    let options = LossOptions::parse(options)?;
-    options.expect_ctc(false)?;
-    let encoded = Borrowed::new("encoded", encoded, 3)?;
-    let predicted = Borrowed::new("predicted", predicted, 3)?;
-    let head = HeadArrays::new(weight, bias, &options)?;
-    let ([batch, frames, width], [predicted_batch, positions, predicted_width]) =
-        (encoded.shape(), predicted.shape());
-    expect_batch("predicted", batch, predicted_batch)?;
-    expect_width("predicted", width, predicted_width)?;
-    expect_width("weight", width, head.width())?;
-    if positions == 0 {
-        return Err(PyValueError::new_err("predicted: expected at least one label position, found 0"));
-    }
-    let sizes = PaddedSizes { batch, frames, positions: Some(positions), classes: head.classes };
-    let targets = read_targets(targets, logit_lengths, target_lengths, &sizes, &options)?;
-    let weights = weights.map(|weights| read_weights(weights, batch)).transpose()?;
-    let layout = sizes.layout(&targets);
-    let session_options = options.session_options()?;
-    macro_rules! call {
-        ($type:ty) => {{
-            let (token_head, durations) = head.heads::<$type>()?;
-            let inputs = JointInputs {
-                encoded: encoded.elements()?,
-                predicted: predicted.elements()?,
-                head: token_head,
-                durations,
-                dropout: None,
-                layout,
-            };
-            let (losses, gradients) =
-                compute::<$type>(py, inputs.into(), &targets, weights, session_options)?;
-            let gradients = gradients.map_or_else(Vec::new, |gradients| {
-                let Gradients { encoded, predicted, head: tokens, durations, .. } = gradients;
-                let [weight, bias] = head.gradient(tokens, durations);
-                let encoded = <$type>::array(encoded, vec![batch, frames, width]);
-                vec![encoded, <$type>::array(predicted, vec![batch, positions, width]), weight, bias]
-            });
-            Ok((losses, gradients))
-        }};
-    }
-    match encoded.dtype() {
-        DLDataType::F32 => call!(f32),
-        DLDataType::F64 => call!(f64),
-        _ => Err(encoded.dtype_error("float32 or float64")),
-    }
-}
-
-/// CTC losses of hidden rows of the frames and a head.
-///
-/// Returns the losses, and the gradients of hidden, weight and bias.
-#[pyfunction]
-#[pyo3(signature = (hidden, weight, bias, targets, logit_lengths, target_lengths, weights, options))]
-#[expect(clippy::too_many_arguments, reason = "the arguments of the operation in torch")]
-pub fn hidden_loss(
-    py: Python,
-    hidden: &Bound<PyAny>,
-    weight: &Bound<PyAny>,
-    bias: Option<&Bound<PyAny>>,
-    targets: &Bound<PyAny>,
-    logit_lengths: &Bound<PyAny>,
-    target_lengths: &Bound<PyAny>,
-    weights: Option<&Bound<PyAny>>,
-    options: &str,
-) -> PyResult<LossAndGradients> {
-    let options = LossOptions::parse(options)?;
-    options.expect_ctc(true)?;
-    let hidden = Borrowed::new("encoded", hidden, 3)?;
-    let head = HeadArrays::new(weight, bias, &options)?;
-    let [batch, frames, width] = hidden.shape();
-    expect_width("weight", width, head.width())?;
-    let sizes = PaddedSizes { batch, frames, positions: None, classes: head.classes };
-    let targets = read_targets(targets, logit_lengths, target_lengths, &sizes, &options)?;
-    let weights = weights.map(|weights| read_weights(weights, batch)).transpose()?;
-    let layout = sizes.layout(&targets);
-    let session_options = options.session_options()?;
-    macro_rules! call {
-        ($type:ty) => {{
-            let (token_head, durations) = head.heads::<$type>()?;
-            let inputs = HiddenInputs { hidden: hidden.elements()?, head: token_head, durations, layout };
-            let (losses, gradients) =
-                compute::<$type>(py, inputs.into(), &targets, weights, session_options)?;
-            let gradients = gradients.map_or_else(Vec::new, |gradients| {
-                let [weight, bias] = head.gradient(gradients.head, gradients.durations);
-                vec![<$type>::array(gradients.hidden, vec![batch, frames, width]), weight, bias]
-            });
-            Ok((losses, gradients))
-        }};
-    }
-    match hidden.dtype() {
-        DLDataType::F32 => call!(f32),
-        DLDataType::F64 => call!(f64),
-        _ => Err(hidden.dtype_error("float32 or float64")),
-    }
-}
-
-/// Losses of scores (logits) `[B, T, U+1, C]`, with durations `[B, T, U+1, C+D]`; CTC `[B, T, C]`.
-///
-/// Returns the losses, and the gradient of the scores.
-#[pyfunction]
-#[pyo3(signature = (scores, targets, logit_lengths, target_lengths, weights, options))]
-pub fn score_loss(
-    py: Python,
-    scores: &Bound<PyAny>,
-    targets: &Bound<PyAny>,
-    logit_lengths: &Bound<PyAny>,
-    target_lengths: &Bound<PyAny>,
-    weights: Option<&Bound<PyAny>>,
-    options: &str,
-) -> PyResult<LossAndGradients> {
-    let options = LossOptions::parse(options)?;
-    let scores = Borrowed::new("logits", scores, if options.is_ctc() { 3 } else { 4 })?;
-    let (batch, frames, positions, columns) = if options.is_ctc() {
-        let [batch, frames, columns] = scores.shape();
-        (batch, frames, None, columns)
-    } else {
-        let [batch, frames, positions, columns] = scores.shape();
-        (batch, frames, Some(positions), columns)
-    };
-    if positions == Some(0) {
-        return Err(PyValueError::new_err("logits: expected at least one label position, found 0"));
-    }
-    let classes = token_classes("logits", columns, &options)?;
-    let sizes = PaddedSizes { batch, frames, positions, classes };
-    let targets = read_targets(targets, logit_lengths, target_lengths, &sizes, &options)?;
-    let weights = weights.map(|weights| read_weights(weights, batch)).transpose()?;
-    let layout = sizes.layout(&targets);
-    let session_options = options.session_options()?;
-    let shape: Vec<usize> =
-        [Some(batch), Some(frames), positions, Some(columns)].into_iter().flatten().collect();
-    macro_rules! call {
-        ($type:ty) => {{
-            let inputs = ScoreInputs { scores: scores.elements()?, classes, layout };
-            let (losses, gradients) =
-                compute::<$type>(py, inputs.into(), &targets, weights, session_options)?;
-            let gradients = gradients.map(|gradients| <$type>::array(gradients.scores, shape));
-            Ok((losses, gradients.into_iter().collect()))
-        }};
-    }
-    match scores.dtype() {
-        DLDataType::F32 => call!(f32),
-        DLDataType::F64 => call!(f64),
-        _ => Err(scores.dtype_error("float32 or float64")),
-    }
-}
-
 /// Computes losses, with `weights` also the gradients of their weighted sum.
 ///
-/// The lock of the interpreter is released.
+/// `arguments` are arrays by name:
+///
+/// | inputs | names |
+/// |---|---|
+/// | scores | `logits` `[B, T, U+1, C]`, with durations `[B, T, U+1, C+D]`; CTC `[B, T, C]` |
+/// | a joint network | `encoded` `[B, T, H]`, `predicted` `[B, U+1, H]`, `weight`, `bias` |
+/// | CTC | `encoded` `[B, T, H]`, `weight`, `bias` |
+/// | pruning | the joint network, and `simple_encoded`, `simple_predicted` and their layers |
+/// | all | `targets`, `token_weights` `[B, U]`, `logit_lengths`, `target_lengths`, `weights` `[B]` |
+///
+/// With pruning, the losses are the sum of both passes, and the outputs of the first pass are
+/// `simple_losses`, `pruned_losses` `[B]`, and `bands` `[B, T, 2]`: the first label position, and
+/// the last one + 1.
+#[pyfunction]
+pub fn loss(py: Python, arguments: &Bound<PyDict>, options: &str) -> PyResult<NamedLosses> {
+    let (options, arguments) = (LossOptions::parse(options)?, Arguments(arguments));
+    let inputs = InputArrays::new(&arguments, &options)?;
+    match inputs.dtype() {
+        DLDataType::F32 => typed_loss::<f32>(py, &arguments, &inputs, &options),
+        DLDataType::F64 => typed_loss::<f64>(py, &arguments, &inputs, &options),
+        _ => Err(inputs.dtype_error()),
+    }
+}
+
+fn typed_loss<F: LossElement>(
+    py: Python,
+    arguments: &Arguments,
+    arrays: &InputArrays,
+    options: &LossOptions,
+) -> PyResult<NamedLosses> {
+    let sizes = &arrays.sizes;
+    let targets = arguments.targets(sizes, options)?;
+    let weights = read_weights(arguments, sizes.batch)?;
+    let has_gradients = weights.is_some();
+    let inputs = arrays.inputs::<F>(sizes.layout(&targets))?;
+    let LossOutput { losses, first_pass, gradients, skipped } =
+        compute(py, inputs, &targets, weights, options.session_options()?)?;
+    let gradients = if has_gradients { arrays.gradients(gradients) } else { NamedArrays::new() };
+    let SkippedSites { sites, zero_sites, mass, bias_error, weight_error, input_error } = skipped;
+    let skipped = (sites, zero_sites, mass, bias_error, weight_error, input_error);
+    Ok(match first_pass {
+        None => (vector(losses), gradients, NamedArrays::new(), skipped),
+        Some(first_pass) => {
+            let scales = options.pass_scales();
+            let total = first_pass.losses.iter().zip(&losses);
+            let total = total.map(|(&simple, &pruned)| total_loss(scales, simple, pruned)).collect();
+            (vector(total), gradients, first_pass_arrays(first_pass, losses, sizes), skipped)
+        }
+    })
+}
+
+/// Returns the sum of both losses; a loss of scale 0 may be infinite.
+fn total_loss(scales: PassScales, simple: f64, pruned: f64) -> f64 {
+    let scaled = |scale: f64, loss: f64| if scale == 0.0 { 0.0 } else { scale * loss };
+    scaled(scales.simple, simple) + scaled(scales.pruned, pruned)
+}
+
+/// Losses of both passes, and the bands of the second.
+fn first_pass_arrays(first_pass: PruningOutput, pruned_losses: Vec<f64>, sizes: &PaddedSizes) -> NamedArrays {
+    let PruningOutput { losses, ranges } = first_pass;
+    let mut bands = vec![0i64; sizes.batch * sizes.frames * 2];
+    for (utterance, rows) in bands.chunks_exact_mut(sizes.frames * 2).enumerate() {
+        for (frame, row) in rows.chunks_exact_mut(2).enumerate().take(ranges.starts(utterance).len()) {
+            let band = ranges.band(utterance, frame);
+            row.copy_from_slice(&[band.start as i64, band.end as i64]);
+        }
+    }
+    NamedArrays::from([
+        ("simple_losses", vector(losses)),
+        ("pruned_losses", vector(pruned_losses)),
+        ("bands", i64::array(bands, vec![sizes.batch, sizes.frames, 2])),
+    ])
+}
+
+/// Computes losses, with `weights` also gradients; releases the lock of the interpreter.
 fn compute<F: LossElement>(
     py: Python,
     inputs: Inputs<F>,
     targets: &Targets,
     weights: Option<Vec<f64>>,
     mut options: Options,
-) -> PyResult<(Array, Option<Gradients<F>>)> {
+) -> PyResult<LossOutput<F>> {
     let outcome = py.detach(|| {
         threads::install(|| match weights {
-            Some(weights) => {
-                let out = Session::new(&options)?.sum(inputs, targets, &weights)?;
-                Ok((out.losses, Some(out.gradients)))
-            }
+            Some(weights) => Session::new(&options)?.sum(inputs, targets, &weights),
             None => {
                 // Without a backward pass, kept scores have no use.
                 options.keep_scores = false;
-                Ok((Session::new(&options)?.forward(inputs, targets)?.losses().to_vec(), None))
+                let mut session = Session::new(&options)?;
+                let pending = session.forward(inputs, targets)?;
+                let (losses, first_pass) = (pending.losses().to_vec(), pending.first_pass().cloned());
+                let (gradients, skipped) = (Gradients::default(), SkippedSites::default());
+                Ok(LossOutput { losses, first_pass, gradients, skipped })
             }
         })
     })?;
-    let (losses, gradients) = outcome.map_err(value_error)?;
-    let shape = vec![losses.len()];
-    Ok((f64::array(losses, shape), gradients))
+    outcome.map_err(value_error)
 }
 
-/// Weight and bias of a head; the last rows are those of the durations.
-struct HeadArrays {
-    weight: Borrowed,
-    bias: Option<Borrowed>,
-    /// Classes without durations.
-    classes: usize,
-    durations: usize,
-}
-
-impl HeadArrays {
-    fn new(weight: &Bound<PyAny>, bias: Option<&Bound<PyAny>>, options: &LossOptions) -> PyResult<Self> {
-        let weight = Borrowed::new("weight", weight, 2)?;
-        let bias = bias.map(|bias| Borrowed::new("bias", bias, 1)).transpose()?;
-        let [rows, _] = weight.shape();
-        if let Some(bias) = &bias
-            && bias.shape() != [rows]
-        {
-            let [found] = bias.shape();
-            return Err(PyValueError::new_err(format!("bias: expected {rows} elements, found {found}")));
-        }
-        let classes = token_classes("weight", rows, options)?;
-        Ok(Self { weight, bias, classes, durations: options.duration_classes() })
-    }
-
-    /// Joint width H.
-    fn width(&self) -> usize {
-        let [_, width] = self.weight.shape();
-        width
-    }
-
-    /// Returns the heads of the tokens and of the durations.
-    fn heads<F: LossElement>(&self) -> PyResult<(Head<'_, F>, Option<Head<'_, F>>)> {
-        let width = self.width();
-        let (tokens, durations) = self.weight.elements::<F>()?.split_at(self.classes * width);
-        let bias = self.bias.as_ref().map(|bias| bias.elements::<F>()).transpose()?;
-        let (token_bias, duration_bias) = bias.map(|bias| bias.split_at(self.classes)).unzip();
-        let head = |weight, bias| {
-            Head::new(weight, bias, width).map_err(|error| PyValueError::new_err(error.to_string()))
-        };
-        let durations = (self.durations > 0).then(|| head(durations, duration_bias)).transpose()?;
-        Ok((head(tokens, token_bias)?, durations))
-    }
-
-    /// Joins the gradients of both heads; returns those of weight and bias.
-    fn gradient<F: LossElement>(&self, tokens: HeadGradient<F>, durations: HeadGradient<F>) -> [Array; 2] {
-        let HeadGradient { mut weight, mut bias } = tokens;
-        weight.extend(durations.weight);
-        bias.extend(durations.bias);
-        let rows = self.classes + self.durations;
-        [F::array(weight, vec![rows, self.width()]), F::array(bias, vec![rows])]
-    }
-}
-
-/// Returns the number of classes without durations.
-fn token_classes(argument: &str, columns: usize, options: &LossOptions) -> PyResult<usize> {
-    let durations = options.duration_classes();
-    let needed = durations + 1 + options.big_blanks.len();
-    if columns < needed {
-        return Err(PyValueError::new_err(format!(
-            "{argument}: expected at least {needed} classes, found {columns}"
-        )));
-    }
-    let classes = columns - durations;
-    let mut blanks = std::iter::once(("blank", options.blank))
-        .chain(options.big_blanks.iter().map(|&blank| ("big_blanks", blank)));
-    if let Some((argument, found)) = blanks.find(|&(_, blank)| blank as usize >= classes) {
-        return Err(PyValueError::new_err(format!(
-            "{argument}: expected a class from 0 to {}, found {found}",
-            classes - 1
-        )));
-    }
-    Ok(classes)
-}
-
-/// Reads one weight per utterance.
-fn read_weights(weights: &Bound<PyAny>, batch: usize) -> PyResult<Vec<f64>> {
-    let weights = Borrowed::new("weights", weights, 1)?;
+/// Reads one weight per utterance, if present.
+fn read_weights(arguments: &Arguments, batch: usize) -> PyResult<Option<Vec<f64>>> {
+    let Some(weights) = arguments.optional("weights", 1)? else { return Ok(None) };
     let [found] = weights.shape();
     expect_batch("weights", batch, found)?;
-    Ok(weights.elements::<f64>()?.to_vec())
+    Ok(Some(weights.elements::<f64>()?.to_vec()))
 }
 
-fn expect_width(argument: &str, expected: usize, found: usize) -> PyResult<()> {
-    if expected == found {
-        return Ok(());
-    }
-    Err(PyValueError::new_err(format!(
-        "{argument}: expected rows of {expected} numbers, as encoded, found {found}"
-    )))
+/// Returns an array of one axis.
+pub fn vector(elements: Vec<f64>) -> Array {
+    let shape = vec![elements.len()];
+    f64::array(elements, shape)
 }

@@ -1,10 +1,10 @@
 //! Options of a loss, as JSON text: an operation of torch takes numbers and text only.
 use pyo3::{PyResult, exceptions::PyValueError};
-use rnnt_loss::{Activation, Loss, Options, Precision, TokenNormalization, Topology};
+use rnnt_loss::{Activation, Loss, Options, PassScales, Precision, Pruning, TokenNormalization, Topology};
 use serde::Deserialize;
 
 /// Options of a loss, with the names of `panda_rnnt.LossOptions`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossOptions {
     loss: String,
@@ -24,6 +24,12 @@ pub struct LossOptions {
     skip: f64,
     budget: Option<usize>,
     precision: String,
+    topology: String,
+    prune_range: usize,
+    simple_loss_scale: f64,
+    pruned_loss_scale: f64,
+    lm_only_scale: f64,
+    am_only_scale: f64,
 }
 
 /// Converts an error of a loss.
@@ -50,14 +56,36 @@ impl LossOptions {
         self.loss == "ctc"
     }
 
-    /// Fails unless `predicted` is absent exactly for CTC.
-    pub fn expect_ctc(&self, is_ctc: bool) -> PyResult<()> {
-        if self.is_ctc() == is_ctc {
-            return Ok(());
+    /// Returns whether a simple joiner selects the sites.
+    pub fn is_pruned(&self) -> bool {
+        self.loss == "pruned"
+    }
+
+    /// Name of the loss.
+    pub fn name(&self) -> &str {
+        &self.loss
+    }
+
+    /// Factors of the losses of a pruned transducer.
+    pub fn pass_scales(&self) -> PassScales {
+        PassScales { simple: self.simple_loss_scale, pruned: self.pruned_loss_scale }
+    }
+
+    /// Returns the options without regularization.
+    ///
+    /// Probabilities are then those of the model.
+    pub fn without_regularization(&self) -> Self {
+        Self {
+            sigma: 0.0,
+            omega: 0.0,
+            fastemit: 0.0,
+            delay_penalty: 0.0,
+            label_smoothing: 0.0,
+            z_loss: 0.0,
+            clamp: None,
+            skip: 0.0,
+            ..self.clone()
         }
-        let (expected, found) = if is_ctc { ("an array", "None") } else { ("None", "an array") };
-        let loss = &self.loss;
-        Err(PyValueError::new_err(format!("predicted: expected {expected} for loss '{loss}', found {found}")))
     }
 
     /// Returns the options of a session.
@@ -109,8 +137,10 @@ impl LossOptions {
             "ctc" => Loss::Ctc,
             "tdt" => Loss::tdt(&self.durations).map_err(value_error)?,
             "multi_blank" => Loss::multi_blank(&self.durations).map_err(value_error)?,
+            "pruned" => self.pruned_loss()?,
             found => {
-                let expected = "'rnnt', 'modified', 'constrained', 'tdt', 'multi_blank', 'hat' or 'ctc'";
+                let expected =
+                    "'rnnt', 'modified', 'constrained', 'tdt', 'multi_blank', 'hat', 'ctc' or 'pruned'";
                 return Err(unknown_name("loss", expected, found));
             }
         };
@@ -122,6 +152,42 @@ impl LossOptions {
             )));
         }
         self.with_sigma_and_omega(loss)
+    }
+
+    fn pruned_loss(&self) -> PyResult<Loss> {
+        let topology = match self.topology.as_str() {
+            "regular" => Topology::rnnt(),
+            "modified" => Topology::modified(),
+            "constrained" => Topology::constrained(),
+            found => {
+                return Err(unknown_name("topology", "'regular', 'modified' or 'constrained'", found));
+            }
+        };
+        let smallest = if self.topology == "modified" { 1 } else { 2 };
+        if self.prune_range < smallest {
+            return Err(PyValueError::new_err(format!(
+                "prune_range: expected at least {smallest} label positions, found {}",
+                self.prune_range
+            )));
+        }
+        let (lm_only_scale, am_only_scale) = (self.lm_only_scale, self.am_only_scale);
+        for (argument, value, max) in [
+            ("simple_loss_scale", self.simple_loss_scale, f64::INFINITY),
+            ("pruned_loss_scale", self.pruned_loss_scale, f64::INFINITY),
+            ("lm_only_scale", lm_only_scale, 1.0),
+            ("am_only_scale", am_only_scale, 1.0),
+            ("lm_only_scale + am_only_scale", lm_only_scale + am_only_scale, 1.0),
+        ] {
+            if !(0.0..=max).contains(&value) {
+                let expected = if max == 1.0 { "from 0 to 1" } else { "of at least 0" };
+                return Err(PyValueError::new_err(format!(
+                    "{argument}: expected a number {expected}, found {value}"
+                )));
+            }
+        }
+        let pruning =
+            Pruning { s_range: self.prune_range, lm_only_scale, am_only_scale, ..Pruning::default() };
+        Ok(Loss::Pruned { topology, tokens: TokenNormalization::Softmax, pruning })
     }
 
     fn with_sigma_and_omega(&self, mut loss: Loss) -> PyResult<Loss> {

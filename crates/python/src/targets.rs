@@ -71,6 +71,23 @@ pub fn read_targets(
     targets.with_big_blanks(options.big_blanks.clone()).map_err(value_error)
 }
 
+/// Reads weights of the labels `[B, U]`; padding is not read.
+///
+/// # Errors
+/// Another shape than `[B, max_labels]`; a weight that is not finite.
+pub fn with_token_weights(targets: Targets, weights: &Borrowed, max_labels: usize) -> PyResult<Targets> {
+    let (expected, found) = ([targets.batch(), max_labels], weights.shape());
+    if expected != found {
+        return Err(PyValueError::new_err(format!(
+            "token_weights: expected shape {expected:?}, as targets, found {found:?}"
+        )));
+    }
+    let elements = weights.elements::<f64>()?;
+    let row = |utterance| elements[utterance * max_labels..][..targets.labels(utterance).len()].to_vec();
+    let rows = (0..targets.batch()).map(row).collect();
+    targets.with_token_weights(rows).map_err(value_error)
+}
+
 /// Reads one length per utterance.
 fn read_lengths(
     argument: &'static str,

@@ -69,10 +69,25 @@ def scores(batch: Batch, activation: Callable[[Tensor], Tensor] = torch.tanh) ->
     return hidden @ batch.weight.T + batch.bias
 
 
-def dense_losses(
-    logits: Tensor, batch: Batch, loss: str, durations: Sequence[int], big_blanks: Sequence[int], sigma: float
-) -> Tensor:
-    """Losses of scores by their definitions, blank 0."""
+@dataclasses.dataclass
+class Arcs:
+    """Log-probabilities of tokens ``[B, T, U+1, C]``, and the arcs of a loss.
+
+    ``blanks`` are pairs of class and frames; a label advances one of ``label_frames``. ``durations``
+    are the log-probabilities of each of these frames ``[B, T, U+1, D]``.
+    """
+
+    tokens: Tensor
+    blanks: Sequence[tuple[int, int]]
+    label_frames: Sequence[int]
+    durations: Tensor | None = None
+    labels_may_end: bool = False
+
+
+def arcs(
+    logits: Tensor, loss: str, durations: Sequence[int], big_blanks: Sequence[int], sigma: float = 0.0
+) -> Arcs:
+    """Arcs of a loss of scores by its definition, blank 0."""
     classes = logits.shape[-1] - (len(durations) if loss == "tdt" else 0)
     tokens = logits[..., :classes].log_softmax(-1) - sigma
     if loss == "hat":
@@ -80,51 +95,77 @@ def dense_losses(
         labels = logits[..., 1:].log_softmax(-1) + torch.nn.functional.logsigmoid(-blank)
         tokens = torch.cat([torch.nn.functional.logsigmoid(blank), labels], -1)
     if loss == "tdt":
-        duration_scores = logits[..., classes:].log_softmax(-1)
-        return path_losses(
-            tokens, batch, [(0, d) for d in durations], durations, (durations, duration_scores)
-        )
+        return Arcs(tokens, [(0, d) for d in durations], durations, logits[..., classes:].log_softmax(-1))
     if loss == "modified":
-        return path_losses(tokens, batch, [(0, 1)], [1], labels_may_end=True)
-    return path_losses(tokens, batch, [(0, 1), *zip(big_blanks, durations, strict=True)], [0])
+        return Arcs(tokens, [(0, 1)], [1], labels_may_end=True)
+    return Arcs(tokens, [(0, 1), *zip(big_blanks, durations, strict=True)], [0])
 
 
-def path_losses(
-    tokens: Tensor,
-    batch: Batch,
-    blanks: Sequence[tuple[int, int]],
-    label_frames: Sequence[int],
-    duration_scores: tuple[Sequence[int], Tensor] | None = None,
-    labels_may_end: bool = False,
+def dense_losses(
+    logits: Tensor, batch: Batch, loss: str, durations: Sequence[int], big_blanks: Sequence[int], sigma: float
 ) -> Tensor:
-    """Sums over all paths by the forward recursion over (t, u).
+    """Losses of scores by their definitions, blank 0."""
+    return path_losses(arcs(logits, loss, durations, big_blanks, sigma), batch)
 
-    ``tokens`` are log-probabilities ``[B, T, U+1, C]``; ``blanks`` are pairs of class and frames; a
-    label advances one of ``label_frames``. ``duration_scores`` are the durations and their
-    log-probabilities.
-    """
+
+@dataclasses.dataclass
+class Step:
+    """An arc of a path that leaves site (t, u)."""
+
+    frame: int
+    position: int
+    token: int
+    duration: int
+    log_prob: Tensor
+
+
+def steps_from(arcs: Arcs, batch: Batch, b: int, t: int, u: int) -> list[Step]:
+    """Arcs that leave a site and do not leave the lattice; the last one ends at (T, U)."""
+    frames, labels = int(batch.logit_lengths[b]), int(batch.target_lengths[b])
+    choices = [(blank, step) for blank, step in arcs.blanks if step > 0]
+    label = int(batch.targets[b, u]) if u < labels else None
+    if label is not None:
+        choices += [(label, step) for step in arcs.label_frames]
+    steps = []
+    for token, duration in choices:
+        is_label = token == label
+        log_prob = arcs.tokens[b, t, u, token]
+        if arcs.durations is not None:
+            log_prob = log_prob + arcs.durations[b, t, u, list(arcs.label_frames).index(duration)]
+        ends = t + duration == frames and u + is_label == labels
+        if t + duration < frames or (ends and (arcs.labels_may_end or not is_label)):
+            steps.append(Step(t, u, token, duration, log_prob))
+    return steps
+
+
+def all_paths(arcs: Arcs, batch: Batch, b: int) -> list[list[Step]]:
+    """All paths of an utterance."""
+    paths: list[list[Step]] = []
+
+    def extend(path: list[Step], t: int, u: int) -> None:
+        if t == int(batch.logit_lengths[b]):
+            paths.append(path)
+            return
+        for step in steps_from(arcs, batch, b, t, u):
+            extend([*path, step], t + step.duration, u + (step.token not in dict(arcs.blanks)))
+
+    extend([], 0, 0)
+    return paths
+
+
+def path_losses(arcs: Arcs, batch: Batch) -> Tensor:
+    """Sums over all paths by the forward recursion over (t, u)."""
     losses = []
     for b in range(len(batch.targets)):
         frames, labels = int(batch.logit_lengths[b]), int(batch.target_lengths[b])
         alpha: dict[tuple[int, int], list[Tensor]] = {(0, 0): [torch.zeros((), dtype=torch.float64)]}
-        final: list[Tensor] = []
         for t, u in itertools.product(range(frames), range(labels + 1)):
             if (t, u) not in alpha:
                 continue
             value = torch.stack(alpha[t, u]).logsumexp(0)
-            arcs = [(blank, step, u) for blank, step in blanks if step > 0]
-            if u < labels:
-                label = int(batch.targets[b, u])
-                arcs += [(label, step, u + 1) for step in label_frames]
-            for token, step, next_u in arcs:
-                arc = value + tokens[b, t, u, token]
-                if duration_scores is not None:
-                    durations, log_probabilities = duration_scores
-                    arc = arc + log_probabilities[b, t, u, list(durations).index(step)]
-                may_end = next_u == labels and (next_u == u or labels_may_end)
-                if t + step < frames:
-                    alpha.setdefault((t + step, next_u), []).append(arc)
-                elif t + step == frames and may_end:
-                    final.append(arc)
+            for step in steps_from(arcs, batch, b, t, u):
+                next_u = u + (step.token not in dict(arcs.blanks))
+                alpha.setdefault((t + step.duration, next_u), []).append(value + step.log_prob)
+        final = alpha.get((frames, labels))
         losses.append(-torch.stack(final).logsumexp(0) if final else torch.tensor(torch.inf).double())
     return torch.stack(losses)

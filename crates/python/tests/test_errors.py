@@ -137,6 +137,41 @@ def test_options_take_numbers_of_numpy_and_lists() -> None:
     assert hash(options) == hash(panda_rnnt.LossOptions(loss="tdt", durations=(0, 2), fastemit=0.5))
 
 
+def test_unknown_options_are_refused() -> None:
+    batch = reference.random_batch(0)
+    with pytest.raises(TypeError, match="fast_emit"):
+        transducer_loss(*batch.floats(), *batch.indices(), fast_emit=0.1)  # type: ignore[call-arg]
+    logits = reference.scores(batch)
+    with pytest.raises(TypeError, match="activation: expected options of a loss of scores"):
+        rnnt_loss(logits, *batch.indices(), activation="relu")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("weights", "error", "message"),
+    [
+        ({"weights": torch.ones(2)}, ValueError, r"weights: expected shape \(3,\), found \(2,\)"),
+        ({"weights": torch.ones(3).long()}, TypeError, r"weights: expected float16"),
+        ({"weights": torch.ones(3).to("meta")}, ValueError, r"weights: expected a tensor on cpu, found meta"),
+        (
+            {"token_weights": torch.ones(3, 3)},
+            ValueError,
+            r"token_weights: expected shape \[3, 4\], as targets",
+        ),
+        ({"token_weights": torch.full((3, 4), torch.nan)}, ValueError, r"token.weight.*NaN"),
+        ({"token_weights": torch.ones(3, 4).int()}, TypeError, r"token_weights: expected float16"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_bad_weights(
+    weights: dict[str, Any], error: type[Exception], message: str, with_gradients: bool
+) -> None:
+    batch = reference.random_batch(0)
+    batch.weight.requires_grad_(with_gradients)
+    with pytest.raises(error, match=message):
+        transducer_loss(*batch.floats(), *batch.indices(), **weights)
+
+
 @pytest.mark.parametrize("threads", [0, 10**9])
 def test_numbers_of_threads(threads: int) -> None:
     with pytest.raises(ValueError, match=f"threads: expected a number from 1 to 1024, found {threads}"):

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import panda_rnnt
 import pytest
-from panda_rnnt.numpy import rnnt_loss, transducer_loss
+from panda_rnnt.numpy import rnnt_loss, skipped_sites, transducer_loss
 
 
 def arguments(dtype: type = np.float64) -> list[np.ndarray]:
@@ -59,6 +59,19 @@ def test_ctc_takes_hidden_rows() -> None:
     scored = rnnt_loss(logits, targets, lengths, target_lengths, options=options)
     np.testing.assert_allclose(result.losses, scored.losses, rtol=1e-12)
     assert result.gradients is not None and result.gradients.predicted is None
+
+
+def test_token_weights_and_skipped_sites() -> None:
+    inputs, weights = arguments(), np.array([0.5, 2.0])
+    plain = transducer_loss(*inputs, weights=weights)
+    ones = transducer_loss(*inputs, weights=weights, token_weights=np.ones((2, 2)))
+    zeros = transducer_loss(*inputs, weights=weights, token_weights=np.zeros((2, 2)))
+    assert plain.gradients is not None and ones.gradients is not None and zeros.gradients is not None
+    np.testing.assert_array_equal(ones.gradients.weight, plain.gradients.weight)
+    np.testing.assert_array_equal(zeros.losses, plain.losses)
+    assert abs(zeros.gradients.weight - plain.gradients.weight).max() > 1e-3
+    skipped = skipped_sites(*inputs, weights=weights, options=panda_rnnt.LossOptions(skip=0.05))
+    assert skipped.sites > 0 and 0 < skipped.mass <= 0.05 * (0.5 * 6 + 2.0 * 4)
 
 
 def test_wrong_types_are_refused() -> None:

@@ -11,7 +11,7 @@ import panda_rnnt
 import pytest
 import reference
 import torch
-from panda_rnnt.torch import RnntLoss, TransducerLoss, rnnt_loss, transducer_loss
+from panda_rnnt.torch import RnntLoss, TransducerLoss, rnnt_loss, skipped_sites, transducer_loss
 from torch import Tensor
 from torch.autograd import forward_ad
 
@@ -165,14 +165,16 @@ def test_opcheck() -> None:
     weights = torch.ones(3, dtype=torch.float64)
     operations = torch.ops.panda_rnnt
     logits = reference.scores(batch).detach().requires_grad_()
-    without = (floats[0], None, floats[2], None)
     ctc = panda_rnnt.LossOptions(loss="ctc").to_json()
+    without, indices = (floats[0], None, floats[2], None), (*batch.indices(), None)
+    weighted_tokens = (*batch.indices(), torch.ones(3, 4, dtype=torch.float64))
     for operation, arguments in [
-        (operations.joint_loss_sum, (*floats, *batch.indices(), weights, text, False)),
-        (operations.joint_losses, (*floats, *batch.indices(), text)),
-        (operations.joint_loss_sum, (*without, *batch.indices(), weights, ctc, True)),
-        (operations.score_loss_sum, (logits, *batch.indices(), weights, text, False)),
-        (operations.score_losses, (logits, *batch.indices(), text)),
+        (operations.joint_loss_sum, (*floats, *indices, weights, text, False)),
+        (operations.joint_losses, (*floats, *indices, text)),
+        (operations.joint_losses, (*floats, *weighted_tokens, text)),
+        (operations.joint_loss_sum, (*without, *indices, weights, ctc, True)),
+        (operations.score_loss_sum, (logits, *indices, weights, text, False)),
+        (operations.score_losses, (logits, *indices, text)),
     ]:
         torch.library.opcheck(operation.default, arguments)
 
@@ -192,6 +194,134 @@ def test_compile_traces_the_whole_loss(reduction: Any) -> None:
     pairs = zip(torch.autograd.grad(found, floats), torch.autograd.grad(expected, floats), strict=True)
     for gradient, expected_gradient in pairs:
         torch.testing.assert_close(gradient, expected_gradient)
+
+
+def test_compile_with_dynamic_shapes_and_numbers() -> None:
+    batch = reference.random_batch(6, dtype=torch.float32)
+
+    def function(batch: reference.Batch, blank: int, fastemit: float, durations: list[int]) -> Tensor:
+        floats, indices = batch.floats(), batch.indices()
+        value = transducer_loss(*floats, *indices, blank=blank, fastemit=fastemit, clamp=fastemit)
+        options: dict[str, Any] = {"loss": "tdt", "durations": durations, "reduction": "none"}
+        value = value + transducer_loss(*floats, *indices, **options, blank=blank).sum()
+        return value + rnnt_loss(reference.scores(batch), *indices, blank=blank, fastemit=fastemit)
+
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
+    for frames, blank, fastemit, durations in [
+        (6, 0, 0.01, [1, 2]),
+        (9, 0, 0.5, [1, 3]),
+        (7, 0, 1.0, [2, 1]),
+    ]:
+        batch = reference.random_batch(6, frames=frames, classes=9, dtype=torch.float32)
+        batch.targets.clamp_(max=6)
+        batch.weight.requires_grad_()
+        found = compiled(batch, blank, fastemit, durations)
+        expected = function(batch, blank, fastemit, durations)
+        torch.testing.assert_close(found, expected)
+        gradients = [torch.autograd.grad(value, batch.weight)[0] for value in (found, expected)]
+        torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("options", LOSSES, ids=str)
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean", "mean_per_target", "mean_volume"])
+def test_weights_multiply_the_losses(options: dict[str, Any], reduction: Any) -> None:
+    batch = batch_for(options, 17)
+    floats = [tensor.requires_grad_() for tensor in batch.floats()]
+    weights = torch.tensor([0.5, 0.0, -2.0], dtype=torch.float64)
+    lengths = batch.target_lengths.double()
+    factors = {
+        "none": torch.ones(3).double(),
+        "sum": torch.ones(3).double(),
+        "mean": torch.full((3,), 1 / 3).double(),
+        "mean_per_target": 1 / (3 * lengths.clamp(min=1)),
+        "mean_volume": torch.ones(3).double() / lengths.sum(),
+    }[reduction]
+    losses = dense(batch, options)
+    expected = losses.where(losses.isfinite(), 0.0) * factors * weights
+    if reduction != "none":
+        expected = expected.sum()
+    arguments = {"reduction": reduction, "zero_infinity": True, **options}
+    found = transducer_loss(*floats, *batch.indices(), weights=weights, **arguments)
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+    pairs = zip(
+        torch.autograd.grad(found.sum(), floats), torch.autograd.grad(expected.sum(), floats), strict=True
+    )
+    for gradient, expected_gradient in pairs:
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-11, atol=1e-11)
+    # Weights may need gradients too: those are the losses.
+    trained = weights.clone().requires_grad_()
+    found = transducer_loss(*floats, *batch.indices(), weights=trained, **arguments)
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+    (gradient,) = torch.autograd.grad(found.sum(), trained)
+    torch.testing.assert_close(gradient, losses.where(losses.isfinite(), 0.0).detach() * factors)
+
+
+def test_an_utterance_of_weight_zero_may_have_no_path() -> None:
+    batch = reference.random_batch(0)
+    batch.encoded.requires_grad_()
+    indices = (batch.targets, torch.tensor([3, 6, 6]), torch.tensor([4, 2, 2]))
+    for reduction in ("none", "sum"):
+        arguments: dict[str, Any] = {"loss": "modified", "reduction": reduction}
+        weights = torch.tensor([0.0, 1.0, 1.0])
+        loss = transducer_loss(*batch.floats(), *indices, weights=weights, **arguments).sum()
+        assert loss.isfinite()
+        (gradient,) = torch.autograd.grad(loss, batch.encoded)
+        assert gradient.isfinite().all() and (gradient[0] == 0).all()
+    logits = reference.scores(batch).detach()
+    assert rnnt_loss(logits, *indices, weights=torch.zeros(3), loss="modified") == 0.0
+
+
+@pytest.mark.parametrize("options", LOSSES[:2], ids=str)
+def test_token_weights_multiply_the_gradients_of_labels(options: dict[str, Any]) -> None:
+    batch = batch_for(options, 18)
+    floats = [tensor.requires_grad_() for tensor in batch.floats()]
+    weights = torch.rand(3, 4, generator=torch.Generator().manual_seed(0)).double() * 2
+    arcs = reference.arcs(reference.scores(batch), options["loss"], (), ())
+    tokens = arcs.tokens.clone()
+    for b, length in enumerate(batch.target_lengths.tolist()):
+        for u in range(length):
+            label = batch.targets[b, u]
+            score = arcs.tokens[b, :, u, label]
+            # The same value, and a gradient times the weight.
+            tokens[b, :, u, label] = weights[b, u] * score + ((1 - weights[b, u]) * score).detach()
+        weights[b, length:] = torch.nan
+    losses = reference.path_losses(dataclasses.replace(arcs, tokens=tokens), batch)
+    expected = torch.autograd.grad(finite_sum(losses), floats)
+    arguments = {"token_weights": weights, "zero_infinity": True, "reduction": "sum", **options}
+    found = transducer_loss(*floats, *batch.indices(), **arguments)
+    torch.testing.assert_close(found, finite_sum(losses))
+    for gradient, expected_gradient in zip(torch.autograd.grad(found, floats), expected, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-11, atol=1e-11)
+    scored = rnnt_loss(reference.scores(batch), *batch.indices(), **arguments)
+    for gradient, expected_gradient in zip(torch.autograd.grad(scored, floats), expected, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("options", [LOSSES[0], LOSSES[2], LOSSES[3]], ids=str)
+def test_skipped_sites_bound_the_error(options: dict[str, Any]) -> None:
+    batch = batch_for(options, 19, frames=20, labels=10)
+    with torch.no_grad():
+        for tensor in batch.floats():
+            tensor *= 2
+    floats = [tensor.requires_grad_() for tensor in batch.floats()]
+    weights = torch.tensor([0.5, 1.0, 3.0])
+    loss_options = panda_rnnt.LossOptions(skip=0.02, **options)
+    arguments = {"reduction": "mean", "weights": weights}
+    module = TransducerLoss(loss_options)
+    found = torch.autograd.grad(module(*floats, *batch.indices(), weights=weights), floats)
+    exact = torch.autograd.grad(
+        transducer_loss(*floats, *batch.indices(), zero_infinity=True, **arguments, **options), floats
+    )
+    skipped = skipped_sites(*floats, *batch.indices(), options=loss_options, **arguments)  # type: ignore[arg-type]
+    assert 0 < skipped.sites < 20 * 11 * 3
+    limit = 0.02 * ((batch.logit_lengths + batch.target_lengths) * weights).sum() / 3
+    assert 0 < skipped.mass <= limit * (1 + 1e-9)
+    errors = [(a - b).abs() for a, b in zip(found, exact, strict=True)]
+    assert 0 < float(errors[3].sum()) <= skipped.bias_error
+    assert 0 < float(errors[2].max()) <= skipped.weight_error
+    assert 0 < max(float(errors[0].max()), float(errors[1].max())) <= skipped.input_error
+    without = skipped_sites(*floats, *batch.indices(), options=panda_rnnt.LossOptions(**options))
+    assert without.sites == 0 and without.mass == without.weight_error == 0.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

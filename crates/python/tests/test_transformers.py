@@ -76,19 +76,21 @@ def loss_and_gradients(model: Any, inputs: dict[str, Any]) -> tuple[torch.Tensor
 @pytest.mark.parametrize("kind", KINDS)
 def test_fused_model_has_the_same_loss_and_gradients(kind: str) -> None:
     model, inputs = model_and_inputs(kind)
+    # In float64, rounding of the model does not hide errors; the original losses use float32.
+    model.double()
+    inputs["input_features"] = inputs["input_features"].double()
     keys = list(model.state_dict())
     reductions = [None] if kind == "ctc" else ["mean_volume", "mean_batch", "mean", "sum", "none", None]
     for reduction in reductions:
         arguments = dict(inputs) if reduction is None else {**inputs, "reduction": reduction}
         expected, expected_gradients = loss_and_gradients(unfuse(model), arguments)
         found, gradients = loss_and_gradients(fuse(model), arguments)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found, expected.double(), rtol=1e-6, atol=1e-6)
         assert gradients.keys() == expected_gradients.keys()
         for name, gradient in expected_gradients.items():
-            # Gradients that cancel, such as those before a normalization, have only rounding errors.
-            scale = max(float(gradient.abs().max()), 0.1)
+            scale = max(float(gradient.abs().max()), 1e-3)
             difference = float((gradients[name] - gradient).abs().max())
-            assert difference <= 1e-3 * scale, f"{reduction}, {name}: {difference} at scale {scale}"
+            assert difference <= 1e-5 * scale, f"{reduction}, {name}: {difference} at scale {scale}"
     assert list(model.state_dict()) == keys
 
 

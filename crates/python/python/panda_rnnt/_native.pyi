@@ -3,11 +3,11 @@ from typing import Any, final
 __all__ = [
     "Array",
     "__version__",
+    "align",
     "check_options",
-    "hidden_loss",
-    "joint_loss",
+    "loss",
     "num_threads",
-    "score_loss",
+    "posteriors",
     "set_num_threads",
 ]
 
@@ -31,35 +31,11 @@ class Array:
     ) -> object: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
+def align(arguments: dict[str, Any], options: str) -> dict[str, Array]: ...
+def posteriors(arguments: dict[str, Any], options: str) -> dict[str, Array]: ...
 def check_options(options: str) -> None: ...
-def joint_loss(
-    encoded: object,
-    predicted: object,
-    weight: object,
-    bias: object | None,
-    targets: object,
-    logit_lengths: object,
-    target_lengths: object,
-    weights: object | None,
-    options: str,
-) -> tuple[Array, list[Array]]: ...
-def hidden_loss(
-    hidden: object,
-    weight: object,
-    bias: object | None,
-    targets: object,
-    logit_lengths: object,
-    target_lengths: object,
-    weights: object | None,
-    options: str,
-) -> tuple[Array, list[Array]]: ...
-def score_loss(
-    scores: object,
-    targets: object,
-    logit_lengths: object,
-    target_lengths: object,
-    weights: object | None,
-    options: str,
-) -> tuple[Array, list[Array]]: ...
+def loss(
+    arguments: dict[str, Any], options: str
+) -> tuple[Array, dict[str, Array], dict[str, Array], tuple[int, int, float, float, float, float]]: ...
 def num_threads() -> int: ...
 def set_num_threads(threads: int) -> None: ...

@@ -8,11 +8,11 @@ import math
 import numbers
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from panda_rnnt import _native
 
-LossName = Literal["rnnt", "modified", "constrained", "tdt", "multi_blank", "hat", "ctc"]
+LossName = Literal["rnnt", "modified", "constrained", "tdt", "multi_blank", "hat", "ctc", "pruned"]
 """Name of a loss.
 
 - ``rnnt``: Graves 2012.
@@ -22,7 +22,10 @@ LossName = Literal["rnnt", "modified", "constrained", "tdt", "multi_blank", "hat
 - ``multi_blank``: blanks of several frames, arXiv 2211.03541.
 - ``hat``: a factored blank, arXiv 2003.07705.
 - ``ctc``: Graves et al. 2006.
+- ``pruned``: a simple joiner selects the sites of the joint network, arXiv 2206.13236.
 """
+Topology = Literal["regular", "modified", "constrained"]
+"""Arcs of a pruned loss: those of ``rnnt``, ``modified`` or ``constrained``."""
 Activation = Literal["tanh", "relu"]
 Precision = Literal["full", "bf16"]
 Reduction = Literal["none", "sum", "mean", "mean_per_target", "mean_volume"]
@@ -31,6 +34,42 @@ Reduction = Literal["none", "sum", "mean", "mean_per_target", "mean_volume"]
 ``mean``: over utterances. ``mean_per_target``: each loss is divided by its number of labels, then
 the mean over utterances. ``mean_volume``: the sum over all labels of the batch.
 """
+
+
+class ScoreLossArguments(TypedDict, total=False):
+    """Options of a loss of scores, as keyword arguments; see :class:`LossOptions`."""
+
+    loss: LossName
+    blank: int
+    durations: Sequence[int]
+    big_blanks: Sequence[int]
+    sigma: float
+    omega: float
+    fastemit: float
+    delay_penalty: float
+    clamp: float | None
+
+
+class PruningArguments(TypedDict, total=False):
+    """Options of a pruned loss only, as keyword arguments; see :class:`LossOptions`."""
+
+    topology: Topology
+    prune_range: int
+    simple_loss_scale: float
+    pruned_loss_scale: float
+    lm_only_scale: float
+    am_only_scale: float
+
+
+class LossArguments(ScoreLossArguments, PruningArguments, total=False):
+    """Options of a loss, as keyword arguments; see :class:`LossOptions`."""
+
+    activation: Activation
+    label_smoothing: float
+    z_loss: float
+    skip: float
+    budget: int | None
+    precision: Precision
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +92,12 @@ class LossOptions:
         skip: Sites whose occupancies sum to less than this share get no gradient; 0 is exact.
         budget: Limit on the bytes of a call besides arguments and results; 56 MiB if None.
         precision: ``bf16`` rounds the factors of the head's products to bf16.
+        topology: Arcs of ``pruned``.
+        prune_range: Label positions that each frame of ``pruned`` keeps, at least 2.
+        simple_loss_scale: Factor of the simple joiner's loss in ``pruned``.
+        pruned_loss_scale: Factor of the joint network's loss in ``pruned``.
+        lm_only_scale: Share of the predictor's scores only in the simple joiner's log-probabilities.
+        am_only_scale: Share of the encoder's scores with a unigram in these log-probabilities.
 
     Raises:
         ValueError: An unknown name, or numbers that are negative or infinite.
@@ -74,9 +119,15 @@ class LossOptions:
     skip: float = 0.0
     budget: int | None = None
     precision: Precision = "full"
+    topology: Topology = "regular"
+    prune_range: int = 5
+    simple_loss_scale: float = 0.5
+    pruned_loss_scale: float = 1.0
+    lm_only_scale: float = 0.0
+    am_only_scale: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("blank", "budget"):
+        for name in ("blank", "budget", "prune_range"):
             self._set(name, _integer)
         for name in ("durations", "big_blanks"):
             self._set(name, lambda name, values: tuple(_integer(name, value) for value in values))
@@ -84,6 +135,10 @@ class LossOptions:
             if isinstance(field.default, float) or field.name == "clamp":
                 self._set(field.name, _finite)
         _native.check_options(self.to_json())
+        for field in dataclasses.fields(self):
+            name, default, found = field.name, field.default, getattr(self, field.name)
+            if self.loss != "pruned" and name in PruningArguments.__annotations__ and found != default:
+                raise ValueError(f"{name}: expected {default!r} for loss {self.loss!r}, found {found!r}")
 
     def _set(self, name: str, convert: Callable[[str, Any], object]) -> None:
         value = getattr(self, name)

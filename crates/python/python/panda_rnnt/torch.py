@@ -5,12 +5,14 @@ Both work with autograd, autocast, ``torch.compile`` and ``torch.export``. The f
 computed in the forward pass, so that memory does not grow with the batch; with
 ``reduction="none"``, where the weights of the utterances are not known, it is computed in the
 backward pass. Second derivatives are refused.
+
+:func:`align` and :func:`posteriors` return the best paths of a model, and probabilities of its arcs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,9 +20,69 @@ from torch.autograd import forward_ad
 from torch.utils.dlpack import from_dlpack
 
 from panda_rnnt import _native
-from panda_rnnt._options import Activation, LossName, LossOptions, Precision, Reduction
+from panda_rnnt._options import LossArguments, LossOptions, Reduction, ScoreLossArguments
+from panda_rnnt._results import Alignment, Posteriors, SkippedSites, split_posteriors
 
-__all__ = ["RnntLoss", "TransducerLoss", "rnnt_loss", "transducer_loss"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = [
+    "Alignment",
+    "Posteriors",
+    "PrunedLoss",
+    "RnntLoss",
+    "SimpleJoiner",
+    "SkippedSites",
+    "TransducerLoss",
+    "align",
+    "align_scores",
+    "posteriors",
+    "pruned_loss",
+    "rnnt_loss",
+    "score_posteriors",
+    "skipped_sites",
+    "transducer_loss",
+]
+
+
+class SimpleJoiner(NamedTuple):
+    """The simple joiner of a pruned loss: adds scores of frames and of label positions.
+
+    Scores are given, as in k2, or computed by linear layers over rows, which are evaluated for some
+    classes at a time and take no memory for scores.
+
+    Args:
+        encoded: Scores of the frames ``[B, T, C]``; with weights encoder rows ``[B, T, E]``.
+        predicted: Scores of the positions ``[B, U+1, C]``; with weights predictor rows ``[B, U+1, P]``.
+        encoded_weight: Weight of the encoder's layer ``[C, E]``.
+        encoded_bias: Bias of the encoder's layer ``[C]``.
+        predicted_weight: Weight of the predictor's layer ``[C, P]``.
+        predicted_bias: Bias of the predictor's layer ``[C]``.
+    """
+
+    encoded: Tensor
+    predicted: Tensor
+    encoded_weight: Tensor | None = None
+    encoded_bias: Tensor | None = None
+    predicted_weight: Tensor | None = None
+    predicted_bias: Tensor | None = None
+
+
+class PrunedLoss(NamedTuple):
+    """A pruned loss, and its parts without gradients.
+
+    Args:
+        loss: ``simple_loss_scale * simple + pruned_loss_scale * pruned``, reduced.
+        simple_losses: Losses of the simple joiner ``[B]``, float64.
+        pruned_losses: Losses of the joint network over the kept sites ``[B]``, float64.
+        bands: First label position that each frame keeps, and the last one + 1 ``[B, T, 2]``; 0 in
+            padding.
+    """
+
+    loss: Tensor
+    simple_losses: Tensor
+    pruned_losses: Tensor
+    bands: Tensor
 
 
 def transducer_loss(
@@ -32,24 +94,13 @@ def transducer_loss(
     logit_lengths: Tensor,
     target_lengths: Tensor,
     *,
-    loss: LossName = "rnnt",
-    blank: int = 0,
-    durations: Sequence[int] = (),
-    big_blanks: Sequence[int] = (),
-    activation: Activation = "tanh",
-    sigma: float = 0.0,
-    omega: float = 0.0,
-    fastemit: float = 0.0,
-    delay_penalty: float = 0.0,
-    label_smoothing: float = 0.0,
-    z_loss: float = 0.0,
-    clamp: float | None = None,
-    skip: float = 0.0,
+    weights: Tensor | None = None,
+    token_weights: Tensor | None = None,
+    simple: SimpleJoiner | None = None,
     reduction: Reduction = "mean",
     zero_infinity: bool = False,
-    budget: int | None = None,
-    precision: Precision = "full",
     device: str | None = None,
+    **options: Unpack[LossArguments],
 ) -> Tensor:
     """Computes the transducer loss of a joint network and its last layer.
 
@@ -65,113 +116,51 @@ def transducer_loss(
         targets: Labels ``[B, U]``, int32 or int64, padded with any number.
         logit_lengths: Frames of each utterance ``[B]``.
         target_lengths: Labels of each utterance ``[B]``.
-        loss: ``rnnt``, ``modified``, ``constrained``, ``tdt``, ``multi_blank``, ``hat`` or ``ctc``.
-        blank: Class of the blank.
-        durations: Frames of each duration class (``tdt``) or big blank (``multi_blank``).
-        big_blanks: Classes of the big blanks, one for each of the durations.
-        activation: ``tanh`` or ``relu``.
-        sigma: Logit under-normalization of ``tdt`` and ``multi_blank``.
-        omega: Share of the RNN-T loss in a TDT loss, from 0 to 1.
-        fastemit: FastEmit lambda: scales the gradient of labels by 1 + lambda, not the loss.
-        delay_penalty: Adds ``delay_penalty * ((T - 1) / 2 - t)`` to each label's log-probability.
-        label_smoothing: Share of the mean over all classes in each token's log-probability.
-        z_loss: Adds ``z_loss`` times the mean of the squared log-normalizer over the sites.
-        clamp: Clips each element of the score gradient to ``-clamp`` .. ``clamp``.
-        skip: Sites whose occupancies sum to less than this share get no gradient; 0 is exact.
+        weights: Factor of each utterance's loss ``[B]``, before the reduction; gradients of the
+            weights are supported. An utterance of weight 0 adds 0, even without a path.
+        token_weights: Factor of the gradient of each label's log-probability ``[B, U]``; the loss does
+            not change.
+        simple: The simple joiner, for ``loss="pruned"``.
         reduction: ``none``, ``sum``, ``mean`` (over utterances), ``mean_per_target`` (losses per
             label, then over utterances), or ``mean_volume`` (over all labels).
         zero_infinity: Replaces the loss of utterances without a path, +inf, by 0. Their gradient is
             0 in any case.
-        budget: Limit on the bytes of a call; 56 MiB if None.
-        precision: ``bf16`` rounds the factors of the last layer's products to bf16.
         device: ``"cpu"`` copies tensors of other devices to the CPU, and the gradients back.
+        **options: Those of :class:`panda_rnnt.LossOptions`:
+
+            - loss: ``rnnt``, ``modified``, ``constrained``, ``tdt``, ``multi_blank``, ``hat``, ``ctc``
+              or ``pruned``.
+            - blank: Class of the blank; 0 by default.
+            - durations: Frames of each duration class (``tdt``) or big blank (``multi_blank``).
+            - big_blanks: Classes of the big blanks, one for each of the durations.
+            - activation: ``tanh`` or ``relu``.
+            - sigma: Logit under-normalization of ``tdt`` and ``multi_blank``.
+            - omega: Share of the RNN-T loss in a TDT loss, from 0 to 1.
+            - fastemit: FastEmit lambda: scales the gradient of labels by 1 + lambda, not the loss.
+            - delay_penalty: Adds ``delay_penalty * ((T - 1) / 2 - t)`` to each label's log-probability.
+            - label_smoothing: Share of the mean over all classes in each token's log-probability.
+            - z_loss: Adds ``z_loss`` times the mean of the squared log-normalizer over the sites.
+            - clamp: Clips each element of the score gradient to ``-clamp`` .. ``clamp``.
+            - skip: Sites whose occupancies sum to less than this share get no gradient; 0 is exact;
+              :func:`skipped_sites` bounds the error.
+            - budget: Limit on the bytes of a call; 56 MiB if None.
+            - precision: ``bf16`` rounds the factors of the last layer's products to bf16.
+            - topology, prune_range, simple_loss_scale, pruned_loss_scale, lm_only_scale,
+              am_only_scale: Those of ``pruned``.
 
     Returns:
         A scalar, or losses ``[B]``; float64 if an argument is, float32 otherwise.
 
     Raises:
         ValueError: Shapes, lengths or labels that do not match; scores that are NaN; devices.
-        TypeError: Tensors of another type.
+        TypeError: Tensors of another type; unknown options.
 
     Cost: 6 to 8 N H C floating-point operations for N sites (t, u), half of them without gradients.
     """
-    options = _options_text(
-        loss=loss,
-        blank=blank,
-        durations=durations,
-        big_blanks=big_blanks,
-        activation=activation,
-        sigma=sigma,
-        omega=omega,
-        fastemit=fastemit,
-        delay_penalty=delay_penalty,
-        label_smoothing=label_smoothing,
-        z_loss=z_loss,
-        clamp=clamp,
-        skip=skip,
-        budget=budget,
-        precision=precision,
-    )
-    return _transducer_loss(
-        encoded,
-        predicted,
-        weight,
-        bias,
-        targets,
-        logit_lengths,
-        target_lengths,
-        options,
-        loss,
-        reduction,
-        zero_infinity,
-        device,
-    )
-
-
-def _transducer_loss(
-    encoded: Tensor,
-    predicted: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    logit_lengths: Tensor,
-    target_lengths: Tensor,
-    options: str,
-    loss: str,
-    reduction: Reduction,
-    zero_infinity: bool,
-    device: str | None,
-) -> Tensor:
-    if (predicted is None) != (loss == "ctc"):
-        expected = "None" if loss == "ctc" else "a tensor"
-        found = "None" if predicted is None else "a tensor"
-        raise ValueError(f"predicted: expected {expected} for loss {loss!r}, found {found}")
-    if encoded.dim() != 3:
-        raise ValueError(f"encoded: expected 3 axes, found {tuple(encoded.shape)}")
-    named = {"encoded": encoded, "predicted": predicted, "weight": weight, "bias": bias}
-    floats = {name: tensor for name, tensor in named.items() if tensor is not None}
-    dtype = _result_type(floats)
-    indices = {"targets": targets, "logit_lengths": logit_lengths, "target_lengths": target_lengths}
-    target_device = _common_device({**floats, **indices}, device)
-    floats = {name: tensor.to(target_device, dtype).contiguous() for name, tensor in floats.items()}
-    targets, logit_lengths, target_lengths = (
-        tensor.to(target_device).contiguous() for tensor in indices.values()
-    )
-    arguments = (
-        floats["encoded"],
-        floats.get("predicted"),
-        floats["weight"],
-        floats.get("bias"),
-        targets,
-        logit_lengths,
-        target_lengths,
-    )
-    needs_gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in floats.values())
-    if reduction == "none" or not needs_gradients:
-        losses = torch.ops.panda_rnnt.joint_losses(*arguments, options)
-        return _reduce(losses, target_lengths, reduction, zero_infinity)
-    weights = _utterance_weights(target_lengths, encoded.shape[0], reduction)
-    value: Tensor = torch.ops.panda_rnnt.joint_loss_sum(*arguments, weights, options, zero_infinity)[0]
+    inputs = _inputs(encoded, predicted, weight, bias, simple)
+    indices = _indices(targets, logit_lengths, target_lengths, token_weights)
+    text = _options_text(**_constants(dict(options)))
+    value, _ = _loss(inputs, indices, text, weights, reduction, zero_infinity, device)
     return value
 
 
@@ -181,18 +170,12 @@ def rnnt_loss(
     logit_lengths: Tensor,
     target_lengths: Tensor,
     *,
-    loss: LossName = "rnnt",
-    blank: int = 0,
-    durations: Sequence[int] = (),
-    big_blanks: Sequence[int] = (),
-    sigma: float = 0.0,
-    omega: float = 0.0,
-    fastemit: float = 0.0,
-    delay_penalty: float = 0.0,
-    clamp: float | None = None,
+    weights: Tensor | None = None,
+    token_weights: Tensor | None = None,
     reduction: Reduction = "mean",
     zero_infinity: bool = False,
     device: str | None = None,
+    **options: Unpack[ScoreLossArguments],
 ) -> Tensor:
     """Computes the transducer loss of scores (logits).
 
@@ -204,53 +187,150 @@ def rnnt_loss(
         targets: Labels ``[B, U]``, int32 or int64, padded with any number.
         logit_lengths: Frames of each utterance ``[B]``.
         target_lengths: Labels of each utterance ``[B]``.
+        **options: loss, blank, durations, big_blanks, sigma, omega, fastemit, delay_penalty, clamp.
 
     The other arguments, result and errors are those of :func:`transducer_loss`.
 
     Cost: O(B T U C) time; memory for the gradient, of the size of ``logits``.
     """
-    options = _options_text(
-        loss=loss,
-        blank=blank,
-        durations=durations,
-        big_blanks=big_blanks,
-        sigma=sigma,
-        omega=omega,
-        fastemit=fastemit,
-        delay_penalty=delay_penalty,
-        clamp=clamp,
-    )
-    return _rnnt_loss(
-        logits, targets, logit_lengths, target_lengths, options, reduction, zero_infinity, device
-    )
+    indices = _indices(targets, logit_lengths, target_lengths, token_weights)
+    text = _score_options_text(**_constants(dict(options)))
+    value, _ = _loss({"logits": logits}, indices, text, weights, reduction, zero_infinity, device)
+    return value
 
 
-def _rnnt_loss(
+def pruned_loss(
+    encoded: Tensor,
+    predicted: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    logit_lengths: Tensor,
+    target_lengths: Tensor,
+    *,
+    simple: SimpleJoiner,
+    weights: Tensor | None = None,
+    token_weights: Tensor | None = None,
+    reduction: Reduction = "mean",
+    zero_infinity: bool = False,
+    device: str | None = None,
+    **options: Unpack[LossArguments],
+) -> PrunedLoss:
+    """Computes a pruned transducer loss, with the losses of both passes.
+
+    The loss is that of :func:`transducer_loss` with ``loss="pruned"``, which returns only the sum.
+    The simple joiner's posteriors select ``prune_range`` label positions of each frame; the joint
+    network is evaluated at these sites only. No gradient passes through the selection. Kuang et al.,
+    arXiv 2206.13236.
+
+    Example::
+
+        simple = SimpleJoiner(am_projection(encoder_output), lm_projection(predictor_output))
+        result = pruned_loss(encoded, predicted, head.weight, head.bias, *targets, simple=simple)
+        result.loss.backward()
+    """
+    inputs = _inputs(encoded, predicted, weight, bias, simple)
+    indices = _indices(targets, logit_lengths, target_lengths, token_weights)
+    text = _options_text(**_constants({**options, "loss": "pruned"}))
+    value, parts = _loss(inputs, indices, text, weights, reduction, zero_infinity, device)
+    return PrunedLoss(value, *parts)
+
+
+def align(
+    encoded: Tensor,
+    predicted: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    logit_lengths: Tensor,
+    target_lengths: Tensor,
+    *,
+    options: LossOptions | None = None,
+    device: str | None = None,
+) -> Alignment[Tensor]:
+    """Aligns labels with frames by the best paths, without gradients.
+
+    Loss, blank, durations, activation, precision and budget are those of the options; their
+    regularizers are ignored. Arguments and errors are those of :func:`transducer_loss`.
+
+    Cost: 2 N H C floating-point operations; utterances are processed one at a time.
+    """
+    inputs = _inputs(encoded, predicted, weight, bias, None)
+    return _align(inputs, _indices(targets, logit_lengths, target_lengths), options, device)
+
+
+def align_scores(
     logits: Tensor,
     targets: Tensor,
     logit_lengths: Tensor,
     target_lengths: Tensor,
-    options: str,
-    reduction: Reduction,
-    zero_infinity: bool,
-    device: str | None,
-) -> Tensor:
-    if logits.dim() not in (3, 4):
-        raise ValueError(f"logits: expected 4 axes, 3 for CTC, found {tuple(logits.shape)}")
-    dtype = _result_type({"logits": logits})
-    indices = {"targets": targets, "logit_lengths": logit_lengths, "target_lengths": target_lengths}
-    target_device = _common_device({"logits": logits, **indices}, device)
-    scores = logits.to(target_device, dtype).contiguous()
-    targets, logit_lengths, target_lengths = (
-        tensor.to(target_device).contiguous() for tensor in indices.values()
-    )
-    if reduction == "none" or not (torch.is_grad_enabled() and logits.requires_grad):
-        losses = torch.ops.panda_rnnt.score_losses(scores, targets, logit_lengths, target_lengths, options)
-        return _reduce(losses, target_lengths, reduction, zero_infinity)
-    weights = _utterance_weights(target_lengths, logits.shape[0], reduction)
-    arguments = (scores, targets, logit_lengths, target_lengths, weights, options, zero_infinity)
-    value: Tensor = torch.ops.panda_rnnt.score_loss_sum(*arguments)[0]
-    return value
+    *,
+    options: LossOptions | None = None,
+    device: str | None = None,
+) -> Alignment[Tensor]:
+    """Aligns labels with frames by scores (logits); see :func:`align` and :func:`rnnt_loss`."""
+    indices = _indices(targets, logit_lengths, target_lengths)
+    return _align({"logits": logits}, indices, options, device)
+
+
+def posteriors(
+    encoded: Tensor,
+    predicted: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    logit_lengths: Tensor,
+    target_lengths: Tensor,
+    *,
+    options: LossOptions | None = None,
+    device: str | None = None,
+) -> Posteriors[Tensor]:
+    """Computes the posteriors of blank and labels at each site, without gradients.
+
+    Arguments, errors and cost are those of :func:`align`.
+    """
+    inputs = _inputs(encoded, predicted, weight, bias, None)
+    return _posteriors(inputs, _indices(targets, logit_lengths, target_lengths), options, device)
+
+
+def score_posteriors(
+    logits: Tensor,
+    targets: Tensor,
+    logit_lengths: Tensor,
+    target_lengths: Tensor,
+    *,
+    options: LossOptions | None = None,
+    device: str | None = None,
+) -> Posteriors[Tensor]:
+    """Computes posteriors of scores (logits); see :func:`posteriors` and :func:`rnnt_loss`."""
+    indices = _indices(targets, logit_lengths, target_lengths)
+    return _posteriors({"logits": logits}, indices, options, device)
+
+
+def skipped_sites(
+    encoded: Tensor,
+    predicted: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    logit_lengths: Tensor,
+    target_lengths: Tensor,
+    *,
+    options: LossOptions,
+    weights: Tensor | None = None,
+    reduction: Reduction = "mean",
+    device: str | None = None,
+) -> SkippedSites:
+    """Bounds the error that ``options.skip`` causes in the gradients of :func:`transducer_loss`.
+
+    It computes loss and gradients, and is meant for choosing ``skip``: the bounds are proportional
+    to the weights of the utterances, which ``weights`` and ``reduction`` determine.
+    """
+    inputs = _inputs(encoded, predicted, weight, bias, None)
+    arguments = _arguments(inputs, _indices(targets, logit_lengths, target_lengths), device)
+    factors = _utterance_weights(arguments["target_lengths"], encoded.shape[0], reduction, weights)
+    arrays = {name: _array(tensor) for name, tensor in {**arguments, "weights": factors}.items()}
+    return SkippedSites(*_native.loss(arrays, options.to_json())[3])
 
 
 class _LossModule(torch.nn.Module):
@@ -282,6 +362,15 @@ class _LossModule(torch.nn.Module):
     def extra_repr(self) -> str:
         return f"{self.options}, reduction={self.reduction!r}"
 
+    def _loss(
+        self,
+        inputs: Mapping[str, Tensor | None],
+        indices: Mapping[str, Tensor | None],
+        weights: Tensor | None,
+    ) -> Tensor:
+        rest = (self._options_text, weights, self.reduction, self.zero_infinity, self.device)
+        return _loss(inputs, indices, *rest)[0]
+
 
 class TransducerLoss(_LossModule):
     """The module of :func:`transducer_loss`; options are those of :class:`panda_rnnt.LossOptions`."""
@@ -295,173 +384,261 @@ class TransducerLoss(_LossModule):
         targets: Tensor,
         logit_lengths: Tensor,
         target_lengths: Tensor,
+        *,
+        weights: Tensor | None = None,
+        token_weights: Tensor | None = None,
+        simple: SimpleJoiner | None = None,
     ) -> Tensor:
         """Computes the loss; see :func:`transducer_loss`."""
-        return _transducer_loss(
-            encoded,
-            predicted,
-            weight,
-            bias,
-            targets,
-            logit_lengths,
-            target_lengths,
-            self._options_text,
-            self.options.loss,
-            self.reduction,
-            self.zero_infinity,
-            self.device,
-        )
+        inputs = _inputs(encoded, predicted, weight, bias, simple)
+        indices = _indices(targets, logit_lengths, target_lengths, token_weights)
+        return self._loss(inputs, indices, weights)
 
 
 class RnntLoss(_LossModule):
     """The module of :func:`rnnt_loss`; options are those of :class:`panda_rnnt.LossOptions`."""
 
     def forward(
-        self, logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor
+        self,
+        logits: Tensor,
+        targets: Tensor,
+        logit_lengths: Tensor,
+        target_lengths: Tensor,
+        *,
+        weights: Tensor | None = None,
+        token_weights: Tensor | None = None,
     ) -> Tensor:
         """Computes the loss; see :func:`rnnt_loss`."""
-        return _rnnt_loss(
-            logits,
-            targets,
-            logit_lengths,
-            target_lengths,
-            self._options_text,
-            self.reduction,
-            self.zero_infinity,
-            self.device,
-        )
+        indices = _indices(targets, logit_lengths, target_lengths, token_weights)
+        return self._loss({"logits": logits}, indices, weights)
 
 
-# Operations. `joint_loss_sum` and `score_loss_sum` return their gradients as results, and their
-# backward pass scales them; `joint_losses` and `score_losses` call them in the backward pass. Schemas
-# are explicit, since torch 2.4 does not read postponed annotations.
-
-_INDICES = "Tensor targets, Tensor logit_lengths, Tensor target_lengths"
-_JOINT = f"Tensor encoded, Tensor? predicted, Tensor weight, Tensor? bias, {_INDICES}"
-_SCORES = f"Tensor logits, {_INDICES}"
+# Calls. Tensors are passed by the names of the native module; absent ones are None.
 
 
-@torch.library.custom_op(
-    "panda_rnnt::joint_loss_sum",
-    mutates_args=(),
-    schema=f"({_JOINT}, Tensor weights, str options, bool zero_infinity) -> "
-    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-)
-def _joint_loss_sum(
+def _inputs(
     encoded: Tensor,
     predicted: Tensor | None,
     weight: Tensor,
     bias: Tensor | None,
-    targets: Tensor,
-    logit_lengths: Tensor,
-    target_lengths: Tensor,
-    weights: Tensor,
+    simple: SimpleJoiner | None,
+) -> dict[str, Tensor | None]:
+    joint = {"encoded": encoded, "predicted": predicted, "weight": weight, "bias": bias}
+    if simple is None:
+        return joint
+    return {
+        **joint,
+        "simple_encoded": simple.encoded,
+        "simple_predicted": simple.predicted,
+        "simple_encoded_weight": simple.encoded_weight,
+        "simple_encoded_bias": simple.encoded_bias,
+        "simple_predicted_weight": simple.predicted_weight,
+        "simple_predicted_bias": simple.predicted_bias,
+    }
+
+
+def _indices(
+    targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, token_weights: Tensor | None = None
+) -> dict[str, Tensor | None]:
+    return {
+        "targets": targets,
+        "logit_lengths": logit_lengths,
+        "target_lengths": target_lengths,
+        "token_weights": token_weights,
+    }
+
+
+def _arguments(
+    inputs: Mapping[str, Tensor | None], indices: Mapping[str, Tensor | None], device: str | None
+) -> dict[str, Tensor]:
+    """Returns the tensors of a call: on one device, contiguous, floats of one type."""
+    floats = {name: tensor for name, tensor in inputs.items() if tensor is not None}
+    others = {name: tensor for name, tensor in indices.items() if tensor is not None}
+    dtype = _result_type(floats)
+    target_device = _common_device({**floats, **others}, device)
+    if "token_weights" in others:
+        _result_type({"token_weights": others["token_weights"]})
+        others["token_weights"] = others["token_weights"].detach().to(torch.float64)
+    floats = {name: tensor.to(target_device, dtype).contiguous() for name, tensor in floats.items()}
+    others = {name: tensor.to(target_device).contiguous() for name, tensor in others.items()}
+    return {**floats, **others}
+
+
+def _loss(
+    inputs: Mapping[str, Tensor | None],
+    indices: Mapping[str, Tensor | None],
     options: str,
+    weights: Tensor | None,
+    reduction: Reduction,
     zero_infinity: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Returns the weighted sum, the losses, and the gradients of the first four arguments."""
-    is_finite = bool(weights.isfinite().all())
-    losses, gradients = _call_joint(
-        encoded,
-        predicted,
-        weight,
-        bias,
-        targets,
-        logit_lengths,
-        target_lengths,
-        weights if is_finite else torch.zeros_like(weights),
-        options,
+    device: str | None,
+) -> tuple[Tensor, Sequence[Tensor]]:
+    """Returns the reduced loss and the outputs of the first pass."""
+    arguments = _arguments(inputs, {**indices, "weights": weights}, device)
+    operations = _operations(inputs)
+    floats = [arguments.get(name) for name in operations.inputs]
+    tensors = (*floats, *(arguments.get(name) for name in _INDICES))
+    lengths, weights = arguments["target_lengths"], arguments.get("weights")
+    is_trained = any(tensor is not None and tensor.requires_grad for tensor in floats)
+    has_trained_weights = weights is not None and weights.requires_grad
+    if reduction == "none" or not torch.is_grad_enabled() or not is_trained or has_trained_weights:
+        results = operations.losses(*tensors, options)
+        losses, *parts = results if operations.parts else (results,)
+        return _reduce(losses, lengths, reduction, zero_infinity, weights), parts
+    batch = arguments[operations.inputs[0]].shape[0]
+    factors = _utterance_weights(lengths, batch, reduction, weights)
+    value, *results = operations.loss_sum(*tensors, factors, options, zero_infinity)
+    return value, results[1 + len(floats) :]
+
+
+def _align(
+    inputs: Mapping[str, Tensor | None],
+    indices: Mapping[str, Tensor | None],
+    options: LossOptions | None,
+    device: str | None,
+) -> Alignment[Tensor]:
+    arguments = {name: _array(tensor) for name, tensor in _arguments(inputs, indices, device).items()}
+    arrays = _native.align(arguments, (options or LossOptions()).to_json())
+    return Alignment(**{name: from_dlpack(array) for name, array in arrays.items()})
+
+
+def _posteriors(
+    inputs: Mapping[str, Tensor | None],
+    indices: Mapping[str, Tensor | None],
+    options: LossOptions | None,
+    device: str | None,
+) -> Posteriors[Tensor]:
+    options = options or LossOptions()
+    arguments = {name: _array(tensor) for name, tensor in _arguments(inputs, indices, device).items()}
+    arrays = _native.posteriors(arguments, options.to_json())
+    columns, losses = from_dlpack(arrays["posteriors"]), from_dlpack(arrays["losses"])
+    return split_posteriors(columns, losses, options)
+
+
+# Operations, for each kind of inputs. `loss_sum` returns the gradients as results, and its backward pass
+# scales them; `losses` calls it in the backward pass. Schemas are explicit, since torch 2.4 does not read
+# postponed annotations.
+
+_INDICES = ("targets", "logit_lengths", "target_lengths", "token_weights")
+_PARTS = ("simple_losses", "pruned_losses", "bands")
+
+
+class _Operations(NamedTuple):
+    """Operations over inputs of some names."""
+
+    inputs: tuple[str, ...]
+    parts: tuple[str, ...]
+    loss_sum: Any
+    losses: Any
+
+
+def _define_operations(kind: str, inputs: tuple[str, ...], parts: tuple[str, ...] = ()) -> _Operations:
+    """Defines ``{kind}_loss_sum`` and ``{kind}_losses``.
+
+    Their arguments are the inputs and indices, all but the first input may be None, and options. Both
+    return losses and ``parts``, outputs of the first pass.
+    """
+    count, num_tensors = len(inputs), len(inputs) + len(_INDICES)
+    tensors = ", ".join([f"Tensor {inputs[0]}", *(f"Tensor? {name}" for name in (*inputs[1:], *_INDICES))])
+
+    def results(number: int) -> str:
+        return ", ".join(["Tensor"] * number)
+
+    def call(arguments: Sequence[Any], weights: Tensor | None, options: str) -> tuple[Any, Any, Any]:
+        arrays = {name: _array(tensor) for name, tensor in zip(inputs + _INDICES, arguments, strict=True)}
+        losses, gradients, outputs, _ = _native.loss({**arrays, "weights": _array(weights)}, options)
+        named = {name: from_dlpack(gradient) for name, gradient in gradients.items()}
+        return from_dlpack(losses), named, [from_dlpack(outputs[name]) for name in parts]
+
+    def fake_parts(first: Tensor) -> list[Tensor]:
+        if not parts:
+            return []
+        losses = [first.new_empty(first.shape[0], dtype=torch.float64) for _ in range(2)]
+        return [*losses, first.new_empty((*first.shape[:2], 2), dtype=torch.int64)]
+
+    @torch.library.custom_op(
+        f"panda_rnnt::{kind}_loss_sum",
+        mutates_args=(),
+        schema=f"({tensors}, Tensor weights, str options, bool zero_infinity) -> "
+        f"({results(2 + count + len(parts))})",
     )
-    if not is_finite:
-        gradients = [gradient.fill_(torch.nan) for gradient in gradients]
-    if predicted is None:
-        gradients.insert(1, encoded.new_empty(0))
-    value = _weighted_sum(losses, weights, zero_infinity)
-    return value.to(encoded.dtype), losses.to(encoded.dtype), *gradients  # type: ignore[return-value]
+    def loss_sum(*arguments: Any) -> tuple[Tensor, ...]:
+        """Returns the weighted sum, the losses, the gradients of the inputs, and the parts."""
+        *call_arguments, weights, options, zero_infinity = arguments
+        first = arguments[0]
+        is_finite = bool(weights.isfinite().all())
+        finite_weights = weights if is_finite else torch.zeros_like(weights)
+        losses, named, outputs = call(call_arguments, finite_weights, options)
+        pairs = zip(inputs, arguments, strict=False)
+        gradients = [first.new_empty(0) if tensor is None else named[name] for name, tensor in pairs]
+        if not is_finite:
+            gradients = [gradient.fill_(torch.nan) for gradient in gradients]
+        value = _weighted_sum(losses, weights, zero_infinity).to(first.dtype)
+        return value, losses.to(first.dtype), *gradients, *outputs
 
+    @loss_sum.register_fake
+    def _(*arguments: Any) -> tuple[Tensor, ...]:
+        *call_arguments, weights, _, _ = arguments
+        _check_same_device(*call_arguments, weights)
+        first, floats = arguments[0], arguments[:count]
+        gradients = [first.new_empty(0) if x is None else x.new_empty(x.shape) for x in floats]
+        return first.new_empty(()), first.new_empty(first.shape[0]), *gradients, *fake_parts(first)
 
-@_joint_loss_sum.register_fake
-def _(
-    encoded: Tensor,
-    predicted: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    logit_lengths: Tensor,
-    target_lengths: Tensor,
-    weights: Tensor,
-    options: str,
-    zero_infinity: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    _check_same_device(encoded, predicted, weight, bias, targets, logit_lengths, target_lengths, weights)
-    return (
-        encoded.new_empty(()),
-        encoded.new_empty(encoded.shape[0]),
-        torch.empty_like(encoded),
-        encoded.new_empty(0) if predicted is None else torch.empty_like(predicted),
-        torch.empty_like(weight),
-        encoded.new_empty(weight.shape[0]),
+    def save_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs[:count], *output[2 : 2 + count])
+
+    def scale_gradients(ctx: Any, d_value: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        if d_value is None:
+            return (None,) * (num_tensors + 3)
+        floats, gradients = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        pairs = zip(floats, gradients, strict=True)
+        scaled = [None if tensor is None else gradient * d_value for tensor, gradient in pairs]
+        recorded = _without_second_derivative(floats, scaled)
+        return (*recorded, *[None] * (num_tensors + 3 - count))
+
+    loss_sum.register_autograd(scale_gradients, setup_context=save_gradients)
+
+    @torch.library.custom_op(
+        f"panda_rnnt::{kind}_losses",
+        mutates_args=(),
+        schema=f"({tensors}, str options) -> ({results(1 + len(parts))})",
     )
+    def losses(*arguments: Any) -> Any:
+        *call_arguments, options = arguments
+        losses, _, outputs = call(call_arguments, None, options)
+        losses = losses.to(arguments[0].dtype)
+        return (losses, *outputs) if parts else losses
 
+    @losses.register_fake
+    def _(*arguments: Any) -> Any:
+        _check_same_device(*arguments[:num_tensors])
+        first = arguments[0]
+        losses = first.new_empty(first.shape[0])
+        return (losses, *fake_parts(first)) if parts else losses
 
-def _save_joint_gradients(
-    ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, ...]
-) -> None:
-    ctx.mark_non_differentiable(*output[1:])
-    ctx.set_materialize_grads(False)
-    ctx.has_predicted = inputs[1] is not None  # type: ignore[attr-defined]
-    ctx.has_bias = inputs[3] is not None  # type: ignore[attr-defined]
-    floats = [tensor for tensor in inputs[:4] if isinstance(tensor, Tensor)]
-    ctx.save_for_backward(*output[2:], *floats)
+    def save_arguments(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        losses, *outputs = output if parts else (output,)
+        ctx.mark_non_differentiable(*outputs)
+        ctx.set_materialize_grads(False)
+        _save_arguments(ctx, inputs, losses)
 
+    def losses_backward(ctx: Any, d_losses: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        if d_losses is None:
+            return (None,) * (num_tensors + 1)
+        arguments, losses = _saved_arguments(ctx)
+        weights = _finite_weights(d_losses, losses)
+        results = operations.loss_sum(*arguments, weights, ctx.options, False)[2 : 2 + count]
+        pairs = zip(arguments, results, strict=False)
+        gradients = [None if tensor is None else gradient for tensor, gradient in pairs]
+        recorded = _without_second_derivative(arguments[:count], gradients)
+        return (*recorded, *[None] * (num_tensors + 1 - count))
 
-def _scale_joint_gradients(
-    ctx: torch.autograd.function.FunctionCtx, d_value: Tensor | None, *_: None
-) -> tuple[Tensor | None, ...]:
-    if d_value is None:
-        return (None,) * 10
-    is_present = (True, ctx.has_predicted, True, ctx.has_bias)  # type: ignore[attr-defined]
-    gradients, floats = ctx.saved_tensors[:4], ctx.saved_tensors[4:]  # type: ignore[attr-defined]
-    pairs = zip(gradients, is_present, strict=True)
-    scaled = [gradient * d_value if present else None for gradient, present in pairs]
-    return (*_without_second_derivative(floats, scaled), None, None, None, None, None, None)
-
-
-_joint_loss_sum.register_autograd(_scale_joint_gradients, setup_context=_save_joint_gradients)
-
-
-@torch.library.custom_op(
-    "panda_rnnt::joint_losses", mutates_args=(), schema=f"({_JOINT}, str options) -> Tensor"
-)
-def _joint_losses(
-    encoded: Tensor,
-    predicted: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    logit_lengths: Tensor,
-    target_lengths: Tensor,
-    options: str,
-) -> Tensor:
-    losses, _ = _call_joint(
-        encoded, predicted, weight, bias, targets, logit_lengths, target_lengths, None, options
-    )
-    return losses.to(encoded.dtype)
-
-
-@_joint_losses.register_fake
-def _(
-    encoded: Tensor,
-    predicted: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    logit_lengths: Tensor,
-    target_lengths: Tensor,
-    options: str,
-) -> Tensor:
-    _check_same_device(encoded, predicted, weight, bias, targets, logit_lengths, target_lengths)
-    return encoded.new_empty(encoded.shape[0])
+    losses.register_autograd(losses_backward, setup_context=save_arguments)
+    names = (f"{kind}_loss_sum", f"{kind}_losses")
+    operations = _Operations(inputs, parts, *(getattr(torch.ops.panda_rnnt, name) for name in names))
+    return operations
 
 
 def _save_arguments(
@@ -481,130 +658,18 @@ def _saved_arguments(ctx: torch.autograd.function.FunctionCtx) -> tuple[list[Ten
     return [next(remaining) if given else None for given in is_tensor], losses
 
 
-def _joint_losses_backward(
-    ctx: torch.autograd.function.FunctionCtx, d_losses: Tensor
-) -> tuple[Tensor | None, ...]:
-    arguments, losses = _saved_arguments(ctx)
-    weights = _finite_weights(d_losses, losses)
-    gradients: list[Tensor | None] = list(
-        torch.ops.panda_rnnt.joint_loss_sum(*arguments, weights, ctx.options, False)[2:]  # type: ignore[attr-defined]
-    )
-    floats = [tensor for tensor in arguments[:4] if tensor is not None]
-    kept = [gradient if arguments[i] is not None else None for i, gradient in enumerate(gradients)]
-    return (*_without_second_derivative(floats, kept), None, None, None, None)
+_JOINT_INPUTS = ("encoded", "predicted", "weight", "bias")
+_SIMPLE_INPUTS = tuple(f"simple_{name}" for name in SimpleJoiner._fields)
+_SCORE_OPERATIONS = _define_operations("score", ("logits",))
+_JOINT_OPERATIONS = _define_operations("joint", _JOINT_INPUTS)
+_PRUNED_OPERATIONS = _define_operations("pruned", _JOINT_INPUTS + _SIMPLE_INPUTS, _PARTS)
 
 
-_joint_losses.register_autograd(_joint_losses_backward, setup_context=_save_arguments)
-
-
-@torch.library.custom_op(
-    "panda_rnnt::score_loss_sum",
-    mutates_args=(),
-    schema=f"({_SCORES}, Tensor weights, str options, bool zero_infinity) -> (Tensor, Tensor, Tensor)",
-)
-def _score_loss_sum(
-    logits: Tensor,
-    targets: Tensor,
-    logit_lengths: Tensor,
-    target_lengths: Tensor,
-    weights: Tensor,
-    options: str,
-    zero_infinity: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the weighted sum, the losses, and the gradient of the scores."""
-    is_finite = bool(weights.isfinite().all())
-    finite_weights = weights if is_finite else torch.zeros_like(weights)
-    losses, gradients = _call_scores(logits, targets, logit_lengths, target_lengths, finite_weights, options)
-    if not is_finite:
-        gradients = [gradient.fill_(torch.nan) for gradient in gradients]
-    value = _weighted_sum(losses, weights, zero_infinity)
-    return value.to(logits.dtype), losses.to(logits.dtype), gradients[0]
-
-
-@_score_loss_sum.register_fake
-def _(
-    logits: Tensor,
-    targets: Tensor,
-    logit_lengths: Tensor,
-    target_lengths: Tensor,
-    weights: Tensor,
-    options: str,
-    zero_infinity: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    _check_same_device(logits, targets, logit_lengths, target_lengths, weights)
-    return logits.new_empty(()), logits.new_empty(logits.shape[0]), torch.empty_like(logits)
-
-
-def _save_score_gradient(
-    ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, ...]
-) -> None:
-    ctx.mark_non_differentiable(*output[1:])
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(output[2], *inputs[:1])  # type: ignore[arg-type]
-
-
-def _scale_score_gradient(
-    ctx: torch.autograd.function.FunctionCtx, d_value: Tensor | None, *_: None
-) -> tuple[Tensor | None, ...]:
-    if d_value is None:
-        return (None,) * 7
-    gradient, logits = ctx.saved_tensors  # type: ignore[attr-defined]
-    return (*_without_second_derivative([logits], [gradient * d_value]), None, None, None, None, None, None)
-
-
-_score_loss_sum.register_autograd(_scale_score_gradient, setup_context=_save_score_gradient)
-
-
-@torch.library.custom_op(
-    "panda_rnnt::score_losses", mutates_args=(), schema=f"({_SCORES}, str options) -> Tensor"
-)
-def _score_losses(
-    logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, options: str
-) -> Tensor:
-    losses, _ = _call_scores(logits, targets, logit_lengths, target_lengths, None, options)
-    return losses.to(logits.dtype)
-
-
-@_score_losses.register_fake
-def _(logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor, options: str) -> Tensor:
-    _check_same_device(logits, targets, logit_lengths, target_lengths)
-    return logits.new_empty(logits.shape[0])
-
-
-def _score_losses_backward(
-    ctx: torch.autograd.function.FunctionCtx, d_losses: Tensor
-) -> tuple[Tensor | None, ...]:
-    arguments, losses = _saved_arguments(ctx)
-    weights = _finite_weights(d_losses, losses)
-    gradient = torch.ops.panda_rnnt.score_loss_sum(*arguments, weights, ctx.options, False)[2]  # type: ignore[attr-defined]
-    floats = [tensor for tensor in arguments[:1] if tensor is not None]
-    return (*_without_second_derivative(floats, [gradient]), None, None, None, None)
-
-
-_score_losses.register_autograd(_score_losses_backward, setup_context=_save_arguments)
-
-
-# Calls of the native module.
-
-
-def _call_joint(
-    encoded: Tensor,
-    predicted: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    logit_lengths: Tensor,
-    target_lengths: Tensor,
-    weights: Tensor | None,
-    options: str,
-) -> tuple[Tensor, list[Tensor]]:
-    head = (_array(weight), _array(bias))
-    rest = (_array(targets), _array(logit_lengths), _array(target_lengths), _array(weights))
-    if predicted is None:
-        losses, gradients = _native.hidden_loss(_array(encoded), *head, *rest, options)
-    else:
-        losses, gradients = _native.joint_loss(_array(encoded), _array(predicted), *head, *rest, options)
-    return from_dlpack(losses), [from_dlpack(gradient) for gradient in gradients]
+def _operations(inputs: Mapping[str, Tensor | None]) -> _Operations:
+    """Returns the operations over some inputs."""
+    if "logits" in inputs:
+        return _SCORE_OPERATIONS
+    return _PRUNED_OPERATIONS if "simple_encoded" in inputs else _JOINT_OPERATIONS
 
 
 def _call_scores(
@@ -615,22 +680,52 @@ def _call_scores(
     weights: Tensor | None,
     options: str,
 ) -> tuple[Tensor, list[Tensor]]:
-    rest = (_array(targets), _array(logit_lengths), _array(target_lengths), _array(weights))
-    losses, gradients = _native.score_loss(_array(logits), *rest, options)
-    return from_dlpack(losses), [from_dlpack(gradient) for gradient in gradients]
+    """Returns losses of scores and their gradient, for operations of other modules."""
+    arguments = {**_indices(targets, logit_lengths, target_lengths), "logits": logits, "weights": weights}
+    arrays = {name: _array(tensor) for name, tensor in arguments.items()}
+    losses, gradients, _, _ = _native.loss(arrays, options)
+    return from_dlpack(losses), [from_dlpack(gradient) for gradient in gradients.values()]
 
 
 def _array(tensor: Tensor | None) -> Tensor | None:
     """Returns what DLPack exports: without autograd, contiguous."""
+    if tensor is not None and tensor.is_meta:
+        raise ValueError("expected tensors with data, found one on device meta")
     return None if tensor is None else tensor.detach().contiguous()
 
 
 # Checks and reductions.
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _options_text(**options: Any) -> str:
+def _loss_text(**options: Any) -> str:
     return LossOptions(**options).to_json()
+
+
+def _score_loss_text(**options: Any) -> str:
+    for name in options:
+        if name not in ScoreLossArguments.__annotations__:
+            raise TypeError(f"{name}: expected options of a loss of scores, found another argument")
+    return LossOptions(**options).to_json()
+
+
+# Functions whose results are constants of `torch.compile`. Torch 2.4 assigns a result to the global name
+# of the function, so that names of calls must differ from it.
+_options_text = torch.compiler.assume_constant_result(_loss_text)  # type: ignore[no-untyped-call]
+_score_options_text = torch.compiler.assume_constant_result(_score_loss_text)  # type: ignore[no-untyped-call]
+
+
+def _constants(options: dict[str, Any]) -> dict[str, Any]:
+    """Makes numbers constants of ``torch.compile``, which traces some as symbols."""
+    if not torch.compiler.is_compiling():
+        return options
+    return {name: _constant(value) for name, value in options.items()}
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(_constant(element) for element in value)
+    # The keys of a dictionary are constants.
+    return next(iter({value: None}))
 
 
 def _result_type(tensors: dict[str, Tensor]) -> torch.dtype:
@@ -679,33 +774,50 @@ def _check_reduction(reduction: Reduction) -> Reduction:
     return reduction
 
 
-def _utterance_weights(target_lengths: Tensor, batch: int, reduction: Reduction) -> Tensor:
-    """Returns the weight of each utterance in the sum."""
+def _utterance_weights(
+    target_lengths: Tensor, batch: int, reduction: Reduction, weights: Tensor | None = None
+) -> Tensor:
+    """Returns the factor of each utterance's loss in the sum."""
     _check_reduction(reduction)
-    ones = torch.ones(batch, dtype=torch.float64, device=target_lengths.device)
+    factors = torch.ones(batch, dtype=torch.float64, device=target_lengths.device)
+    if weights is not None:
+        _result_type({"weights": weights})
+        if weights.shape != (batch,):
+            raise ValueError(f"weights: expected shape ({batch},), found {tuple(weights.shape)}")
+        factors = weights.to(torch.float64)
     if reduction == "mean":
-        return ones / max(batch, 1)
+        return factors / max(batch, 1)
     labels = target_lengths.to(torch.float64)
     if reduction == "mean_per_target":
-        return ones / (batch * labels.clamp(min=1))
+        return factors / (batch * labels.clamp(min=1))
     if reduction == "mean_volume":
-        return ones / labels.sum().clamp(min=1)
-    return ones
+        return factors / labels.sum().clamp(min=1)
+    return factors
 
 
-def _reduce(losses: Tensor, target_lengths: Tensor, reduction: Reduction, zero_infinity: bool) -> Tensor:
-    if zero_infinity:
-        losses = losses.masked_fill(losses.isinf(), 0.0)
-    if _check_reduction(reduction) == "none":
-        return losses
-    weights = _utterance_weights(target_lengths, losses.shape[0], reduction)
-    return (losses.to(torch.float64) * weights).sum().to(losses.dtype)
+def _reduce(
+    losses: Tensor,
+    target_lengths: Tensor,
+    reduction: Reduction,
+    zero_infinity: bool,
+    weights: Tensor | None = None,
+) -> Tensor:
+    factors = _utterance_weights(target_lengths, losses.shape[0], reduction, weights)
+    if reduction != "none":
+        return _weighted_sum(losses, factors, zero_infinity).to(losses.dtype)
+    if weights is None:
+        return losses.masked_fill(losses.isinf(), 0.0) if zero_infinity else losses
+    return _weighted(losses, factors, zero_infinity).to(losses.dtype)
 
 
 def _weighted_sum(losses: Tensor, weights: Tensor, zero_infinity: bool) -> Tensor:
-    if zero_infinity:
-        losses = losses.masked_fill(losses.isinf(), 0.0)
-    return (losses * weights).sum()
+    return _weighted(losses, weights, zero_infinity).sum()
+
+
+def _weighted(losses: Tensor, weights: Tensor, zero_infinity: bool) -> Tensor:
+    # 0 times an infinite loss is not a number.
+    is_dropped = losses.isinf() if zero_infinity else losses.isinf() & (weights == 0)
+    return losses.to(torch.float64).masked_fill(is_dropped, 0.0) * weights
 
 
 def _finite_weights(d_losses: Tensor, losses: Tensor) -> Tensor:
@@ -728,11 +840,12 @@ class _FirstDerivative(torch.autograd.Function):
 
 
 def _without_second_derivative(
-    inputs: Sequence[Tensor], gradients: list[Tensor | None]
+    inputs: Sequence[Tensor | None], gradients: list[Tensor | None]
 ) -> list[Tensor | None]:
     """Makes the second derivative an error where autograd records the backward pass."""
     if not torch.is_grad_enabled():
         return gradients
+    tensors = [tensor for tensor in inputs if tensor is not None]
     present = [gradient for gradient in gradients if gradient is not None]
-    recorded = iter(_FirstDerivative.apply(len(inputs), *inputs, *present))  # type: ignore[no-untyped-call]
+    recorded = iter(_FirstDerivative.apply(len(tensors), *tensors, *present))  # type: ignore[no-untyped-call]
     return [None if gradient is None else next(recorded) for gradient in gradients]
