@@ -4,10 +4,13 @@ __all__ = [
     "Array",
     "__version__",
     "check_options",
+    "check_selection",
     "hidden_loss",
     "joint_loss",
     "num_threads",
     "score_loss",
+    "selected_backward",
+    "selected_forward",
     "set_num_threads",
 ]
 
@@ -61,5 +64,24 @@ def score_loss(
     weights: object | None,
     options: str,
 ) -> tuple[Array, list[Array]]: ...
+def check_selection(
+    selected_ids: object, selected_mask: object, num_classes: int, reject_duplicates: bool
+) -> None: ...
+def selected_forward(
+    hidden: object, weight: object, bias: object, selected_ids: object, selected_mask: object, tile_c: int
+) -> tuple[Array, Array, Array, Array]: ...
+def selected_backward(
+    hidden: object,
+    weight: object,
+    bias: object,
+    selected_ids: object,
+    selected_mask: object,
+    emissions: object | None,
+    max: object,
+    log_sum: object,
+    d_emissions: object,
+    d_log_z: object,
+    tile_c: int,
+) -> tuple[Array, Array, Array]: ...
 def num_threads() -> int: ...
 def set_num_threads(threads: int) -> None: ...
