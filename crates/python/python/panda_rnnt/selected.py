@@ -542,8 +542,9 @@ def _save_arguments(
 def _selected_forward_derivative(
     ctx: torch.autograd.function.FunctionCtx, d_emissions: Tensor, d_log_z: Tensor, *_: Tensor
 ) -> tuple[Tensor | None, ...]:
+    tile_c: int = ctx.tile_c  # type: ignore[attr-defined]
     arguments = (*ctx.saved_tensors, d_emissions, d_log_z)  # type: ignore[attr-defined]
-    gradients = torch.ops.panda_rnnt.selected_backward(*arguments, ctx.tile_c, False)  # type: ignore[attr-defined]
+    gradients = torch.ops.panda_rnnt.selected_backward(*arguments, tile_c, False)
     return (*gradients, None, None, None)
 
 
