@@ -102,9 +102,8 @@ pub fn selected_backward(
 ) -> PyResult<(Array, Array, Array)> {
     let arguments = Arguments::new(hidden, weight, bias, selected_ids, selected_mask, tile_c)?;
     let Shape { sites, hidden: width, classes, selected } = arguments.shape;
-    let emissions = emissions
-        .map(|emissions| borrow("emissions", emissions, [sites, selected]))
-        .transpose()?;
+    let emissions =
+        emissions.map(|emissions| borrow("emissions", emissions, [sites, selected])).transpose()?;
     let d_emissions = borrow("selected_adjoints", d_emissions, [sites, selected])?;
     let (max, log_sum) = (borrow("logZ", max, [sites])?, borrow("logZ", log_sum, [sites])?);
     let d_log_z = borrow("d_log_z", d_log_z, [sites])?;
@@ -207,7 +206,9 @@ impl Arguments {
             return error("hidden: expected rows of at least 1 number, found 0".to_owned());
         }
         if weight_width != width {
-            return error(format!("weight: expected rows of {width} numbers, as hidden, found {weight_width}"));
+            return error(format!(
+                "weight: expected rows of {width} numbers, as hidden, found {weight_width}"
+            ));
         }
         if classes == 0 {
             return error("weight: expected at least 1 class, found 0".to_owned());
@@ -218,7 +219,10 @@ impl Arguments {
         let bias = borrow("bias", bias, [classes])?;
         let selected = SelectedIds::new(selected_ids, selected_mask, classes)?;
         if selected.sites != sites {
-            return error(format!("selected_ids: expected {sites} sites, as hidden, found {}", selected.sites));
+            return error(format!(
+                "selected_ids: expected {sites} sites, as hidden, found {}",
+                selected.sites
+            ));
         }
         let shape = Shape { sites, hidden: width, classes, selected: selected.per_site };
         let selection = Selection::new(selected.ids, selected.active, selected.per_site);
@@ -403,7 +407,9 @@ fn check_gradient<F: Real>(argument: &str, values: &[F]) -> PyResult<()> {
 fn normalizer_error(error: Error) -> PyErr {
     PyValueError::new_err(match error {
         Error::DuplicateClass { site, class } => {
-            format!("selected_ids[{site}]: expected ids that are distinct within each site, found {class} twice")
+            format!(
+                "selected_ids[{site}]: expected ids that are distinct within each site, found {class} twice"
+            )
         }
         Error::InfiniteWeight { class, value } => {
             format!("weight[{class}]: expected finite numbers, found {value:e}")

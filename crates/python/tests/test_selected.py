@@ -360,9 +360,7 @@ def test_results_do_not_depend_on_threads_and_hardly_on_tiles() -> None:
     for name in ("selected_logp", "logZ", "loss", "grad_hidden", "grad_weight", "grad_bias"):
         assert torch.equal(getattr(again, name), getattr(results[1], name)), name
         for result in results[1:]:
-            torch.testing.assert_close(
-                getattr(result, name), getattr(results[0], name), rtol=2e-6, atol=2e-5
-            )
+            torch.testing.assert_close(getattr(result, name), getattr(results[0], name), rtol=2e-6, atol=2e-5)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of the process from /proc")
@@ -487,9 +485,7 @@ def test_targets_need_matching_adjoints() -> None:
     problem = random_problem(14)
     targets = torch.full((7,), 3)
     with pytest.raises(ValueError, match=r"dblank: expected shape \(7,\), found \(6,\)"):
-        standard_blank_target_forward_backward(
-            *problem.floats(), targets, 0, torch.ones(7), torch.ones(6)
-        )
+        standard_blank_target_forward_backward(*problem.floats(), targets, 0, torch.ones(7), torch.ones(6))
 
 
 def test_log_z_of_other_arguments_is_refused() -> None:

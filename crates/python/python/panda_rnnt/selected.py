@@ -314,9 +314,7 @@ def standard_blank_target_forward_backward(
     _check_axes(weight=(weight, 2))
     ids, mask = build_standard_blank_target_set(target_ids, blank_id, num_classes=weight.shape[0])
     adjoints = _blank_target_adjoints(target_ids, dtarget, dblank)
-    return selected_forward_backward(
-        hidden, weight, bias, ids, mask, adjoints, tile_c=tile_c, device=device
-    )
+    return selected_forward_backward(hidden, weight, bias, ids, mask, adjoints, tile_c=tile_c, device=device)
 
 
 def dense_selected_reference(
@@ -337,9 +335,7 @@ def dense_selected_reference(
     _check_axes(hidden=(hidden, 2), weight=(weight, 2), bias=(bias, 1))
     validate_selected_set(selected_ids, selected_mask, num_classes=weight.shape[0])
     _check_shape("selected_adjoints", selected_adjoints, selected_ids)
-    rows, head, offset = (
-        tensor.detach().to(dtype, copy=True).requires_grad_() for tensor in floats.values()
-    )
+    rows, head, offset = (tensor.detach().to(dtype, copy=True).requires_grad_() for tensor in floats.values())
     is_padding = ~selected_mask.any(1) & ~hidden.isfinite().all(1)
     with torch.enable_grad():
         logits = torch.where(is_padding[:, None], 0.0, rows) @ head.T + offset
