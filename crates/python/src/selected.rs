@@ -79,7 +79,7 @@ pub fn selected_forward(
 /// `d_emissions` and `d_log_z` are the adjoints, the derivatives of the loss.
 ///
 /// `max`, `log_sum` and `emissions` are results of [`selected_forward`]. Without emissions, these
-/// are computed by scalar products, and logZ, the sum of `max` and `log_sum`, is that of the caller:
+/// are computed by scalar products, and logZ, the sum of `max` and `log_sum`, is an argument:
 /// values that are not finite are then errors, in logZ and in the gradients.
 #[pyfunction]
 #[pyo3(signature = (
@@ -251,9 +251,9 @@ impl Arguments {
     }
 }
 
-/// Returns a plan with scores of at most `tile_c` classes at a time.
+/// Returns a plan with at most `tile_c` classes at a time.
 ///
-/// The same holds for their gradients. No scores are saved for backward.
+/// Their scores and score gradients exist for a wave of sites. No scores are saved for backward.
 fn tiled_plan<F: Real>(shape: Shape, tile_c: usize) -> Result<Plan<F>> {
     let plan = Plan::new(shape, Precision::Full, usize::MAX, false)?;
     let tile_classes = plan.tile_classes.min(tile_c);
@@ -385,11 +385,11 @@ fn borrow<const RANK: usize>(
     expected: [usize; RANK],
 ) -> PyResult<Borrowed> {
     let array = Borrowed::new(argument, array, RANK)?;
-    let found: [usize; RANK] = array.shape();
-    if found == expected {
+    let shape: [usize; RANK] = array.shape();
+    if shape == expected {
         return Ok(array);
     }
-    Err(PyValueError::new_err(format!("{argument}: expected shape {expected:?}, found {found:?}")))
+    Err(PyValueError::new_err(format!("{argument}: expected shape {expected:?}, found {shape:?}")))
 }
 
 /// Fails for a gradient that is infinite or NaN.

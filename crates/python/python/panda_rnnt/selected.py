@@ -244,10 +244,10 @@ def selected_backward(
         tile_classes = _tile_classes(tile_c, weight)
         largest = log_z.to(tensors[0].dtype)
         state = (None, largest, log_z - largest)
-        gradients = torch.ops.panda_rnnt.selected_backward(
+        d_hidden, d_weight, d_bias = torch.ops.panda_rnnt.selected_backward(
             *tensors, *state, adjoints, torch.zeros_like(log_z), tile_classes, True
         )
-    return SelectedBackwardResult(*gradients, largest_logits_tile_shape=(hidden.shape[0], tile_classes))
+    return SelectedBackwardResult(d_hidden, d_weight, d_bias, (hidden.shape[0], tile_classes))
 
 
 def selected_forward_backward(
@@ -273,7 +273,7 @@ def selected_forward_backward(
         )
         tile_classes = _tile_classes(tile_c, weight)
         emissions, log_z, *state = torch.ops.panda_rnnt.selected_forward(*tensors, tile_classes)
-        gradients = torch.ops.panda_rnnt.selected_backward(
+        d_hidden, d_weight, d_bias = torch.ops.panda_rnnt.selected_backward(
             *tensors, emissions, *state, adjoints, torch.zeros_like(log_z), tile_classes, True
         )
         loss = _weighted_sum(adjoints, emissions, tensors[4])
@@ -282,8 +282,10 @@ def selected_forward_backward(
         emissions.to(dtype),
         log_z.to(dtype),
         loss.to(dtype),
-        *gradients,
-        largest_logits_tile_shape=(hidden.shape[0], tile_classes),
+        d_hidden,
+        d_weight,
+        d_bias,
+        (hidden.shape[0], tile_classes),
     )
 
 
@@ -343,13 +345,15 @@ def dense_selected_reference(
         ids = torch.where(selected_mask, selected_ids, 0).long()
         logp = torch.where(selected_mask, logits.log_softmax(1).gather(1, ids), 0.0)
         loss = _weighted_sum(selected_adjoints.to(dtype), logp, selected_mask)
-        gradients = torch.autograd.grad(loss, (rows, head, offset))
+        d_hidden, d_weight, d_bias = torch.autograd.grad(loss, (rows, head, offset))
     return DenseReferenceResult(
         logp.detach(),
         log_z.detach(),
         loss.detach(),
-        *gradients,
-        full_logits_shape=(logits.shape[0], logits.shape[1]),
+        d_hidden,
+        d_weight,
+        d_bias,
+        (logits.shape[0], logits.shape[1]),
     )
 
 
