@@ -11,6 +11,7 @@ mod inputs;
 mod large_blocks;
 mod losses;
 mod options;
+mod selected;
 mod targets;
 mod threads;
 
@@ -29,6 +30,12 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(alignments::posteriors, module)?)?;
     module.add_function(wrap_pyfunction!(losses::check_options, module)?)?;
     module.add_function(wrap_pyfunction!(losses::loss, module)?)?;
+    module.add_function(wrap_pyfunction!(losses::joint_loss, module)?)?;
+    module.add_function(wrap_pyfunction!(losses::hidden_loss, module)?)?;
+    module.add_function(wrap_pyfunction!(losses::score_loss, module)?)?;
+    module.add_function(wrap_pyfunction!(selected::check_selection, module)?)?;
+    module.add_function(wrap_pyfunction!(selected::selected_backward, module)?)?;
+    module.add_function(wrap_pyfunction!(selected::selected_forward, module)?)?;
     module.add_function(wrap_pyfunction!(threads::num_threads, module)?)?;
     module.add_function(wrap_pyfunction!(threads::set_num_threads, module)?)?;
     Ok(())

@@ -8,6 +8,13 @@ __all__ = [
     "loss",
     "num_threads",
     "posteriors",
+    "check_selection",
+    "hidden_loss",
+    "joint_loss",
+    "num_threads",
+    "score_loss",
+    "selected_backward",
+    "selected_forward",
     "set_num_threads",
 ]
 
@@ -37,5 +44,53 @@ def check_options(options: str) -> None: ...
 def loss(
     arguments: dict[str, Any], options: str
 ) -> tuple[Array, dict[str, Array], dict[str, Array], tuple[int, int, float, float, float, float]]: ...
+def joint_loss(
+    encoded: object,
+    predicted: object,
+    weight: object,
+    bias: object | None,
+    targets: object,
+    logit_lengths: object,
+    target_lengths: object,
+    weights: object | None,
+    options: str,
+) -> tuple[Array, list[Array]]: ...
+def hidden_loss(
+    hidden: object,
+    weight: object,
+    bias: object | None,
+    targets: object,
+    logit_lengths: object,
+    target_lengths: object,
+    weights: object | None,
+    options: str,
+) -> tuple[Array, list[Array]]: ...
+def score_loss(
+    scores: object,
+    targets: object,
+    logit_lengths: object,
+    target_lengths: object,
+    weights: object | None,
+    options: str,
+) -> tuple[Array, list[Array]]: ...
+def check_selection(
+    selected_ids: object, selected_mask: object, num_classes: int, reject_duplicates: bool
+) -> None: ...
+def selected_forward(
+    hidden: object, weight: object, bias: object, selected_ids: object, selected_mask: object, tile_c: int
+) -> tuple[Array, Array, Array, Array]: ...
+def selected_backward(
+    hidden: object,
+    weight: object,
+    bias: object,
+    selected_ids: object,
+    selected_mask: object,
+    emissions: object | None,
+    max: object,
+    log_sum: object,
+    d_emissions: object,
+    d_log_z: object,
+    tile_c: int,
+) -> tuple[Array, Array, Array]: ...
 def num_threads() -> int: ...
 def set_num_threads(threads: int) -> None: ...
