@@ -7,6 +7,7 @@
 mod arrays;
 #[cfg(target_os = "linux")]
 mod large_blocks;
+mod log_probs;
 mod losses;
 mod options;
 mod targets;
@@ -23,6 +24,8 @@ static ALLOCATOR: large_blocks::LargeBlocks = large_blocks::LargeBlocks;
 fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<arrays::Array>()?;
+    module.add_function(wrap_pyfunction!(log_probs::ctc_best_path, module)?)?;
+    module.add_function(wrap_pyfunction!(log_probs::emission_loss, module)?)?;
     module.add_function(wrap_pyfunction!(losses::check_options, module)?)?;
     module.add_function(wrap_pyfunction!(losses::joint_loss, module)?)?;
     module.add_function(wrap_pyfunction!(losses::hidden_loss, module)?)?;

@@ -4,6 +4,8 @@ __all__ = [
     "Array",
     "__version__",
     "check_options",
+    "ctc_best_path",
+    "emission_loss",
     "hidden_loss",
     "joint_loss",
     "num_threads",
@@ -61,5 +63,14 @@ def score_loss(
     weights: object | None,
     options: str,
 ) -> tuple[Array, list[Array]]: ...
+def emission_loss(
+    emissions: object,
+    targets: object,
+    logit_lengths: object,
+    target_lengths: object,
+    classes: int,
+    options: str,
+) -> tuple[Array, Array]: ...
+def ctc_best_path(emissions: object, labels: object) -> Array: ...
 def num_threads() -> int: ...
 def set_num_threads(threads: int) -> None: ...
