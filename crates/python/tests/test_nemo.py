@@ -142,7 +142,9 @@ def test_copies_and_compiled_modules(module: Any, options: dict[str, Any]) -> No
     loss = module(blank=blank, **options)
     expected = value_and_gradient(loss, acts, batch.indices())
     for copied in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
-        torch.testing.assert_close(value_and_gradient(copied, acts, batch.indices()), expected, rtol=0, atol=0)
+        torch.testing.assert_close(
+            value_and_gradient(copied, acts, batch.indices()), expected, rtol=0, atol=0
+        )
     torch._dynamo.reset()
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(value_and_gradient(compiled, acts, batch.indices()), expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -92,7 +93,9 @@ def test_losses_and_gradients_equal_torchaudio() -> None:
             if theirs is not None:
                 expected, options = value_and_gradient(theirs, arguments), {}
             found = value_and_gradient(ours, arguments, **options)
-            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, msg=lambda m, s=seed: f"{s}: {m}")
+            torch.testing.assert_close(
+                found, expected, rtol=1e-5, atol=1e-5, msg=lambda m, s=seed: f"{s}: {m}"
+            )
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -232,7 +235,13 @@ BAD_CALLS: list[tuple[str, Change, dict[str, Any], type[Exception], str]] = [
     ("batch", lambda a: a.__setitem__(2, a[2][:1]), {}, ValueError, r"logit_lengths: expected 2 utter"),
     ("float", lambda a: a.__setitem__(1, a[1].float()), {}, TypeError, r"targets: expected int32 or int64"),
     ("integer", lambda a: a.__setitem__(0, a[0].int()), {}, TypeError, r"logits: expected float16"),
-    ("NaN", lambda a: a[0].__setitem__((1, 0, 0, 0), torch.nan), {}, ValueError, r"utterance 1, frame 0.*NaN"),
+    (
+        "NaN",
+        lambda a: a[0].__setitem__((1, 0, 0, 0), torch.nan),
+        {},
+        ValueError,
+        r"utterance 1, frame 0.*NaN",
+    ),
     ("meta", lambda a: a.__setitem__(1, a[1].to("meta")), {}, ValueError, r"targets: expected a tensor on"),
 ]
 
@@ -297,7 +306,7 @@ def test_alignments_of_few_frames_and_ties() -> None:
     functional = pytest.importorskip("torchaudio").functional
     for labels in ([1], [1, 1], [1, 2], [1, 2, 2, 1], [3, 3, 3]):
         targets = torch.tensor([labels])
-        repetitions = sum(left == right for left, right in zip(labels, labels[1:], strict=False))
+        repetitions = sum(left == right for left, right in itertools.pairwise(labels))
         for extra in range(4):
             log_probs = torch.zeros(1, len(labels) + repetitions + extra, 4)
             expected = functional.forced_align(log_probs, targets)

@@ -86,9 +86,7 @@ def check_reduction(reduction: WarpReduction) -> WarpReduction:
     mutates_args=(),
     schema="(Tensor acts, Tensor labels, Tensor act_lens, Tensor label_lens, str options) -> Tensor",
 )
-def _warp_losses(
-    acts: Tensor, labels: Tensor, act_lens: Tensor, label_lens: Tensor, options: str
-) -> Tensor:
+def _warp_losses(acts: Tensor, labels: Tensor, act_lens: Tensor, label_lens: Tensor, options: str) -> Tensor:
     check_sizes(acts, act_lens, label_lens, _NAMES)
     try:
         return score_losses(acts, labels, act_lens, label_lens, options)

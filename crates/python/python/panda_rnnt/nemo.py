@@ -138,9 +138,7 @@ def tdt_loss(
     classes = acts.shape[-1] - len(durations)
     if omega > 0.0 and random.uniform(0.0, 1.0) < omega:
         tokens = acts[..., :classes]
-        return rnnt_loss(
-            tokens, labels, act_lens, label_lens, blank, reduction, fastemit_lambda, clamp
-        )
+        return rnnt_loss(tokens, labels, act_lens, label_lens, blank, reduction, fastemit_lambda, clamp)
 
     def losses(scores: Tensor, limit: float | None) -> Tensor:
         return warp_losses(

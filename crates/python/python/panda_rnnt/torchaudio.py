@@ -7,6 +7,8 @@ this module before ``torch.jit.load`` loads them.
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor, nn
 from torch.utils.dlpack import from_dlpack
@@ -152,12 +154,12 @@ def forced_align(
 
 # Operations. Each takes tensors and numbers of the functions above, so that TorchScript can call it.
 
-_ARGUMENTS = "Tensor logits, Tensor targets, Tensor logit_lengths, Tensor target_lengths, int blank, float clamp"
-
-
-@torch.library.custom_op(
-    "panda_rnnt::logit_losses", mutates_args=(), schema=f"({_ARGUMENTS}) -> Tensor"
+_ARGUMENTS = (
+    "Tensor logits, Tensor targets, Tensor logit_lengths, Tensor target_lengths, int blank, float clamp"
 )
+
+
+@torch.library.custom_op("panda_rnnt::logit_losses", mutates_args=(), schema=f"({_ARGUMENTS}) -> Tensor")
 def _logit_losses(
     logits: Tensor,
     targets: Tensor,
@@ -270,14 +272,15 @@ _log_prob_losses.register_autograd(_log_prob_losses_backward, setup_context=_sav
 @torch.library.custom_op(
     "panda_rnnt::forced_align",
     mutates_args=(),
-    schema="(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank) -> Tensor",
+    schema="(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank) "
+    "-> Tensor",
 )
 def _forced_align(
     log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, blank: int
 ) -> Tensor:
     _check_alignment(log_probs, targets, input_lengths, target_lengths, blank)
-    # Of equally good paths torchaudio takes that which enters each state late, found from the end.
-    # The search of the native module decides ties from the start; frames and labels are reversed.
+    # torchaudio decides between equally good paths from the last frame on, the native module from
+    # the first: frames and labels are reversed.
     labels = targets[0].to(torch.int64).flip(0)
     columns = torch.cat([labels.new_tensor([blank]), labels])
     emissions = log_probs[0].index_select(-1, columns).to(torch.float64)
@@ -345,7 +348,7 @@ def _check_alignment(
             expected_label = "a label" if label == blank else f"a class from 0 to {classes - 1}"
             found = f"{label}, the blank" if label == blank else str(label)
             raise ValueError(f"targets[0, {position}]: expected {expected_label}, found {found}")
-    repetitions = sum(left == right for left, right in zip(labels, labels[1:], strict=False))
+    repetitions = sum(left == right for left, right in itertools.pairwise(labels))
     if frames < max(len(labels) + repetitions, 1):
         raise RuntimeError(
             f"targets length is too long for CTC: expected at most {frames} labels and repetitions, the "

@@ -66,6 +66,4 @@ class RNNTLoss(nn.Module):
 
     def forward(self, acts: Tensor, labels: Tensor, act_lens: Tensor, label_lens: Tensor) -> Tensor:
         """Computes the loss; see :func:`rnnt_loss`."""
-        return rnnt_loss(
-            acts, labels, act_lens, label_lens, self.blank, self.reduction, self.fastemit_lambda
-        )
+        return rnnt_loss(acts, labels, act_lens, label_lens, self.blank, self.reduction, self.fastemit_lambda)
