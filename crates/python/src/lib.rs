@@ -9,6 +9,7 @@ mod arrays;
 mod inputs;
 #[cfg(target_os = "linux")]
 mod large_blocks;
+mod log_probs;
 mod losses;
 mod options;
 mod selected;
@@ -28,6 +29,8 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_class::<arrays::Array>()?;
     module.add_function(wrap_pyfunction!(alignments::align, module)?)?;
     module.add_function(wrap_pyfunction!(alignments::posteriors, module)?)?;
+    module.add_function(wrap_pyfunction!(log_probs::ctc_best_path, module)?)?;
+    module.add_function(wrap_pyfunction!(log_probs::emission_loss, module)?)?;
     module.add_function(wrap_pyfunction!(losses::check_options, module)?)?;
     module.add_function(wrap_pyfunction!(losses::loss, module)?)?;
     module.add_function(wrap_pyfunction!(losses::joint_loss, module)?)?;

@@ -9,6 +9,8 @@ __all__ = [
     "num_threads",
     "posteriors",
     "check_selection",
+    "ctc_best_path",
+    "emission_loss",
     "hidden_loss",
     "joint_loss",
     "num_threads",
@@ -92,5 +94,14 @@ def selected_backward(
     d_log_z: object,
     tile_c: int,
 ) -> tuple[Array, Array, Array]: ...
+def emission_loss(
+    emissions: object,
+    targets: object,
+    logit_lengths: object,
+    target_lengths: object,
+    classes: int,
+    options: str,
+) -> tuple[Array, Array]: ...
+def ctc_best_path(emissions: object, labels: object) -> Array: ...
 def num_threads() -> int: ...
 def set_num_threads(threads: int) -> None: ...
