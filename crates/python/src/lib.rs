@@ -5,6 +5,7 @@
 #![warn(missing_docs)]
 
 mod arrays;
+mod decoding;
 #[cfg(target_os = "linux")]
 mod large_blocks;
 mod losses;
@@ -27,6 +28,10 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(losses::joint_loss, module)?)?;
     module.add_function(wrap_pyfunction!(losses::hidden_loss, module)?)?;
     module.add_function(wrap_pyfunction!(losses::score_loss, module)?)?;
+    module.add_class::<decoding::LabelScorer>()?;
+    module.add_class::<decoding::WeightModel>()?;
+    module.add_function(wrap_pyfunction!(decoding::decode_callbacks, module)?)?;
+    module.add_function(wrap_pyfunction!(decoding::decode_weights, module)?)?;
     module.add_function(wrap_pyfunction!(threads::num_threads, module)?)?;
     module.add_function(wrap_pyfunction!(threads::set_num_threads, module)?)?;
     Ok(())
