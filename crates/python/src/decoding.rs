@@ -19,12 +19,7 @@ use pyo3::{Bound, IntoPyObject, Py, PyAny, PyErr, PyResult, Python, exceptions::
 use rnnt_loss::{Activation, Loss, TokenNormalization, Topology};
 use serde::Deserialize;
 
-use crate::{
-    arrays::Borrowed,
-    options::LossOptions,
-    targets::expect_batch,
-    threads,
-};
+use crate::{arrays::Borrowed, options::LossOptions, targets::expect_batch, threads};
 
 /// Decodes encoder rows `[B, T, E]` with a model of exported weights.
 ///

@@ -8,16 +8,16 @@ import pytest
 
 pytest.importorskip("transformers")
 
-import torch  # noqa: E402
-from panda_rnnt.decoding import (  # noqa: E402
+import torch
+from panda_rnnt.decoding import (
     CallbackModel,
     beam_search,
     greedy_search,
     parakeet_model,
 )
-from panda_rnnt.transformers import fuse  # noqa: E402
-from test_transformers import model_and_inputs  # noqa: E402
-from torch import Tensor  # noqa: E402
+from panda_rnnt.transformers import fuse
+from test_transformers import model_and_inputs
+from torch import Tensor
 
 
 def model_and_features(kind: str, seed: int) -> tuple[Any, dict[str, Tensor]]:

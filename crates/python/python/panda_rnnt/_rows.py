@@ -146,7 +146,9 @@ def backend_of(argument: str, array: Any) -> Backend:
         return _Torch()
     if isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray):
         return _Numpy()
-    raise TypeError(f"{argument}: expected an array of NumPy or a tensor of torch, found {type(array).__name__}")
+    raise TypeError(
+        f"{argument}: expected an array of NumPy or a tensor of torch, found {type(array).__name__}"
+    )
 
 
 def is_tensor(value: Any) -> bool:

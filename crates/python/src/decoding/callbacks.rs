@@ -1,7 +1,7 @@
-//! Models given as Python functions, which run in the thread that called the search.
+//! Models given as Python functions.
 //!
-//! The search runs in a separate thread and sends requests; the calling thread attaches to the
-//! interpreter for each one and replies. Functions thus have the thread's state (gradient modes,
+//! A search over them runs in a separate thread and sends requests; the calling thread attaches to
+//! the interpreter for each one and replies. Functions thus have the thread's state (gradient modes,
 //! context variables, locks), and no thread of the shared pool ever waits for the interpreter.
 //! After an exception, scores are NaN, which ends the search.
 use std::sync::{
@@ -197,7 +197,7 @@ pub fn new_model(
     Ok((model.map_err(value_error)?, server))
 }
 
-/// Runs a search in a separate thread and its functions in this one.
+/// Runs a search in another thread, its functions in this one.
 ///
 /// `search` owns the model: the server ends when the model is dropped.
 ///
@@ -270,10 +270,10 @@ fn read_rows(
     expected: [usize; 2],
 ) -> Result<Vec<f32>, PyErr> {
     let rows = Borrowed::new(argument, rows, 2)?;
-    let found: [usize; 2] = rows.shape();
-    if found != expected {
+    let shape: [usize; 2] = rows.shape();
+    if shape != expected {
         return Err(PyValueError::new_err(format!(
-            "{argument}: expected an array of shape {expected:?}, found {found:?}"
+            "{argument}: expected an array of shape {expected:?}, found {shape:?}"
         )));
     }
     Ok(rows.elements::<f32>()?.to_vec())

@@ -20,20 +20,21 @@ impl LabelScorer {
 
 #[pymethods]
 impl LabelScorer {
-    /// Reads an ARPA file over labels, or with a penalty per unknown character over words.
+    /// Reads an n-gram of labels, or of words that labels spell.
+    ///
+    /// `unknown_character` is the score per character of an unknown word; none for labels.
     #[staticmethod]
     fn ngram(py: Python, arpa: &[u8], names: Vec<String>, unknown_character: Option<f32>) -> PyResult<Self> {
-        let outcome = py.detach(|| -> ::decoding::ngram::Result<Self> {
-            let table = NgramTable::read(arpa)?;
-            Ok(match unknown_character {
-                None => Self(Arc::new(Ngram::new(&table, &names, OutOfVocabulary::Ignore)?)),
-                Some(unknown_character) => {
-                    let options = WordNgramOptions { unknown_character, ..WordNgramOptions::default() };
-                    Self(Arc::new(WordNgram::new(&table, &names, options)?))
-                }
-            })
-        });
-        outcome.map_err(|error| value_error("arpa", error))
+        py.detach(|| {
+            let table = NgramTable::read(arpa)
+                .map_err(|error| PyValueError::new_err(format!("ARPA file: {error}")))?;
+            let Some(unknown_character) = unknown_character else {
+                let ngram = Ngram::new(&table, &names, OutOfVocabulary::Ignore).map_err(value_error)?;
+                return Ok(Self(Arc::new(ngram)));
+            };
+            let options = WordNgramOptions { unknown_character, ..WordNgramOptions::default() };
+            Ok(Self(Arc::new(WordNgram::new(&table, &names, options).map_err(value_error)?)))
+        })
     }
 
     /// Boosts phrases of labels, each with the score of the whole phrase.
@@ -44,22 +45,17 @@ impl LabelScorer {
         let mut phrases: Vec<Phrase> =
             phrases.into_iter().map(|(tokens, score)| Phrase::with_total(tokens, score)).collect();
         add_unmarked_variants(&mut phrases, &names);
-        match PhraseBooster::with_boundaries(&phrases, &boundaries, depth_scaling) {
-            Ok(booster) => Ok(Self(Arc::new(booster))),
-            Err(error) => Err(PyValueError::new_err(error.to_string())),
-        }
+        let booster = PhraseBooster::with_boundaries(&phrases, &boundaries, depth_scaling);
+        Ok(Self(Arc::new(booster.map_err(value_error)?)))
     }
 
     /// Adds a constant score to each class.
     #[staticmethod]
     fn class_scores(scores: Vec<f32>) -> PyResult<Self> {
-        match ClassScores::new(scores) {
-            Ok(scores) => Ok(Self(Arc::new(scores))),
-            Err(error) => Err(PyValueError::new_err(error.to_string())),
-        }
+        Ok(Self(Arc::new(ClassScores::new(scores).map_err(value_error)?)))
     }
 }
 
-fn value_error(argument: &str, error: ::decoding::ngram::Error) -> PyErr {
-    PyValueError::new_err(format!("{argument}: {error}"))
+fn value_error(error: impl std::error::Error) -> PyErr {
+    PyValueError::new_err(error.to_string())
 }

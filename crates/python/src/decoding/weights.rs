@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use ::decoding::{
-    AffineLayer, DecodingModel, JointNetwork, LstmLayer, LstmPredictor, NO_LABEL, Predictor,
+    AffineLayer, DecodingModel, Error, JointNetwork, LstmLayer, LstmPredictor, NO_LABEL, Predictor,
     PredictorActivation, Result, StatelessPredictor,
 };
 use pyo3::{Bound, FromPyObject, PyAny, PyResult, Python, exceptions::PyValueError, pyclass, pymethods};
@@ -42,13 +42,13 @@ impl WeightModel {
     }
 }
 
-/// Arrays of a model (float32) and the options of its parts, a dictionary in Python.
+/// Arrays of a model (float32), in Python a dictionary.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct WeightArrays<'py> {
     /// `[ids, I]`
     embedding: Bound<'py, PyAny>,
-    /// Input weight `[4P, I]`, recurrent weight `[4P, P]` and bias `[4P]` of each LSTM layer.
+    /// Weights `[4P, I]` and `[4P, P]`, and bias `[4P]`, of each layer.
     layers: Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>)>,
     /// Weight `[P, context, I]` and bias `[P]` of a stateless predictor.
     convolution: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
@@ -84,9 +84,13 @@ impl WeightModel {
             threads::install(|| {
                 let frames = frames.as_ref().map(AffineSlices::layer).transpose()?;
                 let (labels, head) = (labels.layer()?, head.layer()?);
-                let (has_projection, width) = (frames.is_some(), head.inputs());
-                let encoder_width = frames.as_ref().map_or(width, AffineLayer::inputs);
+                let has_projection = frames.is_some();
+                let encoder_width = frames.as_ref().map_or(head.inputs(), AffineLayer::inputs);
                 let durations = options.topology.num_durations();
+                let classes = head.outputs().saturating_sub(durations);
+                if options.blank as usize >= classes {
+                    return Err(Error::Blank { blank: options.blank, classes });
+                }
                 let mut network = JointNetwork::new(options.activation, frames, labels, head, durations)?;
                 if options.has_factored_blank {
                     network = network.with_factored_blank(options.blank)?;
@@ -199,8 +203,7 @@ impl PredictorSlices<'_> {
         if let Some(last) = start.last_mut() {
             *last = self.start;
         }
-        let predictor =
-            StatelessPredictor::new((embedding, width), weight, bias, &start, self.activation)?;
+        let predictor = StatelessPredictor::new((embedding, width), weight, bias, &start, self.activation)?;
         Ok(Arc::new(predictor))
     }
 }
