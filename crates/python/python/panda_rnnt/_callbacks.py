@@ -11,7 +11,7 @@ import numpy as np
 from panda_rnnt import _native
 from panda_rnnt._options import _integer
 from panda_rnnt._rows import Backend, RowLayout, backend_of, scores_of
-from panda_rnnt._weights import TransducerLossName, _start_label, _transducer_options
+from panda_rnnt._weights import TransducerLossName, start_label, transducer_options
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,10 +71,10 @@ class CallbackModel:
                 raise TypeError(f"{name}: expected a function, found {getattr(self, name)!r}")
         for name in ("classes", "state_axis"):
             object.__setattr__(self, name, _integer(name, getattr(self, name)))
-        options = _transducer_options(self.loss, self.blank, self.durations, self.big_blanks)
+        options = transducer_options(self.loss, self.blank, self.durations, self.big_blanks)
         for name in ("blank", "durations", "big_blanks"):
             object.__setattr__(self, name, getattr(options, name))
-        object.__setattr__(self, "start", _start_label(self.start, self.blank))
+        object.__setattr__(self, "start", start_label(self.start, self.blank))
         for name, blanks in (("blank", (self.blank,)), ("big_blanks", self.big_blanks)):
             for found in blanks:
                 if found >= self.classes:
@@ -88,7 +88,7 @@ class CallbackModel:
         with backend.no_gradients():
             callbacks = _Callbacks(self, backend, encoder)
             start = callbacks.start()
-            loss_options = _transducer_options(self.loss, self.blank, self.durations, self.big_blanks)
+            loss_options = transducer_options(self.loss, self.blank, self.durations, self.big_blanks)
             return _native.decode_callbacks(
                 callbacks, start, self.classes, loss_options.to_json(), lengths, fusion, options
             )

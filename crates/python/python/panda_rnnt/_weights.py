@@ -22,19 +22,19 @@ class WeightModel:
 
     The joint network is ``head(act(encoder_projection(x) + predictor_projection(g)))``.
 
-    ======================================  =====================  ==========================
-    weights                                 shape
-    ======================================  =====================  ==========================
-    ``embedding.weight``                    ``[ids, I]``           with a row for ``start``
-    ``lstm.weight_ih_l0``                   ``[4P, I]``            the names of
-    ``lstm.weight_hh_l0``                   ``[4P, P]``            ``torch.nn.LSTM``;
-    ``lstm.bias_ih_l0``, ``bias_hh_l0``     ``[4P]``               layers l1, l2, .. follow
-    ``conv.weight``                         ``[P, I/groups, ctx]`` instead of an LSTM: a
-    ``conv.bias``                           ``[P]``                stateless predictor
-    ``encoder_projection.weight``           ``[H, E]``             absent: E = H
-    ``predictor_projection.weight``         ``[H, P]``             absent: P = H
-    ``head.weight``                         ``[C + D, H]``         durations last
-    ======================================  =====================  ==========================
+    ===================================  ==========================  ===================================
+    weights                              shape                       notes
+    ===================================  ==========================  ===================================
+    ``embedding.weight``                 ``[ids, I]``                with a row for ``start``
+    ``lstm.weight_ih_l0``                ``[4P, I]``                 the names of ``torch.nn.LSTM``;
+    ``lstm.weight_hh_l0``                ``[4P, P]``                 layers l1, l2, .. follow
+    ``lstm.bias_ih_l0``, ``bias_hh_l0``  ``[4P]``                  
+    ``conv.weight``                      ``[P, I/groups, context]``  without LSTM: a stateless predictor
+    ``conv.bias``                        ``[P]``                   
+    ``encoder_projection.weight``        ``[H, E]``                  absent: E = H
+    ``predictor_projection.weight``      ``[H, P]``                  absent: P = H
+    ``head.weight``                      ``[C + D, H]``              durations last
+    ===================================  ==========================  ===================================
 
     Projections and head may have a ``bias``; biases are 0 where absent. C: classes; D: durations; E, P, H:
     widths of the rows of encoder, predictor and joint network; I: width of an embedding.
@@ -69,9 +69,9 @@ class WeightModel:
         predictor_activation: Activation = "relu",
         start: int | None = None,
     ) -> None:
-        options = _transducer_options(loss, blank, durations, big_blanks, activation)
+        options = transducer_options(loss, blank, durations, big_blanks, activation)
         arrays = _weight_arrays(weights)
-        arrays["start"] = _start_label(start, blank)
+        arrays["start"] = start_label(start, blank)
         arrays["predictor_activation"] = predictor_activation
         self.loss = loss
         self._model = _native.WeightModel(arrays, options.to_json())
@@ -134,7 +134,7 @@ def _parakeet_activation(name: str) -> Activation:
     raise ValueError(f"model.config.hidden_act: expected 'relu' or 'tanh', found {name!r}")
 
 
-def _transducer_options(
+def transducer_options(
     loss: str,
     blank: int,
     durations: Sequence[int],
@@ -150,7 +150,7 @@ def _transducer_options(
     )
 
 
-def _start_label(start: int | None, blank: int) -> int:
+def start_label(start: int | None, blank: int) -> int:
     return _integer("start", blank if start is None else start)
 
 

@@ -1,8 +1,8 @@
 //! Models given as Python functions.
 //!
-//! A search over them runs in a separate thread and sends requests; the calling thread attaches to
-//! the interpreter for each one and replies. Functions thus have the thread's state (gradient modes,
-//! context variables, locks), and no thread of the shared pool ever waits for the interpreter.
+//! A search over them runs in a separate thread and sends requests; the calling thread attaches
+//! to the interpreter for each one and replies. Functions thus have the thread's state (gradient
+//! modes, context variables, locks), and no thread of the shared pool waits for the interpreter.
 //! After an exception, scores are NaN, which ends the search.
 use std::sync::{
     Arc, Mutex, PoisonError,
