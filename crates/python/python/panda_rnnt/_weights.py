@@ -28,9 +28,9 @@ class WeightModel:
     ``embedding.weight``                 ``[ids, I]``                with a row for ``start``
     ``lstm.weight_ih_l0``                ``[4P, I]``                 the names of ``torch.nn.LSTM``;
     ``lstm.weight_hh_l0``                ``[4P, P]``                 layers l1, l2, .. follow
-    ``lstm.bias_ih_l0``, ``bias_hh_l0``  ``[4P]``                  
+    ``lstm.bias_ih_l0``, ``bias_hh_l0``  ``[4P]``
     ``conv.weight``                      ``[P, I/groups, context]``  without LSTM: a stateless predictor
-    ``conv.bias``                        ``[P]``                   
+    ``conv.bias``                        ``[P]``
     ``encoder_projection.weight``        ``[H, E]``                  absent: E = H
     ``predictor_projection.weight``      ``[H, P]``                  absent: P = H
     ``head.weight``                      ``[C + D, H]``              durations last
