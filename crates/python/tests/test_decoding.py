@@ -863,7 +863,7 @@ def test_bad_results_of_functions(
         ({"max_symbols": 1.5}, TypeError, "max_symbols: expected integers, found 1.5"),
         ({"fusion": [1]}, TypeError, r"fusion\[0\]: expected a scorer and its weight, found 1"),
         ({"fusion": [(ClassScores([1.0]), 1.0)]}, ValueError, r"fusion\[0\]: expected a scorer of 5 classes"),
-        ({"fusion": [(ClassScores([1.0] * 5), 1e9)]}, ValueError, "fusion weight: expected"),
+        ({"fusion": [(ClassScores([1.0] * 5), 1e9)]}, ValueError, r"fusion\[0\]: expected a weight from"),
         ({"fusion": [(ClassScores([1.0] * 5), math.nan)]}, ValueError, r"fusion\[0\]: expected a finite"),
         ({"encoder": torch.zeros(2, 3)}, ValueError, r"encoder: expected 3 axes, found \(2, 3\)"),
         (
@@ -896,7 +896,7 @@ def test_bad_options_of_each_search() -> None:
     for model in (callback_model(network, LOSSES[0]), weight_model(network, LOSSES[0])):
         for options, message in [
             ({"confidence": "best"}, "confidence: expected one of"),
-            ({"confidence": "max_prob", "confidence_exponent": 0.0}, "confidence exponent: expected"),
+            ({"confidence": "max_prob", "confidence_exponent": 0.0}, "confidence_exponent: expected a number above 0"),
             ({"look_ahead": 0}, "look_ahead: expected at least 1"),
         ]:
             with pytest.raises(ValueError, match=message):

@@ -52,6 +52,7 @@ Fusion: TypeAlias = "Sequence[tuple[Scorer, float]]"
 
 AnyHypothesis = TypeVar("AnyHypothesis", bound="Hypothesis")
 
+_MAX_WEIGHT = 1e6
 _BEAM_KINDS = ("modified", "alsd", "malsd", "maes")
 _CONFIDENCES = ("max_prob", "gibbs_lin", "gibbs_exp", "tsallis_lin", "tsallis_exp", "renyi_lin", "renyi_exp")
 
@@ -156,6 +157,8 @@ def greedy_search(
     if confidence is not None:
         _check_name("confidence", confidence, _CONFIDENCES)
         exponent = _finite("confidence_exponent", confidence_exponent)
+        if not 0.0 < exponent <= 10.0:
+            raise ValueError(f"confidence_exponent: expected a number above 0, at most 10, found {exponent}")
         options["confidence"] = {"measure": confidence, "exponent": exponent}
     results = _search(model, encoder, lengths, fusion, options)
     return [_hypothesis(GreedyHypothesis, fields) for (fields,) in results]
@@ -295,7 +298,10 @@ def _native_fusion(fusion: Fusion, classes: int) -> list[tuple[_native.LabelScor
             raise ValueError(
                 f"fusion[{index}]: expected a scorer of {classes} classes, found {scorer.classes}"
             )
-        pairs.append((scorer._scorer, _finite(f"fusion[{index}]", weight)))
+        weight = _finite(f"fusion[{index}]", weight)
+        if abs(weight) > _MAX_WEIGHT:
+            raise ValueError(f"fusion[{index}]: expected a weight from -1e6 to 1e6, found {weight}")
+        pairs.append((scorer._scorer, weight))
     return pairs
 
 
