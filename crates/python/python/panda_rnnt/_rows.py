@@ -228,6 +228,6 @@ def scores_of(backend: Backend, argument: str, scores: Any, expected: Sequence[i
         found = type(scores).__name__
         raise TypeError(f"{argument}: expected scores as an array of {backend.name}, found {found}")
     if tuple(scores.shape) != tuple(expected):
-        shape, found = tuple(expected), tuple(scores.shape)
-        raise ValueError(f"{argument}: expected scores of shape {shape}, found {found}")
+        shape = tuple(scores.shape)
+        raise ValueError(f"{argument}: expected scores of shape {tuple(expected)}, found {shape}")
     return backend.floats(argument, scores)

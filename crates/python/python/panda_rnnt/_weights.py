@@ -107,7 +107,7 @@ def parakeet_model(model: Any) -> WeightModel:
             activation that is not ReLU or tanh.
     """
     config, decoder, joint = (getattr(model, name, None) for name in ("config", "decoder", "joint"))
-    parts = [getattr(decoder, name, None) for name in ("embedding", "lstm", "decoder_projector")]
+    parts: list[Any] = [getattr(decoder, name, None) for name in ("embedding", "lstm", "decoder_projector")]
     parts.append(getattr(joint, "head", None))
     if config is None or any(part is None for part in parts):
         found = type(model).__name__
@@ -128,10 +128,11 @@ def parakeet_model(model: Any) -> WeightModel:
     )
 
 
-def _parakeet_activation(name: str) -> Activation:
-    if name == "relu" or name == "tanh":
-        return name
-    raise ValueError(f"model.config.hidden_act: expected 'relu' or 'tanh', found {name!r}")
+def _parakeet_activation(name: Any) -> Activation:
+    if name not in ("relu", "tanh"):
+        raise ValueError(f"model.config.hidden_act: expected 'relu' or 'tanh', found {name!r}")
+    activation: Activation = name
+    return activation
 
 
 def transducer_options(
@@ -186,9 +187,9 @@ def _weight_arrays(weights: Mapping[str, Any]) -> dict[str, Any]:
     convolution = None
     if not layers:
         kernel = take_required("conv.weight", 3)
-        bias = take("conv.bias", 1)
         dense = _dense_kernel(kernel, embedding.shape[1])
-        convolution = (dense, np.zeros(len(kernel), np.float32) if bias is None else bias)
+        kernel_bias = take("conv.bias", 1)
+        convolution = (dense, np.zeros(len(kernel), np.float32) if kernel_bias is None else kernel_bias)
         output_width = len(kernel)
     else:
         output_width = layers[-1][1].shape[1]

@@ -306,8 +306,11 @@ def _native_fusion(fusion: Fusion, classes: int) -> list[tuple[_native.LabelScor
 
 
 def _hypothesis(kind: type[AnyHypothesis], fields: dict[str, Any]) -> AnyHypothesis:
-    values = {field.name: fields[field.name] for field in dataclasses.fields(kind)}
-    return kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):
+        value = fields[field.name]
+        values[field.name] = tuple(value) if isinstance(value, list) else value
+    return kind(**values)
 
 
 def _check_name(argument: str, found: str, names: Sequence[str]) -> None:
