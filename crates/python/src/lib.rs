@@ -7,6 +7,7 @@
 mod alignments;
 mod arrays;
 mod inputs;
+mod decoding;
 #[cfg(target_os = "linux")]
 mod large_blocks;
 mod log_probs;
@@ -39,6 +40,10 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(selected::check_selection, module)?)?;
     module.add_function(wrap_pyfunction!(selected::selected_backward, module)?)?;
     module.add_function(wrap_pyfunction!(selected::selected_forward, module)?)?;
+    module.add_class::<decoding::LabelScorer>()?;
+    module.add_class::<decoding::WeightModel>()?;
+    module.add_function(wrap_pyfunction!(decoding::decode_callbacks, module)?)?;
+    module.add_function(wrap_pyfunction!(decoding::decode_weights, module)?)?;
     module.add_function(wrap_pyfunction!(threads::num_threads, module)?)?;
     module.add_function(wrap_pyfunction!(threads::set_num_threads, module)?)?;
     Ok(())

@@ -1,7 +1,10 @@
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 __all__ = [
     "Array",
+    "LabelScorer",
+    "WeightModel",
     "__version__",
     "align",
     "check_options",
@@ -11,6 +14,8 @@ __all__ = [
     "check_selection",
     "ctc_best_path",
     "emission_loss",
+    "decode_callbacks",
+    "decode_weights",
     "hidden_loss",
     "joint_loss",
     "num_threads",
@@ -46,6 +51,44 @@ def check_options(options: str) -> None: ...
 def loss(
     arguments: dict[str, Any], options: str
 ) -> tuple[Array, dict[str, Array], dict[str, Array], tuple[int, int, float, float, float, float]]: ...
+@final
+class LabelScorer:
+    """A scorer of label sequences, for the searches."""
+
+    @staticmethod
+    def ngram(arpa: bytes, names: Sequence[str], unknown_character: float | None) -> LabelScorer: ...
+    @staticmethod
+    def phrases(
+        phrases: Sequence[tuple[Sequence[int], float]], names: Sequence[str], depth_scaling: float
+    ) -> LabelScorer: ...
+    @staticmethod
+    def class_scores(scores: Sequence[float]) -> LabelScorer: ...
+
+@final
+class WeightModel:
+    """Predictor and joint network of exported weights."""
+
+    def __new__(cls, arrays: Mapping[str, Any], options: str) -> WeightModel: ...
+    @property
+    def classes(self) -> int: ...
+
+def check_options(options: str) -> None: ...
+def decode_callbacks(
+    callbacks: object,
+    start: tuple[object, object],
+    classes: int,
+    model_options: str,
+    lengths: Sequence[int],
+    fusion: Sequence[tuple[LabelScorer, float]],
+    options: str,
+) -> list[list[dict[str, Any]]]: ...
+def decode_weights(
+    model: WeightModel,
+    encoder: object,
+    lengths: Sequence[int],
+    fusion: Sequence[tuple[LabelScorer, float]],
+    options: str,
+) -> list[list[dict[str, Any]]]: ...
 def joint_loss(
     encoded: object,
     predicted: object,
