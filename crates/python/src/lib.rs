@@ -1,4 +1,4 @@
-//! Native module of the Python package `panda_rnnt`: losses over arrays of other libraries.
+//! Native module of the Python package `panda_rnnt`: losses and recognizers over arrays.
 //!
 //! Arrays enter by DLPack and leave as `Array`, without copies. The modules in
 //! `python/panda_rnnt` check devices and types, and define the operations of each library.
@@ -9,6 +9,9 @@ mod arrays;
 mod large_blocks;
 mod losses;
 mod options;
+mod process_mutex;
+mod recognizer;
+mod recognizer_options;
 mod targets;
 mod threads;
 
@@ -23,6 +26,8 @@ static ALLOCATOR: large_blocks::LargeBlocks = large_blocks::LargeBlocks;
 fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<arrays::Array>()?;
+    module.add_class::<recognizer::Recognizer>()?;
+    module.add_class::<recognizer::Stream>()?;
     module.add_function(wrap_pyfunction!(losses::check_options, module)?)?;
     module.add_function(wrap_pyfunction!(losses::joint_loss, module)?)?;
     module.add_function(wrap_pyfunction!(losses::hidden_loss, module)?)?;
