@@ -1,9 +1,5 @@
 //! Speech recognition: recordings and streams, with the results of `panda transcribe`.
-use std::{
-    error::Error,
-    io,
-    path::PathBuf,
-};
+use std::{error::Error, io, path::PathBuf};
 
 use dlpark::ffi::DLDataType;
 use pyo3::{

@@ -112,8 +112,8 @@ impl RecognizerOptions {
     /// # Errors
     /// `ValueError` for text of another form, and an overlap that is not less than the window.
     pub fn parse(text: &str) -> PyResult<Self> {
-        let options: Self = serde_json::from_str(text)
-            .map_err(|error| PyValueError::new_err(format!("options: {error}")))?;
+        let options: Self =
+            serde_json::from_str(text).map_err(|error| PyValueError::new_err(format!("options: {error}")))?;
         let WindowConfig { seconds, overlap } = options.window();
         if overlap < seconds {
             return Ok(options);

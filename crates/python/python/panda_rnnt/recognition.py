@@ -267,8 +267,13 @@ class Recognizer:
             "window": _number("window", window, 0.0, 3600.0),
             "overlap": _optional(_number, "overlap", overlap, 0.0, _MAX_SECONDS),
         }
-        paths = [None if file is None else os.fspath(file) for file in (lm, minus_lm)]
-        native = _native.Recognizer(os.fspath(path), json.dumps(options), *paths, _phrase_lines(phrases))
+        native = _native.Recognizer(
+            os.fspath(path),
+            json.dumps(options),
+            None if lm is None else os.fspath(lm),
+            None if minus_lm is None else os.fspath(minus_lm),
+            _phrase_lines(phrases),
+        )
         for message in native.warnings:
             warnings.warn(message, stacklevel=2)
         return cls(native)
@@ -288,8 +293,11 @@ class Recognizer:
         """Texts of the labels; U+2581 marks the start of a word in models of word pieces."""
         return self._tokens
 
+    # A text is a path, although it is an iterable of texts.
     @overload
-    def transcribe(self, source: Recording, *, sample_rate: int | None = None) -> Transcript: ...
+    def transcribe(  # type: ignore[overload-overlap]
+        self, source: Recording, *, sample_rate: int | None = None
+    ) -> Transcript: ...
     @overload
     def transcribe(
         self, source: Iterable[Recording], *, sample_rate: int | None = None
@@ -474,9 +482,7 @@ def _is_recording(source: object) -> bool:
     return isinstance(source, (str, bytes, os.PathLike)) or _is_array(source)
 
 
-def _native_recording(
-    name: str, recording: Any, sample_rate: int | None
-) -> str | tuple[str, object, int]:
+def _native_recording(name: str, recording: Any, sample_rate: int | None) -> str | tuple[str, object, int]:
     """Returns a recording as the native module takes it: a path, or name, samples and rate."""
     if isinstance(recording, (str, os.PathLike)):
         if sample_rate is not None:
@@ -556,5 +562,7 @@ def _phrase_line(phrase: object, score: object) -> str:
     if not isinstance(phrase, str):
         raise TypeError(f"phrases: expected texts, found {phrase!r}")
     if not phrase.strip() or phrase.startswith("#") or any(mark in phrase for mark in "\t\n"):
-        raise ValueError(f"phrases: expected a text without tabs, line ends and # at its start, found {phrase!r}")
+        raise ValueError(
+            f"phrases: expected texts without tabs, line ends and # at the start, found {phrase!r}"
+        )
     return f"{phrase}\n" if score is None else f"{phrase}\t{_finite('phrases', score)!r}\n"
