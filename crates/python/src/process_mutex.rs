@@ -28,8 +28,8 @@ impl<T> ProcessMutex<T> {
     /// Calls `work` with the value, after calls of other threads.
     ///
     /// # Errors
-    /// Those of `work`; `RuntimeError` in a forked child whose parent used the value during the fork:
-    /// the thread that would unlock it does not exist in the child.
+    /// Those of `work`; `RuntimeError` in a forked child whose parent used the value during the
+    /// fork: the thread that would unlock it does not exist in the child.
     pub fn with<R>(&self, work: impl FnOnce(&mut T) -> PyResult<R>) -> PyResult<R> {
         let process = process::id();
         if ![NO_PROCESS, process].contains(&self.owner.load(Ordering::Acquire)) {

@@ -32,9 +32,9 @@ type WordTuple = (String, f64, f64, f64);
 type TokenTuple = (String, f64, f64, f64, f64);
 /// Text, score and log-probability of an alternative.
 type AlternativeTuple = (String, f64, f64);
-/// Text, words, tokens, n-best texts, and whether a text was discarded as silence.
+/// Text, words, tokens, n-best texts, and whether it is silence.
 type TranscriptTuple = (String, Vec<WordTuple>, Vec<TokenTuple>, Vec<AlternativeTuple>, bool);
-/// New final words, the text that may change, and whether an utterance has ended.
+/// New final words, partial text, and whether an utterance has ended.
 type UpdateTuple = (TranscriptTuple, String, bool);
 
 /// A recording as an argument: samples with their name and rate, or a file.
@@ -395,7 +395,7 @@ fn new_python_error(error: &recognizer::Error, message: String) -> PyErr {
     }
 }
 
-/// Returns the kind of the error of the system that caused an error, if one did.
+/// Returns the kind of the underlying error of the system, if any.
 fn system_error_kind(error: &recognizer::Error) -> Option<io::ErrorKind> {
     let mut next: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = next {

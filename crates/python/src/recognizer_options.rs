@@ -1,4 +1,4 @@
-//! Options of a recognizer, with the names of Python and the meanings of `panda transcribe`.
+//! Options of a recognizer, which are those of `panda transcribe`.
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -17,7 +17,7 @@ use speech::{Channel, Conversion, Tokenizer, TokenizerKind};
 
 use crate::recognizer::to_python_error;
 
-/// Labels per frame of greedy search and mALSD, unless an option sets their number.
+/// Default of the labels per frame of greedy search and mALSD.
 const DEFAULT_MAX_SYMBOLS: usize = 8;
 /// Largest number of skipped phrases that a warning names.
 const MAX_NAMED_PHRASES: usize = 20;
@@ -62,7 +62,7 @@ pub struct FusionSources {
     pub lm: Option<PathBuf>,
     /// ARPA file of a language model that is subtracted.
     pub minus_lm: Option<PathBuf>,
-    /// Lines with a phrase each, optionally followed by a tab and its score.
+    /// Lines with a phrase and an optional score after a tab.
     pub phrases: Option<Vec<u8>>,
 }
 
@@ -263,8 +263,8 @@ impl RecognizerOptions {
         match options.into_iter().find(|&(_, is_given, _, is_supported)| is_given && !is_supported) {
             None => Ok(()),
             Some((option, _, expected, _)) => {
-                let found = search.name();
-                Err(PyValueError::new_err(format!("{option}: expected {expected}, found {found}")))
+                let search = search.name();
+                Err(PyValueError::new_err(format!("{option}: expected {expected}, found {search}")))
             }
         }
     }
