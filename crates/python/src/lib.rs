@@ -1,4 +1,4 @@
-//! Native module of the Python package `panda_rnnt`: losses over arrays of other libraries.
+//! Native module of the Python package `panda_rnnt`: losses and recognizers over arrays.
 //!
 //! Arrays enter by DLPack and leave as `Array`, without copies. The modules in
 //! `python/panda_rnnt` check devices and types, and define the operations of each library.
@@ -14,6 +14,9 @@ mod log_probs;
 mod losses;
 mod options;
 mod selected;
+mod process_mutex;
+mod recognizer;
+mod recognizer_options;
 mod targets;
 mod threads;
 
@@ -32,6 +35,8 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(alignments::posteriors, module)?)?;
     module.add_function(wrap_pyfunction!(log_probs::ctc_best_path, module)?)?;
     module.add_function(wrap_pyfunction!(log_probs::emission_loss, module)?)?;
+    module.add_class::<recognizer::Recognizer>()?;
+    module.add_class::<recognizer::Stream>()?;
     module.add_function(wrap_pyfunction!(losses::check_options, module)?)?;
     module.add_function(wrap_pyfunction!(losses::loss, module)?)?;
     module.add_function(wrap_pyfunction!(losses::joint_loss, module)?)?;

@@ -2,7 +2,8 @@
 
 ``panda_rnnt.torch`` has losses for PyTorch: functions and modules with autograd. ``panda_rnnt.numpy``
 has the same losses for NumPy, with gradients as results. The functions of ``panda_rnnt.torch`` are
-also attributes of this package; torch is imported when they are first used.
+also attributes of this package; torch is imported when they are first used. ``Recognizer``
+transcribes audio with a checkpoint of ``panda train``, without torch.
 
 A transducer loss sums over all paths through a lattice of T frames and U+1 label positions::
 
@@ -21,12 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 from panda_rnnt._native import __version__, num_threads, set_num_threads
 from panda_rnnt._options import LossOptions
+from panda_rnnt.recognition import Recognizer
 
 if TYPE_CHECKING:
     from panda_rnnt.torch import RnntLoss, TransducerLoss, rnnt_loss, transducer_loss
 
 __all__ = [
     "LossOptions",
+    "Recognizer",
     "RnntLoss",
     "TransducerLoss",
     "__version__",

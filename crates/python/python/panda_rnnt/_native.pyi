@@ -5,6 +5,12 @@ __all__ = [
     "Array",
     "LabelScorer",
     "WeightModel",
+from typing import Any, TypeAlias, final
+
+__all__ = [
+    "Array",
+    "Recognizer",
+    "Stream",
     "__version__",
     "align",
     "check_options",
@@ -148,3 +154,33 @@ def emission_loss(
 def ctc_best_path(emissions: object, labels: object) -> Array: ...
 def num_threads() -> int: ...
 def set_num_threads(threads: int) -> None: ...
+
+_Word: TypeAlias = tuple[str, float, float, float]
+_Token: TypeAlias = tuple[str, float, float, float, float]
+_Alternative: TypeAlias = tuple[str, float, float]
+_Transcript: TypeAlias = tuple[str, list[_Word], list[_Token], list[_Alternative], bool]
+_Update: TypeAlias = tuple[_Transcript, str, bool]
+
+@final
+class Recognizer:
+    def __new__(
+        cls, path: str, options: str, lm: str | None, minus_lm: str | None, phrases: bytes | None
+    ) -> Recognizer: ...
+    @property
+    def warnings(self) -> list[str]: ...
+    @property
+    def sample_rate(self) -> int: ...
+    @property
+    def frame_seconds(self) -> float: ...
+    @property
+    def tokens(self) -> list[str]: ...
+    def transcribe(self, recordings: list[str | tuple[str, object, int]]) -> list[_Transcript]: ...
+    def stream(self, sample_rate: int, pause: float, latest: float) -> Stream: ...
+
+@final
+class Stream:
+    @property
+    def is_immediate(self) -> bool: ...
+    def push(self, samples: object) -> list[_Update]: ...
+    def finish(self) -> list[_Update]: ...
+    def close(self) -> None: ...
