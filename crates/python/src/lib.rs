@@ -7,8 +7,11 @@
 mod arrays;
 #[cfg(target_os = "linux")]
 mod large_blocks;
+mod lattice_boundaries;
+mod lattice_recursion;
 mod losses;
 mod options;
+mod site_log_probs;
 mod targets;
 mod threads;
 
@@ -27,6 +30,10 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(losses::joint_loss, module)?)?;
     module.add_function(wrap_pyfunction!(losses::hidden_loss, module)?)?;
     module.add_function(wrap_pyfunction!(losses::score_loss, module)?)?;
+    module.add_function(wrap_pyfunction!(lattice_boundaries::check_symbols, module)?)?;
+    module.add_function(wrap_pyfunction!(lattice_recursion::lattice_recursion, module)?)?;
+    module.add_function(wrap_pyfunction!(site_log_probs::site_log_probs, module)?)?;
+    module.add_function(wrap_pyfunction!(site_log_probs::site_log_probs_gradient, module)?)?;
     module.add_function(wrap_pyfunction!(threads::num_threads, module)?)?;
     module.add_function(wrap_pyfunction!(threads::set_num_threads, module)?)?;
     Ok(())

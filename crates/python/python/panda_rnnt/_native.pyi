@@ -4,11 +4,15 @@ __all__ = [
     "Array",
     "__version__",
     "check_options",
+    "check_symbols",
     "hidden_loss",
     "joint_loss",
+    "lattice_recursion",
     "num_threads",
     "score_loss",
     "set_num_threads",
+    "site_log_probs",
+    "site_log_probs_gradient",
 ]
 
 __version__: str
@@ -61,5 +65,29 @@ def score_loss(
     weights: object | None,
     options: str,
 ) -> tuple[Array, list[Array]]: ...
+def check_symbols(
+    symbols: object, boundary: object, frames: int, classes: int, one_symbol_per_frame: bool
+) -> Array: ...
+def lattice_recursion(
+    px: object, py: object, boundary: object, needs_posteriors: bool
+) -> tuple[Array, list[Array]]: ...
+def site_log_probs(
+    logits: object,
+    symbols: object,
+    ranges: object | None,
+    boundary: object,
+    blank: int,
+    has_factored_blank: bool,
+) -> tuple[Array, Array]: ...
+def site_log_probs_gradient(
+    logits: object,
+    symbols: object,
+    ranges: object | None,
+    boundary: object,
+    blank: int,
+    has_factored_blank: bool,
+    d_px: object,
+    d_py: object,
+) -> Array: ...
 def num_threads() -> int: ...
 def set_num_threads(threads: int) -> None: ...
