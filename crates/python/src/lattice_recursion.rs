@@ -68,13 +68,13 @@ pub fn lattice_recursion(
                 frames,
                 px_columns,
             };
-            let elements =
-                if needs_posteriors { [scores.px.len(), scores.py.len()] } else { [0; 2] };
+            let elements = if needs_posteriors { [scores.px.len(), scores.py.len()] } else { [0; 2] };
             let mut posteriors = elements.map(|elements| vec![0.0; elements]);
             let outputs = posteriors.each_mut().map(Vec::as_mut_slice);
             let sums = python.detach(|| threads::install(|| log_sums(&scores, &boundaries, outputs)))??;
             let shapes = [vec![batch, symbols, px_columns], vec![batch, positions, frames]];
-            let arrays = posteriors.into_iter().zip(shapes).map(|(values, shape)| <$type>::array(values, shape));
+            let arrays =
+                posteriors.into_iter().zip(shapes).map(|(values, shape)| <$type>::array(values, shape));
             let posteriors = if needs_posteriors { arrays.collect() } else { Vec::new() };
             Ok((f64::array(sums, vec![batch]), posteriors))
         }};
@@ -144,10 +144,9 @@ impl<'a> LatticeShape<'a> {
     fn error(&self, utterance: usize, error: &Error) -> pyo3::PyErr {
         PyValueError::new_err(match error {
             Error::Emission { frame: row, label: column, arc, value, .. } => {
-                let ((symbol, frame), array) = (self.cell(*row, *column), if *arc == 0 { "px" } else { "py" });
-                format!(
-                    "{array}[{utterance}, {symbol}, {frame}]: expected a number or -inf, found {value}"
-                )
+                let ((symbol, frame), array) =
+                    (self.cell(*row, *column), if *arc == 0 { "px" } else { "py" });
+                format!("{array}[{utterance}, {symbol}, {frame}]: expected a number or -inf, found {value}")
             }
             error => format!("px, py: utterance {utterance}: {error}"),
         })

@@ -234,8 +234,7 @@ impl SiteRows {
         if self.sites.is_empty() {
             return Ok(vec![F::ZERO; logits.len()]);
         }
-        let mut gradient =
-            if self.has_factored_blank { self.without_blank(logits) } else { logits.to_vec() };
+        let mut gradient = if self.has_factored_blank { self.without_blank(logits) } else { logits.to_vec() };
         let normalized = self.normalize(&gradient)?;
         let mut adjoints = Vec::with_capacity(self.sites.len() * CLASSES_PER_SITE);
         for site in &self.sites {

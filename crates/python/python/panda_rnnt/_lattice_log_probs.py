@@ -51,6 +51,11 @@ def log_probs_of_logits(
         raise ValueError(f"logits: expected 4 axes, found {tuple(logits.shape)}")
     if ranges is not None and ranges.dim() != 3:
         raise ValueError(f"ranges: expected 3 axes, found {tuple(ranges.shape)}")
+    if ranges is None and (symbols.dim() != 2 or symbols.shape[1] != logits.shape[2] - 1):
+        expected, found = tuple(logits.shape), tuple(symbols.shape)
+        raise ValueError(
+            f"symbols: expected one column less than positions of logits {expected}, found {found}"
+        )
     logits = logits.to(_result_type({"logits": logits}))
     symbols, boundary = _check_symbols(
         {"logits": logits}, symbols, termination_symbol, boundary, rnnt_type, logits.shape[1]
@@ -81,8 +86,8 @@ def log_probs_of_sums(
         expected, found = tuple(am.shape), tuple(lm.shape)
         raise ValueError(f"lm: expected batch and classes of am, {expected}, found {found}")
     if lm.shape[1] == 0 or symbols.dim() != 2 or symbols.shape[1] != lm.shape[1] - 1:
-        expected, found = tuple(lm.shape), tuple(symbols.shape)
-        raise ValueError(f"symbols: expected one column less than positions of lm {expected}, found {found}")
+        shapes = tuple(lm.shape), tuple(symbols.shape)
+        raise ValueError(f"symbols: expected one column less than positions of lm, found {shapes}")
     dtype = _result_type({"lm": lm, "am": am})
     lm, am = lm.to(dtype), am.to(dtype)
     symbols, boundary = _check_symbols(
@@ -220,7 +225,8 @@ def _label_model(lm: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
 @torch.library.custom_op(
     "panda_rnnt::check_symbols",
     mutates_args=(),
-    schema="(Tensor symbols, Tensor boundary, int frames, int classes, bool one_symbol_per_frame) -> Tensor",
+    schema="(Tensor symbols, Tensor boundary, SymInt frames, SymInt classes, bool one_symbol_per_frame)"
+    " -> Tensor",
 )
 def _check_symbols_op(
     symbols: Tensor, boundary: Tensor, frames: int, classes: int, one_symbol_per_frame: bool
@@ -238,9 +244,7 @@ def _(symbols: Tensor, boundary: Tensor, frames: int, classes: int, one_symbol_p
 
 # Log-probabilities of logits.
 
-_SITES = (
-    "Tensor logits, Tensor symbols, Tensor? ranges, Tensor boundary, int blank, bool has_factored_blank"
-)
+_SITES = "Tensor logits, Tensor symbols, Tensor? ranges, Tensor boundary, int blank, bool has_factored_blank"
 
 
 @torch.library.custom_op(
@@ -382,7 +386,8 @@ def _(lm: Tensor, am: Tensor) -> tuple[Tensor, Tensor]:
 @torch.library.custom_op(
     "panda_rnnt::sum_normalizers_backward",
     mutates_args=(),
-    schema="(Tensor lm, Tensor am, Tensor normalizers, Tensor sums, Tensor d_normalizers) -> (Tensor, Tensor)",
+    schema="(Tensor lm, Tensor am, Tensor normalizers, Tensor sums, Tensor d_normalizers)"
+    " -> (Tensor, Tensor)",
 )
 def _sum_normalizers_backward(
     lm: Tensor, am: Tensor, normalizers: Tensor, sums: Tensor, d_normalizers: Tensor
@@ -444,5 +449,5 @@ def _underflowed_pairs(sums: Tensor, classes: int) -> list[tuple[Tensor, Tensor,
     pairs = (sums < classes * limits.tiny / limits.eps).nonzero()
     if len(pairs) == 0:
         return []
-    chunks = pairs.split(max(1, CHUNK_ELEMENTS // classes))
+    chunks = torch.split(pairs, max(1, CHUNK_ELEMENTS // classes))
     return [(chunk[:, 0], chunk[:, 1], chunk[:, 2]) for chunk in chunks]

@@ -133,7 +133,9 @@ def _check_posteriors(
         raise ValueError(f"s_range: expected at least {needed}, since paths need it, found {s_range}")
     if batch > 0 and bool((boundary[:, 3] < (1 if is_regular else boundary[:, 2])).any()):
         least = "1" if is_regular else "the end symbol, since a symbol consumes a frame"
-        raise ValueError(f"boundary: expected end frames of at least {least}, found {boundary[:, 3].tolist()}")
+        raise ValueError(
+            f"boundary: expected end frames of at least {least}, found {boundary[:, 3].tolist()}"
+        )
     return symbols, frames, is_regular
 
 
