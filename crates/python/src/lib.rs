@@ -17,6 +17,11 @@ mod selected;
 mod process_mutex;
 mod recognizer;
 mod recognizer_options;
+mod lattice_boundaries;
+mod lattice_recursion;
+mod losses;
+mod options;
+mod site_log_probs;
 mod targets;
 mod threads;
 
@@ -49,6 +54,10 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_class::<decoding::WeightModel>()?;
     module.add_function(wrap_pyfunction!(decoding::decode_callbacks, module)?)?;
     module.add_function(wrap_pyfunction!(decoding::decode_weights, module)?)?;
+    module.add_function(wrap_pyfunction!(lattice_boundaries::check_symbols, module)?)?;
+    module.add_function(wrap_pyfunction!(lattice_recursion::lattice_recursion, module)?)?;
+    module.add_function(wrap_pyfunction!(site_log_probs::site_log_probs, module)?)?;
+    module.add_function(wrap_pyfunction!(site_log_probs::site_log_probs_gradient, module)?)?;
     module.add_function(wrap_pyfunction!(threads::num_threads, module)?)?;
     module.add_function(wrap_pyfunction!(threads::set_num_threads, module)?)?;
     Ok(())

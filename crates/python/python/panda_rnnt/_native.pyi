@@ -22,13 +22,17 @@ __all__ = [
     "emission_loss",
     "decode_callbacks",
     "decode_weights",
+    "check_symbols",
     "hidden_loss",
     "joint_loss",
+    "lattice_recursion",
     "num_threads",
     "score_loss",
     "selected_backward",
     "selected_forward",
     "set_num_threads",
+    "site_log_probs",
+    "site_log_probs_gradient",
 ]
 
 __version__: str
@@ -152,6 +156,30 @@ def emission_loss(
     options: str,
 ) -> tuple[Array, Array]: ...
 def ctc_best_path(emissions: object, labels: object) -> Array: ...
+def check_symbols(
+    symbols: object, boundary: object, frames: int, classes: int, one_symbol_per_frame: bool
+) -> Array: ...
+def lattice_recursion(
+    px: object, py: object, boundary: object, needs_posteriors: bool
+) -> tuple[Array, list[Array]]: ...
+def site_log_probs(
+    logits: object,
+    symbols: object,
+    ranges: object | None,
+    boundary: object,
+    blank: int,
+    has_factored_blank: bool,
+) -> tuple[Array, Array]: ...
+def site_log_probs_gradient(
+    logits: object,
+    symbols: object,
+    ranges: object | None,
+    boundary: object,
+    blank: int,
+    has_factored_blank: bool,
+    d_px: object,
+    d_py: object,
+) -> Array: ...
 def num_threads() -> int: ...
 def set_num_threads(threads: int) -> None: ...
 
