@@ -50,6 +50,11 @@ impl Borrowed {
         std::array::from_fn(|axis| self.shape[axis])
     }
 
+    /// Sizes of the axes, of any number.
+    pub fn dims(&self) -> &[usize] {
+        &self.shape
+    }
+
     /// Type of the elements.
     pub fn dtype(&self) -> DLDataType {
         self.dtype

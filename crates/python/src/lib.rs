@@ -7,6 +7,7 @@
 mod arrays;
 #[cfg(target_os = "linux")]
 mod large_blocks;
+mod lattice;
 mod losses;
 mod options;
 mod targets;
@@ -23,6 +24,12 @@ static ALLOCATOR: large_blocks::LargeBlocks = large_blocks::LargeBlocks;
 fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<arrays::Array>()?;
+    module.add_function(wrap_pyfunction!(self::lattice::history_table, module)?)?;
+    module.add_function(wrap_pyfunction!(self::lattice::lattice_best_paths, module)?)?;
+    module.add_function(wrap_pyfunction!(self::lattice::lattice_loss, module)?)?;
+    module.add_function(wrap_pyfunction!(self::lattice::lattice_marginals, module)?)?;
+    module.add_function(wrap_pyfunction!(self::lattice::n_gram_states, module)?)?;
+    module.add_function(wrap_pyfunction!(self::lattice::n_gram_walk, module)?)?;
     module.add_function(wrap_pyfunction!(losses::check_options, module)?)?;
     module.add_function(wrap_pyfunction!(losses::joint_loss, module)?)?;
     module.add_function(wrap_pyfunction!(losses::hidden_loss, module)?)?;

@@ -297,7 +297,7 @@ fn token_classes(argument: &str, columns: usize, options: &LossOptions) -> PyRes
 }
 
 /// Reads one weight per utterance.
-fn read_weights(weights: &Bound<PyAny>, batch: usize) -> PyResult<Vec<f64>> {
+pub fn read_weights(weights: &Bound<PyAny>, batch: usize) -> PyResult<Vec<f64>> {
     let weights = Borrowed::new("weights", weights, 1)?;
     let [found] = weights.shape();
     expect_batch("weights", batch, found)?;

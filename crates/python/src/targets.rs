@@ -72,7 +72,10 @@ pub fn read_targets(
 }
 
 /// Reads one length per utterance.
-fn read_lengths(
+///
+/// # Errors
+/// Another number of lengths or type; a length out of range.
+pub fn read_lengths(
     argument: &'static str,
     lengths: &Bound<PyAny>,
     batch: usize,

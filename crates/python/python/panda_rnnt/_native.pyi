@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any, final
 
 __all__ = [
@@ -5,7 +6,13 @@ __all__ = [
     "__version__",
     "check_options",
     "hidden_loss",
+    "history_table",
     "joint_loss",
+    "lattice_best_paths",
+    "lattice_loss",
+    "lattice_marginals",
+    "n_gram_states",
+    "n_gram_walk",
     "num_threads",
     "score_loss",
     "set_num_threads",
@@ -61,5 +68,35 @@ def score_loss(
     weights: object | None,
     options: str,
 ) -> tuple[Array, list[Array]]: ...
+def lattice_loss(
+    frames: object,
+    num_frames: object,
+    labels: object | None,
+    num_labels: object | None,
+    parameters: Sequence[object],
+    next_states: object | None,
+    weights: object | None,
+    lattice: str,
+    paths: str,
+) -> tuple[Array, list[Array]]: ...
+def lattice_best_paths(
+    frames: object,
+    num_frames: object,
+    labels: object | None,
+    num_labels: object | None,
+    parameters: Sequence[object],
+    next_states: object | None,
+    lattice: str,
+) -> tuple[Array, Array, Array, Array]: ...
+def lattice_marginals(
+    frames: object,
+    num_frames: object,
+    parameters: Sequence[object],
+    next_states: object | None,
+    lattice: str,
+) -> tuple[Array, Array]: ...
+def n_gram_states(vocab_size: int, context_size: int) -> int: ...
+def n_gram_walk(state: int, labels: Sequence[int], vocab_size: int, context_size: int) -> list[int]: ...
+def history_table(vocab_size: int, histories: Sequence[Sequence[int]]) -> list[list[int]]: ...
 def num_threads() -> int: ...
 def set_num_threads(threads: int) -> None: ...
