@@ -40,7 +40,7 @@ const JOINT_PARAMETERS: [(&str, usize); 7] = [
 ];
 /// Name and number of axes of a table of context embeddings.
 const EMBEDDINGS: (&str, usize) = ("weight_fn_cacher/context_embeddings", 2);
-/// Name and number of axes of each parameter of an LSTM over label histories.
+/// Name and number of axes of each parameter of an LSTM.
 const RNN_PARAMETERS: [(&str, usize); 13] = [
     ("weight_fn_cacher/Embed_0/embedding", 2),
     ("weight_fn_cacher/rnn_cell/ii/kernel", 2),
@@ -273,9 +273,9 @@ impl LatticeCall {
         }
         let names = self.text.weights.parameters();
         let arrays = names.iter().zip(&expected).zip(&self.parameters);
-        arrays.into_iter().try_for_each(|((&(name, _), expected), array)| {
-            expect_dims(name, expected, array.dims())
-        })
+        arrays
+            .into_iter()
+            .try_for_each(|((&(name, _), expected), array)| expect_dims(name, expected, array.dims()))
     }
 
     /// Borrows the elements of the parameters.
@@ -456,12 +456,13 @@ fn sums<F: LatticeElement>(
         let LatticeOutput { sums, frames, parameters } = output;
         Ok((sums, Some((frames, parameters))))
     })?;
-    let gradients = gradients.map_or_else(Vec::new, |(frames, parameters)| call.gradients(frames, parameters));
+    let gradients =
+        gradients.map_or_else(Vec::new, |(frames, parameters)| call.gradients(frames, parameters));
     let shape = vec![sums.len()];
     Ok((f64::array(sums, shape), gradients))
 }
 
-/// Best path of each utterance, over all paths or those of the labels.
+/// Best path of each utterance, of all or of the labels.
 ///
 /// Returns labels `[B, L]`, padded with 0, the frame of each label `[B, L]`, padded with -1, the
 /// numbers of labels `[B]`, and the weights of the paths `[B]` (float64). L is the largest number
@@ -552,7 +553,7 @@ pub fn n_gram_states(vocab_size: usize, context_size: usize) -> PyResult<usize> 
     Ok(n_gram(vocab_size, context_size)?.states())
 }
 
-/// States before, between and after labels, from a state of a context of the last labels.
+/// States before, between and after labels, in an n-gram context.
 #[pyfunction]
 pub fn n_gram_walk(
     state: usize,
@@ -563,7 +564,9 @@ pub fn n_gram_walk(
     let context = n_gram(vocab_size, context_size)?;
     let last = context.states() - 1;
     if state > last {
-        return Err(PyValueError::new_err(format!("state: expected a state from 0 to {last}, found {state}")));
+        return Err(PyValueError::new_err(format!(
+            "state: expected a state from 0 to {last}, found {state}"
+        )));
     }
     let mut states = vec![state];
     for (position, &label) in labels.iter().enumerate() {

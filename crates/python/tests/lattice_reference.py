@@ -15,9 +15,7 @@ def histories(vocab_size: int, context_size: int) -> list[tuple[int, ...]]:
     """Label strings of at most ``context_size`` labels, shorter ones first."""
     labels = range(1, vocab_size + 1)
     return [
-        string
-        for length in range(context_size + 1)
-        for string in itertools.product(labels, repeat=length)
+        string for length in range(context_size + 1) for string in itertools.product(labels, repeat=length)
     ]
 
 
@@ -144,7 +142,9 @@ def paths(
 ) -> Iterator[Path]:
     """All paths of an utterance: their weights, and labels with their frames."""
 
-    def extend(t: int, emitted: int, state: int, weight: float, arcs: list[tuple[int, int]]) -> Iterator[Path]:
+    def extend(
+        t: int, emitted: int, state: int, weight: float, arcs: list[tuple[int, int]]
+    ) -> Iterator[Path]:
         if t == frames:
             yield weight, arcs
             return

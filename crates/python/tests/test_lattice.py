@@ -81,10 +81,14 @@ CASES = [
 ]
 
 
-def make_lattice(case: Case, seed: int = 0, *, batch: int = 3, dtype: Any = torch.float64) -> RecognitionLattice:
+def make_lattice(
+    case: Case, seed: int = 0, *, batch: int = 3, dtype: Any = torch.float64
+) -> RecognitionLattice:
     torch.manual_seed(seed)
     vocab_size = case.vocab_size
-    context = NextStateTable(PARITY) if case.context_size is None else FullNGram(vocab_size, case.context_size)
+    context = (
+        NextStateTable(PARITY) if case.context_size is None else FullNGram(vocab_size, case.context_size)
+    )
     alignment = FrameDependent() if case.expansions is None else FrameLabelDependent(case.expansions)
     cacher = None
     if "table" in case.weights:
@@ -391,7 +395,9 @@ def test_layouts_and_index_types_do_not_matter() -> None:
     case = Case()
     lattice, batch = make_lattice(case, 13), make_batch(case, 13)
     expected = lattice(*batch)
-    strided = torch.stack([batch.frames, batch.frames], -1)[..., 0].transpose(0, 1).contiguous().transpose(0, 1)
+    strided = (
+        torch.stack([batch.frames, batch.frames], -1)[..., 0].transpose(0, 1).contiguous().transpose(0, 1)
+    )
     assert not strided.is_contiguous()
     assert torch.equal(lattice(strided, *(index.int() for index in batch[1:])), expected)
     mixed = (batch.num_frames.int(), batch.labels, batch.num_labels.int())
@@ -509,7 +515,10 @@ def test_single_precision_is_accurate() -> None:
 
 
 def test_autocast_computes_in_float32() -> None:
-    lattice, batch = make_lattice(Case(), 20, dtype=torch.float32), make_batch(Case(), 20, dtype=torch.float32)
+    lattice, batch = (
+        make_lattice(Case(), 20, dtype=torch.float32),
+        make_batch(Case(), 20, dtype=torch.float32),
+    )
     linear = torch.nn.Linear(2, 2)
     with torch.autocast("cpu", torch.bfloat16):
         frames = linear(batch.frames)
@@ -880,7 +889,9 @@ def golden_lattice(case: dict[str, Any], tensors: dict[str, Tensor]) -> Recognit
     if case["weights"] == "table":
         table = torch.nn.Parameter(tensors["in/table"])
         return RecognitionLattice(context, alignment, TableWeightFn(table))
-    weight_fn: Any = JointWeightFn(case["V"], frame_size=case["F"], embedding_size=case["E"], hidden_size=case["H"])
+    weight_fn: Any = JointWeightFn(
+        case["V"], frame_size=case["F"], embedding_size=case["E"], hidden_size=case["H"]
+    )
     cacher: Any = SharedEmbCacher(context.num_states, case["E"])
     if case["weights"] == "rnn":
         cacher = SharedRNNCacher(case["V"], case["n"], case["E"], case["RE"])
@@ -907,11 +918,15 @@ def test_golden_vectors(path: Path) -> None:
     def near(name: str, found: Tensor, kind: str) -> None:
         rtol, atol = tolerances[kind]
         expected = exact[name].reshape(found.shape)
-        torch.testing.assert_close(found.double(), expected.double(), rtol=rtol, atol=atol, msg=lambda m: f"{name}: {m}")
+        torch.testing.assert_close(
+            found.double(), expected.double(), rtol=rtol, atol=atol, msg=lambda m: f"{name}: {m}"
+        )
 
     lattice = golden_lattice(case, tensors)
     batch_axes = case["batch"]
-    num_frames, num_labels = (tensors[f"in/{name}"].reshape(batch_axes) for name in ("num_frames", "num_labels"))
+    num_frames, num_labels = (
+        tensors[f"in/{name}"].reshape(batch_axes) for name in ("num_frames", "num_labels")
+    )
     batch = Batch(tensors["in/frames"].requires_grad_(), num_frames, tensors["in/labels"], num_labels)
     cotangent = tensors["in/loss_cotangent"].reshape(batch_axes)
     named = {name: tensor for name, tensor in last_parameters(lattice).items()}
@@ -940,7 +955,9 @@ def test_golden_vectors(path: Path) -> None:
     near("out/shortest_path_weight", best.score, "values")
     near("out/numer_tropical", lattice.best_path(*batch).score, "values")
     expected = exact["out/shortest_path_alignment_labels"].reshape(*batch_axes, -1)
-    assert torch.equal(alignment_labels(best, case["T"], 1 if case["K"] is None else case["K"] + 1), expected.long())
+    assert torch.equal(
+        alignment_labels(best, case["T"], 1 if case["K"] is None else case["K"] + 1), expected.long()
+    )
 
 
 def alignment_labels(path: BestPath, frames: int, alignment_states: int) -> Tensor:

@@ -110,13 +110,20 @@ class Marginals(NamedTuple):
 # Weight functions.
 
 
-class _Dense(nn.Module):
-    """Parameters of a linear layer ``x kernel + bias``."""
+class _Projection(nn.Module):
+    """Parameters of a linear layer without a bias, ``x kernel``."""
 
-    def __init__(self, inputs: int, outputs: int, *, bias: bool = True) -> None:
+    def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.kernel = nn.Parameter(_lecun_normal(inputs, outputs))
-        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+
+
+class _Dense(_Projection):
+    """Parameters of a linear layer, ``x kernel + bias``."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.bias = nn.Parameter(torch.zeros(outputs))
 
 
 class JointWeightFn(nn.Module):
@@ -142,8 +149,8 @@ class JointWeightFn(nn.Module):
         self.frame_size = _positive("frame_size", frame_size)
         self.embedding_size = _positive("embedding_size", embedding_size)
         self.hidden_size = _positive("hidden_size", hidden_size)
-        self.project_context_embeddings = _Dense(embedding_size, hidden_size, bias=False)
-        self.project_frame = _Dense(frame_size, hidden_size, bias=False)
+        self.project_context_embeddings = _Projection(embedding_size, hidden_size)
+        self.project_frame = _Projection(frame_size, hidden_size)
         self.joint_bias = nn.Parameter(torch.zeros(hidden_size))
         self.Dense_0 = _Dense(hidden_size, 1)
         self.Dense_1 = _Dense(hidden_size, vocab_size)
@@ -151,12 +158,15 @@ class JointWeightFn(nn.Module):
     def parameter_list(self) -> list[Tensor]:
         """Returns the parameters in the order of the native module."""
         blank, labels = self.Dense_0, self.Dense_1
-        tensors = [self.project_context_embeddings.kernel, self.project_frame.kernel, self.joint_bias]
-        for layer in (blank, labels):
-            tensors.append(layer.kernel)
-            assert layer.bias is not None
-            tensors.append(layer.bias)
-        return tensors
+        return [
+            self.project_context_embeddings.kernel,
+            self.project_frame.kernel,
+            self.joint_bias,
+            blank.kernel,
+            blank.bias,
+            labels.kernel,
+            labels.bias,
+        ]
 
     def extra_repr(self) -> str:
         return (
@@ -285,7 +295,7 @@ class SharedRNNCacher(nn.Module):
         self.Embed_0.embedding = nn.Parameter(torch.randn(vocab_size + 1, width) * width**-0.5)
         self.rnn_cell = nn.ModuleDict()
         for gate in "ifgo":
-            self.rnn_cell[f"i{gate}"] = _Dense(width, rnn_size, bias=False)
+            self.rnn_cell[f"i{gate}"] = _Projection(width, rnn_size)
             recurrent = _Dense(rnn_size, rnn_size)
             nn.init.orthogonal_(recurrent.kernel)
             self.rnn_cell[f"h{gate}"] = recurrent
@@ -588,9 +598,7 @@ _Arguments = tuple[Tensor, Tensor, Tensor | None, Tensor | None, list[Tensor], T
 
 def _check_leading_axes(name: str, found: torch.Size, expected: torch.Size) -> None:
     if found != expected:
-        raise ValueError(
-            f"{name}: expected leading axes {tuple(expected)}, as frames, found {tuple(found)}"
-        )
+        raise ValueError(f"{name}: expected leading axes {tuple(expected)}, as frames, found {tuple(found)}")
 
 
 def _positive(name: str, value: int) -> int:
@@ -752,9 +760,7 @@ def _(
     return frames.new_empty(frames.shape[0])
 
 
-def _save_batch(
-    ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Any, ...], output: Tensor
-) -> None:
+def _save_batch(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Any, ...], output: Tensor) -> None:
     frames, num_frames, labels, num_labels, parameters, next_states, lattice, paths = inputs
     optional = [labels, num_labels, next_states]
     present = [tensor for tensor in optional if tensor is not None]
@@ -763,9 +769,7 @@ def _save_batch(
     ctx.text = lattice, paths  # type: ignore[attr-defined]
 
 
-def _lattice_sums_backward(
-    ctx: torch.autograd.function.FunctionCtx, d_sums: Tensor
-) -> tuple[Any, ...]:
+def _lattice_sums_backward(ctx: torch.autograd.function.FunctionCtx, d_sums: Tensor) -> tuple[Any, ...]:
     sums, frames, num_frames, *rest = ctx.saved_tensors  # type: ignore[attr-defined]
     is_present: list[bool] = ctx.is_present  # type: ignore[attr-defined]
     remaining = iter(rest)

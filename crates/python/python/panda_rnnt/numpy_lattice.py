@@ -203,9 +203,7 @@ def _arguments(
     return text, names, arrays, next_states
 
 
-def _labels(
-    labels: IntArray | None, num_labels: IntArray | None
-) -> tuple[IntArray | None, IntArray | None]:
+def _labels(labels: IntArray | None, num_labels: IntArray | None) -> tuple[IntArray | None, IntArray | None]:
     if labels is None or num_labels is None:
         if (labels is None) != (num_labels is None):
             missing, present = ("labels", "num_labels") if labels is None else ("num_labels", "labels")
