@@ -60,7 +60,9 @@ def arc_weights(
     if "table" in parameters:
         table = parameters["table"]
         rows = frames[..., 0].long()
-        chosen = table[rows] if table.dim() == 3 else torch.stack([t[r] for t, r in zip(table, rows)])
+        chosen = (
+            table[rows] if table.dim() == 3 else torch.stack([t[r] for t, r in zip(table, rows, strict=True)])
+        )
         blank, labels = chosen[..., 0], chosen[..., 1:]
     else:
         inner = "weight_fn/" if normalize is not None else ""

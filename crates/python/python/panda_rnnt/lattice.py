@@ -309,7 +309,7 @@ class SharedRNNCacher(nn.Module):
         """Returns the parameters in the order of the native module."""
         cell: Any = self.rnn_cell
         kernels = [cell[f"{source}{gate}"].kernel for source in "ih" for gate in "ifgo"]
-        return [self.Embed_0.embedding, *kernels, *(cell[f"h{gate}"].bias for gate in "ifgo")]  # type: ignore[list-item]
+        return [self.Embed_0.embedding, *kernels, *(cell[f"h{gate}"].bias for gate in "ifgo")]
 
     def extra_repr(self) -> str:
         return f"vocab_size={self.vocab_size}, context_size={self.context_size}, rnn_size={self.rnn_size}"
@@ -422,14 +422,14 @@ class RecognitionLattice(nn.Module):
         """
         _check_reduction(reduction)
         arguments, shape = self._arguments(frames, num_frames, labels, num_labels)
-        floats = [arguments[0], *arguments[4]]
+        floats, counts = [arguments[0], *arguments[4]], num_labels.reshape(shape.numel())
         if reduction != "none" and torch.is_grad_enabled() and any(t.requires_grad for t in floats):
-            weights = _utterance_weights(arguments[3], shape.numel(), reduction)
+            weights = _utterance_weights(counts, shape.numel(), reduction)
             call = (*arguments, weights, self._text, zero_infinity)
             value: Tensor = torch.ops.panda_rnnt.lattice_loss_sum(*call)[0]
             return value
         losses = torch.ops.panda_rnnt.lattice_sums(*arguments, self._text, "ratio")
-        result = _reduce(losses, arguments[3], reduction, zero_infinity)
+        result = _reduce(losses, counts, reduction, zero_infinity)
         return result.reshape(shape) if reduction == "none" else result
 
     def log_sum(
@@ -866,10 +866,14 @@ def _fake_gradients(frames: Tensor, parameters: list[Tensor]) -> tuple[Tensor, l
 # Calls of the native module.
 
 
-def _arrays(batch: _Arguments) -> tuple[Any, ...]:
-    frames, num_frames, labels, num_labels, parameters, next_states = batch
-    indices = [_array(tensor) for tensor in (num_frames, labels, num_labels)]
-    return _array(frames), *indices, [_array(parameter) for parameter in parameters], _array(next_states)
+def _arrays(
+    batch: _Arguments,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, list[Tensor | None], Tensor | None]:
+    """Returns what DLPack exports."""
+    *indices, parameters, next_states = batch
+    frames, num_frames, labels, num_labels = (_array(tensor) for tensor in indices)
+    floats = [_array(parameter) for parameter in parameters]
+    return frames, num_frames, labels, num_labels, floats, _array(next_states)
 
 
 def _sums_and_gradients(
