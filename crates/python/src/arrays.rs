@@ -55,6 +55,11 @@ impl Borrowed {
         T::array(elements, self.shape.clone())
     }
 
+    /// Sizes of the axes, of any number.
+    pub fn dims(&self) -> &[usize] {
+        &self.shape
+    }
+
     /// Type of the elements.
     pub fn dtype(&self) -> DLDataType {
         self.dtype

@@ -75,9 +75,8 @@ pub fn ctc_best_path(py: Python, emissions: &Bound<PyAny>, labels: &Bound<PyAny>
     let emissions = Borrowed::new("emissions", emissions, 2)?;
     let labels = Borrowed::new("labels", labels, 1)?.integers()?;
     let to_label = |label: &i64| {
-        u32::try_from(*label).map_err(|_| {
-            PyValueError::new_err(format!("labels: expected classes below 2^32, found {label}"))
-        })
+        u32::try_from(*label)
+            .map_err(|_| PyValueError::new_err(format!("labels: expected classes below 2^32, found {label}")))
     };
     let labels = labels.iter().map(to_label).collect::<PyResult<Vec<u32>>>()?;
     let emissions = emissions.elements::<f64>()?;

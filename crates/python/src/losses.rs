@@ -60,7 +60,8 @@ fn typed_loss<F: LossElement>(
 ) -> PyResult<NamedLosses> {
     let sizes = &arrays.sizes;
     let targets = arguments.targets(sizes, options)?;
-    let weights = read_weights(arguments, sizes.batch)?;
+    let weights = arguments.optional("weights", 1)?;
+    let weights = weights.map(|weights| read_weights(&weights, sizes.batch)).transpose()?;
     let has_gradients = weights.is_some();
     let inputs = arrays.inputs::<F>(sizes.layout(&targets))?;
     let LossOutput { losses, first_pass, gradients, skipped } =
@@ -127,12 +128,11 @@ fn compute<F: LossElement>(
     outcome.map_err(value_error)
 }
 
-/// Reads one weight per utterance, if present.
-fn read_weights(arguments: &Arguments, batch: usize) -> PyResult<Option<Vec<f64>>> {
-    let Some(weights) = arguments.optional("weights", 1)? else { return Ok(None) };
+/// Reads one weight per utterance.
+pub fn read_weights(weights: &Borrowed, batch: usize) -> PyResult<Vec<f64>> {
     let [found] = weights.shape();
     expect_batch("weights", batch, found)?;
-    Ok(Some(weights.elements::<f64>()?.to_vec()))
+    Ok(weights.elements::<f64>()?.to_vec())
 }
 
 /// Returns an array of one axis.

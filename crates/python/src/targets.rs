@@ -89,7 +89,10 @@ pub fn with_token_weights(targets: Targets, weights: &Borrowed, max_labels: usiz
 }
 
 /// Reads one length per utterance.
-fn read_lengths(
+///
+/// # Errors
+/// Another number of lengths or type; a length out of range.
+pub fn read_lengths(
     argument: &'static str,
     lengths: &Bound<PyAny>,
     batch: usize,

@@ -896,7 +896,10 @@ def test_bad_options_of_each_search() -> None:
     for model in (callback_model(network, LOSSES[0]), weight_model(network, LOSSES[0])):
         for options, message in [
             ({"confidence": "best"}, "confidence: expected one of"),
-            ({"confidence": "max_prob", "confidence_exponent": 0.0}, "confidence_exponent: expected a number above 0"),
+            (
+                {"confidence": "max_prob", "confidence_exponent": 0.0},
+                "confidence_exponent: expected a number above 0",
+            ),
             ({"look_ahead": 0}, "look_ahead: expected at least 1"),
         ]:
             with pytest.raises(ValueError, match=message):
