@@ -280,7 +280,7 @@ def _forced_align(
 ) -> Tensor:
     _check_alignment(log_probs, targets, input_lengths, target_lengths, blank)
     # torchaudio decides between equally good paths from the last frame on, the native module from
-    # the first: frames and labels are reversed.
+    # the first: frames and labels are reversed. The state of the last frame is decided differently.
     labels = targets[0].to(torch.int64).flip(0)
     columns = torch.cat([labels.new_tensor([blank]), labels])
     emissions = log_probs[0].index_select(-1, columns).to(torch.float64)
