@@ -64,7 +64,7 @@ def rnnt_loss(
     """
     if reduction not in ["none", "mean", "sum"]:
         raise ValueError(f"reduction: expected 'none', 'mean' or 'sum', found '{reduction}'")
-    if not torch.jit.is_scripting():
+    if not torch.jit.is_scripting():  # type: ignore[attr-defined]
         check_arguments(logits, targets, logit_lengths, target_lengths, ArgumentNames())
     if blank < 0:
         blank = blank + logits.shape[-1]
@@ -196,10 +196,10 @@ def _save_logits(
 def _logit_losses_backward(
     ctx: torch.autograd.function.FunctionCtx, d_losses: Tensor
 ) -> tuple[Tensor | None, ...]:
-    *arguments, losses = ctx.saved_tensors  # type: ignore[attr-defined]
+    logits, targets, logit_lengths, target_lengths, losses = ctx.saved_tensors  # type: ignore[attr-defined]
     options = _options(ctx.blank, ctx.clamp)  # type: ignore[attr-defined]
-    gradient = score_gradient(*arguments, losses, d_losses, options)
-    return (*_without_second_derivative([arguments[0]], [gradient]), None, None, None, None, None)
+    gradient = score_gradient(logits, targets, logit_lengths, target_lengths, losses, d_losses, options)
+    return (*_without_second_derivative([logits], [gradient]), None, None, None, None, None)
 
 
 _logit_losses.register_autograd(_logit_losses_backward, setup_context=_save_logits)
@@ -280,7 +280,7 @@ def _forced_align(
 ) -> Tensor:
     _check_alignment(log_probs, targets, input_lengths, target_lengths, blank)
     # torchaudio decides between equally good paths from the last frame on, the native module from
-    # the first: frames and labels are reversed.
+    # the first: frames and labels are reversed. The state of the last frame is decided differently.
     labels = targets[0].to(torch.int64).flip(0)
     columns = torch.cat([labels.new_tensor([blank]), labels])
     emissions = log_probs[0].index_select(-1, columns).to(torch.float64)
