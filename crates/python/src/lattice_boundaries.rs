@@ -17,7 +17,9 @@ pub struct Boundary {
     pub frames: Range<usize>,
 }
 
-/// Reads rows of begin symbol, begin frame, end symbol and end frame, `[B, 4]`.
+/// Reads the boundaries of a batch, `[B, 4]`.
+///
+/// The columns are begin symbol, begin frame, end symbol and end frame.
 ///
 /// # Errors
 /// Another shape or type; a row that is not `0 <= begin <= end <= S` and `0 <= begin <= end <= T`.

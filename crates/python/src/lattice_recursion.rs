@@ -1,4 +1,4 @@
-//! Log-sums over the paths of lattices, from the arrays px and py of fast_rnnt and k2.
+//! Log-sums over the paths of lattices, for fast_rnnt and k2.
 //!
 //! A path leads from (begin symbol, begin frame) to (end symbol, end frame); (s, t) is the number
 //! of symbols and frames before it. px: log-score of a symbol; py: log-score of a step in time.
@@ -29,11 +29,12 @@ use crate::{
     threads,
 };
 
-/// Computes the log-sums over all paths, `[B]` (float64), and the posteriors of px and py.
+/// Computes the log-sums over all paths, and the posteriors of px and py.
 ///
-/// px is `[B, S, T+1]` (regular) or `[B, S, T]` (modified), py `[B, S+1, T]`. The posteriors are the
-/// derivatives of the log-sums, 0 outside the boundaries; the list is empty without
-/// `needs_posteriors`. Memory: some 80 bytes for each (s, t) of one utterance, for each thread.
+/// The log-sums are `[B]`, float64. px is `[B, S, T+1]` (regular) or `[B, S, T]` (modified), py
+/// `[B, S+1, T]`. The posteriors are the derivatives of the log-sums, 0 outside the boundaries; the
+/// list is empty without `needs_posteriors`. Memory: some 80 bytes for each (s, t) of one utterance,
+/// for each thread.
 #[pyfunction]
 pub fn lattice_recursion(
     python: Python,
@@ -129,8 +130,9 @@ impl<'a> LatticeShape<'a> {
         (0..=self.boundary.symbols.len()).map(|row| {
             let (symbol, frame) = self.cell(row, 0);
             let (px, py) = (symbol * self.px_columns + frame, symbol * self.frames + frame);
-            let px_len = if row < self.boundary.symbols.len() { self.last_column + 1 } else { 0 };
-            Row { px: px..px + px_len, py: py..py + self.last_column }
+            let has_symbol = row < self.boundary.symbols.len();
+            let px = if has_symbol { px..px + self.last_column + 1 } else { 0..0 };
+            Row { px, py: py..py + self.last_column }
         })
     }
 

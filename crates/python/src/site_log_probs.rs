@@ -1,4 +1,4 @@
-//! Log-probabilities of symbols and blank from logits, in the layout of fast_rnnt and k2.
+//! Log-probabilities of symbols and blank from logits, for fast_rnnt and k2.
 //!
 //! A row of logits `[B, T, R, C]` belongs to frame t and to a symbol position s: the r-th one, or
 //! for pruned logits `ranges[b, t, r]`. With z the row, the log-probabilities are
@@ -24,7 +24,9 @@ use crate::{
     threads,
 };
 
-/// Computes px `[B, S, T]` and py `[B, S+1, T]`, -inf where no row of logits is in the boundaries.
+/// Computes px `[B, S, T]` and py `[B, S+1, T]`.
+///
+/// They are -inf where no row of logits is in the boundaries.
 #[pyfunction]
 #[pyo3(signature = (logits, symbols, ranges, boundary, blank, has_factored_blank))]
 pub fn site_log_probs(
@@ -113,7 +115,7 @@ struct Site {
     next_symbol: Option<(usize, u32)>,
 }
 
-/// The rows of logits that are inside the boundaries, and their places in px and py.
+/// The rows of logits that are inside the boundaries.
 struct SiteRows {
     shape: LogitShape,
     blank: u32,
