@@ -11,7 +11,7 @@ use pyo3::{
     Bound, Py, PyAny, PyResult, Python,
     exceptions::{PyBufferError, PyTypeError, PyValueError},
     pyclass, pymethods,
-    types::{PyDict, PyDictMethods},
+    types::{PyAnyMethods, PyDict, PyDictMethods},
 };
 
 /// An array of another library, borrowed for a call.
@@ -28,7 +28,7 @@ impl Borrowed {
     /// # Errors
     /// An object without DLPack; another rank or device.
     pub fn new(argument: &'static str, array: &Bound<PyAny>, rank: usize) -> PyResult<Self> {
-        let tensor = from_dlpack(array.as_borrowed(), None, None)?;
+        let tensor = import(array)?;
         let view =
             tensor.validate().map_err(|error| PyValueError::new_err(format!("{argument}: {error}")))?;
         let shape: Vec<usize> = view.shape().iter().map(|&size| size as usize).collect();
@@ -101,6 +101,18 @@ impl Borrowed {
         let (argument, found) = (self.argument, type_name(self.dtype));
         PyTypeError::new_err(format!("{argument}: expected {expected}, found {found}"))
     }
+}
+
+/// Imports an array.
+///
+/// Libraries before DLPack 1, such as torch 2.4 and numpy 2.0, refuse the argument of a version.
+fn import(array: &Bound<PyAny>) -> PyResult<ImportedDlpack> {
+    from_dlpack(array.as_borrowed(), None, None).or_else(|error| {
+        match error.is_instance_of::<PyTypeError>(array.py()).then(|| array.call_method0("__dlpack__")) {
+            Some(Ok(capsule)) => from_dlpack(capsule.as_borrowed(), None, None),
+            _ => Err(error),
+        }
+    })
 }
 
 /// Name of an element type in Python.

@@ -206,7 +206,7 @@ def test_compile_with_dynamic_shapes_and_numbers() -> None:
         value = value + transducer_loss(*floats, *indices, **options, blank=blank).sum()
         return value + rnnt_loss(reference.scores(batch), *indices, blank=blank, fastemit=fastemit)
 
-    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="eager")
     for frames, blank, fastemit, durations in [
         (6, 0, 0.01, [1, 2]),
         (9, 0, 0.5, [1, 3]),
@@ -232,7 +232,7 @@ def test_weights_multiply_the_losses(options: dict[str, Any], reduction: Any) ->
     factors = {
         "none": torch.ones(3).double(),
         "sum": torch.ones(3).double(),
-        "mean": torch.full((3,), 1 / 3).double(),
+        "mean": torch.full((3,), 1 / 3, dtype=torch.float64),
         "mean_per_target": 1 / (3 * lengths.clamp(min=1)),
         "mean_volume": torch.ones(3).double() / lengths.sum(),
     }[reduction]
@@ -276,6 +276,7 @@ def test_token_weights_multiply_the_gradients_of_labels(options: dict[str, Any])
     batch = batch_for(options, 18)
     floats = [tensor.requires_grad_() for tensor in batch.floats()]
     weights = torch.rand(3, 4, generator=torch.Generator().manual_seed(0)).double() * 2
+    padded_weights = weights.clone()
     arcs = reference.arcs(reference.scores(batch), options["loss"], (), ())
     tokens = arcs.tokens.clone()
     for b, length in enumerate(batch.target_lengths.tolist()):
@@ -284,10 +285,10 @@ def test_token_weights_multiply_the_gradients_of_labels(options: dict[str, Any])
             score = arcs.tokens[b, :, u, label]
             # The same value, and a gradient times the weight.
             tokens[b, :, u, label] = weights[b, u] * score + ((1 - weights[b, u]) * score).detach()
-        weights[b, length:] = torch.nan
+        padded_weights[b, length:] = torch.nan
     losses = reference.path_losses(dataclasses.replace(arcs, tokens=tokens), batch)
     expected = torch.autograd.grad(finite_sum(losses), floats)
-    arguments = {"token_weights": weights, "zero_infinity": True, "reduction": "sum", **options}
+    arguments = {"token_weights": padded_weights, "zero_infinity": True, "reduction": "sum", **options}
     found = transducer_loss(*floats, *batch.indices(), **arguments)
     torch.testing.assert_close(found, finite_sum(losses))
     for gradient, expected_gradient in zip(torch.autograd.grad(found, floats), expected, strict=True):
