@@ -115,9 +115,11 @@ def test_names_are_those_of_the_package() -> None:
     assert all(hasattr(selected, name) for name in selected.__all__)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-11), (torch.float32, 2e-5)])
-def test_random_problems_equal_their_definition(dtype: torch.dtype, tolerance: float) -> None:
-    for seed in range(200):
+@pytest.mark.parametrize(
+    ("dtype", "tolerance", "count"), [(torch.float64, 1e-11, 200), (torch.float32, 2e-5, 80)]
+)
+def test_random_problems_equal_their_definition(dtype: torch.dtype, tolerance: float, count: int) -> None:
+    for seed in range(count):
         problem = random_problem(seed, dtype=dtype, **random_sizes(seed))
         floats = [tensor.requires_grad_() for tensor in problem.floats()]
         expected_logp, expected_log_z = dense(floats, problem)
@@ -140,7 +142,7 @@ def test_random_problems_equal_their_definition(dtype: torch.dtype, tolerance: f
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-11), (torch.float32, 2e-5)])
 def test_explicit_gradients_equal_the_dense_reference(dtype: torch.dtype, tolerance: float) -> None:
-    for seed in range(60):
+    for seed in range(30):
         problem = random_problem(seed, dtype=dtype, **random_sizes(seed))
         expected = dense_selected_reference(*problem.arguments(), problem.adjoints)
         tile_c = 1 + seed % 70
@@ -477,7 +479,7 @@ def test_validation() -> None:
         validate_selected_set(ids, mask, num_classes=9, reject_duplicates=False)
     with pytest.raises(TypeError, match="positional"):
         validate_selected_set(ids, mask, 10)  # type: ignore[misc]
-    with pytest.raises(TypeError, match="num_classes"):
+    with pytest.raises(TypeError, match="positional"):
         build_standard_blank_target_set(torch.tensor([1]), 0, 10)  # type: ignore[misc]
 
 
