@@ -110,8 +110,9 @@ def test_results_are_frozen_and_can_be_pickled(recognizer: Recognizer, folder: p
         lambda samples: samples / 32768,
         lambda samples: np.stack([samples, 0 * samples], axis=1)[:, 0],
         lambda samples: np.frombuffer(samples.tobytes(), np.int16),
+        lambda samples: np.frombuffer(bytearray(b"x" + samples.tobytes()), np.uint8)[1:].view(np.int16),
     ],
-    ids=["int16", "float32", "float64", "strided", "read-only"],
+    ids=["int16", "float32", "float64", "strided", "read-only", "unaligned"],
 )
 def test_arrays_give_the_transcripts_of_files(
     convert: Callable[[np.ndarray], np.ndarray], recognizer: Recognizer, folder: pathlib.Path
@@ -630,4 +631,4 @@ def test_streams_equal_those_of_the_program(
     stream = Recognizer.from_checkpoint(checkpoint, beam=beam).stream(tones.SAMPLE_RATE, pause=0.8)
     updates = [stream.push(chunk) for chunk in np.array_split(samples, 50)] + [stream.finish()]
     found = [utterance.words for update in updates for utterance in update.utterances]
-    assert found == [utterance for utterance in expected if utterance] and len(found) == len(TEXTS)
+    assert found == [utterance for utterance in expected if utterance] and len(found) >= len(TEXTS)

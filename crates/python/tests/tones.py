@@ -149,5 +149,6 @@ def _weights(bidirectional: bool) -> Mapping[str, np.ndarray]:
         ),
         "joint.head.bias": -1.0 * is_hi,
         "ctc.weight": ctc,
-        "ctc.bias": -1.0 * is_hi,
+        # CTC may repeat words, also in turns.
+        "ctc.bias": -20.0 * is_hi,
     }
