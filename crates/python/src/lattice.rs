@@ -194,6 +194,7 @@ impl LabelArray {
 }
 
 /// Elements of the parameters of a weight function.
+#[expect(clippy::large_enum_variant, reason = "there is one per call, and it only borrows")]
 enum WeightArrays<'a, F> {
     Table { values: &'a [F], shape: &'a [usize] },
     Joint(JointWeightFn<'a, F>),

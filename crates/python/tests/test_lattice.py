@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import copy
 import io
 import json
 import math
+import multiprocessing
 import os
 import pickle
 from collections.abc import Callable, Iterator
@@ -563,11 +565,11 @@ def test_parameters_have_the_names_of_last() -> None:
 def test_initial_values() -> None:
     torch.manual_seed(0)
     weight_fn = JointWeightFn(10, frame_size=400, embedding_size=50, hidden_size=300)
-    kernel = weight_fn.project_frame.kernel
+    kernel = weight_fn.project_frame.kernel.detach()
     assert kernel.shape == (400, 300) and float(kernel.std()) == pytest.approx(400**-0.5, rel=0.02)
     assert float(kernel.abs().max()) <= 2 * 400**-0.5 / 0.8796 * 1.001
     assert (weight_fn.joint_bias == 0).all()
-    assert float(SharedEmbCacher(500, 100).context_embeddings.std()) == pytest.approx(0.1, rel=0.02)
+    assert float(SharedEmbCacher(500, 100).context_embeddings.detach().std()) == pytest.approx(0.1, rel=0.02)
     recurrent: Any = SharedRNNCacher(3, 1, 20).rnn_cell["hf"]
     torch.testing.assert_close(recurrent.kernel @ recurrent.kernel.T, torch.eye(20), atol=1e-5, rtol=0)
 
@@ -871,6 +873,33 @@ def test_numpy_errors() -> None:
     transposed = {**parameters, "weight_fn/Dense_1/kernel": parameters["weight_fn/Dense_1/kernel"].T}
     with pytest.raises(ValueError, match=r"Dense_1/kernel: expected shape \[4, 2\], found \[2, 4\]"):
         numpy_lattice.lattice_loss(*components, transposed, *arrays)
+
+
+def lattice_losses(seed: int) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    shapes = [(16, 32), (16, 32), (32,), (32, 1), (1,), (32, 20), (20,), (21, 16)]
+    floats = [random.normal(size=shape) for shape in shapes]
+    parameters = dict(zip(numpy_lattice.parameter_names(), floats, strict=True))
+    batch = (
+        random.normal(size=(2, 30, 16)),
+        np.array([30, 20]),
+        random.integers(1, 21, (2, 5)),
+        np.array([5, 3]),
+    )
+    components = (FullNGram(20, 1), FrameDependent(), parameters)
+    return numpy_lattice.lattice_loss(*components, *batch, weights=np.ones(2)).losses
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_forked_children_and_threads_compute_the_same() -> None:
+    expected = lattice_losses(0)
+    context = multiprocessing.get_context("fork")
+    with concurrent.futures.ProcessPoolExecutor(2, context) as processes:
+        for found in processes.map(lattice_losses, [0] * 8, timeout=120):
+            assert np.array_equal(found, expected)
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        for found in threads.map(lattice_losses, [0] * 40):
+            assert np.array_equal(found, expected)
 
 
 # Golden vectors of LAST.
