@@ -78,9 +78,9 @@ impl Borrowed {
             return Err(PyValueError::new_err(format!("{argument}: expected a contiguous array")));
         }
         // SAFETY: the exporter guarantees that its descriptor covers initialized elements until the
-        // tensor is released, which `self` does on drop. `offset_data_ptr` checks type and alignment.
-        // As with any function that releases the lock of the interpreter, other threads must not
-        // write to the array during the call.
+        // tensor is released, which `self` does on drop; `offset_data_ptr` checks type and
+        // alignment. As with any function that releases the lock of the interpreter, other threads
+        // must not write to the array during the call.
         unsafe {
             let data = view.offset_data_ptr::<T>().map_err(to_error)?;
             Ok(std::slice::from_raw_parts(data, view.num_elements()))
