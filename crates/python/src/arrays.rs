@@ -78,10 +78,18 @@ impl Borrowed {
             return Ok(&[]);
         }
         let view = self.tensor.validate().map_err(to_error)?;
+        if !is_contiguous(view.shape(), view.strides()) {
+            let argument = self.argument;
+            return Err(PyValueError::new_err(format!("{argument}: expected a contiguous array")));
+        }
         // SAFETY: the exporter guarantees that its descriptor covers initialized elements until the
-        // tensor is released, which `self` does on drop. As with any function that releases the
-        // lock of the interpreter, other threads must not write to the array during the call.
-        unsafe { view.cpu_slice::<T>() }.map_err(to_error)
+        // tensor is released, which `self` does on drop; `offset_data_ptr` checks type and
+        // alignment. As with any function that releases the lock of the interpreter, other threads
+        // must not write to the array during the call.
+        unsafe {
+            let data = view.offset_data_ptr::<T>().map_err(to_error)?;
+            Ok(std::slice::from_raw_parts(data, view.num_elements()))
+        }
     }
 
     /// Copies integers of 32 or 64 bits.
@@ -101,6 +109,19 @@ impl Borrowed {
         let (argument, found) = (self.argument, type_name(self.dtype));
         PyTypeError::new_err(format!("{argument}: expected {expected}, found {found}"))
     }
+}
+
+/// Returns whether elements are stored row by row, without gaps.
+///
+/// Strides of axes of one element have no meaning; torch 2.4 sets them to 1.
+fn is_contiguous(shape: &[i64], strides: Option<&[i64]>) -> bool {
+    let Some(strides) = strides else { return true };
+    let mut expected = 1;
+    shape.iter().zip(strides).rev().all(|(&size, &stride)| {
+        let is_expected = size == 1 || stride == expected;
+        expected *= size;
+        is_expected
+    })
 }
 
 /// Imports an array.
