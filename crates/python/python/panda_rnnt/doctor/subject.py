@@ -130,7 +130,7 @@ class Subject:
 
     def cast(self, batch: Batch) -> Batch:
         """Returns the batch with scores rounded to the type of the call."""
-        return batch.with_scores(batch.scores.to(self.settings.dtype))
+        return batch.with_scores(batch.scores.to(self.settings.dtype).contiguous())
 
     def values(self, batch: Batch, definition: Definition | None = None) -> Tensor:
         """Returns the losses, or their reduction, in float64."""
@@ -141,7 +141,7 @@ class Subject:
         self, batch: Batch, definition: Definition | None = None, *, weights: Tensor | None = None
     ) -> Found:
         """Returns losses and gradient in float64; the weights scale the gradient of each result."""
-        leaf = batch.scores.to(self.settings.dtype).detach().clone().requires_grad_()
+        leaf = self.cast(batch).scores.detach().clone().requires_grad_()
         values = self.call(batch.with_scores(leaf), definition)
         scale = torch.ones_like(values) if weights is None else weights.to(values)
         gradient = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -69,11 +70,22 @@ def _describe(cost: dict[str, float], prefix: str) -> str:
     return text if memory is None else f"{text}, {memory:.1f} MiB"
 
 
+def _on_one_thread(measure: Callable[[], tuple[float, float | None]]) -> tuple[float, float | None]:
+    """Runs a measurement with one thread of torch and of this package."""
+    threads = (torch.get_num_threads(), panda_rnnt.num_threads())
+    torch.set_num_threads(1)
+    panda_rnnt.set_num_threads(1)
+    try:
+        return measure()
+    finally:
+        torch.set_num_threads(threads[0])
+        panda_rnnt.set_num_threads(threads[1])
+
+
 def _measurement(subject: Subject, seconds: float) -> Callable[[], tuple[float, float | None]]:
     """Returns a function that returns milliseconds of a call, and MiB, None where not measured."""
 
     def measure() -> tuple[float, float | None]:
-        panda_rnnt.set_num_threads(1)
         # Compiles and loads what the first call needs.
         subject.compute(random_batch(subject.definition))
         batch = random_batch(subject.definition, lengths=LENGTHS, classes=CLASSES)
@@ -91,7 +103,7 @@ def _measurement(subject: Subject, seconds: float) -> Callable[[], tuple[float, 
                 peak = max(0.0, (_status_bytes("VmHWM") - before) / 2**20)
         return 1e3 * statistics.median(times), peak
 
-    return measure
+    return functools.partial(_on_one_thread, measure)
 
 
 def _reset_peak() -> int | None:

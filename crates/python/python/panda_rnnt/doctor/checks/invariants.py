@@ -38,8 +38,8 @@ def shift(subject: Subject) -> Finding:
         joint = error(tokens, offsets[..., :1].expand(durations.shape))
         if joint <= 10 * subject.tolerance:
             return failed(
-                "only a constant added to tokens and durations together leaves the loss unchanged: they share "
-                "one softmax, so tokens and durations compete for probability",
+                "only a constant added to tokens and durations together leaves the loss unchanged: they "
+                "share one softmax, so tokens and durations compete for probability",
                 separate,
             )
     return failed(
