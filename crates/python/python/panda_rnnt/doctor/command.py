@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             signature=options.signature,
             reduction=options.reduction,
             fastemit=options.fastemit,
+            required_only=options.required,
             measures_cost=not options.no_time,
             seconds=options.seconds,
         )
@@ -84,6 +85,9 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         metavar="LAMBDA",
         help="lambda that is passed, or that the function always applies",
+    )
+    parser.add_argument(
+        "--required", action="store_true", help="run only the checks that can fail the report"
     )
     parser.add_argument("--no-time", action="store_true", help="do not measure time and memory")
     parser.add_argument(

@@ -34,6 +34,7 @@ def examine(
     signature: str | None = None,
     reduction: str | None = None,
     fastemit: float | None = None,
+    required_only: bool = False,
     measures_cost: bool = True,
     seconds: float = 60.0,
 ) -> Report:
@@ -58,6 +59,7 @@ def examine(
         reduction: Reduction that is passed, or that a function without this option has; None finds
             it out.
         fastemit: Lambda of a function that always applies FastEmit, or that is passed.
+        required_only: Run only the checks that can fail the report.
         measures_cost: Measure time and memory.
         seconds: Limit of a check.
 
@@ -94,9 +96,9 @@ def examine(
         definition = dataclasses.replace(definition, label_factor=1.0 + fastemit)
         subject = dataclasses.replace(subject, definition=definition)
     subject = dataclasses.replace(subject, settings=probe(subject, reduction, seconds))
-    results = _run_checks(subject, seconds)
+    results = _run_checks(subject, required_only, seconds)
     cost: dict[str, float] = {}
-    if measures_cost:
+    if measures_cost and not required_only:
         finding, cost = measure_cost(subject, seconds)
         results.append(Result("time and memory", finding.verdict, finding.explanation, is_required=False))
     name = function_name(function)
@@ -149,10 +151,11 @@ def _definition(
     return dataclasses.replace(definition, durations=tuple(durations), big_blanks=tuple(big_blanks))
 
 
-def _run_checks(subject: Subject, seconds: float) -> list[Result]:
+def _run_checks(subject: Subject, required_only: bool, seconds: float) -> list[Result]:
     """Runs the checks that apply: isolated ones in a process each, the others together."""
     loss = subject.definition.loss
     checks = [check for check in CHECKS if not check.losses or loss in check.losses]
+    checks = [check for check in checks if check.is_required or not required_only]
     groups = [[check for check in checks if not check.is_isolated]]
     groups += [[check] for check in checks if check.is_isolated]
     results = {}

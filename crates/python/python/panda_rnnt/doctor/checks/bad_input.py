@@ -57,6 +57,30 @@ def _refusal(subject: Subject, batch: Batch, what: str, harm: str) -> Finding:
     return failed(f"{what} is accepted, with the loss {first:.4g}: {harm}")
 
 
+def no_frames(subject: Subject) -> Finding:
+    """Calls the function with tensors of no frame."""
+    batch = random_batch(subject.definition, seed=40, lengths=[(0, 1), (0, 2)], needs_path=False)
+    return _without_frames(subject, batch, "a batch without frames")
+
+
+def utterance_without_frames(subject: Subject) -> Finding:
+    """Calls the function with an utterance of 0 frames in a batch."""
+    batch = random_batch(subject.definition, seed=41, lengths=[(8, 3), (0, 1)], needs_path=False)
+    return _without_frames(subject, batch, "an utterance of 0 frames")
+
+
+def _without_frames(subject: Subject, batch: Batch, what: str) -> Finding:
+    found = subject.compute(batch)
+    value = float(found.values[-1])
+    if not found.gradient.isfinite().all():
+        return failed(f"{what} makes the gradient NaN")
+    if value == math.inf or value > 1e3:
+        return passed(f"{what} has the loss {value:.4g}, and a finite gradient")
+    if value == 0.0:
+        return convention(f"{what} has the loss 0, although its labels have no path")
+    return failed(f"{what} has the loss {value:.4g}, although its labels have no path")
+
+
 def label_is_blank(subject: Subject) -> Finding:
     """Passes the blank as a label."""
     batch = random_batch(subject.definition, seed=33)
@@ -160,32 +184,35 @@ def nan_scores(subject: Subject) -> Finding:
     return failed("NaN in a site that is used gives a finite loss, which hides a diverged model")
 
 
-def _bad(name: str, run: Callable[[Subject], Finding], importance: str) -> Check:
-    """Returns a check of input that should be refused, by an exception."""
-    return Check(name, run, importance, is_required=False, is_isolated=True, on_exception="pass")
+def _bad(
+    name: str, run: Callable[[Subject], Finding], importance: str, *, is_isolated: bool = False
+) -> Check:
+    """Returns a check of input that may be refused, by an exception."""
+    return Check(name, run, importance, is_required=False, is_isolated=is_isolated, on_exception="pass")
 
 
 CHECKS = (
-    Check("empty targets", empty_targets, "silence occurs in training data", is_isolated=True),
+    Check("empty targets", empty_targets, "silence occurs in training data"),
     Check(
         "no labels in the batch",
         no_labels,
         "small batches of silence stop a training run",
         is_required=False,
-        is_isolated=True,
     ),
     _bad("empty batch", empty_batch, "the last shard of a data set may be empty"),
     _bad("label = blank", label_is_blank, "such a label is an error in the data"),
-    _bad("label beyond the classes", label_beyond_classes, "such a label is an error in the data"),
-    _bad("negative label", negative_label, "such a label is an error in the data"),
-    _bad("length beyond the frames", length_beyond_frames, "such a length is an error of the caller"),
-    _bad("length beyond the labels", length_beyond_labels, "such a length is an error of the caller"),
+    # A function without checks may write outside of its memory here.
+    _bad("label beyond the classes", label_beyond_classes, "it is an error in the data", is_isolated=True),
+    _bad("negative label", negative_label, "it is an error in the data", is_isolated=True),
+    _bad("length beyond the frames", length_beyond_frames, "it is an error of the caller", is_isolated=True),
+    _bad("length beyond the labels", length_beyond_labels, "it is an error of the caller", is_isolated=True),
+    _bad("utterance without frames", utterance_without_frames, "filters may leave it", is_isolated=True),
+    _bad("no frames in the batch", no_frames, "filters may leave it", is_isolated=True),
     Check(
         "no path",
         no_path,
         "one utterance with a wrong transcript stops a training run",
         is_required=False,
-        is_isolated=True,
         on_exception="differs by convention",
     ),
     _bad("NaN in scores", nan_scores, "NaN must not be hidden"),
