@@ -511,11 +511,11 @@ def hanging(logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengt
 
 
 def test_crashes_and_endless_loops_are_results() -> None:
-    report = examine_values(hanging, seconds=2.0)
+    report = examine_values(hanging, seconds=4.0)
     assert report.has_passed, str(report)
     crash, timeout = report["label beyond the classes"], report["NaN in scores"]
     assert crash.verdict == "fail" and "SIGABRT" in crash.explanation
-    assert timeout.verdict == "fail" and "no result after 2 s" in timeout.explanation
+    assert timeout.verdict == "fail" and "no result after 4 s" in timeout.explanation
     assert "fail (optional)" in str(report)
 
 

@@ -73,6 +73,8 @@ class Batch:
         if not self.is_ctc:
             scores = scores[:, :, : labels + 1]
         one = self.select([b])
+        # Copies, since parts have the strides of the whole batch.
+        scores = scores.clone(memory_format=torch.contiguous_format)
         targets = one.targets[:, :labels].clone(memory_format=torch.contiguous_format)
         return dataclasses.replace(one, scores=scores, targets=targets)
 

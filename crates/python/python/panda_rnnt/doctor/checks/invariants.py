@@ -178,8 +178,8 @@ def memory_layout(subject: Subject) -> Finding:
     cast = subject.cast(batch)
     strided = cast.with_scores(cast.scores.transpose(0, 1).contiguous().transpose(0, 1))
     # A part of a batch: torch ignores the strides of its first axis, of size 1.
-    one = cast.alone(1)
-    part = dataclasses.replace(one, targets=batch.targets[1:2, : one.targets.shape[1]])
+    one = cast.alone(0)
+    part = dataclasses.replace(one, targets=batch.targets[:1, : one.targets.shape[1]])
     with torch.no_grad():
         error = deviation(subject.call(strided).double(), expected)
         error = max(error, deviation(subject.call(part), subject.call(one)))
