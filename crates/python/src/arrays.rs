@@ -68,10 +68,16 @@ impl Borrowed {
             return Ok(&[]);
         }
         let view = self.tensor.validate().map_err(to_error)?;
+        if !is_row_major(view.shape(), view.strides()) {
+            return Err(PyValueError::new_err(format!("{}: expected a contiguous array", self.argument)));
+        }
+        // SAFETY: `new` has checked that the elements are in the memory of the CPU.
+        let data = unsafe { view.offset_data_ptr::<T>() }.map_err(to_error)?;
         // SAFETY: the exporter guarantees that its descriptor covers initialized elements until the
-        // tensor is released, which `self` does on drop. As with any function that releases the
-        // lock of the interpreter, other threads must not write to the array during the call.
-        unsafe { view.cpu_slice::<T>() }.map_err(to_error)
+        // tensor is released, which `self` does on drop; in row-major order they are adjacent. As
+        // with any function that releases the lock of the interpreter, other threads must not write
+        // to the array during the call.
+        Ok(unsafe { std::slice::from_raw_parts(data, view.num_elements()) })
     }
 
     /// Copies integers of 32 or 64 bits.
@@ -91,6 +97,19 @@ impl Borrowed {
         let (argument, found) = (self.argument, type_name(self.dtype));
         PyTypeError::new_err(format!("{argument}: expected {expected}, found {found}"))
     }
+}
+
+/// Returns whether elements are adjacent, in row-major order.
+///
+/// The stride of an axis of size 1 has no meaning; parts of an array have that of the whole array.
+fn is_row_major(shape: &[i64], strides: Option<&[i64]>) -> bool {
+    let Some(strides) = strides else { return true };
+    let mut expected = 1;
+    shape.iter().zip(strides).rev().all(|(&size, &stride)| {
+        let is_expected = size == 1 || stride == expected;
+        expected *= size;
+        is_expected
+    })
 }
 
 /// Name of an element type in Python.

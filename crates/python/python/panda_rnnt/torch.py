@@ -622,12 +622,7 @@ def _call_scores(
 
 def _array(tensor: Tensor | None) -> Tensor | None:
     """Returns what DLPack exports: without autograd, contiguous."""
-    if tensor is None:
-        return None
-    contiguous = tensor.detach().contiguous()
-    # Torch ignores the stride of an axis of size 1, which the native module checks.
-    strides = torch.empty(contiguous.shape, device="meta").stride()
-    return contiguous.as_strided(contiguous.shape, strides)
+    return None if tensor is None else tensor.detach().contiguous()
 
 
 # Checks and reductions.
