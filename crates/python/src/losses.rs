@@ -6,7 +6,7 @@ use rnnt_loss::{
 };
 
 use crate::{
-    arrays::{Array, ArrayElement},
+    arrays::{Array, ArrayElement, Borrowed},
     inputs::{Arguments, InputArrays, LossElement, NamedArrays},
     options::{LossOptions, value_error},
     targets::{PaddedSizes, expect_batch},

@@ -99,3 +99,14 @@ def test_unaligned_and_fortran_arrays_are_copied() -> None:
 def test_torch_is_not_imported() -> None:
     program = "import panda_rnnt, panda_rnnt.numpy, sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_parts_of_a_batch_need_no_copy() -> None:
+    random = np.random.default_rng(1)
+    logits = random.normal(size=(2, 4, 3, 5))
+    targets = np.array([[1, 2], [3, 4]])
+    lengths = np.array([[4, 2], [3, 1]])
+    # Axes of size 1 have the strides of the whole batch.
+    part = (logits[1:2, :3, :2], targets[1:2, :1], lengths[1:2, 0], lengths[1:2, 1])
+    losses = rnnt_loss(logits, targets, lengths[:, 0], lengths[:, 1]).losses
+    np.testing.assert_allclose(rnnt_loss(*part).losses, losses[1:])

@@ -374,6 +374,17 @@ def test_layouts_and_index_types_do_not_matter() -> None:
     )
 
 
+def test_parts_of_a_batch_need_no_copy() -> None:
+    batch = reference.random_batch(9)
+    logits = reference.scores(batch)
+    frames, labels = int(batch.logit_lengths[1]), int(batch.target_lengths[1])
+    lengths = torch.stack([batch.logit_lengths, batch.target_lengths], 1)
+    # Axes of size 1 have the strides of the whole batch.
+    part = (logits[1:2, :frames, : labels + 1], batch.targets[1:2, :labels], lengths[1:2, 0], lengths[1:2, 1])
+    losses = rnnt_loss(logits, *batch.indices(), reduction="none")
+    torch.testing.assert_close(rnnt_loss(*part, reduction="none"), losses[1:2])
+
+
 def test_a_loss_does_not_depend_on_batch_or_threads() -> None:
     batch = reference.random_batch(10, dtype=torch.float32)
     losses = transducer_loss(*batch.floats(), *batch.indices(), reduction="none")
