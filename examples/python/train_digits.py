@@ -135,7 +135,7 @@ def main() -> None:
         for first in range(0, len(train), arguments.batch):
             loss = model(train[first : first + arguments.batch])
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 5.0)
             optimizer.step()
             losses.append(float(loss.detach()))

@@ -65,7 +65,7 @@ def main() -> None:
     if arguments.batch % arguments.ranks:
         parser.error(f"--batch: expected a multiple of {arguments.ranks} ranks, found {arguments.batch}")
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(  # type: ignore[no-untyped-call]
+        torch.multiprocessing.spawn(  # type: ignore[attr-defined, no-untyped-call]
             train, (f"file://{folder}/rendezvous", arguments), nprocs=arguments.ranks
         )
 

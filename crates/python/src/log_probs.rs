@@ -2,7 +2,7 @@
 //!
 //! Axes: B utterances, T frames, U+1 label positions.
 use pyo3::{Bound, PyAny, PyResult, Python, exceptions::PyValueError, pyfunction};
-use rnnt_dp::{Regularizers, Topology, ctc, forward_backward};
+use rnnt_dp::{Regularizers, Topology, forward_backward};
 
 use crate::{
     arrays::{Array, ArrayElement, Borrowed},
@@ -74,15 +74,65 @@ pub fn emission_loss(
 pub fn ctc_best_path(py: Python, emissions: &Bound<PyAny>, labels: &Bound<PyAny>) -> PyResult<Array> {
     let emissions = Borrowed::new("emissions", emissions, 2)?;
     let labels = Borrowed::new("labels", labels, 1)?.integers()?;
-    let to_label = |label: &i64| {
-        u32::try_from(*label)
-            .map_err(|_| PyValueError::new_err(format!("labels: expected classes below 2^32, found {label}")))
-    };
-    let labels = labels.iter().map(to_label).collect::<PyResult<Vec<u32>>>()?;
+    let [frames, columns] = emissions.shape();
+    if frames == 0 || columns != labels.len() + 1 {
+        return Err(PyValueError::new_err(format!(
+            "emissions: expected at least one frame and {} columns, found {frames} and {columns}",
+            labels.len() + 1
+        )));
+    }
     let emissions = emissions.elements::<f64>()?;
-    let path = py.detach(|| ctc::best_path(&labels, emissions)).map_err(value_error)?;
-    let frames = path.columns.len();
-    Ok(i64::array(path.columns.into_iter().map(|column| column as i64).collect(), vec![frames]))
+    let path = py.detach(|| best_columns(emissions, &labels));
+    let frames = path.len();
+    Ok(i64::array(path, vec![frames]))
+}
+
+/// Returns the column of each frame, nothing if no alignment has positive probability.
+///
+/// State s of the 2U + 1 states `blank, label, blank, ..` is entered from itself, from s - 1, and
+/// from s - 2 if both are labels and differ. Ties are resolved as in torchaudio: in favor of the
+/// later state of the path before, and of a label in the last frame.
+fn best_columns(emissions: &[f64], labels: &[i64]) -> Vec<i64> {
+    let (width, states) = (labels.len() + 1, 2 * labels.len() + 1);
+    let column = |state: usize| if state.is_multiple_of(2) { 0 } else { state / 2 + 1 };
+    let may_skip: Vec<bool> = (0..states)
+        .map(|state| state % 2 == 1 && state >= 3 && labels[state / 2] != labels[state / 2 - 1])
+        .collect();
+    let mut scores = vec![f64::NEG_INFINITY; states];
+    (0..states.min(2)).for_each(|state| scores[state] = emissions[column(state)]);
+    let mut next_scores = scores.clone();
+    // How many states earlier the best path was in the frame before.
+    let mut steps = vec![0u8; emissions.len() / width * states];
+    for (row, steps) in emissions.chunks_exact(width).zip(steps.chunks_exact_mut(states)).skip(1) {
+        for state in 0..states {
+            let (mut best, mut step) = (scores[state], 0);
+            if state >= 1 && scores[state - 1] > best {
+                (best, step) = (scores[state - 1], 1);
+            }
+            if may_skip[state] && scores[state - 2] > best {
+                (best, step) = (scores[state - 2], 2);
+            }
+            next_scores[state] = best + row[column(state)];
+            steps[state] = step;
+        }
+        std::mem::swap(&mut scores, &mut next_scores);
+    }
+    let ends_in_blank = states == 1 || scores[states - 1] > scores[states - 2];
+    let mut state = if ends_in_blank { states - 1 } else { states - 2 };
+    if scores[state] == f64::NEG_INFINITY {
+        return Vec::new();
+    }
+    let mut path: Vec<i64> = steps
+        .chunks_exact(states)
+        .rev()
+        .map(|steps| {
+            let found = column(state) as i64;
+            state -= usize::from(steps[state]);
+            found
+        })
+        .collect();
+    path.reverse();
+    path
 }
 
 /// Converts an error of a lattice sum.

@@ -246,7 +246,8 @@ def joint_softmax(
     batch = reference.Batch(*[columns] * 4, targets, logit_lengths, target_lengths)
     durations = (0, 1, 2, 4)
     tokens, scores = columns[..., :classes], columns[..., classes:]
-    return reference.path_losses(tokens, batch, [(0, d) for d in durations], durations, (durations, scores))
+    arcs = reference.Arcs(tokens, [(0, d) for d in durations], durations, scores)
+    return reference.path_losses(arcs, batch)
 
 
 def overshooting(
@@ -261,7 +262,8 @@ def overshooting(
     durations = (0, 1, 2)
     tokens, scores = token_logits.log_softmax(-1), duration_logits.log_softmax(-1)
     blanks = [(0, d) for d in durations]
-    return reference.path_losses(tokens, batch, blanks, durations, (durations, scores), labels_may_end=True)
+    arcs = reference.Arcs(tokens, blanks, durations, scores, labels_may_end=True)
+    return reference.path_losses(arcs, batch)
 
 
 WRONG_TDT: list[tuple[Any, dict[str, Any], list[str], str, str]] = [
@@ -457,14 +459,14 @@ def scaled(function: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 def without_softmax(logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor) -> Tensor:
     batch = reference.Batch(*[logits] * 4, targets, logit_lengths, target_lengths)
-    return reference.path_losses(logits, batch, [(0, 1)], [0])
+    return reference.path_losses(reference.Arcs(logits, [(0, 1)], [0]), batch)
 
 
 def last_class_as_blank(
     logits: Tensor, targets: Tensor, logit_lengths: Tensor, target_lengths: Tensor
 ) -> Tensor:
     batch = reference.Batch(*[logits] * 4, targets, logit_lengths, target_lengths)
-    return reference.path_losses(logits.log_softmax(-1), batch, [(6, 1)], [0])
+    return reference.path_losses(reference.Arcs(logits.log_softmax(-1), [(6, 1)], [0]), batch)
 
 
 class Doubled(torch.autograd.Function):

@@ -66,12 +66,13 @@ def dense_reference(
     is_label[[blank, *(blank - 1 - index for index, _ in big_blanks)]] = False
     tokens = tokens + fastemit * torch.where(is_label, tokens - tokens.detach(), 0.0)
     if durations:
-        scored = (durations, acts[..., classes:].log_softmax(-1))
+        scores = acts[..., classes:].log_softmax(-1)
         blanks = [(blank, frames) for frames in durations]
-        losses = reference.path_losses(tokens, batch, blanks, durations, scored)
+        arcs = reference.Arcs(tokens, blanks, durations, scores)
     else:
         blanks = [(blank, 1), *((blank - 1 - index, frames) for index, frames in big_blanks)]
-        losses = reference.path_losses(tokens, batch, blanks, [0])
+        arcs = reference.Arcs(tokens, blanks, [0])
+    losses = reference.path_losses(arcs, batch)
     finite = losses.where(losses.isfinite(), 0.0).sum()
     (gradient,) = torch.autograd.grad(finite, acts)
     if "clamp" in options:

@@ -25,7 +25,7 @@ from panda_rnnt._lattice import (
     WeightKind,
     lattice_text,
 )
-from panda_rnnt.numpy import _floats, _integers, _result_type, _weights
+from panda_rnnt.numpy import _floats, _integers, _weights
 
 if TYPE_CHECKING:
     from panda_rnnt.numpy import FloatArray, IntArray
@@ -123,7 +123,7 @@ def lattice_loss(
     text, names, arrays, rest = _arguments(context, alignment, parameters, frames, normalize, budget)
     indices = (_integers("num_frames", num_frames), *_labels(labels, num_labels))
     losses, gradients = _native.lattice_loss(
-        arrays[0], *indices, arrays[1:], rest, _weights(weights), text, "ratio"
+        arrays[0], *indices, arrays[1:], rest, _weights("weights", weights), text, "ratio"
     )
     if not gradients:
         return LatticeLoss(np.asarray(losses), None, {})
@@ -195,8 +195,7 @@ def _arguments(
         missing, unknown = sorted(set(names) - set(parameters)), sorted(set(parameters) - set(names))
         raise ValueError(f"parameters: expected {names}; missing {missing}, unknown {unknown}")
     floats = {"frames": frames, **{name: parameters[name] for name in names}}
-    dtype = _result_type(**floats)
-    arrays = [_floats(array, dtype) for array in floats.values()]
+    arrays: list[FloatArray | None] = list(_floats(floats).values())
     next_states = None
     if isinstance(context, NextStateTable):
         next_states = np.array(context.next_states, np.int64)
