@@ -11,6 +11,7 @@ backward pass. Second derivatives are refused.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -698,6 +699,14 @@ def _array(tensor: Tensor | None) -> Tensor | None:
 
 
 def _loss_text(**options: Any) -> str:
+    # Checks take longer than a small loss. Sequences are not cached: 1 and 1.0 are equal elements.
+    if all(isinstance(value, (int, float, str, type(None))) for value in options.values()):
+        return _cached_text(**options)
+    return LossOptions(**options).to_json()
+
+
+@functools.lru_cache(maxsize=256, typed=True)
+def _cached_text(**options: Any) -> str:
     return LossOptions(**options).to_json()
 
 
@@ -705,7 +714,7 @@ def _score_loss_text(**options: Any) -> str:
     for name in options:
         if name not in ScoreLossArguments.__annotations__:
             raise TypeError(f"{name}: expected options of a loss of scores, found another argument")
-    return LossOptions(**options).to_json()
+    return _loss_text(**options)
 
 
 # Functions whose results are constants of `torch.compile`. Torch 2.4 assigns a result to the global name
@@ -802,12 +811,11 @@ def _reduce(
     zero_infinity: bool,
     weights: Tensor | None = None,
 ) -> Tensor:
-    factors = _utterance_weights(target_lengths, losses.shape[0], reduction, weights)
-    if reduction != "none":
-        return _weighted_sum(losses, factors, zero_infinity).to(losses.dtype)
-    if weights is None:
+    if reduction == "none" and weights is None:
         return losses.masked_fill(losses.isinf(), 0.0) if zero_infinity else losses
-    return _weighted(losses, factors, zero_infinity).to(losses.dtype)
+    factors = _utterance_weights(target_lengths, losses.shape[0], reduction, weights)
+    weighted = _weighted(losses, factors, zero_infinity)
+    return (weighted if reduction == "none" else weighted.sum()).to(losses.dtype)
 
 
 def _weighted_sum(losses: Tensor, weights: Tensor, zero_infinity: bool) -> Tensor:
