@@ -621,8 +621,11 @@ def _call_scores(
 
 
 def _array(tensor: Tensor | None) -> Tensor | None:
-    """Returns what DLPack exports: without autograd, contiguous."""
-    return None if tensor is None else tensor.detach().contiguous()
+    """Returns what DLPack exports: without autograd, contiguous.
+
+    The views reset the strides of axes of size 1, which torch ignores and DLPack exports.
+    """
+    return None if tensor is None else tensor.detach().contiguous().view(-1).view(tensor.shape)
 
 
 # Checks and reductions.
