@@ -29,11 +29,11 @@ use crate::{
     threads,
 };
 
-/// Computes the log-sums over all paths, and the posteriors of px and py.
+/// Computes log-sums over all paths, and posteriors of px and py.
 ///
 /// The log-sums are `[B]`, float64. px is `[B, S, T+1]` (regular) or `[B, S, T]` (modified), py
 /// `[B, S+1, T]`. The posteriors are the derivatives of the log-sums, 0 outside the boundaries; the
-/// list is empty without `needs_posteriors`. Memory: some 80 bytes for each (s, t) of one utterance,
+/// list is empty without `needs_posteriors`. Memory: some 80 bytes for each (s, t) of an utterance,
 /// for each thread.
 #[pyfunction]
 pub fn lattice_recursion(
