@@ -116,25 +116,24 @@ class Step:
     position: int
     token: int
     duration: int
+    next_position: int
     log_prob: Tensor
 
 
 def steps_from(arcs: Arcs, batch: Batch, b: int, t: int, u: int) -> list[Step]:
     """Arcs that leave a site and do not leave the lattice; the last one ends at (T, U)."""
     frames, labels = int(batch.logit_lengths[b]), int(batch.target_lengths[b])
-    choices = [(blank, step) for blank, step in arcs.blanks if step > 0]
-    label = int(batch.targets[b, u]) if u < labels else None
-    if label is not None:
-        choices += [(label, step) for step in arcs.label_frames]
+    choices = [(blank, step, False) for blank, step in arcs.blanks if step > 0]
+    if u < labels:
+        choices += [(int(batch.targets[b, u]), step, True) for step in arcs.label_frames]
     steps = []
-    for token, duration in choices:
-        is_label = token == label
+    for token, duration, is_label in choices:
         log_prob = arcs.tokens[b, t, u, token]
         if arcs.durations is not None:
             log_prob = log_prob + arcs.durations[b, t, u, list(arcs.label_frames).index(duration)]
         ends = t + duration == frames and u + is_label == labels
         if t + duration < frames or (ends and (arcs.labels_may_end or not is_label)):
-            steps.append(Step(t, u, token, duration, log_prob))
+            steps.append(Step(t, u, token, duration, u + is_label, log_prob))
     return steps
 
 
@@ -147,7 +146,7 @@ def all_paths(arcs: Arcs, batch: Batch, b: int) -> list[list[Step]]:
             paths.append(path)
             return
         for step in steps_from(arcs, batch, b, t, u):
-            extend([*path, step], t + step.duration, u + (step.token not in dict(arcs.blanks)))
+            extend([*path, step], t + step.duration, step.next_position)
 
     extend([], 0, 0)
     return paths
@@ -164,8 +163,8 @@ def path_losses(arcs: Arcs, batch: Batch) -> Tensor:
                 continue
             value = torch.stack(alpha[t, u]).logsumexp(0)
             for step in steps_from(arcs, batch, b, t, u):
-                next_u = u + (step.token not in dict(arcs.blanks))
-                alpha.setdefault((t + step.duration, next_u), []).append(value + step.log_prob)
+                next_site = (t + step.duration, step.next_position)
+                alpha.setdefault(next_site, []).append(value + step.log_prob)
         final = alpha.get((frames, labels))
         losses.append(-torch.stack(final).logsumexp(0) if final else torch.tensor(torch.inf).double())
     return torch.stack(losses)

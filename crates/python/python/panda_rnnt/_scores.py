@@ -70,7 +70,7 @@ def score_gradient(
     """
     weights = _finite_weights(d_losses, losses)
     scores = logits.to(losses.dtype).contiguous()
-    arguments = (scores, targets, logit_lengths, target_lengths, weights, options, False)
+    arguments = (scores, targets, logit_lengths, target_lengths, None, weights, options, False)
     gradient: Tensor = torch.ops.panda_rnnt.score_loss_sum(*arguments)[2]
     return gradient.to(logits.dtype)
 

@@ -13,19 +13,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils.dlpack import from_dlpack
+from typing_extensions import Unpack
 
 from panda_rnnt import _native
 from panda_rnnt._options import LossArguments, LossOptions, Reduction, ScoreLossArguments
 from panda_rnnt._results import Alignment, Posteriors, SkippedSites, split_posteriors
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 __all__ = [
     "Alignment",

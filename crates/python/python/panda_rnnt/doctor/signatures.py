@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+import typing_extensions
 
 from panda_rnnt.doctor.reference import Loss
 
@@ -221,7 +222,24 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return [inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)]
-    return [p for p in parameters if p.kind != p.VAR_KEYWORD]
+    named = [p for p in parameters if p.kind != p.VAR_KEYWORD]
+    unpacked = len(named) < len(parameters)
+    return [*named, *_unpacked_keywords(function)] if unpacked else named
+
+
+def _unpacked_keywords(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Returns the keywords of ``**options: Unpack[Options]``, where Options is a TypedDict."""
+    try:
+        hints = typing_extensions.get_type_hints(function).values()
+    except (NameError, TypeError):
+        return []
+    keys = [
+        key
+        for hint in hints
+        if typing_extensions.get_origin(hint) is typing_extensions.Unpack
+        for key in typing_extensions.get_type_hints(typing_extensions.get_args(hint)[0])
+    ]
+    return [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None) for key in keys]
 
 
 def _role(name: str, roles: Mapping[str, Sequence[str]]) -> str:
