@@ -391,7 +391,7 @@ def test_beams_of_weights_equal_those_of_functions(
             for a, b in zip(found, expected, strict=True):
                 assert a.log_prob == pytest.approx(b.log_prob, abs=1e-3)
                 assert a.log_probs == pytest.approx(b.log_probs, abs=1e-3)
-        assert functions[-1][0].labels == () and any(h[0].labels for h in functions)
+        assert functions[-1][0].labels == () and any(h.labels for nbest in functions for h in nbest)
 
 
 def test_default_beam_and_length_normalization() -> None:
@@ -691,8 +691,10 @@ def test_phrases() -> None:
         expected[h.labels] = h.log_prob + 0.5 * total
     assert {h.labels: h.log_prob for h in found} == pytest.approx(expected, abs=1e-3)
     assert max(found, key=lambda h: h.log_prob).labels != max(plain, key=lambda h: h.log_prob).labels
-    one = Phrases([[2, 3]], NAMES, scores=2)
-    assert greedy_search(weight_model(network, LOSSES[0]), encoder[:1, :2], fusion=[(one, 1.0)])
+    # One score for all phrases; greedy search adds the scores of the steps that match.
+    boosted = Phrases([[2], [3]], NAMES, scores=2)
+    for hypothesis in greedy_search(model, encoder[:1, :3], fusion=[(boosted, 0.5)]):
+        assert hypothesis.fusion_scores == (1.0,) * len(hypothesis.labels) and hypothesis.labels
 
 
 def test_internal_language_model_of_a_factored_blank() -> None:
