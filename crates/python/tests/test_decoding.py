@@ -10,7 +10,7 @@ import os
 import pickle
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,15 @@ LOSSES: list[dict[str, Any]] = [
     {"loss": "tdt", "durations": (2, 1)},
     {"loss": "multi_blank", "durations": (2, 3), "big_blanks": (4, 0)},
 ]
+
+
+@pytest.fixture(autouse=True)
+def one_thread_of_torch() -> Iterator[None]:
+    """Limits torch to one thread: the networks are tiny."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 class LstmNetwork(nn.Module):
@@ -213,7 +222,7 @@ def test_greedy_search_equals_frame_looping(
     options: dict[str, Any], network_class: Any, max_symbols: int
 ) -> None:
     labels = 0
-    for seed in range(6):
+    for seed in range(4):
         network = network_class(seed, outputs_of(options))
         model = callback_model(network, options)
         encoder, lengths = random_encoder(seed)
@@ -343,21 +352,21 @@ BEAMS = [
 
 @pytest.mark.parametrize(("options", "kind"), BEAMS, ids=str)
 def test_wide_beams_sum_over_all_paths(options: dict[str, Any], kind: Any) -> None:
-    for seed in range(3):
+    for seed in range(2):
         network = tiny_network(seed, options)
         model = callback_model(network, options)
         encoder, _ = random_encoder(seed, batch=2, frames=3)
-        lengths = [3, 2]
+        lengths = [2, 1] if options["loss"] == "tdt" else [3, 2]
         encoder[1, :2] = torch.randn(2, ENCODER_WIDTH)
         limit = 2 if kind == "malsd" else 3
-        arguments: dict[str, Any] = {"kind": kind, "width": 2000, "nbest": 2000, "normalize_by_length": False}
+        arguments: dict[str, Any] = {"kind": kind, "width": 600, "nbest": 600, "normalize_by_length": False}
         arguments["max_labels" if kind == "alsd" else "max_symbols"] = limit
         bonus = [0.5, 0.0, -0.25, 0.75, 0.5]
         for fusion, scores in (((), [0.0] * CLASSES), (((ClassScores(bonus), 2.0),), [2 * b for b in bonus])):
             found = beam_search(model, encoder, lengths, fusion=fusion, **arguments)
             for b, hypotheses in enumerate(found):
                 expected = enumerate_labels(model, encoder[b, : lengths[b]], kind, limit, scores)
-                assert len(expected) > 3
+                assert len(expected) > 2
                 assert {h.labels: h.log_prob for h in hypotheses} == pytest.approx(expected, abs=1e-3)
                 assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
                 assert all(h.score == h.log_prob for h in hypotheses)
@@ -382,7 +391,7 @@ def test_beams_of_weights_equal_those_of_functions(
             for a, b in zip(found, expected, strict=True):
                 assert a.log_prob == pytest.approx(b.log_prob, abs=1e-3)
                 assert a.log_probs == pytest.approx(b.log_probs, abs=1e-3)
-        assert functions[-1][0].labels == () and any(h[0].labels for h in functions)
+        assert functions[-1][0].labels == () and any(h.labels for nbest in functions for h in nbest)
 
 
 def test_default_beam_and_length_normalization() -> None:
@@ -612,7 +621,7 @@ def test_ngrams(tmp_path: Path) -> None:
         return int(np.argmax(sums))
 
     changed = 0
-    for seed in range(4):
+    for seed in range(2):
         network = LstmNetwork(seed)
         model = callback_model(network, LOSSES[0])
         encoder, lengths = random_encoder(seed)
@@ -682,8 +691,10 @@ def test_phrases() -> None:
         expected[h.labels] = h.log_prob + 0.5 * total
     assert {h.labels: h.log_prob for h in found} == pytest.approx(expected, abs=1e-3)
     assert max(found, key=lambda h: h.log_prob).labels != max(plain, key=lambda h: h.log_prob).labels
-    one = Phrases([[2, 3]], NAMES, scores=2)
-    assert greedy_search(weight_model(network, LOSSES[0]), encoder[:1, :2], fusion=[(one, 1.0)])
+    # One score for all phrases; greedy search adds the scores of the steps that match.
+    boosted = Phrases([[2], [3]], NAMES, scores=2)
+    for hypothesis in greedy_search(model, encoder[:1, :3], fusion=[(boosted, 0.5)]):
+        assert hypothesis.fusion_scores == (1.0,) * len(hypothesis.labels) and hypothesis.labels
 
 
 def test_internal_language_model_of_a_factored_blank() -> None:

@@ -103,7 +103,8 @@ class RowLayout:
         rows = np.ascontiguousarray(words).view(np.uint8)
         arrays, offset = [], 0
         for leaf in self._leaves:
-            block = np.ascontiguousarray(rows[:, offset : offset + leaf.width])
+            # A copy, also of a single row: it is aligned, and its strides are those of its shape.
+            block = np.array(rows[:, offset : offset + leaf.width], order="C")
             arrays.append(self._backend.from_bytes(block, leaf, self._axis))
             offset += leaf.width
         return _unflatten(self._structure, iter(arrays))
@@ -170,7 +171,8 @@ class _Numpy:
         if array.dtype not in (np.float16, np.float32, np.float64):
             raise TypeError(f"{argument}: expected floating-point numbers, found {array.dtype}")
         # Arrays that are not writable cannot be shared by DLPack.
-        return np.require(array, np.float32, ["C", "A", "W"])
+        values = np.require(array, np.float32, ["C", "A", "W"])
+        return values.reshape(-1).reshape(values.shape)
 
     def to_bytes(self, array: Any, axis: int) -> Bytes:
         rows = np.ascontiguousarray(np.moveaxis(array, axis, 0))
@@ -204,15 +206,18 @@ class _Torch:
     def floats(self, argument: str, array: Any) -> Any:
         if not array.is_floating_point():
             raise TypeError(f"{argument}: expected floating-point numbers, found {array.dtype}")
-        return array.detach().to("cpu", self._torch.float32).contiguous()
+        values = array.detach().to("cpu", self._torch.float32).contiguous()
+        # An axis of size 1 may have any stride, which DLPack does not accept.
+        return values.reshape(-1).reshape(values.shape)
 
     def to_bytes(self, array: Any, axis: int) -> Bytes:
         rows = array.detach().movedim(axis, 0).to("cpu").contiguous()
-        words: Bytes = rows.reshape(len(rows), -1).view(self._torch.uint8).numpy()
-        return words
+        words: Bytes = rows.reshape(-1).view(self._torch.uint8).numpy()
+        return words.reshape(len(rows), -1)
 
     def from_bytes(self, rows: Bytes, leaf: Leaf, axis: int) -> Any:
-        tensor = self._torch.from_numpy(rows).view(leaf.dtype).reshape(len(rows), *leaf.shape)
+        flat = self._torch.from_numpy(rows.reshape(-1)).view(leaf.dtype)
+        tensor = flat.reshape(len(rows), *leaf.shape)
         return tensor.movedim(0, axis).contiguous().to(leaf.device)
 
     def device(self, array: Any) -> Any:
