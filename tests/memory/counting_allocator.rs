@@ -17,7 +17,7 @@ static LARGE_SIZES: [AtomicUsize; 1 << 10] = [const { AtomicUsize::new(0) }; 1 <
 static LARGE_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Smallest allocation, in bytes, that [`large_allocations`] reports.
-pub const LARGE_ALLOCATION: usize = 32 << 10;
+pub(crate) const LARGE_ALLOCATION: usize = 32 << 10;
 
 thread_local! {
     /// Allocations of this thread.
@@ -51,14 +51,14 @@ unsafe impl GlobalAlloc for CountingAllocator {
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Lock that a test holds while it runs: the counters are process-wide.
-pub fn exclusive() -> MutexGuard<'static, ()> {
+pub(crate) fn exclusive() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     // A lock poisoned by a failed test is still valid.
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Memory of some work over all threads, and its result.
-pub struct Measurement<T> {
+pub(crate) struct Measurement<T> {
     /// Largest single allocation, in bytes.
     pub largest_allocation: usize,
     /// Peak growth of the live bytes.
@@ -67,7 +67,7 @@ pub struct Measurement<T> {
 }
 
 /// Runs `work` and measures its memory.
-pub fn measure<T>(work: impl FnOnce() -> T) -> Measurement<T> {
+pub(crate) fn measure<T>(work: impl FnOnce() -> T) -> Measurement<T> {
     let before = LIVE_BYTES.load(Relaxed);
     LARGEST_BYTES.store(0, Relaxed);
     PEAK_BYTES.store(before, Relaxed);
@@ -82,7 +82,7 @@ pub fn measure<T>(work: impl FnOnce() -> T) -> Measurement<T> {
 /// Sizes of all allocations of at least [`LARGE_ALLOCATION`] bytes while `work` runs.
 ///
 /// In bytes, over all threads.
-pub fn large_allocations<T>(work: impl FnOnce() -> T) -> (Vec<usize>, T) {
+pub(crate) fn large_allocations<T>(work: impl FnOnce() -> T) -> (Vec<usize>, T) {
     LARGE_COUNT.store(0, Relaxed);
     let result = work();
     let count = LARGE_COUNT.load(Relaxed);
@@ -93,7 +93,7 @@ pub fn large_allocations<T>(work: impl FnOnce() -> T) -> (Vec<usize>, T) {
 /// Peak growth of resident memory while `work` runs, in bytes.
 ///
 /// None where `/proc` does not report it.
-pub fn resident_growth<T>(work: impl FnOnce() -> T) -> (Option<usize>, T) {
+pub(crate) fn resident_growth<T>(work: impl FnOnce() -> T) -> (Option<usize>, T) {
     let status = |name: &str| {
         let status = std::fs::read_to_string("/proc/self/status").ok()?;
         let line = status.lines().find(|line| line.starts_with(name))?;
@@ -106,12 +106,12 @@ pub fn resident_growth<T>(work: impl FnOnce() -> T) -> (Option<usize>, T) {
 }
 
 /// Bytes allocated now.
-pub fn live_bytes() -> usize {
+pub(crate) fn live_bytes() -> usize {
     LIVE_BYTES.load(Relaxed)
 }
 
 /// Number of allocations of this thread while `work` runs.
-pub fn allocation_count(work: impl FnOnce()) -> usize {
+pub(crate) fn allocation_count(work: impl FnOnce()) -> usize {
     let before = THREAD_ALLOCATIONS.get();
     work();
     THREAD_ALLOCATIONS.get() - before

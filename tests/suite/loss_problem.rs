@@ -16,7 +16,7 @@ use proptest::prelude::*;
 ///
 /// All values are exact in f32.
 #[derive(Clone, Debug)]
-pub struct Problem {
+pub(crate) struct Problem {
     /// T of each utterance.
     pub frames: Vec<usize>,
     pub labels: Vec<Vec<u32>>,
@@ -43,19 +43,19 @@ pub struct Problem {
 
 /// Losses of utterances, and gradients as in [`GRADIENT_NAMES`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct LossGradients {
+pub(crate) struct LossGradients {
     pub losses: Vec<f64>,
     pub gradients: [Vec<f64>; 4],
 }
 
 /// Names of the gradients: of frame rows, of label rows, and of the head.
-pub const GRADIENT_NAMES: [&str; 4] = ["frames", "labels", "weight", "bias"];
+pub(crate) const GRADIENT_NAMES: [&str; 4] = ["frames", "labels", "weight", "bias"];
 
 impl Problem {
     /// Draws values and lengths; the first utterance fills the padded shape.
     ///
     /// `scale` is the standard deviation of weight and bias of the head.
-    pub fn draw(
+    pub(crate) fn draw(
         seed: u64,
         batch: usize,
         max_frames: usize,
@@ -97,20 +97,20 @@ impl Problem {
     }
 
     /// Returns the number of utterances.
-    pub fn batch(&self) -> usize {
+    pub(crate) fn batch(&self) -> usize {
         self.frames.len()
     }
 
-    pub fn targets(&self) -> Targets {
+    pub(crate) fn targets(&self) -> Targets {
         Targets::new(self.blank, self.frames.clone(), self.labels.clone()).unwrap()
     }
 
-    pub fn options(&self) -> Options {
+    pub(crate) fn options(&self) -> Options {
         Options { activation: self.activation, ..Options::default() }
     }
 
     /// Frame rows, label rows, head weight and head bias as variables.
-    pub fn vars(&self, dtype: DType) -> [Var; 4] {
+    pub(crate) fn vars(&self, dtype: DType) -> [Var; 4] {
         let (batch, width) = (self.batch(), self.width);
         let var = |values: &[f64], shape: &[usize]| {
             let tensor = Tensor::from_slice(values, shape, &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
@@ -125,7 +125,7 @@ impl Problem {
     }
 
     /// The composed loss.
-    pub fn composed_loss(&self, dtype: DType, options: &Options) -> LossGradients {
+    pub(crate) fn composed_loss(&self, dtype: DType, options: &Options) -> LossGradients {
         let vars = self.vars(dtype);
         let [encoded, predicted, weight, bias] = &vars;
         self.differentiate(
@@ -137,7 +137,7 @@ impl Problem {
     /// Returns the smallest budget that the errors of the loss state.
     ///
     /// The maximum over separate losses and their sum; 0 if neither function fails.
-    pub fn required_budget(&self, dtype: DType, options: &Options) -> usize {
+    pub(crate) fn required_budget(&self, dtype: DType, options: &Options) -> usize {
         let vars = self.vars(dtype);
         let [encoded, predicted, weight, bias] = &vars;
         let separate = transducer_loss(encoded, predicted, weight, bias, &self.targets(), options).err();
@@ -152,7 +152,7 @@ impl Problem {
     }
 
     /// The composed loss in sample-wise mode: gradients are computed with the losses.
-    pub fn sample_wise(&self, dtype: DType, options: &Options) -> (LossGradients, SkippedSites) {
+    pub(crate) fn sample_wise(&self, dtype: DType, options: &Options) -> (LossGradients, SkippedSites) {
         let vars = self.vars(dtype);
         let [encoded, predicted, weight, bias] = &vars;
         let out =
@@ -168,12 +168,12 @@ impl Problem {
     }
 
     /// Dense scores of all sites, differentiable.
-    pub fn logits(&self, [encoded, predicted, weight, bias]: &[Var; 4]) -> Tensor {
+    pub(crate) fn logits(&self, [encoded, predicted, weight, bias]: &[Var; 4]) -> Tensor {
         dense::joint_logits(encoded, predicted, weight, bias, self.activation).unwrap()
     }
 
     /// The dense loss by candle operations, in f64.
-    pub fn dense(&self, fastemit: f64) -> LossGradients {
+    pub(crate) fn dense(&self, fastemit: f64) -> LossGradients {
         let vars = self.vars(DType::F64);
         let logits = self.logits(&vars);
         let loss = dense::transducer_loss_fastemit(&logits, &self.frames, &self.labels, self.blank, fastemit)
@@ -182,7 +182,7 @@ impl Problem {
     }
 
     /// Differentiates `Σ_b weights[b] loss[b]`.
-    pub fn differentiate(&self, loss: &Tensor, vars: &[Var; 4]) -> LossGradients {
+    pub(crate) fn differentiate(&self, loss: &Tensor, vars: &[Var; 4]) -> LossGradients {
         let weights = Tensor::new(self.weights.as_slice(), &Device::Cpu).unwrap();
         let gradients = (loss * weights).unwrap().sum_all().unwrap().backward().unwrap();
         LossGradients {
@@ -193,12 +193,12 @@ impl Problem {
 }
 
 /// The values of a tensor in f64.
-pub fn tensor_values(tensor: &Tensor) -> Vec<f64> {
+pub(crate) fn tensor_values(tensor: &Tensor) -> Vec<f64> {
     tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
 /// Ragged batches with random blank and number of classes.
-pub fn problems() -> impl Strategy<Value = Problem> {
+pub(crate) fn problems() -> impl Strategy<Value = Problem> {
     let shape = (1_usize..5, 1_usize..9, 0_usize..6, 2_usize..45, 1_usize..9);
     (shape, any::<u64>(), 0.1..4.0_f64, any::<bool>()).prop_map(
         |((batch, max_frames, max_labels, classes, width), seed, scale, relu)| {
@@ -214,7 +214,7 @@ pub fn problems() -> impl Strategy<Value = Problem> {
 /// Draws plans of the normalizer with several small tiles and waves.
 ///
 /// A tile is a range of classes, a wave a range of lattice nodes; the last ones may be incomplete.
-pub fn plans() -> impl Strategy<Value = Plan<f32>> {
+pub(crate) fn plans() -> impl Strategy<Value = Plan<f32>> {
     (1_usize..20, 1_usize..9, 1_usize..17, 1_usize..5, 0_usize..60).prop_map(
         |(wave_sites, block_sites, tile_classes, tiles, saved_scores)| {
             // The hidden rows of some sites are kept as well.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 /// The cases of a suite, and the titles of its plot.
-pub struct Plan {
+pub(crate) struct Plan {
     /// Name on the command line.
     pub suite: &'static str,
     /// Title of the plot.
@@ -18,7 +18,7 @@ pub struct Plan {
 }
 
 /// One piece of work that several systems run in turn.
-pub struct Case {
+pub(crate) struct Case {
     /// Name in the table.
     pub name: String,
     /// Place on the horizontal axis of the plot; none for cases of the table only.
@@ -34,7 +34,7 @@ impl Case {
     ///
     /// By default, it is the last system. The systems of a pruned case come in pairs over the same
     /// sites, panda first.
-    pub fn baseline(&self, index: usize) -> Option<usize> {
+    pub(crate) fn baseline(&self, index: usize) -> Option<usize> {
         let baseline = match self.work {
             // The pairs are systems 0 and 1, and 2 and 3.
             CaseWork::Pruned(_) => index | 1,
@@ -50,7 +50,7 @@ impl Case {
 
 /// Place of a case on the horizontal axis of the plot.
 #[derive(Clone)]
-pub struct PlotMark {
+pub(crate) struct PlotMark {
     /// Position; the axis is logarithmic.
     pub x: f64,
     /// Label of the axis at this position.
@@ -59,7 +59,7 @@ pub struct PlotMark {
 
 /// An implementation that takes part in a comparison.
 #[derive(Clone)]
-pub struct System {
+pub(crate) struct System {
     /// Name in table, plot and JSON.
     pub name: String,
     /// Implementation.
@@ -70,7 +70,7 @@ pub struct System {
 
 /// Implementation of a piece of work.
 #[derive(Clone, Serialize, Deserialize)]
-pub enum Method {
+pub(crate) enum Method {
     /// This project.
     ///
     /// [`rnnt_loss::Session`] for losses, [`rnnt_dp`] for given emissions,
@@ -107,7 +107,7 @@ pub enum Method {
 
 /// Variant of greedy search; all variants return the same labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum GreedyVariant {
+pub(crate) enum GreedyVariant {
     /// [`decoding::GreedySearch`] with its default look-ahead.
     LookAhead,
     /// [`decoding::GreedySearch`], one frame at a time.
@@ -120,7 +120,7 @@ pub enum GreedyVariant {
 
 /// Memory of the loss: limit, and whether scores are kept for backward.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-pub enum Budget {
+pub(crate) enum Budget {
     /// Keep no scores.
     Recompute,
     /// Keep all scores.
@@ -131,7 +131,7 @@ pub enum Budget {
 
 /// Inputs and task of a case.
 #[derive(Clone, Serialize, Deserialize)]
-pub enum CaseWork {
+pub(crate) enum CaseWork {
     /// Transducer loss and gradients of synthetic projected rows and a head.
     Loss(LossSizes),
     /// The same with a simple joiner, whose first pass selects the sites.
@@ -163,7 +163,7 @@ pub enum CaseWork {
 
 /// Sizes of a synthetic batch.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-pub struct LossSizes {
+pub(crate) struct LossSizes {
     /// Utterances, B.
     pub batch: usize,
     /// Frames of the longest utterance, T.
@@ -183,7 +183,7 @@ pub struct LossSizes {
 
 /// Distribution of the lengths of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum LengthSpread {
+pub(crate) enum LengthSpread {
     /// From T to .907 T frames and from U to .542 U labels (arXiv 2211.16270).
     Ragged,
     /// T frames and U labels for all utterances.
@@ -192,7 +192,7 @@ pub enum LengthSpread {
 
 /// Sizes of a batch for a pruned loss.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-pub struct PrunedWork {
+pub(crate) struct PrunedWork {
     /// Batch.
     pub loss: LossSizes,
     /// Retained label positions per frame.
@@ -203,7 +203,7 @@ pub struct PrunedWork {
 
 /// Utterances to decode.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-pub struct DecodeWork {
+pub(crate) struct DecodeWork {
     /// Kind of model.
     pub family: Family,
     /// Utterances, B.
@@ -216,7 +216,7 @@ pub struct DecodeWork {
 ///
 /// Joint network, context embeddings and frame features have width 512.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-pub struct RecognitionWork {
+pub(crate) struct RecognitionWork {
     /// Utterances, B.
     pub batch: usize,
     /// Frames of each utterance, T.
@@ -229,7 +229,7 @@ pub struct RecognitionWork {
 
 /// Sizes of a model like [`model::ModelConfig::mlperf`], and of its batch.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-pub struct TrainWork {
+pub(crate) struct TrainWork {
     /// Utterances, B.
     pub batch: usize,
     /// Encoder input rows per utterance, of 3 frames each; the encoder halves their number.
@@ -245,7 +245,7 @@ pub struct TrainWork {
 /// Kind of model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Family {
+pub(crate) enum Family {
     /// Regular transducer.
     Rnnt,
     /// Token-and-duration transducer with durations from 0 to 4.
@@ -254,7 +254,7 @@ pub enum Family {
 
 impl Family {
     /// Returns the name of the model in texts.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Rnnt => "RNN-T",
             Self::Tdt => "TDT",
@@ -265,7 +265,7 @@ impl Family {
 /// Source of the scores of the first pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum FirstPassScores {
+pub(crate) enum FirstPassScores {
     /// Input matrices `[B, T, C]` and `[B, U+1, C]`: [`pruned::Matrices`].
     Matrices,
     /// Two linear layers over the rows: [`pruned::Heads`].
@@ -274,7 +274,7 @@ pub enum FirstPassScores {
 
 /// Shape of the path posteriors of a synthetic model.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Posteriors {
+pub(crate) enum Posteriors {
     /// The next label is known, but not its time: all paths have similar posteriors.
     ///
     /// Typical of early training.
@@ -287,7 +287,7 @@ pub enum Posteriors {
 
 /// Description of a case for a child process, as one JSON argument.
 #[derive(Serialize, Deserialize)]
-pub struct CaseSpec {
+pub(crate) struct CaseSpec {
     /// The work.
     pub work: CaseWork,
     /// Implementation.

@@ -20,7 +20,7 @@ use super::workload::{CaseShape, DecodingReport};
 const MAX_SYMBOLS: usize = 2;
 
 /// Greedy search over all utterances, one batch at a time.
-pub struct DecodeWorkload {
+pub(crate) struct DecodeWorkload {
     work: DecodeWork,
     lengths: Vec<usize>,
     /// Encoder outputs `[ΣT, E]`.
@@ -59,7 +59,7 @@ fn to_labels(tokens: &[DecodedToken]) -> Vec<PlacedLabel> {
 ///
 /// # Errors
 /// Layers that do not fit together.
-pub fn prepare(work: &DecodeWork, method: &Method) -> Result<Box<dyn Workload>> {
+pub(crate) fn prepare(work: &DecodeWork, method: &Method) -> Result<Box<dyn Workload>> {
     let weights = SyntheticWeights::new(work.family);
     let one_frame = GreedyOptions { look_ahead: 1, ..greedy_options() };
     let projected = |options| -> Result<Search> {

@@ -13,11 +13,11 @@ const FRAME_SECONDS: f64 = 0.08;
 const TORCH_UTTERANCES_PER_SECOND: [(usize, f64, f64); 4] =
     [(1, 24.8, 27.9), (4, 29.6, 27.1), (16, 23.9, 46.7), (32, 25.0, 62.0)];
 /// GFLOP/s of a large product on the machine of these figures.
-pub const TORCH_SGEMM_GFLOPS: f64 = 430.0;
+pub(crate) const TORCH_SGEMM_GFLOPS: f64 = 430.0;
 
 /// Decoding speed at the median time.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct DecodingSpeed {
+pub(crate) struct DecodingSpeed {
     /// Counts of the decoded utterances.
     #[serde(flatten)]
     pub report: DecodingReport,
@@ -41,7 +41,12 @@ pub struct DecodingSpeed {
 
 impl DecodingSpeed {
     /// Computes the speed from the median time in milliseconds.
-    pub fn new(report: DecodingReport, batch: Option<usize>, milliseconds: f64, sgemm: Option<f64>) -> Self {
+    pub(crate) fn new(
+        report: DecodingReport,
+        batch: Option<usize>,
+        milliseconds: f64,
+        sgemm: Option<f64>,
+    ) -> Self {
         let seconds = milliseconds / 1e3;
         let utterances_per_second = report.utterances as f64 / seconds;
         let figures = TORCH_UTTERANCES_PER_SECOND.iter().find(|figures| Some(figures.0) == batch);

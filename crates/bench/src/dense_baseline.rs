@@ -16,7 +16,7 @@ use super::workload::Workload;
 const PEAK_TENSORS: f64 = 8.5;
 
 /// Workload of [`oracle::dense`] on a batch.
-pub struct DenseWorkload {
+pub(crate) struct DenseWorkload {
     frames: Var,
     labels: Var,
     weight: Var,
@@ -28,7 +28,7 @@ pub struct DenseWorkload {
 }
 
 /// Predicts the peak bytes of a step, without inputs and gradients.
-pub fn predicted_bytes(work: &LossSizes) -> f64 {
+pub(crate) fn predicted_bytes(work: &LossSizes) -> f64 {
     let LossSizes { batch, frames, labels, classes, .. } = *work;
     PEAK_TENSORS * size_of::<f32>() as f64 * (batch * frames) as f64 * ((labels + 1) * classes) as f64
 }
@@ -38,7 +38,7 @@ impl DenseWorkload {
     ///
     /// # Errors
     /// Errors of candle.
-    pub fn new(inputs: LossInputs) -> Result<Self> {
+    pub(crate) fn new(inputs: LossInputs) -> Result<Self> {
         let LossInputs { frames, labels, weight, bias, targets, sizes } = inputs;
         let BatchSizes { batch, frames: max_frames, labels: max_labels, hidden, classes, .. } = sizes;
         let cpu = &Device::Cpu;

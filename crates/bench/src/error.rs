@@ -4,7 +4,7 @@ use std::path::PathBuf;
 /// Error of a benchmark or of its outputs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub(crate) enum Error {
     /// Argument outside its range.
     #[error("{argument}: expected {expected}, found {found}")]
     Argument {
@@ -144,11 +144,11 @@ impl From<recognizer::Error> for Error {
 }
 
 /// Result with this program's [`Error`].
-pub type Result<T> = std::result::Result<T, Error>;
+pub(crate) type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     /// For `map_err`: returns a function that adds path and action.
-    pub fn file(path: &std::path::Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+    pub(crate) fn file(path: &std::path::Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::File { path, action, source }
     }

@@ -13,7 +13,7 @@ use super::error::{Error, Result};
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// A gradient in the representation of its system, without a copy.
-pub enum GradientValues {
+pub(crate) enum GradientValues {
     /// Values in `f32`.
     Single(Vec<f32>),
     /// Values in `f64`, for lattices.
@@ -23,13 +23,13 @@ pub enum GradientValues {
 }
 
 /// Named gradients of one step.
-pub type NamedGradients = Vec<(&'static str, GradientValues)>;
+pub(crate) type NamedGradients = Vec<(&'static str, GradientValues)>;
 
 /// Creates a folder and writes each gradient to a file in it.
 ///
 /// # Errors
 /// [`Error::File`], and errors of candle.
-pub fn write_gradients(folder: &Path, gradients: NamedGradients) -> Result<()> {
+pub(crate) fn write_gradients(folder: &Path, gradients: NamedGradients) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(Error::file(folder, "make the folder"))?;
     for (name, values) in gradients {
         match values {
@@ -77,7 +77,7 @@ fn write_values<const W: usize>(
 ///
 /// # Cost
 /// One pass over the files with buffers of a megabyte.
-pub fn largest_difference(actual: &Path, expected: &Path) -> Result<f64> {
+pub(crate) fn largest_difference(actual: &Path, expected: &Path) -> Result<f64> {
     let mut largest = 0f64;
     for entry in std::fs::read_dir(expected).map_err(Error::file(expected, "list gradients"))? {
         let path = entry.map_err(Error::file(expected, "list gradients"))?.path();

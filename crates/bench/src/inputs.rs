@@ -11,7 +11,7 @@ use super::error::Result;
 use super::workload::CaseShape;
 
 /// A padded batch and a head; all values are written and hence resident.
-pub struct LossInputs {
+pub(crate) struct LossInputs {
     /// Projected encoder outputs `[B, T, H]`.
     pub frames: Vec<f32>,
     /// Projected predictor outputs `[B, U+1, H]`.
@@ -28,7 +28,7 @@ pub struct LossInputs {
 
 /// Sizes of a padded batch.
 #[derive(Clone, Copy)]
-pub struct BatchSizes {
+pub(crate) struct BatchSizes {
     /// B
     pub batch: usize,
     /// T
@@ -45,7 +45,7 @@ pub struct BatchSizes {
 
 impl BatchSizes {
     /// Returns the sizes for reports.
-    pub fn shape(&self) -> CaseShape {
+    pub(crate) fn shape(&self) -> CaseShape {
         let Self { batch, frames, labels, hidden, classes, sites } = *self;
         CaseShape {
             B: Some(batch),
@@ -58,7 +58,7 @@ impl BatchSizes {
     }
 
     /// Returns the bytes of rows and head in `f32`; gradients have as many.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         let rows = self.batch * (self.frames + self.labels + 1);
         4 * (rows * self.hidden + self.classes * (self.hidden + 1)) as u64
     }
@@ -67,7 +67,7 @@ impl BatchSizes {
 /// Returns frames and labels of B utterances of different lengths.
 ///
 /// From T to .907 T frames and from U to .542 U labels (arXiv 2211.16270).
-pub fn ragged_lengths(batch: usize, frames: usize, labels: usize) -> (Vec<usize>, Vec<usize>) {
+pub(crate) fn ragged_lengths(batch: usize, frames: usize, labels: usize) -> (Vec<usize>, Vec<usize>) {
     let decreasing = |max: usize, total_decrease: f64| -> Vec<usize> {
         let step = total_decrease / batch.saturating_sub(1).max(1) as f64;
         (0..batch).map(|i| (max as f64 * (1.0 - step * i as f64)).round() as usize).collect()
@@ -79,7 +79,7 @@ pub fn ragged_lengths(batch: usize, frames: usize, labels: usize) -> (Vec<usize>
 ///
 /// # Errors
 /// If the loss does not support the sizes.
-pub fn synthetic_targets(work: &LossSizes) -> Result<Targets> {
+pub(crate) fn synthetic_targets(work: &LossSizes) -> Result<Targets> {
     let (frames, lengths) = work.all_lengths();
     let sequence = |(b, &length): (usize, &usize)| random_labels(1000 + b as u64, length, work.classes);
     Ok(Targets::new(0, frames, lengths.iter().enumerate().map(sequence).collect())?)
@@ -90,7 +90,7 @@ impl LossInputs {
     ///
     /// # Errors
     /// If the loss does not support the sizes.
-    pub fn synthetic(work: &LossSizes) -> Result<Self> {
+    pub(crate) fn synthetic(work: &LossSizes) -> Result<Self> {
         let LossSizes { batch, frames: max_frames, labels: max_labels, hidden, classes, posteriors, .. } =
             *work;
         let targets = synthetic_targets(work)?;
@@ -156,7 +156,7 @@ impl LossInputs {
     ///
     /// # Errors
     /// If a file cannot be read.
-    pub fn recorded(checkpoint: &Path, manifest: &Path, utterances: usize) -> Result<Self> {
+    pub(crate) fn recorded(checkpoint: &Path, manifest: &Path, utterances: usize) -> Result<Self> {
         let recognizer = Recognizer::load(checkpoint)?;
         let recordings = speech::read_manifest(manifest)?;
         let rows = recognizer.joint_rows(&recordings[..utterances.min(recordings.len())])?;
@@ -185,17 +185,17 @@ impl LossInputs {
 /// Draws `count` numbers uniformly between `-scale` and `scale`.
 ///
 /// Each `stream` is a different sequence; the same holds for the other functions.
-pub fn noise(stream: u64, count: usize, scale: f32) -> Vec<f32> {
+pub(crate) fn noise(stream: u64, count: usize, scale: f32) -> Vec<f32> {
     (0..count as u64).map(|i| scale * uniform(stream, i)).collect()
 }
 
 /// Draws `count` label ids from 1 to `classes - 1`; 0 is the blank.
-pub fn random_labels(stream: u64, count: usize, classes: usize) -> Vec<u32> {
+pub(crate) fn random_labels(stream: u64, count: usize, classes: usize) -> Vec<u32> {
     (0..count as u64).map(|i| 1 + (hash(stream, i) % (classes as u64 - 1)) as u32).collect()
 }
 
 /// Draws number `index` of a stream, uniformly between -1 and 1.
-pub fn uniform(stream: u64, index: u64) -> f32 {
+pub(crate) fn uniform(stream: u64, index: u64) -> f32 {
     // The upper 24 bits fit into an f32 exactly.
     (hash(stream, index) >> 40) as f32 / (1 << 23) as f32 - 1.0
 }

@@ -25,7 +25,7 @@ struct LatticeBatch {
 ///
 /// # Errors
 /// If the lattices do not support the sizes.
-pub fn prepare([batch, frames, labels]: [usize; 3], method: &Method) -> Result<Box<dyn Workload>> {
+pub(crate) fn prepare([batch, frames, labels]: [usize; 3], method: &Method) -> Result<Box<dyn Workload>> {
     let (lengths, counts) = ragged_lengths(batch, frames, labels);
     let lattices = Lattices::new(lengths, counts)?;
     let sites = lattices.num_sites();

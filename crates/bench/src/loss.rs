@@ -9,7 +9,7 @@ use super::workload::Workload;
 use super::workload::{CaseShape, SkipReport};
 
 /// A [`Session`] on a batch; buffers are reused, as in training.
-pub struct SessionWorkload {
+pub(crate) struct SessionWorkload {
     inputs: LossInputs,
     session: Session<f32>,
     /// Sites whose backward pass the last step computed.
@@ -18,7 +18,7 @@ pub struct SessionWorkload {
 
 impl Budget {
     /// Returns the limit in bytes, and true if scores are kept.
-    pub fn limit(self) -> (usize, bool) {
+    pub(crate) fn limit(self) -> (usize, bool) {
         match self {
             Budget::Recompute => (usize::MAX, false),
             Budget::Unlimited => (usize::MAX, true),
@@ -28,7 +28,7 @@ impl Budget {
 }
 
 /// Returns the options of a loss.
-pub fn session_options(budget: Budget, skip: f64, bf16: bool) -> Options {
+pub(crate) fn session_options(budget: Budget, skip: f64, bf16: bool) -> Options {
     let precision = if bf16 { Precision::Bf16 } else { Precision::Full };
     let (budget, keep_scores) = budget.limit();
     Options { budget, keep_scores, precision, skip, ..Options::default() }
@@ -39,7 +39,7 @@ impl SessionWorkload {
     ///
     /// # Errors
     /// If the loss does not support the options.
-    pub fn new(inputs: LossInputs, budget: Budget, skip: f64, bf16: bool) -> Result<Self> {
+    pub(crate) fn new(inputs: LossInputs, budget: Budget, skip: f64, bf16: bool) -> Result<Self> {
         Ok(Self { inputs, session: Session::new(&session_options(budget, skip, bf16))?, active_sites: None })
     }
 
@@ -47,7 +47,7 @@ impl SessionWorkload {
     ///
     /// # Errors
     /// Errors of the loss.
-    pub fn loss(&mut self) -> Result<LossOutput<f32>> {
+    pub(crate) fn loss(&mut self) -> Result<LossOutput<f32>> {
         sum_loss(&self.inputs, &mut self.session)
     }
 }
@@ -61,7 +61,7 @@ fn sum_loss(inputs: &LossInputs, session: &mut Session<f32>) -> Result<LossOutpu
 ///
 /// # Errors
 /// If shapes do not fit.
-pub fn joint_inputs(inputs: &LossInputs) -> Result<JointInputs<'_, f32>> {
+pub(crate) fn joint_inputs(inputs: &LossInputs) -> Result<JointInputs<'_, f32>> {
     let LossInputs { frames, labels, weight, bias, sizes, .. } = inputs;
     let layout = Layout::Padded { frames: sizes.frames, positions: sizes.labels + 1 };
     let head = Head::new(weight, Some(bias), sizes.hidden).map_err(rnnt_loss::Error::from)?;
@@ -69,7 +69,7 @@ pub fn joint_inputs(inputs: &LossInputs) -> Result<JointInputs<'_, f32>> {
 }
 
 /// Returns the gradients of rows and head by name.
-pub fn named_gradients(out: LossOutput<f32>) -> NamedGradients {
+pub(crate) fn named_gradients(out: LossOutput<f32>) -> NamedGradients {
     let rnnt_loss::Gradients { encoded, predicted, head, .. } = out.gradients;
     let gradients =
         [("frames", encoded), ("labels", predicted), ("weight", head.weight), ("bias", head.bias)];

@@ -33,7 +33,7 @@ struct LstmShape {
 
 impl TrainWork {
     /// Returns the sizes for reports.
-    pub fn shape(&self) -> CaseShape {
+    pub(crate) fn shape(&self) -> CaseShape {
         let [_, _, joint] = self.widths;
         CaseShape {
             B: Some(self.batch),
@@ -67,7 +67,7 @@ impl TrainWork {
     ///
     /// Counts each matrix product forward, and backward for rows and weights; the input has no
     /// gradient. Recomputed products count once.
-    pub fn operations(&self) -> u64 {
+    pub(crate) fn operations(&self) -> u64 {
         // Multiplications of one utterance; the four gates of an LSTM are one product.
         let Self { batch, rows, labels, tokens, widths: [encoder, predictor, joint] } = *self;
         let lstm: usize = self
@@ -84,7 +84,7 @@ impl TrainWork {
     /// Returns the bytes of recurrent weights, each read at every frame.
     ///
     /// Forward and backward.
-    pub fn recurrent_bytes(&self) -> u64 {
+    pub(crate) fn recurrent_bytes(&self) -> u64 {
         self.lstm_layers()
             .iter()
             .map(|l| (2 * l.rows * 4 * l.hidden * l.hidden * size_of::<f32>()) as u64)
@@ -92,17 +92,17 @@ impl TrainWork {
     }
 
     /// Returns the number of values of the largest recurrent weight.
-    pub fn largest_recurrent(&self) -> usize {
+    pub(crate) fn largest_recurrent(&self) -> usize {
         self.lstm_layers().iter().map(|l| 4 * l.hidden * l.hidden).max().unwrap_or(0)
     }
 
     /// Returns the bytes that a step of the optimizer reads and writes.
-    pub fn optimizer_bytes(parameters: usize, ema: bool) -> u64 {
+    pub(crate) fn optimizer_bytes(parameters: usize, ema: bool) -> u64 {
         (LAMB_BYTES + if ema { EMA_BYTES } else { 0 }) * parameters as u64
     }
 
     /// Returns the approximate bytes of weights, moments, average and batch.
-    pub fn input_bytes(&self) -> u64 {
+    pub(crate) fn input_bytes(&self) -> u64 {
         let weights: usize = self.lstm_layers().iter().map(|l| 4 * l.hidden * (l.input + l.hidden + 2)).sum();
         let [encoder, predictor, joint] = self.widths;
         let heads = self.tokens * (predictor + joint) + (encoder + predictor) * joint;
@@ -114,7 +114,7 @@ impl TrainWork {
 ///
 /// The resources may be used at the same time, so the bounds do not add up.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct LowerBounds {
+pub(crate) struct LowerBounds {
     /// Matrix products at the rate of a large one.
     pub products: Option<f64>,
     /// Reads of recurrent weights at every frame, at [`TrainingReport::cached_read_rate`].
@@ -125,7 +125,7 @@ pub struct LowerBounds {
 
 /// Speed of training.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct TrainingSpeed {
+pub(crate) struct TrainingSpeed {
     /// Medians over the processes.
     #[serde(flatten)]
     pub report: TrainingReport,
@@ -139,7 +139,7 @@ impl TrainingSpeed {
     /// Computes speed and lower bounds from the median time of a step.
     ///
     /// Returns none without reports.
-    pub fn new(
+    pub(crate) fn new(
         reports: &[TrainingReport],
         milliseconds: f64,
         operations: Option<u64>,

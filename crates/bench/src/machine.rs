@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// Processor, memory and time.
 #[derive(Serialize)]
-pub struct Machine {
+pub(crate) struct Machine {
     /// Model of the processor.
     pub cpu: String,
     /// Cores that this process may use.
@@ -24,7 +24,7 @@ pub struct Machine {
 
 impl Machine {
     /// Describes this machine at this time.
-    pub fn detect() -> Self {
+    pub(crate) fn detect() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let load = read("/proc/loadavg").split(' ').next().and_then(|load| load.parse().ok());
         Self {
@@ -43,18 +43,18 @@ impl Machine {
 }
 
 /// Returns the number of cores that this process may use.
-pub fn available_cores() -> usize {
+pub(crate) fn available_cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Returns the value of the first `NAME : VALUE` line.
-pub fn find_field(text: &str, name: &str) -> Option<String> {
+pub(crate) fn find_field(text: &str, name: &str) -> Option<String> {
     let pairs = text.lines().filter_map(|line| line.split_once(':'));
     pairs.into_iter().find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_owned())
 }
 
 /// Converts `123 kB` to bytes.
-pub fn parse_kilobytes(value: &str) -> Option<u64> {
+pub(crate) fn parse_kilobytes(value: &str) -> Option<u64> {
     value.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
@@ -92,26 +92,26 @@ fn format_date(seconds: u64) -> String {
 }
 
 /// Measures the peak of the resident memory since a start.
-pub struct MemoryMeter {
+pub(crate) struct MemoryMeter {
     start_bytes: Option<u64>,
 }
 
 impl MemoryMeter {
     /// Starts to measure; memory that is resident now does not count.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         // "5" resets the peak; without a reset, an earlier peak would be reported.
         let reset = std::fs::write("/proc/self/clear_refs", "5").is_ok();
         Self { start_bytes: if reset { status_bytes("VmRSS") } else { None } }
     }
 
     /// Returns the peak in bytes, above the resident memory at the start.
-    pub fn peak(&self) -> Option<u64> {
+    pub(crate) fn peak(&self) -> Option<u64> {
         Some(status_bytes("VmHWM")?.saturating_sub(self.start_bytes?))
     }
 }
 
 /// Returns the peak resident bytes of this process since a [`MemoryMeter`] started.
-pub fn resident_peak() -> Option<u64> {
+pub(crate) fn resident_peak() -> Option<u64> {
     status_bytes("VmHWM")
 }
 

@@ -28,7 +28,7 @@ const LONG_STEP_PRODUCTS: usize = 3;
 ///
 /// # Errors
 /// Invalid descriptions, errors of the system, and gradients that cannot be written.
-pub fn run_case(spec: &str) -> Result<()> {
+pub(crate) fn run_case(spec: &str) -> Result<()> {
     let spec =
         serde_json::from_str(spec).map_err(|source| Error::Json { what: "description of a case", source })?;
     end_with_parent();
@@ -132,7 +132,7 @@ fn prepare_workload(spec: &CaseSpec) -> Result<Box<dyn Workload>> {
 }
 
 /// Creates a workload of both passes, panda's or the baseline's.
-pub fn prepare_pruned(work: &PrunedWork, method: &Method) -> Result<Box<dyn Workload>> {
+pub(crate) fn prepare_pruned(work: &PrunedWork, method: &Method) -> Result<Box<dyn Workload>> {
     let inputs = LossInputs::synthetic(&work.loss)?;
     let simple = SimpleScores::new(&inputs, work.scores);
     Ok(match *method {

@@ -11,7 +11,7 @@ use super::{dense_baseline, pruned_baseline};
 const MODEL_INPUT_BYTES: u64 = 1 << 30;
 
 /// Prediction for one system.
-pub enum Forecast {
+pub(crate) enum Forecast {
     /// Approximate peak bytes without inputs and gradients.
     Bytes(f64),
     /// The system does not support the case, with the reason.
@@ -21,7 +21,7 @@ pub enum Forecast {
 }
 
 /// Predicts whether a system supports a case, and its memory.
-pub fn forecast(work: &CaseWork, system: &System) -> Forecast {
+pub(crate) fn forecast(work: &CaseWork, system: &System) -> Forecast {
     let (work, pruned) = match work {
         CaseWork::Loss(work) => (work, None),
         CaseWork::Pruned(pruned) => (&pruned.loss, Some(pruned)),
@@ -64,7 +64,7 @@ pub fn forecast(work: &CaseWork, system: &System) -> Forecast {
 
 impl CaseWork {
     /// Returns the sizes that are known without reading files.
-    pub fn shape(&self) -> CaseShape {
+    pub(crate) fn shape(&self) -> CaseShape {
         match *self {
             Self::Loss(ref work) | Self::Pruned(PrunedWork { loss: ref work, .. }) => work.sizes().shape(),
             Self::Lattices { sizes: [batch, frames, labels] } => {
@@ -78,7 +78,7 @@ impl CaseWork {
     }
 
     /// Returns the bytes of the inputs; an estimate if they are read from files.
-    pub fn input_bytes(&self) -> u64 {
+    pub(crate) fn input_bytes(&self) -> u64 {
         match self {
             Self::Loss(work) => work.sizes().bytes(),
             Self::Pruned(work) => work.loss.sizes().bytes() + work.first_pass_bytes(),
@@ -94,7 +94,7 @@ impl CaseWork {
 
 impl LossSizes {
     /// Returns frames and labels of each utterance.
-    pub fn all_lengths(&self) -> (Vec<usize>, Vec<usize>) {
+    pub(crate) fn all_lengths(&self) -> (Vec<usize>, Vec<usize>) {
         match self.lengths {
             LengthSpread::Ragged => ragged_lengths(self.batch, self.frames, self.labels),
             LengthSpread::Even => (vec![self.frames; self.batch], vec![self.labels; self.batch]),
@@ -102,7 +102,7 @@ impl LossSizes {
     }
 
     /// Returns all sizes, including the number of sites.
-    pub fn sizes(&self) -> BatchSizes {
+    pub(crate) fn sizes(&self) -> BatchSizes {
         let Self { batch, frames, labels, hidden, classes, .. } = *self;
         let (lengths, counts) = self.all_lengths();
         let sites = lengths.iter().zip(&counts).map(|(t, u)| t * (u + 1)).sum();
@@ -110,14 +110,14 @@ impl LossSizes {
     }
 
     /// Returns the operations of forward and backward with recomputation, 8 N H C.
-    pub fn operations(&self) -> f64 {
+    pub(crate) fn operations(&self) -> f64 {
         8.0 * self.sizes().sites as f64 * self.hidden as f64 * self.classes as f64
     }
 }
 
 impl Case {
     /// Returns true if the system skips sites and reports the error.
-    pub fn needs_skip_report(&self, system: &System) -> bool {
+    pub(crate) fn needs_skip_report(&self, system: &System) -> bool {
         matches!(system.method, Method::Panda { skip, .. } if skip > 0.0)
     }
 }

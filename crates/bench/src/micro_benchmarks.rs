@@ -15,7 +15,7 @@ use super::inputs::noise;
 use super::workload::median;
 
 /// First argument of the program; the second is the name of a micro-benchmark.
-pub const COMMAND: &str = "micro";
+pub(crate) const COMMAND: &str = "micro";
 
 /// Sites, width of the joint network (H), classes of a tile.
 const TILE_SIZES: [[usize; 3]; 4] = [[256, 512, 256], [1024, 512, 256], [1024, 512, 1024], [1024, 1024, 256]];
@@ -33,7 +33,7 @@ const BLOCKINGS: [[usize; 3]; 5] =
 ///
 /// # Errors
 /// [`Error::Argument`] for an unknown name.
-pub fn run(name: &str) -> Result<()> {
+pub(crate) fn run(name: &str) -> Result<()> {
     match name {
         "product" => measure_products(),
         "tiles" => measure_tiles(),

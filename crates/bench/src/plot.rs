@@ -18,7 +18,7 @@ const BASELINE_PENS: [Pen; 3] = [Pen::ORANGE, Pen::PURPLE, Pen::GRAY];
 ///
 /// # Errors
 /// [`Error::Plot`]
-pub fn draw(plan: &Plan, rows: &[ResultRow]) -> Result<String, Error> {
+pub(crate) fn draw(plan: &Plan, rows: &[ResultRow]) -> Result<String, Error> {
     let rows: Vec<&ResultRow> = rows.iter().filter(|row| row.mark.is_some()).collect();
     if rows.iter().any(|row| row.speed.is_some()) {
         return draw_panels(&[Family::Rnnt, Family::Tdt].map(|family| speed_panel(plan, family, &rows)));

@@ -12,13 +12,13 @@ use super::error::{Error, Result};
 use super::workload::CaseMeasurement;
 
 /// First argument of a child process; the second is its [`CaseSpec`].
-pub const COMMAND: &str = "case";
+pub(crate) const COMMAND: &str = "case";
 
 /// Time between checks of a running process.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Outcome of a process.
-pub enum ProcessOutcome {
+pub(crate) enum ProcessOutcome {
     /// The process returned measurements.
     Measured(Box<CaseMeasurement>),
     /// An allocation failed, or the system killed the process.
@@ -28,7 +28,7 @@ pub enum ProcessOutcome {
 }
 
 /// Starts processes and waits for them.
-pub struct ProcessLauncher {
+pub(crate) struct ProcessLauncher {
     /// Path of this program.
     pub program: PathBuf,
     /// Set by signals that stop the suite.
@@ -38,7 +38,7 @@ pub struct ProcessLauncher {
 }
 
 /// Case and system of a process, for messages.
-pub struct ProcessName<'a> {
+pub(crate) struct ProcessName<'a> {
     /// Name of the case.
     pub case: &'a str,
     /// System of the process.
@@ -61,7 +61,12 @@ impl ProcessLauncher {
     ///
     /// # Errors
     /// [`Error::Stopped`], and failures for other reasons than memory.
-    pub fn run(&self, name: &ProcessName, spec: &CaseSpec, memory_limit: u64) -> Result<ProcessOutcome> {
+    pub(crate) fn run(
+        &self,
+        name: &ProcessName,
+        spec: &CaseSpec,
+        memory_limit: u64,
+    ) -> Result<ProcessOutcome> {
         let json = serde_json::to_string(spec)
             .map_err(|source| Error::Json { what: "description of a case", source })?;
         let mut command = self.command(&json, memory_limit);

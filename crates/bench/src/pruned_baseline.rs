@@ -24,7 +24,7 @@ const PEAK_TENSORS: f64 = 8.0;
 ///
 /// First pass and lattice are those of this project, so that only the tensor `[retained, C]` is
 /// compared.
-pub struct PrunedDenseWorkload {
+pub(crate) struct PrunedDenseWorkload {
     work: PrunedWork,
     /// Slices for the first pass, which does not use candle.
     frame_rows: Vec<f32>,
@@ -46,7 +46,7 @@ struct Variables {
 }
 
 /// Predicts the peak bytes of a step, without inputs and gradients.
-pub fn predicted_bytes(work: &PrunedWork) -> f64 {
+pub(crate) fn predicted_bytes(work: &PrunedWork) -> f64 {
     PEAK_TENSORS
         * size_of::<f32>() as f64
         * work.retained_sites() as f64
@@ -58,7 +58,7 @@ impl PrunedDenseWorkload {
     ///
     /// # Errors
     /// Errors of candle.
-    pub fn new(work: PrunedWork, inputs: LossInputs, simple: SimpleScores) -> Result<Self> {
+    pub(crate) fn new(work: PrunedWork, inputs: LossInputs, simple: SimpleScores) -> Result<Self> {
         let LossInputs { frames, labels, weight, bias, targets, sizes } = inputs;
         let BatchSizes { hidden, classes, .. } = sizes;
         let cpu = &Device::Cpu;

@@ -11,7 +11,7 @@ use super::workload::Workload;
 use super::workload::{CaseShape, PruningReport};
 
 /// Both passes of a [`Session`] on a batch; buffers are reused, as in training.
-pub struct PrunedWorkload {
+pub(crate) struct PrunedWorkload {
     work: PrunedWork,
     inputs: LossInputs,
     simple: SimpleScores,
@@ -25,7 +25,12 @@ impl PrunedWorkload {
     ///
     /// # Errors
     /// If the loss does not support the options.
-    pub fn new(work: PrunedWork, inputs: LossInputs, simple: SimpleScores, budget: Budget) -> Result<Self> {
+    pub(crate) fn new(
+        work: PrunedWork,
+        inputs: LossInputs,
+        simple: SimpleScores,
+        budget: Budget,
+    ) -> Result<Self> {
         let options = Options { loss: Loss::pruned(work.pruning()), ..session_options(budget, 0.0, false) };
         Ok(Self { work, inputs, simple, session: Session::new(&options)?, retained_sites: None })
     }

@@ -22,7 +22,7 @@ const COLUMNS_PER_TASK: usize = 512;
 const MAX_STRIPES: usize = 4;
 
 /// The product `[2600, 512] · [512, 8192]`, both row-major, the library's fastest layout.
-pub struct Sgemm {
+pub(crate) struct Sgemm {
     left: Tensor,
     right: Tensor,
 }
@@ -32,7 +32,7 @@ impl Sgemm {
     ///
     /// # Errors
     /// Errors of candle; the same holds for the other functions.
-    pub fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let matrix = |purpose, rows, columns| {
             Tensor::from_vec(noise(purpose, rows * columns, 1.0), (rows, columns), &Device::Cpu)
         };
@@ -42,7 +42,7 @@ impl Sgemm {
     /// Measures GFLOP/s of the product.
     ///
     /// Returns the faster of two ways: the library's threads, and one task per block of columns.
-    pub fn rate(&self) -> Result<f64> {
+    pub(crate) fn rate(&self) -> Result<f64> {
         Ok(measure_rate(|| self.run_in_library())?.max(measure_rate(|| self.run_in_tasks())?))
     }
 
@@ -82,7 +82,7 @@ const PASSES: usize = 9;
 const PARTIAL_SUMS: usize = 64;
 
 /// Measures GB/s of repeated sums of `count` values on all threads; returns the median.
-pub fn read_rate(count: usize) -> f64 {
+pub(crate) fn read_rate(count: usize) -> f64 {
     let values = vec![1u32; count];
     let rate = |_| {
         let start = Instant::now();

@@ -42,17 +42,17 @@ const PARAMETER_NAMES: [(&str, &str); 8] = [
 
 impl RecognitionWork {
     /// Returns the number C of context states: strings of at most `context` labels.
-    pub fn states(&self) -> usize {
+    pub(crate) fn states(&self) -> usize {
         (0..=self.context as u32).map(|length| VOCABULARY.pow(length)).sum()
     }
 
     /// Returns the number of sites, B T C.
-    pub fn sites(&self) -> usize {
+    pub(crate) fn sites(&self) -> usize {
         self.batch * self.frames * self.states()
     }
 
     /// Returns the sizes for reports; classes include the blank.
-    pub fn shape(&self) -> CaseShape {
+    pub(crate) fn shape(&self) -> CaseShape {
         CaseShape {
             B: Some(self.batch),
             T: Some(self.frames),
@@ -70,7 +70,7 @@ impl RecognitionWork {
     }
 
     /// Returns the bytes of frames and parameters in `f32`, as of gradients.
-    pub fn input_bytes(&self) -> u64 {
+    pub(crate) fn input_bytes(&self) -> u64 {
         let frames = self.batch * self.frames * WIDTH;
         4 * (frames + self.parameter_sizes().iter().sum::<usize>()) as u64
     }
@@ -213,7 +213,7 @@ enum LatticeResult {
 ///
 /// # Errors
 /// If the lattice does not support the sizes.
-pub fn prepare(work: RecognitionWork, method: &Method) -> Result<Box<dyn Workload>> {
+pub(crate) fn prepare(work: RecognitionWork, method: &Method) -> Result<Box<dyn Workload>> {
     let (step, budget) = match *method {
         Method::Panda { budget, .. } => (LatticeStep::Train(budget), budget),
         Method::BestPath => (LatticeStep::BestPath, Budget::Recompute),

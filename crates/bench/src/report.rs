@@ -10,7 +10,7 @@ use super::workload::{CaseShape, PruningReport, SkipReport};
 
 /// Results of a suite.
 #[derive(Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     /// Name of the suite.
     pub suite: &'static str,
     /// Machine and time of the run.
@@ -24,7 +24,7 @@ impl Report {
     ///
     /// # Errors
     /// [`Error::Json`].
-    pub fn json(&self) -> Result<String> {
+    pub(crate) fn json(&self) -> Result<String> {
         let text =
             serde_json::to_string_pretty(self).map_err(|source| Error::Json { what: "report", source })?;
         Ok(text + "\n")
@@ -33,7 +33,7 @@ impl Report {
 
 /// Results of one system on one case.
 #[derive(Serialize)]
-pub struct ResultRow {
+pub(crate) struct ResultRow {
     /// Name of the case.
     pub case: String,
     /// Name of the system, for example `panda`.
@@ -81,7 +81,7 @@ pub struct ResultRow {
 /// Outcome of a system on a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Status {
+pub(crate) enum Status {
     /// The system finished the case.
     Ok,
     /// The predicted or measured memory is above the cap.
@@ -91,7 +91,7 @@ pub enum Status {
 }
 
 /// Computes speeds relative to the last row, which is frame looping.
-pub fn compare_speeds(rows: &mut [ResultRow]) {
+pub(crate) fn compare_speeds(rows: &mut [ResultRow]) {
     let Some(frame_looping) = rows.last().and_then(|row| row.speed) else { return };
     for speed in rows.iter_mut().filter_map(|row| row.speed.as_mut()) {
         speed.over_frame_looping = Some(speed.utterances_per_second / frame_looping.utterances_per_second);

@@ -24,7 +24,7 @@ use super::workload::median;
 use super::workload::{CaseMeasurement, CaseShape};
 
 /// Settings of a run of a suite.
-pub struct RunSettings {
+pub(crate) struct RunSettings {
     /// Processes per case and system.
     pub repeats: usize,
     /// Approximate time of all timed steps of a process in seconds.
@@ -42,7 +42,7 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 ///
 /// # Errors
 /// [`Error::Argument`], [`Error::Stopped`], and failures of a child process.
-pub fn run(plan: &Plan, settings: RunSettings, progress: &ProgressBar) -> Result<Report> {
+pub(crate) fn run(plan: &Plan, settings: RunSettings, progress: &ProgressBar) -> Result<Report> {
     // Read the load average before the first process starts.
     let machine = Machine::detect();
     let RunSettings { repeats, seconds, cap, stop } = settings;

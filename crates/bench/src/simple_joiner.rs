@@ -12,7 +12,7 @@ use super::workload::PruningReport;
 ///
 /// f and g are the projected encoder and predictor rows, W and b the head. The score of a lattice
 /// node (t, u) is `am[t] + lm[u]`, without the tanh of the joint network.
-pub enum SimpleScores {
+pub(crate) enum SimpleScores {
     /// Score matrices.
     Matrices {
         /// Scores of the frames, `[B, T, C]`.
@@ -33,7 +33,7 @@ pub enum SimpleScores {
 
 impl SimpleScores {
     /// Creates the scores of a model's rows and head; all values are written.
-    pub fn new(inputs: &LossInputs, scores: FirstPassScores) -> Self {
+    pub(crate) fn new(inputs: &LossInputs, scores: FirstPassScores) -> Self {
         let LossInputs { frames, labels, weight, bias, sizes, .. } = inputs;
         match scores {
             FirstPassScores::Heads => {
@@ -59,7 +59,7 @@ impl SimpleScores {
     ///
     /// # Errors
     /// If shapes do not fit.
-    pub fn first_pass_inputs<'a>(
+    pub(crate) fn first_pass_inputs<'a>(
         &'a self,
         frames: &'a [f32],
         labels: &'a [f32],
@@ -80,12 +80,12 @@ impl SimpleScores {
 
 impl PrunedWork {
     /// Returns the pruning options.
-    pub fn pruning(&self) -> Pruning {
+    pub(crate) fn pruning(&self) -> Pruning {
         Pruning { s_range: self.s_range, ..Pruning::default() }
     }
 
     /// Returns the report for a number of retained sites.
-    pub fn pruning_report(&self, retained_sites: usize) -> PruningReport {
+    pub(crate) fn pruning_report(&self, retained_sites: usize) -> PruningReport {
         let share = retained_sites as f64 / self.loss.sizes().sites as f64;
         PruningReport { scores: self.scores, retained_sites, share }
     }
@@ -93,7 +93,7 @@ impl PrunedWork {
     /// Returns the bytes of gradients of the first pass in `f32`.
     ///
     /// The inputs have at most as many bytes.
-    pub fn first_pass_bytes(&self) -> u64 {
+    pub(crate) fn first_pass_bytes(&self) -> u64 {
         let sizes = self.loss.sizes();
         let rows = sizes.batch * (sizes.frames + sizes.labels + 1);
         // Four bytes per value.
@@ -104,13 +104,13 @@ impl PrunedWork {
     }
 
     /// Returns the number of sites that pruning retains.
-    pub fn retained_sites(&self) -> usize {
+    pub(crate) fn retained_sites(&self) -> usize {
         let (frames, labels) = self.loss.all_lengths();
         frames.iter().zip(labels).map(|(frames, labels)| frames * self.s_range.min(labels + 1)).sum()
     }
 
     /// Returns the floating-point operations of the first pass.
-    pub fn first_pass_operations(&self) -> u64 {
+    pub(crate) fn first_pass_operations(&self) -> u64 {
         let sizes = self.loss.sizes();
         // Sums of exponentials, and gradients of frames and labels.
         let pair_operations = 6 * (sizes.sites * sizes.classes) as u64;
@@ -130,7 +130,7 @@ impl PrunedWork {
     ///
     /// # Errors
     /// If the loss does not support the sizes.
-    pub fn second_pass_operations(&self, options: &Options) -> Result<u64> {
+    pub(crate) fn second_pass_operations(&self, options: &Options) -> Result<u64> {
         let targets = synthetic_targets(&self.loss)?;
         let bands = |b: usize| vec![0..self.s_range.min(targets.labels(b).len() + 1); targets.frames(b)];
         let retained = targets.with_bands((0..targets.batch()).map(bands).collect())?;
@@ -142,7 +142,7 @@ impl PrunedWork {
 ///
 /// # Errors
 /// If the first pass does not support the sizes.
-pub fn first_pass_batch(targets: &Targets, frames: usize, labels: usize) -> Result<Batch> {
+pub(crate) fn first_pass_batch(targets: &Targets, frames: usize, labels: usize) -> Result<Batch> {
     let utterances = 0..targets.batch();
     let lengths = utterances.clone().map(|b| targets.frames(b)).collect();
     let sequences = utterances.map(|b| targets.labels(b).to_vec()).collect();

@@ -13,7 +13,7 @@ use super::error::{Error, Result};
 
 /// Suites by their names on the command line.
 #[derive(Clone, Copy, clap::ValueEnum)]
-pub enum Suite {
+pub(crate) enum Suite {
     /// Classes from 512 to 262,144
     Classes,
     /// Utterances from 1 to 1,024
@@ -37,7 +37,7 @@ pub enum Suite {
 }
 
 /// Options of a suite.
-pub struct SuiteOptions {
+pub(crate) struct SuiteOptions {
     /// True for the smallest cases only.
     pub quick: bool,
     /// Threads of all systems except those of the suite `threads`.
@@ -53,7 +53,7 @@ impl Suite {
     ///
     /// # Errors
     /// [`Error::Argument`] for 0 threads.
-    pub fn plan(self, options: &SuiteOptions) -> Result<Plan> {
+    pub(crate) fn plan(self, options: &SuiteOptions) -> Result<Plan> {
         if options.threads == 0 {
             let (argument, expected) = ("threads", "at least 1");
             return Err(Error::Argument { argument, expected, found: "0".to_owned() });

@@ -13,7 +13,7 @@ const HEADERS: [&str; 9] =
 const LEFT_COLUMNS: usize = 2;
 
 /// Formats a header, one line per row, and notes.
-pub fn format_table(rows: &[ResultRow]) -> Vec<String> {
+pub(crate) fn format_table(rows: &[ResultRow]) -> Vec<String> {
     if rows.iter().any(|row| row.speed.is_some()) {
         let mut lines = format_columns(rows, DECODING_HEADERS, decoding_cells);
         lines.extend(decoding_note(rows));

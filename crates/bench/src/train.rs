@@ -53,7 +53,7 @@ struct StepTimes {
 ///
 /// # Errors
 /// If the model does not support the sizes.
-pub fn prepare(work: &TrainWork, method: &Method) -> Result<Box<dyn Workload>> {
+pub(crate) fn prepare(work: &TrainWork, method: &Method) -> Result<Box<dyn Workload>> {
     let [encoder, predictor, joint] = work.widths;
     let model = Model::new(&ModelConfig::mlperf_with_widths(encoder, predictor, joint), work.tokens)?;
     let ema = matches!(method, Method::Train { ema: true });

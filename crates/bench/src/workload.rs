@@ -7,7 +7,7 @@ use super::gradients::NamedGradients;
 
 /// Measurements of a child process, as one line of JSON.
 #[derive(Serialize, Deserialize)]
-pub struct CaseMeasurement {
+pub(crate) struct CaseMeasurement {
     /// Sizes of the work.
     pub shape: CaseShape,
     /// Milliseconds of each timed step.
@@ -33,7 +33,7 @@ pub struct CaseMeasurement {
 /// Sizes of a case; null for axes that the case lacks.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[allow(non_snake_case, reason = "one letter per axis, as in the glossary")]
-pub struct CaseShape {
+pub(crate) struct CaseShape {
     /// Utterances.
     pub B: Option<usize>,
     /// Frames of the longest utterance.
@@ -50,7 +50,7 @@ pub struct CaseShape {
 
 /// Counts of decoded utterances.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct DecodingReport {
+pub(crate) struct DecodingReport {
     /// Kind of model.
     pub family: Family,
     /// Number of utterances.
@@ -65,7 +65,7 @@ pub struct DecodingReport {
 
 /// Sizes, times and bytes of a training step.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct TrainingReport {
+pub(crate) struct TrainingReport {
     /// Utterances of a step.
     pub utterances: usize,
     /// Parameters of the model.
@@ -88,7 +88,7 @@ pub struct TrainingReport {
 
 /// Milliseconds of the parts of a step.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct PartTimes {
+pub(crate) struct PartTimes {
     /// Forward pass of the encoder.
     pub encoder: f64,
     /// Forward pass of the predictor.
@@ -103,7 +103,7 @@ pub struct PartTimes {
 
 /// Retained sites of a pruned loss.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct PruningReport {
+pub(crate) struct PruningReport {
     /// Source of the scores of the first pass.
     pub scores: FirstPassScores,
     /// Sites of the second pass.
@@ -115,7 +115,7 @@ pub struct PruningReport {
 
 /// Bounds and errors of skipping, in the norms of [`rnnt_loss::SkippedSites`].
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct SkipReport {
+pub(crate) struct SkipReport {
     /// Number of skipped sites with a nonzero adjoint.
     pub sites: usize,
     /// Summed occupancy of the skipped sites.
@@ -128,14 +128,14 @@ pub struct SkipReport {
 
 impl SkipReport {
     /// Returns the largest ratio of error to bound; at most 1 if the bounds hold.
-    pub fn share(&self) -> f64 {
+    pub(crate) fn share(&self) -> f64 {
         let shares = self.errors.iter().zip(&self.bounds);
         shares.map(|(error, bound)| if *error == 0.0 { 0.0 } else { error / bound }).fold(0.0, f64::max)
     }
 }
 
 /// A system with its inputs, ready to be measured.
-pub trait Workload {
+pub(crate) trait Workload {
     /// Returns the sizes of the work.
     fn shape(&self) -> CaseShape;
     /// Returns the bytes of the results of a step.
@@ -181,7 +181,7 @@ pub trait Workload {
 }
 
 /// Returns the median; `None` for no values.
-pub fn median(values: &[f64]) -> Option<f64> {
+pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let last = sorted.len().checked_sub(1)?;

@@ -16,7 +16,7 @@ use crate::{
 
 /// Arguments of `panda align`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// A checkpoint, for example runs/digits/best.safetensors
     checkpoint: PathBuf,
     /// JSONL manifest with the transcripts to align
@@ -44,7 +44,7 @@ pub struct Args {
 /// Aligns the utterances of a manifest and writes the alignments.
 ///
 /// Utterances without a path and bad utterances are reported and excluded.
-pub fn run(arguments: &Args) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &Args) -> Result<ExitCode> {
     // Read the manifest and open the outputs.
     let utterances = manifests::read(&arguments.manifest)?;
     let ids = OutputIds::for_ctm(utterances.iter().map(|utterance| utterance.id.as_str()));

@@ -14,7 +14,7 @@ use crate::{Args, printing};
 const USAGE_ERROR: i32 = 2;
 
 /// Parses the arguments of this process; exits on `--help` and on errors.
-pub fn parse() -> Args {
+pub(crate) fn parse() -> Args {
     let matches = command().try_get_matches();
     let arguments = matches.and_then(|mut matches| Args::from_arg_matches_mut(&mut matches));
     arguments.unwrap_or_else(|error| match value_error_message(&error) {

@@ -11,7 +11,7 @@ use crate::printing::warnln;
 
 /// Arguments that control how recordings are read.
 #[derive(clap::Args)]
-pub struct AudioArguments {
+pub(crate) struct AudioArguments {
     /// Use this channel of multichannel recordings, counted from 1; `mix` averages all channels
     #[arg(long, value_name = "mix|N", default_value = "mix")]
     channel: Channel,
@@ -22,7 +22,7 @@ pub struct AudioArguments {
 
 /// Arguments of the silence filter.
 #[derive(clap::Args)]
-pub struct SilenceArguments {
+pub(crate) struct SilenceArguments {
     /// Discard transcripts in which no word reaches this posterior, as silence; 0 disables the
     /// filter. The posteriors are those of the model without --lm and --phrases
     #[arg(long, value_name = "P", default_value_t = recognizer::MIN_WORD_POSTERIOR, value_parser = numbers::posterior)]
@@ -31,20 +31,20 @@ pub struct SilenceArguments {
 
 impl AudioArguments {
     /// Loads a recognizer with these audio options and prints the checkpoint's warning.
-    pub fn load(&self, checkpoint: &Path) -> Result<Recognizer> {
+    pub(crate) fn load(&self, checkpoint: &Path) -> Result<Recognizer> {
         let recognizer = Recognizer::load(checkpoint)?;
         recognizer.warning().iter().for_each(|warning| warnln!("warning: {warning}"));
         Ok(recognizer.with_conversion(Conversion { channel: self.channel, resample: self.resample }))
     }
 
     /// Returns the first of these arguments that was given.
-    pub fn first_given(&self) -> Option<&'static str> {
+    pub(crate) fn first_given(&self) -> Option<&'static str> {
         let channel = (self.channel != Channel::Mix).then_some("--channel");
         channel.or(self.resample.then_some("--resample"))
     }
 
     /// Adds advice to an error that an argument of this group avoids.
-    pub fn advise(&self, error: recognizer::Error) -> Error {
+    pub(crate) fn advise(&self, error: recognizer::Error) -> Error {
         use speech::Error::{FileRate, SampleRate};
         let is_rate_error = match &error {
             recognizer::Error::Model(model::Error::Speech(FileRate { .. } | SampleRate { .. })) => true,
@@ -60,13 +60,13 @@ impl AudioArguments {
 
 impl SilenceArguments {
     /// Sets the silence filter of a recognizer.
-    pub fn apply(&self, recognizer: Recognizer) -> Result<Recognizer> {
+    pub(crate) fn apply(&self, recognizer: Recognizer) -> Result<Recognizer> {
         Ok(recognizer.with_silence(self.silence)?)
     }
 }
 
 /// Prints the number of converted recordings, one line per kind of conversion.
-pub fn print_conversions(changes: &BTreeMap<AudioChange, usize>) {
+pub(crate) fn print_conversions(changes: &BTreeMap<AudioChange, usize>) {
     for (change, count) in changes {
         warnln!("note: {change}: {count} recording{}", if *count == 1 { "" } else { "s" });
     }

@@ -5,7 +5,7 @@ use crate::{error::Result, numbers, printing::outln};
 
 /// Arguments of `panda average`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Averaged checkpoint to write
     out: PathBuf,
     /// Checkpoints of one recipe; with --last or --best, one run folder
@@ -20,7 +20,7 @@ pub struct Args {
 }
 
 /// Averages the weights and prints the names of the checkpoints.
-pub fn run(arguments: &Args) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &Args) -> Result<ExitCode> {
     let checkpoints = match (arguments.last.or(arguments.best), arguments.checkpoints.as_slice()) {
         (None, checkpoints) => checkpoints.to_vec(),
         (Some(count), [run]) => training::select_checkpoints(run, count, arguments.best.is_some())?,

@@ -7,7 +7,7 @@ use crate::printing::warn_each;
 
 /// Arguments that limit how many utterances may be excluded.
 #[derive(clap::Args)]
-pub struct BadItemArguments {
+pub(crate) struct BadItemArguments {
     /// Fail if more than this share of utterances is unusable, rounded up; unusable utterances
     /// (recording or text) are left out with a warning
     #[arg(long, value_name = "SHARE", default_value_t = recognizer::DEFAULT_MAX_BAD, value_parser = numbers::share)]
@@ -16,12 +16,12 @@ pub struct BadItemArguments {
 
 impl BadItemArguments {
     /// Sets the allowed share of a recognizer.
-    pub fn apply(&self, recognizer: Recognizer) -> Result<Recognizer> {
+    pub(crate) fn apply(&self, recognizer: Recognizer) -> Result<Recognizer> {
         Ok(recognizer.with_max_bad(self.max_bad)?)
     }
 }
 
 /// Prints the warnings about the bad items of a set.
-pub fn warn(set: &str, bad: &BadItems) {
+pub(crate) fn warn(set: &str, bad: &BadItems) {
     warn_each(bad.warnings(set));
 }

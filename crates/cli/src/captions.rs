@@ -11,7 +11,7 @@ const MAX_LINES: usize = 100;
 
 /// Arguments of captions.
 #[derive(clap::Args)]
-pub struct CaptionArguments {
+pub(crate) struct CaptionArguments {
     /// Show each caption (srt, vtt) for at least this time in seconds; the next caption may cut it
     /// short [default: 0.834]
     #[arg(long, value_name = "SECONDS", value_parser = numbers::positive_seconds)]
@@ -36,7 +36,7 @@ impl CaptionArguments {
     /// # Errors
     /// [`Error::Unsupported`] for caption arguments with a format that has no captions;
     /// [`Error::Argument`] for a minimum time above the maximum.
-    pub fn options(&self, format: Option<TranscriptFormat>) -> Result<CaptionOptions> {
+    pub(crate) fn options(&self, format: Option<TranscriptFormat>) -> Result<CaptionOptions> {
         let given = [
             ("--caption-min", self.caption_min.is_some()),
             ("--caption-max", self.caption_max.is_some()),

@@ -4,7 +4,7 @@ use kernels::Excerpt;
 /// Error of a command; its message is printed to the user.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub(crate) enum Error {
     /// Error of training, a checkpoint or a recipe.
     #[error(transparent)]
     Training(#[from] training::Error),
@@ -192,7 +192,7 @@ impl From<recognizer::Error> for Error {
 
 impl Error {
     /// Converts a write error of standard output.
-    pub fn standard_output(source: std::io::Error) -> Self {
+    pub(crate) fn standard_output(source: std::io::Error) -> Self {
         match source.kind() {
             std::io::ErrorKind::BrokenPipe => Self::OutputClosed,
             _ => Self::Output(source),
@@ -200,7 +200,7 @@ impl Error {
     }
 
     /// Returns true if the reader closed the output pipe.
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         match self {
             Self::OutputClosed => true,
             Self::Training(training::Error::Model(model::Error::Io { source, .. })) => {
@@ -212,12 +212,12 @@ impl Error {
 }
 
 /// A result with this program's [`Error`].
-pub type Result<T> = std::result::Result<T, Error>;
+pub(crate) type Result<T> = std::result::Result<T, Error>;
 
 /// Formats an error and its causes in one line.
 ///
 /// Causes that the text contains already are not repeated.
-pub fn message_with_causes(error: &dyn std::error::Error) -> String {
+pub(crate) fn message_with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

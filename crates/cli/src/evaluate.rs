@@ -21,7 +21,7 @@ use shard::Shard;
 
 /// Arguments of `panda evaluate`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// A checkpoint, for example runs/digits/best.safetensors
     checkpoint: PathBuf,
     /// JSONL manifest with recordings and reference transcripts
@@ -60,7 +60,7 @@ pub struct Args {
 }
 
 /// Decodes the manifest and prints one line of error rates per subset.
-pub fn run(arguments: &Args) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &Args) -> Result<ExitCode> {
     // Read the manifest and open all outputs.
     let utterances = manifests::read(&arguments.manifest)?;
     let ids = || utterances.iter().map(|utterance| utterance.id.as_str());

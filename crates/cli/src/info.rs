@@ -19,7 +19,7 @@ use crate::{
 
 /// Arguments of `panda info`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Checkpoint or recipe (*.toml); optional if --hidden and --classes are given
     path: Option<PathBuf>,
     /// Plan memory for a batch of this many utterances
@@ -77,7 +77,7 @@ impl Args {
 }
 
 /// Prints the parameters and the memory plan without training or decoding.
-pub fn run(arguments: &Args) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &Args) -> Result<ExitCode> {
     let Some(path) = &arguments.path else {
         let (hidden, classes) = arguments.sizes()?;
         return print_plan(hidden, classes, Options::default(), arguments);

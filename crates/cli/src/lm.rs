@@ -20,7 +20,7 @@ const UNKNOWN: &str = "<unk>";
 
 /// Arguments of `panda lm`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// JSONL manifests (*.jsonl, *.json), or text files with one sentence per line
     #[arg(required = true)]
     text: Vec<PathBuf>,
@@ -39,7 +39,7 @@ pub struct Args {
 }
 
 /// Estimates an n-gram and prints perplexities of training and test text.
-pub fn run(arguments: &Args) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &Args) -> Result<ExitCode> {
     // Read the texts with the Unicode form of the tokenizer, and open the output.
     let checkpoint = Some(&arguments.tokens).filter(|tokens| *tokens != Path::new("words"));
     let tokenizer = checkpoint.map(|path| Checkpoint::read(path)?.tokenizer(path)).transpose()?;

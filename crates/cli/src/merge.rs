@@ -17,7 +17,7 @@ use parts::MergeParts;
 
 /// Arguments of `panda merge`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Merged file to write
     out: PathBuf,
     /// Outputs of the shards, in shard order: hypotheses (--hypotheses), alignments (--json), or
@@ -33,7 +33,7 @@ pub struct Args {
 }
 
 /// Joins the parts and prints the error rates of hypotheses.
-pub fn run(arguments: &Args) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &Args) -> Result<ExitCode> {
     let inputs: Vec<&Path> =
         arguments.parts.iter().chain(&arguments.manifest).map(PathBuf::as_path).collect();
     let output = OutputFile::new(&arguments.out, &inputs)?;

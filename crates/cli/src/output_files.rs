@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 ///
 /// # Errors
 /// If an output is one of the inputs or their recordings, or if two outputs are the same file.
-pub fn open<const N: usize>(
+pub(crate) fn open<const N: usize>(
     paths: [&Option<PathBuf>; N],
     inputs: &[&PathBuf],
     utterances: &[Utterance],
@@ -32,7 +32,11 @@ pub fn open<const N: usize>(
 }
 
 /// Opens one output per recording in a folder and creates the folder.
-pub fn open_in_folder(folder: &Path, paths: &[TranscriptPath], inputs: &[&Path]) -> Result<Vec<OutputFile>> {
+pub(crate) fn open_in_folder(
+    folder: &Path,
+    paths: &[TranscriptPath],
+    inputs: &[&Path],
+) -> Result<Vec<OutputFile>> {
     let io_error = |source| model::Error::Io { path: folder.to_owned(), action: "make the folder", source };
     std::fs::create_dir_all(folder).map_err(io_error)?;
     let mut outputs: Vec<OutputFile> = Vec::with_capacity(paths.len());
@@ -52,7 +56,7 @@ pub fn open_in_folder(folder: &Path, paths: &[TranscriptPath], inputs: &[&Path])
 
 /// A recording and the path of its transcript.
 #[derive(Debug, Clone)]
-pub struct TranscriptPath {
+pub(crate) struct TranscriptPath {
     /// Recording, for messages.
     pub recording: PathBuf,
     /// Transcript file.
@@ -66,7 +70,7 @@ pub struct TranscriptPath {
 /// # Errors
 /// [`Error::DuplicateName`] for two recordings with one output. [`open_in_folder`] also detects
 /// outputs that are links to one file.
-pub fn transcript_paths(
+pub(crate) fn transcript_paths(
     folder: &Path,
     recordings: &[PathBuf],
     format: TranscriptFormat,
@@ -92,7 +96,7 @@ fn duplicate_name(output: &Path, file: &Path, other: &Path) -> Error {
 }
 
 /// Fails if two outputs are the same file.
-pub fn expect_distinct(output: &OutputFile, other: &OutputFile) -> Result<()> {
+pub(crate) fn expect_distinct(output: &OutputFile, other: &OutputFile) -> Result<()> {
     if output.resolved_path().is_none() || output.resolved_path() != other.resolved_path() {
         return Ok(());
     }

@@ -8,7 +8,7 @@ use crate::{error::Result, numbers, printing::outln};
 
 /// Arguments of `panda prepare`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     corpus: CorpusCommand,
 }
@@ -77,7 +77,7 @@ impl CorpusArguments {
 const MAX_STRINGS: u32 = 10_000_000;
 
 /// Checks a corpus, writes its manifests and prints a table of them.
-pub fn run(arguments: &Args) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &Args) -> Result<ExitCode> {
     let lists = match &arguments.corpus {
         CorpusCommand::Librispeech(common) => librispeech(&common.dir, &common.options())?,
         CorpusCommand::An4(common) => an4(&common.dir, &common.options())?,

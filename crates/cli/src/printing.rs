@@ -17,7 +17,7 @@ const MAX_WORD_BYTES: usize = 4096;
 ///
 /// # Errors
 /// [`Error::OutputClosed`] for a closed pipe; [`Error::Output`] for other errors.
-pub fn print_line(text: Arguments) -> Result<()> {
+pub(crate) fn print_line(text: Arguments) -> Result<()> {
     print_unescaped(format_args!("{}\n", Printable(text)))
 }
 
@@ -27,7 +27,7 @@ pub fn print_line(text: Arguments) -> Result<()> {
 ///
 /// # Errors
 /// As [`print_line`].
-pub fn print_machine_readable(text: &str) -> Result<()> {
+pub(crate) fn print_machine_readable(text: &str) -> Result<()> {
     if !std::io::stdout().is_terminal() {
         return print_unescaped(format_args!("{text}"));
     }
@@ -43,19 +43,19 @@ pub fn print_machine_readable(text: &str) -> Result<()> {
 ///
 /// # Errors
 /// As [`print_line`].
-pub fn print_unescaped(text: Arguments) -> Result<()> {
+pub(crate) fn print_unescaped(text: Arguments) -> Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_fmt(text).and_then(|()| out.flush()).map_err(Error::standard_output)
 }
 
 /// Prints a line to standard error with control characters escaped; ignores write errors.
-pub fn print_error_line(text: Arguments) {
+pub(crate) fn print_error_line(text: Arguments) {
     let text = shorten_words(&Printable(text).to_string());
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 /// Prints warnings to standard error.
-pub fn warn_each(warnings: impl IntoIterator<Item: std::fmt::Display>) {
+pub(crate) fn warn_each(warnings: impl IntoIterator<Item: std::fmt::Display>) {
     warnings.into_iter().for_each(|warning| print_error_line(format_args!("warning: {warning}")));
 }
 

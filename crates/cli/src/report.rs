@@ -11,7 +11,7 @@ use crate::printing::outln;
 
 /// Arguments of `panda report`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Run folder, for example runs/digits
     run: PathBuf,
     /// HTML file to write [default: report.html in the run folder]
@@ -32,7 +32,7 @@ pub struct Args {
 }
 
 /// Writes the page and prints its path and size.
-pub fn run(arguments: &Args) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &Args) -> Result<ExitCode> {
     let path = arguments.output.clone().unwrap_or_else(|| arguments.run.join("report.html"));
     let run = report::Run::read(&arguments.run, arguments.recipe.as_deref())?;
     let output = OutputFile::new(&path, &run.inputs().collect::<Vec<_>>())?;

@@ -7,7 +7,7 @@ const MIN_NAME_WIDTH: usize = 20;
 /// Formats the error rates of an evaluation, one line per row.
 ///
 /// Rows: each subset, each speaker if `speakers`, the whole set, and the oracle of n-best lists.
-pub fn format_scores(name: &str, evaluation: &Evaluation, speakers: bool) -> Vec<String> {
+pub(crate) fn format_scores(name: &str, evaluation: &Evaluation, speakers: bool) -> Vec<String> {
     let subsets = evaluation.subsets.iter().map(|(subset, score)| (format!("{name} {subset}"), score));
     let mut rows: Vec<(String, &Score)> = subsets.collect();
     if speakers {

@@ -28,7 +28,7 @@ const MAX_SYMBOLS: usize = 1000;
 /// Arguments of a search.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Search", group = clap::ArgGroup::new("ngrams").args(["lm", "minus_lm"]).multiple(true))]
-pub struct SearchArguments {
+pub(crate) struct SearchArguments {
     /// Set the beam width: the number of hypotheses; 1 is greedy search, the fastest. In a
     /// recognition lattice, 1 finds the best path, and more find the label sequence with the
     /// largest sum over its alignments
@@ -203,7 +203,7 @@ impl FromStr for NgramUnits {
 
 impl SearchArguments {
     /// Sets the search of a recognizer.
-    pub fn apply(&self, recognizer: Recognizer) -> Result<Recognizer> {
+    pub(crate) fn apply(&self, recognizer: Recognizer) -> Result<Recognizer> {
         let max_symbols = self.max_symbols.unwrap_or(DEFAULT_MAX_SYMBOLS);
         let fusion = self.load_fusion(&recognizer)?;
         let search = if recognizer.model().lattice().is_some() && !self.ctc {
@@ -284,12 +284,12 @@ impl SearchArguments {
     }
 
     /// Returns the files that the search reads.
-    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+    pub(crate) fn files(&self) -> impl Iterator<Item = &PathBuf> {
         [&self.lm, &self.minus_lm, &self.phrases].into_iter().flatten()
     }
 
     /// Fails for options that streaming does not support.
-    pub fn check_streaming(&self) -> Result<()> {
+    pub(crate) fn check_streaming(&self) -> Result<()> {
         let given = [
             ("--nbest", self.nbest != 1),
             ("--ctc", self.ctc),

@@ -5,7 +5,7 @@ use kernels::Excerpt;
 
 /// Part I of N contiguous parts of a list; concatenated, the parts are the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shard {
+pub(crate) struct Shard {
     /// Index of the part, from 0.
     index: usize,
     count: usize,
@@ -27,7 +27,7 @@ impl FromStr for Shard {
 }
 
 /// Returns the part of a list that a shard selects; none selects all.
-pub fn select_part<T>(mut list: Vec<T>, shard: Option<Shard>) -> Vec<T> {
+pub(crate) fn select_part<T>(mut list: Vec<T>, shard: Option<Shard>) -> Vec<T> {
     let Some(Shard { index, count }) = shard else { return list };
     let end_of = |parts: usize| (list.len() as u128 * parts as u128 / count as u128) as usize;
     let (start, end) = (end_of(index), end_of(index + 1));

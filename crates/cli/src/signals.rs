@@ -8,16 +8,16 @@ use crate::error::Result;
 use crate::printing::warnln;
 
 /// Exit status of a command that a signal ended: 128 + SIGINT.
-pub const STOPPED_STATUS: u8 = 130;
+pub(crate) const STOPPED_STATUS: u8 = 130;
 
 /// Exit status of a command whose output pipe was closed: 128 + SIGPIPE.
-pub const CLOSED_STATUS: u8 = 141;
+pub(crate) const CLOSED_STATUS: u8 = 141;
 
 /// Returns a flag that SIGINT, SIGTERM or SIGHUP sets.
 ///
 /// The first signal prints `message` unless it is empty; the second one exits immediately. SIGHUP
 /// stays ignored if it is ignored at the start, as with `nohup`.
-pub fn watch(message: &'static str) -> Result<Arc<AtomicBool>> {
+pub(crate) fn watch(message: &'static str) -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     on_each_signal(move || {
@@ -38,7 +38,7 @@ pub fn watch(message: &'static str) -> Result<Arc<AtomicBool>> {
 /// Turns a file size limit (SIGXFSZ) into a write error.
 ///
 /// Otherwise the signal would end the program and leave an incomplete file.
-pub fn report_large_files() -> Result<()> {
+pub(crate) fn report_large_files() -> Result<()> {
     #[cfg(unix)]
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())?;
     Ok(())

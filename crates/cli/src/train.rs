@@ -26,7 +26,7 @@ const CURVE_FILE: &str = "curve.svg";
 
 /// Arguments of `panda train`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Recipe (TOML), for example recipes/digits.toml
     recipe: PathBuf,
     /// Run folder to write [default: runs/NAME-OF-THE-RECIPE]
@@ -70,7 +70,7 @@ pub struct Args {
 }
 
 /// Trains with progress output; prints the final error rates and the next commands.
-pub fn run(arguments: &Args) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &Args) -> Result<ExitCode> {
     // The run folder, and whether its checkpoint is used.
     let name = arguments.recipe.file_stem().unwrap_or_default();
     let folder = arguments.run.clone().unwrap_or_else(|| PathBuf::from("runs").join(name));

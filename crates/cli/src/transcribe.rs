@@ -27,7 +27,7 @@ const BATCH_SIZE: usize = 16;
 
 /// Arguments of `panda transcribe`.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// A checkpoint, for example runs/digits/best.safetensors
     checkpoint: PathBuf,
     /// Audio files: WAV, FLAC, MP3, AAC, M4A, Ogg, Opus, AIFF, CAF; `-` is standard input: raw
@@ -71,7 +71,7 @@ pub struct Args {
 
 /// Arguments for long recordings.
 #[derive(clap::Args)]
-pub struct LongArguments {
+pub(crate) struct LongArguments {
     /// Transcribe recordings longer than this in chunks, with constant memory. Supported by greedy
     /// search and by --beam with modified or maes, without --nbest and --ctc-weight; other searches
     /// process the whole recording
@@ -110,7 +110,7 @@ impl LongArguments {
 }
 
 /// Prints or writes the transcript of each file; unreadable files are reported and skipped.
-pub fn run(mut arguments: Args) -> Result<ExitCode> {
+pub(crate) fn run(mut arguments: Args) -> Result<ExitCode> {
     // Names are computed from the whole list, so that all shards use the same ones.
     let ids: Vec<String> = arguments.audio_files.iter().map(|path| recording_id(path)).collect();
     let writer = TranscriptionWriter {

@@ -117,7 +117,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// Score of a label sequence from the start, and its last state.
-    pub fn sequence_score(scorer: &dyn Scorer, classes: &[u32]) -> (f32, u32) {
+    pub(crate) fn sequence_score(scorer: &dyn Scorer, classes: &[u32]) -> (f32, u32) {
         let step = |(sum, state), &class| {
             let (score, next) = scorer.step(state, class);
             (sum + score, next)
@@ -126,7 +126,12 @@ pub(crate) mod tests {
     }
 
     /// Asserts that `add_scores` equals the scores of `step`, bit by bit.
-    pub fn assert_row_matches_steps(scorer: &dyn Scorer, state: u32, classes: usize, nameless: &[u32]) {
+    pub(crate) fn assert_row_matches_steps(
+        scorer: &dyn Scorer,
+        state: u32,
+        classes: usize,
+        nameless: &[u32],
+    ) {
         let initial: Vec<f32> = (0..classes).map(|class| class as f32 / 7.0 - 1.0).collect();
         let mut row = initial.clone();
         scorer.add_scores(state, 0.7, &mut row);

@@ -41,7 +41,7 @@ pub(crate) struct SequenceKey {
 
 impl SequenceKey {
     /// Key of the sequence followed by a label.
-    pub fn append(self, label: u32) -> Self {
+    pub(crate) fn append(self, label: u32) -> Self {
         // Adding 1 gives label 0 after hash 0 a hash other than 0.
         let mixed = (self.hash ^ u64::from(label)).wrapping_add(1).wrapping_mul(HASH_MULTIPLIER);
         Self { len: self.len.saturating_add(1), hash: mixed ^ (mixed >> HASH_SHIFT) }
@@ -69,36 +69,36 @@ pub(crate) struct LabelTree {
 
 impl LabelTree {
     /// Removes all labels.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.nodes.clear();
         (self.removed_prefix, self.live_nodes) = (SequenceKey::default(), 0);
     }
 
     /// Copies another tree; memory is kept.
-    pub fn clone_from(&mut self, other: &LabelTree) {
+    pub(crate) fn clone_from(&mut self, other: &LabelTree) {
         self.nodes.clone_from(&other.nodes);
         (self.removed_prefix, self.live_nodes) = (other.removed_prefix, other.live_nodes);
     }
 
     /// Adds a label after a node and returns the new node.
-    pub fn push(&mut self, parent: u32, token: DecodedToken) -> u32 {
+    pub(crate) fn push(&mut self, parent: u32, token: DecodedToken) -> u32 {
         let sequence = self.sequence(parent).append(token.label);
         self.nodes.push(LabelNode { parent, token, sequence });
         (self.nodes.len() - 1) as u32
     }
 
     /// Key of a node's sequence, including the labels before the root.
-    pub fn sequence(&self, node: u32) -> SequenceKey {
+    pub(crate) fn sequence(&self, node: u32) -> SequenceKey {
         self.nodes.get(node as usize).map_or(self.removed_prefix, |node| node.sequence)
     }
 
     /// The last label and the node before it; none at the root.
-    pub fn last(&self, node: u32) -> Option<(u32, u32)> {
+    pub(crate) fn last(&self, node: u32) -> Option<(u32, u32)> {
         self.nodes.get(node as usize).map(|node| (node.token.label, node.parent))
     }
 
     /// Returns whether two nodes represent the same labels.
-    pub fn is_same_sequence(&self, mut a: u32, mut b: u32) -> bool {
+    pub(crate) fn is_same_sequence(&self, mut a: u32, mut b: u32) -> bool {
         if self.sequence(a) != self.sequence(b) {
             return false;
         }
@@ -115,7 +115,7 @@ impl LabelTree {
     }
 
     /// Returns whether a node represents the labels of `parent` followed by `label`.
-    pub fn is_child(&self, node: u32, parent: u32, label: u32) -> bool {
+    pub(crate) fn is_child(&self, node: u32, parent: u32, label: u32) -> bool {
         self.sequence(node) == self.sequence(parent).append(label)
             && self
                 .last(node)
@@ -123,7 +123,7 @@ impl LabelTree {
     }
 
     /// Labels from the root to a node.
-    pub fn labels(&self, node: u32) -> Vec<DecodedToken> {
+    pub(crate) fn labels(&self, node: u32) -> Vec<DecodedToken> {
         let mut labels = Vec::with_capacity(self.sequence(node).len - self.removed_prefix.len);
         let mut current = node;
         while let Some(node) = self.nodes.get(current as usize) {
@@ -135,18 +135,18 @@ impl LabelTree {
     }
 
     /// Returns whether dead nodes may outnumber live ones.
-    pub fn may_have_many_dead_nodes(&self) -> bool {
+    pub(crate) fn may_have_many_dead_nodes(&self) -> bool {
         self.nodes.len() > 2 * self.live_nodes + MIN_NODES_TO_SWEEP
     }
 
     /// Clears all marks, the first step of a sweep.
-    pub fn unmark(&mut self) {
+    pub(crate) fn unmark(&mut self) {
         self.marks.clear();
         self.marks.resize(self.nodes.len(), 0);
     }
 
     /// Marks a node and its ancestors as live.
-    pub fn mark(&mut self, mut node: u32) {
+    pub(crate) fn mark(&mut self, mut node: u32) {
         while let Some(mark) = self.marks.get_mut(node as usize)
             && *mark == 0
         {
@@ -156,7 +156,7 @@ impl LabelTree {
     }
 
     /// Removes unmarked nodes; [`LabelTree::new_index`] returns the new index of a marked node.
-    pub fn sweep(&mut self) {
+    pub(crate) fn sweep(&mut self) {
         let mut count = 0;
         for index in 0..self.nodes.len() {
             if self.marks[index] == 1 {
@@ -172,12 +172,12 @@ impl LabelTree {
     }
 
     /// Index of a node after a sweep.
-    pub fn new_index(&self, node: u32) -> u32 {
+    pub(crate) fn new_index(&self, node: u32) -> u32 {
         self.marks.get(node as usize).copied().unwrap_or(ROOT)
     }
 
     /// Removes the common prefix of nodes and returns its labels.
-    pub fn take_common_prefix(&mut self, nodes: &mut [u32]) -> Vec<DecodedToken> {
+    pub(crate) fn take_common_prefix(&mut self, nodes: &mut [u32]) -> Vec<DecodedToken> {
         // Remove dead nodes, then count the children of each node.
         self.unmark();
         nodes.iter().for_each(|&node| self.mark(node));
@@ -222,7 +222,7 @@ impl LabelTree {
     /// Nearest ancestor with at most `max_len` labels, or the node itself.
     ///
     /// Labels before the root count.
-    pub fn ancestor_at(&self, mut node: u32, max_len: usize) -> u32 {
+    pub(crate) fn ancestor_at(&self, mut node: u32, max_len: usize) -> u32 {
         while self.sequence(node).len > max_len {
             node = self.nodes[node as usize].parent;
         }
@@ -230,7 +230,7 @@ impl LabelTree {
     }
 
     /// Removes and returns the labels of `prefix`, a prefix of all `nodes`.
-    pub fn take_prefix(&mut self, prefix: u32, nodes: &mut [u32]) -> Vec<DecodedToken> {
+    pub(crate) fn take_prefix(&mut self, prefix: u32, nodes: &mut [u32]) -> Vec<DecodedToken> {
         let (prefix_key, labels) = (self.sequence(prefix), self.labels(prefix));
         for node in &mut *nodes {
             match self.ancestor_at(*node, prefix_key.len + 1) {
@@ -251,7 +251,7 @@ impl LabelTree {
     ///
     /// Parents must precede their children, labels be below `vocabulary_size`, and keys be those of
     /// the labels.
-    pub fn is_valid(&self, vocabulary_size: usize) -> bool {
+    pub(crate) fn is_valid(&self, vocabulary_size: usize) -> bool {
         self.nodes.iter().enumerate().all(|(index, node)| {
             let is_parent_valid = node.parent == ROOT || (node.parent as usize) < index;
             let label = node.token.label;
@@ -262,12 +262,12 @@ impl LabelTree {
     }
 
     /// Returns whether a node exists or is the root.
-    pub fn contains(&self, node: u32) -> bool {
+    pub(crate) fn contains(&self, node: u32) -> bool {
         node == ROOT || (node as usize) < self.nodes.len()
     }
 
     /// Number of labels before the root.
-    pub fn removed_labels(&self) -> usize {
+    pub(crate) fn removed_labels(&self) -> usize {
         self.removed_prefix.len
     }
 }

@@ -288,7 +288,9 @@ impl<T> Pending<T> {
 
 impl CommThread {
     /// Starts the thread, which creates the communicator; `None` if that fails.
-    pub fn start<C: Communicator>(connect: impl FnOnce() -> Option<C> + Send + 'static) -> Option<Self> {
+    pub(crate) fn start<C: Communicator>(
+        connect: impl FnOnce() -> Option<C> + Send + 'static,
+    ) -> Option<Self> {
         let (job_sender, job_receiver) = channel::<CommJob>();
         let (rank_and_size_sender, rank_and_size_receiver) = channel();
         let is_waiting = Arc::new(AtomicBool::new(false));
@@ -306,7 +308,7 @@ impl CommThread {
     }
 
     /// Begins a job.
-    pub fn begin<T: Send + 'static>(
+    pub(crate) fn begin<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut dyn Communicator) -> T + Send + 'static,
     ) -> Pending<T> {

@@ -87,7 +87,7 @@ impl LossCase {
     /// Reads the tensors at `path`.
     ///
     /// `value` is the content of the sidecar `json`, the JSON file of the same name.
-    pub fn read(json: PathBuf, path: PathBuf, name: &str, value: serde_json::Value) -> Result<Self> {
+    pub(crate) fn read(json: PathBuf, path: PathBuf, name: &str, value: serde_json::Value) -> Result<Self> {
         let sidecar: Sidecar =
             serde_json::from_value(value).map_err(|source| Error::Sidecar { path: json, source })?;
         let tensors = read_tensors(&path)?;
@@ -103,17 +103,17 @@ impl LossCase {
     }
 
     /// Returns an optional tensor.
-    pub fn find(&self, name: &str) -> Option<&StoredTensor> {
+    pub(crate) fn find(&self, name: &str) -> Option<&StoredTensor> {
         self.tensors.get(name)
     }
 
     /// Returns a required tensor.
-    pub fn get(&self, name: &str) -> Result<&StoredTensor> {
+    pub(crate) fn get(&self, name: &str) -> Result<&StoredTensor> {
         self.find(name).ok_or_else(|| self.error(name, "a tensor of this name", "none"))
     }
 
     /// Fails if a tensor is missing.
-    pub fn require(&self, names: &[&str]) -> Result<()> {
+    pub(crate) fn require(&self, names: &[&str]) -> Result<()> {
         for name in names {
             self.get(name)?;
         }
@@ -121,7 +121,7 @@ impl LossCase {
     }
 
     /// Returns the shape of a tensor with `N` axes.
-    pub fn shape<const N: usize>(&self, name: &str) -> Result<[usize; N]> {
+    pub(crate) fn shape<const N: usize>(&self, name: &str) -> Result<[usize; N]> {
         let shape = &self.get(name)?.shape;
         shape.as_slice().try_into().map_err(|_| self.error(name, &format!("{N} axes"), &format!("{shape:?}")))
     }
@@ -129,12 +129,12 @@ impl LossCase {
     /// Returns the values of a tensor in the type of a run.
     ///
     /// Inputs are stored as f32, so both types are exact.
-    pub fn values<F: Element>(&self, name: &str) -> Result<Vec<F>> {
+    pub(crate) fn values<F: Element>(&self, name: &str) -> Result<Vec<F>> {
         Ok(self.get(name)?.values.iter().map(|&value| F::from_f64(value)).collect())
     }
 
     /// Returns blank, lengths and labels.
-    pub fn targets(&self) -> Result<Targets> {
+    pub(crate) fn targets(&self) -> Result<Targets> {
         let blank = self.options.blank.ok_or_else(|| self.error("options.blank", "a class id", "none"))?;
         let [batch, max_labels] = self.shape("targets")?;
         let lengths_name = if self.find("act_lens").is_some() { "act_lens" } else { "logit_lens" };
@@ -168,7 +168,7 @@ impl LossCase {
     }
 
     /// Creates an error about a tensor or option of this case.
-    pub fn error(&self, argument: &str, expected: &str, found: &str) -> Error {
+    pub(crate) fn error(&self, argument: &str, expected: &str, found: &str) -> Error {
         Error::Case {
             path: self.path.clone(),
             argument: argument.into(),

@@ -142,7 +142,7 @@ impl DecodingCase {
     /// Reads the file `tensors`.
     ///
     /// `value` is the content of the sidecar `json`, the JSON file of the same name.
-    pub fn read(json: &Path, tensors: &Path, name: &str, value: serde_json::Value) -> Result<Self> {
+    pub(crate) fn read(json: &Path, tensors: &Path, name: &str, value: serde_json::Value) -> Result<Self> {
         let sidecar: Sidecar =
             serde_json::from_value(value).map_err(|source| Error::Sidecar { path: json.into(), source })?;
         let bytes = speech::files::read_regular(tensors)
@@ -178,7 +178,7 @@ impl DecodingCase {
     }
 
     /// Runs the decoders of the case; returns their results and the ids of unknown kinds.
-    pub fn run(&self) -> Result<(Vec<DecodeResult>, Vec<String>)> {
+    pub(crate) fn run(&self) -> Result<(Vec<DecodeResult>, Vec<String>)> {
         let (mut results, mut unknown_ids) = (Vec::new(), Vec::new());
         for decoder in &self.sidecar.decodes {
             let mut check = DecodingCheck::default();

@@ -67,7 +67,7 @@ pub enum Error {
 
 /// Error of the run of a case.
 #[derive(Debug)]
-pub enum RunError {
+pub(crate) enum RunError {
     /// Invalid case, which is neither a pass nor a failure.
     InvalidCase(Error),
     /// Error of the code under test on a valid case.
@@ -94,4 +94,4 @@ macro_rules! run_failures {
 run_failures!(lattice::Error, model::Error, rnnt_loss::Error, speech::Error, training::Error);
 
 /// Result with this crate's [`Error`].
-pub type Result<T> = std::result::Result<T, Error>;
+pub(crate) type Result<T> = std::result::Result<T, Error>;

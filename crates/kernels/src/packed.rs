@@ -126,7 +126,7 @@ pub(crate) mod check {
     use super::*;
 
     /// Numbers between -2 and 2 that use all their digits.
-    pub fn synthetic<F: Real>(count: usize, seed: u32) -> Vec<F> {
+    pub(crate) fn synthetic<F: Real>(count: usize, seed: u32) -> Vec<F> {
         let hash = |i: u32| (i ^ seed).wrapping_mul(0x9e37_79b9).rotate_left(13).wrapping_mul(0x85eb_ca6b);
         (0..count as u32)
             .map(|i| F::from_f64((f64::from(hash(i)) / f64::from(u32::MAX) - 0.5) * 4.0))
@@ -136,7 +136,7 @@ pub(crate) mod check {
     /// Compares products with loops, for all transposes and many sizes.
     ///
     /// The sizes are around 1 to 3 tiles of MR x NR; the loops use operands after `rounded`.
-    pub fn equals_plain_loops<F: Real, P>(
+    pub(crate) fn equals_plain_loops<F: Real, P>(
         tile_shape: [usize; 2],
         rounded: impl Fn(F) -> f64,
         pack: impl Fn(View<F>, Operand, usize, usize) -> P,

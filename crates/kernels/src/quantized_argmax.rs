@@ -293,7 +293,7 @@ impl<F: Real> LabelBlock<F> {
 impl<F> LabelBlock<F> {
     /// Returns `W` in pieces of `pairs` pairs of steps.
     #[cfg(target_arch = "x86_64")]
-    pub fn pieces(&self, pairs: usize) -> impl Iterator<Item = &[i32]> {
+    pub(crate) fn pieces(&self, pairs: usize) -> impl Iterator<Item = &[i32]> {
         self.quantized[..self.quantized_len].chunks(pairs * PANEL_COLUMNS)
     }
 }

@@ -98,7 +98,7 @@ impl<'a, F: Real> TanhProducts<'a, F> {
 }
 
 /// Output and addends of the tanh that is overlapped with a product.
-pub type NextTanh<'a, F> = Option<(&'a mut [F], TanhAddends<'a, F>)>;
+pub(crate) type NextTanh<'a, F> = Option<(&'a mut [F], TanhAddends<'a, F>)>;
 
 /// Computes a product, then the next tanh, on any machine.
 pub(crate) fn product_then_tanh<F: Real>(

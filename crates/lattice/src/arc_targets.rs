@@ -20,7 +20,7 @@ const MIN_BLOCKED_ARCS: usize = 1 << 18;
 const BLOCKS: usize = 64;
 
 /// The label arcs of a frame by their targets.
-pub struct ArcTargets<'a> {
+pub(crate) struct ArcTargets<'a> {
     context: &'a dyn Context,
     /// `None` if some state does not lead to a run of states.
     runs: Option<StateRuns>,
@@ -45,7 +45,7 @@ struct TargetBlock {
 
 impl<'a> ArcTargets<'a> {
     /// Finds the runs of target states of a context.
-    pub fn new(context: &'a dyn Context) -> Self {
+    pub(crate) fn new(context: &'a dyn Context) -> Self {
         let run_start = |state| match context.next_states(state) {
             NextStates::Run(start) => Some(start as u32),
             NextStates::Same(_) | NextStates::List(_) => None,
@@ -58,23 +58,23 @@ impl<'a> ArcTargets<'a> {
     }
 
     /// Memory of the lists of a context with `states` states.
-    pub fn scratch(states: usize) -> ScratchReq {
+    pub(crate) fn scratch(states: usize) -> ScratchReq {
         // Each block has a list of ranges of source states, at most one range per state in total.
         ScratchReq::new::<u64>(states).and(ScratchReq::new::<Range<usize>>(states))
     }
 
     /// The context.
-    pub fn context(&self) -> &'a dyn Context {
+    pub(crate) fn context(&self) -> &'a dyn Context {
         self.context
     }
 
     /// First target state of each source state, if all have runs.
-    pub fn runs(&self) -> Option<&[u32]> {
+    pub(crate) fn runs(&self) -> Option<&[u32]> {
         self.runs.as_ref().map(|runs| &*runs.starts)
     }
 
     /// Computes `max[q] = max(max[q], shifts[p] + l[p,y])`.
-    pub fn scatter_max<F: Real>(&self, label_arcs: &[F], shifts: &[F], max: &mut [F]) {
+    pub(crate) fn scatter_max<F: Real>(&self, label_arcs: &[F], shifts: &[F], max: &mut [F]) {
         match &self.runs {
             None => self.for_each_arc(label_arcs, shifts, |_, target, w| {
                 max[target] = if w > max[target] { w } else { max[target] };
@@ -86,7 +86,7 @@ impl<'a> ArcTargets<'a> {
     }
 
     /// Computes `sums[q] += exp(shifts[p] + l[p,y] - max[q])`.
-    pub fn scatter_exp_sum<F: Real>(&self, label_arcs: &[F], shifts: &[F], max: &[F], sums: &mut [F]) {
+    pub(crate) fn scatter_exp_sum<F: Real>(&self, label_arcs: &[F], shifts: &[F], max: &[F], sums: &mut [F]) {
         match &self.runs {
             None => self.for_each_arc(label_arcs, shifts, |_, target, w| {
                 sums[target] += F::from_f64((w - max[target]).to_f64().exp());
@@ -103,7 +103,7 @@ impl<'a> ArcTargets<'a> {
     /// Finds the best arc to each state that is better than `best`.
     ///
     /// Writes its weight including the shift, and its number `p V + y`.
-    pub fn scatter_argmax<F: Real>(
+    pub(crate) fn scatter_argmax<F: Real>(
         &self,
         label_arcs: &[F],
         shifts: &[F],
@@ -127,7 +127,7 @@ impl<'a> ArcTargets<'a> {
     /// Computes `l[p,y] = exp(l[p,y] + next[δ(p,y)] + shifts[p])` and `sums[p] = Σ_y l[p,y]`.
     ///
     /// `next` has a value for each target state, such as β.
-    pub fn gather_exp<F: Real>(&self, label_arcs: &mut [F], shifts: &[F], next: &[F], sums: &mut [F]) {
+    pub(crate) fn gather_exp<F: Real>(&self, label_arcs: &mut [F], shifts: &[F], next: &[F], sums: &mut [F]) {
         let vocabulary = self.context.vocabulary();
         // Runs: contiguous reads of `next`, in parallel over source states.
         if let Some(StateRuns { starts, blocks, .. }) = &self.runs {

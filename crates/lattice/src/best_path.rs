@@ -65,7 +65,7 @@ impl LatticePath {
 
 /// Backpointers of a group, and the search state.
 #[derive(Default)]
-pub struct Backpointers<F> {
+pub(crate) struct Backpointers<F> {
     /// Best arcs to each state of each packed frame.
     ///
     /// 0: blank; otherwise `1 + p V + y - 1` for label y, 1 to V, from state p.
@@ -94,7 +94,7 @@ struct WaveUtterance<'a, F> {
 
 impl<F: Real> Backpointers<F> {
     /// Memory of backpointers, and of the scratch of utterances.
-    pub fn allocated(&self) -> [ScratchReq; 2] {
+    pub(crate) fn allocated(&self) -> [ScratchReq; 2] {
         let scratch = ScratchReq::all_of(self.scratch.iter().map(StepScratch::allocated));
         [
             ScratchReq::new::<u32>(self.best_arcs.capacity() + self.label_counts.capacity()),
@@ -103,7 +103,7 @@ impl<F: Real> Backpointers<F> {
     }
 
     /// Allocates the backpointers of a group and initializes each utterance.
-    pub fn start(&mut self, step: &FrameStep, group: &UtteranceGroup) {
+    pub(crate) fn start(&mut self, step: &FrameStep, group: &UtteranceGroup) {
         let c = step.context().states();
         let [arcs_per_frame, counts_per_frame] = step.backpointer_counts();
         kernels::ensure_len(&mut self.best_arcs, group.frames() * arcs_per_frame, 0);
@@ -114,12 +114,12 @@ impl<F: Real> Backpointers<F> {
     }
 
     /// `α` of each utterance, and all backpointers, frame after frame.
-    pub fn alphas_and_pointers(&mut self) -> (&mut [F], &mut [u32]) {
+    pub(crate) fn alphas_and_pointers(&mut self) -> (&mut [F], &mut [u32]) {
         (&mut self.alphas, &mut self.best_arcs)
     }
 
     /// The weight of the best path of each utterance.
-    pub fn path_weights(&self, state_count: usize, offsets: &[f64]) -> Vec<f64> {
+    pub(crate) fn path_weights(&self, state_count: usize, offsets: &[f64]) -> Vec<f64> {
         let max = |alpha: &[F]| alpha.iter().fold(f64::NEG_INFINITY, |max, x| max.max(x.to_f64()));
         self.alphas
             .chunks_exact(state_count)
@@ -129,7 +129,7 @@ impl<F: Real> Backpointers<F> {
     }
 
     /// Advances all utterances through a wave, in parallel.
-    pub fn forward(
+    pub(crate) fn forward(
         &mut self,
         step: &FrameStep,
         group: &UtteranceGroup,
@@ -187,7 +187,7 @@ impl<F: Real> Backpointers<F> {
     }
 
     /// Traces the path of an utterance from its end to its start.
-    pub fn trace_back(
+    pub(crate) fn trace_back(
         &self,
         step: &FrameStep,
         group: &UtteranceGroup,

@@ -19,7 +19,7 @@ use crate::{
 
 /// Arc weights of a wave of n frames; backward writes marginals.
 #[derive(Default)]
-pub struct ArcBuffer<F> {
+pub(crate) struct ArcBuffer<F> {
     /// Weights of blanks, *n x C*.
     blank: Vec<F>,
     /// Weights of labels, *n x C x V*.
@@ -28,7 +28,7 @@ pub struct ArcBuffer<F> {
 
 impl<F: Real> ArcBuffer<F> {
     /// Returns the buffer for `frames` frames.
-    pub fn arcs_mut(&mut self, step: &FrameStep, frames: usize) -> ArcsMut<'_, F> {
+    pub(crate) fn arcs_mut(&mut self, step: &FrameStep, frames: usize) -> ArcsMut<'_, F> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         kernels::ensure_len(&mut self.blank, frames * c, F::ZERO);
         kernels::ensure_len(&mut self.label_arcs, frames * c * v, F::ZERO);
@@ -36,7 +36,7 @@ impl<F: Real> ArcBuffer<F> {
     }
 
     /// Returns the arcs of `frames` frames.
-    pub fn arcs(&self, step: &FrameStep, frames: usize) -> Arcs<'_, F> {
+    pub(crate) fn arcs(&self, step: &FrameStep, frames: usize) -> Arcs<'_, F> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         Arcs { blank: &self.blank[..frames * c], labels: &self.label_arcs[..frames * c * v] }
     }
@@ -44,7 +44,7 @@ impl<F: Real> ArcBuffer<F> {
 
 /// State that forward saves for backward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SavedState {
+pub(crate) enum SavedState {
     /// Nothing: there is no backward pass.
     Nothing,
     /// `α` before each frame; arc weights are recomputed.
@@ -55,14 +55,14 @@ pub enum SavedState {
 
 impl SavedState {
     /// The state that backward needs.
-    pub fn for_backward(keeps_arcs: bool) -> Self {
+    pub(crate) fn for_backward(keeps_arcs: bool) -> Self {
         if keeps_arcs { Self::AlphaAndArcs } else { Self::Alpha }
     }
 }
 
 /// State saved for backward, and scratch memory of both directions.
 #[derive(Default)]
-pub struct Denominator<F> {
+pub(crate) struct Denominator<F> {
     /// `α` before each packed frame, with maximum 0: *n x C*.
     alpha: Vec<F>,
     /// Maximum that was subtracted from α after each frame.
@@ -101,7 +101,7 @@ impl<F: Real> Denominator<F> {
     /// Computes `log D` of each utterance.
     ///
     /// `saved` is the state that is saved for [`backward`](Self::backward).
-    pub fn forward(
+    pub(crate) fn forward(
         &mut self,
         step: &FrameStep,
         weights: &dyn BoundWeights<F>,
@@ -160,7 +160,7 @@ impl<F: Real> Denominator<F> {
     }
 
     /// `α` of an utterance before each of `padded` frames; forward must have saved it.
-    pub fn alphas(
+    pub(crate) fn alphas(
         &self,
         state_count: usize,
         group: &UtteranceGroup,
@@ -182,7 +182,7 @@ impl<F: Real> Denominator<F> {
     }
 
     /// Memory of α, of arc weights, and of the scratch of utterances.
-    pub fn allocated(&self) -> [ScratchReq; 3] {
+    pub(crate) fn allocated(&self) -> [ScratchReq; 3] {
         let arcs = |buffer: &ArcBuffer<F>| buffer.blank.capacity() + buffer.label_arcs.capacity();
         [
             ScratchReq::new::<F>(self.alpha.capacity() + self.offsets.capacity()),
@@ -193,13 +193,13 @@ impl<F: Real> Denominator<F> {
     }
 
     /// Removes the wave buffers, at least `count` of them.
-    pub fn take_buffers(&mut self, count: usize) -> Vec<ArcBuffer<F>> {
+    pub(crate) fn take_buffers(&mut self, count: usize) -> Vec<ArcBuffer<F>> {
         self.buffers.resize_with(self.buffers.len().max(count), ArcBuffer::default);
         std::mem::take(&mut self.buffers)
     }
 
     /// Returns the wave buffers after [`take_buffers`](Self::take_buffers).
-    pub fn return_buffers(&mut self, buffers: Vec<ArcBuffer<F>>) {
+    pub(crate) fn return_buffers(&mut self, buffers: Vec<ArcBuffer<F>>) {
         self.buffers = buffers;
     }
 
@@ -212,7 +212,7 @@ impl<F: Real> Denominator<F> {
     ///
     /// The marginals overwrite the arc weights. Calls `take_adjoints(weights, frames, adjoints)`
     /// for each wave.
-    pub fn backward(
+    pub(crate) fn backward(
         &mut self,
         step: &FrameStep,
         weights: &mut dyn BoundWeights<F>,
@@ -330,7 +330,7 @@ type FrameRange = std::ops::Range<usize>;
 ///
 /// In single precision, weights up to about 10^5 stay within the range; in double precision, up to
 /// 10^14.
-pub const POSTERIOR_SUM_RANGE: std::ops::Range<f64> = 0.9..1.1;
+pub(crate) const POSTERIOR_SUM_RANGE: std::ops::Range<f64> = 0.9..1.1;
 
 impl<F: Real> SummedUtterance<'_, F> {
     /// Advances α over frames of the wave.
@@ -373,7 +373,7 @@ impl<F: Real> SummedUtterance<'_, F> {
 }
 
 /// Returns two different elements of a slice; `None` for an index beyond its end.
-pub fn pair_mut<T>(list: &mut [T], first: usize, second: usize) -> (Option<&mut T>, Option<&mut T>) {
+pub(crate) fn pair_mut<T>(list: &mut [T], first: usize, second: usize) -> (Option<&mut T>, Option<&mut T>) {
     match (first < list.len(), second < list.len()) {
         (true, true) => {
             let [first, second] = list.get_disjoint_mut([first, second]).expect("the indices differ");

@@ -30,7 +30,7 @@ pub enum PathSum {
 }
 
 /// The arguments of a call, checked for consistency.
-pub struct CallInputs<'a, F: Real> {
+pub(crate) struct CallInputs<'a, F: Real> {
     pub frames: &'a Frames<'a, F>,
     pub labels: Option<&'a Labels<'a>>,
     pub lattice: RecognitionLattice<'a, F>,
@@ -40,7 +40,7 @@ pub struct CallInputs<'a, F: Real> {
 
 impl<'a, F: Real> CallInputs<'a, F> {
     /// Checks the arguments of a call.
-    pub fn new(
+    pub(crate) fn new(
         lattice: &RecognitionLattice<'a, F>,
         frames: &'a Frames<'a, F>,
         labels: Option<&'a Labels<'a>>,
@@ -57,7 +57,7 @@ impl<'a, F: Real> CallInputs<'a, F> {
     }
 
     /// Returns true if the sum needs all paths.
-    pub fn needs_all_paths(&self) -> bool {
+    pub(crate) fn needs_all_paths(&self) -> bool {
         match self.sum {
             PathSum::Loss => !self.lattice.weight_fn().is_locally_normalized(),
             PathSum::Denominator => true,
@@ -68,7 +68,7 @@ impl<'a, F: Real> CallInputs<'a, F> {
 
 /// Buffers that a session keeps from call to call.
 #[derive(Default)]
-pub struct CallBuffers<F> {
+pub(crate) struct CallBuffers<F> {
     pub denominator: Denominator<F>,
     pub numerator: Numerator<F>,
     pub backpointers: Backpointers<F>,
@@ -80,7 +80,7 @@ impl<F: Real> CallBuffers<F> {
     /// Frees all buffers if they could exceed `limit` bytes in a call.
     ///
     /// The call needs the bytes of its plan plus the excess of each buffer over its planned size.
-    pub fn fit(&mut self, plan: &Plan, limit: usize) {
+    pub(crate) fn fit(&mut self, plan: &Plan, limit: usize) {
         let excess_of = |(allocated, planned): (ScratchReq, &ScratchReq)| {
             ScratchReq::from_bytes(allocated.bytes().saturating_sub(planned.bytes()))
         };
@@ -111,7 +111,7 @@ impl<F: Real> CallBuffers<F> {
 }
 
 /// A call with bound weights.
-pub struct BoundCall<'a, F: Real> {
+pub(crate) struct BoundCall<'a, F: Real> {
     pub frames: &'a Frames<'a, F>,
     pub lattice: RecognitionLattice<'a, F>,
     pub step: FrameStep<'a>,
@@ -125,7 +125,7 @@ pub struct BoundCall<'a, F: Real> {
 }
 
 /// Sums over the paths of each utterance of a group.
-pub struct GroupSums {
+pub(crate) struct GroupSums {
     /// `log D`; empty if the call does not need it.
     denominators: Vec<f64>,
     /// `log S`; empty if the call does not need it.
@@ -136,7 +136,7 @@ pub struct GroupSums {
 
 impl<'a, F: Real> BoundCall<'a, F> {
     /// Binds the weights of a call, reusing `buffers` of earlier calls.
-    pub fn new(inputs: CallInputs<'a, F>, buffers: &mut Vec<Vec<F>>) -> Result<Self> {
+    pub(crate) fn new(inputs: CallInputs<'a, F>, buffers: &mut Vec<Vec<F>>) -> Result<Self> {
         let all_paths = inputs.needs_all_paths();
         let CallInputs { frames, labels, lattice, sum } = inputs;
         let weights = lattice.weight_fn().bind(buffers)?;
@@ -147,7 +147,7 @@ impl<'a, F: Real> BoundCall<'a, F> {
     }
 
     /// Sets the frames of a group.
-    pub fn set_frames(&mut self, group: &UtteranceGroup) -> Result<()> {
+    pub(crate) fn set_frames(&mut self, group: &UtteranceGroup) -> Result<()> {
         self.frame_rows = group.rows(self.frames);
         self.weights.set_frames(&self.frame_rows, &group.utterances())
     }
@@ -155,7 +155,7 @@ impl<'a, F: Real> BoundCall<'a, F> {
     /// Computes the sums of a group.
     ///
     /// `saved` is the state that is saved for [`backward`](Self::backward).
-    pub fn forward(
+    pub(crate) fn forward(
         &mut self,
         buffers: &mut CallBuffers<F>,
         group: &UtteranceGroup,
@@ -195,7 +195,7 @@ impl<'a, F: Real> BoundCall<'a, F> {
     }
 
     /// Adds the gradients of the group of the last [`forward`](Self::forward).
-    pub fn backward(
+    pub(crate) fn backward(
         &mut self,
         buffers: &mut CallBuffers<F>,
         group: &UtteranceGroup,
@@ -218,7 +218,7 @@ impl<'a, F: Real> BoundCall<'a, F> {
     }
 
     /// Writes the frame gradient of a group to its batch positions.
-    pub fn frame_gradient(&mut self, group: &UtteranceGroup, out: &mut [F]) {
+    pub(crate) fn frame_gradient(&mut self, group: &UtteranceGroup, out: &mut [F]) {
         let size = self.frames.frame_size();
         let gradient_rows = self.weights.frame_gradient(&self.frame_rows);
         for (row, position) in
@@ -230,7 +230,7 @@ impl<'a, F: Real> BoundCall<'a, F> {
 }
 
 /// Fails for a sum that is NaN or +inf.
-pub fn check_sums(sums: &[f64], group: &UtteranceGroup) -> Result<()> {
+pub(crate) fn check_sums(sums: &[f64], group: &UtteranceGroup) -> Result<()> {
     match sums.iter().position(|sum| sum.is_nan() || *sum == f64::INFINITY) {
         None => Ok(()),
         Some(index) => Err(Error::Overflow { utterance: group.utterances.start + index, value: sums[index] }),
@@ -238,7 +238,7 @@ pub fn check_sums(sums: &[f64], group: &UtteranceGroup) -> Result<()> {
 }
 
 /// Fails unless each utterance has one finite weight.
-pub fn check_weights<F: Real>(frames: &Frames<F>, weights: &[f64]) -> Result<()> {
+pub(crate) fn check_weights<F: Real>(frames: &Frames<F>, weights: &[f64]) -> Result<()> {
     let expected = frames.utterances();
     if weights.len() != expected {
         return Err(Error::shape("weights", format!("{expected} weights, one per utterance"), weights.len()));

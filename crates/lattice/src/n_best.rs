@@ -133,7 +133,7 @@ fn n_best<F: Real>(walk: &PathWalk<F>, count: usize) -> Vec<LatticePath> {
 }
 
 /// Returns the index and value of the first of the largest values.
-pub fn first_max(values: &[f64]) -> (usize, f64) {
+pub(crate) fn first_max(values: &[f64]) -> (usize, f64) {
     let larger = |best: (usize, f64), (index, &x): (usize, &f64)| if x > best.1 { (index, x) } else { best };
     values.iter().enumerate().fold((0, f64::NEG_INFINITY), larger)
 }

@@ -29,7 +29,7 @@ const BLOCKED: f64 = f64::NEG_INFINITY;
 
 /// Transcripts of a group of utterances, and the weights of their arcs.
 #[derive(Default)]
-pub struct Numerator<F> {
+pub(crate) struct Numerator<F> {
     /// Transcript of each utterance; none without a path.
     transcripts: Vec<Option<TranscriptStates>>,
     /// Weights of blanks and of labels, *N x (M + 1)* each, by utterance.
@@ -48,7 +48,7 @@ struct TranscriptStates {
 
 impl<F: Real> Numerator<F> {
     /// Memory of arc weights.
-    pub fn allocated(&self) -> ScratchReq {
+    pub(crate) fn allocated(&self) -> ScratchReq {
         let lengths =
             self.arc_weights.iter().map(|(blank, label_arcs)| blank.capacity() + label_arcs.capacity());
         ScratchReq::new::<F>(lengths.sum())
@@ -57,7 +57,7 @@ impl<F: Real> Numerator<F> {
     /// Computes `log S` of each utterance.
     ///
     /// `saves_marginals` replaces the weights by marginals, for [`backward`](Self::backward).
-    pub fn forward(
+    pub(crate) fn forward(
         &mut self,
         context: &dyn Context,
         alignment: AlignmentLattice,
@@ -90,7 +90,7 @@ impl<F: Real> Numerator<F> {
     }
 
     /// Stores the transcripts of a group and computes their arc weights.
-    pub fn compute_arc_weights(
+    pub(crate) fn compute_arc_weights(
         &mut self,
         context: &dyn Context,
         alignment: AlignmentLattice,
@@ -125,7 +125,11 @@ impl<F: Real> Numerator<F> {
     /// Returns the labels and arc weights of an utterance.
     ///
     /// None if the labels do not fit into the frames.
-    pub fn labels_and_arcs(&self, group: &UtteranceGroup, index: usize) -> Option<(&[u32], Arcs<'_, F>)> {
+    pub(crate) fn labels_and_arcs(
+        &self,
+        group: &UtteranceGroup,
+        index: usize,
+    ) -> Option<(&[u32], Arcs<'_, F>)> {
         let transcript = self.transcripts[index].as_ref()?;
         let sites = group.frame_range(index).len() * transcript.states.len();
         let (blank, label_arcs) = &self.arc_weights[index];
@@ -133,7 +137,7 @@ impl<F: Real> Numerator<F> {
     }
 
     /// Propagates the marginals, times `cotangents`, to parameters and frames.
-    pub fn backward(
+    pub(crate) fn backward(
         &mut self,
         weights: &mut dyn BoundWeights<F>,
         group: &UtteranceGroup,

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// A search for the best paths, with its memory plan.
-pub struct PathSearch<F: Real> {
+pub(crate) struct PathSearch<F: Real> {
     pub plan: Plan,
     /// Runs the search.
     pub run: SearchFn<F>,
@@ -25,7 +25,7 @@ type SearchFn<F> = fn(&mut BoundCall<F>, &Plan, &mut CallBuffers<F>) -> Result<V
 
 impl<F: Real> PathSearch<F> {
     /// Selects the fastest search that fits into the budget; all find the same paths.
-    pub fn new(lattice: &RecognitionLattice<F>, frames: &Frames<F>, options: Options) -> Result<Self> {
+    pub(crate) fn new(lattice: &RecognitionLattice<F>, frames: &Frames<F>, options: Options) -> Result<Self> {
         let plan = Plan::new(lattice, frames, None, LatticeOperation::sum(true).with_best_paths(), options)?;
         let all_arcs = Self { plan, run: best_paths };
         Ok(screened::search(lattice, &plan).unwrap_or(all_arcs))
@@ -42,7 +42,7 @@ fn best_paths<F: Real>(
 }
 
 /// Finds the best paths of a call; `search` writes backpointers and returns path weights.
-pub fn search_groups<'a, F: Real>(
+pub(crate) fn search_groups<'a, F: Real>(
     call: &mut BoundCall<'a, F>,
     plan: &Plan,
     buffers: &mut CallBuffers<F>,
@@ -62,7 +62,7 @@ pub fn search_groups<'a, F: Real>(
 }
 
 /// Writes the backpointers of a group from all arc weights; returns its path weights.
-pub fn search_waves<F: Real>(
+pub(crate) fn search_waves<F: Real>(
     call: &mut BoundCall<F>,
     group: &UtteranceGroup,
     buffers: &mut CallBuffers<F>,

@@ -134,17 +134,17 @@ pub(crate) struct WalkMemory {
 
 impl LatticeOperation {
     /// A sum over paths.
-    pub const fn sum(all_paths: bool) -> Self {
+    pub(crate) const fn sum(all_paths: bool) -> Self {
         Self { all_paths, finds_best_paths: false, has_gradients: false, has_one_group: false, walks: None }
     }
 
     /// The best path in place of the sum.
-    pub const fn with_best_paths(self) -> Self {
+    pub(crate) const fn with_best_paths(self) -> Self {
         Self { finds_best_paths: true, ..self }
     }
 
     /// A search by walks that need `memory`.
-    pub const fn walks(all_paths: bool, memory: WalkMemory) -> Self {
+    pub(crate) const fn walks(all_paths: bool, memory: WalkMemory) -> Self {
         Self { walks: Some(memory), ..Self::sum(all_paths) }
     }
 
@@ -154,7 +154,7 @@ impl LatticeOperation {
     }
 
     /// Processes all utterances at once.
-    pub const fn for_all_utterances(self) -> Self {
+    pub(crate) const fn for_all_utterances(self) -> Self {
         Self { has_one_group: true, ..self }
     }
 }

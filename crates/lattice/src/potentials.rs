@@ -68,39 +68,39 @@ pub struct WeightedString {
 
 /// The sequence of frames and alignment states, at positions `t A + a`; arcs lead to later ones.
 #[derive(Debug, Clone, Copy)]
-pub struct Positions {
+pub(crate) struct Positions {
     pub frames: usize,
     pub alignment: AlignmentLattice,
 }
 
 impl Positions {
     /// A, the number of positions of a frame.
-    pub fn per_frame(&self) -> usize {
+    pub(crate) fn per_frame(&self) -> usize {
         self.alignment.num_states()
     }
 
     /// The position of all final states.
-    pub fn end(&self) -> usize {
+    pub(crate) fn end(&self) -> usize {
         self.frames * self.per_frame()
     }
 
     /// The frame of the arcs from a position.
-    pub fn frame(&self, position: usize) -> usize {
+    pub(crate) fn frame(&self, position: usize) -> usize {
         position / self.per_frame()
     }
 
     /// The position after a blank.
-    pub fn after_blank(&self, position: usize) -> usize {
+    pub(crate) fn after_blank(&self, position: usize) -> usize {
         self.end_of_arc(position, self.alignment.blank_next(position % self.per_frame()))
     }
 
     /// The position after a label; none without a label arc.
-    pub fn after_label(&self, position: usize) -> Option<usize> {
+    pub(crate) fn after_label(&self, position: usize) -> Option<usize> {
         self.alignment.label_next(position % self.per_frame()).map(|next| self.end_of_arc(position, next))
     }
 
     /// The lattice state of a position and context state.
-    pub fn state_id(&self, position: usize, context: usize) -> StateId {
+    pub(crate) fn state_id(&self, position: usize, context: usize) -> StateId {
         StateId { frame: position / self.per_frame(), alignment: position % self.per_frame(), context }
     }
 
@@ -115,7 +115,7 @@ impl Positions {
 }
 
 /// The lattice of one utterance, for walks from its start.
-pub struct PathWalk<'a, F> {
+pub(crate) struct PathWalk<'a, F> {
     pub context: &'a dyn Context,
     pub positions: Positions,
     weights: &'a dyn BoundWeights<F>,
@@ -127,7 +127,7 @@ pub struct PathWalk<'a, F> {
 
 /// Arcs from one state: the blank, and each label.
 #[derive(Default)]
-pub struct StateArcs<F> {
+pub(crate) struct StateArcs<F> {
     /// Weights of the labels as the weight function computes them, *V*.
     label_weights: Vec<F>,
     /// Weights of blank and labels, *1 + V*; -inf without an arc.
@@ -138,14 +138,19 @@ pub struct StateArcs<F> {
 
 impl<F: Real> StateArcs<F> {
     /// Memory of the arcs from one state.
-    pub fn scratch(context: &dyn Context) -> ScratchReq {
+    pub(crate) fn scratch(context: &dyn Context) -> ScratchReq {
         let arc = ScratchReq::new::<F>(1).and(ScratchReq::new::<f64>(2));
         arc.times(1 + context.vocabulary())
     }
 }
 
 impl<'a, F: Real> PathWalk<'a, F> {
-    pub fn new(call: &'a BoundCall<F>, group: &UtteranceGroup, index: usize, potentials: &'a [f64]) -> Self {
+    pub(crate) fn new(
+        call: &'a BoundCall<F>,
+        group: &UtteranceGroup,
+        index: usize,
+        potentials: &'a [f64],
+    ) -> Self {
         let positions =
             Positions { frames: group.frame_range(index).len(), alignment: call.step.alignment() };
         let (context, first_frame) = (call.step.context(), group.frame_range(index).start);
@@ -153,18 +158,18 @@ impl<'a, F: Real> PathWalk<'a, F> {
     }
 
     /// β of the start: the sum over all paths, or the best one.
-    pub fn total(&self) -> f64 {
+    pub(crate) fn total(&self) -> f64 {
         self.potentials(0)[self.context.start()]
     }
 
     /// β of the states at a position.
-    pub fn potentials(&self, position: usize) -> &'a [f64] {
+    pub(crate) fn potentials(&self, position: usize) -> &'a [f64] {
         let c = self.context.states();
         &self.potentials[position * c..][..c]
     }
 
     /// Computes the weights of the arcs from a state.
-    pub fn arc_weights(&self, position: usize, state: usize, arcs: &mut StateArcs<F>) {
+    pub(crate) fn arc_weights(&self, position: usize, state: usize, arcs: &mut StateArcs<F>) {
         let v = self.context.vocabulary();
         arcs.label_weights.resize(v, F::ZERO);
         let frame = self.first_frame + self.positions.frame(position);
@@ -178,7 +183,7 @@ impl<'a, F: Real> PathWalk<'a, F> {
     }
 
     /// Computes [`arc_weights`](Self::arc_weights), and scores that include β of the targets.
-    pub fn arc_scores(&self, position: usize, state: usize, arcs: &mut StateArcs<F>) {
+    pub(crate) fn arc_scores(&self, position: usize, state: usize, arcs: &mut StateArcs<F>) {
         self.arc_weights(position, state, arcs);
         let StateArcs { weights, scores, .. } = arcs;
         scores.clear();
@@ -193,7 +198,7 @@ impl<'a, F: Real> PathWalk<'a, F> {
     }
 
     /// Computes the weights of a label from a state, per frame.
-    pub fn label_weights(&self, state: usize, label: u32) -> Result<Vec<f64>> {
+    pub(crate) fn label_weights(&self, state: usize, label: u32) -> Result<Vec<f64>> {
         let frames = self.positions.frames;
         let states = [state, self.context.next_state(state, label as usize)];
         // A chain of one label has two states, so two blanks and two label weights in each frame.
@@ -210,7 +215,7 @@ impl<'a, F: Real> PathWalk<'a, F> {
     }
 
     /// Returns position and context state after an arc, which must exist.
-    pub fn next_position(&self, position: usize, state: usize, label: usize) -> (usize, usize) {
+    pub(crate) fn next_position(&self, position: usize, state: usize, label: usize) -> (usize, usize) {
         match self.positions.after_label(position) {
             Some(next) if label > 0 => (next, self.context.next_state(state, label)),
             _ => (self.positions.after_blank(position), state),

@@ -39,7 +39,7 @@ const PANELS_PER_TASK: usize = 2;
 const FRAMES_PER_TASK: usize = 8;
 
 /// Returns the search with screening; none if it does not apply or exceeds the budget of `plan`.
-pub fn search<F: Real>(lattice: &RecognitionLattice<F>, plan: &Plan) -> Option<PathSearch<F>> {
+pub(crate) fn search<F: Real>(lattice: &RecognitionLattice<F>, plan: &Plan) -> Option<PathSearch<F>> {
     let screening_memory = screening::scratch(lattice, plan.utterances, plan.spare_bytes)?;
     Some(PathSearch { plan: plan.with_screening(screening_memory)?, run: best_paths })
 }

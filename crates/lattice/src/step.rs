@@ -22,7 +22,7 @@ use kernels::{Real, ScratchReq, exp, ln};
 use crate::{AlignmentLattice, Arcs, ArcsMut, Context, arc_targets::ArcTargets};
 
 /// The transition of one frame in a context.
-pub struct FrameStep<'a> {
+pub(crate) struct FrameStep<'a> {
     alignment: AlignmentLattice,
     targets: ArcTargets<'a>,
     /// Whether weights may be NaN.
@@ -30,7 +30,7 @@ pub struct FrameStep<'a> {
 }
 
 /// Backpointers of one frame.
-pub struct FrameBackpointers<'a> {
+pub(crate) struct FrameBackpointers<'a> {
     /// Number of the best arc to each state: `p V + y` for label y from state p, 0 for a blank.
     ///
     /// They are *C* for each alignment state but the first, or for the only one.
@@ -41,7 +41,7 @@ pub struct FrameBackpointers<'a> {
 
 /// Scratch memory of the steps of an utterance.
 #[derive(Default)]
-pub struct StepScratch<F> {
+pub(crate) struct StepScratch<F> {
     /// `a_1 ..`, *K x C*; also `a_1` of one label.
     levels: Vec<F>,
     /// Values that are added to all arcs from a state, *C*.
@@ -58,14 +58,14 @@ pub struct StepScratch<F> {
 
 impl<F: Real> StepScratch<F> {
     /// Allocated memory.
-    pub fn allocated(&self) -> ScratchReq {
+    pub(crate) fn allocated(&self) -> ScratchReq {
         let Self { levels, shifts, max, sums, label_arcs, blank } = self;
         let buffers = [levels, shifts, max, sums, label_arcs, blank];
         ScratchReq::new::<F>(buffers.map(Vec::capacity).iter().sum())
     }
 
     /// Memory for a lattice.
-    pub fn scratch(context: &dyn Context, alignment: AlignmentLattice) -> ScratchReq {
+    pub(crate) fn scratch(context: &dyn Context, alignment: AlignmentLattice) -> ScratchReq {
         let (c, v) = (context.states(), context.vocabulary());
         let labels = alignment.expansions().unwrap_or(0);
         let arcs = if labels > 1 { 2 * c * v } else { 0 };
@@ -85,7 +85,7 @@ fn subtract_own_max<F: Real>(values: &mut [F]) -> F {
 }
 
 /// Subtracts the largest value `max`, if there is one, and returns it.
-pub fn subtract_max<F: Real>(values: &mut [F], max: F) -> F {
+pub(crate) fn subtract_max<F: Real>(values: &mut [F], max: F) -> F {
     if max == F::NEG_INFINITY || max > F::MAX {
         return if max > F::MAX { max } else { F::ZERO };
     }
@@ -94,7 +94,7 @@ pub fn subtract_max<F: Real>(values: &mut [F], max: F) -> F {
 }
 
 /// Returns `log Σ exp`, in f64.
-pub fn log_sum<F: Real>(values: &[F]) -> f64 {
+pub(crate) fn log_sum<F: Real>(values: &[F]) -> f64 {
     let max = values.iter().fold(f64::NEG_INFINITY, |max, x| max.max(x.to_f64()));
     if max == f64::NEG_INFINITY && !values.iter().any(|x| x.to_f64().is_nan()) {
         return max;
@@ -104,45 +104,45 @@ pub fn log_sum<F: Real>(values: &[F]) -> f64 {
 
 impl<'a> FrameStep<'a> {
     /// Prepares the steps of a lattice, whose weights are checked.
-    pub fn new(context: &'a dyn Context, alignment: AlignmentLattice) -> Self {
+    pub(crate) fn new(context: &'a dyn Context, alignment: AlignmentLattice) -> Self {
         Self { alignment, targets: ArcTargets::new(context), may_be_nan: false }
     }
 
     /// Marks the weights as unchecked: they may be NaN.
-    pub fn with_unchecked_weights(self) -> Self {
+    pub(crate) fn with_unchecked_weights(self) -> Self {
         Self { may_be_nan: true, ..self }
     }
 
     /// Returns true if weights may be NaN.
-    pub fn may_be_nan(&self) -> bool {
+    pub(crate) fn may_be_nan(&self) -> bool {
         self.may_be_nan
     }
 
     /// The alignment lattice.
-    pub fn alignment(&self) -> AlignmentLattice {
+    pub(crate) fn alignment(&self) -> AlignmentLattice {
         self.alignment
     }
 
     /// The context.
-    pub fn context(&self) -> &'a dyn Context {
+    pub(crate) fn context(&self) -> &'a dyn Context {
         self.targets.context()
     }
 
     /// First target state of each source state, if all have runs.
     ///
     /// None if a frame may have several labels.
-    pub fn runs(&self) -> Option<&[u32]> {
+    pub(crate) fn runs(&self) -> Option<&[u32]> {
         if self.alignment.expansions().is_none() { self.targets.runs() } else { None }
     }
 
     /// Sets `α` at the start: 1̄ in the start state, 0̄ elsewhere.
-    pub fn start<F: Real>(&self, alpha: &mut [F]) {
+    pub(crate) fn start<F: Real>(&self, alpha: &mut [F]) {
         alpha.fill(F::NEG_INFINITY);
         alpha[self.context().start()] = F::ZERO;
     }
 
     /// Computes `α' - max α'` from `α`; returns the maximum, 0 if there is none.
-    pub fn forward<F: Real>(
+    pub(crate) fn forward<F: Real>(
         &self,
         scratch: &mut StepScratch<F>,
         Arcs { blank, labels: label_arcs }: Arcs<F>,
@@ -215,7 +215,7 @@ impl<'a> FrameStep<'a> {
     ///
     /// `alpha` is `α` before the frame, `offset` the result of [`forward`](Self::forward). Returns
     /// the sum of the posteriors of the states: 1 up to rounding, and 0 without a path.
-    pub fn backward<F: Real>(
+    pub(crate) fn backward<F: Real>(
         &self,
         scratch: &mut StepScratch<F>,
         ArcsMut { blank, labels: label_arcs }: ArcsMut<F>,
@@ -299,7 +299,7 @@ impl<'a> FrameStep<'a> {
     /// Finds the best arc to each state.
     ///
     /// Computes `α' - max α'` and the backpointers; returns the maximum.
-    pub fn viterbi<F: Real>(
+    pub(crate) fn viterbi<F: Real>(
         &self,
         scratch: &mut StepScratch<F>,
         Arcs { blank, labels: label_arcs }: Arcs<F>,
@@ -351,13 +351,13 @@ impl<'a> FrameStep<'a> {
     }
 
     /// Number of backpointers and of label counts of a frame.
-    pub fn backpointer_counts(&self) -> [usize; 2] {
+    pub(crate) fn backpointer_counts(&self) -> [usize; 2] {
         backpointer_counts(self.context(), self.alignment)
     }
 }
 
 /// Returns the numbers of backpointers and label counts per frame.
-pub fn backpointer_counts(context: &dyn Context, alignment: AlignmentLattice) -> [usize; 2] {
+pub(crate) fn backpointer_counts(context: &dyn Context, alignment: AlignmentLattice) -> [usize; 2] {
     let c = context.states();
     alignment.expansions().map_or([c, 0], |labels| [labels * c, c])
 }

@@ -9,7 +9,7 @@ use kernels::Real;
 use crate::Frames;
 
 /// Utterances whose frames are packed one after another.
-pub struct UtteranceGroup {
+pub(crate) struct UtteranceGroup {
     /// Indices in the batch.
     pub utterances: Range<usize>,
     /// First packed frame of each utterance, and the end.
@@ -20,7 +20,7 @@ pub struct UtteranceGroup {
 
 impl UtteranceGroup {
     /// Packs the frames of some utterances.
-    pub fn new<F: Real>(frames: &Frames<F>, utterances: Range<usize>, frames_per_wave: usize) -> Self {
+    pub(crate) fn new<F: Real>(frames: &Frames<F>, utterances: Range<usize>, frames_per_wave: usize) -> Self {
         let mut frame_starts = vec![0];
         for utterance in utterances.clone() {
             frame_starts.push(frame_starts.last().expect("the list is not empty") + frames.length(utterance));
@@ -29,28 +29,28 @@ impl UtteranceGroup {
     }
 
     /// Number of utterances.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.utterances.len()
     }
 
     /// Number of packed frames.
-    pub fn frames(&self) -> usize {
+    pub(crate) fn frames(&self) -> usize {
         self.frame_starts[self.len()]
     }
 
     /// Packed frames of an utterance of the group.
-    pub fn frame_range(&self, utterance: usize) -> Range<usize> {
+    pub(crate) fn frame_range(&self, utterance: usize) -> Range<usize> {
         self.frame_starts[utterance]..self.frame_starts[utterance + 1]
     }
 
     /// Number of waves.
-    pub fn waves(&self) -> usize {
+    pub(crate) fn waves(&self) -> usize {
         let longest = (0..self.len()).map(|utterance| self.frame_range(utterance).len()).max().unwrap_or(0);
         longest.div_ceil(self.frames_per_wave)
     }
 
     /// Returns the packed frames of a wave, and their counts.
-    pub fn wave(&self, wave_index: usize) -> Wave {
+    pub(crate) fn wave(&self, wave_index: usize) -> Wave {
         let (mut frames, mut counts) = (Vec::new(), Vec::with_capacity(self.len()));
         for utterance in 0..self.len() {
             let frame_range = self.frame_range(utterance);
@@ -63,7 +63,7 @@ impl UtteranceGroup {
     }
 
     /// Positions of the packed frames in a batch padded to `padded` frames.
-    pub fn batch_positions(&self, padded: usize) -> Vec<usize> {
+    pub(crate) fn batch_positions(&self, padded: usize) -> Vec<usize> {
         let frames = |(index, utterance): (usize, usize)| {
             utterance * padded..utterance * padded + self.frame_range(index).len()
         };
@@ -71,7 +71,7 @@ impl UtteranceGroup {
     }
 
     /// Packed frames of the group; borrowed if there is no padding.
-    pub fn rows<'a, F: Real>(&self, frames: &Frames<'a, F>) -> Cow<'a, [F]> {
+    pub(crate) fn rows<'a, F: Real>(&self, frames: &Frames<'a, F>) -> Cow<'a, [F]> {
         let has_padding =
             self.utterances.clone().any(|utterance| frames.length(utterance) != frames.padded());
         if !has_padding {
@@ -83,7 +83,7 @@ impl UtteranceGroup {
     }
 
     /// The utterance of each packed frame.
-    pub fn utterances(&self) -> Vec<u32> {
+    pub(crate) fn utterances(&self) -> Vec<u32> {
         let frames = |(index, utterance): (usize, usize)| {
             std::iter::repeat_n(utterance as u32, self.frame_range(index).len())
         };
@@ -92,7 +92,7 @@ impl UtteranceGroup {
 }
 
 /// Successive frames of each utterance of a group.
-pub struct Wave {
+pub(crate) struct Wave {
     /// Packed frames.
     pub frames: Vec<usize>,
     /// Number of these frames of each utterance.

@@ -139,7 +139,7 @@ pub(crate) struct StoredMetadata {
 
 impl StoredMetadata {
     /// Returns the checksum of all fields except the checksums.
-    pub fn fields_checksum(&self) -> serde_json::Result<String> {
+    pub(crate) fn fields_checksum(&self) -> serde_json::Result<String> {
         let Self { format, version, recipe, tokenizer, progress, data, .. } = self;
         let fields = serde_json::to_vec(&(format, version, recipe, tokenizer, progress, data))?;
         Ok(checksum(&fields))

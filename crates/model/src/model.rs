@@ -58,7 +58,7 @@ pub(crate) struct Network {
 
 impl Network {
     /// Creates the network of a configuration.
-    pub fn new(config: &ModelConfig, labels: usize, vb: &VarBuilder) -> Result<Self> {
+    pub(crate) fn new(config: &ModelConfig, labels: usize, vb: &VarBuilder) -> Result<Self> {
         let encoder = config.encoder.build(config.input.width(), &vb.pp("encoder"))?;
         if let Some(gnat) = config.loss.kind.gnat() {
             let output = output::build_lattice(gnat, config, labels, encoder.width(), &vb.pp("lattice"))?;

@@ -39,7 +39,7 @@ pub(crate) struct JointLayers {
 }
 
 impl JointLayers {
-    pub fn new(
+    pub(crate) fn new(
         config: &ModelConfig,
         labels: usize,
         encoder_width: usize,
@@ -101,7 +101,7 @@ pub(crate) struct LatticeBatch {
 }
 
 impl LatticeBatch {
-    pub fn new(lengths: &[usize], labels: &[Vec<u32>]) -> Result<Self> {
+    pub(crate) fn new(lengths: &[usize], labels: &[Vec<u32>]) -> Result<Self> {
         let longest = labels.iter().map(Vec::len).max().unwrap_or(0);
         let padded_ids = |labels: &Vec<u32>| {
             let ids = labels.iter().map(|&label| i64::from(label) + 1);
@@ -116,7 +116,7 @@ impl LatticeBatch {
     }
 
     /// Returns the tensors of the batch for its encoder rows.
-    pub fn with_frames<'a>(&'a self, frames: &'a Tensor) -> BatchTensors<'a> {
+    pub(crate) fn with_frames<'a>(&'a self, frames: &'a Tensor) -> BatchTensors<'a> {
         let Self { num_frames, labels, num_labels } = self;
         BatchTensors { frames, num_frames, labels, num_labels }
     }
@@ -124,7 +124,7 @@ impl LatticeBatch {
 
 impl OutputModel {
     /// Returns the transducer's network; fails for a recognition lattice.
-    pub fn transducer(&self) -> Result<&TransducerNetwork> {
+    pub(crate) fn transducer(&self) -> Result<&TransducerNetwork> {
         match self {
             Self::Transducer(transducer) => Ok(transducer),
             Self::Lattice(_) => Err(Error::shape(
@@ -136,7 +136,7 @@ impl OutputModel {
     }
 
     /// Returns the recognition lattice, if it is one.
-    pub fn lattice(&self) -> Option<&Gnat> {
+    pub(crate) fn lattice(&self) -> Option<&Gnat> {
         match self {
             Self::Lattice(gnat) => Some(gnat),
             Self::Transducer(_) => None,

@@ -157,7 +157,7 @@ impl DropoutMask {
     /// Multiplies each value by 0 or the scale.
     ///
     /// Value i has the mask's element `mask_offset + i`.
-    pub fn multiply<F: Real>(&self, mask_offset: usize, values: &mut [F]) {
+    pub(crate) fn multiply<F: Real>(&self, mask_offset: usize, values: &mut [F]) {
         let scale = F::from_f64(f64::from(self.scale));
         for (x, &byte) in values.iter_mut().zip(&self.bytes[mask_offset..]) {
             *x *= if u16::from(byte) < self.threshold { F::ZERO } else { scale };

@@ -16,7 +16,12 @@ pub(crate) struct Batch<'a> {
 
 impl<'a> Batch<'a> {
     /// Checks the lengths and ids against the logits' shape.
-    pub fn new(dims: [usize; 4], frames: &'a [usize], labels: &'a [Vec<u32>], blank: u32) -> Result<Self> {
+    pub(crate) fn new(
+        dims: [usize; 4],
+        frames: &'a [usize],
+        labels: &'a [Vec<u32>],
+        blank: u32,
+    ) -> Result<Self> {
         let [batch, max_frames, positions, classes] = dims;
         if batch == 0 || positions == 0 {
             return Err(shape_error("logits", "at least one utterance and U + 1 >= 1", format!("{dims:?}")));
@@ -51,14 +56,14 @@ impl<'a> Batch<'a> {
     }
 
     /// Whether site `(t, u)` belongs to the lattice of utterance `b`.
-    pub fn is_site(&self, b: usize, t: usize, u: usize) -> bool {
+    pub(crate) fn is_site(&self, b: usize, t: usize, u: usize) -> bool {
         t < self.frames[b] && u <= self.labels[b].len()
     }
 
     /// Checks every row of `logits` at a real site.
     ///
     /// A row must have a finite maximum and no NaN.
-    pub fn check_rows(&self, logits: &[f64]) -> Result<()> {
+    pub(crate) fn check_rows(&self, logits: &[f64]) -> Result<()> {
         let [batch, frames, positions, classes] = self.dims;
         if logits.len() != batch * frames * positions * classes {
             return Err(shape_error(

@@ -65,7 +65,7 @@ pub(crate) struct Blocking {
 
 impl Blocking {
     /// Selects the sizes for an operand format, with hidden width `h`.
-    pub fn new<F: Real, N: OperandFormat<F>>(plan: &Plan<F>, h: usize) -> Self {
+    pub(crate) fn new<F: Real, N: OperandFormat<F>>(plan: &Plan<F>, h: usize) -> Self {
         let Plan { block_sites, tile_classes, group_tiles, .. } = *plan;
         let (mr, nr) = (N::panel_width(Operand::Left), N::panel_width(Operand::Right));
         let strip_rows = mr;
@@ -91,7 +91,7 @@ impl Blocking {
     }
 
     /// Selects the sizes for a precision.
-    pub fn for_precision<F: Real>(plan: &Plan<F>, h: usize, precision: Precision) -> Self {
+    pub(crate) fn for_precision<F: Real>(plan: &Plan<F>, h: usize, precision: Precision) -> Self {
         match precision {
             Precision::Full => Self::new::<F, FullFormat>(plan, h),
             Precision::Bf16 => Self::new::<F, Bf16Format>(plan, h),
@@ -99,7 +99,7 @@ impl Blocking {
     }
 
     /// Returns the number of slots for unsaved scores.
-    pub fn slot_count<F>(&self, plan: &Plan<F>) -> usize {
+    pub(crate) fn slot_count<F>(&self, plan: &Plan<F>) -> usize {
         plan.group_tiles
             .saturating_mul(plan.wave_sites.div_ceil(plan.block_sites))
             .saturating_mul(self.strips_per_block)

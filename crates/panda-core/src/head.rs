@@ -147,7 +147,7 @@ pub(crate) fn operand_requirements<F: Real, N: OperandFormat<F>>(
 
 impl<W> PackedOperands<W> {
     /// Returns all buffers.
-    pub fn buffers_mut(&mut self) -> [&mut dyn ReusableBuffer; 6] {
+    pub(crate) fn buffers_mut(&mut self) -> [&mut dyn ReusableBuffer; 6] {
         let Self { h_left, h_right, wt_right, w_right, gt_left, g_left } = self;
         [h_left, h_right, wt_right, w_right, gt_left, g_left]
     }

@@ -26,21 +26,21 @@ pub(crate) struct SavedScores<F> {
 
 impl<F> SavedScores<F> {
     /// Takes a buffer for a plan's scores, in waves of `wave_sites` sites.
-    pub fn new(scores: Vec<F>, plan: &Plan<F>, wave_sites: usize, classes: usize) -> Self {
+    pub(crate) fn new(scores: Vec<F>, plan: &Plan<F>, wave_sites: usize, classes: usize) -> Self {
         Self { scores, sites: plan.saved_scores, wave_sites, tile_classes: plan.tile_classes, classes }
     }
 
     /// Returns the number of sites whose scores a plan can read.
     ///
     /// It is 0 if the tiles of the plan have another size, as a tile's scores are contiguous.
-    pub fn compatible_sites(&self, plan: &Plan<F>, classes: usize) -> usize {
+    pub(crate) fn compatible_sites(&self, plan: &Plan<F>, classes: usize) -> usize {
         let is_compatible =
             self.tile_classes == plan.tile_classes && self.classes == classes && !self.scores.is_empty();
         if is_compatible { self.sites } else { 0 }
     }
 
     /// Returns the scores of a site in a tile.
-    pub fn row(&self, site: usize, tile: &Range<usize>) -> &[F] {
+    pub(crate) fn row(&self, site: usize, tile: &Range<usize>) -> &[F] {
         let first_site = site / self.wave_sites * self.wave_sites;
         let sites_in_wave = self.wave_sites.min(self.sites - first_site);
         let tile_start = first_site * self.classes + sites_in_wave * tile.start;
@@ -85,7 +85,7 @@ impl<F> SavedHidden<F> {
     /// Either all waves or none: the buffers of the plan must have space for such a wave, and the
     /// scores of all of these sites must be usable too (`score_sites` of them are), because a wave
     /// has saved scores at all of its sites or at none.
-    pub fn compatible_waves(
+    pub(crate) fn compatible_waves(
         &self,
         plan: &Plan<F>,
         score_sites: usize,

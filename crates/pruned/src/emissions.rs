@@ -134,18 +134,18 @@ pub(crate) struct Derivatives<'a, F> {
 
 impl<'a, F: Real> Derivatives<'a, F> {
     /// Returns the buffer elements of an utterance, without underflowed pairs.
-    pub fn buffer_len(sizes: UtteranceSizes) -> usize {
+    pub(crate) fn buffer_len(sizes: UtteranceSizes) -> usize {
         let UtteranceSizes { frames, positions, .. } = sizes;
         sizes.pairs() + frames + frames * positions + 3 * positions
     }
 
     /// Counts the underflowed pairs.
-    pub fn count_underflow(sums: &UtteranceSums<F>) -> usize {
+    pub(crate) fn count_underflow(sums: &UtteranceSums<F>) -> usize {
         sums.pair_sums.iter().filter(|&&pair_sum| sums::is_underflow(pair_sum)).count()
     }
 
     /// Computes the derivatives from arc occupancies and the weight of the loss.
-    pub fn new<S: ScoreSource<F>>(
+    pub(crate) fn new<S: ScoreSource<F>>(
         utterance: &UtteranceScores<F, S>,
         sums: &UtteranceSums<F>,
         options: &Options,

@@ -23,7 +23,7 @@ pub(crate) struct LabelArc {
 
 impl LabelArc {
     /// Fails for unsupported topologies.
-    pub fn new(topology: &Topology) -> Result<Self> {
+    pub(crate) fn new(topology: &Topology) -> Result<Self> {
         let term = |column, label_offset| EmissionTerm { column, label_offset };
         let expected_blank = TopologyArc { frames: 1, labels: 0, may_end: true };
         let describe = || {
@@ -49,7 +49,7 @@ impl LabelArc {
     ///
     /// It is 2 if arcs use two label positions of the same frame: a label that stays in its frame,
     /// or the blank after a label.
-    pub fn min_width(self) -> usize {
+    pub(crate) fn min_width(self) -> usize {
         1 + usize::from(self.label_frames == 0 || self.forces_blank)
     }
 
@@ -58,7 +58,7 @@ impl LabelArc {
     /// If labels stay in their frame, consecutive bands must share a position, where the blank
     /// leads from one to the next. A label that advances a frame moves by one position. A width of
     /// 1 occurs only without labels, where all starts are 0.
-    pub fn max_start_step(self, width: usize) -> usize {
+    pub(crate) fn max_start_step(self, width: usize) -> usize {
         if self.label_frames == 0 { width.max(2) - 1 } else { 1 }
     }
 
@@ -67,7 +67,7 @@ impl LabelArc {
     /// If labels stay in their frame, starts advance by at most the width minus 1 per frame, and
     /// the bands must reach the last label. It is 0 if a label advances a frame: then any width
     /// can.
-    pub fn feasible_width(self, frames: usize, labels: usize) -> usize {
+    pub(crate) fn feasible_width(self, frames: usize, labels: usize) -> usize {
         if self.label_frames == 0 { labels.div_ceil(frames) + 1 } else { 0 }
     }
 }

@@ -32,12 +32,12 @@ pub(crate) struct SelectedScores<'a, F> {
 
 impl<'a, F: Real> SelectedScores<'a, F> {
     /// Returns the buffer elements of an utterance.
-    pub fn buffer_len(UtteranceSizes { frames, positions, .. }: UtteranceSizes) -> usize {
+    pub(crate) fn buffer_len(UtteranceSizes { frames, positions, .. }: UtteranceSizes) -> usize {
         frames + frames * positions + 2 * positions
     }
 
     /// Creates zeros in the front of a buffer.
-    pub fn new(buffer: &mut &'a mut [F], sizes: UtteranceSizes) -> Self {
+    pub(crate) fn new(buffer: &mut &'a mut [F], sizes: UtteranceSizes) -> Self {
         let UtteranceSizes { frames, positions, .. } = sizes;
         let mut zeros = |count| {
             let values = take_front(buffer, count);

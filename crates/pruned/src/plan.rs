@@ -273,7 +273,7 @@ pub(crate) struct GroupSizes {
 
 impl GroupSizes {
     /// Computes the sizes of a batch of C classes.
-    pub fn new(classes: usize, batch: &Batch, options: &Options, plan: Plan) -> Self {
+    pub(crate) fn new(classes: usize, batch: &Batch, options: &Options, plan: Plan) -> Self {
         let (lattices, has_unigram) = (batch.lattices(), options.am_only_scale != 0.0);
         let size = |b: usize| {
             let positions = lattices.num_labels(b) + 1;
@@ -293,7 +293,7 @@ impl GroupSizes {
     /// Returns the scratch elements of an utterance in forward.
     ///
     /// They are selected scores, a tile for all contexts, and a unigram.
-    pub fn forward_lens<F: Real>(&self, b: usize) -> ScratchLens {
+    pub(crate) fn forward_lens<F: Real>(&self, b: usize) -> ScratchLens {
         let utterance = self.utterances[b];
         let context_tile = utterance.contexts * self.tile_classes;
         let scratch = SelectedScores::<F>::buffer_len(utterance) + context_tile;
@@ -304,7 +304,7 @@ impl GroupSizes {
     ///
     /// They are derivatives, also of underflowed pairs, tiles for all contexts, gradients of a
     /// tile, and a unigram.
-    pub fn backward_lens<F: Real>(&self, b: usize, underflow_count: usize) -> ScratchLens {
+    pub(crate) fn backward_lens<F: Real>(&self, b: usize, underflow_count: usize) -> ScratchLens {
         let utterance = self.utterances[b];
         let gradients = (utterance.frames + utterance.positions) * self.tile_classes;
         let scratch = Derivatives::<F>::buffer_len(utterance) + self.context_tiles_len(b) + gradients;
@@ -312,19 +312,23 @@ impl GroupSizes {
     }
 
     /// Returns the elements of two tiles for all contexts.
-    pub fn context_tiles_len(&self, b: usize) -> usize {
+    pub(crate) fn context_tiles_len(&self, b: usize) -> usize {
         2 * self.utterances[b].contexts * self.tile_classes
     }
 
     /// Returns the largest sum over a group's utterances, for both vectors.
-    pub fn max_over(&self, groups: &[Range<usize>], lens: impl Fn(usize) -> ScratchLens) -> ScratchLens {
+    pub(crate) fn max_over(
+        &self,
+        groups: &[Range<usize>],
+        lens: impl Fn(usize) -> ScratchLens,
+    ) -> ScratchLens {
         let group_lens =
             |group: &Range<usize>| group.clone().map(&lens).fold(ScratchLens::default(), ScratchLens::sum);
         groups.iter().map(group_lens).fold(ScratchLens::default(), ScratchLens::max)
     }
 
     /// Returns the scratch of a task: packing, scores, sums.
-    pub fn task_scratch<F: Real, S: ScoreSource<F>>(&self, source: &S) -> [ScratchReq; 3] {
+    pub(crate) fn task_scratch<F: Real, S: ScoreSource<F>>(&self, source: &S) -> [ScratchReq; 3] {
         let shared_rows = if self.shares_unigram { source.rows(Side::Labels) } else { 0 };
         let max_of = |size: fn(&UtteranceSizes) -> usize| self.utterances.iter().map(size).max().unwrap_or(0);
         let (frames, contexts) = (max_of(|size| size.frames), max_of(|size| size.contexts));

@@ -23,7 +23,7 @@ pub(crate) struct UtteranceSizes {
 
 impl UtteranceSizes {
     /// Returns the number of pairs of a frame and a context.
-    pub fn pairs(&self) -> usize {
+    pub(crate) fn pairs(&self) -> usize {
         self.frames * self.contexts
     }
 }
@@ -54,7 +54,7 @@ pub(crate) type UtteranceSumsMut<'a, F> = ClassSums<&'a mut [F], &'a mut [f64]>;
 
 impl<F: Real> BatchSums<F> {
     /// Creates initial sums for utterances of given sizes, in recycled vectors.
-    pub fn new(recycled: Self, sizes: &[UtteranceSizes]) -> Self {
+    pub(crate) fn new(recycled: Self, sizes: &[UtteranceSizes]) -> Self {
         let sum_of = |size: fn(&UtteranceSizes) -> usize| sizes.iter().map(size).sum();
         Self {
             frame_max: reset(recycled.frame_max, sum_of(|size| size.frames), F::NEG_INFINITY),
@@ -65,7 +65,7 @@ impl<F: Real> BatchSums<F> {
     }
 
     /// Returns the scratch of each vector.
-    pub fn scratch(sizes: &[UtteranceSizes]) -> [ScratchReq; 4] {
+    pub(crate) fn scratch(sizes: &[UtteranceSizes]) -> [ScratchReq; 4] {
         let sum_of = |size: fn(&UtteranceSizes) -> usize| sizes.iter().map(size).sum();
         [
             ScratchReq::new::<F>(sum_of(|size| size.frames)),
@@ -76,7 +76,7 @@ impl<F: Real> BatchSums<F> {
     }
 
     /// Splits the sums into those of each utterance.
-    pub fn split(&self, sizes: &[UtteranceSizes]) -> Vec<UtteranceSums<'_, F>> {
+    pub(crate) fn split(&self, sizes: &[UtteranceSizes]) -> Vec<UtteranceSums<'_, F>> {
         let mut remaining = UtteranceSums {
             frame_max: &self.frame_max,
             label_max: &self.label_max,
@@ -96,7 +96,7 @@ impl<F: Real> BatchSums<F> {
     }
 
     /// Splits the sums into mutable sums of each utterance.
-    pub fn split_mut(&mut self, sizes: &[UtteranceSizes]) -> Vec<UtteranceSumsMut<'_, F>> {
+    pub(crate) fn split_mut(&mut self, sizes: &[UtteranceSizes]) -> Vec<UtteranceSumsMut<'_, F>> {
         let mut remaining = UtteranceSumsMut {
             frame_max: &mut self.frame_max,
             label_max: &mut self.label_max,
@@ -118,7 +118,7 @@ impl<F: Real> BatchSums<F> {
 
 impl<F> UtteranceSumsMut<'_, F> {
     /// Returns the sums for reading.
-    pub fn as_sums(&self) -> UtteranceSums<'_, F> {
+    pub(crate) fn as_sums(&self) -> UtteranceSums<'_, F> {
         let Self { frame_max, label_max, label_sums, pair_sums } = self;
         UtteranceSums { frame_max, label_max, label_sums, pair_sums }
     }

@@ -31,17 +31,17 @@ pub(crate) struct UnigramDistribution<F> {
 
 impl<F: Real> UnigramDistribution<F> {
     /// Creates the unigram of no row.
-    pub fn empty() -> Self {
+    pub(crate) fn empty() -> Self {
         Self { rows: 0..0, max: Vec::new(), sums: Vec::new(), relative: Vec::new(), max_probability: 0.0 }
     }
 
     /// Returns the allocated memory.
-    pub fn allocated(&self) -> ScratchReq {
+    pub(crate) fn allocated(&self) -> ScratchReq {
         self.max.allocated().and(self.sums.allocated()).and(self.relative.allocated())
     }
 
     /// Returns the scratch of a unigram over `rows` rows.
-    pub fn scratch(rows: usize, classes: usize) -> ScratchReq {
+    pub(crate) fn scratch(rows: usize, classes: usize) -> ScratchReq {
         ScratchReq::new::<F>(rows).and(ScratchReq::new::<f64>(rows)).and(ScratchReq::new::<F>(classes))
     }
 
@@ -51,7 +51,7 @@ impl<F: Real> UnigramDistribution<F> {
     ///
     /// # Errors
     /// The first row with NaN or +inf, or without a finite score.
-    pub fn average<S: ScoreSource<F>>(
+    pub(crate) fn average<S: ScoreSource<F>>(
         source: &S,
         rows: Range<usize>,
         max_classes: usize,
@@ -107,14 +107,14 @@ impl<F: Real> UnigramDistribution<F> {
     }
 
     /// Returns `unigram[c]`.
-    pub fn probability(&self, class: usize) -> f64 {
+    pub(crate) fn probability(&self, class: usize) -> f64 {
         self.relative[class].to_f64() * self.max_probability
     }
 
     /// Adds the gradient of the rows' scores.
     ///
     /// `gradient` is that of the probabilities, *C*.
-    pub fn pull_back<S: ScoreSource<F>>(
+    pub(crate) fn pull_back<S: ScoreSource<F>>(
         &self,
         source: &S,
         gradient: &[f64],

@@ -31,7 +31,7 @@ pub(crate) struct UtteranceScores<'a, F, S> {
 
 impl<'a, F: Real, S: ScoreSource<F>> UtteranceScores<'a, F, S> {
     /// Selects an utterance of a batch.
-    pub fn new(
+    pub(crate) fn new(
         source: &'a S,
         batch: &'a Batch,
         index: usize,
@@ -55,14 +55,14 @@ impl<'a, F: Real, S: ScoreSource<F>> UtteranceScores<'a, F, S> {
     }
 
     /// Returns the number of contexts: U + 1, and one more with the unigram.
-    pub fn contexts(&self) -> usize {
+    pub(crate) fn contexts(&self) -> usize {
         self.labels.len() + usize::from(self.unigram.is_some())
     }
 
     /// Iterates over label positions whose next label is in `classes`.
     ///
     /// Items are the offset of the label in `classes`, and the position.
-    pub fn next_labels_in(
+    pub(crate) fn next_labels_in(
         &self,
         classes: &Range<usize>,
     ) -> impl Iterator<Item = (usize, usize)> + Clone + '_ {
@@ -73,12 +73,12 @@ impl<'a, F: Real, S: ScoreSource<F>> UtteranceScores<'a, F, S> {
     }
 
     /// Returns the offset of the blank in `classes`.
-    pub fn blank_in(&self, classes: &Range<usize>) -> Option<usize> {
+    pub(crate) fn blank_in(&self, classes: &Range<usize>) -> Option<usize> {
         classes.contains(&self.blank).then(|| self.blank - classes.start)
     }
 
     /// Computes the scores of some frames, counted from the utterance's first.
-    pub fn fill_frame_scores(
+    pub(crate) fn fill_frame_scores(
         &self,
         frames: Range<usize>,
         classes: &Range<usize>,
@@ -91,7 +91,7 @@ impl<'a, F: Real, S: ScoreSource<F>> UtteranceScores<'a, F, S> {
     }
 
     /// Computes the scores of all label positions.
-    pub fn fill_label_scores(
+    pub(crate) fn fill_label_scores(
         &self,
         classes: &Range<usize>,
         out: &mut [F],
@@ -106,7 +106,7 @@ impl<'a, F: Real, S: ScoreSource<F>> UtteranceScores<'a, F, S> {
     }
 
     /// Computes `exp(score - max)` of all contexts, for known largest scores.
-    pub fn fill_context_exponentials(
+    pub(crate) fn fill_context_exponentials(
         &self,
         max: &[F],
         classes: &Range<usize>,

@@ -87,7 +87,7 @@ pub fn ctc_best_path(py: Python, emissions: &Bound<PyAny>, labels: &Bound<PyAny>
     Ok(i64::array(path, vec![frames]))
 }
 
-/// Returns the column of each frame, nothing if no alignment has positive probability.
+/// Returns the column of each frame; empty without a possible alignment.
 ///
 /// State s of the 2U + 1 states `blank, label, blank, ..` is entered from itself, from s - 1, and
 /// from s - 2 if both are labels and differ. Ties are resolved as in torchaudio: in favor of the
@@ -126,9 +126,9 @@ fn best_columns(emissions: &[f64], labels: &[i64]) -> Vec<i64> {
         .chunks_exact(states)
         .rev()
         .map(|steps| {
-            let found = column(state) as i64;
+            let emitted = column(state) as i64;
             state -= usize::from(steps[state]);
-            found
+            emitted
         })
         .collect();
     path.reverse();

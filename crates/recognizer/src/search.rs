@@ -148,7 +148,7 @@ impl Searcher {
     /// # Errors
     /// [`decoding::Error`] for an option out of range; [`model::Error::Shape`] for a search that
     /// needs a CTC head, a joint network or a lattice that the model does not have.
-    pub fn new(
+    pub(crate) fn new(
         model: &Model,
         decoder: Option<&decoding::DecodingModel>,
         search: &SearchConfig,
@@ -192,7 +192,7 @@ impl Searcher {
     ///
     /// With `filters_silence`, results have the input of the silence filter
     /// ([`SearchResult::unfused`]).
-    pub fn recognize(
+    pub(crate) fn recognize(
         &mut self,
         model: &Model,
         features: &[&Features],

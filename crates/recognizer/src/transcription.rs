@@ -113,23 +113,23 @@ pub(crate) struct TranscriptionBuilder {
 
 impl TranscriptionBuilder {
     /// Creates a builder that keeps special words.
-    pub fn new(has_durations: bool, frame_seconds: f64, aggregate: ConfidenceAggregation) -> Self {
+    pub(crate) fn new(has_durations: bool, frame_seconds: f64, aggregate: ConfidenceAggregation) -> Self {
         Self { frame_seconds, has_durations, aggregate, omits_special: false }
     }
 
     /// Omits or keeps special words.
-    pub fn with_special_omitted(self, omits_special: bool) -> Self {
+    pub(crate) fn with_special_omitted(self, omits_special: bool) -> Self {
         Self { omits_special, ..self }
     }
 
     /// Converts labels to text without times.
-    pub fn text(&self, tokenizer: &Tokenizer, ids: &[u32]) -> Result<String> {
+    pub(crate) fn text(&self, tokenizer: &Tokenizer, ids: &[u32]) -> Result<String> {
         let text = tokenizer.decode(ids)?;
         Ok(if self.omits_special { tokenizer.without_special(&text) } else { text })
     }
 
     /// Returns the seconds per encoder frame.
-    pub fn frame_seconds(&self) -> f64 {
+    pub(crate) fn frame_seconds(&self) -> f64 {
         self.frame_seconds
     }
 
@@ -150,7 +150,7 @@ impl TranscriptionBuilder {
     }
 
     /// Converts labels to text with times.
-    pub fn build(&self, tokenizer: &Tokenizer, labels: &[DecodedToken]) -> Result<Transcription> {
+    pub(crate) fn build(&self, tokenizer: &Tokenizer, labels: &[DecodedToken]) -> Result<Transcription> {
         if self.omits_special && labels.iter().any(|label| tokenizer.is_special(label.label)) {
             return self.build_without_special(tokenizer, labels);
         }

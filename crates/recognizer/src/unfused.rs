@@ -27,7 +27,7 @@ impl UnfusedResult {
     /// Computes the result of each utterance from a CTC head.
     ///
     /// `rows` are log-probabilities `[T_b, C]`: frames of utterance b, classes.
-    pub fn from_ctc(rows: &[&[f32]], classes: usize, blank: u32) -> decoding::Result<Vec<Self>> {
+    pub(crate) fn from_ctc(rows: &[&[f32]], classes: usize, blank: u32) -> decoding::Result<Vec<Self>> {
         let hypotheses = ctc_greedy(rows, classes, blank)?;
         let new_result = |(hypothesis, rows): (decoding::Hypothesis, &&[f32])| {
             let blank_log_probs = rows.chunks_exact(classes).map(|row| row[blank as usize]);
@@ -63,13 +63,13 @@ impl UnfusedSearch {
     ///
     /// # Errors
     /// Those of [`GreedySearch::new`].
-    pub fn new(decoder: DecodingModel) -> decoding::Result<Self> {
+    pub(crate) fn new(decoder: DecodingModel) -> decoding::Result<Self> {
         let options = GreedyOptions { record_steps: true, ..GreedyOptions::default() };
         Ok(UnfusedSearch(GreedySearch::new(decoder, options)?))
     }
 
     /// Searches whole utterances: projected encoder rows `[T_b, H]` of each.
-    pub fn decode(&mut self, rows: &[&[f32]]) -> decoding::Result<Vec<UnfusedResult>> {
+    pub(crate) fn decode(&mut self, rows: &[&[f32]]) -> decoding::Result<Vec<UnfusedResult>> {
         let results = self.0.decode(rows)?;
         Ok((0..results.len())
             .map(|index| UnfusedResult::new(results.labels(index), results.steps(index)))
@@ -77,12 +77,16 @@ impl UnfusedSearch {
     }
 
     /// Returns the initial state of a streamed recording.
-    pub fn stream(&self) -> GreedyStream {
+    pub(crate) fn stream(&self) -> GreedyStream {
         self.0.stream()
     }
 
     /// Searches the next rows of a recording.
-    pub fn advance(&mut self, stream: &mut GreedyStream, rows: &[f32]) -> decoding::Result<UnfusedResult> {
+    pub(crate) fn advance(
+        &mut self,
+        stream: &mut GreedyStream,
+        rows: &[f32],
+    ) -> decoding::Result<UnfusedResult> {
         let results = self.0.advance(&mut [stream], &[rows])?;
         Ok(UnfusedResult::new(results.labels(0), results.steps(0)))
     }

@@ -9,7 +9,7 @@ use crate::{Error, Result};
 
 /// A numeric column with one cell per epoch.
 #[derive(Debug)]
-pub struct Column {
+pub(crate) struct Column {
     /// Name in the header.
     pub name: String,
     /// Values; none for cells without a finite number.
@@ -18,7 +18,7 @@ pub struct Column {
 
 /// Numeric columns of a table with one row per epoch.
 #[derive(Debug, Default)]
-pub struct Columns {
+pub(crate) struct Columns {
     /// Epoch of each row.
     pub epochs: Vec<f64>,
     /// The other columns.
@@ -30,7 +30,7 @@ impl Columns {
     ///
     /// # Errors
     /// [`Error::Metrics`] if the file is not a table.
-    pub fn read(path: &Path) -> Result<Self> {
+    pub(crate) fn read(path: &Path) -> Result<Self> {
         if !path.exists() {
             return Ok(Self::default());
         }
@@ -57,7 +57,7 @@ impl Columns {
     }
 
     /// Returns the values of a column without empty cells.
-    pub fn values(&self, name: &str) -> Vec<f64> {
+    pub(crate) fn values(&self, name: &str) -> Vec<f64> {
         let column = self.columns.iter().find(|column| column.name == name);
         column.map_or(Vec::new(), |column| column.values.iter().copied().flatten().collect())
     }

@@ -51,7 +51,7 @@ const GROUP_RULES: [GroupRule; 7] = [
 /// Returns title and SVG of each plot.
 ///
 /// Columns without values and columns of zeros are left out.
-pub fn draw(metrics: &Columns) -> Result<Vec<(String, String)>> {
+pub(crate) fn draw(metrics: &Columns) -> Result<Vec<(String, String)>> {
     let has_values = |index: &usize| {
         let Column { name, values } = &metrics.columns[*index];
         name != "step" && values.iter().any(|value| value.is_some_and(|value| value != 0.0))

@@ -12,7 +12,7 @@ const MAX_ALIGNMENT_CELLS: usize = 25_000_000;
 ///
 /// The reference of an insertion and the hypothesis of a deletion are none.
 #[derive(Debug, PartialEq)]
-pub struct EditPair {
+pub(crate) struct EditPair {
     pub reference: Option<String>,
     pub hypothesis: Option<String>,
 }
@@ -26,7 +26,7 @@ fn split_units(text: &str, metric: Metric) -> Vec<String> {
 }
 
 /// Aligns an utterance; returns none for texts that are too long.
-pub fn align_texts(transcript: &Transcript, metric: Metric) -> Option<Vec<EditPair>> {
+pub(crate) fn align_texts(transcript: &Transcript, metric: Metric) -> Option<Vec<EditPair>> {
     let reference = split_units(&transcript.reference, metric);
     let hypothesis = split_units(&transcript.hypothesis, metric);
     if reference.len().saturating_mul(hypothesis.len()) > MAX_ALIGNMENT_CELLS {
@@ -43,7 +43,7 @@ pub fn align_texts(transcript: &Transcript, metric: Metric) -> Option<Vec<EditPa
 }
 
 /// Counts the errors of each kind, most frequent first.
-pub fn count_errors(transcripts: &[Transcript], metric: Metric) -> Vec<(EditPair, usize)> {
+pub(crate) fn count_errors(transcripts: &[Transcript], metric: Metric) -> Vec<(EditPair, usize)> {
     let mut counts: BTreeMap<(Option<String>, Option<String>), usize> = BTreeMap::new();
     for pair in transcripts.iter().filter_map(|transcript| align_texts(transcript, metric)).flatten() {
         if pair.reference != pair.hypothesis {

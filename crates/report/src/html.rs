@@ -4,7 +4,7 @@ use kernels::Printable;
 /// Escapes markup and control characters of a text.
 ///
 /// The result is safe as content and in attributes with double quotes.
-pub fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in Printable(text).to_string().chars() {
         match c {
@@ -20,24 +20,24 @@ pub fn escape(text: &str) -> String {
 }
 
 /// [`escape`]s several lines; keeps line breaks and tabs.
-pub fn escape_lines(text: &str) -> String {
+pub(crate) fn escape_lines(text: &str) -> String {
     let escape_line = |line: &str| line.split('\t').map(escape).collect::<Vec<_>>().join("\t");
     text.lines().map(|line| escape_line(line) + "\n").collect()
 }
 
 /// Formats a rate in percent.
-pub fn format_percent(rate: f64) -> String {
+pub(crate) fn format_percent(rate: f64) -> String {
     if rate.is_finite() { format!("{:.2} %", 100.0 * rate) } else { "∞".to_owned() }
 }
 
 /// Formats an interval of rates in percent.
-pub fn format_interval((low, high): (f64, f64)) -> String {
+pub(crate) fn format_interval((low, high): (f64, f64)) -> String {
     let end = |rate: f64| if rate.is_finite() { format!("{:.2}", 100.0 * rate) } else { "∞".to_owned() };
     format!("[{}, {}]", end(low), end(high))
 }
 
 /// Formats a count with thin spaces between thousands.
-pub fn format_count(number: usize) -> String {
+pub(crate) fn format_count(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -50,7 +50,7 @@ pub fn format_count(number: usize) -> String {
 }
 
 /// Formats a duration in its two largest units.
-pub fn format_duration(seconds: f64) -> String {
+pub(crate) fn format_duration(seconds: f64) -> String {
     match seconds.round() as u64 {
         s @ 0..60 => format!("{s} s"),
         s @ 60..3600 => format!("{} min {:02} s", s / 60, s % 60),

@@ -12,7 +12,7 @@ const RIFF_BYTES: u32 = 8;
 const FORMAT_BYTES: u32 = 16;
 
 /// Encodes recordings at one sample rate within a byte limit.
-pub struct Recordings {
+pub(crate) struct Recordings {
     sample_rate: u32,
     /// Largest number of bytes of all encoded recordings.
     max_bytes: usize,
@@ -24,7 +24,7 @@ pub struct Recordings {
 
 impl Recordings {
     /// Creates an encoder; `max_bytes` limits the sum of all recordings.
-    pub fn new(sample_rate: u32, max_bytes: usize) -> Self {
+    pub(crate) fn new(sample_rate: u32, max_bytes: usize) -> Self {
         Self { sample_rate, max_bytes, used_bytes: 0, left_out_count: 0 }
     }
 
@@ -32,7 +32,7 @@ impl Recordings {
     ///
     /// # Errors
     /// The message of a read error.
-    pub fn data_uri(&mut self, utterance: &Utterance) -> Result<Option<String>, String> {
+    pub(crate) fn data_uri(&mut self, utterance: &Utterance) -> Result<Option<String>, String> {
         let conversion = Conversion { channel: Channel::Mix, resample: true };
         let (audio, _) =
             utterance.audio_as(self.sample_rate, &conversion).map_err(|error| error.to_string())?;

@@ -11,7 +11,7 @@ const MAX_ROWS: usize = 20;
 /// Formats error rates, one row per part; a script sorts the table by any column.
 ///
 /// `row_header` is the header of the first column.
-pub fn score_table(caption: &str, row_header: &str, rows: &[(String, Score)]) -> String {
+pub(crate) fn score_table(caption: &str, row_header: &str, rows: &[(String, Score)]) -> String {
     let has_speakers = rows.iter().any(|(_, score)| score.over_speakers.is_some());
     let speaker_header = |rate: &str| match has_speakers {
         true => format!("<th scope=\"col\">{rate} 95 % over speakers</th>"),
@@ -63,7 +63,7 @@ fn score_row(name: &str, score: &Score, has_speakers: bool) -> String {
 }
 
 /// Formats the bad items of a set: id, action and reason.
-pub fn bad_item_table(set: &str, items: &BadItems) -> String {
+pub(crate) fn bad_item_table(set: &str, items: &BadItems) -> String {
     let row = |id: &str, action: &str, reason: &str| {
         format!("<tr><th scope=\"row\">{}</th><td>{action}</td><td>{}</td></tr>", escape(id), escape(reason))
     };
@@ -86,7 +86,7 @@ pub fn bad_item_table(set: &str, items: &BadItems) -> String {
 }
 
 /// Formats the most frequent errors: reference, hypothesis and kind.
-pub fn error_table(transcripts: &[Transcript], metric: Metric) -> String {
+pub(crate) fn error_table(transcripts: &[Transcript], metric: Metric) -> String {
     let error_counts = count_errors(transcripts, metric);
     if error_counts.is_empty() {
         return String::new();

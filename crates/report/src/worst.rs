@@ -20,7 +20,7 @@ fn error_counts(transcript: &Transcript, metric: Metric) -> ErrorCounts {
 /// Returns at most `max_count` utterances with errors, the worst first.
 ///
 /// Sorted by the number of errors, then by the rate, then by the order of the set.
-pub fn select_worst(transcripts: &[Transcript], metric: Metric, max_count: usize) -> Vec<&Transcript> {
+pub(crate) fn select_worst(transcripts: &[Transcript], metric: Metric, max_count: usize) -> Vec<&Transcript> {
     let worst = transcripts.iter().filter(|transcript| error_counts(transcript, metric).errors() > 0);
     let mut worst: Vec<&Transcript> = worst.collect();
     worst.sort_by(|a, b| {
@@ -32,7 +32,7 @@ pub fn select_worst(transcripts: &[Transcript], metric: Metric, max_count: usize
 }
 
 /// Formats one utterance: error counts, aligned texts, and audio.
-pub fn utterance_card(
+pub(crate) fn utterance_card(
     transcript: &Transcript,
     metric: Metric,
     utterances: Option<&BTreeMap<String, Utterance>>,

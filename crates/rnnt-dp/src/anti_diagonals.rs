@@ -49,7 +49,7 @@ pub(crate) struct LaneSizes {
 
 impl LaneSizes {
     /// Sizes of an utterance of a batch.
-    pub fn new(
+    pub(crate) fn new(
         lattices: &Lattices,
         topology: &Topology,
         regularizers: &Regularizers,
@@ -76,7 +76,7 @@ impl LaneSizes {
     }
 
     /// Elementwise maximum of two sizes.
-    pub fn max(self, other: Self) -> Self {
+    pub(crate) fn max(self, other: Self) -> Self {
         Self {
             arcs: self.arcs.max(other.arcs),
             diagonals: self.diagonals.max(other.diagonals),
@@ -102,7 +102,7 @@ pub(crate) struct RingSizes {
 }
 
 impl RingSizes {
-    pub fn new(frames: usize, labels: usize, arcs: &[TopologyArc]) -> Self {
+    pub(crate) fn new(frames: usize, labels: usize, arcs: &[TopologyArc]) -> Self {
         let fitting_arcs = || arcs.iter().filter(|arc| arc.frames <= frames && arc.labels <= labels);
         let max_span = fitting_arcs().map(|arc| arc.frames + arc.labels).max().unwrap_or(0);
         let margin = fitting_arcs().map(|arc| arc.labels).max().unwrap_or(0).next_multiple_of(LANES);
@@ -140,18 +140,18 @@ pub(crate) fn num_elements(frames: usize, labels: usize) -> usize {
 
 impl AntiDiagonals {
     /// Reserves memory for `arcs` arcs and `diagonals` diagonals.
-    pub fn reserve(&mut self, arcs: usize, diagonals: usize) {
+    pub(crate) fn reserve(&mut self, arcs: usize, diagonals: usize) {
         ensure_capacity(&mut self.arcs, arcs);
         ensure_capacity(&mut self.offsets, diagonals);
     }
 
     /// Scratch memory of [`Self::reserve`].
-    pub fn scratch(arcs: usize, diagonals: usize) -> ScratchReq {
+    pub(crate) fn scratch(arcs: usize, diagonals: usize) -> ScratchReq {
         ScratchReq::new::<TopologyArc>(arcs).and(ScratchReq::new::<usize>(diagonals))
     }
 
     /// Sets the size and the arcs of the lattice.
-    pub fn set(&mut self, frames: usize, labels: usize, arcs: &[TopologyArc]) {
+    pub(crate) fn set(&mut self, frames: usize, labels: usize, arcs: &[TopologyArc]) {
         (self.frames, self.labels) = (frames, labels);
         self.arcs.clear();
         self.arcs.extend_from_slice(arcs);
@@ -164,32 +164,32 @@ impl AntiDiagonals {
     }
 
     /// T, the number of frames.
-    pub fn frames(&self) -> usize {
+    pub(crate) fn frames(&self) -> usize {
         self.frames
     }
 
     /// U, the number of labels.
-    pub fn labels(&self) -> usize {
+    pub(crate) fn labels(&self) -> usize {
         self.labels
     }
 
     /// The arcs of the topology.
-    pub fn arcs(&self) -> &[TopologyArc] {
+    pub(crate) fn arcs(&self) -> &[TopologyArc] {
         &self.arcs
     }
 
     /// The diagonal on which paths end, T + U.
-    pub fn end(&self) -> usize {
+    pub(crate) fn end(&self) -> usize {
         self.frames + self.labels
     }
 
     /// Returns true if an arc spans no more than the lattice.
-    pub fn arc_fits(&self, arc: &TopologyArc) -> bool {
+    pub(crate) fn arc_fits(&self, arc: &TopologyArc) -> bool {
         arc.frames <= self.frames && arc.labels <= self.labels
     }
 
     /// Smallest u on a diagonal.
-    pub fn min_label(&self, d: usize) -> usize {
+    pub(crate) fn min_label(&self, d: usize) -> usize {
         (d + 1).saturating_sub(self.frames).min(self.labels)
     }
 
@@ -199,12 +199,12 @@ impl AntiDiagonals {
     }
 
     /// Number of elements of a diagonal: its sites, padded.
-    pub fn width(&self, d: usize) -> usize {
+    pub(crate) fn width(&self, d: usize) -> usize {
         self.sites(d).next_multiple_of(LANES)
     }
 
     /// First element of a diagonal.
-    pub fn offset(&self, d: usize) -> usize {
+    pub(crate) fn offset(&self, d: usize) -> usize {
         self.offsets[d]
     }
 
@@ -231,7 +231,7 @@ impl AntiDiagonals {
     /// `is_forward` is true in the forward recursion, for prefetching. -inf and missing arcs become
     /// [`LOG_ZERO`](scaled::LOG_ZERO). If true is returned, no arc has an emission of NaN or +inf.
     /// False may also be due to the emission of a missing arc.
-    pub fn gather(&self, d: usize, is_forward: bool, emissions: &[f64], rows: &mut [f64]) -> bool {
+    pub(crate) fn gather(&self, d: usize, is_forward: bool, emissions: &[f64], rows: &mut [f64]) -> bool {
         let arcs = self.arcs.len();
         let positions = scaled::diagonal_positions(d, self.min_label(d), self.labels, arcs);
         let arc_sources = |arc: usize| self.arc_sources(d, &self.arcs[arc]);
@@ -247,7 +247,7 @@ impl AntiDiagonals {
     }
 
     /// Scatters the rows of a diagonal to row-major order.
-    pub fn scatter(&self, d: usize, is_forward: bool, rows: &[f64], out: &mut Diagonals<'_>) {
+    pub(crate) fn scatter(&self, d: usize, is_forward: bool, rows: &[f64], out: &mut Diagonals<'_>) {
         out.scatter(rows, d, self.min_label(d), self.sites(d), self.frame_offset(d, is_forward));
     }
 

@@ -74,21 +74,21 @@ impl Graph for BandGraph<'_> {
 
 impl BandedScratch {
     /// Reserves memory for `arcs` arcs and `sites` sites.
-    pub fn reserve(&mut self, arcs: usize, sites: usize) {
+    pub(crate) fn reserve(&mut self, arcs: usize, sites: usize) {
         ensure_capacity(&mut self.arcs, arcs);
         ensure_capacity(&mut self.alpha, sites);
         ensure_capacity(&mut self.beta, sites);
     }
 
     /// Scratch memory of [`Self::reserve`].
-    pub fn scratch(arcs: usize, sites: usize) -> ScratchReq {
+    pub(crate) fn scratch(arcs: usize, sites: usize) -> ScratchReq {
         ScratchReq::new::<BandArc>(arcs).and(ScratchReq::new::<f64>(sites).times(2))
     }
 
     /// Writes `-factor(arc)` times the posterior of each arc; returns the loss.
     ///
     /// `emissions` and `adjoints` have one element for each site and arc of the topology.
-    pub fn forward_backward(
+    pub(crate) fn forward_backward(
         &mut self,
         lattice: &Lattice,
         emissions: &[f64],

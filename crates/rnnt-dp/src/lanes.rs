@@ -36,7 +36,7 @@ impl BatchCall<'_> {
     ///     while its own turns, or those of later lanes, have an utterance left:
     ///         both directions in parallel
     /// ```
-    pub fn run(
+    pub(crate) fn run(
         &self,
         lanes: &mut [LaneScratch],
         schedule: &mut Schedule,

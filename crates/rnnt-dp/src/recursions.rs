@@ -91,24 +91,24 @@ pub(crate) struct ForwardRecursion {
 }
 
 impl ForwardRecursion {
-    pub fn reserve(&mut self, sizes: &LaneSizes) {
+    pub(crate) fn reserve(&mut self, sizes: &LaneSizes) {
         self.arc_alpha.reserve(sizes.ring_diagonals, sizes.arcs, sizes.ring_row_len);
         self.emissions.ensure_len(sizes.arcs * sizes.row_len, 0.0);
     }
 
     /// Scratch memory of [`Self::reserve`].
-    pub fn scratch(sizes: &LaneSizes) -> ScratchReq {
+    pub(crate) fn scratch(sizes: &LaneSizes) -> ScratchReq {
         let emissions = ScratchReq::aligned::<f64>(sizes.arcs * sizes.row_len);
         DiagonalRing::scratch(sizes.ring_diagonals, sizes.arcs, sizes.ring_row_len).and(emissions)
     }
 
     /// Starts before diagonal 0 of a lattice.
-    pub fn begin(&mut self, diagonals: &AntiDiagonals) {
+    pub(crate) fn begin(&mut self, diagonals: &AntiDiagonals) {
         self.arc_alpha.reset(diagonals);
     }
 
     /// Advances to diagonal `d` and writes its `α`; returns true if its emissions are below +inf.
-    pub fn step(
+    pub(crate) fn step(
         &mut self,
         diagonals: &AntiDiagonals,
         d: usize,
@@ -154,7 +154,7 @@ impl ForwardRecursion {
     }
 
     /// `α(m) p(m -> n)` of an arc at the sites m of a recent diagonal.
-    pub fn arc_alpha(&self, diagonals: &AntiDiagonals, d: usize, arc: usize) -> ScaledRow<'_> {
+    pub(crate) fn arc_alpha(&self, diagonals: &AntiDiagonals, d: usize, arc: usize) -> ScaledRow<'_> {
         self.arc_alpha.row(d, arc, diagonals.min_label(d), 0, diagonals.width(d))
     }
 }
@@ -171,28 +171,28 @@ pub(crate) struct BackwardRecursion {
 }
 
 impl BackwardRecursion {
-    pub fn reserve(&mut self, sizes: &LaneSizes) {
+    pub(crate) fn reserve(&mut self, sizes: &LaneSizes) {
         self.arc_beta.reserve(sizes.arcs * sizes.row_len);
         self.emissions.ensure_len(sizes.arcs * sizes.row_len, 0.0);
         self.beta.reserve(sizes.ring_diagonals, 1, sizes.ring_row_len);
     }
 
     /// Scratch memory of [`Self::reserve`].
-    pub fn scratch(sizes: &LaneSizes) -> ScratchReq {
+    pub(crate) fn scratch(sizes: &LaneSizes) -> ScratchReq {
         let diagonal_len = sizes.arcs * sizes.row_len;
         let rows = ScaledRows::scratch(diagonal_len).and(ScratchReq::aligned::<f64>(diagonal_len));
         DiagonalRing::scratch(sizes.ring_diagonals, 1, sizes.ring_row_len).and(rows)
     }
 
     /// Starts at the end of all paths, where β is 1.
-    pub fn begin(&mut self, diagonals: &AntiDiagonals) {
+    pub(crate) fn begin(&mut self, diagonals: &AntiDiagonals) {
         self.beta.reset(diagonals);
         let (slot, index) = (self.beta.slot(diagonals.end()), self.beta.index(0, diagonals.labels()));
         self.beta.diagonals[slot].row_mut(index, 1).set(0, Scaled::ONE);
     }
 
     /// Moves back to diagonal `d`; returns true if its emissions are below +inf.
-    pub fn step(&mut self, diagonals: &AntiDiagonals, d: usize, emissions: &[f64]) -> bool {
+    pub(crate) fn step(&mut self, diagonals: &AntiDiagonals, d: usize, emissions: &[f64]) -> bool {
         let (min_label, width, arcs) = (diagonals.min_label(d), diagonals.width(d), diagonals.arcs());
         let diagonal_emissions = &mut self.emissions[..arcs.len() * width];
         let is_valid = diagonals.gather(d, false, emissions, diagonal_emissions);
@@ -222,14 +222,14 @@ impl BackwardRecursion {
     }
 
     /// `β` of a recent diagonal.
-    pub fn beta(&self, diagonals: &AntiDiagonals, d: usize) -> ScaledRow<'_> {
+    pub(crate) fn beta(&self, diagonals: &AntiDiagonals, d: usize) -> ScaledRow<'_> {
         self.beta.row(d, 0, diagonals.min_label(d), 0, diagonals.width(d))
     }
 
     /// `p(m -> n) β(n)` of an arc at the sites of diagonal `d`.
     ///
     /// `d` must be the current diagonal.
-    pub fn arc_beta(&self, diagonals: &AntiDiagonals, d: usize, arc: usize) -> ScaledRow<'_> {
+    pub(crate) fn arc_beta(&self, diagonals: &AntiDiagonals, d: usize, arc: usize) -> ScaledRow<'_> {
         self.arc_beta.row(arc * diagonals.width(d), diagonals.width(d))
     }
 }

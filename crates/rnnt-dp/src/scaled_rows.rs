@@ -15,23 +15,23 @@ pub(crate) struct ScaledRows {
 
 impl ScaledRows {
     /// Reserves memory for at least `count` numbers; all stay finite.
-    pub fn reserve(&mut self, count: usize) {
+    pub(crate) fn reserve(&mut self, count: usize) {
         self.mantissa.ensure_len(count, 0.0);
         self.exponent.ensure_len(count, 0.0);
     }
 
     /// Scratch memory of [`Self::reserve`].
-    pub fn scratch(count: usize) -> ScratchReq {
+    pub(crate) fn scratch(count: usize) -> ScratchReq {
         ScratchReq::aligned::<f64>(count).times(2)
     }
 
     /// Sets all numbers to zero.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.all_mut().fill(Scaled::ZERO);
     }
 
     /// Returns `width` numbers from index `start` on.
-    pub fn row(&self, start: usize, width: usize) -> ScaledRow<'_> {
+    pub(crate) fn row(&self, start: usize, width: usize) -> ScaledRow<'_> {
         ScaledRow {
             mantissa: &self.mantissa[start..start + width],
             exponent: &self.exponent[start..start + width],
@@ -39,7 +39,7 @@ impl ScaledRows {
     }
 
     /// Returns `width` mutable numbers from index `start` on.
-    pub fn row_mut(&mut self, start: usize, width: usize) -> ScaledRowMut<'_> {
+    pub(crate) fn row_mut(&mut self, start: usize, width: usize) -> ScaledRowMut<'_> {
         ScaledRowMut {
             mantissa: &mut self.mantissa[start..start + width],
             exponent: &mut self.exponent[start..start + width],
@@ -49,7 +49,11 @@ impl ScaledRows {
     /// Returns two rows by their first indices.
     ///
     /// The second must begin after the end of the first.
-    pub fn two_rows_mut(&mut self, [first, second]: [usize; 2], width: usize) -> [ScaledRowMut<'_>; 2] {
+    pub(crate) fn two_rows_mut(
+        &mut self,
+        [first, second]: [usize; 2],
+        width: usize,
+    ) -> [ScaledRowMut<'_>; 2] {
         let (left_mantissa, right_mantissa) = self.mantissa.split_at_mut(second);
         let (left_exponent, right_exponent) = self.exponent.split_at_mut(second);
         [
@@ -62,7 +66,7 @@ impl ScaledRows {
     }
 
     /// Returns all numbers.
-    pub fn all_mut(&mut self) -> ScaledRowMut<'_> {
+    pub(crate) fn all_mut(&mut self) -> ScaledRowMut<'_> {
         ScaledRowMut { mantissa: &mut self.mantissa, exponent: &mut self.exponent }
     }
 }

@@ -27,7 +27,7 @@ impl CallShapes<'_> {
     }
 
     /// Scratch memory of the lists of a call: those of [`Schedule`] and the utterance slots.
-    pub fn list_scratch(&self) -> ScratchReq {
+    pub(crate) fn list_scratch(&self) -> ScratchReq {
         ScratchReq::new::<(usize, Range<usize>, UtteranceSlot)>(self.lattices.batch())
     }
 }
@@ -47,14 +47,14 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    pub fn new(shapes: &CallShapes) -> Self {
+    pub(crate) fn new(shapes: &CallShapes) -> Self {
         let mut schedule = Self::default();
         schedule.sort(shapes);
         schedule
     }
 
     /// Reserves memory for the utterances and sorts them.
-    pub fn sort(&mut self, shapes: &CallShapes) {
+    pub(crate) fn sort(&mut self, shapes: &CallShapes) {
         let batch = shapes.lattices.batch();
         self.remaining_turns.clear();
         self.remaining_turns.reserve_exact(batch);
@@ -68,7 +68,7 @@ impl Schedule {
     ///
     /// Calls `visit(lane, turns, sizes)` with the lane's own turns, and the buffer sizes for these
     /// and all later turns.
-    pub fn for_each_lane(
+    pub(crate) fn for_each_lane(
         &self,
         shapes: &CallShapes,
         lanes: usize,
@@ -96,14 +96,14 @@ impl Schedule {
     }
 
     /// Scratch memory of `lanes` lanes and of the lists; it never decreases with more lanes.
-    pub fn scratch(&self, shapes: &CallShapes, lanes: usize) -> ScratchReq {
+    pub(crate) fn scratch(&self, shapes: &CallShapes, lanes: usize) -> ScratchReq {
         let mut scratch = shapes.list_scratch();
         self.for_each_lane(shapes, lanes, |_, _, sizes| scratch = scratch.and(lane_scratch(&sizes)));
         scratch
     }
 
     /// Returns the number of lanes that fit into `bytes`, up to `limit`.
-    pub fn max_lanes(&self, shapes: &CallShapes, bytes: usize, limit: usize) -> Result<usize> {
+    pub(crate) fn max_lanes(&self, shapes: &CallShapes, bytes: usize, limit: usize) -> Result<usize> {
         // Bisection.
         let (mut max_fitting, mut too_many) = (0, limit.min(self.order.len()) + 1);
         while max_fitting + 1 < too_many {
@@ -115,7 +115,7 @@ impl Schedule {
     }
 
     /// Assigns the utterances to lanes.
-    pub fn assign(&mut self, shapes: &CallShapes, lanes: usize) {
+    pub(crate) fn assign(&mut self, shapes: &CallShapes, lanes: usize) {
         let mut remaining_turns = std::mem::take(&mut self.remaining_turns);
         remaining_turns.clear();
         remaining_turns.resize(lanes.min(self.order.len()), 0..0);
@@ -124,18 +124,18 @@ impl Schedule {
     }
 
     /// Returns the next utterance of a lane.
-    pub fn next(&mut self, lane: usize) -> Option<usize> {
+    pub(crate) fn next(&mut self, lane: usize) -> Option<usize> {
         self.remaining_turns[lane..].iter_mut().find_map(Iterator::next).map(|turn| self.order[turn])
     }
 
     /// Frees memory that a batch of this size does not need.
-    pub fn shrink(&mut self) {
+    pub(crate) fn shrink(&mut self) {
         self.remaining_turns.shrink_to(self.order.len());
         self.order.shrink_to_fit();
     }
 
     /// Allocated bytes.
-    pub fn allocated_bytes(&self) -> usize {
+    pub(crate) fn allocated_bytes(&self) -> usize {
         self.order.capacity() * size_of::<usize>()
             + self.remaining_turns.capacity() * size_of::<Range<usize>>()
     }

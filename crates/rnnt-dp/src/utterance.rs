@@ -28,7 +28,7 @@ use crate::{
 
 impl LaneSizes {
     /// Scratch memory of a [`LaneScratch`] of these sizes, without the struct.
-    pub fn scratch(&self) -> ScratchReq {
+    pub(crate) fn scratch(&self) -> ScratchReq {
         let Self { arcs, diagonals, row_len, elements, composed, band_arcs, band_sites, .. } = *self;
         let diagonal_scratch = match diagonals {
             0 => ScratchReq::EMPTY,
@@ -69,7 +69,7 @@ pub(crate) struct LaneScratch {
 
 impl LaneScratch {
     /// Reserves memory for larger lattices; old and new buffers never exist at the same time.
-    pub fn reserve(&mut self, sizes: LaneSizes) {
+    pub(crate) fn reserve(&mut self, sizes: LaneSizes) {
         self.sizes = self.sizes.max(sizes);
         let sizes = &self.sizes;
         if sizes.diagonals > 0 {
@@ -88,7 +88,7 @@ impl LaneScratch {
     }
 
     /// Sizes of the buffers.
-    pub fn sizes(&self) -> LaneSizes {
+    pub(crate) fn sizes(&self) -> LaneSizes {
         self.sizes
     }
 
@@ -96,7 +96,7 @@ impl LaneScratch {
     ///
     /// Returns the sum over all paths, and true if it is valid. If false, an emission is NaN or
     /// +inf. The sum is still valid if that emission belongs to no arc.
-    pub fn run_to_middle(
+    pub(crate) fn run_to_middle(
         &mut self,
         frames: usize,
         labels: usize,
@@ -135,7 +135,7 @@ impl LaneScratch {
     ///
     /// An adjoint is `-factor(arc)` times the posterior of the arc, row-major. `total` is the sum
     /// that [`Self::run_to_middle`] returned, not zero.
-    pub fn run_from_middle(
+    pub(crate) fn run_from_middle(
         &mut self,
         total: Scaled,
         factor: impl Fn(&TopologyArc) -> f64 + Sync,
@@ -199,7 +199,7 @@ impl LaneScratch {
     }
 
     /// Writes `-factor(arc)` times each arc posterior of a banded lattice; returns the loss.
-    pub fn run_banded(
+    pub(crate) fn run_banded(
         &mut self,
         lattice: &Lattice,
         emissions: &[f64],
@@ -210,7 +210,7 @@ impl LaneScratch {
     }
 
     /// Clears sums that are not finite.
-    pub fn clear_sums(&mut self) {
+    pub(crate) fn clear_sums(&mut self) {
         self.sums.clear();
     }
 

@@ -63,7 +63,7 @@ pub(crate) struct CallPlan {
 
 impl CallPlan {
     /// Plan of a single head without a lattice.
-    pub fn single_head(budget: usize) -> Self {
+    pub(crate) fn single_head(budget: usize) -> Self {
         Self {
             groups: Vec::new(),
             lattice_bytes: 0,
@@ -144,7 +144,7 @@ impl CallSizes<'_> {
     ///
     /// # Errors
     /// [`Error::Budget`].
-    pub fn all_at_once<F: Real>(&self) -> Result<CallPlan> {
+    pub(crate) fn all_at_once<F: Real>(&self) -> Result<CallPlan> {
         self.plan::<F>(std::iter::once(0..self.objective.site_targets().batch()).collect())
     }
 
@@ -152,7 +152,7 @@ impl CallSizes<'_> {
     ///
     /// # Errors
     /// [`Error::Budget`] if single utterances exceed the budget.
-    pub fn in_groups<F: Real>(&self) -> Result<CallPlan> {
+    pub(crate) fn in_groups<F: Real>(&self) -> Result<CallPlan> {
         let groups = self.groups::<F>();
         match self.plan::<F>(groups) {
             Err(Error::Budget { .. }) => {
@@ -278,7 +278,7 @@ impl CallSizes<'_> {
     }
 
     /// Shape of each head's call over a number of sites.
-    pub fn head_shapes(&self, sites: usize) -> Vec<(HeadRole, Shape)> {
+    pub(crate) fn head_shapes(&self, sites: usize) -> Vec<(HeadRole, Shape)> {
         let shape = |(role, classes)| {
             let selected = self.objective.selected_classes(role);
             (role, Shape { sites, hidden: self.hidden, classes, selected })

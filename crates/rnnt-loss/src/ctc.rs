@@ -127,7 +127,7 @@ impl CtcLaneScratch {
 
 impl CtcLane {
     /// Allocated bytes.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.allocated().total().bytes()
     }
 
@@ -147,7 +147,7 @@ impl CtcObjective {
     ///
     /// # Errors
     /// Targets with big blanks or bands.
-    pub fn new(targets: &Targets) -> Result<Self> {
+    pub(crate) fn new(targets: &Targets) -> Result<Self> {
         if targets.num_big_blanks() > 0 {
             return Err(Error::incompatible("targets.big_blanks", FOR_CTC, targets.num_big_blanks()));
         }
@@ -163,7 +163,7 @@ impl CtcObjective {
     }
 
     /// Converts a layout of sites to one with a row per frame.
-    pub fn layout(layout: Layout) -> Layout {
+    pub(crate) fn layout(layout: Layout) -> Layout {
         match layout {
             Layout::Packed => Layout::Packed,
             Layout::Padded { frames, .. } => Layout::Padded { frames, positions: 1 },
@@ -171,29 +171,29 @@ impl CtcObjective {
     }
 
     /// Targets without labels, whose sites are the frames.
-    pub fn frame_targets(&self) -> &Targets {
+    pub(crate) fn frame_targets(&self) -> &Targets {
         &self.frame_targets
     }
 
     /// Number of columns: the blank, and the most distinct labels of an utterance.
-    pub fn num_columns(&self) -> usize {
+    pub(crate) fn num_columns(&self) -> usize {
         1 + self.utterances.iter().map(|utterance| utterance.classes.len()).max().unwrap_or(0)
     }
 
     /// Objective of a range of utterances.
-    pub fn part(&self, utterances: Range<usize>) -> Self {
+    pub(crate) fn part(&self, utterances: Range<usize>) -> Self {
         let frame_targets = self.frame_targets.part(utterances.clone());
         Self { frame_targets, utterances: self.utterances[utterances].to_vec() }
     }
 
     /// Bytes of a copy of an utterance's labels, classes and weights.
-    pub fn utterance_bytes(&self, utterance: usize) -> usize {
+    pub(crate) fn utterance_bytes(&self, utterance: usize) -> usize {
         let CtcUtterance { labels, weights, classes } = &self.utterances[utterance];
         size_of::<u32>() * (labels.len() + classes.len()) + size_of::<f64>() * weights.len()
     }
 
     /// Memory of a lane for a range of utterances.
-    pub fn lane_scratch(&self, utterances: Range<usize>) -> ScratchReq {
+    pub(crate) fn lane_scratch(&self, utterances: Range<usize>) -> ScratchReq {
         self.lane_scratch_by_buffer(utterances).total()
     }
 
@@ -212,7 +212,7 @@ impl CtcObjective {
     }
 
     /// Selects the blank and the distinct labels at every frame.
-    pub fn selection(&self, spare: Selection) -> Result<Selection> {
+    pub(crate) fn selection(&self, spare: Selection) -> Result<Selection> {
         let (blank, columns) = (self.frame_targets.blank(), self.num_columns());
         let entries = self.frame_targets.lattices().num_sites() * columns;
         let (ids, active) = spare.into_parts();
@@ -234,7 +234,7 @@ impl CtcObjective {
     /// ```text
     /// par for each lane:  for each of its utterances:  both directions
     /// ```
-    pub fn forward_backward(
+    pub(crate) fn forward_backward(
         &self,
         emissions: &[f64],
         regularizers: &Regularizers,

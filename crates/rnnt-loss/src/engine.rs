@@ -217,7 +217,7 @@ impl<'t, F: Real> LossCall<'t, F> {
     /// # Errors
     /// Inputs that the loss does not support; shapes, classes, options or targets that do not
     /// match.
-    pub fn new(
+    pub(crate) fn new(
         inputs: &Inputs<F>,
         loss: Cow<'t, Loss>,
         targets: Cow<'t, Targets>,
@@ -237,7 +237,12 @@ impl<'t, F: Real> LossCall<'t, F> {
     }
 
     /// Bytes of the call, over all utterances at once or in groups.
-    pub fn plan(&self, values: &InputValues<F>, options: &Options, all_at_once: bool) -> Result<usize> {
+    pub(crate) fn plan(
+        &self,
+        values: &InputValues<F>,
+        options: &Options,
+        all_at_once: bool,
+    ) -> Result<usize> {
         let bytes = |sizes: CallSizes| {
             Ok(if all_at_once { sizes.all_at_once::<F>()? } else { sizes.in_groups::<F>()? }.bytes)
         };
@@ -249,7 +254,7 @@ impl<'t, F: Real> LossCall<'t, F> {
     }
 
     /// Computes losses and gradients, one group at a time.
-    pub fn sum(
+    pub(crate) fn sum(
         self,
         values: &InputValues<F>,
         weights: &[f64],
@@ -278,7 +283,7 @@ pub(crate) fn expect_unpruned(loss: &Loss) -> Result<()> {
 
 impl<F: Real> LossCall<'static, F> {
     /// Computes the losses of all utterances at once.
-    pub fn forward(
+    pub(crate) fn forward(
         self,
         values: &InputValues<F>,
         options: &Options,

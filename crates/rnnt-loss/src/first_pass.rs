@@ -56,7 +56,7 @@ impl FirstPassCall {
     ///
     /// # Errors
     /// A loss without a first pass; targets or options that are incompatible with one.
-    pub fn new<F: Real>(
+    pub(crate) fn new<F: Real>(
         options: &Options,
         inputs: &PrunedInputs<F>,
         loss: &Loss,
@@ -94,13 +94,18 @@ impl FirstPassCall {
     }
 
     /// Targets with the shapes of the retained sites, before these are known.
-    pub fn retained_shapes(&self, targets: &Targets) -> Result<Targets> {
+    pub(crate) fn retained_shapes(&self, targets: &Targets) -> Result<Targets> {
         let ranges = Ranges::with_zero_starts(targets.lattices(), &self.options.topology, self.s_range)?;
         retained_targets(targets, &ranges)
     }
 
     /// The best plan within a number of bytes, or the smallest plan.
-    pub fn plan<F: Real>(&self, simple: &SimpleInputs<F>, bytes: usize, all_at_once: bool) -> FirstPassPlan {
+    pub(crate) fn plan<F: Real>(
+        &self,
+        simple: &SimpleInputs<F>,
+        bytes: usize,
+        all_at_once: bool,
+    ) -> FirstPassPlan {
         match simple {
             SimpleInputs::Matrices(source) => self.plan_source(source, bytes, all_at_once),
             SimpleInputs::Heads(source) => self.plan_source(source, bytes, all_at_once),
@@ -162,7 +167,7 @@ impl FirstPassCall {
     }
 
     /// Runs the first pass over all utterances.
-    pub fn forward<F: Real>(
+    pub(crate) fn forward<F: Real>(
         &self,
         simple: &SimpleInputs<F>,
         plan: &FirstPassPlan,
@@ -179,7 +184,7 @@ impl FirstPassCall {
     }
 
     /// Runs the first pass and its gradient, one group at a time.
-    pub fn sum<F: Real>(
+    pub(crate) fn sum<F: Real>(
         &self,
         simple: &SimpleInputs<F>,
         plan: &FirstPassPlan,

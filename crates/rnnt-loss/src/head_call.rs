@@ -60,7 +60,7 @@ impl<F: Real> HeadCallInputs<F> {
     ///
     /// # Errors
     /// Shapes, classes, options or targets that do not match.
-    pub fn joint(joint: &JointInputs<F>, targets: &Targets, options: &Options) -> Result<Self> {
+    pub(crate) fn joint(joint: &JointInputs<F>, targets: &Targets, options: &Options) -> Result<Self> {
         let JointInputs { encoded, predicted, head, durations, dropout, layout } = *joint;
         if options.loss == Loss::Ctc {
             return Err(Error::joint_with_ctc());
@@ -79,14 +79,14 @@ impl<F: Real> HeadCallInputs<F> {
     }
 
     /// Creates the call of an objective.
-    pub fn with_objective(self, objective: LatticeObjective) -> HeadCall<F> {
+    pub(crate) fn with_objective(self, objective: LatticeObjective) -> HeadCall<F> {
         HeadCall { objective, inputs: self }
     }
 
     /// Sizes that determine the bytes of a call.
     ///
     /// `caller_bytes` are additional bytes of its caller.
-    pub fn sizes<'s>(
+    pub(crate) fn sizes<'s>(
         &self,
         objective: &'s LatticeObjective<'s>,
         options: &'s Options,
@@ -101,7 +101,7 @@ impl<F: Real> HeadCallInputs<F> {
     }
 
     /// Number of heads.
-    pub fn num_heads(&self, options: &Options) -> usize {
+    pub(crate) fn num_heads(&self, options: &Options) -> usize {
         HeadSet::<F>::roles_and_classes(self.heads.classes(), options).len()
     }
 }
@@ -111,7 +111,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
     ///
     /// # Errors
     /// Shapes, classes, options or targets that do not match.
-    pub fn joint(
+    pub(crate) fn joint(
         joint: &JointInputs<F>,
         loss: Cow<'t, Loss>,
         targets: Cow<'t, Targets>,
@@ -125,7 +125,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
     ///
     /// # Errors
     /// Those of [`HeadCall::joint`].
-    pub fn hidden(
+    pub(crate) fn hidden(
         rows: &HiddenInputs<F>,
         loss: Cow<'t, Loss>,
         targets: Cow<'t, Targets>,
@@ -147,17 +147,17 @@ impl<'t, F: Real> HeadCall<'t, F> {
     /// Sizes that determine the bytes of the call.
     ///
     /// `caller_bytes` are additional bytes of its caller.
-    pub fn sizes<'s>(&'s self, options: &'s Options, caller_bytes: usize) -> CallSizes<'s> {
+    pub(crate) fn sizes<'s>(&'s self, options: &'s Options, caller_bytes: usize) -> CallSizes<'s> {
         self.inputs.sizes(&self.objective, options, caller_bytes)
     }
 
     /// Number of heads.
-    pub fn num_heads(&self, options: &Options) -> usize {
+    pub(crate) fn num_heads(&self, options: &Options) -> usize {
         self.inputs.num_heads(options)
     }
 
     /// Computes losses and gradients, one group at a time.
-    pub fn sum(
+    pub(crate) fn sum(
         &self,
         values: &InputValues<F>,
         weights: &[f64],
@@ -185,7 +185,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
     }
 
     /// Computes the losses, and the row indices of all sites.
-    pub fn forward(
+    pub(crate) fn forward(
         &self,
         values: &InputValues<F>,
         options: &Options,
@@ -200,7 +200,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
     }
 
     /// Computes the gradients of [`HeadCall::forward`].
-    pub fn backward(
+    pub(crate) fn backward(
         &self,
         ForwardResult { indices, state }: ForwardResult<F>,
         values: &InputValues<F>,
@@ -222,7 +222,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
     }
 
     /// Objective of a range of utterances.
-    pub fn objective_of(&self, utterances: Range<usize>) -> LatticeObjective<'_> {
+    pub(crate) fn objective_of(&self, utterances: Range<usize>) -> LatticeObjective<'_> {
         self.objective.part(utterances)
     }
 
@@ -230,7 +230,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
     ///
     /// # Errors
     /// A row with an infinite value.
-    pub fn group<'c>(
+    pub(crate) fn group<'c>(
         &'c self,
         values: &InputValues<'c, F>,
         objective: &'c LatticeObjective<'c>,
@@ -288,12 +288,16 @@ impl<'t, F: Real> HeadCall<'t, F> {
 
 impl<F: Real> HeadCallGroup<'_, F> {
     /// Targets of the group, with its sites.
-    pub fn targets(&self) -> &Targets {
+    pub(crate) fn targets(&self) -> &Targets {
         self.objective.site_targets()
     }
 
     /// Computes the losses and the state for their gradients.
-    pub fn forward(&self, options: &Options, buffers: &mut SessionBuffers<F>) -> Result<LatticeState<F>> {
+    pub(crate) fn forward(
+        &self,
+        options: &Options,
+        buffers: &mut SessionBuffers<F>,
+    ) -> Result<LatticeState<F>> {
         let mut outputs = Vec::with_capacity(3);
         for (index, &(role, ref head)) in self.heads.iter().enumerate() {
             let selection = self.objective.selection(role, buffers.sites.take_selection(index))?;
@@ -309,7 +313,7 @@ impl<F: Real> HeadCallGroup<'_, F> {
     ///
     /// Those of the input rows are in the first entry. Returns the losses and the skipped sites;
     /// all vectors return to the buffers.
-    pub fn backward(
+    pub(crate) fn backward(
         self,
         mut state: LatticeState<F>,
         weights: &[f64],
@@ -347,7 +351,7 @@ impl<F: Real> HeadCallGroup<'_, F> {
     }
 
     /// Returns the row indices of the sites to the buffers.
-    pub fn release(self, buffers: &mut SessionBuffers<F>) {
+    pub(crate) fn release(self, buffers: &mut SessionBuffers<F>) {
         buffers.sites.indices = self.hidden_rows.into_indices();
     }
 }

@@ -35,7 +35,7 @@ pub(crate) enum HeadRole {
 
 impl HeadRole {
     /// Converts a normalizer error; reports the position of its site.
-    pub fn convert_error(self, error: panda_core::Error, lattices: &Lattices) -> Error {
+    pub(crate) fn convert_error(self, error: panda_core::Error, lattices: &Lattices) -> Error {
         let masked = match self {
             Self::Mean => "-inf for a class, which label smoothing excludes",
             Self::Blank => "-inf for the blank",
@@ -73,7 +73,12 @@ pub(crate) struct HeadSet<F> {
 
 impl<F: Real> HeadSet<F> {
     /// Checks the heads; `blank` is one of the classes.
-    pub fn new(tokens: &Head<F>, durations: Option<Head<F>>, blank: u32, options: &Options) -> Result<Self> {
+    pub(crate) fn new(
+        tokens: &Head<F>,
+        durations: Option<Head<F>>,
+        blank: u32,
+        options: &Options,
+    ) -> Result<Self> {
         let num_durations = durations.map_or(0, |head| head.classes());
         if num_durations != options.loss.num_durations() {
             let expected = options.loss.num_durations();
@@ -96,7 +101,10 @@ impl<F: Real> HeadSet<F> {
     }
 
     /// All heads, in the order of the roles.
-    pub fn all_heads<'h>(&'h self, values: &InputValues<'h, F>) -> Result<Vec<(HeadRole, Head<'h, F>)>> {
+    pub(crate) fn all_heads<'h>(
+        &'h self,
+        values: &InputValues<'h, F>,
+    ) -> Result<Vec<(HeadRole, Head<'h, F>)>> {
         let tokens = values.head.ok_or(Error::Inputs { expected: "a head", found: "none" })?;
         let mut heads = Vec::with_capacity(MAX_HEADS);
         match &self.factored_blank {
@@ -114,7 +122,7 @@ impl<F: Real> HeadSet<F> {
     }
 
     /// Combines the gradients of all heads: returns those of token head and duration head.
-    pub fn join_gradients(&self, gradients: Vec<NormalizerGradients<F>>) -> [HeadGradient<F>; 2] {
+    pub(crate) fn join_gradients(&self, gradients: Vec<NormalizerGradients<F>>) -> [HeadGradient<F>; 2] {
         let round = |bias: Vec<f64>| bias.into_iter().map(F::from_f64).collect();
         let mut gradients = gradients
             .into_iter()
@@ -132,7 +140,7 @@ impl<F: Real> HeadSet<F> {
     }
 
     /// Roles of the heads in order, with their numbers of classes.
-    pub fn roles_and_classes(classes: usize, options: &Options) -> Vec<(HeadRole, usize)> {
+    pub(crate) fn roles_and_classes(classes: usize, options: &Options) -> Vec<(HeadRole, usize)> {
         let mut roles = vec![(HeadRole::Tokens, classes)];
         if options.loss.factors_blank() {
             roles.push((HeadRole::Blank, 1));
@@ -147,17 +155,17 @@ impl<F: Real> HeadSet<F> {
     }
 
     /// Joint width H.
-    pub fn hidden(&self) -> usize {
+    pub(crate) fn hidden(&self) -> usize {
         self.hidden
     }
 
     /// Number of classes C.
-    pub fn classes(&self) -> usize {
+    pub(crate) fn classes(&self) -> usize {
         self.classes
     }
 
     /// Bytes in addition to heads and gradients of the caller.
-    pub fn bytes(classes: usize, hidden: usize, options: &Options) -> usize {
+    pub(crate) fn bytes(classes: usize, hidden: usize, options: &Options) -> usize {
         // Gradients of the biases in `f64`.
         let bias_bytes = size_of::<f64>() * (classes + options.loss.num_durations());
         // The masked bias; the gradient of the blank's weight.

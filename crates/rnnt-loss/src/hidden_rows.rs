@@ -32,7 +32,7 @@ macro_rules! dispatch {
 
 impl<F: Real> HiddenRows<'_, F> {
     /// Bound on the derivative of a hidden unit by its inputs.
-    pub fn max_slope(&self) -> f64 {
+    pub(crate) fn max_slope(&self) -> f64 {
         match self {
             Self::Joint(rows) => rows.max_slope(),
             Self::Stored(_) => 1.0,
@@ -40,7 +40,7 @@ impl<F: Real> HiddenRows<'_, F> {
     }
 
     /// Releases the row indices of the sites.
-    pub fn into_indices(self) -> RowIndices {
+    pub(crate) fn into_indices(self) -> RowIndices {
         dispatch!(self, rows => rows.into_indices())
     }
 }
@@ -91,7 +91,7 @@ pub(crate) struct StoredHiddenRows<'a, F> {
 
 impl<'a, F: Real> StoredHiddenRows<'a, F> {
     /// Takes all hidden rows of a layout, and the result of [`stored_row_indices`].
-    pub fn new(
+    pub(crate) fn new(
         hidden: &'a [F],
         width: usize,
         layout: Layout,
@@ -107,12 +107,12 @@ impl<'a, F: Real> StoredHiddenRows<'a, F> {
     }
 
     /// Bytes per site in each list of [`RowIndices`].
-    pub fn index_bytes(layout: Layout) -> [usize; 3] {
+    pub(crate) fn index_bytes(layout: Layout) -> [usize; 3] {
         [if layout == Layout::Packed { 0 } else { size_of::<u32>() }, 0, 0]
     }
 
     /// Releases the row indices of the sites.
-    pub fn into_indices(self) -> RowIndices {
+    pub(crate) fn into_indices(self) -> RowIndices {
         self.row_indices.map_or_else(RowIndices::default, |rows| RowIndices { rows, ..RowIndices::default() })
     }
 

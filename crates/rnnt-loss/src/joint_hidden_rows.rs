@@ -39,7 +39,7 @@ impl JointSpec {
     ///
     /// # Errors
     /// A row with an infinite value, which the nonlinearity would hide. Padding is not read.
-    pub fn row_indices<F: Real>(
+    pub(crate) fn row_indices<F: Real>(
         &self,
         values: &InputValues<F>,
         targets: &Targets,
@@ -85,18 +85,18 @@ pub(crate) struct JointHiddenRows<'a, F> {
 
 impl<'a, F: Real> JointHiddenRows<'a, F> {
     /// Creates the hidden rows of the sites that [`JointSpec::row_indices`] lists.
-    pub fn new(joint: &JointSpec, values: &InputValues<'a, F>, indices: RowIndices) -> Self {
+    pub(crate) fn new(joint: &JointSpec, values: &InputValues<'a, F>, indices: RowIndices) -> Self {
         let JointSpec { width, activation, mask, .. } = *joint;
         Self { encoded: values.encoded, predicted: values.predicted, width, activation, mask, indices }
     }
 
     /// Bytes per site in each list of [`RowIndices`].
-    pub fn index_bytes(has_dropout: bool) -> [usize; 3] {
+    pub(crate) fn index_bytes(has_dropout: bool) -> [usize; 3] {
         [size_of::<u32>(), size_of::<u32>(), if has_dropout { size_of::<u64>() } else { 0 }]
     }
 
     /// Releases the row indices of the sites.
-    pub fn into_indices(self) -> RowIndices {
+    pub(crate) fn into_indices(self) -> RowIndices {
         self.indices
     }
 
@@ -111,7 +111,7 @@ impl<'a, F: Real> JointHiddenRows<'a, F> {
     }
 
     /// Bound on the derivative of a hidden unit by its inputs.
-    pub fn max_slope(&self) -> f64 {
+    pub(crate) fn max_slope(&self) -> f64 {
         // The slope of every activation is at most 1.
         self.dropout_scale()
     }

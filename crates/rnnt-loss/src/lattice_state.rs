@@ -45,7 +45,7 @@ pub(crate) struct LatticeState<F> {
 
 impl<F: Real> LatticeState<F> {
     /// Computes losses and adjoints from the outputs of all heads.
-    pub fn forward(
+    pub(crate) fn forward(
         outputs: Vec<HeadOutput<F>>,
         objective: &LatticeObjective,
         options: &Options,
@@ -89,34 +89,34 @@ impl<F: Real> LatticeState<F> {
     }
 
     /// Loss of each utterance.
-    pub fn losses(&self) -> &[f64] {
+    pub(crate) fn losses(&self) -> &[f64] {
         &self.losses
     }
 
     /// Emissions of all sites, before smoothing.
-    pub fn emissions(&self) -> Cow<'_, [f64]> {
+    pub(crate) fn emissions(&self) -> Cow<'_, [f64]> {
         columns::emissions(&self.outputs)
     }
 
     /// Adjoints of the emissions, not yet weighted by utterance.
-    pub fn adjoints(&self) -> &[f64] {
+    pub(crate) fn adjoints(&self) -> &[f64] {
         &self.site_values[..self.num_adjoints]
     }
 
     /// Weighted mass of the skipped sites, if skipping is enabled.
-    pub fn skipped_mass(&self, weights: &[f64]) -> Option<SkippedMass> {
+    pub(crate) fn skipped_mass(&self, weights: &[f64]) -> Option<SkippedMass> {
         (!self.skipped.is_empty()).then(|| SkippedMass::weighted_sum(&self.skipped, weights))
     }
 
     /// Bound on the score gradients of a site, relative to its adjoints.
-    pub fn gradient_bound(&self) -> f64 {
+    pub(crate) fn gradient_bound(&self) -> f64 {
         columns::gradient_bound(&self.outputs)
     }
 
     /// Returns the output and the weighted adjoints of each head.
     ///
     /// Call it once: it overwrites the adjoints.
-    pub fn backward(
+    pub(crate) fn backward(
         &mut self,
         lattices: &Lattices,
         options: &Options,
@@ -185,7 +185,7 @@ impl<F: Real> LatticeState<F> {
     }
 
     /// Returns all vectors to the buffers; the result is the losses.
-    pub fn release(self, buffers: &mut SessionBuffers<F>) -> Vec<f64> {
+    pub(crate) fn release(self, buffers: &mut SessionBuffers<F>) -> Vec<f64> {
         let mut normalizers = buffers.normalizers.iter_mut();
         for (head, HeadOutput { selection, normalized, .. }) in self.outputs.into_iter().enumerate() {
             buffers.sites.put_selection(head, selection);

@@ -42,7 +42,7 @@ impl<'a> LatticeObjective<'a> {
     ///
     /// # Errors
     /// Targets that the loss does not support.
-    pub fn new(loss: Cow<'a, Loss>, targets: Cow<'a, Targets>) -> Result<Self> {
+    pub(crate) fn new(loss: Cow<'a, Loss>, targets: Cow<'a, Targets>) -> Result<Self> {
         loss.check_columns(&targets)?;
         Ok(match *loss {
             Loss::Ctc => Self::Ctc(CtcObjective::new(&targets)?),
@@ -51,7 +51,7 @@ impl<'a> LatticeObjective<'a> {
     }
 
     /// Targets with the sites of the objective: for CTC, the frames.
-    pub fn site_targets(&self) -> &Targets {
+    pub(crate) fn site_targets(&self) -> &Targets {
         match self {
             Self::Transducer(transducer) => &transducer.targets,
             Self::Ctc(ctc) => ctc.frame_targets(),
@@ -59,7 +59,7 @@ impl<'a> LatticeObjective<'a> {
     }
 
     /// Numbers of columns of a site.
-    pub fn column_counts(&self) -> ColumnCounts {
+    pub(crate) fn column_counts(&self) -> ColumnCounts {
         match self {
             Self::Transducer(transducer) => {
                 ColumnCounts { all: transducer.num_columns(), tokens: transducer.targets.num_token_columns() }
@@ -69,7 +69,7 @@ impl<'a> LatticeObjective<'a> {
     }
 
     /// Objective of a range of utterances.
-    pub fn part(&self, utterances: Range<usize>) -> LatticeObjective<'_> {
+    pub(crate) fn part(&self, utterances: Range<usize>) -> LatticeObjective<'_> {
         match self {
             Self::Transducer(TransducerObjective { loss, targets }) => {
                 let (loss, targets) = (Cow::Borrowed(&**loss), Cow::Owned(targets.part(utterances)));
@@ -80,7 +80,7 @@ impl<'a> LatticeObjective<'a> {
     }
 
     /// Selects the classes of a head at every site; reuses the buffers of `spare`.
-    pub fn selection(&self, role: HeadRole, spare: Selection) -> Result<Selection> {
+    pub(crate) fn selection(&self, role: HeadRole, spare: Selection) -> Result<Selection> {
         match (role, self) {
             (HeadRole::Blank | HeadRole::Mean, _) => Ok(Selection::default()),
             (HeadRole::Tokens, Self::Ctc(ctc)) => ctc.selection(spare),
@@ -105,7 +105,7 @@ impl<'a> LatticeObjective<'a> {
     }
 
     /// Number of classes that a site selects of a head.
-    pub fn selected_classes(&self, role: HeadRole) -> usize {
+    pub(crate) fn selected_classes(&self, role: HeadRole) -> usize {
         let ColumnCounts { all: columns, tokens } = self.column_counts();
         match (role, self) {
             (HeadRole::Blank | HeadRole::Mean, _) => 0,
@@ -121,7 +121,7 @@ impl<'a> LatticeObjective<'a> {
     }
 
     /// Bytes of an utterance in a group: copied labels and shapes, losses and weights.
-    pub fn utterance_bytes(&self, utterance: usize) -> usize {
+    pub(crate) fn utterance_bytes(&self, utterance: usize) -> usize {
         match self {
             Self::Transducer(TransducerObjective { targets, .. }) => {
                 let (frames, labels) = (targets.frames(utterance), targets.labels(utterance).len());
@@ -135,7 +135,7 @@ impl<'a> LatticeObjective<'a> {
     }
 
     /// Bytes of all utterances in addition to the targets of the caller.
-    pub fn call_bytes(&self) -> usize {
+    pub(crate) fn call_bytes(&self) -> usize {
         match self {
             Self::Transducer(_) => 0,
             Self::Ctc(ctc) => {
@@ -145,7 +145,7 @@ impl<'a> LatticeObjective<'a> {
     }
 
     /// Bytes of a CTC lane for the utterances of a group.
-    pub fn lane_bytes(&self, group: &Range<usize>) -> usize {
+    pub(crate) fn lane_bytes(&self, group: &Range<usize>) -> usize {
         match self {
             Self::Transducer(_) => 0,
             Self::Ctc(ctc) => ctc.lane_scratch(group.clone()).bytes(),
@@ -155,7 +155,7 @@ impl<'a> LatticeObjective<'a> {
     /// Computes losses and adjoints of the emissions, including token weights.
     ///
     /// `adjoints` must be 0.
-    pub fn forward_backward(
+    pub(crate) fn forward_backward(
         &self,
         emissions: &[f64],
         options: &Options,
@@ -192,7 +192,7 @@ impl LatticeWorkspace {
     ///
     /// Buffers above their limit are freed. Returns `unused_bytes` minus the bytes of the other
     /// buffers.
-    pub fn keep_within(&mut self, budget: usize, loss: &Loss, unused_bytes: usize) -> usize {
+    pub(crate) fn keep_within(&mut self, budget: usize, loss: &Loss, unused_bytes: usize) -> usize {
         self.budget = budget;
         let (transducer_limit, ctc_limit) =
             if *loss == Loss::Ctc { (unused_bytes, budget) } else { (budget, unused_bytes) };

@@ -105,7 +105,7 @@ impl<'t, F: Real> PrunedCall<'t, F> {
     ///
     /// # Errors
     /// Shapes, classes, options or targets that do not match.
-    pub fn new(
+    pub(crate) fn new(
         inputs: &PrunedInputs<F>,
         loss: Cow<'t, Loss>,
         targets: Cow<'t, Targets>,
@@ -125,7 +125,7 @@ impl<'t, F: Real> PrunedCall<'t, F> {
     ///
     /// # Errors
     /// Those of the passes that depend on shapes; [`Error::Budget`] with the minimum of both.
-    pub fn plan(
+    pub(crate) fn plan(
         &self,
         values: &InputValues<F>,
         options: &Options,
@@ -175,7 +175,7 @@ impl<'t, F: Real> PrunedCall<'t, F> {
     }
 
     /// Runs both passes, each one group at a time.
-    pub fn sum(
+    pub(crate) fn sum(
         self,
         values: &InputValues<F>,
         weights: &[f64],
@@ -195,7 +195,7 @@ impl<'t, F: Real> PrunedCall<'t, F> {
     }
 
     /// Runs both forward passes over all utterances; returns the call of the second.
-    pub fn forward(
+    pub(crate) fn forward(
         self,
         values: &InputValues<F>,
         options: &Options,

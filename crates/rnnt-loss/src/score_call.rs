@@ -43,7 +43,7 @@ impl<'t> ScoreCall<'t> {
     ///
     /// # Errors
     /// Shapes, classes, options or targets that do not match.
-    pub fn new<F>(
+    pub(crate) fn new<F>(
         inputs: &ScoreInputs<F>,
         loss: Cow<'t, Loss>,
         targets: Cow<'t, Targets>,
@@ -63,7 +63,7 @@ impl<'t> ScoreCall<'t> {
     }
 
     /// Sizes that determine the bytes of the call; rows and sites take scratch memory.
-    pub fn sizes<'s, F>(&'s self, options: &'s Options) -> CallSizes<'s> {
+    pub(crate) fn sizes<'s, F>(&'s self, options: &'s Options) -> CallSizes<'s> {
         let score_bytes = size_of::<F>();
         // Of a site: the row, and the largest score, log-sum and emissions of each role.
         let role_bytes = |role| score_bytes + size_of::<f64>() * (1 + self.objective.selected_classes(role));
@@ -117,7 +117,7 @@ impl<'t> ScoreCall<'t> {
     /// Computes losses and gradient, one group at a time.
     ///
     /// The gradient is computed in a copy of the scores.
-    pub fn sum<F: Real>(
+    pub(crate) fn sum<F: Real>(
         &self,
         scores: &[F],
         weights: &[f64],
@@ -144,7 +144,7 @@ impl<'t> ScoreCall<'t> {
     }
 
     /// Computes the losses of the batch, and the site of each row.
-    pub fn forward<F: Real>(
+    pub(crate) fn forward<F: Real>(
         &self,
         scores: &[F],
         options: &Options,
@@ -159,7 +159,7 @@ impl<'t> ScoreCall<'t> {
     }
 
     /// Computes the gradient in a copy of the scores.
-    pub fn backward<F: Real>(
+    pub(crate) fn backward<F: Real>(
         &self,
         forward_result: ForwardResult<F>,
         scores: &[F],
@@ -173,7 +173,7 @@ impl<'t> ScoreCall<'t> {
     }
 
     /// Computes the gradient in place: it overwrites the scores.
-    pub fn backward_in_place<F: Real>(
+    pub(crate) fn backward_in_place<F: Real>(
         &self,
         ForwardResult { indices, state }: ForwardResult<F>,
         scores: &mut [F],

@@ -43,7 +43,7 @@ impl SiteBuffers {
     }
 
     /// Frees everything if more than `unused_bytes` bytes exceed a call's needs.
-    pub fn keep_within(&mut self, needed: [ScratchReq; 6], unused_bytes: usize) {
+    pub(crate) fn keep_within(&mut self, needed: [ScratchReq; 6], unused_bytes: usize) {
         let pairs = self.allocated_by_buffer().into_iter().zip(needed);
         let excess: usize =
             pairs.map(|(current, needed)| current.bytes().saturating_sub(needed.bytes())).sum();
@@ -53,12 +53,12 @@ impl SiteBuffers {
     }
 
     /// Takes the vectors of the last selection of a head.
-    pub fn take_selection(&mut self, head: usize) -> Selection {
+    pub(crate) fn take_selection(&mut self, head: usize) -> Selection {
         self.selections.get_mut(head).map(std::mem::take).unwrap_or_default()
     }
 
     /// Returns the vectors of a selection.
-    pub fn put_selection(&mut self, head: usize, selection: Selection) {
+    pub(crate) fn put_selection(&mut self, head: usize, selection: Selection) {
         if self.selections.len() <= head {
             self.selections.resize_with(head + 1, Selection::default);
         }

@@ -29,7 +29,7 @@ pub(crate) struct MeanClass<F> {
 
 impl<F: Real> MeanClass<F> {
     /// Computes the means in `f64`.
-    pub fn new(head: &Head<F>) -> Self {
+    pub(crate) fn new(head: &Head<F>) -> Self {
         let (classes, width) = (head.classes() as f64, head.hidden());
         let mut weight_sums = vec![0.0; width];
         for row in head.weight().chunks_exact(width) {
@@ -41,12 +41,12 @@ impl<F: Real> MeanClass<F> {
     }
 
     /// The head with one class.
-    pub fn head(&self) -> Result<Head<'_, F>> {
+    pub(crate) fn head(&self) -> Result<Head<'_, F>> {
         Ok(Head::new(&self.weight, self.bias.as_ref().map(<[F; 1]>::as_slice), self.weight.len())?)
     }
 
     /// Adds an equal share of the mean's gradient to each class.
-    pub fn distribute(mean: &HeadGradient<F>, gradient: &mut HeadGradient<F>) {
+    pub(crate) fn distribute(mean: &HeadGradient<F>, gradient: &mut HeadGradient<F>) {
         let HeadGradient { weight, bias } = gradient;
         let share = F::from_f64(1.0 / bias.len() as f64);
         for row in weight.chunks_exact_mut(mean.weight.len()) {

@@ -332,7 +332,7 @@ impl RowStarts {
     }
 
     /// First row of an utterance.
-    pub fn start(&self, utterance: usize) -> usize {
+    pub(crate) fn start(&self, utterance: usize) -> usize {
         match self {
             Self::Packed(starts) => starts[utterance],
             Self::Padded { rows_per_utterance, .. } => utterance * rows_per_utterance,
@@ -340,7 +340,7 @@ impl RowStarts {
     }
 
     /// Number of rows.
-    pub fn total(&self) -> usize {
+    pub(crate) fn total(&self) -> usize {
         match self {
             Self::Packed(starts) => starts.last().copied().unwrap_or(0),
             Self::Padded { rows_per_utterance, batch } => rows_per_utterance * batch,

@@ -47,7 +47,7 @@ pub(crate) struct ManifestLine {
 
 impl ManifestLine {
     /// Returns whether the audio is a string of recordings.
-    pub fn is_recording_string(&self) -> bool {
+    pub(crate) fn is_recording_string(&self) -> bool {
         self.recordings.is_some()
     }
 }

@@ -52,7 +52,7 @@ impl BadItemIds {
 
 impl BadItemLog {
     /// Creates the log of a run with bad items already reported.
-    pub fn new(sets: BTreeMap<String, BadItems>, num_utterances: usize, max_bad: f64) -> Self {
+    pub(crate) fn new(sets: BTreeMap<String, BadItems>, num_utterances: usize, max_bad: f64) -> Self {
         let sets = sets.into_iter().filter(|(_, items)| !items.is_empty()).collect();
         let mut log = BadItemLog { sets, num_utterances, max_bad, ..BadItemLog::default() };
         log.own_items = log.sets.get(TRAINING_SET).cloned().unwrap_or_default();
@@ -62,7 +62,7 @@ impl BadItemLog {
     }
 
     /// Adds the items of an earlier process to the list only.
-    pub fn resume(&mut self, earlier: BTreeMap<String, BadItems>) {
+    pub(crate) fn resume(&mut self, earlier: BTreeMap<String, BadItems>) {
         if let Some(train) =
             earlier.into_iter().find_map(|(set, items)| (set == TRAINING_SET).then_some(items))
         {
@@ -84,7 +84,7 @@ impl BadItemLog {
     }
 
     /// Adds the items of a step; returns warnings about the new ones.
-    pub fn record(&mut self, items: BadItems) -> Vec<String> {
+    pub(crate) fn record(&mut self, items: BadItems) -> Vec<String> {
         let BadItemIds { excluded, other_length } = &mut self.own_ids;
         let new_items = BadItems {
             excluded: items.excluded.into_iter().filter(|item| excluded.insert(item.id.clone())).collect(),
@@ -124,7 +124,7 @@ impl BadItemLog {
     /// Returns a warning with the number of items, if it has changed.
     ///
     /// None while all items were named in warnings.
-    pub fn count_warning(&mut self) -> Option<String> {
+    pub(crate) fn count_warning(&mut self) -> Option<String> {
         let BadItems { excluded, other_length } = &self.own_items;
         let count = excluded.len().max(other_length.len());
         if count <= MAX_NAMED_ITEMS || count == self.warned_count {
@@ -143,17 +143,17 @@ impl BadItemLog {
     ///
     /// # Errors
     /// [`recognizer::Error::TooManyBad`].
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         Ok(self.own_items.check(TRAINING_SET, self.num_utterances, self.max_bad)?)
     }
 
     /// Returns all bad items by set; none if there are none.
-    pub fn sets(&self) -> Option<&BTreeMap<String, BadItems>> {
+    pub(crate) fn sets(&self) -> Option<&BTreeMap<String, BadItems>> {
         Some(&self.sets).filter(|sets| !sets.is_empty())
     }
 
     /// Returns the bad items of the training set.
-    pub fn train(&self) -> BadItems {
+    pub(crate) fn train(&self) -> BadItems {
         self.sets.get(TRAINING_SET).cloned().unwrap_or_default()
     }
 }

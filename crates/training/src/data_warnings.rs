@@ -10,7 +10,7 @@ use speech::batching::filter_by_duration;
 use speech::{Conversion, FeatureConfig, FrontEnd, Normalization, Tokenizer, Utterance};
 
 /// Returns a warning about utterances that a set contains more than once.
-pub fn duplicate_warning(set: &str, utterances: &[Utterance]) -> Option<String> {
+pub(crate) fn duplicate_warning(set: &str, utterances: &[Utterance]) -> Option<String> {
     let mut distinct = HashSet::new();
     let repeated: Vec<&Utterance> = utterances
         .iter()
@@ -26,7 +26,7 @@ pub fn duplicate_warning(set: &str, utterances: &[Utterance]) -> Option<String> 
 }
 
 /// Removes utterances longer than `max_seconds`; returns a note about them.
-pub fn remove_long_utterances(
+pub(crate) fn remove_long_utterances(
     set: &str,
     utterances: Vec<Utterance>,
     max_seconds: Option<f64>,
@@ -49,7 +49,11 @@ pub fn remove_long_utterances(
 }
 
 /// Returns a warning about texts that the tokenizer cannot encode at all.
-pub fn unknown_words_warning(set: &str, utterances: &[Utterance], tokenizer: &Tokenizer) -> Option<String> {
+pub(crate) fn unknown_words_warning(
+    set: &str,
+    utterances: &[Utterance],
+    tokenizer: &Tokenizer,
+) -> Option<String> {
     let is_unknown = |utterance: &&Utterance| {
         let mut words = utterance.text.split_whitespace().peekable();
         words.peek().is_some() && words.all(|word| tokenizer.encode(word).is_err())

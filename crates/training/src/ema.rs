@@ -27,7 +27,7 @@ impl Ema {
     ///
     /// # Errors
     /// Errors of candle.
-    pub fn new(decay: f64, has_warmup: bool, parameters: &Parameters) -> Result<Self> {
+    pub(crate) fn new(decay: f64, has_warmup: bool, parameters: &Parameters) -> Result<Self> {
         Ok(Ema { decay, has_warmup, values: parameters.values()? })
     }
 
@@ -36,7 +36,7 @@ impl Ema {
     /// # Errors
     /// [`Error::Shape`](model::Error::Shape) for a parameter that the average does not contain;
     /// errors of candle.
-    pub fn update(&mut self, step: u64, parameters: &Parameters) -> Result<()> {
+    pub(crate) fn update(&mut self, step: u64, parameters: &Parameters) -> Result<()> {
         let warmup_decay = (1.0 + step as f64) / (10.0 + step as f64);
         let decay = if self.has_warmup { self.decay.min(warmup_decay) } else { self.decay };
         for (name, variable) in parameters.iter() {

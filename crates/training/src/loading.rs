@@ -75,7 +75,7 @@ impl<E: Into<Error>> From<E> for LoadError {
 
 impl RunInputs {
     /// Loads and checks all inputs of a run.
-    pub fn new(
+    pub(crate) fn new(
         recipe: &Recipe,
         origin: RunOrigin,
         observer: &mut dyn Observer,

@@ -16,12 +16,12 @@ impl NonFinitePolicy {
     /// Returns true if the step is skipped.
     ///
     /// `in_a_row` steps were skipped just before; in the epoch, `skipped` of `batches` steps.
-    pub fn skips(self, error: &Error, in_a_row: u64, skipped: u64, batches: u64) -> bool {
+    pub(crate) fn skips(self, error: &Error, in_a_row: u64, skipped: u64, batches: u64) -> bool {
         matches!(error, Error::Diverged { .. }) && in_a_row < self.max_in_a_row && skipped + 1 < batches
     }
 
     /// Returns the warning for a skipped step.
-    pub fn warning(self, error: &Error, in_a_row: u64) -> String {
+    pub(crate) fn warning(self, error: &Error, in_a_row: u64) -> String {
         format!("skipped, {} in a row of at most {}: {error}", in_a_row + 1, self.max_in_a_row)
     }
 }

@@ -105,7 +105,11 @@ pub(crate) struct StepReduction {
 
 impl GradientReduction {
     /// Begins a step; none if there is only one rank.
-    pub fn begin(&mut self, group: &mut ProcessGroup, parameters: &Parameters) -> Option<StepReduction> {
+    pub(crate) fn begin(
+        &mut self,
+        group: &mut ProcessGroup,
+        parameters: &Parameters,
+    ) -> Option<StepReduction> {
         if group.size() == 1 {
             return None;
         }
@@ -134,7 +138,7 @@ impl GradientReduction {
     ///
     /// # Errors
     /// As [`ProcessGroup::agree`].
-    pub fn finish(
+    pub(crate) fn finish(
         &mut self,
         group: &mut ProcessGroup,
         reduction: Option<StepReduction>,

@@ -20,7 +20,7 @@ const DURATIONS: [usize; 5] = [0, 1, 2, 3, 4];
 /// Random weights of a model.
 ///
 /// With the bias of the blank (`blank_bias`), about a quarter of the frames has a label.
-pub struct SyntheticWeights {
+pub(super) struct SyntheticWeights {
     /// Label embeddings `[V + 1, P]`; the last row is the start of the sequence.
     embedding: Vec<f32>,
     /// Input weight of the LSTM predictor `[4 P, P]`.
@@ -42,7 +42,7 @@ pub struct SyntheticWeights {
 
 impl Family {
     /// Returns the durations of the model.
-    pub fn durations(self) -> &'static [usize] {
+    pub(crate) fn durations(self) -> &'static [usize] {
         match self {
             Self::Rnnt => &[],
             Self::Tdt => &DURATIONS,
@@ -50,7 +50,7 @@ impl Family {
     }
 
     /// Returns the number of head outputs, C + D.
-    pub fn outputs(self) -> usize {
+    pub(crate) fn outputs(self) -> usize {
         LABEL_COUNT + 1 + self.durations().len()
     }
 
@@ -72,7 +72,7 @@ impl Family {
 
 impl SyntheticWeights {
     /// Draws the weights of a model.
-    pub fn new(family: Family) -> Self {
+    pub(super) fn new(family: Family) -> Self {
         // Arguments of `noise`: stream, number of values, scale.
         let mut embedding = noise(201, (LABEL_COUNT + 1) * PREDICTOR_WIDTH, 1.7);
         // The start of the sequence has a zero embedding.
@@ -96,7 +96,7 @@ impl SyntheticWeights {
     ///
     /// # Errors
     /// If layers do not fit together; the same holds for the other functions.
-    pub fn network(&self) -> Result<(DecodingModel, Arc<JointNetwork>)> {
+    pub(super) fn network(&self) -> Result<(DecodingModel, Arc<JointNetwork>)> {
         let [frame_projection, label_projection, head] = self.layers()?;
         let durations = self.family.durations().len();
         let network = Arc::new(JointNetwork::new(
@@ -110,7 +110,7 @@ impl SyntheticWeights {
     }
 
     /// Returns the model with [`UnprojectedJoint`] and without a table of input products.
-    pub fn unprojected(&self) -> Result<DecodingModel> {
+    pub(super) fn unprojected(&self) -> Result<DecodingModel> {
         let durations = self.family.durations().len();
         self.model(0, Arc::new(UnprojectedJoint::new(self.layers()?, durations)))
     }
@@ -134,14 +134,14 @@ impl SyntheticWeights {
 
 impl DecodeWork {
     /// Returns the frames of each utterance, from 100 to 400.
-    pub fn lengths(&self) -> Vec<usize> {
+    pub(crate) fn lengths(&self) -> Vec<usize> {
         (0..self.utterances).map(|b| 100 + b * 97 % 301).collect()
     }
 
     /// Returns the encoder outputs `[ΣT, E]` of all utterances.
     ///
     /// Consecutive rows have a correlation of 0.5.
-    pub fn encoded(&self) -> Vec<f32> {
+    pub(crate) fn encoded(&self) -> Vec<f32> {
         let mut encoded = Vec::new();
         for (b, &length) in self.lengths().iter().enumerate() {
             let mut rows = noise(300 + b as u64, length * ENCODER_WIDTH, 1.7);
@@ -155,7 +155,7 @@ impl DecodeWork {
     }
 
     /// Returns the sizes for reports.
-    pub fn shape(&self) -> CaseShape {
+    pub(crate) fn shape(&self) -> CaseShape {
         let classes = self.family.outputs() - self.family.durations().len();
         CaseShape {
             B: Some(self.batch),
@@ -167,7 +167,7 @@ impl DecodeWork {
     }
 
     /// Returns the bytes of weights, packed weights and encoder outputs in `f32`.
-    pub fn input_bytes(&self) -> u64 {
+    pub(crate) fn input_bytes(&self) -> u64 {
         // Numbers of values. The table has the LSTM's input products of each label; weights exist
         // twice, as given and packed.
         let table = (LABEL_COUNT + 1) * 4 * PREDICTOR_WIDTH;
@@ -180,7 +180,7 @@ impl DecodeWork {
     /// Returns the floating-point operations that decoding requires.
     ///
     /// They are the matrix products of each frame, each label and each site on the path, once.
-    pub fn operations(&self, labels: usize, sites: usize) -> u64 {
+    pub(crate) fn operations(&self, labels: usize, sites: usize) -> u64 {
         // Multiplications for one frame, and for one label.
         let per_frame = ENCODER_WIDTH * JOINT_WIDTH;
         let per_label = PREDICTOR_WIDTH * (4 * PREDICTOR_WIDTH + JOINT_WIDTH);

@@ -8,19 +8,19 @@ use decoding::{Activation, AffineLayer, JointScorer, NetworkScratch, SiteBatch};
 use kernels::{par_for, parts, parts_mut};
 
 /// Width E of the encoder output.
-pub const ENCODER_WIDTH: usize = 512;
+pub(super) const ENCODER_WIDTH: usize = 512;
 /// Width P of the predictor output.
-pub const PREDICTOR_WIDTH: usize = 640;
+pub(super) const PREDICTOR_WIDTH: usize = 640;
 /// Width H of the joint network.
-pub const JOINT_WIDTH: usize = 640;
+pub(super) const JOINT_WIDTH: usize = 640;
 /// Number V of labels.
-pub const LABEL_COUNT: usize = 1024;
+pub(super) const LABEL_COUNT: usize = 1024;
 
 /// Rows per task of the activation, as in [`decoding::JointNetwork`].
 const ROWS_PER_TASK: usize = 8;
 
 /// `z = W tanh(W_e x + W_p g) + b` of encoder outputs x and predictor outputs g.
-pub struct UnprojectedJoint {
+pub(super) struct UnprojectedJoint {
     /// Projection of encoder outputs, W_e.
     frame_projection: AffineLayer,
     /// Projection of predictor outputs, W_p.
@@ -42,7 +42,10 @@ struct JointBuffers {
 
 impl UnprojectedJoint {
     /// Creates a joint network; the last `durations` outputs of the head are durations.
-    pub fn new([frame_projection, label_projection, head]: [AffineLayer; 3], durations: usize) -> Self {
+    pub(super) fn new(
+        [frame_projection, label_projection, head]: [AffineLayer; 3],
+        durations: usize,
+    ) -> Self {
         Self { frame_projection, label_projection, head, durations, buffers: Mutex::default() }
     }
 }

@@ -13,7 +13,7 @@ const CLASSES_CLASSES: [usize; 10] = [512, 1024, 2048, 4096, 8192, 16_384, 32_76
 const CLASSES_QUICK: [usize; 2] = [1024, 8192];
 
 /// Cases of the suite `classes`: N = 2,600 and H = 512; case S5 is in the table only.
-pub fn classes(options: &SuiteOptions) -> Plan {
+pub(super) fn classes(options: &SuiteOptions) -> Plan {
     let classes = if options.quick { &CLASSES_QUICK[..] } else { &CLASSES_CLASSES };
     let systems = || {
         [Some(options.panda()), Some(options.panda_kept()), options.panda_bf16(), Some(options.dense())]
@@ -46,7 +46,7 @@ const BATCH_QUICK: [usize; 3] = [1, 2, 4];
 /// Cases of the suite `batch`.
 ///
 /// Ragged batches of up to 139 frames and 27 labels, H = 256, C = 1,024.
-pub fn batch(options: &SuiteOptions) -> Plan {
+pub(super) fn batch(options: &SuiteOptions) -> Plan {
     let powers: Vec<usize> = (0..=10).map(|power| 1 << power).collect();
     let batches = if options.quick { &BATCH_QUICK[..] } else { &powers };
     let case = |&batch: &usize| Case {
@@ -77,7 +77,7 @@ const LENGTHS_MAX_SECONDS: f64 = 60.0;
 /// Cases of the suite `lengths`.
 ///
 /// H = 256 and C = 1,024 in the plot; H = 1,024 and C = 4,096 (arXiv 2211.16270) in the table.
-pub fn lengths(options: &SuiteOptions) -> Plan {
+pub(super) fn lengths(options: &SuiteOptions) -> Plan {
     let case = |(frames, labels): (usize, usize), hidden: usize, classes: usize| {
         let is_plotted = hidden == 256;
         let name = format!("{frames}x{labels}");
@@ -108,7 +108,7 @@ pub fn lengths(options: &SuiteOptions) -> Plan {
 /// Cases of the suite `threads`.
 ///
 /// `panda` uses all cores, or the threads of the command line; other systems use fewer.
-pub fn threads(options: &SuiteOptions) -> Plan {
+pub(super) fn threads(options: &SuiteOptions) -> Plan {
     let max_threads = options.threads.max(available_cores().min(2));
     let mut counts: Vec<usize> =
         std::iter::successors(Some(1), |n| Some(2 * n)).take_while(|&n| n < max_threads).collect();
@@ -151,7 +151,7 @@ const fn peaked(batch: usize, [frames, labels]: [usize; 2], hidden: usize, class
 }
 
 /// Cases of the suite `skip`: a trained model if given, else synthetic peaked posteriors.
-pub fn skip(options: &SuiteOptions) -> Plan {
+pub(super) fn skip(options: &SuiteOptions) -> Plan {
     let exact = System { name: "exact".to_owned(), ..options.panda() };
     let method = match exact.method.clone() {
         Method::Panda { budget, bf16, .. } => Method::Panda { budget, skip: SKIP_EPSILON, bf16 },
@@ -198,7 +198,7 @@ const PRUNED_MAX_MATRIX_CLASSES: usize = 4096;
 /// Cases of the suite `pruned`.
 ///
 /// T = 200, U = 50, H = 512, five positions per frame; B = 8 as in measurements of k2, quick 2.
-pub fn pruned(options: &SuiteOptions) -> Plan {
+pub(super) fn pruned(options: &SuiteOptions) -> Plan {
     let classes = if options.quick { &PRUNED_QUICK[..] } else { &PRUNED_CLASSES };
     let case = |&classes: &usize| {
         let batch = if options.quick { 2 } else { 8 };
@@ -240,7 +240,7 @@ const DP_SIZES: [[usize; 3]; 6] =
 const DP_QUICK: [[usize; 3]; 3] = [[16, 50, 10], [1, 500, 100], [16, 500, 100]];
 
 /// Cases of the suite `dp`: from one short utterance to many long ones.
-pub fn dp(options: &SuiteOptions) -> Plan {
+pub(super) fn dp(options: &SuiteOptions) -> Plan {
     let sizes = if options.quick { &DP_QUICK[..] } else { &DP_SIZES };
     let case = |(index, &sizes): (usize, &[usize; 3])| {
         let [batch, frames, labels] = sizes;

@@ -10,7 +10,7 @@ const DECODE_QUICK: [usize; 2] = [1, 4];
 /// Cases of the suite `decode`.
 ///
 /// 32 utterances (quick 4) of 100 to 400 frames with an RNN-T and a TDT model.
-pub fn decode(options: &SuiteOptions) -> Plan {
+pub(super) fn decode(options: &SuiteOptions) -> Plan {
     let (batches, utterances) =
         if options.quick { (&DECODE_QUICK[..], 4) } else { (&DECODE_BATCHES[..], 32) };
     let systems = [
@@ -34,7 +34,7 @@ pub fn decode(options: &SuiteOptions) -> Plan {
 ///
 /// B = 1 and 16, 128 frames and 32 labels, contexts of 0, 1 and 2 labels.
 /// Without `quick` also the configuration of table 2 of arXiv 2304.13134.
-pub fn lattice(options: &SuiteOptions) -> Plan {
+pub(super) fn lattice(options: &SuiteOptions) -> Plan {
     let small = (0..=2)
         .flat_map(|context| [1, 16].map(|batch| RecognitionWork { batch, frames: 128, labels: 32, context }));
     let paper = RecognitionWork { batch: 16, frames: 1024, labels: 256, context: 2 };
@@ -67,7 +67,7 @@ pub fn lattice(options: &SuiteOptions) -> Plan {
 const TRAIN_BATCHES: [usize; 2] = [4, 16];
 
 /// Cases of the suite `train`: 49 million parameters; quick: a small one with a batch of 4.
-pub fn train(options: &SuiteOptions) -> Plan {
+pub(super) fn train(options: &SuiteOptions) -> Plan {
     let full = |batch| TrainWork { batch, rows: 400, labels: 60, tokens: 1023, widths: [1024, 512, 512] };
     let small = TrainWork { batch: 4, rows: 40, labels: 6, tokens: 31, widths: [64, 32, 32] };
     let works = if options.quick { vec![small] } else { TRAIN_BATCHES.map(full).to_vec() };

@@ -6,19 +6,19 @@ use recognizer::{Alignments, Transcript};
 use crate::error::{Error, Result};
 
 /// Returns the lines of a part without line ends.
-pub fn lines(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn lines(text: &str) -> impl Iterator<Item = &str> {
     // A truncated part may end between `\r` and `\n`.
     text.lines().map(|line| line.trim_end_matches('\r'))
 }
 
 /// Returns the nonblank lines of a part with their numbers, from 1.
-pub fn nonblank_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(super) fn nonblank_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     (1..).zip(lines(text)).filter(|(_, line)| !line.trim().is_empty())
 }
 
 /// Contents of a part.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum PartKind {
+pub(super) enum PartKind {
     /// Lines of `evaluate --hypotheses`.
     Hypotheses,
     /// Object of `align --json`.
@@ -33,7 +33,7 @@ pub enum PartKind {
 
 /// Line of `--format json`, reduced to the fields that `merge` reads.
 #[derive(serde::Deserialize)]
-pub struct IdLine {
+pub(super) struct IdLine {
     /// Utterance id.
     #[serde(deserialize_with = "speech::names::required_id")]
     pub id: String,
@@ -54,7 +54,7 @@ impl PartKind {
     /// A part without lines, or with lines about excluded utterances only, fits every kind. JSON is
     /// detected from the lines, `.ctm` and `.txt` from the extension of the name. With another
     /// extension, a part is CTM if at least half of its lines are.
-    pub fn detect(path: &Path, text: &str) -> Result<Option<Self>> {
+    pub(super) fn detect(path: &Path, text: &str) -> Result<Option<Self>> {
         let is_excluded = |line: &str| serde_json::from_str::<ExcludedLine>(line).is_ok();
         let mut lines = nonblank_lines(text).filter(|(_, line)| !is_excluded(line));
         let Some((number, first)) = lines.next() else { return Ok(None) };
@@ -95,7 +95,7 @@ impl PartKind {
     }
 
     /// Returns the name of the kind in messages.
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             PartKind::Hypotheses => "hypotheses",
             PartKind::Alignments => "alignments",
@@ -113,14 +113,14 @@ fn is_json_start(line: &str) -> bool {
 }
 
 /// Returns true if a CTM line is a comment.
-pub fn is_comment(line: &str) -> bool {
+pub(super) fn is_comment(line: &str) -> bool {
     line.starts_with(";;")
 }
 
 /// Returns recording and channel of a CTM line; none if invalid.
 ///
 /// The line is `recording channel start duration word [confidence]`.
-pub fn ctm_fields(line: &str) -> Option<(&str, &str)> {
+pub(super) fn ctm_fields(line: &str) -> Option<(&str, &str)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let number = |field: &&str| field.parse::<f64>().ok().filter(|number| number.is_finite());
     let is_time = |field| number(field).is_some_and(|seconds| seconds >= 0.0);

@@ -8,7 +8,7 @@ use super::part_kind::{IdLine, PartKind, ctm_fields, is_comment, lines, nonblank
 use crate::error::{Error, Result};
 
 /// Contents of the parts of a merge.
-pub enum MergeParts {
+pub(super) enum MergeParts {
     /// Outputs of `evaluate --hypotheses`.
     Hypotheses(Vec<Evaluation>),
     /// Outputs of `align --json`.
@@ -33,7 +33,7 @@ impl MergeParts {
     /// # Errors
     /// [`Error::MergePart`] for a part of another kind; [`Error::MergePartLine`] for a line that
     /// does not have the kind of its part.
-    pub fn parse(paths: &[PathBuf], texts: &[String]) -> Result<Self> {
+    pub(super) fn parse(paths: &[PathBuf], texts: &[String]) -> Result<Self> {
         let texts: Vec<&str> =
             texts.iter().map(|text| text.strip_prefix('\u{feff}').unwrap_or(text)).collect();
         let kind = detect_common_kind(paths, &texts)?;
@@ -70,7 +70,7 @@ impl MergeParts {
     }
 
     /// Returns the utterance ids of each part; none for lines without ids.
-    pub fn ids(&self) -> Option<Vec<Vec<&str>>> {
+    pub(super) fn ids(&self) -> Option<Vec<Vec<&str>>> {
         match self {
             MergeParts::Hypotheses(parts) => {
                 let lists = parts.iter().map(|part| part.transcripts.iter());
@@ -90,7 +90,7 @@ impl MergeParts {
     /// Returns the ids of the utterances that each part excludes.
     ///
     /// Empty for lines, whose excluded utterances are in [`Self::ids`].
-    pub fn excluded(&self) -> Vec<Vec<&str>> {
+    pub(super) fn excluded(&self) -> Vec<Vec<&str>> {
         match self {
             MergeParts::Alignments(parts) => {
                 let ids = parts.iter().map(|part| {

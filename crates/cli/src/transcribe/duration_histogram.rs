@@ -11,7 +11,7 @@ const BOUND_RATIO: f64 = 1.02;
 const BUCKET_COUNT: usize = 1200;
 
 /// Histogram of durations.
-pub struct DurationHistogram {
+pub(super) struct DurationHistogram {
     counts: Vec<u64>,
     longest: Duration,
     total: Duration,
@@ -19,12 +19,12 @@ pub struct DurationHistogram {
 
 impl DurationHistogram {
     /// Creates an empty histogram.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         DurationHistogram { counts: vec![0; BUCKET_COUNT], longest: Duration::ZERO, total: Duration::ZERO }
     }
 
     /// Adds a duration.
-    pub fn add(&mut self, duration: Duration) {
+    pub(super) fn add(&mut self, duration: Duration) {
         let bucket = (duration.as_secs_f64() / FIRST_BOUND_SECONDS).max(1.0).log(BOUND_RATIO) as usize;
         self.counts[bucket.min(BUCKET_COUNT - 1)] += 1;
         self.longest = self.longest.max(duration);
@@ -32,14 +32,14 @@ impl DurationHistogram {
     }
 
     /// Returns the sum of the durations.
-    pub fn total(&self) -> Duration {
+    pub(super) fn total(&self) -> Duration {
         self.total
     }
 
     /// Returns a quantile in seconds, within 2 %.
     ///
     /// The quantile of 1 is the longest duration; all quantiles of an empty histogram are 0.
-    pub fn quantile(&self, fraction: f64) -> f64 {
+    pub(super) fn quantile(&self, fraction: f64) -> f64 {
         let longest = self.longest.as_secs_f64();
         if fraction >= 1.0 {
             return longest;

@@ -30,7 +30,7 @@ const FILE_SIGNATURES: [(&[u8], &str); 10] = [
 const SIGNATURE_BYTES: u64 = 4;
 
 /// Iterator over chunks of samples, until the end or the stop flag.
-pub struct StdinChunks {
+pub(super) struct StdinChunks {
     /// Receives chunks from the detached reader thread; none is the end of the input.
     receiver: Receiver<Option<Result<Vec<f32>>>>,
     stop: Arc<AtomicBool>,
@@ -41,7 +41,7 @@ impl StdinChunks {
     ///
     /// # Errors
     /// If the thread cannot be created.
-    pub fn new(stop: Arc<AtomicBool>) -> Result<Self> {
+    pub(super) fn new(stop: Arc<AtomicBool>) -> Result<Self> {
         let (sender, receiver) = sync_channel(1);
         std::thread::Builder::new().name("standard input".to_owned()).spawn(move || {
             let mut reader = match reject_audio_files(std::io::stdin().lock()) {

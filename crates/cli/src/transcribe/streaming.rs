@@ -35,7 +35,7 @@ const DEFAULT_LATEST_SECONDS: f64 = 1.0;
 
 /// Arguments of streaming recognition.
 #[derive(clap::Args)]
-pub struct StreamingArguments {
+pub(super) struct StreamingArguments {
     /// Print words as soon as they are final; read files in real time
     #[arg(long)]
     stream: bool,
@@ -57,12 +57,12 @@ pub struct StreamingArguments {
 
 impl StreamingArguments {
     /// Returns true with `--stream` or if standard input is given.
-    pub fn is_streaming(&self, files: &[PathBuf]) -> bool {
+    pub(super) fn is_streaming(&self, files: &[PathBuf]) -> bool {
         self.stream || files.iter().any(|file| is_stdin(file))
     }
 
     /// Fails if a streaming argument is given without streaming.
-    pub fn expect_defaults(&self) -> Result<()> {
+    pub(super) fn expect_defaults(&self) -> Result<()> {
         let given = [
             ("--pace", self.pace.is_some()),
             ("--chunk", self.chunk.is_some()),
@@ -85,7 +85,7 @@ fn is_stdin(path: &Path) -> bool {
 }
 
 /// Fails for arguments that streaming does not support, before any work.
-pub fn check_arguments(arguments: &Args) -> Result<()> {
+pub(super) fn check_arguments(arguments: &Args) -> Result<()> {
     let files = &arguments.audio_files;
     if arguments.format.is_some_and(|format| !format.is_appendable()) || arguments.output.is_some() {
         return Err(Error::StreamingOutput);
@@ -109,7 +109,11 @@ pub fn check_arguments(arguments: &Args) -> Result<()> {
 }
 
 /// Transcribes the recordings one after the other as their audio arrives.
-pub fn run(recognizer: &Recognizer, arguments: &Args, writer: &TranscriptionWriter) -> Result<ExitCode> {
+pub(super) fn run(
+    recognizer: &Recognizer,
+    arguments: &Args,
+    writer: &TranscriptionWriter,
+) -> Result<ExitCode> {
     // Options: defaults, and 0 for none.
     let StreamingArguments { pace, chunk, pause, latest, .. } = arguments.streaming;
     let (pace, chunk, latest) = (

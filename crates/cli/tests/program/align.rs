@@ -5,7 +5,7 @@ use super::toy::{Toy, leftovers};
 use super::{panda, run_command};
 
 /// Trains a model (modified topology) until it recognizes the toy words.
-pub fn trained_corpus() -> Toy {
+pub(crate) fn trained_corpus() -> Toy {
     let toy = Toy::new();
     let repeated = format!("train = {:?}", ["train.jsonl"; 40]);
     toy.recipe(&[
@@ -21,7 +21,7 @@ pub fn trained_corpus() -> Toy {
 }
 
 /// Checkpoint of [`trained_corpus`].
-pub const CHECKPOINT: &str = "run/best.safetensors";
+pub(crate) const CHECKPOINT: &str = "run/best.safetensors";
 
 #[test]
 fn words_have_times_in_ctm_and_json() {

@@ -94,7 +94,12 @@ struct RowBlock {
 
 impl HypothesisRows {
     /// Removes all rows and sets the number of scorers.
-    pub fn reset(&mut self, model: &DecodingModel, options: &BeamOptions, utterances: &[BeamUtterance]) {
+    pub(super) fn reset(
+        &mut self,
+        model: &DecodingModel,
+        options: &BeamOptions,
+        utterances: &[BeamUtterance],
+    ) {
         let max_own_fusions = utterances.iter().map(|utterance| utterance.fusion.len()).max().unwrap_or(0);
         self.scorers_per_row = options.fusion.len() + max_own_fusions;
         self.has_fusion = self.scorers_per_row > 0 || options.internal_lm != 0.0;
@@ -113,7 +118,7 @@ impl HypothesisRows {
     /// Adds a row with the stored states of a hypothesis with [`NO_ROW`].
     ///
     /// The lists have one row per hypothesis. [`HypothesisRows::store`] must follow.
-    pub fn load(
+    pub(super) fn load(
         &mut self,
         utterance: usize,
         hyp_index: usize,
@@ -141,7 +146,7 @@ impl HypothesisRows {
     ///
     /// # Errors
     /// Those of [`HypothesisRows::store`].
-    pub fn extend(
+    pub(super) fn extend(
         &mut self,
         model: &DecodingModel,
         options: &BeamOptions,
@@ -203,7 +208,7 @@ impl HypothesisRows {
     ///
     /// # Errors
     /// [`Error::Fused`] if the fusion score of a label is NaN or +inf.
-    pub fn store(
+    pub(super) fn store(
         &mut self,
         model: &DecodingModel,
         options: &BeamOptions,
@@ -303,7 +308,7 @@ impl HypothesisRows {
     }
 
     /// Evaluates the joint at sites; a site's label row is the index of a cached row.
-    pub fn joint_scores(
+    pub(super) fn joint_scores(
         &mut self,
         model: &DecodingModel,
         frames: &[&[f32]],
@@ -318,7 +323,7 @@ impl HypothesisRows {
     }
 
     /// Fusion scores of all classes for each cached row, *n x C*; none without fusion.
-    pub fn fusion_scores(&self) -> Option<&[f32]> {
+    pub(super) fn fusion_scores(&self) -> Option<&[f32]> {
         self.has_fusion.then_some(&self.cache.fusion_scores)
     }
 
@@ -326,7 +331,12 @@ impl HypothesisRows {
     ///
     /// # Errors
     /// [`Error::End`] if it is NaN or +inf.
-    pub fn final_score(&self, utterance: &BeamUtterance, options: &BeamOptions, row: u32) -> Result<f64> {
+    pub(super) fn final_score(
+        &self,
+        utterance: &BeamUtterance,
+        options: &BeamOptions,
+        row: u32,
+    ) -> Result<f64> {
         let states = &self.cache.scorer_states[row as usize * self.scorers_per_row..];
         let sum: f64 =
             utterance.fusions(options).zip(states).map(|(fusion, &state)| fusion.finish(state)).sum();
@@ -339,7 +349,7 @@ impl HypothesisRows {
     /// Appends the rows of an utterance's hypotheses in order.
     ///
     /// `scorers` is the number of scorer states of a hypothesis that are saved.
-    pub fn save(
+    pub(super) fn save(
         &self,
         utterance: &BeamUtterance,
         scorers: usize,

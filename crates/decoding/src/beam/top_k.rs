@@ -68,7 +68,7 @@ impl TopK {
     ///
     /// # Errors
     /// The error of the first row with invalid scores, with the index of its site.
-    pub fn find(
+    pub(super) fn find(
         &mut self,
         model: &DecodingModel,
         options: &BeamOptions,
@@ -141,18 +141,18 @@ impl TopK {
     }
 
     /// The best expansions of a site, best first.
-    pub fn expansions(&self, site: usize) -> &[Expansion] {
+    pub(super) fn expansions(&self, site: usize) -> &[Expansion] {
         let count = self.summaries[site].expansion_count.unwrap_or(0);
         &self.expansions[site * self.expansions_per_site..][..count]
     }
 
     /// The best blank of a site, with its best duration.
-    pub fn blank(&self, site: usize) -> Expansion {
+    pub(super) fn blank(&self, site: usize) -> Expansion {
         self.summaries[site].best_blank
     }
 
     /// The expansion by a class with fusion score `fused`, without duration.
-    pub fn expansion(&self, site: usize, class: u32, fused: f32) -> Expansion {
+    pub(super) fn expansion(&self, site: usize, class: u32, fused: f32) -> Expansion {
         let logit = self.scores[site * self.outputs + class as usize];
         let adjusted_score =
             self.adjusted_scores.get(site * self.classes + class as usize).copied().unwrap_or(logit);

@@ -118,7 +118,7 @@ pub(super) struct BestCandidates {
 }
 
 impl BestCandidates {
-    pub fn clear(&mut self, capacity: usize) {
+    pub(super) fn clear(&mut self, capacity: usize) {
         self.log_probs.clear();
         self.indices.clear();
         self.candidates.clear();
@@ -129,7 +129,7 @@ impl BestCandidates {
     ///
     /// Impossible candidates are never inserted.
     #[inline]
-    pub fn push(&mut self, candidate: Candidate) -> bool {
+    pub(super) fn push(&mut self, candidate: Candidate) -> bool {
         let log_prob = candidate.log_prob;
         let is_full = self.log_probs.len() == self.capacity;
         let fits = !is_full || self.log_probs.last().is_some_and(|&worst| worst < log_prob);
@@ -170,12 +170,12 @@ struct NextHypothesis {
 
 impl BeamUtterance {
     /// Fusions of the search and of this utterance.
-    pub fn fusions<'a>(&'a self, options: &'a BeamOptions) -> impl Iterator<Item = &'a Fusion> {
+    pub(super) fn fusions<'a>(&'a self, options: &'a BeamOptions) -> impl Iterator<Item = &'a Fusion> {
         options.fusion.iter().chain(&self.fusion)
     }
 
     /// Number of frames of this chunk.
-    pub fn frame_count(&self) -> usize {
+    pub(super) fn frame_count(&self) -> usize {
         self.end_frame - self.first_frame
     }
 
@@ -184,7 +184,7 @@ impl BeamUtterance {
     /// Candidates with equal labels that satisfy `is_mergeable` become one hypothesis, with the
     /// times of the best and the sum of the probabilities. `position` returns the position of a
     /// hypothesis after an expansion.
-    pub fn advance_hypotheses(
+    pub(super) fn advance_hypotheses(
         &mut self,
         token_table: &TokenTable,
         position: impl Fn(&BeamHypothesis, &Expansion) -> BeamPosition,
@@ -195,7 +195,7 @@ impl BeamUtterance {
     }
 
     /// [`Self::advance_hypotheses`] that keeps the best `width` hypotheses, best first.
-    pub fn advance_best_hypotheses(
+    pub(super) fn advance_best_hypotheses(
         &mut self,
         token_table: &TokenTable,
         width: usize,
@@ -280,14 +280,14 @@ impl BeamUtterance {
     }
 
     /// Removes dead labels from the tree if there may be many.
-    pub fn sweep_tree_if_large(&mut self) {
+    pub(super) fn sweep_tree_if_large(&mut self) {
         if self.tree.may_have_many_dead_nodes() {
             self.sweep_tree();
         }
     }
 
     /// Removes dead labels from the tree.
-    pub fn sweep_tree(&mut self) {
+    pub(super) fn sweep_tree(&mut self) {
         let Self { tree, hyps, ended_hyps, .. } = self;
         tree.unmark();
         hyps.iter().chain(&*ended_hyps).for_each(|hyp| tree.mark(hyp.node));

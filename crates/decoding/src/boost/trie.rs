@@ -52,7 +52,7 @@ pub(super) struct Trie<'a> {
 
 impl<'a> Trie<'a> {
     /// Builds the trie of phrases whose tokens are all labels.
-    pub fn new(phrases: &[Phrase], classes: &'a [Option<WordBoundaries>], depth_scaling: f32) -> Self {
+    pub(super) fn new(phrases: &[Phrase], classes: &'a [Option<WordBoundaries>], depth_scaling: f32) -> Self {
         let roots = vec![TrieNode { ends_word: true, ..TrieNode::default() }, TrieNode::default()];
         let mut trie = Trie { nodes: roots, nodes_by_depth: Vec::new(), classes };
         phrases.iter().for_each(|phrase| trie.insert(phrase, depth_scaling));
@@ -153,7 +153,7 @@ impl<'a> Trie<'a> {
     }
 
     /// Converts the trie to the arrays of a scorer.
-    pub fn flatten(self) -> PhraseBooster {
+    pub(super) fn flatten(self) -> PhraseBooster {
         // Arcs of the empty prefixes.
         let mut arcs: Vec<Vec<TrieArc>> = Vec::new();
         arcs.resize_with(self.nodes.len(), Vec::new);

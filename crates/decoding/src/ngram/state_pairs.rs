@@ -42,7 +42,7 @@ struct RegisteredPairs {
 
 impl StatePairs {
     /// Computes numbers if they fit into 32 bits; otherwise registers `limit` pairs.
-    pub fn new(nodes: u32, contexts: u32, limit: usize) -> Self {
+    pub(super) fn new(nodes: u32, contexts: u32, limit: usize) -> Self {
         match u64::from(nodes) * u64::from(contexts) <= 1 << 32 {
             true => Self { nodes, contexts, registry: None },
             false => Self::with_registry(nodes, contexts, limit),
@@ -50,13 +50,13 @@ impl StatePairs {
     }
 
     /// Registers pairs on first use.
-    pub fn with_registry(nodes: u32, contexts: u32, limit: usize) -> Self {
+    pub(super) fn with_registry(nodes: u32, contexts: u32, limit: usize) -> Self {
         let limit = limit.min((u32::MAX - nodes) as usize);
         Self { nodes, contexts, registry: Some(PairRegistry { limit, registered_pairs: RwLock::default() }) }
     }
 
     /// The number of a pair.
-    pub fn number(&self, node: u32, context: u32) -> u32 {
+    pub(super) fn number(&self, node: u32, context: u32) -> u32 {
         let Some(registry) = &self.registry else { return context * self.nodes + node };
         if context == 0 {
             return node;
@@ -83,7 +83,7 @@ impl StatePairs {
     }
 
     /// The pair of a number; (0, 0) for an unknown number.
-    pub fn pair(&self, number: u32) -> (u32, u32) {
+    pub(super) fn pair(&self, number: u32) -> (u32, u32) {
         let pair = match &self.registry {
             None => (number % self.nodes, number / self.nodes),
             Some(_) if number < self.nodes => (number, 0),
@@ -96,7 +96,7 @@ impl StatePairs {
     }
 
     /// Number of lookups of a pair beyond the limit.
-    pub fn rejected_lookups(&self) -> u64 {
+    pub(super) fn rejected_lookups(&self) -> u64 {
         let lookups_of = |registry: &PairRegistry| {
             registry.registered_pairs.read().unwrap_or_else(PoisonError::into_inner).rejected_lookups
         };

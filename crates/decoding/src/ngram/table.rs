@@ -49,29 +49,29 @@ impl NgramTable {
 
 impl OrderEntries {
     /// Creates an empty list of n-grams of `width` words.
-    pub fn new(width: usize) -> Self {
+    pub(super) fn new(width: usize) -> Self {
         Self { width, ids: Vec::new(), log10_probs: Vec::new(), log10_backoffs: Vec::new() }
     }
 
     /// Number of n-grams.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.log10_probs.len()
     }
 
     /// Word ids of an n-gram.
-    pub fn ngram(&self, index: usize) -> &[u32] {
+    pub(super) fn ngram(&self, index: usize) -> &[u32] {
         &self.ids[index * self.width..][..self.width]
     }
 
     /// Appends an n-gram.
-    pub fn push(&mut self, ids: impl IntoIterator<Item = u32>, log10_prob: f32, log10_backoff: f32) {
+    pub(super) fn push(&mut self, ids: impl IntoIterator<Item = u32>, log10_prob: f32, log10_backoff: f32) {
         self.ids.extend(ids);
         self.log10_probs.push(log10_prob);
         self.log10_backoffs.push(log10_backoff);
     }
 
     /// Returns a sorted copy, and the original index of each n-gram.
-    pub fn sorted(&self) -> (Self, Vec<usize>) {
+    pub(super) fn sorted(&self) -> (Self, Vec<usize>) {
         let mut indices: Vec<usize> = (0..self.len()).collect();
         // The sort is stable: an error reports the first of equal n-grams first.
         indices.sort_by(|&a, &b| self.ngram(a).cmp(self.ngram(b)));
@@ -84,7 +84,7 @@ impl OrderEntries {
     }
 
     /// Returns the index of an n-gram.
-    pub fn find(&self, ngram: &[u32]) -> Option<usize> {
+    pub(super) fn find(&self, ngram: &[u32]) -> Option<usize> {
         find(&self.ids, self.width, ngram)
     }
 }

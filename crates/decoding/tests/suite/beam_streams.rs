@@ -193,7 +193,7 @@ fn a_stream_has_separate_fusion() {
 }
 
 /// Replaces one scalar of a JSON value, by its position.
-pub fn replace_value(value: &mut Value, position: &mut usize, replacement: &Value) {
+pub(crate) fn replace_value(value: &mut Value, position: &mut usize, replacement: &Value) {
     match value {
         Value::Array(all) => all.iter_mut().for_each(|value| replace_value(value, position, replacement)),
         Value::Object(all) => all.values_mut().for_each(|value| replace_value(value, position, replacement)),

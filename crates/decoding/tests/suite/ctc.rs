@@ -6,7 +6,7 @@ use decoding::{CtcBeamOptions, Error, Fusion, Scorer, ctc_beam, ctc_greedy};
 use proptest::prelude::*;
 
 /// Deterministic pseudo-random log-probabilities `[T, C]`.
-pub fn random_log_probs(count: usize, classes: usize, seed: u32, score_scale: f32) -> Vec<f32> {
+pub(crate) fn random_log_probs(count: usize, classes: usize, seed: u32, score_scale: f32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(747_796_405).wrapping_add(99);
     let mut log_probs = Vec::new();
     for _ in 0..count {
@@ -45,7 +45,7 @@ impl Scorer for BigramScorer {
 
 /// Paths of a label sequence.
 #[derive(Clone, Default)]
-pub struct SequenceSum {
+pub(crate) struct SequenceSum {
     /// Probability of all paths.
     pub sum: f64,
     /// Log-probability of the best path.
@@ -55,7 +55,7 @@ pub struct SequenceSum {
 }
 
 /// Sum and best path of every label sequence.
-pub fn all_paths(rows: &[f32], classes: usize, blank: u32) -> BTreeMap<Vec<u32>, SequenceSum> {
+pub(crate) fn all_paths(rows: &[f32], classes: usize, blank: u32) -> BTreeMap<Vec<u32>, SequenceSum> {
     let frames = rows.len() / classes;
     let mut sums: BTreeMap<Vec<u32>, SequenceSum> = BTreeMap::new();
     // The digits of a path's number to the base `classes` are its classes.

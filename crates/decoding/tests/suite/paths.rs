@@ -10,21 +10,21 @@ use rnnt_dp::Topology;
 use super::table_models::random_model;
 
 /// Width that prunes nothing of a tiny model.
-pub const UNPRUNED_WIDTH: usize = 3000;
+pub(crate) const UNPRUNED_WIDTH: usize = 3000;
 
 /// `log(exp(a) + exp(b))`.
-pub fn log_add(a: f64, b: f64) -> f64 {
+pub(crate) fn log_add(a: f64, b: f64) -> f64 {
     let (high, low) = if a > b { (a, b) } else { (b, a) };
     high + (low - high).exp().ln_1p()
 }
 
-pub fn log_softmax(scores: &[f32]) -> Vec<f64> {
+pub(crate) fn log_softmax(scores: &[f32]) -> Vec<f64> {
     let log_sum = scores.iter().map(|&z| f64::from(z)).reduce(log_add).unwrap_or(0.0);
     scores.iter().map(|&z| f64::from(z) - log_sum).collect()
 }
 
 /// Log-probabilities of classes and of durations at a site.
-pub fn site_log_probs(
+pub(crate) fn site_log_probs(
     model: &DecodingModel,
     rows: &[f32],
     frame: usize,
@@ -50,7 +50,7 @@ pub fn site_log_probs(
 
 /// Limits on the enumerated paths.
 #[derive(Clone, Copy)]
-pub struct PathLimits {
+pub(crate) struct PathLimits {
     /// Whether labels advance by a frame in every topology.
     pub labels_advance: bool,
     /// Most labels of a frame; at the limit, the best blank follows.
@@ -60,7 +60,11 @@ pub struct PathLimits {
 }
 
 /// The sum over all paths of each label sequence.
-pub fn sum_over_paths(model: &DecodingModel, rows: &[f32], limits: PathLimits) -> BTreeMap<Vec<u32>, f64> {
+pub(crate) fn sum_over_paths(
+    model: &DecodingModel,
+    rows: &[f32],
+    limits: PathLimits,
+) -> BTreeMap<Vec<u32>, f64> {
     let mut sums = BTreeMap::new();
     let start = PathEnd { frame: 0, symbols: 0, log_prob: 0.0 };
     add_paths(model, rows, limits, start, &mut Vec::new(), &mut sums);
@@ -123,17 +127,17 @@ fn add_paths(
 }
 
 /// Options of a search whose result has the whole beam.
-pub fn beam_options(kind: BeamKind, width: usize) -> BeamOptions {
+pub(crate) fn beam_options(kind: BeamKind, width: usize) -> BeamOptions {
     BeamOptions { kind, width, nbest: width, normalize_by_length: false, ..BeamOptions::default() }
 }
 
 /// Decodes a batch by a new search.
-pub fn beam_search(model: &DecodingModel, options: &BeamOptions, utterances: &[&[f32]]) -> Vec<NBest> {
+pub(crate) fn beam_search(model: &DecodingModel, options: &BeamOptions, utterances: &[&[f32]]) -> Vec<NBest> {
     BeamSearch::new(model.clone(), options.clone()).unwrap().decode(utterances).unwrap().to_vec()
 }
 
 /// Asserts the sum of each sequence up to a length, best first.
-pub fn assert_sums(
+pub(crate) fn assert_sums(
     name: &str,
     actual: &NBest,
     expected: &BTreeMap<Vec<u32>, f64>,
@@ -157,7 +161,7 @@ pub fn assert_sums(
 }
 
 /// A random model of each topology.
-pub fn random_models(seed: u32, score_scale: f32) -> Vec<(Topology, DecodingModel)> {
+pub(crate) fn random_models(seed: u32, score_scale: f32) -> Vec<(Topology, DecodingModel)> {
     let rnnt = Topology::rnnt();
     let big = rnnt.clone().with_big_blanks(&[2, 3]).unwrap();
     let tdt = Topology::tdt(&[0, 1, 2]).unwrap();
@@ -180,11 +184,11 @@ pub fn random_models(seed: u32, score_scale: f32) -> Vec<(Topology, DecodingMode
 }
 
 /// mAES with usual parameters.
-pub const MAES: BeamKind = BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 2 };
+pub(crate) const MAES: BeamKind = BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 2 };
 
 /// A language model with a state for each last label.
 #[derive(Debug)]
-pub struct LastLabelScorer;
+pub(crate) struct LastLabelScorer;
 
 impl Scorer for LastLabelScorer {
     fn start(&self) -> u32 {
@@ -205,7 +209,7 @@ impl Scorer for LastLabelScorer {
 
 /// Forbids a label, or scores it with NaN or infinity.
 #[derive(Debug)]
-pub struct LabelTwoScorer(pub f32);
+pub(crate) struct LabelTwoScorer(pub f32);
 
 impl Scorer for LabelTwoScorer {
     fn start(&self) -> u32 {
@@ -224,7 +228,7 @@ impl Scorer for LabelTwoScorer {
 
 /// Forbids every label and the end.
 #[derive(Debug)]
-pub struct ForbiddingScorer;
+pub(crate) struct ForbiddingScorer;
 
 impl Scorer for ForbiddingScorer {
     fn start(&self) -> u32 {

@@ -5,7 +5,7 @@ use decoding::{DecodingModel, JointScorer, NetworkScratch, Predictor, Scorer, Si
 use rnnt_dp::Topology;
 
 /// A predictor whose state counts labels.
-pub struct LabelCountPredictor {
+pub(crate) struct LabelCountPredictor {
     pub ids: usize,
 }
 
@@ -26,7 +26,7 @@ impl Predictor for LabelCountPredictor {
 }
 
 /// A joint network of three equal scores with a given frame width.
-pub struct UniformJoint(pub usize);
+pub(crate) struct UniformJoint(pub usize);
 
 impl JointScorer for UniformJoint {
     fn frame_width(&self) -> usize {
@@ -51,10 +51,10 @@ impl JointScorer for UniformJoint {
 
 /// A scorer with a constant score per label.
 #[derive(Debug)]
-pub struct Unigram;
+pub(crate) struct Unigram;
 
 impl Unigram {
-    pub fn score(class: u32) -> f32 {
+    pub(crate) fn score(class: u32) -> f32 {
         (class * 7 % 5) as f32 - 2.0
     }
 }
@@ -75,7 +75,7 @@ impl Scorer for Unigram {
 }
 
 /// A predictor whose state and row are a hash of the labels.
-pub struct LabelHashPredictor {
+pub(crate) struct LabelHashPredictor {
     pub ids: usize,
 }
 
@@ -98,7 +98,7 @@ impl Predictor for LabelHashPredictor {
 }
 
 /// A joint network: scores `[C + D]` as a function of frame number and label row.
-pub struct TableJoint<F> {
+pub(crate) struct TableJoint<F> {
     pub classes: usize,
     pub durations: usize,
     /// Writes the scores of a frame number and a label row.
@@ -133,7 +133,7 @@ impl<F: Fn(f32, f32, &mut [f32]) + Send + Sync> JointScorer for TableJoint<F> {
 }
 
 /// A model with deterministic pseudo-random scores per frame and history.
-pub fn random_model(
+pub(crate) fn random_model(
     topology: &Topology,
     classes: usize,
     blank: u32,
@@ -169,6 +169,6 @@ pub fn random_model(
 }
 
 /// Rows of `count` frames, numbered from `first_frame`.
-pub fn frames(first_frame: usize, count: usize) -> Vec<f32> {
+pub(crate) fn frames(first_frame: usize, count: usize) -> Vec<f32> {
     (first_frame..first_frame + count).map(|t| t as f32).collect()
 }

@@ -12,14 +12,14 @@ use super::inputs::LatticeInputs;
 use crate::error::RunError;
 
 /// Arc weights of blanks `[B.., T, C]` and of labels `[B.., T, C, V]`.
-pub struct ArcWeights {
+pub(super) struct ArcWeights {
     pub blank: Vec<f64>,
     pub label_arcs: Vec<f64>,
 }
 
 impl ArcWeights {
     /// Compares distances, forward weights and marginals of alignment states.
-    pub fn compare<F: Element>(
+    pub(super) fn compare<F: Element>(
         &self,
         check: &mut LatticeCheck,
         inputs: &LatticeInputs<F>,

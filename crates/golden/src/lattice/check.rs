@@ -20,7 +20,7 @@ use crate::tolerances::FloatType;
 
 /// Kind of a number, which determines its tolerance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Quantity {
+pub(super) enum Quantity {
     Value,
     Gradient,
     /// Labels and states, which must be equal.
@@ -29,7 +29,7 @@ pub enum Quantity {
 
 /// The largest errors of a run.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct MaxErrors {
+pub(super) struct MaxErrors {
     /// `|actual - stored| / max(1, |stored|)` of a value.
     pub value: f64,
     /// `|actual - stored| / max(1, |stored|)` of a gradient.
@@ -39,7 +39,7 @@ pub struct MaxErrors {
 }
 
 /// Comparison of a run with a file.
-pub struct LatticeCheck<'a> {
+pub(super) struct LatticeCheck<'a> {
     pub file: &'a LatticeFile,
     /// Results of LAST in f32.
     f32_file: &'a LatticeFile,
@@ -60,7 +60,7 @@ pub struct LatticeCheck<'a> {
 
 impl<'a> LatticeCheck<'a> {
     /// Creates a check in which all results (by name) must be compared.
-    pub fn new(
+    pub(super) fn new(
         file: &'a LatticeFile,
         f32_file: &'a LatticeFile,
         float_type: FloatType,
@@ -81,34 +81,38 @@ impl<'a> LatticeCheck<'a> {
     }
 
     /// Sets the scale of tolerances from arc weights and frames.
-    pub fn set_scale(&mut self, weights: &[f64], frames: usize) {
+    pub(super) fn set_scale(&mut self, weights: &[f64], frames: usize) {
         let largest = weights.iter().map(|w| w.abs()).filter(|w| w.is_finite()).fold(0.0, f64::max);
         self.tolerance_scale = largest * frames as f64;
     }
 
     /// Compares a tensor that the file must have.
-    pub fn compare(&mut self, quantity: Quantity, name: &str, actual: &[f64]) -> Result<()> {
+    pub(super) fn compare(&mut self, quantity: Quantity, name: &str, actual: &[f64]) -> Result<()> {
         self.compare_where(quantity, name, actual, |_| true)
     }
 
     /// Compares values.
-    pub fn compare_values<F: Element>(&mut self, name: &str, actual: &[F]) -> Result<()> {
+    pub(super) fn compare_values<F: Element>(&mut self, name: &str, actual: &[F]) -> Result<()> {
         self.compare(Quantity::Value, name, &to_f64(actual))
     }
 
     /// Compares a gradient.
-    pub fn compare_gradient<F: Element>(&mut self, name: &str, actual: &[F]) -> Result<()> {
+    pub(super) fn compare_gradient<F: Element>(&mut self, name: &str, actual: &[F]) -> Result<()> {
         self.compare(Quantity::Gradient, name, &to_f64(actual))
     }
 
     /// Compares integers, which must be equal.
-    pub fn compare_integers(&mut self, name: &str, actual: impl IntoIterator<Item = usize>) -> Result<()> {
+    pub(super) fn compare_integers(
+        &mut self,
+        name: &str,
+        actual: impl IntoIterator<Item = usize>,
+    ) -> Result<()> {
         let actual: Vec<f64> = actual.into_iter().map(|x| x as f64).collect();
         self.compare(Quantity::Exact, name, &actual)
     }
 
     /// Compares the elements of a tensor selected by index.
-    pub fn compare_where(
+    pub(super) fn compare_where(
         &mut self,
         quantity: Quantity,
         name: &str,
@@ -144,7 +148,7 @@ impl<'a> LatticeCheck<'a> {
     }
 
     /// Excludes tensors from the comparison for a reason.
-    pub fn ignore(&mut self, reason: &str, is_ignored: impl Fn(&str) -> bool) {
+    pub(super) fn ignore(&mut self, reason: &str, is_ignored: impl Fn(&str) -> bool) {
         self.pending.retain(|name| !is_ignored(name));
         self.notes.push(reason.into());
     }
@@ -152,7 +156,7 @@ impl<'a> LatticeCheck<'a> {
     /// Fails for uncompared results and for different inputs.
     ///
     /// Inputs of semirings are not compared: LAST computed logarithms in the type of the file.
-    pub fn finish(&mut self) {
+    pub(super) fn finish(&mut self) {
         for (name, stored) in self.file.with_prefix("in/") {
             let f32_stored = self.f32_file.find(&format!("in/{name}"));
             if f32_stored.is_none_or(|f32_stored| f32_stored.values != stored.values) {
@@ -209,6 +213,6 @@ fn tolerance(quantity: Quantity, float_type: FloatType, scale: f64, stored: f64)
 }
 
 /// Converts values to f64.
-pub fn to_f64<F: Element>(values: &[F]) -> Vec<f64> {
+pub(super) fn to_f64<F: Element>(values: &[F]) -> Vec<f64> {
     values.iter().map(|value| value.to_f64()).collect()
 }

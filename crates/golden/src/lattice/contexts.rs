@@ -14,13 +14,13 @@ use super::component_files::{configuration_keys, key_number, round_to_type};
 use crate::error::RunError;
 
 /// Returns true if a tensor is a result.
-pub fn is_result(name: &str) -> bool {
+pub(super) fn is_result(name: &str) -> bool {
     let name = name.rsplit('/').next().unwrap_or_default();
     !["walk_labels", "weights", "backward_broadcast_in"].contains(&name) && !name.ends_with("_cotangent")
 }
 
 /// Checks contexts that remember the last n labels (`FullNGram`).
-pub fn compare_full_ngrams<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
+pub(super) fn compare_full_ngrams<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     for key in configuration_keys(check.file) {
         let context = FullNGram::new(key_number(check.file, &key, "v")?, key_number(check.file, &key, "n")?)?;
         let vocabulary = context.vocabulary();
@@ -35,7 +35,7 @@ pub fn compare_full_ngrams<F: Element>(check: &mut LatticeCheck) -> Result<(), R
 }
 
 /// Checks contexts given as a table of next states (`NextStateTable`).
-pub fn compare_state_tables<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
+pub(super) fn compare_state_tables<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     for key in configuration_keys(check.file) {
         let name = format!("{key}/next_state_table");
         let [states, vocabulary] = check.file.shape(&name)?;

@@ -17,7 +17,7 @@ struct Sidecar {
 
 /// Settings of a whole lattice; other sizes follow from the tensors.
 #[derive(Debug, Clone, Deserialize)]
-pub struct LatticeSettings {
+pub(crate) struct LatticeSettings {
     /// Number of labels, V.
     #[serde(rename = "V")]
     pub vocabulary: usize,
@@ -34,7 +34,7 @@ pub struct LatticeSettings {
 
 /// How many labels a frame may emit: one (FD), or up to `expansions` (FLD).
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-pub enum AlignmentKind {
+pub(crate) enum AlignmentKind {
     #[serde(rename = "FD")]
     FrameDependent,
     #[serde(rename = "FLD")]
@@ -44,7 +44,7 @@ pub enum AlignmentKind {
 /// Source of the arc weights.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum WeightSource {
+pub(crate) enum WeightSource {
     /// Table of weights.
     Table,
     /// Joint network over a table of context embeddings.
@@ -56,13 +56,13 @@ pub enum WeightSource {
 /// Normalization of the arc weights of each state.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum LocalNormalization {
+pub(crate) enum LocalNormalization {
     Hat,
     LogSoftmax,
 }
 
 /// Tensors of a golden file, with the settings of a whole lattice.
-pub struct LatticeFile {
+pub(crate) struct LatticeFile {
     pub name: String,
     pub settings: Option<LatticeSettings>,
     path: PathBuf,
@@ -73,7 +73,7 @@ impl LatticeFile {
     /// Reads the tensors at `path`.
     ///
     /// `value` is the content of the sidecar `json`, the JSON file of the same name.
-    pub fn read(json: PathBuf, path: PathBuf, name: &str, value: serde_json::Value) -> Result<Self> {
+    pub(crate) fn read(json: PathBuf, path: PathBuf, name: &str, value: serde_json::Value) -> Result<Self> {
         let sidecar: Sidecar =
             serde_json::from_value(value).map_err(|source| Error::Sidecar { path: json, source })?;
         let tensors = read_tensors(&path)?;
@@ -81,30 +81,30 @@ impl LatticeFile {
     }
 
     /// Returns the names of all tensors, in order.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
 
-    pub fn find(&self, name: &str) -> Option<&StoredTensor> {
+    pub(crate) fn find(&self, name: &str) -> Option<&StoredTensor> {
         self.tensors.get(name)
     }
 
-    pub fn get(&self, name: &str) -> Result<&StoredTensor> {
+    pub(crate) fn get(&self, name: &str) -> Result<&StoredTensor> {
         self.find(name).ok_or_else(|| self.error(name, "a tensor of this name", "none"))
     }
 
     /// Returns the values of a tensor in the type of a run.
-    pub fn values<F: Element>(&self, name: &str) -> Result<Vec<F>> {
+    pub(crate) fn values<F: Element>(&self, name: &str) -> Result<Vec<F>> {
         Ok(self.get(name)?.values.iter().map(|&value| F::from_f64(value)).collect())
     }
 
-    pub fn shape<const N: usize>(&self, name: &str) -> Result<[usize; N]> {
+    pub(crate) fn shape<const N: usize>(&self, name: &str) -> Result<[usize; N]> {
         let shape = &self.get(name)?.shape;
         shape.as_slice().try_into().map_err(|_| self.error(name, &format!("{N} axes"), &format!("{shape:?}")))
     }
 
     /// Returns the rows of a tensor, of at least one number.
-    pub fn rows(&self, name: &str, width: usize) -> Result<std::slice::ChunksExact<'_, f64>> {
+    pub(crate) fn rows(&self, name: &str, width: usize) -> Result<std::slice::ChunksExact<'_, f64>> {
         let values = &self.get(name)?.values;
         if width == 0 || !values.len().is_multiple_of(width) {
             return Err(self.error(name, &format!("rows of {width}"), &format!("{} values", values.len())));
@@ -113,7 +113,7 @@ impl LatticeFile {
     }
 
     /// Returns nonnegative integers.
-    pub fn integers(&self, name: &str) -> Result<Vec<usize>> {
+    pub(crate) fn integers(&self, name: &str) -> Result<Vec<usize>> {
         let values = &self.get(name)?.values;
         let is_invalid = |&&value: &&f64| value < 0.0 || value.fract() != 0.0 || value > f64::from(u32::MAX);
         match values.iter().find(is_invalid) {
@@ -123,12 +123,15 @@ impl LatticeFile {
     }
 
     /// Returns tensors with a name prefix, by the rest of the name.
-    pub fn with_prefix<'a>(&'a self, prefix: &str) -> impl Iterator<Item = (&'a str, &'a StoredTensor)> {
+    pub(crate) fn with_prefix<'a>(
+        &'a self,
+        prefix: &str,
+    ) -> impl Iterator<Item = (&'a str, &'a StoredTensor)> {
         self.tensors.iter().filter_map(move |(name, stored)| Some((name.strip_prefix(prefix)?, stored)))
     }
 
     /// Creates an error about a tensor or option of this file.
-    pub fn error(&self, argument: &str, expected: &str, found: &str) -> Error {
+    pub(crate) fn error(&self, argument: &str, expected: &str, found: &str) -> Error {
         Error::Case {
             path: self.path.clone(),
             argument: argument.into(),

@@ -13,7 +13,7 @@ use super::weight_fns::shared_rnn;
 use crate::error::RunError;
 
 /// Inputs of a lattice: context, alignment, frames, labels and the weight function.
-pub struct LatticeInputs<'a, F> {
+pub(super) struct LatticeInputs<'a, F> {
     settings: &'a LatticeSettings,
     file: &'a LatticeFile,
     pub context: FullNGram,
@@ -31,7 +31,7 @@ pub struct LatticeInputs<'a, F> {
 }
 
 impl<'a, F: Element> LatticeInputs<'a, F> {
-    pub fn new(file: &'a LatticeFile, settings: &'a LatticeSettings) -> Result<Self, RunError> {
+    pub(super) fn new(file: &'a LatticeFile, settings: &'a LatticeSettings) -> Result<Self, RunError> {
         let alignment = match (settings.align, settings.expansions) {
             (AlignmentKind::FrameDependent, _) => AlignmentLattice::FrameDependent,
             (AlignmentKind::FrameLabelDependent, Some(expansions)) => {
@@ -74,17 +74,17 @@ impl<'a, F: Element> LatticeInputs<'a, F> {
         Ok(inputs)
     }
 
-    pub fn frames(&self) -> Result<Frames<'_, F>, RunError> {
+    pub(super) fn frames(&self) -> Result<Frames<'_, F>, RunError> {
         Ok(Frames::new(&self.frames, self.frame_shape, &self.num_frames)?)
     }
 
     /// Returns all frames, padding included.
-    pub fn padded_frame_values(&self) -> &[F] {
+    pub(super) fn padded_frame_values(&self) -> &[F] {
         &self.frames
     }
 
     /// Returns the utterance of each frame, padding included.
-    pub fn utterance_of_frames(&self) -> Vec<u32> {
+    pub(super) fn utterance_of_frames(&self) -> Vec<u32> {
         let padded_frames = self.padded_frames();
         (0..self.num_frames.len() * padded_frames)
             .map(|frame_index| (frame_index / padded_frames) as u32)
@@ -92,11 +92,11 @@ impl<'a, F: Element> LatticeInputs<'a, F> {
     }
 
     /// Returns the padded number of frames, T.
-    pub fn padded_frames(&self) -> usize {
+    pub(super) fn padded_frames(&self) -> usize {
         self.frame_shape[self.frame_shape.len() - 2]
     }
 
-    pub fn labels(&self) -> Result<Labels<'_>, RunError> {
+    pub(super) fn labels(&self) -> Result<Labels<'_>, RunError> {
         Ok(Labels::new(&self.labels, self.label_shape, &self.num_labels)?)
     }
 
@@ -107,7 +107,7 @@ impl<'a, F: Element> LatticeInputs<'a, F> {
     }
 
     /// Returns the weight function of the arcs.
-    pub fn weight_fn(&self) -> Result<Box<dyn WeightFn<F> + '_>, RunError> {
+    pub(super) fn weight_fn(&self) -> Result<Box<dyn WeightFn<F> + '_>, RunError> {
         if let Some(table) = &self.table {
             return Ok(Box::new(TableWeightFn::new(table, &self.file.get("in/table")?.shape)?));
         }
@@ -122,7 +122,7 @@ impl<'a, F: Element> LatticeInputs<'a, F> {
     }
 
     /// Returns the joint network without local normalization.
-    pub fn joint(&self) -> Result<JointWeightFn<'_, F>, RunError> {
+    pub(super) fn joint(&self) -> Result<JointWeightFn<'_, F>, RunError> {
         let weight = |name: &str| {
             let prefix = if self.settings.local.is_some() { "weight_fn/weight_fn" } else { "weight_fn" };
             self.parameter(&format!("{prefix}/{name}"))

@@ -11,7 +11,7 @@ use super::inputs::LatticeInputs;
 use crate::error::RunError;
 
 /// Compares best paths and best alignments with all tensors about them.
-pub fn compare_paths<F: Element>(
+pub(super) fn compare_paths<F: Element>(
     check: &mut LatticeCheck,
     inputs: &LatticeInputs<F>,
     lattice: &RecognitionLattice<F>,

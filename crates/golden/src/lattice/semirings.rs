@@ -12,7 +12,7 @@ use crate::error::RunError;
 type LogPair = (f64, f64);
 
 /// Returns true if a tensor is a result.
-pub fn is_result(name: &str) -> bool {
+pub(super) fn is_result(name: &str) -> bool {
     const INPUTS: [&str; 8] = [
         "a",
         "b",
@@ -27,7 +27,7 @@ pub fn is_result(name: &str) -> bool {
 }
 
 /// Checks the real, log and tropical semirings and two products of semirings.
-pub fn compare_semirings<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
+pub(super) fn compare_semirings<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     compare_number_semiring::<F, Probability>(check, "real")?;
     compare_number_semiring::<F, Log>(check, "log")?;
     compare_number_semiring::<F, Tropical>(check, "tropical")?;

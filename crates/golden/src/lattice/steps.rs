@@ -13,7 +13,7 @@ use super::file::LatticeFile;
 use crate::error::RunError;
 
 /// Returns true if a tensor is a result of a step.
-pub fn is_result(name: &str) -> bool {
+pub(super) fn is_result(name: &str) -> bool {
     let name = name.rsplit('/').next().unwrap_or_default();
     const INPUTS: [&str; 8] =
         ["alpha", "beta", "blank", "lexical", "log_z", "string_alpha", "string_blank", "string_lexical"];
@@ -21,7 +21,7 @@ pub fn is_result(name: &str) -> bool {
 }
 
 /// Checks the transitions of alignment states, and forward and backward steps.
-pub fn compare_steps<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
+pub(super) fn compare_steps<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     for key in configuration_keys(check.file) {
         let context = FullNGram::new(key_number(check.file, &key, "v")?, key_number(check.file, &key, "n")?)?;
         let alignment = match key_number(check.file, &key, "fld") {

@@ -11,7 +11,7 @@ use super::inputs::LatticeInputs;
 use crate::error::RunError;
 
 /// Compares the arc weights of all frames, padding included, and returns them.
-pub fn compare_arc_weights<F: Element>(
+pub(super) fn compare_arc_weights<F: Element>(
     check: &mut LatticeCheck,
     inputs: &LatticeInputs<F>,
     lattice: &RecognitionLattice<F>,
@@ -46,7 +46,7 @@ pub fn compare_arc_weights<F: Element>(
 }
 
 /// Compares all sums in the log semiring, with all memory budgets.
-pub fn compare_session_sums<F: Element>(
+pub(super) fn compare_session_sums<F: Element>(
     check: &mut LatticeCheck,
     inputs: &LatticeInputs<F>,
     lattice: &RecognitionLattice<F>,

@@ -14,7 +14,7 @@ use super::file::LatticeFile;
 use crate::error::RunError;
 
 /// Returns true if a tensor is a result.
-pub fn is_result(name: &str) -> bool {
+pub(super) fn is_result(name: &str) -> bool {
     const INPUTS: [&str; 6] =
         ["joint/cache", "joint/frame", "joint/state", "hat_extreme/blank_in", "hat_extreme/lexical_in", ""];
     let is_input = INPUTS.contains(&name)
@@ -25,7 +25,7 @@ pub fn is_result(name: &str) -> bool {
 }
 
 /// Checks all weight functions; each has a group of tensors.
-pub fn compare_weight_fns<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
+pub(super) fn compare_weight_fns<F: Element>(check: &mut LatticeCheck) -> Result<(), RunError> {
     compare_joint::<F>(check)?;
     compare_local_normalization::<F>(check)?;
     compare_extreme_blanks::<F>(check)?;
@@ -229,7 +229,7 @@ fn compare_recurrent_network<F: Element>(check: &mut LatticeCheck) -> Result<(),
 }
 
 /// Creates the recurrent network over contexts from named parameters.
-pub fn shared_rnn<'a, F: Element>(
+pub(super) fn shared_rnn<'a, F: Element>(
     vocabulary: usize,
     order: usize,
     parameter: impl Fn(&str) -> Result<&'a [F], RunError>,

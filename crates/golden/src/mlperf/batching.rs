@@ -22,7 +22,7 @@ const SPLICE: usize = 3;
 const ENCODER_STACK: usize = 2;
 
 /// Compares one of two kinds of cases, by its tensors.
-pub fn compare(check: &mut MlPerfCheck) -> Result<(), RunError> {
+pub(super) fn compare(check: &mut MlPerfCheck) -> Result<(), RunError> {
     if check.file.tensors.contains_key("durations") {
         compare_filter_and_buckets(check)
     } else {

@@ -24,7 +24,7 @@ pub enum Tolerance {
 }
 
 /// Comparison of a run with a file.
-pub struct MlPerfCheck<'a> {
+pub(super) struct MlPerfCheck<'a> {
     pub file: &'a MlPerfFile,
     /// Tensors that are not read yet.
     unread: BTreeSet<&'a str>,
@@ -36,7 +36,7 @@ pub struct MlPerfCheck<'a> {
 }
 
 impl<'a> MlPerfCheck<'a> {
-    pub fn new(file: &'a MlPerfFile) -> Self {
+    pub(super) fn new(file: &'a MlPerfFile) -> Self {
         let unread = file.tensors.keys().map(String::as_str).collect();
         MlPerfCheck { file, unread, compared_quantities: 0, ratio: 0.0, failures: Vec::new() }
     }
@@ -48,12 +48,12 @@ impl<'a> MlPerfCheck<'a> {
     }
 
     /// Returns an input tensor.
-    pub fn input<F: Element>(&mut self, name: &str) -> Result<Vec<F>> {
+    pub(super) fn input<F: Element>(&mut self, name: &str) -> Result<Vec<F>> {
         Ok(self.read_stored(name)?.values.iter().map(|&value| F::from_f64(value)).collect())
     }
 
     /// Returns an input of `row_count` nonempty rows of equal width.
-    pub fn input_rows<F: Element>(&mut self, name: &str, row_count: usize) -> Result<Vec<Vec<F>>> {
+    pub(super) fn input_rows<F: Element>(&mut self, name: &str, row_count: usize) -> Result<Vec<Vec<F>>> {
         let values = self.input(name)?;
         if row_count == 0 || values.is_empty() || !values.len().is_multiple_of(row_count) {
             let actual = format!("{} numbers", values.len());
@@ -63,7 +63,7 @@ impl<'a> MlPerfCheck<'a> {
     }
 
     /// Returns an input of nonnegative integers.
-    pub fn input_integers(&mut self, name: &str) -> Result<Vec<usize>> {
+    pub(super) fn input_integers(&mut self, name: &str) -> Result<Vec<usize>> {
         let values = self.input::<f64>(name)?;
         let is_invalid = |&&value: &&f64| value < 0.0 || value.fract() != 0.0 || value > f64::from(u32::MAX);
         match values.iter().find(is_invalid) {
@@ -73,12 +73,17 @@ impl<'a> MlPerfCheck<'a> {
     }
 
     /// Excludes tensors from the comparison, such as results in another type.
-    pub fn ignore(&mut self, is_ignored: impl Fn(&str) -> bool) {
+    pub(super) fn ignore(&mut self, is_ignored: impl Fn(&str) -> bool) {
         self.unread.retain(|name| !is_ignored(name));
     }
 
     /// Compares a result.
-    pub fn compare<F: Element>(&mut self, name: &str, actual: &[F], tolerance: Tolerance) -> Result<()> {
+    pub(super) fn compare<F: Element>(
+        &mut self,
+        name: &str,
+        actual: &[F],
+        tolerance: Tolerance,
+    ) -> Result<()> {
         let stored = self.read_stored(name)?;
         if stored.values.len() != actual.len() {
             let shape = format!("{:?}", stored.shape);
@@ -103,13 +108,13 @@ impl<'a> MlPerfCheck<'a> {
     }
 
     /// Compares integers.
-    pub fn compare_integers(&mut self, name: &str, actual: &[usize]) -> Result<()> {
+    pub(super) fn compare_integers(&mut self, name: &str, actual: &[usize]) -> Result<()> {
         let actual: Vec<f64> = actual.iter().map(|&value| value as f64).collect();
         self.compare(name, &actual, Tolerance::Exact)
     }
 
     /// Compares a value of a sidecar.
-    pub fn expect_equal<T: PartialEq + Debug>(&mut self, name: &str, actual: &T, stored: &T) {
+    pub(super) fn expect_equal<T: PartialEq + Debug>(&mut self, name: &str, actual: &T, stored: &T) {
         self.compared_quantities += 1;
         if actual != stored {
             self.ratio = f64::INFINITY;
@@ -118,7 +123,7 @@ impl<'a> MlPerfCheck<'a> {
     }
 
     /// Fails if a tensor was never read, or if nothing was compared.
-    pub fn finish(&mut self) {
+    pub(super) fn finish(&mut self) {
         if self.failures.is_empty() && !self.unread.is_empty() {
             let names: Vec<&str> = self.unread.iter().copied().collect();
             self.failures.push(format!("never read: {}", names.join(", ")));

@@ -38,7 +38,7 @@ struct DecodedUtterance {
 }
 
 /// Compares encoder outputs, hypotheses and numbers of joint evaluations.
-pub fn compare(check: &mut MlPerfCheck) -> Result<(), RunError> {
+pub(super) fn compare(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let sizes: NetworkSizes = check.file.field("options")?;
     let decodes: Vec<DecodeCase> = check.file.field("decodes")?;
     let model = network::load(check.file, &sizes)?;

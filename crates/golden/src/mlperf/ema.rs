@@ -16,7 +16,7 @@ struct Options {
 }
 
 /// Updates the averages of all decays and compares each step.
-pub fn compare<F: Element>(check: &mut MlPerfCheck) -> Result<(), RunError> {
+pub(super) fn compare<F: Element>(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let options: Options = check.file.field("options")?;
     let is_f32 = size_of::<F>() == size_of::<f32>();
     let tolerance = Tolerance::Absolute(if is_f32 { 2e-6 } else { 1e-12 });

@@ -38,12 +38,12 @@ const INT16_SCALE: f64 = 32_768.0;
 const PADDED_CHANNELS: usize = 256;
 
 /// Compares all stages of the front end.
-pub fn compare_stages(check: &mut MlPerfCheck) -> CheckResult {
+pub(super) fn compare_stages(check: &mut MlPerfCheck) -> CheckResult {
     compare_tensors(check, &F64_TOLERANCES, true)
 }
 
 /// Compares the features only.
-pub fn compare_features(check: &mut MlPerfCheck) -> CheckResult {
+pub(super) fn compare_features(check: &mut MlPerfCheck) -> CheckResult {
     // Intermediate stages are always in f64.
     let stages = ["preemphasized", "power", "power_frame_index", "mel"];
     check.ignore(|name| stages.iter().any(|stage| name.rsplit('.').next() == Some(stage)));

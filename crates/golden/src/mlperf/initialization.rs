@@ -22,7 +22,7 @@ struct TensorShape {
 }
 
 /// Compares names, shapes and the total number of parameters.
-pub fn compare_shapes(check: &mut MlPerfCheck) -> Result<(), RunError> {
+pub(super) fn compare_shapes(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let sizes: NetworkSizes = check.file.field("options")?;
     // A field has the shapes for an input width: 240, or 256 with padding.
     for (field, inputs) in [("in_240", 240), ("in_256", 256)] {
@@ -62,7 +62,7 @@ const RANGE_TOLERANCE: f64 = 1e-8;
 const MAX_SIGMAS: f64 = 5.0;
 
 /// Compares mean, deviation and limits of initial weights with their distributions.
-pub fn compare_distributions(check: &mut MlPerfCheck) -> Result<(), RunError> {
+pub(super) fn compare_distributions(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let sizes: NetworkSizes = check.file.field("options")?;
     let settings = check.file.sidecar().as_object().into_iter().flatten();
     let settings: Vec<String> =

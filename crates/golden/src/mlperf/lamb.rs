@@ -54,7 +54,7 @@ fn tolerances(is_f32: bool) -> [(&'static str, Tolerance); 3] {
 }
 
 /// Runs the optimizer on the stored gradients and compares its state.
-pub fn compare<F: Element>(check: &mut MlPerfCheck) -> Result<(), RunError> {
+pub(super) fn compare<F: Element>(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let options: Options = check.file.field("options")?;
     let is_f32 = size_of::<F>() == size_of::<f32>();
     let clip = match options.clip {

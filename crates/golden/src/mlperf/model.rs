@@ -14,7 +14,7 @@ const LOSS_TOLERANCE: Tolerance = Tolerance::Relative(1e-6);
 const GRADIENT_TOLERANCE: Tolerance = Tolerance::Absolute(5e-5);
 
 /// Compares layer outputs, logits of all sites, losses and gradients.
-pub fn compare(check: &mut MlPerfCheck) -> Result<(), RunError> {
+pub(super) fn compare(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let sizes: NetworkSizes = check.file.field("options")?;
     let model = network::load(check.file, &sizes)?;
     let (features, lengths) = network::features(check, &sizes)?;

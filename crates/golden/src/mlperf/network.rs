@@ -11,7 +11,7 @@ use crate::error::RunError;
 
 /// Sizes of a model, named as in MLPerf's reference.
 #[derive(Debug, Clone, Deserialize)]
-pub struct NetworkSizes {
+pub(super) struct NetworkSizes {
     pub in_feats: usize,
     pub enc_n_hid: usize,
     pub enc_pre_rnn_layers: usize,
@@ -25,7 +25,7 @@ pub struct NetworkSizes {
 
 impl NetworkSizes {
     /// Returns the configuration of the model without dropout.
-    pub fn config(&self) -> ModelConfig {
+    pub(super) fn config(&self) -> ModelConfig {
         let mut config = ModelConfig::mlperf_with_widths(self.enc_n_hid, self.pred_n_hid, self.joint_n_hid);
         config.encoder = EncoderKind::Lstm(LstmEncoderConfig {
             layers: self.enc_pre_rnn_layers + self.enc_post_rnn_layers,
@@ -46,7 +46,7 @@ impl NetworkSizes {
     }
 
     /// Returns this workspace's name of a parameter of the reference; none if unknown.
-    pub fn find_parameter_name(&self, name: &str) -> Option<String> {
+    pub(super) fn find_parameter_name(&self, name: &str) -> Option<String> {
         let parse_layer = |rest: &str, first: usize| {
             let (kind, layer) = rest.rsplit_once("_l")?;
             Some((kind.to_owned(), first + layer.parse::<usize>().ok()?))
@@ -74,7 +74,7 @@ impl NetworkSizes {
     }
 
     /// [`Self::find_parameter_name`], or an error about the case.
-    pub fn parameter_name(&self, file: &MlPerfFile, name: &str) -> Result<String, RunError> {
+    pub(super) fn parameter_name(&self, file: &MlPerfFile, name: &str) -> Result<String, RunError> {
         Ok(self
             .find_parameter_name(name)
             .ok_or_else(|| file.error(name, "a parameter of the reference", "another"))?)
@@ -82,7 +82,7 @@ impl NetworkSizes {
 }
 
 /// Creates the model of a case and sets its weights.
-pub fn load(file: &MlPerfFile, sizes: &NetworkSizes) -> Result<Model, RunError> {
+pub(super) fn load(file: &MlPerfFile, sizes: &NetworkSizes) -> Result<Model, RunError> {
     let model = Model::new(&sizes.config(), sizes.n_classes - 1)?;
     let mut values = model.parameters().values()?;
     let mut remaining = values.len();
@@ -105,7 +105,10 @@ pub fn load(file: &MlPerfFile, sizes: &NetworkSizes) -> Result<Model, RunError> 
 }
 
 /// Returns input rows `[B, T, F]` and their lengths.
-pub fn features(check: &mut MlPerfCheck, sizes: &NetworkSizes) -> Result<(Tensor, Vec<usize>), RunError> {
+pub(super) fn features(
+    check: &mut MlPerfCheck,
+    sizes: &NetworkSizes,
+) -> Result<(Tensor, Vec<usize>), RunError> {
     let lengths = check.input_integers("feature_lens")?;
     let rows = check.input::<f32>("features")?;
     let (batch, width) = (lengths.len().max(1), sizes.in_feats.max(1));
@@ -114,11 +117,11 @@ pub fn features(check: &mut MlPerfCheck, sizes: &NetworkSizes) -> Result<(Tensor
 }
 
 /// Creates a tensor.
-pub fn tensor(values: Vec<f32>, shape: &[usize]) -> Result<Tensor, RunError> {
+pub(super) fn tensor(values: Vec<f32>, shape: &[usize]) -> Result<Tensor, RunError> {
     Tensor::from_vec(values, shape, &Device::Cpu).map_err(candle_failure)
 }
 
 /// Converts an error of candle to a failure.
-pub fn candle_failure(error: candle_core::Error) -> RunError {
+pub(super) fn candle_failure(error: candle_core::Error) -> RunError {
     RunError::Failed(error.to_string())
 }

@@ -24,7 +24,7 @@ struct ScheduleCase {
 }
 
 /// Compares the rates of all steps with those of the reference.
-pub fn compare<F: Element>(check: &mut MlPerfCheck) -> Result<(), RunError> {
+pub(super) fn compare<F: Element>(check: &mut MlPerfCheck) -> Result<(), RunError> {
     let settings: BTreeMap<String, ScheduleCase> = check.file.field("options")?;
     let tolerance = Tolerance::Relative(if size_of::<F>() == size_of::<f32>() { 3e-7 } else { 1e-12 });
     for (name, setting) in &settings {

@@ -21,7 +21,7 @@ const SPLICE: usize = 3;
 const FORMS: [(MaskForm, &str); 2] = [(MaskForm::Reference, "reference"), (MaskForm::Nvidia, "nvidia")];
 
 /// Compares one of two kinds of cases, by its tensors.
-pub fn compare(check: &mut MlPerfCheck) -> CheckResult {
+pub(super) fn compare(check: &mut MlPerfCheck) -> CheckResult {
     if check.file.tensors.contains_key("input") {
         compare_given_masks(check)
     } else {

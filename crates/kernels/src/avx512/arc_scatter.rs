@@ -8,7 +8,7 @@ use crate::arc_scatter::{ArcScatter, width};
 
 /// As [`crate::arc_scatter::scatter_max`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub fn scatter_max(out: &mut [f32], arcs: ArcScatter<f32>) {
+pub(crate) fn scatter_max(out: &mut [f32], arcs: ArcScatter<f32>) {
     for (_, row, shift, start) in arcs.reachable() {
         let (out, shift) = (&mut out[start..][..row.len()], _mm512_set1_ps(shift));
         lanes!(row.len(), |offset| {
@@ -21,7 +21,7 @@ pub fn scatter_max(out: &mut [f32], arcs: ArcScatter<f32>) {
 
 /// As [`crate::arc_scatter::scatter_exp_sum`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub fn scatter_exp_sum(sums: &mut [f32], max: &[f32], arcs: ArcScatter<f32>) {
+pub(crate) fn scatter_exp_sum(sums: &mut [f32], max: &[f32], arcs: ArcScatter<f32>) {
     for (_, row, shift, start) in arcs.reachable() {
         let (sums, max) = (&mut sums[start..][..row.len()], &max[start..][..row.len()]);
         let shift = _mm512_set1_ps(shift);
@@ -35,7 +35,7 @@ pub fn scatter_exp_sum(sums: &mut [f32], max: &[f32], arcs: ArcScatter<f32>) {
 
 /// As [`crate::arc_scatter::scatter_argmax`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub fn scatter_argmax(best: &mut [f32], from: &mut [u32], arcs: ArcScatter<f32>) {
+pub(crate) fn scatter_argmax(best: &mut [f32], from: &mut [u32], arcs: ArcScatter<f32>) {
     // Arc ids start at 1.
     let lane_arcs = _mm512_set_epi32(16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1);
     for (state, row, shift, start) in arcs.reachable() {
@@ -61,7 +61,7 @@ pub fn scatter_argmax(best: &mut [f32], from: &mut [u32], arcs: ArcScatter<f32>)
 
 /// As [`crate::arc_scatter::merge_self_loops`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub fn merge_self_loops(
+pub(crate) fn merge_self_loops(
     best: &mut [f32],
     from: &mut [u32],
     alpha: &[f32],
@@ -100,7 +100,7 @@ pub fn merge_self_loops(
 
 /// As [`crate::arc_scatter::gather_exp`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub fn gather_exp(rows: &mut [f32], shifts: &[f32], starts: &[u32], next: &[f32], sums: &mut [f32]) {
+pub(crate) fn gather_exp(rows: &mut [f32], shifts: &[f32], starts: &[u32], next: &[f32], sums: &mut [f32]) {
     let width = width(rows, starts).max(1);
     let states = rows.chunks_exact_mut(width).zip(sums).zip(shifts.iter().zip(starts));
     for ((row, sum), (&shift, &start)) in states {

@@ -54,13 +54,13 @@ const fn scratch_sizes(depth: usize, blocks: usize) -> [usize; 3] {
 }
 
 /// Returns the scratch bytes of [`update`].
-pub const fn scratch_bytes(depth: usize, blocks: usize) -> usize {
+pub(crate) const fn scratch_bytes(depth: usize, blocks: usize) -> usize {
     let [hidden, words, tiles] = scratch_sizes(depth, blocks);
     (hidden + words + tiles + LANES) * size_of::<f32>()
 }
 
 /// As [`QuantizedArgmax::update`], in scratch of [`scratch_bytes`] or more.
-pub fn update(
+pub(crate) fn update(
     _token: Avx512Vnni,
     scratch: &mut AlignedVec<f32>,
     argmax: &QuantizedArgmax<f32>,

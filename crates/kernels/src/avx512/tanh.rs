@@ -21,7 +21,7 @@ pub(super) fn pair_lanes(a: __m512, b: __m512) -> __m512 {
 
 /// As [`crate::math::tanh_pairs`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub fn tanh_pairs(out: &mut [f32], a: &[f32], b: &[f32]) {
+pub(crate) fn tanh_pairs(out: &mut [f32], a: &[f32], b: &[f32]) {
     let ((out, last), (a, last_a), (b, last_b)) = (out.as_chunks_mut(), a.as_chunks(), b.as_chunks());
     for (out, (a, b)) in out.iter_mut().zip(a.iter().zip(b)) {
         store_full(out, pair_lanes(load_full(a), load_full(b)));
@@ -33,7 +33,7 @@ pub fn tanh_pairs(out: &mut [f32], a: &[f32], b: &[f32]) {
 
 /// As [`crate::math::tanh_panel`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub fn tanh_panel(out: &mut [f32], panel: &[f32], row_addends: &[f32]) {
+pub(crate) fn tanh_panel(out: &mut [f32], panel: &[f32], row_addends: &[f32]) {
     let width = (panel.len() / row_addends.len().max(1)).max(1);
     if width == PANEL_COLUMNS {
         let steps = out.as_chunks_mut::<LANES>().0.as_chunks_mut::<2>().0.iter_mut();
@@ -54,7 +54,7 @@ pub fn tanh_panel(out: &mut [f32], panel: &[f32], row_addends: &[f32]) {
 }
 
 /// A tanh job: `out = 1 - 2 / (1 + a b)` for a part of a panel, two registers for each row.
-pub struct TanhJob<'a> {
+pub(crate) struct TanhJob<'a> {
     pub out: &'a mut [[f32; LANES]],
     /// The prepared addends a of the panel.
     pub panel: &'a [[f32; LANES]],
@@ -73,7 +73,7 @@ pub struct TanhJob<'a> {
 ///
 /// # Panics
 /// If the number of rows is not between 1 and 12, or the job has another size.
-pub fn tile_with_tanh(
+pub(crate) fn tile_with_tanh(
     _token: Avx512,
     rows: usize,
     left: &[f32],

@@ -42,7 +42,7 @@ pub(super) struct LabelBatch {
 }
 
 impl FrameBatch {
-    pub fn new(frames: &Tensor, num_frames: &Tensor) -> Result<Self> {
+    pub(super) fn new(frames: &Tensor, num_frames: &Tensor) -> Result<Self> {
         expect_cpu("frames", frames)?;
         let [batch @ .., _, _] = frames.dims() else {
             return Err(Error::shape("frames", "axes B.., T and F", format!("{:?}", frames.dims())));
@@ -51,19 +51,24 @@ impl FrameBatch {
     }
 
     /// Sizes of the leading axes, *B..*.
-    pub fn batch(&self) -> &[usize] {
+    pub(super) fn batch(&self) -> &[usize] {
         let dims = self.values.dims();
         &dims[..dims.len() - 2]
     }
 
-    pub fn dtype(&self) -> DType {
+    pub(super) fn dtype(&self) -> DType {
         self.values.dtype()
     }
 }
 
 impl LabelBatch {
     /// Labels 1 to V of utterances with the leading axes of their frames.
-    pub fn new(labels: &Tensor, num_labels: &Tensor, batch: &[usize], vocabulary: usize) -> Result<Self> {
+    pub(super) fn new(
+        labels: &Tensor,
+        num_labels: &Tensor,
+        batch: &[usize],
+        vocabulary: usize,
+    ) -> Result<Self> {
         let lengths = counts("num_labels", num_labels, batch)?;
         let dims = || format!("{:?}", labels.dims());
         let Some((&padded, leading)) = labels.dims().split_last() else {

@@ -64,7 +64,7 @@ impl<'a, S: Semiring> DistanceBackward<'a, S> {
     /// Starts after the last frame.
     ///
     /// Weights have `rows` rows, one for each alignment state or one for all.
-    pub fn new(context: &'a dyn Context, alignment: AlignmentLattice, rows: usize) -> Self {
+    pub(crate) fn new(context: &'a dyn Context, alignment: AlignmentLattice, rows: usize) -> Self {
         Self {
             context,
             alignment,
@@ -76,7 +76,11 @@ impl<'a, S: Semiring> DistanceBackward<'a, S> {
     /// Moves to the previous frame, and returns its arc sums.
     ///
     /// `alpha` is α before the frame; `fill` writes the weights.
-    pub fn step(&mut self, alpha: &[S::Weight], fill: impl FnOnce(ArcsMut<S::Weight>)) -> ArcSums<S::Weight> {
+    pub(crate) fn step(
+        &mut self,
+        alpha: &[S::Weight],
+        fill: impl FnOnce(ArcsMut<S::Weight>),
+    ) -> ArcSums<S::Weight> {
         fill(self.frame.arcs_mut());
         let sums = backward::<S>(self.context, self.alignment, &self.frame.rows(), alpha, &self.beta);
         self.beta.copy_from_slice(&sums.beta);

@@ -18,7 +18,7 @@ const MIN_STATES_PER_UNPANELED_STATE: usize = 4;
 const BYTES_PER_STATE: usize = 128;
 
 /// The states of a context in panels.
-pub struct StatePanels {
+pub(super) struct StatePanels {
     /// Runs of target states, in order.
     pub runs: Vec<StateRun>,
     /// States of each panel, in order; a panel that is not full has fewer.
@@ -30,7 +30,7 @@ pub struct StatePanels {
 }
 
 /// A run of successive target states, and the states that lead there.
-pub struct StateRun {
+pub(super) struct StateRun {
     /// First target state.
     pub start: usize,
     /// Panels of the source states.
@@ -45,7 +45,7 @@ impl StatePanels {
     /// `starts[s]` is the first target state of state s; its targets are the `vocabulary` states
     /// from there on. None if more than a quarter of the states would have no panel, or if runs
     /// overlap.
-    pub fn new(starts: &[u32], vocabulary: usize) -> Option<Self> {
+    pub(super) fn new(starts: &[u32], vocabulary: usize) -> Option<Self> {
         // Source states, grouped by their run of target states.
         let mut sources: Vec<usize> = (0..starts.len()).collect();
         sources.sort_by_key(|&state| (starts[state], state));
@@ -83,12 +83,12 @@ impl StatePanels {
     }
 
     /// Memory of the lists for `states` states, including temporary lists.
-    pub fn scratch(states: usize) -> ScratchReq {
+    pub(super) fn scratch(states: usize) -> ScratchReq {
         ScratchReq::from_bytes(BYTES_PER_STATE).times(states)
     }
 
     /// Number of columns of all states, including unused columns of panels.
-    pub fn column_count(&self) -> usize {
+    pub(super) fn column_count(&self) -> usize {
         self.states.len() * PANEL_COLUMNS + self.unpaneled.len()
     }
 }

@@ -50,7 +50,7 @@ const SLACK_BYTES: usize = 4096;
 const LANES: usize = 16;
 
 /// The screen of a joint network, and its panels.
-pub struct Screening<F> {
+pub(super) struct Screening<F> {
     screen: QuantizedArgmax<F>,
     panels: StatePanels,
     /// States of each panel in exponential form, *H x PANEL_COLUMNS*.
@@ -65,7 +65,7 @@ impl<F: Real> Screening<F> {
     /// Creates the screen of a joint network; none if the parameters do not allow it.
     ///
     /// It takes the network's buffer for columns, which [`into_buffer`](Self::into_buffer) returns.
-    pub fn new(projections: &mut Projections<F>, panels: StatePanels) -> Option<Self> {
+    pub(super) fn new(projections: &mut Projections<F>, panels: StatePanels) -> Option<Self> {
         let (h, v) = (projections.hidden, projections.vocabulary);
         if projections.state_addends.has_overflow_rows() {
             return None;
@@ -91,7 +91,7 @@ impl<F: Real> Screening<F> {
     }
 
     /// Returns the buffer of the columns.
-    pub fn into_buffer(self) -> Vec<F> {
+    pub(super) fn into_buffer(self) -> Vec<F> {
         self.addends.into_vec()
     }
 }
@@ -99,7 +99,11 @@ impl<F: Real> Screening<F> {
 /// Returns the panels of a lattice, if screening pays off.
 ///
 /// `utterances` are searched at once.
-pub fn panels<F: Real>(sizes: &JointSizes, step: &FrameStep, utterances: usize) -> Option<StatePanels> {
+pub(super) fn panels<F: Real>(
+    sizes: &JointSizes,
+    step: &FrameStep,
+    utterances: usize,
+) -> Option<StatePanels> {
     let panels = StatePanels::new(step.runs()?, sizes.vocabulary)?;
     let panel_count = panels.states.len().saturating_mul(utterances);
     (QuantizedArgmax::<F>::is_profitable(sizes.hidden, sizes.vocabulary) && panel_count >= MIN_PANELS)
@@ -109,7 +113,7 @@ pub fn panels<F: Real>(sizes: &JointSizes, step: &FrameStep, utterances: usize) 
 /// Memory of screening in addition to a search over all arcs.
 ///
 /// None if screening does not apply, or needs more than `available` bytes.
-pub fn scratch<F: Real>(
+pub(super) fn scratch<F: Real>(
     lattice: &RecognitionLattice<F>,
     utterances: usize,
     available: usize,
@@ -212,29 +216,29 @@ fn max_of<F: Real>(values: &[F], initial: F) -> F {
 
 /// A joint network, its screening, and its current frames.
 #[derive(Clone, Copy)]
-pub struct ScreenedFrames<'a, F: Real> {
+pub(super) struct ScreenedFrames<'a, F: Real> {
     projections: &'a Projections<F>,
     screening: &'a Screening<F>,
 }
 
 impl<'a, F: Real> ScreenedFrames<'a, F> {
     /// None if a frame has addends whose exponentials could overflow.
-    pub fn new(projections: &'a Projections<F>, screening: &'a Screening<F>) -> Option<Self> {
+    pub(super) fn new(projections: &'a Projections<F>, screening: &'a Screening<F>) -> Option<Self> {
         (!projections.frame_addends.has_overflow_rows()).then_some(Self { projections, screening })
     }
 
     /// The panels of the context.
-    pub fn panels(&self) -> &'a StatePanels {
+    pub(super) fn panels(&self) -> &'a StatePanels {
         &self.screening.panels
     }
 
     /// V, the number of labels.
-    pub fn vocabulary(&self) -> usize {
+    pub(super) fn vocabulary(&self) -> usize {
         self.projections.vocabulary
     }
 
     /// H, the width of the hidden layer.
-    pub fn hidden(&self) -> usize {
+    pub(super) fn hidden(&self) -> usize {
         self.projections.hidden
     }
 
@@ -244,29 +248,29 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
     }
 
     /// Computes the center of all states at a frame.
-    pub fn center(&self, frame: usize, center: &mut [F]) {
+    pub(super) fn center(&self, frame: usize, center: &mut [F]) {
         self.screening.screen.prepare_frame(self.frame_row(frame), center);
     }
 
     /// `α` of the states of a panel; -inf for unused columns.
-    pub fn shifts(&self, panel: usize, alpha: &[F]) -> [F; PANEL_COLUMNS] {
+    pub(super) fn shifts(&self, panel: usize, alpha: &[F]) -> [F; PANEL_COLUMNS] {
         let states = &self.panels().states[panel];
         std::array::from_fn(|column| states.get(column).map_or(F::NEG_INFINITY, |&state| alpha[state]))
     }
 
     /// Addends of a panel at a frame.
-    pub fn addends(&self, panel: usize, frame: usize) -> TanhAddends<'a, F> {
+    pub(super) fn addends(&self, panel: usize, frame: usize) -> TanhAddends<'a, F> {
         let size = PANEL_COLUMNS * self.hidden();
         (&self.screening.addends[panel * size..][..size], self.frame_row(frame))
     }
 
     /// Returns the arc numbers before the first label arcs of a panel.
-    pub fn previous_arcs(&self, panel: usize) -> &'a [u32; PANEL_COLUMNS] {
+    pub(super) fn previous_arcs(&self, panel: usize) -> &'a [u32; PANEL_COLUMNS] {
         &self.screening.previous_arcs[panel]
     }
 
     /// The quantized estimates.
-    pub fn screen(&self) -> &'a QuantizedArgmax<F> {
+    pub(super) fn screen(&self) -> &'a QuantizedArgmax<F> {
         &self.screening.screen
     }
 
@@ -275,7 +279,7 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
     /// There are at most `PANEL_COLUMNS` frames.
     ///
     /// `out` is *states x PANEL_COLUMNS x (1 + V)*.
-    pub fn forward_unpaneled(&self, frames: &[usize], out: &mut [F]) {
+    pub(super) fn forward_unpaneled(&self, frames: &[usize], out: &mut [F]) {
         let (h, arcs, unpaneled) = (self.hidden(), 1 + self.vocabulary(), &self.panels().unpaneled);
         let scratch_len = TanhProducts::<F>::scratch_len(h);
         par_for(

@@ -13,7 +13,7 @@ use crate::common::{
 const EMBEDDINGS: &str = "weight_fn_cacher/context_embeddings";
 
 /// A joint network with a table of embeddings, and its frames.
-pub struct OwnedJoint<F> {
+pub(crate) struct OwnedJoint<F> {
     pub states: usize,
     pub vocabulary: usize,
     pub parameters: Parameters<F>,
@@ -24,7 +24,7 @@ pub struct OwnedJoint<F> {
 }
 
 impl<F: Real> OwnedJoint<F> {
-    pub fn random(states: usize, vocabulary: usize, hidden: usize, frames: usize) -> Self {
+    pub(crate) fn random(states: usize, vocabulary: usize, hidden: usize, frames: usize) -> Self {
         let (e, f) = (3, 2);
         // Name, number of elements and scale of each parameter.
         let shapes = [
@@ -45,7 +45,7 @@ impl<F: Real> OwnedJoint<F> {
     }
 
     /// Converts to single precision.
-    pub fn narrow(&self) -> OwnedJoint<f32> {
+    pub(crate) fn narrow(&self) -> OwnedJoint<f32> {
         let converted = |values: &[F]| narrow(&widened(values));
         let parameters =
             self.parameters.iter().map(|(name, values)| (name.clone(), converted(values))).collect();
@@ -53,7 +53,7 @@ impl<F: Real> OwnedJoint<F> {
         OwnedJoint { states, vocabulary, parameters, frames: converted(&self.frames), count }
     }
 
-    pub fn borrow(&self) -> JointWeightFn<'_, F> {
+    pub(crate) fn borrow(&self) -> JointWeightFn<'_, F> {
         let parameter = |name: &str| self.parameters[&format!("weight_fn/{name}")].as_slice();
         JointWeightFn {
             embeddings: Embeddings::Table(&self.parameters[EMBEDDINGS]),
@@ -71,7 +71,11 @@ impl<F: Real> OwnedJoint<F> {
 }
 
 /// Computes all arcs of all frames.
-pub fn arc_weights<F: Real>(weight_fn: &dyn WeightFn<F>, frames: &[F], count: usize) -> (Vec<F>, Vec<F>) {
+pub(crate) fn arc_weights<F: Real>(
+    weight_fn: &dyn WeightFn<F>,
+    frames: &[F],
+    count: usize,
+) -> (Vec<F>, Vec<F>) {
     let arcs = count * weight_fn.states();
     let (mut blank, mut label_arcs) = (vec![F::ZERO; arcs], vec![F::ZERO; arcs * weight_fn.vocabulary()]);
     let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
@@ -82,7 +86,7 @@ pub fn arc_weights<F: Real>(weight_fn: &dyn WeightFn<F>, frames: &[F], count: us
 }
 
 /// Computes gradients of frames and parameters from adjoints of all arcs.
-pub fn arc_gradients<F: Real>(
+pub(crate) fn arc_gradients<F: Real>(
     weight_fn: &dyn WeightFn<F>,
     frames: &[F],
     count: usize,
@@ -96,7 +100,7 @@ pub fn arc_gradients<F: Real>(
 }
 
 /// Computes weights along a chain in all frames from `first_frame` on.
-pub fn forward_chain<F: Real>(
+pub(crate) fn forward_chain<F: Real>(
     weight_fn: &dyn WeightFn<F>,
     frames: &[F],
     count: usize,
@@ -114,7 +118,7 @@ pub fn forward_chain<F: Real>(
 }
 
 /// Computes gradients of frames and parameters from adjoints along a chain.
-pub fn backward_chain<F: Real>(
+pub(crate) fn backward_chain<F: Real>(
     weight_fn: &dyn WeightFn<F>,
     frames: &[F],
     count: usize,
@@ -130,7 +134,7 @@ pub fn backward_chain<F: Real>(
 
 /// Sizes of the arcs of some frames.
 #[derive(Clone, Copy)]
-pub struct FrameArcsShape {
+pub(crate) struct FrameArcsShape {
     /// C
     pub states: usize,
     /// V
@@ -139,7 +143,7 @@ pub struct FrameArcsShape {
 }
 
 /// Adds adjoints along a chain to adjoints of all arcs.
-pub fn scatter_chain<F: Real>(
+pub(crate) fn scatter_chain<F: Real>(
     FrameArcsShape { states, vocabulary, frames }: FrameArcsShape,
     first_frame: usize,
     chain: LabelChain,
@@ -159,7 +163,7 @@ pub fn scatter_chain<F: Real>(
 }
 
 /// Selects the weights of a chain from those of all arcs.
-pub fn chain_weights<F: Real>(
+pub(crate) fn chain_weights<F: Real>(
     FrameArcsShape { states, vocabulary, frames }: FrameArcsShape,
     first_frame: usize,
     chain: LabelChain,
@@ -220,16 +224,16 @@ fn f32_values_and_gradients_equal_last() {
 }
 
 /// A chain that returns to a state and uses a label twice.
-pub const CHAIN_STATES: [usize; 5] = [0, 2, 1, 2, 2];
-pub const CHAIN_LABELS: [u32; 4] = [2, 1, 2, 2];
+pub(crate) const CHAIN_STATES: [usize; 5] = [0, 2, 1, 2, 2];
+pub(crate) const CHAIN_LABELS: [u32; 4] = [2, 1, 2, 2];
 
 /// A function that uses a weight function.
-pub type UseWeightFn<'a> = &'a mut dyn FnMut(&dyn WeightFn<f64>);
+pub(crate) type UseWeightFn<'a> = &'a mut dyn FnMut(&dyn WeightFn<f64>);
 
 /// Checks gradients against central differences of `Σ a w`, of frames and along chains.
 ///
 /// Any weight function of a joint network can be checked, in frames and parameters.
-pub fn check_gradients(owned: &mut OwnedJoint<f64>, run: &dyn Fn(&OwnedJoint<f64>, UseWeightFn)) {
+pub(crate) fn check_gradients(owned: &mut OwnedJoint<f64>, run: &dyn Fn(&OwnedJoint<f64>, UseWeightFn)) {
     let tolerance = Tolerance { relative: 1e-8, absolute: 1e-9 };
     let (count, first_frame) = (owned.count, 1);
     let chain = LabelChain { states: &CHAIN_STATES, labels: &CHAIN_LABELS };

@@ -15,7 +15,7 @@ const GATES: [&str; 4] = ["i", "f", "g", "o"];
 ///
 /// It has at most one leading axis.
 #[derive(Clone)]
-pub struct Problem<F> {
+pub(crate) struct Problem<F> {
     pub context: FullNGram,
     pub alignment: AlignmentLattice,
     pub normalize: Option<Normalize>,
@@ -36,14 +36,14 @@ pub struct Problem<F> {
 }
 
 /// Number of features of a frame.
-pub const FEATURES: usize = 2;
+pub(crate) const FEATURES: usize = 2;
 
 impl<F: Real> Problem<F> {
     /// Creates utterances of `lengths`: the numbers of frames and labels of each.
     ///
     /// The context is a full n-gram; `expansions` is the largest number of labels of a frame, none
     /// if a label ends the frame.
-    pub fn random(
+    pub(crate) fn random(
         (vocabulary, order): (usize, usize),
         expansions: Option<usize>,
         (hidden, has_rnn): (usize, bool),
@@ -98,7 +98,7 @@ impl<F: Real> Problem<F> {
     }
 
     /// Converts parameters and frames to a type.
-    pub fn cast<G: Real>(&self) -> Problem<G> {
+    pub(crate) fn cast<G: Real>(&self) -> Problem<G> {
         let cast = |values: &[F]| narrow::<G>(&widened(values));
         let parameters = self.parameters.iter().map(|(name, values)| (name.clone(), cast(values))).collect();
         let Self { context, alignment, normalize, has_rnn, .. } = *self;
@@ -119,7 +119,7 @@ impl<F: Real> Problem<F> {
     }
 
     /// Returns one utterance alone, without a leading axis and without padding.
-    pub fn single(&self, utterance: usize) -> Self {
+    pub(crate) fn single(&self, utterance: usize) -> Self {
         let (frame_count, label_count) = (self.num_frames[utterance], self.num_labels[utterance]);
         let frames = &self.frames[utterance * self.padded * FEATURES..][..frame_count * FEATURES];
         let labels = &self.labels[utterance * self.padded_labels..][..label_count];
@@ -136,7 +136,7 @@ impl<F: Real> Problem<F> {
     }
 
     /// Returns the batch with more padding of other values.
-    pub fn padded(&self, extra: usize, value: f64, label: u32) -> Self {
+    pub(crate) fn padded(&self, extra: usize, value: f64, label: u32) -> Self {
         let (padded, padded_labels) = (self.padded + extra, self.padded_labels + extra);
         let (mut frames, mut labels) = (Vec::new(), Vec::new());
         for utterance in 0..self.num_frames.len() {
@@ -150,7 +150,7 @@ impl<F: Real> Problem<F> {
     }
 
     /// Calls a function with the lattice, frames and labels.
-    pub fn with<T>(&self, run: impl FnOnce(&RecognitionLattice<F>, &Frames<F>, &Labels) -> T) -> T {
+    pub(crate) fn with<T>(&self, run: impl FnOnce(&RecognitionLattice<F>, &Frames<F>, &Labels) -> T) -> T {
         let parameter = |name: &str| self.parameters[&format!("weight_fn/{name}")].as_slice();
         let cacher = |name: &str| self.parameters[&format!("weight_fn_cacher/{name}")].as_slice();
         let gates = |from: &str, what: &str| {
@@ -195,6 +195,6 @@ impl<F: Real> Problem<F> {
 }
 
 /// Returns the name of a parameter without the prefix of a normalizer.
-pub fn own_name(name: &str) -> String {
+pub(crate) fn own_name(name: &str) -> String {
     name.replace("weight_fn/weight_fn/", "weight_fn/")
 }

@@ -7,27 +7,27 @@ use lattice::{
 };
 
 /// Random numbers from a seed (Knuth's linear congruential generator).
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def1)
     }
 
     /// Returns a number below `limit`.
-    pub fn index(&mut self, limit: usize) -> usize {
+    pub(crate) fn index(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % limit
     }
 
     /// Returns a number in -2 to 2.
-    pub fn number(&mut self) -> f64 {
+    pub(crate) fn number(&mut self) -> f64 {
         self.index(1 << 20) as f64 / f64::from(1 << 18) - 2.0
     }
 }
 
 /// A lattice over a table, and the frames of a batch.
-pub struct TableLattice {
+pub(crate) struct TableLattice {
     pub context: Box<dyn Context>,
     pub alignment: AlignmentLattice,
     pub weights: Vec<f64>,
@@ -36,7 +36,7 @@ pub struct TableLattice {
 
 /// A path that is not blocked.
 #[derive(Debug, Clone, Default)]
-pub struct ListedPath {
+pub(crate) struct ListedPath {
     /// Labels by frame and alignment state, 0 without a label.
     pub alignment: Vec<u32>,
     pub labels: Vec<u32>,
@@ -47,7 +47,7 @@ impl TableLattice {
     /// Creates a lattice with any context and alignment.
     ///
     /// A third of the lattices has blocked arcs, another third has ties.
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let mut numbers = Random::new(seed);
         let vocabulary = 1 + numbers.index(3);
         let context: Box<dyn Context> = match numbers.index(4) {
@@ -77,7 +77,7 @@ impl TableLattice {
     }
 
     /// T
-    pub fn padded(&self) -> usize {
+    pub(crate) fn padded(&self) -> usize {
         self.weights.len() / self.lengths.len() / self.arcs()
     }
 
@@ -87,13 +87,13 @@ impl TableLattice {
     }
 
     /// Returns the arc weights of a state, the blank first.
-    pub fn row(&self, utterance: usize, frame: usize, state: usize) -> &[f64] {
+    pub(crate) fn row(&self, utterance: usize, frame: usize, state: usize) -> &[f64] {
         let labels = 1 + self.context.vocabulary();
         &self.weights[(utterance * self.padded() + frame) * self.arcs() + state * labels..][..labels]
     }
 
     /// Calls a function with a session, the lattice and its frames.
-    pub fn with<T>(
+    pub(crate) fn with<T>(
         &self,
         run: impl FnOnce(&mut LatticeSession<f64>, &RecognitionLattice<f64>, &Frames<f64>) -> Result<T>,
     ) -> Result<T> {
@@ -107,7 +107,7 @@ impl TableLattice {
     }
 
     /// Returns one utterance of the batch, alone.
-    pub fn only(&self, utterance: usize) -> Self {
+    pub(crate) fn only(&self, utterance: usize) -> Self {
         let size = self.padded() * self.arcs();
         let context = NextStateTable::new(&self.table(), self.context.states(), self.context.vocabulary());
         Self {
@@ -126,7 +126,7 @@ impl TableLattice {
     }
 
     /// Returns all paths of an utterance that are not blocked.
-    pub fn paths(&self, utterance: usize) -> Vec<ListedPath> {
+    pub(crate) fn paths(&self, utterance: usize) -> Vec<ListedPath> {
         let mut paths = Vec::new();
         self.extend_path(utterance, (0, 0), self.context.start(), ListedPath::default(), &mut paths);
         paths
@@ -174,7 +174,7 @@ impl TableLattice {
 }
 
 /// `log Σ exp`
-pub fn log_sum(values: impl IntoIterator<Item = f64>) -> f64 {
+pub(crate) fn log_sum(values: impl IntoIterator<Item = f64>) -> f64 {
     let values: Vec<f64> = values.into_iter().collect();
     let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     if max == f64::NEG_INFINITY {
@@ -184,7 +184,7 @@ pub fn log_sum(values: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 /// Returns all strings of some paths with their weights.
-pub fn strings(paths: Vec<ListedPath>, merge: Merge) -> BTreeMap<Vec<u32>, f64> {
+pub(crate) fn strings(paths: Vec<ListedPath>, merge: Merge) -> BTreeMap<Vec<u32>, f64> {
     let mut path_weights: BTreeMap<Vec<u32>, Vec<f64>> = BTreeMap::new();
     for ListedPath { labels, weight, .. } in paths {
         path_weights.entry(labels).or_default().push(weight);
@@ -193,7 +193,7 @@ pub fn strings(paths: Vec<ListedPath>, merge: Merge) -> BTreeMap<Vec<u32>, f64> 
 }
 
 /// Combines the weights of paths.
-pub fn merged(weights: Vec<f64>, merge: Merge) -> f64 {
+pub(crate) fn merged(weights: Vec<f64>, merge: Merge) -> f64 {
     match merge {
         Merge::Max => weights.into_iter().fold(f64::NEG_INFINITY, f64::max),
         Merge::Sum => log_sum(weights),

@@ -6,13 +6,13 @@ use proptest::prelude::*;
 
 /// An automaton: the strings of an n-gram, or rows of next states.
 #[derive(Debug, Clone)]
-pub enum Automaton {
+pub(crate) enum Automaton {
     Strings { vocabulary: usize, order: usize },
     Rows(Vec<Vec<usize>>),
 }
 
 impl Automaton {
-    pub fn context(&self) -> Box<dyn Context> {
+    pub(crate) fn context(&self) -> Box<dyn Context> {
         match self {
             Self::Strings { vocabulary, order } => Box::new(FullNGram::new(*vocabulary, *order).unwrap()),
             Self::Rows(rows) => {
@@ -23,7 +23,7 @@ impl Automaton {
     }
 
     /// Returns the next states of all states.
-    pub fn rows(&self) -> Vec<Vec<usize>> {
+    pub(crate) fn rows(&self) -> Vec<Vec<usize>> {
         let &Self::Strings { vocabulary, order } = self else {
             let Self::Rows(rows) = self else { unreachable!() };
             return rows.clone();
@@ -49,7 +49,7 @@ impl Automaton {
 
 /// A lattice with random weights and costs.
 #[derive(Debug, Clone)]
-pub struct TinyLattice {
+pub(crate) struct TinyLattice {
     pub automaton: Automaton,
     /// K; none if a frame has at most one label.
     pub expansions: Option<usize>,
@@ -61,7 +61,7 @@ pub struct TinyLattice {
 
 /// An arc of a path; label 0 is the blank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PathArc {
+pub(crate) struct PathArc {
     pub frame: usize,
     /// Alignment state.
     pub alignment: usize,
@@ -71,7 +71,7 @@ pub struct PathArc {
 }
 
 impl TinyLattice {
-    pub fn alignment(&self) -> AlignmentLattice {
+    pub(crate) fn alignment(&self) -> AlignmentLattice {
         match self.expansions {
             None => AlignmentLattice::FrameDependent,
             Some(expansions) => AlignmentLattice::frame_label_dependent(expansions).unwrap(),
@@ -79,7 +79,7 @@ impl TinyLattice {
     }
 
     /// Returns all paths.
-    pub fn paths(&self) -> Vec<Vec<PathArc>> {
+    pub(crate) fn paths(&self) -> Vec<Vec<PathArc>> {
         let rows = self.automaton.rows();
         let mut paths = vec![(Vec::new(), 0)];
         for t in 0..self.frames {
@@ -116,23 +116,23 @@ impl TinyLattice {
     }
 
     /// Returns the weight of an arc; -inf if it is blocked.
-    pub fn weight(&self, arc: PathArc) -> f64 {
+    pub(crate) fn weight(&self, arc: PathArc) -> f64 {
         if self.noise(1, arc) < self.blocked_below { f64::NEG_INFINITY } else { self.noise(2, arc) }
     }
 
     /// Returns the cost of an arc, for expectations.
-    pub fn cost(&self, arc: PathArc) -> f64 {
+    pub(crate) fn cost(&self, arc: PathArc) -> f64 {
         self.noise(3, arc)
     }
 }
 
 /// Converts an arc of a frame of the crate.
-pub fn path_arc(t: usize, arc: FrameArc) -> PathArc {
+pub(crate) fn path_arc(t: usize, arc: FrameArc) -> PathArc {
     PathArc { frame: t, alignment: arc.alignment, context: arc.context, label: arc.label }
 }
 
 /// Any tiny lattice.
-pub fn tiny() -> impl Strategy<Value = TinyLattice> {
+pub(crate) fn tiny() -> impl Strategy<Value = TinyLattice> {
     let strings =
         (1usize..4, 0usize..3).prop_map(|(vocabulary, order)| Automaton::Strings { vocabulary, order });
     let rows = (1usize..5, 1usize..4).prop_flat_map(|(states, vocabulary)| {

@@ -17,7 +17,7 @@ const MAX_PATHS: usize = 1500;
 
 /// One utterance.
 #[derive(Debug, Clone)]
-pub struct TinyUtterance {
+pub(crate) struct TinyUtterance {
     /// N
     pub frames: usize,
     /// How much the reported number of frames exceeds T.
@@ -31,7 +31,7 @@ pub struct TinyUtterance {
 
 /// Utterances over one automaton, and the weights of their arcs.
 #[derive(Debug, Clone)]
-pub struct Batch {
+pub(crate) struct Batch {
     pub automaton: Automaton,
     pub expansions: Option<usize>,
     pub utterances: Vec<TinyUtterance>,
@@ -44,7 +44,7 @@ pub struct Batch {
 }
 
 /// Sums over paths of an utterance.
-pub struct Sums {
+pub(crate) struct Sums {
     pub log_sum: f64,
     pub best: f64,
     /// Labels of the first of the best paths.
@@ -54,29 +54,29 @@ pub struct Sums {
 }
 
 impl Batch {
-    pub fn padded(&self) -> usize {
+    pub(crate) fn padded(&self) -> usize {
         self.utterances.iter().map(|u| u.frames).max().unwrap_or(0) + self.padding[0]
     }
 
-    pub fn padded_labels(&self) -> usize {
+    pub(crate) fn padded_labels(&self) -> usize {
         self.utterances.iter().map(|u| u.labels.len()).max().unwrap_or(0) + self.padding[1]
     }
 
-    pub fn states(&self) -> usize {
+    pub(crate) fn states(&self) -> usize {
         self.automaton.rows().len()
     }
 
-    pub fn vocabulary(&self) -> usize {
+    pub(crate) fn vocabulary(&self) -> usize {
         self.automaton.rows()[0].len()
     }
 
-    pub fn tiny(&self, frames: usize) -> TinyLattice {
+    pub(crate) fn tiny(&self, frames: usize) -> TinyLattice {
         let Self { automaton, expansions, seed, .. } = self.clone();
         TinyLattice { automaton, expansions, frames, seed, blocked_below: 0.0 }
     }
 
     /// Returns the arc weights of an utterance, *T x C x (1 + V)*.
-    pub fn table(&self, utterance: usize) -> Vec<f64> {
+    pub(crate) fn table(&self, utterance: usize) -> Vec<f64> {
         let count = self.padded() * self.states() * (1 + self.vocabulary());
         let purpose = 2 * utterance as u64;
         let uniform = oracle::noise::integers(self.seed, purpose, count, 1000);
@@ -94,7 +94,7 @@ impl Batch {
     }
 
     /// Computes sums over all paths, or over those with some labels.
-    pub fn sums(&self, utterance: usize, labels: Option<&[u32]>) -> Sums {
+    pub(crate) fn sums(&self, utterance: usize, labels: Option<&[u32]>) -> Sums {
         let table = self.table(utterance);
         let mut sums = Sums {
             log_sum: f64::NEG_INFINITY,
@@ -126,7 +126,7 @@ impl Batch {
     }
 
     /// Returns `log Σ` over the paths through some frames, by final state.
-    pub fn alpha(&self, utterance: usize, frames: usize) -> Vec<f64> {
+    pub(crate) fn alpha(&self, utterance: usize, frames: usize) -> Vec<f64> {
         let (table, rows) = (self.table(utterance), self.automaton.rows());
         let mut sums = vec![0.0; rows.len()];
         for path in self.tiny(frames).paths() {
@@ -160,7 +160,7 @@ impl Batch {
     }
 
     /// Returns the arguments of the crate.
-    pub fn arguments<F: Real>(&self) -> Arguments<F> {
+    pub(crate) fn arguments<F: Real>(&self) -> Arguments<F> {
         let (t, u, size) = (self.padded(), self.padded_labels(), 2);
         let mut frames = Vec::new();
         let mut ids = Vec::new();
@@ -199,7 +199,7 @@ impl Batch {
     }
 
     /// Returns the labels of an utterance, if the reported number is valid.
-    pub fn labels(&self, utterance: usize) -> Option<&[u32]> {
+    pub(crate) fn labels(&self, utterance: usize) -> Option<&[u32]> {
         let utterance = &self.utterances[utterance];
         (utterance.excess_labels == 0).then_some(&utterance.labels[..])
     }
@@ -217,7 +217,7 @@ fn end_state(rows: &[Vec<usize>], path: &[PathArc]) -> usize {
 }
 
 /// Arguments of a call.
-pub struct Arguments<F> {
+pub(crate) struct Arguments<F> {
     pub context: Box<dyn Context>,
     pub alignment: lattice::AlignmentLattice,
     pub table: Vec<F>,
@@ -231,7 +231,7 @@ pub struct Arguments<F> {
 }
 
 impl<F: Real> Arguments<F> {
-    pub fn with<T>(&self, run: impl FnOnce(&RecognitionLattice<F>, &Frames<F>, &Labels) -> T) -> T {
+    pub(crate) fn with<T>(&self, run: impl FnOnce(&RecognitionLattice<F>, &Frames<F>, &Labels) -> T) -> T {
         let table = TableWeightFn::new(&self.table, &self.table_shape).unwrap();
         let lattice = RecognitionLattice::new(&*self.context, self.alignment, &table).unwrap();
         let frames = Frames::new(&self.frames, &self.frames_shape, &self.num_frames).unwrap();
@@ -275,7 +275,7 @@ fn utterance(frames: usize, vocabulary: u32) -> impl Strategy<Value = TinyUttera
         })
 }
 
-pub fn batch() -> impl Strategy<Value = Batch> {
+pub(crate) fn batch() -> impl Strategy<Value = Batch> {
     let axes = prop_oneof![
         Just(vec![]),
         Just(vec![1]),

@@ -31,7 +31,7 @@ const WAITING_ROWS: &str = "reduction.rows";
 
 impl LstmStream {
     /// Creates the encoder; `layers` must not be empty.
-    pub fn new(
+    pub(super) fn new(
         subsampling: Option<SubsamplingStream>,
         layers: Vec<StreamingLstm>,
         reduction: Option<TimeReduction>,

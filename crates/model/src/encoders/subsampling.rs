@@ -70,7 +70,12 @@ pub(super) struct Subsampling {
 
 impl Subsampling {
     /// Creates the layers for frames of `bins` values and rows of `width`.
-    pub fn new(config: &SubsamplingConfig, bins: usize, width: usize, vb: &VarBuilder) -> Result<Self> {
+    pub(super) fn new(
+        config: &SubsamplingConfig,
+        bins: usize,
+        width: usize,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
         let shapes = config.shapes(bins);
         let convolution = |shape: &ConvolutionShape, vb: VarBuilder| -> Result<[Tensor; 2]> {
             let (bias, shape) = (shape.outputs, (shape.outputs, shape.inputs, 3, 3));
@@ -90,7 +95,7 @@ impl Subsampling {
     /// Applies the layers: frames `[B, T, M]` to ragged rows `[Σ T'_b, W]`.
     ///
     /// B: utterances; T: frames of the longest one; T'_b: rows of utterance b.
-    pub fn forward(&self, x: &Tensor, lengths: &[usize]) -> Result<(Tensor, Arc<Ragged>)> {
+    pub(super) fn forward(&self, x: &Tensor, lengths: &[usize]) -> Result<(Tensor, Arc<Ragged>)> {
         let mut ragged = Ragged::new(lengths);
         let mut x = ragged.pack(x)?;
         for (shape, [weight, bias]) in self.shapes.iter().zip(&self.convolutions) {
@@ -103,12 +108,12 @@ impl Subsampling {
     }
 
     /// Returns the number of frames for each row.
-    pub fn factor(&self) -> usize {
+    pub(super) fn factor(&self) -> usize {
         self.shapes.iter().map(|shape| shape.stride).product()
     }
 
     /// Returns the memory of a padded batch.
-    pub fn footprint(&self, batch: usize, frames: usize) -> Footprint {
+    pub(super) fn footprint(&self, batch: usize, frames: usize) -> Footprint {
         let width = self.out.bias().elem_count();
         let mut rows = frames;
         let mut total = footprint::from_values(batch * frames * self.shapes[0].width(), 0);
@@ -127,7 +132,7 @@ impl Subsampling {
     }
 
     /// Creates the layers for streaming, with a copy of the weights.
-    pub fn stream(&self) -> Result<SubsamplingStream> {
+    pub(super) fn stream(&self) -> Result<SubsamplingStream> {
         let out = self.out.pack("pre_encode.out")?;
         SubsamplingStream::new(self.shapes, &self.convolutions, self.norm.for_inference()?, out)
     }

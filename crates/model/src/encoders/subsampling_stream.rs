@@ -31,7 +31,7 @@ struct StreamingConvolution {
 }
 
 impl SubsamplingStream {
-    pub fn new(
+    pub(super) fn new(
         shapes: [ConvolutionShape; 2],
         weights: &[[Tensor; 2]; 2],
         norm: InferenceNorm,
@@ -47,12 +47,12 @@ impl SubsamplingStream {
     }
 
     /// Returns the width of an input frame.
-    pub fn input_width(&self) -> usize {
+    pub(super) fn input_width(&self) -> usize {
         self.layers[0].shape.width()
     }
 
     /// Returns the allowed lengths of each part of a state.
-    pub fn part_sizes(&self) -> PartSizes {
+    pub(super) fn part_sizes(&self) -> PartSizes {
         let sizes = |layer: &StreamingConvolution| {
             (layer.part_name.clone(), [1, 2].map(|frames| frames * layer.shape.width()).to_vec())
         };
@@ -60,7 +60,7 @@ impl SubsamplingStream {
     }
 
     /// Computes the next rows of each utterance.
-    pub fn step(&self, chunks: &mut [EncoderChunk]) -> Vec<Vec<f32>> {
+    pub(super) fn step(&self, chunks: &mut [EncoderChunk]) -> Vec<Vec<f32>> {
         let rows = chunks.iter_mut().map(|chunk| {
             let mut rows = chunk.rows.to_vec();
             for layer in &self.layers {

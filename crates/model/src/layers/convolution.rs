@@ -105,17 +105,17 @@ struct Convolution {
 
 impl ConvolutionShape {
     /// Returns the number of mel bins of the output.
-    pub fn bins_out(&self) -> usize {
+    pub(crate) fn bins_out(&self) -> usize {
         self.bins.div_ceil(2)
     }
 
     /// Returns the number of values of an input frame.
-    pub fn width(&self) -> usize {
+    pub(crate) fn width(&self) -> usize {
         self.bins * self.inputs
     }
 
     /// Returns the number of values of an output frame.
-    pub fn width_out(&self) -> usize {
+    pub(crate) fn width_out(&self) -> usize {
         self.bins_out() * self.outputs
     }
 
@@ -178,7 +178,7 @@ impl ConvolutionShape {
     }
 
     /// Computes some output frames of an utterance `x`.
-    pub fn forward<F: Real>(
+    pub(crate) fn forward<F: Real>(
         &self,
         x: &[F],
         position: WindowPosition,
@@ -205,7 +205,12 @@ impl ConvolutionShape {
     /// Returns the memory of the operation.
     ///
     /// Each utterance has `input_frames` frames, which become `output_frames`.
-    pub fn footprint(&self, utterances: usize, input_frames: usize, output_frames: usize) -> Footprint {
+    pub(crate) fn footprint(
+        &self,
+        utterances: usize,
+        input_frames: usize,
+        output_frames: usize,
+    ) -> Footprint {
         let [input_rows, output_rows] = [input_frames, output_frames].map(|frames| utterances * frames);
         let parameters = self.outputs * (self.patch_len() + 1);
         // Patches of the frames that threads process, and the gradients of these frames.
@@ -225,7 +230,7 @@ impl ConvolutionShape {
     }
 
     /// Packs the weight of [`flatten_weight`] for [`Self::forward`].
-    pub fn pack<F: Real>(&self, weight: &[F]) -> PackedRight<F> {
+    pub(crate) fn pack<F: Real>(&self, weight: &[F]) -> PackedRight<F> {
         PackedRight::new(View::new(weight, self.outputs, self.patch_len()).transposed())
     }
 }

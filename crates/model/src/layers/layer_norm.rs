@@ -24,18 +24,18 @@ pub(crate) struct LayerNorm {
 
 impl LayerNorm {
     /// Creates the parameters: weights of 1, biases of 0.
-    pub fn new(width: usize, vb: &VarBuilder) -> Result<Self> {
+    pub(crate) fn new(width: usize, vb: &VarBuilder) -> Result<Self> {
         let weight = vb.get_with_hints(width, "weight", Init::Const(1.0))?;
         Ok(LayerNorm { weight, bias: vb.get_with_hints(width, "bias", Init::Const(0.0))? })
     }
 
     /// Normalizes each row.
-    pub fn apply(&self, x: &Tensor) -> Result<Tensor> {
+    pub(crate) fn apply(&self, x: &Tensor) -> Result<Tensor> {
         layer_norm(x, &self.weight, &self.bias)
     }
 
     /// Copies the parameters for inference.
-    pub fn for_inference(&self) -> Result<InferenceNorm> {
+    pub(crate) fn for_inference(&self) -> Result<InferenceNorm> {
         let [weight, bias] = [&self.weight, &self.bias].map(crate::tensors::to_vec);
         Ok(InferenceNorm { weight: weight?, bias: bias? })
     }
@@ -50,7 +50,7 @@ pub(crate) struct InferenceNorm {
 
 impl InferenceNorm {
     /// Normalizes each row.
-    pub fn apply(&self, x: &[f32]) -> Vec<f32> {
+    pub(crate) fn apply(&self, x: &[f32]) -> Vec<f32> {
         forward(x, &self.weight, &self.bias)
     }
 }
@@ -66,7 +66,7 @@ impl InferenceNorm {
 /// [`Error::Shape`] if shapes or dtypes do not match.
 ///
 /// Cost: `O(rows · W)` time; only `x` is saved.
-pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
+pub(crate) fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let width = x.dims().last().copied().unwrap_or(0);
     if width == 0 || weight.dims() != [width] || bias.dims() != [width] {
         let shapes = format!("{:?} and bias {:?}", weight.dims(), bias.dims());

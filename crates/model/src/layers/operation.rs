@@ -151,19 +151,19 @@ pub(crate) mod tests {
     use super::*;
 
     /// Returns a variable with deterministic, irregular values within ±1.
-    pub fn test_values(shape: &[usize], frequency: f64) -> Var {
+    pub(crate) fn test_values(shape: &[usize], frequency: f64) -> Var {
         let value = |i: usize| (frequency * (1 + i) as f64 + 0.3 * ((i * i) as f64).sin()).sin();
         let values: Vec<f64> = (0..shape.iter().product()).map(value).collect();
         Var::from_tensor(&Tensor::from_vec(values, shape, &Device::Cpu).unwrap()).unwrap()
     }
 
     /// Copies all elements as `f64`.
-    pub fn values(x: &Tensor) -> Vec<f64> {
+    pub(crate) fn values(x: &Tensor) -> Vec<f64> {
         x.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
     }
 
     /// Compares all gradients of `f` with central differences.
-    pub fn check_gradients(f: impl Fn(&[Var]) -> Tensor, arguments: &[Var]) {
+    pub(crate) fn check_gradients(f: impl Fn(&[Var]) -> Tensor, arguments: &[Var]) {
         let weights = test_values(f(arguments).dims(), 2.3);
         let loss = |arguments: &[Var]| (f(arguments) * weights.as_tensor()).unwrap().sum_all().unwrap();
         let gradients = loss(arguments).backward().unwrap();

@@ -28,7 +28,7 @@ pub(crate) struct RaggedBlock<'a, F> {
 }
 
 impl Ragged {
-    pub fn new(lengths: &[usize]) -> Arc<Self> {
+    pub(crate) fn new(lengths: &[usize]) -> Arc<Self> {
         let mut starts = vec![0];
         starts.extend(lengths.iter().scan(0, |end, length| {
             *end += length;
@@ -38,31 +38,31 @@ impl Ragged {
     }
 
     /// Returns the number of rows.
-    pub fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         self.starts.last().copied().unwrap_or(0)
     }
 
-    pub fn utterances(&self) -> usize {
+    pub(crate) fn utterances(&self) -> usize {
         self.starts.len() - 1
     }
 
     /// Returns the rows of an utterance.
-    pub fn range(&self, utterance: usize) -> Range<usize> {
+    pub(crate) fn range(&self, utterance: usize) -> Range<usize> {
         self.starts[utterance]..self.starts[utterance + 1]
     }
 
-    pub fn lengths(&self) -> Vec<usize> {
+    pub(crate) fn lengths(&self) -> Vec<usize> {
         self.starts.windows(2).map(|bounds| bounds[1] - bounds[0]).collect()
     }
 
     /// Returns the values of an utterance's rows of `width`.
-    pub fn utterance<'a, F>(&self, rows: &'a [F], width: usize, utterance: usize) -> &'a [F] {
+    pub(crate) fn utterance<'a, F>(&self, rows: &'a [F], width: usize, utterance: usize) -> &'a [F] {
         let Range { start, end } = self.range(utterance);
         &rows[start * width..end * width]
     }
 
     /// Divides rows of `width` values into those of each utterance.
-    pub fn split_mut<'a, F>(&self, mut rows: &'a mut [F], width: usize) -> Vec<&'a mut [F]> {
+    pub(crate) fn split_mut<'a, F>(&self, mut rows: &'a mut [F], width: usize) -> Vec<&'a mut [F]> {
         let split_off =
             |b| rows.split_off_mut(..self.range(b).len() * width).expect("rows of all utterances");
         (0..self.utterances()).map(split_off).collect()
@@ -71,7 +71,12 @@ impl Ragged {
     /// Divides rows into blocks of at most `max_rows` rows.
     ///
     /// A block belongs to one utterance; rows have `width` values.
-    pub fn blocks<'a, F>(&self, rows: &'a mut [F], width: usize, max_rows: usize) -> Vec<RaggedBlock<'a, F>> {
+    pub(crate) fn blocks<'a, F>(
+        &self,
+        rows: &'a mut [F],
+        width: usize,
+        max_rows: usize,
+    ) -> Vec<RaggedBlock<'a, F>> {
         let utterances = self.split_mut(rows, width).into_iter().enumerate();
         let divide = |(utterance, rows): (usize, &'a mut [F])| {
             let blocks = rows.chunks_mut((max_rows * width).max(1)).enumerate();
@@ -84,7 +89,7 @@ impl Ragged {
     ///
     /// # Errors
     /// [`Error::Shape`] if the lengths do not match.
-    pub fn pack(self: &Arc<Self>, x: &Tensor) -> Result<Tensor> {
+    pub(crate) fn pack(self: &Arc<Self>, x: &Tensor) -> Result<Tensor> {
         let (batch, frames, width) =
             x.dims3().map_err(|_| Error::shape("x", "three axes [B, T, D]", format!("{:?}", x.dims())))?;
         let lengths = self.lengths();
@@ -99,7 +104,7 @@ impl Ragged {
     }
 
     /// Pads with zeros: `[Σ T_b, D]` to `[B, T, D]`, T the longest.
-    pub fn unpack(self: &Arc<Self>, x: &Tensor) -> Result<Tensor> {
+    pub(crate) fn unpack(self: &Arc<Self>, x: &Tensor) -> Result<Tensor> {
         let (_, width) = x.dims2()?;
         let frames = self.lengths().into_iter().max().unwrap_or(0);
         apply1(Unpack(PaddedShape { ragged: self.clone(), frames, width }), x)

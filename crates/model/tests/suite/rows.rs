@@ -9,38 +9,38 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 /// Returns uniform values within ±scale.
-pub fn random(count: usize, seed: u64, scale: f32) -> Vec<f32> {
+pub(crate) fn random(count: usize, seed: u64, scale: f32) -> Vec<f32> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     (0..count).map(|_| scale * (2.0 * rng.random::<f32>() - 1.0)).collect()
 }
 
-pub fn tensor(values: &[f32], shape: &[usize]) -> Tensor {
+pub(crate) fn tensor(values: &[f32], shape: &[usize]) -> Tensor {
     Tensor::from_slice(values, shape, &Device::Cpu).unwrap()
 }
 
 /// Copies all elements.
-pub fn values(x: &Tensor) -> Vec<f32> {
+pub(crate) fn values(x: &Tensor) -> Vec<f32> {
     x.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-pub fn bits(values: &[f32]) -> Vec<u32> {
+pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| x.to_bits()).collect()
 }
 
 /// Returns the sorted bounds of chunks of `length` elements; chunks may be empty.
-pub fn cut(length: usize, cuts: &[usize]) -> Vec<usize> {
+pub(crate) fn cut(length: usize, cuts: &[usize]) -> Vec<usize> {
     let mut bounds: Vec<usize> = cuts.iter().map(|cut| cut % (length + 1)).chain([0, length]).collect();
     bounds.sort_unstable();
     bounds
 }
 
 /// Creates a builder of random parameters.
-pub fn builder() -> VarBuilder<'static> {
+pub(crate) fn builder() -> VarBuilder<'static> {
     VarBuilder::from_varmap(&candle_nn::VarMap::new(), DType::F32, &Device::Cpu)
 }
 
 /// Returns a padded batch of utterances, and their lengths.
-pub fn padded(utterances: &[Vec<f32>], width: usize) -> (Tensor, Vec<usize>) {
+pub(crate) fn padded(utterances: &[Vec<f32>], width: usize) -> (Tensor, Vec<usize>) {
     let lengths: Vec<usize> = utterances.iter().map(|rows| rows.len() / width).collect();
     let frames = lengths.iter().copied().max().unwrap_or(0);
     let mut batch = vec![0.0; utterances.len() * frames * width];
@@ -51,7 +51,7 @@ pub fn padded(utterances: &[Vec<f32>], width: usize) -> (Tensor, Vec<usize>) {
 }
 
 /// Returns the rows of each utterance of a padded batch.
-pub fn unpadded((x, lengths): (Tensor, Vec<usize>)) -> Vec<Vec<f32>> {
+pub(crate) fn unpadded((x, lengths): (Tensor, Vec<usize>)) -> Vec<Vec<f32>> {
     let (_, frames, width) = x.dims3().unwrap();
     let batch = values(&x);
     let rows = |(b, &length): (usize, &usize)| batch[b * frames * width..][..length * width].to_vec();
@@ -59,15 +59,15 @@ pub fn unpadded((x, lengths): (Tensor, Vec<usize>)) -> Vec<Vec<f32>> {
 }
 
 /// Width of an input row.
-pub const BINS: usize = 7;
+pub(crate) const BINS: usize = 7;
 
 /// Returns subsampling by a factor of 2 or 4.
-pub fn subsampling(factor: usize) -> Option<SubsamplingConfig> {
+pub(crate) fn subsampling(factor: usize) -> Option<SubsamplingConfig> {
     Some(SubsamplingConfig { channels: 3, factor })
 }
 
 /// Returns a small Conformer; a subsampling factor of 1 is none.
-pub fn conformer(attention: AttentionKind, kernel: usize, factor: usize) -> ConformerEncoderConfig {
+pub(crate) fn conformer(attention: AttentionKind, kernel: usize, factor: usize) -> ConformerEncoderConfig {
     ConformerEncoderConfig {
         layers: 2,
         width: 12,
@@ -81,18 +81,18 @@ pub fn conformer(attention: AttentionKind, kernel: usize, factor: usize) -> Conf
 }
 
 /// Returns attention to a chunk and `left` chunks before it.
-pub fn chunks(chunk: usize, left: usize) -> AttentionKind {
+pub(crate) fn chunks(chunk: usize, left: usize) -> AttentionKind {
     AttentionKind::Chunked(ChunkedAttention { chunk, left })
 }
 
 /// Returns a small LSTM encoder with subsampling.
-pub fn lstm(bidirectional: bool, factor: usize) -> LstmEncoderConfig {
+pub(crate) fn lstm(bidirectional: bool, factor: usize) -> LstmEncoderConfig {
     let subsampling = subsampling(factor);
     LstmEncoderConfig { layers: 2, hidden: 9, bidirectional, subsampling, ..LstmEncoderConfig::default() }
 }
 
 /// Returns a configuration of each kind of encoder, attention and subsampling.
-pub fn every_kind() -> Vec<EncoderKind> {
+pub(crate) fn every_kind() -> Vec<EncoderKind> {
     vec![
         EncoderKind::Conformer(conformer(AttentionKind::Full, 5, 4)),
         EncoderKind::Conformer(conformer(AttentionKind::Full, 3, 1)),
@@ -103,9 +103,9 @@ pub fn every_kind() -> Vec<EncoderKind> {
 }
 
 /// Input rows of each utterance.
-pub const LENGTHS: [usize; 5] = [23, 0, 1, 40, 18];
+pub(crate) const LENGTHS: [usize; 5] = [23, 0, 1, 40, 18];
 
 /// Returns random input rows of each utterance.
-pub fn utterances() -> Vec<Vec<f32>> {
+pub(crate) fn utterances() -> Vec<Vec<f32>> {
     LENGTHS.iter().enumerate().map(|(b, n)| random(n * BINS, b as u64, 1.0)).collect()
 }

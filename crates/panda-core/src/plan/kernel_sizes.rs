@@ -23,7 +23,7 @@ pub(super) struct KernelSizes {
 
 impl KernelSizes {
     /// Returns the units of the kernel for a precision.
-    pub fn new<F: Real>(precision: Precision) -> Self {
+    pub(super) fn new<F: Real>(precision: Precision) -> Self {
         let Blocking { mr, nr, shared_rows, .. } =
             Blocking::for_precision(&Plan::<F>::custom(1, 1, 1, 1, 0), 1, precision);
         let block_sites = BLOCK_SITES.next_multiple_of(shared_rows / 2);
@@ -34,7 +34,13 @@ impl KernelSizes {
     ///
     /// With `allow_long`, it is longer where few classes would leave a step with fewer tasks than
     /// [`MIN_TASKS`].
-    pub fn wave_sites(self, sites: usize, max_sites: usize, classes: usize, allow_long: bool) -> usize {
+    pub(super) fn wave_sites(
+        self,
+        sites: usize,
+        max_sites: usize,
+        classes: usize,
+        allow_long: bool,
+    ) -> usize {
         let class_tasks = classes.div_ceil(self.mr).saturating_add(classes.div_ceil(self.nr));
         let sites_for_tasks = MIN_TASKS.saturating_sub(class_tasks).saturating_mul(self.mr);
         let min_sites = sites_for_tasks.min(MAX_WAVE_BLOCKS * self.block_sites);
@@ -53,7 +59,7 @@ impl KernelSizes {
     ///
     /// Tasks of scores are the strips of sites in each tile. Tasks of gradients are as many strips
     /// for the rows, and micro-panels of classes for head and bias.
-    pub fn group_tiles(self, wave_sites: usize, tile_classes: usize, classes: usize) -> usize {
+    pub(super) fn group_tiles(self, wave_sites: usize, tile_classes: usize, classes: usize) -> usize {
         let (tiles, strips) = (classes.div_ceil(tile_classes), wave_sites.div_ceil(self.mr));
         let class_tasks = classes.div_ceil(self.mr).saturating_add(classes.div_ceil(self.nr));
         // Most groups for which the scores, and the gradients, have enough tasks.

@@ -8,7 +8,7 @@ use rnnt_dp::{Topology, TopologyKind};
 ///
 /// `am` is *B x T x C*, `lm` *B x (U+1) x C*.
 #[derive(Clone, Debug)]
-pub struct Problem {
+pub(crate) struct Problem {
     pub frames: Vec<usize>,
     pub labels: Vec<Vec<u32>>,
     pub blank: u32,
@@ -31,7 +31,7 @@ fn scale_or_zero(scale: f64, value: f64) -> f64 {
 
 impl Problem {
     /// Creates normally distributed scores, with additional padding on both sides.
-    pub fn random(
+    pub(crate) fn random(
         seed: u64,
         shapes: &[(usize, usize)],
         classes: usize,
@@ -60,13 +60,13 @@ impl Problem {
     }
 
     /// Returns the labels and shapes.
-    pub fn batch(&self) -> Batch {
+    pub(crate) fn batch(&self) -> Batch {
         let (frames, labels) = (self.frames.clone(), self.labels.clone());
         Batch::padded(self.blank, frames, labels, self.max_frames, self.positions).unwrap()
     }
 
     /// Returns the indices of the scores of a frame.
-    pub fn frame(&self, am: &[f64], b: usize, t: usize) -> std::ops::Range<usize> {
+    pub(crate) fn frame(&self, am: &[f64], b: usize, t: usize) -> std::ops::Range<usize> {
         let row = b * self.max_frames + t;
         assert!(row * self.classes < am.len());
         row * self.classes..(row + 1) * self.classes
@@ -78,7 +78,7 @@ impl Problem {
     }
 
     /// Returns the emissions `[T, U+1, 2]` of an utterance.
-    pub fn emissions(&self, am: &[f64], lm: &[f64], b: usize) -> Vec<f64> {
+    pub(crate) fn emissions(&self, am: &[f64], lm: &[f64], b: usize) -> Vec<f64> {
         let (frames, labels, options) = (self.frames[b], &self.labels[b], &self.options);
         let first_row = b * self.positions;
         let unigram_rows: Vec<usize> = match options.unigram {
@@ -128,7 +128,7 @@ impl Problem {
     }
 
     /// Returns the arcs of a site, with one emission each.
-    pub fn arcs(&self) -> [PathArc; 2] {
+    pub(crate) fn arcs(&self) -> [PathArc; 2] {
         match self.options.topology.kind() {
             TopologyKind::Regular => oracle::paths::REGULAR_ARCS,
             _ => [
@@ -139,7 +139,7 @@ impl Problem {
     }
 
     /// Returns the loss of an utterance by the textbook recursion.
-    pub fn loss(&self, am: &[f64], lm: &[f64], b: usize) -> f64 {
+    pub(crate) fn loss(&self, am: &[f64], lm: &[f64], b: usize) -> f64 {
         let emissions = self.emissions(am, lm, b);
         let (frames, labels) = (self.frames[b], self.labels[b].len());
         let regular = self.options.topology == Topology::rnnt();
@@ -164,7 +164,7 @@ impl Problem {
     }
 
     /// Returns `Σ_arcs adjoint · emission`, which has the gradient of the loss.
-    pub fn surrogate(&self, am: &[f64], lm: &[f64], b: usize, adjoints: &[f64]) -> f64 {
+    pub(crate) fn surrogate(&self, am: &[f64], lm: &[f64], b: usize, adjoints: &[f64]) -> f64 {
         let emissions = self.emissions(am, lm, b);
         let used = adjoints.iter().zip(&emissions).filter(|(a, _)| **a != 0.0);
         used.map(|(a, e)| a * e).sum()

@@ -38,7 +38,7 @@ impl StreamingSearch {
     /// # Errors
     /// [`Error::Shape`] for a search that cannot stream; [`Error::Decoding`] for a kind of beam
     /// search that cannot stream.
-    pub fn new(recognizer: &Recognizer, latest: Option<f64>) -> Result<Self> {
+    pub(super) fn new(recognizer: &Recognizer, latest: Option<f64>) -> Result<Self> {
         let decoder = || recognizer.decoder().cloned().map_or_else(|| recognizer.model().decoder(), Ok);
         let search = match recognizer.search() {
             SearchConfig::Greedy(options) => {
@@ -73,7 +73,7 @@ impl StreamingSearch {
     }
 
     /// Searches further rows; returns the new final labels.
-    pub fn advance(&mut self, rows: &[f32]) -> Result<Vec<DecodedToken>> {
+    pub(super) fn advance(&mut self, rows: &[f32]) -> Result<Vec<DecodedToken>> {
         let labels = match &mut self.search {
             SearchWithStream::Greedy(greedy) => {
                 let (search, stream) = &mut **greedy;
@@ -102,7 +102,7 @@ impl StreamingSearch {
     /// Commits the labels of the best hypothesis.
     ///
     /// At the end of the recording, language models score the end too.
-    pub fn commit(&mut self, is_end: bool) -> Result<Vec<DecodedToken>> {
+    pub(super) fn commit(&mut self, is_end: bool) -> Result<Vec<DecodedToken>> {
         let SearchWithStream::Beam(beam) = &mut self.search else { return Ok(Vec::new()) };
         let (search, stream) = &mut **beam;
         let labels = if is_end {
@@ -122,24 +122,24 @@ impl StreamingSearch {
     }
 
     /// Returns the labels of the best hypothesis after the final ones.
-    pub fn unstable_labels(&self) -> &[DecodedToken] {
+    pub(super) fn unstable_labels(&self) -> &[DecodedToken] {
         &self.unstable_labels
     }
 
     /// Returns the width of an encoder row.
-    pub fn row_width(&self) -> usize {
+    pub(super) fn row_width(&self) -> usize {
         self.row_width
     }
 
     /// Returns whether the search is a beam.
     ///
     /// Labels of a beam depend on when they are committed.
-    pub fn is_beam(&self) -> bool {
+    pub(super) fn is_beam(&self) -> bool {
         matches!(self.search, SearchWithStream::Beam(_))
     }
 
     /// Returns the number of frames so far.
-    pub fn frames(&self) -> usize {
+    pub(super) fn frames(&self) -> usize {
         match &self.search {
             SearchWithStream::Greedy(greedy) => greedy.1.frames(),
             SearchWithStream::Beam(beam) => beam.1.frames(),
@@ -147,7 +147,7 @@ impl StreamingSearch {
     }
 
     /// Returns the frames since the newest label, or since the start.
-    pub fn trailing_frames(&self) -> usize {
+    pub(super) fn trailing_frames(&self) -> usize {
         let newest_frame = self.unstable_labels.last().map(|label| label.frame).or(self.newest_final_frame);
         newest_frame.map_or(self.frames(), |newest_frame| self.frames().saturating_sub(newest_frame + 1))
     }

@@ -41,7 +41,7 @@ struct UnfusedStream {
 
 impl SpeechGate {
     /// Creates a gate for words of at least `min_posterior`; 0 opens it at once.
-    pub fn new(min_posterior: f64, unfused: Option<UnfusedSearch>) -> Self {
+    pub(super) fn new(min_posterior: f64, unfused: Option<UnfusedSearch>) -> Self {
         let start_stream = |search: UnfusedSearch| {
             let stream = search.stream();
             UnfusedStream { search, stream, pending_result: UnfusedResult::default(), has_labels: false }
@@ -57,17 +57,17 @@ impl SpeechGate {
     }
 
     /// Returns whether words are accepted.
-    pub fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.is_open
     }
 
     /// Returns whether there was any sample.
-    pub fn has_samples(&self) -> bool {
+    pub(super) fn has_samples(&self) -> bool {
         self.first_sample.is_some()
     }
 
     /// Processes samples: constant audio contains no speech.
-    pub fn push_samples(&mut self, samples: &[f32]) {
+    pub(super) fn push_samples(&mut self, samples: &[f32]) {
         let Some(&first) = samples.first() else { return };
         let first = *self.first_sample.get_or_insert(first);
         self.has_varying_samples |= samples.iter().any(|&sample| sample != first);
@@ -77,7 +77,7 @@ impl SpeechGate {
     ///
     /// # Errors
     /// Those of the greedy search.
-    pub fn push_rows(&mut self, rows: &[f32]) -> Result<()> {
+    pub(super) fn push_rows(&mut self, rows: &[f32]) -> Result<()> {
         if let Some(unfused) = self.unfused.as_mut().filter(|_| !self.is_open) {
             let next = unfused.search.advance(&mut unfused.stream, rows)?;
             unfused.has_labels |= !next.labels.is_empty();
@@ -96,7 +96,7 @@ impl SpeechGate {
     /// - The last word of the greedy search then counts as complete.
     /// - If that search found no label since the last decision, its largest label probability
     ///   counts instead of a word.
-    pub fn update(
+    pub(super) fn update(
         &mut self,
         tokenizer: &Tokenizer,
         labels: &[DecodedToken],

@@ -68,7 +68,7 @@ pub fn format_one_digit(value: f64) -> String {
 }
 
 /// Returns round numbers from 0 to `high`, at most eleven.
-pub fn ticks_to(high: f64) -> Vec<f64> {
+pub(crate) fn ticks_to(high: f64) -> Vec<f64> {
     let decade = 10f64.powf((high / MAX_STEPS_TO).log10().floor());
     let steps = TICK_DISTANCES.map(|distance| distance * decade);
     let step = steps.into_iter().find(|step| high / step <= MAX_STEPS_TO).unwrap_or(high);
@@ -77,7 +77,7 @@ pub fn ticks_to(high: f64) -> Vec<f64> {
 }
 
 /// Returns round numbers from `low` to `high`, at most nine.
-pub fn ticks_between(low: f64, high: f64) -> Vec<f64> {
+pub(crate) fn ticks_between(low: f64, high: f64) -> Vec<f64> {
     let decade = 10f64.powf(((high - low) / MAX_STEPS_BETWEEN).log10().floor());
     let steps = TICK_DISTANCES.map(|distance| distance * decade);
     let step = steps.into_iter().find(|step| (high - low) / step <= MAX_STEPS_BETWEEN);
@@ -92,7 +92,7 @@ pub fn ticks_between(low: f64, high: f64) -> Vec<f64> {
 /// Formats a number with at most four significant digits.
 ///
 /// Very large and very small numbers are in scientific notation.
-pub fn format_short(value: f64) -> String {
+pub(crate) fn format_short(value: f64) -> String {
     let magnitude = value.abs();
     if value == 0.0 || !value.is_finite() {
         return value.to_string();

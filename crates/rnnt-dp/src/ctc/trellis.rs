@@ -20,7 +20,7 @@ pub(super) struct Trellis<'a> {
 }
 
 impl<'a> Trellis<'a> {
-    pub fn new(labels: &'a [u32], emissions: &'a [f64], regularizers: Regularizers) -> Result<Self> {
+    pub(super) fn new(labels: &'a [u32], emissions: &'a [f64], regularizers: Regularizers) -> Result<Self> {
         let width = labels.len() + 1;
         let frames = emissions.len() / width;
         if frames * width != emissions.len() {
@@ -38,7 +38,7 @@ impl<'a> Trellis<'a> {
     }
 
     /// Number of states of a frame, 2U + 1.
-    pub fn states_per_frame(&self) -> usize {
+    pub(super) fn states_per_frame(&self) -> usize {
         2 * self.labels.len() + 1
     }
 
@@ -53,7 +53,7 @@ impl<'a> Trellis<'a> {
     }
 
     /// Emission column of a state: 0 for the blank, `j` for the `j`-th label.
-    pub fn column(state: usize) -> usize {
+    pub(super) fn column(state: usize) -> usize {
         if state.is_multiple_of(2) { 0 } else { state.div_ceil(2) }
     }
 
@@ -92,12 +92,12 @@ impl<'a> Trellis<'a> {
     }
 
     /// Index of a state of a frame in the graph; 0 is the start.
-    pub fn state_index(&self, t: usize, s: usize) -> usize {
+    pub(super) fn state_index(&self, t: usize, s: usize) -> usize {
         1 + t * self.states_per_frame() + s
     }
 
     /// Frame and state of an index other than the start.
-    pub fn frame_and_state(&self, index: usize) -> (usize, usize) {
+    pub(super) fn frame_and_state(&self, index: usize) -> (usize, usize) {
         ((index - 1) / self.states_per_frame(), (index - 1) % self.states_per_frame())
     }
 
@@ -125,14 +125,14 @@ impl<'a> Trellis<'a> {
     }
 
     /// Writes `α` of each state, with its emission; returns the log-probability of the labels.
-    pub fn forward(&self, alpha: &mut Vec<f64>) -> Result<f64> {
+    pub(super) fn forward(&self, alpha: &mut Vec<f64>) -> Result<f64> {
         alpha.clear();
         alpha.resize(self.states(), 0.0);
         self.check_log_prob(walk::forward::<Log, _>(self, |arc| arc.log_prob, alpha))
     }
 
     /// Fails if the sum over all paths is NaN or +inf.
-    pub fn check_log_prob(&self, log_p: f64) -> Result<f64> {
+    pub(super) fn check_log_prob(&self, log_p: f64) -> Result<f64> {
         match log_p.is_nan() || log_p == f64::INFINITY {
             true => Err(Error::Overflow { utterance: 0, loss: -log_p }),
             false => Ok(log_p),
@@ -140,14 +140,14 @@ impl<'a> Trellis<'a> {
     }
 
     /// Returns `β` of each state, without its emission.
-    pub fn backward<S: Semiring<Weight = f64>>(&self) -> Vec<f64> {
+    pub(super) fn backward<S: Semiring<Weight = f64>>(&self) -> Vec<f64> {
         let mut beta = Vec::new();
         self.write_backward::<S>(&mut beta);
         beta
     }
 
     /// Writes [`backward`](Self::backward) into a buffer.
-    pub fn write_backward<S: Semiring<Weight = f64>>(&self, beta: &mut Vec<f64>) {
+    pub(super) fn write_backward<S: Semiring<Weight = f64>>(&self, beta: &mut Vec<f64>) {
         beta.clear();
         beta.resize(self.states(), 0.0);
         walk::backward::<S, _>(self, |arc| arc.log_prob, beta);

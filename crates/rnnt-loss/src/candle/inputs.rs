@@ -269,7 +269,7 @@ fn add_joint_rows<'a>(
 
 impl NamedTensors {
     /// Checks the tensors of a call.
-    pub fn new(inputs: &TensorInputs, targets: &Targets, durations: usize) -> Result<Self> {
+    pub(super) fn new(inputs: &TensorInputs, targets: &Targets, durations: usize) -> Result<Self> {
         let mut checked = CheckedTensors::default();
         match inputs {
             TensorInputs::Joint(joint) => {
@@ -329,7 +329,7 @@ impl NamedTensors {
     }
 
     /// Factors of the simple loss and of the pruned loss; `None` without pruning.
-    pub fn scales(&self) -> Option<PassScales> {
+    pub(super) fn scales(&self) -> Option<PassScales> {
         if let InputKind::Pruned { scales, .. } = self.kind { Some(scales) } else { None }
     }
 
@@ -337,7 +337,7 @@ impl NamedTensors {
     ///
     /// # Errors
     /// A tensor that is not on the CPU.
-    pub fn with_inputs<F: Element, T>(&self, run: impl FnOnce(&Inputs<F>) -> Result<T>) -> Result<T> {
+    pub(super) fn with_inputs<F: Element, T>(&self, run: impl FnOnce(&Inputs<F>) -> Result<T>) -> Result<T> {
         let guards: Vec<_> = self.tensors.iter().map(|(_, tensor)| tensor.storage_and_layout()).collect();
         let mut slices = Vec::with_capacity(guards.len());
         for ((name, tensor), (storage, layout)) in self.tensors.iter().zip(&guards) {
@@ -399,7 +399,7 @@ impl NamedTensors {
     }
 
     /// The gradient of each tensor.
-    pub fn gradients<F: Element>(&self, mut gradients: Gradients<F>) -> Result<Vec<Tensor>> {
+    pub(super) fn gradients<F: Element>(&self, mut gradients: Gradients<F>) -> Result<Vec<Tensor>> {
         let gradient = |(name, input): &(TensorName, Tensor)| {
             Tensor::from_vec(name.take_gradient(&mut gradients), input.shape(), input.device())
         };

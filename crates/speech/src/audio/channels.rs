@@ -94,7 +94,7 @@ pub(super) struct MonoSignal {
 
 impl MonoSignal {
     /// Returns `None` if the file does not have the requested channel.
-    pub fn new(channels: u32, channel: Channel) -> Option<(Self, Option<AudioChange>)> {
+    pub(super) fn new(channels: u32, channel: Channel) -> Option<(Self, Option<AudioChange>)> {
         let (selected_channel, change) = match channel {
             Channel::Only | Channel::Mix | Channel::Number(1) if channels == 1 => (None, None),
             Channel::Only => return None,
@@ -112,7 +112,7 @@ impl MonoSignal {
     }
 
     /// Returns and removes the samples since the last `take`.
-    pub fn take(&mut self) -> Vec<f32> {
+    pub(super) fn take(&mut self) -> Vec<f32> {
         self.num_taken += self.samples.len() as u64;
         std::mem::take(&mut self.samples)
     }
@@ -120,13 +120,13 @@ impl MonoSignal {
     /// Returns the length of the signal so far.
     ///
     /// It includes the samples that [`MonoSignal::take`] returned.
-    pub fn length(&self) -> u64 {
+    pub(super) fn length(&self) -> u64 {
         self.num_taken + self.samples.len() as u64
     }
 
     /// Appends interleaved samples.
     #[inline]
-    pub fn append_interleaved(&mut self, samples: impl Iterator<Item = f64>) {
+    pub(super) fn append_interleaved(&mut self, samples: impl Iterator<Item = f64>) {
         if self.channels == 1 {
             self.samples.extend(samples.map(|sample| sample as f32));
         } else {

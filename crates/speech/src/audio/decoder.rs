@@ -36,7 +36,7 @@ const TOLERANCE_SECONDS: f64 = 5.0;
 
 impl DurationLimit {
     /// A limit of `seconds` plus a tolerance.
-    pub fn approximately(seconds: f64) -> Self {
+    pub(crate) fn approximately(seconds: f64) -> Self {
         DurationLimit::Seconds(seconds + (0.5 * seconds).max(TOLERANCE_SECONDS))
     }
 
@@ -58,7 +58,7 @@ pub(super) enum AudioFile {
 
 impl AudioFile {
     /// Opens a byte range of a file.
-    pub fn new(path: &Path, range: FileRange) -> Result<Self> {
+    pub(super) fn new(path: &Path, range: FileRange) -> Result<Self> {
         let io_error = |source| Error::Io { path: path.into(), source };
         let file_bytes = range.len();
         let mut range = tags::without_leading_tags(range).map_err(io_error)?;
@@ -99,7 +99,7 @@ impl AudioFile {
         }
     }
 
-    pub fn sample_rate(&self) -> u32 {
+    pub(super) fn sample_rate(&self) -> u32 {
         match self {
             AudioFile::SampleData(reader) => reader.sample_rate(),
             AudioFile::Flac(reader) => reader.info().sample_rate,
@@ -107,7 +107,7 @@ impl AudioFile {
         }
     }
 
-    pub fn channels(&self) -> u32 {
+    pub(super) fn channels(&self) -> u32 {
         match self {
             AudioFile::SampleData(reader) => reader.channels(),
             AudioFile::Flac(reader) => reader.info().channels,
@@ -116,7 +116,7 @@ impl AudioFile {
     }
 
     /// Returns the samples per channel that the header declares, or 0.
-    pub fn declared_frames(&self) -> u64 {
+    pub(super) fn declared_frames(&self) -> u64 {
         match self {
             AudioFile::SampleData(reader) => reader.declared_frames(),
             AudioFile::Flac(reader) => reader.info().samples.unwrap_or(0),
@@ -164,7 +164,7 @@ impl MonoDecoder {
     ///
     /// # Errors
     /// [`Error::TooLong`] if the header declares more than the limit.
-    pub fn new(
+    pub(super) fn new(
         path: &Path,
         range: FileRange,
         channel: Channel,
@@ -197,7 +197,7 @@ impl MonoDecoder {
     /// # Errors
     /// [`Error::NotFinite`], in an [`Error::File`], for an invalid sample; [`Error::TooLong`] for a
     /// block beyond the limit; [`Error::Memory`] if the samples do not fit into memory.
-    pub fn read(&mut self, path: &Path) -> Result<bool> {
+    pub(super) fn read(&mut self, path: &Path) -> Result<bool> {
         // A reservation for all declared samples is not doubled for the last block.
         if self.signal.length() >= self.declared_samples
             || self.signal.samples.capacity() < self.declared_samples as usize
@@ -225,20 +225,20 @@ impl MonoDecoder {
     }
 
     /// Decodes all samples.
-    pub fn read_all(mut self, path: &Path) -> Result<(Audio, Option<AudioChange>)> {
+    pub(super) fn read_all(mut self, path: &Path) -> Result<(Audio, Option<AudioChange>)> {
         while self.read(path)? {}
         Ok((Audio { samples: self.take(), sample_rate: self.sample_rate }, self.change))
     }
 
     /// Returns and removes the samples decoded since the last `take`.
-    pub fn take(&mut self) -> Vec<f32> {
+    pub(super) fn take(&mut self) -> Vec<f32> {
         self.signal.take()
     }
 
     /// Returns the number of samples decoded so far.
     ///
     /// It includes those that [`MonoDecoder::take`] returned.
-    pub fn length(&self) -> u64 {
+    pub(super) fn length(&self) -> u64 {
         self.signal.length()
     }
 }

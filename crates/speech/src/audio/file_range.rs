@@ -14,24 +14,24 @@ pub(crate) struct FileRange {
 
 impl FileRange {
     /// The whole of `file`.
-    pub fn of_file(file: File) -> io::Result<Self> {
+    pub(crate) fn of_file(file: File) -> io::Result<Self> {
         let length = file.metadata()?.len();
         Ok(FileRange { file, start: 0, length, position: 0 })
     }
 
     /// Bytes `[start, start + length)` of `file`.
-    pub fn new(mut file: File, start: u64, length: u64) -> io::Result<Self> {
+    pub(crate) fn new(mut file: File, start: u64, length: u64) -> io::Result<Self> {
         file.seek(SeekFrom::Start(start))?;
         Ok(FileRange { file, start, length, position: 0 })
     }
 
     /// A subrange of this range, positioned at its start.
-    pub fn within(self, start: u64, length: u64) -> io::Result<Self> {
+    pub(crate) fn within(self, start: u64, length: u64) -> io::Result<Self> {
         FileRange::new(self.file, self.start + start, length.min(self.length.saturating_sub(start)))
     }
 
     /// Returns the length in bytes.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.length
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn open(path: &Path, file: BufReader<FileRange>) -> Result<FlacReader
 
 impl FlacReader {
     /// Returns the header (STREAMINFO).
-    pub fn info(&self) -> claxon::metadata::StreamInfo {
+    pub(super) fn info(&self) -> claxon::metadata::StreamInfo {
         self.decoder.streaminfo()
     }
 
@@ -45,7 +45,7 @@ impl FlacReader {
     ///
     /// After the last frame, compares the MD5 of all samples with that of the header, if it has
     /// one.
-    pub fn read(&mut self, path: &Path, output: &mut MonoSignal) -> Result<bool> {
+    pub(super) fn read(&mut self, path: &Path, output: &mut MonoSignal) -> Result<bool> {
         let info = self.info();
         let (header_md5, scale) = (info.md5sum, full_scale(info.bits_per_sample));
         let sample_bytes = info.bits_per_sample.div_ceil(8) as usize;

@@ -17,7 +17,7 @@ pub(super) enum ByteOrder {
 
 impl ByteOrder {
     /// Decodes the number in the first `N` bytes, at most 8.
-    pub fn decode<const N: usize>(self, bytes: &[u8]) -> u64 {
+    pub(super) fn decode<const N: usize>(self, bytes: &[u8]) -> u64 {
         let append_byte = |number: u64, &byte: &u8| (number << 8) | u64::from(byte);
         let bytes = bytes.iter().take(N);
         if self == ByteOrder::Big { bytes.fold(0, append_byte) } else { bytes.rev().fold(0, append_byte) }

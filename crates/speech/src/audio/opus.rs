@@ -26,7 +26,7 @@ impl OpusPacketDecoder {
     /// "OpusHead" version (1) channels (1) pre-skip (2) input rate (4) gain (2, dB in 1/256)
     /// mapping family (1) ...
     /// ```
-    pub fn new(header: &[u8]) -> Result<Self, String> {
+    pub(super) fn new(header: &[u8]) -> Result<Self, String> {
         let field_u16 = |offset: usize| {
             header.get(offset..offset + 2).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]))
         };
@@ -49,7 +49,7 @@ impl OpusPacketDecoder {
     }
 
     /// Decodes a packet to interleaved samples.
-    pub fn decode(&mut self, packet: &[u8]) -> Result<&[f32], String> {
+    pub(super) fn decode(&mut self, packet: &[u8]) -> Result<&[f32], String> {
         let frames =
             self.decoder.decode_float(packet, &mut self.samples, false).map_err(|error| error.to_string())?;
         let samples = &mut self.samples[..frames * self.channels];
@@ -59,7 +59,7 @@ impl OpusPacketDecoder {
         Ok(samples)
     }
 
-    pub fn channels(&self) -> u32 {
+    pub(super) fn channels(&self) -> u32 {
         self.channels as u32
     }
 }

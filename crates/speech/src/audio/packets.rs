@@ -256,15 +256,15 @@ fn create_decoder(
 }
 
 impl PacketReader {
-    pub fn sample_rate(&self) -> u32 {
+    pub(super) fn sample_rate(&self) -> u32 {
         self.sample_rate
     }
 
-    pub fn channels(&self) -> u32 {
+    pub(super) fn channels(&self) -> u32 {
         self.channels
     }
 
-    pub fn declared_frames(&self) -> u64 {
+    pub(super) fn declared_frames(&self) -> u64 {
         self.declared_frames
     }
 
@@ -283,7 +283,7 @@ impl PacketReader {
     }
 
     /// Decodes the next packet; false after the last.
-    pub fn read(&mut self, path: &Path, output: &mut MonoSignal) -> Result<bool> {
+    pub(super) fn read(&mut self, path: &Path, output: &mut MonoSignal) -> Result<bool> {
         if output.length() >= self.max_frames {
             return Ok(false);
         }

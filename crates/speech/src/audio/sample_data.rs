@@ -38,7 +38,7 @@ impl SampleDataReader {
     ///
     /// Where blocks are padded, `max_frames` is the number of samples per channel that they
     /// contain, or 0 if the header does not declare it.
-    pub fn new(
+    pub(super) fn new(
         path: &Path,
         file: BufReader<FileRange>,
         format: SampleFormat,
@@ -61,25 +61,25 @@ impl SampleDataReader {
         Ok(SampleDataReader { file, format, adpcm, declared_frames, remaining_frames, block: Vec::new() })
     }
 
-    pub fn sample_rate(&self) -> u32 {
+    pub(super) fn sample_rate(&self) -> u32 {
         self.format.sample_rate
     }
 
-    pub fn channels(&self) -> u32 {
+    pub(super) fn channels(&self) -> u32 {
         u32::from(self.format.channels)
     }
 
-    pub fn declared_frames(&self) -> u64 {
+    pub(super) fn declared_frames(&self) -> u64 {
         self.declared_frames
     }
 
     /// Returns the unread samples per channel within the file.
-    pub fn remaining_frames(&self) -> u64 {
+    pub(super) fn remaining_frames(&self) -> u64 {
         self.remaining_frames
     }
 
     /// Checks that the declared samples are within the file, before reading any.
-    pub fn check_length(&self, path: &Path) -> Result<()> {
+    pub(super) fn check_length(&self, path: &Path) -> Result<()> {
         if self.remaining_frames < self.declared_frames {
             Err(self.truncated_error(path, self.remaining_frames))
         } else {
@@ -93,7 +93,7 @@ impl SampleDataReader {
     }
 
     /// Decodes the next [`SAMPLES_PER_BLOCK`] samples of all channels; false after the last.
-    pub fn read(&mut self, path: &Path, output: &mut MonoSignal) -> Result<bool> {
+    pub(super) fn read(&mut self, path: &Path, output: &mut MonoSignal) -> Result<bool> {
         if self.remaining_frames == 0 {
             // The header is finished, but the file ends earlier.
             if output.length() < self.declared_frames {

@@ -39,7 +39,7 @@ pub(super) struct IndexEntry {
 
 impl IndexEntry {
     /// Returns the audio of a shard's sample; `None` in a manifest.
-    pub fn audio_member(&self) -> Option<AudioMember> {
+    pub(super) fn audio_member(&self) -> Option<AudioMember> {
         let IndexEntry { audio_start: start, audio_length: length, line_or_headers, .. } = *self;
         (start > 0).then_some(AudioMember {
             start,
@@ -65,7 +65,7 @@ pub(super) struct AudioMember {
 
 impl AudioMember {
     /// Encodes `header_bytes` and `has_json` as [`IndexEntry::line_or_headers`].
-    pub fn encode_headers(&self) -> u32 {
+    pub(super) fn encode_headers(&self) -> u32 {
         self.header_bytes | if self.has_json { JSON_FLAG } else { 0 }
     }
 }

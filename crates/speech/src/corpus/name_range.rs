@@ -27,7 +27,7 @@ impl NameRange {
     /// # Errors
     /// [`Error::NameRange`] for numbers of more than [`MAX_DIGITS`] digits and for more than
     /// [`MAX_NAMES`] names.
-    pub fn new(path: &Path) -> Result<Self> {
+    pub(super) fn new(path: &Path) -> Result<Self> {
         let unchanged = || Ok(NameRange::OnePath(Some(path.to_owned())));
         let Some((prefix, range, suffix)) = path.to_str().and_then(split_at_range) else {
             return unchanged();

@@ -61,12 +61,12 @@ pub(super) struct SourceReport {
 
 impl SourceReport {
     /// Returns whether every member and sample is used.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.num_unused == 0 && self.bad_samples.is_empty()
     }
 
     /// Describes why a shard has no usable sample.
-    pub fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let bad = match &self.bad_samples[..] {
             [] => None,
             [sample] => Some(format!("1 sample that cannot be used, {}: {}", sample.key, sample.reason)),
@@ -82,7 +82,7 @@ impl SourceReport {
     }
 
     /// Counts an unused member.
-    pub fn add_unused(&mut self, name: &str) {
+    pub(super) fn add_unused(&mut self, name: &str) {
         self.num_unused += 1;
         if self.unused_names.len() < MAX_NAMED_MEMBERS {
             self.unused_names.push(Excerpt(name).to_string());
@@ -90,7 +90,7 @@ impl SourceReport {
     }
 
     /// Returns a warning about unused members, if any.
-    pub fn unused_warning(&self) -> Option<String> {
+    pub(super) fn unused_warning(&self) -> Option<String> {
         let names = self.unused_names.join(", ");
         let ellipsis = if self.num_unused > self.unused_names.len() { ", ..." } else { "" };
         match self.num_unused {

@@ -44,12 +44,12 @@ struct ExtensionRecords {
 }
 
 impl<R: Read + Seek> TarMembers<R> {
-    pub fn new(file: R) -> Self {
+    pub(super) fn new(file: R) -> Self {
         TarMembers { file, next_header: 0 }
     }
 
     /// Returns the first byte after the members so far.
-    pub fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         self.next_header
     }
 
@@ -58,7 +58,7 @@ impl<R: Read + Seek> TarMembers<R> {
     /// # Errors
     /// I/O errors; [`ErrorKind::InvalidData`] for an invalid header, and for records of more than
     /// [`MAX_HEADER_BYTES`] bytes.
-    pub fn next(&mut self) -> io::Result<Option<TarMember>> {
+    pub(super) fn next(&mut self) -> io::Result<Option<TarMember>> {
         let header_start = self.next_header;
         let mut records = ExtensionRecords::default();
         loop {

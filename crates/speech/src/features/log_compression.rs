@@ -28,7 +28,7 @@ pub(super) enum ReferenceLevel {
 }
 
 impl ReferenceLevel {
-    pub fn new(config: &FeatureConfig) -> Self {
+    pub(super) fn new(config: &FeatureConfig) -> Self {
         match (config.floor_power > 0.0, config.normalize.needs_whole_utterance()) {
             (true, _) => ReferenceLevel::One,
             (false, true) => ReferenceLevel::LargestPower,
@@ -59,14 +59,14 @@ pub(super) fn local_reference_levels<F: FeatureFloat>(data: &[F], dim: usize, ra
 
 impl<F: FeatureFloat> LogCompression<F> {
     /// A compression relative to `reference`; `None` if that is 0, as for silence.
-    pub fn relative(reference: F, floor_db: f32) -> Option<Self> {
+    pub(super) fn relative(reference: F, floor_db: f32) -> Option<Self> {
         let floor = 10f32.powf(-floor_db / 10.0);
         (reference > F::zero())
             .then(|| Self::RelativeToReference { reference, floor: F::cast(f64::from(floor)) })
     }
 
     /// Replaces powers by logarithms.
-    pub fn apply(self, powers: &mut [F]) {
+    pub(super) fn apply(self, powers: &mut [F]) {
         match self {
             // Dividing first keeps very quiet signals away from f32's smallest numbers.
             LogCompression::RelativeToReference { reference, floor } => {

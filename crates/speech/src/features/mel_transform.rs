@@ -32,7 +32,7 @@ impl<F: FeatureFloat> MelTransform<F> {
     ///
     /// The FFT size is the window length rounded up to a power of two, and larger where the lowest
     /// mel filter would otherwise fall between two bins; `None` if four sizes are too small.
-    pub fn new(config: &FeatureConfig, scale: &MelScale, length: usize) -> Option<Self> {
+    pub(super) fn new(config: &FeatureConfig, scale: &MelScale, length: usize) -> Option<Self> {
         let min_size = length.next_power_of_two();
         let plan_filters = |doublings: usize| {
             let size = min_size << doublings;
@@ -47,17 +47,17 @@ impl<F: FeatureFloat> MelTransform<F> {
     }
 
     /// Returns the number of spectral bins.
-    pub fn bins(&self) -> usize {
+    pub(super) fn bins(&self) -> usize {
         self.fft.len() / 2 + 1
     }
 
     /// Returns the power of a sine of amplitude 1 in a bin's middle.
-    pub fn full_scale_power(&self) -> F {
+    pub(super) fn full_scale_power(&self) -> F {
         F::cast((self.window.iter().map(|w| w.to_f64()).sum::<f64>() / 2.0).powi(2))
     }
 
     /// Allocates the buffers of a computation.
-    pub fn allocate_buffers(&self) -> FrameTransform<'_, F> {
+    pub(super) fn allocate_buffers(&self) -> FrameTransform<'_, F> {
         let (padded_frame, spectrum) = (self.fft.make_input_vec(), self.fft.make_output_vec());
         let power = vec![F::zero(); spectrum.len()];
         FrameTransform { plan: self, padded_frame, spectrum, scratch: self.fft.make_scratch_vec(), power }
@@ -77,7 +77,7 @@ pub(super) struct FrameTransform<'a, F> {
 
 impl<F: FeatureFloat> FrameTransform<'_, F> {
     /// Appends the mel-filtered powers of a frame; missing samples are zeros.
-    pub fn append_mel_powers(&mut self, samples: impl Iterator<Item = F>, out: &mut Vec<F>) {
+    pub(super) fn append_mel_powers(&mut self, samples: impl Iterator<Item = F>, out: &mut Vec<F>) {
         let MelTransform { window, filters, fft, remove_mean, frame_emphasis } = self.plan;
         let (frame, padding) = self.padded_frame.split_at_mut(window.len());
         let mut num_samples = 0;

@@ -46,12 +46,12 @@ pub(super) struct FeaturePipeline<'a, F> {
 }
 
 impl<'a, F: FeatureFloat> FeaturePipeline<'a, F> {
-    pub fn new(front_end: &'a FrontEnd, mel_transform: &'a MelTransform<F>) -> Self {
+    pub(super) fn new(front_end: &'a FrontEnd, mel_transform: &'a MelTransform<F>) -> Self {
         Self { front_end, mel_transform }
     }
 
     /// Computes the features of a signal of at least one sample.
-    pub fn features(&self, samples: &[f32], rng: &mut (impl Rng + ?Sized)) -> Vec<f32> {
+    pub(super) fn features(&self, samples: &[f32], rng: &mut (impl Rng + ?Sized)) -> Vec<f32> {
         let samples = &samples[self.front_end.trimmed_range(samples)];
         let mut data = self.mel_powers(&dither(samples, self.front_end.config.dither, rng), |_| ());
         self.take_logarithms(&mut data);
@@ -60,7 +60,7 @@ impl<'a, F: FeatureFloat> FeaturePipeline<'a, F> {
     }
 
     /// Computes the features with all intermediate results.
-    pub fn stages(&self, samples: &[f32], rng: &mut (impl Rng + ?Sized)) -> FeatureStages {
+    pub(super) fn stages(&self, samples: &[f32], rng: &mut (impl Rng + ?Sized)) -> FeatureStages {
         let range = self.front_end.trimmed_range(samples);
         let samples = dither(&samples[range.clone()], self.front_end.config.dither, rng);
         let preemphasis = self.preemphasis(&samples);
@@ -90,11 +90,11 @@ impl<'a, F: FeatureFloat> FeaturePipeline<'a, F> {
         }
     }
 
-    pub fn window_weights(&self) -> Vec<f64> {
+    pub(super) fn window_weights(&self) -> Vec<f64> {
         self.mel_transform.window.iter().map(|w| w.to_f64()).collect()
     }
 
-    pub fn mel_matrix(&self) -> Vec<f64> {
+    pub(super) fn mel_matrix(&self) -> Vec<f64> {
         self.mel_transform.filters.iter().flat_map(|filter| filter.row(self.mel_transform.bins())).collect()
     }
 
@@ -215,7 +215,7 @@ impl<'a, F: FeatureFloat> FeaturePipeline<'a, F> {
     ///
     /// For front ends that do not need whole utterances. Each frame begins at one of `starts` in
     /// the `pending` samples; samples after their end are zeros.
-    pub fn append_stream_frames(
+    pub(super) fn append_stream_frames(
         &self,
         pending: &[f32],
         starts: impl Iterator<Item = usize>,

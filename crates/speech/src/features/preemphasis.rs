@@ -32,13 +32,13 @@ pub(super) struct Preemphasis<F> {
 
 impl<F: FeatureFloat> Preemphasis<F> {
     /// If each frame is emphasized separately, this is only a gain.
-    pub fn new(a: f32, initial: InitialSample, gain: f64) -> Self {
+    pub(super) fn new(a: f32, initial: InitialSample, gain: f64) -> Self {
         let a = if initial == InitialSample::Frame { F::zero() } else { F::from_setting(a) };
         Self { a, initial, gain }
     }
 
     /// Returns the sample before sample `i`.
-    pub fn predecessor(&self, samples: &[f32], i: usize) -> f32 {
+    pub(super) fn predecessor(&self, samples: &[f32], i: usize) -> f32 {
         match self.initial {
             _ if i > 0 => samples[i - 1],
             InitialSample::Silence => 0.0,
@@ -47,7 +47,7 @@ impl<F: FeatureFloat> Preemphasis<F> {
     }
 
     /// Emphasizes a sample, given the one before it.
-    pub fn apply(&self, x: f32, predecessor: f32) -> F {
+    pub(super) fn apply(&self, x: f32, predecessor: f32) -> F {
         let [x, predecessor] = [x, predecessor].map(|x| F::cast(f64::from(x)));
         F::cast((x - self.a * predecessor).to_f64() * self.gain)
     }

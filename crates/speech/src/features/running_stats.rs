@@ -28,7 +28,7 @@ pub(super) struct RunningConstants {
 }
 
 impl RunningConstants {
-    pub fn new(hop_seconds: f64) -> Self {
+    pub(super) fn new(hop_seconds: f64) -> Self {
         let decay = (-hop_seconds / DECAY_SECONDS).exp() as f32;
         Self { decay, prior_weight: (PRIOR_SECONDS / hop_seconds) as f32 }
     }
@@ -47,12 +47,12 @@ pub(super) struct RunningStats {
 }
 
 impl RunningStats {
-    pub fn new(bins: usize) -> Self {
+    pub(super) fn new(bins: usize) -> Self {
         Self { weight: 0.0, sums: vec![0.0; bins], squares: vec![0.0; bins] }
     }
 
     /// Returns whether the statistics are valid for `bins` bins.
-    pub fn is_valid(&self, bins: usize) -> bool {
+    pub(super) fn is_valid(&self, bins: usize) -> bool {
         let Self { weight, sums, squares } = self;
         let is_valid = |x: &f32| x.is_finite() && *x >= 0.0;
         let has_all_bins = sums.len() == bins && squares.len() == bins;
@@ -60,7 +60,7 @@ impl RunningStats {
     }
 
     /// Updates the statistics with a frame and normalizes it.
-    pub fn normalize<F: FeatureFloat>(&mut self, constants: RunningConstants, frame: &mut [F]) {
+    pub(super) fn normalize<F: FeatureFloat>(&mut self, constants: RunningConstants, frame: &mut [F]) {
         let RunningConstants { decay, prior_weight } = constants;
         self.weight = decay * self.weight + 1.0;
         let inverse_weight = 1.0 / (prior_weight + self.weight);

@@ -170,7 +170,7 @@ impl StagedFile {
     ///
     /// # Errors
     /// Those of the system.
-    pub fn commit(self) -> io::Result<()> {
+    pub(crate) fn commit(self) -> io::Result<()> {
         match self.0 {
             StagedContent::File(file, path) => {
                 file.persist(&path).map_err(|error| error.error)?;

@@ -76,7 +76,7 @@ pub(super) struct IdLocations(HashMap<String, (PathBuf, usize)>);
 
 impl IdLocations {
     /// Adds an id, which must be new.
-    pub fn insert(&mut self, id: &str, path: &Path, line: usize) -> Result<()> {
+    pub(super) fn insert(&mut self, id: &str, path: &Path, line: usize) -> Result<()> {
         match self.0.insert(id.to_owned(), (path.to_owned(), line)) {
             None => Ok(()),
             Some((first_path, first_line)) => {

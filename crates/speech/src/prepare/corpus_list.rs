@@ -22,7 +22,7 @@ pub(super) struct CheckedUtterance {
 }
 
 impl CheckedUtterance {
-    pub fn seconds(&self) -> f64 {
+    pub(super) fn seconds(&self) -> f64 {
         self.num_samples as f64 / f64::from(self.sample_rate)
     }
 }
@@ -46,7 +46,7 @@ pub(super) struct CorpusList<'a> {
 }
 
 impl CorpusList<'_> {
-    pub fn summary(&self) -> CorpusSummary {
+    pub(super) fn summary(&self) -> CorpusSummary {
         let id_and_seconds = |utterance: &&CheckedUtterance| (utterance.id.clone(), utterance.seconds());
         let utterances = self.utterances.iter().map(|utterance| {
             (id_and_seconds(utterance), utterance.text.as_str(), utterance.speaker.as_str())

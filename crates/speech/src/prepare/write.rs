@@ -35,7 +35,7 @@ impl OutputFolder {
     ///
     /// # Errors
     /// [`Error::Corpus`] if another process prepares a corpus in it; [`Error::Write`].
-    pub fn new(prepare: &PrepareOptions, corpus: &Path) -> Result<Self> {
+    pub(super) fn new(prepare: &PrepareOptions, corpus: &Path) -> Result<Self> {
         std::fs::metadata(corpus).map_err(|source| Error::Io { path: corpus.into(), source })?;
         let path = &prepare.output;
         let ancestors = path.ancestors().filter(|folder| *folder != Path::new(""));

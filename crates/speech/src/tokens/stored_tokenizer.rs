@@ -36,7 +36,7 @@ impl StoredTokenizer {
     /// Parses the JSON of a tokenizer and checks it.
     ///
     /// The errors are those of [`Tokenizer::from_json`](super::Tokenizer::from_json).
-    pub fn from_json(json: &str) -> Result<Self> {
+    pub(super) fn from_json(json: &str) -> Result<Self> {
         let invalid = |expected, found: String| Error::TokenizerFile { expected, found };
         let stored: StoredTokenizer = serde_json::from_str(json).map_err(|e| {
             invalid("JSON with `format`, `kind`, `tokens`, `merges` and `scores`", e.to_string())

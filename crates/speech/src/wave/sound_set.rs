@@ -21,7 +21,7 @@ pub(super) struct SoundSet {
 
 impl SoundSet {
     /// Reads a manifest and checks the header and length of each file.
-    pub fn read(manifest: &Path, sample_rate: u32, resample: bool, max_seconds: f64) -> Result<Self> {
+    pub(super) fn read(manifest: &Path, sample_rate: u32, resample: bool, max_seconds: f64) -> Result<Self> {
         let sounds = read_sounds(manifest)?;
         let files: BTreeSet<&Path> = sounds.iter().flat_map(Utterance::files).collect();
         let mut lengths = BTreeMap::new();
@@ -80,7 +80,7 @@ impl SoundSet {
     }
 
     /// Decodes each recording once and applies a check.
-    pub fn check_each(&self, check: impl Fn(&Audio, &Utterance) -> Result<()>) -> Result<()> {
+    pub(super) fn check_each(&self, check: impl Fn(&Audio, &Utterance) -> Result<()>) -> Result<()> {
         let mut checked_segments: Vec<&[AudioSegment]> = Vec::new();
         for sound in &self.sounds {
             if checked_segments.last().is_none_or(|segments| *segments != sound.segments) {
@@ -97,7 +97,7 @@ impl SoundSet {
     }
 
     /// Draws and decodes a recording.
-    pub fn draw(&self, rng: &mut (impl Rng + ?Sized)) -> Result<(Audio, &Utterance)> {
+    pub(super) fn draw(&self, rng: &mut (impl Rng + ?Sized)) -> Result<(Audio, &Utterance)> {
         let sound = &self.sounds[rng.random_range(0..self.sounds.len())];
         let audio = self.decode(sound)?;
         check_seconds(sound, audio.seconds(), self.max_seconds)?;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 /// A file of the shared speech data, which CI requires.
-pub fn shared(file: &str) -> Option<PathBuf> {
+pub(crate) fn shared(file: &str) -> Option<PathBuf> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data").join(file);
     if path.exists() {
         return Some(path);
@@ -18,12 +18,12 @@ pub fn shared(file: &str) -> Option<PathBuf> {
 }
 
 /// A file of the digits that are in the repository.
-pub fn digits(file: &str) -> PathBuf {
+pub(crate) fn digits(file: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../data/digits").join(file)
 }
 
 /// A WAV file of 16-bit samples, as bytes.
-pub fn wav_bytes(sample_rate: u32, samples: &[i16]) -> Vec<u8> {
+pub(crate) fn wav_bytes(sample_rate: u32, samples: &[i16]) -> Vec<u8> {
     let spec = hound::WavSpec {
         channels: 1,
         sample_rate,

@@ -10,12 +10,12 @@ use crate::common::wav_bytes;
 use crate::flac_bytes::flac;
 
 /// A WAV file of some samples, as bytes.
-pub fn wav_file(samples: usize) -> Vec<u8> {
+pub(crate) fn wav_file(samples: usize) -> Vec<u8> {
     wav_bytes(8000, &(0..samples).map(|n| (n * 37 % 2000) as i16 - 1000).collect::<Vec<_>>())
 }
 
 /// Writes a tar file of members.
-pub fn write_tar(path: &Path, members: &[(&str, &[u8])]) {
+pub(crate) fn write_tar(path: &Path, members: &[(&str, &[u8])]) {
     let mut archive = tar::Builder::new(Vec::new());
     for (name, bytes) in members {
         let mut header = tar::Header::new_ustar();

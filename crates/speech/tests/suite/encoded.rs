@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 ///
 /// The reference is an independent decoder, unless it does not support the format.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum SampleCheck {
+pub(crate) enum SampleCheck {
     /// Equal, and within one step of this many bits of the input.
     EqualToReference(u32),
     /// Equal to the encoder's input, of this many bits.
@@ -28,7 +28,7 @@ pub enum SampleCheck {
 }
 
 /// A file format with the command of an encoder.
-pub struct Format {
+pub(crate) struct Format {
     pub name: &'static str,
     /// File name extension.
     pub ending: &'static str,
@@ -49,7 +49,7 @@ const fn format(
 use SampleCheck::{CloseToReference, CloseWithoutPadding, EqualToInput, EqualToReference};
 
 /// Sample rate of the inputs.
-pub const RATE: u32 = 16_000;
+pub(crate) const RATE: u32 = 16_000;
 /// Decoders of transform codecs sum in different orders; 16 bits have steps of 3e-5.
 const DECODER_TOLERANCE: f32 = 2e-5;
 /// Independent decoders of MPEG layer 2 and Opus round to 16 bits.
@@ -61,7 +61,7 @@ const SILK_TOLERANCE: f32 = 4e-3;
 
 /// Every format of docs/data.md. `IN` has 16 bits, `IN32` 32 bits, `IN2` two channels of 16 bits.
 #[rustfmt::skip]
-pub const FORMATS: &[Format] = &[
+pub(crate) const FORMATS: &[Format] = &[
     format("WAV, 8 bits", "wav", "ffmpeg -i IN -c:a pcm_u8 OUT", EqualToReference(8)),
     format("WAV, 16 bits", "wav", "ffmpeg -i IN -c:a pcm_s16le OUT", EqualToReference(16)),
     format("WAV, 24 bits", "wav", "ffmpeg -i IN32 -c:a pcm_s24le OUT", EqualToReference(24)),
@@ -146,7 +146,7 @@ pub const FORMATS: &[Format] = &[
 const PROGRAMS: [&str; 6] = ["ffmpeg", "sox", "lame", "opusenc", "oggenc", "flac"];
 
 /// Whether all encoders are installed; CI requires them.
-pub fn has_encoders() -> bool {
+pub(crate) fn has_encoders() -> bool {
     let is_missing = |name: &&str| {
         let argument = if *name == "ffmpeg" { "-version" } else { "--version" };
         let run = Command::new(name).arg(argument).stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -159,7 +159,7 @@ pub fn has_encoders() -> bool {
 }
 
 /// Tones, a chirp and noise of different levels, as 32-bit integers.
-pub fn signal(samples: usize) -> Vec<i32> {
+pub(crate) fn signal(samples: usize) -> Vec<i32> {
     let mut state = 1u32;
     let mut noise = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -178,7 +178,7 @@ pub fn signal(samples: usize) -> Vec<i32> {
 ///
 /// `in.wav` has the upper 16 bits, `in32.wav` all bits, `in2.wav` 16 bits in the second of two
 /// channels.
-pub fn write_inputs(folder: &Path, signal: &[i32]) {
+pub(crate) fn write_inputs(folder: &Path, signal: &[i32]) {
     let write = |name: &str, channels: u16, bytes: u16, samples: &mut dyn Iterator<Item = i32>| {
         let frame = channels * bytes;
         let mut file = b"RIFF----WAVEfmt \x10\0\0\0\x01\0".to_vec();
@@ -199,23 +199,23 @@ pub fn write_inputs(folder: &Path, signal: &[i32]) {
 
 impl Format {
     /// Channels of the encoder's input.
-    pub fn channels(&self) -> u32 {
+    pub(crate) fn channels(&self) -> u32 {
         if self.command.contains(" IN2") { 2 } else { 1 }
     }
 
     /// Sample rate of the decoded file.
-    pub fn rate(&self) -> u32 {
+    pub(crate) fn rate(&self) -> u32 {
         let rate = self.command.split(" -ar ").nth(1).and_then(|text| text.split(' ').next());
         rate.map_or(if self.is_opus() { 48_000 } else { RATE }, |rate| rate.parse().unwrap())
     }
 
     /// Whether to decode with the reference decoder of Opus.
-    pub fn is_opus(&self) -> bool {
+    pub(crate) fn is_opus(&self) -> bool {
         self.name.starts_with("Opus")
     }
 
     /// Encodes the inputs in a folder and returns the file.
-    pub fn encode(&self, folder: &Path) -> Vec<u8> {
+    pub(crate) fn encode(&self, folder: &Path) -> Vec<u8> {
         let out = folder.join(format!("out.{}", self.ending));
         let _ = std::fs::remove_file(&out);
         let mut words = self.command.split(' ');
@@ -241,7 +241,7 @@ impl Format {
 }
 
 /// The interleaved samples that ffmpeg decodes; for Opus, with the reference library.
-pub fn decode_independently(path: &Path, is_opus: bool) -> Vec<f32> {
+pub(crate) fn decode_independently(path: &Path, is_opus: bool) -> Vec<f32> {
     let ffmpeg = || {
         let mut command = Command::new("ffmpeg");
         command.args(["-nostdin", "-v", "error", "-y", "-bitexact"]);
@@ -269,7 +269,7 @@ pub fn decode_independently(path: &Path, is_opus: bool) -> Vec<f32> {
 /// Corrects the checksums of Ogg pages (RFC 3533).
 ///
 /// The damage then reaches the decoders.
-pub fn repair_pages(mut bytes: Vec<u8>) -> Vec<u8> {
+pub(crate) fn repair_pages(mut bytes: Vec<u8>) -> Vec<u8> {
     let mut offset = 0;
     while let Some(start) =
         bytes[offset..].windows(4).position(|name| name == b"OggS").map(|start| offset + start)

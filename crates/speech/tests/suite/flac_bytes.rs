@@ -5,7 +5,7 @@
 /// A file of blocks of 4096 samples of 16 bits.
 ///
 /// Its header contains the number of samples if `known`.
-pub fn flac(rate: u32, samples: &[i16], known: bool) -> Vec<u8> {
+pub(crate) fn flac(rate: u32, samples: &[i16], known: bool) -> Vec<u8> {
     let mut file = b"fLaC\x80\0\0\x22".to_vec();
     file.extend([0x10, 0, 0x10, 0]);
     file.extend([0; 6]);
@@ -28,7 +28,7 @@ pub fn flac(rate: u32, samples: &[i16], known: bool) -> Vec<u8> {
 }
 
 /// A file of `blocks` blocks of 65,535 zeros, a few bytes each.
-pub fn silence(rate: u32, blocks: u16, known: bool) -> Vec<u8> {
+pub(crate) fn silence(rate: u32, blocks: u16, known: bool) -> Vec<u8> {
     let mut file = b"fLaC\x80\0\0\x22\xff\xff\xff\xff\0\0\0\0\0\0".to_vec();
     let total = if known { u64::from(blocks) * 65_535 } else { 0 };
     file.extend(((u64::from(rate) << 44) | (15 << 36) | total).to_be_bytes());

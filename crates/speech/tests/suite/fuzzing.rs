@@ -16,7 +16,7 @@ use crate::common::digits;
 use crate::mutants::{WAV_WORDS, fuzz, wav_files};
 
 /// Reads a file with every function.
-pub fn read_all_ways(path: &Path) {
+pub(crate) fn read_all_ways(path: &Path) {
     let name = path.to_str().unwrap();
     match read_audio(path) {
         Ok(audio) => assert!(!audio.samples.is_empty() && audio.samples.iter().all(|x| x.is_finite())),
@@ -38,7 +38,7 @@ pub fn read_all_ways(path: &Path) {
 }
 
 /// Reads damaged copies of valid audio files.
-pub fn fuzz_audio(
+pub(crate) fn fuzz_audio(
     target: &'static str,
     valid_files: Vec<Vec<u8>>,
     words: &'static [&'static [u8]],

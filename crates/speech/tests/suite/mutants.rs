@@ -17,7 +17,7 @@ const CASE_TIMEOUT: Duration = Duration::from_secs(30);
 ///
 /// The parser panics on an error. `words` are parts of the format, which are inserted into the file
 /// or written over other parts.
-pub fn fuzz(
+pub(crate) fn fuzz(
     target: &'static str,
     valid_files: Vec<Vec<u8>>,
     words: &'static [&'static [u8]],
@@ -62,7 +62,7 @@ pub fn fuzz(
 }
 
 /// Valid WAV files of typical writers.
-pub fn wav_files() -> Vec<Vec<u8>> {
+pub(crate) fn wav_files() -> Vec<Vec<u8>> {
     let data: Vec<u8> = (0..400u32).map(|i| (i * i / 7) as u8).collect();
     let format = |tag: u16, channels: u16, rate: u32, bits: u16| {
         let frame = channels * bits.div_ceil(8);
@@ -90,7 +90,7 @@ pub fn wav_files() -> Vec<Vec<u8>> {
 /// A RIFF file of chunks; `length`, if given, is stored for RIFF and data.
 ///
 /// Chunks are padded to an even length.
-pub fn wav(chunks: &[(&[u8; 4], &[u8])], length: Option<u32>) -> Vec<u8> {
+pub(crate) fn wav(chunks: &[(&[u8; 4], &[u8])], length: Option<u32>) -> Vec<u8> {
     let mut body = b"WAVE".to_vec();
     for (name, content) in chunks {
         let stored = length.filter(|_| *name == b"data").unwrap_or(content.len() as u32);
@@ -102,11 +102,11 @@ pub fn wav(chunks: &[(&[u8; 4], &[u8])], length: Option<u32>) -> Vec<u8> {
 }
 
 /// Parts of WAV files.
-pub const WAV_WORDS: &[&[u8]] =
+pub(crate) const WAV_WORDS: &[&[u8]] =
     &[b"RIFF", b"WAVE", b"fmt ", b"data", b"LIST", b"data\xff\xff\xff\xff", b"data\0\0\0\0"];
 
 /// Returns a damaged file.
-pub fn mutant(target: &str, case: u64, valid_files: &[Vec<u8>], words: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn mutant(target: &str, case: u64, valid_files: &[Vec<u8>], words: &[&[u8]]) -> Vec<u8> {
     let seed = target.bytes().fold(case, |seed, byte| (seed ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
     let mut random = Random(seed);
     let mut bytes = valid_files[random.below(valid_files.len())].clone();
@@ -165,7 +165,7 @@ pub fn mutant(target: &str, case: u64, valid_files: &[Vec<u8>], words: &[&[u8]])
 }
 
 /// SplitMix64 (Steele, Lea and Flood 2014).
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -177,7 +177,7 @@ impl Random {
     }
 
     /// A random number below `limit`, which must be positive.
-    pub fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
 }

@@ -10,17 +10,17 @@ use speech::prepare::{PrepareOptions, fsdd};
 
 use crate::common::wav_bytes;
 
-pub fn write_file(path: PathBuf, bytes: impl AsRef<[u8]>) {
+pub(crate) fn write_file(path: PathBuf, bytes: impl AsRef<[u8]>) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, bytes).unwrap();
 }
 
-pub fn sine(samples: usize) -> Vec<i16> {
+pub(crate) fn sine(samples: usize) -> Vec<i16> {
     (0..samples).map(|n| ((n as f64 * 0.05).sin() * 3000.0) as i16).collect()
 }
 
 /// Names of the files in a folder, without those of the corpus.
-pub fn prepared_files(folder: &Path) -> Vec<String> {
+pub(crate) fn prepared_files(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -30,15 +30,15 @@ pub fn prepared_files(folder: &Path) -> Vec<String> {
     names
 }
 
-pub fn excerpt(folder: &Path) -> PrepareOptions {
+pub(crate) fn excerpt(folder: &Path) -> PrepareOptions {
     PrepareOptions { allow_incomplete: true, ..PrepareOptions::new(folder) }
 }
 
 /// Damages the files of a folder.
-pub type Damage = fn(&Path);
+pub(crate) type Damage = fn(&Path);
 
 /// Recordings of all digits by some speakers, with as many takes each.
-pub fn fsdd_excerpt(folder: &Path, speakers: &[&str], takes: u32) {
+pub(crate) fn fsdd_excerpt(folder: &Path, speakers: &[&str], takes: u32) {
     for speaker in speakers {
         for digit in 0..10 {
             for take in 0..takes {

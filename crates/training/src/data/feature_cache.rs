@@ -42,7 +42,7 @@ impl FeatureCache {
     ///
     /// # Errors
     /// [`Error::Shape`] for settings that cannot be serialized.
-    pub fn new(folder: &Path, settings: &FeatureConfig) -> Result<Self> {
+    pub(super) fn new(folder: &Path, settings: &FeatureConfig) -> Result<Self> {
         let settings = serde_json::to_vec(settings)
             .map_err(|error| Error::shape("features", "serializable settings", error.to_string()))?;
         let name = format!("{:08x}", crc32fast::hash(&settings));
@@ -55,7 +55,7 @@ impl FeatureCache {
     /// # Errors
     /// Those of `compute`. After a failed write nothing more is written, and [`Self::take_warning`]
     /// returns the reason.
-    pub fn get_or_compute(
+    pub(super) fn get_or_compute(
         &self,
         utterance: &Utterance,
         compute: impl FnOnce() -> Result<Features>,
@@ -93,7 +93,7 @@ impl FeatureCache {
     }
 
     /// Returns why the cache is disabled, once.
-    pub fn take_warning(&self) -> Option<String> {
+    pub(super) fn take_warning(&self) -> Option<String> {
         self.warning.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

@@ -39,7 +39,7 @@ impl<T: Send> Prefetcher<T> {
     /// Creates a prefetcher of items 0 to `count`.
     ///
     /// At most `capacity` items wait for their use.
-    pub fn new(count: usize, capacity: usize) -> Self {
+    pub(crate) fn new(count: usize, capacity: usize) -> Self {
         let state = PrefetchState {
             next_index: 0,
             ready: BTreeMap::new(),
@@ -59,7 +59,7 @@ impl<T: Send> Prefetcher<T> {
     /// Starts the workers; returns the items in order.
     ///
     /// The workers end with the last item, or when the consumer is dropped.
-    pub fn run<'scope>(
+    pub(crate) fn run<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
         workers: usize,

@@ -20,7 +20,7 @@ pub(crate) struct Moments {
 
 impl Moments {
     /// Creates moments of 0.
-    pub fn new(parameters: &Parameters) -> Self {
+    pub(super) fn new(parameters: &Parameters) -> Self {
         let zeros: Values =
             parameters.iter().map(|(name, v)| (name.to_owned(), vec![0.0; v.elem_count()])).collect();
         Moments { first: zeros.clone(), second: zeros }
@@ -30,7 +30,7 @@ impl Moments {
     ///
     /// # Errors
     /// [`Error::Shape`] for a parameter that is new, or had another size.
-    pub fn get_mut(&mut self, name: &str, count: usize) -> Result<(&mut [f32], &mut [f32])> {
+    pub(super) fn get_mut(&mut self, name: &str, count: usize) -> Result<(&mut [f32], &mut [f32])> {
         match (self.first.get_mut(name), self.second.get_mut(name)) {
             (Some(m), Some(v)) if m.len() == count && v.len() == count => Ok((m, v)),
             (None, _) | (_, None) => Err(Error::shape(name, "a parameter of the optimizer", "a new one")),
@@ -42,7 +42,7 @@ impl Moments {
     }
 
     /// Returns both moments, for a checkpoint.
-    pub fn state(&self) -> BTreeMap<String, Cow<'_, Values>> {
+    pub(super) fn state(&self) -> BTreeMap<String, Cow<'_, Values>> {
         [("first", &self.first), ("second", &self.second)]
             .map(|(kind, values)| (kind.to_owned(), Cow::Borrowed(values)))
             .into()
@@ -53,7 +53,7 @@ impl Moments {
     /// # Errors
     /// [`Error::Shape`] if one kind is missing, or there is another: the state of another
     /// optimizer.
-    pub fn restore(&mut self, state: &BTreeMap<String, Values>) -> Result<()> {
+    pub(super) fn restore(&mut self, state: &BTreeMap<String, Values>) -> Result<()> {
         if let Some(other) = state.keys().find(|kind| !["first", "second"].contains(&kind.as_str())) {
             return Err(Error::shape("optimizer state", "first and second", other.clone()));
         }

@@ -22,7 +22,7 @@ pub(super) struct TrainedModel {
 
 impl TrainedModel {
     /// Another recognizer of the same model with this search.
-    pub fn with_search(&self, search: SearchConfig) -> Recognizer {
+    pub(crate) fn with_search(&self, search: SearchConfig) -> Recognizer {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.safetensors");
         std::fs::write(&path, &self.checkpoint).unwrap();
@@ -34,7 +34,7 @@ impl TrainedModel {
     }
 
     /// All utterances in sequence, each followed by a pause of `pause` samples.
-    pub fn recording(&self, pause: usize) -> Vec<f32> {
+    pub(crate) fn recording(&self, pause: usize) -> Vec<f32> {
         self.utterances.iter().flat_map(|samples| [&samples[..], &vec![0.0; pause]].concat()).collect()
     }
 }

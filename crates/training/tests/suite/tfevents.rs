@@ -9,10 +9,10 @@ const VERSION_FIELD: u64 = 3;
 const SUMMARY_FIELD: u64 = 5;
 
 /// Step, name and value.
-pub type Scalar = (u64, String, f32);
+pub(crate) type Scalar = (u64, String, f32);
 
 /// The event files of a run, in order.
-pub fn files(run_folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn files(run_folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(run_folder.join("tensorboard")).unwrap();
     let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     assert!(files.iter().all(|path| path.file_name().unwrap().to_str().unwrap().contains("tfevents")));
@@ -21,7 +21,7 @@ pub fn files(run_folder: &Path) -> Vec<PathBuf> {
 }
 
 /// All values of a run's event files, without wall times.
-pub fn scalars(run_folder: &Path) -> Vec<Scalar> {
+pub(crate) fn scalars(run_folder: &Path) -> Vec<Scalar> {
     let mut all = Vec::new();
     for file in files(run_folder) {
         let mut rest = &std::fs::read(file).unwrap()[..];

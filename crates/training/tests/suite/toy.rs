@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// Sample rate of the recordings in Hz.
-pub const RATE: u32 = 8000;
+pub(crate) const RATE: u32 = 8000;
 
 /// Each word is a tone.
 const WORDS: [(&str, f32); 3] = [("low", 400.0), ("middle", 900.0), ("high", 1900.0)];
@@ -25,7 +25,7 @@ const SENTENCES: [&str; 6] =
     ["low", "high low", "middle high middle", "low low high", "middle", "high middle low low"];
 
 /// The recipe, with three epochs.
-pub const RECIPE: &str = r#"
+pub(crate) const RECIPE: &str = r#"
 seed = 7
 [data]
 train = ["train.jsonl"]
@@ -66,10 +66,10 @@ ctc_weight = 0.3
 "#;
 
 /// A temporary folder with audio, `train.jsonl` and `recipe.toml`.
-pub struct Toy(TempDir);
+pub(crate) struct Toy(TempDir);
 
 impl Toy {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let toy = Toy(tempfile::tempdir().unwrap());
         let mut manifest = String::new();
         for (index, text) in SENTENCES.iter().enumerate() {
@@ -86,17 +86,17 @@ impl Toy {
         toy
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
         std::fs::write(self.path(name), text).unwrap();
         self.path(name)
     }
 
     /// Writes the recipe with these replacements.
-    pub fn recipe(&self, changes: &[(&str, &str)]) -> PathBuf {
+    pub(crate) fn recipe(&self, changes: &[(&str, &str)]) -> PathBuf {
         let mut text = RECIPE.to_owned();
         for (old, new) in changes {
             assert!(text.contains(old), "{old}");
@@ -122,7 +122,7 @@ fn synthesize_words(text: &str) -> Vec<i16> {
     samples
 }
 
-pub fn write_wav(path: &Path, sample_rate: u32, samples: &[i16]) {
+pub(crate) fn write_wav(path: &Path, sample_rate: u32, samples: &[i16]) {
     let spec = hound::WavSpec {
         channels: 1,
         sample_rate,
@@ -135,7 +135,7 @@ pub fn write_wav(path: &Path, sample_rate: u32, samples: &[i16]) {
 }
 
 /// Unfinished files (`*.tmp`) in a folder and its subfolders.
-pub fn leftovers(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn leftovers(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
     let unfinished = files.into_iter().filter(|path| path.extension().is_some_and(|ending| ending == "tmp"));

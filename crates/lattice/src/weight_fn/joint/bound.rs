@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// A joint network, and what its calls compute from the parameters.
-pub struct BoundJoint<'a, F: Real> {
+pub(crate) struct BoundJoint<'a, F: Real> {
     joint: JointWeightFn<'a, F>,
     /// `e` *C x E*
     embeddings: Cow<'a, [F]>,
@@ -66,7 +66,7 @@ impl<'a, F: Real> BoundJoint<'a, F> {
     /// Checks the parameters and projects the embeddings of the states.
     ///
     /// Reuses the buffers of earlier calls.
-    pub fn new(joint: JointWeightFn<'a, F>, buffers: &mut Vec<Vec<F>>) -> Result<Self> {
+    pub(crate) fn new(joint: JointWeightFn<'a, F>, buffers: &mut Vec<Vec<F>>) -> Result<Self> {
         joint.check()?;
         let (c, h, v, e) = (joint.states, joint.hidden(), joint.vocabulary, joint.embedding());
         let embeddings = joint.context_embeddings()?;
@@ -99,7 +99,7 @@ impl<'a, F: Real> BoundJoint<'a, F> {
     }
 
     /// Returns the projections and their gradients, which are initially zero.
-    pub fn gradients(&mut self) -> (&Projections<F>, &mut ProjectionGradients<F>) {
+    pub(crate) fn gradients(&mut self) -> (&Projections<F>, &mut ProjectionGradients<F>) {
         let frames = self.projections.frame_addends.rows.len();
         let gradients = self.gradients.get_or_insert_with(|| ProjectionGradients::zeros(&self.projections));
         if gradients.frame_addends.len() != frames {

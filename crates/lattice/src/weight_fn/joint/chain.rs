@@ -40,7 +40,7 @@ fn score<F: Real>(projections: &Projections<F>, hidden: &[F], class: u32) -> F {
 }
 
 /// Computes the scores of all V labels from one state; returns that of the blank.
-pub fn forward_state<F: Real>(
+pub(crate) fn forward_state<F: Real>(
     projections: &Projections<F>,
     frame: usize,
     state: usize,
@@ -55,7 +55,7 @@ pub fn forward_state<F: Real>(
 }
 
 /// Computes B and L of all sites.
-pub fn forward<F: Real>(
+pub(crate) fn forward<F: Real>(
     projections: &Projections<F>,
     first_frame: usize,
     chain: LabelChain,
@@ -105,12 +105,12 @@ fn site_slope<F: Real>(
 }
 
 /// Memory of [`backward`] for a chain of `positions` positions.
-pub fn scratch<F: Real>(hidden: usize, positions: usize) -> ScratchReq {
+pub(crate) fn scratch<F: Real>(hidden: usize, positions: usize) -> ScratchReq {
     ScratchReq::new::<F>(ROWS_PER_POSITION * positions * hidden)
 }
 
 /// Propagates adjoints of both scores to projections and head.
-pub fn backward<F: Real>(
+pub(crate) fn backward<F: Real>(
     projections: &Projections<F>,
     gradients: &mut ProjectionGradients<F>,
     first_frame: usize,

@@ -25,7 +25,7 @@ use super::projections::{JointSizes, Projections};
 use crate::{Arcs, ArcsMut, weight_fn::Workload};
 
 /// Approximate smallest number of tasks of one pass.
-pub const MIN_TASKS: usize = 32;
+pub(crate) const MIN_TASKS: usize = 32;
 /// Largest number of states of a block in backward.
 const MAX_BLOCK_STATES: usize = 32;
 /// Rows (states x frames) of one matrix product in backward.
@@ -76,7 +76,7 @@ impl TaskSplit {
 }
 
 /// Memory of the tasks of [`forward`] and [`backward`].
-pub fn scratch<F: Real>(sizes: &JointSizes, workload: Workload) -> ScratchReq {
+pub(crate) fn scratch<F: Real>(sizes: &JointSizes, workload: Workload) -> ScratchReq {
     let JointSizes { states: c, hidden: h, vocabulary: v, .. } = *sizes;
     let Workload { wave, gradients, .. } = workload;
     let split = TaskSplit::new(c, wave);
@@ -112,7 +112,7 @@ pub fn scratch<F: Real>(sizes: &JointSizes, workload: Workload) -> ScratchReq {
 ///     for each remaining state:  the same, with frames as columns
 /// ```
 /// The bits of an arc do not depend on the other columns.
-pub fn forward<F: Real>(projections: &Projections<F>, frames: &[usize], arcs: ArcsMut<F>) {
+pub(crate) fn forward<F: Real>(projections: &Projections<F>, frames: &[usize], arcs: ArcsMut<F>) {
     let &Projections { hidden: h, states: c, vocabulary: v, .. } = projections;
     let (split, scratch_len) =
         (TaskSplit::new(c, frames.len()), TanhProducts::<F>::scratch_len(h) + PANEL_COLUMNS * (1 + v));
@@ -186,7 +186,7 @@ pub fn forward<F: Real>(projections: &Projections<F>, frames: &[usize], arcs: Ar
 }
 
 /// Sums of the tasks of backward.
-pub struct TaskSums<F> {
+pub(crate) struct TaskSums<F> {
     tasks: Vec<TaskSum<F>>,
     /// Blocks of states.
     blocks: usize,
@@ -215,7 +215,7 @@ struct TaskSum<F> {
 
 impl<F: Real> TaskSums<F> {
     /// Adds the sums of states to `out`.
-    pub fn add_states(&self, out: &mut [F]) {
+    pub(crate) fn add_states(&self, out: &mut [F]) {
         for (task, sums) in self.tasks.iter().enumerate() {
             let h = sums.head.len() / sums.bias.len();
             let start = task % self.blocks * self.block_states * h;
@@ -224,7 +224,7 @@ impl<F: Real> TaskSums<F> {
     }
 
     /// Adds the sums of the head.
-    pub fn add_head(&self, head: &mut [F], bias: &mut [f64]) {
+    pub(crate) fn add_head(&self, head: &mut [F], bias: &mut [f64]) {
         for sums in &self.tasks {
             add(head, &sums.head);
             bias.iter_mut().zip(&sums.bias).for_each(|(total, sum)| *total += sum);
@@ -240,7 +240,7 @@ impl<F: Real> TaskSums<F> {
 ///         h;  dh = g W;  dW += gᵀ h;  dc += Σ g;  s = dh (1 - h²);  dP += Σ_t s;  dQ = Σ_p s
 /// for each frame:  dQ = Σ_blocks dQ
 /// ```
-pub fn backward<F: Real>(
+pub(crate) fn backward<F: Real>(
     projections: &Projections<F>,
     head: &PackedRight<F>,
     sums: &mut TaskSums<F>,

@@ -385,7 +385,7 @@ impl<F: Real> Projections<F> {
 }
 
 /// Gradients of projections and head; d: gradient.
-pub struct ProjectionGradients<F> {
+pub(crate) struct ProjectionGradients<F> {
     /// dP, *C x H*.
     pub state_addends: Vec<F>,
     /// dQ, *n x H*.
@@ -398,13 +398,13 @@ pub struct ProjectionGradients<F> {
 
 impl<F: Real> ProjectionGradients<F> {
     /// Memory for `frames` frames.
-    pub fn scratch(sizes: &JointSizes, frames: usize) -> ScratchReq {
+    pub(crate) fn scratch(sizes: &JointSizes, frames: usize) -> ScratchReq {
         let JointSizes { states: c, vocabulary: v, hidden: h, .. } = *sizes;
         ScratchReq::new::<F>(c * h + (1 + v) * (h + 2) + frames * h)
     }
 
     /// Zero gradients, without frames.
-    pub fn zeros(projections: &Projections<F>) -> Self {
+    pub(crate) fn zeros(projections: &Projections<F>) -> Self {
         let &Projections { states, hidden, vocabulary, .. } = projections;
         Self {
             state_addends: vec![F::ZERO; states * hidden],

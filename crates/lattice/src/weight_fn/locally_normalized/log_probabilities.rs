@@ -53,12 +53,12 @@ impl LogSum {
 }
 
 /// Returns `log σ(x) = -log(1 + exp(-x))`.
-pub fn log_sigmoid(x: f64) -> f64 {
+pub(super) fn log_sigmoid(x: f64) -> f64 {
     x.min(0.0) - (-x.abs()).exp().ln_1p()
 }
 
 /// Returns `σ(x)`.
-pub fn sigmoid(x: f64) -> f64 {
+pub(super) fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 

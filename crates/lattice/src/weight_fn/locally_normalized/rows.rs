@@ -15,7 +15,7 @@ const ROWS_PER_TASK: usize = 16;
 
 /// Numbers of context states and labels of arcs.
 #[derive(Debug, Clone, Copy)]
-pub struct ArcShape {
+pub(super) struct ArcShape {
     /// C, the number of context states.
     pub states: usize,
     /// V, the number of labels.
@@ -34,13 +34,13 @@ impl ArcShape {
     }
 
     /// Memory of a [`backward`] over `frames` frames.
-    pub fn backward_scratch<F>(self, frames: usize) -> ScratchReq {
+    pub(super) fn backward_scratch<F>(self, frames: usize) -> ScratchReq {
         let arcs = self.states.saturating_mul(self.vocabulary.saturating_add(1));
         ScratchReq::new::<F>(arcs).times(frames.min(self.frames_per_block()))
     }
 
     /// Memory of a [`backward_chain`].
-    pub fn chain_scratch<F>(self) -> ScratchReq {
+    pub(super) fn chain_scratch<F>(self) -> ScratchReq {
         // A site has V + 1 weights and two adjoints of the chain. One more position per frame at
         // most doubles the number of adjoints.
         ScratchReq::new::<F>(self.sites_per_block()).times(self.vocabulary.saturating_add(1 + 2 * 2))
@@ -48,7 +48,7 @@ impl ArcShape {
 }
 
 /// Computes the weights of all arcs of some frames.
-pub fn forward<F: Real>(
+pub(super) fn forward<F: Real>(
     inner: &dyn BoundWeights<F>,
     normalize: Normalize,
     shape: ArcShape,
@@ -69,7 +69,7 @@ pub fn forward<F: Real>(
 }
 
 /// Propagates adjoints of the results of [`forward`].
-pub fn backward<F: Real>(
+pub(super) fn backward<F: Real>(
     inner: &mut dyn BoundWeights<F>,
     normalize: Normalize,
     shape: ArcShape,
@@ -105,7 +105,7 @@ pub fn backward<F: Real>(
 }
 
 /// Computes weights along a chain: V weights of each site, of which one is kept with the blank.
-pub fn forward_chain<F: Real>(
+pub(super) fn forward_chain<F: Real>(
     inner: &dyn BoundWeights<F>,
     normalize: Normalize,
     shape: ArcShape,
@@ -139,7 +139,7 @@ pub fn forward_chain<F: Real>(
 ///     in parallel over sites:  weights of the row, and their gradients
 ///     for each label y:        backward of the inner function, along a chain of only y
 /// ```
-pub fn backward_chain<F: Real>(
+pub(super) fn backward_chain<F: Real>(
     inner: &mut dyn BoundWeights<F>,
     normalize: Normalize,
     shape: ArcShape,

@@ -39,7 +39,7 @@ const MIN_GROUP_SITES: usize = 1 << 12;
 const MAX_GROUP_SITES: usize = 1 << 15;
 
 /// A bound joint network and its normalizer.
-pub struct SelectedNormalizer<'a, F: Real> {
+pub(super) struct SelectedNormalizer<'a, F: Real> {
     pub joint: BoundJoint<'a, F>,
     normalize: Normalize,
     budget: usize,
@@ -75,7 +75,11 @@ fn sites_per_group<F>(classes: usize, budget: usize) -> usize {
 }
 
 /// Memory that the normalizer allocates in addition to a joint network.
-pub fn scratch<F: panda_core::Real>(sizes: &JointSizes, normalize: Normalize, budget: usize) -> ScratchReq {
+pub(super) fn scratch<F: panda_core::Real>(
+    sizes: &JointSizes,
+    normalize: Normalize,
+    budget: usize,
+) -> ScratchReq {
     let (classes, selected) = (class_count(sizes.vocabulary, normalize), selected_count(normalize));
     let sites = sites_per_group::<F>(classes, budget);
     let shape = panda_core::Shape { sites, hidden: sizes.hidden, classes, selected };
@@ -93,7 +97,7 @@ pub fn scratch<F: panda_core::Real>(sizes: &JointSizes, normalize: Normalize, bu
 }
 
 impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
-    pub fn new(
+    pub(super) fn new(
         joint: &JointWeightFn<'a, F>,
         normalize: Normalize,
         budget: usize,
@@ -171,7 +175,7 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
     }
 
     /// Computes both log-probabilities of all sites.
-    pub fn forward(&self, first_frame: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
+    pub(super) fn forward(&self, first_frame: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
         let ArcsMut { blank, labels: label_arcs } = arcs;
         let all_sites = 0..blank.len();
         let head = self.head()?;
@@ -208,7 +212,12 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
     }
 
     /// Propagates adjoints of both log-probabilities.
-    pub fn backward(&mut self, first_frame: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
+    pub(super) fn backward(
+        &mut self,
+        first_frame: usize,
+        chain: LabelChain,
+        adjoints: Arcs<F>,
+    ) -> Result<()> {
         let label_adjoint =
             |site: usize| next_label(chain, site).map_or(0.0, |_| adjoints.labels[site].to_f64());
         if self.normalize == Normalize::Hat {
@@ -290,7 +299,7 @@ impl<'a, F: panda_core::Real> SelectedNormalizer<'a, F> {
     }
 
     /// Returns the gradients of the joint's parameters.
-    pub fn finish(self) -> Parameters<F> {
+    pub(super) fn finish(self) -> Parameters<F> {
         let Self { mut joint, head_gradient, bias_gradient, .. } = self;
         let (projections, gradients) = joint.gradients();
         let (first_class, h) = (gradients.bias.len() - bias_gradient.len(), projections.hidden);

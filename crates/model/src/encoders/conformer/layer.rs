@@ -86,7 +86,7 @@ impl RowDropout<'_> {
 }
 
 impl ConformerLayer {
-    pub fn new(config: &ConformerEncoderConfig, vb: &VarBuilder) -> Result<Self> {
+    pub(super) fn new(config: &ConformerEncoderConfig, vb: &VarBuilder) -> Result<Self> {
         let width = config.width;
         let norm = |name: &str| LayerNorm::new(width, &vb.pp(name));
         let linear = |name: &str, inputs: usize, outputs: usize| Linear::new(inputs, outputs, &vb.pp(name));
@@ -132,7 +132,7 @@ impl ConformerLayer {
     }
 
     /// Applies the layer to ragged rows `[Σ T_b, W]`.
-    pub fn forward(
+    pub(super) fn forward(
         &self,
         x: &Tensor,
         ragged: &Arc<Ragged>,
@@ -156,7 +156,7 @@ impl ConformerLayer {
     /// ```
     /// W is the width of rows, F the inner width. Parameters are counted where operations
     /// concatenate them or return their gradients.
-    pub fn footprint(&self, batch: usize, rows: usize) -> Footprint {
+    pub(super) fn footprint(&self, batch: usize, rows: usize) -> Footprint {
         let width = self.norm_out.bias.elem_count();
         let inner = self.feed_forward1.linear1.bias().elem_count();
         let all_rows = batch * rows;
@@ -181,7 +181,7 @@ impl FeedForward {
 
 impl SelfAttention {
     /// Concatenates weights `[3W, W]` and biases `[3W]` of q, k and v.
-    pub fn concatenate_qkv(&self) -> Result<[Tensor; 2]> {
+    pub(super) fn concatenate_qkv(&self) -> Result<[Tensor; 2]> {
         let [q, k, v] = &self.projections;
         let weight = Tensor::cat(&[q.weight(), k.weight(), v.weight()], 0)?;
         Ok([weight, Tensor::cat(&[q.bias(), k.bias(), v.bias()], 0)?])

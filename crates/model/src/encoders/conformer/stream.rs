@@ -43,7 +43,7 @@ enum StreamingInputLayer {
 const WAITING_ROWS: &str = "waiting";
 
 impl ConformerStream {
-    pub fn new(
+    pub(super) fn new(
         input_layer: &InputLayer,
         layers: &[ConformerLayer],
         width: usize,

@@ -64,7 +64,7 @@ fn add_scaled(mut x: Vec<f32>, factor: f32, y: &[f32]) -> Vec<f32> {
 }
 
 impl StreamingLayer {
-    pub fn new(layer: &ConformerLayer) -> Result<Self> {
+    pub(super) fn new(layer: &ConformerLayer) -> Result<Self> {
         let feed_forward = |module: &FeedForward| -> Result<StreamingFeedForward> {
             let layers = [module.linear1.pack("linear1")?, module.linear2.pack("linear2")?];
             Ok(StreamingFeedForward { norm: module.norm.for_inference()?, layers })
@@ -84,7 +84,7 @@ impl StreamingLayer {
     ///
     /// `x` has the rows of one utterance after another, `lengths` their numbers. States are
     /// updated.
-    pub fn step(&self, x: Vec<f32>, lengths: &[usize], states: &mut [LayerState]) -> Vec<f32> {
+    pub(super) fn step(&self, x: Vec<f32>, lengths: &[usize], states: &mut [LayerState]) -> Vec<f32> {
         let y = self.feed_forward1.apply(&x);
         let x = add_scaled(x, 0.5, &y);
         let y = self.attention.step(&x, lengths, states);

@@ -34,7 +34,7 @@ pub(super) struct AttentionHead<'a, F> {
 }
 
 impl<'a, F: Real> AttentionHead<'a, F> {
-    pub fn new(qkv: &'a [F], heads: HeadShape, head_index: usize, rotary: &'a Rotary<F>) -> Self {
+    pub(super) fn new(qkv: &'a [F], heads: HeadShape, head_index: usize, rotary: &'a Rotary<F>) -> Self {
         let scale = F::from_f64(1.0 / (heads.head_width() as f64).sqrt());
         AttentionHead { qkv, heads, column: head_index * heads.head_width(), rotary, scale }
     }
@@ -90,7 +90,7 @@ impl<'a, F: Real> AttentionHead<'a, F> {
     }
 
     /// Computes `out = softmax(q̃ k̃ᵀ) v`, `[queries, d]`.
-    pub fn forward(&self, window: &ChunkWindow, out: &mut [F]) {
+    pub(super) fn forward(&self, window: &ChunkWindow, out: &mut [F]) {
         let (head_width, key_count) = (self.heads.head_width(), window.keys.len());
         let keys = self.rotate_rows(QkvPart::Key, &window.keys, window.first_position, F::ONE);
         let values = self.value_view(&window.keys);
@@ -110,7 +110,7 @@ impl<'a, F: Real> AttentionHead<'a, F> {
     /// dv += pᵀ do      dp = do vᵀ      ds = p ∘ (dp - Σ do ∘ o)
     /// dq̃ = ds k̃       dk̃ += dsᵀ q̃
     /// ```
-    pub fn backward(&self, window: &ChunkWindow, out: &[F], d_out: &[F], gradient: &mut [F]) {
+    pub(super) fn backward(&self, window: &ChunkWindow, out: &[F], d_out: &[F], gradient: &mut [F]) {
         let (total_width, head_width) = (self.heads.total_width, self.heads.head_width());
         let key_count = window.keys.len();
         let keys = self.rotate_rows(QkvPart::Key, &window.keys, window.first_position, F::ONE);

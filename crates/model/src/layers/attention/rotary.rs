@@ -20,7 +20,7 @@ impl<F: Real> Rotary<F> {
     /// Creates tables for a number of positions.
     ///
     /// Rows have `width` values, an even number.
-    pub fn new(positions: usize, width: usize) -> Self {
+    pub(super) fn new(positions: usize, width: usize) -> Self {
         let pair_count = width / 2;
         let angle = |index: usize| {
             (index / pair_count) as f64 / ANGLE_BASE.powf((index % pair_count) as f64 / pair_count as f64)
@@ -38,7 +38,7 @@ impl<F: Real> Rotary<F> {
     }
 
     /// Computes `out = factor · R x`: R rotates the pairs `(x_i, x_{i + d/2})`.
-    pub fn rotate(&self, position: usize, x: &[F], factor: F, out: &mut [F]) {
+    pub(super) fn rotate(&self, position: usize, x: &[F], factor: F, out: &mut [F]) {
         let ((a, b), (out_a, out_b)) = (x.split_at(self.pair_count), out.split_at_mut(self.pair_count));
         for ((out_a, out_b), ((&a, &b), (&cos, &sin))) in
             out_a.iter_mut().zip(out_b).zip(a.iter().zip(b).zip(self.cos_and_sin(position)))
@@ -49,7 +49,7 @@ impl<F: Real> Rotary<F> {
     }
 
     /// Computes `out += factor · Rᵀ x`, for the backward pass.
-    pub fn add_transposed(&self, position: usize, x: &[F], factor: F, out: &mut [F]) {
+    pub(super) fn add_transposed(&self, position: usize, x: &[F], factor: F, out: &mut [F]) {
         let ((a, b), (out_a, out_b)) = (x.split_at(self.pair_count), out.split_at_mut(self.pair_count));
         for ((out_a, out_b), ((&a, &b), (&cos, &sin))) in
             out_a.iter_mut().zip(out_b).zip(a.iter().zip(b).zip(self.cos_and_sin(position)))

@@ -30,7 +30,10 @@ pub(super) struct WeightsHandle {
 
 impl WeightsHandle {
     /// Creates a handle of weights, and the argument for the operation.
-    pub fn new(weights: &LstmWeights, hooks: Option<&GradientHooks>) -> candle_core::Result<(Self, Tensor)> {
+    pub(super) fn new(
+        weights: &LstmWeights,
+        hooks: Option<&GradientHooks>,
+    ) -> candle_core::Result<(Self, Tensor)> {
         let LstmWeights { input, recurrent, bias } = weights;
         let [input, recurrent, bias] = [input.contiguous()?, recurrent.contiguous()?, bias.contiguous()?];
         let stored = StoredGradients::default();
@@ -44,7 +47,7 @@ impl WeightsHandle {
     }
 
     /// Stores gradients of W_ih, W_hh and b; returns a gradient of 0 for the argument.
-    pub fn store(&self, gradients: [Tensor; 3]) -> candle_core::Result<Tensor> {
+    pub(super) fn store(&self, gradients: [Tensor; 3]) -> candle_core::Result<Tensor> {
         let this_thread = thread::current().id();
         let mut stored = self.stored.lock().expect("no panic while locked");
         // Remove those of an earlier pass of this thread that failed before it reached the node of

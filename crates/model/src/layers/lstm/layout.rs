@@ -94,12 +94,12 @@ impl RowGroup {
     }
 
     /// Returns batch index and length of each utterance, longest first.
-    pub fn utterances(&self) -> impl Iterator<Item = (usize, usize)> {
+    pub(super) fn utterances(&self) -> impl Iterator<Item = (usize, usize)> {
         self.utterances.iter().copied().zip(self.lengths.iter().copied())
     }
 
     /// Returns the number of utterances.
-    pub fn size(&self) -> usize {
+    pub(super) fn size(&self) -> usize {
         self.utterances.len()
     }
 
@@ -107,33 +107,33 @@ impl RowGroup {
     ///
     /// They are the rows of a recurrent product. Bands have nearly equal sizes, and at most as many
     /// rows as the micro-kernel.
-    pub fn band_size(&self) -> usize {
+    pub(super) fn band_size(&self) -> usize {
         let bands = self.size().div_ceil(kernels::MAX_GATE_ROWS).max(1);
         self.size().div_ceil(bands).max(1)
     }
 
     /// Returns the number of packed rows.
-    pub fn rows(&self) -> usize {
+    pub(super) fn rows(&self) -> usize {
         *self.frame_starts.last().expect("offsets start with 0")
     }
 
     /// Returns the number of frames of the longest utterance.
-    pub fn steps(&self) -> usize {
+    pub(super) fn steps(&self) -> usize {
         self.frame_starts.len() - 1
     }
 
     /// Returns the rows of a frame.
-    pub fn frame_rows(&self, t: usize) -> Range<usize> {
+    pub(super) fn frame_rows(&self, t: usize) -> Range<usize> {
         self.frame_starts[t]..self.frame_starts[t + 1]
     }
 
     /// Returns the rows of the previous frame, none for the first.
-    pub fn previous_rows(&self, t: usize) -> Range<usize> {
+    pub(super) fn previous_rows(&self, t: usize) -> Range<usize> {
         if t > 0 { self.frame_rows(t - 1) } else { 0..0 }
     }
 
     /// Returns the rows of the next frame, none for the last.
-    pub fn next_rows(&self, t: usize) -> Range<usize> {
+    pub(super) fn next_rows(&self, t: usize) -> Range<usize> {
         if t + 1 < self.steps() { self.frame_rows(t + 1) } else { 0..0 }
     }
 }
@@ -160,7 +160,7 @@ struct UtterancePosition {
 }
 
 impl TapeLayout {
-    pub fn new(lengths: &[usize], blocking: LayerBlocking, is_reverse: bool) -> Self {
+    pub(super) fn new(lengths: &[usize], blocking: LayerBlocking, is_reverse: bool) -> Self {
         let mut order: Vec<usize> = (0..lengths.len()).collect();
         order.sort_by_key(|&b| (std::cmp::Reverse(lengths[b]), b));
         let size = match blocking {
@@ -182,17 +182,17 @@ impl TapeLayout {
     }
 
     /// Returns true if threads share the frames of the direction's one group.
-    pub fn uses_strips(&self) -> bool {
+    pub(super) fn uses_strips(&self) -> bool {
         self.blocking == LayerBlocking::Strips
     }
 
     /// Returns the number of packed rows of the direction.
-    pub fn rows(&self) -> usize {
+    pub(super) fn rows(&self) -> usize {
         self.groups.iter().map(RowGroup::rows).sum()
     }
 
     /// Returns the packed row of a frame of the tensor; none for padding.
-    pub fn row(&self, utterance: usize, frame: usize) -> Option<usize> {
+    pub(super) fn row(&self, utterance: usize, frame: usize) -> Option<usize> {
         let UtterancePosition { group, index } = self.positions[utterance];
         let row_group = &self.groups[group];
         let frames_to_end = row_group.lengths[index].checked_sub(1 + frame)?;
@@ -201,7 +201,7 @@ impl TapeLayout {
     }
 
     /// Returns batch index and frame in the tensor of a packed row.
-    pub fn frame(&self, row: usize) -> (usize, usize) {
+    pub(super) fn frame(&self, row: usize) -> (usize, usize) {
         let group = self.group_starts.partition_point(|&start| start <= row) - 1;
         let (row_group, row) = (&self.groups[group], row - self.group_starts[group]);
         let step = row_group.frame_starts.partition_point(|&start| start <= row) - 1;
@@ -211,14 +211,14 @@ impl TapeLayout {
     }
 
     /// Returns batch index and frame of the previous step; none for the first step.
-    pub fn previous_frame(&self, row: usize) -> Option<(usize, usize)> {
+    pub(super) fn previous_frame(&self, row: usize) -> Option<(usize, usize)> {
         let (b, t) = self.frame(row);
         let previous = if self.is_reverse { t + 1 } else { t.checked_sub(1)? };
         self.row(b, previous).map(|_| (b, previous))
     }
 
     /// Divides packed rows of `width` values into those of each group.
-    pub fn split_mut<'a, F>(&self, rows: &'a mut [F], width: usize) -> Vec<&'a mut [F]> {
+    pub(super) fn split_mut<'a, F>(&self, rows: &'a mut [F], width: usize) -> Vec<&'a mut [F]> {
         let mut rest = rows;
         let split_off =
             |group: &RowGroup| rest.split_off_mut(..group.rows() * width).expect("rows of all groups");

@@ -40,7 +40,7 @@ pub(super) struct AdpcmBlockDecoder {
 
 impl AdpcmBlockDecoder {
     /// Returns `None` for other codings.
-    pub fn new(path: &Path, format: &SampleFormat) -> Result<Option<Self>> {
+    pub(super) fn new(path: &Path, format: &SampleFormat) -> Result<Option<Self>> {
         let coding = format.coding;
         if !coding.is_adpcm() {
             return Ok(None);
@@ -59,12 +59,12 @@ impl AdpcmBlockDecoder {
         Ok(Some(adpcm))
     }
 
-    pub fn block_bytes(&self) -> usize {
+    pub(super) fn block_bytes(&self) -> usize {
         self.block_bytes as usize
     }
 
     /// Returns the samples per channel in `bytes`; the last block may be incomplete.
-    pub fn frames(&self, bytes: u64) -> u64 {
+    pub(super) fn frames(&self, bytes: u64) -> u64 {
         let blocks = bytes / self.block_bytes;
         blocks * self.frames_of_block(self.block_bytes) + self.frames_of_block(bytes % self.block_bytes)
     }
@@ -91,7 +91,7 @@ impl AdpcmBlockDecoder {
     }
 
     /// Decodes the first `frames` samples per channel of a block.
-    pub fn decode(
+    pub(super) fn decode(
         &mut self,
         path: &Path,
         block: &[u8],

@@ -50,7 +50,7 @@ pub(in crate::audio) enum Coding {
 
 impl SampleFormat {
     /// A format whose coding determines the block size.
-    pub fn new(container: &'static str, channels: u16, sample_rate: u32, coding: Coding) -> Self {
+    pub(crate) fn new(container: &'static str, channels: u16, sample_rate: u32, coding: Coding) -> Self {
         let bytes = match coding {
             Coding::QuickTimeAdpcm => PACKET_BYTES,
             coding => coding.bytes(),
@@ -60,19 +60,19 @@ impl SampleFormat {
     }
 
     /// Returns the bytes of one sample of all channels, at least 1.
-    pub fn frame_bytes(&self) -> u64 {
+    pub(crate) fn frame_bytes(&self) -> u64 {
         (self.coding.bytes() as u64 * u64::from(self.channels)).max(1)
     }
 }
 
 impl Coding {
     /// Returns whether samples are in ADPCM blocks, which `AdpcmBlockDecoder` decodes.
-    pub fn is_adpcm(self) -> bool {
+    pub(crate) fn is_adpcm(self) -> bool {
         matches!(self, Coding::ImaAdpcm | Coding::MsAdpcm | Coding::QuickTimeAdpcm)
     }
 
     /// Returns the bytes of one sample of one channel; 0 for ADPCM.
-    pub fn bytes(self) -> usize {
+    pub(crate) fn bytes(self) -> usize {
         match self {
             Coding::Unsigned8 | Coding::Signed8 | Coding::MuLaw | Coding::ALaw => 1,
             Coding::Integer { bytes, .. } => bytes,
@@ -83,7 +83,7 @@ impl Coding {
     }
 
     /// Decodes complete samples; none of ADPCM.
-    pub fn decode(self, bytes: &[u8], output: &mut MonoSignal) {
+    pub(crate) fn decode(self, bytes: &[u8], output: &mut MonoSignal) {
         match self {
             Coding::Unsigned8 => {
                 output.append_interleaved(bytes.iter().map(|&byte| (f64::from(byte) - 128.0) / 128.0))

@@ -37,7 +37,7 @@ impl DeclaredLengths {
     /// Lengths of a header that starts with `magic`.
     ///
     /// `riff_length` is the length of the file without its first 8 bytes.
-    pub fn new(riff_length: u64, magic: &[u8]) -> Self {
+    pub(crate) fn new(riff_length: u64, magic: &[u8]) -> Self {
         let has_64_bit_lengths = magic == b"RF64" || magic == b"BW64";
         DeclaredLengths {
             declared_file_bytes: riff_length + RIFF_HEADER_BYTES,
@@ -47,7 +47,7 @@ impl DeclaredLengths {
     }
 
     /// The lengths of a header without the length of the file.
-    pub fn without_file_length() -> Self {
+    pub(crate) fn without_file_length() -> Self {
         DeclaredLengths {
             declared_file_bytes: UNKNOWN_FILE_BYTES,
             ds64_data_bytes: None,
@@ -58,7 +58,7 @@ impl DeclaredLengths {
     /// Replaces 32-bit lengths by the 64-bit lengths of a `ds64` chunk.
     ///
     /// Formats without 64-bit lengths ignore such a chunk.
-    pub fn set_ds64(&mut self, riff_length: u64, data_length: u64) {
+    pub(crate) fn set_ds64(&mut self, riff_length: u64, data_length: u64) {
         if self.has_64_bit_lengths {
             self.declared_file_bytes = riff_length.saturating_add(RIFF_HEADER_BYTES);
             self.ds64_data_bytes = Some(data_length);
@@ -71,7 +71,7 @@ impl DeclaredLengths {
     /// file of `file_bytes` bytes. A declared length beyond the end of the file means "to the end
     /// of the file", with one exception: if the file length in the header agrees with it and is
     /// plausible, the header was finished and the file was truncated.
-    pub fn data_bytes(&self, length: u64, start: u64, file_bytes: u64) -> DataBytes {
+    pub(crate) fn data_bytes(&self, length: u64, start: u64, file_bytes: u64) -> DataBytes {
         let remaining = file_bytes.saturating_sub(start);
         let length = match self.ds64_data_bytes {
             Some(ds64_bytes) if length == u64::from(u32::MAX) => ds64_bytes,

@@ -37,7 +37,7 @@ impl Ima4Decoder {
     /// Decodes a packet.
     ///
     /// `visit` receives the index of each sample and its value as a 16-bit integer.
-    pub fn decode(&mut self, packet: &[u8; PACKET_BYTES], mut visit: impl FnMut(usize, i32)) {
+    pub(super) fn decode(&mut self, packet: &[u8; PACKET_BYTES], mut visit: impl FnMut(usize, i32)) {
         let header = i16::from_be_bytes([packet[0], packet[1]]);
         let (predictor, step_index) =
             (i32::from(header & !0x7f), i32::from(header & 0x7f).min(MAX_STEP_INDEX));
