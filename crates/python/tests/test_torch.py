@@ -207,11 +207,7 @@ def test_compile_with_dynamic_shapes_and_numbers() -> None:
         return value + rnnt_loss(reference.scores(batch), *indices, blank=blank, fastemit=fastemit)
 
     compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="eager")
-    for frames, blank, fastemit, durations in [
-        (6, 0, 0.01, [1, 2]),
-        (9, 0, 0.5, [1, 3]),
-        (7, 0, 1.0, [2, 1]),
-    ]:
+    for frames, blank, fastemit, durations in [(6, 0, 0.01, [1, 2]), (9, 0, 0.5, [1, 3])]:
         batch = reference.random_batch(6, frames=frames, classes=9, dtype=torch.float32)
         batch.targets.clamp_(max=6)
         batch.weight.requires_grad_()
