@@ -8,7 +8,6 @@ of 1, one utterance at a time without masks. Times include the projection of the
 prints the median over passes through 32 utterances, the number of labels, which must equal `labels` in the JSON of `bench decode`, and
 a checksum.
 """
-
 import statistics, sys, time
 import numpy as np
 import torch
@@ -20,7 +19,6 @@ batches = [int(batch) for batch in sys.argv[3:]] or [1, 4, 16, 32]
 torch.set_num_threads(threads)
 E, P, H, V, MS = 512, 640, 640, 1024, 2
 
-
 # Weights and frames as in crates/bench/src/inputs.rs and decode/synthetic.rs.
 def noise(purpose, count, scale):
     z = (np.uint64(purpose << 40) | np.arange(count, dtype=np.uint64)) + np.uint64(1)
@@ -31,32 +29,21 @@ def noise(purpose, count, scale):
     unit = (z >> np.uint64(40)).astype(np.float32) / np.float32(1 << 23) - np.float32(1)
     return np.float32(scale) * unit
 
-
 def matrix(purpose, rows, columns, scale):
     return torch.from_numpy(noise(purpose, rows * columns, scale).reshape(rows, columns))
 
-
 embedding = matrix(201, V + 1, P, 1.7)
 embedding[V] = 0
-w_ih, w_hh, bias = (
-    matrix(202, 4 * P, P, 0.06),
-    matrix(203, 4 * P, P, 0.06),
-    torch.from_numpy(noise(204, 4 * P, 0.06)),
-)
+w_ih, w_hh, bias = matrix(202, 4 * P, P, 0.06), matrix(203, 4 * P, P, 0.06), torch.from_numpy(noise(204, 4 * P, 0.06))
 zero_bias = torch.zeros(4 * P)
 enc_w, pred_w = matrix(205, H, E, 0.1), matrix(206, H, P, 0.15)
 lengths = [100 + b * 97 % 301 for b in range(32)]
-
-
 def rows(b, length):
     x = noise(300 + b, length * E, 1.7).reshape(length, E)
     for t in range(1, length):
         x[t] = np.float32(0.5) * x[t - 1] + np.float32(0.866) * x[t]
     return torch.from_numpy(x)
-
-
 encoded = [rows(b, length) for b, length in enumerate(lengths)]
-
 
 def head(durations):
     outputs = V + 1 + len(durations)
@@ -64,17 +51,14 @@ def head(durations):
     b[V] = 8.765 if durations else 11.225
     return matrix(207, outputs, H, 0.25), b
 
-
 def start():
     zero = torch.zeros(1, P)
     h, c = torch.lstm_cell(embedding[V:], (zero, zero), w_ih, w_hh, bias, zero_bias)
     return h, c, h @ pred_w.T
 
-
 def step(labels, h, c):
     h, c = torch.lstm_cell(embedding[labels], (h, c), w_ih, w_hh, bias, zero_bias)
     return h, c, h @ pred_w.T
-
 
 def one_at_a_time(x, head, durations):
     w, b = head
@@ -97,7 +81,6 @@ def one_at_a_time(x, head, durations):
             t, n = t + d, 0
     return [emitted_labels]
 
-
 def label_looping(xs, head, durations):
     w, b = head
     size, longest = len(xs), max(map(len, xs))
@@ -109,14 +92,12 @@ def label_looping(xs, head, durations):
     utterances = torch.arange(size)
     t, n = torch.zeros(size, dtype=torch.long), torch.zeros(size, dtype=torch.long)
     last = torch.full((size,), -1)
-
     def best_classes():
         z = F.linear(torch.tanh(f[utterances, t.clamp(max=longest - 1).minimum(length - 1)] + g), w, b)
         k = z[:, : V + 1].argmax(-1)
         blank = k == V
         d = values[z[:, V + 1 :].argmax(-1)] if durations else torch.zeros_like(k)
         return k, torch.where(blank, d.clamp(min=1), d)
-
     emitted_labels = []
     active = t < length
     while active.any():
@@ -145,7 +126,6 @@ def label_looping(xs, head, durations):
     emitted_labels = torch.stack(emitted_labels, 1).tolist() if emitted_labels else [[]] * size
     return [[k for k in row if k >= 0] for row in emitted_labels]
 
-
 def measure(decode, size, head, durations):
     times, labels = [], []
     while len(times) < 2 or sum(times[1:]) < seconds:
@@ -156,14 +136,12 @@ def measure(decode, size, head, durations):
         times.append(time.perf_counter() - begin)
     return statistics.median(times[1:]), labels
 
-
 def checksum(labels):
     total = 0
     for row in labels:
         for k in row:
             total = (total * 31 + k + 1) % 1_000_000_007
     return total
-
 
 with torch.inference_mode():
     a, b = torch.randn(2600, 512), torch.randn(512, 8192)
@@ -172,10 +150,7 @@ with torch.inference_mode():
         begin = time.perf_counter()
         a @ b
         rates.append(2 * 2600 * 512 * 8192 / (time.perf_counter() - begin) / 1e9)
-    print(
-        f"torch {torch.__version__}, {threads} threads, sgemm {statistics.median(rates[2:]):.0f} GFLOP/s",
-        flush=True,
-    )
+    print(f"torch {torch.__version__}, {threads} threads, sgemm {statistics.median(rates[2:]):.0f} GFLOP/s", flush=True)
     for name, durations in ("RNN-T", []), ("TDT", [0, 1, 2, 3, 4]):
         weights = head(durations)
         for size in batches:

@@ -14,7 +14,6 @@ medians over all measured steps, and
     above     peak without the memory resident before the first step: weights, optimizer state, libraries
     import    resident set after importing torch
 """
-
 import json, os, resource, statistics, subprocess, sys, time
 
 STEPS = {4: 5, 16: 3}
@@ -45,16 +44,8 @@ def torch_child(threads, batch, steps):
             self.upper = nn.LSTM(2048, 1024, 3, dropout=0.1)
             self.embedding = nn.Embedding(TOKENS, 512)
             self.predictor = nn.LSTM(512, 512, 2, dropout=0.3)
-            self.frames, self.rows, self.head = (
-                nn.Linear(1024, 512),
-                nn.Linear(512, 512),
-                nn.Linear(512, TOKENS + 1),
-            )
-            self.after_encoder, self.after_predictor, self.after_joint = (
-                nn.Dropout(0.1),
-                nn.Dropout(0.3),
-                nn.Dropout(0.3),
-            )
+            self.frames, self.rows, self.head = nn.Linear(1024, 512), nn.Linear(512, 512), nn.Linear(512, TOKENS + 1)
+            self.after_encoder, self.after_predictor, self.after_joint = nn.Dropout(0.1), nn.Dropout(0.3), nn.Dropout(0.3)
 
         def forward(self, x, labels):  # x: time, batch, 240
             x = self.after_encoder(self.lower(x)[0])
@@ -88,10 +79,7 @@ def torch_child(threads, batch, steps):
 
     x = torch.randn(ROWS, batch, 240)
     labels = torch.randint(0, TOKENS, (batch, LABELS), dtype=torch.int32)
-    lengths = (
-        torch.full((batch,), ROWS // 2, dtype=torch.int32),
-        torch.full((batch,), LABELS, dtype=torch.int32),
-    )
+    lengths = torch.full((batch,), ROWS // 2, dtype=torch.int32), torch.full((batch,), LABELS, dtype=torch.int32)
     for p in first + second:
         p.zero_()  # makes the pages resident
     open("/proc/self/clear_refs", "w").write("5")
@@ -120,39 +108,18 @@ def torch_child(threads, batch, steps):
         begin = time.perf_counter()
         a @ b
         rates.append(2 * 2600 * 512 * 8192 / (time.perf_counter() - begin) / 1e9)
-    print(
-        json.dumps(
-            dict(
-                times=times,
-                parts=parts,
-                peak=peak,
-                above=peak - start,
-                imported=imported,
-                sgemm=statistics.median(rates[1:]),
-                loss=loss.item(),
-                version=torch.__version__,
-            )
-        )
-    )
+    print(json.dumps(dict(times=times, parts=parts, peak=peak, above=peak - start, imported=imported,
+                          sgemm=statistics.median(rates[1:]), loss=loss.item(), version=torch.__version__)))
 
 
 def run_panda(threads, batch, steps):
     work = dict(batch=batch, rows=ROWS, labels=LABELS, tokens=TOKENS, widths=[1024, 512, 512])
     # Enough seconds for this number of steps.
-    spec = dict(
-        work=dict(Train=work),
-        method=dict(Train=dict(ema=False)),
-        threads=threads,
-        seconds=steps * 0.25 * batch,
-        gradients=None,
-    )
-    program = os.environ.get(
-        "BENCH", os.path.join(os.path.dirname(__file__), "../../../target/release/bench")
-    )
+    spec = dict(work=dict(Train=work), method=dict(Train=dict(ema=False)), threads=threads,
+                seconds=steps * 0.25 * batch, gradients=None)
+    program = os.environ.get("BENCH", os.path.join(os.path.dirname(__file__), "../../../target/release/bench"))
     environment = dict(os.environ, RAYON_NUM_THREADS=str(threads))
-    child = subprocess.Popen(
-        [program, "case", json.dumps(spec)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-    )
+    child = subprocess.Popen([program, "case", json.dumps(spec)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
     answer = json.loads(child.stdout.read())
     child.stdin.close()
     child.wait()
@@ -170,15 +137,9 @@ def main():
             panda_runs.append(run_panda(threads, batch, steps))
             run = [sys.executable, __file__, "--torch", str(threads), str(batch), str(steps)]
             torch_runs.append(json.loads(subprocess.run(run, stdout=subprocess.PIPE, check=True).stdout))
-            a, b = (
-                statistics.median(panda_runs[-1]["milliseconds"]),
-                statistics.median(torch_runs[-1]["times"]),
-            )
-            print(
-                f"B={batch}: panda {a:.0f} ms, torch {b:.0f} ms, x {b / a:.2f}, load {load:.1f} before; sgemm panda "
-                f"{panda_runs[-1]['sgemm']:.0f}, torch {torch_runs[-1]['sgemm']:.0f} GFLOP/s",
-                flush=True,
-            )
+            a, b = statistics.median(panda_runs[-1]["milliseconds"]), statistics.median(torch_runs[-1]["times"])
+            print(f"B={batch}: panda {a:.0f} ms, torch {b:.0f} ms, x {b / a:.2f}, load {load:.1f} before; sgemm panda "
+                  f"{panda_runs[-1]['sgemm']:.0f}, torch {torch_runs[-1]['sgemm']:.0f} GFLOP/s", flush=True)
         a = statistics.median(t for m in panda_runs for t in m["milliseconds"])
         b = statistics.median(t for m in torch_runs for t in m["times"])
         resident = max(m["training"]["resident_bytes"] for m in panda_runs)
@@ -186,19 +147,12 @@ def main():
         peak, over = max(m["peak"] for m in torch_runs), max(m["above"] for m in torch_runs)
         imported = torch_runs[0]["imported"]
         parts = [statistics.median(p) for p in zip(*(q for m in torch_runs for q in m["parts"]))]
-        print(
-            f"B={batch}: median panda {a:.0f} ms, torch {torch_runs[0]['version']} {b:.0f} ms: x {b / a:.2f}"
-        )
-        print(
-            f"B={batch}: peak MB panda {resident / 1e6:.0f}, torch {peak / 1e6:.0f} ({resident / peak:.0%}), without import "
-            f"({imported / 1e6:.0f}) {(peak - imported) / 1e6:.0f} ({resident / (peak - imported):.0%}); above {above / 1e6:.0f} "
-            f"and {over / 1e6:.0f} ({above / over:.0%})"
-        )
+        print(f"B={batch}: median panda {a:.0f} ms, torch {torch_runs[0]['version']} {b:.0f} ms: x {b / a:.2f}")
+        print(f"B={batch}: peak MB panda {resident / 1e6:.0f}, torch {peak / 1e6:.0f} ({resident / peak:.0%}), without import "
+              f"({imported / 1e6:.0f}) {(peak - imported) / 1e6:.0f} ({resident / (peak - imported):.0%}); above {above / 1e6:.0f} "
+              f"and {over / 1e6:.0f} ({above / over:.0%})")
         print(f"B={batch}: parts of panda {panda_runs[0]['training']['parts']}")
-        print(
-            f"B={batch}: torch's network {parts[0]:.0f}, loss {parts[1]:.0f}, backward {parts[2]:.0f}, LAMB {parts[3]:.0f} ms",
-            flush=True,
-        )
+        print(f"B={batch}: torch's network {parts[0]:.0f}, loss {parts[1]:.0f}, backward {parts[2]:.0f}, LAMB {parts[3]:.0f} ms", flush=True)
 
 
 if __name__ == "__main__":

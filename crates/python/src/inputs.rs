@@ -107,7 +107,7 @@ enum Kind {
     /// A joint network `act(encoded + predicted)` and its head.
     Joint(JointArrays),
     /// A joint network over the sites that a simple joiner retains.
-    Pruned { joint: JointArrays, simple: SimpleArrays, scales: PassScales },
+    Pruned { joint: JointArrays, simple: Box<SimpleArrays>, scales: PassScales },
 }
 
 /// Projected rows and the head.
@@ -172,7 +172,7 @@ impl InputArrays {
         let sizes = PaddedSizes { batch, frames, positions: Some(positions), classes: head.classes };
         let joint = JointArrays { encoded, predicted, head };
         let kind = if options.is_pruned() {
-            let simple = SimpleArrays::new(arguments, options, &joint)?;
+            let simple = Box::new(SimpleArrays::new(arguments, options, &joint)?);
             Kind::Pruned { joint, simple, scales: options.pass_scales() }
         } else {
             Kind::Joint(joint)

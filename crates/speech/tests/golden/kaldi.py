@@ -3,7 +3,6 @@
 The signal is a formula over integers, so that every language has the same samples. Options are those of sherpa-onnx
 (FeatureExtractorConfig) and lhotse (FbankConfig): no dither, snip_edges=false, 20 Hz to 400 Hz below half the rate, samples within +-1.
 """
-
 import importlib.metadata
 import json
 
