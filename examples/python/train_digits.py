@@ -56,7 +56,9 @@ class Transducer(nn.Module):
         """Returns the mean loss of the utterances."""
         features, labels = zip(*utterances, strict=True)
         # The blank starts the label sequence, so that there are U+1 predictor rows.
-        predictor_input = pad_sequence([nn.functional.pad(label, (1, 0), value=BLANK) for label in labels], True)
+        predictor_input = pad_sequence(
+            [nn.functional.pad(label, (1, 0), value=BLANK) for label in labels], True
+        )
         return transducer_loss(
             self.encode(pad_sequence(list(features), batch_first=True)),
             self.predict(predictor_input)[0],

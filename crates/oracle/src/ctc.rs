@@ -6,7 +6,7 @@ use crate::error::{Error, Result, shape_error, value_error};
 use crate::paths::log_sum;
 
 /// Largest number of labelings `C^T` that are enumerated.
-pub const MAX_LABELINGS: usize = 2_000_000;
+const MAX_LABELINGS: usize = 2_000_000;
 
 /// Sum over the labelings that collapse to the target.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct Labelings {
 ///
 /// # Errors
 /// A wrong length, ids outside the classes, a blank in the target, NaN or +inf, or more than
-/// [`MAX_LABELINGS`] labelings.
+/// 2,000,000 labelings.
 ///
 /// Cost: O(C^T · T).
 pub fn sum_over_labelings(
