@@ -25,13 +25,18 @@ def model_and_features(kind: str, seed: int) -> tuple[Any, dict[str, Tensor]]:
     model, inputs = model_and_inputs(kind, seed)
     model.eval().generation_config.decoder_start_token_id = model.config.blank_token_id
     with torch.no_grad():
-        model.joint.head.weight.normal_(0.0, 1.0)
-        model.decoder.embedding.weight.normal_(0.0, 1.0)
-        model.decoder.decoder_projector.weight.normal_(0.0, 1.0)
-        model.encoder_projector.weight.normal_(0.0, 1.0)
+        for layer in (model.joint.head, model.decoder.embedding, model.decoder.decoder_projector):
+            layer.weight.normal_(0.0, 1.0)
+        for weight in model.decoder.lstm.parameters():
+            weight.normal_(0.0, 1.0)
+        model.encoder_projector.weight.normal_(0.0, 3.0)
+        # Without long runs of labels on a frame, which end at the length limit of generate.
+        model.joint.head.bias[model.config.blank_token_id] += 4.0 if kind == "rnnt" else 0.0
         if kind == "tdt":
-            # Without many labels of duration 0, on which generate has no limit.
-            model.joint.head.bias[model.config.vocab_size] -= 2.0
+            model.joint.head.bias[model.config.vocab_size] -= 3.0
+            # generate must not take a duration for a token.
+            columns = range(model.config.vocab_size, len(model.joint.head.bias))
+            model.generation_config.suppress_tokens = list(columns)
     features = {name: inputs[name] for name in ("input_features", "attention_mask")}
     return model, features
 
