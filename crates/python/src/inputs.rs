@@ -98,7 +98,6 @@ pub struct InputArrays {
     pub sizes: PaddedSizes,
 }
 
-#[expect(clippy::large_enum_variant, reason = "one value exists for each call")]
 enum Kind {
     /// Scores (logits) `[B, T, U+1, C]`, with durations `[B, T, U+1, C+D]`; CTC `[B, T, C]`.
     Scores(Borrowed),
