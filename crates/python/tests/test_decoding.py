@@ -372,6 +372,11 @@ def test_wide_beams_sum_over_all_paths(options: dict[str, Any], kind: Any) -> No
                 assert all(h.score == h.log_prob for h in hypotheses)
 
 
+def is_tied(hypothesis: BeamHypothesis, nbest: Sequence[BeamHypothesis]) -> bool:
+    """Returns whether rounding decides the place of a hypothesis."""
+    return sum(abs(hypothesis.log_prob - other.log_prob) < 1e-3 for other in nbest) > 1
+
+
 @pytest.mark.parametrize(("options", "kind"), [*BEAMS, (LOSSES[0], "maes"), (LOSSES[2], "maes")], ids=str)
 @pytest.mark.parametrize("network_class", [LstmNetwork, StatelessNetwork])
 def test_beams_of_weights_equal_those_of_functions(
@@ -385,12 +390,11 @@ def test_beams_of_weights_equal_those_of_functions(
         functions = beam_search(callback_model(network, options), encoder, lengths, **arguments)
         weights = beam_search(weight_model(network, options), encoder, lengths, **arguments)
         for expected, found in zip(functions, weights, strict=True):
-            assert [h.labels for h in found] == [h.labels for h in expected]
-            assert [h.frames for h in found] == [h.frames for h in expected]
-            assert [h.durations for h in found] == [h.durations for h in expected]
             for a, b in zip(found, expected, strict=True):
                 assert a.log_prob == pytest.approx(b.log_prob, abs=1e-3)
-                assert a.log_probs == pytest.approx(b.log_probs, abs=1e-3)
+                if not is_tied(b, expected):
+                    assert without_scores(a) == without_scores(b)
+                    assert a.log_probs == pytest.approx(b.log_probs, abs=1e-3)
         assert functions[-1][0].labels == () and any(h.labels for nbest in functions for h in nbest)
 
 
