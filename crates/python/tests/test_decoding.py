@@ -217,12 +217,12 @@ def assert_equals_reference(found: GreedyHypothesis, expected: Reference) -> Non
 
 @pytest.mark.parametrize("options", LOSSES, ids=str)
 @pytest.mark.parametrize("network_class", [LstmNetwork, StatelessNetwork])
-@pytest.mark.parametrize("max_symbols", [1, 2, 5])
+@pytest.mark.parametrize("max_symbols", [1, 3])
 def test_greedy_search_equals_frame_looping(
     options: dict[str, Any], network_class: Any, max_symbols: int
 ) -> None:
     labels = 0
-    for seed in range(4):
+    for seed in range(3):
         network = network_class(seed, outputs_of(options))
         model = callback_model(network, options)
         encoder, lengths = random_encoder(seed)
@@ -234,7 +234,7 @@ def test_greedy_search_equals_frame_looping(
             for hypothesis, reference in zip(found, expected, strict=True):
                 assert_equals_reference(hypothesis, reference)
         labels += sum(len(reference.labels) for reference in expected)
-    assert labels > 20
+    assert labels > 10
 
 
 def test_two_layers_and_ungrouped_convolutions() -> None:
@@ -386,7 +386,8 @@ def test_beams_of_weights_equal_those_of_functions(
         network = network_class(seed, outputs_of(options))
         encoder, lengths = random_encoder(seed)
         arguments: dict[str, Any] = {"kind": kind, "width": 3, "nbest": 3, "blank_penalty": 0.25}
-        arguments.update(temperature=1.5, normalize_by_length=False)
+        # Periodic labels on a frame would give ties, which rounding errors decide.
+        arguments.update(temperature=1.5, normalize_by_length=False, max_symbols=2, max_labels=4)
         functions = beam_search(callback_model(network, options), encoder, lengths, **arguments)
         weights = beam_search(weight_model(network, options), encoder, lengths, **arguments)
         for expected, found in zip(functions, weights, strict=True):
