@@ -1,7 +1,7 @@
 """The functions of the package fast_rnnt, on the CPU: pruned and other transducer losses.
 
 Replace ``import fast_rnnt`` by ``from panda_rnnt import fast_rnnt``. Names, arguments, shapes and
-values are those of fast_rnnt 1.2; what is an ``AssertionError`` there is a ``ValueError`` or
+values are those of fast_rnnt 1.3; what is an ``AssertionError`` there is a ``ValueError`` or
 ``TypeError`` here. In addition
 
 - scores outside the boundaries are not read, and their gradient is 0, also if they are NaN;
