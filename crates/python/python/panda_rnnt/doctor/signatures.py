@@ -233,10 +233,11 @@ def _unpacked_keywords(function: Callable[..., Any]) -> list[inspect.Parameter]:
         hints = typing_extensions.get_type_hints(function).values()
     except (NameError, TypeError):
         return []
+    unpack: Any = typing_extensions.Unpack
     keys = [
         key
         for hint in hints
-        if typing_extensions.get_origin(hint) is typing_extensions.Unpack
+        if typing_extensions.get_origin(hint) == unpack
         for key in typing_extensions.get_type_hints(typing_extensions.get_args(hint)[0])
     ]
     return [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None) for key in keys]
