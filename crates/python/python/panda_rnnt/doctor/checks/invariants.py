@@ -265,7 +265,7 @@ CHECKS = (
     Check(
         "larger padding",
         larger_padding,
-        "batches of several devices are padded to one size",
+        "training on several devices may pad beyond the longest utterance",
         is_required=False,
         on_exception="differs by convention",
     ),

@@ -160,7 +160,7 @@ def reductions(subject: Subject) -> Finding:
         return convention(
             f"reduction 'mean' returns {_describe(names['mean'])}, not the mean over utterances"
         )
-    return passed(f"reductions are as expected: {' and '.join(names)}")
+    return passed(f"reduced over the utterances: {' and '.join(map(repr, names))}")
 
 
 def _name_reduction(found: Tensor, expected: Tensor, batch: Batch, tolerance: float) -> str:
