@@ -206,7 +206,12 @@ CHECKS = (
     _bad("negative label", negative_label, "it is an error in the data", is_isolated=True),
     _bad("length beyond the frames", length_beyond_frames, "it is an error of the caller", is_isolated=True),
     _bad("length beyond the labels", length_beyond_labels, "it is an error of the caller", is_isolated=True),
-    _bad("utterance without frames", utterance_without_frames, "a data filter can produce such a batch", is_isolated=True),
+    _bad(
+        "utterance without frames",
+        utterance_without_frames,
+        "a data filter can produce such a batch",
+        is_isolated=True,
+    ),
     _bad("no frames in the batch", no_frames, "a data filter can produce such a batch", is_isolated=True),
     Check(
         "no path",
