@@ -1084,3 +1084,14 @@ def test_searches_of_a_forked_child() -> None:
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_sizes_have_limits() -> None:
+    network = LstmNetwork(0)
+    encoder, lengths = random_encoder(0)
+    with pytest.raises(ValueError, match="classes: expected numbers from 1 to 16777216, found 2147483648"):
+        CallbackModel(network.predict, network.joint, 2**31)
+    model = callback_model(network, LOSSES[0])
+    for name in ("width", "expansions"):
+        with pytest.raises(ValueError, match=f"{name}: expected numbers to 10000, found 2147483648"):
+            beam_search(model, encoder, lengths, **{name: 2**31})

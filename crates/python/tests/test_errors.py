@@ -11,7 +11,7 @@ import panda_rnnt
 import pytest
 import reference
 import torch
-from panda_rnnt.torch import rnnt_loss, transducer_loss
+from panda_rnnt.torch import SimpleJoiner, pruned_loss, rnnt_loss, transducer_loss
 
 Change = Callable[[reference.Batch], object]
 
@@ -216,3 +216,51 @@ def test_no_path_gives_infinity_and_no_gradient() -> None:
     assert (batch.encoded.grad[0] == 0).all() and (batch.encoded.grad[1] != 0).any()
     assert transducer_loss(*arguments, loss="modified").isinf()
     assert transducer_loss(*arguments, loss="modified", zero_infinity=True).isfinite()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": None}, "loss: expected a string, found None"),
+        ({"loss": ["rnnt"]}, "loss: expected a string, found"),
+        ({"durations": None}, "durations: expected .*found None"),
+        ({"durations": 3}, "durations: expected a sequence of integers, found 3"),
+        ({"sigma": None}, "sigma: expected float, found None"),
+    ],
+    ids=str,
+)
+def test_options_name_the_expected_type(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        panda_rnnt.LossOptions(**options)
+
+
+def test_lists_and_arrays_are_no_tensors() -> None:
+    batch = reference.random_batch(0)
+    arguments = [batch.encoded, batch.predicted, batch.weight, batch.bias, batch.targets]
+    arguments += [batch.logit_lengths, batch.target_lengths]
+    names = ("encoded", "predicted", "weight", "bias", "targets", "logit_lengths", "target_lengths")
+    for index, name in enumerate(names):
+        for found in (arguments[index].tolist(), arguments[index].detach().numpy()):
+            changed: list[Any] = [*arguments]
+            changed[index] = found
+            if name == "encoded":
+                continue
+            with pytest.raises(TypeError, match=f"{name}: expected a tensor, found {type(found).__name__}"):
+                transducer_loss(*changed)
+    with pytest.raises(TypeError, match="weights: expected a tensor, found list"):
+        transducer_loss(*arguments, weights=[1.0, 1.0, 1.0])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="simple: expected a SimpleJoiner, found tuple"):
+        transducer_loss(*arguments, loss="pruned", simple=(1, 2))  # type: ignore[arg-type]
+
+
+def test_a_pruned_loss_has_no_other_name() -> None:
+    batch = reference.random_batch(0)
+    arguments = [batch.encoded, batch.predicted, batch.weight, batch.bias, batch.targets]
+    with pytest.raises(ValueError, match="loss: expected 'pruned', found 'hat'"):
+        pruned_loss(
+            *arguments,
+            batch.logit_lengths,
+            batch.target_lengths,
+            simple=SimpleJoiner(batch.encoded, batch.predicted),
+            loss="hat",
+        )

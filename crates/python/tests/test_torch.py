@@ -11,6 +11,7 @@ import panda_rnnt
 import pytest
 import reference
 import torch
+import torch.utils.checkpoint
 from panda_rnnt.torch import RnntLoss, TransducerLoss, rnnt_loss, skipped_sites, transducer_loss
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -453,6 +454,23 @@ def test_modules_use_the_options_that_they_show() -> None:
     expected = transducer_loss(*batch.floats(), *batch.indices(), sigma=0.4)
     assert torch.equal(module(*batch.floats(), *batch.indices()), expected)
     assert "sigma=0.4" in repr(module)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_activation_checkpointing_gives_the_same_gradient(reduction: Any) -> None:
+    batch = reference.random_batch(3)
+
+    def loss(encoded: Tensor) -> Tensor:
+        indices = (batch.targets, batch.logit_lengths, batch.target_lengths)
+        return transducer_loss(
+            encoded, batch.predicted, batch.weight, batch.bias, *indices, reduction=reduction
+        ).sum()
+
+    gradients = []
+    for function in (loss, lambda x: torch.utils.checkpoint.checkpoint(loss, x, use_reentrant=False)):
+        encoded = batch.encoded.detach().clone().requires_grad_()
+        gradients.append(torch.autograd.grad(function(encoded), encoded)[0])
+    assert torch.equal(*gradients)
 
 
 def test_autocast_computes_in_float32() -> None:

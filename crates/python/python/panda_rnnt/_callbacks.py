@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+# Searches allocate memory for each class before the functions show how many there are.
+_MAX_CLASSES = 2**24
+
+
 @dataclasses.dataclass(frozen=True)
 class CallbackModel:
     """A transducer given as functions over whole batches.
@@ -71,6 +75,8 @@ class CallbackModel:
                 raise TypeError(f"{name}: expected a function, found {getattr(self, name)!r}")
         for name in ("classes", "state_axis"):
             object.__setattr__(self, name, _integer(name, getattr(self, name)))
+        if not 1 <= self.classes <= _MAX_CLASSES:
+            raise ValueError(f"classes: expected numbers from 1 to {_MAX_CLASSES}, found {self.classes}")
         options = transducer_options(self.loss, self.blank, self.durations, self.big_blanks)
         for name in ("blank", "durations", "big_blanks"):
             object.__setattr__(self, name, getattr(options, name))

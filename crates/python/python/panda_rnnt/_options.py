@@ -127,10 +127,16 @@ class LossOptions:
     am_only_scale: float = 0.0
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            found = getattr(self, field.name)
+            if isinstance(field.default, str) and not isinstance(found, str):
+                raise TypeError(f"{field.name}: expected a string, found {found!r}")
+            if found is None and field.default is not None:
+                raise TypeError(f"{field.name}: expected {field.type}, found None")
         for name in ("blank", "budget", "prune_range"):
             self._set(name, _integer)
         for name in ("durations", "big_blanks"):
-            self._set(name, lambda name, values: tuple(_integer(name, value) for value in values))
+            self._set(name, _integers)
         for field in dataclasses.fields(self):
             if isinstance(field.default, float) or field.name == "clamp":
                 self._set(field.name, _finite)
@@ -161,6 +167,14 @@ def _integer(name: str, value: Any) -> int:
     if not 0 <= integer < limit:
         raise ValueError(f"{name}: expected numbers from 0 to below {limit}, found {integer}")
     return integer
+
+
+def _integers(name: str, values: Any) -> tuple[int, ...]:
+    try:
+        elements = tuple(values)
+    except TypeError:
+        raise TypeError(f"{name}: expected a sequence of integers, found {values!r}") from None
+    return tuple(_integer(name, value) for value in elements)
 
 
 def _finite(name: str, value: Any) -> float:

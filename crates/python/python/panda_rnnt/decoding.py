@@ -53,6 +53,7 @@ Fusion: TypeAlias = "Sequence[tuple[Scorer, float]]"
 AnyHypothesis = TypeVar("AnyHypothesis", bound="Hypothesis")
 
 _MAX_WEIGHT = 1e6
+_MAX_WIDTH = 10_000
 _BEAM_KINDS = ("modified", "alsd", "malsd", "maes")
 _CONFIDENCES = ("max_prob", "gibbs_lin", "gibbs_exp", "tsallis_lin", "tsallis_exp", "renyi_lin", "renyi_exp")
 
@@ -238,7 +239,7 @@ def beam_search(
     options = {
         "search": "beam",
         "kind": kind,
-        "width": _integer("width", width),
+        "width": _limited("width", width),
         "nbest": _integer("nbest", nbest),
         "normalize_by_length": _boolean("normalize_by_length", normalize_by_length),
         "blank_penalty": _finite("blank_penalty", blank_penalty),
@@ -247,13 +248,20 @@ def beam_search(
         "end_scores": _boolean("end_scores", end_scores),
         "max_symbols": _integer("max_symbols", max_symbols),
         "max_labels": _optional_integer("max_labels", max_labels),
-        "expansions": _integer("expansions", expansions),
+        "expansions": _limited("expansions", expansions),
         "beta": _integer("beta", beta),
         "gamma": None if gamma is None else _finite("gamma", gamma),
         "prefix": _integer("prefix", prefix),
     }
     results = _search(model, encoder, lengths, fusion, options)
     return [tuple(_hypothesis(BeamHypothesis, fields) for fields in nbest) for nbest in results]
+
+
+def _limited(name: str, value: int) -> int:
+    integer = _integer(name, value)
+    if integer > _MAX_WIDTH:
+        raise ValueError(f"{name}: expected numbers to {_MAX_WIDTH}, found {integer}")
+    return integer
 
 
 def _search(

@@ -136,6 +136,8 @@ def tdt_loss(
     """
     durations = tuple(durations or ())
     classes = acts.shape[-1] - len(durations)
+    if not 0.0 <= omega <= 1.0:
+        raise ValueError(f"omega: expected a number from 0 to 1, found {omega!r}")
     if omega > 0.0 and random.uniform(0.0, 1.0) < omega:
         tokens = acts[..., :classes]
         return rnnt_loss(tokens, labels, act_lens, label_lens, blank, reduction, fastemit_lambda, clamp)

@@ -490,6 +490,8 @@ def _native_recording(name: str, recording: Any, sample_rate: int | None) -> str
         return os.fspath(recording)
     if not _is_array(recording):
         raise TypeError(f"{name}: expected a path or an array, found {type(recording).__name__}")
+    if hasattr(recording, "mask"):  # NumPy
+        raise TypeError(f"{name}: expected an array without a mask")
     if sample_rate is None:
         raise ValueError("sample_rate: expected the sample rate of the arrays in hertz, found None")
     return name, _exportable(recording), _count("sample_rate", sample_rate, 1, 2**32 - 1)

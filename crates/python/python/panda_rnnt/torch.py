@@ -230,7 +230,9 @@ def pruned_loss(
     """
     inputs = _inputs(encoded, predicted, weight, bias, simple)
     indices = _indices(targets, logit_lengths, target_lengths, token_weights)
-    text = _options_text(**_constants({**options, "loss": "pruned"}))
+    if options.setdefault("loss", "pruned") != "pruned":
+        raise ValueError(f"loss: expected 'pruned', found {options['loss']!r}")
+    text = _options_text(**_constants(dict(options)))
     value, parts = _loss(inputs, indices, text, weights, reduction, zero_infinity, device)
     return PrunedLoss(value, *parts)
 
@@ -425,6 +427,8 @@ def _inputs(
     joint = {"encoded": encoded, "predicted": predicted, "weight": weight, "bias": bias}
     if simple is None:
         return joint
+    if not isinstance(simple, SimpleJoiner):
+        raise TypeError(f"simple: expected a SimpleJoiner, found {type(simple).__name__}")
     return {
         **joint,
         "simple_encoded": simple.encoded,
@@ -591,7 +595,9 @@ def _define_operations(kind: str, inputs: tuple[str, ...], parts: tuple[str, ...
     def scale_gradients(ctx: Any, d_value: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if d_value is None:
             return (None,) * (num_tensors + 3)
-        floats, gradients = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        # Checkpointing allows one access to the saved tensors.
+        saved = ctx.saved_tensors
+        floats, gradients = saved[:count], saved[count:]
         pairs = zip(floats, gradients, strict=True)
         scaled = [None if tensor is None else gradient * d_value for tensor, gradient in pairs]
         recorded = _without_second_derivative(floats, scaled)
@@ -735,8 +741,15 @@ def _constant(value: Any) -> Any:
     return next(iter({value: None}))
 
 
+def _check_tensors(arguments: Mapping[str, object]) -> None:
+    for name, argument in arguments.items():
+        if not isinstance(argument, Tensor):
+            raise TypeError(f"{name}: expected a tensor, found {type(argument).__name__}")
+
+
 def _result_type(tensors: dict[str, Tensor]) -> torch.dtype:
     """Returns float64 if any tensor has it, float32 otherwise."""
+    _check_tensors(tensors)
     for name, tensor in tensors.items():
         if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
             raise TypeError(f"{name}: expected float16, bfloat16, float32 or float64, found {tensor.dtype}")
@@ -750,6 +763,7 @@ def _result_type(tensors: dict[str, Tensor]) -> torch.dtype:
 
 def _common_device(tensors: dict[str, Tensor], device: str | None) -> torch.device:
     """Returns the device of a call: the CPU, or meta if all tensors are there."""
+    _check_tensors(tensors)
     if device is not None:
         if torch.device(device).type != "cpu":
             raise ValueError(f"device: expected 'cpu', found {device!r}")
