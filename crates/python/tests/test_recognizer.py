@@ -110,9 +110,10 @@ def test_results_are_frozen_and_can_be_pickled(recognizer: Recognizer, folder: p
         lambda samples: samples / 32768,
         lambda samples: np.stack([samples, 0 * samples], axis=1)[:, 0],
         lambda samples: np.frombuffer(samples.tobytes(), np.int16),
+        lambda samples: samples.astype(">i2"),
         lambda samples: np.frombuffer(bytearray(b"x" + samples.tobytes()), np.uint8)[1:].view(np.int16),
     ],
-    ids=["int16", "float32", "float64", "strided", "read-only", "unaligned"],
+    ids=["int16", "float32", "float64", "strided", "read-only", "big-endian", "unaligned"],
 )
 def test_arrays_give_the_transcripts_of_files(
     convert: Callable[[np.ndarray], np.ndarray], recognizer: Recognizer, folder: pathlib.Path
@@ -120,6 +121,12 @@ def test_arrays_give_the_transcripts_of_files(
     samples = convert(tones.recording(TEXT))
     expected = recognizer.transcribe(folder / "0.wav")
     assert recognizer.transcribe(samples, sample_rate=tones.SAMPLE_RATE) == expected
+
+
+def test_masked_arrays_are_refused(recognizer: Recognizer) -> None:
+    masked = np.ma.masked_array(tones.recording(TEXT), False)
+    with pytest.raises(TypeError, match="samples: expected an array without a mask"):
+        recognizer.transcribe(masked, sample_rate=tones.SAMPLE_RATE)
 
 
 def test_tensors_give_the_transcripts_of_files(recognizer: Recognizer, folder: pathlib.Path) -> None:

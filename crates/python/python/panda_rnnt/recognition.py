@@ -498,10 +498,12 @@ def _native_recording(name: str, recording: Any, sample_rate: int | None) -> str
 
 
 def _exportable(samples: Any) -> Any:
-    """Returns samples that DLPack exports: without autograd, contiguous, aligned and writable."""
+    """Returns samples that DLPack exports: contiguous, aligned, writable, in native byte order."""
     if hasattr(samples, "detach"):  # PyTorch
         return samples.detach().contiguous()
     flags = getattr(samples, "flags", None)  # NumPy
+    if flags is not None and not samples.dtype.isnative:
+        return samples.astype(samples.dtype.newbyteorder("="))
     if flags is not None and not (flags.c_contiguous and flags.aligned and flags.writeable):
         return samples.copy()
     return samples
