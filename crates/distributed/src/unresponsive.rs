@@ -60,12 +60,12 @@ struct Query {
 }
 
 impl Monitor {
-    pub fn new(limit: Duration, report: impl FnMut(UnresponsiveRanks) + Send + 'static) -> Self {
+    pub(crate) fn new(limit: Duration, report: impl FnMut(UnresponsiveRanks) + Send + 'static) -> Self {
         Self { limit, report: Box::new(report), query_number: 0 }
     }
 
     /// Begins to wait.
-    pub fn start(&self) -> Wait {
+    pub(crate) fn start(&self) -> Wait {
         let started = Instant::now();
         let next_query = FIRST_REPORT.min(self.limit);
         Wait { started, next_poll: started + POLL_INTERVAL, next_query, query: None }
@@ -74,7 +74,7 @@ impl Monitor {
     /// Replies to queries, and sends or evaluates a query of this rank.
     ///
     /// Does so at most once in [`POLL_INTERVAL`].
-    pub fn poll(&mut self, world: &SimpleCommunicator, wait: &mut Wait) {
+    pub(crate) fn poll(&mut self, world: &SimpleCommunicator, wait: &mut Wait) {
         let now = Instant::now();
         if now < wait.next_poll {
             return;
