@@ -20,7 +20,7 @@ const RANK_LOST_STATUS: i32 = 3;
 /// Trains as one rank of an MPI job or in one process.
 ///
 /// Returns none on ranks other than 0, which print no outcome.
-pub fn run(
+pub(super) fn run(
     transfer: TransferFormat,
     timeout_seconds: u64,
     train: &mut dyn FnMut(&mut ProcessGroup) -> Result<RunOutcome>,
