@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parents[3]
 PAGES = ["python.md", "python-interfaces.md", "python-recognition.md", "python-doctor.md"]
 # Examples with models or recordings of the reader.
-NOT_RUN = re.compile(r"from_checkpoint|from_pretrained|from transformers|processor\(|import fast_rnnt$")
+NOT_RUN = re.compile(r"from_checkpoint|from_pretrained|from transformers|processor\(")
 
 
 def examples(page: str) -> list[tuple[int, str]]:

@@ -119,7 +119,7 @@ def greedy_search(
 ) -> list[GreedyHypothesis]:
     """Decodes a batch by taking the best class at each site (label-looping, arXiv 2406.06220).
 
-    All utterances advance to their next label, then one predictor step advances those that have one:
+    The joint network is evaluated to the next label of each utterance, then the predictor once for all:
     ``1 + U`` steps for the largest number of labels U. Results do not depend on the batch.
 
     Args:
@@ -145,7 +145,7 @@ def greedy_search(
         ValueError: Shapes, lengths or options that do not match; scores that are NaN or +inf.
         TypeError: Values of another type.
 
-    Cost per utterance: scores of at most T + U sites, and those that look-ahead computes needlessly.
+    Cost per utterance: scores of at most T + U sites, and of frames that look-ahead computes in addition.
     """
     options: dict[str, Any] = {
         "search": "greedy",

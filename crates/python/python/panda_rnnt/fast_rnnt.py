@@ -1,8 +1,8 @@
 """The functions of the package fast_rnnt, on the CPU: pruned and other transducer losses.
 
 Replace ``import fast_rnnt`` by ``from panda_rnnt import fast_rnnt``. Names, arguments, shapes and
-values are those of fast_rnnt 1.3; what is an ``AssertionError`` there is a ``ValueError`` or
-``TypeError`` here. In addition
+values are those of fast_rnnt 1.3. Instead of ``AssertionError``, functions raise ``ValueError`` or
+``TypeError``. In addition
 
 - scores outside the boundaries are not read, and their gradient is 0, also if they are NaN;
 - utterances without symbols are accepted; those without a path have the loss +inf and the gradient 0;

@@ -79,7 +79,7 @@ class Batch:
         return dataclasses.replace(one, scores=scores, targets=targets)
 
     def padding(self) -> Tensor:
-        """Returns a mask, shaped like the scores, of what is no site of an utterance."""
+        """Returns a mask of the padding, in the shape of the scores."""
         is_padding = torch.arange(self.scores.shape[1]) >= self.logit_lengths[:, None]
         if not self.is_ctc:
             positions = torch.arange(self.scores.shape[2]) > self.target_lengths[:, None]

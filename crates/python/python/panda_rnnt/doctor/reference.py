@@ -191,7 +191,7 @@ def _final_nodes(definition: Definition, labels: Sequence[int], frames: int) -> 
 
 
 def _arcs(definition: Definition, labels: Sequence[int], frames: int, classes: int) -> Iterator[Arc]:
-    """Yields the arcs; those into a node come before those that leave it."""
+    """Yields all arcs; arcs into a node precede arcs from it."""
     if definition.loss == "ctc":
         yield from _ctc_arcs(definition, labels, frames)
         return

@@ -60,7 +60,7 @@ def reference_values(subject: Subject) -> Finding:
 
 
 def explain_values(subject: Subject, batch: Batch, found: Tensor, expected: Tensor) -> str:
-    """Returns what is wrong with losses."""
+    """Describes the mistake in losses."""
     if not found.isfinite().all():
         return "losses of ordinary scores are not finite"
     tolerance = 1e-4
@@ -108,7 +108,7 @@ def reference_gradient(subject: Subject) -> Finding:
 
 
 def explain_gradient(batch: Batch, found: Tensor, expected: Answer) -> str:
-    """Returns what is wrong with a gradient."""
+    """Describes the mistake in a gradient."""
     padding = batch.padding()
     if not found.isfinite().all():
         where = "in padded sites" if found[~padding].isfinite().all() else "of sites that are used"
