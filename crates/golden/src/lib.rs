@@ -13,6 +13,7 @@ mod error;
 mod lattice;
 mod losses;
 mod mlperf;
+mod nemo;
 mod outcome;
 mod pruned;
 mod report;

@@ -10,7 +10,7 @@ use crate::case::LossCase;
 use crate::decoding::{DecodeResult, DecodingCase};
 use crate::error::{Error, Result, RunError};
 use crate::tolerances::{self, FloatType, Verdict};
-use crate::{lattice, losses, mlperf};
+use crate::{lattice, losses, mlperf, nemo};
 
 /// Checks every case of a folder; returns true if all runs pass.
 ///
@@ -22,6 +22,9 @@ use crate::{lattice, losses, mlperf};
 /// A missing folder or a folder without cases; a file that is missing, corrupt or does not fit its
 /// kind. All files are read before the first line is printed.
 pub fn report(dir: &Path, out: &mut dyn Write) -> Result<bool> {
+    if nemo::is_supported(dir) {
+        return nemo::report(dir, out);
+    }
     // Read all files, by kind.
     let (mut losses, mut decoders) = (Vec::new(), Vec::new());
     let (mut lattices, mut mlperf) = (Vec::new(), Vec::new());
