@@ -3,6 +3,7 @@
 //! The folder has a folder for each model, `tokenizers/`, and the front end's `frontends.json`.
 //! Each module tests one part; [`report`] runs all of them and prints one line per run.
 mod check;
+mod ctc;
 mod features;
 mod tokenizers;
 
@@ -17,9 +18,12 @@ use check::NemoCheck;
 type CheckFn = fn(&mut NemoCheck) -> std::result::Result<(), RunError>;
 
 /// Parts that are compared for each folder of this name; `CASE` is the folder of a model.
-const PARTS: [(&str, &str, CheckFn); 2] = [
+const PARTS: [(&str, &str, CheckFn); 5] = [
     (".", "features", features::compare_front_ends),
     ("tokenizers", "tokenizers", tokenizers::compare),
+    ("fc_ctc", "ctc", ctc::compare),
+    ("fc_hybrid_rnnt_ctc", "ctc", ctc::compare),
+    ("fc_hybrid_tdt_ctc", "ctc", ctc::compare),
 ];
 
 /// Returns true for a folder of this kind.
@@ -39,7 +43,10 @@ pub(super) fn report(dir: &Path, out: &mut dyn Write) -> Result<bool> {
         }
     }
     let name_width = name_column_width(runs.iter().map(|(name, ..)| name.as_str()));
-    writeln!(out, "Tolerances: those of the golden vectors' README; error/tol: ratio of error to tolerance.")?;
+    writeln!(
+        out,
+        "Tolerances: those of the golden vectors' README; error/tol: ratio of error to tolerance."
+    )?;
     writeln!(out, "{:name_width$}  {:16}  compared  {:>9}  verdict", "case", "part", "error/tol")?;
     let (mut passed, mut failed) = (0, 0);
     for (name, part, folder, compare) in &runs {
