@@ -22,6 +22,7 @@ mod scores;
 mod search;
 mod shard;
 mod signals;
+mod token_arguments;
 mod train;
 mod transcribe;
 

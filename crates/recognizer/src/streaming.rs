@@ -144,8 +144,8 @@ impl Recognizer {
     /// Starts streaming recognition.
     ///
     /// # Errors
-    /// [`Error::Shape`](model::Error::Shape) for a search other than greedy or a beam with the
-    /// joint network only, windows that are too short, or an invalid time;
+    /// [`Error::Shape`](model::Error::Shape) for a search other than greedy (in a CTC model, with
+    /// its head) or a beam with the joint network only, windows that are too short, or an invalid time;
     /// [`Error::Decoding`](model::Error::Decoding) for a kind of beam search that cannot stream;
     /// those of the front end.
     pub fn stream(&self, options: &StreamingOptions) -> Result<StreamingRecognizer> {
