@@ -11,7 +11,7 @@ use speech::Tokenizer;
 use training::{Observer, Recipe, train_tokenizer};
 
 use crate::{
-    bad_items,
+    architecture, bad_items,
     error::{Error, Result},
     numbers,
     printing::{outln, warn_each, warnln},
@@ -98,6 +98,9 @@ pub(crate) fn run(arguments: &Args) -> Result<ExitCode> {
         let checkpoint = Checkpoint::read(path)?;
         let (config, tokenizer) = (checkpoint.model_config(path)?, checkpoint.tokenizer(path)?);
         checkpoint.check(path, &Model::shapes(&config, tokenizer.size())?)?;
+        if let Some(source) = &checkpoint.imported {
+            outln!("imported from: {}", source.layout.name())?;
+        }
         print_model(&config, &tokenizer, arguments)
     }
 }
@@ -123,6 +126,7 @@ fn print_model(config: &ModelConfig, tokenizer: &Tokenizer, arguments: &Args) ->
         outln!("special words, one token each: {}", tokenizer.special_words().join(" "))?;
     }
     outln!("one encoder frame: {} ms", config.frame_ms())?;
+    architecture::lines(config).iter().try_for_each(|line| outln!("{line}"))?;
     outln!("{:<40} {:>16} {:>12}", "parameter", "shape", "count")?;
     let mut total = 0;
     let shapes = Model::shapes(config, tokenizer.size())?;

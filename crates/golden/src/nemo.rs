@@ -2,6 +2,7 @@
 //!
 //! The folder has a folder for each model, `tokenizers/`, and the front end's `frontends.json`.
 //! Each module tests one part; [`report`] runs all of them and prints one line per run.
+mod archives;
 mod case;
 mod check;
 mod ctc;
@@ -22,8 +23,9 @@ use check::NemoCheck;
 type CheckFn = fn(&mut NemoCheck) -> std::result::Result<(), RunError>;
 
 /// Parts that are compared for each folder of this name; `CASE` is the folder of a model.
-const PARTS: [(&str, &str, CheckFn); 7] = [
+const PARTS: [(&str, &str, CheckFn); 8] = [
     (".", "features", features::compare_front_ends),
+    ("CASE", "archives", archives::compare),
     ("CASE", "network", network::compare),
     ("CASE", "gradients", gradients::compare),
     ("tokenizers", "tokenizers", tokenizers::compare),

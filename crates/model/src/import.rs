@@ -144,6 +144,22 @@ impl ImportedModel {
         &self.shapes
     }
 
+    /// Iterates over the names of the source's tensors, in alphabetical order.
+    pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
+        self.files.tensors.keys().map(String::as_str)
+    }
+
+    /// Reads a tensor of the source as it is stored.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for an unknown name; [`Error::Conversion`] for damage; [`Error::Io`].
+    pub fn read_tensor(&self, name: &str) -> Result<ImportedTensor> {
+        let tensor = self.files.tensors.get(name);
+        let tensor = tensor.ok_or_else(|| Error::shape("name", "a tensor of the source", name))?;
+        let data = Base64Bytes(self.files.read_bytes(name, tensor)?);
+        Ok(ImportedTensor { dtype: tensor.dtype, shape: tensor.shape.clone(), data })
+    }
+
     /// Reads the values of a parameter.
     ///
     /// # Errors

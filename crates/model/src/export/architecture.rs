@@ -23,7 +23,7 @@ pub(super) fn from_config(path: &Path, config: &ModelConfig, labels: usize) -> R
     let normalizes_features = match features.normalize {
         Normalization::Sample => true,
         Normalization::None => false,
-        other => return error("features.normalize", "sample or none", other.name().into()),
+        other => return error("features.normalize", "sample or none", format!("{other:?}").to_lowercase()),
     };
     let expected = FeatureConfig {
         mels: features.mels,

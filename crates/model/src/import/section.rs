@@ -92,7 +92,7 @@ impl<'a> Section<'a> {
     pub(crate) fn counts(&self, key: &'static str) -> Result<Option<Vec<usize>>> {
         let parse = |value: &Value| {
             let counts = value.as_array()?.iter();
-            counts.map(|count| count.as_u64().and_then(|count| usize::try_from(count).ok())).collect()
+            counts.map(|count| count.as_u64().and_then(|count| usize::try_from(count).ok())).collect::<Option<Vec<_>>>()
         };
         let Some(value) = self.value(key) else { return Ok(None) };
         parse(value).map(Some).ok_or_else(|| self.error(key, "a list of integers", describe(value)))
@@ -100,7 +100,7 @@ impl<'a> Section<'a> {
 
     /// Returns a list of texts; none if it is absent.
     pub(crate) fn texts(&self, key: &'static str) -> Result<Option<Vec<&'a str>>> {
-        let parse = |value: &'a Value| value.as_array()?.iter().map(Value::as_str).collect();
+        let parse = |value: &'a Value| value.as_array()?.iter().map(Value::as_str).collect::<Option<Vec<_>>>();
         let Some(value) = self.value(key) else { return Ok(None) };
         parse(value).map(Some).ok_or_else(|| self.error(key, "a list of texts", describe(value)))
     }

@@ -57,11 +57,11 @@ pub(crate) fn element_bytes(dtype: Dtype) -> Option<usize> {
 
 /// Returns the strides of a contiguous tensor; none if its size overflows.
 pub(crate) fn contiguous_strides(shape: &[usize]) -> Option<Vec<usize>> {
-    let mut strides = vec![1; shape.len()];
+    let mut strides = vec![1usize; shape.len()];
     for axis in (1..shape.len()).rev() {
         strides[axis - 1] = strides[axis].checked_mul(shape[axis])?;
     }
-    shape.iter().try_fold(1, |count: usize, &axis| count.checked_mul(axis))?;
+    shape.iter().try_fold(1usize, |count, &axis| count.checked_mul(axis))?;
     Some(strides)
 }
 
@@ -104,7 +104,7 @@ impl TensorFiles {
         let Some(element_bytes) = element_bytes(tensor.dtype) else {
             return Err(error("a dtype of whole bytes".into(), tensor.dtype.to_string()));
         };
-        let count = tensor.shape.iter().try_fold(1, |count: usize, &axis| count.checked_mul(axis));
+        let count = tensor.shape.iter().try_fold(1usize, |count, &axis| count.checked_mul(axis));
         let bytes = count.and_then(|count| count.checked_mul(element_bytes));
         let end = tensor.span().and_then(|span| span.checked_add(tensor.first_element));
         let end_byte = end.and_then(|end| end.checked_mul(element_bytes as u64));
