@@ -23,8 +23,9 @@ use check::NemoCheck;
 type CheckFn = fn(&mut NemoCheck) -> std::result::Result<(), RunError>;
 
 /// Parts that are compared for each folder of this name; `CASE` is the folder of a model.
-const PARTS: [(&str, &str, CheckFn); 8] = [
+const PARTS: [(&str, &str, CheckFn); 9] = [
     (".", "features", features::compare_front_ends),
+    ("CASE", "features", features::compare_model),
     ("CASE", "archives", archives::compare),
     ("CASE", "network", network::compare),
     ("CASE", "gradients", gradients::compare),

@@ -117,7 +117,7 @@ impl StreamingEncoder {
             .ok_or_else(|| not_streaming("an encoder that needs the whole utterance"))?;
         if front_end.stream().is_err() {
             return Err(not_streaming(match input.features.normalize {
-                Normalization::Utterance | Normalization::Standard => {
+                Normalization::Utterance | Normalization::Standard | Normalization::Sample => {
                     "features that are normalized by the whole utterance"
                 }
                 Normalization::Running | Normalization::None => "features that need the whole utterance",
