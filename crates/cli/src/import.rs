@@ -63,9 +63,9 @@ fn parse_limits(text: &str) -> std::result::Result<AttentionLimits, String> {
                 .ok()
                 .zip(rows(second))
                 .map(|(chunk, left)| AttentionLimits::Chunks { chunk, left }),
-            None => rows(first)
-                .zip(rows(second))
-                .map(|(left, right)| AttentionLimits::Window { left, right }),
+            None => {
+                rows(first).zip(rows(second)).map(|(left, right)| AttentionLimits::Window { left, right })
+            }
         },
     };
     limits.ok_or_else(|| expected.to_owned())

@@ -29,6 +29,10 @@ const CURVE_FILE: &str = "curve.svg";
 pub(crate) struct Args {
     /// Recipe (TOML), for example recipes/digits.toml
     recipe: PathBuf,
+    /// Start from the weights of a checkpoint; sections that the recipe does not have, such as
+    /// encoder and tokens, are those of the checkpoint
+    #[arg(long, value_name = "CHECKPOINT")]
+    from: Option<PathBuf>,
     /// Run folder to write [default: runs/NAME-OF-THE-RECIPE]
     #[arg(long)]
     run: Option<PathBuf>,
@@ -92,7 +96,7 @@ pub(crate) fn run(arguments: &Args) -> Result<ExitCode> {
             warnln!("note: {}: no checkpoint to resume from; training starts from scratch", folder.display());
         }
         let Args { epochs, memory, max_bad, .. } = *arguments;
-        let overrides = RecipeOverrides { epochs, memory, max_bad };
+        let overrides = RecipeOverrides { from: arguments.from.clone(), epochs, memory, max_bad };
         let recipe = &arguments.recipe;
         let outcome = training::train_with(recipe, overrides, &folder, start, group, &mut printer, &stop);
         printer.finish();
@@ -138,8 +142,10 @@ pub(crate) fn run(arguments: &Args) -> Result<ExitCode> {
 /// Command that resumes this run, with the options that change its recipe.
 fn resume_command(arguments: &Args, epochs: Option<u64>) -> String {
     let mut command = format!("panda train {} --resume", shell_word(&arguments.recipe));
-    if let Some(run) = &arguments.run {
-        command += &format!(" --run {}", shell_word(run));
+    for (option, path) in [("--from", &arguments.from), ("--run", &arguments.run)] {
+        if let Some(path) = path {
+            command += &format!(" {option} {}", shell_word(path));
+        }
     }
     if let Some(epochs) = epochs {
         command += &format!(" --epochs {epochs}");

@@ -22,7 +22,7 @@ use speech::files::{open_regular, read_input};
 
 use crate::config::old_names;
 use crate::import::{ImportedSource, SOURCE_VERSION};
-use crate::parameters::{Shapes, is_constant};
+use crate::parameters::{Shapes, is_frozen};
 use crate::{Error, ModelConfig, Result};
 
 /// The `format` field of the metadata.
@@ -188,6 +188,26 @@ pub(crate) fn is_checkpoint(path: &Path) -> Result<bool> {
     Ok(read_header_entries(path)?.get("__metadata__").is_some_and(|metadata| metadata.get("panda").is_some()))
 }
 
+/// Reads recipe and tokenizer of a checkpoint, without its tensors.
+///
+/// # Errors
+/// [`Error::Io`] if the file cannot be read, [`Error::Checkpoint`] if it is not a checkpoint.
+pub fn read_recipe_and_tokenizer(path: &Path) -> Result<(String, Tokenizer)> {
+    let invalid = |found: String| Error::checkpoint(path, "metadata with recipe and tokenizer", found);
+    let entries = read_header_entries(path)?;
+    let metadata = entries.get("__metadata__").and_then(|metadata| metadata.get("panda")?.as_str());
+    let metadata = metadata.ok_or_else(|| invalid("none: a file of another program".into()))?;
+    let metadata: serde_json::Value =
+        serde_json::from_str(metadata).map_err(|error| invalid(error.to_string()))?;
+    let (Some(recipe), Some(tokenizer)) = (metadata["recipe"].as_str(), metadata["tokenizer"].as_str())
+    else {
+        return Err(invalid("none".into()));
+    };
+    let tokenizer = Tokenizer::from_json(tokenizer)
+        .map_err(|error| Error::checkpoint(path, "a tokenizer", error.to_string()))?;
+    Ok((old_names::translate(recipe).into_owned(), tokenizer))
+}
+
 /// Reads the header of a safetensors file: its entries by name.
 fn read_header_entries(path: &Path) -> Result<BTreeMap<String, serde_json::Value>> {
     let io_error = |error| Error::io(path, "read the checkpoint")(error);
@@ -241,7 +261,10 @@ impl Checkpoint {
         if let Some(version) = metadata.imported.as_ref().map(|imported| imported.version)
             && version != SOURCE_VERSION
         {
-            return Err(invalid(&format!("an imported source of version {SOURCE_VERSION}"), version.to_string()));
+            return Err(invalid(
+                &format!("an imported source of version {SOURCE_VERSION}"),
+                version.to_string(),
+            ));
         }
 
         // Checksums, each of which must be used.
@@ -353,10 +376,15 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Checkpoint`] for the first parameter that is missing, unknown or of another shape.
     pub fn check(&self, path: &Path, expected: &Shapes) -> Result<()> {
+        // A recipe that cannot be read is reported by `model_config`.
+        let config = ModelConfig::from_recipe(&self.recipe, Path::new(RECIPE_LOCATION));
+        let frozen = config.map(|config| config.frozen).unwrap_or_default();
         for (kind, values) in self.kinds().filter(|(kind, _)| PARAMETER_KINDS.contains(kind)) {
             // Constant parameters have weights, but no moments.
             let has_constants = !MOMENT_KINDS.contains(&kind);
-            for (name, shape) in expected.iter().filter(|(name, _)| has_constants || !is_constant(name)) {
+            for (name, shape) in
+                expected.iter().filter(|(name, _)| has_constants || !is_frozen(&frozen, name))
+            {
                 if !values.contains_key(name) {
                     return Err(Error::checkpoint(path, format!("{kind}/{name} of shape {shape:?}"), "none"));
                 }

@@ -64,6 +64,11 @@ pub struct ModelConfig {
     pub terms: LossTerms,
     /// Initialization of the weights.
     pub init: InitKind,
+    /// Names of parameters or modules that training does not change.
+    ///
+    /// As in a recipe's `init.frozen`, `encoder.layers.0..4` are four layers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub frozen: Vec<String>,
 }
 
 /// `[joint]`: the joint network.
@@ -89,6 +94,7 @@ impl ModelConfig {
             loss: LossConfig::default(),
             terms: LossTerms::default(),
             init: InitKind::default(),
+            frozen: Vec::new(),
         }
     }
 

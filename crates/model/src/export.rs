@@ -83,9 +83,18 @@ impl Export<'_> {
     }
 
     /// Writes a file with a function, completely or not at all.
-    fn write_file(&self, output: &Path, write: &mut dyn FnMut(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+    fn write_file(
+        &self,
+        output: &Path,
+        write: &mut dyn FnMut(&mut dyn Write) -> std::io::Result<()>,
+    ) -> Result<()> {
         if is_same_file(self.path, output) {
-            return Err(Error::conversion(output, "output", "another file than the checkpoint", "the checkpoint"));
+            return Err(Error::conversion(
+                output,
+                "output",
+                "another file than the checkpoint",
+                "the checkpoint",
+            ));
         }
         Destination::open(output)
             .and_then(|destination| destination.write_with(write))

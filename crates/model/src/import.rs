@@ -101,9 +101,8 @@ impl ImportedModel {
         let (recipe, config) = architecture.recipe(path, tokenizer_kind_name(&tokenizer))?;
         let shapes = Model::shapes(&config, architecture.labels)?;
         let names = NameOptions::new(&config, source.layout);
-        let expected = foreign_tensors(&shapes, &names).map_err(|name| {
-            Error::conversion(path, name, "a parameter with an equivalent", "none")
-        })?;
+        let expected = foreign_tensors(&shapes, &names)
+            .map_err(|name| Error::conversion(path, name, "a parameter with an equivalent", "none"))?;
         let mut imported = ImportedSource {
             version: SOURCE_VERSION,
             layout: source.layout,
@@ -200,7 +199,8 @@ fn read_architecture(source: &ModelSource, options: &ImportOptions) -> Result<(A
     let path = &source.configuration_path;
     match source.layout {
         Layout::Nemo => {
-            let facts = nemo_config::TensorFacts { has_bias: source.files.tensors.contains_key(NEMO_LAYER_BIAS) };
+            let facts =
+                nemo_config::TensorFacts { has_bias: source.files.tensors.contains_key(NEMO_LAYER_BIAS) };
             let config = nemo_config::read(path, &source.value, facts)?;
             let tokenizer = read_tokenizer(source, options, config.tokenizer_file.as_deref())?;
             if let Some(pieces) = &config.pieces {
@@ -217,7 +217,11 @@ fn read_architecture(source: &ModelSource, options: &ImportOptions) -> Result<(A
 }
 
 /// Checks the number of labels; special tokens after them are removed from the tokenizer.
-fn with_labels(path: &Path, architecture: Architecture, tokenizer: Tokenizer) -> Result<(Architecture, Tokenizer)> {
+fn with_labels(
+    path: &Path,
+    architecture: Architecture,
+    tokenizer: Tokenizer,
+) -> Result<(Architecture, Tokenizer)> {
     let (labels, found) = (architecture.labels, tokenizer.size());
     let error = |found: String| Error::conversion(path, "tokenizer", format!("{labels} tokens"), found);
     if found == labels {
@@ -250,7 +254,8 @@ fn tokenizer_kind_name(tokenizer: &Tokenizer) -> &'static str {
 
 /// Returns true if the last row of Hugging Face's embedding table is not zero.
 fn has_blank_embedding(files: &TensorFiles) -> Result<bool> {
-    let Some(tensor) = files.tensors.get(HUGGINGFACE_EMBEDDING).filter(|tensor| is_float(tensor.dtype)) else {
+    let Some(tensor) = files.tensors.get(HUGGINGFACE_EMBEDDING).filter(|tensor| is_float(tensor.dtype))
+    else {
         return Ok(false);
     };
     Ok(!is_last_row_zero(files, HUGGINGFACE_EMBEDDING, tensor, 1)?)
@@ -333,14 +338,18 @@ fn read_other_tensors(
             }
         } else if counters.contains(name) {
             if tensor.dtype != Dtype::I64 || !tensor.shape.is_empty() {
-                return error("an I64 scalar".into(), format!("{} of shape {:?}", tensor.dtype, tensor.shape));
+                return error(
+                    "an I64 scalar".into(),
+                    format!("{} of shape {:?}", tensor.dtype, tensor.shape),
+                );
             }
         } else {
             let found = format!("a surplus tensor, {} of shape {:?}", tensor.dtype, tensor.shape);
             return error("tensors of the model only".into(), found);
         }
         let data = Base64Bytes(files.read_bytes(name, tensor)?);
-        others.insert(name.clone(), ImportedTensor { dtype: tensor.dtype, shape: tensor.shape.clone(), data });
+        others
+            .insert(name.clone(), ImportedTensor { dtype: tensor.dtype, shape: tensor.shape.clone(), data });
     }
     Ok(others)
 }

@@ -47,6 +47,7 @@ mod gradients;
 pub mod import;
 mod initializer;
 mod input;
+mod label_rows;
 mod layers;
 mod losses;
 mod model;

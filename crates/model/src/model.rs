@@ -206,7 +206,7 @@ impl Model {
         labels: usize,
         make_network: impl FnOnce(VarBuilder<'static>) -> Result<Network>,
     ) -> Result<Self> {
-        let (parameters, network) = Parameters::build(config.seed, make_network)?;
+        let (parameters, network) = Parameters::build_frozen(config.seed, &config.frozen, make_network)?;
         let Network { encoder, output, auxiliary_ctc } = network;
         parameters.initialize(&config.init, config.seed)?;
         Ok(Model { config: config.clone(), parameters, encoder, output, auxiliary_ctc, labels })

@@ -6,6 +6,7 @@ use candle_core::{DType, Device, Result as TensorResult, Shape, Tensor, Var};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 
+use crate::config::covers;
 use crate::random;
 use crate::tensors::{to_vec, with_slice};
 use crate::{Error, Result};
@@ -25,8 +26,8 @@ pub(crate) fn is_constant(name: &str) -> bool {
 /// All are `f32` on the CPU. They are created by candle's [`VarBuilder`], with the names of
 /// candle's models.
 ///
-/// Parameters named `running_mean` or `running_var` are constant: checkpoints store them with the
-/// weights, but they have no gradient and no state of an optimizer.
+/// Parameters named `running_mean` or `running_var`, and frozen ones, are constant: checkpoints
+/// store them with the weights, but they have no gradient and no state of an optimizer.
 ///
 /// ```
 /// use candle_nn::Module;
@@ -41,6 +42,8 @@ pub(crate) fn is_constant(name: &str) -> bool {
 #[derive(Debug, Clone, Default)]
 pub struct Parameters {
     variables: BTreeMap<String, Var>,
+    /// Names of parameters or modules that training does not change.
+    frozen: Arc<[String]>,
 }
 
 impl Parameters {
@@ -54,11 +57,50 @@ impl Parameters {
     /// Those of `make`; candle's error for a shared name with two shapes, or a dtype other than
     /// `f32`.
     pub fn build<T>(seed: u64, make: impl FnOnce(VarBuilder<'static>) -> Result<T>) -> Result<(Self, T)> {
-        let store = ParameterStore { seed, variables: Arc::default() };
+        Self::build_frozen(seed, &[], make)
+    }
+
+    /// Creates a model as [`Self::build`], in which some parameters are constant.
+    ///
+    /// `frozen` has names of parameters or modules, as a recipe's `init.frozen`.
+    ///
+    /// # Errors
+    /// Those of [`Self::build`]; [`Error::RecipeValue`] for a name without a parameter, or if no
+    /// parameter is trained.
+    pub(crate) fn build_frozen<T>(
+        seed: u64,
+        frozen: &[String],
+        make: impl FnOnce(VarBuilder<'static>) -> Result<T>,
+    ) -> Result<(Self, T)> {
+        let frozen: Arc<[String]> = frozen.into();
+        let store = ParameterStore { seed, variables: Arc::default(), frozen: frozen.clone() };
         let builder = VarBuilder::from_backend(Box::new(store.clone()), DType::F32, Device::Cpu);
         let model = make(builder)?;
         let variables = store.variables.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Ok((Parameters { variables }, model))
+        let parameters = Parameters { variables, frozen };
+        parameters.check_frozen()?;
+        Ok((parameters, model))
+    }
+
+    /// Checks that each frozen name has a parameter, and that one parameter is trained.
+    fn check_frozen(&self) -> Result<()> {
+        if self.frozen.is_empty() {
+            return Ok(());
+        }
+        let error = |expected: &str, found: String| Error::RecipeValue {
+            key: "init.frozen".into(),
+            expected: expected.into(),
+            found,
+        };
+        let is_unknown = |frozen: &&String| !self.variables.keys().any(|name| covers(frozen, name));
+        if let Some(name) = self.frozen.iter().find(is_unknown) {
+            let expected = "names of this model's parameters or modules (`panda info RECIPE` lists them)";
+            return Err(error(expected, format!("{name:?}")));
+        }
+        match self.iter_trained().next() {
+            Some(_) => Ok(()),
+            None => Err(error("at least one parameter that is not frozen", "none".into())),
+        }
     }
 
     /// Returns names and shapes of a model's parameters without allocating them.
@@ -82,7 +124,7 @@ impl Parameters {
     ///
     /// Those of gradients, optimizers and their all-reduce.
     pub fn iter_trained(&self) -> impl Iterator<Item = (&str, &Var)> {
-        self.iter().filter(|(name, _)| !is_constant(name))
+        self.iter().filter(|(name, _)| !is_frozen(&self.frozen, name))
     }
 
     /// Returns the variable of a name.
@@ -181,12 +223,9 @@ impl SimpleBackend for ShapeRecorder {
     }
 }
 
-/// Returns a variable's tensor for a layer; that of a constant has no gradient.
-///
-/// Both share the values of the variable.
-fn layer_tensor(name: &str, variable: &Var) -> Tensor {
-    let tensor = variable.as_tensor();
-    if is_constant(name) { tensor.detach() } else { tensor.clone() }
+/// Returns true for a parameter that training does not change.
+pub(crate) fn is_frozen(frozen: &[String], name: &str) -> bool {
+    is_constant(name) || frozen.iter().any(|frozen| covers(frozen, name))
 }
 
 /// A backend that creates and stores parameters.
@@ -194,6 +233,17 @@ fn layer_tensor(name: &str, variable: &Var) -> Tensor {
 struct ParameterStore {
     seed: u64,
     variables: Arc<Mutex<BTreeMap<String, Var>>>,
+    frozen: Arc<[String]>,
+}
+
+impl ParameterStore {
+    /// Returns a variable's tensor for a layer; that of a constant has no gradient.
+    ///
+    /// Both share the values of the variable.
+    fn layer_tensor(&self, name: &str, variable: &Var) -> Tensor {
+        let tensor = variable.as_tensor();
+        if is_frozen(&self.frozen, name) { tensor.detach() } else { tensor.clone() }
+    }
 }
 
 impl SimpleBackend for ParameterStore {
@@ -216,11 +266,11 @@ impl SimpleBackend for ParameterStore {
                     variable.shape()
                 );
             }
-            return Ok(layer_tensor(name, variable));
+            return Ok(self.layer_tensor(name, variable));
         }
         let values = random::initial_values(init, self.seed, name, &shape);
         let variable = Var::from_tensor(&Tensor::from_vec(values, shape, device)?)?;
-        let tensor = layer_tensor(name, &variable);
+        let tensor = self.layer_tensor(name, &variable);
         variables.insert(name.to_owned(), variable);
         Ok(tensor)
     }
@@ -228,7 +278,7 @@ impl SimpleBackend for ParameterStore {
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> TensorResult<Tensor> {
         let variables = self.variables.lock().unwrap_or_else(PoisonError::into_inner);
         match variables.get(name) {
-            Some(variable) => Ok(layer_tensor(name, variable)),
+            Some(variable) => Ok(self.layer_tensor(name, variable)),
             None => candle_core::bail!("{name}: expected a shape for a new parameter, found none"),
         }
     }

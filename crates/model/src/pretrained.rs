@@ -3,11 +3,12 @@
 //! | parameter of the model | initial value |
 //! |---|---|
 //! | in the file, of the same shape | the file: the moving average if a checkpoint has one, else its weights |
+//! | rows of labels, with `init.match_tokens` | the row of the same token in the file, or random |
 //! | in the file, of another shape | an error, unless it is in `init.skip` |
 //! | in `init.skip`, or not in the file | random |
 //!
 //! The names of all parameters are reported, in a line for each of: read, missing, skipped, unused.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use candle_core::{DType, Device};
@@ -18,6 +19,7 @@ use crate::checkpoint;
 use crate::checkpoint::{Checkpoint, NO_CHECKSUMS, Values};
 use crate::config::table::first_difference;
 use crate::config::{ModelConfig, PretrainedConfig, covers};
+use crate::label_rows::{LabelRows, take_label_rows};
 use crate::model::Model;
 use crate::parameters::Shapes;
 use crate::tensors::to_vec;
@@ -39,6 +41,8 @@ pub enum LoadMessage {
 #[derive(Debug)]
 pub struct Pretrained {
     values: Values,
+    /// Parameters whose rows are labels, with `init.match_tokens`.
+    label_rows: BTreeMap<String, LabelRows>,
 }
 
 /// The weights of a file.
@@ -47,6 +51,8 @@ struct WeightFile {
     shapes: Shapes,
     /// The name of the values in messages, such as "averaged weights".
     description: &'static str,
+    /// The tokens of a checkpoint, if they can be read.
+    tokens: Option<Vec<String>>,
 }
 
 impl Pretrained {
@@ -64,11 +70,33 @@ impl Pretrained {
         report: &mut dyn FnMut(LoadMessage),
     ) -> Result<Option<Self>> {
         let Some(path) = &config.weights else { return Ok(None) };
-        let weights = match checkpoint::is_checkpoint(path)? {
-            true => read_checkpoint(path, model, tokenizer, report)?,
+        let mut weights = match checkpoint::is_checkpoint(path)? {
+            true => read_checkpoint(path, config.match_tokens, model, tokenizer, report)?,
             false => read_tensors(path)?,
         };
         let expected = Model::shapes(model, tokenizer.size())?;
+        let label_rows = match (config.match_tokens, weights.tokens.take()) {
+            (false, _) => BTreeMap::new(),
+            (true, Some(file_tokens)) => {
+                let tokens = tokenizer.tokens();
+                let known: HashSet<&String> = file_tokens.iter().collect();
+                let count = tokens.iter().filter(|token| known.contains(token)).count();
+                report(LoadMessage::Note(format!(
+                    "init.match_tokens: {count} of {} tokens are in the file; the rows of the others are random",
+                    tokens.len()
+                )));
+                let WeightFile { values, shapes, .. } = &mut weights;
+                take_label_rows([tokens, &file_tokens], &expected, values, shapes)
+            }
+            (true, None) => {
+                let (expected, found) = ("a checkpoint with tokens, for init.match_tokens", "none");
+                return Err(Error::Pretrained {
+                    path: path.clone(),
+                    expected: expected.into(),
+                    found: found.into(),
+                });
+            }
+        };
         let names = NameMatches::compare(path, config, &expected, &weights.shapes)?;
         let (matched, total) = (names.matched.len(), expected.len());
         let description = weights.description;
@@ -79,7 +107,9 @@ impl Pretrained {
         names.lines().into_iter().for_each(|line| report(LoadMessage::Note(line)));
         let mut values = weights.values;
         values.retain(|name, _| names.matched.contains(name));
-        Ok(Some(Pretrained { values }))
+        let mut label_rows = label_rows;
+        label_rows.retain(|name, _| names.matched.contains(name));
+        Ok(Some(Pretrained { values, label_rows }))
     }
 
     /// Sets the parameters that have a value.
@@ -89,6 +119,9 @@ impl Pretrained {
     pub fn apply(self, parameters: &Parameters) -> Result<()> {
         let mut values = parameters.values()?;
         values.extend(self.values);
+        for (name, rows) in &self.label_rows {
+            values.get_mut(name).into_iter().for_each(|values| rows.copy_to(values));
+        }
         parameters.set(&values)
     }
 }
@@ -169,9 +202,10 @@ impl NameMatches {
 
 /// Reads the weights of a checkpoint.
 ///
-/// Its tokens and features are compared with the model's.
+/// Its features, and without `matches_tokens` its tokens, are compared with the model's.
 fn read_checkpoint(
     path: &Path,
+    matches_tokens: bool,
     model: &ModelConfig,
     tokenizer: &Tokenizer,
     report: &mut dyn FnMut(LoadMessage),
@@ -184,7 +218,9 @@ fn read_checkpoint(
         warn(format!("an older file: {NO_CHECKSUMS}"));
     }
     // A tokenizer or recipe that cannot be read is a warning only, as the weights can be used.
-    match Tokenizer::from_json(&tokens) {
+    let file_tokenizer = Tokenizer::from_json(&tokens);
+    match &file_tokenizer {
+        Ok(_) if matches_tokens => {}
         Ok(other) => token_warning(tokenizer.tokens(), other.tokens()).into_iter().for_each(&mut warn),
         Err(error) => warn(format!("its tokens cannot be compared: {error}")),
     }
@@ -195,7 +231,8 @@ fn read_checkpoint(
     let description = if average.is_some() { "averaged weights" } else { "weights" };
     let mut values = weights;
     values.extend(average.unwrap_or_default());
-    Ok(WeightFile { values, shapes, description })
+    let tokens = file_tokenizer.ok().map(|tokenizer| tokenizer.tokens().to_vec());
+    Ok(WeightFile { values, shapes, description, tokens })
 }
 
 /// Returns a warning if labels are other tokens in the file.
@@ -217,7 +254,7 @@ fn token_warning(tokens: &[String], file_tokens: &[String]) -> Option<String> {
         .collect();
     Some(format!(
         "another token list ({} tokens here, {} there; labels that differ: {}, first {}): rows of the head and of embeddings belong to other \
-         labels; init.skip omits them",
+         labels; init.match_tokens = true reads them by token, init.skip omits them",
         tokens.len(),
         file_tokens.len(),
         differing.count(),
@@ -257,5 +294,5 @@ fn read_tensors(path: &Path) -> Result<WeightFile> {
         }
         values.insert(name, numbers);
     }
-    Ok(WeightFile { values, shapes, description: "tensors" })
+    Ok(WeightFile { values, shapes, description: "tensors", tokens: None })
 }

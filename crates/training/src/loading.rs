@@ -18,6 +18,7 @@ use crate::recipe::Recipe;
 use crate::run_folder::{RunFolder, StartMode};
 use crate::{DataSets, Error, Result, data_warnings};
 use model::checkpoint::{self, Checkpoint, Progress};
+use model::config::PretrainedConfig;
 use model::config::values::setting_error;
 use model::{DataFingerprint, LoadMessage, Model, Pretrained};
 use recognizer::WORD_MARK;
@@ -223,8 +224,16 @@ impl RunContext {
             None => {
                 let warning = floor_warning(TRAINING_SET, sets.train, &recipe.features)?;
                 warning.iter().for_each(|warning| observer.on_warning(warning));
-                let texts = data::iter_utterances(sets.train).map(|utterance| Ok(utterance?.text.clone()));
-                train_tokenizer(recipe, &texts.collect::<Result<Vec<String>>>()?, observer)?
+                match &recipe.init.pretrained {
+                    PretrainedConfig { keep_tokens: true, weights: Some(weights), .. } => {
+                        checkpoint::read_recipe_and_tokenizer(weights)?.1
+                    }
+                    _ => {
+                        let texts =
+                            data::iter_utterances(sets.train).map(|utterance| Ok(utterance?.text.clone()));
+                        train_tokenizer(recipe, &texts.collect::<Result<Vec<String>>>()?, observer)?
+                    }
+                }
             }
         };
         Ok(RunContext { resumed, tokenizer, fingerprint: sets.fingerprint()? })

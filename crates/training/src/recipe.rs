@@ -1,5 +1,6 @@
 //! Training recipes: all settings of a run in one TOML file.
 mod data;
+mod from_model;
 mod run;
 
 use std::path::{Path, PathBuf};
@@ -60,8 +61,12 @@ pub struct Recipe {
 }
 
 /// Command line values that replace those of the recipe.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct RecipeOverrides {
+    /// A checkpoint to start from: its weights, and sections that the recipe does not have.
+    ///
+    /// These are `features`, `encoder`, `predictor`, `joint`, `loss` and the tokenizer.
+    pub from: Option<PathBuf>,
     /// Number of epochs.
     pub epochs: Option<u64>,
     /// Memory budget of the run in bytes.
@@ -104,10 +109,13 @@ impl Recipe {
     }
 
     fn with_overrides(text: &str, path: &Path, overrides: RecipeOverrides) -> Result<(Recipe, String)> {
-        let mut text = text.to_owned();
+        let mut text = match &overrides.from {
+            Some(model) => from_model::complete_recipe(text, path, model)?,
+            None => text.to_owned(),
+        };
         let mut recipe = Self::parse(&text, path)?;
-        if overrides != RecipeOverrides::default() {
-            let RecipeOverrides { epochs, memory, max_bad } = overrides;
+        let RecipeOverrides { epochs, memory, max_bad, .. } = overrides;
+        if epochs.is_some() || memory.is_some() || max_bad.is_some() {
             recipe.training.run.epochs = epochs.unwrap_or(recipe.training.run.epochs);
             recipe.batch.memory = memory.or(recipe.batch.memory);
             recipe.data.max_bad = max_bad.unwrap_or(recipe.data.max_bad);
@@ -199,6 +207,7 @@ impl Recipe {
             loss: self.loss.clone(),
             terms: self.training.terms.clone(),
             init: self.init.kind,
+            frozen: self.init.pretrained.frozen.clone(),
         }
     }
 }

@@ -75,7 +75,7 @@ pub fn train_with(
 ) -> Result<RunOutcome> {
     // 1. Settings, recipe and folder, which must be equal in all processes.
     let is_writer = group.rank() == 0;
-    let (recipe, text) = group.agree(Recipe::read(recipe_path, overrides))?;
+    let (recipe, text) = group.agree(Recipe::read(recipe_path, overrides.clone()))?;
     let settings = rank_differences::start_settings(start, folder, group.transfer());
     rank_differences::expect_equal_settings(group, &settings)?;
     rank_differences::expect_equal_recipe(group, &text)?;

@@ -28,6 +28,15 @@ pub struct PretrainedConfig {
     /// Names of parameters or modules that are not read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skip: Vec<String>,
+    /// Names of parameters or modules that training does not change; see [`covers`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub frozen: Vec<String>,
+    /// True to use the tokenizer of the checkpoint `weights` instead of training one.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub keep_tokens: bool,
+    /// True to read the rows of labels by their tokens, where the file has other tokens.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub match_tokens: bool,
 }
 
 impl PretrainedConfig {
@@ -38,13 +47,32 @@ impl PretrainedConfig {
 }
 
 /// Returns true if `name` is a parameter or a module around it.
+///
+/// The last part of a name may be a range of numbers: `encoder.layers.0..22` are the layers 0 to
+/// 21.
 pub(crate) fn covers(name: &str, parameter: &str) -> bool {
-    parameter.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    let number_range = || {
+        let (rest, end) = name.rsplit_once("..")?;
+        let (module, start) = rest.rsplit_once('.')?;
+        Some((module, start.parse::<usize>().ok()?..end.parse::<usize>().ok()?))
+    };
+    match number_range() {
+        Some((module, range)) => {
+            let rest = parameter.strip_prefix(module).and_then(|rest| rest.strip_prefix('.'));
+            let number = rest.and_then(|rest| rest.split('.').next()?.parse().ok());
+            number.is_some_and(|number| range.contains(&number))
+        }
+        None => parameter.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')),
+    }
 }
 
 impl<'de> Deserialize<'de> for InitConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        let (pretrained, kind) = table::split(deserializer, &["weights", "skip"], Some("plain"))?;
+        let (pretrained, kind) = table::split(
+            deserializer,
+            &["weights", "skip", "frozen", "keep_tokens", "match_tokens"],
+            Some("plain"),
+        )?;
         Ok(InitConfig { kind, pretrained })
     }
 }
@@ -60,8 +88,13 @@ impl InitConfig {
     /// # Errors
     /// [`crate::Error::RecipeValue`].
     pub fn check(&self) -> Result<()> {
-        let PretrainedConfig { weights, skip } = &self.pretrained;
-        ensure("init.skip", "none without init.weights", skip.is_empty() || weights.is_some(), "some")?;
+        let PretrainedConfig { weights, skip, frozen, keep_tokens, match_tokens } = &self.pretrained;
+        let expected = "none without init.weights";
+        ensure("init.skip", expected, skip.is_empty() || weights.is_some(), "some")?;
+        ensure("init.frozen", expected, frozen.is_empty() || weights.is_some(), "some")?;
+        for (key, value) in [("init.keep_tokens", keep_tokens), ("init.match_tokens", match_tokens)] {
+            ensure(key, "false without init.weights", !value || weights.is_some(), value)?;
+        }
         self.kind.check()
     }
 }
@@ -106,5 +139,29 @@ impl InitKind {
         let &Self::Mlperf { scale, hidden_bias_scale } = self else { return Ok(()) };
         check_non_negative("init.scale", scale)?;
         check_non_negative("init.hidden_bias_scale", hidden_bias_scale)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::covers;
+
+    #[test]
+    fn names_cover_parameters_modules_and_ranges_of_layers() {
+        for (name, parameter, expected) in [
+            ("encoder", "encoder.layers.0.norm.bias", true),
+            ("encoder.layers.0.norm.bias", "encoder.layers.0.norm.bias", true),
+            ("encoder.layers.0.norm.b", "encoder.layers.0.norm.bias", false),
+            ("encoder.layers.1", "encoder.layers.10.norm.bias", false),
+            ("encoder.layers.0..2", "encoder.layers.0.norm.bias", true),
+            ("encoder.layers.0..2", "encoder.layers.1.norm.bias", true),
+            ("encoder.layers.0..2", "encoder.layers.2.norm.bias", false),
+            ("encoder.layers.2..12", "encoder.layers.11.norm.bias", true),
+            ("encoder.layers.0..2", "encoder.layers", false),
+            ("encoder.layers.0..", "encoder.layers.0.norm.bias", false),
+            ("encoder.layers.a..2", "encoder.layers.0.norm.bias", false),
+        ] {
+            assert_eq!(covers(name, parameter), expected, "{name} {parameter}");
+        }
     }
 }

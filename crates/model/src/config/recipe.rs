@@ -75,8 +75,10 @@ impl ModelConfig {
             toml::from_str(text).map_err(|error| table::syntax_error(path, text, &error))?;
         let ModelRecipe { seed, features, encoder, predictor, joint, init, loss, training } = recipe;
         let input = InputConfig { features, rows: encoder.rows };
-        let (terms, init): (LossTerms, InitKind) = (training.0, init.kind);
-        let config = ModelConfig { seed, input, encoder: encoder.kind, predictor, joint, loss, terms, init };
+        let InitConfig { kind, pretrained } = init;
+        let (terms, init, frozen): (LossTerms, InitKind, _) = (training.0, kind, pretrained.frozen);
+        let encoder = encoder.kind;
+        let config = ModelConfig { seed, input, encoder, predictor, joint, loss, terms, init, frozen };
         config.check()?;
         Ok(config)
     }

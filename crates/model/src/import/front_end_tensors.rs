@@ -72,7 +72,10 @@ fn filter_bank(mels: usize) -> Vec<f64> {
         let height = ((frequency - left) / (center - left)).min((right - frequency) / (right - center));
         height.max(0.0) * 2.0 / (right - left)
     };
-    (0..mels).flat_map(|band| (0..bins).map(move |bin| (band, bin))).map(|(band, bin)| weight(band, bin)).collect()
+    (0..mels)
+        .flat_map(|band| (0..bins).map(move |bin| (band, bin)))
+        .map(|(band, bin)| weight(band, bin))
+        .collect()
 }
 
 #[cfg(test)]

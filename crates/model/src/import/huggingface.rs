@@ -150,10 +150,18 @@ fn read_transducer(
         other => return Err(root.error("hidden_act", "relu or tanh", other)),
     };
     let durations = match has_durations {
-        true => root.counts("durations")?.ok_or_else(|| root.error("durations", "a list of frames", "none"))?,
+        true => {
+            root.counts("durations")?.ok_or_else(|| root.error("durations", "a list of frames", "none"))?
+        }
         false => Vec::new(),
     };
-    root.ignore(&["durations", "max_symbols_per_step", "pad_token_id", "tdt_loss_reduction", "rnnt_loss_reduction"]);
+    root.ignore(&[
+        "durations",
+        "max_symbols_per_step",
+        "pad_token_id",
+        "tdt_loss_reduction",
+        "rnnt_loss_reduction",
+    ]);
     let start = if has_blank_embedding { StartEmbedding::Blank } else { StartEmbedding::Zero };
     Ok(TransducerArchitecture {
         predictor: PredictorKind::Lstm(LstmPredictorConfig {

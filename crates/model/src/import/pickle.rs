@@ -326,9 +326,13 @@ impl Machine<'_> {
             _ => Vec::new(),
         };
         let storage = match values[..] {
-            [Value::Text(kind), &Value::StorageType(dtype), Value::Text(key), Value::Text(_), &Value::Int(count)]
-                if kind == "storage" && count >= 0 =>
-            {
+            [
+                Value::Text(kind),
+                &Value::StorageType(dtype),
+                Value::Text(key),
+                Value::Text(_),
+                &Value::Int(count),
+            ] if kind == "storage" && count >= 0 => {
                 Value::Storage { dtype, key: key.clone(), elements: count as u64 }
             }
             _ => return error("a persistent id (\"storage\", type, key, location, elements)", "another"),
