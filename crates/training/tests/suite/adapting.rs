@@ -37,7 +37,7 @@ fn with_init(init: &str) -> String {
 fn frozen_parameters_keep_their_bits_and_resumed_runs_equal_others() {
     let (toy, first) = toy_with_trained_model();
     let init = with_init("frozen = [\"encoder\", \"predictor.layers.0..1\"]");
-    let recipe = toy.recipe(&[("[optimizer]", &init), ("ema = 0.9", "ema = 0.5")]);
+    let recipe = toy.recipe(&[("[optimizer]", &init), ("ema = 0.9", "ema = 0.5\ndecay = \"hold\"")]);
     let is_frozen = |name: &str| name.starts_with("encoder.") || name.starts_with("predictor.layers.0.");
     run(&recipe, None, &toy.path("whole"), 2, StartMode::Fresh).unwrap();
     let whole = read_last(&toy.path("whole"));

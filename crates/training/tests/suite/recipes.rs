@@ -71,7 +71,7 @@ fn unknown_and_missing_keys_are_errors_with_the_key() {
         ("layers = 1\nhidden = 16\nbid", "kind = \"conv\"\nlayers = 1\nhidden = 16\nbid", "conv"),
         ("stack = 4", "stack = -4", "-4"),
         ("mels = 12", "normalize = \"never\"", "never"),
-        ("mels = 12", "preset = \"nemo\"", "nemo"),
+        ("mels = 12", "preset = \"espnet\"", "espnet"),
         ("perturb =", "speed = { rate = 0.9 }\nperturb =", "rate"),
         ("perturb =", "noise = { snr_db = [0.0, 9.0] }\nperturb =", "manifest"),
         ("ctc_weight = 0.3", "metric = \"ser\"", "ser"),
