@@ -9,6 +9,7 @@
 //! rows, [`bf16`] rounds.
 pub mod bf16;
 mod full;
+mod operand;
 pub(crate) mod micro;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod micro_avx2;
@@ -21,6 +22,9 @@ pub(crate) mod pack_avx512;
 mod panels;
 
 pub use full::FullFormat;
+pub use operand::{
+    NumberFormat, OperandTileMut, OperandTilesMut, PART_MULTIPLE, PackedOperand, RightPart, SumOrder, multiply,
+};
 pub(crate) use panels::{OutputTile, RightPanels};
 
 use crate::{Accumulate, Real, View, ViewMut, simd::SimdLevel};

@@ -1,0 +1,564 @@
+//! Packed operands whose number format is selected at run time: `f32` or bf16.
+//!
+//! A weight is packed once as right operand; rows are packed as left operand by parallel tasks, one
+//! tile of rows and steps each. Sums are `f32` in both formats. The bits of an element depend only
+//! on its row and its column, not on other rows and columns.
+//!
+//! ```text
+//! left   micro-panels of MR rows      [panel][step][row]      MR: as equal as possible, at most 14
+//! right  micro-panels of NR columns   [panel][step][column]
+//! bf16   tiles of 16 rows or columns by 32 steps, see `bf16.rs`
+//! ```
+use super::bf16::{BLOCK_SIDE, DEPTH, TILE_SIDE, Tile, TilePanels};
+use super::{Operand, OperandSource, OutputTile, RightPanels};
+use crate::simd::{Bf16, SimdLevel};
+use crate::{Accumulate, AlignedVec, Parts, Real, ScratchReq, TileMut, Tiling, View, ViewMut, par_for, tiles_mut};
+use crate::tiles::TilesMut;
+
+/// Columns and steps of a part of a right operand may begin at multiples of this.
+pub const PART_MULTIPLE: usize = 32;
+/// Steps of a block of the sum, whose operands stay in the caches.
+const BLOCK_STEPS: usize = 512;
+/// Micro-panels that a task of [`PackedOperand::pack`] packs.
+const PANELS_PER_TASK: usize = 4;
+
+/// The number format of packed operands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NumberFormat {
+    /// `f32`, without rounding.
+    #[default]
+    F32,
+    /// bf16, rounded to nearest even.
+    Bf16,
+}
+
+/// A packed operand of matrix products with reusable memory.
+#[derive(Debug)]
+pub struct PackedOperand {
+    words: Words,
+    operand: Operand,
+    /// Rows (left) or columns (right).
+    len: usize,
+    /// Steps of the sum.
+    depth: usize,
+    /// Rows or columns of a micro-panel.
+    panel_width: usize,
+}
+
+#[derive(Debug)]
+enum Words {
+    F32(AlignedVec<f32>),
+    Bf16(Vec<Tile>),
+}
+
+/// A part of a right operand; both starts are multiples of [`PART_MULTIPLE`].
+#[derive(Clone, Copy, Debug)]
+pub struct RightPart<'a> {
+    /// The operand.
+    pub operand: &'a PackedOperand,
+    /// The first column of the part.
+    pub first_column: usize,
+    /// The first step of the part.
+    pub first_step: usize,
+}
+
+/// Whether the steps of a sum are divided into blocks, which are added in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SumOrder {
+    /// Blocks of steps that fit into the caches, for deep sums.
+    Blocked,
+    /// One sum in the order of the steps: zeros in front do not change the bits (`f32`).
+    Sequential,
+}
+
+impl PackedOperand {
+    /// Creates an empty operand.
+    pub fn new(format: NumberFormat, operand: Operand) -> Self {
+        let words = match format {
+            NumberFormat::F32 => Words::F32(AlignedVec::default()),
+            NumberFormat::Bf16 => Words::Bf16(Vec::new()),
+        };
+        Self { words, operand, len: 0, depth: 0, panel_width: 1 }
+    }
+
+    /// Packs a matrix in parallel tasks.
+    pub fn packed(format: NumberFormat, operand: Operand, view: View<f32>) -> Self {
+        let mut packed = Self::new(format, operand);
+        let (len, depth) = OperandSource::new(view, operand).sizes();
+        packed.resize(len, depth);
+        let panels = PANELS_PER_TASK * packed.row_multiple();
+        par_for(packed.tiles_mut(panels, depth.max(1)), |index, mut tile| {
+            tile.pack_from(view, index * panels, 0);
+        });
+        packed
+    }
+
+    /// Sets the sizes; the contents are unspecified then.
+    pub fn resize(&mut self, len: usize, depth: usize) {
+        (self.len, self.depth) = (len, depth);
+        self.panel_width = match (&self.words, self.operand) {
+            (Words::Bf16(_), _) => TILE_SIDE,
+            (Words::F32(_), operand) => f32_panel_width(operand, len),
+        };
+        let words = self.panels() * self.panel_words();
+        match &mut self.words {
+            Words::F32(buffer) => drop(buffer.ensure_len(words, 0.0)),
+            Words::Bf16(buffer) => {
+                crate::ensure_len(buffer, words, Tile([0; TILE_SIDE * DEPTH]));
+            }
+        }
+    }
+
+    /// Packs a whole matrix on the calling thread; memory is reused.
+    pub fn fill(&mut self, view: View<f32>) {
+        let (len, depth) = OperandSource::new(view, self.operand).sizes();
+        self.resize(len, depth);
+        crate::for_each_sequential(self.tiles_mut(len.max(1).next_multiple_of(self.row_multiple()), depth.max(1)), |_, mut tile| {
+            tile.pack_from(view, 0, 0);
+        });
+    }
+
+    /// Packs columns of a right operand from `first` on, a multiple of [`PART_MULTIPLE`].
+    ///
+    /// `view` has all steps of these columns.
+    pub fn fill_columns(&mut self, first: usize, view: View<f32>) {
+        let count = OperandSource::new(view, self.operand).sizes().0;
+        let (depth, panel_words) = (self.depth, self.panel_words());
+        assert!(first.is_multiple_of(PART_MULTIPLE) && first + count <= self.len, "columns from {first} on");
+        let panels = first / self.panel_width..self.panels().min((first + count.next_multiple_of(PART_MULTIPLE)).div_ceil(self.panel_width));
+        let range = panels.start * panel_words..panels.end * panel_words;
+        let tiles = self.tiles_of(range, panels.len().max(1), depth.max(1));
+        crate::for_each_sequential(tiles, |_, mut tile| tile.pack_from(view, 0, 0));
+    }
+
+    /// Returns the rows of a left operand or the columns of a right one.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether there is no row or column.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the steps of the sum.
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// Returns the number format.
+    pub fn format(&self) -> NumberFormat {
+        match self.words {
+            Words::F32(_) => NumberFormat::F32,
+            Words::Bf16(_) => NumberFormat::Bf16,
+        }
+    }
+
+    /// Returns the multiple at which rows may be divided among tasks.
+    pub fn row_multiple(&self) -> usize {
+        match self.words {
+            Words::F32(_) => self.panel_width,
+            Words::Bf16(_) => BLOCK_SIDE,
+        }
+    }
+
+    /// Returns the memory of an operand.
+    pub fn requirement(format: NumberFormat, operand: Operand, len: usize, depth: usize) -> ScratchReq {
+        match format {
+            NumberFormat::F32 => {
+                let width = f32_panel_width(operand, len);
+                ScratchReq::aligned::<f32>(len.next_multiple_of(width).saturating_mul(depth))
+            }
+            NumberFormat::Bf16 => {
+                let panels = 2 * len.div_ceil(BLOCK_SIDE);
+                ScratchReq::new::<Tile>(panels.saturating_mul(depth.div_ceil(DEPTH)))
+            }
+        }
+    }
+
+    fn panels(&self) -> usize {
+        match self.words {
+            Words::F32(_) => self.len.div_ceil(self.panel_width),
+            Words::Bf16(_) => 2 * self.len.div_ceil(BLOCK_SIDE),
+        }
+    }
+
+    /// Returns the words of a micro-panel.
+    fn panel_words(&self) -> usize {
+        match self.words {
+            Words::F32(_) => self.panel_width * self.depth,
+            Words::Bf16(_) => self.depth.div_ceil(DEPTH),
+        }
+    }
+
+    /// Divides the operand into tiles of `rows` rows by `steps` steps, in the order of [`tiles_mut`].
+    ///
+    /// `rows` is a multiple of [`Self::row_multiple`], `steps` one of [`PART_MULTIPLE`] unless it
+    /// contains all steps.
+    ///
+    /// # Panics
+    /// For other sizes.
+    pub fn tiles_mut(&mut self, rows: usize, steps: usize) -> OperandTilesMut<'_> {
+        let multiple = self.row_multiple();
+        let is_valid = rows > 0 && rows.is_multiple_of(multiple);
+        let is_valid = is_valid && (steps.is_multiple_of(PART_MULTIPLE) || steps >= self.depth.max(1));
+        assert!(is_valid, "tiles of {rows} rows by {steps} steps");
+        let words = self.panels() * self.panel_words();
+        self.tiles_of(0..words, rows / self.panel_width, steps)
+    }
+
+    /// Divides a range of words, whole micro-panels, into tiles.
+    fn tiles_of(&mut self, words: std::ops::Range<usize>, panels: usize, steps: usize) -> OperandTilesMut<'_> {
+        let (panel_width, depth, operand) = (self.panel_width, self.depth, self.operand);
+        let columns = self.panel_words().max(1);
+        let shape = TileShape { panel_width, operand };
+        match &mut self.words {
+            Words::F32(buffer) => {
+                let width = (steps.min(depth.max(1)) * panel_width).max(1);
+                let tiling = Tiling { rows: panels, planes: 1, columns, width };
+                OperandTilesMut { shape, words: TilesOfWords::F32(tiles_mut(&mut buffer[words], tiling)) }
+            }
+            Words::Bf16(buffer) => {
+                let tiling = Tiling { rows: panels, planes: 1, columns, width: steps.div_ceil(DEPTH) };
+                OperandTilesMut { shape, words: TilesOfWords::Bf16(tiles_mut(&mut buffer[words], tiling)) }
+            }
+        }
+    }
+}
+
+/// Returns the rows or columns of an `f32` micro-panel; few rows are divided evenly.
+fn f32_panel_width(operand: Operand, len: usize) -> usize {
+    let [max_rows, columns] = f32::tile_shape(SimdLevel::best());
+    match operand {
+        Operand::Left => len.div_ceil(len.div_ceil(max_rows).max(1)).max(1),
+        Operand::Right => columns,
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct TileShape {
+    panel_width: usize,
+    operand: Operand,
+}
+
+/// Tiles of an operand, the parts of [`par_for`]; see [`PackedOperand::tiles_mut`].
+#[derive(Debug)]
+pub struct OperandTilesMut<'a> {
+    shape: TileShape,
+    words: TilesOfWords<'a>,
+}
+
+#[derive(Debug)]
+enum TilesOfWords<'a> {
+    F32(TilesMut<'a, f32>),
+    Bf16(TilesMut<'a, Tile>),
+}
+
+/// A tile of an operand that one task packs.
+#[derive(Debug)]
+pub struct OperandTileMut<'a> {
+    shape: TileShape,
+    words: TileOfWords<'a>,
+}
+
+#[derive(Debug)]
+enum TileOfWords<'a> {
+    F32(TileMut<'a, f32>),
+    Bf16(TileMut<'a, Tile>),
+}
+
+#[allow(unsafe_code)]
+// SAFETY: tiles of different indices are different tiles of `TilesMut`.
+unsafe impl<'a> Parts for OperandTilesMut<'a> {
+    type Part = OperandTileMut<'a>;
+
+    fn count(&self) -> usize {
+        match &self.words {
+            TilesOfWords::F32(tiles) => tiles.count(),
+            TilesOfWords::Bf16(tiles) => tiles.count(),
+        }
+    }
+
+    unsafe fn part(&self, index: usize) -> OperandTileMut<'a> {
+        // SAFETY: guaranteed by the caller.
+        let words = unsafe {
+            match &self.words {
+                TilesOfWords::F32(tiles) => TileOfWords::F32(tiles.part(index)),
+                TilesOfWords::Bf16(tiles) => TileOfWords::Bf16(tiles.part(index)),
+            }
+        };
+        OperandTileMut { shape: self.shape, words }
+    }
+}
+
+impl OperandTileMut<'_> {
+    /// Packs a matrix that covers the rows and steps of the tile; padding is 0.
+    pub fn pack(&mut self, view: View<f32>) {
+        self.pack_from(view, 0, 0);
+    }
+
+    /// Packs the part of a matrix from a row (left) or column (right) and a step on.
+    fn pack_from(&mut self, view: View<f32>, first: usize, first_step: usize) {
+        let TileShape { panel_width, operand } = self.shape;
+        let source = OperandSource::new(view, operand);
+        let len = source.sizes().0;
+        match &mut self.words {
+            TileOfWords::F32(tile) => {
+                for panel in 0..tile.rows() {
+                    let start = (first + panel * panel_width, first_step);
+                    if start.0 < len {
+                        f32::pack_panel(SimdLevel::best(), &source, start, panel_width, tile.row(panel, 0));
+                    }
+                }
+            }
+            TileOfWords::Bf16(tile) => {
+                for panel in 0..tile.rows() {
+                    let first = first + panel * TILE_SIDE;
+                    for (index, words) in tile.row(panel, 0).iter_mut().enumerate() {
+                        let step = first_step + index * DEPTH;
+                        let position = if source.steps_are_rows { (step, first) } else { (first, step) };
+                        f32::pack_tile(Bf16::best(), &source, position, operand, words);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Computes `out (=|+=) left[rows] · right` on the calling thread.
+///
+/// The rows of `out` are those of `left` from `first_row` on, its columns those of the part of
+/// `right`; the sums have the steps of `left`.
+///
+/// # Panics
+/// If formats differ, a start is not a multiple as documented, or a part does not exist.
+pub fn multiply(
+    out: ViewMut<f32>,
+    (left, first_row): (&PackedOperand, usize),
+    right: RightPart,
+    order: SumOrder,
+    accumulate: Accumulate,
+) {
+    let RightPart { operand, first_column, first_step } = right;
+    let starts = [(first_row, left.row_multiple()), (first_column, PART_MULTIPLE), (first_step, PART_MULTIPLE)];
+    assert!(starts.iter().all(|(start, multiple)| start.is_multiple_of(*multiple)), "product of parts: starts {starts:?}");
+    assert!(
+        first_row + out.rows <= left.len
+            && first_column + out.cols <= operand.len
+            && first_step + left.depth <= operand.depth
+            && (left.operand, operand.operand) == (Operand::Left, Operand::Right),
+        "product of parts: {left:?} {right:?}"
+    );
+    if out.rows == 0 || out.cols == 0 {
+        return;
+    }
+    if left.depth == 0 {
+        if accumulate == Accumulate::Replace {
+            out.data.chunks_mut(out.stride).take(out.rows).for_each(|row| row[..out.cols].fill(0.0));
+        }
+        return;
+    }
+    match (&left.words, &operand.words) {
+        (Words::F32(rows), Words::F32(columns)) => {
+            let rows = &rows[first_row * left.depth..];
+            let columns = &columns[first_column * operand.depth..];
+            let product = F32Product {
+                level: SimdLevel::best(),
+                left: rows,
+                mr: left.panel_width,
+                depth: left.depth,
+                right: columns,
+                nr: operand.panel_width,
+                first_step,
+                right_depth: operand.depth,
+            };
+            let block_steps = if order == SumOrder::Blocked { BLOCK_STEPS } else { left.depth };
+            product.compute(out, block_steps, accumulate);
+        }
+        (Words::Bf16(rows), Words::Bf16(columns)) => {
+            let (left_stride, right_stride) = (left.panel_words(), operand.panel_words());
+            let left_tiles = TilePanels { tiles: &rows[first_row / TILE_SIDE * left_stride..], panel_stride: left_stride };
+            let first_tile = first_column / TILE_SIDE * right_stride + first_step / DEPTH;
+            let right_tiles = TilePanels { tiles: &columns[first_tile..], panel_stride: right_stride };
+            f32::bf16_product(Bf16::best(), out, (left_tiles, right_tiles), left_stride, accumulate);
+        }
+        _ => panic!("product of parts: operands of different formats"),
+    }
+}
+
+/// A product of `f32` operands.
+struct F32Product<'a> {
+    level: SimdLevel,
+    left: &'a [f32],
+    mr: usize,
+    /// Steps of a left micro-panel.
+    depth: usize,
+    right: &'a [f32],
+    nr: usize,
+    first_step: usize,
+    /// Steps of a right micro-panel.
+    right_depth: usize,
+}
+
+impl F32Product<'_> {
+    /// Computes the product by blocks of steps.
+    ///
+    /// ```text
+    /// for blocks of steps P:
+    ///   for columns j of NR, several NR for few rows:
+    ///     for rows i of MR:  micro-kernel: out[i, j] (=|+=) left[i, P] · right[P, j]
+    /// ```
+    fn compute(&self, out: ViewMut<f32>, block_steps: usize, accumulate: Accumulate) {
+        let &Self { level, mr, nr, depth, right_depth, .. } = self;
+        let ViewMut { data, rows, cols, stride } = out;
+        // Blocks of nearly equal size, by the depth only.
+        let block_steps = depth.div_ceil(depth.div_ceil(block_steps));
+        let max_cols = nr * f32::panels(level, mr);
+        for step in (0..depth).step_by(block_steps) {
+            let steps = block_steps.min(depth - step);
+            let accumulate = if step == 0 { accumulate } else { Accumulate::Add };
+            let mut col = 0;
+            while col < cols {
+                let count = if cols - col < max_cols { nr.min(cols - col) } else { max_cols };
+                let right = &self.right[col * right_depth + (self.first_step + step) * nr..];
+                let panel_stride = if count > nr { nr * right_depth } else { 0 };
+                let right_len = (count.div_ceil(nr) - 1) * panel_stride + steps * nr;
+                let right = RightPanels { data: &right[..right_len], step_stride: nr, panel_stride };
+                for row in (0..rows).step_by(mr) {
+                    let left = &self.left[row * depth + step * mr..][..steps * mr];
+                    let out = &mut data[row * stride + col..];
+                    let output = OutputTile { out, rows: mr.min(rows - row), cols: count, stride, accumulate };
+                    f32::micro_kernel(level, mr, left, right, output, &[]);
+                }
+                col += count;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packed::check::synthetic;
+
+    fn rounded(format: NumberFormat, x: f32) -> f64 {
+        match format {
+            NumberFormat::F32 => f64::from(x),
+            NumberFormat::Bf16 => {
+                let bits = x.to_bits();
+                f64::from(f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000))
+            }
+        }
+    }
+
+    /// Packs rows by tiles, in tasks.
+    fn packed_by_tiles(format: NumberFormat, x: &[f32], rows: usize, depth: usize, steps: usize) -> PackedOperand {
+        let mut packed = PackedOperand::new(format, Operand::Left);
+        packed.resize(rows, depth);
+        let band = 2 * packed.row_multiple();
+        let bands = rows.div_ceil(band);
+        par_for(packed.tiles_mut(band, steps), |index, mut tile| {
+            let (first_row, first_step) = (index % bands * band, index / bands * steps);
+            let (rows, steps) = (band.min(rows - first_row), steps.min(depth - first_step));
+            tile.pack(View::with_stride(&x[first_row * depth + first_step..], rows, steps, depth));
+        });
+        packed
+    }
+
+    #[test]
+    fn products_of_parts_equal_plain_loops() {
+        for format in [NumberFormat::F32, NumberFormat::Bf16] {
+            for (rows, depth, columns) in
+                [(1, 1, 1), (2, 40, 70), (3, 33, 130), (14, 64, 32), (15, 100, 65), (40, 1100, 300), (129, 520, 96)]
+            {
+                let x: Vec<f32> = synthetic(rows * depth, 1);
+                let w: Vec<f32> = synthetic(columns * (depth + 32), 2);
+                let left = packed_by_tiles(format, &x, rows, depth, if depth > 64 { 64 } else { depth });
+                // Steps 32.. of a deeper weight [O, I].
+                let right = PackedOperand::packed(format, Operand::Right, View::new(&w, columns, depth + 32).transposed());
+                let mut serial = PackedOperand::new(format, Operand::Right);
+                serial.fill(View::new(&w, columns, depth + 32).transposed());
+                let first_column = if columns > 64 { 64 } else { 0 };
+                for order in [SumOrder::Blocked, SumOrder::Sequential] {
+                    let count = columns - first_column;
+                    let first_row = if rows > 100 { left.row_multiple() } else { 0 };
+                    let mut out = vec![7.0; (rows - first_row) * (count + 3)];
+                    let mut same = out.clone();
+                    for (operand, out) in [(&right, &mut out), (&serial, &mut same)] {
+                        let part = RightPart { operand, first_column, first_step: 32 };
+                        let view = ViewMut::with_stride(out, rows - first_row, count, count + 3);
+                        multiply(view, (&left, first_row), part, order, Accumulate::Add);
+                    }
+                    assert_eq!(out, same);
+                    for (i, row) in out.chunks(count + 3).enumerate() {
+                        for (j, actual) in row.iter().enumerate() {
+                            let term = |k: usize| {
+                                rounded(format, x[(first_row + i) * depth + k])
+                                    * rounded(format, w[(first_column + j) * (depth + 32) + 32 + k])
+                            };
+                            let expected = 7.0 + if j < count { (0..depth).map(term).sum() } else { 0.0 };
+                            let error = (f64::from(*actual) - expected).abs();
+                            assert!(error < 2e-4, "{format:?} {rows} x {depth} x {columns}: {actual} {expected}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Attention and batches rely on it.
+    #[test]
+    fn bits_do_not_depend_on_other_rows_nor_on_leading_zeros() {
+        let (rows, depth, columns) = (31, 700, 50);
+        let (x, w): (Vec<f32>, Vec<f32>) = (synthetic(rows * depth, 3), synthetic(columns * depth, 4));
+        for format in [NumberFormat::F32, NumberFormat::Bf16] {
+            let right = PackedOperand::packed(format, Operand::Right, View::new(&w, columns, depth).transposed());
+            let product = |rows: &[f32], depth: usize, right: RightPart, order: SumOrder| {
+                let count = rows.len() / depth;
+                let mut left = PackedOperand::new(format, Operand::Left);
+                left.fill(View::new(rows, count, depth));
+                let mut out = vec![f32::NAN; count * columns];
+                multiply(ViewMut::new(&mut out, count, columns), (&left, 0), right, order, Accumulate::Replace);
+                out
+            };
+            let whole = RightPart { operand: &right, first_column: 0, first_step: 0 };
+            for order in [SumOrder::Blocked, SumOrder::Sequential] {
+                let together = product(&x, depth, whole, order);
+                for count in [1, 2, 5, 13] {
+                    assert_eq!(product(&x[..count * depth], depth, whole, order), together[..count * columns]);
+                }
+            }
+            // 64 zeros in front of the last 636 steps.
+            let mut masked = x.clone();
+            masked.chunks_mut(depth).for_each(|row| row[..64].fill(0.0));
+            let tail: Vec<f32> = x.chunks(depth).flat_map(|row| row[64..].to_vec()).collect();
+            let part = RightPart { first_step: 64, ..whole };
+            let expected = product(&tail, depth - 64, part, SumOrder::Sequential);
+            assert_eq!(product(&masked, depth, whole, SumOrder::Sequential), expected, "{format:?}");
+        }
+    }
+
+    #[test]
+    fn columns_are_packed_in_several_calls() {
+        let (depth, columns) = (20, 150);
+        let w: Vec<f32> = synthetic(columns * depth, 5);
+        for format in [NumberFormat::F32, NumberFormat::Bf16] {
+            let mut right = PackedOperand::new(format, Operand::Right);
+            right.resize(columns, depth);
+            for first in [0, 64, 128] {
+                let count = 64.min(columns - first);
+                right.fill_columns(first, View::new(&w[first * depth..], count, depth).transposed());
+            }
+            let expected = PackedOperand::packed(format, Operand::Right, View::new(&w, columns, depth).transposed());
+            let mut left = PackedOperand::new(format, Operand::Left);
+            left.fill(View::new(&w, 3, depth));
+            let [out, same] = [&right, &expected].map(|operand| {
+                let mut out = vec![0.0; 3 * columns];
+                let part = RightPart { operand, first_column: 0, first_step: 0 };
+                multiply(ViewMut::new(&mut out, 3, columns), (&left, 0), part, SumOrder::Blocked, Accumulate::Replace);
+                out
+            });
+            assert_eq!(out, same);
+        }
+    }
+}
