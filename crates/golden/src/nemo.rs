@@ -2,8 +2,12 @@
 //!
 //! The folder has a folder for each model, `tokenizers/`, and the front end's `frontends.json`.
 //! Each module tests one part; [`report`] runs all of them and prints one line per run.
+mod case;
 mod check;
 mod features;
+mod gradients;
+mod model;
+mod network;
 mod tokenizers;
 
 use std::io::Write;
@@ -17,8 +21,10 @@ use check::NemoCheck;
 type CheckFn = fn(&mut NemoCheck) -> std::result::Result<(), RunError>;
 
 /// Parts that are compared for each folder of this name; `CASE` is the folder of a model.
-const PARTS: [(&str, &str, CheckFn); 2] = [
+const PARTS: [(&str, &str, CheckFn); 4] = [
     (".", "features", features::compare_front_ends),
+    ("CASE", "network", network::compare),
+    ("CASE", "gradients", gradients::compare),
     ("tokenizers", "tokenizers", tokenizers::compare),
 ];
 

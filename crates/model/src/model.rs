@@ -332,7 +332,7 @@ impl Model {
         let config = self.config();
         let width = config.input.width();
         let encoder = self.encoder().bytes(utterances, rows, width)?;
-        let frames = rows.div_ceil(config.encoder.reduction());
+        let frames = config.encoder.output_rows(rows);
         // Rows before and after the projection, in tensors and in vectors, and the input.
         let values = 2 * frames * (self.encoder().width() + self.width()) + 2 * rows * width;
         Some(
