@@ -6,8 +6,10 @@ mod case;
 mod check;
 mod features;
 mod gradients;
+mod inference;
 mod model;
 mod network;
+mod streaming;
 mod tokenizers;
 
 use std::io::Write;
@@ -21,10 +23,12 @@ use check::NemoCheck;
 type CheckFn = fn(&mut NemoCheck) -> std::result::Result<(), RunError>;
 
 /// Parts that are compared for each folder of this name; `CASE` is the folder of a model.
-const PARTS: [(&str, &str, CheckFn); 4] = [
+const PARTS: [(&str, &str, CheckFn); 6] = [
     (".", "features", features::compare_front_ends),
     ("CASE", "network", network::compare),
     ("CASE", "gradients", gradients::compare),
+    ("CASE", "inference", inference::compare),
+    ("CASE", "streaming", streaming::compare),
     ("tokenizers", "tokenizers", tokenizers::compare),
 ];
 

@@ -102,21 +102,9 @@ impl NetworkRun<'_> {
         suffix: &str,
         tolerance: Tolerance,
     ) -> Result<(), RunError> {
-        for name in self.case.tensors.keys() {
-            // With unequal sides, NeMo's local attention has wrong positions: `enc_as_nemo`.
-            let (kind, style) = match name.split('_').next() {
-                Some("local" | "limited") => ("enc", "regular"),
-                Some("stream") => ("offline", self.nemo.attention_style()),
-                _ => continue,
-            };
-            let Some(limits) = name.strip_suffix(&format!(".{kind}{suffix}")) else { continue };
-            let sides: Vec<i64> = limits.split('_').skip(1).filter_map(|side| side.parse().ok()).collect();
-            let &[left, right] = &sides[..] else {
-                return Err(RunError::Failed(format!("{name}: expected two limits")));
-            };
-            let attention: AttentionLimits = attention_limits(style, left, right);
+        for (name, attention) in attention_variants(self.nemo, self.case, suffix)? {
             let config = FastConformerEncoderConfig { attention, ..self.nemo.encoder_config() };
-            self.compare_rows(check, name, &self.encode_all(&config)?, tolerance);
+            self.compare_rows(check, &name, &self.encode_all(&config)?, tolerance);
         }
         Ok(())
     }
@@ -277,6 +265,30 @@ impl NetworkRun<'_> {
     }
 }
 
+/// Returns the names of stored rows with other limits of attention, and these limits.
+pub(super) fn attention_variants(
+    nemo: &NemoModel,
+    case: &NemoCase,
+    suffix: &str,
+) -> Result<Vec<(String, AttentionLimits)>, RunError> {
+    let mut variants = Vec::new();
+    for name in case.tensors.keys() {
+        // With unequal sides, NeMo's local attention has wrong positions: `enc_as_nemo`.
+        let (kind, style) = match name.split('_').next() {
+            Some("local" | "limited") => ("enc", "regular"),
+            Some("stream") => ("offline", nemo.attention_style()),
+            _ => continue,
+        };
+        let Some(limits) = name.strip_suffix(&format!(".{kind}{suffix}")) else { continue };
+        let sides: Vec<i64> = limits.split('_').skip(1).filter_map(|side| side.parse().ok()).collect();
+        let &[left, right] = &sides[..] else {
+            return Err(RunError::Failed(format!("{name}: expected two limits")));
+        };
+        variants.push((name.clone(), attention_limits(style, left, right)));
+    }
+    Ok(variants)
+}
+
 /// Copies all elements as `f64`.
 pub(super) fn to_f64(tensor: &Tensor) -> Result<Vec<f64>, RunError> {
     let values = tensor.to_dtype(DType::F64).and_then(|tensor| tensor.flatten_all()?.to_vec1());
@@ -292,7 +304,7 @@ fn valid_rows(rows: &Tensor, lengths: &[usize]) -> Result<Vec<Vec<f64>>, RunErro
 }
 
 /// Returns the first rows of each utterance of a stored padded batch.
-fn stored_rows(stored: &StoredTensor, lengths: &[usize]) -> Vec<Vec<f64>> {
+pub(super) fn stored_rows(stored: &StoredTensor, lengths: &[usize]) -> Vec<Vec<f64>> {
     let width = stored.shape.last().copied().unwrap_or(0);
     let utterance_len = stored.values.len() / lengths.len().max(1);
     let utterances = lengths.iter().enumerate();

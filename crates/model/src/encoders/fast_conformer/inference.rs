@@ -19,6 +19,7 @@ mod attention;
 mod layer;
 mod linear;
 mod positions;
+mod stream;
 mod subsampling;
 mod weights;
 #[cfg(test)]
@@ -29,10 +30,11 @@ use std::ops::Range;
 use attention::{AttentionRows, AttentionScratch};
 use kernels::packed::{NumberFormat, Operand, PackedOperand};
 use kernels::{AlignedVec, ScratchReq, WorkerSlots, alloc, items_mut, par_for, parts_mut};
-use layer::{PackedConvolution, PackedFeedForward, PackedLayer};
+use layer::{PackedAttention, PackedConvolution, PackedFeedForward, PackedLayer};
 use linear::{TaskScratch, pack_rows};
 use positions::{DistanceRange, SinusoidTable, Sinusoids};
 use subsampling::{PackedSubsampling, SubsamplingScratch};
+pub use stream::FastConformerStream;
 pub use weights::ReadTensor;
 use weights::WeightReader;
 
@@ -50,6 +52,7 @@ const ROWS_PER_NORM_TASK: usize = 32;
 /// A FastConformer encoder with packed weights, for inference.
 #[derive(Debug)]
 pub struct PackedFastConformer {
+    config: FastConformerEncoderConfig,
     input_width: usize,
     width: usize,
     format: NumberFormat,
@@ -101,7 +104,8 @@ impl PackedFastConformer {
         let layer = |index| PackedLayer::new(config, index, &mut reader);
         let layers = (0..config.layers).map(layer).collect::<Result<_>>()?;
         let sinusoids = Sinusoids::new(config.width);
-        Ok(PackedFastConformer { input_width, width: config.width, format, subsampling, sinusoids, layers })
+        let (config, width) = (config.clone(), config.width);
+        Ok(PackedFastConformer { config, input_width, width, format, subsampling, sinusoids, layers })
     }
 
     /// Returns the width D of input frames.
@@ -134,9 +138,7 @@ impl PackedFastConformer {
         if !rows.is_empty() {
             let mut workspace = Workspace::new(self, ragged.rows());
             self.subsample(utterances, &ragged, &mut rows, &mut workspace);
-            let attention_rows = ragged_attention_rows(&workspace.qkv, &ragged, self.width);
-            let distances = self.layers[0].attention.heads.distances(&attention_rows);
-            let table = distances.map(|range| self.position_table(range, &workspace.tasks));
+            let table = self.distances(&lengths).map(|range| self.position_table(range, &workspace.tasks));
             for layer in &self.layers {
                 layer.feed_forward1.forward(&mut rows, &mut workspace);
                 if let Some(table) = &table {
@@ -144,16 +146,16 @@ impl PackedFastConformer {
                 }
                 layer.convolution.forward(&mut rows, &ragged, &mut workspace);
                 layer.feed_forward2.forward(&mut rows, &mut workspace);
-                let norm_parts = parts_mut(&mut rows, ROWS_PER_NORM_TASK * self.width);
-                par_for(norm_parts, |_, rows| {
-                    let mut normalized = workspace.tasks.lock();
-                    let normalized = normalized.ensure_len(rows.len(), 0.0);
-                    layer.norm_out.apply(rows, normalized);
-                    rows.copy_from_slice(normalized);
-                });
+                layer.normalize(&mut rows, &workspace);
             }
         }
         Ok(EncodedRows { rows, lengths })
+    }
+
+    /// Returns the distances in attention of utterances of these lengths; none without layers.
+    fn distances(&self, lengths: &[usize]) -> Option<DistanceRange> {
+        let layer = self.layers.first()?;
+        layer.attention.heads.distances(lengths.iter().map(|&rows| (0..rows, rows)))
     }
 
     /// Returns sinusoids of a range, unless all layers have the keys of these positions.
@@ -235,17 +237,9 @@ impl PackedFastConformer {
         let positions = module.positions.keys(&self.sinusoids, table, tasks);
         let utterances = ragged_attention_rows(qkv, ragged, width);
         module.heads.forward(&utterances, &positions, results, attention);
-        let head_width = width / module.heads.heads;
         for block in row_blocks(total) {
-            pack_rows(packed, block.len(), width, tasks, |rows, values| {
-                for (row, values) in rows.zip(values.chunks_exact_mut(width)) {
-                    for (head, values) in values.chunks_exact_mut(head_width).enumerate() {
-                        let start = (head * total + block.start + row) * head_width;
-                        values.copy_from_slice(&results[start..][..head_width]);
-                    }
-                }
-            });
-            module.out.forward_add(packed, &mut rows[block.start * width..block.end * width], tasks);
+            let out = &mut rows[block.start * width..block.end * width];
+            module.add_results(results, block, out, packed, tasks);
         }
     }
 
@@ -268,7 +262,9 @@ impl PackedFastConformer {
         let tasks = linear::task_requirement(flat_width.max(width));
         let subsampling = self.subsampling.requirement(ROWS_PER_SUBSAMPLING_TASK).times(threads);
         let subsampling = subsampling.and(ScratchReq::aligned::<f32>(block * flat_width));
-        let positions = heads.map_or(ScratchReq::EMPTY, |heads| heads.positions_requirement(lengths));
+        let positions = heads.zip(self.distances(lengths)).map_or(ScratchReq::EMPTY, |(heads, range)| {
+            positions::requirement(range, heads.heads, width, self.format)
+        });
         rows.and(blocks).and(tasks.times(threads)).and(subsampling.or(attention.times(threads).and(positions)))
     }
 }
@@ -308,6 +304,43 @@ impl PackedFeedForward {
     }
 }
 
+impl PackedAttention {
+    /// Adds `W_o` times the results of attention, `[H, T, d]`, of a block of rows.
+    fn add_results(
+        &self,
+        results: &[f32],
+        block: Range<usize>,
+        out: &mut [f32],
+        packed: &mut PackedOperand,
+        tasks: &TaskScratch,
+    ) {
+        let width = self.out.outputs();
+        let (head_width, total) = (width / self.heads.heads, results.len() / width);
+        pack_rows(packed, block.len(), width, tasks, |rows, values| {
+            for (row, values) in rows.zip(values.chunks_exact_mut(width)) {
+                for (head, values) in values.chunks_exact_mut(head_width).enumerate() {
+                    let start = (head * total + block.start + row) * head_width;
+                    values.copy_from_slice(&results[start..][..head_width]);
+                }
+            }
+        });
+        self.out.forward_add(packed, out, tasks);
+    }
+}
+
+impl PackedLayer {
+    /// Applies the last norm of the layer to each row.
+    fn normalize(&self, rows: &mut [f32], workspace: &Workspace) {
+        let width = self.feed_forward1.outer.outputs();
+        par_for(parts_mut(rows, ROWS_PER_NORM_TASK * width), |_, rows| {
+            let mut buffer = workspace.tasks.lock();
+            let normalized = buffer.ensure_len(rows.len(), 0.0);
+            self.norm_out.apply(rows, normalized);
+            rows.copy_from_slice(normalized);
+        });
+    }
+}
+
 impl PackedConvolution {
     /// Adds the convolution module to each row.
     fn forward(&self, rows: &mut [f32], ragged: &Ragged, workspace: &mut Workspace) {
@@ -332,15 +365,15 @@ impl PackedConvolution {
     fn convolve_rows(&self, gated: &[f32], ragged: &Ragged, rows: Range<usize>, out: &mut [f32]) {
         let width = self.out.outputs();
         let mut out = out;
-        let mut utterance = ragged.utterance_of(rows.start);
-        let mut start = rows.start;
-        while start < rows.end {
+        for utterance in 0..ragged.utterances() {
             let range = ragged.range(utterance);
-            let end = rows.end.min(range.end);
-            let (part, rest) = out.split_at_mut((end - start) * width);
-            let x = ragged.utterance(gated, width, utterance);
-            self.depthwise.apply(x, start - range.start..end - range.start, part);
-            (out, start, utterance) = (rest, end, utterance + 1);
+            let shared = range.start.max(rows.start)..range.end.min(rows.end);
+            if !shared.is_empty() {
+                let (part, rest) = out.split_at_mut(shared.len() * width);
+                let x = ragged.utterance(gated, width, utterance);
+                self.depthwise.apply(x, shared.start - range.start..shared.end - range.start, part);
+                out = rest;
+            }
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::encoders::fast_conformer::AttentionLimits;
 const TILES_PER_GROUP: usize = 8;
 
 /// Queries of a tile: whole micro-panels of the product.
-fn queries_per_tile(format: NumberFormat) -> usize {
+pub(super) fn queries_per_tile(format: NumberFormat) -> usize {
     match format {
         NumberFormat::F32 => 28,
         NumberFormat::Bf16 => 32,
@@ -112,13 +112,17 @@ impl HeadParameters {
     }
 
     /// Returns the distances of all tiles of some utterances.
-    pub(super) fn distances(&self, utterances: &[AttentionRows]) -> Option<DistanceRange> {
+    ///
+    /// Each has queries and a number of keys.
+    pub(super) fn distances(
+        &self,
+        utterances: impl IntoIterator<Item = (Range<usize>, usize)>,
+    ) -> Option<DistanceRange> {
         let tile = queries_per_tile(self.format);
-        let ranges = utterances.iter().flat_map(|utterance| {
-            let count = utterance.query_count();
-            (0..count).step_by(tile).map(move |start| {
-                let queries = utterance.first_query + start..utterance.first_query + count.min(start + tile);
-                let keys = self.key_range(&queries, utterance.rows);
+        let ranges = utterances.into_iter().flat_map(|(all_queries, rows)| {
+            all_queries.clone().step_by(tile).map(move |start| {
+                let queries = start..all_queries.end.min(start + tile);
+                let keys = self.key_range(&queries, rows);
                 DistanceRange {
                     min: queries.start as i64 - (keys.end as i64 - 1),
                     max: (queries.end as i64 - 1) - keys.start as i64,

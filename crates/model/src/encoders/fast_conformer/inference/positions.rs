@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use kernels::packed::{NumberFormat, Operand, PackedOperand};
-use kernels::{AlignedVec, View, items_mut, lock, par_for};
+use kernels::{AlignedVec, ScratchReq, View, items_mut, lock, par_for};
 
 use super::linear::{PackedLinear, TaskScratch, pack_rows};
 use super::weights::WeightReader;
@@ -38,7 +38,8 @@ impl DistanceRange {
         DistanceRange { min: self.min.min(other.min), max: self.max.max(other.max) }
     }
 
-    fn count(self) -> usize {
+    /// Returns the number of distances.
+    pub(super) fn count(self) -> usize {
         (self.max - self.min + 1).unsigned_abs() as usize
     }
 
@@ -71,6 +72,13 @@ pub(super) struct PositionKeys {
     pub heads: Vec<PackedOperand>,
 }
 
+impl SinusoidTable {
+    /// Creates a table without blocks, whose rows are computed if they are needed.
+    pub(super) fn empty(range: DistanceRange) -> Self {
+        SinusoidTable { range, blocks: Vec::new() }
+    }
+}
+
 impl PositionKeys {
     /// Returns the column of a distance.
     pub(super) fn column(&self, distance: i64) -> usize {
@@ -97,7 +105,7 @@ impl Sinusoids {
 
     /// Returns the table of a range, with its blocks unless it is too large.
     pub(super) fn table(&self, range: DistanceRange, format: NumberFormat, scratch: &TaskScratch) -> SinusoidTable {
-        let mut table = SinusoidTable { range, blocks: Vec::new() };
+        let mut table = SinusoidTable::empty(range);
         if range.count() * 2 * self.frequencies.len() <= MAX_TABLE_VALUES {
             for columns in column_blocks(range) {
                 let mut block = PackedOperand::new(format, Operand::Left);
@@ -206,4 +214,17 @@ impl PositionProjection {
         }
         PositionKeys { range, heads }
     }
+}
+
+/// Returns the memory of the table of a range and of a layer's keys, `heads` of `width` in total.
+pub(super) fn requirement(range: DistanceRange, heads: usize, width: usize, format: NumberFormat) -> ScratchReq {
+    let (count, head_width) = (range.count(), width / heads);
+    let packed_rows = |rows| PackedOperand::requirement(format, Operand::Left, rows, width);
+    let blocks = column_blocks(range).map(|columns| packed_rows(columns.len()));
+    let table = match count * width <= MAX_TABLE_VALUES {
+        true => ScratchReq::all_of(blocks),
+        false => packed_rows(DISTANCES_PER_BLOCK),
+    };
+    let rows = ScratchReq::aligned::<f32>(count.min(DISTANCES_PER_BLOCK) * width);
+    table.and(rows).and(PackedOperand::requirement(format, Operand::Right, count, head_width).times(heads))
 }

@@ -180,8 +180,23 @@ impl PackedSubsampling {
         }
     }
 
+    /// Computes results of one stage, from frames without earlier or later ones.
+    pub(super) fn compute_results(
+        &self,
+        stage: usize,
+        frames: StageFrames,
+        results: Range<usize>,
+        out: &mut [f32],
+        scratch: &mut SubsamplingScratch,
+    ) {
+        if !results.is_empty() {
+            let buffers = (&mut scratch.convolved, &mut scratch.packed);
+            self.compute_stage(stage, frames, results, out, buffers);
+        }
+    }
+
     /// Computes results of one stage from the frames that they need.
-    pub(super) fn compute_stage(
+    fn compute_stage(
         &self,
         stage: usize,
         frames: StageFrames,

@@ -1,0 +1,394 @@
+//! Compares packed inference with a plain implementation in `f64`.
+use std::collections::BTreeMap;
+
+use kernels::packed::NumberFormat;
+
+use super::PackedFastConformer;
+use crate::encoders::fast_conformer::{
+    AttentionLimits, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoderConfig,
+};
+
+const BANDS: usize = 13;
+
+fn config() -> FastConformerEncoderConfig {
+    FastConformerEncoderConfig {
+        layers: 2,
+        width: 12,
+        heads: 3,
+        feed_forward: 20,
+        kernel: 5,
+        subsampling: DepthwiseSubsamplingConfig { channels: 6, factor: 4, causal: false },
+        attention: AttentionLimits::Full,
+        other_attention: Vec::new(),
+        causal_convolution: false,
+        convolution_norm: ConvolutionNorm::Batch,
+        bias: true,
+        scale_input: true,
+        dropout: 0.0,
+    }
+}
+
+/// Encoders that together have all variants.
+fn configs() -> Vec<FastConformerEncoderConfig> {
+    let subsampling = |factor, causal| DepthwiseSubsamplingConfig { channels: 6, factor, causal };
+    let norm = ConvolutionNorm::Layer;
+    let window = |left, right| AttentionLimits::Window { left, right };
+    vec![
+        config(),
+        FastConformerEncoderConfig { bias: false, scale_input: false, width: 40, heads: 2, ..config() },
+        FastConformerEncoderConfig { subsampling: subsampling(8, false), convolution_norm: norm, ..config() },
+        FastConformerEncoderConfig {
+            subsampling: subsampling(2, true),
+            causal_convolution: true,
+            attention: window(Some(3), Some(0)),
+            ..config()
+        },
+        FastConformerEncoderConfig { attention: window(Some(40), Some(7)), ..config() },
+        FastConformerEncoderConfig { attention: window(None, Some(2)), kernel: 9, ..config() },
+        FastConformerEncoderConfig {
+            subsampling: subsampling(4, true),
+            causal_convolution: true,
+            convolution_norm: norm,
+            kernel: 4,
+            attention: AttentionLimits::Chunks { chunk: 3, left: Some(6) },
+            ..config()
+        },
+        FastConformerEncoderConfig { attention: AttentionLimits::Chunks { chunk: 5, left: None }, ..config() },
+    ]
+}
+
+type Weights = BTreeMap<String, Vec<f32>>;
+
+fn numbers(seed: u64, count: usize, scale: f32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
+    (0..count)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            ((state >> 40) as f32 / 8_388_608.0 - 1.0) * scale
+        })
+        .collect()
+}
+
+/// Returns random weights of all parameters.
+fn weights(config: &FastConformerEncoderConfig) -> Weights {
+    let mut weights = Weights::new();
+    let mut add = |name: String, count: usize, scale: f32, offset: f32| {
+        let values = numbers(name.bytes().fold(7, |sum, byte| sum * 31 % 1_000_003 + u64::from(byte)), count, scale);
+        weights.insert(format!("encoder.{name}"), values.into_iter().map(|x| x + offset).collect());
+    };
+    let FastConformerEncoderConfig { width, heads, feed_forward, kernel, .. } = *config;
+    let channels = config.subsampling.channels;
+    let mut bands = BANDS;
+    for stage in 0..config.subsampling.stages() {
+        bands = config.subsampling.stage_len(bands);
+        let strided = if stage == 0 { 0 } else { 3 * stage - 1 };
+        add(format!("pre_encode.conv.{strided}.weight"), channels * 9, 0.5, 0.0);
+        add(format!("pre_encode.conv.{strided}.bias"), channels, 0.3, 0.1);
+        if stage > 0 {
+            add(format!("pre_encode.conv.{}.weight", 3 * stage), channels * channels, 0.5, 0.0);
+            add(format!("pre_encode.conv.{}.bias", 3 * stage), channels, 0.3, 0.1);
+        }
+    }
+    add("pre_encode.out.weight".into(), width * channels * bands, 0.2, 0.0);
+    add("pre_encode.out.bias".into(), width, 0.2, 0.0);
+    for layer in 0..config.layers {
+        let name = |part: &str| format!("layers.{layer}.{part}");
+        for norm in ["norm_feed_forward1", "norm_self_att", "norm_conv", "norm_feed_forward2", "norm_out", "conv.batch_norm"] {
+            add(name(&format!("{norm}.weight")), width, 0.3, 1.0);
+            add(name(&format!("{norm}.bias")), width, 0.3, 0.0);
+        }
+        if config.convolution_norm == ConvolutionNorm::Batch {
+            add(name("conv.batch_norm.running_mean"), width, 0.3, 0.0);
+            add(name("conv.batch_norm.running_var"), width, 0.4, 0.8);
+        }
+        for part in ["linear_q", "linear_k", "linear_v", "linear_pos", "linear_out"] {
+            add(name(&format!("self_attn.{part}.weight")), width * width, 0.5, 0.0);
+            if config.bias && part != "linear_pos" {
+                add(name(&format!("self_attn.{part}.bias")), width, 0.3, 0.0);
+            }
+        }
+        for part in ["pos_bias_u", "pos_bias_v"] {
+            add(name(&format!("self_attn.{part}")), heads * (width / heads), 0.5, 0.0);
+        }
+        let linears = [
+            ("feed_forward1.linear1", feed_forward, width),
+            ("feed_forward1.linear2", width, feed_forward),
+            ("feed_forward2.linear1", feed_forward, width),
+            ("feed_forward2.linear2", width, feed_forward),
+            ("conv.pointwise_conv1", 2 * width, width),
+            ("conv.depthwise_conv", width, kernel),
+            ("conv.pointwise_conv2", width, width),
+        ];
+        for (part, outputs, inputs) in linears {
+            add(name(&format!("{part}.weight")), outputs * inputs, 0.4, 0.0);
+            if config.bias {
+                add(name(&format!("{part}.bias")), outputs, 0.3, 0.0);
+            }
+        }
+    }
+    weights
+}
+
+fn packed(config: &FastConformerEncoderConfig, weights: &Weights, format: NumberFormat) -> PackedFastConformer {
+    PackedFastConformer::new(config, BANDS, format, &mut |name| Ok(weights[name].clone())).unwrap()
+}
+
+type Rows = Vec<Vec<f64>>;
+
+/// The encoder by its formulas, without any optimization.
+struct PlainEncoder<'a> {
+    config: &'a FastConformerEncoderConfig,
+    weights: &'a Weights,
+}
+
+impl PlainEncoder<'_> {
+    fn values(&self, name: &str) -> Vec<f64> {
+        let values = self.weights.get(&format!("encoder.{name}"));
+        values.unwrap_or_else(|| panic!("{name}")).iter().map(|&x| f64::from(x)).collect()
+    }
+
+    fn bias(&self, name: &str, count: usize) -> Vec<f64> {
+        let name = format!("{name}.bias");
+        match self.weights.contains_key(&format!("encoder.{name}")) {
+            true => self.values(&name),
+            false => vec![0.0; count],
+        }
+    }
+
+    fn linear(&self, name: &str, x: &Rows) -> Rows {
+        let weight = self.values(&format!("{name}.weight"));
+        let inputs = x[0].len();
+        let bias = self.bias(name, weight.len() / inputs);
+        let row = |x: &Vec<f64>| {
+            let outputs = weight.chunks(inputs).zip(&bias);
+            outputs.map(|(w, b)| b + w.iter().zip(x).map(|(w, x)| w * x).sum::<f64>()).collect()
+        };
+        x.iter().map(row).collect()
+    }
+
+    fn norm(&self, name: &str, x: &Rows) -> Rows {
+        let (weight, bias) = (self.values(&format!("{name}.weight")), self.values(&format!("{name}.bias")));
+        let row = |x: &Vec<f64>| {
+            let mean = x.iter().sum::<f64>() / x.len() as f64;
+            let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / x.len() as f64;
+            let scale = 1.0 / (variance + 1e-5).sqrt();
+            x.iter().zip(weight.iter().zip(&bias)).map(|(x, (w, b))| (x - mean) * scale * w + b).collect()
+        };
+        x.iter().map(row).collect()
+    }
+
+    fn subsample(&self, frames: &[f32]) -> Rows {
+        let config = &self.config.subsampling;
+        let before = config.padding_before() as i64;
+        // [channel][time][band]
+        let mut x: Vec<Rows> =
+            vec![frames.chunks(BANDS).map(|frame| frame.iter().map(|&x| f64::from(x)).collect()).collect()];
+        for stage in 0..config.stages() {
+            let strided = if stage == 0 { 0 } else { 3 * stage - 1 };
+            let weight = self.values(&format!("pre_encode.conv.{strided}.weight"));
+            let bias = self.values(&format!("pre_encode.conv.{strided}.bias"));
+            let (times, bands) = (config.stage_len(x[0].len()), config.stage_len(x[0][0].len()));
+            let mut y: Vec<Rows> = vec![vec![vec![0.0; bands]; times]; config.channels];
+            for c in 0..config.channels {
+                let source = &x[if stage == 0 { 0 } else { c }];
+                for (t, f) in (0..times).flat_map(|t| (0..bands).map(move |f| (t, f))) {
+                    y[c][t][f] = bias[c];
+                    for (i, j) in (0..3).flat_map(|i| (0..3).map(move |j| (i, j))) {
+                        let (row, band) = (2 * t as i64 + i - before, 2 * f as i64 + j - before);
+                        let value = usize::try_from(row).ok().and_then(|row| source.get(row));
+                        let value = value.and_then(|row| row.get(usize::try_from(band).ok()?));
+                        y[c][t][f] += weight[c * 9 + (3 * i + j) as usize] * value.copied().unwrap_or(0.0);
+                    }
+                }
+            }
+            if stage > 0 {
+                let weight = self.values(&format!("pre_encode.conv.{}.weight", 3 * stage));
+                let bias = self.values(&format!("pre_encode.conv.{}.bias", 3 * stage));
+                let mixed = |c: usize, t: usize, f: usize| {
+                    let terms = (0..config.channels).map(|i| weight[c * config.channels + i] * y[i][t][f]);
+                    bias[c] + terms.sum::<f64>()
+                };
+                y = (0..config.channels)
+                    .map(|c| (0..times).map(|t| (0..bands).map(|f| mixed(c, t, f)).collect()).collect())
+                    .collect();
+            }
+            y.iter_mut().flatten().flatten().for_each(|y| *y = y.max(0.0));
+            x = y;
+        }
+        let flat = (0..x[0].len()).map(|t| x.iter().flat_map(|channel| channel[t].clone()).collect()).collect();
+        let factor = if self.config.scale_input { (self.config.width as f64).sqrt() } else { 1.0 };
+        let rows = self.linear("pre_encode.out", &flat);
+        rows.into_iter().map(|row| row.into_iter().map(|x| x * factor).collect()).collect()
+    }
+
+    fn feed_forward(&self, layer: usize, number: usize, x: &Rows) -> Rows {
+        let x = self.norm(&format!("layers.{layer}.norm_feed_forward{number}"), x);
+        let mut inner = self.linear(&format!("layers.{layer}.feed_forward{number}.linear1"), &x);
+        inner.iter_mut().flatten().for_each(|x| *x /= 1.0 + (-*x).exp());
+        self.linear(&format!("layers.{layer}.feed_forward{number}.linear2"), &inner)
+    }
+
+    fn attention(&self, layer: usize, x: &Rows) -> Rows {
+        let FastConformerEncoderConfig { width, heads, .. } = *self.config;
+        let (d, name) = (width / heads, format!("layers.{layer}.self_attn"));
+        let x = self.norm(&format!("layers.{layer}.norm_self_att"), x);
+        let [q, k, v] = ["q", "k", "v"].map(|part| self.linear(&format!("{name}.linear_{part}"), &x));
+        let [u, bias_v] = ["u", "v"].map(|part| self.values(&format!("{name}.pos_bias_{part}")));
+        let position = |distance: i64| {
+            let angle = |c: usize| distance as f64 * 10_000f64.powf(-2.0 * (c / 2) as f64 / width as f64);
+            let table = (0..width).map(|c| if c % 2 == 0 { angle(c).sin() } else { angle(c).cos() }).collect();
+            self.linear(&format!("{name}.linear_pos"), &vec![table]).remove(0)
+        };
+        let mut out = vec![vec![0.0; width]; x.len()];
+        for i in 0..x.len() {
+            let keys = self.config.attention.keys(i, x.len());
+            for head in 0..heads {
+                let columns = head * d..(head + 1) * d;
+                let score = |j: usize| {
+                    let r = position(i as i64 - j as i64);
+                    let terms = columns.clone().map(|c| (q[i][c] + u[c]) * k[j][c] + (q[i][c] + bias_v[c]) * r[c]);
+                    terms.sum::<f64>() / (d as f64).sqrt()
+                };
+                let weights: Vec<f64> = keys.clone().map(|j| score(j).exp()).collect();
+                let sum: f64 = weights.iter().sum();
+                for c in columns.clone() {
+                    out[i][c] = keys.clone().zip(&weights).map(|(j, w)| w / sum * v[j][c]).sum();
+                }
+            }
+        }
+        self.linear(&format!("{name}.linear_out"), &out)
+    }
+
+    fn convolution(&self, layer: usize, x: &Rows) -> Rows {
+        let FastConformerEncoderConfig { width, kernel, .. } = *self.config;
+        let name = format!("layers.{layer}.conv");
+        let x = self.norm(&format!("layers.{layer}.norm_conv"), x);
+        let gated = self.linear(&format!("{name}.pointwise_conv1"), &x);
+        let gated: Rows = gated
+            .iter()
+            .map(|row| (0..width).map(|c| row[c] / (1.0 + (-row[width + c]).exp())).collect())
+            .collect();
+        let (weight, bias) =
+            (self.values(&format!("{name}.depthwise_conv.weight")), self.bias(&format!("{name}.depthwise_conv"), width));
+        let past = if self.config.causal_convolution { kernel - 1 } else { (kernel - 1) / 2 } as i64;
+        let mut y: Rows = (0..gated.len())
+            .map(|t| {
+                let value = |c: usize| {
+                    let terms = (0..kernel).filter_map(|j| {
+                        let row = usize::try_from(t as i64 + j as i64 - past).ok()?;
+                        Some(weight[c * kernel + j] * gated.get(row)?[c])
+                    });
+                    bias[c] + terms.sum::<f64>()
+                };
+                (0..width).map(value).collect()
+            })
+            .collect();
+        let norm = format!("{name}.batch_norm");
+        y = match self.config.convolution_norm {
+            ConvolutionNorm::Layer => self.norm(&norm, &y),
+            ConvolutionNorm::Batch => {
+                let [gamma, beta, mean, variance] =
+                    ["weight", "bias", "running_mean", "running_var"].map(|part| self.values(&format!("{norm}.{part}")));
+                let value = |(c, x): (usize, &f64)| (x - mean[c]) / (variance[c] + 1e-5).sqrt() * gamma[c] + beta[c];
+                y.iter().map(|row| row.iter().enumerate().map(value).collect()).collect()
+            }
+        };
+        y.iter_mut().flatten().for_each(|x| *x /= 1.0 + (-*x).exp());
+        self.linear(&format!("{name}.pointwise_conv2"), &y)
+    }
+
+    fn encode(&self, frames: &[f32]) -> Vec<f64> {
+        if frames.is_empty() {
+            return Vec::new();
+        }
+        let mut x = self.subsample(frames);
+        let add = |x: &mut Rows, factor: f64, y: Rows| {
+            x.iter_mut().flatten().zip(y.iter().flatten()).for_each(|(x, y)| *x += factor * y);
+        };
+        for layer in 0..self.config.layers {
+            let y = self.feed_forward(layer, 1, &x);
+            add(&mut x, 0.5, y);
+            let y = self.attention(layer, &x);
+            add(&mut x, 1.0, y);
+            let y = self.convolution(layer, &x);
+            add(&mut x, 1.0, y);
+            let y = self.feed_forward(layer, 2, &x);
+            add(&mut x, 0.5, y);
+            x = self.norm(&format!("layers.{layer}.norm_out"), &x);
+        }
+        x.concat()
+    }
+}
+
+fn features(seed: u64, frames: usize) -> Vec<f32> {
+    numbers(seed, frames * BANDS, 2.0)
+}
+
+fn max_error(actual: &[f32], expected: &[f64]) -> f64 {
+    assert_eq!(actual.len(), expected.len());
+    actual.iter().zip(expected).fold(0.0, |max: f64, (a, b)| (f64::from(*a) - b).abs().max(max))
+}
+
+#[test]
+fn rows_equal_the_formulas_for_all_lengths() {
+    for config in configs() {
+        let weights = weights(&config);
+        let plain = PlainEncoder { config: &config, weights: &weights };
+        let encoder = packed(&config, &weights, NumberFormat::F32);
+        for frames in [0, 1, 2, 7, 8, 9, 15, 16, 17, 150] {
+            let features = features(frames as u64, frames);
+            let encoded = encoder.encode(&[&features]).unwrap();
+            assert_eq!(encoded.lengths, [config.subsampling.output_len(frames)]);
+            let error = max_error(&encoded.rows, &plain.encode(&features));
+            assert!(error < 3e-5, "{config:?}, {frames} frames: {error}");
+        }
+    }
+}
+
+#[test]
+fn bf16_rows_are_close() {
+    for config in configs() {
+        let weights = weights(&config);
+        let encoders = [NumberFormat::F32, NumberFormat::Bf16].map(|format| packed(&config, &weights, format));
+        let features = features(3, 150);
+        let [exact, rounded] = encoders.map(|encoder| encoder.encode(&[&features]).unwrap().rows);
+        let exact: Vec<f64> = exact.iter().map(|&x| f64::from(x)).collect();
+        let error = max_error(&rounded, &exact);
+        assert!(error > 0.0 && error < 0.15, "{config:?}: {error}");
+    }
+}
+
+/// The sizes need several tiles, groups and blocks.
+#[test]
+fn bits_do_not_depend_on_the_batch_nor_on_threads() {
+    for format in [NumberFormat::F32, NumberFormat::Bf16] {
+        for config in configs() {
+            let weights = weights(&config);
+            let encoder = packed(&config, &weights, format);
+            let utterances: Vec<Vec<f32>> =
+                [40, 2300, 0, 1, 700].iter().map(|&frames| features(frames as u64, frames)).collect();
+            let utterances: Vec<&[f32]> = utterances.iter().map(Vec::as_slice).collect();
+            let together = encoder.encode(&utterances).unwrap();
+            let alone: Vec<f32> =
+                utterances.iter().flat_map(|frames| encoder.encode(&[frames]).unwrap().rows).collect();
+            assert!(together.rows == alone, "{format:?} {config:?}");
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+            assert!(pool.install(|| encoder.encode(&utterances).unwrap()) == together);
+        }
+    }
+}
+
+#[test]
+fn invalid_arguments_are_errors() {
+    let config = config();
+    let mut weights = weights(&config);
+    let encoder = packed(&config, &weights, NumberFormat::F32);
+    let error = encoder.encode(&[&[0.0; BANDS], &[0.0; BANDS + 1]]).unwrap_err().to_string();
+    assert_eq!(error, "utterance 1: expected rows of 13 values, found 14 values");
+    weights.get_mut("encoder.layers.1.norm_out.bias").unwrap().pop();
+    let read = &mut |name: &str| Ok(weights[name].clone());
+    let error = PackedFastConformer::new(&config, BANDS, NumberFormat::F32, read).unwrap_err().to_string();
+    assert_eq!(error, "encoder.layers.1.norm_out.bias: expected 12 values, found 11 values");
+}
