@@ -1,4 +1,6 @@
 //! Compares packed inference with a plain implementation in `f64`.
+mod streams;
+
 use std::collections::BTreeMap;
 
 use kernels::packed::NumberFormat;
