@@ -54,7 +54,7 @@ pub(super) fn packed_encoder(
     let encoder = PackedFastConformer::new(config, input_width, format, &mut |name| {
         let variable = variables.get(name);
         let variable = variable.ok_or_else(|| model::Error::shape(name, "a weight", "none"))?;
-        model::tensors::to_vec(variable)
+        Ok(model::tensors::to_vec(variable)?)
     })?;
     Ok(Arc::new(encoder))
 }
