@@ -49,7 +49,10 @@ pub(super) fn report(dir: &Path, out: &mut dyn Write) -> Result<bool> {
         }
     }
     let name_width = name_column_width(runs.iter().map(|(name, ..)| name.as_str()));
-    writeln!(out, "Tolerances: those of the golden vectors' README; error/tol: ratio of error to tolerance.")?;
+    writeln!(
+        out,
+        "Tolerances: those of the golden vectors' README; error/tol: ratio of error to tolerance."
+    )?;
     writeln!(out, "{:name_width$}  {:16}  compared  {:>9}  verdict", "case", "part", "error/tol")?;
     let (mut passed, mut failed) = (0, 0);
     for (name, part, folder, compare) in &runs {

@@ -88,7 +88,8 @@ impl<'a> GradientSum<'a> {
         if !terms.may_send_early {
             return None;
         }
-        let ids: Vec<TensorId> = self.parameters.iter_trained().map(|(_, parameter)| parameter.id()).collect();
+        let ids: Vec<TensorId> =
+            self.parameters.iter_trained().map(|(_, parameter)| parameter.id()).collect();
         let position_by_id = terms.order.iter().enumerate().map(|(position, &index)| (ids[index], position));
         let earlier_sum =
             |(name, parameter): (&str, &Var)| Some((parameter.id(), self.sums.get(name)?.clone()));

@@ -275,10 +275,8 @@ mod tests {
 
     #[test]
     fn statistics_of_batch_norms_are_constant_and_share_their_values_with_layers() {
-        let (parameters, layer) = Parameters::build(1, |vb| {
-            crate::layers::batch_norm::BatchNorm::new(2, &vb.pp("norm"))
-        })
-        .unwrap();
+        let (parameters, layer) =
+            Parameters::build(1, |vb| crate::layers::batch_norm::BatchNorm::new(2, &vb.pp("norm"))).unwrap();
         let trained: Vec<&str> = parameters.iter_trained().map(|(name, _)| name).collect();
         assert_eq!(trained, ["norm.bias", "norm.weight"]);
         assert_eq!((parameters.iter().count(), parameters.count()), (4, 8));
@@ -292,9 +290,12 @@ mod tests {
         for (name, variable) in parameters.iter() {
             assert_eq!(gradients.get(variable).is_some(), !is_constant(name), "{name}");
         }
-        for (name, is_constant_name) in
-            [("running_mean", true), ("a.running_var", true), ("running_var.weight", false), ("a.weight", false)]
-        {
+        for (name, is_constant_name) in [
+            ("running_mean", true),
+            ("a.running_var", true),
+            ("running_var.weight", false),
+            ("a.weight", false),
+        ] {
             assert_eq!(is_constant(name), is_constant_name, "{name}");
         }
     }

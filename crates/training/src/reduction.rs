@@ -128,7 +128,8 @@ impl GradientReduction {
         parameters: &Parameters,
         is_overlapped: bool,
     ) -> StepReduction {
-        let counts: Vec<usize> = parameters.iter_trained().map(|(_, parameter)| parameter.elem_count()).collect();
+        let counts: Vec<usize> =
+            parameters.iter_trained().map(|(_, parameter)| parameter.elem_count()).collect();
         let lengths = self.order.iter().map(|&parameter| counts[parameter]).collect();
         let (terms, receiver) = GradientTerms::new(&self.order, is_overlapped);
         StepReduction { terms, sums: group.begin_all_reduce(lengths, receiver, GradientTerms::read) }

@@ -31,9 +31,7 @@ impl PredictorActivation {
         match self {
             Self::Tanh => tanh(row),
             // Not `max`, which maps NaN to 0.
-            Self::Relu => {
-                row.iter_mut().for_each(|value| *value = if *value < 0.0 { 0.0 } else { *value })
-            }
+            Self::Relu => row.iter_mut().for_each(|value| *value = if *value < 0.0 { 0.0 } else { *value }),
             Self::Identity => {}
             Self::Normalize => {
                 let count = row.len() as f32;
@@ -110,7 +108,7 @@ impl StatelessPredictor {
         Ok(Self { tables, bias: bias.to_vec(), activation, ids, start_context: start.to_vec() })
     }
 
-    /// Builds the predictor that concatenates an embedding of each label, the newest first.
+    /// Concatenates an embedding of each label, the newest first.
     ///
     /// `tables` has embeddings `[ids, width]` and their width for each distance, from 1 on; the
     /// width P of the output is their sum. `start` is as in [`Self::new`].

@@ -17,8 +17,9 @@ use crate::error::RunError;
 use crate::mlperf::Tolerance;
 
 const LOSS_TOLERANCE: Tolerance = Tolerance::Relative(1e-5);
-/// Tolerance relative to the largest entry of a tensor, which counts as at least
-/// [`MIN_RELATIVE_MAGNITUDE`] times the largest of all gradients.
+/// Tolerance relative to the largest entry of a tensor.
+///
+/// The entry counts as at least [`MIN_RELATIVE_MAGNITUDE`] times the largest of all gradients.
 const GRADIENT_TOLERANCE: f64 = 1e-4;
 const MIN_RELATIVE_MAGNITUDE: f64 = 1e-3;
 /// As [`GRADIENT_TOLERANCE`], for gradients in `f64`, which are stored in `f32`.
@@ -67,9 +68,7 @@ impl GradientRun<'_> {
         let weight = self.nemo.ctc_weight();
         let total = match &losses.ctc {
             Some((_, ctc)) if weight == 1.0 => Ok(ctc.clone()),
-            Some((_, ctc)) => {
-                (&losses.mean * (1.0 - weight)).and_then(|mean| mean + (ctc * weight)?)
-            }
+            Some((_, ctc)) => (&losses.mean * (1.0 - weight)).and_then(|mean| mean + (ctc * weight)?),
             None => Ok(losses.mean.clone()),
         };
         total.map_err(candle_failure)
@@ -109,19 +108,19 @@ impl GradientRun<'_> {
     ) -> Result<(), RunError> {
         let model = self.nemo.model(kind.clone())?;
         let losses = self.losses(&model, &self.features()?, &self.case.feature_lengths)?;
-        let found = self.total(&losses)?.backward().map_err(candle_failure)?;
+        let computed = self.total(&losses)?.backward().map_err(candle_failure)?;
         let largest = largest_magnitude(gradients.values());
         let mut compared = 0;
         for (stored_name, stored) in gradients {
             let Some(name) = stored_name.strip_prefix(prefix) else { continue };
             compared += 1;
-            let found = match name {
+            let computed = match name {
                 "enc" => self.row_gradient(kind.clone())?,
-                name => self.gradient(name, |parameter| model.parameters().get(parameter), &found)?,
+                name => self.gradient(name, |parameter| model.parameters().get(parameter), &computed)?,
             };
-            let tolerance = GRADIENT_TOLERANCE
-                * largest_magnitude([stored]).max(MIN_RELATIVE_MAGNITUDE * largest);
-            check.compare(stored_name, &found, &stored.values, Tolerance::Absolute(tolerance));
+            let tolerance =
+                GRADIENT_TOLERANCE * largest_magnitude([stored]).max(MIN_RELATIVE_MAGNITUDE * largest);
+            check.compare(stored_name, &computed, &stored.values, Tolerance::Absolute(tolerance));
         }
         if compared == 0 {
             return Err(RunError::Failed(format!("grads.safetensors: expected names with {prefix}")));
@@ -175,14 +174,15 @@ impl GradientRun<'_> {
         Ok(values)
     }
 
-    /// Compares the gradients of all stored encoder weights, from the stored gradient of rows.
+    /// Compares the gradients of encoder weights.
+    ///
+    /// They are computed from the stored gradient of encoder rows.
     fn compare_encoder_gradients_in_f64(
         &self,
         check: &mut NemoCheck,
         gradients: &StoredGradients,
     ) -> Result<(), RunError> {
-        let names: Vec<&String> =
-            gradients.keys().filter(|name| name.starts_with("grad.encoder.")).collect();
+        let names: Vec<&String> = gradients.keys().filter(|name| name.starts_with("grad.encoder.")).collect();
         if names.is_empty() {
             return Ok(());
         }
@@ -191,17 +191,22 @@ impl GradientRun<'_> {
         let (rows, _) = encoder.forward(&self.case.features, &self.case.feature_lengths, None)?;
         let d_rows = gradients.get("grad.enc");
         let d_rows = d_rows.ok_or_else(|| RunError::Failed("grads.safetensors: expected grad.enc".into()))?;
-        let found = Tensor::from_slice(&d_rows.values, &d_rows.shape[..], &Device::Cpu)
+        let computed = Tensor::from_slice(&d_rows.values, &d_rows.shape[..], &Device::Cpu)
             .and_then(|d_rows| (rows * d_rows)?.sum_all()?.backward())
             .map_err(candle_failure)?;
         let largest = largest_magnitude(gradients.values());
         for stored_name in names {
             let stored = &gradients[stored_name];
             let name = stored_name.trim_start_matches("grad.");
-            let found = self.gradient(name, |parameter| variables.get(parameter), &found)?;
-            let tolerance = F64_GRADIENT_TOLERANCE
-                * largest_magnitude([stored]).max(MIN_RELATIVE_MAGNITUDE * largest);
-            check.compare(&format!("{stored_name} in f64"), &found, &stored.values, Tolerance::Absolute(tolerance));
+            let computed = self.gradient(name, |parameter| variables.get(parameter), &computed)?;
+            let tolerance =
+                F64_GRADIENT_TOLERANCE * largest_magnitude([stored]).max(MIN_RELATIVE_MAGNITUDE * largest);
+            check.compare(
+                &format!("{stored_name} in f64"),
+                &computed,
+                &stored.values,
+                Tolerance::Absolute(tolerance),
+            );
         }
         Ok(())
     }

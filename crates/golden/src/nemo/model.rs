@@ -1,4 +1,4 @@
-//! Builds this workspace's model from the configuration and the weights of a NeMo model.
+//! Builds this workspace's model from a NeMo model.
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use super::check::NemoCheck;
 use crate::case::StoredTensor;
 use crate::error::RunError;
 
-/// The configuration of a NeMo model, its weights, and this workspace's names of them.
+/// A NeMo model, and this workspace's configuration of it.
 pub(super) struct NemoModel {
     json: Value,
     /// Weights by NeMo's names.
@@ -80,7 +80,9 @@ impl NemoModel {
         Ok(model)
     }
 
-    /// Returns true for a model without a transducer, which gets a predictor of no use.
+    /// Returns true for a model without a transducer.
+    ///
+    /// It gets a random predictor, which is not compared.
     pub(super) fn is_ctc_only(&self) -> bool {
         self.json["joint"].is_null()
     }
@@ -116,7 +118,8 @@ impl NemoModel {
         let (json, config) = (&self.json, &mut self.config);
         config.input.features.mels = json["encoder"]["feat_in"].as_u64().unwrap_or(0) as usize;
         (config.input.rows.stack, config.input.rows.stride) = (1, 1);
-        config.terms.ctc_weight = if json["joint"].is_null() || !json["aux_ctc"].is_null() { 1.0 } else { 0.0 };
+        config.terms.ctc_weight =
+            if json["joint"].is_null() || !json["aux_ctc"].is_null() { 1.0 } else { 0.0 };
         let count = |value: &Value| value.as_u64().unwrap_or(0) as usize;
         let (decoder, joint) = (&json["decoder"], &json["joint"]);
         let width = count(&decoder["prednet"]["pred_hidden"]).max(1);
@@ -275,10 +278,7 @@ impl NemoModel {
     }
 
     /// Creates the predictor over variables.
-    pub(super) fn predictor(
-        &self,
-        variables: &HashMap<String, Var>,
-    ) -> Result<Arc<dyn Predictor>, RunError> {
+    pub(super) fn predictor(&self, variables: &HashMap<String, Var>) -> Result<Arc<dyn Predictor>, RunError> {
         let predictor = self.config.predictor.as_ref();
         let predictor = predictor.ok_or_else(|| RunError::Failed("no predictor".into()))?;
         let vb = builder(variables);
@@ -286,7 +286,7 @@ impl NemoModel {
     }
 }
 
-/// Returns true for the parameters of a model with an encoder and a CTC head.
+/// Returns true for the parameters of encoder and CTC head.
 fn is_in_ctc_model(name: &str) -> bool {
     name.starts_with("encoder.") || name.starts_with("ctc.")
 }

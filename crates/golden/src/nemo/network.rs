@@ -1,4 +1,4 @@
-//! Golden test of encoder, predictor, joint network and CTC head of NeMo's models.
+//! Golden test of the networks of NeMo's models.
 //!
 //! Outputs of a part are those of an encoder with fewer stages or layers.
 use std::collections::HashMap;
@@ -21,9 +21,7 @@ const F64_TOLERANCE: Tolerance = Tolerance::Absolute(1e-10);
 /// Compares all outputs of a case.
 pub(super) fn compare(check: &mut NemoCheck) -> Result<(), RunError> {
     let (nemo, case) = (NemoModel::read(check)?, NemoCase::read(check)?);
-    for (dtype, suffix, tolerance) in
-        [(DType::F32, "", ROW_TOLERANCE), (DType::F64, ".f64", F64_TOLERANCE)]
-    {
+    for (dtype, suffix, tolerance) in [(DType::F32, "", ROW_TOLERANCE), (DType::F64, ".f64", F64_TOLERANCE)] {
         let run = NetworkRun { nemo: &nemo, case: &case, dtype, variables: nemo.variables(dtype)? };
         run.compare_encoder(check, suffix, tolerance)?;
         run.compare_variants(check, suffix, tolerance)?;
@@ -190,7 +188,8 @@ impl NetworkRun<'_> {
         let encoded = self.encode_all(&self.nemo.encoder_config())?;
         if self.nemo.has_ctc() {
             let name = format!("ctc.log_probs{suffix}");
-            let log_probs = encoded.iter().map(|rows| Ok(log_softmax(self.linear("ctc", rows)?, self.nemo.labels + 1)));
+            let log_probs =
+                encoded.iter().map(|rows| Ok(log_softmax(self.linear("ctc", rows)?, self.nemo.labels + 1)));
             let log_probs = log_probs.collect::<Result<Vec<_>, RunError>>()?;
             self.compare_rows(check, &name, &log_probs, tolerance);
         }
@@ -243,7 +242,8 @@ impl NetworkRun<'_> {
         }
         let durations = self.linear("joint.durations", &hidden)?;
         let sites = hidden.len() / width;
-        let rows = labels.chunks_exact(labels.len() / sites).zip(durations.chunks_exact(durations.len() / sites));
+        let rows =
+            labels.chunks_exact(labels.len() / sites).zip(durations.chunks_exact(durations.len() / sites));
         Ok(rows.flat_map(|(labels, durations)| [labels, durations].concat()).collect())
     }
 

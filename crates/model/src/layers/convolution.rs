@@ -105,7 +105,7 @@ impl ConvolutionShape {
         (self.bins + self.padding).saturating_sub(2) / 2 + 1
     }
 
-    /// Returns the position of output frames in a whole utterance, which begins with padding.
+    /// Returns a position in a whole utterance, which begins with padding.
     fn in_whole_utterance(&self, first_output: usize) -> WindowPosition {
         WindowPosition { first_output, padding_frames: self.padding }
     }
@@ -324,11 +324,7 @@ mod tests {
     use crate::layers::operation::tests::{check_gradients, test_values, values};
 
     /// Returns the input and output frames of each utterance.
-    fn input_and_output_rows(
-        lengths: &[usize],
-        stride: usize,
-        padding: usize,
-    ) -> (Arc<Ragged>, Arc<Ragged>) {
+    fn input_and_output_rows(lengths: &[usize], stride: usize, padding: usize) -> (Arc<Ragged>, Arc<Ragged>) {
         let output_len = |&length: &usize| match length {
             0 => 0,
             // Windows of three frames in the padded input, which has one zero at its end.
@@ -404,12 +400,9 @@ mod tests {
 
     #[test]
     fn gradients_equal_finite_differences() {
-        for (lengths, bins, inputs, stride, padding) in [
-            (&[5, 0, 2][..], 5, 2, 2, 1),
-            (&[3], 4, 1, 1, 1),
-            (&[35], 2, 1, 2, 1),
-            (&[5, 0, 2], 4, 2, 2, 2),
-        ] {
+        for (lengths, bins, inputs, stride, padding) in
+            [(&[5, 0, 2][..], 5, 2, 2, 1), (&[3], 4, 1, 1, 1), (&[35], 2, 1, 2, 1), (&[5, 0, 2], 4, 2, 2, 2)]
+        {
             let shape = ConvolutionShape { bins, inputs, outputs: 3, stride, padding };
             let (input_rows, output_rows) = input_and_output_rows(lengths, stride, padding);
             let arguments = [

@@ -1,8 +1,9 @@
-//! Depthwise convolution over time and mel bands with stride 2, as one candle operation.
+//! Depthwise convolution over time and mel, as one candle operation.
 //!
-//! A frame is M mel bins of C channels, channels innermost; each channel has a filter of 3 x 3 taps
-//! and stays by itself. T_b, T'_b: input and output frames of utterance b; M': output bins; p:
-//! padding; x, w, y: input, weight, result; `d` in front of a name: the gradient of the loss.
+//! A frame is M mel bins of C channels, channels innermost; each channel has a filter of 3 x 3
+//! taps, and the stride is 2 on both axes. T_b, T'_b: input and output frames of utterance b; M':
+//! output bins; p: padding; x, w, y: input, weight, result; `d` in front of a name: the gradient of
+//! the loss.
 use std::sync::Arc;
 
 use candle_core::{Shape, Tensor};
@@ -37,7 +38,7 @@ pub(crate) struct Depthwise2dShape {
     pub padding: usize,
 }
 
-/// Convolves each channel of an utterance over time and mel bins, with zero padding.
+/// Convolves each channel over time and mel bins, with zero padding.
 ///
 /// `y[t, m, c] = b_c + Σ_ij w[c, i, j] x[2t + i - p, 2m + j - p, c]`
 ///
@@ -83,7 +84,7 @@ struct Depthwise2d {
 
 /// The taps of an output that are no padding.
 struct ValidTaps {
-    /// Index of the tap, and offset of its values in the other buffer.
+    /// Index of the tap, and offset of its values.
     taps: [(usize, usize); FILTER_TAPS],
     count: usize,
 }
@@ -195,7 +196,9 @@ impl Depthwise2dShape {
         )
     }
 
-    /// Computes the output frames `first_output ..` of an utterance `x`, with a weight `[9, C]`.
+    /// Computes the output frames `first_output ..` of an utterance.
+    ///
+    /// `weight` is `[9, C]`.
     ///
     /// The window of output frame 0 begins `padding_frames` frames before `x`: the padding in a
     /// whole utterance, and 0 in a stream, whose input begins with the previous frames.
@@ -335,9 +338,8 @@ mod tests {
                 test_values(&[channels, 1, 3, 3], 1.1),
                 test_values(&[channels], 0.9),
             ];
-            let run = |a: &[Var]| {
-                depthwise_2d(&a[0], &input_rows, &output_rows, shape, &a[1], &a[2]).unwrap()
-            };
+            let run =
+                |a: &[Var]| depthwise_2d(&a[0], &input_rows, &output_rows, shape, &a[1], &a[2]).unwrap();
             let y = values(&run(&arguments));
             let [x, w, bias] = arguments.each_ref().map(|v| values(v));
             let bins_out = shape.bins_out();
@@ -348,8 +350,7 @@ mod tests {
                     .iter()
                     .enumerate()
                 {
-                    let (t, m, c) =
-                        (i / channels / bins_out, i / channels % bins_out, i % channels);
+                    let (t, m, c) = (i / channels / bins_out, i / channels % bins_out, i % channels);
                     let mut expected = bias[c];
                     for tap in 0..9 {
                         let (s, n) = (2 * t + tap / 3, 2 * m + tap % 3);
@@ -376,7 +377,8 @@ mod tests {
             pool.install(|| {
                 let (input_rows, output_rows) = input_and_output_rows(lengths, 1);
                 let to_f32 = |v: &Tensor| Var::from_tensor(&v.to_dtype(DType::F32).unwrap()).unwrap();
-                let x = to_f32(&test_values(&[130, 80], 0.7).narrow(0, first_row, input_rows.rows()).unwrap());
+                let x =
+                    to_f32(&test_values(&[130, 80], 0.7).narrow(0, first_row, input_rows.rows()).unwrap());
                 let (w, b) = (to_f32(&test_values(&[8, 1, 3, 3], 1.1)), to_f32(&test_values(&[8], 0.9)));
                 let out = depthwise_2d(&x, &input_rows, &output_rows, shape, &w, &b).unwrap();
                 let gradients = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
@@ -398,8 +400,7 @@ mod tests {
             ([4, 6], [3, 3, 3, 3], [3], "weight: expected [3, 1, 3, 3]"),
             ([4, 6], [3, 1, 3, 3], [4], "bias: expected [3]"),
         ] {
-            let [x, weight, bias] =
-                [&x[..], &weight, &bias].map(|shape| test_values(shape, 1.0));
+            let [x, weight, bias] = [&x[..], &weight, &bias].map(|shape| test_values(shape, 1.0));
             let error = depthwise_2d(&x, &input_rows, &output_rows, shape, &weight, &bias).unwrap_err();
             assert!(error.to_string().starts_with(name), "{error}");
         }

@@ -222,6 +222,33 @@ mod tests {
     }
 
     #[test]
+    fn relu_replaces_negative_results_and_their_gradients() {
+        use crate::layers::operation::tests::{check_gradients, test_values, values};
+
+        let arguments = [test_values(&[6, 4], 0.7), test_values(&[5, 4], 1.1), test_values(&[5], 0.9)];
+        let run = |a: &[Var]| {
+            Linear::from_parts(a[1].as_tensor().clone(), a[2].as_tensor().clone()).apply_relu(&a[0]).unwrap()
+        };
+        let [x, w, b] = &arguments;
+        let (plain, relu) = (values(&linear(x, w, b).unwrap()), values(&run(&arguments)));
+        assert!(plain.iter().any(|&y| y < 0.0) && plain.iter().any(|&y| y > 0.0));
+        assert!(plain.iter().zip(&relu).all(|(plain, relu)| plain.max(0.0) == *relu));
+        check_gradients(run, &arguments);
+        let nan = Tensor::full(f64::NAN, (1, 4), &Device::Cpu).unwrap();
+        let layer = Linear::from_parts(w.as_tensor().clone(), b.as_tensor().clone());
+        assert!(values(&layer.apply_relu(&nan).unwrap()).iter().all(|y| y.is_nan()));
+    }
+
+    #[test]
+    fn a_layer_without_bias_has_one_parameter() {
+        let (parameters, layer) =
+            crate::Parameters::build(1, |vb| Linear::without_bias(3, 2, &vb.pp("layer"))).unwrap();
+        let names: Vec<&str> = parameters.iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["layer.weight"]);
+        assert_eq!(layer.bias().to_vec1::<f32>().unwrap(), [0.0; 2]);
+    }
+
+    #[test]
     fn errors_of_shapes_name_the_argument() {
         let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
         let error = linear(&zeros(&[2, 3]), &zeros(&[5, 4]), &zeros(&[5])).unwrap_err();

@@ -40,8 +40,9 @@ const ROWS_PER_TASK: usize = 64;
 /// # Errors
 /// [`Error::Shape`] if shapes or dtypes do not match.
 ///
-/// Cost: `O(Σ T_b · (K + n) · W)` time, K the keys and n the distances of a tile of 64 queries; only
-/// the arguments and the result are saved; temporary memory is 64 (K + n) scores in each thread.
+/// Cost: `O(Σ T_b · (K + n) · W)` time, K the keys and n the distances of a tile of 64 queries;
+/// only the arguments and the result are saved; temporary memory is 64 (K + n) scores in each
+/// thread.
 pub(crate) fn relative_attention(
     qkv: &Tensor,
     positions: &Tensor,
@@ -69,7 +70,7 @@ pub(crate) fn relative_attention(
     apply3(RelativeAttention { ragged: ragged.clone(), heads, limits, distances }, qkv, positions, biases)
 }
 
-/// Returns an upper bound of the scores in memory at a time, and of values like them.
+/// Returns the largest number of scores in memory at a time.
 ///
 /// `heads` is the number of heads of all utterances together, `rows` the length of the longest.
 pub(crate) fn max_scores_in_memory(heads: usize, rows: usize, limits: AttentionLimits) -> usize {
@@ -195,7 +196,9 @@ impl SliceOperation<3> for RelativeAttention {
         // u of all heads, then v of all heads.
         let by_heads = sum_partials(&bias_partials, heads.count * 2 * head_width);
         let bias_of = |bias: usize| {
-            by_heads.chunks_exact(2 * head_width).flat_map(move |head| &head[bias * head_width..][..head_width])
+            by_heads
+                .chunks_exact(2 * head_width)
+                .flat_map(move |head| &head[bias * head_width..][..head_width])
         };
         let d_biases = bias_of(0).chain(bias_of(1)).copied().collect();
         [heads.merge_heads(ragged, &qkv_by_heads, 3), d_positions, d_biases]

@@ -100,13 +100,13 @@ impl Predictor for ConcatPredictor {
         if !self.config.normalize {
             return Ok(x);
         }
-        let ones = Tensor::ones(self.config.width, x.dtype(), x.device())?;
-        layer_norm(&x, &ones, &ones.zeros_like()?)
+        let weight = Tensor::ones(self.config.width, x.dtype(), x.device())?;
+        layer_norm(&x, &weight, &weight.zeros_like()?)
     }
 
     fn bytes(&self, batch: usize, rows: usize) -> Option<usize> {
-        // Embeddings of each distance, concatenated, after dropout, normalized, and the gradients of
-        // these; tables with the start, their gradients and the sums of these.
+        // Embeddings of each distance, concatenated, after dropout, normalized, and the gradients
+        // of these; tables with the start, their gradients and the sums of these.
         let weights: usize = self.embeddings.iter().map(Embedding::weight_count).sum();
         let starts = self.config.width;
         Some(size_of::<f32>() * (10 * batch * rows * self.config.width + 5 * (weights + starts)))
@@ -114,7 +114,8 @@ impl Predictor for ConcatPredictor {
 
     fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>> {
         // Without the start: labels before the first have no embedding.
-        let tables = self.embeddings.iter().map(|embedding| Ok((to_vec(embedding.weight())?, embedding.width())));
+        let tables =
+            self.embeddings.iter().map(|embedding| Ok((to_vec(embedding.weight())?, embedding.width())));
         let tables: Vec<(Vec<f32>, usize)> = tables.collect::<Result<_>>()?;
         let tables: Vec<(&[f32], usize)> = tables.iter().map(|(table, width)| (&table[..], *width)).collect();
         let activation = match self.config.normalize {

@@ -75,7 +75,9 @@ fn default_factor() -> usize {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ConvolutionNorm {
-    /// Batch norm with the stored mean and variance, which training does not change.
+    /// Batch norm with stored mean and variance.
+    ///
+    /// Training does not change them.
     Batch,
     /// Layer norm.
     #[default]

@@ -119,8 +119,7 @@ impl FastConformerLayer {
         let all_rows = batch * rows;
         let distances = DistanceRange::new(limits, rows).count();
         let parameters = 4 * width * inner + 3 * width * width + 4 * inner + 18 * width;
-        let scores =
-            2 * relative_attention::max_scores_in_memory(batch * self.attention.heads, rows, limits);
+        let scores = 2 * relative_attention::max_scores_in_memory(batch * self.attention.heads, rows, limits);
         // Gradients of positions: of each utterance, their sum, and that before the projection.
         let positions = (batch + 4) * distances * width;
         let temporary =
@@ -164,8 +163,7 @@ impl SelfAttention {
         let position_rows = self.positions.apply(&positions.sinusoids)?;
         let [key_bias, position_bias] = &self.position_biases;
         let biases = Tensor::cat(&[key_bias, position_bias], 0)?;
-        let rows =
-            relative_attention(&qkv, &position_rows, &biases, ragged, self.heads, positions.limits)?;
+        let rows = relative_attention(&qkv, &position_rows, &biases, ragged, self.heads, positions.limits)?;
         self.out.apply(&rows)
     }
 }
@@ -184,7 +182,12 @@ impl Convolution {
         let norm = module.pp("batch_norm");
         Ok(Convolution {
             norm: LayerNorm::new(width, &vb.pp("norm_conv"))?,
-            pointwise1: Linear::with_optional_bias(width, 2 * width, has_bias, &module.pp("pointwise_conv1"))?,
+            pointwise1: Linear::with_optional_bias(
+                width,
+                2 * width,
+                has_bias,
+                &module.pp("pointwise_conv1"),
+            )?,
             depthwise: [depthwise.get_with_hints((width, kernel), "weight", random::uniform(kernel))?, bias],
             past_taps: if config.causal_convolution { kernel - 1 } else { kernel / 2 },
             inner_norm: match config.convolution_norm {

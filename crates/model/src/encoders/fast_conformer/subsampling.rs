@@ -14,7 +14,7 @@ use crate::{Linear, Result, random};
 /// Taps of each filter over time and mel bins.
 const FILTER_TAPS: usize = 9;
 
-/// A 3 x 3 convolution, further stages of depthwise and 1 x 1 convolutions, a linear layer.
+/// Depthwise-separable convolutions of stride 2, then a linear layer.
 ///
 /// ```text
 /// conv.0                   1 to C channels, ReLU
@@ -111,7 +111,7 @@ impl DepthwiseSubsampling {
         Ragged::new(&lengths.collect::<Vec<_>>())
     }
 
-    /// Returns the memory of a padded batch, and the rows of each utterance.
+    /// Returns memory and row count of a padded batch.
     pub(super) fn footprint(&self, batch: usize, frames: usize) -> (Footprint, usize) {
         let shape = &self.first.shape;
         let mut rows = self.config.stage_len(frames);
@@ -138,7 +138,9 @@ impl DepthwiseSubsampling {
     }
 }
 
-/// Returns the memory of a linear layer of `values` inputs and `outputs` outputs in all rows.
+/// Returns the memory of a linear layer.
+///
+/// All rows together have `values` inputs and `outputs` outputs.
 fn linear_footprint(values: usize, outputs: usize, input_width: usize, output_width: usize) -> Footprint {
     // Saved: the output. Temporary: gradients, packed operands, and the gradients of weights.
     footprint::from_values(outputs, 3 * values + 4 * outputs + 4 * input_width * output_width)

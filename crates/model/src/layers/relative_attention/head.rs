@@ -65,7 +65,9 @@ struct GradientBuffers<F> {
     queries: Vec<F>,
 }
 
-/// The gradients of one head in one utterance, to which a backward pass adds.
+/// The gradients of one head in one utterance.
+///
+/// A backward pass adds to them.
 pub(super) struct HeadGradients<'b, F> {
     /// `[T, 3d]`
     pub qkv: &'b mut [F],
@@ -146,7 +148,8 @@ impl<'a, F: Real> RelativeHead<'a, F> {
     /// Calls `process` for each tile of the queries `first_query ..`.
     fn for_each_tile(&self, first_query: usize, mut process: impl FnMut(&QueryTile, TileValues<F>)) {
         let head_width = self.heads.head_width();
-        let [mut key_queries, mut position_queries, mut scores, mut position_scores] = [const { Vec::new() }; 4];
+        let [mut key_queries, mut position_queries, mut scores, mut position_scores] =
+            [const { Vec::new() }; 4];
         for start in (first_query..self.rows).step_by(QUERIES_PER_TILE) {
             let tile = self.tile(start..self.rows.min(start + QUERIES_PER_TILE));
             let (queries, keys, distances) = (tile.queries.len(), tile.keys.len(), tile.distances.count());
@@ -269,7 +272,7 @@ impl<'a, F: Real> RelativeHead<'a, F> {
 }
 
 impl QueryTile {
-    /// Returns the allowed keys of a query, and the distance of the first of them.
+    /// Returns the allowed keys of a query, and the first distance.
     ///
     /// Keys are relative to those of the tile; the distance is a column of the position scores.
     fn allowed(&self, query: usize, keys: Range<usize>) -> (Range<usize>, usize) {

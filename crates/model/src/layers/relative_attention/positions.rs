@@ -18,7 +18,9 @@ pub(crate) struct DistanceRange {
 }
 
 impl DistanceRange {
-    /// Returns the distances within the limits, in utterances of at most `rows` rows.
+    /// Returns the distances within the limits.
+    ///
+    /// Utterances have at most `rows` rows.
     pub(crate) fn new(limits: AttentionLimits, rows: usize) -> Self {
         let empty = DistanceRange { past: 0, future: 0 };
         (0..rows).fold(empty, |range, query| {
@@ -79,8 +81,7 @@ mod tests {
         ] {
             for rows in [0, 1, 2, 5, 13, 40] {
                 let pairs = (0..rows).flat_map(|i| limits.keys(i, rows).map(move |j| i as i64 - j as i64));
-                let (past, future) =
-                    pairs.fold((0, 0), |(past, future), m| (past.max(m), future.max(-m)));
+                let (past, future) = pairs.fold((0, 0), |(past, future), m| (past.max(m), future.max(-m)));
                 let range = DistanceRange::new(limits, rows);
                 assert_eq!((range.past as i64, range.future as i64), (past, future), "{limits:?}, {rows}");
             }

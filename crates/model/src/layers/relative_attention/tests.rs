@@ -4,7 +4,7 @@ use candle_core::{DType, Var};
 use super::*;
 use crate::layers::operation::tests::{check_gradients, test_values, values};
 
-/// Limits of all kinds, also some that only a part of a tile's queries reach.
+/// Limits of all kinds, also limits beyond the utterances.
 const LIMITS: [AttentionLimits; 8] = [
     AttentionLimits::Full,
     AttentionLimits::Window { left: Some(3), right: Some(1) },
@@ -41,9 +41,8 @@ fn brute_force(arguments: &[Var], ragged: &Ragged, heads: usize, limits: Attenti
     for b in 0..ragged.utterances() {
         let (first, rows) = (ragged.range(b).start, ragged.range(b).len());
         for (h, i) in (0..heads).flat_map(|h| (0..rows).map(move |i| (h, i))) {
-            let value = |matrix: usize, t: usize, c: usize| {
-                qkv[(first + t) * 3 * width + matrix * width + h * d + c]
-            };
+            let value =
+                |matrix: usize, t: usize, c: usize| qkv[(first + t) * 3 * width + matrix * width + h * d + c];
             let score = |j: usize| {
                 let position = &positions[(past + j - i) * width + h * d..];
                 let term = |c: usize| {
@@ -52,8 +51,7 @@ fn brute_force(arguments: &[Var], ragged: &Ragged, heads: usize, limits: Attenti
                 };
                 (0..d).map(term).sum::<f64>() / (d as f64).sqrt()
             };
-            let weights: Vec<(usize, f64)> =
-                limits.keys(i, rows).map(|j| (j, score(j).exp())).collect();
+            let weights: Vec<(usize, f64)> = limits.keys(i, rows).map(|j| (j, score(j).exp())).collect();
             let sum: f64 = weights.iter().map(|(_, weight)| weight).sum();
             for c in 0..d {
                 out[(first + i) * width + h * d + c] =
@@ -73,9 +71,9 @@ fn values_equal_brute_force() {
         let ragged = Ragged::new(lengths);
         for limits in LIMITS {
             let arguments = arguments(&ragged, width, heads, limits);
-            let found = values(&run(&arguments, &ragged, heads, limits));
+            let fused = values(&run(&arguments, &ragged, heads, limits));
             let expected = brute_force(&arguments, &ragged, heads, limits);
-            let pairs = found.iter().zip(&expected);
+            let pairs = fused.iter().zip(&expected);
             pairs.for_each(|(a, b)| assert!((a - b).abs() < 1e-12, "{limits:?}, {lengths:?}: {a} {b}"));
         }
     }
@@ -173,8 +171,13 @@ fn context_rows_are_keys_only() {
             AttentionLimits::Full => rows,
             _ => 12 + context_rows + queries,
         };
-        let full =
-            forward(&[AttentionInput { qkv: &qkv[..end * 24], context_rows: 0 }], positions, &biases, heads, limits);
+        let full = forward(
+            &[AttentionInput { qkv: &qkv[..end * 24], context_rows: 0 }],
+            positions,
+            &biases,
+            heads,
+            limits,
+        );
         // The first query is row 12 + context_rows, a multiple of 4 rows after the start.
         let first = match limits {
             AttentionLimits::Full => 0,
