@@ -257,7 +257,7 @@ impl NetworkRun<'_> {
         let (weight, bias) = (values("weight")?, values("bias")?);
         let width = weight.len() / bias.len();
         let outputs = rows.chunks_exact(width).flat_map(|row| {
-            weight.chunks_exact(width).zip(&bias).map(|(weight, bias)| {
+            weight.chunks_exact(width).zip(&bias).map(move |(weight, bias)| {
                 bias + weight.iter().zip(row).map(|(weight, x)| weight * x).sum::<f64>()
             })
         });
