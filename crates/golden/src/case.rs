@@ -188,7 +188,7 @@ pub(super) fn read_tensors(path: &Path) -> Result<BTreeMap<String, StoredTensor>
         let stored = stored_tensor(&view).ok_or_else(|| Error::Case {
             path: path.into(),
             argument: name.clone(),
-            expected: "f16, f32, f64, i32 or i64 values".into(),
+            expected: "f16, f32, f64, i16, i32 or i64 values".into(),
             found: format!("{:?}", view.dtype()),
         })?;
         tensors.insert(name, stored);
@@ -203,6 +203,7 @@ fn stored_tensor(view: &TensorView) -> Option<StoredTensor> {
         Dtype::F16 => data.as_chunks().0.iter().map(|&b| half::f16::from_le_bytes(b).to_f64()).collect(),
         Dtype::F32 => data.as_chunks().0.iter().map(|&b| f64::from(f32::from_le_bytes(b))).collect(),
         Dtype::F64 => data.as_chunks().0.iter().map(|&b| f64::from_le_bytes(b)).collect(),
+        Dtype::I16 => data.as_chunks().0.iter().map(|&b| f64::from(i16::from_le_bytes(b))).collect(),
         Dtype::I32 => data.as_chunks().0.iter().map(|&b| f64::from(i32::from_le_bytes(b))).collect(),
         Dtype::I64 => data.as_chunks().0.iter().map(|&b| i64::from_le_bytes(b) as f64).collect(),
         _ => return None,
