@@ -13,8 +13,10 @@ use crate::error::RunError;
 use crate::mlperf::Tolerance;
 
 const ROW_TOLERANCE: Tolerance = Tolerance::Absolute(5e-5);
-/// Rows are results of a layer norm; bf16 has 8 bits.
-const BF16_TOLERANCE: Tolerance = Tolerance::Absolute(0.1);
+/// Tolerance in bf16, of 8 bits; rows are results of a layer norm.
+const BF16_TOLERANCE: Tolerance = Tolerance::Absolute(0.25);
+/// Limit of the root mean square of the errors in bf16.
+const BF16_RMS_TOLERANCE: Tolerance = Tolerance::Absolute(0.04);
 
 /// Compares the rows of packed encoders, all variants of their attention, in `f32` and bf16.
 pub(super) fn compare(check: &mut NemoCheck) -> Result<(), RunError> {
@@ -27,6 +29,12 @@ pub(super) fn compare(check: &mut NemoCheck) -> Result<(), RunError> {
         let encoded = encoder.encode(&utterances)?;
         check.expect_equal("enc_len", &encoded.lengths, &case.row_counts);
         compare_rows(check, &case, "enc", &encoded.rows, tolerance)?;
+        if format == NumberFormat::Bf16 {
+            let stored = stored_rows(case.tensor("enc")?, &case.row_counts).concat();
+            let squares = encoded.rows.iter().zip(&stored).map(|(&x, stored)| (f64::from(x) - stored).powi(2));
+            let rms = (squares.sum::<f64>() / stored.len() as f64).sqrt();
+            check.compare("root mean square error in bf16", &[rms], &[0.0], BF16_RMS_TOLERANCE);
+        }
         let mut alone = Vec::new();
         for frames in &utterances {
             alone.extend(encoder.encode(&[frames])?.rows);
