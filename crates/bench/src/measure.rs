@@ -11,8 +11,9 @@ use super::rates::Sgemm;
 use super::simple_joiner::SimpleScores;
 use super::workload::{CaseMeasurement, Workload, median};
 use super::{
-    decode, dense_baseline::DenseWorkload, encode, inputs::LossInputs, lattice_recursion, loss::SessionWorkload,
-    pruned_baseline::PrunedDenseWorkload, pruned_loss::PrunedWorkload, recognition_lattices, train,
+    decode, dense_baseline::DenseWorkload, encode, inputs::LossInputs, lattice_recursion,
+    loss::SessionWorkload, pruned_baseline::PrunedDenseWorkload, pruned_loss::PrunedWorkload,
+    recognition_lattices, train,
 };
 
 /// Duration from which a first step is timed, not a warm-up.

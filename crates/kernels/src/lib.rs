@@ -83,7 +83,9 @@ pub use product::{
 };
 pub use quantized_argmax::{BestArcs, PanelArcs, QuantizedArgmax, StateDeviation};
 pub use real::Real;
-pub use row_functions::{LAYER_NORM_EPSILON, add_exp, glu, layer_norm, relu, silu, weighted_sum};
+pub use row_functions::{
+    LAYER_NORM_EPSILON, add_exp, add_glu, add_pair, add_relu, add_silu, layer_norm, silu, weighted_sum,
+};
 pub use scratch_req::ScratchReq;
 pub use simd::check_simd_override;
 pub use tanh_product::{PANEL_COLUMNS, TanhAddends, TanhProducts};

@@ -13,7 +13,7 @@
 
 mod rows;
 
-pub(super) use rows::{add_exp, glu, layer_norm, relu, silu, weighted_sum};
+pub(super) use rows::{add_exp, add_glu, add_pair, add_relu, add_silu, layer_norm, silu, weighted_sum};
 
 use crate::arc_scatter::{self, ArcScatter};
 

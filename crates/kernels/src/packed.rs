@@ -9,12 +9,12 @@
 //! rows, [`bf16`] rounds.
 pub mod bf16;
 mod full;
-mod operand;
 pub(crate) mod micro;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod micro_avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod micro_avx512;
+mod operand;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod pack_avx2;
 #[cfg(target_arch = "x86_64")]
@@ -23,7 +23,8 @@ mod panels;
 
 pub use full::FullFormat;
 pub use operand::{
-    NumberFormat, OperandTileMut, OperandTilesMut, PART_MULTIPLE, PackedOperand, RightPart, SumOrder, multiply,
+    NumberFormat, OperandTileMut, OperandTilesMut, PART_MULTIPLE, PackedOperand, RightPart, SumOrder,
+    multiply,
 };
 pub(crate) use panels::{OutputTile, RightPanels};
 

@@ -11,18 +11,41 @@ pub fn silu(values: &mut [f32]) {
     dispatch::silu(SimdLevel::best(), values);
 }
 
-/// Computes `max(x, 0)` in place; NaN stays NaN.
-pub fn relu(values: &mut [f32]) {
-    dispatch::relu(SimdLevel::best(), values);
-}
-
-/// Computes `out = values / (1 + exp(-gates))`.
+/// Computes `silu(x + bias)` in place.
 ///
 /// # Panics
 /// If the lengths differ.
-pub fn glu(out: &mut [f32], values: &[f32], gates: &[f32]) {
-    assert!(out.len() == values.len() && out.len() == gates.len(), "glu: slices of different lengths");
-    dispatch::glu(SimdLevel::best(), out, values, gates);
+pub fn add_silu(values: &mut [f32], bias: &[f32]) {
+    assert_eq!(values.len(), bias.len(), "add_silu: slices of different lengths");
+    dispatch::add_silu(SimdLevel::best(), values, bias);
+}
+
+/// Computes `max(x + bias, 0)` in place; NaN stays NaN.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn add_relu(values: &mut [f32], bias: &[f32]) {
+    assert_eq!(values.len(), bias.len(), "add_relu: slices of different lengths");
+    dispatch::add_relu(SimdLevel::best(), values, bias);
+}
+
+/// Computes `out += a + b`.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn add_pair(out: &mut [f32], a: &[f32], b: &[f32]) {
+    assert!(out.len() == a.len() && out.len() == b.len(), "add_pair: slices of different lengths");
+    dispatch::add_pair(SimdLevel::best(), out, a, b);
+}
+
+/// Computes `out = x / (1 + exp(-g))` of `[x g] = group + bias`.
+///
+/// # Panics
+/// Unless `group` and `bias` have twice as many elements as `out`.
+pub fn add_glu(out: &mut [f32], group: &[f32], bias: &[f32]) {
+    let len = 2 * out.len();
+    assert!(group.len() == len && bias.len() == len, "add_glu: expected slices of {len} elements");
+    dispatch::add_glu(SimdLevel::best(), out, group, bias);
 }
 
 /// Computes `row = exp(row + addends - max)` and returns the sum of the results.
@@ -84,15 +107,26 @@ mod tests {
             let mut y = x.clone();
             dispatch::silu(level, &mut y);
             y.iter().zip(&x).for_each(|(&y, &x)| assert_close(y, f64::from(x) * sigmoid(x), 4e-7));
-            dispatch::glu(level, &mut y, &x, &gates);
-            for (y, (x, gate)) in y.iter().zip(x.iter().zip(&gates)) {
-                assert_close(*y, f64::from(*x) * sigmoid(*gate), 4e-7);
-            }
             y.copy_from_slice(&x);
-            dispatch::relu(level, &mut y);
-            assert!(y.iter().zip(&x).all(|(&y, &x)| y == x.max(0.0)));
+            dispatch::add_silu(level, &mut y, &gates);
+            let sums: Vec<f32> = x.iter().zip(&gates).map(|(x, gate)| x + gate).collect();
+            y.iter().zip(&sums).for_each(|(&y, &x)| assert_close(y, f64::from(x) * sigmoid(x), 4e-7));
+            y.copy_from_slice(&x);
+            dispatch::add_relu(level, &mut y, &gates);
+            assert!(y.iter().zip(&sums).all(|(&y, &x)| y == x.max(0.0)));
+            y.copy_from_slice(&x);
+            dispatch::add_pair(level, &mut y, &x, &gates);
+            assert!(y.iter().zip(x.iter().zip(&sums)).all(|(&y, (x, sum))| y == x + sum));
+            // The first half are values, the second gates.
+            let bias: Vec<f32> = synthetic(514, 9);
+            let mut y = vec![0.0; 257];
+            dispatch::add_glu(level, &mut y, &x[..514], &bias);
+            for (i, y) in y.iter().enumerate() {
+                let (value, gate) = (x[i] + bias[i], x[257 + i] + bias[257 + i]);
+                assert_close(*y, f64::from(value) * sigmoid(gate), 4e-7);
+            }
             let mut special = [f32::NAN, f32::INFINITY];
-            dispatch::relu(level, &mut special);
+            dispatch::add_relu(level, &mut special, &[0.0; 2]);
             assert!(special[0].is_nan() && special[1] == f32::INFINITY);
             dispatch::silu(level, &mut special);
             assert!(special[0].is_nan() && special[1] == f32::INFINITY, "{special:?}");

@@ -1,9 +1,10 @@
 //! Benchmark suites of models: greedy search, recognition lattices, training steps.
 use super::{SuiteOptions, thousands};
-use crate::encode::FRAMES_PER_SECOND;
 use crate::case::{
-    Case, CaseWork, DecodeWork, EncodeWork, Family, GreedyVariant, Method, Plan, PlotMark, RecognitionWork, TrainWork,
+    Case, CaseWork, DecodeWork, EncodeWork, Family, GreedyVariant, Method, Plan, PlotMark, RecognitionWork,
+    TrainWork,
 };
+use crate::encode::FRAMES_PER_SECOND;
 
 const DECODE_BATCHES: [usize; 4] = [1, 4, 16, 32];
 const DECODE_QUICK: [usize; 2] = [1, 4];
@@ -92,7 +93,12 @@ pub(super) fn encoder(options: &SuiteOptions) -> Plan {
     let large = |frames| EncodeWork { layers: 24, width: 1024, mels: 128, frames };
     let works = match options.quick {
         true => vec![("small", small)],
-        false => vec![("110m", medium(3000)), ("110m", medium(30_000)), ("0.6b", large(3000)), ("0.6b", large(30_000))],
+        false => vec![
+            ("110m", medium(3000)),
+            ("110m", medium(30_000)),
+            ("0.6b", large(3000)),
+            ("0.6b", large(30_000)),
+        ],
     };
     let case = |(name, work): (&str, EncodeWork)| {
         let seconds = work.frames / FRAMES_PER_SECOND;
@@ -103,7 +109,10 @@ pub(super) fn encoder(options: &SuiteOptions) -> Plan {
         }
         Case {
             name: format!("{name}, {seconds} s"),
-            mark: Some(PlotMark { x: (work.frames * work.width) as f64, label: format!("{name}, {seconds} s") }),
+            mark: Some(PlotMark {
+                x: (work.frames * work.width) as f64,
+                label: format!("{name}, {seconds} s"),
+            }),
             work: CaseWork::Encode(work),
             systems: systems.into_iter().map(|(name, method)| options.system(name, method)).collect(),
         }

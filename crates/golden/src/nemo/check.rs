@@ -33,7 +33,8 @@ impl NemoCheck {
         let path = self.folder.join(name);
         let text = speech::files::read_regular(&path)
             .map_err(|source| Error::File { path: path.clone(), source })?;
-        let text = String::from_utf8_lossy(&text).replace("-Infinity", "null").replace(": Infinity", ": null");
+        let text =
+            String::from_utf8_lossy(&text).replace("-Infinity", "null").replace(": Infinity", ": null");
         serde_json::from_str(&text).map_err(|source| Error::Sidecar { path, source })
     }
 

@@ -31,7 +31,8 @@ pub(super) fn compare(check: &mut NemoCheck) -> Result<(), RunError> {
         compare_rows(check, &case, "enc", &encoded.rows, tolerance)?;
         if format == NumberFormat::Bf16 {
             let stored = stored_rows(case.tensor("enc")?, &case.row_counts).concat();
-            let squares = encoded.rows.iter().zip(&stored).map(|(&x, stored)| (f64::from(x) - stored).powi(2));
+            let squares =
+                encoded.rows.iter().zip(&stored).map(|(&x, stored)| (f64::from(x) - stored).powi(2));
             let rms = (squares.sum::<f64>() / stored.len() as f64).sqrt();
             check.compare("root mean square error in bf16", &[rms], &[0.0], BF16_RMS_TOLERANCE);
         }

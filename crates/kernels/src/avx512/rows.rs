@@ -28,21 +28,45 @@ pub(crate) fn silu(values: &mut [f32]) {
     });
 }
 
-/// As [`crate::relu`].
+/// As [`crate::add_silu`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub(crate) fn relu(values: &mut [f32]) {
+pub(crate) fn add_silu(values: &mut [f32], bias: &[f32]) {
     lanes!(values.len(), |offset| {
-        // The maximum returns its second argument where one is NaN.
         let x = load_from::<FULL>(values, offset, 0.0);
+        let x = _mm512_add_ps(x, load_from::<FULL>(bias, offset, 0.0));
+        store_to::<FULL>(values, offset, _mm512_mul_ps(x, fast_sigmoid_lanes(x)));
+    });
+}
+
+/// As [`crate::add_relu`].
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+pub(crate) fn add_relu(values: &mut [f32], bias: &[f32]) {
+    lanes!(values.len(), |offset| {
+        let x = load_from::<FULL>(values, offset, 0.0);
+        let x = _mm512_add_ps(x, load_from::<FULL>(bias, offset, 0.0));
+        // The maximum returns its second argument where one is NaN.
         store_to::<FULL>(values, offset, _mm512_max_ps(_mm512_setzero_ps(), x));
     });
 }
 
-/// As [`crate::glu`].
+/// As [`crate::add_pair`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub(crate) fn glu(out: &mut [f32], values: &[f32], gates: &[f32]) {
+pub(crate) fn add_pair(out: &mut [f32], a: &[f32], b: &[f32]) {
+    lanes!(out.len(), |offset| {
+        let sum = _mm512_add_ps(load_from::<FULL>(a, offset, 0.0), load_from::<FULL>(b, offset, 0.0));
+        store_to::<FULL>(out, offset, _mm512_add_ps(load_from::<FULL>(out, offset, 0.0), sum));
+    });
+}
+
+/// As [`crate::add_glu`].
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+pub(crate) fn add_glu(out: &mut [f32], group: &[f32], bias: &[f32]) {
+    let (values, gates) = group.split_at(out.len());
+    let (value_bias, gate_bias) = bias.split_at(out.len());
     lanes!(out.len(), |offset| {
         let (x, gate) = (load_from::<FULL>(values, offset, 0.0), load_from::<FULL>(gates, offset, 0.0));
+        let x = _mm512_add_ps(x, load_from::<FULL>(value_bias, offset, 0.0));
+        let gate = _mm512_add_ps(gate, load_from::<FULL>(gate_bias, offset, 0.0));
         store_to::<FULL>(out, offset, _mm512_mul_ps(x, fast_sigmoid_lanes(gate)));
     });
 }
@@ -98,17 +122,23 @@ pub(crate) fn weighted_sum(out: &mut [f32], bias: &[f32], taps: &[(&[f32], &[f32
     const BLOCK: usize = SUMS * LANES;
     let full_len = out.len() / BLOCK * BLOCK;
     for offset in (0..full_len).step_by(BLOCK) {
-        let chunk = |row: &[f32], i: usize| load_full(row[offset + i * LANES..].first_chunk().expect("a full register"));
-        let mut sums: [__m512; SUMS] = std::array::from_fn(|i| chunk(bias, i));
+        let bias: &[[f32; LANES]; SUMS] = bias[offset..].as_chunks().0.first_chunk().expect("full registers");
+        let mut sums = [_mm512_setzero_ps(); SUMS];
+        // Loops rather than `map`, which is compiled without the instructions.
+        for (sum, bias) in sums.iter_mut().zip(bias) {
+            *sum = load_full(bias);
+        }
         for (x, weight) in taps {
-            let [x, weight] = [x, weight].map(|row| &row[offset..][..BLOCK]);
-            let (x, weight) = (x.as_chunks::<LANES>().0, weight.as_chunks::<LANES>().0);
+            let x: &[[f32; LANES]; SUMS] = x[offset..].as_chunks().0.first_chunk().expect("full registers");
+            let weight: &[[f32; LANES]; SUMS] =
+                weight[offset..].as_chunks().0.first_chunk().expect("full registers");
             for (sum, (x, weight)) in sums.iter_mut().zip(x.iter().zip(weight)) {
                 *sum = _mm512_fmadd_ps(load_full(x), load_full(weight), *sum);
             }
         }
-        let (chunks, _) = out[offset..].as_chunks_mut::<LANES>();
-        chunks.iter_mut().zip(sums).for_each(|(out, sum)| store_full(out, sum));
+        for (out, sum) in out[offset..].as_chunks_mut::<LANES>().0.iter_mut().zip(sums) {
+            store_full(out, sum);
+        }
     }
     for offset in (full_len..out.len()).step_by(LANES) {
         let mut sum = load(bias, offset, 0.0);

@@ -7,18 +7,37 @@ pub(crate) fn silu<const FUSED: bool>(values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x *= sigmoid_one::<FUSED>(*x));
 }
 
-/// As [`crate::relu`].
+/// As [`crate::add_silu`].
 #[inline(always)]
-pub(crate) fn relu<const FUSED: bool>(values: &mut [f32]) {
-    // Not `max`, which maps NaN to 0.
-    values.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x });
+pub(crate) fn add_silu<const FUSED: bool>(values: &mut [f32], bias: &[f32]) {
+    for (x, bias) in values.iter_mut().zip(bias) {
+        let sum = *x + bias;
+        *x = sum * sigmoid_one::<FUSED>(sum);
+    }
 }
 
-/// As [`crate::glu`].
+/// As [`crate::add_relu`].
 #[inline(always)]
-pub(crate) fn glu<const FUSED: bool>(out: &mut [f32], values: &[f32], gates: &[f32]) {
-    let pairs = values.iter().zip(gates);
-    out.iter_mut().zip(pairs).for_each(|(out, (x, gate))| *out = x * sigmoid_one::<FUSED>(*gate));
+pub(crate) fn add_relu<const FUSED: bool>(values: &mut [f32], bias: &[f32]) {
+    // Not `max`, which maps NaN to 0.
+    values.iter_mut().zip(bias).for_each(|(x, bias)| *x = if *x + bias < 0.0 { 0.0 } else { *x + bias });
+}
+
+/// As [`crate::add_pair`].
+#[inline(always)]
+pub(crate) fn add_pair<const FUSED: bool>(out: &mut [f32], a: &[f32], b: &[f32]) {
+    out.iter_mut().zip(a.iter().zip(b)).for_each(|(out, (a, b))| *out += a + b);
+}
+
+/// As [`crate::add_glu`].
+#[inline(always)]
+pub(crate) fn add_glu<const FUSED: bool>(out: &mut [f32], group: &[f32], bias: &[f32]) {
+    let (values, gates) = group.split_at(out.len());
+    let (value_bias, gate_bias) = bias.split_at(out.len());
+    let pairs = values.iter().zip(value_bias).zip(gates.iter().zip(gate_bias));
+    for (out, ((x, value_bias), (gate, gate_bias))) in out.iter_mut().zip(pairs) {
+        *out = (x + value_bias) * sigmoid_one::<FUSED>(gate + gate_bias);
+    }
 }
 
 /// As [`crate::add_exp`].

@@ -271,7 +271,14 @@ mod tests {
                 |out, left: &Vec<Tile>, right, depth, accumulate| {
                     let panel_stride = depth.div_ceil(DEPTH);
                     let left = TilePanels { tiles: left, panel_stride };
-                    product_f32(level, out, left, TilePanels { tiles: right, panel_stride }, panel_stride, accumulate)
+                    product_f32(
+                        level,
+                        out,
+                        left,
+                        TilePanels { tiles: right, panel_stride },
+                        panel_stride,
+                        accumulate,
+                    )
                 },
                 1e-4,
             );

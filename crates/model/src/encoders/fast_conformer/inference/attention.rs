@@ -194,7 +194,15 @@ impl HeadParameters {
                 first,
                 count,
             };
-            self.attend_tile(task.head, queries, (&group_keys, tile_keys), rows.rows, positions, scratch, out);
+            self.attend_tile(
+                task.head,
+                queries,
+                (&group_keys, tile_keys),
+                rows.rows,
+                positions,
+                scratch,
+                out,
+            );
         }
     }
 
@@ -210,7 +218,8 @@ impl HeadParameters {
         out: &mut [f32],
     ) {
         let head_width = self.head_width();
-        let AttentionScratch { keys, values, packed, queries: query_buffer, scores, position_scores } = scratch;
+        let AttentionScratch { keys, values, packed, queries: query_buffer, scores, position_scores } =
+            scratch;
         let TileQueries { first, count, .. } = queries;
         // Columns of the scores begin at a multiple in the packed keys of the group.
         let first_column = (tile_keys.start - group_keys.start) / PART_MULTIPLE * PART_MULTIPLE;
@@ -237,8 +246,7 @@ impl HeadParameters {
         let end_position = positions.column(distance(first, tile_keys.end - 1)) + 1;
         let position_columns = end_position - first_position;
         let position_scores = position_scores.ensure_len(count * position_columns, 0.0);
-        let part =
-            RightPart { operand: &positions.heads[head], first_column: first_position, first_step: 0 };
+        let part = RightPart { operand: &positions.heads[head], first_column: first_position, first_step: 0 };
         let view = ViewMut::new(position_scores, count, position_columns);
         multiply(view, (packed, 0), part, SumOrder::Sequential, Accumulate::Replace);
 

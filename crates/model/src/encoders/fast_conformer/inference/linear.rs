@@ -6,12 +6,10 @@
 //! all bands use it.
 use std::ops::Range;
 
-use kernels::packed::{
-    NumberFormat, Operand, PackedOperand, RightPart, SumOrder, multiply,
-};
+use kernels::packed::{NumberFormat, Operand, PackedOperand, RightPart, SumOrder, multiply};
 use kernels::{
-    Accumulate, AlignedVec, Parts, ScratchReq, Tiling, View, ViewMut, WorkerSlots, add, glu, par_for, silu,
-    tiles_mut,
+    Accumulate, AlignedVec, Parts, ScratchReq, Tiling, View, ViewMut, WorkerSlots, add, add_glu, add_pair,
+    add_relu, add_silu, par_for, parts, tiles_mut,
 };
 
 use crate::{Error, Result};
@@ -24,6 +22,10 @@ const COLUMNS_PER_BLOCK: usize = 128;
 const FEW_ROWS_COLUMNS: usize = 64;
 /// Largest number of rows with [`FEW_ROWS_COLUMNS`].
 const FEW_ROWS: usize = 64;
+/// Columns of a block of a deep sum, whose rows do not stay in the second-level cache.
+const DEEP_SUM_COLUMNS: usize = 256;
+/// Smallest number of steps of a deep sum.
+const DEEP_SUM_STEPS: usize = 2048;
 /// Rows that a task of [`pack_rows`] packs, at least one micro-panel.
 const ROWS_PER_PACKING: usize = 28;
 /// Channels of a group of a gated layer: its values, then their gates.
@@ -36,7 +38,7 @@ pub(super) type TaskScratch = WorkerSlots<AlignedVec<f32>>;
 #[derive(Debug)]
 pub(super) struct PackedLinear {
     weight: PackedOperand,
-    /// Empty for a layer without bias.
+    /// Zeros for a layer without bias.
     bias: Vec<f32>,
 }
 
@@ -64,13 +66,16 @@ impl PackedLinear {
         format: NumberFormat,
         weight: &[f32],
         inputs: usize,
-        bias: Vec<f32>,
+        mut bias: Vec<f32>,
     ) -> Result<Self> {
         let outputs = weight.len() / inputs.max(1);
         if inputs == 0 || outputs == 0 || weight.len() != outputs * inputs {
             return Err(Error::shape(name, format!("rows of {inputs}"), format!("{} values", weight.len())));
         }
-        if !bias.is_empty() && bias.len() != outputs {
+        if bias.is_empty() {
+            bias = vec![0.0; outputs];
+        }
+        if bias.len() != outputs {
             let found = format!("{} values", bias.len());
             return Err(Error::shape(name, format!("a bias of {outputs} values"), found));
         }
@@ -98,8 +103,11 @@ impl PackedLinear {
         let shape = BlockShape::new(x);
         let tiles = tiles_mut(out, shape.tiling(self.outputs(), 1));
         self.for_each_block(x, shape, tiles, scratch, |mut block, mut out| {
+            let bias = &self.bias[block.columns.clone()];
             for (row, values) in block.rows_mut().enumerate() {
-                out.row(row, 0).copy_from_slice(values);
+                let out = out.row(row, 0);
+                out.copy_from_slice(values);
+                add(out, bias);
             }
         });
     }
@@ -109,8 +117,9 @@ impl PackedLinear {
         let shape = BlockShape::new(x);
         let tiles = tiles_mut(out, shape.tiling(self.outputs(), 1));
         self.for_each_block(x, shape, tiles, scratch, |mut block, mut out| {
+            let bias = &self.bias[block.columns.clone()];
             for (row, values) in block.rows_mut().enumerate() {
-                add(out.row(row, 0), values);
+                add_pair(out.row(row, 0), values, bias);
             }
         });
     }
@@ -119,10 +128,17 @@ impl PackedLinear {
     pub(super) fn forward_silu(&self, x: &PackedOperand, out: &mut PackedOperand, scratch: &TaskScratch) {
         let shape = BlockShape::new(x);
         out.resize(x.len(), self.outputs());
-        self.for_each_block(x, shape, out.tiles_mut(shape.rows, shape.columns), scratch, |block, mut out| {
-            silu(block.values);
-            out.pack(View::new(block.values, block.rows.len(), block.columns.len()));
-        });
+        self.for_each_block(
+            x,
+            shape,
+            out.tiles_mut(shape.rows, shape.columns),
+            scratch,
+            |mut block, mut out| {
+                let bias = &self.bias[block.columns.clone()];
+                block.rows_mut().for_each(|row| add_silu(row, bias));
+                out.pack(View::new(block.values, block.rows.len(), block.columns.len()));
+            },
+        );
     }
 
     /// Computes `out = a ∘ σ(g)` of `[a g] = x Wᵀ + b`, with a weight from [`interleave_gates`].
@@ -130,25 +146,26 @@ impl PackedLinear {
         let shape = BlockShape::new(x);
         let tiles = tiles_mut(out, shape.tiling(self.outputs(), 2));
         self.for_each_block(x, shape, tiles, scratch, |mut block, mut out| {
+            const GROUP: usize = 2 * CHANNELS_PER_GATE_GROUP;
+            let bias = &self.bias[block.columns.clone()];
             for (row, values) in block.rows_mut().enumerate() {
-                let groups = out.row(row, 0).chunks_mut(CHANNELS_PER_GATE_GROUP);
-                for (out, group) in groups.zip(values.chunks(2 * CHANNELS_PER_GATE_GROUP)) {
-                    let (values, gates) = group.split_at(out.len());
-                    glu(out, values, gates);
+                let outputs = out.row(row, 0).chunks_mut(CHANNELS_PER_GATE_GROUP);
+                for (out, (group, bias)) in outputs.zip(values.chunks(GROUP).zip(bias.chunks(GROUP))) {
+                    add_glu(out, group, bias);
                 }
             }
         });
     }
 
-    /// Computes `out = x Wᵀ + b` on the calling thread.
-    pub(super) fn forward_in_task(&self, x: &PackedOperand, out: &mut [f32]) {
+    /// Computes `out = max(x Wᵀ + b, 0)` on the calling thread.
+    pub(super) fn forward_relu_in_task(&self, x: &PackedOperand, out: &mut [f32]) {
         let part = RightPart { operand: &self.weight, first_column: 0, first_step: 0 };
         let view = ViewMut::new(out, x.len(), self.outputs());
         multiply(view, (x, 0), part, SumOrder::Blocked, Accumulate::Replace);
-        self.add_bias(out, 0..self.outputs());
+        out.chunks_exact_mut(self.outputs()).for_each(|row| add_relu(row, &self.bias));
     }
 
-    /// Calls `finish` with each block of `x Wᵀ + b` and the corresponding part.
+    /// Calls `finish` with each block of `x Wᵀ` and the corresponding part.
     ///
     /// Parts are in the order of [`tiles_mut`]: all bands of a strip, then those of the next one.
     fn for_each_block<P: Parts>(
@@ -169,16 +186,8 @@ impl PackedLinear {
             let right = RightPart { operand: &self.weight, first_column, first_step: 0 };
             let view = ViewMut::new(values, rows.len(), columns.len());
             multiply(view, (x, first_row), right, SumOrder::Blocked, Accumulate::Replace);
-            self.add_bias(values, columns.clone());
             finish(Block { values, rows, columns }, part);
         });
-    }
-
-    fn add_bias(&self, values: &mut [f32], columns: Range<usize>) {
-        if !self.bias.is_empty() {
-            let bias = &self.bias[columns];
-            values.chunks_exact_mut(bias.len()).for_each(|row| add(row, bias));
-        }
     }
 }
 
@@ -195,7 +204,11 @@ impl BlockShape {
         let rows = ROWS_PER_BLOCK / multiple * multiple;
         BlockShape {
             rows: rows.max(multiple),
-            columns: if x.len() <= FEW_ROWS { FEW_ROWS_COLUMNS } else { COLUMNS_PER_BLOCK },
+            columns: match x.len() {
+                0..=FEW_ROWS => FEW_ROWS_COLUMNS,
+                _ if x.depth() >= DEEP_SUM_STEPS => DEEP_SUM_COLUMNS,
+                _ => COLUMNS_PER_BLOCK,
+            },
         }
     }
 
@@ -225,9 +238,20 @@ pub(super) fn pack_rows(
     });
 }
 
+/// Packs rows of `width` values for products.
+pub(super) fn pack_slice(out: &mut PackedOperand, rows: &[f32], width: usize) {
+    let count = rows.len() / width;
+    out.resize(count, width);
+    let multiple = out.row_multiple();
+    let band = (ROWS_PER_PACKING / multiple * multiple).max(multiple);
+    par_for((out.tiles_mut(band, width), parts(rows, band * width)), |_, (mut tile, rows)| {
+        tile.pack(View::new(rows, rows.len() / width, width));
+    });
+}
+
 /// Returns the scratch memory of a task of this module, for rows of `width` values.
 pub(super) fn task_requirement(width: usize) -> ScratchReq {
-    let block = ScratchReq::aligned::<f32>(ROWS_PER_BLOCK * COLUMNS_PER_BLOCK);
+    let block = ScratchReq::aligned::<f32>(ROWS_PER_BLOCK * DEEP_SUM_COLUMNS);
     block.or(ScratchReq::aligned::<f32>(2 * ROWS_PER_PACKING * width))
 }
 

@@ -104,7 +104,12 @@ impl Sinusoids {
     }
 
     /// Returns the table of a range, with its blocks unless it is too large.
-    pub(super) fn table(&self, range: DistanceRange, format: NumberFormat, scratch: &TaskScratch) -> SinusoidTable {
+    pub(super) fn table(
+        &self,
+        range: DistanceRange,
+        format: NumberFormat,
+        scratch: &TaskScratch,
+    ) -> SinusoidTable {
         let mut table = SinusoidTable::empty(range);
         if range.count() * 2 * self.frequencies.len() <= MAX_TABLE_VALUES {
             for columns in column_blocks(range) {
@@ -145,9 +150,7 @@ impl Sinusoids {
 /// Returns the columns of each block of a table.
 fn column_blocks(range: DistanceRange) -> impl Iterator<Item = Range<usize>> {
     let count = range.count();
-    (0..count)
-        .step_by(DISTANCES_PER_BLOCK)
-        .map(move |start| start..count.min(start + DISTANCES_PER_BLOCK))
+    (0..count).step_by(DISTANCES_PER_BLOCK).map(move |start| start..count.min(start + DISTANCES_PER_BLOCK))
 }
 
 impl PositionProjection {
@@ -184,7 +187,12 @@ impl PositionProjection {
         lock(&self.cached).as_ref().is_some_and(|keys| keys.range.contains(range))
     }
 
-    fn compute_keys(&self, sinusoids: &Sinusoids, table: &SinusoidTable, scratch: &TaskScratch) -> PositionKeys {
+    fn compute_keys(
+        &self,
+        sinusoids: &Sinusoids,
+        table: &SinusoidTable,
+        scratch: &TaskScratch,
+    ) -> PositionKeys {
         let (width, format) = (self.linear.outputs(), self.linear.format());
         let (range, head_width) = (table.range, width / self.heads);
         let mut heads: Vec<PackedOperand> = (0..self.heads)
@@ -217,7 +225,12 @@ impl PositionProjection {
 }
 
 /// Returns the memory of the table of a range and of a layer's keys, `heads` of `width` in total.
-pub(super) fn requirement(range: DistanceRange, heads: usize, width: usize, format: NumberFormat) -> ScratchReq {
+pub(super) fn requirement(
+    range: DistanceRange,
+    heads: usize,
+    width: usize,
+    format: NumberFormat,
+) -> ScratchReq {
     let (count, head_width) = (range.count(), width / heads);
     let packed_rows = |rows| PackedOperand::requirement(format, Operand::Left, rows, width);
     let blocks = column_blocks(range).map(|columns| packed_rows(columns.len()));

@@ -6,13 +6,15 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use kernels::{par_for, items_mut};
+use kernels::{items_mut, par_for};
 
+use super::PackedFastConformer;
 use super::attention::AttentionRows;
-use super::linear::pack_rows;
+use super::layer::PackedLayer;
+use super::linear::{pack_rows, pack_slice};
 use super::positions::{DistanceRange, PositionKeys};
 use super::subsampling::{StageFrames, SubsamplingScratch};
-use super::{PackedFastConformer, PackedLayer, Workspace};
+use super::workspace::Workspace;
 use crate::encoders::fast_conformer::{AttentionLimits, FastConformerEncoderConfig};
 use crate::encoders::stream::{self, PartSizes};
 use crate::encoders::{EncoderChunk, EncoderState, EncoderStream};
@@ -70,7 +72,10 @@ impl FastConformerStream {
     ///
     /// Rows depend on few later ones if subsampling and convolutions are causal and attention is
     /// limited on both sides.
-    pub(super) fn new(encoder: Arc<PackedFastConformer>, config: &FastConformerEncoderConfig) -> Option<Self> {
+    pub(super) fn new(
+        encoder: Arc<PackedFastConformer>,
+        config: &FastConformerEncoderConfig,
+    ) -> Option<Self> {
         let (chunk_rows, left_rows, right_rows) = match config.attention {
             AttentionLimits::Chunks { chunk, left: Some(left) } => (chunk, left, 0),
             AttentionLimits::Window { left: Some(left), right: Some(right) } => (1, left, right),
@@ -85,7 +90,7 @@ impl FastConformerStream {
             min: -((right_rows + chunk_rows + tile) as i64),
             max: (left_rows + chunk_rows + tile) as i64,
         };
-        let workspace = Workspace::new(&encoder, 0);
+        let workspace = encoder.workspaces.acquire(encoder.format, 0, width);
         let table = encoder.sinusoids.table(range, encoder.format, &workspace.tasks);
         let keys = |layer: &PackedLayer| {
             layer.attention.positions.keys(&encoder.sinusoids, &table, &workspace.tasks)
@@ -93,7 +98,8 @@ impl FastConformerStream {
         let positions = encoder.layers.iter().map(keys).collect();
         let stage_names: Vec<String> =
             (0..encoder.subsampling.stages()).map(|stage| format!("subsampling.{stage}")).collect();
-        let layer_name = |layer: usize| ["keys", "pending", "tail"].map(|part| format!("layers.{layer}.{part}"));
+        let layer_name =
+            |layer: usize| ["keys", "pending", "tail"].map(|part| format!("layers.{layer}.{part}"));
         let layer_names: Vec<_> = (0..encoder.layers.len()).map(layer_name).collect();
         let sizes = |rows: usize, width: usize| (0..=rows).map(|count| count * width).collect::<Vec<_>>();
         let mut part_sizes = PartSizes::new();
@@ -106,12 +112,26 @@ impl FastConformerStream {
             part_sizes.insert(pending.clone(), sizes(right_rows, 2 * width));
             part_sizes.insert(tail.clone(), sizes(config.kernel - 1, width));
         }
-        drop(workspace);
-        Some(FastConformerStream { encoder, chunk_rows, right_rows, positions, stage_names, layer_names, part_sizes })
+        encoder.workspaces.release(workspace);
+        Some(FastConformerStream {
+            encoder,
+            chunk_rows,
+            right_rows,
+            positions,
+            stage_names,
+            layer_names,
+            part_sizes,
+        })
     }
 
     /// Computes the next rows after the subsampling.
-    fn subsample(&self, state: &mut EncoderState, frames: &[f32], is_last: bool, scratch: &mut SubsamplingScratch) -> Vec<f32> {
+    fn subsample(
+        &self,
+        state: &mut EncoderState,
+        frames: &[f32],
+        is_last: bool,
+        scratch: &mut SubsamplingScratch,
+    ) -> Vec<f32> {
         let subsampling = &self.encoder.subsampling;
         let mut input = frames.to_vec();
         for (stage, name) in self.stage_names.iter().enumerate() {
@@ -212,9 +232,7 @@ impl FastConformerStream {
             convolution.depthwise.apply(&state.tail, tail_rows..rows, out);
             state.tail.drain(..rows.saturating_sub(convolution.depthwise.past_taps) * width);
         }
-        pack_rows(&mut workspace.packed, ragged.rows(), width, &workspace.tasks, |rows, values| {
-            values.copy_from_slice(&convolved[rows.start * width..rows.end * width]);
-        });
+        pack_slice(&mut workspace.packed, &convolved, width);
         convolution.out.forward_add(&workspace.packed, &mut x, &workspace.tasks);
         layer.feed_forward2.forward(&mut x, workspace);
         layer.normalize(&mut x, workspace);
@@ -264,23 +282,21 @@ impl EncoderStream for FastConformerStream {
     fn step(&self, chunks: &mut [EncoderChunk]) -> Result<Vec<Vec<f32>>> {
         stream::check_chunks(self, chunks)?;
         let width = self.encoder.width;
+        let mut workspace = self.encoder.workspaces.acquire(self.encoder.format, 0, width);
         let mut rows: Vec<Vec<f32>> = vec![Vec::new(); chunks.len()];
         par_for((items_mut(chunks), items_mut(&mut rows)), |_, (chunk, rows)| {
-            let flat = self.subsample(chunk.state, chunk.rows, chunk.is_last, &mut SubsamplingScratch::default());
-            *rows = flat;
+            let mut scratch = workspace.subsampling.lock();
+            *rows = self.subsample(chunk.state, chunk.rows, chunk.is_last, &mut scratch);
         });
 
         // Project, and take complete chunks; the rows of an incomplete one wait.
         let flat_width = self.encoder.subsampling.out.inputs();
         let counts: Vec<usize> = rows.iter().map(|rows| rows.len() / flat_width).collect();
         let total: usize = counts.iter().sum();
-        let mut workspace = Workspace::new(&self.encoder, 0);
         let mut projected = vec![0.0; total * width];
         if total > 0 {
             let flat = rows.concat();
-            pack_rows(&mut workspace.packed, total, flat_width, &workspace.tasks, |rows, values| {
-                values.copy_from_slice(&flat[rows.start * flat_width..rows.end * flat_width]);
-            });
+            pack_slice(&mut workspace.packed, &flat, flat_width);
             self.encoder.subsampling.out.forward(&workspace.packed, &mut projected, &workspace.tasks);
         }
         let mut x = Vec::new();
@@ -310,6 +326,7 @@ impl EncoderStream for FastConformerStream {
                 chunk.state.values.extend(names.iter().cloned().zip(values));
             }
         }
+        self.encoder.workspaces.release(workspace);
         for chunk in chunks.iter_mut().filter(|chunk| chunk.is_last) {
             *chunk.state = self.start();
         }

@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use kernels::packed::{NumberFormat, Operand, PackedOperand};
-use kernels::{AlignedVec, ScratchReq, relu, weighted_sum};
+use kernels::{AlignedVec, ScratchReq, weighted_sum};
 
 use super::linear::PackedLinear;
 use super::weights::WeightReader;
@@ -165,8 +165,11 @@ impl PackedSubsampling {
         for stage in 0..self.stages() {
             let range = &ranges[stage];
             let width = self.frame_width(stage);
-            let values =
-                if stage == 0 { &frames[range.start * width..range.end * width] } else { &input[..range.len() * width] };
+            let values = if stage == 0 {
+                &frames[range.start * width..range.end * width]
+            } else {
+                &input[..range.len() * width]
+            };
             let part = StageFrames { values, first: range.start, total: lengths[stage] };
             let results = ranges[stage + 1].clone();
             let buffers = (&mut *convolved, if stage == 0 { &mut *packed_frames } else { &mut *packed });
@@ -227,8 +230,7 @@ impl PackedSubsampling {
                 pointwise
             }
         };
-        layer.forward_in_task(packed, out);
-        relu(out);
+        layer.forward_relu_in_task(packed, out);
     }
 
     /// Copies the 3 x 3 window of each result, with zeros outside the utterance.
@@ -284,7 +286,8 @@ impl PackedSubsampling {
             let positions = results * self.bands[stage + 1];
             let columns = if stage == 0 { TAPS * TAPS } else { self.config.channels };
             let packed = PackedOperand::requirement(format, Operand::Left, positions, columns);
-            let packed = packed.or(PackedOperand::requirement(NumberFormat::F32, Operand::Left, positions, columns));
+            let packed =
+                packed.or(PackedOperand::requirement(NumberFormat::F32, Operand::Left, positions, columns));
             let stage_memory = ScratchReq::aligned::<f32>(positions * columns).and(packed);
             requirement = requirement.and(stage_memory);
             results = 2 * results + 1;
@@ -295,12 +298,7 @@ impl PackedSubsampling {
 }
 
 /// Returns a frame of an utterance at `position - before`, `None` outside the utterance.
-fn frame_at<'a>(
-    frames: &StageFrames<'a>,
-    position: usize,
-    before: usize,
-    width: usize,
-) -> Option<&'a [f32]> {
+fn frame_at<'a>(frames: &StageFrames<'a>, position: usize, before: usize, width: usize) -> Option<&'a [f32]> {
     let index = position.checked_sub(before).filter(|&index| index < frames.total)?;
     Some(&frames.values[(index - frames.first) * width..][..width])
 }

@@ -5,7 +5,8 @@ use kernels::packed::NumberFormat;
 
 use super::{BANDS, config, features, packed, weights};
 use crate::encoders::fast_conformer::{
-    AttentionLimits, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoderConfig, FastConformerStream,
+    AttentionLimits, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoderConfig,
+    FastConformerStream,
 };
 use crate::encoders::{EncoderChunk, EncoderState, EncoderStream};
 
@@ -120,7 +121,8 @@ fn bf16_streams_are_close_to_whole_utterances() {
 #[test]
 fn states_are_checked_and_only_causal_encoders_stream() {
     let causal = causal(window(5, 2));
-    let weights_of = |config: &FastConformerEncoderConfig| Arc::new(packed(config, &weights(config), NumberFormat::F32));
+    let weights_of =
+        |config: &FastConformerEncoderConfig| Arc::new(packed(config, &weights(config), NumberFormat::F32));
     let full = AttentionLimits::Window { left: None, right: Some(0) };
     let subsampling = DepthwiseSubsamplingConfig { causal: false, ..causal.subsampling.clone() };
     for config in [
