@@ -152,7 +152,7 @@ fn counters_short_numbers_and_shards_are_restored() {
     assert_eq!(read_tensors(&again.join("model.safetensors")), tensors);
     // In NeMo's layout, with the counters and dtypes.
     let archive = pretrained.export("imported.safetensors", Layout::Nemo, "other.nemo");
-    let other = pretrained.import(&archive, "other.safetensors");
+    pretrained.import(&archive, "other.safetensors");
     let back = pretrained.export("other.safetensors", Layout::HuggingFace, "back");
     assert_eq!(read_tensors(&back.join("model.safetensors")), tensors);
 }
