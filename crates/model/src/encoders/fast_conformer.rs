@@ -4,8 +4,6 @@ mod config;
 mod layer;
 mod subsampling;
 
-use std::sync::Arc;
-
 pub use attention_limits::AttentionLimits;
 use candle_core::{DType, Tensor};
 use candle_nn::VarBuilder;
@@ -15,7 +13,6 @@ use subsampling::DepthwiseSubsampling;
 
 use super::Encoder;
 use crate::layers::footprint;
-use crate::layers::ragged::Ragged;
 use crate::layers::relative_attention::DistanceRange;
 use crate::training_pass::TrainingPass;
 use crate::{Result, tensors};
