@@ -91,6 +91,21 @@ fn a_step_uses_at_most_the_planned_memory() {
     let halved = format!("{single}, {conformer}, subsampling = {{ channels = 16, factor = 2 }}");
     let chunked = format!("stack = 2, stride = 2, {conformer}, attention = {{ chunk = 8, left = 2 }}");
     let wide_conformer = "stack = 2, stride = 2, kind = \"conformer\", layers = 1, width = 144, heads = 2, feed_forward = 576, kernel = 31";
+    let fast_conformer = format!(
+        "{single}, kind = \"fastconformer\", layers = 2, width = 32, heads = 4, feed_forward = 64, kernel = 7, dropout = 0.1"
+    );
+    let eighth = format!(
+        "{fast_conformer}, subsampling = {{ channels = 16 }}, convolution_norm = \"batch\", scale_input = true"
+    );
+    let causal = format!(
+        "{fast_conformer}, subsampling = {{ channels = 8, factor = 4, causal = true }}, causal_convolution = true, bias = false, \
+         attention = {{ left = 8, right = 2 }}"
+    );
+    let wide_fast_conformer = format!(
+        "{single}, kind = \"fastconformer\", layers = 1, width = 144, heads = 2, feed_forward = 576, kernel = 9, \
+         subsampling = {{ channels = 64, factor = 2 }}, attention = {{ chunk = 4, left = 8 }}"
+    );
+    let concatenated = "kind = \"concat\", width = 32, context = 2, normalize = true, dropout = 0.1";
     // Smallest and largest ratio of measured to planned bytes.
     let (mut min_ratio, mut max_ratio) = (f64::INFINITY, 0f64);
     for (encoder, predictor, training_options, classes) in [
@@ -110,6 +125,9 @@ fn a_step_uses_at_most_the_planned_memory() {
         (&halved, stateless, TRAINING_WITH_CTC, 30),
         (&chunked, recurrent, plain, 30),
         (wide_conformer, stateless, plain, 30),
+        (&eighth, stateless, TRAINING_WITH_CTC, 30),
+        (&causal, concatenated, TRAINING_WITH_CTC, 30),
+        (&wide_fast_conformer, concatenated, plain, 30),
         (
             "stack = 2, stride = 2, kind = \"lstm\", layers = 2, hidden = 200, bidirectional = true",
             stateless,

@@ -2,9 +2,13 @@
 //!
 //! The folder has a folder for each model, `tokenizers/`, and the front end's `frontends.json`.
 //! Each module tests one part; [`report`] runs all of them and prints one line per run.
+mod case;
 mod check;
 mod ctc;
 mod features;
+mod gradients;
+mod model;
+mod network;
 mod tokenizers;
 
 use std::io::Write;
@@ -18,8 +22,10 @@ use check::NemoCheck;
 type CheckFn = fn(&mut NemoCheck) -> std::result::Result<(), RunError>;
 
 /// Parts that are compared for each folder of this name; `CASE` is the folder of a model.
-const PARTS: [(&str, &str, CheckFn); 5] = [
+const PARTS: [(&str, &str, CheckFn); 7] = [
     (".", "features", features::compare_front_ends),
+    ("CASE", "network", network::compare),
+    ("CASE", "gradients", gradients::compare),
     ("tokenizers", "tokenizers", tokenizers::compare),
     ("fc_ctc", "ctc", ctc::compare),
     ("fc_hybrid_rnnt_ctc", "ctc", ctc::compare),

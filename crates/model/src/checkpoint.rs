@@ -21,7 +21,7 @@ use speech::Tokenizer;
 use speech::files::{open_regular, read_input};
 
 use crate::config::old_names;
-use crate::parameters::Shapes;
+use crate::parameters::{Shapes, is_constant};
 use crate::{Error, ModelConfig, Result};
 
 /// The `format` field of the metadata.
@@ -36,6 +36,9 @@ pub(crate) const FIELDS_KEY: &str = "";
 ///
 /// They are the weights, their average, and the moments of the built-in optimizers.
 const PARAMETER_KINDS: [&str; 4] = ["weight", "average", "first", "second"];
+
+/// Kinds of tensors that constant parameters do not have.
+const MOMENT_KINDS: [&str; 2] = ["first", "second"];
 
 /// The location of a recipe in errors about a checkpoint.
 pub const RECIPE_LOCATION: &str = "in the checkpoint";
@@ -334,7 +337,9 @@ impl Checkpoint {
     /// [`Error::Checkpoint`] for the first parameter that is missing, unknown or of another shape.
     pub fn check(&self, path: &Path, expected: &Shapes) -> Result<()> {
         for (kind, values) in self.kinds().filter(|(kind, _)| PARAMETER_KINDS.contains(kind)) {
-            for (name, shape) in expected {
+            // Constant parameters have weights, but no moments.
+            let has_constants = !MOMENT_KINDS.contains(&kind);
+            for (name, shape) in expected.iter().filter(|(name, _)| has_constants || !is_constant(name)) {
                 if !values.contains_key(name) {
                     return Err(Error::checkpoint(path, format!("{kind}/{name} of shape {shape:?}"), "none"));
                 }

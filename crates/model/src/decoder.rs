@@ -104,6 +104,19 @@ mod tests {
         expect_same_rows("predictor = { kind = \"stateless\", embedding = 3, context = 2 }");
     }
 
+    #[test]
+    fn a_concatenating_predictor_has_the_same_rows_label_by_label_and_in_a_batch() {
+        for options in ["context = 1", "context = 3", "context = 2, normalize = true"] {
+            expect_same_rows(&format!("predictor = {{ kind = \"concat\", width = 9, {options} }}"));
+        }
+    }
+
+    #[test]
+    fn an_lstm_predictor_with_two_biases_starts_with_zeros() {
+        let options = "layers = 2, start = \"zero\", two_biases = true";
+        expect_same_rows(&format!("predictor = {{ kind = \"lstm\", embedding = 3, hidden = 5, {options} }}"));
+    }
+
     const LSTM_PREDICTOR: &str = "predictor = { kind = \"lstm\", embedding = 3, hidden = 5, layers = 1 }";
 
     /// Computes the scores of one site.

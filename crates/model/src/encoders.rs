@@ -1,8 +1,10 @@
-//! Encoders (LSTM, Conformer, custom): from stacked log-mel frames to encoder rows.
+//! Encoders (LSTM, Conformer, FastConformer, custom): from stacked log-mel frames to encoder rows.
 //!
 //! A new kind of encoder is a file next to `lstm.rs` with its configuration ([`BuildEncoder`]) and
 //! its [`Encoder`], and two lines here: its `mod`, and its entry in [`EncoderKind`].
 mod conformer;
+mod fast_conformer;
+mod feed_forward;
 mod lstm;
 mod lstm_stream;
 mod module_encoder;
@@ -16,6 +18,9 @@ use candle_core::Tensor;
 use candle_nn::VarBuilder;
 
 pub use conformer::{AttentionKind, ChunkedAttention, ConformerEncoder};
+pub use fast_conformer::{
+    AttentionLimits, ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoder,
+};
 pub use lstm::{LstmEncoder, TimeReduction};
 pub use module_encoder::ModuleEncoder;
 pub use stream::{EncoderChunk, EncoderState, EncoderStream};
@@ -79,6 +84,11 @@ pub trait BuildEncoder {
         1
     }
 
+    /// Returns the number of encoder rows of an utterance of `input_rows` rows.
+    fn output_rows(&self, input_rows: usize) -> usize {
+        input_rows.div_ceil(self.reduction())
+    }
+
     /// Returns true if the encoder subsamples single frames by convolutions.
     fn subsamples(&self) -> bool {
         false
@@ -96,5 +106,6 @@ part_kinds! {
     EncoderKind: dyn BuildEncoder {
         Lstm: lstm::LstmEncoderConfig,
         Conformer: conformer::ConformerEncoderConfig,
+        FastConformer: fast_conformer::FastConformerEncoderConfig,
     }
 }

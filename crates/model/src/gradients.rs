@@ -51,7 +51,7 @@ pub struct SentGradients {
 /// The terms of an all-reduce of all gradients, each with its position.
 #[derive(Debug)]
 pub struct GradientTerms {
-    /// `order[position]`: index of a parameter among the sorted names.
+    /// `order[position]`: index of a parameter among the sorted names of trained parameters.
     order: Vec<usize>,
     /// True if terms may be sent during the last backward pass.
     may_send_early: bool,
@@ -88,13 +88,14 @@ impl<'a> GradientSum<'a> {
         if !terms.may_send_early {
             return None;
         }
-        let ids: Vec<TensorId> = self.parameters.iter().map(|(_, parameter)| parameter.id()).collect();
+        let ids: Vec<TensorId> =
+            self.parameters.iter_trained().map(|(_, parameter)| parameter.id()).collect();
         let position_by_id = terms.order.iter().enumerate().map(|(position, &index)| (ids[index], position));
         let earlier_sum =
             |(name, parameter): (&str, &Var)| Some((parameter.id(), self.sums.get(name)?.clone()));
         let state = HookState {
             positions: position_by_id.collect(),
-            earlier_sums: self.parameters.iter().filter_map(earlier_sum).collect(),
+            earlier_sums: self.parameters.iter_trained().filter_map(earlier_sum).collect(),
             sender: terms.sender.clone(),
             sent: Vec::new(),
             is_incomplete: false,
@@ -113,7 +114,7 @@ impl<'a> GradientSum<'a> {
         if let Some(hooks) = hooks {
             self.sent = hooks.finish(&returned)?;
         }
-        for (name, variable) in self.parameters.iter() {
+        for (name, variable) in self.parameters.iter_trained() {
             let Some(gradient) = returned.remove(variable) else { continue };
             let sum = match self.sums.remove(name) {
                 Some(earlier) => (earlier + gradient)?,
@@ -133,7 +134,7 @@ impl<'a> GradientSum<'a> {
     pub fn send(&self, terms: GradientTerms) -> Result<()> {
         let GradientTerms { order, may_send_early, sender } = terms;
         let sent_positions = if may_send_early { &self.sent.positions[..] } else { &[] };
-        let parameters: Vec<(&str, &Var)> = self.parameters.iter().collect();
+        let parameters: Vec<(&str, &Var)> = self.parameters.iter_trained().collect();
         let is_unsent = |(position, _): &(usize, &usize)| !sent_positions.contains(position);
         for (position, &index) in order.iter().enumerate().filter(is_unsent) {
             let (name, parameter) = parameters[index];
@@ -157,11 +158,11 @@ impl<'a> GradientSum<'a> {
         &self.sent
     }
 
-    /// Returns true for each parameter with a gradient.
+    /// Returns true for each trained parameter with a gradient.
     ///
     /// Parameters are in the order of their names.
     pub fn has_gradient(&self) -> Vec<bool> {
-        self.parameters.iter().map(|(name, _)| self.sums.contains_key(name)).collect()
+        self.parameters.iter_trained().map(|(name, _)| self.sums.contains_key(name)).collect()
     }
 
     /// Returns the sum.

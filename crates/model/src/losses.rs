@@ -87,7 +87,7 @@ impl Model {
     /// [`Error::LossBudget`] with `utterance`.
     pub fn check_budget(&self, utterance: &str, rows: usize, labels: usize) -> Result<()> {
         let config = self.config();
-        let shape = [1, rows.div_ceil(config.encoder.reduction()), labels];
+        let shape = [1, config.encoder.output_rows(rows), labels];
         let plan = match self.output {
             OutputModel::Lattice(_) => self.lattice_plan(shape).map(drop),
             OutputModel::Transducer(_) | OutputModel::Ctc(_) => {

@@ -61,6 +61,16 @@ impl Network {
     /// Creates the network of a configuration.
     pub(crate) fn new(config: &ModelConfig, labels: usize, vb: &VarBuilder) -> Result<Self> {
         let encoder = config.encoder.build(config.input.width(), &vb.pp("encoder"))?;
+        Self::with_encoder(config, labels, encoder, vb)
+    }
+
+    /// Adds the other parts of a configuration to an encoder.
+    fn with_encoder(
+        config: &ModelConfig,
+        labels: usize,
+        encoder: Arc<dyn Encoder>,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
         if let Some(gnat) = config.loss.kind.gnat() {
             let output = output::build_lattice(gnat, config, labels, encoder.width(), &vb.pp("lattice"))?;
             return Self::with_output(config, labels, encoder, output, vb);
@@ -197,6 +207,25 @@ impl Model {
         Self::build(config, labels, |vb| {
             let (encoder, predictor) = parts(vb.pp("encoder"), vb.pp("predictor"))?;
             Network::transducer(config, labels, encoder, predictor, &vb)
+        })
+    }
+
+    /// Creates a model with a custom encoder, of any kind of loss.
+    ///
+    /// `encoder` creates it with a builder; the configuration determines the rest. Labels and input
+    /// rows are those of [`Self::with_parts`].
+    ///
+    /// # Errors
+    /// Those of `encoder` and of [`ModelConfig::check`]; errors of candle.
+    pub fn with_encoder(
+        config: &ModelConfig,
+        labels: usize,
+        encoder: impl FnOnce(VarBuilder) -> Result<Arc<dyn Encoder>>,
+    ) -> Result<Self> {
+        config.check()?;
+        Self::build(config, labels, |vb| {
+            let encoder = encoder(vb.pp("encoder"))?;
+            Network::with_encoder(config, labels, encoder, &vb)
         })
     }
 
@@ -372,7 +401,7 @@ impl Model {
         let config = self.config();
         let width = config.input.width();
         let encoder = self.encoder().bytes(utterances, rows, width)?;
-        let frames = rows.div_ceil(config.encoder.reduction());
+        let frames = config.encoder.output_rows(rows);
         // Rows before and after the projection, in tensors and in vectors, and the input.
         let values = 2 * frames * (self.encoder().width() + self.width()) + 2 * rows * width;
         Some(

@@ -10,10 +10,23 @@ use crate::random;
 use crate::tensors::{to_vec, with_slice};
 use crate::{Error, Result};
 
+/// Last parts of the names of constant parameters: the statistics of a batch norm.
+const CONSTANT_NAMES: [&str; 2] = ["running_mean", "running_var"];
+
+/// Returns true for a parameter that training does not change.
+///
+/// Its name ends with `running_mean` or `running_var`, as the statistics of a batch norm do.
+pub(crate) fn is_constant(name: &str) -> bool {
+    CONSTANT_NAMES.contains(&name.rsplit('.').next().unwrap_or(name))
+}
+
 /// The weights of a model by name, in alphabetical order.
 ///
 /// All are `f32` on the CPU. They are created by candle's [`VarBuilder`], with the names of
 /// candle's models.
+///
+/// Parameters named `running_mean` or `running_var` are constant: checkpoints store them with the
+/// weights, but they have no gradient and no state of an optimizer.
 ///
 /// ```
 /// use candle_nn::Module;
@@ -63,6 +76,13 @@ impl Parameters {
     /// Iterates over names and variables, in alphabetical order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Var)> {
         self.variables.iter().map(|(name, variable)| (name.as_str(), variable))
+    }
+
+    /// Iterates over names and variables that training changes, in alphabetical order.
+    ///
+    /// Those of gradients, optimizers and their all-reduce.
+    pub fn iter_trained(&self) -> impl Iterator<Item = (&str, &Var)> {
+        self.iter().filter(|(name, _)| !is_constant(name))
     }
 
     /// Returns the variable of a name.
@@ -161,6 +181,14 @@ impl SimpleBackend for ShapeRecorder {
     }
 }
 
+/// Returns a variable's tensor for a layer; that of a constant has no gradient.
+///
+/// Both share the values of the variable.
+fn layer_tensor(name: &str, variable: &Var) -> Tensor {
+    let tensor = variable.as_tensor();
+    if is_constant(name) { tensor.detach() } else { tensor.clone() }
+}
+
 /// A backend that creates and stores parameters.
 #[derive(Clone)]
 struct ParameterStore {
@@ -188,11 +216,11 @@ impl SimpleBackend for ParameterStore {
                     variable.shape()
                 );
             }
-            return Ok(variable.as_tensor().clone());
+            return Ok(layer_tensor(name, variable));
         }
         let values = random::initial_values(init, self.seed, name, &shape);
         let variable = Var::from_tensor(&Tensor::from_vec(values, shape, device)?)?;
-        let tensor = variable.as_tensor().clone();
+        let tensor = layer_tensor(name, &variable);
         variables.insert(name.to_owned(), variable);
         Ok(tensor)
     }
@@ -200,7 +228,7 @@ impl SimpleBackend for ParameterStore {
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> TensorResult<Tensor> {
         let variables = self.variables.lock().unwrap_or_else(PoisonError::into_inner);
         match variables.get(name) {
-            Some(variable) => Ok(variable.as_tensor().clone()),
+            Some(variable) => Ok(layer_tensor(name, variable)),
             None => candle_core::bail!("{name}: expected a shape for a new parameter, found none"),
         }
     }
@@ -243,6 +271,33 @@ mod tests {
         assert!(error.unwrap_err().to_string().contains("expected f32"));
         let shared = Parameters::build(1, |vb| Ok((vb.get(3, "w")?, vb.get(3, "w")?))).unwrap();
         assert_eq!(shared.0.iter().count(), 1);
+    }
+
+    #[test]
+    fn statistics_of_batch_norms_are_constant_and_share_their_values_with_layers() {
+        let (parameters, layer) =
+            Parameters::build(1, |vb| crate::layers::batch_norm::BatchNorm::new(2, &vb.pp("norm"))).unwrap();
+        let trained: Vec<&str> = parameters.iter_trained().map(|(name, _)| name).collect();
+        assert_eq!(trained, ["norm.bias", "norm.weight"]);
+        assert_eq!((parameters.iter().count(), parameters.count()), (4, 8));
+        let mut values = parameters.values().unwrap();
+        values.insert("norm.running_mean".into(), vec![3.0, 5.0]);
+        parameters.set(&values).unwrap();
+        let x = Tensor::from_slice(&[4.0f32, 4.0], (1, 2), &Device::Cpu).unwrap();
+        let y = layer.apply(&x).unwrap();
+        assert!(to_vec::<f32>(&y).unwrap().iter().zip([1.0, -1.0]).all(|(y, x)| (y - x).abs() < 1e-4));
+        let gradients = y.sum_all().unwrap().backward().unwrap();
+        for (name, variable) in parameters.iter() {
+            assert_eq!(gradients.get(variable).is_some(), !is_constant(name), "{name}");
+        }
+        for (name, is_constant_name) in [
+            ("running_mean", true),
+            ("a.running_var", true),
+            ("running_var.weight", false),
+            ("a.weight", false),
+        ] {
+            assert_eq!(is_constant(name), is_constant_name, "{name}");
+        }
     }
 
     #[test]

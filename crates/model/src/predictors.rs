@@ -2,6 +2,7 @@
 //!
 //! A new kind of predictor is a file next to `lstm.rs` with its configuration ([`BuildPredictor`])
 //! and its [`Predictor`], and two lines here: its `mod`, and its entry in [`PredictorKind`].
+mod concat;
 mod embedding;
 mod lstm;
 mod stateless;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
 
+pub use concat::ConcatPredictor;
 pub use embedding::{Embedding, StartEmbedding};
 pub use lstm::LstmPredictor;
 pub use stateless::StatelessPredictor;
@@ -73,5 +75,6 @@ part_kinds! {
     PredictorKind: dyn BuildPredictor {
         Lstm: lstm::LstmPredictorConfig,
         Stateless: stateless::StatelessPredictorConfig,
+        Concat: concat::ConcatPredictorConfig,
     }
 }

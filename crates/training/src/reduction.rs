@@ -114,7 +114,7 @@ impl GradientReduction {
             return None;
         }
         if self.order.is_empty() {
-            self.order = (0..parameters.iter().count()).collect();
+            self.order = (0..parameters.iter_trained().count()).collect();
         }
         Some(self.begin_sums(group, parameters, !self.sends_after_backward))
     }
@@ -128,7 +128,8 @@ impl GradientReduction {
         parameters: &Parameters,
         is_overlapped: bool,
     ) -> StepReduction {
-        let counts: Vec<usize> = parameters.iter().map(|(_, parameter)| parameter.elem_count()).collect();
+        let counts: Vec<usize> =
+            parameters.iter_trained().map(|(_, parameter)| parameter.elem_count()).collect();
         let lengths = self.order.iter().map(|&parameter| counts[parameter]).collect();
         let (terms, receiver) = GradientTerms::new(&self.order, is_overlapped);
         StepReduction { terms, sums: group.begin_all_reduce(lengths, receiver, GradientTerms::read) }
@@ -185,7 +186,7 @@ impl GradientReduction {
         }
         // 4. The sums become gradients by name.
         let mut reduced = Gradients::new();
-        let parameters: Vec<(&str, &Var)> = gradients.parameters().iter().collect();
+        let parameters: Vec<(&str, &Var)> = gradients.parameters().iter_trained().collect();
         for (&index, sum) in self.order.iter().zip(sums) {
             // A parameter without a gradient on all ranks has none, as in one process.
             if rank_steps.iter().any(|rank_step| rank_step.has_gradient[index]) {

@@ -107,7 +107,7 @@ pub fn step_bytes(model: &Model, shape: BatchShape) -> usize {
     let predictor = model
         .predictor()
         .map_or(0, |predictor| predictor.bytes(utterances, labels + 1).unwrap_or(usize::MAX));
-    let frames = utterances * rows.div_ceil(config.encoder.reduction());
+    let frames = utterances * config.encoder.output_rows(rows);
     let positions = utterances * (labels + 1);
     let (encoder_width, predictor_width) =
         (model.encoder().width(), model.predictor().map_or(0, |part| part.width()));
@@ -146,7 +146,7 @@ pub fn step_bytes(model: &Model, shape: BatchShape) -> usize {
 ///
 /// They have as many labels as encoder frames.
 fn shape_of_rows(model: &Model, utterances: usize, rows: usize) -> BatchShape {
-    BatchShape { utterances, rows, labels: rows.div_ceil(model.config().encoder.reduction()) }
+    BatchShape { utterances, rows, labels: model.config().encoder.output_rows(rows) }
 }
 
 /// Batches that are loaded, waiting or in use.

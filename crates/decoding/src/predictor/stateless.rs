@@ -16,6 +16,32 @@ pub enum PredictorActivation {
     Tanh,
     /// `max(x, 0)`
     Relu,
+    /// `x`
+    Identity,
+    /// `(x - μ) / √(σ² + 1e-5)`, with mean μ and variance σ² of the row.
+    Normalize,
+}
+
+/// Term added to the variance of [`PredictorActivation::Normalize`].
+const EPSILON: f32 = 1e-5;
+
+impl PredictorActivation {
+    /// Applies the function to a row, in place; NaN stays NaN.
+    fn apply(self, row: &mut [f32]) {
+        match self {
+            Self::Tanh => tanh(row),
+            // Not `max`, which maps NaN to 0.
+            Self::Relu => row.iter_mut().for_each(|value| *value = if *value < 0.0 { 0.0 } else { *value }),
+            Self::Identity => {}
+            Self::Normalize => {
+                let count = row.len() as f32;
+                let mean = row.iter().sum::<f32>() / count;
+                let variance = row.iter().map(|value| (value - mean) * (value - mean)).sum::<f32>() / count;
+                let scale = 1.0 / (variance + EPSILON).sqrt();
+                row.iter_mut().for_each(|value| *value = (*value - mean) * scale);
+            }
+        }
+    }
 }
 
 /// A stateless predictor: `act(Σ_k W_k e(y_{u-context+k}) + b)`, labels oldest first.
@@ -23,7 +49,8 @@ pub enum PredictorActivation {
 /// After u labels y; k is a position in the context, e(y) the embedding of a label, W_k the weight
 /// of a position, b the bias.
 ///
-/// The convolution of k2's recipes and a linear layer over concatenated embeddings have this form.
+/// The convolution of k2's recipes, a linear layer over concatenated embeddings, and concatenated
+/// embeddings of NeMo have this form.
 /// `W_k e(y)` is looked up in one table per context position, so that a step is a few additions.
 #[derive(Debug)]
 pub struct StatelessPredictor {
@@ -81,6 +108,48 @@ impl StatelessPredictor {
         Ok(Self { tables, bias: bias.to_vec(), activation, ids, start_context: start.to_vec() })
     }
 
+    /// Concatenates an embedding of each label, the newest first.
+    ///
+    /// `tables` has embeddings `[ids, width]` and their width for each distance, from 1 on; the
+    /// width P of the output is their sum. `start` is as in [`Self::new`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the shapes do not match.
+    ///
+    /// Cost: `context · ids · P` numbers.
+    pub fn concatenate(
+        tables: &[(&[f32], usize)],
+        start: &[u32],
+        activation: PredictorActivation,
+    ) -> Result<Self> {
+        let context = tables.len();
+        if context == 0 || start.len() != context {
+            return Err(Error::shape("start", format!("{} labels, at least one", context), start.len()));
+        }
+        let ids = tables[0].0.len() / tables[0].1.max(1);
+        for (index, &(table, width)) in tables.iter().enumerate() {
+            if width == 0 || ids == 0 || table.len() != ids * width {
+                let expected = format!("[{}, {width}], at least one of each", ids.max(1));
+                return Err(Error::shape(&format!("embeddings {index}"), expected, table.len()));
+            }
+        }
+        if let Some(label) = start.iter().find(|&&label| label != NO_LABEL && label as usize >= ids) {
+            return Err(Error::shape("start", format!("labels below {ids}"), label));
+        }
+        let outputs: usize = tables.iter().map(|&(_, width)| width).sum();
+        let mut padded_tables = vec![0.0; context * ids * outputs];
+        let mut column = 0;
+        // The oldest label is the first of a context.
+        for (&(table, width), padded) in tables.iter().zip(padded_tables.rchunks_exact_mut(ids * outputs)) {
+            for (row, embedding) in padded.chunks_exact_mut(outputs).zip(table.chunks_exact(width)) {
+                row[column..column + width].copy_from_slice(embedding);
+            }
+            column += width;
+        }
+        let bias = vec![0.0; outputs];
+        Ok(Self { tables: padded_tables, bias, activation, ids, start_context: start.to_vec() })
+    }
+
     /// Computes the output row after a context.
     fn forward_row(&self, context: &[u32], out: &mut [f32]) {
         out.copy_from_slice(&self.bias);
@@ -88,13 +157,7 @@ impl StatelessPredictor {
             let offset = (position * self.ids + label as usize) * self.bias.len();
             add(out, &self.tables[offset..][..self.bias.len()]);
         }
-        match self.activation {
-            PredictorActivation::Tanh => tanh(out),
-            // Not `max`, which maps NaN to 0.
-            PredictorActivation::Relu => {
-                out.iter_mut().for_each(|value| *value = if *value < 0.0 { 0.0 } else { *value })
-            }
-        }
+        self.activation.apply(out);
     }
 }
 

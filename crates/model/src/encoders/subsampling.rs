@@ -36,10 +36,10 @@ impl SubsamplingConfig {
 
     /// Returns the shapes of both convolutions, for frames of `bins` values.
     pub(super) fn shapes(&self, bins: usize) -> [ConvolutionShape; 2] {
-        let first = ConvolutionShape { bins, inputs: 1, outputs: self.channels, stride: 2 };
+        let first = ConvolutionShape { bins, inputs: 1, outputs: self.channels, stride: 2, padding: 1 };
         let bins = first.bins_out();
         let (inputs, outputs) = (self.channels, self.channels);
-        [first, ConvolutionShape { bins, inputs, outputs, stride: self.factor / 2 }]
+        [first, ConvolutionShape { bins, inputs, outputs, stride: self.factor / 2, padding: 1 }]
     }
 }
 

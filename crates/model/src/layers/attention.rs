@@ -85,10 +85,10 @@ pub(crate) fn max_scores_in_memory(heads: usize, rows: usize, chunks: Option<Chu
 }
 
 /// The values of one head in one utterance, all frames.
-struct HeadValues<'a, F> {
-    utterance: usize,
-    head_index: usize,
-    values: &'a mut [F],
+pub(crate) struct HeadValues<'a, F> {
+    pub utterance: usize,
+    pub head_index: usize,
+    pub values: &'a mut [F],
 }
 
 /// The operation of [`attention`].
@@ -133,7 +133,7 @@ fn position_count(longest: usize, chunks: Option<ChunkSizes>) -> usize {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttentionInput<'a, F> {
     pub qkv: &'a [F],
-    /// A multiple of the rows of a chunk, and 0 without chunks.
+    /// A multiple of the rows of a chunk; with rotary positions, 0 without chunks.
     pub context_rows: usize,
 }
 
@@ -164,7 +164,7 @@ pub(crate) fn forward<F: Real>(
 
 impl HeadShape {
     /// Returns the width d of one head.
-    fn head_width(&self) -> usize {
+    pub(crate) fn head_width(&self) -> usize {
         self.total_width / self.count
     }
 
@@ -172,7 +172,7 @@ impl HeadShape {
     ///
     /// The buffer has a row of `matrices · W` values for each frame: 1 matrix of results, or 3 of
     /// q, k and v. It is ordered by utterance, head and frame until `merge_heads` reorders it.
-    fn split_by_head<'a, F>(
+    pub(crate) fn split_by_head<'a, F>(
         &self,
         ragged: &Ragged,
         buffer: &'a mut [F],
@@ -188,7 +188,7 @@ impl HeadShape {
     }
 
     /// Reorders the values of [`Self::split_by_head`] to rows with all heads.
-    fn merge_heads<F: Real>(&self, ragged: &Ragged, by_heads: &[F], matrices: usize) -> Vec<F> {
+    pub(crate) fn merge_heads<F: Real>(&self, ragged: &Ragged, by_heads: &[F], matrices: usize) -> Vec<F> {
         let (row_width, head_width) = (matrices * self.total_width, self.head_width());
         let mut out = kernels::alloc(by_heads.len(), F::ZERO);
         par_for(items_mut(&mut ragged.blocks(&mut out, row_width, ROWS_PER_TASK)), |_, block| {

@@ -31,6 +31,8 @@ pub(crate) struct ConvolutionShape {
     pub outputs: usize,
     /// Frames from one output frame to the next.
     pub stride: usize,
+    /// Zeros before the input on both axes, 1 or 2.
+    pub padding: usize,
 }
 
 /// The position of output frames relative to the input.
@@ -40,32 +42,26 @@ pub(crate) struct WindowPosition {
     pub first_output: usize,
     /// Frames in the window of output frame 0 before the first input frame.
     ///
-    /// 1 at the start of an utterance; 0 in a stream, whose input begins with the previous frame.
+    /// The padding at the start of an utterance; 0 in a stream, whose input begins with the
+    /// previous frames.
     pub padding_frames: usize,
-}
-
-impl WindowPosition {
-    /// Returns the position in a whole utterance, which begins with padding.
-    fn in_whole_utterance(first_output: usize) -> Self {
-        WindowPosition { first_output, padding_frames: 1 }
-    }
 }
 
 /// Convolves the frames of each utterance, with zero padding and ReLU.
 ///
 /// `input_rows` and `output_rows` are the frames of each utterance before and after.
 ///
-/// `y[t, m, o] = max(0, bias_o + Σ w[o, c, i, j] x[s·t + i - 1, 2m + j - 1, c])`, the sum over
-/// channels c and taps i, j
+/// `y[t, m, o] = max(0, bias_o + Σ w[o, c, i, j] x[s·t + i - p, 2m + j - p, c])`, the sum over
+/// channels c and taps i, j; p is the padding.
 ///
 /// # Shapes
 /// `x [Σ T_b, M·C]`, channels innermost; `weight [O, C, 3, 3]`; `bias [O]`. Returns
-/// `[Σ ⌈T_b/s⌉, ⌈M/2⌉·O]`.
+/// `[Σ T'_b, M'·O]`; T'_b are the rows of `output_rows`, M' is `(M + p - 2) div 2 + 1`.
 ///
 /// # Errors
 /// [`Error::Shape`] if shapes or dtypes do not match.
 ///
-/// Cost: `O(Σ ⌈T_b/s⌉ · M · C · O)` time; only `x` and the result are saved: patches are gathered
+/// Cost: `O(Σ T'_b · M · C · O)` time; only `x` and the result are saved: patches are gathered
 /// for 16 frames at a time, and again in the backward pass.
 pub(crate) fn convolution(
     x: &Tensor,
@@ -106,7 +102,12 @@ struct Convolution {
 impl ConvolutionShape {
     /// Returns the number of mel bins of the output.
     pub(crate) fn bins_out(&self) -> usize {
-        self.bins.div_ceil(2)
+        (self.bins + self.padding).saturating_sub(2) / 2 + 1
+    }
+
+    /// Returns a position in a whole utterance, which begins with padding.
+    fn in_whole_utterance(&self, first_output: usize) -> WindowPosition {
+        WindowPosition { first_output, padding_frames: self.padding }
     }
 
     /// Returns the number of values of an input frame.
@@ -148,13 +149,13 @@ impl ConvolutionShape {
 
     /// Returns the input columns of an output bin.
     ///
-    /// The window of output bin m has the input bins 2m - 1 to 2m + 1, except padding. The offset
-    /// of the columns in one tap of the patch is returned as well.
+    /// The window of output bin m has the input bins 2m - p to 2m - p + 2, except padding. The
+    /// offset of the columns in one tap of the patch is returned as well.
     fn columns(&self, output_bin: usize) -> (std::ops::Range<usize>, usize) {
-        let first_bin = (2 * output_bin).saturating_sub(1);
-        let end_bin = self.bins.min(2 * output_bin + 2);
-        let padding = if output_bin == 0 { self.inputs } else { 0 };
-        (first_bin * self.inputs..end_bin * self.inputs, padding)
+        let first_bin = (2 * output_bin).saturating_sub(self.padding);
+        let end_bin = self.bins.min((2 * output_bin + TAPS).saturating_sub(self.padding));
+        let padding_bins = self.padding.saturating_sub(2 * output_bin);
+        (first_bin * self.inputs..end_bin * self.inputs, padding_bins * self.inputs)
     }
 
     /// Gathers the patches of `output_frames` frames of an utterance.
@@ -248,7 +249,7 @@ impl SliceOperation<3> for Convolution {
         let mut blocks = self.output_rows.blocks(&mut out, shape.width_out(), FRAMES_PER_BLOCK);
         par_for(items_mut(&mut blocks), |_, block| {
             let x = self.input_rows.utterance(x, shape.width(), block.utterance);
-            shape.forward(x, WindowPosition::in_whole_utterance(block.first_row), &weight, bias, block.rows);
+            shape.forward(x, shape.in_whole_utterance(block.first_row), &weight, bias, block.rows);
         });
         out
     }
@@ -285,7 +286,7 @@ impl SliceOperation<3> for Convolution {
             let blocks = out.chunks(block_len).zip(d_out.chunks(block_len));
             for (first_output, (out, d_out)) in (0..).step_by(FRAMES_PER_BLOCK).zip(blocks) {
                 let (frames, patch_count) = (out.len() / shape.width_out(), out.len() / outputs);
-                let position = WindowPosition::in_whole_utterance(first_output);
+                let position = shape.in_whole_utterance(first_output);
                 let (patches, dz) = (&mut patches[..patch_count * patch_len], &mut dz[..out.len()]);
 
                 // dz and db
@@ -323,8 +324,13 @@ mod tests {
     use crate::layers::operation::tests::{check_gradients, test_values, values};
 
     /// Returns the input and output frames of each utterance.
-    fn input_and_output_rows(lengths: &[usize], stride: usize) -> (Arc<Ragged>, Arc<Ragged>) {
-        let output_lengths: Vec<usize> = lengths.iter().map(|length| length.div_ceil(stride)).collect();
+    fn input_and_output_rows(lengths: &[usize], stride: usize, padding: usize) -> (Arc<Ragged>, Arc<Ragged>) {
+        let output_len = |&length: &usize| match length {
+            0 => 0,
+            // Windows of three frames in the padded input, which has one zero at its end.
+            length => (length + padding + 1 - TAPS) / stride + 1,
+        };
+        let output_lengths: Vec<usize> = lengths.iter().map(output_len).collect();
         (Ragged::new(lengths), Ragged::new(&output_lengths))
     }
 
@@ -339,7 +345,7 @@ mod tests {
         w: &Tensor,
         b: &Tensor,
     ) -> Tensor {
-        let ConvolutionShape { bins, inputs, outputs, stride } = shape;
+        let ConvolutionShape { bins, inputs, outputs, stride, padding } = shape;
         let every_nth = |count: usize, step: usize| {
             let indices = (0..count as u32).step_by(step);
             Tensor::from_iter(indices, &candle_core::Device::Cpu).unwrap()
@@ -349,22 +355,30 @@ mod tests {
             let rows = x.narrow(0, first_row, length).unwrap();
             first_row += length;
             let image = rows.reshape((1, length, bins, inputs)).unwrap().permute((0, 3, 1, 2)).unwrap();
-            let y = image.contiguous().unwrap().conv2d(w, 1, 1, 1, 1).unwrap();
+            let image = image.pad_with_zeros(2, padding, 1).unwrap().pad_with_zeros(3, padding, 1).unwrap();
+            let y = image.contiguous().unwrap().conv2d(w, 0, 1, 1, 1).unwrap();
             let y = y.broadcast_add(&b.reshape((1, outputs, 1, 1)).unwrap()).unwrap().relu().unwrap();
-            let y = y.index_select(&every_nth(length, stride), 2).unwrap();
-            let y = y.index_select(&every_nth(bins, 2), 3).unwrap().permute((0, 2, 3, 1)).unwrap();
-            y.reshape((length.div_ceil(stride), shape.width_out())).unwrap()
+            let (_, _, all_frames, all_bins) = y.dims4().unwrap();
+            let y = y.index_select(&every_nth(all_frames, stride), 2).unwrap();
+            let y = y.index_select(&every_nth(all_bins, 2), 3).unwrap().permute((0, 2, 3, 1)).unwrap();
+            y.reshape((all_frames.div_ceil(stride), shape.width_out())).unwrap()
         };
         Tensor::cat(&lengths.iter().map(utterance).collect::<Vec<_>>(), 0).unwrap()
     }
 
     #[test]
     fn values_and_gradients_equal_those_of_candles_convolution() {
-        for (lengths, bins, inputs, stride) in
-            [(&[7][..], 5, 1, 2), (&[8, 1], 6, 3, 2), (&[40, 33, 70], 7, 2, 1), (&[100, 37, 64], 16, 9, 2)]
-        {
-            let shape = ConvolutionShape { bins, inputs, outputs: 4, stride };
-            let (input_rows, output_rows) = input_and_output_rows(lengths, stride);
+        for (lengths, bins, inputs, stride, padding) in [
+            (&[7][..], 5, 1, 2, 1),
+            (&[8, 1], 6, 3, 2, 1),
+            (&[40, 33, 70], 7, 2, 1, 1),
+            (&[100, 37, 64], 16, 9, 2, 1),
+            (&[7, 1, 2], 5, 1, 2, 2),
+            (&[40, 33], 6, 3, 2, 2),
+            (&[3], 1, 2, 2, 2),
+        ] {
+            let shape = ConvolutionShape { bins, inputs, outputs: 4, stride, padding };
+            let (input_rows, output_rows) = input_and_output_rows(lengths, stride, padding);
             let (x, w, b) = (
                 test_values(&[input_rows.rows(), bins * inputs], 0.7),
                 test_values(&[4, inputs, 3, 3], 1.1),
@@ -386,10 +400,11 @@ mod tests {
 
     #[test]
     fn gradients_equal_finite_differences() {
-        for (lengths, bins, inputs, stride) in [(&[5, 0, 2][..], 5, 2, 2), (&[3], 4, 1, 1), (&[35], 2, 1, 2)]
+        for (lengths, bins, inputs, stride, padding) in
+            [(&[5, 0, 2][..], 5, 2, 2, 1), (&[3], 4, 1, 1, 1), (&[35], 2, 1, 2, 1), (&[5, 0, 2], 4, 2, 2, 2)]
         {
-            let shape = ConvolutionShape { bins, inputs, outputs: 3, stride };
-            let (input_rows, output_rows) = input_and_output_rows(lengths, stride);
+            let shape = ConvolutionShape { bins, inputs, outputs: 3, stride, padding };
+            let (input_rows, output_rows) = input_and_output_rows(lengths, stride, padding);
             let arguments = [
                 test_values(&[input_rows.rows(), bins * inputs], 0.7),
                 test_values(&[3, inputs, 3, 3], 1.1),
@@ -404,11 +419,11 @@ mod tests {
 
     #[test]
     fn bits_do_not_depend_on_threads_or_other_utterances() {
-        let shape = ConvolutionShape { bins: 20, inputs: 4, outputs: 8, stride: 2 };
+        let shape = ConvolutionShape { bins: 20, inputs: 4, outputs: 8, stride: 2, padding: 1 };
         let run = |lengths: &[usize], first_row: usize, threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| {
-                let (input_rows, output_rows) = input_and_output_rows(lengths, 2);
+                let (input_rows, output_rows) = input_and_output_rows(lengths, 2, 1);
                 let to_f32 = |v: Var| Var::from_tensor(&v.to_dtype(DType::F32).unwrap()).unwrap();
                 let x = test_values(&[130, 80], 0.7).narrow(0, first_row, input_rows.rows()).unwrap();
                 let x = to_f32(Var::from_tensor(&x).unwrap());

@@ -4,10 +4,13 @@
 //! outputs.
 use candle_core::{Shape, Tensor};
 use candle_nn::{Init, Module, VarBuilder};
-use kernels::{Accumulate, Affine, Real, View};
+use kernels::{Accumulate, Affine, Real, View, par_for, parts, parts_mut};
 
 use crate::layers::operation::{SliceOperation, apply3};
 use crate::{Error, Result, random, tensors};
+
+/// Elements that one task of the ReLU processes.
+const ELEMENTS_PER_TASK: usize = 1 << 14;
 
 /// A linear layer with candle's names and layout: `weight [O, D]` and `bias [O]`.
 ///
@@ -26,6 +29,22 @@ impl Linear {
     pub fn new(inputs: usize, outputs: usize, vb: &VarBuilder) -> Result<Self> {
         let weight = vb.get_with_hints((outputs, inputs), "weight", random::uniform(inputs))?;
         Ok(Linear { weight, bias: vb.get_with_hints(outputs, "bias", Init::Const(0.0))? })
+    }
+
+    /// Creates a layer without the parameter `bias`, which is a constant 0.
+    pub(crate) fn without_bias(inputs: usize, outputs: usize, vb: &VarBuilder) -> Result<Self> {
+        let weight = vb.get_with_hints((outputs, inputs), "weight", random::uniform(inputs))?;
+        Ok(Linear { weight, bias: Tensor::zeros(outputs, vb.dtype(), vb.device())? })
+    }
+
+    /// Creates a layer as [`Self::new`] or, unless `has_bias`, [`Self::without_bias`].
+    pub(crate) fn with_optional_bias(
+        inputs: usize,
+        outputs: usize,
+        has_bias: bool,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
+        if has_bias { Self::new(inputs, outputs, vb) } else { Self::without_bias(inputs, outputs, vb) }
     }
 
     #[cfg(test)]
@@ -55,6 +74,14 @@ impl Linear {
     pub fn apply(&self, x: &Tensor) -> Result<Tensor> {
         linear(x, &self.weight, &self.bias)
     }
+
+    /// Computes `y = max(0, x Wᵀ + b)` over the last axis.
+    ///
+    /// # Errors
+    /// Those of [`linear()`].
+    pub(crate) fn apply_relu(&self, x: &Tensor) -> Result<Tensor> {
+        linear_with_relu(x, &self.weight, &self.bias, true)
+    }
 }
 
 impl Module for Linear {
@@ -79,6 +106,11 @@ pub(crate) fn pack(name: &str, weight: &Tensor, bias: &Tensor) -> Result<decodin
 ///
 /// Cost: `O(rows · D · O)` time, no memory except the results.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    linear_with_relu(x, weight, bias, false)
+}
+
+/// Computes [`linear()`] and, if `has_relu`, replaces negative results by 0.
+fn linear_with_relu(x: &Tensor, weight: &Tensor, bias: &Tensor, has_relu: bool) -> Result<Tensor> {
     let width = x.dims().last().copied().unwrap_or(0);
     let is_valid = width > 0 && matches!(weight.dims(), &[o, d] if o > 0 && d == width && bias.dims() == [o]);
     if !is_valid {
@@ -88,11 +120,14 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let mut shape = x.dims().to_vec();
     shape.pop();
     shape.push(bias.elem_count());
-    apply3(LinearOperation(Shape::from(shape)), x, weight, bias)
+    apply3(LinearOperation { shape: Shape::from(shape), has_relu }, x, weight, bias)
 }
 
-/// The operation of [`linear()`], with the shape of its result.
-struct LinearOperation(Shape);
+/// The operation of [`linear_with_relu`], with the shape of its result.
+struct LinearOperation {
+    shape: Shape,
+    has_relu: bool,
+}
 
 /// Borrows a weight `[O, D]` and a bias `[O]` as an affine map.
 fn affine<'a, F: Real>(weight: &'a [F], bias: &'a [F]) -> Affine<'a, F> {
@@ -104,23 +139,46 @@ impl SliceOperation<3> for LinearOperation {
     const NAME: &'static str = "linear";
 
     fn shape(&self) -> Shape {
-        self.0.clone()
+        self.shape.clone()
     }
 
     fn forward<F: Real>(&self, [x, weight, bias]: [&[F]; 3]) -> Vec<F> {
-        let mut y = kernels::alloc(self.0.elem_count(), F::ZERO);
+        let mut y = kernels::alloc(self.shape.elem_count(), F::ZERO);
         affine(weight, bias).forward(x, &mut y);
+        if self.has_relu {
+            // NaN is preserved.
+            par_for(parts_mut(&mut y, ELEMENTS_PER_TASK), |_, y| {
+                y.iter_mut().for_each(|y| *y = if *y < F::ZERO { F::ZERO } else { *y });
+            });
+        }
         y
     }
 
-    /// Computes `dx = dy W`, `dW = dyᵀ x`, `db = Σ dy`.
+    /// Computes `dx = dz W`, `dW = dzᵀ x`, `db = Σ dz`; dz is dy, with ReLU 0 where y is 0.
     fn backward<F: Real>(
         &self,
         [x, weight, bias]: [&[F]; 3],
-        _: &[F],
+        out: &[F],
         d_out: &[F],
         is_input_needed: bool,
     ) -> [Vec<F>; 3] {
+        let mut masked;
+        let d_out = if self.has_relu {
+            masked = kernels::alloc(d_out.len(), F::ZERO);
+            let task_parts = (
+                parts_mut(&mut masked, ELEMENTS_PER_TASK),
+                parts(out, ELEMENTS_PER_TASK),
+                parts(d_out, ELEMENTS_PER_TASK),
+            );
+            par_for(task_parts, |_, (dz, y, dy)| {
+                for (dz, (&y, &dy)) in dz.iter_mut().zip(y.iter().zip(dy)) {
+                    *dz = if y > F::ZERO { dy } else { F::ZERO };
+                }
+            });
+            &masked[..]
+        } else {
+            d_out
+        };
         let zeros = |count: usize| kernels::alloc(count, F::ZERO);
         let (mut dx, mut dw, mut db) =
             (zeros(if is_input_needed { x.len() } else { 0 }), zeros(weight.len()), zeros(bias.len()));
@@ -161,6 +219,33 @@ mod tests {
         for v in [&x, &w, &b] {
             assert_close(fused.get(v).unwrap(), plain.get(v).unwrap());
         }
+    }
+
+    #[test]
+    fn relu_replaces_negative_results_and_their_gradients() {
+        use crate::layers::operation::tests::{check_gradients, test_values, values};
+
+        let arguments = [test_values(&[6, 4], 0.7), test_values(&[5, 4], 1.1), test_values(&[5], 0.9)];
+        let run = |a: &[Var]| {
+            Linear::from_parts(a[1].as_tensor().clone(), a[2].as_tensor().clone()).apply_relu(&a[0]).unwrap()
+        };
+        let [x, w, b] = &arguments;
+        let (plain, relu) = (values(&linear(x, w, b).unwrap()), values(&run(&arguments)));
+        assert!(plain.iter().any(|&y| y < 0.0) && plain.iter().any(|&y| y > 0.0));
+        assert!(plain.iter().zip(&relu).all(|(plain, relu)| plain.max(0.0) == *relu));
+        check_gradients(run, &arguments);
+        let nan = Tensor::full(f64::NAN, (1, 4), &Device::Cpu).unwrap();
+        let layer = Linear::from_parts(w.as_tensor().clone(), b.as_tensor().clone());
+        assert!(values(&layer.apply_relu(&nan).unwrap()).iter().all(|y| y.is_nan()));
+    }
+
+    #[test]
+    fn a_layer_without_bias_has_one_parameter() {
+        let (parameters, layer) =
+            crate::Parameters::build(1, |vb| Linear::without_bias(3, 2, &vb.pp("layer"))).unwrap();
+        let names: Vec<&str> = parameters.iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["layer.weight"]);
+        assert_eq!(layer.bias().to_vec1::<f32>().unwrap(), [0.0; 2]);
     }
 
     #[test]

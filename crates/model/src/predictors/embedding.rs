@@ -1,5 +1,5 @@
 //! `Embedding`: the table of label embeddings, the input of a predictor.
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 use candle_nn::{Init, VarBuilder};
 use serde::{Deserialize, Serialize};
 
@@ -82,10 +82,20 @@ impl Embedding {
         Ok(match self.start {
             StartEmbedding::Blank => self.weight.clone(),
             StartEmbedding::Zero => {
-                let zeros = Tensor::zeros((1, self.weight.dim(1)?), DType::F32, &Device::Cpu)?;
+                let zeros = Tensor::zeros((1, self.weight.dim(1)?), self.weight.dtype(), &Device::Cpu)?;
                 Tensor::cat(&[&self.weight, &zeros], 0)?
             }
         })
+    }
+
+    /// Returns the table, without a row for a start of zeros.
+    pub(super) fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
+    /// Returns the width E of an embedding.
+    pub(super) fn width(&self) -> usize {
+        self.weight.dims().last().copied().unwrap_or(0)
     }
 
     /// Returns the number of weights of the table.

@@ -2,7 +2,8 @@
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use model::encoders::{
-    AttentionKind, ChunkedAttention, ConformerEncoderConfig, EncoderKind, LstmEncoderConfig,
+    AttentionKind, AttentionLimits, ChunkedAttention, ConformerEncoderConfig, ConvolutionNorm,
+    DepthwiseSubsamplingConfig, EncoderKind, FastConformerEncoderConfig, LstmEncoderConfig,
     SubsamplingConfig,
 };
 use rand::{RngExt, SeedableRng};
@@ -85,6 +86,29 @@ pub(crate) fn chunks(chunk: usize, left: usize) -> AttentionKind {
     AttentionKind::Chunked(ChunkedAttention { chunk, left })
 }
 
+/// Returns a small FastConformer; a causal one also has layer norms and no biases.
+pub(crate) fn fast_conformer(
+    attention: AttentionLimits,
+    causal: bool,
+    factor: usize,
+) -> FastConformerEncoderConfig {
+    FastConformerEncoderConfig {
+        layers: 2,
+        width: 12,
+        heads: 3,
+        feed_forward: 20,
+        kernel: 5,
+        subsampling: DepthwiseSubsamplingConfig { channels: 5, factor, causal },
+        attention,
+        other_attention: Vec::new(),
+        causal_convolution: causal,
+        convolution_norm: if causal { ConvolutionNorm::Layer } else { ConvolutionNorm::Batch },
+        bias: !causal,
+        scale_input: !causal,
+        dropout: 0.2,
+    }
+}
+
 /// Returns a small LSTM encoder with subsampling.
 pub(crate) fn lstm(bidirectional: bool, factor: usize) -> LstmEncoderConfig {
     let subsampling = subsampling(factor);
@@ -97,6 +121,17 @@ pub(crate) fn every_kind() -> Vec<EncoderKind> {
         EncoderKind::Conformer(conformer(AttentionKind::Full, 5, 4)),
         EncoderKind::Conformer(conformer(AttentionKind::Full, 3, 1)),
         EncoderKind::Conformer(conformer(chunks(3, 2), 4, 2)),
+        EncoderKind::FastConformer(fast_conformer(AttentionLimits::Full, false, 8)),
+        EncoderKind::FastConformer(fast_conformer(
+            AttentionLimits::Window { left: Some(3), right: Some(1) },
+            false,
+            2,
+        )),
+        EncoderKind::FastConformer(fast_conformer(
+            AttentionLimits::Chunks { chunk: 2, left: Some(2) },
+            true,
+            4,
+        )),
         EncoderKind::Lstm(lstm(true, 4)),
         EncoderKind::Lstm(lstm(false, 2)),
     ]

@@ -66,7 +66,7 @@ impl Optimizer for AdamW {
             eps: eps as f32,
             retention: 1.0,
         };
-        for (name, variable) in parameters.iter() {
+        for (name, variable) in parameters.iter_trained() {
             let Some(gradient) = gradients.get(name) else { continue };
             let (m, v) = self.moments.get_mut(name, variable.elem_count())?;
             let decay = if variable.rank() > 1 { weight_decay } else { 0.0 };

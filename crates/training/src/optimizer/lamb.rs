@@ -50,7 +50,7 @@ impl Optimizer for Lamb {
         }
         self.steps += 1;
         let step = LambStep::new(&self.config, self.steps, rate, self.clip.divisor(norm));
-        for (name, variable) in parameters.iter() {
+        for (name, variable) in parameters.iter_trained() {
             let Some(gradient) = gradients.get(name) else { continue };
             let (m, v) = self.moments.get_mut(name, variable.elem_count())?;
             super::update_in_place(variable, gradient, |w, g| step.update_tensor(true, w, g, m, v))??;

@@ -11,7 +11,7 @@ use model::checkpoint::Values;
 /// Work is divided by this number, never by the number of threads.
 pub(crate) const ELEMENTS_PER_TASK: usize = 1 << 14;
 
-/// First and second moment of each parameter, by name.
+/// First and second moment of each trained parameter, by name.
 #[derive(Debug, Clone)]
 pub(crate) struct Moments {
     pub first: Values,
@@ -22,7 +22,7 @@ impl Moments {
     /// Creates moments of 0.
     pub(super) fn new(parameters: &Parameters) -> Self {
         let zeros: Values =
-            parameters.iter().map(|(name, v)| (name.to_owned(), vec![0.0; v.elem_count()])).collect();
+            parameters.iter_trained().map(|(name, v)| (name.to_owned(), vec![0.0; v.elem_count()])).collect();
         Moments { first: zeros.clone(), second: zeros }
     }
 

@@ -4,6 +4,7 @@ mod averages;
 mod bad_items;
 mod batches;
 mod checkpoints;
+mod constants;
 mod ctc_models;
 mod custom_parts;
 mod encoders;

@@ -8,16 +8,16 @@ use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
 
 use super::ConformerEncoderConfig;
+use crate::encoders::feed_forward::{FeedForward, FeedForwardShape, RowDropout};
 use crate::layers::activations::{glu, silu};
 use crate::layers::attention;
 use crate::layers::attention::{ChunkSizes, attention};
 use crate::layers::depthwise::depthwise;
-use crate::layers::feed_forward::feed_forward;
 use crate::layers::footprint::{self, Footprint};
 use crate::layers::layer_norm::LayerNorm;
 use crate::layers::linear::linear;
 use crate::layers::ragged::Ragged;
-use crate::training_pass::{DropoutMask, TrainingPass};
+use crate::training_pass::TrainingPass;
 use crate::{Linear, Result, random};
 
 /// The parameters of one layer.
@@ -29,14 +29,6 @@ pub(super) struct ConformerLayer {
     pub feed_forward2: FeedForward,
     pub norm_out: LayerNorm,
     dropout: f32,
-}
-
-/// A feed-forward module with its layer norm.
-#[derive(Debug, Clone)]
-pub(super) struct FeedForward {
-    pub norm: LayerNorm,
-    pub linear1: Linear,
-    pub linear2: Linear,
 }
 
 /// The self-attention module with its layer norm.
@@ -63,46 +55,17 @@ pub(super) struct Convolution {
     pub pointwise2: Linear,
 }
 
-/// Dropout of ragged rows, if it is enabled.
-struct RowDropout<'a> {
-    pass: Option<&'a mut TrainingPass>,
-    ragged: &'a Ragged,
-    rate: f32,
-}
-
-impl RowDropout<'_> {
-    fn apply(&mut self, x: Tensor) -> Result<Tensor> {
-        match self.pass.as_deref_mut() {
-            Some(pass) => pass.apply_ragged(&x, self.ragged, self.rate),
-            None => Ok(x),
-        }
-    }
-
-    /// Returns a mask of rows of `width` values.
-    fn mask(&mut self, width: usize) -> Option<DropoutMask> {
-        let value_counts = || self.ragged.lengths().iter().map(|rows| rows * width).collect::<Vec<_>>();
-        self.pass.as_deref_mut().and_then(|pass| pass.mask(&value_counts(), self.rate))
-    }
-}
-
 impl ConformerLayer {
     pub(super) fn new(config: &ConformerEncoderConfig, vb: &VarBuilder) -> Result<Self> {
         let width = config.width;
         let norm = |name: &str| LayerNorm::new(width, &vb.pp(name));
         let linear = |name: &str, inputs: usize, outputs: usize| Linear::new(inputs, outputs, &vb.pp(name));
-        let feed_forward = |number: usize| -> Result<FeedForward> {
-            let name = format!("feed_forward{number}");
-            Ok(FeedForward {
-                norm: norm(&format!("norm_{name}"))?,
-                linear1: linear(&format!("{name}.linear1"), width, config.feed_forward)?,
-                linear2: linear(&format!("{name}.linear2"), config.feed_forward, width)?,
-            })
-        };
+        let feed_forward = FeedForwardShape { width, inner_width: config.feed_forward, has_bias: true };
         let projection = |part: &str| linear(&format!("self_attn.linear_{part}"), width, width);
         let depthwise = vb.pp("conv.depthwise_conv");
         let chunks = config.attention.chunks();
         Ok(ConformerLayer {
-            feed_forward1: feed_forward(1)?,
+            feed_forward1: FeedForward::new(1, feed_forward, vb)?,
             attention: SelfAttention {
                 norm: norm("norm_self_att")?,
                 projections: [projection("q")?, projection("k")?, projection("v")?],
@@ -125,7 +88,7 @@ impl ConformerLayer {
                 inner_norm: norm("conv.norm")?,
                 pointwise2: linear("conv.pointwise_conv2", width, width)?,
             },
-            feed_forward2: feed_forward(2)?,
+            feed_forward2: FeedForward::new(2, feed_forward, vb)?,
             norm_out: norm("norm_out")?,
             dropout: config.dropout,
         })
@@ -158,7 +121,7 @@ impl ConformerLayer {
     /// concatenate them or return their gradients.
     pub(super) fn footprint(&self, batch: usize, rows: usize) -> Footprint {
         let width = self.norm_out.bias.elem_count();
-        let inner = self.feed_forward1.linear1.bias().elem_count();
+        let inner = self.feed_forward1.inner_width();
         let all_rows = batch * rows;
         let parameters = 4 * width * inner + 3 * width * width + 4 * inner + 16 * width;
         let scores =
@@ -167,15 +130,6 @@ impl ConformerLayer {
         // 21 W values, and the bytes of two masks: at most W + F / 2 values.
         let saved_per_row = 22 * width + inner.div_ceil(2);
         footprint::from_values(all_rows * saved_per_row + parameters, temporary)
-    }
-}
-
-impl FeedForward {
-    /// Adds half of the module's result to `x`.
-    fn forward(&self, x: &Tensor, dropout: &mut RowDropout) -> Result<Tensor> {
-        let inner = self.linear1.bias().elem_count();
-        let masks = [dropout.mask(inner), dropout.mask(x.dim(1)?)];
-        feed_forward(x, &self.norm, &self.linear1, &self.linear2, masks)
     }
 }
 

@@ -4,8 +4,9 @@
 //! taps of the depthwise convolution; m: chunks of left context in the state.
 use decoding::AffineLayer;
 
-use super::layer::{ConformerLayer, Convolution, FeedForward, SelfAttention};
+use super::layer::{ConformerLayer, Convolution, SelfAttention};
 use crate::Result;
+use crate::encoders::feed_forward::FeedForward;
 use crate::layers::activations::{glu_rows, silu_rows};
 use crate::layers::attention;
 use crate::layers::attention::{AttentionInput, ChunkSizes, HeadShape};

@@ -123,13 +123,15 @@ impl<'de> Deserialize<'de> for AttentionLimits {
             }
 
             fn visit_map<M: MapAccess<'de>>(self, map: M) -> std::result::Result<AttentionLimits, M::Error> {
-                let table = LimitsTable::deserialize(MapAccessDeserializer::new(map))
-                    .map_err(M::Error::custom)?;
+                let table =
+                    LimitsTable::deserialize(MapAccessDeserializer::new(map)).map_err(M::Error::custom)?;
                 match table {
                     LimitsTable { chunk: Some(_), right: Some(_), .. } => {
                         Err(M::Error::custom("attention has either chunk or right, not both"))
                     }
-                    LimitsTable { chunk: Some(chunk), left, .. } => Ok(AttentionLimits::Chunks { chunk, left }),
+                    LimitsTable { chunk: Some(chunk), left, .. } => {
+                        Ok(AttentionLimits::Chunks { chunk, left })
+                    }
                     LimitsTable { left: None, right: None, .. } => Ok(AttentionLimits::Full),
                     LimitsTable { left, right, .. } => Ok(AttentionLimits::Window { left, right }),
                 }

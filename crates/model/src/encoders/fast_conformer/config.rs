@@ -1,9 +1,14 @@
 //! The recipe keys of the FastConformer encoder (`[encoder]`), and their checks.
+use std::sync::Arc;
+
+use candle_nn::VarBuilder;
 use serde::{Deserialize, Serialize};
 
+use super::FastConformerEncoder;
 use super::attention_limits::AttentionLimits;
 use crate::Result;
 use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout, ensure};
+use crate::encoders::{BuildEncoder, Encoder};
 
 /// `[encoder]` with `kind = "fastconformer"`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -70,16 +75,17 @@ fn default_factor() -> usize {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ConvolutionNorm {
-    /// Batch norm with the stored mean and variance, which training does not change.
+    /// Batch norm with stored mean and variance.
+    ///
+    /// Training does not change them.
     Batch,
     /// Layer norm.
     #[default]
     Layer,
 }
 
-impl FastConformerEncoderConfig {
-    /// Checks every value; keys begin with `encoder.`.
-    pub(super) fn check_values(&self) -> Result<()> {
+impl BuildEncoder for FastConformerEncoderConfig {
+    fn check(&self) -> Result<()> {
         check_count("encoder.layers", self.layers, MAX_SMALL_COUNT)?;
         check_count("encoder.width", self.width, MAX_WIDTH)?;
         check_count("encoder.heads", self.heads, MAX_WIDTH)?;
@@ -94,6 +100,22 @@ impl FastConformerEncoderConfig {
         self.attention.check("encoder.attention")?;
         self.other_attention.iter().try_for_each(|limits| limits.check("encoder.other_attention"))?;
         self.subsampling.check()
+    }
+
+    fn reduction(&self) -> usize {
+        self.subsampling.factor
+    }
+
+    fn output_rows(&self, input_rows: usize) -> usize {
+        self.subsampling.output_len(input_rows)
+    }
+
+    fn subsamples(&self) -> bool {
+        true
+    }
+
+    fn build(&self, input_width: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>> {
+        Ok(Arc::new(FastConformerEncoder::new(self, input_width, vb)?))
     }
 }
 

@@ -1,0 +1,137 @@
+//! The FastConformer encoder: its layers over ragged batches, without padding.
+mod attention_limits;
+mod config;
+mod layer;
+mod subsampling;
+
+pub use attention_limits::AttentionLimits;
+use candle_core::{DType, Tensor};
+use candle_nn::VarBuilder;
+pub use config::{ConvolutionNorm, DepthwiseSubsamplingConfig, FastConformerEncoderConfig};
+use layer::{FastConformerLayer, Positions};
+use subsampling::DepthwiseSubsampling;
+
+use super::Encoder;
+use crate::layers::footprint;
+use crate::layers::relative_attention::DistanceRange;
+use crate::training_pass::TrainingPass;
+use crate::{Result, tensors};
+
+/// The FastConformer encoder (Rekesh et al., arXiv 2305.05084), as in NeMo.
+///
+/// ```text
+/// x ← subsampling(frames)        depthwise-separable convolutions, a row of 8 frames
+/// x ← x + ½ feed_forward(x)      linear, SiLU, linear
+/// x ← x + attention(x)           heads with relative positions
+/// x ← x + convolution(x)         linear, GLU, depthwise, norm, SiLU, linear
+/// x ← x + ½ feed_forward(x)
+/// x ← layer_norm(x)              and one in front of each module
+/// ```
+/// The norm of the convolution module is a layer norm, or a batch norm with constant statistics.
+/// Weights are those of NeMo, with its names and layouts; a trailing axis of length 1 is dropped.
+///
+/// Dropout follows the subsampling, the first linear layer of a feed-forward module, and each
+/// module; attention weights have no dropout.
+///
+/// W is the width of the rows, F that of the feed-forward modules, H the heads, k the taps of the
+/// depthwise convolution, C the channels of the subsampling, M' the mel bins after it.
+///
+/// | parameter | shape |
+/// |---|---|
+/// | `pre_encode.conv.0` | `[C, 1, 3, 3]` |
+/// | `pre_encode.conv.2`, `conv.3`; `conv.5`, `conv.6`; ... | `[C, 1, 3, 3]`, `[C, C]` |
+/// | `pre_encode.out` | `[W, C · M']`, bins innermost |
+/// | `layers.N.norm_feed_forward1`, `norm_self_att`, `norm_conv`, `norm_feed_forward2`, `norm_out`, `conv.batch_norm` | `[W]` |
+/// | `layers.N.feed_forward1.linear1`, `linear2`, and `feed_forward2` | `[F, W]`, `[W, F]` |
+/// | `layers.N.self_attn.linear_q`, `linear_k`, `linear_v`, `linear_out` | `[W, W]` |
+/// | `layers.N.self_attn.linear_pos`, without bias | `[W, W]` |
+/// | `layers.N.self_attn.pos_bias_u`, `pos_bias_v`: without `weight` and `bias` | `[H, W / H]` |
+/// | `layers.N.conv.pointwise_conv1`, `depthwise_conv`, `pointwise_conv2` | `[2W, W]`, `[W, k]`, `[W, W]` |
+/// | `layers.N.conv.batch_norm.running_mean`, `running_var`: constant, of a batch norm only | `[W]` |
+///
+/// Each name has a `weight` of this shape and a `bias`; without `bias` in the recipe, linear layers
+/// and convolutions of the layers have none. `conv.batch_norm` is the name of both norms.
+///
+/// Cost per row: `8 W F + 15 W² + 6 W K + 2 W k` multiply-adds, K the rows in attention; twice that
+/// in the backward pass.
+#[derive(Debug, Clone)]
+pub struct FastConformerEncoder {
+    config: FastConformerEncoderConfig,
+    subsampling: DepthwiseSubsampling,
+    layers: Vec<FastConformerLayer>,
+}
+
+impl FastConformerEncoder {
+    /// Creates the layers for input rows of width `input_width`.
+    ///
+    /// # Errors
+    /// Errors of the builder `vb`.
+    pub fn new(config: &FastConformerEncoderConfig, input_width: usize, vb: &VarBuilder) -> Result<Self> {
+        let layer = |index: usize| FastConformerLayer::new(config, &vb.pp("layers").pp(index));
+        Ok(FastConformerEncoder {
+            config: config.clone(),
+            subsampling: DepthwiseSubsampling::new(
+                &config.subsampling,
+                input_width,
+                config.width,
+                &vb.pp("pre_encode"),
+            )?,
+            layers: (0..config.layers).map(layer).collect::<Result<_>>()?,
+        })
+    }
+
+    /// Returns the configuration.
+    pub fn config(&self) -> &FastConformerEncoderConfig {
+        &self.config
+    }
+}
+
+/// Returns the sinusoids of distances as a tensor `[n, W]` of a dtype.
+fn sinusoids(distances: DistanceRange, width: usize, dtype: DType) -> Result<Tensor> {
+    let shape = (distances.count(), width);
+    Ok(match dtype {
+        DType::F64 => tensors::from_vec(distances.sinusoids::<f64>(width), shape)?,
+        _ => tensors::from_vec(distances.sinusoids::<f32>(width), shape)?,
+    })
+}
+
+impl Encoder for FastConformerEncoder {
+    fn width(&self) -> usize {
+        self.config.width
+    }
+
+    fn forward(
+        &self,
+        x: &Tensor,
+        lengths: &[usize],
+        mut pass: Option<&mut TrainingPass>,
+    ) -> Result<(Tensor, Vec<usize>)> {
+        let FastConformerEncoderConfig { width, attention, dropout, scale_input, .. } = self.config;
+        let (mut x, ragged) = self.subsampling.forward(x, lengths)?;
+        if scale_input {
+            x = (x * (width as f64).sqrt())?;
+        }
+        if let Some(pass) = pass.as_deref_mut() {
+            x = pass.apply_ragged(&x, &ragged, dropout)?;
+        }
+        let longest = ragged.lengths().into_iter().max().unwrap_or(0);
+        let distances = DistanceRange::new(attention, longest);
+        let positions = Positions { sinusoids: sinusoids(distances, width, x.dtype())?, limits: attention };
+        for layer in &self.layers {
+            x = layer.forward(&x, &ragged, &positions, pass.as_deref_mut())?;
+        }
+        Ok((ragged.unpack(&x)?, ragged.lengths()))
+    }
+
+    fn bytes(&self, batch: usize, rows: usize, _: usize) -> Option<usize> {
+        let FastConformerEncoderConfig { width, attention, .. } = self.config;
+        let (mut total, rows) = self.subsampling.footprint(batch, rows);
+        let values = batch * rows * width;
+        // Scaling and dropout before the layers, and padding after them.
+        total = footprint::chain(total, footprint::from_values(4 * values, 2 * values));
+        let distances = DistanceRange::new(attention, rows).count();
+        total = footprint::chain(total, footprint::from_values(distances * width, 0));
+        let layers = self.layers.iter().map(|layer| layer.footprint(batch, rows, attention));
+        Some(footprint::peak_bytes(layers.fold(total, footprint::chain)))
+    }
+}

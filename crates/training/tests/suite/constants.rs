@@ -1,0 +1,76 @@
+//! Tests of constant parameters in training: the statistics of batch norms.
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use candle_core::{Device, Tensor};
+use distributed::{ProcessGroup, ThreadCommunicator, TransferFormat};
+use model::Checkpoint;
+use recognizer::Recognizer;
+use training::recipe::RecipeOverrides;
+use training::{StartMode, train_with};
+
+use super::toy::Toy;
+
+const LSTM: &str = "stack = 4\nstride = 4\nlayers = 1\nhidden = 16\nbidirectional = true\ndropout = 0.1";
+
+/// A FastConformer with batch norms; rows have 4 frames.
+const FAST_CONFORMER: &str = "kind = \"fastconformer\"\nstack = 1\nstride = 1\nlayers = 2\nwidth = 8\nheads = 2\nfeed_forward = 16\n\
+                              kernel = 5\nconvolution_norm = \"batch\"\nsubsampling = { channels = 4, factor = 4 }\ndropout = 0.1";
+
+/// The mean of the second layer in the file of initial weights.
+const MEAN: [f32; 8] = [0.5, -0.25, 0.125, 1.0, 0.0, 0.75, -1.0, 0.375];
+
+/// Trains on `ranks` ranks.
+fn train_on_ranks(recipe: &Path, run: &Path, ranks: usize, epochs: u64, start: StartMode) {
+    let outcomes = ThreadCommunicator::run(ranks, |communicator| {
+        let mut group = ProcessGroup::new(communicator, TransferFormat::F32);
+        let overrides = RecipeOverrides { epochs: Some(epochs), ..RecipeOverrides::default() };
+        train_with(recipe, overrides, run, start, &mut group, &mut (), &AtomicBool::new(false))
+    });
+    outcomes.into_iter().for_each(|outcome| assert!(!outcome.unwrap().stopped));
+}
+
+#[test]
+fn statistics_of_batch_norms_are_stored_but_neither_trained_nor_reduced() {
+    let toy = Toy::new();
+    let mean = Tensor::from_slice(&MEAN, 8, &Device::Cpu).unwrap();
+    let tensors = HashMap::from([("encoder.layers.1.conv.batch_norm.running_mean".to_owned(), mean)]);
+    candle_core::safetensors::save(&tensors, toy.path("init.safetensors")).unwrap();
+    let init = format!("[init]\nweights = {:?}\n[optimizer]", toy.path("init.safetensors"));
+    for (kind, ranks) in [("adamw", 1), ("adamw", 2), ("lamb", 2)] {
+        let optimizer = format!("{init}\nkind = \"{kind}\"");
+        let recipe = toy.recipe(&[(LSTM, FAST_CONFORMER), ("[optimizer]", &optimizer)]);
+        let run = toy.path(&format!("{kind} on {ranks}"));
+        train_on_ranks(&recipe, &run, ranks, 1, StartMode::Fresh);
+        train_on_ranks(&recipe, &run, ranks, 2, StartMode::Resume);
+
+        let path = run.join("last.safetensors");
+        let checkpoint = Checkpoint::read(&path).unwrap();
+        let average = checkpoint.average.as_ref().unwrap();
+        for layer in 0..2 {
+            let name = |part: &str| format!("encoder.layers.{layer}.conv.batch_norm.{part}");
+            let expected_mean = if layer == 1 { MEAN } else { [0.0; 8] };
+            for values in [&checkpoint.weights, average] {
+                assert_eq!(values[&name("running_mean")], expected_mean, "{kind}");
+                assert_eq!(values[&name("running_var")], [1.0; 8], "{kind}");
+                assert_ne!(values[&name("bias")], [0.0; 8], "{kind}");
+            }
+            assert_eq!(checkpoint.optimizer_state.len(), 2);
+            for moments in checkpoint.optimizer_state.values() {
+                assert!(moments.contains_key(&name("weight")));
+                assert!(!moments.contains_key(&name("running_mean")));
+                assert!(!moments.contains_key(&name("running_var")));
+            }
+        }
+        let recognizer = Recognizer::load(&path).unwrap();
+        assert_eq!(recognizer.model().parameters().values().unwrap(), *average);
+
+        // A checkpoint without the statistics is rejected.
+        let mut damaged = checkpoint;
+        damaged.weights.remove("encoder.layers.1.conv.batch_norm.running_mean");
+        damaged.write(&toy.path("damaged.safetensors")).unwrap();
+        let error = Recognizer::load(&toy.path("damaged.safetensors")).err().unwrap().to_string();
+        assert!(error.contains("running_mean"), "{error}");
+    }
+}
