@@ -36,8 +36,9 @@ const CONSTANT_ENCODING_BYTES: usize = 4 << 20;
 /// | `ctc.weight`: the head of a CTC model or of the auxiliary loss | `[L + 1, W]` |
 /// | `simple.encoder.weight`, `simple.predictor.weight`: the simple joiner of pruned training | `[C, W]`, `[C, P]` |
 ///
-/// A CTC model has only `encoder.*` and `ctc.*`. A recognition lattice has `encoder.*`, `ctc.*` and, instead of predictor and joint network, the
-/// parameters of a [`Gnat`](lattice::candle::Gnat) under `lattice.*`, such as
+/// A CTC model has only `encoder.*` and `ctc.*`. A recognition lattice has `encoder.*`, `ctc.*`
+/// and, instead of predictor and joint network, the parameters of a
+/// [`Gnat`](lattice::candle::Gnat) under `lattice.*`, such as
 /// `lattice.weight_fn.project_frame.kernel` `[W, H]`.
 #[derive(Clone)]
 pub struct Model {
@@ -115,9 +116,10 @@ impl Network {
     }
 }
 
-/// Creates a CTC head, of a CTC model or of the auxiliary loss.
+/// Creates a CTC head.
 ///
-/// It needs no big blanks: several blanks are equivalent.
+/// It is that of a CTC model or of the auxiliary loss. It needs no big blanks: several blanks are
+/// equivalent.
 fn new_ctc_head(labels: usize, encoder_width: usize, vb: &VarBuilder) -> Result<Linear> {
     Linear::new(encoder_width, labels + 1, &vb.pp("ctc"))
 }
