@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 #[derive(clap::Args)]
 #[command(next_help_heading = "Search")]
 pub(crate) struct TokenArguments {
-    /// Emit only tokens of these Unicode scripts, such as latin,greek. Digits, punctuation and others
-    /// that all scripts share are always allowed, and so are special words
+    /// Emit only tokens of these Unicode scripts, such as latin,greek. Characters that all scripts
+    /// share, such as digits and punctuation, are always allowed, and so are special words
     #[arg(long, value_name = "SCRIPTS", value_delimiter = ',')]
     allow_script: Vec<String>,
     /// Emit only tokens of the characters in this file. Those of --allow-script and those that all
