@@ -13,8 +13,7 @@ use crate::printing::outln;
 /// Arguments of `panda import`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A .nemo archive, a folder of Hugging Face (config.json, model.safetensors, tokenizer.json),
-    /// or a folder of NeMo (model_config.yaml, weights.safetensors, tokenizer.model)
+    /// A .nemo archive, or a folder of Hugging Face or NeMo: configuration, safetensors, tokenizer
     #[arg(value_name = "MODEL")]
     model: PathBuf,
     /// Checkpoint to write
@@ -63,9 +62,9 @@ fn parse_limits(text: &str) -> std::result::Result<AttentionLimits, String> {
                 .ok()
                 .zip(rows(second))
                 .map(|(chunk, left)| AttentionLimits::Chunks { chunk, left }),
-            None => rows(first)
-                .zip(rows(second))
-                .map(|(left, right)| AttentionLimits::Window { left, right }),
+            None => {
+                rows(first).zip(rows(second)).map(|(left, right)| AttentionLimits::Window { left, right })
+            }
         },
     };
     limits.ok_or_else(|| expected.to_owned())

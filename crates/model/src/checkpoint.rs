@@ -241,7 +241,10 @@ impl Checkpoint {
         if let Some(version) = metadata.imported.as_ref().map(|imported| imported.version)
             && version != SOURCE_VERSION
         {
-            return Err(invalid(&format!("an imported source of version {SOURCE_VERSION}"), version.to_string()));
+            return Err(invalid(
+                &format!("an imported source of version {SOURCE_VERSION}"),
+                version.to_string(),
+            ));
         }
 
         // Checksums, each of which must be used.

@@ -28,7 +28,10 @@ fn a_model_is_imported_transcribed_with_and_exported() {
     }
     let (code, info, err) = run(&["info", "imported.safetensors"]);
     assert_eq!(code, Some(0), "{err}");
-    assert!(info.contains("imported from: nemo\n") && info.contains("encoder: FastConformer, 2 layers"), "{info}");
+    assert!(
+        info.contains("imported from: nemo\n") && info.contains("encoder: FastConformer, 2 layers"),
+        "{info}"
+    );
     assert!(info.contains("encoder.layers.1.self_attn.pos_bias_u"), "{info}");
     let samples: Vec<i16> = (0..16_000).map(|n| ((n * n) % 2000) as i16).collect();
     write_wav(&pretrained.path("sound.wav"), 16_000, &samples);
@@ -37,12 +40,21 @@ fn a_model_is_imported_transcribed_with_and_exported() {
     // The other layout, and limits of attention.
     let (code, out, err) = run(&["export", "imported.safetensors", "--to", "huggingface", "hf"]);
     assert_eq!(code, Some(0), "{err}");
-    let names = ["preprocessor_config.json", "generation_config.json", "tokenizer.model", "config.json", "model.safetensors"];
+    let names = [
+        "preprocessor_config.json",
+        "generation_config.json",
+        "tokenizer.model",
+        "config.json",
+        "model.safetensors",
+    ];
     let lines: Vec<String> = names.iter().map(|name| format!("hf/{name}")).collect();
     assert_eq!(out.lines().collect::<Vec<_>>(), lines);
     let (code, out, err) = run(&["import", "hf", "-o", "limited.safetensors", "--attention", "8,2"]);
     assert_eq!(code, Some(0), "{err}");
-    assert!(out.contains("attention: 8 frames before and 2 after\nattention, also trained: the whole utterance"), "{out}");
+    assert!(
+        out.contains("attention: 8 frames before and 2 after\nattention, also trained: the whole utterance"),
+        "{out}"
+    );
     assert_eq!(leftovers(&folder), [] as [std::path::PathBuf; 0]);
 }
 
@@ -59,11 +71,23 @@ fn invalid_calls_write_nothing() {
         (&["import", "model.nemo", "-o", "none/x.safetensors"], "could not write"),
         (&["import", "cut.nemo", "-o", "x.safetensors"], "cut.nemo: "),
         (&["import", "none.nemo", "-o", "x.safetensors"], "none.nemo: could not read the archive"),
-        (&["import", "model.nemo", "-o", "x.safetensors", "--attention", "some"], "--attention: expected full"),
-        (&["import", "model.nemo", "-o", "x.safetensors", "--tokenizer", "model.nemo"], "model.nemo: tokenizer"),
-        (&["export", "model.safetensors", "--to", "other", "x"], "--to: expected huggingface or nemo, found other"),
+        (
+            &["import", "model.nemo", "-o", "x.safetensors", "--attention", "some"],
+            "--attention: expected full",
+        ),
+        (
+            &["import", "model.nemo", "-o", "x.safetensors", "--tokenizer", "model.nemo"],
+            "model.nemo: tokenizer",
+        ),
+        (
+            &["export", "model.safetensors", "--to", "other", "x"],
+            "--to: expected huggingface or nemo, found other",
+        ),
         (&["export", "model.safetensors", "--to", "huggingface", "."], "another file than the checkpoint"),
-        (&["export", "model.nemo", "--to", "nemo", "x"], "checkpoint model.nemo: expected a whole safetensors file"),
+        (
+            &["export", "model.nemo", "--to", "nemo", "x"],
+            "checkpoint model.nemo: expected a whole safetensors file",
+        ),
     ] {
         let (code, _, err) = run(arguments);
         assert!(code == Some(2) && err.starts_with("error: ") && err.contains(part), "{arguments:?}: {err}");

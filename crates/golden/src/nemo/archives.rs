@@ -14,7 +14,8 @@ use crate::error::{Error, RunError};
 /// Compares import and export of a model.
 pub(super) fn compare(check: &mut NemoCheck) -> Result<(), RunError> {
     let folder = check.folder.clone();
-    let scratch = tempfile::tempdir().map_err(|source| Error::Folder { path: std::env::temp_dir(), source })?;
+    let scratch =
+        tempfile::tempdir().map_err(|source| Error::Folder { path: std::env::temp_dir(), source })?;
     let tokenizer = check.json("case.json")?["tokenizer"].as_str().unwrap_or_default().to_owned();
     let tokenizer = folder.join("../tokenizers").join(tokenizer).join("tokenizer.model");
     let options = ImportOptions { tokenizer: Some(tokenizer), ..ImportOptions::default() };
@@ -35,7 +36,10 @@ pub(super) fn compare(check: &mut NemoCheck) -> Result<(), RunError> {
     let sparse = folder.join("model_config_sparse.yaml");
     if sparse.exists() {
         let copy = scratch.path().join("sparse");
-        copy_files(&copy, &[(&sparse, "model_config.yaml"), (&folder.join("weights.safetensors"), "weights.safetensors")])?;
+        copy_files(
+            &copy,
+            &[(&sparse, "model_config.yaml"), (&folder.join("weights.safetensors"), "weights.safetensors")],
+        )?;
         let imported = import(&copy, &options)?;
         check.expect_equal("sparse configuration", &imported.config(), &stored.config());
         compare_parameters(check, "sparse configuration", &parameters_of(&imported)?, &parameters);
@@ -48,7 +52,11 @@ pub(super) fn compare(check: &mut NemoCheck) -> Result<(), RunError> {
     export(&checkpoint_path, &checkpoint, Layout::Nemo, &scratch.path().join("exported.nemo"))?;
     let exported = import(&scratch.path().join("exported.nemo"), &ImportOptions::default())?;
     compare_tensors(check, "export to NeMo", &tensors_of(&exported)?, &tensors);
-    check.expect_equal("export to NeMo: configuration", &exported.source().configuration, &stored.source().configuration);
+    check.expect_equal(
+        "export to NeMo: configuration",
+        &exported.source().configuration,
+        &stored.source().configuration,
+    );
     // A configuration that is created from the recipe.
     let without_source = Checkpoint { imported: None, ..checkpoint.clone() };
     export(&checkpoint_path, &without_source, Layout::Nemo, &scratch.path().join("created.nemo"))?;
@@ -70,12 +78,17 @@ fn compare_hugging_face(
     if !folder.exists() {
         return Ok(());
     }
-    let scratch = tempfile::tempdir().map_err(|source| Error::Folder { path: std::env::temp_dir(), source })?;
+    let scratch =
+        tempfile::tempdir().map_err(|source| Error::Folder { path: std::env::temp_dir(), source })?;
     let output = scratch.path().join("hf");
     export(checkpoint_path, checkpoint, Layout::HuggingFace, &output)?;
     let exported = import(&output, &ImportOptions::default())?;
     compare_parameters(check, "export to Hugging Face", &parameters_of(&exported)?, parameters);
-    check.expect_equal("export to Hugging Face: tokens", &exported.tokenizer().size(), &checkpoint.tokenizer(checkpoint_path).map_err(failure)?.size());
+    check.expect_equal(
+        "export to Hugging Face: tokens",
+        &exported.tokenizer().size(),
+        &checkpoint.tokenizer(checkpoint_path).map_err(failure)?.size(),
+    );
     // Names and shapes.
     let table = read_text(&folder.join("names.tsv"))?;
     let mut listed: Vec<(String, String)> = Vec::new();
@@ -123,7 +136,12 @@ fn import(path: &Path, options: &ImportOptions) -> Result<ImportedModel, RunErro
     ImportedModel::open(path, options).map_err(failure)
 }
 
-fn export(path: &Path, checkpoint: &Checkpoint, layout: Layout, output: &Path) -> Result<Vec<PathBuf>, RunError> {
+fn export(
+    path: &Path,
+    checkpoint: &Checkpoint,
+    layout: Layout,
+    output: &Path,
+) -> Result<Vec<PathBuf>, RunError> {
     model::export(path, checkpoint, layout, output).map_err(failure)
 }
 

@@ -34,7 +34,11 @@ pub(super) fn from_config(path: &Path, config: &ModelConfig, labels: usize) -> R
         ..Preset::Nemo.config()
     };
     if *features != expected {
-        return error("features", "preset = \"nemo\", without other keys than mels and normalize", "others".into());
+        return error(
+            "features",
+            "preset = \"nemo\", without other keys than mels and normalize",
+            "others".into(),
+        );
     }
     if config.terms.topology != Topology::rnnt() {
         return error("training.topology", "regular", config.terms.topology.to_string());
@@ -48,7 +52,12 @@ pub(super) fn from_config(path: &Path, config: &ModelConfig, labels: usize) -> R
     Ok(Architecture { labels, mels: features.mels, normalizes_features, encoder: encoder.clone(), output })
 }
 
-fn transducer(path: &Path, config: &ModelConfig, durations: Vec<usize>, sigma: f64) -> Result<OutputArchitecture> {
+fn transducer(
+    path: &Path,
+    config: &ModelConfig,
+    durations: Vec<usize>,
+    sigma: f64,
+) -> Result<OutputArchitecture> {
     let error = |key: &str, expected: &str, found: &str| Err(Error::conversion(path, key, expected, found));
     let (Some(predictor), Some(joint)) = (&config.predictor, &config.joint) else {
         return error("predictor", "a predictor and a joint network", "none");

@@ -76,12 +76,13 @@ fn write_safetensors(weights: &ExportWeights, file: &mut dyn Write) -> io::Resul
     tensors.iter().try_for_each(|(_, tensor)| file.write_all(&weights.bytes(tensor)))
 }
 
-/// Returns true for a predictor that starts with an embedding of the blank.
+/// Returns true if the predictor starts with the blank's embedding.
 fn has_blank_embedding(architecture: &Architecture) -> bool {
     match &architecture.output {
-        OutputArchitecture::Transducer(TransducerArchitecture { predictor: PredictorKind::Lstm(lstm), .. }) => {
-            lstm.start == StartEmbedding::Blank
-        }
+        OutputArchitecture::Transducer(TransducerArchitecture {
+            predictor: PredictorKind::Lstm(lstm),
+            ..
+        }) => lstm.start == StartEmbedding::Blank,
         _ => false,
     }
 }
@@ -103,7 +104,8 @@ fn configuration(export: &Export) -> Result<Value> {
         let expected = "sample normalization, or none in causal models";
         return Err(export.error("features.normalize", expected, "the other"));
     }
-    let mut config = json!({ "vocab_size": labels + 1, "encoder_config": encoder_config, "dtype": "float32" });
+    let mut config =
+        json!({ "vocab_size": labels + 1, "encoder_config": encoder_config, "dtype": "float32" });
     let (model_type, class) = match output {
         OutputArchitecture::Ctc if is_streaming => {
             return Err(export.error("loss.kind", "a transducer, for causal models", "ctc"));
@@ -206,7 +208,7 @@ fn add_transducer(
     Ok(())
 }
 
-/// Returns configurations of the feature extractor and of generation for a new folder.
+/// Returns the configurations of feature extractor and generation.
 fn created_files(architecture: &Architecture) -> Vec<(String, Vec<u8>)> {
     let extractor = match architecture.encoder.subsampling.causal {
         true => "NemotronAsrStreamingFeatureExtractor",

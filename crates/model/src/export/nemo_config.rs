@@ -83,7 +83,8 @@ fn encoder_section(export: &Export, encoder: &FastConformerEncoderConfig, mels: 
     let mut limits = vec![&encoder.attention];
     limits.extend(&encoder.other_attention);
     let is_chunked = limits.iter().any(|limits| matches!(limits, AttentionLimits::Chunks { .. }));
-    let pairs = limits.iter().map(|limits| context_size(export, limits, is_chunked)).collect::<Result<Vec<_>>>()?;
+    let pairs =
+        limits.iter().map(|limits| context_size(export, limits, is_chunked)).collect::<Result<Vec<_>>>()?;
     if !encoder.feed_forward.is_multiple_of(encoder.width) {
         let expected = format!("a multiple of encoder.width = {}", encoder.width);
         return Err(export.error("encoder.feed_forward", expected, encoder.feed_forward.to_string()));
@@ -175,7 +176,9 @@ fn add_transducer(
             });
             (section, concat.width)
         }
-        PredictorKind::Stateless(_) => return Err(export.error("predictor.kind", "lstm or concat", "stateless")),
+        PredictorKind::Stateless(_) => {
+            return Err(export.error("predictor.kind", "lstm or concat", "stateless"));
+        }
     };
     let durations = &transducer.durations;
     let width = transducer.joint.width;
@@ -200,7 +203,9 @@ fn add_transducer(
     });
     let mut decoding = json!({ "strategy": "greedy_batch", "greedy": { "max_symbols": MAX_SYMBOLS } });
     let mut defaults = Map::new();
-    for (key, value) in [("enc_hidden", encoder_width), ("pred_hidden", predictor_width), ("joint_hidden", width)] {
+    for (key, value) in
+        [("enc_hidden", encoder_width), ("pred_hidden", predictor_width), ("joint_hidden", width)]
+    {
         defaults.insert(key.to_owned(), json!(value));
     }
     let loss = match durations.is_empty() {
@@ -212,7 +217,8 @@ fn add_transducer(
             defaults.insert("tdt_durations".into(), json!(durations));
             defaults.insert("num_tdt_durations".into(), json!(durations.len()));
             let sigma = transducer.sigma;
-            let options = json!({ "durations": durations, "sigma": sigma, "omega": 0.0, "fastemit_lambda": 0.0 });
+            let options =
+                json!({ "durations": durations, "sigma": sigma, "omega": 0.0, "fastemit_lambda": 0.0 });
             json!({ "loss_name": "tdt", "tdt_kwargs": options })
         }
     };

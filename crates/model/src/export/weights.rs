@@ -69,7 +69,8 @@ impl<'a> ExportWeights<'a> {
             let (dtype, shape) = (dtype_of(&tensor).unwrap_or(Dtype::F32), tensor.shape.clone());
             tensors.insert(name, ExportTensor { dtype, shape, content: Content::Parameters(tensor) });
         }
-        for (name, ImportedTensor { dtype, shape, data }) in other_tensors(config, &options, source.as_ref()) {
+        for (name, ImportedTensor { dtype, shape, data }) in other_tensors(config, &options, source.as_ref())
+        {
             tensors.insert(name, ExportTensor { dtype, shape, content: Content::Bytes(data.0) });
         }
         Ok(ExportWeights { values, tensors })
@@ -115,7 +116,9 @@ fn other_tensors(
         }
     }
     let layers = match &config.encoder {
-        EncoderKind::FastConformer(encoder) if encoder.convolution_norm == ConvolutionNorm::Batch => encoder.layers,
+        EncoderKind::FastConformer(encoder) if encoder.convolution_norm == ConvolutionNorm::Batch => {
+            encoder.layers
+        }
         _ => 0,
     };
     for layer in 0..layers {

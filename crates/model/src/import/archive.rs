@@ -42,8 +42,8 @@ impl Archive {
     /// `scratch_folder` is for the decompressed archive.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Conversion`] for a damaged archive, a link or another special member, a
-    /// path outside the archive, two members of one name.
+    /// [`Error::Io`]; [`Error::Conversion`] for a damaged archive, a link or another special
+    /// member, a path outside the archive, two members of one name.
     pub(crate) fn open(path: &Path, scratch_folder: &Path) -> Result<Self> {
         let mut file = open_regular(path).map_err(Error::io(path, "read the archive"))?;
         if has_gzip_magic(&mut file).map_err(Error::io(path, "read the archive"))? {
@@ -71,8 +71,8 @@ impl Archive {
             }
             if member.start.checked_add(member.length).is_none_or(|end| end > file_bytes) {
                 let expected = format!("{} bytes", member.length);
-                let found = format!("{}: truncated", file_bytes.saturating_sub(member.start));
-                return Err(Error::conversion(path, &name, expected, found));
+                let remaining = format!("{}: truncated", file_bytes.saturating_sub(member.start));
+                return Err(Error::conversion(path, &name, expected, remaining));
             }
             if members.insert(name.clone(), (member.start, member.length)).is_some() {
                 return Err(Error::conversion(path, &name, "one member of this name", "two"));
@@ -139,9 +139,9 @@ fn decompress(path: &Path, file: File, scratch_folder: &Path) -> Result<File> {
     let mut bytes = 0;
     loop {
         // Errors of the decoder are damage of the archive; those of the scratch file are not.
-        let count = reader.read(&mut block).map_err(|error| {
-            Error::conversion(path, "archive", "a whole gzip file", error.to_string())
-        })?;
+        let count = reader
+            .read(&mut block)
+            .map_err(|error| Error::conversion(path, "archive", "a whole gzip file", error.to_string()))?;
         if count == 0 {
             break;
         }
@@ -253,14 +253,20 @@ mod tests {
         let valid = regular("a");
         let zeros = gzipped(&vec![0; 8 << 20]);
         for (bytes, message) in [
-            (regular("/etc/passwd"), "/etc/passwd: expected a path inside the archive, found an absolute path"),
+            (
+                regular("/etc/passwd"),
+                "/etc/passwd: expected a path inside the archive, found an absolute path",
+            ),
             (regular("a/../../b"), "a/../../b: expected a path inside the archive, found a path with `..`"),
             (regular("..\\b"), "expected a path inside the archive"),
             (special(EntryType::Symlink), "data: expected a regular file, found a symbolic link"),
             (special(EntryType::Link), "data: expected a regular file, found a hard link"),
             (special(EntryType::Fifo), "data: expected a regular file, found a named pipe"),
             (special(EntryType::Block), "data: expected a regular file, found a device"),
-            (special(EntryType::GNUSparse), "data: expected a regular file, found a special or sparse member"),
+            (
+                special(EntryType::GNUSparse),
+                "data: expected a regular file, found a special or sparse member",
+            ),
             (tar_bytes(&twice), "a: expected one member of this name, found two"),
             (valid[..512].to_vec(), "a: expected 1 bytes, found 0: truncated"),
             (valid[..500].to_vec(), "expected a tar archive, plain or gzipped, found half of a header"),

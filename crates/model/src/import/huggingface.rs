@@ -53,7 +53,8 @@ const GENERAL_KEYS: [&str; 21] = [
 /// `has_blank_embedding` is true if the embedding of the blank is not zero.
 ///
 /// # Errors
-/// [`Error::Conversion`](crate::Error::Conversion) that names the first key with an unsupported value.
+/// [`Error::Conversion`](crate::Error::Conversion) that names the first key with an unsupported
+/// value.
 pub(crate) fn read(path: &Path, value: &Value, has_blank_embedding: bool) -> Result<Architecture> {
     let root = Section::root(path, value)?;
     let model_type = root.text("model_type", None)?;
@@ -150,10 +151,18 @@ fn read_transducer(
         other => return Err(root.error("hidden_act", "relu or tanh", other)),
     };
     let durations = match has_durations {
-        true => root.counts("durations")?.ok_or_else(|| root.error("durations", "a list of frames", "none"))?,
+        true => {
+            root.counts("durations")?.ok_or_else(|| root.error("durations", "a list of frames", "none"))?
+        }
         false => Vec::new(),
     };
-    root.ignore(&["durations", "max_symbols_per_step", "pad_token_id", "tdt_loss_reduction", "rnnt_loss_reduction"]);
+    root.ignore(&[
+        "durations",
+        "max_symbols_per_step",
+        "pad_token_id",
+        "tdt_loss_reduction",
+        "rnnt_loss_reduction",
+    ]);
     let start = if has_blank_embedding { StartEmbedding::Blank } else { StartEmbedding::Zero };
     Ok(TransducerArchitecture {
         predictor: PredictorKind::Lstm(LstmPredictorConfig {

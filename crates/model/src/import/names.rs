@@ -1,4 +1,4 @@
-//! Names and shapes of a model's parameters in other toolkits, in both directions.
+//! Names and shapes of parameters in other toolkits, in both directions.
 //!
 //! [`foreign_tensors`] groups the parameters of a model by the tensors of another layout. Import
 //! reads each parameter from its rows of a tensor; export writes a tensor from its parts.
@@ -18,24 +18,64 @@ const NAMES: [[&str; 3]; 21] = [
     ["encoder.pre_encode.conv.{}", "encoder.pre_encode.conv.{}", "encoder.subsampling.layers.{}"],
     ["encoder.pre_encode.out", "encoder.pre_encode.out", "encoder.subsampling.linear"],
     ["encoder.layers.{}.conv.batch_norm", "encoder.layers.{}.conv.batch_norm", "encoder.layers.{}.conv.norm"],
-    ["encoder.layers.{}.self_attn.linear_q", "encoder.layers.{}.self_attn.linear_q", "encoder.layers.{}.self_attn.q_proj"],
-    ["encoder.layers.{}.self_attn.linear_k", "encoder.layers.{}.self_attn.linear_k", "encoder.layers.{}.self_attn.k_proj"],
-    ["encoder.layers.{}.self_attn.linear_v", "encoder.layers.{}.self_attn.linear_v", "encoder.layers.{}.self_attn.v_proj"],
-    ["encoder.layers.{}.self_attn.linear_out", "encoder.layers.{}.self_attn.linear_out", "encoder.layers.{}.self_attn.o_proj"],
+    [
+        "encoder.layers.{}.self_attn.linear_q",
+        "encoder.layers.{}.self_attn.linear_q",
+        "encoder.layers.{}.self_attn.q_proj",
+    ],
+    [
+        "encoder.layers.{}.self_attn.linear_k",
+        "encoder.layers.{}.self_attn.linear_k",
+        "encoder.layers.{}.self_attn.k_proj",
+    ],
+    [
+        "encoder.layers.{}.self_attn.linear_v",
+        "encoder.layers.{}.self_attn.linear_v",
+        "encoder.layers.{}.self_attn.v_proj",
+    ],
+    [
+        "encoder.layers.{}.self_attn.linear_out",
+        "encoder.layers.{}.self_attn.linear_out",
+        "encoder.layers.{}.self_attn.o_proj",
+    ],
     [
         "encoder.layers.{}.self_attn.linear_pos",
         "encoder.layers.{}.self_attn.linear_pos",
         "encoder.layers.{}.self_attn.relative_k_proj",
     ],
-    ["encoder.layers.{}.self_attn.pos_bias_u", "encoder.layers.{}.self_attn.pos_bias_u", "encoder.layers.{}.self_attn.bias_u"],
-    ["encoder.layers.{}.self_attn.pos_bias_v", "encoder.layers.{}.self_attn.pos_bias_v", "encoder.layers.{}.self_attn.bias_v"],
+    [
+        "encoder.layers.{}.self_attn.pos_bias_u",
+        "encoder.layers.{}.self_attn.pos_bias_u",
+        "encoder.layers.{}.self_attn.bias_u",
+    ],
+    [
+        "encoder.layers.{}.self_attn.pos_bias_v",
+        "encoder.layers.{}.self_attn.pos_bias_v",
+        "encoder.layers.{}.self_attn.bias_v",
+    ],
     ["encoder.layers.{}", "encoder.layers.{}", "encoder.layers.{}"],
     ["predictor.embedding", "decoder.prediction.embed", "decoder.embedding"],
     ["predictor.embeddings.{}", "decoder.prediction.embeds.{}", ""],
-    ["predictor.layers.{}.weight_ih_l0", "decoder.prediction.dec_rnn.lstm.weight_ih_l{}", "decoder.lstm.weight_ih_l{}"],
-    ["predictor.layers.{}.weight_hh_l0", "decoder.prediction.dec_rnn.lstm.weight_hh_l{}", "decoder.lstm.weight_hh_l{}"],
-    ["predictor.layers.{}.bias_ih_l0", "decoder.prediction.dec_rnn.lstm.bias_ih_l{}", "decoder.lstm.bias_ih_l{}"],
-    ["predictor.layers.{}.bias_hh_l0", "decoder.prediction.dec_rnn.lstm.bias_hh_l{}", "decoder.lstm.bias_hh_l{}"],
+    [
+        "predictor.layers.{}.weight_ih_l0",
+        "decoder.prediction.dec_rnn.lstm.weight_ih_l{}",
+        "decoder.lstm.weight_ih_l{}",
+    ],
+    [
+        "predictor.layers.{}.weight_hh_l0",
+        "decoder.prediction.dec_rnn.lstm.weight_hh_l{}",
+        "decoder.lstm.weight_hh_l{}",
+    ],
+    [
+        "predictor.layers.{}.bias_ih_l0",
+        "decoder.prediction.dec_rnn.lstm.bias_ih_l{}",
+        "decoder.lstm.bias_ih_l{}",
+    ],
+    [
+        "predictor.layers.{}.bias_hh_l0",
+        "decoder.prediction.dec_rnn.lstm.bias_hh_l{}",
+        "decoder.lstm.bias_hh_l{}",
+    ],
     ["joint.encoder", "joint.enc", "encoder_projector"],
     ["joint.predictor", "joint.pred", "decoder.decoder_projector"],
     ["joint.head", "joint.joint_net.2", "joint.head"],
@@ -50,7 +90,7 @@ pub(crate) struct NameOptions {
     pub is_streaming: bool,
     /// True for a model without predictor and joint network.
     pub is_ctc: bool,
-    /// True if NeMo's joint network has a dropout layer, which takes a number.
+    /// True if the joint network has a dropout layer, which NeMo numbers.
     pub has_joint_dropout: bool,
     /// Rows of zeros after the embeddings: NeMo's row of the blank.
     pub zero_rows: usize,
@@ -81,7 +121,7 @@ impl NameOptions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ForeignTensor {
     pub shape: Vec<usize>,
-    /// Names of the parameters and the number of their rows (entries of the first axis), in order.
+    /// Names and numbers of rows of the parameters, in order.
     pub parts: Vec<(String, usize)>,
     /// Rows of zeros after them.
     pub zero_rows: usize,
@@ -130,8 +170,9 @@ pub(crate) fn foreign_name(name: &str, options: &NameOptions) -> Option<String> 
         Layout::Nemo => 1,
         Layout::HuggingFace => 2,
     };
-    let (pattern, number, rest) =
-        NAMES.iter().find_map(|names| match_name(names[0], name).map(|(number, rest)| (names, number, rest)))?;
+    let (pattern, number, rest) = NAMES
+        .iter()
+        .find_map(|names| match_name(names[0], name).map(|(number, rest)| (names, number, rest)))?;
     let foreign = pattern[column];
     if foreign.is_empty() {
         return None;
@@ -147,7 +188,7 @@ pub(crate) fn foreign_name(name: &str, options: &NameOptions) -> Option<String> 
     Some(foreign + rest)
 }
 
-/// Returns the number and the rest of a name that begins with a pattern.
+/// Matches the start of a name; returns its number and the rest.
 fn match_name<'a>(pattern: &str, name: &'a str) -> Option<(Option<usize>, &'a str)> {
     let (number, rest) = match pattern.split_once("{}") {
         None => (None, name.strip_prefix(pattern)?),
@@ -180,7 +221,9 @@ fn foreign_shape(name: &str, shape: &[usize]) -> Vec<usize> {
         [outputs, inputs] if is_weight && name.starts_with("encoder.pre_encode.conv.") => {
             vec![outputs, inputs, 1, 1]
         }
-        [channels, taps] if is_weight && name.ends_with(".conv.depthwise_conv.weight") => vec![channels, 1, taps],
+        [channels, taps] if is_weight && name.ends_with(".conv.depthwise_conv.weight") => {
+            vec![channels, 1, taps]
+        }
         [outputs, inputs] if is_weight && (name.contains(".conv.pointwise_conv") || name == "ctc.weight") => {
             vec![outputs, inputs, 1]
         }
@@ -248,8 +291,16 @@ mod tests {
             ),
             ("encoder.pre_encode.conv.0.bias", streaming, Some("encoder.subsampling.conv_in.bias")),
             ("encoder.pre_encode.conv.1.bias", streaming, None),
-            ("encoder.pre_encode.conv.5.bias", streaming, Some("encoder.subsampling.layers.1.depthwise_conv.bias")),
-            ("encoder.pre_encode.conv.6.bias", streaming, Some("encoder.subsampling.layers.1.pointwise_conv.bias")),
+            (
+                "encoder.pre_encode.conv.5.bias",
+                streaming,
+                Some("encoder.subsampling.layers.1.depthwise_conv.bias"),
+            ),
+            (
+                "encoder.pre_encode.conv.6.bias",
+                streaming,
+                Some("encoder.subsampling.layers.1.pointwise_conv.bias"),
+            ),
             ("encoder.pre_encode.conv.7.bias", streaming, None),
             ("simple.encoder.weight", OPTIONS, None),
             ("ctcx.bias", OPTIONS, None),

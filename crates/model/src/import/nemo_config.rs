@@ -18,18 +18,19 @@ mod front_end;
 
 /// Names of model classes that are supported.
 const MODEL_CLASSES: [&str; 3] = ["EncDecRNNTBPEModel", "EncDecHybridRNNTCTCBPEModel", "EncDecCTCModelBPE"];
-/// First parts of the names of sections that change a model in unsupported ways.
-const UNSUPPORTED_SECTIONS: [&str; 6] = ["adapter", "prompt", "num_prompts", "initialize_prompt", "spk", "lang"];
+/// Prefixes of sections that change a model in unsupported ways.
+const UNSUPPORTED_SECTIONS: [&str; 6] =
+    ["adapter", "prompt", "num_prompts", "initialize_prompt", "spk", "lang"];
 /// NeMo's weight of the auxiliary CTC loss if the configuration has none.
 const DEFAULT_CTC_WEIGHT: f64 = 0.5;
-/// The weight of the CTC loss of a head that the configuration does not train.
+/// The CTC weight of a head that the configuration does not train.
 const UNTRAINED_CTC_WEIGHT: f64 = 0.3;
 
 /// A configuration of NeMo.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct NemoConfig {
     pub architecture: Architecture,
-    /// Pieces of the tokenizer in the order of their ids, if the configuration lists them.
+    /// Pieces in the order of their ids, if the configuration lists them.
     pub pieces: Option<Vec<String>>,
     /// Name of the file of the SentencePiece model, without `nemo:`.
     pub tokenizer_file: Option<String>,
@@ -158,7 +159,11 @@ fn read_transducer(
     if let Some(section) = root.optional_section("aux_ctc")? {
         let (head_labels, _) = read_ctc_head(section.section("decoder")?, encoder, Some(labels))?;
         if head_labels != labels {
-            return Err(section.error("decoder.vocabulary", format!("{labels} pieces"), head_labels.to_string()));
+            return Err(section.error(
+                "decoder.vocabulary",
+                format!("{labels} pieces"),
+                head_labels.to_string(),
+            ));
         }
         // NeMo's loss is (1 - w) · transducer + w · CTC.
         let weight = section.number("ctc_loss_weight", Some(DEFAULT_CTC_WEIGHT))?;
@@ -277,9 +282,11 @@ fn read_loss(root: &Section, extra_outputs: usize) -> Result<(Vec<usize>, f64)> 
     };
     let tdt_durations = tdt.as_ref().map(|tdt| tdt.counts("durations")).transpose()?.flatten();
     let decoding = root.optional_section("decoding")?;
-    let decoding_durations = decoding.as_ref().map(|section| section.counts("durations")).transpose()?.flatten();
+    let decoding_durations =
+        decoding.as_ref().map(|section| section.counts("durations")).transpose()?.flatten();
     let defaults = root.optional_section("model_defaults")?;
-    let default_durations = defaults.as_ref().map(|section| section.counts("tdt_durations")).transpose()?.flatten();
+    let default_durations =
+        defaults.as_ref().map(|section| section.counts("tdt_durations")).transpose()?.flatten();
     let lists: Vec<Vec<usize>> =
         [tdt_durations, decoding_durations, default_durations].into_iter().flatten().collect();
     let Some(durations) = lists.first() else {

@@ -326,9 +326,13 @@ impl Machine<'_> {
             _ => Vec::new(),
         };
         let storage = match values[..] {
-            [Value::Text(kind), &Value::StorageType(dtype), Value::Text(key), Value::Text(_), &Value::Int(count)]
-                if kind == "storage" && count >= 0 =>
-            {
+            [
+                Value::Text(kind),
+                &Value::StorageType(dtype),
+                Value::Text(key),
+                Value::Text(_),
+                &Value::Int(count),
+            ] if kind == "storage" && count >= 0 => {
                 Value::Storage { dtype, key: key.clone(), elements: count as u64 }
             }
             _ => return error("a persistent id (\"storage\", type, key, location, elements)", "another"),
@@ -366,8 +370,8 @@ impl Machine<'_> {
             Value::Dict(_),
         ] = values[..]
         else {
-            let found: Vec<&str> = values.iter().take(MAX_AXES).map(|value| value.type_name()).collect();
-            return error("_rebuild_tensor_v2(storage, offset, shape, strides, ...)", found.join(", "));
+            let types: Vec<&str> = values.iter().take(MAX_AXES).map(|value| value.type_name()).collect();
+            return error("_rebuild_tensor_v2(storage, offset, shape, strides, ...)", types.join(", "));
         };
         let numbers = |ids: &[ValueId]| {
             let number = |&id: &ValueId| match self.values[id] {

@@ -1,4 +1,4 @@
-//! Reads the tensors of safetensors files, and of folders with an index of several.
+//! Reads tensors of a safetensors file, or of several with an index.
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -12,7 +12,7 @@ use speech::files::open_regular;
 use super::tensors::{Storage, StoredTensor, TensorFiles, contiguous_strides, element_bytes};
 use crate::{Error, Result};
 
-/// Largest header of a safetensors file in bytes, the limit of the crate `safetensors`.
+/// Largest header in bytes, the limit of the crate `safetensors`.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 /// Bytes before the header: its length.
 const LENGTH_BYTES: u64 = 8;
@@ -26,11 +26,11 @@ struct HeaderEntry {
     data_offsets: (u64, u64),
 }
 
-/// Reads names and positions of the tensors of a file, which is one storage for each tensor.
+/// Reads names and positions of tensors; each is a storage.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::Conversion`] for a damaged header, overlapping tensors, or a file of another
-/// length than that of the header.
+/// [`Error::Io`]; [`Error::Conversion`] for a damaged header, overlapping tensors, or a file of
+/// another length than that of the header.
 pub(crate) fn read(path: &Path) -> Result<TensorFiles> {
     let read_error = |error| Error::io(path, "read the tensors")(error);
     let invalid = |expected: String, found: String| Error::conversion(path, "header", expected, found);
@@ -43,20 +43,24 @@ pub(crate) fn read(path: &Path) -> Result<TensorFiles> {
     file.read_exact(&mut length_bytes).map_err(read_error)?;
     let header_bytes = u64::from_le_bytes(length_bytes);
     if header_bytes > MAX_HEADER_BYTES.min(file_bytes - LENGTH_BYTES) {
-        let expected = format!("a header of at most {} bytes", MAX_HEADER_BYTES.min(file_bytes - LENGTH_BYTES));
+        let expected =
+            format!("a header of at most {} bytes", MAX_HEADER_BYTES.min(file_bytes - LENGTH_BYTES));
         return Err(invalid(expected, header_bytes.to_string()));
     }
     let mut header = Vec::new();
     (&mut file).take(header_bytes).read_to_end(&mut header).map_err(read_error)?;
-    let json_error = |error: serde_json::Error| invalid("names, dtypes, shapes and offsets".into(), error.to_string());
-    let mut entries: BTreeMap<String, serde_json::Value> = serde_json::from_slice(&header).map_err(json_error)?;
+    let json_error =
+        |error: serde_json::Error| invalid("names, dtypes, shapes and offsets".into(), error.to_string());
+    let mut entries: BTreeMap<String, serde_json::Value> =
+        serde_json::from_slice(&header).map_err(json_error)?;
     entries.remove("__metadata__");
 
     // Tensors in the order of the file, each from the end of the one before.
     let mut tensors = Vec::with_capacity(entries.len());
     for (name, entry) in entries {
-        let entry: HeaderEntry = serde_json::from_value(entry)
-            .map_err(|error| Error::conversion(path, &name, "dtype, shape and data_offsets", error.to_string()))?;
+        let entry: HeaderEntry = serde_json::from_value(entry).map_err(|error| {
+            Error::conversion(path, &name, "dtype, shape and data_offsets", error.to_string())
+        })?;
         tensors.push((name, entry));
     }
     tensors.sort_by_key(|(_, entry)| entry.data_offsets);
@@ -117,8 +121,9 @@ pub(crate) fn read_folder(folder: &Path, stem: &str) -> Result<Option<TensorFile
         (false, true) => {}
     }
     let text = super::read_text(&index_path)?;
-    let Index { weight_map } = serde_json::from_str(&text)
-        .map_err(|error| Error::conversion(&index_path, "index", "JSON with weight_map", error.to_string()))?;
+    let Index { weight_map } = serde_json::from_str(&text).map_err(|error| {
+        Error::conversion(&index_path, "index", "JSON with weight_map", error.to_string())
+    })?;
     let mut shards: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (tensor, shard) in &weight_map {
         shards.entry(shard).or_default().push(tensor);
@@ -135,9 +140,11 @@ pub(crate) fn read_folder(folder: &Path, stem: &str) -> Result<Option<TensorFile
         if let Some(missing) = indexed.iter().find(|name| !shard_files.tensors.contains_key(**name)) {
             return error(missing, format!("this tensor in {shard}"), "none".into());
         }
-        if let Some(surplus) = shard_files.tensors.keys().find(|name| weight_map.get(*name).is_none_or(|s| s != shard))
+        if let Some(surplus) =
+            shard_files.tensors.keys().find(|name| weight_map.get(*name).is_none_or(|s| s != shard))
         {
-            let place = weight_map.get(surplus).map_or("no place".into(), |other| format!("{other} as its place"));
+            let place =
+                weight_map.get(surplus).map_or("no place".into(), |other| format!("{other} as its place"));
             return error(surplus, format!("{shard}, which contains this tensor"), place);
         }
         files.extend(shard_files)?;
@@ -164,7 +171,8 @@ mod tests {
             std::fs::write(&path, bytes).unwrap();
             read(&path)
         };
-        let data = [1f32.to_le_bytes().to_vec(), 2f32.to_le_bytes().to_vec(), 5i64.to_le_bytes().to_vec()].concat();
+        let data =
+            [1f32.to_le_bytes().to_vec(), 2f32.to_le_bytes().to_vec(), 5i64.to_le_bytes().to_vec()].concat();
         let files = read_bytes(&file_bytes(HEADER, &data)).unwrap();
         assert_eq!(files.read_f32("b", &files.tensors["b"]).unwrap(), [1.0, 2.0]);
         assert_eq!(files.read_bytes("c", &files.tensors["c"]).unwrap(), 5i64.to_le_bytes());
@@ -175,7 +183,10 @@ mod tests {
             (file_bytes(HEADER, &data[..15]), "c: expected its bytes in the file, found the end of the file"),
             (file_bytes(HEADER, &[&data[..], &[0]].concat()), "expected a file of "),
             (file_bytes("[]", &[]), "names, dtypes, shapes and offsets"),
-            (replaced("[0,8]", "[1,9]"), "b: expected data_offsets from 0 for shape [2] of F32, found [1, 9]"),
+            (
+                replaced("[0,8]", "[1,9]"),
+                "b: expected data_offsets from 0 for shape [2] of F32, found [1, 9]",
+            ),
             (replaced("[8,16]", "[0,8]"), "c: expected data_offsets from 8"),
             (replaced("[2]", "[3]"), "b: expected data_offsets from 0 for shape [3]"),
             (replaced("[2]", "[4294967296,4294967296]"), "b: expected data_offsets from 0"),
@@ -197,16 +208,23 @@ mod tests {
             std::fs::write(path_of(name), file_bytes(&header, &[0; 4])).unwrap();
         }
         let read_index = |map: &str| {
-            std::fs::write(path_of("model.safetensors.index.json"), format!(r#"{{"weight_map":{map}}}"#)).unwrap();
+            std::fs::write(path_of("model.safetensors.index.json"), format!(r#"{{"weight_map":{map}}}"#))
+                .unwrap();
             read_folder(folder.path(), "model")
         };
         let map = r#"{"a":"one.safetensors","b":"two.safetensors"}"#;
         let files = read_index(map).unwrap().unwrap();
         assert_eq!(files.tensors.keys().collect::<Vec<_>>(), ["a", "b"]);
         for (map, message) in [
-            (r#"{"a":"one.safetensors","b":"one.safetensors"}"#, "b: expected this tensor in one.safetensors, found none"),
+            (
+                r#"{"a":"one.safetensors","b":"one.safetensors"}"#,
+                "b: expected this tensor in one.safetensors, found none",
+            ),
             (r#"{"a":"one.safetensors"}"#, ""),
-            (r#"{"a":"../one.safetensors"}"#, "../one.safetensors: expected a file name without folders, found a path"),
+            (
+                r#"{"a":"../one.safetensors"}"#,
+                "../one.safetensors: expected a file name without folders, found a path",
+            ),
             (r#"{"a":"three.safetensors"}"#, "could not read the tensors"),
             (r#"[]"#, "index: expected JSON with weight_map"),
         ] {

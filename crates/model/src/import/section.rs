@@ -92,7 +92,9 @@ impl<'a> Section<'a> {
     pub(crate) fn counts(&self, key: &'static str) -> Result<Option<Vec<usize>>> {
         let parse = |value: &Value| {
             let counts = value.as_array()?.iter();
-            counts.map(|count| count.as_u64().and_then(|count| usize::try_from(count).ok())).collect::<Option<Vec<_>>>()
+            counts
+                .map(|count| count.as_u64().and_then(|count| usize::try_from(count).ok()))
+                .collect::<Option<Vec<_>>>()
         };
         let Some(value) = self.value(key) else { return Ok(None) };
         parse(value).map(Some).ok_or_else(|| self.error(key, "a list of integers", describe(value)))
@@ -100,7 +102,8 @@ impl<'a> Section<'a> {
 
     /// Returns a list of texts; none if it is absent.
     pub(crate) fn texts(&self, key: &'static str) -> Result<Option<Vec<&'a str>>> {
-        let parse = |value: &'a Value| value.as_array()?.iter().map(Value::as_str).collect::<Option<Vec<_>>>();
+        let parse =
+            |value: &'a Value| value.as_array()?.iter().map(Value::as_str).collect::<Option<Vec<_>>>();
         let Some(value) = self.value(key) else { return Ok(None) };
         parse(value).map(Some).ok_or_else(|| self.error(key, "a list of texts", describe(value)))
     }
@@ -213,7 +216,10 @@ mod tests {
         section.expect("other", json!(0), &[json!(1), json!(0.97f32)]).unwrap();
         section.expect("absent", json!(0), &[json!(0)]).unwrap();
         for (error, message) in [
-            (section.count("text", None).unwrap_err(), "a.text: expected an integer of at least 0, found \"x\""),
+            (
+                section.count("text", None).unwrap_err(),
+                "a.text: expected an integer of at least 0, found \"x\"",
+            ),
             (section.text("none", None).map(drop).unwrap_err(), "a.none: expected a text, found none"),
             (section.counts("text").unwrap_err(), "a.text: expected a list of integers, found \"x\""),
             (

@@ -65,8 +65,14 @@ impl ModelSource {
         if let Some(files) = safetensors_file::read_folder(path, "weights")? {
             return Self::open_folder(path, Layout::Nemo, files, &NEMO_CONFIGURATIONS);
         }
-        let expected = "model.safetensors (Hugging Face) or weights.safetensors (NeMo), or the index of several";
-        Err(Error::conversion(path, "weights", expected, "neither; the path of a .nemo file is also accepted"))
+        let expected =
+            "model.safetensors (Hugging Face) or weights.safetensors (NeMo), or the index of several";
+        Err(Error::conversion(
+            path,
+            "weights",
+            expected,
+            "neither; the path of a .nemo file is also accepted",
+        ))
     }
 
     fn open_archive(path: &Path, scratch_folder: &Path) -> Result<Self> {
@@ -77,7 +83,8 @@ impl ModelSource {
         let value = yaml::parse(&configuration_path, &configuration)?;
         let (file, start, bytes) = archive.member(TORCH_WEIGHTS)?;
         let files = torch_file::read(path, TORCH_WEIGHTS, &file, start, bytes)?;
-        let is_other = |name: &&str| ![NEMO_CONFIGURATIONS[0], TORCH_WEIGHTS].contains(name) && !is_tokenizer(name);
+        let is_other =
+            |name: &&str| ![NEMO_CONFIGURATIONS[0], TORCH_WEIGHTS].contains(name) && !is_tokenizer(name);
         let other_files = archive
             .names()
             .filter(is_other)
@@ -96,7 +103,8 @@ impl ModelSource {
     }
 
     fn open_folder(path: &Path, layout: Layout, files: TensorFiles, configurations: &[&str]) -> Result<Self> {
-        let Some(configuration_path) = configurations.iter().map(|name| path.join(name)).find(|path| path.exists())
+        let Some(configuration_path) =
+            configurations.iter().map(|name| path.join(name)).find(|path| path.exists())
         else {
             return Err(Error::conversion(path, "configuration", configurations.join(" or "), "none"));
         };
@@ -163,8 +171,8 @@ fn choose_tokenizer<'a>(path: &Path, names: &[&'a str], name: Option<&str>) -> R
             Err(Error::conversion(path, "tokenizer", expected, "none; --tokenizer FILE names another file"))
         }
         _ => {
-            let found = candidates.iter().map(|name| **name).collect::<Vec<_>>().join(", ");
-            Err(Error::conversion(path, "tokenizer", "one file tokenizer.model", found))
+            let names = candidates.iter().map(|name| **name).collect::<Vec<_>>().join(", ");
+            Err(Error::conversion(path, "tokenizer", "one file tokenizer.model", names))
         }
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct StoredTensor {
     pub first_element: u64,
 }
 
-/// A range of a file with the elements of one or more tensors.
+/// A range of a file: the elements of one or more tensors.
 #[derive(Debug, Clone)]
 pub(crate) struct Storage {
     pub file: Arc<File>,
@@ -114,7 +114,10 @@ impl TensorFiles {
             let StoredTensor { shape, strides, first_element, .. } = &tensor;
             return Err(error(
                 format!("elements within its {} bytes", storage.bytes),
-                format!("shape {shape:?}, strides {strides:?} from element {first_element} of {}", tensor.dtype),
+                format!(
+                    "shape {shape:?}, strides {strides:?} from element {first_element} of {}",
+                    tensor.dtype
+                ),
             ));
         }
         match self.tensors.insert(name.to_owned(), tensor) {
@@ -165,7 +168,8 @@ impl TensorFiles {
     /// [`Error::Conversion`] for another dtype, a value that is not finite, or a value of F64 that
     /// is none of F32; those of [`Self::read_bytes`].
     pub(crate) fn read_f32(&self, name: &str, tensor: &StoredTensor) -> Result<Vec<f32>> {
-        let error = |expected: &str, found: String| Error::conversion(self.path(tensor), name, expected, found);
+        let error =
+            |expected: &str, found: String| Error::conversion(self.path(tensor), name, expected, found);
         if !is_float(tensor.dtype) {
             return Err(error("F32, F16, BF16 or F64", tensor.dtype.to_string()));
         }
@@ -187,7 +191,7 @@ impl Storage {
             .map_err(Error::io(&self.path, "read the tensors"))
     }
 
-    /// Compares the checksum of the range with the stored one, the first time.
+    /// Compares the checksum of the range, the first time.
     fn check_crc32(&self, name: &str) -> Result<()> {
         let Some(expected) = self.unchecked_crc32.get() else { return Ok(()) };
         let mut range = FileRange::new(self.file.clone(), self.start, self.bytes);
@@ -199,9 +203,10 @@ impl Storage {
                 count => hasher.update(&block[..count]),
             }
         }
-        let found = hasher.finalize();
-        if found != expected {
-            let (expected, found) = (format!("the checksum {expected:08x}"), format!("{found:08x}: damaged"));
+        let actual = hasher.finalize();
+        if actual != expected {
+            let (expected, found) =
+                (format!("the checksum {expected:08x}"), format!("{actual:08x}: damaged"));
             return Err(Error::conversion(&self.path, name, expected, found));
         }
         self.unchecked_crc32.set(None);
@@ -278,12 +283,19 @@ mod tests {
     pub(crate) fn storage(bytes: &[u8]) -> Storage {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[&[9; 3], bytes].concat()).unwrap();
-        let (start, bytes, unchecked_crc32) = (3, bytes.len() as u64, Cell::new(Some(crc32fast::hash(bytes))));
+        let (start, bytes, unchecked_crc32) =
+            (3, bytes.len() as u64, Cell::new(Some(crc32fast::hash(bytes))));
         Storage { file: Arc::new(file), path: "weights".into(), start, bytes, unchecked_crc32 }
     }
 
     fn tensor(shape: &[usize], strides: &[usize], first_element: u64) -> StoredTensor {
-        StoredTensor { dtype: Dtype::F32, shape: shape.into(), strides: strides.into(), storage: 0, first_element }
+        StoredTensor {
+            dtype: Dtype::F32,
+            shape: shape.into(),
+            strides: strides.into(),
+            storage: 0,
+            first_element,
+        }
     }
 
     #[test]

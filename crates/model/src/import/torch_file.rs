@@ -23,7 +23,7 @@ use crate::{Error, Result};
 /// Largest pickle in bytes.
 const MAX_PICKLE_BYTES: u64 = 64 << 20;
 
-/// An entry of the zip file, as a range of the whole file.
+/// An entry of the zip file, as a range of the file.
 struct ZipEntry {
     start: u64,
     bytes: u64,
@@ -35,8 +35,8 @@ struct ZipEntry {
 /// The checkpoint is `bytes` bytes of `file` from `start`; `path` and `name` are for messages.
 ///
 /// # Errors
-/// [`Error::Conversion`] for another format, unknown objects in the pickle, compressed entries, storages
-/// of another size, and tensors outside their storages.
+/// [`Error::Conversion`] for another format, unknown objects in the pickle, compressed entries,
+/// storages of another size, and tensors outside their storages.
 pub(crate) fn read(path: &Path, name: &str, file: &Arc<File>, start: u64, bytes: u64) -> Result<TensorFiles> {
     let invalid = |expected: &str, found: String| Error::conversion(path, name, expected, found);
     let zip_error = |error: zip::result::ZipError| invalid("a zip file of torch.save", error.to_string());
@@ -50,7 +50,10 @@ pub(crate) fn read(path: &Path, name: &str, file: &Arc<File>, start: u64, bytes:
         let (offset, entry_bytes) = (entry.data_start().unwrap_or(u64::MAX), entry.size());
         let is_stored = entry.compression() == CompressionMethod::Stored && !entry.encrypted();
         if !is_stored || entry.compressed_size() != entry_bytes {
-            return Err(invalid(&format!("{entry_name} stored without compression"), "another method".into()));
+            return Err(invalid(
+                &format!("{entry_name} stored without compression"),
+                "another method".into(),
+            ));
         }
         if offset.checked_add(entry_bytes).is_none_or(|end| end > bytes) {
             let expected = format!("{entry_bytes} bytes of {entry_name}");
@@ -83,8 +86,8 @@ pub(crate) fn read(path: &Path, name: &str, file: &Arc<File>, start: u64, bytes:
     if let Some(entry) = entries.get(&format!("{folder}byteorder")).filter(|entry| entry.bytes < 32) {
         let byte_order = read_entry(entry)?;
         if byte_order != b"little" {
-            let found = String::from_utf8_lossy(&byte_order).into_owned();
-            return Err(invalid("the byte order little", found));
+            let order = String::from_utf8_lossy(&byte_order).into_owned();
+            return Err(invalid("the byte order little", order));
         }
     }
     let pickle_entry = &entries[pickle_name];
@@ -102,9 +105,15 @@ pub(crate) fn read(path: &Path, name: &str, file: &Arc<File>, start: u64, bytes:
     let mut storages_by_key = BTreeMap::new();
     for (tensor_name, tensor) in pickled {
         let key = &tensor.storage_key;
-        let stored_bytes = tensor.storage_elements.checked_mul(element_bytes(tensor.dtype).unwrap_or(1) as u64);
+        let stored_bytes =
+            tensor.storage_elements.checked_mul(element_bytes(tensor.dtype).unwrap_or(1) as u64);
         let Some(entry) = entries.get(&format!("{folder}data/{key}")) else {
-            return Err(Error::conversion(path, &tensor_name, format!("an entry {folder}data/{key}"), "none"));
+            return Err(Error::conversion(
+                path,
+                &tensor_name,
+                format!("an entry {folder}data/{key}"),
+                "none",
+            ));
         };
         if stored_bytes != Some(entry.bytes) {
             let expected = format!("{} elements of {} in data/{key}", tensor.storage_elements, tensor.dtype);
@@ -123,6 +132,12 @@ pub(crate) fn read(path: &Path, name: &str, file: &Arc<File>, start: u64, bytes:
 impl ZipEntry {
     fn storage(&self, path: &Path, file: &Arc<File>) -> Storage {
         let unchecked_crc32 = Cell::new(Some(self.crc32));
-        Storage { file: file.clone(), path: path.to_owned(), start: self.start, bytes: self.bytes, unchecked_crc32 }
+        Storage {
+            file: file.clone(),
+            path: path.to_owned(),
+            start: self.start,
+            bytes: self.bytes,
+            unchecked_crc32,
+        }
     }
 }

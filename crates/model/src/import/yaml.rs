@@ -72,7 +72,8 @@ mod tests {
             bomb += &format!("a{level}: &a{level} [{}]\n", vec![alias; 9].join(","));
         }
         let deep = "[".repeat(10_000);
-        let nested = (0..10_000).fold(String::new(), |text, depth| text + &" ".repeat(depth.min(500)) + "a:\n");
+        let nested =
+            (0..10_000).fold(String::new(), |text, depth| text + &" ".repeat(depth.min(500)) + "a:\n");
         for text in [&bomb, &deep, &nested, "a: 1\n---\nb: 2\n", "a: *none\n", "a: 1\na: 2\n", "a: [1\n"] {
             let error = parse(Path::new("c"), text).unwrap_err().to_string();
             assert!(error.starts_with("c: configuration: expected YAML, found "), "{error}");

@@ -46,7 +46,8 @@ const STREAMING: &str = "attention = { chunk = 2, left = 6 }\ncausal_convolution
 
 /// The values of all parameters as bits.
 fn checkpoint_bits(path: &std::path::Path) -> std::collections::BTreeMap<String, Vec<u32>> {
-    let bits = |(name, values): (String, Vec<f32>)| (name, values.iter().map(|value| value.to_bits()).collect());
+    let bits =
+        |(name, values): (String, Vec<f32>)| (name, values.iter().map(|value| value.to_bits()).collect());
     Checkpoint::read(path).unwrap().weights.into_iter().map(bits).collect()
 }
 
@@ -74,10 +75,13 @@ fn models_of_all_kinds_survive_nemos_layout() {
         // The same model, apart from settings of training.
         let checkpoint = Checkpoint::read(&pretrained.path("model.safetensors")).unwrap();
         let config = checkpoint.model_config("original".as_ref()).unwrap();
-        let found = imported.config();
-        assert_eq!((&found.input, &found.encoder, &found.predictor), (&config.input, &config.encoder, &config.predictor));
-        assert_eq!((&found.joint, &found.loss), (&config.joint, &config.loss));
-        assert!((found.terms.ctc_weight - config.terms.ctc_weight).abs() < 1e-12);
+        let imported_config = imported.config();
+        assert_eq!(
+            (&imported_config.input, &imported_config.encoder, &imported_config.predictor),
+            (&config.input, &config.encoder, &config.predictor)
+        );
+        assert_eq!((&imported_config.joint, &imported_config.loss), (&config.joint, &config.loss));
+        assert!((imported_config.terms.ctc_weight - config.terms.ctc_weight).abs() < 1e-12);
         assert_eq!(imported.tokenizer().tokens(), PIECES);
         // The second export has the same bytes as the first.
         let again = pretrained.export("imported.safetensors", Layout::Nemo, "again.nemo");
@@ -89,7 +93,8 @@ fn models_of_all_kinds_survive_nemos_layout() {
 fn models_survive_hugging_faces_layout_and_a_change_of_layout() {
     let batch = "convolution_norm = \"batch\"";
     let streaming_features = |text: String| {
-        text.replace("mels = 16", "mels = 16\nnormalize = \"none\"").replace("factor = 4", "factor = 4\ncausal = true")
+        text.replace("mels = 16", "mels = 16\nnormalize = \"none\"")
+            .replace("factor = 4", "factor = 4\ncausal = true")
     };
     for text in [
         recipe(batch, RNNT),
@@ -109,10 +114,13 @@ fn models_survive_hugging_faces_layout_and_a_change_of_layout() {
         }
         // To the other layout and back.
         let archive = pretrained.export("imported.safetensors", Layout::Nemo, "other.nemo");
-        let other = pretrained.import(&archive, "other.safetensors");
-        assert_eq!(parameter_bits(&other), original);
+        let converted = pretrained.import(&archive, "other.safetensors");
+        assert_eq!(parameter_bits(&converted), original);
         let back = pretrained.export("other.safetensors", Layout::HuggingFace, "back");
-        assert_eq!(read_tensors(&back.join("model.safetensors")), read_tensors(&folder.join("model.safetensors")));
+        assert_eq!(
+            read_tensors(&back.join("model.safetensors")),
+            read_tensors(&folder.join("model.safetensors"))
+        );
     }
 }
 
@@ -122,12 +130,22 @@ fn counters_short_numbers_and_shards_are_restored() {
     let folder = pretrained.export("model.safetensors", Layout::HuggingFace, "hf");
     let mut tensors = read_tensors(&folder.join("model.safetensors"));
     for (index, (name, (dtype, shape, bytes))) in tensors.iter_mut().enumerate() {
-        let values: Vec<f32> = bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+        let values: Vec<f32> =
+            bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
         match index % 4 {
             _ if *dtype == Dtype::I64 => *bytes = (index as i64 + 7).to_le_bytes().to_vec(),
-            0 => (*dtype, *bytes) = (Dtype::BF16, values.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect()),
-            1 => (*dtype, *bytes) = (Dtype::F16, values.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect()),
-            2 => (*dtype, *bytes) = (Dtype::F64, values.iter().flat_map(|&x| f64::from(x).to_le_bytes()).collect()),
+            0 => {
+                (*dtype, *bytes) =
+                    (Dtype::BF16, values.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect())
+            }
+            1 => {
+                (*dtype, *bytes) =
+                    (Dtype::F16, values.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect())
+            }
+            2 => {
+                (*dtype, *bytes) =
+                    (Dtype::F64, values.iter().flat_map(|&x| f64::from(x).to_le_bytes()).collect())
+            }
             _ => assert!(!shape.is_empty(), "{name}"),
         }
     }
@@ -184,7 +202,8 @@ fn an_embedding_of_the_blank_is_kept_or_rejected() {
     *tensors.get_mut("decoder.prediction.embed.weight").unwrap().2.last_mut().unwrap() = 1;
     write_tensors(&path, &tensors);
     let error = ImportedModel::open(&folder, &ImportOptions::default()).unwrap_err().to_string();
-    let message = "decoder.prediction.embed.weight: expected zeros in its last row, the blank's, found other values";
+    let message =
+        "decoder.prediction.embed.weight: expected zeros in its last row, the blank's, found other values";
     assert!(error.ends_with(message), "{error}");
 }
 
@@ -226,7 +245,8 @@ fn a_changed_model_is_exported_with_its_own_values() {
     let mut average = checkpoint.weights.clone();
     average.get_mut("joint.durations.bias").unwrap()[1] = 42.0;
     checkpoint.average = Some(average);
-    checkpoint.recipe = checkpoint.recipe.replace("attention = \"full\"", "attention = { left = 4, right = 4 }");
+    checkpoint.recipe =
+        checkpoint.recipe.replace("attention = \"full\"", "attention = { left = 4, right = 4 }");
     checkpoint.write(&path).unwrap();
     let changed = ImportedModel::open(
         &pretrained.export("imported.safetensors", Layout::Nemo, "second.nemo"),
@@ -280,7 +300,8 @@ fn a_tokenizer_of_hugging_face_may_have_special_tokens_after_the_labels() {
     let pretrained = Pretrained::new(&recipe("convolution_norm = \"batch\"", RNNT));
     let folder = pretrained.export("model.safetensors", Layout::HuggingFace, "hf");
     std::fs::remove_file(folder.join("tokenizer.model")).unwrap();
-    let vocabulary: Vec<(&str, f64)> = PIECES.iter().enumerate().map(|(id, piece)| (*piece, -(id as f64))).collect();
+    let vocabulary: Vec<(&str, f64)> =
+        PIECES.iter().enumerate().map(|(id, piece)| (*piece, -(id as f64))).collect();
     let json = |blank: usize| {
         let added = serde_json::json!({
             "id": blank, "content": "<blank>", "single_word": false, "lstrip": false, "rstrip": false,

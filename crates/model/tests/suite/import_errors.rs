@@ -118,32 +118,64 @@ fn unsupported_keys_of_nemo_are_errors_with_their_names() {
     let valid: Value = serde_saphyr::from_str(&text).unwrap();
     let module = |class: &str| json!(format!("nemo.collections.asr.modules.{class}"));
     let cases = [
-        ("target", json!("nemo.collections.asr.models.EncDecMultiTaskModel"), "target: expected EncDecRNNTBPEModel"),
+        (
+            "target",
+            json!("nemo.collections.asr.models.EncDecMultiTaskModel"),
+            "target: expected EncDecRNNTBPEModel",
+        ),
         ("adapters", json!({"a": 1}), "adapters: expected none"),
         ("prompt_dictionary", json!({"a": 1}), "prompt_dictionary: expected none"),
         ("spk_kernel_type", json!("mask"), "spk_kernel_type: expected none"),
-        ("preprocessor._target_", module("AudioToMFCCPreprocessor"), "preprocessor._target_: expected AudioToMel"),
-        ("preprocessor.normalize", json!("all_features"), "preprocessor.normalize: expected per_feature or none"),
-        ("preprocessor.normalize", json!({"fixed_mean": [1]}), "preprocessor.normalize: expected per_feature"),
+        (
+            "preprocessor._target_",
+            module("AudioToMFCCPreprocessor"),
+            "preprocessor._target_: expected AudioToMel",
+        ),
+        (
+            "preprocessor.normalize",
+            json!("all_features"),
+            "preprocessor.normalize: expected per_feature or none",
+        ),
+        (
+            "preprocessor.normalize",
+            json!({"fixed_mean": [1]}),
+            "preprocessor.normalize: expected per_feature",
+        ),
         ("preprocessor.window_size", Value::Null, "preprocessor.window_size: expected 0.025, found 0.02"),
         ("preprocessor.preemph", json!(0.9), "preprocessor.preemph: expected 0.97, found 0.9"),
         ("preprocessor.lowpass", json!(3), "preprocessor.lowpass: expected a supported key, found 3"),
-        ("encoder._target_", module("ConformerMultiLayerFeatureExtractor"), "encoder._target_: expected Conf"),
+        (
+            "encoder._target_",
+            module("ConformerMultiLayerFeatureExtractor"),
+            "encoder._target_: expected Conf",
+        ),
         ("encoder.subsampling", json!("striding"), "encoder.subsampling: expected \"dw_striding\""),
-        ("encoder.subsampling", Value::Null, "encoder.subsampling: expected \"dw_striding\", found \"striding\""),
+        (
+            "encoder.subsampling",
+            Value::Null,
+            "encoder.subsampling: expected \"dw_striding\", found \"striding\"",
+        ),
         ("encoder.subsampling_factor", json!(3), "encoder.subsampling.factor: expected 2, 4, 8 or 16"),
         ("encoder.reduction", json!("pooling"), "encoder.reduction: expected null"),
         ("encoder.global_tokens", json!(1), "encoder.global_tokens: expected 0, found 1"),
         ("encoder.self_attention_model", json!("abs_pos"), "encoder.self_attention_model: expected rel_pos"),
         ("encoder.att_context_style", json!("other"), "encoder.att_context_style: expected regular"),
-        ("encoder.att_context_size", json!([1]), "encoder.att_context_size: expected [left, right] or a list"),
+        (
+            "encoder.att_context_size",
+            json!([1]),
+            "encoder.att_context_size: expected [left, right] or a list",
+        ),
         ("encoder.att_context_size", json!([-2, 1]), "encoder.att_context_size: expected counts or -1"),
         ("encoder.conv_norm_type", json!("group_norm"), "encoder.conv_norm_type: expected batch_norm or"),
         ("encoder.conv_context_size", json!([2, 1]), "encoder.conv_context_size: expected null, causal"),
         ("encoder.d_model", json!(7), "joint.jointnet.encoder_hidden: expected 7, found 8"),
         ("encoder.n_heads", json!(3), "encoder.width: expected an even multiple of heads = 3"),
         ("encoder.d_model", json!("8"), "encoder.d_model: expected an integer of at least 0, found \"8\""),
-        ("encoder.n_layers", json!(3), "encoder.layers.2.conv.batch_norm.bias: expected a tensor of shape [8]"),
+        (
+            "encoder.n_layers",
+            json!(3),
+            "encoder.layers.2.conv.batch_norm.bias: expected a tensor of shape [8]",
+        ),
         ("encoder.use_bias", json!(false), "expected tensors of the model only"),
         ("encoder.new_key", json!(1), "encoder.new_key: expected a supported key, found 1"),
         ("encoder.feat_in", json!(80), "encoder.feat_in: expected 16, found 80"),
@@ -155,12 +187,20 @@ fn unsupported_keys_of_nemo_are_errors_with_their_names() {
         ("joint._target_", module("HATJoint"), "joint._target_: expected RNNTJoint"),
         ("joint.jointnet.activation", json!("sigmoid"), "joint.jointnet.activation: expected relu or tanh"),
         ("joint.jointnet.pred_hidden", json!(5), "joint.jointnet.pred_hidden: expected 6, found 5"),
-        ("joint.jointnet.dropout", json!(0.1), "joint.joint_net.2.bias: expected a tensor of shape [6], found none"),
+        (
+            "joint.jointnet.dropout",
+            json!(0.1),
+            "joint.joint_net.2.bias: expected a tensor of shape [6], found none",
+        ),
         ("joint.num_extra_outputs", json!(2), "loss.loss_name: expected tdt, with 2 extra outputs"),
         ("joint.vocabulary", json!(["a"]), "joint.vocabulary: expected 5 pieces, found 1"),
         ("loss.loss_name", json!("multiblank_rnnt"), "loss.loss_name: expected a transducer without extra"),
         ("tokenizer.type", json!("wpe"), "tokenizer.type: expected \"bpe\", found \"wpe\""),
-        ("labels", json!(["<unk>", "▁a", "▁", "b", "a"]), "labels[3]: expected \"a\", the tokenizer's piece, found \"b\""),
+        (
+            "labels",
+            json!(["<unk>", "▁a", "▁", "b", "a"]),
+            "labels[3]: expected \"a\", the tokenizer's piece, found \"b\"",
+        ),
     ];
     for (key, value, message) in cases {
         let mut config = valid.clone();
@@ -194,7 +234,11 @@ fn durations_must_agree() {
     let text = std::fs::read_to_string(folder.join("model_config.yaml")).unwrap();
     let valid: Value = serde_saphyr::from_str(&text).unwrap();
     for (key, value, message) in [
-        ("decoding.durations", json!([0, 1, 3]), "loss.tdt_kwargs.durations: expected 3 durations, the same in"),
+        (
+            "decoding.durations",
+            json!([0, 1, 3]),
+            "loss.tdt_kwargs.durations: expected 3 durations, the same in",
+        ),
         ("loss.tdt_kwargs.durations", json!([0, 1]), "loss.tdt_kwargs.durations: expected 3 durations"),
         ("joint.num_extra_outputs", json!(0), "loss.loss_name: expected a transducer without extra outputs"),
     ] {
@@ -222,7 +266,11 @@ fn unsupported_keys_of_hugging_face_are_errors_with_their_names() {
         ("encoder_config.convolution_bias", json!(false), "encoder_config.convolution_bias: expected true"),
         ("encoder_config.subsampling_conv_stride", json!(3), "subsampling_conv_stride: expected 2"),
         ("encoder_config.num_key_value_heads", json!(1), "num_key_value_heads: expected 2"),
-        ("encoder_config.sliding_window", json!(71), "encoder_config.sliding_window: expected a supported key"),
+        (
+            "encoder_config.sliding_window",
+            json!(71),
+            "encoder_config.sliding_window: expected a supported key",
+        ),
         ("encoder_config.num_hidden_layers", json!(1), "encoder.layers.1."),
         ("decoder_hidden_size", json!(5), "expected shape"),
         ("new_key", json!([]), "new_key: expected a supported key"),
@@ -238,7 +286,10 @@ fn unsupported_keys_of_hugging_face_are_errors_with_their_names() {
     std::fs::remove_file(&path).unwrap();
     assert!(error_of(&folder).ends_with("configuration: expected config.json, found none"));
     std::fs::remove_file(folder.join("model.safetensors")).unwrap();
-    assert!(error_of(&folder).contains("weights: expected model.safetensors (Hugging Face) or weights.safetensors"));
+    assert!(
+        error_of(&folder)
+            .contains("weights: expected model.safetensors (Hugging Face) or weights.safetensors")
+    );
     assert!(error_of(&folder.join("none")).contains("could not read the archive"));
 }
 
@@ -247,21 +298,37 @@ fn a_model_that_a_layout_does_not_have_is_an_error_with_the_key() {
     let concat = "[predictor]\nkind = \"concat\"\nwidth = 6\ncontext = 2\n[joint]\nwidth = 6\n[training]\n";
     let layer_norm = recipe("convolution_norm = \"layer\"", RNNT);
     for (text, layout, message) in [
-        (recipe(BATCH, concat), Layout::HuggingFace, "predictor.embeddings.0.weight: expected parameters that models of"),
+        (
+            recipe(BATCH, concat),
+            Layout::HuggingFace,
+            "predictor.embeddings.0.weight: expected parameters that models of",
+        ),
         (layer_norm, Layout::HuggingFace, "encoder: expected causal layers with layer norm"),
         (
             recipe("convolution_norm = \"batch\"\nattention = { left = 2, right = 2 }", RNNT),
             Layout::HuggingFace,
             "encoder.attention: expected \"full\"",
         ),
-        (recipe(BATCH, &RNNT.replace("width = 6", "width = 5")), Layout::HuggingFace, "predictor.hidden: expected joint"),
+        (
+            recipe(BATCH, &RNNT.replace("width = 6", "width = 5")),
+            Layout::HuggingFace,
+            "predictor.hidden: expected joint",
+        ),
         (
             recipe(BATCH, &RNNT.replace("[training]", "[training]\nctc_weight = 0.3")),
             Layout::HuggingFace,
             "training.ctc_weight: expected 0",
         ),
-        (recipe(BATCH, &RNNT.replace("two_biases = true", "")), Layout::Nemo, "predictor.two_biases: expected true"),
-        (recipe(BATCH, &RNNT.replace("embedding = 6", "embedding = 5")), Layout::Nemo, "predictor.embedding: expected"),
+        (
+            recipe(BATCH, &RNNT.replace("two_biases = true", "")),
+            Layout::Nemo,
+            "predictor.two_biases: expected true",
+        ),
+        (
+            recipe(BATCH, &RNNT.replace("embedding = 6", "embedding = 5")),
+            Layout::Nemo,
+            "predictor.embedding: expected",
+        ),
         (
             recipe(BATCH, &RNNT.replace("[training]", "[training]\ntopology = \"modified\"")),
             Layout::Nemo,
@@ -306,7 +373,8 @@ fn files_of_a_source_stay_in_the_folder_of_the_export() {
         let files = &mut checkpoint.imported.as_mut().unwrap().files;
         let content = files.values().next().unwrap().clone();
         files.insert(name.to_owned(), content);
-        let error = model::export(&path, &checkpoint, Layout::HuggingFace, &pretrained.path("out")).unwrap_err();
+        let error =
+            model::export(&path, &checkpoint, Layout::HuggingFace, &pretrained.path("out")).unwrap_err();
         assert!(error.to_string().contains("expected a file name without folders"), "{error}");
     }
     assert!(!pretrained.path("outside").exists());

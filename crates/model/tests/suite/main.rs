@@ -5,7 +5,7 @@ mod fuzzing;
 mod import;
 mod import_errors;
 mod mlperf;
-mod rows;
 #[path = "../../../speech/tests/suite/mutants.rs"]
 mod mutants;
 mod pretrained_models;
+mod rows;

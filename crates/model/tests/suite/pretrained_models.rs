@@ -122,7 +122,9 @@ pub(crate) fn source_tensors(imported: &ImportedModel) -> Tensors {
 pub(crate) fn read_tensors(path: &Path) -> Tensors {
     let bytes = std::fs::read(path).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
-    let copy = |(name, view): (String, TensorView)| (name, (view.dtype(), view.shape().to_vec(), view.data().to_vec()));
+    let copy = |(name, view): (String, TensorView)| {
+        (name, (view.dtype(), view.shape().to_vec(), view.data().to_vec()))
+    };
     tensors.tensors().into_iter().map(copy).collect()
 }
 

@@ -131,11 +131,15 @@ fn read_attention(section: &Section) -> Result<Vec<AttentionLimits>> {
         limits.push(match (style, left, right) {
             ("regular" | "chunked_limited", None, None) => AttentionLimits::Full,
             // NeMo computes unequal sides of local attention with wrong positions.
-            ("regular", left, right) if is_local && left != right => return error("equal sides of local attention"),
+            ("regular", left, right) if is_local && left != right => {
+                return error("equal sides of local attention");
+            }
             ("regular", left, right) => AttentionLimits::Window { left, right },
             ("chunked_limited", left, None) => AttentionLimits::Window { left, right: None },
             ("chunked_limited", _, Some(_)) if is_local => return error("no chunks with local attention"),
-            ("chunked_limited", left, Some(right)) => AttentionLimits::Chunks { chunk: right.saturating_add(1), left },
+            ("chunked_limited", left, Some(right)) => {
+                AttentionLimits::Chunks { chunk: right.saturating_add(1), left }
+            }
             _ => return Err(section.error("att_context_style", "regular or chunked_limited", style)),
         });
     }

@@ -102,9 +102,9 @@ fn foreign_opcodes_and_globals_are_errors_that_name_them() {
     }
     // A checkpoint with other entries than tensors, such as that of a trainer.
     let start = valid.windows(6).position(|window| window == b"ctorch").unwrap();
-    let other = [&valid[..start], b"}u."].concat();
+    let trainer_pickle = [&valid[..start], b"}u."].concat();
     let error = PickleError { item: "w".into(), expected: "a tensor".into(), found: "a dictionary".into() };
-    assert_eq!(read_tensors(&other), Err(error));
+    assert_eq!(read_tensors(&trainer_pickle), Err(error));
 }
 
 #[test]
