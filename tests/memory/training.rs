@@ -7,15 +7,20 @@ use panda::training::{BatchShape, Learner, Recipe, StepPosition, step_bytes};
 use crate::counting_allocator::{Measurement, exclusive, live_bytes, measure};
 
 /// A recipe with the given encoder, predictor and training options.
+///
+/// Without a predictor, it has no joint network.
 fn parse_recipe(encoder: &str, predictor: &str, training_options: &str) -> Recipe {
+    let output = match predictor {
+        "" => String::new(),
+        _ => format!("predictor = {{ {predictor} }}\njoint = {{ width = 24, dropout = 0.1 }}"),
+    };
     let text = format!(
         r#"
         data = {{ train = ["none.jsonl"] }}
         features = {{ mels = 20 }}
         tokens = {{ kind = "words" }}
         encoder = {{ {encoder} }}
-        predictor = {{ {predictor} }}
-        joint = {{ width = 24, dropout = 0.1 }}
+        {output}
         optimizer = {{ learning_rate = 1e-3, ema = 0.9 }}
         batch = {{ max_frames = 100, max_utterances = 4 }}
         {training_options}
@@ -115,6 +120,7 @@ fn a_step_uses_at_most_the_planned_memory() {
             30,
         ),
         (wide, recurrent, plain, 30),
+        (&bidirectional, "", "loss = { kind = \"ctc\" }\ntraining = { epochs = 1 }", 500),
         (&convolutions, stateless, TRAINING_WITH_CTC, 30),
         (&halved, stateless, TRAINING_WITH_CTC, 30),
         (&chunked, recurrent, plain, 30),

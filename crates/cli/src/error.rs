@@ -167,6 +167,20 @@ pub(crate) enum Error {
         /// Name of the argument.
         argument: &'static str,
     },
+    /// Script, characters or tokens that the model's tokens do not match.
+    #[error("--allow-script, --allow-characters, --forbid-tokens: {source}")]
+    Tokens {
+        /// What does not match.
+        source: recognizer::Error,
+    },
+    /// File of characters or tokens without contents.
+    #[error("{}: expected {expected}, found none", path.display())]
+    NoEntries {
+        /// File of the argument.
+        path: std::path::PathBuf,
+        /// Expected contents.
+        expected: &'static str,
+    },
     /// Failure to install signal handlers.
     #[error("cannot watch for signals: {0}")]
     Signal(#[from] std::io::Error),

@@ -11,7 +11,7 @@ use speech::Tokenizer;
 use training::{Observer, Recipe, train_tokenizer};
 
 use crate::{
-    bad_items,
+    architecture, bad_items,
     error::{Error, Result},
     numbers,
     printing::{outln, warn_each, warnln},
@@ -98,6 +98,9 @@ pub(crate) fn run(arguments: &Args) -> Result<ExitCode> {
         let checkpoint = Checkpoint::read(path)?;
         let (config, tokenizer) = (checkpoint.model_config(path)?, checkpoint.tokenizer(path)?);
         checkpoint.check(path, &Model::shapes(&config, tokenizer.size())?)?;
+        if let Some(source) = &checkpoint.imported {
+            outln!("imported from: {}", source.layout.name())?;
+        }
         print_model(&config, &tokenizer, arguments)
     }
 }
@@ -123,9 +126,11 @@ fn print_model(config: &ModelConfig, tokenizer: &Tokenizer, arguments: &Args) ->
         outln!("special words, one token each: {}", tokenizer.special_words().join(" "))?;
     }
     outln!("one encoder frame: {} ms", config.frame_ms())?;
+    architecture::lines(config).iter().try_for_each(|line| outln!("{line}"))?;
     outln!("{:<40} {:>16} {:>12}", "parameter", "shape", "count")?;
     let mut total = 0;
-    for (name, shape) in Model::shapes(config, tokenizer.size())? {
+    let shapes = Model::shapes(config, tokenizer.size())?;
+    for (name, shape) in &shapes {
         let count: usize = shape.iter().product();
         outln!("{name:<40} {:>16} {count:>12}", format!("{shape:?}"))?;
         total += count;
@@ -136,7 +141,12 @@ fn print_model(config: &ModelConfig, tokenizer: &Tokenizer, arguments: &Args) ->
     if let Some(gnat) = config.loss.kind.gnat() {
         return print_lattice(gnat, config, tokenizer.size(), arguments);
     }
-    print_plan(config.joint.width, config.classes(tokenizer.size()), config.loss_options()?, arguments)
+    // Hidden rows are those of the joint network; in a CTC model, encoder rows.
+    let hidden = match &config.joint {
+        Some(joint) => joint.width,
+        None => shapes.get("ctc.weight").and_then(|shape| shape.last()).copied().unwrap_or(1),
+    };
+    print_plan(hidden, config.classes(tokenizer.size()), config.loss_options()?, arguments)
 }
 
 /// Prints the size of a recognition lattice and its memory plan.

@@ -2,6 +2,7 @@
 #![warn(missing_docs)]
 
 mod align;
+mod architecture;
 mod arguments;
 mod audio;
 mod average;
@@ -9,6 +10,8 @@ mod bad_items;
 mod captions;
 mod error;
 mod evaluate;
+mod export;
+mod import;
 mod info;
 mod lm;
 mod manifests;
@@ -22,6 +25,7 @@ mod scores;
 mod search;
 mod shard;
 mod signals;
+mod token_arguments;
 mod train;
 mod transcribe;
 
@@ -45,6 +49,10 @@ enum Command {
     Evaluate(evaluate::Args),
     /// Transcribe audio files, or audio from standard input as it arrives
     Transcribe(transcribe::Args),
+    /// Convert a pretrained model of NeMo or Hugging Face to a checkpoint
+    Import(import::Args),
+    /// Convert a checkpoint to a model of NeMo or Hugging Face
+    Export(export::Args),
     /// Average the weights of several checkpoints into one
     Average(average::Args),
     /// Align transcripts with audio: start and duration of each word as CTM or JSON
@@ -74,6 +82,8 @@ fn main() -> ExitCode {
         Command::Train(arguments) => train::run(&arguments),
         Command::Evaluate(arguments) => evaluate::run(&arguments),
         Command::Transcribe(arguments) => transcribe::run(arguments),
+        Command::Import(arguments) => import::run(&arguments),
+        Command::Export(arguments) => export::run(&arguments),
         Command::Average(arguments) => average::run(&arguments),
         Command::Align(arguments) => align::run(&arguments),
         Command::Merge(arguments) => merge::run(&arguments),

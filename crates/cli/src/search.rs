@@ -17,6 +17,7 @@ use speech::{Tokenizer, TokenizerKind};
 use crate::error::{Error, Result};
 use crate::numbers;
 use crate::printing::{warn_each, warnln};
+use crate::token_arguments::TokenArguments;
 
 /// Maximum of `--beam`.
 const MAX_BEAM_WIDTH: usize = 10_000;
@@ -44,7 +45,8 @@ pub(crate) struct SearchArguments {
     /// durations, else modified]
     #[arg(long, value_name = "KIND")]
     beam_search: Option<BeamSearchKind>,
-    /// Search with the auxiliary CTC head instead of the joint network
+    /// Search with the auxiliary CTC head instead of the joint network; CTC models
+    /// (loss.kind = "ctc") have no other search
     #[arg(long, conflicts_with_all = ["beam_search", "internal_lm"])]
     ctc: bool,
     /// Limit the labels per frame (greedy search and malsd) [default: 8]
@@ -128,6 +130,8 @@ pub(crate) struct SearchArguments {
         value_parser = numbers::phrase_score
     )]
     phrase_score: f32,
+    #[command(flatten)]
+    tokens: TokenArguments,
     /// Select the confidence measure of greedy search: max-prob, gibbs-lin, gibbs-exp,
     /// tsallis-lin, tsallis-exp, renyi-lin or renyi-exp; other searches write posteriors
     /// [default: max-prob]
@@ -151,6 +155,7 @@ struct SupportedOptions {
     beam: bool,
     by_sum: bool,
     nbest: bool,
+    internal_lm: bool,
     /// `--max-symbols`
     symbols: bool,
     /// Confidence measures.
@@ -204,11 +209,12 @@ impl FromStr for NgramUnits {
 impl SearchArguments {
     /// Sets the search of a recognizer.
     pub(crate) fn apply(&self, recognizer: Recognizer) -> Result<Recognizer> {
+        let recognizer = self.tokens.apply(recognizer)?;
         let max_symbols = self.max_symbols.unwrap_or(DEFAULT_MAX_SYMBOLS);
         let fusion = self.load_fusion(&recognizer)?;
         let search = if recognizer.model().lattice().is_some() && !self.ctc {
             self.lattice_search(!fusion.is_empty())?
-        } else if self.ctc {
+        } else if self.ctc || recognizer.model().is_ctc() {
             // Greedy or beam search with the CTC head.
             let nbest = self.beam > 1;
             self.check_options(SupportedOptions {
@@ -228,6 +234,7 @@ impl SearchArguments {
             // Greedy search with the joint network.
             let greedy = SupportedOptions {
                 search: "greedy search",
+                internal_lm: true,
                 symbols: true,
                 confidence: true,
                 ..SupportedOptions::default()
@@ -256,6 +263,7 @@ impl SearchArguments {
                 beam: true,
                 by_sum: true,
                 nbest: true,
+                internal_lm: true,
                 symbols,
                 ..SupportedOptions::default()
             })?;
@@ -285,7 +293,7 @@ impl SearchArguments {
 
     /// Returns the files that the search reads.
     pub(crate) fn files(&self) -> impl Iterator<Item = &PathBuf> {
-        [&self.lm, &self.minus_lm, &self.phrases].into_iter().flatten()
+        [&self.lm, &self.minus_lm, &self.phrases].into_iter().flatten().chain(self.tokens.files())
     }
 
     /// Fails for options that streaming does not support.
@@ -312,6 +320,13 @@ impl SearchArguments {
         let joint = "a beam search with the joint network (--beam 2 or more)";
         let (beam, greedy) = ("a beam search (--beam 2 or more)", "greedy search");
         let options = [
+            ("--beam-search", self.beam_search.is_some(), supported.beam, joint),
+            (
+                "--internal-lm",
+                self.internal_lm != 0.0,
+                supported.internal_lm,
+                "a search with the joint network",
+            ),
             ("--nbest", self.nbest != 1, supported.nbest, beam),
             ("--ctc-weight", self.ctc_weight != 0.0, supported.beam, joint),
             ("--blank-penalty", self.blank_penalty != 0.0, supported.beam, joint),

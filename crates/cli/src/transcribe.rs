@@ -267,7 +267,7 @@ impl Transcriber<'_> {
         let rate = recognizer.model().config().input.features.sample_rate;
         let open = || AudioChunks::open(path, rate, recognizer.conversion());
         let mut chunks = open().map_err(|error| message(error.into()))?;
-        let supports_streams = recognizer.search().supports_streams();
+        let supports_streams = recognizer.supports_streams();
         let max_samples = if supports_streams { (long.long * f64::from(rate)) as usize } else { usize::MAX };
         let samples = chunks.read_up_to(max_samples).map_err(|error| message(error.into()))?;
         if samples.len() > max_samples {

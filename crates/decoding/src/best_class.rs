@@ -29,7 +29,7 @@ pub(crate) fn best_class(scores: &[f32], token_table: &TokenTable) -> Option<Bes
 }
 
 /// Returns index and log-probability of the largest score; none for invalid scores.
-fn best_index(scores: &[f32]) -> Option<(usize, f64)> {
+pub(crate) fn best_index(scores: &[f32]) -> Option<(usize, f64)> {
     // A NaN or +inf makes the sum NaN, and -inf everywhere makes it 0.
     let (max, sum) = f32::row_statistics(scores);
     (sum >= 1.0).then(|| (position(scores, max), -sum.ln()))

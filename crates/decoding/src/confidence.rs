@@ -95,6 +95,8 @@ impl Default for Confidence {
 impl Confidence {
     /// Returns the confidence of a distribution given as logits; 1 for a single class.
     ///
+    /// Classes of -inf, which are masked, are not part of the distribution.
+    ///
     /// ```
     /// let confidence = decoding::Confidence::default();
     /// assert!(confidence.score(&[0.0, 0.0, 0.0]).abs() < 1e-12);
@@ -102,8 +104,9 @@ impl Confidence {
     /// ```
     pub fn score(self, scores: &[f32]) -> f64 {
         // Symbols as in the table of `ConfidenceMeasure`.
-        let v = scores.len() as f64;
-        if scores.len() < 2 {
+        let num_classes = scores.iter().filter(|&&score| score != f32::NEG_INFINITY).count();
+        let v = num_classes as f64;
+        if num_classes < 2 {
             return 1.0;
         }
         let max = scores.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));

@@ -2,8 +2,10 @@
 //!
 //! A path has a class on every frame; its labels follow by merging repeated classes and removing
 //! blanks (Graves et al., ICML 2006). T: frames of an utterance, T_b of utterance b; C: classes.
+mod greedy;
 mod prefix_scorer;
 
+pub use greedy::{CtcGreedySearch, CtcGreedyStream, ctc_greedy};
 pub use prefix_scorer::CtcPrefixScorer;
 
 use kernels::{items_mut, par_for, parts};
@@ -11,7 +13,7 @@ use rnnt_dp::semiring::{Log, Semiring};
 
 use crate::largest::select_largest;
 use crate::tree::{LabelTree, ROOT};
-use crate::{DecodedToken, Error, Fusion, Hypothesis, NBest, RankedHypothesis, Result};
+use crate::{DecodedToken, Error, Fusion, NBest, RankedHypothesis, Result};
 
 /// Options of [`ctc_beam`].
 #[derive(Debug, Clone)]
@@ -41,46 +43,6 @@ impl Default for CtcBeamOptions {
             end_scores: true,
         }
     }
-}
-
-/// Decodes CTC greedily: the best class of each frame.
-///
-/// Ties go to the lower class. A label has the frame and the log-probability of the start of its
-/// run.
-///
-/// # Shapes
-/// `log_probs`: for each utterance `[T_b, C]`, row-major.
-///
-/// # Errors
-/// [`Error::Blank`] if it is not a class; [`Error::Utterance`] with [`Error::Frames`] for rows that
-/// are not whole or [`Error::Score`] for NaN, +inf, or a frame of -inf.
-///
-/// Cost: `O(T C)`.
-///
-/// ```
-/// let row = |class: usize| (0..3).map(move |c| if c == class { -0.1f32 } else { -3.0 });
-/// let rows: Vec<f32> = [1, 1, 0, 1, 2].into_iter().flat_map(row).collect();
-/// let hypotheses = decoding::ctc_greedy(&[&rows], 3, 0)?;
-/// assert_eq!(hypotheses[0].ids(), [1, 1, 2]);
-/// assert_eq!(hypotheses[0].labels[1].frame, 3);
-/// # Ok::<(), decoding::Error>(())
-/// ```
-pub fn ctc_greedy(log_probs: &[&[f32]], classes: usize, blank: u32) -> Result<Vec<Hypothesis>> {
-    for_each_utterance(log_probs, classes, blank, |rows| {
-        let mut labels: Vec<DecodedToken> = Vec::new();
-        let mut last_class = blank;
-        for (frame, row) in rows.chunks_exact(classes).enumerate() {
-            check_row(row, frame)?;
-            let mut best = [(0.0, 0)];
-            select_largest(row, &mut best);
-            let [(score, class)] = best;
-            if class != blank && class != last_class {
-                labels.push(decoded_token(class, frame, score, 0.0));
-            }
-            last_class = class;
-        }
-        Ok(Hypothesis { labels, end_frame: rows.len() / classes, is_capped: false })
-    })
 }
 
 /// Finds the most probable label sequences by CTC prefix beam search.
@@ -151,8 +113,13 @@ fn check_row(row: &[f32], frame: usize) -> Result<()> {
     if is_valid && row.iter().any(|&score| score > f32::NEG_INFINITY) {
         return Ok(());
     }
+    Err(score_error(row, frame))
+}
+
+/// Returns the error of a row that [`check_row`] rejects.
+fn score_error(row: &[f32], frame: usize) -> Error {
     let class = row.iter().position(|score| score.is_nan() || *score == f32::INFINITY).unwrap_or(0);
-    Err(Error::Score { frame, class, found: row[class] })
+    Error::Score { frame, class, found: row[class] }
 }
 
 /// The record of a label, which advances one frame.

@@ -13,7 +13,8 @@
 //!
 //! A [`Scorer`] adds scores of labels to those of the model: an n-gram ([`mod@ngram`]), a list of
 //! phrases ([`PhraseBooster`]) or the CTC head of the same encoder ([`CtcPrefixScorer`]). A
-//! [`Fusion`] pairs it with a weight. CTC models need no transducer: [`ctc_greedy`], [`ctc_beam`].
+//! [`Fusion`] pairs it with a weight. A [`ClassMask`] restricts the labels that a search may emit.
+//! CTC models need no transducer: [`CtcGreedySearch`], [`ctc_beam`].
 //!
 //! ```
 //! use decoding::{
@@ -47,6 +48,7 @@ mod affine;
 mod beam;
 mod best_class;
 mod boost;
+mod class_mask;
 mod confidence;
 mod ctc;
 mod error;
@@ -75,8 +77,9 @@ pub use boost::{
     DEFAULT_PHRASE_SCORE, Phrase, PhraseBooster, PhraseError, PhraseList, SkippedPhrase, TokenStyle,
     WordBoundaries, add_unmarked_variants, read_phrases,
 };
+pub use class_mask::ClassMask;
 pub use confidence::{Confidence, ConfidenceAggregation, ConfidenceMeasure};
-pub use ctc::{CtcBeamOptions, CtcPrefixScorer, ctc_beam, ctc_greedy};
+pub use ctc::{CtcBeamOptions, CtcGreedySearch, CtcGreedyStream, CtcPrefixScorer, ctc_beam, ctc_greedy};
 pub use error::{Error, Result};
 pub use factored_blank::factor_blank;
 pub use greedy::{GreedyOptions, GreedySearch, GreedyStream, frame_looping, greedy, unpad};

@@ -3,7 +3,8 @@ use std::sync::Arc;
 
 use rnnt_dp::Topology;
 
-use crate::{JointScorer, NetworkScratch, Predictor, Result, States, TokenTable};
+use crate::class_mask::MaskedJoint;
+use crate::{ClassMask, JointScorer, NetworkScratch, Predictor, Result, States, TokenTable};
 
 /// Predictor, joint network and token table of a transducer.
 #[derive(Clone)]
@@ -62,6 +63,22 @@ impl DecodingModel {
         joint.project(&predicted, &mut label_row, &mut NetworkScratch::default());
         let fingerprint = model_fingerprint(&*predictor, &*joint, &token_table, &states, &label_row);
         Ok(Self { predictor, joint, token_table, start: (states, label_row), fingerprint })
+    }
+
+    /// Restricts the labels that searches may emit.
+    ///
+    /// Scores, log-probabilities and confidences are then those of the distribution over the
+    /// allowed classes; see [`ClassMask`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape) for a mask that does not fit; see
+    /// [`ClassMask::check`].
+    pub fn with_mask(&self, mask: &ClassMask) -> Result<Self> {
+        let joint: Arc<dyn JointScorer> =
+            Arc::new(MaskedJoint::new(self.joint.clone(), &self.token_table, mask)?);
+        let (states, label_row) = self.start();
+        let fingerprint = model_fingerprint(&*self.predictor, &*joint, &self.token_table, states, label_row);
+        Ok(Self { joint, fingerprint, ..self.clone() })
     }
 
     /// The predictor.

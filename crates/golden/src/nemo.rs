@@ -2,8 +2,10 @@
 //!
 //! The folder has a folder for each model, `tokenizers/`, and the front end's `frontends.json`.
 //! Each module tests one part; [`report`] runs all of them and prints one line per run.
+mod archives;
 mod case;
 mod check;
+mod ctc;
 mod features;
 mod gradients;
 mod inference;
@@ -23,13 +25,18 @@ use check::NemoCheck;
 type CheckFn = fn(&mut NemoCheck) -> std::result::Result<(), RunError>;
 
 /// Parts that are compared for each folder of this name; `CASE` is the folder of a model.
-const PARTS: [(&str, &str, CheckFn); 6] = [
+const PARTS: [(&str, &str, CheckFn); 11] = [
     (".", "features", features::compare_front_ends),
+    ("CASE", "features", features::compare_model),
+    ("CASE", "archives", archives::compare),
     ("CASE", "network", network::compare),
     ("CASE", "gradients", gradients::compare),
     ("CASE", "inference", inference::compare),
     ("CASE", "streaming", streaming::compare),
     ("tokenizers", "tokenizers", tokenizers::compare),
+    ("fc_ctc", "ctc", ctc::compare),
+    ("fc_hybrid_rnnt_ctc", "ctc", ctc::compare),
+    ("fc_hybrid_tdt_ctc", "ctc", ctc::compare),
 ];
 
 /// Returns true for a folder of this kind.

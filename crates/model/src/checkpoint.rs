@@ -9,8 +9,8 @@
 //! | `first/NAME`, `second/NAME` | the optimizer's moments; a custom optimizer has other kinds |
 //!
 //! Its metadata has one key, `panda`: JSON with format, version, recipe, tokenizer,
-//! [`Progress`], [`DataFingerprint`] of the data, and the CRC-32 of each tensor and of the rest of
-//! the metadata.
+//! [`Progress`], [`DataFingerprint`] of the data, [`ImportedSource`] of an imported model, and the
+//! CRC-32 of each tensor and of the rest of the metadata.
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
@@ -21,6 +21,7 @@ use speech::Tokenizer;
 use speech::files::{open_regular, read_input};
 
 use crate::config::old_names;
+use crate::import::{ImportedSource, SOURCE_VERSION};
 use crate::parameters::{Shapes, is_constant};
 use crate::{Error, ModelConfig, Result};
 
@@ -118,6 +119,8 @@ pub struct Checkpoint {
     pub optimizer_state: BTreeMap<String, Values>,
     /// The fingerprint of the data; none in older files.
     pub data: Option<DataFingerprint>,
+    /// The source of an imported model, for export.
+    pub imported: Option<ImportedSource>,
     /// True if the file has checksums, which are then correct; older files have none.
     pub has_checksums: bool,
 }
@@ -133,6 +136,9 @@ pub(crate) struct StoredMetadata {
     pub progress: Progress,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<DataFingerprint>,
+    /// Only in checkpoints of imported models; readers of earlier versions reject these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported: Option<ImportedSource>,
     /// The CRC-32 of each tensor by name, in hexadecimal.
     ///
     /// [`FIELDS_KEY`] has the CRC-32 of the other fields of the metadata.
@@ -143,8 +149,12 @@ pub(crate) struct StoredMetadata {
 impl StoredMetadata {
     /// Returns the checksum of all fields except the checksums.
     pub(crate) fn fields_checksum(&self) -> serde_json::Result<String> {
-        let Self { format, version, recipe, tokenizer, progress, data, .. } = self;
-        let fields = serde_json::to_vec(&(format, version, recipe, tokenizer, progress, data))?;
+        let Self { format, version, recipe, tokenizer, progress, data, imported, .. } = self;
+        let mut fields = serde_json::to_vec(&(format, version, recipe, tokenizer, progress, data))?;
+        // Without this field, the checksum is that of earlier versions.
+        if let Some(imported) = imported {
+            fields.extend(serde_json::to_vec(imported)?);
+        }
         Ok(checksum(&fields))
     }
 }
@@ -228,6 +238,15 @@ impl Checkpoint {
         let metadata: StoredMetadata = serde_json::from_value(fields)
             .map_err(|error| invalid("metadata with recipe, tokenizer and progress", error.to_string()))?;
 
+        if let Some(version) = metadata.imported.as_ref().map(|imported| imported.version)
+            && version != SOURCE_VERSION
+        {
+            return Err(invalid(
+                &format!("an imported source of version {SOURCE_VERSION}"),
+                version.to_string(),
+            ));
+        }
+
         // Checksums, each of which must be used.
         let has_checksums = metadata.version > OLDEST_VERSION;
         let mut unused_checksums = metadata.checksums.clone();
@@ -301,6 +320,7 @@ impl Checkpoint {
             average: values.remove("average"),
             optimizer_state: values,
             data: metadata.data.clone(),
+            imported: metadata.imported,
             has_checksums,
             shapes,
         })

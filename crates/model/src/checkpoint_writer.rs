@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use speech::files::Destination;
 
 use crate::checkpoint::{Checkpoint, FIELDS_KEY, FORMAT, Progress, StoredMetadata, VERSION, Values};
+use crate::import::ImportedSource;
 use crate::parameters::Shapes;
 use crate::tensors::with_slice;
 use crate::{DataFingerprint, Error, Parameters, Result};
@@ -36,19 +37,24 @@ pub struct MetadataRef<'a> {
     pub data: Option<&'a DataFingerprint>,
 }
 
+/// A function that reads the values of a tensor.
+type ReadValues<'a> = Box<dyn Fn() -> Result<Vec<f32>> + 'a>;
+
 /// The values of a tensor.
-#[derive(Clone, Copy)]
 enum TensorValues<'a> {
     Slice(&'a [f32]),
     Variable(&'a Var),
+    /// Values that are in memory only while they are written.
+    Reader(ReadValues<'a>),
 }
 
 impl TensorValues<'_> {
     /// Calls `read` with the values.
-    fn with_slice<R>(&self, read: impl FnOnce(&[f32]) -> R) -> candle_core::Result<R> {
+    fn with_slice<R>(&self, read: impl FnOnce(&[f32]) -> R) -> Result<R> {
         match self {
             Self::Slice(values) => Ok(read(values)),
-            Self::Variable(variable) => with_slice(variable, |values| Ok(read(values))),
+            Self::Variable(variable) => Ok(with_slice(variable, |values| Ok(read(values)))?),
+            Self::Reader(read_values) => Ok(read(&read_values()?)),
         }
     }
 }
@@ -56,6 +62,7 @@ impl TensorValues<'_> {
 /// Writes a checkpoint from borrowed values.
 pub struct CheckpointWriter<'a> {
     metadata: MetadataRef<'a>,
+    imported: Option<&'a ImportedSource>,
     /// Shape and values of each tensor, by its name in the file.
     tensors: BTreeMap<String, (Vec<usize>, TensorValues<'a>)>,
 }
@@ -63,7 +70,14 @@ pub struct CheckpointWriter<'a> {
 impl<'a> CheckpointWriter<'a> {
     /// Creates a checkpoint without tensors.
     pub fn new(metadata: MetadataRef<'a>) -> Self {
-        CheckpointWriter { metadata, tensors: BTreeMap::new() }
+        CheckpointWriter { metadata, imported: None, tensors: BTreeMap::new() }
+    }
+
+    /// Adds the source of an imported model, which an export needs.
+    #[must_use]
+    pub fn with_imported(mut self, imported: Option<&'a ImportedSource>) -> Self {
+        self.imported = imported;
+        self
     }
 
     /// Adds the current weights.
@@ -83,6 +97,19 @@ impl<'a> CheckpointWriter<'a> {
             let shape = shapes.get(name).filter(has_this_size).cloned().unwrap_or_else(|| vec![values.len()]);
             self.tensors.insert(format!("{kind}/{name}"), (shape, TensorValues::Slice(values)));
         }
+    }
+
+    /// Adds a tensor of a kind, such as `weight`.
+    ///
+    /// Its values are read twice when it is written.
+    pub(crate) fn add_reader(
+        &mut self,
+        kind: &str,
+        name: &str,
+        shape: Vec<usize>,
+        read: impl Fn() -> Result<Vec<f32>> + 'a,
+    ) {
+        self.tensors.insert(format!("{kind}/{name}"), (shape, TensorValues::Reader(Box::new(read))));
     }
 
     /// Writes the file, completely or not at all.
@@ -137,6 +164,7 @@ impl<'a> CheckpointWriter<'a> {
             tokenizer: tokenizer.to_owned(),
             progress: progress.clone(),
             data: data.cloned(),
+            imported: self.imported.cloned(),
             checksums: BTreeMap::new(),
         };
 
@@ -144,7 +172,7 @@ impl<'a> CheckpointWriter<'a> {
         let (mut entries, mut end_offset) = (Map::new(), 0usize);
         for (name, (shape, tensor)) in &self.tensors {
             let checksum_and_bytes = tensor.with_slice(|values| (checksum(values), size_of_val(values)));
-            let (checksum, bytes) = checksum_and_bytes.map_err(|error| metadata_error(&error))?;
+            let (checksum, bytes) = checksum_and_bytes?;
             metadata.checksums.insert(name.clone(), checksum);
             let offsets = [end_offset, end_offset + bytes];
             end_offset += bytes;
@@ -184,9 +212,9 @@ impl Checkpoint {
     }
 
     fn writer(&self) -> CheckpointWriter<'_> {
-        let Checkpoint { recipe, tokenizer, progress, data, .. } = self;
-        let mut writer =
-            CheckpointWriter::new(MetadataRef { recipe, tokenizer, progress, data: data.as_ref() });
+        let Checkpoint { recipe, tokenizer, progress, data, imported, .. } = self;
+        let metadata = MetadataRef { recipe, tokenizer, progress, data: data.as_ref() };
+        let mut writer = CheckpointWriter::new(metadata).with_imported(imported.as_ref());
         for (kind, values) in self.kinds() {
             writer.add_values(kind, values, &self.shapes);
         }

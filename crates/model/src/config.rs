@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::encoders::EncoderKind;
 use crate::input::InputConfig;
 use crate::predictors::PredictorKind;
+use crate::{Error, Result};
 
 pub use gnat::{AlignmentKind, GnatConfig, LatticeNormalization};
 pub(crate) use init::covers;
@@ -55,8 +56,8 @@ pub struct ModelConfig {
     pub encoder: EncoderKind,
     /// The predictor; none for losses that have none.
     pub predictor: Option<PredictorKind>,
-    /// The joint network.
-    pub joint: JointConfig,
+    /// The joint network; none for a CTC model.
+    pub joint: Option<JointConfig>,
     /// The loss.
     pub loss: LossConfig,
     /// Terms of the objective, and its precision.
@@ -77,18 +78,30 @@ pub struct JointConfig {
 }
 
 impl ModelConfig {
-    /// Creates a configuration with defaults, and without a predictor.
+    /// Creates a configuration with defaults, a joint network, and without a predictor.
     pub fn new(encoder: EncoderKind, joint: JointConfig) -> Self {
         ModelConfig {
             seed: 0,
             input: InputConfig::default(),
             encoder,
             predictor: None,
-            joint,
+            joint: Some(joint),
             loss: LossConfig::default(),
             terms: LossTerms::default(),
             init: InitKind::default(),
         }
+    }
+
+    /// Returns the configuration of the joint network.
+    ///
+    /// # Errors
+    /// [`Error::RecipeValue`] if there is none.
+    pub(crate) fn joint_network(&self) -> Result<&JointConfig> {
+        self.joint.as_ref().ok_or_else(|| Error::RecipeValue {
+            key: "joint".into(),
+            expected: "a table, with a width".into(),
+            found: "none".into(),
+        })
     }
 
     /// Returns the number of classes, blanks included.

@@ -10,12 +10,15 @@ use crate::output::TransducerNetwork;
 use crate::tensors::to_vec;
 
 impl Model {
-    /// Returns the projection of encoder rows to the joint width, packed.
+    /// Returns the layer of [`Model::project_frames`], packed.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] for a model with a recognition lattice, which has no joint network;
+    /// [`crate::Error::Shape`] for a model with a recognition lattice, which has no such layer;
     /// errors of candle.
     pub fn packed_projection(&self) -> Result<AffineLayer> {
+        if let Some(head) = self.output.ctc_head() {
+            return head.pack("ctc");
+        }
         self.output.transducer()?.layers.encoder.pack("joint.encoder")
     }
 
@@ -24,8 +27,8 @@ impl Model {
     /// Searches take projected frames, as [`Model::encode`] returns.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] for a model with a recognition lattice, which has no joint network;
-    /// errors of candle.
+    /// [`crate::Error::Shape`] for a CTC model or a recognition lattice, which have no joint
+    /// network; errors of candle.
     pub fn decoder(&self) -> Result<decoding::DecodingModel> {
         let TransducerNetwork { predictor, layers } = self.output.transducer()?;
         let (mut weight, mut bias) = (to_vec(layers.head.weight())?, to_vec(layers.head.bias())?);

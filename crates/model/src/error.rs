@@ -61,6 +61,18 @@ pub enum Error {
         /// What was found.
         found: String,
     },
+    /// A model that cannot be imported or exported.
+    #[error("{}: {}: expected {}, found {}", path.display(), Excerpt(item), Excerpt(expected), Excerpt(found))]
+    Conversion {
+        /// The file or folder.
+        path: PathBuf,
+        /// Tensor, dotted key of the configuration, or part of the file.
+        item: String,
+        /// What is expected.
+        expected: String,
+        /// What was found.
+        found: String,
+    },
     /// Pretrained weights that do not match the model.
     #[error("init.weights {}: expected {expected}, found {}", path.display(), Excerpt(found))]
     Pretrained {
@@ -140,6 +152,17 @@ impl Error {
     /// Creates the error of an invalid checkpoint.
     pub fn checkpoint(path: &Path, expected: impl Into<String>, found: impl Into<String>) -> Self {
         Error::Checkpoint { path: path.to_owned(), expected: expected.into(), found: found.into() }
+    }
+
+    /// Creates the error of a model of another toolkit.
+    pub(crate) fn conversion(
+        path: &Path,
+        item: impl Into<String>,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> Self {
+        let (path, item) = (path.to_owned(), item.into());
+        Error::Conversion { path, item, expected: expected.into(), found: found.into() }
     }
 
     /// Adds the utterances to an error about a budget; other errors are unchanged.

@@ -28,6 +28,7 @@
 //! | [`LossSessions`], [`Losses`] | the loss of a model, as [`config::LossKind`] selects it |
 //! | [`TrainingPass`], [`GradientSum`] | a forward pass with dropout; the gradients of a step, and the terms of an all-reduce |
 //! | [`checkpoint`], [`Pretrained`] | weights in files |
+//! | [`import`], [`export()`] | models of NeMo and Hugging Face |
 //! | [`bytes`] | memory budgets as text |
 //!
 //! `docs/custom-encoder.md` describes custom encoders and predictors.
@@ -41,7 +42,9 @@ mod decoder;
 mod divergence;
 pub mod encoders;
 mod error;
+mod export;
 mod gradients;
+pub mod import;
 mod initializer;
 mod input;
 mod layers;
@@ -60,7 +63,9 @@ pub use checkpoint_writer::{CheckpointWriter, MetadataRef};
 pub use config::ModelConfig;
 pub use divergence::Divergence;
 pub use error::{Error, Result};
+pub use export::export;
 pub use gradients::{GradientHooks, GradientSum, GradientTerms, Gradients, SentGradients};
+pub use import::{ImportOptions, ImportedModel, ImportedSource, Layout};
 pub use input::{InputConfig, RowsConfig, collate};
 pub use layers::linear::{Linear, linear};
 pub use layers::lstm::{Lstm, LstmState, LstmWeights, StreamingLstm, lstm};

@@ -1,4 +1,4 @@
-//! The training loss of a model: transducer, pruned, TDT or lattice, and CTC.
+//! The training loss of a model: transducer, pruned, TDT, CTC or lattice, and auxiliary CTC.
 use candle_core::Tensor;
 use lattice::candle::Gnat;
 use rnnt_loss::{
@@ -6,6 +6,7 @@ use rnnt_loss::{
     candle::{HeadTensors, HiddenTensors, JointTensors, LossSession, LossSum, PrunedTensors, SimpleTensors},
 };
 
+use crate::config::LossKind;
 use crate::model::{Model, Network};
 use crate::output::{JointLayers, LatticeBatch, OutputModel, TransducerNetwork};
 use crate::training_pass::TrainingPass;
@@ -14,8 +15,11 @@ use crate::{Error, Linear, ModelConfig, Parameters, Result};
 /// The loss sessions of a run: options, and buffers within the memory budget `loss.budget`.
 #[derive(Debug, Clone)]
 pub struct LossSessions {
-    /// None for a recognition lattice, which has its own session.
+    /// None for a CTC model and for a recognition lattice.
+    ///
+    /// A lattice has its own session.
     transducer: Option<LossSession>,
+    /// The loss of a CTC model, or the auxiliary loss.
     ctc: LossSession,
 }
 
@@ -26,9 +30,12 @@ impl LossSessions {
     /// [`crate::Error::Loss`] for options that the loss rejects, which [`ModelConfig::check`]
     /// reports first.
     pub fn new(config: &ModelConfig) -> Result<Self> {
-        let transducer = match config.loss.kind.gnat() {
-            Some(_) => None,
-            None => Some(LossSession::new(&config.loss_options()?)?),
+        let transducer = match config.loss.kind {
+            LossKind::Gnat(_) => None,
+            LossKind::Ctc => {
+                return Ok(Self { transducer: None, ctc: LossSession::new(&config.loss_options()?)? });
+            }
+            _ => Some(LossSession::new(&config.loss_options()?)?),
         };
         let ctc = match &transducer {
             Some(transducer) => transducer.with_shared_buffers(&config.ctc_options())?,
@@ -57,7 +64,7 @@ pub struct Losses {
     /// Loss of each utterance, *B*; +inf for an utterance without a path.
     ///
     /// In pruned training it is the loss of the joint network; in a lattice model that of the
-    /// lattice.
+    /// lattice; in a CTC model the CTC loss.
     pub transducer: Vec<f64>,
     /// Loss of each utterance by the simple joiner, *B*, in pruned training.
     pub simple: Option<Vec<f64>>,
@@ -66,7 +73,7 @@ pub struct Losses {
     /// A scalar (`f64`) in the graph; an utterance without a path adds nothing. In pruned training
     /// it is the sum of both losses with their scales at that step.
     pub mean: Tensor,
-    /// CTC loss of the encoder, if the model has a CTC head.
+    /// Auxiliary CTC loss of the encoder, if the model has its head.
     ///
     /// The loss of each utterance, *B*, and the batch's part of the mean, as in `mean`.
     pub ctc: Option<(Vec<f64>, Tensor)>,
@@ -85,9 +92,11 @@ impl Model {
         let shape = [1, config.encoder.output_rows(rows), labels];
         let plan = match self.output {
             OutputModel::Lattice(_) => self.lattice_plan(shape).map(drop),
-            OutputModel::Transducer(_) => {
-                let (options, has_dropout) = (config.loss_options()?, config.joint.dropout > 0.0);
-                MemoryPlan::for_shape::<f32>(shape, self.width(), self.classes(), &options, has_dropout)
+            OutputModel::Transducer(_) | OutputModel::Ctc(_) => {
+                let options = config.loss_options()?;
+                let hidden = if self.is_ctc() { self.encoder.width() } else { self.width() };
+                let has_dropout = config.joint.as_ref().is_some_and(|joint| joint.dropout > 0.0);
+                MemoryPlan::for_shape::<f32>(shape, hidden, self.classes(), &options, has_dropout)
                     .map(drop)
                     .map_err(Error::from)
             }
@@ -142,10 +151,10 @@ impl Model {
         mut pass: Option<&mut TrainingPass>,
     ) -> Result<Losses> {
         let LabeledRows { rows, lengths, labels } = batch;
-        // Encoder, and the auxiliary CTC loss.
+        // Encoder, and the loss of a CTC head.
         let (encoded, lengths) = self.encoder.forward(rows, lengths, pass.as_deref_mut())?;
         let weights = vec![1.0 / step_utterances as f64; labels.len()];
-        let ctc = match &self.ctc {
+        let ctc = match self.ctc_head() {
             Some(ctc) => {
                 let ctc_targets = Targets::new(self.blank(), lengths.clone(), labels.to_vec())?;
                 let ctc_input = HiddenTensors { hidden: &encoded, head: head_tensors(ctc) };
@@ -155,9 +164,13 @@ impl Model {
             None => None,
         };
 
-        // A recognition lattice has its own loss.
+        // CTC models have no other loss; a recognition lattice has its own.
         let TransducerNetwork { predictor, layers } = match &self.output {
             OutputModel::Transducer(transducer) => transducer,
+            OutputModel::Ctc(_) => {
+                let (losses, mean) = ctc.ok_or_else(|| Error::shape("model", "a CTC head", "none"))?;
+                return Ok(Losses { transducer: losses, simple: None, mean, ctc: None });
+            }
             OutputModel::Lattice(gnat) => {
                 let batch = LatticeBatch::new(&lengths, labels)?;
                 let loss = gnat.loss_sum(batch.with_frames(&encoded), &weights)?;
@@ -173,7 +186,7 @@ impl Model {
             (layers.encoder.apply(&encoded)?, layers.predictor.apply(&predicted)?);
         let mut targets = self.targets(lengths, labels)?;
         let JointLayers { simple, .. } = layers;
-        let rate = f64::from(self.config().joint.dropout);
+        let rate = f64::from(self.config().joint_network()?.dropout);
         let dropout = match pass.filter(|_| rate > 0.0) {
             Some(pass) => {
                 targets = targets.with_ids(pass.utterances().to_vec())?;
@@ -230,7 +243,7 @@ mod tests {
         );
         let text = text.unwrap().replace("dropout = 0.1", "dropout = 0.0");
         let mut config = ModelConfig::from_recipe(&text, Path::new(recipe)).unwrap();
-        config.joint.dropout = dropout;
+        config.joint.as_mut().unwrap().dropout = dropout;
         let model = Model::new(&config, 10).unwrap();
         let x = Tensor::full(0.3f32, (1, 12, config.input.width()), &Device::Cpu).unwrap();
         let sessions = LossSessions::new(&config).unwrap();

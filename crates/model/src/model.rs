@@ -1,4 +1,4 @@
-//! `Model`: encoder, predictor, joint network, and an optional CTC head on the encoder.
+//! `Model`: encoder, predictor and joint network or a CTC head, and an auxiliary CTC head.
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -33,11 +33,12 @@ const CONSTANT_ENCODING_BYTES: usize = 4 << 20;
 /// | `joint.encoder.weight`, `joint.predictor.weight`: projections to the joint width | `[H, W]`, `[H, P]` |
 /// | `joint.head.weight` | `[C, H]` |
 /// | `joint.durations.weight`: the duration head of a token-and-duration transducer | `[D, H]` |
-/// | `ctc.weight`: the head of the auxiliary loss | `[L + 1, W]` |
+/// | `ctc.weight`: the head of a CTC model or of the auxiliary loss | `[L + 1, W]` |
 /// | `simple.encoder.weight`, `simple.predictor.weight`: the simple joiner of pruned training | `[C, W]`, `[C, P]` |
 ///
-/// A recognition lattice has `encoder.*`, `ctc.*` and, instead of predictor and joint network, the
-/// parameters of a [`Gnat`](lattice::candle::Gnat) under `lattice.*`, such as
+/// A CTC model has only `encoder.*` and `ctc.*`. A recognition lattice has `encoder.*`, `ctc.*`
+/// and, instead of predictor and joint network, the parameters of a
+/// [`Gnat`](lattice::candle::Gnat) under `lattice.*`, such as
 /// `lattice.weight_fn.project_frame.kernel` `[W, H]`.
 #[derive(Clone)]
 pub struct Model {
@@ -45,23 +46,38 @@ pub struct Model {
     parameters: Parameters,
     pub(crate) encoder: Arc<dyn Encoder>,
     pub(crate) output: OutputModel,
-    pub(crate) ctc: Option<Linear>,
+    /// The head of the auxiliary loss.
+    auxiliary_ctc: Option<Linear>,
     labels: usize,
 }
 
-/// The network of a model: encoder, output, and optional CTC head.
+/// The network of a model: encoder, output, and optional auxiliary CTC head.
 pub(crate) struct Network {
     encoder: Arc<dyn Encoder>,
     pub output: OutputModel,
-    ctc: Option<Linear>,
+    auxiliary_ctc: Option<Linear>,
 }
 
 impl Network {
     /// Creates the network of a configuration.
     pub(crate) fn new(config: &ModelConfig, labels: usize, vb: &VarBuilder) -> Result<Self> {
         let encoder = config.encoder.build(config.input.width(), &vb.pp("encoder"))?;
+        Self::with_encoder(config, labels, encoder, vb)
+    }
+
+    /// Adds the other parts of a configuration to an encoder.
+    fn with_encoder(
+        config: &ModelConfig,
+        labels: usize,
+        encoder: Arc<dyn Encoder>,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
         if let Some(gnat) = config.loss.kind.gnat() {
             let output = output::build_lattice(gnat, config, labels, encoder.width(), &vb.pp("lattice"))?;
+            return Self::with_output(config, labels, encoder, output, vb);
+        }
+        if config.loss.kind.is_ctc() {
+            let output = OutputModel::Ctc(new_ctc_head(labels, encoder.width(), vb)?);
             return Self::with_output(config, labels, encoder, output, vb);
         }
         let predictor = config.predictor.as_ref().ok_or_else(|| Error::RecipeValue {
@@ -86,7 +102,7 @@ impl Network {
         Self::with_output(config, labels, encoder, output, vb)
     }
 
-    /// Adds the optional CTC head.
+    /// Adds the optional head of the auxiliary CTC loss.
     fn with_output(
         config: &ModelConfig,
         labels: usize,
@@ -94,11 +110,18 @@ impl Network {
         output: OutputModel,
         vb: &VarBuilder,
     ) -> Result<Self> {
-        // The CTC head needs no big blanks: several blanks are equivalent.
         let has_ctc = config.terms.has_ctc();
-        let ctc = has_ctc.then(|| Linear::new(encoder.width(), labels + 1, &vb.pp("ctc"))).transpose()?;
-        Ok(Self { encoder, output, ctc })
+        let auxiliary_ctc = has_ctc.then(|| new_ctc_head(labels, encoder.width(), vb)).transpose()?;
+        Ok(Self { encoder, output, auxiliary_ctc })
     }
+}
+
+/// Creates a CTC head.
+///
+/// It is that of a CTC model or of the auxiliary loss. It needs no big blanks: several blanks are
+/// equivalent.
+fn new_ctc_head(labels: usize, encoder_width: usize, vb: &VarBuilder) -> Result<Linear> {
+    Linear::new(encoder_width, labels + 1, &vb.pp("ctc"))
 }
 
 /// The inputs of the loss of a batch.
@@ -157,15 +180,15 @@ impl Model {
         let describe = || {
             let largest = shapes.iter().max_by_key(|(_, shape)| parameter_bytes(shape));
             let (name, shape) = largest.map_or(("none", &[][..]), |(name, shape)| (name, shape));
-            let (count, width) = (shapes.len(), config.joint.width);
-            let output = match config.loss.kind.gnat() {
-                Some(gnat) => format!("loss.context = {}", gnat.context),
-                None => "[predictor]".into(),
+            let count = shapes.len();
+            let output = match (config.loss.kind.gnat(), &config.joint) {
+                (_, None) => " and the number of labels".into(),
+                (Some(gnat), Some(joint)) => {
+                    format!(", loss.context = {} and joint.width = {}", gnat.context, joint.width)
+                }
+                (None, Some(joint)) => format!(", [predictor] and joint.width = {}", joint.width),
             };
-            format!(
-                "the recipe's [encoder], {output} and joint.width = {width}: {count} parameters, the largest is {name} \
-                 {shape:?}"
-            )
+            format!("the recipe's [encoder]{output}: {count} parameters, the largest is {name} {shape:?}")
         };
         Error::expect_memory(describe, bytes)
     }
@@ -189,6 +212,25 @@ impl Model {
         })
     }
 
+    /// Creates a model with a custom encoder, of any kind of loss.
+    ///
+    /// `encoder` creates it with a builder; the configuration determines the rest. Labels and input
+    /// rows are those of [`Self::with_parts`].
+    ///
+    /// # Errors
+    /// Those of `encoder` and of [`ModelConfig::check`]; errors of candle.
+    pub fn with_encoder(
+        config: &ModelConfig,
+        labels: usize,
+        encoder: impl FnOnce(VarBuilder) -> Result<Arc<dyn Encoder>>,
+    ) -> Result<Self> {
+        config.check()?;
+        Self::build(config, labels, |vb| {
+            let encoder = encoder(vb.pp("encoder"))?;
+            Network::with_encoder(config, labels, encoder, &vb)
+        })
+    }
+
     /// Creates a model and its parameters, and initializes them.
     fn build(
         config: &ModelConfig,
@@ -196,9 +238,9 @@ impl Model {
         make_network: impl FnOnce(VarBuilder<'static>) -> Result<Network>,
     ) -> Result<Self> {
         let (parameters, network) = Parameters::build(config.seed, make_network)?;
-        let Network { encoder, output, ctc } = network;
+        let Network { encoder, output, auxiliary_ctc } = network;
         parameters.initialize(&config.init, config.seed)?;
-        Ok(Model { config: config.clone(), parameters, encoder, output, ctc, labels })
+        Ok(Model { config: config.clone(), parameters, encoder, output, auxiliary_ctc, labels })
     }
 
     /// Returns the configuration.
@@ -211,7 +253,7 @@ impl Model {
         &*self.encoder
     }
 
-    /// Returns the predictor; none for a recognition lattice.
+    /// Returns the predictor; none for a CTC model or a recognition lattice.
     pub fn predictor(&self) -> Option<&dyn Predictor> {
         self.output.transducer().ok().map(|transducer| &*transducer.predictor)
     }
@@ -241,9 +283,9 @@ impl Model {
         self.config.loss.kind.durations()
     }
 
-    /// Returns the joint width H.
+    /// Returns the joint width H; in a CTC model the number of classes.
     pub fn width(&self) -> usize {
-        self.config.joint.width
+        self.config.joint.as_ref().map_or(self.classes(), |joint| joint.width)
     }
 
     /// Returns blanks, lengths and labels for the loss.
@@ -260,7 +302,7 @@ impl Model {
 
     /// Returns encoder frames for decoding, and their lengths.
     ///
-    /// Frames are projected to the joint width, except for a recognition lattice.
+    /// Frames are those of [`Self::project_frames`].
     ///
     /// # Shapes
     /// `x [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T. Returns `[B, T', H]`,
@@ -273,20 +315,49 @@ impl Model {
         Ok((self.project_frames(encoded)?, lengths))
     }
 
-    /// Projects encoder rows `[B, T', W]` as in [`Self::encode`].
+    /// Projects encoder rows `[B, T', W]` to the rows that searches take.
+    ///
+    /// | model | rows |
+    /// |---|---|
+    /// | transducer | projected to the joint width, `[B, T', H]` |
+    /// | CTC model | logits of the head, `[B, T', L + 1]` |
+    /// | recognition lattice | unchanged |
     ///
     /// # Errors
     /// Errors of candle.
     pub fn project_frames(&self, encoded: Tensor) -> Result<Tensor> {
         Ok(match &self.output {
             OutputModel::Transducer(TransducerNetwork { layers, .. }) => layers.encoder.apply(&encoded)?,
+            OutputModel::Ctc(head) => head.apply(&encoded)?,
             OutputModel::Lattice(_) => encoded,
         })
     }
 
-    /// Returns true if the model has a CTC head.
+    /// Returns true for a CTC model (`loss.kind = "ctc"`).
+    pub fn is_ctc(&self) -> bool {
+        self.output.ctc_head().is_some()
+    }
+
+    /// Returns the head of a CTC model or of the auxiliary loss.
+    pub(crate) fn ctc_head(&self) -> Option<&Linear> {
+        self.output.ctc_head().or(self.auxiliary_ctc.as_ref())
+    }
+
+    /// Returns true if the model has a CTC head: its own, or that of an auxiliary loss.
     pub fn has_ctc_head(&self) -> bool {
-        self.ctc.is_some()
+        self.ctc_head().is_some()
+    }
+
+    /// Computes the logits `[B, T', L + 1]` of the CTC head.
+    ///
+    /// None if the model has no such head.
+    ///
+    /// `encoded` has encoder rows `[B, T', W]`; the blank is class L.
+    ///
+    /// # Errors
+    /// Errors of candle.
+    pub fn ctc_logits(&self, encoded: &Tensor) -> Result<Option<Tensor>> {
+        self.ctc_head().map(|head| head.apply(encoded)).transpose()
     }
 
     /// Computes the log-probabilities `[B, T', L + 1]` of the CTC head.
@@ -298,8 +369,8 @@ impl Model {
     /// # Errors
     /// Errors of candle.
     pub fn ctc_log_probabilities(&self, encoded: &Tensor) -> Result<Option<Tensor>> {
-        let Some(head) = &self.ctc else { return Ok(None) };
-        Ok(Some(candle_nn::ops::log_softmax(&head.apply(encoded)?, 2)?))
+        let Some(logits) = self.ctc_logits(encoded)? else { return Ok(None) };
+        Ok(Some(candle_nn::ops::log_softmax(&logits, 2)?))
     }
 
     /// Computes the inputs of the loss, for external losses.
@@ -310,7 +381,7 @@ impl Model {
     ///
     /// # Errors
     /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the input does not match the model, or
-    /// the model is a recognition lattice.
+    /// the model is no transducer.
     pub fn joint_rows(&self, x: &Tensor, lengths: &[usize], labels: &[Vec<u32>]) -> Result<JointRows> {
         let TransducerNetwork { predictor, layers } = self.output.transducer()?;
         let (frames, lengths) = self.encode(x, lengths)?;

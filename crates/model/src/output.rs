@@ -1,4 +1,4 @@
-//! The network after the encoder: predictor and joint, or a recognition lattice.
+//! The network after the encoder: predictor and joint, a CTC head, or a recognition lattice.
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
@@ -11,10 +11,11 @@ use crate::predictors::Predictor;
 use crate::tensors::counts_tensor;
 use crate::{Error, Linear, ModelConfig, Result};
 
-/// A transducer's network or a recognition lattice.
+/// A transducer's network, a CTC head, or a recognition lattice.
 #[derive(Clone)]
 pub(crate) enum OutputModel {
     Transducer(TransducerNetwork),
+    Ctc(Linear),
     Lattice(Box<Gnat>),
 }
 
@@ -47,7 +48,7 @@ impl JointLayers {
         vb: &VarBuilder,
     ) -> Result<Self> {
         let classes = config.classes(labels);
-        let (width, durations) = (config.joint.width, config.loss.kind.durations().len());
+        let (width, durations) = (config.joint_network()?.width, config.loss.kind.durations().len());
         let optional_layer =
             |exists: bool, name: &str, inputs: usize, outputs: usize| -> Result<Option<Linear>> {
                 exists.then(|| Linear::new(inputs, outputs, &vb.pp(name))).transpose()
@@ -81,7 +82,7 @@ pub(crate) fn build_lattice(
         states: context.states(),
         vocabulary: labels,
         frame: encoder_width,
-        hidden: config.joint.width,
+        hidden: config.joint_network()?.width,
         embeddings: EmbeddingConfig::Table { width: gnat.embedding },
         normalize: gnat.normalize.normalize(),
     };
@@ -123,15 +124,21 @@ impl LatticeBatch {
 }
 
 impl OutputModel {
-    /// Returns the transducer's network; fails for a recognition lattice.
+    /// Returns the transducer's network; fails for other models.
     pub(crate) fn transducer(&self) -> Result<&TransducerNetwork> {
+        let kind = match self {
+            Self::Transducer(transducer) => return Ok(transducer),
+            Self::Ctc(_) => "a CTC model (loss.kind = \"ctc\")",
+            Self::Lattice(_) => "a recognition lattice (loss.kind = \"gnat\")",
+        };
+        Err(Error::shape("model", "a transducer with a predictor and a joint network", kind))
+    }
+
+    /// Returns the head of a CTC model; none for other models.
+    pub(crate) fn ctc_head(&self) -> Option<&Linear> {
         match self {
-            Self::Transducer(transducer) => Ok(transducer),
-            Self::Lattice(_) => Err(Error::shape(
-                "model",
-                "a transducer with a predictor and a joint network",
-                "a recognition lattice (loss.kind = \"gnat\")",
-            )),
+            Self::Ctc(head) => Some(head),
+            Self::Transducer(_) | Self::Lattice(_) => None,
         }
     }
 
@@ -139,7 +146,7 @@ impl OutputModel {
     pub(crate) fn lattice(&self) -> Option<&Gnat> {
         match self {
             Self::Lattice(gnat) => Some(gnat),
-            Self::Transducer(_) => None,
+            Self::Transducer(_) | Self::Ctc(_) => None,
         }
     }
 }

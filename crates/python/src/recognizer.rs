@@ -205,7 +205,7 @@ impl Recognizer {
     /// Reads a recording, and transcribes it if it is long.
     fn load(&self, recording: Recording) -> PyResult<LoadedRecording> {
         let rate = self.sample_rate();
-        let supports_streams = self.recognizer.search().supports_streams();
+        let supports_streams = self.recognizer.supports_streams();
         let max_samples = match supports_streams {
             true => (self.long_seconds * f64::from(rate)) as usize,
             false => usize::MAX,

@@ -211,7 +211,7 @@ impl RecognizerOptions {
 
     /// Returns the kind of search of a model.
     fn select(&self, recognizer: &Recognizer) -> SelectedSearch {
-        if self.ctc {
+        if self.ctc || recognizer.model().is_ctc() {
             return SelectedSearch::Ctc;
         }
         if recognizer.model().lattice().is_some() {

@@ -1,20 +1,25 @@
 //! Forced alignment: times and confidences of the words of given transcripts.
 //!
-//! For each batch of examples, [`Session::align`] finds the best path of the transcript and the
-//! posteriors of its tokens over all paths; frames then become seconds and tokens words.
+//! For each batch of examples, [`Session::align`] or, for a CTC model, [`align_ctc`] finds the best
+//! path of the transcript and the posteriors of its tokens over all paths; frames then become
+//! seconds and tokens words.
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use rnnt_loss::{Head, JointInputs, LabelAlignment, Layout, Loss, MemoryPlan, Options, Session};
+use candle_core::Tensor;
+use decoding::unpad;
+use rnnt_loss::{
+    Head, JointInputs, LabelAlignment, Layout, Loss, MemoryPlan, Options, Session, Targets, align_ctc,
+};
 use serde::{Deserialize, Serialize};
 use speech::{AudioChange, Tokenizer};
 
 use crate::OutputIds;
-use crate::Result;
 use crate::bad_items::BadItems;
 use crate::examples::{self, BatchSize, Example};
+use crate::{Error, Result};
 use model::ModelConfig;
-use model::tensors::with_slices;
+use model::tensors::{with_slice, with_slices};
 use model::{JointRows, Model};
 
 /// A token and its time on the best path.
@@ -282,6 +287,11 @@ fn align_batch(model: &Model, examples: &[Example], batch: &[usize]) -> Result<V
     let features: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
     let (rows, lengths) = model::collate(&features, &model.config().input.rows)?;
     let labels: Vec<Vec<u32>> = batch.iter().map(|&index| examples[index].labels.clone()).collect();
+    let longest_example = batch.iter().max_by_key(|&&index| examples[index].labels.len());
+    let longest_id = longest_example.map_or("", |&index| &examples[index].id);
+    if model.is_ctc() {
+        return align_ctc_batch(model, &rows, &lengths, labels, longest_id);
+    }
     let JointRows { frames, labels, weight, bias, durations, targets } =
         model.joint_rows(&rows, &lengths, &labels)?;
     let ((_, padded_frames, width), (_, label_positions, _)) = (frames.dims3()?, labels.dims3()?);
@@ -294,13 +304,8 @@ fn align_batch(model: &Model, examples: &[Example], batch: &[usize]) -> Result<V
     }
     let plan = MemoryPlan::new::<f32>(&targets, width, weight.dims()[0], &loss_options)?;
     let num_sites = plan.shape.sites;
-    let longest_example = batch.iter().max_by_key(|&&index| examples[index].labels.len());
-    let describe = || {
-        let id = longest_example.map_or("", |&index| &examples[index].id);
-        format!("alignment of {id}: {num_sites} sites, which are encoder frames times label positions")
-    };
     model::Error::expect_memory(
-        describe,
+        || describe_sites(longest_id, num_sites),
         plan.transient_bytes.saturating_add(num_sites.saturating_mul(BEST_PATH_BYTES_PER_SITE)),
     )?;
     // 3. Best paths and posteriors.
@@ -323,6 +328,42 @@ fn align_batch(model: &Model, examples: &[Example], batch: &[usize]) -> Result<V
         })
     })?;
     Ok(alignments?)
+}
+
+/// Bytes per site of a CTC alignment.
+///
+/// Utterances are aligned one after the other. A site is an encoder frame and a label position: its
+/// emission, its posterior, α and β of two states, and an arc of the best path.
+const CTC_BYTES_PER_SITE: usize = 96;
+
+/// Computes the best paths of a batch in a CTC model.
+fn align_ctc_batch(
+    model: &Model,
+    rows: &Tensor,
+    lengths: &[usize],
+    labels: Vec<Vec<u32>>,
+    longest_id: &str,
+) -> Result<Vec<Option<LabelAlignment>>> {
+    let (encoded, lengths) = model.encoder().forward(rows, lengths, None)?;
+    let sites = lengths.iter().zip(&labels).map(|(&frames, labels)| frames * (labels.len() + 1));
+    let max_sites = sites.max().unwrap_or(0);
+    model::Error::expect_memory(
+        || describe_sites(longest_id, max_sites),
+        max_sites.saturating_mul(CTC_BYTES_PER_SITE),
+    )?;
+    let log_probs = model.ctc_log_probabilities(&encoded)?;
+    let log_probs = log_probs.ok_or_else(|| Error::shape("model", "a CTC head", "none"))?;
+    let classes = log_probs.dim(2)?;
+    let targets = Targets::new(model.blank(), lengths.clone(), labels)?;
+    let alignments = with_slice(&log_probs, |values: &[f32]| {
+        Ok(unpad(values, classes, &lengths).map(|utterances| align_ctc(&utterances, classes, &targets)))
+    })?;
+    Ok(alignments??)
+}
+
+/// Describes the alignment of an utterance in an error about memory.
+fn describe_sites(id: &str, sites: usize) -> String {
+    format!("alignment of {id}: {sites} sites, which are encoder frames times label positions")
 }
 
 /// Creates a head from its weight and bias.

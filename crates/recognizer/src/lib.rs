@@ -19,6 +19,7 @@
 //! |---|---|
 //! | [`Recognizer`] | a checkpoint with its front end and tokenizer |
 //! | [`SearchConfig`] | kinds of search and their options |
+//! | [`TokenFilter`] | the tokens that a search may emit, by script or characters |
 //! | [`StreamingRecognizer`] | streaming recognition |
 //! | [`StreamingEncoder`], [`ChunkedEncoder`] | encoder rows of a stream, for causal models and others |
 //! | [`Recognizer::align`], [`Alignments`] | times of the words of given transcripts |
@@ -36,9 +37,11 @@ mod output_ids;
 mod recognizer;
 mod score;
 mod search;
+mod search_config;
 mod silence;
 mod streaming;
 mod text_warnings;
+mod token_filter;
 mod transcription;
 mod unfused;
 mod words;
@@ -53,12 +56,13 @@ pub use examples::{BatchSize, Example};
 pub use output_ids::OutputIds;
 pub use recognizer::Recognizer;
 pub use score::{Metric, Score, SpeakerIntervals, Transcript};
-pub use search::{LatticeSearch, SearchConfig};
+pub use search_config::{LatticeSearch, SearchConfig};
 pub use silence::MIN_WORD_POSTERIOR;
 pub use streaming::chunked::{ChunkedEncoder, WindowConfig};
 pub use streaming::encoder::{EncodedChunk, StreamId, StreamState, StreamingEncoder};
 pub use streaming::{EndpointConfig, StreamingOptions, StreamingRecognizer, StreamingUpdate};
 pub use text_warnings::{conversion_warnings, mark_warnings, normalization_warning};
+pub use token_filter::TokenFilter;
 pub use transcription::{
     CaptionOptions, RankedText, TimedToken, TimedWord, TranscriptFormat, Transcription, TranscriptionWriter,
 };

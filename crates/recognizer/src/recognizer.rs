@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 
-use decoding::{ConfidenceAggregation, WordBoundaries};
+use decoding::{ClassMask, ConfidenceAggregation, WordBoundaries};
 use kernels::ShortFloat;
 use rayon::prelude::*;
 use serde::Deserialize;
@@ -15,8 +15,10 @@ use speech::{Audio, AudioChange, Conversion, Features, FrontEnd, Tokenizer, Utte
 use crate::align::Alignments;
 use crate::bad_items::{BadItems, DEFAULT_MAX_BAD};
 use crate::examples::{self, BatchSize, Example};
-use crate::search::{SearchConfig, SearchResult, Searcher};
+use crate::search::{SearchResult, Searcher};
+use crate::search_config::SearchConfig;
 use crate::silence::{self, MIN_WORD_POSTERIOR};
+use crate::token_filter::TokenFilter;
 use crate::transcription::{Transcription, TranscriptionBuilder};
 use crate::unfused::UnfusedSearch;
 use crate::{Error, Result};
@@ -38,8 +40,10 @@ pub struct Recognizer {
     /// Whether the error rates of the recipe ignore special words.
     ignores_special: bool,
     model: Model,
-    /// The decoder of a transducer; `None` for a recognition lattice.
+    /// The decoder of a transducer; `None` for other models.
     decoder: Option<decoding::DecodingModel>,
+    /// Whether each label may be emitted; `None` allows all.
+    allowed_labels: Option<Vec<bool>>,
     search: SearchConfig,
     /// The search with its reused buffers; concurrent calls take turns.
     searcher: Mutex<Searcher>,
@@ -69,14 +73,16 @@ impl Recognizer {
         let features = &model.config().input.features;
         let front_end = FrontEnd::new(features)?;
         let conversion = Conversion { resample: features.resample, ..Conversion::default() };
-        let decoder = if model.lattice().is_none() { Some(model.decoder()?) } else { None };
+        let is_transducer = model.lattice().is_none() && !model.is_ctc();
+        let decoder = if is_transducer { Some(model.decoder()?) } else { None };
         let search = SearchConfig::default_for(model.config());
-        let searcher = Mutex::new(Searcher::new(&model, decoder.as_ref(), &search)?);
+        let searcher = Mutex::new(Searcher::new(&model, decoder.as_ref(), None, &search)?);
         Ok(Recognizer {
             batch_limits: batches,
             ignores_special: false,
             model,
             decoder,
+            allowed_labels: None,
             search,
             searcher,
             confidence_aggregation: ConfidenceAggregation::default(),
@@ -248,9 +254,54 @@ impl Recognizer {
     /// [`Error::Shape`](model::Error::Shape) for a search that needs a CTC head, a joint network or
     /// a lattice that the model does not have.
     pub fn with_search(mut self, search: SearchConfig) -> Result<Self> {
-        self.searcher = Mutex::new(Searcher::new(&self.model, self.decoder.as_ref(), &search)?);
+        self.searcher = Mutex::new(self.new_searcher(&search)?);
         self.search = search;
         Ok(self)
+    }
+
+    /// Restricts the tokens that searches may emit; the default allows all.
+    ///
+    /// Log-probabilities and confidences are those of the distribution over the allowed tokens and
+    /// the blanks ([`ClassMask`]); the silence filter uses the same distribution. Alignments are
+    /// unchanged, as their texts are given.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](model::Error::Shape) for a recognition lattice; those of
+    /// [`TokenFilter::allowed_tokens`].
+    pub fn with_tokens(mut self, filter: &TokenFilter) -> Result<Self> {
+        if self.model.lattice().is_some() {
+            let (expected, found) =
+                ("a transducer or a CTC model for a token filter", "a recognition lattice");
+            return Err(Error::shape("model", expected, found));
+        }
+        let is_allowed = filter.allowed_tokens(&self.tokenizer)?;
+        self.allowed_labels = is_allowed.contains(&false).then_some(is_allowed);
+        if self.decoder.is_some() {
+            let decoder = self.model.decoder()?;
+            self.decoder = Some(match self.class_mask(self.model.classes()) {
+                Some(mask) => decoder.with_mask(&mask)?,
+                None => decoder,
+            });
+        }
+        self.searcher = Mutex::new(self.new_searcher(&self.search)?);
+        Ok(self)
+    }
+
+    /// Returns the mask of the classes of a head: labels, then blanks.
+    fn class_mask(&self, classes: usize) -> Option<ClassMask> {
+        let mut is_allowed = self.allowed_labels.clone()?;
+        is_allowed.resize(classes, true);
+        Some(ClassMask::new(&is_allowed))
+    }
+
+    /// Returns the mask of the CTC head, which has one blank.
+    pub(crate) fn ctc_mask(&self) -> Option<ClassMask> {
+        self.class_mask(self.model.blank() as usize + 1)
+    }
+
+    /// Creates a search in the model with the allowed tokens.
+    fn new_searcher(&self, search: &SearchConfig) -> Result<Searcher> {
+        Searcher::new(&self.model, self.decoder.as_ref(), self.ctc_mask(), search)
     }
 
     /// Sets how token confidences combine to that of a word; the default is the minimum.
@@ -395,6 +446,15 @@ impl Recognizer {
         }
     }
 
+    /// Returns whether the search supports streaming.
+    ///
+    /// True for greedy search (with the CTC head only in CTC models), and for beam search with a
+    /// single result and no CTC head whose kind
+    /// [supports it](decoding::BeamKind::supports_streaming).
+    pub fn supports_streams(&self) -> bool {
+        self.search.supports_streams(&self.model)
+    }
+
     /// Returns the search.
     pub fn search(&self) -> &SearchConfig {
         &self.search
@@ -405,7 +465,7 @@ impl Recognizer {
         self.min_posterior
     }
 
-    /// Returns the decoder; `None` for a recognition lattice.
+    /// Returns the decoder of a transducer; `None` for other models.
     pub fn decoder(&self) -> Option<&decoding::DecodingModel> {
         self.decoder.as_ref()
     }

@@ -1,96 +1,22 @@
-//! Selects and runs a search over encoder rows: greedy, beam, CTC or lattice.
+//! `Searcher`: runs a search over encoder rows, greedy, beam, CTC or lattice.
 //!
-//! [`SearchConfig`] is the user's choice; [`Searcher`] encodes a batch, runs the search and, for
-//! the silence filter, a greedy search with the model only.
+//! It encodes a batch, runs the search that a [`SearchConfig`] selects and, for the silence filter,
+//! a greedy search with the model only.
 use std::sync::Arc;
 
 use candle_core::Tensor;
 use decoding::{
-    BeamOptions, BeamSearch, CtcBeamOptions, CtcPrefixScorer, DecodedToken, Fusion, GreedyOptions,
-    GreedySearch, Hypothesis, NBest, RankedHypothesis, ctc_beam, ctc_greedy, unpad,
+    BeamOptions, BeamSearch, ClassMask, CtcBeamOptions, CtcGreedySearch, CtcPrefixScorer, DecodedToken,
+    Fusion, GreedySearch, Hypothesis, NBest, RankedHypothesis, ctc_beam, unpad,
 };
 use rayon::prelude::*;
 use speech::Features;
 
+use crate::search_config::{LatticeSearch, SearchConfig};
 use crate::unfused::{UnfusedResult, UnfusedSearch};
 use crate::{Error, Result};
 use model::Model;
-use model::ModelConfig;
-use model::tensors::{counts_tensor, with_slice};
-
-/// A kind of search and its options.
-#[derive(Debug, Clone)]
-pub enum SearchConfig {
-    /// The best class at each site (lattice node).
-    Greedy(GreedyOptions),
-    /// Beam search.
-    Beam(BeamOptions),
-    /// Beam search with prefix scores of the auxiliary CTC head ([`decoding::CtcPrefixScorer`]).
-    BeamWithCtc {
-        /// The beam search.
-        beam: BeamOptions,
-        /// Weight of the CTC head, from 0 to 1000; 0.3 is typical.
-        weight: f32,
-    },
-    /// Search with only the auxiliary CTC head: greedy or, with options, a beam.
-    ///
-    /// The blank of the options is ignored: it is that of the model.
-    Ctc(Option<CtcBeamOptions>),
-    /// Search in a recognition lattice, for lattice models.
-    Lattice(LatticeSearch),
-}
-
-/// The criterion of a lattice search.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum LatticeSearch {
-    /// The labels of the path with the largest weight.
-    #[default]
-    BestPath,
-    /// The best labels by sum over alignments, among those in a beam.
-    Sum {
-        /// Label strings kept per frame.
-        beam: usize,
-    },
-}
-
-impl SearchConfig {
-    /// Returns the default search of a model: greedy, or the best lattice path.
-    pub(crate) fn default_for(config: &ModelConfig) -> Self {
-        match config.loss.kind.gnat() {
-            Some(_) => SearchConfig::Lattice(LatticeSearch::default()),
-            None => SearchConfig::default(),
-        }
-    }
-
-    /// Returns whether the search supports streaming.
-    ///
-    /// True for greedy search, and for beam search with a single result and no CTC head whose kind
-    /// [supports it](decoding::BeamKind::supports_streaming).
-    pub fn supports_streams(&self) -> bool {
-        match self {
-            SearchConfig::Greedy(_) => true,
-            SearchConfig::Beam(beam) => beam.kind.supports_streaming() && beam.nbest == 1,
-            SearchConfig::BeamWithCtc { .. } | SearchConfig::Ctc(_) | SearchConfig::Lattice(_) => false,
-        }
-    }
-
-    /// Returns whether the silence filter needs a separate greedy search.
-    ///
-    /// True if results may differ from those of a plain greedy search.
-    pub(crate) fn needs_unfused_search(&self) -> bool {
-        match self {
-            SearchConfig::Greedy(greedy) => !greedy.fusion.is_empty() || greedy.internal_lm != 0.0,
-            SearchConfig::Beam(_) | SearchConfig::BeamWithCtc { .. } | SearchConfig::Ctc(Some(_)) => true,
-            SearchConfig::Ctc(None) | SearchConfig::Lattice(_) => false,
-        }
-    }
-}
-
-impl Default for SearchConfig {
-    fn default() -> Self {
-        SearchConfig::Greedy(GreedyOptions::default())
-    }
-}
+use model::tensors::{counts_tensor, to_vec, with_slice};
 
 /// The search result of an utterance.
 #[derive(Debug, Default)]
@@ -125,6 +51,8 @@ impl SearchResult {
 /// Encodes and decodes batches with one kind of search and reused buffers.
 pub(crate) struct Searcher {
     kind: SearchKind,
+    /// The allowed classes of the CTC head; `None` allows all.
+    ctc_mask: Option<ClassMask>,
     /// Greedy search for the silence filter, if it needs one.
     unfused: Option<UnfusedSearch>,
 }
@@ -138,12 +66,15 @@ enum SearchKind {
         /// Number of results.
         nbest: usize,
     },
-    Ctc(Option<CtcBeamOptions>),
+    CtcGreedy(CtcGreedySearch),
+    CtcBeam(CtcBeamOptions),
     Lattice(LatticeSearch),
 }
 
 impl Searcher {
     /// Creates a search in a model; `decoder` is that of a transducer.
+    ///
+    /// `ctc_mask` restricts the classes of the CTC head.
     ///
     /// # Errors
     /// [`decoding::Error`] for an option out of range; [`model::Error::Shape`] for a search that
@@ -151,6 +82,7 @@ impl Searcher {
     pub(crate) fn new(
         model: &Model,
         decoder: Option<&decoding::DecodingModel>,
+        ctc_mask: Option<ClassMask>,
         search: &SearchConfig,
     ) -> Result<Self> {
         let decoder = || decoder.cloned().map_or_else(|| model.decoder(), Ok);
@@ -167,9 +99,9 @@ impl Searcher {
             SearchConfig::Greedy(options) => {
                 SearchKind::Greedy(Box::new(GreedySearch::new(decoder()?, options.clone())?))
             }
-            SearchConfig::Ctc(options) => {
-                let blank = model.blank();
-                SearchKind::Ctc(options.clone().map(|options| CtcBeamOptions { blank, ..options }))
+            SearchConfig::Ctc(None) => SearchKind::CtcGreedy(new_ctc_greedy_search(model, ctc_mask.clone())?),
+            SearchConfig::Ctc(Some(options)) => {
+                SearchKind::CtcBeam(CtcBeamOptions { blank: model.blank(), ..options.clone() })
             }
             SearchConfig::Beam(beam) => SearchKind::new_beam(decoder()?, beam, None)?,
             SearchConfig::BeamWithCtc { beam, weight } => {
@@ -183,9 +115,9 @@ impl Searcher {
                 return Err(Error::shape("search.beam", "at least 1 string", "0"));
             }
             SearchConfig::Lattice(search) if model.lattice().is_some() => SearchKind::Lattice(*search),
-            SearchConfig::Lattice(_) => return Err(no_lattice()),
+            SearchConfig::Lattice(_) => return Err(no_lattice(model)),
         };
-        Ok(Searcher { kind, unfused })
+        Ok(Searcher { kind, ctc_mask, unfused })
     }
 
     /// Encodes and decodes a batch of utterances.
@@ -202,7 +134,8 @@ impl Searcher {
         let (input_rows, lengths) = model::collate(features, &model.config().input.rows)?;
         let (encoded, lengths) = model.encoder().forward(&input_rows, &lengths, None)?;
         // 2. The search; those over the joint network project the encoder rows first.
-        let Searcher { kind, unfused } = self;
+        let Searcher { kind, ctc_mask, unfused } = self;
+        let ctc_mask = ctc_mask.as_ref();
         let mut unfused = unfused.as_mut().filter(|_| filters_silence);
         Ok(match kind {
             SearchKind::Greedy(search) => {
@@ -219,7 +152,7 @@ impl Searcher {
                 // The prefix scores of the CTC head are a fusion of each utterance.
                 let fusions = match ctc_weight {
                     Some(weight) => {
-                        with_utterance_rows(&ctc_log_probs(model, &encoded)?, &lengths, |rows, classes| {
+                        with_ctc_log_probs(model, &encoded, &lengths, ctc_mask, |rows, classes| {
                             ctc_fusions(rows, classes, *weight)
                         })?
                     }
@@ -235,37 +168,27 @@ impl Searcher {
                     add_unfused_results(results, unfused, rows)
                 })?
             }
-            SearchKind::Ctc(options) => {
-                with_utterance_rows(&ctc_log_probs(model, &encoded)?, &lengths, |rows, classes| {
-                    Ok(match options {
-                        None => {
-                            let hypotheses = ctc_greedy(rows, classes, ctc_blank(classes))?;
-                            let with_posteriors = |hypothesis: Hypothesis| Hypothesis {
-                                labels: with_posterior_confidence(hypothesis.labels),
-                                ..hypothesis
-                            };
-                            hypotheses
-                                .into_iter()
-                                .map(|hypothesis| with_posteriors(hypothesis).into())
-                                .collect()
-                        }
-                        Some(options) => {
-                            let beam_results = ctc_beam(rows, classes, options)?;
-                            let unfused_results = UnfusedResult::from_ctc(rows, classes, ctc_blank(classes))?;
-                            let results = beam_results
-                                .into_iter()
-                                .map(|result| SearchResult::from_nbest(result, options.nbest));
-                            let results = results.zip(unfused_results);
-                            results
-                                .map(|(result, unfused)| SearchResult { unfused: Some(unfused), ..result })
-                                .collect()
-                        }
-                    })
+            SearchKind::CtcGreedy(search) => {
+                let logits = model.ctc_logits(&encoded)?.ok_or_else(no_ctc_head)?;
+                let hypotheses = with_utterance_rows(&logits, &lengths, |rows, _| search.decode(rows))?;
+                hypotheses.into_iter().map(|hypothesis| with_posteriors(hypothesis).into()).collect()
+            }
+            SearchKind::CtcBeam(options) => {
+                with_ctc_log_probs(model, &encoded, &lengths, ctc_mask, |rows, classes| {
+                    let beam_results = ctc_beam(rows, classes, options)?;
+                    let unfused_results = UnfusedResult::from_ctc(rows, classes, ctc_blank(classes))?;
+                    let results = beam_results
+                        .into_iter()
+                        .map(|result| SearchResult::from_nbest(result, options.nbest));
+                    Ok(results
+                        .zip(unfused_results)
+                        .map(|(result, unfused)| SearchResult { unfused: Some(unfused), ..result })
+                        .collect())
                 })?
             }
             SearchKind::Lattice(search) => {
                 // The lattice reads encoder rows without a projection.
-                let gnat = model.lattice().ok_or_else(no_lattice)?;
+                let gnat = model.lattice().ok_or_else(|| no_lattice(model))?;
                 let num_frames = counts_tensor(&lengths)?;
                 match *search {
                     LatticeSearch::BestPath => {
@@ -325,9 +248,22 @@ fn with_utterance_rows<T>(
     Ok(search_result?)
 }
 
-/// Computes the log-probabilities of the auxiliary CTC head.
-fn ctc_log_probs(model: &Model, encoded: &Tensor) -> Result<Tensor> {
-    model.ctc_log_probabilities(encoded)?.ok_or_else(no_ctc_head)
+/// Calls `search` with the log-probabilities of the CTC head for each utterance.
+///
+/// They are those among the classes that the mask allows.
+fn with_ctc_log_probs<T>(
+    model: &Model,
+    encoded: &Tensor,
+    lengths: &[usize],
+    mask: Option<&ClassMask>,
+    search: impl FnOnce(&[&[f32]], usize) -> decoding::Result<T>,
+) -> Result<T> {
+    let log_probs = model.ctc_log_probabilities(encoded)?.ok_or_else(no_ctc_head)?;
+    let Some(mask) = mask else { return with_utterance_rows(&log_probs, lengths, search) };
+    let mut values = to_vec(&log_probs)?;
+    mask.renormalize(&mut values);
+    let utterances = unpad(&values, mask.classes(), lengths)?;
+    Ok(search(&utterances, mask.classes())?)
 }
 
 /// Returns the CTC prefix scores of each utterance for fusion.
@@ -342,18 +278,32 @@ fn ctc_fusions(log_probs: &[&[f32]], classes: usize, weight: f32) -> decoding::R
     log_probs.par_iter().enumerate().map(utterance_fusions).collect()
 }
 
+/// Creates the greedy search with the CTC head of a model.
+///
+/// # Errors
+/// Those of [`CtcGreedySearch::new`] and [`CtcGreedySearch::with_mask`].
+pub(crate) fn new_ctc_greedy_search(model: &Model, mask: Option<ClassMask>) -> Result<CtcGreedySearch> {
+    // The head has no big blanks.
+    let search = CtcGreedySearch::new(model.blank() as usize + 1, model.blank())?;
+    Ok(match mask {
+        Some(mask) => search.with_mask(mask)?,
+        None => search,
+    })
+}
+
 /// Returns the blank of the CTC head: its last class, as in the model.
 fn ctc_blank(classes: usize) -> u32 {
     classes as u32 - 1
 }
 
 fn no_ctc_head() -> Error {
-    Error::shape("search", "a model with training.ctc_weight for a CTC search", "one without")
+    let expected = "a model with a CTC head (loss.kind = \"ctc\" or training.ctc_weight) for a CTC search";
+    Error::shape("search", expected, "one without")
 }
 
-fn no_lattice() -> Error {
+fn no_lattice(model: &Model) -> Error {
     let expected = "a model with loss.kind = \"gnat\" for a search in a lattice";
-    Error::shape("search", expected, "a transducer")
+    Error::shape("search", expected, if model.is_ctc() { "a CTC model" } else { "a transducer" })
 }
 
 /// Sets the confidence of labels to their posterior.
@@ -362,6 +312,11 @@ fn no_lattice() -> Error {
 pub(crate) fn with_posterior_confidence(mut labels: Vec<DecodedToken>) -> Vec<DecodedToken> {
     labels.iter_mut().for_each(|label| label.confidence = label.log_prob.exp());
     labels
+}
+
+/// [`with_posterior_confidence`] for the labels of a hypothesis.
+fn with_posteriors(hypothesis: Hypothesis) -> Hypothesis {
+    Hypothesis { labels: with_posterior_confidence(hypothesis.labels), ..hypothesis }
 }
 
 /// Converts a lattice path: its labels begin at 1, those of the tokenizer at 0.

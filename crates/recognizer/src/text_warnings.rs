@@ -50,7 +50,7 @@ pub fn conversion_warnings<'a>(
 /// Returns warnings about marks that the tokenizer spells letter by letter.
 ///
 /// These are marks such as `[noise]` in training texts that are not special words; none if tokens
-/// are words.
+/// are words or were imported, so that their special words are given.
 pub fn mark_warnings<'a>(
     set: &str,
     texts: impl IntoIterator<Item = &'a str>,
@@ -59,7 +59,8 @@ pub fn mark_warnings<'a>(
     // Numbers of texts with marks that are not special words, and with special words that are not
     // separated by spaces.
     let (mut unlisted, mut attached) = (BTreeMap::new(), BTreeMap::new());
-    for text in texts.into_iter().filter(|_| tokenizer.kind() != TokenizerKind::Words) {
+    let kind = tokenizer.kind();
+    for text in texts.into_iter().filter(|_| kind != TokenizerKind::Words && !kind.is_imported()) {
         let text = tokenizer.normalize(text);
         let mut text_marks: Vec<(&str, bool)> = find_bracketed(&text)
             .filter_map(|range| {

@@ -175,7 +175,8 @@ impl TranscriptionBuilder {
         let timed_word = |range: std::ops::Range<usize>| -> Result<TimedWord> {
             let word_tokens = &tokens[range.clone()];
             Ok(TimedWord {
-                text: tokenizer.decode(&ids[range])?,
+                // Imported tokenizers decode an unknown label with spaces around it.
+                text: tokenizer.decode(&ids[range])?.trim().to_owned(),
                 start: word_tokens[0].start,
                 end: word_tokens.iter().fold(0.0, |end, token| token.end.max(end)),
                 confidence: self.aggregate.combine(word_tokens.iter().map(|token| token.confidence)),

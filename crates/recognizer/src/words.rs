@@ -25,7 +25,7 @@ pub(crate) fn word_ranges(tokenizer: &Tokenizer, labels: &[u32]) -> Vec<Range<us
                 continue;
             }
             TokenizerKind::Characters => tokenizer.is_special(label) || is_after_special,
-            _ => name.starts_with(WORD_MARK) || is_after_special,
+            _ => name.starts_with(WORD_MARK) || tokenizer.is_special(label) || is_after_special,
         };
         is_after_special = tokenizer.is_special(label);
         match words.last_mut() {
@@ -41,12 +41,12 @@ pub(crate) fn word_ranges(tokenizer: &Tokenizer, labels: &[u32]) -> Vec<Range<us
 ///
 /// In a tokenizer with labels for spaces, a space has 1, as a word follows it.
 pub(crate) fn word_starts(tokenizer: &Tokenizer) -> Vec<u8> {
-    let begins_word = |name: &String| match tokenizer.kind() {
+    let begins_word = |(id, name): (u32, &String)| match tokenizer.kind() {
         TokenizerKind::Words => true,
         TokenizerKind::Characters => name.trim().is_empty(),
-        _ => name.starts_with(WORD_MARK),
+        _ => name.starts_with(WORD_MARK) || tokenizer.is_special(id),
     };
-    tokenizer.tokens().iter().map(|name| u8::from(begins_word(name))).collect()
+    (0..).zip(tokenizer.tokens()).map(|label| u8::from(begins_word(label))).collect()
 }
 
 /// Returns the word boundaries of each label, for whole-word phrases.

@@ -53,6 +53,7 @@ mod budget;
 pub mod candle;
 mod columns;
 mod ctc;
+mod ctc_align;
 mod dropout;
 mod engine;
 mod error;
@@ -78,6 +79,7 @@ mod smoothing;
 mod targets;
 
 pub use align::{AlignedLabel, LabelAlignment};
+pub use ctc_align::align_ctc;
 pub use dropout::Dropout;
 pub use engine::Element;
 pub use error::{Error, Result};

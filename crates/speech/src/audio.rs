@@ -17,7 +17,6 @@ mod iff;
 mod mp4;
 mod opus;
 mod packets;
-mod panic_guard;
 mod pcm;
 mod resample;
 mod sample_data;

@@ -10,7 +10,7 @@ mod name_range;
 mod shard;
 mod shard_indexing;
 mod source_report;
-mod tar_members;
+pub mod tar_members;
 
 use std::collections::HashMap;
 use std::fs::File;

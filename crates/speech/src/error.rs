@@ -370,6 +370,14 @@ pub enum Error {
     /// A signal has no sample.
     #[error("front end: expected at least one sample, found none")]
     EmptySignal,
+    /// A signal is too short for a frame of features.
+    #[error("front end: expected at least {expected} samples, one frame, found {found}")]
+    ShortSignal {
+        /// Samples of a frame.
+        expected: usize,
+        /// Samples of the signal, without trimmed silence.
+        found: usize,
+    },
     /// A sample is NaN, infinite or out of range.
     #[error("audio: expected finite samples of magnitude at most 2^31, found {} at sample {index}", ShortFloat(*found))]
     NotFinite {

@@ -3,19 +3,19 @@
 //! A [`FrontEnd`] computes [`Features`] as a [`FeatureConfig`] specifies; a [`Preset`] names a
 //! complete configuration. The stages of a front end, in order:
 //!
-//! | stage | default | [`Preset::Mlperf`] | [`Preset::Kaldi`] |
-//! |---|---|---|---|
-//! | silence at both ends, [`trim`](trim()) | kept | removed, 60 dB | kept |
-//! | dither | none | 1e-5 | none |
-//! | pre-emphasis 0.97, [`InitialSample`] | silence | first sample | first sample of the frame |
-//! | [`Framing`], every 10 ms | 25 ms, inside | 20 ms, centered | 25 ms, middle |
-//! | mean of a frame | kept | kept | subtracted |
-//! | [`Window`] | Hann | Hann, at n + 1/2 | Povey |
-//! | [`MelKind`](crate::MelKind) | HTK | Slaney | HTK |
-//! | 80 mels | 0 to 8000 Hz | 0 to 8000 Hz | 20 to 7600 Hz |
-//! | logarithm | relative to the maximum | `max(p, 1e-20)` | `max(p, 1.2e-7)` |
-//! | [`Normalization`] | utterance | standard | none |
-//! | computed in | f32 | f64 | f64 |
+//! | stage | default | [`Preset::Mlperf`] | [`Preset::Kaldi`] | [`Preset::Nemo`] |
+//! |---|---|---|---|---|
+//! | silence at both ends, [`trim`](trim()) | kept | removed, 60 dB | kept | kept |
+//! | dither | none | 1e-5 | none | none |
+//! | pre-emphasis 0.97, [`InitialSample`] | silence | first sample | first sample of the frame | silence |
+//! | [`Framing`], every 10 ms | 25 ms, inside | 20 ms, centered | 25 ms, middle | 25 ms, zero-padded |
+//! | mean of a frame | kept | kept | subtracted | kept |
+//! | [`Window`] | Hann | Hann, at n + 1/2 | Povey | symmetric Hann |
+//! | [`MelKind`](crate::MelKind) | HTK | Slaney | HTK | Slaney |
+//! | 80 mels | 0 to 8000 Hz | 0 to 8000 Hz | 20 to 7600 Hz | 0 to 8000 Hz |
+//! | logarithm | relative to the maximum | `max(p, 1e-20)` | `max(p, 1.2e-7)` | `p + 2^-24` |
+//! | [`Normalization`] | utterance | standard | none | sample |
+//! | computed in | f32 | f64 | f64 | f64 |
 //!
 //! ```
 //! use speech::{Audio, FeatureConfig, FrontEnd};

@@ -54,6 +54,7 @@ pub mod manifest;
 pub mod mel;
 pub mod memory;
 pub mod names;
+mod panic_guard;
 pub mod perturb;
 pub mod prepare;
 mod sentence_marks;

@@ -2,9 +2,11 @@
 //!
 //! Tokens are words, characters or subwords ([`TokenizerKind`]). The crate's models encode and
 //! decode the ordinary tokens; special words, Unicode forms and the JSON form are added here.
+//! Tokenizers of other programs encode and decode as these programs do; see
+//! [`Tokenizer::from_sentencepiece`] and [`Tokenizer::from_huggingface`].
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::HashMap;
 
 use serde::Serialize;
 use tokenizers::decoders::fuse::Fuse;
@@ -13,18 +15,23 @@ use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 use tokenizers::tokenizer::{Model, ModelWrapper};
 
 mod bpe;
+mod hugging_face;
+mod imported;
 mod kind;
+mod sentencepiece;
 mod special;
 mod splitting;
 mod stored_tokenizer;
+mod training;
 mod unigram;
 
 pub use special::find_bracketed;
+pub use training::TokenizerOptions;
 
+use imported::ImportedTokenizer;
 use splitting::{TextRun, normalize_spaces, pre_tokenizer, split_at_special_words, split_text};
-use stored_tokenizer::{FORMAT, StoredTokenizer};
+use stored_tokenizer::StoredTokenizer;
 
-use crate::features::setting_error;
 use crate::sentence_marks::{find_sentence_mark, strip_sentence_marks};
 use crate::unicode::{UnicodeForm, decompose};
 use crate::{Error, Result};
@@ -32,7 +39,8 @@ use crate::{Error, Result};
 /// The unit that a label represents.
 ///
 /// In TOML and JSON, the name in kebab case, such as `"inner-characters"`, or `{ bpe = { size = 500
-/// } }`, `{ unigram = { size = 1023 } }`.
+/// } }`, `{ unigram = { size = 1023 } }`. Imported tokenizers have the names `"sentencepiece"` and
+/// `"huggingface"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -59,9 +67,24 @@ pub enum TokenizerKind {
         /// Vocabulary size; at least the number of distinct characters, with marked word starts.
         size: usize,
     },
+    /// A piece of a SentencePiece model: [`Tokenizer::from_sentencepiece`].
+    ///
+    /// Pieces that begin a word are marked.
+    #[serde(rename = "sentencepiece")]
+    SentencePiece,
+    /// A token of Hugging Face's format: [`Tokenizer::from_huggingface`].
+    ///
+    /// Tokens that begin a word are marked.
+    #[serde(rename = "huggingface")]
+    HuggingFace,
 }
 
 impl TokenizerKind {
+    /// Returns whether the tokenizer was read from another program's file.
+    pub fn is_imported(self) -> bool {
+        matches!(self, Self::SentencePiece | Self::HuggingFace)
+    }
+
     /// Returns whether tokens are subwords, including all training characters.
     fn has_subwords(self) -> bool {
         matches!(self, Self::Bpe { .. } | Self::Unigram { .. })
@@ -71,46 +94,29 @@ impl TokenizerKind {
 /// Marks word beginnings in tokens.
 const WORD_MARK: char = '\u{2581}';
 
-/// Training options of a tokenizer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TokenizerOptions {
-    /// The unit that a label represents.
-    pub kind: TokenizerKind,
-    /// Unicode form of all texts, in training and later.
-    pub normalize: UnicodeForm,
-    /// Words that are single labels; `None` means all words `<...>` of the texts.
-    pub special: Option<Vec<String>>,
-}
-
-impl TokenizerOptions {
-    /// Options with NFC texts and words `<...>` as single labels.
-    pub fn new(kind: TokenizerKind) -> Self {
-        Self { kind, normalize: UnicodeForm::default(), special: None }
-    }
-
-    /// Checks the list of special words.
-    ///
-    /// # Errors
-    /// A word that is empty, a duplicate, `<s>` or `</s>`, or contains white space or U+2581.
-    pub fn check(&self) -> Result<()> {
-        special::from_list(self.special.as_deref().unwrap_or_default(), self.normalize).map(drop)
-    }
-}
-
 /// A trained map between text and ids `0..size`, without the blank.
 ///
 /// White space is normalized to one space between words and none at the ends. Texts are converted
 /// to the tokenizer's Unicode form, and sentence marks at their ends (`<s>`, `</s>`) are removed.
-/// Special words are single labels and are never split.
+/// Special words are single labels and are never split. An imported tokenizer normalizes texts as
+/// the program that it comes from.
 #[derive(Clone)]
 pub struct Tokenizer {
     kind: TokenizerKind,
-    /// The ordinary tokens.
-    ordinary: tokenizers::Tokenizer,
+    model: TokenModel,
     /// Ids of the special words.
     special: HashMap<String, u32>,
     /// The serialized form.
     stored: StoredTokenizer,
+}
+
+/// The model that encodes and decodes.
+#[derive(Clone)]
+enum TokenModel {
+    /// The ordinary tokens of a trained tokenizer.
+    Trained(Box<tokenizers::Tokenizer>),
+    /// A tokenizer of another program.
+    Imported(ImportedTokenizer),
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -120,104 +126,6 @@ impl std::fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
-    /// Trains a tokenizer on texts.
-    ///
-    /// Deterministic, independent of the order of the texts and the number of threads: words and
-    /// characters are sorted; byte pairs are merged by decreasing count, ties by id, after the
-    /// sorted characters; subwords of the unigram model are sorted by decreasing probability.
-    /// Training may end below a `size` that the texts cannot fill; see [`Tokenizer::size`].
-    ///
-    /// # Errors
-    /// No word in the texts; the word mark U+2581 in a text (except for words and characters); a
-    /// `size` below the number of characters.
-    ///
-    /// ```
-    /// use speech::{Tokenizer, TokenizerKind};
-    /// let tokenizer = Tokenizer::train(TokenizerKind::InnerCharacters, &["a cat"])?;
-    /// assert_eq!(tokenizer.size(), 4); // ▁a ▁c a t
-    /// assert_eq!(tokenizer.decode(&tokenizer.encode("cat a")?)?, "cat a");
-    /// # Ok::<(), speech::Error>(())
-    /// ```
-    pub fn train(kind: TokenizerKind, texts: &[impl AsRef<str>]) -> Result<Self> {
-        Self::train_with(&TokenizerOptions::new(kind), texts)
-    }
-
-    /// [`Tokenizer::train`] with a Unicode form and special words.
-    ///
-    /// Special words follow the other tokens (except for words, which are sorted) and count toward
-    /// the `size`.
-    ///
-    /// # Errors
-    /// Those of [`Tokenizer::train`] and [`TokenizerOptions::check`]; a special word that equals an
-    /// ordinary token; `<s>` or `</s>` within a text.
-    ///
-    /// ```
-    /// use speech::{Tokenizer, TokenizerKind, TokenizerOptions};
-    /// let special = Some(vec!["[noise]".to_owned()]);
-    /// let options = TokenizerOptions::new(TokenizerKind::Characters);
-    /// let options = TokenizerOptions { special, ..options };
-    /// let tokenizer = Tokenizer::train_with(&options, &["a [noise] b"])?;
-    /// assert_eq!(tokenizer.tokens(), [" ", "a", "b", "[noise]"]);
-    /// assert_eq!(tokenizer.encode("[noise] a")?, [3, 0, 1]);
-    /// # Ok::<(), speech::Error>(())
-    /// ```
-    pub fn train_with(options: &TokenizerOptions, texts: &[impl AsRef<str>]) -> Result<Self> {
-        let TokenizerOptions { kind, normalize, ref special } = *options;
-        let normalized = |text: &str| normalize_spaces(&normalize.apply(strip_sentence_marks(text)));
-        let texts: Vec<String> =
-            texts.iter().map(|text| normalized(text.as_ref())).filter(|text| !text.is_empty()).collect();
-        if texts.is_empty() {
-            return Err(Error::NoText);
-        }
-        let special = special::find_words(special.as_deref(), normalize, &texts)?;
-        // Pieces of the ordinary text: tokens, or words that subwords are trained on.
-        let special_words: HashSet<&str> = special.iter().map(String::as_str).collect();
-        let splitter = pre_tokenizer(kind)?;
-        let mut pieces = Vec::new();
-        for text in &texts {
-            check_no_sentence_mark(text)?;
-            check_no_word_mark(kind, text)?;
-            for run in split_at_special_words(kind, text, |word| special_words.contains(word)) {
-                match run {
-                    TextRun::OrdinaryWords(text) => pieces.extend(split_text(&splitter, &text)?),
-                    TextRun::SpecialWord(_) => {}
-                }
-            }
-        }
-        // The ordinary tokens.
-        let (mut merges, mut scores, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
-        match kind {
-            TokenizerKind::Bpe { .. } | TokenizerKind::Unigram { .. } if pieces.is_empty() => {}
-            TokenizerKind::Bpe { size } => {
-                check_alphabet(&pieces, size, special.len())?;
-                (tokens, merges) = bpe::train(&pieces, size - special.len())?;
-            }
-            TokenizerKind::Unigram { size } => {
-                let alphabet = check_alphabet(&pieces, size, special.len())?;
-                (tokens, scores) = unigram::train(&pieces, size - special.len(), alphabet);
-            }
-            TokenizerKind::Words => {
-                tokens =
-                    pieces.iter().chain(&special).collect::<BTreeSet<_>>().into_iter().cloned().collect();
-            }
-            _ => tokens = pieces.into_iter().collect::<BTreeSet<_>>().into_iter().collect(),
-        }
-        // The special words follow.
-        if kind != TokenizerKind::Words {
-            let ordinary: HashSet<&String> = tokens.iter().collect();
-            if let Some(word) = special.iter().find(|word| ordinary.contains(&special_token(kind, word))) {
-                return Err(Error::Setting {
-                    field: "special",
-                    expected: "words that differ from ordinary tokens, such as words in brackets".into(),
-                    found: format!("{word:?}, which is an ordinary token"),
-                });
-            }
-            tokens.extend(special.iter().map(|word| special_token(kind, word)));
-        }
-        let (format, normalize) = (FORMAT.into(), Some(normalize));
-        Self::build(StoredTokenizer { format, kind, normalize, special, tokens, merges, scores })
-    }
-
     /// Builds the library's tokenizer: model, pre-tokenizer and decoder.
     fn build(stored: StoredTokenizer) -> Result<Self> {
         let count = stored.tokens.len();
@@ -253,7 +161,16 @@ impl Tokenizer {
         let ids: HashMap<&str, u32> = stored.tokens.iter().map(String::as_str).zip(0..).collect();
         let id = |word: &String| (word.clone(), ids[special_token(stored.kind, word).as_str()]);
         let special = stored.special.iter().map(id).collect();
-        Ok(Self { kind: stored.kind, ordinary: tokenizer, special, stored })
+        Ok(Self { kind: stored.kind, model: TokenModel::Trained(Box::new(tokenizer)), special, stored })
+    }
+
+    /// Builds an imported tokenizer.
+    fn from_imported(model: ImportedTokenizer, mut stored: StoredTokenizer) -> Self {
+        let mut special = model.special_words();
+        special.sort_unstable();
+        stored.special = special.iter().map(|(word, _)| word.clone()).collect();
+        let special = special.into_iter().collect();
+        Self { kind: stored.kind, model: TokenModel::Imported(model), special, stored }
     }
 
     /// Returns the unit that a label represents.
@@ -284,23 +201,33 @@ impl Tokenizer {
     }
 
     /// Returns whether a label is a special word.
+    ///
+    /// In imported tokenizers, the unknown piece and control pieces are special too.
     pub fn is_special(&self, id: u32) -> bool {
-        self.special.values().any(|&special| special == id)
+        match &self.model {
+            TokenModel::Trained(_) => self.special.values().any(|&special| special == id),
+            TokenModel::Imported(model) => model.is_special(id),
+        }
     }
 
     /// Normalizes a text as for encoding and scoring.
     ///
     /// The text is converted to the tokenizer's Unicode form, and sentence marks at its ends are
-    /// removed. Tokenizers of older checkpoints return the text unchanged.
+    /// removed. Tokenizers of older checkpoints return the text unchanged, imported ones apply
+    /// their own rules.
     pub fn normalize<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        match self.stored.normalize {
-            None => Cow::Borrowed(text),
-            Some(form) => form.apply(strip_sentence_marks(text)),
+        match (&self.model, self.stored.normalize) {
+            (TokenModel::Imported(model), _) => Cow::Owned(model.normalize(text)),
+            (_, None) => Cow::Borrowed(text),
+            (_, Some(form)) => form.apply(strip_sentence_marks(text)),
         }
     }
 
     /// Returns a text without special words, with single spaces.
     pub fn without_special(&self, text: &str) -> String {
+        if let TokenModel::Imported(model) = &self.model {
+            return model.without_special(text);
+        }
         let words = text.split_whitespace().filter(|word| !self.special.contains_key(*word));
         words.collect::<Vec<_>>().join(" ")
     }
@@ -309,36 +236,39 @@ impl Tokenizer {
     ///
     /// There is no label for unknown symbols: only training texts are encoded, never references of
     /// an evaluation. With [`UnicodeForm::None`], a text with an unknown symbol is also tried in
-    /// its composed and decomposed forms.
+    /// its composed and decomposed forms. Imported tokenizers have an unknown label or bytes.
     ///
     /// # Errors
     /// A symbol that does not occur in the training text (the error names it and the text); `<s>`
     /// or `</s>` within the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let ordinary = match &self.model {
+            TokenModel::Trained(ordinary) => ordinary,
+            TokenModel::Imported(model) => return model.encode(text),
+        };
         let text = normalize_spaces(&self.normalize(text));
         if self.stored.normalize.is_some() {
             check_no_sentence_mark(&text)?;
         }
         check_no_word_mark(self.kind, &text)?;
-        let ids = self.encode_normalized(&text);
+        let ids = self.encode_normalized(ordinary, &text);
         if !matches!(ids, Err(Error::UnknownSymbol { .. })) || self.unicode_form() != UnicodeForm::None {
             return ids;
         }
         let forms = [UnicodeForm::Nfc.apply(&text).into_owned(), decompose(&text)];
-        let fallback =
-            forms.iter().filter(|form| **form != text).find_map(|form| self.encode_normalized(form).ok());
-        fallback.map_or(ids, Ok)
+        let mut forms = forms.iter().filter(|form| **form != text);
+        forms.find_map(|form| self.encode_normalized(ordinary, form).ok()).map_or(ids, Ok)
     }
 
     /// Encodes a text with normalized white space and Unicode form.
-    fn encode_normalized(&self, text: &str) -> Result<Vec<u32>> {
+    fn encode_normalized(&self, ordinary: &tokenizers::Tokenizer, text: &str) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
         for run in split_at_special_words(self.kind, text, |word| self.special.contains_key(word)) {
             match run {
                 TextRun::SpecialWord(word) => ids.push(self.special[word]),
                 TextRun::OrdinaryWords(text) => {
-                    self.check_symbols(&text)?;
-                    ids.extend(self.ordinary.encode_fast(&*text, false).map_err(library_error)?.get_ids());
+                    self.check_symbols(ordinary, &text)?;
+                    ids.extend(ordinary.encode_fast(&*text, false).map_err(library_error)?.get_ids());
                 }
             }
         }
@@ -346,9 +276,9 @@ impl Tokenizer {
     }
 
     /// Checks that all symbols of an ordinary text have tokens.
-    fn check_symbols(&self, text: &str) -> Result<()> {
-        let is_known = |symbol: &str| self.ordinary.get_model().token_to_id(symbol).is_some();
-        let Some(splitter) = self.ordinary.get_pre_tokenizer() else { return Ok(()) };
+    fn check_symbols(&self, ordinary: &tokenizers::Tokenizer, text: &str) -> Result<()> {
+        let is_known = |symbol: &str| ordinary.get_model().token_to_id(symbol).is_some();
+        let Some(splitter) = ordinary.get_pre_tokenizer() else { return Ok(()) };
         for piece in split_text(splitter, text)? {
             let unknown = match self.kind {
                 // Byte-pair encoding would silently drop unknown characters, the unigram model
@@ -365,7 +295,8 @@ impl Tokenizer {
 
     /// Decodes label ids to text.
     ///
-    /// `decode(encode(text))` is the text with normalized white space.
+    /// `decode(encode(text))` is the text with normalized white space; with imported tokenizers,
+    /// also with their other normalization, and with a mark for unknown characters.
     ///
     /// # Errors
     /// An id that is not below [`Tokenizer::size`].
@@ -373,8 +304,12 @@ impl Tokenizer {
         if let Some(index) = ids.iter().position(|&id| id as usize >= self.size()) {
             return Err(Error::UnknownId { size: self.size(), id: ids[index], index });
         }
+        let ordinary = match &self.model {
+            TokenModel::Trained(ordinary) => ordinary,
+            TokenModel::Imported(model) => return model.decode(ids),
+        };
         if self.special.is_empty() || self.kind == TokenizerKind::Words {
-            return self.ordinary.decode(ids, false).map_err(library_error);
+            return ordinary.decode(ids, false).map_err(library_error);
         }
         let first_special = (self.size() - self.special.len()) as u32;
         let mut text = String::new();
@@ -385,7 +320,7 @@ impl Tokenizer {
                 &[id] if id >= first_special => {
                     (self.stored.special[(id - first_special) as usize].clone(), true)
                 }
-                part => (self.ordinary.decode(part, false).map_err(library_error)?, false),
+                part => (ordinary.decode(part, false).map_err(library_error)?, false),
             };
             // A special word is a separate word next to any neighbor; characters include their
             // spaces.
@@ -402,7 +337,7 @@ impl Tokenizer {
     /// Serializes the tokenizer as JSON.
     ///
     /// The JSON contains the kind, the tokens in the order of their ids, and the merges of
-    /// byte-pair encoding or the scores of the unigram model.
+    /// byte-pair encoding, the scores of the unigram model, or the file of an imported tokenizer.
     ///
     /// # Errors
     /// Errors of the JSON writer, none in practice.
@@ -414,9 +349,11 @@ impl Tokenizer {
     ///
     /// # Errors
     /// Other JSON, another format, no token, a duplicate or malformed token, merges of unknown
-    /// tokens, or a number of scores that differs from that of tokens.
+    /// tokens, a number of scores that differs from that of tokens, or a damaged file of an
+    /// imported tokenizer.
     pub fn from_json(json: &str) -> Result<Self> {
-        Self::build(StoredTokenizer::from_json(json)?)
+        let stored = StoredTokenizer::from_json(json)?;
+        if stored.kind.is_imported() { Self::from_stored_file(stored) } else { Self::build(stored) }
     }
 }
 
@@ -442,21 +379,6 @@ fn check_no_sentence_mark(text: &str) -> Result<()> {
         None => Ok(()),
         Some(mark) => Err(Error::SentenceMark { mark: mark.into(), text: text.into() }),
     }
-}
-
-/// Checks that a vocabulary of `size` has all characters and special words.
-///
-/// Returns the number of distinct characters.
-fn check_alphabet(words: &[String], size: usize, special: usize) -> Result<usize> {
-    let alphabet = words.iter().flat_map(|word| word.chars()).collect::<HashSet<_>>().len();
-    if size < alphabet.saturating_add(special) {
-        let expected = match special {
-            0 => format!("at least the {alphabet} characters of the text"),
-            _ => format!("at least the {alphabet} characters and {special} special words of the text"),
-        };
-        return Err(setting_error("size", &expected, size));
-    }
-    Ok(alphabet)
 }
 
 fn library_error(error: impl ToString) -> Error {

@@ -83,7 +83,7 @@ pub(crate) fn floor_warning(
     config: &FeatureConfig,
 ) -> Result<Option<String>> {
     let is_relative = matches!(config.normalize, Normalization::Running | Normalization::None);
-    if !is_relative || config.floor_power > 0.0 {
+    if !is_relative || config.is_floor_absolute() {
         return Ok(None);
     }
     let front_end = FrontEnd::new(config)?;

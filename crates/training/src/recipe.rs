@@ -42,8 +42,9 @@ pub struct Recipe {
     /// The predictor; none for losses that have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predictor: Option<PredictorKind>,
-    /// The joint network.
-    pub joint: JointConfig,
+    /// The joint network; none for a CTC model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joint: Option<JointConfig>,
     /// Initialization of the weights.
     #[serde(default, skip_serializing_if = "InitConfig::is_default")]
     pub init: InitConfig,

@@ -13,7 +13,7 @@ use std::fmt;
 use crate::data::Batch;
 use crate::{Error, Result};
 use model::Model;
-use model::config::{LossKind, LossTerms};
+use model::config::LossKind;
 use speech::memory::format_bytes;
 
 /// Planned memory, divided by what an allocator loses of it.
@@ -69,7 +69,10 @@ pub fn check_step_bytes(model: &Model) -> Result<()> {
     if model.encoder().bytes(1, 1, config.input.width()).is_none() {
         return Err(no_plan("the encoder"));
     }
-    if model.predictor().ok_or_else(|| no_plan("a recognition lattice"))?.bytes(1, 1).is_none() {
+    if model.lattice().is_some() {
+        return Err(no_plan("a recognition lattice"));
+    }
+    if model.predictor().is_some_and(|predictor| predictor.bytes(1, 1).is_none()) {
         return Err(no_plan("the predictor"));
     }
     // The budget is for lattices and sites; without a limit, the loss has no plan.
@@ -101,24 +104,30 @@ pub fn step_bytes(model: &Model, shape: BatchShape) -> usize {
     let config = model.config();
     // 1. Encoder and predictor.
     let encoder = model.encoder().bytes(utterances, rows, config.input.width()).unwrap_or(usize::MAX);
-    let predictor = model.predictor().and_then(|part| part.bytes(utterances, labels + 1));
+    let predictor = model
+        .predictor()
+        .map_or(0, |predictor| predictor.bytes(utterances, labels + 1).unwrap_or(usize::MAX));
     let frames = utterances * config.encoder.output_rows(rows);
     let positions = utterances * (labels + 1);
     let (encoder_width, predictor_width) =
         (model.encoder().width(), model.predictor().map_or(0, |part| part.width()));
     // 2. The rest of the graph. Joint network: projected rows and their gradients, and gradients of
     // the inputs, twice where they are added.
-    let joint = BYTES_PER_NUMBER
-        * (4 * (frames + positions) * model.width()
-            + 3 * (frames * encoder_width + positions * predictor_width));
+    let joint = match config.loss.kind {
+        LossKind::Ctc => 0,
+        _ => {
+            BYTES_PER_NUMBER
+                * (4 * (frames + positions) * model.width()
+                    + 3 * (frames * encoder_width + positions * predictor_width))
+        }
+    };
     let pruned = match config.loss.kind {
         LossKind::Pruned { .. } => {
             2 * BYTES_PER_NUMBER * (frames * encoder_width + positions * predictor_width)
         }
         _ => 0,
     };
-    let ctc =
-        if LossTerms::has_ctc(&config.terms) { 2 * BYTES_PER_NUMBER * frames * encoder_width } else { 0 };
+    let ctc = if model.has_ctc_head() { 2 * BYTES_PER_NUMBER * frames * encoder_width } else { 0 };
     // 3. Losses; an auxiliary CTC loss shares the budget.
     let losses = config.loss.options.budget.bytes;
     // Losses keep the gradients of heads while the graph exists.
@@ -128,7 +137,7 @@ pub fn step_bytes(model: &Model, shape: BatchShape) -> usize {
         .iter()
         .filter(|(name, _)| head_prefixes.iter().any(|prefix| name.starts_with(prefix)));
     let head_bytes = BYTES_PER_NUMBER * heads.map(|(_, head)| head.elem_count()).sum::<usize>();
-    [encoder, predictor.unwrap_or(usize::MAX), joint, pruned, ctc, losses, head_bytes, STEP_OVERHEAD_BYTES]
+    [encoder, predictor, joint, pruned, ctc, losses, head_bytes, STEP_OVERHEAD_BYTES]
         .into_iter()
         .fold(0, usize::saturating_add)
 }

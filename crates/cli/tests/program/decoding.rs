@@ -50,6 +50,58 @@ fn every_search_recognizes_the_toy_words() {
 }
 
 #[test]
+fn forbidden_tokens_are_never_emitted() {
+    let toy = trained_corpus();
+    let folder = toy.path("");
+    toy.write("low.txt", "low\n");
+    toy.write("characters.txt", "high middle\n");
+    toy.write("names.txt", "low low\t9\n");
+    for search in [
+        &[][..],
+        &["--phrases", "names.txt"],
+        &["--beam", "4"],
+        &["--beam", "3", "--beam-search", "malsd"],
+        &["--beam", "4", "--ctc-weight", "0.5"],
+        &["--ctc"],
+        &["--ctc", "--beam", "4"],
+        &["--stream", "--pace", "0"],
+    ] {
+        let run = |lock: &[&str]| {
+            let arguments =
+                [&["transcribe", CHECKPOINT, "5.wav", "--silence", "0"][..], search, lock].concat();
+            let (code, out, err) = run_command(panda(&folder, &arguments));
+            assert_eq!(code, Some(0), "{arguments:?}: {err}");
+            out
+        };
+        // All tokens are Latin.
+        let plain = run(&[]);
+        assert!(plain.contains("high middle low low"), "{search:?}: {plain}");
+        assert_eq!(run(&["--allow-script", "latin"]), plain, "{search:?}");
+        assert_eq!(run(&["--allow-script", "greek,Latn"]), plain, "{search:?}");
+        for lock in [["--forbid-tokens", "low.txt"], ["--allow-characters", "characters.txt"]] {
+            let text = run(&lock);
+            assert!(text.contains("high middle") && !text.contains("low"), "{search:?} {lock:?}: {text}");
+        }
+    }
+    // Errors name the file or the value.
+    toy.write("unknown.txt", "low\nlowest\n");
+    toy.write("all.txt", "low\nmiddle\nhigh\n");
+    toy.write("empty.txt", " \n\n");
+    for (lock, part) in [
+        (["--allow-script", "elvish"], "expected the name of a Unicode script"),
+        (["--allow-script", "greek"], "expected at least one of the model's 3 tokens, found none"),
+        (["--allow-characters", "empty.txt"], "empty.txt: expected at least one character, found none"),
+        (["--allow-characters", "none.txt"], "none.txt: could not read the file"),
+        (["--forbid-tokens", "unknown.txt"], "found \"lowest\""),
+        (["--forbid-tokens", "all.txt"], "expected at least one of the model's 3 tokens, found none"),
+    ] {
+        let arguments = [&["transcribe", CHECKPOINT, "5.wav"][..], &lock].concat();
+        let (code, _, err) = run_command(panda(&folder, &arguments));
+        assert!(code == Some(2) && err.contains(part), "{lock:?}: {code:?} {err}");
+    }
+}
+
+#[test]
 fn n_best_lists_are_written() {
     let toy = trained_corpus();
     let folder = toy.path("");

@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use decoding::{CtcBeamOptions, Error, Fusion, Scorer, ctc_beam, ctc_greedy};
+use decoding::{CtcBeamOptions, CtcGreedySearch, Error, Fusion, Scorer, ctc_beam, ctc_greedy};
 use proptest::prelude::*;
 
 /// Deterministic pseudo-random log-probabilities `[T, C]`.
@@ -304,4 +304,115 @@ fn invalid_scores_name_utterance_and_frame() {
     assert!(
         error(&good, &CtcBeamOptions { fusion, ..CtcBeamOptions::default() }).starts_with("fusion weight")
     );
+}
+
+/// Labels, frames and log-probabilities of a greedy search by the definition.
+fn reference_greedy(scores: &[f32], classes: usize, blank: u32) -> Vec<(u32, usize, f64)> {
+    let mut path = Vec::new();
+    for (t, row) in scores.chunks(classes).enumerate() {
+        let mut best = 0;
+        for class in 1..classes {
+            if row[class] > row[best] {
+                best = class;
+            }
+        }
+        let sum: f64 = row.iter().map(|&score| f64::from(score - row[best]).exp()).sum();
+        path.push((best as u32, t, -sum.ln()));
+    }
+    let runs = path.chunk_by(|a, b| a.0 == b.0).map(|run| run[0]);
+    runs.filter(|&(class, ..)| class != blank).collect()
+}
+
+/// Asserts that labels, frames and log-probabilities are those of the reference.
+fn assert_reference(labels: &[decoding::DecodedToken], expected: &[(u32, usize, f64)]) {
+    assert_eq!(labels.len(), expected.len());
+    for (actual, &(label, frame, log_prob)) in labels.iter().zip(expected) {
+        assert_eq!((actual.label, actual.frame, actual.duration), (label, frame, 1));
+        assert!((actual.log_prob - log_prob).abs() < 1e-5, "{actual:?} {log_prob}");
+    }
+}
+
+#[test]
+fn greedy_search_of_logits_matches_the_definition() {
+    for seed in 0..20 {
+        let (blank, classes) = (seed % 5, 5);
+        let log_probs = random_log_probs(60, classes, seed, 4.0);
+        // Each row has another shift; ties go to the lower class.
+        let mut logits: Vec<f32> =
+            log_probs.iter().enumerate().map(|(i, p)| p + (i / classes) as f32 * 0.25 - 3.0).collect();
+        logits[10 * classes..12 * classes].fill(1.5);
+        let search = CtcGreedySearch::new(classes, blank).unwrap();
+        let hypotheses = search.decode(&[&logits, &[], &log_probs]).unwrap();
+        assert_reference(&hypotheses[0].labels, &reference_greedy(&logits, classes, blank));
+        assert_reference(&hypotheses[2].labels, &reference_greedy(&log_probs, classes, blank));
+        assert!(
+            hypotheses[0].labels.len() > 10 && hypotheses[0].end_frame == 60 && hypotheses[1].end_frame == 0
+        );
+        let labels = |hypothesis: &decoding::Hypothesis| {
+            hypothesis.labels.iter().map(|label| (label.label, label.frame)).collect::<Vec<_>>()
+        };
+        let plain = ctc_greedy(&[&log_probs], classes, blank).unwrap();
+        assert_eq!(labels(&plain[0]), labels(&hypotheses[2]));
+    }
+}
+
+#[test]
+fn greedy_streams_have_the_labels_of_the_whole_for_any_chunks() {
+    let (classes, blank) = (4, 1);
+    let utterances = [random_log_probs(80, classes, 5, 3.0), random_log_probs(50, classes, 6, 3.0)];
+    let search = CtcGreedySearch::new(classes, blank).unwrap();
+    let hypotheses = search.decode(&[&utterances[0], &utterances[1]]).unwrap();
+    for sizes in [&[1][..], &[3, 0, 7], &[80]] {
+        let (mut streams, mut labels) = ([search.stream(), search.stream()], [vec![], vec![]]);
+        let mut start = 0;
+        for &size in sizes.iter().cycle() {
+            let chunk = |rows: &[f32]| {
+                let range = |frame: usize| (frame * classes).min(rows.len());
+                rows[range(start)..range(start + size)].to_vec()
+            };
+            let chunks = utterances.each_ref().map(|rows| chunk(rows));
+            // The state may be stored between chunks.
+            streams =
+                streams.map(|stream| serde_json::from_str(&serde_json::to_string(&stream).unwrap()).unwrap());
+            let new_hypotheses = search
+                .advance(&mut streams.iter_mut().collect::<Vec<_>>(), &[&chunks[0], &chunks[1]])
+                .unwrap();
+            let new_labels = new_hypotheses.into_iter().map(|hypothesis| hypothesis.labels);
+            labels.iter_mut().zip(new_labels).for_each(|(labels, new_labels)| labels.extend(new_labels));
+            start += size;
+            if start >= 80 {
+                break;
+            }
+        }
+        assert_eq!(streams.each_ref().map(|stream| stream.frames()), [80, 50]);
+        assert_eq!(labels.each_ref(), [&hypotheses[0].labels, &hypotheses[1].labels], "{sizes:?}");
+    }
+}
+
+#[test]
+fn invalid_chunks_and_states_are_errors_and_leave_streams_unchanged() {
+    let search = CtcGreedySearch::new(3, 0).unwrap();
+    let mut streams = [search.stream(), search.stream()];
+    let start = streams[0].clone();
+    let rows = random_log_probs(2, 3, 1, 1.0);
+    for bad in [f32::NAN, f32::INFINITY] {
+        let mut broken = rows.clone();
+        broken[4] = bad;
+        let [first, second] = &mut streams;
+        let Err(Error::Utterance { utterance: 1, source }) =
+            search.advance(&mut [first, second], &[&rows, &broken])
+        else {
+            panic!("{bad}")
+        };
+        assert!(matches!(*source, Error::Score { frame: 1, class: 1, .. }), "{source}");
+        assert!(streams.iter().all(|stream| *stream == start));
+    }
+    let error = search.decode(&[&rows[1..]]).unwrap_err().to_string();
+    assert!(error.contains("expected whole rows of 3"), "{error}");
+    let error = search.advance(&mut [], &[&rows]).unwrap_err();
+    assert!(matches!(error, Error::Count { argument: "chunks", .. }), "{error}");
+    let mut stream = CtcGreedySearch::new(4, 0).unwrap().stream();
+    let error = search.advance(&mut [&mut stream], &[&rows]).unwrap_err().to_string();
+    assert!(error.contains("a search over 3 classes"), "{error}");
+    assert!(matches!(CtcGreedySearch::new(3, 3), Err(Error::Blank { .. })));
 }

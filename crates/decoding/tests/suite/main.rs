@@ -1,6 +1,7 @@
 //! Tests of the public API of decoding.
 mod beam;
 mod beam_streams;
+mod class_mask;
 mod ctc;
 mod enumeration;
 mod greedy;

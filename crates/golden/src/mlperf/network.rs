@@ -40,7 +40,9 @@ impl NetworkSizes {
         if let Some(PredictorKind::Lstm(predictor)) = &mut config.predictor {
             (predictor.layers, predictor.dropout) = (self.pred_rnn_layers, 0.0);
         }
-        config.joint.dropout = 0.0;
+        if let Some(joint) = &mut config.joint {
+            joint.dropout = 0.0;
+        }
         (config.input.features.mels, config.input.rows.stack) = (self.in_feats, 1);
         config
     }

@@ -227,7 +227,7 @@ impl NetworkRun<'_> {
 
     /// Computes the logits of all sites: labels, blank and durations.
     fn logits(&self, frames: &[f64], positions: &[f64]) -> Result<Vec<f64>, RunError> {
-        let width = self.nemo.config.joint.width;
+        let width = self.nemo.config.joint.as_ref().map_or(1, |joint| joint.width);
         let is_relu = self.nemo.config.loss.options.activation == model::config::ActivationKind::Relu;
         let activation = |x: f64| if is_relu { x.max(0.0) } else { x.tanh() };
         let mut hidden = Vec::new();

@@ -45,6 +45,7 @@ impl ModelConfig {
         self.check_loss_options()?;
         match &self.loss.kind {
             LossKind::Rnnt { .. } => return Ok(()),
+            LossKind::Ctc => return self.check_ctc(),
             LossKind::Gnat(config) => return self.check_gnat(config),
             &LossKind::Pruned { s_range, simple_scale, lm_only_scale, am_only_scale, .. } => {
                 ensure("loss.s_range", "at least 2", s_range >= 2, s_range)?;
@@ -93,7 +94,7 @@ impl ModelConfig {
 
     /// Checks input rows, encoder, predictor and joint network.
     fn check_parts(&self) -> Result<()> {
-        let ModelConfig { input, encoder, joint, .. } = self;
+        let ModelConfig { input, encoder, .. } = self;
         check_count("encoder.stack", input.rows.stack, MAX_SMALL_COUNT)?;
         check_count("encoder.stride", input.rows.stride, MAX_SMALL_COUNT)?;
         let channels = input.rows.channels;
@@ -104,11 +105,16 @@ impl ModelConfig {
             ensure("encoder.stack", expected, input.rows.stack == 1, input.rows.stack)?;
             ensure("encoder.stride", expected, input.rows.stride == 1, input.rows.stride)?;
         }
+        let kind = &self.loss.kind;
         match &self.predictor {
             Some(predictor) => predictor.check()?,
-            None if self.loss.kind.gnat().is_some() => {}
+            None if kind.gnat().is_some() || kind.is_ctc() => {}
             None => ensure("predictor", "a table, with a kind", false, "none")?,
         }
+        if kind.is_ctc() && self.joint.is_none() {
+            return Ok(());
+        }
+        let joint = self.joint_network()?;
         check_count("joint.width", joint.width, MAX_WIDTH)?;
         check_dropout("joint.dropout", joint.dropout)
     }
@@ -128,6 +134,23 @@ impl ModelConfig {
         ensure("training.label_smoothing", expected, smoothing == 0.0 || !is_factored, smoothing)
     }
 
+    /// Checks that the keys that a CTC model has not are absent.
+    fn check_ctc(&self) -> Result<()> {
+        let expect_none = |key: &str, is_none: bool, found: String| {
+            ensure(key, "none with loss.kind = \"ctc\"", is_none, found)
+        };
+        let LossOptions { skip, activation, .. } = self.loss.options;
+        let LossTerms { topology, ctc_weight, ctc_weight_end, .. } = &self.terms;
+        expect_none("predictor", self.predictor.is_none(), "a predictor".into())?;
+        expect_none("joint", self.joint.is_none(), "a joint network".into())?;
+        expect_none("loss.skip", skip == 0.0, skip.to_string())?;
+        expect_none("loss.activation", activation == ActivationKind::Tanh, "another than tanh".into())?;
+        expect_none("training.topology", *topology == Topology::rnnt(), topology.to_string())?;
+        expect_none("training.ctc_weight", *ctc_weight == 0.0, ctc_weight.to_string())?;
+        let end = ctc_weight_end.unwrap_or(0.0);
+        expect_none("training.ctc_weight_end", end == 0.0, end.to_string())
+    }
+
     /// Checks the keys of a recognition lattice, and those that it excludes.
     fn check_gnat(&self, gnat: &GnatConfig) -> Result<()> {
         let range = format!("0 to {MAX_SMALL_COUNT}");
@@ -141,10 +164,11 @@ impl ModelConfig {
         };
         let predictor = if self.predictor.is_some() { "a predictor" } else { "none" };
         expect_none("predictor", self.predictor.is_none(), predictor.into())?;
+        let dropout = self.joint_network()?.dropout;
         let LossOptions { skip, clamp, activation, .. } = self.loss.options;
         let LossTerms { topology, precision, fastemit, delay_penalty, label_smoothing, z_loss, .. } =
             &self.terms;
-        expect_none("joint.dropout", self.joint.dropout == 0.0, self.joint.dropout.to_string())?;
+        expect_none("joint.dropout", dropout == 0.0, dropout.to_string())?;
         expect_none("loss.skip", skip == 0.0, skip.to_string())?;
         expect_none("loss.clamp", clamp.is_none(), format!("{clamp:?}"))?;
         expect_none("loss.activation", activation == ActivationKind::Tanh, "another than tanh".into())?;

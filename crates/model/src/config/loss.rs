@@ -1,4 +1,4 @@
-//! Model configuration: kinds of `[loss]`, RNN-T, TDT, multi-blank, pruned, GNAT.
+//! Model configuration: kinds of `[loss]`, RNN-T, TDT, multi-blank, pruned, CTC, GNAT.
 use serde::{Deserialize, Serialize};
 
 use super::gnat::GnatConfig;
@@ -57,6 +57,8 @@ pub enum LossKind {
         #[serde(default)]
         warm_steps: u64,
     },
+    /// Connectionist temporal classification: a head on the encoder, without joint network.
+    Ctc,
     /// A recognition lattice over the last labels, with globally normalized paths (GNAT).
     Gnat(GnatConfig),
 }
@@ -81,6 +83,11 @@ impl LossKind {
             Self::MultiBlank { durations, .. } => durations,
             _ => &[],
         }
+    }
+
+    /// Returns true for CTC, which has no predictor and no joint network.
+    pub fn is_ctc(&self) -> bool {
+        matches!(self, Self::Ctc)
     }
 
     /// Returns the keys of the recognition lattice, if it is one.

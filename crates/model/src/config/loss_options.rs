@@ -142,13 +142,14 @@ impl ModelConfig {
     ///
     /// # Errors
     /// Durations that the topology does not support, which [`ModelConfig::check`] reports first;
-    /// [`crate::Error::RecipeValue`] for a recognition lattice.
+    /// [`crate::Error::RecipeValue`] for a CTC model or a recognition lattice.
     pub fn topology(&self) -> ModelResult<Topology> {
         let topology = match &self.loss.kind {
             LossKind::Tdt { durations, .. } => Topology::tdt(durations),
             LossKind::MultiBlank { durations, .. } => self.terms.topology.clone().with_big_blanks(durations),
             LossKind::Rnnt { .. } | LossKind::Pruned { .. } => Ok(self.terms.topology.clone()),
-            LossKind::Gnat(_) => return Err(not_a_transducer_error()),
+            LossKind::Ctc => return Err(not_a_transducer_error("ctc")),
+            LossKind::Gnat(_) => return Err(not_a_transducer_error("gnat")),
         };
         Ok(topology.map_err(rnnt_loss::Error::from)?)
     }
@@ -156,7 +157,7 @@ impl ModelConfig {
     /// Returns the options of the loss.
     ///
     /// # Errors
-    /// As [`ModelConfig::topology`].
+    /// As [`ModelConfig::topology`], except that CTC models have a loss.
     pub fn loss_options(&self) -> ModelResult<Options> {
         let LossTerms { fastemit, delay_penalty, label_smoothing, z_loss, .. } = self.terms;
         let loss = self.loss_kind()?;
@@ -172,7 +173,6 @@ impl ModelConfig {
 
     /// Returns the kind of loss with its options.
     fn loss_kind(&self) -> ModelResult<rnnt_loss::Loss> {
-        let topology = self.topology()?;
         Ok(match self.loss.kind {
             LossKind::Rnnt { factored_blank } => {
                 let tokens = if factored_blank {
@@ -180,16 +180,21 @@ impl ModelConfig {
                 } else {
                     TokenNormalization::Softmax
                 };
-                rnnt_loss::Loss::Transducer { topology, tokens, sigma: 0.0 }
+                rnnt_loss::Loss::Transducer { topology: self.topology()?, tokens, sigma: 0.0 }
             }
-            LossKind::Tdt { sigma, omega, .. } => rnnt_loss::Loss::Tdt { topology, sigma, omega },
+            LossKind::Tdt { sigma, omega, .. } => {
+                rnnt_loss::Loss::Tdt { topology: self.topology()?, sigma, omega }
+            }
             LossKind::MultiBlank { sigma, .. } => {
-                rnnt_loss::Loss::Transducer { topology, tokens: TokenNormalization::Softmax, sigma }
+                let tokens = TokenNormalization::Softmax;
+                rnnt_loss::Loss::Transducer { topology: self.topology()?, tokens, sigma }
             }
-            LossKind::Gnat(_) => return Err(not_a_transducer_error()),
+            LossKind::Ctc => rnnt_loss::Loss::Ctc,
+            LossKind::Gnat(_) => return Err(not_a_transducer_error("gnat")),
             LossKind::Pruned { s_range, lm_only_scale, am_only_scale, .. } => {
                 let pruning = Pruning { s_range, lm_only_scale, am_only_scale, ..Pruning::default() };
-                rnnt_loss::Loss::Pruned { topology, tokens: TokenNormalization::Softmax, pruning }
+                let tokens = TokenNormalization::Softmax;
+                rnnt_loss::Loss::Pruned { topology: self.topology()?, tokens, pruning }
             }
         })
     }
@@ -215,9 +220,9 @@ impl ModelConfig {
     }
 }
 
-/// Returns the error of a recognition lattice where a transducer is required.
-fn not_a_transducer_error() -> ModelError {
-    let (expected, found) = ("a transducer".into(), "gnat".into());
+/// Returns the error of another kind where a transducer is required.
+fn not_a_transducer_error(kind: &str) -> ModelError {
+    let (expected, found) = ("a transducer".into(), kind.into());
     ModelError::RecipeValue { key: "loss.kind".into(), expected, found }
 }
 

@@ -41,7 +41,8 @@ struct ModelRecipe {
     encoder: EncoderConfig,
     #[serde(default)]
     predictor: Option<PredictorKind>,
-    joint: JointConfig,
+    #[serde(default)]
+    joint: Option<JointConfig>,
     #[serde(default)]
     init: InitConfig,
     #[serde(default)]

@@ -1,5 +1,11 @@
-//! Tests of the public API of the `model` crate: encoders, and MLPerf's model.
+//! Tests of the public API of the `model` crate: encoders, MLPerf's model, import and export.
 
 mod encoders;
+mod fuzzing;
+mod import;
+mod import_errors;
 mod mlperf;
+#[path = "../../../speech/tests/suite/mutants.rs"]
+mod mutants;
+mod pretrained_models;
 mod rows;

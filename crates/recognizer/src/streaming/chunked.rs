@@ -118,7 +118,7 @@ impl ChunkedEncoder {
         })
     }
 
-    /// Returns the width of the rows: H, that of the joint network.
+    /// Returns the width H of the rows: that of [`Model::project_frames`].
     pub fn width(&self) -> usize {
         self.model.width()
     }

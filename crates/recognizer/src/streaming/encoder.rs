@@ -16,7 +16,7 @@ use model::encoders::{EncoderChunk, EncoderState, EncoderStream};
 /// push: samples ──► frames ──► pending stacked rows
 /// encode: pending rows of all utterances in one batch ──► projected rows [n, H]
 /// ```
-/// n: new rows of a stream; H: width of the joint network.
+/// n: new rows of a stream; H: width of the joint network, in a CTC model the number of classes.
 ///
 /// The rows of a stream have the bits of [`Model::encode`] on the whole utterance, independent of
 /// its chunks, of the other streams and of the number of threads.
@@ -95,7 +95,7 @@ impl StreamState {
 pub struct EncodedChunk {
     /// The stream.
     pub stream: StreamId,
-    /// Projected encoder rows `[n, H]` (H: width of the joint network); n may be 0.
+    /// Projected encoder rows `[n, H]`, as [`Model::project_frames`] returns; n may be 0.
     pub rows: Vec<f32>,
     /// Whether the stream has ended with these rows.
     pub last: bool,
@@ -117,7 +117,7 @@ impl StreamingEncoder {
             .ok_or_else(|| not_streaming("an encoder that needs the whole utterance"))?;
         if front_end.stream().is_err() {
             return Err(not_streaming(match input.features.normalize {
-                Normalization::Utterance | Normalization::Standard => {
+                Normalization::Utterance | Normalization::Standard | Normalization::Sample => {
                     "features that are normalized by the whole utterance"
                 }
                 Normalization::Running | Normalization::None => "features that need the whole utterance",

@@ -2,10 +2,14 @@
 //!
 //! Labels are final if they do not change any more; the other labels of the best hypothesis of a
 //! beam are unstable. All labels of a greedy search are final.
-use decoding::{BeamOptions, BeamSearch, BeamStream, DecodedToken, GreedySearch, GreedyStream};
+use decoding::{
+    BeamOptions, BeamSearch, BeamStream, CtcGreedySearch, CtcGreedyStream, DecodedToken, GreedySearch,
+    GreedyStream,
+};
 
 use crate::recognizer::Recognizer;
-use crate::search::{SearchConfig, with_posterior_confidence};
+use crate::search::{new_ctc_greedy_search, with_posterior_confidence};
+use crate::search_config::SearchConfig;
 use crate::{Error, Result};
 
 /// Largest number of unstable labels; the oldest of more labels become final.
@@ -28,6 +32,7 @@ pub(super) struct StreamingSearch {
 enum SearchWithStream {
     Greedy(Box<(GreedySearch, GreedyStream)>),
     Beam(Box<(BeamSearch, BeamStream)>),
+    Ctc(CtcGreedySearch, CtcGreedyStream),
 }
 
 impl StreamingSearch {
@@ -55,12 +60,24 @@ impl StreamingSearch {
                 let stream = search.stream()?;
                 SearchWithStream::Beam(Box::new((search, stream)))
             }
+            // The rows of a stream are logits of the head only in a CTC model.
+            SearchConfig::Ctc(None) if recognizer.model().is_ctc() => {
+                let search = new_ctc_greedy_search(recognizer.model(), recognizer.ctc_mask())?;
+                let stream = search.stream();
+                SearchWithStream::Ctc(search, stream)
+            }
             SearchConfig::BeamWithCtc { .. } | SearchConfig::Ctc(_) | SearchConfig::Lattice(_) => {
-                let expected = "a greedy search or a beam with the joint network only, for streaming";
+                let expected = match recognizer.model().is_ctc() {
+                    true => "a greedy search, for streaming",
+                    false => "a greedy search or a beam with the joint network only, for streaming",
+                };
                 return Err(Error::shape("search", expected, "another"));
             }
         };
-        let row_width = decoder()?.frame_width();
+        let row_width = match &search {
+            SearchWithStream::Ctc(search, _) => search.classes(),
+            SearchWithStream::Greedy(_) | SearchWithStream::Beam(_) => decoder()?.frame_width(),
+        };
         let frame_seconds = recognizer.transcription_builder().frame_seconds();
         let max_unstable_frames = latest.map_or(usize::MAX, |seconds| (seconds / frame_seconds) as usize);
         Ok(Self {
@@ -78,6 +95,11 @@ impl StreamingSearch {
             SearchWithStream::Greedy(greedy) => {
                 let (search, stream) = &mut **greedy;
                 search.advance(&mut [stream], &[rows])?.labels(0).to_vec()
+            }
+            SearchWithStream::Ctc(search, stream) => {
+                let hypotheses = search.advance(&mut [stream], &[rows])?;
+                let labels = hypotheses.into_iter().flat_map(|hypothesis| hypothesis.labels).collect();
+                with_posterior_confidence(labels)
             }
             SearchWithStream::Beam(beam) => {
                 let (search, stream) = &mut **beam;
@@ -143,6 +165,7 @@ impl StreamingSearch {
         match &self.search {
             SearchWithStream::Greedy(greedy) => greedy.1.frames(),
             SearchWithStream::Beam(beam) => beam.1.frames(),
+            SearchWithStream::Ctc(_, stream) => stream.frames(),
         }
     }
 

@@ -7,6 +7,7 @@ use oracle::{ctc::sum_over_labelings, differences::central_difference};
 use rnnt_dp::delay_shift;
 use rnnt_loss::{
     Error, Head, HiddenInputs, JointInputs, Layout, Loss, LossOutput, Options, Plan, Session, Targets,
+    align_ctc,
     candle::{self, HeadTensors, HiddenTensors, LossSession},
 };
 
@@ -266,4 +267,61 @@ fn invalid_arguments_are_errors() {
     let with_durations = HiddenInputs { durations: Some(head), ..HiddenInputs::new(rows, head) };
     let actual = Session::new(&plain).unwrap().sum(with_durations, &targets, &WEIGHTS);
     assert!(matches!(actual, Err(Error::Durations { expected: 0, found: C })));
+}
+
+#[test]
+fn alignments_match_the_enumeration_of_all_paths() {
+    let targets = targets();
+    let all = inputs();
+    let rows: Vec<Vec<f32>> = (0..targets.batch())
+        .map(|b| dense_log_probs(&all, b, 0.0).0.iter().map(|&log_prob| log_prob as f32).collect())
+        .collect();
+    let slices: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
+    let alignments = align_ctc(&slices, C, &targets).unwrap();
+    assert!(alignments[2].is_none());
+    for b in [0, 1, 3] {
+        let (frames, labels) = (FRAMES[b], targets.labels(b));
+        // Probability of each path, and the first frames of its labels.
+        let (mut total, mut best) = (0.0, (f64::NEG_INFINITY, Vec::new()));
+        let mut begin_sums = vec![vec![0.0; frames]; labels.len()];
+        for number in 0..C.pow(frames as u32) {
+            let path: Vec<u32> = (0..frames).map(|t| (number / C.pow(t as u32) % C) as u32).collect();
+            let starts: Vec<usize> =
+                (0..frames).filter(|&t| path[t] != BLANK && (t == 0 || path[t] != path[t - 1])).collect();
+            if starts.len() != labels.len() || starts.iter().zip(labels).any(|(&t, &label)| path[t] != label)
+            {
+                continue;
+            }
+            let log_prob: f64 =
+                path.iter().enumerate().map(|(t, &class)| f64::from(rows[b][t * C + class as usize])).sum();
+            total += log_prob.exp();
+            starts.iter().enumerate().for_each(|(u, &t)| begin_sums[u][t] += log_prob.exp());
+            if log_prob > best.0 {
+                best = (log_prob, starts);
+            }
+        }
+        let alignment = alignments[b].as_ref().unwrap();
+        assert!((alignment.loss + total.ln()).abs() < 1e-9 && (alignment.log_prob - best.0).abs() < 1e-9);
+        assert_eq!(alignment.labels.len(), labels.len());
+        for (u, label) in alignment.labels.iter().enumerate() {
+            let frame = best.1[u];
+            assert_eq!((label.label, label.frame), (labels[u], frame));
+            assert_eq!(label.log_prob, f64::from(rows[b][frame * C + labels[u] as usize]));
+            assert!((label.confidence - begin_sums[u][frame] / total).abs() < 1e-9);
+            let mean: f64 = begin_sums[u].iter().enumerate().map(|(t, sum)| t as f64 * sum / total).sum();
+            assert!((label.expected_frame - mean).abs() < 1e-9);
+        }
+    }
+    // Errors name the argument.
+    let error = |slices: &[&[f32]], classes| align_ctc(slices, classes, &targets).unwrap_err();
+    assert!(matches!(error(&slices[1..], C), Error::Shape { argument: "log_probs", .. }));
+    assert!(matches!(error(&slices, C + 1), Error::Shape { argument: "log_probs", .. }));
+    let mut broken = rows[1].clone();
+    broken[BLANK as usize] = f32::NAN;
+    let broken = [slices[0], &broken, slices[2], slices[3]];
+    let emission_error = error(&broken, C);
+    assert!(
+        matches!(emission_error, Error::Lattice(rnnt_dp::Error::Emission { utterance: 1, .. })),
+        "{emission_error}"
+    );
 }

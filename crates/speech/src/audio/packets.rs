@@ -21,8 +21,8 @@ use super::channels::MonoSignal;
 use super::file_range::FileRange;
 use super::mp4::MediaTime;
 use super::opus::{self, OpusPacketDecoder};
-use super::panic_guard::catch_panic;
 use super::{format_error, mp4, vorbis};
+use crate::panic_guard::catch_panic;
 use crate::{Error, Result};
 
 /// Largest number of samples per channel in a packet.

@@ -79,7 +79,7 @@ pub(super) fn read_key_before(path: &Path, mut file: &File, member: AudioMember)
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
         Err(error) => return Err(io_error(error)),
     }
-    let Ok(Some(header)) = TarMembers::new(Cursor::new(headers)).next() else { return Ok(None) };
+    let Ok(Some(header)) = TarMembers::new(Cursor::new(headers)).next_member() else { return Ok(None) };
     let is_adjacent = header.start == u64::from(member.header_bytes);
     Ok(split_name(&header.name).filter(|_| is_adjacent).map(|(key, _)| key.to_owned()))
 }

@@ -77,7 +77,7 @@ pub(super) fn index_shard(path: &Path) -> Result<(Vec<IndexEntry>, SourceReport)
     let (entries, report, sample_numbers_by_id) = (Vec::new(), SourceReport::default(), HashMap::new());
     let mut indexer = ShardIndexer { path, file, entries, report, sample_numbers_by_id };
     let mut sample = SampleMembers::default();
-    while let Some(member) = members.next().map_err(read_error)? {
+    while let Some(member) = members.next_member().map_err(read_error)? {
         let name = Excerpt(&member.name).to_string();
         if member.is_sparse {
             return Err(shard_error(path, &format!("{name}: all of its bytes"), "a sparse file"));

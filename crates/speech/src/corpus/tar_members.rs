@@ -1,4 +1,4 @@
-//! Iterates over the members of tar shards of speech, by their headers.
+//! Iterates over the members of tar archives, by their headers.
 //!
 //! Contents are skipped, not read. Names may be in extension records before a header (GNU or pax);
 //! the size of all headers is limited.
@@ -15,9 +15,12 @@ const CHECKSUM_BYTES: Range<usize> = 148..156;
 /// Largest size of all headers of a member, including long names.
 pub(super) const MAX_HEADER_BYTES: u64 = 1 << 16;
 
-/// A member of a tar file.
-pub(super) struct TarMember {
+/// A member of a tar archive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TarMember {
+    /// Path in the archive.
     pub name: String,
+    /// Type: a file, a folder, a link.
     pub kind: EntryType,
     /// Whether the content is sparse, so that no byte range has it.
     pub is_sparse: bool,
@@ -30,7 +33,8 @@ pub(super) struct TarMember {
 }
 
 /// Iterates over the headers of a tar file.
-pub(super) struct TarMembers<R> {
+#[derive(Debug)]
+pub struct TarMembers<R> {
     file: R,
     /// First byte of the next header.
     next_header: u64,
@@ -44,7 +48,8 @@ struct ExtensionRecords {
 }
 
 impl<R: Read + Seek> TarMembers<R> {
-    pub(super) fn new(file: R) -> Self {
+    /// Creates an iterator from the first byte of the file.
+    pub fn new(file: R) -> Self {
         TarMembers { file, next_header: 0 }
     }
 
@@ -56,9 +61,9 @@ impl<R: Read + Seek> TarMembers<R> {
     /// Returns the next member; `None` at the end mark or the end of the file.
     ///
     /// # Errors
-    /// I/O errors; [`ErrorKind::InvalidData`] for an invalid header, and for records of more than
-    /// [`MAX_HEADER_BYTES`] bytes.
-    pub(super) fn next(&mut self) -> io::Result<Option<TarMember>> {
+    /// I/O errors; [`ErrorKind::InvalidData`] for an invalid header, and for extension records of
+    /// more than 64 KiB.
+    pub fn next_member(&mut self) -> io::Result<Option<TarMember>> {
         let header_start = self.next_header;
         let mut records = ExtensionRecords::default();
         loop {

@@ -109,6 +109,10 @@ settings! {
     ///
     /// If above 0, it replaces `floor_db`, and features are computed in f64.
     serialize_if_changed floor_power: f64 = 0.0,
+    /// Constant that is added to the power of a mel bin: `ln(p + log_guard)`.
+    ///
+    /// If above 0, it replaces `floor_db`, and features are computed in f64.
+    serialize_if_changed log_guard: f64 = 0.0,
     /// Removes silence at both ends, this many decibels below the loudest part.
     ///
     /// See [`trim`](super::trim()). 0 disables trimming.
@@ -124,6 +128,13 @@ impl FeatureConfig {
     pub(super) fn max_hz(&self) -> f64 {
         let (half, high) = (f64::from(self.sample_rate) / 2.0, f64::from(self.high_hz));
         if high <= 0.0 { half + high } else { high }
+    }
+
+    /// Returns whether the floor of the logarithm is an absolute power.
+    ///
+    /// It is with `floor_power` or `log_guard` above 0, which replace `floor_db`.
+    pub fn is_floor_absolute(&self) -> bool {
+        self.floor_power > 0.0 || self.log_guard > 0.0
     }
 
     /// Checks every setting.
@@ -160,14 +171,18 @@ impl FeatureConfig {
         let preemphasis = self.preemphasis;
         check_value("preemphasis", "0 to 1", (0.0..=1.0).contains(&preemphasis), preemphasis.into())?;
         check_value("floor_db", "10 to 120", (10.0..=120.0).contains(&self.floor_db), self.floor_db.into())?;
-        let power = self.floor_power;
-        let is_valid = power == 0.0 || (1e-300..=1.0).contains(&power);
-        check_value("floor_power", "1e-300 to 1, or 0 for a floor in decibels", is_valid, power)?;
-        let is_valid = power == 0.0 || self.normalize != Normalization::Running;
-        check_value("floor_power", "0 with running normalization, whose prior is relative", is_valid, power)?;
+        for (field, power) in [("floor_power", self.floor_power), ("log_guard", self.log_guard)] {
+            let is_valid = power == 0.0 || (1e-300..=1.0).contains(&power);
+            check_value(field, "1e-300 to 1, or 0 for a floor in decibels", is_valid, power)?;
+            let is_valid = power == 0.0 || self.normalize != Normalization::Running;
+            check_value(field, "0 with running normalization, whose prior is relative", is_valid, power)?;
+        }
+        let is_valid = self.floor_power == 0.0 || self.log_guard == 0.0;
+        check_value("log_guard", "0 with a `floor_power` above 0", is_valid, self.log_guard)?;
         let is_valid = (0.0..=10_000.0).contains(&self.agc_ms);
         check_value("agc_ms", "0 to 10000", is_valid, self.agc_ms.into())?;
-        let is_valid = self.agc_ms == 0.0 || (power == 0.0 && self.normalize.needs_whole_utterance());
+        let is_relative = !self.is_floor_absolute() && self.normalize.needs_whole_utterance();
+        let is_valid = self.agc_ms == 0.0 || is_relative;
         check_value(
             "agc_ms",
             "0 unless features are relative to the maximum of a whole utterance",

@@ -74,6 +74,8 @@ pub(super) enum Divisor {
     DeviationAtLeast(f64),
     /// The deviation; a constant column becomes zeros.
     ExactDeviation,
+    /// The sample deviation, with a divisor of T - 1, plus a constant.
+    SampleDeviationPlus(f64),
 }
 
 /// Subtracts the mean of each column and divides by its deviation; `[T, dim]`.
@@ -101,6 +103,10 @@ pub(super) fn normalize_columns<F: FeatureFloat>(data: &mut [F], dim: usize, div
             // Rounding the mean would give a constant column a deviation.
             Divisor::ExactDeviation if deviation == 0.0 || is_constant(data, dim, column) => 0.0,
             Divisor::ExactDeviation => 1.0 / deviation,
+            // One frame differs from its mean by rounding only.
+            Divisor::SampleDeviationPlus(constant) => {
+                1.0 / ((*scale / (num_frames - 1.0).max(1.0)).sqrt() + constant)
+            }
         };
     }
     for row in data.chunks_exact_mut(dim) {

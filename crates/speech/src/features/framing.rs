@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 
 /// The position of frames in a signal.
 ///
-/// Frames have L samples, every H samples of a signal of n. There is at least one frame.
+/// Frames have L samples, every H samples of a signal of n. There is at least one frame, except
+/// with [`Framing::ZeroPadded`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Framing {
     /// Within the signal, as in Kaldi with `snip_edges = true`.
     ///
@@ -28,6 +29,11 @@ pub enum Framing {
     /// / 2)) / H)` frames. Beyond its ends the signal is reflected with its first and last sample
     /// repeated, `x[-i] = x[i - 1]`.
     Middle,
+    /// Centered on multiples of the hop, with zeros beyond the ends.
+    ///
+    /// As in NeMo 2.5 and later. Frame t begins at sample `t H - floor(L / 2)`; there are `floor(n
+    /// / H)` frames. A signal shorter than a hop has none, which is an error.
+    ZeroPadded,
 }
 
 impl Framing {
@@ -37,6 +43,7 @@ impl Framing {
             Framing::Inside => "inside",
             Framing::Centered => "centered",
             Framing::Middle => "middle",
+            Framing::ZeroPadded => "zero-padded",
         }
     }
 
@@ -46,6 +53,29 @@ impl Framing {
             Framing::Inside => 1 + num_samples.saturating_sub(window_length) / hop_length,
             Framing::Centered => 1 + num_samples / hop_length,
             Framing::Middle => ((num_samples + hop_length / 2) / hop_length).max(1),
+            Framing::ZeroPadded => num_samples / hop_length,
+        }
+    }
+
+    /// Returns the number of frames that later samples cannot change.
+    ///
+    /// `None` if frames reach beyond the end of the signal in another way than with zeros: then
+    /// they depend on where the signal ends.
+    pub(super) fn complete_frames(
+        self,
+        num_samples: u64,
+        window_length: u64,
+        hop_length: u64,
+    ) -> Option<u64> {
+        let frames_within =
+            |n: u64| n.checked_sub(window_length).map_or(0, |num_remaining| 1 + num_remaining / hop_length);
+        match self {
+            Framing::Inside => Some(frames_within(num_samples)),
+            Framing::ZeroPadded => {
+                let frames = frames_within(num_samples.saturating_add(window_length / 2));
+                Some(frames.min(num_samples / hop_length))
+            }
+            Framing::Centered | Framing::Middle => None,
         }
     }
 
@@ -56,6 +86,7 @@ impl Framing {
             Framing::Inside => offset + window_length,
             Framing::Centered => offset,
             Framing::Middle => offset + hop_length - hop_length / 2,
+            Framing::ZeroPadded => offset + hop_length,
         }
     }
 
@@ -64,7 +95,7 @@ impl Framing {
         let start = (t * hop_length) as isize;
         match self {
             Framing::Inside => start,
-            Framing::Centered => start - (window_length / 2) as isize,
+            Framing::Centered | Framing::ZeroPadded => start - (window_length / 2) as isize,
             Framing::Middle => start + (hop_length / 2) as isize - (window_length / 2) as isize,
         }
     }
@@ -75,7 +106,7 @@ impl Framing {
             return Some(i as usize);
         }
         match self {
-            Framing::Inside => None,
+            Framing::Inside | Framing::ZeroPadded => None,
             // A reflected signal is periodic.
             Framing::Centered => {
                 let period = (2 * (n - 1)).max(1);
@@ -99,6 +130,8 @@ pub enum Window {
     Hann,
     /// Hann at the midpoints: `w[n] = (1 - cos(2 π (n + 1/2) / L)) / 2`
     HannMidpoint,
+    /// Hann with zeros at both ends: `w[n] = (1 - cos(2 π n / (L - 1))) / 2`
+    HannSymmetric,
     /// Kaldi's default: `w[n] = ((1 - cos(2 π n / (L - 1))) / 2)^0.85`
     Povey,
 }
@@ -110,6 +143,7 @@ impl Window {
         let weight = |n: usize| match self {
             Window::Hann => hann(TAU * n as f64 / length as f64),
             Window::HannMidpoint => (PI * (n as f64 + 0.5) / length as f64).sin().powi(2),
+            Window::HannSymmetric => hann(TAU * n as f64 / (length.max(2) - 1) as f64),
             Window::Povey => hann(TAU * n as f64 / (length.max(2) - 1) as f64).powf(0.85),
         };
         (0..length).map(weight).collect()
@@ -135,7 +169,7 @@ mod tests {
 
     #[test]
     fn samples_and_frames_are_inverse() {
-        for framing in [Framing::Inside, Framing::Centered, Framing::Middle] {
+        for framing in [Framing::Inside, Framing::Centered, Framing::Middle, Framing::ZeroPadded] {
             for (length, hop) in [(320, 160), (400, 160), (3, 7), (1, 1), (5, 3)] {
                 for frames in 1..9 {
                     let n = framing.samples(frames, length, hop);
@@ -145,5 +179,26 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn complete_frames_are_within_the_samples_so_far() {
+        for (length, hop) in [(320, 160), (400, 160), (3, 7), (1, 1), (5, 3), (4, 4)] {
+            for framing in [Framing::Inside, Framing::ZeroPadded] {
+                for n in 0..1000u64 {
+                    let ends_within = |t: &usize| {
+                        let end = framing.start(*t, length as usize, hop as usize) + length as isize;
+                        let exists = match framing {
+                            Framing::Inside => true,
+                            _ => *t < framing.frames(n as usize, length as usize, hop as usize),
+                        };
+                        end <= n as isize && exists
+                    };
+                    let expected = (0..).take_while(ends_within).count() as u64;
+                    assert_eq!(framing.complete_frames(n, length, hop), Some(expected), "{framing:?} {n}");
+                }
+            }
+        }
+        assert_eq!(Framing::Centered.complete_frames(999, 5, 3), None);
     }
 }

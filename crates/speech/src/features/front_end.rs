@@ -118,9 +118,10 @@ impl FrontEnd {
         }
     }
 
-    /// Returns the number of frames of an untrimmed signal, at least 1.
+    /// Returns the number of frames of an untrimmed signal.
     ///
-    /// See [`Framing`](super::Framing).
+    /// It is at least 1, except for a signal shorter than a hop with
+    /// [`Framing::ZeroPadded`](super::Framing), which has no features.
     pub fn frames(&self, samples: usize) -> usize {
         self.config.framing.frames(samples, self.window_length, self.hop_length)
     }
@@ -141,14 +142,15 @@ impl FrontEnd {
     /// * `y[n] = x[n] - a x[n-1]` is split into frames ([`Framing`](super::Framing)) and multiplied
     ///   by a [`Window`](super::Window); p is the squared magnitude of their Fourier transform
     ///   times the filters of a [`MelKind`](crate::MelKind).
-    /// * With `floor_power` above 0, `x = ln max(p, floor_power)`. Otherwise `x = ln(p / full +
-    ///   10^(-floor_db/10))`. If whole utterances are normalized, full is `max p`, so that a gain
-    ///   changes nothing but rounding, and a silent signal gives zeros; with `agc_ms` above 0 it is
-    ///   `max(max p[t ± agc_ms], max p / 1000)` at frame t. Otherwise it is the power of a sine of
-    ///   amplitude 1 in the middle of a spectral bin.
+    /// * With `floor_power` above 0, `x = ln max(p, floor_power)`; with `log_guard` above 0, `x =
+    ///   ln(p + log_guard)`. Otherwise `x = ln(p / full + 10^(-floor_db/10))`. If whole utterances
+    ///   are normalized, full is `max p`, so that a gain changes nothing but rounding, and a silent
+    ///   signal gives zeros; with `agc_ms` above 0 it is `max(max p[t ± agc_ms], max p / 1000)` at
+    ///   frame t. Otherwise it is the power of a sine of amplitude 1 in the middle of a spectral
+    ///   bin.
     /// * [`Normalization`](super::Normalization) is applied to x. If it is running or none, nothing
-    ///   is trimmed, and framing is inside, then each frame depends only on the samples up to its
-    ///   end, and [`FrontEnd::stream`] gives the same bits.
+    ///   is trimmed, and framing is inside or zero-padded, then each frame depends only on the
+    ///   samples up to its end, and [`FrontEnd::stream`] gives the same bits.
     ///
     /// The dither noise is that of evaluation: the same for every utterance.
     ///
@@ -156,7 +158,8 @@ impl FrontEnd {
     /// `[n]` samples to `[T, mels]`, T being [`FrontEnd::frames`] of the trimmed signal.
     ///
     /// # Errors
-    /// Another sample rate, no sample, a sample that is NaN or beyond ±2^31.
+    /// Another sample rate, no sample, a sample that is NaN or beyond ±2^31, and
+    /// [`Error::ShortSignal`] for a signal without a frame.
     ///
     /// Cost: O(T F log F) time for FFT size F, O(T mels) memory, and a copy of the samples if they
     /// are dithered.
@@ -184,6 +187,9 @@ impl FrontEnd {
         self.check(audio)?;
         let dim = self.config.mels;
         let data = with_pipeline!(self, |pipeline| pipeline.features(&audio.samples, rng));
+        if data.is_empty() {
+            return Err(self.short_signal_error(audio));
+        }
         Ok(Features { frames: data.len() / dim, dim, data })
     }
 
@@ -197,7 +203,8 @@ impl FrontEnd {
     /// Cost: that of [`FrontEnd::log_mel`], and O(n + T F) memory.
     pub fn stages(&self, audio: &Audio) -> Result<FeatureStages> {
         self.check(audio)?;
-        Ok(with_pipeline!(self, |pipeline| pipeline.stages(&audio.samples, &mut evaluation_rng())))
+        let stages = with_pipeline!(self, |pipeline| pipeline.stages(&audio.samples, &mut evaluation_rng()));
+        if stages.frames == 0 { Err(self.short_signal_error(audio)) } else { Ok(stages) }
     }
 
     /// Returns the window function.
@@ -210,6 +217,10 @@ impl FrontEnd {
     /// Column k is the weight of the power at `k sample_rate / F` hertz; F is the FFT size.
     pub fn mel_matrix(&self) -> Vec<f64> {
         with_pipeline!(self, |pipeline| pipeline.mel_matrix())
+    }
+
+    fn short_signal_error(&self, audio: &Audio) -> Error {
+        Error::ShortSignal { expected: self.samples(1), found: self.trimmed_range(&audio.samples).len() }
     }
 
     fn check(&self, audio: &Audio) -> Result<()> {

@@ -14,6 +14,8 @@ pub(super) enum LogCompression<F> {
     RelativeToReference { reference: F, floor: F },
     /// `ln max(p, floor)`
     WithMinimum { floor: F },
+    /// `ln(p + guard)`
+    WithGuard { guard: F },
 }
 
 /// The power that corresponds to 0 before the floor.
@@ -29,7 +31,7 @@ pub(super) enum ReferenceLevel {
 
 impl ReferenceLevel {
     pub(super) fn new(config: &FeatureConfig) -> Self {
-        match (config.floor_power > 0.0, config.normalize.needs_whole_utterance()) {
+        match (config.is_floor_absolute(), config.normalize.needs_whole_utterance()) {
             (true, _) => ReferenceLevel::One,
             (false, true) => ReferenceLevel::LargestPower,
             (false, false) => ReferenceLevel::FullScaleSine,
@@ -75,6 +77,7 @@ impl<F: FeatureFloat> LogCompression<F> {
             LogCompression::WithMinimum { floor } => powers.iter_mut().for_each(|p| {
                 *p = if *p > floor { *p } else { floor }.ln();
             }),
+            LogCompression::WithGuard { guard } => powers.iter_mut().for_each(|p| *p = (*p + guard).ln()),
         }
     }
 }

@@ -14,6 +14,11 @@ pub enum Normalization {
     Utterance,
     /// The same without a lower bound on the deviation, as in MLPerf.
     Standard,
+    /// By mean and sample deviation of the whole utterance.
+    ///
+    /// As `per_feature` in NeMo: `(x - mean) / (s + 1e-5)` with `s² = Σ (x - mean)² / (T - 1)`, and
+    /// s = 0 for one frame.
+    Sample,
     /// By exponentially decaying mean and variance of the past, for streaming too.
     ///
     /// The statistics of each bin decay with a time constant of 4 s and are combined with a
@@ -38,6 +43,7 @@ impl Normalization {
         match self {
             Normalization::Utterance => "utterance",
             Normalization::Standard => "standard",
+            Normalization::Sample => "sample",
             Normalization::Running => "running",
             Normalization::None => "none",
         }
@@ -48,6 +54,7 @@ impl Normalization {
         match self {
             Normalization::Utterance => Some(DEFAULT_DIVISOR),
             Normalization::Standard => Some(Divisor::ExactDeviation),
+            Normalization::Sample => Some(Divisor::SampleDeviationPlus(1e-5)),
             Normalization::Running | Normalization::None => None,
         }
     }

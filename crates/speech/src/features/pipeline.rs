@@ -10,7 +10,7 @@ use std::ops::Range;
 use rand::Rng;
 
 use super::log_compression::{self, LogCompression, ReferenceLevel};
-use super::mel_transform::{FrameTransform, MelTransform};
+use super::mel_transform::MelTransform;
 use super::preemphasis::{Preemphasis, dither};
 use super::running_stats::RunningStats;
 use super::{FrontEnd, Normalization};
@@ -125,41 +125,24 @@ impl<'a, F: FeatureFloat> FeaturePipeline<'a, F> {
             match usize::try_from(start) {
                 Ok(start) if start + window_length <= samples.len() => {
                     let frame = &samples[start..start + window_length];
-                    self.append_frame_powers(
-                        &mut frame_transform,
-                        &preemphasis,
-                        frame,
-                        preemphasis.predecessor(samples, start),
-                        &mut data,
-                    );
+                    let predecessor = preemphasis.predecessor(samples, start);
+                    let emphasized = preemphasis.apply_to_slice(frame, predecessor);
+                    frame_transform.append_mel_powers(emphasized, &mut data);
                 }
                 _ => {
                     let indices = start..start + *window_length as isize;
-                    let folded = indices.map_while(|i| framing.fold_index(i, samples.len()));
-                    let emphasized =
-                        folded.map(|i| preemphasis.apply(samples[i], preemphasis.predecessor(samples, i)));
+                    let emphasized = indices.map(|i| {
+                        let index = framing.fold_index(i, samples.len());
+                        index.map_or(F::zero(), |i| {
+                            preemphasis.apply(samples[i], preemphasis.predecessor(samples, i))
+                        })
+                    });
                     frame_transform.append_mel_powers(emphasized, &mut data);
                 }
             }
             visit(&frame_transform.power);
         }
         data
-    }
-
-    /// Computes one frame of consecutive samples, given the sample before them.
-    fn append_frame_powers(
-        &self,
-        frame_transform: &mut FrameTransform<F>,
-        preemphasis: &Preemphasis<F>,
-        samples: &[f32],
-        predecessor: f32,
-        out: &mut Vec<F>,
-    ) {
-        let predecessors = std::iter::once(&predecessor).chain(samples);
-        frame_transform.append_mel_powers(
-            samples.iter().zip(predecessors).map(|(&x, &predecessor)| preemphasis.apply(x, predecessor)),
-            out,
-        );
     }
 
     /// Replaces powers by logarithms.
@@ -197,6 +180,9 @@ impl<'a, F: FeatureFloat> FeaturePipeline<'a, F> {
                     config.floor_db,
                 )
             }
+            ReferenceLevel::One if config.log_guard > 0.0 => {
+                Some(LogCompression::WithGuard { guard: F::cast(config.log_guard) })
+            }
             ReferenceLevel::One => Some(LogCompression::WithMinimum { floor: F::cast(config.floor_power) }),
         }
     }
@@ -214,11 +200,11 @@ impl<'a, F: FeatureFloat> FeaturePipeline<'a, F> {
     /// Computes the next frames of a stream.
     ///
     /// For front ends that do not need whole utterances. Each frame begins at one of `starts` in
-    /// the `pending` samples; samples after their end are zeros.
+    /// the `pending` samples; samples before and after them are zeros.
     pub(super) fn append_stream_frames(
         &self,
         pending: &[f32],
-        starts: impl Iterator<Item = usize>,
+        starts: impl Iterator<Item = isize>,
         running: &mut RunningStats,
         out: &mut Vec<f32>,
     ) {
@@ -227,14 +213,12 @@ impl<'a, F: FeatureFloat> FeaturePipeline<'a, F> {
         let (mut frame_transform, mut data) = (self.mel_transform.allocate_buffers(), Vec::new());
         for start in starts {
             data.clear();
-            let frame = &pending[start..pending.len().min(start + window_length)];
-            self.append_frame_powers(
-                &mut frame_transform,
-                &preemphasis,
-                frame,
-                preemphasis.predecessor(pending, start),
-                &mut data,
-            );
+            let num_zeros = (start.saturating_neg().max(0) as usize).min(*window_length);
+            let first = (start.max(0) as usize).min(pending.len());
+            let frame = &pending[first..pending.len().min(first + window_length - num_zeros)];
+            let emphasized = preemphasis.apply_to_slice(frame, preemphasis.predecessor(pending, first));
+            let zeros = std::iter::repeat_n(F::zero(), num_zeros);
+            frame_transform.append_mel_powers(zeros.chain(emphasized), &mut data);
             if let Some(compression) = compression {
                 compression.apply(&mut data);
             }

@@ -51,6 +51,12 @@ impl<F: FeatureFloat> Preemphasis<F> {
         let [x, predecessor] = [x, predecessor].map(|x| F::cast(f64::from(x)));
         F::cast((x - self.a * predecessor).to_f64() * self.gain)
     }
+
+    /// Emphasizes consecutive samples, given the one before them.
+    pub(super) fn apply_to_slice(&self, samples: &[f32], predecessor: f32) -> impl Iterator<Item = F> {
+        let predecessors = std::iter::once(predecessor).chain(samples.iter().copied());
+        samples.iter().zip(predecessors).map(|(&x, predecessor)| self.apply(x, predecessor))
+    }
 }
 
 /// Pre-emphasizes a frame separately, as in Kaldi.

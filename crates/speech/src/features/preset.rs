@@ -1,4 +1,4 @@
-//! `Preset`: published log-mel front ends (MLPerf, Kaldi) as configurations.
+//! `Preset`: published log-mel front ends (MLPerf, Kaldi, NeMo) as configurations.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +28,16 @@ pub enum Preset {
     ///
     /// Source: kaldi-native-fbank and lhotse (`FbankConfig`).
     Kaldi,
+    /// The front end of NeMo 2.5 and later, and of Hugging Face's Parakeet.
+    ///
+    /// Symmetric Hann windows of 25 ms centered on multiples of 10 ms, zeros beyond the ends, 80
+    /// Slaney mels up to half the sample rate, `ln(p + 2^-24)`, mean and sample deviation of each
+    /// utterance. Its dither is for training only, so the preset has none. Cache-aware streaming
+    /// models have `normalize = "none"`.
+    ///
+    /// Source: `AudioToMelSpectrogramPreprocessor`. Releases up to 2.4 reflect the signal at its
+    /// ends and have one more frame.
+    Nemo,
 }
 
 impl Preset {
@@ -55,6 +65,14 @@ impl Preset {
                 preemphasis_before: InitialSample::Frame,
                 floor_power: f64::from(f32::EPSILON),
                 normalize: Normalization::None,
+                ..FeatureConfig::default()
+            },
+            Preset::Nemo => FeatureConfig {
+                framing: Framing::ZeroPadded,
+                window: Window::HannSymmetric,
+                mel_scale: MelKind::Slaney,
+                log_guard: 2f64.powi(-24),
+                normalize: Normalization::Sample,
                 ..FeatureConfig::default()
             },
         }

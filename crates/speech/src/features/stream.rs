@@ -5,11 +5,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::FrontEnd;
 use super::front_end::with_pipeline;
 use super::running_stats::RunningStats;
-use super::{Framing, FrontEnd};
 use crate::audio::check_samples;
 use crate::{Error, Result};
+
+/// Largest number of samples of a signal; positions of frames cannot overflow.
+const MAX_SAMPLES: u64 = 1 << 60;
 
 /// The state of a [`FrontEnd`] within a signal.
 ///
@@ -64,8 +67,8 @@ impl FrontEnd {
     ///
     /// # Errors
     /// [`Error::Setting`] for the first setting that needs whole utterances: their normalization,
-    /// trimming, or windows beyond the ends. Dither is not supported because its noise would depend
-    /// on the chunking.
+    /// trimming, or a signal that is reflected at its ends. Dither is not supported because its
+    /// noise would depend on the chunking.
     pub fn stream(&self) -> Result<FeatureStream> {
         let config = &self.config;
         let unsupported = |field, expected: &str, found: String| {
@@ -75,8 +78,9 @@ impl FrontEnd {
         if config.normalize.needs_whole_utterance() {
             return unsupported("normalize", "\"running\"", format!("{:?}", config.normalize.name()));
         }
-        if config.framing != Framing::Inside {
-            return unsupported("framing", "\"inside\"", format!("{:?}", config.framing.name()));
+        if self.complete_frames(0).is_none() {
+            let expected = "\"inside\" or \"zero-padded\"";
+            return unsupported("framing", expected, format!("{:?}", config.framing.name()));
         }
         for (field, value) in [("trim_db", config.trim_db), ("dither", config.dither)] {
             if value != 0.0 {
@@ -115,11 +119,10 @@ impl FrontEnd {
         pending.extend_from_slice(&samples[num_unused as usize..]);
         *num_samples += samples.len() as u64;
         let pending_start = *num_samples - pending.len() as u64;
-        let (window_length, hop_length, first_frame) =
-            (self.window_length as u64, self.hop_length as u64, *frames);
-        *frames = num_samples.checked_sub(window_length).map_or(0, |rest| 1 + rest / hop_length);
+        let first_frame = *frames;
+        *frames = self.complete_frames(*num_samples).unwrap_or(first_frame);
         // Computes the frames that are complete now.
-        let starts = (first_frame..*frames).map(|t| (t * hop_length - pending_start) as usize);
+        let starts = (first_frame..*frames).map(|t| self.frame_start(t) - pending_start as isize);
         with_pipeline!(self, |pipeline| pipeline.append_stream_frames(pending, starts, running, out));
         // Keeps the samples that the next frame needs.
         let num_consumed =
@@ -130,7 +133,8 @@ impl FrontEnd {
 
     /// Ends a signal and resets its stream.
     ///
-    /// A signal shorter than a window has one zero-padded frame; an empty signal has none.
+    /// Appends the frames that reach beyond the end. With [`Framing::Inside`](super::Framing), a
+    /// signal shorter than a window has one zero-padded frame; an empty signal has none.
     ///
     /// # Errors
     /// [`Error::Stream`] as in [`FrontEnd::push`].
@@ -138,37 +142,44 @@ impl FrontEnd {
         self.check_stream(stream)?;
         let FeatureStream { samples, frames, pending, mut running } =
             std::mem::replace(stream, self.stream()?);
-        if samples == 0 || frames > 0 {
-            return Ok(0);
-        }
-        with_pipeline!(self, |pipeline| pipeline.append_stream_frames(
-            &pending,
-            std::iter::once(0),
-            &mut running,
-            out
-        ));
-        Ok(1)
+        let total_frames = if samples == 0 { 0 } else { self.frames(samples as usize) as u64 };
+        let pending_start = samples - pending.len() as u64;
+        let starts = (frames..total_frames).map(|t| self.frame_start(t) - pending_start as isize);
+        with_pipeline!(self, |pipeline| pipeline.append_stream_frames(&pending, starts, &mut running, out));
+        Ok(total_frames.saturating_sub(frames) as usize)
+    }
+
+    /// Returns the number of frames that later samples cannot change.
+    fn complete_frames(&self, samples: u64) -> Option<u64> {
+        self.config.framing.complete_frames(samples, self.window_length as u64, self.hop_length as u64)
+    }
+
+    /// Returns the first sample of frame `t`.
+    fn frame_start(&self, t: u64) -> isize {
+        self.config.framing.start(t as usize, self.window_length, self.hop_length)
     }
 
     /// Returns the first sample that frame `t` needs, including pre-emphasis.
     fn first_sample_needed_by(&self, t: u64) -> u64 {
-        (t * self.hop_length as u64).saturating_sub(1)
+        (self.frame_start(t) - 1).max(0) as u64
     }
 
     /// Checks that a stream belongs to this front end.
     fn check_stream(&self, stream: &FeatureStream) -> Result<()> {
         self.stream()?;
         let FeatureStream { samples, frames, pending, running } = stream;
-        let (window_length, hop_length) = (self.window_length as u64, self.hop_length as u64);
-        let complete_frames = samples.checked_sub(window_length).map_or(0, |rest| 1 + rest / hop_length);
-        let expected_pending = samples.saturating_sub(frames.saturating_mul(hop_length).saturating_sub(1));
         let stream_error = |expected: String, found: String| Err(Error::Stream { expected, found });
+        if *samples > MAX_SAMPLES {
+            return stream_error(format!("at most {MAX_SAMPLES} samples"), samples.to_string());
+        }
+        let complete_frames = self.complete_frames(*samples).unwrap_or(0);
         if *frames != complete_frames {
             return stream_error(
                 format!("{complete_frames} frames after {samples} samples"),
                 frames.to_string(),
             );
         }
+        let expected_pending = samples.saturating_sub(self.first_sample_needed_by(*frames));
         if pending.len() as u64 != expected_pending {
             return stream_error(format!("{expected_pending} pending samples"), pending.len().to_string());
         }

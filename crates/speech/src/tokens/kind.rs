@@ -16,6 +16,10 @@ enum Table {
     InnerCharacters,
     Bpe(Subwords),
     Unigram(Subwords),
+    #[serde(rename = "sentencepiece")]
+    SentencePiece,
+    #[serde(rename = "huggingface")]
+    HuggingFace,
 }
 
 #[derive(serde::Deserialize)]
@@ -43,6 +47,8 @@ impl<'de> Visitor<'de> for KindVisitor {
             "words" => Ok(TokenizerKind::Words),
             "characters" => Ok(TokenizerKind::Characters),
             "inner-characters" => Ok(TokenizerKind::InnerCharacters),
+            "sentencepiece" => Ok(TokenizerKind::SentencePiece),
+            "huggingface" => Ok(TokenizerKind::HuggingFace),
             "bpe" | "unigram" => Err(E::custom(format_args!(
                 "kind `{name}` requires `size`, the number of tokens: kind = {{ {name} = {{ size = 500 }} }}",
             ))),
@@ -57,6 +63,8 @@ impl<'de> Visitor<'de> for KindVisitor {
             Table::InnerCharacters => TokenizerKind::InnerCharacters,
             Table::Bpe(Subwords { size }) => TokenizerKind::Bpe { size },
             Table::Unigram(Subwords { size }) => TokenizerKind::Unigram { size },
+            Table::SentencePiece => TokenizerKind::SentencePiece,
+            Table::HuggingFace => TokenizerKind::HuggingFace,
         })
     }
 }

@@ -75,7 +75,10 @@ pub(super) fn pre_tokenizer(kind: TokenizerKind) -> Result<PreTokenizerWrapper> 
         TokenizerKind::InnerCharacters => {
             Sequence::new(vec![mark_words(false).into(), regex("(?s)\u{2581}?.")?.into()]).into()
         }
-        TokenizerKind::Bpe { .. } | TokenizerKind::Unigram { .. } => mark_words(true).into(),
+        TokenizerKind::Bpe { .. }
+        | TokenizerKind::Unigram { .. }
+        | TokenizerKind::SentencePiece
+        | TokenizerKind::HuggingFace => mark_words(true).into(),
     })
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
+use super::imported::SourceFile;
 use super::{TokenizerKind, WORD_MARK, special, special_token};
 use crate::{Error, Result, UnicodeForm};
 
@@ -30,6 +31,9 @@ pub(super) struct StoredTokenizer {
     /// Log-probabilities of the unigram model's tokens, in 2^-20 nats.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scores: Vec<i32>,
+    /// The file of an imported tokenizer, which encodes and decodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<SourceFile>,
 }
 
 impl StoredTokenizer {
@@ -46,6 +50,17 @@ impl StoredTokenizer {
         }
         if stored.tokens.is_empty() {
             return Err(invalid("at least one token", "none".into()));
+        }
+        if stored.file.is_some() != stored.kind.is_imported() {
+            let presence = if stored.file.is_some() { "with" } else { "without" };
+            return Err(invalid(
+                "a `file` with kinds sentencepiece and huggingface, otherwise none",
+                format!("{:?} {presence} one", stored.kind),
+            ));
+        }
+        if stored.kind.is_imported() {
+            // The file is checked where it is read.
+            return Ok(stored);
         }
         let ordinary = stored.ordinary_tokens()?;
         let mut unique_tokens = HashSet::new();

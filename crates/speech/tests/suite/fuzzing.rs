@@ -6,14 +6,17 @@
 use std::fs;
 use std::path::Path;
 
-use speech::TokenizerKind::{Bpe, Characters, InnerCharacters, Unigram, Words};
+use base64::Engine;
+use speech::TokenizerKind::{Bpe, Characters, HuggingFace, InnerCharacters, Unigram, Words};
 use speech::{
     AudioChunks, Channel, Conversion, PcmDecoder, Tokenizer, read_audio, read_audio_as, read_manifest,
 };
 use tempfile::tempdir;
 
 use crate::common::digits;
+use crate::hugging_face::{bpe_json, unigram_json};
 use crate::mutants::{WAV_WORDS, fuzz, wav_files};
+use crate::sentencepiece_bytes::{BPE, CHAR, ModelBytes, NORMAL, UNIGRAM, UNUSED, USER_DEFINED};
 
 /// Reads a file with every function.
 pub(crate) fn read_all_ways(path: &Path) {
@@ -126,17 +129,94 @@ fn damaged_tokenizers_are_errors_or_encode() {
     let words: &[&[u8]] =
         &[b"\xe2\x96\x81", b"\"\",", b"\"bpe\"", b"{\"bpe\":{\"size\":0}}", b"\"words\"", b"[]"];
     fuzz("tokenizer", valid_files, words, 3000, move |bytes| {
-        match Tokenizer::from_json(&String::from_utf8_lossy(bytes)) {
-            Ok(tokenizer) => {
-                let all: Vec<u32> = (0..tokenizer.size() as u32).collect();
-                tokenizer.decode(&all).unwrap();
-                for text in ["the cat sat", "", "zoo \u{2581}"] {
-                    if let Ok(ids) = tokenizer.encode(text) {
-                        assert!(ids.iter().all(|&id| (id as usize) < tokenizer.size()));
-                    }
-                }
-            }
-            Err(error) => assert!(error.to_string().starts_with("tokenizer"), "{error}"),
+        check_tokenizer(Tokenizer::from_json(&String::from_utf8_lossy(bytes)));
+    });
+}
+
+/// Uses a tokenizer, if its file was valid.
+fn check_tokenizer(tokenizer: speech::Result<Tokenizer>) {
+    let tokenizer = match tokenizer {
+        Ok(tokenizer) => tokenizer,
+        Err(error) => return assert!(error.to_string().starts_with("tokenizer"), "{error}"),
+    };
+    let all: Vec<u32> = (0..tokenizer.size() as u32).collect();
+    let decoded = tokenizer.decode(&all);
+    // A damaged regular expression can make the library fail later.
+    assert!(decoded.is_ok() || tokenizer.kind() == HuggingFace);
+    for text in ["the cat sat", "", "zoo \u{2581}", "<pad> \u{feff}ab\t\0cABÉ\u{1f642}", "  a<x>b  "] {
+        tokenizer.without_special(&tokenizer.normalize(text));
+        if let Ok(ids) = tokenizer.encode(text) {
+            assert!(ids.iter().all(|&id| (id as usize) < tokenizer.size()));
+            assert!(tokenizer.decode(&ids).is_ok() || tokenizer.kind() == HuggingFace);
         }
+    }
+}
+
+/// Returns a charsmap with rules for three characters.
+pub(crate) fn charsmap() -> Vec<u8> {
+    let rules = [(b'A', "a"), (b'B', "bb"), (b'\t', " ")];
+    let mut units = vec![1u32 << 31; 256 * (2 + rules.len())];
+    // The children of the root are in block 1.
+    units[0] = 256 << 10;
+    let mut texts = String::new();
+    for (block, (byte, replacement)) in (2u32..).zip(rules) {
+        let node = 256 + u32::from(byte);
+        units[node as usize] = u32::from(byte) | 1 << 8 | (node ^ 256 * block) << 10;
+        units[256 * block as usize] = 1 << 31 | texts.len() as u32;
+        texts += replacement;
+        texts.push('\0');
+    }
+    let array: Vec<u8> = units.iter().flat_map(|unit| unit.to_le_bytes()).collect();
+    [&(array.len() as u32).to_le_bytes()[..], &array, texts.as_bytes()].concat()
+}
+
+#[test]
+fn damaged_sentencepiece_models_are_errors_or_encode() {
+    let pieces = [
+        ("\u{2581}", -1.5, NORMAL),
+        ("a", -2.0, NORMAL),
+        ("b", -2.5, NORMAL),
+        ("ab", -3.0, NORMAL),
+        ("\u{2581}a", -3.25, UNUSED),
+        ("<x>", 0.0, USER_DEFINED),
+    ];
+    let models = [
+        ModelBytes::new(UNIGRAM, &pieces),
+        ModelBytes::new(BPE, &pieces),
+        ModelBytes { charsmap: charsmap(), removes_extra_spaces: false, ..ModelBytes::new(CHAR, &pieces) },
+        ModelBytes { charsmap: charsmap(), ..ModelBytes::new(BPE, &pieces).with_bytes() },
+    ];
+    let tokenizer = Tokenizer::from_sentencepiece(&models[2].to_bytes()).unwrap();
+    assert_eq!(tokenizer.normalize("A\tB"), "a bb");
+    let valid_files = models.iter().map(ModelBytes::to_bytes).collect();
+    let words: &[&[u8]] = &[b"\xe2\x96\x81", b"\x0a\x00", b"\x1a\x02", b"<0x41>", b"\xff\xff\xff\xff\x0f"];
+    fuzz("sentencepiece", valid_files, words, 2000, |bytes| {
+        check_tokenizer(Tokenizer::from_sentencepiece(bytes));
+    });
+}
+
+#[test]
+fn damaged_hugging_face_tokenizers_are_errors_or_encode() {
+    let blob = base64::prelude::BASE64_STANDARD.encode(charsmap());
+    let charsmap = format!(r#"{{"type": "Precompiled", "precompiled_charsmap": "{blob}"}}"#);
+    let with_charsmap = unigram_json().replace(r#"{"type": "NFKC"}"#, &charsmap);
+    let tokenizer = Tokenizer::from_huggingface(&with_charsmap).unwrap();
+    assert_eq!(tokenizer.normalize("A\tB"), "a bb");
+    let valid_files = vec![unigram_json().into_bytes(), bpe_json().into_bytes(), with_charsmap.into_bytes()];
+    let words: &[&[u8]] = &[
+        b"null",
+        b"\"\"",
+        b"[]",
+        b"{}",
+        b"-1",
+        b"1e300",
+        b"4294967295",
+        b"true",
+        b"{2,}",
+        b"(a*)*",
+        b"AAAA",
+    ];
+    fuzz("hugging-face", valid_files, words, 2000, |bytes| {
+        check_tokenizer(Tokenizer::from_huggingface(&String::from_utf8_lossy(bytes)));
     });
 }

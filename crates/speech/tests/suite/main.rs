@@ -1,6 +1,7 @@
 //! Test program of the crate speech: one file a question.
 //!
-//! `real_corpora` reads real speech. `common`, `encoded`, `flac_bytes` and `mutants` are helpers.
+//! `real_corpora` reads real speech. `common`, `encoded`, `flac_bytes` and `mutants`
+//! and `sentencepiece_bytes` are helpers.
 
 mod audio;
 mod augment;
@@ -15,6 +16,7 @@ mod error_rate;
 mod features;
 mod flac_bytes;
 mod fuzzing;
+mod hugging_face;
 mod kaldi_features;
 mod manifest;
 mod mutants;
@@ -25,6 +27,8 @@ mod prepare_fsdd;
 mod prepare_librispeech;
 mod presets;
 mod real_corpora;
+mod sentencepiece;
+mod sentencepiece_bytes;
 mod shard_members;
 mod special_tokens;
 mod streams;

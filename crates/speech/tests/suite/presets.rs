@@ -1,4 +1,4 @@
-//! Tests of front-end presets (MLPerf, Kaldi) and combinations of feature settings.
+//! Tests of front-end presets (MLPerf, Kaldi, NeMo) and combinations of feature settings.
 //!
 //! The default front end equals its formula bit by bit.
 
@@ -41,6 +41,7 @@ fn settings_of_older_versions_are_unchanged() {
 fn keys_override_the_preset() {
     assert_eq!(parse(r#"{"preset": "mlperf"}"#), Preset::Mlperf.config());
     assert_eq!(parse(r#"{"preset": "kaldi"}"#), Preset::Kaldi.config());
+    assert_eq!(parse(r#"{"preset": "nemo"}"#), Preset::Nemo.config());
     let changed = parse(r#"{"mels": 64, "preset": "mlperf", "normalize": "utterance", "trim_db": 0.0}"#);
     let expected = FeatureConfig {
         mels: 64,
@@ -50,24 +51,29 @@ fn keys_override_the_preset() {
     };
     assert_eq!(changed, expected);
     // Settings are written without the preset, including those equal to the defaults.
-    for config in [Preset::Mlperf.config(), Preset::Kaldi.config(), changed] {
+    for config in [Preset::Mlperf.config(), Preset::Kaldi.config(), Preset::Nemo.config(), changed] {
         let text = serde_json::to_string(&config).unwrap();
         assert!(!text.contains("preset"), "{text}");
         assert_eq!(parse(&text), config);
     }
-    for text in [r#"{"preset": "nemo"}"#, r#"{"preset": "kaldi", "melz": 3}"#] {
+    for text in [r#"{"preset": "espnet"}"#, r#"{"preset": "kaldi", "melz": 3}"#] {
         assert!(serde_json::from_str::<FeatureConfig>(text).is_err(), "{text}");
     }
 }
 
 #[test]
 fn new_settings_out_of_range_are_reported() {
-    let mlperf = || Preset::Mlperf.config();
+    let (mlperf, nemo) = (|| Preset::Mlperf.config(), || Preset::Nemo.config());
     let cases = [
         ("floor_power", FeatureConfig { floor_power: -1.0, ..mlperf() }),
         ("floor_power", FeatureConfig { floor_power: f64::NAN, ..mlperf() }),
         ("floor_power", FeatureConfig { floor_power: 2.0, ..mlperf() }),
         ("floor_power", FeatureConfig { normalize: Normalization::Running, ..mlperf() }),
+        ("log_guard", FeatureConfig { log_guard: 1e-9, ..mlperf() }),
+        ("log_guard", FeatureConfig { log_guard: -1e-9, ..nemo() }),
+        ("log_guard", FeatureConfig { log_guard: f64::NAN, ..nemo() }),
+        ("log_guard", FeatureConfig { normalize: Normalization::Running, ..nemo() }),
+        ("agc_ms", FeatureConfig { agc_ms: 100.0, ..nemo() }),
         ("trim_db", FeatureConfig { trim_db: 5.0, ..mlperf() }),
         ("trim_db", FeatureConfig { trim_db: f32::NAN, ..mlperf() }),
         ("dither", FeatureConfig { dither: -1e-5, ..mlperf() }),
@@ -124,7 +130,8 @@ fn the_default_front_end_equals_its_formula() {
 
 #[test]
 fn stages_end_with_the_features() {
-    for config in [FeatureConfig::default(), Preset::Mlperf.config(), Preset::Kaldi.config()] {
+    let presets = [Preset::Mlperf, Preset::Kaldi, Preset::Nemo].map(Preset::config);
+    for config in [FeatureConfig::default()].into_iter().chain(presets) {
         let front_end = FrontEnd::new(&config).unwrap();
         let audio_input = audio(noise(5000, 4));
         let (stages, features) =
@@ -184,6 +191,7 @@ fn settings_that_require_complete_utterances_are_not_streamed() {
         || FeatureConfig { normalize: Normalization::Running, floor_db: 90.0, ..FeatureConfig::default() };
     let cases = [
         ("normalize", Preset::Mlperf.config()),
+        ("normalize", Preset::Nemo.config()),
         ("framing", Preset::Kaldi.config()),
         ("framing", FeatureConfig { framing: Framing::Centered, ..streaming() }),
         ("trim_db", FeatureConfig { trim_db: 60.0, ..streaming() }),
@@ -212,6 +220,81 @@ fn extreme_audio_is_refused_or_has_finite_features() {
             assert!(features.data.iter().all(|x| x.is_finite()));
         }
     }
+}
+
+/// NeMo's front end, computed directly by its formula in f64.
+fn reference_nemo_features(samples: &[f32], front_end: &FrontEnd, normalizes: bool) -> Vec<f64> {
+    let frames = samples.len() / 160;
+    let filters = front_end.mel_matrix();
+    let mels = filters.len() / 257;
+    let emphasized = |i: i64| match usize::try_from(i) {
+        Ok(0) => f64::from(samples[0]),
+        Ok(i) if i < samples.len() => f64::from(samples[i]) - 0.97 * f64::from(samples[i - 1]),
+        _ => 0.0,
+    };
+    let mut data = Vec::new();
+    for t in 0..frames {
+        let windowed: Vec<f64> = (0..400)
+            .map(|n| {
+                let weight = 0.5 - 0.5 * (std::f64::consts::TAU * n as f64 / 399.0).cos();
+                weight * emphasized(160 * t as i64 - 200 + n)
+            })
+            .collect();
+        let power: Vec<f64> = (0..257)
+            .map(|k| {
+                let (mut re, mut im) = (0.0, 0.0);
+                for (n, x) in windowed.iter().enumerate() {
+                    let phase = std::f64::consts::TAU * ((k * n) % 512) as f64 / 512.0;
+                    (re, im) = (re + x * phase.cos(), im - x * phase.sin());
+                }
+                re * re + im * im
+            })
+            .collect();
+        for filter in filters.chunks_exact(257) {
+            let p: f64 = filter.iter().zip(&power).map(|(w, p)| w * p).sum();
+            data.push((p + 1.0 / f64::from(1 << 24)).ln());
+        }
+    }
+    for m in (0..mels).filter(|_| normalizes) {
+        let column: Vec<f64> = (0..frames).map(|t| data[t * mels + m]).collect();
+        let mean = column.iter().sum::<f64>() / frames as f64;
+        let sum = column.iter().map(|x| (x - mean).powi(2)).sum::<f64>();
+        let deviation = if frames == 1 { 0.0 } else { (sum / (frames as f64 - 1.0)).sqrt() };
+        (0..frames).for_each(|t| data[t * mels + m] = (column[t] - mean) / (deviation + 1e-5));
+    }
+    data
+}
+
+#[test]
+fn nemo_features_equal_their_formula() {
+    for (mels, normalize) in
+        [(80, Normalization::Sample), (128, Normalization::Sample), (80, Normalization::None)]
+    {
+        let front_end = FrontEnd::new(&FeatureConfig { mels, normalize, ..Preset::Nemo.config() }).unwrap();
+        for n in [160, 319, 320, 1000, 2000] {
+            let samples: Vec<f32> = noise(n, n as u32).iter().map(|x| x * 0.1).collect();
+            let stages = front_end.stages(&audio(samples.clone())).unwrap();
+            let expected = reference_nemo_features(&samples, &front_end, normalize != Normalization::None);
+            assert_eq!(stages.features.len(), expected.len());
+            for (actual, expected) in stages.features.iter().zip(&expected) {
+                assert!((actual - expected).abs() < 1e-9, "{n} {mels}: {actual} {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn less_than_a_hop_has_no_nemo_features() {
+    let front_end = FrontEnd::new(&Preset::Nemo.config()).unwrap();
+    assert_eq!([1, 159, 160, 400].map(|n| front_end.frames(n)), [0, 0, 1, 2]);
+    for result in [
+        front_end.log_mel(&audio(noise(159, 1))).map(drop),
+        front_end.stages(&audio(noise(159, 1))).map(drop),
+    ] {
+        assert!(matches!(result, Err(Error::ShortSignal { expected: 160, found: 159 })), "{result:?}");
+    }
+    // The deviation of one frame counts as 0.
+    assert!(front_end.log_mel(&audio(noise(160, 1))).unwrap().data.iter().all(|&x| x == 0.0));
 }
 
 proptest! {
@@ -253,26 +336,34 @@ proptest! {
 
     #[test]
     fn all_combinations_of_settings_are_valid(
-        framing in 0usize..3, window in 0usize..3, before in 0usize..3, slaney: bool, normalize in 0usize..3,
-        absolute: bool, remove_mean: bool, trims: bool, n in 1usize..3000, hop_ms in 1f32..30.0, window_ms in 10f32..40.0,
+        framing in 0usize..4, window in 0usize..4, before in 0usize..3, slaney: bool, normalize in 0usize..4,
+        floor in 0usize..3, remove_mean: bool, trims: bool, n in 1usize..3000, hop_ms in 1f32..30.0, window_ms in 10f32..40.0,
     ) {
         let config = FeatureConfig {
             mels: 20,
             hop_ms,
             window_ms,
-            framing: [Framing::Inside, Framing::Centered, Framing::Middle][framing],
-            window: [Window::Hann, Window::HannMidpoint, Window::Povey][window],
+            framing: [Framing::Inside, Framing::Centered, Framing::Middle, Framing::ZeroPadded][framing],
+            window: [Window::Hann, Window::HannMidpoint, Window::HannSymmetric, Window::Povey][window],
             preemphasis_before: [InitialSample::Silence, InitialSample::First, InitialSample::Frame][before],
             mel_scale: if slaney { MelKind::Slaney } else { MelKind::Htk },
-            normalize: [Normalization::Utterance, Normalization::Standard, Normalization::None][normalize],
-            floor_power: if absolute { 1e-12 } else { 0.0 },
+            normalize: [Normalization::Utterance, Normalization::Standard, Normalization::Sample, Normalization::None][normalize],
+            floor_power: if floor == 1 { 1e-12 } else { 0.0 },
+            log_guard: if floor == 2 { 1e-12 } else { 0.0 },
             trim_db: if trims { 40.0 } else { 0.0 },
             remove_mean,
             ..FeatureConfig::default()
         };
         let front_end = FrontEnd::new(&config).unwrap();
         let audio_input = audio(noise(n, n as u32));
-        let features = front_end.log_mel(&audio_input).unwrap();
+        let features = match front_end.log_mel(&audio_input) {
+            Ok(features) => features,
+            Err(Error::ShortSignal { expected, found }) => {
+                prop_assert!(found < expected && framing == 3 && front_end.frames(found) == 0);
+                return Ok(());
+            }
+            Err(error) => panic!("{error}"),
+        };
         prop_assert!(features.frames > 0 && features.data.iter().all(|x| x.is_finite()));
         prop_assert_eq!(features.frames, front_end.frames(front_end.stages(&audio_input).unwrap().range.len()));
         let text = serde_json::to_string(&config).unwrap();

@@ -7,9 +7,11 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use proptest::prelude::*;
+use speech::features::Framing;
 use speech::{
     Audio, AudioChange, AudioChunks, Conversion, Error, FeatureConfig, FeatureStream, Features, FrontEnd,
-    Normalization, PcmDecoder, PcmReader, ResampleStream, StackStream, read_audio, read_audio_as, resample,
+    Normalization, PcmDecoder, PcmReader, Preset, ResampleStream, StackStream, read_audio, read_audio_as,
+    resample,
 };
 use tempfile::tempdir;
 
@@ -77,6 +79,36 @@ proptest! {
         let complete = front_end.log_mel(&Audio { samples: samples.clone(), sample_rate: 8000 }).unwrap();
         prop_assert!(complete.data.iter().all(|x| x.is_finite()));
         prop_assert_eq!(bits(&stream_features(&front_end, &samples, &cuts)), bits(&complete.data));
+    }
+
+    #[test]
+    fn streamed_zero_padded_frames_equal_those_of_complete_audio(
+        n in 0usize..6000,
+        cuts in prop::collection::vec(0usize..6000, 0..12),
+        hop_ms in prop::sample::select(vec![3.0f32, 10.0, 12.5, 12.625, 25.0, 25.25, 60.0]),
+        normalize in prop::sample::select(vec![Normalization::None, Normalization::Running]),
+        seed in any::<u32>(),
+    ) {
+        let log_guard = if normalize == Normalization::None { Preset::Nemo.config().log_guard } else { 0.0 };
+        let config = FeatureConfig { hop_ms, normalize, log_guard, ..config() };
+        let front_end =
+            FrontEnd::new(&FeatureConfig { framing: Framing::ZeroPadded, ..config }).unwrap();
+        let samples = noise(n, seed);
+        let complete = match front_end.log_mel(&Audio { samples: samples.clone(), sample_rate: 8000 }) {
+            Ok(features) => features.data,
+            Err(error) => {
+                prop_assert!(n == 0 || matches!(error, Error::ShortSignal { .. }), "{}", error);
+                Vec::new()
+            }
+        };
+        prop_assert_eq!(complete.len() / 12, n / front_end.hop());
+        prop_assert_eq!(bits(&stream_features(&front_end, &samples, &cuts)), bits(&complete));
+        // A frame is there with its last sample.
+        let (mut stream, mut out) = (front_end.stream().unwrap(), Vec::new());
+        front_end.push(&mut stream, &samples, &mut out).unwrap();
+        let complete_frames = (n + front_end.window() / 2).checked_sub(front_end.window());
+        let complete_frames = complete_frames.map_or(0, |n| n / front_end.hop() + 1).min(n / front_end.hop());
+        prop_assert_eq!(out.len(), complete_frames * 12);
     }
 
     #[test]
@@ -188,8 +220,9 @@ fn a_stream_of_a_different_front_end_is_refused() {
     front_end.push(&mut stream, &noise(700, 1), &mut out).unwrap();
     let good = serde_json::to_value(&stream).unwrap();
     assert_eq!(serde_json::from_value::<FeatureStream>(good.clone()).unwrap(), stream);
-    let changes: [(&str, serde_json::Value); 6] = [
+    let changes: [(&str, serde_json::Value); 7] = [
         ("/heard", 1_000_000.into()),
+        ("/heard", u64::MAX.into()),
         ("/frames", 0.into()),
         ("/frames", u64::MAX.into()),
         ("/kept", vec![0.0; 3].into()),

@@ -5,6 +5,7 @@ mod bad_items;
 mod batches;
 mod checkpoints;
 mod constants;
+mod ctc_models;
 mod custom_parts;
 mod encoders;
 mod extending;

@@ -27,7 +27,7 @@ fn the_recipes_of_the_repository_are_valid() {
         names.push(path.file_stem().unwrap().to_str().unwrap().to_owned());
     }
     names.sort();
-    for name in ["an4-streaming", "an4-conformer"] {
+    for name in ["an4-streaming", "an4-conformer", "digits-ctc"] {
         assert!(names.contains(&name.to_owned()), "{name}");
     }
     for corpus in ["an4", "digits"] {
@@ -53,13 +53,12 @@ fn unknown_and_missing_keys_are_errors_with_the_key() {
         ("max_frames", "max_frame", "max_frame"),
         ("epochs = 3", "epoch = 3", "epoch"),
         ("epochs = 3", "", "epochs"),
-        ("[joint]\nwidth = 16", "", "joint"),
         ("kind = \"words\"", "kind = \"phones\"", "phones"),
         ("kind = \"lstm\"", "kind = \"gru\"", "gru"),
         ("epochs = 3", "epochs = 3\ntopology = \"round\"", "round"),
         ("epochs = 3", "epochs = \"three\"", "three"),
         ("epochs = 3", "epochs = ", "epochs"),
-        ("ctc_weight = 0.3", "[loss]\nkind = \"ctc\"", "ctc"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"aed\"", "aed"),
         ("ctc_weight = 0.3", "[loss]\nsigma = 0.1", "kind"),
         ("ctc_weight = 0.3", "[loss]\nkind = \"tdt\"", "durations"),
         ("ctc_weight = 0.3", "[loss]\nkind = \"rnnt\"\nsigma = 0.1", "sigma"),
@@ -195,6 +194,7 @@ fn values_out_of_range_are_errors_with_the_key() {
         ("hidden = 16\nlayers = 1\n[j", "hidden = 0\nlayers = 1\n[j", "predictor.hidden"),
         ("layers = 1\n[j", "layers = 0\n[j", "predictor.layers"),
         ("embedding = 8", "embedding = 8\ndropout = -0.1", "predictor.dropout"),
+        ("[joint]\nwidth = 16", "", "joint"),
         ("width = 16", "width = 0", "joint.width"),
         ("width = 16", "width = 16\ndropout = nan", "joint.dropout"),
         ("learning_rate = 1e-2", "learning_rate = 0.0", "optimizer.learning_rate"),

@@ -16,7 +16,7 @@ use super::coding::{Coding, SampleFormat};
 use super::ima4::{Ima4Decoder, PACKET_BYTES, PACKET_SAMPLES};
 use crate::audio::channels::MonoSignal;
 use crate::audio::format_error;
-use crate::audio::panic_guard::catch_panic;
+use crate::panic_guard::catch_panic;
 use crate::{Error, Result};
 
 /// Bytes of a channel's header in an IMA block.

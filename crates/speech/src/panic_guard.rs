@@ -1,4 +1,4 @@
-//! Turns panics of third-party audio decoders into errors, without printing the message.
+//! Turns panics of third-party decoders into errors, without printing the message.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
@@ -13,7 +13,7 @@ thread_local! {
 ///
 /// After a panic the decoder must not be used again. The first call wraps the panic hook of the
 /// process, so that it is not called for panics of guarded decoders.
-pub(super) fn catch_panic<T>(work: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> Option<T> {
     static HOOK: Once = Once::new();
     // An unwinding thread may not change the hook.
     if !std::thread::panicking() {
